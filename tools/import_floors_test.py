@@ -1,6 +1,5 @@
 """Imports run down the floors only, and down the rooms of each."""
 
-import functools
 import pathlib
 
 import pytest
@@ -138,19 +137,14 @@ def violations(graph: dict[str, import_graph.Imports]) -> list[str]:
   return lines
 
 
-@functools.cache
-def tree() -> dict[str, import_graph.Imports]:
-  return import_graph.graph()
-
-
 class TestImportFloors:
   def test_tree(self):
-    graph = tree()
+    graph = import_graph.of_tree()
     assert len(graph) > 10
     assert not violations(graph), '\n'.join(violations(graph))
 
   def test_rooms(self):
-    lines = climbs(tree())
+    lines = climbs(import_graph.of_tree())
     assert not lines, '\n'.join(lines)
 
   def test_every_room_is_there(self):
@@ -181,7 +175,7 @@ class TestImportFloors:
       room_of('parity_tests/new/a.py')
 
   def test_vocabulary_leads_to_no_computation(self):
-    graph = tree()
+    graph = import_graph.of_tree()
     words = [path for path in graph if path.startswith(VOCABULARY)]
     assert words
     for word in words:
@@ -189,7 +183,7 @@ class TestImportFloors:
         assert reached.startswith(VOCABULARY), (word, reached)
 
   def test_device_headers_include_nothing_of_the_host(self):
-    graph = tree()
+    graph = import_graph.of_tree()
     for path in graph:
       folder, _, name = path.rpartition('/')
       if folder == 'backend_ascend/kernels' and name.endswith('.h'):

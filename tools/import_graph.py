@@ -6,6 +6,7 @@ Nothing is executed: Python is parsed, C++ is searched.
 
 import ast
 import dataclasses
+import functools
 import pathlib
 import re
 import sys
@@ -96,6 +97,12 @@ def graph(root: pathlib.Path = ROOT) -> dict[str, Imports]:
     else _includes(root, path)
     for path in files(root)
   }
+
+
+@functools.cache
+def of_tree() -> dict[str, Imports]:
+  """Returns `graph` of the project, read once."""
+  return graph()
 
 
 def closure(graph_: dict[str, Imports], path: str) -> frozenset[str]:

@@ -99,7 +99,7 @@ class TestBuildFiles:
     assert set(FLOORS) <= set(ignored)
 
   def test_every_package_that_is_imported_is_a_dependency(self):
-    graph = import_graph.graph()
+    graph = import_graph.of_tree()
     imported = set().union(
       *(i.third_party for p, i in graph.items() if p.split('/')[0] in FLOORS)
     )

@@ -75,6 +75,7 @@ def run(moe: str, ranks: int, dtype: str):
 
 class TestExact:
   @pytest.mark.parametrize('ranks', [1, 2])
+  @pytest.mark.few(1)
   def test_host_is_the_oracle_bit_for_bit(self, ranks):
     oracle, host = (run(moe, ranks, 'float32') for moe in ('oracle', 'host'))
     for name, value in oracle.items():

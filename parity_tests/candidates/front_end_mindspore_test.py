@@ -19,6 +19,7 @@ def _as_it_was():
 
 
 @pytest.mark.parametrize('dtype', ['f32', 'bf16'])
+@pytest.mark.few(1)
 def test_the_layer_is_judged_in_every_lane(capsys, dtype):
   code = main.main(['check', *TINY, '--frontend=mindspore', f'--dtype={dtype}'])
   said = capsys.readouterr().out

@@ -263,6 +263,7 @@ class TestFailures:
       (3, None, _bad_input, 'x: expected finite values, got nan at (5, 1)'),
     ],
   )
+  @pytest.mark.few(3)
   def test_each_rank_ends_with_an_error_that_names_it(
     self, failing, rank, drill, edit, text
   ):

@@ -429,6 +429,7 @@ _SOME = {
   ('dtype', 'placement'),
   [('float32', 'before_down'), ('bfloat16', 'combine')],
 )
+@pytest.mark.few(2)
 def test_right_ranks_pass_whatever_they_return(
   tmp_path, dtype, placement, direction
 ):

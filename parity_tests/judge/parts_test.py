@@ -109,6 +109,7 @@ def _of_expert_before(bias):
     ('b_down', _of_expert_before, 'was that of the expert before'),
   ],
 )
+@pytest.mark.few(2)
 def test_a_wrong_bias_is_named(name, wrong, said):
   # Given: a kernel that returns y alone.
   def function(given, config, policy):
@@ -129,6 +130,7 @@ def test_a_wrong_bias_is_named(name, wrong, said):
     ('backward', 'twice', 'd_shared_in was added twice'),
   ],
 )
+@pytest.mark.few(1)
 def test_wrong_shared_experts_are_named(direction, wrong, said):
   kernel = dataclasses.replace(RIGHT, wrong=f'shared experts {wrong}')
   case = dataclasses.replace(CASE, direction=direction)

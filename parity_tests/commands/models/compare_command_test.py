@@ -213,7 +213,7 @@ class TestLayersOfUsers:
     assert (first['stage'], first['token'] in (5, 6, 7)) == ('y', True)
 
   @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-  @pytest.mark.few(1)
+  @pytest.mark.slow
   def test_a_cast_of_routing_weights_is_named(
     self, tmp_path, model, capsys, dtype
   ):

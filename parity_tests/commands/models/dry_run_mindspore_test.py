@@ -141,6 +141,7 @@ class TestGenerate:
     assert last.endswith(': SolveTriangular(float32, float32)')
 
 
+@pytest.mark.slow
 def test_compare_lists_a_side_with_its_gradients(tmp_path, config, capsys):
   options = (f'--model={config}', '--batch=1', '--sequence=16')
   code, rows = _listed(

@@ -264,6 +264,7 @@ _POLICIES = {
     for i, policy in enumerate(_POLICIES)
   ],
 )
+@pytest.mark.few(4)
 def test_right_layers_that_return_only_results_pass(policy, backward, order):
   made, same = _bench(policy, backward)
 
@@ -391,6 +392,7 @@ _OVERFLOWS = {
 
 
 @pytest.mark.parametrize('wrong', _OVERFLOWS)
+@pytest.mark.few(2)
 def test_silu_that_overflows_fails_on_the_default_inputs_alone(wrong):
   for preset in ('tiny', 'small', 'odd'):
     assert _fails(wrong, _default(preset)), preset

@@ -109,6 +109,7 @@ class TestJudgesALayer:
     'direction, spoilt',
     [('forward', {'y'}), ('backward', {'dx', 'd_w_gate_up'})],
   )
+  @pytest.mark.few(1)
   def test_by_both_of_its_matrices(self, monkeypatch, direction, spoilt):
     assert not _failed(direction)
     stored = dense.stored
