@@ -11,6 +11,7 @@ from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import weights as weights_lib
 from hpmoe.models.jax import decoder as jax_decoder
 from hpmoe.models.mindspore import decoder as mindspore_decoder
+from hpmoe.models.mindspore import device
 from hpmoe.models.mindspore import model_testing
 
 # All that one is: compressed keys with a softmax, sandwich norms, names of its
@@ -57,7 +58,7 @@ def test_a_family_is_one_row_for_both_frameworks(monkeypatch, tmp_path):
   drawn = init.init(config, 0, 'float32')
   tokens = np.arange(16, dtype=np.int32).reshape(2, 8)
   # When both frameworks compute it, and a folder of it is written and read.
-  ms.set_device('CPU')
+  device.use('cpu', 'host')
   wide = {n: np.asarray(v, np.float64) for n, v in drawn.items()}
   narrow = {n: jnp.asarray(v) for n, v in wide.items()}
   ours, _ = jax_decoder.forward(narrow, config, tokens, moe='framework')

@@ -9,6 +9,7 @@ from hpmoe.models import config as config_lib
 from hpmoe.models import routed
 from hpmoe.models.jax import decoder as jax_decoder
 from hpmoe.models.mindspore import decoder as mindspore_decoder
+from hpmoe.models.mindspore import device
 from hpmoe.reference import routing
 
 TOKENS, EXPERTS = 48, 16
@@ -21,7 +22,7 @@ FRAMEWORKS = {
 
 @pytest.fixture(autouse=True)
 def _cpu():
-  ms.set_device('CPU')
+  device.use('cpu', 'host')
 
 
 def config_of(router: str, **changed) -> config_lib.ModelConfig:

@@ -9,6 +9,7 @@ from hpmoe.models import init
 from hpmoe.models import parameters
 from hpmoe.models.mindspore import cache as cache_lib
 from hpmoe.models.mindspore import decoder
+from hpmoe.models.mindspore import device
 from hpmoe.models.mindspore import model_testing
 from hpmoe.models.mindspore import moe as moe_lib
 from hpmoe.models.mindspore import ops
@@ -16,7 +17,7 @@ from hpmoe.models.mindspore import ops
 
 @pytest.fixture(autouse=True)
 def _cpu():
-  ms.set_device('CPU')
+  device.use('cpu', 'host')
 
 
 class TestCache:

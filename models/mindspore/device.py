@@ -23,7 +23,7 @@ def use(device: str, moe: str) -> None:
     ValueError: there is no such device here, or the layer does not run on it.
   """
   if device == 'cpu':
-    ms.set_device('CPU')
+    _use_cpu()
     return
   if not mindspore_layer.has_ascend():
     raise ValueError(
@@ -35,4 +35,14 @@ def use(device: str, moe: str) -> None:
       f"moe: expected 'ascend', 'framework' or a function on device 'ascend', "
       f'got {moe!r}'
     )
-  ms.set_device('CPU' if mindspore_npu.dry else 'Ascend')
+  if mindspore_npu.dry:
+    _use_cpu()
+  else:
+    ms.set_device('Ascend')
+
+
+def _use_cpu() -> None:
+  ms.set_device('CPU')
+  # Else threads hand each operator on and spin while they wait, which costs a
+  # small model's step more than all that it computes.
+  ms.set_context(pynative_synchronize=True)

@@ -15,9 +15,11 @@ class TestUse:
     monkeypatch.setattr(ms, 'set_device', found.append)
     return found
 
-  def test_a_cpu_with_any_layer(self, chosen):
+  def test_a_cpu_with_any_layer_and_no_threads_that_spin(self, chosen):
+    ms.set_context(pynative_synchronize=False)
     device.use('cpu', 'host')
     assert chosen == ['CPU']
+    assert ms.get_context('pynative_synchronize')
 
   def test_an_npu_that_is_not_there(self, chosen):
     with pytest.raises(ValueError, match='^device: .* finds no Ascend device'):

@@ -1,16 +1,16 @@
 """The decoders against the implementations in transformers."""
 
-import mindspore as ms
 import pytest
 
 from hpmoe.models import golden_testing as golden
+from hpmoe.models.mindspore import device
 from hpmoe.models.mindspore import model_testing
 from hpmoe.reference.contract import halved_testing
 
 
 @pytest.fixture(autouse=True)
 def _cpu():
-  ms.set_device('CPU')
+  device.use('cpu', 'host')
 
 
 # The configurations that `make test` does not have in JAX.

@@ -14,6 +14,7 @@ from hpmoe.models import config as config_lib
 from hpmoe.models import routed as routed_lib
 from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import train_state
+from hpmoe.models.mindspore import device
 from hpmoe.models.train import balance
 from hpmoe.models.train import folder_testing
 from hpmoe.models.train import jax_trainer
@@ -27,7 +28,7 @@ _STEPS = 4
 
 @pytest.fixture(scope='module', autouse=True)
 def _quick():
-  ms.set_device('CPU')
+  device.use('cpu', 'host')
   with mock.patch.object(run, '_HELD_OUT_BATCHES', 1):
     yield
 
