@@ -49,6 +49,7 @@ class TestCache:
 
 
 class TestCell:
+  @pytest.mark.slow
   def test_is_trained_by_every_parameter_with_a_gradient(self):
     # Given.
     config = config_lib.load('deepseek_tiny')

@@ -161,6 +161,7 @@ class TestABackwardPassThatRecomputes:
     assert report.first_failure.stage == 'd_w_down'
     assert 'function.backward.recomputes = True' in report_lib.notes(report)
 
+  @pytest.mark.slow
   def test_may_be_wrong(self, program):
     program()
     wrong = user_candidate.Subprocess('kernel.py:again_and_wrong')

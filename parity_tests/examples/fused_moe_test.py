@@ -116,6 +116,7 @@ def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
   assert any(hints.values()) == deaf and hints
 
 
+@pytest.mark.slow
 def test_the_right_gradient_passes_in_both_directions():
   case = dict(direction='both', placement='before_down')
   report = _check(fused_moe_grad.moe, 'exact', **case)

@@ -228,6 +228,7 @@ def _judge_grad(bench, candidate, **changes):
   return _judge(bench, candidate, direction='backward', **changes)
 
 
+@pytest.mark.few(1)
 def test_all_lanes_pass_a_right_kernel_and_fail_every_control(bench):
   _check_right(_judge(bench, Spoiled(bench)))
   for control in CONTROLS:
@@ -238,6 +239,7 @@ def test_all_lanes_pass_a_right_kernel_and_fail_every_control(bench):
     _check_moved(kept, _judge(bench, kept, lanes=('bitwise',)))
 
 
+@pytest.mark.few(2)
 def test_all_lanes_pass_right_gradients_and_fail_every_control(grad_bench):
   results = _judge_grad(grad_bench, Spoiled(grad_bench))
   _check_right(results)

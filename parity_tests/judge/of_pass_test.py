@@ -29,7 +29,7 @@ from hpmoe.reference.contract import tensors
     ('float32', 'combine', True),
   ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_answers_have_the_bits_of_what_users_call(dtype, placement, exact):
   # Given a layer whose last rank has rows to spare,
   made = inputs.make_inputs(
@@ -114,7 +114,7 @@ def test_a_bug_in_what_users_call_fails_a_check(
 @pytest.mark.parametrize(
   ('dtype', 'placement'), [('float32', 'combine'), ('bfloat16', 'epilogue')]
 )
-@pytest.mark.few(1)
+@pytest.mark.slow
 def test_golden_stands_in_for_the_oracle_on_exact_data(dtype, placement):
   # Given a layer with every part and exact data,
   case = case_lib.Case(

@@ -48,6 +48,7 @@ def run(request):
   return oracle, {**saved, 'dy': dy}, oracle.backward(forward, dy)
 
 
+@pytest.mark.few(1)
 def test_backward_returns_every_gradient_as_specified(run):
   oracle, _, grads = run
   assert tuple(grads) == tensors.GRADS

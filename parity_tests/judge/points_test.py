@@ -105,7 +105,7 @@ NARROW = [
 @pytest.mark.parametrize(
   'point, narrow, dtype', [(*one, 'float32') for one in ROUNDED] + NARROW
 )
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_a_kernel_that_rounds_there_unasked_is_wrong_there(
   point, narrow, dtype
 ):
@@ -144,6 +144,7 @@ def test_an_order_of_rows_is_right_where_asked_for_and_named_where_not(
   'word',
   ['silu=bf16', 'routing_weight=bf16', 'weighted=bf16', 'placement=epilogue'],
 )
+@pytest.mark.few(2)
 def test_a_rounding_is_named_from_y_alone(word):
   candidate = Rounds(words=(word,), everything=False)
   results = verdicts(candidate, 'forward', (), 'bfloat16', ('bounded',))

@@ -120,6 +120,7 @@ def _by_shards(request, top, count) -> check.Report:
     'both',
   ),
 )
+@pytest.mark.slow
 def test_reports_are_those_of_one_process(tmp_path, direction):
   # given: outputs of four ranks, two of them wrong.
   _outputs(tmp_path, _case(tmp_path), tuple(BUGS))
