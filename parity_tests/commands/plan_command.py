@@ -236,7 +236,7 @@ def _only(f: flags.FlagValues, setting) -> dict:
     cli.UsageError: one that no plan of so many devices can have.
   """
   only = {name: tuple(f[name].value) for name, _ in _ONLY if f[name].value}
-  for name in ('tp', 'pp', 'dp'):
+  for name in ('tp', 'pp', 'dp', 'ep'):
     for value in only.get(name, ()):
       if setting.devices % value:
         raise cli.UsageError(

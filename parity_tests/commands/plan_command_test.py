@@ -78,7 +78,7 @@ def test_a_folder_and_what_a_plan_may_be(capsys, tmp_path):
   'arguments, text',
   [
     (['--tp=3'], 'tp: expected a divisor of devices=64, got 3'),
-    (['--ep=7'], 'ep: expected a divisor of DP'),
+    (['--ep=7'], 'ep: expected a divisor of devices=64, got 7'),
     (['--devices=0'], 'devices: expected at least 1, got 0'),
     (['--model=none'], 'model: expected a config.json or one of'),
     (['--overlap=all'], "overlap: expected some of ['exchange'"),
