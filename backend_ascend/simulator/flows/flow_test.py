@@ -156,6 +156,13 @@ class TestChannels:
     # 50 up, then 5 more; down the second waits for none.
     assert timed.arrived == pytest.approx([120.0, 125.0], **EXACT)
 
+  def test_a_long_queue_keeps_its_order(self):
+    # Given 300 packets of 5 flits at once, then one leaves every 5 s.
+    sends = [(0, 0.0, Op.PUT, 4, [(1, -1)], {})] * 300
+    timed = flow_lib.simulate(_flow(2, sends), flow_testing.machine())
+    gone = 5.0 * np.arange(1, 301)
+    assert timed.arrived == pytest.approx(gone + 10 + 5 + 10, **EXACT)
+
   def test_two_share_alike(self):
     sends = [self.SENDS[0], (*self.SENDS[1][:5], dict(channel=1))]
     timed = flow_lib.simulate(
