@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import dataclasses
 import itertools
 import statistics
+import sys
 import time
 
 from absl import app
@@ -29,7 +30,7 @@ from hpmoe.tools.docs import figures
 
 _TINY = flags.DEFINE_string('tiny', None, 'Folder of the trained tiny model.')
 _MODELS = flags.DEFINE_list(
-  'models', ['tiny float32', 'qwen float32', 'qwen bfloat16'], 'Models.'
+  'models', ['tiny:float32', 'qwen:float32', 'qwen:bfloat16'], 'Models.'
 )
 _FRAMEWORKS = flags.DEFINE_list(
   'frameworks', ['jax', 'mindspore'], 'Where they run.'
@@ -43,7 +44,7 @@ _PROMPT, _STEPS = 8, 8
 
 def model_of(name: str) -> tuple[config_lib.ModelConfig, dict[str, np.ndarray]]:
   """Returns the configuration and weights of one of `--models`."""
-  which, dtype = name.split()
+  which, dtype = name.split(':')
   if which == 'tiny' and _TINY.value:
     weights = convert.read(_TINY.value, dtype)
     return weights.config, weights.load()
@@ -108,7 +109,10 @@ def main(argv):
       rows.append([name, framework, str(batch), *cells])
       print(*(cell.ljust(14) for cell in rows[-1]), flush=True)
   columns = ['model', 'in', 'batch', *(f'{n}, ms' for n in LAYERS), 'quotient']
-  figures.keep('decode', 'decode', columns, rows)
+  if figures.KEEP.value:
+    given = (word for word in sys.argv[1:] if word != '--keep')
+    ran = figures.run(' '.join(['python -m benchmarks.decode', *given]))
+    figures.write('decode', columns, rows, [ran])
 
 
 if __name__ == '__main__':
