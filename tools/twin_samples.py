@@ -1,10 +1,13 @@
 r"""Runs the public samples of Ascend C on the twin, as they are.
 
   python -m hpmoe.tools.twin_samples --samples_include=DIR [--samples_only=add]
+      [--samples_sync]
 
 DIR is a checkout of asc-devkit.  Of each sample for A2 and A3 its README says
 how it is built, which data it takes and how its answer is judged: just that is
-done, with the twin in place of the NPU, in order, seeded and late.
+done, with the twin in place of the NPU, in order, seeded and late.  Then
+--samples_sync leaves out each of its calls that synchronise, one by one, and
+keeps what the twin says.
 
 Exit codes: 0 all that run are right, 1 not, 2 DIR is missing.
 """
@@ -25,6 +28,7 @@ from absl import flags
 
 from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
 from hpmoe.tools.docs import figures
+from hpmoe.tools.sync import calls
 
 _INCLUDE = flags.DEFINE_string(
   'samples_include', None, 'A checkout of asc-devkit.'
@@ -41,11 +45,17 @@ _AUTO_SYNC = flags.DEFINE_bool(
   'samples_auto_sync', True, 'Order what the compiler orders by default.'
 )
 
+_SYNC = flags.DEFINE_bool(
+  'samples_sync', False, 'Leave out each call that synchronises, too.'
+)
+
 _ROOMS = (
   'examples/01_simd_cpp_api/00_introduction',
   'examples/01_simd_cpp_api/03_basic_api',
 )
 _SECONDS = 300
+# Calls between cores that our own source has not.
+_CALLS = ('SyncAll', 'IBSet', 'IBWait', 'NotifyNextBlock', 'WaitPreBlock')
 # What a program does not say of itself.
 _OPTIONS: dict[str, dict[str, object]] = {
   '04_memory_management/tbufpool_management': dict(zero_memory=1),
@@ -136,7 +146,9 @@ def _run(command: str, folder: pathlib.Path) -> tuple[int, str]:
   return done.returncode, done.stdout
 
 
-def verdict(sample: Sample, kernel: build_kernel.Kernel, mode: str) -> str:
+def verdict(
+  sample: Sample, kernel: build_kernel.Kernel, mode: str, **more: object
+) -> str:
   """Returns 'right', or the first that is not."""
   with tempfile.TemporaryDirectory() as folder:
     own = pathlib.Path(folder, sample.folder.name)
@@ -148,7 +160,7 @@ def verdict(sample: Sample, kernel: build_kernel.Kernel, mode: str) -> str:
       if code:
         return f'its data: {said.strip().splitlines()[-1]}'
     options: dict[str, object] = dict(
-      mode=mode, seed=1, auto_sync=int(_AUTO_SYNC.value)
+      mode=mode, seed=1, auto_sync=int(_AUTO_SYNC.value), **more
     )
     options |= _options(sample)
     words = build_kernel.command(kernel, **options)
@@ -167,11 +179,52 @@ def verdict(sample: Sample, kernel: build_kernel.Kernel, mode: str) -> str:
   return 'right'
 
 
+def _lines_that_ran(
+  sample: Sample, headers: pathlib.Path, work: pathlib.Path
+) -> set[int]:
+  """Returns lines of a sample's source that run."""
+  kernel = build_kernel.build(
+    sample.source, headers, work, sample.defines, coverage=True
+  )
+  counted = work / 'counted'
+  verdict(sample, kernel, 'order', coverage=counted.resolve())
+  lines = (line.split(' ', 2) for line in counted.read_text().splitlines())
+  return {int(n) for _, n, file in lines if file == str(sample.source)}
+
+
+def left_out(
+  sample: Sample, headers: pathlib.Path, work: pathlib.Path
+) -> dict[str, str]:
+  """Returns what is said of each call that is left out, by line and call.
+
+  Calls that do not run are left alone.
+  """
+  ran = _lines_that_ran(sample, headers, work)
+  folder = work / 'left_out' / sample.folder.relative_to(headers)
+  shutil.copytree(sample.folder, folder, dirs_exist_ok=True)
+  source = folder / sample.source.name
+  text = sample.source.read_text()
+  changed = dataclasses.replace(sample, folder=folder, source=source)
+  told = {}
+  for change in calls.changes({source.name: text}, _CALLS):
+    if change.change != 'left out' or change.line not in ran:
+      continue
+    source.write_text(change.planted(text))
+    options = (*sample.defines, f'-I{sample.folder}')
+    kernel = build_kernel.build(source, headers, work, options)
+    said = (verdict(changed, kernel, mode) for mode in ('late', 'seeded'))
+    name = f'{change.line}: {change.call}'
+    told[name] = next((one for one in said if one != 'right'), 'right')
+    print(f'  {name}: {told[name][:60]}', flush=True)
+  return told
+
+
 def keep(table: list[dict], headers: pathlib.Path) -> None:
   """Writes the figures, and the page that shows them."""
-  where = f'{headers}/'
-  table = [{k: v.replace(where, '') for k, v in row.items()} for row in table]
-  verdicts = [row.get('late') or list(row.values())[-1] for row in table]
+  table = json.loads(json.dumps(table).replace(f'{headers}/', ''))
+  told = [said for row in table for said in row.get('left_out', {}).values()]
+  modes = ('late', 'seeded', 'order', 'compiles')
+  verdicts = [next(row[m] for m in modes if m in row) for row in table]
   right = verdicts.count('right')
   lacks = sum(v.startswith('refused') or 'not compile' in v for v in verdicts)
   wrong = sum(v.startswith('wrong') for v in verdicts)
@@ -181,6 +234,11 @@ def keep(table: list[dict], headers: pathlib.Path) -> None:
     ['give other results', str(wrong)],
     ['hold what it reports', str(len(table) - right - lacks - wrong)],
   ]
+  if told:
+    rows += [
+      ['calls left out', str(len(told))],
+      ['reported', str(len(told) - told.count('right'))],
+    ]
   ran = figures.run('python -m hpmoe.tools.twin_samples --samples_include=DIR')
   columns = ('samples', str(len(table)))
   more = dict(headers=_VERSION.value, samples=table)
@@ -203,7 +261,7 @@ def main(argv: list[str]) -> int:
     name = str(sample.folder.relative_to(headers / 'examples/01_simd_cpp_api'))
     if _ONLY.value and not name.endswith(tuple(_ONLY.value)):
       continue
-    row = dict(sample=name, defines=' '.join(sample.defines))
+    row: dict = dict(sample=name, defines=' '.join(sample.defines))
     row['options'] = ' '.join(f'{k}={v}' for k, v in _options(sample).items())
     try:
       kernel = build_kernel.build(sample.source, headers, work, sample.defines)
@@ -217,11 +275,13 @@ def main(argv: list[str]) -> int:
         if row[mode] != 'right':
           break
       print(f'{name}: {row.get("late", row[mode])}', flush=True)
+      if _SYNC.value and row.get('late') == 'right':
+        row['left_out'] = left_out(sample, headers, work)
     table.append(row)
+    if _JSON.value:
+      pathlib.Path(_JSON.value).write_text(json.dumps(table, indent=1) + '\n')
   right = sum(row.get('late') == 'right' for row in table)
   print(f'{right} of {len(table)} right')
-  if _JSON.value:
-    pathlib.Path(_JSON.value).write_text(json.dumps(table, indent=1) + '\n')
   if figures.KEEP.value:
     keep(table, headers)
   return int(right < len(table))

@@ -195,10 +195,15 @@ def _blanked(text: str, begin: int, end: int) -> str:
   return re.sub(r'[^\n]', ' ', text[begin:end])[:-1] + ';'
 
 
-def changes(files: Mapping[str, str]) -> list[Change]:
-  """Returns every change of the source, `files` by path."""
+def changes(files: Mapping[str, str], more: Sequence[str] = ()) -> list[Change]:
+  """Returns every change of the source, `files` by path.
+
+  Args:
+    files: of the source.
+    more: calls that synchronise, too.
+  """
   found = []
-  pure = helpers(files)
+  pure = (*helpers(files), *more)
   for file, text in sorted(files.items()):
     for run in statements(text, pure):
       for i, one in enumerate(run):

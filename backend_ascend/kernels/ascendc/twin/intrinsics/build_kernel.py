@@ -61,8 +61,10 @@ _FAR = re.compile(
   re.M,
 )
 _NO_CALL = re.compile(
-  r'^(?P<file>.*?):\d+:\d+:\{(\d+):(\d+)-(\d+):(\d+)\}: note: candidate .*: no '
-  r'known conversion from (?P<given>.*) to (?P<wanted>.*) for \d+\w+ argument$',
+  r'^(?P<file>.*?):\d+:\d+:\{(\d+):(\d+)-(\d+):(\d+)\}: note: candidate .*: '
+  r'(?:no known conversion from (?P<given>.*) to (?P<wanted>.*) for'
+  r'|cannot pass pointer to generic address space as a pointer to address '
+  r"space '1' in) \d+\w+ argument",
   re.M,
 )
 _GLOBAL = re.compile(r'__gm__|address_space\(1\)')
@@ -335,7 +337,8 @@ _Place = tuple[int, ...]
 def _edits(said: str) -> Iterator[tuple[str, _Place, str]]:
   """Yields file and place of what errors name, and the call for it."""
   for found in (*_FAR.finditer(said), *_NO_CALL.finditer(said)):
-    if _GLOBAL.search(found['wanted']) and _HOSTS.match(found['given']):
+    wanted, given = found['wanted'], found['given']
+    if wanted is None or (_GLOBAL.search(wanted) and _HOSTS.match(given)):
       file, *place = found.groups()[:5]
       yield file, tuple(map(int, place)), 'ToDevice'
   for error in _ASSIGNED.findall(said):
