@@ -360,7 +360,9 @@ def _called(text: str, place: _Place, call: str) -> str:
 
 def _mended(files: dict[pathlib.Path, str], own, said: str) -> bool:
   """Writes what errors name as the device needs it; returns whether it did."""
-  edits = {(pathlib.Path(f).resolve(), *rest) for f, *rest in _edits(said)}
+  edits = {
+    (pathlib.Path(f).resolve(), at, call) for f, at, call in _edits(said)
+  }
   edits = {edit for edit in edits if edit[0] in own}
   for path, place, call in sorted(edits, reverse=True):
     text = files.get(path) or path.read_text(errors='surrogateescape')
