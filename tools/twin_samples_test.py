@@ -37,3 +37,14 @@ class TestSamples:
     self._folder(tmp_path, 'matmul_advanced_api', _README)
 
     assert not list(twin_samples.samples(tmp_path))
+
+
+def test_a_call_that_is_not_reported_has_its_reason_or_none_is_known():
+  row = 'room/05_sync_control/data_sync_barrier'
+  told = {'40: A();': 'right', '41: B();': 'hazard: x', '58: C();': 'right'}
+
+  why = twin_samples.silent(row, told)
+
+  assert why['40: A();'].startswith('matters, not seen')
+  assert why['58: C();'].startswith('redundant') and len(why) == 2
+  assert twin_samples.silent('add', told)['40: A();'] == 'not explained'

@@ -257,9 +257,9 @@ def test_launches_become_calls():
 
 
 # What the device's compiler takes: kernels of one name, the host's pointers
-# without address spaces, literals and variables in global memory, one of each
-# core, bfloat16_t assigned to in global memory, and barriers before the last
-# waits.
+# without address spaces, in constructors too, literals and variables in global
+# memory, one of each core, bfloat16_t assigned to in global memory, barriers
+# before the last waits.
 _OTHERS = """\
 #include <cstdio>
 #include "acl/acl.h"
@@ -267,6 +267,9 @@ _OTHERS = """\
 constexpr __gm__ const char* Name() { return "name"; }
 __gm__ int32_t* __gm__ spare = nullptr;
 struct Given { __gm__ int32_t* to; int32_t value; };
+struct Made : Given {
+  Made(__gm__ int32_t* to, int32_t value) : Given{to, value} {}
+};
 template <typename T>
 __global__ __vector__ void put(Given given) { Put(given, 1); }
 template <typename T>
@@ -281,11 +284,11 @@ int main() {
   // It is taken.
   if (!aclrtReserveMemAddress((void**)&at, 4096, 0, wanted, 0)) return 4;
   int32_t* words = (int32_t*)at;
-  Given given{words, 5};
-  put<int32_t><<<1, nullptr, nullptr>>>(given);
+  Made given(words, 5);
+  put<int32_t><<<1, nullptr, nullptr>>>(static_cast<Given>(given));
   std::printf("%d ", *words);
   int64_t times = 3;
-  put<int32_t><<<3, nullptr, nullptr>>>(given, times);
+  put<int32_t><<<3, nullptr, nullptr>>>(Given{words, 5}, times);
   std::printf("%d %d %d\\n", *words, words[32], words[33]);
   return aclrtReleaseMemAddress(at);
 }

@@ -196,8 +196,10 @@ def test_a_timeline_has_what_each_pipe_did_and_when(tmp_path):
   assert more['ts'] == pytest.approx(load['ts'] + load['dur'])
   assert add['ts'] >= more['ts'] + more['dur']
   assert store['ts'] >= add['ts'] + add['dur']
-  named = {e['args']['name'] for e in events if e['name'] == 'thread_name'}
-  assert named == {'MTE2', 'V', 'MTE3'}
+  named = [e for e in events if e['name'] == 'thread_name']
+  pipes = {e['tid']: e['args']['name'] for e in named if e['pid'] == 1}
+  shown = [pipes[e['tid']] for e in (load, more, add, store)]
+  assert shown == ['MTE2', 'MTE2', 'V', 'MTE3']
 
 
 @twin_testing.needs_asc_devkit
