@@ -137,10 +137,20 @@ def _sources(runs: Sequence[dict[str, str]]) -> list[str]:
   of_command: dict[str, list[dict[str, str]]] = {}
   for run in runs:
     name = f'{run["name"]}: ' if 'name' in run else ''
-    of_command.setdefault(f'{name}`{run["command"]}`', []).append(run)
+    gone = ' (gone)' if is_gone(run['command']) else ''
+    of_command.setdefault(f'{name}`{run["command"]}`{gone}', []).append(run)
   return [
     f'{command} at {_when(same)}.' for command, same in of_command.items()
   ]
+
+
+def is_gone(command: str) -> bool:
+  """Returns whether this tree lacks a module that a command runs."""
+  modules = re.findall(r'\b((?:hpmoe|benchmarks)\.[\w.]+)', command)
+  paths = (m.removeprefix('hpmoe.').replace('.', '/') for m in modules)
+  return not all(
+    (ROOT / f'{path}.py').exists() or (ROOT / path).is_dir() for path in paths
+  )
 
 
 def _when(runs: Sequence[dict[str, str]]) -> str:

@@ -125,6 +125,19 @@ class TestFigures:
     held = dict(runs=[figures.run('echo')], columns=['a'], rows=[['x|y']])
     assert '|x\\|y|' in figures.table(held)
 
+  def test_a_command_that_is_no_longer_here_is_marked(self):
+    for command, gone in {
+      'python -m benchmarks.peers': False,
+      'python -m hpmoe.tools.tile_shares': False,
+      'make docs': False,
+      'python -m benchmarks.of_last_year --x=1': True,
+      'python -m benchmarks.peers, benchmarks.of_last_year': True,
+    }.items():
+      table = figures.table(
+        dict(runs=[figures.run(command)], columns=['a'], rows=[['1']])
+      )
+      assert (f'`{command}` (gone) at ' in table) == gone, command
+
   def test_runs_of_one_command_are_one_line(self):
     run = figures.run('echo') | dict(commit='aa', date='2026-01-02')
     held = dict(runs=[run, run | dict(date='2026-01-03')], columns=['a'])

@@ -113,6 +113,7 @@ def _generate(f: flags.FlagValues) -> int:
   sampling = sampling_lib.Sampling(f.temperature, f.top_k, f.top_p, f.seed)
   weights = convert.read(f['from'].value, f.dtype)
   tokenizer = tokenizer_lib.of(weights.extras)
+  _check_bytes(f, weights, tokenizer)
   prompts = _prompts(f, weights.extras)
   ids = [
     tokenizer.encode(p, add_special_tokens=not f.chat).ids for p in prompts
@@ -134,6 +135,23 @@ def _generate(f: flags.FlagValues) -> int:
   print(shown.speed(), file=sys.stderr)
   cli.write_json(f.json, dict(texts=told, tokens_per_second=shown.rate))
   return cli.PARITY
+
+
+def _check_bytes(f: flags.FlagValues, weights: Any, tokenizer: Any) -> None:
+  """Says where bytes are read that can't be what a model was trained on.
+
+  Raises:
+    ValueError: its template's tokens would be read as bytes.
+  """
+  size = weights.config.vocab_size
+  if 'tokenizer.json' in weights.extras or size == tokenizer.get_vocab_size():
+    return
+  what = f'{f["from"].value}: its vocabulary has {size} tokens'
+  if f.chat:
+    raise ValueError(f'chat: {what}: expected a tokenizer.json, got none')
+  print(
+    f'{what}, and no tokenizer.json: text is read as bytes', file=sys.stderr
+  )
 
 
 def _prompts(f: flags.FlagValues, files: Mapping[str, bytes]) -> list[str]:

@@ -69,6 +69,22 @@ class TestGenerate:
     )
     assert made['prompt'] == 'She said '
 
+  def test_bytes_in_place_of_a_lost_tokenizer_are_said(
+    self, folder, tmp_path, capsys
+  ):
+    # given a model of words whose tokenizer.json is lost
+    weights = convert.read(folder)
+    files = {**weights.extras}
+    del files['tokenizer.json']
+    lost = dataclasses.replace(weights, extras=files)
+    convert.write(tmp_path / 'lost', lost)
+    # when, then
+    _generated(tmp_path / 'lost', tmp_path, '--prompt=Anne')
+    assert 'no tokenizer.json: text is read as bytes' in capsys.readouterr().err
+    command = ('generate', f'--from={tmp_path}/lost', '--chat', '--prompt=a')
+    assert main.main(command) == cli.WRONG_REQUEST
+    assert 'expected a tokenizer.json, got none' in capsys.readouterr().err
+
   def test_ends_before_a_stop_string(self, folder, tmp_path):
     (whole,) = _generated(folder, tmp_path, '--prompt=Anne was')
     stop = whole['text'][2:4].replace('\n', '\\n')
