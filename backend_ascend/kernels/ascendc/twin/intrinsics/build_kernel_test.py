@@ -1,5 +1,6 @@
 """Kernels over the compiler's intrinsics run on the twin, unmodified."""
 
+import functools
 import pathlib
 import re
 import shutil
@@ -15,6 +16,8 @@ _ADD = 'examples/01_simd_cpp_api/00_introduction/01_add/add/add.asc'
 
 
 needs_clang = twin_testing.needs_clang()
+# A kernel that several tests run is compiled once: no test changes a file.
+_built = functools.cache(build_kernel.build)
 
 
 @pytest.fixture(scope='module')
@@ -24,14 +27,16 @@ def run(tmp_path_factory):
   work = tmp_path_factory.mktemp('work')
 
   def build_and_run(old='', new='', mode='order', **options):
-    folder = folders / re.sub(r'\W+', '_', f'{old}-{new}')[:80]
-    folder.mkdir(exist_ok=True)
-    shutil.copy(_EXAMPLES / 'raw_block.h', folder)
     text = (_EXAMPLES / 'raw_vector_add.asc').read_text()
     assert old in text
+    changed = text.replace(old, new, 1)
+    folder = folders / build_kernel.hashed(changed)
     source = folder / 'raw_vector_add.asc'
-    source.write_text(text.replace(old, new, 1))
-    kernel = build_kernel.build(source, None, work)
+    if not folder.exists():
+      folder.mkdir()
+      shutil.copy(_EXAMPLES / 'raw_block.h', folder)
+      source.write_text(changed)
+    kernel = _built(source, None, work)
     done = subprocess.run(
       build_kernel.command(kernel, mode=mode, **options),
       capture_output=True,
@@ -142,7 +147,7 @@ class TestRawVectorAdd:
 @pytest.mark.parametrize('mode', build_kernel.MODES)
 @pytest.mark.parametrize('calls', ['raw_vector_calls', 'raw_cube_calls'])
 def test_intrinsics_give_what_their_names_say(work, calls, mode):
-  kernel = build_kernel.build(_EXAMPLES / f'{calls}.asc', None, work)
+  kernel = _built(_EXAMPLES / f'{calls}.asc', None, work)
   done = subprocess.run(
     build_kernel.command(kernel, mode=mode), capture_output=True, text=True
   )
@@ -321,16 +326,20 @@ void Put(G given, int32_t times) {
 """
 
 
+@pytest.fixture(scope='class')
+def others(tmp_path_factory, work):
+  source = tmp_path_factory.mktemp('others') / 'others.asc'
+  source.write_text(_OTHERS)
+  (source.parent / 'part.cpp').write_text(_PART)
+  return build_kernel.build(source, None, work)
+
+
 @needs_clang
 class TestWhatTheCompilerTakes:
   @pytest.mark.parametrize('mode', build_kernel.MODES)
-  def test_runs(self, tmp_path, work, mode):
-    (tmp_path / 'part.cpp').write_text(_PART)
-    source = tmp_path / 'others.asc'
-    source.write_text(_OTHERS)
-    kernel = build_kernel.build(source, None, work)
+  def test_runs(self, others, mode):
     done = subprocess.run(
-      build_kernel.command(kernel, mode=mode), capture_output=True, text=True
+      build_kernel.command(others, mode=mode), capture_output=True, text=True
     )
 
     assert (done.stdout, done.stderr) == (
@@ -352,7 +361,7 @@ class TestRealHeaders:
   @pytest.mark.parametrize('mode', build_kernel.MODES)
   def test_the_vector_add_of_the_samples_is_right(self, work, mode):
     headers = pathlib.Path(twin_testing.ASC_DEVKIT)
-    kernel = build_kernel.build(headers / _ADD, headers, work)
+    kernel = _built(headers / _ADD, headers, work)
     done = subprocess.run(
       build_kernel.command(kernel, mode=mode), capture_output=True, text=True
     )
