@@ -29,6 +29,8 @@ _SETTERS = tuple(
   for prefix in ('scipy_', '')
   for suffix in ('64_', '')
 )
+# Asked for by `workers`; 0: one for each core.
+_workers = 0
 _lock = threading.Lock()
 _inside = 0
 
@@ -44,7 +46,7 @@ def map_ahead(
       yield from ((item, compute(item)) for item in first)
     return
   items = itertools.chain(first, coming)
-  count = min(os.cpu_count() or 1, _MOST_WORKERS)
+  count = _workers or min(os.cpu_count() or 1, _MOST_WORKERS)
   compute = _in_state_of_caller(compute)
   waiting: collections.deque = collections.deque()
   with _one_thread_of_blas(), futures.ThreadPoolExecutor(count) as pool:
@@ -56,6 +58,17 @@ def map_ahead(
     while waiting:
       before, made = waiting.popleft()
       yield before, made.result()
+
+
+@contextlib.contextmanager
+def workers(count: int) -> Iterator[None]:
+  """Has so many threads compute ahead meanwhile: the cores are for others."""
+  global _workers
+  before, _workers = _workers, count
+  try:
+    yield
+  finally:
+    _workers = before
 
 
 def _in_state_of_caller(compute: Callable[[_Item], _Made]):

@@ -16,6 +16,7 @@ from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge import processes
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.cause import explain
 from hpmoe.parity_tests.judge.cause import misread
@@ -890,11 +891,12 @@ def _by_all(
   """Returns what jobs say, and tells each step before the first of its jobs."""
   results: Results = []
   told = ''
-  for step, job in jobs:
+  found = processes.results([job for _, job in jobs])
+  for step, _ in jobs:
     if step != told:
       asked.progress(f'{which.name}, bounded, standard: {step}')
       told = step
-    results += job()
+    results += next(found)
   if told != 'layer':
     asked.progress(f'{which.name}, bounded, standard: layer')
   return results

@@ -1,0 +1,96 @@
+"""Jobs that know nothing of each other, done by two processes.
+
+numpy on small arrays hands the interpreter from thread to thread all the time,
+so threads do not help a small check.  A fork sees all that is there, and hands
+back what its jobs return.  Who takes which job depends on time, what comes out
+does not: a job that the other process did not bring to its end is done here.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import os
+import pickle
+import sys
+from typing import Any, TypeVar
+
+from hpmoe.parity_tests.judge import ahead
+
+_Made = TypeVar('_Made')
+
+# They have threads of their own, which a fork would leave behind.
+_THREADED = ('jax', 'mindspore', 'torch', 'mpi4py')
+# One byte names a job.
+_MOST_JOBS = 256
+
+
+def can_fork() -> bool:
+  """Says whether a second process is of use, and harmless."""
+  alone = not any(name in sys.modules for name in _THREADED)
+  return alone and sys.platform == 'linux' and (os.cpu_count() or 1) > 1
+
+
+def results(
+  jobs: Sequence[Callable[[], _Made]], fork: bool | None = None
+) -> Iterator[_Made]:
+  """Yields what jobs return, in order; the first error of any is the caller's.
+
+  Args:
+    jobs: each changes nothing that others see; what they return is pickled.
+    fork: whether by two processes; None: if `can_fork`.
+  """
+  fork = can_fork() if fork is None else fork
+  if not fork or not 1 < len(jobs) <= _MOST_JOBS:
+    yield from (job() for job in jobs)
+    return
+  made = _by_two(jobs)
+  for index, job in enumerate(jobs):
+    yield made[index] if index in made else job()
+
+
+def _by_two(jobs: Sequence[Callable[[], _Made]]) -> dict[int, _Made]:
+  """Returns what came out of jobs, but for those of the other that failed."""
+  left, answers = os.pipe(), os.pipe()
+  # The last are those of a whole layer, and the longest: they come first.
+  os.write(left[1], bytes(reversed(range(len(jobs)))))
+  os.close(left[1])
+  # What is not yet written would be written twice.
+  sys.stdout.flush()
+  sys.stderr.flush()
+  child = os.fork()
+  if not child:
+    _work_and_end(jobs, left[0], answers[1])
+  os.close(answers[1])
+  try:
+    with ahead.workers(1):
+      made = {index: jobs[index]() for index in _taken(left[0])}
+    with os.fdopen(os.dup(answers[0]), 'rb') as stream:
+      return made | _read(stream)
+  finally:
+    for end in (left[0], answers[0]):
+      os.close(end)
+    os.waitpid(child, 0)
+
+
+def _taken(left: int) -> Iterator[int]:
+  """Yields jobs that nobody has taken."""
+  while index := os.read(left, 1):
+    yield index[0]
+
+
+def _read(stream) -> dict[int, Any]:
+  made: dict[int, Any] = {}
+  # The other may have been killed at any time: what is whole counts.
+  with contextlib.suppress(EOFError, pickle.UnpicklingError):
+    while True:
+      index, one = pickle.load(stream)
+      made[index] = one
+  return made
+
+
+def _work_and_end(jobs, left: int, answers: int) -> None:
+  """Does jobs and ends the process; what fails here is tried by the other."""
+  with contextlib.suppress(BaseException), os.fdopen(answers, 'wb') as stream:
+    for index in _taken(left):
+      pickle.dump((index, jobs[index]()), stream)
+      stream.flush()
+  os._exit(0)

@@ -1,0 +1,130 @@
+"""What two processes do is what one does."""
+
+import functools
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hpmoe.parity_tests.judge import processes
+
+HERE = os.getpid()
+
+
+def _who(index: int):
+  time.sleep(0.05)
+  return index, os.getpid()
+
+
+def _dies_elsewhere(index: int):
+  time.sleep(0.05)
+  if os.getpid() != HERE:
+    os._exit(1)
+  return index
+
+
+def _fails_elsewhere(index: int):
+  time.sleep(0.05)
+  if os.getpid() != HERE:
+    raise ValueError(index)
+  return index
+
+
+def _answer_is_no_data(index: int):
+  return lambda: index
+
+
+def jobs(function, count=8):
+  return [functools.partial(function, index) for index in range(count)]
+
+
+class TestTwoProcesses:
+  def test_results_come_in_order_from_both(self):
+    found = list(processes.results(jobs(_who), fork=True))
+    assert [index for index, _ in found] == list(range(8))
+    assert len({pid for _, pid in found}) == 2
+
+  @pytest.mark.parametrize('function', [_dies_elsewhere, _fails_elsewhere])
+  def test_what_the_other_does_not_bring_is_done_here(self, function):
+    assert list(processes.results(jobs(function), fork=True)) == list(range(8))
+
+  def test_what_cannot_be_handed_back_is_done_here(self):
+    found = processes.results(jobs(_answer_is_no_data), fork=True)
+    assert [one() for one in found] == list(range(8))
+
+  def test_an_error_is_the_callers(self):
+    def refuse():
+      raise ValueError('job: expected none')
+
+    with pytest.raises(ValueError, match='job: expected none'):
+      list(processes.results([refuse] * 4, fork=True))
+
+  def test_large_answers_pass(self):
+    found = processes.results([lambda: bytes(1 << 20)] * 9, fork=True)
+    assert [len(one) for one in found] == [1 << 20] * 9
+
+  def test_nothing_is_left_behind(self):
+    before = os.listdir('/proc/self/fd')
+    found = list(processes.results(jobs(_who), fork=True))
+    assert len(os.listdir('/proc/self/fd')) == len(before)
+    (child,) = {pid for _, pid in found} - {HERE}
+    with pytest.raises(ChildProcessError):
+      os.waitpid(child, os.WNOHANG)
+
+
+class TestOneProcess:
+  def test_where_a_module_has_threads(self, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'jax', sys)
+    assert not processes.can_fork()
+    found = list(processes.results(jobs(_who, 2)))
+    assert [pid for _, pid in found] == [HERE] * 2
+
+  def test_of_one_core(self, monkeypatch):
+    monkeypatch.setattr(os, 'cpu_count', lambda: 1)
+    assert not processes.can_fork()
+
+  def test_of_one_job_or_too_many(self):
+    for count in (1, 257):
+      found = processes.results([os.getpid] * count, fork=True)
+      assert set(found) == {HERE}
+
+
+_CHECK = """
+import os, sys
+from hpmoe.parity_tests.commands import main
+from hpmoe.parity_tests.judge import processes
+os.cpu_count = lambda: 1 if sys.argv[2] == 'one' else 2
+forked = []
+plain = processes._by_two
+processes._by_two = lambda jobs: forked.append(1) or plain(jobs)
+code = main.main(
+  ['check', '--preset=tiny', '--fault=stale_row', f'--json={sys.argv[1]}'])
+assert code == 1 and bool(forked) == (sys.argv[2] == 'two'), (code, forked)
+"""
+
+
+def test_a_report_is_the_same_by_one_and_by_two(tmp_path):
+  """Without JAX, once all answers are kept: a first check fetches them."""
+  reports = []
+  for how in ('first', 'one', 'two'):
+    path = tmp_path / f'{how}.json'
+    if how != 'first':
+      command = [sys.executable, '-c', _CHECK, str(path), how]
+    else:
+      line = 'hpmoe.parity_tests.commands.main check --preset=tiny'
+      line += f' --fault=stale_row --json={path}'
+      command = [sys.executable, '-m', *line.split()]
+    done = subprocess.run(
+      command,
+      env=os.environ | {'HPMOE_CACHE': str(tmp_path)},
+      stdout=subprocess.DEVNULL,
+    )
+    assert done.returncode == (1 if how == 'first' else 0)
+    reports.append(path.read_text().splitlines())
+  assert _without_time(reports[1]) == _without_time(reports[2])
+
+
+def _without_time(lines):
+  return [line for line in lines if '"seconds"' not in line]
