@@ -14,6 +14,7 @@ that is cut, changed, of another key or of another place is as good as none.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 import contextlib
 import functools
 import hashlib
@@ -37,8 +38,9 @@ ANSWERS = 'answers'
 # Of arguments and results together: more takes as long to read as to compute.
 MOST_BYTES_OF_ANSWER = 32 << 20
 BEING_WRITTEN = 'new-'
-_MAGIC = b'hpmoe program 3\n'
+_MAGIC = b'hpmoe program 2\n'
 _DIGEST = 32
+_PIECE = 1 << 19  # bytes, of which a digest is made
 _SIZE = 4  # bytes of a head's length
 # Compiled for a process to hold of one function; each is a megabyte or so.
 MOST_HELD = 100
@@ -252,12 +254,36 @@ def _bytes_of(leaf) -> memoryview:
 
 
 def _digest(parts: Sequence[memoryview]) -> bytes:
-  """Returns a digest of bytes, and of where each part of them ends."""
+  """Returns a digest of bytes: of those of their pieces, made by two threads.
+
+  All of a small check's arguments and answers pass here: a tenth of its time.
+  """
+  pieces = [
+    part[at : at + _PIECE]
+    for part in parts
+    for at in range(0, part.nbytes, _PIECE)
+  ]
+  half = len(pieces) // 2
+  if half:
+    others = _helper().submit(_digests, pieces[half:])
+    made = _digests(pieces[:half]) + others.result()
+  else:
+    made = _digests(pieces)
   sizes = [part.nbytes for part in parts]
-  digest = hashlib.sha256(repr(sizes).encode())
-  for part in parts:
-    digest.update(part)
-  return digest.digest()
+  return hashlib.sha256(repr(sizes).encode() + made).digest()
+
+
+def _digests(pieces: Sequence[memoryview]) -> bytes:
+  return b''.join(hashlib.sha256(piece).digest() for piece in pieces)
+
+
+@functools.cache
+def _helper() -> futures.ThreadPoolExecutor:
+  return futures.ThreadPoolExecutor(1)
+
+
+# A child of a fork has none of the parent's threads.
+os.register_at_fork(after_in_child=_helper.cache_clear)
 
 
 def _is_plain(leaf) -> bool:

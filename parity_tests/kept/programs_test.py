@@ -379,13 +379,20 @@ class TestAnswers:
 
 
 class TestDigest:
-  def test_each_byte_counts(self):
-    seen = {programs._digest([memoryview(bytes(17))])}
-    for at in range(17):
-      changed = bytearray(17)
+  """Of bytes in pieces."""
+
+  @pytest.fixture(autouse=True)
+  def small_pieces(self, monkeypatch):
+    monkeypatch.setattr(programs, '_PIECE', 8)
+
+  @pytest.mark.parametrize('size', [1, 8, 17, 40])
+  def test_each_byte_counts(self, size):
+    seen = {programs._digest([memoryview(bytes(size))])}
+    for at in range(size):
+      changed = bytearray(size)
       changed[at] = 1
       seen.add(programs._digest([memoryview(changed)]))
-    assert len(seen) == 18
+    assert len(seen) == size + 1
 
   def test_arrays_end_somewhere(self):
     cuts = [(3, 13), (8, 8), (16, 0), (16,), (0, 16)]
@@ -394,6 +401,9 @@ class TestDigest:
       for cut in cuts
     }
     assert len(seen) == len(cuts)
+
+  def test_a_child_of_a_fork_makes_its_own(self):
+    subprocess.run([sys.executable, '-c', _FORKED], check=True, timeout=60)
 
 
 class TestRemembered:
@@ -454,4 +464,15 @@ with programs.kept(pathlib.Path(sys.argv[1])):
     sizes, precision.PrecisionPolicy(), {'topk_ids': ids}).plan
 assert plan['counts'].tolist() == [[3, 3, 2]]
 assert ('jax' not in sys.modules) == (sys.argv[2] == 'True')
+"""
+
+_FORKED = """
+import os
+from hpmoe.parity_tests.kept import programs
+data = memoryview(bytes(3 << 20))
+expected = programs._digest([data])
+child = os.fork()
+if not child:
+  os._exit(programs._digest([data]) != expected)
+assert os.waitpid(child, 0)[1] == 0
 """
