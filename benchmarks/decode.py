@@ -13,6 +13,7 @@ Example:
 
 from collections.abc import Iterator
 import dataclasses
+import importlib
 import itertools
 import statistics
 import sys
@@ -86,24 +87,14 @@ def milliseconds(
   return {n: 1e3 * statistics.median(each) for n, each in taken.items()}
 
 
-def _stepper(framework: str):
-  if framework == 'jax':
-    from hpmoe.models.jax import stepper as of_jax
-
-    return of_jax.Stepper
-  from hpmoe.models.mindspore import stepper as of_mindspore
-
-  return of_mindspore.Stepper
-
-
 def main(argv):
   del argv
   rows = []
   for name in _MODELS.value:
     config, params = model_of(name)
     for framework, batch in itertools.product(_FRAMEWORKS.value, BATCHES):
-      stepper = _stepper(framework)
-      ms = milliseconds(stepper, config, params, batch, _ROUNDS.value)
+      side = importlib.import_module(f'hpmoe.models.{framework}.stepper')
+      ms = milliseconds(side.Stepper, config, params, batch, _ROUNDS.value)
       quotient = ms['framework'] / ms['host']
       cells = *(f'{ms[layer]:.3g}' for layer in LAYERS), f'{quotient:.2f}'
       rows.append([name, framework, str(batch), *cells])

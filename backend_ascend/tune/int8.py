@@ -1,6 +1,6 @@
 """A layer whose forward products are of int8, in modelled time alone.
 
-The oracle has it (`--quantised=int8_channel --rows=int8_token`), our flow has
+The oracle has it (`--weights=int8_channel --rows=int8_token`), our flow has
 no such tasks: those of bfloat16 are priced with elements of a byte.  Tokens are
 quantised before they are sent, and rows again behind the activation; weights in
 each pass.  The backward pass stays in bfloat16, and first makes numbers of the

@@ -1,6 +1,10 @@
-"""A small folder of weights with a tokenizer of its own, for tests."""
+"""Small models for tests: a configuration, and a folder of weights.
+
+The folder has a tokenizer of its own.
+"""
 
 import collections
+import json
 import pathlib
 import re
 
@@ -13,6 +17,28 @@ from hpmoe.models.checkpoint import weights as weights_lib
 from hpmoe.models.train import text as text_lib
 
 _SPLIT = '[A-Za-z]+|[^A-Za-z]'
+# Of models that are a second's work.
+_ONE_LAYER = dict(
+  deepseek_tiny=dict(
+    hidden_size=32,
+    num_hidden_layers=1,
+    first_k_dense_replace=0,
+    intermediate_size=32,
+    moe_intermediate_size=16,
+    n_routed_experts=8,
+  ),
+  mixtral_tiny=dict(
+    hidden_size=32, num_hidden_layers=1, intermediate_size=16, head_dim=8
+  ),
+)
+
+
+def config(folder: pathlib.Path, name: str, **changes) -> str:
+  """Writes config.json of one layer, or as changed; returns its path."""
+  fields = config_lib.load(name).to_hf() | _ONE_LAYER[name] | changes
+  path = folder / 'config.json'
+  path.write_text(json.dumps(fields))
+  return str(path)
 
 
 def write(path: pathlib.Path, family: str = 'deepseek_tiny') -> pathlib.Path:
@@ -26,15 +52,13 @@ def write(path: pathlib.Path, family: str = 'deepseek_tiny') -> pathlib.Path:
     dtype='bfloat16',
   )
   if family == 'deepseek_tiny':
-    fields |= dict(
-      first_k_dense_replace=0, moe_intermediate_size=16, n_routed_experts=8
-    )
-  config = config_lib.from_hf(fields)
+    fields |= _ONE_LAYER[family]
+  made = config_lib.from_hf(fields)
   convert.write(
     path,
     weights_lib.of_parameters(
-      config,
-      init.init(config, 5),
+      made,
+      init.init(made, 5),
       {'tokenizer.json': words().to_str().encode()},
     ),
   )

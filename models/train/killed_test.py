@@ -1,12 +1,11 @@
 """A run that is killed at any touch of the disk goes on to the same bits."""
 
-import json
 import subprocess
 import sys
 
 import pytest
 
-from hpmoe.models import config as config_lib
+from hpmoe.models.train import folder_testing
 
 # Trains 4 steps and, resumed, 6; its steps are a sum of NumPy's, so that a
 # process is a fork. Counts the touches of the disk, then kills so many runs,
@@ -102,11 +101,7 @@ print(total)
 @pytest.mark.parametrize('kills', [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_ends_in_the_same_bits(kills, tmp_path):
   # given a model of one layer
-  fields = config_lib.load('mixtral_tiny').to_hf() | dict(
-    hidden_size=32, intermediate_size=16, num_hidden_layers=1, head_dim=8
-  )
-  config = tmp_path / 'config.json'
-  config.write_text(json.dumps(fields))
+  config = folder_testing.config(tmp_path, 'mixtral_tiny')
   # when, then
   command = (sys.executable, '-c', _KILLS, tmp_path, config, str(kills))
   ran = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,7 +1,6 @@
 """Training in MindSpore: the same bits resumed or not, and JAX's arithmetic."""
 
 import dataclasses
-import json
 from unittest import mock
 
 import jax
@@ -36,18 +35,9 @@ def _quick():
 @pytest.fixture(scope='module')
 def settings(tmp_path_factory) -> settings_lib.Settings:
   """Returns a run of a model that is a second's work, on the text shipped."""
-  fields = config_lib.load('deepseek_tiny').to_hf() | dict(
-    hidden_size=32,
-    num_hidden_layers=1,
-    first_k_dense_replace=0,
-    intermediate_size=32,
-    moe_intermediate_size=16,
-    n_routed_experts=8,
-  )
-  path = tmp_path_factory.mktemp('config') / 'config.json'
-  path.write_text(json.dumps(fields))
+  folder = tmp_path_factory.mktemp('config')
   return settings_lib.Settings(
-    model=str(path),
+    model=folder_testing.config(folder, 'deepseek_tiny'),
     framework='mindspore',
     moe='host',
     batch=2,

@@ -1,8 +1,6 @@
 """Runs on disk: the same bits resumed or not, and wrong requests refused."""
 
 import dataclasses
-import json
-import pathlib
 import sys
 
 import numpy as np
@@ -13,6 +11,7 @@ from hpmoe.models import config as config_lib
 from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import tokenizer
 from hpmoe.models.checkpoint import train_state
+from hpmoe.models.train import folder_testing
 from hpmoe.models.train import plots
 from hpmoe.models.train import run
 from hpmoe.models.train import settings as settings_lib
@@ -23,18 +22,13 @@ _STEPS = 6
 @pytest.fixture(scope='module')
 def settings(tmp_path_factory) -> settings_lib.Settings:
   """Returns a run of a model that is a second's work, on the text shipped."""
-  fields = config_lib.load('deepseek_tiny').to_hf() | dict(
-    hidden_size=32,
-    num_hidden_layers=1,
-    first_k_dense_replace=0,
-    intermediate_size=32,
-    moe_intermediate_size=16,
-    n_routed_experts=8,
-  )
-  path = tmp_path_factory.mktemp('config') / 'config.json'
-  path.write_text(json.dumps(fields))
+  folder = tmp_path_factory.mktemp('config')
   return settings_lib.Settings(
-    model=str(path), moe='framework', batch=2, length=16, warmup=3
+    model=folder_testing.config(folder, 'deepseek_tiny'),
+    moe='framework',
+    batch=2,
+    length=16,
+    warmup=3,
   )
 
 
@@ -163,10 +157,8 @@ class TestRefuses:
     assert not (tmp_path / 'out').exists()
 
   def test_a_model_without_room_for_bytes(self, settings, tmp_path):
-    path = tmp_path / 'config.json'
-    fields = json.loads(pathlib.Path(settings.model).read_text())
-    path.write_text(json.dumps(fields | dict(vocab_size=256)))
-    small = dataclasses.replace(settings, model=str(path))
+    model = folder_testing.config(tmp_path, 'deepseek_tiny', vocab_size=256)
+    small = dataclasses.replace(settings, model=model)
     with pytest.raises(ValueError, match='vocab_size: expected at least 258'):
       run.train(small, tmp_path / 'out', 3)
 

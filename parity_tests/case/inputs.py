@@ -182,7 +182,7 @@ def make_inputs(
       topk_ids=routed.topk_ids,
       topk_weights=(
         odd_tokens.weights(routed.topk_weights)
-        if routing in ROUTINGS and preset.router.kind != 'all'
+        if routing in ROUTINGS and preset.is_routed
         else routed.topk_weights
       ),
       **_weights(config, storage, seed, limit),

@@ -114,8 +114,8 @@ def _routing(f: flags.FlagValues) -> str:
   """Returns --routing; by default the preset's, if it leaves no choice."""
   from hpmoe.reference.contract import presets
 
-  chosen = presets.get(layer_flags.preset(f)).router.kind != 'all'
-  return f.routing if chosen or f['routing'].present else 'text'
+  is_routed = presets.get(layer_flags.preset(f)).is_routed
+  return f.routing if is_routed or f['routing'].present else 'text'
 
 
 def _scheduled(f: flags.FlagValues, dtypes):

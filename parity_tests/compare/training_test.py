@@ -6,24 +6,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hpmoe.models import config as config_lib
 from hpmoe.models.jax import moe
+from hpmoe.models.train import folder_testing
 from hpmoe.parity_tests.commands import main
 
 
 @pytest.fixture
 def model(tmp_path) -> str:
   """Returns the path of the config of a model of two layers with experts."""
-  fields = config_lib.load('mixtral_tiny').to_hf() | dict(
-    hidden_size=32,
-    intermediate_size=16,
-    num_hidden_layers=2,
-    head_dim=8,
-    initializer_range=0.1,
-  )
-  path = tmp_path / 'config.json'
-  path.write_text(json.dumps(fields))
-  return str(path)
+  more = dict(num_hidden_layers=2, initializer_range=0.1)
+  return folder_testing.config(tmp_path, 'mixtral_tiny', **more)
 
 
 def _compare(folder, model: str, *options: str) -> tuple[int, dict]:

@@ -64,6 +64,11 @@ class Preset:
   capacity_step: int = 16
   starved: bool = False
 
+  @property
+  def is_routed(self) -> bool:
+    """Whether tokens have a choice, so that any kind of routing suits them."""
+    return self.router.kind != 'all'
+
 
 _DEEPSEEK_V3 = Router(
   kind='sigmoid_group', num_groups=8, top_groups=4, scale=2.5
@@ -145,8 +150,7 @@ _ALL = (
 
 PRESETS = {preset.name: preset for preset in _ALL}
 RUNS_HERE = tuple(preset.name for preset in _ALL if preset.runs_here)
-# Whose tokens have a choice: any kind of routing suits them.
-ROUTED = tuple(name for name in RUNS_HERE if PRESETS[name].num_experts)
+ROUTED = tuple(name for name in RUNS_HERE if PRESETS[name].is_routed)
 
 
 # Sizes that may follow a preset's name and replace its own.

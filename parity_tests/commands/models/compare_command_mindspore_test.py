@@ -4,24 +4,21 @@ import json
 
 import pytest
 
-from hpmoe.models import config as config_lib
+from hpmoe.models.train import folder_testing
 from hpmoe.parity_tests.commands import main
 
 
 class TestMindSpore:
   @pytest.mark.slow
   def test_host_agrees_forward_and_backward(self, tmp_path):
-    fields = config_lib.load('mixtral_tiny').to_hf() | dict(
-      hidden_size=32, intermediate_size=16, num_hidden_layers=1, head_dim=8
-    )
-    (tmp_path / 'config.json').write_text(json.dumps(fields))
+    model = folder_testing.config(tmp_path, 'mixtral_tiny')
     out = tmp_path / 'out.json'
     code = main.main(
       [
         'compare',
         '--left=jax:host',
         '--right=mindspore:host',
-        f'--model={tmp_path}/config.json',
+        f'--model={model}',
         '--batch=1',
         '--sequence=16',
         f'--out={tmp_path}',

@@ -23,6 +23,9 @@ _MAIN = 'hpmoe.parity_tests.commands.models.dry_run_main'
 _MEGAKERNEL = 'the megakernel: one custom operator, of make ascend-npu'
 _LAST_LINES = 20  # of a log whose process failed
 
+# How many ran, by name, dtypes and kind.
+_Counts = collections.Counter[tuple[str, tuple[str, ...], str]]
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -77,8 +80,7 @@ def execute(
 
   cli.check_writable('json', f.json)
   tables = npu_tables.read()
-  counts: collections.Counter[tuple[str, tuple[str, ...], str]]
-  counts = collections.Counter()
+  counts: _Counts = collections.Counter()
   with cli.progress(len(requests)) as step:
     for arguments in requests:
       step('operators')
@@ -126,9 +128,7 @@ def _told(rows: list[Row], missing: list[Row], version: str) -> str:
   )
 
 
-def _ran(
-  task: str, asked: Mapping[str, Any]
-) -> collections.Counter[tuple[str, tuple[str, ...], str]]:
+def _ran(task: str, asked: Mapping[str, Any]) -> _Counts:
   """Returns how many operators ran, by name, dtypes and kind."""
   from hpmoe.models.mindspore import eager_log
 
@@ -155,8 +155,7 @@ def _ran(
     raise cli.UsageError(
       'dry_run: expected operators in the log of MindSpore as in 2.10, got none'
     )
-  counts: collections.Counter[tuple[str, tuple[str, ...], str]]
-  counts = collections.Counter()
+  counts: _Counts = collections.Counter()
   for row in found['operators']:
     if row['kind'] != 'primitive' or row['name'] in log.ran:
       kind = row['kind'].replace('primitive', 'function')

@@ -1,7 +1,7 @@
 """The process in which a dry run's model computes: see `dry_run.py`.
 
-Takes a file with a `dry_run.Request` and writes one with what ran, or with the
-error that ended it.
+Takes a file with a task of `TASKS` and what is asked of it, and writes one with
+what ran, or with the error that ended it.
 """
 
 from collections.abc import Callable, Mapping

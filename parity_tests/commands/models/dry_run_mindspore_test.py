@@ -7,7 +7,6 @@ from mindspore.scipy import ops as scipy_ops
 import numpy as np
 import pytest
 
-from hpmoe.models import config as config_lib
 from hpmoe.models.mindspore import moe
 from hpmoe.models.train import folder_testing
 from hpmoe.parity_tests.commands import cli
@@ -20,17 +19,11 @@ _F32 = ['float32', 'float32']
 @pytest.fixture(scope='module')
 def config(tmp_path_factory) -> str:
   """Returns the path of the config of a model of eight layers, one dense."""
-  fields = config_lib.load('deepseek_tiny').to_hf() | dict(
-    hidden_size=32,
-    intermediate_size=32,
-    moe_intermediate_size=16,
-    n_routed_experts=8,
-    num_experts_per_tok=2,
-    num_hidden_layers=8,
+  more = dict(
+    first_k_dense_replace=1, num_experts_per_tok=2, num_hidden_layers=8
   )
-  path = tmp_path_factory.mktemp('config') / 'config.json'
-  path.write_text(json.dumps(fields))
-  return str(path)
+  folder = tmp_path_factory.mktemp('config')
+  return folder_testing.config(folder, 'deepseek_tiny', **more)
 
 
 def _listed(tmp_path, command: str, *options: str) -> tuple[int, dict]:

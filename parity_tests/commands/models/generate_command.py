@@ -113,7 +113,8 @@ def _generate(f: flags.FlagValues) -> int:
   sampling = sampling_lib.Sampling(f.temperature, f.top_k, f.top_p, f.seed)
   weights = convert.read(f['from'].value, f.dtype)
   tokenizer = tokenizer_lib.of(weights.extras)
-  _check_bytes(f, weights, tokenizer)
+  if tokenizer_lib.FILE not in weights.extras:
+    _check_bytes(f, weights.config.vocab_size, tokenizer.get_vocab_size())
   prompts = _prompts(f, weights.extras)
   ids = [
     tokenizer.encode(p, add_special_tokens=not f.chat).ids for p in prompts
@@ -137,14 +138,18 @@ def _generate(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-def _check_bytes(f: flags.FlagValues, weights: Any, tokenizer: Any) -> None:
+def _check_bytes(f: flags.FlagValues, size: int, of_bytes: int) -> None:
   """Says where bytes are read that can't be what a model was trained on.
+
+  Args:
+    f: flags of the command.
+    size: of the model's vocabulary.
+    of_bytes: of that which is read in its place.
 
   Raises:
     ValueError: its template's tokens would be read as bytes.
   """
-  size = weights.config.vocab_size
-  if 'tokenizer.json' in weights.extras or size == tokenizer.get_vocab_size():
+  if size == of_bytes:
     return
   what = f'{f["from"].value}: its vocabulary has {size} tokens'
   if f.chat:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hpmoe.models import config as config_lib
+from hpmoe.models.train import folder_testing
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 
@@ -15,12 +15,8 @@ from hpmoe.parity_tests.commands import main
 @pytest.fixture(scope='module')
 def config(tmp_path_factory) -> str:
   """Returns the path of the config of a model that is a second's work."""
-  fields = config_lib.load('mixtral_tiny').to_hf() | dict(
-    hidden_size=32, intermediate_size=16, num_hidden_layers=1, head_dim=8
-  )
-  path = tmp_path_factory.mktemp('config') / 'config.json'
-  path.write_text(json.dumps(fields))
-  return str(path)
+  folder = tmp_path_factory.mktemp('config')
+  return folder_testing.config(folder, 'mixtral_tiny')
 
 
 @pytest.fixture(autouse=True)
