@@ -9,7 +9,7 @@ import pytest
 from hpmoe.models import config as config_lib
 
 FILE = pathlib.Path(__file__).parent / 'testdata/family_defaults.json'
-# By `tools/make_family_defaults.py`.
+# By `tools/make_family_defaults.py` at 65b6aff.
 REFERENCE = json.loads(FILE.read_text())
 _GOLDEN = json.loads((FILE.parent / 'golden/configs.json').read_text())
 

@@ -1,9 +1,9 @@
 """Golden values of whole models, from transformers; tests of both frameworks.
 
 `models/testdata/golden/` holds a file for each configuration of its
-`configs.json`, made by `tools/make_golden.py`.  Weights are not in them: they
-are drawn by `weights`, and are exact in bfloat16, so that one float64 golden
-serves every dtype.
+`configs.json`, made by `tools/make_golden.py` at 65b6aff.  Weights are not in
+them: they are drawn by `weights`, and are exact in bfloat16, so that one
+float64 golden serves every dtype.
 """
 
 from collections.abc import Callable
@@ -170,12 +170,6 @@ def keep(
   return np.concatenate(kept)
 
 
-def scales(grads: dict[str, np.ndarray], params: dict) -> np.ndarray:
-  """Returns the root mean square of each gradient, `[parameters]`."""
-  squares = [np.mean(np.square(grads[name])) for name in trained(params)]
-  return np.sqrt(np.asarray(squares))
-
-
 @functools.cache
 def load(name: str) -> Golden:
   """Returns the golden values of the configuration `name`."""
@@ -202,12 +196,6 @@ def _unpacked(array: np.ndarray) -> np.ndarray:
   if array.dtype == np.uint16:
     return array.view(ml_dtypes.bfloat16).astype(np.float64)
   return array if array.dtype == np.int8 else array.astype(np.float64)
-
-
-def packed(array: np.ndarray, dtype: str) -> np.ndarray:
-  """Returns float64 values that are exact in `dtype` as a file holds them."""
-  values = array.astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
-  return values.view(np.uint16) if dtype == 'bfloat16' else values
 
 
 FIELDS = ('logits', 'hidden_states', 'grads')
