@@ -6,7 +6,7 @@ Text goes in as data, so nothing that a user named can become markup.
 import xml.etree.ElementTree as ET
 
 # Elements that HTML lets be without an end; all others get one.
-_VOID = ('meta', 'path', 'rect', 'use', 'br')
+_VOID = ('meta',)
 _CLIP = 10_000
 
 

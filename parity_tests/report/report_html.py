@@ -1,6 +1,7 @@
 """A report for people who would rather look: one file without scripts."""
 
 from collections.abc import Iterator, Sequence
+import pathlib
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -11,12 +12,11 @@ from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import matrix
 from hpmoe.parity_tests.report import report as report_lib
-from hpmoe.parity_tests.report import report_style
-from hpmoe.parity_tests.report import svg_map
+from hpmoe.parity_tests.report import tile_map
 
-# Characters for all maps with a failing tile and for all others, and those that
-# a square takes at most, its share of an expert's label included.
-_BUDGET, _SQUARE = {True: 1_000_000, False: 400_000}, 250
+_CSS = pathlib.Path(__file__).parents[1] / 'data/report.css'
+# Tiles of all maps; one takes up to 150 characters.
+_MOST_TILES = 7_000
 _ASIDE = 400  # Characters that a hover or a cell tells at most.
 
 _MARKS = matrix.MARKS
@@ -34,8 +34,8 @@ def to_html(report: check.Report) -> str:
 
   It is HTML and well-formed XML, shows in light and dark, and depends on
   nothing but the report: the same report gives the same bytes.  It stays under
-  2 MB: where there are too many tiles, some share a square, or are left out,
-  and the page says so.
+  2 MB: where there are too many tiles, some share a cell, or are left out, and
+  the page says so.
   """
   mark = _MARKS[report.verdict]
   return markup.page(
@@ -44,7 +44,6 @@ def to_html(report: check.Report) -> str:
       _head(f'{mark} {report.verdict} {report.config["candidate"]}'),
       _tag(
         'body',
-        svg_map.definitions(),
         *_heading(report),
         *_first_failure(report),
         *_modes(report),
@@ -66,7 +65,7 @@ def _head(title: str) -> ET.Element:
     _tag('meta', name='viewport', content='width=device-width'),
     _tag('meta', name='color-scheme', content='light dark'),
     _tag('title', markup.shown(title, _ASIDE)),
-    _tag('style', report_style.CSS),
+    _tag('style', _CSS.read_text(encoding='utf-8')),
   )
 
 
@@ -162,18 +161,16 @@ def _anchor(stage: str) -> str:
 def _tiles(report: check.Report) -> Iterator[ET.Element]:
   stages = matrix.stages(report)
   groups = {stage: _groups(results) for stage, results in stages.items()}
-  failing = [_has_failing_tile(g[0]) for of in groups.values() for g in of]
-  most = {
-    bad: _BUDGET[bad] // _SQUARE // max(1, failing.count(bad))
-    for bad in (True, False)
-  }
+  failing = sum(_has_failing_tile(g[0]) for of in groups.values() for g in of)
   yield _tag('h2', 'Tiles')
   yield _tag(
     'p',
     'A failing tile has the number of its wrong elements; the first failure '
-    'has a ring. Hover for its name. e3: expert 3; 16: its blocks from 16 on.',
+    'has a ring. Hover for its name. e3: expert 3. Rows of tiles in which '
+    'nothing is wrong are drawn as one.',
     class_='small',
   )
+  most = _MOST_TILES // max(1, failing)
   for stage, results in stages.items():
     yield _stage(report, stage, results, groups[stage], most)
 
@@ -217,14 +214,13 @@ def _group(report, group, most) -> Iterator[ET.Element]:
     many = f'{shown.failed} of {shown.tiles} tiles fail'
     yield _tag('h3', f'{many}: {_named(group)}')
     yield from (_tag('p', text) for text in _beside(shown))
-  first = report.first_failure
-  holder = next((r for r in group if r.failure is first), shown)
-  squares = most[_has_failing_tile(shown)]
-  drawing = svg_map.make(holder, squares, first)
-  yield svg_map.draw(drawing)
-  counted = f'; numbers are of {holder.lane}, {holder.rule}'
-  told = drawing.words() + counted * (len(group) > 1 and holder.failed > 0)
-  yield _tag('p', told, class_='small')
+  if _has_failing_tile(shown):
+    first = report.first_failure
+    holder = next((r for r in group if r.failure is first), shown)
+    yield from tile_map.draw(holder, most, first)
+    if len(group) > 1:
+      counted = f'Numbers are of {holder.lane}, {holder.rule}.'
+      yield _tag('p', counted, class_='small')
 
 
 def _named(group: Sequence[verdicts.Result]) -> str:

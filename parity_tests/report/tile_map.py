@@ -1,0 +1,140 @@
+"""Tile maps as tables: a row for each block of rows, a cell for each tile."""
+
+from collections.abc import Iterator
+import dataclasses
+import itertools
+import xml.etree.ElementTree as ET
+
+import numpy as np
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.report import markup
+
+_COLUMNS = 48  # cells across; more column blocks share one
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """A row of tiles that holds a wrong one, or neighbours that hold none.
+
+  Attributes:
+    rank: that holds them.
+    expert: global, or `tiles.NO_EXPERT`.
+    begin, end: row blocks of that expert, or of a rank's tokens.
+    bad: `[C]` int64 by column block, wrong elements.
+  """
+
+  rank: int
+  expert: int
+  begin: int
+  end: int
+  bad: np.ndarray
+
+
+def rows(result: verdicts.Result) -> Iterator[Row]:
+  """Yields all tiles of a comparison, in order."""
+  for rank, (bad, experts) in enumerate(zip(result.grids, result.experts)):
+    right = ~bad.any(axis=1)
+    # Right rows of one expert follow each other; a wrong one is alone.
+    alone = np.where(right, -1, np.arange(len(bad)))
+    keys = zip(experts.tolist(), alone.tolist())
+    first = {e: i for i, e in reversed([*enumerate(experts.tolist())])}
+    begin = 0
+    for (expert, _), run in itertools.groupby(keys):
+      end = begin + len([*run])
+      blocks = begin - first[expert], end - first[expert]
+      yield Row(rank, expert, *blocks, bad[begin])
+      begin = end
+
+
+def draw(
+  result: verdicts.Result, most: int, first: verdicts.Failure | None = None
+) -> Iterator[ET.Element]:
+  """Yields the map of a comparison that fails, and what it says of tiles.
+
+  Args:
+    result: the comparison.
+    most: tiles that are drawn; where there are more, rows are left out, those
+      that hold no wrong tile first, and how many is said.
+    first: the first failure of the whole check, which gets a ring.
+  """
+  everything = kept = [*rows(result)]
+  shown = max(1, most // max(1, min(_COLUMNS, result.grids[0].shape[1])))
+  if len(kept) > shown:
+    kept = [row for row in kept if row.bad.any()][:shown]
+  first = first if result.failure is first else None
+  block = verdicts.block_name(result.stage)
+  lines = [_line(row, block, first) for row in kept]
+  yield markup.tag(
+    'div', markup.tag('table', *lines, class_='map'), class_='maps'
+  )
+  told = [f'{block}s down, column blocks across']
+  if (width := _merged(result.grids[0].shape[1])) > 1:
+    told.append(f'one cell counts for up to {width} tiles')
+  if len(kept) < len(everything):
+    lost = sum(np.count_nonzero(row.bad) for row in everything)
+    lost -= sum(np.count_nonzero(row.bad) for row in kept)
+    told.append(
+      'not drawn, to keep the file small: '
+      f'{len(everything) - len(kept)} rows of tiles, {lost} failing tiles '
+      'among them'
+    )
+  yield markup.tag('p', '; '.join(told), class_='small')
+
+
+def _merged(columns: int) -> int:
+  return -(-columns // _COLUMNS)
+
+
+def _line(row: Row, block: str, first: verdicts.Failure | None) -> ET.Element:
+  owner = '' if row.expert == tiles.NO_EXPERT else f' e{row.expert}'
+  blocks = _span(row.begin, row.end)
+  name = markup.tag('th', f'rank {row.rank}{owner}: {blocks}')
+  width = _merged(len(row.bad))
+  counts = np.add.reduceat(row.bad, np.arange(0, len(row.bad), width))
+  if not row.bad.any():
+    return markup.tag(
+      'tr', name, markup.tag('td', '', class_='good', colspan=len(counts))
+    )
+  cells = []
+  for i, bad in enumerate(counts.tolist()):
+    columns = i * width, min((i + 1) * width, len(row.bad))
+    ring = _holds(row, columns, first)
+    about = _words(row, block, columns, bad) + ', the first failure' * ring
+    cells.append(
+      markup.tag(
+        'td',
+        (str(bad) if bad < 100_000 else f'{bad // 1000}k') if bad else '',
+        class_=('bad first' if ring else 'bad') if bad else 'good',
+        title=about if bad else None,
+      )
+    )
+  return markup.tag('tr', name, *cells)
+
+
+def _holds(
+  row: Row, columns: tuple[int, int], first: verdicts.Failure | None
+) -> bool:
+  if first is None or first.row_block is None or first.col_block is None:
+    return False
+  owner = tiles.NO_EXPERT if first.expert is None else first.expert
+  # A row that a token sends to an expert is in the token's tile.
+  return (
+    first.rank == row.rank
+    and row.expert in (owner, tiles.NO_EXPERT)
+    and row.begin <= first.row_block < row.end
+    and columns[0] <= first.col_block < columns[1]
+  )
+
+
+def _words(row: Row, block: str, columns: tuple[int, int], bad: int) -> str:
+  where = [f'rank {row.rank}']
+  if row.expert != tiles.NO_EXPERT:
+    where.append(f'expert {row.expert}')
+  where += [f'{block} {row.begin}', f'column block {_span(*columns)}']
+  return ', '.join([*where, f'{bad} wrong element{"s" * (bad > 1)}'])
+
+
+def _span(begin: int, end: int) -> str:
+  return str(begin) if end - begin == 1 else f'{begin} to {end - 1}'

@@ -1,0 +1,133 @@
+"""Every failing tile is a cell with its number; right ones share a row."""
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.report import tile_map
+
+PLENTY = 10**6
+
+
+def _result(*ranks, stage='gate_up', failure=None):
+  """Given per rank a list of (expert, `[B, C]` bad elements)."""
+  grids, experts = [], []
+  for strips in ranks:
+    bad = [np.array(b).reshape(len(b), -1) for _, b in strips]
+    grids.append(np.concatenate(bad) if bad else np.zeros((0, 2), int))
+    experts.append(np.repeat([e for e, _ in strips], [len(b) for b in bad]))
+  return verdicts.Result(
+    stage,
+    'exact',
+    'rule',
+    grids=tuple(grids),
+    experts=tuple(experts),
+    verdict=verdicts.FAIL,
+    failure=failure,
+  )
+
+
+def _failure(**where):
+  return verdicts.Failure(
+    **dict.fromkeys(('token', 'source_rank', 'slot')),
+    stage='gate_up',
+    lane='exact',
+    rule='rule',
+    index=(0,),
+    got=0.0,
+    expected=1.0,
+    ulp=1,
+    bad_rows=1,
+    bad_cols=1,
+    **where,
+  )
+
+
+def _drawn(result, most=PLENTY, first=None):
+  """Returns rows as (name, cells), the titles of cells, and what is said."""
+  drawing, words = tile_map.draw(result, most, first)
+  lines = [[e.text.strip() for e in row] for row in drawing.iter('tr')]
+  titles = [c.get('title') for c in drawing.iter('td') if c.get('title')]
+  return [(name, cells) for name, *cells in lines], titles, words.text
+
+
+TWO_RANKS = _result(
+  [(0, [[0, 0], [0, 0], [0, 7]]), (1, [[1, 0]])],
+  [(4, [[0, 0], [0, 0], [128, 123_456]])],
+)
+
+
+def test_a_wrong_row_has_a_cell_for_each_tile_and_right_ones_share_one():
+  lines, titles, words = _drawn(TWO_RANKS)
+  assert lines == [
+    ('rank 0 e0: 0 to 1', ['']),
+    ('rank 0 e0: 2', ['', '7']),
+    ('rank 0 e1: 0', ['1', '']),
+    ('rank 1 e4: 0 to 1', ['']),
+    ('rank 1 e4: 2', ['128', '123k']),
+  ]
+  assert titles == [
+    'rank 0, expert 0, row block 2, column block 1, 7 wrong elements',
+    'rank 0, expert 1, row block 0, column block 0, 1 wrong element',
+    'rank 1, expert 4, row block 2, column block 0, 128 wrong elements',
+    'rank 1, expert 4, row block 2, column block 1, 123456 wrong elements',
+  ]
+  assert words == 'row blocks down, column blocks across'
+
+
+@pytest.mark.parametrize(
+  'rank, expert, block, titles',
+  [
+    (1, 4, 2, ['rank 1, expert 4, row block 2, column block 1']),
+    # Of the other rank, and past the last valid row, where there is no tile.
+    (0, 4, 2, []),
+    (1, None, None, []),
+  ],
+)
+def test_only_the_tile_of_the_first_failure_has_a_ring(
+  rank, expert, block, titles
+):
+  column = None if block is None else 1
+  first = _failure(rank=rank, expert=expert, row_block=block, col_block=column)
+  strips = [(4, [[0, 0], [0, 0], [1, 1]])]
+  result = _result([], strips, failure=first)
+  _, found, _ = _drawn(result, first=first)
+  ring = ', 1 wrong element, the first failure'
+  assert [t for t in found if 'first' in t] == [t + ring for t in titles]
+  # Nor in a map of another comparison.
+  assert not any('first' in t for t in _drawn(TWO_RANKS, first=first)[1])
+
+
+def test_tiles_of_tokens_have_no_expert():
+  result = _result([(tiles.NO_EXPERT, [[0], [1]])], stage='y')
+  lines, titles, _ = _drawn(result)
+  assert lines == [('rank 0: 0', ['']), ('rank 0: 1', ['1'])]
+  assert titles == ['rank 0, token block 1, column block 0, 1 wrong element']
+
+
+def test_many_column_blocks_share_cells_and_no_wrong_element_is_lost():
+  bad = np.zeros((1, 100), int)
+  bad[0, [0, 2, 99]] = 1, 30, 5
+  ((_, cells),), titles, words = _drawn(_result([(0, bad)]))
+  assert len(cells) == 34 and [*filter(None, cells)] == ['31', '5']
+  assert [t.split(', ')[3] for t in titles] == [
+    'column block 0 to 2',
+    'column block 99',
+  ]
+  assert 'one cell counts for up to 3 tiles' in words
+
+
+@pytest.mark.parametrize(
+  'most, drawn, said',
+  [
+    (3, ['rank 0 e2: 1'], '7 rows of tiles, 1 failing tiles'),
+    (6, ['rank 0 e2: 1', 'rank 0 e5: 1'], '6 rows of tiles, 0 failing tiles'),
+  ],
+)
+def test_right_rows_are_left_out_first(most, drawn, said):
+  fails = [[0, 0, 0], [0, 1, 0]]
+  ranks = [(e, fails if e in (2, 5) else [[0, 0, 0]]) for e in range(5)]
+  result = _result([*ranks, (5, fails)])
+  lines, _, words = _drawn(result, most)
+  assert [name for name, _ in lines] == drawn and said in words
