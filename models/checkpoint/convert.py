@@ -8,7 +8,7 @@ import pathlib
 from hpmoe.models.checkpoint import atomic_folder
 from hpmoe.models.checkpoint import config_file
 from hpmoe.models.checkpoint import hf_folder
-from hpmoe.models.checkpoint import stacked_folder
+from hpmoe.models.checkpoint import mindspore_folder
 from hpmoe.models.checkpoint import weights as weights_lib
 
 
@@ -36,17 +36,11 @@ FORMATS = {
     hf_folder.read,
     hf_folder.write,
   ),
-  'hpmoe': Format(
-    'our layout, experts stacked',
-    stacked_folder.is_ours,
-    stacked_folder.read_ours,
-    stacked_folder.write_ours,
-  ),
   'mindspore': Format(
     "MindSpore's .ckpt, experts stacked",
-    stacked_folder.is_mindspore,
-    stacked_folder.read_mindspore,
-    stacked_folder.write_mindspore,
+    mindspore_folder.is_one,
+    mindspore_folder.read,
+    mindspore_folder.write,
   ),
 }
 

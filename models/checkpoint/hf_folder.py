@@ -249,7 +249,9 @@ def write(
     ValueError: a parameter is damaged or not finite.
   """
   parts = _Parts(weights)
-  sizes = {name: _num_bytes(spec) for name, spec in parts.specs.items()}
+  sizes = {
+    name: weights_lib.num_bytes(spec) for name, spec in parts.specs.items()
+  }
   shards = weights_lib.shards(sizes, max_shard_bytes)
   metadata = {'format': 'pt'}  # what transformers asks for
   if len(shards) == 1:
@@ -295,7 +297,3 @@ class _Parts:
     held = self._held[1]
     assert held is not None
     return piece.view(held).reshape(piece.shape)
-
-
-def _num_bytes(spec: jax.ShapeDtypeStruct) -> int:
-  return int(np.prod(spec.shape, dtype=np.int64)) * spec.dtype.itemsize

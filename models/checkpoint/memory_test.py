@@ -28,10 +28,6 @@ before = peak()
 {}
 print(peak() - before)
 """
-FORMS = [
-  form if form == 'hf' else pytest.param(form, marks=pytest.mark.slow)
-  for form in convert.FORMATS
-]
 # Pages, buffers and what NumPy and the allocator keep.
 _SLACK = 12 * _MIB
 
@@ -73,21 +69,13 @@ class TestPeakMemory:
     assert total > 180 * _MIB
     assert largest + _SLACK < total / 4
 
-  @pytest.mark.parametrize('form', FORMS)
-  def test_loading_holds_one_copy_and_a_tensor(self, model, tmp_path, form):
-    # given the model in a format
+  def test_loading_holds_one_copy_and_a_tensor(self, model):
     folder, total, largest = model
-    if form != 'hf':
-      convert.write(tmp_path / form, convert.read(folder), form)
-      folder = tmp_path / form
-    # when
     used = _measured(folder, 'held = convert.read(sys.argv[1]).load()')
-    # then
     assert total <= used <= total + largest + _SLACK
 
-  @pytest.mark.parametrize('form', FORMS)
-  def test_converting_holds_two_tensors(self, model, tmp_path, form):
+  def test_converting_holds_two_tensors(self, model, tmp_path):
     folder, _, largest = model
-    out = json.dumps(str(tmp_path / form))
-    work = f'convert.write({out}, convert.read(sys.argv[1]), "{form}")'
+    out = json.dumps(str(tmp_path / 'out'))
+    work = f'convert.write({out}, convert.read(sys.argv[1]))'
     assert _measured(folder, work) <= 2 * largest + _SLACK

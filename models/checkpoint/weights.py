@@ -97,6 +97,11 @@ def without_absent_head(
   return dataclasses.replace(config, num_nextn_predict_layers=0)
 
 
+def num_bytes(spec: Any) -> int:
+  """Returns the bytes of an array of a shape and dtype."""
+  return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+
+
 def shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
   """Returns names cut, in order, into parts of at most so many bytes.
 

@@ -62,10 +62,9 @@ def _convert(f: flags.FlagValues) -> int:
 
 COMMAND = cli.Command(
   'convert',
-  "moves a model's weights between Hugging Face, MindSpore and our layout.",
+  "moves a model's weights between Hugging Face and MindSpore.",
   (
     'hpmoe convert --from=Qwen3-30B-A3B --to=qwen_ms --format=mindspore',
-    'hpmoe convert --from=DeepSeek-V3 --to=deepseek --format=hpmoe',
     'hpmoe convert --from=trained --to=for_transformers --dtype=bfloat16',
   ),
   _define,
