@@ -17,16 +17,23 @@ class FirstOf {
     while (leaves_ < count) leaves_ *= 2;
     winners_.assign(2 * leaves_, {std::numeric_limits<double>::infinity(), 0});
     for (uint32_t i = 0; i < leaves_; ++i) winners_[leaves_ + i].index = i;
-    for (uint32_t n = leaves_ - 1; n > 0; --n) Play(n);
+    for (uint32_t n = leaves_ - 1; n > 0; --n) winners_[n] = winners_[2 * n];
   }
 
   void Set(uint32_t index, double time) {
-    winners_[leaves_ + index].time = time;
-    for (uint32_t n = (leaves_ + index) / 2; n > 0; n /= 2) {
-      const uint32_t before = winners_[n].index;
-      Play(n);
+    uint32_t n = leaves_ + index;
+    Entry won = {time, index};
+    winners_[n] = won;
+    for (; n > 1; n /= 2) {
+      const Entry other = winners_[n ^ 1];  // the one on the right loses ties
+      const bool lost =
+          (other.time < won.time) | ((other.time == won.time) & ((n & 1) != 0));
+      won.time = lost ? other.time : won.time;
+      won.index = lost ? other.index : won.index;
+      Entry& here = winners_[n / 2];
       // Another won, and wins still.
-      if (before != index && winners_[n].index == before) return;
+      if (here.index == won.index && won.index != index) return;
+      here = won;
     }
   }
 
@@ -39,11 +46,6 @@ class FirstOf {
     double time;
     uint32_t index;
   };
-
-  void Play(uint32_t n) {
-    const Entry &left = winners_[2 * n], &right = winners_[2 * n + 1];
-    winners_[n] = right.time < left.time ? right : left;
-  }
 
   uint32_t leaves_ = 1;
   std::vector<Entry> winners_;  // [1] of all; [leaves_ + i] is i

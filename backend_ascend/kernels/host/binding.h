@@ -108,11 +108,12 @@ inline Isa IsaOf(const std::optional<std::string>& name) {
   Refuse("isa", "one of " + supported, "'" + *name + "'");
 }
 
-// A vector of `owner`, in place and read-only.
+// A vector of `owner`, in place and read-only; none: of what a method is of.
 template <class T>
-auto ViewOfVector(const std::vector<T>& values, std::vector<size_t> shape) {
+auto ViewOfVector(const std::vector<T>& values, std::vector<size_t> shape,
+                  nb::handle owner = {}) {
   return nb::ndarray<nb::numpy, const T>(values.data(), shape.size(),
-                                         shape.data(), nb::handle());
+                                         shape.data(), owner);
 }
 
 }  // namespace hpmoe

@@ -64,7 +64,7 @@ class FlowEngine {
     totals_.arrived.assign(flow.op.size(), 0);
     totals_.row.assign(flow.peer.size(), -1);
     totals_.delivered.assign(flow.ranks, 0);
-    for (const std::vector<double>* of_rank : {&flow.up, &flow.down}) {
+    for (const Column<double>* of_rank : {&flow.up, &flow.down}) {
       for (const double capacity : *of_rank) {
         links_.emplace_back(capacity, static_cast<int>(of.channels));
       }
@@ -509,8 +509,8 @@ class Checker {
   }
 
  private:
-  template <class Column>
-  static int64_t Size(const Column& column) {
+  template <class T>
+  static int64_t Size(const Column<T>& column) {
     return static_cast<int64_t>(column.size());
   }
   void Require(const char* name, bool holds) {
@@ -519,16 +519,16 @@ class Checker {
     std::snprintf(status_.message, sizeof(status_.message),
                   "flow: expected tables that fit each other, got %s", name);
   }
-  void Within(const char* name, const std::vector<int32_t>& column,
-              int64_t least, int64_t end) {
+  void Within(const char* name, const Column<int32_t>& column, int64_t least,
+              int64_t end) {
     Require(name, std::all_of(column.begin(), column.end(), [&](int32_t x) {
               return x >= least && x < end;
             }));
   }
-  void Rows(const char* name, const std::vector<int32_t>& begin, int64_t rows,
+  void Rows(const char* name, const Column<int32_t>& begin, int64_t rows,
             int64_t size) {
-    Require(name, Size(begin) == rows + 1 && begin.front() == 0 &&
-                      begin.back() == size &&
+    Require(name, Size(begin) == rows + 1 && begin[0] == 0 &&
+                      begin[rows] == size &&
                       std::is_sorted(begin.begin(), begin.end()));
   }
 

@@ -10,6 +10,7 @@
 #ifndef BACKEND_ASCEND_SIMULATOR_FLOWS_FLOW_H_
 #define BACKEND_ASCEND_SIMULATOR_FLOWS_FLOW_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -24,31 +25,43 @@ namespace hpmoe::sim {
 // home.  kReducePut: a part of a sum for the one peer.
 enum MessageOp : int32_t { kPut, kGet, kReduceGet, kReducePut, kNumOps };
 
+// An array of the caller's.
+template <class T>
+struct Column {
+  const T* first = nullptr;
+  size_t count = 0;
+
+  const T* begin() const { return first; }
+  const T* end() const { return first + count; }
+  size_t size() const { return count; }
+  const T& operator[](size_t i) const { return first[i]; }
+};
+
 // Flat tables; what is CSR has one more `begin` than rows.
 struct FlowTables {
   int32_t ranks = 0;
-  std::vector<double> up, down;  // [R] B/s
+  Column<double> up, down;  // [R] B/s
   // Pools.
-  std::vector<double> pool_start;  // s
-  std::vector<int32_t> pool_servers, pool_begin, pool_tasks;
+  Column<double> pool_start;  // s
+  Column<int32_t> pool_servers, pool_begin, pool_tasks;
   // Tasks.
-  std::vector<double> own;  // s
-  std::vector<int32_t> holds;
-  std::vector<int32_t> wait_begin, wait_event;
-  std::vector<int32_t> signal_begin, signal_event, signal_amount;
-  std::vector<int32_t> message_begin;  // [tasks + 1]
+  Column<double> own;  // s
+  Column<int32_t> holds;
+  Column<int32_t> wait_begin, wait_event;
+  Column<int32_t> signal_begin, signal_event, signal_amount;
+  Column<int32_t> message_begin;  // [tasks + 1]
   // Messages.
-  std::vector<int32_t> op, rank, channel, expected, amount;
-  std::vector<double> bytes;
-  std::vector<int64_t> key;  // -1: no session
-  std::vector<int32_t> peer_begin;
+  Column<int32_t> op, rank, channel, expected, amount;
+  Column<double> bytes;
+  Column<int64_t> key;  // -1: no session
+  Column<int32_t> peer_begin;
   // Of a message's peers: `event`, of a get at home, counts `amount`; -1: none,
   // -2 - i: region i takes `amount` rows.
-  std::vector<int32_t> peer, ids, event;
+  Column<int32_t> peer, ids, event;
   // Regions that give rows addresses as they come.
-  std::vector<int32_t> region_event, region_block, region_rows;
-  std::vector<double> release;     // [events] s from a threshold until work
-  std::vector<int32_t> threshold;  // [events]
+  Column<int32_t> region_event, region_block, region_rows;
+  Column<double> release;     // [events] s from a threshold until work
+  Column<int32_t> threshold;  // [events]
 };
 
 struct FlowTotals {

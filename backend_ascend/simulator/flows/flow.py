@@ -90,21 +90,21 @@ class _Table:
     first, self.rows = self.rows, self.rows + len(made[0])
     return np.arange(first, self.rows)
 
-  def columns(self, by: str | None = None, rows: int = 0):
-    """Returns the columns; with `by` sorted by it, and where each begins."""
-    whole = {
+  def columns(self) -> dict[str, np.ndarray]:
+    return {
       name: np.concatenate(
-        [b[name].astype(kind) for b in self._blocks] or [np.zeros(0, kind)]
+        [b[name] for b in self._blocks] or [np.zeros(0, kind)],
+        dtype=kind,
+        casting='unsafe',
       )
       for name, kind in self._types.items()
     }
-    if by is None:
-      return whole
-    parent = whole.pop(by)
-    order = np.argsort(parent, kind='stable')
-    begin = np.zeros(rows + 1, _INTS)
-    begin[1:] = np.cumsum(np.bincount(parent, minlength=rows))
-    return {n: c[order] for n, c in whole.items()}, begin, order
+
+  def grouped(self, by: str, rows: int):
+    """Returns columns sorted by another, and where each of its rows begins."""
+    whole = self.columns()
+    begin, order, place = _native.grouped(whole.pop(by), rows)
+    return {n: c[order] for n, c in whole.items()}, begin, place
 
 
 class Flow:
@@ -209,32 +209,23 @@ class Flow:
 
   def tables(self) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Returns flat tables, and where messages and peers went in them."""
-    tasks = self._tasks.rows
-    pools = self._pools.columns()
-    of_pool, pool_begin, pool_tasks = self._tasks.columns(
-      'pool', self._pools.rows
-    )
-    del of_pool
-    whole = self._tasks.columns()
-    waits, wait_begin, _ = self._waits.columns('task', tasks)
-    signals, signal_begin, _ = self._signals.columns('task', tasks)
-    messages, message_begin, moved = self._messages.columns('task', tasks)
-    place = np.empty(len(moved), _INTS)
-    place[moved] = np.arange(len(moved))
+    count = self._tasks.rows
+    pools, tasks = self._pools.columns(), self._tasks.columns()
+    pool_begin, pool_tasks, _ = _native.grouped(tasks['pool'], self._pools.rows)
+    waits, wait_begin, _ = self._waits.grouped('task', count)
+    signals, signal_begin, _ = self._signals.grouped('task', count)
+    messages, message_begin, place = self._messages.grouped('task', count)
     peers = self._peers.columns()
-    order = np.argsort(place[peers['message']], kind='stable')
-    peer_begin = np.zeros(len(moved) + 1, _INTS)
-    counts = np.bincount(place[peers.pop('message')], minlength=len(moved))
-    peer_begin[1:] = np.cumsum(counts)
-    peer_place = np.empty(len(order), _INTS)
-    peer_place[order] = np.arange(len(order))
+    peer_begin, order, peer_place = _native.grouped(
+      place[peers.pop('message')], len(place)
+    )
     tables = dict(
       pool_start=pools['start'],
       pool_servers=pools['servers'],
       pool_begin=pool_begin,
-      pool_tasks=pool_tasks.astype(_INTS),
-      own=whole['own'],
-      holds=whole['holds'],
+      pool_tasks=pool_tasks,
+      own=tasks['own'],
+      holds=tasks['holds'],
       wait_begin=wait_begin,
       signal_begin=signal_begin,
       message_begin=message_begin,
@@ -289,8 +280,6 @@ def simulate(flow: Flow, machine: machine_lib.Machine) -> Timed:
     flow.ranks, tables | dict(up=up, down=down), switch
   )
   sessions = {name: told.pop(name) for name in _SESSIONS}
-  total = told.pop('total')
-  columns = {name: np.array(column) for name, column in told.items()}
-  columns['arrived'] = columns['arrived'][place]
-  columns['row'] = columns['row'][peer_place]
-  return Timed(total=total, sessions=sessions, **columns)
+  told['arrived'] = told['arrived'][place]
+  told['row'] = told['row'][peer_place]
+  return Timed(sessions=sessions, **told)

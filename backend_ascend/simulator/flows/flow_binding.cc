@@ -1,26 +1,32 @@
 // A flow over a fabric that computes, from Python.
 
+#include <numeric>
+
 #include "backend_ascend/kernels/host/binding.h"
 #include "backend_ascend/simulator/flows/flow.h"
 
 namespace hpmoe {
 namespace {
 
-template <class T>
-using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// What the tables of a flow lie in.
+using Held = std::vector<nb::object>;
 
 template <class T>
-void Take(const nb::dict& tables, const char* name, std::vector<T>* to) {
+void Take(const nb::dict& tables, const char* name, sim::Column<T>* to,
+          Held* held) {
+  using Array =
+      nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
   if (!tables.contains(name))
     Refuse("flow", std::string("a table ") + name, "none");
-  const auto column = nb::cast<Column<T>>(tables[name]);
-  to->assign(column.data(), column.data() + column.size());
+  const auto column = nb::cast<Array>(tables[name]);
+  *to = {column.data(), column.size()};
+  held->push_back(nb::cast(column));
 }
 
-sim::FlowTables TablesOf(int32_t ranks, const nb::dict& tables) {
+sim::FlowTables TablesOf(int32_t ranks, const nb::dict& tables, Held* held) {
   sim::FlowTables flow;
   flow.ranks = ranks;
-#define HPMOE_TAKE(name) Take(tables, #name, &flow.name);
+#define HPMOE_TAKE(name) Take(tables, #name, &flow.name, held);
   HPMOE_TAKE(pool_servers)
   HPMOE_TAKE(pool_begin)
   HPMOE_TAKE(pool_tasks)
@@ -57,18 +63,23 @@ sim::FlowTables TablesOf(int32_t ranks, const nb::dict& tables) {
 
 nb::dict SimulateFlow(int32_t ranks, const nb::dict& tables,
                       const std::map<std::string, double>& numbers) {
-  const sim::FlowTables flow = TablesOf(ranks, tables);
+  Held held;
+  const sim::FlowTables flow = TablesOf(ranks, tables, &held);
   const sim::Switch of = sim::SwitchOf(numbers);
-  sim::FlowTotals totals;
+  auto* const totals = new sim::FlowTotals;
+  const nb::capsule owner(totals, [](void* p) noexcept {
+    delete static_cast<sim::FlowTotals*>(p);
+  });
   Status status;
   {
     const nb::gil_scoped_release release;
-    status = sim::SimulateFlow(flow, of, &totals);
+    status = sim::SimulateFlow(flow, of, totals);
   }
   Check(status);
   nb::dict told;
-#define HPMOE_TELL(name) told[#name] = totals.name;
-  HPMOE_TELL(total)
+  told["total"] = totals->total;
+#define HPMOE_TELL(name) \
+  told[#name] = ViewOfVector(totals->name, {totals->name.size()}, owner);
   HPMOE_TELL(start)
   HPMOE_TELL(end)
   HPMOE_TELL(arrived)
@@ -79,7 +90,7 @@ nb::dict SimulateFlow(int32_t ranks, const nb::dict& tables,
   HPMOE_TELL(down_busy)
   HPMOE_TELL(delivered)
 #undef HPMOE_TELL
-#define HPMOE_TELL(name) told[#name] = totals.sessions.name;
+#define HPMOE_TELL(name) told[#name] = totals->sessions.name;
   HPMOE_TELL(peak)
   HPMOE_TELL(residence)
   HPMOE_TELL(sessions)
@@ -89,6 +100,36 @@ nb::dict SimulateFlow(int32_t ranks, const nb::dict& tables,
   HPMOE_TELL(bypassed)
 #undef HPMOE_TELL
   return told;
+}
+
+// Rows by parent, in their order: where each parent's begin, which row lies at
+// each place, and at which place each row lies.
+nb::tuple Grouped(const Ints& parent, int32_t rows) {
+  auto* const found = new std::vector<int32_t>[3];
+  const nb::capsule owner(found, [](void* p) noexcept {
+    delete[] static_cast<std::vector<int32_t>*>(p);
+  });
+  const size_t size = parent.size();
+  std::vector<int32_t>&begin = found[0], &order = found[1], &place = found[2];
+  begin.assign(rows + 1, 0);
+  order.resize(size);
+  place.resize(size);
+  for (size_t i = 0; i < size; ++i) {
+    const int32_t of = parent.data()[i];
+    if (of < 0 || of >= rows) {
+      Refuse("flow", "a row of " + std::to_string(rows), std::to_string(of));
+    }
+    ++begin[of + 1];
+  }
+  std::partial_sum(begin.begin(), begin.end(), begin.begin());
+  std::vector<int32_t> next = begin;
+  for (size_t i = 0; i < size; ++i) {
+    place[i] = next[parent.data()[i]]++;
+    order[place[i]] = static_cast<int32_t>(i);
+  }
+  return nb::make_tuple(ViewOfVector(begin, {begin.size()}, owner),
+                        ViewOfVector(order, {size}, owner),
+                        ViewOfVector(place, {size}, owner));
 }
 
 std::map<std::string, std::string> SwitchUnits() {
@@ -104,6 +145,8 @@ std::map<std::string, std::string> SwitchUnits() {
 void BindFlows(nb::module_& m) {
   m.def("switch_units", &SwitchUnits,
         "What a switch is described by, and the units.");
+  m.def("grouped", &Grouped, "parent"_a, "rows"_a,
+        "Where each parent's rows begin, rows by place and places by row.");
   m.def("simulate_flow", &SimulateFlow, "ranks"_a, "tables"_a, "of"_a,
         "Times of tasks and messages, bytes of links.  Raises ValueError.");
 }
