@@ -13,6 +13,11 @@ _ARGUMENTS = (
   *('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down'),
   'policy',
 )
+# Of what a layer is given, in the letters of docs/contract.md.
+SHAPES = (
+  'x [R, T, D], topk_ids and topk_weights [R, T, K], w_gate_up [R, L, D, 2F], '
+  'w_down [R, L, F, D]'
+)
 
 
 def found(name: str, layers: Mapping[str, Layer], *others: str) -> Layer:
@@ -79,7 +84,9 @@ def check_returned(name: str, x: Any, y: Any) -> None:
     return
   is_array = all(each is not None for each in got)
   told = f'{y.dtype} {list(y.shape)}' if is_array else type(y).__name__
-  raise ValueError(f'{name}: expected y {x.dtype} {list(x.shape)}, got {told}')
+  raise ValueError(
+    f'{name}: expected y {x.dtype} {list(x.shape)} of {SHAPES}, got {told}'
+  )
 
 
 def name_of(layer: Layer) -> str:

@@ -195,7 +195,8 @@ class TestLayers:
   )
   def test_what_is_no_y(self, changed, told):
     config, params, tokens = model_testing.model('gpt_full')
-    refusal = rf'^<lambda>: expected y float64 \[1, 16, 32\], got {told}$'
+    expected = r'expected y float64 \[1, 16, 32\] of x \[R, T, D\], .*'
+    refusal = f'^<lambda>: {expected}, got {told}$'
     with pytest.raises(ValueError, match=refusal):
       decoder.forward(
         params, config, jnp.asarray(tokens), moe=lambda x, *_: changed(x)

@@ -73,6 +73,7 @@ def train(
   save_every: int = 100,
   resume: bool = False,
   told: Callable[[str], None] = lambda text: None,
+  start: start_lib.Start | None = None,
 ) -> Result:
   """Trains until `steps` steps are done, and writes the folder.
 
@@ -84,6 +85,7 @@ def train(
     resume: whether to go on from the folder's newest state; after the last
       step only the model is written.
     told: is given a line for each step.
+    start: of these settings, if it has been read.
 
   Raises:
     ImportError: a package of the extra `models`, or `mindspore` for that
@@ -97,7 +99,7 @@ def train(
       f'steps: expected at least 1, got {min(steps, save_every)}'
     )
   root = pathlib.Path(folder)
-  start = start_lib.of(settings)
+  start = start or start_lib.of(settings)
   config = start.config
   data = text_lib.read(settings.text, start.encoding)
   parts = text_lib.split(data.tokens)

@@ -26,6 +26,8 @@ SHIPPED = pathlib.Path(__file__).parent / 'data' / 'persuasion.txt'
 _SUFFIXES = ('.jsonl', '.txt')
 # Bytes of whole lines that are encoded at once.
 _PIECE = 1 << 16
+# Of a model of bytes: those, and what begins and ends a text.
+_OF_BYTES = 258
 # Tokens that `bigram_entropy` counts, at most.
 _COUNTED = 1 << 24
 
@@ -84,14 +86,37 @@ def encoding_of(
     ValueError: its tokenizer.json is damaged.
   """
   end = next(iter(config.eos_token_id), None)
-  path = pathlib.Path(model)
-  folder = path.parent if path.is_file() else path
+  folder = _folder_of(model)
   if not (folder / config_file.TOKENIZER).is_file():
     return Encoding(None, end, config.vocab_size)
   # Only here: bytes need no library.
   from hpmoe.models.checkpoint import tokenizer
 
   return Encoding(tokenizer.load(folder), end, config.vocab_size)
+
+
+def caution(
+  model: str | os.PathLike[str], config: config_lib.ModelConfig
+) -> str:
+  """Returns what is to be said where a model of words reads bytes, or ''.
+
+  Args:
+    model: as of `encoding_of`.
+    config: sizes and options.
+  """
+  if (_folder_of(model) / config_file.TOKENIZER).is_file():
+    return ''
+  if config.vocab_size == _OF_BYTES:
+    return ''
+  return (
+    f'{model}: its vocabulary has {config.vocab_size} tokens, and no '
+    f'{config_file.TOKENIZER}: text is read as bytes'
+  )
+
+
+def _folder_of(model: str | os.PathLike[str]) -> pathlib.Path:
+  path = pathlib.Path(model)
+  return path.parent if path.is_file() else path
 
 
 @dataclasses.dataclass(frozen=True)

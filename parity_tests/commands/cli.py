@@ -312,11 +312,26 @@ def launches_in_frameworks():
     yield
   except jax.errors.JaxRuntimeError as error:
     raise candidates.CandidateError(str(error)) from error
+  except jax.errors.TracerArrayConversionError as error:
+    raise candidates.CandidateError(
+      "moe: expected a layer of JAX's operators, which have gradients, got one "
+      "of numpy's; `hpmoe compare --direction=forward` asks for none"
+    ) from error
   except RuntimeError as error:
     said = layer_call.launch_error(str(error))
     if said is None:
       raise
     raise candidates.CandidateError(said) from error
+
+
+def warn_of_bytes(model: str, config) -> bool:
+  """Says where a model of words reads bytes, and returns whether it does."""
+  from hpmoe.models.train import text
+
+  told = text.caution(model, config)
+  if told:
+    print(told, file=sys.stderr)
+  return bool(told)
 
 
 def missing(module: str) -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
 
 from hpmoe.models import layer_names
@@ -64,15 +65,19 @@ def guarded(moe: str, layer: Callable[..., Any]) -> Callable[..., Any]:
 
   Raises:
     candidates.CandidateError: when called: the layer raised something.
+    jax.errors.TracerArrayConversionError: when called: it is of numpy, and a
+      gradient was asked for.
     ValueError: when called: it returned no y.
   """
 
   def called(x, *others):
     try:
       y = layer(x, *others)
+    except jax.errors.TracerArrayConversionError:
+      raise
     except Exception as error:
       raise candidates.CandidateError(
-        f'{moe}: {type(error).__name__}: {error}'
+        f'{moe}: {type(error).__name__}: {error}; given {layer_names.SHAPES}'
       ) from error
     layer_names.check_returned(moe, x, y)
     return y

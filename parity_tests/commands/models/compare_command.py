@@ -116,6 +116,7 @@ def _compare(f: flags.FlagValues) -> int:
   subject = subject_lib.load(
     f.model, f.text, f.seed, f.batch, f.sequence, f.ranks, f.dtype
   )
+  cli.warn_of_bytes(f.model, subject.config)
   steps = compare.count_steps(request, subject)
   with cli.launches_in_frameworks(), cli.progress(steps) as step:
     result = compare.run(request, subject, step)

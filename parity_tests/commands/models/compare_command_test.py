@@ -194,6 +194,10 @@ def raises(*arguments):
   raise RuntimeError('no device')
 
 
+def of_numpy(x, *others):
+  return np.asarray(x)
+
+
 def too_long(x, *others):
   return jnp.concatenate([x, moe.framework(x, *others)])
 
@@ -267,17 +271,23 @@ class TestLayersOfUsers:
     assert told in ' '.join(capsys.readouterr().out.split())
 
   @pytest.mark.parametrize(
-    ('name', 'code', 'text'),
+    ('name', 'direction', 'code', 'text'),
     [
-      ('raises', 3, 'raises: RuntimeError: no device'),
-      ('too_long', 2, 'too_long: expected y float32 [1, 16, 32], got float32'),
+      ('raises', 'forward', 3, 'raises: RuntimeError: no device; given x [R, '),
+      (
+        'too_long',
+        'forward',
+        2,
+        'expected y float32 [1, 16, 32] of x [R, T, D',
+      ),
+      ('of_numpy', 'both', 3, '`hpmoe compare --direction=forward` asks for'),
     ],
   )
   def test_one_that_gives_no_answer_is_one_line(
-    self, tmp_path, model, capsys, name, code, text
+    self, tmp_path, model, capsys, name, direction, code, text
   ):
     right = f'--right=jax:{__name__}:{name}'
-    found, _ = _compare(tmp_path, model, right, '--direction=forward')
+    found, _ = _compare(tmp_path, model, right, f'--direction={direction}')
     assert found == code
     # Of a busy machine, progress is told before it.
     assert text in capsys.readouterr().err.splitlines()[-1]
@@ -414,7 +424,7 @@ class TestBiases:
   ):
     assert _compare(tmp_path, biased)[0] == 2
     said = capsys.readouterr().err
-    assert said.count('\n') == 1
+    assert said.count('\n') == 2  # it reads bytes, too
     assert "moe: expected 'framework' for experts with biases" in said
 
 

@@ -113,8 +113,8 @@ def _generate(f: flags.FlagValues) -> int:
   sampling = sampling_lib.Sampling(f.temperature, f.top_k, f.top_p, f.seed)
   weights = convert.read(f['from'].value, f.dtype)
   tokenizer = tokenizer_lib.of(weights.extras)
-  if tokenizer_lib.FILE not in weights.extras:
-    _check_bytes(f, weights.config.vocab_size, tokenizer.get_vocab_size())
+  if cli.warn_of_bytes(f['from'].value, weights.config) and f.chat:
+    raise ValueError('chat: expected a tokenizer.json, got none')
   prompts = _prompts(f, weights.extras)
   ids = [
     tokenizer.encode(p, add_special_tokens=not f.chat).ids for p in prompts
@@ -136,27 +136,6 @@ def _generate(f: flags.FlagValues) -> int:
   print(shown.speed(), file=sys.stderr)
   cli.write_json(f.json, dict(texts=told, tokens_per_second=shown.rate))
   return cli.PARITY
-
-
-def _check_bytes(f: flags.FlagValues, size: int, of_bytes: int) -> None:
-  """Says where bytes are read that can't be what a model was trained on.
-
-  Args:
-    f: flags of the command.
-    size: of the model's vocabulary.
-    of_bytes: of that which is read in its place.
-
-  Raises:
-    ValueError: its template's tokens would be read as bytes.
-  """
-  if size == of_bytes:
-    return
-  what = f'{f["from"].value}: its vocabulary has {size} tokens'
-  if f.chat:
-    raise ValueError(f'chat: {what}: expected a tokenizer.json, got none')
-  print(
-    f'{what}, and no tokenizer.json: text is read as bytes', file=sys.stderr
-  )
 
 
 def _prompts(f: flags.FlagValues, files: Mapping[str, bytes]) -> list[str]:

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from hpmoe.models import config as config_lib
 from hpmoe.models.checkpoint import convert
 from hpmoe.models.train import folder_testing
 from hpmoe.parity_tests.commands import cli
@@ -84,6 +85,23 @@ class TestGenerate:
     command = ('generate', f'--from={tmp_path}/lost', '--chat', '--prompt=a')
     assert main.main(command) == cli.WRONG_REQUEST
     assert 'expected a tokenizer.json, got none' in capsys.readouterr().err
+
+  @pytest.mark.parametrize(
+    ('command', 'wrong'),
+    [('train', '--text=no.txt'), ('compare', '--right=jax:no')],
+  )
+  def test_others_say_so_before_they_compute(
+    self, tmp_path, capsys, command, wrong
+  ):
+    # given a model of words without tokenizer.json
+    fields = config_lib.load('mixtral_tiny').to_hf() | dict(vocab_size=300)
+    config = tmp_path / 'config.json'
+    config.write_text(json.dumps(fields))
+    options = (f'--model={config}', f'--out={tmp_path}/out', wrong)
+    # when, then
+    assert main.main((command, *options)) == cli.WRONG_REQUEST
+    told = f'{config}: its vocabulary has 300 tokens, and no tokenizer.json: '
+    assert told in capsys.readouterr().err
 
   def test_ends_before_a_stop_string(self, folder, tmp_path):
     (whole,) = _generated(folder, tmp_path, '--prompt=Anne was')

@@ -115,13 +115,16 @@ def _run(f: flags.FlagValues, settings) -> int:
 
   from hpmoe.models.train import plots
   from hpmoe.models.train import run
+  from hpmoe.models.train import start as start_lib
 
-  start = time.perf_counter()
+  began = time.perf_counter()
+  start = start_lib.of(settings)
+  cli.warn_of_bytes(settings.source or settings.model, start.config)
   with cli.launches_in_frameworks(), cli.progress(f.steps) as step:
     result = run.train(
-      settings, f.out, f.steps, f.save_every, f.resume, told=step
+      settings, f.out, f.steps, f.save_every, f.resume, step, start
     )
-  seconds = time.perf_counter() - start
+  seconds = time.perf_counter() - began
   plots.write(
     f.out,
     result.losses,
