@@ -111,7 +111,7 @@ mutants: $(VENV)/full.stamp
 	$(BIN)/python -m hpmoe.tools.mutants.main --jobs=$(JOBS)
 
 sync: $(VENV)/full.stamp
-	$(BIN)/python -m hpmoe.tools.sync.main --sync_markdown=out/sync.md
+	$(BIN)/python -m hpmoe.tools.sync.main
 
 # It needs a cross compiler and QEMU, and says so where they are missing.
 arm: $(VENV)/core.stamp

@@ -8,13 +8,13 @@ Exit code 0: every bug is found where it is, or the catalogue says why not.
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import fnmatch
 import pathlib
 import queue
 import sys
-import time
+from typing import Any
 
 from absl import app
 from absl import flags
@@ -38,24 +38,23 @@ _WRITE = flags.DEFINE_bool(
   'write', False, 'write the outcomes of the catalogue, and their counts'
 )
 
-_CLEAN = 'no bug'
+
+TryOut = Callable[[planting.Nursery, Any, str], planting.Outcome]
 
 
-def chosen(
-  mutants: Sequence[catalogue.Mutant], patterns: Sequence[str]
-) -> list[catalogue.Mutant]:
-  """Returns the mutants that some pattern names; all if there is none.
+def chosen(changes: Sequence[Any], patterns: Sequence[str]) -> list[Any]:
+  """Returns the changes that some pattern names; all if there is none.
 
   Raises:
-    ValueError: a pattern names no mutant.
+    ValueError: a pattern names no change.
   """
   for pattern in patterns:
-    if not fnmatch.filter([m.name for m in mutants], pattern):
-      raise ValueError(f'only: expected names of mutants, got {pattern!r}')
+    if not fnmatch.filter([c.name for c in changes], pattern):
+      raise ValueError(f'only: expected names, got {pattern!r}')
   return [
-    m
-    for m in mutants
-    if not patterns or any(fnmatch.fnmatch(m.name, p) for p in patterns)
+    c
+    for c in changes
+    if not patterns or any(fnmatch.fnmatch(c.name, p) for p in patterns)
   ]
 
 
@@ -75,17 +74,18 @@ def in_turn(
 
 
 def kept(
-  path: pathlib.Path,
-  mutants: Sequence[catalogue.Mutant],
-  tree: str,
-  stale: bool,
+  path: pathlib.Path, keys: Mapping[str, str], stale: bool
 ) -> dict[str, planting.Outcome]:
-  """Returns the outcomes in a file that still hold, by mutant."""
-  keys = {m.name: planting.key(m, tree) for m in mutants} | {_CLEAN: tree}
+  """Returns the outcomes in a file that still hold, by what they are of.
+
+  Args:
+    path: of the file, which may not be there.
+    keys: what the outcome of each holds for.
+    stale: whether outcomes with another key are returned as well.
+  """
   found = {}
   for fields in log_lib.read(path):
-    fields['by'] = tuple(fields['by'])
-    outcome = planting.Outcome(**fields)
+    outcome = planting.Outcome(**fields | dict(by=tuple(fields['by'])))
     if stale or keys.get(outcome.mutant) == outcome.key:
       found[outcome.mutant] = outcome
   return found
@@ -105,80 +105,109 @@ def told(mutant: catalogue.Mutant, outcome: planting.Outcome) -> str:
 
 
 class Runner:
-  """Tries out mutants in as many trees as there are jobs."""
+  """Tries out changes in as many trees as there are jobs."""
 
-  def __init__(self, out: pathlib.Path, jobs: int):
+  def __init__(
+    self, out: pathlib.Path, jobs: int, try_out: TryOut, *judges: str
+  ):
+    """`try_out` returns the outcome of a change, or of none, in a tree."""
     self._files = planting.sources()
-    self.tree = planting.digest(self._files)
+    self.tree = planting.digest(self._files, *judges)
+    self._try_out, self.jobs = try_out, jobs
     self._free: queue.Queue[planting.Nursery] = queue.Queue()
     self._nurseries = [
       planting.Nursery((out / str(i)).resolve()) for i in range(jobs)
     ]
 
-  def prepare(self) -> None:
-    """Copies and builds."""
+  def prepare(self, clean: planting.Outcome | None = None) -> planting.Outcome:
+    """Copies and builds; returns the outcome of the tree as it is.
+
+    Args:
+      clean: that outcome, where it is known.
+
+    Raises:
+      ValueError: a check fails without any change.
+    """
     for nursery in self._nurseries:
       nursery.copy(self._files)
       nursery.build()
       self._free.put(nursery)
-
-  def try_clean(self) -> planting.Outcome:
-    """Checks the tree as it is.
-
-    Raises:
-      ValueError: a check fails without any bug.
-    """
-    start = time.monotonic()
-    rung, found = self._nurseries[0].examine()
-    if found is not None:
+    clean = clean or self._try_out(self._nurseries[0], None, self.tree)
+    if clean.by:
       raise ValueError(
-        f'the tree without any bug: expected to pass, got {found["by"]} at '
-        f'{rung}: {found["text"]}'
+        f'the tree as it is: expected to pass, got {clean.by} at {clean.rung}: '
+        f'{clean.text}'
       )
-    seconds = round(time.monotonic() - start, 1)
-    return planting.Outcome(_CLEAN, self.tree, (), '', '', {}, '', seconds)
-
-  def set_limit(self, clean: planting.Outcome) -> None:
     for nursery in self._nurseries:
       nursery.set_limit(clean.seconds)
+    return clean
 
-  def try_out(self, mutant: catalogue.Mutant) -> planting.Outcome:
+  def try_out(self, change: Any) -> planting.Outcome:
     nursery = self._free.get()
     try:
-      return planting.try_out(nursery, mutant, self.tree)
+      return self._try_out(nursery, change, self.tree)
     finally:
       self._free.put(nursery)
 
 
 def run(
-  mutants: Sequence[catalogue.Mutant],
+  changes: Sequence[Any],
   outcomes: dict[str, planting.Outcome],
   runner: Runner,
-  jobs: int,
   log: pathlib.Path,
+  told: Callable[[Any, planting.Outcome], str],
 ) -> list[str]:
-  """Tries out what has no outcome yet; returns the mutants that are none."""
-  todo = [m for m in in_turn(mutants) if m.name not in outcomes]
+  """Tries out what has no outcome yet; returns the changes that are none."""
+  todo = [c for c in changes if c.name not in outcomes]
   broken: list[str] = []
-  pool = futures.ThreadPoolExecutor(jobs)
-  tried = {pool.submit(runner.try_out, m): m for m in todo}
+  pool = futures.ThreadPoolExecutor(runner.jobs)
+  tried = {pool.submit(runner.try_out, c): c for c in todo}
   try:
     for done in futures.as_completed(tried):
-      mutant = tried[done]
-      count = f'[{len(outcomes) + len(broken) + 1}/{len(mutants)}]'
+      change = tried[done]
+      count = f'[{len(outcomes) + len(broken) + 1}/{len(changes)}]'
       try:
         outcome = done.result()
       except (planting.BuildError, ValueError) as error:
-        broken.append(f'{mutant.name}: {error}')
+        broken.append(f'{change.name}: {error}')
         print(f'{count} {broken[-1]}', flush=True)
         continue
-      outcomes[mutant.name] = outcome
+      outcomes[change.name] = outcome
       log_lib.append(log, outcome)
-      line = told(mutant, outcome)
+      line = told(change, outcome)
       print(f'{count} {line} ({outcome.seconds:.0f} s)', flush=True)
   finally:  # an interrupt ends it after those that are being tried
     pool.shutdown(cancel_futures=True)
   return broken
+
+
+def resumed(
+  changes: Sequence[Any],
+  runner: Runner,
+  log: pathlib.Path,
+  keys: Mapping[str, str],
+  told: Callable[[Any, planting.Outcome], str],
+  known: Mapping[str, planting.Outcome] = {},
+) -> tuple[dict[str, planting.Outcome], list[str]]:
+  """Tries out changes whose outcomes are not known, nor in the log.
+
+  Returns:
+    Outcomes by name, and a line for each change that is none.
+
+  Raises:
+    ValueError, planting.BuildError: the tree as it is does not pass or build.
+  """
+  keys = {**keys, planting.CLEAN: runner.tree}
+  outcomes = {**known, **kept(log, keys, _STALE.value)}
+  clean = outcomes.pop(planting.CLEAN, None)
+  names = {c.name for c in changes}
+  outcomes = {n: o for n, o in outcomes.items() if n in names}
+  if len(outcomes) < len(changes):
+    if clean is None:
+      log_lib.append(log, runner.prepare())
+    else:
+      runner.prepare(clean)
+  return outcomes, run(changes, outcomes, runner, log, told)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -190,21 +219,17 @@ def main(argv: Sequence[str]) -> None:
   try:
     everyone = catalogue.load()
     mutants = chosen(everyone, _ONLY.value)
-    runner = Runner(out, _JOBS.value)
-    outcomes = {} if not _STALE.value else score.outcomes(everyone)
-    outcomes |= kept(log, mutants, runner.tree, _STALE.value)
-    clean = outcomes.pop(_CLEAN, None)
-    names = {m.name for m in mutants}
-    outcomes = {n: o for n, o in outcomes.items() if n in names}
-    if len(outcomes) < len(mutants):
-      runner.prepare()
-      if clean is None:
-        clean = runner.try_clean()
-        log_lib.append(log, clean)
-      runner.set_limit(clean)
-    broken = run(mutants, outcomes, runner, _JOBS.value, log)
+    runner = Runner(out, _JOBS.value, planting.try_out)
+    outcomes, broken = resumed(
+      in_turn(mutants),
+      runner,
+      log,
+      {m.name: planting.key(m, runner.tree) for m in mutants},
+      told,
+      score.outcomes(everyone) if _STALE.value else {},
+    )
   except (planting.BuildError, ValueError) as error:
-    sys.exit(_refused(error))
+    sys.exit(refused('mutants', error))
   if _WRITE.value:
     score.write(everyone, score.outcomes(everyone) | outcomes)
   wrong = [
@@ -225,8 +250,9 @@ def main(argv: Sequence[str]) -> None:
   sys.exit(2 if broken else 1 if wrong or misplaced else 0)
 
 
-def _refused(error: Exception) -> int:
-  print(f'mutants: {error}', file=sys.stderr)
+def refused(tool: str, error: Exception) -> int:
+  """Says why a request is refused; returns the exit code."""
+  print(f'{tool}: {error}', file=sys.stderr)
   return 2
 
 

@@ -44,6 +44,8 @@ _CMAKE = (
 )
 
 
+# The name of an outcome of the tree without any change.
+CLEAN = 'no change'
 # Who found what no check saw: a test of the suite.
 UNIT_TEST = 'unit test'
 _NO_TESTS = 5  # exit code of pytest
@@ -296,13 +298,18 @@ def _with_tools() -> dict[str, str]:
   )
 
 
-def try_out(nursery: Nursery, mutant: catalogue.Mutant, tree: str) -> Outcome:
-  """Plants, builds and checks one mutant.
+def try_out(
+  nursery: Nursery, mutant: catalogue.Mutant | None, tree: str
+) -> Outcome:
+  """Plants, builds and checks one mutant; without one the tree as it is.
 
   Raises:
     BuildError: the mutant does not build, so it is none.
   """
   start = time.monotonic()
+  if mutant is None:
+    rung, found = nursery.examine()
+    return outcome(CLEAN, tree, rung, found, start)
   with nursery.planted(mutant):
     nursery.build()  # also what the mutant before this one has left
     rung, found = '', None
@@ -313,10 +320,17 @@ def try_out(nursery: Nursery, mutant: catalogue.Mutant, tree: str) -> Outcome:
       # A test that the catalogue names may take long; the one that stands
       # beside a file is run for every mutant without effect.
       rung, found = nursery.guarded(test, slow=bool(mutant.guard))
+  return outcome(mutant.name, key(mutant, tree), rung, found, start)
+
+
+def outcome(
+  name: str, key: str, rung: str, found: dict[str, Any] | None, start: float
+) -> Outcome:
+  """Returns what became of a change that was begun at a time of `monotonic`."""
   found = found or dict(by=[], stage='', tile={}, text='')
   return Outcome(
-    mutant.name,
-    key(mutant, tree),
+    name,
+    key,
     tuple(found['by']),
     rung,
     found['stage'],

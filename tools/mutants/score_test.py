@@ -87,6 +87,10 @@ def test_the_figures_are_those_of_the_catalogue():
   assert score.wrong([m for m in everyone if m.name in known], known) == []
 
 
+def keys(tree):
+  return {one.name: planting.key(one, tree) for one in ALL}
+
+
 class TestResume:
   def write(self, path, outcomes, tail=''):
     lines = [json.dumps(dataclasses.asdict(one)) for one in outcomes]
@@ -98,21 +102,23 @@ class TestResume:
   ):
     path = tmp_path / 'log'
     self.write(path, [OUTCOMES['found'], OUTCOMES['same']])
-    assert len(main.kept(path, ALL, 'tree', False)) == 2
-    assert len(main.kept(path, ALL, 'other', stale)) == count
+    assert len(main.kept(path, keys('tree'), False)) == 2
+    assert len(main.kept(path, keys('other'), stale)) == count
 
   def test_the_last_outcome_holds_and_half_a_line_does_not(self, tmp_path):
     path = tmp_path / 'log'
     later = outcome(SURVIVOR, 'exact')
     held = [OUTCOMES['survivor'], later]
     self.write(path, held, tail='{"mutant": "same", "ke')
-    assert main.kept(path, ALL, 'tree', False) == {'survivor': later}
+    assert main.kept(path, keys('tree'), False) == {'survivor': later}
 
   def test_what_is_done_is_not_tried_again(self, tmp_path, capsys):
     # Given a runner that finds everything, and one outcome known before.
     tried = []
 
     class Runner:
+      jobs = 1
+
       def try_out(self, one):
         tried.append(one.name)
         if one.name == 'same':
@@ -122,7 +128,7 @@ class TestResume:
     known = {'found': OUTCOMES['found']}
     path = tmp_path / 'log'
     # When.
-    broken = main.run([FOUND, SURVIVOR, SAME], known, Runner(), 1, path)
+    broken = main.run([FOUND, SURVIVOR, SAME], known, Runner(), path, main.told)
     # Then.
     assert tried == ['survivor', 'same'] and broken == ['same: a.cc: error']
     assert len(path.read_text().splitlines()) == 1

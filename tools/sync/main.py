@@ -1,74 +1,46 @@
 """Leaves out and swaps the device source's synchronisation calls, one by one.
 
-Prints what the twin says of each: `make sync`.  Outcomes are kept, one JSON
-object a line, in OUT/outcomes.jsonl: a run that was stopped goes on there as
-long as the tree is the same.  With HPMOE_ASC_DEVKIT set, the source is compiled
-against the headers there instead of our own.
+Prints what the twin says of each: `make sync`; --only and --stale are those of
+`make mutants`.  Outcomes are kept, one JSON object a line, in
+OUT/outcomes.jsonl: a run that was stopped goes on there as long as the tree is
+the same.  With HPMOE_ASC_DEVKIT set, the source is compiled against the headers
+there instead of our own.
 
 Exit code 0: the twin reports every change.
 1: it passes one.
 2: the request is wrong, or the tree itself does not pass.
 """
 
-from collections.abc import Sequence
-import dataclasses
-import fnmatch
+from collections.abc import Mapping, Sequence
+import contextlib
 import os
 import pathlib
 import sys
 import time
 import tomllib
+from typing import Any
 
 from absl import app
 from absl import flags
 
 from hpmoe.tools.docs import figures
-from hpmoe.tools.mutants import outcomes as log_lib
+from hpmoe.tools.mutants import main as mutants
 from hpmoe.tools.mutants import planting
 from hpmoe.tools.sync import calls
 
 _OUT = flags.DEFINE_string(
   'sync_out', 'out/sync', 'where tree and outcomes are'
 )
-_ONLY = flags.DEFINE_list(
-  'sync_only', [], 'changes, or patterns such as *events.h:*'
-)
-_STALE = flags.DEFINE_bool(
-  'sync_stale', False, 'keep outcomes of other states of the tree'
-)
-_MARKDOWN = flags.DEFINE_string('sync_markdown', None, 'write the table there')
-
 SOURCE = 'backend_ascend/kernels/ascendc'
 _SAME = pathlib.Path(__file__).parent / 'same.toml'
 _PROBE = 'tools/sync/probe.py'
-_CLEAN = 'no change'
+_REAL = bool(os.environ.get('HPMOE_ASC_DEVKIT'))
 _SAME_PROGRAM = 'the same program'
 _COLUMNS = ('calls', 'tried', 'reported', 'same program', 'passed')
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-  """What the twin said of one change.
-
-  Attributes:
-    name: of the change.
-    tree: that it was planted in.
-    how: the kind of finding; '' if all launches passed.
-    case: the launch that found it.
-    text: what was said.
-    seconds: wall time, building included.
-  """
-
-  name: str
-  tree: str
-  how: str
-  case: str
-  text: str
-  seconds: float
-
-
 # A change, what became of it, and the verdict.
-Row = tuple[calls.Change, Outcome, str]
+Row = tuple[calls.Change, planting.Outcome, str]
 
 
 def device_source(root: pathlib.Path = planting.ROOT) -> dict[str, str]:
@@ -88,89 +60,38 @@ def same_programs(path: pathlib.Path = _SAME) -> dict[tuple[str, str], str]:
   return {(one['call'], one['change']): one['why'] for one in read['same']}
 
 
-class Runner:
-  """Builds and runs one change after the other in a copy of the tree."""
+def try_out(
+  nursery: planting.Nursery, change: calls.Change | None, tree: str
+) -> planting.Outcome:
+  """Plants a change and runs the twin; without one the tree as it is.
 
-  def __init__(self, out: pathlib.Path):
-    self._files = planting.sources()
-    self.tree = planting.digest(self._files, _PROBE)
+  Raises:
+    planting.BuildError: the change does not compile.
+  """
+  start = time.monotonic()
+  with nursery.planted(change) if change else contextlib.nullcontext():
     # Over real headers the source is compiled as it is run.
-    self._real = bool(os.environ.get('HPMOE_ASC_DEVKIT'))
-    if self._real:
-      self.tree += ' over real headers'
-    self._nursery = planting.Nursery((out / '0').resolve())
-
-  def prepare(self) -> Outcome:
-    """Builds the tree as it is, and runs it."""
-    self._nursery.copy(self._files)
-    self._nursery.build()
-    outcome = self._examine(_CLEAN, time.monotonic())
-    self._nursery.set_limit(outcome.seconds)
-    return outcome
-
-  def try_out(self, change: calls.Change) -> Outcome:
-    """Raises BuildError: the change does not compile."""
-    start = time.monotonic()
-    with self._nursery.planted(change):
-      if not self._real:
-        self._nursery.build()
-      return self._examine(change.name, start)
-
-  def _examine(self, name: str, start: float) -> Outcome:
-    lines, why = self._nursery.probe('hpmoe.tools.sync.probe')
-    end = lines[-1] if lines else dict(how='crash', case='', text=why)
-    if end['text'] and not end['how']:
-      raise planting.BuildError(end['text'])
-    return Outcome(
-      name,
-      self.tree,
-      end['how'],
-      end['case'],
-      end['text'],
-      round(time.monotonic() - start, 1),
-    )
+    if change and not _REAL:
+      nursery.build()
+    lines, why = nursery.probe('hpmoe.tools.sync.probe')
+  end = lines[-1] if lines else dict(how='crash', case='', text=why)
+  if end['text'] and not end['how']:
+    raise planting.BuildError(end['text'])
+  found: dict[str, Any] | None = None
+  if end['how']:
+    found = dict(by=[end['how']], stage='', tile={}, text=end['text'])
+  name = change.name if change else planting.CLEAN
+  return planting.outcome(name, tree, end['case'], found, start)
 
 
-def kept(path: pathlib.Path, tree: str, stale: bool) -> dict[str, Outcome]:
-  """Returns the outcomes of a file that still hold, by change."""
-  found = {}
-  for fields in log_lib.read(path):
-    outcome = Outcome(**fields)
-    if stale or outcome.tree == tree:
-      found[outcome.name] = outcome
-  return found
-
-
-def chosen(
-  changes: Sequence[calls.Change], patterns: Sequence[str]
-) -> list[calls.Change]:
-  """Returns the changes that some pattern names; all if there is none."""
-  return [
-    c
-    for c in changes
-    if not patterns or any(fnmatch.fnmatch(c.name, p) for p in patterns)
-  ]
-
-
-def verdict(change: calls.Change, outcome: Outcome, same) -> str:
+def verdict(
+  change: calls.Change, outcome: planting.Outcome, same: Mapping
+) -> str:
   """Returns how a change was found, or why it needs not be."""
-  if outcome.how:
-    return outcome.how
+  if outcome.by:
+    return outcome.by[0]
   why = same.get((change.call, change.change))
   return f'{_SAME_PROGRAM}: {why}' if why else 'PASSED'
-
-
-def table(rows: Sequence[Row]) -> str:
-  """Returns the outcomes as markdown."""
-  lines = [
-    '| file, line | call | change | found by | in |',
-    '|---|---|---|---|---|',
-  ]
-  for change, outcome, found in rows:
-    file = change.file.removeprefix(f'{SOURCE}/')
-    cells = (f'{file}:{change.line}', f'`{change.call}`', change.change, found)
-    lines.append(f'| {" | ".join(cells)} | {outcome.case} |')
-  return '\n'.join(lines) + '\n'
 
 
 def tally(found: Sequence[str]) -> tuple[int, int, int, int]:
@@ -191,7 +112,7 @@ def counts(rows: Sequence[Row]) -> list[list[str | int]]:
 def plain(rows: Sequence[Row]) -> dict[str, str]:
   """Returns how each change was found, and by which launch."""
   return {
-    c.name.removeprefix(f'{SOURCE}/'): f'{v}, {o.case}' if o.how else v
+    c.name.removeprefix(f'{SOURCE}/'): f'{v}, {o.rung}' if o.by else v
     for c, o, v in rows
   }
 
@@ -209,48 +130,36 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f'expected flags only, got {argv[1:]}')
   out = pathlib.Path(_OUT.value)
   out.mkdir(parents=True, exist_ok=True)
-  log = out / 'outcomes.jsonl'
   same = same_programs()
-  changes = chosen(calls.changes(device_source()), _ONLY.value)
-  runner = Runner(out)
-  outcomes = kept(log, runner.tree, _STALE.value)
-  todo = [c for c in changes if c.name not in outcomes]
-  if todo:
-    try:
-      clean = runner.prepare()
-    except planting.BuildError as error:
-      sys.exit(_refused(f'the source as it is: {error}'))
-    if clean.how:
-      sys.exit(_refused(f'the source as it is: {clean.how}: {clean.text}'))
-  rows = []
-  for i, change in enumerate(changes, 1):
-    if change.name not in outcomes:
-      try:
-        outcomes[change.name] = runner.try_out(change)
-      except planting.BuildError as error:
-        print(f'[{i}/{len(changes)}] {change.name}: no program: {error}')
-        continue
-      log_lib.append(log, outcomes[change.name])
-    outcome = outcomes[change.name]
-    rows.append((change, outcome, verdict(change, outcome, same)))
-    print(
-      f'[{i}/{len(changes)}] {change.name}: {change.call} {change.change}: '
-      f'{rows[-1][2]} ({outcome.seconds:.0f} s)',
-      flush=True,
+
+  def told(change: calls.Change, outcome: planting.Outcome) -> str:
+    said = verdict(change, outcome, same)
+    return f'{change.name}: {change.call} {change.change}: {said}'
+
+  try:
+    changes = mutants.chosen(calls.changes(device_source()), flags.FLAGS.only)
+    runner = mutants.Runner(out, 1, try_out, _PROBE)
+    runner.tree += ' over real headers' if _REAL else ''
+    keys = {change.name: runner.tree for change in changes}
+    log = out / 'outcomes.jsonl'
+    outcomes, _ = mutants.resumed(changes, runner, log, keys, told)
+  except (planting.BuildError, ValueError) as error:
+    sys.exit(mutants.refused('sync', error))
+  rows = [
+    (
+      change,
+      outcomes[change.name],
+      verdict(change, outcomes[change.name], same),
     )
-  if _MARKDOWN.value:
-    pathlib.Path(_MARKDOWN.value).write_text(table(rows))
+    for change in changes
+    if change.name in outcomes
+  ]
   if figures.KEEP.value:
     run = figures.run('make sync')
     figures.write('sync', _COLUMNS, counts(rows), [run], every=plain(rows))
   found = [v for _, _, v in rows]
   print(summary(found))
   sys.exit(1 if 'PASSED' in found else 0)
-
-
-def _refused(text: str) -> int:
-  print(f'sync: {text}', file=sys.stderr)
-  return 2
 
 
 if __name__ == '__main__':

@@ -1,28 +1,23 @@
 """What is kept of a run, and how it is told."""
 
 import dataclasses
-import json
 
 import pytest
 
+from hpmoe.tools.mutants import main as mutants
 from hpmoe.tools.mutants import planting
 from hpmoe.tools.sync import calls
 from hpmoe.tools.sync import main
 
 CHANGE = calls.Change('a.h:1 left out', 'a.h', 1, 'Set();', 'left out', ())
-OUTCOME = main.Outcome('a.h:1 left out', 'tree', 'hazard', 'tiny', 'why', 1.0)
-PASSED = dataclasses.replace(OUTCOME, how='', case='')
-
-
-class TestKept:
-  def test_outcomes_of_this_tree_only_and_no_broken_line(self, tmp_path):
-    log = tmp_path / 'outcomes.jsonl'
-    line = json.dumps(dataclasses.asdict(OUTCOME))
-    log.write_text(f'{line}\n{line[:20]}')
-    assert main.kept(log, 'tree', False) == {OUTCOME.name: OUTCOME}
-    assert not main.kept(log, 'another', False)
-    assert main.kept(log, 'another', True)
-    assert not main.kept(tmp_path / 'none', 'tree', False)
+OUTCOME = planting.outcome(
+  CHANGE.name,
+  'tree',
+  'tiny',
+  dict(by=['hazard'], stage='', tile={}, text='why'),
+  0.0,
+)
+PASSED = dataclasses.replace(OUTCOME, by=(), rung='')
 
 
 class TestRunner:
@@ -37,7 +32,7 @@ class TestRunner:
     )
     monkeypatch.setattr(planting.Nursery, 'build', lambda _: None)
     with pytest.raises(planting.BuildError, match='no Wait'):
-      main.Runner(tmp_path).prepare()
+      mutants.Runner(tmp_path, 1, main.try_out).prepare()
 
 
 class TestVerdict:
