@@ -211,63 +211,43 @@ def _text(found) -> str:
   shared = any(unit.name == 'threads' for unit in found.units)
   of_worst = f' (most: rank {exposed.worst_rank}, {_us(exposed.worst)} us)'
   most = '' if shared else of_worst
-  stages = text_table.text(
-    (
-      'stage',
-      'unit',
-      'tasks',
-      'busy us',
-      'waited us',
-      'first us',
-      'last us',
-      'on critical path us',
-      'of it',
-    ),
-    [
-      (
-        s.name,
-        s.unit,
-        str(s.tasks),
-        _us(s.busy),
-        _us(s.waited),
-        _us(s.first),
-        _us(s.last),
-        _us(s.on_path),
-        _percent(s.on_path / total),
-      )
-      for s in found.stages
-    ]
-    + [
-      (
-        'between tasks',
-        '-',
-        '-',
-        '-',
-        '-',
-        '-',
-        '-',
-        _us(found.between),
-        _percent(found.between / total),
-      )
-    ],
+  stages = [
+    {
+      'stage': s.name,
+      'unit': s.unit,
+      'tasks': s.tasks,
+      'busy us': _us(s.busy),
+      'waited us': _us(s.waited),
+      'first us': _us(s.first),
+      'last us': _us(s.last),
+      'on critical path us': _us(s.on_path),
+      'of it': _percent(s.on_path / total),
+    }
+    for s in found.stages
+  ]
+  stages.append(
+    dict.fromkeys(stages[0], '-')
+    | {
+      'stage': 'between tasks',
+      'on critical path us': _us(found.between),
+      'of it': _percent(found.between / total),
+    }
   )
-  units = text_table.text(
-    ('unit', 'cores', 'busy us', 'utilisation', 'least', 'most'),
-    [
-      (
-        u.name,
-        str(u.cores),
-        _us(u.seconds),
-        _percent(u.utilisation),
-        _percent(u.least),
-        _percent(u.most),
-      )
-      for u in found.units
-    ],
-  )
+  units = [
+    {
+      'unit': u.name,
+      'cores': u.cores,
+      'busy us': _us(u.seconds),
+      'utilisation': _percent(u.utilisation),
+      'least': _percent(u.least),
+      'most': _percent(u.most),
+    }
+    for u in found.units
+  ]
   told = (
     f'{found.direction}, {found.origin}: {_us(found.total)} us, '
-    f'{found.tasks} tasks\n\n{units}\n\n{stages}\n\n'
+    f'{found.tasks} tasks\n\n{text_table.of(units)}\n\n'
+    f'{text_table.of(stages)}\n\n'
     f'puts run {_us(exposed.puts)} us; {_us(exposed.without_gemm)} us of it '
     f'beside no GEMM{most}, {_us(exposed.without_compute)} us beside no '
     'computation'
@@ -278,12 +258,16 @@ def _text(found) -> str:
 def _bound(roofline) -> str:
   from hpmoe.parity_tests.report import text_table
 
-  parts = text_table.text(
-    ('roofline', 'needs us', 'busy', 'of its rate'),
+  parts = text_table.of(
     [
-      (p.name, _us(p.needs), _percent(p.busy), _percent(p.rate))
+      {
+        'roofline': p.name,
+        'needs us': _us(p.needs),
+        'busy': _percent(p.busy),
+        'of its rate': _percent(p.rate),
+      }
       for p in roofline.parts
-    ],
+    ]
   )
   return (
     f'bound: {roofline.name}, {_us(roofline.seconds)} us, '

@@ -273,12 +273,15 @@ def _choices(layer, found) -> str:
 
   del layer
   search, best = found['search'], found['best'].options
-  return text_table.text(
-    ('choice', 'tuned', 'published'),
+  return text_table.of(
     [
-      (name, space.label(best, name), space.label(search.published, name))
+      {
+        'choice': name,
+        'tuned': space.label(best, name),
+        'published': space.label(search.published, name),
+      }
       for name in space.NAMES
-    ],
+    ]
   )
 
 

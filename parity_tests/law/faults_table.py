@@ -451,28 +451,23 @@ def to_json(rows: Sequence[Row]) -> dict[str, object]:
 
 def table(rows: Sequence[Row]) -> str:
   """Returns one line per fault."""
-  heading = (
-    'pass',
-    'fault',
-    'caught by',
-    'first bad tile',
-    'isolated replay names',
-    'fused, it names',
-    'verdict',
+  return text_table.of(
+    [
+      {
+        'pass': row.direction,
+        'fault': row.name,
+        'caught by': ', '.join(row.caught_by) or '-',
+        'first bad tile': row.located_at,
+        'isolated replay names': row.isolated,
+        'fused, it names': row.fused,
+        'verdict': _verdict(row),
+      }
+      for row in rows
+    ]
   )
-  cells = []
-  for row in rows:
-    good = 'passes' if row.name == CONTROL else 'caught'
-    bad = 'FAILS' if row.name == CONTROL else f'MISSED at {row.expected_at}'
-    cells.append(
-      (
-        row.direction,
-        row.name,
-        ', '.join(row.caught_by) or '-',
-        row.located_at,
-        row.isolated,
-        row.fused,
-        good if row.caught else bad,
-      )
-    )
-  return text_table.text(heading, cells)
+
+
+def _verdict(row: Row) -> str:
+  if row.name == CONTROL:
+    return 'passes' if row.caught else 'FAILS'
+  return 'caught' if row.caught else f'MISSED at {row.expected_at}'

@@ -132,53 +132,37 @@ def text(table: Table) -> str:
 
 
 def _bits_table(rows: Sequence[Row]) -> str:
-  heading = (
-    'direction',
-    'dtype',
-    'tensor',
-    'launches',
-    'digests',
-    'differing bits',
-    'SHA-256',
+  return text_table.of(
+    [
+      {
+        'direction': row.direction,
+        'dtype': row.dtype,
+        'tensor': row.tensor,
+        'launches': row.launches,
+        'digests': len(row.sha256),
+        'differing bits': row.differing_bits,
+        'SHA-256': row.sha256[0][:16],
+      }
+      for row in rows
+    ]
   )
-  cells = [
-    (
-      row.direction,
-      row.dtype,
-      row.tensor,
-      str(row.launches),
-      str(len(row.sha256)),
-      str(row.differing_bits),
-      row.sha256[0][:16],
-    )
-    for row in rows
-  ]
-  return text_table.text(heading, cells)
 
 
 def _schedule_table(schedules: Sequence[Schedules]) -> str:
-  heading = (
-    'direction',
-    'dtype',
-    'launches',
-    'distinct orders',
-    'pairs seen both ways',
-    'edges seen last',
-    'seconds',
+  return text_table.of(
+    [
+      {
+        'direction': s.direction,
+        'dtype': s.dtype,
+        'launches': s.launches,
+        'distinct orders': s.orders,
+        'pairs seen both ways': _share(s.pairs_both, s.pairs),
+        'edges seen last': _share(s.edges_last, s.edges),
+        'seconds': f'{s.seconds:.1f}',
+      }
+      for s in schedules
+    ]
   )
-  cells = [
-    (
-      s.direction,
-      s.dtype,
-      str(s.launches),
-      str(s.orders),
-      _share(s.pairs_both, s.pairs),
-      _share(s.edges_last, s.edges),
-      f'{s.seconds:.1f}',
-    )
-    for s in schedules
-  ]
-  return text_table.text(heading, cells)
 
 
 def _share(part: int, whole: int) -> str:

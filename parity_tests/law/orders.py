@@ -334,32 +334,25 @@ def to_json(plan: law.Plan, order: str, rows: list[Row]) -> dict[str, object]:
 
 def text(order: str, rows: list[Row]) -> str:
   """Returns the table, and whether each launch is its oracle's."""
-  cells = [
-    (
-      row.direction,
-      row.dtype,
-      row.tensor,
-      f'{100 * row.share:.3g}%',
-      str(row.most),
-      '-' if row.first is None else str(list(row.first)),
-      str(row.unlike_oracle),
-    )
-    for row in rows
-  ]
-  heading = (
-    'direction',
-    'dtype',
-    'tensor',
-    'elements apart',
-    'ulp at most',
-    'first at',
-    'unlike oracle',
+  table = text_table.of(
+    [
+      {
+        'direction': row.direction,
+        'dtype': row.dtype,
+        'tensor': row.tensor,
+        'elements apart': f'{100 * row.share:.3g}%',
+        'ulp at most': row.most,
+        'first at': '-' if row.first is None else [*row.first],
+        'unlike oracle': row.unlike_oracle,
+      }
+      for row in rows
+    ]
   )
   broken = sorted({row.tensor for row in rows if row.apart})
   kept = sorted({row.tensor for row in rows if not row.apart} - {*broken})
   return '\n\n'.join(
     [
-      text_table.text(heading, cells),
+      table,
       f'order of {order}: the law fails by design for '
       f'{", ".join(broken) or "nothing"}, and holds for '
       f'{", ".join(kept) or "nothing"}; {rows[0].launches} launches of each, '

@@ -345,9 +345,7 @@ def _groups(cases: Sequence[Case]) -> list[dict[str, Any]]:
 
 def summary(cases: Sequence[Case]) -> str:
   """Returns counts by preset and dtype, and every case that does not pass."""
-  rows = [tuple(map(str, group.values())) for group in _groups(cases)]
-  heading = ('preset', 'dtype', 'cases', 'pass', 'tiles', 'seconds')
-  lines = [text_table.text(heading, rows)]
+  lines = [text_table.of(_groups(cases))]
   for case in cases:
     if case.verdict != verdicts.PASS:
       lines.append(

@@ -11,25 +11,9 @@ from hpmoe.backend_ascend.plan import unit_costs
 from hpmoe.parity_tests.report import text_table
 
 _GB = 1e9
+_RANKS = ('tp', 'pp', 'vpp', 'ep', 'dp')
 # Of a step: what is no more than rounding is not told.
 _NOTHING = 1e-9
-_HEADS = (
-  'rank',
-  'TP',
-  'PP',
-  'VPP',
-  'EP',
-  'DP',
-  'micro-batch',
-  'pad',
-  'recompute',
-  'offload',
-  's/step',
-  'tokens/s/device',
-  'MFU',
-  'waits',
-  'GB',
-)
 
 
 def _many(number: float) -> str:
@@ -67,32 +51,23 @@ class Planned:
   def text(self) -> str:
     """Returns the ranking, and where the time of the first plan goes."""
     rows = [
-      (
-        str(rank),
-        *(str(getattr(cost.plan, n)) for n in ('tp', 'pp', 'vpp', 'ep', 'dp')),
-        str(cost.plan.micro_batch),
-        str(cost.plan.pad),
-        cost.plan.recompute,
-        'yes' if cost.plan.offload else 'no',
-        f'{cost.seconds:.3g}',
-        f'{cost.tokens_per_second:,.0f}',
-        f'{100 * cost.mfu:.1f}%',
-        f'{100 * cost.bubble:.0f}%',
-        f'{cost.memory.total / _GB:.1f}',
-      )
+      {
+        'rank': rank,
+        **{n.upper(): getattr(cost.plan, n) for n in _RANKS},
+        'micro-batch': cost.plan.micro_batch,
+        'pad': cost.plan.pad,
+        'recompute': cost.plan.recompute,
+        'offload': 'yes' if cost.plan.offload else 'no',
+        's/step': f'{cost.seconds:.3g}',
+        'tokens/s/device': f'{cost.tokens_per_second:,.0f}',
+        'MFU': f'{100 * cost.mfu:.1f}%',
+        'waits': f'{100 * cost.bubble:.0f}%',
+        'GB': f'{cost.memory.total / _GB:.1f}',
+      }
       for rank, cost in enumerate(self.found.ranked, 1)
     ]
-    return '\n'.join(
-      (
-        self._about(),
-        '',
-        text_table.text(_HEADS, rows),
-        '',
-        self._first(),
-        '',
-        self._counted(),
-      )
-    )
+    parts = self._about(), text_table.of(rows), self._first(), self._counted()
+    return '\n\n'.join(parts)
 
   def _about(self) -> str:
     setting, model = self.setting, self.setting.model

@@ -55,8 +55,7 @@ class Reproduction:
         for t, h, w in self.score.claims
       ],
       fitted=[
-        dataclasses.asdict(fit)
-        | dict(value=self.machines[fit.machine].figures[fit.figure].value)
+        dataclasses.asdict(fit) | dict(value=self._value_of(fit))
         for fit in self._fits()
       ],
       machines={
@@ -153,11 +152,15 @@ class Reproduction:
 
   def _claims(self) -> list[str]:
     rows = [
-      (_HOLDS[holds], _HOLDS[text in self.score.trivial], text, why)
+      {
+        'holds': _HOLDS[holds],
+        'of a null predictor': _HOLDS[text in self.score.trivial],
+        'published': text,
+        'why not': why,
+      }
       for text, holds, why in self.score.claims
     ]
-    heading = ('holds', 'of a null predictor', 'published', 'why not')
-    return [text_table.text(heading, rows)] if rows else []
+    return [text_table.of(rows)] if rows else []
 
   def _fits(self) -> list[witness_lib.Fit]:
     """Returns the fits of figures that the machines have.
@@ -170,65 +173,75 @@ class Reproduction:
       if fit.figure in self.machines[fit.machine].figures
     ]
 
+  def _value_of(self, fit: witness_lib.Fit) -> float:
+    return self.machines[fit.machine].figures[fit.figure].value
+
   def _fitted(self) -> str:
     if not self._fits():
       return 'No figure was fitted.'
-    figures = [
-      (
-        fit.machine,
-        fit.figure,
-        f'{self.machines[fit.machine].figures[fit.figure].value:.4g}',
-        '; '.join(fit.rows),
-      )
-      for fit in self._fits()
-    ]
-    heading = ('machine', 'fitted figure', 'value', 'to rows')
-    return text_table.text(heading, figures)
+    return text_table.of(
+      [
+        {
+          'machine': fit.machine,
+          'fitted figure': fit.figure,
+          'value': f'{self._value_of(fit):.4g}',
+          'to rows': '; '.join(fit.rows),
+        }
+        for fit in self._fits()
+      ]
+    )
 
   def _sensitivity(self) -> list[str]:
     if not self.effects:
       return ['What each assumed figure decides: --sensitivity.']
     number = {s.row.name: str(n) for n, s in enumerate(self.score.rows, 1)}
     groups = [g.name for g in self.score.groups if g.limit is not None]
-    rows = [
-      (
-        effect.machine,
-        effect.figure,
-        f'x {effect.factor:g}',
-        *(_percent(effect.errors.get(group)) for group in groups),
-        _changes(effect, number),
-      )
-      for effect in self.effects
-    ]
-    heading = (
-      'machine',
-      'assumed figure',
-      'changed',
-      *(f'{group} error' for group in groups),
-      f'rows that move by {_SHOWN_CHANGE:.0%} or more: number and change in %',
+    moved = (
+      f'rows that move by {_SHOWN_CHANGE:.0%} or more: number and change in %'
     )
-    return [text_table.text(heading, rows)]
+    return [
+      text_table.of(
+        [
+          {
+            'machine': effect.machine,
+            'assumed figure': effect.figure,
+            'changed': f'x {effect.factor:g}',
+            **{f'{g} error': _percent(effect.errors.get(g)) for g in groups},
+            moved: _changes(effect, number),
+          }
+          for effect in self.effects
+        ]
+      )
+    ]
 
   def _hypotheses(self) -> list[str]:
     if not self.refitted:
       return []
-    rows = [
-      (
-        other.text,
-        _percent(other.score.worst_fitted),
-        *(_percent(group.mean_error) for group in other.score.groups),
-        ', '.join(f'{n} {v:.4g}' for n, v in other.figures.items()),
+    return [
+      text_table.of(
+        [
+          {
+            'other hypothesis': other.text,
+            'fitted rows, worst': _percent(other.score.worst_fitted),
+            **{
+              f'{group.name} error': _percent(group.mean_error)
+              for group in other.score.groups
+            },
+            'fitted anew': ', '.join(
+              f'{n} {v:.4g}' for n, v in other.figures.items()
+            ),
+          }
+          for other in self.refitted
+        ]
       )
-      for other in self.refitted
     ]
-    groups = [f'{group.name} error' for group in self.refitted[0].score.groups]
-    heading = ('other hypothesis', 'fitted rows, worst', *groups, 'fitted anew')
-    return [text_table.text(heading, rows)]
 
   def _gaps(self) -> list[str]:
-    rows = [(gap.what, gap.why) for gap in self.score.witness.gaps]
-    heading = ('cannot be reproduced', 'because')
-    return [text_table.text(heading, rows)] if rows else []
+    rows = [
+      {'cannot be reproduced': gap.what, 'because': gap.why}
+      for gap in self.score.witness.gaps
+    ]
+    return [text_table.of(rows)] if rows else []
 
   def plot(self, path: str) -> None:
     """Writes simulated over published, row by row, as a PNG."""
@@ -291,20 +304,20 @@ def _value(value: float, unit: str) -> str:
 
 
 def _rows(score: score_lib.Score) -> str:
-  rows = [
-    (
-      str(n),
-      s.row.name,
-      s.row.unit,
-      f'{s.row.published:.4g}',
-      f'{s.simulated:.4g}',
-      f'{100 * s.error:+.1f}%',
-      'fitted' if s.row.fitted else 'sum' if s.row.of else 'held out',
-    )
-    for n, s in enumerate(score.rows, 1)
-  ]
-  heading = ('#', 'row', 'unit', 'published', 'simulated', 'error', 'use')
-  return text_table.text(heading, rows)
+  return text_table.of(
+    [
+      {
+        '#': n,
+        'row': s.row.name,
+        'unit': s.row.unit,
+        'published': f'{s.row.published:.4g}',
+        'simulated': f'{s.simulated:.4g}',
+        'error': f'{100 * s.error:+.1f}%',
+        'use': 'fitted' if s.row.fitted else 'sum' if s.row.of else 'held out',
+      }
+      for n, s in enumerate(score.rows, 1)
+    ]
+  )
 
 
 def _unknown(score: score_lib.Score) -> list[str]:
@@ -318,30 +331,21 @@ def _unknown(score: score_lib.Score) -> list[str]:
 
 
 def _held_out(score: score_lib.Score) -> str:
-  rows = [
-    (
-      group.name,
-      str(group.rows),
-      _percent(group.mean_error),
-      *(_percent(group.nulls.get(name)) for name in _NULLS),
-      _HOLDS[group.has_skill] if group.nulls else '-',
-      _percent(group.limit),
-      _HOLDS[group.holds] if group.limit is not None else '-',
-      group.worst,
-    )
-    for group in score.groups
-  ]
-  heading = (
-    'held out',
-    'rows',
-    'mean error',
-    *_NULLS,
-    'skill',
-    'goal',
-    'holds',
-    'worst row',
+  return text_table.of(
+    [
+      {
+        'held out': group.name,
+        'rows': group.rows,
+        'mean error': _percent(group.mean_error),
+        **{name: _percent(group.nulls.get(name)) for name in _NULLS},
+        'skill': _HOLDS[group.has_skill] if group.nulls else '-',
+        'goal': _percent(group.limit),
+        'holds': _HOLDS[group.holds] if group.limit is not None else '-',
+        'worst row': group.worst,
+      }
+      for group in score.groups
+    ]
   )
-  return text_table.text(heading, rows)
 
 
 def _changes(effect: sensitivity.Effect, number: dict[str, str]) -> str:

@@ -1,10 +1,16 @@
 """The one printer of tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import re
+from typing import Any
 
 # Figures stand to the right, words to the left.
 _FIGURE = re.compile(r'-|nan|[-+]?inf|[-+]?[\d.,]+(e[-+]\d+)?%?')
+
+
+def of(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Returns the table of at least one row, each a cell by its column's name."""
+  return text([*rows[0]], [[*map(str, row.values())] for row in rows])
 
 
 def text(
