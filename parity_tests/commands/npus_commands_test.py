@@ -50,28 +50,6 @@ class TestCheck:
       assert main.main([*NPUS, *some]) == cli.PARITY
       assert not devices.findings()
 
-  @pytest.mark.parametrize(
-    'flags, told',
-    [
-      ('--npus=/nowhere', 'npus: expected a folder with libhpmoe_npus.so'),
-      ('--npus=/x --twin_mode=late', 'npus: expected none beside modes of'),
-      ('--fault=stale_row', 'fault: expected none with --backend=ascend_npus'),
-      ('--dtype=f16', 'dtype: expected float32 or bfloat16'),
-    ],
-  )
-  def test_what_it_has_not_is_refused_in_one_line(self, capsys, flags, told):
-    assert main.main([*NPUS, *flags.split()]) == cli.WRONG_REQUEST
-    line = capsys.readouterr().err
-    assert line.startswith(f'hpmoe check: {told}') and line.count('\n') == 1
-
-
-@pytest.mark.parametrize('command', ['faults', 'law'])
-def test_who_plants_faults_or_launches_often_has_it_not(command, capsys):
-  arguments = [command, '--backend=ascend_npus', '--ranks=2']
-  assert main.main(arguments) == cli.WRONG_REQUEST
-  told = "backend: expected one of ['host', 'ascend_twin']"
-  assert told in capsys.readouterr().err
-
 
 class TestCandidate:
   def test_says_what_the_twin_found_before_what_ranks_say(

@@ -15,8 +15,6 @@ _SMALL = (
   '--micro_batch=1,2',
 )
 
-_DEEPSEEK = '--model=deepseek_v3'
-
 
 def test_a_ranking_as_text_data_and_picture(capsys, tmp_path):
   json_path, png = tmp_path / 'plan.json', tmp_path / 'plan.png'
@@ -72,40 +70,3 @@ def test_a_folder_and_what_a_plan_may_be(capsys, tmp_path):
   row = next(line for line in lines if line.startswith('   1 ')).split()
   assert row[1:3] == ['2', '2'] and row[8:10] == ['layer', 'no']
   assert 'operator by operator' in lines[1]
-
-
-@pytest.mark.parametrize(
-  'arguments, text',
-  [
-    (['--tp=3'], 'tp: expected a divisor of devices=64, got 3'),
-    (['--ep=7'], 'ep: expected a divisor of devices=64, got 7'),
-    (['--devices=0'], 'devices: expected at least 1, got 0'),
-    (['--model=none'], 'model: expected a config.json or one of'),
-    (['--overlap=all'], "overlap: expected some of ['exchange'"),
-    (['--machine=host'], 'machine: expected one that says its `memory`'),
-    (['--machine=hopper', '--moe=fused'], 'moe: expected operators on hopper'),
-    (['--states=1,2'], 'states: expected three numbers, such as 2,4,12'),
-    (['--devices=8', _DEEPSEEK], 'devices: expected enough for deepseek_v3'),
-    (
-      ['--layers=3', _DEEPSEEK],
-      'layers: expected more than the 3 without experts',
-    ),
-    (
-      ['--dense_layers=61', _DEEPSEEK],
-      'dense_layers: expected fewer than layers=61',
-    ),
-    (
-      ['--top_k=300', _DEEPSEEK],
-      'top_k: expected at most experts=256, got 300',
-    ),
-    (['--nodes=2'], 'nodes: expected --exchange=nodes beside it'),
-    (['--memory_share=2'], 'memory_share: expected more than 0'),
-    (['--offload', '--machine=ascend_a2'], 'offload: expected a machine'),
-    (['--plot=/nowhere/a.png'], 'plot: expected a file that can be written'),
-  ],
-)
-def test_a_wrong_request_names_its_flag(capsys, arguments, text):
-  assert main.main(['plan', *arguments]) == cli.WRONG_REQUEST
-  captured = capsys.readouterr()
-  assert captured.err.startswith(f'hpmoe plan: {text}')
-  assert captured.err.count('\n') == 1 and not captured.out

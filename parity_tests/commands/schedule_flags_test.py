@@ -102,12 +102,6 @@ def test_what_contradicts_a_schedule_is_refused(
   assert '\n' not in said
 
 
-def test_scaling_nothing_is_refused(capsys):
-  code, said = run(capsys, 'compile --schedule_scaled')
-  assert code == 2
-  assert 'schedule_scaled: expected --schedule beside it' in said
-
-
 @pytest.mark.parametrize('command', ['check', 'law'])
 def test_a_schedule_without_room_for_the_routing_is_to_blame(
   command, tmp_path, capsys
