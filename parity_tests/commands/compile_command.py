@@ -50,62 +50,10 @@ def _define_compile(f: flags.FlagValues) -> None:
     choices=('host', 'ascend'),
   )
   cli.option(f, 'out', 'Write the image here.')
-  cli.option(
-    f, 'check', 'Prove this image, which --out wrote, and compile nothing.'
-  )
   cli.define_json(f)
 
 
-def _load_image(path: str):
-  """Returns the image in a file as if it had just been compiled.
-
-  Raises:
-    OSError: the file cannot be read.
-    ValueError: it is not an image, is truncated or has another bit flipped.
-  """
-  from hpmoe.backend_ascend import compiler
-  from hpmoe.backend_ascend.taskflow import flow as flow_lib
-  from hpmoe.backend_ascend.taskflow import image as image_lib
-  from hpmoe.backend_ascend.taskflow.proofs import proofs
-
-  try:
-    image = image_lib.Image(pathlib.Path(path).read_bytes())
-  except ValueError as error:
-    raise cli.UsageError(f'check: {path}: {error}') from error
-  flow = flow_lib.Flow(
-    config=image.config,
-    policy=image.policy,
-    options=image.options,
-    direction=image.direction,
-    **image.tables,
-  )
-  return compiler.Compiled(image, flow, proofs.prove(image))
-
-
-def _check_image(f: flags.FlagValues) -> int:
-  for name in sorted(f):
-    if f[name].present and name not in ('check', 'json'):
-      raise cli.UsageError(
-        f'{name}: expected none beside --check={f.check}, got '
-        f'{cli.text(f[name].value)}'
-      )
-  loaded = _load_image(f.check)
-  summary = loaded.summary()
-  cli.write_json(f.json, summary)
-  _print_summary(summary)
-  for violation in loaded.proof.violations:
-    print(violation.text)
-  return cli.PARITY if loaded.proof.proved else cli.NO_PARITY
-
-
 def _compile(f: flags.FlagValues) -> int:
-  if f.check is None:
-    return _compile_layer(f)
-  cli.check_writable('json', f.json)
-  return _check_image(f)
-
-
-def _compile_layer(f: flags.FlagValues) -> int:
   import time
 
   from hpmoe.backend_ascend import compiler
@@ -137,14 +85,11 @@ def _compile_layer(f: flags.FlagValues) -> int:
 
 def _print_summary(summary: dict) -> None:
   proofs = {
-    rule['name']: f'{_OUTCOME[rule["proved"]]}, {rule["checked"]} checked'
+    rule['name']: f'proved, {rule["checked"]} checked'
     for rule in summary['proofs']
   }
   lines = _flat(summary | dict(proofs=proofs))
   print(text_table.text(('name', 'value'), lines))
-
-
-_OUTCOME = {True: 'proved', False: 'refused'}
 
 
 def _flat(content, prefix: str = '') -> list[tuple[str, str]]:
@@ -167,11 +112,8 @@ COMMAND = cli.Command(
     'hpmoe compile --direction=backward --chain_rows=1024',
     'hpmoe compile --preset=small --dtype=bf16 --target=ascend',
     'hpmoe compile --preset=ep16 --dtype=bf16 --schedule=ep16.schedule',
-    'hpmoe compile --check=flow.img',
   ),
   _define_compile,
   _compile,
-  '0 the image is proved, '
-  '1 a proof of --check is refused, '
-  '2 the request was wrong or the image is damaged',
+  '0 the image is proved, 2 the request was wrong',
 )

@@ -16,7 +16,6 @@ import pytest
 
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import table
 from hpmoe.parity_tests.candidates import tasks
@@ -519,77 +518,13 @@ def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
     assert name in out
 
 
-@pytest.fixture(name='image', scope='module')
-def image_file(tmp_path_factory):
-  path = tmp_path_factory.mktemp('image') / 'flow.img'
-  code = _main(f'compile --preset=tiny --ranks=2 --out={path}')
-  assert code == cli.PARITY
-  return path
-
-
-class TestImageOfAFile:
-  def test_an_image_is_proved_with_the_lines_of_its_compilation(
-    self, capsys, image, tmp_path
-  ):
-    _main(f'compile --preset=tiny --ranks=2 --json={tmp_path / "made.json"}')
-    made = capsys.readouterr().out.splitlines()
-
-    code = _main(f'compile --check={image} --json={tmp_path / "read.json"}')
-
-    read = capsys.readouterr().out.splitlines()
-    assert code == cli.PARITY
-    different = {line.split()[0] for line in set(made) ^ set(read)}
-    # A lossless capacity is resolved in an image; no time is spent compiling.
-    assert different <= {'config.capacity', 'compile_seconds'}, different
-    proofs = json.loads((tmp_path / 'read.json').read_text())['proofs']
-    assert proofs and all(rule['proved'] for rule in proofs)
-
-  def test_a_damaged_image_is_refused(self, capsys, image, tmp_path):
-    path, whole = tmp_path / 'damaged.img', image.read_bytes()
-    damaged = [whole[:keep] for keep in (0, 3, 100, 5000, -1)]
-    for share in (0.0, 0.001, 0.3, 0.6, 0.999):
-      flipped = bytearray(whole)
-      flipped[int(share * len(whole))] ^= 4
-      damaged.append(flipped)
-    for data in damaged:
-      path.write_bytes(data)
-      said = _refused(capsys, f'compile --check={path}')
-      assert said.startswith(f'hpmoe compile: check: {path}: ')
-
-  def test_a_flow_that_is_not_proved_fails(self, capsys, image, tmp_path):
-    # Given an image that is sealed, but whose first wait is for one more,
-    blob = bytearray(image.read_bytes())
-    waits = image_lib.tables(blob)['waits']
-    waits['threshold'][0] += 1
-    path = tmp_path / 'deadlock.img'
-    path.write_bytes(image_lib.seal(blob))
-
-    # when it is proved, then a rule is refused, by name.
-    assert _main(f'compile --check={path}') == cli.NO_PARITY
-    assert 'refused' in capsys.readouterr().out
-
-  @pytest.mark.parametrize('name', ['absent.img', '.'])
-  def test_an_unreadable_file_is_named(self, capsys, tmp_path, name):
-    said = _refused(capsys, f'compile --check={tmp_path / name}')
-
-    assert f'{tmp_path / name}: expected a file to use' in said
-
-  def test_an_image_excludes_what_describes_another(self, capsys, image):
-    for option in ('--out=x.img', '--preset=tiny', '--row_block=16'):
-      said = _refused(capsys, f'compile --check={image} {option}')
-      name, value = option.removeprefix('--').split('=')
-      assert f'{name}: expected none beside --check={image}' in said
-      assert said.endswith(f'got {value}\n')
-
-
 @pytest.mark.parametrize('placement', precision.LAUNCHED)
 @pytest.mark.parametrize('chain', ('', '--chain_rows=16'))
 def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
-  # Given an image of the backward pass, when it is proved from its file,
-  image, path = tmp_path / 'flow.img', tmp_path / 'out.json'
-  asked = f'--direction=backward --placement={placement} --out={image} {chain}'
+  # Given an image of the backward pass, when it is compiled,
+  path = tmp_path / 'out.json'
+  asked = f'--direction=backward --placement={placement} --json={path} {chain}'
   assert _main(f'compile --preset=tiny --row_block=16 {asked}') == cli.PARITY
-  assert _main(f'compile --check={image} --json={path}') == cli.PARITY
 
   # then its heap is the gradients between dy and the results, row headers,
   # counters, and what is handed on in float32.

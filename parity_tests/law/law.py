@@ -29,6 +29,7 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.law import law_table
 from hpmoe.parity_tests.law import law_tally
+from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import storage
@@ -43,9 +44,6 @@ _COUNTS = dict(
   edges='num_edges',
   edges_last='num_edges_seen',
 )
-MOST_BYTES = 4 << 30  # of memory for the weights, or one image's schedules
-# Read, made, expected and got, each in float32.
-_WEIGHT_BYTES = 16
 
 Progress = Callable[[str], None]
 Tensors = Mapping[str, np.ndarray]
@@ -168,10 +166,12 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
 
   Raises:
     ValueError: the plan names something that does not exist, or a layer that
-      takes more than `MOST_BYTES`.
+      takes more memory than there is.
     candidates.CandidateError: a launch ended early.
   """
-  _refuse_large_weights(plan)
+  shape = presets.config(presets.get(plan.preset), plan.ranks, plan.tokens)
+  policy = precision.PrecisionPolicy(plan.sums[0][0])
+  memory.check(memory.bytes_needed(shape, policy, 'both'), 'launch')
   rows: list[law_table.Row] = []
   schedules: list[law_table.Schedules] = []
   for dtype, order in plan.sums:
@@ -179,7 +179,10 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
     if not schedules:  # before the long part: all dtypes have the same tasks
       for direction in plan.directions:
         (which,) = passes.of(direction)
-        _refuse_many_tasks(plan, which, made)
+        for options in plan.options():
+          image = compile_image(which, made, options)
+          needed = coverage_lib.needed_bytes(image)
+          memory.check(needed, f'list of schedules of the {direction} pass')
     for direction in plan.directions:
       (which,) = passes.of(direction)
       start = time.perf_counter()
@@ -189,43 +192,6 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
       schedules.append(dataclasses.replace(seen, seconds=seconds))
   launches = sum(seen.launches for seen in schedules)
   return law_table.Table(tuple(rows), tuple(schedules), launches)
-
-
-def _refuse_large_weights(plan: Plan) -> None:
-  """Refuses weights that do not fit, before they are made.
-
-  Raises:
-    ValueError: names how much they take.
-  """
-  config = presets.config(presets.get(plan.preset), plan.ranks, plan.tokens)
-  weights = 3 * config.num_experts * config.d_model * config.d_ff
-  _refuse_beyond(_WEIGHT_BYTES * weights, f'{weights} weights')
-
-
-def _refuse_many_tasks(
-  plan: Plan, which: passes.Pass, made: inputs_lib.LayerInputs
-) -> None:
-  """Refuses a layer with more schedules than memory is there to follow.
-
-  Raises:
-    ValueError: names the first granularity of which that is so.
-  """
-  for options in plan.options():
-    image = compile_image(which, made, options)
-    _refuse_beyond(
-      coverage_lib.needed_bytes(image),
-      f'{len(image.tables["tasks"])} tasks of direction {which.name} in row '
-      f'blocks of {options.row_block} with {options.num_aic}x'
-      f'{options.num_aiv} workers',
-    )
-
-
-def _refuse_beyond(needed: int, what: str) -> None:
-  if needed > MOST_BYTES:
-    raise ValueError(
-      'preset: expected a layer that law follows in '
-      f'{MOST_BYTES / 2**30:.3g} GiB, got {needed / 2**30:.3g} GiB for {what}'
-    )
 
 
 def make_inputs(
