@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 import dataclasses
-import hashlib
 import pathlib
 
 import numpy as np
@@ -102,8 +101,3 @@ def read(case: Case, folder: pathlib.Path) -> dict[str, np.ndarray]:
 def here(case: Case) -> dict[str, np.ndarray]:
   """Returns what a launch on this machine gives."""
   return runtime.launch(case.image, case.inputs)
-
-
-def digest(array: np.ndarray) -> str:
-  """Returns the first 16 hexadecimal digits of SHA-256 of an array's bytes."""
-  return hashlib.sha256(array.tobytes()).hexdigest()[:16]

@@ -11,8 +11,7 @@ Exit code 0: the same bits.
 3: a launch there did not end as it should.
 """
 
-from collections.abc import Iterable, Sequence
-import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 import itertools
 import os
 import pathlib
@@ -27,7 +26,6 @@ from absl import app
 from absl import flags
 import numpy as np
 
-from hpmoe.parity_tests.case import passes
 from hpmoe.tools.arm import cases as cases_lib
 
 _COMPILER = flags.DEFINE_string(
@@ -43,37 +41,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 THREADS = (0, 3)  # 0: the serial launch
 
 
-class RequestError(Exception):
-  """What was asked for cannot be had."""
-
-
-class LaunchError(Exception):
-  """A launch on the other machine failed."""
-
-
-@dataclasses.dataclass
-class Row:
-  """One result of one layer, data, pass and dtype.
-
-  Attributes:
-    case, tensor: which.
-    digest: of its bytes here.
-    launches: compared.
-    others: what differs, a line for each launch.
-  """
-
-  case: str
-  tensor: str
-  digest: str
-  launches: int = 0
-  others: list[str] = dataclasses.field(default_factory=list)
-
-
 def require(command: str) -> None:
-  """Raises RequestError where a program is not installed."""
+  """Raises ValueError where a program is not installed."""
   program = shlex.split(command)[0]
   if shutil.which(program) is None:
-    raise RequestError(
+    raise ValueError(
       f'{program}: expected a cross compiler and an emulator of ARM64. '
       'On Debian: apt-get install g++-aarch64-linux-gnu qemu-user'
     )
@@ -83,7 +55,7 @@ def build(compiler: str, folder: pathlib.Path, jobs: int) -> pathlib.Path:
   """Returns `launch_files`, built for ARM64.
 
   Raises:
-    RequestError: it cannot be built.
+    ValueError: it cannot be built.
   """
   beside = str(pathlib.Path(sys.executable).parent)  # cmake and ninja
   path = os.pathsep.join([beside, os.environ.get('PATH', '')])
@@ -100,7 +72,7 @@ def build(compiler: str, folder: pathlib.Path, jobs: int) -> pathlib.Path:
       text=True,
     )
     if done.returncode:
-      raise RequestError(f'{command}: {(done.stdout + done.stderr)[-2000:]}')
+      raise ValueError(f'{command}: {(done.stdout + done.stderr)[-2000:]}')
   return folder / 'launch_files'
 
 
@@ -108,11 +80,11 @@ def call(*command: str | os.PathLike[str]) -> str:
   """Returns what a program prints.
 
   Raises:
-    LaunchError: it failed.
+    RuntimeError: it failed.
   """
   done = subprocess.run(command, capture_output=True, text=True)
   if done.returncode:
-    raise LaunchError(
+    raise RuntimeError(
       f'exit code {done.returncode}: {done.stderr.strip()[-500:]}'
     )
   return done.stdout
@@ -129,30 +101,23 @@ def difference(here: np.ndarray, there: np.ndarray) -> str:
 
 
 def compare(
-  case: cases_lib.Case,
-  expected: dict[str, np.ndarray],
-  got: dict[str, np.ndarray],
-  how: str,
-  rows: dict[str, Row],
-) -> None:
-  """Adds a launch to the rows of its case, by tensor."""
-  for name, array in expected.items():
-    row = rows.setdefault(name, Row(case.name, name, cases_lib.digest(array)))
-    row.launches += 1
-    found = 'not made'
-    if name in got:
-      found = difference(array, got[name])
-    if found:
-      row.others.append(f'{how}: {found}')
+  expected: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]
+) -> list[str]:
+  """Returns a line for each tensor of a launch that differs."""
+  found = {
+    name: difference(array, got[name]) if name in got else 'not made'
+    for name, array in expected.items()
+  }
+  return [f'{name}: {how}' for name, how in found.items() if how]
 
 
 def try_cases(
   runner: Sequence[str | os.PathLike[str]],
   isas: Iterable[str],
   group: Sequence[cases_lib.Case],
-) -> list[Row]:
-  """Returns a row for each tensor of cases of one name."""
-  rows: dict[str, Row] = {}
+) -> tuple[int, list[str]]:
+  """Returns how many tensors of some cases were compared, and what differs."""
+  compared, lines = 0, []
   with tempfile.TemporaryDirectory() as out:
     folders = [pathlib.Path(out) / str(i) for i in range(len(group))]
     for case, folder in zip(group, folders):
@@ -161,26 +126,12 @@ def try_cases(
     for isa, threads in itertools.product(isas, THREADS):
       call(*runner, isa, str(threads), *folders)
       for i, (case, folder) in enumerate(zip(group, folders)):
-        got = cases_lib.read(case, folder)
-        compare(
-          case, expected[i], got, f'{isa}, threads {threads}, image {i}', rows
-        )
-  return list(rows.values())
-
-
-def told(rows: Sequence[Row]) -> list[str]:
-  """Returns a line for each result, and for each tensor that differs."""
-  results = {n for w in (passes.FORWARD, passes.BACKWARD) for n in w.results}
-  lines = []
-  for row in rows:
-    if row.tensor in results or row.others:
-      said = f'{len(row.others)} DIFFER' if row.others else 'the same'
-      lines.append(
-        f'{row.case:56} {row.tensor:14} {row.digest}  {row.launches} launches: '
-        f'{said}'
-      )
-    lines += [f'  {other}' for other in row.others[:3]]
-  return lines
+        compared += len(expected[i])
+        lines += [
+          f'{isa}, threads {threads}, image {i}: {line}'
+          for line in compare(expected[i], cases_lib.read(case, folder))
+        ]
+  return compared, lines
 
 
 def run() -> int:
@@ -193,16 +144,16 @@ def run() -> int:
   )
   runner = [*shlex.split(_EMULATOR.value), str(binary)]
   isas = call(*runner, 'list').split()
-  rows: list[Row] = []
-  for _, group in itertools.groupby(cases_lib.cases(), lambda c: c.name):
-    made = try_cases(runner, isas, list(group))
-    print('\n'.join(told(made)), flush=True)
-    rows += made
-  others = sum(bool(row.others) for row in rows)
+  compared, others = 0, 0
+  for name, group in itertools.groupby(cases_lib.cases(), lambda c: c.name):
+    count, lines = try_cases(runner, isas, list(group))
+    compared, others = compared + count, others + len(lines)
+    said = f'{len(lines)} DIFFER' if lines else 'the same'
+    print('\n  '.join([f'{name:56} {count} tensors: {said}', *lines[:9]]))
+    sys.stdout.flush()
   print(
-    f'arm: {"parity" if not others else "NO parity"}: {len(rows)} tensors by '
-    f'{", ".join(isas)}, {sum(r.launches for r in rows)} comparisons, '
-    f'{others} tensors differ from x86-64 '
+    f'arm: {"NO parity" if others else "parity"}: {compared} comparisons by '
+    f'{", ".join(isas)}, {others} tensors differ from x86-64 '
     f'({time.monotonic() - start:.0f} s, emulated: no timing)'
   )
   return 1 if others else 0
@@ -213,12 +164,9 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f'expected flags only, got {argv[1:]}')
   try:
     sys.exit(run())
-  except RequestError as error:
+  except (ValueError, RuntimeError) as error:
     print(f'arm: {error}', file=sys.stderr)
-    sys.exit(2)
-  except LaunchError as error:
-    print(f'arm: {error}', file=sys.stderr)
-    sys.exit(3)
+    sys.exit(2 if isinstance(error, ValueError) else 3)
 
 
 if __name__ == '__main__':

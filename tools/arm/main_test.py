@@ -14,7 +14,7 @@ ONE = law.Plan(ranks=2, dtypes=('bfloat16',), layouts=((1, 1),))
 
 
 def test_a_missing_program_is_named_with_what_installs_it():
-  with pytest.raises(main.RequestError, match='no-such-g.*apt-get install g'):
+  with pytest.raises(ValueError, match='no-such-g.*apt-get install g'):
     main.require('no-such-g++ -O2')
 
 
@@ -29,12 +29,8 @@ def test_a_tensor_that_was_not_made_there_differs():
   (case, *_) = cases.cases((ONE,))
   expected = cases.here(case)
   got = {name: a for name, a in expected.items() if name != 'y'}
-  rows: dict[str, main.Row] = {}
-
-  main.compare(case, expected, got, 'neon', rows)
-
-  assert [n for n, row in rows.items() if row.others] == ['y']
-  assert 'neon: not made' in '\n'.join(main.told(list(rows.values())))
+  assert main.compare(expected, expected) == []
+  assert main.compare(expected, got) == ['y: not made']
 
 
 def test_what_is_written_has_the_size_that_the_image_says(tmp_path):
@@ -53,8 +49,8 @@ def test_a_layer_tells_the_orders_apart():
   y = {}
   for order in precision.ACCUMULATION_ORDERS:
     plan = dataclasses.replace(deep, accumulation_orders=(order,))
-    y[order] = cases.digest(cases.here(next(cases.cases((plan,))))['y'])
-  assert len(y) == len(set(y.values())) == 2, y
+    y[order] = cases.here(next(cases.cases((plan,))))['y'].tobytes()
+  assert len(y) == len(set(y.values())) == 2
 
 
 def test_subnormal_inputs_are_subnormal():
