@@ -88,17 +88,22 @@ class Lever:
     mine: what it does, in a word.
     without: what the published system has.
     pull: the layer with it.
-    hint: what its share is worth; '': nothing is to be added.
+    hint: what its share is worth.
   """
 
   mine: str
   without: str
   pull: Callable[[tuner.Layer], tuner.Layer]
-  hint: str = ''
+  hint: str
 
 
 LEVERS: Mapping[str, Lever] = {
-  'write_out': Lever('beside', 'behind', _beside),
+  'write_out': Lever(
+    'beside',
+    'behind',
+    _beside,
+    'that it overlaps is assumed of our device source',
+  ),
   'placement': Lever(
     'spread', 'by number', _spread, 'chosen on the routing that is timed'
   ),
@@ -106,7 +111,7 @@ LEVERS: Mapping[str, Lever] = {
     'int8',
     'storage',
     _quantised,
-    'other numbers, and modelled only: our flow has no tasks of int8',
+    'other numbers; our flow has no tasks of int8',
   ),
 }
 

@@ -323,12 +323,12 @@ def _levers(layer, found) -> str:
   if not rows:
     return '\n'.join(['no lever helps', *goals])
   for row in found['levers']:
-    if hint := levers.LEVERS[row.choice].hint:
-      gains = ', '.join(
-        f'{published.total(name) / row.seconds[name]:.3f}x without it'
-        for name in layer.cases
-      )
-      goals.append(f'{row.choice}: {hint}; {gains}')
+    hint = levers.LEVERS[row.choice].hint
+    gains = ', '.join(
+      f'{published.total(name) / row.seconds[name]:.3f}x without it'
+      for name in layer.cases
+    )
+    goals.append(f'{row.choice}, modelled only: {hint}; {gains}')
   return '\n'.join([text_table.text(heading, rows), '', *goals])
 
 

@@ -43,7 +43,8 @@ def test_writes_what_check_and_law_run(tmp_path, capsys):
     assert found['peak'][case]['seconds'] <= found['bound'][case]['seconds']
     for lever in found['levers']:
       assert lever['seconds'][case] > 0 < total
-      assert levers.LEVERS[lever['choice']].hint in told
+      hint = levers.LEVERS[lever['choice']].hint
+      assert f'{lever["choice"]}, modelled only: {hint}; ' in told
   best = found['best']['simulated']['balanced']
   assert sum(best.values()) <= sum(
     found['confirmed']['simulated']['balanced'].values()

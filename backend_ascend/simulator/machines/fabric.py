@@ -87,6 +87,14 @@ class Fabric:
     default_factory=dict
   )
 
+  def named(self) -> set[str]:
+    """Returns the figures that links, routes and switches name."""
+    links = self.classes.values()
+    names = {name for c in links for name in (c.capacity, c.factor)}
+    names |= {c.owner for c in links} - {'rank'}
+    names |= {n for r in self.routes for n in (r.latency, r.within) if n}
+    return names | set(self.switch.values())
+
   def switched(self) -> dict[str, float]:
     """Returns what its switches are described by; empty without."""
     return {name: self.figures[figure] for name, figure in self.switch.items()}

@@ -191,10 +191,8 @@ def parse(data: collections.abc.Mapping, where: str) -> Machine:
     figures.setdefault(name, Figure(0.0, UNITS[name], 'published', meaning))
   classes, routes = _fabric(where, data['fabric'])
   switch = _switch(where, data['fabric'].get('switch', {}))
-  used = {n for c in classes.values() for n in (c.capacity, c.factor)}
-  used |= {c.owner for c in classes.values()} - {'rank'}
-  used |= {n for r in routes for n in (r.latency, r.within) if n}
-  used |= set(switch.values()) | set(data['fabric'].get('flows', ()))
+  fabric = fabric_lib.Fabric(classes, routes, _values(figures), switch)
+  used = fabric.named() | set(data['fabric'].get('flows', ()))
   for name in sorted({*UNITS, *used} - set(figures)):
     raise ValueError(f'{where}: expected a figure {name!r}, got none')
   for name in sorted(set(figures) - {*UNITS, *used}):
@@ -206,7 +204,6 @@ def parse(data: collections.abc.Mapping, where: str) -> Machine:
         f'{where}: figure {name!r}: expected unit {wanted!r}, got {unit!r}'
       )
   _check_values(where, figures)
-  fabric = fabric_lib.Fabric(classes, routes, _values(figures), switch)
   return Machine(data['name'], data['about'], figures, fabric)
 
 

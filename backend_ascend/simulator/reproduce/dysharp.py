@@ -211,26 +211,28 @@ def _growth(machine, tell) -> dict[str, float]:
   return values
 
 
+def _run_rows(machines: witness_lib.Machines, tell) -> dict[str, float]:
+  machine = machines[MACHINE]
+  copies = flows.distinct(LAYERS['L-8'])
+  return _gains(_timed(machine, tell), machine) | {
+    _SHARE: _share(machine),
+    _USELESS: 100 * (LAYERS['L-8'].ranks - 1 - copies) / copies,
+    _PAYLOAD: 100 * payload(machine),
+  }
+
+
 def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
   machine = machines[MACHINE]
-  values = _gains(_timed(machine, tell), machine)
-  tell('shares and parts')
+  values = _run_rows(machines, tell) | _growth(machine, tell)
+  tell('parts')
   small = LAYERS['S-8']
   basic = flows.dysharp(small, machine, flows.Parts(fused=False))
   fusion = flows.dysharp(small, machine, flows.Parts(many=False))
-  copies = flows.distinct(LAYERS['L-8'])
-  return (
-    values
-    | _growth(machine, tell)
-    | {
-      _SHARE: _share(machine),
-      _USELESS: 100 * (LAYERS['L-8'].ranks - 1 - copies) / copies,
-      _PAYLOAD: 100 * payload(machine),
-      _IDEAL: of_ideal(LAYERS['M-8'], machine),
-      _BASIC: flows.deepep(small, machine).total / basic.total,
-      _FUSION: flows.comet(small, machine).total / fusion.total,
-    }
-  )
+  return values | {
+    _IDEAL: of_ideal(LAYERS['M-8'], machine),
+    _BASIC: flows.deepep(small, machine).total / basic.total,
+    _FUSION: flows.comet(small, machine).total / fusion.total,
+  }
 
 
 def _copies(of: flows.Layer) -> float:
@@ -303,6 +305,7 @@ WITNESS = witness_lib.Witness(
   rows=tuple(_rows()),
   run=_run,
   run_fitted=_run_fitted,
+  run_rows=_run_rows,
   roofline=_roofline,
   fits=(
     witness_lib.Fit(MACHINE, 'cube_efficiency', _SHARE_ROW, value=1.0659235),

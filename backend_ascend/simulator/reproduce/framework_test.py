@@ -7,6 +7,7 @@ import pytest
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import fit
+from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import score
 from hpmoe.backend_ascend.simulator.reproduce import sensitivity
@@ -364,7 +365,7 @@ def test_sensitivity_changes_each_assumed_figure_and_no_other():
   assert [(e.figure, e.factor) for e in effects] == [
     (name, factor) for name in assumed for factor in (0.5, 2.0)
   ]
-  assert len(told) == len(effects)
+  assert len(told) == 1 + len(effects)
   for effect in effects:
     if effect.refused:
       assert effect.changes is None
@@ -375,6 +376,33 @@ def test_sensitivity_changes_each_assumed_figure_and_no_other():
     if effect.figure != 'put_head':
       moved = 0
     assert effect.changes['late'] == pytest.approx(moved)
+
+
+@pytest.mark.parametrize('remembered', [False, True])
+def test_sensitivity_runs_what_a_row_may_read(remembered):
+  # Given rows that read one assumed figure, of a machine that they changed,
+  # when each is changed, then only that and those that the fabric names are
+  # run; and all, of rows that a memo knows by all figures.
+  runs = []
+
+  def late(case, machine):
+    return machine.with_figures(hbm=1e12)[case]
+
+  known = layers.once(late) if remembered else late
+
+  def run(machines, tell):
+    runs.append(machines[_MACHINE].changed)
+    return _run(machines, tell) | {'late': known('signal', machines[_MACHINE])}
+
+  witness = _witness(run=run)
+  machines = witness.load()
+  values = witness.simulate(machines, _silent)
+  effects = sensitivity.effects(witness, machines, values, _silent)
+  ran = {name for changed in runs for name in changed}
+  read = {'put_head', 'signal'} | machines[_MACHINE].fabric.named()
+  assumed = {effect.figure for effect in effects if not effect.refused}
+  assert ran == (assumed if remembered else assumed & read)
+  assert ran > {'put_head', 'signal'}
 
 
 def test_sensitivity_runs_nothing_that_only_claims_ask_for():

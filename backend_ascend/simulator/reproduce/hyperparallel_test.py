@@ -74,6 +74,29 @@ def test_a_hot_rank_takes_longer(machine):
   assert times[1] > 2 * times[0]
 
 
+def test_a_window_explains_two_hops(machine):
+  # Given nodes of 8 dies, and of a put no more on its way than over one hop,
+  # when the table is simulated, then over two hops an AIV has window over
+  # latency, 3.04 GB/s; EP4 and EP8, which are one node, have the same bits; and
+  # errors are those that `--hypotheses` prints.
+  (window,) = (v for v in hyperparallel.WITNESS.variants if '8 dies' in v.text)
+  taken = window.witness.run.__self__
+  held_up = machine.with_figures(**taken.figures)
+  a, b = held_up['aiv_window'] / held_up['far_latency'], held_up['aiv_link']
+  assert (a, b) == (pytest.approx(3.036e9, rel=1e-3), machine['aiv_link'])
+  machines = window.witness.load()
+  plain = dict(hyperparallel.Hypotheses().run(machines, print))
+  values = window.witness.simulate(machines, print)
+  moved = {name for name in values if values[name] != plain[name]}
+  assert moved == {
+    name for name in values if 'EP16' in name and 'baseline' not in name
+  }
+  groups = score.score(window.witness, values, machines).groups
+  errors = {group.name: f'{group.mean_error:.2%}' for group in groups}
+  assert errors == dict(latency='1.13%', speedup='1.10%')
+  assert all(group.holds for group in groups)
+
+
 def test_what_depends_on_one_machine_is_run_once():
   # Given a memoised function, when it is called again with the same figures,
   # then it is not run, and with another figure it is.

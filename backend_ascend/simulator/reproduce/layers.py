@@ -132,7 +132,7 @@ def once(function):
 
   @functools.wraps(function)
   def call(case: Case, machine: machine_lib.Machine) -> float:
-    values = tuple(sorted((n, f.value) for n, f in machine.figures.items()))
+    values = tuple((name, machine[name]) for name in sorted(machine.figures))
     key = (case, machine.name, values)
     if key not in known:
       known[key] = function(case, machine)

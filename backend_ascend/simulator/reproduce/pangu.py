@@ -159,7 +159,7 @@ _KNOWN: dict[object, Any] = {}
 
 def _once(key: object, machine: machine_lib.Machine, make: Callable[[], Any]):
   """Returns what `make` does, made once for each key and values of figures."""
-  values = tuple(sorted((n, f.value) for n, f in machine.figures.items()))
+  values = tuple((name, machine[name]) for name in sorted(machine.figures))
   if (key, values) not in _KNOWN:
     _KNOWN[key, values] = make()
   return _KNOWN[key, values]

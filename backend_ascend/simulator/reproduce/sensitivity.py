@@ -1,7 +1,8 @@
 """What each assumed figure decides: halved and doubled, row by row.
 
 A figure that nobody published or measured is a guess.  A row that moves with
-it stands on that guess, and a reader should know.
+it stands on that guess, and a reader should know.  What no row
+reads is not run.
 """
 
 from collections.abc import Iterator
@@ -46,12 +47,27 @@ def assumed(machines: witness_lib.Machines) -> Iterator[tuple[str, str]]:
         yield name, figure
 
 
-def _changed(
-  described: machine_lib.Machine, figure: str, factor: float
-) -> machine_lib.Machine:
-  return described.with_figures(
-    **{figure: described.figures[figure].value * factor}
-  )
+@dataclasses.dataclass(frozen=True)
+class Watched(machine_lib.Machine):
+  """A machine that notes which of its figures are read, changed or not.
+
+  Attributes:
+    read: their names; all that the fabric names are among them.
+  """
+
+  read: set[str] = dataclasses.field(default_factory=set)
+
+  def __getitem__(self, name: str) -> float:
+    self.read.add(name)
+    return super().__getitem__(name)
+
+
+def watched(described: machine_lib.Machine) -> Watched:
+  fields = {
+    field.name: getattr(described, field.name)
+    for field in dataclasses.fields(described)
+  }
+  return Watched(**fields, read=set(described.fabric.named()))
 
 
 def _change(got: float, was: float) -> float:
@@ -60,11 +76,16 @@ def _change(got: float, was: float) -> float:
 
 def _effect(witness, machines, values, change) -> Effect:
   name, figure, factor = change
+  value = machines[name].figures[figure].value * factor
   try:
-    changed = machines | {name: _changed(machines[name], figure, factor)}
-    got = witness.simulate(changed, lambda text: None)
+    changed = machines[name].with_figures(**{figure: value})
+    if figure in machines[name].read:
+      got = witness.simulate(machines | {name: changed}, lambda text: None)
+    else:
+      got = values
   except ValueError as error:
     return Effect(name, figure, factor, None, {}, str(error))
+  scored = score_lib.score(witness, got, machines | {name: changed})
   return Effect(
     name,
     figure,
@@ -72,10 +93,7 @@ def _effect(witness, machines, values, change) -> Effect:
     {
       row.name: _change(got[row.name], values[row.name]) for row in witness.rows
     },
-    {
-      g.name: g.mean_error
-      for g in score_lib.score(witness, got, changed).groups
-    },
+    {g.name: g.mean_error for g in scored.groups},
   )
 
 
@@ -94,6 +112,8 @@ def effects(
     tell: is told the figure that was done.
   """
   witness = witness.of_rows()
+  machines = {name: watched(described) for name, described in machines.items()}
+  witness.simulate(machines, tell)
   changes = [
     (name, figure, factor)
     for name, figure in assumed(machines)
