@@ -62,7 +62,7 @@ class TestCheck:
 
 class TestFaults:
   def test_are_planted_and_located(self, monkeypatch, capsys):
-    # One of each way to plant: descriptor, load, unit, store.
+    # Of order by another image, of values by what is stored.
     some = ('early_signal', 'stale_row', 'narrow_accumulator', 'zero_output')
     table = tuple(
       spec

@@ -21,6 +21,8 @@ from hpmoe.reference.contract import tensors
 
 Kind = layout.Kind
 Direction = layout.Direction
+# Of these the work stays right; when it is done, or announced, does not.
+OF_ORDER = ('missing_wait', 'missing_signal', 'early_signal', 'skipped_wait')
 _PUTS = layout.kinds(layout.Form.SLICE_PUT)
 _PUTS_HOME = layout.kinds(layout.Form.HOME_PUT)
 _RELAYS = layout.kinds(layout.Form.RELAY_TILE)

@@ -179,6 +179,23 @@ void DeviceMemory::Begin(const std::vector<uint64_t>& image) {
   }
 }
 
+bool DeviceMemory::CopyIn(uint64_t begin, uint64_t bytes) const {
+  for (int b = 0; b < kNumBuffers; ++b) {
+    const uint64_t size = IsWritten(header_, b) ? BytesOfRank(header_, b) : 0;
+    for (int32_t rank = 0; rank < header_.num_ranks; ++rank) {
+      const auto first = reinterpret_cast<uint64_t>(args_[rank]->buffers[b]);
+      if (begin < first || begin + bytes > first + size) continue;
+      auto* const to = reinterpret_cast<char*>(begin);
+      const char* const from = static_cast<const char*>(tensors_.buffers[b]) +
+                               rank * size + (begin - first);
+      const bool differ = std::memcmp(to, from, bytes) != 0;
+      std::memcpy(to, from, bytes);
+      return differ;
+    }
+  }
+  return false;
+}
+
 void DeviceMemory::CopyOut() const {
   for (int b = 0; b < kNumBuffers; ++b) {
     if (IsWritten(header_, b)) CopyBuffer(b);

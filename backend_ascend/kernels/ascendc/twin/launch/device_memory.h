@@ -41,6 +41,10 @@ class DeviceMemory {
     return ranges_;
   }
 
+  // Copies what the tensors hold to where a task has written bytes of them;
+  // whether they differ.
+  bool CopyIn(uint64_t begin, uint64_t bytes) const;
+
   // Copies what tasks wrote into the tensors, which arrive zeroed: past a
   // rank's last valid row they stay so, but for what was written there.
   void CopyOut() const;

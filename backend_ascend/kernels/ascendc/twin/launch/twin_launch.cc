@@ -9,7 +9,6 @@
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/modules.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/changed_image.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/device_memory.h"
-#include "backend_ascend/kernels/ascendc/twin/launch/twin_faults.h"
 #include "backend_ascend/kernels/rows.h"
 
 // The kernel of megakernel.cc.
@@ -60,8 +59,7 @@ class Session {
       : view_(view),
         options_(options),
         memory_(view, plan, tensors, options.deadline_us,
-                FaultyImageSlack(*view.header)),
-        faulty_(view, plan, memory_, options.fault) {}
+                FaultyImageSlack(*view.header)) {}
 
   // Appends what the launch of an image did to the report; whether all is well.
   bool Run(const std::vector<uint64_t>& image, bool first, TwinReport* report) {
@@ -81,9 +79,9 @@ class Session {
       if (empty && !first) range.kind = ascend_twin::GlobalKind::kFilled;
     }
     SetModes(options_, &spec);
-    if (options_.fault.task >= 0) {
+    if (options_.fault.task >= 0 && !IsOrderFault(options_.fault.kind)) {
       spec.on_issue = [this](int64_t tag, ascend_twin::Instruction* issued) {
-        faulty_.OnIssue(tag, issued);
+        if (tag == options_.fault.task) Spoil(issued);
       };
     }
     const ascend_twin::LaunchResult result = ascend_twin::Launch(spec);
@@ -94,7 +92,7 @@ class Session {
     append(result.counts, &report->counts);
     append(Ends(), &report->ends);
     report->cycles += result.cycles;
-    report->fault_changed |= faulty_.num_changed() > 0;
+    report->fault_changed |= fault_changed_;
     return result.ok();
   }
 
@@ -102,6 +100,20 @@ class Session {
   void CopyOut() const { memory_.CopyOut(); }
 
  private:
+  // What the instruction writes of a tensor is what the tensors hold there.
+  void Spoil(ascend_twin::Instruction* issued) {
+    issued->run = [this, writes = issued->writes, run = issued->run] {
+      run();
+      for (const ascend_twin::Span& span : writes) {
+        const bool global = span.memory == ascend_twin::Memory::kGm;
+        for (uint64_t row = 0; global && row < span.rows; ++row) {
+          fault_changed_ |=
+              memory_.CopyIn(span.begin + row * span.pitch, span.bytes);
+        }
+      }
+    };
+  }
+
   std::vector<CoreEnd> Ends() const {
     const ImageHeader& header = *view_.header;
     std::vector<CoreEnd> ends;
@@ -119,7 +131,7 @@ class Session {
   const ImageView& view_;
   const TwinOptions& options_;
   DeviceMemory memory_;
-  FaultyTask faulty_;
+  bool fault_changed_ = false;
   Code code_;
 };
 

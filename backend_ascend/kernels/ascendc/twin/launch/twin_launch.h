@@ -51,8 +51,10 @@ struct TwinReport {
   bool fault_changed = false;  // whether the fault made a difference
 };
 
-// Runs the image.  Buffers that tasks write must arrive zeroed.  The status
-// speaks of inputs only; the report of what the kernel did.
+// Runs the image.  Buffers that tasks write must arrive zeroed; with a fault
+// that is none of order, as a faulty launch left them: what the task stores is
+// replaced by what they hold there.  The status speaks of inputs only; the
+// report of what the kernel did.
 Status LaunchTwin(const ImageView& view, const LaunchTensors& tensors,
                   const TwinOptions& options, TwinReport* report);
 

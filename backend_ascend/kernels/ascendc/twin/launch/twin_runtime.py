@@ -120,7 +120,9 @@ def run(
     inputs: as of `runtime.launch`.
     modes: of the twin.
     deadline_s: of one wait, in the seconds of the modelled clock.
-    fault: a fault to plant.
+    fault: a fault to plant.  One of order is an image whose task waits or
+      signals otherwise; of any other the task's stores have the bits of the
+      host's launch with this fault.
 
   Raises:
     ValueError: an input does not fit the image, routing exceeds its capacity,
@@ -163,6 +165,8 @@ def _launch(image, inputs, modes, deadline_s, fault, native) -> Launched:
   read = arrays.inputs(image, inputs)
   names = arrays.outputs(image)
   outputs = arrays.zeros(image, tensors.PLAN + names)
+  if fault and fault.name not in faults.OF_ORDER:
+    outputs |= runtime.launch(image, inputs, fault=fault)
   report = native(
     np.frombuffer(memoryview(image), np.uint8),
     read,
