@@ -6,18 +6,53 @@ Sources: arXiv 2412.19437, section 2.1.1, for compressed keys and values, and
 the published code of each family.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hpmoe.models import operators
 from hpmoe.models import parameters
 from hpmoe.models import rope_numbers
 from hpmoe.models import routed as routed_lib
+from hpmoe.models import states
 from hpmoe.reference.contract import array_typing as at
 
 Params = operators.Params
 Run = operators.Run
-Entries = Mapping[str, Any]
+Entries = states.Entries
+
+
+def forward(
+  run: Run,
+  tokens: at.Int32[Any, 'B S'],
+  cache: states.Cache | None,
+  mtp: bool,
+) -> tuple[at.Float[Any, 'B S V'], states.Aux]:
+  """Returns the logits `[B, S, V]` of `tokens`, and what else was computed.
+
+  Args:
+    run: of this call.
+    tokens: `[B, S]` int32, in [0, vocab_size).
+    cache: of the tokens before, with room for these; None for none.
+    mtp: whether to compute `mtp_logits`.
+  """
+  embeddings = run.params['model.embed_tokens.weight']
+  hidden = run.between('model.embed_tokens', run.nn.embed(embeddings, tokens))
+  count = tokens.shape[1]
+  length, capacity, starts = 0, count, None
+  cached: Sequence[Entries | None] = (None,) * run.config.num_hidden_layers
+  if cache is not None:
+    length, capacity, starts = cache.length, cache.capacity, cache.starts
+    cached = cache.layers
+  seen = run.nn.seen(run.config, length, count, capacity, hidden.dtype, starts)
+  hidden_states, held, routed = stack(run, hidden, seen, cached)
+  if cache is not None:
+    cache = states.Cache(length + count, tuple(held), starts)
+  last, further = hidden_states[-1], None
+  if mtp:
+    number = run.config.num_hidden_layers
+    further, routed[number] = _mtp(run, tokens, last)
+  aux = states.Aux(tuple(hidden_states), routed, cache, further)
+  return logits(run, last), aux
 
 
 def stack(
@@ -83,7 +118,7 @@ def _feed_forward(
   run: Run, number: int, params: Params, x: at.Float[Any, 'B S D']
 ) -> tuple[at.Float[Any, 'B S D'], Any]:
   if not run.config.has_experts(number):
-    return run.nn.mlp(parameters.under(params, 'mlp'), x), None
+    return _mlp(run, parameters.under(params, 'mlp'), x), None
   block = parameters.under(params, run.config.family.block)
   y, routed = routed_lib.feed_forward(run, block, x)
   if run.config.shared_width:
@@ -91,11 +126,21 @@ def _feed_forward(
   return y, routed
 
 
+def _mlp(
+  run: Run, params: Params, x: at.Float[Any, 'B S D']
+) -> at.Float[Any, 'B S D']:
+  """Returns `down(silu(gate(x)) * up(x))`."""
+  nn = run.nn
+  gate = nn.linear(params, 'gate_proj', x).astype(nn.wide(x.dtype))
+  up = nn.linear(params, 'up_proj', x).astype(gate.dtype)
+  return nn.linear(params, 'down_proj', nn.gated(gate, up).astype(x.dtype))
+
+
 def _shared(
   run: Run, params: Params, x: at.Float[Any, 'B S D']
 ) -> at.Float[Any, 'B S D']:
   nn, family = run.nn, run.config.family
-  y = nn.mlp(parameters.under(params, family.shared), x)
+  y = _mlp(run, parameters.under(params, family.shared), x)
   if not family.shared_gate:
     return y
   wide = x.astype(nn.wide(x.dtype))
@@ -109,7 +154,7 @@ def logits(run: Run, hidden: at.Float[Any, 'B S D']) -> at.Float[Any, 'B S V']:
   return run.nn.linear(head, 'head', hidden)
 
 
-def mtp(
+def _mtp(
   run: Run,
   tokens: at.Int32[Any, 'B S'],
   hidden: at.Float[Any, 'B S D'],
@@ -171,10 +216,29 @@ def _turned(
   """Returns `x` with the part of each head that rotates turned."""
   nn, config = run.nn, run.config
   if config.rope_dim == x.shape[-1]:
-    return nn.rotate(x, seen.rope, config.rope_interleave)
+    return _rotated(run, x, seen.rope)
   turning, plain = nn.parts(x, config.rope_dim)
-  turned = nn.rotate(turning, seen.rope, config.rope_interleave)
+  turned = _rotated(run, turning, seen.rope)
   return nn.concat((turned, plain))
+
+
+def _rotated(
+  run: Run, x: at.Float[Any, 'B S H X'], rope: states.Rope
+) -> at.Float[Any, 'B S H X']:
+  """Returns `x` with each pair of its last axis turned.
+
+  Pairs are neighbours if `rope_interleave`, or half of X apart.  Either way the
+  first members of all pairs come out first: queries and keys are permuted
+  alike, so their products are the same.
+  """
+  values, half = x.astype(rope.cos.dtype), x.shape[-1] // 2
+  first, second = values[..., :half], values[..., half:]
+  if run.config.rope_interleave:
+    pairs = values.reshape(*x.shape[:-1], half, 2)
+    first, second = pairs[..., 0], pairs[..., 1]
+  cos, sin = (a.reshape(*a.shape[:-1], 1, half) for a in rope)
+  turned = (first * cos - second * sin, second * cos + first * sin)
+  return run.nn.concat(turned).astype(x.dtype)
 
 
 def _heads(
@@ -232,7 +296,7 @@ def _queries(
     queries = nn.linear(params, 'q_b_proj', low)
   queries = queries.reshape(*x.shape[:2], -1, config.qk_head_dim)
   plain, turning = nn.parts(queries, config.qk_nope_head_dim)
-  turned = nn.rotate(turning, seen.rope, config.rope_interleave)
+  turned = _rotated(run, turning, seen.rope)
   return nn.concat((plain, turned))
 
 
@@ -243,7 +307,7 @@ def _compressed(
   both = nn.linear(params, 'kv_a_proj_with_mqa', x)
   low, turning = nn.parts(both, config.kv_lora_rank)
   one_head = turning.reshape(*turning.shape[:2], 1, -1)
-  turned = nn.rotate(one_head, seen.rope, config.rope_interleave)
+  turned = _rotated(run, one_head, seen.rope)
   norm = params['kv_a_layernorm.weight']
   return {
     'compressed': nn.rms_norm(low, norm, config.family.latent_eps),

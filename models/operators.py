@@ -15,7 +15,7 @@ class Operators(NamedTuple):
   Attributes:
     linear: `(params, name, x)`: x times a weight, plus its bias if it has one.
     rms_norm: `(x, weight, eps)`.
-    mlp: `(params, x)`: a dense block.
+    gated: `(gate, up)`: silu(gate) times up.
     sigmoid: `(x)`.
     softmax: `(x)` along the last axis.
     best: `(scores, count)`: int32 places of the most along the last axis, the
@@ -30,7 +30,6 @@ class Operators(NamedTuple):
     concat: `(arrays)` along the last axis.
     broadcast: `(x, shape)`.
     without_last: `(x)`: `[B, S, D]` without the last token.
-    rotate: `(x, rope, interleave)`: positions, by head.
     attend: `(queries, keys, values, mask, scale)`, and `sinks` or None.
     seen: `(config, length, count, capacity, dtype)`: who sees whom.
     append: `(entries, new, length)`: of a cache.
@@ -38,7 +37,7 @@ class Operators(NamedTuple):
 
   linear: Callable[..., Any]
   rms_norm: Callable[..., Any]
-  mlp: Callable[..., Any]
+  gated: Callable[..., Any]
   sigmoid: Callable[..., Any]
   softmax: Callable[..., Any]
   best: Callable[..., Any]
@@ -51,7 +50,6 @@ class Operators(NamedTuple):
   concat: Callable[..., Any]
   broadcast: Callable[..., Any]
   without_last: Callable[..., Any]
-  rotate: Callable[..., Any]
   attend: Callable[..., Any]
   seen: Callable[..., Any]
   append: Callable[..., Any]

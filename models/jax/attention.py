@@ -1,31 +1,13 @@
 """Attention: its core, and grouped queries with norms, bias and a window."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import rope_numbers
+from hpmoe.models import states
 from hpmoe.models.jax import ops
-from hpmoe.models.jax import rope as rope_lib
 from hpmoe.reference.contract import array_typing as at
-
-
-class Seen(NamedTuple):
-  """Where the tokens of a call stand, and which tokens each of them sees.
-
-  Attributes:
-    length: `[]` int32, tokens before them.
-    rope: their rotations.
-    mask: `[S, C]`, true where token s sees token c, of all C that are held; of
-      each sequence, `[B, S, C]`, if they begin at tokens of their own.
-    near: the same in a layer with a sliding window, if any has.
-  """
-
-  length: at.Int32[at.Array, '']
-  rope: rope_lib.Rope
-  mask: at.Bool[at.Array, '*B S C']
-  near: at.Bool[at.Array, '*B S C']
 
 
 def seen(
@@ -35,32 +17,24 @@ def seen(
   capacity: int,
   dtype,
   starts: at.Int32[at.Array, 'B'] | None = None,
-) -> Seen:
+) -> states.Seen:
   """Returns what `count` tokens after `length` others see.
 
-  A token sees itself and those before it; with a sliding window, itself and
-  the `sliding_window` - 1 before it.
-
-  Args:
-    config: sizes and options.
-    length: `[]` int32, tokens before them.
-    count: S.
-    capacity: C, tokens that keys are held of, of which the last may be empty.
-    dtype: of the model.
-    starts: `[B]`, the first token of each sequence, whose position is 0 and
-      before which none is seen but by itself; None for 0.
+  Arguments as of `states.placed`; `dtype` is the model's.
   """
-  own = length + jnp.arange(count, dtype=jnp.int32)
-  every = jnp.arange(capacity, dtype=jnp.int32)
-  back = own[:, None] - every
-  masks = [back >= 0] * 2
-  if config.sliding_window is not None:
-    masks[1] = masks[1] & (back < config.sliding_window)
-  if starts is not None:
-    begun = every >= starts[:, None, None]
-    masks = [mask & begun | (back == 0) for mask in masks]
-    own = jnp.maximum(own - starts[:, None], 0)
-  return Seen(length, rope_lib.rotations(config, own, dtype), *masks)
+  own, masks = states.placed(jnp, config, length, count, capacity, starts)
+  return states.Seen(length, rotations(config, own, dtype), *masks)
+
+
+def rotations(
+  config: config_lib.ModelConfig, positions: at.Int[at.Array, '*B S'], dtype
+) -> states.Rope:
+  """Returns the rotations of `positions` for a model in `dtype`."""
+  wide = ops.wide(dtype)
+  turns = jnp.asarray(rope_numbers.frequencies(config), wide)
+  angles = positions.astype(wide)[..., None] * turns
+  factor = rope_numbers.amplitude(config.rope_scaling)
+  return states.Rope(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
 
 
 def attend(

@@ -5,38 +5,14 @@ attention keeps the compressed vector that both come from, and one rotated key
 for all heads: kv_lora_rank + qk_rope_head_dim numbers for a token and layer.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
+from hpmoe.models import states
 from hpmoe.reference.contract import array_typing as at
-
-Entries = Mapping[str, at.Array]
-
-
-class Cache(NamedTuple):
-  """What `decoder.forward` reads and returns.
-
-  Attributes:
-    length: `[]` int32, tokens held.
-    layers: of each layer, arrays `[B, capacity, ...]` by name.
-    starts: `[B]` int32, of each sequence its first token that is no padding;
-      None for 0.
-  """
-
-  length: at.Int32[at.Array, '']
-  layers: tuple[Entries, ...]
-  starts: at.Int32[at.Array, 'B'] | None = None
-
-  @property
-  def capacity(self) -> int:
-    """Tokens that there is room for."""
-    return next(iter(self.layers[0].values())).shape[1]
 
 
 def empty(
@@ -45,7 +21,7 @@ def empty(
   capacity: int,
   dtype,
   starts: np.ndarray | None = None,
-) -> Cache:
+) -> states.Cache:
   """Returns a cache of no tokens, with room for `capacity` of each of `batch`.
 
   Args:
@@ -53,19 +29,19 @@ def empty(
     batch: B.
     capacity: most tokens of a sequence.
     dtype: of the model.
-    starts: `[B]`, see `Cache`.
+    starts: `[B]`, see `states.Cache`.
   """
   layer = {
     name: jnp.zeros((batch, capacity, *shape), dtype)
     for name, shape in cache_room.shapes(config).items()
   }
   first = None if starts is None else jnp.asarray(starts, jnp.int32)
-  return Cache(jnp.int32(0), (layer,) * config.num_hidden_layers, first)
+  return states.Cache(jnp.int32(0), (layer,) * config.num_hidden_layers, first)
 
 
 def append(
-  entries: Entries, new: Entries, length: at.Int32[at.Array, '']
-) -> Entries:
+  entries: states.Entries, new: states.Entries, length: at.Int32[at.Array, '']
+) -> states.Entries:
   """Returns `entries` with `new` `[B, S, ...]` from token `length` on."""
   return {
     name: jax.lax.dynamic_update_slice_in_dim(
@@ -75,7 +51,7 @@ def append(
   }
 
 
-def check_room(cache: Cache, count: int) -> None:
+def check_room(cache: states.Cache, count: int) -> None:
   """Refuses `count` more tokens than there is room for.
 
   A traced length cannot be checked: whoever compiles a step checks before.

@@ -6,9 +6,6 @@ were made with, and for Pangu its published code; where this differs, the file
 that does says so.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
@@ -17,45 +14,18 @@ from hpmoe.models import layers
 from hpmoe.models import operators
 from hpmoe.models import requests
 from hpmoe.models import routed as routed_lib
+from hpmoe.models import states
 from hpmoe.models.jax import attention as attention_lib
 from hpmoe.models.jax import cache as cache_lib
 from hpmoe.models.jax import moe as moe_lib
 from hpmoe.models.jax import ops
-from hpmoe.models.jax import rope
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
-
-
-class Aux(NamedTuple):
-  """What a forward pass computes on its way; unused parts cost nothing in jit.
-
-  Attributes:
-    hidden_states: `[B, S, D]` each: the embeddings, then what every layer adds
-      up to; the last one after the final norm, as in transformers.
-    routed: by layer, what its MoE layer read and returned; that of an MTP head
-      comes last.
-    cache: with these tokens; None if none was given.
-    mtp_logits: `[B, S-1, V]`; at place i the scores of token i + 2.  None if
-      not asked for.
-  """
-
-  hidden_states: tuple[at.Float[at.Array, 'B S D'], ...]
-  routed: dict[int, routed_lib.Routed | None]
-  cache: cache_lib.Cache | None
-  mtp_logits: at.Float[at.Array, 'B S-1 V'] | None
-
-
-# Takes the name of a module and what it returned, `[B, S, D]`, and returns what
-# goes on in its place.
-Between = Callable[
-  [str, at.Float[at.Array, 'B S D']], at.Float[at.Array, 'B S D']
-]
-
 
 OPERATORS = operators.Operators(
   linear=ops.linear,
   rms_norm=ops.rms_norm,
-  mlp=ops.mlp,
+  gated=ops.gated,
   sigmoid=jax.nn.sigmoid,
   softmax=jax.nn.softmax,
   best=ops.best,
@@ -68,7 +38,6 @@ OPERATORS = operators.Operators(
   concat=ops.concat,
   broadcast=ops.broadcast,
   without_last=ops.without_last,
-  rotate=rope.rotate,
   attend=attention_lib.attend,
   seen=attention_lib.seen,
   append=cache_lib.append,
@@ -83,11 +52,11 @@ def forward(
   moe: str | moe_lib.Layer = 'oracle',
   ranks: int = 1,
   policy: precision.PrecisionPolicy | None = None,
-  cache: cache_lib.Cache | None = None,
+  cache: states.Cache | None = None,
   mtp: bool = False,
   axis: str | None = None,
-  between: Between = lambda name, x: x,
-) -> tuple[at.Float[at.Array, 'B S V'], Aux]:
+  between: states.Between = lambda name, x: x,
+) -> tuple[at.Float[at.Array, 'B S V'], states.Aux]:
   """Returns the logits `[B, S, V]` of `tokens`, and what else was computed.
 
   Pure, and jit-able with all but `params`, `tokens` and `cache` static.  The
@@ -120,26 +89,9 @@ def forward(
   policy = policy or moe_lib.policy_of(embeddings.dtype)
   policy = routed_lib.policy_of_model(policy, config)
   run = operators.Run(OPERATORS, config, params, layer, policy, ranks, between)
-  hidden = between('model.embed_tokens', ops.embed(embeddings, tokens))
-  count = tokens.shape[1]
-  length, capacity, starts = jnp.int32(0), count, None
   if cache is not None:
-    cache_lib.check_room(cache, count)
-    length, capacity, starts = cache.length, cache.capacity, cache.starts
-  seen = attention_lib.seen(
-    config, length, count, capacity, hidden.dtype, starts
-  )
-  none = (None,) * config.num_hidden_layers
-  cached = none if cache is None else cache.layers
-  states, held, routed = layers.stack(run, hidden, seen, cached)
-  if cache is not None:
-    cache = cache_lib.Cache(length + count, tuple(held), starts)
-  further = None
-  if mtp:
-    number = config.num_hidden_layers
-    further, routed[number] = layers.mtp(run, tokens, states[-1])
-  aux = Aux(tuple(states), routed, cache, further)
-  return layers.logits(run, states[-1]), aux
+    cache_lib.check_room(cache, tokens.shape[1])
+  return layers.forward(run, tokens, cache, mtp)
 
 
 def next_token_loss(

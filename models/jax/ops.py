@@ -63,15 +63,6 @@ def gated(
   return gate * jax.nn.sigmoid(alpha * gate) * (up + offset)
 
 
-def mlp(
-  params: Params, x: at.Float[at.Array, '*batch D']
-) -> at.Float[at.Array, '*batch D']:
-  """Returns `down(silu(gate(x)) * up(x))`, `[..., D]`."""
-  gate = linear(params, 'gate_proj', x).astype(wide(x.dtype))
-  up = linear(params, 'up_proj', x).astype(gate.dtype)
-  return linear(params, 'down_proj', gated(gate, up).astype(x.dtype))
-
-
 def embed(
   embeddings: at.Float[at.Array, 'V D'], tokens: at.Int32[at.Array, 'B S']
 ) -> at.Float[at.Array, 'B S D']:

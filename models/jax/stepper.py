@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import states
 from hpmoe.models.jax import cache as cache_lib
 from hpmoe.models.jax import decoder
 from hpmoe.models.jax import moe as moe_lib
@@ -39,7 +40,7 @@ class Stepper:
     self._layer = moe_lib.named(moe)
     self._params = jax.tree.map(jnp.asarray, dict(params))
 
-  def empty(self, batch, capacity, starts) -> cache_lib.Cache:
+  def empty(self, batch, capacity, starts) -> states.Cache:
     """Returns a cache of no tokens."""
     dtype = self._params['model.embed_tokens.weight'].dtype
     cache = cache_lib.empty(self._config, batch, capacity, dtype, starts)
@@ -61,7 +62,7 @@ def _step(
   layer: moe_lib.Layer,
   params: Mapping[str, at.Array],
   tokens: at.Int32[at.Array, 'B S'],
-  cache: cache_lib.Cache,
-) -> tuple[at.Float[at.Array, 'B V'], cache_lib.Cache | None]:
+  cache: states.Cache,
+) -> tuple[at.Float[at.Array, 'B V'], states.Cache | None]:
   logits, aux = decoder.forward(params, config, tokens, moe=layer, cache=cache)
   return logits[:, -1].astype(jnp.float32), aux.cache

@@ -1,32 +1,14 @@
 """Attention: its core, and grouped queries with norms, bias and a window."""
 
-from typing import NamedTuple
-
 import mindspore as ms
 from mindspore import ops as ms_ops
 import numpy as np
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import rope_numbers
+from hpmoe.models import states
 from hpmoe.models.mindspore import ops
-from hpmoe.models.mindspore import rope as rope_lib
 from hpmoe.reference.contract import array_typing as at
-
-
-class Seen(NamedTuple):
-  """Where the tokens of a call stand, and which tokens each of them sees.
-
-  Attributes:
-    length: tokens before them.
-    rope: their rotations.
-    mask: `[S, C]`, true where token s sees token c, of all C that are held; of
-      each sequence, `[B, S, C]`, if they begin at tokens of their own.
-    near: the same in a layer with a sliding window, if any has.
-  """
-
-  length: int
-  rope: rope_lib.Rope
-  mask: at.Bool[ms.Tensor, '*B S C']
-  near: at.Bool[ms.Tensor, '*B S C']
 
 
 def seen(
@@ -36,33 +18,25 @@ def seen(
   capacity: int,
   dtype,
   starts: np.ndarray | None = None,
-) -> Seen:
+) -> states.Seen:
   """Returns what `count` tokens after `length` others see.
 
-  A token sees itself and those before it; with a sliding window, itself and
-  the `sliding_window` - 1 before it.
-
-  Args:
-    config: sizes and options.
-    length: tokens before them.
-    count: S.
-    capacity: C, tokens that keys are held of, of which the last may be empty.
-    dtype: of the model.
-    starts: `[B]`, the first token of each sequence, whose position is 0 and
-      before which none is seen but by itself; None for 0.
+  Arguments as of `states.placed`; `dtype` is the model's.
   """
-  own = length + np.arange(count, dtype=np.int32)
-  every = np.arange(capacity, dtype=np.int32)
-  back = own[:, None] - every
-  masks = [back >= 0] * 2
-  if config.sliding_window is not None:
-    masks[1] = masks[1] & (back < config.sliding_window)
-  if starts is not None:
-    begun = every >= starts[:, None, None]
-    masks = [mask & begun | (back == 0) for mask in masks]
-    own = np.maximum(own - starts[:, None], 0)
-  rope = rope_lib.rotations(config, own, dtype)
-  return Seen(length, rope, *map(ms.Tensor, masks))
+  own, masks = states.placed(np, config, length, count, capacity, starts)
+  rope = rotations(config, own, dtype)
+  return states.Seen(length, rope, *map(ms.Tensor, masks))
+
+
+def rotations(
+  config: config_lib.ModelConfig, positions: at.Int[np.ndarray, '*B S'], dtype
+) -> states.Rope:
+  """Returns the rotations of `positions` for a model in `dtype`."""
+  wide = ops.wide(dtype)
+  turns = ms.Tensor(rope_numbers.frequencies(config), wide)
+  angles = ms.Tensor(positions, wide).expand_dims(-1) * turns
+  factor = ops.constant(rope_numbers.amplitude(config.rope_scaling), angles)
+  return states.Rope(ms_ops.cos(angles) * factor, ms_ops.sin(angles) * factor)
 
 
 def attend(

@@ -4,37 +4,13 @@ As `models/jax/cache.py`, but for the length, which is a number of Python's:
 MindSpore's functions here run eagerly.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import mindspore as ms
 from mindspore import ops as ms_ops
 import numpy as np
 
 from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
-
-Entries = Mapping[str, ms.Tensor]
-
-
-class Cache(NamedTuple):
-  """What `decoder.forward` reads and returns.
-
-  Attributes:
-    length: tokens held.
-    layers: of each layer, tensors `[B, capacity, ...]` by name.
-    starts: `[B]` int32, of each sequence its first token that is no padding;
-      None for 0.
-  """
-
-  length: int
-  layers: tuple[Entries, ...]
-  starts: np.ndarray | None = None
-
-  @property
-  def capacity(self) -> int:
-    """Tokens that there is room for."""
-    return next(iter(self.layers[0].values())).shape[1]
+from hpmoe.models import states
 
 
 def empty(
@@ -43,7 +19,7 @@ def empty(
   capacity: int,
   dtype,
   starts: np.ndarray | None = None,
-) -> Cache:
+) -> states.Cache:
   """Returns a cache of no tokens, with room for `capacity` of each of `batch`.
 
   Args:
@@ -51,16 +27,18 @@ def empty(
     batch: B.
     capacity: most tokens of a sequence.
     dtype: of the model.
-    starts: `[B]`, see `Cache`.
+    starts: `[B]`, see `states.Cache`.
   """
   layer = {
     name: ms_ops.zeros((batch, capacity, *shape), ms.float32).astype(dtype)
     for name, shape in cache_room.shapes(config).items()
   }
-  return Cache(0, (layer,) * config.num_hidden_layers, starts)
+  return states.Cache(0, (layer,) * config.num_hidden_layers, starts)
 
 
-def append(entries: Entries, new: Entries, length: int) -> Entries:
+def append(
+  entries: states.Entries, new: states.Entries, length: int
+) -> states.Entries:
   """Returns `entries` with `new` `[B, S, ...]` from token `length` on."""
   out = {}
   for name, value in new.items():

@@ -4,8 +4,7 @@ As `models/jax/decoder.py`, file by file and name by name; it runs eagerly
 (PYNATIVE).
 """
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import mindspore as ms
 from mindspore import nn
@@ -19,45 +18,18 @@ from hpmoe.models import operators
 from hpmoe.models import parameters
 from hpmoe.models import requests
 from hpmoe.models import routed as routed_lib
+from hpmoe.models import states
 from hpmoe.models.mindspore import attention as attention_lib
 from hpmoe.models.mindspore import cache as cache_lib
 from hpmoe.models.mindspore import moe as moe_lib
 from hpmoe.models.mindspore import ops
-from hpmoe.models.mindspore import rope
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
-
-
-class Aux(NamedTuple):
-  """What a forward pass computes on its way.
-
-  Attributes:
-    hidden_states: `[B, S, D]` each: the embeddings, then what every layer adds
-      up to; the last one after the final norm, as in transformers.
-    routed: by layer, what its MoE layer read and returned; that of an MTP head
-      comes last.
-    cache: with these tokens; None if none was given.
-    mtp_logits: `[B, S-1, V]`; at place i the scores of token i + 2.  None if
-      not asked for.
-  """
-
-  hidden_states: tuple[at.Float[ms.Tensor, 'B S D'], ...]
-  routed: dict[int, routed_lib.Routed | None]
-  cache: cache_lib.Cache | None
-  mtp_logits: at.Float[ms.Tensor, 'B S-1 V'] | None
-
-
-# Takes the name of a module and what it returned, `[B, S, D]`, and returns what
-# goes on in its place.
-Between = Callable[
-  [str, at.Float[ms.Tensor, 'B S D']], at.Float[ms.Tensor, 'B S D']
-]
-
 
 OPERATORS = operators.Operators(
   linear=ops.linear,
   rms_norm=ops.rms_norm,
-  mlp=ops.mlp,
+  gated=ops.gated,
   sigmoid=ops.sigmoid,
   softmax=ops.softmax,
   best=ops.best,
@@ -70,7 +42,6 @@ OPERATORS = operators.Operators(
   concat=ops.concat,
   broadcast=ops.broadcast,
   without_last=ops.without_last,
-  rotate=rope.rotate,
   attend=attention_lib.attend,
   seen=attention_lib.seen,
   append=cache_lib.append,
@@ -85,11 +56,11 @@ def forward(
   moe: str | moe_lib.Layer = 'host',
   ranks: int = 1,
   policy: precision.PrecisionPolicy | None = None,
-  cache: cache_lib.Cache | None = None,
+  cache: states.Cache | None = None,
   mtp: bool = False,
   shards: int = 1,
-  between: Between = lambda name, x: x,
-) -> tuple[at.Float[ms.Tensor, 'B S V'], Aux]:
+  between: states.Between = lambda name, x: x,
+) -> tuple[at.Float[ms.Tensor, 'B S V'], states.Aux]:
   """Returns the logits `[B, S, V]` of `tokens`, and what else was computed.
 
   The model's dtype is that of its embeddings.
@@ -120,26 +91,9 @@ def forward(
   policy = policy or moe_lib.policy_of(embeddings.dtype)
   policy = routed_lib.policy_of_model(policy, config)
   run = operators.Run(OPERATORS, config, params, layer, policy, ranks, between)
-  hidden = between('model.embed_tokens', ops.embed(embeddings, tokens))
-  count = tokens.shape[1]
-  length, capacity, starts = 0, count, None
   if cache is not None:
-    length, capacity, starts = cache.length, cache.capacity, cache.starts
-    cache_room.check(length, count, capacity)
-  seen = attention_lib.seen(
-    config, length, count, capacity, hidden.dtype, starts
-  )
-  none = (None,) * config.num_hidden_layers
-  cached = none if cache is None else cache.layers
-  states, held, routed = layers.stack(run, hidden, seen, cached)
-  if cache is not None:
-    cache = cache_lib.Cache(length + count, tuple(held), starts)
-  further = None
-  if mtp:
-    number = config.num_hidden_layers
-    further, routed[number] = layers.mtp(run, tokens, states[-1])
-  aux = Aux(tuple(states), routed, cache, further)
-  return layers.logits(run, states[-1]), aux
+    cache_room.check(cache.length, tokens.shape[1], cache.capacity)
+  return layers.forward(run, tokens, cache, mtp)
 
 
 def next_token_loss(

@@ -67,15 +67,6 @@ def rms_norm(
   return (normed * weight.astype(normed.dtype)).astype(x.dtype)
 
 
-def mlp(
-  params: Params, x: at.Float[ms.Tensor, '*batch D']
-) -> at.Float[ms.Tensor, '*batch D']:
-  """Returns `down(silu(gate(x)) * up(x))`, `[..., D]`."""
-  gate = linear(params, 'gate_proj', x).astype(wide(x.dtype))
-  up = linear(params, 'up_proj', x).astype(gate.dtype)
-  return linear(params, 'down_proj', gated(gate, up).astype(x.dtype))
-
-
 def _exactly(x: ms.Tensor) -> ms.Tensor:
   """Returns `x` in a dtype in which this device's `exp` rounds as it should."""
   on_cpu = ms.get_context('device_target') == 'CPU'

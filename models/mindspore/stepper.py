@@ -6,6 +6,7 @@ import mindspore as ms
 import numpy as np
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import states
 from hpmoe.models.mindspore import cache as cache_lib
 from hpmoe.models.mindspore import decoder
 from hpmoe.models.mindspore import moe as moe_lib
@@ -34,7 +35,7 @@ class Stepper:
     self._config, self._layer = config, moe_lib.named(moe)
     self._params = {name: ms.Tensor(value) for name, value in params.items()}
 
-  def empty(self, batch, capacity, starts) -> cache_lib.Cache:
+  def empty(self, batch, capacity, starts) -> states.Cache:
     """Returns a cache of no tokens."""
     dtype = self._params['model.embed_tokens.weight'].dtype
     return cache_lib.empty(self._config, batch, capacity, dtype, starts)

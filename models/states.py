@@ -1,0 +1,120 @@
+"""What a call of a decoder hands on: who sees whom, a cache, what came of it.
+
+Arrays are those of the framework that computes.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpmoe.models import config as config_lib
+from hpmoe.reference.contract import array_typing as at
+
+Entries = Mapping[str, Any]
+# Takes the name of a module and what it returned, `[B, S, D]`, and returns what
+# goes on in its place.
+Between = Callable[[str, at.Float[Any, 'B S D']], at.Float[Any, 'B S D']]
+
+
+class Rope(NamedTuple):
+  """Rotations of the positions of some tokens, in `ops.wide` of the model.
+
+  Attributes:
+    cos: `[S, X/2]`, for a rotating width X, or of each sequence `[B, S, X/2]`.
+    sin: likewise.
+  """
+
+  cos: at.Float[Any, '*B S X/2']
+  sin: at.Float[Any, '*B S X/2']
+
+
+class Seen(NamedTuple):
+  """Where the tokens of a call stand, and which tokens each of them sees.
+
+  Attributes:
+    length: tokens before them; in JAX `[]` int32.
+    rope: their rotations.
+    mask: `[S, C]`, true where token s sees token c, of all C that are held; of
+      each sequence, `[B, S, C]`, if they begin at tokens of their own.
+    near: the same in a layer with a sliding window, if any has.
+  """
+
+  length: Any
+  rope: Rope
+  mask: at.Bool[Any, '*B S C']
+  near: at.Bool[Any, '*B S C']
+
+
+class Cache(NamedTuple):
+  """What `decoder.forward` reads and returns.
+
+  Attributes:
+    length: tokens held; in JAX `[]` int32.
+    layers: of each layer, arrays `[B, capacity, ...]` by name.
+    starts: `[B]` int32, of each sequence its first token that is no padding;
+      None for 0.
+  """
+
+  length: Any
+  layers: tuple[Entries, ...]
+  starts: at.Int32[Any, 'B'] | None = None
+
+  @property
+  def capacity(self) -> int:
+    """Tokens that there is room for."""
+    return next(iter(self.layers[0].values())).shape[1]
+
+
+class Aux(NamedTuple):
+  """What a forward pass computes on its way; unused parts cost nothing in jit.
+
+  Attributes:
+    hidden_states: `[B, S, D]` each: the embeddings, then what every layer adds
+      up to; the last one after the final norm, as in transformers.
+    routed: by layer, the `routed.Routed` that its MoE layer read and returned;
+      that of an MTP head comes last.
+    cache: with these tokens; None if none was given.
+    mtp_logits: `[B, S-1, V]`; at place i the scores of token i + 2.  None if
+      not asked for.
+  """
+
+  hidden_states: tuple[at.Float[Any, 'B S D'], ...]
+  routed: dict[int, Any]
+  cache: Cache | None
+  mtp_logits: at.Float[Any, 'B S-1 V'] | None
+
+
+def placed(
+  xp: Any,
+  config: config_lib.ModelConfig,
+  length: Any,
+  count: int,
+  capacity: int,
+  starts: at.Int32[Any, 'B'] | None = None,
+) -> tuple[at.Int32[Any, '*B S'], list[at.Bool[Any, '*B S C']]]:
+  """Returns positions of `count` tokens after `length` others, and two masks.
+
+  A token sees itself and those before it; with a sliding window, of which the
+  second mask is, itself and the `sliding_window` - 1 before it.
+
+  Args:
+    xp: `numpy`, or `jax.numpy`.
+    config: sizes and options.
+    length: tokens before them.
+    count: S.
+    capacity: C, tokens that keys are held of, of which the last may be empty.
+    starts: `[B]`, the first token of each sequence, whose position is 0 and
+      before which none is seen but by itself; None for 0.
+  """
+  own = length + xp.arange(count, dtype=np.int32)
+  every = xp.arange(capacity, dtype=np.int32)
+  back = own[:, None] - every
+  masks = [back >= 0] * 2
+  if config.sliding_window is not None:
+    masks[1] = masks[1] & (back < config.sliding_window)
+  if starts is not None:
+    begun = every >= starts[:, None, None]
+    masks = [mask & begun | (back == 0) for mask in masks]
+    own = xp.maximum(own - starts[:, None], 0)
+  return own, masks
