@@ -5,6 +5,7 @@ import pytest
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.kernels.host.tiles import tiles_testing
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
@@ -66,7 +67,7 @@ def test_sums_are_those_of_the_tile_in_that_order():
 
   got = runtime.launch(image, inputs)
   ascending, even_odd = (
-    _native.gemm_tile(
+    tiles_testing.gemm_tile(
       got['expert_in'][0, :rows].view('u2'),
       inputs['w_gate_up'][0, 0].view('u2'),
       order=order,
@@ -86,7 +87,7 @@ def test_weight_gradients_are_summed_in_that_order():
   assert rows > 64 and rows % 32 and image.options.chain_rows == 32
 
   got = runtime.launch(image, inputs)
-  want = _native.gemm_tile(
+  want = tiles_testing.gemm_tile(
     inputs['activation'][0, :rows].view('u2'),
     got['d_expert_out'][0, :rows].view('u2'),
     trans_a=True,

@@ -5,6 +5,7 @@ import pytest
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels.host.tiles import gemm_testing
+from hpmoe.backend_ascend.kernels.host.tiles import tiles_testing
 
 ISAS = _native.isas()
 # Every half: both signs, subnormals, infinities, NaN of each payload.
@@ -22,10 +23,10 @@ def by_vector_tile(x, to, isa):
   """As `by_gemm`: a product with one, and a dot of one term, are exact."""
   if to == 'float16':
     ones = np.ones((x.size, 1, 1), np.float16)
-    return _native.combine_tile(ones, x[:, None], isa)[:, 0]
+    return tiles_testing.combine_tile(ones, x[:, None], isa)[:, 0]
   one = np.uint16(0x3F80) if x.dtype == np.uint16 else 1  # 1 in bfloat16
   ones = np.full_like(x, one)
-  return _native.row_dot_tile(x[:, None], ones[:, None], isa)[:, 0]
+  return tiles_testing.row_dot_tile(x[:, None], ones[:, None], isa)[:, 0]
 
 
 def around_rounding_edges():
@@ -123,6 +124,6 @@ def test_every_number_times_one_is_itself(x, isa):
   """Minus zero too, which a sum that starts from zero does not show."""
   row = x[~np.isnan(wide_of(x))][None]
 
-  got = _native.scale_rows_tile(row, np.ones(1, np.float32), isa)
+  got = tiles_testing.scale_rows_tile(row, np.ones(1, np.float32), isa)
 
   np.testing.assert_array_equal(got.view('u2'), row.view('u2'))

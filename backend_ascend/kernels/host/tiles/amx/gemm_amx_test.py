@@ -9,9 +9,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.kernels import freestanding_testing as freestanding
 from hpmoe.backend_ascend.kernels.host.tiles import gemm_testing
+from hpmoe.backend_ascend.kernels.host.tiles import tiles_testing
 
 _TILES = 'backend_ascend/kernels/host/tiles'
 _SOURCES = ('amx/gemm_amx_test', 'gemm', 'gemm_portable')
@@ -73,7 +73,7 @@ def test_bits_are_those_of_plain_multiply_adds(model):
     for trans in itertools.islice(ways, 3):
       a, b = _operands(m, k, n)
       want = np.empty((m, n), 'f4')
-      _native.gemm_tile(a, b, 'portable', order='even_odd_32', sums=want)
+      tiles_testing.gemm_tile(a, b, 'portable', order='even_odd_32', sums=want)
       if k > 64 and m > 4 and n > 4:
         assert want[4, 4].view('u4') == (k % 32 > 1) << 31
       a, b = a.T if trans[0] else a, b.T if trans[1] else b
