@@ -277,31 +277,5 @@ def _show(f: flags.FlagValues, report) -> None:
 
 
 COMMAND = cli.Command(
-  'check',
-  'compares a candidate with the oracle, tile by tile.',
-  (
-    'hpmoe check --preset=small --ranks=4 --routing=text '
-    '--lane=all --json=out.json',
-    'hpmoe check --dtype=bf16 --event_grain=expert --row_block=16',
-    'hpmoe check --dtype=bf16 --accumulation_order=even_odd_32',
-    'hpmoe check --schedule=ep8.schedule --schedule_scaled',
-    'hpmoe check --candidate=my_pkg.kernels:moe_forward '
-    '--lane=bounded,standard',
-    'hpmoe check --fault=weight_grad_twice --direction=backward --isolate',
-    'hpmoe check --fault=skipped_wait --races --late_puts',
-    "hpmoe check --direction=forward --start_at='gate_up rank=1 expert=5 "
-    "row_block=0 col_block=0'",
-    'hpmoe check --launcher=mpi --ranks=8',
-    'hpmoe check --frontend=mindspore --dtype=bf16',
-    'hpmoe check --backend=ascend_twin --preset=tiny --twin_mode=late',
-  ),
-  _define_check,
-  _check,
-  '0 parity holds, '
-  '1 it fails, '
-  '2 the request was wrong, '
-  '3 the candidate crashed, '
-  'hung or could not run',
-  compiles=True,
-  heads=_heads,
+  'check', _define_check, _check, compiles=True, heads=_heads
 )

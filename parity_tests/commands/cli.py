@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ from hpmoe.parity_tests.case import flag as flag_lib
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
 INTERRUPTED = 130  # What a shell says of a program that SIGINT ended.
 NOT_READ = 141  # And of one whose reader went away.
+_TEXTS = pathlib.Path(__file__).parents[1] / 'data/commands.toml'
 LINE_EVERY_S = 30.0  # of progress, where no terminal shows a bar
 
 
@@ -33,11 +35,8 @@ class Command:
 
   Attributes:
     name: as typed.
-    help: one line.
-    examples: command lines.
     define: defines its flags.
     execute: runs it with parsed flags and the arguments; returns the exit code.
-    codes: what its exit codes mean.
     operand: the flag that one argument without a name sets, as in `hpmoe
       reproduce uniep`; None where there is none.
     compiles: whether XLA compiles an oracle for it, which is kept.
@@ -45,14 +44,16 @@ class Command:
   """
 
   name: str
-  help: str
-  examples: tuple[str, ...]
   define: Callable[[flags.FlagValues], None]
   execute: Callable[[flags.FlagValues], int]
-  codes: str
   operand: str | None = None
   compiles: bool = False
   heads: Callable[[], list[tuple[str, Sequence[str]]]] | None = None
+
+  @property
+  def texts(self) -> dict[str, Any]:
+    """Its `help` in one line, `examples` of it, and `codes`: how it exits."""
+    return _texts()[self.name]
 
   def flags(self) -> flags.FlagValues:
     values = flags.FlagValues()
@@ -61,8 +62,8 @@ class Command:
 
   def usage(self) -> str:
     values = self.flags()
-    lines = [f'hpmoe {self.name}: {self.help}', '', 'examples:']
-    lines += [f'  {example}' for example in self.examples]
+    lines = [f'hpmoe {self.name}: {self.texts["help"]}', '', 'examples:']
+    lines += [f'  {example}' for example in self.texts['examples']]
     lines += ['', 'options:']
     told: set[str] = set()
     for head, names in self.heads() if self.heads else [('', list(values))]:
@@ -72,8 +73,18 @@ class Command:
       lines += [_wrapped(f'  as above: {again}')] if again else []
       lines += [_told(values[name]) for name in mine if name not in told]
       told |= {*mine}
-    lines += ['', _wrapped(f'exit codes: {self.codes}, 130 interrupted')]
+    lines += [
+      '',
+      _wrapped(f'exit codes: {self.texts["codes"]}, 130 interrupted'),
+    ]
     return '\n'.join(lines)
+
+
+@functools.cache
+def _texts() -> dict[str, dict[str, Any]]:
+  import tomllib  # Help alone needs it.
+
+  return tomllib.loads(_TEXTS.read_text(encoding='utf-8'))
 
 
 def _told(flag: flags.Flag) -> str:

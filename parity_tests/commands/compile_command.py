@@ -103,17 +103,4 @@ def _flat(content, prefix: str = '') -> list[tuple[str, str]]:
   return lines
 
 
-COMMAND = cli.Command(
-  'compile',
-  'compiles, proves and serialises a layer.',
-  (
-    'hpmoe compile --preset=ep16 --out=flow.img',
-    'hpmoe compile --preset=small --ranks=2 --event_grain=expert',
-    'hpmoe compile --direction=backward --chain_rows=1024',
-    'hpmoe compile --preset=small --dtype=bf16 --target=ascend',
-    'hpmoe compile --preset=ep16 --dtype=bf16 --schedule=ep16.schedule',
-  ),
-  _define_compile,
-  _compile,
-  '0 the image is proved, 2 the request was wrong',
-)
+COMMAND = cli.Command('compile', _define_compile, _compile)

@@ -1,38 +1,16 @@
 """The words that bash and zsh complete a command line of `hpmoe` with."""
 
 from collections.abc import Iterator, Mapping
+import pathlib
+import re
 
 from absl import flags
 
 from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.commands import cli
 
-_SCRIPT = """\
-# bash, zsh: eval "$(hpmoe completion)"
-[[ -n $ZSH_VERSION ]] && autoload -U +X bashcompinit && bashcompinit
-_hpmoe() {{
-  local line=${{COMP_LINE:0:COMP_POINT}} command=${{COMP_WORDS[1]}}
-  local word=${{line##* }} words= prefix=
-  case $word in
-    --*=*)
-      # bash completes what follows '=' alone.
-      [[ -n $ZSH_VERSION ]] && prefix=${{word%%=*}}=
-      case $command${{word%%=*}} in
-{values}
-        *) COMPREPLY=($(compgen -P "$prefix" -f -- "${{word#*=}}")); return ;;
-      esac
-      word=${{word#*=}} ;;
-    *)
-      compopt -o nospace 2>/dev/null
-      case $command in
-{options}
-        *) words='{commands}' ;;
-      esac
-      (( COMP_CWORD == 1 )) && words='{commands}' ;;
-  esac
-  COMPREPLY=($(compgen -P "$prefix" -W "$words" -- "$word"))
-}}
-complete -F _hpmoe hpmoe"""
+# Its words that begin with @ stand for what the commands have.
+_SCRIPT = pathlib.Path(__file__).parents[1] / 'data/completion.sh'
 
 
 def script(commands: Mapping[str, cli.Command]) -> str:
@@ -48,11 +26,13 @@ def script(commands: Mapping[str, cli.Command]) -> str:
     f"        {'|'.join(of)}) words='{words}' ;;"
     for words, of in values.items()
   ]
-  return _SCRIPT.format(
-    values='\n'.join(cases),
-    options='\n'.join(options),
-    commands=' '.join(commands),
-  )
+  words = {
+    '@values': '\n'.join(cases),
+    '@options': '\n'.join(options),
+    '@commands': ' '.join(commands),
+  }
+  text = _SCRIPT.read_text(encoding='utf-8').rstrip()
+  return re.sub('|'.join(words), lambda found: words[found[0]], text)
 
 
 def _options(known: flags.FlagValues) -> Iterator[str]:

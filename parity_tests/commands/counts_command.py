@@ -74,14 +74,4 @@ def _counts(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-COMMAND = cli.Command(
-  'twin-counts',
-  "counts what each tile takes of an NPU core's pipes, on the twin.",
-  (
-    'hpmoe twin-counts --csv=counts.csv',
-    'hpmoe twin-counts --preset=small --dtype=bf16 --direction=forward',
-  ),
-  _define_counts,
-  _counts,
-  '0 counted, 2 the request was wrong, 3 a launch ended early',
-)
+COMMAND = cli.Command('twin-counts', _define_counts, _counts)

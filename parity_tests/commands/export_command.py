@@ -54,15 +54,4 @@ def _export(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-COMMAND = cli.Command(
-  'export',
-  'writes a case for a kernel that runs elsewhere.',
-  (
-    'hpmoe export --preset=small --dtype=bf16 --out=case',
-    'hpmoe export --preset=tiny --direction=both --per_rank --out=case',
-  ),
-  _define,
-  _export,
-  '0 written, 2 the request was wrong',
-  compiles=True,
-)
+COMMAND = cli.Command('export', _define, _export, compiles=True)

@@ -38,19 +38,4 @@ def _faults(f: flags.FlagValues) -> int:
   return cli.PARITY if all(row.caught for row in rows) else cli.NO_PARITY
 
 
-COMMAND = cli.Command(
-  'faults',
-  'commits every fault in turn and says whether it was caught.',
-  (
-    'hpmoe faults',
-    'hpmoe faults --dtype=bf16 --json=faults.json',
-    'hpmoe faults --backend=ascend_twin --ranks=2',
-  ),
-  _define_faults,
-  _faults,
-  '0 every fault is caught, '
-  '1 one is missed, '
-  '2 the request was wrong, '
-  '3 the run without a fault failed',
-  compiles=True,
-)
+COMMAND = cli.Command('faults', _define_faults, _faults, compiles=True)

@@ -52,20 +52,4 @@ def _invariance(f: flags.FlagValues) -> int:
   return cli.PARITY if kept else cli.NO_PARITY
 
 
-COMMAND = cli.Command(
-  'invariance',
-  'what a kernel keeps of its bits: run to run, in any batch, in any order.',
-  (
-    'hpmoe invariance --preset=tiny --candidate=kernel.py:moe',
-    'hpmoe invariance --candidate=kernel.py:moe --promise=promise.toml '
-    '--json=out.json',
-    'hpmoe invariance --preset=tiny --direction=both --property=tokens,ranks',
-  ),
-  _define,
-  _invariance,
-  '0 what was promised holds, '
-  '1 it does not, '
-  '2 the request was wrong, '
-  '3 the candidate crashed, hung or could not run',
-  compiles=True,
-)
+COMMAND = cli.Command('invariance', _define, _invariance, compiles=True)

@@ -219,23 +219,4 @@ def _law_of_twin(f: flags.FlagValues, plan) -> int:
   return cli.PARITY if table.holds else cli.NO_PARITY
 
 
-COMMAND = cli.Command(
-  'law',
-  'same inputs, same bits: tries it on thousands of interleavings.',
-  (
-    'hpmoe law --json=law.json',
-    'hpmoe law --interleavings=20 --direction=backward --dtype=bf16',
-    'hpmoe law --interleavings=20 --fault=skipped_wait',
-    'hpmoe law --order=arrival',
-    'hpmoe law --order=arrival --machine=ascend_a3',
-    'hpmoe law --order=switch --preset=small --tokens=32 --direction=forward',
-    'hpmoe law --interleavings=20 --schedule=ep8.schedule --schedule_scaled',
-    'hpmoe law --backend=ascend_twin --ranks=2 --direction=forward',
-  ),
-  _define_law,
-  _law,
-  '0 every launch gives the same bits, or those of its --order, '
-  '1 one does not, '
-  '2 the request was wrong, '
-  '3 a launch ended early',
-)
+COMMAND = cli.Command('law', _define_law, _law)

@@ -84,8 +84,8 @@ def usage() -> str:
   for group, modules in _GROUPS.items():
     lines += ['', f'{group}:']
     for command in (module.COMMAND for module in modules):
-      lines.append(f'  hpmoe {command.name:<{width}}  {command.help}')
-      lines.append(f'      {command.examples[0]}')
+      lines.append(f'  hpmoe {command.name:<{width}}  {command.texts["help"]}')
+      lines.append(f'      {command.texts["examples"][0]}')
   lines += [
     '',
     'hpmoe COMMAND --help lists the options of a command, '

@@ -133,7 +133,7 @@ def test_the_list_of_commands_keeps_names_apart_from_what_they_do(capsys):
 
   lines = capsys.readouterr().out.splitlines()
   for name, command in main.COMMANDS.items():
-    line = next(x for x in lines if command.help in x)
+    line = next(x for x in lines if command.texts['help'] in x)
     assert line.split()[:2] == ['hpmoe', name]
   groups = [line for line in lines if re.fullmatch(r'\w.*:', line)]
   assert 'schedule and simulate:' in groups

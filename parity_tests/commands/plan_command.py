@@ -277,17 +277,4 @@ def _plan(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-COMMAND = cli.Command(
-  'plan',
-  'ranks the ways to train a model on many devices of a described machine.',
-  (
-    'hpmoe plan --model=qwen3_30b_a3b --devices=64',
-    'hpmoe plan --model=pangu_ultra_moe --machine=ascend_a2 --devices=6144 '
-    '--sequence=8192 --exchange=nodes --plot=plan.png',
-    'hpmoe plan --model=my_model/config.json --layers=32 --tp=1,2,4 '
-    '--json=plan.json',
-  ),
-  _define_plan,
-  _plan,
-  '0 ranked, 2 the request was wrong or nothing fits',
-)
+COMMAND = cli.Command('plan', _define_plan, _plan)

@@ -83,20 +83,5 @@ def _reproduce(f: flags.FlagValues) -> int:
 
 
 COMMAND = cli.Command(
-  'reproduce',
-  'simulates a published system and compares it with its tables.',
-  (
-    'hpmoe reproduce hyperparallel-moe',
-    'hpmoe reproduce pto-megamoe --json=out.json --png=out.png',
-    'hpmoe reproduce uniep --sensitivity',
-    'hpmoe reproduce hyperparallel-moe --fit --nosensitivity',
-    'hpmoe reproduce hyperparallel-moe --hypotheses --nosensitivity',
-    'hpmoe reproduce hyperparallel-moe --machine=mine.toml',
-  ),
-  _define_reproduce,
-  _reproduce,
-  '0 errors of held-out rows are within the goals and less than those of null '
-  'predictors, 1 they are not, '
-  '2 the request was wrong',
-  operand='witness',
+  'reproduce', _define_reproduce, _reproduce, operand='witness'
 )

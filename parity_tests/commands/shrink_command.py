@@ -50,18 +50,4 @@ def _shrink(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-COMMAND = cli.Command(
-  'shrink',
-  'the smallest case that a kernel still fails in the same way.',
-  (
-    'hpmoe shrink --candidate=kernel.py:moe --preset=small --out=smallest',
-    'hpmoe shrink --case=case --candidate=kernel.py:moe --out=smallest',
-  ),
-  _define,
-  _shrink,
-  '0 written, '
-  '1 the case does not fail, '
-  '2 the request was wrong, '
-  '3 the candidate crashed, hung or could not run',
-  compiles=True,
-)
+COMMAND = cli.Command('shrink', _define, _shrink, compiles=True)

@@ -78,17 +78,4 @@ def _sweep(f: flags.FlagValues) -> int:
   return cli.PARITY if sweep.holds(cases) else cli.NO_PARITY
 
 
-COMMAND = cli.Command(
-  'sweep',
-  'checks every preset, rank count, routing, dtype and granularity.',
-  (
-    'hpmoe sweep --out=sweep.jsonl',
-    'hpmoe sweep --preset=tiny --ranks=1,2 --routing=zipf,hot',
-    'hpmoe sweep --preset=tiny --relay=false,true',
-    'hpmoe sweep --preset=tiny --accumulation_order=ascending,even_odd_32',
-  ),
-  _define_sweep,
-  _sweep,
-  '0 every case holds, 1 one does not, 2 the request was wrong',
-  compiles=True,
-)
+COMMAND = cli.Command('sweep', _define_sweep, _sweep, compiles=True)

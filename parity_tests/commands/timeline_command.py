@@ -275,17 +275,4 @@ def _bound(roofline) -> str:
   )
 
 
-COMMAND = cli.Command(
-  'timeline',
-  'shows when every task of a launch ran, and where the time went.',
-  (
-    'hpmoe timeline --trace=trace.json --png=timeline.png',
-    'hpmoe timeline --machine=ascend_a3 --preset=ep16 --ranks=8 --experts=64 '
-    '--dtype=bf16 --row_block=128 --col_block=256 --trace=ep8.json',
-    'hpmoe timeline --direction=backward --preset=mixtral --threads=1',
-    'hpmoe timeline --machine=ascend_a3 --dtype=bf16 --schedule=best.schedule',
-  ),
-  _define_timeline,
-  _timeline,
-  '0 shown, 2 the request was wrong, 3 a launch ended early',
-)
+COMMAND = cli.Command('timeline', _define_timeline, _timeline)

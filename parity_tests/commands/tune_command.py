@@ -387,15 +387,4 @@ def _json(layer, found) -> dict:
   return content
 
 
-COMMAND = cli.Command(
-  'tune',
-  'searches the fastest schedule of a layer on a described machine.',
-  (
-    'hpmoe tune --experts=64 --ranks=8 --out=ep8.schedule',
-    'hpmoe tune --ranks=16 --routing=balanced,text,skewed --json=tune.json',
-    'hpmoe tune --preset=qwen3_moe_full --exhaustive --png=search.png',
-  ),
-  _define_tune,
-  _tune,
-  '0 found, 2 the request was wrong or no schedule can be run',
-)
+COMMAND = cli.Command('tune', _define_tune, _tune)

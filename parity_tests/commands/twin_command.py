@@ -147,19 +147,4 @@ def _twin(f: flags.FlagValues) -> int:
   return code
 
 
-COMMAND = cli.Command(
-  'twin',
-  'runs a program in Ascend C on a CPU, and says what orders too little.',
-  (
-    'hpmoe twin add.asc --include=asc-devkit',
-    'hpmoe twin add.asc --include=asc-devkit --mode=seeded --seed=7',
-    'hpmoe twin add.asc --include=asc-devkit --coverage=add.info '
-    '--timeline=add.json',
-    'hpmoe twin matmul.asc --include=asc-devkit --define=SCENARIO_NUM=1',
-  ),
-  _define_twin,
-  _twin,
-  'of the program; 2 the request was wrong, 3 it does not compile, or the twin '
-  'has found something',
-  operand='source',
-)
+COMMAND = cli.Command('twin', _define_twin, _twin, operand='source')

@@ -186,22 +186,4 @@ def _pair(f: flags.FlagValues, name: str):
   )
 
 
-COMMAND = cli.Command(
-  'compare',
-  'runs a model with two MoE layers and finds the first difference.',
-  (
-    'hpmoe compare --left=jax:oracle --right=jax:host',
-    'hpmoe compare --fault=swapped_experts --fault_layer=2',
-    'hpmoe compare --steps=20 --png=apart.png',
-    'hpmoe compare --left=jax:host --right=mindspore:host --csv=compare.csv',
-    'hpmoe compare --model=Qwen3-30B-A3B --right=jax:my_pkg.my_module:my_layer '
-    '--direction=forward',
-    'hpmoe compare --right=\'jax:--command="./moe {case} {out}"\' '
-    '--direction=forward',
-  ),
-  _define,
-  _compare,
-  '0 no difference beyond thresholds, 1 there is one, or an NPU lacks an '
-  'operator (--dry_run), '
-  '2 the request was wrong, 3 a launch ended early',
-)
+COMMAND = cli.Command('compare', _define, _compare)

@@ -60,15 +60,4 @@ def _convert(f: flags.FlagValues) -> int:
   return cli.PARITY
 
 
-COMMAND = cli.Command(
-  'convert',
-  "moves a model's weights between Hugging Face and MindSpore.",
-  (
-    'hpmoe convert --from=Qwen3-30B-A3B --to=qwen_ms --format=mindspore',
-    'hpmoe convert --from=trained --to=for_transformers --dtype=bfloat16',
-  ),
-  _define,
-  _convert,
-  '0 written, '
-  '2 the request was wrong or the files are damaged: nothing is written',
-)
+COMMAND = cli.Command('convert', _define, _convert)

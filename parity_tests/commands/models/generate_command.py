@@ -310,19 +310,4 @@ class _Shown:
     )
 
 
-COMMAND = cli.Command(
-  'generate',
-  'writes on from prompts, with a trained model or a Hugging Face folder.',
-  (
-    'hpmoe generate --from=out/train/model --prompt="Anne "',
-    'hpmoe generate --from=out/train/model --temperature=0 --moe=oracle',
-    'hpmoe generate --from=Qwen3-30B-A3B --chat --prompt="Who are you?" '
-    '--top_k=20 --top_p=0.95 --dtype=bfloat16',
-    'hpmoe generate --from=OLMoE-1B-7B --prompts=prompts.txt --batch=8',
-  ),
-  _define,
-  _generate,
-  '0 written, 1 an NPU lacks an operator (--dry_run), 2 the request was wrong '
-  'or the files are damaged, '
-  '3 a launch ended early',
-)
+COMMAND = cli.Command('generate', _define, _generate)

@@ -171,21 +171,4 @@ def _print(summary: dict, unit: str) -> None:
   print(f'hpmoe generate --from={summary["model"]}')
 
 
-COMMAND = cli.Command(
-  'train',
-  'trains a decoder on text, from random or given weights.',
-  (
-    'hpmoe train --steps=200 --out=out/tiny',
-    'hpmoe train --steps=400 --out=out/tiny --resume',
-    'hpmoe train --model=qwen3_moe_tiny --moe=oracle --out=out/qwen',
-    'hpmoe train --from=OLMoE-1B-7B --text=notes.jsonl --freeze=router',
-    'hpmoe train --framework=mindspore --steps=20 --out=out/mindspore',
-    'hpmoe train --framework=mindspore --device=ascend --moe=framework '
-    '--dry_run',
-    'hpmoe train --moe=my_pkg.my_module:my_layer --ranks=4 --out=out/mine',
-  ),
-  _define,
-  _train,
-  '0 trained, 1 an NPU lacks an operator (--dry_run), 2 the request was '
-  'wrong, 3 a launch ended early',
-)
+COMMAND = cli.Command('train', _define, _train)
