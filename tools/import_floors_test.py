@@ -1,6 +1,7 @@
 """Imports run down the floors only, and down the rooms of each."""
 
 import pathlib
+import tomllib
 
 import pytest
 
@@ -19,63 +20,12 @@ FLOORS = {
   'benchmarks': (*import_graph.FOLDERS,),
 }
 
-# Rooms of a floor, tier by tier from the ground: one imports from tiers below,
-# never beside.  A room is a folder, or files that stand apart from the rest of
-# their folder; '' is the floor's own folder.
+# `rooms.toml`, tier by tier; '' is the floor's own folder.
 ROOMS = {
-  'reference': (('contract',), ('quantised',), ('',)),
-  'models': (('',), ('checkpoint', 'jax'), ('mindspore',), ('train',)),
-  'parity_tests': (
-    ('kept', 'examples'),
-    ('case',),
-    ('candidates', 'capture'),
-    ('judge/ahead.py',),
-    ('judge/limits',),
-    ('judge',),
-    ('report',),
-    ('law', 'compare'),
-    ('', 'commands'),
-  ),
-  'backend_ascend': (
-    ('kernels', 'taskflow', 'simulator/machines'),
-    ('kernels/host/load', 'kernels/host/tiles', 'kernels/ascendc'),
-    ('kernels/host', 'kernels/host/tiles/amx', 'taskflow/proofs', 'simulator'),
-    ('simulator/flows',),
-    ('schedule',),
-    ('',),
-    ('plan',),
-    ('tune', 'simulator/reproduce'),
-    # What the runtime keeps of a launch, before there are workers.
-    ('kernels/host/ranks/transport.h',),
-    (
-      'kernels/host/launch/runtime_tasks.h',
-      'kernels/host/launch/task_names.py',
-      'kernels/host/launch/arrays.py',
-    ),
-    ('kernels/host/checks', 'kernels/ascendc/launch'),
-    ('kernels/host/launch',),
-    # What is seen of workers while they run, and after.
-    (
-      'kernels/host/checks/launch_inspect.cc',
-      'kernels/host/checks/races.cc',
-      'kernels/host/ranks',
-    ),
-    ('kernels/ascendc/npus',),
-    ('frontends', 'simulator/trace'),
-    # The twin's instructions as data; its memory is watched by them.
-    ('kernels/ascendc/twin/engine/instruction.h',),
-    ('kernels/ascendc/twin/engine/launch.h',),
-    ('kernels/ascendc/twin/memory',),
-    ('kernels/ascendc/twin/engine',),
-    ('kernels/ascendc/twin/watch',),
-    ('kernels/ascendc/twin/api', 'kernels/ascendc/twin/examples'),
-    ('kernels/ascendc/twin/instructions', 'kernels/ascendc/operator'),
-    ('kernels/ascendc/twin/include',),
-    ('kernels/ascendc/twin/intrinsics/include',),
-    ('kernels/ascendc/twin/intrinsics',),
-    ('kernels/ascendc/twin/launch',),
-    ('kernels/ascendc/npus/standin',),
-  ),
+  floor: [[name.strip('.') for name in tier.split()] for tier in tiers]
+  for floor, tiers in tomllib.loads(
+    (import_graph.ROOT / 'tools/rooms.toml').read_text()
+  ).items()
 }
 # Not held to rooms: they test, or show all of a floor to Python.
 _ANYWHERE = (
@@ -101,7 +51,7 @@ def room_of(path: str) -> tuple[int, str]:
   for name in (inside, *(parents or [''])):
     if name in names:
       return names[name], name
-  raise ValueError(f'{path}: expected it in a room of ROOMS, got none')
+  raise ValueError(f'{path}: expected it in a room of rooms.toml, got none')
 
 
 def climbs(graph: dict[str, import_graph.Imports]) -> list[str]:
