@@ -12,9 +12,10 @@ keeps what the twin says.
 Exit codes: 0 all that run are right, 1 not, 2 DIR is missing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -71,8 +72,6 @@ _OPTIONS: dict[str, dict[str, object]] = {
 _NO_OTHER_PIPE = 'redundant: only the scalar unit works, in program order'
 _SILENT: dict[str, dict[int, str]] = {
   '05_sync_control/data_sync_barrier': {
-    40: 'matters, not seen: payload and flag lie in one range of polled words, '
-    'whose stores the twin completes at once',
     58: _NO_OTHER_PIPE,
   },
   '06_atomic/data_movement_with_atomic_operations': {
@@ -85,6 +84,44 @@ _SILENT: dict[str, dict[int, str]] = {
     58: _NO_OTHER_PIPE,
   },
 }
+# Of a queue, whose flags order.
+_QUEUE_CALL = re.compile(
+  r'(?:[\w\[\]]+(?:\.|->))+(?:template )?'
+  r'(?:EnQue|DeQue|AllocTensor|FreeTensor)\b(?=\s*[<(])'
+)
+# The call that is left out, by number, and what says that it would have run.
+_WITHOUT = 'HPMOE_LEFT_OUT'
+_MARK = 'hpmoe: left out'
+_NOT_RUN = 'does not run'
+# Orders in which what lacks shows.
+_ORDERS = ('late', 'seeded')
+_STRICT = dict(auto_sync=0)
+_INSERTED = 'right: the compiler inserts it (auto_sync)'
+_LEFT_OUT = f"""
+#include <cstdio>
+#include <cstdlib>
+static bool hpmoe_quiet = false;
+static bool HpmoeLeftOut(int number) {{
+  static const int left_out = std::atoi(std::getenv("{_WITHOUT}"));
+  if (number == left_out) std::puts("{_MARK}");
+  return number == left_out;
+}}
+static bool HpmoeNoFlag() {{
+  if (hpmoe_quiet) std::puts("{_MARK}");
+  return hpmoe_quiet;
+}}
+struct HpmoeQuiet {{
+  explicit HpmoeQuiet(int number) {{
+    static const int left_out = std::atoi(std::getenv("{_WITHOUT}"));
+    hpmoe_quiet = number == left_out;
+  }}
+  ~HpmoeQuiet() {{ hpmoe_quiet = false; }}
+}};
+#define set_flag(...) (HpmoeNoFlag() ? (void)0 : (void)set_flag(__VA_ARGS__))
+#define wait_flag(...) (HpmoeNoFlag() ? (void)0 : (void)wait_flag(__VA_ARGS__))
+#define pipe_barrier(...) \\
+  (HpmoeNoFlag() ? (void)0 : (void)pipe_barrier(__VA_ARGS__))
+"""
 # Calls of the advanced API need headers that a build of CANN generates.
 _ADVANCED = '_advanced_api'
 
@@ -151,19 +188,24 @@ def silent(folder: str, told: dict[str, str]) -> dict[str, str]:
   """Returns why calls of a sample may be left out without a report."""
   why = next((w for end, w in _SILENT.items() if folder.endswith(end)), {})
   return {
-    call: why.get(int(call.split(':')[0]), 'not explained')
+    call: said.removeprefix('right: ')
+    if said != 'right'
+    else why.get(int(call.split(':')[0]), 'not explained')
     for call, said in told.items()
-    if said == 'right'
+    if said.startswith('right')
   }
 
 
-def _run(command: str, folder: pathlib.Path) -> tuple[int, str]:
+def _run(
+  command: str, folder: pathlib.Path, without: int = 0
+) -> tuple[int, str]:
   words = shlex.split(command)
   words[0] = sys.executable if words[0] == 'python3' else words[0]
   try:
     done = subprocess.run(
       words,
       cwd=folder,
+      env=os.environ | {_WITHOUT: str(without)},
       text=True,
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
@@ -175,9 +217,22 @@ def _run(command: str, folder: pathlib.Path) -> tuple[int, str]:
 
 
 def verdict(
-  sample: Sample, kernel: build_kernel.Kernel, mode: str, **more: object
+  sample: Sample,
+  kernel: build_kernel.Kernel,
+  mode: str,
+  without: int = 0,
+  **more: object,
 ) -> str:
-  """Returns 'right', or the first that is not."""
+  """Returns 'right', or the first that is not.
+
+  Args:
+    sample: what is judged.
+    kernel: its source, compiled.
+    mode: order of what flags leave open.
+    without: number of the call that is left out, from 1; `_NOT_RUN` is
+      returned where it does not run.
+    **more: options of run_program.cc.
+  """
   with tempfile.TemporaryDirectory() as folder:
     own = pathlib.Path(folder, sample.folder.name)
     shutil.copytree(sample.folder, own)
@@ -188,11 +243,13 @@ def verdict(
       if code:
         return f'its data: {said.strip().splitlines()[-1]}'
     options: dict[str, object] = dict(
-      mode=mode, seed=1, auto_sync=int(_AUTO_SYNC.value), **more
+      mode=mode, seed=1, auto_sync=int(_AUTO_SYNC.value)
     )
-    options |= _options(sample)
+    options |= _options(sample) | more
     words = build_kernel.command(kernel, **options)
-    code, said = _run(shlex.join([*words, '--']), build)
+    code, said = _run(shlex.join([*words, '--']), build, without)
+    if without and _MARK not in said:
+      return _NOT_RUN
     found = re.findall(r'^twin: (?!launches)(.*)', said, re.M)
     if found:
       return found[0]
@@ -207,17 +264,50 @@ def verdict(
   return 'right'
 
 
-def _lines_that_ran(
-  sample: Sample, headers: pathlib.Path, work: pathlib.Path
-) -> set[int]:
-  """Returns lines of a sample's source that run."""
-  kernel = build_kernel.build(
-    sample.source, headers, work, sample.defines, coverage=True
-  )
-  counted = work / 'counted'
-  verdict(sample, kernel, 'order', coverage=counted.resolve())
-  lines = (line.split(' ', 2) for line in counted.read_text().splitlines())
-  return {int(n) for _, n, file in lines if file == str(sample.source)}
+def _end_of_call(text: str, at: int) -> int:
+  """Returns one past the parenthesis that closes the next one."""
+  depth = 0
+  for i in range(text.index('(', at), len(text)):
+    depth += (text[i] == '(') - (text[i] == ')')
+    if depth == 0:
+      return i + 1
+  return len(text)
+
+
+def optional(text: str) -> tuple[str, list[str]]:
+  """Returns source whose synchronising calls can be left out as it runs.
+
+  Of a queue's call, its flags are.  Lines stay.
+
+  Args:
+    text: of the source.
+
+  Returns:
+    The source, and line and text of each call, number 1 first.
+  """
+  code = calls.without_comments(text)
+  pieces = [
+    (*change.pieces[0][:2], '{if(!HpmoeLeftOut(%d)){', '}}')
+    for change in calls.changes({'': text}, _CALLS)
+    if change.change == 'left out'
+  ]
+  pieces += [
+    (found.start(), _end_of_call(code, found.end()), '(HpmoeQuiet(%d),', ')')
+    for found in _QUEUE_CALL.finditer(code)
+  ]
+  told, done, last = [], '', 0
+  for number, (begin, end, before, after) in enumerate(sorted(pieces), 1):
+    call = text[begin:end]
+    line = text.count('\n', 0, begin) + 1
+    told.append(f'{line}: {" ".join(call.split())}')
+    done += text[last:begin] + before % number + call + after
+    last = end
+  return done + text[last:], told
+
+
+def _first(said: Iterable[str]) -> str:
+  """Returns the first that is not right."""
+  return next((one for one in said if one != 'right'), 'right')
 
 
 def left_out(
@@ -225,25 +315,26 @@ def left_out(
 ) -> dict[str, str]:
   """Returns what is said of each call that is left out, by line and call.
 
-  Calls that do not run are left alone.
+  Calls that do not run are no part of it.
   """
-  ran = _lines_that_ran(sample, headers, work)
   folder = work / 'left_out' / sample.folder.relative_to(headers)
   shutil.copytree(sample.folder, folder, dirs_exist_ok=True)
   source = folder / sample.source.name
-  text = sample.source.read_text()
+  text, names = optional(sample.source.read_text())
+  source.write_text(text)
+  (folder / 'hpmoe_left_out.h').write_text(_LEFT_OUT)
   changed = dataclasses.replace(sample, folder=folder, source=source)
-  told = {}
-  for change in calls.changes({source.name: text}, _CALLS):
-    if change.change != 'left out' or change.line not in ran:
-      continue
-    source.write_text(change.planted(text))
-    options = (*sample.defines, f'-I{sample.folder}')
-    kernel = build_kernel.build(source, headers, work, options)
-    said = (verdict(changed, kernel, mode) for mode in ('late', 'seeded'))
-    name = f'{change.line}: {change.call}'
-    told[name] = next((one for one in said if one != 'right'), 'right')
-    print(f'  {name}: {told[name][:60]}', flush=True)
+  options = ('-include', 'hpmoe_left_out.h', f'-I{folder}', *sample.defines)
+  kernel = build_kernel.build(source, headers, work / 'built', options)
+  told: dict[str, str] = {}
+  for number, name in enumerate(names, 1):
+    one = _first(verdict(changed, kernel, m, number) for m in _ORDERS)
+    if one == 'right' and verdict(changed, kernel, 'late', **_STRICT) == one:
+      strict = verdict(changed, kernel, 'late', number, **_STRICT)
+      one = 'right' if strict == one else f'{_INSERTED}, or {strict}'
+    if one != _NOT_RUN:
+      told[name] = one.replace(f'{work / "left_out"}/', '')
+    print(f'  {name}: {one[:60]}', flush=True)
   return told
 
 
@@ -265,7 +356,7 @@ def keep(table: list[dict], headers: pathlib.Path) -> None:
   if told:
     rows += [
       ['calls left out', str(len(told))],
-      ['reported', str(len(told) - told.count('right'))],
+      ['reported', str(sum(not said.startswith('right') for said in told))],
     ]
   ran = figures.run('python -m hpmoe.tools.twin_samples --samples_include=DIR')
   columns = ('samples', str(len(table)))
@@ -283,7 +374,7 @@ def main(argv: list[str]) -> int:
     )
     return 2
   work = pathlib.Path(_WORK.value or tempfile.mkdtemp(prefix='twin_samples'))
-  work.mkdir(parents=True, exist_ok=True)
+  (work / 'built').mkdir(parents=True, exist_ok=True)
   table = []
   for sample in samples(headers):
     name = str(sample.folder.relative_to(headers / 'examples/01_simd_cpp_api'))
@@ -292,7 +383,9 @@ def main(argv: list[str]) -> int:
     row: dict = dict(sample=name, defines=' '.join(sample.defines))
     row['options'] = ' '.join(f'{k}={v}' for k, v in _options(sample).items())
     try:
-      kernel = build_kernel.build(sample.source, headers, work, sample.defines)
+      kernel = build_kernel.build(
+        sample.source, headers, work / 'built', sample.defines
+      )
     except build_kernel.Refused as error:
       row['compiles'] = str(error)
       print(f'{name}: {error}', flush=True)

@@ -40,11 +40,32 @@ class TestSamples:
 
 
 def test_a_call_that_is_not_reported_has_its_reason_or_none_is_known():
-  row = 'room/05_sync_control/data_sync_barrier'
-  told = {'40: A();': 'right', '41: B();': 'hazard: x', '58: C();': 'right'}
+  row = 'room/09_utils/gm_by_pass_dcache'
+  told = {
+    '42: A();': 'right',
+    '41: B();': 'hazard: x',
+    '50: C();': 'right: inserted',
+  }
 
   why = twin_samples.silent(row, told)
 
-  assert why['40: A();'].startswith('matters, not seen')
-  assert why['58: C();'].startswith('redundant') and len(why) == 2
-  assert twin_samples.silent('add', told)['40: A();'] == 'not explained'
+  assert why['42: A();'].startswith('redundant')
+  assert why['50: C();'] == 'inserted' and len(why) == 2
+  assert twin_samples.silent('add', told)['42: A();'] == 'not explained'
+
+
+def test_calls_and_the_flags_of_queues_can_be_left_out_in_their_lines():
+  text = """\
+  if (last) SetFlag<E>(0);  // DeQue()
+  auto x = in.DeQue<T>();
+  pool[i]->FreeTensor(x); Add(x);
+"""
+
+  changed, told = twin_samples.optional(text)
+
+  assert changed.splitlines() == [
+    '  {if(!HpmoeLeftOut(1)){if (last) SetFlag<E>(0);}}  // DeQue()',
+    '  auto x = (HpmoeQuiet(2),in.DeQue<T>());',
+    '  (HpmoeQuiet(3),pool[i]->FreeTensor(x)); Add(x);',
+  ]
+  assert [name.split(':')[0] for name in told] == ['1', '2', '3']

@@ -81,7 +81,7 @@ def _blank(match: re.Match) -> str:
   return re.sub(r'[^\n]', ' ', match.group())
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
   """Returns a text of the same length."""
   return _COMMENT.sub(_blank, text)
 
@@ -121,7 +121,7 @@ def statements(
     text: of the file.
     helpers: functions of the source that do nothing but synchronise.
   """
-  code = _without_comments(text)
+  code = without_comments(text)
   run: list[Statement] = []
   last = -1
   for begin, end, block in _spans(code):
@@ -165,7 +165,7 @@ def helpers(files: Mapping[str, str]) -> tuple[str, ...]:
   """Returns the functions that do nothing but synchronise, by name."""
   found = set()
   for text in files.values():
-    code = _without_comments(text)
+    code = without_comments(text)
     for match in re.finditer(r'(\w+)\([^(){};]*\)\s*(?:const\s*)?\{', code):
       body = code[match.end() : code.find('}', match.end())]
       lines = [s.strip() for s in body.split(';')]

@@ -430,6 +430,44 @@ void ScalarLearn(World* world) {
   if (value != 42) std::printf("wrong value\n");
 }
 
+// A payload and its flag, polled words both: of one line, by the scalar unit;
+// of two, by MTE3.
+enum class Unit { kScalar, kMoves };
+
+GlobalTensor<int32_t> Payload(World* world, Unit unit) {
+  return unit == Unit::kScalar ? Words(world->flags + 1)[8]
+                               : Words(world->flags + 2);
+}
+
+void PublishWords(World* world, Unit unit, bool synchronise) {
+  if (unit == Unit::kMoves) {
+    MoveIn(0, world->in.data(), kBytes);
+    Order<HardEvent::MTE2_MTE3>();
+    MoveOut(world->flags[2].word, 0, 32);
+    if (synchronise) PipeBarrier<PIPE_MTE3>();
+    return MoveOut(world->flags[1].word, 0, 32);
+  }
+  for (auto words : {Payload(world, unit), Words(world->flags + 1)}) {
+    words.SetValue(0, 3);
+    Clean(words);
+    if (words.GetValue(0) != 3) throw std::runtime_error("own store unseen");
+    if (synchronise) AscendC::DataSyncBarrier<AscendC::MemDsbT::DDR>();
+  }
+}
+
+void LearnWords(World* world, Unit unit) {
+  if (!Await(world->flags + 1, 1)) std::printf("never came\n");
+  Clean(Payload(world, unit));
+  if (Payload(world, unit).GetValue(0) == 3) return;
+  throw std::runtime_error("read too early");
+}
+
+// Each of two words is polled: their order is nobody's.
+void LearnBoth(World* world, Unit unit) {
+  while (Payload(world, unit).GetValue(0) == 0) Clean(Payload(world, unit));
+  LearnWords(world, unit);
+}
+
 const Together kTogether[] = {
     {"15 sets", [](World*) { Sets(15); }, [](World*) { Waits(15); },
      [](World*) { Waits(15); }},
@@ -498,6 +536,24 @@ const Together kTogether[] = {
      ScalarLearn},
     {"scalar stores without dsb", Nothing,
      [](World* w) { ScalarPublish(w, false); }, ScalarLearn},
+    {"polled payload by stores", Nothing,
+     [](World* w) { PublishWords(w, Unit::kScalar, true); },
+     [](World* w) { LearnWords(w, Unit::kScalar); }},
+    {"polled payload by stores without dsb", Nothing,
+     [](World* w) { PublishWords(w, Unit::kScalar, false); },
+     [](World* w) { LearnWords(w, Unit::kScalar); }},
+    {"two polled words by stores", Nothing,
+     [](World* w) { PublishWords(w, Unit::kScalar, false); },
+     [](World* w) { LearnBoth(w, Unit::kScalar); }},
+    {"polled payload by moves", Nothing,
+     [](World* w) { PublishWords(w, Unit::kMoves, true); },
+     [](World* w) { LearnWords(w, Unit::kMoves); }},
+    {"polled payload by moves without barrier", Nothing,
+     [](World* w) { PublishWords(w, Unit::kMoves, false); },
+     [](World* w) { LearnWords(w, Unit::kMoves); }},
+    {"two polled words by moves", Nothing,
+     [](World* w) { PublishWords(w, Unit::kMoves, false); },
+     [](World* w) { LearnBoth(w, Unit::kMoves); }},
     {"SyncAll", [](World*) { AscendC::SyncAll<false>(); },
      [](World* w) {
        FillOut(w, 0);

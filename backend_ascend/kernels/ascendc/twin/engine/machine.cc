@@ -151,18 +151,25 @@ void Machine::RunWork(Core* core, Queued* queued) {
   for (const Span& span : work.reads)
     Touch(core, at, work, span, access, false);
   const std::vector<char> unwritten = Unwritten(*core, work);
-  for (const Span& span : work.writes)
-    Touch(core, at, work, span, access, true);
+  const bool held = !work.writes.empty() && HoldsMove(work);
+  for (const Span& span : work.writes) {
+    if (!held) Touch(core, at, work, span, access, true);
+  }
   if (!unwritten.empty()) {
     const Span& to = work.writes[0];
     core->chips[static_cast<int>(to.memory)].shadow->Forget(to.begin,
                                                             unwritten);
   }
   if (spec_.auto_sync && spec_.hazards) NoteKnown(&pipe);
-  work.run();
+  if (held) {
+    RunHeld(core, at, work);
+  } else {
+    work.run();
+  }
   for (const Span& span : work.writes) {
     if (span.memory != Memory::kGm) continue;
     core->polls = 0;  // it gets somewhere
+    if (held) continue;
     for (uint64_t row = 0; row < span.rows; ++row) {
       const uint64_t begin = span.begin + row * span.pitch;
       NoteWrite(at, begin, begin + span.bytes, nullptr);
@@ -207,6 +214,7 @@ void Machine::Touch(Core* core, const Place& at, const Instruction& work,
     if (span.memory == Memory::kGm) {
       const Global* global = globals_.Find(begin, end);
       if (global->range.kind == GlobalKind::kFlags) {
+        if (writes) CompleteHeldAt(core, begin, end);
         TouchFlags(begin, end, &known, writes, work.atomic);
         continue;
       }

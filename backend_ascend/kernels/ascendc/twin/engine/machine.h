@@ -112,7 +112,8 @@ struct Waiting {
     kDrain,
     kRoom,
     kPoll,
-    kPipe  // until `pipe` has run what is `order` of all that was issued
+    kStores,  // to polled words
+    kPipe     // until `pipe` has run what is `order` of all that was issued
   };
   Kind kind = kNothing;
   const char* call = "";
@@ -173,6 +174,15 @@ struct Core {
   }
   bool ended() const { return fiber->done() && idle(); }
   PipeState& pipe(Pipe p) { return pipes[static_cast<int>(p)]; }
+};
+
+// A store to polled words that others do not see yet.
+struct HeldStore {
+  Core* core;
+  Place at;
+  uint64_t begin;
+  std::string bytes;
+  Clock known;  // to its pipe, as it ran
 };
 
 class Machine {
@@ -289,6 +299,17 @@ class Machine {
   void WriteBackRun(const Place& at, uint64_t begin, const char* bytes,
                     uint64_t count);
 
+  // held.cc
+  bool Holds();
+  bool HoldsMove(const Instruction& work);
+  void RunHeld(Core* core, const Place& at, const Instruction& work);
+  void Hold(Core* core, const Place& at, uint64_t begin, std::string bytes);
+  void CompleteHeld(size_t index);
+  bool IsHeld(const Core& core, Pipe pipe) const;
+  void CompleteHeldAt(const Core* core, uint64_t begin, uint64_t end);
+  void SeeOwnHeld(const Core& core, uint64_t begin, Line* line) const;
+  bool StepHeld();
+
   // ends.cc
   bool Drained(const Core& core) const;
   void CheckEnd(Core* core);
@@ -343,6 +364,7 @@ class Machine {
   uint64_t idle_progress_ = 0;
   std::mt19937_64 random_;
   std::unordered_map<uint64_t, std::vector<Core*>> cached_;  // by line
+  std::vector<HeldStore> held_;                              // the oldest first
   LaunchResult result_;
 };
 

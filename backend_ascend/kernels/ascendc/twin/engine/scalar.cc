@@ -51,6 +51,7 @@ Line& Machine::LineOf(Core* core, uint64_t begin, uint64_t bytes,
   const uint64_t last = std::min((number + 1) * kLineBytes, global.end());
   std::memcpy(line.bytes + first % kLineBytes,
               reinterpret_cast<const char*>(first), last - first);
+  SeeOwnHeld(*core, number * kLineBytes, &line);
   line.valid |= Mask(first % kLineBytes, last - first);
   return line;
 }
@@ -179,6 +180,8 @@ void Machine::WriteBackRun(const Place& at, uint64_t begin, const char* bytes,
   Core* const core = current_;
   const Global& global = GlobalOf(at, begin, begin + count);
   if (global.range.kind == GlobalKind::kFlags) {
+    if (Holds()) return Hold(core, at, begin, std::string(bytes, count));
+    CompleteHeldAt(core, begin, begin + count);
     TouchFlags(begin, begin + count, &core->scalar_known(), true, false);
   } else if (spec_.hazards) {
     const uint32_t access = accesses_.Add(
@@ -200,6 +203,7 @@ void Machine::WriteBackAll(Site site) {
 }
 
 void Machine::WriteBacksDone() {
+  if (IsHeld(*current_, Pipe::kS)) Block(Waiting::kStores);
   current_->scalar_known().Raise(current_->first_agent + kWriteBackAgent,
                                  current_->write_back_count);
   ScalarLearned(current_);

@@ -52,8 +52,9 @@ bool Machine::HeadRuns(const Core& core, int pipe) const {
   const auto& queue = core.pipes[pipe].queue;
   if (queue.empty()) return false;
   const Queued& head = queue.front();
-  if (head.kind != Queued::kWait) return true;
-  return core.flag(head.event, head.id).set;
+  if (head.kind == Queued::kWork) return true;
+  if (head.kind == Queued::kWait) return core.flag(head.event, head.id).set;
+  return !IsHeld(core, head.work.pipe);
 }
 
 void Machine::RunHead(Core* core, int pipe) {
@@ -102,7 +103,9 @@ bool Machine::CanResume(const Core& core) const {
     case Waiting::kCross:
       return !core.cross[waiting.id].sets.empty();
     case Waiting::kDrain:
-      return core.idle();
+      return core.idle() && !IsHeld(core, Pipe::kMte3);
+    case Waiting::kStores:
+      return !IsHeld(core, Pipe::kS);
     case Waiting::kRoom:
       return core.pipes[static_cast<int>(waiting.pipe)].queue.size() <
              kQueueDepth;
@@ -274,6 +277,7 @@ bool Machine::StepFibers() {
 // moves may wait for.
 bool Machine::StepHeads() {
   const bool oldest = ++head_steps_ % kOldestEach == 0;
+  if (oldest) StepHeld();
   Core* best = nullptr;
   int best_pipe = 0;
   uint64_t best_order = 0;
@@ -292,6 +296,7 @@ bool Machine::StepHeads() {
 }
 
 bool Machine::StepRandom() {
+  if (!held_.empty() && (random_() & 31) == 0) return StepHeld();
   const size_t count = cores_.size() * (kNumPipes + 1);
   const size_t first = random_() % count;
   for (size_t i = 0; i < count; ++i) {
@@ -307,7 +312,7 @@ bool Machine::StepRandom() {
       return true;
     }
   }
-  return false;
+  return StepHeld();
 }
 
 // Nothing can go on but polls: time passes, until a core's own deadline.
@@ -341,7 +346,7 @@ void Machine::Turn() {
   }
   if (spec_.mode == Mode::kSeeded) {
     if (StepRandom()) return;
-  } else if (StepFibers() || StepHeads()) {
+  } else if (StepFibers() || StepHeads() || StepHeld()) {
     return;
   }
   if (!Idle()) FailDeadlock(kNothingGoesOn);
@@ -353,6 +358,8 @@ void Machine::Run() {
   }
   try {
     while (!aborted_ && !AllDone()) Turn();
+    while (!aborted_ && StepHeld()) {
+    }
   } catch (const Abort&) {
   } catch (const std::exception& error) {
     NoteException(error);
