@@ -299,7 +299,7 @@ class Machine {
   void WriteBackRun(const Place& at, uint64_t begin, const char* bytes,
                     uint64_t count);
 
-  // held.cc
+  // ../memory/held.cc
   bool Holds();
   bool HoldsMove(const Instruction& work);
   void RunHeld(Core* core, const Place& at, const Instruction& work);
