@@ -37,40 +37,64 @@ struct Column {
   const T& operator[](size_t i) const { return first[i]; }
 };
 
-// Flat tables; what is CSR has one more `begin` than rows.
+// X(type, name): flat tables, which Python fills; what is CSR has one more
+// `begin` than rows.  A region gives rows addresses as they come.
+#define HPMOE_FLOW_TABLES(X)                                                   \
+  X(double, up)             /* [R] B/s */                                      \
+  X(double, down)           /* [R] B/s */                                      \
+  X(double, pool_start)     /* s */                                            \
+  X(int32_t, pool_servers)  /* at least 0 */                                   \
+  X(int32_t, pool_begin)    /* of each pool */                                 \
+  X(int32_t, pool_tasks)    /* in its order */                                 \
+  X(double, own)            /* [tasks] s */                                    \
+  X(int32_t, holds)         /* until all has arrived */                        \
+  X(int32_t, wait_begin)    /* [tasks + 1] */                                  \
+  X(int32_t, wait_event)    /* that it waits for */                            \
+  X(int32_t, signal_begin)  /* [tasks + 1] */                                  \
+  X(int32_t, signal_event)  /* that it adds to */                              \
+  X(int32_t, signal_amount) /* what it adds */                                 \
+  X(int32_t, message_begin) /* [tasks + 1] */                                  \
+  X(int32_t, op)            /* [messages] */                                   \
+  X(int32_t, rank)          /* that sends */                                   \
+  X(int32_t, channel)       /* of links */                                     \
+  X(int32_t, expected)      /* of its key */                                   \
+  X(int32_t, amount)        /* that an arrival counts */                       \
+  X(double, bytes)          /* to one peer */                                  \
+  X(int64_t, key)           /* -1: no session */                               \
+  X(int32_t, peer_begin)    /* [messages + 1] */                               \
+  X(int32_t, peer)          /* rank */                                         \
+  X(int32_t, ids)           /* of targets */                                   \
+  X(int32_t, event)         /* of a get at home; -1: none, -2 - i: region i */ \
+  X(int32_t, region_event)  /* of its first block */                           \
+  X(int32_t, region_block)  /* rows */                                         \
+  X(int32_t, region_rows)   /* that have room */                               \
+  X(double, release)        /* [events] s from a threshold until work */       \
+  X(int32_t, threshold)     /* [events] */
+
 struct FlowTables {
   int32_t ranks = 0;
-  Column<double> up, down;  // [R] B/s
-  // Pools.
-  Column<double> pool_start;  // s
-  Column<int32_t> pool_servers, pool_begin, pool_tasks;
-  // Tasks.
-  Column<double> own;  // s
-  Column<int32_t> holds;
-  Column<int32_t> wait_begin, wait_event;
-  Column<int32_t> signal_begin, signal_event, signal_amount;
-  Column<int32_t> message_begin;  // [tasks + 1]
-  // Messages.
-  Column<int32_t> op, rank, channel, expected, amount;
-  Column<double> bytes;
-  Column<int64_t> key;  // -1: no session
-  Column<int32_t> peer_begin;
-  // Of a message's peers: `event`, of a get at home, counts `amount`; -1: none,
-  // -2 - i: region i takes `amount` rows.
-  Column<int32_t> peer, ids, event;
-  // Regions that give rows addresses as they come.
-  Column<int32_t> region_event, region_block, region_rows;
-  Column<double> release;     // [events] s from a threshold until work
-  Column<int32_t> threshold;  // [events]
+#define HPMOE_FIELD(type, name) Column<type> name;
+  HPMOE_FLOW_TABLES(HPMOE_FIELD)
+#undef HPMOE_FIELD
 };
+
+// X(type, name): what Python is told.
+#define HPMOE_FLOW_TIMES(X)                                          \
+  X(double, start)      /* [tasks] s */                              \
+  X(double, end)        /* [tasks] s */                              \
+  X(double, arrived)    /* [messages] s, the last of its arrivals */ \
+  X(int32_t, row)       /* [peers] first row given, or -1 */         \
+  X(double, up_bytes)   /* [R] */                                    \
+  X(double, up_busy)    /* [R] s */                                  \
+  X(double, down_bytes) /* [R] */                                    \
+  X(double, down_busy)  /* [R] s */                                  \
+  X(double, delivered)  /* [R] B of payload, once a part */
 
 struct FlowTotals {
   double total = 0;
-  std::vector<double> start, end;  // [tasks] s
-  std::vector<double> arrived;     // [messages] s, the last of its arrivals
-  std::vector<int32_t> row;        // [peers] first row given, or -1
-  std::vector<double> up_bytes, up_busy, down_bytes, down_busy;  // [R]
-  std::vector<double> delivered;  // [R] B of payload, once a part
+#define HPMOE_FIELD(type, name) std::vector<type> name;
+  HPMOE_FLOW_TIMES(HPMOE_FIELD)
+#undef HPMOE_FIELD
   SessionTotals sessions;
 };
 

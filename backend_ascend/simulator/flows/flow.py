@@ -62,15 +62,6 @@ class Timed:
   sessions: Mapping[str, float]
 
 
-_SESSIONS = (
-  'peak',
-  'residence',
-  'sessions',
-  'merged',
-  'evicted',
-  'timed_out',
-  'bypassed',
-)
 _INTS, _DOUBLES, _LONGS = np.int32, np.float64, np.int64
 
 
@@ -279,7 +270,6 @@ def simulate(flow: Flow, machine: machine_lib.Machine) -> Timed:
   told = _native.simulate_flow(
     flow.ranks, tables | dict(up=up, down=down), switch
   )
-  sessions = {name: told.pop(name) for name in _SESSIONS}
   told['arrived'] = told['arrived'][place]
   told['row'] = told['row'][peer_place]
-  return Timed(sessions=sessions, **told)
+  return Timed(**told)

@@ -26,37 +26,8 @@ void Take(const nb::dict& tables, const char* name, sim::Column<T>* to,
 sim::FlowTables TablesOf(int32_t ranks, const nb::dict& tables, Held* held) {
   sim::FlowTables flow;
   flow.ranks = ranks;
-#define HPMOE_TAKE(name) Take(tables, #name, &flow.name, held);
-  HPMOE_TAKE(pool_servers)
-  HPMOE_TAKE(pool_begin)
-  HPMOE_TAKE(pool_tasks)
-  HPMOE_TAKE(holds)
-  HPMOE_TAKE(wait_begin)
-  HPMOE_TAKE(wait_event)
-  HPMOE_TAKE(signal_begin)
-  HPMOE_TAKE(signal_event)
-  HPMOE_TAKE(signal_amount)
-  HPMOE_TAKE(message_begin)
-  HPMOE_TAKE(op)
-  HPMOE_TAKE(rank)
-  HPMOE_TAKE(channel)
-  HPMOE_TAKE(expected)
-  HPMOE_TAKE(amount)
-  HPMOE_TAKE(peer_begin)
-  HPMOE_TAKE(peer)
-  HPMOE_TAKE(ids)
-  HPMOE_TAKE(event)
-  HPMOE_TAKE(region_event)
-  HPMOE_TAKE(region_block)
-  HPMOE_TAKE(region_rows)
-  HPMOE_TAKE(threshold)
-  HPMOE_TAKE(up)
-  HPMOE_TAKE(down)
-  HPMOE_TAKE(pool_start)
-  HPMOE_TAKE(release)
-  HPMOE_TAKE(own)
-  HPMOE_TAKE(bytes)
-  HPMOE_TAKE(key)
+#define HPMOE_TAKE(type, name) Take(tables, #name, &flow.name, held);
+  HPMOE_FLOW_TABLES(HPMOE_TAKE)
 #undef HPMOE_TAKE
   return flow;
 }
@@ -78,27 +49,15 @@ nb::dict SimulateFlow(int32_t ranks, const nb::dict& tables,
   Check(status);
   nb::dict told;
   told["total"] = totals->total;
-#define HPMOE_TELL(name) \
+#define HPMOE_TELL(type, name) \
   told[#name] = ViewOfVector(totals->name, {totals->name.size()}, owner);
-  HPMOE_TELL(start)
-  HPMOE_TELL(end)
-  HPMOE_TELL(arrived)
-  HPMOE_TELL(row)
-  HPMOE_TELL(up_bytes)
-  HPMOE_TELL(up_busy)
-  HPMOE_TELL(down_bytes)
-  HPMOE_TELL(down_busy)
-  HPMOE_TELL(delivered)
+  HPMOE_FLOW_TIMES(HPMOE_TELL)
 #undef HPMOE_TELL
-#define HPMOE_TELL(name) told[#name] = totals->sessions.name;
-  HPMOE_TELL(peak)
-  HPMOE_TELL(residence)
-  HPMOE_TELL(sessions)
-  HPMOE_TELL(merged)
-  HPMOE_TELL(evicted)
-  HPMOE_TELL(timed_out)
-  HPMOE_TELL(bypassed)
+  nb::dict sessions;
+#define HPMOE_TELL(type, name) sessions[#name] = totals->sessions.name;
+  HPMOE_SESSIONS(HPMOE_TELL)
 #undef HPMOE_TELL
+  told["sessions"] = sessions;
   return told;
 }
 

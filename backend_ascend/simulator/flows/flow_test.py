@@ -15,24 +15,31 @@ Op = flow_lib.Op
 EXACT = dict(rel=1e-12, abs=1e-12)
 
 
-def _flow(ranks, sends, events=0, **more):
+def _flow(ranks, sends, thresholds=(), holds=False):
   """Returns a flow in which each send is a task of its rank's one pool.
 
   Args:
     ranks: how many.
-    sends: (rank, own seconds, op, bytes, [(peer, event)], more of a message).
-    events: how many, each of threshold 1.
-    **more: of `add_tasks`.
+    sends: (rank, own seconds, op, bytes, [(peer, event, ids)], more of a
+      message).
+    thresholds: of events.
+    holds: whether tasks do.
   """
   flow = flow_lib.Flow(ranks)
-  flow.add_events(np.ones(events))
+  flow.add_events(np.array(thresholds))
   pools = flow.add_pools(np.ones(ranks))
   for rank, own, op, payload, peers, rest in sends:
-    task = flow.add_tasks(pools[rank], own, **more)
+    task = flow.add_tasks(pools[rank], own, holds)
     message = flow.add_messages(task, op, rank, payload, **rest)
-    for peer, event in peers:
-      flow.add_peers(message, peer, event)
+    for peer in peers:
+      flow.add_peers(message, *peer)
   return flow
+
+
+def _run(ranks, sends, thresholds=(), holds=False, **figures):
+  """Returns the times of a `_flow` on a machine with other figures."""
+  flow = _flow(ranks, sends, thresholds, holds)
+  return flow_lib.simulate(flow, flow_testing.machine(**figures))
 
 
 class TestLegs:
@@ -40,39 +47,26 @@ class TestLegs:
 
   def test_a_put_passes_two_links_and_two_hops(self):
     # 8 B are two packets, so 10 flits: up by 2 + 10, there at 10 + 10 + 10.
-    timed = flow_lib.simulate(
-      _flow(2, [(0, 2.0, Op.PUT, 8, [(1, -1)], {})]), flow_testing.machine()
-    )
+    timed = _run(2, [(0, 2.0, Op.PUT, 8, [(1, -1)], {})])
     assert timed.arrived == pytest.approx([42.0], **EXACT)
     assert timed.end == pytest.approx([2.0], **EXACT)
 
   def test_a_task_that_holds_ends_with_its_arrival(self):
-    timed = flow_lib.simulate(
-      _flow(2, [(0, 2.0, Op.PUT, 8, [(1, -1)], {})], holds=True),
-      flow_testing.machine(),
-    )
+    timed = _run(2, [(0, 2.0, Op.PUT, 8, [(1, -1)], {})], holds=True)
     assert timed.end == pytest.approx([42.0], **EXACT)
 
   def test_a_part_of_a_sum_is_let_go_by_the_switch(self):
     # Given two parts, when both hold, then each ends when the switch has it,
     # though the sum is at its owner 15 after the last.
-    timed = flow_lib.simulate(
-      _flow(4, _sum([0.0, 7.0], expected=2), events=1, holds=True),
-      flow_testing.machine(),
-    )
+    timed = _run(4, _sum([0.0, 7.0], expected=2), [1], holds=True)
     assert timed.end == pytest.approx([15.0, 22.0], **EXACT)
     assert timed.total == pytest.approx(37.0, **EXACT)
 
   def test_one_of_many_goes_up_once_and_down_once_each(self):
     # The other way: three puts wait for one link up.
     peers = [(1, -1), (2, -1), (3, -1)]
-    many = flow_lib.simulate(
-      _flow(4, [(0, 0.0, Op.PUT, 4, peers, {})]), flow_testing.machine()
-    )
-    each = flow_lib.simulate(
-      _flow(4, [(0, 0.0, Op.PUT, 4, [peer], {}) for peer in peers]),
-      flow_testing.machine(),
-    )
+    many = _run(4, [(0, 0.0, Op.PUT, 4, peers, {})])
+    each = _run(4, [(0, 0.0, Op.PUT, 4, [peer], {}) for peer in peers])
     assert many.total == pytest.approx(5 + 10 + 5 + 10, **EXACT)
     assert each.total == pytest.approx(15 + 10 + 5 + 10, **EXACT)
     assert list(many.up_bytes) == [5, 0, 0, 0]
@@ -82,17 +76,13 @@ class TestLegs:
       assert list(timed.delivered) == [0, 4, 4, 4]
 
   def test_an_own_copy_crosses_nothing(self):
-    timed = flow_lib.simulate(
-      _flow(2, [(0, 3.0, Op.PUT, 4, [(0, -1)], {})]), flow_testing.machine()
-    )
+    timed = _run(2, [(0, 3.0, Op.PUT, 4, [(0, -1)], {})])
     assert timed.arrived == pytest.approx([3.0], **EXACT)
     assert timed.up_bytes.sum() == 0 and timed.delivered.sum() == 0
 
   def test_a_get_asks_with_headers_and_is_answered(self):
     # Two requests of a flit: up 2, hop, down 2, hop; then 10 up, hop, 10, hop.
-    timed = flow_lib.simulate(
-      _flow(2, [(0, 0.0, Op.GET, 8, [(1, -1)], {})]), flow_testing.machine()
-    )
+    timed = _run(2, [(0, 0.0, Op.GET, 8, [(1, -1)], {})])
     assert timed.total == pytest.approx(12 + 12 + 20 + 20, **EXACT)
     assert list(timed.up_bytes) == [2, 10] and list(timed.down_bytes) == [10, 2]
     assert list(timed.delivered) == [8, 0]
@@ -100,9 +90,7 @@ class TestLegs:
   def test_a_sum_comes_home_once(self):
     # Each peer answers up; the switch sends one home when the last is there.
     peers = [(1, -1), (2, -1), (3, -1)]
-    timed = flow_lib.simulate(
-      _flow(4, [(0, 0.0, Op.REDUCE_GET, 4, peers, {})]), flow_testing.machine()
-    )
+    timed = _run(4, [(0, 0.0, Op.REDUCE_GET, 4, peers, {})])
     assert timed.total == pytest.approx(11 + 11 + 15 + 15, **EXACT)
     assert list(timed.up_bytes) == [1, 5, 5, 5]
     assert list(timed.down_bytes) == [5, 1, 1, 1]
@@ -113,34 +101,21 @@ class TestPackets:
   def test_headers_lists_and_whole_flits(self):
     # 10 targets at 8 a flit: two flits of list.  17 B are 5 packets and, of
     # flits of 2 B, 9: up 5 * (1 + 2) * 2 + 18, down with one flit of list each.
-    flow = flow_lib.Flow(2)
-    task = flow.add_tasks(flow.add_pools(1)[0], 0.0)
-    message = flow.add_messages(task, Op.PUT, 0, 17)
-    flow.add_peers(message, 1, ids=10)
-    timed = flow_lib.simulate(
-      flow, flow_testing.machine(flit=2.0, target_ids=8.0)
-    )
+    sends = [(0, 0.0, Op.PUT, 17, [(1, -1, 10)], {})]
+    timed = _run(2, sends, flit=2.0, target_ids=8.0)
     assert timed.up_bytes[0] == 48 and timed.down_bytes[1] == 48
 
   def test_one_request_may_ask_for_many_packets(self):
     # 40 B are ten packets; asked for by sixteens they want three requests.
-    timed = flow_lib.simulate(
-      _flow(2, [(0, 0.0, Op.GET, 40, [(1, -1)], {})]),
-      flow_testing.machine(asked_bytes=16.0),
-    )
+    timed = _run(2, [(0, 0.0, Op.GET, 40, [(1, -1)], {})], asked_bytes=16.0)
     assert list(timed.up_bytes) == [3, 50] and list(timed.down_bytes) == [50, 3]
 
   def test_a_copy_names_its_own_targets_only(self):
     # Given eight targets on eight ranks, when a packet of 128 B is copied, then
     # it is 10 flits on each of nine links: 80 % are payload, as DySHARP says.
-    flow = flow_lib.Flow(9)
-    task = flow.add_tasks(flow.add_pools(1)[0], 0.0)
-    message = flow.add_messages(task, Op.PUT, 0, 128)
-    flow.add_peers(message, np.arange(1, 9))
     # On the way down one id is a flit too.
-    timed = flow_lib.simulate(
-      flow, flow_testing.machine(flit=16.0, packet=128.0, target_ids=8.0)
-    )
+    sends = [(0, 0.0, Op.PUT, 128, [(peer,) for peer in range(1, 9)], {})]
+    timed = _run(9, sends, flit=16.0, packet=128.0, target_ids=8.0)
     moved = timed.up_bytes.sum() + timed.down_bytes.sum()
     assert 9 * 128 / moved == pytest.approx(0.8, **EXACT)
 
@@ -152,22 +127,20 @@ class TestChannels:
   ]
 
   def test_one_channel_is_a_queue(self):
-    timed = flow_lib.simulate(_flow(2, self.SENDS), flow_testing.machine())
+    timed = _run(2, self.SENDS)
     # 50 up, then 5 more; down the second waits for none.
     assert timed.arrived == pytest.approx([120.0, 125.0], **EXACT)
 
   def test_a_long_queue_keeps_its_order(self):
     # Given 300 packets of 5 flits at once, then one leaves every 5 s.
     sends = [(0, 0.0, Op.PUT, 4, [(1, -1)], {})] * 300
-    timed = flow_lib.simulate(_flow(2, sends), flow_testing.machine())
+    timed = _run(2, sends)
     gone = 5.0 * np.arange(1, 301)
     assert timed.arrived == pytest.approx(gone + 10 + 5 + 10, **EXACT)
 
   def test_two_share_alike(self):
     sends = [self.SENDS[0], (*self.SENDS[1][:5], dict(channel=1))]
-    timed = flow_lib.simulate(
-      _flow(2, sends), flow_testing.machine(virtual_channels=2.0)
-    )
+    timed = _run(2, sends, virtual_channels=2.0)
     # Up: 1 alone, then half each: the short one passes by 11, the long by 55.
     # Down alone, each: 11 + 10 + 5 + 10, 55 + 10 + 50 + 10.
     assert timed.arrived == pytest.approx([125.0, 36.0], **EXACT)
@@ -191,7 +164,7 @@ class TestEvents:
     assert timed.total == pytest.approx(47, **EXACT)
 
   def test_what_waits_for_ever_is_named(self):
-    flow = _flow(2, [(0, 0.0, Op.PUT, 4, [(1, -1)], {})], events=1)
+    flow = _flow(2, [(0, 0.0, Op.PUT, 4, [(1, -1)], {})], [1])
     flow.add_waits(flow.add_tasks(1, 0.0), 0)
     with pytest.raises(ValueError, match='got task 1 of pool 1 that waits'):
       flow_lib.simulate(flow, flow_testing.machine())
@@ -208,9 +181,7 @@ def _sum(starts, expected=3, payload=4, owner=3, key=0):
 
 class TestSums:
   def test_one_leaves_when_the_last_part_is_there(self):
-    timed = flow_lib.simulate(
-      _flow(4, _sum([0.0, 20.0, 3.0]), events=1), flow_testing.machine()
-    )
+    timed = _run(4, _sum([0.0, 20.0, 3.0]), [1])
     assert timed.total == pytest.approx(20 + 15 + 15, **EXACT)
     assert timed.down_bytes[3] == 5 and timed.delivered[3] == 4
     assert timed.sessions['residence'] == pytest.approx(20, **EXACT)
@@ -219,22 +190,16 @@ class TestSums:
   def test_a_full_table_gives_up_the_oldest(self):
     # Given room for one sum, when another comes between its parts, then three
     # partial sums leave for the first, one for each time it came back.
-    flow = _flow(
-      4,
-      _sum([0.0, 20.0, 40.0])
-      + [(0, 10.0, Op.REDUCE_PUT, 4, [(3, -1)], dict(key=1, expected=2))]
-      + [(1, 10.0, Op.REDUCE_PUT, 4, [(3, -1)], dict(key=1, expected=2))],
-      events=1,
-    )
-    timed = flow_lib.simulate(flow, flow_testing.machine(merge_table=4.0))
+    rest = dict(key=1, expected=2)
+    other = [(r, 10.0, Op.REDUCE_PUT, 4, [(3, -1)], rest) for r in (0, 1)]
+    sends = _sum([0.0, 20.0, 40.0]) + other
+    timed = _run(4, sends, [1], merge_table=4.0)
     # Comes: key 0 at 15, 1 at 25, 0 at 35, 1 at 45, 0 at 55: each evicts.
     assert timed.sessions['evicted'] == 4
     assert timed.sessions['merged'] == 0
     # The last of each key stays a part for ever, unless a timer lets it out.
     assert timed.delivered[3] == 4 * 4
-    late = flow_lib.simulate(
-      flow, flow_testing.machine(merge_table=4.0, merge_timeout=100.0)
-    )
+    late = _run(4, sends, [1], merge_table=4.0, merge_timeout=100.0)
     assert late.sessions['timed_out'] == 1
     assert late.delivered[3] == 5 * 4
     assert late.total == pytest.approx(55 + 100 + 15, **EXACT)
@@ -248,16 +213,13 @@ class TestSums:
 
     sends = [part(0, 0.0, 0), part(1, 1.0, 1), part(2, 5.0, 0)]
     sends += [part(0, 30.0, 2), part(1, 40.0, 0)]
-    timed = flow_lib.simulate(
-      _flow(4, sends), flow_testing.machine(merge_table=8.0)
-    )
+    timed = _run(4, sends, merge_table=8.0)
     assert (timed.sessions['evicted'], timed.sessions['merged']) == (1, 2)
     # One of key 1 and the sum of key 0: key 2 is still there.
     assert timed.delivered[3] == 8
 
   def test_parts_count_what_is_in_them(self):
-    flow = _flow(4, _sum([0.0, 1.0, 90.0]))
-    flow.add_events(3)
+    flow = _flow(4, _sum([0.0, 1.0, 90.0]), [3])
     flow.add_waits(flow.add_tasks(3, 0.0), 0)
     timed = flow_lib.simulate(flow, flow_testing.machine(merge_timeout=50.0))
     # Two in one at 16 + 50, the last by itself 50 after it came.
@@ -270,39 +232,33 @@ class TestSums:
   def test_order_of_ranks_costs_room_and_no_time(self, starts, held):
     # What comes before its turn is kept beside the sum.
     sends = _sum([float(at) for at in starts])
-    timed = [
-      flow_lib.simulate(
-        _flow(4, sends, events=1), flow_testing.machine(rank_order=order)
-      )
-      for order in (0.0, 1.0)
-    ]
+    timed = [_run(4, sends, [1], rank_order=order) for order in (0.0, 1.0)]
     assert timed[0].total == timed[1].total
     assert [t.sessions['peak'] for t in timed] == [4, 4 * held]
 
 
 class TestLoads:
-  def _asks(self, starts, machine, expected=3):
+  def _asks(self, expected=3, **figures):
     rest = dict(key=5, expected=expected)
-    sends = [
-      (rank, at, Op.GET, 4, [(3, -1)], rest) for rank, at in enumerate(starts)
-    ]
-    return flow_lib.simulate(_flow(4, sends), machine)
+    starts = enumerate([0.0, 5.0, 40.0])
+    sends = [(rank, at, Op.GET, 4, [(3, -1)], rest) for rank, at in starts]
+    return _run(4, sends, **figures)
 
   def test_one_answer_serves_who_waits_and_who_comes_later(self):
     # First asks at 11, its data are at the switch at 11 + 11 + 15 = 37; the
     # second waits, the third is answered from the table at 40 + 11.
-    timed = self._asks([0.0, 5.0, 40.0], flow_testing.machine())
+    timed = self._asks()
     assert timed.arrived == pytest.approx([52.0, 52.0, 66.0], **EXACT)
     assert timed.up_bytes[3] == 5 and timed.sessions['merged'] == 2
     assert list(timed.delivered) == [4, 4, 4, 0]
 
   def test_without_room_each_is_forwarded(self):
-    timed = self._asks([0.0, 5.0, 40.0], flow_testing.machine(merge_table=1.0))
+    timed = self._asks(merge_table=1.0)
     assert timed.up_bytes[3] == 15 and timed.sessions['bypassed'] == 3
 
   def test_the_last_asked_for_frees_the_table(self):
     # A fourth after three that were expected opens another.
-    timed = self._asks([0.0, 5.0, 40.0], flow_testing.machine(), expected=2)
+    timed = self._asks(expected=2)
     assert timed.sessions['sessions'] == 2 and timed.up_bytes[3] == 10
 
 
@@ -351,24 +307,15 @@ def _random(rng, ranks=5, sends=60):
       got[peer] += 0 if asked else payload
     down[rank] += data if asked else 0
     got[rank] += payload if asked else 0
-    made.append(
-      (
-        rank,
-        float(rng.random()),
-        op,
-        payload,
-        [(int(p), -1) for p in peers],
-        {},
-      )
-    )
+    to = [(int(p), -1) for p in peers]
+    made.append((rank, float(rng.random()), op, payload, to, {}))
   return made, up, down, got
 
 
 @pytest.mark.parametrize('seed', range(5))
 def test_no_byte_is_lost_or_made(seed):
   sends, up, down, got = _random(np.random.default_rng(seed))
-  machine = flow_testing.machine(hop_latency=0.5)
-  timed = flow_lib.simulate(_flow(5, sends), machine)
+  timed = _run(5, sends, hop_latency=0.5)
   np.testing.assert_array_equal(timed.up_bytes, up)
   np.testing.assert_array_equal(timed.down_bytes, down)
   np.testing.assert_array_equal(timed.delivered, got)
@@ -376,7 +323,7 @@ def test_no_byte_is_lost_or_made(seed):
   np.testing.assert_allclose(timed.up_busy, up, rtol=1e-12)
   np.testing.assert_allclose(timed.down_busy, down, rtol=1e-12)
   assert timed.total >= max(up.max(), down.max())
-  again = flow_lib.simulate(_flow(5, sends), machine)
+  again = _run(5, sends, hop_latency=0.5)
   np.testing.assert_array_equal(timed.arrived, again.arrived)
 
 
@@ -392,8 +339,7 @@ def test_each_who_asks_is_answered_once(seed, table):
     for rank in range(1, ranks)
     for rest in [dict(key=int(key), expected=ranks - 1)]
   ]
-  machine = flow_testing.machine(merge_table=table)
-  timed = flow_lib.simulate(_flow(ranks, sends), machine)
+  timed = _run(ranks, sends, merge_table=table)
   assert list(timed.delivered) == [0, *[4 * keys] * (ranks - 1)]
   assert timed.up_bytes[0] == 5 * (len(sends) - timed.sessions['merged'])
   assert timed.sessions['peak'] <= table
@@ -440,22 +386,14 @@ def test_a_sum_has_all_of_its_parts_however_small_the_table(
   """What is evicted arrives too: parts are conserved, bytes of them not."""
   rng = np.random.default_rng(seed)
   ranks, keys = 6, 20
-  starts = np.zeros(ranks)
-  sends = []
-  for key in rng.permutation(keys):
-    for rank in range(1, ranks):
-      own = float(rng.random() * 9)
-      starts[rank] += own
-      rest = dict(key=int(key), expected=ranks - 1)
-      sends.append((rank, own, Op.REDUCE_PUT, 4, [(0, int(key))], rest))
-  flow = flow_lib.Flow(ranks)
-  flow.add_events(np.full(keys, ranks - 1))
-  pools = flow.add_pools(np.ones(ranks))
-  for rank, own, op, payload, peers, rest in sends:
-    task = flow.add_tasks(pools[rank], own)
-    message = flow.add_messages(task, op, rank, payload, **rest)
-    flow.add_peers(message, *peers[0])
-  waiters = flow.add_tasks(pools[0], np.zeros(keys))
+  sends = [
+    (rank, float(rng.random() * 9), Op.REDUCE_PUT, 4, [(0, int(key))], rest)
+    for key in rng.permutation(keys)
+    for rank in range(1, ranks)
+    for rest in [dict(key=int(key), expected=ranks - 1)]
+  ]
+  flow = _flow(ranks, sends, np.full(keys, ranks - 1))
+  waiters = flow.add_tasks(0, np.zeros(keys))
   flow.add_waits(waiters, np.arange(keys))
   timed = flow_lib.simulate(
     flow,
@@ -493,7 +431,7 @@ def test_a_machine_without_a_switch_is_refused(name):
 def test_tables_that_do_not_fit_are_named(table, value):
   from hpmoe.backend_ascend import _native
 
-  flow = _flow(2, [(0, 0.0, Op.PUT, 4, [(1, 0)], {})], events=1)
+  flow = _flow(2, [(0, 0.0, Op.PUT, 4, [(1, 0)], {})], [1])
   flow.add_waits(flow.add_tasks(1, 0.0), 0)
   tables, _, _ = flow.tables()
   tables |= dict(up=np.ones(2), down=np.ones(2))

@@ -21,10 +21,20 @@
 
 namespace hpmoe::sim {
 
+// X(type, name): of all sessions.
+#define HPMOE_SESSIONS(X)                                                 \
+  X(double, peak)       /* B held at once */                              \
+  X(double, residence)  /* s from first to last arrival, of what ended */ \
+  X(int64_t, sessions)  /* opened */                                      \
+  X(int64_t, merged)    /* that found one */                              \
+  X(int64_t, evicted)   /* for want of room */                            \
+  X(int64_t, timed_out) /* that nobody came to */                         \
+  X(int64_t, bypassed)  /* without room */
+
 struct SessionTotals {
-  double peak = 0;       // B held at once
-  double residence = 0;  // s from first to last arrival, of all that ended
-  int64_t sessions = 0, merged = 0, evicted = 0, timed_out = 0, bypassed = 0;
+#define HPMOE_FIELD(type, name) type name = 0;
+  HPMOE_SESSIONS(HPMOE_FIELD)
+#undef HPMOE_FIELD
 };
 
 // So many parts of a sum, which leave for the owner.
