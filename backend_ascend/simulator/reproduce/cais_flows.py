@@ -62,7 +62,7 @@ def rate(machine: machine_lib.Machine) -> float:
 
 def norm_seconds(machine, size: float) -> float:
   """Returns s to read and write so many bytes."""
-  return 2 * size / machine['hbm'] if machine['sum_ops'] else 0.0
+  return 2 * size / machine['hbm']
 
 
 class _Layer:
@@ -285,11 +285,6 @@ def _sms(machine) -> int:
 def _to_tiles(layer: _Layer, event) -> np.ndarray:
   """Returns one event as that of each tile."""
   return np.repeat(event, layer.tiles.size)
-
-
-def _of_blocks(layer: _Layer, events) -> np.ndarray:
-  """Returns events of row blocks as those of tiles."""
-  return events[layer.block[: layer.tiles.size]]
 
 
 def _norm_and_second(layer: _Layer, counted) -> flow_lib.Timed:

@@ -5,6 +5,7 @@ import pytest
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import cais
 from hpmoe.backend_ascend.simulator.reproduce import cais_flows as flows
+from hpmoe.backend_ascend.simulator.reproduce import factors
 
 OF = flows.SubLayer(tokens=4096, hidden=256, depth=64, width=512)
 # A packet of 128 B is 9 flits, and one of a request.
@@ -111,16 +112,19 @@ def test_growth_is_judged(slow, holds):
 
 
 def test_the_order_is_judged_where_it_is_published():
+  name = factors.row_name
   values = {
-    cais.row_name('sub-layer', system, 'geomean'): mean
+    name('sub-layer', system, 'geomean'): mean
     for system, (_, mean) in cais.FACTORS['sub-layer'].items()
   }
-  assert cais.in_order(values)
+  assert not cais.out_of_order(values)
   # FuseLib and CoCoNet are within 5 %; T3 is not of TP-NVLS.
-  values[cais.row_name('sub-layer', 'FuseLib', 'geomean')] = 2.0
-  assert cais.in_order(values)
-  values[cais.row_name('sub-layer', 'T3', 'geomean')] = 1.3
-  assert not cais.in_order(values)
+  values[name('sub-layer', 'FuseLib', 'geomean')] = 2.0
+  assert not cais.out_of_order(values)
+  values[name('sub-layer', 'T3', 'geomean')] = 1.3
+  assert cais.out_of_order(values) == (
+    'T3 1.30, TP-NVLS 1.39; T3 1.30, T3-N 1.47; T3 1.30, CAIS-Base 1.47'
+  )
 
 
 def test_the_machine_says_what_is_not_the_papers():

@@ -11,6 +11,7 @@ import math
 
 from hpmoe.backend_ascend.simulator.flows import flow as flow_lib
 from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows as flows
+from hpmoe.backend_ascend.simulator.reproduce import factors as factors_lib
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 
 Row = witness_lib.Row
@@ -28,25 +29,12 @@ LAYERS = {
   for size, sizes in SIZES.items()
   for top_k in (8, 16, 32)
 }
-# (greatest, geometric mean) of DySHARP over each.
-FACTORS: Mapping[str, Mapping[str, tuple[float, float]]] = {
-  'layer': {
-    'DeepEP': (2.77, 2.26),
-    'NVLS': (6.93, 4.25),
-    'COMET': (1.94, 1.78),
-    'FasterMoE': (2.48, 2.14),
-    'Tutel': (2.32, 1.96),
-    'CCFuser': (2.01, 1.84),
-  },
-  'training': {
-    'DeepEP': (2.31, 1.93),
-    'NVLS': (5.12, 3.38),
-    'COMET': (1.79, 1.59),
-    'FasterMoE': (2.11, 1.84),
-    'Tutel': (1.98, 1.72),
-    'CCFuser': (1.85, 1.63),
-  },
-}
+# Of DySHARP over each.
+FACTORS = factors_lib.table(
+  'DeepEP NVLS COMET FasterMoE Tutel CCFuser',
+  layer='2.77/2.26 6.93/4.25 1.94/1.78 2.48/2.14 2.32/1.96 2.01/1.84',
+  training='2.31/1.93 5.12/3.38 1.79/1.59 2.11/1.84 1.98/1.72 1.85/1.63',
+)
 # What hides a share of the shorter of products and exchange.
 OVERLAPS = {
   'FasterMoE': 'overlap_fastermoe',
@@ -67,27 +55,23 @@ _BASIC, _FUSION = 'addressing alone over DeepEP', 'fusion alone over COMET'
 _GPUS, _TOKENS = (4, 16, 64), (1024, 4096, 16384)
 
 
-def row_name(group: str, system: str, which: str) -> str:
-  return f'{group} over {system}, {which}'
+def _mean_name(system: str) -> str:
+  return factors_lib.row_name('layer', system, 'geomean')
 
 
 def _rows() -> Iterator[Row]:
   yield Row(_SHARE, 70.4, '%', 'share', _PAPER, fitted=True)
-  for group, systems in FACTORS.items():
-    for system, values in systems.items():
-      fitted = row_name('layer', system, 'geomean')
-      for which, value in zip(('max', 'geomean'), values):
-        name = row_name(group, system, which)
-        own = system in OVERLAPS
-        yield Row(
-          name,
-          value,
-          'x',
-          group,
-          _PAPER,
-          fitted=own and name == fitted,
-          nearest=fitted if own and name != fitted else '',
-        )
+  for group, system, name, value in factors_lib.published(FACTORS):
+    fitted = _mean_name(system) if system in OVERLAPS else ''
+    yield Row(
+      name,
+      value,
+      'x',
+      group,
+      _PAPER,
+      fitted=name == fitted,
+      nearest=fitted if name != fitted else '',
+    )
   yield Row(_USELESS, 340.0, '%', 'traffic', _PAPER)
   yield Row(_PAYLOAD, 80.0, '%', 'traffic', _PAPER)
 
@@ -120,7 +104,7 @@ def _with_overlaps(seconds: Seconds, machine, of: flows.Layer):
 def _gains(
   seconds: Seconds, machine, groups=tuple(FACTORS)
 ) -> dict[str, float]:
-  values = {}
+  values: dict[str, float] = {}
   of_layer = {
     name: _with_overlaps(seconds, machine, of) for name, of in LAYERS.items()
   }
@@ -138,10 +122,7 @@ def _gains(
   for group, times in by_group.items():
     for system in FACTORS[group]:
       gains = [of[system] / of['DySHARP'] for of in times.values()]
-      values[row_name(group, system, 'max')] = max(gains)
-      values[row_name(group, system, 'geomean')] = math.exp(
-        sum(map(math.log, gains)) / len(gains)
-      )
+      values |= factors_lib.values(group, system, gains)
   return values
 
 
@@ -310,9 +291,7 @@ WITNESS = witness_lib.Witness(
   fits=(
     witness_lib.Fit(MACHINE, 'cube_efficiency', _SHARE_ROW, value=1.0659235),
     *(
-      witness_lib.Fit(
-        MACHINE, figure, (row_name('layer', system, 'geomean'),), value=value
-      )
+      witness_lib.Fit(MACHINE, figure, (_mean_name(system),), value=value)
       for (system, figure), value in zip(
         OVERLAPS.items(), (0.012025, 0.414343, 0.677422)
       )

@@ -132,7 +132,7 @@ class _Exchange:
 
     `arrived`: `[R, chunks]` events at the receiver.
     """
-    ranks, chunks, _ = counts.shape
+    ranks = len(counts)
     for step in range(ranks):
       peer = (self.ranks + step) % ranks
       moved = counts[self.ranks, :, peer]
@@ -146,7 +146,6 @@ class _Exchange:
       )
       to = peer[source]
       self.flow.add_peers(messages, to, arrived[to, chunk])
-    del chunks
 
   def run(self) -> flow_lib.Timed:
     return flow_lib.simulate(self.flow, self.machine)

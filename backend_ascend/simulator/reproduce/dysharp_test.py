@@ -7,6 +7,7 @@ import pytest
 
 from hpmoe.backend_ascend.simulator.reproduce import dysharp
 from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows as flows
+from hpmoe.backend_ascend.simulator.reproduce import factors
 
 # A row is one packet: 8 flits of payload, one of header, one of a list.
 OF = flows.Layer(hidden=64, ffn=64, experts=16, tokens=64, top_k=4, ranks=8)
@@ -110,7 +111,7 @@ def test_the_null_model_is_the_one_that_is_known():
   }
   for system, expected in known.items():
     got = [
-      values[dysharp.row_name('layer', system, which)]
+      values[factors.row_name('layer', system, which)]
       for which in ('max', 'geomean')
     ]
     assert got == pytest.approx(expected, rel=0.006)

@@ -1,0 +1,44 @@
+"""Factors of a system over others: the greatest and the mean of many."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import math
+
+WHICH = ('max', 'geomean')
+Factors = Mapping[str, Mapping[str, tuple[float, ...]]]
+
+
+def table(systems: str, **groups: str) -> Factors:
+  """Returns (greatest, geometric mean) by group and system.
+
+  Args:
+    systems: names, apart by spaces.
+    **groups: of each 'greatest/mean' of every system, likewise.
+  """
+  return {
+    group.replace('_', '-'): {
+      system: tuple(map(float, both.split('/')))
+      for system, both in zip(systems.split(), values.split(), strict=True)
+    }
+    for group, values in groups.items()
+  }
+
+
+def row_name(group: str, system: str, which: str) -> str:
+  return f'{group} over {system}, {which}'
+
+
+def published(factors: Factors) -> Iterator[tuple[str, str, str, float]]:
+  """Yields (group, system, name of a row, factor)."""
+  for group, systems in factors.items():
+    for system, values in systems.items():
+      for which, value in zip(WHICH, values):
+        yield group, system, row_name(group, system, which), value
+
+
+def values(group: str, system: str, gains: Sequence[float]) -> dict[str, float]:
+  """Returns the rows of a system."""
+  mean = math.exp(sum(map(math.log, gains)) / len(gains))
+  return {
+    row_name(group, system, which): value
+    for which, value in zip(WHICH, (max(gains), mean))
+  }
