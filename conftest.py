@@ -49,6 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
   if 'HPMOE_CACHE' not in os.environ:
     folder = tempfile.mkdtemp(prefix='hpmoe-tests-')
     os.environ['HPMOE_CACHE'] = folder
+    # Where the shell forbids bytecode, each of the hundreds of processes that
+    # tests start would compile JAX's sources anew, which takes a second.
+    if os.environ.pop('PYTHONDONTWRITEBYTECODE', None):
+      os.environ['PYTHONPYCACHEPREFIX'] = f'{folder}/bytecode'
     config.add_cleanup(functools.partial(shutil.rmtree, folder, True))
   try:
     from hpmoe.parity_tests.kept import compiled

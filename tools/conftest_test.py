@@ -92,3 +92,27 @@ def test_xla_optimises_little_but_where_users_are_asked_for(pytester):
     done = pytester.runpytest(*asked, '-s', '-p', 'no:xdist')
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines([f'*{level}*' for level in levels])
+
+
+_BYTECODE = """
+import os
+import pathlib
+import subprocess
+import sys
+
+def test_bytecode(tmp_path):
+  (tmp_path / 'mine.py').touch()
+  subprocess.run([sys.executable, '-c', 'import mine'], cwd=tmp_path)
+  kept = pathlib.Path(os.environ['PYTHONPYCACHEPREFIX'])
+  assert list(kept.rglob('mine.*')) and not list(tmp_path.rglob('*.pyc'))
+"""
+
+
+def test_bytecode_is_shared_in_a_shell_that_forbids_it(pytester, monkeypatch):
+  for name, value in (('DONTWRITEBYTECODE', '1'), ('PYCACHEPREFIX', '')):
+    monkeypatch.setenv(f'PYTHON{name}', value)
+  monkeypatch.delenv('HPMOE_CACHE')
+  pytester.makeconftest(_CONFTEST.read_text())
+  pytester.makepyfile(_BYTECODE)
+
+  pytester.runpytest('-p', 'no:xdist').assert_outcomes(passed=1)
