@@ -1,7 +1,6 @@
 // What the compiler of an AIV's source puts between accesses that depend on
 // each other: where it does, the scalar unit or the vector pipe waits.
 
-#include "backend_ascend/kernels/ascendc/twin/engine/errors.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
 
 namespace ascend_twin {

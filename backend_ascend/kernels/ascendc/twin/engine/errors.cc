@@ -1,5 +1,3 @@
-#include "backend_ascend/kernels/ascendc/twin/engine/errors.h"
-
 #include <cstdio>
 
 #include "backend_ascend/kernels/ascendc/twin/engine/machine.h"

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "backend_ascend/kernels/ascendc/twin/engine/errors.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
 
 namespace ascend_twin {

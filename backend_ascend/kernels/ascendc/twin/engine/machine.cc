@@ -6,8 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "backend_ascend/kernels/ascendc/twin/engine/errors.h"
-
 namespace ascend_twin {
 namespace {
 

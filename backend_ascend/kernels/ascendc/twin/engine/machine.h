@@ -299,7 +299,7 @@ class Machine {
   void WriteBackRun(const Place& at, uint64_t begin, const char* bytes,
                     uint64_t count);
 
-  // ../memory/held.cc
+  // held.cc
   bool Holds();
   bool HoldsMove(const Instruction& work);
   void RunHeld(Core* core, const Place& at, const Instruction& work);
@@ -369,6 +369,13 @@ class Machine {
 };
 
 Place PlaceOf(const Core& core, const Queued& queued);
+
+// errors.cc: how places, cores and events are spelt.
+std::string SiteText(Site site);             // FILE:LINE
+std::string CoreText(const CoreName& core);  // AIV 3 of rank 1
+std::string PlaceText(const Place& place);   // FILE:LINE (pipe V, DataCopy)
+std::string EventName(PipeEvent event);      // V_MTE3
+std::string Range(uint64_t begin, uint64_t end);  // [0x0, 0x20)
 
 // Whether --cce-auto-sync orders accesses of two pipes that depend on each
 // other.

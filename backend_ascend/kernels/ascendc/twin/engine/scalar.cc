@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "backend_ascend/kernels/ascendc/twin/engine/errors.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
 
 namespace ascend_twin {

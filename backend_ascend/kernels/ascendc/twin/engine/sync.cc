@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "backend_ascend/kernels/ascendc/twin/engine/errors.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
 
 namespace ascend_twin {
