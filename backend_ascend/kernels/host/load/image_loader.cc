@@ -39,26 +39,48 @@ struct Checker {
                   field, low, high, got);
   }
 
-  bool Range(const char* table, int64_t index, const char* field, int64_t got,
-             int64_t low, int64_t high) {
+  bool Multiple(const char* field, int32_t got, const char* of,
+                int32_t divisor) {
+    return got % divisor == 0 ||
+           Refuse("header.%s: expected a multiple of %s=%" PRId32
+                  ", got %" PRId32,
+                  field, of, divisor, got);
+  }
+};
+
+// A row of a table, whose fields are checked.
+struct Row {
+  Checker* check;
+  const char* table;
+  int64_t index;
+
+  bool operator()(const char* field, int64_t got, int64_t low,
+                  int64_t high) const {
     if (low <= got && got <= high) return true;
-    if (low == high) {
-      return Refuse("%s[%" PRId64 "].%s: expected %" PRId64 ", got %" PRId64,
-                    table, index, field, low, got);
-    }
-    return Refuse("%s[%" PRId64 "].%s: expected %" PRId64 "..%" PRId64
-                  ", got %" PRId64,
-                  table, index, field, low, high, got);
+    char expected[48];
+    std::snprintf(expected, sizeof(expected),
+                  low == high ? "%" PRId64 : "%" PRId64 "..%" PRId64, low,
+                  high);
+    return check->Refuse("%s[%" PRId64 "].%s: expected %s, got %" PRId64, table,
+                         index, field, expected, got);
   }
 
   // 0 <= begin <= end <= limit.
-  bool Interval(const char* table, int64_t index, const char* begin_name,
-                const char* end_name, int64_t begin, int64_t end,
-                int64_t limit) {
-    return Range(table, index, begin_name, begin, 0, limit) &&
-           Range(table, index, end_name, end, begin, limit);
+  bool Interval(const char* begin_name, const char* end_name, int64_t begin,
+                int64_t end, int64_t limit) const {
+    const Row& row = *this;
+    return row(begin_name, begin, 0, limit) && row(end_name, end, begin, limit);
   }
 };
+
+// Whether `holds(row, number)` of all rows.
+template <class Holds>
+bool EachRow(Checker* check, const char* table, int64_t count, Holds holds) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (!holds(Row{check, table, i}, i)) return false;
+  }
+  return true;
+}
 
 // Preamble: what must hold before any other byte means anything.
 bool CheckPreamble(const void* data, size_t size, Checker* check) {
@@ -139,23 +161,12 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
       return false;
     }
   }
-  if (h.num_experts % h.num_ranks != 0) {
-    return check->Refuse(
-        "header.num_experts: expected a multiple of "
-        "num_ranks=%" PRId32 ", got %" PRId32,
-        h.num_ranks, h.num_experts);
-  }
-  if (h.expert_capacity % h.row_block != 0) {
-    return check->Refuse(
-        "header.expert_capacity: expected a multiple of "
-        "row_block=%" PRId32 ", got %" PRId32,
-        h.row_block, h.expert_capacity);
-  }
-  if (h.chain_rows % h.row_block != 0) {
-    return check->Refuse(
-        "header.chain_rows: expected a multiple of "
-        "row_block=%" PRId32 ", got %" PRId32,
-        h.row_block, h.chain_rows);
+  if (!check->Multiple("num_experts", h.num_experts, "num_ranks",
+                       h.num_ranks) ||
+      !check->Multiple("expert_capacity", h.expert_capacity, "row_block",
+                       h.row_block) ||
+      !check->Multiple("chain_rows", h.chain_rows, "row_block", h.row_block)) {
+    return false;
   }
   // A link that is not the last hands on a sum of whole steps.
   if (h.accumulation_order == kEvenOdd32 && LinksOf(h) > 1 &&
@@ -249,14 +260,13 @@ const char* DirectionName(const ImageHeader& h) {
 View ViewOf(Form form) { return IsPut(form) ? kSender : kRows; }
 
 // The rows and columns that a kind of task may name, and who runs it.
-bool CheckTile(const ImageHeader& h, const TaskDesc& t, int64_t i,
-               Checker* check) {
+bool CheckTile(const ImageHeader& h, const TaskDesc& t, const Row& row) {
   const int64_t local = h.num_experts / h.num_ranks;
   const Form form = FormOf(t);
   int64_t low = t.rank * local, high = low + local - 1;
   if (form == Form::kSlicePut) low = 0, high = h.num_experts - 1;
   if (form == Form::kTokenTile) low = high = kNoExpert;
-  if (!check->Range("tasks", i, "expert", t.expert, low, high)) return false;
+  if (!row("expert", t.expert, low, high)) return false;
   int64_t peer = kRowBlockRange, last_peer = kRowBlockRange;
   if (form == Form::kSlicePut) peer = last_peer = t.expert / local;
   if (form == Form::kWeightTile) peer = 0, last_peer = LinksOf(h) - 1;
@@ -264,79 +274,63 @@ bool CheckTile(const ImageHeader& h, const TaskDesc& t, int64_t i,
     peer = 0, last_peer = h.num_ranks - 1;
   }
   const Extent tile = ExtentOf(h, KindOf(t).written, ViewOf(form));
-  return check->Range("tasks", i, "peer", t.peer, peer, last_peer) &&
-         check->Interval("tasks", i, "row_begin", "row_end", t.row_begin,
-                         t.row_end, tile.rows) &&
-         check->Interval("tasks", i, "col_begin", "col_end", t.col_begin,
-                         t.col_end, tile.cols);
+  return row("peer", t.peer, peer, last_peer) &&
+         row.Interval("row_begin", "row_end", t.row_begin, t.row_end,
+                      tile.rows) &&
+         row.Interval("col_begin", "col_end", t.col_begin, t.col_end,
+                      tile.cols);
 }
 
-bool CheckKind(const ImageHeader& h, uint16_t kind, int64_t i, Checker* check) {
+bool CheckKind(const ImageHeader& h, uint16_t kind, const Row& row) {
   if (kind < kNumTaskKinds && DirectionOf(kind) == Direction{h.direction} &&
       HasKind(kind, h.relay != 0)) {
     return true;
   }
-  return check->Refuse("tasks[%" PRId64
-                       "].kind: expected one of the %s layer%s, got %d (%s)",
-                       i, DirectionName(h), h.relay != 0 ? " with relay" : "",
-                       kind, KindName(kind));
+  return row.check->Refuse(
+      "tasks[%" PRId64 "].kind: expected one of the %s layer%s, got %d (%s)",
+      row.index, DirectionName(h), h.relay != 0 ? " with relay" : "", kind,
+      KindName(kind));
 }
 
 bool CheckTasks(const ImageView& v, Checker* check) {
   const ImageHeader& h = *v.header;
-  for (int64_t i = 0; i < v.num_tasks; ++i) {
+  return EachRow(check, "tasks", v.num_tasks, [&](const Row& row, int64_t i) {
     const TaskDesc& t = v.tasks[i];
-    const auto range = [&](const char* field, int64_t got, int64_t low,
-                           int64_t high) {
-      return check->Range("tasks", i, field, got, low, high);
-    };
-    if (!CheckKind(h, t.kind, i, check) ||
-        !range("unit", t.unit, 0, kNumUnits - 1) ||
-        !range("rank", t.rank, 0, h.num_ranks - 1) ||
-        !CheckTile(h, t, i, check) ||
-        !range("row_block", t.row_block, 0, kMaxInt32) ||
-        !range("col_block", t.col_block, 0, kMaxInt32) ||
-        !range("wait_begin", t.wait_begin, 0, v.num_waits) ||
-        !range("wait_count", t.wait_count, 0, v.num_waits - t.wait_begin) ||
-        !range("signal_begin", t.signal_begin, 0, v.num_signals) ||
-        !range("signal_count", t.signal_count, 0,
-               v.num_signals - t.signal_begin) ||
-        !range("region_begin", t.region_begin, 0, v.num_regions) ||
-        !range("read_count + write_count", t.read_count + t.write_count, 0,
-               v.num_regions - t.region_begin) ||
-        !range("reserved", t.reserved, 0, 0)) {
-      return false;
-    }
-  }
-  return true;
+    return CheckKind(h, t.kind, row) && row("unit", t.unit, 0, kNumUnits - 1) &&
+           row("rank", t.rank, 0, h.num_ranks - 1) && CheckTile(h, t, row) &&
+           row("row_block", t.row_block, 0, kMaxInt32) &&
+           row("col_block", t.col_block, 0, kMaxInt32) &&
+           row("wait_begin", t.wait_begin, 0, v.num_waits) &&
+           row("wait_count", t.wait_count, 0, v.num_waits - t.wait_begin) &&
+           row("signal_begin", t.signal_begin, 0, v.num_signals) &&
+           row("signal_count", t.signal_count, 0,
+               v.num_signals - t.signal_begin) &&
+           row("region_begin", t.region_begin, 0, v.num_regions) &&
+           row("read_count + write_count", t.read_count + t.write_count, 0,
+               v.num_regions - t.region_begin) &&
+           row("reserved", t.reserved, 0, 0);
+  });
 }
 
 bool CheckWaits(const ImageView& v, Checker* check) {
-  for (int64_t i = 0; i < v.num_waits; ++i) {
+  return EachRow(check, "waits", v.num_waits, [&](const Row& row, int64_t i) {
     const WaitDesc& w = v.waits[i];
-    if (!check->Range("waits", i, "event", w.event, 0, v.num_events - 1) ||
-        !check->Range("waits", i, "threshold", w.threshold, 1, kMaxInt32)) {
-      return false;
-    }
-  }
-  return true;
+    return row("event", w.event, 0, v.num_events - 1) &&
+           row("threshold", w.threshold, 1, kMaxInt32);
+  });
 }
 
 bool CheckSignals(const ImageView& v, Checker* check) {
-  for (int64_t i = 0; i < v.num_signals; ++i) {
+  const auto holds = [&](const Row& row, int64_t i) {
     const SignalDesc& s = v.signals[i];
-    const int64_t low = s.amount == kPerRow ? kPerRow : 1;
-    const int64_t last =
-        s.amount == kPerRow ? v.num_events - int64_t{s.event} : 1;
-    if (!check->Range("signals", i, "event", s.event, 0, v.num_events - 1) ||
-        !check->Range("signals", i, "amount", s.amount, low, kMaxInt32) ||
-        !check->Range("signals", i, "span", s.span, 1, last) ||
-        !check->Range("signals", i, "rank", s.rank, 0,
-                      v.header->num_ranks - 1)) {
-      return false;
-    }
-  }
-  return true;
+    const bool rows = s.amount == kPerRow;
+    const int64_t last = rows ? v.num_events - int64_t{s.event} : 1;
+    return row("event", s.event, 0, v.num_events - 1) &&
+           row("amount", s.amount, rows ? kPerRow : 1, kMaxInt32) &&
+           row("span", s.span, 1, last) &&
+           row("rank", s.rank, 0, v.header->num_ranks - 1);
+  };
+  return EachRow(check, "signals", v.num_signals, holds);
 }
 
 // Only rows that go home may go to any rank.
@@ -347,66 +341,54 @@ int64_t LowestRank(const ImageHeader& h, uint16_t buffer, uint16_t view) {
 
 // Regions are of what the image's layer touches; events and spaces of what its
 // tasks write.
-bool CheckBuffer(const ImageView& v, const char* table, int64_t i,
-                 uint16_t buffer, uint16_t view, int32_t rank, bool written,
-                 Extent* extent, Checker* check) {
-  if (!check->Range(table, i, "buffer", buffer, 0, kNumBuffers - 1) ||
-      !check->Range(table, i, "view", view, 0, kNumViews - 1)) {
+bool CheckBuffer(const ImageHeader& h, const Row& row, uint16_t buffer,
+                 uint16_t view, int32_t rank, bool written, Extent* extent) {
+  if (!row("buffer", buffer, 0, kNumBuffers - 1) ||
+      !row("view", view, 0, kNumViews - 1)) {
     return false;
   }
-  const ImageHeader& h = *v.header;
   const Use use = PassUse(h, buffer);
   if (use == Use::kAbsent || (written && use == Use::kInput)) {
-    return check->Refuse("%s[%" PRId64
-                         "].buffer: expected one that the %s layer %s, got %s",
-                         table, i, DirectionName(h),
-                         written ? "writes" : "touches", BufferName(buffer));
+    return row.check->Refuse(
+        "%s[%" PRId64 "].buffer: expected one that the %s layer %s, got %s",
+        row.table, row.index, DirectionName(h), written ? "writes" : "touches",
+        BufferName(buffer));
   }
   *extent = ExtentOf(h, buffer, view);
   if (extent->groups == 0) {
-    return check->Refuse("%s[%" PRId64
-                         "].view: expected 0 for buffer %s, "
-                         "got %d",
-                         table, i, BufferName(buffer), view);
+    return row.check->Refuse("%s[%" PRId64
+                             "].view: expected 0 for buffer %s, got %d",
+                             row.table, row.index, BufferName(buffer), view);
   }
-  return check->Range(table, i, "rank", rank, LowestRank(h, buffer, view),
-                      h.num_ranks - 1);
+  return row("rank", rank, LowestRank(h, buffer, view), h.num_ranks - 1);
 }
 
 bool CheckRegions(const ImageView& v, Checker* check) {
-  for (int64_t i = 0; i < v.num_regions; ++i) {
+  const auto holds = [&](const Row& row, int64_t i) {
     const RegionDesc& r = v.regions[i];
     Extent e;
-    if (!CheckBuffer(v, "regions", i, r.buffer, r.view, r.rank, false, &e,
-                     check) ||
-        !check->Range("regions", i, "group", r.group, 0, e.groups - 1) ||
-        !check->Interval("regions", i, "row_begin", "row_end", r.row_begin,
-                         r.row_end, e.rows) ||
-        !check->Interval("regions", i, "col_begin", "col_end", r.col_begin,
-                         r.col_end, e.cols) ||
-        !check->Range("regions", i, "reserved", r.reserved, 0, 0)) {
-      return false;
-    }
-  }
-  return true;
+    return CheckBuffer(*v.header, row, r.buffer, r.view, r.rank, false, &e) &&
+           row("group", r.group, 0, e.groups - 1) &&
+           row.Interval("row_begin", "row_end", r.row_begin, r.row_end,
+                        e.rows) &&
+           row.Interval("col_begin", "col_end", r.col_begin, r.col_end,
+                        e.cols) &&
+           row("reserved", r.reserved, 0, 0);
+  };
+  return EachRow(check, "regions", v.num_regions, holds);
 }
 
 bool CheckEvents(const ImageView& v, Checker* check) {
-  for (int64_t i = 0; i < v.num_events; ++i) {
+  return EachRow(check, "events", v.num_events, [&](const Row& row, int64_t i) {
     const EventDesc& e = v.events[i];
     Extent x;
-    if (!CheckBuffer(v, "events", i, e.buffer, kRows, e.rank, true, &x,
-                     check) ||
-        !check->Range("events", i, "group", e.group, 0, x.groups - 1) ||
-        !check->Range("events", i, "part_rows", e.part_rows, 1, kMaxInt32) ||
-        !check->Range("events", i, "part", e.part, 0,
-                      (x.rows - 1) / e.part_rows) ||
-        !check->Range("events", i, "mode", e.mode, 0, kCountRows) ||
-        !check->Range("events", i, "threshold", e.threshold, 1, kMaxInt32)) {
-      return false;
-    }
-  }
-  return true;
+    return CheckBuffer(*v.header, row, e.buffer, kRows, e.rank, true, &x) &&
+           row("group", e.group, 0, x.groups - 1) &&
+           row("part_rows", e.part_rows, 1, kMaxInt32) &&
+           row("part", e.part, 0, (x.rows - 1) / e.part_rows) &&
+           row("mode", e.mode, 0, kCountRows) &&
+           row("threshold", e.threshold, 1, kMaxInt32);
+  });
 }
 
 // Rows are counted where puts bring them: a relay takes the group of its event
@@ -426,19 +408,15 @@ bool CheckRowSignals(const ImageView& v, Checker* check) {
 
 // A space is the whole of its buffer in that view, so tiling it is writing it.
 bool CheckSpaces(const ImageView& v, Checker* check) {
-  for (int64_t i = 0; i < v.num_spaces; ++i) {
+  return EachRow(check, "spaces", v.num_spaces, [&](const Row& row, int64_t i) {
     const SpaceDesc& s = v.spaces[i];
     Extent e;
-    if (!CheckBuffer(v, "spaces", i, s.buffer, s.view, s.rank, true, &e,
-                     check) ||
-        !check->Range("spaces", i, "groups", s.groups, e.groups, e.groups) ||
-        !check->Range("spaces", i, "rows", s.rows, e.rows, e.rows) ||
-        !check->Range("spaces", i, "cols", s.cols, e.cols, e.cols) ||
-        !check->Range("spaces", i, "reserved", s.reserved, 0, 0)) {
-      return false;
-    }
-  }
-  return true;
+    return CheckBuffer(*v.header, row, s.buffer, s.view, s.rank, true, &e) &&
+           row("groups", s.groups, e.groups, e.groups) &&
+           row("rows", s.rows, e.rows, e.rows) &&
+           row("cols", s.cols, e.cols, e.cols) &&
+           row("reserved", s.reserved, 0, 0);
+  });
 }
 
 bool Ascends(const QueueDesc& a, const QueueDesc& b) {
@@ -449,26 +427,23 @@ bool Ascends(const QueueDesc& a, const QueueDesc& b) {
 
 bool CheckQueues(const ImageView& v, Checker* check) {
   const ImageHeader& h = *v.header;
-  for (int64_t i = 0; i < v.num_queues; ++i) {
+  return EachRow(check, "queues", v.num_queues, [&](const Row& row, int64_t i) {
     const QueueDesc& q = v.queues[i];
-    if (!check->Range("queues", i, "rank", q.rank, 0, h.num_ranks - 1) ||
-        !check->Range("queues", i, "unit", q.unit, 0, kNumUnits - 1) ||
-        !check->Range("queues", i, "core", q.core, 0,
-                      (q.unit == kAic ? h.num_aic : h.num_aiv) - 1) ||
-        !check->Range("queues", i, "begin", q.begin, 0, v.num_queue_tasks) ||
-        !check->Range("queues", i, "count", q.count, 0,
-                      v.num_queue_tasks - q.begin)) {
+    if (!row("rank", q.rank, 0, h.num_ranks - 1) ||
+        !row("unit", q.unit, 0, kNumUnits - 1) ||
+        !row("core", q.core, 0, (q.unit == kAic ? h.num_aic : h.num_aiv) - 1) ||
+        !row("begin", q.begin, 0, v.num_queue_tasks) ||
+        !row("count", q.count, 0, v.num_queue_tasks - q.begin)) {
       return false;
     }
-    if (i > 0 && !Ascends(v.queues[i - 1], q)) {
-      return check->Refuse("queues[%" PRId64
-                           "]: expected ascending (rank, "
-                           "unit, core), got (%d, %d, %d) after (%d, %d, %d)",
-                           i, q.rank, q.unit, q.core, v.queues[i - 1].rank,
-                           v.queues[i - 1].unit, v.queues[i - 1].core);
-    }
-  }
-  return true;
+    if (i == 0 || Ascends(v.queues[i - 1], q)) return true;
+    const QueueDesc& before = v.queues[i - 1];
+    return check->Refuse("queues[%" PRId64
+                         "]: expected ascending (rank, unit, core), got "
+                         "(%d, %d, %d) after (%d, %d, %d)",
+                         i, q.rank, q.unit, q.core, before.rank, before.unit,
+                         before.core);
+  });
 }
 
 bool CheckQueueTasks(const ImageView& v, Checker* check) {
@@ -476,8 +451,7 @@ bool CheckQueueTasks(const ImageView& v, Checker* check) {
     const int64_t task = v.queue_tasks[i];
     if (task >= v.num_tasks) {
       return check->Refuse("queue_tasks[%" PRId64
-                           "]: expected 0..%d, got "
-                           "%" PRId64,
+                           "]: expected 0..%d, got %" PRId64,
                            i, v.num_tasks - 1, task);
     }
   }
@@ -492,10 +466,9 @@ bool CheckQueueTasks(const ImageView& v, Checker* check) {
                              "once, got task %" PRId64 " again",
                              j, task);
       }
-      if (!check->Range("tasks", task, "rank", v.tasks[task].rank, q.rank,
-                        q.rank) ||
-          !check->Range("tasks", task, "core", v.tasks[task].core, q.core,
-                        q.core)) {
+      const Row row{check, "tasks", task};
+      if (!row("rank", v.tasks[task].rank, q.rank, q.rank) ||
+          !row("core", v.tasks[task].core, q.core, q.core)) {
         return false;
       }
     }
