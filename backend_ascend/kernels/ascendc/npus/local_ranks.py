@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 import contextlib
+import multiprocessing
+from multiprocessing import connection
 import os
-import selectors
 import subprocess
 import sys
 import time
@@ -70,15 +71,22 @@ class LocalRanks:
     """
     self._patience_s = 4 * deadline_s + _GRACE_S
     path = os.pathsep.join(p or os.getcwd() for p in sys.path)
-    self.processes = [
-      subprocess.Popen(
-        [sys.executable, '-m', pipe_rank.__name__, str(r), str(num_ranks)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, 'PYTHONPATH': path, **(environment or {})},
+    env = {**os.environ, 'PYTHONPATH': path, **(environment or {})}
+    self.processes: list[subprocess.Popen] = []
+    self._pipes: list[connection.Connection] = []
+    for rank in range(num_ranks):
+      ours, theirs = multiprocessing.Pipe()
+      numbers = map(str, (rank, num_ranks, theirs.fileno()))
+      self.processes.append(
+        subprocess.Popen(
+          [sys.executable, '-m', pipe_rank.__name__, *numbers],
+          stdin=subprocess.DEVNULL,
+          pass_fds=[theirs.fileno()],
+          env=env,
+        )
       )
-      for r in range(num_ranks)
-    ]
+      theirs.close()
+      self._pipes.append(ours)
     self._good = False
     told = dict(options, images=[bytes(i) for i in images])
     told['deadline_s'] = deadline_s
@@ -119,7 +127,7 @@ class LocalRanks:
       RanksError: one failed or ended.
     """
     self._good = False
-    exchange = _Exchange(self.processes)
+    exchange = _Exchange(self.processes, self._pipes)
     exchange.start(asked)
     until = time.monotonic() + self._patience_s
     while exchange.open and time.monotonic() < until:
@@ -133,12 +141,10 @@ class LocalRanks:
     if self._good:
       with contextlib.suppress(RanksError):
         self._ask([('close', None)] * len(self.processes))
-    for process in self.processes:
+    for process, pipe in zip(self.processes, self._pipes):
       process.kill()
       process.wait()
-      for pipe in filter(None, (process.stdin, process.stdout)):
-        with contextlib.suppress(OSError):
-          pipe.close()
+      pipe.close()
 
   def __enter__(self) -> Self:
     return self
@@ -154,16 +160,13 @@ class _Exchange:
     open: ranks that have not.
   """
 
-  def __init__(self, processes):
-    self._processes = processes
+  def __init__(self, processes, pipes):
+    self._processes, self._pipes = processes, pipes
     self.open = set(range(len(processes)))
     self._ended: set[int] = set()
     self._gathered: dict[int, Any] = {}
     self._done: dict[int, Any] = {}
     self._said: dict[int, Exception] = {}
-    self._pipes = selectors.DefaultSelector()
-    for rank, process in enumerate(processes):
-      self._pipes.register(process.stdout, selectors.EVENT_READ, rank)
 
   def start(self, asked: Sequence) -> None:
     for rank, words in enumerate(asked):
@@ -171,7 +174,7 @@ class _Exchange:
 
   def _send(self, rank: int, words) -> None:
     try:
-      pipe_rank.send(self._processes[rank].stdin, words)
+      self._pipes[rank].send(words)
     except OSError:
       self._end(rank)
 
@@ -181,8 +184,10 @@ class _Exchange:
 
   def step(self) -> None:
     """Hears whoever speaks."""
-    for key, _ in self._pipes.select(0.1):
-      self._hear(key.data)
+    speaking = set(range(len(self._pipes))) - self._ended
+    pipes = {self._pipes[rank]: rank for rank in speaking}
+    for pipe in connection.wait(pipes, 0.1):
+      self._hear(pipes[pipe])
     if not self._gathered:
       return
     missing = set(range(len(self._processes))) - set(self._gathered)
@@ -199,9 +204,8 @@ class _Exchange:
 
   def _hear(self, rank: int) -> None:
     try:
-      kind, value = pipe_rank.receive(self._processes[rank].stdout)
-    except EOFError:
-      self._pipes.unregister(self._processes[rank].stdout)
+      kind, value = self._pipes[rank].recv()
+    except (EOFError, OSError):
       self._end(rank)
       return
     if kind == 'gather':
