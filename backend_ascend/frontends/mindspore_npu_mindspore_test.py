@@ -139,12 +139,11 @@ def test_the_device_of_mindspore_decides():
 @pytest.mark.parametrize(
   'end, told',
   [
-    ((0,), r'^AIC 0: expected it to end, got no word of it$'),
+    ((0,), r'^AIC 0 of rank 0: expected it to end, got no word of it$'),
     (
       (2, 1, 3, 8, 7),
-      r'^deadline: \w+ task 1 on AIC 0 waits for event 3: expected 8, got 7$',
+      r'^rank 0: deadline: \w+ task 1 \(.*waits for event 3, .* 8, got 7; not ',
     ),
-    ((3, -1), r'^deadline: AIC 0 waited for all ranks to start$'),
   ],
 )
 def test_a_launch_that_did_not_end_says_why(monkeypatch, end, told):

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backend_ascend/kernels/ascendc/launch/launch_arrays.h"
+#include "backend_ascend/kernels/ascendc/npus/ends.h"
 #include "backend_ascend/kernels/ascendc/operator/call_layout.h"
 
 namespace hpmoe {
@@ -12,33 +13,6 @@ namespace {
 template <class T>
 void Put(const std::vector<T>& values, uint64_t at, std::vector<char>* blob) {
   std::memcpy(blob->data() + at, values.data(), values.size() * sizeof(T));
-}
-
-std::string CoreText(const ImageHeader& header, int32_t core) {
-  const bool aic = core < header.num_aic;
-  return std::string(UnitName(aic ? kAic : kAiv)) + " " +
-         std::to_string(aic ? core : core - header.num_aic);
-}
-
-std::string EndText(const ImageView& view, int32_t core,
-                    const CoreDiagnosis& end) {
-  const std::string who = CoreText(*view.header, core);
-  switch (end.reason) {
-    case kReadyDeadline:
-      return "deadline: " + who + " waited for all ranks to start";
-    case kEventDeadline:
-      break;
-    default:
-      return who + ": expected it to end, got no word of it";
-  }
-  const bool known = end.task >= 0 && end.task < view.num_tasks;
-  const std::string task =
-      known ? std::string(KindName(view.tasks[end.task].kind)) + " task " +
-                  std::to_string(end.task)
-            : "no task";
-  return "deadline: " + task + " on " + who + " waits for event " +
-         std::to_string(end.event) + ": expected " +
-         std::to_string(end.expected) + ", got " + std::to_string(end.actual);
 }
 
 }  // namespace
@@ -68,10 +42,7 @@ std::string EndOf(const ImageView& view, const std::vector<char>& state) {
   const ImageHeader& header = *view.header;
   const auto* const ends = reinterpret_cast<const CoreDiagnosis*>(
       state.data() + StateOf(header).diagnosis);
-  for (int32_t core = 0; core < header.num_aic + header.num_aiv; ++core) {
-    if (ends[core].reason != kEnded) return EndText(view, core, ends[core]);
-  }
-  return "";
+  return EndOf(view, 0, {ends, ends + header.num_aic + header.num_aiv}).text;
 }
 
 }  // namespace hpmoe

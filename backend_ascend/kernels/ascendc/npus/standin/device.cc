@@ -136,16 +136,6 @@ Clock::time_point After(double seconds) {
                             std::chrono::duration<double>(seconds));
 }
 
-void AddEnds(const Launched& launched, int32_t rank, TwinReport* report) {
-  const ImageHeader& h = launched.HeaderOf(rank);
-  for (int32_t i = 0; i < h.num_aic + h.num_aiv; ++i) {
-    const bool aic = i < h.num_aic;
-    report->ends.push_back(
-        {{rank, aic ? CoreType::kAic : CoreType::kAiv, aic ? i : i - h.num_aic},
-         launched.ArgsOf(rank)->diagnosis[i]});
-  }
-}
-
 }  // namespace
 
 std::vector<int32_t> Serve(Board* board, const TwinOptions& options,
@@ -184,7 +174,6 @@ std::vector<int32_t> Serve(Board* board, const TwinOptions& options,
   report->counts = result.counts;
   report->cycles = result.cycles;
   for (const int32_t rank : ranks) {
-    AddEnds(launched, rank, report);
     board->seats[rank].done = board->seats[rank].posted.load();
   }
   return ranks;

@@ -123,7 +123,6 @@ std::optional<std::string> RefusalPy(const ConstArray& bytes) {
 
 using Row = std::vector<int64_t>;
 constexpr size_t kCountColumns = 4 + 3 * ascend_twin::kNumPipes + 6;
-constexpr size_t kEndColumns = 3 + 6;
 
 Row RowOf(const ascend_twin::CoreName& core) {
   return {core.rank, core.type == CoreType::kAiv ? 1 : 0, core.index};
@@ -146,14 +145,6 @@ Row RowOf(const Counts& counts) {
   return row;
 }
 
-Row RowOf(const CoreEnd& of) {
-  const CoreDiagnosis& end = of.diagnosis;
-  Row row = RowOf(of.core);
-  row.insert(row.end(), {end.reason, end.task, end.event, end.expected,
-                         end.actual, end.tasks_run});
-  return row;
-}
-
 template <class T>
 nb::ndarray<nb::numpy, int64_t> Matrix(const std::vector<T>& all,
                                        size_t columns) {
@@ -169,10 +160,6 @@ nb::ndarray<nb::numpy, int64_t> Matrix(const std::vector<T>& all,
 
 nb::ndarray<nb::numpy, int64_t> CountsOf(const TwinReport& report) {
   return Matrix(report.counts, kCountColumns);
-}
-
-nb::ndarray<nb::numpy, int64_t> EndsOf(const TwinReport& report) {
-  return Matrix(report.ends, kEndColumns);
 }
 
 std::vector<int64_t> TasksOf(const Error& error) {
@@ -212,9 +199,12 @@ void Bind(nb::module_& m) {
            "twin_runtime.PIPES\ninstructions, then bytes; cube steps, "
            "vector steps, waits, barriers, polls;\nns of each pipe, and from "
            "the start to its last instruction.")
-      .def("ends", &EndsOf,
-           "`[cores, 9]`: rank, unit, core; reason, task, event, expected,\n"
-           "actual, tasks run.");
+      .def_prop_ro(
+          "diagnosis",
+          [](const TwinReport& r) -> nb::object {
+            return r.diagnosis ? nb::cast(*r.diagnosis) : nb::none();
+          },
+          "Of _native: why cores gave up waiting; or None.");
   m.def("launch", &LaunchPy<LaunchTwin>, "image"_a, "inputs"_a, "outputs"_a,
         "options"_a, "Runs an image; outputs must be zeros.");
   m.def("launch_serial", &LaunchPy<LaunchTwinSerial>, "image"_a, "inputs"_a,

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "backend_ascend/kernels/ascendc/launch/target.h"
+#include "backend_ascend/kernels/ascendc/npus/ends.h"
 #include "backend_ascend/kernels/ascendc/twin/intrinsics/modules.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/changed_image.h"
 #include "backend_ascend/kernels/ascendc/twin/launch/device_memory.h"
@@ -90,7 +91,6 @@ class Session {
     };
     append(result.errors, &report->errors);
     append(result.counts, &report->counts);
-    append(Ends(), &report->ends);
     report->cycles += result.cycles;
     report->fault_changed |= fault_changed_;
     return result.ok();
@@ -98,6 +98,18 @@ class Session {
 
   Status Open() { return code_.Open(options_); }
   void CopyOut() const { memory_.CopyOut(); }
+
+  // Why cores did not end, of the last launch.
+  std::optional<Diagnosis> Why() const {
+    const ImageHeader& header = *view_.header;
+    std::vector<std::vector<CoreDiagnosis>> cores;
+    for (int32_t rank = 0; rank < header.num_ranks; ++rank) {
+      const CoreDiagnosis* const ends = memory_.args(rank)->diagnosis;
+      cores.emplace_back(ends, ends + header.num_aic + header.num_aiv);
+    }
+    const std::optional<CoresEnd> end = DiagnoseCores(view_, 0, cores);
+    return end ? std::optional<Diagnosis>(end->diagnosis) : std::nullopt;
+  }
 
  private:
   // What the instruction writes of a tensor is what the tensors hold there.
@@ -112,20 +124,6 @@ class Session {
         }
       }
     };
-  }
-
-  std::vector<CoreEnd> Ends() const {
-    const ImageHeader& header = *view_.header;
-    std::vector<CoreEnd> ends;
-    for (int32_t rank = 0; rank < header.num_ranks; ++rank) {
-      for (int32_t i = 0; i < header.num_aic + header.num_aiv; ++i) {
-        const bool aic = i < header.num_aic;
-        ends.push_back({{rank, aic ? CoreType::kAic : CoreType::kAiv,
-                         aic ? i : i - header.num_aic},
-                        memory_.args(rank)->diagnosis[i]});
-      }
-    }
-    return ends;
   }
 
   const ImageView& view_;
@@ -191,6 +189,7 @@ Status LaunchTwin(const ImageView& view, const LaunchTensors& tensors,
   if (IsOrderFault(options.fault.kind)) {
     report->fault_changed = ChangesOrder(view, plan, options.fault);
   }
+  report->diagnosis = session.Why();
   session.CopyOut();
   return status;
 }

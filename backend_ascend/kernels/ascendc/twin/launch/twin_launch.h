@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "backend_ascend/kernels/ascendc/launch_args.h"
 #include "backend_ascend/kernels/ascendc/twin/engine/launch.h"
 #include "backend_ascend/kernels/ascendc/twin/watch/rates.h"
 #include "backend_ascend/kernels/host/checks/faults.h"
+#include "backend_ascend/kernels/host/launch/diagnosis.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
 #include "backend_ascend/kernels/host/load/plan.h"
@@ -37,18 +37,12 @@ struct TwinOptions {
 // Makes a launch go as the options say.
 void SetModes(const TwinOptions& options, ascend_twin::LaunchSpec* spec);
 
-// How a core ended.
-struct CoreEnd {
-  ascend_twin::CoreName core;
-  CoreDiagnosis diagnosis;
-};
-
 struct TwinReport {
   std::vector<ascend_twin::Error> errors;
   std::vector<ascend_twin::Counts> counts;
-  std::vector<CoreEnd> ends;   // of all cores that have a queue
-  uint64_t cycles = 0;         // modelled, 50 MHz
-  bool fault_changed = false;  // whether the fault made a difference
+  std::optional<Diagnosis> diagnosis;  // why cores gave up waiting
+  uint64_t cycles = 0;                 // modelled, 50 MHz
+  bool fault_changed = false;          // whether the fault made a difference
 };
 
 // Runs the image.  Buffers that tasks write must arrive zeroed; with a fault

@@ -6,11 +6,8 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
-from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import task_names
-from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow import layout
 
 # The in-order queues of a core.
 PIPES = tuple(_ascend_twin.pipes())
@@ -34,23 +31,6 @@ COUNTS = np.dtype(
     )
   ]
 )
-_END = np.dtype(
-  [
-    (name, np.int64)
-    for name in (
-      *_CORE,
-      'reason',
-      'task',
-      'event',
-      'expected',
-      'actual',
-      'tasks_run',
-    )
-  ]
-)
-# EndReason of launch_args.h.
-_ENDED, _EVENT_DEADLINE, _READY_DEADLINE = 1, 2, 3
-_SUSPECTS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +71,7 @@ class TwinError(RuntimeError):
 
 def counts(report: _ascend_twin.Report) -> np.ndarray:
   """Returns `[n]` COUNTS."""
-  return _rows(report.counts(), COUNTS)
-
-
-def _rows(table: np.ndarray, dtype: np.dtype) -> np.ndarray:
-  return np.ascontiguousarray(table).view(dtype).reshape(-1)
+  return np.ascontiguousarray(report.counts()).view(COUNTS).reshape(-1)
 
 
 def findings(
@@ -118,72 +94,3 @@ def findings(
     )
     for error in report.errors
   )
-
-
-def diagnosis(
-  image: image_lib.Image, report: _ascend_twin.Report
-) -> runtime.Diagnosis | None:
-  """Returns why cores gave up waiting, or None if none did.
-
-  Of several blocked tasks it is one for which all ran that should have
-  signalled: the others wait for such.
-  """
-  ends = _rows(report.ends(), _END)
-  late = ends[ends['reason'] == _READY_DEADLINE]
-  if len(late):
-    rank = int(late[0]['rank'])
-    return _without_task(f'deadline: rank {rank} waited for all ranks to start')
-  blocked = ends[ends['reason'] == _EVENT_DEADLINE]
-  if not len(blocked):
-    return None
-  ran = _ran(image, ends)
-  pairs = happens_before.signals(image)
-  found = []
-  for end in blocked:
-    mine = np.unique(pairs[pairs[:, 1] == end['event'], 0])
-    to_run = int((~ran[mine]).sum())
-    found.append((to_run > 0, int(end['task']), end, mine))
-  _, _, end, mine = min(found, key=lambda one: one[:2])
-  suspects = np.concatenate([mine[ran[mine]], mine[~ran[mine]]])[:_SUSPECTS]
-  return _diagnosis(image, end, suspects)
-
-
-def _ran(image: image_lib.Image, ends: np.ndarray) -> np.ndarray:
-  """Returns `[tasks]` bool: what the cores' own lines say that they ran."""
-  ran = np.zeros(len(image.tables['tasks']), bool)
-  queues, queued = image.tables['queues'], image.tables['queue_tasks']
-  by_core = {tuple(int(end[n]) for n in _CORE): end for end in ends}
-  for queue in queues:
-    end = by_core[int(queue['rank']), int(queue['unit']), int(queue['core'])]
-    begin = int(queue['begin'])
-    ran[queued[begin : begin + int(end['tasks_run'])]] = True
-  return ran
-
-
-def _diagnosis(image, end, suspects) -> runtime.Diagnosis:
-  task = task_names.task_name(image, int(end['task']))
-  named = tuple(task_names.task_name(image, int(t)) for t in suspects)
-  event = image.tables['events'][int(end['event'])]
-  buffer = layout.Buffer(int(event['buffer'])).name.lower()
-  text = (
-    f'deadline: {task} waits for event {end["event"]}, {buffer}'
-    f'(rank {event["rank"]}, group {event["group"]}, part {event["part"]}): '
-    f'expected {end["expected"]}, got {end["actual"]}; not signalled by: '
-    f'{"; ".join(map(str, named)) or "no task of the image"}'
-  )
-  return runtime.Diagnosis(
-    reason='deadline',
-    task=task,
-    event=int(end['event']),
-    expected=int(end['expected']),
-    actual=int(end['actual']),
-    missing=0,
-    suspects=named,
-    adders=(),
-    losers=(),
-    text=text,
-  )
-
-
-def _without_task(text: str) -> runtime.Diagnosis:
-  return runtime.Diagnosis('deadline', None, -1, 0, 0, 0, (), (), (), text=text)

@@ -234,6 +234,5 @@ def _raise(image, report, plan) -> None:
   found = twin_report.findings(image, report)
   if found:
     raise TwinError(found)
-  diagnosis = twin_report.diagnosis(image, report)
-  if diagnosis is not None:
-    raise runtime.WaitError(diagnosis, plan)
+  if report.diagnosis is not None:
+    raise runtime.WaitError(runtime.diagnosis(image, report.diagnosis), plan)
