@@ -77,7 +77,10 @@ def layer_file(tmp_path_factory) -> str:
   'line, text',
   re.findall(r'^(\w.*)\n  (.*)$', _WRONG.read_text(), re.MULTILINE),
 )
-def test_wrong_requests_end_with_one_line(capsys, layer_file, line, text):
+def test_wrong_requests_end_with_one_line(
+  capsys, layer_file, tmp_path, monkeypatch, line, text
+):
+  monkeypatch.chdir(tmp_path)
   command, _, rest = line.partition(' ')
   tiny = command in ('check', 'compile') and not {'FILE', '--preset'} & {
     *re.findall('FILE|--preset', rest)
@@ -88,6 +91,7 @@ def test_wrong_requests_end_with_one_line(capsys, layer_file, line, text):
   assert said.startswith(f'hpmoe {command}: ' if known else 'hpmoe: ')
   text = text.replace('FILE', layer_file)
   assert text in said or re.search(text.replace('|', r'\|'), said), said
+  assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -71,37 +71,6 @@ class TestTrain:
     assert code == cli.CANDIDATE_FAILED
     _one_line(capsys, 'expected finite values')
 
-  @pytest.mark.parametrize(
-    'options, text',
-    [
-      (['--model=nope'], 'model: expected a config.json or one of'),
-      (['--moe=nope'], 'moe: expected one of'),
-      (
-        ['--moe=hpmoe.parity_tests.examples.fused_moe:fused_moe'],
-        'moe: expected a layer(x, topk_ids, topk_weights, w_gate_up, w_down, '
-        'policy) -> y, got hpmoe.parity_tests.examples.fused_moe:fused_moe('
-        'inputs',
-      ),
-      (['--device=ascend'], "device: expected one of ['cpu'] with framework"),
-      (
-        ['--device=ascend', '--framework=mindspore', '--moe=framework'],
-        "device: expected 'cpu', got 'ascend': MindSpore finds no Ascend",
-      ),
-      (['--moe=ascend'], "'ascend' expects an Ascend NPU"),
-      (['--text=no/such'], 'no/such: expected a file to use'),
-      (['--steps=0'], 'steps: expected at least 1, got 0'),
-      (['--resume'], 'resume: expected a state in'),
-      (['--batch=0'], 'batch: expected a positive integer'),
-      (['--from=no/such'], 'model: expected none beside --from, got'),
-      (['--freeze=embd'], 'freeze: expected one of '),
-    ],
-  )
-  def test_refuses(self, config, tmp_path, capsys, options, text):
-    out = tmp_path / 'run'
-    assert _train(config, out, *options) == cli.WRONG_REQUEST
-    _one_line(capsys, text)
-    assert not out.exists()
-
 
 _EXTRA = ('jinja2>=3.1', 'matplotlib>=3.8', 'optax>=0.2.4', 'tokenizers>=0.22')
 
