@@ -26,30 +26,7 @@ def _define_check(f: flags.FlagValues) -> None:
     cli.define(f, [row])
   cli.define(f, table.FLAGS)
   cli.define(f, judgement.FLAGS)
-  cli.option(
-    f,
-    'verbose',
-    'Print every comparison. Default: the worst figure of each stage and lane.',
-    False,
-    bool,
-  )
-  cli.option(
-    f,
-    'shard',
-    'r/R: judge the r-th of R parts of the ranks of --outputs, and write what '
-    'was found to --parts. Default: all, or under mpiexec its own.',
-  )
-  cli.option(f, 'parts', 'The folder that shards write to.')
-  cli.option(
-    f, 'merge', 'A folder that shards wrote to: one report of them all.'
-  )
-  cli.define_json(f)
-  cli.option(
-    f,
-    'html',
-    'Write a page to look at here: one file, without scripts. '
-    'A candidate that gave no answer leaves none.',
-  )
+  cli.own(f, 'check')
 
 
 # Flags that say nothing of what is judged.

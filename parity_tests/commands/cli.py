@@ -1,6 +1,6 @@
 """What every subcommand of `hpmoe` is made of."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -12,6 +12,7 @@ import shutil
 import sys
 import textwrap
 import time
+import types
 from typing import Any
 
 from absl import flags
@@ -136,46 +137,40 @@ def define(
     flags.DEFINE(_Parser(row), row.name, default, row.help, f, _Serializer())
 
 
-def option(
+_KINDS: dict[str, Callable] = dict(str=str, int=int, float=float, bool=bool)
+
+
+def own(
   f: flags.FlagValues,
-  name: str,
-  text: str,
-  default: Any = None,
-  kind: Any = str,
-  **more: Any,
+  command: str,
+  words: Mapping[str, object] = types.MappingProxyType({}),
+  **changes: Mapping[str, Any],
 ) -> None:
-  """Defines a flag of a command itself, which sets no field of an object."""
-  define(f, [flag_lib.Flag(name, '', text, default, kind, **more)])
+  """Defines what stands in commands.toml: options that set no object's field.
+
+  Args:
+    f: flags of the command.
+    command: its name.
+    words: what {name} stands for in their texts.
+    **changes: by option, attributes of `Flag` that code decides.
+  """
+  said = _texts()[command]
+  rows = {n: _texts()['shared'][n] for n in said.get('shared', ())}
+  for name, row in (rows | said.get('options', {})).items():
+    row = {**row, **changes.get(name, {})}
+    text = row.pop('help')
+    for word, value in words.items():
+      text = text.replace(f'{{{word}}}', str(value))
+    default = row.pop('default', None)
+    kind = row.pop('kind', type(default).__name__)
+    kind = _KINDS.get(kind, str)  # None and lists are of text
+    define(f, [flag_lib.Flag(name, '', text, default, kind, **row)])
 
 
 def fields(f: flags.FlagValues, of: Iterable[flag_lib.Flag]) -> dict[str, Any]:
   """Returns the fields that flags set, those of them that a command has."""
   mine = [row for row in of if row.field and row.name in f]
   return {row.field: row.meant(f[row.name].value) for row in mine}
-
-
-def define_json(f: flags.FlagValues) -> None:
-  option(f, 'json', 'Write the report here.')
-
-
-def define_device(f: flags.FlagValues) -> None:
-  option(
-    f,
-    'device',
-    'Where MindSpore computes; ascend: on an NPU, with --moe=ascend (the '
-    'megakernel) or framework. Not tried on one yet.',
-    'cpu',
-    choices=('cpu', 'ascend'),
-  )
-
-
-def define_weights_dtype(f: flags.FlagValues, more: str = '') -> None:
-  option(
-    f,
-    'dtype',
-    f'Rounds weights to this. Default: as config.json says{more}.',
-    choices=('float32', 'bfloat16'),
-  )
 
 
 def arguments(f: flags.FlagValues, without: Sequence[str]) -> tuple[str, ...]:

@@ -40,17 +40,7 @@ def _sized(f: flags.FlagValues, preset):
 
 def _define_compile(f: flags.FlagValues) -> None:
   cli.define(f, [*layer_flags.ONE_PASS, case_flags.RANKS_OF_PRESET])
-  cli.option(
-    f,
-    'target',
-    'What will run the image: `ascend` refuses tiles that do not fit in the '
-    "memories of an NPU's core, and what its source has no kernels for; its "
-    'tiles are 128 x 256 where no option of theirs is given.',
-    'host',
-    choices=('host', 'ascend'),
-  )
-  cli.option(f, 'out', 'Write the image here.')
-  cli.define_json(f)
+  cli.own(f, 'compile')
 
 
 def _compile(f: flags.FlagValues) -> int:

@@ -26,13 +26,13 @@ def script(commands: Mapping[str, cli.Command]) -> str:
     f"        {'|'.join(of)}) words='{words}' ;;"
     for words, of in values.items()
   ]
-  words = {
+  meant = {
     '@values': '\n'.join(cases),
     '@options': '\n'.join(options),
     '@commands': ' '.join(commands),
   }
   text = _SCRIPT.read_text(encoding='utf-8').rstrip()
-  return re.sub('|'.join(words), lambda found: words[found[0]], text)
+  return re.sub('|'.join(meant), lambda found: meant[found[0]], text)
 
 
 def _options(known: flags.FlagValues) -> Iterator[str]:

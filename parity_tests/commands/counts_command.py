@@ -22,11 +22,7 @@ _FIGURES = (
 
 def _define_counts(f: flags.FlagValues) -> None:
   cli.define(f, layer_flags.CASE, preset='tiny', ranks=2)
-  cli.define_json(f)
-  cli.option(f, 'csv', 'Write every column here, a line a tile.')
-  cli.option(
-    f, 'machine', 'Whose figures give times, by pipe and tile.', 'ascend_a3'
-  )
+  cli.own(f, 'twin-counts')
 
 
 def _counts(f: flags.FlagValues) -> int:

@@ -11,14 +11,7 @@ from hpmoe.parity_tests.commands import layer_flags
 
 def _define(f: flags.FlagValues) -> None:
   cli.define(f, case_flags.FLAGS, direction='forward')
-  cli.option(f, 'out', 'The folder to write, empty or not there.')
-  cli.option(f, 'per_rank', 'Files of one rank each.', False, bool)
-  cli.option(
-    f,
-    'names',
-    'A file whose [layouts] say how the kernel has its tensors, for instance '
-    'w_gate_up = "E 2F D"; see docs/elsewhere.md.',
-  )
+  cli.own(f, 'export')
 
 
 def _export(f: flags.FlagValues) -> int:

@@ -17,7 +17,7 @@ def _define_faults(f: flags.FlagValues) -> None:
   cli.define(f, layer_flags.CASE, preset='tiny', row_block=16)
   cli.define(f, [table.IN_PROCESS, *twin_candidate.FLAGS])
   cli.define(f, flag.some(host.FLAGS, 'threads'))
-  cli.define_json(f)
+  cli.own(f, 'faults')
 
 
 def _faults(f: flags.FlagValues) -> int:

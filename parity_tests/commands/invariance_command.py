@@ -21,14 +21,7 @@ def _define(f: flags.FlagValues) -> None:
     'property', '', 'Properties to try. Default: all.', choices=known
   )
   cli.define(f, [one.listed(())])
-  cli.option(
-    f,
-    'promise',
-    'A TOML file of what must hold: [promise], then a line for a property, '
-    'such as batch = "bits" or tokens = {y = "bits"}; "rounding" is what '
-    'all must be. Default: run_to_run = "bits".',
-  )
-  cli.define_json(f)
+  cli.own(f, 'invariance')
 
 
 def _invariance(f: flags.FlagValues) -> int:

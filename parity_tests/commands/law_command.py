@@ -60,21 +60,9 @@ def _define_law(f: flags.FlagValues) -> None:
       ).listed(f'{aic}x{aiv}' for aic, aiv in plan.layouts),
     ],
   )
-  cli.option(
-    f,
-    'order',
-    'Of what is not fixed on some machines, drawn by a seed: rows take '
-    'addresses as they arrive, or a switch adds rows as they come. Tells what '
-    f'becomes of bits; {orders.LAUNCHES} launches if not --interleavings.',
-    choices=orders.ORDERS,
+  cli.own(
+    f, 'law', dict(launches=orders.LAUNCHES), order=dict(choices=orders.ORDERS)
   )
-  cli.option(
-    f,
-    'machine',
-    'Of --order: who comes first is simulated on this machine and its fabric, '
-    'not drawn: one that ships, or a TOML file.',
-  )
-  cli.define_json(f)
 
 
 def _plan(f: flags.FlagValues):

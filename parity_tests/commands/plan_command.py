@@ -9,31 +9,20 @@ from absl import flags
 
 from hpmoe.parity_tests.commands import cli
 
-# Sizes that replace those of the model: flag, field of `sizes.Model`, least.
-_SIZES = (
-  ('layers', 'layers', 1, 'Decoder layers.'),
-  ('d_model', 'hidden', 1, 'Model width, D.'),
-  ('heads', 'heads', 1, 'Heads of attention.'),
-  ('vocabulary', 'vocabulary', 1, 'Tokens of the vocabulary.'),
-  ('experts', 'experts', 1, 'Experts of a layer, E.'),
-  ('top_k', 'top_k', 1, 'Experts of a token, K.'),
-  ('d_ff', 'expert_width', 1, 'Expert width, F.'),
-  ('d_shared', 'shared_width', 0, 'Width of what every token goes to.'),
-  ('mtp', 'mtp', 0, 'Heads that predict one token further.'),
+# Sizes that replace those of the model, and the field of `sizes.Model` of each.
+_SIZES = dict(
+  layers='layers',
+  d_model='hidden',
+  heads='heads',
+  vocabulary='vocabulary',
+  experts='experts',
+  top_k='top_k',
+  d_ff='expert_width',
+  d_shared='shared_width',
+  mtp='mtp',
 )
-# What a plan may be, if not anything: flag and field of `plan.Plan`.
-_ONLY = (
-  ('tp', 'Ranks that share heads and blocks of a layer.'),
-  ('pp', 'Stages of the pipeline.'),
-  ('vpp', 'Chunks of layers that a stage has, in turns.'),
-  (
-    'ep',
-    'Data-parallel ranks that share experts; TP ranks of each join them.',
-  ),
-  ('dp', 'Ranks that have other sequences.'),
-  ('micro_batch', 'Sequences of a micro-batch.'),
-  ('pad', 'Layers that head and MTP heads count as, besides.'),
-)
+# What a plan may be, if not anything: fields of `plan.Plan`.
+_ONLY = ('tp', 'pp', 'vpp', 'ep', 'dp', 'micro_batch', 'pad')
 
 
 def _define_plan(f: flags.FlagValues) -> None:
@@ -42,110 +31,14 @@ def _define_plan(f: flags.FlagValues) -> None:
   from hpmoe.backend_ascend.simulator import simulate
   from hpmoe.models import config as config_lib
 
-  cli.option(
+  cli.own(
     f,
-    'model',
-    'Model: a config.json, a folder with one, or one of '
-    f'{", ".join(config_lib.names())}.',
-    'qwen3_30b_a3b',
-  )
-  for name, _, least, text in _SIZES:
-    cli.option(f, name, f"{text} Default: the model's.", kind=int, least=least)
-  cli.option(
-    f,
-    'dense_layers',
-    "First layers without experts. Default: the model's.",
-    kind=int,
-    least=0,
-  )
-  cli.option(
-    f, 'machine', 'Machine: one that ships, or a TOML file.', 'ascend_a3'
-  )
-  for name, default, text in (
-    ('devices', 64, 'Ranks: dies, NPUs or GPUs.'),
-    ('sequence', 4096, 'Tokens of a sequence.'),
-    ('top', 10, 'Plans that are ranked.'),
-  ):
-    cli.option(f, name, text, default, int, least=1)
-  cli.option(
-    f,
-    'global_batch',
-    'Sequences of a step. Default: two a device.',
-    kind=int,
-    least=1,
-  )
-  for name, text in _ONLY:
-    least = int(name != 'pad')
-    text = f'{text} A list. Default: any.'
-    cli.option(f, name, text, kind=int, many=True, least=least)
-  cli.option(
-    f,
-    'recompute',
-    'What the backward pass computes anew: nothing; norms, up-projections and '
-    'activations; layers. A list. Default: any.',
-    many=True,
-    choices=plan.RECOMPUTE,
-  )
-  cli.option(
-    f,
-    'offload',
-    'Whether what is kept for the backward pass lies in the host. Default: any '
-    'where the machine says its host_link.',
-    kind=bool,
-  )
-  cli.option(
-    f,
-    'moe',
-    'MoE layers as one launch, or operator by operator. Default: fused on '
-    'Ascend machines.',
-    choices=('fused', 'operators'),
-  )
-  cli.option(
-    f,
-    'exchange',
-    'How rows reach experts: each by itself, or each token once to a node.',
-    'flat',
-    choices=moe_layer.EXCHANGES,
-  )
-  cli.option(
-    f,
-    'nodes',
-    'Nodes that a token may go to, with --exchange=nodes; 0: any number.',
-    0,
-    int,
-    least=0,
-  )
-  cli.option(
-    f,
-    'products',
-    'Elements that linear layers multiply; float8 where it is as fast as int8.',
-    'bfloat16',
-    choices=tuple(simulate.ELEMENTS),
-  )
-  cli.option(
-    f,
-    'overlap',
-    'What hides behind computation. A list.',
-    ['pipeline', 'gradients'],
-    many=True,
-    choices=plan.OVERLAPS,
-  )
-  cli.option(
-    f,
-    'states',
-    'Bytes of a parameter: weight, gradient, optimizer (which DP ranks share).',
-    '2,4,12',
-  )
-  cli.option(
-    f,
-    'memory_share',
-    "Part of a device's memory that a plan may fill.",
-    0.9,
-    float,
-  )
-  cli.define_json(f)
-  cli.option(
-    f, 'plot', 'Write a PNG here: pipeline, memory and operators of the first.'
+    'plan',
+    dict(models=', '.join(config_lib.names())),
+    recompute=dict(choices=plan.RECOMPUTE),
+    exchange=dict(choices=moe_layer.EXCHANGES),
+    products=dict(choices=tuple(simulate.ELEMENTS)),
+    overlap=dict(choices=plan.OVERLAPS),
   )
 
 
@@ -164,7 +57,7 @@ def _model(f: flags.FlagValues):
   model = plan_sizes.of(config, name)
   given: dict[str, Any] = {
     field: f[name].value
-    for name, field, _, _ in _SIZES
+    for name, field in _SIZES.items()
     if f[name].value is not None
   }
   if 'heads' in given and model.kv_heads in (model.heads, 0):
@@ -235,7 +128,7 @@ def _only(f: flags.FlagValues, setting) -> dict:
   Raises:
     cli.UsageError: one that no plan of so many devices can have.
   """
-  only = {name: tuple(f[name].value) for name, _ in _ONLY if f[name].value}
+  only = {name: tuple(f[name].value) for name in _ONLY if f[name].value}
   for name in ('tp', 'pp', 'dp', 'ep'):
     for value in only.get(name, ()):
       if setting.devices % value:

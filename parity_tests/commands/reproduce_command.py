@@ -8,42 +8,7 @@ from hpmoe.parity_tests.commands import cli
 
 
 def _define_reproduce(f: flags.FlagValues) -> None:
-  cli.option(
-    f,
-    'witness',
-    'The published system: hyperparallel-moe, pto-megamoe, uniep, cais, '
-    'dysharp, moe-hub or pangu; may stand without the name of this option.',
-    'hyperparallel-moe',
-  )
-  cli.option(
-    f,
-    'machine',
-    'A machine, or a file that describes one, in place of the one that the '
-    'witness ran on.',
-  )
-  cli.option(
-    f,
-    'sensitivity',
-    'Halve and double each assumed figure. Default: for hyperparallel-moe, as '
-    'it takes minutes for the others.',
-    kind=bool,
-  )
-  cli.option(
-    f,
-    'fit',
-    'Fit the fitted figures anew, to their rows only, before anything else.',
-    False,
-    bool,
-  )
-  cli.option(
-    f,
-    'hypotheses',
-    'Replace each hypothesis on what is not published, and fit anew.',
-    False,
-    bool,
-  )
-  cli.define_json(f)
-  cli.option(f, 'png', 'Write a plot of simulated over published here.')
+  cli.own(f, 'reproduce')
 
 
 def _reproduce(f: flags.FlagValues) -> int:

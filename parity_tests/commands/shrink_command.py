@@ -16,8 +16,7 @@ def _define(f: flags.FlagValues) -> None:
   cli.define(f, (*case_flags.FLAGS, case_flags.FOLDER), direction='forward')
   cli.define(f, (*tasks.FLAGS, *table.FLAGS))
   cli.define(f, [row for row in judgement.FLAGS if row.name == 'lane'])
-  cli.option(f, 'out', 'The folder to write, empty or not there.')
-  cli.define_json(f)
+  cli.own(f, 'shrink')
 
 
 def _shrink(f: flags.FlagValues) -> int:

@@ -41,8 +41,7 @@ def _define_sweep(f: flags.FlagValues) -> None:
     cli.define(f, [row.listed(lists[row.name])])
   cli.define(f, [*case_flags.SIZES, case_flags.DIRECTION])
   cli.define(f, flag.some(layer_flags.CASE, 'tokens', 'seed', 'placement'))
-  cli.option(f, 'out', 'Write one JSON line for each case here.', 'sweep.jsonl')
-  cli.define_json(f)
+  cli.own(f, 'sweep')
 
 
 def _sweep(f: flags.FlagValues) -> int:

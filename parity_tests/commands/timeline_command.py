@@ -9,8 +9,6 @@ from hpmoe.parity_tests.case import flags as case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
-_LAUNCHES = 5
-
 
 def _define_timeline(f: flags.FlagValues) -> None:
   from hpmoe.backend_ascend.simulator.machines import machine
@@ -19,38 +17,13 @@ def _define_timeline(f: flags.FlagValues) -> None:
 
   cli.define(f, layer_flags.ONE_PASS)
   cli.define(f, case_flags.DATA)
-  cli.option(
-    f,
-    'machine',
-    f'Machine whose time is modelled: {", ".join(machine.names())}, or a TOML '
-    'file. Default: none, the launch runs here and is measured.',
-  )
   cli.define(f, flag.some(host.FLAGS, 'threads'))
-  cli.option(
+  cli.own(
     f,
-    'launches',
-    'Measured: launches after a first one that is not counted; the one of '
-    'median time is shown.',
-    _LAUNCHES,
-    int,
-    least=1,
+    'timeline',
+    dict(machines=', '.join(machine.names()), rule=chrome.ARROW_RULE),
+    arrows=dict(default=chrome.MOST_ARROWS),
   )
-  cli.option(
-    f,
-    'trace',
-    'Write a trace here that Perfetto and chrome://tracing open; about 260 '
-    'bytes a task.',
-  )
-  cli.option(
-    f,
-    'arrows',
-    f'Maximum number of arrows in the trace: {chrome.ARROW_RULE}.',
-    chrome.MOST_ARROWS,
-    int,
-    least=0,
-  )
-  cli.option(f, 'png', 'Write a picture of workers and units here.')
-  cli.define_json(f)
 
 
 def _refuse(f: flags.FlagValues) -> None:

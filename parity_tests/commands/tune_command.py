@@ -19,12 +19,6 @@ _GOAL = 1.15
 def _define_tune(f: flags.FlagValues) -> None:
   cli.define(f, case_flags.LAYER, preset='ep16', dtype='bf16')
   cli.define(f, [case_flags.RANKS_OF_PRESET])
-  cli.option(
-    f,
-    'machine',
-    'Machine to tune for: one that ships, or a TOML file.',
-    'ascend_a3',
-  )
   flags.DEFINE_list(
     'routing',
     ['balanced'],
@@ -32,34 +26,7 @@ def _define_tune(f: flags.FlagValues) -> None:
     'skewed, zipf, hot, one_rank, empty_experts. A list.',
     flag_values=f,
   )
-  cli.option(
-    f,
-    'target',
-    'What the tiles must fit. Default: ascend where the machine is one, or is '
-    'based on one.',
-    choices=('host', 'ascend'),
-  )
-  for name, default, least, text in (
-    ('seed', 0, 0, 'Seed of the routings.'),
-    ('confirm', 8, 1, 'Points that are best by the model, and simulated.'),
-    (
-      'rounds',
-      1,
-      0,
-      'Rounds of trying each option of each choice around the best.',
-    ),
-  ):
-    cli.option(f, name, text, default, int, least=least)
-  cli.option(
-    f,
-    'exhaustive',
-    'Also simulates all points of a subspace, to see how good the model is.',
-    False,
-    bool,
-  )
-  cli.option(f, 'out', 'Write the best schedule here.')
-  cli.define_json(f)
-  cli.option(f, 'png', 'Write a picture of the search here.')
+  cli.own(f, 'tune')
 
 
 def _refuse(f: flags.FlagValues) -> None:

@@ -9,83 +9,11 @@ from absl import flags
 
 from hpmoe.parity_tests.commands import cli
 
-_MACHINE = 'ascend_a2'
-
 
 def _define_twin(f: flags.FlagValues) -> None:
   from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
 
-  modes = build_kernel.MODES
-  cli.option(f, 'source', 'The program: kernels, and main that launches them.')
-  cli.option(
-    f,
-    'include',
-    'Headers of Ascend C: asc-devkit, or asc of an installed CANN. Default: '
-    'the source brings what it includes.',
-  )
-  cli.option(f, 'define', 'Macros: NAME or NAME=VALUE.', many=True)
-  cli.option(f, 'folder', 'More folders of headers.', many=True)
-  cli.option(f, 'arguments', 'What the program is given.', many=True)
-  cli.option(
-    f, 'mode', 'Order of what flags leave open.', 'late', choices=modes
-  )
-  cli.option(f, 'seed', 'Of mode seeded.', 0, int)
-  cli.option(
-    f,
-    'auto_sync',
-    "Order what CANN's compiler orders by default (--cce-auto-sync).",
-    True,
-    bool,
-  )
-  cli.option(
-    f,
-    'cores',
-    'Which run a kernel that does not say it.',
-    choices=('aiv', 'aic', 'mix11', 'mix12'),
-  )
-  cli.option(
-    f,
-    'flag_memory',
-    'Numbers, from 0, of aclrtMalloc calls whose words cores wait at.',
-    kind=int,
-    many=True,
-  )
-  cli.option(
-    f,
-    'flags_count',
-    "A core's flag that is set twice counts two, as CANN's queues need; else "
-    'it is an error.',
-    True,
-    bool,
-  )
-  cli.option(
-    f,
-    'drained_end',
-    'A kernel waits for its pipes before it ends, as the pages say; else that '
-    'is left to the hardware.',
-    True,
-    bool,
-  )
-  cli.option(
-    f,
-    'zero_memory',
-    "Device memory begins as zeros; else what nobody wrote is nobody's.",
-    False,
-    bool,
-  )
-  cli.option(
-    f, 'coverage', 'Write which lines ran, and how often, here, as lcov does.'
-  )
-  cli.option(
-    f,
-    'timeline',
-    'Write when each pipe did what here, for Perfetto: modelled times of '
-    '--machine, in which scalar units take none.',
-  )
-  cli.option(f, 'machine', 'Of --timeline: a name or a file.', _MACHINE)
-  cli.option(
-    f, 'work', 'What was compiled stays here. Default: ~/.cache/hpmoe/twin.'
-  )
+  cli.own(f, 'twin', mode=dict(choices=build_kernel.MODES))
 
 
 def _rates(name: str) -> str:

@@ -13,74 +13,7 @@ from hpmoe.parity_tests.commands.models import dry_run
 def _define(f: flags.FlagValues) -> None:
   from hpmoe.models import config as config_lib
 
-  for name, value, text in (
-    (
-      'left',
-      'jax:oracle',
-      'The reference, FRAMEWORK:MOE: jax or mindspore, and oracle (jax), host '
-      "(the megakernel), framework (the framework's own operators) or your "
-      'pkg.module:function; or jax: and flags of hpmoe check that ask for a '
-      "candidate, such as 'jax:--candidate=pkg.module:function'.",
-    ),
-    ('right', 'jax:host', 'The candidate, as --left.'),
-    (
-      'model',
-      'deepseek_tiny',
-      'Folder with weights in any format of hpmoe convert; or a configuration, '
-      'which gets weights of --seed: a config.json or one of '
-      f'{", ".join(config_lib.names())}.',
-    ),
-    (
-      'text',
-      None,
-      "Text to read, in tokens of the model's tokenizer.json, or bytes: a "
-      'file, or a folder of .txt and .jsonl. Default: one that ships.',
-    ),
-    ('out', 'out/compare', 'Folder for what MoE layers read.'),
-    (
-      'cases',
-      None,
-      'Write a case of each MoE layer into this folder, on what --right gave '
-      'it, as hpmoe export writes one: hpmoe check --case=CASES/layer_1.',
-    ),
-    (
-      'png',
-      None,
-      'Write a picture of the difference by layer, and step, here.',
-    ),
-    ('csv', None, "Write the table here, under msprobe's column names."),
-    (
-      'fault',
-      None,
-      'Fault that the candidate, jax:host, commits, see hpmoe check.',
-    ),
-  ):
-    cli.option(f, name, text, value)
-  for number, default, text in (
-    ('seed', 0, 'Seed of the weights, and of the place in the text.'),
-    ('batch', 2, 'Sequences.'),
-    ('sequence', 32, 'Tokens of a sequence.'),
-    ('ranks', 1, "Ranks that a layer's tokens and experts lie on."),
-    ('fault_layer', None, 'Layer, counted from 0, that commits it.'),
-    (
-      'steps',
-      0,
-      'Steps of training after the comparison: each MoE layer of --right is '
-      'judged in each, beside how far rounding alone drives two sides apart.',
-    ),
-  ):
-    cli.option(f, number, text, default, int)
-  cli.define_device(f)
-  dry_run.define(f)
-  cli.define_weights_dtype(f)
-  cli.option(
-    f,
-    'direction',
-    '`both` compares the gradients of the loss too.',
-    'both',
-    choices=('forward', 'both'),
-  )
-  cli.define_json(f)
+  cli.own(f, 'compare', dict(models=', '.join(config_lib.names())))
 
 
 def _compare(f: flags.FlagValues) -> int:

@@ -15,14 +15,12 @@ def _define(f: flags.FlagValues) -> None:
   formats = '; '.join(
     f'{n}: {form.help}' for n, form in convert.FORMATS.items()
   )
-  for name, text in (
-    ('from', 'Folder with weights and config.json, in any of the formats.'),
-    ('to', 'Folder to write, which is not there yet.'),
-  ):
-    cli.option(f, name, text)
-  cli.option(f, 'format', f'{formats}.', 'hf', choices=list(convert.FORMATS))
-  cli.define_weights_dtype(f, ', and then no weight is rounded')
-  cli.define_json(f)
+  cli.own(
+    f,
+    'convert',
+    dict(formats=formats),
+    format=dict(choices=tuple(convert.FORMATS)),
+  )
 
 
 def _convert(f: flags.FlagValues) -> int:

@@ -37,18 +37,6 @@ class Row:
   way: str | None
 
 
-def define(f: flags.FlagValues) -> None:
-  cli.option(
-    f,
-    'dry_run',
-    "With --device=ascend, on a CPU: lists the model's operators and, by "
-    "MindSpore's own tables, how an NPU takes each. The first layers alone, of "
-    'all kinds, on weights of zero.',
-    False,
-    bool,
-  )
-
-
 def asked(f: flags.FlagValues) -> bool:
   """Returns whether a dry run is asked for.
 

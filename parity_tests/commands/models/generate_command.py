@@ -1,6 +1,7 @@
 """`hpmoe generate`."""
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 import json
 import pathlib
 import sys
@@ -19,77 +20,9 @@ _UNTIMED = 2
 def _define(f: flags.FlagValues) -> None:
   from hpmoe.models import sampling as sampling_lib
 
-  default = sampling_lib.Sampling()
-  for name, value, text in (
-    (
-      'from',
-      None,
-      'Folder with weights in any format of hpmoe convert, config.json and '
-      'tokenizer.json; without one, tokens are bytes.',
-    ),
-    ('prompt', 'She ', 'Text to go on from.'),
-    (
-      'prompts',
-      None,
-      'File of many: one a line, of .jsonl a text under `prompt`, or with '
-      '--chat a conversation under `messages`. Instead of --prompt.',
-    ),
-    ('system', None, 'What --chat begins with, as the system.'),
-    (
-      'moe',
-      'host',
-      'Layer of routed experts: oracle (jax), host (the megakernel), '
-      'framework, or your pkg.module:function.',
-    ),
-  ):
-    cli.option(f, name, text, value)
-  cli.option(
-    f,
-    'framework',
-    'Where the model runs.',
-    'jax',
-    choices=('jax', 'mindspore'),
-  )
-  cli.define_device(f)
-  dry_run.define(f)
-  cli.option(
-    f,
-    'chat',
-    "Prompts are a user's, in the model's chat template.",
-    False,
-    bool,
-  )
-  cli.option(f, 'batch', 'Prompts at once.', 16, int, least=1)
-  cli.option(f, 'tokens', 'Maximum number of new tokens.', 200, int)
-  cli.option(
-    f, 'temperature', 'Divides the logits; 0 takes the best token.', 0.8, float
-  )
-  cli.option(
-    f,
-    'top_k',
-    'Samples from the k most likely tokens; 0: all.',
-    default.top_k,
-    int,
-  )
-  cli.option(
-    f,
-    'top_p',
-    'Samples from the fewest likely tokens whose shares add up to this.',
-    default.top_p,
-    float,
-  )
-  cli.option(
-    f,
-    'stop',
-    r'Texts that end one, beside the tokens that do; \n is a new line.',
-    [],
-    many=True,
-  )
-  cli.option(
-    f, 'seed', 'Seed of the sampling, of each prompt alike.', default.seed, int
-  )
-  cli.define_weights_dtype(f)
-  cli.define_json(f)
+  default = dataclasses.asdict(sampling_lib.Sampling())
+  names = ('top_k', 'top_p', 'seed')
+  cli.own(f, 'generate', **{n: dict(default=default[n]) for n in names})
 
 
 def _generate(f: flags.FlagValues) -> int:

@@ -10,88 +10,24 @@ from absl import flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands.models import dry_run
 
-# Flag -> (field of Settings, help).
-_SETTINGS = {
-  'model': (
-    'model',
-    'Configuration, or path of a config.json, whose folder may have a '
-    'tokenizer.json. One of {names}.',
-  ),
-  'from': (
-    'source',
-    'Folder of weights to go on from, in any format of hpmoe convert, with its '
-    'tokenizer; trained in float32. Instead of --model.',
-  ),
-  'freeze': (
-    'freeze',
-    'Parameters that stay as they are: some of {groups}, or patterns of their '
-    'names such as model.layers.0.*',
-  ),
-  'framework': ('framework', 'Where the model runs: jax or mindspore.'),
-  'device': (
-    'device',
-    'Where MindSpore computes: cpu; or ascend, an NPU, with --moe=ascend (the '
-    'megakernel) or framework. Not tried on one yet.',
-  ),
-  'moe': (
-    'moe',
-    'Layer of routed experts: oracle, host (the megakernel), framework (the '
-    "framework's own operators), or your pkg.module:function.",
-  ),
-  'ranks': ('ranks', "Ranks that the layer's tokens and experts lie on."),
-  'text': (
-    'text',
-    'Text to learn from: a file, or a folder of .txt and .jsonl with a text a '
-    'line. Default: the one that ships.',
-  ),
-  'batch': ('batch', 'Batch size: sequences of a step.'),
-  'length': (
-    'length',
-    'Sequence length, in tokens: bytes without a tokenizer.',
-  ),
-  'seed': ('seed', 'Seed of the initial weights and of the order of the text.'),
-  'learning_rate': ('learning_rate', 'Peak learning rate of AdamW.'),
-  'warmup': ('warmup', 'Steps in which the learning rate rises to its peak.'),
-  'weight_decay': (
-    'weight_decay',
-    'Weight decay of AdamW, of matrices alone: vectors are spared.',
-  ),
-  'clip': ('clip', 'Maximum global gradient norm.'),
-  'bias_rate': (
-    'bias_rate',
-    "Update of a router's bias a step, for an even load.",
-  ),
-}
-
 
 def _define(f: flags.FlagValues) -> None:
   from hpmoe.models import config as config_lib
   from hpmoe.models.train import frozen
   from hpmoe.models.train import settings
 
-  told = dict(
-    names=', '.join(config_lib.names()), groups=', '.join(frozen.GROUPS)
-  )
   defaults = dataclasses.asdict(settings.Settings())
-  for flag, (field, text) in _SETTINGS.items():
-    default = defaults[field]
-    kind = str if default is None else type(default)
-    text = text.format(**told)
-    cli.option(f, flag, text, default, kind)
-  for name, value, text in (
-    ('steps', 200, 'Steps of the run, those before --resume included.'),
-    ('save_every', 100, 'Steps between saved states.'),
-  ):
-    cli.option(f, name, text, value, int)
-  cli.option(
+  cli.own(
     f,
-    'out',
-    'Folder of the run: its states, metrics, plots and model.',
-    'out/train',
+    'train',
+    dict(models=', '.join(config_lib.names()), groups=', '.join(frozen.GROUPS)),
+    **{_flag(field): dict(default=value) for field, value in defaults.items()},
   )
-  cli.option(f, 'resume', 'Resume from the newest state of --out.', False, bool)
-  dry_run.define(f)
-  cli.define_json(f)
+
+
+def _flag(field: str) -> str:
+  """Returns the flag that sets a field of the settings."""
+  return 'from' if field == 'source' else field
 
 
 def _train(f: flags.FlagValues) -> int:
@@ -100,7 +36,8 @@ def _train(f: flags.FlagValues) -> int:
   cli.check_writable('json', f.json)
   if f['from'].value is not None and f['model'].present:
     raise cli.UsageError(f'model: expected none beside --from, got {f.model}')
-  given = {field: f[flag].value for flag, (field, _) in _SETTINGS.items()}
+  names = (field.name for field in dataclasses.fields(settings_lib.Settings))
+  given = {name: f[_flag(name)].value for name in names}
   settings = settings_lib.Settings(**given)
   if dry_run.asked(f):
     return dry_run.execute(
