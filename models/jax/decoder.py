@@ -1,6 +1,6 @@
 """A decoder as a pure function over a flat dict of parameters.
 
-Families differ in the parts that `config.family` says (`models/families.py`).
+Families differ in the parts that `config.family` says (`models/families.toml`).
 Source of each: its `modeling_*.py` of transformers 5.23, which the golden files
 were made with, and for Pangu its published code; where this differs, the file
 that does says so.
