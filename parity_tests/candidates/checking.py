@@ -111,64 +111,8 @@ class Checking:
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Checking))
-_TASK = (
-  "Its number, or such as 'gate_up rank=1 expert=3 row_block=0 col_block=2'."
-)
 # Each mode is one question that a launch, or a candidate, is asked.
-FLAGS = (
-  flag_lib.Flag(
-    'poison',
-    'poison',
-    'Buffers start as NaN that no kernel writes; --nopoison: as zeros. With '
-    '--candidate, memory that it allocates starts as garbage (MALLOC_PERTURB_ '
-    'of glibc; elsewhere without effect).',
-    True,
-    bool,
-  ),
-  flag_lib.Flag(
-    'permute',
-    'permute',
-    'Seed of an order among ready tasks. Default: in turn.',
-    kind=int,
-    least=0,
-  ),
-  flag_lib.Flag(
-    'late_puts',
-    'late_puts',
-    'Puts are delivered only when nothing else can run.',
-    False,
-    bool,
-  ),
-  flag_lib.Flag(
-    'races',
-    'races',
-    'Find accesses that nothing orders, by vector clocks, and what kernels '
-    'write beyond their tiles, and fail by them. Default: in every launch of '
-    'our backend that --launcher=threads makes, beyond tiles in those on real '
-    'data; --races also counts those of none.',
-    kind=bool,
-  ),
-  flag_lib.Flag(
-    'isolate',
-    'isolate',
-    "Every task reads the oracle's tensors, so that a fault does not spread; "
-    'names the tasks that are wrong. Finds races too. With --candidate, each '
-    'of its function.stages does.',
-    False,
-    bool,
-  ),
-  flag_lib.Flag(
-    'start_at',
-    'start_at',
-    "The oracle's tensors stand in for all that is done before this task "
-    f'starts. {_TASK}',
-  ),
-  flag_lib.Flag(
-    'stop_after',
-    'stop_after',
-    f'Runs this task and what it needs, and nothing else. {_TASK}',
-  ),
-)
+FLAGS = flag_lib.table('checking')
 
 
 def find_task(image: image_lib.Image, argument: str, text: str) -> int:

@@ -32,29 +32,7 @@ from hpmoe.parity_tests.case.theirs import names as names_lib
 _REAL = 'real'
 _CASE, _OUT, _RANK = '{case}', '{out}', '{rank}'
 
-FLAGS = (
-  flag_lib.Flag(
-    'command',
-    'command',
-    "A program that takes the place of our backend, './moe {case} {out}': "
-    'folders of what it reads and of what it writes, once for each pass and '
-    'kind of data; docs/elsewhere.md.',
-  ),
-  flag_lib.Flag(
-    'python',
-    'python',
-    'The Python that calls the function of --candidate, FILE.py:function; it '
-    'needs numpy alone.',
-  ),
-  flag_lib.Flag(
-    'per_rank',
-    'per_rank',
-    'Files of one rank each for --command; one process a rank where it has '
-    '{rank}.',
-    False,
-    bool,
-  ),
-)
+FLAGS = flag_lib.table('program')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,22 +109,7 @@ _FRAMEWORKS = dict(jax=_jax, mindspore=_mindspore)
 NAMES = tuple(_FRAMEWORKS)
 
 
-FLAGS = (
-  flag_lib.Flag(
-    'frontend',
-    'framework',
-    "Our backend as the framework's users call it: the layer and its "
-    'gradient; see docs/frontends.md.',
-    choices=NAMES,
-  ),
-  flag_lib.Flag(
-    'device',
-    'device',
-    'Where the layer of --frontend=mindspore runs; see docs/on_an_npu.md.',
-    'cpu',
-    choices=('cpu', 'ascend'),
-  ),
-)
+FLAGS = flag_lib.table('front_end', frontend=dict(choices=NAMES))
 
 
 @dataclasses.dataclass(frozen=True)

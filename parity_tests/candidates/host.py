@@ -29,47 +29,8 @@ Tensors = Mapping[str, np.ndarray]
 _TRIES = 8
 
 
-FLAGS = (
-  flag_lib.Flag(
-    'threads',
-    'threads',
-    'OS threads of our backend. Default: one per core.',
-    kind=int,
-    least=1,
-    most=4096,
-  ),
-  flag_lib.Flag(
-    'deadline',
-    'deadline_s',
-    'Seconds without progress before our backend gives up.',
-    60.0,
-    flag_lib.seconds,
-  ),
-  flag_lib.Flag(
-    'isa',
-    'isa',
-    'Instruction sets of our backend: the launch is by the first, the serial '
-    'run that it must equal in lane bitwise by the last. Some of what this CPU '
-    'has. Default: the best. A list.',
-    '',
-    many=True,
-  ),
-  flag_lib.Flag(
-    'fault',
-    'fault',
-    'Fault that our backend commits, one of '
-    f'{", ".join(dict.fromkeys(s.name for s in faults.TABLE))}.',
-  ),
-  flag_lib.Flag(
-    'fused',
-    'fused',
-    "Our backend makes only the pass's results, as front ends have it: what "
-    'lies between is fused away. Without, a check judges such a launch beside '
-    'the one that makes all.',
-    False,
-    bool,
-  ),
-)
+_FAULTS = ', '.join(dict.fromkeys(s.name for s in faults.TABLE))
+FLAGS = flag_lib.table('host', dict(faults=_FAULTS))
 
 
 def _empty(kind: type):

@@ -26,15 +26,7 @@ NAME = 'ascend_npus'
 # What `make ascend-npus` leaves in its folder.
 LIBRARY, KERNEL = 'libhpmoe_npus.so', 'hpmoe_megakernel.o'
 
-FLAGS = (
-  flag_lib.Flag(
-    'npus',
-    'npus',
-    'Folder that `make ascend-npus` filled: ranks are on NPUs of this server. '
-    'Without, their devices are the twin.',
-    '',
-  ),
-)
+FLAGS = flag_lib.table('npus')
 
 
 class _Held:

@@ -20,20 +20,7 @@ from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.theirs import names as names_lib
 
-FLAGS = (
-  flag_lib.Flag(
-    'outputs',
-    'path',
-    'A folder of tensors that were computed elsewhere from --case: '
-    'real.safetensors, .npz, .pt or a folder of .npy; docs/elsewhere.md.',
-  ),
-  flag_lib.Flag(
-    'names',
-    'names',
-    'A file, names.toml, of what the tensors of --outputs are called and how '
-    'they are laid out.',
-  ),
-)
+FLAGS = flag_lib.table('outputs')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,24 +18,9 @@ from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import flag as flag_lib
 
 # Which of our backends, and whether its ranks share a process.
-CHOICES = (
-  flag_lib.Flag(
-    'backend',
-    '',
-    "What runs the image: the host's kernels, or the source that an NPU runs: "
-    'on its twin, see docs/twin.md, or with a process for each rank, on the '
-    'twin or on NPUs, see docs/on_an_npu.md.',
-    'host',
-    choices=('host', twin_candidate.NAME, npus_candidate.NAME),
-  ),
-  flag_lib.Flag(
-    'launcher',
-    '',
-    '`mpi`: each rank of our backend in a process of its own, over MPI-3 '
-    'one-sided communication; see docs/frontends.md.',
-    'threads',
-    choices=('threads', 'mpi'),
-  ),
+CHOICES = flag_lib.table(
+  'backends',
+  backend=dict(choices=('host', twin_candidate.NAME, npus_candidate.NAME)),
 )
 # Of commands that plant faults or launch very often.
 IN_PROCESS = dataclasses.replace(

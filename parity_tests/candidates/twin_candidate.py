@@ -17,74 +17,18 @@ NAME = 'ascend_twin'
 
 _PLAIN = twin_runtime.Modes()
 # They set fields of `twin_runtime.Modes`.
-FLAGS = (
-  flag_lib.Flag(
-    'twin_mode',
-    'order',
-    'Which of the orders that flags allow the twin takes: as issued, drawn by '
-    '--twin_seed, or each instruction as late as it can be.',
-    _PLAIN.order,
-    choices=tuple(twin_runtime.ORDERS),
-  ),
-  flag_lib.Flag(
-    'mmad_order',
-    'mmad_order',
-    'Order in which the cube unit of the twin adds; that of the hardware is '
-    'not published.',
-    _PLAIN.mmad_order,
-    choices=tuple(twin_runtime.MMAD_ORDERS),
-  ),
-  flag_lib.Flag(
-    'exp_rounding',
-    'exp',
-    "The twin's exp: the nearest float, or the one above or below.",
-    _PLAIN.exp,
-    choices=tuple(twin_runtime.EXPS),
-  ),
-  flag_lib.Flag(
-    'twin_seed',
-    'seed',
-    'Seed of the order of --twin_mode=seeded.',
-    _PLAIN.seed,
-    int,
-  ),
-  flag_lib.Flag(
-    'twin_hazards',
-    'hazards',
-    'Accesses that nothing orders end the launch; without, it is faster.',
-    _PLAIN.hazards,
-    bool,
-  ),
-  flag_lib.Flag(
-    'auto_sync',
-    'auto_sync',
-    'On the twin what the device compiler inserts by default '
-    '(--cce-auto-sync) is no hazard: V after V, and the scalar unit with V, '
-    'MTE2 and MTE3.',
-    _PLAIN.auto_sync,
-    bool,
-  ),
-  flag_lib.Flag(
-    'flush_subnormals',
-    'flush_subnormals',
-    'The units of the twin take subnormal numbers for zeros.',
-    _PLAIN.flush_subnormals,
-    bool,
-  ),
-  flag_lib.Flag(
-    'saturate',
-    'saturate',
-    'On the twin infinities become the largest number, NaN zero.',
-    _PLAIN.saturate,
-    bool,
-  ),
-  flag_lib.Flag(
-    'twin_include',
-    'include',
-    'Headers of Ascend C that the device source is compiled against: '
-    'asc-devkit, or asc of an installed CANN. Default: our own.',
-    _PLAIN.include,
-  ),
+_CHOICES = dict(
+  twin_mode=twin_runtime.ORDERS,
+  mmad_order=twin_runtime.MMAD_ORDERS,
+  exp_rounding=twin_runtime.EXPS,
+)
+FLAGS = tuple(
+  row.but(
+    default=getattr(_PLAIN, row.field),
+    kind=type(getattr(_PLAIN, row.field)),
+    choices=tuple(_CHOICES.get(row.name, ())),
+  )
+  for row in flag_lib.table('twin')
 )
 
 

@@ -75,22 +75,7 @@ _KINDS = {
 }
 
 
-FLAGS = (
-  flag_lib.Flag(
-    'candidate',
-    'name',
-    'pkg.module:function or FILE.py:function in place of our backend: '
-    'function(inputs, config, policy) -> dict of names, with y; see '
-    'docs/find_a_bug.md.',
-  ),
-  flag_lib.Flag(
-    'timeout',
-    'timeout_s',
-    'Seconds that a --candidate, --command or --shard may take.',
-    600.0,
-    flag_lib.seconds,
-  ),
-)
+FLAGS = flag_lib.table('function')
 
 
 @dataclasses.dataclass(frozen=True)

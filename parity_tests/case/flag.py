@@ -2,7 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 import dataclasses
+import functools
 import math
+import pathlib
+import tomllib
+import types
 from typing import Any
 
 
@@ -94,6 +98,60 @@ def seconds(word: str) -> float:
   if not 0 < value < math.inf:
     raise ValueError('seconds, more than 0')
   return value
+
+
+_KINDS: dict[str, Callable] = dict(
+  str=str, int=int, float=float, bool=bool, seconds=seconds
+)
+_DATA = pathlib.Path(__file__).parents[1] / 'data'
+
+
+@functools.cache
+def read(name: str) -> dict[str, dict[str, Any]]:
+  """Returns the tables of a file of `data/`."""
+  return tomllib.loads((_DATA / f'{name}.toml').read_text(encoding='utf-8'))
+
+
+def table(
+  name: str,
+  words: Mapping[str, object] = types.MappingProxyType({}),
+  **changes: Mapping[str, Any],
+) -> tuple[Flag, ...]:
+  """Returns the options of a table of options.toml; see `rows`."""
+  return rows(read('options')[name], words, **changes)
+
+
+def rows(
+  held: Mapping[str, Mapping[str, Any]],
+  words: Mapping[str, object] = types.MappingProxyType({}),
+  **changes: Mapping[str, Any],
+) -> tuple[Flag, ...]:
+  """Returns options that are data.
+
+  Args:
+    held: attributes of `Flag` by name; `field` is the name if it is not there,
+      the kind that of the default.
+    words: what {word} stands for in their texts.
+    **changes: by option, attributes that code decides.
+  """
+  return tuple(
+    _row(name, words, **{'field': name, **row, **changes.get(name, {})})
+    for name, row in held.items()
+  )
+
+
+def _row(
+  name, words, *, help, default=None, kind='', choices=(), **more
+) -> Flag:
+  for word, value in words.items():
+    help = help.replace(f'{{{word}}}', str(value))
+  # None and lists are of text.
+  made = _KINDS.get(kind or type(default).__name__, str)
+  if not isinstance(choices, Mapping):
+    choices = tuple(choices)
+  return Flag(
+    name, help=help, default=default, kind=made, choices=choices, **more
+  )
 
 
 def some(rows: Iterable[Flag], *names: str) -> list[Flag]:

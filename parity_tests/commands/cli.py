@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import pathlib
@@ -22,7 +21,6 @@ from hpmoe.parity_tests.case import flag as flag_lib
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
 INTERRUPTED = 130  # What a shell says of a program that SIGINT ended.
 NOT_READ = 141  # And of one whose reader went away.
-_TEXTS = pathlib.Path(__file__).parents[1] / 'data/commands.toml'
 LINE_EVERY_S = 30.0  # of progress, where no terminal shows a bar
 
 
@@ -54,7 +52,7 @@ class Command:
   @property
   def texts(self) -> dict[str, Any]:
     """Its `help` in one line, `examples` of it, and `codes`: how it exits."""
-    return _texts()[self.name]
+    return flag_lib.read('commands')[self.name]
 
   def flags(self) -> flags.FlagValues:
     values = flags.FlagValues()
@@ -79,13 +77,6 @@ class Command:
       _wrapped(f'exit codes: {self.texts["codes"]}, 130 interrupted'),
     ]
     return '\n'.join(lines)
-
-
-@functools.cache
-def _texts() -> dict[str, dict[str, Any]]:
-  import tomllib  # Help alone needs it.
-
-  return tomllib.loads(_TEXTS.read_text(encoding='utf-8'))
 
 
 def _told(flag: flags.Flag) -> str:
@@ -137,9 +128,6 @@ def define(
     flags.DEFINE(_Parser(row), row.name, default, row.help, f, _Serializer())
 
 
-_KINDS: dict[str, Callable] = dict(str=str, int=int, float=float, bool=bool)
-
-
 def own(
   f: flags.FlagValues,
   command: str,
@@ -154,17 +142,12 @@ def own(
     words: what {name} stands for in their texts.
     **changes: by option, attributes of `Flag` that code decides.
   """
-  said = _texts()[command]
-  rows = {n: _texts()['shared'][n] for n in said.get('shared', ())}
-  for name, row in (rows | said.get('options', {})).items():
-    row = {**row, **changes.get(name, {})}
-    text = row.pop('help')
-    for word, value in words.items():
-      text = text.replace(f'{{{word}}}', str(value))
-    default = row.pop('default', None)
-    kind = row.pop('kind', type(default).__name__)
-    kind = _KINDS.get(kind, str)  # None and lists are of text
-    define(f, [flag_lib.Flag(name, '', text, default, kind, **row)])
+  texts = flag_lib.read('commands')
+  said = texts[command]
+  held = {n: texts['shared'][n] for n in said.get('shared', ())}
+  held |= said.get('options', {})
+  nothing = {name: dict(row, field='') for name, row in held.items()}
+  define(f, flag_lib.rows(nothing, words, **changes))
 
 
 def fields(f: flags.FlagValues, of: Iterable[flag_lib.Flag]) -> dict[str, Any]:

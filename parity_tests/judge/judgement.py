@@ -69,48 +69,11 @@ class Judgement:
       )
 
 
-FLAGS = (
-  flag_lib.Flag(
-    'lane',
-    'lanes',
-    '`all`, or some of exact, bitwise, bounded, standard; lane exact asks the '
-    "candidate for policy.activation 'absolute'.",
-    'all',
-    choices=('all', *verdicts.LANES),
-    many=True,
+FLAGS = flag_lib.table(
+  'judgement',
+  dict(
+    standards=', '.join(standards.STANDARDS),
+    default=','.join(standards.DEFAULT),
   ),
-  flag_lib.Flag(
-    'standard',
-    'standards',
-    f'Records of lane standard, some of {", ".join(standards.STANDARDS)}; one '
-    'that is not meant for a tensor does not judge it. '
-    f'Default: {",".join(standards.DEFAULT)}.',
-    '',
-    many=True,
-  ),
-  flag_lib.Flag(
-    'tiles',
-    'tiles',
-    'Judge a sample, for shapes whose oracle would take too long: movement '
-    'and order whole, this many row blocks of each stage and those at the '
-    'edges, and so many tokens of each rank end to end; chosen by --seed. '
-    'Forward, lanes bitwise and bounded. Default: every tile.',
-    kind=int,
-    least=1,
-  ),
-  flag_lib.Flag(
-    'repeat',
-    'repeat',
-    'Runs of each pass on the same real data, whose bits must agree. Default: '
-    '2 with a --candidate whose runs take a few seconds in all, else 1.',
-    kind=int,
-    least=1,
-  ),
-  flag_lib.Flag(
-    'allow_nondeterministic',
-    'allow_nondeterministic',
-    'Runs may differ; each is judged, and all must be right.',
-    False,
-    bool,
-  ),
+  lane=dict(choices=('all', *verdicts.LANES)),
 )
