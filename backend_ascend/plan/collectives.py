@@ -87,13 +87,6 @@ def all_gather(
   return seconds
 
 
-def all_reduce(
-  machine: machine_lib.Machine, size: Size, ranks: int, stride: int = 1
-) -> Size:
-  """Returns s of a reduce-scatter and an all-gather of `size` bytes."""
-  return 2 * all_gather(machine, size, ranks, stride)
-
-
 def shares(
   machine: machine_lib.Machine, ranks: int, stride: int = 1
 ) -> tuple[float, ...]:
@@ -120,22 +113,6 @@ def on_links(
     for name in level.links:
       carried[name] = carried.get(name, 0.0) + part
   return carried
-
-
-def all_to_all(
-  machine: machine_lib.Machine, size: float, ranks: int, stride: int = 1
-) -> float:
-  """Returns s in which each rank sends `size` bytes evenly to all of a group.
-
-  All messages leave at once; the busiest link decides, and one latency.
-  """
-  found = levels(machine, ranks, stride)
-  parts = on_links(machine, shares(machine, ranks, stride), ranks, stride)
-  busiest = max(
-    (size * part / link_rate(machine, name) for name, part in parts.items()),
-    default=0.0,
-  )
-  return busiest + max((level.latency for level in found), default=0.0)
 
 
 def send(machine: machine_lib.Machine, size: float, distance: int) -> float:

@@ -141,7 +141,11 @@ def stand_in(
 
 
 def balanced(config: config_lib.MoEConfig) -> np.ndarray:
-  """Returns `[R, T, K]` i32: each rank's tokens take experts in turn."""
+  """Returns `[R, T, K]` i32: each rank's tokens take experts in turn.
+
+  Rows of two slices (source, expert) differ by one at most, and are equal where
+  E divides T * K.
+  """
   dealt = np.arange(config.num_tokens * config.top_k, dtype=np.int32)
   ids = (dealt % config.num_experts).reshape(-1, config.top_k)
   return np.tile(ids, (config.num_ranks, 1, 1))

@@ -460,8 +460,3 @@ SUBSPACE: space.Choices = {
     row_order=('ascending', 'interleaved'),
   ).items()
 }
-
-
-def plain(timed: Timed) -> dict[str, Any]:
-  """Returns a schedule as plain data."""
-  return dataclasses.asdict(timed)

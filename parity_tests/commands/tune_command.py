@@ -324,8 +324,6 @@ def _summary(layer, found) -> str:
 
 
 def _json(layer, found) -> dict:
-  from hpmoe.backend_ascend.tune import tuner
-
   content = dict(
     layer=dataclasses.asdict(layer.config),
     policy=dataclasses.asdict(layer.policy),
@@ -344,12 +342,14 @@ def _json(layer, found) -> dict:
     goal=_GOAL,
   )
   for name in ('published', 'confirmed', 'best', 'levered'):
-    content[name] = tuner.plain(found[name])
-  content['by_case'] = {n: tuner.plain(t) for n, t in found['by_case'].items()}
+    content[name] = dataclasses.asdict(found[name])
+  content['by_case'] = {
+    n: dataclasses.asdict(t) for n, t in found['by_case'].items()
+  }
   if found['subspace'] is not None:
     accuracy, timed = found['subspace']
     content['subspace'] = dataclasses.asdict(accuracy) | dict(
-      timed=[tuner.plain(one) for one in timed]
+      timed=[dataclasses.asdict(one) for one in timed]
     )
   return content
 

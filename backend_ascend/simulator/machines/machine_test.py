@@ -120,29 +120,28 @@ class TestRefusals:
     with pytest.raises(ValueError, match=f"mine: figure 'hbm': {told}"):
       machine_lib.parse(data, 'mine')
 
-  def test_a_missing_figure(self, data):
-    del data['figures']['poll']
-    assert refusal(data) == "mine: expected a figure 'poll', got none"
+  @pytest.mark.parametrize('name', ['poll', 'bus_link'])
+  def test_a_missing_figure(self, data, name):
+    # Of the engine, and of the fabric.
+    del data['figures'][name]
+    assert refusal(data) == f'mine: expected a figure {name!r}, got none'
 
-  def test_a_figure_of_the_fabric_that_is_missing(self, data):
-    del data['figures']['bus_link']
-    assert refusal(data) == "mine: expected a figure 'bus_link', got none"
-
-  def test_an_unknown_figure(self, data):
-    data['figures']['warp'] = data['figures']['hbm']
-    assert refusal(data).endswith("got 'warp'")
-
-  def test_a_negative_time(self, data):
-    data['figures']['poll']['value'] = -1e-9
-    assert 'expected at least 0' in refusal(data)
-
-  def test_a_route_over_no_link(self, data):
-    data['fabric']['routes'][0]['links'] = ['wire']
-    assert refusal(data).endswith("got 'wire'")
-
-  def test_a_link_of_neither_end(self, data):
-    data['fabric']['links']['egress']['end'] = 'middle'
-    assert refusal(data).endswith("got 'middle'")
+  @pytest.mark.parametrize(
+    'path, value, told',
+    [
+      (('figures', 'warp'), 'hbm', "got 'warp'"),
+      (('figures', 'poll', 'value'), -1e-9, 'expected at least 0, got -1e-09'),
+      (('fabric', 'routes', 0, 'links'), ['wire'], "got 'wire'"),
+      (('fabric', 'links', 'egress', 'end'), 'middle', "got 'middle'"),
+    ],
+  )
+  def test_what_no_machine_has(self, data, path, value, told):
+    *way, last = path
+    at = data
+    for step in way:
+      at = at[step]
+    at[last] = data['figures'][value] if value == 'hbm' else value
+    assert refusal(data).endswith(told)
 
 
 class TestWithFigures:

@@ -6,6 +6,7 @@ import functools
 import numpy as np
 
 from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.plan import moe_layer
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
@@ -13,17 +14,6 @@ from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
-
-
-def balanced(config: config_lib.MoEConfig) -> np.ndarray:
-  """Returns `[R, T, K]` i32: each rank's tokens take experts in turn.
-
-  Rows of two slices (source, expert) differ by one at most, and are equal where
-  E divides T * K.
-  """
-  dealt = np.arange(config.num_tokens * config.top_k, dtype=np.int32)
-  ids = (dealt % config.num_experts).reshape(-1, config.top_k)
-  return np.tile(ids, (config.num_ranks, 1, 1))
 
 
 def hot(config: config_lib.MoEConfig, ratio: float) -> np.ndarray:
@@ -97,7 +87,7 @@ class Case:
 
   def topk_ids(self) -> np.ndarray:
     if self.ratio == 1:
-      return balanced(self.config)
+      return moe_layer.balanced(self.config)
     return hot(self.config, self.ratio)
 
   def sized(self) -> 'Case':

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.plan import moe_layer
+from hpmoe.backend_ascend.simulator.reproduce import hyperparallel
 from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.reference.contract import config as config_lib
 
@@ -15,15 +17,8 @@ def _distinct(ids) -> bool:
 def test_balanced_slices_are_equal(ranks):
   # Given the sizes of the published table, when tokens are dealt, then every
   # slice (source, expert) has the same rows and no token an expert twice.
-  config = config_lib.MoEConfig(
-    num_ranks=ranks,
-    num_tokens=4096,
-    num_experts=8 * ranks,
-    top_k=8,
-    d_model=7168,
-    d_ff=2048,
-  )
-  ids = layers.balanced(config)
+  config = hyperparallel.config(ranks)
+  ids = moe_layer.balanced(config)
   assert _distinct(ids)
   for of_rank in ids:
     counts = np.bincount(of_rank.ravel(), minlength=config.num_experts)
