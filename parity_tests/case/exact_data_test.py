@@ -192,19 +192,17 @@ class TestProve:
     one, two = (_make(policy=_policy(s))[0] for s in ('float32', 'float16'))
     assert abs(two['x']).max() < abs(one['x']).max() == exact_data.X_MAX
 
-  def test_make_refuses_a_larger_x(self):
-    with pytest.raises(exact_data.ExactnessError, match='activation: '):
-      _make(x_max=1023)
-
-  @pytest.mark.parametrize('name', ['x', 'topk_weights', 'w_gate_up', 'w_down'])
+  @pytest.mark.parametrize(
+    'name', ['x', 'topk_weights', 'w_gate_up', 'w_down', 'dy']
+  )
   def test_fraction_is_refused(self, name):
-    arrays, _ = _make()
+    arrays, _ = _make_grad()
     place = (1,) + (0,) * (arrays[name].ndim - 1)
     arrays[name][place] += np.float32(0.5)
     with pytest.raises(
       exact_data.ExactnessError, match=rf'^{name}: .*at \[1, 0'
     ):
-      exact_data.prove(_TINY, _policy(), arrays)
+      exact_data.prove(_ROOMY, _policy(), arrays)
 
   @pytest.mark.parametrize('value', [2**24 - 1, 2**24])
   def test_limit_itself_is_refused(self, value):
@@ -426,17 +424,6 @@ class TestGrad:
       value = value.astype(np.float32).astype(got.dtype)
       np.testing.assert_array_equal(got, value, err_msg=name)
 
-  def test_float32_chain_is_the_float64_one(self):
-    # given: no rounding in between, the whole pass is exact.
-    forward, grads, tiling = _backward(_policy(placement='before_down'), 'hot')
-    golden = golden_grad.GoldenGrad(
-      tiling, _policy(placement='before_down'), forward, {}
-    )
-    for name in ('dx', 'd_w_gate_up', 'd_w_down', 'd_topk_weights'):
-      got = tiling.rows(name, grads[name], 1)
-      value = golden.rows(name, 1, 0, len(got)).value
-      np.testing.assert_array_equal(got, value)
-
   @_PAIRS
   def test_few_gradients_are_zero(self, storage, placement):
     forward, grads, tiling = _backward(_policy(storage, placement), 'hot')
@@ -511,19 +498,6 @@ class TestGrad:
       exact_data.ExactnessError, match=rf'^{stage}: .*16777216 at {where}'
     ):
       exact_data.prove(config, _policy(storage), arrays)
-
-  def test_too_large_dy_is_refused(self):
-    arrays, _ = _make_grad()
-    with pytest.raises(
-      exact_data.ExactnessError, match=r'^d_w_down: .*at expert \d+, row'
-    ):
-      exact_data.prove(_ROOMY, _policy(), _enlarged(arrays, 'dy', 2**8))
-
-  def test_fraction_in_dy_is_refused(self):
-    arrays, _ = _make_grad()
-    arrays['dy'][1, 0, 0] += np.float32(0.5)
-    with pytest.raises(exact_data.ExactnessError, match=r'^dy: .*at \[1, 0, 0'):
-      exact_data.prove(_ROOMY, _policy(), arrays)
 
   @pytest.mark.parametrize('name', ['x', 'dy'])
   def test_rows_are_odd_and_of_full_rank(self, name):

@@ -150,27 +150,6 @@ def test_a_seed_draws_an_order_of_its_own():
   np.testing.assert_array_equal(drawn[1], again)
 
 
-@pytest.mark.parametrize(
-  'arguments, text',
-  [
-    (['--order=luck'], 'order: expected one of'),
-    (['--order=arrival', '--threads=2'], 'threads: expected none with --ord'),
-    (['--order=arrival', '--fault=skipped_wait'], 'fault: expected none with'),
-    (['--order=switch', '--backend=ascend_twin'], 'backend: expected host'),
-    (['--machine=ascend_a3'], 'machine: expected --order beside it'),
-    (['--order=switch', '--machine=luck'], 'machine: expected'),
-    (
-      ['--order=switch', '--machine=ascend_a3', '--interleavings=2'],
-      'interleavings: expected none with --machine',
-    ),
-  ],
-)
-def test_a_wrong_request_is_one_line(capsys, arguments, text):
-  assert main.main(('law', *arguments)) == cli.WRONG_REQUEST
-  err = capsys.readouterr().err
-  assert text in err and err.count('\n') == 1
-
-
 def test_the_command_tells_and_writes_it(capsys, tmp_path):
   path = tmp_path / 'law.json'
   asked = ('--interleavings=2', '--dtype=f32', f'--json={path}')
