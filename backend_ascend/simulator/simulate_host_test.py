@@ -10,25 +10,15 @@ from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.trace import sources
 from hpmoe.backend_ascend.simulator.trace import timeline
+from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=4, num_tokens=33, num_experts=8, top_k=3, d_model=40, d_ff=24
-)
-both_passes = pytest.mark.parametrize('direction', layout.Direction)
 both_grains = pytest.mark.parametrize('grain', ['expert', 'row_block'])
 
 
 def case(direction, grain='row_block') -> runtime_testing.Case:
   return runtime_testing.make_case(
-    direction,
-    CONFIG,
-    event_grain=grain,
-    row_block=16,
-    col_block=16,
-    num_aic=3,
-    num_aiv=5,
+    direction, testing.CONFIG, event_grain=grain, **testing.BLOCKS
   )
 
 
@@ -38,7 +28,7 @@ def run(layer, threads: int, **figures) -> simulate.Simulation:
 
 
 class TestThreads:
-  @both_passes
+  @testing.both_passes
   @both_grains
   def test_one_thread_takes_tasks_in_the_order_of_a_real_launch(
     self, direction, grain
@@ -53,7 +43,7 @@ class TestThreads:
     modelled = run(layer, 1)
     assert (np.argsort(modelled.start) == np.argsort(real.order)).all()
 
-  @both_passes
+  @testing.both_passes
   def test_a_thread_runs_one_task_at_a_time(self, direction):
     layer = case(direction)
     for threads in (1, 2, 5):
@@ -68,7 +58,7 @@ class TestThreads:
     busy = (alone.end - alone.start).sum()
     np.testing.assert_allclose(alone.total, busy, rtol=1e-9)
 
-  @both_passes
+  @testing.both_passes
   @pytest.mark.parametrize('threads', [2, 5])
   def test_no_thread_is_idle_while_a_task_is_ready(self, direction, threads):
     layer = case(direction)
@@ -90,7 +80,7 @@ class TestThreads:
     runs = (found.start <= between[:, None]) & (between[:, None] < found.end)
     assert (runs.sum(axis=1) == threads).all()
 
-  @both_passes
+  @testing.both_passes
   def test_a_look_at_a_worker_takes_its_time(self, direction):
     layer = case(direction)
     free, slow = run(layer, 1, poll=0), run(layer, 1, poll=1e-6)

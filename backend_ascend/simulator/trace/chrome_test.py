@@ -3,17 +3,11 @@
 import json
 
 import numpy as np
-import pytest
 
 from hpmoe.backend_ascend.simulator.trace import chrome
 from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
 from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import layout
-
-both_sources = pytest.mark.parametrize(
-  'source', [testing.measured, testing.made_up]
-)
-both_passes = pytest.mark.parametrize('direction', layout.Direction)
 
 
 def written(tmp_path, times, **options) -> dict:
@@ -35,8 +29,8 @@ def track(record: dict) -> tuple[int, int]:
 
 
 class TestWrite:
-  @both_sources
-  @both_passes
+  @testing.both_sources
+  @testing.both_passes
   def test_each_task_is_one_slice_of_its_worker(
     self, source, direction, tmp_path
   ):
@@ -60,8 +54,8 @@ class TestWrite:
       [] if times.thread is None else list(range(len(tasks)))
     )
 
-  @both_sources
-  @both_passes
+  @testing.both_sources
+  @testing.both_passes
   def test_slices_of_a_track_do_not_overlap_and_tracks_have_names(
     self, source, direction, tmp_path
   ):
@@ -78,8 +72,8 @@ class TestWrite:
       for (_, end), (start, _) in zip(ordered, ordered[1:]):
         assert end <= start
 
-  @both_sources
-  @both_passes
+  @testing.both_sources
+  @testing.both_passes
   def test_arrows_join_slices_that_are_open(self, source, direction, tmp_path):
     times = source(direction)
     trace = written(tmp_path, times)

@@ -82,15 +82,8 @@ def _draw_tasks(axis, times: timeline.Timeline, scale: float) -> None:
     mine = (times.tasks['kind'] == kind) & (row != timeline.NONE)
     left, right = times.start[mine] * scale, times.end[mine] * scale
     low, high = row[mine] - half, row[mine] + half
-    corners = np.stack(
-      [
-        np.stack([left, low], -1),
-        np.stack([left, high], -1),
-        np.stack([right, high], -1),
-        np.stack([right, low], -1),
-      ],
-      axis=1,
-    )
+    ends = (left, low), (left, high), (right, high), (right, low)
+    corners = np.stack([np.stack(end, -1) for end in ends], axis=1)
     axis.add_collection(
       PolyCollection(
         corners,

@@ -1,18 +1,12 @@
 """Sums of a launch against the same by counting seconds."""
 
 import numpy as np
-import pytest
 
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
 from hpmoe.backend_ascend.simulator.trace import summary
 from hpmoe.backend_ascend.simulator.trace import timeline
 from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
 from hpmoe.backend_ascend.taskflow import layout
-
-both_sources = pytest.mark.parametrize(
-  'source', [testing.measured, testing.made_up]
-)
-both_passes = pytest.mark.parametrize('direction', layout.Direction)
 
 
 def seconds_of(start, end, total: int) -> np.ndarray:
@@ -43,8 +37,8 @@ class TestUncovered:
 
 
 class TestSummarise:
-  @both_sources
-  @both_passes
+  @testing.both_sources
+  @testing.both_passes
   def test_units_stages_and_path_add_up(self, source, direction):
     times = source(direction)
     found = summary.summarise(times)
@@ -62,7 +56,7 @@ class TestSummarise:
       0 <= u.least <= u.utilisation <= u.most <= 1 for u in found.units
     )
 
-  @both_passes
+  @testing.both_passes
   def test_exposed_is_what_counting_gives(self, direction):
     times = testing.made_up(direction)
     tasks, total = times.tasks, int(times.total)

@@ -7,13 +7,8 @@ import pytest
 
 from hpmoe.backend_ascend.simulator.trace import timeline
 from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
-from hpmoe.backend_ascend.taskflow import layout
 
 NONE = timeline.NONE
-both_sources = pytest.mark.parametrize(
-  'source', [testing.measured, testing.made_up]
-)
-both_passes = pytest.mark.parametrize('direction', layout.Direction)
 
 
 def causes(times: timeline.Timeline, task: int) -> list[int]:
@@ -36,8 +31,8 @@ def causes(times: timeline.Timeline, task: int) -> list[int]:
 
 
 class TestReleasedBy:
-  @both_sources
-  @both_passes
+  @testing.both_sources
+  @testing.both_passes
   def test_is_the_last_of_what_a_task_needs(self, source, direction):
     times = source(direction)
     released = timeline.released_by(times)
@@ -52,7 +47,7 @@ class TestReleasedBy:
 
 
 class TestCriticalPath:
-  @both_passes
+  @testing.both_passes
   def test_of_tasks_that_begin_as_soon_as_they_can_is_without_gaps(
     self, direction
   ):

@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import pytest
 
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
 from hpmoe.backend_ascend.simulator.trace import sources
@@ -65,3 +66,7 @@ def made_up(direction=layout.Direction.FORWARD) -> timeline.Timeline:
         free[worker] = end[task] = start[task] + took[task]
         queue.pop(0)
   return timeline.Timeline(image, signals, start, end, waited, 'made up')
+
+
+both_sources = pytest.mark.parametrize('source', [measured, made_up])
+both_passes = pytest.mark.parametrize('direction', layout.Direction)
