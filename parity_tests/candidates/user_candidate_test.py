@@ -69,78 +69,6 @@ def test_inputs_arrive_and_outputs_come_back_bit_for_bit(candidate, dtype):
   np.testing.assert_array_equal(got['counts'], [[7, 7]])
 
 
-# As torch's: without torch, and without its bits of bfloat16 as an integer.
-_TENSOR = """
-    import ml_dtypes
-
-    class Tensor:
-      def __init__(self, values, dtype, requires_grad=False, on='cpu'):
-        self.values, self.dtype, self.on = values, 'torch.' + dtype, on
-        self.requires_grad = requires_grad
-      @property
-      def shape(self):
-        return self.values.shape
-      def detach(self):
-        return Tensor(self.values, self.dtype[6:], False, self.on)
-      def cpu(self):
-        return Tensor(self.values, self.dtype[6:], self.requires_grad)
-      def float(self):
-        wide = self.values.astype(np.float32)
-        return Tensor(wide, 'float32', self.requires_grad, self.on)
-      def __array__(self, dtype=None, copy=None):
-        if self.requires_grad:
-          raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
-        if self.on != 'cpu':
-          raise TypeError("can't convert cuda:0 device type tensor to numpy.")
-        if self.dtype == 'torch.bfloat16':
-          raise TypeError('Got unsupported ScalarType BFloat16')
-        return self.values
-    """
-
-
-@pytest.mark.parametrize(
-  ('dtype', 'grad', 'on'),
-  [
-    ('float32', False, 'cuda:0'),
-    ('float16', True, 'cpu'),
-    ('bfloat16', False, 'cpu'),
-    ('bfloat16', True, 'cuda:0'),
-  ],
-)
-def test_tensors_of_torch_are_answers(candidate, dtype, grad, on):
-  # Given a kernel that returns what torch has instead of arrays,
-  answer = f"""
-    def forward(inputs, config, policy):
-      y = inputs['x'] * 3
-      y[0, 0, :2] = (-0.0, np.inf)
-      return dict(y=Tensor(y, '{dtype}', {grad}, '{on}'))
-    """
-
-  # when it runs, then its values arrive in its dtype, bit for bit.
-  got = _run(
-    candidate(textwrap.dedent(_TENSOR) + textwrap.dedent(answer)), dtype
-  )
-  expected = _inputs(dtype)['x'] * 3
-  expected[0, 0, :2] = (-0.0, np.inf)
-  np.testing.assert_array_equal(ulp.bits(got['y']), ulp.bits(expected))
-
-
-def test_an_array_that_has_only_dlpack_is_an_answer(candidate):
-  ours = candidate("""
-      class Capsule:
-        def __init__(self, values):
-          self.values = values
-        def __dlpack__(self, **kwargs):
-          return self.values.__dlpack__(**kwargs)
-        def __dlpack_device__(self):
-          return self.values.__dlpack_device__()
-      def forward(inputs, config, policy):
-        return dict(y=Capsule(inputs['x'] * 3))
-      """)
-
-  assert (_run(ours)['y'] == 3).all()
-
-
 def test_a_users_folders_have_the_users_names(candidate, tmp_path):
   # Given a repository with folders that are called as ours,
   for name in ('models', 'reference', 'parity_tests', 'backend_ascend'):
@@ -163,6 +91,9 @@ def test_a_users_folders_have_the_users_names(candidate, tmp_path):
   assert set(_run(ours)) == {'y'}
 
 
+_QUIET = ': expected an answer, got exit status 0 without one'
+
+
 @pytest.mark.parametrize(
   ('body', 'text'),
   [
@@ -170,8 +101,10 @@ def test_a_users_folders_have_the_users_names(candidate, tmp_path):
     ('def forward(*a): os.abort()', 'got signal 6'),
     ('def forward(*a): os._exit(9)', 'got exit code 9'),
     ('raise RuntimeError("no device")', 'raised on import'),
+    ('def forward(*a): os._exit(0)', _QUIET),
+    ('def forward(*a): raise SystemExit(0)', _QUIET),
+    ('def forward(*a): raise SystemExit', _QUIET),
   ],
-  ids=('raises', 'aborts', 'exits', 'raises_on_import'),
 )
 def test_a_crash_is_an_answer(candidate, body, text):
   with pytest.raises(candidates.CandidateError, match='user_kernel') as error:
@@ -222,17 +155,6 @@ def test_rows_that_a_rank_did_not_receive_may_be_left_out(candidate, more):
   assert rows.shape[1] > 2 and (rows[:, 0] == 7).all() and not rows[:, 1:].any()
 
 
-def test_more_rows_than_a_rank_holds_are_refused(candidate):
-  source = """
-      def forward(inputs, config, policy):
-        rows = np.ones((1, config.num_rows + 1, 4), np.float32)
-        return dict(y=inputs['x'], expert_in=rows)
-      """
-
-  with pytest.raises(ValueError, match='expert_in: expected at most .* rows'):
-    _run(candidate(source))
-
-
 @pytest.mark.parametrize(
   ('name', 'text'),
   [
@@ -251,19 +173,6 @@ def test_a_name_that_is_no_function_is_a_wrong_request(candidate, name, text):
     _run(user_candidate.Subprocess(name))
 
 
-@pytest.mark.parametrize(
-  'body',
-  ('os._exit(0)', 'raise SystemExit(0)', 'raise SystemExit'),
-)
-def test_a_quiet_exit_is_no_answer(candidate, body):
-  with pytest.raises(candidates.CandidateError) as error:
-    _run(candidate(f'def forward(*a): {body}'))
-
-  assert str(error.value) == (
-    'user_kernel:forward: expected an answer, got exit status 0 without one'
-  )
-
-
 _ANSWERS = 'def forward(inputs, *a): x = inputs["x"]; return '
 
 
@@ -274,6 +183,10 @@ _ANSWERS = 'def forward(inputs, *a): x = inputs["x"]; return '
     (f'{_ANSWERS}dict(y=x[:, :2])', 'y: expected float32 \\[1, 3, 4\\], got'),
     (f'{_ANSWERS}dict(y=x.astype("f8"))', 'got float64 \\[1, 3, 4\\]'),
     (f'{_ANSWERS}dict(y=x, z=x)', "expected tensors among .* got 'z'"),
+    (
+      f'{_ANSWERS}dict(y=x, expert_in=np.ones((1, 99, 4), np.float32))',
+      'expert_in: expected at most .* rows',
+    ),
     ('def forward(*a): return None', "a mapping with 'y', got NoneType"),
     (
       'def forward(i, *a): return i["x"]',
@@ -292,10 +205,6 @@ _ANSWERS = 'def forward(inputs, *a): x = inputs["x"]; return '
       'expected function\\(inputs, config, policy\\), got forward\\(x\\)',
     ),
   ],
-  ids=(
-    *('nothing', 'shape', 'dtype', 'name'),
-    *('none', 'array', 'ragged', 'object', 'arity'),
-  ),
 )
 def test_a_wrong_answer_is_told_in_one_line(candidate, capfd, body, text):
   with pytest.raises(ValueError, match=text) as error:

@@ -260,6 +260,33 @@ def test_outputs_of_an_earlier_run_are_not_mixed_in(tmp_path):
     _run_elsewhere(tmp_path, '"swiglu",')
 
 
+class _Torch:
+  """As torch's: without its bits of bfloat16 as an integer."""
+
+  def __init__(self, values, dtype, requires_grad, on):
+    self._values, self.dtype = values, f'torch.{dtype}'
+    self._grad, self._on = requires_grad, on
+
+  def _but(self, grad, on):
+    return _Torch(self._values, self.dtype[6:], grad, on)
+
+  def detach(self):
+    return self._but(False, self._on)
+
+  def cpu(self):
+    return self._but(self._grad, 'cpu')
+
+  def float(self):
+    wide = self._values.astype(np.float32)
+    return _Torch(wide, 'float32', self._grad, self._on)
+
+  def __array__(self, dtype=None, copy=None):
+    # As torch raises RuntimeError, and TypeError twice.
+    if self._grad or self._on != 'cpu' or self.dtype == 'torch.bfloat16':
+      raise TypeError("can't convert it to numpy")
+    return self._values
+
+
 class _Foreign:
   """A tensor that speaks DLPack alone."""
 
@@ -308,6 +335,13 @@ class TestReadCase:
       bits = read_case.bits_of(one)
       assert bits.flags.c_contiguous
       assert _same(read_case.as_numpy(bits), right)
+
+  @pytest.mark.parametrize('on, grad', [('cpu', True), ('cuda:0', False)])
+  @pytest.mark.parametrize('dtype', ['float32', 'float16', 'bfloat16'])
+  def test_a_tensor_of_torch_is_read_as_it_is(self, dtype, on, grad):
+    values = np.array([[3, -0.0], [np.inf, 1]]).astype(jnp.dtype(dtype))
+    bits = read_case.bits_of(_Torch(values, dtype, grad, on))
+    assert _same(read_case.as_numpy(bits), values)
 
   @pytest.mark.parametrize('value', (None, [{}], object()))
   def test_what_is_no_tensor_is_refused(self, value):
