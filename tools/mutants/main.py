@@ -246,7 +246,7 @@ def main(argv: Sequence[str]) -> None:
     print(
       '\n'.join(f'{title} {line}' for line in lines), end='\n' * bool(lines)
     )
-  print(score.summary(mutants, outcomes))
+  print(score.table(mutants, outcomes))
   sys.exit(2 if broken else 1 if wrong or misplaced else 0)
 
 

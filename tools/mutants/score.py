@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from hpmoe.parity_tests.report import text_table
 from hpmoe.tools.docs import figures
 from hpmoe.tools.mutants import catalogue
 from hpmoe.tools.mutants import outcomes as log_lib
@@ -107,30 +108,10 @@ def misplaced(
   return lines
 
 
-def summary(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
-  """Returns who found how many, first and at all, and how many are located."""
-  done = [m for m in mutants if m.name in outcomes]
-  first = [verdict(m, outcomes[m.name]) for m in done]
-  lines = [f'{"found by":<12}{"first":>6}{"at all":>8}']
-  for finder in FINDERS:
-    also = sum(finder in outcomes[m.name].by for m in done)
-    if also:
-      lines.append(f'{finder:<12}{first.count(finder):>6}{also:>8}')
-  found = [m for m in done if outcomes[m.name].by]
-  judged = [m for m in found if not _by_test(outcomes[m.name])]
-  located = sum(planting.located(m, outcomes[m.name]) for m in judged)
-  by_default = sum(outcomes[m.name].rung == DEFAULT for m in found)
-  lines.append(
-    f'{len(done)} planted, {len(found)} found, {located} of {len(judged)} '
-    f'located, {first.count(SURVIVED)} survived, {first.count(EQUIVALENT)} '
-    'equivalent'
-  )
-  lines.append(
-    f'{by_default} found by `hpmoe check` without a flag, '
-    f'{len(judged) - by_default} by further checks, '
-    f'{len(found) - len(judged)} by tests of the suite only'
-  )
-  return '\n'.join(lines)
+def table(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
+  """Returns how many of each kind ended how."""
+  cells = [[*map(str, row)] for row in rows(mutants, outcomes)]
+  return text_table.text(COLUMNS, cells)
 
 
 def rows(
