@@ -61,6 +61,15 @@ def test_a_target_says_in_one_line_what_lacks(target, lacks, tmp_path):
   assert _said(target, tmp_path, CXX='false') == [lacks]
 
 
+@pytest.mark.parametrize('stamp', ['full', 'newest'])
+def test_the_suite_has_the_extras_without_which_tests_are_skipped(stamp):
+  makefile = (import_graph.ROOT / 'Makefile').read_text()
+  rule = makefile.partition(f'$(VENV)/{stamp}.stamp:')[2].partition('\n\n')[0]
+  extras = rule.partition("'.[")[2].partition(']')[0].split(',')
+  assert {'models', 'mpi', 'test'} <= set(extras)
+  assert ('mindspore' in extras) == (stamp == 'full')
+
+
 def _cann(tmp_path, version):
   """Makes a folder whose CANN says that it is of a version."""
   info = f'{platform.machine()}-linux/ascend_toolkit_install.info'

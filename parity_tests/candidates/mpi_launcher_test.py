@@ -1,7 +1,9 @@
 """Ranks in processes of their own: the same bits, and no way to hang."""
 
 from concurrent import futures
+import contextlib
 import hashlib
+from importlib import metadata
 import importlib.util
 import os
 import pathlib
@@ -33,13 +35,24 @@ from hpmoe.reference.contract import tensors
 
 
 def _missing() -> str:
+  # With the extra, as `make test` has it, nothing is skipped: what lacks fails.
   if importlib.util.find_spec('mpi4py') is None:
     return 'mpi4py is not installed'
+  if _has_no_library():
+    return 'mpi4py finds no libmpi, which the extra mpi brings'
   try:
     mpi_launcher.find_mpiexec()
   except RuntimeError as error:
     return str(error)
   return ''
+
+
+def _has_no_library() -> bool:
+  with contextlib.suppress(metadata.PackageNotFoundError):
+    return not metadata.version('mpich')
+  # Another process: loading the library begins MPI.
+  load = [sys.executable, '-c', 'from mpi4py import MPI']
+  return subprocess.run(load, capture_output=True).returncode != 0
 
 
 needs_mpi = pytest.mark.skipif(bool(_missing()), reason=_missing() or 'none')
