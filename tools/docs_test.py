@@ -109,6 +109,7 @@ _SLOW = pytest.mark.slow
   [
     'README.md',
     pytest.param('docs/api.md', marks=_SLOW),
+    pytest.param('docs/contract.md', marks=_SLOW),
     pytest.param('docs/elsewhere.md', marks=_SLOW),
     pytest.param('docs/find_a_bug.md', marks=_SLOW),
     pytest.param('docs/schedule.md', marks=_SLOW),
