@@ -68,7 +68,12 @@ SPREAD = -n $(JOBS) --dist=worksteal
 TESTED = examples benchmarks $(filter-out __pycache__,$(patsubst src/hpmoe/%/,%, \
   $(wildcard src/hpmoe/*/)))
 
-test: lint
+# mypy keeps one core busy, and the tests two: together.
+test: $(VENV)/full.stamp
+	@$(MAKE) --no-print-directory --jobs=2 lint suite
+
+.PHONY: suite
+suite: $(VENV)/full.stamp
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow" --users_xla=none $(TESTED)
 
 lint: $(VENV)/full.stamp
@@ -318,21 +323,22 @@ $(VENV)/core.stamp: $(VENV)/venv.stamp pyproject.toml $(NATIVE)
 	$(INSTALL) --editable .
 	@touch $@
 
-# A changed source does not change what the extras are.
+# A changed source does not change what the extras are: by its name, the project is
+# not built again.
 $(VENV)/models.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
-	$(INSTALL) --editable '.[models]'
+	$(PIP) 'hyperparallel-moe[models]'
 	@touch $@
 
 $(VENV)/full.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
-	$(INSTALL) --editable '.[mindspore,models,mpi,test,dev]'
+	$(PIP) 'hyperparallel-moe[mindspore,models,mpi,test,dev]'
 	@touch $@ $(VENV)/models.stamp
 
 $(VENV)/peers.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
-	$(INSTALL) --editable '.[models,peers]'
+	$(PIP) 'hyperparallel-moe[models,peers]'
 	$(PIP) --upgrade jax numpy
 	@touch $@
 
 $(VENV)/newest.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
-	$(INSTALL) --editable '.[models,mpi,test]'
+	$(PIP) 'hyperparallel-moe[models,mpi,test]'
 	$(PIP) --upgrade chex jax numpy
 	@touch $@
