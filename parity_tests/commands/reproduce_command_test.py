@@ -203,3 +203,18 @@ def test_an_error_beyond_the_goal_is_exit_1(reproduce, capsys):
   witness = dataclasses.replace(_WITNESS, rows=(_WITNESS.rows[0], far))
   assert reproduce(witness, '--nosensitivity') == cli.NO_PARITY
   assert 'NO' in capsys.readouterr().out
+
+
+def test_a_predictor_of_some_rows_is_compared_on_those(reproduce, capsys):
+  # Given a row that we meet, which has a nearest one, and one 100 % off, which
+  # has none, when told, then our error on the first stands beside.
+  near = dataclasses.replace(_WITNESS.rows[1], nearest='sum')
+  far = dataclasses.replace(near, name='else', published=1.0, nearest='')
+  witness = dataclasses.replace(
+    _WITNESS,
+    rows=(_WITNESS.rows[0], near, far),
+    run=lambda machines, tell: _run(machines, tell) | {'else': 2.0},
+  )
+  reproduce(witness, '--nosensitivity')
+  told = 'time: no nearest fitted row for else; on the others ours is 0.00%'
+  assert told in capsys.readouterr().out

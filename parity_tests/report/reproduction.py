@@ -321,10 +321,17 @@ def _rows(score: score_lib.Score) -> str:
 
 
 def _unknown(score: score_lib.Score) -> list[str]:
-  """Tells of each group the rows that a null predictor knows nothing of."""
+  """Tells of each group the rows that a null predictor knows nothing of.
+
+  Of the others, on which alone the two are compared, also our error.
+  """
   return [
     f'{group.name}: no {name} for '
-    + ('any row' if len(rows) == group.rows else '; '.join(rows))
+    + (
+      f'{"; ".join(rows)}; on the others ours is {group.beside[name]:.2%}'
+      if name in group.beside
+      else 'any row'
+    )
     for group in score.groups
     for name, rows in group.unknown.items()
   ]
