@@ -55,6 +55,8 @@ _ROOMS = (
   'examples/01_simd_cpp_api/03_basic_api',
 )
 _SECONDS = 300
+# Of a sample, at most: who polls by moves for what never comes is ended.
+_INSTRUCTIONS = 1 << 20
 # Calls between cores that our own source has not.
 _CALLS = ('SyncAll', 'IBSet', 'IBWait', 'NotifyNextBlock', 'WaitPreBlock')
 # What a program does not say of itself.
@@ -103,11 +105,11 @@ _LEFT_OUT = f"""
 static bool hpmoe_quiet = false;
 static bool HpmoeLeftOut(int number) {{
   static const int left_out = std::atoi(std::getenv("{_WITHOUT}"));
-  if (number == left_out) std::puts("{_MARK}");
+  if (number == left_out) std::puts("{_MARK}"), std::fflush(stdout);
   return number == left_out;
 }}
 static bool HpmoeNoFlag() {{
-  if (hpmoe_quiet) std::puts("{_MARK}");
+  if (hpmoe_quiet) std::puts("{_MARK}"), std::fflush(stdout);
   return hpmoe_quiet;
 }}
 struct HpmoeQuiet {{
@@ -243,7 +245,10 @@ def verdict(
       if code:
         return f'its data: {said.strip().splitlines()[-1]}'
     options: dict[str, object] = dict(
-      mode=mode, seed=1, auto_sync=int(_AUTO_SYNC.value)
+      mode=mode,
+      seed=1,
+      auto_sync=int(_AUTO_SYNC.value),
+      max_instructions=_INSTRUCTIONS,
     )
     options |= _options(sample) | more
     words = build_kernel.command(kernel, **options)

@@ -55,6 +55,8 @@ bool Take(const std::string& name, const std::string& value, Program* program) {
                                     : Mode::kInOrder;
   } else if (name == "seed") {
     spec.seed = std::strtoull(value.c_str(), nullptr, 10);
+  } else if (name == "max_instructions") {
+    spec.max_instructions = std::strtoull(value.c_str(), nullptr, 10);
   } else if (name == "auto_sync") {
     spec.auto_sync = IsOn(value);
   } else if (name == "hazards") {
