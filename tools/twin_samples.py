@@ -37,7 +37,9 @@ _INCLUDE = flags.DEFINE_string(
 _ONLY = flags.DEFINE_list(
   'samples_only', [], 'Samples by the end of their folder.'
 )
-_JSON = flags.DEFINE_string('samples_json', None, 'Write the table here.')
+_JSON = flags.DEFINE_string(
+  'samples_json', None, 'Write the table here; what it holds is not run again.'
+)
 _VERSION = flags.DEFINE_string(
   'samples_version', '', 'Of the headers, for the file.'
 )
@@ -71,8 +73,16 @@ _OPTIONS: dict[str, dict[str, object]] = {
   '09_utils/gm_by_pass_dcache': dict(zero_memory=1),
 }
 # Calls whose leaving out is not reported, by sample and line: why.
+_AT_END = 'redundant: the end of its TPipe waits for all pipes'
 _NO_OTHER_PIPE = 'redundant: only the scalar unit works, in program order'
 _SILENT: dict[str, dict[int, str]] = {
+  '01_memory_vector_compute/compare': {89: _AT_END},
+  '01_memory_vector_compute/reduce': {
+    157: 'redundant: only a mask is set before the flag of EnQue',
+  },
+  '01_memory_vector_compute/reduce_repeat': {98: _AT_END},
+  '01_memory_vector_compute/transpose': {94: _AT_END},
+  '04_memory_management/tensor_allocation': {198: _AT_END},
   '05_sync_control/data_sync_barrier': {
     58: _NO_OTHER_PIPE,
   },
@@ -95,6 +105,7 @@ _QUEUE_CALL = re.compile(
 _WITHOUT = 'HPMOE_LEFT_OUT'
 _MARK = 'hpmoe: left out'
 _NOT_RUN = 'does not run'
+_UNKNOWN = 'not explained'
 # Orders in which what lacks shows.
 _ORDERS = ('late', 'seeded')
 _STRICT = dict(auto_sync=0)
@@ -192,7 +203,7 @@ def silent(folder: str, told: dict[str, str]) -> dict[str, str]:
   return {
     call: said.removeprefix('right: ')
     if said != 'right'
-    else why.get(int(call.split(':')[0]), 'not explained')
+    else why.get(int(call.split(':')[0]), _UNKNOWN)
     for call, said in told.items()
     if said.startswith('right')
   }
@@ -343,10 +354,35 @@ def left_out(
   return told
 
 
+def judged(
+  name: str, sample: Sample, headers: pathlib.Path, work: pathlib.Path
+) -> dict:
+  """Returns what is found of a sample: a row of the table."""
+  row: dict = dict(sample=name, defines=' '.join(sample.defines))
+  row['options'] = ' '.join(f'{k}={v}' for k, v in _options(sample).items())
+  try:
+    kernel = build_kernel.build(
+      sample.source, headers, work / 'built', sample.defines
+    )
+  except build_kernel.Refused as error:
+    print(f'{name}: {error}', flush=True)
+    return row | dict(compiles=str(error))
+  row['compiles'] = 'yes'
+  for mode in build_kernel.MODES:
+    row[mode] = verdict(sample, kernel, mode)
+    if row[mode] != 'right':
+      break
+  print(f'{name}: {row.get("late", row[mode])}', flush=True)
+  if _SYNC.value and row.get('late') == 'right':
+    row['left_out'] = left_out(sample, headers, work)
+  return row
+
+
 def keep(table: list[dict], headers: pathlib.Path) -> None:
   """Writes the figures, and the page that shows them."""
   table = json.loads(json.dumps(table).replace(f'{headers}/', ''))
   told = [said for row in table for said in row.get('left_out', {}).values()]
+  why = [w for row in table for w in row.get('not_reported', {}).values()]
   modes = ('late', 'seeded', 'order', 'compiles')
   verdicts = [next(row[m] for m in modes if m in row) for row in table]
   right = verdicts.count('right')
@@ -362,6 +398,7 @@ def keep(table: list[dict], headers: pathlib.Path) -> None:
     rows += [
       ['calls left out', str(len(told))],
       ['reported', str(sum(not said.startswith('right') for said in told))],
+      ['redundant', str(sum(w != _UNKNOWN for w in why))],
     ]
   ran = figures.run('python -m hpmoe.tools.twin_samples --samples_include=DIR')
   columns = ('samples', str(len(table)))
@@ -380,33 +417,20 @@ def main(argv: list[str]) -> int:
     return 2
   work = pathlib.Path(_WORK.value or tempfile.mkdtemp(prefix='twin_samples'))
   (work / 'built').mkdir(parents=True, exist_ok=True)
+  kept = pathlib.Path(_JSON.value) if _JSON.value else None
+  held = json.loads(kept.read_text()) if kept and kept.exists() else []
+  done = {row['sample']: row for row in held}
   table = []
   for sample in samples(headers):
     name = str(sample.folder.relative_to(headers / 'examples/01_simd_cpp_api'))
     if _ONLY.value and not name.endswith(tuple(_ONLY.value)):
       continue
-    row: dict = dict(sample=name, defines=' '.join(sample.defines))
-    row['options'] = ' '.join(f'{k}={v}' for k, v in _options(sample).items())
-    try:
-      kernel = build_kernel.build(
-        sample.source, headers, work / 'built', sample.defines
-      )
-    except build_kernel.Refused as error:
-      row['compiles'] = str(error)
-      print(f'{name}: {error}', flush=True)
-    else:
-      row['compiles'] = 'yes'
-      for mode in build_kernel.MODES:
-        row[mode] = verdict(sample, kernel, mode)
-        if row[mode] != 'right':
-          break
-      print(f'{name}: {row.get("late", row[mode])}', flush=True)
-      if _SYNC.value and row.get('late') == 'right':
-        row['left_out'] = left_out(sample, headers, work)
-        row['not_reported'] = silent(name, row['left_out'])
+    row = done.get(name) or judged(name, sample, headers, work)
+    if 'left_out' in row:
+      row['not_reported'] = silent(name, row['left_out'])
     table.append(row)
-    if _JSON.value:
-      pathlib.Path(_JSON.value).write_text(json.dumps(table, indent=1) + '\n')
+    if kept:
+      kept.write_text(json.dumps(table, indent=1) + '\n')
   right = sum(row.get('late') == 'right' for row in table)
   print(f'{right} of {len(table)} right')
   if figures.KEEP.value:
