@@ -41,7 +41,6 @@ ONE_PLACEMENT = pytest.mark.parametrize(
 
 forward_jit = jax.jit(layer.forward, static_argnums=(0, 1))
 run = serial.run
-backward_jit = jax.jit(layer_grad.backward, static_argnums=(0, 1))
 
 
 @pytest.mark.parametrize('policy', [BFLOAT16, precision.PrecisionPolicy()])

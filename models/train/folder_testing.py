@@ -13,7 +13,9 @@ import tokenizers
 from hpmoe.models import config as config_lib
 from hpmoe.models import init
 from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import train_state
 from hpmoe.models.checkpoint import weights as weights_lib
+from hpmoe.models.train import settings as settings_lib
 from hpmoe.models.train import text as text_lib
 
 _SPLIT = '[A-Za-z]+|[^A-Za-z]'
@@ -39,6 +41,23 @@ def config(folder: pathlib.Path, name: str, **changes) -> str:
   path = folder / 'config.json'
   path.write_text(json.dumps(fields))
   return str(path)
+
+
+def settings(
+  folder: pathlib.Path, moe: str, **changes
+) -> settings_lib.Settings:
+  """Returns a run of a model that is a second's work, on the text shipped."""
+  model = config(folder, 'deepseek_tiny')
+  return settings_lib.Settings(
+    model=model, moe=moe, batch=2, length=16, warmup=3, **changes
+  )
+
+
+def state(folder: pathlib.Path) -> bytes:
+  """Returns the newest state of a run."""
+  newest = train_state.latest(folder / 'states')
+  assert newest is not None
+  return (newest / 'state.safetensors').read_bytes()
 
 
 def write(path: pathlib.Path, family: str = 'deepseek_tiny') -> pathlib.Path:

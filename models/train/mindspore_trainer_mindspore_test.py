@@ -12,7 +12,6 @@ import pytest
 from hpmoe.models import config as config_lib
 from hpmoe.models import routed as routed_lib
 from hpmoe.models.checkpoint import convert
-from hpmoe.models.checkpoint import train_state
 from hpmoe.models.mindspore import device
 from hpmoe.models.train import balance
 from hpmoe.models.train import folder_testing
@@ -34,15 +33,8 @@ def _quick():
 
 @pytest.fixture(scope='module')
 def settings(tmp_path_factory) -> settings_lib.Settings:
-  """Returns a run of a model that is a second's work, on the text shipped."""
-  folder = tmp_path_factory.mktemp('config')
-  return settings_lib.Settings(
-    model=folder_testing.config(folder, 'deepseek_tiny'),
-    framework='mindspore',
-    moe='host',
-    batch=2,
-    length=16,
-    warmup=3,
+  return folder_testing.settings(
+    tmp_path_factory.mktemp('config'), 'host', framework='mindspore'
   )
 
 
@@ -51,11 +43,6 @@ def straight(settings, tmp_path_factory):
   """Returns the folder and the result of a run in one piece."""
   folder = tmp_path_factory.mktemp('straight')
   return folder, run.train(settings, folder, _STEPS, save_every=2)
-
-
-def _state(folder) -> bytes:
-  newest = train_state.latest(folder / 'states')
-  return (newest / 'state.safetensors').read_bytes()
 
 
 class TestRun:
@@ -80,7 +67,7 @@ class TestRun:
     resumed = run.train(settings, tmp_path, _STEPS, save_every=2, resume=True)
     assert resumed.first == 2
     np.testing.assert_array_equal(resumed.losses, result.losses)
-    assert _state(tmp_path) == _state(folder)
+    assert folder_testing.state(tmp_path) == folder_testing.state(folder)
 
   def test_the_first_step_is_that_of_jax(self, straight, settings, tmp_path):
     # Given: the same weights and batch; their loss differs by rounding alone,
@@ -119,7 +106,7 @@ class TestFrom:
     # Then.
     assert result.unit == 'token'
     assert result.losses[-3:].mean() < result.losses[0] - 0.5
-    assert _state(parts) == _state(whole)
+    assert folder_testing.state(parts) == folder_testing.state(whole)
     before = convert.read(folder, 'float32').load()
     after = convert.read(whole / run.MODEL).load()
     same = {n for n in before if before[n].tobytes() == after[n].tobytes()}

@@ -10,7 +10,6 @@ from hpmoe.backend_ascend import frontends
 from hpmoe.models import config as config_lib
 from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import tokenizer
-from hpmoe.models.checkpoint import train_state
 from hpmoe.models.train import folder_testing
 from hpmoe.models.train import plots
 from hpmoe.models.train import run
@@ -21,15 +20,7 @@ _STEPS = 6
 
 @pytest.fixture(scope='module')
 def settings(tmp_path_factory) -> settings_lib.Settings:
-  """Returns a run of a model that is a second's work, on the text shipped."""
-  folder = tmp_path_factory.mktemp('config')
-  return settings_lib.Settings(
-    model=folder_testing.config(folder, 'deepseek_tiny'),
-    moe='framework',
-    batch=2,
-    length=16,
-    warmup=3,
-  )
+  return folder_testing.settings(tmp_path_factory.mktemp('config'), 'framework')
 
 
 @pytest.fixture(scope='module')
@@ -37,11 +28,6 @@ def straight(settings, tmp_path_factory):
   """Returns the folder and the result of a run in one piece."""
   folder = tmp_path_factory.mktemp('straight')
   return folder, run.train(settings, folder, _STEPS, save_every=3)
-
-
-def _state(folder) -> bytes:
-  newest = train_state.latest(folder / 'states')
-  return (newest / 'state.safetensors').read_bytes()
 
 
 class TestTrain:
@@ -102,7 +88,7 @@ class TestResume:
     # then
     folder, result = straight
     assert resumed.first == 3
-    assert _state(tmp_path) == _state(folder)
+    assert folder_testing.state(tmp_path) == folder_testing.state(folder)
     for name in ('metrics.jsonl', 'model/model.safetensors'):
       assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
     np.testing.assert_array_equal(resumed.losses, result.losses)
