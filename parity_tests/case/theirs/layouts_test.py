@@ -1,6 +1,8 @@
 """Every layout of every tensor is undone bit for bit."""
 
 import itertools
+import pathlib
+import tomllib
 
 import ml_dtypes
 import numpy as np
@@ -19,65 +21,14 @@ SIZES = {
   'unused': dict(R=2, T=3, E=8, L=4, K=3, D=4, F=5, N=11, S=2, every=3),
 }
 # Axes of others, by ours.
-AXES = {
-  'R T D': ('R T D', 'M D', 'T R D', 'D M', 'R T D, pad T 8', 'M D, pad M 5'),
-  'R T K': ('R T K', 'M K', 'R K T', 'R S', 'A', 'R T K, pad K 4, zeros'),
-  'R T K D': ('R T K D', 'M K D', 'R S D', 'K M D', 'A D', 'A D, pad D 16'),
-  'R L D 2F': (
-    'R L D 2F',
-    'E D 2F',
-    'E 2F D',
-    'R L 2F D',
-    '2F E D',
-    'E D 2F, pad E 3',
-    'R L D 2F, pad L 3, zeros',
-    'E 2F D, pad F 16, pad D 5',
-    'E 2F D, pad 2F 64',
-    'E D 2F, experts COPIES',
-    'R L 2F D, experts MOVED, pad F 4',
-  ),
-  'R L F D': (
-    'R L F D',
-    'E F D',
-    'E D F',
-    'D E F',
-    'E D F, pad F 16, zeros',
-    'E F D, experts COPIES, pad E 5',
-    'R L D F, experts MOVED',
-  ),
-  'R L 2F': ('R L 2F', 'E 2F', '2F E', 'E 2F, pad F 16', 'E 2F, experts MOVED'),
-  'R L D': ('R L D', 'E D', 'D E, pad D 16', 'E D, experts COPIES, zeros'),
-  'R T 2S': ('R T 2S', 'M 2S', '2S M, pad 2S 8', 'T R 2S, pad S 4'),
-  'R T S': ('R T S', 'M S', 'S R T, pad S 4, zeros'),
-  'R D 2S': ('R D 2S', 'R 2S D', '2S R D, pad S 4', 'R D 2S, pad D 5, zeros'),
-  'R S D': ('R S D', 'R D S, zeros', 'D R S, pad S 16'),
-  'R E': ('R E', 'E R', 'R E, pad E 3', 'R E, experts MOVED'),
-}
+_FILE = pathlib.Path(__file__).parent / 'testdata/layouts.toml'
+_TRIED = tomllib.loads(_FILE.read_text())
+AXES = _TRIED['axes']
 # Of rows, the axes before the last one, and words.
-ROWS = (
-  ('R N', ''),
-  ('N R', ''),
-  ('R N', 'aligned 1'),
-  ('R N', 'aligned 4, zeros'),
-  ('N R', 'aligned 4'),
-  ('R N', 'by_source'),
-  ('R N', 'experts MOVED'),
-  ('R N', 'experts MOVED, by_source'),
-  ('R N', 'experts COPIES, order ids'),
-  ('R N', 'order ids'),
-  ('N R', 'order ids, zeros'),
-  ('R L C', ''),
-  ('E C', 'C=20, zeros'),
-  ('E C', 'pad C 8'),
-  ('C E', 'experts MOVED'),
-  ('E C', 'order ids'),
-  ('M K', ''),
-  ('A', ''),
-  ('R T K', ''),
-  ('S R', ''),
-  ('R M K', ''),
-  ('R A', 'zeros'),
-)
+ROWS = [
+  (axes, words)
+  for axes, _, words in (row.partition('; ') for row in _TRIED['rows'])
+]
 # With relay fewer rows are there.
 PLAIN = (('R N', ''), ('N R', ''))
 
