@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import pathlib
 import tomllib
 
 import numpy as np
@@ -395,43 +396,10 @@ _KINDS |= dict.fromkeys(tensors.WEIGHT_GRADS, 'weights')
 _KINDS |= dict.fromkeys(('y', 'dx'), 'sum')
 _KINDS |= {n: _KINDS[r] for n, r in tensors.AS_ROUTED.items() if r in _KINDS}
 
-# By property and by kind of the first tensor that differs, '' for any.
-LIKELY: Mapping[tuple[str, str], str] = {
-  ('run_to_run', ''): (
-    'the order of sums changes from run to run: atomic additions, or a race'
-  ),
-  ('batch', 'gemm'): (
-    'a sum is cut by how many rows there are: split-K, or another kernel for a '
-    'small batch'
-  ),
-  ('batch', 'sum'): "a token's rows are added otherwise in a small batch",
-  ('tokens', 'gemm'): 'a sum depends on where its row lies in a tile',
-  ('tokens', 'sum'): (
-    "a token's rows are added in an order that depends on its place"
-  ),
-  ('tokens', 'weights'): (
-    'sums over tokens follow the order of rows, as float sums do; an order '
-    'that is kept needs rows sorted by token'
-  ),
-  ('others', ''): (
-    'it reads rows of other tokens: a padding leak, or a scale that a whole '
-    'tile or batch shares'
-  ),
-  ('padding', 'gemm'): (
-    'rows past the last one, or their number, reach the sums'
-  ),
-  ('padding', ''): 'what fills the batch or the buffers up reaches the result',
-  ('experts', 'sum'): "a token's rows are added in order of their experts",
-  ('experts', 'weights'): 'sums over tokens follow the place of the expert',
-  ('slots', 'sum'): "a token's rows are added in order of its slots",
-  ('slots', 'weights'): 'rows of an expert are sorted by slot',
-  ('ranks', 'sum'): 'rows of one rank are added up before those of others',
-  ('ranks', 'weights'): 'tokens of one rank are added up before others',
-  ('ranks', 'gemm'): (
-    'a sum is cut by how many rows or experts a rank has: split-K'
-  ),
-  ('threads', ''): 'a sum is cut by the number of threads',
-}
+# By property, and by kind of the first tensor that differs, 'any' for all.
+_LIKELY = tomllib.loads(
+  (pathlib.Path(__file__).parents[1] / 'data/likely.toml').read_text()
+)
 
 
 def likely(
@@ -456,10 +424,11 @@ def likely(
     return 'not told apart from what changes from run to run'
   first = next(iter(apart))
   kind = _KINDS.get(first, '')
-  found = LIKELY.get((name, kind), LIKELY.get((name, ''), ''))
+  known = _LIKELY.get(name, {})
+  found = known.get(kind, known.get('any', ''))
   unseen = [n for n in _before(which, first) if n not in held and n in _KINDS]
   if kind == 'sum' and unseen:
-    gemm = LIKELY.get((name, 'gemm'))
+    gemm = known.get('gemm')
     either = '; or '.join(dict.fromkeys(w for w in (gemm, found) if w))
     return f'{either}; return {", ".join(unseen)} to tell which'
   return found
