@@ -75,6 +75,7 @@ _OPTIONS: dict[str, dict[str, object]] = {
 # Calls whose leaving out is not reported, by sample and line: why.
 _AT_END = 'redundant: the end of its TPipe waits for all pipes'
 _BY_FLAGS = 'redundant: V_MTE2 and MTE2_V around the next load order the sums'
+_SUMS = 'matters, not seen: the twin adds what one pipe adds in its order'
 _NO_OTHER_PIPE = 'redundant: only the scalar unit works, in program order'
 _SILENT: dict[str, dict[int, str]] = {
   '01_memory_vector_compute/compare': {89: _AT_END},
@@ -92,6 +93,7 @@ _SILENT: dict[str, dict[int, str]] = {
     45: 'redundant: each core reads only x and adds atomically to y; adds '
     'of several cores need no order',
   },
+  '06_atomic/set_atomic_deterministic_computation': {63: _SUMS, 65: _SUMS},
   '09_utils/gm_by_pass_dcache': {
     42: 'redundant: the value stored is computed from the one loaded, and '
     'nothing else is accessed',
@@ -205,7 +207,7 @@ def silent(folder: str, told: dict[str, str]) -> dict[str, str]:
   return {
     call: said.removeprefix('right: ')
     if said != 'right'
-    else why.get(int(call.split(':')[0]), _UNKNOWN)
+    else why.get(int(call.split(':')[0].split()[-1]), _UNKNOWN)
     for call, said in told.items()
     if said.startswith('right')
   }
@@ -292,16 +294,17 @@ def _end_of_call(text: str, at: int) -> int:
   return len(text)
 
 
-def optional(text: str) -> tuple[str, list[str]]:
+def optional(text: str, first: int = 1) -> tuple[str, list[str]]:
   """Returns source whose synchronising calls can be left out as it runs.
 
   Of a queue's call, its flags are.  Lines stay.
 
   Args:
     text: of the source.
+    first: number of its first call.
 
   Returns:
-    The source, and line and text of each call, number 1 first.
+    The source, and line and text of each call.
   """
   code = calls.without_comments(text)
   pieces = [
@@ -314,7 +317,7 @@ def optional(text: str) -> tuple[str, list[str]]:
     for found in _QUEUE_CALL.finditer(code)
   ]
   told, done, last = [], '', 0
-  for number, (begin, end, before, after) in enumerate(sorted(pieces), 1):
+  for number, (begin, end, before, after) in enumerate(sorted(pieces), first):
     call = text[begin:end]
     line = text.count('\n', 0, begin) + 1
     told.append(f'{line}: {" ".join(call.split())}')
@@ -338,8 +341,13 @@ def left_out(
   folder = work / 'left_out' / sample.folder.relative_to(headers)
   shutil.copytree(sample.folder, folder, dirs_exist_ok=True)
   source = folder / sample.source.name
-  text, names = optional(sample.source.read_text())
-  source.write_text(text)
+  names: list[str] = []
+  for path in (source, *sorted(folder.glob('*.h'))):
+    original = (sample.folder / path.name).read_text()
+    text, of_file = optional(original, len(names) + 1)
+    path.write_text(text)
+    where = '' if path == source else f'{path.name} '
+    names += [where + one for one in of_file]
   # Not where the sample's own lines are.
   choice = work / 'built/left_out.h'
   choice.write_text(_LEFT_OUT)
@@ -402,7 +410,10 @@ def keep(table: list[dict], headers: pathlib.Path) -> None:
     rows += [
       ['calls left out', str(len(told))],
       ['reported', str(sum(not said.startswith('right') for said in told))],
-      ['redundant', str(sum(w != _UNKNOWN for w in why))],
+      [
+        'redundant',
+        str(sum(not w.startswith((_UNKNOWN, 'matters')) for w in why)),
+      ],
     ]
   ran = figures.run('python -m hpmoe.tools.twin_samples --samples_include=DIR')
   columns = ('samples', str(len(table)))
