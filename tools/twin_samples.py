@@ -403,7 +403,7 @@ def keep(table: list[dict], headers: pathlib.Path) -> None:
   rows = [
     ['right in all modes', str(right)],
     ['want what the twin lacks', str(lacks)],
-    ['give other results', str(wrong)],
+    *([['give other results', str(wrong)]] if wrong else []),
     ['hold what it reports', str(len(table) - right - lacks - wrong)],
   ]
   if told:
