@@ -12,6 +12,7 @@ from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lower_backward
 from hpmoe.backend_ascend.taskflow import lower_forward
+from hpmoe.backend_ascend.taskflow import lower_sublayer
 from hpmoe.backend_ascend.taskflow.proofs import proofs
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -54,7 +55,10 @@ class Compiled:
       config=dataclasses.asdict(flow.config),
       policy=dataclasses.asdict(flow.policy),
       options=dataclasses.asdict(flow.options),
-      tasks={k.name.lower(): int(kinds[k]) for k in layout.Kind},
+      tasks={
+        k.name.lower(): int(kinds[k])
+        for k in layout.kinds(sublayer=flow.config.sublayer)
+      },
       tasks_total=len(flow.tasks),
       events=len(flow.events),
       waits=len(flow.waits),
@@ -147,9 +151,10 @@ def compile_forward(
     ProofError: the flow would deadlock, race, or not write every element
       once; names the tasks and the region.
   """
-  return _finish(
-    lower_forward.lower_forward(config, policy, options), scheduler, target
-  )
+  lower = lower_forward.lower_forward
+  if config.sublayer:
+    lower = lower_sublayer.lower_forward_pass
+  return _finish(lower(config, policy, options), scheduler, target)
 
 
 def compile_backward(
@@ -160,9 +165,10 @@ def compile_backward(
   target: str = 'host',
 ) -> Compiled:
   """As `compile_forward`, for the backward layer."""
-  return _finish(
-    lower_backward.lower_backward(config, policy, options), scheduler, target
-  )
+  lower = lower_backward.lower_backward
+  if config.sublayer:
+    lower = lower_sublayer.lower_backward_pass
+  return _finish(lower(config, policy, options), scheduler, target)
 
 
 # By the pass that is compiled.

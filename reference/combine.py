@@ -103,3 +103,27 @@ def in_order(
   order = jnp.argsort(topk_ids, axis=-1, descending=back)
   order = order.reshape(*order.shape, *(1,) * (of_slots.ndim - 3))
   return jnp.take_along_axis(of_slots, order, axis=2)
+
+
+def combine_grad(
+  policy: precision.PrecisionPolicy,
+  d_returned: at.Float[at.Array, 'R T K D'],
+  last: at.Float[at.Array, 'R T D'] | None = None,
+) -> at.Float[at.Array, 'R T D']:
+  """Returns `dx` `[R, T, D]` in the storage dtype, rounded once.
+
+  Slots are added one after another, in slot order, in the accumulation dtype;
+  routing weights have no part in it.
+
+  Args:
+    policy: dtypes.
+    d_returned: `[R, T, K, D]` float, `d_expert_in` come home
+      (`return_rows`).
+    last: `[R, T, D]` float, `d_shared_in`, added to the sum of the slots; None:
+      there is none.
+
+  Raises:
+    ValueError: the policy is in float64 and jax_enable_x64 is off.
+  """
+  terms = numerics.widen(policy, d_returned)
+  return summed(policy, 'd_running_sum', terms, last)

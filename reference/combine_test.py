@@ -1,4 +1,4 @@
-"""Tests of combine and combine_grad."""
+"""Tests of combine and its gradient."""
 
 import jax
 import jax.numpy as jnp
@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from hpmoe.reference import combine
-from hpmoe.reference import combine_grad
 from hpmoe.reference import test_util
 from hpmoe.reference import token_order
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 run = jax.jit(combine.combine, static_argnums=0)
-run_grad = jax.jit(combine_grad.combine_grad, static_argnums=0)
+run_grad = jax.jit(combine.combine_grad, static_argnums=0)
 run_return = jax.jit(combine.return_rows, static_argnums=0)
 
 

@@ -77,6 +77,39 @@ def forward(
   return each(tensors.PLAN + tensors.stages(config), make, inputs)
 
 
+def sublayer(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  inputs: Known,
+  *,
+  run: Run = stage,
+) -> dict[str, at.Array]:
+  """Runs what `config.sublayer` says, as `forward` does the layer.
+
+  Args:
+    config: sizes.
+    policy: dtypes, epsilon, activation.
+    inputs: what `tensors.inputs` names; `activation` `[R, N, F]` stands in the
+      rows that the plan gives, what is past them is not read.
+    run: makes one tensor.
+
+  Returns:
+    Every tensor of `tensors.PLAN` and `tensors.stages` by its name.
+
+  Raises:
+    ValueError: as in `forward`, or routing weights are not applied at combine.
+  """
+  if policy.placement != 'combine':
+    raise ValueError(
+      f'placement: expected combine of a sub-layer, got {policy.placement!r}'
+    )
+  names = tensors.inputs(config)
+  checks.check_arrays(config, policy, inputs, names)
+  known = {name: inputs[name] for name in names}
+  make = functools.partial(run, config=config, policy=policy)
+  return each(tensors.PLAN + tensors.stages(config), make, known)
+
+
 def named(
   config: config_lib.MoEConfig, arrays: Sequence[at.Array]
 ) -> dict[str, at.Array]:

@@ -22,7 +22,7 @@ def backward(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
   forward: layer.Known,
-  dy: at.Float[at.Array, 'R T D'],
+  dy: at.Float[at.Array, 'R _ _'],
   *,
   run: layer.Run = layer.stage,
 ) -> dict[str, at.Array]:
@@ -39,7 +39,7 @@ def backward(
     policy: dtypes, placement of the weights, activation.
     forward: inputs and outputs of `layer.forward` by name; `reads` lists those
       that are needed.
-    dy: `[R, T, D]` storage.
+    dy: `[R, T, D]` storage; of a sub-layer its d_gate_up, `[R, N, 2F]`.
     run: makes one tensor.
 
   Returns:
@@ -48,8 +48,9 @@ def backward(
   Raises:
     ValueError: as in `layer.forward`, or a tensor of `forward` is missing.
   """
-  known = {**forward, 'dy': dy}
-  names = (*reads(config, policy), 'dy')
+  given = tensors.grad_given(config)
+  known = {**forward, given: dy}
+  names = (*reads(config, policy), given)
   checks.check_arrays(config, policy, known, names)
   known = {name: known[name] for name in names}
   make = functools.partial(run, config=config, policy=policy)

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from hpmoe.reference import combine
-from hpmoe.reference import combine_grad
 from hpmoe.reference import dispatch_grad
 from hpmoe.reference import expert_gemm
 from hpmoe.reference import expert_gemm_grad
 from hpmoe.reference import inner_product
 from hpmoe.reference import movement
+from hpmoe.reference import norm
 from hpmoe.reference import numerics
 from hpmoe.reference import relay
 from hpmoe.reference import swiglu
@@ -181,6 +181,19 @@ def _y(place: Place, known: Known) -> at.Array:
   return combine.combine(place.policy, rows, weights, last)
 
 
+def _x(place: Place, known: Known) -> at.Array:
+  return norm.norm(place.policy, known['y'], known['w_norm'])
+
+
+def _dy(place: Place, known: Known) -> at.Array:
+  read = known['dx'], known['y'], known['w_norm']
+  return norm.norm_grad(place.policy, *read)
+
+
+def _d_w_norm(place: Place, known: Known) -> at.Array:
+  return norm.gain_grad(place.policy, known['dx'], known['y'])
+
+
 def _d_expert_out(place: Place, known: Known) -> at.Array:
   dy = known['dy'].astype(numerics.storage_dtype(place.policy))
   weights = _weight_at({'returned', 'y'}, place, known)
@@ -262,7 +275,7 @@ def _dx(place: Place, known: Known) -> at.Array:
   order, rows = place.policy.d_sum_order, known['d_returned']
   rows = combine.in_order(order, known['topk_ids'], rows)
   last = known.get('d_shared_in')
-  return combine_grad.combine_grad(place.policy, rows, last)
+  return combine.combine_grad(place.policy, rows, last)
 
 
 def _counts(config: config_lib.MoEConfig, known: Known) -> at.Array:
@@ -300,6 +313,9 @@ _STAGES: dict[str, Callable[[Place, Known], at.Array]] = {
   'd_b_gate_up': functools.partial(_bias_grad, 'b_gate_up', 'd_gate_up'),
   'd_returned': functools.partial(_home, 'd_expert_in'),
   'dx': _dx,
+  'x': _x,
+  'dy': _dy,
+  'd_w_norm': _d_w_norm,
 }
 for _function, _gemms in (
   (expert_gemm_grad.rows_grad, tensors.TRANSPOSED_GEMMS),

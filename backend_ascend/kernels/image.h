@@ -21,6 +21,10 @@ constexpr int32_t kPerRow = -1;         // SignalDesc::amount: one per row
 enum EventGrain : uint32_t { kExpertGrain = 0, kRowBlockGrain = 1 };
 enum ActivationKind : uint32_t { kSwigluActivation = 0, kAbsolute = 1 };
 
+// What a norm adds to the mean square, as precision.EPSILONS has them.
+constexpr float kEpsilons[] = {1e-6f, 1e-5f};
+constexpr int kNumEpsilons = 2;
+
 // What one unit of an event means.
 enum EventMode : uint16_t {
   kCountTasks = 0,  // every writer of the partition adds 1
@@ -135,7 +139,9 @@ struct ImageHeader {
   uint32_t header_bytes;
   uint64_t total_bytes;
   uint32_t crc32;      // zlib's CRC of all bytes, this field taken as zero
-  uint32_t direction;  // Direction
+  uint16_t direction;  // Direction
+  uint8_t span;        // Span
+  uint8_t epsilon;     // of a sub-layer's norm, into kEpsilons
   // Layer.
   int32_t num_ranks;        // R
   int32_t num_tokens;       // T

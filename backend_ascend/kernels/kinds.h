@@ -9,6 +9,7 @@
 //   rows    group                      row             memory
 //   T, TK   0                          token, or slot  [R, rows]
 //   C       local expert               row of it       [R, N], packed
+//   One     0                          0               [R, 1]
 //   D, F    a weight: local expert;    row of it       [E, rows]
 //           its gradient: a link
 //
@@ -50,6 +51,12 @@
 // `row_block` it sends a row block of an expert, whose rows go to any rank:
 // rank kAnyRank.
 //
+// A sub-layer of tensor parallelism is the layer rotated: it begins with the
+// second GEMM, whose `activation` is an input, makes y, norms it to x, and ends
+// with the first GEMM's gate_up; its backward pass likewise.  Rows go home
+// before they have come, so row headers are there when it starts, as the plan
+// of the launch says, and nobody waits for one.
+//
 // Physical row of (expert, row) on its owner: expert_base[expert] + row, packed
 // as design "deterministic token order" says; known at launch from `counts`.
 
@@ -62,6 +69,7 @@ namespace hpmoe {
 
 enum Unit : uint16_t { kAic = 0, kAiv = 1, kNumUnits = 2 };
 enum Direction : uint32_t { kForward = 0, kBackward = 1 };
+enum Span : uint8_t { kLayer = 0, kSublayer = 1 };
 enum View : uint16_t { kRows = 0, kSender = 1, kNumViews = 2 };
 // Where the routing weight multiplies rows.
 enum WeightPlacement : uint32_t {
@@ -74,7 +82,7 @@ enum WeightPlacement : uint32_t {
 enum class Use : uint8_t { kAbsent, kInput, kWritten };
 
 // An extent, in the notation's letters; C is the rows of one expert.
-enum class Axis : uint8_t { kT, kTK, kC, kD, kF, k2F, kK };
+enum class Axis : uint8_t { kT, kTK, kC, kD, kF, k2F, kK, kOne };
 
 // kHeaders: those of a relayed row's copies.
 enum class Beside : uint8_t { kNone, kHeader, kGrad, kHeaders };
@@ -95,8 +103,9 @@ enum class Form : uint8_t {
   kRelayTile,   // relayed rows of an expert of the rank
 };
 
-// The images that have a kind: all, those without relay, those with it.
-enum class Path : uint8_t { kAny, kDirect, kRelayed };
+// The images that have a kind: all, those without relay, those with it, those
+// of a layer, those of a sub-layer, which has no relay.
+enum class Path : uint8_t { kAny, kDirect, kRelayed, kOfLayer, kOfSublayer };
 
 // What a task does with the first two buffers that its kind reads, left and
 // right.
@@ -112,6 +121,9 @@ enum class Work : uint8_t {
   kWeightDots,      // gradients of each token's weights
   kPutOnce,         // rows of tokens to the rank of their experts, each once
   kRelayRows,       // relayed rows to the experts of their copies
+  kNorm,            // rows of left by their root mean square, times right
+  kNormGrad,        // of left, through the norm of right
+  kGainGrad,        // sums over tokens of left times the normed right
 };
 
 struct WorkInfo {
@@ -122,17 +134,20 @@ struct WorkInfo {
 };
 
 constexpr WorkInfo kWorks[] = {
-    {Form::kSlicePut, kAiv, true, Path::kDirect},    // kPutRows
-    {Form::kExpertTile, kAic, false},                // kGemm
-    {Form::kExpertTile, kAic, false},                // kGemmTransposed
-    {Form::kWeightTile, kAic, false},                // kWeightGrad
-    {Form::kExpertTile, kAiv, false},                // kActivation
-    {Form::kExpertTile, kAiv, true},                 // kActivationGrad
-    {Form::kHomePut, kAiv, true},                    // kPutHome
-    {Form::kTokenTile, kAiv, false},                 // kSumSlots
-    {Form::kTokenTile, kAiv, true},                  // kWeightDots
-    {Form::kSlicePut, kAiv, true, Path::kRelayed},   // kPutOnce
-    {Form::kRelayTile, kAiv, true, Path::kRelayed},  // kRelayRows
+    {Form::kSlicePut, kAiv, true, Path::kDirect},        // kPutRows
+    {Form::kExpertTile, kAic, false},                    // kGemm
+    {Form::kExpertTile, kAic, false},                    // kGemmTransposed
+    {Form::kWeightTile, kAic, false},                    // kWeightGrad
+    {Form::kExpertTile, kAiv, false, Path::kOfLayer},    // kActivation
+    {Form::kExpertTile, kAiv, true, Path::kOfLayer},     // kActivationGrad
+    {Form::kHomePut, kAiv, true},                        // kPutHome
+    {Form::kTokenTile, kAiv, false},                     // kSumSlots
+    {Form::kTokenTile, kAiv, true, Path::kOfLayer},      // kWeightDots
+    {Form::kSlicePut, kAiv, true, Path::kRelayed},       // kPutOnce
+    {Form::kRelayTile, kAiv, true, Path::kRelayed},      // kRelayRows
+    {Form::kTokenTile, kAiv, true, Path::kOfSublayer},   // kNorm
+    {Form::kTokenTile, kAiv, true, Path::kOfSublayer},   // kNormGrad
+    {Form::kTokenTile, kAiv, false, Path::kOfSublayer},  // kGainGrad
 };
 
 // Rows of a read, in terms of the reader's tile.
@@ -164,12 +179,13 @@ enum class When : uint8_t {
   kInEpilogue,
   kEarly,  // where an expert's rank applies the weight: either of the last two
   kNotFirstLink,
+  kInLayer,  // in a sub-layer the plan of the launch says it
 };
 
 // clang-format off
 
 // Buffers.  Id; the design's tensor; its use in the forward and the backward
-// pass; rows; columns; what travels beside them; element.  Backward is an image
+// pass of a layer; rows; columns; what travels beside them; element.  Backward is an image
 // of its own: forward tensors are its inputs.
 #define HPMOE_BUFFERS(B)                                                       \
   B(kX,            "x",              Input,   Absent,  T,  D,  None,   Stored) \
@@ -192,9 +208,11 @@ enum class When : uint8_t {
   B(kDExpertIn,    "d_expert_in",    Absent,  Written, C,  D,  None,   Stored) \
   B(kDReturned,    "d_returned",     Absent,  Written, TK, D,  Grad,   Stored) \
   B(kDx,           "dx",             Absent,  Written, T,  D,  None,   Stored) \
-  B(kDTopkWeights, "d_topk_weights", Absent,  Written, T,  K,  None,   Float)
+  B(kDTopkWeights, "d_topk_weights", Absent,  Written, T,  K,  None,   Float)  \
+  B(kWNorm,        "w_norm",         Absent,  Absent,  One, D, None,   Stored) \
+  B(kDWNorm,       "d_w_norm",       Absent,  Absent,  One, D, None,   Float)
 
-// Kinds of task, those of a pass in dependency order.  Id; name; work; the
+// Kinds of task, those of a layer's pass in dependency order.  Id; name; work; the
 // buffer that only it writes; when it applies the routing weight; all that it
 // reads, left and right first.
 #define HPMOE_KINDS(KIND)                                                      \
@@ -217,7 +235,7 @@ enum class When : uint8_t {
        {kExpertIn, Rows::kTile, Cols::kBeside, When::kInEpilogue})             \
   KIND(kReturn, "return", PutHome, kReturned, kUnweighted,                     \
        {kExpertOut, Rows::kHome, Cols::kAll},                                  \
-       {kExpertIn, Rows::kHome, Cols::kBeside})                                \
+       {kExpertIn, Rows::kHome, Cols::kBeside, When::kInLayer})                \
   KIND(kCombine, "combine", SumSlots, kY, kAtCombine,                          \
        {kReturned, Rows::kSlots, Cols::kTile})                                 \
   KIND(kDispatchGrad, "dispatch_grad", PutRows, kDExpertOut, kAtCombine,       \
@@ -250,7 +268,7 @@ enum class When : uint8_t {
        {kDWGateUp, Rows::kTile, Cols::kTile, When::kNotFirstLink})             \
   KIND(kReturnGrad, "return_grad", PutHome, kDReturned, kUnweighted,           \
        {kDExpertIn, Rows::kHome, Cols::kAll},                                  \
-       {kDExpertOut, Rows::kHome, Cols::kBeside},                              \
+       {kDExpertOut, Rows::kHome, Cols::kBeside, When::kInLayer},              \
        {kDGateUp, Rows::kHome, Cols::kBeside, When::kEarly})                   \
   KIND(kCombineGrad, "combine_grad", SumSlots, kDx, kUnweighted,               \
        {kDReturned, Rows::kSlots, Cols::kTile})                                \
@@ -258,7 +276,17 @@ enum class When : uint8_t {
        kUnweighted,                                                            \
        {kDy, Rows::kTile, Cols::kAll, When::kAtCombine},                       \
        {kReturned, Rows::kSlots, Cols::kAll, When::kAtCombine},                \
-       {kDReturned, Rows::kSlots, Cols::kBeside, When::kEarly})
+       {kDReturned, Rows::kSlots, Cols::kBeside, When::kEarly})                \
+  KIND(kNorm, "norm", Norm, kX, kUnweighted,                                   \
+       {kY, Rows::kTile, Cols::kAll},                                          \
+       {kWNorm, Rows::kAll, Cols::kAll})                                       \
+  KIND(kNormGrad, "norm_grad", NormGrad, kDy, kUnweighted,                     \
+       {kDx, Rows::kTile, Cols::kAll},                                         \
+       {kY, Rows::kTile, Cols::kAll},                                          \
+       {kWNorm, Rows::kAll, Cols::kAll})                                       \
+  KIND(kGainGrad, "gain_grad", GainGrad, kDWNorm, kUnweighted,                 \
+       {kDx, Rows::kAll, Cols::kTile},                                         \
+       {kY, Rows::kAll, Cols::kAll})
 
 // clang-format on
 
@@ -269,7 +297,7 @@ enum TaskKind : uint16_t { HPMOE_KINDS(HPMOE_ID) kNumTaskKinds };
 
 struct BufferInfo {
   const char* name;  // of the design's tensor
-  Use use[2];        // by Direction
+  Use use[2];        // by Direction, in a layer
   Axis rows, cols;
   Beside beside;
   Element element;
@@ -323,21 +351,35 @@ constexpr bool IsWritten(int buffer, int direction) {
   return kBuffers[buffer].use[direction] == Use::kWritten;
 }
 
-// The pass that a kind belongs to: the one in which its buffer is written.
+// The pass that a kind belongs to: backward where it writes what the forward
+// pass of a layer does not have.
 constexpr Direction DirectionOf(int kind) {
-  return IsWritten(kKinds[kind].written, kForward) ? kForward : kBackward;
+  const Use use = kBuffers[kKinds[kind].written].use[kForward];
+  return use != Use::kAbsent ? kForward : kBackward;
 }
 
-// Whether images have the kind, with relay or without.
-constexpr bool HasKind(int kind, bool relay) {
-  const Path path = kKinds[kind].info().path;
-  return path == Path::kAny || relay == (path == Path::kRelayed);
+// Images of a layer without relay and with it, and of a sub-layer.
+enum Variant : uint8_t { kIsDirect, kIsRelayed, kIsSublayer, kNumVariants };
+
+constexpr bool HasKind(int kind, int variant) {
+  switch (kKinds[kind].info().path) {
+    case Path::kDirect:
+      return variant != kIsRelayed;
+    case Path::kRelayed:
+      return variant == kIsRelayed;
+    case Path::kOfLayer:
+      return variant != kIsSublayer;
+    case Path::kOfSublayer:
+      return variant == kIsSublayer;
+    default:
+      return true;
+  }
 }
 
 // Form of the one kind that writes a buffer; kNone where none does.
-constexpr Form FindForm(int buffer, bool relay) {
+constexpr Form FindForm(int buffer, int variant) {
   for (int k = 0; k < kNumTaskKinds; ++k) {
-    if (kKinds[k].written == buffer && HasKind(k, relay)) {
+    if (kKinds[k].written == buffer && HasKind(k, variant)) {
       return kKinds[k].form();
     }
   }
@@ -345,20 +387,38 @@ constexpr Form FindForm(int buffer, bool relay) {
 }
 
 struct BufferForms {
-  Form of[2][kNumBuffers];  // without relay, with it
+  Form of[kNumVariants][kNumBuffers];
 };
 constexpr BufferForms FindForms() {
   BufferForms forms{};
   for (int b = 0; b < kNumBuffers; ++b) {
-    forms.of[0][b] = FindForm(b, false);
-    forms.of[1][b] = FindForm(b, true);
+    for (int v = 0; v < kNumVariants; ++v) forms.of[v][b] = FindForm(b, v);
   }
   return forms;
 }
 constexpr BufferForms kBufferForms = FindForms();
-constexpr Form BufferForm(int buffer, bool relay) {
-  return kBufferForms.of[relay][buffer];
+constexpr Form BufferForm(int buffer, int variant) {
+  return kBufferForms.of[variant][buffer];
 }
+
+// How a pass of a sub-layer uses a buffer: as its kinds do.
+struct SublayerUses {
+  Use of[2][kNumBuffers];
+};
+constexpr SublayerUses FindSublayerUses() {
+  SublayerUses uses{};
+  for (int k = 0; k < kNumTaskKinds; ++k) {
+    if (!HasKind(k, kIsSublayer)) continue;
+    Use* const of = uses.of[DirectionOf(k)];
+    of[kKinds[k].written] = Use::kWritten;
+    for (const ReadSpec& read : kKinds[k].reads) {
+      if (read.buffer == kNumBuffers || read.when == When::kInLayer) continue;
+      if (of[read.buffer] == Use::kAbsent) of[read.buffer] = Use::kInput;
+    }
+  }
+  return uses;
+}
+constexpr SublayerUses kSublayerUses = FindSublayerUses();
 
 // What writes in the sender view and is complete at its events only.  A relay
 // writes on its own rank, where only the rows that it reads say.
@@ -397,6 +457,7 @@ constexpr bool TablesAgree(bool relay) {
     }
   }
   for (int k = 0; k < kNumTaskKinds; ++k) {
+    if (!HasKind(k, relay)) continue;
     for (int i = 0; i < kKinds[k].num_reads(); ++i) {
       const BufferInfo& read = kBuffers[kKinds[k].reads[i].buffer];
       if (read.use[DirectionOf(k)] == Use::kAbsent) return false;

@@ -33,12 +33,24 @@ HPMOE_FUNCTION int32_t CopiesOf(const ImageHeader& h) {
   return h.top_k < LocalExperts(h) ? h.top_k : LocalExperts(h);
 }
 
+HPMOE_FUNCTION int VariantOf(const ImageHeader& h) {
+  if (h.span == kSublayer) return kIsSublayer;
+  return h.relay != 0 ? kIsRelayed : kIsDirect;
+}
+
+// Of a pass in task order: the kind that stands first.
+HPMOE_FUNCTION int FirstKind(const ImageHeader& h) {
+  if (h.span != kSublayer) return 0;
+  return h.direction == kForward ? kDown : kGateUpGrad;
+}
+
 HPMOE_FUNCTION Form BufferForm(const ImageHeader& h, int buffer) {
-  return BufferForm(buffer, h.relay != 0);
+  return BufferForm(buffer, VariantOf(h));
 }
 
 // A buffer's use in the image's pass: relayed rows are absent without relay.
 HPMOE_FUNCTION Use PassUse(const ImageHeader& h, int buffer) {
+  if (h.span == kSublayer) return kSublayerUses.of[h.direction][buffer];
   const Use use = kBuffers[buffer].use[h.direction];
   const bool nobody = BufferForm(h, buffer) == Form::kNone;
   return use == Use::kWritten && nobody ? Use::kAbsent : use;
@@ -67,6 +79,8 @@ HPMOE_FUNCTION int64_t SizeOf(const ImageHeader& h, Axis axis) {
       return h.d_ff;
     case Axis::k2F:
       return 2 * int64_t{h.d_ff};
+    case Axis::kOne:
+      return 1;
     default:
       return h.top_k;
   }
@@ -138,6 +152,8 @@ HPMOE_FUNCTION bool Applies(const ImageHeader& h, When when) {
       return IsEarly(h);
     case When::kNotFirstLink:
       return LinksOf(h) > 1;
+    case When::kInLayer:
+      return h.span != kSublayer;
     default:
       return true;
   }
@@ -149,7 +165,7 @@ HPMOE_FUNCTION Use UseOf(const ImageHeader& h, int buffer) {
   if (use != Use::kInput) return use;
   for (int k = 0; k < kNumTaskKinds; ++k) {
     if (DirectionOf(k) != static_cast<Direction>(h.direction)) continue;
-    if (!HasKind(k, h.relay != 0)) continue;
+    if (!HasKind(k, VariantOf(h))) continue;
     for (const ReadSpec& read : kKinds[k].reads) {
       if (read.buffer == buffer && Applies(h, read.when)) return use;
     }

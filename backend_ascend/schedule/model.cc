@@ -41,7 +41,7 @@ class Predictor {
         experts_(LocalExperts(header)) {
     for (int k = 0; k < kNumTaskKinds; ++k) {
       if (DirectionOf(k) == static_cast<Direction>(h_.direction) &&
-          HasKind(k, /*relay=*/false)) {
+          HasKind(k, h_.span == kSublayer ? kIsSublayer : kIsDirect)) {
         kinds_.push_back(k);
       }
     }

@@ -174,6 +174,12 @@ def rules(order: flow_lib.Order, experts: int) -> dict[str, float]:
 def _position(flow: flow_lib.Flow, t: _Tasks) -> np.ndarray:
   """Returns `[tasks]` f64, in experts; ties go by kind."""
   order, experts = flow.options.order, flow.config.experts_per_rank
+  if flow.config.sublayer:
+    # Operator by operator, as the lowering lists them.
+    _, first = np.unique(flow.tasks['kind'], return_index=True)
+    place = np.zeros(len(layout.Kind))
+    place[flow.tasks['kind'][np.sort(first)]] = np.arange(len(first))
+    return place[flow.tasks['kind']]
   group = t.block // order.swizzle * order.swizzle if order.swizzle else 0
   at = np.empty(len(t.expert))
   _native.schedule_positions(

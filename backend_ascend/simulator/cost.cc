@@ -70,7 +70,7 @@ Parts PartsOf(const ImageView& view) {
   };
   for (int k = 0; k < kNumTaskKinds; ++k) {
     if (DirectionOf(k) != static_cast<Direction>(h.direction)) continue;
-    if (!HasKind(k, h.relay != 0)) continue;
+    if (!HasKind(k, VariantOf(h))) continue;
     for (int i = 0; i < kKinds[k].num_reads(); ++i) {
       const ReadSpec& spec = kKinds[k].reads[i];
       if (!Applies(h, spec.when) || spec.cols == Cols::kBeside) continue;

@@ -126,6 +126,13 @@ def shape(
     raise ValueError(
       f'd_shared: expected 0 for our backend, got {config.d_shared}'
     )
+  if config.sublayer and options.relay:
+    raise ValueError('relay: expected False of a sub-layer, got True')
+  if config.sublayer and policy.placement != 'combine':
+    raise ValueError(
+      f"policy.placement: expected 'combine' of a sub-layer, got "
+      f'{policy.placement!r}'
+    )
   for name in ('quantised', 'rows'):
     if form := getattr(policy, name):
       raise ValueError(

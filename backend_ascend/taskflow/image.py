@@ -51,6 +51,9 @@ def _header(flow: flow_lib.Flow) -> np.ndarray:
   header['magic'] = layout.MAGIC
   header['version'] = layout.VERSION
   header['direction'] = flow.direction
+  header['span'] = config.sublayer
+  if config.sublayer:
+    header['epsilon'] = precision.EPSILONS.index(policy.epsilon)
   header['header_bytes'] = layout.HEADER.itemsize
   header['dtype'] = layout.DTYPES.index(policy.storage)
   header['placement'] = precision.PLACEMENTS.index(policy.placement)
@@ -151,7 +154,9 @@ class Image(_native.Image):
   @functools.cached_property
   def config(self) -> config_lib.MoEConfig:
     return config_lib.MoEConfig(
-      **self._sizes(_CONFIG), capacity=int(self.header['num_rows'])
+      **self._sizes(_CONFIG),
+      capacity=int(self.header['num_rows']),
+      sublayer=bool(self.header['span']),
     )
 
   @functools.cached_property
@@ -163,6 +168,7 @@ class Image(_native.Image):
       accumulation_order=precision.ACCUMULATION_ORDERS[
         self.header['accumulation_order']
       ],
+      epsilon=precision.EPSILONS[self.header['epsilon']],
     )
 
   @functools.cached_property

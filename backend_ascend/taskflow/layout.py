@@ -98,11 +98,13 @@ class Form(enum.IntEnum):
 
 
 class Path(enum.IntEnum):
-  """The images that have a kind: all, without relay, with it."""
+  """The images that have a kind, see `kinds.h`."""
 
   ANY = 0
   DIRECT = 1
   RELAYED = 2
+  OF_LAYER = 3
+  OF_SUBLAYER = 4
 
 
 UNIT_OF_KIND = {kind: Unit(_KINDS[kind]['unit']) for kind in Kind}
@@ -130,7 +132,10 @@ STAGE_OF_KIND = {kind: buffer.name.lower() for kind, buffer in WRITTEN.items()}
 
 
 def kinds(
-  *forms: Form, direction: Direction | None = None, relay: bool | None = None
+  *forms: Form,
+  direction: Direction | None = None,
+  relay: bool | None = None,
+  sublayer: bool | None = False,
 ) -> tuple[Kind, ...]:
   """Returns the kinds of these forms, of all if none, in dependency order.
 
@@ -138,14 +143,18 @@ def kinds(
     *forms: of the kinds.
     direction: of their pass; None: both.
     relay: of images with relay or without; None: both.
+    sublayer: of images of a sub-layer or of a layer; None: both.
   """
-  absent = {None: None, True: Path.DIRECT, False: Path.RELAYED}[relay]
+  absent = (
+    {None: None, True: Path.DIRECT, False: Path.RELAYED}[relay],
+    {None: None, True: Path.OF_LAYER, False: Path.OF_SUBLAYER}[sublayer],
+  )
   return tuple(
     kind
     for kind in Kind
     if (not forms or FORM_OF_KIND[kind] in forms)
     and direction in (None, DIRECTION_OF_KIND[kind])
-    and PATH_OF_KIND[kind] != absent
+    and PATH_OF_KIND[kind] not in absent
   )
 
 
@@ -194,7 +203,8 @@ TABLES = {
 
 HEADER = np.dtype(
   _struct(
-    'magic:u8 version:u4 header_bytes:u4 total_bytes:u8 crc32:u4 direction:u4 '
+    'magic:u8 version:u4 header_bytes:u4 total_bytes:u8 crc32:u4 '
+    'direction:u2 span:u1 epsilon:u1 '
     'num_ranks:i4 num_tokens:i4 num_experts:i4 top_k:i4 d_model:i4 d_ff:i4 '
     'num_rows:i4 expert_capacity:i4 dtype:u4 placement:u4 activation:u2 '
     'accumulation_order:u2 event_grain:u4 row_block:i4 col_block:i4 '

@@ -25,11 +25,11 @@ Kind = layout.Kind
 View = layout.View
 
 
-def _links(s: emit.Shape) -> int:
+def links_of(s: emit.Shape) -> int:
   return emit.count(s.c, s.options.chain_rows)
 
 
-def _weight_grad(
+def weight_grad(
   s: emit.Shape,
   kind: Kind,
   height: int,
@@ -40,7 +40,7 @@ def _weight_grad(
 
   `more` lists what it reads of each summed row beside: (buffer, columns).
   """
-  links, col = _links(s), s.options.col_block
+  links, col = links_of(s), s.options.col_block
   (left, right), target = layout.OPERANDS[kind], layout.WRITTEN[kind]
   g = emit.grid(
     r=s.r,
@@ -72,7 +72,7 @@ def _weight_grad(
   return emit.Batch(table, emit.stack(*reads), emit.stack(write))
 
 
-_ARRIVALS = emit.Arrivals(
+ARRIVALS = emit.Arrivals(
   source=Buffer.DY,
   relayed=Buffer.DY_RELAYED,
   arrived=Buffer.D_EXPERT_OUT,
@@ -99,12 +99,12 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
     swiglu_reads.append((Buffer.ACTIVATION, (0, s.f)))
     down_reads.append(header)
   return [
-    *_ARRIVALS.batches(s),
+    *ARRIVALS.batches(s),
     emit.gemm(s, Kind.DOWN_GRAD, s.d, s.f, transposed=True),
-    _weight_grad(s, Kind.DOWN_WEIGHT_GRAD, s.f, s.d, more=down_reads),
+    weight_grad(s, Kind.DOWN_WEIGHT_GRAD, s.f, s.d, more=down_reads),
     emit.row_wise(s, Kind.SWIGLU_GRAD, swiglu_reads, 2 * s.f + s.early),
     emit.gemm(s, Kind.GATE_UP_GRAD, 2 * s.f, s.d, transposed=True),
-    _weight_grad(s, Kind.GATE_UP_WEIGHT_GRAD, s.d, 2 * s.f),
+    weight_grad(s, Kind.GATE_UP_WEIGHT_GRAD, s.d, 2 * s.f),
     emit.puts_home(s, Kind.RETURN_GRAD, home_reads, s.d + s.early),
     emit.token_wise(
       s, Kind.COMBINE_GRAD, [(Buffer.D_RETURNED, s.k, (0, s.d))], s.d
@@ -129,7 +129,7 @@ def lower_backward(
     ValueError: the policy is not one that the backend computes.
   """
   s = emit.shape(config, policy, options)
-  links = s.l * _links(s)
+  links = s.l * links_of(s)
   homes = [Buffer.D_RETURNED]
   rows = [
     (Buffer.D_ACTIVATION, s.l, s.c, s.f),
@@ -140,8 +140,8 @@ def lower_backward(
     (Buffer.D_W_DOWN, links, s.f, s.d),
     (Buffer.D_W_GATE_UP, links, s.d, 2 * s.f),
   ]
-  cuts = emit.partitions(s, _ARRIVALS, [b for b, *_ in rows], homes)
-  if _links(s) > 1:
+  cuts = emit.partitions(s, ARRIVALS, [b for b, *_ in rows], homes)
+  if links_of(s) > 1:
     cuts += tuple(
       events.Partition(b, groups, height, s.weight_rows)
       for b, groups, height, _ in grads
@@ -155,7 +155,7 @@ def lower_backward(
     cuts,
     emit.spaces(
       s,
-      _ARRIVALS,
+      ARRIVALS,
       rows + grads,
       [(b, s.d + s.early) for b in homes],
       [(Buffer.DX, s.d), (Buffer.D_TOPK_WEIGHTS, s.k)],

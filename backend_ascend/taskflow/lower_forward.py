@@ -16,7 +16,7 @@ Buffer = layout.Buffer
 Kind = layout.Kind
 
 
-_ARRIVALS = emit.Arrivals(
+ARRIVALS = emit.Arrivals(
   source=Buffer.X,
   relayed=Buffer.X_RELAYED,
   arrived=Buffer.EXPERT_IN,
@@ -33,7 +33,7 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
     swiglu_reads.append(header)
   down_reads = [header] if s.placement == 'epilogue' else []
   return [
-    *_ARRIVALS.batches(s),
+    *ARRIVALS.batches(s),
     emit.gemm(s, Kind.GATE_UP, s.d, 2 * s.f),
     emit.row_wise(s, Kind.SWIGLU, swiglu_reads, s.f),
     emit.gemm(s, Kind.DOWN, s.f, s.d, more=down_reads),
@@ -72,8 +72,8 @@ def lower_forward(
     s,
     layout.Direction.FORWARD,
     _batches(s),
-    emit.partitions(s, _ARRIVALS, [b for b, *_ in rows], homes),
+    emit.partitions(s, ARRIVALS, [b for b, *_ in rows], homes),
     emit.spaces(
-      s, _ARRIVALS, rows, [(b, s.d) for b in homes], [(Buffer.Y, s.d)]
+      s, ARRIVALS, rows, [(b, s.d) for b in homes], [(Buffer.Y, s.d)]
     ),
   )

@@ -1,5 +1,7 @@
 """What holds of every lowered flow, by a brute-force reading of its regions."""
 
+import dataclasses
+
 import numpy as np
 
 from hpmoe.backend_ascend import compiler
@@ -15,6 +17,8 @@ SHAPES = {
   'k_is_e': config_testing.sized(r=2, t=4, e=4, k=4, d=8, f=4),
   'rank_per_expert': config_testing.sized(r=4, t=6, e=4, k=2, d=8, f=6),
 }
+# Beside them: not every test is of such a flow.
+SUBLAYER = dataclasses.replace(SHAPES['ragged'], sublayer=True)
 GRAINS = flow_lib.EVENT_GRAINS
 RELAYED = (layout.Buffer.X_RELAYED, layout.Buffer.DY_RELAYED)
 ARRIVED = (layout.Buffer.EXPERT_IN, layout.Buffer.D_EXPERT_OUT)
@@ -34,8 +38,10 @@ def lower(
 ) -> flow_lib.Flow:
   """Returns a placed flow of small, awkward tiles."""
   options = dict(row_block=4, col_block=3, num_aic=2, num_aiv=3) | options
+  config = SUBLAYER if shape == 'sublayer' else SHAPES[shape]
+  placement = 'combine' if config.sublayer else placement
   return COMPILE[direction](
-    SHAPES[shape],
+    config,
     precision.PrecisionPolicy(placement=placement),
     flow_lib.Options(event_grain=grain, **options),
   ).flow

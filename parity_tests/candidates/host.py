@@ -305,8 +305,10 @@ def read_by_runtime(
   which: passes.Pass, policy: precision.PrecisionPolicy, inputs: Tensors
 ) -> dict[str, np.ndarray]:
   """Returns a pass's inputs but those that our runtime makes or never reads."""
-  unread = {'x', *tensors.PLAN} if which is passes.BACKWARD else ()
-  read = which.reads(tensors.Parts(), policy)
+  backward = which.name == passes.BACKWARD.name
+  unread = {'x', *tensors.PLAN} if backward else ()
+  layer = passes.SUBLAYER if 'w_norm' in inputs else tensors.Parts()
+  read = which.reads(layer, policy)
   return {n: inputs[n] for n in read if n not in unread}
 
 
@@ -317,6 +319,8 @@ def given_by_front_ends(
   inputs: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
   """Returns a pass's inputs as our layers keep them: x and expert_out."""
+  if config.sublayer:
+    return read_by_runtime(which, policy, inputs)
   if which is passes.FORWARD:
     return {name: inputs[name] for name in which.reads(config, policy)}
   names = ('dy', *tensors.INPUTS, 'gate_up', 'activation')
@@ -344,7 +348,7 @@ def cut_otherwise(
   average //= config.num_experts
   rows = _half(min(options.row_block, average))
   whole = options.chain_rows is None or options.chain_rows >= average
-  chained = which is passes.BACKWARD and whole
+  chained = which.name == passes.BACKWARD.name and whole
   return flow_lib.Options(
     event_grain='expert' if options.event_grain == 'row_block' else 'row_block',
     row_block=2 if options.row_block == 1 else rows,

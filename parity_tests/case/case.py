@@ -108,6 +108,12 @@ class Case:
     """The passes to run, in order."""
     return passes.of(self.direction)
 
+  @property
+  def sublayer(self) -> bool:
+    """Whether it is no layer, see `MoEConfig`; given inputs are one."""
+    made = self.input is None and self.folder is None
+    return made and presets.get(self.preset).sublayer
+
   def share(
     self, ranks: tuple[int, ...], data: str = 'real'
   ) -> inputs_lib.LayerInputs:

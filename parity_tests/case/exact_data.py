@@ -103,6 +103,8 @@ def make(
     ValueError: the policy is not one that can be exact.
   """
   _check_policy(policy)
+  if config.sublayer:
+    return _of_sublayer(config, policy, topk_ids, seed)
   storage = STORAGE[policy.storage]
   turn = _odd_turn if backward else _even_turn
   sizes = _magnitudes(config, policy, topk_ids) if backward else _MAGNITUDES
@@ -294,6 +296,8 @@ def prove(
   backward = 'dy' in arrays
   for name in (*_numbers(config), *['dy'] * backward):
     _check_integers(name, arrays[name])
+  if config.sublayer:
+    return _prove_sublayer(config, policy, arrays)
   one = _prove_both if backward else _prove_forward
   bounds, *sums = _with_shared(one, config, policy, arrays)
   return _proof(policy, bounds, **dict(zip(('y', 'dx'), sums)))
@@ -368,6 +372,72 @@ def _prove_both(config, policy, arrays, beyond: '_Beyond'):
       if grad.value is not None:
         _check_stored(policy, stage, grad.value)
   return bounds, combined, dx
+
+
+def _of_sublayer(config, policy, topk_ids, seed):
+  """Returns the inputs of a sub-layer, d_gate_up, and their proof."""
+  storage, dims = STORAGE[policy.storage], config.dims()
+
+  def drawn(most: int):
+    def odd(name: str) -> np.ndarray:
+      shape = tensors.SPECS[name].dims(**dims)
+      of = stable_random.seed_of('exact', name, seed)
+      return (2 * stable_random.integers(of, shape, most + 1) - most) * 1.0
+
+    gains = np.exp2(_signs('exact/w_norm', seed, (dims['R'], dims['D'])) > 0)
+    gains *= _signs('exact/w_norm/sign', seed, gains.shape)
+    arrays = dict(
+      activation=odd('activation').astype(storage),
+      topk_ids=topk_ids,
+      topk_weights=_routing_weights(config, seed),
+      **_weights(config, storage, seed, min(most, 3), _odd_turn),
+      w_norm=gains.astype(storage),
+      d_gate_up=odd('gate_up').astype(storage),
+    )
+    return arrays, _prove_sublayer(config, policy, arrays)
+
+  for most in (7, 5, 3):
+    try:
+      return drawn(most)
+    except ExactnessError:
+      continue
+  return drawn(1)
+
+
+def _signs(name: str, seed: int, shape) -> np.ndarray:
+  drawn = stable_random.integers(stable_random.seed_of(name, seed), shape, 2)
+  return 2.0 * drawn - 1
+
+
+def _prove_sublayer(config, policy, arrays) -> Proof:
+  """Bounds each sum by the largest factor times the most terms."""
+  sizes = {n: np.abs(_wide(arrays[n])) for n in arrays if n != 'topk_ids'}
+  most = {name: float(size.max(initial=0)) for name, size in sizes.items()}
+  down, up = sizes['w_down'], sizes['w_gate_up']
+  rows = config.num_ranks * config.num_tokens
+  k, gain, weight = config.top_k, most['w_norm'], most['topk_weights']
+  found = dict(expert_out=most['activation'] * down.sum(-2).max())
+  found['y'] = k * weight * found['expert_out']
+  found['x'] = found['y'] * gain
+  found['gate_up'] = found['x'] * up.sum(-2).max()
+  if 'd_gate_up' in most:
+    found['d_expert_in'] = most['d_gate_up'] * up.sum(-1).max()
+    found['dx'] = k * found['d_expert_in']
+    found['dy'] = found['dx'] * gain
+    found['d_w_norm'] = config.num_tokens * found['dx'] * found['y']
+    found['d_expert_out'] = found['dy'] * weight
+    found['d_activation'] = found['d_expert_out'] * down.sum(-1).max()
+    found['d_w_down'] = rows * most['activation'] * found['d_expert_out']
+    found['d_w_gate_up'] = rows * found['x'] * most['d_gate_up']
+  for stage, size in found.items():
+    # A rounding to narrow storage may add as much again, at the most.
+    if not 2 * size < LIMIT:
+      raise ExactnessError(
+        f'{stage}: expected sum |a| |b| < 2^23, got up to {size:.0f}'
+      )
+    if stage != 'd_w_norm':
+      _check_stored(policy, stage, np.float32(size))
+  return Proof({stage: int(size) for stage, size in found.items()})
 
 
 def _numbers(config) -> tuple[str, ...]:

@@ -175,6 +175,8 @@ def make_inputs(
   if exact:
     arrays, proof = exact_data.make(config, policy, routed.topk_ids, seed)
     facts['exact_bounds'] = dict(proof.bounds)
+  elif config.sublayer:
+    arrays = _of_sublayer(config, exact_data.STORAGE[dtype], routed, seed)
   else:
     storage = exact_data.STORAGE[dtype]
     arrays = dict(
@@ -441,6 +443,30 @@ def save_safetensors(
     {name: np.ascontiguousarray(array) for name, array in arrays.items()},
     path,
     metadata={name: axes for name, axes in AXES.items() if name in arrays},
+  )
+
+
+def _of_sublayer(config, storage, routed, seed) -> dict[str, np.ndarray]:
+  """Returns what a sub-layer reads, and d_gate_up, normal.
+
+  Of the tokens some are zeros, and some large, whose norm is small.
+  """
+
+  def drawn(name: str) -> np.ndarray:
+    shape = tensors.SPECS[name].dims(**config.dims())
+    return stable_random.normal(stable_random.seed_of(name, seed), shape)
+
+  activation = drawn('activation')
+  activation[:, 3::13] = 0
+  activation[:, 5::11] *= 64
+  return dict(
+    activation=activation.astype(storage),
+    topk_ids=routed.topk_ids,
+    topk_weights=routed.topk_weights,
+    w_gate_up=(drawn('w_gate_up') / np.sqrt(config.d_model)).astype(storage),
+    w_down=(drawn('w_down') / np.sqrt(config.d_ff)).astype(storage),
+    w_norm=(1 + drawn('w_norm') / 4).astype(storage),
+    d_gate_up=drawn('d_gate_up').astype(storage),
   )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Self
 
 import numpy as np
 
@@ -46,8 +45,10 @@ class Pass:
   relayed: str
   results: tuple[str, ...]
 
-  def of_layer(self, layer: tensors.Layer) -> Self:
-    """Returns the pass of a layer, which may have more tensors."""
+  def of_layer(self, layer: tensors.Layer) -> 'Pass':
+    """Returns the pass of a layer, which may have more tensors, or others."""
+    if layer.sublayer:
+      return _OF_SUBLAYER[self.name]
     forward = self.name == 'forward'
     known = tensors.stages(layer) if forward else tensors.grads(layer)
     stages, reads = [*self.stages], tensors.reads(layer, 'combine')
@@ -91,7 +92,8 @@ class Pass:
     inputs = tensors.inputs(layer)
     if self.name == 'forward':
       return (*inputs, *codes.names(policy))
-    return (*inputs, 'dy', *tensors.PLAN, *saved(layer, policy))
+    given = tensors.grad_given(layer)
+    return (*inputs, given, *tensors.PLAN, *saved(layer, policy))
 
 
 def saved(
@@ -137,6 +139,19 @@ BACKWARD = Pass(
   relayed=tensors.RELAYED[1].name,
   results=('dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'),
 )
+
+SUBLAYER = tensors.Parts(sublayer=True)
+_OF_SUBLAYER = {
+  one.name: dataclasses.replace(one, stages=stages, results=results)
+  for one, stages, results in (
+    (FORWARD, tensors.stages(SUBLAYER), ('gate_up',)),
+    (
+      BACKWARD,
+      tensors.grads(SUBLAYER),
+      ('d_activation', 'd_w_down', 'd_w_gate_up', 'd_w_norm'),
+    ),
+  )
+}
 
 
 def of(direction: str) -> tuple[Pass, ...]:

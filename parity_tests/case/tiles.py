@@ -235,12 +235,13 @@ _CUT_COLUMNS = (
   'd_w_gate_up',
   'd_b_gate_up',
   'd_b_down',
+  'd_w_norm',
   *(name for name, spec in tensors.SPECS.items() if spec.part == 'shared'),
 )
 
 
 # Axes of rows that are no rank's tokens and of no expert.
-_OF_WEIGHTS = ('D', 'S')
+_OF_WEIGHTS = ('D', 'S', '')
 _RELAYED = tuple(spec.name for spec in tensors.RELAYED)
 
 
@@ -252,7 +253,8 @@ def is_of_tokens(stage: str) -> bool:
 def _row_axes(stage: str) -> str:
   """Returns the axes whose product are a rank's rows.
 
-  N, T, TK, L, LD, LF, or D or S of a gradient of shared weights.
+  N, T, TK, L, LD, LF, D or S of a gradient of shared weights, or none of a
+  vector, which is one row.
   """
   return ''.join(tensors.SPECS[stage].shape.split()[1:-1])
 
@@ -348,10 +350,11 @@ class Tiling:
       return cut_rows(
         config, self.counts, rank, self.row_block, width, col_block
       )
-    if axes[0] == 'L':
+    if axes[:1] == 'L':
       return cut_weights(config, rank, self._height(stage), width, col_block)
     if axes in _OF_WEIGHTS:
-      return cut_tokens(config.dims()[axes], col_block, width, col_block)
+      rows = config.dims().get(axes, 1)
+      return cut_tokens(rows, col_block, width, col_block)
     slots = config.top_k if axes == 'TK' else 1
     rows = config.num_tokens * slots
     return cut_tokens(rows, self.token_block * slots, width, col_block)
@@ -377,6 +380,8 @@ class Tiling:
   def index(self, stage: str, rank: int, row: int) -> tuple[int, ...]:
     """Returns where a row of `rows` lies in the tensor: rank first."""
     axes = _row_axes(stage)
+    if not axes:
+      return (rank,)
     if axes == 'TK':
       return rank, *divmod(row, self.config.top_k)
     if axes[:-1] == 'L':
@@ -451,7 +456,7 @@ class Tiling:
     """
     k, t = self.config.top_k, self.config.num_tokens
     axes = _row_axes(stage)
-    if axes[0] in ('L', *_OF_WEIGHTS):
+    if axes[:1] in ('L', *_OF_WEIGHTS):
       return None, None, None
     if axes == 'T':
       return rank, row, -1
@@ -465,7 +470,7 @@ class Tiling:
     axes = _row_axes(stage)
     if axes in ('T', *_OF_WEIGHTS):
       return NO_EXPERT
-    if axes[0] == 'L':
+    if axes[:1] == 'L':
       local = row // self._height(stage)
       return rank * self.config.experts_per_rank + local
     return int(self.topk_ids[self.source(stage, rank, row)])

@@ -72,7 +72,8 @@ class Report:
     key = verdicts.Failure.order
     if self.config.get('modes', {}).get('isolate'):
       key = verdicts.Failure.severity
-    return min(found, key=key, default=None)
+    sublayer = verdicts.is_of_sublayer(r.stage for r in self.results)
+    return min(found, key=lambda one: key(one, sublayer), default=None)
 
 
 def count_steps(request: Request) -> int:

@@ -784,7 +784,7 @@ def judged(
     jobs += [(name, job) for job in found]
   mine = tuple(r for r in records if r.layer)
   for name in which.results if whole else ():
-    row, home = verdicts.LAYERS[name], expected[name]
+    row, home = verdicts.ROWS[name], expected[name]
     if name in got:
       judge = functools.partial(lanes.tolerances, row, got[name], fused, home)
       job: Job = functools.partial(judge, mine, same=home)

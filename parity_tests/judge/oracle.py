@@ -26,7 +26,10 @@ _uncompiled = programs.Program('hpmoe.reference.stages:run', 3, compiled=False)
 _stored = programs.Program('hpmoe.reference.numerics:store', 1, compiled=False)
 _run_stage = contextvars.ContextVar[Callable]('run_stage', default=stage)
 # Whose bits depend on the activation.
-_ACTIVATED = ('activation', 'd_gate_up', 'd_topk_weights')
+_ACTIVATED = (
+  *('activation', 'd_gate_up', 'd_topk_weights'),
+  *('x', 'dy', 'd_w_norm'),
+)
 # The gradient of a weight has the product of its row with a bias.
 _WITH_GEMM = {
   *tensors.GEMMS,
@@ -37,7 +40,7 @@ _WITH_GEMM = {
 _ANY_ACTIVATION = dict(activation='swiglu', alpha=1.0, limit=0.0, offset=0.0)
 # What no plan depends on.
 _ANY_COLUMNS: Mapping[str, Any] = dict(
-  d_model=1, d_ff=1, capacity=None, bias=False, d_shared=0
+  d_model=1, d_ff=1, capacity=None, bias=False, d_shared=0, sublayer=False
 )
 
 
@@ -63,6 +66,9 @@ class Oracle:
     are judged anyway, and a pass as one function takes longer to compile.
     """
     inputs = {n: self.inputs[n] for n in tensors.inputs(self.config)}
+    if self.config.sublayer:
+      of = self.config, self.policy, inputs
+      return _held(layer.sublayer(*of, run=_run))
     return _held(layer.forward(self.config, self.policy, **inputs, run=_run))
 
   def backward(self, forward: Tensors, dy: np.ndarray) -> dict[str, np.ndarray]:
@@ -120,7 +126,7 @@ def _run(
     },
     quantised='',
   )
-  if tensors.AS_ROUTED.get(name, name) not in _ACTIVATED:
+  if tensors.routed(name) not in _ACTIVATED:
     policy = dataclasses.replace(policy, **_ANY_ACTIVATION)
   if name in tensors.PLAN:
     config = dataclasses.replace(config, **_ANY_COLUMNS)
@@ -151,7 +157,7 @@ def in_passing() -> Iterator[None]:
 
 
 def _in_passing(name, config, policy, known):
-  if tensors.AS_ROUTED.get(name, name) not in _WITH_GEMM:
+  if tensors.routed(name) not in _WITH_GEMM:
     return _uncompiled(name, config, policy, known)
   wide = {
     n: a.astype(policy.accumulate)

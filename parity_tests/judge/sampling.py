@@ -95,7 +95,7 @@ def _layer(
     topk_ids=arrays['topk_ids'],
   )
   golden = of_pass.golden(case.which, tiling, case.made.policy, arrays, {})
-  row = verdicts.LAYERS[result]
+  row = verdicts.ROWS[result]
   found = lanes.tolerances(row, got[result][:, tokens], golden, None, ())
   return [_in_whole(one, tokens, case.tiling.token_block) for one in found]
 

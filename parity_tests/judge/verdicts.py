@@ -1,6 +1,6 @@
 """What a check says: its rows, what they are called, and their order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -17,7 +17,13 @@ LAYERS = {'y': LAYER} | {
   name: f'{LAYER} {name}'
   for name in passes.BACKWARD.of_layer(tensors.EVERY_PART).results
 }
-TENSOR_OF = {row: tensor for tensor, row in LAYERS.items()}
+# And those of a sub-layer.
+ROWS = LAYERS | {
+  name: LAYERS.get(name, f'{LAYER} {name}')
+  for one in (passes.FORWARD, passes.BACKWARD)
+  for name in one.of_layer(passes.SUBLAYER).results
+}
+TENSOR_OF = {row: tensor for tensor, row in ROWS.items()}
 
 
 def order(layer: tensors.Layer) -> tuple[str, ...]:
@@ -30,7 +36,7 @@ def order(layer: tensors.Layer) -> tuple[str, ...]:
       *one.plan,
       one.relayed,
       *one.stages,
-      *(LAYERS[result] for result in one.results),
+      *(ROWS[result] for result in one.results),
     )
   )
 
@@ -42,6 +48,21 @@ def comparisons(layer: tensors.Layer) -> int:
 
 
 ORDER = order(tensors.EVERY_PART)
+_OF_SUBLAYER = order(passes.SUBLAYER)
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+  """Returns rows of one layer in dependency order, those of a sub-layer too."""
+  names = {*names}
+  every = _OF_SUBLAYER if is_of_sublayer(names) else ORDER
+  return [name for name in every if name in names]
+
+
+def is_of_sublayer(names: Iterable[str]) -> bool:
+  """Says whether some rows are such as only a sub-layer has."""
+  return not {*names} <= {*ORDER}
+
+
 # Of a layer without parts.
 COMPARISONS = comparisons(tensors.Parts())
 BOUND_RULE = 'a-priori rounding bound'
@@ -102,14 +123,16 @@ class Failure:
   replay: str = ''
   there: str = ''
 
-  def order(self) -> tuple:
+  def order(self, sublayer: bool = False) -> tuple:
     """Sort key: dependency order of tasks, then lane.
 
     Of a stage, an element that is wrong before a tensor that is as a whole.
     """
     padding = self.row_block is None
+    whole = not sublayer and self.stage in ORDER
+    rows = ORDER if whole else _OF_SUBLAYER
     return (
-      ORDER.index(self.stage),
+      rows.index(self.stage),
       self.bad_rows == 0,
       self.rank,
       padding,
@@ -119,9 +142,9 @@ class Failure:
       LANES.index(self.lane),
     )
 
-  def severity(self) -> tuple:
+  def severity(self, sublayer: bool = False) -> tuple:
     """Sort key: the strictest lane, then dependency order."""
-    return LANES.index(self.lane), *self.order()
+    return LANES.index(self.lane), *self.order(sublayer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +233,8 @@ def tensor_of(stage: str) -> str:
 def pass_of(stage: str) -> passes.Pass:
   """Returns the pass that a row belongs to."""
   whole = passes.FORWARD.of_layer(tensors.EVERY_PART)
-  forward = (*whole.outputs, whole.relayed)
+  own = passes.FORWARD.of_layer(passes.SUBLAYER).stages
+  forward = (*whole.outputs, whole.relayed, *own)
   return passes.FORWARD if tensor_of(stage) in forward else passes.BACKWARD
 
 

@@ -23,6 +23,7 @@ from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import text_table
+from hpmoe.reference.contract import tensors
 
 Kind = layout.Kind
 _TILE = ['kind', 'rank', 'expert', 'row_block', 'col_block']
@@ -92,7 +93,8 @@ def run(
     progress(f'{which.name}: {CONTROL}')
     rows.append(_control(one, bench))
     made = _made_as_used(one, bench)
-    for spec in faults.specs(which.direction).values():
+    sublayer = bench.made.config.sublayer
+    for spec in faults.specs(which.direction, sublayer).values():
       if bench.made.policy.storage not in spec.storages:
         continue
       routing = _routing(case, bench, spec)
@@ -109,7 +111,7 @@ def left_out(request: check.Request, rows: Sequence[Row]) -> list[str]:
   return [
     f'{which.name} {spec.name}: left out, {_needs(spec)}'
     for which in request.case.passes
-    for spec in faults.specs(which.direction).values()
+    for spec in faults.specs(which.direction, request.case.sublayer).values()
     if (which.name, spec.name) not in in_table
   ]
 
@@ -229,6 +231,9 @@ def _is_at(
   image = launch.image
   _, stage = spec.located(request.case.placement, candidate.options.relay)
   own = layout.STAGE_OF_KIND[Kind(candidate.committed[0]['kind'])]
+  rows = [tensors.SPECS[n].shape.split()[:-1] for n in (own, stage)]
+  if rows[0] != rows[1]:  # Of tokens, and shown by their experts' rows.
+    return first.stage == stage
   like = {own: np.empty(arrays.shape(image, own))}
   # What a link of a chain spoils shows in what the last one writes.
   tasks = image.tables['tasks'][_TILE]
@@ -426,7 +431,8 @@ def _failed_lanes(results: Sequence[verdicts.Result]) -> tuple[str, ...]:
 
 def _first(results: Sequence[verdicts.Result]) -> verdicts.Failure | None:
   found = [r.failure for r in results if r.failure is not None]
-  return min(found, key=verdicts.Failure.order, default=None)
+  sublayer = verdicts.is_of_sublayer(r.stage for r in results)
+  return min(found, key=lambda one: one.order(sublayer), default=None)
 
 
 def _where(failure: verdicts.Failure | None) -> str:

@@ -184,7 +184,7 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
           needed = coverage_lib.needed_bytes(image)
           memory.check(needed, f'list of schedules of the {direction} pass')
     for direction in plan.directions:
-      (which,) = passes.of(direction)
+      (which,) = (one.of_layer(made.config) for one in passes.of(direction))
       start = time.perf_counter()
       mine, seen = _try(plan, which, _saved(plan, which, made), progress)
       rows += mine
@@ -231,7 +231,7 @@ def _saved(
 ) -> inputs_lib.LayerInputs:
   """Returns data with all that a forward pass makes, if one comes before."""
   arrays = dict(made.arrays)
-  if which is passes.BACKWARD:
+  if which.name == passes.BACKWARD.name:
     image = compile_image(passes.FORWARD, made, next(plan.options()))
     read = host.read_by_runtime(passes.FORWARD, made.policy, arrays)
     arrays |= runtime.launch_serial(image, read)
@@ -409,7 +409,7 @@ def _cut(
   cores: dict[str, object] = dict(aic=options.num_aic, aiv=options.num_aiv)
   if plan.scheduled is not None:
     return cores
-  backward = which is passes.BACKWARD
+  backward = which.name == passes.BACKWARD.name
   return cores | dict(
     event_grain=options.event_grain,
     row_block=options.row_block,

@@ -42,8 +42,7 @@ def stages(report: check.Report) -> dict[str, list[verdicts.Result]]:
   found = {r.stage for r in report.results}
   return {
     stage: [r for r in report.results if r.stage == stage]
-    for stage in verdicts.ORDER
-    if stage in found
+    for stage in verdicts.ordered(found)
   }
 
 

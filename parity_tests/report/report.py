@@ -173,7 +173,7 @@ def _judged(report: check.Report) -> list[verdicts.Result]:
 def _missing(report: check.Report) -> list[str]:
   """Returns the tensors that would have had to be returned."""
   missing = {r.missing for r in report.results}
-  return [name for name in verdicts.ORDER if name in missing]
+  return verdicts.ordered(missing - {''})
 
 
 def cells(result: verdicts.Result) -> tuple[str, ...]:
@@ -414,7 +414,7 @@ def modes(report: check.Report) -> str:
 def _wrong_stages(report: check.Report) -> str:
   """Returns what isolation says of a candidate, which has no tasks."""
   failed = {r.stage for r in report.results if r.verdict == verdicts.FAIL}
-  wrong = [name for name in verdicts.ORDER if name in failed]
+  wrong = verdicts.ordered(failed)
   named = f' ({", ".join(wrong)})' if wrong else ''
   return (
     "isolated replay, each stage on the oracle's inputs: "
@@ -474,7 +474,7 @@ def _part(report: check.Report) -> str:
   parts = []
   if _missing(report):
     stages = {r.stage for r in judged}
-    names = (name for name in verdicts.ORDER if name in stages)
+    names = verdicts.ordered(stages)
     parts.append(f'judged: {", ".join(names)}')
   unlimited = {r.stage for r in report.results if r.why == verdicts.NO_LIMIT}
   if unlimited:
@@ -509,7 +509,7 @@ def _blind(report: check.Report) -> str:
     for name, text in _WRONG.items()
     if name in sizes
   ]
-  names = [name for name in verdicts.ORDER if name in rows]
+  names = verdicts.ordered(rows)
   missing = [name for name in _missing(report) if name not in tensors.PLAN]
   alone = f'from {", ".join(names)} alone, ' if missing else ''
   more = f'; {", ".join(missing)} would show smaller ones' if missing else ''

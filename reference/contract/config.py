@@ -22,6 +22,10 @@ class MoEConfig:
     bias: whether both expert GEMMs add one, `b_gate_up` and `b_down`.
     d_shared: S, hidden width of the shared experts, which every token goes to,
       as one MLP (n of width S / n are one of width S); 0: there are none.
+    sublayer: whether it is not the layer but what lies between two of its
+      activations: from `activation`, an input, over the second GEMM and the sum
+      that is y, an RMS norm that makes x of y, to the first GEMM's `gate_up`.
+      With E = K = R that is GEMM + reduce-scatter, norm, all-gather + GEMM.
 
   Raises:
     ValueError: a size is not positive, R does not divide E, K > E, or slots,
@@ -37,17 +41,22 @@ class MoEConfig:
   capacity: int | None = None
   bias: bool = False
   d_shared: int = 0
+  sublayer: bool = False
 
   def __post_init__(self):
     self._check_sizes()
     self._check_addresses()
 
   def _check_sizes(self):
-    if not isinstance(self.bias, bool):
-      raise ValueError(f'bias: expected True or False, got {self.bias!r}')
+    for name in ('bias', 'sublayer'):
+      value = getattr(self, name)
+      if not isinstance(value, bool):
+        raise ValueError(f'{name}: expected True or False, got {value!r}')
+    if self.sublayer and (self.bias or self.d_shared):
+      raise ValueError('sublayer: expected one without biases, shared experts')
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.name == 'bias':
+      if field.name in ('bias', 'sublayer'):
         continue
       if field.name == 'capacity' and value is None:
         continue

@@ -16,6 +16,8 @@ LAUNCHED = PLACEMENTS[:3]
 SUM_ORDERS = {'sum_order': 'y', 'd_sum_order': 'dx'}
 ROW_ORDERS = ('slot', 'expert', 'expert_back')
 ACTIVATIONS = ('swiglu', 'absolute')
+# Added to the mean square of a norm, as published models have it.
+EPSILONS = (1e-6, 1e-5)
 ACCUMULATION_ORDERS = ('ascending', 'even_odd_32')
 # What an order other than 'ascending' is defined for.
 _EVEN_ODD_STORAGE = 'bfloat16'
@@ -85,7 +87,7 @@ TENSORS = tuple(
   Point(spec.name, (spec.name,), f'{spec.name}, as it is stored')
   for spec in tensors.SPECS.values()
   if spec.kind == 'storage'
-  and spec.part != 'shared'
+  and spec.part not in ('shared', 'norm')
   and (spec.role != 'movement' or spec.name in tensors.WEIGHTED.values())
 )
 POINTS = {point.name: point for point in TENSORS + INSIDE}
@@ -194,6 +196,8 @@ class PrecisionPolicy:
       scale multiplies, a term or its sum, is a kernel's choice.
     rows: of `quantised.FORMS`, what each expert GEMM makes of its rows before
       it multiplies them; '': nothing.
+    epsilon: one of `EPSILONS`, of the norm of a sub-layer.  With the activation
+      'absolute' a norm does not divide: its rows are multiplied by the gain.
 
   Raises:
     ValueError: a field is not one of the names above, or the order is not
@@ -215,6 +219,7 @@ class PrecisionPolicy:
   offset: float = 0.0
   quantised: str = ''
   rows: str = ''
+  epsilon: float = EPSILONS[0]
 
   def __post_init__(self):
     for name, known in (
@@ -226,6 +231,7 @@ class PrecisionPolicy:
       *((name, ROW_ORDERS) for name in SUM_ORDERS),
       ('quantised', ('', *quantised_lib.FORMS)),
       ('rows', ('', *quantised_lib.OF_ROWS)),
+      ('epsilon', EPSILONS),
     ):
       if getattr(self, name) not in known:
         raise ValueError(

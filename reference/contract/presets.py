@@ -47,6 +47,7 @@ class Preset:
     capacity_step: N is a multiple of it where the routing decides, and an odd
       multiple of an odd one.
     starved: whether one expert receives no row, and another one only.
+    sublayer: of the config.
   """
 
   name: str
@@ -63,6 +64,7 @@ class Preset:
   num_aiv: int = 48
   capacity_step: int = 16
   starved: bool = False
+  sublayer: bool = False
 
   @property
   def is_routed(self) -> bool:
@@ -117,6 +119,13 @@ _ALL = (
     _ALL_EXPERTS,
   ),
   Preset(
+    'tp_norm',
+    'this project: GEMM + reduce-scatter, norm, all-gather + GEMM',
+    *(37, None, None, 128, 80),
+    _ALL_EXPERTS,
+    sublayer=True,
+  ),
+  Preset(
     'deepseek_v3_full',
     'DeepSeek-V3 (arXiv 2412.19437)',
     *(4096, 256, 8, 7168, 2048),
@@ -149,7 +158,10 @@ _ALL = (
 )
 
 PRESETS = {preset.name: preset for preset in _ALL}
-RUNS_HERE = tuple(preset.name for preset in _ALL if preset.runs_here)
+# Of whole layers.
+RUNS_HERE = tuple(
+  preset.name for preset in _ALL if preset.runs_here and not preset.sublayer
+)
 ROUTED = tuple(name for name in RUNS_HERE if PRESETS[name].is_routed)
 
 
@@ -224,4 +236,5 @@ def config(
     d_model=preset.d_model,
     d_ff=preset.d_ff,
     capacity=capacity,
+    sublayer=preset.sublayer,
   )

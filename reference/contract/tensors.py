@@ -23,6 +23,9 @@ class Layer(Protocol):
   @property
   def d_shared(self) -> int: ...
 
+  @property
+  def sublayer(self) -> bool: ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
@@ -30,6 +33,7 @@ class Parts:
 
   bias: bool = False
   d_shared: int = 0
+  sublayer: bool = False
 
 
 EVERY_PART = Parts(bias=True, d_shared=1)
@@ -71,6 +75,7 @@ FORWARD = (
   TensorSpec('b_down', 'R L D', 'storage', 'weight', 'bias'),
   TensorSpec('w_shared_gate_up', 'R D 2S', 'storage', 'weight', 'shared'),
   TensorSpec('w_shared_down', 'R S D', 'storage', 'weight', 'shared'),
+  TensorSpec('w_norm', 'R D', 'storage', 'weight', 'norm'),
   TensorSpec('counts', 'R E', 'i32', 'plan'),
   TensorSpec('row_base', 'R E', 'i32', 'plan'),
   TensorSpec('row_of_slot', 'R T K', 'i32', 'plan'),
@@ -104,6 +109,7 @@ BACKWARD = (
   TensorSpec('d_shared_in', 'R T D', 'storage', 'compute', 'shared'),
   TensorSpec('d_w_shared_gate_up', 'R D 2S', 'storage', 'compute', 'shared'),
   TensorSpec('dx', 'R T D', 'storage', 'compute'),
+  TensorSpec('d_w_norm', 'R D', 'f32', 'compute', 'norm'),
 )
 
 # With relay: what crossed to a rank, each token once, by pass.
@@ -112,7 +118,7 @@ RELAYED = (
   TensorSpec('dy_relayed', 'R N D', 'storage', 'movement'),
 )
 
-_PARTS = ('', 'bias', 'shared')
+_PARTS = ('', 'bias', 'shared', 'norm')
 # Those of every layer first: a place here does not depend on parts.
 SPECS = {
   spec.name: spec
@@ -124,12 +130,37 @@ SPECS = {
 
 def parts(layer: Layer) -> tuple[str, ...]:
   """Returns the parts of a layer that not every layer has, '' before them."""
-  has = True, layer.bias, layer.d_shared > 0
+  has = True, layer.bias, layer.d_shared > 0, layer.sublayer
   return tuple(part for part, there in zip(_PARTS, has) if there)
+
+
+# A sub-layer of tensor parallelism is the layer from `activation` on, a norm
+# that makes x of its y, and then the layer up to `gate_up`.  Its tensors in
+# dependency order, and what is another role in it.
+_SUBLAYER = (
+  *('activation', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down', 'w_norm'),
+  *('counts', 'row_base', 'row_of_slot'),
+  *('expert_out', 'returned', 'y', 'x', 'expert_in', 'gate_up'),
+  *('d_gate_up', 'd_expert_in', 'd_w_gate_up', 'd_returned', 'dx'),
+  *('dy', 'd_w_norm', 'd_expert_out', 'd_activation', 'd_w_down'),
+)
+_SUBLAYER_ROLES = {
+  'activation': 'input',
+  'x': 'compute',
+  'd_gate_up': 'input',
+  'dy': 'compute',
+}
 
 
 def of(specs: Sequence[TensorSpec], layer: Layer) -> tuple[TensorSpec, ...]:
   """Returns those of `FORWARD` or `BACKWARD` that a layer has, in order."""
+  if layer.sublayer:
+    known = (SPECS[name] for name in _SUBLAYER)
+    return tuple(
+      dataclasses.replace(s, role=_SUBLAYER_ROLES.get(s.name, s.role))
+      for s in known
+      if s in specs
+    )
   return tuple(s for s in specs if s.part in parts(layer))
 
 
@@ -148,6 +179,11 @@ def stages(layer: Layer) -> tuple[str, ...]:
 def grads(layer: Layer) -> tuple[str, ...]:
   """Returns what the backward pass of a layer computes, in that order."""
   return tuple(s.name for s in of(BACKWARD, layer) if s.role != 'input')
+
+
+def grad_given(layer: Layer) -> str:
+  """Returns the gradient that the backward pass of a layer begins with."""
+  return next(s.name for s in of(BACKWARD, layer) if s.role == 'input')
 
 
 # Of a layer without parts.
@@ -221,10 +257,16 @@ _MORE_READS: dict[str, dict[str, tuple[str, ...]]] = {
     'd_w_shared_gate_up': ('x', 'd_shared_gate_up'),
     'dx': ('d_shared_in',),
   },
+  'norm': {
+    'x': ('y', 'w_norm'),
+    'dy': ('dx', 'y', 'w_norm'),
+    'd_w_norm': ('dx', 'y'),
+  },
 }
 _MORE_EARLY_READS: dict[str, dict[str, tuple[str, ...]]] = {
   'bias': {'d_topk_weights': ('d_expert_out', 'b_down')},
   'shared': {},
+  'norm': {},
 }
 # What the shared experts' tensors are in the layer that `config.shared` is:
 # its rows are the rank's tokens, in order.
@@ -242,6 +284,11 @@ AS_ROUTED = {
   'd_shared_in': 'd_expert_in',
   'd_w_shared_gate_up': 'd_w_gate_up',
 }
+
+
+def routed(name: str) -> str:
+  """Returns what a tensor of shared experts is there, or its own name."""
+  return AS_ROUTED[name] if SPECS[name].part == 'shared' else name
 
 
 def as_routed(held: Mapping[str, Any]) -> dict[str, Any]:

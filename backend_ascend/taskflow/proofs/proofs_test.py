@@ -22,9 +22,15 @@ RULES = ('unit', 'regions', 'progress', 'event', 'once', 'order')
 DIRECTIONS = ('forward', 'backward')
 WEIGHT_GRADS = (Kind.DOWN_WEIGHT_GRAD, Kind.GATE_UP_WEIGHT_GRAD)
 PUTS = layout.kinds(*layout.PUTS)
-WHOLE_ROWS = (Kind.SWIGLU_GRAD, Kind.TOPK_WEIGHT_GRAD)
+WHOLE_ROWS = (
+  *(Kind.SWIGLU_GRAD, Kind.TOPK_WEIGHT_GRAD),
+  *(Kind.NORM, Kind.NORM_GRAD),
+)
 COUNTED = (Kind.RETURN, Kind.RETURN_GRAD, Kind.RELAY, Kind.RELAY_GRAD)
-LAST = (Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD)
+LAST = (
+  *(Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD),
+  Kind.GAIN_GRAD,
+)
 lower = testing.lower
 regions_of = testing.regions_of
 both_grains = pytest.mark.parametrize('grain', testing.GRAINS)
@@ -33,10 +39,12 @@ both_directions = pytest.mark.parametrize('direction', DIRECTIONS)
 
 def lower_kind(kind, grain='row_block', **options) -> flow_lib.Flow:
   """Returns a flow that has the kind; weight gradients are chains of three."""
-  relay = layout.PATH_OF_KIND[kind] == layout.Path.RELAYED
+  path = layout.PATH_OF_KIND[kind]
+  relay = path == layout.Path.RELAYED
+  shape = 'sublayer' if path == layout.Path.OF_SUBLAYER else 'ragged'
   options = dict(chain_rows=4, relay=relay) | options
   direction = DIRECTIONS[layout.DIRECTION_OF_KIND[kind]]
-  return lower('ragged', grain, direction=direction, **options)
+  return lower(shape, grain, direction=direction, **options)
 
 
 def prove(flow) -> proofs.ProofReport:

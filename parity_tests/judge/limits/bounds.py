@@ -35,7 +35,7 @@ do, to first order.  Such a sum is sub-Gaussian with this variance, so `spread`
 can say how far it strays.
 
 A sum's variance is that of its partial sums, so it depends on their order.
-`_sum_variance` counts ascending ones, from the data, and those of an order
+`sum_variance` counts ascending ones, from the data, and those of an order
 drawn at random: a blocked, interleaved or pairwise sum has smaller ones.
 
 In storage narrower than float32 it is not the error that is followed but the
@@ -187,12 +187,12 @@ def is_narrow(policy: precision.PrecisionPolicy) -> bool:
   return policy.storage != policy.accumulate
 
 
-def _kernels(policy: precision.PrecisionPolicy) -> int:
+def kernels(policy: precision.PrecisionPolicy) -> int:
   """Returns how many kernels' errors count: their distance, or one's error."""
   return 2 if is_narrow(policy) or policy.points else 1
 
 
-def _stored(
+def stored(
   policy: precision.PrecisionPolicy,
   value: np.ndarray,
   error: np.ndarray,
@@ -328,7 +328,7 @@ def _finite(value: np.ndarray) -> np.ndarray:
   return np.where(np.isfinite(value), size, 0.0)
 
 
-def _sum_variance(
+def sum_variance(
   policy: precision.PrecisionPolicy, terms: int, block: int | None = None
 ) -> tuple[float, float]:
   """Returns the variance of a sum, as factors of total^2 and sum of terms^2.
@@ -343,7 +343,7 @@ def _sum_variance(
   block = block or terms
   of_total = terms / 3 + block / 2
   of_terms = terms / 6 + block / 6 + 1
-  scale = _kernels(policy) * _VARIANCE
+  scale = kernels(policy) * _VARIANCE
   return scale * of_total, scale * of_terms
 
 
@@ -372,15 +372,15 @@ def gemm(
   of_weights, depth = weights.given, len(weights.value)
   block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
   value, prefixes = _prefix_sums(rows.value, weights.value, block)
-  of_total, of_terms = _sum_variance(policy, depth, min(block, depth))
+  of_total, of_terms = sum_variance(policy, depth, min(block, depth))
   scalings = bool(policy.quantised) + bool(policy.rows)
   of_total, of_terms = (
-    of + scalings * _kernels(policy) * _VARIANCE for of in (of_total, of_terms)
+    of + scalings * kernels(policy) * _VARIANCE for of in (of_total, of_terms)
   )
   own = of_terms * np.square(rows.value)
   of_sum = of_total * np.square(value) + (2 * depth * _TINY) ** 2
   if prefixes is not None:
-    of_sum += _kernels(policy) * _VARIANCE * block * prefixes
+    of_sum += kernels(policy) * _VARIANCE * block * prefixes
   sizes, square = weights.sizes, weights.squares
   scale = gamma(depth + 2 * scalings) + gamma(depth, _U64)
   reach = sizes.at_most(_finite(rows.value))
@@ -441,7 +441,7 @@ def _stored_sums(
     sums, reach = _scaled(policy, sums, weight), reach * size
   value, error, variance, apart, crossed = sums.arrays()
   assert error is not None and variance is not None
-  return _stored(policy, value, error, variance, apart, reach, dtype, crossed)
+  return stored(policy, value, error, variance, apart, reach, dtype, crossed)
 
 
 def _scaled(
@@ -452,7 +452,7 @@ def _scaled(
   value, carried = rows.value * weight, rows.bound() * np.abs(weight)
   scale = gamma(1) + gamma(1, _U64)
   error = carried + scale * (np.abs(value) + carried) + _TINY
-  own = _kernels(policy) * _VARIANCE * np.square(_finite(value)) + _TINY**2
+  own = kernels(policy) * _VARIANCE * np.square(_finite(value)) + _TINY**2
   variance, apart = own, None
   if rows.variance is not None:
     variance = own + rows.variance * np.square(weight)
@@ -597,7 +597,7 @@ def activation(
   made = _activation(policy, gate_up, row_weight)
   value, error, variance, apart, crossed = made.arrays()
   assert error is not None and variance is not None
-  return _stored(
+  return stored(
     policy, value, error, variance, apart, dtype=dtype, crossed=crossed
   )
 
@@ -630,7 +630,7 @@ def _few_roundings(
 
   What may be `flushed` counts in full.
   """
-  variance = _kernels(policy) * roundings * _VARIANCE
+  variance = kernels(policy) * roundings * _VARIANCE
   return variance * np.square(value) + np.square(flushed)
 
 
@@ -723,7 +723,7 @@ def weighted(
     policy, rows, weight
   ).arrays()
   assert error is not None and variance is not None
-  return _stored(
+  return stored(
     policy, value, error, variance, apart, dtype=dtype, crossed=crossed
   )
 
@@ -764,13 +764,13 @@ def inner_product(
   carried = size_a * b.bound() + a.bound() * (size_b + b.bound())
   error = (carried + scale * (size_a * size_b + carried)).sum(-1)
   value = (a.value * b.value).sum(-1)
-  of_total, of_terms = _sum_variance(policy, depth)
+  of_total, of_terms = sum_variance(policy, depth)
   variance = of_terms * np.square(a.value * b.value)
   crossed = _both(a.crossed, b.crossed)
   crossed = None if crossed is None else crossed.sum(-1)
   if is_narrow(policy) and a.variance is not None:
     # What crossed an edge in storage is too rare for a variance in float32.
-    crossed = _crossed(policy, a).sum(-1)
+    crossed = crossing(policy, a).sum(-1)
     a = exact(a.value)
   for one, other in ((a, b), (b, a)):
     if one.variance is not None:
@@ -781,7 +781,7 @@ def inner_product(
   return Bounded(value, error, variance + flushed**2, crossed=crossed)
 
 
-def _crossed(policy: precision.PrecisionPolicy, stored: Bounded) -> np.ndarray:
+def crossing(policy: precision.PrecisionPolicy, stored: Bounded) -> np.ndarray:
   """Returns the chance `[...]` that two right kernels store two numbers."""
   spacing = 2 * ulp.half_spacing(np.abs(stored.value), policy.storage)
   return np.minimum(stored.distance() / spacing, 1)
@@ -790,13 +790,13 @@ def _crossed(policy: precision.PrecisionPolicy, stored: Bounded) -> np.ndarray:
 def _crossed_by(
   policy: precision.PrecisionPolicy, source: Bounded, dtype: str | None
 ) -> np.ndarray | None:
-  """Returns `_crossed`, of narrow numbers that float32 `dtype` is made of."""
+  """Returns `crossing`, of narrow numbers that float32 `dtype` is made of."""
   if (dtype or policy.storage) != policy.accumulate:
     return None
   if source.crossed is not None:
     return source.crossed
   narrow = is_narrow(policy) and source.apart is not None
-  return _crossed(policy, source) if narrow else None
+  return crossing(policy, source) if narrow else None
 
 
 def share_of_operands(policy: precision.PrecisionPolicy, depth: int) -> float:
@@ -805,8 +805,8 @@ def share_of_operands(policy: precision.PrecisionPolicy, depth: int) -> float:
   As a share of it: roundings of the sum of so many terms are the rest.
   """
   block = min(depth, max(_PREFIX_TERMS, -(-depth // _PREFIXES)))
-  _, of_terms = _sum_variance(policy, depth, block)
-  return 1 / (1 + of_terms / (_kernels(policy) * _VARIANCE))
+  _, of_terms = sum_variance(policy, depth, block)
+  return 1 / (1 + of_terms / (kernels(policy) * _VARIANCE))
 
 
 def row_weight_grad(
@@ -833,7 +833,7 @@ def row_weight_grad(
   if dots.crossed is None or policy.activation != 'swiglu':
     return dots
   # Each element is judged alone, so a scale that exp is off by counts in it.
-  scale = _kernels(policy) * _exp_variance(policy)
+  scale = kernels(policy) * _exp_variance(policy)
   of_exp = scale * np.square(dots.value)
   return dataclasses.replace(dots, variance=dots.variance + of_exp)
 
@@ -867,7 +867,7 @@ def activation_grad(
     beside(d_gate, d_up), clamps
   ).arrays()
   assert error is not None and variance is not None
-  return _stored(
+  return stored(
     policy, value, error, variance, apart, dtype=dtype, crossed=crossed
   )
 
@@ -939,7 +939,7 @@ def _act(policy, gate: Bounded) -> Bounded:
   error = carried + scale * (np.abs(value) + carried) + off + flushed
   own = _few_roundings(policy, value, roundings, flushed)
   of_exp = _exp_variance(policy) * np.square(value) + np.square(off)
-  own = own + _kernels(policy) * of_exp
+  own = own + kernels(policy) * of_exp
   bend = s + alpha * value * (1 - s)
   return Bounded(value, error, *_carried(own, (gate, bend)))
 
@@ -983,7 +983,7 @@ def _slope(policy, gate: Bounded) -> Bounded:
   # An exp in both sigmoids, and the terms that cancel.
   variance = roundings * _VARIANCE + 4 * _exp_variance(policy)
   variance = variance * np.square(terms) + np.square(off)
-  variance = _kernels(policy) * variance + np.square(flushed)
+  variance = kernels(policy) * variance + np.square(flushed)
   if gate.variance is not None:
     bend = alpha * s * c * (2 + z * (c - s))
     variance = variance + np.square(bend) * gate.variance
@@ -1094,7 +1094,7 @@ class CombineSums:
     scale = gamma(self.slots) + gamma(self.slots, _U64)
     reach = self.magnitude + self.error
     error = self.error + scale * reach
-    of_total, of_terms = _sum_variance(self.policy, self.slots)
+    of_total, of_terms = sum_variance(self.policy, self.slots)
     own = of_total * np.square(self.value) + of_terms * self.squares
     own += (self.slots * _TINY) ** 2
     point = _RUNNING[self.stage]
@@ -1112,6 +1112,6 @@ class CombineSums:
     error += self.slots * _TINY
     dtype = self.policy.dtype(self.stage)
     policy, reach = self.policy, self.magnitude
-    return _stored(
+    return stored(
       policy, self.value, error, variance, apart, reach, dtype, crossed
     )

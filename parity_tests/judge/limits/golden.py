@@ -18,6 +18,7 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import ahead
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import coded_rows
+from hpmoe.parity_tests.judge.limits import norm_bounds
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -67,6 +68,8 @@ class Rows:
   def held(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns what the candidate holds in a tensor, or should."""
     if stage not in self.captured:
+      if self.tiling.config.sublayer and stage in self.inputs:
+        return bounds.exact(self.inputs[stage][rank, lo:hi])
       return self.rows(stage, rank, lo, hi)
     own = self.tiling.rows(stage, self.captured[stage], rank)[lo:hi]
     if stage not in self.off:
@@ -74,11 +77,26 @@ class Rows:
     off = self.tiling.rows(stage, self.off[stage], rank)[lo:hi]
     return bounds.exact(own, off)
 
-  def tokens(self, name: str, rank: int, lo: int, hi: int) -> np.ndarray:
-    """Returns `[hi - lo, D]`, an input `[R, T, D]` at packed rows."""
-    token = self.tiling.slot_of_row[rank][lo:hi] // self.tiling.config.top_k
-    source, token = np.divmod(token, self.tiling.config.num_tokens)
-    return self.inputs[name][source, token]
+  def tokens(self, name: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns `[hi - lo, D]`, tokens `[R, T, D]` at packed rows."""
+    config = self.tiling.config
+    token = self.tiling.slot_of_row[rank][lo:hi] // config.top_k
+    if config.sublayer:
+      return self._of_tokens(name)[token]
+    source, token = np.divmod(token, config.num_tokens)
+    return bounds.exact(self.inputs[name][source, token])
+
+  def _of_tokens(self, name: str) -> bounds.Bounded:
+    """Returns `[R T, D]`, what a sub-layer makes of all ranks' tokens."""
+    if name not in self._whole:
+      config = self.tiling.config
+      self._whole[name] = bounds.join(
+        [
+          self.held(name, rank, 0, config.num_tokens)
+          for rank in range(config.num_ranks)
+        ]
+      )
+    return self._whole[name]
 
   def slot_weight(self, rank: int, lo: int, hi: int) -> np.ndarray:
     """Returns `[hi - lo]`, the routing weights of packed rows."""
@@ -317,10 +335,15 @@ class Golden(Rows):
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a stage tensor."""
-    if stage in tensors.AS_ROUTED:
-      return self.shared.rows(tensors.AS_ROUTED[stage], rank, lo, hi)
+    if (routed := tensors.routed(stage)) != stage:
+      return self.shared.rows(routed, rank, lo, hi)
     if stage == 'expert_in':
-      return bounds.exact(self.tokens('x', rank, lo, hi))
+      return self.tokens('x', rank, lo, hi)
+    if stage == 'x':
+      y, dtype = self.held('y', rank, lo, hi), self.dtype(stage)
+      return norm_bounds.norm(
+        self.policy, y, self.inputs['w_norm'][rank], dtype
+      )
     weight = None
     if tensors.WEIGHTED[self.policy.placement] == stage:
       weight = self.early_weight(rank, lo, hi)

@@ -10,6 +10,7 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import ahead
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden
+from hpmoe.parity_tests.judge.limits import norm_bounds
 from hpmoe.reference.contract import tensors
 
 # What a transposed GEMM reads, and its weights.
@@ -38,8 +39,8 @@ class GoldenGrad(golden.Rows):
     Raises:
       ValueError: `stage` is not one of `tensors.grads`.
     """
-    if stage in tensors.AS_ROUTED:
-      return self.shared.rows(tensors.AS_ROUTED[stage], rank, lo, hi)
+    if (routed := tensors.routed(stage)) != stage:
+      return self.shared.rows(routed, rank, lo, hi)
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
       source = self.held(before, rank, lo, hi)
@@ -55,6 +56,8 @@ class GoldenGrad(golden.Rows):
       'd_b_gate_up': functools.partial(self._bias_grad, 'd_gate_up'),
       'd_returned': self._d_returned,
       'dx': self._dx,
+      'dy': self._dy,
+      'd_w_norm': self._d_w_norm,
     }
     if stage not in compute:
       raise ValueError(f'stage: expected a gradient, got {stage!r}')
@@ -77,9 +80,9 @@ class GoldenGrad(golden.Rows):
   def _d_expert_out(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     dy = self.tokens('dy', rank, lo, hi)
     if self.policy.placement in tensors.EARLY:
-      return bounds.exact(dy)
+      return dy
     weight, dtype = self.slot_weight(rank, lo, hi), self.dtype('d_expert_out')
-    return bounds.weighted(self.policy, bounds.exact(dy), weight, dtype)
+    return bounds.weighted(self.policy, dy, weight, dtype)
 
   def _d_gate_up(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     return bounds.activation_grad(
@@ -228,6 +231,20 @@ class GoldenGrad(golden.Rows):
     if 'd_returned' not in self.captured:
       return self.total(self._sums, rank, lo, hi)
     return self.combined('dx', 'd_returned', None, rank, lo, hi, self._last)
+
+  def _dy(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    return norm_bounds.norm_grad(
+      self.policy,
+      self.held('dx', rank, lo, hi),
+      self._saved('y', rank, lo, hi),
+      self.inputs['w_norm'][rank],
+      self.dtype('dy'),
+    )
+
+  def _d_w_norm(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    tokens = rank, 0, self.tiling.config.num_tokens
+    dx, y = self.held('dx', *tokens), self._saved('y', *tokens)
+    return norm_bounds.gain_grad(self.policy, dx, y)[lo:hi]
 
   @functools.cached_property
   def _sums(self) -> bounds.CombineSums:

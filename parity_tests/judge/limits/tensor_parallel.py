@@ -53,9 +53,13 @@ def stored(
     backward: whether gradients are the results.
 
   Returns:
-    y `[R, T, D]`; or a gradient of each of `arrays`, laid out as it is.
+    y `[R, T, D]`; or a gradient of each of `arrays`, laid out as it is.  Of a
+    sub-layer, which has w_norm `[R, D]`, gate_up `[R, N, 2F]` of its
+    `activation`, or the gradients of d_gate_up.
   """
   wide = {n: a.astype(np.float64) for n, a in arrays.items()}
+  if 'w_norm' in arrays:
+    return _normed(policy, wide, store, backward)
   x = wide['x'].reshape(-1, wide['x'].shape[-1])
   columns, rows = (_shards(wide[n]) for n in ('w_gate_up', 'w_down'))
   slots = np.argsort(arrays['topk_ids'], axis=-1)
@@ -90,6 +94,80 @@ def stored(
     for n in grads
     if (of := 'x' if n == 'dx' else n.removeprefix('d_')) in arrays
   }
+
+
+def _normed(
+  policy: precision.PrecisionPolicy,
+  wide: Mapping[str, np.ndarray],
+  store: Store,
+  backward: bool,
+) -> dict[str, np.ndarray]:
+  """Returns the results of a sub-layer: sum over shards, norm, product.
+
+  A shard's rows are all tokens, in order, and the gates are those of `stored`.
+  """
+  columns, rows = (_shards(wide[n]) for n in ('w_gate_up', 'w_down'))
+  ranks, tokens, shards = wide['topk_ids'].shape
+  slots = np.argsort(wide['topk_ids'], axis=-1)
+  gates = np.take_along_axis(wide['topk_weights'], slots, -1)
+  gates = gates.reshape(ranks * tokens, -1).T[..., None]
+  per_rank = shards // ranks
+  held = lambda a: a[:, : per_rank * ranks * tokens].reshape(
+    shards, ranks * tokens, -1
+  )
+  hidden = held(wide['activation'])
+  gain = np.repeat(wide['w_norm'], tokens, axis=0)
+  parts = store('returned', hidden @ rows)
+  y = store('y', (gates * parts).sum(0))
+  x, back, gains = _rms(policy, y, gain)
+  x = store('expert_in', np.broadcast_to(store('x', x), parts.shape))
+  if not backward:
+    gate_up = store('gate_up', x @ columns)
+    return dict(gate_up=_padded(gate_up, wide['activation'].shape[:2]))
+
+  d_gate_up = held(wide['d_gate_up'])
+  d_in = store('d_expert_in', d_gate_up @ columns.swapaxes(1, 2))
+  dx = store('dx', d_in.sum(0))
+  dy = store('dy', back(dx))
+  d_out = store('d_expert_out', gates * dy)
+  d_hidden = d_out @ rows.swapaxes(1, 2)
+  shape = wide['activation'].shape[:2]
+  grads = dict(
+    d_activation=_padded(store('d_activation', d_hidden), shape),
+    d_w_down=hidden.swapaxes(1, 2) @ d_out,
+    d_w_gate_up=x.swapaxes(1, 2) @ d_gate_up,
+    d_w_norm=gains(dx).reshape(ranks, tokens, -1).sum(1),
+  )
+  return {
+    n: a if n == 'd_activation' else store(n, a.reshape(wide[n[2:]].shape))
+    for n, a in grads.items()
+  }
+
+
+def _rms(policy: precision.PrecisionPolicy, y: np.ndarray, gain: np.ndarray):
+  """Returns x of y `[n, D]`, and functions of dx: dy, and its part of a gain.
+
+  The norm's gradient is the scaled one less what lies along the scaled row.
+  """
+  if policy.activation == 'absolute':
+    return y * gain, lambda dx: dx * gain, lambda dx: dx * y
+  epsilon = float(np.float32(policy.epsilon))
+  length = np.sqrt((y * y).mean(-1, keepdims=True) + epsilon)
+  unit = y / length
+
+  def back(dx: np.ndarray) -> np.ndarray:
+    pulled = dx * gain / length
+    return pulled - unit * (pulled * unit).mean(-1, keepdims=True)
+
+  return unit * gain, back, lambda dx: dx * unit
+
+
+def _padded(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+  """Returns `[R, N, columns]` of rows of shards, zeros past them."""
+  made = np.zeros((*shape, rows.shape[-1]))
+  flat = rows.reshape(shape[0], -1, rows.shape[-1])
+  made[:, : flat.shape[1]] = flat
+  return made
 
 
 def rounded(
@@ -144,6 +222,8 @@ class Rows(golden_lib.Rows):
       slots = np.argsort(self.inputs['topk_ids'], axis=-1)[..., None]
       kept = np.take_along_axis(kept, slots, 2).reshape(-1, *kept.shape[2:])
       return kept.swapaxes(0, 1).astype(np.float64)
+    if values.ndim == 2:  # A sub-layer's tokens.
+      return kept.reshape(values.shape).astype(np.float64)
     shards, tokens, _ = values.shape
     kept = kept[:, : shards * tokens // len(kept)]
     return kept.reshape(values.shape).astype(np.float64)

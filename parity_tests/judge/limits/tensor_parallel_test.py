@@ -13,8 +13,8 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import tensor_parallel as dense
 
 
-def _case(ranks=2, **fields):
-  return case_lib.Case(preset='tp', ranks=ranks, tokens=5, **fields)
+def _case(ranks=2, preset='tp', **fields):
+  return case_lib.Case(preset=preset, ranks=ranks, tokens=5, **fields)
 
 
 def _results(made, backward=False):
@@ -68,6 +68,36 @@ class TestTensorParallel:
     expected = slope(1e-6) - slope(-1e-6)
     assert grad[at] == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
+  @pytest.mark.parametrize('exact', [False, True], ids=['normed', 'plain'])
+  @pytest.mark.parametrize(
+    'name, at',
+    [
+      ('activation', (1, 4, 3)),
+      ('w_down', (0, 0, 3, 2)),
+      ('w_norm', (1, 7)),
+      ('w_gate_up', (1, 0, 4, 5)),
+    ],
+  )
+  def test_gradients_of_a_sublayer_are_those_of_differences(
+    self, name, at, exact
+  ):
+    made = _case(preset='tp_norm').make()
+    if exact:
+      made = made.under(activation='absolute')
+    wide = {n: a.astype(np.float64) for n, a in made.arrays.items()}
+    wide['topk_ids'] = made.arrays['topk_ids']
+
+    def slope(step):
+      moved = wide[name].copy()
+      moved[at] += step
+      arrays = {**wide, name: moved}
+      out = _results(dataclasses.replace(made, arrays=arrays))['gate_up']
+      return (out * wide['d_gate_up']).sum() / 2e-6
+
+    grad = _results(made, backward=True)[f'd_{name}']
+    expected = slope(1e-6) - slope(-1e-6)
+    assert grad[at] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
   @pytest.mark.parametrize(
     'fields',
     [
@@ -91,9 +121,9 @@ class TestTensorParallel:
       dataclasses.replace(_case(), preset='tp:top_k=1').make()
 
 
-def _failed(direction):
+def _failed(direction, **fields):
   asked = request_lib.Request(
-    _case(direction=direction, dtype='bfloat16'), host.Megakernel()
+    _case(direction=direction, dtype='bfloat16', **fields), host.Megakernel()
   )
   results = check.run(asked).results
   assert any(r.rule == dense.RULE for r in results)
@@ -122,3 +152,19 @@ class TestJudgesALayer:
     failed = _failed(direction)
     for lane in ('exact', 'bounded'):
       assert {(lane, name) for name in spoilt} <= failed
+
+  @pytest.mark.parametrize('ranks', [1, 2])
+  @pytest.mark.few(1)
+  def test_and_a_sublayer_by_its_norm(self, monkeypatch, ranks):
+    # Rows of zeros, large rows, and tokens that no block divides are in it.
+    fields = dict(preset='tp_norm', ranks=ranks)
+    assert not _failed('both', **fields)
+    rms = dense._rms
+    # A mean of columns instead of none: what a LayerNorm does beside.
+    centred = lambda y: y - y.mean(-1, keepdims=True)
+    monkeypatch.setattr(
+      dense, '_rms', lambda policy, y, gain: rms(policy, centred(y), gain)
+    )
+    failed = _failed('both', **fields)
+    for lane in ('exact', 'bounded'):
+      assert (lane, 'gate_up') in failed

@@ -287,6 +287,14 @@ class FaultyKernels final : public Kernels {
     ++num_rows_;
   }
 
+  void Norm(const NormTile& t) override {
+    const bool sums = t.work == Work::kGainGrad;
+    const Rows rows =
+        sums ? RowsAt(t.out, 1, t.out_cols, t.out_cols, sizeof(float))
+             : RowsAt(t.out, t.rows, t.cols, t.ld, BytesOf(t.dtype));
+    Spoil(rows, [&] { right_.Norm(t); }, [] {});
+  }
+
   void Copy(const void* from, size_t bytes, void* to) override {
     const auto copy = [&] { right_.Copy(from, bytes, to); };
     if (KindOf(task_).work != Work::kPutHome) return copy();

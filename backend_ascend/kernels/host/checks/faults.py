@@ -26,7 +26,7 @@ OF_ORDER = ('missing_wait', 'missing_signal', 'early_signal', 'skipped_wait')
 _PUTS = layout.kinds(layout.Form.SLICE_PUT)
 _PUTS_HOME = layout.kinds(layout.Form.HOME_PUT)
 _RELAYS = layout.kinds(layout.Form.RELAY_TILE)
-_TOKEN_TILES = layout.kinds(layout.Form.TOKEN_TILE)
+_TOKEN_TILES = layout.kinds(layout.Form.TOKEN_TILE, sublayer=None)
 # What waits for rows waits for these.
 _BRINGS = (*_PUTS, *_RELAYS)
 _WEIGHT_GRADS = layout.kinds(layout.Form.WEIGHT_TILE)
@@ -297,16 +297,39 @@ class NoEffect(ValueError):
   """A fault that changes nothing where it was put, or in no task of a layer."""
 
 
-def specs(direction: Direction) -> dict[str, FaultSpec]:
-  """Returns the rows of one pass by name."""
-  return {spec.name: spec for spec in TABLE if spec.direction == direction}
+# Where a sub-layer has a fault, and shows it, if not where a layer has.
+_IN_SUBLAYER = {
+  'zero_output': ((Kind.NORM, Kind.NORM_GRAD), (None, None)),
+  'missing_signal': (
+    (Kind.DOWN, Kind.GATE_UP_GRAD),
+    (Kind.RETURN, Kind.RETURN_GRAD),
+  ),
+  'early_signal': (
+    (Kind.NORM, Kind.NORM_GRAD),
+    (Kind.DISPATCH, Kind.DISPATCH_GRAD),
+  ),
+}
+
+
+def specs(direction: Direction, sublayer: bool = False) -> dict[str, FaultSpec]:
+  """Returns the rows of one pass by name, those that a sub-layer has, too."""
+  found = {spec.name: spec for spec in TABLE if spec.direction == direction}
+  if not sublayer:
+    return found
+  for name, (kinds, seen) in _IN_SUBLAYER.items():
+    found[name] = dataclasses.replace(
+      found[name], kind=kinds[direction], seen=seen[direction]
+    )
+  there = layout.kinds(sublayer=True)
+  return {name: spec for name, spec in found.items() if spec.kind in there}
 
 
 SPECS = specs(Direction.FORWARD)
 
 
 def _spec(image: image_lib.Image, name: str) -> FaultSpec:
-  known = specs(Direction(int(image.header['direction'])))
+  of = Direction(int(image.header['direction'])), image.config.sublayer
+  known = specs(*of)
   if name not in known:
     raise ValueError(f'fault: expected one of {list(known)}, got {name!r}')
   return known[name]

@@ -227,6 +227,30 @@ void GuardedKernels::ScaleRows(const ScaleRowsTile& tile) {
   Finish();
 }
 
+void GuardedKernels::Norm(const NormTile& tile) {
+  NormTile copy = tile;
+  const int64_t bytes = BytesOf(tile.dtype), pitch = Margins::Pitch(tile.cols);
+  const bool sums = tile.work == Work::kGainGrad;
+  // What sums over tokens read is looked at in place: rows of two widths.
+  if (tile.dx != nullptr && !sums) {
+    copy.dx =
+        margins_.Read({"dx", tile.dx, tile.rows, tile.cols, tile.ld, bytes});
+  }
+  if (!sums) {
+    copy.y = margins_.Read({"y", tile.y, tile.rows, tile.cols, tile.ld, bytes});
+    copy.gain =
+        margins_.Read({"gain", tile.gain, 1, tile.cols, tile.cols, bytes});
+    copy.ld = pitch;
+    copy.out =
+        margins_.Write({"out", tile.out, tile.rows, tile.cols, tile.ld, bytes});
+  } else {
+    copy.out =
+        margins_.Write({"out", tile.out, 1, tile.out_cols, tile.out_cols, 4});
+  }
+  kernels_.Norm(copy);
+  Finish();
+}
+
 void GuardedKernels::Copy(const void* from, size_t bytes, void* to) {
   const auto size = static_cast<int64_t>(bytes / 2);  // two bytes each
   const void* source = margins_.Read({"from", from, 1, size, size, 2});

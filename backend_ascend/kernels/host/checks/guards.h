@@ -76,6 +76,7 @@ class GuardedKernels final : public Kernels {
   void Combine(const CombineTile& tile) override;
   void RowDots(const RowDotTile& tile) override;
   void ScaleRows(const ScaleRowsTile& tile) override;
+  void Norm(const NormTile& tile) override;
   void Copy(const void* from, size_t bytes, void* to) override;
   void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
                    float* weight_to) override;

@@ -114,6 +114,16 @@ class Recorder final : public Kernels {
     Box(kWrites, t.out, t.rows, t.cols, t.ld_out, bytes);
   }
 
+  void Norm(const NormTile& t) override {
+    const int64_t bytes = BytesOf(t.dtype);
+    const bool sums = t.work == Work::kGainGrad;
+    Box(kReads, t.dx, t.rows, sums ? t.out_cols : t.cols, t.ld, bytes);
+    Box(kReads, t.y, t.rows, t.cols, t.ld, bytes);
+    Box(kReads, t.gain, 1, t.cols, t.cols, bytes);
+    if (sums) return Box(kWrites, t.out, 1, t.out_cols, t.ld, 4);
+    Box(kWrites, t.out, t.rows, t.cols, t.ld, bytes);
+  }
+
   void Copy(const void* from, size_t bytes, void* to) override {
     Run(kReads, from, bytes);
     Run(kWrites, to, bytes);

@@ -28,6 +28,20 @@ OUTPUTS = {
   layout.Direction.FORWARD: tensors.PLAN + tensors.STAGES,
   layout.Direction.BACKWARD: tensors.GRADS,
 }
+# Of a sub-layer, likewise.
+_SUBLAYER = tensors.Parts(sublayer=True)
+_SUBLAYER_INPUTS = {
+  layout.Direction.FORWARD: tensors.inputs(_SUBLAYER),
+  layout.Direction.BACKWARD: (
+    tensors.grad_given(_SUBLAYER),
+    *tensors.inputs(_SUBLAYER),
+    *tensors.saved(_SUBLAYER, 'combine'),
+  ),
+}
+_SUBLAYER_OUTPUTS = {
+  layout.Direction.FORWARD: tensors.PLAN + tensors.stages(_SUBLAYER),
+  layout.Direction.BACKWARD: tensors.grads(_SUBLAYER),
+}
 # What stands in for an input of the backward pass, where nobody kept that one.
 SPARES = {
   layout.Direction.FORWARD: {},
@@ -38,8 +52,16 @@ _RELAYED = dict(zip(layout.Direction, (s.name for s in tensors.RELAYED)))
 
 def outputs(image: image_lib.Image) -> tuple[str, ...]:
   """Returns what a launch of an image returns: `OUTPUTS`, and relayed rows."""
+  if image.config.sublayer:
+    return _SUBLAYER_OUTPUTS[image.direction]
   relayed = (_RELAYED[image.direction],) if image.options.relay else ()
   return (*OUTPUTS[image.direction], *relayed)
+
+
+def inputs_of(image: image_lib.Image) -> tuple[str, ...]:
+  """Returns the names of what a launch of an image may read."""
+  known = _SUBLAYER_INPUTS if image.config.sublayer else INPUTS
+  return known[image.direction]
 
 
 def dtype(image: image_lib.Image, name: str) -> np.dtype:
@@ -121,7 +143,7 @@ def inputs(
     ValueError: a name, shape or dtype is not the image's, or a value is not
       finite.
   """
-  names = INPUTS[image.direction]
+  names = inputs_of(image)
   # A weight that an expert's rank applies has its gradient there.
   unread = {'returned'} if image.policy.placement in tensors.EARLY else set()
   read = [n for n in names if n not in unread]

@@ -34,6 +34,7 @@ class Makes {
   }
 
   bool operator()(int buffer) const {
+    if (image_.span == kSublayer) return true;
     return tensors_.buffers[buffer] != nullptr || IsNeeded(buffer);
   }
 
@@ -162,12 +163,13 @@ void FillCopies(const Layer& layer) {
       });
 }
 
-// A put that is lost leaves rows that belong nowhere.
+// A put that is lost leaves rows that belong nowhere; in a sub-layer rows go
+// home before any has come.
 void StartHeaders(const Layer& layer) {
   const ImageHeader& image = *layer.image;
   const bool forward = image.direction == kForward;
   const int64_t rows = int64_t{image.num_ranks} * image.num_rows;
-  if (layer.Has(forward ? kExpertIn : kDExpertOut)) {
+  if (image.span == kLayer && layer.Has(forward ? kExpertIn : kDExpertOut)) {
     std::fill_n(layer.header_slot, rows, -1);
   } else {
     FillHeaders(layer);

@@ -123,6 +123,10 @@ def _with_poisoned_padding(image: image_lib.Image, read, plan):
 # Gradients of the layer's inputs.
 FINAL_GRADS = frozenset(['dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down'])
 
+_SUBLAYER_FINALS = frozenset(
+  ['gate_up', 'd_activation', 'd_w_norm', 'd_w_gate_up', 'd_w_down']
+)
+
 
 def require_options(threads: int | None, deadline_s: float) -> None:
   """Refuses what no launch takes.
@@ -197,6 +201,8 @@ class Launch:
   @property
   def finals(self) -> tuple[str, ...]:
     """What the layer is for: y, or the gradients of its inputs."""
+    if self.image.config.sublayer:
+      return tuple(n for n in self.names if n in _SUBLAYER_FINALS)
     return tuple(n for n in self.names if n == 'y' or n in FINAL_GRADS)
 
   @property

@@ -28,6 +28,8 @@ void HostKernels::ScaleRows(const ScaleRowsTile& tile) {
   RunScaleRowsTile(tile, isa_);
 }
 
+void HostKernels::Norm(const NormTile& tile) { RunNormTile(tile, isa_); }
+
 void* HostKernels::Scratch(GemmScratch::Slot slot, int64_t elements,
                            int64_t element_bytes) {
   float* const tile = scratch_->Reserve(slot, elements);
@@ -209,6 +211,7 @@ void PutOnce(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
 // Those that puts home and relays go by, and their signals, which count rows
 // that this launch does not make, too.
 void ReadHeaders(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
+  if (layer.image->span == kSublayer) return;
   if (FormOf(task) == Form::kHomePut) {
     ForEachReturned(task, layer, [&](int32_t row, int32_t, int32_t) {
       kernels->ReadHeader(layer.header_slot + layer.RowAt(task.rank, row));
@@ -452,6 +455,32 @@ CombineTile MakeCombineTile(const TaskDesc& task, const Layer& layer) {
   tile.top_k = layer.image->top_k;
   tile.cols = task.col_end - task.col_begin;
   tile.dtype = StoredAs(layer);
+  return tile;
+}
+
+// Of the norm's own buffers: a sub-layer makes all of them.
+NormTile MakeNormTile(const TaskDesc& task, const Layer& layer) {
+  const bool sums = KindOf(task).work == Work::kGainGrad;
+  const bool grad = sums || KindOf(task).work == Work::kNormGrad;
+  const Array& y = layer.buffers[kY];
+  const int32_t row = sums ? 0 : task.row_begin;
+  NormTile tile{};
+  tile.work = KindOf(task).work;
+  tile.y = y.At(task.rank, row, 0);
+  if (grad) {
+    tile.dx = layer.buffers[kDx].At(task.rank, row, sums ? task.col_begin : 0);
+  }
+  if (!sums) tile.gain = layer.buffers[kWNorm].At(task.rank, 0, 0);
+  tile.out = Written(task, layer)
+                 .At(task.rank, task.row_begin, sums ? task.col_begin : 0);
+  tile.ld = y.cols;
+  tile.rows = sums ? layer.image->num_tokens : task.row_end - task.row_begin;
+  tile.cols = static_cast<int32_t>(y.cols);
+  tile.first_col = task.col_begin;
+  tile.out_cols = task.col_end - task.col_begin;
+  tile.dtype = StoredAs(layer);
+  tile.epsilon = kEpsilons[layer.image->epsilon];
+  tile.plain = layer.image->activation == kAbsolute;
   return tile;
 }
 
@@ -733,6 +762,10 @@ void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
       return PutOnce(task, layer, kernels);
     case Work::kRelayRows:
       return RelayRows(task, layer, kernels);
+    case Work::kNorm:
+    case Work::kNormGrad:
+    case Work::kGainGrad:
+      return kernels->Norm(MakeNormTile(task, layer));
   }
 }
 

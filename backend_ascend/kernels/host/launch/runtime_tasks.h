@@ -140,6 +140,7 @@ class Kernels {
   virtual void Combine(const CombineTile& tile) = 0;
   virtual void RowDots(const RowDotTile& tile) = 0;
   virtual void ScaleRows(const ScaleRowsTile& tile) = 0;
+  virtual void Norm(const NormTile& tile) = 0;
   virtual void Copy(const void* from, size_t bytes, void* to) {
     std::memcpy(to, from, bytes);
   }
@@ -168,6 +169,7 @@ class HostKernels final : public Kernels {
   void Combine(const CombineTile& tile) override;
   void RowDots(const RowDotTile& tile) override;
   void ScaleRows(const ScaleRowsTile& tile) override;
+  void Norm(const NormTile& tile) override;
   void* Scratch(GemmScratch::Slot slot, int64_t elements,
                 int64_t element_bytes) override;
 

@@ -95,6 +95,11 @@ class PinnedKernels final : public Kernels {
   void ScaleRows(const ScaleRowsTile& t) override {
     (calls_++ % kEvery == 0 ? plain_ : fast_).ScaleRows(t);
   }
+  // Sums over tokens have no rows.
+  void Norm(const NormTile& t) override {
+    if (t.work != Work::kGainGrad) return Pin(t, t.rows, &Kernels::Norm);
+    (calls_++ % kEvery == 0 ? plain_ : fast_).Norm(t);
+  }
   void* Scratch(GemmScratch::Slot slot, int64_t elements,
                 int64_t element_bytes) override {
     return plain_.Scratch(slot, elements, element_bytes);
@@ -170,7 +175,9 @@ Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
     replay = std::make_unique<Replay>(layer, options.modes);
   }
   HostKernels fast(options.isa, &scratch), plain(Isa::kPortable, &scratch);
-  for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {
+  for (int turn = 0; turn < kNumTaskKinds; ++turn) {
+    const auto kind =
+        static_cast<uint16_t>((FirstKind(*view.header) + turn) % kNumTaskKinds);
     PinnedKernels kernels(kind, &fast, &plain);
     for (uint64_t t = 0; t < view.header->tasks.count; ++t) {
       const TaskDesc& task = view.tasks[t];

@@ -131,6 +131,8 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
     int64_t got, low, high;
   } fields[] = {
       {"direction", h.direction, 0, kBackward},
+      {"span", h.span, 0, kSublayer},
+      {"epsilon", h.epsilon, 0, h.span == kSublayer ? kNumEpsilons - 1 : 0},
       {"num_ranks", h.num_ranks, 1, kMaxRanks},
       {"num_tokens", h.num_tokens, 1, kMaxInt32},
       {"num_experts", h.num_experts, 1, kMaxInt32},
@@ -140,7 +142,8 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
       {"num_rows", h.num_rows, 1, kMaxInt32},
       {"expert_capacity", h.expert_capacity, 1, kMaxInt32},
       {"dtype", h.dtype, 0, kNumDTypes - 1},
-      {"placement", h.placement, 0, kInEpilogue},
+      {"placement", h.placement, 0,
+       h.span == kSublayer ? kAtCombine : kInEpilogue},
       {"activation", h.activation, 0, kAbsolute},
       {"accumulation_order", h.accumulation_order, 0,
        h.dtype == kBFloat16 ? kEvenOdd32 : kAscending},
@@ -152,7 +155,7 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
       {"num_aic", h.num_aic, 1, 0xFFFF},
       {"num_aiv", h.num_aiv, 1, 0xFFFF},
       {"chain_rows", h.chain_rows, 1, h.expert_capacity},
-      {"relay", h.relay, 0, 1},
+      {"relay", h.relay, 0, h.span == kSublayer ? 0 : 1},
       // Rows of `returned` are addressed by int32.
       {"num_tokens * top_k", int64_t{h.num_tokens} * h.top_k, 1, kMaxInt32},
   };
@@ -283,7 +286,7 @@ bool CheckTile(const ImageHeader& h, const TaskDesc& t, const Row& row) {
 
 bool CheckKind(const ImageHeader& h, uint16_t kind, const Row& row) {
   if (kind < kNumTaskKinds && DirectionOf(kind) == Direction{h.direction} &&
-      HasKind(kind, h.relay != 0)) {
+      HasKind(kind, VariantOf(h))) {
     return true;
   }
   return row.check->Refuse(

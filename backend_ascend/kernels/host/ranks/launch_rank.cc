@@ -135,6 +135,12 @@ Status RankLaunch::Prepare(const ImageView& view, const RankTensors& tensors,
                            Isa isa) {
   const ImageHeader& image = *view.header;
   Status status = CheckWaits(view, tensors.rank);
+  if (image.span == kSublayer) {
+    status.code = 1;
+    std::snprintf(status.message, sizeof(status.message),
+                  "image: expected a layer for ranks in processes of their "
+                  "own, got a sub-layer");
+  }
   if (status.code != 0) return status;
   status = CheckPlan(image, tensors.rank, 1, tensors.topk_ids, *tensors.plan);
   if (status.code != 0) return status;

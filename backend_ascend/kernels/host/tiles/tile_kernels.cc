@@ -219,6 +219,99 @@ HPMOE_INLINE void SwigluGradBody(const SwigluGradTile& t) {
 }
 
 template <typename T>
+HPMOE_INLINE float NormScale(const NormTile& t, int32_t row) {
+  if (t.plain) return 1.0f;
+  const T* const y = static_cast<const T*>(t.y) + row * t.ld;
+  float lanes[kDotLanes] = {};
+  AddDot(y, y, t.cols, lanes);
+  return 1.0f /
+         std::sqrt(SumLanes(lanes) / static_cast<float>(t.cols) + t.epsilon);
+}
+
+template <typename T>
+HPMOE_INLINE void NormRow(const T* __restrict y, const T* __restrict gain,
+                          float scale, int32_t cols, T* __restrict out) {
+  for (int32_t j = 0; j < cols; ++j) {
+    StoreFloat(LoadFloat(y + j) * scale * LoadFloat(gain + j), out + j);
+  }
+}
+
+// dot(y, dx * gain).
+template <typename T>
+HPMOE_INLINE float GainedDot(const T* dx, const T* y, const T* gain,
+                             int32_t cols) {
+  float lanes[kDotLanes] = {};
+  float gained[kGradCols];
+  for (int32_t j = 0; j < cols; j += kGradCols) {
+    const int32_t count = std::min(kGradCols, cols - j);
+    for (int32_t i = 0; i < count; ++i) {
+      gained[i] = LoadFloat(dx + j + i) * LoadFloat(gain + j + i);
+    }
+    AddDot(y + j, gained, count, lanes);
+  }
+  return SumLanes(lanes);
+}
+
+template <typename T>
+HPMOE_INLINE void NormGradRow(const T* __restrict dx, const T* __restrict y,
+                              const T* __restrict gain, float scale,
+                              float along, int32_t cols, T* __restrict out) {
+  for (int32_t j = 0; j < cols; ++j) {
+    const float gained = LoadFloat(dx + j) * LoadFloat(gain + j);
+    StoreFloat((gained - LoadFloat(y + j) * along) * scale, out + j);
+  }
+}
+
+template <typename T>
+HPMOE_INLINE void NormRows(const NormTile& t) {
+  const T* const gain = static_cast<const T*>(t.gain);
+  for (int32_t i = 0; i < t.rows; ++i) {
+    const T* const y = static_cast<const T*>(t.y) + i * t.ld;
+    T* const out = static_cast<T*>(t.out) + i * t.ld;
+    const float scale = NormScale<T>(t, i);
+    if (t.work == Work::kNorm) {
+      NormRow(y, gain, scale, t.cols, out);
+      continue;
+    }
+    const T* const dx = static_cast<const T*>(t.dx) + i * t.ld;
+    const float along = t.plain
+                            ? 0.0f
+                            : GainedDot(dx, y, gain, t.cols) * (scale * scale) /
+                                  static_cast<float>(t.cols);
+    NormGradRow(dx, y, gain, scale, along, t.cols, out);
+  }
+}
+
+template <typename T>
+HPMOE_INLINE void AddGains(const T* __restrict dx, const T* __restrict y,
+                           float scale, int32_t cols, float* __restrict sums) {
+  for (int32_t j = 0; j < cols; ++j) {
+    sums[j] += LoadFloat(dx + j) * (LoadFloat(y + j) * scale);
+  }
+}
+
+template <typename T>
+HPMOE_INLINE void GainRows(const NormTile& t) {
+  std::vector<float> sums(t.out_cols, 0.0f);
+  for (int32_t i = 0; i < t.rows; ++i) {
+    AddGains(static_cast<const T*>(t.dx) + i * t.ld,
+             static_cast<const T*>(t.y) + i * t.ld + t.first_col,
+             NormScale<T>(t, i), t.out_cols, sums.data());
+  }
+  for (int32_t j = 0; j < t.out_cols; ++j) {
+    StoreFloat(sums[j], static_cast<float*>(t.out) + j);
+  }
+}
+
+HPMOE_INLINE void NormBody(const NormTile& t) {
+  if (t.work == Work::kGainGrad) {
+    HPMOE_STORED(t.dtype, GainRows<T>(t));
+  } else {
+    HPMOE_STORED(t.dtype, NormRows<T>(t));
+  }
+}
+
+template <typename T>
 HPMOE_INLINE void ScaleRow(const T* __restrict x, float weight, int32_t cols,
                            T* __restrict out) {
   for (int32_t j = 0; j < cols; ++j) {
@@ -286,6 +379,7 @@ struct Kernels {
   void (*swiglu_grad)(const SwigluGradTile&);
   void (*scale_rows)(const ScaleRowsTile&);
   void (*row_dot)(const RowDotTile&);
+  void (*norm)(const NormTile&);
 };
 
 // What an instruction set makes of the bodies: functions of attribute `target`.
@@ -298,9 +392,10 @@ struct Kernels {
   target void SwigluGrad##name(const SwigluGradTile& t) { SwigluGradBody(t); } \
   target void ScaleRows##name(const ScaleRowsTile& t) { ScaleRowsBody(t); }    \
   target void RowDot##name(const RowDotTile& t) { RowDotBody(t); }             \
+  target void Norm##name(const NormTile& t) { NormBody(t); }                   \
   constexpr Kernels k##name = {                                                \
-      Exp##name,        Swiglu##name,    Combine##name,                        \
-      SwigluGrad##name, ScaleRows##name, RowDot##name}
+      Exp##name,       Swiglu##name, Combine##name, SwigluGrad##name,          \
+      ScaleRows##name, RowDot##name, Norm##name}
 
 // On aarch64 fma and NEON are the baseline: the portable copy is the NEON one.
 HPMOE_KERNELS(Portable, );
@@ -354,6 +449,8 @@ void RunScaleRowsTile(const ScaleRowsTile& tile, Isa isa) {
 void RunRowDotTile(const RowDotTile& tile, Isa isa) {
   KernelsOf(isa).row_dot(tile);
 }
+
+void RunNormTile(const NormTile& tile, Isa isa) { KernelsOf(isa).norm(tile); }
 
 void RunExp(const float* x, float* y, int64_t count, Isa isa) {
   KernelsOf(isa).exp(x, y, count);

@@ -85,6 +85,32 @@ struct RowDotTile {
 };
 void RunRowDotTile(const RowDotTile& tile, Isa isa);
 
+// The norm of rows of y, or a gradient of it.  Of each row, with the dot of
+// RowDotTile,
+//
+//   s = 1 / sqrt(dot(y, y) / cols + epsilon)
+//   kNorm:      out = (y * s) * gain
+//   kNormGrad:  h = dx * gain;  c = dot(y, h) * (s * s) / cols
+//               out = (h - y * c) * s
+//   kGainGrad:  out[j] = +0 + dx * (y * s), rows ascending, in float32
+//
+// each operation rounded, no fma beside the dots.  `plain`: s is 1 and c is 0,
+// so that integers stay exact.  A row whose squares overflow has s = 0.
+struct NormTile {
+  Work work;
+  const void* dx;    // not of kNorm; of kGainGrad from the first column written
+  const void* y;     // [rows, cols]
+  const void* gain;  // [cols]; not of kGainGrad
+  void* out;         // [rows, cols]; of kGainGrad [out_cols] float32
+  int64_t ld;        // elements, of dx, y and out
+  int32_t rows, cols;
+  int32_t first_col, out_cols;  // of kGainGrad
+  DType dtype;
+  float epsilon;
+  bool plain;
+};
+void RunNormTile(const NormTile& tile, Isa isa);
+
 // y[tokens, cols]: sum over slots in slot order of w_k * row_k, each product
 // rounded and then added (no fma); of row_k where `weights` is null.
 struct CombineTile {

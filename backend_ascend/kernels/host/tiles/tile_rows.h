@@ -65,6 +65,15 @@ inline CombineTile RowsOf(CombineTile t, int32_t row, int32_t count) {
   return t;
 }
 
+// Of a norm or its gradient.
+inline NormTile RowsOf(NormTile t, int32_t row, int32_t count) {
+  t.dx = t.dx == nullptr ? nullptr : Advance(t.dx, row * t.ld, t.dtype);
+  t.y = Advance(t.y, row * t.ld, t.dtype);
+  t.out = Advance(t.out, row * t.ld, t.dtype);
+  t.rows = count;
+  return t;
+}
+
 inline RowDotTile RowsOf(RowDotTile t, int32_t row, int32_t count) {
   t.a = Advance(t.a, row * t.ld_a, t.dtype);
   t.b = Advance(t.b, row * t.ld_b, t.dtype);

@@ -116,6 +116,10 @@ TwinReport LaunchPy(const ConstArray& bytes, const ConstArrays& inputs,
 
 std::optional<std::string> RefusalPy(const ConstArray& bytes) {
   const LoadedImage image = Load(bytes);
+  if (image.header().span == kSublayer) {
+    return "sublayer: expected False, got True, whose norm the NPU's source "
+           "has no tiles for";
+  }
   const Status status = CheckTarget(image.view());
   if (status.code == 0) return std::nullopt;
   return std::string(status.message);

@@ -1,0 +1,129 @@
+"""A sub-layer is a dense sum over ranks, an RMS norm and one product."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hpmoe.reference import layer
+from hpmoe.reference import layer_grad
+from hpmoe.reference import norm
+from hpmoe.reference import test_util
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+POLICY = precision.PrecisionPolicy(epsilon=1e-5)
+# Ranks, tokens of one.
+SIZES = {'one rank': (1, 3), 'one token': (2, 1), 'three ranks': (3, 5)}
+
+
+def _config(ranks, tokens):
+  return config_lib.MoEConfig(
+    num_ranks=ranks,
+    num_tokens=tokens,
+    num_experts=ranks,
+    top_k=ranks,
+    d_model=8,
+    d_ff=6,
+    sublayer=True,
+  )
+
+
+def _inputs(config):
+  rng = test_util.generator(f'{config}')
+  inputs = {}
+  for name in tensors.inputs(config):
+    dims = tensors.SPECS[name].dims(**config.dims())
+    inputs[name] = rng.normal(size=dims).astype(np.float32)
+  ids = np.arange(config.num_experts, dtype=np.int32)
+  inputs['topk_ids'] = np.broadcast_to(ids, inputs['topk_ids'].shape).copy()
+  inputs['topk_weights'][:] = 1
+  dims = tensors.SPECS['gate_up'].dims(**config.dims())
+  return inputs, rng.normal(size=dims).astype(np.float32)
+
+
+def _dense(activation, w_down, w_norm, w_gate_up):
+  """Returns `[E, R T, 2F]`; w_norm has a copy for each token `[R T, D]`."""
+  y = jnp.einsum('enf,efd->nd', activation, w_down)
+  x = y / jnp.sqrt(jnp.mean(y * y, -1, keepdims=True) + POLICY.epsilon)
+  return jnp.einsum('nd,edg->eng', x * w_norm, w_gate_up)
+
+
+@pytest.mark.parametrize('sizes', SIZES)
+def test_is_dense_and_so_are_its_gradients(sizes):
+  # given
+  config = _config(*SIZES[sizes])
+  inputs, d_gate_up = _inputs(config)
+
+  # when
+  made = layer.sublayer(config, POLICY, inputs)
+  grads = layer_grad.backward(config, POLICY, inputs | made, d_gate_up)
+
+  # then
+  with test_util.x64():
+    gain = np.repeat(inputs['w_norm'], config.num_tokens, axis=0)
+    given = [
+      np.asarray(a, np.float64)
+      for a in (
+        inputs['activation'],
+        inputs['w_down'][:, 0],
+        gain,
+        inputs['w_gate_up'][:, 0],
+      )
+    ]
+    right, back = jax.vjp(_dense, *given)
+    d_act, d_down, d_gain, d_in = back(jnp.asarray(d_gate_up, jnp.float64))
+    d_gain = d_gain.reshape(config.num_ranks, config.num_tokens, -1).sum(1)
+  for got, expected in (
+    (made['gate_up'], right),
+    (grads['d_activation'], d_act),
+    (grads['d_w_down'][:, 0], d_down),
+    (grads['d_w_norm'], d_gain),
+    (grads['d_w_gate_up'][:, 0], d_in),
+  ):
+    chex.assert_trees_all_close(
+      np.asarray(got, np.float64), np.asarray(expected), rtol=3e-4, atol=3e-5
+    )
+
+
+@pytest.mark.parametrize(
+  'row, made',
+  [(np.zeros(4), np.zeros(4)), (np.full(4, 1e30), np.zeros(4))],
+  ids=['zeros', 'squares that overflow'],
+)
+def test_what_cannot_be_normed_is_zero(row, made):
+  y = row.astype(np.float32)[None, None]
+  gain = np.ones((1, 4), np.float32)
+  np.testing.assert_array_equal(norm.norm(POLICY, y, gain)[0, 0], made)
+  ones = np.ones_like(y)
+  assert np.isfinite(norm.norm_grad(POLICY, ones, y, gain)).all()
+
+
+@pytest.mark.parametrize('placement', ['before_down', 'epilogue', 'returned'])
+def test_weights_elsewhere_are_refused(placement):
+  config = _config(2, 1)
+  policy = precision.PrecisionPolicy(placement=placement)
+  with pytest.raises(ValueError, match='placement: expected combine'):
+    layer.sublayer(config, policy, _inputs(config)[0])
+
+
+@pytest.mark.parametrize('fields', [dict(bias=True), dict(d_shared=2)])
+def test_a_sublayer_has_no_other_parts(fields):
+  with pytest.raises(ValueError, match='sublayer: expected one without'):
+    config_lib.MoEConfig(
+      num_ranks=1,
+      num_tokens=1,
+      num_experts=1,
+      top_k=1,
+      d_model=1,
+      d_ff=1,
+      sublayer=True,
+      **fields,
+    )
+
+
+def test_an_epsilon_that_no_image_names_is_refused():
+  with pytest.raises(ValueError, match='epsilon: expected one of'):
+    precision.PrecisionPolicy(epsilon=1e-4)
