@@ -592,7 +592,8 @@ void RunMode(const char* mode, const std::function<void(LaunchSpec*)>& set) {
 }
 
 // The order in which instructions run, as their numbers of issue.
-std::string Trace(Mode mode, uint64_t seed) {
+std::string Trace(Mode mode, uint64_t seed,
+                  const std::function<void(World*)>& kernel) {
   World world;
   LaunchSpec spec = world.Spec();
   spec.mode = mode;
@@ -605,9 +606,25 @@ std::string Trace(Mode mode, uint64_t seed) {
       run();
     };
   };
-  spec.entry = [&](int32_t) { Pair(&world, kAll); };
+  spec.entry = [&](int32_t) { kernel(&world); };
   Launch(spec);
   return trace;
+}
+
+void RightPair(World* world) { Pair(world, kAll); }
+
+// Two sums into a word, a barrier, and a third, by AIV 0.
+void ThreeSums(World* world) {
+  InitSocState();
+  if (ThisCoreType() == CoreType::kAiv && GetBlockIdx() == 0) {
+    LocalTensor<int32_t>(TPosition::VECOUT, 4096, 8).SetValue(0, 1);
+    Order<HardEvent::S_MTE3>();
+    for (int i = 0; i < 3; ++i) {
+      if (i == 2) PipeBarrier<PIPE_MTE3>();
+      AddOut(world->shared, 4096);
+    }
+  }
+  End();
 }
 
 void PrintRefused() {
@@ -718,11 +735,17 @@ int main() {
            [](LaunchSpec* spec) { spec->no_aic_scalar_flags = true; });
   RunTogether("merging", kTogether[0],
               [](LaunchSpec* spec) { spec->cross_flags_merge = true; });
-  std::printf("in order:%s\n", Trace(Mode::kInOrder, 0).c_str());
-  std::printf("late:%s\n", Trace(Mode::kLate, 0).c_str());
+  for (const auto& [name, kernel] :
+       {std::pair("", RightPair), std::pair("sums ", ThreeSums)}) {
+    std::printf("%sin order:%s\n", name,
+                Trace(Mode::kInOrder, 0, kernel).c_str());
+    std::printf("%slate:%s\n", name, Trace(Mode::kLate, 0, kernel).c_str());
+  }
   for (uint64_t seed = 0; seed < 8; ++seed) {
-    std::printf("seed:%s\n", Trace(Mode::kSeeded, seed).c_str());
-    std::printf("again:%s\n", Trace(Mode::kSeeded, seed).c_str());
+    for (const char* const name : {"seed", "again"}) {
+      std::printf("%s:%s\n", name,
+                  Trace(Mode::kSeeded, seed, RightPair).c_str());
+    }
   }
   PrintRefused();
   PrintCounts();

@@ -219,6 +219,12 @@ class TestModes:
     assert sorted(late.split(), key=int) == in_order.split()
     assert late != in_order
 
+  def test_sums_of_a_pipe_into_one_word_are_in_either_order_but_for_a_barrier(
+    self, lines
+  ):
+    assert 'sums in order: 0 1 2' in lines
+    assert 'sums late: 1 0 2' in lines
+
 
 def test_counts_are_those_of_each_core_and_task(lines):
   assert [line for line in lines if ' tag ' in line] == [

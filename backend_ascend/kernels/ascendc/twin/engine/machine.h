@@ -241,6 +241,7 @@ class Machine {
   void Body(Core* core);
   bool CanResume(const Core& core) const;
   bool HeadRuns(const Core& core, int pipe) const;
+  bool SumOvertakes(const std::deque<Queued>& queue);
   void RunHead(Core* core, int pipe);
   void RunHeads(Core* core);
   void RunSome(Core* core);

@@ -56,9 +56,23 @@ bool Machine::HeadRuns(const Core& core, int pipe) const {
   return !IsHeld(core, head.work.pipe);
 }
 
+// Of two sums of one pipe into the same bytes, with no barrier between, either
+// may come first: floats show it.
+bool Machine::SumOvertakes(const std::deque<Queued>& queue) {
+  if (spec_.mode == Mode::kInOrder || queue.size() < 2) return false;
+  const auto adds = [](const Queued& queued) {
+    return queued.kind == Queued::kWork && queued.work.atomic;
+  };
+  return adds(queue[0]) && adds(queue[1]) &&
+         queue[0].work.writes[0].begin == queue[1].work.writes[0].begin &&
+         (spec_.mode == Mode::kLate || (random_() & 1) != 0);
+}
+
 void Machine::RunHead(Core* core, int pipe) {
-  Queued head = std::move(core->pipes[pipe].queue.front());
-  core->pipes[pipe].queue.pop_front();
+  std::deque<Queued>& queue = core->pipes[pipe].queue;
+  const auto next = queue.begin() + (SumOvertakes(queue) ? 1 : 0);
+  Queued head = std::move(*next);
+  queue.erase(next);
   Core* const was = std::exchange(current_, core);
   Execute(core, &head);
   current_ = was;
