@@ -90,6 +90,7 @@ class Can:
     rounds: whether it has other rounding points, placements and orders of
       sums than our launch, see `policies`.
     relays: whether it returns relayed rows where its options relay.
+    sublayers: whether it runs what is no whole layer, see `MoEConfig`.
     declares: whether it may say which activations it knows.
     parts: whether it may have biases, shared experts, slots that no expert
       serves, and other activations than swiglu.
@@ -106,6 +107,7 @@ class Can:
   modes: tuple[str, ...] = ()
   rounds: bool = False
   relays: bool = False
+  sublayers: bool = False
   repeats: bool = False
   saves: bool = False
   declares: bool = False
@@ -227,6 +229,11 @@ class Candidate(abc.ABC):
           f'{flag}: expected none with {beside}, which multiplies the dtype '
           f'alone, got {form}'
         )
+    if case.sublayer and not (can.sublayers or can.parts):
+      raise ValueError(
+        f'preset: expected a layer with {beside}, got {case.preset}, which '
+        'has a norm'
+      )
     if case.policy and not can.rounds:
       raise ValueError(
         f'policy: expected none with {beside}, which rounds what it stores and '

@@ -56,7 +56,7 @@ class Megakernel(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    modes=checking_lib.NAMES, relays=True
+    modes=checking_lib.NAMES, relays=True, sublayers=True
   )
   options: flow_lib.Options = flow_lib.Options()
   threads: int | None = None

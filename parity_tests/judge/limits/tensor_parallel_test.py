@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import request as request_lib
@@ -168,3 +169,8 @@ class TestJudgesALayer:
     failed = _failed('both', **fields)
     for lane in ('exact', 'bounded'):
       assert (lane, 'gate_up') in failed
+
+
+def test_who_has_no_norm_refuses_a_sublayer():
+  with pytest.raises(ValueError, match='preset: expected a layer.*tp_norm'):
+    twin_candidate.Twin().ready(_case(preset='tp_norm'))
