@@ -70,9 +70,9 @@ bool Machine::SumOvertakes(const std::deque<Queued>& queue) {
 
 void Machine::RunHead(Core* core, int pipe) {
   std::deque<Queued>& queue = core->pipes[pipe].queue;
-  const auto next = queue.begin() + (SumOvertakes(queue) ? 1 : 0);
-  Queued head = std::move(*next);
-  queue.erase(next);
+  if (SumOvertakes(queue)) std::swap(queue[0], queue[1]);
+  Queued head = std::move(queue.front());
+  queue.pop_front();
   Core* const was = std::exchange(current_, core);
   Execute(core, &head);
   current_ = was;
