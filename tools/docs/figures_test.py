@@ -2,6 +2,9 @@
 
 import collections
 import re
+import subprocess
+
+import pytest
 
 from hpmoe.tools.docs import figures
 
@@ -44,6 +47,30 @@ def unsourced(held: dict) -> list[str]:
     f'{row[0]}: expected {wide} cells, got {len(row)}'
     for row in held['rows']
     if len(row) != wide
+  ]
+
+
+def history() -> str:
+  """Returns the hashes of all commits, one a line; skips without them."""
+  git = ['git', '-C', str(figures.ROOT)]
+  try:
+    shallow = subprocess.check_output(
+      [*git, 'rev-parse', '--is-shallow-repository'],
+      text=True,
+      stderr=subprocess.DEVNULL,
+    )
+  except (OSError, subprocess.CalledProcessError):
+    pytest.skip('the tree is not a clone')
+  if shallow.strip() == 'true':
+    pytest.skip('the clone has no history')
+  return subprocess.check_output([*git, 'rev-list', 'HEAD'], text=True)
+
+
+def not_in(known: str, runs: list[dict[str, str]]) -> list[str]:
+  """Returns the hashes that runs name and a history does not have."""
+  named = (re.findall(r'\b[0-9a-f]{7}\b', run['commit']) for run in runs)
+  return [
+    name for names in named for name in names if f'\n{name}' not in f'\n{known}'
   ]
 
 
@@ -114,6 +141,15 @@ class TestFigures:
   def test_say_how_they_were_measured(self):
     lacking = {name: unsourced(figures.load(name)) for name in NAMES}
     assert not {name: lines for name, lines in lacking.items() if lines}
+
+  def test_are_of_commits_of_this_history(self):
+    known = history()
+    lost = {name: not_in(known, figures.load(name)['runs']) for name in NAMES}
+    assert not {name: hashes for name, hashes in lost.items() if hashes}
+
+  def test_a_commit_that_is_not_there_is_named(self):
+    runs = [dict(commit='abcdef0, 2 of them at 1234567'), dict(commit='x')]
+    assert not_in('abcdef01\n91234567\n', runs) == ['1234567']
 
   def test_what_is_missing_is_named(self):
     held = dict(runs=[figures.run('echo')], columns=['a', 'b'], rows=[['1']])
