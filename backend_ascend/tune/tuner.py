@@ -168,6 +168,7 @@ class Tuner:
   """Times schedules of one layer, each once."""
 
   def __init__(self, layer: Layer):
+    layer.config.require_layer('to tune')
     self.layer = layer
     self.traffic = {
       name: model.traffic(layer.config, layer.machine, ids)

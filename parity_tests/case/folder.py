@@ -382,6 +382,8 @@ def write(
   Raises:
     ValueError: the folder has something in it.
   """
+  for one in made.values():
+    one.config.require_layer('to write as a case')
   path = pathlib.Path(path)
   if path.exists() and (not path.is_dir() or any(path.iterdir())):
     raise ValueError(f'out: expected a folder that is empty, got {str(path)!r}')

@@ -391,7 +391,7 @@ def _guilty(
     races = [
       race
       for launch in request.candidate.launches
-      if launch.which is which
+      if launch.which.name == which.name
       for race in launch.races
     ]
     mine = [one for one in wrong if one.direction == which.name]

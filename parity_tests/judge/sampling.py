@@ -31,6 +31,7 @@ def lanes_of_sample(
 ) -> judging.Judged:
   """Lanes bitwise and bounded of a forward pass, on a sample of its tiles."""
   which = case.which
+  case.made.config.require_layer('to judge a sample of its tiles')
   asked.progress(f'{which.name}, real data: candidate')
   got = case.ask(candidate).got
   asked.progress(f'{which.name}, bitwise: order and movement')

@@ -51,6 +51,19 @@ def test_every_fault_is_caught_and_located(grain, placement):
   assert 'passes' in text and 'MISSED' not in text
 
 
+def test_every_fault_of_a_sublayer_is_caught_and_located():
+  rows = faults_table.run(REQUEST.but(preset='tp_norm'))
+
+  assert [(row.direction, row.name) for row in rows] == [
+    (direction.name.lower(), name)
+    for direction in layout.Direction
+    for name in ('none', *faults.specs(direction, sublayer=True))
+    if name != 'empty_grad_not_zeroed'  # No expert is without rows.
+  ]
+  assert [row for row in rows if not row.caught] == []
+  assert {row.isolated == row.fused for row in rows} == {True}
+
+
 @pytest.mark.slow
 def test_a_fault_that_no_lane_sees_is_missed():
   # Exact data have no silu, so what touches only silu leaves no trace in them;

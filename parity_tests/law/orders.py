@@ -314,6 +314,7 @@ def run(
   rows: list[Row] = []
   for dtype, summed in plan.sums:
     made = law.make_inputs(plan, dtype, summed)
+    made.config.require_layer('whose rows or sums come in another order')
     for direction in plan.directions:
       (which,) = passes.of(direction)
       progress(f'{order}: {direction} {dtype}')

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import dataclasses
 import functools
+import threading
 
 import numpy as np
 
@@ -29,6 +30,10 @@ class GoldenGrad(golden.Rows):
 
   _expert: dict = dataclasses.field(
     default_factory=dict, init=False, repr=False, compare=False
+  )
+  # Not `_lock`: who makes an expert's rows may wait for threads that take it.
+  _making: threading.RLock = dataclasses.field(
+    default_factory=threading.RLock, init=False, repr=False, compare=False
   )
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
@@ -113,7 +118,7 @@ class GoldenGrad(golden.Rows):
     lo, hi = int(edges[expert]), int(edges[expert + 1])
     # Chunks that share an expert come one after another: keep its gradient.
     key = (grad, rank, expert)
-    with self._lock:
+    with self._making:
       if key not in self._expert:
         self._expert.clear()
         rows = self._saved(saved, rank, lo, hi)

@@ -305,8 +305,8 @@ _IN_SUBLAYER = {
     (Kind.RETURN, Kind.RETURN_GRAD),
   ),
   'early_signal': (
+    (Kind.COMBINE, Kind.COMBINE_GRAD),
     (Kind.NORM, Kind.NORM_GRAD),
-    (Kind.DISPATCH, Kind.DISPATCH_GRAD),
   ),
 }
 

@@ -2,6 +2,7 @@
 
 from concurrent import futures
 import contextlib
+import dataclasses
 import functools
 import os
 import subprocess
@@ -23,6 +24,7 @@ from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract import tensors
 
@@ -600,3 +602,22 @@ class TestArena:
       loaded.run(inputs | dict(topk_ids=refused))
     assert loaded.arena_bytes == kept > 0
     assert loaded.run(inputs).outputs['y'].tobytes() == want
+
+
+def test_a_result_of_a_sublayer_has_zeros_past_its_last_row(monkeypatch):
+  # Given memory that held something else, when a launch only computes, then
+  # its packed result has what tasks wrote and zeros: nobody cuts it.
+  rows = 2 * 37
+  config = presets.config(presets.get('tp_norm'), ranks=2)
+  config = dataclasses.replace(config, capacity=rows + 6)
+  image = testing.compile_layer(config, policy())
+  dims, generator = config.dims(), testing.rng('sublayer')
+  inputs = {
+    name: generator.normal(size=tensors.SPECS[name].dims(**dims))
+    for name in tensors.inputs(config)
+  }
+  inputs = {name: a.astype(np.float32) for name, a in inputs.items()}
+  inputs['topk_ids'] = np.broadcast_to(np.arange(2, dtype=np.int32), (2, 37, 2))
+  monkeypatch.setattr(np, 'empty', lambda *a, **k: np.full(*a[:1], 7, *a[1:]))
+  gate_up = runtime.Launch(image).run(inputs).outputs['gate_up']
+  assert gate_up[:, :rows].all() and not gate_up[:, rows:].any()

@@ -239,8 +239,9 @@ class Launch:
 
     Returns:
       The tensors asked for, by name, and what the modes saw.  Rows past a
-      rank's last valid row are zero with modes, but what was there before in
-      arrays of `out` and in those of a launch that only computes.
+      rank's last valid row are zero with modes and of a sub-layer, whose result
+      has such rows; what was there before in arrays of `out` and in those of a
+      layer's launch that only computes.
 
     Raises:
       ValueError: an input, output or mode does not fit the image, outputs
@@ -294,7 +295,8 @@ class Launch:
       raise ValueError(
         f'out: expected some of {asked}, got {sorted(set(out) - set(asked))}'
       )
-    new = np.empty if modes is None else np.zeros
+    plain = modes is None and not self.image.config.sublayer
+    new = np.empty if plain else np.zeros
     made = {n: _array(self.image, n, out.get(n), new) for n in asked}
     _require_apart(read, {n: made[n] for n in out})
     return made
