@@ -18,9 +18,9 @@ HEADERS = (
 )
 
 # Below the last row of each table.
-BUFFER = '  B(kNorm, "norm", Written, Absent, T, D, None, Stored)'
+BUFFER = '  B(kScaled, "scaled", Written, Absent, T, D, None, Stored)'
 KIND = (
-  '  KIND(kNormalise, "normalise", SumSlots, kNorm, kUnweighted, '
+  '  KIND(kNormalise, "normalise", SumSlots, kScaled, kUnweighted, '
   '{kY, Rows::kTile, Cols::kTile})'
 )
 
@@ -32,21 +32,21 @@ using namespace hpmoe;
 constexpr bool Same(const char* a, const char* b) {
   return *a == *b && (*a == 0 || Same(a + 1, b + 1));
 }
-static_assert(kNormalise + 1 == kNumTaskKinds && kNorm + 1 == kNumBuffers);
+static_assert(kNormalise + 1 == kNumTaskKinds && kScaled + 1 == kNumBuffers);
 static_assert(Same(KindName(kNormalise), "normalise"));
-static_assert(Same(BufferName(kNorm), "norm"));
+static_assert(Same(BufferName(kScaled), "scaled"));
 static_assert(DirectionOf(kNormalise) == kForward);
 static_assert(kKinds[kNormalise].info().unit == kAiv);
-static_assert(BufferForm(kNorm, false) == Form::kTokenTile);
+static_assert(BufferForm(kScaled, false) == Form::kTokenTile);
 
 int main() {
   ImageHeader image = {};
   image.num_ranks = image.num_experts = image.top_k = image.chain_rows = 1;
   image.num_tokens = 6;
   image.d_model = 5;
-  const Extent extent = ExtentOf(image, kNorm, kRows);
+  const Extent extent = ExtentOf(image, kScaled, kRows);
   if (extent.groups != 1 || extent.rows != 6 || extent.cols != 5) return 1;
-  if (UseOf(image, kNorm) != Use::kWritten) return 2;
+  if (UseOf(image, kScaled) != Use::kWritten) return 2;
   TaskDesc task = {};
   task.kind = kNormalise;
   task.row_begin = 2;
@@ -55,7 +55,7 @@ int main() {
   const Touched touched(image);
   const RegionDesc write = touched.Write(task);
   const RegionDesc read = touched.Read(task, kKinds[kNormalise].reads[0]);
-  if (write.buffer != kNorm || read.buffer != kY) return 3;
+  if (write.buffer != kScaled || read.buffer != kY) return 3;
   if (write.row_begin != 2 || write.row_end != 4 || read.row_end != 4) return 4;
   PlanView plan{};
   plan.image = &image;

@@ -184,7 +184,7 @@ def test_tables_cut_short_by_their_count_are_survived(name):
     ('signals', 1, 'span', 17, r'span: expected 1\.\.1\d, got 17'),
     ('signals', 0, 'rank', 2, r'signals\[0\]\.rank: expected 0\.\.1'),
     ('tasks', 3, 'reserved', 1, r'tasks\[3\]\.reserved: expected 0'),
-    ('regions', 0, 'buffer', 21, r'\[0\]\.buffer: expected 0\.\.20, got'),
+    ('regions', 0, 'buffer', len(Buffer), r'\[0\]\.buffer: expected 0\.\.\d+'),
     ('regions', 0, 'buffer', int(Buffer.DY), 'forward layer touches, got dy'),
     ('spaces', 0, 'buffer', int(Buffer.DX), 'forward layer writes, got dx'),
     ('events', 0, 'buffer', 2, 'forward layer writes, got w_down'),
@@ -223,7 +223,12 @@ def first_of(kind: layout.Kind) -> int:
     # Forward tasks do not run in a backward image, nor what is no task.
     ('DOWN_GRAD', 'kind', 3, r'\.kind: .* backward layer, got 3'),
     ('DOWN_GRAD', 'kind', 5, r'\.kind: .* backward layer, got 5'),
-    ('DOWN_GRAD', 'kind', len(Kind), r'\.kind: .* backward layer, got 19'),
+    (
+      'DOWN_GRAD',
+      'kind',
+      len(Kind),
+      rf'\.kind: .* backward layer, got {len(Kind)}',
+    ),
     # R=2, T=2, E=2, K=1, D=2, F=1; C=4 in two links; weights before down.
     ('DISPATCH_GRAD', 'peer', 1, r'\.peer: expected 0, got 1'),
     ('DISPATCH_GRAD', 'row_end', 3, r'\.row_end: expected 0\.\.2, got 3'),

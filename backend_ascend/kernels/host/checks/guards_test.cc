@@ -21,6 +21,7 @@ struct Drill final : Kernels {
   std::function<void(const CombineTile&)> combine = [](const auto&) {};
   std::function<void(const RowDotTile&)> dots = [](const RowDotTile&) {};
   std::function<void(const ScaleRowsTile&)> scale = [](const auto&) {};
+  std::function<void(const NormTile&)> norm = [](const NormTile&) {};
   std::function<void(const char*, size_t, char*)> copy = [](const char*, size_t,
                                                             char*) {};
   std::function<void(int32_t*, float*)> header = [](int32_t*, float*) {};
@@ -31,6 +32,7 @@ struct Drill final : Kernels {
   void Combine(const CombineTile& tile) override { combine(tile); }
   void RowDots(const RowDotTile& tile) override { dots(tile); }
   void ScaleRows(const ScaleRowsTile& tile) override { scale(tile); }
+  void Norm(const NormTile& tile) override { norm(tile); }
   void Copy(const void* from, size_t bytes, void* to) override {
     copy(static_cast<const char*>(from), bytes, static_cast<char*>(to));
   }
@@ -63,7 +65,7 @@ struct Bench {
     GuardedKernels guarded(&drill, &margins);
     call(&guarded);
     std::printf("%s: %s\n", name, guarded.found().c_str());
-    drill = {};
+    drill = Drill{};
   }
 };
 
@@ -196,6 +198,32 @@ int main() {
   ScaleRowsTile scale{bench.Take(10), bench.Take(40), nullptr, 0, 8, 3, 4, f32};
   drill.scale = [](const ScaleRowsTile& t) { *At(t.out, 3 * t.ld_out) = 5; };
   bench.Print("put", [&](Kernels* k) { k->ScaleRows(scale); });
+
+  NormTile norm{};
+  norm.work = Work::kNormGrad;
+  norm.dx = bench.Take(40);
+  norm.y = bench.Take(40);
+  norm.gain = bench.Take(8);
+  norm.out = bench.Take(40);
+  norm.ld = 8;
+  norm.rows = 3;
+  norm.cols = 4;
+  norm.dtype = f32;
+  drill.norm = [](const NormTile& t) { *At(t.out, 3 * t.ld) = 5; };
+  bench.Print("norm", [&](Kernels* k) { k->Norm(norm); });
+  drill.norm = [](const NormTile& t) {
+    *At(t.out, 0) = *At(t.y, 3 * t.ld);               // a row too many
+    *At(t.out, 1) = *At(t.gain, 4);                   // a column too many
+    *At(t.out, 2) = *At(t.dx, 4);                     // a column too many
+    *At(t.out, t.ld) = *At(t.y, 3) + *At(t.gain, 3);  // its own
+  };
+  bench.Print("norm, reads beyond", [&](Kernels* k) { k->Norm(norm); });
+  const float* x = At(norm.out, 0);
+  std::printf("read: %f %f %f %f\n", x[0], x[1], x[2], x[8]);
+  norm.work = Work::kGainGrad;
+  norm.out_cols = 2;
+  drill.norm = [](const NormTile& t) { *At(t.out, t.out_cols) = 5; };
+  bench.Print("gain", [&](Kernels* k) { k->Norm(norm); });
 
   float* const to = bench.Take(8);
   drill.copy = [](const char* from, size_t bytes, char* dest) {

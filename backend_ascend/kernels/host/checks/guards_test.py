@@ -45,6 +45,10 @@ gathered combine: wrote element [3, 3] of rows, which is [4, 3]
 dots: wrote element [0, 3] of out, which is [1, 3]
 read: nan nan 2.000000
 put: wrote element [3, 0] of out, which is [3, 4]
+norm: wrote element [3, 0] of out, which is [3, 4]
+norm, reads beyond:
+read: nan nan nan 2.000000
+gain: wrote element [0, 2] of out, which is [1, 2]
 copy: wrote element [0, 8] of to, which is [1, 8]
 header: wrote element [0, 1] of weight, which is [1, 1]
 slot: 3
