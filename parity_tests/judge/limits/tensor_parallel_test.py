@@ -157,18 +157,26 @@ class TestJudgesALayer:
   @pytest.mark.parametrize('ranks', [1, 2])
   @pytest.mark.few(1)
   def test_and_a_sublayer_by_its_norm(self, monkeypatch, ranks):
-    # Rows of zeros, large rows, and tokens that no block divides are in it.
+    # Rows of zeros, small and large ones, and tokens that no block divides are
+    # in it.
     fields = dict(preset='tp_norm', ranks=ranks)
     assert not _failed('both', **fields)
     rms = dense._rms
-    # A mean of columns instead of none: what a LayerNorm does beside.
-    centred = lambda y: y - y.mean(-1, keepdims=True)
-    monkeypatch.setattr(
-      dense, '_rms', lambda policy, y, gain: rms(policy, centred(y), gain)
-    )
-    failed = _failed('both', **fields)
-    for lane in ('exact', 'bounded'):
-      assert (lane, 'gate_up') in failed
+
+    def centred(policy, y, gain):  # what a LayerNorm does beside
+      return rms(policy, y - y.mean(-1, keepdims=True), gain)
+
+    def of_another_epsilon(policy, y, gain):  # exact data have no epsilon
+      wide = dataclasses.replace(policy, epsilon=1e-5)
+      return rms(wide, y, gain)
+
+    for wrong, lanes in (
+      (centred, ('exact', 'bounded')),
+      (of_another_epsilon, ('bounded',)),
+    ):
+      monkeypatch.setattr(dense, '_rms', wrong)
+      failed = _failed('both', **fields)
+      assert {(lane, 'gate_up') for lane in lanes} <= failed
 
 
 def test_who_has_no_norm_refuses_a_sublayer():
