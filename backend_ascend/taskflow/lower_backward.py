@@ -113,6 +113,23 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
   ]
 
 
+def chain_cuts(
+  s: emit.Shape, grads: Sequence[tuple[Buffer, int, int, int]]
+) -> tuple[events.Partition, ...]:
+  """Returns how weight gradients are cut where chains of tasks sum them.
+
+  Args:
+    s: sizes.
+    grads: buffer, groups, rows and columns of each.
+  """
+  if links_of(s) == 1:
+    return ()
+  return tuple(
+    events.Partition(b, groups, height, s.weight_rows)
+    for b, groups, height, _ in grads
+  )
+
+
 def lower_backward(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
@@ -141,11 +158,7 @@ def lower_backward(
     (Buffer.D_W_GATE_UP, links, s.d, 2 * s.f),
   ]
   cuts = emit.partitions(s, ARRIVALS, [b for b, *_ in rows], homes)
-  if links_of(s) > 1:
-    cuts += tuple(
-      events.Partition(b, groups, height, s.weight_rows)
-      for b, groups, height, _ in grads
-    )
+  cuts += chain_cuts(s, grads)
   return emit.flow(
     config,
     policy,

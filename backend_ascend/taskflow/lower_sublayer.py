@@ -149,11 +149,7 @@ def lower_backward_pass(
   homes = [(Buffer.D_RETURNED, s.d)]
   tokens = [Buffer.DX, Buffer.DY]
   cuts = _cuts(s, arrivals, Buffer.D_EXPERT_IN, Buffer.D_RETURNED, tokens)
-  if links > 1:
-    cuts += tuple(
-      events.Partition(b, groups, height, s.weight_rows)
-      for b, groups, height, _ in grads
-    )
+  cuts += lower_backward.chain_cuts(s, grads)
   return emit.flow(
     config,
     policy,

@@ -23,6 +23,21 @@ def _results(made, backward=False):
   return dense.stored(made.policy, made.arrays, as_computed, backward)
 
 
+def _difference(made, name, at, result, given) -> float:
+  """Returns the slope of a result, weighed by its gradient, in one element."""
+  wide = {n: a.astype(np.float64) for n, a in made.arrays.items()}
+  wide['topk_ids'] = made.arrays['topk_ids']
+
+  def slope(step):
+    moved = wide[name].copy()
+    moved[at] += step
+    arrays = {**wide, name: moved}
+    out = _results(dataclasses.replace(made, arrays=arrays))[result]
+    return (out * wide[given]).sum() / 2e-6
+
+  return slope(1e-6) - slope(-1e-6)
+
+
 class TestTensorParallel:
   @pytest.mark.parametrize('ranks', [1, 3])
   def test_is_one_mlp_of_all_shards(self, ranks):
@@ -55,18 +70,8 @@ class TestTensorParallel:
   def test_gradients_are_those_of_differences(self, name, at):
     # Gates that differ, slots that are not in the order of experts.
     made = _case(routing='balanced', bias=True).make()
-    wide = {n: a.astype(np.float64) for n, a in made.arrays.items()}
-    wide['topk_ids'] = made.arrays['topk_ids']
-
-    def slope(step):
-      moved = wide[name].copy()
-      moved[at] += step
-      arrays = {**wide, name: moved}
-      y = _results(dataclasses.replace(made, arrays=arrays))['y']
-      return (y * wide['dy']).sum() / 2e-6
-
     grad = _results(made, backward=True)['dx' if name == 'x' else f'd_{name}']
-    expected = slope(1e-6) - slope(-1e-6)
+    expected = _difference(made, name, at, 'y', 'dy')
     assert grad[at] == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
   @pytest.mark.parametrize('exact', [False, True], ids=['normed', 'plain'])
@@ -85,18 +90,8 @@ class TestTensorParallel:
     made = _case(preset='tp_norm').make()
     if exact:
       made = made.under(activation='absolute')
-    wide = {n: a.astype(np.float64) for n, a in made.arrays.items()}
-    wide['topk_ids'] = made.arrays['topk_ids']
-
-    def slope(step):
-      moved = wide[name].copy()
-      moved[at] += step
-      arrays = {**wide, name: moved}
-      out = _results(dataclasses.replace(made, arrays=arrays))['gate_up']
-      return (out * wide['d_gate_up']).sum() / 2e-6
-
     grad = _results(made, backward=True)[f'd_{name}']
-    expected = slope(1e-6) - slope(-1e-6)
+    expected = _difference(made, name, at, 'gate_up', 'd_gate_up')
     assert grad[at] == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
   @pytest.mark.parametrize(
