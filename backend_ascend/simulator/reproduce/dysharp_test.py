@@ -127,9 +127,11 @@ def test_growth_is_judged():
   values = {
     dysharp.gpus_name(size, n): 1 + n / 64 for size in 'SM' for n in over
   }
-  assert dysharp._grows(values, dysharp.gpus_name, over)
+  assert dysharp.no_growth(dysharp.gpus_name, over, values) == ''
   values[dysharp.gpus_name('M', 64)] = 1.0
-  assert not dysharp._grows(values, dysharp.gpus_name, over)
+  assert dysharp.no_growth(dysharp.gpus_name, over, values) == (
+    'S-8: 1.06, 1.25, 2.00; M-8: 1.06, 1.25, 1.00'
+  )
 
 
 def test_the_order_of_rows_moves_no_byte(machine):

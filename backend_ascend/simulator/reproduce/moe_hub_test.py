@@ -81,11 +81,11 @@ def test_permutations_are_of_rows_in_memory(machine):
 def test_growth_and_the_most_exposed_are_judged():
   gains = {name: 1 + of.tokens / 1e5 for name, of in moe_hub.LAYERS.items()}
   values = {moe_hub.joins_name(name): gain for name, gain in gains.items()}
-  assert moe_hub.grows(values) and not moe_hub.most_of_all(values)
+  assert not moe_hub.no_growth(values) and moe_hub.more_elsewhere(values)
   values[moe_hub.joins_name('Qwen2-MoE at 4096')] = 2.0
-  assert moe_hub.most_of_all(values)
+  assert not moe_hub.more_elsewhere(values)
   values[moe_hub.joins_name('Mixtral-8x7B at 4096')] = 1.0
-  assert not moe_hub.grows(values)
+  assert 'Mixtral-8x7B at 4096 1.000' in moe_hub.no_growth(values)
 
 
 @pytest.mark.parametrize('order, told', [('source', 16), ('token', 64 * 4)])

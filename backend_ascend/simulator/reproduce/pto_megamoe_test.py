@@ -85,16 +85,16 @@ def test_a_wrong_order_of_schedules_is_told():
     for (ep, schedule), times in pto_megamoe.TABLE.items()
     for tokens, time in zip(pto_megamoe.TOKENS, times)
   }
-  assert pto_megamoe.faster_is_named(published)
+  assert pto_megamoe.wrong_order(published) == ''
   slow = pto_megamoe.name(16, EXPERT_MAJOR, 512)
-  assert not pto_megamoe.faster_is_named(published | {slow: 1340.0})
+  assert pto_megamoe.wrong_order(published | {slow: 1340.0}) == 'EP16, M=512'
   # ... and so is none, where they are taken to be equal.
-  assert not pto_megamoe.faster_is_named(
+  assert pto_megamoe.wrong_order(
     published | {slow: published[pto_megamoe.name(16, STAGE_MAJOR, 512)]}
   )
   # 3 % apart or less: either may be faster.
   near = pto_megamoe.name(8, EXPERT_MAJOR, 64)
-  assert pto_megamoe.faster_is_named(published | {near: 700.0})
+  assert pto_megamoe.wrong_order(published | {near: 700.0}) == ''
 
 
 @pytest.mark.slow

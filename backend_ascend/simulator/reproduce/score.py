@@ -127,15 +127,15 @@ def _group(name: str, rows: Sequence[Scored], limit, predicted) -> Group:
 
 
 def _judged(claim: witness_lib.Claim, values) -> tuple[str, bool, str]:
-  holds = claim.holds(values)
-  return claim.text, holds, '' if holds else claim.why(values)
+  why = claim.fails(values)
+  return claim.text, not why, why
 
 
 def _meets(claim: witness_lib.Claim, witness, values) -> bool:
   """Whether a null predictor that knows so much meets a claim."""
   known = {row.name: row.published for row in witness.rows if row.fitted}
   try:
-    return claim.holds(known | values)
+    return not claim.fails(known | values)
   except KeyError:
     return False
 

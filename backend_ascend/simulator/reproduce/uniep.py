@@ -236,83 +236,42 @@ def _roofline(machines: witness_lib.Machines) -> dict[str, float]:
   return traffic | _ablation(machines[MACHINE], saved, _at_peak)
 
 
-def relay_gains(values: witness_lib.Values) -> bool:
-  return all(values[_of_layer(_RELAY, name)] > 1 for name in LAYERS)
-
-
-def why_no_gain(values: witness_lib.Values) -> str:
+def no_relay_gain(values: witness_lib.Values) -> str:
   """Returns what relay gains at no cost where it gains nothing."""
+  gains = {name: values[_of_layer(_RELAY, name)] for name in LAYERS}
   return '; '.join(
-    f'{name}: {factor:.2f}x, and {values[_of_layer(_FREE, name)]:.2f}x if it '
+    f'{name}: {gain:.2f}x, and {values[_of_layer(_FREE, name)]:.2f}x if it '
     'cost nothing'
-    for name, factor in ((n, values[_of_layer(_RELAY, n)]) for n in LAYERS)
-    if factor <= 1
+    for name, gain in gains.items()
+    if gain <= 1
   )
 
 
-def _tuner_gains(values: witness_lib.Values) -> dict[str, tuple[float, float]]:
-  """Returns by layer what the tuner gains, and what it ought to beat."""
-  return {
-    name: (
-      values[_of_layer(_TUNED, name)],
-      max(1.0, values[_of_layer(_RELAY, name)]),
-    )
+def no_tuner_gain(values: witness_lib.Values) -> str:
+  """Returns the layers on which the tuner gains no more than relay."""
+  gains = {
+    name: [values[_of_layer(step, name)] for step in (_TUNED, _RELAY)]
     for name in LAYERS
   }
-
-
-def tuner_gains_more(values: witness_lib.Values) -> bool:
-  return all(gain > other for gain, other in _tuner_gains(values).values())
-
-
-def why_not_more(values: witness_lib.Values) -> str:
-  """Returns the layers on which the tuner gains no more than relay."""
   return '; '.join(
-    f'{name}: {gain:.2f}x, relay {other:.2f}x'
-    for name, (gain, other) in _tuner_gains(values).items()
-    if gain <= other
+    f'{name}: {tuned:.2f}x, relay {max(1.0, relay):.2f}x'
+    for name, (tuned, relay) in gains.items()
+    if tuned <= max(1.0, relay)
   )
 
 
 WITNESS = witness_lib.Witness(
-  name='uniep',
-  about='UniEP (arXiv 2604.19241) on eight Hopper GPUs: what relay saves, and '
-  'the order of its ablation',
+  **witness_lib.told('uniep'),
   machines=(MACHINE,),
   quick=False,
   rows=tuple(_rows()),
   run=_run,
   roofline=_roofline,
-  seen=('the order that the ablation starts from',),
-  goals=(witness_lib.Goal('ablation', 0.10),),
   claims=(
-    witness_lib.Claim(
-      'relay alone gains on every layer', relay_gains, why_no_gain
-    ),
+    witness_lib.Claim('relay alone gains on every layer', no_relay_gain),
     witness_lib.Claim(
       'tuner and priority gain on every layer, and more than relay',
-      tuner_gains_more,
-      why_not_more,
-    ),
-  ),
-  gaps=(
-    witness_lib.Gap(
-      'times of its twelve configurations, and factors over COMET, DeepEP and '
-      'TransformerEngine',
-      'neither the configurations nor a time of any of them is published',
-    ),
-    witness_lib.Gap(
-      'roles that SMs take from one cursor while they run',
-      'our flow is static: an SM is for products or for the rest; the tuner '
-      'chooses how many',
-    ),
-    witness_lib.Gap(
-      'error of its model against exhaustive search, 3.8 % on average',
-      'its model and space are not published; hpmoe tune reports that of ours',
-    ),
-    witness_lib.Gap(
-      'largest numeric difference 0 against 0.25 of COMET',
-      'no modelled time says anything of values; hpmoe law shows equal bits',
+      no_tuner_gain,
     ),
   ),
 )

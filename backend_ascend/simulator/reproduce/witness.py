@@ -6,6 +6,9 @@ doubles and halves; it knows nothing of the system.
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import pathlib
+import tomllib
+from typing import Any
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 
@@ -69,13 +72,12 @@ class Claim:
 
   Attributes:
     text: the statement.
-    holds: whether it does; of null predictors too, if they know its rows.
-    why: asked only if it does not: the reason, where one was found.
+    fails: returns what speaks against it, or ''; asked of null predictors too,
+      if they know its rows.
   """
 
   text: str
-  holds: Callable[[Values], bool]
-  why: Callable[[Values], str] = lambda values: ''
+  fails: Callable[[Values], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,3 +243,32 @@ class Variant:
 
   text: str
   witness: Witness
+
+
+def under(witness: Witness, text: str, machine: str, **figures) -> Variant:
+  """Returns the variant that runs with other figures of a machine."""
+
+  def changed(run):
+    def call(machines: Machines, tell: Tell) -> Values:
+      other = machines[machine].with_figures(**figures)
+      return run(dict(machines) | {machine: other}, tell)
+
+    return call
+
+  run, run_fitted = changed(witness.run), changed(witness.run_fitted)
+  return Variant(
+    text, dataclasses.replace(witness, run=run, run_fitted=run_fitted)
+  )
+
+
+def told(name: str) -> dict[str, Any]:
+  """Returns the fields that `witnesses.toml` has of a witness."""
+  path = pathlib.Path(__file__).with_name('witnesses.toml')
+  of = tomllib.loads(path.read_text())[name]
+  return dict(
+    name=name,
+    about=of['about'],
+    seen=tuple(of.get('seen', ())),
+    goals=tuple(Goal(*goal) for goal in of['goals'].items()),
+    gaps=tuple(Gap(*gap) for gap in of['gaps'].items()),
+  )
