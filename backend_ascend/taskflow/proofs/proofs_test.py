@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.backend_ascend.taskflow import lowering_testing as testing
@@ -120,32 +121,6 @@ def with_wait(flow, task, event) -> flow_lib.Flow:
   return flow
 
 
-def with_twin(flow, task) -> flow_lib.Flow:
-  """Returns the flow with a last task like `task`, next to it in its queue."""
-  twin = flow.tasks[task : task + 1].copy()
-  twin['region_begin'] = len(flow.regions)
-  reads, writes = regions_of(flow, task)
-  for signal in flow.signals[signals_of(flow, task)]:
-    assert signal['amount'] == 1
-    flow = copy(flow)
-    flow.events['threshold'][signal['event']] += 1
-    flow.waits['threshold'][flow.waits['event'] == signal['event']] += 1
-  lists = [
-    [
-      each
-      for t in tasks
-      for each in ([t, len(flow.tasks)] if t == task else [t])
-    ]
-    for tasks in queue_lists(flow)
-  ]
-  flow = dataclasses.replace(
-    flow,
-    tasks=np.concatenate([flow.tasks, twin]),
-    regions=np.concatenate([flow.regions, reads, writes]),
-  )
-  return with_queues(flow, lists)
-
-
 def named(report, rule, task_a=None, task_b=None) -> proofs.Violation:
   """Returns the one violation of a rule that names these tasks."""
   assert not report.proved
@@ -170,51 +145,29 @@ def refused_rules(report) -> set[str]:
 
 class TestSoundFlows:
   @pytest.mark.parametrize(
-    'shape, grain, placement, direction, chain_rows, order, cores',
+    'grain, direction, row_block, put, cores',
     halved_testing.covering(
-      testing.SHAPES,
       testing.GRAINS,
-      precision.LAUNCHED,
       DIRECTIONS,
-      (None, 4, 8),
-      flow_lib.WEIGHT_GRAD_ORDERS,
+      (1, 3, 64),
+      ((1, 2), (3, 1), (9, 9)),
       ((1, 1), (3, 5), (24, 48)),
     ),
   )
-  def test_are_proved(
-    self, shape, grain, placement, direction, chain_rows, order, cores
+  def test_are_proved_at_odd_tile_sizes_on_any_cores(
+    self, grain, direction, row_block, put, cores
   ):
-    flow = lower(
-      shape,
-      grain,
-      placement,
-      direction,
-      num_aic=cores[0],
-      num_aiv=cores[1],
-      chain_rows=chain_rows,
-      order=flow_lib.WEIGHT_GRAD_ORDERS[order],
-    )
+    rows = dict(row_block=row_block, chain_rows=2 * row_block, col_block=100)
+    rows |= dict(zip(('put_rows', 'token_block', 'num_aic'), (*put, cores[0])))
+    flow = lower('ragged', grain, direction=direction, num_aiv=cores[1], **rows)
     report = proofs.require(image_lib.serialize(flow))
-    assert [rule.name for rule in report.rules] == list(RULES)
-    assert report.violations == ()
     checked = {rule.name: rule.checked for rule in report.rules}
+    assert list(checked) == list(RULES) and report.violations == ()
     n = len(flow.tasks)
     assert report.tasks == checked['unit'] == checked['regions'] == n
     assert checked['progress'] == checked['once'] == n
     assert report.events == checked['event'] == len(flow.events)
     assert checked['order'] >= np.sum(flow.tasks['wait_count'] > 0)
-
-  @pytest.mark.parametrize(
-    'grain, direction, row_block, put',
-    halved_testing.covering(
-      testing.GRAINS, DIRECTIONS, (1, 3, 64), ((1, 2), (3, 1), (9, 9))
-    ),
-  )
-  def test_are_proved_at_odd_tile_sizes(self, grain, direction, row_block, put):
-    rows = dict(row_block=row_block, chain_rows=2 * row_block, col_block=100)
-    put_rows, token_block = put
-    rows |= dict(put_rows=put_rows, token_block=token_block)
-    assert prove(lower('ragged', grain, direction=direction, **rows)).proved
 
   @both_directions
   def test_are_proved_when_capacity_cuts_the_slices(self, direction):
@@ -250,6 +203,25 @@ def _lower_row_event(flow, task):
   flow.events['threshold'][event] -= 1
 
 
+def _lower(wait, event):
+  def change(flow, task):
+    at = waits_of(flow, task).start
+    flow.events['threshold'][flow.waits['event'][at]] -= event
+    flow.waits['threshold'][at] -= wait
+
+  return change
+
+
+def _other_home(flow, task):
+  flow.signals['rank'][signals_of(flow, task).start] ^= 1
+
+
+def _count_tasks(flow, task):
+  at = signals_of(flow, task).start
+  flow.signals['amount'][at] += 2
+  flow.signals['span'][at] = 1
+
+
 def _count_twice(flow, task):
   where = signals_of(flow, task)
   flow.signals[where.start + 1] = flow.signals[where.start]
@@ -266,6 +238,7 @@ def _set(field, value):
   return change
 
 
+DISPATCHES = (Kind.DISPATCH, Kind.DISPATCH_GRAD)
 FIRST_READERS = (Kind.GATE_UP, Kind.COMBINE, Kind.DOWN_GRAD, Kind.COMBINE_GRAD)
 ALL = layout.STAGE_OF_KIND  # a tensor whose violation must be told
 # (rule, kinds, which of their tasks, change, words, buffer of the violation).
@@ -280,24 +253,44 @@ BROKEN = {
   ),
   'none': ('regions', [Kind.DOWN], 0, _set('write_count', 0), '', None),
   'row': ('event', FIRST_READERS, 0, _lower_row_event, 'of the part', None),
+  **{
+    f'low {wait}{event}': (
+      *('event', [Kind.SWIGLU], 0, _lower(wait, event)),
+      *('threshold: expected', None),
+    )
+    for wait, event in ((0, 1), (1, 0), (1, 1))
+  },
+  'home': ('event', DISPATCHES, 0, _other_home, '', None),
+  'amount': ('event', DISPATCHES, 0, _count_tasks, '', None),
   'twice': ('event', COUNTED, 0, _count_twice, 'got it twice', None),
   'span': ('event', PUTS, 0, _leave_a_partition_out, 'over all part', None),
 }
 
 
+BOTH_GRAINS = ('low 01', 'low 10', 'low 11', 'home', 'amount')
+# Readers of an event are named, or nobody who is wrong for certain.
+OF_READERS = ('row', 'amount')
+
+
 @pytest.mark.parametrize(
-  'broken, kind', [(n, k) for n, b in BROKEN.items() for k in b[1]]
+  'broken, kind, grain',
+  [
+    (name, kind, grain)
+    for name, row in BROKEN.items()
+    for kind in row[1]
+    for grain in testing.GRAINS
+    if grain == 'row_block' or name in BOTH_GRAINS
+  ],
 )
-def test_a_broken_task_is_named(broken, kind):
+def test_a_broken_task_is_named(broken, kind, grain):
   rule, _, at, change, words, buffer = BROKEN[broken]
-  flow = copy(lower_kind(kind))
+  flow = copy(lower_kind(kind, grain))
   task = of_kind(flow, kind)[at]
   change(flow, task)
   report = prove(flow)
-  # Readers and writers of an event whose threshold is too low are both right.
-  named(report, rule, None if broken == 'row' else task)
+  named(report, rule, None if broken in OF_READERS else task)
   told = [v for v in report.violations if v.rule == rule and words in v.text]
-  assert told and (broken == 'row' or {v.task_a for v in told} >= {task})
+  assert told and (broken in OF_READERS or {v.task_a for v in told} >= {task})
   assert buffer is None or told[0].region.buffer == buffer[kind]
   assert broken != 'unit' or refused_rules(report) == {'unit'}
 
@@ -354,24 +347,6 @@ class TestRegions:
       ('backward', 'epilogue'): 21,
     }
     assert seen == 4 * reads[direction, placement]
-
-  @pytest.mark.parametrize('kind', WHOLE_ROWS)
-  def test_half_columns_of_a_kind_that_writes_whole_rows(self, kind):
-    # Given a task cut into two of half the columns each, which between them
-    # say that they write every element once, when proved, then both are named:
-    # the kernel of either writes the whole rows.
-    flow = lower_kind(kind)
-    task, twin = int(of_kind(flow, kind)[0]), len(flow.tasks)
-    half = int(flow.tasks['col_end'][task]) // 2
-    flow = with_twin(flow, task)
-    for each, name in ((task, 'col_end'), (twin, 'col_begin')):
-      flow.tasks[name][each] = regions_of(flow, each)[1][name] = half
-    report = prove(flow)
-    assert refused_rules(report) == {'regions'}
-    for each in (task, twin):
-      violation = named(report, 'regions', task_a=each)
-      assert violation.region.buffer == layout.STAGE_OF_KIND[kind]
-    assert any('writes whole rows' in v.text for v in report.violations)
 
 
 class TestProgress:
@@ -484,24 +459,6 @@ class TestEvent:
     violation = named(prove(flow), 'event', task_a=writer)
     assert violation.event == own + 1
 
-  @pytest.mark.parametrize('lowered', ['wait', 'event', 'both'])
-  @both_grains
-  def test_a_lowered_threshold(self, grain, lowered):
-    flow = copy(lower('ragged', grain))
-    task = of_kind(flow, Kind.SWIGLU)[0]
-    wait = waits_of(flow, task).start
-    event = int(flow.waits['event'][wait])
-    if lowered != 'event':
-      flow.waits['threshold'][wait] -= 1
-    if lowered != 'wait':
-      flow.events['threshold'][event] -= 1
-    report = prove(flow)
-    violation = named(report, 'event', task_a=task)
-    assert violation.event == event
-    assert flow.tasks['kind'][violation.task_b] == Kind.GATE_UP
-    assert 'threshold: expected' in violation.text
-    assert 'event' in refused_rules(report)
-
   @pytest.mark.parametrize(
     'kind', [Kind.DISPATCH, Kind.GATE_UP, Kind.DISPATCH_GRAD, *WEIGHT_GRADS]
   )
@@ -517,23 +474,6 @@ class TestEvent:
     assert violation.event in (event, flow.signals['event'][to])
     missing = [v for v in prove(flow).violations if 'does not signal' in v.text]
     assert [v.event for v in missing] == [event]
-
-  @pytest.mark.parametrize('kind', [Kind.DISPATCH, Kind.DISPATCH_GRAD])
-  @pytest.mark.parametrize('field', ['rank', 'amount'])
-  @both_grains
-  def test_a_signal_of_the_wrong_home_or_amount(self, grain, field, kind):
-    flow = copy(lower_kind(kind, grain))
-    writer = of_kind(flow, kind)[0]
-    at = signals_of(flow, writer).start
-    if field == 'rank':
-      flow.signals['rank'][at] = 1 - flow.signals['rank'][at]
-    else:
-      flow.signals['amount'][at] += 2
-      flow.signals['span'][at] = 1
-    report = prove(flow)
-    assert 'event' in refused_rules(report)
-    if field == 'rank':
-      named(report, 'event', task_a=writer)
 
   @pytest.mark.parametrize(
     'put_kind, kind',
@@ -571,31 +511,6 @@ class TestEvent:
 
 
 class TestOnce:
-  def test_an_element_written_twice(self):
-    # Given a GEMM task whose tile and regions all move onto its neighbour's,
-    # when proved, then both writers and the common box are named.
-    flow = copy(lower())
-    task, other = of_kind(flow, Kind.DOWN)[[1, 0]]
-    for field in ('col_begin', 'col_end'):
-      flow.tasks[field][task] = flow.tasks[field][other]
-    for index in (0, 1):
-      regions_of(flow, task)[index][:] = regions_of(flow, other)[index]
-    report = prove(flow)
-    assert refused_rules(report) == {'once'}
-    violation = named(report, 'once', other, task)
-    t = flow.tasks[other]
-    assert violation.region == proofs.Region(
-      'expert_out',
-      'rows',
-      int(t['rank']),
-      0,
-      (int(t['row_begin']), int(t['row_end'])),
-      (int(t['col_begin']), int(t['col_end'])),
-    )
-    missing = named(report, 'once', None)
-    assert missing.text.startswith('once: ')
-    assert any('no task writes' in v.text for v in report.violations)
-
   @pytest.mark.parametrize('kind', list(Kind))
   @both_grains
   def test_a_missing_write(self, grain, kind):
@@ -612,40 +527,6 @@ class TestOnce:
       int(write['group']),
       (int(write['row_begin']), int(write['row_end'])),
       (int(write['col_begin']), int(write['col_end'])),
-    )
-
-  @pytest.mark.parametrize('expert', [0, 1])
-  def test_a_whole_group_that_nobody_writes(self, expert):
-    flow = lower()
-    for task in reversed(of_kind(flow, Kind.SWIGLU)):
-      if flow.tasks['expert'][task] == expert:
-        flow = without_task(flow, task)
-    violation = next(
-      v for v in prove(flow).violations if 'no task writes' in v.text
-    )
-    assert violation.region == proofs.Region(
-      'activation', 'rows', 0, expert, (0, 12), (0, 5)
-    )
-
-  @pytest.mark.parametrize('kind', WEIGHT_GRADS)
-  def test_the_gradient_of_an_expert_that_nobody_zeroes(self, kind):
-    # Given one task a tile, when those of an expert are gone, then its
-    # gradient would keep what stood there: nobody writes it, rows or none.
-    flow = lower_kind(kind, chain_rows=None)
-    for task in reversed(of_kind(flow, kind)):
-      if flow.tasks['expert'][task] == 3:
-        flow = without_task(flow, task)
-    report = prove(flow)
-    assert refused_rules(report) == {'once'}
-    assert named(report, 'once').region == proofs.Region(
-      layout.STAGE_OF_KIND[kind],
-      'rows',
-      1,
-      1,
-      *{
-        Kind.DOWN_WEIGHT_GRAD: ((0, 5), (0, 9)),
-        Kind.GATE_UP_WEIGHT_GRAD: ((0, 9), (0, 10)),
-      }[kind],
     )
 
   @pytest.mark.parametrize('link', [0, 1, 2])
@@ -673,6 +554,28 @@ class TestOnce:
     assert 'both write' in violation.text
     missing = [v for v in report.violations if 'no task writes' in v.text]
     assert [v.region.group for v in missing] == [3 + (link + 1) % 3]
+
+  @pytest.mark.parametrize(
+    'kind, group, rows, cols',
+    [
+      (Kind.SWIGLU, 0, (0, 12), (0, 5)),
+      (Kind.SWIGLU, 1, (0, 12), (0, 5)),
+      (Kind.DOWN_WEIGHT_GRAD, 1, (0, 5), (0, 9)),
+      (Kind.GATE_UP_WEIGHT_GRAD, 1, (0, 9), (0, 10)),
+    ],
+  )
+  def test_an_expert_that_nobody_writes(self, kind, group, rows, cols):
+    # Given one task a tile, when those of an expert are gone, then all of its
+    # rows, or its gradient, would keep what stood there.
+    flow = lower_kind(kind, chain_rows=None)
+    for task in reversed(of_kind(flow, kind)):
+      if flow.tasks['expert'][task] == 2 + group:
+        flow = without_task(flow, task)
+    report = prove(flow)
+    assert kind == Kind.SWIGLU or refused_rules(report) == {'once'}
+    found = next(v for v in report.violations if 'no task writes' in v.text)
+    stage = layout.STAGE_OF_KIND[kind]
+    assert found.region == proofs.Region(stage, 'rows', 1, group, rows, cols)
 
   def test_an_overlap_of_one_column(self):
     flow = copy(lower())
@@ -772,62 +675,6 @@ class TestOrder:
     assert f'link {link},' in violation.text
     assert f'link {link - 1},' in violation.text
 
-  def test_links_in_queue_order_need_no_wait(self):
-    flow = copy(lower_kind(Kind.DOWN_WEIGHT_GRAD, num_aic=1))
-    chained = np.isin(
-      flow.events['buffer'], [Buffer.D_W_DOWN, Buffer.D_W_GATE_UP]
-    )
-    dropped = sum(
-      drop_waits(flow, task, lambda e: not chained[e])
-      for kind in WEIGHT_GRADS
-      for task in of_kind(flow, kind)
-    )
-    assert dropped == 4 * 2 * (6 + 12)
-    assert prove(flow).proved
-
-  def test_a_wait_for_the_wrong_event(self):
-    flow = copy(lower('ragged', num_aic=200, num_aiv=200))
-    task, other = of_kind(flow, Kind.SWIGLU)[:2]
-    at, to = waits_of(flow, task).start, waits_of(flow, other).start
-    flow.waits[at] = flow.waits[to]
-    report = prove(flow)
-    assert refused_rules(report) == {'order'}
-    violation = named(report, 'order', task_b=task)
-    writer = flow.tasks[violation.task_a]
-    assert writer['kind'] == Kind.GATE_UP
-    assert writer['row_begin'] == flow.tasks['row_begin'][task]
-
-  @both_grains
-  def test_waits_made_needless_by_program_order_may_go(self, grain):
-    # Given one core per unit, when a task drops every wait that an earlier
-    # task of its queue has, then the flow is still proved.
-    flow = copy(lower('ragged', grain, num_aic=1, num_aiv=1))
-    dropped = 0
-    for tasks in queue_lists(flow):
-      seen = set()
-      for task in tasks:
-        events = set(flow.waits['event'][waits_of(flow, task)])
-        dropped += drop_waits(flow, task, lambda e, seen=seen: e not in seen)
-        seen |= events
-    assert dropped > 10
-    assert prove(flow).proved
-
-  @both_directions
-  @both_grains
-  def test_waits_made_needless_by_other_waits_may_go(self, grain, direction):
-    # SwiGLU and the puts home read the row header, which the first GEMM
-    # waited for, forward and backward.
-    flow = copy(
-      lower('ragged', grain, 'before_down', direction, num_aic=200, num_aiv=200)
-    )
-    arrived = np.isin(flow.events['buffer'], testing.ARRIVED)
-    dropped = 0
-    row_wise = Kind.SWIGLU, Kind.RETURN, Kind.SWIGLU_GRAD, Kind.RETURN_GRAD
-    for task in np.flatnonzero(np.isin(flow.tasks['kind'], row_wise)):
-      dropped += drop_waits(flow, task, lambda e: not arrived[e])
-    assert dropped >= 4 * (1 if grain == 'expert' else 3)
-    assert prove(flow).proved
-
   @pytest.mark.parametrize(
     'kind, puts',
     [(Kind.GATE_UP, Kind.DISPATCH), (Kind.DOWN_GRAD, Kind.DISPATCH_GRAD)],
@@ -874,43 +721,19 @@ class TestOrder:
     assert (read['row_begin'], read['row_end']) == violation.region.rows
 
 
-def happens_before(flow) -> tuple[np.ndarray, np.ndarray]:
-  """Returns `[tasks, tasks]`, whether a starts, and is done, before b.
-
-  A put is done only for those that wait for what it signals, and after them.
-  """
-  n = len(flow.tasks)
-  before = np.zeros((n, n), bool)
-  arrived = np.zeros((n, n), bool)
-  for tasks in queue_lists(flow):
-    for a, b in itertools.pairwise(tasks):
-      before[a, b] = True
-  counts_tasks = flow.events['mode'] == layout.Mode.COUNT_TASKS
-  for b in range(n):
-    waited = {
-      int(e) for e in flow.waits['event'][waits_of(flow, b)] if counts_tasks[e]
-    }
-    for a in range(n):
-      signalled = set(flow.signals['event'][signals_of(flow, a)])
-      arrived[a, b] = bool(waited & signalled)
-  before |= arrived
-  for k in range(n):
-    before |= before[:, k : k + 1] & before[k]
-  puts = np.isin(flow.tasks['kind'], PUTS)
-  done = before.copy()
-  done[puts] = (arrived @ (before | np.eye(n, dtype=bool)))[puts]
-  return before, done
-
-
 def races(flow) -> set[tuple[int, int]]:
   """Returns all unordered (writer, reader), by brute force."""
-  before, done = happens_before(flow)
-  np.testing.assert_array_equal(np.diag(before), False)
-  waits = [
-    set(flow.waits['event'][waits_of(flow, t)]) for t in range(len(before))
-  ]
+  image = image_lib.load(image_lib.serialize(flow))
+  signals = happens_before.signals(image)
+  # A row event is met by the rows that landed, not by all who may send.
+  counts_tasks = flow.events['mode'] == layout.Mode.COUNT_TASKS
+  clocks = happens_before.clocks(image, signals[counts_tasks[signals[:, 1]]])
+  tasks = np.arange(len(flow.tasks))
+  before = (clocks.known[:, clocks.queue] > clocks.position).T
+  done = clocks.before(tasks[:, None], tasks[None, :])
+  waits = [set(flow.waits['event'][waits_of(flow, t)]) for t in tasks]
   found = set()
-  for reader, writer in itertools.permutations(range(len(before)), 2):
+  for reader, writer in itertools.permutations(tasks, 2):
     if done[writer, reader]:
       continue
     (w,) = regions_of(flow, writer)[1]
@@ -935,7 +758,7 @@ def races(flow) -> set[tuple[int, int]]:
           & (flow.events['group'] == read['group'])
           & (flow.events['part'] == row // flow.events['part_rows'])
         )
-        waiters = [t for t in range(len(before)) if set(event) & waits[t]]
+        waiters = [t for t in tasks if set(event) & waits[t]]
         if not any(t == reader or before[t, reader] for t in waiters):
           found.add((writer, reader))
   return found
