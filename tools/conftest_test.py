@@ -2,8 +2,6 @@
 
 import pathlib
 
-import pytest
-
 pytest_plugins = ['pytester']
 
 _CONFTEST = pathlib.Path(__file__).resolve().parents[1] / 'conftest.py'
@@ -14,11 +12,10 @@ import pytest
 
 SLOW = pytest.param(0, marks=pytest.mark.slow)
 
+@pytest.mark.%s
 @pytest.mark.parametrize('a', [SLOW, 1, 2, 3])
 @pytest.mark.parametrize('b', 'xy')
 def test_many(a, b): pass
-
-def test_one(): pass
 """
 
 
@@ -39,43 +36,33 @@ def test_xla():
 def test_ends_keeps_first_and_last_parameters_where_only_compared(pytester):
   pytester.makeconftest(_CONFTEST.read_text())
   for folder in 'here', 'there':
-    pytester.mkpydir(folder).joinpath('it_test.py').write_text(_TESTS)
-  pytester.makeini('[pytest]\nmarkers = slow\npython_files = *_test.py')
+    pytester.mkpydir(folder).joinpath('it_test.py').write_text(_TESTS % 'all')
+  pytester.makeini(
+    '[pytest]\nmarkers =\n  slow\n  all\npython_files = *_test.py'
+  )
 
   done = pytester.runpytest(
     '--ends', '--users_xla=there', '-m', 'not slow', '-v', '-p', 'no:xdist'
   )
 
-  done.assert_outcomes(passed=3 + 7, deselected=4 + 2 * SLOW)
+  done.assert_outcomes(passed=2 + 6, deselected=4 + 2 * SLOW)
   done.stdout.fnmatch_lines(['*test_many?x-1? PASSED*', '*test_many?y-3? PAS*'])
 
 
-_FEW = """
-import pytest
-
-SLOW = pytest.param(0, marks=pytest.mark.slow)
-
-@pytest.mark.few(%d)
-@pytest.mark.parametrize('a', [SLOW, 1, 2, 3])
-@pytest.mark.parametrize('b', 'xy')
-def test_many(a, b): pass
-"""
-
-
-@pytest.mark.parametrize(
-  'n, kept', [(1, ['x-1']), (2, ['x-1', 'y-3']), (3, ['x-1', 'x-3', 'y-3'])]
-)
-def test_few_are_from_first_to_last_and_all_others_slow(pytester, n, kept):
+def test_few_are_from_first_to_last_and_all_others_slow(pytester):
   pytester.makeconftest(_CONFTEST.read_text())
-  pytester.makepyfile(_FEW % n)
+  kept = {1: ['x-1'], 2: ['x-1', 'y-3'], 3: ['x-1', 'x-3', 'y-3']}
+  pytester.makepyfile(**{f'test_{n}': _TESTS % f'few({n})' for n in kept})
   pytester.makeini('[pytest]\nmarkers =\n  slow\n  few(n)')
 
   done = pytester.runpytest('-m', 'not slow', '-v', '-p', 'no:xdist')
   others = pytester.runpytest('-m', 'slow', '-p', 'no:xdist')
 
-  done.assert_outcomes(passed=n, deselected=8 - n)
-  done.stdout.fnmatch_lines([f'*test_many?{one}? PASSED*' for one in kept])
-  others.assert_outcomes(passed=8 - n, deselected=n)
+  done.assert_outcomes(passed=1 + 2 + 3, deselected=7 + 6 + 5)
+  others.assert_outcomes(passed=7 + 6 + 5, deselected=1 + 2 + 3)
+  done.stdout.fnmatch_lines(
+    [f'test_{n}.py*test_many?{one}? PASS*' for n in kept for one in kept[n]]
+  )
 
 
 def test_xla_optimises_little_but_where_users_are_asked_for(pytester):

@@ -70,34 +70,32 @@ def test_the_suite_has_the_extras_without_which_tests_are_skipped(stamp):
   assert ('mindspore' in extras) == (stamp == 'full')
 
 
-def _cann(tmp_path, version):
-  """Makes a folder whose CANN says that it is of a version."""
-  info = f'{platform.machine()}-linux/ascend_toolkit_install.info'
-  (tmp_path / info).parent.mkdir()
-  (tmp_path / info).write_text(f'package_name=toolkit\nversion={version}\n')
+_OLD = (
+  'ASCEND_HOME_PATH: expected the folder of an installed CANN toolkit, 8.5.0 '
+  'or newer, as its set_env.sh sets it, got {version} in {folder}'
+)
+_NO_CMAKE = 'false: expected CMake. On Debian: apt-get install cmake'
 
 
-@pytest.mark.parametrize('version', ['8.3.RC1', '8.0.0.alpha003', '7.0.1'])
-def test_an_old_cann_is_named_with_the_least_version(version, tmp_path):
-  _cann(tmp_path, version)
-
-  said = _said('ascend-npu', tmp_path, ASCEND_HOME_PATH=str(tmp_path))
-
-  assert said == [
-    'ASCEND_HOME_PATH: expected the folder of an installed CANN toolkit, '
-    f'8.5.0 or newer, as its set_env.sh sets it, got {version} in {tmp_path}'
-  ]
-
-
-@pytest.mark.parametrize('version', [None, '8.5.0', '9.1.0', '10.0.0'])
-def test_operators_for_an_npu_need_cmake_too(version, tmp_path):
+@pytest.mark.parametrize(
+  ('said', 'version'),
+  [
+    *[(_OLD, version) for version in ('8.3.RC1', '8.0.0.alpha003', '7.0.1')],
+    *[(_NO_CMAKE, version) for version in (None, '8.5.0', '9.1.0', '10.0.0')],
+  ],
+)
+def test_operators_for_an_npu_need_a_new_cann_and_cmake(
+  said, version, tmp_path
+):
   # Given a folder that looks like that of a CANN, which may not say which,
   if version:
-    _cann(tmp_path, version)
+    info = f'{platform.machine()}-linux/ascend_toolkit_install.info'
+    (tmp_path / info).parent.mkdir()
+    (tmp_path / info).write_text(f'package_name=toolkit\nversion={version}\n')
   config = tmp_path / 'tikcpp/ascendc_kernel_cmake/asc-config.cmake'
   config.parent.mkdir(parents=True)
   config.touch()
 
-  # when there is no CMake, then that is said.
-  said = _said('ascend-npu', tmp_path, ASCEND_HOME_PATH=str(tmp_path))
-  assert said == ['false: expected CMake. On Debian: apt-get install cmake']
+  # when there is no CMake, then one line names what lacks, an old CANN first.
+  told = _said('ascend-npu', tmp_path, ASCEND_HOME_PATH=str(tmp_path))
+  assert told == [said.format(version=version, folder=tmp_path)]

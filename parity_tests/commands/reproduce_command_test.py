@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pathlib
 
 import pytest
 
@@ -11,8 +10,6 @@ from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.backend_ascend.simulator.reproduce import witnesses
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
-
-_A3 = pathlib.Path(machine_lib.__file__).with_name('ascend_a3.toml')
 
 
 @pytest.fixture
@@ -32,29 +29,6 @@ def _refused(capsys, *arguments) -> str:
   assert captured.err.count('\n') == 1
   assert not captured.out
   return captured.err
-
-
-@pytest.mark.parametrize(
-  'found, changed, text',
-  [
-    ("tag = 'measured', ", '', "figure 'hbm': expected 'tag', got none"),
-    ("'measured'", "'guessed'", 'expected a tag of'),
-    ('1.4e12', "'fast'", "figure 'hbm': expected a number, got 'fast'"),
-    ('hbm =', 'hmb =', "expected a figure 'hbm', got none"),
-  ],
-)
-def test_a_machine_with_a_wrong_figure_is_one_line(
-  capsys, tmp_path, found, changed, text
-):
-  # Given a copy of a machine's file with one figure spoilt, when a witness is
-  # to run on it, then the figure is named.
-  lines = _A3.read_text().splitlines()
-  (at,) = [i for i, line in enumerate(lines) if line.startswith('hbm ')]
-  assert found in lines[at]
-  lines[at] = lines[at].replace(found, changed)
-  path = tmp_path / 'mine.toml'
-  path.write_text('\n'.join(lines))
-  assert text in _refused(capsys, f'--machine={path}')
 
 
 def _run(machines, tell):
@@ -119,13 +93,6 @@ def test_sensitivity_that_takes_minutes_is_for_those_who_ask(
   out = capsys.readouterr().out
   assert ('put_head' in out) == shown
   assert ('assumed figure decides: --sensitivity' in out) == (not shown)
-
-
-def test_a_witness_without_fits_says_so(capsys, reproduce):
-  rows = (dataclasses.replace(_WITNESS.rows[0], fitted=False), _WITNESS.rows[1])
-  witness = dataclasses.replace(_WITNESS, rows=rows, fits=())
-  reproduce(witness, '--nosensitivity')
-  assert 'No figure was fitted.' in capsys.readouterr().out
 
 
 def test_other_hypotheses_are_told(capsys, tmp_path, reproduce):
@@ -196,13 +163,6 @@ def test_no_skill_is_exit_1_and_told(reproduce, capsys, tmp_path):
   assert group['nulls'] == {'roofline': pytest.approx(0)}
   assert content['verdict'] == 'fail'
   assert content['audit']['fitted_rows'] == content['audit']['evidence'] == 1
-
-
-def test_an_error_beyond_the_goal_is_exit_1(reproduce, capsys):
-  far = dataclasses.replace(_WITNESS.rows[1], published=21e-6)
-  witness = dataclasses.replace(_WITNESS, rows=(_WITNESS.rows[0], far))
-  assert reproduce(witness, '--nosensitivity') == cli.NO_PARITY
-  assert 'NO' in capsys.readouterr().out
 
 
 def test_a_predictor_of_some_rows_is_compared_on_those(reproduce, capsys):

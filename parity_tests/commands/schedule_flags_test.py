@@ -73,33 +73,10 @@ def test_a_break_of_the_law_is_replayed_with_the_schedule(path, capsys):
   assert '--aic=1' in said and 'row_block' not in said.partition('replay')[2]
 
 
-def test_another_layer_is_refused_unless_scaled(path, capsys):
-  for command in ('compile', 'check', 'law'):
-    code, said = run(capsys, f'{command} --ranks=4 --schedule={path}')
-    assert code == 2
-    assert said.count('\n') == 0
-    assert 'schedule: expected one of this layer, with num_ranks 4' in said
+def test_another_layer_is_run_where_it_is_scaled(path, capsys):
   asked = f'compile --ranks=4 --schedule={path} --schedule_scaled'
   code, _ = run(capsys, asked)
   assert code == 0
-
-
-@pytest.mark.parametrize(
-  'arguments, message',
-  [
-    ('--row_block=4', 'row_block: expected none beside --schedule='),
-    ('--schedule=none', 'none: expected a file to use'),
-    ('--schedule=', 'schedule: expected a file of hpmoe tune, got none'),
-    ('--dtype=bf16', 'with storage bfloat16'),
-  ],
-)
-def test_what_contradicts_a_schedule_is_refused(
-  path, capsys, arguments, message
-):
-  code, said = run(capsys, f'compile --schedule={path} {arguments}')
-  assert code == 2
-  assert message in said
-  assert '\n' not in said
 
 
 @pytest.mark.parametrize('command', ['check', 'law'])

@@ -58,33 +58,29 @@ def test_writes_what_check_and_law_run(tmp_path, capsys):
   assert main.main(['check', *scaled, '--routing=balanced']) == 0
 
 
-@pytest.mark.parametrize('base', ['ascend_a3', 'hopper'])
-def test_a_machine_file_has_the_target_of_its_base(tmp_path, base):
+@pytest.mark.parametrize(
+  'base, target, aic, aiv',
+  [
+    ('ascend_a2', 'ascend', 20, (20, 40)),
+    ('hopper', 'host', 24, (24, 48)),
+  ],
+)
+def test_a_machine_file_has_target_and_cores_of_its_base(
+  tmp_path, base, target, aic, aiv
+):
   # Given a machine of the user's, based on one that ships, when a schedule is
-  # searched, then its tiles are those of the base's target, and a list
-  # scheduler plans with the base's costs.
+  # searched, then its tiles are those of the base's target, a list scheduler
+  # plans with the base's costs, and the base's cores work, two AIVs beside each
+  # AIC; where it has no such units, those of an A3.
   described, report = tmp_path / 'mine.toml', tmp_path / 'tune.json'
   described.write_text(f'base = {base!r}')
   arguments = [f'--machine={described}', f'--json={report}', '--confirm=1']
   assert main.main(['tune', *SMALL, *arguments]) == 0
   found = json.loads(report.read_text())
-  assert found['machine'] == 'mine'
-  assert found['target'] == ('ascend' if base == 'ascend_a3' else 'host')
-  assert found['best']['options']['order']['machine'] == base
-
-
-@pytest.mark.parametrize(
-  'machine, aic, aiv', [('ascend_a2', 20, (20, 40)), ('hopper', 24, (24, 48))]
-)
-def test_cores_are_those_of_the_machine(tmp_path, machine, aic, aiv):
-  # Given a machine whose AICs have two AIVs each, when a schedule is searched,
-  # then those cores work; on another, which has no such units, those of an A3.
-  report = tmp_path / 'tune.json'
-  arguments = [f'--machine={machine}', f'--json={report}', '--confirm=1']
-  assert main.main(['tune', *SMALL, *arguments]) == 0
-  found = json.loads(report.read_text())
-  assert found['best']['options']['num_aic'] == aic
-  assert found['best']['options']['num_aiv'] in aiv
+  assert (found['machine'], found['target']) == ('mine', target)
+  options = found['best']['options']
+  assert options['order']['machine'] == base
+  assert options['num_aic'] == aic and options['num_aiv'] in aiv
   assert found['published']['options']['num_aiv'] == aiv[0]
 
 

@@ -33,20 +33,16 @@ def told(capsys) -> str:
 class TestCheck:
   @pytest.mark.parametrize('mode', ['in_order', 'late'])
   @pytest.mark.few(1)
-  def test_both_passes_in_all_lanes(self, capsys, mode):
+  def test_both_passes_in_all_lanes(self, capsys, tmp_path, mode):
     # bfloat16, weights before w_down and whole experts: the other half of what
     # twin_runtime_test has.
     asked = f'--twin_mode={mode} --dtype=bf16 --placement=before_down '
-    asked += '--event_grain=expert --aic=3 --aiv=5'
+    path = tmp_path / 'out.json'
+    asked += '--event_grain=expert --aic=3 --aiv=5 --mmad_order=reversed '
+    asked += f'--json={path}'
     code = main.main(['check', TWIN, *TINY, *asked.split()])
     assert code == cli.PARITY
     assert 'ascend_twin against the oracle' in capsys.readouterr().out
-
-  def test_says_in_json_what_ran_and_how(self, tmp_path):
-    path = tmp_path / 'out.json'
-    arguments = ['--direction=forward', '--lane=exact', '--mmad_order=reversed']
-    code = main.main(['check', TWIN, *TINY, *arguments, f'--json={path}'])
-    assert code == cli.PARITY
     text = path.read_text()
     assert '"candidate": "ascend_twin"' in text
     assert '"mmad_order": "reversed"' in text
@@ -61,36 +57,30 @@ class TestCheck:
 
 
 class TestFaults:
+  def _caught(self, monkeypatch, capsys, direction, some, *options) -> str:
+    """Returns what is told of some faults, all of which are caught."""
+    which = faults.Direction[direction.upper()]
+    table = [s for s in faults.TABLE if s.name in some and s.direction == which]
+    monkeypatch.setattr(faults, 'TABLE', tuple(table))
+    asked = ['faults', TWIN, f'--direction={direction}', *options]
+    code = main.main(asked)
+    out = capsys.readouterr().out
+    assert code == cli.PARITY, out
+    return out
+
   def test_are_planted_and_located(self, monkeypatch, capsys):
     # Of order by another image, of values by what is stored.
     some = ('early_signal', 'stale_row', 'narrow_accumulator', 'zero_output')
-    table = tuple(
-      spec
-      for spec in faults.TABLE
-      if spec.name in some and spec.direction == faults.Direction.FORWARD
-    )
-    monkeypatch.setattr(faults, 'TABLE', table)
-    code = main.main(['faults', TWIN, '--ranks=2', '--direction=forward'])
-    out = capsys.readouterr().out
-    assert code == cli.PARITY, out
+    out = self._caught(monkeypatch, capsys, 'forward', some, '--ranks=2')
     assert [out.count(name) for name in some] == [1] * len(some)
     assert out.count('  caught\n') == len(some)
 
   def test_any_reader_of_a_faulty_task_may_be_named(self, monkeypatch, capsys):
     # given a task whose tile two kinds read, of which the second comes first
-    table = tuple(
-      spec
-      for spec in faults.TABLE
-      if (spec.name, spec.direction)
-      == ('early_signal', faults.Direction.BACKWARD)
-    )
-    monkeypatch.setattr(faults, 'TABLE', table)
-    arguments = ['--ranks=1', '--direction=backward', '--twin_mode=late']
+    some, options = ('early_signal',), ('--ranks=1', '--twin_mode=late')
     # when
-    code = main.main(['faults', TWIN, *arguments])
+    out = self._caught(monkeypatch, capsys, 'backward', some, *options)
     # then
-    out = capsys.readouterr().out
-    assert code == cli.PARITY, out
     assert 'gate_up_weight_grad task' in out
 
   @pytest.mark.slow
@@ -152,12 +142,6 @@ class TestTwin:
     arguments = ['twin', str(source), '--arguments=5', f'--work={tmp_path}']
     assert main.main(arguments) == 5
     assert 'twin: launches: 1, errors: 0' in capfd.readouterr().err
-
-
-class TestCompile:
-  def test_for_an_npu(self):
-    arguments = ['compile', '--preset=tiny', '--target=ascend']
-    assert main.main(arguments) == cli.PARITY
 
 
 PRODUCT = tuple(

@@ -139,8 +139,3 @@ def test_the_bug_of_a_gradient_is_found_at_its_stage_and_expert():
   # and only the weight gradients are blamed.
   failing = {verdicts.tensor_of(stage) for stage in _failing(report)}
   assert failing == {'d_w_down', 'd_w_gate_up'}
-
-
-def test_a_kernel_without_a_gradient_is_asked_for_one():
-  with pytest.raises(ValueError, match='expected its backward pass as an attr'):
-    _check(fused_moe.fused_moe, 'bounded', direction='both')

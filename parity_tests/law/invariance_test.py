@@ -145,16 +145,44 @@ class TestRightKernels:
 
 
 class TestPlanted:
-  def test_split_k_by_batch(self):
+  @pytest.mark.parametrize(
+    'kernel, name, first, holds, where, said, steady',
+    [
+      (
+        *(trial.Kernel(split_by_rows), 'batch', 'gate_up', 'rounding', 'rank'),
+        *('split-K', ('tokens', 'run_to_run')),
+      ),
+      (
+        *(trial.Kernel(by_place), 'tokens', 'gate_up', 'rounding', 'rank'),
+        *('where its row lies', ('others',)),
+      ),
+      (
+        *(trial.Kernel(scaled_together), 'others', 'gate_up', 'wrong', 'rank'),
+        *('other tokens', ()),
+      ),
+      (
+        *(ByExpert(trial.ascending), 'experts', 'y', 'rounding', 'rank'),
+        *('order of their experts', ('slots',)),
+      ),
+      (
+        *(LeavesPadding(trial.ascending), 'padding', 'y', 'wrong'),
+        *('rank 0 token 15', '', ()),
+      ),
+    ],
+    ids=('split_k', 'place', 'shared_scale', 'order_of_experts', 'padding'),
+  )
+  def test_is_named_with_what_would_explain_it(
+    self, kernel, name, first, holds, where, said, steady
+  ):
     # given / when
-    found = rows(trial.Kernel(split_by_rows))
+    found = rows(kernel)
 
     # then
-    assert first_apart(found, 'batch') == 'gate_up'
-    assert found['forward', 'batch'].holds == 'rounding'
-    assert 'split-K' in found['forward', 'batch'].likely
-    assert found['forward', 'tokens'].holds == 'bits'
-    assert found['forward', 'run_to_run'].holds == 'bits'
+    row = found['forward', name]
+    assert next(iter(row.apart)) == first and row.apart[first].elements
+    assert row.holds == holds and bool(row.broken) == (holds == 'wrong')
+    assert where in row.apart[first].where and said in row.likely
+    assert {found['forward', n].holds for n in steady} <= {'bits'}
 
   def test_split_k_seen_from_y_names_what_to_return(self):
     # given / when
@@ -174,45 +202,6 @@ class TestPlanted:
     assert 'atomic' in row.likely
     assert 'run to run' in found['forward', 'batch'].likely
     assert not invariance.is_kept([row])
-
-  def test_place_in_a_tile(self):
-    # given / when
-    found = rows(trial.Kernel(by_place))
-
-    # then
-    assert first_apart(found, 'tokens') == 'gate_up'
-    assert 'where its row lies' in found['forward', 'tokens'].likely
-    assert found['forward', 'others'].holds == 'bits'
-    apart = found['forward', 'tokens'].apart['gate_up']
-    assert apart.elements and 'rank' in apart.where
-
-  def test_scale_that_others_share_is_wrong(self):
-    # given / when
-    found = rows(trial.Kernel(scaled_together))
-
-    # then
-    row = found['forward', 'others']
-    assert row.holds == 'wrong' and row.broken
-    assert 'other tokens' in row.likely
-
-  def test_order_of_experts(self):
-    # given / when
-    found = rows(ByExpert(trial.ascending))
-
-    # then
-    assert found['forward', 'slots'].holds == 'bits'
-    assert first_apart(found, 'experts') == 'y'
-    assert 'order of their experts' in found['forward', 'experts'].likely
-
-  def test_padding(self):
-    # given / when
-    found = rows(LeavesPadding(trial.ascending))
-
-    # then
-    row = found['forward', 'padding']
-    assert row.holds == 'wrong' and [*row.apart] == ['y']
-    where = f'rank 0 token {CASE.make().config.num_tokens - 1}'
-    assert row.apart['y'].where == where
 
   def test_threads_of_a_process_of_its_own(self, tmp_path):
     # given: the number of threads cuts its sums

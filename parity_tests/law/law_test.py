@@ -137,38 +137,18 @@ def test_one_bit_of_one_launch_is_named(monkeypatch):
 
 
 def test_launches_are_those_of_the_plan(monkeypatch):
-  right, seen = runtime.run, []
-
-  def run(image, inputs, **kwargs):
-    modes = kwargs['modes']
-    seen.append((kwargs['threads'], modes.permute, modes.late_puts))
-    return right(image, inputs, **kwargs)
-
-  monkeypatch.setattr(runtime, 'run', run)
-  law.run(
-    dataclasses.replace(
-      ONE,
-      threads=(1, 3),
-      interleavings=3,
-      directions=('forward',),
-      granularities=ONE.granularities[:1],
-    )
-  )
-  assert seen == [
-    (threads, seed, seed == 1) for threads in (1, 3) for seed in range(3)
-  ]
-
-
-def test_orders_and_instruction_sets_are_those_of_the_plan(monkeypatch):
-  # Given two orders, of which one is bfloat16's, and instruction sets that
-  # launches take in turn, then each order has rows of its own, launches are of
-  # its images, and every second pair of them, one of it late, is by the other.
+  # Given numbers of threads, two orders, of which one is bfloat16's, and
+  # instruction sets that launches take in turn, then each order has rows of its
+  # own, launches are of its images, every second one is late, and every second
+  # pair is by the other instruction set.
   right, seen = runtime.run, []
   isas = _native.isas()[-2:]
 
   def run(image, inputs, **kwargs):
-    order = image.policy.accumulation_order
-    seen.append((image.policy.storage, order, kwargs['isa']))
+    modes = kwargs['modes']
+    sums = image.policy.storage, image.policy.accumulation_order
+    how = kwargs['threads'], modes.permute, modes.late_puts, kwargs['isa']
+    seen.append((*sums, *how))
     return right(image, inputs, **kwargs)
 
   monkeypatch.setattr(runtime, 'run', run)
@@ -178,6 +158,7 @@ def test_orders_and_instruction_sets_are_those_of_the_plan(monkeypatch):
       dtypes=('float32', 'bfloat16'),
       accumulation_orders=('ascending', 'even_odd_32'),
       isa=tuple(isas),
+      threads=(1, 3),
       interleavings=4,
       directions=('forward',),
       granularities=ONE.granularities[:1],
@@ -188,8 +169,12 @@ def test_orders_and_instruction_sets_are_those_of_the_plan(monkeypatch):
     ('bfloat16', 'ascending'),
     ('bfloat16', 'even_odd_32'),
   )
-  in_turn = [isas[0], isas[0], isas[-1], isas[-1]]
-  assert seen == [(*one, isa) for one in sums for isa in in_turn]
+  assert seen == [
+    (*one, threads, seed, seed % 2 == 1, isas[0 if seed < 2 else -1])
+    for one in sums
+    for threads in (1, 3)
+    for seed in range(4)
+  ]
   assert table.holds
   assert [row.dtype for row in table.rows] == [
     'float32',

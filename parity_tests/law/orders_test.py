@@ -21,6 +21,11 @@ _SWITCH = law.Plan(
 
 
 _A3 = machine_lib.load('ascend_a3')
+# What an order changes: sums over tokens, or over slots.
+_CHANGED = {
+  'arrival': (_ARRIVAL, {'d_w_down', 'd_w_gate_up'}),
+  'switch': (_SWITCH, {'y', 'dx'}),
+}
 
 
 def _silent(step):
@@ -47,32 +52,18 @@ def test_arrival_changes_gradients_of_weights_alone():
   assert 'all as their oracle says' in text
 
 
-def test_a_switch_changes_sums_over_slots_alone():
-  rows = orders.run(_SWITCH, 'switch', _silent)
-  assert orders.holds(rows)
-  apart = {name for name, row in _by_tensor(rows).items() if row.apart}
-  assert apart == {'y', 'dx'}
-
-
 def test_two_slots_have_no_order():
   plan = dataclasses.replace(_ARRIVAL, dtypes=('float32',))
   rows = orders.run(plan, 'switch', _silent)
   assert not any(row.apart for row in rows)
 
 
-@pytest.mark.parametrize(
-  'order, plan, tensors',
-  [
-    ('arrival', _ARRIVAL, {'d_w_down', 'd_w_gate_up'}),
-    ('switch', _SWITCH, {'y', 'dx'}),
-  ],
-)
+@pytest.mark.parametrize('order', _CHANGED)
 @pytest.mark.parametrize('machine', [None, _A3], ids=['seeds', 'simulated'])
-def test_another_order_than_the_oracles_is_named(
-  monkeypatch, order, plan, tensors, machine
-):
+def test_another_order_than_the_oracles_is_named(monkeypatch, order, machine):
   # Given launches that keep the fixed order, when an oracle expects another,
   # then exactly the sums over what is ordered are unlike it.
+  plan, tensors = _CHANGED[order]
   kept = orders._launches
 
   def stuck(comes, which, made, options):
@@ -101,17 +92,17 @@ def test_another_order_than_the_oracles_is_named(
 
 
 @pytest.mark.parametrize(
-  'order, plan, tensors, launches',
-  [
-    ('arrival', _ARRIVAL, {'d_w_down', 'd_w_gate_up'}, 8),
-    ('switch', _SWITCH, {'y', 'dx'}, 1),
-  ],
+  'order, machine, launches',
+  [('arrival', _A3, 8), ('switch', _A3, 1), ('switch', None, 3)],
 )
-def test_the_simulators_order_is_its_oracles(order, plan, tensors, launches):
-  # Given what comes first on a machine, when each expert's rows lie so, or each
-  # token's are added so, then bits are its oracle's and others than the law's.
-  plan = dataclasses.replace(plan, dtypes=('float32',))
-  rows = orders.run(plan, order, _silent, _A3)
+def test_an_order_is_its_oracles(order, machine, launches):
+  # Given what comes first on a machine, or by a seed, when each expert's rows
+  # lie so, or each token's are added so, then bits are its oracle's, and those
+  # of sums over what is ordered others than the law's.
+  plan, tensors = _CHANGED[order]
+  if machine:
+    plan = dataclasses.replace(plan, dtypes=('float32',))
+  rows = orders.run(plan, order, _silent, machine)
   assert orders.holds(rows)
   assert {row.tensor for row in rows if row.apart} == tensors
   assert {row.launches for row in rows} == {launches}

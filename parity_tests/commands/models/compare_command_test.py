@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +21,12 @@ from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.examples import fused_moe_grad
 
-_SIZES = ('--batch=1', '--sequence=16')
+_SIZES = '--batch=1 --sequence=16'
 
 
-def _fields(name: str = 'deepseek_tiny', **changes) -> dict:
+@pytest.fixture
+def model(tmp_path) -> str:
+  """Returns the path of the config of a model of four layers, one dense."""
   small = dict(
     hidden_size=32,
     intermediate_size=32,
@@ -32,34 +35,23 @@ def _fields(name: str = 'deepseek_tiny', **changes) -> dict:
     num_experts_per_tok=2,
     initializer_range=0.1,
   )
-  return config_lib.load(name).to_hf() | small | changes
-
-
-@pytest.fixture
-def model(tmp_path) -> str:
-  """Returns the path of the config of a model of four layers, one dense."""
-  return _written(tmp_path, _fields())
-
-
-def _written(folder, fields: dict) -> str:
-  path = folder / 'config.json'
-  path.write_text(json.dumps(fields))
+  path = tmp_path / 'config.json'
+  path.write_text(json.dumps(config_lib.load('deepseek_tiny').to_hf() | small))
   return str(path)
 
 
-def _compare(folder, model: str, *options: str) -> tuple[int, dict]:
-  out = folder / 'out.json'
-  code = main.main(
-    [
-      'compare',
-      f'--model={model}',
-      f'--json={out}',
-      f'--out={folder}/out',
-      *_SIZES,
-      *options,
-    ]
-  )
-  return code, json.loads(out.read_text()) if out.exists() else {}
+@pytest.fixture
+def compare(tmp_path, model):
+  """Returns a function of options, and of a model: exit code and report."""
+
+  def run(options: str, model: str = model) -> tuple[int, dict]:
+    out = tmp_path / 'out.json'
+    files = f'--json={out} --out={tmp_path}/out'
+    asked = f'--model={model} {files} {_SIZES} {options}'
+    code = main.main(['compare', *shlex.split(asked)])
+    return code, json.loads(out.read_text()) if out.exists() else {}
+
+  return run
 
 
 def _row(report: dict, name: str) -> dict:
@@ -78,14 +70,16 @@ class TestFaults:
     ],
   )
   @pytest.mark.few(1)
-  def test_layer_stage_and_tile_are_named(self, tmp_path, model, name, capsys):
+  def test_layer_stage_and_tile_are_named(
+    self, tmp_path, compare, name, capsys
+  ):
     # given
     spec = next(s for s in faults.TABLE if s.name == name)
     backward = spec.direction == faults.Direction.BACKWARD
-    direction = '--direction=both' if backward else '--direction=forward'
+    direction = 'both' if backward else 'forward'
     # when
-    code, report = _compare(
-      tmp_path, model, f'--fault={name}', '--fault_layer=2', direction
+    code, report = compare(
+      f'--fault={name} --fault_layer=2 --direction={direction}'
     )
     # then
     assert code == 1
@@ -102,44 +96,26 @@ class TestFaults:
     assert 'layer 1, its experts alone: within the rounding bound' in said
     assert f'first failure: {spec.stage} (' in said
     assert 'hpmoe check --input=' in said
-
-  def test_a_deadlock_names_its_layer(self, tmp_path, model, capsys):
-    options = ('--fault=missing_signal', '--fault_layer=2')
-    code, _ = _compare(tmp_path, model, '--direction=forward', *options)
-    assert code == 3
-    assert 'hpmoe compare: layer 2: deadlock: ' in capsys.readouterr().err
-
-  def test_what_it_replays_is_the_same(self, tmp_path, model, capsys):
-    _, report = _compare(
-      tmp_path,
-      model,
-      '--fault=zero_output',
-      '--fault_layer=3',
-      '--direction=forward',
-    )
-    first = report['check']['first_failure']
-    replay = first['replay'].split()[1:]
+    # and what it replays is the same
     again = tmp_path / 'again.json'
+    replay = first['replay'].split()[1:]
     assert main.main([*replay, f'--json={again}']) == 1
-    capsys.readouterr()
     found = json.loads(again.read_text())['first_failure']
     for name in ('stage', 'rank', 'expert', 'row_block', 'col_block', 'got'):
       assert found[name] == first[name]
 
+  def test_a_deadlock_names_its_layer(self, compare, capsys):
+    asked = '--fault=missing_signal --fault_layer=2 --direction=forward'
+    assert compare(asked)[0] == 3
+    assert 'hpmoe compare: layer 2: deadlock: ' in capsys.readouterr().err
+
 
 class TestSides:
-  def test_the_same_side_has_the_same_bits(self, tmp_path, model, capsys):
-    code, report = _compare(
-      tmp_path, model, '--left=jax:oracle', '--right=jax:oracle'
-    )
-    assert code == 0
-    assert all(row['same_bits'] for row in report['rows'])
-    assert not report['layers']
-    assert 'pass: every tensor has the same bits' in capsys.readouterr().out
-
-  def test_host_is_within_its_bound_forward_and_backward(self, tmp_path, model):
-    table = tmp_path / 'table.csv'
-    code, report = _compare(tmp_path, model, f'--csv={table}')
+  def test_host_is_within_its_bound_forward_and_backward(
+    self, tmp_path, compare, capsys
+  ):
+    cases, table, png = (tmp_path / n for n in ('cases', 'csv', 'png'))
+    code, report = compare(f'--csv={table} --cases={cases} --png={png}')
     assert code == 0
     assert [(o['layer'], o['wrong']) for o in report['layers']] == [
       (1, False),
@@ -155,6 +131,14 @@ class TestSides:
       rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == metrics.COLUMNS
     assert len(rows) == len(report['rows'])
+    assert png.read_bytes().startswith(b'\x89PNG')
+    # Each layer is a case that a check takes.
+    names = sorted(path.name for path in cases.iterdir())
+    assert names == ['layer_1', 'layer_2', 'layer_3']
+    capsys.readouterr()
+    checked = ('check', f'--case={cases}/layer_2', '--fault=swapped_experts')
+    assert main.main([*checked, '--direction=both']) == 1
+    assert 'gate_up' in capsys.readouterr().out
 
 
 def narrow_weights(x, topk_ids, topk_weights, *others):
@@ -203,11 +187,11 @@ def too_long(x, *others):
 
 
 class TestLayersOfUsers:
+  RIGHT = f'--right=jax:{__name__}:'
+
   @pytest.mark.slow
-  def test_a_fault_below_msprobes_limits_is_found(self, tmp_path, model):
-    code, report = _compare(
-      tmp_path, model, f'--right=jax:{__name__}:wrong', '--direction=forward'
-    )
+  def test_a_fault_below_msprobes_limits_is_found(self, compare):
+    code, report = compare(f'{self.RIGHT}wrong --direction=forward')
     assert code == 1
     name = 'Module.model.layers.1.mlp.experts.0.forward.output.0'
     assert report['first_difference'] == name
@@ -218,16 +202,9 @@ class TestLayersOfUsers:
 
   @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
   @pytest.mark.slow
-  def test_a_cast_of_routing_weights_is_named(
-    self, tmp_path, model, capsys, dtype
-  ):
-    code, report = _compare(
-      tmp_path,
-      model,
-      f'--right=jax:{__name__}:narrow_weights',
-      f'--dtype={dtype}',
-      '--direction=forward',
-    )
+  def test_a_cast_of_routing_weights_is_named(self, compare, capsys, dtype):
+    asked = f'--dtype={dtype} --direction=forward'
+    code, report = compare(f'{self.RIGHT}narrow_weights {asked}')
     assert code == 1
     assert report['wrong_layer'] == 1 and not report['rounding_alone']
     said = capsys.readouterr().out
@@ -235,13 +212,8 @@ class TestLayersOfUsers:
     # Its contract has no place for what lies between.
     assert 'to locate it nearer' not in said
 
-  def test_nan_is_an_error_where_it_begins(self, tmp_path, model, capsys):
-    code, report = _compare(
-      tmp_path,
-      model,
-      f'--right=jax:{__name__}:not_a_number',
-      '--direction=forward',
-    )
+  def test_nan_is_an_error_where_it_begins(self, compare, capsys):
+    code, report = compare(f'{self.RIGHT}not_a_number --direction=forward')
     assert code == 1
     name = 'Module.model.layers.1.mlp.experts.0.forward.output.0'
     assert report['first_difference'] == name
@@ -250,15 +222,8 @@ class TestLayersOfUsers:
     assert 'y[0, 3, 1], token 3 of rank 0' in capsys.readouterr().out
 
   @pytest.mark.slow
-  def test_a_gradient_is_followed_from_layer_to_layer(
-    self, tmp_path, model, capsys
-  ):
-    code, report = _compare(
-      tmp_path,
-      model,
-      '--left=jax:framework',
-      f'--right=jax:{__name__}:wrong_gradient',
-    )
+  def test_a_gradient_is_followed_from_layer_to_layer(self, compare, capsys):
+    code, report = compare(f'--left=jax:framework {self.RIGHT}wrong_gradient')
     assert code == 1
     name = 'Module.model.layers.3.mlp.experts.0.backward.output.0'
     assert report['first_difference'] == name
@@ -274,28 +239,24 @@ class TestLayersOfUsers:
     ('name', 'direction', 'code', 'text'),
     [
       ('raises', 'forward', 3, 'raises: RuntimeError: no device; given x [R, '),
-      (
-        'too_long',
-        'forward',
-        2,
-        'expected y float32 [1, 16, 32] of x [R, T, D',
-      ),
+      ('too_long', 'forward', 2, 'expected y float32 [1, 16, 32] of x [R, T, '),
       ('of_numpy', 'both', 3, '`hpmoe compare --direction=forward` asks for'),
     ],
   )
   def test_one_that_gives_no_answer_is_one_line(
-    self, tmp_path, model, capsys, name, direction, code, text
+    self, compare, capsys, name, direction, code, text
   ):
-    right = f'--right=jax:{__name__}:{name}'
-    found, _ = _compare(tmp_path, model, right, f'--direction={direction}')
-    assert found == code
+    asked = f'{self.RIGHT}{name} --direction={direction}'
+    assert compare(asked)[0] == code
     # Of a busy machine, progress is told before it.
     assert text in capsys.readouterr().err.splitlines()[-1]
 
 
 class TestNearTies:
   @pytest.mark.slow
-  def test_another_choice_is_named_and_no_kernel_blamed(self, tmp_path, capsys):
+  def test_another_choice_is_named_and_no_kernel_blamed(
+    self, tmp_path, compare, capsys
+  ):
     # given: of layer 1, experts in pairs whose scores are a rounding apart
     fields = config_lib.load('mixtral_tiny').to_hf() | dict(
       hidden_size=32,
@@ -313,9 +274,7 @@ class TestNearTies:
     folder = tmp_path / 'model'
     convert.write(folder, weights_lib.of_parameters(config, params), 'hpmoe')
     # when
-    code, report = _compare(
-      tmp_path, str(folder), '--direction=forward', '--sequence=128'
-    )
+    code, report = compare('--direction=forward --sequence=128', str(folder))
     # then
     assert code == 1
     assert report['wrong_layer'] is None
@@ -342,22 +301,20 @@ y_alone.backward = fused_moe_grad.moe.backward
 class TestCandidates:
   """Whatever `hpmoe check` takes is a side."""
 
-  def test_our_launch_cut_otherwise_both_ways(self, tmp_path, model, capsys):
+  def test_our_launch_cut_otherwise_both_ways(self, compare, capsys):
     # given: any cut gives the same bits
-    side = '--right=jax:--row_block=16 --col_block=32 --threads=1'
-    code, report = _compare(tmp_path, model, '--left=jax:host', side)
+    side = "'--right=jax:--row_block=16 --col_block=32 --threads=1'"
+    code, report = compare(f'--left=jax:host {side}')
     assert code == 0
     assert all(row['same_bits'] for row in report['rows'])
+    assert not report['layers']
+    assert 'pass: every tensor has the same bits' in capsys.readouterr().out
 
   @pytest.mark.slow
-  def test_a_bug_of_a_function_is_located(self, tmp_path, model, capsys):
+  def test_a_bug_of_a_function_is_located(self, tmp_path, compare, capsys):
     function = f'{_EXAMPLES}.fused_moe:fused_moe_with_a_bug'
-    code, report = _compare(
-      tmp_path,
-      model,
-      f'--right=jax:--candidate={function}',
-      '--direction=forward',
-    )
+    right = f'--right=jax:--candidate={function}'
+    code, report = compare(f'{right} --direction=forward')
     assert code == 1 and report['wrong_layer'] == 1
     first = report['check']['first_failure']
     assert first['stage'] == 'gate_up'
@@ -367,9 +324,8 @@ class TestCandidates:
     assert f'--input={tmp_path}/out/layer_1.safetensors' in said
 
   @pytest.mark.slow
-  def test_backward_reads_what_forward_did_not_return(self, tmp_path, model):
-    side = f'--right=jax:--candidate={__name__}:y_alone'
-    code, report = _compare(tmp_path, model, side)
+  def test_backward_reads_what_forward_did_not_return(self, compare):
+    code, report = compare(f'--right=jax:--candidate={__name__}:y_alone')
     assert code == 0
     assert [one['wrong'] for one in report['layers']] == [False] * 3
     assert _row(report, 'Module.model.layers.3.0.backward.input.0')
@@ -398,10 +354,10 @@ class TestBiases:
     return str(folder)
 
   @pytest.mark.slow
-  def test_a_folder_is_judged_both_ways(self, tmp_path, biased):
+  def test_a_folder_is_judged_both_ways(self, tmp_path, compare, biased):
     cases = tmp_path / 'cases'
-    options = ('--left=jax:oracle', '--right=jax:framework')
-    code, report = _compare(tmp_path, biased, *options, f'--cases={cases}')
+    asked = f'--left=jax:oracle --right=jax:framework --cases={cases}'
+    code, report = compare(asked, biased)
     assert code == 0, report['first_difference']
     assert [one['wrong'] for one in report['layers']] == [False] * 2
     for name in ('b_gate_up', 'b_down', 'w_down'):
@@ -410,33 +366,15 @@ class TestBiases:
     case = case_lib.Case.of(f'{cases}/layer_1')
     assert (case.bias, case.activation) == (True, 'swiglu:limit=1:offset=1')
 
-  def test_a_missing_bias_is_located(self, tmp_path, biased):
-    right = f'--right=jax:{__name__}:without_a_bias'
-    code, report = _compare(
-      tmp_path, biased, '--left=jax:framework', right, '--direction=forward'
-    )
+  def test_a_missing_bias_is_located(self, compare, biased):
+    sides = f'--left=jax:framework --right=jax:{__name__}:without_a_bias'
+    code, report = compare(f'{sides} --direction=forward', biased)
     assert code == 1 and report['wrong_layer'] == 0
     first = report['check']['first_failure']
     assert (first['stage'], first['lane']) == ('y', 'bounded')
 
-  def test_the_megakernel_is_refused_in_one_line(
-    self, tmp_path, biased, capsys
-  ):
-    assert _compare(tmp_path, biased)[0] == 2
+  def test_the_megakernel_is_refused_in_one_line(self, compare, biased, capsys):
+    assert compare('', biased)[0] == 2
     said = capsys.readouterr().err
     assert said.count('\n') == 2  # it reads bytes, too
     assert "moe: expected 'framework' for experts with biases" in said
-
-
-class TestCases:
-  def test_each_layer_is_a_case_that_check_takes(self, tmp_path, model, capsys):
-    cases, png = tmp_path / 'cases', tmp_path / 'layers.png'
-    code, _ = _compare(tmp_path, model, f'--cases={cases}', f'--png={png}')
-    assert code == 0
-    names = sorted(path.name for path in cases.iterdir())
-    assert names == ['layer_1', 'layer_2', 'layer_3']
-    assert png.read_bytes().startswith(b'\x89PNG')
-    capsys.readouterr()
-    checked = ('check', f'--case={cases}/layer_2', '--fault=swapped_experts')
-    assert main.main([*checked, '--direction=both']) == 1
-    assert 'gate_up' in capsys.readouterr().out

@@ -52,29 +52,6 @@ class TestConvert:
     written = convert.read(tmp_path / 'out')
     assert written.config.dtype == 'bfloat16'
 
-  @pytest.mark.parametrize(
-    'options, text',
-    [
-      (['--format=pickle'], "format: expected one of ['hf', 'mindspore'"),
-      (['--from=no/such'], 'no/such: expected a folder, got none'),
-      (['--to=no/such/folder'], 'expected a folder no/such, got none'),
-      (['--json=no/such/file'], 'json: expected a file that can be written'),
-    ],
-  )
-  def test_refuses_a_request(self, folder, capsys, options, text):
-    assert _run(folder, *options) == cli.WRONG_REQUEST
-    self._one_line(capsys, text)
-    assert not (folder.parent / 'out').exists()
-
-  def test_refuses_without_folders(self, capsys):
-    assert main.main(['convert', '--to=x']) == cli.WRONG_REQUEST
-    self._one_line(capsys, 'from: expected a folder, got none')
-
-  def test_refuses_to_write_over_something(self, folder, capsys):
-    (folder.parent / 'out').mkdir()
-    assert _run(folder) == cli.WRONG_REQUEST
-    self._one_line(capsys, 'expected nothing there yet')
-
   def test_refuses_a_truncated_file_and_leaves_nothing(self, folder, capsys):
     file = folder / 'model.safetensors'
     file.write_bytes(file.read_bytes()[:-3])

@@ -112,26 +112,3 @@ class TestGenerate:
     assert made['end'] == 'stop'
     assert whole['text'].startswith(made['text'])
     assert len(made['text']) <= 2
-
-  @pytest.mark.parametrize(
-    'options, text',
-    [
-      (['--prompts=no.txt'], 'no.txt: expected a file to use'),
-      (['--prompt=a', '--prompts=b'], 'prompt: expected none beside --prompts'),
-      (['--system=a'], 'system: expected --chat beside it'),
-      (['--prompts={}/empty.txt'], 'prompts: expected some in'),
-      (['--prompts={}/odd.jsonl'], 'prompts: expected objects with a prompt'),
-      (['--device=ascend'], 'device: expected --framework=mindspore beside'),
-      (['--moe=no'], 'moe: expected one of'),
-    ],
-  )
-  def test_refuses_of_a_model(self, folder, tmp_path, capsys, options, text):
-    (tmp_path / 'empty.txt').write_text('\n')
-    (tmp_path / 'odd.jsonl').write_text('{"a": 1}\n')
-    options = [option.format(tmp_path) for option in options]
-    assert main.main(['generate', f'--from={folder}', *options]) == (
-      cli.WRONG_REQUEST
-    )
-    captured = capsys.readouterr()
-    assert captured.err.count('\n') == 1
-    assert text in captured.err
