@@ -3,10 +3,10 @@
 #include <cstddef>
 #include <cstring>
 
-#include "backend_ascend/frontends/failure.h"
 #include "backend_ascend/frontends/image_registry.h"
 #include "backend_ascend/frontends/operands.h"
 #include "backend_ascend/kernels/host/launch/launch.h"
+#include "backend_ascend/kernels/host/tiles/finite.h"
 
 namespace hpmoe {
 namespace {
@@ -18,6 +18,40 @@ CallStatus Refused(const std::string& text) {
 CallStatus Expected(const std::string& name, const std::string& expected,
                     const std::string& got) {
   return Refused(name + ": expected " + expected + ", got " + got);
+}
+
+// Of an element that is not finite.
+const char* NameOf(const char* data, DType dtype) {
+  const int64_t bytes = BytesOf(dtype);
+  uint32_t bits = 0;  // little-endian
+  std::memcpy(&bits, data, bytes);
+  const uint32_t sign = 1u << (8 * bytes - 1);
+  if ((bits & ~sign) != kDTypes[dtype].exponent()) return "nan";
+  return (bits & sign) != 0 ? "-inf" : "inf";
+}
+
+std::string IndexText(int64_t flat, const std::vector<int64_t>& shape) {
+  std::string text = ")";
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    text = std::to_string(flat % shape[axis]) + text;
+    flat /= shape[axis];
+    if (axis > 0) text = ", " + text;
+  }
+  return "(" + text;
+}
+
+// As runtime.launch refuses the first value that is not finite; empty if there
+// is none.
+std::string NonFiniteText(const char* name, const void* data, DType dtype,
+                          const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  const char* const bytes = static_cast<const char*>(data);
+  const int64_t at = FirstNonFinite(bytes, dtype, count);
+  if (at < 0) return "";
+  return std::string(name) + ": expected finite values, got " +
+         NameOf(bytes + at * BytesOf(dtype), dtype) + " at " +
+         IndexText(at, shape);
 }
 
 // Python checked shapes and dtypes; a graph from elsewhere did not.
@@ -73,32 +107,22 @@ CallStatus StatusOf(const Status& status, const Diagnosis& diagnosis) {
           diagnosis.text};
 }
 
-// What the bits of a mask name; `made`: results.
-std::vector<Operand> Named(const ImageHeader& image, uint64_t mask, bool made,
-                           bool scan) {
-  const std::vector<KnownOperand> known = KnownOperands(image);
-  std::vector<Operand> named;
-  for (size_t i = 0; i < known.size(); ++i) {
-    if (((mask >> i) & 1) == 0 || known[i].made != made) continue;
-    named.push_back(known[i].operand);
-    const bool weights = std::strcmp(named.back().name, "topk_weights") == 0;
-    if (!scan && !weights) named.back().finite = kNumDTypes;
-  }
-  return named;
-}
-
 }  // namespace
 
 std::vector<Operand> OperandsOf(const ImageHeader& image,
-                                const CallOptions& options) {
-  if (options.asked == 0) return InputsOf(image);
-  return Named(image, options.given, /*made=*/false, options.scan);
-}
-
-std::vector<Operand> ResultsOf(const ImageHeader& image,
-                               const CallOptions& options) {
-  if (options.asked == 0) return OutputsOf(image);
-  return Named(image, options.asked, /*made=*/true, /*scan=*/false);
+                                const CallOptions& options, bool made) {
+  const bool whole = options.asked == 0;
+  const uint64_t mask = made ? options.asked : options.given;
+  const std::vector<Operand> known = KnownOperands(image);
+  std::vector<Operand> named;
+  for (size_t i = 0; i < known.size(); ++i) {
+    const bool wanted = whole ? known[i].used : ((mask >> i) & 1) != 0;
+    if (!wanted || known[i].made != made) continue;
+    named.push_back(known[i]);
+    const bool weights = std::strcmp(known[i].name, "topk_weights") == 0;
+    if (!whole && !options.scan && !weights) named.back().finite = kNumDTypes;
+  }
+  return named;
 }
 
 CallStatus CallLaunch(const CallOptions& options,
@@ -118,12 +142,12 @@ CallStatus CallLaunch(const CallOptions& options,
   }
   const ImageHeader& image = launch->image();
   LaunchTensors tensors{};
-  CallStatus placed =
-      PlaceOperands(OperandsOf(image, options), operands, &tensors);
+  CallStatus placed = PlaceOperands(OperandsOf(image, options, /*made=*/false),
+                                    operands, &tensors);
   if (placed.code != CallStatus::kDone) return placed;
   const bool whole = options.asked == 0;
-  placed = PlaceResults(ResultsOf(image, options), results, /*clear=*/whole,
-                        &tensors);
+  placed = PlaceResults(OperandsOf(image, options, /*made=*/true), results,
+                        /*clear=*/whole, &tensors);
   if (placed.code != CallStatus::kDone) return placed;
   LaunchOptions how;
   how.threads = options.threads;

@@ -38,11 +38,9 @@ struct CallStatus {
   std::string text;  // one line; empty if it is done
 };
 
-// What a call takes and makes, in order.
+// What a call takes or, of those that are `made`, makes, in order.
 std::vector<Operand> OperandsOf(const ImageHeader& image,
-                                const CallOptions& options);
-std::vector<Operand> ResultsOf(const ImageHeader& image,
-                               const CallOptions& options);
+                                const CallOptions& options, bool made);
 
 // Operands and results as above.  What a refused call leaves
 // in the results is not said.  Thread-safe.

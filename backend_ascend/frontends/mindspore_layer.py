@@ -1,8 +1,8 @@
 """The backend's layer as a MindSpore Cell: a custom operator with its gradient.
 
-On a CPU the operator is a C function (`mindspore_ffi.h`), which runs one launch
-without Python.  On an Ascend device it is an NPU's operator, which takes the
-task image itself; see `mindspore_npu`.
+On a CPU the operator is a C function of `mindspore_ffi_module.cc`, which runs
+one launch without Python.  On an Ascend device it is an NPU's operator, which
+takes the task image itself; see `mindspore_npu`.
 
 MindSpore is the extra `mindspore`; importing this module imports it.
 """
@@ -88,7 +88,7 @@ def call_tensor(
   deadline_s: float,
   scan: bool = False,
 ) -> ms.Tensor:
-  """Returns `[13]` int64: what `mindspore_ffi.h` calls a MindSporeCall."""
+  """Returns `[13]` int64: the MindSporeCall of `mindspore_ffi_module.cc`."""
   how = (threads or 0, deadline_s, image.given, image.asked, scan)
   raw = struct.pack('<64sqdQQq', image.digest.encode(), *how)
   return ms.Tensor(np.frombuffer(raw, np.int64).copy())

@@ -63,6 +63,7 @@ class Pass:
       )
     image = call.compile(direction)
     self._image = np.frombuffer(bytearray(image), np.uint8)
+    self._state = _mindspore_ffi.npu_state(self._image)
     names = layer_call.Images(_mindspore_ffi).register(image)
     self.inputs = tuple(n for n in names.inputs if n != 'topk_ids')
     self.outputs = tuple(n for n in names.outputs if n not in tensors.PLAN)
@@ -102,9 +103,7 @@ class Pass:
     """
     ids = np.ascontiguousarray(topk_ids.asnumpy())
     tables = _mindspore_ffi.npu_tables(self._image, ids)
-    state = ms.Tensor(
-      np.frombuffer(_mindspore_ffi.npu_state(self._image), np.uint8)
-    )
+    state = ms.Tensor(np.frombuffer(bytearray(self._state), np.uint8))
     made = self._operator(
       self._head,
       ms.Tensor(np.frombuffer(tables, np.uint8)),
@@ -137,21 +136,6 @@ class NpuMoELayer(nn.Cell):
         'config.num_ranks: expected 1 on an Ascend device, got '
         f'{call.config.num_ranks}: several are processes of their own, each '
         'with a frontends.npus.mindspore_npus.NpusMoELayer'
-      )
-    if call.policy.storage == 'float16':
-      raise ValueError(
-        'policy.storage: expected float32 or bfloat16 on an Ascend device, '
-        'got float16'
-      )
-    if call.policy.placement == 'epilogue':
-      raise ValueError(
-        'policy.placement: expected combine or before_down on an Ascend '
-        'device, got epilogue'
-      )
-    if call.policy.accumulation_order != 'ascending':
-      raise ValueError(
-        'policy.accumulation_order: expected ascending on an Ascend device, '
-        f'got {call.policy.accumulation_order}'
       )
     self._call = call
     self.forward_pass = Pass(call, layer_call.FORWARD)

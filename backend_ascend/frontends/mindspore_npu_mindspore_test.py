@@ -28,10 +28,6 @@ POLICIES = {
 _LINE = 64
 
 
-def _lines(nbytes: int) -> int:
-  return -(-nbytes // _LINE) * _LINE
-
-
 class Operator:
   """What CANN would find under a name."""
 
@@ -63,10 +59,10 @@ class Operator:
   def _ids(self, tables: np.ndarray) -> np.ndarray:
     sizes = self.image.config.dims()
     experts, slots = sizes['E'], sizes['T'] * sizes['K']
-    at = 4 * _lines(4 * experts)
-    begin = tables[at : at + 8 * (experts + 1)].view(np.int64)
-    at += _lines(8 * (experts + 1))
-    slot = tables[at : at + 4 * slots].view(np.int32)
+    # Of LaunchArgs: distances, but for the bits that say from where.
+    slice_begin, slice_slots = tables[40:56].view(np.int64) & (1 << 56) - 1
+    begin = tables[slice_begin:][: 8 * (experts + 1)].view(np.int64)
+    slot = tables[slice_slots:][: 4 * slots].view(np.int32)
     ids = np.zeros(slots, np.int32)
     for expert in range(experts):
       ids[slot[begin[expert] : begin[expert + 1]]] = expert

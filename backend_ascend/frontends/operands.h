@@ -18,22 +18,15 @@ struct Operand {
   int64_t bytes;
   DType finite;  // what its values must be finite as; kNumDTypes: any will do
   std::function<void(void*, LaunchTensors*)> place;
-};
-
-// topk_ids, topk_weights, then the buffers that the image's direction only
-// reads, in the order of kBuffers; without those that its policy never reads.
-std::vector<Operand> InputsOf(const ImageHeader& image);
-
-// counts, row_base, row_of_slot, then the buffers that tasks write.
-std::vector<Operand> OutputsOf(const ImageHeader& image);
-
-// What a launch can be given and asked for, in the one order in
-// which the two above are: a call names some of them by a mask of bits.
-struct KnownOperand {
-  Operand operand;
   bool made;  // by a launch
+  bool used;  // not one that the image's policy never reads
 };
-std::vector<KnownOperand> KnownOperands(const ImageHeader& image);
+
+// What a launch can be given and asked for, in one order: topk_ids,
+// topk_weights, counts, row_base, row_of_slot, then the buffers in the order of
+// kBuffers.  A call takes and makes all that are used, or those that a mask of
+// bits names.
+std::vector<Operand> KnownOperands(const ImageHeader& image);
 
 }  // namespace hpmoe
 

@@ -16,12 +16,6 @@
 
 namespace hpmoe {
 
-inline std::vector<std::string> Names(const std::vector<Operand>& operands) {
-  std::vector<std::string> names;
-  for (const Operand& operand : operands) names.emplace_back(operand.name);
-  return names;
-}
-
 // Names of operands, of results, and of all that a launch knows.
 inline std::vector<std::vector<std::string>> Register(
     const std::string& digest,
@@ -30,11 +24,12 @@ inline std::vector<std::vector<std::string>> Register(
   const Status status = RegisterImage(digest, image.data(), image.nbytes());
   if (status.code != 0) throw nanobind::value_error(status.message);
   const ImageHeader& header = FindLaunch(digest)->image();
-  std::vector<Operand> known;
-  for (const KnownOperand& each : KnownOperands(header)) {
-    known.push_back(each.operand);
+  std::vector<std::vector<std::string>> names(3);
+  for (const Operand& operand : KnownOperands(header)) {
+    if (operand.used) names[operand.made].emplace_back(operand.name);
+    names[2].emplace_back(operand.name);
   }
-  return {Names(InputsOf(header)), Names(OutputsOf(header)), Names(known)};
+  return names;
 }
 
 inline void BindRegister(nanobind::module_& m) {

@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "backend_ascend/kernels/ascendc/launch_args.h"
-#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 #include "backend_ascend/kernels/host/load/plan.h"
 #include "backend_ascend/kernels/regions.h"
 
@@ -23,8 +22,16 @@ enum class Content : uint8_t {
 };
 
 // A rank's part of a buffer: one slab, or those of its experts.
+inline int64_t ElementsOfRank(const ImageHeader& h, int b) {
+  const BufferInfo& info = kBuffers[b];
+  const int64_t slabs = IsWeight(info.rows) ? LocalExperts(h) : 1;
+  const int64_t rows =
+      info.rows == Axis::kC ? h.num_rows : SizeOf(h, info.rows);
+  return slabs * rows * SizeOf(h, info.cols);
+}
 inline int64_t BytesOfRank(const ImageHeader& h, int b) {
-  return ShapeOf(h, static_cast<BufferId>(b)).bytes() / h.num_ranks;
+  const bool stored = kBuffers[b].element == Element::kStored;
+  return ElementsOfRank(h, b) * BytesOf(stored ? DType{h.dtype} : kFloat32);
 }
 
 // Slots in slice_slots, and tokens in once_slice_slots, of the ranks that a
@@ -107,12 +114,10 @@ void PlaceOwn(const ImageHeader& h, Placer* p, LaunchArgs* args) {
     const Form form = BufferForm(h, b);
     const bool written = IsWritten(h, b);
     if (use == Use::kAbsent || (written && IsPut(form))) continue;
-    const int64_t bytes = BytesOfRank(h, b);
-    p->Add(&args->buffers[b], BufferName(b), bytes,
+    p->Add(&args->buffers[b], BufferName(b), BytesOfRank(h, b),
            written ? Content::kEmpty : Content::kConstant);
     if (!written || form != Form::kWeightTile || LinksOf(h) == 1) continue;
-    const int64_t element = ShapeOf(h, static_cast<BufferId>(b)).element_bytes;
-    p->Add(&args->sums[b], "sums", bytes / element, Content::kEmpty);
+    p->Add(&args->sums[b], "sums", ElementsOfRank(h, b), Content::kEmpty);
   }
   const int64_t slots = int64_t{h.num_tokens} * h.top_k;
   p->Add(&args->topk_weights, "topk_weights", slots, Content::kConstant);

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <memory>
 
+#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
+
 namespace hpmoe {
 namespace {
 

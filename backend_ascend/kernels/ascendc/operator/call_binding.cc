@@ -7,10 +7,13 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
-#include "backend_ascend/kernels/ascendc/operator/call_blobs.h"
+#include "backend_ascend/kernels/ascendc/launch/target.h"
+#include "backend_ascend/kernels/ascendc/npus/ends.h"
+#include "backend_ascend/kernels/ascendc/operator/call_layout.h"
 #include "backend_ascend/kernels/host/load/image_loader.h"
 #include "backend_ascend/kernels/host/load/plan.h"
 
@@ -30,11 +33,16 @@ void Check(const Status& status) {
 LoadedImage Load(const Bytes& bytes) {
   LoadedImage image;
   Check(image.Load(bytes.data(), bytes.nbytes()));
+  Check(CheckTarget(image.view()));
   return image;
 }
 
-nb::bytes BytesOf(const std::vector<char>& blob) {
-  return nb::bytes(blob.data(), blob.size());
+// What a layout's address names, in its blob.
+template <class T>
+T* Find(T* address, const char* blob) {
+  const uint64_t in_blob = (uint64_t{1} << kBlobBit) - 1;
+  const uint64_t at = reinterpret_cast<uint64_t>(address) & in_blob;
+  return reinterpret_cast<T*>(const_cast<char*>(blob) + at);
 }
 
 nb::bytes Tables(const Bytes& bytes, const Ids& topk_ids) {
@@ -48,26 +56,41 @@ nb::bytes Tables(const Bytes& bytes, const Ids& topk_ids) {
   }
   Plan plan;
   Check(MakePlan(h, topk_ids.data(), &plan));
-  return BytesOf(MakeTables(h, plan));
+  const CallLayout layout = LayoutOf(h);
+  std::vector<char> blob(layout.bytes[kTables]);
+  std::memcpy(blob.data(), &layout.args, sizeof(layout.args));
+  CopyTables(h, plan, layout.args,
+             [&](void* to, const void* from, uint64_t size) {
+               std::memcpy(Find(to, blob.data()), from, size);
+             });
+  FillConstants(
+      const_cast<Constants*>(Find(layout.args.constants, blob.data())));
+  return nb::bytes(blob.data(), blob.size());
 }
 
 nb::bytes State(const Bytes& bytes) {
-  return BytesOf(MakeState(Load(bytes).header()));
+  const LoadedImage image = Load(bytes);
+  const CallLayout layout = LayoutOf(image.header());
+  std::vector<char> blob(layout.bytes[kState]);
+  std::fill_n(Find(layout.args.header_slot, blob.data()),
+              image.header().num_rows, -1);
+  return nb::bytes(blob.data(), blob.size());
 }
 
-std::string End(const Bytes& bytes, const Bytes& state) {
+std::string Told(const Bytes& bytes, const Bytes& state) {
   const LoadedImage image = Load(bytes);
-  const size_t expected = MakeState(image.header()).size();
+  const ImageHeader& h = image.header();
+  const CallLayout layout = LayoutOf(h);
+  const uint64_t expected = layout.bytes[kState];
   if (state.nbytes() != expected) {
     throw nb::value_error(("state: expected " + std::to_string(expected) +
                            " bytes, got " + std::to_string(state.nbytes()))
                               .c_str());
   }
   // Of the alignment of what lies in it.
-  std::vector<char> copy(expected);
-  std::copy_n(reinterpret_cast<const char*>(state.data()), expected,
-              copy.data());
-  return EndOf(image.view(), copy);
+  const std::vector<char> copy(state.data(), state.data() + expected);
+  const auto* const ends = Find(layout.args.diagnosis, copy.data());
+  return EndOf(image.view(), 0, {ends, ends + h.num_aic + h.num_aiv}).text;
 }
 
 }  // namespace
@@ -77,7 +100,7 @@ void BindNpuCall(nb::module_& m) {
         "Operand `tables` of an NPU's operator, of `[R, T, K]` ids.");
   m.def("npu_state", &State, "image"_a,
         "Operand `state` of an NPU's operator, for one launch.");
-  m.def("npu_end", &End, "image"_a, "state"_a,
+  m.def("npu_end", &Told, "image"_a, "state"_a,
         "What went wrong, out of `state` after a launch, or ''.");
 }
 

@@ -7,7 +7,6 @@
 
 // After it, which says what __gm__ is.
 #include "backend_ascend/kernels/ascendc/megakernel.h"
-#include "backend_ascend/kernels/ascendc/operator/call_layout.h"
 #include "backend_ascend/kernels/ascendc/operator/launch_tiling.h"
 
 namespace hpmoe {
@@ -21,48 +20,25 @@ struct CallOperands {
   GM_ADDR workspace;
 };
 
-template <class T>
-HPMOE_FUNCTION HPMOE_GM T* At(GM_ADDR begin, uint64_t offset) {
-  return reinterpret_cast<HPMOE_GM T*>(begin + offset);
-}
-
-// A launch of one rank: what puts write are its own results, so that no heap
-// is needed.  Buffers are not set.
+// Buffers are not set.
 HPMOE_FUNCTION LaunchArgs ArgsOf(const CallOperands& call,
                                  uint64_t deadline_us) {
-  ImageHeader header;
-  CopyConstant(reinterpret_cast<const HPMOE_GM ImageHeader*>(call.image),
-               &header);
-  const TablesLayout tables = TablesOf(header);
-  const StateLayout state = StateOf(header);
-  const WorkspaceLayout own = WorkspaceOf(header);
-  LaunchArgs args = {};
+  typedef uint64_t __attribute__((__may_alias__)) Address;
+  const GM_ADDR begins[kNumCallBlobs] = {call.tables, call.state,
+                                         call.workspace};
+  LaunchArgs args;
+  CopyConstant(reinterpret_cast<const HPMOE_GM LaunchArgs*>(call.tables),
+               &args);
+  Address* const words = reinterpret_cast<Address*>(&args);
+  for (uint32_t i = 0; i < sizeof(args) / sizeof(Address); ++i) {
+    const uint64_t blob = words[i] >> kBlobBit;
+    if (blob == 0) continue;
+    words[i] -= blob << kBlobBit;
+    words[i] += reinterpret_cast<uint64_t>(begins[blob - 1]);
+  }
   args.image = call.image;
-  args.counts = At<int32_t>(call.tables, tables.counts);
-  args.row_base = At<int32_t>(call.tables, tables.row_base);
-  args.expert_rows = At<int32_t>(call.tables, tables.expert_rows);
-  args.expert_base = At<int32_t>(call.tables, tables.expert_base);
-  args.slice_begin = At<int64_t>(call.tables, tables.slice_begin);
-  args.slice_slots = At<int32_t>(call.tables, tables.slice_slots);
-  args.constants = At<Constants>(call.tables, tables.constants);
-  args.heaps = At<uint64_t>(call.tables, tables.heaps);
-  args.topk_weights = At<float>(call.topk_weights, 0);
-  args.header_slot = At<int32_t>(call.state, state.header_slot);
-  args.events = At<CounterLine>(call.state, state.events);
-  args.ready = At<CounterLine>(call.state, state.ready);
-  args.diagnosis = At<CoreDiagnosis>(call.state, state.diagnosis);
-  args.header_weight = At<float>(call.workspace, own.header_weight);
-  if (WeightsTravel(header)) {
-    args.d_row_weight = At<float>(call.workspace, own.d_row_weight);
-    args.d_slot_weight = At<float>(call.workspace, own.d_slot_weight);
-  }
-  for (int b = 0; b < kNumBuffers; ++b) {
-    if (!HasSums(header, b)) continue;
-    args.sums[b] = At<float>(call.workspace, own.sums[b]);
-  }
+  args.topk_weights = reinterpret_cast<HPMOE_GM float*>(call.topk_weights);
   args.deadline_us = deadline_us;
-  args.rank = 0;
-  args.generation = 1;  // counters are made anew for each launch
   return args;
 }
 

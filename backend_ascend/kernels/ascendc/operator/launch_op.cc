@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "backend_ascend/kernels/ascendc/operator/call_layout.h"
-#include "backend_ascend/kernels/ascendc/operator/launch_tiling.h"
 #include "register/op_def_registry.h"
 #include "tiling/platform/platform_ascendc.h"
 
@@ -54,6 +53,22 @@ bool ReadHeader(const Context* context, ImageHeader* header) {
          header->relay == 0;  // operands have no relayed rows
 }
 
+// A tensor of the layer as reference/contract/tensors.py has it.
+std::vector<int64_t> SizesOf(const ImageHeader& h, int buffer) {
+  const hpmoe::BufferInfo& info = hpmoe::kBuffers[buffer];
+  const int64_t cols = SizeOf(h, info.cols);
+  switch (info.rows) {
+    case hpmoe::Axis::kT:
+      return {h.num_ranks, h.num_tokens, cols};
+    case hpmoe::Axis::kTK:
+      return {h.num_ranks, h.num_tokens, h.top_k, cols};
+    case hpmoe::Axis::kC:
+      return {h.num_ranks, h.num_rows, cols};
+    default:
+      return {h.num_ranks, LocalExperts(h), SizeOf(h, info.rows), cols};
+  }
+}
+
 ge::graphStatus InferShapes(gert::InferShapeContext* context) {
   ImageHeader header;
   if (!ReadHeader(context, &header)) return ge::GRAPH_FAILED;
@@ -62,9 +77,9 @@ ge::graphStatus InferShapes(gert::InferShapeContext* context) {
     if (!Has(b, Direction{header.direction}, Use::kWritten)) continue;
     gert::Shape* shape = context->GetOutputShape(at++);
     if (shape == nullptr) return ge::GRAPH_FAILED;
-    const hpmoe::TensorSizes sizes = hpmoe::SizesOf(header, b);
-    shape->SetDimNum(sizes.count);
-    for (int32_t i = 0; i < sizes.count; ++i) shape->SetDim(i, sizes.of[i]);
+    const std::vector<int64_t> sizes = SizesOf(header, b);
+    shape->SetDimNum(sizes.size());
+    for (size_t i = 0; i < sizes.size(); ++i) shape->SetDim(i, sizes[i]);
   }
   return ge::GRAPH_SUCCESS;
 }
@@ -107,8 +122,8 @@ ge::graphStatus Tile(gert::TilingContext* context) {
     return ge::GRAPH_FAILED;
   }
   tiling->deadline_us = static_cast<uint64_t>(*deadline);
-  workspaces[0] =
-      platform.GetLibApiWorkSpaceSize() + hpmoe::WorkspaceOf(header).bytes;
+  workspaces[0] = platform.GetLibApiWorkSpaceSize() +
+                  hpmoe::LayoutOf(header).bytes[hpmoe::kWorkspace];
   context->SetScheduleMode(kAllCoresAtOnce);
   return context->SetBlockDim(blocks);
 }
