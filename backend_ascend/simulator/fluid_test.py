@@ -201,21 +201,22 @@ def _compare(routing: str, aivs: int, fill: float, seed: int = 0):
   return result.total, coupled.max()
 
 
-@pytest.mark.parametrize('routing', ROUTINGS)
-@pytest.mark.parametrize('aivs', [1, 3])
-def test_where_cores_are_the_limit_coupling_changes_nothing(routing, aivs):
-  """No link is ever full."""
-  ours, coupled = _compare(routing, aivs, fill=1 / 8)
-  assert ours == pytest.approx(coupled, rel=1e-9)
-
-
 class TestWhatTheEngineLeavesOut:
   """A put flows through each link by itself; see `simulate.py`."""
 
-  @pytest.mark.parametrize('routing', ['balanced', 'hot'])
+  @pytest.mark.parametrize(
+    'routing, fills',
+    [
+      ('balanced', (1, 2, 16)),
+      ('hot', (1, 2, 16)),
+      ('random', (1 / 8,)),  # no link is ever full
+    ],
+  )
   @pytest.mark.parametrize('aivs', [1, 3, 6])
-  def test_nothing_where_the_routing_is_even(self, routing, aivs):
-    for fill in (1, 2, 16):
+  def test_nothing_where_routing_is_even_or_cores_are_the_limit(
+    self, routing, fills, aivs
+  ):
+    for fill in fills:
       ours, coupled = _compare(routing, aivs, fill)
       assert ours == pytest.approx(coupled, rel=1e-9)
 

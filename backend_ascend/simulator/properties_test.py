@@ -141,24 +141,6 @@ def test_no_time_beats_the_bound(image, machine, barriers, seed):
   assert result.total >= bound.seconds * (1 - 1e-12), bound
 
 
-@SETTINGS
-@hypothesis.given(CASES, st.booleans(), st.booleans(), st.integers(0, 99))
-def test_a_core_is_busy_for_the_sum_of_its_tasks(
-  image, barriers, sharing, seed
-):
-  ids = testing.routing_of(image, seed)
-  result = simulate.simulate(
-    image, SLOW, ids, barriers=barriers, sharing=sharing
-  )
-  tasks = image.tables['tasks']
-  for queue, busy in zip(image.tables['queues'], result.busy):
-    on = (tasks['rank'] == queue['rank']) & (tasks['unit'] == queue['unit'])
-    on &= tasks['core'] == queue['core']
-    took = (result.end - result.start)[on]
-    np.testing.assert_allclose(busy, took.sum(), rtol=1e-12)
-    assert busy <= result.total * (1 + 1e-12)
-
-
 def _rows_sent(image, ids, once: bool):
   """Returns `[R, R]` rows from rank i to rank j: of slots, or of tokens."""
   dims = image.config.dims()

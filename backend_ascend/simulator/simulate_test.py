@@ -81,18 +81,18 @@ class TestSimulate:
 
 
 class TestBadInput:
-  def test_a_machine_with_too_few_cores(self, a3):
-    image = image_of(num_aic=25)
-    with pytest.raises(ValueError, match='at most 24 AIC on ascend_a3, got 25'):
-      run(image, a3)
-
-  def test_an_unknown_element(self, a3):
-    with pytest.raises(ValueError, match="element: expected .* got 'int4'"):
-      run(image_of(), a3, element='int4')
-
-  def test_an_unknown_kind(self, a3):
-    with pytest.raises(ValueError, match="skip: expected .* got 'merge'"):
-      run(image_of(), a3, skip=('merge',))
+  @pytest.mark.parametrize(
+    'of_image, asked, told',
+    [
+      (dict(num_aic=25), {}, 'at most 24 AIC on ascend_a3, got 25'),
+      ({}, dict(element='int4'), "element: expected .* got 'int4'"),
+      ({}, dict(skip=('merge',)), "skip: expected .* got 'merge'"),
+      ({}, dict(element_bytes=dict(z=1)), "element_bytes: .* got 'z'"),
+    ],
+  )
+  def test_what_does_not_fit_is_named(self, a3, of_image, asked, told):
+    with pytest.raises(ValueError, match=told):
+      run(image_of(**of_image), a3, **asked)
 
   def test_a_routing_of_another_shape(self, a3):
     image = image_of()

@@ -20,17 +20,17 @@ def _flow(ranks, sends, thresholds=(), holds=False):
 
   Args:
     ranks: how many.
-    sends: (rank, own seconds, op, bytes, [(peer, event, ids)], more of a
-      message).
+    sends: (rank, own seconds, op, bytes, [(peer, event, ids)]), perhaps more
+      of a message.
     thresholds: of events.
     holds: whether tasks do.
   """
   flow = flow_lib.Flow(ranks)
   flow.add_events(np.array(thresholds))
   pools = flow.add_pools(np.ones(ranks))
-  for rank, own, op, payload, peers, rest in sends:
+  for rank, own, op, payload, peers, *rest in sends:
     task = flow.add_tasks(pools[rank], own, holds)
-    message = flow.add_messages(task, op, rank, payload, **rest)
+    message = flow.add_messages(task, op, rank, payload, **dict(*rest))
     for peer in peers:
       flow.add_peers(message, *peer)
   return flow
@@ -42,88 +42,68 @@ def _run(ranks, sends, thresholds=(), holds=False, **figures):
   return flow_lib.simulate(flow, flow_testing.machine(**figures))
 
 
-class TestLegs:
-  """One message of each kind, alone."""
+ALL = [(1,), (2,), (3,)]
+EACH = [(0, 0.0, Op.PUT, 4, [peer]) for peer in ALL]
 
-  def test_a_put_passes_two_links_and_two_hops(self):
+
+@pytest.mark.parametrize(
+  'sends, figures, total, up, down',
+  [
     # 8 B are two packets, so 10 flits: up by 2 + 10, there at 10 + 10 + 10.
-    timed = _run(2, [(0, 2.0, Op.PUT, 8, [(1, -1)], {})])
-    assert timed.arrived == pytest.approx([42.0], **EXACT)
-    assert timed.end == pytest.approx([2.0], **EXACT)
-
-  def test_a_task_that_holds_ends_with_its_arrival(self):
-    timed = _run(2, [(0, 2.0, Op.PUT, 8, [(1, -1)], {})], holds=True)
-    assert timed.end == pytest.approx([42.0], **EXACT)
-
-  def test_a_part_of_a_sum_is_let_go_by_the_switch(self):
-    # Given two parts, when both hold, then each ends when the switch has it,
-    # though the sum is at its owner 15 after the last.
-    timed = _run(4, _sum([0.0, 7.0], expected=2), [1], holds=True)
-    assert timed.end == pytest.approx([15.0, 22.0], **EXACT)
-    assert timed.total == pytest.approx(37.0, **EXACT)
-
-  def test_one_of_many_goes_up_once_and_down_once_each(self):
-    # The other way: three puts wait for one link up.
-    peers = [(1, -1), (2, -1), (3, -1)]
-    many = _run(4, [(0, 0.0, Op.PUT, 4, peers, {})])
-    each = _run(4, [(0, 0.0, Op.PUT, 4, [peer], {}) for peer in peers])
-    assert many.total == pytest.approx(5 + 10 + 5 + 10, **EXACT)
-    assert each.total == pytest.approx(15 + 10 + 5 + 10, **EXACT)
-    assert list(many.up_bytes) == [5, 0, 0, 0]
-    assert list(each.up_bytes) == [15, 0, 0, 0]
-    for timed in (many, each):
-      assert list(timed.down_bytes) == [0, 5, 5, 5]
-      assert list(timed.delivered) == [0, 4, 4, 4]
-
-  def test_an_own_copy_crosses_nothing(self):
-    timed = _run(2, [(0, 3.0, Op.PUT, 4, [(0, -1)], {})])
-    assert timed.arrived == pytest.approx([3.0], **EXACT)
-    assert timed.up_bytes.sum() == 0 and timed.delivered.sum() == 0
-
-  def test_a_get_asks_with_headers_and_is_answered(self):
+    ([(0, 2.0, Op.PUT, 8, [(1,)])], {}, 42, [10, 0], [0, 10]),
+    # An own copy crosses nothing.
+    ([(0, 3.0, Op.PUT, 4, [(0,)])], {}, 3, [0, 0], [0, 0]),
+    # One of many goes up once and down once each; three wait for one link up.
+    ([(0, 0.0, Op.PUT, 4, ALL)], {}, 30, [5, 0, 0, 0], [0, 5, 5, 5]),
+    (EACH, {}, 15 + 10 + 5 + 10, [15, 0, 0, 0], [0, 5, 5, 5]),
     # Two requests of a flit: up 2, hop, down 2, hop; then 10 up, hop, 10, hop.
-    timed = _run(2, [(0, 0.0, Op.GET, 8, [(1, -1)], {})])
-    assert timed.total == pytest.approx(12 + 12 + 20 + 20, **EXACT)
-    assert list(timed.up_bytes) == [2, 10] and list(timed.down_bytes) == [10, 2]
-    assert list(timed.delivered) == [8, 0]
-
-  def test_a_sum_comes_home_once(self):
+    ([(0, 0.0, Op.GET, 8, [(1,)])], {}, 64, [2, 10], [10, 2]),
     # Each peer answers up; the switch sends one home when the last is there.
-    peers = [(1, -1), (2, -1), (3, -1)]
-    timed = _run(4, [(0, 0.0, Op.REDUCE_GET, 4, peers, {})])
-    assert timed.total == pytest.approx(11 + 11 + 15 + 15, **EXACT)
-    assert list(timed.up_bytes) == [1, 5, 5, 5]
-    assert list(timed.down_bytes) == [5, 1, 1, 1]
-    assert list(timed.delivered) == [4, 0, 0, 0]
-
-
-class TestPackets:
-  def test_headers_lists_and_whole_flits(self):
+    ([(0, 0.0, Op.REDUCE_GET, 4, ALL)], {}, 52, [1, 5, 5, 5], [5, 1, 1, 1]),
     # 10 targets at 8 a flit: two flits of list.  17 B are 5 packets and, of
-    # flits of 2 B, 9: up 5 * (1 + 2) * 2 + 18, down with one flit of list each.
-    sends = [(0, 0.0, Op.PUT, 17, [(1, -1, 10)], {})]
-    timed = _run(2, sends, flit=2.0, target_ids=8.0)
-    assert timed.up_bytes[0] == 48 and timed.down_bytes[1] == 48
-
-  def test_one_request_may_ask_for_many_packets(self):
+    # flits of 2 B, 9: up 5 * (1 + 2) * 2 + 18, down with as much list.
+    (
+      [(0, 0.0, Op.PUT, 17, [(1, -1, 10)])],
+      dict(flit=2.0, target_ids=8.0),
+      48 + 10 + 48 + 10,
+      [48, 0],
+      [0, 48],
+    ),
     # 40 B are ten packets; asked for by sixteens they want three requests.
-    timed = _run(2, [(0, 0.0, Op.GET, 40, [(1, -1)], {})], asked_bytes=16.0)
-    assert list(timed.up_bytes) == [3, 50] and list(timed.down_bytes) == [50, 3]
+    (
+      [(0, 0.0, Op.GET, 40, [(1,)])],
+      dict(asked_bytes=16.0),
+      13 + 13 + 60 + 60,
+      [3, 50],
+      [50, 3],
+    ),
+  ],
+)
+def test_messages_by_hand(sends, figures, total, up, down):
+  timed = _run(len(up), sends, **figures)
+  assert timed.total == pytest.approx(total, **EXACT)
+  assert [*timed.up_bytes] == up and [*timed.down_bytes] == down
 
-  def test_a_copy_names_its_own_targets_only(self):
-    # Given eight targets on eight ranks, when a packet of 128 B is copied, then
-    # it is 10 flits on each of nine links: 80 % are payload, as DySHARP says.
-    # On the way down one id is a flit too.
-    sends = [(0, 0.0, Op.PUT, 128, [(peer,) for peer in range(1, 9)], {})]
-    timed = _run(9, sends, flit=16.0, packet=128.0, target_ids=8.0)
-    moved = timed.up_bytes.sum() + timed.down_bytes.sum()
-    assert 9 * 128 / moved == pytest.approx(0.8, **EXACT)
+
+@pytest.mark.parametrize('holds, end', [(False, 2.0), (True, 42.0)])
+def test_a_task_that_holds_ends_with_its_arrival(holds, end):
+  timed = _run(2, [(0, 2.0, Op.PUT, 8, [(1,)])], holds=holds)
+  assert timed.arrived == pytest.approx([42.0], **EXACT)
+  assert timed.end == pytest.approx([end], **EXACT)
+
+
+def test_a_part_of_a_sum_is_let_go_by_the_switch():
+  # Given two parts, when both hold, then each ends when the switch has it,
+  # though the sum is at its owner 15 after the last.
+  timed = _run(4, _sum([0.0, 7.0], expected=2), [1], holds=True)
+  assert timed.end == pytest.approx([15.0, 22.0], **EXACT)
+  assert timed.total == pytest.approx(37.0, **EXACT)
 
 
 class TestChannels:
   SENDS = [
-    (0, 0.0, Op.PUT, 40, [(1, -1)], dict(channel=0)),
-    (0, 1.0, Op.PUT, 4, [(1, -1)], dict(channel=0)),
+    (0, 0.0, Op.PUT, 40, [(1,)]),
+    (0, 1.0, Op.PUT, 4, [(1,)]),
   ]
 
   def test_one_channel_is_a_queue(self):
@@ -133,13 +113,13 @@ class TestChannels:
 
   def test_a_long_queue_keeps_its_order(self):
     # Given 300 packets of 5 flits at once, then one leaves every 5 s.
-    sends = [(0, 0.0, Op.PUT, 4, [(1, -1)], {})] * 300
+    sends = [(0, 0.0, Op.PUT, 4, [(1,)])] * 300
     timed = _run(2, sends)
     gone = 5.0 * np.arange(1, 301)
     assert timed.arrived == pytest.approx(gone + 10 + 5 + 10, **EXACT)
 
   def test_two_share_alike(self):
-    sends = [self.SENDS[0], (*self.SENDS[1][:5], dict(channel=1))]
+    sends = [self.SENDS[0], (*self.SENDS[1], dict(channel=1))]
     timed = _run(2, sends, virtual_channels=2.0)
     # Up: 1 alone, then half each: the short one passes by 11, the long by 55.
     # Down alone, each: 11 + 10 + 5 + 10, 55 + 10 + 50 + 10.
@@ -164,7 +144,7 @@ class TestEvents:
     assert timed.total == pytest.approx(47, **EXACT)
 
   def test_what_waits_for_ever_is_named(self):
-    flow = _flow(2, [(0, 0.0, Op.PUT, 4, [(1, -1)], {})], [1])
+    flow = _flow(2, [(0, 0.0, Op.PUT, 4, [(1,)])], [1])
     flow.add_waits(flow.add_tasks(1, 0.0), 0)
     with pytest.raises(ValueError, match='got task 1 of pool 1 that waits'):
       flow_lib.simulate(flow, flow_testing.machine())
@@ -252,40 +232,19 @@ class TestLoads:
     assert timed.up_bytes[3] == 5 and timed.sessions['merged'] == 2
     assert list(timed.delivered) == [4, 4, 4, 0]
 
-  def test_without_room_each_is_forwarded(self):
-    timed = self._asks(merge_table=1.0)
-    assert timed.up_bytes[3] == 15 and timed.sessions['bypassed'] == 3
-
   def test_the_last_asked_for_frees_the_table(self):
     # A fourth after three that were expected opens another.
     timed = self._asks(expected=2)
     assert timed.sessions['sessions'] == 2 and timed.up_bytes[3] == 10
 
 
-class TestAddresses:
-  def test_rows_take_addresses_as_they_come(self):
-    # Given blocks of 4 rows, when 3 rows of rank 0 come after 3 of rank 1, then
-    # they are rows 3 to 5, and the first block is full with them.
-    flow = flow_lib.Flow(3)
-    events = flow.add_events([4, 2])
-    region = flow.add_regions(events[0], 4, 6)
-    pools = flow.add_pools(np.ones(3))
-    tasks = flow.add_tasks(pools[:2], [9.0, 0.0])
-    messages = flow.add_messages(tasks, Op.PUT, [0, 1], 4, amount=3)
-    flow.add_peers(messages, 2, region=region)
-    waiters = flow.add_tasks(pools[2], np.zeros(2))
-    flow.add_waits(waiters, events)
-    timed = flow_lib.simulate(flow, flow_testing.machine())
-    assert list(timed.row) == [3, 0]
-    assert timed.start[2:] == pytest.approx([39.0, 39.0], **EXACT)
-
-  def test_more_rows_than_there_is_room_for(self):
-    flow = flow_lib.Flow(2)
-    flow.add_regions(flow.add_events([4])[0], 4, 4)
-    task = flow.add_tasks(flow.add_pools(1)[0], 0.0)
-    flow.add_peers(flow.add_messages(task, Op.PUT, 0, 4, amount=5), 1, region=0)
-    with pytest.raises(ValueError, match='at most 4 rows of region 0'):
-      flow_lib.simulate(flow, flow_testing.machine())
+def test_more_rows_than_there_is_room_for():
+  flow = flow_lib.Flow(2)
+  flow.add_regions(flow.add_events([4])[0], 4, 4)
+  task = flow.add_tasks(flow.add_pools(1)[0], 0.0)
+  flow.add_peers(flow.add_messages(task, Op.PUT, 0, 4, amount=5), 1, region=0)
+  with pytest.raises(ValueError, match='at most 4 rows of region 0'):
+    flow_lib.simulate(flow, flow_testing.machine())
 
 
 def _random(rng, ranks=5, sends=60):
@@ -307,8 +266,8 @@ def _random(rng, ranks=5, sends=60):
       got[peer] += 0 if asked else payload
     down[rank] += data if asked else 0
     got[rank] += payload if asked else 0
-    to = [(int(p), -1) for p in peers]
-    made.append((rank, float(rng.random()), op, payload, to, {}))
+    to = [(int(p),) for p in peers]
+    made.append((rank, float(rng.random()), op, payload, to))
   return made, up, down, got
 
 
@@ -343,6 +302,8 @@ def test_each_who_asks_is_answered_once(seed, table):
   assert list(timed.delivered) == [0, *[4 * keys] * (ranks - 1)]
   assert timed.up_bytes[0] == 5 * (len(sends) - timed.sessions['merged'])
   assert timed.sessions['peak'] <= table
+  # Without room for one each is forwarded.
+  assert (timed.sessions['bypassed'] == len(sends)) == (table < 4)
 
 
 @pytest.mark.parametrize('seed', range(3))
@@ -369,11 +330,13 @@ def test_each_row_has_an_address_and_each_block_opens(seed):
     row + i for row, many in zip(timed.row, amounts) for i in range(many)
   ]
   assert sorted(taken) == list(range(whole))
+  # Rows take addresses as they come.
+  assert (np.diff(timed.row[np.argsort(timed.arrived)]) > 0).all()
   # A block opens when the last that has rows in it is there.
   for number, begin in enumerate(edges[:-1]):
     end = edges[number + 1]
     within = (timed.row < end) & (timed.row + amounts > begin)
-    assert timed.start[puts + number] >= timed.arrived[within].max()
+    assert timed.start[puts + number] == timed.arrived[within].max()
   assert timed.delivered[0] == 4 * puts
 
 
@@ -413,7 +376,7 @@ def test_a_sum_has_all_of_its_parts_however_small_the_table(
 def test_a_machine_without_a_switch_is_refused(name):
   with pytest.raises(ValueError, match=f'{name}: expected a fabric with a sw'):
     flow_lib.simulate(
-      _flow(2, [(0, 0.0, Op.PUT, 4, [(1, -1)], {})]), machine_lib.load(name)
+      _flow(2, [(0, 0.0, Op.PUT, 4, [(1,)])]), machine_lib.load(name)
     )
 
 
@@ -431,7 +394,7 @@ def test_a_machine_without_a_switch_is_refused(name):
 def test_tables_that_do_not_fit_are_named(table, value):
   from hpmoe.backend_ascend import _native
 
-  flow = _flow(2, [(0, 0.0, Op.PUT, 4, [(1, 0)], {})], [1])
+  flow = _flow(2, [(0, 0.0, Op.PUT, 4, [(1, 0)])], [1])
   flow.add_waits(flow.add_tasks(1, 0.0), 0)
   tables, _, _ = flow.tables()
   tables |= dict(up=np.ones(2), down=np.ones(2))

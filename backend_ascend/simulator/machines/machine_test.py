@@ -1,6 +1,7 @@
 """Machine files: every figure has its tag; what is wrong is one line."""
 
 import copy
+import math
 import pathlib
 import tomllib
 
@@ -9,18 +10,12 @@ import pytest
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 
 FOLDER = pathlib.Path(machine_lib.__file__).parent
+_SECOND = dict(value=1, unit='s', tag='assumed', source='x')
 
 
 @pytest.fixture(name='data')
 def _data():
   return tomllib.loads((FOLDER / 'ascend_a3.toml').read_text())
-
-
-def refusal(data) -> str:
-  with pytest.raises(ValueError) as error:
-    machine_lib.parse(data, 'mine')
-  (line,) = str(error.value).splitlines()
-  return line
 
 
 class TestFiles:
@@ -97,51 +92,44 @@ class TestRefusals:
     with pytest.raises(ValueError, match='mine.toml: expected TOML'):
       machine_lib.load(str(path))
 
-  @pytest.mark.parametrize('key', ['value', 'unit', 'tag', 'source'])
-  def test_a_figure_without_a_part(self, data, key):
-    del data['figures']['hbm'][key]
-    assert refusal(data) == f"mine: figure 'hbm': expected {key!r}, got none"
-
   @pytest.mark.parametrize(
-    'key, value, told',
+    'way, value, told',
     [
-      ('tag', 'guessed', "expected a tag of .* got 'guessed'"),
-      ('unit', 'GB/s', "expected unit 'B/s', got 'GB/s'"),
-      ('source', ' ', "expected a source, got ' '"),
-      ('value', 'fast', "expected a number, got 'fast'"),
-      ('value', True, 'expected a number, got True'),
-      ('value', 0, 'expected more than 0, got 0'),
-      ('value', float('nan'), 'expected more than 0, got nan'),
-      ('value', float('inf'), 'expected more than 0, got inf'),
+      *(
+        (f'figures.hbm.{key}', None, f"'hbm': expected {key!r}, got none")
+        for key in ('value', 'unit', 'tag', 'source')
+      ),
+      # Of the engine, and of the fabric.
+      *(
+        (f'figures.{name}', None, f'expected a figure {name!r}, got none')
+        for name in ('poll', 'bus_link')
+      ),
+      ('figures.hbm.tag', 'guessed', "'hbm': expected a tag of"),
+      ('figures.hbm.unit', 'GB/s', "'hbm': expected unit 'B/s', got 'GB/s'"),
+      ('figures.hbm.source', ' ', "'hbm': expected a source, got ' '"),
+      ('figures.hbm.value', 'fast', "'hbm': expected a number, got 'fast'"),
+      ('figures.hbm.value', True, "'hbm': expected a number, got True"),
+      ('figures.hbm.value', 0, "'hbm': expected more than 0, got 0"),
+      ('figures.hbm.value', math.nan, "'hbm': expected more than 0, got nan"),
+      ('figures.hbm.value', math.inf, "'hbm': expected more than 0, got inf"),
+      ('figures.poll.value', -1e-9, 'expected at least 0, got -1e-09'),
+      ('figures.warp', _SECOND, "got 'warp'"),
+      ('fabric.routes.0.links', ['wire'], "got 'wire'"),
+      ('fabric.links.egress.end', 'middle', "got 'middle'"),
     ],
   )
-  def test_a_figure_with_a_wrong_part(self, data, key, value, told):
-    data['figures']['hbm'][key] = value
-    with pytest.raises(ValueError, match=f"mine: figure 'hbm': {told}"):
-      machine_lib.parse(data, 'mine')
-
-  @pytest.mark.parametrize('name', ['poll', 'bus_link'])
-  def test_a_missing_figure(self, data, name):
-    # Of the engine, and of the fabric.
-    del data['figures'][name]
-    assert refusal(data) == f'mine: expected a figure {name!r}, got none'
-
-  @pytest.mark.parametrize(
-    'path, value, told',
-    [
-      (('figures', 'warp'), 'hbm', "got 'warp'"),
-      (('figures', 'poll', 'value'), -1e-9, 'expected at least 0, got -1e-09'),
-      (('fabric', 'routes', 0, 'links'), ['wire'], "got 'wire'"),
-      (('fabric', 'links', 'egress', 'end'), 'middle', "got 'middle'"),
-    ],
-  )
-  def test_what_no_machine_has(self, data, path, value, told):
-    *way, last = path
+  def test_what_a_file_may_not_say(self, data, way, value, told):
+    *steps, last = way.split('.')
     at = data
-    for step in way:
-      at = at[step]
-    at[last] = data['figures'][value] if value == 'hbm' else value
-    assert refusal(data).endswith(told)
+    for step in steps:
+      at = at[int(step) if step.isdigit() else step]
+    at[last] = value
+    if value is None:
+      del at[last]
+    with pytest.raises(ValueError) as error:
+      machine_lib.parse(data, 'mine')
+    (line,) = str(error.value).splitlines()
+    assert line.startswith('mine: ') and told in line
 
 
 class TestWithFigures:
