@@ -160,15 +160,14 @@ def _as_first_read(flow: flow_lib.Flow, form, owner, local) -> np.ndarray:
   return np.where(arrives, due.reshape(-1)[expert], local)
 
 
-def rule(name: str, value: float | None, experts: int) -> float:
-  """Returns a rule of `positions.h`; None is all `experts` of a rank."""
-  if value is not None:
-    return float(value)
-  return {'lead': -1.0, 'lag': float(experts)}.get(name, math.inf)
-
-
 def rules(order: flow_lib.Order, experts: int) -> dict[str, float]:
-  return {name: rule(name, getattr(order, name), experts) for name in RULES}
+  """Returns the rules of `positions.h`; None is all `experts` of a rank."""
+  unset = {'lead': -1.0, 'lag': float(experts)}
+  given = {name: getattr(order, name) for name in RULES}
+  return {
+    name: unset.get(name, math.inf) if value is None else float(value)
+    for name, value in given.items()
+  }
 
 
 def _position(flow: flow_lib.Flow, t: _Tasks) -> np.ndarray:

@@ -7,13 +7,12 @@ a choice, so another one is a few lines here.
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import functools
+import itertools
 from typing import Any
 
 import numpy as np
 
 from hpmoe.backend_ascend.schedule import model
-from hpmoe.backend_ascend.schedule import orders
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import config as config_lib
 
@@ -114,6 +113,13 @@ BESIDE: Choices = {
   'relay': _values('relay', False, True),
 }
 
+# Choices of which one gives a field of another its value, or forbids it.
+_COUPLED = (
+  ('tile', 'put_rows', 'vector_rows', 'token_block', 'chain_rows'),
+  ('aiv', 'put_aiv'),
+  ('event_grain', 'lag'),
+)
+
 NAMES = tuple(dict.fromkeys([*GRID, *BESIDE]))
 
 
@@ -201,20 +207,26 @@ def grid(
       f'space: expected a point that can be run, got no {none[0]} for one'
     )
   picked = np.indices(counts, np.int16).reshape(len(counts), -1)
-  total = picked.shape[1]
-  known = _columns(config, base, choices, picked)
-  # As `flow.Options` says.
-  feasible = np.broadcast_to(
-    (np.mod(known['row_block'], known['vector_rows']) == 0)
-    & ((known['by_row'] == 1) | (np.mod(known['lag'], 1) == 0)),
-    total,
-  )
-  if not feasible.any():
+  groups = _groups(list(choices))
+  parts = [
+    _columns(config, base, [list(choices.values())[axis] for axis in axes])
+    for axes in groups
+  ]
+
+  def place(axes) -> np.ndarray:
+    """Returns `[points]`, which of the points of a group of choices."""
+    return np.ravel_multi_index(picked[axes], [counts[axis] for axis in axes])
+
+  can_be = [can[place(axes)] for axes, (_, can) in zip(groups, parts)]
+  picked = picked[:, np.logical_and.reduce(can_be)]
+  if not picked.size:
     raise ValueError('space: expected a point that can be compiled, got none')
-  table = np.empty((int(feasible.sum()), len(model.COLUMNS)))
-  for column, name in enumerate(model.COLUMNS):
-    table[:, column] = np.broadcast_to(known[name], total)[feasible]
-  return Grid(choices, base, picked[:, feasible], table)
+  of_base = np.array(model.columns(config, base))
+  table = np.tile(of_base, (picked.shape[1], 1))
+  for axes, (made, can) in zip(groups, parts):
+    moved = (made[can] != of_base).any(0)
+    table[:, moved] = made[:, moved][place(axes)]
+  return Grid(choices, base, picked, table)
 
 
 def allowed(
@@ -231,54 +243,25 @@ def allowed(
   }
 
 
-def _columns(config, base, choices: Choices, picked) -> dict[str, np.ndarray]:
-  """Returns what `model.columns` would of each point, in one go."""
-  known = dict(zip(model.COLUMNS, map(np.asarray, model.columns(config, base))))
-  known['comm_share'] = np.asarray(base.order.comm_share)
-  known['vector_rows'] = np.asarray(float(base.vector_rows or 0))
-  known['put_rows'] = np.asarray(float(base.put_rows or 0))
-  known['token_block'] = np.asarray(float(base.token_block or 0))
-  known['weight_rows'] = np.asarray(float(base.weight_rows or 0))
-  for options, pick in zip(choices.values(), picked):
-    made = [_column(config, fields) for fields in options.values()]
-    for name in made[0]:
-      known[name] = np.array([one[name] for one in made])[pick]
-  rows = known['row_block']
-  for name in ('vector_rows', 'put_rows', 'token_block'):
-    known[name] = np.where(known[name] == 0, rows, known[name])
-  known['weight_rows'] = np.where(
-    known['weight_rows'] == 0, known['col_block'], known['weight_rows']
-  )
-  capacity = base.resolve(config).expert_capacity or 0
-  known['expert_capacity'] = np.ceil(capacity / rows) * rows
-  chain = base.chain_rows or capacity
-  known['chain_rows'] = np.minimum(
-    np.ceil(chain / rows) * rows, known['expert_capacity']
-  )
-  share, aiv = known['comm_share'], known['num_aiv']
-  return known | dict(put_aiv=orders.communicating(share, aiv))
+def _groups(names: list[str]) -> list[list[int]]:
+  """Returns numbers of choices, those together that depend on each other."""
+  coupled = [set(group) & set(names) for group in _COUPLED]
+  alone = [{name} for name in names if not any(name in g for g in coupled)]
+  return [
+    sorted(names.index(name) for name in group)
+    for group in (*coupled, *alone)
+    if group
+  ]
 
 
-_CODES: dict[str, tuple[str, Callable[[Any, int], float]]] = {
-  'event_grain': ('by_row', lambda v, _: v == 'row_block'),
-  'order.row_order': ('row_order', lambda v, _: flow_lib.ROW_ORDERS.index(v)),
-  'order.expert_order': (
-    'expert_order',
-    lambda v, _: flow_lib.EXPERT_ORDERS.index(v),
-  ),
-  **{
-    f'order.{name}': (name, functools.partial(orders.rule, name))
-    for name in orders.RULES
-  },
-}
-
-
-def _column(config, fields: Fields) -> dict[str, float]:
-  """Returns what fields are in the model, by column."""
-  made = {}
-  for field, of in fields.items():
-    name, code = _CODES.get(
-      field, (field.rpartition('.')[2], lambda v, _: 0 if v is None else v)
-    )
-    made[name] = float(code(of, config.experts_per_rank))
-  return made
+def _columns(config, base, choices) -> tuple[np.ndarray, np.ndarray]:
+  """Returns `model.columns` of all points of choices, and which can be."""
+  rows = []
+  for fields in itertools.product(*(options.values() for options in choices)):
+    try:
+      made = changed(base, {n: v for of in fields for n, v in of.items()})
+      rows.append(model.columns(config, made))
+    except ValueError:
+      rows.append([np.nan] * len(model.COLUMNS))
+  table = np.array(rows)
+  return table, ~np.isnan(table).any(1)
