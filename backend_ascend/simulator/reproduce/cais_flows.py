@@ -15,6 +15,7 @@ import numpy as np
 
 from hpmoe.backend_ascend.simulator.flows import flow as flow_lib
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import builder
 
 Op = flow_lib.Op
 ROWS = 128  # of a tile
@@ -65,7 +66,7 @@ def norm_seconds(machine, size: float) -> float:
   return 2 * size / machine['hbm']
 
 
-class _Layer:
+class _Layer(builder.Builder):
   """A flow of a sub-layer, as its phases are added.
 
   Tiles of all ranks are in one order, rank by rank: row block by row block, or
@@ -73,8 +74,8 @@ class _Layer:
   """
 
   def __init__(self, of: SubLayer, machine: machine_lib.Machine, waves: bool):
-    self.of, self.machine = of, machine
-    self.flow = flow_lib.Flow(of.ranks)
+    super().__init__(of.ranks, machine)
+    self.of = of
     self.blocks = of.tokens // ROWS
     self.cols = -(-of.hidden // COLS)
     self.tile = BYTES * ROWS * of.hidden / self.cols
@@ -96,21 +97,9 @@ class _Layer:
       self.blocks, self.cols
     )
 
-  def pools(self, servers: int, start=0.0) -> np.ndarray:
-    return self.flow.add_pools(np.full(self.of.ranks, servers), start)
-
   def events(self, threshold: float) -> np.ndarray:
     """Returns an event of each tile, that a switch or a hub sees."""
     return self.flow.add_events(np.full(self.tiles.size, threshold))
-
-  def gate(self, events) -> np.ndarray:
-    """Returns an event a rank, a launch after all of `events`."""
-    pools = self.pools(1)
-    tasks = self.flow.add_tasks(pools, self.machine['launch'])
-    self.flow.add_waits(tasks, events)
-    after = self.flow.add_events(np.ones(self.of.ranks))
-    self.flow.add_signals(tasks, after)
-    return after
 
   def all_of(self, events) -> np.ndarray:
     """Returns an event that all of a number of events were reached."""
@@ -146,16 +135,6 @@ class _Layer:
       norm_seconds(self.machine, self.tile * self.cols),
     )
     self.flow.add_waits(tasks[:, None].repeat(self.cols, 1), summed[self.tiles])
-    self.flow.add_signals(tasks, done)
-    return done
-
-  def norm_all(self, event) -> np.ndarray:
-    """Adds the norm of all rows on every rank; returns an event a rank."""
-    tasks = self.flow.add_tasks(
-      self.pools(1), norm_seconds(self.machine, self.of.size)
-    )
-    self.flow.add_waits(tasks, event)
-    done = self.flow.add_events(np.ones(self.of.ranks))
     self.flow.add_signals(tasks, done)
     return done
 
@@ -204,10 +183,7 @@ class _Layer:
       own: whether the owner's part passes the switches, too.
     """
     key, owner = self.key[self.own], self.owner[self.own]
-    tasks = self.flow.add_tasks(
-      self.pools(_WINDOW)[owner], np.zeros(len(key)), holds=True
-    )
-    self.flow.add_waits(tasks, ready[key])
+    tasks = self.idle(self.pools(_WINDOW)[owner], ready[key], holds=True)
     messages = self.flow.add_messages(tasks, Op.REDUCE_GET, owner, self.tile)
     for step in range(0 if own else 1, self.of.ranks):
       peer = (owner + step) % self.of.ranks
@@ -224,8 +200,7 @@ class _Layer:
     key, owner, block = (
       x[self.own] for x in (self.key, self.owner, self.block)
     )
-    tasks = self.flow.add_tasks(self.pools(1)[owner], np.zeros(len(owner)))
-    self.flow.add_waits(tasks, ready[key])
+    tasks = self.idle(self.pools(1)[owner], ready[key])
     messages = None
     for step in range(self.of.ranks):
       peer = (owner + step) % self.of.ranks
@@ -246,10 +221,7 @@ class _Layer:
     rank, block, key, owner = (
       x[away] for x in (self.rank, self.block, self.key, self.owner)
     )
-    tasks = self.flow.add_tasks(
-      self.pools(_WINDOW)[rank], np.zeros(len(rank)), holds=True
-    )
-    self.flow.add_waits(tasks, ready[rank, block])
+    tasks = self.idle(self.pools(_WINDOW)[rank], ready[rank, block], holds=True)
     if ahead:
       loaded = self.events(self.of.ranks - 1)
       self.flow.add_signals(tasks, loaded[key])
@@ -268,14 +240,8 @@ class _Layer:
     # What it owns is there.
     blocks = np.arange(self.blocks)
     owner = blocks % self.of.ranks
-    mine = self.flow.add_tasks(
-      self.pools(_WINDOW)[owner], np.zeros(len(blocks))
-    )
-    self.flow.add_waits(mine, ready[owner, blocks])
+    mine = self.idle(self.pools(_WINDOW)[owner], ready[owner, blocks])
     self.flow.add_signals(mine, counted[owner, blocks], self.cols)
-
-  def run(self) -> flow_lib.Timed:
-    return flow_lib.simulate(self.flow, self.machine)
 
 
 def _sms(machine) -> int:
@@ -289,8 +255,9 @@ def _to_tiles(layer: _Layer, event) -> np.ndarray:
 
 def _norm_and_second(layer: _Layer, counted) -> flow_lib.Timed:
   """After all tiles are everywhere: the norm of all, then GEMM."""
-  there = layer.gate(layer.all_of(counted))
-  normed = layer.gate(layer.all_of(layer.norm_all(there)))
+  there = layer.launched(layer.all_of(counted))
+  seconds_of_norm = norm_seconds(layer.machine, layer.of.size)
+  normed = layer.launched(layer.all_of(layer.after(there, seconds_of_norm)))
   layer.second(layer.pools(_sms(layer.machine)), normed[:, None])
   return layer.run()
 
@@ -300,7 +267,7 @@ def tp_nvls(of: SubLayer, machine) -> flow_lib.Timed:
   layer = _Layer(of, machine, waves=True)
   made = layer.barrier(layer.first(layer.pools(_sms(machine))))
   summed, counted = layer.events(1), layer.arrivals()
-  started = layer.all_of(layer.gate(made))
+  started = layer.all_of(layer.launched(made))
   layer.pull_sums(_to_tiles(layer, started), summed, own=True)
   layer.push(summed, counted, many=True)
   return _norm_and_second(layer, counted)
@@ -311,13 +278,13 @@ def sp_nvls(of: SubLayer, machine) -> flow_lib.Timed:
   layer = _Layer(of, machine, waves=True)
   made = layer.barrier(layer.first(layer.pools(_sms(machine))))
   summed, counted = layer.events(1), layer.arrivals()
-  started = layer.all_of(layer.gate(made))
+  started = layer.all_of(layer.launched(made))
   layer.pull_sums(_to_tiles(layer, started), summed, own=False)
-  scattered = layer.all_of(layer.gate(layer.all_of(summed)))
+  scattered = layer.all_of(layer.launched(layer.all_of(summed)))
   normed = layer.norm(_to_tiles(layer, scattered))
-  ready = layer.all_of(layer.gate(layer.all_of(normed)))
+  ready = layer.all_of(layer.launched(layer.all_of(normed)))
   layer.push(_to_tiles(layer, ready), counted, many=True)
-  there = layer.gate(layer.all_of(counted))
+  there = layer.launched(layer.all_of(counted))
   layer.second(layer.pools(_sms(machine)), there[:, None])
   return layer.run()
 
@@ -326,7 +293,7 @@ def _chunked(layer: _Layer, tasks) -> np.ndarray:
   """Returns the event of each tile that the launch behind its chunk is over."""
   chunk = layer.turn * _CHUNKS // layer.tiles.size
   started = [
-    layer.all_of(layer.gate(layer.barrier(tasks[chunk == c])))
+    layer.all_of(layer.launched(layer.barrier(tasks[chunk == c])))
     for c in range(_CHUNKS)
   ]
   return np.concatenate(started)[chunk[: layer.tiles.size]]
@@ -348,9 +315,7 @@ def _all_reduce_beside(
     layer.pull_sums(ready, summed, own=True)
   else:
     if chunks:
-      sends = layer.pools(1)[layer.rank]
-      tasks = layer.flow.add_tasks(sends, np.zeros(len(layer.rank)))
-      layer.flow.add_waits(tasks, ready[layer.key])
+      tasks = layer.idle(layer.pools(1)[layer.rank], ready[layer.key])
     layer.reduce_put(tasks, summed, merge=False)
   layer.push(summed, counted, many=nvls)
   return _norm_and_second(layer, counted)
@@ -368,7 +333,7 @@ def t3(of: SubLayer, machine, nvls: bool = False) -> flow_lib.Timed:
   else:
     layer.reduce_put(tasks, summed, merge=False)
   normed = layer.norm(summed)
-  ready = layer.all_of(layer.gate(layer.all_of(normed)))
+  ready = layer.all_of(layer.launched(layer.all_of(normed)))
   layer.push(_to_tiles(layer, ready), counted, many=nvls)
   layer.second(layer.pools(_sms(machine)), counted)
   return layer.run()
@@ -390,12 +355,8 @@ def cais_base(of: SubLayer, machine) -> flow_lib.Timed:
   tasks = layer.first(layer.pools(_sms(machine), late))
   summed, counted = layer.events(of.ranks), layer.arrivals()
   layer.reduce_put(tasks, summed, merge=True)
-  ready = layer.all_of(layer.gate(layer.all_of(layer.norm(summed))))
-  waits = layer.flow.add_tasks(layer.pools(1), late)
-  layer.flow.add_waits(waits, ready)
-  begun = layer.flow.add_events(np.ones(of.ranks))
-  layer.flow.add_signals(waits, begun)
-  begun = np.broadcast_to(begun[:, None], counted.shape)
+  ready = layer.all_of(layer.launched(layer.all_of(layer.norm(summed))))
+  begun = np.broadcast_to(layer.after(ready, late)[:, None], counted.shape)
   layer.load(begun, counted, channel=0, ahead=0)
   layer.second(layer.pools(_sms(machine)), counted)
   return layer.run()
@@ -419,10 +380,7 @@ def _merged(of: SubLayer, machine, waves: bool) -> flow_lib.Timed:
   tasks = layer.first(layer.pools(half, machine['group_barrier']))
   made, summed = layer.events(of.ranks), layer.events(of.ranks)
   layer.flow.add_signals(tasks, made[layer.key])
-  sends = layer.flow.add_tasks(
-    layer.pools(1)[layer.rank], np.zeros(len(layer.rank))
-  )
-  layer.flow.add_waits(sends, made[layer.key])
+  sends = layer.idle(layer.pools(1)[layer.rank], made[layer.key])
   held = layer.key >= ahead
   layer.flow.add_waits(sends[held], summed[layer.key[held] - ahead])
   layer.reduce_put(sends, summed, merge=True)

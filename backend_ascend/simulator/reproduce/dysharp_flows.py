@@ -12,6 +12,7 @@ import numpy as np
 
 from hpmoe.backend_ascend.simulator.flows import flow as flow_lib
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import builder
 
 Op = flow_lib.Op
 BYTES = 2.0  # of an element, both ways
@@ -91,17 +92,14 @@ def distinct(of: Layer) -> float:
   return float((on.sum() - own) / (of.ranks * of.tokens))
 
 
-class _Exchange:
+class _Exchange(builder.Builder):
   """A flow with a pool for products on each rank."""
 
   def __init__(self, of: Layer, machine: machine_lib.Machine):
-    self.of, self.machine = of, machine
-    self.flow = flow_lib.Flow(of.ranks)
+    super().__init__(of.ranks, machine)
+    self.of = of
     self.products = self.pools(1)
     self.ranks = np.arange(of.ranks)
-
-  def pools(self, servers: int) -> np.ndarray:
-    return self.flow.add_pools(np.full(self.of.ranks, servers))
 
   def events(self, threshold, polled: bool = True) -> np.ndarray:
     delay = self.machine['poll'] if polled else 0.0
@@ -118,14 +116,6 @@ class _Exchange:
       ).ravel(),
     )
     return tasks.reshape(rows.shape)
-
-  def launched(self, event) -> np.ndarray:
-    """Returns events a rank, a launch after those of each."""
-    tasks = self.flow.add_tasks(self.pools(1), self.machine['launch'])
-    self.flow.add_waits(tasks, event)
-    after = self.events(np.ones(self.of.ranks), polled=False)
-    self.flow.add_signals(tasks, after)
-    return after
 
   def send(self, tasks, counts, arrived, channel: int = 0) -> None:
     """Tasks of `[R, chunks]` send `[R, chunks, R]` copies, one message each.
@@ -146,9 +136,6 @@ class _Exchange:
       )
       to = peer[source]
       self.flow.add_peers(messages, to, arrived[to, chunk])
-
-  def run(self) -> flow_lib.Timed:
-    return flow_lib.simulate(self.flow, self.machine)
 
 
 def _plain(machine):
@@ -192,8 +179,7 @@ def deepep(of: Layer, machine) -> flow_lib.Timed:
 
 def _idle(made: _Exchange, chunks: int) -> np.ndarray:
   """Returns `[R, chunks]` tasks that take no time, in order."""
-  pool = np.repeat(made.pools(1), chunks)
-  return made.flow.add_tasks(pool, np.zeros(len(pool))).reshape(-1, chunks)
+  return made.idle(np.repeat(made.pools(1), chunks)).reshape(-1, chunks)
 
 
 def comet(of: Layer, machine) -> flow_lib.Timed:
@@ -307,11 +293,11 @@ def _dispatch(made, parts, token, source, rank, on, event) -> None:
   ids = on[source, token, rank]
   if parts.many:
     tokens = np.arange(of.tokens * of.ranks)
-    tasks = made.flow.add_tasks(pools[tokens % of.ranks], np.zeros(len(tokens)))
+    tasks = made.idle(pools[tokens % of.ranks])
     messages = made.flow.add_messages(tasks, Op.PUT, tokens % of.ranks, of.row)
     made.flow.add_peers(messages[number], rank, event, ids)
     return
-  tasks = made.flow.add_tasks(pools[source], np.zeros(len(source)))
+  tasks = made.idle(pools[source])
   messages = made.flow.add_messages(tasks, Op.PUT, source, of.row)
   made.flow.add_peers(messages, rank, event)
 
@@ -336,12 +322,8 @@ def _combine(made, parts, token, source, rank, on, tasks, at) -> None:
   asked = np.flatnonzero(
     np.bincount(number[away], minlength=of.tokens * of.ranks)
   )
-  pulls = made.flow.add_tasks(
-    made.pools(int(made.machine['combine_window']))[asked % of.ranks],
-    np.zeros(len(asked)),
-    holds=True,
-  )
-  made.flow.add_waits(pulls, ready[asked])
+  pools = made.pools(int(made.machine['combine_window']))
+  pulls = made.idle(pools[asked % of.ranks], ready[asked], holds=True)
   messages = made.flow.add_messages(
     pulls, Op.REDUCE_GET, asked % of.ranks, of.row, channel=last
   )

@@ -394,14 +394,17 @@ def test_sensitivity_runs_what_a_row_may_read(remembered):
   # run; and all, of rows that a memo knows by all figures.
   runs = []
 
-  def late(case, machine):
-    return machine.with_figures(hbm=1e12)[case]
+  def late(machine):
+    return machine.with_figures(hbm=1e12)['signal']
 
-  known = layers.once(late) if remembered else late
+  def known(machine):
+    if remembered:
+      return layers.once('late', machine, lambda: late(machine))
+    return late(machine)
 
   def run(machines, tell):
     runs.append(machines[_MACHINE].changed)
-    return _run(machines, tell) | {'late': known('signal', machines[_MACHINE])}
+    return _run(machines, tell) | {'late': known(machines[_MACHINE])}
 
   witness = _witness(run=run)
   machines = witness.load()

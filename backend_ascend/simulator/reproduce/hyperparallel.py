@@ -214,11 +214,6 @@ def permutation(
   return 2 * (machine['launch'] + seconds)
 
 
-@layers.once
-def _seconds(case: layers.Case, machine: machine_lib.Machine) -> float:
-  return case.simulate(machine).total
-
-
 _EPS = tuple(sorted({ep for ep, _ in _TABLE}))
 
 
@@ -231,7 +226,8 @@ def _simulated(tell, taken: Hypotheses) -> _Seconds:
     tell(f'{machine.name}, EP{case.config.num_ranks}, {system}')
     permuted = case.barriers and taken.permuted
     more = permutation(machine, case.config) if permuted else 0.0
-    return _seconds(case, machine) + more
+    run = lambda: case.simulate(machine).total
+    return layers.once(case, machine, run) + more
 
   return seconds
 

@@ -1,7 +1,9 @@
 """Compiled layers and routings that witnesses run, each made once."""
 
+from collections.abc import Callable
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -113,19 +115,16 @@ class Case:
     )
 
 
-def once(function):
-  """Memoises `function(case, machine)` by the values of the machine's figures.
+_KNOWN: dict[object, Any] = {}
+
+
+def once(key, machine: machine_lib.Machine, make: Callable[[], Any]) -> Any:
+  """Returns what `make` does, made once for each key and values of figures.
 
   What depends on one machine is not run again when another one changes.
   """
-  known: dict[object, float] = {}
-
-  @functools.wraps(function)
-  def call(case: Case, machine: machine_lib.Machine) -> float:
-    values = tuple((name, machine[name]) for name in sorted(machine.figures))
-    key = (case, machine.name, values)
-    if key not in known:
-      known[key] = function(case, machine)
-    return known[key]
-
-  return call
+  values = tuple((name, machine[name]) for name in sorted(machine.figures))
+  known = (key, machine.name, values)
+  if known not in _KNOWN:
+    _KNOWN[known] = make()
+  return _KNOWN[known]

@@ -9,6 +9,7 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend.simulator.flows import flow as flow_lib
+from hpmoe.backend_ascend.simulator.reproduce import builder
 from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows as exchange
 
 Op = flow_lib.Op
@@ -57,7 +58,8 @@ def moe_hub(of: exchange.Layer, machine, parts: Parts = Parts()) -> Hub:
   """Dispatch, products and combine at once."""
   if not parts.joins:
     machine = machine.with_figures(packet=machine['sector'])
-  flow = flow_lib.Flow(of.ranks)
+  made = builder.Builder(of.ranks, machine)
+  flow = made.flow
   experts = chosen(of)
   rows = np.bincount(experts.ravel(), minlength=of.experts)
   tiles = -(-rows // _TILE)
@@ -70,20 +72,19 @@ def moe_hub(of: exchange.Layer, machine, parts: Parts = Parts()) -> Hub:
   regions = flow.add_regions(
     events[np.minimum(first, len(events) - 1)], _TILE, rows
   )
-  _dispatch(flow, machine, of, parts.order, experts, regions, events, first)
-  firsts = _products(
-    flow, of, machine, parts, expert, tile, held, events, delay
-  )
-  timed = flow_lib.simulate(flow, machine)
+  _dispatch(made, of, parts.order, experts, regions, events, first)
+  firsts = _products(made, of, parts, expert, tile, held, events, delay)
+  timed = made.run()
   return Hub(timed, float(timed.end[firsts].max()))
 
 
-def _dispatch(flow, machine, of, order, experts, regions, events, first):
+def _dispatch(made, of, order, experts, regions, events, first):
   """Each rank sends its rows token by token."""
+  flow = made.flow
   source, token, _ = (axis.ravel() for axis in np.indices(experts.shape))
-  pools = flow.add_pools(np.ones(of.ranks))
-  known = None if order == 'arrival' else _tell(flow, machine, of, pools, order)
-  tasks = flow.add_tasks(pools[source], np.zeros(source.size))
+  pools = made.pools(1)
+  known = None if order == 'arrival' else _tell(made, of, pools, order)
+  tasks = made.idle(pools[source])
   messages = flow.add_messages(tasks, Op.PUT, source, of.row)
   to = experts.ravel()
   rank = to * of.ranks // of.experts
@@ -99,15 +100,16 @@ def _dispatch(flow, machine, of, order, experts, regions, events, first):
   flow.add_peers(messages, rank, events[first[to] + place // _TILE])
 
 
-def _tell(flow, machine, of, pools, order: str) -> np.ndarray:
+def _tell(made, of, pools, order: str) -> np.ndarray:
   """Adds what all must know: counts by expert, or all experts of tokens.
 
   Returns an event a rank, that it knows.
   """
-  known = flow.add_events(np.full(of.ranks, of.ranks), machine['poll'])
+  flow = made.flow
+  known = flow.add_events(np.full(of.ranks, of.ranks), made.machine['poll'])
   told = 4.0 * (of.experts if order == 'source' else of.tokens * of.top_k)
   ranks = np.arange(of.ranks)
-  tasks = flow.add_tasks(pools, np.zeros(of.ranks))
+  tasks = made.idle(pools)
   for step in range(of.ranks):
     messages = flow.add_messages(tasks, Op.PUT, ranks, told)
     peer = (ranks + step) % of.ranks
@@ -115,14 +117,15 @@ def _tell(flow, machine, of, pools, order: str) -> np.ndarray:
   return known
 
 
-def _products(flow, of, machine, parts, expert, tile, held, events, delay):
+def _products(made, of, parts, expert, tile, held, events, delay):
   """Adds both GEMMs of each tile, the second a wave behind, and rows home.
 
   Returns the tasks of the first.
   """
   rank = expert * of.ranks // of.experts
+  flow, machine = made.flow, made.machine
   turn = 0.0 if parts.counts else machine['aic_task']
-  pools = flow.add_pools(np.ones(of.ranks))
+  pools = made.pools(1)
   count = len(expert)
   second = np.repeat([0, 1], count)
   wave = np.concatenate([tile, tile + 1])

@@ -8,7 +8,6 @@ tell of Hopper GPUs is held out whole: nothing is fitted there.
 
 from collections.abc import Callable, Iterator
 import dataclasses
-from typing import Any
 
 from hpmoe.backend_ascend.plan import collectives
 from hpmoe.backend_ascend.plan import moe_layer
@@ -20,6 +19,7 @@ from hpmoe.backend_ascend.plan import step
 from hpmoe.backend_ascend.plan import unit_costs
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 
 Plan = plan_lib.Plan
@@ -153,18 +153,6 @@ def _rows() -> Iterator[Row]:
     yield Row(_rate_row(name), value, 'tokens/s', 'GPUs', source)
 
 
-# Of runs and searches by machine, so that a change of one runs no other anew.
-_KNOWN: dict[object, Any] = {}
-
-
-def _once(key: object, machine: machine_lib.Machine, make: Callable[[], Any]):
-  """Returns what `make` does, made once for each key and values of figures."""
-  values = tuple((name, machine[name]) for name in sorted(machine.figures))
-  if (key, values) not in _KNOWN:
-    _KNOWN[key, values] = make()
-  return _KNOWN[key, values]
-
-
 class Rates:
   """Tokens a second of a device, each layer simulated once."""
 
@@ -176,7 +164,7 @@ class Rates:
 
   def __call__(self, run: Run) -> float:
     """Returns tokens/s of a device, dealt out as is best for the plan."""
-    return _once(run, self.machines[run.machine], lambda: self._best(run))
+    return layers.once(run, self.machines[run.machine], lambda: self._best(run))
 
   def _best(self, run: Run) -> float:
     setting = run.setting(self.machines)
@@ -299,7 +287,7 @@ def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
       _MLA: attention_share(npu, _PANGU),
       _GQA: attention_share(npu, _grouped()),
     }
-    | _once(_PLANS, npu, lambda: _searched(machines, rates, tell))
+    | layers.once(_PLANS, npu, lambda: _searched(machines, rates, tell))
   )
 
 

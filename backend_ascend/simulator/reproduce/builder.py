@@ -1,0 +1,40 @@
+"""What flows on alike ranks are built of: pools, waits, tasks without work."""
+
+import numpy as np
+
+from hpmoe.backend_ascend.simulator.flows import flow as flow_lib
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+
+
+class Builder:
+  """A flow as its phases are added, on a machine."""
+
+  def __init__(self, ranks: int, machine: machine_lib.Machine):
+    self.machine = machine
+    self.flow = flow_lib.Flow(ranks)
+
+  def pools(self, servers: int, start=0.0) -> np.ndarray:
+    """Returns a pool of each rank."""
+    return self.flow.add_pools(np.full(self.flow.ranks, servers), start)
+
+  def idle(self, pool, event=None, holds: bool = False) -> np.ndarray:
+    """Returns a task without work in each of `pool`, perhaps behind events."""
+    tasks = self.flow.add_tasks(pool, np.zeros(len(pool)), holds)
+    if event is not None:
+      self.flow.add_waits(tasks, event)
+    return tasks
+
+  def after(self, event, seconds) -> np.ndarray:
+    """Returns an event a rank, so long after `event`."""
+    tasks = self.flow.add_tasks(self.pools(1), seconds)
+    self.flow.add_waits(tasks, event)
+    done = self.flow.add_events(np.ones(self.flow.ranks))
+    self.flow.add_signals(tasks, done)
+    return done
+
+  def launched(self, event) -> np.ndarray:
+    """Returns an event a rank, a launch after `event`."""
+    return self.after(event, self.machine['launch'])
+
+  def run(self) -> flow_lib.Timed:
+    return flow_lib.simulate(self.flow, self.machine)
