@@ -136,24 +136,6 @@ def _check_bits(results):
     assert result.worst_ulp == 0 or result.lane == 'bounded', result
 
 
-# `hpmoe law` tries all pairs.
-@pytest.mark.parametrize(
-  ('threads', 'workers'), [(1, (24, 48)), (2, (1, 1)), (7, (3, 5))]
-)
-def test_no_bit_depends_on_workers_or_threads(bench, workers, threads):
-  request, made = bench
-  options = dataclasses.replace(
-    request.candidate.options, num_aic=workers[0], num_aiv=workers[1]
-  )
-  one = request.but(
-    options=options, threads=threads, lanes=('exact', 'bitwise')
-  )
-
-  results = made.judge(one)
-
-  _check_bits(results)
-
-
 @pytest.mark.slow
 def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
   # Given an order and two instruction sets, when all lanes judge, then launches

@@ -4,11 +4,13 @@ A control spoils one stage; the stages after it are computed from that, so that
 a result alone shows it too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 
 import numpy as np
 
+from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import judging
@@ -31,6 +33,18 @@ class Control:
   name: str
   stages: tuple[str, ...]
   spoil: Spoil
+
+
+class Answers(candidates.Candidate):
+  """Answers with tensors that were computed before, call after call."""
+
+  name = 'kernel'
+
+  def __init__(self, options: flow_lib.Options, answers: Sequence[Tensors]):
+    self.options, self._answers = options, iter(answers)
+
+  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+    return next(self._answers)
 
 
 def answer(case: judging.PassCase, control: Control | None = None) -> Tensors:

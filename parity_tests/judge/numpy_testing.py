@@ -2,12 +2,20 @@
 
 from collections.abc import Sequence
 import dataclasses
+import inspect
+import pathlib
 from typing import ClassVar
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import numpy_kernel_testing
+from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import request as request_lib
@@ -27,7 +35,9 @@ class Numpy(candidates.Candidate):
     words: of its policy, whatever was asked for; None: as that.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(orders=None, rounds=True)
+  can: ClassVar[candidates.Can] = candidates.Can(
+    orders=None, rounds=True, parts=True
+  )
   kernel: trial.Kernel = trial.Kernel()
   everything: bool = True
   returns: tuple[str, ...] = ()
@@ -41,8 +51,7 @@ class Numpy(candidates.Candidate):
       fields = policies.fields(self.words)
       own = dataclasses.replace(policy, **{'points': (), **fields})
     kernel = self.kernel
-    run = kernel.forward if which is passes.FORWARD else kernel.backward
-    made = run(config, own, inputs)
+    made = getattr(kernel, which.name)(config, own, inputs)
     names = which.of_layer(config).results
     if not self.everything:
       made = {name: made[name] for name in (*names, *self.returns)}
@@ -72,3 +81,44 @@ def failed(
   results = judged(candidate, lanes, **case)
   assert 'pass' in {r.verdict for r in results}
   return {r.stage for r in results if r.verdict == 'fail'}
+
+
+def refused(
+  bench: bench_lib.Bench,
+  case: case_lib.Case,
+  candidate: candidates.Candidate,
+  *lanes: str,
+) -> set[tuple[str, str]]:
+  """Returns (lane, stage) of what some lanes refuse."""
+  asked = judgement.Judgement(lanes=lanes, repeat=1)
+  results = bench.judge(request_lib.Request(case, candidate, asked))
+  failed = (r for r in results if r.verdict == verdicts.FAIL)
+  return {(r.lane, r.stage) for r in failed if r.lane in lanes}
+
+
+def elsewhere(
+  bench: bench_lib.Bench,
+  top: pathlib.Path,
+  change: tuple[str, str],
+  more: str = '',
+  per_rank: bool = False,
+) -> check.Report:
+  """Returns what a check says of a run of `numpy_kernel_testing` elsewhere.
+
+  Args:
+    bench: of a forward case, which is written.
+    top: folder for the case, the kernel and its outputs.
+    change: text of the kernel, and what stands in its place; of '' nothing.
+    more: text after that of the kernel.
+    per_rank: whether the case has a file for each rank.
+  """
+  made = {
+    data: bench.read_by((passes.FORWARD,), data) for data in inputs_lib.DATA
+  }
+  folder.write(top / 'case', 'forward', made, per_rank)
+  text, path = inspect.getsource(numpy_kernel_testing) + more, top / 'kernel.py'
+  path.write_text(text.replace(*change) if change[0] else text)
+  given = read_case.load(top / 'case')
+  read_case.run(given, read_case.function(f'{path}:moe'), top / 'out')
+  case = case_lib.Case.of(str(top / 'case'), 'forward')
+  return check.run(check.Request(case, outputs.Outputs(str(top / 'out'))))

@@ -6,24 +6,19 @@ fails, by its results alone.
 
 import dataclasses
 import functools
-import inspect
 
 import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import compiler
 from hpmoe.parity_tests.candidates import in_process
-from hpmoe.parity_tests.candidates import numpy_kernel_testing
-from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import folder
 from hpmoe.parity_tests.case import inputs
-from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import config as config_lib
@@ -134,7 +129,8 @@ def test_a_wrong_bias_is_named(name, wrong, said):
 def test_wrong_shared_experts_are_named(direction, wrong, said):
   kernel = dataclasses.replace(RIGHT, wrong=f'shared experts {wrong}')
   case = dataclasses.replace(CASE, direction=direction)
-  report = check.run(check.Request(case, _candidate(kernel)))
+  candidate = numpy_testing.Numpy(kernel, everything=False)
+  report = check.run(check.Request(case, candidate))
   assert said in report.first_failure.pattern
 
 
@@ -174,33 +170,15 @@ def test_a_sum_that_is_rounded_twice_is_out_of_bounds(direction, storage):
     assert {n for (n, _), one in found if one.failure} == stages & {*got}
 
 
-def _candidate(kernel) -> in_process.Function:
-  def forward(inputs, config, policy):
-    return {'y': kernel.forward(config, policy, inputs)['y']}
-
-  def backward(inputs, config, policy):
-    made = kernel.backward(config, policy, inputs)
-    results = passes.BACKWARD.of_layer(config).results
-    return {name: made[name] for name in results}
-
-  forward.backward = backward
-  return in_process.Function(forward)
-
-
 @pytest.fixture(scope='module')
 def bench():
   return bench_lib.Bench(CASE, keep=True)
 
 
-def _refused(bench, kernel, direction, *lanes) -> set[str]:
+def _refused(bench, kernel, direction, *lanes) -> set[tuple[str, str]]:
   case = dataclasses.replace(CASE, direction=direction)
-  asked = judgement.Judgement(lanes=lanes, repeat=1)
-  request = check.Request(case, _candidate(kernel), asked)
-  return {
-    verdicts.tensor_of(one.stage)
-    for one in bench.judge(request)
-    if one.verdict == verdicts.FAIL and one.lane in lanes
-  }
+  candidate = numpy_testing.Numpy(kernel, everything=False)
+  return numpy_testing.refused(bench, case, candidate, *lanes)
 
 
 def test_a_right_kernel_passes_in_every_lane(bench):
@@ -218,20 +196,11 @@ def test_no_fault_passes_lane_exact(bench):
   'change', ('', '+ b_down', '+ np.float32(policy.offset)', ', 0, 0')
 )
 def test_a_case_with_parts_is_judged_elsewhere(bench, tmp_path, change):
-  # Given a case that was written, and a kernel that knows numpy alone,
-  made = {data: bench.read_by(CASE.passes, data) for data in inputs.DATA}
-  folder.write(tmp_path / 'case', 'forward', made)
-  path = tmp_path / 'kernel.py'
+  # Given a kernel that knows numpy alone, right or without a part of the layer,
+  # when it ran elsewhere on a case that was written,
   instead = ', 1, 1' if change == ', 0, 0' else '+ 0'
-  text = inspect.getsource(numpy_kernel_testing)
-  path.write_text(text.replace(change, instead) if change else text)
-  given = read_case.load(tmp_path / 'case')
-  # when it ran there, right or without a part of the layer,
-  read_case.run(given, read_case.function(f'{path}:moe'), tmp_path / 'out')
+  found = numpy_testing.elsewhere(bench, tmp_path, (change, instead))
   # then its y says so.
-  case = case_lib.Case.of(str(tmp_path / 'case'), 'forward')
-  request = check.Request(case, outputs.Outputs(str(tmp_path / 'out')))
-  found = check.run(request)
   failed = {(r.stage, r.lane) for r in found.results if r.failure}
   expected = {('y', 'exact'), ('y', 'bounded'), ('layer', 'bounded')}
   assert failed & expected == (expected if change else set())

@@ -7,7 +7,6 @@ them, by steps of its own.
 
 import dataclasses
 import functools
-import inspect
 
 import numpy as np
 import pytest
@@ -15,18 +14,15 @@ import pytest
 from hpmoe.backend_ascend import compiler
 from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import in_process
-from hpmoe.parity_tests.candidates import numpy_kernel_testing
-from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import codes
-from hpmoe.parity_tests.case import folder
-from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import controls_testing
 from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import quantised_testing
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import precision
@@ -87,7 +83,7 @@ def test_a_right_kernel_is_within_its_bounds(form, where):
   for seed, storage in enumerate(('bfloat16', 'float32', 'float16')):
     made = quantised_testing.drawn(form, storage, seed)
     assert not quantised_testing.failed(
-      made, quantised_testing.Kernel(where)
+      made, quantised_testing.Kernel(where=where)
     ), storage
 
 
@@ -193,22 +189,15 @@ def of(name, inputs, at):
   _some(1, ('', False), ('', True), ('codes & 8', False), ('- 127', False)),
 )
 def test_a_case_of_codes_is_judged_elsewhere(tmp_path, change, per_rank):
-  # Given a case that was written, and a kernel that knows numpy alone,
+  # Given a kernel that knows numpy alone, right or with a wrong scale or sign,
   wide = dataclasses.replace(CASE, quantised='mxfp4', dtype='float32')
   bench = bench_lib.Bench(wide, keep=True)
-  made = {data: bench.read_by(wide.passes, data) for data in inputs.DATA}
-  folder.write(tmp_path / 'case', 'forward', made, per_rank)
-  path = tmp_path / 'kernel.py'
-  text = inspect.getsource(numpy_kernel_testing) + OF_CODES
-  path.write_text(text.replace(change, '- 126') if change else text)
-  given = read_case.load(tmp_path / 'case')
-  # when it ran there, right or with a wrong scale or sign,
-  read_case.run(given, read_case.function(f'{path}:moe'), tmp_path / 'out')
+  # when it ran elsewhere on a case that was written,
+  found = numpy_testing.elsewhere(
+    bench, tmp_path, (change, '- 126'), OF_CODES, per_rank
+  )
   # then its y says so.
-  case = case_lib.Case.of(str(tmp_path / 'case'), 'forward')
-  assert case.quantised == 'mxfp4'
-  request = check.Request(case, outputs.Outputs(str(tmp_path / 'out')))
-  found = check.run(request)
+  assert found.config['policy']['quantised'] == 'mxfp4'
   failed = {r.lane for r in found.results if r.failure and r.stage == 'y'}
   expected = {'exact', 'bounded', 'standard'}
   assert failed & expected == (expected if change else set())
@@ -363,7 +352,7 @@ def test_where_a_scale_multiplies_is_a_rounding_point(
   form, policy, where, told
 ):
   report = _judged(
-    form, quantised_testing.Kernel(where), 'bounded', policy=policy
+    form, quantised_testing.Kernel(where=where), 'bounded', policy=policy
   )
   failure = report.first_failure
   assert (failure.pattern if failure else '').startswith(told)

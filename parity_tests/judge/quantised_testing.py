@@ -47,7 +47,7 @@ def _wide(scales: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
+class Kernel(trial.Kernel):
   """A layer of codes.
 
   Attributes:
@@ -58,47 +58,15 @@ class Kernel:
   """
 
   where: str = 'sums'
-  wrong: str = ''
   rows: str = ''
 
   def __call__(self, inputs, config, policy):
-    ids, local = inputs['topk_ids'], inputs['w_down_codes'].shape[1]
-    ranks, tokens, slots = ids.shape
-    x = inputs['x'].reshape(ranks * tokens, -1).astype(np.float32)
-    made = np.zeros((ranks * tokens, slots, x.shape[1]), np.float32)
-    gate_ups, hiddens, outs = (
-      np.zeros((ranks, config.num_rows, width), np.float32)
-      for width in (2 * config.d_ff, config.d_ff, config.d_model)
-    )
-    first = 0
-    for expert in range(ranks * local):
-      token, slot = np.nonzero(ids.reshape(-1, slots) == expert)
-      at = divmod(expert, local)
-      first = first if at[1] else 0
-      gate_up = self._gemm(policy, x[token], inputs, 'w_gate_up', at)
-      place = at[0], slice(first, first + len(token))
-      gate_ups[place] = gate_up
-      first += len(token)
-      gate, up = np.split(self._stored(policy, gate_up), 2, axis=1)
-      act = np.abs(gate)
-      if policy.activation == 'swiglu':
-        with np.errstate(over='ignore'):
-          act = gate / (1 + np.exp(-gate))
-      hidden = self._stored(policy, act * up)
-      out = self._gemm(policy, hidden, inputs, 'w_down', at)
-      made[token, slot] = self._stored(policy, out)
-      hiddens[place], outs[place] = hidden, out
-    weights = inputs['topk_weights'].reshape(-1, slots, 1)
-    y = (made * weights).sum(1, dtype=np.float32).reshape(ranks, tokens, -1)
-    dtype = inputs['x'].dtype
-    found = dict(y=y, gate_up=gate_ups, activation=hiddens, expert_out=outs)
-    return {name: a.astype(dtype) for name, a in found.items()}
+    made = self.forward(config, policy, inputs)
+    names = ('y', 'gate_up', 'activation', 'expert_out')
+    return {name: made[name] for name in names}
 
-  def _stored(self, policy, a):
-    dtype = getattr(ml_dtypes, policy.storage, policy.storage)
-    return a.astype(dtype).astype(np.float32)
-
-  def _gemm(self, policy, a, inputs, name, at):
+  def _expert(self, policy, a, inputs, name, at, *_):
+    a = a.astype(np.float32)
     codes = _codes(policy.quantised, inputs[f'{name}_codes'][at])
     scales = _wide(inputs[f'{name}_scales'][at])
     size = [g or n for g, n in zip(_groups(policy.quantised), codes.shape)]
@@ -109,9 +77,9 @@ class Kernel:
       zeros = np.repeat(inputs[f'{name}_zeros'][at], size[1], axis=1)
       zeros = np.repeat(zeros, size[0], axis=0)
       codes = codes - zeros[: codes.shape[0], : codes.shape[1]]
-    total = np.zeros((len(a), codes.shape[1]), np.float32)
     if self.rows:
-      return self._quantised(a, codes, each, size[0])
+      return self._store(policy, self._quantised(a, codes, each, size[0]))
+    total = np.zeros((len(a), codes.shape[1]), np.float32)
     for block, scale in enumerate(each):
       of = slice(block * size[0], (block + 1) * size[0])
       if self.where == 'sums':
@@ -119,9 +87,9 @@ class Kernel:
       else:
         terms = codes[of] * scale
         if self.where == 'operands':
-          terms = self._stored(policy, terms)
+          terms = self._store(policy, terms).astype(np.float32)
         total += a[:, of] @ terms
-    return total
+    return self._store(policy, total)
 
   def _quantised(self, a, codes, each, size):
     """Returns sums of products of codes, scaled block by block of 128."""

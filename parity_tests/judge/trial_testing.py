@@ -201,6 +201,10 @@ class Kernel:
       sums = self.add_bias(gemm, a, b, factor, bias.astype(np.float32))
     return self._store(policy, sums if after is None else sums * after)
 
+  def _expert(self, policy, a, arrays, name, at, *beside) -> np.ndarray:
+    """Returns rows times weights of one expert, see `_multiply`."""
+    return self._multiply(policy, a, arrays[name][at], *beside)
+
   def _in_blocks(self, policy, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     total = np.zeros((len(a), b.shape[1]), np.float32)
     for lo in range(0, len(b), precision.BLOCK_INNER):
@@ -282,7 +286,7 @@ class Kernel:
     for at, rows, token, slot in lay.experts():
       storing = policy.storing('gate_up')
       bias = self._bias(config, arrays, 'b_gate_up', at)
-      gate_up = self._multiply(storing, x[token], arrays['w_gate_up'][at], bias)
+      gate_up = self._expert(storing, x[token], arrays, 'w_gate_up', at, bias)
       gate, up, _ = self._gated(policy, gate_up)
       hidden = self._unweighted(policy, gate, up)
       if early:
@@ -294,8 +298,8 @@ class Kernel:
       if self.wrong == 'b_down after the weight':
         factor = None if early else 1 / weights[token, slot, None]
       after = weights[token, slot, None] if at_stage == 'expert_out' else None
-      matrix = arrays['w_down'][at]
-      out = self._multiply(storing, hidden, matrix, bias, factor, after)
+      of = arrays, 'w_down', at
+      out = self._expert(storing, hidden, *of, bias, factor, after)
       made['expert_in'][rows], made['gate_up'][rows] = x[token], gate_up
       made['activation'][rows], made['expert_out'][rows] = hidden, out
       if at_stage == 'returned':

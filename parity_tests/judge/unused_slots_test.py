@@ -10,7 +10,7 @@ from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import config as config_lib
@@ -89,9 +89,7 @@ def bench():
 
 def _refused(bench, compute, direction, *lanes) -> set[tuple[str, str]]:
   case = dataclasses.replace(CASE, direction=direction)
-  asked = judgement.Judgement(lanes=lanes, repeat=1)
-  found = bench.judge(check.Request(case, _candidate(compute), asked))
-  return {(r.lane, r.stage) for r in found if r.verdict == verdicts.FAIL}
+  return numpy_testing.refused(bench, case, _candidate(compute), *lanes)
 
 
 def test_a_right_kernel_passes_in_every_lane(bench):

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.case import case as case_lib
@@ -13,6 +12,7 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import controls_testing
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import trial_testing as trial
@@ -34,21 +34,9 @@ MANY_DRAWS = 200
 REAL = ('bitwise', 'bounded', 'standard')
 
 
-class Kernel(candidates.Candidate):
-  """Answers with tensors that were computed before, call after call."""
-
-  name = 'kernel'
-  options = TINY.candidate.options
-
-  def __init__(self, *answers):
-    self._answers = iter(answers)
-
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    return next(self._answers)
-
-
 def _judge(bench, request, *answers):
-  return bench.judge(request.but(candidate=Kernel(*answers)))
+  kernel = controls_testing.Answers(request.candidate.options, answers)
+  return bench.judge(request.but(candidate=kernel))
 
 
 def _failed(results):

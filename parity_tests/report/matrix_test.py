@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import matrix
+from hpmoe.parity_tests.report import reports_testing
 from hpmoe.reference.contract import tensors
 
 Y = verdicts.Result('y', 'bounded', verdicts.BOUND_RULE, tiles=4)
@@ -24,8 +24,8 @@ def _share(value):
 
 
 def _table(*results, asked=verdicts.LANES, colour=False):
-  config = dict(candidate='mine:forward', lanes=asked, standards=[])
-  return matrix.table(check.Report(config, results, 1.5), colour).splitlines()
+  made = reports_testing.report(*results, lanes=asked)
+  return matrix.table(made, colour).splitlines()
 
 
 class TestCell:

@@ -15,6 +15,7 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import report_html
+from hpmoe.parity_tests.report import reports_testing
 from hpmoe.reference.contract import tensors
 
 VOID = ('meta',)
@@ -158,39 +159,6 @@ def test_every_comparison_has_a_coloured_cell_with_a_mark(faulty):
   assert sum(c.get('class') == 'fail' for c in cells) == len(failing)
 
 
-def _made(*results, candidate='mine:forward', **changes):
-  layer = dict.fromkeys(
-    (
-      'num_ranks',
-      'num_tokens',
-      'num_experts',
-      'top_k',
-      'd_model',
-      'd_ff',
-      'capacity',
-    ),
-    1,
-  )
-  config = (
-    dict(
-      candidate=candidate,
-      layer=layer,
-      routing='text',
-      standards=[],
-      policy=dict(
-        storage='float32',
-        placement='combine',
-        accumulation_order='ascending',
-      ),
-      command='hpmoe check',
-      lanes=list(verdicts.LANES),
-      modes=dict(isolate=False, races=False),
-    )
-    | changes
-  )
-  return check.Report(config, results, 1.5)
-
-
 def _grid(tile_rows=2, columns=1, bad=False):
   return dict(
     tiles=tile_rows * columns,
@@ -209,7 +177,7 @@ def test_names_that_look_like_markup_stay_text():
   unseen = verdicts.not_captured('gate_up', 'exact', HOSTILE, HOSTILE)
 
   page = report_html.to_html(
-    _made(
+    reports_testing.report(
       bad, unseen, Y, candidate=HOSTILE, command=f'x {"y<b>"}', routing=HOSTILE
     )
   )
@@ -226,7 +194,7 @@ def test_names_that_look_like_markup_stay_text():
 def test_what_is_not_judged_is_hatched_and_says_why():
   unseen = verdicts.not_captured('gate_up', 'bounded', 'rule', 'gate_up')
 
-  tree = _parsed(report_html.to_html(_made(unseen, Y)))
+  tree = _parsed(report_html.to_html(reports_testing.report(unseen, Y)))
 
   cell = next(c for c in tree.iter('td') if c.get('class') == 'unseen')
   assert cell.text == '– not judged'
@@ -246,7 +214,9 @@ def test_lanes_that_fail_elsewhere_have_a_map_each():
     verdicts.Result('y', 'standard', 'torch', **one),
   ]
 
-  stage = _stage(_parsed(report_html.to_html(_made(*results))), 'y')
+  stage = _stage(
+    _parsed(report_html.to_html(reports_testing.report(*results))), 'y'
+  )
 
   assert [_text(h) for h in stage.iter('h3')] == [
     '2 of 2 tiles fail: exact (equal: 10 wrong, wide: 5 wrong) · standard '
@@ -262,7 +232,7 @@ def test_what_fails_outside_of_the_tiles_is_told():
   rule = dataclasses.replace(Y, lane='standard', verdict=verdicts.FAIL)
 
   said = [
-    _text(_stage(_parsed(report_html.to_html(_made(r))), 'y'))
+    _text(_stage(_parsed(report_html.to_html(reports_testing.report(r))), 'y'))
     for r in (padding, rule)
   ]
 
@@ -297,7 +267,7 @@ def test_a_page_stays_small_and_says_what_is_missing(bad, tile_rows):
 
   # when it is written, with a long command on top of it,
   page = report_html.to_html(
-    _made(*results, command=10**6 * 'x', candidate=10**6 * '<')
+    reports_testing.report(*results, command=10**6 * 'x', candidate=10**6 * '<')
   )
 
   # then it is small, and says that it does not show all.

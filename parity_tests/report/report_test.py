@@ -9,11 +9,11 @@ import pytest
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.cause import patterns
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.report import report
+from hpmoe.parity_tests.report import reports_testing
 
 
 def test_floats_that_json_has_no_word_for_become_strings():
@@ -97,21 +97,11 @@ def test_small_integers_are_not_called_rounded():
   assert 'bfloat16' not in said
 
 
-def _report(*results, candidate='mine:forward'):
-  config = dict(
-    candidate=candidate,
-    standards=[],
-    lanes=sorted({r.lane for r in results}),
-    modes=dict(isolate=False),
-  )
-  return check.Report(config, results, 1.5)
-
-
 Y = verdicts.Result('y', 'bounded', verdicts.BOUND_RULE, tiles=4)
 
 
 def test_what_was_not_returned_is_told_once_not_in_the_table():
-  made = _report(
+  made = reports_testing.report(
     *(
       verdicts.not_captured(name, lane, 'rule', name)
       for name in ('returned', 'gate_up')
@@ -136,7 +126,7 @@ def test_a_lane_that_cannot_judge_says_why():
     'y', 'exact', 'rule', verdict=verdicts.NOT_JUDGED, why=why
   )
 
-  made = _report(exact, Y)
+  made = reports_testing.report(exact, Y)
 
   assert report.notes(made) == f'not judged: lane exact: {why}'
   told = 'PASS of a part (not in lane exact): 1 of 1 '
@@ -152,18 +142,16 @@ def test_a_lost_ratio_names_the_stages_that_lose_alone():
       stage, 'standard', 'commercial_l1', values=values, **fields
     )
 
-  failure = verdicts.Failure(
-    'layer', 'standard', 'commercial_l1', rank=0, expert=None, row_block=0,
-    col_block=0, token=0, source_rank=0, slot=None, index=(0, 0, 0), got=1.0,
-    expected=1.0, ulp=0, bad_rows=0, bad_cols=0,
-  )  # fmt: skip
+  failure = reports_testing.failure(
+    stage='layer', lane='standard', rule='commercial_l1'
+  )
   for why, told in (
     ('rmse[normal] / max(benchmark, 2e-07) <= 1.5, got 2', True),
     ('max_abs[all] <= 1, got 2', False),
   ):
     layer = judged('layer', 3, verdict=verdicts.FAIL, failure=failure, why=why)
     stages = [judged('gate_up', 2.66), judged('y', 1), judged('expert_out', 2)]
-    said = report.failure_words(_report(*stages, layer))
+    said = report.failure_words(reports_testing.report(*stages, layer))
     named = 'own: gate_up 2.66, expert_out 2.00; where lane bounded passes, by'
     assert (named in said) == told, said
 
@@ -179,9 +167,9 @@ def test_a_verdict_on_some_tasks_or_single_stages_says_so():
     num_tasks=7,
   )
 
-  whole, some = _report(Y), _report(Y)
+  whole, some = reports_testing.report(Y), reports_testing.report(Y)
   some = dataclasses.replace(some, launches=(launch,))
-  isolated = _report(Y)
+  isolated = reports_testing.report(Y)
   isolated.config['modes']['isolate'] = True
 
   assert report.summary(whole).startswith('PASS: ')
@@ -202,7 +190,7 @@ def test_a_verdict_on_some_tasks_or_single_stages_says_so():
 def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
   bad = verdicts.Result('y', lane, 'rule', verdict=verdicts.FAIL)
 
-  said = report.notes(_report(bad, Y, candidate=candidate))
+  said = report.notes(reports_testing.report(bad, Y, candidate=candidate))
 
   assert ("lane exact sets policy.activation='absolute'" in said) == hints
 
@@ -210,31 +198,17 @@ def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
 def test_no_distance_is_given_to_nan():
   bad = verdicts.Result('y', 'exact', 'r', 1, 1, 2**31, np.nan, verdict='fail')
 
-  assert report.table(_report(bad)).split()[-7:-5] == ['-', 'nan']
+  assert report.table(reports_testing.report(bad)).split()[-7:-5] == [
+    '-',
+    'nan',
+  ]
 
 
 def _failing(stage, got=1.5):
-  first = verdicts.Failure(
-    stage,
-    'bounded',
-    'rule',
-    rank=1,
-    expert=None,
-    row_block=2,
-    col_block=0,
-    token=9,
-    source_rank=1,
-    slot=None,
-    index=(1, 9, 3),
-    got=got,
-    expected=1.0,
-    ulp=77,
-    bad_rows=1,
-    bad_cols=234,
-    rows=23,
-    cols=256,
-    hint='look there',
-    replay='hpmoe check',
+  first = reports_testing.failure(
+    **dict(stage=stage, lane='bounded', rank=1, row_block=2, got=got),
+    **dict(token=9, source_rank=1, index=(1, 9, 3), ulp=77, bad_cols=234),
+    **dict(rows=23, cols=256, hint='look there', replay='hpmoe check'),
   )
   return verdicts.Result(
     stage,
@@ -256,15 +230,15 @@ def test_in_isolation_the_strictest_lane_is_named_first():
     gross, failure=dataclasses.replace(gross.failure, lane='exact')
   )
   # when nothing can spread, then the gross one comes first,
-  alone = _report(small, gross)
+  alone = reports_testing.report(small, gross)
   alone.config['modes']['isolate'] = True
   assert alone.first_failure is gross.failure
   # otherwise the one that may have caused the other.
-  assert _report(small, gross).first_failure is small.failure
+  assert reports_testing.report(small, gross).first_failure is small.failure
 
 
 def test_a_failure_speaks_of_the_tile_it_is_in():
-  said = report.failure(_report(_failing('y')))
+  said = report.failure(reports_testing.report(_failing('y')))
 
   assert 'bad in this tile: 1 of 23 rows, 234 of 256 columns' in said
   assert 'rank 1, token block 2, column block 0' in said
@@ -274,7 +248,7 @@ def test_a_failure_speaks_of_the_tile_it_is_in():
 
 
 def test_a_weight_gradient_is_cut_by_expert_and_weight_rows():
-  said = report.failure(_report(_failing('layer d_w_down')))
+  said = report.failure(reports_testing.report(_failing('layer d_w_down')))
 
   assert 'first failure: layer d_w_down (bounded: rule)' in said
   assert 'rank 1, weight row block 2, column block 0' in said
@@ -282,7 +256,7 @@ def test_a_weight_gradient_is_cut_by_expert_and_weight_rows():
 
 
 def test_a_failure_gives_nan_no_distance():
-  said = report.failure(_report(_failing('y', got=float('nan'))))
+  said = report.failure(reports_testing.report(_failing('y', got=float('nan'))))
 
   assert '  ulp       -\n' in said
 
@@ -290,7 +264,7 @@ def test_a_failure_gives_nan_no_distance():
 def test_the_share_of_the_bound_is_in_the_table():
   held = dataclasses.replace(Y, values={'error_of_bound': 0.25})
 
-  heading, _, row = report.table(_report(held)).splitlines()
+  heading, _, row = report.table(reports_testing.report(held)).splitlines()
 
   assert 'of bound' in heading and row.split()[-5:] == [
     '0.25',
@@ -307,7 +281,7 @@ def test_the_last_line_says_what_could_hide():
   sharper = dataclasses.replace(bound, power=dict(whole=0.001), not_judged=0)
   away = verdicts.not_captured('returned', 'bounded', 'rule', 'returned')
 
-  last = report.summary(_report(bound, sharper, away))
+  last = report.summary(reports_testing.report(bound, sharper, away))
 
   assert last.endswith(
     "; from y alone, this could hide: one element off by 18 % of its row's "

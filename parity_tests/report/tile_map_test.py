@@ -5,6 +5,7 @@ import pytest
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.report import reports_testing
 from hpmoe.parity_tests.report import tile_map
 
 PLENTY = 10**6
@@ -25,22 +26,6 @@ def _result(*ranks, stage='gate_up', failure=None):
     experts=tuple(experts),
     verdict=verdicts.FAIL,
     failure=failure,
-  )
-
-
-def _failure(**where):
-  return verdicts.Failure(
-    **dict.fromkeys(('token', 'source_rank', 'slot')),
-    stage='gate_up',
-    lane='exact',
-    rule='rule',
-    index=(0,),
-    got=0.0,
-    expected=1.0,
-    ulp=1,
-    bad_rows=1,
-    bad_cols=1,
-    **where,
   )
 
 
@@ -89,7 +74,9 @@ def test_only_the_tile_of_the_first_failure_has_a_ring(
   rank, expert, block, titles
 ):
   column = None if block is None else 1
-  first = _failure(rank=rank, expert=expert, row_block=block, col_block=column)
+  first = reports_testing.failure(
+    stage='gate_up', rank=rank, expert=expert, row_block=block, col_block=column
+  )
   strips = [(4, [[0, 0], [0, 0], [1, 1]])]
   result = _result([], strips, failure=first)
   _, found, _ = _drawn(result, first=first)

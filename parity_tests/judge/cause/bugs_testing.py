@@ -120,133 +120,80 @@ def transposed(w):
   return w.reshape(*w.shape[:2], w.shape[3], w.shape[2]).swapaxes(-1, -2)
 
 
-GATE_UP = changed('w_gate_up', halves)
-# (kernel, stage that is named, what is said, and from y alone: the same, other
-# words, or nothing)
-BUGS = {
-  'halves': (
-    GATE_UP,
-    'gate_up',
-    "right as with layout 'R N 2F, up_gate': is it declared?",
-    'had its halves of columns exchanged',
-  ),
-  'turns': (
-    changed('w_gate_up', turns),
-    'gate_up',
-    'had its columns taken for such by turns',
-    True,
-  ),
-  'expert_after': (
-    changed('w_down', experts(-1)),
-    'expert_out',
-    'w_down was that of the expert after',
-    True,
-  ),
-  'expert_before': (
-    changed('w_gate_up', experts(1)),
-    'gate_up',
-    'w_gate_up was that of the expert before',
-    True,
-  ),
-  'no_weights': (
-    changed('topk_weights', np.ones_like),
-    'y',
-    'topk_weights was left out',
-    True,
-  ),
-  'weights_twice': (
-    changed('topk_weights', np.square),
-    'y',
-    'topk_weights was applied twice',
-    True,
-  ),
-  'rounded_weights': (
-    changed('topk_weights', bfloat16),
-    'y',
-    'routing_weight was rounded to bfloat16',
-    True,
-  ),
-  'other_slots': (
-    changed('topk_weights', lambda w: w[..., ::-1]),
-    'y',
-    'topk_weights had its slots backwards',
-    True,
-  ),
-  'last_block': (
-    multiplied(short_depth),
-    'gate_up',
-    'lacked its last 8 of depth',
-    True,
-  ),
-  'first_block_twice': (
-    multiplied(first_twice),
-    'gate_up',
-    'had its first 8 of depth twice',
-    True,
-  ),
-  'tail': (
-    multiplied(no_tail),
-    'gate_up',
-    'gate_up was zero; in the last rows of experts alone, past a multiple of 4',
-    False,
-  ),
-  'a_row': (written('y', row_twice), 'y', 'in row 3 alone', True),
-  'a_column': (
-    written('y', column_zero),
-    'y',
-    'y was zero; in column 5 alone',
-    True,
-  ),
-  'last_columns': (
-    written('activation', last_columns),
-    'activation',
-    'in the last 7 columns alone',
-    False,
-  ),
-  'other_tokens': (
-    written('expert_in', other_tokens),
-    'expert_in',
-    'rows of expert_in were those of others of the same expert; in rows of '
-    'expert 0 alone',
-    False,
-  ),
-  'a_column_on': (
-    written('expert_out', shift),
-    'expert_out',
-    'expert_out was shifted by one column',
-    False,
-  ),
-  'neighbours': (
-    written('activation', neighbours),
-    'activation',
-    'activation had neighbouring columns exchanged',
-    False,
-  ),
-  'transposed': (
-    changed('w_down', transposed),
-    'expert_out',
-    'w_down was transposed where expert_out reads it',
-    True,
-  ),
-  'other_rank': (
-    written('y', other_rank),
-    'y',
-    'y was that of the rank before; on rank 1 alone',
-    True,
-  ),
-  'rank_alone': (
-    written('expert_out', rank_alone),
-    'expert_out',
-    'on rank 1 alone',
-    False,
-  ),
-  'first_rows': (
-    written('y', first_rows),
-    'y',
-    'in the first 4 rows alone, on rank 0 alone',
-    True,
-  ),
+# By bug: the kernel that has it.
+KERNELS = {
+  'halves': changed('w_gate_up', halves),
+  'turns': changed('w_gate_up', turns),
+  'expert_after': changed('w_down', experts(-1)),
+  'expert_before': changed('w_gate_up', experts(1)),
+  'no_weights': changed('topk_weights', np.ones_like),
+  'weights_twice': changed('topk_weights', np.square),
+  'rounded_weights': changed('topk_weights', bfloat16),
+  'other_slots': changed('topk_weights', lambda w: w[..., ::-1]),
+  'last_block': multiplied(short_depth),
+  'first_block_twice': multiplied(first_twice),
+  'tail': multiplied(no_tail),
+  'a_row': written('y', row_twice),
+  'a_column': written('y', column_zero),
+  'last_columns': written('activation', last_columns),
+  'other_tokens': written('expert_in', other_tokens),
+  'a_column_on': written('expert_out', shift),
+  'neighbours': written('activation', neighbours),
+  'transposed': changed('w_down', transposed),
+  'other_rank': written('y', other_rank),
+  'rank_alone': written('expert_out', rank_alone),
+  'first_rows': written('y', first_rows),
 }
+# By stage that is named: what is said of a bug.
+SAID = {
+  'expert_in': {
+    'other_tokens': 'rows of expert_in were those of others of the same '
+    'expert; in rows of expert 0 alone',
+  },
+  'gate_up': {
+    'halves': "right as with layout 'R N 2F, up_gate': is it declared?",
+    'turns': 'had its columns taken for such by turns',
+    'expert_before': 'w_gate_up was that of the expert before',
+    'last_block': 'lacked its last 8 of depth',
+    'first_block_twice': 'had its first 8 of depth twice',
+    'tail': 'gate_up was zero; in the last rows of experts alone, past a '
+    'multiple of 4',
+  },
+  'activation': {
+    'last_columns': 'in the last 7 columns alone',
+    'neighbours': 'activation had neighbouring columns exchanged',
+  },
+  'expert_out': {
+    'expert_after': 'w_down was that of the expert after',
+    'a_column_on': 'expert_out was shifted by one column',
+    'transposed': 'w_down was transposed where expert_out reads it',
+    'rank_alone': 'on rank 1 alone',
+  },
+  'y': {
+    'no_weights': 'topk_weights was left out',
+    'weights_twice': 'topk_weights was applied twice',
+    'rounded_weights': 'routing_weight was rounded to bfloat16',
+    'other_slots': 'topk_weights had its slots backwards',
+    'a_row': 'in row 3 alone',
+    'a_column': 'y was zero; in column 5 alone',
+    'other_rank': 'y was that of the rank before; on rank 1 alone',
+    'first_rows': 'in the first 4 rows alone, on rank 0 alone',
+  },
+}
+# (kernel, stage that is named, what is said)
+BUGS = {
+  bug: (KERNELS[bug], stage, text)
+  for stage, said in SAID.items()
+  for bug, text in said.items()
+}
+# What is said from y alone: the same, but of these other words, or nothing.
+NOT_FROM_Y = {
+  *('other_tokens', 'tail', 'last_columns', 'neighbours'),
+  *('a_column_on', 'rank_alone'),
+}
+FROM_Y = {
+  bug: text for bug, (_, _, text) in BUGS.items() if bug not in NOT_FROM_Y
+} | dict(halves='had its halves of columns exchanged')
 # As above, of the backward pass: (kernel, stage, what is said).
 GRADS = {
   'grad_halves': (
@@ -263,7 +210,7 @@ GRADS = {
   ),
 }
 TWENTY = {
-  **{bug: row[:3] for bug, row in BUGS.items()},
+  **BUGS,
   'tf32_operands': (
     dataclasses.replace(KERNEL, operand_bits=10).forward,
     'gate_up',

@@ -37,7 +37,7 @@ def pattern(kernel, case, names=(), activations=('swiglu', 'absolute')):
 @pytest.mark.few(6)
 def test_a_bug_is_named(bug, dtype):
   # given
-  kernel, stage, said, _ = BUGS[bug]
+  kernel, stage, said = BUGS[bug]
 
   # when
   found = pattern(kernel, dataclasses.replace(CASE, dtype=dtype))
@@ -45,26 +45,24 @@ def test_a_bug_is_named(bug, dtype):
   # then
   assert found[0] == stage
   assert said in found[1]
+  assert explain.BESIDE not in found[1]
 
 
-@pytest.mark.parametrize('bug', [bug for bug in BUGS if BUGS[bug][3]])
+@pytest.mark.parametrize('bug', bugs_testing.FROM_Y)
 @pytest.mark.few(4)
 def test_a_bug_is_named_from_y_alone(bug):
-  # given
-  kernel, _, same, said = BUGS[bug]
-
   # when
-  found = pattern(kernel, CASE, names=('y',))
+  found = pattern(bugs_testing.KERNELS[bug], CASE, names=('y',))
 
   # then
   assert found[0] == 'y'
-  assert (same if said is True else said).split('; ')[-1] in found[1]
+  assert bugs_testing.FROM_Y[bug].split('; ')[-1] in found[1]
 
 
 @pytest.mark.parametrize('bug', ['halves', 'expert_after', 'rounded_weights'])
 def test_a_bug_is_named_on_real_data_alone(bug):
   # given
-  kernel, stage, said, _ = BUGS[bug]
+  kernel, stage, said = BUGS[bug]
 
   # when
   found = pattern(kernel, CASE, activations=('swiglu',))
@@ -72,16 +70,6 @@ def test_a_bug_is_named_on_real_data_alone(bug):
   # then
   assert found[0] == stage
   assert said in found[1]
-
-
-def test_operands_of_tf32_are_named():
-  # given
-  kernel = dataclasses.replace(bugs_testing.KERNEL, operand_bits=10).forward
-
-  # when / then
-  stage, said = pattern(kernel, CASE)
-  assert stage == 'gate_up'
-  assert said.startswith('as if operands was rounded to tf32')
 
 
 def test_a_nan_says_of_which_gates():
@@ -158,16 +146,6 @@ def test_other_bugs_of_other_ranks_are_named_too():
   # then
   assert 'up_gate' in first
   assert 'shifted by one column; on rank 1' in second
-
-
-def test_one_bug_of_two_ranks_is_named_once():
-  def spoil(gate_up):
-    gate_up[:] = bugs_testing.halves(gate_up)
-
-  assert (
-    explain.BESIDE
-    not in pattern(bugs_testing.written('gate_up', spoil), CASE)[1]
-  )
 
 
 def test_words_are_of_axes_that_a_tensor_has():

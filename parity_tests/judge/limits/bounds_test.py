@@ -370,20 +370,6 @@ def test_activation_grad_may_use_an_exp_two_units_off(unit):
   assert _excess(got, bounded) <= 1
 
 
-def test_activation_grad_of_products_has_three_roundings_at_most():
-  # Given the activation without exp, when its gradient is bounded,
-  gate_up = np.array([[3, 5]], np.float32)
-  grad = EXACT(np.array([[7.0]], np.float32))
-
-  bounded = bounds.activation_grad(
-    PRODUCTS, EXACT(gate_up), grad, np.float32([2])
-  )
-
-  # then values are products, and their roundings the bound.
-  np.testing.assert_array_equal(bounded.value, [[70, 42]])
-  assert (bounded.error < 4 * 2.0**-24 * bounded.value).all()
-
-
 def test_weight_grad_of_an_expert_without_rows_is_zero():
   nobody = np.zeros((0, 3), np.float32)
 
