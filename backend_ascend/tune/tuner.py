@@ -27,6 +27,7 @@ from hpmoe.backend_ascend.taskflow import lower_forward
 from hpmoe.backend_ascend.tune import space
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 Progress = Callable[[str], None]
 _TILE = space.fields_of('tile')
@@ -168,7 +169,7 @@ class Tuner:
   """Times schedules of one layer, each once."""
 
   def __init__(self, layer: Layer):
-    layer.config.require_layer('to tune')
+    tensors.require_layer(layer.config, 'to tune')
     self.layer = layer
     self.traffic = {
       name: model.traffic(layer.config, layer.machine, ids)

@@ -21,8 +21,14 @@ from hpmoe.parity_tests.case import routings
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import tensors
 
 Tensors = Mapping[str, np.ndarray]
+
+
+def noted(kind: type) -> Any:
+  """Returns a field of what was run, empty, which no copy takes along."""
+  return dataclasses.field(default_factory=kind, init=False, compare=False)
 
 
 class CandidateError(RuntimeError):
@@ -114,6 +120,17 @@ class Can:
   parts: bool = False
   stages: bool = True
   why: str = ''
+
+
+_OF_DTYPE = 'none with {}, which multiplies the dtype alone'
+# What a case must have where a candidate lacks something, if not the default.
+_EXPECTED = dict(
+  routing='one that uses every slot with {}',
+  weights=_OF_DTYPE,
+  rows=_OF_DTYPE,
+  policy='none with {}, which rounds what it stores and nothing else',
+  placement=f'one of {precision.LAUNCHED} with {{}}',
+)
 
 
 class Candidate(abc.ABC):
@@ -210,40 +227,23 @@ class Candidate(abc.ABC):
           f'{name}: expected {" or ".join(known)} with {beside}, got {value}'
           f'{": " if can.why else ""}{can.why}'
         )
-    for name, plain in (
-      ('activation', 'swiglu'),
-      ('bias', False),
-      ('d_shared', 0),
+    if not (can.sublayers or can.parts):
+      tensors.require_layer(case, f'with {beside}')
+    routing = case.routing if case.routing in routings.DROPPING else ''
+    placed = '' if case.placement in precision.LAUNCHED else case.placement
+    for name, value, plain, is_able in (
+      ('activation', case.activation, 'swiglu', can.parts),
+      ('bias', case.bias, False, can.parts),
+      ('d_shared', case.d_shared, 0, can.parts),
+      ('routing', routing, '', can.parts),
+      ('weights', case.quantised, '', can.parts),
+      ('rows', case.rows, '', can.parts),
+      ('policy', ','.join(case.policy), '', can.rounds),
+      ('placement', placed, '', can.rounds),
     ):
-      value = getattr(case, name)
-      if value != plain and not can.parts:
-        raise ValueError(f'{name}: expected {plain} with {beside}, got {value}')
-    if case.routing in routings.DROPPING and not can.parts:
-      raise ValueError(
-        f'routing: expected one that uses every slot with {beside}, got '
-        f'{case.routing}'
-      )
-    for flag, form in (('weights', case.quantised), ('rows', case.rows)):
-      if form and not can.parts:
-        raise ValueError(
-          f'{flag}: expected none with {beside}, which multiplies the dtype '
-          f'alone, got {form}'
-        )
-    if case.sublayer and not (can.sublayers or can.parts):
-      raise ValueError(
-        f'preset: expected a layer with {beside}, got {case.preset}, which '
-        'has a norm'
-      )
-    if case.policy and not can.rounds:
-      raise ValueError(
-        f'policy: expected none with {beside}, which rounds what it stores and '
-        f'nothing else, got {",".join(case.policy)}'
-      )
-    if case.placement not in precision.LAUNCHED and not can.rounds:
-      raise ValueError(
-        f'placement: expected one of {precision.LAUNCHED} with {beside}, got '
-        f'{case.placement}'
-      )
+      if value != plain and not is_able:
+        expected = _EXPECTED.get(name, f'{plain} with {{}}').format(beside)
+        raise ValueError(f'{name}: expected {expected}, got {value}')
     for mode, value in self.checking.asked().items():
       if mode not in can.modes:
         raise ValueError(f'{mode}: expected none with {beside}, got {value}')

@@ -8,6 +8,7 @@ import pytest
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.checks import modes
+from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
@@ -40,12 +41,13 @@ def _image(activation: str = 'swiglu') -> image_lib.Image:
   'races, on_real, on_exact',
   [(None, True, False), (True, True, True), (False, False, False)],
 )
-def test_kernels_are_guarded_on_real_data_or_wherever_it_is_asked(
+def test_races_are_looked_for_unless_told_not_to_beyond_tiles_on_real_data(
   races, on_real, on_exact
 ):
   asked = checking.Checking(races=races)
-  assert asked.modes(_image()).guards == on_real
-  assert asked.modes(_image('absolute')).guards == on_exact
+  for activation, guarded in (('swiglu', on_real), ('absolute', on_exact)):
+    made = asked.modes(_image(activation))
+    assert made.guards == guarded and made.races == (races is not False)
 
 
 class TestFindTask:
@@ -77,29 +79,29 @@ class TestFindTask:
     assert told in str(error.value)
 
 
+def _modes(image, **fields):
+  given = dict.fromkeys(runtime.written(image))
+  return checking.Checking(**fields).modes(image, given)
+
+
 class TestActions:
   def test_what_is_done_before_is_healed_and_the_rest_runs(self):
     image = _image()
     last = len(image.tables['tasks']) - 1
-    both = dict(start_at=str(last), stop_after=str(last))
-    given = dict.fromkeys(modes_names(image))
-
-    start = checking.Checking(start_at='0').modes(image, given).actions
-    end = checking.Checking(stop_after='0').modes(image, given).actions
-    alone = checking.Checking(**both).modes(image, given).actions
-    every = checking.Checking(isolate=True).modes(image, given).actions
-
-    assert (start == modes.Action.RUN).all()
-    assert (end == modes.Action.RUN).nonzero()[0].tolist() == [0]
-    assert (alone == modes.Action.RUN).nonzero()[0].tolist() == [last]
-    assert (every == modes.ISOLATED).all()
+    for mode, run in (
+      (dict(start_at='0'), [*range(last + 1)]),
+      (dict(stop_after='0'), [0]),
+      (dict(start_at=str(last), stop_after=str(last)), [last]),
+    ):
+      actions = _modes(image, **mode).actions
+      assert (actions == modes.Action.RUN).nonzero()[0].tolist() == run
+    assert (_modes(image, isolate=True).actions == modes.ISOLATED).all()
 
   def test_what_nothing_orders_before_the_start_runs(self):
     image = _image()
-    given = dict.fromkeys(modes_names(image))
     text = 'combine rank=1 row_block=0'
     start = checking.find_task(image, 'start_at', text)
-    actions = checking.Checking(start_at=text).modes(image, given).actions
+    actions = _modes(image, start_at=text).actions
     before = happens_before.clocks(image).before(np.arange(len(actions)), start)
     # Puts that it waits for stand in; a sum of rank 0 has a smaller number and
     # no part in it.
@@ -113,23 +115,14 @@ class TestActions:
       dict(poison=False, permute=3, late_puts=True, races=True),
       dict(poison=True, permute=None, late_puts=False, races=False),
     ):
-      made = checking.Checking(**asked).modes(_image())
+      made = _modes(_image(), **asked)
       assert {name: getattr(made, name) for name in asked} == asked
 
-  def test_races_are_looked_for_unless_told_not_to(self):
-    for races in (None, True, False):
-      made = checking.Checking(races=races).modes(_image())
-      assert made.races == (races is not False)
-
-  def test_isolation_of_a_part_is_refused(self):
+  def test_a_part_that_cannot_be_is_refused(self):
     with pytest.raises(ValueError, match='^isolate: expected no start_at'):
       checking.Checking(isolate=True, start_at='3')
-
-
-def modes_names(image):
-  from hpmoe.backend_ascend.kernels.host.launch import runtime
-
-  return runtime.written(image)
+    with pytest.raises(ValueError, match='^stop_after: expected a task that'):
+      _modes(_image(), start_at='91', stop_after='0')
 
 
 def _judged(candidate, *lanes, direction='forward') -> check.Report:
@@ -305,25 +298,6 @@ def test_a_kernel_that_moves_wrongly_is_named_in_lane_bitwise(monkeypatch):
   assert wrong.task.kind == 'dispatch' and wrong.tensor == 'expert_in'
 
 
-def test_a_task_that_is_not_run_cannot_be_wrong(tmp_path):
-  # Given a fault in a gate_up task,
-  fault = ('--fault=zero_output', '--direction=forward')
-  _, report = _report(tmp_path, *fault, '--isolate')
-  index = report['wrong_tasks'][0]['task']['index']
-
-  # when the launch begins after it, then nothing is wrong.
-  text = 'combine rank=1 row_block=0'
-  code, _ = _report(
-    tmp_path,
-    '--direction=forward',
-    f'--start_at={text}',
-    f'--stop_after={text}',
-  )
-  assert code == cli.PARITY
-  code, _ = _report(tmp_path, *fault, f'--stop_after={index}')
-  assert code == cli.NO_PARITY
-
-
 def test_a_sum_into_unwritten_memory_is_found(tmp_path, monkeypatch, capsys):
   # Given a kernel of the user whose sum begins in memory fresh from the kernel,
   monkeypatch.chdir(tmp_path)
@@ -344,14 +318,3 @@ def test_a_sum_into_unwritten_memory_is_found(tmp_path, monkeypatch, capsys):
   code, report = _report(tmp_path, *asked)
   assert code == cli.NO_PARITY and report['config']['modes']['poison']
   assert float(report['first_failure']['got']) > 1e38
-
-
-def test_a_part_that_ends_before_it_starts_is_refused():
-  image = _image()
-  last = len(image.tables['tasks']) - 1
-  given = dict.fromkeys(modes_names(image))
-
-  backwards = checking.Checking(start_at=str(last), stop_after='0')
-
-  with pytest.raises(ValueError, match='^stop_after: expected a task that is'):
-    backwards.modes(image, given)

@@ -55,15 +55,9 @@ class Program(candidates.Candidate):
   names: str | None = None
   timeout_s: float = 600.0
   options: flow_lib.Options = flow_lib.Options()
-  seconds: list[float] = dataclasses.field(
-    default_factory=list, init=False, compare=False
-  )
-  said: dict[str, bool] = dataclasses.field(
-    default_factory=dict, init=False, compare=False
-  )
-  origins: dict[str, answers.Origin] = dataclasses.field(
-    default_factory=dict, init=False, compare=False
-  )
+  seconds: list[float] = candidates.noted(list)
+  said: dict[str, bool] = candidates.noted(dict)
+  origins: dict[str, answers.Origin] = candidates.noted(dict)
 
   @property
   def name(self) -> str:  # type: ignore[override]

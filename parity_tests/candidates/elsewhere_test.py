@@ -231,38 +231,14 @@ def _run(candidate):
     ),
   ],
 )
-def test_a_rank_that_fails_is_named(program, capfd, first, said):
-  with pytest.raises((candidates.CandidateError, ValueError), match=said):
-    _run(program(first, timeout_s=5))
-
-
-def test_nothing_of_a_program_is_left(program, tmp_path, monkeypatch):
-  # given: a rank that leaves a child in a session of its own, and hangs.
+def test_a_rank_that_fails_is_named(
+  program, tmp_path, monkeypatch, first, said
+):
   monkeypatch.setattr('tempfile.tempdir', str(tmp_path / 'temporary'))
   (tmp_path / 'temporary').mkdir()
-  child = (
-    'child = subprocess.Popen(["sleep", "60"], start_new_session=True); '
-    f'open({str(tmp_path / "child")!r}, "w").write(str(child.pid)); '
-    'time.sleep(60)'
-  )
-
-  with pytest.raises(candidates.CandidateError, match='within 5 s'):
-    _run(program(child, timeout_s=5))
-
-  pid = int((tmp_path / 'child').read_text())
-  deadline = time.monotonic() + 5
-  while _is_alive(pid) and time.monotonic() < deadline:
-    time.sleep(0.01)
-  assert not _is_alive(pid)
+  with pytest.raises((candidates.CandidateError, ValueError), match=said):
+    _run(program(first, timeout_s=5))
   assert not [*(tmp_path / 'temporary').iterdir()]
-
-
-def _is_alive(pid: int) -> bool:
-  try:
-    state = pathlib.Path(f'/proc/{pid}/stat').read_text()
-  except OSError:
-    return False
-  return state.rpartition(')')[2].split()[0] != 'Z'
 
 
 def test_the_other_ranks_end_with_the_first_that_fails(tmp_path):
@@ -278,29 +254,14 @@ def test_the_other_ranks_end_with_the_first_that_fails(tmp_path):
 @pytest.mark.parametrize(
   ('candidate', 'said'),
   [
-    (
-      elsewhere.Program('./moe {case}'),
-      r'command: expected a program with \{c',
-    ),
+    (elsewhere.Program('./moe {case}'), r'command: expected a program with {c'),
     (elsewhere.Program('./moe {case} {out} {rank}'), 'expected --per_rank'),
     (_python('kernel:moe'), 'candidate: expected FILE.py:function beside'),
     (_python('none.py:moe'), "candidate: expected a file, got 'none.py'"),
+    (elsewhere.Program('./none {case} {out}'), 'expected a program .*none'),
+    (elsewhere.Program('true {case} {out}'), 'expected tensors in {out}, got'),
   ],
 )
-def test_what_cannot_be_run_is_refused_first(candidate, said):
-  with pytest.raises(ValueError, match=said):
-    candidate.ready(CASE)
-
-
-def test_a_program_that_is_not_there_is_named(program):
-  candidate = elsewhere.Program('./none {case} {out}')
-  with pytest.raises(ValueError, match='command: expected a program .*none'):
-    _run(candidate)
-
-
-def test_a_program_that_writes_nothing_has_no_answer(program):
-  candidate = elsewhere.Program('true {case} {out}')
-  with pytest.raises(
-    candidates.CandidateError, match='expected tensors in {out}'
-  ):
+def test_what_cannot_be_run_or_answers_nothing_is_refused(candidate, said):
+  with pytest.raises((ValueError, candidates.CandidateError), match=said):
     _run(candidate)

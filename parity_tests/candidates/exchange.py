@@ -5,10 +5,8 @@ The process of a user's candidate imports this, what it imports and
 """
 
 from collections.abc import Mapping
-import json
 import pathlib
 
-import ml_dtypes
 import numpy as np
 
 from hpmoe.parity_tests.case import read_case
@@ -35,24 +33,16 @@ def spoilt(before: Mapping[str, np.ndarray], after: Mapping) -> str:
   return ''
 
 
-def save(folder: pathlib.Path, values: Mapping[str, np.ndarray]) -> None:
-  """Writes tensors as .npy, what numpy lacks as its bits, dtypes beside."""
-  folder.mkdir()
-  dtypes = {}
-  for name, value in values.items():
-    dtypes[name] = str(value.dtype)
-    if value.dtype.kind == 'V':  # bfloat16, or float8
-      value = np.ascontiguousarray(value).view(f'u{value.itemsize}')
-    np.save(folder / f'{name}.npy', value, allow_pickle=False)
-  # Last: where it is, all the others are whole.
-  (folder / 'dtypes.json').write_text(json.dumps(dtypes))
+def save(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> None:
+  """Writes tensors to a file, whole or not at all.
+
+  Raises:
+    ValueError: one has a dtype that no file has.
+  """
+  read_case.save(str(path), values, {})
 
 
-def load(folder: pathlib.Path) -> dict[str, np.ndarray]:
+def load(path: pathlib.Path) -> dict[str, np.ndarray]:
   """Reads what `save` wrote."""
-  dtypes = json.loads((folder / 'dtypes.json').read_text())
-  values = {}
-  for name, dtype in dtypes.items():
-    word = np.load(folder / f'{name}.npy', allow_pickle=False)
-    values[name] = word.view(getattr(ml_dtypes, dtype, dtype))
-  return values
+  held = read_case.read(str(path))[0]
+  return {name: read_case.as_numpy(array) for name, array in held.items()}

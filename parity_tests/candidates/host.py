@@ -33,11 +33,6 @@ _FAULTS = ', '.join(dict.fromkeys(s.name for s in faults.TABLE))
 FLAGS = flag_lib.table('host', dict(faults=_FAULTS))
 
 
-def _empty(kind: type):
-  """Returns a field of what was run, which no copy takes along."""
-  return dataclasses.field(default_factory=kind, init=False, compare=False)
-
-
 @dataclasses.dataclass(frozen=True)
 class Megakernel(candidates.Candidate):
   """Our own backend: one launch of a compiled flow on the host.
@@ -66,9 +61,9 @@ class Megakernel(candidates.Candidate):
   name: str = 'backend_ascend'
   isa: tuple[str, ...] = ()
   fused: bool = False
-  committed: list[np.void] = _empty(list)
-  launches: list[candidates.Launch] = _empty(list)
-  images: dict[tuple, image_lib.Image] = _empty(dict)
+  committed: list[np.void] = candidates.noted(list)
+  launches: list[candidates.Launch] = candidates.noted(list)
+  images: dict[tuple, image_lib.Image] = candidates.noted(dict)
 
   def __post_init__(self):
     known = _native.isas()

@@ -4,7 +4,8 @@ It is what `user_candidate` describes, as an object: one that crashes or hangs
 takes the caller along.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
 import dataclasses
 import time
 from typing import ClassVar, Self
@@ -12,8 +13,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.candidates import candidate_worker
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import passes
 
@@ -32,9 +33,7 @@ class Function(candidates.Candidate):
   )
   function: Callable[..., Mapping]
   options: flow_lib.Options = flow_lib.Options()
-  seconds: list[float] = dataclasses.field(
-    default_factory=list, init=False, compare=False
-  )
+  seconds: list[float] = candidates.noted(list)
 
   @property
   def name(self) -> str:  # type: ignore[override]
@@ -52,7 +51,8 @@ class Function(candidates.Candidate):
     """See `Candidate`."""
     super().ready(case, beside)
     if passes.BACKWARD in case.passes:
-      self._of(passes.BACKWARD)
+      with _told():
+        candidate_worker.backward_of(self.name, self.function)
     return dataclasses.replace(self)
 
   def facts(self) -> dict[str, object]:
@@ -64,53 +64,31 @@ class Function(candidates.Candidate):
   ) -> dict[str, np.ndarray]:
     """See `Candidate`."""
     del given
-    function = self._of(which)
-    known = getattr(self.function, 'activations', None)
-    if known is not None and policy.activation not in known:
-      raise candidates.CannotJudge(
-        f'{self.name} declares activations {tuple(known)}, which lack '
-        f'policy.activation={policy.activation!r}'
-      )
-    own = {name: array.copy() for name, array in inputs.items()}
-    start = time.perf_counter()
-    try:
-      returned = function(dict(own), config, policy)
-    except Exception as error:
-      raise candidates.CandidateError(
-        f'{self.name}: raised {error!r}'
-      ) from error
-    self.seconds.append(time.perf_counter() - start)
-    if not isinstance(returned, Mapping):
-      raise ValueError(
-        f'{self.name}: expected a mapping with {which.results[0]!r}, got '
-        f'{type(returned).__name__}'
-      )
-    arrays = {name: self._array(name, a) for name, a in returned.items()}
-    if wrong := exchange.spoilt(inputs, own):
-      raise candidates.InputsSpoilt(f'{self.name}: {wrong}')
+    name, function, result = self.name, self.function, which.results[0]
+
+    def timed(*arguments):
+      start = time.perf_counter()
+      answer = function(*arguments)
+      self.seconds.append(time.perf_counter() - start)
+      return answer
+
+    with _told():
+      candidate_worker.check_activation(name, function, policy.activation)
+      if which.name == passes.BACKWARD.name:
+        function = candidate_worker.backward_of(name, function)
+      returned = candidate_worker.call(name, timed, inputs, config, policy)
+      found = candidate_worker.arrays(name, returned, result)
+    # Copies: the next call may answer in the same memory.
+    found = {n: array.copy() for n, array in found.items()}
     return user_candidate.check_outputs(
-      self.name, config, policy, arrays, which, which.results[:1]
+      name, config, policy, found, which, (result,)
     )
 
-  def _of(self, which: passes.Pass) -> Callable[..., Mapping]:
-    """Returns the function of a pass."""
-    if which.name == passes.FORWARD.name:
-      return self.function
-    backward = getattr(self.function, 'backward', None)
-    if not callable(backward):
-      raise ValueError(
-        f'{self.name}: expected its backward pass as an attribute, '
-        'backward(inputs, config, policy), got none; without it direction='
-        "'forward'"
-      )
-    return backward
 
-  def _array(self, name: str, value: object) -> np.ndarray:
-    try:
-      # A copy: the next call may answer in the same memory.
-      return exchange.as_array(value).copy()
-    except Exception as error:
-      raise ValueError(
-        f'{self.name}: {name}: expected an array, got '
-        f'{type(value).__name__}: {error}'
-      ) from error
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+  """Raises what a worker would leave word of."""
+  try:
+    yield
+  except candidate_worker.Refused as error:
+    raise user_candidate.KINDS[error.kind](str(error)) from error.__cause__

@@ -3,7 +3,7 @@
     request.json          what to do
     supervisor            touched as long as somebody waits for the job
     rank3/image.bin       the rank's copy of the task image
-    rank3/inputs          its slabs, and outputs beside them (exchange.save)
+    rank3/inputs          its slabs, and outputs beside them, a file each
     rank3/started.json    host and process ids
     rank3/ready.json      what it needs of shared memory: next is MPI
     rank3/segments.json   shared memory segments that its process has mapped

@@ -2,7 +2,6 @@
 
 from concurrent import futures
 import contextlib
-import hashlib
 from importlib import metadata
 import importlib.util
 import os
@@ -15,6 +14,7 @@ import time
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
@@ -23,7 +23,7 @@ from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import mpi_job
 from hpmoe.parity_tests.candidates import mpi_launcher
 from hpmoe.parity_tests.candidates import mpi_worker
@@ -31,7 +31,6 @@ from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
-from hpmoe.reference.contract import tensors
 
 
 def _missing() -> str:
@@ -62,15 +61,19 @@ DEADLINE_S = 5.0
 HUNG_S = 90.0
 SIZES = dict(row_block=16, col_block=16, num_aic=2, num_aiv=3)
 LAYERS = {
-  2: config_lib.MoEConfig(
-    num_ranks=2, num_tokens=23, num_experts=6, top_k=3, d_model=24, d_ff=20
-  ),
-  4: config_lib.MoEConfig(
-    num_ranks=4, num_tokens=19, num_experts=8, top_k=3, d_model=20, d_ff=12
-  ),
-  8: config_lib.MoEConfig(
-    num_ranks=8, num_tokens=9, num_experts=8, top_k=2, d_model=17, d_ff=9
-  ),
+  ranks: config_lib.MoEConfig(
+    num_ranks=ranks,
+    num_tokens=tokens,
+    num_experts=experts,
+    top_k=top_k,
+    d_model=width,
+    d_ff=hidden,
+  )
+  for ranks, tokens, experts, top_k, width, hidden in (
+    (2, 23, 6, 3, 24, 20),
+    (4, 19, 8, 3, 20, 12),
+    (8, 9, 8, 2, 17, 9),
+  )
 }
 # Every pair of storage, grain and data.
 PAIRS = (
@@ -79,10 +82,6 @@ PAIRS = (
   ('bfloat16', 'expert', 'real'),
   ('bfloat16', 'row_block', 'exact'),
 )
-
-
-def _hashes(values) -> dict[str, str]:
-  return {n: hashlib.sha256(v.tobytes()).hexdigest() for n, v in values.items()}
 
 
 def _layer(num_ranks, storage, data, placement='combine'):
@@ -99,24 +98,22 @@ def _layer(num_ranks, storage, data, placement='combine'):
   return config, policy, forward | backward
 
 
-def _compare(direction, num_ranks, storage, grain, data, placement='combine'):
+def _compare(
+  direction, num_ranks, storage, grain, data, placement='combine', mapped=True
+):
   config, policy, inputs = _layer(num_ranks, storage, data, placement)
   options = flow_lib.Options(event_grain=grain, **SIZES)
-  ours = mpi_launcher.MpiMegakernel(options)
-  if direction == 'forward':
-    given = {name: inputs[name] for name in tensors.INPUTS}
-    want = host.Megakernel(options, threads=1).run(config, policy, given)
-    got = ours.run(config, policy, given)
+  which = passes.of(direction)[0]
+  image = compiler.COMPILE[which.direction](config, policy, options).image
+  given = {n: inputs[n] for n in arrays.INPUTS[which.direction]}
+  want = runtime.launch(image, given, threads=1)
+  if mapped:
+    ours = mpi_launcher.MpiMegakernel(options)
+    got = ours.run(config, policy, inputs, which)
   else:
-    image = testing.compile_grad(config, policy, event_grain=grain, **SIZES)
-    names = arrays.INPUTS[layout.Direction.BACKWARD]
-    want = runtime.launch(image, {n: inputs[n] for n in names}, threads=1)
-    got = ours.run(config, policy, inputs, passes.BACKWARD)
-  assert list(got) == list(want)
-  assert {n: v.dtype for n, v in got.items()} == {
-    n: v.dtype for n, v in want.items()
-  }
-  assert _hashes(got) == _hashes(want)
+    got = mpi_launcher.launch(image, given, mapped=False)
+  told = [[(n, a.dtype) for n, a in made.items()] for made in (got, want)]
+  assert told[0] == told[1] and not testing.differing(got, want)
 
 
 @needs_mpi
@@ -133,7 +130,7 @@ class TestSameBits:
   @pytest.mark.few(4)
   def test_as_in_one_process(self, storage, grain, data, num_ranks, direction):
     # Given a layer, when each rank runs in a process of its own, then every
-    # tensor has the SHA-256 of one process.  `test_all_of_it` has the rest.
+    # tensor has the bits of one process.  `test_all_of_it` has the rest.
     _compare(direction, num_ranks, storage, grain, data)
 
   @pytest.mark.slow
@@ -148,32 +145,15 @@ class TestSameBits:
   ):
     _compare(direction, num_ranks, storage, grain, data, placement)
 
-  def test_weights_before_down_travel_home(self):
-    _compare('backward', 2, 'float32', 'expert', 'real', 'before_down')
-
-  @pytest.mark.parametrize('direction', ['forward', 'backward'])
-  def test_puts_that_are_calls_of_mpi(self, direction):
-    # Given ranks that do not write into each other's memory, as those of
-    # several machines, then bits are those of one process.
-    config, policy, inputs = _layer(4, 'float32', 'real', 'before_down')
-    if direction == 'forward':
-      image = testing.compile_layer(config, policy, **SIZES)
-    else:
-      image = testing.compile_grad(config, policy, **SIZES)
-    way = layout.Direction[direction.upper()]
-    given = {n: inputs[n] for n in arrays.INPUTS[way]}
-    got = mpi_launcher.launch(image, given, mapped=False)
-    assert not testing.differing(got, runtime.launch(image, given, threads=1))
-
-  def test_serial_is_the_megakernels(self):
-    config, policy, inputs = _layer(2, 'float32', 'real')
-    given = {name: inputs[name] for name in tensors.INPUTS}
-    options = flow_lib.Options(**SIZES)
-
-    got = mpi_launcher.MpiMegakernel(options).serial(config, policy, given)
-
-    want = host.Megakernel(options).serial(config, policy, given)
-    assert not testing.differing(got, want)
+  @pytest.mark.parametrize(
+    ('direction', 'num_ranks', 'mapped'),
+    [('backward', 2, True), ('forward', 4, False), ('backward', 4, False)],
+  )
+  def test_weights_before_down_travel_home(self, direction, num_ranks, mapped):
+    # Not mapped: ranks do not write into each other's memory, as those of
+    # several machines, and puts are calls of MPI.
+    some = 'float32', 'expert', 'real', 'before_down'
+    _compare(direction, num_ranks, *some, mapped)
 
 
 def _orphans() -> set[str]:
@@ -185,6 +165,12 @@ def _orphans() -> set[str]:
   return {path.name for path in mpi_job.SHM.iterdir()} - mapped
 
 
+def _write(job, deadline_s, of=LAYERS[4], **options) -> None:
+  image = testing.compile_layer(of, **SIZES)
+  inputs = testing.make_inputs(LAYERS[4], precision.PrecisionPolicy())
+  mpi_launcher.write_job(job, image, inputs, deadline_s, **options)
+
+
 class Failing:
   """One launch of four ranks that must fail, and what it leaves behind."""
 
@@ -193,10 +179,7 @@ class Failing:
 
   def run(self, edit=lambda job: None, **options) -> mpi_launcher.RanksError:
     """Returns how it failed, having checked that nothing is left."""
-    config = LAYERS[4]
-    image = testing.compile_layer(config, **SIZES)
-    inputs = testing.make_inputs(config, precision.PrecisionPolicy())
-    mpi_launcher.write_job(self.job, image, inputs, DEADLINE_S, **options)
+    _write(self.job, DEADLINE_S, **options)
     edit(self.job)
     before = _orphans()
     with futures.ThreadPoolExecutor(1) as pool:
@@ -250,10 +233,11 @@ def _other_image(job: pathlib.Path) -> None:
 
 
 def _bad_input(job: pathlib.Path) -> None:
-  path = mpi_job.folder(job, 3) / 'inputs' / 'x.npy'
-  x = np.load(path)
+  path = mpi_job.folder(job, 3) / 'inputs'
+  held = exchange.load(path)
+  x = held['x'].copy()
   x[5, 1] = np.nan
-  np.save(path, x)
+  exchange.save(path, held | dict(x=x))
 
 
 _KILLED = 'was killed by signal 9'
@@ -349,11 +333,7 @@ class TestFailures:
     # Given a rank that stops and a supervisor that is killed, when nobody
     # waits any more, then the keepers end everything on their own.
     job = tmp_path
-    image = testing.compile_layer(LAYERS[4], **SIZES)
-    inputs = testing.make_inputs(LAYERS[4], precision.PrecisionPolicy())
-    mpi_launcher.write_job(
-      job, image, inputs, 1.0, drills={0: ('stopped_at_put', 2)}
-    )
+    _write(job, 1.0, drills={0: ('stopped_at_put', 2)})
     before = _orphans()
     text = (
       'import pathlib, sys; '
@@ -375,24 +355,16 @@ class TestFailures:
 
 
 class TestWithoutMpi:
-  def test_no_mpi4py_names_the_extra(self, monkeypatch):
+  def test_what_is_not_there_names_the_extra(self, monkeypatch):
     monkeypatch.setitem(sys.modules, 'mpi4py', None)
-
-    with pytest.raises(RuntimeError, match=r"'hyperparallel-moe\[mpi\]'"):
-      mpi_transport.load_mpi()
-
-  def test_no_mpiexec_names_the_extra(self, monkeypatch):
     monkeypatch.setattr(shutil, 'which', lambda *_, **__: None)
-
-    with pytest.raises(RuntimeError, match=r"'hyperparallel-moe\[mpi\]'"):
-      mpi_launcher.find_mpiexec()
+    for find in (mpi_transport.load_mpi, mpi_launcher.find_mpiexec):
+      with pytest.raises(RuntimeError, match=r"'hyperparallel-moe\[mpi\]'"):
+        find()
 
   def test_one_rank_too_many(self, tmp_path):
-    image = testing.compile_layer(LAYERS[2], **SIZES)
-    inputs = testing.make_inputs(LAYERS[4], precision.PrecisionPolicy())
-
     with pytest.raises(ValueError, match='x: expected 2 slabs'):
-      mpi_launcher.write_job(tmp_path, image, inputs, DEADLINE_S)
+      _write(tmp_path, DEADLINE_S, LAYERS[2])
 
   def test_memory_is_counted_by_machine(self):
     # Given two machines, when one of them is short, then its last rank is the

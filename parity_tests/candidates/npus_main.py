@@ -47,11 +47,6 @@ _START = flags.DEFINE_float('start_s', 120.0, 'Seconds for ranks to start.')
 _FAILED = 3
 
 
-def _passes(case: folder_lib.Folder) -> list[passes.Pass]:
-  both = (passes.FORWARD, passes.BACKWARD)
-  return [p for p in both if case.direction in (p.name, 'both')]
-
-
 def _images(case: folder_lib.Folder, rank: int) -> dict:
   """Returns the images of each kind of data, by pass, and the rank's data."""
   options = flow_lib.Options(num_aic=_AIC.value, num_aiv=_AIV.value)
@@ -62,7 +57,7 @@ def _images(case: folder_lib.Folder, rank: int) -> dict:
       which: compiler.COMPILE[which.direction](
         held.config, held.policy, options, target='ascend'
       ).image
-      for which in _passes(case)
+      for which in passes.of(case.direction)
     }
     made[data] = (held.arrays, images)
   return made

@@ -44,9 +44,7 @@ class Outputs(candidates.Candidate):
   answer: answers.Answer | None = None
   ranks: tuple[int, ...] | None = None
   in_shares: bool = False
-  origins: dict[str, answers.Origin] = dataclasses.field(
-    default_factory=dict, init=False, compare=False
-  )
+  origins: dict[str, answers.Origin] = candidates.noted(dict)
   options: flow_lib.Options = flow_lib.Options()
 
   @property

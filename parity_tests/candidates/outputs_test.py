@@ -35,8 +35,12 @@ LAYOUTS = layouts.of(
 
 
 @functools.cache
-def _made(data: str):
-  return bench_lib.Bench(CASE, keep=True).read_by(CASE.passes, data)
+def _made(data: str, of: case_lib.Case = CASE):
+  return bench_lib.Bench(of, keep=True).read_by(of.passes, data)
+
+
+def _all_made(of: case_lib.Case = CASE) -> dict:
+  return {data: _made(data, of) for data in inputs_lib.DATA}
 
 
 @functools.cache
@@ -45,8 +49,7 @@ def _figures_in_place(kernel) -> list[dict]:
 
 
 def _export(path, per_rank=False, laid=None) -> folder.Folder:
-  made = {data: _made(data) for data in ('real', 'exact', 'wide')}
-  return folder.write(path, 'both', made, per_rank, laid)
+  return folder.write(path, 'both', _all_made(), per_rank, laid)
 
 
 def _compute(kernel, made) -> dict[str, np.ndarray]:
@@ -67,10 +70,20 @@ def _in_place(kernel) -> in_process.Function:
   return in_process.Function(function)
 
 
-def _check(case: folder.Folder, candidate, direction='both') -> check.Report:
-  return check.run(
-    check.Request(case_lib.Case.of(case.path, direction), candidate)
-  )
+def _check(
+  case: folder.Folder, out, direction='forward', names=None
+) -> check.Report:
+  """Checks a folder of outputs, under the names of a text."""
+  path = pathlib.Path(out).with_name('names.toml')
+  if names is not None:
+    path.write_text(names)
+  candidate = outputs.Outputs(str(out), None if names is None else str(path))
+  asked = case_lib.Case.of(case.path, direction)
+  return check.run(check.Request(asked, candidate))
+
+
+def _passed(report: check.Report) -> set[str]:
+  return {r.stage for r in report.results if r.verdict == verdicts.PASS}
 
 
 def _figures(report: check.Report) -> list[dict]:
@@ -153,7 +166,7 @@ def test_the_verdict_is_as_in_place(tmp_path, save, kernel):
   for data in case.data:
     save(tmp_path / 'out', case, data, _compute(kernel, _made(data)))
 
-  report = _check(case, outputs.Outputs(str(tmp_path / 'out')))
+  report = _check(case, tmp_path / 'out', 'both')
 
   assert _figures(report) == _figures_in_place(kernel)
   right = kernel == trial.Kernel()
@@ -189,7 +202,7 @@ def test_layouts_are_undone_before_the_verdict(tmp_path, per_rank):
     tensors['gate_up'][1, :3] = np.roll(tensors['gate_up'][1, :3], 16, axis=-1)
     _save_laid_out(tmp_path / 'out', case, data, tensors, per_rank)
 
-  report = _check(case, outputs.Outputs(str(tmp_path / 'out')), 'forward')
+  report = _check(case, tmp_path / 'out')
 
   assert report.verdict == verdicts.FAIL
   first = report.first_failure
@@ -243,7 +256,7 @@ def test_a_layout_that_is_not_declared_is_named(tmp_path, name, lane):
         theirs[:] = theirs[..., ::-1]
       _save_whole(out, case, data, {name: theirs})
 
-    report = _check(case, outputs.Outputs(str(out)), which)
+    report = _check(case, out, which)
 
     told = {
       (r.lane, r.rule): r.failure.pattern
@@ -281,7 +294,6 @@ def test_a_bug_of_any_tensor_is_told_in_their_coordinates(
   tmp_path, name, text, at, lane
 ):
   case, out = _export(tmp_path / 'case'), tmp_path / 'out'
-  (tmp_path / 'names.toml').write_text(f'[layouts]\n{name} = "{text}"\n')
   layout, data = layouts.parse(name, text), lane
   made = _made(data)
   right = _compute(trial.Kernel(), made)[name]
@@ -295,8 +307,7 @@ def test_a_bug_of_any_tensor_is_told_in_their_coordinates(
     _save_whole(out, case, 'real', {name: layout.apply(good, *of)})
 
   which = 'backward' if name.startswith('d') else 'forward'
-  names = str(tmp_path / 'names.toml')
-  report = _check(case, outputs.Outputs(str(out), names), which)
+  report = _check(case, out, which, f'[layouts]\n{name} = "{text}"\n')
 
   apart = np.argwhere(theirs != layout.apply(right, *of)).tolist()
   first = report.first_failure
@@ -317,16 +328,13 @@ def test_a_bug_of_any_tensor_is_told_in_their_coordinates(
 def test_a_bug_is_told_in_the_file_of_its_rank(tmp_path):
   case, out = _export(tmp_path / 'case'), tmp_path / 'out'
   text = 'R N 2F, up_gate, pad F 24'
-  (tmp_path / 'names.toml').write_text(f'[layouts]\ngate_up = "{text}"\n')
   wrong = _compute(trial.Kernel(), _made('real'))['gate_up']
   wrong[1, 3, 21] = 4096
   laid = {'gate_up': layouts.parse('gate_up', text)}
   _save_laid_out(out, case, 'real', {'gate_up': wrong}, True, laid)
 
-  names = str(tmp_path / 'names.toml')
-  first = _check(
-    case, outputs.Outputs(str(out), names), 'forward'
-  ).first_failure
+  names = f'[layouts]\ngate_up = "{text}"\n'
+  first = _check(case, out, names=names).first_failure
 
   file, place = first.there.split(' gate_up[', 1)
   assert file == f'{out}/real.rank1.safetensors'
@@ -337,7 +345,6 @@ def test_a_bug_is_told_in_the_file_of_its_rank(tmp_path):
 @pytest.mark.parametrize('text', ('R N 2F, order ids', 'M K 2F'))
 def test_one_rank_of_rows_in_their_order(tmp_path, text):
   case, out = _export(tmp_path / 'case'), tmp_path / 'out'
-  (tmp_path / 'names.toml').write_text(f'[layouts]\ngate_up = "{text}"\n')
   made = _made('real')
   right = _compute(trial.Kernel(), made)['gate_up']
   rows, ids = _by_arrival(right, made.arrays['topk_ids'], 3)
@@ -345,12 +352,12 @@ def test_one_rank_of_rows_in_their_order(tmp_path, text):
   if 'M K' in text:
     mine = dict(gate_up=np.zeros((16, 2, 32), right.dtype))
   read_case.write(str(out), read_case.load(case.path), 'real', mine, rank=1)
-  candidate = outputs.Outputs(str(out), str(tmp_path / 'names.toml'))
+  names = f'[layouts]\ngate_up = "{text}"\n'
   if 'M K' in text:
     with pytest.raises(ValueError, match='gate_up: expected all ranks with'):
-      _check(case, candidate, 'forward')
+      _check(case, out, names=names)
   else:
-    assert _check(case, candidate, 'forward').verdict == verdicts.PASS
+    assert _check(case, out, names=names).verdict == verdicts.PASS
 
 
 def test_a_tensor_of_all_ranks_beside_files_of_each(tmp_path):
@@ -362,13 +369,12 @@ def test_a_tensor_of_all_ranks_beside_files_of_each(tmp_path):
     mine = {n: right[n][rank] for n in ('gate_up', 'activation')}
     read_case.write(str(out), loaded, 'real', mine, rank)
 
-  report = _check(case, outputs.Outputs(str(out)), 'forward')
+  report = _check(case, out)
 
-  judged = {r.stage for r in report.results if r.verdict == verdicts.PASS}
-  assert judged == {'gate_up', 'activation', 'y', 'layer'}
+  assert _passed(report) == {'gate_up', 'activation', 'y', 'layer'}
   read_case.write(str(out), loaded, 'real', {'gate_up': right['gate_up']})
   with pytest.raises(ValueError, match='gate_up of all ranks or of each'):
-    _check(case, outputs.Outputs(str(out)), 'forward')
+    _check(case, out)
 
 
 CASE4 = case_lib.Case('forward', 'tiny', ranks=4, dtype='bfloat16')
@@ -387,8 +393,7 @@ CASE4 = case_lib.Case('forward', 'tiny', ranks=4, dtype='bfloat16')
 )
 def test_missing_ranks_are_not_judged(tmp_path, kept, bad):
   # given: outputs of ranks 0 and 2, one of which may be wrong, as may others.
-  bench = bench_lib.Bench(CASE4, keep=True)
-  made = {d: bench.read_by(CASE4.passes, d) for d in inputs_lib.DATA}
+  made = _all_made(CASE4)
   case = folder.write(tmp_path / 'case', 'forward', made)
   loaded = read_case.load(case.path)
   for data, one in made.items():
@@ -404,7 +409,7 @@ def test_missing_ranks_are_not_judged(tmp_path, kept, bad):
       mine = {n: a[rank] for n, a in tensors.items() if not kept or n in kept}
       read_case.write(str(tmp_path / 'out'), loaded, data, mine, rank)
 
-  report = _check(case, outputs.Outputs(str(tmp_path / 'out')), 'forward')
+  report = _check(case, tmp_path / 'out')
 
   seen = bad == 0
   assert report.verdict == (verdicts.FAIL if seen else verdicts.PASS)
@@ -414,8 +419,7 @@ def test_missing_ranks_are_not_judged(tmp_path, kept, bad):
     for rank in (1, 3):
       assert not any(grid.size for grid in result.grids[rank : rank + 1])
   assert 'ranks 0, 2 of 4' in report_lib.summary(report)
-  whole = {r.stage for r in report.results if r.verdict == verdicts.PASS}
-  assert seen or {'layer', 'y'} <= whole
+  assert seen or {'layer', 'y'} <= _passed(report)
 
 
 _SOME = {
@@ -437,8 +441,7 @@ def test_right_ranks_pass_whatever_they_return(
   asked = case_lib.Case(
     direction, 'tiny', ranks=2, dtype=dtype, placement=placement
   )
-  bench = bench_lib.Bench(asked, keep=True)
-  made = {d: bench.read_by(asked.passes, d) for d in inputs_lib.DATA}
+  made = _all_made(asked)
   case = folder.write(tmp_path / 'case', direction, made)
   for number, names in enumerate(_SOME[direction]):
     out = tmp_path / str(number)
@@ -448,7 +451,7 @@ def test_right_ranks_pass_whatever_they_return(
       mine = {n: a[1] for n, a in tensors.items() if n in names or not names}
       read_case.write(str(out), read_case.load(case.path), data, mine, rank=1)
 
-    report = _check(case, outputs.Outputs(str(out)), direction)
+    report = _check(case, out, direction)
 
     assert report.verdict == verdicts.PASS, names
 
@@ -462,18 +465,16 @@ def test_missing_ranks_have_no_saved_tensors(tmp_path):
     {'y': _compute(trial.Kernel(), _made('real'))['y'][1]},
     rank=1,
   )
-  candidate = outputs.Outputs(str(tmp_path / 'out'))
   with pytest.raises(ValueError, match='direction: expected forward or back'):
-    _check(case, candidate, 'both')
-  assert _check(case, candidate, 'forward').verdict == verdicts.PASS
+    _check(case, tmp_path / 'out', 'both')
+  assert _check(case, tmp_path / 'out').verdict == verdicts.PASS
 
 
 def test_files_of_bytes_are_described(tmp_path):
   # given: of each rank its rows that hold something, as bytes after a header.
   case, out = _export(tmp_path / 'case'), tmp_path / 'out'
   of = trial.tiling(_made('real').config, _made('real').arrays)
-  names = tmp_path / 'names.toml'
-  names.write_text("""
+  names = """
 [tensors]
 gate_up = "g"
 [raw.g]
@@ -486,7 +487,7 @@ file = "y.bin"
 dtype = "float32"
 shape = [16, 32]
 order = "F"
-""")
+"""
   for data in case.data:
     made = _compute(trial.Kernel(), _made(data))
     for rank in range(CASE.ranks):
@@ -496,17 +497,14 @@ order = "F"
       (there / 'gate_up.bin').write_bytes(b'x' * 16 + rows.tobytes())
       y = made['y'][rank].astype(np.float32)
       (there / 'y.bin').write_bytes(y.tobytes('F'))
-  candidate = outputs.Outputs(str(out), str(names))
+  report = _check(case, out, names=names)
 
-  report = _check(case, candidate, 'forward')
-
-  judged = {r.stage for r in report.results if r.verdict == verdicts.PASS}
-  assert judged == {'gate_up', 'y', 'layer'}
+  assert _passed(report) == {'gate_up', 'y', 'layer'}
   assert report.verdict == verdicts.PASS
   short = out / 'real.rank1' / 'y.bin'
   short.write_bytes(short.read_bytes()[:-1])
   with pytest.raises(ValueError, match=r'y.bin: .* \[16, 32\].*got 2047 bytes'):
-    _check(case, candidate, 'forward')
+    _check(case, out, names=names)
 
 
 def _one(tmp_path, **tensors) -> tuple[folder.Folder, pathlib.Path]:
@@ -521,9 +519,8 @@ def _one(tmp_path, **tensors) -> tuple[folder.Folder, pathlib.Path]:
 
 def test_one_tensor_that_is_no_result_is_judged(tmp_path):
   case, out = _one(tmp_path, gate_up=None)
-  report = _check(case, outputs.Outputs(str(out)), 'forward')
-  judged = {r.stage for r in report.results if r.verdict == verdicts.PASS}
-  assert judged == {'gate_up'}
+  report = _check(case, out)
+  assert _passed(report) == {'gate_up'}
   assert report.verdict == verdicts.PASS
   unseen = {r.stage for r in report.results if r.lane == 'exact'}
   assert unseen == {'y'}  # nothing was computed from exact data
@@ -535,23 +532,19 @@ def test_names_of_others_are_mapped(tmp_path):
   for path in out.iterdir():
     path.unlink()
   np.savez(out / 'real.npz', **{'moe.out': right['y'], 'moe.bias': np.ones(3)})
-  names = tmp_path / 'names.toml'
-  names.write_text(
-    '[tensors]\ny = "moe.out"\n[drop]\nnames = ["*.bias"]\n', encoding='utf-8'
-  )
-  ours = outputs.Outputs(str(out), str(names))
-  assert _check(case, ours, 'forward').verdict == verdicts.PASS
-  with pytest.raises(ValueError, match="tensor 'moe.out': expected activation"):
-    _check(case, outputs.Outputs(str(out)), 'forward')
-  names.write_text('[tensors]\ny = "moe.out"\n')
-  with pytest.raises(ValueError, match="tensor 'moe.bias': expected"):
-    _check(case, ours, 'forward')
-  more = '[tensors]\ny = "moe.out"\ngate_up = "moe.gone"\n'
-  names.write_text(f'{more}[drop]\nnames = ["*.bias"]\n')
-  assert _check(case, ours, 'forward').verdict == verdicts.PASS
-  names.write_text('[drop]\nnames = ["moe.*"]\n')
-  with pytest.raises(ValueError, match="such as 'y', got none"):
-    _check(case, ours, 'forward')
+  named, dropped = '[tensors]\ny = "moe.out"\n', '[drop]\nnames = ["*.bias"]\n'
+  for names, said in (
+    (named + dropped, ''),
+    (named + 'gate_up = "moe.gone"\n' + dropped, ''),
+    (None, "tensor 'moe.out': expected activation"),
+    (named, "tensor 'moe.bias': expected"),
+    ('[drop]\nnames = ["moe.*"]\n', "such as 'y', got none"),
+  ):
+    if not said:
+      assert _check(case, out, names=names).verdict == verdicts.PASS
+      continue
+    with pytest.raises(ValueError, match=said):
+      _check(case, out, names=names)
 
 
 def test_outputs_of_another_case_are_refused(tmp_path):
@@ -560,7 +553,7 @@ def test_outputs_of_another_case_are_refused(tmp_path):
   with pytest.raises(
     ValueError, match=f'expected outputs of case {other.id[:12]}, got those of'
   ):
-    _check(other, outputs.Outputs(str(out)), 'forward')
+    _check(other, out)
   assert case.id != other.id
 
 
@@ -577,15 +570,14 @@ def test_outputs_of_another_case_are_refused(tmp_path):
 def test_a_tensor_that_cannot_be_it_is_refused(tmp_path, name, array, said):
   case, out = _one(tmp_path, **{name: array})
   with pytest.raises(ValueError, match=said):
-    _check(case, outputs.Outputs(str(out)), 'forward')
+    _check(case, out)
 
 
 @pytest.mark.parametrize('weights', ('bfloat16', 'float32'))
 def test_routing_weights_in_bfloat16_are_those_of_the_oracle(tmp_path, weights):
   # given: a kernel that rounds its routing weights to bfloat16.
   asked = dataclasses.replace(CASE, direction='forward', weights=weights)
-  bench = bench_lib.Bench(asked)
-  made = {d: bench.read_by(asked.passes, d) for d in inputs_lib.DATA}
+  made = _all_made(asked)
   laid = layouts.of(dict(topk_weights=f'M K, {weights}'))
   case = folder.write(tmp_path / 'case', 'forward', made, layouts=laid)
   for data in case.data:
@@ -594,18 +586,11 @@ def test_routing_weights_in_bfloat16_are_those_of_the_oracle(tmp_path, weights):
     found = kernel.forward(one.config, one.policy, one.arrays)
     _save_whole(tmp_path / 'out', case, data, {'y': found['y']})
 
-  report = _check(case, outputs.Outputs(str(tmp_path / 'out')), 'forward')
+  report = _check(case, tmp_path / 'out')
 
   narrow = weights == 'bfloat16'
   assert (report.verdict == verdicts.PASS) == narrow
   assert ('topk_weights' in case.facts) == narrow
-
-
-def test_outputs_need_their_case(tmp_path):
-  (tmp_path / 'y.npy').write_text('')
-  candidate = outputs.Outputs(str(tmp_path))
-  with pytest.raises(ValueError, match='outputs: expected --case or --input'):
-    check.run(check.Request(CASE, candidate))
 
 
 def test_a_file_of_inputs_takes_the_place_of_a_case(tmp_path):
@@ -630,9 +615,11 @@ def test_a_file_of_inputs_takes_the_place_of_a_case(tmp_path):
     else:
       with pytest.raises(ValueError, match='got those of 000000000000'):
         run(made.arrays)
-  # and so is a backward pass on what the oracle saved.
+  # and so are a backward pass on what the oracle saved, and outputs alone.
   with pytest.raises(ValueError, match='direction: expected both or forward'):
     candidate.ready(dataclasses.replace(case, direction='backward'))
+  with pytest.raises(ValueError, match='outputs: expected --case or --input'):
+    candidate.ready(CASE)
 
 
 def test_a_case_of_real_data_alone_is_judged_in_the_other_lanes(tmp_path):
@@ -642,7 +629,7 @@ def test_a_case_of_real_data_alone_is_judged_in_the_other_lanes(tmp_path):
     tmp_path / 'out', case, 'real', _compute(trial.Kernel(), _made('real'))
   )
   # When.
-  report = _check(case, outputs.Outputs(str(tmp_path / 'out')))
+  report = _check(case, tmp_path / 'out', 'both')
   # Then.
   exact = [r for r in report.results if r.lane == 'exact']
   assert {(r.stage, r.verdict) for r in exact} == {
@@ -693,7 +680,5 @@ def test_a_file_for_which_no_exact_data_can_be_is_judged_in_the_others():
 )
 def test_a_wrong_map_is_refused_first(tmp_path, text, said):
   case, out = _one(tmp_path, y=None)
-  names = tmp_path / 'names.toml'
-  names.write_text(text)
   with pytest.raises(ValueError, match=f'names: .*names.toml: .*{said}|{said}'):
-    _check(case, outputs.Outputs(str(out), str(names)), 'forward')
+    _check(case, out, names=text)

@@ -61,9 +61,7 @@ class Twin(host.Megakernel):
   )
   name: str = NAME
   twin: twin_runtime.Modes = twin_runtime.Modes()
-  counts: list[np.ndarray] = dataclasses.field(
-    default_factory=list, init=False, compare=False
-  )
+  counts: list[np.ndarray] = candidates.noted(list)
 
   def _launch(
     self, which, image, plan, inputs, fault, *, modes, asked

@@ -67,7 +67,7 @@ from hpmoe.reference.contract import tensors
 _POISON = {'MALLOC_PERTURB_': str(0x80)}
 
 # What the worker may leave word of.
-_KINDS = {
+KINDS = {
   'request': ValueError,
   'failed': candidates.CandidateError,
   'cannot': candidates.CannotJudge,
@@ -105,12 +105,8 @@ class Subprocess(candidates.Candidate):
   has_backward: bool = False
   options: flow_lib.Options = flow_lib.Options()
   checking: checking_lib.Checking = checking_lib.Checking()
-  seconds: list[float] = dataclasses.field(
-    default_factory=list, init=False, compare=False
-  )
-  said: dict[str, bool] = dataclasses.field(
-    default_factory=dict, init=False, compare=False
-  )
+  seconds: list[float] = candidates.noted(list)
+  said: dict[str, bool] = candidates.noted(dict)
 
   def __post_init__(self):
     module, _, function = self._there[1].partition(':')
@@ -178,9 +174,8 @@ class Subprocess(candidates.Candidate):
     told = job / 'error.json'
     if code is not None and told.exists():
       word = json.loads(told.read_text())
-      raise _KINDS[word['kind']](word['text'])
-    # `exchange.save` writes the dtypes last.
-    if code == 0 and (job / 'outputs' / 'dtypes.json').exists():
+      raise KINDS[word['kind']](word['text'])
+    if code == 0 and (job / 'outputs').exists():
       return
     how = 'expected an answer, got exit status 0 without one'
     if code != 0:

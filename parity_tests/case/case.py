@@ -197,22 +197,11 @@ class Case:
     return memory.bytes_needed(config, policy, self.direction, of)
 
   def _made(self) -> inputs_lib.LayerInputs:
-    if isinstance(self.input, Mapping):
-      return inputs_lib.of_arrays(
-        self.input,
-        self.placement,
-        self.capacity,
-        self.seed,
-        self.quantised,
-      )
     if self.input is not None:
-      return inputs_lib.load_safetensors(
-        self.input,
-        self.placement,
-        self.capacity,
-        self.seed,
-        self.quantised,
-      )
+      given = self.placement, self.capacity, self.seed, self.quantised
+      if isinstance(self.input, Mapping):
+        return inputs_lib.of_arrays(self.input, *given)
+      return inputs_lib.load_safetensors(self.input, *given)
     return inputs_lib.make_inputs(
       presets.to_run(self.preset),
       self.ranks,

@@ -10,7 +10,6 @@ Where no name begins with a kind of data, all of it is of real data.
 
 from collections.abc import Callable, Iterator, Mapping
 import json
-import os
 import pathlib
 import re
 
@@ -183,12 +182,8 @@ def _read_torch(path):
   return dict(named), {}
 
 
-def _read_safetensors(path):
-  return read_case.read(os.fspath(path))
-
-
 _READERS: Mapping[str, Callable[[pathlib.Path], tuple[dict, dict]]] = {
-  '.safetensors': _read_safetensors,
+  '.safetensors': read_case.read,
   '.npz': _read_npz,
   '.npy': _read_npy,
   '.pt': _read_torch,

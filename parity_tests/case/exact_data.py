@@ -172,7 +172,7 @@ def most_of_weights(policy: PrecisionPolicy) -> int:
   return 2 ** storage_lib.FORMATS[policy.storage].digits - 1
 
 
-def _first_stored(drawn: Callable, sizes: Sequence[_Magnitudes]):
+def _first_stored(drawn: Callable, sizes: Sequence, error=OverflowsError):
   """Returns the data of the first sizes with which storage does not overflow.
 
   Raises:
@@ -181,7 +181,7 @@ def _first_stored(drawn: Callable, sizes: Sequence[_Magnitudes]):
   for most in sizes[:-1]:
     try:
       return drawn(most)
-    except OverflowsError:
+    except error:
       continue
   return drawn(sizes[-1])
 
@@ -346,10 +346,11 @@ def _prove_both(config, policy, arrays, beyond: '_Beyond'):
   combined, dx = _per_token(config), _per_token(config)
   for expert, chunks in _experts(config, arrays['topk_ids']):
     weights = _Weights.of(config, arrays, expert)
-    d_w_down = _Gradient.zeros(policy, weights.w_down)
-    d_w_gate_up = _Gradient.zeros(policy, weights.w_gate_up)
-    d_b_down = _Gradient.zeros(policy, weights.w_down[:1])
-    d_b_gate_up = _Gradient.zeros(policy, weights.w_gate_up[:1])
+    made = dict(d_w_down=weights.w_down, d_w_gate_up=weights.w_gate_up)
+    if config.bias:
+      made |= dict(d_b_down=made['d_w_down'][:1])
+      made |= dict(d_b_gate_up=made['d_w_gate_up'][:1])
+    of_expert = {n: _Gradient.zeros(policy, like) for n, like in made.items()}
     for tokens, slots in chunks:
       rows = _Rows.of(arrays, expert, tokens, slots)
       held = _prove_rows(policy, weights, rows, bounds)
@@ -359,14 +360,16 @@ def _prove_both(config, policy, arrays, beyond: '_Beyond'):
       grads = _prove_rows_grad(policy, weights, rows, held, dy, bounds)
       dx[tokens] += np.abs(grads.d_expert_in)
       again = _weight(policy, rows, 'expert_out')
-      d_w_down.add(held.activation, grads.d_expert_out * again)
-      d_w_gate_up.add(rows.x, grads.d_gate_up)
       ones = np.ones_like(rows.weight)
-      d_b_down.add(ones * _weight(policy, rows, *_EARLY), grads.d_expert_out)
-      d_b_gate_up.add(ones, grads.d_gate_up)
-    of_expert = dict(d_w_down=d_w_down, d_w_gate_up=d_w_gate_up)
-    if config.bias:
-      of_expert |= dict(d_b_down=d_b_down, d_b_gate_up=d_b_gate_up)
+      early = ones * _weight(policy, rows, *_EARLY)
+      factors = dict(
+        d_w_down=(held.activation, grads.d_expert_out * again),
+        d_w_gate_up=(rows.x, grads.d_gate_up),
+        d_b_down=(early, grads.d_expert_out),
+        d_b_gate_up=(ones, grads.d_gate_up),
+      )
+      for stage, grad in of_expert.items():
+        grad.add(*factors[stage])
     for stage, grad in of_expert.items():
       _bound(bounds, stage, grad.magnitude, f'expert {expert}, row')
       if grad.value is not None:
@@ -396,12 +399,7 @@ def _of_sublayer(config, policy, topk_ids, seed):
     )
     return arrays, _prove_sublayer(config, policy, arrays)
 
-  for most in (7, 5, 3):
-    try:
-      return drawn(most)
-    except ExactnessError:
-      continue
-  return drawn(1)
+  return _first_stored(drawn, (7, 5, 3, 1), ExactnessError)
 
 
 def _signs(name: str, seed: int, shape) -> np.ndarray:

@@ -24,6 +24,7 @@ from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import slabs as slabs_lib
 from hpmoe.parity_tests.case.theirs import layouts as layouts_lib
 from hpmoe.parity_tests.case.theirs import placed as placed_lib
+from hpmoe.parity_tests.kept import versions
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
@@ -383,7 +384,7 @@ def write(
     ValueError: the folder has something in it.
   """
   for one in made.values():
-    one.config.require_layer('to write as a case')
+    tensors.require_layer(one.config, 'to write as a case')
   path = pathlib.Path(path)
   if path.exists() and (not path.is_dir() or any(path.iterdir())):
     raise ValueError(f'out: expected a folder that is empty, got {str(path)!r}')
@@ -394,15 +395,7 @@ def write(
   tables: dict[str, Mapping[str, object]] = {}
   for data, one in made.items():
     tables[f'data.{data}'] = _own_policy(one.policy, real.policy) | {
-      part: _write_part(
-        path,
-        f'{data}.{part}',
-        held,
-        real.config,
-        real.arrays['topk_ids'],
-        per_rank,
-        layouts,
-      )
+      part: _write_part(path, f'{data}.{part}', held, real, per_rank, layouts)
       for part, held in _parts(one).items()
     }
   told: dict[str, Mapping[str, object]] = dict(
@@ -411,9 +404,10 @@ def write(
     layouts={name: str(one) for name, one in layouts.items()},
     returns=_returns(direction, real, layouts),
   )
+  version = dict(hpmoe=versions.of('hyperparallel-moe'))
   head = dict(format=FORMAT, id=_id(told | tables), direction=direction)
   tables = (
-    dict(case=head | _versions()) | told | dict(facts={**real.facts, **facts})
+    dict(case=head | version) | told | dict(facts={**real.facts, **facts})
   ) | tables
   shutil.copy(read_case.__file__, path / 'read_case.py')
   # Last: where it is, all the others are whole.
@@ -433,13 +427,8 @@ def _told(of: MoEConfig | PrecisionPolicy) -> dict[str, object]:
     'rows',
     *precision.FORM,
   )
-  return {
-    n: v for n, v in fields.items() if n not in later or v != _usual(of, n)
-  }
-
-
-def _usual(of: MoEConfig | PrecisionPolicy, name: str) -> object:
-  return getattr(type(of), name)
+  usual = {n: getattr(type(of), n) for n in later if n in fields}
+  return {n: v for n, v in fields.items() if n not in usual or v != usual[n]}
 
 
 def _own_policy(
@@ -471,49 +460,31 @@ def _write_part(
   path: pathlib.Path,
   name: str,
   held: Mapping[str, np.ndarray],
-  config: MoEConfig,
-  ids: np.ndarray,
+  real: inputs_lib.LayerInputs,
   per_rank: bool,
   layouts: Mapping[str, layouts_lib.Layout],
 ) -> list[str]:
   """Writes tensors `[R, ...]`; returns the hash of each file."""
-  theirs = {
-    n: _theirs(n, a, config, ids, per_rank, layouts.get(n))
-    for n, a in held.items()
-  }
+  of = real.config.dims(), real.arrays['topk_ids']
+  theirs: dict[str, Any] = {}
+  for n, array in held.items():
+    if n not in layouts:
+      # Made or read rank by rank, it is never held whole.
+      theirs[n] = array if per_rank else [array]
+    elif per_rank:
+      theirs[n] = layouts[n].split(array, *of)
+    else:
+      theirs[n] = [layouts[n].apply(array, *of)]
   hashes = []
-  for rank in range(config.num_ranks) if per_rank else (None,):
-    of = {n: parts[rank or 0] for n, parts in theirs.items()}
-    read_case.save(read_case.path_of(str(path), name, rank), of, {})
-    hashes.append(read_case.digest(of))
+  for rank in range(real.config.num_ranks) if per_rank else (None,):
+    mine = {n: parts[rank or 0] for n, parts in theirs.items()}
+    read_case.save(read_case.path_of(str(path), name, rank), mine, {})
+    hashes.append(read_case.digest(mine))
   return hashes
-
-
-def _theirs(
-  name: str,
-  array: np.ndarray,
-  config: MoEConfig,
-  ids: np.ndarray,
-  per_rank: bool,
-  layout: layouts_lib.Layout | None,
-) -> np.ndarray | slabs_lib.Slabs | list[np.ndarray]:
-  """Returns a tensor `[R, ...]` as it is written, of each rank or of all."""
-  if layout is None:
-    # Made or read rank by rank, it is never held whole.
-    return array if per_rank else [array]
-  if per_rank:
-    return layout.split(array, config.dims(), ids)
-  return [layout.apply(array, config.dims(), ids)]
 
 
 def _id(tables: Mapping[str, Mapping[str, object]]) -> str:
   return hashlib.sha256(json.dumps(tables).encode()).hexdigest()[:32]
-
-
-def _versions() -> dict[str, str]:
-  from hpmoe.parity_tests.kept import versions
-
-  return dict(hpmoe=versions.of('hyperparallel-moe'))
 
 
 def _returns(

@@ -34,11 +34,12 @@ DATA = ('exact', 'wide', 'real')
 ROUTINGS = ('text', *routings.GENERATORS, *routings.DROPPING)
 _CAPACITY_STEP = 16
 # Of the gate columns, in turn.  Gates are of order one without: exp(-gate) then
+# neither overflows nor vanishes, and a kernel that clamps it looks right.
+_GATE_SCALES = np.ones(16)
+_GATE_SCALES[[2, 6, 10, 14]] = 2.0 ** np.array([-20, -10, 4, 7])
 # Of the up columns, in turn: these are times the limit, where there is one, so
 # that some are beyond it and some are not.
 _TO_LIMIT = [4, 12]
-# neither overflows nor vanishes, and a kernel that clamps it looks right.
-_GATE_SCALES = np.ones(16)
 _OF_PARTS = {
   part: tuple(
     spec.name
@@ -48,7 +49,6 @@ _OF_PARTS = {
   for part in ('bias', 'shared')
 }
 _BIASES, _SHARED = _OF_PARTS.values()
-_GATE_SCALES[[2, 6, 10, 14]] = 2.0 ** np.array([-20, -10, 4, 7])
 # How a file says which axes of a weight are which: name -> axes.
 AXES = {
   name: tensors.SPECS[name].shape for name in ('w_gate_up', 'w_down', *_SHARED)
@@ -64,11 +64,10 @@ class LayerInputs:
   Attributes:
     config: sizes.
     policy: precision.
-    arrays: the tensors of `tensors.inputs` and, but for exact data, dy by
-      name, in their stored dtypes.
+    arrays: the tensors of `tensors.inputs` and dy by name, in their stored
+      dtypes; of exact data dy only where the backward pass is to be exact.
     routing: name of the routing, or the path of its file.
-    facts: what a report should say: seed, origin, skew, and for exact data
-      the proven bounds.
+    facts: what a report should say: seed, origin, skew.
     data: one of `DATA`.
   """
 
@@ -116,7 +115,6 @@ def make_inputs(
   routing: str = 'text',
   seed: int = 0,
   text: str | os.PathLike[str] | None = None,
-  exact: bool = False,
   placement: str = 'combine',
   capacity: int | None = None,
   bias: bool = False,
@@ -136,7 +134,6 @@ def make_inputs(
     routing: one of `ROUTINGS`, or the path of a file with `topk_ids`.
     seed: of all values.
     text: path of the text that x embeds; None means the one shipped.
-    exact: whether x and weights are the exact lane's, with its activation.
     placement: where the routing weight multiplies.
     capacity: N; None means what the fullest rank receives, rounded up as the
       preset's `capacity_step` says, so that there is always empty space.
@@ -152,11 +149,7 @@ def make_inputs(
     raise ValueError(
       f'dtype: expected one of {list(exact_data.STORAGE)}, got {dtype!r}'
     )
-  policy = PrecisionPolicy(
-    storage=dtype,
-    placement=placement,
-    activation='absolute' if exact else 'swiglu',
-  )
+  policy = PrecisionPolicy(storage=dtype, placement=placement)
   config = presets.config(preset, ranks, tokens, capacity)
   config = dataclasses.replace(config, bias=bias, d_shared=d_shared)
   x = text_router.embed(config, text_router.read(text), seed)
@@ -172,13 +165,10 @@ def make_inputs(
     note=routed.note,
     **routings.skew(config, routed.topk_ids),
   )
-  if exact:
-    arrays, proof = exact_data.make(config, policy, routed.topk_ids, seed)
-    facts['exact_bounds'] = dict(proof.bounds)
-  elif config.sublayer:
-    arrays = _of_sublayer(config, exact_data.STORAGE[dtype], routed, seed)
+  storage = exact_data.STORAGE[dtype]
+  if config.sublayer:
+    arrays = _of_sublayer(config, storage, routed, seed)
   else:
-    storage = exact_data.STORAGE[dtype]
     arrays = dict(
       x=odd_tokens.x(x.astype(storage), seed),
       topk_ids=routed.topk_ids,
@@ -193,8 +183,7 @@ def make_inputs(
       dy=draw_dy(config, storage, seed),
     )
   checks.check_inputs(config, policy, arrays)
-  data = 'exact' if exact else 'real'
-  return LayerInputs(config, policy, arrays, routing, facts, data)
+  return LayerInputs(config, policy, arrays, routing, facts)
 
 
 def with_data(
@@ -428,7 +417,8 @@ def of_arrays(
   config = _with_capacity(config, arrays['topk_ids'])
   checks.check_inputs(config, policy, arrays)
   if 'dy' in arrays:
-    _check_dy(config, policy, arrays['dy'])
+    checks.check_arrays(config, policy, arrays, ['dy'])
+    checks.check_finite('dy', arrays['dy'])
   else:
     arrays['dy'] = draw_dy(config, arrays['x'].dtype, seed)
   facts = routings.skew(config, arrays['topk_ids'])
@@ -498,23 +488,6 @@ def _check_axes(
         f'{{{name!r}: {axes!r}}}, since its shape {list(arrays[name].shape)} '
         f'fits the transposed weight too, got {said!r}'
       )
-
-
-def _check_dy(
-  config: MoEConfig, policy: PrecisionPolicy, dy: np.ndarray
-) -> None:
-  dims = tensors.SPECS['dy'].dims(**config.dims())
-  if dy.shape != dims or str(dy.dtype) != policy.storage:
-    raise ValueError(
-      f'dy: expected {policy.storage} {list(dims)}, got {dy.dtype} '
-      f'{list(dy.shape)}'
-    )
-  bad = np.argwhere(~np.isfinite(dy.astype(np.float32)))
-  if bad.size:
-    index = tuple(int(i) for i in bad[0])
-    raise ValueError(
-      f'dy: expected finite values, got {dy[index]} at {list(index)}'
-    )
 
 
 def _route(router, config, routing, x, seed) -> routings.TokenRouting:

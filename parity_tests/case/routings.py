@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from hpmoe.reference.contract import checks
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensor_file
 from hpmoe.reference.contract.array_typing import Float
@@ -97,7 +98,9 @@ def load(
   try:
     checks.check_ids(config, ids)
     if weights is not None:
-      check_weights(weights, config)
+      name, policy = 'topk_weights', precision.PrecisionPolicy()
+      checks.check_arrays(config, policy, {name: weights}, [name])
+      checks.check_finite(name, weights)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
   if weights is None:
@@ -105,30 +108,6 @@ def load(
     weights = spread_weights(config, stable_random.seed_of('weights', seed))
     return TokenRouting(ids, weights, note)
   return TokenRouting(ids, weights)
-
-
-def check_weights(
-  weights: Float[np.ndarray, 'R T K'], config: MoEConfig
-) -> None:
-  """Checks shape, dtype and that weights are finite.
-
-  Raises:
-    ValueError: one of them does not hold; the text names the token.
-  """
-  shape = (config.num_ranks, config.num_tokens, config.top_k)
-  if weights.dtype != np.float32 or weights.shape != shape:
-    raise ValueError(
-      f'topk_weights: expected float32 {list(shape)}, got {weights.dtype} '
-      f'{list(weights.shape)}'
-    )
-  bad = np.argwhere(~np.isfinite(weights))
-  if bad.size:
-    rank, token, slot = bad[0]
-    raise ValueError(
-      'topk_weights: expected finite values, got '
-      f'{weights[rank, token, slot]} at rank {rank}, token {token}, slot '
-      f'{slot}'
-    )
 
 
 def spread_weights(config: MoEConfig, seed: int) -> Float[np.ndarray, 'R T K']:

@@ -172,43 +172,13 @@ def expert_rows(
   return np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
 
 
-def cut_rows(
-  config: config_lib.MoEConfig,
-  counts: np.ndarray,
-  rank: int,
-  row_block: int,
-  columns: int,
-  col_block: int,
-) -> Cut:
-  """Cuts a packed row tensor by (expert, row block, column block).
-
-  Rows past the last valid one belong to no tile.
-  """
-  begin = expert_rows(config, counts, rank)
-  first = rank * config.experts_per_rank
-  return _cut_experts(begin, first, row_block, _edges(columns, col_block))
-
-
-def cut_weights(
-  config: config_lib.MoEConfig,
-  rank: int,
-  height: int,
-  columns: int,
-  col_block: int,
-) -> Cut:
-  """Cuts weights `[L, height, columns]` by (expert, row block, column block).
-
-  Rows are those of one expert's weight after another; both axes are cut by the
-  column block.
-  """
-  begin = height * np.arange(config.experts_per_rank + 1, dtype=np.int64)
-  first = rank * config.experts_per_rank
-  return _cut_experts(begin, first, col_block, _edges(columns, col_block))
-
-
 def _cut_experts(
   begin: np.ndarray, first_expert: int, row_block: int, col_starts: np.ndarray
 ) -> Cut:
+  """Cuts experts, each from its `begin` on, by (expert, row block, columns).
+
+  Rows past the last `begin` belong to no tile.
+  """
   rows = np.diff(begin)
   blocks = -(-rows // row_block)
   local = np.repeat(np.arange(len(rows)), blocks)
@@ -346,12 +316,13 @@ class Tiling:
     self = self.of(stage)
     col_block = self.col_block if stage in _CUT_COLUMNS else width
     axes = _row_axes(stage)
+    first, columns = rank * config.experts_per_rank, _edges(width, col_block)
     if axes == 'N':
-      return cut_rows(
-        config, self.counts, rank, self.row_block, width, col_block
-      )
+      begin = expert_rows(config, self.counts, rank)
+      return _cut_experts(begin, first, self.row_block, columns)
     if axes[:1] == 'L':
-      return cut_weights(config, rank, self._height(stage), width, col_block)
+      begin = self._height(stage) * np.arange(config.experts_per_rank + 1)
+      return _cut_experts(begin, first, col_block, columns)
     if axes in _OF_WEIGHTS:
       rows = config.dims().get(axes, 1)
       return cut_tokens(rows, col_block, width, col_block)

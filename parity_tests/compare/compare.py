@@ -20,6 +20,7 @@ from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.models import layer_names
 from hpmoe.models import parameters
 from hpmoe.models import routed as routed_lib
+from hpmoe.models.checkpoint import atomic_folder
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
@@ -31,6 +32,7 @@ from hpmoe.parity_tests.compare import routing_diff
 from hpmoe.parity_tests.compare import subject as subject_lib
 from hpmoe.parity_tests.compare import training
 from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import exported
 from hpmoe.parity_tests.judge import verdicts
 
 _SIDES = dict(
@@ -415,7 +417,9 @@ def _write_cases(request, subject, side, progress) -> None:
     if layers.not_finite(side[layer]):
       continue
     asked = _saved(request, subject, layer, side[layer])
-    layers.write_case(str(root / f'layer_{layer}'), asked, request.command)
+    # As `hpmoe export` does, for kernels elsewhere.
+    with atomic_folder.writing(str(root / f'layer_{layer}')) as made:
+      exported.write(str(made), asked, command=' '.join(request.command))
 
 
 def _saved(request, subject, layer: int, captured) -> case_lib.Case:

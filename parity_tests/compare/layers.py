@@ -21,7 +21,6 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import exported
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import tensors
@@ -78,20 +77,6 @@ def save(path: str, captured: Arrays, activation: str) -> case_lib.Case:
     inputs_lib.save_safetensors(made, inputs_of(captured))
   direction = 'both' if 'dy' in captured else 'forward'
   return case_lib.Case(direction, input=path, activation=activation)
-
-
-def write_case(
-  out: str, asked: case_lib.Case, command: tuple[str, ...]
-) -> None:
-  """Writes a layer's case for kernels elsewhere, as `hpmoe export` does.
-
-  Args:
-    out: the folder, which is not there yet.
-    asked: the case, see `save`.
-    command: what it comes from.
-  """
-  with atomic_folder.writing(out) as made:
-    exported.write(str(made), asked, command=' '.join(command))
 
 
 def judge_outputs(

@@ -18,6 +18,7 @@ from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.reference.contract import tensors
 
 # Golden rows that are copied, not computed, at once.
 _ROWS = 1 << 12
@@ -31,7 +32,7 @@ def lanes_of_sample(
 ) -> judging.Judged:
   """Lanes bitwise and bounded of a forward pass, on a sample of its tiles."""
   which = case.which
-  case.made.config.require_layer('to judge a sample of its tiles')
+  tensors.require_layer(case.made.config, 'to judge a sample of its tiles')
   asked.progress(f'{which.name}, real data: candidate')
   got = case.ask(candidate).got
   asked.progress(f'{which.name}, bitwise: order and movement')

@@ -30,6 +30,7 @@ from hpmoe.parity_tests.report import text_table
 from hpmoe.reference import combine
 from hpmoe.reference import inner_product
 from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import tensors
 
 ORDERS = ('arrival', 'switch')
 LAUNCHES = 20  # of each storage dtype, unless more are asked for
@@ -314,7 +315,8 @@ def run(
   rows: list[Row] = []
   for dtype, summed in plan.sums:
     made = law.make_inputs(plan, dtype, summed)
-    made.config.require_layer('whose rows or sums come in another order')
+    by = 'whose rows or sums come in another order'
+    tensors.require_layer(made.config, by)
     for direction in plan.directions:
       (which,) = passes.of(direction)
       progress(f'{order}: {direction} {dtype}')

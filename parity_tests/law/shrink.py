@@ -259,10 +259,7 @@ def shrink(
     candidates.CandidateError: the candidate gave no answer to it.
   """
   progress('as it is')
-  if request.case.sublayer:
-    raise ValueError(
-      'preset: expected a whole layer to shrink, got a sub-layer'
-    )
+  tensors.require_layer(request.case, 'to shrink')
   if form := request.case.quantised:
     raise ValueError(
       f'weights: expected none, codes of groups do not shrink, got {form}'

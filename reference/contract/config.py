@@ -122,11 +122,6 @@ class MoEConfig:
       S=self.d_shared,
     )
 
-  def require_layer(self, by: str) -> None:
-    """Raises ValueError for a sub-layer, which `by` does not take."""
-    if self.sublayer:
-      raise ValueError(f'preset: expected a whole layer {by}, got a sub-layer')
-
   def shared(self) -> 'MoEConfig':
     """Returns the layer that the shared experts are, see `tensors.as_routed`.
 

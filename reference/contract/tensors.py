@@ -36,6 +36,12 @@ class Parts:
   sublayer: bool = False
 
 
+def require_layer(layer: Layer, by: str) -> None:
+  """Raises ValueError for a sub-layer, which `by` does not take."""
+  if layer.sublayer:
+    raise ValueError(f'preset: expected a whole layer {by}, got a sub-layer')
+
+
 EVERY_PART = Parts(bias=True, d_shared=1)
 
 

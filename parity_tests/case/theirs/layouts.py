@@ -527,10 +527,10 @@ def _grown(
 def _check_axes(layout: Layout) -> None:
   own, split = layout.own, layout.split_axes
   if len({*split}) != len(split) or not {*split} <= {*own}:
+    merged = ', '.join(f'{name}: {" ".join(of)}' for name, of in MERGED.items())
     raise ValueError(
       f'{layout.name}: expected axes of [{" ".join(layout.spec)}], some in one '
-      f'({_merged()}), '
-      f'each once, got [{" ".join(layout.axes)}]'
+      f'({merged}), each once, got [{" ".join(layout.axes)}]'
     )
   if layout.halves != HALVES[0] and not layout.both:
     raise ValueError(
@@ -562,7 +562,3 @@ def _check_words(layout: Layout) -> None:
         f'{layout.name}: expected words that suit [{" ".join(layout.spec)}], '
         f'got {word} in {str(layout)!r}'
       )
-
-
-def _merged() -> str:
-  return ', '.join(f'{name}: {" ".join(of)}' for name, of in MERGED.items())

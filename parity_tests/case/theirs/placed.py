@@ -100,7 +100,11 @@ class Placed:
       ValueError: its shape is another, copies of an expert differ, or what
         must be zero is not.
     """
-    self._check_shape(array)
+    if array.shape != self.shape:
+      raise ValueError(
+        f'{self.layout.name}: expected [{" ".join(self.layout.axes)}] = '
+        f'{list(self.shape)}, got {list(array.shape)}'
+      )
     if self.layout.is_ours:
       return array
     rows = self.sizes['N'] if self.rows is not None else self.theirs['N']
@@ -117,18 +121,6 @@ class Placed:
     ours = np.zeros(self._own_shape(rows), array.dtype)
     ours[every] = held
     return ours
-
-  def _check_shape(self, array: np.ndarray) -> None:
-    """Refuses what is no tensor of theirs.
-
-    Raises:
-      ValueError: it has another shape.
-    """
-    if array.shape != self.shape:
-      raise ValueError(
-        f'{self.layout.name}: expected [{" ".join(self.layout.axes)}] = '
-        f'{list(self.shape)}, got {list(array.shape)}'
-      )
 
   def check_rows(self, order: np.ndarray | None) -> None:
     """Refuses rows that have no room.

@@ -175,5 +175,5 @@ class TestJudgesALayer:
 
 
 def test_who_has_no_norm_refuses_a_sublayer():
-  with pytest.raises(ValueError, match='preset: expected a layer.*tp_norm'):
+  with pytest.raises(ValueError, match='preset: expected a whole layer with'):
     twin_candidate.Twin().ready(_case(preset='tp_norm'))
