@@ -290,8 +290,6 @@ class Launch:
     plan: of its routing.
     races: what the checking modes found, the first ones.
     num_races: all of them.
-    tasks_run: tasks that were not left out.
-    num_tasks: all of them.
     left_out: `[num_tasks]` bool, tasks for which the oracle's tensors stand in;
       None: no task.
   """
@@ -299,8 +297,17 @@ class Launch:
   which: passes.Pass
   image: image_lib.Image
   plan: _native.Routing
-  races: tuple[modes_lib.Race, ...]
-  num_races: int
-  tasks_run: int
-  num_tasks: int
+  races: tuple[modes_lib.Race, ...] = ()
+  num_races: int = 0
   left_out: np.ndarray | None = dataclasses.field(default=None, compare=False)
+
+  @property
+  def num_tasks(self) -> int:
+    """All tasks."""
+    return len(self.image.tables['tasks'])
+
+  @property
+  def tasks_run(self) -> int:
+    """Tasks that were not left out."""
+    left_out = 0 if self.left_out is None else int(self.left_out.sum())
+    return self.num_tasks - left_out

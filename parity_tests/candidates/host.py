@@ -141,7 +141,13 @@ class Megakernel(candidates.Candidate):
       modes=modes,
       plan=plan,
     )
-    self.launches.append(_launch_of(which, image, plan, launched, modes))
+    left_out = None
+    if modes.actions is not None:
+      left_out = (modes.actions & modes_lib.Action.RUN) == 0
+    found = launched.races, launched.num_races
+    self.launches.append(
+      candidates.Launch(which, image, plan, *found, left_out)
+    )
     return _own_outputs(plan, launched)
 
   def _compiled(self, which, *layer) -> image_lib.Image:
@@ -256,23 +262,6 @@ class Megakernel(candidates.Candidate):
   def _launch_serial(self, image, inputs, plan, modes) -> modes_lib.Launched:
     isa = self.isa[-1] if self.isa else None
     return runtime.run_serial(image, inputs, isa=isa, plan=plan, modes=modes)
-
-
-def _launch_of(which, image, plan, launched, modes) -> candidates.Launch:
-  actions = modes.actions
-  num_tasks = len(image.tables['tasks'])
-  left_out = None if actions is None else (actions & modes_lib.Action.RUN) == 0
-  runs = num_tasks - (0 if left_out is None else int(left_out.sum()))
-  return candidates.Launch(
-    which,
-    image,
-    plan,
-    launched.races,
-    launched.num_races,
-    runs,
-    num_tasks,
-    left_out,
-  )
 
 
 def _own_outputs(plan, launched) -> dict[str, np.ndarray]:

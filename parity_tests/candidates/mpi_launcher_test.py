@@ -112,7 +112,7 @@ def _compare(
     got = ours.run(config, policy, inputs, which)
   else:
     got = mpi_launcher.launch(image, given, mapped=False)
-  told = [[(n, a.dtype) for n, a in made.items()] for made in (got, want)]
+  told = [{n: a.dtype for n, a in made.items()} for made in (got, want)]
   assert told[0] == told[1] and not testing.differing(got, want)
 
 

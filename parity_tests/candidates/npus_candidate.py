@@ -119,7 +119,6 @@ class Npus(twin_candidate.Twin):
     self, which, image, plan, inputs, fault, *, modes, asked
   ) -> dict[str, np.ndarray]:
     del fault, modes, asked
-    tasks = len(image.tables['tasks'])
     try:
       outputs = self.held.take(self, image).run(image, inputs)
     except local_ranks.RanksError as error:
@@ -127,9 +126,7 @@ class Npus(twin_candidate.Twin):
     except RuntimeError as error:
       raise candidates.CandidateError(f'{self.name}: {error}') from error
     self._raise_findings(image)
-    self.launches.append(
-      candidates.Launch(which, image, plan, (), 0, tasks, tasks)
-    )
+    self.launches.append(candidates.Launch(which, image, plan))
     return outputs
 
   def _raise_findings(self, image) -> None:

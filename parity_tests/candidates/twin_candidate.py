@@ -77,10 +77,7 @@ class Twin(host.Megakernel):
       )
     except twin_runtime.TwinError as error:
       raise TwinFailure(error) from error
-    tasks = len(image.tables['tasks'])
-    self.launches.append(
-      candidates.Launch(which, image, plan, (), 0, tasks, tasks)
-    )
+    self.launches.append(candidates.Launch(which, image, plan))
     self.counts.append(launched.counts)
     return launched.outputs
 

@@ -15,14 +15,14 @@ import re
 
 import numpy as np
 
-from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import torch_file
 from hpmoe.parity_tests.case.theirs import names as names_lib
 
 Arrays = Mapping[str, np.ndarray]
 
-_DATA = '|'.join(inputs_lib.DATA)
+_DATA = '|'.join(passes.DATA)
 _OF_DATA = re.compile(rf'({_DATA})(?:\.rank(\d+))?')
 _OF_RANK = re.compile(r'(?:.*\.)?rank(\d+)')
 # What msprobe calls its description, and the folder of its tensors.
@@ -89,9 +89,9 @@ def read(
   except Exception as error:  # of damaged files libraries raise anything
     if str(error).startswith(f'{path}: '):
       raise
+    told = ' '.join(f'{type(error).__name__}: {error}'.split())
     raise ValueError(
-      f'{path}: expected a readable {path.suffix} file, got '
-      f'{type(error).__name__}: {error}'
+      f'{path}: expected a readable {path.suffix} file, got {told}'
     ) from error
 
 
@@ -188,3 +188,5 @@ _READERS: Mapping[str, Callable[[pathlib.Path], tuple[dict, dict]]] = {
   '.npy': _read_npy,
   '.pt': _read_torch,
 }
+# Of files with several tensors, by name.
+SUFFIXES = ('.safetensors', '.npz', '.pt')

@@ -5,14 +5,17 @@ import dataclasses
 import functools
 import math
 import os
+import pathlib
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
 
 from hpmoe.parity_tests.case import codes
+from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import odd_tokens
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
@@ -23,13 +26,11 @@ from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage
-from hpmoe.reference.contract import tensor_file
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
-# Of a check, in this order.  The first two are lane exact's.
-DATA = ('exact', 'wide', 'real')
+DATA = passes.DATA
 
 ROUTINGS = ('text', *routings.GENERATORS, *routings.DROPPING)
 _CAPACITY_STEP = 16
@@ -261,13 +262,13 @@ def load_safetensors(
   """Returns the inputs in a file; their shapes are the config.
 
   Args:
-    path: a .safetensors (or .npz) file with the tensors of `tensors.INPUTS`,
-      and those of parts that the layer has: x, weights and biases in one
-      storage dtype; ids int32; routing weights float32.  It may hold dy, and
-      nothing else.  A tensor
-      that is laid out otherwise has its layout in the metadata, under its name;
-      so has a weight whose last two axes are equally long, as
-      `save_safetensors` writes it: transposed it would look the same.
+    path: a .safetensors (or .npz or .pt) file with the tensors of
+      `tensors.INPUTS`, and those of parts that the layer has: x, weights and
+      biases in one storage dtype; ids int32; routing weights float32.  It may
+      hold dy, and nothing else.  A tensor that is laid out otherwise has its
+      layout in the metadata, under its name; so has a weight whose last two
+      axes are equally long, as `save_safetensors` writes it: transposed it
+      would look the same.
     placement: where the routing weight multiplies.
     capacity: N, as for `make_inputs`.
     seed: of dy, if the file holds none.
@@ -277,20 +278,18 @@ def load_safetensors(
     ValueError: the file is unreadable or truncated, or a tensor is missing,
       unknown, or has a wrong shape, dtype or value; the text names it.
   """
-  laid = layouts_of(path)
+  held, notes = dumps.read(pathlib.Path(path))
+  laid = _laid(notes)
   try:
-    if quantised and codes.are_in(held := read_case.read(str(path))[0]):
+    if quantised and codes.are_in(held):
       made = of_arrays(held, placement, capacity, seed, quantised)
-      return dataclasses.replace(made, routing=str(path))
-    if laid:
-      arrays = _undone(read_case.read(str(path))[0], laid)
     else:
-      others = (*_BIASES, *_SHARED, 'dy')
-      arrays = tensor_file.read(path, tensors.INPUTS, others, only=True)
-    _refuse_other_shapes(arrays)
-    told = {name: AXES[name] for name in {*laid} & {*AXES}}
-    _check_axes(arrays, tensor_file.notes(path) | told)
-    made = of_arrays(arrays, placement, capacity, seed)
+      _check_names(held)
+      arrays = _undone(held, laid) if laid else held
+      _refuse_other_shapes(arrays)
+      told = {name: AXES[name] for name in {*laid} & {*AXES}}
+      _check_axes(arrays, notes | told)
+      made = of_arrays(arrays, placement, capacity, seed)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
   return dataclasses.replace(made, routing=str(path))
@@ -302,12 +301,12 @@ def layouts_of(
   """Returns the layouts that a file of tensors says it has, but for ours.
 
   Raises:
-    ValueError: one is none.
+    ValueError: one is none, or the file cannot be read.
   """
-  try:
-    notes = read_case.read(str(path))[1]
-  except ValueError:  # said by who reads its tensors
-    return {}
+  return _laid(dumps.read(pathlib.Path(path))[1])
+
+
+def _laid(notes: Mapping[str, str]) -> dict[str, layouts_lib.Layout]:
   return layouts_lib.of(
     {
       name: notes[name]
@@ -335,9 +334,8 @@ def _undone(
   """Returns tensors as ours.
 
   Raises:
-    ValueError: one is missing or unknown, or has another shape or dtype.
+    ValueError: one has another shape or dtype.
   """
-  _check_names(held)
   laid = {name: laid.get(name) or layouts_lib.plain(name) for name in held}
   sizes = _sizes(held, laid)
   policy = PrecisionPolicy(read_case.as_numpy(held['x']).dtype.name)
@@ -496,11 +494,11 @@ def _route(router, config, routing, x, seed) -> routings.TokenRouting:
     return text_router.route(config, router, scores, seed)
   if routing in ROUTINGS:
     return routings.make(routing, config, seed)
-  if os.path.splitext(routing)[1] in tensor_file.READERS:
+  if os.path.splitext(routing)[1] in dumps.SUFFIXES:
     return routings.load(routing, config, seed)
   raise ValueError(
     f'routing: expected one of {list(ROUTINGS)} or a file that ends in one '
-    f'of {list(tensor_file.READERS)}, got {routing!r}'
+    f'of {list(dumps.SUFFIXES)}, got {routing!r}'
   )
 
 

@@ -5,7 +5,6 @@ import pytest
 
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import odd_tokens
-from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import storage
@@ -54,17 +53,6 @@ class TestInputs:
 
     assert (made.arrays['topk_weights'] < 0).any()
     assert np.signbit(made.arrays['x'][made.arrays['x'] == 0]).any()
-
-  def test_the_routing_that_a_file_gives_stays(self, tmp_path):
-    # Given a file with weights of its own.
-    made = inputs.make_inputs(presets.get('tiny'), 2)
-    weights = routings.spread_weights(made.config, 3)
-    path = tmp_path / 'mine.npz'
-    np.savez(path, topk_ids=made.arrays['topk_ids'], topk_weights=weights)
-
-    read = inputs.make_inputs(presets.get('tiny'), 2, routing=str(path))
-
-    assert read.arrays['topk_weights'].tobytes() == weights.tobytes()
 
   def test_x_decides_the_routing_before_it_is_odd(self):
     made = inputs.make_inputs(presets.get('tiny'), 2)

@@ -14,6 +14,8 @@ from hpmoe.reference.contract import tensors
 Tensors = Mapping[str, np.ndarray]
 Sources = Mapping[str, tuple[str, ...]]
 
+# Of a check, in this order.  The first two are lane exact's.
+DATA = ('exact', 'wide', 'real')
 # What `--direction` takes, and the passes that it means.
 DIRECTIONS = ('forward', 'backward', 'both')
 

@@ -39,11 +39,6 @@ def test_the_backward_pass_reads_what_the_oracle_reads(placement, layer):
   assert set(passes.saved(layer, policy)) < set(tensors.stages(layer))
 
 
-def test_a_layer_without_parts_has_the_pass_of_every_layer():
-  for which in (passes.FORWARD, passes.BACKWARD):
-    assert which.of_layer(tensors.Parts()) is which
-
-
 def test_a_direction_is_its_passes_in_order():
   assert passes.of('both') == (passes.FORWARD, passes.BACKWARD)
   assert passes.of('backward') == (passes.BACKWARD,)

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 import dataclasses
 import os
+import pathlib
 
 import numpy as np
 
+from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import read_case
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import stable_random
-from hpmoe.reference.contract import tensor_file
 from hpmoe.reference.contract.array_typing import Float
 from hpmoe.reference.contract.array_typing import Int
 from hpmoe.reference.contract.config import MoEConfig
@@ -93,8 +95,11 @@ def load(
     ValueError: the file is unreadable, or a tensor has a wrong shape, dtype
       or value; the text names the file.
   """
-  tensors = tensor_file.read(path, ['topk_ids'], ['topk_weights'])
-  ids, weights = tensors['topk_ids'], tensors.get('topk_weights')
+  held = dumps.read(pathlib.Path(path))[0]
+  held = {name: read_case.as_numpy(array) for name, array in held.items()}
+  ids, weights = held.get('topk_ids'), held.get('topk_weights')
+  if ids is None:
+    raise ValueError(f'{path}: expected topk_ids, got {", ".join(held)}')
   try:
     checks.check_ids(config, ids)
     if weights is not None:

@@ -211,5 +211,6 @@ class TestLoad:
   )
   def test_bad_tensor(self, tmp_path, change, message):
     good = {'topk_ids': self.ids, 'topk_weights': self.weights}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
       self._load(tmp_path, **{**good, **change})
+    assert str(caught.value).startswith(f'{tmp_path}/routing.npz: ')

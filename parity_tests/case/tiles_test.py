@@ -1,5 +1,6 @@
 """Tiles against a loop over elements."""
 
+import itertools
 import zlib
 
 import numpy as np
@@ -64,13 +65,8 @@ def _tensor(tiling, stage):
 
 
 def test_every_element_lies_in_one_tile_of_its_own_expert(tiling):
-  for stage in ALL:
-    _check_elements(tiling, stage)
-
-
-def _check_elements(tiling, stage):
   # Given the tiles of a stage, when each is filled with its own number,
-  for rank in range(tiling.config.num_ranks):
+  for stage, rank in itertools.product(ALL, range(tiling.config.num_ranks)):
     cut = tiling.cut(stage, rank)
     seen = np.zeros((cut.num_rows, tiling.columns(stage)), int)
     for b, c in np.ndindex(cut.shape):
@@ -96,15 +92,10 @@ def test_sources_are_the_inverse_of_row_of_slot(tiling):
 
 
 def test_rows_and_padding_are_the_whole_tensor(tiling):
-  for stage in ALL:
-    _check_rows_and_padding(tiling, stage)
-
-
-def _check_rows_and_padding(tiling, stage):
   # Given a tensor, when a rank's rows and padding are put together, then
   # nothing is missing; and every row lies where `index` says.
-  tensor = _tensor(tiling, stage)
-  for rank in range(tiling.config.num_ranks):
+  for stage, rank in itertools.product(ALL, range(tiling.config.num_ranks)):
+    tensor = _tensor(tiling, stage)
     rows = tiling.rows(stage, tensor, rank)
     padding = tiling.padding(stage, tensor, rank)
 
@@ -112,7 +103,9 @@ def _check_rows_and_padding(tiling, stage):
     np.testing.assert_array_equal(
       both.reshape(tensor[rank].shape), tensor[rank]
     )
+    held = int((tiling.topk_ids // 2 == rank).sum())
     assert len(rows) == tiling.cut(stage, rank).num_rows
+    assert len(rows) == held or stage not in ROWS
     assert stage in ROWS or not padding.size
     for number, row in enumerate(rows):
       index = tiling.index(stage, rank, number)
@@ -197,16 +190,12 @@ def test_a_bad_tile_of_a_weight_gradient_is_found_alone(tiling, stage, expert):
 
 @pytest.mark.parametrize('elements', (1, 17, 10**6))
 def test_counts_equal_those_of_a_loop_in_any_chunks(tiling, elements):
-  for stage in (
-    *('gate_up', 'expert_in', 'returned', 'y', 'd_activation', 'd_w_down'),
-    'd_topk_weights',
+  for stage, rank in itertools.product(
+    ('gate_up', 'expert_in', 'returned', 'y', 'd_activation', 'd_w_down')
+    + ('d_topk_weights',),
+    range(tiling.config.num_ranks),
   ):
-    _check_counts(tiling, stage, elements)
-
-
-def _check_counts(tiling, stage, elements):
-  rng = np.random.default_rng(zlib.crc32(f'{stage}{elements}'.encode()))
-  for rank in range(tiling.config.num_ranks):
+    rng = np.random.default_rng(zlib.crc32(f'{stage}{elements}'.encode()))
     cut = tiling.cut(stage, rank)
     mask = rng.random((cut.num_rows, tiling.columns(stage))) < 0.1
     expected = np.zeros(cut.shape, int)
@@ -220,17 +209,6 @@ def _check_counts(tiling, stage, elements):
 
     got = np.concatenate([np.zeros((0, cut.shape[1]), int), *parts])
     np.testing.assert_array_equal(got, expected)
-
-
-def test_padding_starts_after_the_last_valid_row(tiling):
-  n = tiling.config.num_rows
-  tensor = np.zeros((2, n, 6))
-  for rank in range(2):
-    held = int((tiling.topk_ids // 2 == rank).sum())
-
-    assert len(tiling.rows('expert_in', tensor, rank)) == held
-    assert len(tiling.padding('expert_in', tensor, rank)) == n - held
-  assert not tiling.padding('y', np.zeros((2, 7, 6)), 0).size
 
 
 def test_map_shows_where_the_bad_tiles_are():

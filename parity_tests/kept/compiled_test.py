@@ -41,14 +41,13 @@ class TestKept:
       assert programs.folder() == room
     assert programs.folder() == before
 
-  @pytest.mark.parametrize('mode', [0o770, 0o707])
-  def test_a_folder_that_others_may_write_to_is_not_used(self, room, mode):
+  @pytest.mark.parametrize('mode', [0o770, 0o707, 0o700])
+  def test_a_folder_of_others_or_for_them_is_not_used(
+    self, room, monkeypatch, mode
+  ):
     room.chmod(mode)
-    with compiled.kept(room.parent):
-      assert programs.folder() is None
-
-  def test_a_folder_of_someone_else_is_not_used(self, room, monkeypatch):
-    monkeypatch.setattr(os, 'getuid', lambda: room.stat().st_uid + 1)
+    if mode == 0o700:
+      monkeypatch.setattr(os, 'getuid', lambda: room.stat().st_uid + 1)
     with compiled.kept(room.parent):
       assert programs.folder() is None
 

@@ -65,6 +65,13 @@ def entries(folder):
   return sorted(folder.iterdir())
 
 
+def _key_of_ones() -> bytes:
+  """Returns the key of what `answer` asks."""
+  _, tree = programs.flatten((ONES,))
+  of = ((3,), json.dumps(tree), ((ONES.shape, 'float32'),))
+  return programs.Program(_scaled, 1).key(of)
+
+
 @pytest.fixture
 def no_answers(monkeypatch):
   """Keeps programs alone."""
@@ -73,14 +80,11 @@ def no_answers(monkeypatch):
 
 @pytest.mark.usefixtures('no_answers')
 class TestKept:
-  def test_what_was_compiled_is_found(self, tmp_path):
-    assert answer(tmp_path) == 1
-    assert answer(tmp_path) == 0
+  @pytest.mark.parametrize('function', [_scaled, _sorted])
+  def test_what_was_compiled_is_found(self, tmp_path, function):
+    assert answer(tmp_path, function) == 1
+    assert answer(tmp_path, function) == 0
     assert len(entries(tmp_path)) == 1
-
-  def test_a_sort_is_kept_like_any_other(self, tmp_path):
-    assert answer(tmp_path, _sorted) == 1
-    assert answer(tmp_path, _sorted) == 0
 
   def test_a_program_asks_once(self, tmp_path):
     tried = Tried()
@@ -186,7 +190,7 @@ class TestDamage:
     self.mended(path)
 
   def test_what_is_no_program_but_whole(self, path):
-    key = self.key()
+    key = _key_of_ones()
     programs.write(path.parent, key, b'no program')
     self.mended(path)
 
@@ -194,36 +198,30 @@ class TestDamage:
     jit = jax.jit(_scaled, static_argnums=0)
     made = jit.lower(3, np.ones((2, 2), np.float32)).compile()
     data = pickle.dumps(serialize_executable.serialize(made))
-    programs.write(path.parent, self.key(), data)
+    programs.write(path.parent, _key_of_ones(), data)
     self.mended(path)
-
-  def key(self):
-    program = programs.Program(_scaled, 1)
-    _, tree = programs.flatten((ONES,))
-    kinds = ((ONES.shape, 'float32'),)
-    return program.key(((3,), json.dumps(tree), kinds))
 
 
 @pytest.mark.usefixtures('no_answers')
 class TestSurroundings:
-  @pytest.mark.parametrize('name', ['_versions', 'sources', '_text_of'])
+  @pytest.mark.parametrize(
+    ('name', 'other'),
+    [
+      ('_versions', ('jax 0',)),
+      ('sources', 'other text'),
+      ('_text_of', 'other text'),
+      ('_is_wide', not programs._is_wide()),
+      ('XLA_FLAGS_OF_TEST', ''),
+    ],
+  )
   def test_what_compiles_and_what_is_compiled(
-    self, tmp_path, monkeypatch, name
+    self, tmp_path, monkeypatch, name, other
   ):
     answer(tmp_path)
-    other = ('jax 0',) if name == '_versions' else 'other text'
-    monkeypatch.setattr(programs, name, lambda *_: other)
-    assert answer(tmp_path) == 1
-
-  def test_settings_of_xla(self, tmp_path, monkeypatch):
-    answer(tmp_path)
-    monkeypatch.setenv('XLA_FLAGS_OF_TEST', '1')
-    assert answer(tmp_path) == 1
-
-  def test_whether_jax_is_wide(self, tmp_path, monkeypatch):
-    answer(tmp_path)
-    other = not programs._is_wide()
-    monkeypatch.setattr(programs, '_is_wide', lambda: other)
+    if name.startswith('XLA'):
+      monkeypatch.setenv(name, other)
+    else:
+      monkeypatch.setattr(programs, name, lambda *_: other)
     assert answer(tmp_path) == 1
 
   def test_the_text_is_that_of_the_file(self):
@@ -259,11 +257,8 @@ class TestNotKept:
       raise OSError(28, 'No space left on device')
 
     monkeypatch.setattr(os, 'replace', full)
-    assert answer(tmp_path) == 1
+    assert answer(tmp_path) == answer(tmp_path / 'gone') == 1
     assert not entries(tmp_path)
-
-  def test_in_a_folder_that_is_not_there(self, tmp_path):
-    assert answer(tmp_path / 'gone') == 1
 
   def test_what_does_not_do_the_same_once_read(self, tmp_path, monkeypatch):
     monkeypatch.setattr(programs, '_same', lambda *_: False)
@@ -336,30 +331,8 @@ class TestAnswers:
     assert self.loads(folder, monkeypatch, x=x, factor=factor) == 1
     assert self.loads(folder, monkeypatch, x=x, factor=factor) == 0
 
-  @pytest.mark.parametrize('name', ['_versions', 'sources'])
-  def test_are_of_what_computed_them(self, path, monkeypatch, name):
-    other = {'_versions': ('jax 0',), 'sources': 'other text'}[name]
-    monkeypatch.setattr(programs, name, lambda: other)
-    assert self.loads(path.parents[1], monkeypatch) == 1
-
-  def test_that_are_damaged_are_computed_again(self, path, monkeypatch):
-    path.write_bytes(path.read_bytes()[:-1])
-    assert self.loads(path.parents[1], monkeypatch) == 1
-    assert self.loads(path.parents[1], monkeypatch) == 0
-
-  def test_under_another_name_are_not_believed(self, path, monkeypatch):
-    folder, data = path.parents[1], path.read_bytes()
-    two = 2 * ONES
-    answer(folder, x=two)
-    (other,) = set(path.parent.iterdir()) - {path}
-    other.write_bytes(data)
-    assert self.loads(folder, monkeypatch, x=two) == 1
-
   def test_that_are_whole_but_make_no_sense(self, path, monkeypatch):
-    tried = Tried()
-    key = tried.program.key(
-      ((3,), json.dumps(programs.flatten((ONES,))[1]), (((4, 4), 'float32'),))
-    )
+    key = _key_of_ones()
     place = programs.Answer.of(path.parents[1], key, [ONES])
     programs.write(place._folder, place._key, b'\x09\0\0\0no answer')
     assert self.loads(path.parents[1], monkeypatch) == 1
@@ -432,21 +405,13 @@ class TestRemembered:
     assert self.asked(tmp_path, said=(2,)) == 1
     assert self.asked(tmp_path, x=3 * ONES) == 1
 
-  @pytest.mark.parametrize('name', ['texts', '_versions'])
-  def test_by_the_text_that_computes(self, tmp_path, monkeypatch, name):
+  def test_by_the_text_that_computes(self, tmp_path, monkeypatch):
     assert self.asked(tmp_path) == 1
-    other = ('jax 0',) if name == '_versions' else 'other text'
-    monkeypatch.setattr(programs, name, lambda *_: other)
+    monkeypatch.setattr(programs, 'texts', lambda *_: 'other text')
     assert self.asked(tmp_path) == 1
 
   def test_if_it_is_small(self, tmp_path, no_answers):
     assert self.asked(tmp_path) == self.asked(tmp_path) == 1
-
-  def test_unless_it_is_damaged(self, tmp_path):
-    self.asked(tmp_path)
-    (path,) = (tmp_path / programs.ANSWERS).iterdir()
-    path.write_bytes(path.read_bytes()[:-1] + b'?')
-    assert self.asked(tmp_path) == 1
 
 
 _WITHOUT_JAX = """
