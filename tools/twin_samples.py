@@ -284,16 +284,6 @@ def verdict(
   return 'right'
 
 
-def _end_of_call(text: str, at: int) -> int:
-  """Returns one past the parenthesis that closes the next one."""
-  depth = 0
-  for i in range(text.index('(', at), len(text)):
-    depth += (text[i] == '(') - (text[i] == ')')
-    if depth == 0:
-      return i + 1
-  return len(text)
-
-
 def optional(text: str, first: int = 1) -> tuple[str, list[str]]:
   """Returns source whose synchronising calls can be left out as it runs.
 
@@ -313,7 +303,12 @@ def optional(text: str, first: int = 1) -> tuple[str, list[str]]:
     if change.change == 'left out'
   ]
   pieces += [
-    (found.start(), _end_of_call(code, found.end()), '(HpmoeQuiet(%d),', ')')
+    (
+      found.start(),
+      build_kernel.closing(code, code.index('(', found.end())),
+      '(HpmoeQuiet(%d),',
+      ')',
+    )
     for found in _QUEUE_CALL.finditer(code)
   ]
   told, done, last = [], '', 0

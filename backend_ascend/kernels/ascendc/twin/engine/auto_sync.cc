@@ -38,38 +38,6 @@ bool Machine::Inserted(Core* core, const Place& at, const Access& other) {
   return true;
 }
 
-namespace {
-
-bool Touches(const std::vector<Span>& spans, const Span& bytes) {
-  for (const Span& span : spans) {
-    if (span.memory != bytes.memory) continue;
-    for (uint64_t row = 0; row < span.rows; ++row) {
-      const uint64_t begin = span.begin + row * span.pitch;
-      if (begin < bytes.begin + bytes.bytes &&
-          bytes.begin < begin + span.bytes) {
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
-// Work on bytes that a pipe was given and has not done; null: none.
-const Queued* Machine::PendingFor(const Core& core, const Span& span,
-                                  bool writes) const {
-  for (const PipeState& pipe : core.pipes) {
-    for (const Queued& queued : pipe.queue) {
-      if (Touches(queued.work.writes, span) ||
-          (writes && Touches(queued.work.reads, span))) {
-        return &queued;
-      }
-    }
-  }
-  return nullptr;
-}
-
 // Before the scalar unit touches bytes: it waits for the work on them, not for
 // what their pipes were given later, which may wait for the scalar unit.
 void Machine::AwaitForScalar(Memory memory, uint64_t begin, uint64_t end,
@@ -78,7 +46,7 @@ void Machine::AwaitForScalar(Memory memory, uint64_t begin, uint64_t end,
   if (!spec_.auto_sync || core->name.type != CoreType::kAiv) return;
   const Span span{memory, begin, end - begin};
   for (;;) {
-    const Queued* const pending = PendingFor(*core, span, writes);
+    const Queued* const pending = Pending(*core, span, true, writes, order_);
     if (pending == nullptr) return;
     core->waiting.call = call;
     core->waiting.site = site;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 
 #include "backend_ascend/kernels/ascendc/twin/engine/machine.h"
@@ -98,10 +99,9 @@ std::string Machine::SpanText(Memory memory, uint64_t begin,
 
 void Machine::FailSpan(ErrorKind kind, const Place& at, Memory memory,
                        uint64_t begin, uint64_t end, const std::string& text) {
-  Error error{kind, at, memory, begin, end};
-  error.text = std::string(at.call) + " of " + SpanText(memory, begin, end) +
-               ": " + text;
-  Fail(std::move(error));
+  FailAt(kind, at,
+         std::string(at.call) + " of " + SpanText(memory, begin, end) + ": " +
+             text);
 }
 
 Place Machine::WhereOf(const Access& access) const {
@@ -127,26 +127,22 @@ bool SameCore(const CoreName& a, const CoreName& b) {
   return a.rank == b.rank && a.type == b.type && a.index == b.index;
 }
 
-bool Overlaps(const Span& span, const Error& error) {
-  if (span.memory != error.memory) return false;
-  for (uint64_t row = 0; row < span.rows; ++row) {
-    const uint64_t begin = span.begin + row * span.pitch;
-    if (begin < error.end && error.begin < begin + span.bytes) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-// An older instruction that still waits in a queue and touches the bytes.
-const Queued* Machine::Pending(const Core& core, const Error& error,
-                               bool reads) const {
+const Queued* Machine::Pending(const Core& core, const Span& bytes, bool writes,
+                               bool reads, uint64_t last) const {
+  const uint64_t end = bytes.begin + bytes.bytes;
+  const auto touch = [&](const std::vector<Span>& spans) {
+    return std::any_of(spans.begin(), spans.end(), [&](const Span& span) {
+      return span.memory == bytes.memory && Meets(span, bytes.begin, end);
+    });
+  };
   for (const PipeState& pipe : core.pipes) {
     for (const Queued& queued : pipe.queue) {
-      if (queued.order > running_) continue;
-      const Instruction& work = queued.work;
-      for (const Span& span : reads ? work.reads : work.writes) {
-        if (Overlaps(span, error)) return &queued;
+      if (queued.order > last) continue;
+      if ((writes && touch(queued.work.writes)) ||
+          (reads && touch(queued.work.reads))) {
+        return &queued;
       }
     }
   }
@@ -166,7 +162,9 @@ void Machine::DescribeConflict(const Place& at, const Conflict& conflict,
     if (error->memory != Memory::kGm && !SameCore(core->name, at.core)) {
       continue;
     }
-    const Queued* const older = Pending(*core, *error, same_pipe);
+    const Queued* const older =
+        Pending(*core, {error->memory, error->begin, error->end - error->begin},
+                !same_pipe, same_pipe, running_);
     if (older == nullptr || (same_pipe && older->work.pipe == at.pipe)) {
       continue;
     }
@@ -218,32 +216,27 @@ void Machine::DescribeOrder(const Place& at, const Place& other,
 
 void Machine::FailStale(const Place& at, uint64_t begin, uint64_t bytes,
                         const Line& line) {
-  Error error{ErrorKind::kStaleLine, at, Memory::kGm, begin, begin + bytes};
-  error.others = {line.writer};
-  error.missing = "DataCacheCleanAndInvalid";
-  error.text = std::string(at.call) + " reads " +
-               SpanText(Memory::kGm, begin, begin + bytes) +
-               " from a line of the scalar cache that is stale: " +
-               CoreText(line.writer.core) + " wrote it at " +
-               PlaceText(line.writer) +
-               ": expected DataCacheCleanAndInvalid before the load";
-  Fail(std::move(error));
+  FailAt(ErrorKind::kStaleLine, at,
+         std::string(at.call) + " reads " +
+             SpanText(Memory::kGm, begin, begin + bytes) +
+             " from a line of the scalar cache that is stale: " +
+             CoreText(line.writer.core) + " wrote it at " +
+             PlaceText(line.writer) +
+             ": expected DataCacheCleanAndInvalid before the load",
+         {line.writer}, "DataCacheCleanAndInvalid");
 }
 
 void Machine::FailDirty(const Place& at, uint64_t number, const Line& line) {
   const uint64_t begin = number * kLineBytes;
-  Error error{ErrorKind::kDirtyLine, at, Memory::kGm, begin,
-              begin + kLineBytes};
-  error.others = {line.writer};
-  error.missing = "DataCacheCleanAndInvalid";
-  error.text = std::string(at.call) + " writes back the line of " +
-               SpanText(Memory::kGm, begin, begin + kLineBytes) +
-               ", stored to at " + SiteText(line.store) + ", over what " +
-               CoreText(line.writer.core) + " wrote at " +
-               PlaceText(line.writer) +
-               " since it was loaded: expected DataCacheCleanAndInvalid before "
-               "the store, and a line of 64 B that one core writes";
-  Fail(std::move(error));
+  FailAt(ErrorKind::kDirtyLine, at,
+         std::string(at.call) + " writes back the line of " +
+             SpanText(Memory::kGm, begin, begin + kLineBytes) +
+             ", stored to at " + SiteText(line.store) + ", over what " +
+             CoreText(line.writer.core) + " wrote at " +
+             PlaceText(line.writer) +
+             " since it was loaded: expected DataCacheCleanAndInvalid before "
+             "the store, and a line of 64 B that one core writes",
+         {line.writer}, "DataCacheCleanAndInvalid");
 }
 
 }  // namespace ascend_twin

@@ -5,6 +5,7 @@
 #ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_INSTRUCTION_H_
 #define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_INSTRUCTION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -49,6 +50,16 @@ struct Span {
   // It may hold what nobody wrote, as padding of fractals does.
   bool loose = false;
 };
+
+// Whether bytes [begin, end) of its memory are among a span's.
+inline bool Meets(const Span& span, uint64_t begin, uint64_t end) {
+  if (end <= span.begin) return false;
+  if (span.rows == 1) return begin < span.begin + span.bytes;
+  // The last row that begins before `end`.
+  const uint64_t row =
+      std::min(span.rows - 1, (end - 1 - span.begin) / span.pitch);
+  return begin < span.begin + row * span.pitch + span.bytes;
+}
 
 // What a cost model counts.
 struct Work {
@@ -113,19 +124,26 @@ struct Numerics {
 const Numerics& ThisNumerics();
 void SetSaturate(bool saturate);
 
-// Element type of SetAtomicAdd that later moves to global memory carry, or
-// kNone; a setting of the core that the hardware orders with moves.
-enum class AtomicType : uint8_t {
-  kNone,
+// Of elements; kNone where a call says none.
+enum class Type : uint8_t {
   kInt8,
+  kUint8,
   kInt16,
-  kInt32,
+  kUint16,
   kHalf,
   kBf16,
-  kFloat
+  kInt32,
+  kUint32,
+  kFloat,
+  kInt64,
+  kUint64,
+  kNone = 255
 };
-void SetAtomicType(AtomicType type);
-AtomicType ThisAtomicType();
+
+// Element type of SetAtomicAdd that later moves to global memory carry, or
+// kNone; a setting of the core that the hardware orders with moves.
+void SetAtomicType(Type type);
+Type ThisAtomicType();
 
 // Settings of a core that its vector calls keep from one to the next, and that
 // the hardware orders with them: read and written when a call is issued.

@@ -158,8 +158,8 @@ const Numerics& ThisNumerics() { return machine->core().numerics; }
 void SetSaturate(bool saturate) {
   machine->core().numerics.saturate = saturate;
 }
-void SetAtomicType(AtomicType type) { machine->core().atomic = type; }
-AtomicType ThisAtomicType() { return machine->core().atomic; }
+void SetAtomicType(Type type) { machine->core().atomic = type; }
+Type ThisAtomicType() { return machine->core().atomic; }
 
 Registers& ThisRegisters() { return machine->core().registers; }
 

@@ -282,9 +282,8 @@ void Machine::TouchRow(Core* core, const Place& at, Memory memory,
     // What overtakes its writer reads what nobody wrote, too.
     if (conflict.kind == Conflict::kUndefined && !defined &&
         Pending(*core,
-                {ErrorKind::kUndefined, at, memory, base + conflict.begin,
-                 base + conflict.end},
-                false) == nullptr) {
+                {memory, base + conflict.begin, conflict.end - conflict.begin},
+                true, false, running_) == nullptr) {
       conflict = shadow->Read(&accesses_, begin, end, access, known, false);
     }
   } while (conflict.other != 0 &&

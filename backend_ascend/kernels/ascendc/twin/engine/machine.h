@@ -148,7 +148,7 @@ struct Core {
   std::vector<uint64_t> looked;  // at these lines
   bool initialised = false;
   bool uses_tpipe = false;
-  AtomicType atomic = AtomicType::kNone;
+  Type atomic = Type::kNone;
   Numerics numerics;
   Registers registers;
   bool polls_only = false;  // since the last poll
@@ -225,6 +225,7 @@ class Machine {
 
   // machine.cc
   Counts& CountsOf(Core* core, int64_t tag);
+  Counts& CountsNow() { return CountsOf(current_, current_->tag); }
   Place Here(const char* call, Site site) const;
 
   // launch.cc
@@ -257,8 +258,6 @@ class Machine {
   // auto_sync.cc
   void NoteKnown(PipeState* pipe);
   bool Inserted(Core* core, const Place& at, const Access& other);
-  const Queued* PendingFor(const Core& core, const Span& span,
-                           bool writes) const;
 
   // machine.cc
   void MakeCores();
@@ -338,7 +337,10 @@ class Machine {
                               const Line& line);
   [[noreturn]] void FailDirty(const Place& at, uint64_t number,
                               const Line& line);
-  const Queued* Pending(const Core& core, const Error& error, bool reads) const;
+  // An instruction, the `last`-th or older, that still waits in a queue and
+  // writes, or reads, some of the bytes; null: none.
+  const Queued* Pending(const Core& core, const Span& bytes, bool writes,
+                        bool reads, uint64_t last) const;
   void DescribeConflict(const Place& at, const Conflict& conflict,
                         Error* error) const;
   void DescribeOrder(const Place& at, const Place& other, uint64_t other_order,

@@ -105,7 +105,7 @@ void Machine::LoadGlobal(const Place& at, uint64_t begin, uint64_t bytes,
   if (line.stale & mask) FailStale(at, begin, bytes, line);
   if (global.range.kind == GlobalKind::kFlags) {
     core->waiting.address = begin;
-    ++CountsOf(core, core->tag).polls;
+    ++CountsNow().polls;
     if (spec_.hazards) {
       globals_.Acquire(begin, begin + bytes, &core->scalar_known());
       ScalarLearned(core);

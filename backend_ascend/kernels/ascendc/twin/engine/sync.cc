@@ -95,7 +95,7 @@ void SetFlag(PipeEvent event, int32_t id, Site site) {
 void WaitFlag(PipeEvent event, int32_t id, Site site) {
   CheckFlag("WaitFlag", event, id, site);
   Machine& machine = *ThisMachine();
-  ++machine.CountsOf(&machine.core(), machine.core().tag).waits;
+  ++machine.CountsNow().waits;
   if (event.to == Pipe::kS) return machine.WaitByScalar(event, id, site);
   Queued queued = MakeQueued(Queued::kWait, "WaitFlag", event.to, site);
   queued.event = event;
@@ -111,6 +111,14 @@ void UnitFlag(Queued::Kind kind, PipeEvent event, Site site) {
   queued.event = event;
   queued.id = kNumFlagIds;
   ThisMachine()->Enqueue(std::move(queued));
+}
+
+void CheckQueue(const char* call, Pipe pipe, Site site) {
+  const CoreType type = ThisCore().name.type;
+  if (pipe != Pipe::kS && HasPipe(type, pipe)) return;
+  Refuse(call, site,
+         std::string("pipe: expected a queue of an ") + NameOf(type) +
+             ", got " + NameOf(pipe));
 }
 
 constexpr PipeEvent kFull{Pipe::kM, Pipe::kFix};
@@ -146,19 +154,14 @@ void UnitResult(Site site, const std::function<void()>& issue) {
 
 void Barrier(Pipe pipe, Site site) {
   Machine& machine = *ThisMachine();
-  const CoreType type = machine.core().name.type;
-  if (pipe == Pipe::kS || !HasPipe(type, pipe)) {
-    Refuse("PipeBarrier", site,
-           std::string("pipe: expected a queue of an ") + NameOf(type) +
-               ", got " + NameOf(pipe));
-  }
-  ++machine.CountsOf(&machine.core(), machine.core().tag).barriers;
+  CheckQueue("PipeBarrier", pipe, site);
+  ++machine.CountsNow().barriers;
   machine.Enqueue(MakeQueued(Queued::kBarrier, "PipeBarrier", pipe, site));
 }
 
 void BarrierAll(Site site) {
   Machine& machine = *ThisMachine();
-  ++machine.CountsOf(&machine.core(), machine.core().tag).barriers;
+  ++machine.CountsNow().barriers;
   machine.Drain(site);
 }
 
@@ -190,26 +193,21 @@ void Send(int32_t mode, Pipe pipe, int32_t id, Site site) {
 }  // namespace
 
 void CrossSet(int32_t mode, Pipe pipe, int32_t id, Site site) {
-  Machine& machine = *ThisMachine();
-  const CoreType type = machine.core().name.type;
+  const CoreType type = ThisCore().name.type;
   CheckCross("CrossCoreSetFlag", id, site);
   if (mode < 0 || mode > 2 || (mode == 1 && type == CoreType::kAic)) {
     Refuse("CrossCoreSetFlag", site,
            std::string("mode: expected 0, 1 (AIV) or 2, got ") +
                std::to_string(mode) + " on an " + NameOf(type));
   }
-  if (pipe == Pipe::kS || !HasPipe(type, pipe)) {
-    Refuse("CrossCoreSetFlag", site,
-           std::string("pipe: expected a queue of an ") + NameOf(type) +
-               ", got " + NameOf(pipe));
-  }
+  CheckQueue("CrossCoreSetFlag", pipe, site);
   Send(mode, pipe, id, site);
 }
 
 void CrossWait(int32_t id, Site site) {
   CheckCross("CrossCoreWaitFlag", id, site);
   Machine& machine = *ThisMachine();
-  ++machine.CountsOf(&machine.core(), machine.core().tag).waits;
+  ++machine.CountsNow().waits;
   machine.CrossWait(id, site);
 }
 
@@ -245,7 +243,7 @@ void Initialise(bool tpipe) {
   Core& core = ThisCore();
   core.initialised = true;
   core.uses_tpipe |= tpipe;
-  core.atomic = AtomicType::kNone;
+  core.atomic = Type::kNone;
 }
 
 int64_t ThisBlock() { return ThisCore().name.index; }

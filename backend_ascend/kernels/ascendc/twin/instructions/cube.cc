@@ -434,7 +434,7 @@ struct Result {
   uint64_t stripe;     // columns of a stripe of NZ in the destination
   bool relu;
   float scale;  // of DEQF16
-  AtomicType atomic;
+  Type atomic;
   Numerics numerics;
 };
 
@@ -568,7 +568,7 @@ void MoveResult(const Call& call, const Operand& dst, const Operand& src,
   result.numerics = ThisNumerics();
 
   Instruction instruction = call.Start(Pipe::kFix);
-  instruction.atomic = result.atomic != AtomicType::kNone;
+  instruction.atomic = result.atomic != Type::kNone;
   const uint64_t whole = result.n / kSide;
   AddSpan(&instruction.reads, src.memory, src.begin, result.m * kStripeRow,
           whole, result.src_pitch);

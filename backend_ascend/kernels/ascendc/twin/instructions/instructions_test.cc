@@ -30,7 +30,7 @@ struct Core {
   std::vector<char> memory[kNumMemories];
   CoreType type = CoreType::kAic;
   Numerics numerics;
-  AtomicType atomic = AtomicType::kNone;
+  Type atomic = Type::kNone;
   Registers registers;
   bool checks = true;
   uint64_t issued = 0;
@@ -160,8 +160,8 @@ const char* NameOf(Memory memory) {
 CoreType ThisCoreType() { return core->type; }
 const Numerics& ThisNumerics() { return core->numerics; }
 void SetSaturate(bool saturate) { core->numerics.saturate = saturate; }
-void SetAtomicType(AtomicType type) { core->atomic = type; }
-AtomicType ThisAtomicType() { return core->atomic; }
+void SetAtomicType(Type type) { core->atomic = type; }
+Type ThisAtomicType() { return core->atomic; }
 Registers& ThisRegisters() { return core->registers; }
 void ScalarLoad(Memory memory, uint64_t begin, uint64_t bytes, void* to, Site) {
   std::memcpy(to, Bytes(memory, begin), bytes);

@@ -11,25 +11,6 @@ namespace {
 
 constexpr int64_t kMost16 = 65535;
 
-AtomicType AtomicOf(Type type) {
-  switch (type) {
-    case Type::kInt8:
-      return AtomicType::kInt8;
-    case Type::kInt16:
-      return AtomicType::kInt16;
-    case Type::kInt32:
-      return AtomicType::kInt32;
-    case Type::kHalf:
-      return AtomicType::kHalf;
-    case Type::kBf16:
-      return AtomicType::kBf16;
-    case Type::kFloat:
-      return AtomicType::kFloat;
-    default:
-      return AtomicType::kNone;
-  }
-}
-
 template <typename T, typename Add>
 void AddEach(char* dst, const char* src, uint64_t bytes, Add add) {
   for (uint64_t at = 0; at + sizeof(T) <= bytes; at += sizeof(T)) {
@@ -44,44 +25,42 @@ T WrappingSum(T a, T b) {
 
 }  // namespace
 
-void StoreToGlobal(char* dst, const char* src, uint64_t bytes,
-                   AtomicType atomic) {
+void StoreToGlobal(char* dst, const char* src, uint64_t bytes, Type atomic) {
   switch (atomic) {
-    case AtomicType::kNone:
-      std::memcpy(dst, src, bytes);
-      break;
-    case AtomicType::kInt8:
+    case Type::kInt8:
       AddEach<int8_t>(dst, src, bytes, WrappingSum<int8_t>);
       break;
-    case AtomicType::kInt16:
+    case Type::kInt16:
       AddEach<int16_t>(dst, src, bytes, WrappingSum<int16_t>);
       break;
-    case AtomicType::kInt32:
+    case Type::kInt32:
       AddEach<int32_t>(dst, src, bytes, WrappingSum<int32_t>);
       break;
-    case AtomicType::kHalf:
+    case Type::kHalf:
       AddEach<uint16_t>(dst, src, bytes, [](uint16_t a, uint16_t b) {
         return HalfOfFloat(FloatOfHalf(a) + FloatOfHalf(b));
       });
       break;
-    case AtomicType::kBf16:
+    case Type::kBf16:
       AddEach<uint16_t>(dst, src, bytes, [](uint16_t a, uint16_t b) {
         return Bf16OfFloat(FloatOfBf16(a) + FloatOfBf16(b));
       });
       break;
-    case AtomicType::kFloat:
+    case Type::kFloat:
       AddEach<float>(dst, src, bytes,
                      [](float a, float b) { return Canonical(a + b); });
       break;
+    default:
+      std::memcpy(dst, src, bytes);
   }
 }
 
-AtomicType AtomicFor(const Call& call, const Operand& dst) {
-  const AtomicType atomic = ThisAtomicType();
-  if (dst.memory != Memory::kGm || atomic == AtomicType::kNone) {
-    return AtomicType::kNone;
+Type AtomicFor(const Call& call, const Operand& dst) {
+  const Type atomic = ThisAtomicType();
+  if (dst.memory != Memory::kGm || atomic == Type::kNone) {
+    return Type::kNone;
   }
-  if (AtomicOf(dst.type) != atomic) {
+  if (dst.type != atomic) {
     call.Refuse(std::string("dst: expected the element type of SetAtomicAdd, "
                             "which is still on, got ") +
                 NameOf(dst.type));
@@ -93,7 +72,7 @@ void SetAtomic(const Call& call, Type type) {
   call.OneOf("T", type,
              {Type::kInt8, Type::kInt16, Type::kInt32, Type::kHalf, Type::kBf16,
               Type::kFloat});
-  SetAtomicType(AtomicOf(type));
+  SetAtomicType(type);
 }
 
 namespace {
@@ -129,9 +108,9 @@ void MoveRows(const Call& call, Pipe pipe, const Operand& dst,
   AddSpan(&instruction.reads, src.memory, src.begin, bytes, rows, src_pitch);
   AddSpan(&instruction.writes, dst.memory, dst.begin, bytes, rows, dst_pitch);
   instruction.work.bytes = rows * bytes;
-  const AtomicType atomic = AtomicFor(call, dst);
+  const Type atomic = AtomicFor(call, dst);
   const bool flush = ThisNumerics().flush_subnormals;
-  instruction.atomic = atomic != AtomicType::kNone;
+  instruction.atomic = atomic != Type::kNone;
   const auto move = [=](const char* from, char* to) {
     const FloatScope scope(flush);
     for (uint64_t row = 0; row < rows; ++row) {

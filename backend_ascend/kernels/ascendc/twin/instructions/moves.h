@@ -32,9 +32,8 @@ void MoveNdToNz(const Call& call, const Operand& dst, const Operand& src,
 void SetAtomic(const Call& call, Type type);
 
 // What a move to `dst` does to what is there: kNone replaces.
-AtomicType AtomicFor(const Call& call, const Operand& dst);
-void StoreToGlobal(char* dst, const char* src, uint64_t bytes,
-                   AtomicType atomic);
+Type AtomicFor(const Call& call, const Operand& dst);
+void StoreToGlobal(char* dst, const char* src, uint64_t bytes, Type atomic);
 
 }  // namespace ascend_twin
 
@@ -80,7 +79,7 @@ void SetAtomicAdd(Site site = Site::Here()) {
                          ascend_twin::TypeOf(static_cast<T*>(nullptr)));
 }
 inline void DisableDmaAtomic() {
-  ascend_twin::SetAtomicType(ascend_twin::AtomicType::kNone);
+  ascend_twin::SetAtomicType(ascend_twin::Type::kNone);
 }
 inline void SetAtomicNone() { DisableDmaAtomic(); }
 

@@ -80,20 +80,6 @@ void Call::Equal(const char* what, int64_t value, int64_t expected) const {
          ", got " + std::to_string(value));
 }
 
-namespace {
-
-// Whether bytes [begin, end) are among a span's.
-bool Meets(const Span& span, uint64_t begin, uint64_t end) {
-  if (end <= span.begin) return false;
-  if (span.rows == 1) return begin < span.begin + span.bytes;
-  // The last row that begins before `end`.
-  const uint64_t row =
-      std::min(span.rows - 1, (end - 1 - span.begin) / span.pitch);
-  return begin < span.begin + row * span.pitch + span.bytes;
-}
-
-}  // namespace
-
 void Call::Apart(const char* what, const std::vector<Span>& a,
                  const std::vector<Span>& b) const {
   for (const Span& one : a) {

@@ -15,20 +15,6 @@
 
 namespace ascend_twin {
 
-enum class Type : uint8_t {
-  kInt8,
-  kUint8,
-  kInt16,
-  kUint16,
-  kHalf,
-  kBf16,
-  kInt32,
-  kUint32,
-  kFloat,
-  kInt64,
-  kUint64
-};
-
 // Of what a pointer points to.
 constexpr Type TypeOf(const int8_t*) { return Type::kInt8; }
 constexpr Type TypeOf(const uint8_t*) { return Type::kUint8; }

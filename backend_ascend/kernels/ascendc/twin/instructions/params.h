@@ -187,53 +187,11 @@ struct LoadData3DParamsV2Base {
 
 template <typename T>
 struct LoadData3DParamsV2 : LoadData3DParamsV2Base {
-  LoadData3DParamsV2() {}
-  LoadData3DParamsV2(const uint8_t pads[4], uint16_t l1_h, uint16_t l1_w,
-                     uint16_t channel_size, uint16_t k_extension,
-                     uint16_t m_extension, uint16_t k_start, uint16_t m_start,
-                     uint8_t stride_w, uint8_t stride_h, uint8_t filter_w,
-                     uint8_t filter_h, uint8_t dilation_w, uint8_t dilation_h,
-                     bool en_transpose, bool en_small_k, T pad_value,
-                     bool filter_size_w = false, bool filter_size_h = false,
-                     bool f_matrix_ctrl = false)
-      : padValue(pad_value) {
-    for (int i = 0; i < 4; ++i) padList[i] = pads[i];
-    l1H = l1_h;
-    l1W = l1_w;
-    channelSize = channel_size;
-    kExtension = k_extension;
-    mExtension = m_extension;
-    kStartPt = k_start;
-    mStartPt = m_start;
-    strideW = stride_w;
-    strideH = stride_h;
-    filterW = filter_w;
-    filterH = filter_h;
-    dilationFilterW = dilation_w;
-    dilationFilterH = dilation_h;
-    enTranspose = en_transpose;
-    enSmallK = en_small_k;
-    filterSizeW = filter_size_w;
-    filterSizeH = filter_size_h;
-    fMatrixCtrl = f_matrix_ctrl;
-  }
-
   T padValue{};
 };
 
 struct MmadParams {
   MmadParams() {}
-  MmadParams(uint16_t m_, uint16_t n_, uint16_t k_, bool is_bias,
-             int32_t fm_offset, bool en_ssparse, bool en_winograd_a,
-             bool en_winograd_b)
-      : m(m_),
-        n(n_),
-        k(k_),
-        isBias(is_bias),
-        fmOffset(fm_offset),
-        enSsparse(en_ssparse),
-        enWinogradA(en_winograd_a),
-        enWinogradB(en_winograd_b) {}
   MmadParams(uint16_t m_, uint16_t n_, uint16_t k_, uint8_t unit_flag,
              bool cmatrix_source, bool cmatrix_init_val)
       : m(m_),
@@ -247,10 +205,6 @@ struct MmadParams {
   uint16_t n = 0;
   uint16_t k = 0;
   bool isBias = false;
-  int32_t fmOffset = 0;
-  bool enSsparse = false;
-  bool enWinogradA = false;
-  bool enWinogradB = false;
   uint8_t unitFlag = 0;
   bool kDirectionAlign = false;
   bool cmatrixSource = false;
@@ -272,23 +226,6 @@ struct FixpipeParamsV220 {
         srcStride(src_stride),
         dstStride(dst_stride),
         reluEn(relu_en) {}
-  FixpipeParamsV220(uint16_t n_size, uint16_t m_size, uint16_t src_stride,
-                    uint32_t dst_stride, bool relu_en, QuantMode_t quant_pre,
-                    int64_t deq_scalar, uint16_t nd_num, uint16_t src_nd_stride,
-                    uint16_t dst_nd_stride, uint8_t unit_flag,
-                    bool is_channel_split = false)
-      : nSize(n_size),
-        mSize(m_size),
-        srcStride(src_stride),
-        dstStride(dst_stride),
-        quantPre(quant_pre),
-        deqScalar(static_cast<uint64_t>(deq_scalar)),
-        ndNum(nd_num),
-        srcNdStride(src_nd_stride),
-        dstNdStride(dst_nd_stride),
-        reluEn(relu_en),
-        unitFlag(unit_flag),
-        isChannelSplit(is_channel_split) {}
 
   uint16_t nSize = 0;
   uint16_t mSize = 0;

@@ -14,8 +14,6 @@ namespace {
 using AscendC::ReduceOrder;
 using AscendC::ReduceType;
 
-constexpr int64_t kBlocks = 8;  // of a repeat
-
 // One lane, or what became of several; lanes that are masked do not take part.
 struct Value {
   bool active = false;
@@ -134,29 +132,29 @@ Instruction StartReduction(const Call& call, Source* source) {
 
 }  // namespace
 
-void ReduceBlocks(const Call& call, ReduceType op, const Operand& dst,
-                  const Operand& src, const Mask& mask, int64_t repeat,
-                  const ReduceStrides& strides) {
+void ReduceNeighbours(const Call& call, ReduceType op, const Operand& dst,
+                      const Operand& src, const Mask& mask, int64_t repeat,
+                      const ReduceStrides& strides, int64_t width) {
   const uint64_t size = src.size();
-  CheckDestination(call, dst, src, kBlocks * size);
+  const int64_t groups = static_cast<int64_t>(kRepeat / size) / width;
+  CheckDestination(call, dst, src, std::min(groups * size, kBlock));
   Source source = SourceOf(call, src, mask, repeat, strides);
   if (source.lanes.empty()) return;
-  const int64_t a_block = kBlock / size;
-  const uint64_t pitch = strides.dst_repeat * kBlocks * size;
-  CheckNoOverlap(call, dst, kBlocks * size, pitch, source);
+  const uint64_t pitch = strides.dst_repeat * groups * size;
+  CheckNoOverlap(call, dst, groups * size, pitch, source);
   const bool saturate = ThisNumerics().saturate;
   const bool flush = ThisNumerics().flush_subnormals;
 
   Instruction instruction = StartReduction(call, &source);
   for (int64_t i = 0; i < source.repeats(); ++i) {
-    for (int64_t block = 0; block < kBlocks; ++block) {
+    for (int64_t group = 0; group < groups; ++group) {
       bool any = false;
-      for (int64_t lane = 0; lane < a_block; ++lane) {
-        any = any || source.IsActive(i, block * a_block + lane);
+      for (int64_t lane = 0; lane < width; ++lane) {
+        any = any || source.IsActive(i, group * width + lane);
       }
       if (!any) continue;
       AddSpan(&instruction.writes, dst.memory,
-              dst.begin + i * pitch + block * size, size);
+              dst.begin + i * pitch + group * size, size);
     }
   }
   instruction.run = [=] {
@@ -165,16 +163,23 @@ void ReduceBlocks(const Call& call, ReduceType op, const Operand& dst,
     for (int64_t i = 0; i < source.repeats(); ++i) {
       Value values[kRepeat];
       source.Take(i, values);
-      for (int64_t block = 0; block < kBlocks; ++block) {
+      for (int64_t group = 0; group < groups; ++group) {
         const Value result =
-            Tree(values + block * a_block, a_block, op, src.type, saturate);
+            Tree(values + group * width, width, op, src.type, saturate);
         if (result.active) {
-          Store(result.x, dst.type, to + i * pitch + block * size);
+          Store(result.x, dst.type, to + i * pitch + group * size);
         }
       }
     }
   };
   Issue(std::move(instruction));
+}
+
+void ReduceBlocks(const Call& call, ReduceType op, const Operand& dst,
+                  const Operand& src, const Mask& mask, int64_t repeat,
+                  const ReduceStrides& strides) {
+  ReduceNeighbours(call, op, dst, src, mask, repeat, strides,
+                   static_cast<int64_t>(kBlock / src.size()));
 }
 
 namespace {
@@ -243,45 +248,6 @@ void ReduceRepeats(const Call& call, ReduceType op, const Operand& dst,
       if (result.value >= 0) {
         Store(Tree(values, lanes, op, src.type, saturate).x, dst.type,
               to + result.value);
-      }
-    }
-  };
-  Issue(std::move(instruction));
-}
-
-void ReducePairs(const Call& call, const Operand& dst, const Operand& src,
-                 const Mask& mask, int64_t repeat,
-                 const ReduceStrides& strides) {
-  const uint64_t size = src.size();
-  CheckDestination(call, dst, src, kBlock);
-  Source source = SourceOf(call, src, mask, repeat, strides);
-  if (source.lanes.empty()) return;
-  const int64_t pairs = source.lanes.lanes_a_repeat / 2;
-  const uint64_t pitch = strides.dst_repeat * pairs * size;
-  CheckNoOverlap(call, dst, pairs * size, pitch, source);
-  const bool saturate = ThisNumerics().saturate;
-  const bool flush = ThisNumerics().flush_subnormals;
-
-  Instruction instruction = StartReduction(call, &source);
-  for (int64_t i = 0; i < source.repeats(); ++i) {
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      if (!source.IsActive(i, 2 * pair) && !source.IsActive(i, 2 * pair + 1)) {
-        continue;
-      }
-      AddSpan(&instruction.writes, dst.memory,
-              dst.begin + i * pitch + pair * size, size);
-    }
-  }
-  instruction.run = [=] {
-    const FloatScope scope(flush);
-    char* const to = Bytes(dst.memory, dst.begin);
-    for (int64_t i = 0; i < source.repeats(); ++i) {
-      Value values[kRepeat];
-      source.Take(i, values);
-      for (int64_t pair = 0; pair < pairs; ++pair) {
-        const Value sum = Combine(values[2 * pair], values[2 * pair + 1],
-                                  ReduceType::SUM, src.type, saturate);
-        if (sum.active) Store(sum.x, dst.type, to + i * pitch + pair * size);
       }
     }
   };

@@ -15,6 +15,12 @@ struct ReduceStrides {
   int64_t src_repeat;  // in blocks
 };
 
+// One result of each `width` lanes, a power of two, one after the other: of
+// pairs half as many as lanes.
+void ReduceNeighbours(const Call& call, AscendC::ReduceType op,
+                      const Operand& dst, const Operand& src, const Mask& mask,
+                      int64_t repeat, const ReduceStrides& strides,
+                      int64_t width);
 // Eight results a repeat: one of each block.
 void ReduceBlocks(const Call& call, AscendC::ReduceType op, const Operand& dst,
                   const Operand& src, const Mask& mask, int64_t repeat,
@@ -24,10 +30,6 @@ void ReduceBlocks(const Call& call, AscendC::ReduceType op, const Operand& dst,
 void ReduceRepeats(const Call& call, AscendC::ReduceType op, const Operand& dst,
                    const Operand& src, const Mask& mask, int64_t repeat,
                    const ReduceStrides& strides, AscendC::ReduceOrder order);
-// Sums of neighbours: half as many results as lanes, one after the other.
-void ReducePairs(const Call& call, const Operand& dst, const Operand& src,
-                 const Mask& mask, int64_t repeat,
-                 const ReduceStrides& strides);
 // One result; the repeats' sums are added in sequence.
 void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
                const Operand& scratch, int64_t count);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "backend_ascend/kernels/ascendc/twin/instructions/numbers.h"
@@ -26,15 +28,13 @@ struct HalfElement {
     return HalfOfFloat(saturate ? Saturate(x, kLargestHalf) : x);
   }
 };
-template <typename T, typename Unsigned>
+template <typename T>
 struct IntegerElement {
   using Stored = T;
   using Number = T;
   static T Load(T x) { return x; }
   static T Store(T x, bool) { return x; }
 };
-using Int16Element = IntegerElement<int16_t, uint16_t>;
-using Int32Element = IntegerElement<int32_t, uint32_t>;
 
 // Operands of a loop are the same memory or apart, so its turns may go at once.
 #if defined(__clang__)
@@ -82,106 +82,102 @@ T Smaller(T a, T b) {
   return a != a ? a : b != b ? b : a < b ? a : b;
 }
 
-template <typename T>
-T Wrapped(int64_t x) {
-  return static_cast<T>(static_cast<uint64_t>(x));
+// Of 64 bits where they are integers: those that are kept wrap.
+template <typename T, typename F>
+T Wrapped(T a, T b, F f) {
+  if constexpr (std::is_same<T, float>::value) {
+    return f(a, b);
+  } else {
+    return static_cast<T>(f(int64_t{a}, int64_t{b}));
+  }
 }
 template <typename T>
 T Plus(T a, T b) {
-  return Wrapped<T>(static_cast<int64_t>(a) + b);
-}
-template <>
-float Plus(float a, float b) {
-  return a + b;
+  return Wrapped(a, b, std::plus<>());
 }
 template <typename T>
 T Minus(T a, T b) {
-  return Wrapped<T>(static_cast<int64_t>(a) - b);
-}
-template <>
-float Minus(float a, float b) {
-  return a - b;
+  return Wrapped(a, b, std::minus<>());
 }
 template <typename T>
 T Times(T a, T b) {
-  return Wrapped<T>(static_cast<int64_t>(a) * b);
+  return Wrapped(a, b, std::multiplies<>());
 }
-template <>
-float Times(float a, float b) {
-  return a * b;
+
+// Calls `f` with how elements of an arithmetic type are computed with.
+template <typename F>
+PieceFunction WithElement(Type type, F f) {
+  switch (type) {
+    case Type::kHalf:
+      return f(HalfElement());
+    case Type::kInt16:
+      return f(IntegerElement<int16_t>());
+    case Type::kInt32:
+      return f(IntegerElement<int32_t>());
+    default:
+      return f(FloatElement());
+  }
+}
+
+// The same for a real destination and what it is computed from.
+template <typename F>
+PieceFunction WithReals(Type dst, Type src, F f) {
+  if (dst == Type::kHalf) return f(HalfElement(), HalfElement());
+  return src == Type::kHalf ? f(FloatElement(), HalfElement())
+                            : f(FloatElement(), FloatElement());
 }
 
 template <typename E>
-PieceFunction Arithmetic(Binary op, bool saturate) {
+PieceFunction Arithmetic(E, Binary op, bool saturate) {
   using N = typename E::Number;
+  const auto loop = [=](auto f) { return Loop2<E, E>(saturate, f); };
   switch (op) {
     case Binary::kAdd:
-      return Loop2<E, E>(saturate, [](N a, N b, N) { return Plus(a, b); });
+      return loop([](N a, N b, N) { return Plus(a, b); });
     case Binary::kSub:
-      return Loop2<E, E>(saturate, [](N a, N b, N) { return Minus(a, b); });
+      return loop([](N a, N b, N) { return Minus(a, b); });
     case Binary::kMul:
-      return Loop2<E, E>(saturate, [](N a, N b, N) { return Times(a, b); });
+      return loop([](N a, N b, N) { return Times(a, b); });
     case Binary::kMax:
-      return Loop2<E, E>(saturate, [](N a, N b, N) { return Larger(a, b); });
+      return loop([](N a, N b, N) { return Larger(a, b); });
     case Binary::kAddRelu:
-      return Loop2<E, E>(saturate,
-                         [](N a, N b, N) { return Larger(Plus(a, b), N{0}); });
+      return loop([](N a, N b, N) { return Larger(Plus(a, b), N{0}); });
     case Binary::kSubRelu:
-      return Loop2<E, E>(saturate,
-                         [](N a, N b, N) { return Larger(Minus(a, b), N{0}); });
+      return loop([](N a, N b, N) { return Larger(Minus(a, b), N{0}); });
     default:
-      return Loop2<E, E>(saturate, [](N a, N b, N) { return Smaller(a, b); });
+      return loop([](N a, N b, N) { return Smaller(a, b); });
   }
 }
 
 // Products and sums of one rounding.  [inferred]
 template <typename D, typename S>
-PieceFunction Real(Binary op, bool saturate) {
+PieceFunction Real(D, S, Binary op, bool saturate) {
+  const auto loop = [=](auto f) { return Loop2<D, S>(saturate, f); };
   if (op == Binary::kDiv) {
-    return Loop2<D, S>(saturate, [](float a, float b, float) { return a / b; });
+    return loop([](float a, float b, float) { return a / b; });
   }
   if (op == Binary::kMulAddDst) {
-    return Loop2<D, S>(
-        saturate, [](float a, float b, float c) { return std::fma(a, b, c); });
+    return loop([](float a, float b, float c) { return std::fma(a, b, c); });
   }
-  return Loop2<D, S>(
-      saturate, [](float a, float b, float c) { return std::fma(a, c, b); });
+  return loop([](float a, float b, float c) { return std::fma(a, c, b); });
 }
 
 bool IsBits(Binary op) { return op == Binary::kAnd || op == Binary::kOr; }
 
-PieceFunction BitsFunction(Binary op) {
-  using E = Int16Element;
-  if (op == Binary::kAnd) {
-    return Loop2<E, E>(false, [](int16_t a, int16_t b, int16_t) {
-      return static_cast<int16_t>(a & b);
-    });
-  }
-  return Loop2<E, E>(false, [](int16_t a, int16_t b, int16_t) {
-    return static_cast<int16_t>(a | b);
-  });
-}
-
 PieceFunction FunctionOf(Binary op, Type dst, Type src, bool saturate) {
-  if (IsBits(op)) return BitsFunction(op);
+  if (IsBits(op)) {
+    using E = IntegerElement<int16_t>;
+    const auto both = [](int a, int b, int) { return int16_t(a & b); };
+    const auto either = [](int a, int b, int) { return int16_t(a | b); };
+    return op == Binary::kAnd ? Loop2<E, E>(false, both)
+                              : Loop2<E, E>(false, either);
+  }
   if (op == Binary::kDiv || op == Binary::kMulAddDst ||
       op == Binary::kFusedMulAdd) {
-    if (dst == Type::kHalf) return Real<HalfElement, HalfElement>(op, saturate);
-    if (src == Type::kHalf) {
-      return Real<FloatElement, HalfElement>(op, saturate);
-    }
-    return Real<FloatElement, FloatElement>(op, saturate);
+    return WithReals(dst, src,
+                     [=](auto d, auto s) { return Real(d, s, op, saturate); });
   }
-  switch (dst) {
-    case Type::kHalf:
-      return Arithmetic<HalfElement>(op, saturate);
-    case Type::kInt16:
-      return Arithmetic<Int16Element>(op, saturate);
-    case Type::kInt32:
-      return Arithmetic<Int32Element>(op, saturate);
-    default:
-      return Arithmetic<FloatElement>(op, saturate);
-  }
+  return WithElement(dst, [=](auto e) { return Arithmetic(e, op, saturate); });
 }
 
 void CheckReal(const Call& call, Type type) {
@@ -253,10 +249,6 @@ float Nudged(float x, ExpMode mode) {
   return std::nextafter(x, mode == ExpMode::kUp ? infinity : -infinity);
 }
 
-float ExpOf(float x, ExpMode mode) {
-  return Nudged(static_cast<float>(std::exp(static_cast<double>(x))), mode);
-}
-
 // The page gives Reciprocal an error of 1e-4: the twin cuts 13 bits of the
 // fraction's 23, so that nobody counts on them.  [inferred]
 float RoughReciprocal(float x) {
@@ -266,53 +258,51 @@ float RoughReciprocal(float x) {
 }
 
 template <typename D, typename S>
-PieceFunction UnaryLoop(Unary op, float s, const Numerics& numerics) {
-  const bool saturate = numerics.saturate;
-  const ExpMode mode = numerics.exp;
+PieceFunction UnaryLoop(D, S, Unary op, float s, const Numerics& numerics) {
+  const auto loop = [&](auto f) { return Loop1<D, S>(numerics.saturate, f); };
   switch (op) {
     case Unary::kExp:
-      return Loop1<D, S>(saturate,
-                         [mode](float x, float) { return ExpOf(x, mode); });
+      return loop([mode = numerics.exp](float x, float) {
+        return Nudged(static_cast<float>(std::exp(double{x})), mode);
+      });
     case Unary::kLn:
-      return Loop1<D, S>(saturate, [](float x, float) {
-        return static_cast<float>(std::log(static_cast<double>(x)));
+      return loop([](float x, float) {
+        return static_cast<float>(std::log(double{x}));
       });
     case Unary::kSqrt:
-      return Loop1<D, S>(saturate, [](float x, float) { return std::sqrt(x); });
+      return loop([](float x, float) { return std::sqrt(x); });
     case Unary::kReciprocal:
-      return Loop1<D, S>(saturate,
-                         [](float x, float) { return RoughReciprocal(x); });
+      return loop([](float x, float) { return RoughReciprocal(x); });
     case Unary::kRsqrt:
-      return Loop1<D, S>(saturate, [](float x, float) {
-        return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x)));
+      return loop([](float x, float) {
+        return static_cast<float>(1.0 / std::sqrt(double{x}));
       });
     case Unary::kAbs:
-      return Loop1<D, S>(saturate, [](float x, float) { return std::fabs(x); });
+      return loop([](float x, float) { return std::fabs(x); });
     case Unary::kAxpy:
-      return Loop1<D, S>(
-          saturate, [s](float x, float sum) { return std::fma(s, x, sum); });
+      return loop([s](float x, float sum) { return std::fma(s, x, sum); });
     case Unary::kLeakyRelu:
-      return Loop1<D, S>(saturate,
-                         [s](float x, float) { return x < 0 ? x * s : x; });
+      return loop([s](float x, float) { return x < 0 ? x * s : x; });
     default:
       return nullptr;
   }
 }
 
 template <typename E>
-PieceFunction ScalarLoop(Unary op, typename E::Number s, bool saturate) {
+PieceFunction ScalarLoop(E, Unary op, typename E::Number s, bool saturate) {
   using N = typename E::Number;
+  const auto loop = [=](auto f) { return Loop1<E, E>(saturate, f); };
   switch (op) {
     case Unary::kAdds:
-      return Loop1<E, E>(saturate, [s](N x, N) { return Plus(x, s); });
+      return loop([s](N x, N) { return Plus(x, s); });
     case Unary::kMuls:
-      return Loop1<E, E>(saturate, [s](N x, N) { return Times(x, s); });
+      return loop([s](N x, N) { return Times(x, s); });
     case Unary::kMaxs:
-      return Loop1<E, E>(saturate, [s](N x, N) { return Larger(x, s); });
+      return loop([s](N x, N) { return Larger(x, s); });
     case Unary::kRelu:
-      return Loop1<E, E>(saturate, [](N x, N) { return Larger(x, N{0}); });
+      return loop([](N x, N) { return Larger(x, N{0}); });
     default:
-      return Loop1<E, E>(saturate, [s](N x, N) { return Smaller(x, s); });
+      return loop([s](N x, N) { return Smaller(x, s); });
   }
 }
 
@@ -324,35 +314,23 @@ bool TakesScalarOfItsType(Unary op) {
 
 PieceFunction FunctionOf(Unary op, Type dst, Type src, uint64_t scalar,
                          const Numerics& numerics) {
-  const bool saturate = numerics.saturate;
   if (op == Unary::kNot) {
-    return Loop1<Int16Element, Int16Element>(
-        false, [](int16_t x, int16_t) { return static_cast<int16_t>(~x); });
+    using E = IntegerElement<int16_t>;
+    return Loop1<E, E>(false, [](int x, int) { return int16_t(~x); });
   }
-  const float s = src == Type::kHalf
-                      ? FloatOfHalf(static_cast<uint16_t>(scalar))
-                      : FloatOfBits(static_cast<uint32_t>(scalar));
+  const float real = src == Type::kHalf
+                         ? FloatOfHalf(static_cast<uint16_t>(scalar))
+                         : FloatOfBits(static_cast<uint32_t>(scalar));
   if (!TakesScalarOfItsType(op)) {
-    if (dst == Type::kHalf) {
-      return UnaryLoop<HalfElement, HalfElement>(op, s, numerics);
-    }
-    if (src == Type::kHalf) {
-      return UnaryLoop<FloatElement, HalfElement>(op, s, numerics);
-    }
-    return UnaryLoop<FloatElement, FloatElement>(op, s, numerics);
+    return WithReals(dst, src, [&](auto d, auto s) {
+      return UnaryLoop(d, s, op, real, numerics);
+    });
   }
-  switch (dst) {
-    case Type::kHalf:
-      return ScalarLoop<HalfElement>(op, s, saturate);
-    case Type::kInt16:
-      return ScalarLoop<Int16Element>(op, static_cast<int16_t>(scalar),
-                                      saturate);
-    case Type::kInt32:
-      return ScalarLoop<Int32Element>(op, static_cast<int32_t>(scalar),
-                                      saturate);
-    default:
-      return ScalarLoop<FloatElement>(op, s, saturate);
-  }
+  return WithElement(dst, [&](auto e) {
+    using N = typename decltype(e)::Number;
+    const bool is_real = std::is_same<N, float>::value;
+    return ScalarLoop(e, op, is_real ? N(real) : N(scalar), numerics.saturate);
+  });
 }
 
 }  // namespace

@@ -244,7 +244,7 @@ def launches(text: str) -> str:
   """
   done = ''
   while found := _LAUNCH.search(text) if '<<<' in text else None:
-    end = _closing(text, found.end())
+    end = closing(text, found.end())
     kernel, how = found.groups()
     call = (
       f'::hpmoe_twin::Launch({how}).With{text[found.end() : end]}.On({kernel})'
@@ -258,7 +258,7 @@ def launches(text: str) -> str:
   return done
 
 
-def _closing(text: str, at: int) -> int:
+def closing(text: str, at: int) -> int:
   """Returns one past the parenthesis that closes the one `at`."""
   depth = 0
   for i in range(at, len(text)):

@@ -28,8 +28,7 @@ bool Takes(int64_t pattern, int64_t i) {
 }
 
 // (dst, src0, src1, repeat, block stride, pattern, repeat stride, of src1).
-int64_t Chosen(const Arguments& a) {
-  a.Expect(8);
+void Chosen(const Arguments& a) {
   const Operand dst = a.Of(0);
   const Operand src = a.Of(1);
   InUb(a.call, "dst", dst);
@@ -70,11 +69,6 @@ int64_t Chosen(const Arguments& a) {
     std::memcpy(Bytes(dst.memory, dst.begin), taken.data(), taken.size());
   };
   if (!from.empty()) Issue(std::move(instruction));
-  return 0;
-}
-
-int64_t Kept(const Arguments&) {
-  return static_cast<int64_t>(ThisState().kept);
 }
 
 // -- Sorting: pairs of eight bytes, a score and at byte 4 an index.
@@ -84,8 +78,7 @@ constexpr uint64_t kSorted = 32;  // of a repeat
 using Pair = std::array<char, kPair>;
 
 // (dst, scores, indices, repeat): the greatest first, of equals the first.
-int64_t Sorted(const Arguments& a) {
-  a.Expect(4);
+void Sorted(const Arguments& a) {
   const Operand dst = a.Of(0);
   const Operand src = a.Of(1);
   const Operand index = a.Of(2);
@@ -95,7 +88,7 @@ int64_t Sorted(const Arguments& a) {
   a.call.OneOf("src0", src.type, {Type::kHalf, Type::kFloat});
   a.call.Between("repeatTime", a.At(3), 0, 255);
   const uint64_t count = static_cast<uint64_t>(a.At(3)) * kSorted;
-  if (count == 0) return 0;
+  if (count == 0) return;
   const uint64_t size = src.size();
   Instruction instruction = a.call.Start(Pipe::kV);
   AddSpan(&instruction.reads, src.memory, src.begin, count * size);
@@ -120,7 +113,6 @@ int64_t Sorted(const Arguments& a) {
     std::memcpy(Bytes(dst.memory, dst.begin), pairs.data(), count * kPair);
   };
   Issue(std::move(instruction));
-  return 0;
 }
 
 // One list to merge.
@@ -148,8 +140,7 @@ void Merge(std::vector<List> lists, Type type, char* to) {
 }
 
 // (dst, four addresses, lengths, repeat + (valid << 8) + (suspends << 12)).
-int64_t Merged(const Arguments& a) {
-  a.Expect(4);
+void Merged(const Arguments& a) {
   const Operand dst = a.Of(0);
   InUb(a.call, "dst", dst);
   a.call.OneOf("dst", dst.type, {Type::kHalf, Type::kFloat});
@@ -172,7 +163,7 @@ int64_t Merged(const Arguments& a) {
   if (repeats > 1 && (lists.size() < 4 || all != 4 * lists[0].second)) {
     a.call.Refuse("repeatTimes: expected 1 where lists differ");
   }
-  if (repeats == 0 || all == 0) return 0;
+  if (repeats == 0 || all == 0) return;
   for (const auto& [begin, length] : lists) {
     AddSpan(&instruction.reads, Memory::kUb, begin, length * kPair, repeats,
             all * kPair);
@@ -191,17 +182,17 @@ int64_t Merged(const Arguments& a) {
     }
   };
   Issue(std::move(instruction));
-  return 0;
 }
 
 }  // namespace
 
 std::vector<Intrinsic> ChooseIntrinsics() {
   return {
-      {"vreducev2", &Chosen},
-      {"get_rsvd_cnt", &Kept},
-      {"vbitsort", &Sorted},
-      {"vmrgsort4", &Merged},
+      {"vreducev2", 8, 8, &Chosen},
+      {"get_rsvd_cnt", 0, kAny,
+       [](const Arguments&) { return ThisState().kept; }},
+      {"vbitsort", 4, 4, &Sorted},
+      {"vmrgsort4", 4, 4, &Merged},
   };
 }
 

@@ -15,13 +15,6 @@
 
 namespace ascend_twin {
 
-void Arguments::Expect(int low, int high) const {
-  if (low <= count_ && count_ <= high) return;
-  call.Refuse("expected " + std::to_string(low) + " to " +
-              std::to_string(high) + " arguments, which the twin knows, got " +
-              std::to_string(count_));
-}
-
 Operand Arguments::Of(int i, Type otherwise) const {
   static constexpr Memory kMemories[] = {
       Memory::kGm,  Memory::kGm,  Memory::kUb, Memory::kL1,   Memory::kL0A,
@@ -35,8 +28,8 @@ Operand Arguments::Of(int i, Type otherwise) const {
   Operand operand;
   operand.memory = kMemories[static_cast<int>(argument.space)];
   operand.begin = argument.bits;
-  operand.type =
-      argument.type == kNoType ? otherwise : static_cast<Type>(argument.type);
+  operand.type = static_cast<Type>(argument.type);
+  if (operand.type == Type::kNone) operand.type = otherwise;
   return operand;
 }
 
@@ -55,7 +48,7 @@ auto InKernel(F f) {
   machine.core().fiber->Leave();
 }
 
-int64_t Absent(const Arguments& arguments) {
+void Absent(const Arguments& arguments) {
   arguments.call.Refuse(
       "expected an intrinsic that the twin has: it lacks this one");
 }
@@ -67,9 +60,7 @@ Table MakeTable() {
   for (const auto& family :
        {SyncIntrinsics(), MoveIntrinsics(), VectorIntrinsics(),
         ChooseIntrinsics(), CubeIntrinsics()}) {
-    for (const Intrinsic& intrinsic : family) {
-      table[intrinsic.name] = intrinsic;
-    }
+    for (const Intrinsic& one : family) table.emplace(one.name, one);
   }
   return table;
 }
@@ -92,16 +83,24 @@ std::vector<std::string> IntrinsicNames() {
 using namespace ascend_twin;
 
 const void* hpmoe_twin_find(const char* name) {
-  const auto found = AllIntrinsics().emplace(name, Intrinsic{name, &Absent});
-  return &found.first->second;
+  const Intrinsic absent(name, 0, kAny, &Absent);
+  return &AllIntrinsics().emplace(name, absent).first->second;
 }
 
 int64_t hpmoe_twin_call(const void* intrinsic, const Argument* arguments,
                         int count) {
   const Intrinsic& one = *static_cast<const Intrinsic*>(intrinsic);
   if (ThisMachine() == nullptr) return 0;  // of a program, outside of kernels
-  return InKernel(
-      [&] { return one.run({one.name, ThisState().site, arguments, count}); });
+  return InKernel([&] {
+    const Arguments given(one.name.c_str(), ThisState().site, arguments, count);
+    if (count < one.least || one.most < count) {
+      given.call.Refuse("expected " + std::to_string(one.least) + " to " +
+                        std::to_string(one.most) +
+                        " arguments, which the twin knows, got " +
+                        std::to_string(count));
+    }
+    return one.run(given);
+  });
 }
 
 namespace {

@@ -9,22 +9,8 @@ namespace {
 
 // What atomic moves add; bytes where none is set.
 Type MovedType() {
-  switch (ThisAtomicType()) {
-    case AtomicType::kInt8:
-      return Type::kInt8;
-    case AtomicType::kInt16:
-      return Type::kInt16;
-    case AtomicType::kInt32:
-      return Type::kInt32;
-    case AtomicType::kHalf:
-      return Type::kHalf;
-    case AtomicType::kBf16:
-      return Type::kBf16;
-    case AtomicType::kFloat:
-      return Type::kFloat;
-    default:
-      return Type::kUint8;
-  }
+  const Type type = ThisAtomicType();
+  return type == Type::kNone ? Type::kUint8 : type;
 }
 
 Operand Typed(Operand operand, Type type) {
@@ -33,99 +19,64 @@ Operand Typed(Operand operand, Type type) {
 }
 
 // (dst, src, sid, nBurst, lenBurst, srcGap, dstGap[, pad]), in blocks.
-int64_t Blocks(const Arguments& a) {
-  a.Expect(7, 8);
-  AscendC::DataCopyParams params;
-  params.blockCount = static_cast<uint16_t>(a.At(3));
-  params.blockLen = static_cast<uint16_t>(a.At(4));
-  params.srcGap = static_cast<uint16_t>(a.At(5));
-  params.dstGap = static_cast<uint16_t>(a.At(6));
+void Blocks(const Arguments& a) {
   MoveBlocks(a.call, Typed(a.Of(0), MovedType()), Typed(a.Of(1), MovedType()),
-             params);
-  return 0;
+             {a[3], a[4], a[5], a[6]});
 }
 
 // (dst, src, conv, nBurst, lenBurst, srcGap, dstGap), to the bias table in 64
 // bytes.
-int64_t ToBias(const Arguments& a) {
-  a.Expect(7);
-  AscendC::DataCopyParams params;
-  params.blockCount = static_cast<uint16_t>(a.At(3));
-  params.blockLen = static_cast<uint16_t>(a.At(4));
-  params.srcGap = static_cast<uint16_t>(a.At(5));
-  params.dstGap = static_cast<uint16_t>(a.At(6));
+void ToBias(const Arguments& a) {
   a.call.Equal("convControl", a.At(2), 0);
   Operand dst;
   dst.memory = Memory::kBias;
   dst.begin = a.Bits(0);
   dst.type = a.Of(1, Type::kFloat).type;
-  MoveBlocks(a.call, dst, a.Of(1, Type::kFloat), params);
-  return 0;
+  MoveBlocks(a.call, dst, a.Of(1, Type::kFloat), {a[3], a[4], a[5], a[6]});
 }
 
 // (dst, src, sid, nBurst, lenBurst, left, right, srcGap, dstGap).
 AscendC::DataCopyExtParams Extended(const Arguments& a) {
-  a.Expect(9);
-  AscendC::DataCopyExtParams params;
-  params.blockCount = static_cast<uint16_t>(a.At(3));
-  params.blockLen = static_cast<uint32_t>(a.At(4));
-  params.srcStride = static_cast<uint32_t>(a.At(7));
-  params.dstStride = static_cast<uint32_t>(a.At(8));
-  return params;
+  return {a[3], a[4], a[7], a[8], 0};
 }
 
 template <Type type>
-int64_t AlignedIn(const Arguments& a) {
-  const AscendC::DataCopyExtParams params = Extended(a);
+void AlignedIn(const Arguments& a) {
   const CoreState& state = ThisState();
-  const PadFill fill{state.has_pad, static_cast<uint8_t>(a.At(5)),
-                     static_cast<uint8_t>(a.At(6)), state.pad};
-  MovePadIn(a.call, Typed(a.Of(0), type), Typed(a.Of(1), type), params, fill);
-  return 0;
+  MovePadIn(a.call, Typed(a.Of(0), type), Typed(a.Of(1), type), Extended(a),
+            {state.has_pad, a[5], a[6], state.pad});
 }
 
 template <Type type>
-int64_t AlignedOut(const Arguments& a) {
-  const AscendC::DataCopyExtParams params = Extended(a);
-  const Type moved = ThisAtomicType() == AtomicType::kNone ? type : MovedType();
-  MovePadOut(a.call, Typed(a.Of(0), moved), Typed(a.Of(1), moved), params);
-  return 0;
+void AlignedOut(const Arguments& a) {
+  const Type moved = ThisAtomicType() == Type::kNone ? type : MovedType();
+  MovePadOut(a.call, Typed(a.Of(0), moved), Typed(a.Of(1), moved), Extended(a));
 }
 
-int64_t NdToNz(const Arguments& a) {
-  a.Expect(11);
-  AscendC::Nd2NzParams params;
-  params.ndNum = static_cast<uint16_t>(a.At(3));
-  params.nValue = static_cast<uint16_t>(a.At(4));
-  params.dValue = static_cast<uint16_t>(a.At(5));
-  params.srcNdMatrixStride = static_cast<uint16_t>(a.At(6));
-  params.srcDValue = static_cast<uint16_t>(a.At(7));
-  params.dstNzC0Stride = static_cast<uint16_t>(a.At(8));
-  params.dstNzNStride = static_cast<uint16_t>(a.At(9));
-  params.dstNzMatrixStride = static_cast<uint16_t>(a.At(10));
-  MoveNdToNz(a.call, a.Of(0), a.Of(1), params);
-  return 0;
+void NdToNz(const Arguments& a) {
+  MoveNdToNz(a.call, a.Of(0), a.Of(1),
+             {a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10]});
 }
 
 }  // namespace
 
 std::vector<Intrinsic> MoveIntrinsics() {
   return {
-      {"copy_gm_to_ubuf", &Blocks},
-      {"copy_ubuf_to_gm", &Blocks},
-      {"copy_ubuf_to_ubuf", &Blocks},
-      {"copy_gm_to_cbuf", &Blocks},
-      {"copy_cbuf_to_gm", &Blocks},
-      {"copy_cbuf_to_bt", &ToBias},
-      {"copy_gm_to_ubuf_align_b8", &AlignedIn<Type::kInt8>},
-      {"copy_gm_to_ubuf_align_b16", &AlignedIn<Type::kInt16>},
-      {"copy_gm_to_ubuf_align_b32", &AlignedIn<Type::kInt32>},
-      {"copy_ubuf_to_gm_align_b8", &AlignedOut<Type::kInt8>},
-      {"copy_ubuf_to_gm_align_b16", &AlignedOut<Type::kInt16>},
-      {"copy_ubuf_to_gm_align_b32", &AlignedOut<Type::kInt32>},
-      {"copy_gm_to_cbuf_multi_nd2nz_b8", &NdToNz},
-      {"copy_gm_to_cbuf_multi_nd2nz_b16", &NdToNz},
-      {"copy_gm_to_cbuf_multi_nd2nz_b32s", &NdToNz},
+      {"copy_gm_to_ubuf", 7, 8, &Blocks},
+      {"copy_ubuf_to_gm", 7, 8, &Blocks},
+      {"copy_ubuf_to_ubuf", 7, 8, &Blocks},
+      {"copy_gm_to_cbuf", 7, 8, &Blocks},
+      {"copy_cbuf_to_gm", 7, 8, &Blocks},
+      {"copy_cbuf_to_bt", 7, 7, &ToBias},
+      {"copy_gm_to_ubuf_align_b8", 9, 9, &AlignedIn<Type::kInt8>},
+      {"copy_gm_to_ubuf_align_b16", 9, 9, &AlignedIn<Type::kInt16>},
+      {"copy_gm_to_ubuf_align_b32", 9, 9, &AlignedIn<Type::kInt32>},
+      {"copy_ubuf_to_gm_align_b8", 9, 9, &AlignedOut<Type::kInt8>},
+      {"copy_ubuf_to_gm_align_b16", 9, 9, &AlignedOut<Type::kInt16>},
+      {"copy_ubuf_to_gm_align_b32", 9, 9, &AlignedOut<Type::kInt32>},
+      {"copy_gm_to_cbuf_multi_nd2nz_b8", 11, 11, &NdToNz},
+      {"copy_gm_to_cbuf_multi_nd2nz_b16", 11, 11, &NdToNz},
+      {"copy_gm_to_cbuf_multi_nd2nz_b32s", 11, 11, &NdToNz},
   };
 }
 

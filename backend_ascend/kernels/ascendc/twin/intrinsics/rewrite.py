@@ -29,16 +29,7 @@ _CALL = re.compile(r'^  (?:%[\w.]+ = )?(?:tail |musttail )?(?:call|invoke) ')
 _NO_PLACE = re.compile(r'^    |^  \]| = (?:phi|landingpad) |@llvm\.dbg\.')
 _DEFINE = re.compile(r'^define .*?@("?)(?P<name>[\w.$]+)\1\(')
 _DEBUG = re.compile(r', !dbg !(\d+)')
-_BITS = {
-  'i1': 8,
-  'i8': 8,
-  'i16': 16,
-  'i32': 32,
-  'i64': 64,
-  'half': 16,
-  'float': 32,
-  'double': 64,
-}
+_BITS = dict(i1=8, i8=8, i16=16, i32=32, i64=64, half=16, float=32, double=64)
 # Functions of Ascend C at whose start a core is ready, and whether by a TPipe.
 _BEGINS = {
   re.compile(r'_ZN7AscendC5TPipeC[12]E'): 1,
@@ -139,12 +130,8 @@ class _Module:
       return
     raw = self.fresh()
     out.append(f'  {raw} = {call}{address})')
-    if value == 'i1':
-      out.append(f'  {result} = trunc i8 {raw} to i1')
-    elif value.endswith('*') or value.startswith('ptr'):
-      out.append(f'  {result} = inttoptr i64 {raw} to {value}')
-    else:
-      out.append(f'  {result} = bitcast i{bits} {raw} to {value}')
+    cast = _casts(value)[1]
+    out.append(f'  {result} = {cast} i{bits} {raw} to {value}')
 
   def store(self, found: re.Match, out: list[str], where: str) -> None:
     value, stored = found['value'], found['stored']
@@ -152,12 +139,7 @@ class _Module:
     bits = self.bits(value, where)
     if value != f'i{bits}':
       raw = self.fresh()
-      if value == 'i1':
-        cast = 'zext'
-      elif value.endswith('*') or value.startswith('ptr'):
-        cast = 'ptrtoint'
-      else:
-        cast = 'bitcast'
+      cast = _casts(value)[0]
       out.append(f'  {raw} = {cast} {value} {stored} to i{bits}')
       stored = raw
     out.append(
@@ -166,7 +148,7 @@ class _Module:
     )
 
   def bits(self, value: str, where: str) -> int:
-    if value.endswith('*') or value.startswith('ptr'):
+    if _points(value):
       return 64
     if value not in _BITS:
       raise Refused(f'{where}: an access of {value} in device memory')
@@ -284,6 +266,17 @@ class _Module:
       if line.startswith('define '):
         out += _begin(line)
     return '\n'.join(out)
+
+
+def _points(value: str) -> bool:
+  return value.endswith('*') or value.startswith('ptr')
+
+
+def _casts(value: str) -> tuple[str, str]:
+  """Returns what makes an integer of a type's values, and the values of it."""
+  if value == 'i1':
+    return 'zext', 'trunc'
+  return ('ptrtoint', 'inttoptr') if _points(value) else ('bitcast', 'bitcast')
 
 
 def _split(arguments: str) -> list[str]:

@@ -26,8 +26,6 @@ using ascend_twin::Program;
 constexpr int kFound = 3;  // the twin has something to say
 constexpr int kWrongRequest = 2;
 
-bool IsOn(const std::string& value) { return value == "1"; }
-
 // Of NAME:VALUE,...; none where one is missing.
 std::optional<ascend_twin::Rates> RatesOf(const std::string& text) {
   std::map<std::string, double> given;
@@ -46,31 +44,35 @@ std::optional<ascend_twin::Rates> RatesOf(const std::string& text) {
   return rates;
 }
 
+struct Request {
+  std::string vector, cube, coverage;
+};
+
 // Whether there is such an option.
-bool Take(const std::string& name, const std::string& value, Program* program) {
+bool Take(const std::string& name, const std::string& value, Request* request,
+          Program* program) {
   ascend_twin::LaunchSpec& spec = program->spec;
-  if (name == "mode") {
+  const std::map<std::string, std::string*> words = {
+      {"vector", &request->vector},
+      {"cube", &request->cube},
+      {"coverage", &request->coverage},
+      {"cores", &program->cores}};
+  const std::map<std::string, uint64_t*> numbers = {
+      {"seed", &spec.seed}, {"max_instructions", &spec.max_instructions}};
+  const std::map<std::string, bool*> switches = {
+      {"auto_sync", &spec.auto_sync},     {"hazards", &spec.hazards},
+      {"flags_count", &spec.flags_count}, {"drained_end", &spec.drained_end},
+      {"zero_memory", &program->zeroed},  {"begins", &program->begins}};
+  if (words.count(name) != 0) {
+    *words.at(name) = value;
+  } else if (numbers.count(name) != 0) {
+    *numbers.at(name) = std::strtoull(value.c_str(), nullptr, 10);
+  } else if (switches.count(name) != 0) {
+    *switches.at(name) = value == "1";
+  } else if (name == "mode") {
     spec.mode = value == "late"     ? Mode::kLate
                 : value == "seeded" ? Mode::kSeeded
                                     : Mode::kInOrder;
-  } else if (name == "seed") {
-    spec.seed = std::strtoull(value.c_str(), nullptr, 10);
-  } else if (name == "max_instructions") {
-    spec.max_instructions = std::strtoull(value.c_str(), nullptr, 10);
-  } else if (name == "auto_sync") {
-    spec.auto_sync = IsOn(value);
-  } else if (name == "hazards") {
-    spec.hazards = IsOn(value);
-  } else if (name == "flags_count") {
-    spec.flags_count = IsOn(value);
-  } else if (name == "drained_end") {
-    spec.drained_end = IsOn(value);
-  } else if (name == "zero_memory") {
-    program->zeroed = IsOn(value);
-  } else if (name == "cores") {
-    program->cores = value;
-  } else if (name == "begins") {
-    program->begins = IsOn(value);
   } else if (name == "flags") {
     for (const char* at = value.c_str(); *at != '\0';) {
       char* end;
@@ -80,10 +82,8 @@ bool Take(const std::string& name, const std::string& value, Program* program) {
   } else if (name == "rates") {
     program->rates = RatesOf(value);
     return program->rates.has_value();
-  } else if (name == "timeline") {
-    return program->timeline.Open(value);
   } else {
-    return false;
+    return name == "timeline" && program->timeline.Open(value);
   }
   return true;
 }
@@ -100,9 +100,7 @@ int main(int count, char** arguments) {
   program.spec.max_idle_cycles = uint64_t{1} << 30;
   // Their queues set a flag again while its wait is still to come.
   program.spec.flags_count = true;
-  std::string vector;
-  std::string cube;
-  std::string coverage;
+  Request request;
   int i = 1;
   if (count == 2 && std::strcmp(arguments[1], "names") == 0) {
     for (const std::string& name : ascend_twin::IntrinsicNames()) {
@@ -116,18 +114,12 @@ int main(int count, char** arguments) {
     const std::string name = option.substr(0, at);
     const std::string value =
         at == std::string::npos ? "" : option.substr(at + 1);
-    if (name == "vector") {
-      vector = value;
-    } else if (name == "cube") {
-      cube = value;
-    } else if (name == "coverage") {
-      coverage = value;
-    } else if (!Take(name, value, &program)) {
+    if (!Take(name, value, &request, &program)) {
       return Say(option + ": expected an option of run_program");
     }
   }
-  std::string wrong = Open(vector.c_str(), &program.modules.vector);
-  if (wrong.empty()) wrong = Open(cube.c_str(), &program.modules.cube);
+  std::string wrong = Open(request.vector.c_str(), &program.modules.vector);
+  if (wrong.empty()) wrong = Open(request.cube.c_str(), &program.modules.cube);
   if (!wrong.empty()) return Say(wrong);
   using Main = int (*)(int, char**);
   const Main run =
@@ -139,8 +131,9 @@ int main(int count, char** arguments) {
   const int code = run(static_cast<int>(rest.size()) - 1, rest.data());
   std::fflush(stdout);
   program.timeline.Close();
-  if (!coverage.empty() && !ascend_twin::WriteCoverage(coverage)) {
-    return Say(coverage + ": cannot be written");
+  const std::string& to = request.coverage;
+  if (!to.empty() && !ascend_twin::WriteCoverage(to)) {
+    return Say(to + ": cannot be written");
   }
   for (const std::string& found : program.found) {
     std::fprintf(stderr, "twin: %s\n", found.c_str());

@@ -24,87 +24,56 @@ Pipe PipeAt(const Arguments& a, int i) {
   return kPipes[a.At(i)];
 }
 
-int64_t SetFlagCall(const Arguments& a) {
-  a.Expect(3);
-  SetFlag({PipeAt(a, 0), PipeAt(a, 1)}, static_cast<int32_t>(a.At(2)),
-          a.call.site());
-  return 0;
+void SetFlagCall(const Arguments& a) {
+  SetFlag({PipeAt(a, 0), PipeAt(a, 1)}, a[2], a.call.site());
 }
 
-int64_t WaitFlagCall(const Arguments& a) {
-  a.Expect(3);
-  WaitFlag({PipeAt(a, 0), PipeAt(a, 1)}, static_cast<int32_t>(a.At(2)),
-           a.call.site());
-  return 0;
+void WaitFlagCall(const Arguments& a) {
+  WaitFlag({PipeAt(a, 0), PipeAt(a, 1)}, a[2], a.call.site());
 }
 
-int64_t PipeBarrierCall(const Arguments& a) {
-  a.Expect(1);
+void PipeBarrierCall(const Arguments& a) {
   const Pipe pipe = PipeAt(a, 0);
   if (a.At(0) == kPipeAll) {
     BarrierAll(a.call.site());
   } else if (pipe != Pipe::kS) {
     Barrier(pipe, a.call.site());
   }
-  return 0;
 }
 
 // 1 + (mode << 4) + (id << 8).
-int64_t CrossSetCall(const Arguments& a) {
-  a.Expect(2);
+void CrossSetCall(const Arguments& a) {
   const uint64_t what = a.Bits(1);
   CrossSet(static_cast<int32_t>(what >> 4 & 3), PipeAt(a, 0),
            static_cast<int32_t>(what >> 8 & 15), a.call.site());
-  return 0;
 }
 
-int64_t CrossWaitCall(const Arguments& a) {
-  a.Expect(1);
-  CrossWait(static_cast<int32_t>(a.At(0)), a.call.site());
-  return 0;
-}
+void CrossWaitCall(const Arguments& a) { CrossWait(a[0], a.call.site()); }
 
-int64_t Dcci(const Arguments& a) {
-  a.Expect(2, 3);
+void Dcci(const Arguments& a) {
   if (a.At(1) != 0) {
     CleanAndInvalidateAll(a.call.site());
   } else {
     CleanAndInvalidateLine(a.Bits(0), a.call.site());
   }
-  return 0;
 }
 
-int64_t Dsb(const Arguments& a) {
-  a.Expect(1);
+void Dsb(const Arguments& a) {
   if (a.At(0) <= 1) WriteBacksDone();  // all, or global memory
-  return 0;
 }
 
 // -- Settings.
 
 template <bool counts>
-int64_t MaskMode(const Arguments&) {
+void MaskMode(const Arguments&) {
   SetMask(counts);
-  return 0;
 }
 
-int64_t VectorMask(const Arguments& a) {
-  a.Expect(2);
-  SetMaskBits(a.Bits(0), a.Bits(1));
-  return 0;
-}
-
-int64_t AtomicNone(const Arguments&) {
-  SetAtomicType(AtomicType::kNone);
-  return 0;
-}
-
-// The element type, which alone says that moves add; set_atomic_max and _min
+// Of moves: the element type alone says that they add; set_atomic_max and _min
 // the twin lacks.
-template <AtomicType type>
-int64_t AtomicOf(const Arguments&) {
+template <Type type>
+void Atomic(const Arguments&) {
   SetAtomicType(type);
-  return 0;
 }
 
 // Bits of the control register: floats keep infinities (48), and results leave
@@ -117,8 +86,7 @@ int64_t GetControl(const Arguments&) {
   return static_cast<int64_t>((ThisState().control & kByRows) | keeps);
 }
 
-int64_t SetControl(const Arguments& a) {
-  a.Expect(1);
+void SetControl(const Arguments& a) {
   const uint64_t rest = a.Bits(0) & ~(kKeepInfinities | kByRows);
   for (int bit = 0; bit < 64; ++bit) {
     if ((rest >> bit & 1) == 0) continue;
@@ -127,56 +95,37 @@ int64_t SetControl(const Arguments& a) {
   }
   ThisState().control = a.Bits(0);
   SetSaturate((a.Bits(0) & kKeepInfinities) == 0);
-  return 0;
 }
 
 template <uint64_t CoreState::* field>
-int64_t Keep(const Arguments& a) {
-  a.Expect(1);
+void Keep(const Arguments& a) {
   ThisState().*field = a.Bits(0);
-  return 0;
 }
 
-int64_t KeepPad(const Arguments& a) {
+void KeepPad(const Arguments& a) {
   ThisState().has_pad = true;
-  return Keep<&CoreState::pad>(a);
+  ThisState().pad = a.Bits(0);
 }
 
 // What changes nothing that the twin has.
-int64_t Nothing(const Arguments&) { return 0; }
+void Nothing(const Arguments&) {}
 
-// -- What a core asks of itself.
-
-int64_t BlockIndex(const Arguments&) { return ThisMachine()->core().block; }
-int64_t BlockCount(const Arguments&) { return NumBlocks(); }
-int64_t SubBlock(const Arguments&) { return ThisSubBlock(); }
-int64_t SubBlocks(const Arguments&) { return NumSubBlocks(); }
-int64_t CoreId(const Arguments&) { return ThisBlock(); }
-int64_t SystemCycle(const Arguments& a) { return Cycle(a.call.site()); }
-int64_t Trap(const Arguments& a) {
+void Trap(const Arguments& a) {
   a.call.Refuse("the kernel ends itself: an assertion of its source");
 }
 
-// -- Bits of a number.
+// What a core asks of itself.
+template <int64_t (*number)()>
+int64_t Number(const Arguments&) {
+  return number();
+}
+int64_t BlockIndex() { return ThisMachine()->core().block; }
 
-int64_t BitSet(const Arguments& a) {
-  return static_cast<int64_t>(a.Bits(0) | uint64_t{1} << a.At(1));
-}
-int64_t BitClear(const Arguments& a) {
-  return static_cast<int64_t>(a.Bits(0) & ~(uint64_t{1} << a.At(1)));
-}
+// The first bit that is set.
 int64_t First(uint64_t bits) { return bits == 0 ? -1 : __builtin_ctzll(bits); }
-int64_t FirstOne(const Arguments& a) { return First(a.Bits(0)); }
-int64_t FirstZero(const Arguments& a) { return First(~a.Bits(0)); }
-int64_t Ones(const Arguments& a) { return __builtin_popcountll(a.Bits(0)); }
-int64_t Zeros(const Arguments& a) { return __builtin_popcountll(~a.Bits(0)); }
-int64_t LeadingZeros(const Arguments& a) {
-  return a.Bits(0) == 0 ? 64 : __builtin_clzll(a.Bits(0));
-}
 
 // Global memory past the scalar cache: (pointer, bytes after it).
 int64_t LoadPast(const Arguments& a) {
-  a.Expect(2);
   const Operand from = a.Of(0);
   int64_t value = 0;
   const uint64_t at = from.begin + a.Bits(1);
@@ -186,72 +135,74 @@ int64_t LoadPast(const Arguments& a) {
   return value;
 }
 
-int64_t StorePast(const Arguments& a) {
-  a.Expect(3);
+void StorePast(const Arguments& a) {
   const Operand to = a.Of(1);
   const uint64_t value = a.Bits(0);
   const uint64_t at = to.begin + a.Bits(2);
   CleanAndInvalidateLine(at, a.call.site());
   ScalarStore(Memory::kGm, at, to.size(), &value, a.call.site());
   CleanAndInvalidateLine(at, a.call.site());
-  return 0;
 }
 
 }  // namespace
 
 std::vector<Intrinsic> SyncIntrinsics() {
+  using A = const Arguments&;
   return {
-      {"set_flag", &SetFlagCall},
-      {"wait_flag", &WaitFlagCall},
-      {"pipe_barrier", &PipeBarrierCall},
-      {"ffts_cross_core_sync", &CrossSetCall},
-      {"wait_flag_dev", &CrossWaitCall},
-      {"dcci", &Dcci},
-      {"dsb", &Dsb},
-      {"dc_preload", &Nothing},
-      {"preload", &Nothing},
+      {"set_flag", 3, 3, &SetFlagCall},
+      {"wait_flag", 3, 3, &WaitFlagCall},
+      {"pipe_barrier", 1, 1, &PipeBarrierCall},
+      {"ffts_cross_core_sync", 2, 2, &CrossSetCall},
+      {"wait_flag_dev", 1, 1, &CrossWaitCall},
+      {"dcci", 2, 3, &Dcci},
+      {"dsb", 1, 1, &Dsb},
+      {"dc_preload", 0, kAny, &Nothing},
+      {"preload", 0, kAny, &Nothing},
       // Marks for a simulator.
-      {"__ib_set_stub", &Nothing},
-      {"__ib_wait_stub", &Nothing},
-      {"set_ffts_base_addr", &Nothing},
-      {"set_padding", &Nothing},
-      {"set_fpc", &Nothing},  // of modes that the twin refuses
-      {"set_l1_3d_size", &Nothing},
-      {"set_mask_norm", &MaskMode<false>},
-      {"set_mask_count", &MaskMode<true>},
-      {"set_vector_mask", &VectorMask},
-      {"set_atomic_add", &Nothing},
-      {"set_atomic_none", &AtomicNone},
-      {"set_atomic_f32", &AtomicOf<AtomicType::kFloat>},
-      {"set_atomic_f16", &AtomicOf<AtomicType::kHalf>},
-      {"set_atomic_bf16", &AtomicOf<AtomicType::kBf16>},
-      {"set_atomic_s32", &AtomicOf<AtomicType::kInt32>},
-      {"set_atomic_s16", &AtomicOf<AtomicType::kInt16>},
-      {"set_atomic_s8", &AtomicOf<AtomicType::kInt8>},
-      {"get_ctrl", &GetControl},
-      {"set_ctrl", &SetControl},
-      {"set_mov_pad_val", &KeepPad},
-      {"set_nd_para", &Keep<&CoreState::nd>},
-      {"set_fmatrix", &Keep<&CoreState::image>},
-      {"set_quant_pre", &Keep<&CoreState::quant>},
-      {"set_cmpmask", &Keep<&CoreState::compare_mask>},
-      {"set_deqscale", &Keep<&CoreState::dequant>},
-      {"get_block_idx", &BlockIndex},
-      {"get_block_num", &BlockCount},
-      {"get_subblockid", &SubBlock},
-      {"get_subblockdim", &SubBlocks},
-      {"get_coreid", &CoreId},
-      {"get_sys_cnt", &SystemCycle},
-      {"trap", &Trap},
-      {"sbitset0", &BitClear},
-      {"sbitset1", &BitSet},
-      {"sff0", &FirstZero},
-      {"sff1", &FirstOne},
-      {"bcnt0", &Zeros},
-      {"bcnt1", &Ones},
-      {"clz", &LeadingZeros},
-      {"ld_dev", &LoadPast},
-      {"st_dev", &StorePast},
+      {"__ib_set_stub", 0, kAny, &Nothing},
+      {"__ib_wait_stub", 0, kAny, &Nothing},
+      {"set_ffts_base_addr", 0, kAny, &Nothing},
+      {"set_padding", 0, kAny, &Nothing},
+      {"set_fpc", 0, kAny, &Nothing},  // of modes that the twin refuses
+      {"set_l1_3d_size", 0, kAny, &Nothing},
+      {"set_mask_norm", 0, kAny, &MaskMode<false>},
+      {"set_mask_count", 0, kAny, &MaskMode<true>},
+      {"set_vector_mask", 2, 2, [](A a) { SetMaskBits(a[0], a[1]); }},
+      {"set_atomic_add", 0, kAny, &Nothing},
+      {"set_atomic_none", 0, kAny, &Atomic<Type::kNone>},
+      {"set_atomic_f32", 0, kAny, &Atomic<Type::kFloat>},
+      {"set_atomic_f16", 0, kAny, &Atomic<Type::kHalf>},
+      {"set_atomic_bf16", 0, kAny, &Atomic<Type::kBf16>},
+      {"set_atomic_s32", 0, kAny, &Atomic<Type::kInt32>},
+      {"set_atomic_s16", 0, kAny, &Atomic<Type::kInt16>},
+      {"set_atomic_s8", 0, kAny, &Atomic<Type::kInt8>},
+      {"get_ctrl", 0, kAny, &GetControl},
+      {"set_ctrl", 1, 1, &SetControl},
+      {"set_mov_pad_val", 1, 1, &KeepPad},
+      {"set_nd_para", 1, 1, &Keep<&CoreState::nd>},
+      {"set_fmatrix", 1, 1, &Keep<&CoreState::image>},
+      {"set_quant_pre", 1, 1, &Keep<&CoreState::quant>},
+      {"set_cmpmask", 1, 1, &Keep<&CoreState::compare_mask>},
+      {"set_deqscale", 1, 1, &Keep<&CoreState::dequant>},
+      {"get_block_idx", 0, kAny, &Number<BlockIndex>},
+      {"get_block_num", 0, kAny, &Number<NumBlocks>},
+      {"get_subblockid", 0, kAny, &Number<ThisSubBlock>},
+      {"get_subblockdim", 0, kAny, &Number<NumSubBlocks>},
+      {"get_coreid", 0, kAny, &Number<ThisBlock>},
+      {"get_sys_cnt", 0, kAny, [](A a) { return Cycle(a.call.site()); }},
+      {"trap", 0, kAny, &Trap},
+      {"sbitset0", 2, 2,
+       [](A a) { return a.Bits(0) & ~(uint64_t{1} << a.At(1)); }},
+      {"sbitset1", 2, 2,
+       [](A a) { return a.Bits(0) | uint64_t{1} << a.At(1); }},
+      {"sff0", 1, 1, [](A a) { return First(~a.Bits(0)); }},
+      {"sff1", 1, 1, [](A a) { return First(a.Bits(0)); }},
+      {"bcnt0", 1, 1, [](A a) { return __builtin_popcountll(~a.Bits(0)); }},
+      {"bcnt1", 1, 1, [](A a) { return __builtin_popcountll(a.Bits(0)); }},
+      {"clz", 1, 1,
+       [](A a) { return a.Bits(0) == 0 ? 64 : __builtin_clzll(a.Bits(0)); }},
+      {"ld_dev", 2, 2, &LoadPast},
+      {"st_dev", 3, 3, &StorePast},
   };
 }
 
