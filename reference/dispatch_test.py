@@ -19,7 +19,6 @@ ROWS = (
   ((0, 1, 0), (1, 1, 0), (0, 0, 0), (0, 1, 1), (1, 0, 1)),
 )
 run = jax.jit(dispatch.dispatch, static_argnums=0)
-run_weight = jax.jit(dispatch.row_weight, static_argnums=0)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int32'])
@@ -37,17 +36,3 @@ def test_rows_are_copied_and_the_tail_is_zero(dtype):
       expected[owner, row] = x[rank, token]
   assert out.dtype == x.dtype
   assert out.tobytes() == expected.tobytes()
-
-
-def test_row_weight_is_the_weight_of_the_slot():
-  # Given: weights that name their slot.
-  weights = jnp.arange(1, 9, dtype=jnp.float32).reshape(2, 2, 2)
-  # When.
-  out = run_weight(CONFIG, token_order.plan(CONFIG, IDS), IDS, weights)
-  # Then.
-  expected = np.zeros((2, 7), np.float32)
-  for owner, rows in enumerate(ROWS):
-    for row, index in enumerate(rows):
-      expected[owner, row] = weights[index]
-  assert out.dtype == jnp.float32
-  np.testing.assert_array_equal(out, expected)

@@ -13,6 +13,7 @@ from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
 from hpmoe.reference import sharded_layer
 from hpmoe.reference import test_util
+from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -110,6 +111,24 @@ def test_a_config_of_other_sizes(entry, name):
   other = dataclasses.replace(CONFIG, **{name: getattr(CONFIG, name) - 1})
   with pytest.raises(ValueError, match='^(x|topk_ids|w_gate_up): expected '):
     entry(other, FLOAT32, **inputs())
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize('name', ['x', 'topk_weights', 'w_gate_up', 'w_down'])
+def test_values_that_are_not_finite(name, value):
+  changed = np.array(inputs()[name])
+  changed.flat[-1] = value
+  last = [size - 1 for size in changed.shape]
+  match = f'^{name}: expected finite values, got {value} at '
+  with pytest.raises(ValueError, match=match) as error:
+    checks.check_inputs(CONFIG, FLOAT32, inputs() | {name: changed})
+  assert str(error.value).endswith(f'at {last}')
+
+
+def test_more_rows_than_a_rank_holds():
+  small = dataclasses.replace(CONFIG, capacity=5)
+  with pytest.raises(ValueError, match='^capacity: expected at least'):
+    checks.check_inputs(small, FLOAT32, inputs())
 
 
 def test_a_shard_has_one_rank():

@@ -107,16 +107,22 @@ def test_a_value_at_the_limit_is_not_clamped():
   np.testing.assert_array_equal(grad, [[6, 8, 0, -6, 9, 0, 7, 0]])
 
 
-def test_a_bias_that_the_layer_has_not_is_refused():
-  golden = _golden('gpt_oss')
-  inputs = {name: golden[name] for name in tensors.INPUTS}
-  policy = precision.PrecisionPolicy('float64', 'float64')
-  with test_util.x64():
-    with pytest.raises(ValueError, match=r'^b_down: expected float64 \[2, 2'):
-      layer.forward(GPT_OSS, policy, **inputs, b_gate_up=golden['b_gate_up'])
-    plain = config_lib.MoEConfig(**{**vars(GPT_OSS), 'bias': False})
-    with pytest.raises(ValueError, match='^b_down: expected only x, topk_ids'):
-      layer.forward(plain, policy, **inputs, b_down=golden['b_down'])
+@pytest.mark.parametrize(
+  'config, changed, missing, message',
+  [
+    (GPT_OSS, {}, 'b_down', r'^b_down: expected float32 \[2, 2, 6\], got noth'),
+    (GPT_OSS, {'bias': False}, '', '^b_.*: expected only x, topk_ids'),
+    (DEEPSEEK, {}, 'w_shared_down', r'^w_shared_down: .*\[2, 6, 6\], got noth'),
+    (DEEPSEEK, {'d_shared': 0}, '', '^w_shared_.*: expected only x, topk_ids'),
+  ],
+)
+def test_parts_of_another_layer_are_refused(config, changed, missing, message):
+  policy = precision.PrecisionPolicy()
+  rng = test_util.generator('parts')
+  inputs = test_util.random_inputs(config, policy, rng)
+  inputs.pop(missing, None)
+  with pytest.raises(ValueError, match=message):
+    layer.forward(dataclasses.replace(config, **changed), policy, **inputs)
 
 
 @pytest.mark.parametrize(
@@ -144,19 +150,6 @@ def test_the_form_says_what_differs():
   assert precision.PrecisionPolicy(limit=10).form == 'swiglu:limit=10'
   found = precision.PrecisionPolicy(**FORM).form
   assert precision.FORMS['gpt_oss'] == found
-
-
-def test_shared_experts_that_the_layer_has_not_are_refused():
-  inputs = test_util.random_inputs(
-    DEEPSEEK, precision.PrecisionPolicy(), test_util.generator('shared')
-  )
-  plain = config_lib.MoEConfig(**{**vars(DEEPSEEK), 'd_shared': 0})
-  with pytest.raises(ValueError, match='^w_shared_.*: expected only x, topk_'):
-    layer.forward(plain, precision.PrecisionPolicy(), **inputs)
-  del inputs['w_shared_down']
-  message = r'^w_shared_down: expected float32 \[2, 6, 6\], got nothing'
-  with pytest.raises(ValueError, match=message):
-    layer.forward(DEEPSEEK, precision.PrecisionPolicy(), **inputs)
 
 
 def test_a_width_below_zero_is_refused():

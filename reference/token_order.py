@@ -85,16 +85,6 @@ def expert_rows(
   return begin, begin + rows
 
 
-def expert_of_row(
-  config: config_lib.MoEConfig, plan_: Plan
-) -> at.Int32[at.Array, 'R N']:
-  """Returns `[R, N]` int32 local expert of each row, -1 past the last one."""
-  _, end = expert_rows(config, plan_.counts)
-  rows = jnp.arange(config.num_rows, dtype=jnp.int32)
-  expert = jnp.sum(rows[:, None] >= end[:, None, :], axis=-1, dtype=jnp.int32)
-  return jnp.where(expert < config.experts_per_rank, expert, jnp.int32(-1))
-
-
 def slot_of_row(
   config: config_lib.MoEConfig,
   plan_: Plan,

@@ -28,11 +28,10 @@ plan = jax.jit(token_order.plan, static_argnums=0)
 @functools.partial(jax.jit, static_argnums=0)
 def everything(
   config: config_lib.MoEConfig, ids: jax.Array
-) -> tuple[token_order.Plan, jax.Array, jax.Array]:
-  """Returns plan, slot_of_row and expert_of_row in one compilation."""
+) -> tuple[token_order.Plan, jax.Array]:
+  """Returns plan and slot_of_row in one compilation."""
   out = token_order.plan(config, ids)
-  slots = token_order.slot_of_row(config, out, ids)
-  return out, slots, token_order.expert_of_row(config, out)
+  return out, token_order.slot_of_row(config, out, ids)
 
 
 def appended(
@@ -73,13 +72,11 @@ class TestPlan:
     ids = test_util.random_ids(config, test_util.generator(name), skew, unused)
     # When.
     with test_util.x64(x64):
-      out, slots, experts = everything(config, ids)
+      out, slots = everything(config, ids)
     out = jax.tree.map(np.asarray, out)
     # Then.
-    assert {a.dtype for a in (*out, slots, experts)} == {np.dtype('int32')}
-    per_rank = config.experts_per_rank
+    assert {a.dtype for a in (*out, slots)} == {np.dtype('int32')}
     expected_slots = np.full((config.num_ranks, config.num_rows), ids.size)
-    expected_experts = np.full_like(expected_slots, -1)
     first = np.full((config.num_ranks, config.num_experts), -1)
     assert (out.row_of_slot[ids < 0] == -1).all()
     for owner, rows in enumerate(appended(config, ids)):
@@ -91,9 +88,7 @@ class TestPlan:
         if row < config.num_rows:
           slot = np.ravel_multi_index((r, t, k), ids.shape)
           expected_slots[owner, row] = slot
-          expected_experts[owner, row] = expert % per_rank
     np.testing.assert_array_equal(slots, expected_slots)
-    np.testing.assert_array_equal(experts, expected_experts)
     np.testing.assert_array_equal(
       np.where(first < 0, first, out.row_base), first
     )

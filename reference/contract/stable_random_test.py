@@ -22,22 +22,6 @@ class TestStableRandom:
       stable_random.integers(7, (6, 3), 100, skip=12), whole[4:]
     )
 
-  def test_integers_reach_both_ends_and_no_further(self):
-    drawn = stable_random.integers(7, (4000,), 5)
-    np.testing.assert_array_equal(np.unique(drawn), np.arange(5))
-
-  def test_normal_has_mean_0_and_variance_1(self):
-    # given 10^5 draws, the standard error of the mean is 0.003.
-    drawn = stable_random.normal(7, (100, 1000))
-    assert abs(drawn.mean()) < 0.015
-    assert abs(drawn.var() - 1) < 0.02
-    assert 3 < np.abs(drawn).max() < 3.47
-
-  def test_permutation_has_every_number_once(self):
-    drawn = stable_random.permutation(7, 50)
-    np.testing.assert_array_equal(np.sort(drawn), np.arange(50))
-    assert (drawn != np.arange(50)).any()
-
 
 def _crc(array):
   return zlib.crc32(np.ascontiguousarray(array).tobytes())
