@@ -188,7 +188,7 @@ class FrontEndTests:
     with pytest.raises(ValueError, match=told):
       self.call(*case(), **how)
 
-  @pytest.mark.parametrize('bad', ['twice', 'range', 'capacity', 'nan', '-inf'])
+  @pytest.mark.parametrize('bad', ['twice', 'range', 'capacity'])
   def test_bad_values_are_refused_with_the_words_of_the_runtime(self, bad):
     config, (inputs, dy) = CONFIG, case()
     ids = inputs['topk_ids']
@@ -196,10 +196,8 @@ class FrontEndTests:
       ids[1, 3] = 2
     elif bad == 'range':
       ids[0, 4, 1] = CONFIG.num_experts
-    elif bad == 'capacity':
-      config = testing.with_capacity(CONFIG, 40)
     else:
-      inputs['w_gate_up'][1, 0, 2, 3] = float(bad)
+      config = testing.with_capacity(CONFIG, 40)
     with pytest.raises(ValueError) as want:
       image = testing.compile_layer(config, F32, row_block=8)
       runtime.launch(image, inputs)
@@ -208,19 +206,22 @@ class FrontEndTests:
       assert str(want.value) in said
 
   @pytest.mark.parametrize(
-    'policy, name, at, scan',
+    'policy, name, at, scan, bad',
     [
-      (F32, 'topk_weights', (1, 2, 0), False),
-      (POLICIES['bfloat16-combine'], 'x', (1, 20, 16), True),
-      (F32, 'dy', (0, 1, 2), True),
+      (F32, 'topk_weights', (1, 2, 0), False, 'inf'),
+      (POLICIES['bfloat16-combine'], 'x', (1, 20, 16), True, '-inf'),
+      (F32, 'w_gate_up', (1, 0, 2, 3), True, 'nan'),
+      (F32, 'dy', (0, 1, 2), True, 'inf'),
     ],
   )
-  def test_values_that_are_not_finite_are_refused(self, policy, name, at, scan):
+  def test_values_that_are_not_finite_are_refused(
+    self, policy, name, at, scan, bad
+  ):
     inputs, dy = case(policy)
-    (inputs | dict(dy=dy))[name][at] = np.inf
+    (inputs | dict(dy=dy))[name][at] = float(bad)
     for call in self.calls(policy=policy, scan=scan):
       said = self.refused(lambda call=call: call(inputs, dy))
-      assert f'{name}: expected finite values, got inf at {at}' in said
+      assert f'{name}: expected finite values, got {bad} at {at}' in said
 
   def test_a_deadlock_is_told_as_the_runtime_tells_it(self):
     # Given: an image in which one task forgets to signal.

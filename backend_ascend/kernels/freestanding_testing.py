@@ -21,13 +21,13 @@ _FLAGS = (
 def compile_program(
   source: pathlib.Path, binary: pathlib.Path, tree: pathlib.Path = ROOT
 ) -> subprocess.CompletedProcess:
-  """Compiles one file, whose includes are found by their path in `tree`.
+  """Compiles one file, whose includes are found first in `tree`, by their path.
 
   The compiler is that of the environment variable CXX, or `c++`.
   """
   compiler = shlex.split(os.environ.get('CXX') or 'c++')
   return subprocess.run(
-    [*compiler, *_FLAGS, f'-I{tree}', source, '-o', binary],
+    [*compiler, *_FLAGS, f'-I{tree}', f'-I{ROOT}', source, '-o', binary],
     capture_output=True,
     text=True,
   )

@@ -1,4 +1,4 @@
-"""`make ascend-npus`, with stand-ins for what it needs of a machine."""
+"""`make ascend-npu` and `ascend-npus`, with stand-ins for what they need."""
 
 import os
 import pathlib
@@ -20,14 +20,16 @@ FAKE = HERE.parent / 'operator/fake_cann'
 CHIP = 'SOC_VERSION=Ascend910B1'
 
 
-def _make(cann=None, shmem=None, *more: str) -> subprocess.CompletedProcess:
+def _make(
+  what: str, cann=None, shmem=None, *more: str
+) -> subprocess.CompletedProcess:
   environment = {k: v for k, v in os.environ.items() if 'MAKE' not in k}
   for name, value in (('ASCEND_HOME_PATH', cann), ('SHMEM_HOME_PATH', shmem)):
     environment.pop(name, None)
     if value is not None:
       environment[name] = str(value)
   return subprocess.run(
-    ['make', '--no-print-directory', *more, 'ascend-npus'],
+    ['make', '--no-print-directory', *more, what],
     cwd=ROOT,
     env=environment,
     capture_output=True,
@@ -56,21 +58,42 @@ def _installed(tmp_path) -> tuple[pathlib.Path, pathlib.Path]:
   return cann, shmem
 
 
-class TestMakeAscendNpus:
+class TestMake:
   @pytest.mark.parametrize(
-    'cann, shmem, more, told',
+    'what, cann, shmem, lacks, got',
     [
-      (None, None, (), 'ASCEND_HOME_PATH: expected'),
-      (FAKE, None, (CHIP,), 'SHMEM_HOME_PATH: expected'),
-      (FAKE, '/nowhere', (CHIP,), 'SHMEM_HOME_PATH: expected'),
+      ('ascend-npu', None, None, 'ASCEND', 'none'),
+      ('ascend-npu', '/nowhere', None, 'ASCEND', '/nowhere'),
+      ('ascend-npus', None, None, 'ASCEND', 'none'),
+      ('ascend-npus', FAKE, None, 'SHMEM', 'none'),
+      ('ascend-npus', FAKE, '/nowhere', 'SHMEM', '/nowhere'),
     ],
   )
-  def test_says_in_one_line_what_is_missing(self, cann, shmem, more, told):
-    done = _make(cann, shmem, *more)
+  def test_says_in_one_line_what_is_missing(
+    self, what, cann, shmem, lacks, got
+  ):
+    done = _make(what, cann, shmem, CHIP)
     lines = [one for one in done.stderr.splitlines() if 'make:' not in one]
     assert done.returncode != 0 and not done.stdout
     (line,) = lines
-    assert line.startswith(told)
+    assert line.startswith(f'{lacks}_HOME_PATH: expected')
+    assert line.endswith(f'got {got}')
+
+  def test_operators_are_configured_and_built(self, tmp_path):
+    # Given CANN's rules, here those of a stand-in, when the operators are
+    # made, then each gets its source, and their host side compiles.
+    flags = 'KERNEL_FLAGS=-DHPMOE_FLOAT_COUNTS'
+    done = _make('ascend-npu', FAKE, None, f'NPU_BUILD={tmp_path}', flags)
+    assert done.returncode == 0, done.stderr
+    for wanted in (
+      'npu_op_package: hpmoe TYPE RUN',
+      'npu_op_library: cust_optiling TILING launch_op.cc',
+      'OP_TYPE HpmoeLaunch KERNEL_FILE hpmoe_launch.cc',
+      'OP_TYPE HpmoeLaunchGrad KERNEL_FILE hpmoe_launch_grad.cc',
+      '--cce-auto-sync=off -DHPMOE_FLOAT_COUNTS',
+      'Built target cust_optiling',
+    ):
+      assert wanted in done.stdout, done.stdout
 
   @pytest.mark.slow
   def test_what_it_builds_is_what_ranks_load(self, tmp_path):
@@ -78,10 +101,10 @@ class TestMakeAscendNpus:
     # two ranks launch by it, with the bits of the host.
     cann, shmem = _installed(tmp_path)
     out = tmp_path / 'out'
-    refused = _make(cann, shmem, f'NPUS_OUT={out}')
+    refused = _make('ascend-npus', cann, shmem, f'NPUS_OUT={out}')
     assert 'SOC_VERSION: expected the chip' in refused.stderr
     flags = 'KERNEL_FLAGS=-DHPMOE_FLOAT_COUNTS'
-    done = _make(cann, shmem, f'NPUS_OUT={out}', CHIP, flags)
+    done = _make('ascend-npus', cann, shmem, f'NPUS_OUT={out}', CHIP, flags)
     assert done.returncode == 0, done.stderr
     for wanted in (
       'ascendc_fatbin_library: hpmoe_megakernel Ascend910B1',
