@@ -4,13 +4,13 @@ HPMOE_TORCH_PYTHON names a Python whose torch is taken, behind our packages.
 """
 
 import os
-import socket
 import subprocess
 import sys
 
 import numpy as np
 
 from hpmoe.backend_ascend.frontends import layer_testing
+from hpmoe.backend_ascend.frontends import msrun_testing
 from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 
@@ -35,12 +35,6 @@ def _packages() -> str:
   return told.stdout.strip()
 
 
-def _free_port() -> str:
-  with socket.socket() as free:
-    free.bind(('127.0.0.1', 0))
-    return str(free.getsockname()[1])
-
-
 def _job(folder, twin) -> list[subprocess.Popen]:
   """Starts both, with what torchrun tells its processes."""
   told = dict(
@@ -48,7 +42,7 @@ def _job(folder, twin) -> list[subprocess.Popen]:
     **twin.environment,
     PYTHONPATH=os.pathsep.join(p or os.getcwd() for p in sys.path),
     MASTER_ADDR='127.0.0.1',
-    MASTER_PORT=_free_port(),
+    MASTER_PORT=str(msrun_testing.free_port()),
     WORLD_SIZE='2',
     OMP_NUM_THREADS='1',
   )
