@@ -4,27 +4,22 @@ r"""Compiles the device source against the real headers of Ascend C.
 
 DIR is a checkout of asc-devkit or the `asc` folder of an installed CANN: it
 holds include/basic_api and impl/basic_api.  No NPU and no Ascend compiler is
-needed: what those headers take from that compiler (its intrinsics, address
-spaces and a few enums) is declared here, under any arguments, and nothing is
-executed.  So the types, names and arguments of our calls are checked, and what
-the headers themselves assert of them; no instruction is.
+needed, but clang++: what those headers take from that compiler (its intrinsics
+and a few enums) is declared here, under any arguments, and nothing is executed.
+So the types, names and arguments of our calls are checked, and what the headers
+themselves assert of them; no instruction is.
 
-Each source is compiled for both types of core, twice: by CXX (default g++) as
-plain C++; and by clang++, where there is one, with real address spaces and with
-device and host functions told apart, so that a lost `__gm__` or `__aicore__` is
-an error, as it is on the device.
+Each source is compiled for both types of core, with real address spaces and
+with device and host functions told apart, so that a lost `__gm__` or
+`__aicore__` is an error, as it is on the device.
 
 Exit codes: 0 all compile without a warning in our files, 1 not, 2 DIR is
-missing or is not such a folder.
+missing or is not such a folder, or there is no clang++.
 """
 
-import dataclasses
-import itertools
-import os
+from collections.abc import Iterable
 import pathlib
 import re
-import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,15 +45,13 @@ _SOURCES = flags.DEFINE_list(
   'Device sources, from the root.',
 )
 
-# All of the basic API, from 9.0 on and before.
-_HEADERS = (
-  'include/basic_api/kernel_basic_intf.h',
-  'include/basic_api/kernel_operator_intf.h',
+_FLAGS = (
+  *('-xcuda', '--cuda-device-only', '--cuda-gpu-arch=sm_60', '-nocudainc'),
+  *('-nocudalib', '-Wno-unknown-cuda-version', '-ferror-limit=0'),
+  *('-std=c++17', '-D__NPU_ARCH__=2201', '-D__CCE_AICORE__=220'),
+  *('-Wall', '-Wextra', '-fsyntax-only', f'-I{ROOT}'),
 )
-_CORES = {
-  'AIC': ('__DAV_CUBE__', '__DAV_C220_CUBE__'),
-  'AIV': ('__DAV_VEC__', '__DAV_C220_VEC__'),
-}
+_FOLDERS = ('include', 'impl', '', 'include/basic_api', 'impl/basic_api')
 _SPACES = ('gm', 'ubuf', 'cbuf', 'ca', 'cb', 'cc', 'fbuf', 'biasbuf', 'ssbuf')
 # Words of the device's compiler that say nothing to another.
 _WORDS = (
@@ -101,55 +94,19 @@ template <pipe_t p, class... A> __aicore__ void mark_stamp(A...);
 """
 # What a build of CANN makes of an operator's tiling.
 _TILING = '#define GET_TILING_DATA(name, at) HpmoeLaunchTiling name{}; (void)at'
-# Overloads that differ by address space only, which CXX has none of.
-_DUMP_GUARD = 'IMPL_UTILS_DEBUG_ASC_AICORE_DUMP_IMPL_H'
-_DUMPS = ('shape_impl', 'ubuf', 'l1buf', 'cbuf', 'gm')
 # Intrinsics whose result a function that returns nothing returns.
 _VOID = frozenset({'copy_matrix_cc_to_gm'})
-_UNKNOWN = re.compile(
-  r"there are no arguments to [‘'](\w+)"
-  r"|error: [‘']([a-z_][a-z_0-9]*)[’'] was not declared in this scope"
-)
+_UNKNOWN = re.compile(r"use of undeclared identifier '([a-z_][a-z_0-9]*)'")
 
 
-@dataclasses.dataclass(frozen=True)
-class Compiler:
-  """One way to compile.
-
-  Attributes:
-    name: said in the report.
-    command: compiler and flags.
-    strict: address spaces, and device and host functions, are told apart.
-  """
-
-  name: str
-  command: tuple[str, ...]
-  strict: bool
-
-
-def compilers() -> list[Compiler]:
-  """Returns CXX, and clang++ where it is installed."""
-  cxx = tuple(shlex.split(os.environ.get('CXX') or 'g++'))
-  plain = Compiler(' '.join(cxx), (*cxx, f'-D{_DUMP_GUARD}'), False)
-  clang = shutil.which('clang++')
-  if clang is None:
-    return [plain]
-  device = '-xcuda --cuda-device-only --cuda-gpu-arch=sm_60 -nocudainc'
-  quiet = ('-nocudalib', '-Wno-unknown-cuda-version', '-ferror-limit=0')
-  command = (clang, *device.split(), *quiet)
-  return [plain, Compiler('clang++, strict', command, True)]
-
-
-def prelude(strict: bool, functions: frozenset[str]) -> str:
+def prelude(functions: Iterable[str]) -> str:
   """Returns declarations of what the device's compiler knows by itself."""
-  device = '__attribute__((device))' if strict else ''
   library = ('cmath', 'cstddef', 'cstdint', 'type_traits')
   lines = [f'#include <{name}>' for name in library]
-  lines += [f'#define __aicore__ {device}', '#define __host_aicore__']
-  lines += ['#define __global__'] + ([] if strict else ['#define __host__'])
+  lines += ['#define __aicore__ __attribute__((device))', '#define __global__']
+  lines.append('#define __host_aicore__')
   for i, space in enumerate(_SPACES, start=1):
-    attribute = f'__attribute__((address_space({i})))' if strict else ''
-    lines.append(f'#define __{space}__ {attribute}')
+    lines.append(f'#define __{space}__ __attribute__((address_space({i})))')
   lines += [f'#define __{word}__' for word in _WORDS]
   lines += [f'#define __{word}__(...)' for word in _CALLED_WORDS]
   lines += [_NUMBER.format(name=name) for name in ('half', 'bfloat16_t')]
@@ -159,34 +116,27 @@ def prelude(strict: bool, functions: frozenset[str]) -> str:
     kind, body = ('void', '') if name in _VOID else ('int64_t', 'return 0;')
     head = f'template <class... A> __aicore__ inline {kind} {name}'
     lines.append(f'{head}(A...) {{ {body} }}')
-  if not strict:
-    dumps = (f'template <class... A> void asc_dump_{d}(A...);' for d in _DUMPS)
-    lines.append(f'namespace __asc_aicore {{ {" ".join(dumps)} }}')
   return '\n'.join((*lines, _PROFILER, _TILING))
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-  """Folders of one run: the headers, and ours in front of them."""
-
-  headers: pathlib.Path
-  ours: pathlib.Path
-
-
 def compile_source(
-  compiler: Compiler, setting: Setting, core: str, source: pathlib.Path
+  headers: pathlib.Path, ours: pathlib.Path, core: str, source: pathlib.Path
 ) -> str:
-  """Returns what the compiler says of a source for a type of core."""
-  folders = ('include', 'impl', '', 'include/basic_api', 'impl/basic_api')
-  isystem = (('-isystem', str(setting.headers / f)) for f in folders)
+  """Returns what clang says of a source for a type of core.
+
+  Args:
+    headers: of Ascend C.
+    ours: a folder in front of them, with prelude.h.
+    core: of `build_kernel.CORES`.
+    source: to compile.
+  """
   said = subprocess.run(
     [
-      *compiler.command,
-      *('-std=c++17', '-D__NPU_ARCH__=2201', '-D__CCE_AICORE__=220'),
-      *(f'-D{macro}' for macro in _CORES[core]),
-      *('-include', f'{setting.ours}/prelude.h', f'-I{setting.ours}'),
-      *itertools.chain(*isystem),
-      *(f'-I{ROOT}', '-Wall', '-Wextra', '-fsyntax-only', str(source)),
+      *(build_kernel.clang(), *_FLAGS),
+      *(f'-D{macro}' for macro in build_kernel.CORES[core]),
+      *('-include', f'{ours}/prelude.h', f'-I{ours}'),
+      *(word for f in _FOLDERS for word in ('-isystem', str(headers / f))),
+      str(source),
     ],
     capture_output=True,
     text=True,
@@ -197,24 +147,28 @@ def compile_source(
   return '\n'.join(lines)
 
 
-def learn(compiler: Compiler, setting: Setting, source: pathlib.Path) -> None:
-  """Writes the prelude, with all intrinsics that a source reaches."""
-  functions: frozenset[str] = frozenset()
+def learn(
+  headers: pathlib.Path, ours: pathlib.Path, source: pathlib.Path
+) -> dict[str, str]:
+  """Declares all intrinsics that a source reaches; returns what is left.
+
+  Returns:
+    What clang says, by type of core.
+  """
+  functions: set[str] = set()
   while True:
-    (setting.ours / 'prelude.h').write_text(prelude(False, functions))
-    said = (compile_source(compiler, setting, core, source) for core in _CORES)
-    found = {
-      next(filter(None, groups)) for groups in _UNKNOWN.findall(''.join(said))
-    }
+    (ours / 'prelude.h').write_text(prelude(functions))
+    cores = build_kernel.CORES
+    said = {c: compile_source(headers, ours, c, source) for c in cores}
+    found = set(_UNKNOWN.findall(''.join(said.values())))
     if not found - functions:
-      break
+      return said
     functions |= found
-  (setting.ours / 'strict.h').write_text(prelude(True, functions))
 
 
 def _operator(headers: pathlib.Path) -> str:
   """Returns what stands for kernel_operator.h of these headers."""
-  new, old = (headers / header for header in _HEADERS)
+  new, old = (headers / header for header in build_kernel.HEADERS)
   if new.is_file():
     return f'#include "{new.name}"\n'
   # The old one has the advanced API in it too.
@@ -224,27 +178,19 @@ def _operator(headers: pathlib.Path) -> str:
 
 
 def check(headers: pathlib.Path, sources: list[pathlib.Path]) -> int:
-  """Prints what each compiler says of each source; returns the exit code."""
+  """Prints what clang says of each source; returns the exit code."""
   failed = 0
   with tempfile.TemporaryDirectory() as folder:
     ours, loose = pathlib.Path(folder, 'ours'), pathlib.Path(folder, 'loose')
     ours.mkdir()
     # The basic API: the others need headers that a build of CANN generates.
     (ours / 'kernel_operator.h').write_text(_operator(headers))
-    plain, *strict = compilers()
+    build_kernel.loosen(headers, loose)
     for source in sources:
-      learn(plain, Setting(headers, ours), source)
-      runs = [(plain, headers)]
-      if strict:
-        build_kernel.loosen(headers, loose)
-        runs.append((strict[0], loose))
-      for (compiler, at), core in itertools.product(runs, _CORES):
-        if compiler.strict:
-          shutil.copy(ours / 'strict.h', ours / 'prelude.h')
-        said = compile_source(compiler, Setting(at, ours), core, source)
+      for core, said in learn(loose, ours, source).items():
         told = re.findall(r'.*(?:error|warning): .*', said)
         failed |= bool(told)
-        print(f'{source.name}, {core}, {compiler.name}: ', end='')
+        print(f'{source.name}, {core}: ', end='')
         print('\n'.join(told) if told else 'compiles, no warning')
   return int(failed)
 
@@ -252,15 +198,13 @@ def check(headers: pathlib.Path, sources: list[pathlib.Path]) -> int:
 def main(argv: list[str]) -> int:
   if len(argv) > 1:
     raise app.UsageError(f'expected flags only, got {argv[1:]}')
-  headers = pathlib.Path(_INCLUDE.value or '')
-  if not any((headers / header).is_file() for header in _HEADERS):
-    print(
-      f'--include: expected a folder that holds {" or ".join(_HEADERS)} '
-      f'(asc-devkit, or asc of an installed CANN), got {_INCLUDE.value}',
-      file=sys.stderr,
-    )
+  try:
+    build_kernel.clang()
+    headers = build_kernel.headers(_INCLUDE.value or '').resolve()
+  except build_kernel.Refused as error:
+    print(f'--{error}', file=sys.stderr)
     return 2
-  return check(headers.resolve(), [ROOT / s for s in _SOURCES.value])
+  return check(headers, [ROOT / s for s in _SOURCES.value])
 
 
 if __name__ == '__main__':
