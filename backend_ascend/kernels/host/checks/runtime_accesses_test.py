@@ -256,11 +256,3 @@ def elements_of_boxes(layer, boxes) -> set:
       for col in cols
     }
   return found
-
-
-def test_topk_ids_are_checked():
-  layer = make(Direction.FORWARD, 'uniform', 'expert', 'combine', None)
-  with pytest.raises(ValueError, match='topk_ids: expected dtype int32'):
-    runtime.route(layer.image, layer.inputs['topk_ids'].astype(np.int64))
-  with pytest.raises(ValueError, match='topk_ids'):
-    runtime.route(layer.image, layer.inputs['topk_ids'] + 100)

@@ -295,24 +295,13 @@ class TestImages:
     image = image_lib.Image(image_lib.seal(blob))
     return testing.Case(image, layer.inputs, layer.right, layer.routing)
 
-  def first(self, layer, kind) -> int:
-    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
-    real = faults.real_rows(layer.image, counts) > 0
-    kinds = layer.image.tables['tasks']['kind']
-    return int(np.flatnonzero((kinds == kind) & real)[0])
-
-  @staticmethod
-  def is_empty(layer, task) -> bool:
-    counts = runtime.route(layer.image, layer.inputs['topk_ids']).counts
-    return faults.real_rows(layer.image, counts)[task] == 0
-
   @pytest.mark.parametrize(
     'fewer, told',
     [(False, 'only until 2 of 3'), (True, '{} does not wait for event')],
   )
   def test_wait_taken_out_or_for_less_than_all(self, fewer, told):
     layer = case(Direction.FORWARD)
-    task = self.first(layer, Kind.SWIGLU)
+    task = testing.first_with_rows(layer, Kind.SWIGLU)
 
     def change(tables):
       wait = tables['tasks'][task]['wait_begin']
@@ -331,10 +320,9 @@ class TestImages:
     # Given the last task of the kind: rows of its expert are not the rank's
     # first ones.
     layer = case(Direction.FORWARD)
+    real = faults.real_rows(layer.image, layer.routing.counts) > 0
     kinds = layer.image.tables['tasks']['kind']
-    task = int(np.flatnonzero(kinds == Kind.GATE_UP)[-1])
-    while self.is_empty(layer, task):
-      task -= 1
+    task = int(np.flatnonzero((kinds == Kind.GATE_UP) & real)[-1])
     (signalled,) = testing.signalled(layer.image.tables, task)
 
     def change(tables):
@@ -353,7 +341,7 @@ class TestImages:
     # Given tiles of one row block, on different cores, the second of which is
     # moved onto the first, then the two race by their writes alone.
     layer = case(Direction.FORWARD)
-    first = self.first(layer, Kind.GATE_UP)
+    first = testing.first_with_rows(layer, Kind.GATE_UP)
     tasks = layer.image.tables['tasks']
     same = tasks['kind'] == Kind.GATE_UP
     for field in ('expert', 'row_begin'):
@@ -383,7 +371,7 @@ class TestImages:
     layer = case(direction, ONE_RANK, **one_core)
     kind = Kind.COMBINE_GRAD if direction else Kind.COMBINE
     tensor = 'd_returned' if direction else 'returned'
-    reader = self.first(layer, kind)
+    reader = testing.first_with_rows(layer, kind)
 
     def change(tables):
       tables['tasks'][reader : reader + 1]['wait_count'] = 0

@@ -4,6 +4,7 @@ from concurrent import futures
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -33,6 +34,7 @@ LAYERS = testing.LAYERS
 COLS = (256, 8)
 # What a layer that will be differentiated keeps beside x.
 KEPT = ('gate_up', 'activation', 'expert_out', 'y')
+SPARED = ('expert_in', 'returned')
 
 
 def policy(storage='float32', placement='combine'):
@@ -59,36 +61,64 @@ def passes(config, pol, inputs, **options):
   """
   image = testing.compile_layer(config, pol, **options)
   want = runtime.launch(image, inputs, threads=1)
-  yield image, inputs, want
+  yield image, dict(inputs), want
   image = testing.compile_grad(config, pol, **options)
   inputs |= want | dict(dy=testing.make_inputs(config, pol, name='dy')['x'])
   given = {n: inputs[n] for n in arrays.INPUTS[image.direction]}
   yield image, given, runtime.launch(image, given, threads=1)
 
 
-class TestForward:
+# Tensors to ask for, again and again of one loaded image; None: the finals.
+ASKED = {
+  layout.Direction.FORWARD: (
+    *(('y',), KEPT, ('returned',), ('expert_in',)),
+    *(arrays.OUTPUTS[layout.Direction.FORWARD], None),
+  ),
+  layout.Direction.BACKWARD: (
+    *(None, ('dx',), ('d_w_down',), ('d_expert_out',)),
+    arrays.OUTPUTS[layout.Direction.BACKWARD],
+  ),
+}
+
+
+class TestBothPasses:
+  def check(self, config, pol, inputs, **options):
+    # Given what a forward pass kept, or x and expert_out in place of some of
+    # it, when a part of a pass's tensors is asked for, then they have the bits
+    # of a launch that checks.
+    for image, given, want in passes(config, pol, inputs, **options):
+      reads = [given]
+      if image.direction:
+        spare = {n: inputs[n] for n in ('x', 'expert_out')} | given
+        reads += [{n: a for n, a in spare.items() if n not in SPARED}]
+      loaded = runtime.Launch(image, threads=2)
+      for read, names in itertools.product(reads, ASKED[image.direction]):
+        got = loaded.run(read, names).outputs
+        assert not differing(config, got, want, inputs['topk_ids']), names
+        assert tuple(got) == (loaded.finals if names is None else names)
+
   @pytest.mark.parametrize(
-    'layer, routing, placement, storage',
+    'layer, routing, chain, relay, placement, storage',
     halved_testing.covering(
-      LAYERS,
-      ('uniform', 'empty_experts'),
-      precision.LAUNCHED,
-      storage_lib.STORED,
+      *(LAYERS, ('uniform', 'empty_experts'), (None, 16), (False, True)),
+      *(precision.LAUNCHED, storage_lib.STORED),
     ),
   )
-  def test_bits(self, layer, routing, placement, storage):
-    # Given a layer, when a part of its tensors is asked for, again and again
-    # of one loaded image, then they have the bits of a launch that checks.
+  def test_bits(self, layer, routing, chain, relay, placement, storage):
     config, pol = LAYERS[layer], policy(storage, placement)
-    inputs = testing.make_inputs(config, pol, routing)
+    options = dict(row_block=16, chain_rows=chain, relay=relay)
     for cols in COLS:
-      image = testing.compile_layer(config, pol, row_block=16, col_block=cols)
-      want = runtime.launch(image, inputs, threads=1)
-      loaded = runtime.Launch(image, threads=2)
-      for asked in (('y',), KEPT, tuple(want), ('returned',), ('y',)):
-        got = loaded.run(inputs, asked).outputs
-        assert not differing(config, got, want, inputs['topk_ids']), asked
-        assert tuple(got) == asked
+      inputs = testing.make_inputs(config, pol, routing)
+      self.check(config, pol, inputs, col_block=cols, **options)
+
+  @pytest.mark.parametrize('relay', [False, True])
+  @pytest.mark.parametrize('rank', [0, 7])
+  def test_bits_where_seven_ranks_of_eight_have_no_row(self, rank, relay):
+    config = config_testing.sized(r=8, t=5, e=16, k=2, d=12, f=7)
+    inputs = testing.make_inputs(config, policy())
+    inputs['topk_ids'][...] = [2 * rank + 1, 2 * rank]
+    options = dict(row_block=16, col_block=8, relay=relay)
+    self.check(config, policy(), inputs, **options)
 
 
 class TestHostOptions:
@@ -105,10 +135,11 @@ class TestHostOptions:
     assert options.row_block % 16 == 0
     image = compiler.compile_forward(config, policy(), options).image
     loaded = runtime.Launch(image)
-    assert loaded.run(inputs).outputs['y'].tobytes() == want['y'].tobytes()
     rows = config.num_ranks * config.num_rows
     arena = [rows * config.d_model * 4, rows * 4, rows * 4]
-    assert loaded.arena_bytes == sum(-(-part // 64) * 64 for part in arena)
+    for _ in range(3):
+      assert loaded.run(inputs).outputs['y'].tobytes() == want['y'].tobytes()
+      assert loaded.arena_bytes == sum(-(-part // 64) * 64 for part in arena)
 
   def test_blocks_hold_twice_an_even_load_up_to_a_limit(self):
     blocks = [
@@ -132,59 +163,6 @@ class TestHostOptions:
       assert len(set(tasks['row_begin'])) > 1
       full = tasks[tasks['row_begin'] == 0]
       assert np.bincount(full['core']).max() <= most, experts
-
-
-class TestBackward:
-  @pytest.mark.parametrize(
-    'layer, chain, placement, storage',
-    halved_testing.covering(
-      LAYERS, (None, 16), precision.LAUNCHED, storage_lib.STORED
-    ),
-  )
-  def test_bits(self, layer, chain, placement, storage):
-    # Given what a forward pass kept, or x and expert_out in place of some of
-    # it, when gradients are asked for, then they have the bits of a launch
-    # that checks.
-    config, pol = LAYERS[layer], policy(storage, placement)
-    for cols in COLS:
-      inputs = testing.make_inputs(config, pol)
-      options = dict(row_block=16, col_block=cols, chain_rows=chain)
-      _, (image, given, want) = passes(config, pol, inputs, **options)
-      loaded = runtime.Launch(image, threads=2)
-      spare = dict(given, x=inputs['x'], expert_out=inputs['expert_out'])
-      del spare['expert_in'], spare['returned']
-      for names in (None, tuple(want), ('dx',), ('d_w_down',)):
-        for read in (given, spare):
-          got = loaded.run(read, names).outputs
-          assert not differing(config, got, want, inputs['topk_ids']), names
-
-
-class TestBothPasses:
-  ASKED = (None, ('expert_in',), KEPT), (None, ('d_expert_out',))
-
-  def check(self, config, pol, inputs, **options):
-    options |= dict(row_block=16, col_block=8)
-    every = passes(config, pol, inputs, **options)
-    for (image, given, want), asked in zip(every, self.ASKED):
-      loaded = runtime.Launch(image, threads=2)
-      for names in (*asked, arrays.OUTPUTS[image.direction]):
-        got = loaded.run(given, names).outputs
-        assert not differing(config, got, want, inputs['topk_ids']), names
-
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
-  @pytest.mark.parametrize('layer', ['two_ranks', 'four_ranks'])
-  def test_bits_of_tokens_that_cross_to_a_rank_once(self, layer, placement):
-    config, pol = LAYERS[layer], policy(placement=placement)
-    inputs = testing.make_inputs(config, pol)
-    self.check(config, pol, inputs, relay=True)
-
-  @pytest.mark.parametrize('relay', [False, True])
-  @pytest.mark.parametrize('rank', [0, 7])
-  def test_bits_where_seven_ranks_of_eight_have_no_row(self, rank, relay):
-    config = config_testing.sized(r=8, t=5, e=16, k=2, d=12, f=7)
-    inputs = testing.make_inputs(config, policy())
-    inputs['topk_ids'][...] = [2 * rank + 1, 2 * rank]
-    self.check(config, policy(), inputs, relay=relay)
 
 
 class TestOneAfterAnother:
@@ -228,12 +206,6 @@ class TestRefused:
     self.image = testing.compile_layer(self.CONFIG, pol, row_block=16)
     self.inputs = testing.make_inputs(self.CONFIG, pol)
     self.loaded = runtime.Launch(self.image)
-
-  def test_ids(self):
-    # Given an id that is none, then every launch refuses it.
-    self.inputs['topk_ids'][0, 3, 1] = 5
-    with pytest.raises(ValueError, match='topk_ids: .* got 5 at rank 0, tok'):
-      self.loaded.run(self.inputs)
 
   def test_values_only_where_scanned(self):
     # Given an infinite weight, then a launch that scans refuses it.
@@ -301,6 +273,7 @@ class TestRefused:
       (ValueError, 'threads', 0),
       (ValueError, 'threads', 10**12),  # which no native integer holds
       (ValueError, 'deadline_s', 0),
+      (ValueError, 'deadline_s', float('nan')),
       (ValueError, 'isa', 'neither'),
     ],
   )
@@ -421,7 +394,7 @@ class TestChecked:
     case = small(layout.Direction.FORWARD)
     blob = bytearray(case.image)
     tables = image_lib.tables(blob)
-    task = first_with_rows(case, layout.Kind.DOWN)
+    task = testing.first_with_rows(case, layout.Kind.DOWN)
     tables['signals']['amount'][tables['tasks']['signal_begin'][task]] *= 2
     loaded = runtime.Launch(image_lib.seal(blob))
     with pytest.raises(
@@ -441,7 +414,7 @@ class TestChecked:
       ('lost_k_slot', layout.Kind.COMBINE),
       ('misplaced_weight', layout.Kind.COMBINE),
     ):
-      fault = faults.Fault(name, first_with_rows(case, kind))
+      fault = faults.Fault(name, testing.first_with_rows(case, kind))
       want = runtime.launch(case.image, case.inputs, fault=fault)['y']
       got = runtime.Launch(case.image).run(case.inputs, fault=fault)
       assert got.outputs['y'].tobytes() == want.tobytes(), name
@@ -452,7 +425,7 @@ class TestChecked:
       ('off_by_one_row', layout.Kind.RETURN),
       ('stale_row', layout.Kind.DISPATCH),
     ):
-      fault = faults.Fault(name, first_with_rows(case, kind))
+      fault = faults.Fault(name, testing.first_with_rows(case, kind))
       with pytest.raises(faults.NoEffect):
         runtime.Launch(case.image).run(case.inputs, fault=fault)
 
@@ -468,7 +441,7 @@ class TestChecked:
       'wrong_accumulation',
       'weight_grad_twice',
     ):
-      task = first_with_rows(case, layout.Kind.GATE_UP_WEIGHT_GRAD)
+      task = testing.first_with_rows(case, layout.Kind.GATE_UP_WEIGHT_GRAD)
       fault = faults.Fault(name, task)
       want = runtime.launch(case.image, case.inputs, fault=fault)
       got = runtime.Launch(case.image).run(case.inputs, fault=fault).outputs
@@ -511,14 +484,6 @@ class TestIdsOfTheCaller:
       [sys.executable, '-c', script], env=os.environ | dict(PYTHONPATH=path)
     )
     assert ran.returncode == 0
-
-
-def first_with_rows(case, kind: layout.Kind) -> int:
-  """Returns the first task of a kind that has rows."""
-  counts = runtime.route(case.image, case.inputs['topk_ids']).counts
-  real = faults.real_rows(case.image, counts) > 0
-  kinds = case.image.tables['tasks']['kind']
-  return int(np.flatnonzero((kinds == kind) & real)[0])
 
 
 def launch_on_ids(layer: str) -> None:
@@ -577,16 +542,6 @@ class TestAtOnce:
 
 
 class TestArena:
-  def test_is_kept_and_small(self):
-    # Given a layer of many rows, when only y is asked for, then what is kept
-    # is one tensor of rows and their headers, launch after launch.
-    config = config_testing.sized(r=1, t=64, e=4, k=2, d=32, f=64)
-    image = testing.compile_layer(config, row_block=64, col_block=256)
-    inputs = testing.make_inputs(config, policy())
-    loaded = runtime.Launch(image)
-    kept = [loaded.run(inputs) and loaded.arena_bytes for _ in range(3)]
-    assert kept == [128 * 32 * 4 + 2 * 128 * 4] * 3
-
   @pytest.mark.parametrize('token, slot', [(0, 0), (17, 1)])
   def test_outlives_a_launch_that_is_refused(self, token, slot):
     # Given an image that was launched, when ids are refused as they are read,

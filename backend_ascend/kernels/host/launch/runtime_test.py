@@ -199,15 +199,10 @@ class TestAgainstLoops:
 class TestInputs:
   def refusal(self, error=ValueError, image=None, **changes) -> str:
     inputs = testing.make_inputs(SMALL, policy())
-    options = {
-      k: changes.pop(k)
-      for k in ('threads', 'deadline_s', 'isa')
-      if k in changes
-    }
     inputs |= {k: v(inputs[k].copy()) for k, v in changes.items()}
     image = image or testing.compile_layer(SMALL, policy())
     with pytest.raises(error) as raised:
-      runtime.launch(image, inputs, **options)
+      runtime.launch(image, inputs)
     return str(raised.value)
 
   @pytest.mark.parametrize('name', ['x', 'topk_weights', 'w_gate_up', 'w_down'])
@@ -243,12 +238,6 @@ class TestInputs:
     del inputs['x']
     with pytest.raises(ValueError, match="expected .*'x'.*got"):
       runtime.launch(testing.compile_layer(SMALL, policy()), inputs)
-
-  def test_options(self):
-    assert 'threads: expected 1 to 4096, got 0' in self.refusal(threads=0)
-    assert 'deadline_s: expected' in self.refusal(deadline_s=0.0)
-    assert 'deadline_s: expected' in self.refusal(deadline_s=float('nan'))
-    assert "got 'vax'" in self.refusal(isa='vax')
 
   def test_strided_inputs_are_read_as_they_mean(self):
     inputs = testing.make_inputs(SMALL, policy())

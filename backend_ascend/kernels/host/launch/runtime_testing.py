@@ -7,6 +7,7 @@ import numpy as np
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
@@ -140,20 +141,38 @@ def inputs_of(direction: layout.Direction, *args, **options):
   return (make_grad_inputs if direction else make_inputs)(*args, **options)
 
 
+def rows_in_order(config: config_lib.MoEConfig, ids: np.ndarray):
+  """Yields (owner, row, expert, source, token, slot) of every routed row."""
+  local = config.experts_per_rank
+  for owner in range(config.num_ranks):
+    row = 0
+    for expert in range(owner * local, owner * local + local):
+      for source, token, slot in np.argwhere(ids == expert):
+        yield owner, row, expert, source, token, slot
+        row += 1
+
+
+def dumb_plan(config, ids) -> dict[str, np.ndarray]:
+  """Returns counts, row_base and row_of_slot by walking rows in order."""
+  r, e, l = (config.dims()[c] for c in 'REL')
+  counts, row_of_slot = np.zeros((r, e), np.int32), np.zeros_like(ids)
+  for _, row, expert, *slot in rows_in_order(config, ids):
+    counts[slot[0], expert] += 1
+    row_of_slot[tuple(slot)] = row
+  of_owner = counts.T.reshape(r, l * r)  # by expert, then source
+  base = np.cumsum(of_owner, axis=1, dtype=np.int32) - of_owner
+  row_base = base.reshape(e, r).T
+  return dict(counts=counts, row_base=row_base, row_of_slot=row_of_slot)
+
+
 def dumb_layer(config, policy, inputs) -> dict[str, np.ndarray]:
   """Returns every output of the layer by loops, in float64.
 
   Good only where every stored value is exact in the storage dtype.
   """
-  r, t, k, e, l, d, f, n = (config.dims()[c] for c in 'RTKELDFN')
-  x, w1, w2 = (
-    np.asarray(inputs[name], np.float64)
-    for name in ('x', 'w_gate_up', 'w_down')
-  )
-  out: dict[str, np.ndarray] = dict(
-    counts=np.zeros((r, e), np.int32),
-    row_base=np.zeros((r, e), np.int32),
-    row_of_slot=np.zeros((r, t, k), np.int32),
+  r, t, k, l, d, f, n = (config.dims()[c] for c in 'RTKLDFN')
+  of = {name: np.asarray(array, np.float64) for name, array in inputs.items()}
+  out = dumb_plan(config, inputs['topk_ids']) | dict(
     expert_in=np.zeros((r, n, d)),
     gate_up=np.zeros((r, n, 2 * f)),
     activation=np.zeros((r, n, f)),
@@ -161,32 +180,23 @@ def dumb_layer(config, policy, inputs) -> dict[str, np.ndarray]:
     returned=np.zeros((r, t, k, d)),
     y=np.zeros((r, t, d)),
   )
-  for owner in range(r):
-    row = 0
-    for expert in range(owner * l, owner * l + l):
-      for source in range(r):
-        out['row_base'][source, expert] = row
-        for token in range(t):
-          for slot in range(k):
-            if inputs['topk_ids'][source, token, slot] != expert:
-              continue
-            weight = float(inputs['topk_weights'][source, token, slot])
-            gate_up = x[source, token] @ w1[owner, expert % l]
-            act = np.abs(gate_up[:f]) * gate_up[f:]
-            if policy.placement == 'before_down':
-              act, weight = act * weight, 1.0
-            result = act @ w2[owner, expert % l]
-            if policy.placement == 'epilogue':
-              result, weight = result * weight, 1.0
-            out['counts'][source, expert] += 1
-            out['row_of_slot'][source, token, slot] = row
-            out['expert_in'][owner, row] = x[source, token]
-            out['gate_up'][owner, row] = gate_up
-            out['activation'][owner, row] = act
-            out['expert_out'][owner, row] = result
-            out['returned'][source, token, slot] = result
-            out['y'][source, token] += weight * result
-            row += 1
+  for owner, row, expert, source, token, slot in rows_in_order(
+    config, inputs['topk_ids']
+  ):
+    x, weight = of['x'][source, token], of['topk_weights'][source, token, slot]
+    gate_up = x @ of['w_gate_up'][owner, expert % l]
+    act = np.abs(gate_up[:f]) * gate_up[f:]
+    if policy.placement == 'before_down':
+      act, weight = act * weight, 1.0
+    result = act @ of['w_down'][owner, expert % l]
+    if policy.placement == 'epilogue':
+      result, weight = result * weight, 1.0
+    out['expert_in'][owner, row] = x
+    out['gate_up'][owner, row] = gate_up
+    out['activation'][owner, row] = act
+    out['expert_out'][owner, row] = result
+    out['returned'][source, token, slot] = result
+    out['y'][source, token] += weight * result
   return out
 
 
@@ -210,42 +220,50 @@ def dumb_grad(config, policy, inputs) -> dict[str, np.ndarray]:
     dx=np.zeros((r, t, d)),
   )
   at_combine = policy.placement == 'combine'
-  for owner in range(r):
-    row = 0
-    for expert in range(l):
-      for source, token, slot in np.argwhere(
-        inputs['topk_ids'] == owner * l + expert
-      ):
-        dy = of['dy'][source, token]
-        weight = of['topk_weights'][source, token, slot]
-        d_out = dy * weight if at_combine else dy
-        act = of['activation'][owner, row]
-        gate, up = np.split(of['gate_up'][owner, row], 2)
-        d_act = of['w_down'][owner, expert] @ d_out
-        if at_combine:
-          d_weight = dy @ of['returned'][source, token, slot]
-          d_product = d_act
-        else:
-          late = policy.placement == 'epilogue'
-          d_weight = d_act @ (act if late else np.abs(gate) * up)
-          d_product = d_act * weight
-        d_gate = d_product * np.sign(gate) * up
-        d_gate_up = np.concatenate([d_gate, d_product * np.abs(gate)])
-        d_in = of['w_gate_up'][owner, expert] @ d_gate_up
-        out['d_expert_out'][owner, row] = d_out
-        out['d_topk_weights'][source, token, slot] = d_weight
-        out['d_activation'][owner, row] = d_act
-        d_sums = d_out * weight if policy.placement == 'epilogue' else d_out
-        out['d_w_down'][owner, expert] += np.outer(act, d_sums)
-        out['d_gate_up'][owner, row] = d_gate_up
-        out['d_expert_in'][owner, row] = d_in
-        out['d_w_gate_up'][owner, expert] += np.outer(
-          of['expert_in'][owner, row], d_gate_up
-        )
-        out['d_returned'][source, token, slot] = d_in
-        out['dx'][source, token] += d_in
-        row += 1
+  late = policy.placement == 'epilogue'
+  for owner, row, expert, source, token, slot in rows_in_order(
+    config, inputs['topk_ids']
+  ):
+    dy = of['dy'][source, token]
+    weight = of['topk_weights'][source, token, slot]
+    d_out = dy * weight if at_combine else dy
+    act = of['activation'][owner, row]
+    gate, up = np.split(of['gate_up'][owner, row], 2)
+    d_act = of['w_down'][owner, expert % l] @ d_out
+    if at_combine:
+      d_weight = dy @ of['returned'][source, token, slot]
+      d_product = d_act
+    else:
+      d_weight = d_act @ (act if late else np.abs(gate) * up)
+      d_product = d_act * weight
+    d_gate = d_product * np.sign(gate) * up
+    d_gate_up = np.concatenate([d_gate, d_product * np.abs(gate)])
+    d_in = of['w_gate_up'][owner, expert % l] @ d_gate_up
+    out['d_expert_out'][owner, row] = d_out
+    out['d_topk_weights'][source, token, slot] = d_weight
+    out['d_activation'][owner, row] = d_act
+    d_sums = d_out * weight if late else d_out
+    out['d_w_down'][owner, expert % l] += np.outer(act, d_sums)
+    out['d_gate_up'][owner, row] = d_gate_up
+    out['d_expert_in'][owner, row] = d_in
+    out['d_w_gate_up'][owner, expert % l] += np.outer(
+      of['expert_in'][owner, row], d_gate_up
+    )
+    out['d_returned'][source, token, slot] = d_in
+    out['dx'][source, token] += d_in
   return out
+
+
+# What a pass is for.
+RESULTS = {
+  layout.Direction.FORWARD: ('y',),
+  layout.Direction.BACKWARD: (
+    'dx',
+    'd_w_down',
+    'd_w_gate_up',
+    'd_topk_weights',
+  ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,3 +323,11 @@ def signalled(tables, task: int) -> set[int]:
     for s in tables['signals'][first : first + count]
     for i in range(s['span'])
   }
+
+
+def first_with_rows(case: Case, kind: layout.Kind) -> int:
+  """Returns the first task of a kind that has rows."""
+  counts = runtime.route(case.image, case.inputs['topk_ids']).counts
+  real = faults.real_rows(case.image, counts) > 0
+  kinds = case.image.tables['tasks']['kind']
+  return int(np.flatnonzero((kinds == kind) & real)[0])

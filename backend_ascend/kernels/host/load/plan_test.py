@@ -22,23 +22,6 @@ LAYERS = {
 }
 
 
-def dumb_plan(config, ids):
-  """Returns (counts, row_base, row_of_slot) by walking rows in order."""
-  counts = np.zeros((config.num_ranks, config.num_experts), np.int32)
-  row_base = np.zeros_like(counts)
-  row_of_slot = np.zeros_like(ids)
-  row = np.zeros(config.num_ranks, np.int32)
-  for expert in range(config.num_experts):
-    owner = expert // config.experts_per_rank
-    for rank in range(config.num_ranks):
-      row_base[rank, expert] = row[owner]
-      for token, slot in np.argwhere(ids[rank] == expert):
-        row_of_slot[rank, token, slot] = row[owner]
-        counts[rank, expert] += 1
-        row[owner] += 1
-  return dict(counts=counts, row_base=row_base, row_of_slot=row_of_slot)
-
-
 class TestPlan:
   @pytest.mark.parametrize('routing', testing.ROUTINGS)
   @pytest.mark.parametrize('layer', LAYERS)
@@ -47,7 +30,7 @@ class TestPlan:
     config = LAYERS[layer]
     ids = testing.make_ids(config, routing, testing.rng(layer, routing))
     plan = runtime.route(testing.compile_layer(config), ids)
-    for name, table in dumb_plan(config, ids).items():
+    for name, table in testing.dumb_plan(config, ids).items():
       assert (getattr(plan, name) == table).all(), name
 
 
