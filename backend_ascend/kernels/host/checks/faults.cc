@@ -11,33 +11,9 @@
 namespace hpmoe {
 namespace {
 
-constexpr const char* kFaultNames[] = {"none",
-                                       "zero_output",
-                                       "dropped_tile",
-                                       "swapped_experts",
-                                       "stale_row",
-                                       "lost_k_slot",
-                                       "misplaced_weight",
-                                       "missing_wait",
-                                       "missing_signal",
-                                       "early_signal",
-                                       "wrong_offset",
-                                       "off_by_one_row",
-                                       "early_rounding",
-                                       "wrong_accumulation",
-                                       "narrow_operands_tf32",
-                                       "narrow_operands_bf16",
-                                       "narrow_accumulator",
-                                       "dropped_k_term",
-                                       "swapped_gate_up",
-                                       "silu_off",
-                                       "empty_grad_not_zeroed",
-                                       "weight_grad_twice",
-                                       "blocks_out_of_order",
-                                       "skipped_wait"};
-static_assert(sizeof(kFaultNames) / sizeof(kFaultNames[0]) ==
-                  static_cast<size_t>(FaultKind::kNumFaultKinds),
-              "every fault has a name");
+#define HPMOE_NAME(kind, name) name,
+constexpr const char* kFaultNames[] = {HPMOE_FAULTS(HPMOE_NAME)};
+#undef HPMOE_NAME
 
 // What a call writes, one entry a row: so that it can be spoilt, and seen to
 // be.

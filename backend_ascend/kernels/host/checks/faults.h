@@ -14,35 +14,38 @@
 
 namespace hpmoe {
 
+// What each is called; `faults.toml` says what goes wrong, and where.
+#define HPMOE_FAULTS(X)                           \
+  X(kNone, "none")                                \
+  X(kZeroOutput, "zero_output")                   \
+  X(kDroppedTile, "dropped_tile")                 \
+  X(kSwappedExperts, "swapped_experts")           \
+  X(kStaleRow, "stale_row")                       \
+  X(kLostKSlot, "lost_k_slot")                    \
+  X(kMisplacedWeight, "misplaced_weight")         \
+  X(kMissingWait, "missing_wait")                 \
+  X(kMissingSignal, "missing_signal")             \
+  X(kEarlySignal, "early_signal")                 \
+  X(kWrongOffset, "wrong_offset")                 \
+  X(kOffByOneRow, "off_by_one_row")               \
+  X(kEarlyRounding, "early_rounding")             \
+  X(kWrongAccumulation, "wrong_accumulation")     \
+  X(kNarrowOperandsTf32, "narrow_operands_tf32")  \
+  X(kNarrowOperandsBf16, "narrow_operands_bf16")  \
+  X(kNarrowAccumulator, "narrow_accumulator")     \
+  X(kDroppedKTerm, "dropped_k_term")              \
+  X(kSwappedGateUp, "swapped_gate_up")            \
+  X(kSiluOff, "silu_off")                         \
+  X(kEmptyGradNotZeroed, "empty_grad_not_zeroed") \
+  X(kWeightGradTwice, "weight_grad_twice")        \
+  X(kBlocksOutOfOrder, "blocks_out_of_order")     \
+  X(kSkippedWait, "skipped_wait")
+
 enum class FaultKind : int32_t {
-  kNone = 0,
-  kZeroOutput,          // writes zeros
-  kDroppedTile,         // writes nothing
-  kSwappedExperts,      // GEMM: the next expert's weights
-  kStaleRow,            // dispatch: one row is another token's
-  kLostKSlot,           // combine: one slot of one token is left out
-  kMisplacedWeight,     // combine, dispatch of dy, SwiGLU and its gradient: the
-                        // next slot's or row's weight
-  kMissingWait,         // runs before everything else
-  kMissingSignal,       // never signals
-  kEarlySignal,         // signals when ready, runs after everything else
-  kWrongOffset,         // put: rows begin one element too far, wrapping
-  kOffByOneRow,         // return: row n + 1 in place of row n, wrapping
-  kEarlyRounding,       // SwiGLU and its gradient: silu rounded to bfloat16
-  kWrongAccumulation,   // GEMM: bfloat16 sums
-  kNarrowOperandsTf32,  // GEMM: operands rounded to TF32, 10 bits
-  kNarrowOperandsBf16,  // GEMM: operands rounded to bfloat16
-  kNarrowAccumulator,   // GEMM: the sum rounded to bfloat16 at one K block
-  kDroppedKTerm,        // GEMM: the last term of each sum is left out
-  kSwappedGateUp,       // SwiGLU and its gradient: gate and up change places
-  kSiluOff,             // SwiGLU and its gradient: silu is 1e-4 too large
-  // Weight gradients only.
-  kEmptyGradNotZeroed,  // nothing written, for an expert without rows
-  kWeightGradTwice,     // the task's rows are summed twice
-  kBlocksOutOfOrder,    // the later half of its rows is summed first
-  // Both passes.
-  kSkippedWait,  // takes its turn in its queue, but waits for nothing
-  kNumFaultKinds,
+#define HPMOE_KIND(kind, name) kind,
+  HPMOE_FAULTS(HPMOE_KIND)
+#undef HPMOE_KIND
+      kNumFaultKinds,
 };
 
 struct FaultSpec {

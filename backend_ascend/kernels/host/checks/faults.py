@@ -4,10 +4,14 @@ A fault happens in ONE task.  It spoils what that task writes, or when the task
 runs or signals, and nothing else; the same fault in the same task gives the
 same bits for any number of threads.  Only a skipped wait is a race: its bits
 may be right by luck, and with more than one thread they are anybody's guess
-unless puts are late.
+guess unless puts are late.  What there is stands in `faults.toml`.
 """
 
+from collections.abc import Mapping
 import dataclasses
+import pathlib
+import tomllib
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +62,7 @@ class FaultSpec:
     seen: kind of task that writes the tensor in which it must be located, the
       first that is wrong in dependency order (of `layout.Kind`), for faults of
       order; None: its own.
-    at: (placement, kind) of those where it is another kind.
+    at: the kind by placement, of those where it is another.
     relayed: kind with relay, where rows come another way.
     rows: real rows that the task must have at least; of a weight gradient's
       task, rows that it sums.
@@ -80,7 +84,7 @@ class FaultSpec:
   direction: Direction
   kind: Kind
   seen: Kind | None = None
-  at: tuple[tuple[str, Kind], ...] = ()
+  at: Mapping[str, Kind] = dataclasses.field(default_factory=dict)
   relayed: Kind | None = None
   rows: int = 1
   hangs: bool = False
@@ -109,206 +113,43 @@ class FaultSpec:
 
     With relay those of an image that has it.
     """
-    kind = self.kind
-    if placement in dict(self.at):
-      kind = dict(self.at)[placement]
-    elif relay and self.relayed:
-      kind = self.relayed
+    usual = self.relayed if relay and self.relayed else self.kind
+    kind = self.at.get(placement, usual)
     return kind, layout.STAGE_OF_KIND[self.seen or kind]
 
 
-def _both(
-  name: str,
-  description: str,
-  kinds: tuple[Kind, Kind],
-  *,
-  rows: tuple[int, int] = (1, 1),
-  seen: tuple[Kind | None, Kind | None] = (None, None),
-  at: tuple[tuple[tuple[str, Kind], ...], ...] = ((), ()),
-  relayed: tuple[Kind | None, Kind | None] = (None, None),
-  **needs,
-) -> tuple[FaultSpec, ...]:
-  """Returns a row for each pass, from what is different in it."""
-  each = zip(Direction, kinds, seen, at, relayed, rows, strict=True)
-  return tuple(
-    FaultSpec(name, description, *differing, **needs) for differing in each
-  )
+_KINDS = {kind.name.lower(): kind for kind in Kind}
+_ROWS = tomllib.loads(pathlib.Path(__file__).with_suffix('.toml').read_text())
 
 
-def _backward(name: str, description: str, kind: Kind, **needs):
-  return (FaultSpec(name, description, Direction.BACKWARD, kind, **needs),)
+def _of_pass(row: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
+  """Returns the fields of a row of `faults.toml` in a pass."""
+  of = {
+    field: value[direction] if isinstance(value, list) else value
+    for field, value in row.items()
+    if field != 'sublayer'
+  }
+  for field in of.keys() & {'kind', 'seen', 'relayed'}:
+    of[field] = _KINDS.get(of[field])
+  at = of.get('at', {})
+  return of | dict(at={where: _KINDS[kind] for where, kind in at.items()})
 
 
-_ROWS = (
-  _both(
-    'zero_output', 'a tile is written as zeros', (Kind.DOWN, Kind.GATE_UP_GRAD)
-  ),
-  _both(
-    'dropped_tile',
-    'a tile is not written, but announced',
-    (Kind.GATE_UP, Kind.DOWN_GRAD),
-  ),
-  _both(
-    'swapped_experts',
-    'a tile is computed with the weights of the next expert',
-    (Kind.GATE_UP, Kind.DOWN_GRAD),
-    num_experts=2,
-  ),
-  _both(
-    'stale_row',
-    "a put leaves another token's data in one row",
-    (Kind.DISPATCH, Kind.DISPATCH_GRAD),
-    relayed=(Kind.RELAY_PUT, Kind.RELAY_PUT_GRAD),
-    num_tokens=2,
-  ),
-  _both(
-    'lost_k_slot',
-    'one slot of one token is left out of the sum',
-    (Kind.COMBINE, Kind.COMBINE_GRAD),
-    top_k=2,
-  ),
-  _both(
-    'misplaced_weight',
-    'one token, or row of dy, is weighted with the weights of the next slot '
-    "(where an expert's rank applies it: of the next row)",
-    (Kind.COMBINE, Kind.DISPATCH_GRAD),
-    at=(
-      (('before_down', Kind.SWIGLU), ('epilogue', Kind.DOWN)),
-      tuple((placement, Kind.SWIGLU_GRAD) for placement in tensors.EARLY),
-    ),
-    relayed=(None, Kind.RELAY_GRAD),
-    top_k=2,
-  ),
-  _both(
-    'missing_wait',
-    'a task runs before its producers',
-    (Kind.GATE_UP, Kind.DOWN_GRAD),
-  ),
-  _both(
-    'missing_signal',
-    'a task never says that it is done',
-    (Kind.GATE_UP, Kind.DOWN_GRAD),
-    seen=(Kind.SWIGLU, Kind.SWIGLU_GRAD),
-    hangs=True,
-  ),
-  _both(
-    'early_signal',
-    'a task says that it is done and only then begins',
-    (Kind.SWIGLU, Kind.SWIGLU_GRAD),
-    seen=(Kind.DOWN, Kind.GATE_UP_GRAD),
-  ),
-  _both(
-    'wrong_offset',
-    'a put reads its rows one element too far',
-    (Kind.DISPATCH, Kind.DISPATCH_GRAD),
-    relayed=(Kind.RELAY_PUT, Kind.RELAY_PUT_GRAD),
-    d_model=2,
-  ),
-  _both(
-    'off_by_one_row',
-    'a put sends row n + 1 in place of row n',
-    (Kind.RETURN, Kind.RETURN_GRAD),
-    rows=(2, 2),
-  ),
-  _both(
-    'early_rounding',
-    'silu(gate) is rounded to bfloat16 before it meets up, or d_activation',
-    (Kind.SWIGLU, Kind.SWIGLU_GRAD),
-    activation='swiglu',
-  ),
-  _both(
-    'wrong_accumulation',
-    'a tile is summed in bfloat16',
-    (Kind.DOWN, Kind.DOWN_WEIGHT_GRAD),
-    rows=(1, 2),
-  ),
-  _both(
-    'narrow_operands_tf32',
-    'the operands of a tile are rounded to TF32',
-    (Kind.DOWN, Kind.GATE_UP_GRAD),
-    digits=11,
-  ),
-  _both(
-    'narrow_operands_bf16',
-    'the operands of a tile are rounded to bfloat16',
-    (Kind.GATE_UP, Kind.DOWN_GRAD),
-    digits=8,
-  ),
-  _both(
-    'narrow_accumulator',
-    'the sums of a tile are rounded to bfloat16 once, half way',
-    (Kind.GATE_UP, Kind.DOWN_WEIGHT_GRAD),
-    rows=(1, 2),
-    d_model=2,
-  ),
-  _both(
-    'dropped_k_term',
-    'the last term of each sum of a tile is left out',
-    (Kind.DOWN, Kind.GATE_UP_WEIGHT_GRAD),
-  ),
-  _both(
-    'swapped_gate_up',
-    'gate and up change places in a tile',
-    (Kind.SWIGLU, Kind.SWIGLU_GRAD),
-  ),
-  _both(
-    'silu_off',
-    'silu(gate) is 1e-4 too large in a tile',
-    (Kind.SWIGLU, Kind.SWIGLU_GRAD),
-    activation='swiglu',
-  ),
-  _backward(
-    'empty_grad_not_zeroed',
-    'the gradient of an expert without rows keeps what was there',
-    Kind.DOWN_WEIGHT_GRAD,
-    rows=0,
-    empty=True,
-  ),
-  _backward(
-    'weight_grad_twice',
-    'the rows of a weight gradient are summed twice',
-    Kind.GATE_UP_WEIGHT_GRAD,
-  ),
-  _backward(
-    'blocks_out_of_order',
-    'the later half of the rows of a weight gradient is summed first',
-    Kind.DOWN_WEIGHT_GRAD,
-    rows=2,
-    digits=11,
-  ),
-  _both(
-    'skipped_wait',
-    'a task does not wait for puts that have usually arrived at its turn',
-    (Kind.GATE_UP, Kind.DOWN_GRAD),
-    needs='races',
-  ),
-)
+def _specs_of(direction: Direction) -> list[FaultSpec]:
+  fields = {name: _of_pass(row, direction) for name, row in _ROWS.items()}
+  return [
+    FaultSpec(name=name, direction=direction, **of)
+    for name, of in fields.items()
+    if of['kind'] is not None
+  ]
+
+
 # Of each pass in turn.
-TABLE = tuple(
-  spec
-  for direction in Direction
-  for row in _ROWS
-  for spec in row
-  if spec.direction == direction
-)
+TABLE = tuple(s for direction in Direction for s in _specs_of(direction))
 
 
 class NoEffect(ValueError):
   """A fault that changes nothing where it was put, or in no task of a layer."""
-
-
-# Where a sub-layer has a fault, and shows it, if not where a layer has.
-_IN_SUBLAYER = {
-  'zero_output': ((Kind.NORM, Kind.NORM_GRAD), (None, None)),
-  'missing_signal': (
-    (Kind.DOWN, Kind.GATE_UP_GRAD),
-    (Kind.RETURN, Kind.RETURN_GRAD),
-  ),
-  'early_signal': (
-    (Kind.COMBINE, Kind.COMBINE_GRAD),
-    (Kind.NORM, Kind.NORM_GRAD),
-  ),
-}
 
 
 def specs(direction: Direction, sublayer: bool = False) -> dict[str, FaultSpec]:
@@ -316,10 +157,10 @@ def specs(direction: Direction, sublayer: bool = False) -> dict[str, FaultSpec]:
   found = {spec.name: spec for spec in TABLE if spec.direction == direction}
   if not sublayer:
     return found
-  for name, (kinds, seen) in _IN_SUBLAYER.items():
-    found[name] = dataclasses.replace(
-      found[name], kind=kinds[direction], seen=seen[direction]
-    )
+  for name, spec in found.items():
+    if 'sublayer' in _ROWS[name]:
+      other = _of_pass(_ROWS[name]['sublayer'], direction)
+      found[name] = dataclasses.replace(spec, **other)
   there = layout.kinds(sublayer=True)
   return {name: spec for name, spec in found.items() if spec.kind in there}
 
