@@ -122,7 +122,11 @@ class TestCounts:
     assert main.main(['twin-counts', *arguments]) == cli.PARITY
     assert 'gate_up_weight_grad' in capsys.readouterr().out
     rows = list(csv.DictReader(table.open()))
-    assert len(rows) == len(json.loads(report.read_text())['tiles']) > 20
+    tiles = json.loads(report.read_text())['tiles']
+    assert len(rows) == len(tiles) > 20
+    for row, tile in zip(rows, tiles):
+      assert row['kind'] == tile['kind']
+      assert float(row['bytes_mte2']) == pytest.approx(tile['bytes_mte2'], 1e-5)
     assert {row['direction'] for row in rows} == {'forward', 'backward'}
 
 

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -109,20 +110,16 @@ double Decode(const char* at, Type type) {
       std::memcpy(&x, &bits, sizeof(x));
       return x;
     }
-    case Type::kInt8:
-      return Got<int8_t>(at);
-    case Type::kUint8:
-      return Got<uint8_t>(at);
-    case Type::kInt16:
-      return Got<int16_t>(at);
-    case Type::kUint16:
-      return Got<uint16_t>(at);
-    case Type::kInt32:
-      return Got<int32_t>(at);
-    case Type::kUint32:
-      return Got<uint32_t>(at);
-    default:
-      return static_cast<double>(Got<int64_t>(at));
+    default: {
+      // Bytes from the low end, of a signed type with its sign.
+      uint64_t whole = 0;
+      std::memcpy(&whole, at, BytesOf(type));
+      const int unused = 64 - 8 * BytesOf(type);
+      const bool has_sign = ascend_twin::NameOf(type)[0] != 'u';
+      if (!has_sign) return static_cast<double>(whole);
+      return static_cast<double>(static_cast<int64_t>(whole << unused) >>
+                                 unused);
+    }
   }
 }
 
@@ -218,6 +215,10 @@ int ByteOf(const Place& place, std::pair<int, int> at) {
 
 using Image = std::vector<char>;
 
+// Small numbers, exact in every type; a power of two each, for inexact
+// operations; or none below 1.
+enum class Data { kSmall, kPowers, kPositive };
+
 // What a call is: how it is issued, and what it does to memory.
 struct Job {
   std::string name;
@@ -225,8 +226,7 @@ struct Job {
   std::function<void()> issue;
   std::function<void(Image*)> plain;  // none: it is refused, and
   std::vector<std::string> words;     // what is said has these
-  bool powers = false;  // data of powers of two, for inexact operations
-  bool positive = false;
+  Data data = Data::kSmall;
   bool cube = false;  // on an AIC, in L1
 };
 std::vector<Job> jobs;
@@ -240,8 +240,7 @@ struct Lanewise {
   std::function<double(double, double, double)> plain;  // of src0, src1, dst
   bool by_count = true;
   bool accumulates = false;
-  bool powers = false;
-  bool positive = false;
+  Data data = Data::kSmall;
 };
 std::vector<Lanewise> lanewise;
 
@@ -345,8 +344,7 @@ void Apply(const Lanewise& call, const Setting& s, Image* image) {
 void AddCall(const Lanewise& call, const Setting& s,
              std::vector<std::string> refused = {}) {
   Job job{call.name, s, [call, s] { call.issue(s); }, nullptr, refused};
-  job.powers = call.powers;
-  job.positive = call.positive;
+  job.data = call.data;
   if (refused.empty()) {
     job.plain = [call, s](Image* image) { Apply(call, s, image); };
   }
@@ -383,24 +381,20 @@ void AddBroken(const Lanewise& call) {
       BytesOf(call.types[0]) != BytesOf(call.types[1])) {
     return;
   }
-  // A block on: what a repeat writes, it and the next read.
-  bent(Form::kContiguous,
-       [](Setting* s) {
-         s->at[0].block = s->at[1].block = 1;
-         s->at[0].repeat = s->at[1].repeat = 8;
-         s->at[1].begin = s->at[0].begin + kBlock;
-         s->count = s->lanes, s->repeat = 2;
-       },
-       {"dst and src", "the same bytes or none in common"});
-  bent(Form::kContiguous,
-       [](Setting* s) {
-         s->at[0].block = s->at[1].block = 1;
-         s->at[0].repeat = s->at[1].repeat = 8;
-         s->at[1].begin = s->at[0].begin - (s->at[0].begin % kRegion);
-         s->at[0].begin = s->at[1].begin + 256;
-         s->count = s->lanes, s->repeat = 2;
-       },
-       {"dst:", "no source of a later repeat"});
+  const auto overlapping = [&](int dst, int src, std::string what,
+                               const char* rule) {
+    bent(Form::kContiguous,
+         [=](Setting* s) {
+           s->at[0].block = s->at[1].block = 1;
+           s->at[0].repeat = s->at[1].repeat = 8;
+           s->at[0].begin = s->at[0].begin / kRegion * kRegion + dst;
+           s->at[1].begin = s->at[0].begin - dst + src;
+           s->count = s->lanes, s->repeat = 2;
+         },
+         {what, rule});
+  };
+  overlapping(0, kBlock, "dst and src", "the same bytes or none in common");
+  overlapping(256, 0, "dst:", "no source of a later repeat");
 }
 
 void AddLegal(const Lanewise& call, int each) {
@@ -490,19 +484,21 @@ void AddArithmetic() {
 template <typename T>
 void AddReal() {
   BINARY(Div, T, T, a / b, T);
-  lanewise.back().powers = true;
+  lanewise.back().data = Data::kPowers;
   BINARY(FusedMulAdd, T, T, a * c + b, T);
   BINARY(MulAddDst, T, T, a * b + c, T, T);
   UNARY(Axpy, T, T, SCALED(T), 3 * a + c, T, T);
   UNARY(Abs, T, T, NONE, std::fabs(a), T);
   UNARY(Exp, T, T, NONE, std::exp(a), T);
   UNARY(Reciprocal, T, T, NONE, 1 / a, T);
-  lanewise.back().powers = true;
+  lanewise.back().data = Data::kPowers;
   const size_t first = lanewise.size();
   UNARY(Ln, T, T, NONE, std::log(a), T);
   UNARY(Sqrt, T, T, NONE, std::sqrt(a), T);
   UNARY(Rsqrt, T, T, NONE, 1 / std::sqrt(a), T);
-  for (size_t i = first; i < lanewise.size(); ++i) lanewise[i].positive = true;
+  for (size_t i = first; i < lanewise.size(); ++i) {
+    lanewise[i].data = Data::kPositive;
+  }
 }
 
 template <typename T>
@@ -577,7 +573,7 @@ void AddCast(RoundMode mode) {
        },
        [=](double a, double, double) { return whole ? Rounded(mode, a) : a; }});
   // Nothing under zero: an unsigned type has none.
-  lanewise.back().positive = kType<T> == Type::kUint8;
+  if (kType<T> == Type::kUint8) lanewise.back().data = Data::kPositive;
 }
 
 template <typename T, typename U>
@@ -672,34 +668,26 @@ void Reduce(const Reduction& how, const Setting& s, Image* image) {
   const Type type = s.at[1].type;
   const int size = BytesOf(type);
   const int a_block = kBlock / size;
-  std::vector<std::vector<std::pair<int, double>>> groups;
-  std::vector<int> targets;
-  std::pair<int, int> last{-1, -1};
-  const Image before = *image;
+  // Lanes and their values, by repeat and block.
+  std::map<std::pair<int, int>, std::vector<std::pair<int, double>>> groups;
   for (const auto& at : Active(s)) {
-    const std::pair<int, int> group{at.first,
-                                    how.blocks ? at.second / a_block : 0};
-    if (group != last) {
-      groups.emplace_back();
-      targets.push_back(s.at[0].begin +
-                        group.first * s.at[0].repeat * ResultBytes(how, size) +
-                        group.second * size);
-    }
-    last = group;
-    groups.back().push_back(
-        {at.second, Decode(before.data() + ByteOf(s.at[1], at), type)});
+    const int block = how.blocks ? at.second / a_block : 0;
+    groups[{at.first, block}].push_back(
+        {at.second, Decode(image->data() + ByteOf(s.at[1], at), type)});
   }
-  for (size_t i = 0; i < groups.size(); ++i) {
+  for (const auto& [group, lanes] : groups) {
     double sum = 0;
-    auto best = groups[i][0];
-    for (const auto& one : groups[i]) {
+    auto best = lanes[0];
+    for (const auto& one : lanes) {
       sum += one.second;
       if (how.op == ReduceType::MAX ? one.second > best.second
                                     : one.second < best.second) {
         best = one;
       }
     }
-    char* const to = image->data() + targets[i];
+    char* const to = image->data() + s.at[0].begin +
+                     group.first * s.at[0].repeat * ResultBytes(how, size) +
+                     group.second * size;
     const double value = how.op == ReduceType::SUM ? sum : best.second;
     const auto index = static_cast<uint32_t>(best.first);
     const bool alone = how.order == ReduceOrder::ORDER_ONLY_INDEX;
@@ -820,6 +808,16 @@ void AddJob(const std::string& name, Type type, std::function<void()> issue,
   jobs.push_back(job);
 }
 
+// What is issued, and words of why it is refused.
+using Refused = std::pair<std::function<void()>, std::vector<std::string>>;
+
+void AddRefused(const std::string& name, Type type,
+                const std::vector<Refused>& all) {
+  for (const auto& [issue, words] : all) {
+    AddJob(name, type, issue, nullptr, words);
+  }
+}
+
 template <typename T>
 void AddBroadcasts(int each) {
   constexpr int kSize = sizeof(T);
@@ -845,16 +843,12 @@ void AddBroadcasts(int each) {
       }
     });
     if (i > 0) continue;
-    AddJob("Brcb", kType<T>, issue(to, from + 16, 1, 1), nullptr,
-           {"src:", "of 32 B"});
-    AddJob("Brcb", kType<T>, issue(to + 4, from, 1, 1), nullptr,
-           {"dst:", "of 32 B"});
-    AddJob("Brcb", kType<T>, issue(to, to, 1, 1), nullptr,
-           {"dst and src:", "none in common"});
-    AddJob("Brcb", kType<T>, issue(to, from, 1, 0), nullptr,
-           {"dstBlkStride:", "1 to 65535"});
-    AddJob("Brcb", kType<T>, issue(to, from, 256, 1), nullptr,
-           {"repeatTime:", "0 to 255"});
+    AddRefused("Brcb", kType<T>,
+               {{issue(to, from + 16, 1, 1), {"src:", "of 32 B"}},
+                {issue(to + 4, from, 1, 1), {"dst:", "of 32 B"}},
+                {issue(to, to, 1, 1), {"dst and src:", "none in common"}},
+                {issue(to, from, 1, 0), {"dstBlkStride:", "1 to 65535"}},
+                {issue(to, from, 256, 1), {"repeatTime:", "0 to 255"}}});
   }
 }
 
@@ -932,14 +926,12 @@ void AddGathers(int each) {
       }
     });
     if (i > 0) continue;
-    AddJob("Gather", kType<T>, issue(to + 8, from, list, base), nullptr,
-           {"dst:", "of 32 B"});
-    AddJob("Gather", kType<T>, issue(to, from + 2, list, base), nullptr,
-           {"src:", "of 32 B"});
-    AddJob("Gather", kType<T>, issue(to, from, list + 4, base), nullptr,
-           {"srcOffset:", "of 32 B"});
-    AddJob("Gather", kType<T>, issue(to, from, list, kSize + 1), nullptr,
-           {"srcBaseOffset:", "a multiple of"});
+    AddRefused("Gather", kType<T>,
+               {{issue(to + 8, from, list, base), {"dst:", "of 32 B"}},
+                {issue(to, from + 2, list, base), {"src:", "of 32 B"}},
+                {issue(to, from, list + 4, base), {"srcOffset:", "of 32 B"}},
+                {issue(to, from, list, kSize + 1),
+                 {"srcBaseOffset:", "a multiple of"}}});
   }
 }
 
@@ -995,24 +987,20 @@ void AddChoices(int each) {
       }
     });
     if (i > 2) continue;
-    AddJob("Compare", kType<T>, compare(to + 8, a, b, kLanes), nullptr,
-           {"dst:", "of 32 B"});
-    AddJob("Compare", kType<T>, compare(to, a + 4, b, kLanes), nullptr,
-           {"src0:", "of 32 B"});
-    AddJob("Compare", kType<T>, compare(to, a, b + 4, kLanes), nullptr,
-           {"src1:", "of 32 B"});
-    AddJob("Compare", kType<T>, compare(to, a, b, kLanes + 1), nullptr,
-           {"bytes of count:", "a multiple of 256"});
-    AddJob("Compare", kType<T>, compare(a, a, b, kLanes), nullptr,
-           {"dst and src:", "none in common"});
-    AddJob("Select", kType<T>, select(to + 2, kBits, a, b, scalar), nullptr,
-           {"dst:", "of 32 B"});
-    AddJob("Select", kType<T>, select(to, kBits + 1, a, b, scalar), nullptr,
-           {"selMask:", "of 32 B"});
-    AddJob("Select", kType<T>, select(to, kBits, a + 16, b, scalar), nullptr,
-           {"src0:", "of 32 B"});
-    AddJob("Select", kType<T>, select(to, kBits, a, b, !scalar), nullptr,
-           {"src1:", scalar ? "a scalar" : "a tensor"});
+    AddRefused(
+        "Compare", kType<T>,
+        {{compare(to + 8, a, b, kLanes), {"dst:", "of 32 B"}},
+         {compare(to, a + 4, b, kLanes), {"src0:", "of 32 B"}},
+         {compare(to, a, b + 4, kLanes), {"src1:", "of 32 B"}},
+         {compare(to, a, b, kLanes + 1),
+          {"bytes of count:", "a multiple of 256"}},
+         {compare(a, a, b, kLanes), {"dst and src:", "none in common"}}});
+    AddRefused("Select", kType<T>,
+               {{select(to + 2, kBits, a, b, scalar), {"dst:", "of 32 B"}},
+                {select(to, kBits + 1, a, b, scalar), {"selMask:", "of 32 B"}},
+                {select(to, kBits, a + 16, b, scalar), {"src0:", "of 32 B"}},
+                {select(to, kBits, a, b, !scalar),
+                 {"src1:", scalar ? "a scalar" : "a tensor"}}});
   }
 }
 
@@ -1058,28 +1046,28 @@ void AddMoves(bool cube, int each) {
     const int rows = Pick(0, 6), blocks = Pick(0, 5);
     const int gap = Pick(0, 3), more = Pick(0, 3);
     const DataCopyParams params(u16(rows), u16(blocks), u16(gap), u16(more));
-    add(
-        "DataCopy",
-        [=] { DataCopy(OnChip<T>(cube, on), Global<T>(off), uint32_t(count)); },
-        [=](Image* m) { CopyRows(m, on, kImage + off, 1, kept, 0, 0); });
-    add(
-        "DataCopy",
-        [=] { DataCopy(Global<T>(off), OnChip<T>(cube, on), uint32_t(count)); },
-        [=](Image* m) { CopyRows(m, kImage + off, on, 1, kept, 0, 0); });
-    add(
-        "DataCopy",
-        [=] { DataCopy(OnChip<T>(cube, on), Global<T>(off), params); },
-        [=](Image* m) {
-          CopyRows(m, on, kImage + off, rows, blocks * 32, (blocks + more) * 32,
-                   (blocks + gap) * 32);
-        });
-    add(
-        "DataCopy",
-        [=] { DataCopy(Global<T>(off), OnChip<T>(cube, on), params); },
-        [=](Image* m) {
-          CopyRows(m, kImage + off, on, rows, blocks * 32, (blocks + more) * 32,
-                   (blocks + gap) * 32);
-        });
+    const auto copies = [&](const char* name, auto issue, int to, int from,
+                            int count_of, int bytes, int to_pitch,
+                            int from_pitch) {
+      add(name, issue, [=](Image* m) {
+        CopyRows(m, to, from, count_of, bytes, to_pitch, from_pitch);
+      });
+    };
+    const int size = blocks * 32, to_pitch = size + more * 32;
+    const int from_pitch = size + gap * 32;
+    const auto chip = [=] { return OnChip<T>(cube, on); };
+    copies(
+        "DataCopy", [=] { DataCopy(chip(), Global<T>(off), uint32_t(count)); },
+        on, kImage + off, 1, kept, 0, 0);
+    copies(
+        "DataCopy", [=] { DataCopy(Global<T>(off), chip(), uint32_t(count)); },
+        kImage + off, on, 1, kept, 0, 0);
+    copies(
+        "DataCopy", [=] { DataCopy(chip(), Global<T>(off), params); }, on,
+        kImage + off, rows, size, to_pitch, from_pitch);
+    copies(
+        "DataCopy", [=] { DataCopy(Global<T>(off), chip(), params); },
+        kImage + off, on, rows, size, to_pitch, from_pitch);
     if (i % 4 == 0) {
       const int wrong = Pick(1, 31);
       add("DataCopy",
@@ -1090,15 +1078,10 @@ void AddMoves(bool cube, int each) {
           nullptr, {"src:", "of 32 B"});
     }
     if (cube) continue;
-    add(
+    copies(
         "DataCopy",
-        [=] {
-          DataCopy(OnChip<T>(cube, on), OnChip<T>(cube, kRegion + on), params);
-        },
-        [=](Image* m) {
-          CopyRows(m, on, kRegion + on, rows, blocks * 32, (blocks + more) * 32,
-                   (blocks + gap) * 32);
-        });
+        [=] { DataCopy(chip(), OnChip<T>(cube, kRegion + on), params); }, on,
+        kRegion + on, rows, size, to_pitch, from_pitch);
     const int bytes = Pick(0, 50) * kSize;
     const int left = Pick(0, 32 / kSize), right = Pick(0, 32 / kSize);
     const int row = (left * kSize + bytes + right * kSize + 31) / 32 * 32;
@@ -1125,17 +1108,15 @@ void AddMoves(bool cube, int each) {
             std::memcpy(at + left * kSize, from, bytes);
           }
         });
-    add(
+    copies(
         "DataCopyPad",
         [=] {
           DataCopyPad(
               Global<T>(off), Local<T>(on),
               {u16(rows), uint32_t(bytes), uint32_t(gap), uint32_t(more), 0});
         },
-        [=](Image* m) {
-          CopyRows(m, kImage + off, on, rows, bytes, bytes + more,
-                   (bytes + 31) / 32 * 32 + gap * 32);
-        });
+        kImage + off, on, rows, bytes, bytes + more,
+        (bytes + 31) / 32 * 32 + gap * 32);
     const auto pad = [=](int dst, uint32_t length, int before) {
       return [=] {
         DataCopyPad(Local<T>(dst), Global<T>(off), {1, length, 0, 0, 0},
@@ -1375,20 +1356,21 @@ void List() {
 
 // -- Runs them.
 
-// Small numbers, exact in every type; a power of two each; or none below 1.
-const Image& Pattern(Type type, const Job& job) {
+const Image& Pattern(Type type, Data data) {
   static Image patterns[16][3];
-  const int kind = job.powers ? 1 : job.positive ? 2 : 0;
-  Image& pattern = patterns[static_cast<int>(type)][kind];
+  Image& pattern = patterns[static_cast<int>(type)][static_cast<int>(data)];
   if (!pattern.empty()) return pattern;
   pattern.resize(kRegion + 1024);
   const int size = BytesOf(type);
   for (int i = 0; i * size < static_cast<int>(pattern.size()); ++i) {
     const int small = i * 7 % 33 - 16;
-    const double x = kind == 1   ? std::ldexp(i % 2 ? 1.0 : -1.0, i * 5 % 7 - 3)
-                     : kind == 2 ? std::abs(small) + 1
-                                 : small;
-    Encode(&pattern[i * size], type, IsReal(type) && kind != 1 ? x / 4 : x);
+    if (data == Data::kPowers) {
+      Encode(&pattern[i * size], type,
+             std::ldexp(i % 2 ? 1.0 : -1.0, i * 5 % 7 - 3));
+      continue;
+    }
+    const double x = data == Data::kPositive ? std::abs(small) + 1 : small;
+    Encode(&pattern[i * size], type, IsReal(type) ? x / 4 : x);
   }
   return pattern;
 }
@@ -1401,7 +1383,7 @@ Image ImageFor(const Job& job) {
     const bool in_place = at.size() > 1 && at[0].begin == at[1].begin;
     const size_t place = i % 3 == 0 && in_place ? 1 : i % 3;
     const Type type = at[std::min(place, at.size() - 1)].type;
-    std::memcpy(&image[i * kRegion], &Pattern(type, job)[i * 64], kRegion);
+    std::memcpy(&image[i * kRegion], &Pattern(type, job.data)[i * 64], kRegion);
   }
   return image;
 }

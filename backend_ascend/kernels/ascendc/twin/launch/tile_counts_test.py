@@ -1,14 +1,12 @@
 """Counts of tiles are what their shapes say."""
 
-import csv
-import io
-
 import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import compiler
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import tile_counts
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
@@ -31,7 +29,8 @@ def table(request):
   counts = runtime.route(image, inputs['topk_ids']).counts
   launched = twin_runtime.run(image, inputs)
   size = 4 if request.param == 'float32' else 2
-  return tile_counts.tiles(image, counts, launched.counts), size, image
+  tiles = tile_counts.tiles(image, counts, launched.counts)
+  return tiles, size, image, faults.real_rows(image, counts), launched.counts
 
 
 def _up(value: int, unit: int) -> int:
@@ -39,7 +38,7 @@ def _up(value: int, unit: int) -> int:
 
 
 def test_a_cube_tile_moves_and_multiplies_its_shape(table):
-  tiles, size, _ = table
+  tiles, size, *_ = table
   cube = [t for t in tiles if t.unit == 'aic' and t.rows > 0]
   assert {t.kind for t in cube} == {'gate_up', 'down'}
   for tile in cube:
@@ -55,7 +54,7 @@ def test_a_cube_tile_moves_and_multiplies_its_shape(table):
 
 
 def test_a_vector_tile_has_no_cube_steps(table):
-  tiles, size, _ = table
+  tiles, size, *_ = table
   for tile in tiles:
     if tile.kind == 'swiglu' and tile.rows:
       assert tile.counted['bytes_mte2'] >= 2 * tile.rows * tile.cols * size
@@ -66,22 +65,12 @@ def test_a_vector_tile_has_no_cube_steps(table):
 
 
 def test_every_task_with_rows_is_counted_once(table):
-  tiles, _, image = table
-  kinds = image.tables['tasks']['kind']
+  tiles, _, image, real, counts = table
+  of_task = counts[counts['task'] >= 0]
+  assert set(np.flatnonzero(real)) <= set(of_task['task'])
+  assert len(of_task) == len(set(of_task['task']))
+  tasks = image.tables['tasks'][of_task['task']]
+  assert (of_task['unit'] == tasks['unit']).all()
   for kind in (layout.Kind.GATE_UP, layout.Kind.COMBINE):
-    name = kind.name.lower()
-    counted = sum(t.tasks for t in tiles if t.kind == name)
-    assert 0 < counted <= int(np.count_nonzero(kinds == kind))
-
-
-def test_csv_is_read_back(table):
-  tiles, _, _ = table
-  file = io.StringIO()
-  tile_counts.write_csv(tiles, file)
-  rows = list(csv.DictReader(io.StringIO(file.getvalue())))
-  assert len(rows) == len(tiles)
-  for row, tile in zip(rows, tiles):
-    assert row['kind'] == tile.kind
-    assert float(row['bytes_mte2']) == pytest.approx(
-      tile.counted['bytes_mte2'], rel=1e-5
-    )
+    counted = sum(t.tasks for t in tiles if t.kind == kind.name.lower())
+    assert counted == np.count_nonzero(tasks['kind'] == kind) > 0

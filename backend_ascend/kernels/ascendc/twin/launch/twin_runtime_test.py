@@ -59,32 +59,9 @@ def differing(got, want) -> list[str]:
   ]
 
 
+# That exact data have the host's bits in every order, tools/sync/probe_test.py
+# sees.
 class TestOneImageInBoth:
-  @pytest.mark.parametrize('direction', [FORWARD, BACKWARD])
-  @pytest.mark.parametrize(
-    'storage, placement, grain, order, routing',
-    [
-      ('float32', 'combine', 'row_block', 'in_order', 'uniform'),
-      ('bfloat16', 'before_down', 'expert', 'late', 'empty_experts'),
-      ('float32', 'before_down', 'row_block', 'seeded', 'one_rank'),
-    ],
-  )
-  def test_exact_data_have_equal_bits(
-    self, direction, storage, placement, grain, order, routing
-  ):
-    # Given an image and data on which no sum rounds, when the host's kernels
-    # and the device's run it, then every tensor is the same, bit for bit.
-    options = flow_lib.Options(**{**vars(OPTIONS), 'event_grain': grain})
-    policy = policy_of(storage, placement, **EXACT)
-    image, inputs = case(direction, policy, routing, options)
-    before = bytes(image)
-    want = runtime.launch(image, inputs)
-    seed = 3 if order == 'seeded' else 0
-    modes = twin_runtime.Modes(order, seed, auto_sync=order == 'late')
-    got = twin_runtime.launch(image, inputs, modes=modes)
-    assert not differing(got, want)
-    assert bytes(image) == before
-
   @pytest.mark.parametrize('direction', [FORWARD, BACKWARD])
   def test_serial_kernels_have_equal_bits_on_real_data(self, direction):
     policy = policy_of('bfloat16', 'before_down')
@@ -154,48 +131,26 @@ def test_a_folder_without_headers_is_named(tmp_path):
     twin_runtime.run(image, inputs, modes=modes)
 
 
-class TestCounts:
-  def test_say_what_each_task_took(self):
-    # Given a launch, when its counts are summed by task, then a GEMM tile
-    # loads its operands and multiplies, and no vector core does.
-    image, inputs = case(FORWARD, policy_of(**EXACT))
-    launched = twin_runtime.run(image, inputs)
-    counts, tasks = launched.counts, image.tables['tasks']
-    of_task = counts[counts['task'] >= 0]
-    rows = faults.real_rows(image, launched.outputs['counts'])
-    assert set(np.flatnonzero(rows)) <= set(of_task['task'])
-    kinds = tasks['kind'][of_task['task']]
-    gemms = np.isin(kinds, [layout.Kind.GATE_UP, layout.Kind.DOWN])
-    busy = rows[of_task['task']] > 0
-    assert (of_task[gemms & busy]['cube_steps'] > 0).all()
-    assert not of_task[~gemms]['cube_steps'].any()
-    assert (of_task[~gemms & busy]['bytes_mte3'] > 0).all()
-    assert (of_task['unit'] == tasks['unit'][of_task['task']]).all()
-
-
 class TestRefusals:
-  def test_float16(self):
-    image, inputs = case(FORWARD, policy_of('float16', **EXACT))
-    with pytest.raises(ValueError, match=r'^policy.storage: expected float32'):
-      twin_runtime.launch(image, inputs)
-
-  def test_an_order_that_no_cube_has(self):
-    image, inputs = case(
-      FORWARD, policy_of('bfloat16', accumulation_order='even_odd_32', **EXACT)
-    )
-    told = (
-      r'^policy.accumulation_order: expected ascending for ascend, got '
-      r'even_odd_32$'
-    )
-    with pytest.raises(ValueError, match=told):
-      twin_runtime.launch(image, inputs)
-
-  def test_weights_on_the_sums_of_a_cube(self):
-    image, inputs = case(FORWARD, policy_of('bfloat16', 'epilogue', **EXACT))
-    told = (
-      r'^policy.placement: expected combine or before_down for ascend, got '
-      r'epilogue$'
-    )
+  @pytest.mark.parametrize(
+    'asked, told',
+    [
+      (dict(storage='float16'), r'^policy.storage: expected float32'),
+      (
+        dict(accumulation_order='even_odd_32'),
+        r'^policy.accumulation_order: expected ascending for ascend, got '
+        r'even_odd_32$',
+      ),
+      (
+        dict(placement='epilogue'),
+        r'^policy.placement: expected combine or before_down for ascend, got '
+        r'epilogue$',
+      ),
+    ],
+  )
+  def test_what_the_source_has_no_tiles_for(self, asked, told):
+    policy = policy_of(**dict(storage='bfloat16', **EXACT) | asked)
+    image, inputs = case(FORWARD, policy)
     with pytest.raises(ValueError, match=told):
       twin_runtime.launch(image, inputs)
 
