@@ -38,7 +38,10 @@ def path(tmp_path):
 
 def test_what_was_saved_is_loaded(path):
   assert schedule_file.load(path) == SCHEDULE
-  assert schedule_file.of(path, CONFIG, POLICY) == SCHEDULE.options
+  # Another capacity is no other layer.
+  for capacity in (None, 40000):
+    config = dataclasses.replace(CONFIG, capacity=capacity)
+    assert schedule_file.of(path, config, POLICY) == SCHEDULE.options
 
 
 @pytest.mark.parametrize(
@@ -59,11 +62,6 @@ def test_another_layer_is_refused(path, config, policy, message):
     )
 
 
-def test_another_capacity_is_no_other_layer(path):
-  config = dataclasses.replace(CONFIG, capacity=40000)
-  assert schedule_file.of(path, config, POLICY) == SCHEDULE.options
-
-
 def test_blocks_shrink_with_the_layer(path):
   # Given a layer with a 32nd of the width and a 64th of the tokens, when the
   # schedule is scaled to it, then it has as many blocks, in the same order.
@@ -76,6 +74,10 @@ def test_blocks_shrink_with_the_layer(path):
     rows = schedule_file._expert_rows(config)
     assert rows / options.row_block == 32
     assert config.d_ff / options.col_block == 8
+  # Blocks do not grow.
+  large = dataclasses.replace(CONFIG, num_tokens=8192, d_ff=4096)
+  grown = schedule_file.of(path, large, POLICY, scaled=True)
+  assert grown == SCHEDULE.options
 
 
 @pytest.mark.parametrize(
@@ -90,12 +92,6 @@ def test_vector_tiles_divide_the_row_blocks_that_shrank(
   small = dataclasses.replace(CONFIG, num_tokens=tokens)
   made = schedule_file.of(schedule, small, POLICY, scaled=True)
   assert (made.row_block, made.vector_rows) == (row_block, vector_rows)
-
-
-def test_blocks_do_not_grow(path):
-  large = dataclasses.replace(CONFIG, num_tokens=8192, d_ff=4096)
-  made = schedule_file.of(path, large, POLICY, scaled=True)
-  assert made == SCHEDULE.options
 
 
 def resealed(content):

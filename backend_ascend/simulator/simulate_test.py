@@ -32,34 +32,12 @@ def run(image, machine, **options) -> simulate.Simulation:
 @pytest.mark.parametrize('grain', lowering.GRAINS)
 @pytest.mark.parametrize('shape', lowering.SHAPES)
 class TestSimulate:
-  def test_every_task_runs_after_what_it_waits_for(
-    self, a3, shape, grain, direction
-  ):
-    image = image_of(shape, grain=grain, direction=direction)
-    result = run(image, a3)
-    assert (result.end >= result.start).all()
-    assert result.total == result.end.max()
-    tables = image.tables
-    tasks, waits = tables['tasks'], tables['waits']
-    signals = tables['signals']
-    signalled = [set() for _ in tables['events']]
-    for t, task in enumerate(tasks):
-      begin = task['signal_begin']
-      for s in signals[begin : begin + task['signal_count']]:
-        # One of them at least signals a counted event last.
-        if s['amount'] > 0:
-          signalled[s['event']].add(t)
-    for t, task in enumerate(tasks):
-      begin = task['wait_begin']
-      for w in waits[begin : begin + task['wait_count']]:
-        for before in signalled[w['event']]:
-          assert result.end[before] <= result.start[t]
-
   def test_a_core_runs_its_queue_in_order_one_task_at_a_time(
     self, a3, shape, grain, direction
   ):
     image = image_of(shape, grain=grain, direction=direction)
     result = run(image, a3)
+    assert result.total == result.end.max()
     for queue, busy in zip(image.tables['queues'], result.busy):
       run_of = image.tables['queue_tasks'][
         queue['begin'] : queue['begin'] + queue['count']

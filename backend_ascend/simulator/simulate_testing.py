@@ -5,15 +5,13 @@ import numpy as np
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import lowering_testing as lowering
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 DIRECTIONS = ('forward', 'backward')
 # One has parts enough for a cache that holds some of them.
 SHAPES = lowering.SHAPES | {
-  'many_parts': config_lib.MoEConfig(
-    num_ranks=2, num_tokens=24, num_experts=4, top_k=2, d_model=24, d_ff=16
-  )
+  'many_parts': config_testing.sized(r=2, t=24, e=4, k=2, d=24, f=16)
 }
 
 

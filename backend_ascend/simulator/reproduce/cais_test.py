@@ -2,7 +2,6 @@
 
 import pytest
 
-from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import cais
 from hpmoe.backend_ascend.simulator.reproduce import cais_flows as flows
 from hpmoe.backend_ascend.simulator.reproduce import factors
@@ -125,9 +124,3 @@ def test_the_order_is_judged_where_it_is_published():
   assert cais.out_of_order(values) == (
     'T3 1.30, TP-NVLS 1.39; T3 1.30, T3-N 1.47; T3 1.30, CAIS-Base 1.47'
   )
-
-
-def test_the_machine_says_what_is_not_the_papers():
-  machine = machine_lib.load('cais')
-  assert machine.figures['merge_timeout'].tag == 'assumed'
-  assert machine.figures['merge_table'].tag == 'published'

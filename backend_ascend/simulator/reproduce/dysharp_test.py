@@ -1,6 +1,7 @@
 """Bytes of each exchange of DySHARP against their sums, and its judgements."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ from hpmoe.backend_ascend.simulator.reproduce import factors
 # A row is one packet: 8 flits of payload, one of header, one of a list.
 OF = flows.Layer(hidden=64, ffn=64, experts=16, tokens=64, top_k=4, ranks=8)
 FLIT, PLAIN, LISTED = 16, 9 * 16, 10 * 16
-PARTS = {
-  'basic': flows.Parts(fused=False),
-  'fusion': flows.Parts(many=False),
-  'dysharp': flows.Parts(),
+SYSTEMS = dict(deepep=flows.deepep, comet=flows.comet, nvls=flows.nvls) | {
+  name: functools.partial(flows.dysharp, parts=parts)
+  for name, parts in dict(
+    basic=flows.Parts(fused=False),
+    fusion=flows.Parts(many=False),
+    dysharp=flows.Parts(),
+  ).items()
 }
 
 
@@ -50,17 +54,11 @@ def test_each_token_names_its_experts():
   assert share == pytest.approx([1 / 8] * 8, abs=5 * (7 / 64 / 2048) ** 0.5)
 
 
-@pytest.mark.parametrize('system', ['deepep', 'comet'])
+@pytest.mark.parametrize('system', ['deepep', 'comet', 'fusion'])
 def test_copies_go_and_come_back_one_by_one(machine, system):
   sent, got = _pairs()
   both = PLAIN * (sent + got)
-  _check(getattr(flows, system)(OF, machine), both, both)
-
-
-def test_fusion_alone_sends_as_much(machine):
-  sent, got = _pairs()
-  both = PLAIN * (sent + got)
-  _check(flows.dysharp(OF, machine, PARTS['fusion']), both, both)
+  _check(SYSTEMS[system](OF, machine), both, both)
 
 
 @pytest.mark.parametrize('ids', [1, 8])
@@ -76,7 +74,7 @@ def test_a_token_goes_up_once_and_comes_home_once(machine, parts, ids):
   up = rows * away.sum(1) + heads + LISTED * got + heads
   down = rows * got + copies + copies + LISTED * away.sum(1)
   listed = machine.with_figures(target_ids=ids)
-  _check(flows.dysharp(OF, listed, PARTS[parts]), up, down)
+  _check(SYSTEMS[parts](OF, listed), up, down)
 
 
 def test_all_tokens_go_to_all_ranks_over_nvls(machine):
@@ -88,13 +86,9 @@ def test_all_tokens_go_to_all_ranks_over_nvls(machine):
   )
 
 
-@pytest.mark.parametrize('system', ['deepep', 'comet', 'nvls', *PARTS])
+@pytest.mark.parametrize('system', SYSTEMS)
 def test_no_exchange_beats_its_links_and_products(machine, system):
-  timed = (
-    flows.dysharp(OF, machine, PARTS[system])
-    if system in PARTS
-    else getattr(flows, system)(OF, machine)
-  )
+  timed = SYSTEMS[system](OF, machine)
   links = max(timed.up_bytes.max(), timed.down_bytes.max())
   rows = flows.experts_on(OF).sum((0, 1)).max()
   assert timed.total >= links / machine['nvlink']
@@ -104,11 +98,7 @@ def test_no_exchange_beats_its_links_and_products(machine, system):
 def test_the_null_model_is_the_one_that_is_known():
   # Two numbers give DeepEP and COMET within 2 %, and NVLS 20 % off.
   values = dysharp.WITNESS.roofline(dysharp.WITNESS.load())
-  known = {
-    'DeepEP': (2.73, 2.31),
-    'COMET': (1.92, 1.82),
-    'NVLS': (8.45, 5.01),
-  }
+  known = dict(DeepEP=(2.73, 2.31), COMET=(1.92, 1.82), NVLS=(8.45, 5.01))
   for system, expected in known.items():
     got = [
       values[factors.row_name('layer', system, which)]

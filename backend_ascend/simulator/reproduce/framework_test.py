@@ -13,7 +13,7 @@ from hpmoe.backend_ascend.simulator.reproduce import score
 from hpmoe.backend_ascend.simulator.reproduce import sensitivity
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.backend_ascend.simulator.reproduce import witnesses
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 
 _MACHINE = 'ascend_a3'
 _WORK = 1e14
@@ -23,6 +23,13 @@ def _row(name, published, fitted=False, group='time', **more):
   return witness_lib.Row(
     name, published, 's', group, 'this test', fitted, **more
   )
+
+
+_ONE = _row('one', 1.0, True)
+
+
+def _fit(figure, *rows, machine=_MACHINE, **more):
+  return witness_lib.Fit(machine, figure, rows or ('one',), **more)
 
 
 def _roofline(machines):
@@ -57,7 +64,7 @@ def _witness(one=20.0, two=40.0, late=20.0, limit=0.05, **changes):
     run=_run,
     roofline=_roofline,
     goals=(witness_lib.Goal('time', limit),),
-    fits=(witness_lib.Fit(_MACHINE, 'cube_efficiency', ('one',)),),
+    fits=(_fit('cube_efficiency'),),
   )
   return witness_lib.Witness(**fields | changes)
 
@@ -71,39 +78,16 @@ def _silent(text):
   [
     (dict(rows=(_row('one', 1.0), _row('one', 2.0))), 'one of each name'),
     (dict(rows=(_row('one', 0.0),)), 'not 0: one'),
+    (dict(rows=(_ONE, _row('two', 2.0, nearest='on'))), "got 'on' for 'two'"),
     (
-      dict(rows=(_row('one', 1.0, True), _row('two', 2.0, nearest='on'))),
-      "got 'on' for 'two'",
-    ),
-    (
-      dict(
-        rows=(
-          _row('one', 1.0, True),
-          _row('two', 2.0),
-          _row('late', 2.0, nearest='two'),
-        )
-      ),
+      dict(rows=(_ONE, _row('two', 2.0), _row('late', 2.0, nearest='two'))),
       "fitted if it is the nearest, got 'two' for 'late'",
     ),
+    (dict(rows=(_ONE, _row('two', 2.0, of=('half',)))), "got 'half' for 'two'"),
+    (dict(fits=(_fit('hbm', 'two'),)), "marked as fitted, got 'two'"),
+    (dict(fits=(_fit('hbm', machine='ascend_a4'),)), "got 'ascend_a4'"),
     (
-      dict(rows=(_row('one', 1.0, True), _row('two', 2.0, of=('half',)))),
-      "got 'half' for 'two'",
-    ),
-    (
-      dict(fits=(witness_lib.Fit(_MACHINE, 'hbm', ('two',)),)),
-      "marked as fitted, got 'two'",
-    ),
-    (
-      dict(fits=(witness_lib.Fit('ascend_a4', 'hbm', ('one',)),)),
-      "got 'ascend_a4'",
-    ),
-    (
-      dict(
-        fits=tuple(
-          witness_lib.Fit(_MACHINE, figure, ('one',))
-          for figure in ('cube_efficiency', 'collective')
-        )
-      ),
+      dict(fits=(_fit('cube_efficiency'), _fit('collective'))),
       'at most 1 figures, as many as rows',
     ),
   ],
@@ -116,18 +100,15 @@ def test_a_witness_that_contradicts_itself_is_refused(changes, message):
 def test_a_fitted_figure_has_its_tag():
   # Given a witness that calls a published figure fitted, when its machines are
   # loaded, then the figure and its tag are named.
-  witness = _witness(
-    fits=(witness_lib.Fit(_MACHINE, 'l2_bytes', ('one',)),),
-  )
   with pytest.raises(ValueError, match='l2_bytes: expected the tag fitted'):
-    witness.load()
+    _witness(fits=(_fit('l2_bytes'),)).load()
 
 
 def test_a_witness_may_have_a_value_of_its_own():
   # Given a fit with a value, when machines are loaded, then the figure has it,
   # with tag and rows, and the file's figure stays.
-  own = witness_lib.Fit(_MACHINE, 'l2_bytes', ('one',), value=2e6)
-  figure = _witness(fits=(own,)).load()[_MACHINE].figures['l2_bytes']
+  witness = _witness(fits=(_fit('l2_bytes', value=2e6),))
+  figure = witness.load()[_MACHINE].figures['l2_bytes']
   assert (figure.value, figure.tag, figure.source) == (2e6, 'fitted', 'one')
   assert machine_lib.load(_MACHINE)['l2_bytes'] != 2e6
 
@@ -253,9 +234,7 @@ def test_a_roofline_without_its_nearest_row_is_a_gap():
 def test_a_roofline_has_the_total_of_the_busiest_link():
   # Given two ranks that send 4 rows to the other's first and second expert,
   # when bounded, then each link has 4 rows there and 4 back, not 8 and 8.
-  config = config_lib.MoEConfig(
-    num_ranks=2, num_tokens=4, num_experts=4, top_k=1, d_model=16, d_ff=16
-  )
+  config = config_testing.sized(r=2, t=4, e=4, k=1, d=16, f=16)
   machine = machine_lib.load(_MACHINE)
   ids = np.array([[[2]] * 4, [[1]] * 4])
   links = machine.fabric.links(2)
@@ -320,7 +299,7 @@ def test_a_fit_does_not_fall_off_a_step(start):
 
   witness = _witness(
     rows=(_row('one', published, True), _row('two', published, True)),
-    fits=(witness_lib.Fit(_MACHINE, 'cube_efficiency', ('one', 'two')),),
+    fits=(_fit('cube_efficiency', 'one', 'two'),),
     run=stepped,
   )
   (value,) = fit.fit(witness, {_MACHINE: machine}, _silent).values()

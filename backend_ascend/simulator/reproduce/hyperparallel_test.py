@@ -7,11 +7,9 @@ from hpmoe.backend_ascend.simulator.reproduce import fit
 from hpmoe.backend_ascend.simulator.reproduce import hyperparallel
 from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.backend_ascend.simulator.reproduce import score
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 
-_SMALL = config_lib.MoEConfig(
-  num_ranks=4, num_tokens=512, num_experts=32, top_k=8, d_model=1024, d_ff=512
-)
+_SMALL = config_testing.sized(r=4, t=512, e=32, k=8, d=1024, f=512)
 
 
 @pytest.fixture(scope='module')

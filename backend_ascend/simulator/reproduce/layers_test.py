@@ -6,7 +6,7 @@ import pytest
 from hpmoe.backend_ascend.plan import moe_layer
 from hpmoe.backend_ascend.simulator.reproduce import hyperparallel
 from hpmoe.backend_ascend.simulator.reproduce import layers
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 
 
 def _distinct(ids) -> bool:
@@ -29,14 +29,7 @@ def test_balanced_slices_are_equal(ranks):
 def test_the_hot_rank_receives_its_ratio(ratio):
   # Given the sizes of the repository's measurement, when rank 0 is to be hot,
   # then it receives that many times the mean, and the others share the rest.
-  config = config_lib.MoEConfig(
-    num_ranks=8,
-    num_tokens=4096,
-    num_experts=48,
-    top_k=8,
-    d_model=5120,
-    d_ff=1792,
-  )
+  config = config_testing.sized(r=8, t=4096, e=48, k=8, d=5120, f=1792)
   ids = layers.hot(config, ratio)
   assert _distinct(ids)
   received = layers.rows(config, ids).reshape(8, -1)
@@ -48,8 +41,6 @@ def test_the_hot_rank_receives_its_ratio(ratio):
 
 
 def test_a_rank_cannot_receive_more_than_its_experts_can():
-  config = config_lib.MoEConfig(
-    num_ranks=8, num_tokens=64, num_experts=16, top_k=8, d_model=32, d_ff=16
-  )
+  config = config_testing.sized(r=8, t=64, e=16, k=8, d=32, f=16)
   with pytest.raises(ValueError, match='ratio: expected experts of one rank'):
     layers.hot(config, 6.0)

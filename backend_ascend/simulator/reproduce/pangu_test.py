@@ -19,12 +19,6 @@ def _machines():
   return pangu.WITNESS.load()
 
 
-@pytest.mark.parametrize('name', _RUNS)
-def test_a_published_plan_divides(machines, name):
-  run = _RUNS[name]
-  assert run.setting(machines).refusal(run.plan) == ''
-
-
 @pytest.mark.parametrize(
   'name, devices, ranks',
   [
@@ -37,9 +31,12 @@ def test_a_published_plan_divides(machines, name):
     ('Qwen3-30B, 16 H100', 16, 8),
   ],
 )
-def test_devices_and_expert_groups_are_the_published_ones(name, devices, ranks):
-  plan = _RUNS[name].plan
-  assert plan.devices == devices and plan.tp * plan.ep == ranks
+def test_published_plans_divide_and_have_their_devices_and_expert_groups(
+  machines, name, devices, ranks
+):
+  run = _RUNS[name]
+  assert run.setting(machines).refusal(run.plan) == ''
+  assert (run.plan.devices, run.plan.tp * run.plan.ep) == (devices, ranks)
 
 
 def test_the_scale_scales_rates_and_no_ratio(machines):

@@ -6,23 +6,19 @@ import pytest
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import uniep
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 
 
 def test_distinct_ranks_follow_the_formula():
   # K experts drawn without putting back: a rank has none of them with
   # C(E - L, K) / C(E, K).  Deviation of a mean over 8192 tokens: 0.01.
-  config = config_lib.MoEConfig(
-    num_ranks=8, num_tokens=1024, num_experts=512, top_k=8, d_model=8, d_ff=4
-  )
+  config = config_testing.sized(r=8, t=1024, e=512, k=8, d=8, f=4)
   missed = math.comb(512 - 64, 8) / math.comb(512, 8)
   assert uniep.distinct_ranks(config) == pytest.approx(
     8 * (1 - missed), abs=0.05
   )
   # With one rank they all lie there.
-  one = config_lib.MoEConfig(
-    num_ranks=1, num_tokens=64, num_experts=16, top_k=8, d_model=8, d_ff=4
-  )
+  one = config_testing.sized(r=1, t=64, e=16, k=8, d=8, f=4)
   assert uniep.distinct_ranks(one) == 1
 
 
@@ -45,14 +41,7 @@ def test_relay_puts_each_token_on_a_link_once(monkeypatch):
   )
   ratio = uniep.dispatched(relayed) / uniep.dispatched(plain)
   distinct = uniep.distinct_ranks(
-    config_lib.MoEConfig(
-      num_ranks=8,
-      num_tokens=128,
-      num_experts=64,
-      top_k=8,
-      d_model=256,
-      d_ff=128,
-    )
+    config_testing.sized(r=8, t=128, e=64, k=8, d=256, f=128)
   )
   # A row of 512 B has 8 B beside it, a relayed one 12 B for each of 8 copies.
   headers = (512 + 96) / (512 + 8)

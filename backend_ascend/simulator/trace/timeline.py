@@ -142,8 +142,6 @@ def released_by(times: Timeline) -> Int[np.ndarray, ' tasks']:
 
 def critical_path(times: Timeline) -> Int[np.ndarray, ' path']:
   """Returns tasks up to the last end, each released by the one before it."""
-  if not len(times.start):
-    return np.zeros(0, np.int64)
   released = released_by(times)
   path = [int(np.argmax(times.end))]
   while (before := int(released[path[-1]])) != NONE:

@@ -57,19 +57,6 @@ class TestCriticalPath:
     assert (times.start[path[1:]] == times.end[path[:-1]]).all()
     assert times.end[path[-1]] == times.total
 
-  def test_of_nothing_is_empty(self):
-    times = testing.made_up()
-    image = times.image
-
-    class NoTasks:
-      tables = {name: table[:0] for name, table in image.tables.items()}
-
-    none = np.zeros(0)
-    empty = timeline.Timeline(
-      NoTasks, np.zeros((0, 2), np.int32), none, none, none, 'nothing'
-    )
-    assert len(timeline.critical_path(empty)) == 0 and empty.total == 0
-
 
 class TestTimeline:
   @pytest.mark.parametrize(

@@ -10,11 +10,9 @@ from hpmoe.backend_ascend.simulator.trace import sources
 from hpmoe.backend_ascend.simulator.trace import timeline
 from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=4, num_tokens=33, num_experts=8, top_k=3, d_model=40, d_ff=24
-)
+CONFIG = config_testing.sized(r=4, t=33, e=8, k=3, d=40, f=24)
 BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
 
 
