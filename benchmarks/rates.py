@@ -25,7 +25,7 @@ from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows
 from hpmoe.backend_ascend.simulator.reproduce import hyperparallel
 from hpmoe.backend_ascend.simulator.reproduce import moe_hub
 from hpmoe.backend_ascend.simulator.reproduce import moe_hub_flows
-from hpmoe.backend_ascend.simulator.reproduce import witnesses
+from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.tools.docs import figures
 
 _RUNS = flags.DEFINE_integer('runs', 6, 'Runs, of which the median counts.')
@@ -41,7 +41,7 @@ def _image() -> Callable[[], object]:
 
 def _flow(name, make, of) -> Callable[[], object]:
   """Returns what simulates the flow that `make` builds, without building it."""
-  machine = witnesses.get(name).load()[name.replace('-', '_')]
+  machine = witness_lib.get(name).load()[name.replace('-', '_')]
   simulated = mock.patch.object(flow_lib, 'simulate')
   # Some read times of a flow that did not run.
   with simulated as called, contextlib.suppress(AttributeError, TypeError):

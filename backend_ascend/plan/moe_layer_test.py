@@ -18,26 +18,21 @@ def _a2():
   return machine_lib.load('ascend_a2')
 
 
-class TestCopies:
-  """Copies of a token that leave its rank, over four nodes of eight."""
-
-  def test_each_row_for_itself(self, a2):
-    # Of 32 ranks 7 are near and 24 far.
-    assert moe_layer.sent(a2, LAYER) == (8 * 7 / 32, 8 * 24 / 32)
-
-  def test_once_to_each_node(self, a2):
-    # Three copies instead of six, and 7/8 of all eight rows inside of nodes.
-    layer = dataclasses.replace(LAYER, exchange='nodes')
-    assert moe_layer.sent(a2, layer) == (7, 3)
-
-  def test_nodes_that_a_token_may_go_to(self, a2):
-    # Of two nodes a token has, 3/4 are others.
-    layer = dataclasses.replace(LAYER, exchange='nodes', nodes=2)
-    assert moe_layer.sent(a2, layer) == (7, 1.5)
-
-  def test_one_node_has_one_way(self, a2):
-    layer = dataclasses.replace(LAYER, ranks=8, exchange='nodes')
-    assert moe_layer.sent(a2, layer) == (7,)
+@pytest.mark.parametrize(
+  'changes, copies',
+  [
+    # Each row for itself: of 32 ranks 7 are near and 24 far.
+    ({}, (8 * 7 / 32, 8 * 24 / 32)),
+    # Once to each node: three copies instead of six, and 7/8 of all eight rows
+    # inside of nodes.
+    (dict(exchange='nodes'), (7, 3)),
+    # Of two nodes that a token may go to 3/4 are others.
+    (dict(exchange='nodes', nodes=2), (7, 1.5)),
+    (dict(exchange='nodes', ranks=8), (7,)),
+  ],
+)
+def test_copies_of_a_token_leave_its_rank(a2, changes, copies):
+  assert moe_layer.sent(a2, dataclasses.replace(LAYER, **changes)) == copies
 
 
 @pytest.mark.parametrize('name', ['ascend_a2', 'ascend_a3'])

@@ -141,28 +141,11 @@ def simulate(
 
 def _ready(step: Step, ends, last: int, hop: float) -> float | None:
   """Returns when the input of a pass is there; None: not known yet."""
-  if not step.backward:
-    if step.chunk == 0:
-      return 0.0
-    before = ends.get((False, step.micro, step.chunk - 1))
-    return None if before is None else before + hop
-  if step.chunk == last:
-    return ends.get((False, step.micro, last))
-  before = ends.get((True, step.micro, step.chunk + 1))
+  back = step.backward
+  if step.chunk == (last if back else 0):
+    return ends.get((False, step.micro, last)) if back else 0.0
+  before = ends.get((back, step.micro, step.chunk + (1 if back else -1)))
   return None if before is None else before + hop
-
-
-def seconds(
-  forward: np.ndarray,
-  backward: np.ndarray,
-  stages: int,
-  micros: int,
-  hop: float = 0.0,
-) -> float:
-  """Returns s of `simulate`."""
-  return simulate(
-    forward.tolist(), backward.tolist(), stages, micros, hop
-  ).seconds
 
 
 def bound(

@@ -31,6 +31,15 @@ def _costs(setting) -> unit_costs.Costs:
   return unit_costs.Costs(setting, moe_layer.Roofline(setting.machine))
 
 
+def _held(plan, setting=None) -> dict[str, unit_costs.Held]:
+  return _costs(setting or _setting()).held(plan)
+
+
+def _memories(plan):
+  setting = _setting(devices=plan.devices)
+  return memory_lib.memories(setting, plan, _held(plan, setting))
+
+
 class TestMemory:
   """Four tokens of `TINY` in bfloat16."""
 
@@ -42,56 +51,47 @@ class TestMemory:
   HEAD = 64 + 4 * 4 * 32
 
   def test_nothing_is_recomputed(self):
-    setting = _setting()
-    held = _costs(setting).held(Plan())
+    held = _held(Plan())
     assert held['dense'].kept == self.DENSE
     assert held['moe'].kept == self.MOE
     assert held['head'].kept == self.HEAD
-    (memory,) = memory_lib.memories(setting, Plan(), held)
+    (memory,) = _memories(Plan())
     assert memory.activations == self.DENSE + 2 * self.MOE + self.HEAD
     count = TINY.count()
     assert memory.weights == 2 * count and memory.gradients == 4 * count
     assert memory.optimizer == 12 * count
 
   def test_norms_and_activations_are_recomputed(self):
-    held = _costs(_setting()).held(Plan(recompute='cheap'))
+    held = _held(Plan(recompute='cheap'))
     assert held['dense'].kept == self.DENSE - 2 * 64 - 2 * 4 * 16
     assert held['dense'].working == 2 * 64 + 2 * 4 * 16
     assert held['moe'].kept == self.MOE - 2 * 64 - 2 * 4 * 4 - 2 * 8 * 4
 
   def test_layers_are_recomputed(self):
-    held = _costs(_setting()).held(Plan(recompute='layer'))
+    held = _held(Plan(recompute='layer'))
     assert held['moe'].kept == 64 and held['moe'].working == self.MOE
 
   def test_micro_batches_in_flight_add_up(self):
     # Two stages of 1F1B, chunks (embedding, dense) and (moe, moe, head): the
     # first holds two micro-batches.
-    setting = _setting(devices=2)
-    plan = Plan(pp=2)
     assert plan_lib.chunks(TINY, 2, 1, 0) == (
       ('embedding', 'dense'),
       ('moe', 'moe', 'head'),
     )
-    first, second = memory_lib.memories(
-      setting, plan, _costs(setting).held(plan)
-    )
+    first, second = _memories(Plan(pp=2))
     assert first.activations == 2 * self.DENSE
     assert second.activations == 2 * self.MOE + self.HEAD
 
   def test_data_parallel_ranks_share_the_optimizer(self):
     # With two experts a rank, whose states nobody else has.
-    setting = _setting(devices=2)
-    plan = Plan(dp=2, ep=2)
-    (memory,) = memory_lib.memories(setting, plan, _costs(setting).held(plan))
+    (memory,) = _memories(Plan(dp=2, ep=2))
     experts = 2 * 4 * 96
     shared = TINY.count() - experts
     assert memory.weights == 2 * (shared + experts / 2)
     assert memory.optimizer == 12 * (shared + experts) / 2
 
   def test_what_is_offloaded_is_not_in_the_device(self):
-    setting = _setting()
-    plan = Plan(offload=True)
-    (memory,) = memory_lib.memories(setting, plan, _costs(setting).held(plan))
+    (memory,) = _memories(Plan(offload=True))
     # Two units on their way; the host has all.
     assert memory.activations == 2 * self.MOE
     assert memory.host == self.DENSE + 2 * self.MOE + self.HEAD
@@ -114,7 +114,7 @@ class TestConservation:
     model = published.PANGU_ULTRA_MOE
     setting = _setting(model, tp * ep * 2, sequence=8192, global_batch=2 * ep)
     plan = Plan(tp=tp, pp=2, ep=ep, dp=ep)
-    held = _costs(setting).held(plan)
+    held = _held(plan, setting)
     shared, experts = memory_lib.parameters(setting, plan, held)
     of_experts = 59 * 256 * model.parameters()['expert']  # MTP has some, too
     assert experts.sum() * tp * ep == pytest.approx(of_experts)
@@ -151,16 +151,14 @@ class TestTimes:
     )
     assert one.seconds(A3, 'int8') < one.seconds(A3)
 
-  def test_a_norm_by_hand(self):
+  def test_a_norm_and_collectives_by_hand(self):
     share = operators.Share(published.PANGU_ULTRA_MOE, 8192, 2, 8, 4)
     one = operators._norm(share, 'norm')
     assert one.moved == 2 * 2 * 2048 * 7680
     assert one.seconds(A3) == pytest.approx(
       one.moved / A3['hbm'] + A3['launch']
     )
-
-  def test_latents_are_gathered_and_rows_scattered(self):
-    share = operators.Share(published.PANGU_ULTRA_MOE, 8192, 2, 8, 4)
+    # Latents are gathered and rows scattered.
     unit = share.unit('moe')
     assert unit.gathered == (2 * 16384 * (1536 + 512 + 64),)
     assert unit.scattered == (2 * 16384 * 7680,)
@@ -179,23 +177,24 @@ class TestTimes:
       (2 * 12 + 6) * TINY.count() / 2 / A3['hbm']
     )
 
-  def test_overlap_hides_what_there_is_to_hide_behind(self):
-    passes = (
-      unit_costs.Pass(compute=2.0, exchange=5.0),
-      unit_costs.Pass(compute=4.0, exchange=5.0),
+  @pytest.mark.parametrize(
+    'overlap, left',
+    [
+      ((), (1.0, 8.0)),
+      (('tensor',), (1.0, 5.0)),  # six of sixteen hide
+      (('exchange',), (0.0, 8.0)),
+      # Two of six hide rows, and four are left for TP's sixteen.
+      (('exchange', 'tensor'), (0.0, 6.0)),
+    ],
+  )
+  def test_what_is_hidden_hides_nothing_else(self, overlap, left):
+    passes = tuple(
+      unit_costs.Pass(compute=compute, exchange=1.0, tensor=8.0)
+      for compute in (2.0, 4.0)
     )
-    assert unit_costs._exposed(passes, frozenset()) == passes
-    # Six of ten hide: two are left of each five.
-    forward, backward = unit_costs._exposed(passes, frozenset({'exchange'}))
-    assert forward.seconds == pytest.approx(4.0)
-    assert backward.seconds == pytest.approx(6.0)
-
-  def test_what_is_hidden_hides_nothing_else(self):
-    # Four of six hide an exchange, and two are left for TP's eight.
-    one = unit_costs.Pass(compute=3.0, exchange=2.0, tensor=4.0)
-    both = unit_costs._exposed((one, one), frozenset({'exchange', 'tensor'}))
-    assert [p.exchange for p in both] == [0, 0]
-    assert [p.tensor for p in both] == [pytest.approx(3.0)] * 2
+    both = unit_costs._exposed(passes, frozenset(overlap))
+    assert [one.compute for one in both] == [2.0, 4.0]
+    assert [(p.exchange, p.tensor) for p in both] == [pytest.approx(left)] * 2
 
 
 class TestRefusals:
@@ -215,13 +214,10 @@ class TestRefusals:
     setting = _setting(devices=6, global_batch=24)
     assert setting.refusal(plan).startswith(text)
 
-  def test_a_machine_without_memory(self):
+  def test_a_machine_without_memory_or_a_host_link(self):
     with pytest.raises(ValueError, match='machine: expected one that says its'):
       plan_lib.Setting(TINY, machine_lib.load('host'), 8)
-
-  def test_a_machine_without_a_host_link(self):
-    setting = dataclasses.replace(
-      _setting(), machine=machine_lib.load('ascend_a2')
-    )
-    refusal = setting.refusal(Plan(offload=True))
-    assert refusal.startswith('offload: expected a machine that says')
+    a2 = machine_lib.load('ascend_a2')
+    refusal = dataclasses.replace(_setting(), machine=a2).refusal
+    told = refusal(Plan(offload=True))
+    assert told.startswith('offload: expected a machine that says')

@@ -58,6 +58,8 @@ def test_plans_are_different_and_make_all_devices():
   # Everything is offered that the machine has.
   assert {p.offload for p in plans} == {False, True}
   assert {p.recompute for p in plans} == set(plan_lib.RECOMPUTE)
+  only = [*search_lib.plans(SETTING, dict(tp=(2,), pp=(2,), ep=(1,)))]
+  assert only and {(p.tp, p.pp, p.ep, p.dp) for p in only} == {(2, 2, 1, 2)}
 
 
 def test_what_does_not_fit_is_counted():
@@ -69,9 +71,3 @@ def test_what_does_not_fit_is_counted():
   assert not found.ranked and not layers.times
   assert found.too_large == found.plans - found.refused
   assert found.least > 1e6
-
-
-def test_what_is_asked_for_alone_is_looked_at():
-  only = dict(tp=(2,), pp=(2,), ep=(1,))
-  plans = [*search_lib.plans(SETTING, only)]
-  assert plans and {(p.tp, p.pp, p.ep, p.dp) for p in plans} == {(2, 2, 1, 2)}

@@ -100,8 +100,11 @@ def cost(costs: unit_costs.Costs, plan: Plan, exact: bool = True) -> Cost:
   setting, held = costs.setting, costs.held(plan)
   forward, backward = passes(setting, plan, costs.timed(plan))
   micros, wait = setting.micros(plan), hop(setting, plan)
-  run = (pipeline.seconds if exact else pipeline.bound)(
-    forward, backward, plan.pp, micros, wait
+  way = plan.pp, micros, wait
+  run = (
+    pipeline.simulate(forward.tolist(), backward.tolist(), *way).seconds
+    if exact
+    else pipeline.bound(forward, backward, *way)
   )
   own = memory_lib.parameters(setting, plan, held)
   sums = _sums(setting, plan, *own)

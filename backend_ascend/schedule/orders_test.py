@@ -115,19 +115,15 @@ def runs(names):
   return [n for n, before in zip(names, [None, *names]) if n != before]
 
 
+def kinds_in_turn(direction, order, unit, grain) -> list[str]:
+  queue = queue_kinds(direction, order, unit, event_grain=grain)
+  return runs([kind for kind, _ in queue])
+
+
 def test_published_queues_go_operator_by_operator():
-  forward = layout.Direction.FORWARD
-  backward = layout.Direction.BACKWARD
   kinds = [
-    runs(
-      [
-        kind
-        for kind, _ in queue_kinds(
-          direction, flow_lib.PUBLISHED_ORDER, unit, event_grain='expert'
-        )
-      ]
-    )
-    for direction in (forward, backward)
+    kinds_in_turn(direction, flow_lib.PUBLISHED_ORDER, unit, 'expert')
+    for direction in LOWER
     for unit in layout.Unit
   ]
   assert kinds == [
@@ -141,17 +137,8 @@ def test_published_queues_go_operator_by_operator():
 
 
 def test_a_lag_below_one_takes_turns_by_row_block():
-  kinds = runs(
-    [
-      k
-      for k, _ in queue_kinds(
-        layout.Direction.FORWARD,
-        flow_lib.Order(lag=0.4),
-        layout.Unit.AIC,
-        event_grain='row_block',
-      )
-    ]
-  )
+  order, forward = flow_lib.Order(lag=0.4), layout.Direction.FORWARD
+  kinds = kinds_in_turn(forward, order, layout.Unit.AIC, 'row_block')
   assert kinds.count('gate_up') > 4
 
 

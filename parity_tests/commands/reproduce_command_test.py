@@ -7,7 +7,6 @@ import pytest
 
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
-from hpmoe.backend_ascend.simulator.reproduce import witnesses
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 
@@ -17,7 +16,7 @@ def reproduce(monkeypatch):
   """Returns a function that reproduces a witness; it returns the exit code."""
 
   def run(witness, *flags):
-    monkeypatch.setattr(witnesses, 'get', lambda name: witness)
+    monkeypatch.setattr(witness_lib, 'get', lambda name: witness)
     return main.main(('reproduce', *flags))
 
   return run

@@ -62,15 +62,7 @@ _LLAMA = 'LLaMA-7B'
 FULL = Model(8192, 22528, 2, 3072, 3)
 
 # Of CAIS over each.
-FACTORS = factors_lib.table(
-  'TP-NVLS SP-NVLS CoCoNet FuseLib T3 CoCoNet-N FuseLib-N T3-N CAIS-Base',
-  prefill='1.43/1.38 1.95/1.89 1.99/1.98 1.92/1.90 1.65/1.61 '
-  '1.28/1.25 1.24/1.21 1.49/1.45 1.46/1.43',
-  training='1.44/1.37 1.96/1.89 2.03/1.96 1.96/1.89 1.65/1.60 '
-  '1.30/1.23 1.25/1.20 1.49/1.45 1.46/1.42',
-  sub_layer='1.53/1.39 2.05/1.91 2.11/1.99 2.04/1.91 1.67/1.64 '
-  '1.36/1.24 1.31/1.20 1.51/1.47 1.51/1.47',
-)
+FACTORS = witness_lib.published('cais')['factors']
 BASELINES = tuple(FACTORS['sub-layer'])
 _SHARE = 'communication over computation, LLaMA-7B'
 _TABLE = 'table a port without coordination'

@@ -32,11 +32,7 @@ LAYERS = {
   for top_k in (8, 16, 32)
 }
 # Of DySHARP over each.
-FACTORS = factors_lib.table(
-  'DeepEP NVLS COMET FasterMoE Tutel CCFuser',
-  layer='2.77/2.26 6.93/4.25 1.94/1.78 2.48/2.14 2.32/1.96 2.01/1.84',
-  training='2.31/1.93 5.12/3.38 1.79/1.59 2.11/1.84 1.98/1.72 1.85/1.63',
-)
+FACTORS = witness_lib.published('dysharp')['factors']
 # What hides a share of the shorter of products and exchange.
 OVERLAPS = {
   'FasterMoE': 'overlap_fastermoe',

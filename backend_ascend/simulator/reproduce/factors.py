@@ -4,23 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import math
 
 WHICH = ('max', 'geomean')
-Factors = Mapping[str, Mapping[str, tuple[float, ...]]]
-
-
-def table(systems: str, **groups: str) -> Factors:
-  """Returns (greatest, geometric mean) by group and system.
-
-  Args:
-    systems: names, apart by spaces.
-    **groups: of each 'greatest/mean' of every system, likewise.
-  """
-  return {
-    group.replace('_', '-'): {
-      system: tuple(map(float, both.split('/')))
-      for system, both in zip(systems.split(), values.split(), strict=True)
-    }
-    for group, values in groups.items()
-  }
+Factors = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def row_name(group: str, system: str, which: str) -> str:

@@ -12,7 +12,6 @@ from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import score
 from hpmoe.backend_ascend.simulator.reproduce import sensitivity
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
-from hpmoe.backend_ascend.simulator.reproduce import witnesses
 from hpmoe.reference.contract import config_testing
 
 _MACHINE = 'ascend_a3'
@@ -178,13 +177,13 @@ def test_null_predictors_repeat_a_row_and_scale_it():
 
 
 @pytest.mark.parametrize('predictor', [null.NEAREST, null.ROOFLINE])
-@pytest.mark.parametrize('name', ['arithmetic', *witnesses.MODULES])
+@pytest.mark.parametrize('name', ['arithmetic', *witness_lib.MODULES])
 def test_a_null_predictor_in_place_of_the_simulator_does_not_pass(
   name, predictor
 ):
   # Given a witness without goals that could fail, whose run is a null
   # predictor, when scored, then it does not pass; and what is published does.
-  witness = _witness() if name == 'arithmetic' else witnesses.get(name)
+  witness = _witness() if name == 'arithmetic' else witness_lib.get(name)
   goals = tuple(dataclasses.replace(g, limit=9.0) for g in witness.goals)
   witness = dataclasses.replace(witness, goals=goals, claims=())
   machines, published = witness.load(), _published(witness)
@@ -398,4 +397,4 @@ def test_sensitivity_runs_what_a_row_may_read(remembered):
 
 def test_an_unknown_witness_is_named():
   with pytest.raises(ValueError, match="witness: expected one of .* 'uniap'"):
-    witnesses.get('uniap')
+    witness_lib.get('uniap')

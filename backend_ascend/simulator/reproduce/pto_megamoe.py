@@ -28,31 +28,15 @@ _STAGES = f'{_KERNEL}/overview.md, timeline'
 _EXPERTS = f'{_KERNEL}/overview_v1.md, timeline'
 
 TOKENS = (16, 32, 64, 128, 512, 1024, 2048)
+_PUBLISHED = witness_lib.published('pto-megamoe')
 # us, by EP and schedule, one for each of TOKENS.
 TABLE = {
-  (8, STAGE_MAJOR): (584.09, 601.39, 634.77, 695.31, 1394.90, 2251.61, 4285.13),
-  (8, EXPERT_MAJOR): (
-    573.08, 588.30, 627.77, 696.04, 1234.03, 2016.18, 3756.88,
-  ),
-  (16, STAGE_MAJOR): (
-    584.52, 605.18, 633.47, 717.26, 1337.57, 2261.64, 4380.82,
-  ),
-  (16, EXPERT_MAJOR): (
-    579.02, 600.38, 636.46, 707.30, 1190.04, 1964.26, 3714.16,
-  ),
-}  # fmt: skip
+  (int(ep), schedule): times
+  for ep, of in _PUBLISHED['times'].items()
+  for schedule, times in of.items()
+}
 _FITTED = (8, STAGE_MAJOR)
 
-# us of EP16 stage-major at 2048 tokens: (stage, kind, start, end).  Its combine
-# is our return, its unpermute our combine.
-_STAGE_TIMES = (
-  ('dispatch', Kind.DISPATCH, 256, 1258),
-  ('GMM1', Kind.GATE_UP, 298, 2047),
-  ('SwiGLU', Kind.SWIGLU, 1836, 2214),
-  ('GMM2', Kind.DOWN, 2140, 3655),
-  ('combine', Kind.RETURN, 2232, 3987),
-  ('unpermute', Kind.COMBINE, 3987, 4403),
-)
 # us of EP8 expert-major at 2048 tokens.
 _HEAD, _TAIL = 'AIC idle before', 'AIC idle after'
 _FEW, _ALL, _SWIGLU = (
@@ -92,7 +76,7 @@ def _rows() -> Iterator[Row]:
         fitted=(ep, schedule) == _FITTED,
         nearest=name(*_FITTED, tokens),
       )
-  for stage, _, start, end in _STAGE_TIMES:
+  for stage, (_, start, end) in _PUBLISHED['stages'].items():
     for which, time in (('begins', start), ('ends', end)):
       yield Row(_stage_name(stage, which), time, 'us', 'timeline', _STAGES)
   for what, time in _EXPERT_TIMES.items():
@@ -110,8 +94,8 @@ def _span(timed: simulate.Simulation, of: np.ndarray) -> tuple[float, float]:
 
 
 def _stage_times(timed, front: float) -> Iterator[tuple[str, float]]:
-  for stage, kind, _, _ in _STAGE_TIMES:
-    start, end = _span(timed, _of(timed, kind))
+  for stage, (kind, _, _) in _PUBLISHED['stages'].items():
+    start, end = _span(timed, _of(timed, layout.Kind[kind]))
     yield _stage_name(stage, 'begins'), 1e6 * (front + start)
     yield _stage_name(stage, 'ends'), 1e6 * (front + end)
 

@@ -63,11 +63,7 @@ class Watched(machine_lib.Machine):
 
 
 def watched(described: machine_lib.Machine) -> Watched:
-  fields = {
-    field.name: getattr(described, field.name)
-    for field in dataclasses.fields(described)
-  }
-  return Watched(**fields, read=set(described.fabric.named()))
+  return Watched(**vars(described), read=set(described.fabric.named()))
 
 
 def _change(got: float, was: float) -> float:

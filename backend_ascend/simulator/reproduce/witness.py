@@ -6,6 +6,8 @@ doubles and halves; it knows nothing of the system.
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import functools
+import importlib
 import pathlib
 import tomllib
 from typing import Any
@@ -261,10 +263,16 @@ def under(witness: Witness, text: str, machine: str, **figures) -> Variant:
   )
 
 
-def told(name: str) -> dict[str, Any]:
-  """Returns the fields that `witnesses.toml` has of a witness."""
+@functools.cache
+def published(name: str) -> Mapping[str, Any]:
+  """Returns what `witnesses.toml` has of a witness."""
   path = pathlib.Path(__file__).with_name('witnesses.toml')
-  of = tomllib.loads(path.read_text())[name]
+  return tomllib.loads(path.read_text())[name]
+
+
+def told(name: str) -> dict[str, Any]:
+  """Returns the fields of a witness that are published."""
+  of = published(name)
   return dict(
     name=name,
     about=of['about'],
@@ -272,3 +280,27 @@ def told(name: str) -> dict[str, Any]:
     goals=tuple(Goal(*goal) for goal in of['goals'].items()),
     gaps=tuple(Gap(*gap) for gap in of['gaps'].items()),
   )
+
+
+_ROOM = __name__.rpartition('.')[0]
+# The published systems that can be reproduced, by name.
+MODULES = {
+  'hyperparallel-moe': f'{_ROOM}.hyperparallel',
+  'pto-megamoe': f'{_ROOM}.pto_megamoe',
+  'uniep': f'{_ROOM}.uniep',
+  'pangu': f'{_ROOM}.pangu',
+  'cais': f'{_ROOM}.cais',
+  'dysharp': f'{_ROOM}.dysharp',
+  'moe-hub': f'{_ROOM}.moe_hub',
+}
+
+
+def get(name: str) -> Witness:
+  """Returns the witness of that name.
+
+  Raises:
+    ValueError: there is none; the text lists the known names.
+  """
+  if name not in MODULES:
+    raise ValueError(f'witness: expected one of {list(MODULES)}, got {name!r}')
+  return importlib.import_module(MODULES[name]).WITNESS
