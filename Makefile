@@ -278,7 +278,7 @@ test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
 
 .PHONY: docs
 docs: $(VENV)/core.stamp
-	$(BIN)/python -m hpmoe.tools.docs.main
+	$(BIN)/python -m hpmoe.tools.docs.figures
 
 format: $(VENV)/full.stamp
 	$(BIN)/ruff check --fix .

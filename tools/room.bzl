@@ -20,7 +20,6 @@ _PACKAGES = [
     "pytest",
     "safetensors",
     "tokenizers",
-    "tqdm",
 ]
 
 def room():

@@ -25,6 +25,7 @@ class Flag:
     least, most: of a number.
     many: whether it is a list.
     only: the one pass that it is for; '': both.
+    writes: 'file' or 'picture', of a path where one is written; '': none.
   """
 
   name: str
@@ -37,6 +38,7 @@ class Flag:
   most: float = math.inf
   many: bool = False
   only: str = ''
+  writes: str = ''
 
   def but(self, **changes: Any) -> 'Flag':
     """Returns the option with other attributes."""

@@ -6,19 +6,6 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
 
-def row(f: flags.FlagValues):
-  """Returns the kind of candidate that flags ask for.
-
-  Raises:
-    ValueError: a flag was given that it does not understand.
-  """
-  from hpmoe.parity_tests.candidates import table
-
-  given = {n: f[n].value for n in f if f[n].present}
-  given = {n: cli.text(v) for n, v in given.items() if v != f[n].default}
-  return table.find(given)
-
-
 def candidate(f: flags.FlagValues, case):
   """Returns the candidate that flags ask for, fit for a case.
 
@@ -34,7 +21,9 @@ def candidate(f: flags.FlagValues, case):
   from hpmoe.parity_tests.candidates import checking
   from hpmoe.parity_tests.candidates import table
 
-  kind = row(f)
+  given = {n: f[n].value for n in f if f[n].present}
+  given = {n: cli.text(v) for n, v in given.items() if v != f[n].default}
+  kind = table.find(given)
   fields = cli.fields(f, [one for one in table.FLAGS if one.name in kind.flags])
   fields['options'] = layer_flags.options(f)
   fields['checking'] = checking.Checking(**cli.fields(f, checking.FLAGS))

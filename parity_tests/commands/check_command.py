@@ -60,7 +60,9 @@ def _lanes(f: flags.FlagValues) -> tuple[str, ...]:
 
 def _direction(f: flags.FlagValues) -> str:
   if f.case is not None:
-    return f.direction or _held(f).direction
+    from hpmoe.parity_tests.case import folder
+
+    return f.direction or folder.read(f.case).direction
   if f.outputs is not None and f.input is not None:
     return f.direction or _direction_of(f.input)
   partly = f.candidate or f.command or f.tiles is not None
@@ -72,13 +74,6 @@ def _direction_of(path: str) -> str:
   from hpmoe.parity_tests.case import read_case
 
   return 'both' if 'dy' in read_case.read(path)[0] else 'forward'
-
-
-def _held(f: flags.FlagValues):
-  """Returns the case of --case."""
-  from hpmoe.parity_tests.case import folder
-
-  return folder.read(f.case)
 
 
 def request(f: flags.FlagValues):
@@ -119,8 +114,6 @@ def request(f: flags.FlagValues):
 def _check(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.judge import check
 
-  cli.check_writable('json', f.json)
-  cli.check_writable('html', f.html)
   if f.shard is not None or f.parts is not None:
     return _sharded(f)
   job = None
@@ -159,12 +152,7 @@ def _sharded(f: flags.FlagValues) -> int:
       'shard: expected --shard=r/R and --parts=FOLDER, or --merge=FOLDER '
       f'alone, got shard={f.shard} parts={f.parts} merge={f.merge}'
     )
-  for name in _REPORT:
-    if f[name].present:
-      raise cli.UsageError(
-        f'{name}: expected none beside --shard: who merges has the report, got '
-        f'{f[name].value}'
-      )
+  cli.refuse(f, _REPORT, 'beside --shard: who merges has the report')
   shard = shards.Shard.parse(f.shard)
   shards.place(f.parts, shard)
   job = started.Job(shard, pathlib.Path(f.parts))

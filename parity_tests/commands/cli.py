@@ -21,7 +21,8 @@ from hpmoe.parity_tests.case import flag as flag_lib
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
 INTERRUPTED = 130  # What a shell says of a program that SIGINT ended.
 NOT_READ = 141  # And of one whose reader went away.
-LINE_EVERY_S = 30.0  # of progress, where no terminal shows a bar
+LINE_EVERY_S = 30.0  # of progress, where no terminal shows each step
+_SHOWN_AFTER_S = 2.0  # where one does
 
 
 class UsageError(ValueError):
@@ -167,8 +168,22 @@ def _clock(seconds: float) -> str:
   return f'{minutes:02}:{left:02}'
 
 
-def _lines(total: int | None, estimate: bool) -> Callable[[str], None]:
-  """Returns `step` of `progress`, for an output that is no terminal."""
+@contextlib.contextmanager
+def progress(total: int | None = None, estimate: bool = False):
+  """Yields a function that names the step which begins.
+
+  A terminal shows the step of what takes over 2 s, and clears it at the end.
+  Elsewhere, as in a log, a line tells where it is every `LINE_EVERY_S`.
+
+  Args:
+    total: how many steps there are, at most.
+    estimate: whether to tell how long the rest takes, should all steps come
+      and take as long as those so far.
+  """
+  # The size is 80 x 24 where a terminal does not say it.
+  columns = shutil.get_terminal_size().columns - 1
+  shown = sys.stderr.isatty()
+  begin, end = ('\r', '\x1b[K') if shown else ('', '\n')
   start = told = time.monotonic()
   count = 0
 
@@ -176,7 +191,7 @@ def _lines(total: int | None, estimate: bool) -> Callable[[str], None]:
     nonlocal told, count
     count += 1
     now = time.monotonic()
-    if now - told < LINE_EVERY_S:
+    if now - start < _SHOWN_AFTER_S if shown else now - told < LINE_EVERY_S:
       return
     told = now
     of = left = ''
@@ -184,57 +199,24 @@ def _lines(total: int | None, estimate: bool) -> Callable[[str], None]:
       of = f'/{total}'
       if estimate:
         left = f', {_clock((now - start) / count * (total - count))} left'
-    print(
-      f'{name} {count}{of} [{_clock(now - start)}{left}]',
-      file=sys.stderr,
-      flush=True,
-    )
+    text = f'{name} {count}{of} [{_clock(now - start)}{left}]'
+    text = text[:columns] if shown else text
+    print(f'{begin}{text}', end=end, file=sys.stderr, flush=True)
 
-  return step
-
-
-@contextlib.contextmanager
-def progress(total: int | None = None, estimate: bool = False):
-  """Yields a function that names the step which begins.
-
-  A terminal shows a bar for what takes over 2 s.  Elsewhere, as in a log, a
-  line tells where it is every `LINE_EVERY_S`.
-
-  Args:
-    total: how many steps there are, at most.
-    estimate: whether to tell how long the rest takes, should all steps come
-      and take as long as those so far.
-  """
-  if not sys.stderr.isatty():
-    yield _lines(total, estimate)
-    return
-  import tqdm
-
-  # tqdm takes a terminal that does not say its size for one without lines.
-  columns, lines = shutil.get_terminal_size()
-  with tqdm.tqdm(
-    total=total,
-    delay=2,
-    leave=False,
-    ncols=columns - 1,
-    nrows=lines,
-    miniters=1,
-    mininterval=0,
-    bar_format='{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}'
-    + (', {remaining} left]' if estimate else ']'),
-  ) as bar:
-
-    def step(name: str) -> None:
-      # A refresh here would not wait for the delay.
-      bar.set_description_str(name, refresh=False)
-      bar.update()
-
+  try:
     yield step
+  finally:
+    if shown:
+      print(begin, end=end, file=sys.stderr, flush=True)
 
 
 def write_json(path: str | None, content: object) -> None:
+  """Writes data, or records of it, where a path is given."""
+  from hpmoe.parity_tests.report import report
+
   if path is not None:
-    write('json', path, json.dumps(content, indent=2, allow_nan=False) + '\n')
+    plain = report.jsonable(content)
+    write('json', path, json.dumps(plain, indent=2, allow_nan=False) + '\n')
 
 
 # What a command could not write, told once its verdict is.
@@ -346,15 +328,40 @@ def missing(module: str) -> str | None:
   return None
 
 
-def check_writable(name: str, path: str | None) -> None:
-  """Refuses a file that cannot be written before the work, not after."""
-  if path is None:
-    return
-  target = pathlib.Path(path)
-  if target.is_dir() or not os.access(target.parent, os.W_OK):
-    raise UsageError(
-      f'{name}: expected a file that can be written, got {path!r}'
-    )
+def refuse(
+  f: flags.FlagValues, names: Iterable[str], beside: str, why: str = ''
+) -> None:
+  """Refuses options that would have no effect, and so have no meaning.
+
+  Raises:
+    UsageError: one of `names` was given; it holds what it stands beside.
+  """
+  for name in names:
+    if name in f and f[name].present:
+      raise UsageError(
+        f'{name}: expected none {beside}, got {text(f[name].value)}{why}'
+      )
+
+
+def refuse_unwritable(f: flags.FlagValues) -> None:
+  """Refuses what cannot be written before the work, not after.
+
+  Raises:
+    UsageError: a file cannot be written.
+    ModuleNotFoundError: what draws a picture is missing.
+  """
+  for name in f:
+    row = getattr(f[name].parser, 'row', None)
+    path = f[name].value
+    if path is None or not isinstance(row, flag_lib.Flag) or not row.writes:
+      continue
+    target = pathlib.Path(path)
+    if target.is_dir() or not os.access(target.parent, os.W_OK):
+      raise UsageError(
+        f'{name}: expected a file that can be written, got {path!r}'
+      )
+    if row.writes == 'picture':
+      import matplotlib  # noqa: F401  # type: ignore[import-untyped]
 
 
 def colour() -> bool:

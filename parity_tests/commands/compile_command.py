@@ -47,10 +47,9 @@ def _compile(f: flags.FlagValues) -> int:
   import time
 
   from hpmoe.backend_ascend import compiler
+  from hpmoe.parity_tests.case import passes
   from hpmoe.reference.contract import presets
 
-  cli.check_writable('json', f.json)
-  cli.check_writable('out', f.out)
   layer_flags.refuse_without_effect(f, f.direction)
   preset = presets.get(layer_flags.preset(f))
   layer_flags.fill_cores(f)
@@ -58,10 +57,8 @@ def _compile(f: flags.FlagValues) -> int:
     layer_flags.fill_tiles(f)
   config, options = _sized(f, preset)
   policy = layer_flags.policy(f)
-  compile_pass = {
-    'forward': compiler.compile_forward,
-    'backward': compiler.compile_backward,
-  }[f.direction]
+  (which,) = passes.of(f.direction)
+  compile_pass = compiler.COMPILE[which.direction]
   start = time.perf_counter()
   compiled = compile_pass(config, policy, options, target=f.target)
   seconds = time.perf_counter() - start

@@ -24,7 +24,6 @@ def _faults(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.judge import request as request_lib
   from hpmoe.parity_tests.law import faults_table
 
-  cli.check_writable('json', f.json)
   layer_flags.refuse_without_effect(f, f.direction)
   case = layer_flags.case(f)
   request = request_lib.Request(case, backend_flags.candidate(f, case))

@@ -122,9 +122,7 @@ def _scheduled(f: flags.FlagValues, dtypes):
 def _law(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.law import law
   from hpmoe.parity_tests.law import law_table
-  from hpmoe.parity_tests.report import report
 
-  cli.check_writable('json', f.json)
   plan = _plan(f)
   if f.order is not None:
     return _law_of_order(f, plan)
@@ -136,7 +134,7 @@ def _law(f: flags.FlagValues) -> int:
     return _law_of_twin(f, plan)
   with cli.failure_reported(f.json), cli.progress(plan.steps) as step:
     table = law.run(plan, step)
-  cli.write_json(f.json, report.jsonable(law_table.to_json(plan, table)))
+  cli.write_json(f.json, law_table.to_json(plan, table))
   print(law_table.text(table))
   return cli.PARITY if table.holds else cli.NO_PARITY
 
@@ -144,14 +142,9 @@ def _law(f: flags.FlagValues) -> int:
 def _law_of_order(f: flags.FlagValues, plan) -> int:
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
   from hpmoe.parity_tests.law import orders
-  from hpmoe.parity_tests.report import report
 
-  for name in ('threads', 'isa', 'fault', 'schedule', 'relay'):
-    if f[name].present:
-      raise cli.UsageError(
-        f'{name}: expected none with --order={f.order}, got '
-        f'{cli.text(f[name].value)}'
-      )
+  fixed = ('threads', 'isa', 'fault', 'schedule', 'relay')
+  cli.refuse(f, fixed, f'with --order={f.order}')
   if f.backend != 'host':
     raise cli.UsageError(
       f'backend: expected host with --order={f.order}, got {f.backend}'
@@ -159,17 +152,14 @@ def _law_of_order(f: flags.FlagValues, plan) -> int:
   machine = None
   if f.machine is not None:
     machine = machine_lib.load(f.machine)
-    if f['interleavings'].present:
-      raise cli.UsageError(
-        f'interleavings: expected none with --machine={f.machine}, which has '
-        f'one order, got {f.interleavings}'
-      )
+    has = f'with --machine={f.machine}, which has one order'
+    cli.refuse(f, ['interleavings'], has)
   if not f['interleavings'].present:
     plan = dataclasses.replace(plan, interleavings=orders.LAUNCHES)
   steps = len(plan.sums) * len(plan.directions)
   with cli.failure_reported(f.json), cli.progress(steps) as step:
     rows = orders.run(plan, f.order, step, machine)
-  cli.write_json(f.json, report.jsonable(orders.to_json(plan, f.order, rows)))
+  cli.write_json(f.json, orders.to_json(plan, f.order, rows))
   print(orders.text(f.order, rows))
   return cli.PARITY if orders.holds(rows) else cli.NO_PARITY
 
@@ -178,15 +168,13 @@ def _law_of_twin(f: flags.FlagValues, plan) -> int:
   from hpmoe.parity_tests.law import law
   from hpmoe.parity_tests.law import law_table
   from hpmoe.parity_tests.law import law_twin
-  from hpmoe.parity_tests.report import report
 
-  for name in ('threads', 'isa', 'accumulation_order'):
-    if f[name].present:
-      raise cli.UsageError(
-        f'{name}: expected none with --backend={f.backend}, got '
-        f'{cli.text(f[name].value)}: the twin is one thread of one process, '
-        'with an order of its own'
-      )
+  cli.refuse(
+    f,
+    ('threads', 'isa', 'accumulation_order'),
+    f'with --backend={f.backend}',
+    ': the twin is one thread of one process, with an order of its own',
+  )
   for name, field, value in (
     ('interleavings', 'interleavings', law_twin.SEEDS),
     ('layout', 'layouts', law_twin.LAYOUTS),
@@ -199,7 +187,7 @@ def _law_of_twin(f: flags.FlagValues, plan) -> int:
     cli.progress(law_twin.count_steps(plan)) as step,
   ):
     table = law_twin.run(plan, step)
-  cli.write_json(f.json, report.jsonable(law_table.to_json(plan, table)))
+  cli.write_json(f.json, law_table.to_json(plan, table))
   print(law_table.text(table))
   left_out = sorted(set(law.Plan().dtypes) - set(law_twin.DTYPES))
   if not f['dtype'].present:

@@ -37,13 +37,10 @@ def refuse_without_effect(f: flags.FlagValues, direction: str) -> None:
   Raises:
     cli.UsageError: one was given.
   """
-  for row in tasks.CUT:
-    runs = direction in ('both', row.only) or not row.only
-    if row.name in f and f[row.name].present and not runs:
-      raise cli.UsageError(
-        f'{row.name}: expected none beside direction {direction}, got '
-        f'{cli.text(f[row.name].value)}: it cuts weight gradients'
-      )
+  others = [row.name for row in tasks.CUT if row.only not in ('', direction)]
+  if direction != 'both':
+    beside = f'beside direction {direction}'
+    cli.refuse(f, others, beside, ': it cuts weight gradients')
 
 
 def preset(f: flags.FlagValues, name: str | None = None) -> str:
@@ -110,12 +107,8 @@ def scheduled(f: flags.FlagValues, config, policy):
     return None
   if not f.schedule:
     raise cli.UsageError('schedule: expected a file of hpmoe tune, got none')
-  for name in (row.name for row in tasks.CUT):
-    if name in f and f[name].present:
-      raise cli.UsageError(
-        f'{name}: expected none beside --schedule={f.schedule}, got '
-        f'{cli.text(f[name].value)}'
-      )
+  cut = (row.name for row in tasks.CUT)
+  cli.refuse(f, cut, f'beside --schedule={f.schedule}')
   found = schedule_file.of(f.schedule, config, policy, f.schedule_scaled)
   cores = [row for row in tasks.CORES if row.name in f and f[row.name].present]
   return dataclasses.replace(found, **cli.fields(f, cores))
@@ -191,7 +184,6 @@ _SAID_BY_INPUT: tuple[tuple[str, Callable], ...] = (
   ('bias', lambda made: made.config.bias),
   ('d_shared', lambda made: made.config.d_shared),
 )
-_REPLACED_BY_INPUT = ('preset', 'routing', 'text')
 
 
 def case(f: flags.FlagValues, direction: str | None = None):
@@ -221,12 +213,8 @@ def asked_case(f: flags.FlagValues, direction: str):
 
   if f.case is None:
     return case(f, direction)
-  for name in (row.name for row in case_flags.FLAGS):
-    if name != 'direction' and f[name].present:
-      raise cli.UsageError(
-        f'{name}: expected none beside --case={f.case}, which decides it, got '
-        f'{cli.text(f[name].value)}'
-      )
+  others = (r.name for r in case_flags.FLAGS if r.name != 'direction')
+  cli.refuse(f, others, f'beside --case={f.case}, which decides it')
   return case_lib.Case.of(f.case, direction)
 
 
@@ -235,11 +223,7 @@ def _refuse_contradictions(f: flags.FlagValues) -> None:
     if f['text'].present and f.routing != 'text':
       raise cli.UsageError(f'text: expected --routing=text, got {f.routing!r}')
     return
-  for name in _REPLACED_BY_INPUT:
-    if f[name].present and f[name].value is not None:
-      raise cli.UsageError(
-        f'{name}: expected none beside --input={f.input}, got {f[name].value}'
-      )
+  cli.refuse(f, ('preset', 'routing', 'text'), f'beside --input={f.input}')
   asked = [(n, said) for n, said in _SAID_BY_INPUT if n in f and f[n].present]
   made = _of_file(f) if asked else None
   for name, said in asked:

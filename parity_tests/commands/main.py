@@ -183,7 +183,7 @@ def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
   where = compiled.folder()
 
   def tell() -> None:
-    if not sys.stderr.isatty():  # A terminal has a bar.
+    if not sys.stderr.isatty():  # A terminal shows each step.
       once = 'once' if where else 'each time: HPMOE_CACHE=off or JAX keeps it'
       print(
         f'hpmoe {command.name}: compiling the oracle for this layer, a minute '
@@ -202,6 +202,7 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
   parsed = None
   try:
     parsed = _parse(command, arguments)
+    cli.refuse_unwritable(parsed)
     with _kept(command):
       return command.execute(parsed)
   except ValueError as error:

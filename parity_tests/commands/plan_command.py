@@ -149,10 +149,6 @@ def _plan(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.plan import search
   from hpmoe.parity_tests.report import planning
 
-  cli.check_writable('json', f.json)
-  cli.check_writable('plot', f.plot)
-  if f.plot is not None:
-    import matplotlib  # noqa: F401  # type: ignore[import-untyped]
   setting = _setting(f)
   only = _only(f, setting)
   start = time.perf_counter()

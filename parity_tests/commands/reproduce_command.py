@@ -18,10 +18,6 @@ def _reproduce(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
   from hpmoe.parity_tests.report import reproduction
 
-  cli.check_writable('json', f.json)
-  cli.check_writable('png', f.png)
-  if f.png is not None:
-    import matplotlib  # noqa: F401  # type: ignore[import-untyped]
   witness = witness_lib.get(f.witness)
   machines = witness.load(f.machine)
   start = time.perf_counter()

@@ -24,11 +24,9 @@ def _shrink(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.judge import request as request_lib
   from hpmoe.parity_tests.judge import verdicts
   from hpmoe.parity_tests.law import shrink
-  from hpmoe.parity_tests.report import report
 
   if f.out is None:
     raise cli.UsageError('out: expected a folder to write, got none')
-  cli.check_writable('json', f.json)
   case = layer_flags.asked_case(f, f.direction)
   lanes = verdicts.LANES if 'all' in f.lane else tuple(f.lane)
   request = request_lib.Request(
@@ -44,7 +42,7 @@ def _shrink(f: flags.FlagValues) -> int:
     return cli.NO_PARITY
   given = ' '.join(cli.arguments(f, without=('out', 'json')))
   shrink.write(found, f.out, given)
-  cli.write_json(f.json, report.jsonable(shrink.to_json(found)))
+  cli.write_json(f.json, shrink.to_json(found))
   print(shrink.text(found, f.out))
   return cli.PARITY
 

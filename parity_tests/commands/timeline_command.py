@@ -28,18 +28,11 @@ def _define_timeline(f: flags.FlagValues) -> None:
 
 def _refuse(f: flags.FlagValues) -> None:
   """Refuses before the work what would be refused after it."""
-  for name in ('trace', 'png', 'json'):
-    cli.check_writable(name, f[name].value)
-  for name in ('threads', 'launches'):
-    if f.machine is not None and f[name].present:
-      raise cli.UsageError(
-        f'{name}: expected none beside --machine={f.machine}, got '
-        f'{f[name].value}: nothing is launched'
-      )
+  if f.machine is not None:
+    beside = f'beside --machine={f.machine}'
+    cli.refuse(f, ('threads', 'launches'), beside, ': nothing is launched')
   if f['arrows'].present and f.trace is None:
     raise cli.UsageError('arrows: expected --trace beside it, got none')
-  if f.png is not None:
-    import matplotlib  # noqa: F401  # type: ignore[import-untyped]
   layer_flags.refuse_without_effect(f, f.direction)
 
 
@@ -61,6 +54,7 @@ def _layer(f: flags.FlagValues):
 
   Of a shape that is only compiled, inputs are the routing.
   """
+  from hpmoe.parity_tests.case import cases
   from hpmoe.parity_tests.case import routings
   from hpmoe.reference.contract import presets
 
@@ -70,20 +64,15 @@ def _layer(f: flags.FlagValues):
     return made.config, made.policy, made.arrays
   config = presets.config(preset, f.ranks, f.tokens, f.capacity)
   routing = f.routing if f['routing'].present else 'balanced'
-  if routing in routings.GENERATORS:
-    routed = routings.make(routing, config, f.seed)
-  elif routing == 'text':
-    raise cli.UsageError(
-      f'routing: expected one of {list(routings.GENERATORS)} or a file beside '
-      f'--preset={f.preset}, got {routing!r}'
-    )
+  if routing in cases.NAMES:
+    ids = cases.topk_ids(routing, preset, config, f.seed)
   else:
-    routed = routings.load(routing, config, f.seed)
+    ids = routings.load(routing, config, f.seed).topk_ids
   if f.capacity is None:
-    rows = int(routings.skew(config, routed.topk_ids)['max_rows_of_rank'])
+    rows = int(routings.skew(config, ids)['max_rows_of_rank'])
     config = dataclasses.replace(config, capacity=rows)
   policy = layer_flags.policy(f)
-  return config, policy, dict(topk_ids=routed.topk_ids)
+  return config, policy, dict(topk_ids=ids)
 
 
 def _model(f: flags.FlagValues, step):

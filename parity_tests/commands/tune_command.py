@@ -29,18 +29,6 @@ def _define_tune(f: flags.FlagValues) -> None:
   cli.own(f, 'tune')
 
 
-def _refuse(f: flags.FlagValues) -> None:
-  """Refuses before the work what would be refused after it."""
-  for name in ('out', 'json', 'png'):
-    cli.check_writable(name, f[name].value)
-  if f.png is not None:
-    import matplotlib  # noqa: F401  # type: ignore[import-untyped]
-  if not f.routing or len(set(f.routing)) < len(f.routing):
-    raise cli.UsageError(
-      f'routing: expected different cases, got {cli.text(f.routing)!r}'
-    )
-
-
 def _layer(f: flags.FlagValues, step):
   """Returns what is tuned."""
   import numpy as np
@@ -162,7 +150,10 @@ def _tune(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend import compiler
   from hpmoe.backend_ascend.schedule import schedule_file
 
-  _refuse(f)
+  if not f.routing or len(set(f.routing)) < len(f.routing):
+    raise cli.UsageError(
+      f'routing: expected different cases, got {cli.text(f.routing)!r}'
+    )
   with cli.progress(_count_steps(f), estimate=True) as step:
     layer = _layer(f, step)
     found = _search(f, layer, step)
@@ -323,34 +314,27 @@ def _summary(layer, found) -> str:
   )
 
 
+# What was found, as the report calls it too.
+_REPORTED = (
+  *('points', 'grid_seconds', 'model_seconds', 'regret', 'bound', 'peak'),
+  *('ablation', 'levers', 'published', 'confirmed', 'best', 'levered'),
+  'by_case',
+)
+
+
 def _json(layer, found) -> dict:
-  content = dict(
-    layer=dataclasses.asdict(layer.config),
-    policy=dataclasses.asdict(layer.policy),
+  content = {name: found[name] for name in _REPORTED} | dict(
+    layer=layer.config,
+    policy=layer.policy,
     machine=layer.machine.name,
     target=layer.target,
     cases=list(layer.cases),
-    points=found['points'],
-    grid_seconds=found['grid_seconds'],
-    model_seconds=found['model_seconds'],
     simulated=found['tried'],
-    regret=found['regret'],
-    bound={n: dataclasses.asdict(b) for n, b in found['bound'].items()},
-    peak={n: dataclasses.asdict(b) for n, b in found['peak'].items()},
-    ablation=[dataclasses.asdict(row) for row in found['ablation']],
-    levers=[dataclasses.asdict(row) for row in found['levers']],
     goal=_GOAL,
   )
-  for name in ('published', 'confirmed', 'best', 'levered'):
-    content[name] = dataclasses.asdict(found[name])
-  content['by_case'] = {
-    n: dataclasses.asdict(t) for n, t in found['by_case'].items()
-  }
   if found['subspace'] is not None:
     accuracy, timed = found['subspace']
-    content['subspace'] = dataclasses.asdict(accuracy) | dict(
-      timed=[dataclasses.asdict(one) for one in timed]
-    )
+    content['subspace'] = dataclasses.asdict(accuracy) | dict(timed=timed)
   return content
 
 

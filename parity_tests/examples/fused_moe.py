@@ -64,7 +64,7 @@ def _stages(owned: Mask) -> dict[str, Stage]:
   ) -> jax.Array:
     _, begin, end, _ = _sort(config, tensors['topk_ids'])
     each = jax.vmap(functools.partial(_grouped_gemm, owned))
-    return _store(policy, each(tensors[rows], tensors[weights], begin, end))
+    return store(policy, each(tensors[rows], tensors[weights], begin, end))
 
   stages = dict(
     expert_in=_expert_in,
@@ -113,7 +113,7 @@ def _activation(tensors: Tensors, config, policy) -> jax.Array:
     weights = tensors['topk_weights'].reshape(-1)
     weights = weights.at[slot].get(mode='fill', fill_value=0)
     hidden = hidden * weights[..., None]
-  return _store(policy, hidden)
+  return store(policy, hidden)
 
 
 def _returned(tensors: Tensors, config, policy) -> jax.Array:
@@ -127,7 +127,7 @@ def _y(tensors: Tensors, config, policy) -> jax.Array:
   terms = tensors['returned'].astype(jnp.float32)
   if policy.placement == 'combine':
     terms = terms * tensors['topk_weights'][..., None]
-  return _store(policy, jnp.sum(terms, axis=2))
+  return store(policy, jnp.sum(terms, axis=2))
 
 
 def _sort(
@@ -189,7 +189,8 @@ def _grouped_gemm(
   return lax.fori_loop(0, visits_end[-1], visit, out)[: len(rows)]
 
 
-def _store(policy: precision.PrecisionPolicy, a: jax.Array) -> jax.Array:
+def store(policy: precision.PrecisionPolicy, a: jax.Array) -> jax.Array:
+  """Returns values rounded to the storage dtype."""
   # Inside one jitted function XLA may drop a convert to bfloat16 and back, and
   # the next stage would read what was never stored.
   info = jnp.finfo(policy.storage)

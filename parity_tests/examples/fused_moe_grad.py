@@ -55,7 +55,7 @@ def _grads(
   saved: dict[str, jax.Array],
 ) -> fused_moe.Outputs:
   """Returns every gradient; rows, experts and tokens are of all ranks."""
-  store = functools.partial(_store, policy)
+  store = functools.partial(fused_moe.store, policy)
   early = policy.placement == 'before_down'
   expert, begin, end = _experts(config, saved['counts'])
   row = _rows_of_slots(config, saved)  # [S], S slots of all ranks
@@ -148,17 +148,6 @@ def _rows_of_slots(
 def _product(axes: str, left: jax.Array, right: jax.Array) -> jax.Array:
   # Narrow products are exact in float32; XLA has no kernel for all mixes.
   return jnp.einsum(axes, left.astype(jnp.float32), right.astype(jnp.float32))
-
-
-def _store(policy: precision.PrecisionPolicy, a: jax.Array) -> jax.Array:
-  # As in `fused_moe`: XLA must not drop the rounding, nor flush.
-  info = jnp.finfo(policy.storage)
-  narrow = jax.lax.reduce_precision(a, info.nexp, info.nmant)
-  if policy.storage == 'float16':
-    smallest = 2.0**-24
-    subnormal = jnp.round(a / smallest) * smallest
-    narrow = jnp.where(jnp.abs(a) < 2.0**-14, subnormal, narrow)
-  return narrow.astype(policy.storage)
 
 
 def _backward(summed: Callable[..., jax.Array]):

@@ -451,7 +451,7 @@ def to_json(rows: Sequence[Row]) -> dict[str, object]:
   """Returns the table as plain data."""
   return dict(
     verdict=verdicts.PASS if all(row.caught for row in rows) else verdicts.FAIL,
-    faults=[dataclasses.asdict(row) for row in rows],
+    faults=rows,
   )
 
 

@@ -28,7 +28,6 @@ from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.law import law_table
-from hpmoe.parity_tests.law import law_tally
 from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
@@ -105,15 +104,8 @@ class Plan:
   relay: bool = False
 
   def __post_init__(self):
-    for name in (
-      'directions',
-      'dtypes',
-      'accumulation_orders',
-      'threads',
-      'layouts',
-      'granularities',
-    ):
-      if not getattr(self, name):
+    for name, value in vars(self).items():
+      if value == () and name not in ('isa', 'schedule_arguments'):
         raise ValueError(f'{name}: expected at least one, got none')
     if self.interleavings < 1:
       raise ValueError(
@@ -246,27 +238,20 @@ def compile_image(
   return lower(made.config, made.policy, options).image
 
 
-def serial(
-  image: image_lib.Image, made: inputs_lib.LayerInputs
-) -> dict[str, np.ndarray]:
-  """Returns what every launch must give."""
-  return runtime.launch_serial(image, made.arrays)
-
-
 def _try(
   plan: Plan,
   which: passes.Pass,
   made: inputs_lib.LayerInputs,
   progress: Progress,
 ) -> tuple[list[law_table.Row], law_table.Schedules]:
-  tallies: list[law_tally.Tally] = []
+  tallies: list[law_table.Tally] = []
   counts = collections.Counter[str]()
   for options in plan.options():
     image = compile_image(which, made, options)
     if not tallies:
       read = host.read_by_runtime(which, made.policy, made.arrays)
       expected = runtime.launch_serial(image, read)
-      tallies = [law_tally.Tally(n, expected[n]) for n in which.results]
+      tallies = [law_table.Tally(n, expected[n]) for n in which.results]
     routing = runtime.route(image, made.arrays['topk_ids'])
     _, signals = runtime.inspect(image, routing)
     seen = coverage_lib.Coverage(image, signals)

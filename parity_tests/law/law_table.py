@@ -2,8 +2,12 @@
 
 from collections.abc import Sequence
 import dataclasses
+import hashlib
+
+import numpy as np
 
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.report import text_table
 
 
@@ -58,6 +62,54 @@ class Row:
   first_break: Break | None
 
 
+class Tally:
+  """What becomes a row: its attributes so far, and the tensor's `name`."""
+
+  def __init__(self, name: str, expected: np.ndarray):
+    self.name = name
+    self.launches = self.differing_bits = 0
+    self.first_break: Break | None = None
+    self._expected = expected
+    self.digests = {_digest(expected): None}  # a set that keeps its order
+
+  def add(self, got: np.ndarray, **how) -> None:
+    """Adds one launch; `how` are the fields of `Break` that say which."""
+    self.launches += 1
+    digest = _digest(got)
+    if digest == next(iter(self.digests)):
+      return
+    self.digests[digest] = None
+    bits = ulp.bits(got) ^ ulp.bits(self._expected)
+    self.differing_bits += int(
+      np.unpackbits(np.ascontiguousarray(bits).view(np.uint8)).sum()
+    )
+    if self.first_break is None:
+      index = np.unravel_index(np.argmax(bits != 0), bits.shape)
+      self.first_break = Break(
+        index=tuple(int(i) for i in index),
+        got=float(got[index]),
+        expected=float(self._expected[index]),
+        **how,
+      )
+
+  def row(self, direction: str, dtype: str, tensor: str) -> Row:
+    """Returns what was added, as a row of that name."""
+    return Row(
+      direction,
+      dtype,
+      tensor,
+      self.launches,
+      tuple(self.digests),
+      self.differing_bits,
+      self.first_break,
+    )
+
+
+def _digest(array: np.ndarray) -> str:
+  data = np.ascontiguousarray(array).view(np.uint8)
+  return hashlib.sha256(data.data).hexdigest()
+
+
 @dataclasses.dataclass(frozen=True)
 class Schedules:
   """What the launches of one direction and dtype saw.
@@ -109,9 +161,9 @@ def to_json(plan, table: Table) -> dict[str, object]:
   """Returns a `law.Plan` and its table as plain data."""
   return dict(
     verdict='pass' if table.holds else 'fail',
-    plan=dataclasses.asdict(plan),
-    rows=[dataclasses.asdict(row) for row in table.rows],
-    schedules=[dataclasses.asdict(s) for s in table.schedules],
+    plan=plan,
+    rows=table.rows,
+    schedules=table.schedules,
   )
 
 

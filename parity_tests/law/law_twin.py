@@ -18,7 +18,6 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.law import law
 from hpmoe.parity_tests.law import law_table
-from hpmoe.parity_tests.law import law_tally
 
 # Of which the device source has kernels.
 DTYPES = ('float32', 'bfloat16')
@@ -102,12 +101,12 @@ def run(
 def _rows(
   group: Group, which: passes.Pass, made: inputs_lib.LayerInputs
 ) -> list[law_table.Row]:
-  tallies: list[law_tally.Tally] = []
+  tallies: list[law_table.Tally] = []
   for options in group.plan.options():
     image = law.compile_image(which, made, options)
     if not tallies:
       serial = _serial(image, made, group.mmad_orders[0])
-      tallies = [law_tally.Tally(n, serial[n]) for n in which.results]
+      tallies = [law_table.Tally(n, serial[n]) for n in which.results]
     routing = runtime.route(image, made.arrays['topk_ids'])
     fault = law.fault_of(group.plan, which, image, routing)
     for order in group.mmad_orders:

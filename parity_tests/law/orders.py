@@ -99,15 +99,11 @@ class Come:
 
 
 def _variant(says: str, made: inputs_lib.LayerInputs, tokens=None, slots=None):
-  config = made.config
-  count = config.num_ranks * config.num_tokens
-  tokens = np.arange(count) if tokens is None else tokens
-  return variants.Variant(
-    says,
-    tokens.reshape(config.num_ranks, config.num_tokens),
-    np.arange(config.top_k) if slots is None else slots,
-    np.arange(config.num_experts),
-    np.zeros((config.num_ranks, config.num_tokens), bool),
+  base = variants.as_it_is(made.config, says)
+  return dataclasses.replace(
+    base,
+    tokens=base.tokens if tokens is None else tokens.reshape(base.tokens.shape),
+    slots=base.slots if slots is None else slots,
   )
 
 
@@ -330,7 +326,7 @@ def to_json(plan: law.Plan, order: str, rows: list[Row]) -> dict[str, object]:
   return dict(
     verdict='pass' if holds(rows) else 'fail',
     order=order,
-    plan=dataclasses.asdict(plan),
+    plan=plan,
     rows=[dataclasses.asdict(row) | dict(share=row.share) for row in rows],
   )
 

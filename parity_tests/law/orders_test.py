@@ -67,7 +67,7 @@ def test_another_order_than_the_oracles_is_named(monkeypatch, order, machine):
   kept = orders._launches
 
   def stuck(comes, which, made, options):
-    still = variants._as_it_is(made.config, 'fixed')
+    still = variants.as_it_is(made.config, 'fixed')
     same = variants.pair(made, still)
     given = variants.inputs(made, same)
     for come, pair, _ in kept(comes, which, made, options):

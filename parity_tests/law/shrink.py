@@ -547,7 +547,7 @@ def to_json(found: Sequence[Found]) -> dict:
       tried=one.tried,
       also=one.also,
       tasks=one.tasks,
-      failure=dataclasses.asdict(one.failure),
+      failure=one.failure,
     )
     for one in found
   )

@@ -32,18 +32,6 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 
 ERROR = 'error'
-_LISTS = (
-  'presets',
-  'ranks',
-  'routings',
-  'dtypes',
-  'event_grains',
-  'row_blocks',
-  'chain_rows',
-  'weight_grad_orders',
-  'accumulation_orders',
-  'relay',
-)
 _WEIGHT_GRADS = {order: n for n, order in flow_lib.WEIGHT_GRAD_ORDERS.items()}
 # What is not the product of its lists.
 _SUMS = ('dtypes', 'accumulation_orders')
@@ -81,8 +69,8 @@ class Plan:
   placement: str = 'combine'
 
   def __post_init__(self):
-    for name in _LISTS:
-      if not getattr(self, name):
+    for name, value in vars(self).items():
+      if value == ():
         raise ValueError(f'{name}: expected at least one, got none')
     unknown = set(self.weight_grad_orders) - set(flow_lib.WEIGHT_GRAD_ORDERS)
     if unknown:
@@ -99,7 +87,8 @@ class Plan:
 
   @property
   def cases(self) -> int:
-    lists = [getattr(self, name) for name in _LISTS if name not in _SUMS]
+    held = [v for n, v in vars(self).items() if n not in _SUMS]
+    lists = [value for value in held if isinstance(value, tuple)]
     return math.prod(map(len, (self.sums, *lists)))
 
   def asked(self) -> Iterator[case_lib.Case]:
@@ -314,9 +303,9 @@ def to_json(plan: Plan, cases: Sequence[Case]) -> dict[str, Any]:
   """Returns plan, counts by preset and dtype, and cases, as plain data."""
   return dict(
     verdict=verdicts.PASS if holds(cases) else verdicts.FAIL,
-    plan=dataclasses.asdict(plan),
+    plan=plan,
     groups=_groups(cases),
-    cases=[dataclasses.asdict(case) for case in cases],
+    cases=cases,
     versions=versions.versions(),
   )
 

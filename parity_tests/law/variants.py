@@ -228,16 +228,15 @@ class Property:
 
   Attributes:
     name: as a promise calls it.
-    says: what it means that it holds.
     variants: yields what is tried, for a layer and a seed.
   """
 
   name: str
-  says: str
   variants: Callable[[config_lib.MoEConfig, int], Iterator[Variant]]
 
 
-def _as_it_is(config: config_lib.MoEConfig, says: str) -> Variant:
+def as_it_is(config: config_lib.MoEConfig, says: str) -> Variant:
+  """Returns the layer itself."""
   ranks, num = config.num_ranks, config.num_tokens
   return Variant(
     says,
@@ -264,12 +263,12 @@ def _permutation(of: str, seed: int, size: int) -> np.ndarray:
 def _runs(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   del seed
   for run in (2, 3):
-    yield _as_it_is(config, f'run {run}')
+    yield as_it_is(config, f'run {run}')
 
 
 def _batches(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   del seed
-  base, num = _as_it_is(config, ''), config.num_tokens
+  base, num = as_it_is(config, ''), config.num_tokens
   for token in sorted({0, num // 2, num - 1}) if num > 1 else ():
     yield _some(base, f'token {token} of each rank alone', [token])
   if num > 2:
@@ -279,7 +278,7 @@ def _batches(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
 
 
 def _tokens(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
-  base, num = _as_it_is(config, ''), config.num_tokens
+  base, num = as_it_is(config, ''), config.num_tokens
   if num > 1:
     yield _some(base, 'each rank, last token first', np.roll(range(num), 1))
     yield _some(base, 'each rank backwards', slice(None, None, -1))
@@ -289,7 +288,7 @@ def _tokens(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
 
 
 def _experts(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
-  base, num = _as_it_is(config, ''), config.num_experts
+  base, num = as_it_is(config, ''), config.num_experts
   for says, order in (
     ('experts backwards', np.arange(num)[::-1]),
     ('any expert on any rank', _permutation('experts', seed, num)),
@@ -300,13 +299,13 @@ def _experts(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
 def _slots(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   del seed
   if config.top_k > 1:
-    base = _as_it_is(config, 'slots backwards')
+    base = as_it_is(config, 'slots backwards')
     yield dataclasses.replace(base, slots=base.slots[::-1])
 
 
 def _ranks(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   del seed
-  base = _as_it_is(config, '')
+  base = as_it_is(config, '')
   everyone = base.tokens.reshape(-1)
   for ranks in (1, 2, 4, 8):
     even = not (config.num_experts % ranks or len(everyone) % ranks)
@@ -320,7 +319,7 @@ def _ranks(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
 
 def _others(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   del seed
-  base, num = _as_it_is(config, ''), config.num_tokens
+  base, num = as_it_is(config, ''), config.num_tokens
   at = np.arange(num)
   for says, strange in (
     ('every second token is huge', at % 2 == 1),
@@ -333,7 +332,7 @@ def _others(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
 
 def _padding(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   del seed
-  base, num = _as_it_is(config, ''), config.num_tokens
+  base, num = as_it_is(config, ''), config.num_tokens
   yield dataclasses.replace(
     base, says=f'{_MORE_ROWS} rows more room', more_rows=_MORE_ROWS
   )
@@ -345,17 +344,17 @@ def _padding(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
 
 def _threads(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   del seed
-  yield dataclasses.replace(_as_it_is(config, 'one thread'), threads=1)
+  yield dataclasses.replace(as_it_is(config, 'one thread'), threads=1)
 
 
 PROPERTIES = (
-  Property('run_to_run', 'the same call gives the same bits', _runs),
-  Property('batch', 'whatever else is in the batch, by number', _batches),
-  Property('tokens', 'wherever a token stands', _tokens),
-  Property('others', 'whatever the other tokens hold', _others),
-  Property('padding', 'whatever fills the batch or the buffers up', _padding),
-  Property('experts', 'whatever the experts are numbered', _experts),
-  Property('slots', "in any order of a token's experts", _slots),
-  Property('ranks', 'on any number of ranks', _ranks),
-  Property('threads', 'with any number of threads', _threads),
+  Property('run_to_run', _runs),  # the same call gives the same bits
+  Property('batch', _batches),  # whatever else is in the batch, by number
+  Property('tokens', _tokens),  # wherever a token stands
+  Property('others', _others),  # whatever the other tokens hold
+  Property('padding', _padding),  # whatever fills the batch or the buffers up
+  Property('experts', _experts),  # whatever the experts are numbered
+  Property('slots', _slots),  # in any order of a token's experts
+  Property('ranks', _ranks),  # on any number of ranks
+  Property('threads', _threads),  # with any number of threads
 )

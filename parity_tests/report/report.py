@@ -77,6 +77,9 @@ def jsonable(value):
     return jsonable(value.item())
   if isinstance(value, float) and not math.isfinite(value):
     return str(value)
+  if dataclasses.is_dataclass(value):
+    names = [field.name for field in dataclasses.fields(value)]
+    return {name: jsonable(getattr(value, name)) for name in names}
   return value
 
 

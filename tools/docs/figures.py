@@ -5,7 +5,7 @@ A file of `FIGURES` is one table.  In a page it stands between
     <!-- figures: NAME -->
     <!-- end -->
 
-and is written there by `make docs`.
+and is written there by `make docs`: python -m hpmoe.tools.docs.figures.
 """
 
 from collections.abc import Sequence
@@ -159,3 +159,7 @@ def _when(runs: Sequence[dict[str, str]]) -> str:
     return ', '.join(one for one in known if one != ANY)
   dates = sorted(run['date'] for run in runs)
   return f'{len(runs)} commits, {dates[0]} to {dates[-1]}: each in the file'
+
+
+if __name__ == '__main__':
+  fill()

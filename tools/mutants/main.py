@@ -7,7 +7,6 @@ Exit code 0: every bug is found where it is, or the catalogue says why not.
 2: the request, the data or the tree itself is wrong.
 """
 
-import collections
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import fnmatch
@@ -56,21 +55,6 @@ def chosen(changes: Sequence[Any], patterns: Sequence[str]) -> list[Any]:
     for c in changes
     if not patterns or any(fnmatch.fnmatch(c.name, p) for p in patterns)
   ]
-
-
-def in_turn(
-  mutants: Sequence[catalogue.Mutant],
-) -> list[catalogue.Mutant]:
-  """Returns the mutants, one of each file first, then the second of each.
-
-  A run that is stopped has then tried something everywhere.
-  """
-  seen: collections.Counter[str] = collections.Counter()
-  turns = []
-  for mutant in mutants:
-    turns.append(seen[mutant.file])
-    seen[mutant.file] += 1
-  return [m for _, m in sorted(zip(turns, mutants), key=lambda one: one[0])]
 
 
 def kept(
@@ -221,7 +205,7 @@ def main(argv: Sequence[str]) -> None:
     mutants = chosen(everyone, _ONLY.value)
     runner = Runner(out, _JOBS.value, planting.try_out)
     outcomes, broken = resumed(
-      in_turn(mutants),
+      mutants,
       runner,
       log,
       {m.name: planting.key(m, runner.tree) for m in mutants},

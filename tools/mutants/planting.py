@@ -13,7 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from hpmoe.tools import import_graph
 from hpmoe.tools.mutants import catalogue
@@ -128,17 +128,6 @@ def key(mutant: catalogue.Mutant, tree: str) -> str:
   return hashlib.sha256(f'{tree} {text}'.encode()).hexdigest()[:16]
 
 
-class Change(Protocol):
-  """One change of one file."""
-
-  @property
-  def file(self) -> str:
-    """Path from the root of the tree."""
-
-  def planted(self, text: str) -> str:
-    """Returns the file's text with the change."""
-
-
 class Nursery:
   """A copy of the tree, its build and its environment."""
 
@@ -197,11 +186,11 @@ class Nursery:
       raise BuildError(' '.join((errors or lines or ['no output'])[0].split()))
 
   @contextlib.contextmanager
-  def planted(self, mutant: Change) -> Iterator[None]:
-    """Plants a bug for as long as the block runs."""
-    path = self.tree / mutant.file
+  def planted(self, change: Any) -> Iterator[None]:
+    """Has a change made of its `file` for as long as the block runs."""
+    path = self.tree / change.file
     clean = path.read_text()
-    path.write_text(mutant.planted(clean))
+    path.write_text(change.planted(clean))
     try:
       yield
     finally:

@@ -48,6 +48,7 @@ def rungs() -> dict[str, check.Request]:
   narrow = dict(dtype='bfloat16')
   down = dict(placement='before_down')
   sums = dict(placement='epilogue')
+  odd: dict[str, Any] = dict(preset='odd', capacity=None)
   wide: dict[str, Any] = dict(ranks=4, tokens=64, preset='small', capacity=None)
   found = {
     # As the command makes it, but for the time that a hang may take.
@@ -58,37 +59,38 @@ def rungs() -> dict[str, check.Request]:
     'tiny bf16 before_down fine': request(**narrow, **down, options=_FINE),
     'tiny relay': request(options=_RELAY),
     'tiny relay bf16 before_down': request(**narrow, **down, options=_RELAY),
-    'tiny relay races': request(options=_RELAY, checking=_modes(races=True)),
+    'tiny relay races': request(
+      options=_RELAY, checking=checking.Checking(races=True)
+    ),
     'tiny relay empty_experts': request(
       options=_RELAY, routing='empty_experts'
     ),
-    'tiny races': request(options=_FINE, checking=_modes(races=True)),
-    'tiny late_puts': request(options=_FINE, checking=_modes(late_puts=True)),
+    'tiny races': request(
+      options=_FINE, checking=checking.Checking(races=True)
+    ),
+    'tiny late_puts': request(
+      options=_FINE, checking=checking.Checking(late_puts=True)
+    ),
     # Chains of several experts are under way at once.
     'tiny permute last': request(
       options=dataclasses.replace(_FINE, order=flow.WEIGHT_GRAD_ORDERS['last']),
-      checking=_modes(permute=1),
+      checking=checking.Checking(permute=1),
     ),
     'tiny coarse': request(options=_COARSE),
     'tiny coarse late_puts': request(
-      **narrow, **down, options=_COARSE, checking=_modes(late_puts=True)
+      **narrow,
+      **down,
+      options=_COARSE,
+      checking=checking.Checking(late_puts=True),
     ),
     'tiny before_down': request(**down),
     'tiny bf16 epilogue fine': request(**narrow, **sums, options=_FINE),
     'tiny bf16': request(**narrow),
     'tiny f16': request(dtype='float16'),
-  }
-  found |= {
-    f'tiny {name}': request(routing=name, options=_FINE)
-    for name in ('empty_experts', 'one_rank')
-  }
-  if 'odd' in presets.PRESETS:
-    odd: dict[str, Any] = dict(preset='odd', capacity=None)
-    found |= {
-      'odd': request(**odd),
-      'odd bf16 before_down': request(**odd, **narrow, **down),
-    }
-  found |= {
+    'tiny empty_experts': request(routing='empty_experts', options=_FINE),
+    'tiny one_rank': request(routing='one_rank', options=_FINE),
+    'odd': request(**odd),
+    'odd bf16 before_down': request(**odd, **narrow, **down),
     'small bf16 before_down': request(**wide, **narrow, **down),
   }
   if importlib.util.find_spec('mpi4py'):
@@ -98,10 +100,6 @@ def rungs() -> dict[str, check.Request]:
       found[name] = request(candidate=ranks, **fields)
     found['tiny relay mpi'] = request(candidate=ranks, options=_RELAY)
   return found
-
-
-def _modes(**modes) -> checking.Checking:
-  return checking.Checking(**modes)
 
 
 def examine(request: check.Request) -> dict[str, Any] | None:

@@ -130,7 +130,7 @@ def _row(
 ) -> list[object]:
   tried = [m for m in mutants if m.name in outcomes]
   ends = {m.name: verdict(m, outcomes[m.name]) for m in tried}
-  tested = [m for m in tried if _by_test(outcomes[m.name])]
+  tested = [m for m in tried if planting.UNIT_TEST in outcomes[m.name].by]
   first = [m for m in tried if outcomes[m.name].rung == DEFAULT]
   found = [m for m in tried if outcomes[m.name].by]
   away = [
@@ -150,7 +150,3 @@ def _row(
     len(away),
     ', '.join(survivors) or 'none',
   ]
-
-
-def _by_test(outcome: planting.Outcome) -> bool:
-  return planting.UNIT_TEST in outcome.by

@@ -125,15 +125,6 @@ class TestResume:
     assert '[3/3]' in capsys.readouterr().out
 
 
-class TestInTurn:
-  def test_every_file_has_its_turn_before_any_has_a_second(self):
-    ones = [
-      mutant(name, file=file, stage='y')
-      for name, file in (('a', 'f'), ('b', 'f'), ('c', 'g'), ('d', 'f'))
-    ]
-    assert [one.name for one in main.in_turn(ones)] == ['a', 'c', 'b', 'd']
-
-
 class TestChosen:
   def test_patterns(self):
     assert main.chosen(ALL, ['s*', 'found']) == [FOUND, SURVIVOR, SAME]

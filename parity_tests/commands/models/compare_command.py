@@ -24,11 +24,6 @@ def _compare(f: flags.FlagValues) -> int:
 
   if f.steps:
     import optax  # noqa: F401
-  if f.png is not None:
-    # What is drawn after the work is missed before it.
-    import matplotlib  # noqa: F401  # type: ignore[import-untyped]
-  for name in ('json', 'csv', 'png'):
-    cli.check_writable(name, f[name].value)
   request = compare.Request(
     left=_pair(f, 'left'),
     right=_pair(f, 'right'),

@@ -30,7 +30,6 @@ def _convert(f: flags.FlagValues) -> int:
   for name in ('from', 'to'):
     if f[name].value is None:
       raise cli.UsageError(f'{name}: expected a folder, got none')
-  cli.check_writable('json', f.json)
   start = time.perf_counter()
   weights = convert.read(f['from'].value, f.dtype)
   with cli.progress(len(weights.specs)) as step:

@@ -42,7 +42,6 @@ def _generate(f: flags.FlagValues) -> int:
   stepper = _stepper(f)
   if f.chat:
     import jinja2  # noqa: F401
-  cli.check_writable('json', f.json)
   sampling = sampling_lib.Sampling(f.temperature, f.top_k, f.top_p, f.seed)
   weights = convert.read(f['from'].value, f.dtype)
   tokenizer = tokenizer_lib.of(weights.extras)

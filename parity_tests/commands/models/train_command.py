@@ -33,7 +33,6 @@ def _flag(field: str) -> str:
 def _train(f: flags.FlagValues) -> int:
   from hpmoe.models.train import settings as settings_lib
 
-  cli.check_writable('json', f.json)
   if f['from'].value is not None and f['model'].present:
     raise cli.UsageError(f'model: expected none beside --from, got {f.model}')
   names = (field.name for field in dataclasses.fields(settings_lib.Settings))
@@ -84,7 +83,7 @@ def _run(f: flags.FlagValues, settings) -> int:
     'unit': f'nats per {result.unit}',
     'model': str(pathlib.Path(f.out) / run.MODEL),
   }
-  content = dict(settings=dataclasses.asdict(settings), **summary)
+  content = dict(settings=settings, **summary)
   cli.write_json(f.json, content | dict(losses=result.losses.tolist()))
   _print(summary, result.unit)
   return cli.PARITY
