@@ -37,23 +37,6 @@ class NothingToJudge(ValueError):
   """The lanes asked for have nothing that they could judge."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Examined:
-  """What the lanes said of a candidate.
-
-  Attributes:
-    results: every comparison.
-    wrong: in isolated replay, the guilty tasks, each once.
-    changes: what is not the same in each run.
-    runs: of each pass on real data, at least.
-  """
-
-  results: list[verdicts.Result]
-  wrong: list[isolation.WrongTask]
-  changes: list[verdicts.Change]
-  runs: int
-
-
 class Bench:
   """The inputs of a case, and the oracle's answers to them."""
 
@@ -200,7 +183,7 @@ class Bench:
     request: request_lib.Request,
     progress: judging.Progress = lambda step: None,
     explain: bool = True,
-  ) -> Examined:
+  ) -> judging.Judged:
     """Runs the lanes of a request on this bench's data.
 
     Args:
@@ -224,7 +207,7 @@ class Bench:
     only: str = '',
     roundings: Sequence[str] | None = None,
     explain: bool = True,
-  ) -> Examined:
+  ) -> judging.Judged:
     """Returns what the lanes say of this bench's ranks, see `settled`.
 
     Args:
@@ -266,7 +249,8 @@ class Bench:
         wrong += found.wrong
         changes += found.changes
         runs += [found.runs] * (data == 'real')
-    return Examined(results, wrong, changes, min(runs, default=1))
+    fewest = min(runs, default=1)
+    return judging.Judged(results, {}, wrong, changes, fewest)
 
   def _refuse_other_passes(self, case: case_lib.Case) -> None:
     mine = self._case.passes
@@ -300,7 +284,9 @@ class Bench:
       del found
 
 
-def settled(request: request_lib.Request, found: Examined) -> Examined:
+def settled(
+  request: request_lib.Request, found: judging.Judged
+) -> judging.Judged:
   """Returns what a report says of what the lanes found on all ranks.
 
   Raises:

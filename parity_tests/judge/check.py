@@ -138,7 +138,7 @@ def examined(
 def report_of(
   request: Request,
   bench: bench_lib.Bench,
-  found: bench_lib.Examined,
+  found: judging.Judged,
   seconds: float,
 ) -> Report:
   """Returns the report of what was found."""

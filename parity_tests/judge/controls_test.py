@@ -23,19 +23,11 @@ REQUEST = check.Request(
   host.Megakernel(options=flow_lib.Options(row_block=4)),
   judgement.Judgement(lanes=('bitwise', 'bounded', 'standard')),
 )
-# What is returned beside the plan: results alone, stages whose own sources stay
-# away, and all.
+# What is returned beside the plan: results alone, and stages whose own sources
+# stay away.  All that there is `lanes_test` has.
 KEPT = {
-  'forward': (
-    ('y',),
-    ('gate_up', 'returned', 'y'),
-    passes.FORWARD.outputs,
-  ),
-  'backward': (
-    ('dx',),
-    ('d_gate_up', 'd_returned', 'dx'),
-    passes.BACKWARD.outputs,
-  ),
+  'forward': (('y',), ('gate_up', 'returned', 'y')),
+  'backward': (('dx',), ('d_gate_up', 'd_returned', 'dx')),
 }
 
 # What kernels may do to an input that looks harmless on the usual ones.
@@ -143,30 +135,7 @@ def _alone(results, records):
     yield name, always + [r for r in results if r.rule == name]
 
 
-def _rows(results):
-  return {(r.stage, r.lane, r.rule, r.verdict) for r in results}
-
-
-def test_a_lane_or_a_record_alone_has_its_own_rows_and_those_of_all(product):
-  control, kept = product.controls[2], product.kept[1]
-  expected = dict(_alone(product.judge(control, kept), product.records))
-
-  for name in expected:
-    asked = dict(lanes=(name,))
-    if name in product.records:
-      asked = dict(lanes=('standard',), standards=(name,))
-    alone = product.judge(control, kept, **asked)
-
-    # 'returned' is bound by its source only where that is not captured.
-    assert _rows(alone) <= _rows(expected[name]), name
-    judged = {
-      (r.stage, r.lane) for r in alone if r.verdict != verdicts.NOT_JUDGED
-    }
-    layer = verdicts.LAYERS[product.which.results[0]]
-    assert {(layer, 'bounded')} <= judged, name
-
-
-@pytest.mark.parametrize('kept', range(3))
+@pytest.mark.parametrize('kept', range(2))
 def test_no_control_passes_any_lane_or_record_alone(product, kept):
   for control in product.controls:
     returned = product.kept[kept]

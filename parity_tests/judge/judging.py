@@ -243,14 +243,14 @@ class Answered:
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-  """A pass in some lanes.
+  """What some lanes say of a pass, or of all.
 
   Attributes:
     results: the comparisons.
-    got: what the candidate returned.
+    got: what the candidate returned, of one pass.
     wrong: in isolated replay, the tasks that wrote what is wrong.
     changes: what later runs gave other bits.
-    runs: of the candidate on these inputs.
+    runs: of the candidate on these inputs, at least.
   """
 
   results: Results
@@ -308,13 +308,8 @@ def exact_lane(
   )
   wrong = []
   if answered.sources is not got:
-    wrong = guilty(
-      case,
-      candidate,
-      'exact',
-      results,
-      lambda name: lanes.differs('exact', got[name], expected[name]),
-    )
+    differs = _unlike(got, expected, 'exact')
+    wrong = guilty(case, candidate, 'exact', results, differs)
   return Judged(results, got, wrong)
 
 
@@ -583,19 +578,23 @@ def real_lanes(
     answered = _continued(case, candidate, answered)
   got, sources = answered.got, answered.sources
   isolated = sources is not got
-  results, wrong = [], []
+  results: Results = []
+  wrong: list[isolation.WrongTask] = []
+  golden = case.golden(sources)
+
+  def blame(lane: str, found: Results, bad: Callable[[str], np.ndarray]):
+    if isolated:
+      wrong.extend(guilty(case, candidate, lane, found, bad))
+
   if 'bitwise' in asked.lanes and answered.serial is not None:
     asked.progress(f'{which.name}, bitwise: own kernels, serially')
     serial = case.run(answered.serial)
-    results += serial_rows(case, serial, got, keep=isolated)
-    if isolated:
-      wrong += guilty(
-        case,
-        candidate,
-        'bitwise',
-        results,
-        lambda name: lanes.differs('bitwise', got[name], serial[name]),
-      )
+    results += [
+      equality(name, 'bitwise', SERIAL_RULE, got, serial, case.tiling)
+      for name in which.stages
+      if name in got
+    ]
+    blame('bitwise', results, _unlike(got, serial))
     del serial
     results += ordered_rows(case, answered)
   if 'bitwise' in asked.lanes and candidate.as_used is not None:
@@ -621,16 +620,8 @@ def real_lanes(
   expected = {name: expected[name] for name in needed}
   found, homes = moved(case, answered, expected)
   results += found
-  if isolated:
-    wrong += guilty(
-      case,
-      candidate,
-      'bitwise',
-      found,
-      lambda name: lanes.differs('bitwise', got[name], homes[name]),
-    )
+  blame('bitwise', found, _unlike(got, homes))
   found = judged(asked, case, answered, expected)
-  golden = case.golden(sources)
   results = explained(
     asked,
     case,
@@ -644,16 +635,19 @@ def real_lanes(
     ),
     exact=False,
   )
-  if isolated:
-    golden = case.golden(sources)
-    wrong += guilty(
-      case,
-      candidate,
-      'bounded',
-      [r for r in found if r.lane == 'bounded'],
-      lambda name: lanes.out_of_bound(name, got[name], golden),
-    )
+  blame(
+    'bounded',
+    [r for r in found if r.lane == 'bounded'],
+    lambda name: lanes.out_of_bound(name, got[name], golden),
+  )
   return Judged(results, got, wrong)
+
+
+def _unlike(
+  got: passes.Tensors, expected: passes.Tensors, lane: str = 'bitwise'
+) -> Callable[[str], np.ndarray]:
+  """Returns what tells, of a name, which elements a lane refuses."""
+  return lambda name: lanes.differs(lane, got[name], expected[name])
 
 
 def alone_as_used(
@@ -671,7 +665,7 @@ def alone_as_used(
     for name in case.stages
     if name in got
   ]
-  differs = lambda name: lanes.differs('bitwise', got[name], whole[name])
+  differs = _unlike(got, whole)
   return results, guilty(case, candidate, 'bitwise', results, differs)
 
 
@@ -701,20 +695,6 @@ def _last_launch(
 ) -> candidates.Launch | None:
   launches = reversed(candidate.launches)
   return next((one for one in launches if one.which is case.which), None)
-
-
-def serial_rows(
-  case: PassCase, serial: Got, got: passes.Tensors, keep: bool
-) -> Results:
-  """The megakernel against its own tile kernels, run serially."""
-  take = serial.__getitem__ if keep else serial.pop
-  return [
-    lanes.compare(
-      name, 'bitwise', SERIAL_RULE, got[name], take(name), case.tiling
-    )
-    for name in case.which.stages
-    if name in got
-  ]
 
 
 def ordered_rows(case: PassCase, answered: Answered) -> Results:
@@ -842,7 +822,7 @@ def _stage_jobs(
   is_result = name in case.which.results
   if bounds.is_narrow(case.made.policy) and (bound or is_result):
     right = chain(case, name, sources, expected)
-    yield functools.partial(_within_edges, name, got[name], right)
+    yield lambda: [lanes.within_edges(name, got[name], right)]
 
 
 def _beside(
@@ -877,10 +857,6 @@ def chain(
   golden = dataclasses.replace(golden, within=case.made.policy.dtype(name))
   comparisons = verdicts.comparisons(case.made.config)
   return edges.Chain(golden, own, unseen, comparisons)
-
-
-def _within_edges(name: str, got: np.ndarray, chain: edges.Chain) -> Results:
-  return [lanes.within_edges(name, got, chain)]
 
 
 def _by_all(

@@ -248,7 +248,9 @@ class _Judges:
     """Returns what `add` takes of some tile rows; changes nothing."""
     held = got[at[2]]
     beside = None if benchmark is None else benchmark[at[2]]
-    value = golden_rows(golden, tensor, rank, at)
+    rows = at[2].start, at[2].stop
+    # A transposed product is not in the order in which all else is.
+    value = golden.rows(tensor, rank, *rows).contiguous()
     right = self._right(at, held, value, beside)
     return held, value, beside, right, self._power(held, value, right)
 
@@ -287,14 +289,10 @@ class _Judges:
     if self._bounded:
       self._spread_tally.add(chunk, e, value, rows)
     if chunk.error.size:
-      ratio = float(_of_bound(chunk.error, e.bound).max())
-      self._note_worst(ratio)
+      ratio = _of_bound(chunk.error, e.bound).max()
+      self._worst_of_bound = parts.largest(self._worst_of_bound, ratio)
     for judge, tally in zip(self._judges, self._tallies):
       tally.add(chunk, judge.add(e))
-
-  def _note_worst(self, of_bound: float) -> None:
-    worst = np.maximum(self._worst_of_bound, of_bound)
-    self._worst_of_bound = float(worst)  # NaN stays
 
   def _right(self, at, held, value, beside) -> tally_lib.Right | None:
     """Returns what all need of tile rows that none objects to, or None."""
@@ -318,7 +316,8 @@ class _Judges:
     ):
       return False
     self._known += right.got.size
-    self._note_worst(right.sums.worst_of_bound)
+    worst = right.sums.added.worst_of_bound
+    self._worst_of_bound = parts.largest(self._worst_of_bound, worst)
     for tally in (self._bound_tally, *self._tallies):
       tally.add_right(rank, cut, tile_rows, right)
     regions = right.sums.regions
@@ -349,15 +348,6 @@ class _Judges:
         tally.part(parts.OfStandard(name, dtype, *sums, known, elements))
       )
     return found
-
-
-def golden_rows(
-  golden: golden_lib.Rows, stage: str, rank: int, at: _Range
-) -> bounds.Bounded:
-  """Returns the golden of a range of `ranges_of`."""
-  with np.errstate(over='ignore', invalid='ignore'):
-    # A transposed product is not in the order in which all else is.
-    return golden.rows(stage, rank, at[2].start, at[2].stop).contiguous()
 
 
 def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:

@@ -42,21 +42,8 @@ class Figures(Protocol):
   def __add__(self, other: Self) -> Self:
     """Returns those of both, `other` of later ranks."""
 
-  def settled(self, padding_failed: bool) -> Settled | None:
+  def settled(self) -> Settled | None:
     """Returns what they come to; None: there is nothing to say."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Plain:
-  """Bad tiles say it all."""
-
-  def __add__(self, other: Self) -> Self:
-    return self
-
-  def settled(self, padding_failed: bool) -> Settled:
-    """See `Figures`."""
-    del padding_failed
-    return Settled()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +68,8 @@ class OfBound:
       known=self.known + other.known,
     )
 
-  def settled(self, padding_failed: bool) -> Settled:
+  def settled(self) -> Settled:
     """See `Figures`."""
-    del padding_failed
     values = {'error_of_bound': self.worst}
     power, elements = self.power, self.power.elements
     if not self.known and elements:
@@ -128,13 +114,10 @@ class OfStandard:
     judge.merge(self.sums, self.not_finite)
     return judge
 
-  def settled(self, padding_failed: bool) -> Settled:
+  def settled(self) -> Settled:
     """See `Figures`."""
     judge = self._judge()
-    broken = judge.broken()
-    if padding_failed:
-      broken.append('rows past the last valid one are zero')
-    found = Settled(broken, judge.values())
+    found = Settled(judge.broken(), judge.values())
     if self.known or not self.elements:
       return found
     return dataclasses.replace(found, not_judged=self.elements, judged=0)
@@ -155,7 +138,7 @@ class Part:
     padding_failed: whether rows past the last valid one are not zero.
     has_bad_tokens: whether a row that is a token's is bad.
     experts_of_bad: experts to which all bad tokens went, and no others.
-    figures: what the rule adds up, of each rank.
+    figures: what the rule adds up, of each rank; none: bad tiles say it all.
     grids: `[B, C]` int64 by rank, bad elements of each tile.
     experts: `[B]` by rank, expert of a tile row or `tiles.NO_EXPERT`.
   """
@@ -213,16 +196,20 @@ class Part:
   def result(self) -> verdicts.Result | None:
     """Returns the verdict, None if the rule has nothing to say."""
     # Rank by rank, however many ranks were judged by one process.
-    figures = functools.reduce(operator.add, self.figures)
-    found = figures.settled(self.padding_failed)
+    found: Settled | None = Settled()
+    if self.figures:
+      found = functools.reduce(operator.add, self.figures).settled()
     if found is None:
       return None
-    fails = bool(self.failed if found.broken is None else found.broken)
+    broken = [*(found.broken or ())]
+    if self.padding_failed and found.broken is not None:
+      broken.append('rows past the last valid one are zero')
+    fails = bool(self.failed if found.broken is None else broken)
     failure = (self.first or self.worst) if fails else None
     if failure is not None:
       hint = self._guilty_expert() or failure.hint
       failure = dataclasses.replace(failure, hint=hint)
-    verdict, why = verdicts.PASS, '; '.join(found.broken or ())
+    verdict, why = verdicts.PASS, '; '.join(broken)
     if fails:
       verdict = verdicts.FAIL
     elif found.judged == 0:

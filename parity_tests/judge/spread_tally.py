@@ -137,9 +137,6 @@ class SpreadTally:
     total = sums.total(0)
     self._sums = total if self._sums is None else self._sums + total
     self._keys.append(keys)
-    self._note(shares)
-
-  def _note(self, shares: Mapping[str, np.ndarray]) -> None:
     for name, share in shares.items():
       worst = parts.largest(self._worst.get(name, 0.0), np.max(share))
       self._worst[name] = worst
@@ -204,9 +201,8 @@ class OfSpread:
       elements=self.elements + other.elements,
     )
 
-  def settled(self, padding_failed: bool) -> parts.Settled | None:
+  def settled(self) -> parts.Settled | None:
     """See `parts.Figures`."""
-    del padding_failed
     if not self.worst:
       return None
     shares, whole = self._of_tensor()

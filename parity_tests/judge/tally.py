@@ -62,12 +62,12 @@ class Right:
   @property
   def error(self) -> float:
     """The largest |got - expected| before rounding."""
-    return self.sums.worst_error
+    return self.sums.added.worst_error
 
   @property
   def at(self) -> tuple[int, int]:
     """Row and column of the first element with that error."""
-    return divmod(self.sums.worst_at, self.got.shape[1])
+    return divmod(self.sums.added.worst_at, self.got.shape[1])
 
   def element(self) -> tuple:
     """Returns what was got there, expected, and how far they are apart."""
@@ -220,7 +220,7 @@ class Tally:
       padding_failed=self.padding_failed,
       has_bad_tokens=any(b.any() for b in self._bad_of_rank().values()),
       experts_of_bad=tuple(experts),
-      figures=(figures or parts.Plain(),),
+      figures=(figures,) if figures else (),
       grids={rank: np.concatenate(g) for rank, g in self._grids.items()},
       experts={rank: np.concatenate(e) for rank, e in self._experts.items()},
     )

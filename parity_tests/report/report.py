@@ -22,47 +22,15 @@ from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-_COLUMNS = (
-  'stage',
-  'lane',
-  'rule',
-  'tiles',
-  'failed',
-  'worst_ulp',
-  'worst_abs',
-  'worst_element',
-  'verdict',
-)
+# The first fields of a row, and all of a failure.
+_COLUMNS = tuple(f.name for f in dataclasses.fields(verdicts.Result))[:9]
+_FAILURE = tuple(f.name for f in dataclasses.fields(verdicts.Failure))
 HEADING = (*_COLUMNS[:7], 'of_bound', 'not_judged', 'sees', *_COLUMNS[7:])
 # What `power` gives sizes of, as the last line calls it.
 _WRONG = dict(
   element="one element off by {} of its row's root mean square",
   row='one row by {}',
   whole='all by {}',
-)
-_FAILURE = (
-  'stage',
-  'lane',
-  'rule',
-  'rank',
-  'expert',
-  'row_block',
-  'col_block',
-  'token',
-  'source_rank',
-  'slot',
-  'index',
-  'there',
-  'got',
-  'expected',
-  'ulp',
-  'bad_rows',
-  'bad_cols',
-  'rows',
-  'cols',
-  'hint',
-  'pattern',
-  'replay',
 )
 _COLOURS = {verdicts.PASS: '\x1b[32m', verdicts.FAIL: '\x1b[31m'}
 

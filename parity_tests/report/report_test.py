@@ -235,28 +235,36 @@ def test_in_isolation_the_strictest_lane_is_named_first():
   assert reports_testing.report(small, gross).first_failure is small.failure
 
 
-def test_a_failure_speaks_of_the_tile_it_is_in():
-  said = report.failure(reports_testing.report(_failing('y')))
+@pytest.mark.parametrize(
+  ('stage', 'got', 'told'),
+  [
+    (
+      'y',
+      1.5,
+      (
+        'bad in this tile: 1 of 23 rows, 234 of 256 columns',
+        'rank 1, token block 2, column block 0',
+        'tiles, by token block (# bad):',
+        '  hint      look there',
+      ),
+    ),
+    (
+      'layer d_w_down',
+      1.5,
+      (
+        'first failure: layer d_w_down (bounded: rule)',
+        'rank 1, weight row block 2, column block 0',
+        'tiles, by expert and weight row block (# bad):',
+      ),
+    ),
+    ('y', float('nan'), ('  ulp       -\n',)),
+  ],
+)
+def test_a_failure_speaks_of_the_tile_it_is_in(stage, got, told):
+  said = report.failure(reports_testing.report(_failing(stage, got)))
 
-  assert 'bad in this tile: 1 of 23 rows, 234 of 256 columns' in said
-  assert 'rank 1, token block 2, column block 0' in said
-  assert 'tiles, by token block (# bad):' in said
-  assert '  hint      look there' in said
+  assert all(one in said for one in told)
   assert said.splitlines()[-1] == '  rank 1 column block 0   .#'
-
-
-def test_a_weight_gradient_is_cut_by_expert_and_weight_rows():
-  said = report.failure(reports_testing.report(_failing('layer d_w_down')))
-
-  assert 'first failure: layer d_w_down (bounded: rule)' in said
-  assert 'rank 1, weight row block 2, column block 0' in said
-  assert 'tiles, by expert and weight row block (# bad):' in said
-
-
-def test_a_failure_gives_nan_no_distance():
-  said = report.failure(reports_testing.report(_failing('y', got=float('nan'))))
-
-  assert '  ulp       -\n' in said
 
 
 def test_the_share_of_the_bound_is_in_the_table():

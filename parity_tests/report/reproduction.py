@@ -1,6 +1,6 @@
 """A reproduction as text, as data and as a plot."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 
 from hpmoe.backend_ascend.simulator import style
@@ -160,7 +160,7 @@ class Reproduction:
       }
       for text, holds, why in self.score.claims
     ]
-    return [text_table.of(rows)] if rows else []
+    return _table(rows)
 
   def _fits(self) -> list[witness_lib.Fit]:
     """Returns the fits of figures that the machines have.
@@ -177,19 +177,16 @@ class Reproduction:
     return self.machines[fit.machine].figures[fit.figure].value
 
   def _fitted(self) -> str:
-    if not self._fits():
-      return 'No figure was fitted.'
-    return text_table.of(
-      [
-        {
-          'machine': fit.machine,
-          'fitted figure': fit.figure,
-          'value': f'{self._value_of(fit):.4g}',
-          'to rows': '; '.join(fit.rows),
-        }
-        for fit in self._fits()
-      ]
-    )
+    rows = [
+      {
+        'machine': fit.machine,
+        'fitted figure': fit.figure,
+        'value': f'{self._value_of(fit):.4g}',
+        'to rows': '; '.join(fit.rows),
+      }
+      for fit in self._fits()
+    ]
+    return text_table.of(rows) if rows else 'No figure was fitted.'
 
   def _sensitivity(self) -> list[str]:
     if not self.effects:
@@ -199,49 +196,43 @@ class Reproduction:
     moved = (
       f'rows that move by {_SHOWN_CHANGE:.0%} or more: number and change in %'
     )
-    return [
-      text_table.of(
-        [
-          {
-            'machine': effect.machine,
-            'assumed figure': effect.figure,
-            'changed': f'x {effect.factor:g}',
-            **{f'{g} error': _percent(effect.errors.get(g)) for g in groups},
-            moved: _changes(effect, number),
-          }
-          for effect in self.effects
-        ]
-      )
-    ]
+    return _table(
+      [
+        {
+          'machine': effect.machine,
+          'assumed figure': effect.figure,
+          'changed': f'x {effect.factor:g}',
+          **{f'{g} error': _percent(effect.errors.get(g)) for g in groups},
+          moved: _changes(effect, number),
+        }
+        for effect in self.effects
+      ]
+    )
 
   def _hypotheses(self) -> list[str]:
-    if not self.refitted:
-      return []
-    return [
-      text_table.of(
-        [
-          {
-            'other hypothesis': other.text,
-            'fitted rows, worst': _percent(other.score.worst_fitted),
-            **{
-              f'{group.name} error': _percent(group.mean_error)
-              for group in other.score.groups
-            },
-            'fitted anew': ', '.join(
-              f'{n} {v:.4g}' for n, v in other.figures.items()
-            ),
-          }
-          for other in self.refitted
-        ]
-      )
-    ]
+    return _table(
+      [
+        {
+          'other hypothesis': other.text,
+          'fitted rows, worst': _percent(other.score.worst_fitted),
+          **{
+            f'{group.name} error': _percent(group.mean_error)
+            for group in other.score.groups
+          },
+          'fitted anew': ', '.join(
+            f'{n} {v:.4g}' for n, v in other.figures.items()
+          ),
+        }
+        for other in self.refitted
+      ]
+    )
 
   def _gaps(self) -> list[str]:
     rows = [
       {'cannot be reproduced': gap.what, 'because': gap.why}
       for gap in self.score.witness.gaps
     ]
-    return [text_table.of(rows)] if rows else []
+    return _table(rows)
 
   def plot(self, path: str) -> None:
     """Writes simulated over published, row by row, as a PNG."""
@@ -257,7 +248,8 @@ class Reproduction:
     axes = figure.subplots(len(panels), height_ratios=heights, squeeze=False)
     for axis, rows in zip(axes[:, 0], panels):
       _draw(axis, rows)
-    handles = {n: h for a in axes[:, 0] for h, n in zip(*_named(a))}
+    named = [axis.get_legend_handles_labels() for axis in axes[:, 0]]
+    handles = {n: h for of_axis in named for h, n in zip(*of_axis)}
     figure.legend(
       handles.values(),
       handles.keys(),
@@ -267,8 +259,9 @@ class Reproduction:
     style.save(figure, path)
 
 
-def _named(axis):
-  return axis.get_legend_handles_labels()
+def _table(rows: Sequence[Mapping[str, object]]) -> list[str]:
+  """Returns the table of some rows, if there are any."""
+  return [text_table.of(rows)] if rows else []
 
 
 def _draw(axis, rows: Sequence[score_lib.Scored]) -> None:

@@ -52,15 +52,15 @@ class Change:
   look: str = ''
 
 
-def _halves(a: np.ndarray) -> np.ndarray | None:
-  if a.shape[-1] % 2:
-    return None
+def _of_even(bug: Bug) -> Bug:
+  return lambda a: None if a.shape[-1] % 2 else bug(a)
+
+
+def _halves(a: np.ndarray) -> np.ndarray:
   return np.concatenate(np.split(a, 2, axis=-1)[::-1], axis=-1)
 
 
-def _by_turns(a: np.ndarray) -> np.ndarray | None:
-  if a.shape[-1] % 2:
-    return None
+def _by_turns(a: np.ndarray) -> np.ndarray:
   return np.stack(np.split(a, 2, axis=-1), axis=-1).reshape(a.shape)
 
 
@@ -68,9 +68,7 @@ def _from_turns(a: np.ndarray) -> np.ndarray:
   return np.concatenate([a[..., ::2], a[..., 1::2]], axis=-1)
 
 
-def _neighbours(a: np.ndarray) -> np.ndarray | None:
-  if a.shape[-1] % 2:
-    return None
+def _neighbours(a: np.ndarray) -> np.ndarray:
   return a.reshape(*a.shape[:-1], -1, 2)[..., ::-1].reshape(a.shape)
 
 
@@ -108,12 +106,14 @@ def _depth(block: int, last: bool, factor: int) -> Bug:
 _GATE_UP = 'which columns are gate: a half of them, or every second one?'
 _EXPERT = 'the expert of a tile'
 _COLUMNS = (
-  Change('had its halves of columns exchanged', '2F', _halves, _GATE_UP),
-  Change('had its columns by turns', '2F', _by_turns, _GATE_UP),
+  Change(
+    'had its halves of columns exchanged', '2F', _of_even(_halves), _GATE_UP
+  ),
+  Change('had its columns by turns', '2F', _of_even(_by_turns), _GATE_UP),
   Change(
     'had its columns taken for such by turns', '2F', _from_turns, _GATE_UP
   ),
-  Change('had neighbouring columns exchanged', '', _neighbours),
+  Change('had neighbouring columns exchanged', '', _of_even(_neighbours)),
   Change('was shifted by one column', '', _shifted(-1, 1)),
   Change('was shifted back by one column', '', _shifted(-1, -1)),
 )

@@ -194,15 +194,16 @@ def kernels(policy: precision.PrecisionPolicy) -> int:
 
 def stored(
   policy: precision.PrecisionPolicy,
-  value: np.ndarray,
-  error: np.ndarray,
-  variance: np.ndarray,
-  apart: np.ndarray | None = None,
-  reach: np.ndarray | None = None,
+  given: Bounded,
   dtype: str | None = None,
-  crossed: np.ndarray | None = None,
+  reach: np.ndarray | None = None,
 ) -> Bounded:
-  """Returns what is stored of a value; `reach` is the sum of magnitudes."""
+  """Returns what is stored of a value with an error and a variance.
+
+  In `dtype`, None: in the policy's storage.  `reach` is the sum of magnitudes.
+  """
+  value, error, variance, apart, crossed = given.arrays()
+  assert error is not None and variance is not None
   dtype = dtype or policy.storage
   # Sums are float32 already: only a narrower storage rounds once more.
   if dtype != policy.accumulate:
@@ -439,9 +440,7 @@ def _stored_sums(
   if weight is not None:
     size = np.abs(factors(policy, weight))[:, None]
     sums, reach = _scaled(policy, sums, weight), reach * size
-  value, error, variance, apart, crossed = sums.arrays()
-  assert error is not None and variance is not None
-  return stored(policy, value, error, variance, apart, reach, dtype, crossed)
+  return stored(policy, sums, dtype, reach)
 
 
 def _scaled(
@@ -594,12 +593,7 @@ def activation(
   gate_up = dataclasses.replace(
     gate_up, crossed=_crossed_by(policy, gate_up, dtype)
   )
-  made = _activation(policy, gate_up, row_weight)
-  value, error, variance, apart, crossed = made.arrays()
-  assert error is not None and variance is not None
-  return stored(
-    policy, value, error, variance, apart, dtype=dtype, crossed=crossed
-  )
+  return stored(policy, _activation(policy, gate_up, row_weight), dtype)
 
 
 def _activation(policy, gate_up, row_weight) -> Bounded:
@@ -719,13 +713,7 @@ def weighted(
   It is stored in `dtype`; None: in the policy's storage.  What a stage reads
   again itself is `weighted_operand`.
   """
-  value, error, variance, apart, crossed = _scaled(
-    policy, rows, weight
-  ).arrays()
-  assert error is not None and variance is not None
-  return stored(
-    policy, value, error, variance, apart, dtype=dtype, crossed=crossed
-  )
+  return stored(policy, _scaled(policy, rows, weight), dtype)
 
 
 def weighted_operand(
@@ -863,13 +851,7 @@ def activation_grad(
     d_silu = _times(policy, weight, d_activation, one, up)
     d_gate = _product(policy, at(policy, 'd_silu', d_silu), slope)
   d_up = _times(policy, weight, d_activation, act, one)
-  value, error, variance, apart, crossed = _through(
-    beside(d_gate, d_up), clamps
-  ).arrays()
-  assert error is not None and variance is not None
-  return stored(
-    policy, value, error, variance, apart, dtype=dtype, crossed=crossed
-  )
+  return stored(policy, _through(beside(d_gate, d_up), clamps), dtype)
 
 
 def _through(grad: Bounded, clamps: tuple[np.ndarray, ...] | None) -> Bounded:
@@ -1110,8 +1092,6 @@ class CombineSums:
     variance = own + self.variance
     apart = np.minimum(np.sqrt(variance), self.apart + np.sqrt(own))
     error += self.slots * _TINY
+    sums = Bounded(self.value, error, variance, apart, crossed)
     dtype = self.policy.dtype(self.stage)
-    policy, reach = self.policy, self.magnitude
-    return stored(
-      policy, self.value, error, variance, apart, reach, dtype, crossed
-    )
+    return stored(self.policy, sums, dtype, self.magnitude)

@@ -99,21 +99,6 @@ class Sums:
       seen.element, seen.row, seen.whole, elements, elements - seen.judged
     )
 
-  @property
-  def worst_error(self) -> float:
-    """The largest error."""
-    return self.added.worst_error
-
-  @property
-  def worst_at(self) -> int:
-    """The first element, row by row, that has it."""
-    return self.added.worst_at
-
-  @property
-  def worst_of_bound(self) -> float:
-    """The largest share of a bound that an error is."""
-    return self.added.worst_of_bound
-
 
 def of(
   cut: tiles.Cut,

@@ -97,11 +97,11 @@ class TestARightChunk:
     sums = tensor.sums()
     assert error.argmax() == 7 * COLUMNS + 8
 
-    assert sums.worst_error == error.max()
-    assert sums.worst_at == error.argmax()
+    assert sums.added.worst_error == error.max()
+    assert sums.added.worst_at == error.argmax()
     with np.errstate(divide='ignore', invalid='ignore'):
       share = np.where(error == 0, 0, error / tensor.golden.bound())
-    assert sums.worst_of_bound == pytest.approx(share.max(), rel=1e-15)
+    assert sums.added.worst_of_bound == pytest.approx(share.max(), rel=1e-15)
 
   def test_tiles_have_the_sums_of_their_elements(self):
     tensor = _tensor()
@@ -155,7 +155,7 @@ class TestAChunkThatNeedsALook:
     tensor = _tensor()
     tensor.actual[:] = tensor.benchmark[:] = 0
     tensor.golden.value[:] = tensor.golden.error[:] = 0
-    assert tensor.sums().worst_of_bound == 0
+    assert tensor.sums().added.worst_of_bound == 0
     tensor.actual[5, 5] = np.float32(1e-45)
     assert tensor.sums() is None
 

@@ -59,7 +59,7 @@ class GoldenGrad(golden.Rows):
       'd_gate_up': self._d_gate_up,
       'd_b_down': functools.partial(self._bias_grad, 'd_expert_out'),
       'd_b_gate_up': functools.partial(self._bias_grad, 'd_gate_up'),
-      'd_returned': self._d_returned,
+      'd_returned': functools.partial(self.sent_back, 'd_expert_in'),
       'dx': self._dx,
       'dy': self._dy,
       'd_w_norm': self._d_w_norm,
@@ -228,9 +228,6 @@ class GoldenGrad(golden.Rows):
     for expert, begin, end in self._experts(rank, lo, hi):
       of_row[begin:end] = self.inputs['b_down'][rank, expert]
     return self.held('d_expert_out', rank, lo, hi), of_row
-
-  def _d_returned(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    return self.sent_back('d_expert_in', rank, lo, hi)
 
   def _dx(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     if 'd_returned' not in self.captured:

@@ -192,12 +192,6 @@ def test_rows_do_not_depend_on_how_they_are_cut(case):
         np.testing.assert_allclose(got, right, rtol=rtol, atol=1e-30)
 
 
-def test_dtypes_are_those_of_the_stored_tensors(case):
-  golden = case.golden({})
-  for name in tensors.GRADS:
-    assert golden.dtype(name) == str(case.grads[name].dtype)
-
-
 def test_unknown_is_refused(case):
   with pytest.raises(ValueError, match="expected a gradient, got 'y'"):
     case.golden({}).rows('y', 0, 0, 1)

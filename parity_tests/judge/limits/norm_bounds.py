@@ -187,4 +187,4 @@ def _stored(
 ) -> bounds.Bounded:
   """Returns what is stored; a result may be flushed at each step."""
   error = error + 4 * _TINY + 4 * _U64 * np.abs(value)
-  return bounds.stored(policy, value, error, variance, dtype=dtype)
+  return bounds.stored(policy, bounds.Bounded(value, error, variance), dtype)

@@ -194,14 +194,7 @@ class Sums:
     return dataclasses.replace(self, **sums, alike=alike)
 
 
-_SUMMED = (
-  'elements',
-  'square',
-  'product',
-  'information',
-  'differing',
-  'chance',
-)
+_SUMMED = {f.name for f in dataclasses.fields(Sums)} - {'alike', 'counted'}
 
 
 @dataclasses.dataclass(frozen=True)

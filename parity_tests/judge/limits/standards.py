@@ -298,22 +298,19 @@ def _mere(seen, off, mask):
   return _mean(_pick(off.relative, mask))
 
 
-def _mare(seen, off, mask):
-  if seen.excuses_all(off):
-    return np.zeros(1)
-  worst = _pick(seen.excused(off, off.relative, 0.0), mask)
-  return np.array([worst.max(initial=0.0)])
-
-
 def _rmse(seen, off, mask):
   return _mean(np.square(_pick(off.error, mask)))
 
 
-def _max_abs(seen, off, mask):
+def _worst(seen, off, mask, of: str):
   if seen.excuses_all(off):
     return np.zeros(1)
-  worst = _pick(seen.excused(off, off.error, 0.0), mask)
+  worst = _pick(seen.excused(off, getattr(off, of), 0.0), mask)
   return np.array([worst.max(initial=0.0)])
+
+
+_mare = functools.partial(_worst, of='relative')
+_max_abs = functools.partial(_worst, of='error')
 
 
 def _count(seen, off, mask):
@@ -409,12 +406,11 @@ class Judge:
     self.not_finite += e.num_not_finite
     seen = _Seen(self.standard, self._dtype, e)
     with np.errstate(over='ignore', invalid='ignore'):
-      for clause in self.standard.rules:
-        for rule in clause:
-          counts = METRICS[rule.metric].partial is _count
-          self._take(rule, False, seen, e.raw if counts else e.finite)
-          if rule.ratio:
-            self._take(rule, True, seen, e.beside)
+      for rule in self._rules:
+        counts = METRICS[rule.metric].partial is _count
+        self._take(rule, False, seen, e.raw if counts else e.finite)
+        if rule.ratio:
+          self._take(rule, True, seen, e.beside)
       return seen.mismatches(e.raw)
 
   @property
@@ -426,14 +422,13 @@ class Judge:
   def add_right(self, regions: chunk_sums.Regions) -> None:
     """Takes chunks in whose every error rounding explains, and excuses."""
     pair = self.thresholds
-    for clause in self.standard.rules:
-      for rule in clause:
-        place = None if pair is None else _PLACES.get(rule.region)
-        region = regions.of(pair or (0.0, 0.0), place)
-        right = METRICS[rule.metric].right
-        self._merge(rule, False, right(region, 0))
-        if rule.ratio:
-          self._merge(rule, True, right(region, 1))
+    for rule in self._rules:
+      place = None if pair is None else _PLACES.get(rule.region)
+      region = regions.of(pair or (0.0, 0.0), place)
+      right = METRICS[rule.metric].right
+      self._merge(rule, False, right(region, 0))
+      if rule.ratio:
+        self._merge(rule, True, right(region, 1))
 
   def _take(self, rule, of_benchmark, seen: _Seen, off: Off) -> None:
     metric = METRICS[rule.metric]
@@ -477,12 +472,11 @@ class Judge:
   def values(self) -> dict[str, float]:
     """Returns every metric, and the benchmark's for the ratios, by name."""
     values = {}
-    for clause in self.standard.rules:
-      for rule in clause:
-        name = f'{rule.metric}[{rule.region}]'
-        values[name] = self._value(rule)
-        if rule.ratio:
-          values[f'{name} benchmark'] = self._value(rule, True)
+    for rule in self._rules:
+      name = f'{rule.metric}[{rule.region}]'
+      values[name] = self._value(rule)
+      if rule.ratio:
+        values[f'{name} benchmark'] = self._value(rule, True)
     return values
 
 

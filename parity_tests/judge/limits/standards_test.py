@@ -6,6 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
@@ -26,13 +27,6 @@ def _rng(name: str) -> np.random.Generator:
   return np.random.default_rng(zlib.crc32(name.encode()))
 
 
-def _sum(rows, weights, order):
-  total = np.zeros((rows.shape[0], weights.shape[1]), np.float32)
-  for k in order:
-    total += rows[:, k : k + 1] * weights[k]
-  return total
-
-
 def _gemm(dtype: str, depth: int = 192, rows: int = 96, scale: float = 1.0):
   """A GEMM summed in one order, with a benchmark summed in another.
 
@@ -50,9 +44,9 @@ def _gemm(dtype: str, depth: int = 192, rows: int = 96, scale: float = 1.0):
   wide = x.astype(np.float32), w.astype(np.float32)
   # The candidate adds one after another, the benchmark in blocks: errors
   # differ by a factor of 2 to 4, as they do between real kernels.
-  actual = _sum(*wide, range(depth)).astype(store)
+  actual = trial.ascending(*wide).astype(store)
   blocks = [
-    _sum(wide[0][:, i : i + 16], wide[1][i : i + 16], range(16))
+    trial.ascending(wide[0][:, i : i + 16], wide[1][i : i + 16])
     for i in range(0, depth, 16)
   ]
   benchmark = np.sum(blocks, axis=0, dtype=np.float32).astype(store)
@@ -72,31 +66,20 @@ def _judge(record, dtype, elements, parts: int = 3):
   return judge, np.concatenate(bad)
 
 
-def _controls():
-  """Named ways to be wrong, applied to what a right kernel computed."""
+def _with_tile(value):
+  tile = np.zeros((96, 32), bool)
+  tile[32:48, 8:16] = True
+  return lambda a: np.where(tile, value, a)
 
-  def all_zeros(a):
-    a[:] = 0
 
-  def dropped_tile(a):
-    a[32:48, 8:16] = 0
-
-  def unwritten_tile(a):
-    a[32:48, 8:16] = np.nan
-
-  def swapped_experts(a):
-    a[0:24], a[24:48] = a[24:48].copy(), a[0:24].copy()
-
-  def stale_row(a):
-    a[41] = a[42]
-
-  return [
-    all_zeros,
-    dropped_tile,
-    unwritten_tile,
-    swapped_experts,
-    stale_row,
-  ]
+# Ways to be wrong, applied to what a right kernel computed.
+CONTROLS = {
+  'all zeros': np.zeros_like,
+  'dropped tile': _with_tile(0),
+  'unwritten tile': _with_tile(np.nan),
+  'swapped experts': lambda a: np.concatenate([a[24:48], a[:24], a[48:]]),
+  'stale row': lambda a: a[[*range(41), 42, *range(42, 96)]],
+}
 
 
 def test_every_record_is_complete():
@@ -160,11 +143,10 @@ def test_default_records_accept_a_right_kernel_that_cancels(
 
 
 @pytest.mark.parametrize('dtype', DTYPES)
-@pytest.mark.parametrize('control', _controls(), ids=lambda c: c.__name__)
+@pytest.mark.parametrize('control', CONTROLS)
 def test_some_default_record_refuses_every_control(control, dtype):
   elements = _gemm(dtype)
-  actual = elements.actual.copy()
-  control(actual)
+  actual = CONTROLS[control](elements.actual)
   wrong = dataclasses.replace(elements, actual=actual)
 
   refused = [r.name for r in DEFAULTS if _judge(r, dtype, wrong)[0].broken()]

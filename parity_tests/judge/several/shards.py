@@ -108,7 +108,7 @@ def judge(
   request, bench = _ready(request, shard.ranks(request.case.ranks), progress)
   there = request.candidate.ranks
   mine = shard.ranks(request.case.ranks)
-  found = bench_lib.Examined([], [], [], 1)
+  found = judging.Judged([], {})
   if there is None or set(mine) & set(there):
     found = bench.judged(request, progress)
   return dict(
@@ -187,14 +187,12 @@ def merge(
   request, bench = _ready(request, ())
   held = _held(shards, folder, request)
   found = [decoded(one['found']) for one in held]
-  examined = bench_lib.Examined(
-    parts.total(results for results, *_ in found),
-    [],
-    [change for _, changes, _ in found for change in changes],
-    min(runs for *_, runs in found),
-  )
-  examined = dataclasses.replace(
-    examined, results=[_placed(request, bench, r) for r in examined.results]
+  rows = parts.total(results for results, *_ in found)
+  examined = judging.Judged(
+    [_placed(request, bench, row) for row in rows],
+    {},
+    changes=[change for _, changes, _ in found for change in changes],
+    runs=min(runs for *_, runs in found),
   )
   examined = bench_lib.settled(request, examined)
   longest = max(one['seconds'] for one in held)
@@ -290,7 +288,6 @@ _KINDS = {
     verdicts.Failure,
     verdicts.Change,
     parts.Part,
-    parts.Plain,
     parts.OfBound,
     parts.OfStandard,
     spread_tally.OfSpread,
