@@ -302,13 +302,24 @@ def load(name: str) -> ModelConfig:
       raise ValueError(
         f'model: expected a config.json or one of {list(names())}, got {name!r}'
       )
+  return from_hf(read_json(path))
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """Returns the object in a file.
+
+  Raises:
+    OSError: the file cannot be read.
+    ValueError: it is not one JSON object.
+  """
   try:
-    fields = json.loads(path.read_text())
-  except ValueError as e:
-    raise ValueError(f'{path}: expected JSON, got {e}') from e
-  if not isinstance(fields, dict):
-    raise ValueError(f'{path}: expected an object, got {type(fields).__name__}')
-  return from_hf(fields)
+    content = json.loads(path.read_bytes())
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'{path}: expected JSON, got {error}') from error
+  if not isinstance(content, dict):
+    got = type(content).__name__
+    raise ValueError(f'{path}: expected an object, got {got}')
+  return content
 
 
 def names() -> tuple[str, ...]:

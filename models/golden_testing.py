@@ -7,7 +7,6 @@ float64 golden serves every dtype.
 """
 
 from collections.abc import Callable
-import dataclasses
 import functools
 import json
 import pathlib
@@ -82,18 +81,6 @@ def with_layers(*layers: str) -> list[tuple[str, str]]:
     for name in CONFIGS
     for moe in layers
     if moe != 'host' or launched(name) == 'host'
-  ]
-
-
-def as_kimi_k2() -> list[Golden]:
-  """Returns DeepSeek-V3's cases as of Kimi-K2, whose row differs in one field.
-
-  `kimi_one` has what that changes: a token's only weight.
-  """
-  cases = (load(name) for name in CONFIGS if name.startswith('deepseek_'))
-  return [
-    case._replace(config=dataclasses.replace(case.config, model_type='kimi_k2'))
-    for case in cases
   ]
 
 

@@ -6,6 +6,7 @@ Arrays are those of the framework that computes.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from hpmoe.models import config as config_lib
@@ -64,6 +65,34 @@ class Cache(NamedTuple):
   def capacity(self) -> int:
     """Tokens that there is room for."""
     return next(iter(self.layers[0].values())).shape[1]
+
+
+def entry_shapes(config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
+  """Returns the shape of what one layer keeps of one token, by name."""
+  if config.family.attention == 'mla':
+    return {
+      'compressed': (config.kv_lora_rank,),
+      'rotated': (config.qk_rope_head_dim,),
+    }
+  shape = (config.num_key_value_heads, config.head_dim)
+  return {'keys': shape, 'values': shape}
+
+
+def check_room(cache: Cache, count: int) -> None:
+  """Refuses `count` more tokens than a cache has room for.
+
+  A length that JAX traces cannot be checked: whoever compiles a step checks
+  before.
+
+  Raises:
+    ValueError: there is no room; says how much there is.
+  """
+  traced = isinstance(cache.length, jax.core.Tracer)
+  needed = count + (0 if traced else int(cache.length))
+  if needed > cache.capacity:
+    raise ValueError(
+      f'cache: expected room for {needed} tokens, got {cache.capacity}'
+    )
 
 
 class Aux(NamedTuple):

@@ -72,9 +72,7 @@ def forward(
   names = tensors.inputs(config)
   for name in {*parts} - {*names}:
     raise ValueError(f'{name}: expected only {", ".join(names)}, got it too')
-  checks.check_arrays(config, policy, inputs, names)
-  make = functools.partial(run, config=config, policy=policy)
-  return each(tensors.PLAN + tensors.stages(config), make, inputs)
+  return _run(config, policy, inputs, run)
 
 
 def sublayer(
@@ -103,6 +101,10 @@ def sublayer(
     raise ValueError(
       f'placement: expected combine of a sub-layer, got {policy.placement!r}'
     )
+  return _run(config, policy, inputs, run)
+
+
+def _run(config, policy, inputs: Known, run: Run) -> dict[str, at.Array]:
   names = tensors.inputs(config)
   checks.check_arrays(config, policy, inputs, names)
   known = {name: inputs[name] for name in names}

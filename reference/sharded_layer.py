@@ -44,16 +44,9 @@ def forward(
   Pure and jit-able with `config`, `policy`, `mesh` and `axis` static.  Every
   array, given or returned, is divided by its rank axis; weights too.
 
-  Args:
-    config: sizes.
-    policy: dtypes, placement of the weights, activation.
+  Args are those of `layer.forward`, and:
     mesh: has R devices along `axis`; the layer is repeated along other axes.
     axis: name of the mesh axis that is the rank.
-    x: `[R, T, D]` storage.
-    topk_ids: `[R, T, K]` int32, valid (`checks.check_ids`).
-    topk_weights: `[R, T, K]` float32.
-    w_gate_up: `[R, L, D, 2F]` storage, gate columns first.
-    w_down: `[R, L, F, D]` storage.
     *parts: what else `tensors.inputs` names, in that order.
 
   Returns:
@@ -79,14 +72,7 @@ def backward(
 ) -> dict[str, at.Array]:
   """Runs `layer_grad.backward`, whose results it returns; see `forward` here.
 
-  Args:
-    config: sizes.
-    policy: dtypes, placement of the weights, activation.
-    mesh: has R devices along `axis`.
-    axis: name of the mesh axis that is the rank.
-    forward: inputs and outputs of `forward` by name; `layer_grad.reads` lists
-      those that are needed.
-    dy: `[R, T, D]` storage.
+  Args are those of `layer_grad.backward`, and `mesh` and `axis` of `forward`.
 
   Raises:
     ValueError: as in `forward`, or a tensor of `forward` is missing.

@@ -181,19 +181,6 @@ def _y(place: Place, known: Known) -> at.Array:
   return combine.combine(place.policy, rows, weights, last)
 
 
-def _x(place: Place, known: Known) -> at.Array:
-  return norm.norm(place.policy, known['y'], known['w_norm'])
-
-
-def _dy(place: Place, known: Known) -> at.Array:
-  read = known['dx'], known['y'], known['w_norm']
-  return norm.norm_grad(place.policy, *read)
-
-
-def _d_w_norm(place: Place, known: Known) -> at.Array:
-  return norm.gain_grad(place.policy, known['dx'], known['y'])
-
-
 def _d_expert_out(place: Place, known: Known) -> at.Array:
   dy = known['dy'].astype(numerics.storage_dtype(place.policy))
   weights = _weight_at({'returned', 'y'}, place, known)
@@ -216,37 +203,34 @@ def _d_topk_weights(place: Place, known: Known) -> at.Array:
   return place.moves.return_rows(dots.astype(dtype)[..., None])[..., 0]
 
 
-def _dots_of_returned(place: Place, known: Known) -> at.Array:
-  return dispatch_grad.combine_weight_grad(
-    place.policy, known['dy'], known['returned']
-  )
-
-
-def _dots_of_expert_out(place: Place, known: Known) -> at.Array:
-  # What came home before it was weighted.
-  rows = _home('expert_out', place, known)
-  return dispatch_grad.combine_weight_grad(place.policy, known['dy'], rows)
-
-
-def _dots_of_gate_up(place: Place, known: Known) -> at.Array:
-  return swiglu_grad.row_weight_grad(
-    place.policy, known['gate_up'], known['d_activation']
-  )
-
-
-def _dots_of_activation(place: Place, known: Known) -> at.Array:
-  return inner_product.inner_product(
-    place.policy, known['d_activation'], known['activation']
-  )
-
-
 # What gradients of routing weights are, by placement; whether at home, where
 # tokens are.
-_DOTS = {
-  'combine': (True, _dots_of_returned),
-  'returned': (True, _dots_of_expert_out),
-  'before_down': (False, _dots_of_gate_up),
-  'epilogue': (False, _dots_of_activation),
+_DOTS: dict[str, tuple[bool, Callable[[Place, Known], at.Array]]] = {
+  'combine': (
+    True,
+    lambda place, known: dispatch_grad.combine_weight_grad(
+      place.policy, known['dy'], known['returned']
+    ),
+  ),
+  # Of what came home before it was weighted.
+  'returned': (
+    True,
+    lambda place, known: dispatch_grad.combine_weight_grad(
+      place.policy, known['dy'], _home('expert_out', place, known)
+    ),
+  ),
+  'before_down': (
+    False,
+    lambda place, known: swiglu_grad.row_weight_grad(
+      place.policy, known['gate_up'], known['d_activation']
+    ),
+  ),
+  'epilogue': (
+    False,
+    lambda place, known: inner_product.inner_product(
+      place.policy, known['d_activation'], known['activation']
+    ),
+  ),
 }
 
 
@@ -278,23 +262,16 @@ def _dx(place: Place, known: Known) -> at.Array:
   return combine.combine_grad(place.policy, rows, last)
 
 
-def _counts(config: config_lib.MoEConfig, known: Known) -> at.Array:
-  return token_order.slot_counts(config, known['topk_ids'])
-
-
-def _row_base(config: config_lib.MoEConfig, known: Known) -> at.Array:
-  return token_order.row_bases(config, known['counts'])
-
-
-def _row_of_slot(config: config_lib.MoEConfig, known: Known) -> at.Array:
-  counts, base = known['counts'], known['row_base']
-  return token_order.slot_rows(known['topk_ids'], counts, base)
-
-
 _PLANS: dict[str, Callable[[config_lib.MoEConfig, Known], at.Array]] = {
-  'counts': _counts,
-  'row_base': _row_base,
-  'row_of_slot': _row_of_slot,
+  'counts': lambda config, known: token_order.slot_counts(
+    config, known['topk_ids']
+  ),
+  'row_base': lambda config, known: token_order.row_bases(
+    config, known['counts']
+  ),
+  'row_of_slot': lambda config, known: token_order.slot_rows(
+    known['topk_ids'], known['counts'], known['row_base']
+  ),
 }
 
 _STAGES: dict[str, Callable[[Place, Known], at.Array]] = {
@@ -313,9 +290,15 @@ _STAGES: dict[str, Callable[[Place, Known], at.Array]] = {
   'd_b_gate_up': functools.partial(_bias_grad, 'b_gate_up', 'd_gate_up'),
   'd_returned': functools.partial(_home, 'd_expert_in'),
   'dx': _dx,
-  'x': _x,
-  'dy': _dy,
-  'd_w_norm': _d_w_norm,
+  'x': lambda place, known: norm.norm(
+    place.policy, known['y'], known['w_norm']
+  ),
+  'dy': lambda place, known: norm.norm_grad(
+    place.policy, known['dx'], known['y'], known['w_norm']
+  ),
+  'd_w_norm': lambda place, known: norm.gain_grad(
+    place.policy, known['dx'], known['y']
+  ),
 }
 for _function, _gemms in (
   (expert_gemm_grad.rows_grad, tensors.TRANSPOSED_GEMMS),

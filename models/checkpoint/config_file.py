@@ -35,7 +35,7 @@ def read(
   path = folder / NAME
   if not path.is_file():
     raise ValueError(f'{folder}: expected a folder with {NAME}, got none')
-  fields = read_json(path)
+  fields = config_lib.read_json(path)
   known = {family.architecture for family in config_lib.FAMILIES.values()}
   for name in fields.get('architectures') or ():
     if name not in known:
@@ -58,24 +58,6 @@ def described(fields: Mapping[str, Any], dtype: str) -> dict[str, Any]:
   kept = {k: v for k, v in fields.items() if k != 'quantization_config'}
   name = 'torch_dtype' if 'torch_dtype' in kept else 'dtype'
   return kept | {name: dtype}
-
-
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """Returns the object in a file.
-
-  Raises:
-    OSError: the file cannot be read.
-    ValueError: it is not one JSON object.
-  """
-  try:
-    content = json.loads(path.read_bytes())
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f'{path}: expected JSON, got {error}') from error
-  if not isinstance(content, dict):
-    raise ValueError(
-      f'{path}: expected an object, got {type(content).__name__}'
-    )
-  return content
 
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:

@@ -1,9 +1,8 @@
 """Folders of weights in any of the formats, read by what lies in them."""
 
-from collections.abc import Callable
-import dataclasses
 import os
 import pathlib
+from typing import Any
 
 from hpmoe.models.checkpoint import atomic_folder
 from hpmoe.models.checkpoint import config_file
@@ -11,38 +10,8 @@ from hpmoe.models.checkpoint import hf_folder
 from hpmoe.models.checkpoint import mindspore_folder
 from hpmoe.models.checkpoint import weights as weights_lib
 
-
-@dataclasses.dataclass(frozen=True)
-class Format:
-  """How one format is told, read and written.
-
-  Attributes:
-    help: a few words.
-    is_one: whether a folder holds weights in it.
-    read: (folder, dtype or None) -> weights.
-    write: (empty folder, weights) -> None.
-  """
-
-  help: str
-  is_one: Callable[[pathlib.Path], bool]
-  read: Callable[..., weights_lib.Weights]
-  write: Callable[[pathlib.Path, weights_lib.Weights], None]
-
-
-FORMATS = {
-  'hf': Format(
-    'Hugging Face folder',
-    hf_folder.is_one,
-    hf_folder.read,
-    hf_folder.write,
-  ),
-  'mindspore': Format(
-    "MindSpore's .ckpt, experts stacked",
-    mindspore_folder.is_one,
-    mindspore_folder.read,
-    mindspore_folder.write,
-  ),
-}
+# A module each: `HELP`, `is_one`, `read` and `write`.
+FORMATS: dict[str, Any] = {'hf': hf_folder, 'mindspore': mindspore_folder}
 
 
 def format_of(path: str | os.PathLike[str]) -> str:

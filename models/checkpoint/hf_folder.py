@@ -16,9 +16,9 @@ from hpmoe.models.checkpoint import config_file
 from hpmoe.models.checkpoint import expert_layout
 from hpmoe.models.checkpoint import mxfp4
 from hpmoe.models.checkpoint import safetensors_file
-from hpmoe.models.checkpoint import stored_tensor
 from hpmoe.models.checkpoint import weights as weights_lib
 
+HELP = 'Hugging Face folder'
 SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 # As transformers cuts its own.
@@ -76,7 +76,7 @@ def _index(folder: pathlib.Path) -> safetensors_file.Index:
     if not (folder / SINGLE).is_file():
       raise ValueError(f'{folder}: expected {SINGLE} or {INDEX}, got neither')
     return safetensors_file.read_index(folder / SINGLE)[0]
-  shard_of = config_file.read_json(folder / INDEX).get('weight_map')
+  shard_of = config_lib.read_json(folder / INDEX).get('weight_map')
   if not isinstance(shard_of, dict) or not all(
     isinstance(shard, str) and pathlib.Path(shard).name == shard
     for shard in shard_of.values()
@@ -165,7 +165,7 @@ class _Files:
       return set()
     want = jax.ShapeDtypeStruct(piece.shape, dtype)
     scale_name = piece.name + block_scales.SUFFIX
-    if stored.dtype != stored_tensor.FLOAT8 or piece.row is not None:
+    if stored.dtype != safetensors_file.FLOAT8 or piece.row is not None:
       faults.check(piece.name, want, stored, any_dtype)
       return {piece.name}
     faults.check(piece.name, want, stored, any_dtype=True)
@@ -216,14 +216,14 @@ class _Files:
       stored = stored.row(piece.row)
     tensor = stored.read()
     scales = self.index.get(piece.name + block_scales.SUFFIX)
-    if stored.dtype == stored_tensor.FLOAT8 and scales is not None:
+    if stored.dtype == safetensors_file.FLOAT8 and scales is not None:
       block = block_scales.block_size(self.fields)
       tensor = block_scales.dequantised(tensor, scales.read(), block)
     out[...] = tensor.reshape(out.shape).astype(out.dtype, copy=False)
 
 
 def _equal(
-  a: stored_tensor.StoredTensor, b: stored_tensor.StoredTensor
+  a: safetensors_file.StoredTensor, b: safetensors_file.StoredTensor
 ) -> bool:
   if (a.shape, a.dtype) != (b.shape, b.dtype):
     return False

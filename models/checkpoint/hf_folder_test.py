@@ -57,20 +57,16 @@ class TestRead:
     files, loaded = model_testing.tensors(GPT), hf_folder.read(GPT).load()
     block = 'model.layers.1.mlp'
     for theirs, ours in (
-      ('gate_up_proj', 'w_gate_up'),
-      ('gate_up_proj_bias', 'b_gate_up'),
-    ):
-      both = files[f'{block}.experts.{theirs}']
-      halves = np.concatenate([both[..., 0::2], both[..., 1::2]], axis=-1)
-      got = loaded[f'{block}.experts.{ours}']
-      np.testing.assert_array_equal(got, halves)
-    for theirs, ours in (
+      ('experts.gate_up_proj', 'experts.w_gate_up'),
+      ('experts.gate_up_proj_bias', 'experts.b_gate_up'),
       ('experts.down_proj', 'experts.w_down'),
       ('experts.down_proj_bias', 'experts.b_down'),
       ('router.bias', 'router.bias'),
     ):
-      got, want = loaded[f'{block}.{ours}'], files[f'{block}.{theirs}']
-      np.testing.assert_array_equal(got, want)
+      want = files[f'{block}.{theirs}']
+      if 'gate_up' in ours:
+        want = np.concatenate([want[..., 0::2], want[..., 1::2]], axis=-1)
+      np.testing.assert_array_equal(loaded[f'{block}.{ours}'], want)
 
   def test_mxfp4_is_what_transformers_makes_of_it(self):
     codes = model_testing.tensors(MXFP4)
@@ -132,15 +128,12 @@ class TestRoundTrip:
     model_testing.assert_same(
       model_testing.tensors(tmp_path / 'back'), model_testing.tensors(folder)
     )
-    fields = [
-      json.loads((f / 'config.json').read_text())
+    assert _fields(tmp_path / 'back') == _fields(folder)
+    before, after = (
+      (f / 'generation_config.json').read_bytes()
       for f in (folder, tmp_path / 'back')
-    ]
-    assert fields[0] == fields[1]
-    extra = 'generation_config.json'
-    assert (tmp_path / 'back' / extra).read_bytes() == (
-      folder / extra
-    ).read_bytes()
+    )
+    assert before == after
 
   @pytest.mark.parametrize('name', ['deepseek_tiny', 'mixtral_tiny'])
   def test_a_model_in_memory_in_shards(self, tmp_path, seed, name):
@@ -181,7 +174,7 @@ class TestFloat8:
   @pytest.fixture
   def quantised(self, tmp_path, seed) -> tuple[pathlib.Path, dict]:
     """Returns a folder, and its tensors; no width is a multiple of a block."""
-    config = config_lib.from_hf(_wide_fields())
+    config = config_lib.from_hf(_fields(QWEN) | _WIDE)
     made = model_testing.parameters(config, seed)
     convert.write(tmp_path / 'bf16', weights_lib.of_parameters(config, made))
     files = model_testing.tensors(tmp_path / 'bf16')
@@ -192,60 +185,51 @@ class TestFloat8:
       blocks = (-(-rows // 128), -(-columns // 128))
       scale = rng.uniform(0.5, 2, blocks).astype(np.float32)
       files[name + '_scale_inv'] = scale
-    out = tmp_path / 'f8'
-    out.mkdir()
-    _save(out / 'model.safetensors', files)
     quantised = dict(quant_method='fp8', weight_block_size=[128, 128])
-    fields = _wide_fields() | {'quantization_config': quantised}
-    (out / 'config.json').write_text(json.dumps(fields))
-    return out, files
+    fields = _WIDE | dict(quantization_config=quantised)
+    return _folder(tmp_path / 'f8', QWEN, files, **fields), files
 
-  def test_is_the_product_of_weight_and_scale(self, quantised):
+  @pytest.mark.parametrize(
+    'name, tensor',
+    [
+      ('self_attn.o_proj.weight', 'self_attn.o_proj.weight'),
+      ('mlp.experts.w_down', 'mlp.experts.1.down_proj.weight'),
+    ],
+  )
+  def test_is_the_product_of_weight_and_scale(self, quantised, name, tensor):
     folder, files = quantised
     read = hf_folder.read(folder)
     assert 'quantization_config' not in read.fields
-    name = 'model.layers.0.self_attn.o_proj.weight'
-    weight, scale = files[name], files[name + '_scale_inv']
+    got = read.read(f'model.layers.0.{name}')
+    weight = files[f'model.layers.0.{tensor}']
+    scale = files[f'model.layers.0.{tensor}_scale_inv']
     assert weight.shape[0] % 128 and weight.shape[0] > 128
     rows, columns = np.indices(weight.shape)
     want = weight.astype(np.float32) * scale[rows // 128, columns // 128]
-    np.testing.assert_array_equal(
-      read.read(name), want.astype(ml_dtypes.bfloat16)
-    )
-
-  def test_an_expert_too(self, quantised):
-    folder, files = quantised
-    name = 'model.layers.0.mlp.experts'
-    down = hf_folder.read(folder).read(f'{name}.w_down')
-    weight = files[f'{name}.1.down_proj.weight']
-    scale = files[f'{name}.1.down_proj.weight_scale_inv']
-    rows, columns = np.indices(weight.shape)
-    want = weight.astype(np.float32) * scale[rows // 128, columns // 128]
-    np.testing.assert_array_equal(down[1], want.T.astype(ml_dtypes.bfloat16))
+    got = got[1].T if 'experts' in name else got
+    np.testing.assert_array_equal(got, want.astype(ml_dtypes.bfloat16))
 
   def test_without_its_scale(self, quantised):
     folder, files = quantised
     del files['model.layers.0.self_attn.o_proj.weight_scale_inv']
     _save(folder / 'model.safetensors', files)
-    with pytest.raises(
-      ValueError, match='1 missing: .*o_proj.weight_scale_inv'
-    ):
+    with pytest.raises(ValueError, match='1 missing: .*o_proj.weight_scale_i'):
       hf_folder.read(folder)
 
   def test_another_way_to_quantise_is_refused(self, quantised):
     folder, _ = quantised
-    fields = json.loads((folder / 'config.json').read_text())
-    fields['quantization_config'] = {'quant_method': 'awq'}
-    (folder / 'config.json').write_text(json.dumps(fields))
+    _config(quantization_config={'quant_method': 'awq'})(folder)
     with pytest.raises(ValueError, match="blocks of weights, got 'awq'"):
       hf_folder.read(folder)
 
 
-def _wide_fields() -> dict:
-  fields = json.loads((QWEN / 'config.json').read_text())
-  return fields | dict(
-    hidden_size=136, num_hidden_layers=1, dtype='bfloat16', head_dim=72
-  )
+_WIDE = dict(
+  hidden_size=136, num_hidden_layers=1, dtype='bfloat16', head_dim=72
+)
+
+
+def _fields(folder: pathlib.Path) -> dict:
+  return json.loads((folder / 'config.json').read_text())
 
 
 # --- What is damaged is refused -------------------------------------------
@@ -259,8 +243,7 @@ def _save(path: pathlib.Path, tensors) -> None:
 def _folder(out, like, tensors, **fields) -> pathlib.Path:
   out.mkdir()
   _save(out / 'model.safetensors', tensors)
-  config = json.loads((like / 'config.json').read_text()) | fields
-  (out / 'config.json').write_text(json.dumps(config))
+  (out / 'config.json').write_text(json.dumps(_fields(like) | fields))
   return out
 
 
@@ -278,15 +261,26 @@ def _tensors(change: Callable) -> Callable:
 
 def _config(**fields) -> Callable:
   def damage(folder):
-    path = folder / 'config.json'
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    text = json.dumps(_fields(folder) | fields)
+    (folder / 'config.json').write_text(text)
 
   return damage
 
 
-def _cut(folder) -> None:
-  path = folder / 'model-00002-of-00004.safetensors'
-  path.write_bytes(path.read_bytes()[:-1])
+def _without(name: str) -> Callable:
+  return _tensors(lambda tensors: tensors.pop(name))
+
+
+def _file(name: str, change: Callable[[bytes], bytes] | None) -> Callable:
+  """Returns damage that changes the bytes of a file, or removes it."""
+
+  def damage(folder):
+    content = (folder / name).read_bytes()
+    (folder / name).unlink()
+    if change is not None:
+      (folder / name).write_bytes(change(content))
+
+  return damage
 
 
 def _all_bad(tensors) -> None:
@@ -306,24 +300,20 @@ def _set(name, index, value) -> Callable:
 
 
 _CODED = 'model.layers.0.mlp.experts.down_proj'
+_FLAT = np.zeros((4, 32, 16), np.int8)
+_THIRD = 'model-00003-of-00004.safetensors'
+_HEADER = (20).to_bytes(8, 'little') + b'{"a":{"dtype":"F32"}' + bytes(9)
+_INDEX = hf_folder.INDEX
 FAULTS = [
+  (MXFP4, _without(f'{_CODED}_scales'), f'1 missing: {_CODED}_scales'),
   (
     MXFP4,
-    _tensors(lambda tensors: tensors.pop(f'{_CODED}_scales')),
-    f'1 missing: {_CODED}_scales',
-  ),
-  (
-    MXFP4,
-    _tensors(lambda tensors: tensors.pop(f'{_CODED}_blocks')),
+    _without(f'{_CODED}_blocks'),
     f'1 missing: {_CODED}; 1 unexpected: {_CODED}_scales',
   ),
   (
     MXFP4,
-    _tensors(
-      lambda tensors: tensors.update(
-        {f'{_CODED}_blocks': np.zeros((4, 32, 16), np.int8)}
-      )
-    ),
+    _tensors(lambda t: t.update({f'{_CODED}_blocks': _FLAT})),
     f'1 misshapen: {_CODED}_blocks (expected [4, 32, 1, 16], got [4, 32, 16]); '
     f'1 mistyped: {_CODED}_blocks (expected uint8, got int8)',
   ),
@@ -345,45 +335,33 @@ FAULTS = [
     _tensors(lambda tensors: tensors.clear()),
     '41 missing: model.embed_tokens.weight, .* and 31 more',
   ),
+  (DEEPSEEK, _file(_THIRD, None), f"expected 4 shards, got none of ['{_THIRD}"),
+  (DEEPSEEK, _file(_THIRD, lambda b: b[:-1]), f'{_THIRD}: expected .* bytes,'),
+  (DEEPSEEK, _file(_INDEX, lambda _: b'{'), f'{_INDEX}: expected JSON, got'),
   (
     DEEPSEEK,
-    lambda folder: (folder / 'model-00003-of-00004.safetensors').unlink(),
-    "expected 4 shards, got none of ['model-00003-of-00004.safetensors']",
-  ),
-  (DEEPSEEK, _cut, 'model-00002-of-00004.safetensors: expected .* bytes, got'),
-  (
-    DEEPSEEK,
-    lambda folder: (folder / 'model.safetensors.index.json').write_text('{'),
-    'model.safetensors.index.json: expected JSON, got',
-  ),
-  (
-    DEEPSEEK,
-    lambda folder: (folder / 'model.safetensors.index.json').write_text(
-      json.dumps({'weight_map': {'a': '../b'}})
-    ),
+    _file(_INDEX, lambda _: b'{"weight_map": {"a": "../b"}}'),
     'expected weight_map, of names to names of files',
   ),
   (
     DEEPSEEK,
     _tensors(lambda tensors: tensors.popitem()),
-    'expected the tensors that model.safetensors.index.json lists, got others',
+    f'expected the tensors that {_INDEX} lists, got others',
   ),
   (
     MIXTRAL,
-    lambda folder: (folder / 'model.safetensors').write_bytes(b'\x00' * 5),
+    _file(hf_folder.SINGLE, lambda _: bytes(5)),
     'expected a safetensors file, got a header of 0 bytes',
   ),
   (
     MIXTRAL,
-    lambda folder: (folder / 'model.safetensors').write_bytes(
-      (20).to_bytes(8, 'little') + b'{"a":{"dtype":"F32"}' + bytes(9)
-    ),
+    _file(hf_folder.SINGLE, lambda _: _HEADER),
     'expected a safetensors header, got',
   ),
   (
     MIXTRAL,
-    lambda folder: (folder / 'model.safetensors').unlink(),
-    'expected weights in one of .*, got none',
+    _file(hf_folder.SINGLE, None),
+    'expected weights in one of .*, got',
   ),
   (MIXTRAL, _config(model_type='llama'), "expected one of .* got 'llama'"),
   (
@@ -393,7 +371,7 @@ FAULTS = [
   ),
   (
     MIXTRAL,
-    lambda folder: (folder / 'config.json').unlink(),
+    _file('config.json', None),
     'expected a folder with config.json, got none',
   ),
   (

@@ -15,6 +15,7 @@ from hpmoe.models import parameters as parameters_lib
 from hpmoe.models.checkpoint import config_file
 from hpmoe.models.checkpoint import weights as weights_lib
 
+HELP = "MindSpore's .ckpt, experts stacked"
 SINGLE = 'model.ckpt'
 _SHARD = re.compile(r'model-(\d{5})-of-(\d{5})\.ckpt')
 # protobuf parses no message of 2 GiB; beside a tensor stand name and shape.

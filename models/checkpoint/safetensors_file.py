@@ -7,22 +7,24 @@ gaps, in the order of their offsets.
 """
 
 from collections.abc import Callable, Mapping
+import dataclasses
 import json
 import math
 import os
 import pathlib
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from hpmoe.models.checkpoint import stored_tensor
-
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
 DTYPES: dict[str, np.dtype] = {
   'F64': np.dtype(np.float64),
   'F32': np.dtype(np.float32),
   'F16': np.dtype(np.float16),
-  'BF16': stored_tensor.BFLOAT16,
-  'F8_E4M3': stored_tensor.FLOAT8,
+  'BF16': BFLOAT16,
+  'F8_E4M3': FLOAT8,
   'I64': np.dtype(np.int64),
   'I32': np.dtype(np.int32),
   'I16': np.dtype(np.int16),
@@ -38,7 +40,48 @@ _METADATA = '__metadata__'
 _MAX_HEADER = 100_000_000  # the library's own limit
 _ALIGNMENT = 8
 
-Index = dict[str, stored_tensor.StoredTensor]
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+  """A tensor that lies in a file, read without the rest of the file.
+
+  Attributes:
+    path: the file.
+    dtype: of its elements, little-endian.
+    shape: of all of it, C order.
+    offset: of its first byte.
+  """
+
+  path: pathlib.Path
+  dtype: np.dtype
+  shape: tuple[int, ...]
+  offset: int
+
+  @property
+  def num_bytes(self) -> int:
+    return math.prod(self.shape) * self.dtype.itemsize
+
+  def read(self) -> np.ndarray:
+    """Returns the tensor.
+
+    Raises:
+      ValueError: the file ends before it does.
+    """
+    size = self.num_bytes
+    data = np.fromfile(self.path, np.uint8, size, offset=self.offset)
+    if data.size != size:
+      raise ValueError(
+        f'{self.path}: expected {size} bytes at {self.offset}, got {data.size}'
+      )
+    return data.view(self.dtype).reshape(self.shape)
+
+  def row(self, index: int) -> 'StoredTensor':
+    """Returns where row `index` along the first axis lies."""
+    offset = self.offset + index * (self.num_bytes // self.shape[0])
+    return StoredTensor(self.path, self.dtype, self.shape[1:], offset)
+
+
+Index = dict[str, StoredTensor]
 
 
 def read_index(path: str | os.PathLike[str]) -> tuple[Index, dict[str, str]]:
@@ -64,7 +107,7 @@ def read_index(path: str | os.PathLike[str]) -> tuple[Index, dict[str, str]]:
     }
   except (
     AttributeError,
-    KeyError,
+    LookupError,
     RecursionError,
     TypeError,
     ValueError,
@@ -79,25 +122,25 @@ def read_index(path: str | os.PathLike[str]) -> tuple[Index, dict[str, str]]:
 
 def _stored(
   path: pathlib.Path, begin: int, entry: Mapping[str, Any]
-) -> stored_tensor.StoredTensor:
+) -> StoredTensor:
   dtype, shape = DTYPES[entry['dtype']], tuple(entry['shape'])
   first, last = entry['data_offsets']
   if not all(type(n) is int and n >= 0 for n in (*shape, first, last)):
     raise ValueError('a size below 0 or of another type')
   if last - first != math.prod(shape) * dtype.itemsize:
     raise ValueError(f'{last - first} bytes for {list(shape)} of {dtype}')
-  parts = ((begin + first, last - first),)
-  return stored_tensor.StoredTensor(path, dtype, shape, parts)
+  return StoredTensor(path, dtype, shape, begin + first)
 
 
 def _check_no_gaps(path, begin: int, index: Index) -> None:
-  for offset, size in sorted(t.parts[0] for t in index.values()):
-    if offset != begin:
+  for tensor in sorted(index.values(), key=lambda t: (t.offset, t.num_bytes)):
+    if tensor.offset != begin:
       raise ValueError(
-        f'{path}: expected a tensor at byte {begin}, got one at {offset}'
+        f'{path}: expected a tensor at byte {begin}, got one at {tensor.offset}'
       )
-    begin += size
-  stored_tensor.check_size(path, begin)
+    begin += tensor.num_bytes
+  if (size := os.path.getsize(path)) != begin:
+    raise ValueError(f'{path}: expected {begin} bytes, got {size}')
 
 
 def write(

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import parameters as parameters_lib
-from hpmoe.models.checkpoint import stored_tensor
+from hpmoe.models.checkpoint import safetensors_file
 
 SHOWN = 10  # of each kind of fault
 
@@ -183,8 +183,8 @@ _FLOATS = {
   np.dtype(np.float64): (52, 11),
   np.dtype(np.float32): (23, 8),
   np.dtype(np.float16): (10, 5),
-  stored_tensor.BFLOAT16: (7, 8),
-  stored_tensor.FLOAT8: (3, 4),
+  safetensors_file.BFLOAT16: (7, 8),
+  safetensors_file.FLOAT8: (3, 4),
 }
 
 

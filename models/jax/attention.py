@@ -23,18 +23,12 @@ def seen(
   Arguments as of `states.placed`; `dtype` is the model's.
   """
   own, masks = states.placed(jnp, config, length, count, capacity, starts)
-  return states.Seen(length, rotations(config, own, dtype), *masks)
-
-
-def rotations(
-  config: config_lib.ModelConfig, positions: at.Int[at.Array, '*B S'], dtype
-) -> states.Rope:
-  """Returns the rotations of `positions` for a model in `dtype`."""
   wide = ops.wide(dtype)
   turns = jnp.asarray(rope_numbers.frequencies(config), wide)
-  angles = positions.astype(wide)[..., None] * turns
+  angles = own.astype(wide)[..., None] * turns
   factor = rope_numbers.amplitude(config.rope_scaling)
-  return states.Rope(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
+  rope = states.Rope(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
+  return states.Seen(length, rope, *masks)
 
 
 def attend(

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
 from hpmoe.models import states
 from hpmoe.reference.contract import array_typing as at
@@ -33,7 +32,7 @@ def empty(
   """
   layer = {
     name: jnp.zeros((batch, capacity, *shape), dtype)
-    for name, shape in cache_room.shapes(config).items()
+    for name, shape in states.entry_shapes(config).items()
   }
   first = None if starts is None else jnp.asarray(starts, jnp.int32)
   return states.Cache(jnp.int32(0), (layer,) * config.num_hidden_layers, first)
@@ -49,18 +48,3 @@ def append(
     )
     for name, value in new.items()
   }
-
-
-def check_room(cache: states.Cache, count: int) -> None:
-  """Refuses `count` more tokens than there is room for.
-
-  A traced length cannot be checked: whoever compiles a step checks before.
-
-  Raises:
-    ValueError: there is no room; says how much there is.
-  """
-  if isinstance(cache.length, jax.core.Tracer):
-    held = 0
-  else:
-    held = int(cache.length)
-  cache_room.check(held, count, cache.capacity)

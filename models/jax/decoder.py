@@ -6,6 +6,8 @@ were made with, and for Pangu its published code; where this differs, the file
 that does says so.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -29,15 +31,15 @@ OPERATORS = operators.Operators(
   sigmoid=jax.nn.sigmoid,
   softmax=jax.nn.softmax,
   best=ops.best,
-  gather=ops.gather,
+  gather=functools.partial(jnp.take_along_axis, axis=-1),
   where=jnp.where,
-  constant=ops.constant,
+  constant=lambda value, like: jnp.asarray(value, like.dtype),
   wide=ops.wide,
-  embed=ops.embed,
-  parts=ops.parts,
-  concat=ops.concat,
-  broadcast=ops.broadcast,
-  without_last=ops.without_last,
+  embed=lambda embeddings, tokens: embeddings[tokens],
+  parts=lambda x, width: (x[..., :width], x[..., width:]),
+  concat=functools.partial(jnp.concatenate, axis=-1),
+  broadcast=jnp.broadcast_to,
+  without_last=lambda x: x[:, :-1],
   attend=attention_lib.attend,
   seen=attention_lib.seen,
   append=cache_lib.append,
@@ -90,7 +92,7 @@ def forward(
   policy = routed_lib.policy_of_model(policy, config)
   run = operators.Run(OPERATORS, config, params, layer, policy, ranks, between)
   if cache is not None:
-    cache_lib.check_room(cache, tokens.shape[1])
+    states.check_room(cache, tokens.shape[1])
   return layers.forward(run, tokens, cache, mtp)
 
 

@@ -5,7 +5,7 @@ result once.  Hugging Face's implementations round more often: to bfloat16
 between the norm and its weight, between scores and softmax, and after silu.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -63,35 +63,6 @@ def gated(
   return gate * jax.nn.sigmoid(alpha * gate) * (up + offset)
 
 
-def embed(
-  embeddings: at.Float[at.Array, 'V D'], tokens: at.Int32[at.Array, 'B S']
-) -> at.Float[at.Array, 'B S D']:
-  """Returns the rows of `tokens`."""
-  return embeddings[tokens]
-
-
-def parts(
-  x: at.Float[at.Array, '*batch X'], width: int
-) -> tuple[at.Array, at.Array]:
-  """Returns the first `width` of the last axis, and the rest."""
-  return x[..., :width], x[..., width:]
-
-
-def concat(arrays: Sequence[at.Array]) -> at.Array:
-  """Returns arrays after each other along the last axis."""
-  return jnp.concatenate(arrays, axis=-1)
-
-
-broadcast = jnp.broadcast_to
-
-
-def without_last(
-  x: at.Float[at.Array, 'B S D'],
-) -> at.Float[at.Array, 'B S-1 D']:
-  """Returns `x` without the last token."""
-  return x[:, :-1]
-
-
 def best(
   scores: at.Float[at.Array, '*batch E'], count: int
 ) -> at.Int32[at.Array, '*batch K']:
@@ -99,16 +70,3 @@ def best(
   # Not lax.top_k: it does not promise that -0.0 and 0.0 tie.
   order = jnp.argsort(-scores, axis=-1, stable=True)
   return order[..., :count].astype(jnp.int32)
-
-
-def gather(
-  values: at.Float[at.Array, '*batch E'],
-  places: at.Int32[at.Array, '*batch K'],
-) -> at.Float[at.Array, '*batch K']:
-  """Returns the values of places along the last axis."""
-  return jnp.take_along_axis(values, places, axis=-1)
-
-
-def constant(value, like: at.Array) -> at.Array:
-  """Returns a number or an array in the dtype of `like`."""
-  return jnp.asarray(value, like.dtype)

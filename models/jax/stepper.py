@@ -49,7 +49,7 @@ class Stepper:
 
   def step(self, tokens, cache):
     """Returns the logits after the last token, and the cache with `tokens`."""
-    cache_lib.check_room(cache, tokens.shape[1])
+    states.check_room(cache, tokens.shape[1])
     logits, cache = _step(
       self._config, self._layer, self._params, jnp.asarray(tokens), cache
     )

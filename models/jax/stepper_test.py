@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,7 +11,6 @@ from hpmoe.models import generation_testing
 from hpmoe.models import init
 from hpmoe.models import sampling
 from hpmoe.models.jax import attention
-from hpmoe.models.jax import decoder
 from hpmoe.models.jax import stepper
 from hpmoe.reference.contract import halved_testing
 
@@ -64,15 +62,6 @@ def test_padding_counts_no_position():
 
 
 class TestGenerate:
-  def test_the_best_token_of_the_model_without_a_cache(self, model):
-    config, params = model
-    tokens = [*PROMPT, *_made(model, [PROMPT])[0]]
-    logits, _ = decoder.forward(
-      params, config, jnp.asarray([tokens]), moe='framework'
-    )
-    best = jnp.argmax(logits[0], axis=-1).tolist()
-    assert tokens[3:] == best[2:-1]
-
   def test_draws_do_not_depend_on_company(self, model):
     how = sampling.Sampling(temperature=2.0, seed=7)
     prompts = [PROMPT, [8] * 5, PROMPT]

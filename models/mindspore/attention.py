@@ -24,19 +24,12 @@ def seen(
   Arguments as of `states.placed`; `dtype` is the model's.
   """
   own, masks = states.placed(np, config, length, count, capacity, starts)
-  rope = rotations(config, own, dtype)
-  return states.Seen(length, rope, *map(ms.Tensor, masks))
-
-
-def rotations(
-  config: config_lib.ModelConfig, positions: at.Int[np.ndarray, '*B S'], dtype
-) -> states.Rope:
-  """Returns the rotations of `positions` for a model in `dtype`."""
   wide = ops.wide(dtype)
   turns = ms.Tensor(rope_numbers.frequencies(config), wide)
-  angles = ms.Tensor(positions, wide).expand_dims(-1) * turns
+  angles = ms.Tensor(own, wide).expand_dims(-1) * turns
   factor = ops.constant(rope_numbers.amplitude(config.rope_scaling), angles)
-  return states.Rope(ms_ops.cos(angles) * factor, ms_ops.sin(angles) * factor)
+  rope = states.Rope(ms_ops.cos(angles) * factor, ms_ops.sin(angles) * factor)
+  return states.Seen(length, rope, *map(ms.Tensor, masks))
 
 
 def attend(

@@ -8,7 +8,6 @@ import mindspore as ms
 from mindspore import ops as ms_ops
 import numpy as np
 
-from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
 from hpmoe.models import states
 
@@ -20,18 +19,10 @@ def empty(
   dtype,
   starts: np.ndarray | None = None,
 ) -> states.Cache:
-  """Returns a cache of no tokens, with room for `capacity` of each of `batch`.
-
-  Args:
-    config: sizes and options.
-    batch: B.
-    capacity: most tokens of a sequence.
-    dtype: of the model.
-    starts: `[B]`, see `states.Cache`.
-  """
+  """As `models/jax/cache.py`."""
   layer = {
     name: ms_ops.zeros((batch, capacity, *shape), ms.float32).astype(dtype)
-    for name, shape in cache_room.shapes(config).items()
+    for name, shape in states.entry_shapes(config).items()
   }
   return states.Cache(0, (layer,) * config.num_hidden_layers, starts)
 

@@ -11,7 +11,6 @@ from mindspore import nn
 from mindspore import ops as ms_ops
 import numpy as np
 
-from hpmoe.models import cache_room
 from hpmoe.models import config as config_lib
 from hpmoe.models import layers
 from hpmoe.models import operators
@@ -33,13 +32,13 @@ OPERATORS = operators.Operators(
   sigmoid=ops.sigmoid,
   softmax=ops.softmax,
   best=ops.best,
-  gather=ops.gather,
+  gather=lambda values, at: ms_ops.gather_elements(values, -1, at),
   where=ms_ops.where,
   constant=ops.constant,
   wide=ops.wide,
   embed=ops.embed,
   parts=ops.parts,
-  concat=ops.concat,
+  concat=lambda arrays: ms_ops.cat(tuple(arrays), -1),
   broadcast=ops.broadcast,
   without_last=ops.without_last,
   attend=attention_lib.attend,
@@ -63,25 +62,10 @@ def forward(
 ) -> tuple[at.Float[ms.Tensor, 'B S V'], states.Aux]:
   """Returns the logits `[B, S, V]` of `tokens`, and what else was computed.
 
-  The model's dtype is that of its embeddings.
-
-  Args:
-    params: by the names of `parameters.parameter_shapes`.
-    config: sizes and options.
-    tokens: `[B, S]` int32, in [0, vocab_size).
-    moe: the layer of routed experts, by name (`moe.named`) or itself.
-    ranks: R that it is given tokens and experts of; divides B * S and E.
-    policy: its policy; None for the model's dtype (`moe.policy_of`).
-    cache: of the tokens before; None for none.
-    mtp: whether to compute `mtp_logits`.
-    shards: processes of an msrun job that call this at once: the tokens are
-      then this process's own, and the experts, in order, its part of them;
-      everything else is whole.  See `parallel.py`.
-    between: what goes on after the embeddings, every layer and the last norm,
-      and of an MTP head after `eh_proj` and its layer.
-
-  Raises:
-    ValueError: an argument is not as above; names it.
+  Arguments and errors are those of `models/jax/decoder.py`.  In place of a mesh
+  axis there are `shards`, processes of an msrun job that call this at once: the
+  tokens are then this process's own, and the experts, in order, its part of
+  them; everything else is whole.  See `parallel.py`.
   """
   requests.check_parameters(params, config, shards)
   integers = tokens.dtype in (ms.int32, ms.int64)
@@ -92,7 +76,7 @@ def forward(
   policy = routed_lib.policy_of_model(policy, config)
   run = operators.Run(OPERATORS, config, params, layer, policy, ranks, between)
   if cache is not None:
-    cache_room.check(cache.length, tokens.shape[1], cache.capacity)
+    states.check_room(cache, tokens.shape[1])
   return layers.forward(run, tokens, cache, mtp)
 
 

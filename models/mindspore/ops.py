@@ -6,7 +6,7 @@ explains; its float64 kernels are exact.  So there those four are computed in
 float64 and rounded once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import mindspore as ms
 from mindspore import ops
@@ -139,11 +139,6 @@ def parts(
   return first.astype(x.dtype), rest.astype(x.dtype)
 
 
-def concat(arrays: Sequence[ms.Tensor]) -> ms.Tensor:
-  """Returns arrays after each other along the last axis."""
-  return ops.cat(tuple(arrays), -1)
-
-
 def broadcast(x: ms.Tensor, shape: tuple[int, ...]) -> ms.Tensor:
   """Returns `x` repeated to `shape`."""
   return ops.broadcast_to(x.astype(wide(x.dtype)), shape).astype(x.dtype)
@@ -167,11 +162,3 @@ def best(
   plain = ops.stop_gradient(scores) + 0.0
   order = ops.argsort(plain, axis=-1, descending=True)
   return order[..., :count].astype(ms.int32)
-
-
-def gather(
-  values: at.Float[ms.Tensor, '*batch E'],
-  places: at.Int32[ms.Tensor, '*batch K'],
-) -> at.Float[ms.Tensor, '*batch K']:
-  """Returns the values of places along the last axis."""
-  return ops.gather_elements(values, -1, places)

@@ -22,16 +22,7 @@ class Stepper:
     config: config_lib.ModelConfig,
     moe: str = 'host',
   ):
-    """Takes a model.
-
-    Args:
-      params: by the names of `parameters.parameter_shapes`.
-      config: sizes and options.
-      moe: the layer of routed experts, see `moe.named`.
-
-    Raises:
-      ValueError: there is no such layer.
-    """
+    """As of `models/jax/stepper.py`."""
     self._config, self._layer = config, moe_lib.named(moe)
     self._params = {name: ms.Tensor(value) for name, value in params.items()}
 

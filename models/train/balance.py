@@ -6,10 +6,13 @@ after each step, and a small loss on each sequence: arXiv 2412.19437, section
 equation 4, with a share of each token's K choices in place of its one.
 """
 
-import jax
+from typing import Any
+
 import jax.numpy as jnp
+import numpy as np
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import operators
 from hpmoe.models import routed as routed_lib
 from hpmoe.reference.contract import array_typing as at
 
@@ -25,8 +28,11 @@ def factor(config: config_lib.ModelConfig) -> float:
 
 
 def loss(
-  config: config_lib.ModelConfig, routed: routed_lib.Routed, sequences: int
-) -> at.Float[at.Array, '']:
+  nn: operators.Operators,
+  config: config_lib.ModelConfig,
+  routed: routed_lib.Routed,
+  sequences: int,
+) -> at.Float[Any, '']:
   """Returns how uneven a layer's choices are: 1 where all are even.
 
   `[]`; sum over experts of E * f * P, where f is an expert's share of the
@@ -34,22 +40,21 @@ def loss(
   sigmoid router.
 
   Args:
+    nn: of a framework.
     config: sizes and options.
     routed: of one layer.
     sequences: B, into which the tokens of all ranks are cut.
   """
-  groups = 1 if config.family.router == 'softmax' else sequences
-  experts = config.num_experts
+  softmax = config.family.router == 'softmax'
+  groups, experts = 1 if softmax else sequences, config.num_experts
   scores = routed.scores.reshape(groups, -1, experts)
-  chosen = routed.topk_ids.reshape(groups, -1)
-  if config.family.router == 'softmax':
-    shares = jax.nn.softmax(scores, axis=-1)
-  else:
-    shares = jax.nn.sigmoid(scores)
-    shares = shares / jnp.sum(shares, axis=-1, keepdims=True)
-  hits = jax.nn.one_hot(chosen, experts, dtype=shares.dtype)
-  f, p = jnp.mean(hits, axis=1), jnp.mean(shares, axis=1)
-  return jnp.mean(experts * jnp.sum(f * p, axis=-1))
+  shares = nn.softmax(scores) if softmax else nn.sigmoid(scores)
+  if not softmax:
+    shares = shares / shares.sum(axis=-1, keepdims=True)
+  chosen = routed.topk_ids.reshape(groups, -1, 1)
+  hits = chosen == nn.constant(np.arange(experts), chosen)
+  product = hits.astype(shares.dtype).mean(axis=1) * shares.mean(axis=1)
+  return (experts * product.sum(axis=-1)).mean()
 
 
 def moved_bias(

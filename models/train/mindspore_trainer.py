@@ -4,22 +4,19 @@ A state is of numpy's arrays: what is saved is what the next step begins with.
 """
 
 from collections.abc import Mapping
-import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import mindspore as ms
 from mindspore import ops as ms_ops
 import numpy as np
 
 from hpmoe.models import config as config_lib
-from hpmoe.models import parameters as parameters_lib
-from hpmoe.models import routed as routed_lib
 from hpmoe.models.mindspore import decoder
 from hpmoe.models.mindspore import moe as moe_lib
 from hpmoe.models.mindspore import ops
 from hpmoe.models.train import balance
-from hpmoe.models.train import frozen
 from hpmoe.models.train import settings as settings_lib
+from hpmoe.models.train import trainer as trainer_lib
 from hpmoe.reference.contract import array_typing as at
 
 _EPS = 1e-8
@@ -27,70 +24,32 @@ _EPS = 1e-8
 Arrays = dict[str, np.ndarray]
 
 
-class State(NamedTuple):
-  """What a step changes; the fields are those of `jax_trainer.State`.
+class Trainer(trainer_lib.Trainer):
+  """See `trainer.Trainer`.
 
-  Attributes:
-    params: by the names of `parameters.parameter_shapes`.
-    moments: `count` `[]` int32, steps done; `mu` and `nu` by name.
-  """
-
-  params: Arrays
-  moments: dict[str, Any]
-
-
-class Metrics(NamedTuple):
-  """What a step says of itself, as `jax_trainer.Metrics`."""
-
-  loss: float
-  unevenness: float
-  loads: at.Int32[np.ndarray, 'M E']
-
-
-@functools.lru_cache(maxsize=8)
-def trainer(
-  config: config_lib.ModelConfig, settings: settings_lib.Settings
-) -> 'Trainer':
-  """Returns the trainer of a run."""
-  return Trainer(config, settings)
-
-
-class Trainer:
-  """A model and its optimizer; holds no state of the run.
-
-  Args:
-    config: sizes and options.
-    settings: of the run.
+  Moments are `count` `[]` int32, steps done, and `mu` and `nu` by name.
   """
 
   def __init__(
     self, config: config_lib.ModelConfig, settings: settings_lib.Settings
   ):
-    self._config, self._settings = config, settings
-    self._layer = moe_lib.named(settings.moe)
-    shapes = parameters_lib.parameter_shapes(config)
-    self._frozen = frozen.names(shapes, settings.freeze)
+    super().__init__(config, settings, moe_lib.named(settings.moe))
 
-  def first(self, values: Arrays) -> State:
+  def first(self, values: Arrays) -> trainer_lib.State:
     """Returns the state before step 0, of parameters by name."""
     zeros = {
       name: np.zeros_like(values[name]) for name in self._trained(values)
     }
     moments = dict(count=np.int32(0), mu=zeros, nu=dict(zeros))
-    return State(values, moments)
-
-  def _trained(self, params: Mapping[str, Any]) -> list[str]:
-    biases = filter(parameters_lib.is_router_bias, params)
-    left = self._frozen.union(biases)
-    return [name for name in params if name not in left]
+    return trainer_lib.State(values, moments)
 
   def step(
-    self, state: State, batch: at.Int32[np.ndarray, 'B T+1']
-  ) -> tuple[State, Metrics]:
+    self, state: trainer_lib.State, batch: at.Int32[np.ndarray, 'B T+1']
+  ) -> tuple[trainer_lib.State, trainer_lib.Metrics]:
     """Returns the state after a step on `batch`, and the step's metrics."""
     params = {name: ms.Tensor(array) for name, array in state.params.items()}
-    trained = self._trained(params)
-    seen: dict[str, Metrics] = {}
+    trained = list(self._trained(params))
+    seen: dict[str, trainer_lib.Metrics] = {}
 
     # Positions: a gradient over a dict is an empty tuple, without an error.
     def total(*values):
@@ -104,8 +63,11 @@ class Trainer:
     values, moments = updated(self._settings, params, named, state.moments)
     metrics = seen['metrics']
     fixed = {k: v for k, v in state.params.items() if k not in values}
-    made = values | self._moved(fixed, metrics.loads)
-    return State({name: made[name] for name in state.params}, moments), metrics
+    moved = self._moved(fixed, metrics.loads)
+    made = values | {name: np.asarray(value) for name, value in moved.items()}
+    return trainer_lib.State(
+      {name: made[name] for name in state.params}, moments
+    ), metrics
 
   def loss(
     self, params: Mapping[str, np.ndarray], batch: at.Int32[np.ndarray, 'B T+1']
@@ -116,7 +78,7 @@ class Trainer:
 
   def _loss(
     self, params: ops.Params, batch: at.Int32[np.ndarray, 'B T+1']
-  ) -> tuple[ms.Tensor, Metrics]:
+  ) -> tuple[ms.Tensor, trainer_lib.Metrics]:
     """Returns what is minimised, and the metrics."""
     config = self._config
     tokens = ms.Tensor(np.ascontiguousarray(batch[:, :-1]), ms.int32)
@@ -128,43 +90,13 @@ class Trainer:
     picked = ms_ops.gather_elements(shares, -1, after.expand_dims(-1))
     entropy = -picked.mean()
     routed = [r for r in aux.routed.values() if r is not None]
-    uneven = [unevenness(config, r, len(batch)) for r in routed]
+    uneven = [
+      balance.loss(decoder.OPERATORS, config, r, len(batch)) for r in routed
+    ]
     total = entropy + balance.factor(config) * sum(uneven)
     loads = np.stack([ops.to_numpy(r.loads) for r in routed])
     mean = float(sum(uneven)) / len(uneven)
-    return total, Metrics(float(entropy), mean, loads)
-
-  def _moved(self, fixed: Arrays, loads: np.ndarray) -> Arrays:
-    rows = {layer: n for n, layer in enumerate(self._config.moe_layers())}
-    moved = dict(fixed)
-    for name, bias in fixed.items():
-      if name in self._frozen:
-        continue
-      of = loads[rows[int(name.split('.')[2])]].astype(np.int64)
-      # Exact: no mean is rounded.
-      step = np.sign(np.sum(of) - of * of.size).astype(bias.dtype)
-      moved[name] = bias + bias.dtype.type(self._settings.bias_rate) * step
-    return moved
-
-
-def unevenness(
-  config: config_lib.ModelConfig, routed: routed_lib.Routed, sequences: int
-) -> ms.Tensor:
-  """Returns `[]`, as `balance.loss`."""
-  softmax = config.family.router == 'softmax'
-  groups, experts = 1 if softmax else sequences, config.num_experts
-  scores = routed.scores.reshape(groups, -1, experts)
-  if softmax:
-    shares = ops.softmax(scores)
-  else:
-    shares = ops.sigmoid(scores)
-    shares = shares / shares.sum(axis=-1, keepdims=True)
-  chosen = routed.topk_ids.reshape(groups, -1, 1)
-  hits = (chosen == ms_ops.arange(experts).astype(ms.int32)).astype(
-    shares.dtype
-  )
-  product = hits.mean(axis=1) * shares.mean(axis=1)
-  return (experts * product.sum(axis=-1)).mean()
+    return total, trainer_lib.Metrics(float(entropy), mean, loads)
 
 
 def learning_rate(settings: settings_lib.Settings, count: int) -> float:
@@ -188,7 +120,7 @@ def updated(
     settings: rate, decay and clip.
     params: by name.
     grads: of those that are trained.
-    moments: of `State`.
+    moments: of `Trainer`.
   """
   squares = [(grad * grad).sum() for grad in grads.values()]
   norm = ms_ops.sqrt(ms_ops.stack(squares).sum())

@@ -102,15 +102,15 @@ def train(
   start = start or start_lib.of(settings)
   config = start.config
   data = text_lib.read(settings.text, start.encoding)
-  parts = text_lib.split(data.tokens)
-  for part in (parts.train, parts.held_out):
+  learnt, held_out = text_lib.split(data.tokens)
+  for part in (learnt, held_out):
     text_lib.check_length(part, settings.length)
   trainer = _trainer(config, settings)
   run = _Run(root, settings, data.crc, start, steps)
   state, first, rows = run.begin(trainer, resume)
   for step in range(first, steps):
     batch = text_lib.batch(
-      parts.train, settings.length, settings.batch, settings.seed, step
+      learnt, settings.length, settings.batch, settings.seed, step
     )
     state, metrics = trainer.step(state, batch)
     rows.append(_row(step, metrics))
@@ -123,8 +123,8 @@ def train(
     first,
     np.array([row['loss'] for row in rows]),
     np.array([row['loads'] for row in rows]),
-    _held_out(trainer, state, parts.held_out, settings),
-    text_lib.bigram_entropy(parts.train),
+    _held_out(trainer, state, held_out, settings),
+    text_lib.bigram_entropy(learnt),
     config.moe_layers(),
     start.encoding.unit,
   )
@@ -145,7 +145,7 @@ def _mindspore_trainer(config, settings):
   from hpmoe.models.train import mindspore_trainer
 
   device.use(settings.device, settings.moe)
-  return mindspore_trainer.trainer(config, settings)
+  return mindspore_trainer.Trainer(config, settings)
 
 
 def _row(step: int, metrics: Any) -> dict[str, Any]:

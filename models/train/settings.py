@@ -68,16 +68,16 @@ class Settings:
         raise ValueError(
           f'{name}: expected a positive integer, got {getattr(self, name)}'
         )
-    for name, least in (
-      ('learning_rate', 0),
-      ('warmup', 0),
-      ('weight_decay', 0),
-      ('clip', 0),
-      ('bias_rate', 0),
+    for name in (
+      'learning_rate',
+      'warmup',
+      'weight_decay',
+      'clip',
+      'bias_rate',
     ):
-      if not getattr(self, name) >= least:
+      if not getattr(self, name) >= 0:
         raise ValueError(
-          f'{name}: expected at least {least}, got {getattr(self, name)}'
+          f'{name}: expected at least 0, got {getattr(self, name)}'
         )
 
   def differences(self, other: dict[str, Any]) -> list[str]:

@@ -28,6 +28,8 @@ _SUFFIXES = ('.jsonl', '.txt')
 _PIECE = 1 << 16
 # Of a model of bytes: those, and what begins and ends a text.
 _OF_BYTES = 258
+# Part of a text that a model is judged on and does not learn from.
+_HELD_OUT = 0.05
 # Tokens that `bigram_entropy` counts, at most.
 _COUNTED = 1 << 24
 
@@ -219,29 +221,12 @@ def _text_of(line: bytes, where: str) -> bytes:
   return text.encode(errors='replace')
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
-  """A text in two parts that share no token.
-
-  Attributes:
-    train: `[S]` tokens, what a model learns from.
-    held_out: `[H]`, the end of the text, what it is judged on.
-  """
-
-  train: Int[np.ndarray, ' S']
-  held_out: Int[np.ndarray, ' H']
-
-
-def split(text: Int[np.ndarray, ' S'], held_out: float = 0.05) -> Split:
-  """Returns the text cut in two, the last `held_out` of it apart.
-
-  Raises:
-    ValueError: `held_out` is not between 0 and 1.
-  """
-  if not 0 < held_out < 1:
-    raise ValueError(f'held_out: expected between 0 and 1, got {held_out}')
-  cut = len(text) - int(len(text) * held_out)
-  return Split(text[:cut], text[cut:])
+def split(
+  text: Int[np.ndarray, ' S'],
+) -> tuple[Int[np.ndarray, ' T'], Int[np.ndarray, ' H']]:
+  """Returns what a model learns from, and the end of the text, held out."""
+  cut = len(text) - int(len(text) * _HELD_OUT)
+  return text[:cut], text[cut:]
 
 
 def batch(

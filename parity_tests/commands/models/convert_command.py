@@ -12,9 +12,7 @@ from hpmoe.parity_tests.commands import cli
 def _define(f: flags.FlagValues) -> None:
   from hpmoe.models.checkpoint import convert
 
-  formats = '; '.join(
-    f'{n}: {form.help}' for n, form in convert.FORMATS.items()
-  )
+  formats = '; '.join(f'{n}: {m.HELP}' for n, m in convert.FORMATS.items())
   cli.own(
     f,
     'convert',

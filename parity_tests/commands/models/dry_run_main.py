@@ -42,7 +42,7 @@ def _train(settings: Mapping[str, Any]) -> None:
     _config(asked.source or asked.model), num_nextn_predict_layers=0
   )
   device.use(asked.device, asked.moe)
-  trainer = mindspore_trainer.trainer(config, asked)
+  trainer = mindspore_trainer.Trainer(config, asked)
   state = trainer.first(dry_run.zeros(config, 'float32'))
   batch = np.zeros((asked.batch, asked.length + 1), np.int32)
   state, _ = trainer.step(state, batch)
