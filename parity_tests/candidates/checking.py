@@ -11,7 +11,6 @@ from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.case import flag as flag_lib
-from hpmoe.reference.contract import precision
 
 Action = modes_lib.Action
 _FIELDS = ('rank', 'expert', 'row_block', 'col_block')
@@ -73,21 +72,18 @@ class Checking:
       ValueError: start_at or stop_after names no task of the image, or several.
     """
     names = runtime.written(image) if self.replays else ()
+    # Where a kernel writes does not depend on data: real ones tell as well.
+    guards = image.policy.activation != 'absolute'
     return modes_lib.Modes(
       poison=self.poison,
       permute=self.permute,
       late_puts=self.late_puts,
       # An order that is wrong would be taken for a value that is.
       races=self.races is not False or self.isolate,
-      guards=self._guards(image.policy),
+      guards=guards if self.races is None else self.races,
       actions=self._actions(image) if self.replays else None,
       given={n: given[n] for n in names} if self.replays else None,
     )
-
-  def _guards(self, policy: precision.PrecisionPolicy) -> bool:
-    # Where a kernel writes does not depend on data: real ones tell as well.
-    exact = policy.activation == 'absolute'
-    return not exact if self.races is None else self.races
 
   def _actions(self, image: image_lib.Image) -> np.ndarray:
     num_tasks = len(image.tables['tasks'])

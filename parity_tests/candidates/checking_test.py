@@ -21,13 +21,11 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.report import report as report_lib
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=9, num_experts=4, top_k=2, d_model=16, d_ff=8
-)
+CONFIG = config_testing.sized(r=2, t=9, e=4, k=2, d=16, f=8)
 OPTIONS = flow_lib.Options(row_block=8, col_block=8, num_aic=2, num_aiv=2)
 TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=8')
 

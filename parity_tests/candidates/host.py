@@ -28,7 +28,6 @@ Tensors = Mapping[str, np.ndarray]
 # A fault may change nothing where it is put, the data being what they are.
 _TRIES = 8
 
-
 _FAULTS = ', '.join(dict.fromkeys(s.name for s in faults.TABLE))
 FLAGS = flag_lib.table('host', dict(faults=_FAULTS))
 

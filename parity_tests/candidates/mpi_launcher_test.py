@@ -29,7 +29,7 @@ from hpmoe.parity_tests.candidates import mpi_launcher
 from hpmoe.parity_tests.candidates import mpi_worker
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import passes
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 
@@ -61,19 +61,9 @@ DEADLINE_S = 5.0
 HUNG_S = 90.0
 SIZES = dict(row_block=16, col_block=16, num_aic=2, num_aiv=3)
 LAYERS = {
-  ranks: config_lib.MoEConfig(
-    num_ranks=ranks,
-    num_tokens=tokens,
-    num_experts=experts,
-    top_k=top_k,
-    d_model=width,
-    d_ff=hidden,
-  )
-  for ranks, tokens, experts, top_k, width, hidden in (
-    (2, 23, 6, 3, 24, 20),
-    (4, 19, 8, 3, 20, 12),
-    (8, 9, 8, 2, 17, 9),
-  )
+  2: config_testing.sized(r=2, t=23, e=6, k=3, d=24, f=20),
+  4: config_testing.sized(r=4, t=19, e=8, k=3, d=20, f=12),
+  8: config_testing.sized(r=8, t=9, e=8, k=2, d=17, f=9),
 }
 # Every pair of storage, grain and data.
 PAIRS = (
@@ -291,35 +281,31 @@ class TestFailures:
       if mpi_job.read_mark(failing.job, rank, 'segments')
     )
 
-  def test_stops_without_ending(self, failing):
-    # Given a rank that is alive and does nothing, when the deadline is over,
-    # then its keeper says so and the others name tasks of it.
-    error = failing.run(drills={1: ('stopped_at_put', 2)})
-
-    assert error.ranks == (1,)
-    assert 'rank 1 did not go on' in str(error)
-    for ending in error.endings:
-      assert 1 in ending.ranks
-      assert ending.rank == 1 or 'rank 1' in ending.text
-
   @pytest.mark.parametrize(
-    ('rank', 'wait_ms'),
+    ('rank', 'drill'),
     [
-      (2, 10),
+      (1, ('stopped_at_put', 2)),
+      (2, ('stopped_in_mpi', 10)),
       *(
-        pytest.param(rank, wait, marks=pytest.mark.slow)
+        pytest.param(rank, ('stopped_in_mpi', wait), marks=pytest.mark.slow)
         for rank, wait in ((0, 0), (0, 10), (0, 30), (2, 0), (2, 30))
       ),
     ],
   )
-  def test_stopped_while_mpi_starts(self, failing, rank, wait_ms):
-    # Given a rank that is stopped in MPI_Init, a call that takes every rank,
-    # when no rank goes on, then it alone is named.
-    error = failing.run(drills={rank: ('stopped_in_mpi', wait_ms)})
+  def test_stops_without_ending(self, failing, rank, drill):
+    # Given a rank that is alive and does nothing, in a put or in MPI_Init, a
+    # call that takes every rank, when the deadline is over, then its keeper
+    # says so, and after a put the others name tasks of it.
+    error = failing.run(drills={rank: drill})
 
     assert error.ranks == (rank,)
     assert f'rank {rank} did not go on' in str(error)
-    assert 'it was stopped while' in str(error)
+    if drill[0] == 'stopped_in_mpi':
+      assert 'it was stopped while' in str(error)
+      return
+    for ending in error.endings:
+      assert rank in ending.ranks
+      assert ending.rank == rank or f'rank {rank}' in ending.text
 
   def test_a_keeper_is_killed(self, failing):
     # Given that mpiexec sees a process die and so ends all, when the supervisor

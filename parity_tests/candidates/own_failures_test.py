@@ -6,13 +6,11 @@ import pytest
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=1, num_tokens=3, num_experts=2, top_k=1, d_model=4, d_ff=2
-)
+CONFIG = config_testing.sized(r=1, t=3, e=2, k=1, d=4, f=2)
 
 
 def _inputs():

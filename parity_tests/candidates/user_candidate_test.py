@@ -15,13 +15,11 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge.limits import ulp
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=1, num_tokens=3, num_experts=2, top_k=1, d_model=4, d_ff=2
-)
+CONFIG = config_testing.sized(r=1, t=3, e=2, k=1, d=4, f=2)
 
 
 def _given(names, dtype: str = 'float32', value: int = 1):

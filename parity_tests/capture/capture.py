@@ -265,7 +265,11 @@ def _places(function, module, given):
   known = (*_arguments(function), *named)
   lacking = []
   for row in LAYERS:
-    places = {n: _place(given.get(n, row[n]), row[n][1]) for n in INPUTS}
+    asked = {n: given.get(n, row[n]) for n in INPUTS}
+    places = {
+      n: one if isinstance(one, tuple) else (one, row[n][1])
+      for n, one in asked.items()
+    }
     lacks = [n for n, place in places.items() if not _is_known(place, known)]
     if not lacks:
       _refuse_others(places, named)
@@ -278,12 +282,6 @@ def _places(function, module, given):
     f'got none named {where!r}, but {", ".join(some) or "nothing"}: say where '
     f'it is, as {name}=...'
   )
-
-
-def _place(given, layout):
-  """Returns (where, layout) of what a user gave."""
-  is_pair = isinstance(given, tuple)
-  return given if is_pair else (given, layout)
 
 
 def _is_known(place, known):
@@ -335,17 +333,15 @@ def _in_place(module, path, grads):
   *parents, name = path.split('.')
   for parent in parents:
     module = getattr(module, parent)
-  held = getattr(module, '_params' if _is_cell(module) else '_parameters')
+  held = getattr(
+    module, '_params' if hasattr(module, 'construct') else '_parameters'
+  )
   own = held[name]
   held[name] = _tapped(own, grads)
   try:
     yield
   finally:
     held[name] = own
-
-
-def _is_cell(module):
-  return hasattr(module, 'construct')
 
 
 def _is_mindspore(tensor):

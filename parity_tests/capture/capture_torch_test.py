@@ -57,8 +57,10 @@ def test_a_right_layer_and_its_gradients_pass(ran, run):
   assert {report.stages[name] for name in ('y', *GRADS)} == {'pass'}
 
 
-def test_a_fault_of_the_forward_pass_is_found(ran):
-  assert _verdict(ran[0] / 'lost').first_failure.stage == 'y'
+@pytest.mark.parametrize('run', ('lost', 'bf16'))
+def test_a_fault_of_the_forward_pass_is_found(ran, run):
+  # bfloat16 rounds more often than the policy says.
+  assert _verdict(ran[0] / run).first_failure.stage == 'y'
 
 
 def test_a_fault_of_the_backward_pass_is_found(ran):
@@ -70,22 +72,16 @@ def test_a_fault_of_the_backward_pass_is_found(ran):
   assert report.stages['y'] == report.stages['d_w_gate_up'] == 'pass'
 
 
-def test_bfloat16_rounds_more_than_the_policy_says(ran):
-  assert _verdict(ran[0] / 'bf16').first_failure.stage == 'y'
-
-
-def test_what_wants_no_gradient_is_not_judged(ran):
-  report = _verdict(ran[0] / 'frozen')
+@pytest.mark.parametrize(
+  ('run', 'wanted'),
+  [('frozen', {'d_w_gate_up'}), ('list', {'d_w_gate_up', 'd_w_down'})],
+)
+def test_what_wants_no_gradient_is_not_judged(ran, run, wanted):
+  # Of a layer with frozen weights; of one that routes by itself, whose experts
+  # are a list.
+  report = _verdict(ran[0] / run)
   assert report.passed, str(report)
-  judged = {name for name in GRADS if report.stages[name] == 'pass'}
-  assert judged == {'d_w_gate_up'}
-
-
-def test_a_block_that_routes_and_has_a_list_of_experts(ran):
-  report = _verdict(ran[0] / 'list')
-  assert report.passed, str(report)
-  judged = {name for name in GRADS if report.stages[name] == 'pass'}
-  assert judged == {'d_w_gate_up', 'd_w_down'}
+  assert {name for name in GRADS if report.stages[name] == 'pass'} == wanted
 
 
 @pytest.mark.parametrize(

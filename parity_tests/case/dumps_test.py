@@ -7,12 +7,17 @@ import shutil
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors import numpy as safetensors_numpy
 
 from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import read_case
 
 Y = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
-TORCH = pathlib.Path(__file__).with_name('testdata') / 'tensors.pt'
+TESTDATA = pathlib.Path(__file__).with_name('testdata')
+TORCH = TESTDATA / 'tensors.pt'
+# Found by a fuzzer: headers that numpy's reader ends on in other ways.
+_DAMAGED = sorted((TESTDATA / 'damaged').iterdir())
 
 
 def _touch(top, *names):
@@ -150,20 +155,50 @@ def test_statistics_alone_or_two_steps_are_refused(tmp_path):
     dumps.read(tmp_path)
 
 
+@pytest.mark.parametrize('keep', (None, 0, 5, 7, 40, -1))
 @pytest.mark.parametrize('kind', ('.safetensors', '.npz', '.npy', '.pt'))
-@pytest.mark.parametrize('content', (b'', b'not a file of tensors'))
-def test_a_damaged_file_is_named(tmp_path, kind, content):
+def test_a_damaged_file_is_named(tmp_path, kind, keep):
   path = tmp_path / f'real{kind}'
-  path.write_bytes(content)
-  with pytest.raises(ValueError, match=f'real{kind}: expected'):
+  whole = (TORCH if kind == '.pt' else _write(kind, tmp_path)).read_bytes()
+  path.write_bytes(b'no tensors' if keep is None else whole[:keep])
+  with pytest.raises(ValueError, match=f'real{kind}: expected') as caught:
     dumps.read(path)
+  assert '\n' not in str(caught.value)
 
 
-@pytest.mark.parametrize('name', ('real.txt', 'empty', 'y.npy'))
+@pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
+def test_flipped_bits_are_an_error_or_other_values(tmp_path, suffix):
+  # given: a small file, so that most flips meet names, sizes and offsets.
+  path = tmp_path / f'ids{suffix}'
+  arrays = {'topk_ids': np.zeros((1, 1, 1), np.int32)}
+  save = safetensors_numpy.save_file
+  np.savez(path, **arrays) if suffix == '.npz' else save(arrays, path)
+  data = path.read_bytes()
+  for bit in range(0, 8 * len(data), 3):
+    flipped = bytearray(data)
+    flipped[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(flipped)
+    try:
+      dumps.read(path)
+    except ValueError as error:
+      assert str(error).startswith(f'{path}: '), bit
+
+
+def test_files_that_broke_a_reader_are_an_error():
+  assert len(_DAMAGED) == 11
+  for path in _DAMAGED:
+    with pytest.raises(ValueError) as caught:
+      inputs.load_safetensors(path)
+    assert str(caught.value).startswith(f'{path}: ')
+    assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('name', ('real.txt', 'empty', 'y.npy', 'gone.npz'))
 def test_what_holds_no_tensors_is_refused(tmp_path, name):
   path = tmp_path / name
-  path.mkdir() if name == 'empty' else path.write_text('')
+  if name != 'gone.npz':
+    path.mkdir() if name == 'empty' else path.write_text('')
   if name == 'y.npy':
     np.save(path, np.array([{}]), allow_pickle=True)
-  with pytest.raises(ValueError, match=f'{name}: expected .*(safeten|npy)'):
+  with pytest.raises(ValueError, match=f'{name}: expected .*(safeten|np)'):
     dumps.read(path)

@@ -57,15 +57,9 @@ class OverflowsError(ExactnessError):
   """A value is larger than the storage dtype holds."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Proof:
-  """Largest sum |a| |b| of any output element, all below `LIMIT`.
-
-  Attributes:
-    bounds: stage name to that sum.
-  """
-
-  bounds: Mapping[str, int]
+# By stage the largest sum |a| |b| of any output element, all below `LIMIT`: the
+# proof that data are exact.
+Bounds = dict[str, int]
 
 
 def make(
@@ -75,7 +69,7 @@ def make(
   seed: int = 0,
   x_max: int | None = None,
   backward: bool = False,
-) -> tuple[dict[str, np.ndarray], Proof]:
+) -> tuple[dict[str, np.ndarray], Bounds]:
   """Returns the inputs of `tensors.inputs` and the proof that they are exact.
 
   Rows of x are distinct (they begin with the token's number), experts are
@@ -108,7 +102,8 @@ def make(
   storage = STORAGE[policy.storage]
   turn = _odd_turn if backward else _even_turn
   sizes = _magnitudes(config, policy, topk_ids) if backward else _MAGNITUDES
-  sizes = _of_codes(policy, sizes)
+  largest = most_of_weights(policy)
+  sizes = tuple(m for m in sizes if m.gate <= largest) or _MAGNITUDES[-1:]
   if x_max is not None:
     sizes = (dataclasses.replace(sizes[0], x=x_max),)
 
@@ -156,14 +151,6 @@ _MAGNITUDES = tuple(
 )
 
 
-def _of_codes(
-  policy: PrecisionPolicy, sizes: Sequence[_Magnitudes]
-) -> tuple[_Magnitudes, ...]:
-  """Returns sizes whose weights are codes of the policy's form."""
-  most = most_of_weights(policy)
-  return tuple(one for one in sizes if one.gate <= most) or _MAGNITUDES[-1:]
-
-
 def most_of_weights(policy: PrecisionPolicy) -> int:
   """Returns the largest number up to which all are weights; it is odd."""
   if policy.quantised:
@@ -208,7 +195,7 @@ def _largest_sum(config, policy, rows: int, most: _Magnitudes) -> int:
   # Terms of a weight's row, at most: `_odd_turn` adds 2 to their mean.
   up_row = -(-up_terms * 2 * hidden // width) + 2
   down_row = -(-down_terms * width // hidden) + 2
-  bias = _most_bias(most) if config.bias else 0
+  bias = most.x + 1 if config.bias else 0
   gate = up_terms * most.x * most.gate + bias
   up = up_terms * most.x + bias
   if policy.limit:
@@ -247,7 +234,7 @@ def proved(
   policy: PrecisionPolicy,
   arrays: Mapping[str, np.ndarray],
   drawn_from: tuple,
-) -> Proof:
+) -> Bounds:
   """Returns what `prove` says of drawn data, or what is kept of that.
 
   Args:
@@ -265,10 +252,10 @@ def proved(
     [arrays['topk_ids']],
     lambda: {
       stage: np.array(bound)
-      for stage, bound in prove(config, policy, arrays).bounds.items()
+      for stage, bound in prove(config, policy, arrays).items()
     },
   )
-  return Proof({stage: int(bound) for stage, bound in bounds.items()})
+  return {stage: int(bound) for stage, bound in bounds.items()}
 
 
 @_OVERFLOWS
@@ -276,7 +263,7 @@ def prove(
   config: MoEConfig,
   policy: PrecisionPolicy,
   arrays: Mapping[str, np.ndarray],
-) -> Proof:
+) -> Bounds:
   """Proves that every sum is exact in float32 in any order.
 
   Works on a few hundred rows of one expert at a time; holds one `[R T, D]`
@@ -300,7 +287,10 @@ def prove(
     return _prove_sublayer(config, policy, arrays)
   one = _prove_both if backward else _prove_forward
   bounds, *sums = _with_shared(one, config, policy, arrays)
-  return _proof(policy, bounds, **dict(zip(('y', 'dx'), sums)))
+  for stage, magnitude in zip(('y', 'dx'), sums):
+    _bound(bounds, stage, magnitude, 'token')
+    _check_stored(policy, stage, magnitude)
+  return {stage: int(bound) for stage, bound in bounds.items()}
 
 
 def _with_shared(prove_one: Callable, config, policy, arrays):
@@ -407,7 +397,7 @@ def _signs(name: str, seed: int, shape) -> np.ndarray:
   return 2.0 * drawn - 1
 
 
-def _prove_sublayer(config, policy, arrays) -> Proof:
+def _prove_sublayer(config, policy, arrays) -> Bounds:
   """Bounds each sum by the largest factor times the most terms."""
   sizes = {n: np.abs(_wide(arrays[n])) for n in arrays if n != 'topk_ids'}
   most = {name: float(size.max(initial=0)) for name, size in sizes.items()}
@@ -435,7 +425,7 @@ def _prove_sublayer(config, policy, arrays) -> Proof:
       )
     if stage != 'd_w_norm':
       _check_stored(policy, stage, np.float32(size))
-  return Proof({stage: int(size) for stage, size in found.items()})
+  return {stage: int(size) for stage, size in found.items()}
 
 
 def _numbers(config) -> tuple[str, ...]:
@@ -471,13 +461,6 @@ class _Beyond:
 def _per_token(config) -> np.ndarray:
   tokens = config.num_ranks * config.num_tokens
   return np.zeros((tokens, config.d_model), np.float32)
-
-
-def _proof(policy, bounds, **per_token) -> Proof:
-  for stage, sums in per_token.items():
-    _bound(bounds, stage, sums, 'token')
-    _check_stored(policy, stage, sums)
-  return Proof({stage: int(value) for stage, value in bounds.items()})
 
 
 def _magnitude(a, b) -> np.ndarray:
@@ -764,16 +747,17 @@ def _check_distinct_rows(config, name, values):
 
 def _check_distinct(config, arrays):
   _check_distinct_rows(config, 'x', arrays['x'])
-  weights = [n for n in _numbers(config) if n not in ('x', 'topk_weights')]
-  for name in weights:
-    values = arrays[name]
-    if tensors.SPECS[name].part == 'shared':
-      values = values[:, None]
-    marks = {zlib.crc32(e) for rank in values for e in rank}
-    if len(marks) != values.shape[0] * values.shape[1]:
+  for name in _numbers(config):
+    if name in ('x', 'topk_weights'):
+      continue
+    # Shared experts are one on each rank.
+    lead = 1 if tensors.SPECS[name].part == 'shared' else 2
+    shape = arrays[name].shape
+    experts = arrays[name].reshape(-1, *shape[lead:])
+    marks = {zlib.crc32(expert) for expert in experts}
+    if len(marks) != len(experts):
       raise ExactnessError(
-        f'{name}: expected {values.shape[0] * values.shape[1]} distinct '
-        f'experts, got {len(marks)}'
+        f'{name}: expected {len(experts)} distinct experts, got {len(marks)}'
       )
 
 
@@ -858,10 +842,6 @@ def _weights(
     rows, signs = _entries(f'{name}/w_down', seed, hidden, width, turn)
     w_down[place][rows, np.arange(width)[:, None]] = signs
   return dict(w_gate_up=w_gate_up, w_down=w_down)
-
-
-def _most_bias(most: _Magnitudes) -> int:
-  return most.x + 1
 
 
 def _biases(config, policy, seed, most: _Magnitudes) -> dict[str, np.ndarray]:

@@ -16,17 +16,15 @@ from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge.limits import golden_grad
 from hpmoe.parity_tests.kept import programs
 from hpmoe.reference import layer
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensors
-from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
 _TINY = presets.config(presets.get('tiny'), 2)
 _SHARED = dataclasses.replace(_TINY, d_shared=12)
-# What reaches 2^24 without overflow.
-_WIDE = pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
 _EACH = pytest.mark.parametrize('storage', list(exact_data.STORAGE))
 # Every dtype and every placement, and one of each pair at least: an oracle is
 # dear to compile.  `make sweep` runs the others.
@@ -37,21 +35,17 @@ _SOME = pytest.mark.parametrize(
 _AWKWARD = pytest.mark.parametrize(
   'sizes',
   [
-    pytest.param((1, 1, 2, 1, 32, 16), id='one_row'),
-    pytest.param((2, 5, 8, 8, 32, 16), id='k_equals_e'),
-    pytest.param((1, 7, 6, 3, 33, 17), id='odd_widths'),
-    pytest.param((1, 2, 2, 1, 8192, 16), id='wide_model'),
-    pytest.param((1, 2, 2, 2, 16, 4096), id='wide_expert'),
-    pytest.param((1, 300, 2, 2, 10, 4), id='more_rows_than_a_chunk'),
+    pytest.param(dict(r=1, t=1, e=2, k=1, d=32, f=16), id='one_row'),
+    pytest.param(dict(r=2, t=5, e=8, k=8, d=32, f=16), id='k_equals_e'),
+    pytest.param(dict(r=1, t=7, e=6, k=3, d=33, f=17), id='odd_widths'),
+    pytest.param(dict(r=1, t=2, e=2, k=1, d=8192, f=16), id='wide_model'),
+    pytest.param(dict(r=1, t=2, e=2, k=2, d=16, f=4096), id='wide_expert'),
+    pytest.param(
+      dict(r=1, t=300, e=2, k=2, d=10, f=4), id='more_rows_than_a_chunk'
+    ),
   ],
 )
 _PLACES = pytest.mark.parametrize('placement', ['combine', 'before_down'])
-
-
-def _sized(sizes):
-  """Returns a config of sizes in the order of its fields."""
-  names = (field.name for field in dataclasses.fields(MoEConfig))
-  return MoEConfig(**dict(zip(names, sizes)))
 
 
 def _policy(storage='float32', placement='combine'):
@@ -164,8 +158,8 @@ class TestProve:
     config = dataclasses.replace(_ROOMY, d_shared=12)
     arrays, proof = _make(config, _policy(storage), 'hot', backward=True)
     largest = _largest_sums(arrays)
-    assert proof.bounds.keys() <= largest.keys()
-    for stage, bound in proof.bounds.items():
+    assert proof.keys() <= largest.keys()
+    for stage, bound in proof.items():
       if storage == 'float32':
         assert bound == largest[stage], stage
       elif not stage.startswith('d'):
@@ -226,7 +220,7 @@ class TestProve:
     del arrays['dy']
     if value < exact_data.LIMIT:
       proof = exact_data.prove(config, _policy(), arrays)
-      assert set(proof.bounds.values()) == {value}
+      assert set(proof.values()) == {value}
     else:
       with pytest.raises(exact_data.ExactnessError, match='gate_up.*16777216'):
         exact_data.prove(config, _policy(), arrays)
@@ -278,13 +272,13 @@ class TestDiscriminating:
 
   @pytest.mark.parametrize('backward', (False, True))
   def test_tokens_that_cannot_be_told_apart_are_refused(self, backward):
-    config = _sized((1, 17, 2, 1, 1, 4))
+    config = config_testing.sized(r=1, t=17, e=2, k=1, d=1, f=4)
     ids = routings.make('balanced', config).topk_ids
     with pytest.raises(exact_data.ExactnessError, match='17 distinct rows'):
       exact_data.make(config, _policy(), ids, backward=backward)
 
   def test_experts_that_cannot_be_told_apart_are_refused(self):
-    config = _sized((1, 4, 64, 1, 8, 1))
+    config = config_testing.sized(r=1, t=4, e=64, k=1, d=8, f=1)
     with pytest.raises(exact_data.ExactnessError, match='64 distinct experts'):
       _make(config)
 
@@ -296,15 +290,18 @@ class TestAwkward:
     for placement, backward in itertools.product(
       ('combine', 'before_down'), (False, True)
     ):
-      config, policy = _sized(sizes), _policy(storage, placement)
+      config, policy = (
+        config_testing.sized(**sizes),
+        _policy(storage, placement),
+      )
       arrays, proof = _make(config, policy, backward=backward)
       assert arrays['x'].dtype == exact_data.STORAGE[storage]
-      assert all(0 < bound < 2**24 for bound in proof.bounds.values())
+      assert all(0 < bound < 2**24 for bound in proof.values())
 
   @pytest.mark.parametrize('routing', ['hot', 'one_rank', 'empty_experts'])
   def test_proof_holds_for_uneven_routings(self, routing):
     _, proof = _make(routing=routing)
-    assert max(proof.bounds.values()) < 2**24
+    assert max(proof.values()) < 2**24
 
 
 class TestProved:
@@ -385,7 +382,8 @@ def _scalars(storage, x=1, gate=1, up=1, down=1, dy=1, tokens=1, top_k=1):
   """Returns a layer of D = F = 1 whose experts are alike."""
   dtype = exact_data.STORAGE[storage]
   ids = np.tile(np.arange(top_k, dtype=np.int32), (1, tokens, 1))
-  return _sized((1, tokens, top_k, top_k, 1, 1)), {
+  config = config_testing.sized(r=1, t=tokens, e=top_k, k=top_k, d=1, f=1)
+  return config, {
     'x': np.full((1, tokens, 1), x, dtype),
     'topk_ids': ids,
     'topk_weights': np.ones(ids.shape, np.float32),
@@ -433,13 +431,13 @@ class TestGrad:
   def test_bounds_are_not_below_what_is_stored(self, storage, placement):
     policy = _policy(storage, placement)
     arrays, proof = _make_grad(policy=policy)
-    assert all(0 < bound < 2**24 for bound in proof.bounds.values())
+    assert all(0 < bound < 2**24 for bound in proof.values())
     del arrays['dy']
     forward = exact_data.prove(_ROOMY, policy, arrays)
-    assert forward.bounds.items() <= proof.bounds.items()
+    assert forward.items() <= proof.items()
 
   @pytest.mark.parametrize('stage', _REACHES_LIMIT)
-  @_WIDE
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
   def test_limit_is_refused_at_its_stage(self, storage, stage):
     config, arrays = _scalars(storage, **_REACHES_LIMIT[stage])
     # given: a quarter of dy passes; when: one sum is 2^24; then: it is named.

@@ -575,7 +575,16 @@ def _config_of_shapes(arrays, capacity) -> MoEConfig:
   _refuse_other_shapes(arrays)
   ranks, num_tokens, width = arrays['x'].shape
   _, local, _, both = arrays['w_gate_up'].shape
-  _check_w_down(arrays['w_down'].shape, local, both)
+  _, experts, depth, _ = arrays['w_down'].shape
+  if experts != local:
+    raise ValueError(
+      f'w_down: expected L={local} experts of a rank, as in w_gate_up, got '
+      f'L={experts}'
+    )
+  if 2 * depth != both:
+    raise ValueError(
+      f'w_down: expected F to be half of 2F={both} in w_gate_up, got F={depth}'
+    )
   if ranks * ranks * local > _MAX_COUNTS:
     raise ValueError(
       f'w_gate_up: expected R * E of at most {_MAX_COUNTS}, got R={ranks} '
@@ -592,17 +601,3 @@ def _config_of_shapes(arrays, capacity) -> MoEConfig:
     bias='b_gate_up' in arrays,
     d_shared=arrays[_SHARED[1]].shape[1] if _SHARED[1] in arrays else 0,
   )
-
-
-def _check_w_down(shape, local, both) -> None:
-  """Refuses experts of w_down that are not those of w_gate_up."""
-  if shape[1] != local:
-    raise ValueError(
-      f'w_down: expected L={local} experts of a rank, as in w_gate_up, got '
-      f'L={shape[1]}'
-    )
-  if 2 * shape[2] != both:
-    raise ValueError(
-      f'w_down: expected F to be half of 2F={both} in w_gate_up, got '
-      f'F={shape[2]}'
-    )

@@ -1,13 +1,10 @@
 """Inputs: valid for every preset, of order one, and files checked."""
 
-import pathlib
-
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors import numpy as safetensors_numpy
 
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import routings
@@ -20,13 +17,10 @@ from hpmoe.reference.contract import tensors
 
 _TINY = presets.get('tiny')
 _ODD = presets.get('odd')
-# Found by a fuzzer: headers that numpy's reader ends on in other ways.
-_TESTDATA = pathlib.Path(__file__).parent / 'testdata'
-_DAMAGED = sorted((_TESTDATA / 'damaged').iterdir())
 
 
 def _tiny(**options):
-  return inputs.make_inputs(_TINY, 2, **options)
+  return inputs.make_inputs(_TINY, **{'ranks': 2, **options})
 
 
 class TestMakeInputs:
@@ -102,22 +96,21 @@ class TestMakeInputs:
       # Weights round once, from float64; a subnormal of float32 rounds to 0.
       assert share > (0.99 if name == 'x' else 0.999)
 
-  def test_capacity_leaves_empty_space_and_is_tight(self):
+  def test_capacity_is_tight_or_as_given_and_overflow_is_refused(self):
     made = _tiny(routing='one_rank')
     most = np.bincount(made.arrays['topk_ids'].ravel() // 4).max()
     assert most == 64
     assert made.config.capacity == 80
-
-  def test_capacity_given_is_kept_and_overflow_refused(self):
     assert _tiny(capacity=100).config.capacity == 100
     with pytest.raises(ValueError, match='capacity: expected at least 64'):
       _tiny(routing='one_rank', capacity=63)
 
-  def test_text_of_the_user_is_read(self, tmp_path):
+  def test_text_of_the_user_is_read_and_named(self, tmp_path):
     (tmp_path / 'mine.txt').write_bytes(b'Quite another text. ' * 9)
     made = _tiny(text=tmp_path / 'mine.txt')
     assert 'mine.txt' in made.facts['text']
     assert (made.arrays['x'] != _tiny().arrays['x']).any()
+    assert _tiny().facts['text'] == text_router.DEFAULT_TEXT.name
 
   def test_routing_of_a_file_stays(self, tmp_path):
     # Neither starved nor odd: ids of few experts, and weights of its own.
@@ -141,19 +134,13 @@ class TestMakeInputs:
       ({'placement': 'nowhere'}, "placement: .*got 'nowhere'"),
       ({'tokens': 0}, 'num_tokens: .*got 0'),
       ({'capacity': 0}, 'capacity: .*got 0'),
+      ({'ranks': 3}, 'num_ranks: .*divisor.*got 3'),
     ],
   )
   def test_bad_request(self, options, message):
     with pytest.raises(ValueError, match=message) as caught:
       _tiny(**options)
     assert '\n' not in str(caught.value)
-
-  def test_ranks_that_do_not_divide_the_experts(self):
-    with pytest.raises(ValueError, match='num_ranks: .*divisor.*got 3'):
-      inputs.make_inputs(_TINY, 3)
-
-  def test_default_text_is_named_not_its_path(self):
-    assert _tiny().facts['text'] == text_router.DEFAULT_TEXT.name
 
 
 class TestLoadSafetensors:
@@ -300,43 +287,6 @@ class TestLoadSafetensors:
       with pytest.raises(ValueError, match=f'layer.safetensors: {said}'):
         inputs.load_safetensors(path)
 
-  @pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
-  def test_truncated_file(self, tmp_path, suffix):
-    path = self._save(tmp_path)
-    if suffix == '.npz':
-      path = tmp_path / 'layer.npz'
-      np.savez(path, **_tiny().arrays)
-    whole = path.read_bytes()
-    for keep in (0, 5, 40, 3000, -1):
-      path.write_bytes(whole[:keep])
-      with pytest.raises(ValueError, match=f'a readable {suffix} file'):
-        inputs.load_safetensors(path)
-
-  @pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
-  def test_flipped_bits_are_an_error_or_other_values(self, tmp_path, suffix):
-    # given: a small file, so that most flips meet names, sizes and offsets.
-    path = tmp_path / f'ids{suffix}'
-    arrays = {'topk_ids': np.zeros((1, 1, 1), np.int32)}
-    save = safetensors_numpy.save_file
-    np.savez(path, **arrays) if suffix == '.npz' else save(arrays, path)
-    data = path.read_bytes()
-    for bit in range(0, 8 * len(data), 3):
-      flipped = bytearray(data)
-      flipped[bit // 8] ^= 1 << bit % 8
-      path.write_bytes(flipped)
-      try:
-        dumps.read(path)
-      except ValueError as error:
-        assert str(error).startswith(f'{path}: '), bit
-
-  def test_files_that_broke_a_reader_are_an_error(self):
-    assert len(_DAMAGED) == 11
-    for path in _DAMAGED:
-      with pytest.raises(ValueError) as caught:
-        inputs.load_safetensors(path)
-      assert str(caught.value).startswith(f'{path}: ')
-      assert '\n' not in str(caught.value)
-
   def test_more_counts_than_a_small_file_may_ask_for(self, tmp_path):
     # Given 1 MB of 2**13 ranks with an expert each, then the plan would have
     # 2**26 counts.
@@ -351,15 +301,3 @@ class TestLoadSafetensors:
     )
     with pytest.raises(ValueError, match=r'R \* E of at most 16777216, got'):
       inputs.load_safetensors(path)
-
-  @pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
-  def test_unreadable(self, tmp_path, suffix):
-    (tmp_path / f'folder{suffix}').mkdir()
-    for name in ('absent', 'folder'):
-      path = tmp_path / f'{name}{suffix}'
-      with pytest.raises(ValueError, match=f'{name}{suffix}: expected'):
-        inputs.load_safetensors(path)
-
-  def test_unknown_suffix(self, tmp_path):
-    with pytest.raises(ValueError, match=r"\.npz, .* got '\.txt'"):
-      inputs.load_safetensors(tmp_path / 'layer.txt')

@@ -95,14 +95,12 @@ class Pass:
     if self.name == 'forward':
       return (*inputs, *codes.names(policy))
     given = tensors.grad_given(layer)
-    return (*inputs, given, *tensors.PLAN, *saved(layer, policy))
-
-
-def saved(
-  layer: tensors.Layer, policy: precision.PrecisionPolicy
-) -> tuple[str, ...]:
-  """Returns the forward stages that the backward pass reads."""
-  return tensors.saved(layer, policy.placement)
+    return (
+      *inputs,
+      given,
+      *tensors.PLAN,
+      *tensors.saved(layer, policy.placement),
+    )
 
 
 def shared_layer(

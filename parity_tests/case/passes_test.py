@@ -36,7 +36,7 @@ def test_the_backward_pass_reads_what_the_oracle_reads(placement, layer):
 
   needed = {*layer_grad.reads(layer, policy), 'dy'}
   assert needed | {*tensors.inputs(layer)} == read
-  assert set(passes.saved(layer, policy)) < set(tensors.stages(layer))
+  assert set(tensors.saved(layer, placement)) < set(tensors.stages(layer))
 
 
 def test_a_direction_is_its_passes_in_order():

@@ -7,6 +7,7 @@ correctly rounded, so x and the scores have the same bits everywhere; only the
 router's own exp is the oracle's.
 """
 
+import dataclasses
 import os
 import pathlib
 
@@ -22,6 +23,10 @@ from hpmoe.reference.contract.array_typing import Int
 from hpmoe.reference.contract.config import MoEConfig
 
 DEFAULT_TEXT = pathlib.Path(__file__).parents[1] / 'data' / 'alice.txt'
+
+# Of layers too large to compute: who goes where, and nothing else.
+LARGE = ('text', 'skewed', *routings.GENERATORS)
+_TEXT_WIDTH = 256  # of the embedding that text is routed by
 
 _CONTEXT = 3  # Bytes before the token that its n-grams reach.
 _BUCKETS = 1024  # Rows of the table of one n-gram length.
@@ -148,6 +153,28 @@ def route(
   return routings.TokenRouting(
     np.asarray(chosen['topk_ids']), np.asarray(chosen['topk_weights'])
   )
+
+
+def topk_ids(
+  name: str, preset: presets.Preset, config: MoEConfig, seed: int = 0
+) -> np.ndarray:
+  """Returns `[R, T, K]` i32: the experts of every token.
+
+  'text' is routed by a narrow embedding: the layer's own would take gigabytes.
+
+  Raises:
+    ValueError: no such routing, or one that the layer cannot have.
+  """
+  if name == 'skewed':
+    return routings.skewed(config, seed)
+  if name != 'text':
+    if name not in routings.GENERATORS:
+      raise ValueError(f'routing: expected some of {list(LARGE)}, got {name!r}')
+    return routings.make(name, config, seed).topk_ids
+  narrow = dataclasses.replace(config, d_model=min(_TEXT_WIDTH, config.d_model))
+  x = embed(narrow, read(), seed)
+  scores = gate_scores(narrow, x, seed)
+  return route(narrow, preset.router, scores, seed).topk_ids
 
 
 def _tables(width: int, seed: int) -> list[Int[np.ndarray, 'buckets D']]:

@@ -87,7 +87,7 @@ def make(
   policy: PrecisionPolicy,
   topk_ids: Int[np.ndarray, 'R T K'],
   seed: int = 0,
-) -> tuple[dict[str, np.ndarray], exact_data.Proof]:
+) -> tuple[dict[str, np.ndarray], exact_data.Bounds]:
   """Returns the tensors of `tensors.inputs`, dy, and the proof for both passes.
 
   Args:

@@ -1,10 +1,5 @@
 """Wide exact data: exact in any order, and a narrowed operand changes it."""
 
-import dataclasses
-import functools
-
-import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,8 +8,8 @@ from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import wide_data
 from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import presets
-from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
 # As in exact_data_test: compiled once.
@@ -25,19 +20,21 @@ _EACH = [
   PrecisionPolicy('bfloat16', activation='absolute'),
   PrecisionPolicy('float16', activation='absolute'),
 ]
-_POLICIES = pytest.mark.parametrize(
-  'policy', _EACH, ids=lambda p: f'{p.storage}-{p.placement}'
-)
-# Each dtype and each placement once, where an oracle is compiled stage by
-# stage; `make sweep` runs the other.
-_SOME_POLICIES = pytest.mark.parametrize(
-  'policy',
-  [
-    pytest.param(policy, marks=pytest.mark.slow if i == 0 else ())
-    for i, policy in enumerate(_EACH)
-  ],
-  ids=lambda p: f'{p.storage}-{p.placement}',
-)
+
+
+def _policies(slow=()):
+  """Parametrises over all; some of which `make sweep` alone runs."""
+  params = [
+    pytest.param(
+      policy,
+      marks=pytest.mark.slow if number in slow else (),
+      id=f'{policy.storage}-{policy.placement}',
+    )
+    for number, policy in enumerate(_EACH)
+  ]
+  return pytest.mark.parametrize('policy', params)
+
+
 # The two operands of every GEMM.
 _FORWARD = {
   'gate_up': ('expert_in', 'w_gate_up'),
@@ -49,12 +46,6 @@ _BACKWARD = {
   'd_expert_in': ('d_gate_up', 'w_gate_up'),
   'd_w_gate_up': ('expert_in', 'd_gate_up'),
 }
-
-
-def _sized(sizes):
-  """Returns a config of sizes in the order of its fields."""
-  names = (field.name for field in dataclasses.fields(MoEConfig))
-  return MoEConfig(**dict(zip(names, sizes)))
 
 
 def _tf32(a):
@@ -90,7 +81,8 @@ def _stage(policy, name, tensors):
   return oracle.stage(name, tensors)
 
 
-@_SOME_POLICIES
+# Each dtype and each placement once: an oracle is compiled stage by stage.
+@_policies(slow=[0])
 @pytest.mark.few(1)
 def test_an_operand_of_fewer_bits_changes_its_gemm(policy):
   arrays, _ = _make(policy)
@@ -104,7 +96,7 @@ def test_an_operand_of_fewer_bits_changes_its_gemm(policy):
         assert differ.any(), (name, operand, narrow)
 
 
-@_POLICIES
+@_policies()
 def test_y_and_dx_alone_show_narrowed_inputs(policy):
   arrays, _ = _make(policy)
   right = _layer(policy, arrays)
@@ -133,11 +125,11 @@ def test_what_is_proved_does_not_overflow_in_float16():
     assert np.isfinite(value.astype(np.float32)).all(), name
 
 
-@_POLICIES
+@_policies()
 def test_every_sum_has_one_term(policy):
   # Then any order of it gives the same bits.
   arrays, proof = _make(policy)
-  assert all(0 < bound < exact_data.LIMIT for bound in proof.bounds.values())
+  assert all(0 < bound < exact_data.LIMIT for bound in proof.values())
   right = _layer(policy, arrays)
   for name, (one, other) in _FORWARD.items():
     terms = (right[one][0] != 0).astype(int) @ (right[other][0, 0] != 0)
@@ -146,40 +138,6 @@ def test_every_sum_has_one_term(policy):
     slots = right['returned' if name == 'y' else 'd_returned'] != 0
     used = slots & (arrays['topk_weights'] != 0)[..., None]
     assert used.sum(axis=2).max() == 1
-
-
-def _plain_layer(topk_ids, x, topk_weights, w_gate_up, w_down):
-  """Returns y `[R, T, D]` of all experts, then those of a token."""
-  first, second = (w.reshape(-1, *w.shape[2:]) for w in (w_gate_up, w_down))
-  gate, up = jnp.split(jnp.einsum('rtd,edf->rtef', x, first), 2, axis=-1)
-  out = jnp.einsum('rtef,efd->rted', jnp.abs(gate) * up, second)
-  mine = jnp.take_along_axis(out, topk_ids[..., None], axis=2)
-  return jnp.einsum('rtkd,rtk->rtd', mine, topk_weights)
-
-
-@pytest.mark.parametrize(
-  'make', (functools.partial(exact_data.make, backward=True), wide_data.make)
-)
-def test_gradients_of_jax_are_the_oracle_s(make):
-  # Given data on which no gate is 0, where jax takes 1 for the slope of abs and
-  # the oracle 0,
-  policy = PrecisionPolicy(activation='absolute')
-  ids = routings.make('zipf', _ROOMY).topk_ids
-  arrays, _ = make(_ROOMY, policy, ids)
-  right = _layer(policy, arrays)
-  names = ('x', 'topk_weights', 'w_gate_up', 'w_down')
-
-  # when a user differentiates a layer of his own,
-  y, pull = jax.vjp(
-    functools.partial(_plain_layer, ids), *(arrays[n] for n in names)
-  )
-  grads = pull(arrays['dy'])
-
-  # then he gets the oracle's values.
-  np.testing.assert_array_equal(y, right['y'])
-  for name, grad in zip(names, grads):
-    of = 'dx' if name == 'x' else f'd_{name}'
-    np.testing.assert_array_equal(grad, right[of], err_msg=of)
 
 
 def test_a_token_uses_one_slot_that_has_an_expert():
@@ -214,14 +172,14 @@ def test_every_preset_has_wide_rows_in_every_expert(name):
 @pytest.mark.parametrize(
   'sizes',
   [
-    pytest.param((1, 1, 2, 1, 32, 16), id='one_row'),
-    pytest.param((1, 7, 6, 3, 33, 17), id='odd_widths'),
-    pytest.param((2, 5, 2, 2, 5, 300), id='wide_expert'),
-    pytest.param((2, 5, 2, 2, 300, 1), id='wide_model'),
-    pytest.param((1, 3, 2, 1, 1, 1), id='no_room'),
+    pytest.param(dict(r=1, t=1, e=2, k=1, d=32, f=16), id='one_row'),
+    pytest.param(dict(r=1, t=7, e=6, k=3, d=33, f=17), id='odd_widths'),
+    pytest.param(dict(r=2, t=5, e=2, k=2, d=5, f=300), id='wide_expert'),
+    pytest.param(dict(r=2, t=5, e=2, k=2, d=300, f=1), id='wide_model'),
+    pytest.param(dict(r=1, t=3, e=2, k=1, d=1, f=1), id='no_room'),
   ],
 )
-@_POLICIES
+@_policies()
 def test_awkward_sizes(sizes, policy):
-  arrays, _ = _make(policy, _sized(sizes), 'balanced')
+  arrays, _ = _make(policy, config_testing.sized(**sizes), 'balanced')
   assert arrays['x'].any() and arrays['w_down'].any() and arrays['dy'].any()

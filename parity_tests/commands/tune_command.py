@@ -35,7 +35,7 @@ def _layer(f: flags.FlagValues, step):
 
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
   from hpmoe.backend_ascend.tune import tuner
-  from hpmoe.parity_tests.case import cases
+  from hpmoe.parity_tests.case import text_router
   from hpmoe.reference.contract import presets
 
   machine = machine_lib.load(f.machine)
@@ -46,7 +46,7 @@ def _layer(f: flags.FlagValues, step):
   made = {}
   for name in f.routing:
     step(f'routing {name}')
-    made[name] = cases.topk_ids(name, preset, config, f.seed)
+    made[name] = text_router.topk_ids(name, preset, config, f.seed)
   owners = [ids // config.experts_per_rank for ids in made.values()]
   most = max(int(np.bincount(one.ravel()).max()) for one in owners)
   if f.capacity is None:

@@ -137,16 +137,10 @@ def load(
   tokens = text_lib.read(text, encoding).tokens
   read = text_lib.batch(tokens, sequence, batch, seed, 0)
   subject = Subject(model, config, params, read[:, :-1], ranks, tokens, seed)
-  _check_ranks(subject)
-  return subject
-
-
-def _check_ranks(subject: Subject) -> None:
-  batch, sequence = subject.tokens.shape
-  counts = [batch * sequence, subject.config.num_experts]
+  counts = [batch * sequence, config.num_experts]
   counts += [batch * (sequence - 1)] * subject.mtp
-  if subject.ranks < 1 or any(count % subject.ranks for count in counts):
+  if ranks < 1 or any(count % ranks for count in counts):
     raise ValueError(
-      f'ranks: expected a divisor of {counts} tokens and experts, got '
-      f'{subject.ranks}'
+      f'ranks: expected a divisor of {counts} tokens and experts, got {ranks}'
     )
+  return subject

@@ -121,7 +121,9 @@ class Bench:
     arrays = dict(made.arrays)
     kept = {}
     if which is passes.BACKWARD:
-      kept = _usable(own or {}, passes.saved(made.config, made.policy))
+      kept = _usable(
+        own or {}, tensors.saved(made.config, made.policy.placement)
+      )
       arrays |= self._saved(made, kept)
     read = which.reads(made.config, made.policy)
     given = dataclasses.replace(made, arrays={n: arrays[n] for n in read})
@@ -141,7 +143,7 @@ class Bench:
         its_own = own is not None
       if which is not passes.BACKWARD or not its_own:
         return ()
-      saved = passes.saved(made.config, made.policy)
+      saved = tensors.saved(made.config, made.policy.placement)
       return tuple(name for name in saved if name not in kept)
 
     return judging.PassCase(mine, given, tiling, answer, relay, hidden)
@@ -163,7 +165,7 @@ class Bench:
 
     A case that was written says what a kernel elsewhere read.
     """
-    names = passes.saved(made.config, made.policy)
+    names = tensors.saved(made.config, made.policy.placement)
     held = {n: made.arrays[n] for n in names if n in made.arrays} | dict(kept)
     if not set(names) <= set(held):
       forward = self.answer(made)
@@ -276,7 +278,10 @@ class Bench:
         before[which.name] = {**case.made.arrays, **found.got}
       # The rest is not held while the next pass runs.
       if not candidate.checking.replays:
-        got, names = found.got, passes.saved(made.config, made.policy)
+        got, names = (
+          found.got,
+          tensors.saved(made.config, made.policy.placement),
+        )
         saved = {n: got[n] for n in names if n in got}
         del got
       placed = told.with_place(found.results, candidate, case.tiling)

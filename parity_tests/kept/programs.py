@@ -135,13 +135,7 @@ class Program:
       return self._jit(*args)
     kinds = tuple((leaf.shape, leaf.dtype.name) for leaf in leaves)
     key = self.key((static, json.dumps(tree), kinds))
-    told = Answer.of(_folder, key, leaves)
-    result = None if told is None else told.found()
-    if result is None:
-      result = self._run(key, args)
-      if told is not None:
-        told.keep(result)
-    return result
+    return _answered(_folder, key, leaves, lambda: self._run(key, args))
 
   def _run(self, key: bytes, args: tuple):
     import jax
@@ -248,6 +242,17 @@ class Answer:
       write(self._folder, self._key, head + body)
 
 
+def _answered(folder: pathlib.Path, key: bytes, leaves, compute):
+  """Returns what is kept of a key and arrays, or computes and keeps it."""
+  told = Answer.of(folder, key, leaves)
+  result = None if told is None else told.found()
+  if result is None:
+    result = compute()
+    if told is not None:
+      told.keep(result)
+  return result
+
+
 def _bytes_of(leaf) -> memoryview:
   """Returns an array's bytes, row after row; dtypes of ours have no buffer."""
   return memoryview(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
@@ -302,7 +307,12 @@ def _surroundings() -> tuple[str, ...]:
     for name, value in os.environ.items()
     if name.startswith(_SETTINGS)
   )
-  return (*_versions(), sources(), f'x64={_is_wide()}', *settings)
+  return (
+    *_versions(),
+    texts('hpmoe.reference'),
+    f'x64={_is_wide()}',
+    *settings,
+  )
 
 
 def _is_wide() -> bool:
@@ -358,12 +368,6 @@ def _text_of(module: str) -> str:
 
 
 @functools.cache
-def sources() -> str:
-  """Returns a digest of the oracle's text."""
-  return texts('hpmoe.reference')
-
-
-@functools.cache
 def texts(package: str) -> str:
   """Returns a digest of the text of a package and all in it."""
   found = []
@@ -393,13 +397,7 @@ def remembered(
   if _folder is None:
     return compute()
   key = '\n'.join((*_surroundings(), texts(package), *map(repr, said)))
-  told = Answer.of(_folder, key.encode(), leaves)
-  result = None if told is None else told.found()
-  if result is None:
-    result = compute()
-    if told is not None:
-      told.keep(result)
-  return result
+  return _answered(_folder, key.encode(), leaves, compute)
 
 
 def _place(folder: pathlib.Path, key: bytes) -> pathlib.Path:

@@ -208,7 +208,7 @@ class TestSurroundings:
     ('name', 'other'),
     [
       ('_versions', ('jax 0',)),
-      ('sources', 'other text'),
+      ('texts', 'other text'),
       ('_text_of', 'other text'),
       ('_is_wide', not programs._is_wide()),
       ('XLA_FLAGS_OF_TEST', ''),

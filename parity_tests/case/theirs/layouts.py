@@ -226,35 +226,6 @@ class Layout:
     parts = np.split(theirs, sizes['R'], at)
     return parts if whole is self else [part[0] for part in parts]
 
-  def join(
-    self, parts: Sequence[np.ndarray], of_order: bool = False
-  ) -> np.ndarray:
-    """Returns what ranks have as one tensor, whose ranks have an axis.
-
-    Args:
-      parts: of each rank; what some have more of is padding.
-      of_order: whether they are what `order` names.
-    """
-    whole = self.with_ranks
-    axes = whole.row_axes if of_order else whole.axes
-    for part in parts:
-      if part.ndim != len(axes):
-        raise ValueError(
-          f'{self.name}: expected [{" ".join(axes)}], got {list(part.shape)}'
-        )
-    grow = [i for i, axis in enumerate(axes) if axis in ('N', 'C')]
-    most = list(parts[0].shape)
-    for i in grow:
-      most[i] = max(part.shape[i] for part in parts)
-    grown = [_grown(part, most, grow, -1 if of_order else 0) for part in parts]
-    for rank, part in enumerate(grown):
-      if [*part.shape] != most:
-        raise ValueError(
-          f'{self.name}: expected {most} of every rank, as rank 0 has, got '
-          f'{list(part.shape)} of rank {rank}'
-        )
-    return np.concatenate(grown, axis=self.rank_axis(axes))
-
   def joined(
     self,
     parts: Mapping[int | None, np.ndarray],
@@ -265,7 +236,7 @@ class Layout:
 
     Args:
       parts: of all ranks (None) or of each; one rank's axis may be missing.
-      ranks: R; what is not there is padding.
+      ranks: R; what is not there, or what other ranks have more of, is padding.
       of_order: whether it is what `order` names.
     """
     of = self if None in parts else self.with_ranks
@@ -281,7 +252,24 @@ class Layout:
       return given[None]
     first = next(iter(given.values()))
     absent = np.full_like(first, -1) if of_order else np.zeros_like(first)
-    return self.join([given.get(r, absent) for r in range(ranks)], of_order)
+    each = [given.get(rank, absent) for rank in range(ranks)]
+    for part in each:
+      if part.ndim != len(axes):
+        raise ValueError(
+          f'{self.name}: expected [{" ".join(axes)}], got {list(part.shape)}'
+        )
+    grow = [i for i, axis in enumerate(axes) if axis in ('N', 'C')]
+    most = list(each[0].shape)
+    for i in grow:
+      most[i] = max(part.shape[i] for part in each)
+    grown = [_grown(part, most, grow, -1 if of_order else 0) for part in each]
+    for rank, part in enumerate(grown):
+      if [*part.shape] != most:
+        raise ValueError(
+          f'{self.name}: expected {most} of every rank, as rank 0 has, got '
+          f'{list(part.shape)} of rank {rank}'
+        )
+    return np.concatenate(grown, axis=self.rank_axis(axes))
 
   @property
   def own(self) -> tuple[str, ...]:
