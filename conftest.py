@@ -1,6 +1,7 @@
 """What every test shares: a quiet CPU, float64 and seeds named by the test."""
 
 from collections.abc import Iterator
+import ctypes
 import functools
 import gc
 import importlib.util
@@ -136,9 +137,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
-  """Lets go of what JAX compiled for a module's own tests at its end."""
+  """Lets go of what JAX compiled for a module's own tests at its end.
+
+  What is freed goes back to the system: glibc would keep it for its threads.
+  """
   if nextitem is None or item.path != nextitem.path:
     jax.clear_caches()
+    if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
+      trim(0)
 
 
 @pytest.fixture
