@@ -7,6 +7,7 @@ from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator import simulate_testing as testing
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import layout
 
 A3 = machine_lib.load('ascend_a3')
@@ -27,11 +28,7 @@ def longest_path(image, took: np.ndarray, poll: float):
   tables = image.tables
   tasks, signals, waits = (tables[n] for n in ('tasks', 'signals', 'waits'))
   writers = [[] for _ in tables['events']]
-  before = np.full(len(tasks), -1)
-  for queue in tables['queues']:
-    begin = queue['begin']
-    run = tables['queue_tasks'][begin : begin + queue['count']].astype(int)
-    before[run[1:]] = run[:-1]
+  _, _, before = happens_before.places(image)
   for t, task in enumerate(tasks):
     begin = task['signal_begin']
     for signal in signals[begin : begin + task['signal_count']]:
@@ -103,32 +100,20 @@ def test_a_row_block_is_read_when_its_last_row_is_there_and_not_later(
     layout.Direction.FORWARD: Kind.GATE_UP,
     layout.Direction.BACKWARD: Kind.DOWN_GRAD,
   }[image.direction]
-  tasks = image.tables['tasks']
+  tables = image.tables
+  queue, _, _ = happens_before.places(image)
+  alone = tables['queues']['count'][queue] == 1
   checked = exact = 0
-  alone = {
-    (int(q['rank']), int(q['unit']), int(q['core']))
-    for q in image.tables['queues']
-    if q['count'] == 1
-  }
-  for t, task in enumerate(tasks):
-    if task['kind'] != reader:
-      continue
-    last = arrived.get((int(task['expert']), int(task['row_block'])))
+  for t in np.flatnonzero(tables['tasks']['kind'] == reader):
+    expert, number = (tables['tasks'][t][n] for n in ('expert', 'row_block'))
+    last = arrived.get((int(expert), int(number)))
     if last is None:  # it has no rows
       continue
     seen = last + machine['poll']
     assert result.start[t] >= seen
-    core = int(task['rank']), int(task['unit']), int(task['core'])
-    if core in alone and block * (task['row_block'] + 1) <= _rows(
-      image, ids, int(task['expert'])
-    ):
+    if alone[t] and block * (number + 1) <= (ids == expert).sum():
       assert result.start[t] == pytest.approx(seen, rel=1e-12)
       exact += 1
     checked += 1
   assert checked > 0
   assert exact > 0 or shape != 'many_parts'
-
-
-def _rows(image, ids, expert: int) -> int:
-  """Returns the rows of an expert."""
-  return int((ids == expert).sum())

@@ -123,12 +123,6 @@ def pulled(layer: tuner.Layer, names: Sequence[str]) -> tuner.Layer:
   return layer
 
 
-def _slower(one: tuner.Timed, other: tuner.Timed) -> float:
-  """Returns by how much the mean case of one takes longer."""
-  cases = one.simulated
-  return float(np.mean([one.total(c) / other.total(c) for c in cases])) - 1
-
-
 def _retiled(layer: tuner.Layer, best: tuner.Timed, tiles, progress):
   """Returns the best with the tiles that a layer of levers likes most."""
   found = tuner.Pareto(tuner.Tuner(layer))
@@ -156,7 +150,7 @@ def pull(
   for name in LEVERS:
     progress(f'lever {name}')
     trial = _retiled(pulled(layer, [*names, name]), best, tiles, progress)
-    if _slower(best, trial) > 0:
+    if best.slower(trial) > 0:
       names, best = [*names, name], trial
   shares = []
   for name in names:
@@ -166,7 +160,7 @@ def pull(
     lever = LEVERS[name]
     shares.append(
       tuner.Ablation(
-        name, lever.mine, lever.without, seconds, _slower(timed, best)
+        name, lever.mine, lever.without, seconds, timed.slower(best)
       )
     )
   return best, shares

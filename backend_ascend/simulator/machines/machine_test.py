@@ -10,6 +10,9 @@ import pytest
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 
 FOLDER = pathlib.Path(machine_lib.__file__).parent
+_HBM = """base = 'ascend_a3'
+[figures]
+hbm = {{ value = 2e12, unit = 'B/s', tag = 'assumed'{} }}"""
 _SECOND = dict(value=1, unit='s', tag='assumed', source='x')
 
 
@@ -43,11 +46,7 @@ class TestBase:
 
   def test_what_it_does_not_say_is_the_base(self, tmp_path):
     base = machine_lib.load('ascend_a3')
-    mine = self.load(
-      tmp_path,
-      "base = 'ascend_a3'\n[figures]\n"
-      "hbm = { value = 2e12, unit = 'B/s', tag = 'assumed', source = 'x' }",
-    )
+    mine = self.load(tmp_path, _HBM.format(", source = 'x'"))
     assert mine.name == 'mine' and mine['hbm'] == 2e12
     assert mine.figures == dict(base.figures) | {'hbm': mine.figures['hbm']}
     assert mine.fabric.links(4) == base.fabric.links(4)
@@ -65,11 +64,7 @@ class TestBase:
 
   def test_a_figure_is_replaced_whole(self, tmp_path):
     with pytest.raises(ValueError, match="'hbm': expected 'source', got none"):
-      self.load(
-        tmp_path,
-        "base = 'ascend_a3'\n[figures]\n"
-        "hbm = { value = 2e12, unit = 'B/s', tag = 'assumed' }",
-      )
+      self.load(tmp_path, _HBM.format(''))
 
   def test_an_unknown_base(self, tmp_path):
     with pytest.raises(

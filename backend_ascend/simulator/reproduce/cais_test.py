@@ -76,16 +76,6 @@ def test_coordination_keeps_within_the_table(machine, waves):
   assert timed.sessions['peak'] <= machine['merge_table']
 
 
-@pytest.mark.parametrize('system', flows.SYSTEMS)
-def test_no_system_beats_its_links_and_products(machine, system):
-  timed = flows.SYSTEMS[system](OF, machine)
-  compute = OF.flops / (machine['aic'] * flows.rate(machine))
-  links = max(timed.up_bytes.max(), timed.down_bytes.max())
-  least = links / machine['nvlink']
-  assert timed.total >= max(compute, least)
-  assert flows.link_use(timed, timed.total, machine) <= 1
-
-
 def test_sizes_are_the_published_ones():
   # 75.5 MB of LLaMA-7B; a layer's GEMMs have its weights once each.
   model = cais.MODELS['LLaMA-7B']

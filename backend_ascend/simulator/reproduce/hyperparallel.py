@@ -34,6 +34,7 @@ _TABLE = {
   for ep, of in witness_lib.published('hyperparallel-moe')['latency'].items()
   for part, values in of.items()
 }
+_EPS = tuple(sorted({ep for ep, _ in _TABLE}))
 _FITTED_EP = 4
 SYSTEMS = ('baseline', 'system')
 
@@ -133,24 +134,46 @@ class Hypotheses:
       order=self.order,
     )
 
-  def on(self, machine: machine_lib.Machine) -> machine_lib.Machine:
-    return machine if self.packages else machine.with_figures(package=1)
+  def table(
+    self, machines: witness_lib.Machines, seconds: '_Seconds', eps=_EPS
+  ) -> dict[str, float]:
+    """Returns the paper's table of some EP."""
+    machine = machines['ascend_a3']
+    if not self.packages:
+      machine = machine.with_figures(package=1)
+    values = {}
+    for ep in eps:
+      layer = config(ep, self.tokens)
+      times = {}
+      for system in SYSTEMS:
+        figures = self.figures if system == 'system' else {}
+        under = machine.with_figures(**figures)
+        for part, case in cases(layer, system, taken=self).items():
+          times[part, system] = 1e3 * seconds(case, under)
+        times['total', system] = (
+          times['forward', system] + times['backward', system]
+        )
+      for (part, system), value in times.items():
+        values[_latency(ep, part, system)] = value
+        if system == 'system':
+          values[_speedup(ep, part)] = times[part, 'baseline'] / value
+    return values
 
-  def run(self, machines: witness_lib.Machines, tell) -> dict[str, float]:
-    """Returns the paper's table."""
-    seconds = _simulated(tell, self)
-    return dict(_table(machines['ascend_a3'], seconds, self))
-
-  def roofline(self, machines: witness_lib.Machines) -> dict[str, float]:
-    """Returns the table with each part at its peak."""
-    return dict(_table(machines['ascend_a3'], _at_peak, self))
+  def run(
+    self, machines: witness_lib.Machines, tell, eps=_EPS
+  ) -> dict[str, float]:
+    """Returns the table as it is simulated."""
+    return self.table(machines, _simulated(tell, self), eps)
 
   def run_fitted(
     self, machines: witness_lib.Machines, tell
   ) -> dict[str, float]:
     """Returns its rows of EP4."""
-    seconds = _simulated(tell, self)
-    return dict(_table(machines['ascend_a3'], seconds, self, (_FITTED_EP,)))
+    return self.run(machines, tell, (_FITTED_EP,))
+
+  def roofline(self, machines: witness_lib.Machines) -> dict[str, float]:
+    """Returns the table with each part at its peak."""
+    return self.table(machines, _at_peak)
 
 
 _TAKEN = Hypotheses()
@@ -209,9 +232,6 @@ def permutation(
   return 2 * (machine['launch'] + seconds)
 
 
-_EPS = tuple(sorted({ep for ep, _ in _TABLE}))
-
-
 _Seconds = Callable[[layers.Case, machine_lib.Machine], float]
 
 
@@ -232,27 +252,6 @@ def _at_peak(case: layers.Case, machine: machine_lib.Machine) -> float:
     case.config, machine, case.topk_ids(), layout.Direction(case.direction)
   )
   return of.operators if case.barriers else of.fused
-
-
-def _table(
-  machine: machine_lib.Machine, seconds: _Seconds, taken: Hypotheses, eps=_EPS
-) -> Iterator[tuple[str, float]]:
-  machine = taken.on(machine)
-  for ep in eps:
-    layer = config(ep, taken.tokens)
-    times = {}
-    for system in SYSTEMS:
-      figures = taken.figures if system == 'system' else {}
-      under = machine.with_figures(**figures)
-      for part, case in cases(layer, system, taken=taken).items():
-        times[part, system] = 1e3 * seconds(case, under)
-      times['total', system] = (
-        times['forward', system] + times['backward', system]
-      )
-    for (part, system), value in times.items():
-      yield _latency(ep, part, system), value
-      if system == 'system':
-        yield _speedup(ep, part), times[part, 'baseline'] / value
 
 
 def _hot_rank(

@@ -30,7 +30,8 @@ def test_the_hot_rank_receives_its_ratio(ratio):
   # Given the sizes of the repository's measurement, when rank 0 is to be hot,
   # then it receives that many times the mean, and the others share the rest.
   config = config_testing.sized(r=8, t=4096, e=48, k=8, d=5120, f=1792)
-  ids = layers.hot(config, ratio)
+  case = hyperparallel.cases(config, 'system', ratio)['forward']
+  ids = case.topk_ids()
   assert _distinct(ids)
   received = layers.rows(config, ids).reshape(8, -1)
   of_rank = received.sum(1)

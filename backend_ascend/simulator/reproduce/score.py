@@ -103,9 +103,10 @@ def _mean(rows: Sequence[Scored]) -> float:
 def _group(name: str, rows: Sequence[Scored], limit, predicted) -> Group:
   worst = max(rows, key=lambda scored: abs(scored.error)).row.name
   known = {
-    n: [s for s in rows if s.row.name in of] for n, of in predicted.items()
+    n: some
+    for n, of in predicted.items()
+    if (some := [s for s in rows if s.row.name in of])
   }
-  known = {n: some for n, some in known.items() if some}
   said = {
     n: [Scored(s.row, predicted[n][s.row.name]) for s in some]
     for n, some in known.items()

@@ -36,7 +36,8 @@ class TestWrite:
   ):
     times = source(direction)
     tasks, ranks = times.tasks, times.image.config.num_ranks
-    slices = of(written(tmp_path, times), 'X')
+    trace = written(tmp_path, times)
+    slices = of(trace, 'X')
     own = [s for s in slices if s['pid'] < ranks]
     assert sorted(s['args']['task'] for s in own) == list(range(len(tasks)))
     for one in own:
@@ -53,16 +54,10 @@ class TestWrite:
     assert sorted(again) == (
       [] if times.thread is None else list(range(len(tasks)))
     )
-
-  @testing.both_sources
-  @testing.both_passes
-  def test_slices_of_a_track_do_not_overlap_and_tracks_have_names(
-    self, source, direction, tmp_path
-  ):
-    trace = written(tmp_path, source(direction))
+    # Tracks have names, and their slices do not overlap.
     named = {track(r) for r in of(trace, 'M') if r['name'] == 'thread_name'}
     by_track: dict[tuple, list] = {}
-    for one in of(trace, 'X'):
+    for one in slices:
       at = ns(one['ts'])
       by_track.setdefault(track(one), []).append((at, at + ns(one['dur'])))
     assert set(by_track) <= named
