@@ -297,19 +297,15 @@ def optional(text: str, first: int = 1) -> tuple[str, list[str]]:
     The source, and line and text of each call.
   """
   code = calls.without_comments(text)
+  closing = build_kernel.closing
   pieces = [
     (*change.pieces[0][:2], '{if(!HpmoeLeftOut(%d)){', '}}')
     for change in calls.changes({'': text}, _CALLS)
     if change.change == 'left out'
   ]
   pieces += [
-    (
-      found.start(),
-      build_kernel.closing(code, code.index('(', found.end())),
-      '(HpmoeQuiet(%d),',
-      ')',
-    )
-    for found in _QUEUE_CALL.finditer(code)
+    (call.start(), closing(code, call.end()), '(HpmoeQuiet(%d),', ')')
+    for call in _QUEUE_CALL.finditer(code)
   ]
   told, done, last = [], '', 0
   for number, (begin, end, before, after) in enumerate(sorted(pieces), first):

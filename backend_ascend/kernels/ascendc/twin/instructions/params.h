@@ -37,7 +37,6 @@ enum class ReduceOrder : uint8_t {
 };
 enum class MaskMode : uint8_t { NORMAL = 0, COUNTER };
 enum class HF32Mode { ENABLE, DISABLE };
-enum class HF32TransMode { NEAREST_ZERO, NEAREST_EVEN };
 enum class CO2Layout : uint8_t { NZ = 0, ROW_MAJOR, COLUMN_MAJOR };
 
 // Moves.
@@ -234,8 +233,6 @@ struct FixpipeParamsV220 {
   QuantMode_t quantPre = QuantMode_t::NoQuant;
   uint64_t deqScalar = 0;
   uint16_t ndNum = 1;
-  uint16_t srcNdStride = 0;
-  uint16_t dstNdStride = 0;
   bool reluEn = false;
   uint8_t unitFlag = 0;
   bool isChannelSplit = false;
@@ -254,35 +251,27 @@ struct BinaryRepeatParams {
         src0RepStride(src0_rep),
         src1RepStride(src1_rep) {}
 
-  uint32_t blockNumber = 8;
   uint8_t dstBlkStride = 1;
   uint8_t src0BlkStride = 1;
   uint8_t src1BlkStride = 1;
   uint8_t dstRepStride = 8;
   uint8_t src0RepStride = 8;
   uint8_t src1RepStride = 8;
-  bool repeatStrideMode = false;
-  bool strideSizeMode = false;
 };
 
 struct UnaryRepeatParams {
   UnaryRepeatParams() {}
   UnaryRepeatParams(uint16_t dst_blk, uint16_t src_blk, uint8_t dst_rep,
-                    uint8_t src_rep, bool half_block = false)
+                    uint8_t src_rep)
       : dstBlkStride(dst_blk),
         srcBlkStride(src_blk),
         dstRepStride(dst_rep),
-        srcRepStride(src_rep),
-        halfBlock(half_block) {}
+        srcRepStride(src_rep) {}
 
-  uint32_t blockNumber = 8;
   uint16_t dstBlkStride = 1;
   uint16_t srcBlkStride = 1;
   uint8_t dstRepStride = 8;
   uint8_t srcRepStride = 8;
-  bool repeatStrideMode = false;
-  bool strideSizeMode = false;
-  bool halfBlock = false;
 };
 
 struct CopyRepeatParams {
@@ -305,7 +294,6 @@ struct BrcbRepeatParams {
   BrcbRepeatParams(uint16_t dst_blk, uint16_t dst_rep)
       : dstRepStride(dst_rep), dstBlkStride(dst_blk) {}
 
-  uint32_t blockNumber = 8;
   uint16_t dstRepStride = 8;
   uint16_t dstBlkStride = 1;
 };

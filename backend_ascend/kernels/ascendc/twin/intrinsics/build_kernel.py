@@ -259,9 +259,9 @@ def launches(text: str) -> str:
 
 
 def closing(text: str, at: int) -> int:
-  """Returns one past the parenthesis that closes the one `at`."""
+  """Returns one past the parenthesis that closes the next one from `at` on."""
   depth = 0
-  for i in range(at, len(text)):
+  for i in range(text.index('(', at), len(text)):
     depth += (text[i] == '(') - (text[i] == ')')
     if depth == 0:
       return i + 1

@@ -47,12 +47,8 @@ extern "C" {
       __attribute__((weak, visibility("hidden")));                          \
   extern char __stop_hpmoe_##name[] __attribute__((weak, visibility("hidde" \
                                                                     "n")));
-HPMOE_SECTION(aiv)
-HPMOE_SECTION(aic)
-HPMOE_SECTION(mix10)
-HPMOE_SECTION(mix01)
-HPMOE_SECTION(mix11)
-HPMOE_SECTION(mix12)
+#define HPMOE_CORES(X) X(aiv) X(aic) X(mix10) X(mix01) X(mix11) X(mix12)
+HPMOE_CORES(HPMOE_SECTION)
 HPMOE_SECTION(local)
 #undef HPMOE_SECTION
 // Variables that each core has one of.
@@ -283,12 +279,7 @@ inline const char* CoresOf(const void* kernel) {
   const char* const at = static_cast<const char*>(kernel);
 #define HPMOE_IN(name) \
   if (at >= __start_hpmoe_##name && at < __stop_hpmoe_##name) return #name;
-  HPMOE_IN(aiv)
-  HPMOE_IN(aic)
-  HPMOE_IN(mix10)
-  HPMOE_IN(mix01)
-  HPMOE_IN(mix11)
-  HPMOE_IN(mix12)
+  HPMOE_CORES(HPMOE_IN)
 #undef HPMOE_IN
   return "";
 }

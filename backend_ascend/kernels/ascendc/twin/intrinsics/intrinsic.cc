@@ -105,17 +105,6 @@ int64_t hpmoe_twin_call(const void* intrinsic, const Argument* arguments,
 
 namespace {
 
-// Pieces that lie in one line of the scalar cache.
-template <typename F>
-void ByLine(uint64_t begin, uint64_t bytes, F f) {
-  for (uint64_t at = 0; at < bytes;) {
-    const uint64_t rest = kLineBytes - (begin + at) % kLineBytes;
-    const uint64_t piece = std::min(rest, bytes - at);
-    f(at, piece);
-    at += piece;
-  }
-}
-
 // No memory that the twin keeps: the host's, and the code's own variables.
 bool IsPlain(int space, uint64_t begin) {
   return ThisMachine() == nullptr || space == 0 ||
@@ -128,6 +117,21 @@ Memory MemoryOf(int space) {
                                                  : Memory::kL1;
 }
 
+// Touches bytes of a memory, `scalar` by pieces that lie in one line of the
+// scalar cache: from which of them, and how many.
+template <typename F>
+void ByLines(int space, uint64_t begin, uint64_t bytes, F scalar) {
+  InKernel([&] {
+    for (uint64_t at = 0; at < bytes;) {
+      const uint64_t rest = kLineBytes - (begin + at) % kLineBytes;
+      const uint64_t piece = std::min(rest, bytes - at);
+      scalar(MemoryOf(space), at, piece);
+      at += piece;
+    }
+    return 0;
+  });
+}
+
 }  // namespace
 
 // What a compiler makes of an access through a pointer of an address space.
@@ -138,11 +142,8 @@ void hpmoe_twin_load(int space, uint64_t begin, uint64_t bytes, char* to) {
     std::memcpy(to, reinterpret_cast<const char*>(begin), bytes);
     return;
   }
-  InKernel([&] {
-    ByLine(begin, bytes, [&](uint64_t at, uint64_t piece) {
-      ScalarLoad(MemoryOf(space), begin + at, piece, to + at, ThisState().site);
-    });
-    return 0;
+  ByLines(space, begin, bytes, [&](Memory memory, uint64_t at, uint64_t piece) {
+    ScalarLoad(memory, begin + at, piece, to + at, ThisState().site);
   });
 }
 
@@ -152,12 +153,8 @@ void hpmoe_twin_store(int space, uint64_t begin, uint64_t bytes,
     std::memcpy(reinterpret_cast<char*>(begin), from, bytes);
     return;
   }
-  InKernel([&] {
-    ByLine(begin, bytes, [&](uint64_t at, uint64_t piece) {
-      ScalarStore(MemoryOf(space), begin + at, piece, from + at,
-                  ThisState().site);
-    });
-    return 0;
+  ByLines(space, begin, bytes, [&](Memory memory, uint64_t at, uint64_t piece) {
+    ScalarStore(memory, begin + at, piece, from + at, ThisState().site);
   });
 }
 

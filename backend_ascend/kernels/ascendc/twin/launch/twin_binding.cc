@@ -128,15 +128,12 @@ std::optional<std::string> RefusalPy(const ConstArray& bytes) {
 using Row = std::vector<int64_t>;
 constexpr size_t kCountColumns = 4 + 3 * ascend_twin::kNumPipes + 6;
 
-Row RowOf(const ascend_twin::CoreName& core) {
-  return {core.rank, core.type == CoreType::kAiv ? 1 : 0, core.index};
-}
-
 int64_t NsOf(double seconds) { return std::llround(seconds * 1e9); }
 
 Row RowOf(const Counts& counts) {
-  Row row = RowOf(counts.core);
-  row.push_back(counts.tag);
+  const ascend_twin::CoreName& core = counts.core;
+  Row row = {core.rank, core.type == CoreType::kAiv ? 1 : 0, core.index,
+             counts.tag};
   row.insert(row.end(), std::begin(counts.instructions),
              std::end(counts.instructions));
   row.insert(row.end(), std::begin(counts.bytes), std::end(counts.bytes));
@@ -149,21 +146,15 @@ Row RowOf(const Counts& counts) {
   return row;
 }
 
-template <class T>
-nb::ndarray<nb::numpy, int64_t> Matrix(const std::vector<T>& all,
-                                       size_t columns) {
+nb::ndarray<nb::numpy, int64_t> CountsOf(const TwinReport& report) {
   auto* const values = new Row;
-  for (const T& each : all) {
+  for (const Counts& each : report.counts) {
     const Row row = RowOf(each);
     values->insert(values->end(), row.begin(), row.end());
   }
   const nb::capsule owner(
       values, [](void* p) noexcept { delete static_cast<Row*>(p); });
-  return {values->data(), {all.size(), columns}, owner};
-}
-
-nb::ndarray<nb::numpy, int64_t> CountsOf(const TwinReport& report) {
-  return Matrix(report.counts, kCountColumns);
+  return {values->data(), {report.counts.size(), kCountColumns}, owner};
 }
 
 std::vector<int64_t> TasksOf(const Error& error) {
