@@ -51,6 +51,19 @@ def case(direction, policy, routing='uniform', options=OPTIONS, exact=True):
   return image, {name: given[name] for name in names}
 
 
+def planted(fault, error, headers=''):
+  """Returns what a launch with a fault raises, and the task that has it."""
+  image, inputs = case(FORWARD, policy_of(**EXACT))
+  plan = runtime.route(image, inputs['topk_ids'])
+  task = faults.choose_target(image, plan, fault)
+  modes = twin_runtime.Modes(include=headers)
+  with pytest.raises(error) as raised:
+    twin_runtime.run(
+      image, inputs, modes=modes, fault=faults.Fault(fault, task)
+    )
+  return raised.value, task
+
+
 def differing(got, want) -> list[str]:
   return [
     name
@@ -103,20 +116,10 @@ class TestRealHeaders:
       assert theirs.counts[unit].sum() == ours.counts[unit].sum()
 
   def test_find_the_same_in_the_same_place(self):
-    image, inputs = case(FORWARD, policy_of(**EXACT))
-    plan = runtime.route(image, inputs['topk_ids'])
-    task = faults.choose_target(image, plan, 'missing_wait')
-    found = []
-    for headers in ('', twin_testing.ASC_DEVKIT):
-      with pytest.raises(twin_runtime.TwinError) as error:
-        twin_runtime.run(
-          image,
-          inputs,
-          modes=twin_runtime.Modes(include=headers),
-          fault=faults.Fault('missing_wait', task),
-        )
-      found.append(error.value.findings[0])
-    ours, theirs = found
+    ours, theirs = (
+      planted('missing_wait', twin_runtime.TwinError, headers)[0].findings[0]
+      for headers in ('', twin_testing.ASC_DEVKIT)
+    )
     assert (theirs.kind, theirs.line) == (ours.kind, ours.line)
     assert theirs.tasks == ours.tasks
     # It is the other code that ran: of those headers' intrinsics.
@@ -196,23 +199,15 @@ class TestRefusals:
 
 
 def test_a_task_that_does_not_signal_is_diagnosed():
-  image, inputs = case(FORWARD, policy_of(**EXACT))
-  plan = runtime.route(image, inputs['topk_ids'])
-  task = faults.choose_target(image, plan, 'missing_signal')
-  with pytest.raises(runtime.WaitError) as error:
-    twin_runtime.run(image, inputs, fault=faults.Fault('missing_signal', task))
-  found = error.value.diagnosis
+  error, task = planted('missing_signal', runtime.WaitError)
+  found = error.diagnosis
   assert found.task.kind == 'swiglu' and found.expected == found.actual + 1
   assert task in [suspect.index for suspect in found.suspects]
-  assert set(error.value.plan) == set(tensors.PLAN)
+  assert set(error.plan) == set(tensors.PLAN)
 
 
 def test_a_task_that_does_not_wait_is_found():
-  image, inputs = case(FORWARD, policy_of(**EXACT))
-  plan = runtime.route(image, inputs['topk_ids'])
-  task = faults.choose_target(image, plan, 'missing_wait')
-  with pytest.raises(twin_runtime.TwinError) as error:
-    twin_runtime.run(image, inputs, fault=faults.Fault('missing_wait', task))
-  first = error.value.findings[0]
+  error, task = planted('missing_wait', twin_runtime.TwinError)
+  first = error.findings[0]
   assert task in [name.index for name in first.tasks if name]
   assert 'cube_load.h' in first.file
