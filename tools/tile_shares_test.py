@@ -15,18 +15,16 @@ def machine():
   return machine_lib.load('ascend_a3')
 
 
-@pytest.mark.parametrize('dtype', tile_shares.DTYPES)
+@pytest.mark.parametrize(
+  'dtype, rate', [('bfloat16', 1), ('float32', 1), ('bfloat16', 2)]
+)
 @pytest.mark.parametrize('depth', _LEAST)
-def test_a_large_tile_is_bound_by_the_cube(machine, dtype, depth):
-  share = tile_shares.measure(machine, 128, 256, depth, dtype)
+def test_a_large_tile_is_bound_by_the_cube(machine, dtype, rate, depth):
+  # Half the rate of the write-out is still hidden.
+  slow = machine.with_figures(aic_write=machine['aic_write'] / rate)
+  share = tile_shares.measure(slow, 128, 256, depth, dtype)
   assert _LEAST[depth] <= share.peak <= machine['cube_efficiency']
-  assert share.busy['m'] == max(share.busy.values()) > 0.98
-
-
-def test_half_the_rate_of_the_write_out_is_still_hidden(machine):
-  slow = machine.with_figures(aic_write=machine['aic_write'] / 2)
-  for depth, least in _LEAST.items():
-    assert tile_shares.measure(slow, 128, 256, depth, 'bfloat16').peak >= least
+  assert rate > 1 or share.busy['m'] == max(share.busy.values()) > 0.98
 
 
 def test_a_share_is_that_of_the_pipe_that_binds(machine):

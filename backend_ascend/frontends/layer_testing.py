@@ -1,5 +1,6 @@
 """What holds of every front end: the runtime's bits and its refusals."""
 
+from collections.abc import Callable
 import dataclasses
 from unittest import mock
 
@@ -71,26 +72,17 @@ def compiled():
 class FrontEndTests:
   """What holds of every front end; a test class of each derives from it.
 
-  `calls` are its ways to run the layer and its gradient, `refused` the words
+  `calls` are its ways to run the layer and its gradient, functions of (inputs,
+  dy) to arrays by name, for a config, a policy and options; `refused` the words
   of an error at run time, `register` its keeping of an image, `raw` a call of
-  its operator without the checks of Python, `array` an array of NaN.
+  its operator without the checks of Python, `nan` an array of NaN.
   """
 
-  def calls(self, config=CONFIG, policy=F32, **how):
-    """Returns functions of (inputs, dy) to y and gradients, by name."""
-    raise NotImplementedError
-
-  def refused(self, run) -> str:
-    raise NotImplementedError
-
-  def register(self, image) -> layer_call.Registered:
-    raise NotImplementedError
-
-  def raw(self, image: layer_call.Part, *operands, deadline_s=1.0) -> str:
-    raise NotImplementedError
-
-  def nan(self, shape):
-    raise NotImplementedError
+  calls: Callable[..., list]
+  refused: Callable[..., str]
+  register: Callable[..., layer_call.Registered]
+  raw: Callable[..., str]
+  nan: Callable
 
   def call(self, inputs, dy, config=CONFIG, policy=F32, **how):
     return self.calls(config, policy, **how)[0](inputs, dy)

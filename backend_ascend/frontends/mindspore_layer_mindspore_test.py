@@ -229,14 +229,18 @@ class TestArgumentsRefused:
 
 
 class TestTransformationsRefused:
-  @pytest.mark.parametrize('mode', ['pynative', 'ast'])
-  def test_gradient_of_the_gradient(self, mode):
-    inputs, _ = case()
-    x, *rest = (ms.Tensor(a) for a in inputs.values())
+  @pytest.fixture
+  def layer_and_x(self):
+    x, *rest = (ms.Tensor(a) for a in case()[0].values())
     cell = cell_of()
+    return lambda x: cell(x, *rest), x
+
+  @pytest.mark.parametrize('mode', ['pynative', 'ast'])
+  def test_gradient_of_the_gradient(self, mode, layer_and_x):
+    layer, x = layer_and_x
 
     def loss(x):
-      y = cell(x, *rest)
+      y = layer(x)
       return (y * y).sum()
 
     def slope(x):
@@ -245,11 +249,8 @@ class TestTransformationsRefused:
     with pytest.raises((RuntimeError, TypeError)):
       MODES[mode](ms.grad(slope))(x).asnumpy()
 
-  def test_forward_mode(self):
-    inputs, _ = case()
-    x, *rest = (ms.Tensor(a) for a in inputs.values())
-    cell = cell_of()
-    layer = lambda x: cell(x, *rest)
+  def test_forward_mode(self, layer_and_x):
+    layer, x = layer_and_x
     with pytest.raises((RuntimeError, TypeError)):
       ms.jvp(layer, x, x)
 
@@ -286,13 +287,12 @@ class TestDevice:
   def test_none_is_the_one_that_was_set(self):
     assert cell_of().launch.func == mindspore_layer.CPU_OPERATOR
 
-  def test_ascend_without_one_is_refused(self):
-    with pytest.raises(ValueError, match="^device: expected 'cpu', got 'asc"):
-      cell_of(device='ascend')
-
-  def test_others_are_refused(self):
-    with pytest.raises(ValueError, match=r"^device: expected one of .* 'gpu'"):
-      cell_of(device='gpu')
+  @pytest.mark.parametrize(
+    'device, told', [('ascend', "'cpu', got 'asc"), ('gpu', "one of .* 'gpu'")]
+  )
+  def test_others_are_refused(self, device, told):
+    with pytest.raises(ValueError, match=f'^device: expected {told}'):
+      cell_of(device=device)
 
 
 def test_without_mindspore_the_extra_is_named():

@@ -158,11 +158,6 @@ def test_a_launch_that_did_not_end_says_why(monkeypatch, end, told):
       layer_testing.POLICIES['float16-combine'],
       r'^policy.storage: expected float32 or bfloat16',
     ),
-    (
-      CONFIG,
-      layer_testing.POLICIES['bfloat16-epilogue'],
-      r'^policy.placement: expected combine or before_down',
-    ),
   ],
 )
 def test_what_an_npu_cannot_do_is_refused(config, policy, told):

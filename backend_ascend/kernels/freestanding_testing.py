@@ -7,14 +7,8 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _FLAGS = (
-  '-std=c++17',
-  '-ffreestanding',
-  '-nostdinc++',
-  '-fno-exceptions',
-  '-fno-rtti',
-  '-Wall',
-  '-Wextra',
-  '-Werror',
+  *('-std=c++17', '-ffreestanding', '-nostdinc++', '-fno-exceptions'),
+  *('-fno-rtti', '-Wall', '-Wextra', '-Werror'),
 )
 
 

@@ -54,18 +54,14 @@ HPMOE_FUNCTION void CopyScaledRow(HPMOE_GM T* to, HPMOE_GM T* from,
 // Puts a task's rows to the owner of its expert, where they lie side by side,
 // and their headers with them.
 template <typename T>
-class RowPut {
+class RowPut : VectorTile {
  public:
   HPMOE_FUNCTION RowPut(const TaskDesc& task, const RankTensors& rank,
                         Sets* sets)
-      : kind_(KindRowOf(task)),
-        rank_(rank),
-        sets_(sets),
+      : VectorTile(task, rank, sets),
         owner_(rank.OwnerOf(task.expert)),
-        row_(FirstRow(task, rank.plan)),
         slice_(rank.plan.slice_begin[SliceOf(task, task.rank, rank.plan)] +
-               task.row_begin),
-        rows_(RealRows(task, rank.plan).count()) {}
+               task.row_begin) {}
 
   HPMOE_FUNCTION void Run() { RunWindows(0, rows_, kWindowRows, this); }
 
@@ -113,34 +109,23 @@ class RowPut {
     return rank_.heap.At(headers + row_ + row, owner_);
   }
 
-  const KindRow kind_;
-  const RankTensors& rank_;
-  Sets* const sets_;
   const int32_t owner_;
-  const int64_t row_;    // on the owner, of the first
   const int64_t slice_;  // into slice_slots
-  const int32_t rows_;
   const AscendC::LocalTensor<int32_t> slots_ =
       UbTensor<int32_t>(kUbSlots, kWindowRows);
-  const AscendC::LocalTensor<float> weights_ =
-      UbTensor<float>(kUbWeights, kWindowRows* kBlockFloats);
 };
 
 // Puts a task's rows to the rank of its expert, each once, and beside them what
 // they are to be copied to there.
 template <typename T>
-class OncePut {
+class OncePut : VectorTile {
  public:
   HPMOE_FUNCTION OncePut(const TaskDesc& task, const RankTensors& rank,
                          Sets* sets)
-      : kind_(KindRowOf(task)),
-        rank_(rank),
-        sets_(sets),
+      : VectorTile(task, rank, sets),
         owner_(rank.OwnerOf(task.expert)),
         per_(CopiesOf(rank.image)),
-        row_(FirstRow(task, rank.plan)),
-        sent_(SentAt(task, rank.plan, 0)),
-        rows_(RealRows(task, rank.plan).count()) {}
+        sent_(SentAt(task, rank.plan, 0)) {}
 
   HPMOE_FUNCTION void Run() { RunWindows(0, rows_, kWindowRows / per_, this); }
 
@@ -180,34 +165,22 @@ class OncePut {
   }
 
  private:
-  const KindRow kind_;
-  const RankTensors& rank_;
-  Sets* const sets_;
   const int32_t owner_;
   const int32_t per_;
-  const int64_t row_;   // on the owner, of the first
   const int64_t sent_;  // into the plan's relayed rows
-  const int32_t rows_;
   const AscendC::LocalTensor<int32_t> slots_ =
       UbTensor<int32_t>(kUbSlots, kWindowRows);
   const AscendC::LocalTensor<int32_t> places_ =
       UbTensor<int32_t>(kUbDots, kWindowRows);
-  const AscendC::LocalTensor<float> weights_ =
-      UbTensor<float>(kUbWeights, kWindowRows* kBlockFloats);
 };
 
 // Copies relayed rows to the rows of their experts, and writes their headers.
 template <typename T>
-class RowRelay {
+class RowRelay : VectorTile {
  public:
   HPMOE_FUNCTION RowRelay(const TaskDesc& task, const RankTensors& rank,
                           Sets* sets)
-      : kind_(KindRowOf(task)),
-        rank_(rank),
-        sets_(sets),
-        per_(CopiesOf(rank.image)),
-        row_(FirstRow(task, rank.plan)),
-        rows_(RealRows(task, rank.plan).count()) {}
+      : VectorTile(task, rank, sets), per_(CopiesOf(rank.image)) {}
 
   HPMOE_FUNCTION void Run() { RunWindows(0, rows_, kWindowRows / per_, this); }
 
@@ -243,18 +216,11 @@ class RowRelay {
     MoveOut(rank_.args.header_weight + place, weights_[beside], {1, 1, 1});
   }
 
-  const KindRow kind_;
-  const RankTensors& rank_;
-  Sets* const sets_;
   const int32_t per_;
-  const int64_t row_;  // relayed, of the first
-  const int32_t rows_;
   const AscendC::LocalTensor<int32_t> places_ =
       UbTensor<int32_t>(kUbSlots, kWindowRows);
   const AscendC::LocalTensor<int32_t> slots_ =
       UbTensor<int32_t>(kUbDots, kWindowRows* kBlockFloats);
-  const AscendC::LocalTensor<float> weights_ =
-      UbTensor<float>(kUbWeights, kWindowRows* kBlockFloats);
 };
 
 // Of the rank's row headers their slots, or rows of copies: a window of them in

@@ -6,6 +6,7 @@
 #define BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_ROWS_H_
 
 #include "backend_ascend/kernels/ascendc/ascendc.h"
+#include "backend_ascend/kernels/ascendc/rank_tensors.h"
 #include "backend_ascend/kernels/ascendc/symmetric_memory.h"
 #include "backend_ascend/kernels/ascendc/vector_memory.h"
 #include "backend_ascend/kernels/regions.h"
@@ -60,6 +61,28 @@ template <typename T>
 HPMOE_FUNCTION void CastBarrier() {
   if constexpr (!kIsFloat<T>) AscendC::PipeBarrier<PIPE_V>();
 }
+
+// What every tile of a vector core has.
+class VectorTile {
+ protected:
+  HPMOE_FUNCTION VectorTile(const TaskDesc& task, const RankTensors& rank,
+                            Sets* sets)
+      : task_(task),
+        kind_(KindRowOf(task)),
+        rank_(rank),
+        sets_(sets),
+        row_(FirstRow(task, rank.plan)),
+        rows_(RealRows(task, rank.plan).count()) {}
+
+  const TaskDesc& task_;
+  const KindRow kind_;
+  const RankTensors& rank_;
+  Sets* const sets_;
+  const int64_t row_;  // the first where it is written; of a relay, read
+  const int32_t rows_;
+  const AscendC::LocalTensor<float> weights_ =
+      UbTensor<float>(kUbWeights, kWindowRows* kBlockFloats);
+};
 
 // Calls tile.RunWindow(first, count) for all of [begin, end), `step` at a time.
 // What a window wrote is there, and its place in UB is free, before the next.

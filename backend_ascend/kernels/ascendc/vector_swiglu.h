@@ -86,16 +86,11 @@ HPMOE_FUNCTION void LoadRowWeights(const AscendC::LocalTensor<float>& weights,
 
 // out = act(gate) * up [* weight] for a tile.
 template <typename T>
-class SwigluTileOnUb {
+class SwigluTileOnUb : VectorTile {
  public:
   HPMOE_FUNCTION SwigluTileOnUb(const TaskDesc& task, const RankTensors& rank,
                                 Sets* sets)
-      : task_(task),
-        kind_(KindRowOf(task)),
-        rank_(rank),
-        sets_(sets),
-        row_(FirstRow(task, rank.plan)),
-        rows_(RealRows(task, rank.plan).count()),
+      : VectorTile(task, rank, sets),
         pass_(PassOf<T>(task.col_end - task.col_begin, 3 * kRowsBytes<T>)) {}
 
   HPMOE_FUNCTION void Run() { RunWindows(0, rows_, kWindowRows, this); }
@@ -139,29 +134,17 @@ class SwigluTileOnUb {
   }
 
  private:
-  const TaskDesc& task_;
-  const KindRow kind_;
-  const RankTensors& rank_;
-  Sets* const sets_;
-  const int64_t row_;
-  const int32_t rows_;
   const Pass pass_;
-  const AscendC::LocalTensor<float> weights_ =
-      UbTensor<float>(kUbWeights, kWindowRows* kBlockFloats);
 };
 
 // Gradients of gate and up over whole rows, and of each row's weight where it
 // is applied before w_down.
 template <typename T>
-class SwigluGradOnUb {
+class SwigluGradOnUb : VectorTile {
  public:
   HPMOE_FUNCTION SwigluGradOnUb(const TaskDesc& task, const RankTensors& rank,
                                 Sets* sets)
-      : kind_(KindRowOf(task)),
-        rank_(rank),
-        sets_(sets),
-        row_(FirstRow(task, rank.plan)),
-        rows_(RealRows(task, rank.plan).count()),
+      : VectorTile(task, rank, sets),
         pass_(PassOf<T>(rank.image.d_ff, 5 * kRowsBytes<T> + 4)) {}
 
   HPMOE_FUNCTION void Run() { RunWindows(0, rows_, kWindowRows, this); }
@@ -262,14 +245,7 @@ class SwigluGradOnUb {
     AscendC::Mul(at.d_gate.values, at.up.values, at.d_gate.values, count);
   }
 
-  const KindRow kind_;
-  const RankTensors& rank_;
-  Sets* const sets_;
-  const int64_t row_;
-  const int32_t rows_;
   const Pass pass_;
-  const AscendC::LocalTensor<float> weights_ =
-      UbTensor<float>(kUbWeights, kWindowRows* kBlockFloats);
   const AscendC::LocalTensor<float> dots_ =
       UbTensor<float>(kUbDots, kWindowRows* kBlockFloats);
 };

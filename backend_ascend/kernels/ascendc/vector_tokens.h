@@ -15,14 +15,11 @@ namespace hpmoe {
 // y = the sum of each token's rows in slot order: each product with its weight
 // is rounded, then added.
 template <typename T>
-class SlotSum {
+class SlotSum : VectorTile {
  public:
   HPMOE_FUNCTION SlotSum(const TaskDesc& task, const RankTensors& rank,
                          Sets* sets)
-      : task_(task),
-        kind_(KindRowOf(task)),
-        rank_(rank),
-        sets_(sets),
+      : VectorTile(task, rank, sets),
         top_k_(rank.image.top_k),
         pass_(PassOf<T>(task.col_end - task.col_begin,
                         top_k_ * kRowsBytes<T> + sizeof(T))) {}
@@ -88,27 +85,18 @@ class SlotSum {
     MoveOut(out, rows.stored, box, bytes / kBlockBytes);
   }
 
-  const TaskDesc& task_;
-  const KindRow kind_;
-  const RankTensors& rank_;
-  Sets* const sets_;
   const int32_t top_k_;
   const Pass pass_;
-  const AscendC::LocalTensor<float> weights_ =
-      UbTensor<float>(kUbWeights, kWindowRows* kBlockFloats);
 };
 
 // Gradients of each token's weights: the dots of its row of left with its rows
 // of right, or what came home with the rows.
 template <typename T>
-class WeightDots {
+class WeightDots : VectorTile {
  public:
   HPMOE_FUNCTION WeightDots(const TaskDesc& task, const RankTensors& rank,
                             Sets* sets)
-      : task_(task),
-        kind_(KindRowOf(task)),
-        rank_(rank),
-        sets_(sets),
+      : VectorTile(task, rank, sets),
         top_k_(rank.image.top_k),
         pass_(PassOf<T>(rank.Cols(kind_.left),
                         top_k_ * (kRowsBytes<T> + 4) + kRowsBytes<T>)) {}
@@ -166,10 +154,6 @@ class WeightDots {
     }
   }
 
-  const TaskDesc& task_;
-  const KindRow kind_;
-  const RankTensors& rank_;
-  Sets* const sets_;
   const int32_t top_k_;
   const Pass pass_;
   const AscendC::LocalTensor<float> dots_ =

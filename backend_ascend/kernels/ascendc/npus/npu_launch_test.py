@@ -242,67 +242,40 @@ def board(tmp_path_factory) -> str:
   return path
 
 
+FAR, SHMEM = rank_runtime.RankError, npu_launch.DeviceError
+LATE = 'not all of 2 ranks'
+
+
 class TestHellos:
   @pytest.mark.parametrize(
-    'environment, changes, told',
+    'environment, changes, error, told',
     [
-      # A pointer would be there for each.
-      (A2, dict(in_groups=1, device=8), 'in the same group of 8 devices'),
-      (A2, dict(in_groups=1, server=1), 'on the same server and in the same'),
-      ({}, dict(server=1), 'on the same server or in the same super pod'),
-      (IN_A_POD, dict(server=1, pod=8), 'got rank 1: device 1 of another'),
-    ],
-  )
-  def test_of_devices_out_of_reach_are_refused(
-    self, board, environment, changes, told
-  ):
-    with pytest.raises(rank_runtime.RankError, match=told) as caught:
-      self._launch(board, environment, changes)
-    assert caught.value.ranks == (1,)
-
-  @pytest.mark.slow
-  @pytest.mark.parametrize(
-    'environment, changes',
-    [
-      (A2, dict(in_groups=1, device=7)),
-      ({}, dict(device=8)),
-      (IN_A_POD, dict(server=1, pod=7)),
-    ],
-  )
-  def test_of_devices_within_reach_go_on_to_shmem(
-    self, board, environment, changes
-  ):
-    # Given a rank that says hello and comes no further, then it is SHMEM that
-    # misses it.
-    with pytest.raises(npu_launch.DeviceError, match='not all of 2 ranks'):
-      self._launch(board, environment, changes)
-
-  @pytest.mark.parametrize(
-    'changes, told',
-    [
+      # Out of reach, though a pointer would be there for each.
+      (A2, dict(in_groups=1, device=8), FAR, 'in the same group of 8 devices'),
+      (A2, dict(in_groups=1, server=1), FAR, 'same server and in the same'),
+      ({}, dict(server=1), FAR, 'same server or in the same super pod'),
+      (IN_A_POD, dict(server=1, pod=8), FAR, 'got rank 1: device 1 of another'),
+      # Within reach: it is SHMEM that misses a rank that comes no further.
+      _slow(A2, dict(in_groups=1, device=7), SHMEM, LATE),
+      _slow({}, dict(device=8), SHMEM, LATE),
+      _slow(IN_A_POD, dict(server=1, pod=7), SHMEM, LATE),
       # SHMEM's own message names no rank, and malloc compares nothing.
-      (dict(heap_bytes=4096), 'heap_bytes: expected .*, got 4096 on rank 1'),
-      (dict(num_ranks=3), 'expected rank 1 of 2, got rank 1 of 3'),
+      ({}, dict(heap_bytes=4096), ValueError, 'heap_bytes: .*, got 4096 on ra'),
+      ({}, dict(num_ranks=3), ValueError, 'rank 1 of 2, got rank 1 of 3'),
     ],
   )
-  def test_of_another_session_are_refused(self, board, changes, told):
-    with pytest.raises(ValueError, match=told):
-      self._launch(board, {}, changes)
-
-  @staticmethod
-  def _launch(board, environment, changes):
+  def test_say_who_is_out_of_reach_or_of_another_session(
+    self, board, environment, changes, error, told
+  ):
     image, _ = _case()
     twin = rehearsal.Rehearsal
+    how = dict(library=twin.library, kernel=twin.kernel, start_s=1.0)
     with pytest.MonkeyPatch.context() as patch:
       for name, value in (dict(HPMOE_BOARD=board) | environment).items():
         patch.setenv(name, value)
-      npu_launch.Launch(
-        [image],
-        _Told(**changes),
-        library=twin.library,
-        kernel=twin.kernel,
-        start_s=1.0,
-      )
+      with pytest.raises(error, match=told) as caught:
+        npu_launch.Launch([image], _Told(**changes), **how)
+    assert error is not FAR or caught.value.ranks == (1,)
 
 
 class TestDevice:

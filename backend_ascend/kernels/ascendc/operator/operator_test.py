@@ -32,16 +32,8 @@ def program(tmp_path_factory) -> pathlib.Path:
   subprocess.run(
     [
       os.environ.get('CXX') or 'c++',
-      '-std=c++17',
-      '-Wall',
-      '-Wextra',
-      '-Werror',
-      f'-I{ROOT}',
-      f'-I{FAKE}',
-      HERE / 'launch_op.cc',
-      HERE / 'operator_test.cc',
-      '-o',
-      binary,
+      *('-std=c++17', '-Wall', '-Wextra', '-Werror', f'-I{ROOT}', f'-I{FAKE}'),
+      *(HERE / 'launch_op.cc', HERE / 'operator_test.cc', '-o', binary),
     ],
     check=True,
   )
