@@ -147,10 +147,7 @@ class ModelConfig:
   dtype: str = 'bfloat16'
 
   def __post_init__(self):
-    if self.model_type not in FAMILIES:
-      raise ValueError(
-        f'model_type: expected one of {list(FAMILIES)}, got {self.model_type!r}'
-      )
+    _checked_type(self.model_type)
     if not self.moe_intermediate_size:
       # Mixtral's experts have the width of its blocks.
       self._set('moe_intermediate_size', self.intermediate_size)
@@ -243,7 +240,9 @@ class ModelConfig:
       value = getattr(self, ours)
       out[theirs] = list(value) if isinstance(value, tuple) else value
     if self.rope_scaling is not None:
-      out['rope_scaling'] = _scaling_to_hf(self.rope_scaling)
+      said = dataclasses.asdict(self.rope_scaling).items()
+      given = {name: value for name, value in said if value is not None}
+      out['rope_scaling'] = {'type': 'yarn', **given}
     elif self.family.defaults['rope_scaling']:  # null would mean that
       out['rope_scaling'] = {'rope_type': 'default'}
     if not self.eos_token_id:
@@ -265,11 +264,7 @@ def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
     ValueError: a field is missing, out of range, unknown, or asks for what no
       model here computes; names the field as the file does.
   """
-  model_type = fields.get('model_type')
-  if model_type not in FAMILIES:
-    raise ValueError(
-      f'model_type: expected one of {list(FAMILIES)}, got {model_type!r}'
-    )
+  model_type = _checked_type(fields.get('model_type'))
   family = FAMILIES[model_type]
   _check_keys(model_type, fields)
   fields = _with_groups(family, _with_rope(family, fields))
@@ -278,7 +273,13 @@ def from_hf(fields: Mapping[str, Any]) -> ModelConfig:
   if not values.pop('use_sliding_window', True):
     values['sliding_window'] = None
   if (full := values.pop('max_window_layers', None)) is not None:
-    _check_windows(values, full, 'layer_types' in fields)
+    layers, window = values['num_hidden_layers'], values['sliding_window']
+    _require(
+      window is None or 'layer_types' in fields or full >= layers,
+      'max_window_layers',
+      f'at least num_hidden_layers={layers}, so that no layer has a window',
+      full,
+    )
     values['sliding_window'] = None
   if values['num_key_value_heads'] is None:
     values['num_key_value_heads'] = values['num_attention_heads']
@@ -297,11 +298,8 @@ def load(name: str) -> ModelConfig:
   """
   path = _CONFIGS / f'{name}.json'
   if name not in names():
-    path = pathlib.Path(name)
-    if not path.is_file():
-      raise ValueError(
-        f'model: expected a config.json or one of {list(names())}, got {name!r}'
-      )
+    path, expected = pathlib.Path(name), f'a config.json or one of {[*names()]}'
+    _require(path.is_file(), 'model', expected, name)
   return from_hf(read_json(path))
 
 
@@ -329,6 +327,8 @@ def names() -> tuple[str, ...]:
 
 # Indices are int32.
 _MOST = 2**31 - 1
+# Whole numbers below it are floats.
+_HUGE = 2**1023
 _OPTIONAL_SIZES = ('sliding_window', 'q_lora_rank')
 # Fields that may be 0, each with what it then means in `ModelConfig`.
 _MAY_BE_ZERO = (
@@ -357,6 +357,12 @@ def _hf_names(family: families.Family) -> dict[str, str]:
   return {name: family.renamed.get(name, name) for name in family.defaults}
 
 
+def _checked_type(model_type: Any) -> str:
+  known = [*FAMILIES]
+  _require(model_type in known, 'model_type', f'one of {known}', model_type)
+  return model_type
+
+
 def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
   """Refuses a key that asks for what is not computed, or that is not known."""
   family = FAMILIES[model_type]
@@ -370,24 +376,9 @@ def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
   for name, value in fields.items():
     if name in read or value is None or value == fixed.get(name):
       continue
-    expected = (
-      repr(fixed[name])
-      if name in fixed
-      else f'a key that a {model_type} here computes with'
-    )
+    other = f'a key that a {model_type} here computes with'
+    expected = repr(fixed[name]) if name in fixed else other
     raise ValueError(f'{name}: expected {expected}, got {value!r}')
-
-
-def _check_windows(
-  values: Mapping[str, Any], full: int, are_listed: bool
-) -> None:
-  """Refuses layers of which some have a window; `_check_keys` read the list."""
-  layers = values['num_hidden_layers']
-  if values['sliding_window'] is not None and not are_listed and full < layers:
-    raise ValueError(
-      f'max_window_layers: expected at least num_hidden_layers={layers}, so '
-      f'that no layer has a window, got {full}'
-    )
 
 
 def _value(
@@ -400,10 +391,8 @@ def _value(
   first = next(iter(given), theirs)
   given.setdefault(first, family.defaults[ours])
   for name, value in given.items():
-    if value != given[first]:
-      raise ValueError(
-        f'{name}: expected {first}={given[first]!r}, got {value!r}'
-      )
+    same = value == given[first]
+    _require(same, name, f'{first}={given[first]!r}', value)
   if given[first] is None and ours in _MAY_BE_NULL:
     return None
   required = family.defaults[ours] is None
@@ -420,22 +409,16 @@ def _typed(theirs: str, default: Any, value: Any) -> Any:
     value = value if isinstance(value, (list, tuple)) else [value]
     if theirs == 'layer_types' and all(isinstance(v, str) for v in value):
       return tuple(value)
-    if not all(_is_int(v) for v in value):
-      raise ValueError(f'{theirs}: expected integers, got {value!r}')
+    _require(all(map(_is_int, value)), theirs, 'integers', value)
     return tuple(value)
   if isinstance(default, bool):
-    if not isinstance(value, bool):
-      raise ValueError(f'{theirs}: expected true or false, got {value!r}')
+    _require(isinstance(value, bool), theirs, 'true or false', value)
     return value
   if isinstance(default, float):
-    if not (_is_int(value) or isinstance(value, float)):
-      raise ValueError(f'{theirs}: expected a number, got {value!r}')
-    try:
-      return float(value)
-    except OverflowError as e:
-      raise ValueError(f'{theirs}: expected a number, got {value!r}') from e
-  if not _is_int(value):
-    raise ValueError(f'{theirs}: expected an integer, got {value!r}')
+    real = isinstance(value, float) or (_is_int(value) and abs(value) < _HUGE)
+    _require(real, theirs, 'a number', value)
+    return float(value)
+  _require(_is_int(value), theirs, 'an integer', value)
   _require(value <= _MOST, theirs, f'<= {_MOST}', value)
   return value
 
@@ -483,14 +466,12 @@ def _rope(
   given = {name: v for name, v in value.items() if v is not None}
   kind_names = [name for name in ('rope_type', 'type') if name in given]
   kinds = {str(given.pop(name)) for name in kind_names} or {'default'}
-  if kinds not in ({'default'}, {'yarn'}):
-    raise ValueError(
-      f"{key}: expected the type 'default' or 'yarn', got {sorted(kinds)}"
-    )
+  known = kinds in ({'default'}, {'yarn'})
+  _require(known, key, "the type 'default' or 'yarn'", sorted(kinds))
   beside = [name for name in _BESIDE if name in family.defaults]
   out = {name: _beside(family, key, name, given, fields) for name in beside}
-  known = dataclasses.fields(RopeScaling) if kinds == {'yarn'} else ()
-  types = {field.name: _ROPE_TYPES.get(field.name, 0.0) for field in known}
+  read = dataclasses.fields(RopeScaling) if kinds == {'yarn'} else ()
+  types = {field.name: _ROPE_TYPES.get(field.name, 0.0) for field in read}
   if unknown := sorted(set(given) - set(types)):
     raise ValueError(
       f'{key}: expected of the type {min(kinds)!r} no key but '
@@ -520,15 +501,6 @@ def _beside(
   if name in fields and value != outer:
     raise ValueError(f'{key}.{name}: expected {name}={outer}, got {value!r}')
   return _typed(f'{key}.{name}', 0.0, value)
-
-
-def _scaling_to_hf(scaling: RopeScaling) -> dict[str, Any]:
-  given = {
-    name: value
-    for name, value in dataclasses.asdict(scaling).items()
-    if value is not None
-  }
-  return {'type': 'yarn', **given}
 
 
 def _check(config: ModelConfig) -> None:

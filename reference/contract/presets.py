@@ -1,6 +1,8 @@
-"""Named layer shapes, as data."""
+"""Named layer shapes, the data of presets.toml."""
 
 import dataclasses
+import pathlib
+import tomllib
 from typing import Any
 
 from hpmoe.reference.contract import config as config_lib
@@ -72,95 +74,16 @@ class Preset:
     return self.router.kind != 'all'
 
 
-_DEEPSEEK_V3 = Router(
-  kind='sigmoid_group', num_groups=8, top_groups=4, scale=2.5
-)
-_ALL_EXPERTS = Router(kind='all')
+def _preset(name: str, row: dict[str, Any]) -> Preset:
+  row['router'] = Router(**row.get('router', {}))
+  return Preset(name, **{'num_experts': None, 'top_k': None} | row)
 
-# Scaled presets keep K, the router and D : F; experts are a quarter of the
-# published number (Mixtral keeps its 8), widths 1/32 or 1/8.
-# T, E, K, D, F.
-_ALL = (
-  Preset('tiny', 'this project, for tests', 16, 8, 2, 32, 16),
-  Preset('small', 'this project, the default check', 128, 16, 4, 256, 128),
-  # No vector length and no block divides a width, T or N; widths and, on one
-  # rank, N are greater than every block inside a kernel.
-  Preset(
-    'odd',
-    'this project: sizes that nothing divides',
-    *(89, 24, 3, 267, 263),
-    capacity_step=17,
-    starved=True,
-  ),
-  Preset(
-    'deepseek_v3',
-    'DeepSeek-V3 (arXiv 2412.19437): E / 4, widths / 32',
-    *(64, 64, 8, 224, 64),
-    _DEEPSEEK_V3,
-  ),
-  Preset(
-    'qwen3_moe',
-    'Qwen3-30B-A3B (arXiv 2505.09388): E / 4, widths / 8',
-    *(96, 32, 8, 256, 96),
-  ),
-  Preset(
-    'mixtral',
-    'Mixtral 8x7B (arXiv 2401.04088): widths / 32',
-    *(128, 8, 2, 128, 448),
-  ),
-  # Tensor parallelism: a rank's expert is its shard of a dense MLP, F columns
-  # of R * F.  Dispatch is the all-gather, combine the reduce-scatter.  Weight
-  # gradients sum R * T rows: over 300, one ascending sum strays further than
-  # `commercial_l1` lets it from one in blocks.
-  Preset(
-    'tp',
-    'this project: a dense MLP, cut by columns and rows',
-    *(37, None, None, 128, 80),
-    _ALL_EXPERTS,
-  ),
-  Preset(
-    'tp_norm',
-    'this project: GEMM + reduce-scatter, norm, all-gather + GEMM',
-    *(37, None, None, 128, 80),
-    _ALL_EXPERTS,
-    sublayer=True,
-  ),
-  Preset(
-    'deepseek_v3_full',
-    'DeepSeek-V3 (arXiv 2412.19437)',
-    *(4096, 256, 8, 7168, 2048),
-    _DEEPSEEK_V3,
-    runs_here=False,
-    num_ranks=32,
-  ),
-  Preset(
-    'qwen3_moe_full',
-    'Qwen3-30B-A3B (arXiv 2505.09388)',
-    *(4096, 128, 8, 2048, 768),
-    runs_here=False,
-    num_ranks=8,
-  ),
-  Preset(
-    'mixtral_full',
-    'Mixtral 8x7B (arXiv 2401.04088)',
-    *(4096, 8, 2, 4096, 14336),
-    runs_here=False,
-    num_ranks=8,
-  ),
-  Preset(
-    'ep16',
-    'HyperParallel-MoE (arXiv 2605.23764), EP16 row of its tables',
-    *(4096, 128, 8, 7168, 2048),
-    _DEEPSEEK_V3,
-    runs_here=False,
-    num_ranks=16,
-  ),
-)
 
-PRESETS = {preset.name: preset for preset in _ALL}
+_ROWS = tomllib.loads(pathlib.Path(__file__).with_suffix('.toml').read_text())
+PRESETS = {name: _preset(name, row) for name, row in _ROWS.items()}
 # Of whole layers.
 RUNS_HERE = tuple(
-  preset.name for preset in _ALL if preset.runs_here and not preset.sublayer
+  name for name, p in PRESETS.items() if p.runs_here and not p.sublayer
 )
 ROUTED = tuple(name for name in RUNS_HERE if PRESETS[name].is_routed)
 

@@ -1,12 +1,15 @@
 """The one table of quantised forms: what codes and scales stand for a tensor.
 
-A row is how one published quantiser makes them, bit by bit, in float32;
-`quantised.quantise` executes it.  `[..., across, depth]` is what the last two
-axes are called here: `depth` is summed over by the GEMM that reads the tensor.
-Where several rows differ by a rounding alone, each is a kernel that exists.
+A row, of quantised.toml, is how one published quantiser makes them, bit by bit,
+in float32; `quantised.quantise` executes it.  `[..., across, depth]` is what
+the last two axes are called here: `depth` is summed over by the GEMM that reads
+the tensor.  Where several rows differ by a rounding alone, each is a kernel
+that exists.
 """
 
 import dataclasses
+import pathlib
+import tomllib
 from typing import Any
 
 # How a scale s is made of the largest magnitude a of a group, and what a value
@@ -132,162 +135,16 @@ class Form:
     return rows, columns
 
 
-_E4M3, _E5M2, _E2M1 = 'float8_e4m3fn', 'float8_e5m2', 'float4_e2m1fn'
-_TENSOR, _ROW, _TILE, _SQUARE, _MX = (
-  (0, 0),
-  (1, 0),
-  (1, 128),
-  (128, 128),
-  (1, 32),
-)
-_E8M0: dict[str, Any] = dict(scale='float8_e8m0fnu')
-_POWER: dict[str, Any] = dict(rule='ceil', **_E8M0)
-_OCP: dict[str, Any] = dict(rule='floor', of_zeros=2.0**-127, **_E8M0)
+def _form(name: str, row: dict[str, Any]) -> Form:
+  if 'rounding' in row:
+    row['rounding'] = map(tuple, row['rounding'])
+  for key in {'group', 'top', 'rounding'} & {*row}:
+    row[key] = tuple(row[key])
+  return Form(name, **row)
 
-_TABLE = (
-  # Weights of 8 bits; scales often come in the dtype of the activations.
-  Form('int8_channel', 'int8', _ROW, 'vLLM, W8A16 and W8A8'),
-  Form(
-    'int8_channel_bf16',
-    'int8',
-    _ROW,
-    'Ascend GroupedMatmulV5, antiquantScale',
-    scale='bfloat16',
-  ),
-  # Activations of 8 bits.
-  Form(
-    'int8_token',
-    'int8',
-    _ROW,
-    'Ascend DynamicQuant, MoeDistributeDispatchV2',
-    rule='encode',
-    of_zeros=0.0,
-  ),
-  Form(
-    'int8_token_swiglu',
-    'int8',
-    _ROW,
-    'Ascend GroupedMatmulSwigluQuant',
-    rule='reciprocal',
-    of_zeros=0.0,
-    rounding=(('float16', 'even'), ('int8', 'even')),
-  ),
-  Form(
-    'int8_token_routing',
-    'int8',
-    _ROW,
-    'Ascend MoeInitRoutingQuantV2',
-    of_zeros=0.0,
-    rounding=(('float16', 'cut'), ('int8', 'away')),
-  ),
-  Form(
-    'int8_token_torch',
-    'int8',
-    _ROW,
-    'torch quantized_decomposed.quantize_per_token',
-    rule='reciprocal',
-    least=1e-5,
-  ),
-  # Weights of 4 bits.
-  *(
-    Form(
-      f'int4_{depth}',
-      'int4',
-      (1, depth),
-      'vLLM quantize_weights, uint4b8',
-      top=(7, 8),
-      scale='bfloat16',
-    )
-    for depth in (32, 64, 128)
-  ),
-  *(
-    Form(
-      f'uint4_{depth}',
-      'uint4',
-      (1, depth),
-      'GPTQ Quantizer.find_params, sym=False',
-      rule='zero_point',
-      of_zeros=2 / 15,
-      scale='bfloat16',
-    )
-    for depth in (32, 64, 128)
-  ),
-  # 8-bit floating point with float32 scales.
-  Form('e4m3_tensor', _E4M3, _TENSOR, 'vLLM scaled_fp8_quant', 'reciprocal'),
-  Form('e5m2_tensor', _E5M2, _TENSOR, 'the same, of e5m2', 'reciprocal'),
-  Form(
-    'e4m3_token',
-    _E4M3,
-    _ROW,
-    'vLLM ref_dynamic_per_token_quant',
-    rule='reciprocal',
-    least=1 / 512,
-  ),
-  Form('e4m3_channel', _E4M3, _ROW, 'vLLM, per channel'),
-  Form('e4m3_1x128', _E4M3, _TILE, 'DeepSeek-V3 act_quant', least=1e-4),
-  Form(
-    'e4m3_1x128_deepgemm',
-    _E4M3,
-    _TILE,
-    'DeepGEMM per_token_cast_to_fp8',
-    rule='reciprocal',
-    least=1e-4,
-  ),
-  Form(
-    'e4m3_1x128_deepep',
-    _E4M3,
-    _TILE,
-    'DeepEP per_token_cast_to_fp8',
-    rule='encode_apart',
-    least=1e-4,
-  ),
-  Form(
-    'e4m3_1x128_vllm', _E4M3, _TILE, 'vLLM per_token_group_quant', least=1e-10
-  ),
-  Form('e4m3_128x128', _E4M3, _SQUARE, 'DeepSeek-V3 weight_quant'),
-  Form(
-    'e4m3_128x128_deepgemm',
-    _E4M3,
-    _SQUARE,
-    'DeepGEMM per_block_cast_to_fp8',
-    rule='reciprocal',
-    least=1e-4,
-  ),
-  Form(
-    'e4m3_128x128_transformers',
-    _E4M3,
-    _SQUARE,
-    'transformers Fp8Quantize',
-    rule='encode_torch',
-  ),
-  # The same with scales that are powers of two.
-  Form('e4m3_1x128_ceil', _E4M3, _TILE, 'DeepGEMM', least=1e-4, **_POWER),
-  Form('e4m3_128x128_ceil', _E4M3, _SQUARE, 'DeepGEMM', least=1e-4, **_POWER),
-  Form('mxfp8', _E4M3, _MX, 'OCP MX v1.0; Ascend scaleAlg 0', **_OCP),
-  Form('mxfp8_e5m2', _E5M2, _MX, 'OCP MX v1.0; Ascend scaleAlg 0', **_OCP),
-  Form(
-    'mxfp8_ceil',
-    _E4M3,
-    _MX,
-    'torch to_mxfp; Ascend scaleAlg 1',
-    of_zeros=2.0**-127,
-    **_POWER,
-  ),
-  # 4-bit floating point.
-  Form('mxfp4', _E2M1, _MX, 'OCP MX v1.0, GPT-OSS', **_OCP),
-  Form('mxfp4_ceil', _E2M1, _MX, 'torch to_mxfp', of_zeros=2.0**-127, **_POWER),
-  Form(
-    'mxfp4_deepgemm',
-    _E2M1,
-    _MX,
-    'DeepGEMM per_token_cast_to_fp4',
-    least=1e-4,
-    rounding=((_E2M1, 'zero'),),
-    **_POWER,
-  ),
-)
 
-FORMS = {row.name: row for row in _TABLE}
+_ROWS = tomllib.loads(pathlib.Path(__file__).with_suffix('.toml').read_text())
+FORMS = {name: _form(name, row) for name, row in _ROWS.items()}
 # Of rows, quantised as they come: no value of another row counts.
 OF_ROWS = tuple(
   name
