@@ -183,12 +183,10 @@ class TestCheck:
 
 
 class TestValuesOfTheCaller:
-  def _arrays(self):
-    return dict(inputs_lib.make_inputs(presets.get('tiny'), 2).arrays)
-
   @pytest.mark.parametrize('kind', [np.asarray, jnp.asarray])
   def test_are_what_is_checked(self, kind):
-    arrays = {n: kind(a) for n, a in self._arrays().items()}
+    made = inputs_lib.make_inputs(presets.get('tiny'), 2)
+    arrays = {n: kind(a) for n, a in made.arrays.items()}
 
     def same(inputs, config, policy):
       for name, array in inputs.items():

@@ -16,9 +16,11 @@ def _define(f: flags.FlagValues) -> None:
 
   cli.define(f, (*case_flags.FLAGS, case_flags.FOLDER), direction='forward')
   cli.define(f, (*tasks.FLAGS, *table.FLAGS))
-  known = tuple(one.name for one in variants.PROPERTIES)
   one = flag.Flag(
-    'property', '', 'Properties to try. Default: all.', choices=known
+    'property',
+    '',
+    'Properties to try. Default: all.',
+    choices=tuple(variants.PROPERTIES),
   )
   cli.define(f, [one.listed(())])
   cli.own(f, 'invariance')

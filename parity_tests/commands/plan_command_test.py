@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from hpmoe.models import config as config_lib
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 
@@ -37,36 +38,23 @@ def test_a_ranking_as_text_data_and_picture(capsys, tmp_path):
   assert units.count('moe') == said['model']['layers']
 
 
-def test_sizes_of_ones_own(tmp_path):
-  # Given a public model, when sizes stand beside it, then they hold.
-  path = tmp_path / 'plan.json'
-  sizes = ('--layers=6', '--dense_layers=1', '--d_model=256', '--experts=16')
-  assert main.main((*_SMALL, *sizes, f'--json={path}')) == cli.PARITY
-  model = json.loads(path.read_text())['model']
-  assert model['layers'] == 6 and model['dense'] == [0]
-  assert model['hidden'] == 256 and model['experts'] == 16
-
-
-def test_a_folder_and_what_a_plan_may_be(capsys, tmp_path):
-  from hpmoe.models import config as config_lib
-
+def test_a_folder_sizes_of_ones_own_and_what_a_plan_may_be(capsys, tmp_path):
+  # Given a model, when sizes stand beside it, then they hold.
   content = config_lib.load('deepseek_tiny').to_hf()
   (tmp_path / 'config.json').write_text(json.dumps(content))
-  code = main.main(
-    (
-      'plan',
-      f'--model={tmp_path}',
-      '--devices=8',
-      '--tp=2',
-      '--pp=2',
-      '--recompute=layer',
-      '--nooffload',
-      '--moe=operators',
-      '--overlap=exchange,gradients',
-    )
-  )
+  path = tmp_path / 'plan.json'
+  asked = f'plan --model={tmp_path} --devices=8 --json={path}'
+  sizes = '--layers=6 --dense_layers=1 --d_model=256 --experts=16'
+  only = '--tp=2 --pp=2 --recompute=layer --nooffload --moe=operators'
+  only += ' --overlap=exchange,gradients'
+
+  code = main.main(f'{asked} {sizes} {only}'.split())
+
   assert code == cli.PARITY
   lines = capsys.readouterr().out.splitlines()
   row = next(line for line in lines if line.startswith('   1 ')).split()
   assert row[1:3] == ['2', '2'] and row[8:10] == ['layer', 'no']
   assert 'operator by operator' in lines[1]
+  model = json.loads(path.read_text())['model']
+  assert model['layers'] == 6 and model['dense'] == [0]
+  assert model['hidden'] == 256 and model['experts'] == 16

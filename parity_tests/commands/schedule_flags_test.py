@@ -64,11 +64,16 @@ def test_law_holds_under_the_schedule(path, capsys):
   assert code == 0
 
 
-def test_a_break_of_the_law_is_replayed_with_the_schedule(path, capsys):
+def test_a_break_of_the_law_is_replayed_with_the_schedule(
+  path, capsys, tmp_path
+):
+  report = tmp_path / 'law.json'
   asked = 'law --interleavings=4 --dtype=f32 --direction=forward '
-  asked += f'--fault=missing_signal --schedule={path}'
+  asked += f'--fault=missing_signal --schedule={path} --json={report}'
   code, said = run(capsys, asked)
   assert code == 3
+  assert json.loads(report.read_text())['error'] in said
+  assert 'deadlock: ' in said and 'replay: hpmoe check --preset=tiny' in said
   assert f'--schedule={path}' in said
   assert '--aic=1' in said and 'row_block' not in said.partition('replay')[2]
 

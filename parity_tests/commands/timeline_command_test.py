@@ -35,18 +35,11 @@ def test_a_modelled_launch_names_its_bound(direction, tmp_path, capsys):
   files = {n: tmp_path / f'{n}.out' for n in ('trace', 'png', 'json')}
   paths = [f'--{name}={path}' for name, path in files.items()]
   # A shape that is only compiled: its routing is all that is made.
-  layer = ('--preset=ep16', '--ranks=2', '--tokens=256', '--d_model=256')
-  code = main.main(
-    [
-      'timeline',
-      '--machine=ascend_a3',
-      *layer,
-      '--d_ff=64',
-      f'--direction={direction}',
-      *paths,
-    ]
+  layer = '--preset=ep16 --ranks=2 --tokens=256 --d_model=256 --d_ff=64'
+  asked = (
+    f'timeline --machine=ascend_a3 {layer} --direction={direction}'.split()
   )
-  assert code == cli.PARITY
+  assert main.main([*asked, *paths]) == cli.PARITY
   out = capsys.readouterr().out
   assert out.startswith(f'{direction}, modelled, ascend_a3: ')
   found = json.loads(files['json'].read_text())
@@ -63,8 +56,7 @@ def test_a_modelled_launch_names_its_bound(direction, tmp_path, capsys):
     )
     assert part['busy'] == pytest.approx(unit['utilisation'])
   again = tmp_path / 'again.out'
-  asked = f'--machine=ascend_a3 --d_ff=64 --direction={direction} '
-  main.main(['timeline', *layer, *f'{asked} --trace={again}'.split()])
+  main.main([*asked, f'--trace={again}'])
   assert again.read_bytes() == files['trace'].read_bytes()
 
 

@@ -16,24 +16,6 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 
-def moe(
-  inputs: fused_moe.Inputs,
-  config: config_lib.MoEConfig,
-  policy: precision.PrecisionPolicy,
-) -> fused_moe.Outputs:
-  """Returns y and the intermediates; `moe.backward` returns the gradients."""
-  return fused_moe.fused_moe(inputs, config, policy)
-
-
-def moe_with_a_bug(
-  inputs: fused_moe.Inputs,
-  config: config_lib.MoEConfig,
-  policy: precision.PrecisionPolicy,
-) -> fused_moe.Outputs:
-  """As `moe`, whose forward pass is right, but with a wrong gradient."""
-  return fused_moe.fused_moe(inputs, config, policy)
-
-
 def _summed(first: jax.Array, end: jax.Array, row: jax.Array) -> jax.Array:
   return (row >= first) & (row < end)
 
@@ -150,7 +132,16 @@ def _product(axes: str, left: jax.Array, right: jax.Array) -> jax.Array:
   return jnp.einsum(axes, left.astype(jnp.float32), right.astype(jnp.float32))
 
 
-def _backward(summed: Callable[..., jax.Array]):
+def _moe(summed: Callable[..., jax.Array]):
+  """Returns the layer, whose `backward` returns the gradients."""
+
+  def moe(
+    inputs: fused_moe.Inputs,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+  ) -> fused_moe.Outputs:
+    return fused_moe.fused_moe(inputs, config, policy)
+
   def backward(
     inputs: fused_moe.Inputs,
     config: config_lib.MoEConfig,
@@ -158,10 +149,9 @@ def _backward(summed: Callable[..., jax.Array]):
   ) -> fused_moe.Outputs:
     return _grads(config, policy, summed, dict(inputs))
 
-  return backward
+  moe.backward = backward  # type: ignore[attr-defined]
+  return moe
 
 
-moe.backward = _backward(_summed)  # type: ignore[attr-defined]
-moe_with_a_bug.backward = (  # type: ignore[attr-defined]
-  _backward(_summed_with_a_bug)
-)
+moe = _moe(_summed)
+moe_with_a_bug = _moe(_summed_with_a_bug)

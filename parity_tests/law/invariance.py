@@ -141,7 +141,7 @@ def check_promise(promise: Promise) -> None:
   Raises:
     ValueError: a property, a tensor or a grade is unknown.
   """
-  known = [one.name for one in variants.PROPERTIES]
+  known = variants.PROPERTIES
   for name, said in promise.items():
     if name not in known:
       raise ValueError(
@@ -207,11 +207,11 @@ def run(
     tried = _Tried(candidate, which, made, bench.plan, case.seed)
     progress(f'{which.name}: as it is')
     unsteady: frozenset[str] = frozenset()
-    for one in variants.PROPERTIES:
-      if properties and one.name not in properties:
+    for name in variants.PROPERTIES:
+      if properties and name not in properties:
         continue
-      row = tried.row(one, promise, unsteady, progress)
-      if one.name == 'run_to_run':
+      row = tried.row(name, promise, unsteady, progress)
+      if name == 'run_to_run':
         unsteady = frozenset(row.apart)
       rows.append(row)
   return rows
@@ -236,7 +236,7 @@ class _Tried:
 
   def row(
     self,
-    of: variants.Property,
+    of: str,
     promise: Promise,
     unsteady: frozenset[str],
     progress: Callable[[str], None],
@@ -245,14 +245,15 @@ class _Tried:
     apart: dict[str, Apart] = {}
     compared: set[str] = set()
     tried = []
+    trials = variants.PROPERTIES[of]
     why = self._cannot(of)
-    for variant in [] if why else of.variants(self._made.config, self._seed):
-      progress(f'{self._which.name}, {of.name}: {variant.says}')
+    for variant in [] if why else trials(self._made.config, self._seed):
+      progress(f'{self._which.name}, {of}: {variant.says}')
       try:
         found = [*self._compared(variant)]
       except candidates.CandidateError as error:
         # Who was made for one number of ranks has promised no other.
-        if of.name != 'ranks' or of.name in promise:
+        if of != 'ranks' or of in promise:
           raise
         why = f'it cannot: {variant.says}: {error}'
         break
@@ -266,19 +267,19 @@ class _Tried:
     names = tuple(n for n in self._which.stages if n in compared)
     apart = {name: apart[name] for name in names if name in apart}
     return Row(
-      of.name,
+      of,
       self._which.name,
       tuple(tried),
       names,
       apart,
-      {name: promised(promise, of.name, name) for name in names},
+      {name: promised(promise, of, name) for name in names},
       why or ('' if tried else 'the layer is too small'),
-      likely(of.name, self._which, names, apart, unsteady),
+      likely(of, self._which, names, apart, unsteady),
     )
 
-  def _cannot(self, of: variants.Property) -> str:
+  def _cannot(self, of: str) -> str:
     here = isinstance(self._candidate, in_process.Function)
-    if of.name == 'threads' and here:
+    if of == 'threads' and here:
       return 'it runs in this process, whose threads it shares'
     return ''
 

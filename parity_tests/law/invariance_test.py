@@ -19,7 +19,7 @@ from hpmoe.parity_tests.law import variants
 
 CASE = case_lib.Case(preset='tiny:top_k=4', ranks=2)
 BOTH = dataclasses.replace(CASE, direction='both')
-NAMES = tuple(one.name for one in variants.PROPERTIES)
+NAMES = tuple(variants.PROPERTIES)
 STEADY = tuple(name for name in NAMES if name not in ('slots', 'threads'))
 
 
@@ -294,11 +294,10 @@ class TestVariants:
     # given
     fields = dict(routing=routing, d_shared=d_shared)
     made = dataclasses.replace(CASE, **fields).make()
-    (one,) = (p for p in variants.PROPERTIES if p.name == name)
     kernel = trial.Kernel(trial.ascending)
     base = kernel.forward(made.config, made.policy, made.arrays)
 
-    for variant in one.variants(made.config, 0):
+    for variant in variants.PROPERTIES[name](made.config, 0):
       # when
       pair = variants.pair(made, variant)
       given = variants.inputs(made, pair)
@@ -324,14 +323,14 @@ class TestVariants:
     made = CASE.make()
     whole = dict(run_to_run=1, tokens=1, slots=1, experts=1, ranks=1, threads=1)
 
-    for one in variants.PROPERTIES:
-      for variant in one.variants(made.config, 0):
+    for name, trials in variants.PROPERTIES.items():
+      for variant in trials(made.config, 0):
         # when
         pair = variants.pair(made, variant)
 
         # then
         more = variant.more_rows > 0  # of padding, the one with more room
-        expected = one.name in whole or more
+        expected = name in whole or more
         assert (pair.compared('d_w_down') is not None) == expected, variant.says
 
   @pytest.mark.parametrize('tokens', [1, 2])

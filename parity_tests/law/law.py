@@ -49,17 +49,6 @@ Tensors = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Granularity:
-  """How a layer is cut; `chain_rows` is the backward pass's."""
-
-  event_grain: str
-  row_block: int
-  col_block: int
-  chain_rows: int | None = None
-  vector_rows: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Plan:
   """Which launches the law is tried on.
 
@@ -72,7 +61,7 @@ class Plan:
     interleavings: seeds for each (threads, layout, granularity).
     threads: OS threads.
     layouts: (AIC, AIV) workers of one rank.
-    granularities: how the layer is cut.
+    granularities: how the layer is cut; `chain_rows` is the backward pass's.
     fault: a fault that every launch of a pass that knows it commits, or None.
     scheduled: how the layer is cut and ordered, in place of `granularities`;
       its cores are those of `layouts`.
@@ -93,10 +82,10 @@ class Plan:
   interleavings: int = 1000
   threads: tuple[int, ...] = (1, 2, 4)
   layouts: tuple[tuple[int, int], ...] = ((1, 1), (3, 5), (24, 48))
-  granularities: tuple[Granularity, ...] = (
-    Granularity('expert', 16, 32, vector_rows=4),
-    Granularity('row_block', 8, 16, chain_rows=8),
-    Granularity('row_block', 4, 16, chain_rows=16),
+  granularities: tuple[flow_lib.Options, ...] = (
+    flow_lib.Options('expert', 16, 32, vector_rows=4),
+    flow_lib.Options('row_block', 8, 16, chain_rows=8),
+    flow_lib.Options('row_block', 4, 16, chain_rows=16),
   )
   fault: str | None = None
   scheduled: flow_lib.Options | None = None
@@ -142,15 +131,12 @@ class Plan:
     return groups * len(self.layouts) * cuts
 
   def options(self) -> Iterator[flow_lib.Options]:
-    if self.scheduled is not None:
+    cuts = [
+      dataclasses.replace(c, relay=self.relay) for c in self.granularities
+    ]
+    for cut in [self.scheduled] if self.scheduled else cuts:
       for aic, aiv in self.layouts:
-        yield dataclasses.replace(self.scheduled, num_aic=aic, num_aiv=aiv)
-      return
-    for cut in self.granularities:
-      for aic, aiv in self.layouts:
-        yield flow_lib.Options(
-          num_aic=aic, num_aiv=aiv, relay=self.relay, **dataclasses.asdict(cut)
-        )
+        yield dataclasses.replace(cut, num_aic=aic, num_aiv=aiv)
 
 
 def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:

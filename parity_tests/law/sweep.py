@@ -184,11 +184,7 @@ def run(
     bench = bench_lib.Bench(one, keep=True)
     first = None
     for options in plan.options():
-      progress(
-        f'{one.preset} R={one.ranks} {one.dtype} {_order(one)}{one.routing} '
-        f'{options.event_grain} {options.row_block}'
-        f'{" relay" if options.relay else ""}'
-      )
+      progress(_named(one, options))
       case, first = _case(one, options, bench, first)
       write(dataclasses.asdict(case))
       cases.append(case)
@@ -290,9 +286,14 @@ def _outcome(results: Sequence[verdicts.Result]):
   )
 
 
-def _order(case: Case | case_lib.Case) -> str:
+def _named(case: Case | case_lib.Case, cut: Case | flow_lib.Options) -> str:
+  """Returns what tells a case from others, as progress and failures do."""
   order = case.accumulation_order
-  return '' if order == 'ascending' else f'{order} '
+  return (
+    f'{case.preset} R={case.ranks} {case.dtype} '
+    f'{"" if order == "ascending" else f"{order} "}{case.routing} '
+    f'{cut.event_grain} {cut.row_block}{" relay" if cut.relay else ""}'
+  )
 
 
 def holds(cases: Sequence[Case]) -> bool:
@@ -337,11 +338,8 @@ def summary(cases: Sequence[Case]) -> str:
   lines = [text_table.of(_groups(cases))]
   for case in cases:
     if case.verdict != verdicts.PASS:
-      lines.append(
-        f'{case.verdict.upper()}: {case.preset} R={case.ranks} {case.dtype} '
-        f'{_order(case)}{case.routing} {case.event_grain} {case.row_block}'
-        f'{" relay" if case.relay else ""}: {case.why}'
-      )
+      named = _named(case, case)
+      lines.append(f'{case.verdict.upper()}: {named}: {case.why}')
   passed = sum(c.verdict == verdicts.PASS for c in cases)
   lines.append(f'{passed} of {len(cases)} cases pass')
   return '\n'.join(lines)

@@ -222,19 +222,6 @@ def inputs(made: inputs_lib.LayerInputs, of: Pair) -> inputs_lib.LayerInputs:
   return dataclasses.replace(made, config=of.other.config, arrays=arrays)
 
 
-@dataclasses.dataclass(frozen=True)
-class Property:
-  """What a kernel may promise.
-
-  Attributes:
-    name: as a promise calls it.
-    variants: yields what is tried, for a layer and a seed.
-  """
-
-  name: str
-  variants: Callable[[config_lib.MoEConfig, int], Iterator[Variant]]
-
-
 def as_it_is(config: config_lib.MoEConfig, says: str) -> Variant:
   """Returns the layer itself."""
   ranks, num = config.num_ranks, config.num_tokens
@@ -347,14 +334,17 @@ def _threads(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   yield dataclasses.replace(as_it_is(config, 'one thread'), threads=1)
 
 
-PROPERTIES = (
-  Property('run_to_run', _runs),  # the same call gives the same bits
-  Property('batch', _batches),  # whatever else is in the batch, by number
-  Property('tokens', _tokens),  # wherever a token stands
-  Property('others', _others),  # whatever the other tokens hold
-  Property('padding', _padding),  # whatever fills the batch or the buffers up
-  Property('experts', _experts),  # whatever the experts are numbered
-  Property('slots', _slots),  # in any order of a token's experts
-  Property('ranks', _ranks),  # on any number of ranks
-  Property('threads', _threads),  # with any number of threads
-)
+# What a kernel may promise, and what is tried of it for a layer and a seed.
+PROPERTIES: Mapping[
+  str, Callable[[config_lib.MoEConfig, int], Iterator[Variant]]
+] = {
+  'run_to_run': _runs,  # the same call gives the same bits
+  'batch': _batches,  # whatever else is in the batch, by number
+  'tokens': _tokens,  # wherever a token stands
+  'others': _others,  # whatever the other tokens hold
+  'padding': _padding,  # whatever fills the batch or the buffers up
+  'experts': _experts,  # whatever the experts are numbered
+  'slots': _slots,  # in any order of a token's experts
+  'ranks': _ranks,  # on any number of ranks
+  'threads': _threads,  # with any number of threads
+}

@@ -137,6 +137,12 @@ class TestPages:
     assert broken({'a.md': text}) == ['a.md: b.md', 'a.md: #e']
 
 
+def held(*columns, command='echo', row=('1',), **more) -> dict:
+  """Returns figures of one run."""
+  runs = [figures.run(command) | more]
+  return dict(runs=runs, columns=columns, rows=[row])
+
+
 class TestFigures:
   def test_say_how_they_were_measured(self):
     lacking = {name: unsourced(figures.load(name)) for name in NAMES}
@@ -152,14 +158,11 @@ class TestFigures:
     assert not_in('abcdef01\n91234567\n', runs) == ['1234567']
 
   def test_what_is_missing_is_named(self):
-    held = dict(runs=[figures.run('echo')], columns=['a', 'b'], rows=[['1']])
-    assert unsourced(held) == ['1: expected 2 cells, got 1']
-    held['runs'][0]['load'] = ''
-    assert unsourced(held)[0] == 'run 0: expected load'
+    assert unsourced(held('a', 'b')) == ['1: expected 2 cells, got 1']
+    assert unsourced(held('a', load='')) == ['run 0: expected load']
 
   def test_a_cell_with_a_bar_stays_one_cell(self):
-    held = dict(runs=[figures.run('echo')], columns=['a'], rows=[['x|y']])
-    assert '|x\\|y|' in figures.table(held)
+    assert '|x\\|y|' in figures.table(held('a', row=['x|y']))
 
   def test_a_command_that_is_no_longer_here_is_marked(self):
     for command, gone in {
@@ -169,18 +172,14 @@ class TestFigures:
       'python -m benchmarks.of_last_year --x=1': True,
       'python -m benchmarks.peers, benchmarks.of_last_year': True,
     }.items():
-      table = figures.table(
-        dict(runs=[figures.run(command)], columns=['a'], rows=[['1']])
-      )
+      table = figures.table(held('a', command=command))
       assert (f'`{command}` (gone) at ' in table) == gone, command
 
   def test_runs_of_one_command_are_one_line(self):
-    run = figures.run('echo') | dict(commit='aa', date='2026-01-02')
-    held = dict(runs=[run, run | dict(date='2026-01-03')], columns=['a'])
-    lines = figures.table(held | dict(rows=[['1']])).splitlines()
-    assert lines[-1] == (
+    once = held('a', commit='aa', date='2026-01-02')
+    (run,) = once['runs']
+    twice = once | dict(runs=[run, run | dict(date='2026-01-03')])
+    assert figures.table(twice).splitlines()[-1] == (
       '`echo` at 2 commits, 2026-01-02 to 2026-01-03: each in the file.'
     )
-    assert '`echo` at aa, 2026-01-02, ' in figures.table(
-      dict(runs=[run], columns=['a'], rows=[['1']])
-    )
+    assert '`echo` at aa, 2026-01-02, ' in figures.table(once)

@@ -19,7 +19,6 @@ from absl import app
 from absl import flags
 
 from hpmoe.tools.mutants import catalogue
-from hpmoe.tools.mutants import outcomes as log_lib
 from hpmoe.tools.mutants import planting
 from hpmoe.tools.mutants import score
 
@@ -67,12 +66,11 @@ def kept(
     keys: what the outcome of each holds for.
     stale: whether outcomes with another key are returned as well.
   """
-  found = {}
-  for fields in log_lib.read(path):
-    outcome = planting.Outcome(**fields | dict(by=tuple(fields['by'])))
-    if stale or keys.get(outcome.mutant) == outcome.key:
-      found[outcome.mutant] = outcome
-  return found
+  return {
+    one.mutant: one
+    for one in planting.read(path)
+    if stale or keys.get(one.mutant) == one.key
+  }
 
 
 def told(mutant: catalogue.Mutant, outcome: planting.Outcome) -> str:
@@ -157,7 +155,7 @@ def run(
         print(f'{count} {broken[-1]}', flush=True)
         continue
       outcomes[change.name] = outcome
-      log_lib.append(log, outcome)
+      planting.append(log, outcome)
       line = told(change, outcome)
       print(f'{count} {line} ({outcome.seconds:.0f} s)', flush=True)
   finally:  # an interrupt ends it after those that are being tried
@@ -188,7 +186,7 @@ def resumed(
   outcomes = {n: o for n, o in outcomes.items() if n in names}
   if len(outcomes) < len(changes):
     if clean is None:
-      log_lib.append(log, runner.prepare())
+      planting.append(log, runner.prepare())
     else:
       runner.prepare(clean)
   return outcomes, run(changes, outcomes, runner, log, told)

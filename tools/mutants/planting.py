@@ -85,6 +85,20 @@ class Outcome:
   date: str = ''
 
 
+def read(path: pathlib.Path) -> Iterator[Outcome]:
+  """Yields the outcomes of a log, which may not exist yet."""
+  for line in path.read_text().splitlines() if path.exists() else ():
+    with contextlib.suppress(json.JSONDecodeError):  # its writer was stopped
+      fields = json.loads(line)
+      yield Outcome(**fields | dict(by=tuple(fields['by'])))
+
+
+def append(path: pathlib.Path, outcome: Outcome) -> None:
+  """Adds an outcome to a log: one JSON object a line."""
+  with path.open('a') as file:
+    file.write(json.dumps(dataclasses.asdict(outcome)) + '\n')
+
+
 def sources(root: pathlib.Path = ROOT) -> dict[str, bytes | str]:
   """Returns the bytes of every file by its path, of a link where it leads."""
   found: dict[str, bytes | str] = {}

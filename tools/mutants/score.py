@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from hpmoe.parity_tests.report import text_table
 from hpmoe.tools.docs import figures
 from hpmoe.tools.mutants import catalogue
-from hpmoe.tools.mutants import outcomes as log_lib
 from hpmoe.tools.mutants import planting
 
 # Who found a mutant: what refuses a flow or stops a launch before lanes speak.
@@ -46,10 +45,7 @@ def outcomes(
 ) -> dict[str, planting.Outcome]:
   """Returns the outcomes that the catalogue holds of its mutants."""
   names = {mutant.name for mutant in mutants}
-  found = (
-    planting.Outcome(**fields | dict(by=tuple(fields['by'])))
-    for fields in log_lib.read(_OUTCOMES)
-  )
+  found = planting.read(_OUTCOMES)
   return {one.mutant: one for one in found if one.mutant in names}
 
 
@@ -58,7 +54,7 @@ def write(mutants: Sequence[catalogue.Mutant], found: Outcomes) -> None:
   _OUTCOMES.unlink(missing_ok=True)
   for mutant in mutants:
     if mutant.name in found:
-      log_lib.append(_OUTCOMES, found[mutant.name])
+      planting.append(_OUTCOMES, found[mutant.name])
   figures.write(
     'mutants', COLUMNS, rows(mutants, found), [figures.run('make mutants')]
   )
@@ -131,8 +127,8 @@ def _row(
   tried = [m for m in mutants if m.name in outcomes]
   ends = {m.name: verdict(m, outcomes[m.name]) for m in tried}
   tested = [m for m in tried if planting.UNIT_TEST in outcomes[m.name].by]
-  first = [m for m in tried if outcomes[m.name].rung == DEFAULT]
   found = [m for m in tried if outcomes[m.name].by]
+  first = [m for m in found if outcomes[m.name].rung == DEFAULT]
   away = [
     m
     for m in found
@@ -143,8 +139,8 @@ def _row(
     kind.replace('_', ' '),
     len(mutants),
     len(mutants) - len(tried),
-    len([m for m in first if m in found]),
-    len(found) - len([m for m in first if m in found]) - len(tested),
+    len(first),
+    len(found) - len(first) - len(tested),
     len(tested),
     list(ends.values()).count(EQUIVALENT),
     len(away),

@@ -77,19 +77,13 @@ class TestTrain:
     assert 'make ascend-npu' in own['HpmoeLaunchGrad']['way']
     assert ('BatchMatMul', *_F32) in rows  # attention's
 
-  @pytest.mark.parametrize(
-    'options, text',
-    [
-      (['--moe=ascend', '--ranks=2'], 'config.num_ranks: expected 1 on an'),
-      (['--device=cpu'], 'dry_run: expected --device=ascend beside it, got'),
-      (['--framework=jax'], "device: expected one of ['cpu'] with framework"),
-    ],
-  )
-  def test_refuses(self, config, capsys, options, text):
-    command = ['train', f'--model={config}', '--framework=mindspore', *_NPU]
-    assert main.main([*command, *options]) == cli.WRONG_REQUEST
+  def test_refuses_ranks(self, config, capsys):
+    options = ('--framework=mindspore', '--moe=ascend', '--ranks=2')
+    command = ['train', f'--model={config}', *_NPU, *options]
+    assert main.main(command) == cli.WRONG_REQUEST
     captured = capsys.readouterr()
-    assert captured.err.count('\n') == 1 and text in captured.err
+    assert captured.err.count('\n') == 1
+    assert 'config.num_ranks: expected 1 on an' in captured.err
 
 
 def unknown(x, ids, weights, *others):
