@@ -124,7 +124,7 @@ def _python_imports(root: pathlib.Path, path: str) -> Imports:
     for module, name in _imported(node, path):
       top, _, inside = module.partition('.')
       where = f'{path}:{node.lineno}'
-      if module == PACKAGE and not _is_floor(root, name):
+      if module == PACKAGE and not (name and (root / name).is_dir()):
         project.add(FACE)
       elif top == PACKAGE:
         project.add(_resolve(root, inside, name, where))
@@ -137,10 +137,6 @@ def _python_imports(root: pathlib.Path, path: str) -> Imports:
       elif top not in sys.stdlib_module_names:
         third_party.add(top)
   return Imports(frozenset(project - {path}), frozenset(third_party))
-
-
-def _is_floor(root: pathlib.Path, name: str | None) -> bool:
-  return name is not None and (root / name).is_dir()
 
 
 def _imported(

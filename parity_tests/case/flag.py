@@ -149,6 +149,7 @@ def _row(
     help = help.replace(f'{{{word}}}', str(value))
   # None and lists are of text.
   made = _KINDS.get(kind or type(default).__name__, str)
+  made = kind if callable(kind) else made
   if not isinstance(choices, Mapping):
     choices = tuple(choices)
   return Flag(

@@ -66,17 +66,13 @@ def _compile(f: flags.FlagValues) -> int:
   if f.out is not None:
     pathlib.Path(f.out).write_bytes(compiled.image)
   cli.write_json(f.json, summary)
-  _print_summary(summary)
-  return cli.PARITY
-
-
-def _print_summary(summary: dict) -> None:
   proofs = {
     rule['name']: f'proved, {rule["checked"]} checked'
     for rule in summary['proofs']
   }
   lines = _flat(summary | dict(proofs=proofs))
   print(text_table.text(('name', 'value'), lines))
+  return cli.PARITY
 
 
 def _flat(content, prefix: str = '') -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from absl import flags
 
-from hpmoe.parity_tests.case import flag
 from hpmoe.parity_tests.case import flags as case_flags
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
@@ -16,14 +15,8 @@ def _define(f: flags.FlagValues) -> None:
 
   cli.define(f, (*case_flags.FLAGS, case_flags.FOLDER), direction='forward')
   cli.define(f, (*tasks.FLAGS, *table.FLAGS))
-  one = flag.Flag(
-    'property',
-    '',
-    'Properties to try. Default: all.',
-    choices=tuple(variants.PROPERTIES),
-  )
-  cli.define(f, [one.listed(())])
-  cli.own(f, 'invariance')
+  known = tuple(variants.PROPERTIES)
+  cli.own(f, 'invariance', property=dict(choices=known))
 
 
 def _invariance(f: flags.FlagValues) -> int:

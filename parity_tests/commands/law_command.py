@@ -44,24 +44,14 @@ def _define_law(f: flags.FlagValues) -> None:
     if row.name == 'direction':
       row = row.but(choices=law.DIRECTIONS, help='Passes.')
     cli.define(f, [row.listed(default)])
-  cli.define(
-    f,
-    [
-      flag.Flag(
-        'interleavings',
-        '',
-        'Seeded orders of each image and number of threads; every second one '
-        'has its puts late.',
-        plan.interleavings,
-        int,
-      ),
-      flag.Flag(
-        'layout', '', 'Cube x vector workers of one rank.', kind=_workers
-      ).listed(f'{aic}x{aiv}' for aic, aiv in plan.layouts),
-    ],
-  )
+  layouts = [f'{aic}x{aiv}' for aic, aiv in plan.layouts]
   cli.own(
-    f, 'law', dict(launches=orders.LAUNCHES), order=dict(choices=orders.ORDERS)
+    f,
+    'law',
+    dict(launches=orders.LAUNCHES),
+    order=dict(choices=orders.ORDERS),
+    interleavings=dict(default=plan.interleavings),
+    layout=dict(default=layouts, kind=_workers),
   )
 
 

@@ -26,16 +26,6 @@ def _define_timeline(f: flags.FlagValues) -> None:
   )
 
 
-def _refuse(f: flags.FlagValues) -> None:
-  """Refuses before the work what would be refused after it."""
-  if f.machine is not None:
-    beside = f'beside --machine={f.machine}'
-    cli.refuse(f, ('threads', 'launches'), beside, ': nothing is launched')
-  if f['arrows'].present and f.trace is None:
-    raise cli.UsageError('arrows: expected --trace beside it, got none')
-  layer_flags.refuse_without_effect(f, f.direction)
-
-
 def _sized(options, config, topk_ids):
   """Returns options with room for the rows that experts have.
 
@@ -132,7 +122,12 @@ def _timeline(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.simulator.trace import plot
   from hpmoe.backend_ascend.simulator.trace import summary
 
-  _refuse(f)
+  if f.machine is not None:
+    beside = f'beside --machine={f.machine}'
+    cli.refuse(f, ('threads', 'launches'), beside, ': nothing is launched')
+  if f['arrows'].present and f.trace is None:
+    raise cli.UsageError('arrows: expected --trace beside it, got none')
+  layer_flags.refuse_without_effect(f, f.direction)
   layer_flags.fill_cores(f)
   with cli.progress() as step:
     times, bound = (_measure if f.machine is None else _model)(f, step)

@@ -17,16 +17,12 @@ _GOAL = 1.15
 
 
 def _define_tune(f: flags.FlagValues) -> None:
+  from hpmoe.parity_tests.case import cases
+
   cli.define(f, case_flags.LAYER, preset='ep16', dtype='bf16')
   cli.define(f, [case_flags.RANKS_OF_PRESET])
-  flags.DEFINE_list(
-    'routing',
-    ['balanced'],
-    'Cases that one schedule is for, each as likely: some of balanced, text, '
-    'skewed, zipf, hot, one_rank, empty_experts. A list.',
-    flag_values=f,
-  )
-  cli.own(f, 'tune')
+  named = dict(routings=', '.join(cases.NAMES))
+  cli.own(f, 'tune', named, routing=dict(choices=cases.NAMES))
 
 
 def _layer(f: flags.FlagValues, step):
@@ -150,10 +146,6 @@ def _tune(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend import compiler
   from hpmoe.backend_ascend.schedule import schedule_file
 
-  if not f.routing or len(set(f.routing)) < len(f.routing):
-    raise cli.UsageError(
-      f'routing: expected different cases, got {cli.text(f.routing)!r}'
-    )
   with cli.progress(_count_steps(f), estimate=True) as step:
     layer = _layer(f, step)
     found = _search(f, layer, step)

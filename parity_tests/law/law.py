@@ -247,10 +247,12 @@ def _try(
         f'{options.row_block} {options.num_aic}x{options.num_aiv} '
         f'{threads} threads'
       )
-      for launch in _launches(
+      for launched, how in _launches(
         plan, which, image, routing, made, options, threads
       ):
-        _add(tallies, seen, *launch)
+        seen.add(launched.order)
+        for tally in tallies:
+          tally.add(launched.outputs[tally.name], **how)
     counts.update({name: getattr(seen, of) for name, of in _COUNTS.items()})
   dtype = sums_of(made)
   rows = [t.row(which.name, dtype, t.name) for t in tallies]
@@ -259,12 +261,6 @@ def _try(
     which.name, dtype, launches, **counts, seconds=0.0
   )
   return rows, seen_
-
-
-def _add(tallies, seen, launched: modes_lib.Launched, how: dict) -> None:
-  seen.add(launched.order)
-  for tally in tallies:
-    tally.add(launched.outputs[tally.name], **how)
 
 
 def _launches(
