@@ -358,6 +358,9 @@ def test_one_rank_of_rows_in_their_order(tmp_path, text):
       _check(case, out, names=names)
   else:
     assert _check(case, out, names=names).verdict == verdicts.PASS
+    # What the other rank saved is not there for a backward pass.
+    with pytest.raises(ValueError, match='direction: expected forward or back'):
+      _check(case, out, 'both', names)
 
 
 def test_a_tensor_of_all_ranks_beside_files_of_each(tmp_path):
@@ -456,20 +459,6 @@ def test_right_ranks_pass_whatever_they_return(
     assert report.verdict == verdicts.PASS, names
 
 
-def test_missing_ranks_have_no_saved_tensors(tmp_path):
-  case = _export(tmp_path / 'case')
-  read_case.write(
-    str(tmp_path / 'out'),
-    read_case.load(case.path),
-    'real',
-    {'y': _compute(trial.Kernel(), _made('real'))['y'][1]},
-    rank=1,
-  )
-  with pytest.raises(ValueError, match='direction: expected forward or back'):
-    _check(case, tmp_path / 'out', 'both')
-  assert _check(case, tmp_path / 'out').verdict == verdicts.PASS
-
-
 def test_files_of_bytes_are_described(tmp_path):
   # given: of each rank its rows that hold something, as bytes after a header.
   case, out = _export(tmp_path / 'case'), tmp_path / 'out'
@@ -545,16 +534,6 @@ def test_names_of_others_are_mapped(tmp_path):
       continue
     with pytest.raises(ValueError, match=said):
       _check(case, out, names=names)
-
-
-def test_outputs_of_another_case_are_refused(tmp_path):
-  case, out = _one(tmp_path, y=None)
-  other = _export(tmp_path / 'other', per_rank=True)
-  with pytest.raises(
-    ValueError, match=f'expected outputs of case {other.id[:12]}, got those of'
-  ):
-    _check(other, out)
-  assert case.id != other.id
 
 
 @pytest.mark.parametrize(

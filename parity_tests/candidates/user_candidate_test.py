@@ -279,19 +279,8 @@ def test_a_backward_pass_gets_what_was_saved_and_returns_gradients(candidate):
 
   assert set(got) == {'dx', 'd_w_down'}
   assert (got['dx'] == 2).all()
-
-
-@pytest.mark.parametrize(
-  ('body', 'text'),
-  [
-    ('return {}', "expected 'dx', got"),
-    ('return dict(dx=inputs["dy"], y=1)', "expected tensors among .*'y'"),
-    ('return 5', "expected a mapping with 'dx', got int"),
-  ],
-)
-def test_a_wrong_backward_answer_is_a_wrong_request(candidate, body, text):
-  ours = candidate(_GRAD_SOURCE.format(body=body))
-  _refuse(_run_backward, ours, text)
+  ours = candidate(_GRAD_SOURCE.format(body='return dict(d_w_down=1)'))
+  _refuse(_run_backward, ours, "expected 'dx', got")
 
 
 # 36 MB: over the largest threshold of glibc, so `malloc` asks the kernel for

@@ -100,16 +100,16 @@ class TestAnyOrder:
     assert y.reshape(expected.shape).tobytes() == expected.tobytes()
 
 
-def _sums_of_row(x, dy, weight, w_gate_up, w_down):
+def _sums_of_row(x, dy, weight, w_gate_up, w_down, b_gate_up=0, b_down=0):
   """Returns the sums |a| |b| of one row of an expert, by stage."""
-  gate, up = np.split(x @ w_gate_up, 2)
+  gate, up = np.split(x @ w_gate_up + b_gate_up, 2)
   held, d_out = abs(gate) * up, dy * weight
-  out, grad = held @ w_down, w_down @ d_out
+  out, grad = held @ w_down + b_down, w_down @ d_out
   d_gate_up = np.concatenate([grad * np.sign(gate) * up, grad * abs(gate)])
   return dict(
-    gate_up=abs(x) @ abs(w_gate_up),
+    gate_up=abs(x) @ abs(w_gate_up) + abs(b_gate_up),
     activation=abs(held),
-    expert_out=abs(held) @ abs(w_down),
+    expert_out=abs(held) @ abs(w_down) + abs(b_down),
     y=abs(out) * weight,
     d_expert_out=abs(d_out),
     d_topk_weights=abs(dy) @ abs(out),
@@ -119,6 +119,8 @@ def _sums_of_row(x, dy, weight, w_gate_up, w_down):
     d_expert_in=abs(w_gate_up) @ abs(d_gate_up),
     d_w_gate_up=abs(np.outer(x, d_gate_up)),
     dx=abs(w_gate_up @ d_gate_up),
+    d_b_gate_up=abs(d_gate_up),
+    d_b_down=abs(d_out),
   )
 
 
@@ -133,14 +135,16 @@ def _largest_sums(arrays) -> dict[str, float]:
       place = divmod(int(expert), _ROOMY.experts_per_rank)
       rows.append(('w_', place, v['topk_weights'][rank, token, slot]))
     for number, (prefix, place, weight) in enumerate(rows):
-      weights = (v[f'{prefix}{name}'][place] for name in ('gate_up', 'down'))
+      names = [f'{prefix}gate_up', f'{prefix}down']
+      names += ['b_gate_up', 'b_down'] if number else []
+      weights = [v[name][place] for name in names]
       given = v['x'][rank, token], v['dy'][rank, token], weight
       for stage, value in _sums_of_row(*given, *weights).items():
         # Added up are rows of an expert, and those of a token.
         at = (rank, token) if stage in ('y', 'dx') else (rank, token, number)
-        at = place if stage.startswith('d_w_') else at
+        at = place if stage[:4] in ('d_w_', 'd_b_') else at
         if number == 0 and stage not in ('y', 'dx'):
-          stage = shared.get(stage, '')
+          stage = shared.get(stage, f'none of shared {stage}')
         sums[stage, at] = sums.get((stage, at), 0) + value
   return {
     stage: max(value.max() for (of, _), value in sums.items() if of == stage)
@@ -155,7 +159,7 @@ class TestProve:
     # second, slow way; narrow ones of the forward pass within the rounding of
     # two stages.
     monkeypatch.setattr(exact_data, '_ROWS', 4)
-    config = dataclasses.replace(_ROOMY, d_shared=12)
+    config = dataclasses.replace(_ROOMY, d_shared=12, bias=True)
     arrays, proof = _make(config, _policy(storage), 'hot', backward=True)
     largest = _largest_sums(arrays)
     assert proof.keys() <= largest.keys()
