@@ -576,12 +576,17 @@ void AddCast(RoundMode mode) {
   if (kType<T> == Type::kUint8) lanewise.back().data = Data::kPositive;
 }
 
-template <typename T, typename U>
-void AddCasts() {
+// From one type to others, without rounding, or in each way to round.
+template <typename U, typename... T>
+void AddExact() {
+  (AddCast<T, U>(RoundMode::CAST_NONE), ...);
+}
+template <typename U, typename... T>
+void AddRounded() {
   for (const auto mode :
        {RoundMode::CAST_RINT, RoundMode::CAST_FLOOR, RoundMode::CAST_CEIL,
         RoundMode::CAST_ROUND, RoundMode::CAST_TRUNC}) {
-    AddCast<T, U>(mode);
+    (AddCast<T, U>(mode), ...);
   }
 }
 
@@ -601,29 +606,17 @@ void ListLanewise() {
   AddMoved<int32_t>();
   AddMoved<uint32_t>();
   AddMoved<float>();
-  constexpr RoundMode kNone = RoundMode::CAST_NONE;
-  AddCast<half, int8_t>(kNone);
-  AddCast<half, uint8_t>(kNone);
-  AddCast<half, int16_t>(kNone);
-  AddCast<float, int16_t>(kNone);
-  AddCast<float, half>(kNone);
-  AddCast<float, bfloat16_t>(kNone);
-  AddCast<int16_t, int32_t>(kNone);
-  AddCast<float, int32_t>(kNone);
-  AddCast<int64_t, int32_t>(kNone);
-  AddCast<int32_t, int64_t>(kNone);
-  AddCasts<int8_t, half>();
-  AddCasts<uint8_t, half>();
-  AddCasts<int16_t, half>();
-  AddCasts<int32_t, half>();
-  AddCasts<int32_t, bfloat16_t>();
-  AddCasts<int16_t, float>();
-  AddCasts<half, float>();
-  AddCasts<bfloat16_t, float>();
-  AddCasts<int32_t, float>();
-  AddCasts<float, float>();
-  AddCasts<int64_t, float>();
-  AddCasts<float, int64_t>();
+  AddExact<int8_t, half>();
+  AddExact<uint8_t, half>();
+  AddExact<int16_t, half, float>();
+  AddExact<half, float>();
+  AddExact<bfloat16_t, float>();
+  AddExact<int32_t, int16_t, float, int64_t>();
+  AddExact<int64_t, int32_t>();
+  AddRounded<half, int8_t, uint8_t, int16_t, int32_t>();
+  AddRounded<bfloat16_t, int32_t>();
+  AddRounded<float, int16_t, half, bfloat16_t, int32_t, float, int64_t>();
+  AddRounded<int64_t, float>();
 }
 
 // -- Reductions.
