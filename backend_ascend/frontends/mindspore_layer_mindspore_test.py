@@ -50,9 +50,7 @@ def tensors_of(inputs, dy):
 def named(y, grads):
   """Returns y and the gradients by name, without those of ids."""
   values = (y, *(g for i, g in enumerate(grads) if i != 1))
-  names = ('y', *layer_testing.GRADS)
-  arrays = map(mindspore_layer.to_numpy, values)
-  return dict(zip(names, arrays, strict=True))
+  return layer_testing.named(map(mindspore_layer.to_numpy, values))
 
 
 def layer_and_grads(cell):
@@ -169,15 +167,11 @@ class TestBits:
     # When.
     value, grads = ms.value_and_grad(loss, (0, 3))(*arguments)
     # Then.
-    np.testing.assert_array_equal(
-      mindspore_layer.to_numpy(grads[0]), want['dx'] + want['y']
-    )
-    np.testing.assert_array_equal(
-      mindspore_layer.to_numpy(grads[1]), want['d_w_gate_up']
-    )
-    np.testing.assert_allclose(
-      float(value), (want['y'] * inputs['x']).sum(), rtol=1e-4
-    )
+    dx, d_w_gate_up = map(mindspore_layer.to_numpy, grads)
+    np.testing.assert_array_equal(dx, want['dx'] + want['y'])
+    np.testing.assert_array_equal(d_w_gate_up, want['d_w_gate_up'])
+    total = (want['y'] * inputs['x']).sum()
+    np.testing.assert_allclose(float(value), total, rtol=1e-4)
 
   def test_under_vmap(self):
     # Given.

@@ -15,6 +15,7 @@ from hpmoe.backend_ascend.frontends import layer_testing
 from hpmoe.backend_ascend.frontends import mindspore_layer
 from hpmoe.backend_ascend.frontends import mindspore_npu
 from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config_testing
@@ -100,15 +101,9 @@ def test_layer_and_gradient_are_those_of_the_operators(name):
   given = [ms.Tensor(array) for array in inputs.values()]
   pull = ops.GradOperation(get_all=True, sens_param=True)
   grads = pull(cell)(*given, ms.Tensor(dy))
-  floats = (grads[i] for i in (0, 2, 3, 4))
-  got = dict(zip(layer_testing.GRADS, floats, strict=True)) | dict(
-    y=cell(*given)
-  )
-  for tensor, array in want.items():
-    made = mindspore_layer.to_numpy(got[tensor])
-    np.testing.assert_array_equal(
-      made.view(np.uint8), array.view(np.uint8), tensor
-    )
+  made = (cell(*given), *(grads[i] for i in (0, 2, 3, 4)))
+  got = layer_testing.named(map(mindspore_layer.to_numpy, made))
+  assert not testing.differing(got, want)
 
 
 def test_operators_are_registered_with_the_image_header():

@@ -17,12 +17,9 @@ PROGRAM = """
 
 using namespace hpmoe;
 
-constexpr bool Same(const char* a, const char* b) {
-  return *a == *b && (*a == 0 || Same(a + 1, b + 1));
-}
 static_assert(kNormalise + 1 == kNumTaskKinds && kScaled + 1 == kNumBuffers);
-static_assert(Same(KindName(kNormalise), "normalise"));
-static_assert(Same(BufferName(kScaled), "scaled"));
+static_assert(__builtin_strcmp(KindName(kNormalise), "normalise") == 0);
+static_assert(__builtin_strcmp(BufferName(kScaled), "scaled") == 0);
 static_assert(DirectionOf(kNormalise) == kForward);
 static_assert(kKinds[kNormalise].info().unit == kAiv);
 static_assert(BufferForm(kScaled, false) == Form::kTokenTile);

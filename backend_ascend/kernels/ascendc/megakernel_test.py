@@ -1,5 +1,6 @@
 """The megakernel's worker loop on the twin; it says what is wrong."""
 
+import pathlib
 import subprocess
 
 import pytest
@@ -12,10 +13,8 @@ def test_every_core_says_how_it_ended(flags, tmp_path):
   # Three ranks whose tasks have no rows, launched twice, with an event that
   # nobody adds to, and without a fourth rank: every core says that it ended,
   # or which wait took too long, and with which value.
-  folder = twin_testing.ROOT / 'backend_ascend/kernels/ascendc'
+  source = pathlib.Path(__file__).with_suffix('.cc')
   binary = tmp_path / 'megakernel_test'
-  twin_testing.compile_program(
-    folder / 'megakernel_test.cc', binary, flags=flags
-  )
+  twin_testing.compile_program(source, binary, flags=flags)
   ran = subprocess.run([binary], capture_output=True, text=True)
   assert (ran.returncode, ran.stdout, ran.stderr) == (0, '', '')

@@ -18,10 +18,8 @@ bool Is(const Shortage& shortage, const char* memory, int64_t needed) {
   if (shortage.memory == nullptr || memory == nullptr) {
     return shortage.memory == memory;
   }
-  for (int i = 0; memory[i] != 0 || shortage.memory[i] != 0; ++i) {
-    if (memory[i] != shortage.memory[i]) return false;
-  }
-  return shortage.needed == needed;
+  return __builtin_strcmp(shortage.memory, memory) == 0 &&
+         shortage.needed == needed;
 }
 
 // Two stages of both sides fit, and are as deep as they can be.

@@ -25,9 +25,8 @@ def _make(
 ) -> subprocess.CompletedProcess:
   environment = {k: v for k, v in os.environ.items() if 'MAKE' not in k}
   for name, value in (('ASCEND_HOME_PATH', cann), ('SHMEM_HOME_PATH', shmem)):
-    environment.pop(name, None)
-    if value is not None:
-      environment[name] = str(value)
+    # Empty is as none.
+    environment[name] = str(value or '')
   return subprocess.run(
     ['make', '--no-print-directory', *more, what],
     cwd=ROOT,

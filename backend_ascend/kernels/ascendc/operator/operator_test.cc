@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 
 #include "backend_ascend/kernels/image.h"
 #include "register/op_def_registry.h"
@@ -29,12 +30,9 @@ int main(int argc, char** argv) {
   gert::Attrs attrs;
   attrs.deadline_us = 250;
   attrs.header.values.resize(sizeof(hpmoe::ImageHeader) / 8);
-  std::FILE* const file = std::fopen(argv[2], "rb");
-  if (file == nullptr) return 2;
-  const size_t read = std::fread(attrs.header.values.data(), 1,
-                                 sizeof(hpmoe::ImageHeader), file);
-  std::fclose(file);
-  if (read != sizeof(hpmoe::ImageHeader)) return 2;
+  auto* const header = reinterpret_cast<char*>(attrs.header.values.data());
+  std::ifstream file(argv[2], std::ios::binary);
+  if (!file.read(header, sizeof(hpmoe::ImageHeader))) return 2;
 
   Tell("input", op.inputs);
   Tell("output", op.outputs);
