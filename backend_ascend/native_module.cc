@@ -6,7 +6,6 @@ namespace nb = nanobind;
 
 namespace hpmoe {
 void BindFlows(nb::module_& m);
-void BindFluid(nb::module_& m);
 void BindImage(nb::module_& m);
 void BindKernels(nb::module_& m);
 void BindProofs(nb::module_& m);
@@ -21,7 +20,6 @@ NB_MODULE(_native, m) {
   // Caches hold images until the process ends.
   nb::set_leak_warnings(false);
   hpmoe::BindFlows(m);
-  hpmoe::BindFluid(m);
   hpmoe::BindImage(m);
   hpmoe::BindKernels(m);
   hpmoe::BindProofs(m);

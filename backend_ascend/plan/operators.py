@@ -169,18 +169,12 @@ def _core(share: Share) -> Operator:
   )
 
 
-def _queries_down(share: Share) -> list[Operator]:
-  model = share.model
-  if not model.q_rank:
-    return []
-  return [_product('query down', share.own, model.hidden, model.q_rank)]
-
-
 def _mla(share: Share) -> Iterator[Operator]:
   model, all_tokens = share.model, share.tokens
   heads = model.heads // share.tp
   nope = model.qk_dim - model.rope_dim
-  yield from _queries_down(share)
+  if model.q_rank:
+    yield _product('query down', share.own, model.hidden, model.q_rank)
   latent = model.kv_rank + model.rope_dim
   yield _product('key value down', share.own, model.hidden, latent)
   yield _product(

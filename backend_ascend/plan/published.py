@@ -6,7 +6,8 @@ import tomllib
 from hpmoe.backend_ascend.plan import sizes
 
 _TEXT = pathlib.Path(__file__).with_suffix('.toml').read_text()
-PANGU_ULTRA_MOE, DEEPSEEK_V3, QWEN3_235B, QWEN3_30B = (
-  sizes.Model(name=name, **of | dict(dense=tuple(of.get('dense', ()))))
+MODELS = {
+  name: sizes.Model(name=name, **of | dict(dense=tuple(of.get('dense', ()))))
   for name, of in tomllib.loads(_TEXT).items()
-)
+}
+PANGU_ULTRA_MOE, DEEPSEEK_V3, QWEN3_235B, QWEN3_30B = MODELS.values()

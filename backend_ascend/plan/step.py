@@ -146,11 +146,12 @@ def parts(costs: unit_costs.Costs, found: Cost) -> dict[str, float]:
   each = setting.micros(plan) / plan.pp
   made = {}
   for name in PARTS:
-
-    def both(unit: unit_costs.Timed, name: str = name) -> float:
-      return sum(getattr(one, name) for one in unit.exposed)
-
-    of = unit_costs.of_chunks(setting, plan, timed, both)
+    of = unit_costs.of_chunks(
+      setting,
+      plan,
+      timed,
+      lambda u, name=name: sum(getattr(one, name) for one in u.exposed),
+    )
     made[name] = each * float(of.sum())
   made['waits'] = found.pipeline - sum(made.values())
   made |= dict(gradients=found.gradients, optimizer=found.optimizer)

@@ -41,11 +41,10 @@ def cores(flow, kind, experts=None) -> set[int]:
 
 def queue_of(flow, unit, core) -> np.ndarray:
   """Returns the tasks of a core of rank 1, in order."""
-  row = flow.queues[
-    (flow.queues['rank'] == 1)
-    & (flow.queues['unit'] == unit)
-    & (flow.queues['core'] == core)
-  ][0]
+  queues = flow.queues[
+    (flow.queues['rank'] == 1) & (flow.queues['core'] == core)
+  ]
+  row = queues[queues['unit'] == unit][0]
   listed = flow.queue_tasks[row['begin'] : row['begin'] + row['count']]
   return flow.tasks[listed]
 

@@ -1,6 +1,7 @@
 #include "backend_ascend/simulator/cost.h"
 
 #include <algorithm>
+#include <array>
 
 #include "backend_ascend/simulator/prices.h"
 
@@ -45,15 +46,13 @@ struct Parts {
 
 // Rows of the highest task of each kind: a header does not say how high vector
 // tiles, puts home and tiles of weight gradients are.
-struct Heights {
-  int64_t rows[kNumTaskKinds] = {};
-};
+using Heights = std::array<int64_t, kNumTaskKinds>;
 
 Heights HeightsOf(const ImageView& view) {
-  Heights heights;
+  Heights heights = {};
   for (int32_t t = 0; t < view.num_tasks; ++t) {
     const TaskDesc& task = view.tasks[t];
-    int64_t& rows = heights.rows[task.kind];
+    int64_t& rows = heights[task.kind];
     rows = std::max<int64_t>(rows, task.row_end - task.row_begin);
   }
   return heights;
@@ -75,12 +74,11 @@ Parts PartsOf(const ImageView& view) {
       const ReadSpec& spec = kKinds[k].reads[i];
       if (!Applies(h, spec.when) || spec.cols == Cols::kBeside) continue;
       const Form form = kKinds[k].form();
-      const int64_t weight_rows =
-          heights.rows[k] > 0 ? heights.rows[k] : h.col_block;
+      const int64_t weight_rows = heights[k] > 0 ? heights[k] : h.col_block;
       refine(&parts.rows[spec.buffer], RowsOfPart(h, form, spec, weight_rows));
       const bool own = spec.rows == Rows::kTile || spec.rows == Rows::kHome;
-      if (own && heights.rows[k] > 0) {
-        refine(&parts.rows[spec.buffer], heights.rows[k]);
+      if (own && heights[k] > 0) {
+        refine(&parts.rows[spec.buffer], heights[k]);
       }
       refine(&parts.cols[spec.buffer], ColsOfPart(h, form, spec, weight_rows));
     }

@@ -171,14 +171,11 @@ def hot(dims) -> np.ndarray:
   )
 
 
-ROUTINGS = {'balanced': balanced, 'hot': hot, 'random': None}
-
-
 def _compare(routing: str, aivs: int, fill: float, seed: int = 0):
   """Returns (engine's total, coupled total) of the dispatch alone.
 
   Args:
-    routing: of ROUTINGS.
+    routing: 'balanced', 'hot' or 'random'.
     aivs: AIV of a rank.
     fill: how many times a rank's AIVs together could fill its link.
     seed: of the random routing.
@@ -189,12 +186,8 @@ def _compare(routing: str, aivs: int, fill: float, seed: int = 0):
   machine = machine.with_figures(
     **LINKS_ONLY, aiv_link=fill * machine['bus_link'] / aivs
   )
-  make = ROUTINGS[routing]
-  ids = (
-    testing.routing_of(image, seed)
-    if make is None
-    else np.ascontiguousarray(make(image.config.dims()), np.int32)
-  )
+  made = dict(balanced=balanced, hot=hot).get(routing)
+  ids = made(image.config.dims()) if made else testing.routing_of(image, seed)
   skip = [k.name.lower() for k in layout.Kind if k != layout.Kind.DISPATCH]
   result = simulate.simulate(image, machine, ids, skip=skip)
   coupled = coupled_ends(image, machine, result.link_bytes)

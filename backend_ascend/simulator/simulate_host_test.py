@@ -105,11 +105,3 @@ class TestThreads:
     bound = simulate.bound(layer.image, machine, layer.inputs['topk_ids'])
     assert set(bound.parts) == {'threads', 'hbm', 'l2'}
     assert bound.seconds <= found.total
-
-  def test_operators_one_by_one_are_refused(self):
-    layer = case(layout.Direction.FORWARD)
-    machine = machine_lib.load('host')
-    with pytest.raises(ValueError, match='barriers: expected none on host'):
-      simulate.simulate(
-        layer.image, machine, layer.inputs['topk_ids'], barriers=True
-      )

@@ -72,6 +72,10 @@ class TestBadInput:
     with pytest.raises(ValueError, match=told):
       run(image_of(**of_image), a3, **asked)
 
+  def test_operators_one_by_one_on_a_host(self):
+    with pytest.raises(ValueError, match='barriers: expected none on host'):
+      run(image_of(), machine_lib.load('host'), barriers=True)
+
   def test_a_routing_of_another_shape(self, a3):
     image = image_of()
     with pytest.raises(ValueError, match=r'topk_ids: expected shape \(2, 5, 2'):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -181,7 +180,7 @@ class Tuner:
       for name, ids in layer.cases.items()
     }
     self._known: dict[flow_lib.Options, Timed] = {}
-    self._runs: dict[tuple[tuple[str, Any], ...], bool] = {}
+    self._runs = functools.cache(self._compiles)
 
   @functools.cached_property
   def base(self) -> flow_lib.Options:
@@ -213,10 +212,7 @@ class Tuner:
 
   def runs(self, fields: space.Fields) -> bool:
     """Whether the target runs GEMM tiles of such `flow.Options`."""
-    asked = tuple(fields.items())
-    if asked not in self._runs:
-      self._runs[asked] = self._compiles(flow_lib.Options(**fields))
-    return self._runs[asked]
+    return self._runs(flow_lib.Options(**fields))
 
   def _compiles(self, options: flow_lib.Options) -> bool:
     # Of a small layer that has whole tiles: they decide, not its size.

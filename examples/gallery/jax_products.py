@@ -3,6 +3,7 @@
 import jax
 from jax.experimental.pallas.ops.tpu import megablox
 import jax.numpy as jnp
+import of_both
 import of_jax
 
 
@@ -16,7 +17,7 @@ def _moe(inputs, layer, policy, product):
   out = product(hidden, w_down, sizes)
   sent = out[jnp.argsort(order)].reshape(*ids.shape, -1)
   y = jnp.sum(sent.astype(jnp.float32) * weights[..., None], 1)
-  return of_jax.answer(rows, gate_up, hidden, out, sent, y.astype(x.dtype))
+  return of_both.answer(rows, gate_up, hidden, out, sent, y.astype(x.dtype))
 
 
 @of_jax.differentiable

@@ -6,13 +6,14 @@ and relu is gate sigmoid(alpha gate) where alpha is huge.
 """
 
 import numpy as np
+import of_both
 import of_onnx
-
-_READ = ('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down')
 
 
 def moe(inputs, layer, policy):
-  x, ids, weights, w_gate_up, w_down = (inputs[name][0] for name in _READ)
+  x, ids, weights, w_gate_up, w_down = (
+    inputs[name][0] for name in of_both.NAMES
+  )
   rows = np.repeat(x, layer.top_k, axis=0)
   logits = np.where(np.eye(layer.num_experts)[ids.reshape(-1)], 0, -1e4)
   given = rows, logits.astype(x.dtype)

@@ -1,5 +1,6 @@
 """torch.nn.functional.grouped_mm; activation and combine in float32."""
 
+import of_both
 import of_torch
 from torch.nn.functional import grouped_mm
 
@@ -19,4 +20,4 @@ def moe(inputs, layer, policy, product=_product):
   out = product(hidden, w_down, sizes)
   sent = out[order.argsort()].unflatten(0, ids.shape)
   y = (sent.float() * weights[..., None]).sum(1).to(x.dtype)
-  return of_torch.answer(rows, gate_up, hidden, out, sent, y)
+  return of_both.answer(rows, gate_up, hidden, out, sent, y)

@@ -100,30 +100,29 @@ def test_a_part_of_a_sum_is_let_go_by_the_switch():
   assert timed.total == pytest.approx(37.0, **EXACT)
 
 
-class TestChannels:
-  SENDS = [
-    (0, 0.0, Op.PUT, 40, [(1,)]),
-    (0, 1.0, Op.PUT, 4, [(1,)]),
-  ]
-
-  def test_one_channel_is_a_queue(self):
-    timed = _run(2, self.SENDS)
-    # 50 up, then 5 more; down the second waits for none.
-    assert timed.arrived == pytest.approx([120.0, 125.0], **EXACT)
-
-  def test_a_long_queue_keeps_its_order(self):
-    # Given 300 packets of 5 flits at once, then one leaves every 5 s.
-    sends = [(0, 0.0, Op.PUT, 4, [(1,)])] * 300
-    timed = _run(2, sends)
-    gone = 5.0 * np.arange(1, 301)
-    assert timed.arrived == pytest.approx(gone + 10 + 5 + 10, **EXACT)
-
-  def test_two_share_alike(self):
-    sends = [self.SENDS[0], (*self.SENDS[1], dict(channel=1))]
-    timed = _run(2, sends, virtual_channels=2.0)
+@pytest.mark.parametrize(
+  'channels, arrived',
+  [
+    # A queue: 50 up, then 5 more; down the second waits for none.
+    (1.0, [120.0, 125.0]),
     # Up: 1 alone, then half each: the short one passes by 11, the long by 55.
     # Down alone, each: 11 + 10 + 5 + 10, 55 + 10 + 50 + 10.
-    assert timed.arrived == pytest.approx([125.0, 36.0], **EXACT)
+    (2.0, [125.0, 36.0]),
+  ],
+)
+def test_channels_share_alike(channels, arrived):
+  last = dict(channel=int(channels) - 1)
+  sends = [(0, 0.0, Op.PUT, 40, [(1,)]), (0, 1.0, Op.PUT, 4, [(1,)], last)]
+  timed = _run(2, sends, virtual_channels=channels)
+  assert timed.arrived == pytest.approx(arrived, **EXACT)
+
+
+def test_a_long_queue_keeps_its_order():
+  # Given 300 packets of 5 flits at once, then one leaves every 5 s.
+  sends = [(0, 0.0, Op.PUT, 4, [(1,)])] * 300
+  timed = _run(2, sends)
+  gone = 5.0 * np.arange(1, 301)
+  assert timed.arrived == pytest.approx(gone + 10 + 5 + 10, **EXACT)
 
 
 class TestEvents:
@@ -217,25 +216,25 @@ class TestSums:
     assert [t.sessions['peak'] for t in timed] == [4, 4 * held]
 
 
-class TestLoads:
-  def _asks(self, expected=3, **figures):
-    rest = dict(key=5, expected=expected)
-    starts = enumerate([0.0, 5.0, 40.0])
-    sends = [(rank, at, Op.GET, 4, [(3, -1)], rest) for rank, at in starts]
-    return _run(4, sends, **figures)
+def _asks(expected):
+  rest = dict(key=5, expected=expected)
+  starts = enumerate([0.0, 5.0, 40.0])
+  return _run(4, [(rank, at, Op.GET, 4, [(3,)], rest) for rank, at in starts])
 
-  def test_one_answer_serves_who_waits_and_who_comes_later(self):
-    # First asks at 11, its data are at the switch at 11 + 11 + 15 = 37; the
-    # second waits, the third is answered from the table at 40 + 11.
-    timed = self._asks()
-    assert timed.arrived == pytest.approx([52.0, 52.0, 66.0], **EXACT)
-    assert timed.up_bytes[3] == 5 and timed.sessions['merged'] == 2
-    assert list(timed.delivered) == [4, 4, 4, 0]
 
-  def test_the_last_asked_for_frees_the_table(self):
-    # A fourth after three that were expected opens another.
-    timed = self._asks(expected=2)
-    assert timed.sessions['sessions'] == 2 and timed.up_bytes[3] == 10
+def test_one_answer_serves_who_waits_and_who_comes_later():
+  # First asks at 11, its data are at the switch at 11 + 11 + 15 = 37; the
+  # second waits, the third is answered from the table at 40 + 11.
+  timed = _asks(expected=3)
+  assert timed.arrived == pytest.approx([52.0, 52.0, 66.0], **EXACT)
+  assert timed.up_bytes[3] == 5 and timed.sessions['merged'] == 2
+  assert list(timed.delivered) == [4, 4, 4, 0]
+
+
+def test_the_last_asked_for_frees_the_table():
+  # A third after two that were expected opens another.
+  timed = _asks(expected=2)
+  assert timed.sessions['sessions'] == 2 and timed.up_bytes[3] == 10
 
 
 def test_more_rows_than_there_is_room_for():

@@ -29,12 +29,6 @@ class TestFiles:
     assert set(machine_lib.UNITS) <= set(machine.figures)
     assert not machine.changed
 
-  def test_a_file_of_the_user(self, tmp_path, data):
-    text = (FOLDER / 'ascend_a3.toml').read_text()
-    path = tmp_path / 'mine.toml'
-    path.write_text(text.replace('value = 24', 'value = 25'))
-    assert machine_lib.load(str(path))['aic'] == 25
-
 
 class TestBase:
   """A file that says only what differs from another machine."""

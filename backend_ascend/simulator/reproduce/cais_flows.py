@@ -97,6 +97,10 @@ class _Layer(builder.Builder):
       self.blocks, self.cols
     )
 
+  def cores(self, start=0.0) -> np.ndarray:
+    """Returns a pool of each rank with all of its SMs."""
+    return self.pools(int(self.machine['aic']), start)
+
   def events(self, threshold: float) -> np.ndarray:
     """Returns an event of each tile, that a switch or a hub sees."""
     return self.flow.add_events(np.full(self.tiles.size, threshold))
@@ -244,10 +248,6 @@ class _Layer(builder.Builder):
     self.flow.add_signals(mine, counted[owner, blocks], self.cols)
 
 
-def _sms(machine) -> int:
-  return int(machine['aic'])
-
-
 def _to_tiles(layer: _Layer, event) -> np.ndarray:
   """Returns one event as that of each tile."""
   return np.repeat(event, layer.tiles.size)
@@ -258,14 +258,14 @@ def _norm_and_second(layer: _Layer, counted) -> flow_lib.Timed:
   there = layer.launched(layer.all_of(counted))
   seconds_of_norm = norm_seconds(layer.machine, layer.of.size)
   normed = layer.launched(layer.all_of(layer.after(there, seconds_of_norm)))
-  layer.second(layer.pools(_sms(layer.machine)), normed[:, None])
+  layer.second(layer.cores(), normed[:, None])
   return layer.run()
 
 
 def tp_nvls(of: SubLayer, machine) -> flow_lib.Timed:
   """GEMM, all-reduce by switches, norm of all, GEMM; one after the other."""
   layer = _Layer(of, machine, waves=True)
-  made = layer.barrier(layer.first(layer.pools(_sms(machine))))
+  made = layer.barrier(layer.first(layer.cores()))
   summed, counted = layer.events(1), layer.arrivals()
   started = layer.all_of(layer.launched(made))
   layer.pull_sums(_to_tiles(layer, started), summed, own=True)
@@ -276,7 +276,7 @@ def tp_nvls(of: SubLayer, machine) -> flow_lib.Timed:
 def sp_nvls(of: SubLayer, machine) -> flow_lib.Timed:
   """GEMM, reduce-scatter, norm of a share, all-gather, GEMM; in turn."""
   layer = _Layer(of, machine, waves=True)
-  made = layer.barrier(layer.first(layer.pools(_sms(machine))))
+  made = layer.barrier(layer.first(layer.cores()))
   summed, counted = layer.events(1), layer.arrivals()
   started = layer.all_of(layer.launched(made))
   layer.pull_sums(_to_tiles(layer, started), summed, own=False)
@@ -285,7 +285,7 @@ def sp_nvls(of: SubLayer, machine) -> flow_lib.Timed:
   ready = layer.all_of(layer.launched(layer.all_of(normed)))
   layer.push(_to_tiles(layer, ready), counted, many=True)
   there = layer.launched(layer.all_of(counted))
-  layer.second(layer.pools(_sms(machine)), there[:, None])
+  layer.second(layer.cores(), there[:, None])
   return layer.run()
 
 
@@ -304,7 +304,7 @@ def _all_reduce_beside(
 ) -> flow_lib.Timed:
   """GEMM beside an all-reduce of what it made; then norm of all, GEMM."""
   layer = _Layer(of, machine, waves=True)
-  tasks = layer.first(layer.pools(_sms(machine)))
+  tasks = layer.first(layer.cores())
   if chunks:
     ready = _chunked(layer, tasks)
   else:
@@ -324,7 +324,7 @@ def _all_reduce_beside(
 def t3(of: SubLayer, machine, nvls: bool = False) -> flow_lib.Timed:
   """GEMM beside reduce-scatter, then all-gather beside GEMM."""
   layer = _Layer(of, machine, waves=True)
-  tasks = layer.first(layer.pools(_sms(machine)))
+  tasks = layer.first(layer.cores())
   summed, counted = layer.events(1 if nvls else of.ranks), layer.arrivals()
   if nvls:
     made = layer.events(of.ranks)
@@ -335,7 +335,7 @@ def t3(of: SubLayer, machine, nvls: bool = False) -> flow_lib.Timed:
   normed = layer.norm(summed)
   ready = layer.all_of(layer.launched(layer.all_of(normed)))
   layer.push(_to_tiles(layer, ready), counted, many=nvls)
-  layer.second(layer.pools(_sms(machine)), counted)
+  layer.second(layer.cores(), counted)
   return layer.run()
 
 
@@ -352,13 +352,13 @@ def cais_base(of: SubLayer, machine) -> flow_lib.Timed:
   """
   layer = _Layer(of, machine, waves=True)
   late = behind(machine, of.ranks)
-  tasks = layer.first(layer.pools(_sms(machine), late))
+  tasks = layer.first(layer.cores(late))
   summed, counted = layer.events(of.ranks), layer.arrivals()
   layer.reduce_put(tasks, summed, merge=True)
   ready = layer.all_of(layer.launched(layer.all_of(layer.norm(summed))))
   begun = np.broadcast_to(layer.after(ready, late)[:, None], counted.shape)
   layer.load(begun, counted, channel=0, ahead=0)
-  layer.second(layer.pools(_sms(machine)), counted)
+  layer.second(layer.cores(), counted)
   return layer.run()
 
 
@@ -375,7 +375,7 @@ def cais(of: SubLayer, machine) -> flow_lib.Timed:
 
 def _merged(of: SubLayer, machine, waves: bool) -> flow_lib.Timed:
   layer = _Layer(of, machine, waves=waves)
-  half = _sms(machine) // 2
+  half = int(machine['aic']) // 2
   ahead = int(machine['merge_table'] / layer.tile) // 2
   tasks = layer.first(layer.pools(half, machine['group_barrier']))
   made, summed = layer.events(of.ranks), layer.events(of.ranks)
@@ -389,7 +389,7 @@ def _merged(of: SubLayer, machine, waves: bool) -> flow_lib.Timed:
   last = int(machine['virtual_channels']) - 1
   counted = layer.arrivals()
   layer.load(ready, counted, channel=last, ahead=ahead)
-  layer.second(layer.pools(_sms(machine) - half), counted)
+  layer.second(layer.pools(int(machine['aic']) - half), counted)
   return layer.run()
 
 

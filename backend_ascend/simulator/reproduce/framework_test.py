@@ -375,14 +375,11 @@ def test_sensitivity_runs_what_a_row_may_read(remembered):
   def late(machine):
     return machine.with_figures(hbm=1e12)['signal']
 
-  def known(machine):
-    if remembered:
-      return layers.once('late', machine, lambda: late(machine))
-    return late(machine)
-
   def run(machines, tell):
     runs.append(machines[_MACHINE].changed)
-    return _run(machines, tell) | {'late': known(machines[_MACHINE])}
+    one = lambda: late(machines[_MACHINE])
+    told = layers.once('late', machines[_MACHINE], one) if remembered else one()
+    return _run(machines, tell) | {'late': told}
 
   witness = _witness(run=run)
   machines = witness.load()

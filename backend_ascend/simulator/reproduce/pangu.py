@@ -28,7 +28,6 @@ NPU, GPU, DGX = 'ascend_a2', 'hopper', 'hopper_dgx'
 
 _PAPER = 'arXiv 2505.04519, reading notes'
 _PRESS = 'press report of 30 May 2025'
-_BRIDGE = 'NVIDIA Megatron Bridge, performance summary archive'
 
 _PANGU = published.PANGU_ULTRA_MOE
 _SEQUENCE = 8192  # of the later run, taken for all
@@ -93,46 +92,17 @@ _LARGER = _pangu(80, micro_batch=4)
 
 def _gpu(machine, model, plan, batch, **changes) -> Run:
   made = dict(sequence=4096, global_batch=batch, fused=False, element='int8')
+  if 'overlap' in changes:
+    changes['overlap'] = frozenset(changes['overlap'])
+  plan, model = Plan(**plan), published.MODELS[model]
   return Run(machine, plan, tuple((made | changes).items()), model)
 
 
 # FP8 products are as fast as int8 ones on a Hopper.  EP of Megatron counts TP
 # ranks, too.
 _GPU_RUNS: dict[str, tuple[Run, float, str]] = {
-  'DeepSeek-V3, 2048 H800': (
-    _gpu(
-      GPU,
-      published.DEEPSEEK_V3,
-      Plan(1, 16, 1, 64, 128, 1, 0, 'cheap'),
-      15360,
-      exchange='nodes',
-      nodes=4,
-      overlap=_ALL,
-    ),
-    # 14.8 T tokens in 2.664 M hours.
-    14.8e12 / 2.664e6 / 3600,
-    'arXiv 2412.19437',
-  ),
-  'DeepSeek-V3, 1024 H100': (
-    _gpu(
-      DGX,
-      published.DEEPSEEK_V3,
-      Plan(2, 8, 4, 32, 64, 1, 0, 'cheap'),
-      8192,
-    ),
-    1297.0,
-    f'{_BRIDGE} 25.09',
-  ),
-  'Qwen3-235B, 256 H100': (
-    _gpu(DGX, published.QWEN3_235B, Plan(2, 8, 4, 16, 16), 8192),
-    1633.0,
-    f'{_BRIDGE} 26.02',
-  ),
-  'Qwen3-30B, 16 H100': (
-    _gpu(DGX, published.QWEN3_30B, Plan(1, 2, 12, 8, 8), 1024),
-    5113.0,
-    f'{_BRIDGE} 26.02',
-  ),
+  name: (_gpu(**of['run']), of['tokens'], of['source'])
+  for name, of in witness_lib.published('pangu')['gpus'].items()
 }
 
 
@@ -240,11 +210,10 @@ def attention_share(machine: machine_lib.Machine, model: sizes.Model) -> float:
   return flops / took / (machine['aic'] * machine['cube_bf16'])
 
 
-def _grouped() -> sizes.Model:
-  """Returns the model with grouped queries: as many heads, eight of keys."""
-  return dataclasses.replace(
-    _PANGU, kv_heads=8, qk_dim=128, q_rank=0, kv_rank=0, rope_dim=0
-  )
+# With grouped queries: as many heads, eight of keys.
+_GROUPED = dataclasses.replace(
+  _PANGU, kv_heads=8, qk_dim=128, q_rank=0, kv_rank=0, rope_dim=0
+)
 
 
 def _copies(machine: machine_lib.Machine) -> float:
@@ -285,7 +254,7 @@ def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
     _run_rows(machines, tell)
     | {
       _MLA: attention_share(npu, _PANGU),
-      _GQA: attention_share(npu, _grouped()),
+      _GQA: attention_share(npu, _GROUPED),
     }
     | layers.once(_PLANS, npu, lambda: _searched(machines, rates, tell))
   )

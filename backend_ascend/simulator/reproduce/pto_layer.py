@@ -150,16 +150,6 @@ def roofline(machine: machine_lib.Machine, ep: int, tokens: int):
   )
 
 
-def _simulate(made, machine, ep: int, tokens: int) -> simulate.Simulation:
-  return simulate.simulate(
-    made,
-    machine,
-    topk_ids(ep, tokens),
-    element=_ELEMENT,
-    element_bytes=_ELEMENT_BYTES,
-  )
-
-
 def run(
   machine: machine_lib.Machine, ep: int, tokens: int, schedule: str
 ) -> simulate.Simulation:
@@ -169,13 +159,16 @@ def run(
   one that the authors set, at which the first GEMM is done; at the last one at
   the latest.
   """
-  if schedule == STAGE_MAJOR:
-    return _simulate(image(ep, tokens, schedule), machine, ep, tokens)
-  join = knobs(ep, tokens).join
+  join = None if schedule == STAGE_MAJOR else knobs(ep, tokens).join
   while True:
-    made = image(ep, tokens, schedule, join)
-    timed = _simulate(made, machine, ep, tokens)
-    if join == EXPERTS - 1 or _done_before(timed, join):
+    timed = simulate.simulate(
+      image(ep, tokens, schedule, join),
+      machine,
+      topk_ids(ep, tokens),
+      element=_ELEMENT,
+      element_bytes=_ELEMENT_BYTES,
+    )
+    if join in (None, EXPERTS - 1) or _done_before(timed, join):
       return timed
     join += 1
 

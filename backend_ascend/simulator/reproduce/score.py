@@ -127,11 +127,6 @@ def _group(name: str, rows: Sequence[Scored], limit, predicted) -> Group:
   )
 
 
-def _judged(claim: witness_lib.Claim, values) -> tuple[str, bool, str]:
-  why = claim.fails(values)
-  return claim.text, not why, why
-
-
 def _meets(claim: witness_lib.Claim, witness, values) -> bool:
   """Whether a null predictor that knows so much meets a claim."""
   known = {row.name: row.published for row in witness.rows if row.fitted}
@@ -172,7 +167,10 @@ def score(
     witness,
     rows,
     tuple(_group(n, g, limits.get(n), predicted) for n, g in evidence.items()),
-    tuple(_judged(claim, values) for claim in witness.claims),
+    tuple(
+      (claim.text, not (why := claim.fails(values)), why)
+      for claim in witness.claims
+    ),
     tuple(
       claim.text
       for claim in witness.claims

@@ -66,10 +66,6 @@ def watched(described: machine_lib.Machine) -> Watched:
   return Watched(**vars(described), read=set(described.fabric.named()))
 
 
-def _change(got: float, was: float) -> float:
-  return got / was - 1 if was else 0.0
-
-
 def _effect(witness, machines, values, change) -> Effect:
   name, figure, factor = change
   value = machines[name].figures[figure].value * factor
@@ -87,7 +83,8 @@ def _effect(witness, machines, values, change) -> Effect:
     figure,
     factor,
     {
-      row.name: _change(got[row.name], values[row.name]) for row in witness.rows
+      row.name: got[row.name] / was - 1 if (was := values[row.name]) else 0.0
+      for row in witness.rows
     },
     {g.name: g.mean_error for g in scored.groups},
   )

@@ -40,12 +40,11 @@ def made_up(direction=layout.Direction.FORWARD) -> timeline.Timeline:
   tasks = len(image.tables['tasks'])
   took = runtime_testing.rng('made_up', direction).integers(0, 4, tasks)
   start, end, waited = np.full((3, tasks), -1.0)
-  signallers: dict[int, list[int]] = {}
-  for task, event in signals.tolist():
-    signallers.setdefault(event, []).append(task)
-  waits: list[list[int]] = [[] for _ in range(tasks)]
-  for task, event in happens_before.waits(image):
-    waits[task].append(int(event))
+  waits = happens_before.waits(image)
+  needed_by = [
+    signals[np.isin(signals[:, 1], waits[waits[:, 0] == task, 1]), 0]
+    for task in range(tasks)
+  ]
   left = [
     list(image.tables['queue_tasks'][q['begin'] :][: q['count']])
     for q in image.tables['queues']
@@ -55,10 +54,10 @@ def made_up(direction=layout.Direction.FORWARD) -> timeline.Timeline:
     for worker, queue in enumerate(left):
       while queue:
         task = queue[0]
-        needed = [s for e in waits[task] for s in signallers.get(e, [])]
-        if any(end[s] < 0 for s in needed):
+        needed = needed_by[task]
+        if (end[needed] < 0).any():
           break
-        ready = max((end[s] for s in needed), default=0.0)
+        ready = end[needed].max(initial=0.0)
         start[task] = max(ready, free[worker])
         waited[task] = start[task] - free[worker]
         free[worker] = end[task] = start[task] + took[task]
