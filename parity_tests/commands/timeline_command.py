@@ -44,8 +44,8 @@ def _layer(f: flags.FlagValues):
 
   Of a shape that is only compiled, inputs are the routing.
   """
-  from hpmoe.parity_tests.case import cases
   from hpmoe.parity_tests.case import routings
+  from hpmoe.parity_tests.case import text_router
   from hpmoe.reference.contract import presets
 
   preset = presets.get(layer_flags.preset(f))
@@ -54,8 +54,8 @@ def _layer(f: flags.FlagValues):
     return made.config, made.policy, made.arrays
   config = presets.config(preset, f.ranks, f.tokens, f.capacity)
   routing = f.routing if f['routing'].present else 'balanced'
-  if routing in cases.NAMES:
-    ids = cases.topk_ids(routing, preset, config, f.seed)
+  if routing in text_router.LARGE:
+    ids = text_router.topk_ids(routing, preset, config, f.seed)
   else:
     ids = routings.load(routing, config, f.seed).topk_ids
   if f.capacity is None:

@@ -17,12 +17,12 @@ _GOAL = 1.15
 
 
 def _define_tune(f: flags.FlagValues) -> None:
-  from hpmoe.parity_tests.case import cases
+  from hpmoe.parity_tests.case import text_router
 
   cli.define(f, case_flags.LAYER, preset='ep16', dtype='bf16')
   cli.define(f, [case_flags.RANKS_OF_PRESET])
-  named = dict(routings=', '.join(cases.NAMES))
-  cli.own(f, 'tune', named, routing=dict(choices=cases.NAMES))
+  named = dict(routings=', '.join(text_router.LARGE))
+  cli.own(f, 'tune', named, routing=dict(choices=text_router.LARGE))
 
 
 def _layer(f: flags.FlagValues, step):
