@@ -249,24 +249,16 @@ def write(
     ValueError: a parameter is damaged or not finite.
   """
   parts = _Parts(weights)
-  sizes = {
-    name: weights_lib.num_bytes(spec) for name, spec in parts.specs.items()
-  }
-  shards = weights_lib.shards(sizes, max_shard_bytes)
-  metadata = {'format': 'pt'}  # what transformers asks for
-  if len(shards) == 1:
-    safetensors_file.write(folder / SINGLE, parts.specs, parts.read, metadata)
-    return
-  shard_of: dict[str, str] = {}
-  for number, names in enumerate(shards, 1):
-    file = f'model-{number:05d}-of-{len(shards):05d}.safetensors'
+  shards = weights_lib.shards(parts.specs, max_shard_bytes, '.safetensors')
+  for file, names in shards.items():
     specs = {name: parts.specs[name] for name in names}
-    safetensors_file.write(folder / file, specs, parts.read, metadata)
-    shard_of |= dict.fromkeys(names, file)
-  config_file.write_json(
-    folder / INDEX,
-    {'metadata': {'total_size': sum(sizes.values())}, 'weight_map': shard_of},
-  )
+    # The format is what transformers asks for.
+    safetensors_file.write(folder / file, specs, parts.read, {'format': 'pt'})
+  if len(shards) > 1:
+    size = sum(map(weights_lib.num_bytes, parts.specs.values()))
+    shard_of = {name: file for file, names in shards.items() for name in names}
+    index = {'metadata': {'total_size': size}, 'weight_map': shard_of}
+    config_file.write_json(folder / INDEX, index)
 
 
 class _Parts:

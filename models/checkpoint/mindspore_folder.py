@@ -109,16 +109,13 @@ def write(
     ValueError: a parameter is damaged, not finite, or larger than a file.
   """
   ms = _mindspore().ms
-  sizes = {
-    name: weights_lib.num_bytes(spec) for name, spec in weights.specs.items()
-  }
-  if large := [name for name, size in sizes.items() if size > MAX_BYTES]:
-    raise ValueError(
-      f'{large[0]}: expected at most {MAX_BYTES} bytes, which is what '
-      f'MindSpore reads, got {sizes[large[0]]}'
-    )
-  shards = weights_lib.shards(sizes, max_shard_bytes)
-  for number, names in enumerate(shards, 1):
-    file = SINGLE if len(shards) == 1 else _shard(number, len(shards))
+  for name, spec in weights.specs.items():
+    if (size := weights_lib.num_bytes(spec)) > MAX_BYTES:
+      raise ValueError(
+        f'{name}: expected at most {MAX_BYTES} bytes, which is what MindSpore '
+        f'reads, got {size}'
+      )
+  shards = weights_lib.shards(weights.specs, max_shard_bytes, '.ckpt')
+  for file, names in shards.items():
     content = [{'name': n, 'data': ms.Tensor(weights.read(n))} for n in names]
     ms.save_checkpoint(content, str(folder / file))

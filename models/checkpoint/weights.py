@@ -102,24 +102,33 @@ def num_bytes(spec: Any) -> int:
   return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
 
 
-def shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
-  """Returns names cut, in order, into parts of at most so many bytes.
+def shards(
+  specs: Mapping[str, Any], max_bytes: int, suffix: str
+) -> dict[str, list[str]]:
+  """Returns names by file, cut in order into files of at most so many bytes.
 
-  A name that is larger is a part of its own.
+  A name that is larger has a file of its own.
 
   Args:
-    sizes: name -> bytes.
-    max_bytes: of one part.
+    specs: name -> something with `shape` and `dtype`.
+    max_bytes: of one file.
+    suffix: of the files' names.
   """
   parts: list[list[str]] = []
   room = 0
-  for name, size in sizes.items():
+  for name, spec in specs.items():
+    size = num_bytes(spec)
     if not parts or size > room:
       parts.append([])
       room = max_bytes
     parts[-1].append(name)
     room -= size
-  return parts
+  if len(parts) == 1:
+    return {f'model{suffix}': parts[0]}
+  return {
+    f'model-{number:05d}-of-{len(parts):05d}{suffix}': names
+    for number, names in enumerate(parts, 1)
+  }
 
 
 @dataclasses.dataclass

@@ -8,9 +8,6 @@ import mindspore as ms
 from hpmoe.backend_ascend.frontends import mindspore_layer
 from hpmoe.backend_ascend.frontends import mindspore_npu
 
-# Layers of routed experts whose tensors are in the memory of a CPU.
-_OF_CPU = ('host',)
-
 
 def use(device: str, moe: str) -> None:
   """Has every operator from here on run on `device`, cpu or ascend.
@@ -30,7 +27,7 @@ def use(device: str, moe: str) -> None:
       "device: expected 'cpu', got 'ascend': MindSpore finds no Ascend device; "
       '--dry_run lists what would run on one'
     )
-  if moe in _OF_CPU:
+  if moe == 'host':  # its tensors are in the memory of a CPU
     raise ValueError(
       f"moe: expected 'ascend', 'framework' or a function on device 'ascend', "
       f'got {moe!r}'

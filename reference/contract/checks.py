@@ -117,14 +117,8 @@ def check_ids(
     ValueError: not int32 `[R, T, K]`, an id outside [0, E) that is not
       `tensors.UNUSED`, or an expert twice for one token; names the first.
   """
-  ids = np.asarray(topk_ids)
-  expected = (config.num_ranks, config.num_tokens, config.top_k)
-  if ids.dtype != np.int32 or ids.shape != expected:
-    raise ValueError(
-      f'topk_ids: expected int32 {list(expected)}, got {ids.dtype} '
-      f'{list(ids.shape)}'
-    )
-  _check_routing(config, ids)
+  ids = {'topk_ids': np.asarray(topk_ids)}
+  check_arrays(config, precision.PrecisionPolicy(), ids, ids)
 
 
 def _check_routing(
