@@ -108,41 +108,9 @@ def shape(
       f'policy: expected {" or ".join(layout.DTYPES)} storage with float32 '
       f'accumulation, got {policy.storage}/{policy.accumulate}'
     )
-  plain = dict(points=(), **dict.fromkeys(precision.SUM_ORDERS, 'slot'))
-  for name, value in plain.items():
-    if getattr(policy, name) != value:
-      raise ValueError(
-        f'policy.{name}: expected {value!r} for our backend, which rounds what '
-        f'it stores and nothing else, got {getattr(policy, name)!r}'
-      )
-  if policy.placement not in precision.LAUNCHED:
-    raise ValueError(
-      f'policy.placement: expected one of {precision.LAUNCHED} for our '
-      f'backend, got {policy.placement!r}'
-    )
-  if config.bias:
-    raise ValueError('bias: expected False for our backend, got True')
-  if config.d_shared:
-    raise ValueError(
-      f'd_shared: expected 0 for our backend, got {config.d_shared}'
-    )
-  if config.sublayer and options.relay:
-    raise ValueError('relay: expected False of a sub-layer, got True')
-  if config.sublayer and policy.placement != 'combine':
-    raise ValueError(
-      f"policy.placement: expected 'combine' of a sub-layer, got "
-      f'{policy.placement!r}'
-    )
-  for name in ('quantised', 'rows'):
-    if form := getattr(policy, name):
-      raise ValueError(
-        f"policy.{name}: expected '' for our backend, got {form!r}"
-      )
-  if policy.form not in precision.ACTIVATIONS:
-    raise ValueError(
-      f'policy.activation: expected one of {list(precision.ACTIVATIONS)} for '
-      f'our backend, without alpha, limit and offset, got {policy.form!r}'
-    )
+  for name, got, known, expected in _limits(config, policy, options):
+    if got not in known:
+      raise ValueError(f'{name}: expected {expected}, got {got!r}')
   dims = config.dims()
   options = options.resolve(config, policy.accumulation_order)
   memory.check(_TASK_BYTES * _least_tasks(dims, options), 'list of tasks')
@@ -153,6 +121,37 @@ def shape(
     options=options,
     placement=policy.placement,
   )
+
+
+def _limits(
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
+  options: flow_lib.Options,
+) -> list[tuple]:
+  """Returns (name, value, those that the backend computes, what is said)."""
+  ours, forms = 'for our backend', precision.ACTIVATIONS
+  plain = dict(points=(), **dict.fromkeys(precision.SUM_ORDERS, 'slot'))
+  stores = f'{ours}, which rounds what it stores and nothing else'
+  of_policy = [
+    *((n, (value,), f'{value!r} {stores}') for n, value in plain.items()),
+    ('placement', precision.LAUNCHED, f'one of {precision.LAUNCHED} {ours}'),
+    *((name, ('',), f"'' {ours}") for name in ('quantised', 'rows')),
+  ]
+  if config.sublayer:
+    of_policy.append(('placement', ('combine',), "'combine' of a sub-layer"))
+  return [
+    ('bias', config.bias, (False,), f'False {ours}'),
+    ('d_shared', config.d_shared, (0,), f'0 {ours}'),
+    *((f'policy.{n}', getattr(policy, n), *rest) for n, *rest in of_policy),
+    (
+      *('policy.activation', policy.form, forms),
+      f'one of {list(forms)} {ours}, without alpha, limit and offset',
+    ),
+    (
+      *('relay', config.sublayer and options.relay, (False,)),
+      'False of a sub-layer',
+    ),
+  ]
 
 
 def _least_tasks(dims: Mapping[str, int], options: flow_lib.Options) -> int:

@@ -17,14 +17,15 @@ _CRC_OFFSET = layout.HEADER.fields['crc32'][1]
 
 _CONFIG = ('num_ranks', 'num_tokens', 'num_experts', 'top_k', 'd_model', 'd_ff')
 _OPTIONS = (
-  'expert_capacity',
-  'row_block',
-  'col_block',
-  'put_rows',
-  'token_block',
-  'num_aic',
-  'num_aiv',
-  'chain_rows',
+  *('expert_capacity', 'row_block', 'col_block', 'put_rows', 'token_block'),
+  *('num_aic', 'num_aiv', 'chain_rows'),
+)
+# Fields of the header that number names of the policy.
+_POLICY = (
+  ('dtype', 'storage', layout.DTYPES),
+  ('placement', 'placement', precision.PLACEMENTS),
+  ('activation', 'activation', precision.ACTIVATIONS),
+  ('accumulation_order', 'accumulation_order', precision.ACCUMULATION_ORDERS),
 )
 
 
@@ -55,12 +56,8 @@ def _header(flow: flow_lib.Flow) -> np.ndarray:
   if config.sublayer:
     header['epsilon'] = precision.EPSILONS.index(policy.epsilon)
   header['header_bytes'] = layout.HEADER.itemsize
-  header['dtype'] = layout.DTYPES.index(policy.storage)
-  header['placement'] = precision.PLACEMENTS.index(policy.placement)
-  header['activation'] = precision.ACTIVATIONS.index(policy.activation)
-  header['accumulation_order'] = precision.ACCUMULATION_ORDERS.index(
-    policy.accumulation_order
-  )
+  for field, name, known in _POLICY:
+    header[field] = known.index(getattr(policy, name))
   header['event_grain'] = flow_lib.EVENT_GRAINS.index(options.event_grain)
   return header
 
@@ -162,12 +159,7 @@ class Image(_native.Image):
   @functools.cached_property
   def policy(self) -> precision.PrecisionPolicy:
     return precision.PrecisionPolicy(
-      storage=layout.DTYPES[self.header['dtype']],
-      placement=precision.PLACEMENTS[self.header['placement']],
-      activation=precision.ACTIVATIONS[self.header['activation']],
-      accumulation_order=precision.ACCUMULATION_ORDERS[
-        self.header['accumulation_order']
-      ],
+      **{name: known[self.header[field]] for field, name, known in _POLICY},
       epsilon=precision.EPSILONS[self.header['epsilon']],
     )
 

@@ -8,11 +8,6 @@
 namespace hpmoe {
 namespace {
 
-// `count` floats side by side.
-TileOperand Floats(const char* name, const float* data, int64_t count) {
-  return {name, data, 1, count, count, sizeof(float)};
-}
-
 // The first of some elements that is no longer poison, or -1.
 int64_t FirstChanged(const char* begin, int64_t elements,
                      int64_t element_bytes) {
@@ -37,7 +32,7 @@ char* Margins::At(Copy* copy, int64_t row, int64_t col) {
   return copy->bytes.data() + index * copy->of.element_bytes;
 }
 
-char* Margins::Place(const TileOperand& operand, bool written) {
+void* Margins::Place(const TileOperand& operand, bool written) {
   if (operand.IsNone()) return nullptr;
   if (used_ == copies_.size()) copies_.emplace_back();
   Copy& copy = copies_[used_++];
@@ -52,14 +47,6 @@ char* Margins::Place(const TileOperand& operand, bool written) {
   }
   if (!written) copy.kept = copy.bytes;
   return At(&copy, 0, 0);
-}
-
-const void* Margins::Read(const TileOperand& operand) {
-  return Place(operand, false);
-}
-
-void* Margins::Write(const TileOperand& operand) {
-  return Place(operand, true);
 }
 
 std::string Margins::Changed(Copy* copy) {
@@ -110,7 +97,8 @@ void GuardedKernels::Finish() {
 }
 
 const void* const* GuardedKernels::ReadRows(const TileOperand& operand) {
-  const auto* const copy = static_cast<const char*>(margins_.Read(operand));
+  const auto* const copy =
+      static_cast<const char*>(margins_.Place(operand, false));
   if (copy == nullptr) return nullptr;
   rows_.resize(operand.rows);
   for (int64_t row = 0; row < operand.rows; ++row) {
@@ -120,149 +108,18 @@ const void* const* GuardedKernels::ReadRows(const TileOperand& operand) {
   return rows_.data();
 }
 
-void GuardedKernels::Gemm(const GemmTile& tile) {
-  GemmTile copy = tile;
-  const int64_t bytes = BytesOf(tile.dtype);
-  const int64_t a[] = {tile.m, tile.k}, b[] = {tile.k, tile.n};
-  const bool ta = tile.trans_a, tb = tile.trans_b;
-  copy.a = margins_.Read({"a", tile.a, a[ta], a[!ta], tile.lda, bytes});
-  copy.b = margins_.Read({"b", tile.b, b[tb], b[!tb], tile.ldb, bytes});
-  copy.a_rows = ReadRows({"a", nullptr, a[ta], a[!ta], 0, bytes, tile.a_rows});
-  copy.lda = Margins::Pitch(a[!ta]);
-  copy.ldb = Margins::Pitch(b[!tb]);
-  copy.row_weight = static_cast<const float*>(
-      margins_.Read(Floats("row_weight", tile.row_weight, tile.m)));
-  const bool carries = tile.carry != nullptr;
-  if (!carries || !tile.carry_out) {
-    copy.c = margins_.Write({"c", tile.c, tile.m, tile.n, tile.ldc, bytes});
-    copy.ldc = Margins::Pitch(tile.n);
-  }
-  const TileOperand carry = {"carry", tile.carry,    tile.m,
-                             tile.n,  tile.ld_carry, sizeof(float)};
-  if (carries && (tile.carry_in || tile.carry_out)) {
-    copy.carry = static_cast<float*>(margins_.Write(carry));
-    copy.ld_carry = Margins::Pitch(tile.n);
-  }
-  kernels_.Gemm(copy);
-  Finish();
-}
-
-void GuardedKernels::Swiglu(const SwigluTile& tile) {
-  SwigluTile copy = tile;
-  const int64_t rows = tile.rows, cols = tile.cols;
-  const int64_t bytes = BytesOf(tile.dtype);
-  copy.gate = margins_.Read({"gate", tile.gate, rows, cols, tile.ld_in, bytes});
-  copy.up = margins_.Read({"up", tile.up, rows, cols, tile.ld_in, bytes});
-  copy.row_weight = static_cast<const float*>(
-      margins_.Read(Floats("row_weight", tile.row_weight, rows)));
-  copy.out = margins_.Write({"out", tile.out, rows, cols, tile.ld_out, bytes});
-  copy.ld_in = copy.ld_out = Margins::Pitch(cols);
-  kernels_.Swiglu(copy);
-  Finish();
-}
-
-void GuardedKernels::SwigluGrad(const SwigluGradTile& tile) {
-  SwigluGradTile copy = tile;
-  const int64_t rows = tile.rows, cols = tile.cols;
-  const int64_t bytes = BytesOf(tile.dtype);
-  const auto of = [=](const char* name, const void* data, int64_t ld) {
-    return TileOperand{name, data, rows, cols, ld, bytes};
-  };
-  copy.d_out = margins_.Read(of("d_out", tile.d_out, tile.ld_d_out));
-  copy.gate = margins_.Read(of("gate", tile.gate, tile.ld_in));
-  copy.up = margins_.Read(of("up", tile.up, tile.ld_in));
-  copy.row_weight = static_cast<const float*>(
-      margins_.Read(Floats("row_weight", tile.row_weight, rows)));
-  copy.d_gate = margins_.Write(of("d_gate", tile.d_gate, tile.ld_grad));
-  copy.d_up = margins_.Write(of("d_up", tile.d_up, tile.ld_grad));
-  copy.d_row_weight = static_cast<float*>(
-      margins_.Write(Floats("d_row_weight", tile.d_row_weight, rows)));
-  copy.ld_d_out = copy.ld_in = copy.ld_grad = Margins::Pitch(cols);
-  kernels_.SwigluGrad(copy);
-  Finish();
-}
-
-void GuardedKernels::Combine(const CombineTile& tile) {
-  CombineTile copy = tile;
-  const int64_t slots = int64_t{tile.tokens} * tile.top_k, cols = tile.cols;
-  const int64_t bytes = BytesOf(tile.dtype);
-  copy.returned =
-      margins_.Read({"returned", tile.returned, slots, cols, tile.ld, bytes});
-  copy.rows = ReadRows({"rows", nullptr, slots, cols, 0, bytes, tile.rows});
-  copy.weights = static_cast<const float*>(
-      margins_.Read(Floats("weights", tile.weights, slots)));
-  copy.y = margins_.Write({"y", tile.y, tile.tokens, cols, tile.ld_y, bytes});
-  copy.ld = copy.ld_y = Margins::Pitch(cols);
-  kernels_.Combine(copy);
-  Finish();
-}
-
-void GuardedKernels::RowDots(const RowDotTile& tile) {
-  RowDotTile copy = tile;
-  const int64_t bytes = BytesOf(tile.dtype), pitch = Margins::Pitch(tile.cols);
-  const int64_t rows_a = tile.ld_a == 0 ? 1 : tile.rows;
-  const int64_t rows_b = tile.ld_b == 0 ? 1 : tile.rows;
-  copy.a = margins_.Read({"a", tile.a, rows_a, tile.cols, tile.ld_a, bytes});
-  copy.b = margins_.Read({"b", tile.b, rows_b, tile.cols, tile.ld_b, bytes});
-  copy.out =
-      static_cast<float*>(margins_.Write(Floats("out", tile.out, tile.rows)));
-  if (tile.ld_a != 0) copy.ld_a = pitch;
-  if (tile.ld_b != 0) copy.ld_b = pitch;
-  kernels_.RowDots(copy);
-  Finish();
-}
-
-void GuardedKernels::ScaleRows(const ScaleRowsTile& tile) {
-  ScaleRowsTile copy = tile;
-  const int64_t bytes = BytesOf(tile.dtype), pitch = Margins::Pitch(tile.cols);
-  const int64_t rows = tile.ld_x == 0 ? 1 : tile.rows;
-  copy.x = margins_.Read({"x", tile.x, rows, tile.cols, tile.ld_x, bytes});
-  copy.weight = static_cast<const float*>(
-      margins_.Read(Floats("weight", tile.weight, tile.rows)));
-  copy.out = margins_.Write(
-      {"out", tile.out, tile.rows, tile.cols, tile.ld_out, bytes});
-  if (tile.ld_x != 0) copy.ld_x = pitch;
-  copy.ld_out = pitch;
-  kernels_.ScaleRows(copy);
-  Finish();
-}
-
-void GuardedKernels::Norm(const NormTile& tile) {
-  NormTile copy = tile;
-  const int64_t bytes = BytesOf(tile.dtype), pitch = Margins::Pitch(tile.cols);
-  const bool sums = tile.work == Work::kGainGrad;
-  // What sums over tokens read is looked at in place: rows of two widths.
-  if (tile.dx != nullptr && !sums) {
-    copy.dx =
-        margins_.Read({"dx", tile.dx, tile.rows, tile.cols, tile.ld, bytes});
-  }
-  if (!sums) {
-    copy.y = margins_.Read({"y", tile.y, tile.rows, tile.cols, tile.ld, bytes});
-    copy.gain =
-        margins_.Read({"gain", tile.gain, 1, tile.cols, tile.cols, bytes});
-    copy.ld = pitch;
-    copy.out =
-        margins_.Write({"out", tile.out, tile.rows, tile.cols, tile.ld, bytes});
-  } else {
-    copy.out =
-        margins_.Write({"out", tile.out, 1, tile.out_cols, tile.out_cols, 4});
-  }
-  kernels_.Norm(copy);
-  Finish();
-}
-
 void GuardedKernels::Copy(const void* from, size_t bytes, void* to) {
   const auto size = static_cast<int64_t>(bytes / 2);  // two bytes each
-  const void* source = margins_.Read({"from", from, 1, size, size, 2});
-  void* target = margins_.Write({"to", to, 1, size, size, 2});
+  const void* source = margins_.Place({"from", from, 1, size, size, 2}, false);
+  void* target = margins_.Place({"to", to, 1, size, size, 2}, true);
   kernels_.Copy(source, bytes, target);
   Finish();
 }
 
 void GuardedKernels::WriteHeader(int32_t slot, float weight, int32_t* slot_to,
                                  float* weight_to) {
-  void* slot_copy = margins_.Write({"slot", slot_to, 1, 1, 1, 4});
-  void* weight_copy = margins_.Write(Floats("weight", weight_to, 1));
+  void* slot_copy = margins_.Place({"slot", slot_to, 1, 1, 1, 4}, true);
+  void* weight_copy = margins_.Place(Floats("weight", weight_to, 1), true);
   kernels_.WriteHeader(slot, weight, static_cast<int32_t*>(slot_copy),
                        static_cast<float*>(weight_copy));
   Finish();

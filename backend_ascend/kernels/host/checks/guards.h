@@ -12,35 +12,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "backend_ascend/kernels/host/checks/tile_operands.h"
 #include "backend_ascend/kernels/host/launch/runtime_tasks.h"
 
 namespace hpmoe {
-
-// A row-major rectangle in memory; null is none.
-struct TileOperand {
-  const char* name;
-  const void* data;
-  int64_t rows, cols, ld;  // ld in elements
-  int64_t element_bytes;
-  // Addresses of the rows, in place of `data` and `ld`; or null.
-  const void* const* at = nullptr;
-
-  bool IsNone() const { return data == nullptr && at == nullptr; }
-  char* Row(int64_t row) const {
-    const void* const begin = at != nullptr ? at[row] : data;
-    const int64_t past = at != nullptr ? 0 : row * ld * element_bytes;
-    return static_cast<char*>(const_cast<void*>(begin)) + past;
-  }
-};
 
 // Copies of the operands of one kernel call; one per OS thread.
 class Margins {
  public:
   // Returns where the copy's first element is; its rows are `Pitch` apart.
-  const void* Read(const TileOperand& operand);
-  void* Write(const TileOperand& operand);
+  void* Place(const TileOperand& operand, bool written);
   static int64_t Pitch(int64_t cols) { return cols + 2 * kCols; }
   // Copies back what was written, and forgets all copies.  Says what lies
   // beyond them, or was only to be read, and changed; '' if nothing did.
@@ -56,7 +40,6 @@ class Margins {
     std::vector<char> kept;  // the bytes of what is only read, as they came
   };
 
-  char* Place(const TileOperand& operand, bool written);
   static char* At(Copy* copy, int64_t row, int64_t col);
   static std::string Changed(Copy* copy);
 
@@ -70,13 +53,17 @@ class GuardedKernels final : public Kernels {
   GuardedKernels(Kernels* kernels, Margins* margins)
       : kernels_(*kernels), margins_(*margins) {}
 
-  void Gemm(const GemmTile& tile) override;
-  void Swiglu(const SwigluTile& tile) override;
-  void SwigluGrad(const SwigluGradTile& tile) override;
-  void Combine(const CombineTile& tile) override;
-  void RowDots(const RowDotTile& tile) override;
-  void ScaleRows(const ScaleRowsTile& tile) override;
-  void Norm(const NormTile& tile) override;
+  void Gemm(const GemmTile& t) override { Run(&Kernels::Gemm, t); }
+  void Swiglu(const SwigluTile& t) override { Run(&Kernels::Swiglu, t); }
+  void SwigluGrad(const SwigluGradTile& t) override {
+    Run(&Kernels::SwigluGrad, t);
+  }
+  void Combine(const CombineTile& t) override { Run(&Kernels::Combine, t); }
+  void RowDots(const RowDotTile& t) override { Run(&Kernels::RowDots, t); }
+  void ScaleRows(const ScaleRowsTile& t) override {
+    Run(&Kernels::ScaleRows, t);
+  }
+  void Norm(const NormTile& t) override { Run(&Kernels::Norm, t); }
   void Copy(const void* from, size_t bytes, void* to) override;
   void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
                    float* weight_to) override;
@@ -87,6 +74,28 @@ class GuardedKernels final : public Kernels {
   const std::string& found() const { return found_; }
 
  private:
+  // Runs a kernel on copies of all that its tile names.
+  template <class Tile>
+  void Run(void (Kernels::*kernel)(const Tile&), const Tile& tile) {
+    Tile copy = tile;
+    const auto place = [&](TileUse use, const TileOperand& operand, auto field,
+                           int64_t Tile::* ld) {
+      using Address = std::remove_reference_t<decltype(copy.*field)>;
+      if (use == TileUse::kInPlace) return;
+      if constexpr (std::is_same_v<Address, const void* const*>) {
+        copy.*field = ReadRows(operand);
+      } else {
+        const bool written = use != TileUse::kRead;
+        copy.*field = static_cast<Address>(margins_.Place(operand, written));
+      }
+      if (ld != nullptr && tile.*ld != 0) {
+        copy.*ld = Margins::Pitch(operand.cols);
+      }
+    };
+    VisitOperands(tile, place);
+    (kernels_.*kernel)(copy);
+    Finish();
+  }
   void Finish();
   // Copies rows that lie anywhere; returns where each copy is.
   const void* const* ReadRows(const TileOperand& operand);

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "backend_ascend/kernels/host/checks/tile_operands.h"
+
 namespace hpmoe {
 namespace {
 
@@ -61,68 +63,13 @@ class Recorder final : public Kernels {
 
   std::vector<Access> Take() { return std::move(accesses_); }
 
-  void Gemm(const GemmTile& t) override {
-    const int64_t bytes = BytesOf(t.dtype);
-    const int32_t rows = t.trans_a ? t.k : t.m, cols = t.trans_a ? t.m : t.k;
-    Box(kReads, t.a, rows, cols, t.lda, bytes);
-    Rows(t.a_rows, rows, cols, bytes);
-    Box(kReads, t.b, t.trans_b ? t.n : t.k, t.trans_b ? t.k : t.n, t.ldb,
-        bytes);
-    Box(kReads, t.row_weight, t.m, 1, 1, 4);
-    if (!t.carry_out) Box(kWrites, t.c, t.m, t.n, t.ldc, bytes);
-    if (t.carry_in) Box(kReads, t.carry, t.m, t.n, t.ld_carry, 4);
-    if (t.carry_out) Box(kWrites, t.carry, t.m, t.n, t.ld_carry, 4);
-  }
-
-  void Swiglu(const SwigluTile& t) override {
-    const int64_t bytes = BytesOf(t.dtype);
-    Box(kReads, t.gate, t.rows, t.cols, t.ld_in, bytes);
-    Box(kReads, t.up, t.rows, t.cols, t.ld_in, bytes);
-    Box(kReads, t.row_weight, t.rows, 1, 1, 4);
-    Box(kWrites, t.out, t.rows, t.cols, t.ld_out, bytes);
-  }
-
-  void SwigluGrad(const SwigluGradTile& t) override {
-    const int64_t bytes = BytesOf(t.dtype);
-    Box(kReads, t.d_out, t.rows, t.cols, t.ld_d_out, bytes);
-    Box(kReads, t.gate, t.rows, t.cols, t.ld_in, bytes);
-    Box(kReads, t.up, t.rows, t.cols, t.ld_in, bytes);
-    Box(kReads, t.row_weight, t.rows, 1, 1, 4);
-    Box(kWrites, t.d_gate, t.rows, t.cols, t.ld_grad, bytes);
-    Box(kWrites, t.d_up, t.rows, t.cols, t.ld_grad, bytes);
-    Box(kWrites, t.d_row_weight, t.rows, 1, 1, 4);
-  }
-
-  void Combine(const CombineTile& t) override {
-    const int64_t bytes = BytesOf(t.dtype);
-    Box(kReads, t.returned, int64_t{t.tokens} * t.top_k, t.cols, t.ld, bytes);
-    Rows(t.rows, int64_t{t.tokens} * t.top_k, t.cols, bytes);
-    Box(kWrites, t.y, t.tokens, t.cols, t.ld_y, bytes);
-  }
-
-  void RowDots(const RowDotTile& t) override {
-    const int64_t bytes = BytesOf(t.dtype);
-    Box(kReads, t.a, t.ld_a == 0 ? 1 : t.rows, t.cols, t.ld_a, bytes);
-    Box(kReads, t.b, t.rows, t.cols, t.ld_b, bytes);
-    Box(kWrites, t.out, 1, t.rows, t.rows, 4);
-  }
-
-  void ScaleRows(const ScaleRowsTile& t) override {
-    const int64_t bytes = BytesOf(t.dtype);
-    Box(kReads, t.x, t.rows, t.cols, t.ld_x, bytes);
-    Box(kReads, t.weight, t.rows, 1, 1, 4);
-    Box(kWrites, t.out, t.rows, t.cols, t.ld_out, bytes);
-  }
-
-  void Norm(const NormTile& t) override {
-    const int64_t bytes = BytesOf(t.dtype);
-    const bool sums = t.work == Work::kGainGrad;
-    Box(kReads, t.dx, t.rows, sums ? t.out_cols : t.cols, t.ld, bytes);
-    Box(kReads, t.y, t.rows, t.cols, t.ld, bytes);
-    Box(kReads, t.gain, 1, t.cols, t.cols, bytes);
-    if (sums) return Box(kWrites, t.out, 1, t.out_cols, t.ld, 4);
-    Box(kWrites, t.out, t.rows, t.cols, t.ld, bytes);
-  }
+  void Gemm(const GemmTile& t) override { Record(t); }
+  void Swiglu(const SwigluTile& t) override { Record(t); }
+  void SwigluGrad(const SwigluGradTile& t) override { Record(t); }
+  void Combine(const CombineTile& t) override { Record(t); }
+  void RowDots(const RowDotTile& t) override { Record(t); }
+  void ScaleRows(const ScaleRowsTile& t) override { Record(t); }
+  void Norm(const NormTile& t) override { Record(t); }
 
   void Copy(const void* from, size_t bytes, void* to) override {
     Run(kReads, from, bytes);
@@ -144,12 +91,21 @@ class Recorder final : public Kernels {
   }
 
  private:
-  // Rows at addresses of their own, which are read; none at null.
-  void Rows(const void* const* rows, int64_t count, int64_t cols,
-            int64_t element_bytes) {
-    for (int64_t i = 0; rows != nullptr && i < count; ++i) {
-      Box(kReads, rows[i], 1, cols, cols, element_bytes);
-    }
+  template <class Tile>
+  void Record(const Tile& tile) {
+    VisitOperands(tile, [this](TileUse use, const TileOperand& of, auto, auto) {
+      const bool written = use == TileUse::kWrite || use == TileUse::kUpdate;
+      // Rows at addresses of their own are read.
+      for (int64_t i = 0; of.at != nullptr && i < of.rows; ++i) {
+        Box(kReads, of.at[i], 1, of.cols, of.cols, of.element_bytes);
+      }
+      if (use != TileUse::kWrite) Box(kReads, of);
+      if (written) Box(kWrites, of);
+    });
+  }
+
+  void Box(bool write, const TileOperand& of) {
+    Box(write, of.data, of.rows, of.cols, of.ld, of.element_bytes);
   }
 
   // Rows of elements, `ld` elements apart; none at null.

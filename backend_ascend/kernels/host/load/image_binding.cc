@@ -57,6 +57,13 @@ std::vector<size_t> Shape(std::initializer_list<int32_t> sizes) {
   return {sizes.begin(), sizes.end()};
 }
 
+// A table in place; flat without a shape.
+auto TableOf(const std::vector<int32_t>& table,
+             std::vector<size_t> shape = {}) {
+  if (shape.empty()) shape = {table.size()};
+  return ViewOfVector(table, std::move(shape));
+}
+
 // Ids of all ranks, or those of `rank` beside all ranks' counts.
 void InitRouting(Routing* self, const LoadedImage& image, const Ints& topk_ids,
                  std::optional<int32_t> rank,
@@ -111,15 +118,10 @@ nb::list Kinds() {
   return kinds;
 }
 
-std::vector<std::string> Buffers() {
+template <class Table>
+std::vector<std::string> Names(const Table& table) {
   std::vector<std::string> names;
-  for (const BufferInfo& info : kBuffers) names.emplace_back(info.name);
-  return names;
-}
-
-std::vector<std::string> DTypes() {
-  std::vector<std::string> names;
-  for (const DTypeInfo& info : kDTypes) names.emplace_back(info.name);
+  for (const auto& info : table) names.emplace_back(info.name);
   return names;
 }
 
@@ -129,8 +131,12 @@ void BindImage(nb::module_& m) {
   nb::exception<BrokenError>(m, "BrokenError", PyExc_RuntimeError);
   nb::exception<ImageError>(m, "ImageError", PyExc_ValueError);
   m.def("kinds", &Kinds, "The table of kinds, in order.");
-  m.def("buffers", &Buffers, "The names of the buffers, in order.");
-  m.def("dtypes", &DTypes, "The names of storage dtypes, by their codes.");
+  m.def(
+      "buffers", [] { return Names(kBuffers); },
+      "The names of the buffers, in order.");
+  m.def(
+      "dtypes", [] { return Names(kDTypes); },
+      "The names of storage dtypes, by their codes.");
   nb::class_<LoadedImage>(m, "Image", nb::type_slots(kImageSlots),
                           "An image, read and checked once; a buffer of bytes.")
       .def(
@@ -146,43 +152,33 @@ void BindImage(nb::module_& m) {
           "What other ranks write on each rank.")
       .def_prop_ro("heap_offsets", &HeapOffsets,
                    "Where in the heap each of its buffers lies, by name.");
-  nb::class_<Routing>(m, "Routing", "A routing on an image, planned once.")
+  using R = Routing;
+  nb::class_<R>(m, "Routing", "A routing on an image, planned once.")
       .def("__init__", &InitRouting, "image"_a, "topk_ids"_a, nb::kw_only(),
            "rank"_a = nb::none(), "counts"_a = nb::none(),
            "topk_ids: `[R, T, K]`; with a rank, `[T, K]` of it beside all\n"
            "ranks' counts, `[R, E]`.  Raises ValueError.")
-      .def_prop_ro("counts",
-                   [](const Routing& r) {
-                     return ViewOfVector(r.plan.counts, r.by_expert);
-                   })
+      .def_prop_ro(
+          "counts",
+          [](const R& r) { return TableOf(r.plan.counts, r.by_expert); })
       .def_prop_ro("relayed_counts",
-                   [](const Routing& r) {
+                   [](const R& r) {
                      const auto& counts = r.plan.once.counts;
-                     auto shape = r.by_expert;
-                     if (counts.empty()) shape = {0, 0};
-                     return ViewOfVector(counts, shape);
+                     return TableOf(
+                         counts, counts.empty() ? Shape({0, 0}) : r.by_expert);
                    })
-      .def_prop_ro("row_base",
-                   [](const Routing& r) {
-                     return ViewOfVector(r.plan.row_base, r.by_expert);
-                   })
-      .def_prop_ro("row_of_slot",
-                   [](const Routing& r) {
-                     return ViewOfVector(r.plan.row_of_slot, r.by_slot);
-                   })
+      .def_prop_ro(
+          "row_base",
+          [](const R& r) { return TableOf(r.plan.row_base, r.by_expert); })
+      .def_prop_ro(
+          "row_of_slot",
+          [](const R& r) { return TableOf(r.plan.row_of_slot, r.by_slot); })
       .def_prop_ro("copy_rows",
-                   [](const Routing& r) {
-                     return ViewOfVector(r.plan.copy_rows,
-                                         {r.plan.copy_rows.size()});
-                   })
+                   [](const R& r) { return TableOf(r.plan.copy_rows); })
       .def_prop_ro("copy_slots",
-                   [](const Routing& r) {
-                     return ViewOfVector(r.plan.copy_slots,
-                                         {r.plan.copy_slots.size()});
-                   })
-      .def_prop_ro("slice_slots", [](const Routing& r) {
-        return ViewOfVector(r.plan.slice_slots, {r.plan.slice_slots.size()});
-      });
+                   [](const R& r) { return TableOf(r.plan.copy_slots); })
+      .def_prop_ro("slice_slots",
+                   [](const R& r) { return TableOf(r.plan.slice_slots); });
   m.def("count_slots", &CountSlotsPy, "image"_a, "rank"_a, "topk_ids"_a,
         "A rank's `[E]` counts from its own `[T, K]` ids; with relay `[2E]`.");
 }
