@@ -34,8 +34,8 @@ class TestCheck:
   @pytest.mark.parametrize('mode', ['in_order', 'late'])
   @pytest.mark.few(1)
   def test_both_passes_in_all_lanes(self, capsys, tmp_path, mode):
-    # bfloat16, weights before w_down and whole experts: the other half of what
-    # twin_runtime_test has.
+    # Real data of bfloat16, weights before w_down and whole experts: exact data
+    # of others tools/sync/probe_test.py has.
     asked = f'--twin_mode={mode} --dtype=bf16 --placement=before_down '
     path = tmp_path / 'out.json'
     asked += '--event_grain=expert --aic=3 --aiv=5 --mmad_order=reversed '

@@ -2,46 +2,27 @@
 
 import subprocess
 
-import pytest
-
 from hpmoe.backend_ascend.kernels import twin_testing
 
 _RUN = twin_testing.TWIN / 'examples/run_vector_add.cc'
 _MODES = ('in order', 'seeded', 'late')
 
 
-@pytest.fixture(scope='module')
-def said(tmp_path_factory) -> dict[str, list[str]]:
-  """What was printed of each launch: the head, then its errors."""
-  binary = tmp_path_factory.mktemp('examples') / 'run_vector_add'
+def test_the_kernel_without_enque_and_deque_is_named_in_every_mode(tmp_path):
+  # Given two kernels, when they run in each mode, then the right one adds, and
+  # of the other an error follows; unchecked, in order alone its sum is right.
+  binary = tmp_path / 'run_vector_add'
   twin_testing.compile_program(_RUN, binary)
   ran = subprocess.run([binary], capture_output=True, text=True, check=True)
-  by_launch: dict[str, list[str]] = {}
-  for line in ran.stdout.splitlines():
-    if not line.startswith(' '):
-      head, _, verdict = line.partition(': ')
-      by_launch[head] = errors = [verdict]
-    else:
-      errors.append(line.strip())
-  return by_launch
+  said = ran.stdout.splitlines()
 
-
-@pytest.mark.parametrize('mode', _MODES)
-def test_the_right_kernel_adds(said, mode):
-  assert said[f'vector_add, {mode}'] == ['the sum']
-
-
-@pytest.mark.parametrize('mode', _MODES)
-def test_the_kernel_without_enque_and_deque_is_named(said, mode):
-  _, error = said[f'vector_add_unordered, {mode}']
-
-  assert error.startswith('hazard: vector_add_unordered at ')
-  assert 'examples/vector_add_unordered.h:' in error
-  assert 'SetFlag/WaitFlag<' in error
-
-
-def test_in_order_alone_does_not_see_the_mistake(said):
-  head = 'vector_add_unordered, {}, order not checked'
-
-  assert said[head.format('in order')] == ['the sum']
-  assert said[head.format('late')][0] == 'not the sum'
+  assert said[:3] == [f'vector_add, {mode}: the sum' for mode in _MODES]
+  for mode, head, error in zip(_MODES, said[3:9:2], said[4:9:2]):
+    assert head.startswith(f'vector_add_unordered, {mode}: ')
+    assert error.startswith('  hazard: vector_add_unordered at ')
+    assert 'examples/vector_add_unordered.h:' in error
+    assert 'SetFlag/WaitFlag<' in error
+  unchecked = 'vector_add_unordered, {}, order not checked: {}'
+  assert said[9] == unchecked.format('in order', 'the sum')
+  assert not said[10].startswith(' ')
+  assert unchecked.format('late', 'not the sum') in said

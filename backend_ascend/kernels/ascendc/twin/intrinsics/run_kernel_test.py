@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import shutil
 import subprocess
 
 import numpy as np
@@ -71,8 +70,9 @@ class TestArrays:
 
   def test_that_nobody_wrote_may_not_be_read(self, add):
     x, y, z, w = _inputs(1)
-    with pytest.raises(run_kernel.Found, match=r'which nobody has written'):
+    with pytest.raises(run_kernel.Found, match='which nobody') as error:
       add(z, y, z, w)
+    assert str(_EXAMPLES.resolve()) in error.value.findings[0]
 
   def test_that_are_too_short_are_named(self, add):
     x, y, z, w = _inputs(1)
@@ -110,19 +110,6 @@ class TestValues:
   def test_a_mode_that_is_none(self, scaled):
     with pytest.raises(ValueError, match='^mode: expected one of'):
       scaled(mode='sideways')
-
-
-def test_what_orders_too_little_is_named_by_line_of_the_source(tmp_path):
-  shutil.copy(_EXAMPLES / 'raw_block.h', tmp_path)
-  text = (_EXAMPLES / 'raw_vector_add.asc').read_text()
-  wait = '  wait_flag(PIPE_MTE2, PIPE_V, EVENT_ID0);\n'
-  source = tmp_path / 'add.asc'
-  source.write_text(text.replace(wait, '\n'))
-  add = run_kernel.Kernel(source, 'raw_add<256>')
-
-  with pytest.raises(run_kernel.Found, match='MTE2_V') as error:
-    add(*_inputs(1))
-  assert str(tmp_path) in error.value.findings[0]
 
 
 def test_source_that_does_not_compile_is_told_by_line(tmp_path):

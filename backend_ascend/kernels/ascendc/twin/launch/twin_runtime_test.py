@@ -198,16 +198,10 @@ class TestRefusals:
         twin_runtime.Modes(**{name: 'sideways'})
 
 
+# One that does not wait, twin_commands_test.py sees found.
 def test_a_task_that_does_not_signal_is_diagnosed():
   error, task = planted('missing_signal', runtime.WaitError)
   found = error.diagnosis
   assert found.task.kind == 'swiglu' and found.expected == found.actual + 1
   assert task in [suspect.index for suspect in found.suspects]
   assert set(error.plan) == set(tensors.PLAN)
-
-
-def test_a_task_that_does_not_wait_is_found():
-  error, task = planted('missing_wait', twin_runtime.TwinError)
-  first = error.findings[0]
-  assert task in [name.index for name in first.tasks if name]
-  assert 'cube_load.h' in first.file
