@@ -81,11 +81,9 @@ class TestOneProcess:
     found = list(processes.results(jobs(_who, 2)))
     assert [pid for _, pid in found] == [HERE] * 2
 
-  def test_of_one_core(self, monkeypatch):
+  def test_of_one_core_or_of_one_job_or_too_many(self, monkeypatch):
     monkeypatch.setattr(os, 'cpu_count', lambda: 1)
     assert not processes.can_fork()
-
-  def test_of_one_job_or_too_many(self):
     for count in (1, 257):
       found = processes.results([os.getpid] * count, fork=True)
       assert set(found) == {HERE}

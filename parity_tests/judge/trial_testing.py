@@ -63,14 +63,8 @@ def pairwise(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   return pairwise(a[:, :half], b[:half]) + pairwise(a[:, half:], b[half:])
 
 
-ORDERS = dict(
-  blas=blas,
-  ascending=ascending,
-  descending=descending,
-  even_odd=even_odd,
-  blocked=blocked,
-  pairwise=pairwise,
-)
+_ORDERS = (blas, ascending, descending, even_odd, blocked, pairwise)
+ORDERS = {order.__name__: order for order in _ORDERS}
 
 
 def plain_silu(gate: np.ndarray) -> np.ndarray:

@@ -21,12 +21,24 @@ def multiplied(gemm):
   return dataclasses.replace(KERNEL, gemm=gemm).forward
 
 
-def written(name, spoil, run=KERNEL.forward):
+def written(name, spoil):
   """A kernel that spoils what it wrote, in place."""
 
   def kernel(config, policy, arrays):
-    made = run(config, policy, arrays)
+    made = KERNEL.forward(config, policy, arrays)
     spoil(made[name])
+    return made
+
+  return kernel
+
+
+def spoilt(*changes, run=KERNEL.forward):
+  """A kernel that changes some of what it wrote, each (name, where, how)."""
+
+  def kernel(config, policy, arrays):
+    made = run(config, policy, arrays)
+    for name, where, change in changes:
+      made[name][where] = change(made[name][where])
     return made
 
   return kernel
@@ -80,46 +92,19 @@ def no_tail(a, b):
   return made
 
 
-def row_twice(y):
-  y[1, 3] *= 2
-
-
-def column_zero(y):
-  y[:, :, 5] = 0
-
-
-def last_columns(out):
-  out[..., -7:] += 1
-
-
-def other_tokens(rows):
-  rows[0, :4] = rows[0, [1, 0, 3, 2]]
+def neighbours(out):
+  return out.reshape(*out.shape[:-1], -1, 2)[..., ::-1].reshape(out.shape)
 
 
 def shift(out):
-  out[:] = np.roll(out, 1, axis=-1)
-
-
-def neighbours(out):
-  out[:] = out.reshape(*out.shape[:-1], -1, 2)[..., ::-1].reshape(out.shape)
-
-
-def other_rank(y):
-  y[1] = y[0]
-
-
-def rank_alone(out):
-  out[1] += 1
-
-
-def first_rows(y):
-  y[0, :4] *= 1.5
+  return np.roll(out, 1, axis=-1)
 
 
 def transposed(w):
   return w.reshape(*w.shape[:2], w.shape[3], w.shape[2]).swapaxes(-1, -2)
 
 
+COLUMN_ZERO = ('y', np.s_[:, :, 5], np.zeros_like)
 # By bug: the kernel that has it.
 KERNELS = {
   'halves': changed('w_gate_up', halves),
@@ -133,16 +118,18 @@ KERNELS = {
   'last_block': multiplied(short_depth),
   'first_block_twice': multiplied(first_twice),
   'tail': multiplied(no_tail),
-  'a_row': written('y', row_twice),
-  'a_column': written('y', column_zero),
-  'last_columns': written('activation', last_columns),
-  'other_tokens': written('expert_in', other_tokens),
-  'a_column_on': written('expert_out', shift),
-  'neighbours': written('activation', neighbours),
+  'a_row': spoilt(('y', np.s_[1, 3], lambda y: 2 * y)),
+  'a_column': spoilt(COLUMN_ZERO),
+  'last_columns': spoilt(('activation', np.s_[..., -7:], lambda a: a + 1)),
+  'other_tokens': spoilt(
+    ('expert_in', np.s_[0, :4], lambda rows: rows[[1, 0, 3, 2]])
+  ),
+  'a_column_on': spoilt(('expert_out', ..., shift)),
+  'neighbours': spoilt(('activation', ..., neighbours)),
   'transposed': changed('w_down', transposed),
-  'other_rank': written('y', other_rank),
-  'rank_alone': written('expert_out', rank_alone),
-  'first_rows': written('y', first_rows),
+  'other_rank': spoilt(('y', ..., lambda y: y[[0, 0]])),
+  'rank_alone': spoilt(('expert_out', 1, lambda out: out + 1)),
+  'first_rows': spoilt(('y', np.s_[0, :4], lambda y: 1.5 * y)),
 }
 # By stage that is named: what is said of a bug.
 SAID = {
@@ -197,14 +184,12 @@ FROM_Y = {
 # As above, of the backward pass: (kernel, stage, what is said).
 GRADS = {
   'grad_halves': (
-    written('d_gate_up', lambda d: np.copyto(d, halves(d)), KERNEL.backward),
+    spoilt(('d_gate_up', ..., halves), run=KERNEL.backward),
     'd_gate_up',
     "right as with layout 'R N 2F, up_gate': is it declared?",
   ),
   'grad_expert_after': (
-    written(
-      'd_w_gate_up', lambda d: np.copyto(d, experts(-1)(d)), KERNEL.backward
-    ),
+    spoilt(('d_w_gate_up', ..., experts(-1)), run=KERNEL.backward),
     'd_w_gate_up',
     'd_w_gate_up was that of the expert after',
   ),
@@ -240,26 +225,10 @@ def planted(bug):
   return function(kernel), 'forward'
 
 
-def both(spoil_one, spoil_other):
-  """A kernel that spoils two of what it wrote, each by (name, in place)."""
-
-  def kernel(config, policy, arrays):
-    made = KERNEL.forward(config, policy, arrays)
-    for name, spoil in (spoil_one, spoil_other):
-      spoil(made[name])
-    return made
-
-  return kernel
-
-
-def third_rows(out):
-  out[:, ::3] = 0
-
-
 # Two at once: (function, direction, what is said of each, by stage).
 PAIRS = {
   'two_stages': (
-    function(both(('activation', neighbours), ('y', column_zero))),
+    function(spoilt(('activation', ..., neighbours), COLUMN_ZERO)),
     'forward',
     [
       ('activation', 'activation had neighbouring columns exchanged'),
@@ -267,7 +236,12 @@ PAIRS = {
     ],
   ),
   'one_stage': (
-    function(both(('expert_out', shift), ('expert_out', third_rows))),
+    function(
+      spoilt(
+        ('expert_out', ..., shift),
+        ('expert_out', np.s_[:, ::3], np.zeros_like),
+      )
+    ),
     'forward',
     [
       ('expert_out', 'expert_out was shifted by one column'),
