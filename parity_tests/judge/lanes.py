@@ -165,7 +165,13 @@ def tolerances(
   if not golden.captured:  # Fused: roundings on the way count as well.
     dtype = golden.policy.storage
   silent = [
-    _has_no_number(stage, r, dtype) for r in records if not r.has(dtype)
+    verdicts.Result(
+      *(stage, 'standard', r.name),
+      verdict=verdicts.NOT_JUDGED,
+      why=f'{r.name} has no number for {dtype}',
+    )
+    for r in records
+    if not r.has(dtype)
   ]
   records = [r for r in records if r.has(dtype)]
   if not (records or bounded):
@@ -183,18 +189,6 @@ def tolerances(
     return judges.parts()
 
   return _of_ranks(tiling, judged) + silent
-
-
-def _has_no_number(
-  stage: str, record: standards.Standard, dtype: str
-) -> verdicts.Result:
-  return verdicts.Result(
-    stage,
-    'standard',
-    record.name,
-    verdict=verdicts.NOT_JUDGED,
-    why=f'{record.name} has no number for {dtype}',
-  )
 
 
 @_overflows

@@ -6,11 +6,11 @@ that it did not capture are computed here, from the last that it did, and
 bring their rounding bound along.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import functools
 import threading
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,6 +24,13 @@ from hpmoe.reference.contract import tensors
 
 # What a GEMM reads, and its weights.
 _GEMMS = tensors.GEMMS
+
+
+def own(factory: Callable[[], Any]) -> Any:
+  """Returns a field that no caller gives."""
+  return dataclasses.field(
+    default_factory=factory, init=False, repr=False, compare=False
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,15 +54,9 @@ class Rows:
   chunk: int = 1 << 19
   off: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   within: str = ''
-  _whole: dict = dataclasses.field(
-    default_factory=dict, init=False, repr=False, compare=False
-  )
-  _ready: dict = dataclasses.field(
-    default_factory=dict, init=False, repr=False, compare=False
-  )
-  _lock: threading.RLock = dataclasses.field(
-    default_factory=threading.RLock, init=False, repr=False, compare=False
-  )
+  _whole: dict = own(dict)
+  _ready: dict = own(dict)
+  _lock: threading.RLock = own(threading.RLock)
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a tensor."""

@@ -28,13 +28,9 @@ class GoldenGrad(golden.Rows):
   `layer_grad.reads` names; one that is not there the candidate computed itself.
   """
 
-  _expert: dict = dataclasses.field(
-    default_factory=dict, init=False, repr=False, compare=False
-  )
+  _expert: dict = golden.own(dict)
   # Not `_lock`: who makes an expert's rows may wait for threads that take it.
-  _making: threading.RLock = dataclasses.field(
-    default_factory=threading.RLock, init=False, repr=False, compare=False
-  )
+  _making: threading.RLock = golden.own(threading.RLock)
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a gradient.
