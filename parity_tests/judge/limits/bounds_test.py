@@ -274,51 +274,6 @@ def test_gemm_bound_needs_its_depth():
   assert 0.9 < _excess(_gemm_in_order(rows, weights), bounded) <= 1
 
 
-@POLICIES
-def test_errors_carried_through_three_stages_are_bounded(policy):
-  # Given a chain whose stored intermediates nobody saw, when the end of it is
-  # judged from the beginning,
-  rng = _rng(f'chain {policy.storage}')
-  x = _store(policy, rng.normal(size=(50, 32)))
-  up = _store(policy, rng.normal(size=(32, 48)) / 32**0.5)
-  down = _store(policy, rng.normal(size=(24, 32)) / 24**0.5)
-  gate, right = _split(_store(policy, _gemm_in_order(x, up)))
-  stored = _store(policy, gate / (1 + np.exp(-gate)) * right)
-  got = _store(policy, _gemm_in_order(stored, down))
-
-  middle = bounds.gemm(policy, EXACT(x), up)
-  middle = bounds.activation(policy, middle, None)
-  end = bounds.gemm(policy, middle, down)
-
-  # then the carried bound holds, and still tells lost rows from rounded ones;
-  assert _excess(got, end) <= 1
-  assert (np.abs(end.value) > end.error).mean() > 0.5
-  # and that of the last stage alone, which storage rounded thrice, does not.
-  alone = bounds.gemm(policy, bounds.Bounded(middle.value), down)
-  assert _excess(got, alone) > 1 or policy == F32
-
-
-@POLICIES
-def test_errors_carried_through_the_backward_stages_are_bounded(policy):
-  rng = _rng(f'backward chain {policy.storage}')
-  d_out = _store(policy, rng.normal(size=(50, 32)))
-  down = _store(policy, rng.normal(size=(32, 24)) / 32**0.5)
-  gate_up = _store(policy, rng.normal(size=(50, 48)))
-  rows = _store(policy, rng.normal(size=(50, 16)))
-  weight = rng.random(50).astype(np.float32)
-  grad = _store(policy, _gemm_in_order(d_out, down)).astype(np.float32)
-  slope = _SLOPES['own_complement']
-  stored = _activation_grad(*_split(gate_up), grad, weight, slope)
-  got = _store(policy, _gemm_in_order(rows.T, _store(policy, stored)))
-
-  end = bounds.gemm(policy, EXACT(d_out), down)
-  end = bounds.activation_grad(policy, EXACT(gate_up), end, weight)
-  end = bounds.weight_grad(policy, EXACT(rows), end)
-
-  assert _excess(got, end) <= 1
-  assert (np.abs(end.value) > end.error).mean() > 0.5
-
-
 def test_a_sum_too_long_for_any_digit_is_refused():
   with pytest.raises(ValueError, match='roundings: expected fewer'):
     bounds.gamma(2**24)
@@ -377,22 +332,6 @@ def test_weight_grad_of_an_expert_without_rows_is_zero():
 
   np.testing.assert_array_equal(bounded.value, np.zeros((3, 3)))
   np.testing.assert_array_equal(bounded.error, np.zeros((3, 3)))
-
-
-def test_inner_product_carries_the_errors_of_both_sides():
-  # Given factors that are all off by their bound, each in the worst direction,
-  rng = _rng('carried inner product')
-  a, b = rng.normal(size=(2, 20, 33))
-  error_a, error_b = 0.01 * rng.random((2, 20, 33))
-  a, b = bounds.Bounded(a, error_a), bounds.Bounded(b, error_b)
-
-  bounded = bounds.inner_product(F32, a, b)
-
-  # then the sum is within the bound, and uses nearly all of it.
-  worst = (np.abs(a.value) + error_a) * (np.abs(b.value) + error_b)
-  error = (worst - np.abs(a.value * b.value)).sum(axis=1)
-  assert (error <= bounded.error).all()
-  assert (error > 0.999 * bounded.error).all()
 
 
 def test_what_is_flushed_to_zero_is_within_the_bound():
