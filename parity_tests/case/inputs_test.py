@@ -1,5 +1,7 @@
 """Inputs: valid for every preset, of order one, and files checked."""
 
+import pathlib
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -226,6 +228,9 @@ class TestLoadSafetensors:
     arrays = dict(_tiny().arrays)
     more = arrays | dict(bias=np.ones((2, 4, 32), np.float32))
     del arrays['w_down']
+    torch = pathlib.Path(__file__).with_name('testdata') / 'tensors.pt'
+    with pytest.raises(ValueError, match='tensors.pt: x: expected x, topk_ids'):
+      inputs.load_safetensors(torch)
     for name, held in (('bias', more), ('w_down', arrays)):
       inputs.save_safetensors(path, held)
       with pytest.raises(ValueError, match=f'{name}: expected x, topk_ids, .*'):
