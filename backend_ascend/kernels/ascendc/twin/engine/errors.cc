@@ -47,14 +47,6 @@ std::string EventName(PipeEvent event) {
   return std::string(NameOf(event.from)) + "_" + NameOf(event.to);
 }
 
-std::string Range(uint64_t begin, uint64_t end) {
-  char text[64];
-  std::snprintf(text, sizeof(text), "[0x%llx, 0x%llx)",
-                static_cast<unsigned long long>(begin),
-                static_cast<unsigned long long>(end));
-  return text;
-}
-
 // -- What a launch fails with.
 
 void Machine::Note(Error error) {
@@ -94,7 +86,11 @@ std::string Machine::SpanText(Memory memory, uint64_t begin,
   if (memory == Memory::kGm) {
     return globals_.NameOf(begin) + " (" + std::to_string(end - begin) + " B)";
   }
-  return std::string(NameOf(memory)) + " " + Range(begin, end);
+  char text[64];
+  std::snprintf(text, sizeof(text), "%s [0x%llx, 0x%llx)", NameOf(memory),
+                static_cast<unsigned long long>(begin),
+                static_cast<unsigned long long>(end));
+  return text;
 }
 
 void Machine::FailSpan(ErrorKind kind, const Place& at, Memory memory,

@@ -378,7 +378,6 @@ std::string SiteText(Site site);             // FILE:LINE
 std::string CoreText(const CoreName& core);  // AIV 3 of rank 1
 std::string PlaceText(const Place& place);   // FILE:LINE (pipe V, DataCopy)
 std::string EventName(PipeEvent event);      // V_MTE3
-std::string Range(uint64_t begin, uint64_t end);  // [0x0, 0x20)
 
 // Whether --cce-auto-sync orders accesses of two pipes that depend on each
 // other.
