@@ -9,10 +9,7 @@ from typing import Any
 
 Layer = Callable[..., Any]
 
-_ARGUMENTS = (
-  *('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down'),
-  'policy',
-)
+_ARGUMENTS = ('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down', 'policy')
 # Of what a layer is given, in the letters of docs/contract.md.
 SHAPES = (
   'x [R, T, D], topk_ids and topk_weights [R, T, K], w_gate_up [R, L, D, 2F], '

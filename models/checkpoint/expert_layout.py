@@ -25,8 +25,6 @@ _STACKED = {
   'b_gate_up': 'gate_up_proj_bias',
   'b_down': 'down_proj_bias',
 }
-# What newer transformers calls Mixtral's block.
-_NEW_BLOCK = 'mlp'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +115,3 @@ def stacked_pieces(
     theirs = (shape[0], *shape[:0:-1])
     whole = Piece(f'{prefix}.{_STACKED[last]}', theirs, transposed=True)
   return [dataclasses.replace(whole, expert=e, row=e) for e in range(shape[0])]
-
-
-def new_name(config: config_lib.ModelConfig, name: str) -> str:
-  """Returns what newer transformers calls a tensor in memory."""
-  return name.replace(f'.{config.family.block}.', f'.{_NEW_BLOCK}.', 1)

@@ -143,9 +143,14 @@ class _Files:
     if expert_layout.is_stacked(name):
       # Those of one expert at a time first.
       choices.insert(0, expert_layout.stacked_pieces(config, name, shape))
+    block = f'.{config.family.block}.'
     for choice in choices:
-      for rename in (lambda n: n, lambda n: expert_layout.new_name(config, n)):
-        named = [dataclasses.replace(p, name=rename(p.name)) for p in choice]
+      # Newer transformers calls every family's block of experts so.
+      for new in (block, '.mlp.'):
+        named = [
+          dataclasses.replace(p, name=p.name.replace(block, new, 1))
+          for p in choice
+        ]
         if any(self._is_held(piece.name) for piece in named):
           return named
     return pieces

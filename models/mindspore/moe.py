@@ -27,14 +27,7 @@ def policy_of(dtype) -> precision.PrecisionPolicy:
 
 
 def named(name: str) -> Layer:
-  """Returns the layer `name`.
-
-  Args:
-    name: a key of `LAYERS`, or `pkg.module:function` of the user.
-
-  Raises:
-    ValueError: there is no such layer, or it cannot run here.
-  """
+  """As `models/jax/moe.py`; 'ascend' is one where there is an NPU."""
   if name == 'ascend' and not mindspore_layer.has_ascend():
     raise ValueError(
       "moe: 'ascend' expects an Ascend NPU, got none that MindSpore finds; "

@@ -131,14 +131,10 @@ def train(
 
 
 def _trainer(config: config_lib.ModelConfig, settings: settings_lib.Settings):
-  if settings.framework == 'mindspore':
-    return _mindspore_trainer(config, settings)
-  from hpmoe.models.train import jax_trainer
+  if settings.framework == 'jax':
+    from hpmoe.models.train import jax_trainer
 
-  return jax_trainer.trainer(config, settings)
-
-
-def _mindspore_trainer(config, settings):
+    return jax_trainer.trainer(config, settings)
   # First, for without MindSpore it says what installs it.
   from hpmoe.backend_ascend.frontends import mindspore_layer  # noqa: F401, I001
   from hpmoe.models.mindspore import device

@@ -274,8 +274,6 @@ def windows(
   Raises:
     ValueError: the text does not fill one batch.
   """
-  _check_positive('length', length)
-  _check_positive('size', size)
   rows = max(0, len(text) - 1) // length
   if rows < size:
     raise ValueError(
