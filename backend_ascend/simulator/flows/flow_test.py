@@ -197,14 +197,6 @@ class TestSums:
     # One of key 1 and the sum of key 0: key 2 is still there.
     assert timed.delivered[3] == 8
 
-  def test_parts_count_what_is_in_them(self):
-    flow = _flow(4, _sum([0.0, 1.0, 90.0]), [3])
-    flow.add_waits(flow.add_tasks(3, 0.0), 0)
-    timed = flow_lib.simulate(flow, flow_testing.machine(merge_timeout=50.0))
-    # Two in one at 16 + 50, the last by itself 50 after it came.
-    assert timed.sessions['timed_out'] == 2
-    assert timed.end[3] == pytest.approx(90 + 15 + 50 + 15, **EXACT)
-
   @pytest.mark.parametrize(
     'starts, held', [([0, 1, 2], 1), ([2, 1, 0], 3), ([1, 0, 2], 2)]
   )

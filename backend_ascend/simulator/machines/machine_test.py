@@ -128,9 +128,7 @@ class TestWithFigures:
     assert (changed['hbm'], machine['hbm']) == (1e12, 1.4e12)
     assert changed.changed == ('bus_link', 'hbm')
     assert changed.fabric.links(2)[-1].capacity == 1e11
-
-  def test_refuses_what_a_file_may_not_say(self):
-    machine = machine_lib.load('ascend_a3')
+    # It refuses what a file may not say.
     with pytest.raises(ValueError, match="got 'warp'"):
       machine.with_figures(warp=1)
     with pytest.raises(ValueError, match="'hbm': expected more than 0"):

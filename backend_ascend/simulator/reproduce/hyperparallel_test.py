@@ -5,7 +5,6 @@ import pytest
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import fit
 from hpmoe.backend_ascend.simulator.reproduce import hyperparallel
-from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.backend_ascend.simulator.reproduce import score
 from hpmoe.reference.contract import config_testing
 
@@ -63,20 +62,6 @@ def test_a_window_explains_two_hops(machine):
   errors = {group.name: f'{group.mean_error:.2%}' for group in groups}
   assert errors == dict(latency='1.13%', speedup='1.10%')
   assert all(group.holds for group in groups)
-
-
-def test_what_depends_on_one_machine_is_run_once():
-  # Given what was made once, when it is asked for again with the same figures,
-  # then it is not made again, and with another figure it is.
-  seen = []
-
-  def run(machine):
-    return layers.once('a key', machine, lambda: seen.append(machine['hbm']))
-
-  machine = machine_lib.load('ascend_a3')
-  for one in (machine, machine, machine.with_figures(hbm=1e12)):
-    run(one)
-  assert seen == [machine['hbm'], 1e12]
 
 
 @pytest.mark.slow
