@@ -272,7 +272,7 @@ class TestNearTies:
     gate = params['model.layers.1.block_sparse_moe.gate.weight']
     gate[1::2] = np.nextafter(gate[::2], np.float32(np.inf))
     folder = tmp_path / 'model'
-    convert.write(folder, weights_lib.of_parameters(config, params), 'hpmoe')
+    convert.write(folder, weights_lib.of_parameters(config, params))
     # when
     code, report = compare('--direction=forward --sequence=128', str(folder))
     # then
