@@ -23,7 +23,6 @@ from hpmoe.backend_ascend.kernels.ascendc.npus import npu_launch
 from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
 from hpmoe.backend_ascend.kernels.ascendc.npus.standin import serve
 from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
-from hpmoe.backend_ascend.kernels.host.launch import arrays
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
@@ -46,11 +45,6 @@ def _case(direction='forward', ranks=2, **tiles):
   inputs = testing.make_inputs if forward else testing.make_grad_inputs
   image = compile_(config, POLICY, **(TILES | tiles))
   return image, inputs(config, POLICY, exact=True)
-
-
-def _differing(got, want) -> list[str]:
-  bits = lambda array: arrays.bits(array)
-  return [n for n in want if not np.array_equal(bits(got[n]), bits(want[n]))]
 
 
 @contextlib.contextmanager
@@ -83,7 +77,7 @@ class TestBits:
     with _started(ranks, [image for image, _ in cases]) as (twin, started):
       for case, want in [*zip(cases, wanted)] * 2:
         got = started.run(*case)
-        assert not _differing(got, want), _texts(twin)
+        assert not testing.differing(got, want), _texts(twin)
     assert not _texts(twin)
     assert twin.ran == [list(range(ranks))] * 4
 
@@ -96,7 +90,7 @@ class TestBits:
     with _started(2, [image], twin_options=options) as (twin, started):
       got = started.run(image, inputs)
     assert not _texts(twin)
-    assert not _differing(got, runtime.launch(image, inputs))
+    assert not testing.differing(got, runtime.launch(image, inputs))
 
 
 def _slow(*values):
@@ -163,7 +157,7 @@ class TestRanksThatFail:
     drill = '1 aclrtLaunchKernelWithConfig 0.3'
     with _started(2, [image], drill) as (twin, started):
       got = started.run(image, inputs)
-    assert not _differing(got, runtime.launch(image, inputs))
+    assert not testing.differing(got, runtime.launch(image, inputs))
     assert twin.ran == [[0, 1]]
 
   @pytest.mark.slow
@@ -317,7 +311,7 @@ class TestDevice:
         launch.run_at(image, inputs['topk_ids'][0], slabs | dict(x=odd))
       launch.close()
       assert not devices.findings()
-    assert not _differing(got, {name: want[name][0] for name in wanted})
+    assert not testing.differing(got, {name: want[name][0] for name in wanted})
 
   @staticmethod
   def _on_device(array: np.ndarray) -> npu_launch.Slab:
