@@ -96,16 +96,12 @@ def test_a_witness_that_contradicts_itself_is_refused(changes, message):
     _witness(**changes)
 
 
-def test_a_fitted_figure_has_its_tag():
+def test_a_fitted_figure_has_its_tag_or_a_value_of_the_witness():
   # Given a witness that calls a published figure fitted, when its machines are
-  # loaded, then the figure and its tag are named.
+  # loaded, then it is named; with a value of the witness it has that, with tag
+  # and rows, and the file's figure stays.
   with pytest.raises(ValueError, match='l2_bytes: expected the tag fitted'):
     _witness(fits=(_fit('l2_bytes'),)).load()
-
-
-def test_a_witness_may_have_a_value_of_its_own():
-  # Given a fit with a value, when machines are loaded, then the figure has it,
-  # with tag and rows, and the file's figure stays.
   witness = _witness(fits=(_fit('l2_bytes', value=2e6),))
   figure = witness.load()[_MACHINE].figures['l2_bytes']
   assert (figure.value, figure.tag, figure.source) == (2e6, 'fitted', 'one')
