@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import pathlib
+import shutil
 
 from absl import flags
 
@@ -187,7 +188,7 @@ def _by_ranks(f: flags.FlagValues, job) -> int:
   """
   from hpmoe.parity_tests.judge.several import started
 
-  job.make_folder()
+  job.folder.mkdir(mode=0o700, exist_ok=True)  # unless another rank has
   if job.shard.index:
     _judge(f, job)
     return cli.PARITY
@@ -196,7 +197,7 @@ def _by_ranks(f: flags.FlagValues, job) -> int:
     started.wait(job, f.timeout)
     return _merged(f, job.folder)
   finally:
-    job.remove_folder()
+    shutil.rmtree(job.folder, ignore_errors=True)
 
 
 def _report(f: flags.FlagValues, run: Callable) -> int:

@@ -305,11 +305,17 @@ def settled(
   isolated = request.candidate.checking.isolate
   more = request.candidate.can.stages and not isolated
   hinted = told.with_hint(results) if more else results
+
+  def repeated(failure: verdicts.Failure) -> verdicts.Failure:
+    return dataclasses.replace(failure, replay=request.replay(failure.lane))
+
   return dataclasses.replace(
     found,
     results=[
-      dataclasses.replace(one, part=None)
-      for one in told.with_replay(request.replay, hinted)
+      dataclasses.replace(
+        one, part=None, failure=one.failure and repeated(one.failure)
+      )
+      for one in hinted
     ],
     wrong=_guilty(request, found.wrong) if isolated else [],
   )

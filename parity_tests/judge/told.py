@@ -1,6 +1,6 @@
 """What a failure is told with: what to return, where it is, what repeats it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 import dataclasses
 
 import numpy as np
@@ -72,14 +72,3 @@ def _tile(
   ]
   axes = np.array(places).T[..., None]
   return [*axes, np.arange(columns.start, columns.stop)[None]]
-
-
-def with_replay(
-  replay: Callable[[str], str], results: Sequence[verdicts.Result]
-) -> Iterator[verdicts.Result]:
-  """Yields results whose failures say what command repeats their lane."""
-  for result in results:
-    failure = result.failure
-    if failure is not None:
-      failure = dataclasses.replace(failure, replay=replay(failure.lane))
-    yield dataclasses.replace(result, failure=failure)

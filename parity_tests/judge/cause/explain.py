@@ -399,18 +399,16 @@ def _of(name: str, changes: Sequence[Change]) -> Iterator[Change]:
 
 def _explained(stage: Stage, made: np.ndarray) -> dict[int, np.ndarray]:
   """Returns `[n]` bool by rank: of what is wrong, what a change gives."""
-  return {rank: _explained_at(stage, made, rank) for rank in stage.ranks}
-
-
-def _explained_at(stage: Stage, made: np.ndarray, rank: int) -> np.ndarray:
-  bad = stage.bad[rank]
-  got, right, other = (
-    a[rank][bad].astype(np.float64) for a in (stage.got, stage.expected, made)
-  )
-  with np.errstate(invalid='ignore', over='ignore'):
-    if stage.exact:
-      return (got == other) & (other != right)
-    return np.abs(got - other) <= np.abs(got - right) / 16
+  found = {}
+  for rank in stage.ranks:
+    got, right, other = (
+      a[rank][stage.bad[rank]].astype(np.float64)
+      for a in (stage.got, stage.expected, made)
+    )
+    with np.errstate(invalid='ignore', over='ignore'):
+      near = np.abs(got - other) <= np.abs(got - right) / 16
+    found[rank] = (got == other) & (other != right) if stage.exact else near
+  return found
 
 
 def _is_right(stage: Stage, tensor: np.ndarray, rank: int) -> bool:

@@ -334,27 +334,6 @@ def test_wrong_gradients_fail_each_alone(wrong, placement):
       assert result.failed >= result.tiles // (2 if half else 1), name
 
 
-def test_float32_of_narrow_numbers_counts_what_crossed_an_edge():
-  # Given d_topk_weights, sums of bfloat16 numbers that nobody returned,
-  policy = _POLICIES['bfloat16-before_down']
-  rng = np.random.default_rng(0)
-  stored = ulp.storage_dtype(policy.storage)
-  gate_up, rows = (
-    rng.standard_normal((64, n)).astype(stored) for n in (512, 256)
-  )
-  weights = (rng.standard_normal((256, 256)) / 16).astype(np.float32)
-  grad = bounds.gemm(policy, bounds.exact(rows), weights)
-  dots = bounds.row_weight_grad(policy, bounds.exact(gate_up), grad)
-
-  # then few rows are expected to show it,
-  assert 0 < np.median(dots.crossed) < 0.5
-  # and a captured gradient shows none.
-  alone = bounds.row_weight_grad(
-    policy, bounds.exact(gate_up), bounds.exact(grad.value)
-  )
-  assert alone.crossed is None and alone.variance is not None
-
-
 def _clamped(gate):
   return gate / (1 + np.exp(np.minimum(-gate, 20)))
 

@@ -13,7 +13,6 @@ import dataclasses
 import os
 import pathlib
 import select
-import shutil
 import signal
 import sys
 import tempfile
@@ -64,14 +63,6 @@ class Job:
   def file(self) -> pathlib.Path:
     """What this process writes."""
     return self.shard.file(self.folder)
-
-  def make_folder(self) -> None:
-    """Makes it, unless another rank has."""
-    self.folder.mkdir(mode=0o700, exist_ok=True)
-
-  def remove_folder(self) -> None:
-    """Removes it with what is in it."""
-    shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def by_mpiexec(environment: Mapping[str, str] = os.environ) -> Job | None:
