@@ -68,29 +68,6 @@ def test_before_is_what_edges_say(shape, grain, direction, cores):
     assert set(np.flatnonzero(before[:, task])) == want, task
 
 
-def test_fewer_signals_order_less():
-  # Given an event that nobody signals, then nothing comes before its waiters
-  # but what is before them in their queue.
-  image = parsed(shape='one_rank')
-  signals = happens_before.signals(image)
-  waits = happens_before.waits(image)
-  task, event = (int(x) for x in waits[0])
-  clocks = happens_before.clocks(image, signals[signals[:, 1] != event])
-  lonely = (waits[:, 0] == task).sum() == 1 and clocks.position[task] == 0
-  assert lonely and not clocks.known[task].any()
-
-
-def test_places():
-  image = parsed()
-  clocks = happens_before.clocks(image)
-  for number, queue in enumerate(image.tables['queues']):
-    begin, end = queue['begin'], queue['begin'] + queue['count']
-    tasks = image.tables['queue_tasks'][begin:end]
-    assert (clocks.queue[tasks] == number).all()
-    assert (clocks.position[tasks] == np.arange(len(tasks))).all()
-    assert list(clocks.predecessor[tasks]) == [-1, *tasks[:-1]][: len(tasks)]
-
-
 def test_a_flow_that_cannot_end_is_refused():
   # Given the queues of a rank in reverse, then their tasks wait for each other.
   blob = bytearray(parsed(num_aic=1, num_aiv=1))

@@ -88,12 +88,6 @@ def check_is_sound(flow) -> None:
   testing.check_queues_hold_every_task_once_in_producer_first_order(flow)
 
 
-def test_one_rank_counts_rows_too():
-  flow = lower('one_rank', 'row_block')
-  arrived = flow.events['buffer'] == layout.Buffer.EXPERT_IN
-  assert (flow.events['mode'][arrived] == layout.Mode.COUNT_ROWS).all()
-
-
 def test_row_events_count_the_rows_of_their_partition():
   # 'ragged': T=5 tokens, K=2, token block 4 -> partitions of 8 and 2 slots.
   flow = lower('ragged', 'row_block')

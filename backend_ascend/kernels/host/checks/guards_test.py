@@ -5,10 +5,8 @@ import shlex
 import subprocess
 
 import numpy as np
-import pytest
 
 from hpmoe.backend_ascend.kernels import freestanding_testing as freestanding
-from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import layout
@@ -66,37 +64,6 @@ def test_kernels_that_leave_their_tiles_are_told(tmp_path):
 
   said = [line.rstrip() for line in found.stdout.splitlines()]
   assert said == _FOUND.splitlines()
-
-
-@pytest.mark.parametrize('direction', layout.Direction)
-@pytest.mark.parametrize('storage', ('float32', 'bfloat16'))
-@pytest.mark.parametrize('chain', (None, 8))
-def test_guards_change_no_bit(direction, storage, chain):
-  policy = precision.PrecisionPolicy(storage=storage)
-  chain = chain if direction else None
-  case = testing.make_case(
-    direction,
-    CONFIG,
-    policy,
-    'zipf',
-    row_block=8,
-    col_block=5,
-    put_rows=3,
-    token_block=4,
-    num_aic=2,
-    num_aiv=3,
-    chain_rows=chain,
-  )
-
-  plain, guarded = (
-    runtime.run(case.image, case.inputs, modes=modes_lib.Modes(guards=guards))
-    for guards in (False, True)
-  )
-
-  for name, array in plain.outputs.items():
-    np.testing.assert_array_equal(
-      array.view(np.uint8), guarded.outputs[name].view(np.uint8), err_msg=name
-    )
 
 
 def test_saved_rows_of_nobody_are_nan_and_the_caller_s_stay():

@@ -327,7 +327,13 @@ class TestChecked:
     config, pol = LAYERS['four_ranks'], policy('bfloat16', placement)
     for cols in COLS:
       case = testing.make_case(
-        direction, config, pol, row_block=8, col_block=cols, relay=relay
+        direction,
+        config,
+        pol,
+        row_block=8,
+        col_block=cols,
+        relay=relay,
+        chain_rows=8,
       )
       loaded = runtime.Launch(case.image, threads=2)
       got = loaded.run(case.inputs, modes=_ALL_MODES)

@@ -197,32 +197,26 @@ class TestAgainstLoops:
 
 
 class TestInputs:
-  def refusal(self, error=ValueError, image=None, **changes) -> str:
-    inputs = testing.make_inputs(SMALL, policy())
+  def refusal(self, pol=policy(), **changes) -> str:
+    inputs = testing.make_inputs(SMALL, pol)
     inputs |= {k: v(inputs[k].copy()) for k, v in changes.items()}
-    image = image or testing.compile_layer(SMALL, policy())
-    with pytest.raises(error) as raised:
+    image = testing.compile_layer(SMALL, pol)
+    with pytest.raises(ValueError) as raised:
       runtime.launch(image, inputs)
     return str(raised.value)
 
   @pytest.mark.parametrize('name', ['x', 'topk_weights', 'w_gate_up', 'w_down'])
+  @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
   @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
-  def test_value_that_is_not_finite_is_named(self, name, bad):
+  def test_value_that_is_not_finite_is_named(self, name, bad, storage):
     def spoil(array):
       array[1, 2, 1] = bad
       return array
 
     at = (1, 2, 1) if name in ('x', 'topk_weights') else (1, 2, 1, 0)
-    assert self.refusal(**{name: spoil}) == (
+    assert self.refusal(policy(storage), **{name: spoil}) == (
       f'{name}: expected finite values, got {np.float32(bad)} at {at}'
     )
-
-  def test_bfloat16_that_is_not_finite_is_named(self):
-    pol = policy('bfloat16')
-    inputs = testing.make_inputs(SMALL, pol)
-    inputs['x'][1, 36, 16] = np.inf
-    with pytest.raises(ValueError, match=r'x: .* got inf at \(1, 36, 16\)'):
-      runtime.launch(testing.compile_layer(SMALL, pol), inputs)
 
   def test_dtype_shape_and_names(self):
     assert self.refusal(x=lambda a: a.astype(np.float64)) == (
@@ -245,21 +239,6 @@ class TestInputs:
     want = runtime.launch(image, inputs)
     strided = {k: np.asfortranarray(v) for k, v in inputs.items()}
     assert not testing.differing(runtime.launch(image, strided), want)
-
-  def test_corrupt_image(self):
-    image = testing.compile_layer(SMALL, policy())
-    flipped = bytearray(image)
-    flipped[len(image) // 2] ^= 1
-    assert 'crc32' in self.refusal(image=flipped)
-    assert 'expected' in self.refusal(image=flipped[:100])
-    assert 'expected' in self.refusal(image=b'no')
-
-  def test_image_of_any_alignment(self):
-    image = testing.compile_layer(SMALL, policy())
-    inputs = testing.make_inputs(SMALL, policy())
-    padded = memoryview(b'.' + bytes(image))
-    got = runtime.launch(padded[1:], inputs)
-    assert not testing.differing(got, runtime.launch(image, inputs))
 
 
 class TestBackwardInputs:

@@ -47,19 +47,23 @@ def _wire(seed, **faults):
 
 class TestSameBits:
   @pytest.mark.parametrize(
-    'layer, placement, grain, direction',
+    'layer, placement, grain, direction, mapped',
     halved_testing.covering(
-      LAYERS, precision.LAUNCHED, GRAINS, ('forward', 'backward')
+      *(LAYERS, precision.LAUNCHED, GRAINS, ('forward', 'backward')),
+      (False, True),
     ),
   )
-  def test_late_and_reordered(self, layer, placement, grain, direction, seed):
-    # Given puts that come late, in pieces and in any order, when ranks take
-    # turns at random, then every tensor is that of one address space.
+  def test_late_and_reordered(
+    self, layer, placement, grain, direction, mapped, seed
+  ):
+    # Given puts that come late, in pieces and in any order, or ranks that see
+    # each other's memory and call nothing for it, when ranks take turns at
+    # random, then every tensor is that of one address space.
     storage = ('float32', 'bfloat16', 'float16')[len(layer) % 3]
     policy = _policy(storage, placement)
     image, inputs = _case(LAYERS[layer], direction, policy, event_grain=grain)
 
-    got = rank_testing.launch_all(image, inputs, _wire(seed))
+    got = rank_testing.launch_all(image, inputs, _wire(seed, mapped=mapped))
 
     assert not testing.differing(got, runtime.launch(image, inputs, threads=1))
 
@@ -96,19 +100,6 @@ class TestSameBits:
 
 
 class TestMapped:
-  @pytest.mark.parametrize('direction', ['forward', 'backward'])
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
-  @pytest.mark.parametrize('layer', LAYERS)
-  def test_bits(self, layer, placement, direction, seed):
-    # Given ranks that see each other's memory, when they take turns at random,
-    # then bits are those of one address space, and nothing was called for it.
-    policy = _policy(placement=placement)
-    image, inputs = _case(LAYERS[layer], direction, policy)
-
-    got = rank_testing.launch_all(image, inputs, _wire(seed, mapped=True))
-
-    assert not testing.differing(got, runtime.launch(image, inputs, threads=1))
-
   @pytest.mark.parametrize('part', [0, 1])
   def test_memory_that_is_too_small(self, part, seed, monkeypatch):
     # Given a peer whose memory is not what puts and signals reach, then the

@@ -5,7 +5,6 @@ float32 nearest to an exact one.
 """
 
 import itertools
-import zlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -24,14 +23,6 @@ SHAPES = ((1, 1), (3, 5), (7, 33), (29, 47), (33, 16))  # m, n
 TRANSPOSED = tuple(itertools.product((False, True), repeat=2))  # a, b
 
 
-def _chain(a, b):
-  """Returns the chain of fma from +0 over a `[m, k]`, b `[k, n]`."""
-  acc = np.zeros((a.shape[0], b.shape[1]), 'f4')
-  for p in range(a.shape[1]):
-    acc = gemm_testing.flushed(gemm_testing.fma(a[:, p, None], b[None, p], acc))
-  return acc
-
-
 def _model(a, b, start=None):
   """Returns a @ b `[m, n]` float32 of bfloat16 bits, in order even_odd_32."""
   zeros = gemm_testing.flushed
@@ -40,20 +31,15 @@ def _model(a, b, start=None):
   acc = acc if start is None else start
   for first in range(0, a.shape[1], TERMS):
     x, y = a[:, first : first + TERMS], b[first : first + TERMS]
-    even, odd = _chain(x[:, ::2], y[::2]), _chain(x[:, 1::2], y[1::2])
+    even = gemm_testing.chain(x[:, ::2], y[::2], flushes=True)
+    odd = gemm_testing.chain(x[:, 1::2], y[1::2], flushes=True)
     acc = zeros(zeros(acc) + zeros(even + odd))
   return acc
 
 
 def _operands(name, m, k, n):
   """Returns bfloat16 bits `[m, k]`, `[k, n]` over 16 binades: order shows."""
-  rng = np.random.default_rng(zlib.crc32(f'{name} {m} {k} {n}'.encode()))
-  drawn = []
-  for shape in ((m, k), (k, n)):
-    scale = rng.integers(-8, 8, shape)
-    x = np.ldexp(rng.standard_normal(shape, 'f4'), scale).astype('f4')
-    drawn.append(gemm_testing.passed(x, 'bfloat16'))
-  return drawn
+  return gemm_testing.operands(f'{name} {m} {k} {n}', m, k, n, 'bfloat16')
 
 
 def _tile(a, b, isa, trans_a=False, trans_b=False, carry=None):

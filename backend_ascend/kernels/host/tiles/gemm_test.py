@@ -1,7 +1,6 @@
 """Bits of the host GEMM tile, against an exact emulation of its fma chain."""
 
 import itertools
-import zlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -31,32 +30,8 @@ DTYPES = gemm_testing.DTYPES
 TRANSPOSED = ((False, True), (True, False), (True, True))  # a, b
 
 
-def _chain(a, b, flushes=False):
-  """Returns a @ b for float32 `[m, k]`, `[k, n]`: ascending fma from +0.
-
-  `flushes`: subnormal numbers are read and written as zeros of their sign.
-  """
-  zeros = gemm_testing.flushed if flushes else lambda x: x
-  a, b = zeros(a), zeros(b)
-  acc = np.zeros((a.shape[0], b.shape[1]), 'f4')
-  for p in range(a.shape[1]):
-    acc = zeros(gemm_testing.fma(a[:, p, None], b[None, p], acc))
-  return acc
-
-
 def _bf16(x):
   return gemm_testing.passed(x, 'bfloat16')
-
-
-def _operands(name, m, k, n):
-  """Returns float32 `[m, k]`, `[k, n]` over 16 binades: order shows."""
-  rng = np.random.default_rng(zlib.crc32(name.encode()))
-
-  def draw(*shape):
-    scale = rng.integers(-8, 8, shape)
-    return np.ldexp(rng.standard_normal(shape, 'f4'), scale).astype('f4')
-
-  return draw(m, k), draw(k, n)
 
 
 def _inside(x):
@@ -75,10 +50,11 @@ def _transposed(a, b, trans_a, trans_b):
 class GemmTileTest(parameterized.TestCase):
   @parameterized.product(isa=ISAS, dtype=DTYPES, shape=CHAIN_SHAPES)
   def test_bits_are_those_of_the_chain(self, isa, dtype, shape):
-    a, b = _operands('test_bits_are_those_of_the_chain', *shape)
-    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
+    a, b = gemm_testing.operands(
+      'test_bits_are_those_of_the_chain', *shape, dtype
+    )
     want = gemm_testing.stored(
-      _chain(gemm_testing.loaded(a), gemm_testing.loaded(b)), dtype
+      gemm_testing.chain(gemm_testing.loaded(a), gemm_testing.loaded(b)), dtype
     )
 
     got = tiles_testing.gemm_tile(a, b, isa)
@@ -98,8 +74,9 @@ class GemmTileTest(parameterized.TestCase):
   @parameterized.product(isa=[i for i in ISAS if i != 'portable'], dtype=DTYPES)
   def test_every_isa_gives_the_portable_bits(self, isa, dtype):
     for m, k, n in itertools.product(SIZES, repeat=3):
-      a, b = _operands('test_every_isa_gives_the_portable_bits', m, k, n)
-      a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
+      a, b = gemm_testing.operands(
+        'test_every_isa_gives_the_portable_bits', m, k, n, dtype
+      )
       want = tiles_testing.gemm_tile(a, b, 'portable')
       got = tiles_testing.gemm_tile(a, b, isa)
       gemm_testing.assert_same(got, want, f'{isa} {dtype} m={m} k={k} n={n}')
@@ -110,8 +87,9 @@ class GemmTileTest(parameterized.TestCase):
   def test_splits_in_m_and_n_change_no_bit(self, isa, dtype, transposed):
     trans_a, trans_b = transposed
     m, k, n = 53, 600, 71
-    a, b = _operands('test_splits_in_m_and_n_change_no_bit', m, k, n)
-    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
+    a, b = gemm_testing.operands(
+      'test_splits_in_m_and_n_change_no_bit', m, k, n, dtype
+    )
     whole = tiles_testing.gemm_tile(a, b, isa)
     a, b = _transposed(a, b, *transposed)
     rng = np.random.default_rng(2 * trans_a + trans_b)
@@ -136,7 +114,7 @@ class GemmTileTest(parameterized.TestCase):
   def test_nan_inf_and_subnormals(self, isa, dtype, k):
     # Given a sum that ends in -0, then what fills the last pair of an odd depth
     # keeps its sign.
-    a, b = _operands('test_nan_inf_and_subnormals', 20, k, 40)
+    a, b = gemm_testing.operands('test_nan_inf_and_subnormals', 20, k, 40)
     a[1, 3], a[2, 5], a[3, 599], b[7, 2], b[9, 33] = (
       np.nan,
       np.inf,
@@ -151,7 +129,9 @@ class GemmTileTest(parameterized.TestCase):
     a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
     flushes = dtype == 'bfloat16'
     with np.errstate(invalid='ignore'):
-      chain = _chain(gemm_testing.loaded(a), gemm_testing.loaded(b), flushes)
+      chain = gemm_testing.chain(
+        gemm_testing.loaded(a), gemm_testing.loaded(b), flushes
+      )
       want = gemm_testing.stored(chain, dtype)
     self.assertTrue(np.isnan(chain).any() and np.isinf(chain).any())
     if flushes:
@@ -171,11 +151,11 @@ class GemmTileTest(parameterized.TestCase):
     # Given weights of rows, when sums end a chain of calls or are one call's,
     # then each is rounded once, after its weight; the carry has no weight.
     m, k, n = 29, 300, 47
-    a, b = _operands('test_weights_multiply_sums', m, k, n)
+    a, b = gemm_testing.operands('test_weights_multiply_sums', m, k, n)
     weights = np.linspace(-1.7, 2.3, m, dtype='f4')
     weights[:3] = 0, np.nan, np.inf
     a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
-    sums = _chain(gemm_testing.loaded(a), gemm_testing.loaded(b))
+    sums = gemm_testing.chain(gemm_testing.loaded(a), gemm_testing.loaded(b))
     with np.errstate(over='ignore', invalid='ignore'):
       want = gemm_testing.stored(weights[:, None] * sums, dtype)
       twice = gemm_testing.loaded(gemm_testing.stored(sums, dtype))
@@ -198,7 +178,7 @@ class GemmTileTest(parameterized.TestCase):
     self.assertEqual(differs, dtype != 'float32')
 
   def test_bf16_accumulation_rounds_every_partial_sum(self):
-    a, b = _operands('test_bf16_accumulation', 5, 40, 6)
+    a, b = gemm_testing.operands('test_bf16_accumulation', 5, 40, 6)
     acc = np.zeros((5, 6), 'f4')
     for p in range(40):
       acc = gemm_testing.loaded(
@@ -215,8 +195,9 @@ class TransposedTest(parameterized.TestCase):
   @parameterized.product(isa=ISAS, dtype=DTYPES, transposed=TRANSPOSED)
   def test_bits_are_those_of_the_plain_tile(self, isa, dtype, transposed):
     for m, k, n in (*itertools.product(AWKWARD, repeat=3), *CHAIN_SHAPES):
-      a, b = _operands('test_bits_are_those_of_the_plain_tile', m, k, n)
-      a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
+      a, b = gemm_testing.operands(
+        'test_bits_are_those_of_the_plain_tile', m, k, n, dtype
+      )
       want = tiles_testing.gemm_tile(a, b, 'portable')
 
       got = tiles_testing.gemm_tile(
@@ -238,7 +219,7 @@ class CarryTest(parameterized.TestCase):
   def test_splits_in_k_change_no_bit(self, isa, dtype, transposed, seed):
     trans_a, trans_b = transposed
     m, k, n = 29, 1300, 47
-    a, b = _operands('test_splits_in_k_change_no_bit', m, k, n)
+    a, b = gemm_testing.operands('test_splits_in_k_change_no_bit', m, k, n)
     a[3, 700], b[900, 5] = np.inf, np.nan
     a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
     whole = tiles_testing.gemm_tile(a, b, isa)
@@ -267,10 +248,11 @@ class CarryTest(parameterized.TestCase):
 
   @parameterized.product(isa=ISAS, dtype=DTYPES)
   def test_carry_is_the_unrounded_sum(self, isa, dtype):
-    a, b = _operands('test_carry_is_the_unrounded_sum', 15, 40, 33)
-    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
+    a, b = gemm_testing.operands(
+      'test_carry_is_the_unrounded_sum', 15, 40, 33, dtype
+    )
     start = np.full((15, 33), np.nan, 'f4')
-    want = _chain(gemm_testing.loaded(a), gemm_testing.loaded(b))
+    want = gemm_testing.chain(gemm_testing.loaded(a), gemm_testing.loaded(b))
 
     tiles_testing.gemm_tile(a, b, isa, sums=start)
 
@@ -279,7 +261,9 @@ class CarryTest(parameterized.TestCase):
 
   @parameterized.product(isa=ISAS, dtype=DTYPES)
   def test_no_depth_rounds_the_carry(self, isa, dtype):
-    carry, _ = _operands('test_no_depth_rounds_the_carry', 15, 33, 1)
+    carry, _ = gemm_testing.operands(
+      'test_no_depth_rounds_the_carry', 15, 33, 1
+    )
     carry[0, :3] = -0.0, np.inf, -np.nan
     carry[0, 3:5] = 1 + 2**-8, 1 + 2**-11  # ties
     a, b = np.zeros((15, 0), 'f4'), np.zeros((0, 33), 'f4')
@@ -292,7 +276,9 @@ class CarryTest(parameterized.TestCase):
     )
 
   def test_bf16_accumulation_takes_all_options(self):
-    a, b = _operands('test_bf16_accumulation_takes_all_options', 5, 40, 6)
+    a, b = gemm_testing.operands(
+      'test_bf16_accumulation_takes_all_options', 5, 40, 6
+    )
     whole = tiles_testing.gemm_tile(a, b, bf16_sums=True)
     half = tiles_testing.gemm_tile(a[:, :17], b[:17], bf16_sums=True)
     a, b = _transposed(a, b, True, True)

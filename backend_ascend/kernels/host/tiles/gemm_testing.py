@@ -1,5 +1,7 @@
 """What tests of the host tiles share: an exact fma, and values in storage."""
 
+import zlib
+
 import ml_dtypes
 import numpy as np
 
@@ -61,3 +63,28 @@ def fma(a, b, c):
   toward = np.where(error > 0, np.inf, -np.inf)
   odd = np.where(even & (error != 0), np.nextafter(total, toward), total)
   return np.where(np.isfinite(total), odd, total).astype('f4')
+
+
+def chain(a, b, flushes=False):
+  """Returns a @ b for float32 `[m, k]`, `[k, n]`: ascending fma from +0.
+
+  `flushes`: subnormal numbers are read and written as zeros of their sign.
+  """
+  zeros = flushed if flushes else lambda x: x
+  a, b = zeros(a), zeros(b)
+  acc = np.zeros((a.shape[0], b.shape[1]), 'f4')
+  for p in range(a.shape[1]):
+    acc = zeros(fma(a[:, p, None], b[None, p], acc))
+  return acc
+
+
+def operands(name, m, k, n, dtype='float32'):
+  """Returns `[m, k]`, `[k, n]` over 16 binades: order shows."""
+  rng = np.random.default_rng(zlib.crc32(name.encode()))
+
+  def draw(*shape):
+    scale = rng.integers(-8, 8, shape)
+    drawn = np.ldexp(rng.standard_normal(shape, 'f4'), scale).astype('f4')
+    return passed(drawn, dtype)
+
+  return draw(m, k), draw(k, n)
