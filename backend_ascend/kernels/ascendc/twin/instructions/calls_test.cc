@@ -35,6 +35,9 @@ std::mt19937 random_bits{22};
 int Pick(int low, int high) {
   return low + static_cast<int>(random_bits() % (high - low + 1));
 }
+// Parameters of calls are this narrow.
+uint8_t U8(int x) { return static_cast<uint8_t>(x); }
+uint16_t U16(int x) { return static_cast<uint16_t>(x); }
 template <typename T>
 T PickOf(std::initializer_list<T> choices) {
   return choices.begin()[random_bits() % choices.size()];
@@ -152,14 +155,12 @@ struct Setting {
                           kRegion / static_cast<uint32_t>(sizeof(T)));
   }
   BinaryRepeatParams Binary() const {
-    const auto u8 = [](int x) { return static_cast<uint8_t>(x); };
-    return {u8(at[0].block),  u8(at[1].block),  u8(at[2].block),
-            u8(at[0].repeat), u8(at[1].repeat), u8(at[2].repeat)};
+    return {U8(at[0].block),  U8(at[1].block),  U8(at[2].block),
+            U8(at[0].repeat), U8(at[1].repeat), U8(at[2].repeat)};
   }
   UnaryRepeatParams Unary() const {
-    return {
-        static_cast<uint16_t>(at[0].block), static_cast<uint16_t>(at[1].block),
-        static_cast<uint8_t>(at[0].repeat), static_cast<uint8_t>(at[1].repeat)};
+    return {U16(at[0].block), U16(at[1].block), U8(at[0].repeat),
+            U8(at[1].repeat)};
   }
 };
 
@@ -512,9 +513,8 @@ void AddMoved() {
                   };
                   const auto masked = [&](auto set, auto mask) {
                     Duplicate<T, decltype(set)::value>(
-                        d, Scalar<T>(), mask, s.repeat,
-                        static_cast<uint16_t>(s.at[0].block),
-                        static_cast<uint8_t>(s.at[0].repeat));
+                        d, Scalar<T>(), mask, s.repeat, U16(s.at[0].block),
+                        U8(s.at[0].repeat));
                   };
                   Give(s, counted, masked);
                 },
@@ -524,13 +524,10 @@ void AddMoved() {
                 {kType<T>, kType<T>},
                 [](const Setting& s) {
                   const auto masked = [&](auto set, auto mask) {
-                    const auto u16 = [](int x) {
-                      return static_cast<uint16_t>(x);
-                    };
                     Copy<T, decltype(set)::value>(
                         s.Tensor<T>(0), s.Tensor<T>(1), mask, s.repeat,
-                        {u16(s.at[0].block), u16(s.at[1].block),
-                         u16(s.at[0].repeat), u16(s.at[1].repeat)});
+                        {U16(s.at[0].block), U16(s.at[1].block),
+                         U16(s.at[0].repeat), U16(s.at[1].repeat)});
                   };
                   Give(s, [] {}, masked);
                 },
@@ -823,8 +820,7 @@ void AddBroadcasts(int each) {
     const auto issue = [=](int dst, int src, int times, int stride) {
       return [=] {
         Brcb(Local<T>(dst), Local<T>(src), times,
-             BrcbRepeatParams(static_cast<uint16_t>(stride),
-                              static_cast<uint16_t>(next)));
+             BrcbRepeatParams(U16(stride), U16(next)));
       };
     };
     AddJob("Brcb", kType<T>, issue(to, from, repeat, block), [=](Image* m) {
@@ -857,11 +853,10 @@ void AddCountedCopies(int each) {
     const int blocks = (count * kSize + 31) / 32;
     const auto issue = [=](int longest) {
       return [=] {
-        const auto u16 = [](int x) { return static_cast<uint16_t>(x); };
         SetMaskCount();
         SetVectorMask<T, MaskMode::COUNTER>(count);
         Copy<T, false>(Local<T>(to), Local<T>(from), MASK_PLACEHOLDER, repeat,
-                       {1, u16(step), u16(blocks), u16(longest)});
+                       {1, U16(step), U16(blocks), U16(longest)});
         SetMaskNorm();
         ResetMask();
       };
@@ -960,13 +955,11 @@ void AddChoices(int each) {
     const int chosen = Pick(0, 300);
     const auto select = [=](int dst, int bits, int x, int y, bool number) {
       return [=] {
-        if (number) {
-          Select(Local<T>(dst), Local<uint8_t>(bits), Local<T>(x), Scalar<T>(),
+        const auto with = [=](auto other) {
+          Select(Local<T>(dst), Local<uint8_t>(bits), Local<T>(x), other,
                  selmode, uint32_t(chosen));
-        } else {
-          Select(Local<T>(dst), Local<uint8_t>(bits), Local<T>(x), Local<T>(y),
-                 selmode, uint32_t(chosen));
-        }
+        };
+        number ? with(Scalar<T>()) : with(Local<T>(y));
       };
     };
     AddJob("Select", kType<T>, select(to, kBits, a, b, scalar), [=](Image* m) {
@@ -1035,10 +1028,9 @@ void AddMoves(bool cube, int each) {
     const int off = Pick(0, 40) * kSize;
     const int count = Pick(0, 200);
     const int kept = count * kSize / kBlock * kBlock;
-    const auto u16 = [](int x) { return static_cast<uint16_t>(x); };
     const int rows = Pick(0, 6), blocks = Pick(0, 5);
     const int gap = Pick(0, 3), more = Pick(0, 3);
-    const DataCopyParams params(u16(rows), u16(blocks), u16(gap), u16(more));
+    const DataCopyParams params(U16(rows), U16(blocks), U16(gap), U16(more));
     const auto copies = [&](const char* name, auto issue, int to, int from,
                             int count_of, int bytes, int to_pitch,
                             int from_pitch) {
@@ -1083,7 +1075,7 @@ void AddMoves(bool cube, int each) {
         [=] {
           DataCopyPad(
               Local<T>(on), Global<T>(off),
-              {u16(rows), uint32_t(bytes), uint32_t(gap), uint32_t(more), 0},
+              {U16(rows), uint32_t(bytes), uint32_t(gap), uint32_t(more), 0},
               {true, uint8_t(left), uint8_t(right), Scalar<T>()});
         },
         [=](Image* m) {
@@ -1106,7 +1098,7 @@ void AddMoves(bool cube, int each) {
         [=] {
           DataCopyPad(
               Global<T>(off), Local<T>(on),
-              {u16(rows), uint32_t(bytes), uint32_t(gap), uint32_t(more), 0});
+              {U16(rows), uint32_t(bytes), uint32_t(gap), uint32_t(more), 0});
         },
         kImage + off, on, rows, bytes, bytes + more,
         (bytes + 31) / 32 * 32 + gap * 32);
@@ -1179,11 +1171,10 @@ void AddFractals(int each) {
     const int stride = std::max(1, rows * row_stride + Pick(0, 3));
     const auto issue = [=](int dst, int source_pitch, int c0_stride) {
       return [=] {
-        const auto u16 = [](int x) { return static_cast<uint16_t>(x); };
         DataCopy(
             OnChip<T>(true, dst), Global<T>(off),
-            Nd2NzParams(1, u16(rows + (dst != on)), u16(columns + 1), 0,
-                        u16(source_pitch), u16(c0_stride), u16(row_stride), 0));
+            Nd2NzParams(1, U16(rows + (dst != on)), U16(columns + 1), 0,
+                        U16(source_pitch), U16(c0_stride), U16(row_stride), 0));
       };
     };
     AddJob("DataCopy", kType<T>, issue(on, pitch, stride), [=](Image* m) {

@@ -228,19 +228,7 @@ float Widen(half x) {
                           : std::ldexp(1024 + fraction, exponent - 25);
   return static_cast<float>(x.bits >> 15 ? -size : size);
 }
-template <typename T>
-T Narrow(float x);
-template <>
-float Narrow<float>(float x) {
-  return x;
-}
-template <>
-bfloat16_t Narrow<bfloat16_t>(float x) {
-  return {Nearest(x)};
-}
-
-template <>
-half Narrow<half>(float x) {
+half NearestHalf(float x) {
   const double quantum = Quantum(x);
   const double size = std::nearbyint(std::fabs(x) / quantum);  // in quanta
   const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
@@ -248,6 +236,12 @@ half Narrow<half>(float x) {
   const int exponent = std::ilogb(quantum) + 24;
   return {static_cast<uint16_t>(sign |
                                 ((exponent << 10) + static_cast<int>(size)))};
+}
+template <typename T>
+T Narrow(float x) {
+  if constexpr (std::is_same<T, float>::value) return x;
+  if constexpr (std::is_same<T, bfloat16_t>::value) return {Nearest(x)};
+  if constexpr (std::is_same<T, half>::value) return NearestHalf(x);
 }
 
 // A matrix in global memory, row by row.
