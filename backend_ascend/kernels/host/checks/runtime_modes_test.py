@@ -10,6 +10,7 @@ from hpmoe.backend_ascend.kernels.host.checks import faults
 from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.taskflow import happens_before
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
@@ -110,24 +111,16 @@ class Follower:
       list(tables['queue_tasks'][q['begin'] : q['begin'] + q['count']])
       for q in tables['queues']
     ]
-    self.signallers = {}
-    for task, event in signals:
-      self.signallers.setdefault(event, set()).add(task)
-    self.waits = [
-      [
-        int(w['event'])
-        for w in tables['waits'][
-          t['wait_begin'] : t['wait_begin'] + t['wait_count']
-        ]
-      ]
-      for t in tables['tasks']
-    ]
+    events = len(tables['events'])
+    self.signallers = happens_before.grouped(signals[:, ::-1], events)
+    self.waits = happens_before.grouped(
+      happens_before.waits(layer.image), layer.num_tasks
+    )
     self.done = set()
 
   def ready(self, task) -> bool:
     return all(
-      self.signallers.get(event, set()) <= self.done
-      for event in self.waits[task]
+      self.done.issuperset(self.signallers[event]) for event in self.waits[task]
     )
 
 
