@@ -39,7 +39,7 @@ inline TileOperand Floats(const char* name, const float* data, int64_t count) {
 // tile; the latter two are the tile's members that say where the operand is and
 // how far apart its rows are, which is null for one that has no such member.
 template <class Tile, class Visit>
-struct OperandsOf {
+struct TileVisitor {
   const Tile& t;
   Visit& visit;
 
@@ -61,7 +61,7 @@ struct OperandsOf {
 template <class Visit>
 void VisitOperands(const GemmTile& t, Visit visit) {
   using T = GemmTile;
-  const OperandsOf<T, Visit> of{t, visit};
+  const TileVisitor<T, Visit> of{t, visit};
   const int64_t bytes = BytesOf(t.dtype);
   const int64_t a[] = {t.m, t.k}, b[] = {t.k, t.n};
   const bool ta = t.trans_a, tb = t.trans_b;
@@ -82,7 +82,7 @@ void VisitOperands(const GemmTile& t, Visit visit) {
 template <class Visit>
 void VisitOperands(const SwigluTile& t, Visit visit) {
   using T = SwigluTile;
-  const OperandsOf<T, Visit> of{t, visit};
+  const TileVisitor<T, Visit> of{t, visit};
   of(TileUse::kRead, "gate", &T::gate, &T::ld_in, t.rows, t.cols);
   of(TileUse::kRead, "up", &T::up, &T::ld_in, t.rows, t.cols);
   of(TileUse::kRead, "row_weight", &T::row_weight, t.rows);
@@ -92,7 +92,7 @@ void VisitOperands(const SwigluTile& t, Visit visit) {
 template <class Visit>
 void VisitOperands(const SwigluGradTile& t, Visit visit) {
   using T = SwigluGradTile;
-  const OperandsOf<T, Visit> of{t, visit};
+  const TileVisitor<T, Visit> of{t, visit};
   of(TileUse::kRead, "d_out", &T::d_out, &T::ld_d_out, t.rows, t.cols);
   of(TileUse::kRead, "gate", &T::gate, &T::ld_in, t.rows, t.cols);
   of(TileUse::kRead, "up", &T::up, &T::ld_in, t.rows, t.cols);
@@ -105,7 +105,7 @@ void VisitOperands(const SwigluGradTile& t, Visit visit) {
 template <class Visit>
 void VisitOperands(const CombineTile& t, Visit visit) {
   using T = CombineTile;
-  const OperandsOf<T, Visit> of{t, visit};
+  const TileVisitor<T, Visit> of{t, visit};
   const int64_t slots = int64_t{t.tokens} * t.top_k, bytes = BytesOf(t.dtype);
   of(TileUse::kRead, "returned", &T::returned, &T::ld, slots, t.cols);
   visit(TileUse::kRead, {"rows", nullptr, slots, t.cols, 0, bytes, t.rows},
@@ -118,7 +118,7 @@ void VisitOperands(const CombineTile& t, Visit visit) {
 template <class Visit>
 void VisitOperands(const RowDotTile& t, Visit visit) {
   using T = RowDotTile;
-  const OperandsOf<T, Visit> of{t, visit};
+  const TileVisitor<T, Visit> of{t, visit};
   of(TileUse::kRead, "a", &T::a, &T::ld_a, t.ld_a == 0 ? 1 : t.rows, t.cols);
   of(TileUse::kRead, "b", &T::b, &T::ld_b, t.ld_b == 0 ? 1 : t.rows, t.cols);
   of(TileUse::kWrite, "out", &T::out, t.rows);
@@ -127,7 +127,7 @@ void VisitOperands(const RowDotTile& t, Visit visit) {
 template <class Visit>
 void VisitOperands(const ScaleRowsTile& t, Visit visit) {
   using T = ScaleRowsTile;
-  const OperandsOf<T, Visit> of{t, visit};
+  const TileVisitor<T, Visit> of{t, visit};
   of(TileUse::kRead, "x", &T::x, &T::ld_x, t.ld_x == 0 ? 1 : t.rows, t.cols);
   of(TileUse::kRead, "weight", &T::weight, t.rows);
   of(TileUse::kWrite, "out", &T::out, &T::ld_out, t.rows, t.cols);
@@ -137,7 +137,7 @@ void VisitOperands(const ScaleRowsTile& t, Visit visit) {
 template <class Visit>
 void VisitOperands(const NormTile& t, Visit visit) {
   using T = NormTile;
-  const OperandsOf<T, Visit> of{t, visit};
+  const TileVisitor<T, Visit> of{t, visit};
   const bool sums = t.work == Work::kGainGrad;
   const TileUse read = sums ? TileUse::kInPlace : TileUse::kRead;
   of(read, "dx", &T::dx, &T::ld, t.rows, sums ? t.out_cols : t.cols);
