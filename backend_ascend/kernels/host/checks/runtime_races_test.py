@@ -127,17 +127,6 @@ class TestClean:
         got = run(layer, threads=threads)
         assert not got.races and not got.num_races, (cores, threads)
 
-  @both_passes
-  def test_none_in_any_other_mode(self, direction):
-    layer = case(direction)
-    for seed in (None, 3):
-      modes = modes_lib.Modes(races=True, late_puts=True, permute=seed)
-      for threads in (1, 3):
-        got = runtime.run(
-          layer.image, layer.inputs, threads=threads, modes=modes
-        )
-        assert not got.num_races
-
 
 class TestSkippedWait:
   @pytest.mark.parametrize(
