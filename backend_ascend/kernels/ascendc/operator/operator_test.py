@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.kernels import twin_testing
 from hpmoe.backend_ascend.kernels.host.launch import arrays
+from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
@@ -46,7 +49,9 @@ def _image(direction, storage='bfloat16', placement='combine', **sizes):
     | dict(num_ranks=1)
     | sizes
   )
-  policy = precision.PrecisionPolicy(storage=storage, placement=placement)
+  policy = precision.PrecisionPolicy(
+    storage=storage, placement=placement, activation='absolute'
+  )
   options = flow_lib.Options(
     num_aic=3, num_aiv=9, row_block=8, col_block=16, chain_rows=8
   )
@@ -163,3 +168,51 @@ class TestOperators:
     told = _told(program, image, tmp_path, direction=layout.Direction.FORWARD)
     for what in ('shapes', 'types', 'tiling'):
       assert _of(told, what) == [['1']]
+
+
+@pytest.fixture(scope='module')
+def kernels(tmp_path_factory) -> pathlib.Path:
+  binary = tmp_path_factory.mktemp('kernels') / 'kernel_test'
+  twin_testing.compile_program(HERE / 'kernel_test.cc', binary)
+  return binary
+
+
+@pytest.mark.parametrize('direction', NAMES)
+@pytest.mark.parametrize(
+  'storage', ['bfloat16', pytest.param('float32', marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+  'placement', ['before_down', pytest.param('combine', marks=pytest.mark.slow)]
+)
+def test_kernels_store_the_bits_of_a_host_s_launch(
+  program, kernels, tmp_path, direction, storage, placement
+):
+  # Given the cores, deadline and workspace that tiling asks for, and blobs as
+  # a front end makes them, when the kernel runs, then every element is the
+  # host's, every core ends, and the twin finds nothing.
+  ffi = pytest.importorskip('hpmoe.backend_ascend.frontends._mindspore_ffi')
+  image = _image(direction, storage, placement)
+  given = testing.inputs_of(direction, image.config, image.policy, exact=True)
+  wanted = runtime.launch(image, given)
+  told = _told(program, image, tmp_path)
+  blocks, _, _, _, workspace, _, deadline = _of(told, 'blocks')[0]
+  head = np.frombuffer(bytearray(image), np.uint8)
+  tables = ffi.npu_tables(head, given['topk_ids'])
+  operands = dict(image=bytes(head), tables=tables, state=ffi.npu_state(head))
+  operands |= {n: given[n].tobytes() for n, *_ in _of(told, 'input')[3:]}
+  results = {name: wanted[name].tobytes() for name in _results(direction)}
+  operands |= {name: bytes(len(result)) for name, result in results.items()}
+  operands['workspace'] = b'\xff' * int(workspace)
+  operands['tiling'] = np.uint64(deadline).tobytes()
+  before, places = b'', {}
+  for name, held in operands.items():
+    places[name] = len(before)
+    before += held + bytes(1024 - len(held) % 512)
+  arguments = [str(word) for place in places.items() for word in place]
+  ran = subprocess.run(
+    [kernels, blocks, *arguments], input=before, capture_output=True, check=True
+  )
+  assert ran.stderr.decode() == ''
+  left = {n: ran.stdout[at:][: len(operands[n])] for n, at in places.items()}
+  assert ffi.npu_end(head, np.frombuffer(left['state'], np.uint8)) == ''
+  assert not [name for name in results if left[name] != results[name]]

@@ -28,19 +28,6 @@ void CopyPadding(const char* from, int64_t elements, T poison, T nan,
 
 }  // namespace
 
-GlobalKind KindOf(Content content) {
-  switch (content) {
-    case Content::kConstant:
-      return GlobalKind::kConstant;
-    case Content::kEmpty:
-      return GlobalKind::kEmpty;
-    case Content::kCounters:
-      return GlobalKind::kFlags;
-    default:
-      return GlobalKind::kFilled;
-  }
-}
-
 class DeviceMemory::Placer {
  public:
   Placer(char* base, std::vector<GlobalRange>* ranges)

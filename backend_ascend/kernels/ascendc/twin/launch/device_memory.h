@@ -18,7 +18,18 @@
 namespace hpmoe {
 
 // What the twin holds a kernel to.
-ascend_twin::GlobalKind KindOf(Content content);
+inline ascend_twin::GlobalKind KindOf(Content content) {
+  switch (content) {
+    case Content::kConstant:
+      return ascend_twin::GlobalKind::kConstant;
+    case Content::kEmpty:
+      return ascend_twin::GlobalKind::kEmpty;
+    case Content::kCounters:
+      return ascend_twin::GlobalKind::kFlags;
+    default:
+      return ascend_twin::GlobalKind::kFilled;
+  }
+}
 
 class DeviceMemory {
  public:
