@@ -44,10 +44,6 @@ _VERSION = flags.DEFINE_string(
   'samples_version', '', 'Of the headers, for the file.'
 )
 _WORK = flags.DEFINE_string('samples_work', None, 'Keep what is built here.')
-_AUTO_SYNC = flags.DEFINE_bool(
-  'samples_auto_sync', True, 'Order what the compiler orders by default.'
-)
-
 _SYNC = flags.DEFINE_bool(
   'samples_sync', False, 'Leave out each call that synchronises, too.'
 )
@@ -260,10 +256,7 @@ def verdict(
       if code:
         return f'its data: {said.strip().splitlines()[-1]}'
     options: dict[str, object] = dict(
-      mode=mode,
-      seed=1,
-      auto_sync=int(_AUTO_SYNC.value),
-      max_instructions=_INSTRUCTIONS,
+      mode=mode, seed=1, auto_sync=1, max_instructions=_INSTRUCTIONS
     )
     options |= _options(sample) | more
     words = build_kernel.command(kernel, **options)
