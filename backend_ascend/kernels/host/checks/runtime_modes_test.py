@@ -1,7 +1,6 @@
 """Modes change when and whether tasks run, and nothing else."""
 
 import functools
-import hashlib
 
 import numpy as np
 import pytest
@@ -51,13 +50,6 @@ def all_tasks(layer: testing.Case, action: Action) -> np.ndarray:
   return np.full(layer.num_tasks, action, np.uint8)
 
 
-def isolated(layer: testing.Case, **modes) -> Modes:
-  """Returns modes in which every task reads the right tensors."""
-  actions = all_tasks(layer, modes_lib.ISOLATED)
-  given = {name: layer.right[name] for name in runtime.written(layer.image)}
-  return Modes(actions=actions, given=given, **modes)
-
-
 def bits(array: np.ndarray) -> np.ndarray:
   return array.view({2: np.uint16, 4: np.uint32}[array.itemsize])
 
@@ -66,13 +58,6 @@ def unlike(got: dict, want: dict) -> dict[str, np.ndarray]:
   """Returns, for each tensor whose bits differ, where."""
   found = {name: bits(got[name]) != bits(want[name]) for name in want}
   return {name: where for name, where in found.items() if where.any()}
-
-
-def sha(outputs, names) -> str:
-  digest = hashlib.sha256()
-  for name in names:
-    digest.update(outputs[name].tobytes())
-  return digest.hexdigest()
 
 
 def is_put(layer: testing.Case) -> np.ndarray:
@@ -444,69 +429,3 @@ class TestActions:
       )
       with pytest.raises(ValueError, match=rf"given\['y'\]: {message}"):
         runtime.run(layer.image, layer.inputs, modes=modes)
-
-
-FAULTS = [
-  pytest.param(spec, chain, id=f'{spec.direction.name}-{spec.name}-{chain}')
-  for spec in faults.TABLE
-  if not spec.hangs
-  for chain in ((None, 16) if 'd_w_' in spec.stage else (None,))
-]
-
-
-class TestIsolated:
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
-  @pytest.mark.parametrize('spec, chain', FAULTS)
-  def test_a_fault_stays_in_its_task(self, spec, placement, chain):
-    # Given a fault in one task, when each task reads right tensors, then only
-    # what it wrote differs: of a task that is early, what its consumers wrote;
-    # of a link of a chain, what the last link wrote.
-    layer = case(
-      spec.direction,
-      placement=placement,
-      chain=chain,
-      routing='empty_experts' if spec.empty else 'uniform',
-    )
-    task = faults.choose_target(layer.image, layer.routing, spec.name)
-    _, stage = spec.located(placement)
-    for threads in (1, 3):
-      modes = isolated(layer, late_puts=spec.needs is not None)
-      right = runtime.run(layer.image, layer.inputs, modes=modes)
-      got = runtime.run(
-        layer.image,
-        layer.inputs,
-        threads=threads,
-        modes=modes,
-        fault=faults.Fault(spec.name, task),
-      )
-      wrong = unlike(got.captured, right.captured)
-      for beside in ('d_row_weight', 'd_slot_weight'):
-        wrong.pop(beside, None)
-      at_fault = [last_link(layer, task)]
-      if spec.name == 'early_signal':
-        at_fault = consumers(layer, task)
-      assert stage in wrong
-      for name, where in wrong.items():
-        assert not (where & ~written_by(layer, at_fault).get(name, False)).any()
-      if spec.name != 'early_signal':
-        assert not testing.differing(got.outputs, layer.right)
-
-
-def consumers(layer: testing.Case, task: int) -> list[int]:
-  """Returns the tasks that wait for what a task signals."""
-  follower = Follower(layer)
-  signalled = testing.signalled(layer.image.tables, task)
-  return [t for t, w in enumerate(follower.waits) if signalled & set(w)]
-
-
-def last_link(layer: testing.Case, task: int) -> int:
-  """Returns the last task of a weight gradient's chain, or the task itself."""
-  tasks = layer.image.tables['tasks']
-  same = ['kind', 'rank', 'expert', 'row_begin', 'col_begin']
-  if tasks[task]['kind'] not in (
-    Kind.DOWN_WEIGHT_GRAD,
-    Kind.GATE_UP_WEIGHT_GRAD,
-  ):
-    return task
-  chain = np.flatnonzero(tasks[same] == tasks[task][same])
-  return int(chain[np.argmax(tasks[chain]['peer'])])
