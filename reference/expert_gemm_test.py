@@ -100,12 +100,11 @@ def test_golden_takes_any_float_and_keeps_float64(inner):
   # Given: float32 rows and bfloat16 weights.
   config = config_testing.sized(r=1, t=1, e=2, k=1, d=inner, f=1, n=9)
   rng = test_util.generator('golden')
-  with test_util.x64():
-    rows = jnp.asarray(rng.normal(size=(1, 9, inner)), jnp.float32)
-    weights = jnp.asarray(rng.normal(size=(1, 2, inner, 4)), jnp.bfloat16)
-    # When.
-    golden = precision.PrecisionPolicy().golden()
-    out = np.asarray(run(config, golden, plan_of([[4, 3]]), rows, weights))
+  rows = jnp.asarray(rng.normal(size=(1, 9, inner)), jnp.float32)
+  weights = jnp.asarray(rng.normal(size=(1, 2, inner, 4)), jnp.bfloat16)
+  # When.
+  golden = precision.PrecisionPolicy().golden()
+  out = np.asarray(run(config, golden, plan_of([[4, 3]]), rows, weights))
   # Then: each of the two sums is off by at most gamma_X * sum |x||w|.
   assert out.dtype == np.float64
   rows, weights = (np.asarray(a).astype(np.float64) for a in (rows, weights))

@@ -41,13 +41,6 @@ def test_bits_equal_a_loop_jitted_or_not(length, storage):
     np.testing.assert_array_equal(out, expected)
 
 
-def test_golden_keeps_float64():
-  with test_util.x64():
-    a = jnp.array([1.0, 2.0**-40])
-    golden = precision.PrecisionPolicy().golden()
-    assert run(golden, a, jnp.ones(2)).item() == 1 + 2.0**-40
-
-
 def _exact(left, right, order) -> np.ndarray:
   """Returns the chain in rational numbers, rounded once a step."""
   total = np.zeros((left.shape[1], right.shape[1]), np.float32)
@@ -96,16 +89,6 @@ def test_a_step_that_is_rounded_twice_would_be_wrong():
   got = inner_product.chain_over_rows(left, right, np.arange(2), flushes=False)
   assert got[0, 0] == np.float32(1 + 2.0**-23)
   np.testing.assert_array_equal(got, _exact(left, right, np.arange(2)))
-
-
-def test_the_order_decides_the_bits():
-  left = np.array([[1.0], [2.0**-24], [2.0**-24]], np.float32)
-  right = np.ones((3, 1), np.float32)
-  up, down = (
-    inner_product.chain_over_rows(left, right, np.array(order), flushes=False)
-    for order in ([0, 1, 2], [2, 1, 0])
-  )
-  assert up[0, 0] == 1 and down[0, 0] == np.float32(1 + 2.0**-23)
 
 
 @pytest.mark.parametrize('flushes, expected', [(False, 1.5), (True, 0.0)])

@@ -62,20 +62,19 @@ def test_is_dense_and_so_are_its_gradients(sizes):
   grads = layer_grad.backward(config, POLICY, inputs | made, d_gate_up)
 
   # then
-  with test_util.x64():
-    gain = np.repeat(inputs['w_norm'], config.num_tokens, axis=0)
-    given = [
-      np.asarray(a, np.float64)
-      for a in (
-        inputs['activation'],
-        inputs['w_down'][:, 0],
-        gain,
-        inputs['w_gate_up'][:, 0],
-      )
-    ]
-    right, back = jax.vjp(_dense, *given)
-    d_act, d_down, d_gain, d_in = back(jnp.asarray(d_gate_up, jnp.float64))
-    d_gain = d_gain.reshape(config.num_ranks, config.num_tokens, -1).sum(1)
+  gain = np.repeat(inputs['w_norm'], config.num_tokens, axis=0)
+  given = [
+    np.asarray(a, np.float64)
+    for a in (
+      inputs['activation'],
+      inputs['w_down'][:, 0],
+      gain,
+      inputs['w_gate_up'][:, 0],
+    )
+  ]
+  right, back = jax.vjp(_dense, *given)
+  d_act, d_down, d_gain, d_in = back(jnp.asarray(d_gate_up, jnp.float64))
+  d_gain = d_gain.reshape(config.num_ranks, config.num_tokens, -1).sum(1)
   for got, expected in (
     (made['gate_up'], right),
     (grads['d_activation'], d_act),

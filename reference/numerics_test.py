@@ -27,10 +27,9 @@ class TestStore:
   def test_rounds_once_from_float64(self):
     # Given: just above a halfway case of bfloat16, by less than float32 holds.
     policy = precision.PrecisionPolicy('bfloat16', 'float64')
-    with test_util.x64():
-      value = jnp.float64(1 + 2**-8 + 2**-40)
-      # When, then: by way of float32 it would be 1.
-      assert float(numerics.store(policy, value)) == 1 + 2**-7
+    value = jnp.float64(1 + 2**-8 + 2**-40)
+    # When, then: by way of float32 it would be 1.
+    assert float(numerics.store(policy, value)) == 1 + 2**-7
 
   @pytest.mark.parametrize('jit', [lambda f: f, jax.jit], ids=('plain', 'jit'))
   def test_float16_is_rounded_as_ieee_says(self, jit):
@@ -56,9 +55,8 @@ class TestStore:
     # Given: just above a midpoint of subnormal numbers, by less than float32
     # holds.
     policy = precision.PrecisionPolicy('float16', 'float64')
-    with test_util.x64():
-      value = jnp.float64(1.5 * 2**-24 + 2**-60)
-      assert float(numerics.store(policy, value)) == 2**-23
+    value = jnp.float64(1.5 * 2**-24 + 2**-60)
+    assert float(numerics.store(policy, value)) == 2**-23
 
   def test_jitted_chain_reads_the_rounded_value(self):
     # Given: two stages in one jitted function.
@@ -88,8 +86,7 @@ class TestX64:
     golden = precision.PrecisionPolicy().golden()
     with test_util.x64(False), pytest.raises(ValueError, match='enable_x64'):
       read(golden)
-    with test_util.x64():
-      assert read(golden) == np.float64
+    assert read(golden) == np.float64
 
 
 class TestRounded:

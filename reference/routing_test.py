@@ -63,45 +63,8 @@ class TestSoftmaxTopk:
       np.testing.assert_array_equal(out.topk_ids[r, t], best)
       np.testing.assert_allclose(out.topk_weights[r, t], weights, rtol=2 * rtol)
 
-  @pytest.mark.parametrize('x64', [False, True])
-  def test_dtypes_under_jit(self, x64):
-    with test_util.x64(x64):
-      route = jax.jit(routing.softmax_topk, static_argnums=(1, 2))
-      out = route(scores_of([1, 2, 3]), 2, True)
-      assert (out.topk_ids.dtype, out.topk_weights.dtype) == (
-        jnp.int32,
-        jnp.float32,
-      )
-
 
 class TestSigmoidGroupTopk:
-  def test_bias_selects_but_does_not_weigh(self):
-    # Given: expert 3 has the worst score and by far the greatest bias.
-    scores = scores_of([2, 1, 0, -1])
-    bias = jnp.array([0, 0, 0, 9], jnp.float32)
-    # When.
-    out = routing.sigmoid_group_topk(scores, bias, 2, 1, 1, normalize=False)
-    # Then.
-    np.testing.assert_array_equal(out.topk_ids[0, 0], [3, 0])
-    np.testing.assert_allclose(
-      out.topk_weights[0, 0], 1 / (1 + np.exp([1.0, -2.0])), rtol=1e-6
-    )
-
-  def test_group_scores_its_two_best(self):
-    # Given: group 0 holds the best expert, group 1 the best pair.
-    scores = scores_of([9, -9, -9, 1, 1, -9])
-    # When.
-    bias = jnp.zeros(6, jnp.float32)
-    out = routing.sigmoid_group_topk(scores, bias, 2, 2, 1)
-    # Then.
-    np.testing.assert_array_equal(out.topk_ids[0, 0], [3, 4])
-
-  def test_equal_groups_go_to_the_lower(self):
-    out = routing.sigmoid_group_topk(
-      scores_of([1, 0, 1, 0, 1, 0]), jnp.zeros(6, jnp.float32), 3, 3, 2
-    )
-    np.testing.assert_array_equal(out.topk_ids[0, 0], [0, 2, 1])
-
   @pytest.mark.parametrize(
     'top_k, num_groups, top_groups, normalize',
     [

@@ -294,25 +294,3 @@ def test_a_kernel_that_moves_wrongly_is_named_in_lane_bitwise(monkeypatch):
   ours = host.Megakernel(checking=_ISOLATED)
   (wrong,) = _judged(ours, 'bitwise').wrong
   assert wrong.task.kind == 'dispatch' and wrong.tensor == 'expert_in'
-
-
-def test_a_sum_into_unwritten_memory_is_found(tmp_path, monkeypatch, capsys):
-  # Given a kernel of the user whose sum begins in memory fresh from the kernel,
-  monkeypatch.chdir(tmp_path)
-  (tmp_path / 'lucky.py').write_text(
-    'import numpy as np\n'
-    'from hpmoe.parity_tests.candidates import numpy_kernel_testing\n'
-    'def forward(inputs, config, policy):\n'
-    '  y = numpy_kernel_testing.moe(inputs, config, policy)["y"]\n'
-    '  total = np.empty(9 << 20, np.float32)[:y.size].reshape(y.shape)\n'
-    '  total += y\n'
-    '  return dict(y=total)\n'
-  )
-  asked = ('--candidate=lucky:forward', '--lane=bounded')
-
-  # when it is checked, then it is right by luck only.
-  code, report = _report(tmp_path, *asked, '--nopoison')
-  assert code == cli.PARITY
-  code, report = _report(tmp_path, *asked)
-  assert code == cli.NO_PARITY and report['config']['modes']['poison']
-  assert float(report['first_failure']['got']) > 1e38

@@ -175,32 +175,25 @@ def test_the_verdict_is_as_in_place(tmp_path, save, kernel):
     assert report.first_failure.stage == 'activation'
 
 
-def _save_laid_out(out, case, data, tensors, per_rank, laid=LAYOUTS, **more):
-  """Saves tensors as layouts say; `more` by name, of all ranks."""
+def _save_laid_out(out, case, data, tensors, laid=LAYOUTS):
+  """Saves each rank's tensors as layouts say."""
   made, loaded = _made(data), read_case.load(case.path)
   of = made.config.dims(), made.arrays['topk_ids']
-  if not per_rank:
-    theirs = {
-      n: laid[n].apply(a, *of) if n in laid else a for n, a in tensors.items()
-    }
-    read_case.write(str(out), loaded, data, theirs | more)
-    return
   theirs = {
     n: laid[n].split(a, *of) if n in laid else a for n, a in tensors.items()
   }
   for rank in range(CASE.ranks):
-    mine = {n: a[rank] for n, a in (theirs | more).items()}
+    mine = {n: a[rank] for n, a in theirs.items()}
     read_case.write(str(out), loaded, data, mine, rank)
 
 
-@pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
-def test_layouts_are_undone_before_the_verdict(tmp_path, per_rank):
+def test_layouts_are_undone_before_the_verdict(tmp_path):
   # given: a kernel that swaps gate and up of one expert, in its own layout.
-  case = _export(tmp_path / 'case', per_rank, LAYOUTS)
+  case = _export(tmp_path / 'case', True, LAYOUTS)
   for data in case.data:
     tensors = _compute(trial.Kernel(), _made(data))
     tensors['gate_up'][1, :3] = np.roll(tensors['gate_up'][1, :3], 16, axis=-1)
-    _save_laid_out(tmp_path / 'out', case, data, tensors, per_rank)
+    _save_laid_out(tmp_path / 'out', case, data, tensors)
 
   report = _check(case, tmp_path / 'out')
 
@@ -331,7 +324,7 @@ def test_a_bug_is_told_in_the_file_of_its_rank(tmp_path):
   wrong = _compute(trial.Kernel(), _made('real'))['gate_up']
   wrong[1, 3, 21] = 4096
   laid = {'gate_up': layouts.parse('gate_up', text)}
-  _save_laid_out(out, case, 'real', {'gate_up': wrong}, True, laid)
+  _save_laid_out(out, case, 'real', {'gate_up': wrong}, laid)
 
   names = f'[layouts]\ngate_up = "{text}"\n'
   first = _check(case, out, names=names).first_failure

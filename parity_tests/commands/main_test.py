@@ -332,11 +332,23 @@ def test_a_launch_that_cannot_end_exits_3_with_the_diagnosis(capsys, tmp_path):
   )
 
   assert code == cli.CANDIDATE_FAILED
-  said = capsys.readouterr().err
-  assert said.count('\n') == 1
+  said = capsys.readouterr().err.splitlines()
+  (said,) = (line for line in said if _COMPILES not in line)
   assert 'waits for event' in said and 'not signalled by: gate_up' in said
   report = json.loads(path.read_text())
-  assert report['verdict'] == 'fail' and 'waits for' in report['error']
+  assert report['verdict'] == 'fail' and report['seconds'] > 0
+  # and the report names the task, and how to see it again.
+  first = report['first_failure']
+  assert report['error'].endswith(f'; replay: {first["replay"]}')
+  assert first['replay'] == (
+    'hpmoe check --fault=missing_signal --preset=tiny --ranks=2 '
+    '--row_block=16 --tokens=13 --lane=bitwise'
+  )
+  assert first['stage'] == 'activation'
+  assert (first['got'], first['token']) == (None, None)
+  place = 'rank {rank}, expert {expert}, row block {row_block}, column block '
+  place = f'swiglu task 40 ({place}{{col_block}}) waits'.format(**first)
+  assert place in report['error']
 
 
 @pytest.mark.parametrize('sent', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

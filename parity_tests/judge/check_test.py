@@ -24,7 +24,6 @@ from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.kept import programs
 from hpmoe.parity_tests.kept import versions
-from hpmoe.parity_tests.report import report
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
@@ -169,11 +168,6 @@ def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
   }
 
 
-def test_an_instruction_set_that_is_not_here_is_refused():
-  with pytest.raises(ValueError, match='^isa: expected some of .* got .mmx'):
-    host.Megakernel(isa=('mmx',))
-
-
 @pytest.mark.parametrize(
   ('grain', 'chain_rows', 'order'),
   [
@@ -278,35 +272,6 @@ def test_lanes_and_standards_asked_for_are_those_that_judge(bench):
   assert always == {(n, 'bitwise') for n in moved} | {
     (n, 'bounded') for n in layers
   }
-
-
-def test_a_launch_that_cannot_end_is_a_failure_with_a_replay():
-  request = check.Request(
-    case_lib.Case(preset='tiny', ranks=2),
-    host.Megakernel(fault='missing_signal'),
-    judgement.Judgement(lanes=('bitwise',)),
-    command=(
-      'check',
-      '--preset=tiny',
-      '--ranks=2',
-      '--fault=missing_signal',
-    ),
-  )
-
-  with pytest.raises(candidates.CandidateError) as error:
-    check.run(request)
-
-  said = report.error_json(request, error.value)
-  first, task = said['first_failure'], error.value.diagnosis.task
-  assert str(error.value).endswith(f'; replay: {first["replay"]}')
-  assert first['replay'] == (
-    'hpmoe check --preset=tiny --ranks=2 --fault=missing_signal --lane=bitwise'
-  )
-  assert first['stage'] == 'activation' and task.kind == 'swiglu'
-  for name in ('rank', 'expert', 'row_block', 'col_block'):
-    assert first[name] == getattr(task, name)
-  assert first['got'] is None and 'token' in first
-  assert said['seconds'] > 0
 
 
 @pytest.mark.parametrize(

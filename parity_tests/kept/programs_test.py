@@ -343,13 +343,6 @@ class TestAnswers:
     answer(tmp_path)
     assert (tmp_path / programs.ANSWERS).exists() == (most == ONES.nbytes)
 
-  def test_need_no_jax(self, tmp_path):
-    for found in (False, True):
-      subprocess.run(
-        [sys.executable, '-c', _WITHOUT_JAX, str(tmp_path), str(found)],
-        check=True,
-      )
-
 
 class TestDigest:
   """Of bytes in pieces."""
@@ -413,23 +406,6 @@ class TestRemembered:
   def test_if_it_is_small(self, tmp_path, no_answers):
     assert self.asked(tmp_path) == self.asked(tmp_path) == 1
 
-
-_WITHOUT_JAX = """
-import pathlib, sys
-import numpy as np
-from hpmoe.parity_tests.judge import oracle
-from hpmoe.parity_tests.kept import programs
-from hpmoe.reference.contract import config, precision
-ids = np.arange(8, dtype=np.int32).reshape(1, 4, 2) % 3
-sizes = config.MoEConfig(
-  num_ranks=1, num_tokens=4, num_experts=3, top_k=2, d_model=8, d_ff=4,
-  capacity=8)
-with programs.kept(pathlib.Path(sys.argv[1])):
-  plan = oracle.Oracle(
-    sizes, precision.PrecisionPolicy(), {'topk_ids': ids}).plan
-assert plan['counts'].tolist() == [[3, 3, 2]]
-assert ('jax' not in sys.modules) == (sys.argv[2] == 'True')
-"""
 
 _FORKED = """
 import os

@@ -13,7 +13,6 @@ from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge.limits import golden
 from hpmoe.parity_tests.judge.limits import golden_grad
 from hpmoe.reference import layer_grad
-from hpmoe.reference import test_util
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import stable_random
@@ -95,15 +94,14 @@ def case(request):
 
 def _in_float64(case, **changed):
   """Returns the oracle's gradients of the same stored tensors in float64."""
-  with test_util.x64():
-    weights = case.saved['topk_weights'].astype(np.float64)
-    names = layer_grad.reads(case.tiling.config, case.policy)
-    read = {name: case.saved[name] for name in names}
-    read.update(topk_weights=weights, **changed)
-    grads = jax.jit(layer_grad.backward, static_argnums=(0, 1))(
-      case.tiling.config, case.policy.golden(), read, case.saved['dy']
-    )
-    return {name: np.asarray(a) for name, a in grads.items()}
+  weights = case.saved['topk_weights'].astype(np.float64)
+  names = layer_grad.reads(case.tiling.config, case.policy)
+  read = {name: case.saved[name] for name in names}
+  read.update(topk_weights=weights, **changed)
+  grads = jax.jit(layer_grad.backward, static_argnums=(0, 1))(
+    case.tiling.config, case.policy.golden(), read, case.saved['dy']
+  )
+  return {name: np.asarray(a) for name, a in grads.items()}
 
 
 def _agree(case, golden, expected, names):
