@@ -10,7 +10,7 @@ from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
 from hpmoe.reference import norm
 from hpmoe.reference import test_util
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -20,14 +20,8 @@ SIZES = {'one rank': (1, 3), 'one token': (2, 1), 'three ranks': (3, 5)}
 
 
 def _config(ranks, tokens):
-  return config_lib.MoEConfig(
-    num_ranks=ranks,
-    num_tokens=tokens,
-    num_experts=ranks,
-    top_k=ranks,
-    d_model=8,
-    d_ff=6,
-    sublayer=True,
+  return config_testing.sized(
+    r=ranks, t=tokens, e=ranks, k=ranks, d=8, f=6, sublayer=True
   )
 
 
@@ -108,19 +102,10 @@ def test_weights_elsewhere_are_refused(placement):
     layer.sublayer(config, policy, _inputs(config)[0])
 
 
-@pytest.mark.parametrize('fields', [dict(bias=True), dict(d_shared=2)])
+@pytest.mark.parametrize('fields', [dict(bias=True), dict(s=2)])
 def test_a_sublayer_has_no_other_parts(fields):
   with pytest.raises(ValueError, match='sublayer: expected one without'):
-    config_lib.MoEConfig(
-      num_ranks=1,
-      num_tokens=1,
-      num_experts=1,
-      top_k=1,
-      d_model=1,
-      d_ff=1,
-      sublayer=True,
-      **fields,
-    )
+    config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1, sublayer=True, **fields)
 
 
 def test_an_epsilon_that_no_image_names_is_refused():

@@ -24,22 +24,7 @@ from scikit_build_core import build
 print(build.build_wheel(sys.argv[1], {'wheel.cmake': 'false'}))
 """
 
-# What a user's kernel looks like in a repository whose folders have the names
-# of ours.
-_CANDIDATE = """
-import hpmoe
-import models
-import parity_tests
-import reference
-
-import trial
-
-def layer(inputs, config, policy):
-  assert '/site/hpmoe/' in hpmoe.__file__
-  assert models.MINE and reference.MINE and parity_tests.MINE
-  return trial.Kernel().forward(config, policy, inputs)
-"""
-
+# What a user's kernels look like in a folder that has the name of one of ours.
 _KERNELS = """
 import trial
 
@@ -146,25 +131,6 @@ class TestWheel:
     held = [p.relative_to(installed) for p in installed.rglob('*')]
     assert not [p for p in held if 'testdata' in p.parts]
     assert not [p for p in held if p.suffix in ('.safetensors', '.npz', '.bin')]
-
-  @pytest.mark.slow
-  def test_the_users_names_are_the_users(self, installed, tmp_path):
-    # given a repository with folders of our names
-    for name in ('models', 'reference', 'parity_tests', 'backend_ascend'):
-      (tmp_path / name).mkdir()
-      (tmp_path / name / '__init__.py').write_text('MINE = True')
-    (tmp_path / 'mine.py').write_text(_CANDIDATE)
-    shutil.copy(trial_testing.__file__, tmp_path / 'trial.py')
-    # when its kernel is checked from there, with itself on the path
-    ran = _run(
-      installed,
-      tmp_path,
-      'hpmoe.parity_tests.commands.main check --candidate=mine:layer '
-      '--preset=tiny --ranks=2 --routing=balanced --lane=exact',
-    )
-    # then everyone got his own
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert 'PASS' in ran.stdout.splitlines()[-1]
 
   def test_a_pytest_of_the_user(self, installed, tmp_path):
     # given tests beside folders of our names, one of which must fail

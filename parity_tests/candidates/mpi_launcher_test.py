@@ -65,13 +65,6 @@ LAYERS = {
   4: config_testing.sized(r=4, t=19, e=8, k=3, d=20, f=12),
   8: config_testing.sized(r=8, t=9, e=8, k=2, d=17, f=9),
 }
-# Every pair of storage, grain and data.
-PAIRS = (
-  ('float32', 'expert', 'exact'),
-  ('float32', 'row_block', 'real'),
-  ('bfloat16', 'expert', 'real'),
-  ('bfloat16', 'row_block', 'exact'),
-)
 
 
 def _layer(num_ranks, storage, data, placement='combine'):
@@ -108,31 +101,18 @@ def _compare(
 
 @needs_mpi
 class TestSameBits:
-  @pytest.mark.parametrize(
-    ('storage', 'grain', 'data', 'num_ranks', 'direction'),
-    [
-      (*pair, num_ranks, ('forward', 'backward')[(i + j) % 2])
-      for i, pair in enumerate(PAIRS)
-      for j, num_ranks in enumerate(LAYERS)
-      if (i + j) % 3 < 2
-    ],
-  )
-  @pytest.mark.few(4)
-  def test_as_in_one_process(self, storage, grain, data, num_ranks, direction):
-    # Given a layer, when each rank runs in a process of its own, then every
-    # tensor has the bits of one process.  `test_all_of_it` has the rest.
-    _compare(direction, num_ranks, storage, grain, data)
-
-  @pytest.mark.slow
   @pytest.mark.parametrize('direction', ['forward', 'backward'])
   @pytest.mark.parametrize('num_ranks', LAYERS)
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
   @pytest.mark.parametrize('grain', ['expert', 'row_block'])
   @pytest.mark.parametrize('data', ['exact', 'real'])
   @pytest.mark.parametrize('placement', precision.LAUNCHED)
-  def test_all_of_it(
+  @pytest.mark.few(5)
+  def test_as_in_one_process(
     self, placement, data, grain, storage, num_ranks, direction
   ):
+    # Given a layer, when each rank runs in a process of its own, then every
+    # tensor has the bits of one process.
     _compare(direction, num_ranks, storage, grain, data, placement)
 
   @pytest.mark.parametrize(

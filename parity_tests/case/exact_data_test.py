@@ -302,11 +302,6 @@ class TestAwkward:
       assert arrays['x'].dtype == exact_data.STORAGE[storage]
       assert all(0 < bound < 2**24 for bound in proof.values())
 
-  @pytest.mark.parametrize('routing', ['hot', 'one_rank', 'empty_experts'])
-  def test_proof_holds_for_uneven_routings(self, routing):
-    _, proof = _make(routing=routing)
-    assert max(proof.values()) < 2**24
-
 
 class TestProved:
   def test_once_for_the_same_bits(self, tmp_path, monkeypatch):

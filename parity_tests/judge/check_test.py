@@ -24,24 +24,16 @@ from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.kept import programs
 from hpmoe.parity_tests.kept import versions
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
-from hpmoe.reference.contract.config import MoEConfig
 
 SHAPES = {
-  'one_of_each': MoEConfig(
-    num_ranks=1, num_tokens=1, num_experts=1, top_k=1, d_model=3, d_ff=2
-  ),
-  'k_is_e': MoEConfig(
-    num_ranks=2, num_tokens=5, num_experts=4, top_k=4, d_model=6, d_ff=3
-  ),
-  'an_expert_per_rank': MoEConfig(
-    num_ranks=4, num_tokens=3, num_experts=4, top_k=1, d_model=8, d_ff=5
-  ),
-  'one_token_each': MoEConfig(
-    num_ranks=2, num_tokens=1, num_experts=4, top_k=2, d_model=5, d_ff=4
-  ),
+  'one_of_each': config_testing.sized(r=1, t=1, e=1, k=1, d=3, f=2),
+  'k_is_e': config_testing.sized(r=2, t=5, e=4, k=4, d=6, f=3),
+  'an_expert_per_rank': config_testing.sized(r=4, t=3, e=4, k=1, d=8, f=5),
+  'one_token_each': config_testing.sized(r=2, t=1, e=4, k=2, d=5, f=4),
 }
 LAYERS = SHAPES | {
   name: presets.config(presets.get(name), 4) for name in presets.RUNS_HERE

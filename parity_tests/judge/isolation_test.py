@@ -10,12 +10,10 @@ from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.kernels.host.launch import task_names
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.judge import isolation
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=9, num_experts=4, top_k=2, d_model=16, d_ff=8
-)
+CONFIG = config_testing.sized(r=2, t=9, e=4, k=2, d=16, f=8)
 IDS = np.tile(np.array([0, 3], np.int32), (2, 9, 1))
 
 

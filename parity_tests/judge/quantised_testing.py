@@ -7,13 +7,11 @@ import numpy as np
 
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
 
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=16, num_experts=4, top_k=2, d_model=144, d_ff=72
-)
+CONFIG = config_testing.sized(r=2, t=16, e=4, k=2, d=144, f=72)
 # (weights, rows, what kernels do to rows).
 DYNAMIC = [
   ('int8_channel', 'int8_token', 'int8 divide'),

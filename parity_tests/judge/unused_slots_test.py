@@ -13,16 +13,14 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 CASE = case_lib.Case(
   'both', preset='tiny', ranks=2, tokens=13, routing='dropped'
 )
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2, num_tokens=24, num_experts=4, top_k=2, d_model=40, d_ff=24
-)
+CONFIG = config_testing.sized(r=2, t=24, e=4, k=2, d=40, f=24)
 KERNEL = trial.Kernel()
 
 

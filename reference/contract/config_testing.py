@@ -4,9 +4,9 @@ from hpmoe.reference.contract import config as config_lib
 
 
 def sized(
-  *, r, t, e, k, d, f, n: int | None = None, s: int = 0, bias: bool = False
+  *, r, t, e, k, d, f, n: int | None = None, s: int = 0, **parts: bool
 ) -> config_lib.MoEConfig:
-  """Returns the layer of R, T, E, K, D, F and perhaps N and S."""
+  """Returns the layer of R, T, E, K, D, F and perhaps N, S and `parts`."""
   return config_lib.MoEConfig(
     num_ranks=r,
     num_tokens=t,
@@ -16,5 +16,5 @@ def sized(
     d_ff=f,
     capacity=n,
     d_shared=s,
-    bias=bias,
+    **parts,
   )

@@ -15,7 +15,7 @@ from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
-from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 # More columns than C++ looks at together.
@@ -164,15 +164,7 @@ RECORDS = tuple(
   for name in standards.names('float32')
   if (record := standards.get(name)).excuse_rounding
 )
-CONFIG = config_lib.MoEConfig(
-  num_ranks=2,
-  num_tokens=40,
-  num_experts=4,
-  top_k=2,
-  d_model=48,
-  d_ff=24,
-  capacity=120,
-)
+CONFIG = config_testing.sized(r=2, t=40, e=4, k=2, d=48, f=24, n=120)
 
 
 def _judged(name, got, made, layer: bool) -> list[verdicts.Result]:
