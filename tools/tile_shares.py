@@ -3,8 +3,7 @@ r"""The share of a cube core's peak that tiles of the device source reach.
 One AIC of the twin runs tiles of a layer, one after the other; each of its
 pipes takes what the machine's figures say, and flags order them as they order
 an NPU's.  A time is from the end of one tile to the end of the next; the first
-is left out.  The column `before` is kept: the share of the source at 048cebc,
-one strip of L0C and one flag for both sides of a stage.
+is left out.
 
 Example:
   python -m hpmoe.tools.tile_shares --keep
@@ -124,12 +123,11 @@ def _tile(share: Share) -> str:
   return f'{share.rows}x{share.cols}'
 
 
-def _row(share: Share, before: str) -> list[str]:
+def _row(share: Share) -> list[str]:
   return [
     share.dtype,
     _tile(share),
     str(share.depth),
-    before,
     f'{share.peak:.2f}',
     *(f'{share.busy[pipe]:.2f}' for pipe in PIPES),
   ]
@@ -137,19 +135,14 @@ def _row(share: Share, before: str) -> list[str]:
 
 def main(argv: list[str]) -> None:
   del argv
-  known = {tuple(row[:3]): row[3] for row in figures.load(NAME)['rows']}
   rows = []
   for share in table(machine_lib.load(_MACHINE.value)):
-    row = _row(
-      share,
-      known[share.dtype, _tile(share), str(share.depth)],
-    )
-    rows.append(row)
-    print(*(cell.ljust(10) for cell in row), flush=True)
+    rows.append(_row(share))
+    print(*(cell.ljust(10) for cell in rows[-1]), flush=True)
   if figures.KEEP.value:
     ran = figures.run('python -m hpmoe.tools.tile_shares')
     ran |= dict(processor=figures.ANY, load=figures.ANY)
-    columns = ['dtype', 'tile', 'K', 'before', 'share', *map(str.upper, PIPES)]
+    columns = ['dtype', 'tile', 'K', 'share', *map(str.upper, PIPES)]
     figures.write(NAME, columns, rows, [ran])
 
 

@@ -137,8 +137,8 @@ def _sources(runs: Sequence[dict[str, str]]) -> list[str]:
   of_command: dict[str, list[dict[str, str]]] = {}
   for run in runs:
     name = f'{run["name"]}: ' if 'name' in run else ''
-    gone = ' (gone)' if is_gone(run['command']) else ''
-    of_command.setdefault(f'{name}`{run["command"]}`{gone}', []).append(run)
+    only = ', only' if is_gone(run['command']) else ''
+    of_command.setdefault(f'{name}`{run["command"]}`{only}', []).append(run)
   return [
     f'{command} at {_when(same)}.' for command, same in of_command.items()
   ]

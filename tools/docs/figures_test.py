@@ -173,7 +173,7 @@ class TestFigures:
       'python -m benchmarks.peers, benchmarks.of_last_year': True,
     }.items():
       table = figures.table(held('a', command=command))
-      assert (f'`{command}` (gone) at ' in table) == gone, command
+      assert (f'`{command}`, only at ' in table) == gone, command
 
   def test_runs_of_one_command_are_one_line(self):
     once = held('a', commit='aa', date='2026-01-02')
