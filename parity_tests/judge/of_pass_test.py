@@ -22,24 +22,14 @@ from hpmoe.reference.contract import tensors
 
 
 @pytest.mark.parametrize(
-  ('dtype', 'placement', 'exact'),
-  [
-    ('float32', 'before_down', False),
-    ('bfloat16', 'combine', False),
-    ('float32', 'combine', True),
-  ],
+  ('dtype', 'placement'),
+  [('float32', 'before_down'), ('bfloat16', 'combine')],
 )
 @pytest.mark.few(1)
-def test_answers_have_the_bits_of_what_users_call(dtype, placement, exact):
+def test_answers_have_the_bits_of_what_users_call(dtype, placement):
   # Given a layer whose last rank has rows to spare,
   made = inputs.make_inputs(
-    presets.get('tiny'),
-    2,
-    13,
-    dtype,
-    'empty_experts',
-    exact=exact,
-    placement=placement,
+    presets.get('tiny'), 2, 13, dtype, 'empty_experts', placement=placement
   )
   dy = inputs.draw_dy(made.config, made.arrays['x'].dtype, 3)
   of = made.config, made.policy
