@@ -142,6 +142,10 @@ int main() {
   gemm.c = nullptr;
   drill.gemm = [](const GemmTile& t) { t.carry[2 * t.ld_carry] = 5; };
   bench.Print("gemm, carry", run_gemm);
+  gemm.carry_in = true;
+  drill.gemm = [](const GemmTile& t) { t.carry[0] += 4, t.carry[-1] = 5; };
+  bench.Print("gemm, carry handed on", run_gemm);
+  std::printf("carried: %f\n", gemm.carry[0]);
 
   float* const weight = bench.Take(20);
   SwigluTile swiglu{

@@ -34,6 +34,8 @@ read: nan 2.000000
 transposed gemm, reads beyond:
 read: nan nan 2.000000
 gemm, carry: wrote element [2, 0] of carry, which is [2, 3]
+gemm, carry handed on: wrote element [0, -1] of carry, which is [2, 3]
+carried: 5.000000
 swiglu: wrote element [2, 0] of out, which is [2, 3]
 swiglu grad: wrote element [0, 2] of d_row_weight, which is [1, 2]
 combine: wrote element [1, 3] of y, which is [2, 3]
