@@ -9,6 +9,7 @@ Exit code 0: every bug is found where it is, or the catalogue says why not.
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
+import fcntl
 import fnmatch
 import pathlib
 import queue
@@ -92,7 +93,16 @@ class Runner:
   def __init__(
     self, out: pathlib.Path, jobs: int, try_out: TryOut, *judges: str
   ):
-    """`try_out` returns the outcome of a change, or of none, in a tree."""
+    """`try_out` returns the outcome of a change, or of none, in a tree.
+
+    Raises:
+      ValueError: another run plants in the trees of `out`.
+    """
+    self._alone = (out / 'alone').open('w')  # until this process ends
+    try:
+      fcntl.flock(self._alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise ValueError(f'{out}: another run plants in its trees') from error
     self._files = planting.sources()
     self.tree = planting.digest(self._files, *judges)
     self._try_out, self.jobs = try_out, jobs

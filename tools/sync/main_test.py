@@ -34,6 +34,12 @@ class TestRunner:
     with pytest.raises(planting.BuildError, match='no Wait'):
       mutants.Runner(tmp_path, 1, main.try_out).prepare()
 
+  def test_two_runs_do_not_plant_in_the_same_trees(self, tmp_path):
+    first = mutants.Runner(tmp_path, 1, main.try_out)
+    with pytest.raises(ValueError, match='another run plants'):
+      mutants.Runner(tmp_path, 1, main.try_out)
+    assert first.tree
+
 
 class TestVerdict:
   def test_a_change_that_no_launch_finds_has_passed(self):
