@@ -106,6 +106,9 @@ class TestBackward:
       match = f'^{name}: expected .*, got nothing'
       with pytest.raises(ValueError, match=match):
         layer_grad.backward(CONFIG, policy, less, dy)
+    for bad in (dy[1:], dy.astype(jnp.float32)):
+      with pytest.raises(ValueError, match='^dy: expected bfloat16 .*, got '):
+        layer_grad.backward(CONFIG, policy, kept, bad)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -51,7 +51,6 @@ _FLAGS = (
   *('-std=c++17', '-D__NPU_ARCH__=2201', '-D__CCE_AICORE__=220'),
   *('-Wall', '-Wextra', '-fsyntax-only', f'-I{ROOT}'),
 )
-_FOLDERS = ('include', 'impl', '', 'include/basic_api', 'impl/basic_api')
 _SPACES = ('gm', 'ubuf', 'cbuf', 'ca', 'cb', 'cc', 'fbuf', 'biasbuf', 'ssbuf')
 # Words of the device's compiler that say nothing to another.
 _WORDS = (
@@ -135,7 +134,11 @@ def compile_source(
       *(build_kernel.clang(), *_FLAGS),
       *(f'-D{macro}' for macro in build_kernel.CORES[core]),
       *('-include', f'{ours}/prelude.h', f'-I{ours}'),
-      *(word for f in _FOLDERS for word in ('-isystem', str(headers / f))),
+      *(
+        word
+        for f in build_kernel.FOLDERS
+        for word in ('-isystem', str(headers / f))
+      ),
       str(source),
     ],
     capture_output=True,
@@ -199,10 +202,10 @@ def main(argv: list[str]) -> int:
   if len(argv) > 1:
     raise app.UsageError(f'expected flags only, got {argv[1:]}')
   try:
-    build_kernel.clang()
     headers = build_kernel.headers(_INCLUDE.value or '').resolve()
+    build_kernel.clang()
   except build_kernel.Refused as error:
-    print(f'--{error}', file=sys.stderr)
+    print(str(error).replace('include:', '--include:', 1), file=sys.stderr)
     return 2
   return check(headers, [ROOT / s for s in _SOURCES.value])
 

@@ -70,7 +70,6 @@ class TestCheck:
     assert 'error:' in capsys.readouterr().out
 
 
-@twin_testing.needs_clang()
 @pytest.mark.parametrize('given', [[], ['--include=/nowhere']])
 def test_missing_headers_are_a_wrong_request(given):
   ran = subprocess.run(

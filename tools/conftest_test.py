@@ -36,7 +36,8 @@ def test_xla():
 def test_ends_keeps_first_and_last_parameters_where_only_compared(pytester):
   pytester.makeconftest(_CONFTEST.read_text())
   for folder in 'here', 'there':
-    pytester.mkpydir(folder).joinpath('it_test.py').write_text(_TESTS % 'all')
+    tests = _TESTS % 'all' + '\ndef test_one(): pass\n'
+    pytester.mkpydir(folder).joinpath('it_test.py').write_text(tests)
   pytester.makeini(
     '[pytest]\nmarkers =\n  slow\n  all\npython_files = *_test.py'
   )
@@ -45,7 +46,7 @@ def test_ends_keeps_first_and_last_parameters_where_only_compared(pytester):
     '--ends', '--users_xla=there', '-m', 'not slow', '-v', '-p', 'no:xdist'
   )
 
-  done.assert_outcomes(passed=2 + 6, deselected=4 + 2 * SLOW)
+  done.assert_outcomes(passed=3 + 7, deselected=4 + 2 * SLOW)
   done.stdout.fnmatch_lines(['*test_many?x-1? PASSED*', '*test_many?y-3? PAS*'])
 
 

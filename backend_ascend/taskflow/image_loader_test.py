@@ -94,6 +94,7 @@ def test_every_single_bit_flip_and_truncation_is_refused():
   blob = bytearray(IMAGES['relay_backward'])
   for bit in flips(blob):
     assert refusal(blob) is not None, bit
+  assert 'crc32' in refusal(blob[:-1] + bytes([blob[-1] ^ 1]))
   assert refusal(blob) is None
   for size in range(len(blob)):
     assert refusal(blob[:size]) is not None, size

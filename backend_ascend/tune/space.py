@@ -260,8 +260,9 @@ def _columns(config, base, choices) -> tuple[np.ndarray, np.ndarray]:
   for fields in itertools.product(*(options.values() for options in choices)):
     try:
       made = changed(base, {n: v for of in fields for n, v in of.items()})
-      rows.append(model.columns(config, made))
     except ValueError:
       rows.append([np.nan] * len(model.COLUMNS))
+    else:
+      rows.append(model.columns(config, made))
   table = np.array(rows)
   return table, ~np.isnan(table).any(1)

@@ -361,7 +361,7 @@ FAULTS = [
   (
     MIXTRAL,
     _file(hf_folder.SINGLE, None),
-    'expected weights in one of .*, got',
+    'expected weights in one of .*, got none',
   ),
   (MIXTRAL, _config(model_type='llama'), "expected one of .* got 'llama'"),
   (

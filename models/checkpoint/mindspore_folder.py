@@ -32,16 +32,13 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
     return [folder / SINGLE]
   matches = [_SHARD.fullmatch(path.name) for path in folder.glob('*.ckpt')]
   count = max((int(match[2]) for match in matches if match), default=0)
-  want = [folder / _shard(i, count) for i in range(1, count + 1)]
+  names = [weights_lib.shard_name(i + 1, count, '.ckpt') for i in range(count)]
+  want = [folder / name for name in names]
   if absent := [path.name for path in want if not path.is_file()]:
     raise ValueError(
       f'{folder}: expected {count} shards, got none of {absent[:10]}'
     )
   return want
-
-
-def _shard(number: int, count: int) -> str:
-  return f'model-{number:05d}-of-{count:05d}.ckpt'
 
 
 def _mindspore() -> Any:

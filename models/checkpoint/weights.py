@@ -126,9 +126,14 @@ def shards(
   if len(parts) == 1:
     return {f'model{suffix}': parts[0]}
   return {
-    f'model-{number:05d}-of-{len(parts):05d}{suffix}': names
+    shard_name(number, len(parts), suffix): names
     for number, names in enumerate(parts, 1)
   }
+
+
+def shard_name(number: int, count: int, suffix: str) -> str:
+  """Returns the name of a file of several, from 1."""
+  return f'model-{number:05d}-of-{count:05d}{suffix}'
 
 
 @dataclasses.dataclass

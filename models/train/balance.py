@@ -8,7 +8,6 @@ equation 4, with a share of each token's K choices in place of its one.
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from hpmoe.models import config as config_lib
@@ -68,5 +67,6 @@ def moved_bias(
     rate: step of the bias.
   """
   # Exact: no mean is rounded.
-  lacking = jnp.sum(loads) - loads * loads.size
-  return bias + rate * jnp.sign(lacking).astype(bias.dtype)
+  lacking = loads.sum() - loads * loads.size
+  step = (lacking > 0).astype(bias.dtype) - (lacking < 0).astype(bias.dtype)
+  return bias + bias.dtype.type(rate) * step

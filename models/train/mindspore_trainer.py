@@ -63,8 +63,7 @@ class Trainer(trainer_lib.Trainer):
     values, moments = updated(self._settings, params, named, state.moments)
     metrics = seen['metrics']
     fixed = {k: v for k, v in state.params.items() if k not in values}
-    moved = self._moved(fixed, metrics.loads)
-    made = values | {name: np.asarray(value) for name, value in moved.items()}
+    made = values | self._moved(fixed, metrics.loads)
     return trainer_lib.State(
       {name: made[name] for name in state.params}, moments
     ), metrics

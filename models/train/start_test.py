@@ -36,7 +36,7 @@ def settings(folder) -> settings_lib.Settings:
 @pytest.fixture(scope='module')
 def straight(settings, tmp_path_factory):
   out = tmp_path_factory.mktemp('straight')
-  return out, run.train(settings, out, _STEPS)
+  return out, run.train(settings, out, _STEPS, save_every=10)
 
 
 class TestFrom:
@@ -45,6 +45,14 @@ class TestFrom:
     assert result.unit == 'token'
     assert result.losses[0] == pytest.approx(np.log(256), abs=0.2)
     assert result.losses[-3:].mean() < result.losses[0] - 0.5
+
+  def test_resumed_it_has_the_bits_of_one_piece(
+    self, straight, settings, tmp_path
+  ):
+    run.train(settings, tmp_path, 10, save_every=10)
+    run.train(settings, tmp_path, _STEPS, save_every=10, resume=True)
+    ours, theirs = map(folder_testing.state, (tmp_path, straight[0]))
+    assert ours == theirs
 
   def test_frozen_parameters_keep_their_bits_and_others_move(
     self, straight, folder

@@ -221,6 +221,19 @@ def run_job(job: pathlib.Path) -> dict[str, np.ndarray]:
       _stop(process)
       processes.end(job)
       _sweep_segments(job, num_ranks)
+  return read_job(job)
+
+
+def read_job(job: pathlib.Path) -> dict[str, np.ndarray]:
+  """Returns what a job that has ended computed, on this machine or others.
+
+  Returns:
+    As `run_job`.
+
+  Raises:
+    RanksError: a rank was lost or could not take part; it names the rank.
+  """
+  num_ranks = mpi_job.request(job)['num_ranks']
   ended = mpi_job.endings(job, num_ranks)
   if len(ended) < num_ranks or mpi_job.culprits(ended):
     raise _error(job, num_ranks, ended)

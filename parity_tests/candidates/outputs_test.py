@@ -12,6 +12,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import folder
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
@@ -565,13 +566,18 @@ def test_routing_weights_in_bfloat16_are_those_of_the_oracle(tmp_path, weights):
   assert ('topk_weights' in case.facts) == narrow
 
 
-def test_a_file_of_inputs_takes_the_place_of_a_case(tmp_path):
+@pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
+def test_a_file_of_inputs_takes_the_place_of_a_case(tmp_path, suffix):
   # Given a file of inputs, and what was computed from it,
-  made = inputs_lib.make_inputs(presets.get('tiny'), 2)
-  path = str(tmp_path / 'inputs.safetensors')
-  inputs_lib.save_safetensors(path, made.arrays)
+  config = dataclasses.replace(presets.get('tiny'), d_ff=24)
+  made = inputs_lib.make_inputs(config, 2)
+  path = str(tmp_path / f'inputs{suffix}')
+  if suffix == '.npz':
+    np.savez(path, **made.arrays)
+  else:
+    inputs_lib.save_safetensors(path, made.arrays)
   case = case_lib.Case('both', input=path)
-  digest = read_case.digest(read_case.read(path)[0])
+  digest = read_case.digest(dumps.read(pathlib.Path(path))[0])
   candidate = outputs.Outputs(str(tmp_path))
   for of in (digest, '0' * 64):
     answer = {'y': made.arrays['x'], 'dx': made.arrays['x']}

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import fnmatch
 import functools
+import pathlib
 from typing import Any, Self
 
 import numpy as np
@@ -29,7 +30,7 @@ class File(folder_lib.Folder):
     """Returns the file that real data were read from."""
     return cls(
       path=path,
-      id=read_case.digest(read_case.read(path)[0]),
+      id=read_case.digest(dumps.read(pathlib.Path(path))[0]),
       direction=direction,
       config=made.config,
       policy=made.policy,
@@ -49,8 +50,8 @@ class File(folder_lib.Folder):
     except ValueError as error:
       raise dumps.Missing(f'{self.path} has real data alone') from error
 
-  def _paths(self, name: str) -> dict[int | None, str]:
-    return {None: self.path}
+  def _read(self, tensor: str, name: str) -> folder_lib.Parts:
+    return {None: dumps.read(pathlib.Path(self.path))[0][tensor]}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,9 +72,9 @@ def _direction(f: flags.FlagValues) -> str:
 
 def _direction_of(path: str) -> str:
   """Returns the passes of a run that a file of its inputs is of."""
-  from hpmoe.parity_tests.case import read_case
+  from hpmoe.parity_tests.case import dumps
 
-  return 'both' if 'dy' in read_case.read(path)[0] else 'forward'
+  return 'both' if 'dy' in dumps.read(pathlib.Path(path))[0] else 'forward'
 
 
 def request(f: flags.FlagValues):

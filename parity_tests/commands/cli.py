@@ -212,9 +212,9 @@ def progress(total: int | None = None, estimate: bool = False):
 
 def write_json(path: str | None, content: object) -> None:
   """Writes data, or records of it, where a path is given."""
-  from hpmoe.parity_tests.report import report
-
   if path is not None:
+    from hpmoe.parity_tests.report import report
+
     plain = report.jsonable(content)
     write('json', path, json.dumps(plain, indent=2, allow_nan=False) + '\n')
 

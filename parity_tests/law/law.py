@@ -44,6 +44,9 @@ _COUNTS = dict(
   edges_last='num_edges_seen',
 )
 
+# Of a granularity, what cuts the layer.
+_CUT = ('event_grain', 'row_block', 'col_block', 'chain_rows', 'vector_rows')
+
 Progress = Callable[[str], None]
 Tensors = Mapping[str, np.ndarray]
 
@@ -94,7 +97,8 @@ class Plan:
 
   def __post_init__(self):
     for name, value in vars(self).items():
-      if value == () and name not in ('isa', 'schedule_arguments'):
+      empty = isinstance(value, (tuple, list)) and not value
+      if empty and name not in ('isa', 'schedule_arguments'):
         raise ValueError(f'{name}: expected at least one, got none')
     if self.interleavings < 1:
       raise ValueError(
@@ -129,6 +133,11 @@ class Plan:
     groups = len(self.directions) * len(self.sums) * len(self.threads)
     cuts = 1 if self.scheduled else len(self.granularities)
     return groups * len(self.layouts) * cuts
+
+  def told(self) -> dict[str, object]:
+    """Returns its fields; of a granularity only what cuts the layer."""
+    cuts = [{n: getattr(c, n) for n in _CUT} for c in self.granularities]
+    return vars(self) | dict(granularities=cuts)
 
   def options(self) -> Iterator[flow_lib.Options]:
     cuts = [

@@ -161,7 +161,7 @@ def to_json(plan, table: Table) -> dict[str, object]:
   """Returns a `law.Plan` and its table as plain data."""
   return dict(
     verdict='pass' if table.holds else 'fail',
-    plan=plan,
+    plan=plan.told(),
     rows=table.rows,
     schedules=table.schedules,
   )

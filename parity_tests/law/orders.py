@@ -326,7 +326,7 @@ def to_json(plan: law.Plan, order: str, rows: list[Row]) -> dict[str, object]:
   return dict(
     verdict='pass' if holds(rows) else 'fail',
     order=order,
-    plan=plan,
+    plan=plan.told(),
     rows=[dataclasses.asdict(row) | dict(share=row.share) for row in rows],
   )
 

@@ -70,7 +70,7 @@ class Plan:
 
   def __post_init__(self):
     for name, value in vars(self).items():
-      if value == ():
+      if isinstance(value, (tuple, list)) and not value:
         raise ValueError(f'{name}: expected at least one, got none')
     unknown = set(self.weight_grad_orders) - set(flow_lib.WEIGHT_GRAD_ORDERS)
     if unknown:
@@ -88,7 +88,7 @@ class Plan:
   @property
   def cases(self) -> int:
     held = [v for n, v in vars(self).items() if n not in _SUMS]
-    lists = [value for value in held if isinstance(value, tuple)]
+    lists = [value for value in held if isinstance(value, (tuple, list))]
     return math.prod(map(len, (self.sums, *lists)))
 
   def asked(self) -> Iterator[case_lib.Case]:

@@ -318,6 +318,15 @@ class TestTorch:
     scales = golden[f'{name}.scales']
     np.testing.assert_array_equal(bits(made.scales), bits(scales))
 
+  @pytest.mark.parametrize('name', ['float8_e4m3fn', 'float8_e5m2'])
+  def test_rounding_is_its(self, name):
+    cast = _golden()[f'{name}.casts']
+    values = np.arange(len(cast), dtype=np.uint16).view(ml_dtypes.bfloat16)
+    got = quantise.rounded(quantised.ELEMENTS[name], 'even', values.astype(f32))
+    np.testing.assert_array_equal(
+      bits(got.astype(quantise.numpy_dtype(name))), cast
+    )
+
   def test_values_of_packed_weights_are_those_of_transformers(self):
     golden, form = _golden(), FORMS['mxfp4']
     codes = quantise.unpack(form, golden['mxfp4_ceil.codes'])

@@ -16,6 +16,7 @@ import pathlib
 import platform
 import re
 import subprocess
+import tomllib
 from typing import Any
 
 from absl import flags
@@ -145,7 +146,10 @@ def _sources(runs: Sequence[dict[str, str]]) -> list[str]:
 
 
 def is_gone(command: str) -> bool:
-  """Returns whether this tree lacks a module that a command runs."""
+  """Returns whether this tree lacks a module or subcommand that it runs."""
+  tables = tomllib.loads((ROOT / 'parity_tests/data/commands.toml').read_text())
+  if {*re.findall(r'\b(?:hpmoe|main) ([a-z]+)', command)} - {*tables}:
+    return True
   modules = re.findall(r'\b((?:hpmoe|benchmarks)\.[\w.]+)', command)
   paths = (m.removeprefix('hpmoe.').replace('.', '/') for m in modules)
   return not all(

@@ -6,7 +6,6 @@ doubles and halves; it knows nothing of the system.
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import functools
 import importlib
 import pathlib
 import tomllib
@@ -263,11 +262,14 @@ def under(witness: Witness, text: str, machine: str, **figures) -> Variant:
   )
 
 
-@functools.cache
+_TOLD = tomllib.loads(
+  pathlib.Path(__file__).with_name('witnesses.toml').read_text()
+)
+
+
 def published(name: str) -> Mapping[str, Any]:
   """Returns what `witnesses.toml` has of a witness."""
-  path = pathlib.Path(__file__).with_name('witnesses.toml')
-  return tomllib.loads(path.read_text())[name]
+  return _TOLD[name]
 
 
 def told(name: str) -> dict[str, Any]:

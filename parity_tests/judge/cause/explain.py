@@ -405,9 +405,11 @@ def _explained(stage: Stage, made: np.ndarray) -> dict[int, np.ndarray]:
       a[rank][stage.bad[rank]].astype(np.float64)
       for a in (stage.got, stage.expected, made)
     )
+    if stage.exact:
+      found[rank] = (got == other) & (other != right)
+      continue
     with np.errstate(invalid='ignore', over='ignore'):
-      near = np.abs(got - other) <= np.abs(got - right) / 16
-    found[rank] = (got == other) & (other != right) if stage.exact else near
+      found[rank] = np.abs(got - other) <= np.abs(got - right) / 16
   return found
 
 

@@ -334,6 +334,22 @@ def test_weight_grad_of_an_expert_without_rows_is_zero():
   np.testing.assert_array_equal(bounded.error, np.zeros((3, 3)))
 
 
+def test_inner_product_carries_the_errors_of_both_sides():
+  # Given factors that are all off by their bound, each in the worst direction,
+  rng = _rng('carried inner product')
+  a, b = rng.normal(size=(2, 20, 33))
+  error_a, error_b = 0.01 * rng.random((2, 20, 33))
+  a, b = bounds.Bounded(a, error_a), bounds.Bounded(b, error_b)
+
+  bounded = bounds.inner_product(F32, a, b)
+
+  # then the sum is within the bound, and uses nearly all of it.
+  worst = (np.abs(a.value) + error_a) * (np.abs(b.value) + error_b)
+  error = (worst - np.abs(a.value * b.value)).sum(axis=1)
+  assert (error <= bounded.error).all()
+  assert (error > 0.999 * bounded.error).all()
+
+
 def test_what_is_flushed_to_zero_is_within_the_bound():
   small, one = np.full((1, 2), 2.0**-70, np.float32), np.float32([2.0**-70])
   held, grad = EXACT(small), EXACT(small[:, :1])

@@ -190,7 +190,8 @@ def test_kernels_store_the_bits_of_a_host_s_launch(
   # Given the cores, deadline and workspace that tiling asks for, and blobs as
   # a front end makes them, when the kernel runs, then every element is the
   # host's, every core ends, and the twin finds nothing.
-  ffi = pytest.importorskip('hpmoe.backend_ascend.frontends._mindspore_ffi')
+  from hpmoe.backend_ascend.frontends import _mindspore_ffi as ffi
+
   image = _image(direction, storage, placement)
   given = testing.inputs_of(direction, image.config, image.policy, exact=True)
   wanted = runtime.launch(image, given)

@@ -118,7 +118,7 @@ class FaultSpec:
     return kind, layout.STAGE_OF_KIND[self.seen or kind]
 
 
-_KINDS = {kind.name.lower(): kind for kind in Kind}
+_KINDS = {'': None} | {kind.name.lower(): kind for kind in Kind}
 _ROWS = tomllib.loads(pathlib.Path(__file__).with_suffix('.toml').read_text())
 
 
@@ -130,7 +130,7 @@ def _of_pass(row: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
     if field != 'sublayer'
   }
   for field in of.keys() & {'kind', 'seen', 'relayed'}:
-    of[field] = _KINDS.get(of[field])
+    of[field] = _KINDS[of[field]]
   at = of.get('at', {})
   return of | dict(at={where: _KINDS[kind] for where, kind in at.items()})
 

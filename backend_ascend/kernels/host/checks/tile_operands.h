@@ -70,11 +70,13 @@ void VisitOperands(const GemmTile& t, Visit visit) {
         &T::a_rows, of.kNoLd);
   of(TileUse::kRead, "b", &T::b, &T::ldb, b[tb], b[!tb]);
   of(TileUse::kRead, "row_weight", &T::row_weight, t.m);
-  if (!t.carry_out) of(TileUse::kWrite, "c", &T::c, &T::ldc, t.m, t.n);
-  if (!t.carry_in && !t.carry_out) return;
-  const TileUse use = !t.carry_out ? TileUse::kRead
-                      : t.carry_in ? TileUse::kUpdate
-                                   : TileUse::kWrite;
+  const bool in = t.carry != nullptr && t.carry_in;
+  const bool out = t.carry != nullptr && t.carry_out;
+  if (!out) of(TileUse::kWrite, "c", &T::c, &T::ldc, t.m, t.n);
+  if (!in && !out) return;
+  const TileUse use = !out ? TileUse::kRead
+                      : in ? TileUse::kUpdate
+                           : TileUse::kWrite;
   visit(use, {"carry", t.carry, t.m, t.n, t.ld_carry, sizeof(float)}, &T::carry,
         &T::ld_carry);
 }

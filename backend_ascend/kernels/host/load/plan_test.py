@@ -69,6 +69,12 @@ class TestRefusals:
       f'topk_ids: expected ids in [0, 4), got {bad} at rank 1, token 3, slot 1'
     )
 
+  def test_ids_of_another_dtype(self):
+    ids = self.ids().astype(np.int64)
+    assert self.refusal(self.CONFIG, ids) == (
+      'topk_ids: expected dtype int32, got int64'
+    )
+
   def test_expert_named_twice_by_a_token(self):
     ids = self.ids()
     ids[1, 5] = 2

@@ -40,7 +40,7 @@ CORES = {
   'vector': ('__DAV_VEC__', '__DAV_C220_VEC__'),
   'cube': ('__DAV_CUBE__', '__DAV_C220_CUBE__'),
 }
-_FOLDERS = ('include', 'impl', '', 'include/basic_api', 'impl/basic_api')
+FOLDERS = ('include', 'impl', '', 'include/basic_api', 'impl/basic_api')
 _CLANGS = ('clang++', *(f'clang++-{n}' for n in range(20, 13, -1)))
 _FLAGS = (
   *('-x', 'c++', '-std=c++17', '-w', '-ferror-limit=0', '-ffp-contract=off'),
@@ -279,7 +279,7 @@ class _Setting:
   lines: set[tuple[str, int]] | None
 
   def command(self, core: str) -> list[str]:
-    theirs = [self.headers / f for f in _FOLDERS] if self.headers else []
+    theirs = [self.headers / f for f in FOLDERS] if self.headers else []
     return [
       clang(),
       *_FLAGS,

@@ -281,6 +281,7 @@ inline const char* CoresOf(const void* kernel) {
   if (at >= __start_hpmoe_##name && at < __stop_hpmoe_##name) return #name;
   HPMOE_CORES(HPMOE_IN)
 #undef HPMOE_IN
+#undef HPMOE_CORES
   return "";
 }
 

@@ -28,6 +28,7 @@ Operand Arguments::Of(int i, Type otherwise) const {
   Operand operand;
   operand.memory = kMemories[static_cast<int>(argument.space)];
   operand.begin = argument.bits;
+  static_assert(kNoType == static_cast<uint8_t>(Type::kNone), "one number");
   operand.type = static_cast<Type>(argument.type);
   if (operand.type == Type::kNone) operand.type = otherwise;
   return operand;

@@ -80,7 +80,8 @@ class TestOneImageInBoth:
     policy = policy_of('bfloat16', 'before_down')
     image, inputs = case(direction, policy, exact=False)
     for mmad_order in twin_runtime.MMAD_ORDERS:
-      modes = twin_runtime.Modes(mmad_order=mmad_order)
+      auto_sync = direction == FORWARD
+      modes = twin_runtime.Modes(mmad_order=mmad_order, auto_sync=auto_sync)
       want = twin_runtime.launch_serial(image, inputs, modes=modes)
       assert not differing(
         twin_runtime.launch(image, inputs, modes=modes), want
@@ -95,6 +96,13 @@ class TestOneImageInBoth:
       for order in twin_runtime.MMAD_ORDERS
     }
     assert len(set(made.values())) == len(made)
+
+
+def test_a_task_that_does_not_wait_is_found():
+  error, task = planted('missing_wait', twin_runtime.TwinError)
+  first = error.findings[0]
+  assert task in [name.index for name in first.tasks if name]
+  assert 'cube_load.h' in first.file
 
 
 @twin_testing.needs_asc_devkit
