@@ -1,5 +1,7 @@
 """A sub-layer is a dense sum over ranks, an RMS norm and one product."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -45,6 +47,19 @@ def _dense(activation, w_down, w_norm, w_gate_up):
   return jnp.einsum('nd,edg->eng', x * w_norm, w_gate_up)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _both(config, inputs, d_gate_up):
+  made = layer.sublayer(config, POLICY, inputs)
+  grads = layer_grad.backward(config, POLICY, inputs | made, d_gate_up)
+  return made, grads
+
+
+@jax.jit
+def _dense_both(given, d_gate_up):
+  right, back = jax.vjp(_dense, *given)
+  return right, back(d_gate_up)
+
+
 @pytest.mark.parametrize('sizes', SIZES)
 def test_is_dense_and_so_are_its_gradients(sizes):
   # given
@@ -52,8 +67,7 @@ def test_is_dense_and_so_are_its_gradients(sizes):
   inputs, d_gate_up = _inputs(config)
 
   # when
-  made = layer.sublayer(config, POLICY, inputs)
-  grads = layer_grad.backward(config, POLICY, inputs | made, d_gate_up)
+  made, grads = jax.device_get(_both(config, inputs, d_gate_up))
 
   # then
   gain = np.repeat(inputs['w_norm'], config.num_tokens, axis=0)
@@ -66,8 +80,8 @@ def test_is_dense_and_so_are_its_gradients(sizes):
       inputs['w_gate_up'][:, 0],
     )
   ]
-  right, back = jax.vjp(_dense, *given)
-  d_act, d_down, d_gain, d_in = back(jnp.asarray(d_gate_up, jnp.float64))
+  dense = jax.device_get(_dense_both(given, d_gate_up.astype(np.float64)))
+  right, (d_act, d_down, d_gain, d_in) = dense
   d_gain = d_gain.reshape(config.num_ranks, config.num_tokens, -1).sum(1)
   for got, expected in (
     (made['gate_up'], right),
@@ -77,7 +91,7 @@ def test_is_dense_and_so_are_its_gradients(sizes):
     (grads['d_w_gate_up'][:, 0], d_in),
   ):
     chex.assert_trees_all_close(
-      np.asarray(got, np.float64), np.asarray(expected), rtol=3e-4, atol=3e-5
+      np.asarray(got, np.float64), expected, rtol=3e-4, atol=3e-5
     )
 
 
@@ -89,9 +103,12 @@ def test_is_dense_and_so_are_its_gradients(sizes):
 def test_what_cannot_be_normed_is_zero(row, made):
   y = row.astype(np.float32)[None, None]
   gain = np.ones((1, 4), np.float32)
-  np.testing.assert_array_equal(norm.norm(POLICY, y, gain)[0, 0], made)
   ones = np.ones_like(y)
-  assert np.isfinite(norm.norm_grad(POLICY, ones, y, gain)).all()
+  normed, grad = jax.jit(
+    lambda *a: (norm.norm(POLICY, *a), norm.norm_grad(POLICY, ones, *a))
+  )(y, gain)
+  np.testing.assert_array_equal(normed, made[None, None])
+  assert np.isfinite(grad).all()
 
 
 @pytest.mark.parametrize('placement', ['before_down', 'epilogue', 'returned'])
