@@ -379,17 +379,18 @@ def explained(
   # Relayed rows have bits only.
   for name in (n for n in case.which.stages if n in failures):
     failure = failures[name]
-    told = ''
-    looked = asked.roundings is None or name in asked.roundings
-    if looked and is_small(case):
-      rounded = _rounded(case, answered, name)
-      with oracle_lib.in_passing():
-        told = roundings.explain(rounded)
     # In lane exact what is wrong spreads, elsewhere each has its own reason.
     first = not words or not exact and failure.stage == name
-    if not told and first and failure.bad_rows:
+    told, whole = '', False
+    if first and failure.bad_rows:
       stage = _failed_stage(case, answered, expected, failure, refuses, exact)
-      told = explain.explain(stage, failure.pattern)
+      told, whole = explain.explain(stage, failure.pattern)
+    looked = asked.roundings is None or name in asked.roundings
+    # A hundred roundings need not be tried where one bug is enough.
+    if looked and is_small(case) and not whole:
+      rounded = _rounded(case, answered, name)
+      with oracle_lib.in_passing():
+        told = roundings.explain(rounded) or told
     words[name] = told or failure.pattern
 
   def tell(result: verdicts.Result) -> verdicts.Result:

@@ -64,12 +64,12 @@ def judged(
   candidate: candidates.Candidate, lanes: Sequence[str], **case
 ) -> Sequence[verdicts.Result]:
   """Returns the rows of a check, on `tiny` if no case says otherwise."""
-  request = request_lib.Request(
-    case_lib.Case(**{'preset': 'tiny', 'ranks': 2, **case}),
-    candidate,
-    judgement.Judgement(tuple(lanes)),
-  )
-  return check.run(request).results
+  return check.run(_request(candidate, lanes, case)).results
+
+
+def _request(candidate, lanes, case) -> request_lib.Request:
+  made = case_lib.Case(**{'preset': 'tiny', 'ranks': 2, **case})
+  return request_lib.Request(made, candidate, judgement.Judgement((*lanes,)))
 
 
 def failed(
@@ -78,7 +78,8 @@ def failed(
   **case,
 ) -> set[str]:
   """Returns the stages that fail, and asserts that something passes."""
-  results = judged(candidate, lanes, **case)
+  request = _request(candidate, lanes, case)
+  results = bench_lib.Bench(request.case).judge(request)
   assert 'pass' in {r.verdict for r in results}
   return {r.stage for r in results if r.verdict == 'fail'}
 
@@ -105,6 +106,8 @@ def elsewhere(
 ) -> check.Report:
   """Returns what a check says of a run of `numpy_kernel_testing` elsewhere.
 
+  What fails is not explained.
+
   Args:
     bench: of a forward case, which is written.
     top: folder for the case, the kernel and its outputs.
@@ -121,4 +124,7 @@ def elsewhere(
   given = read_case.load(top / 'case')
   read_case.run(given, read_case.function(f'{path}:moe'), top / 'out')
   case = case_lib.Case.of(str(top / 'case'), 'forward')
-  return check.run(check.Request(case, outputs.Outputs(str(top / 'out'))))
+  candidate = outputs.Outputs(str(top / 'out')).ready(case)
+  request, there = check.Request(case, candidate), bench_lib.Bench(case)
+  found = there.examine(request, explain=False)
+  return check.report_of(request, there, found, 0.0)

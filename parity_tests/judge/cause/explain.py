@@ -204,15 +204,19 @@ class Stage:
     return tuple(sorted(bad, key=lambda rank: rank != self.rank))
 
 
-def explain(stage: Stage, seen: str) -> str:
-  """Returns a likely cause and its place, or what was seen in one tile."""
+def explain(stage: Stage, seen: str) -> tuple[str, bool]:
+  """Returns a likely cause and its place, or what was seen in one tile.
+
+  And whether one bug, no zeros as small values are rounded to, gives all that
+  is wrong, which is too much for chance.
+  """
   bad = stage.bad[stage.rank]
   if not bad.any() or stage.got.dtype.kind == 'i':
-    return seen
+    return seen, False
   place = where(stage)
   got, right = stage.got[stage.rank][bad], stage.expected[stage.rank][bad]
   if (np.isnan(got) & ~np.isnan(right)).any():
-    return _joined(seen, where_nan(stage), place)
+    return _joined(seen, where_nan(stage), place), False
   options, every = [*_options(stage)], np.ones(int(bad.sum()), bool)
   share, one = _best(options, stage.rank, every)
   rest = every & ~one.alike[stage.rank]
@@ -228,7 +232,9 @@ def explain(stage: Stage, seen: str) -> str:
       for each, mine in ((one, every & ~rest), (other, rest & other.at(stage)))
     ]
   known = [one, other] if two else [one] if named else []
-  return BESIDE.join([*told, *_elsewhere(stage, options, known)])
+  told += _elsewhere(stage, options, known)
+  whole = share == 1 and len(every) >= _FEWEST and one is not options[0]
+  return BESIDE.join(told), whole
 
 
 def _elsewhere(
