@@ -14,6 +14,7 @@ from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.kernels.host.launch import runtime
 from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.case import case as case_lib
@@ -30,6 +31,12 @@ _TRIES = 8
 
 _FAULTS = ', '.join(dict.fromkeys(s.name for s in faults.TABLE))
 FLAGS = flag_lib.table('host', dict(faults=_FAULTS))
+
+
+# Those of one layer, which faults, too, are launched with one after the other.
+@functools.lru_cache(maxsize=16)
+def _compiled(direction: layout.Direction, *layer) -> image_lib.Image:
+  return compiler.COMPILE[direction](*layer).image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +159,7 @@ class Megakernel(candidates.Candidate):
   def _compiled(self, which, *layer) -> image_lib.Image:
     """Returns an image: a check launches it on data of several kinds."""
     if (which, *layer) not in self.images:
-      compile_ = compiler.COMPILE[which.direction]
-      self.images[which, *layer] = compile_(*layer).image
+      self.images[which, *layer] = _compiled(which.direction, *layer)
     return self.images[which, *layer]
 
   @property

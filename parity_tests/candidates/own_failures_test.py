@@ -40,6 +40,7 @@ def test_a_flow_that_a_proof_refuses_is_no_wrong_request(
 ):
   # Given a lowering that goes wrong in the launch, or only in the cut of the
   # serial run, when either is made, then the candidate could not run.
+  host._compiled.cache_clear()
   lower = _Early(host.compiler.lower_forward.lower_forward, right_cuts)
   monkeypatch.setattr(host.compiler.lower_forward, 'lower_forward', lower)
   ours = host.Megakernel(flow_lib.Options(num_aic=1, num_aiv=1))

@@ -167,7 +167,8 @@ def of(specs: Sequence[TensorSpec], layer: Layer) -> tuple[TensorSpec, ...]:
       for s in known
       if s in specs
     )
-  return tuple(s for s in specs if s.part in parts(layer))
+  mine = parts(layer)
+  return tuple(s for s in specs if s.part in mine)
 
 
 def inputs(layer: Layer) -> tuple[str, ...]:
