@@ -96,6 +96,7 @@ def forward(
   return layers.forward(run, tokens, cache, mtp)
 
 
+@jax.jit
 def next_token_loss(
   logits: at.Float[at.Array, 'B S V'], tokens: at.Int32[at.Array, 'B S']
 ) -> at.Float[at.Array, '']:

@@ -6,6 +6,7 @@ between the norm and its weight, between scores and softmax, and after silu.
 """
 
 from collections.abc import Mapping
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +28,15 @@ def linear(
 
   `[..., Y]` in the dtype of `x`, summed in `wide`.
   """
+  return _linear(x, params[f'{name}.weight'], params.get(f'{name}.bias'))
+
+
+@jax.jit
+def _linear(x, weight, bias):
   # Widened first: XLA on CPUs has no product of bfloat16 summed in float32.
   dtype = wide(x.dtype)
-  y = jnp.matmul(x.astype(dtype), params[f'{name}.weight'].T.astype(dtype))
-  if (bias := params.get(f'{name}.bias')) is not None:
+  y = jnp.matmul(x.astype(dtype), weight.T.astype(dtype))
+  if bias is not None:
     y = y + bias.astype(y.dtype)
   return y.astype(x.dtype)
 
@@ -45,6 +51,7 @@ def rms_norm(
   return (normed * weight.astype(normed.dtype)).astype(x.dtype)
 
 
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def gated(
   gate: at.Float[at.Array, '*batch F'],
   up: at.Float[at.Array, '*batch F'],
@@ -63,6 +70,7 @@ def gated(
   return gate * jax.nn.sigmoid(alpha * gate) * (up + offset)
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def best(
   scores: at.Float[at.Array, '*batch E'], count: int
 ) -> at.Int32[at.Array, '*batch K']:

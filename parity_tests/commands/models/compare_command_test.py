@@ -141,21 +141,24 @@ class TestSides:
     assert 'gate_up' in capsys.readouterr().out
 
 
+framework = jax.jit(moe.framework, static_argnums=5)
+
+
 def narrow_weights(x, topk_ids, topk_weights, *others):
   """A user's layer that rounds the routing weights."""
   narrow = topk_weights.astype(jnp.bfloat16).astype(topk_weights.dtype)
-  return moe.framework(x, topk_ids, narrow, *others)
+  return framework(x, topk_ids, narrow, *others)
 
 
 def wrong(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
   """A user's layer that is wrong by 0.1 % in three rows."""
-  y = moe.framework(x, topk_ids, topk_weights, w_gate_up, w_down, policy)
+  y = framework(x, topk_ids, topk_weights, w_gate_up, w_down, policy)
   return y.at[0, 5:8, 16:32].multiply(1.001)
 
 
 def not_a_number(x, *others):
   """A user's layer with a NaN in one token."""
-  return moe.framework(x, *others).at[0, 3, 1].set(jnp.nan)
+  return framework(x, *others).at[0, 3, 1].set(jnp.nan)
 
 
 @jax.custom_jvp
@@ -170,7 +173,7 @@ def _half(primals, tangents):
 
 def wrong_gradient(x, *others):
   """A user's layer that is right, but for the gradient of what it reads."""
-  return moe.framework(_half_its_gradient(x), *others)
+  return framework(_half_its_gradient(x), *others)
 
 
 def raises(*arguments):
@@ -183,7 +186,7 @@ def of_numpy(x, *others):
 
 
 def too_long(x, *others):
-  return jnp.concatenate([x, moe.framework(x, *others)])
+  return jnp.concatenate([x, framework(x, *others)])
 
 
 class TestLayersOfUsers:
@@ -334,7 +337,7 @@ class TestCandidates:
 def without_a_bias(*arguments):
   """A user's layer that forgets one bias of one expert."""
   *others, b_down = arguments
-  return moe.framework(*others, b_down.at[0, 2].set(0))
+  return framework(*others, b_down.at[0, 2].set(0))
 
 
 class TestBiases:
