@@ -113,9 +113,17 @@ class _Trained:
     # An extra, which only training needs.
     from hpmoe.models.train import jax_trainer
 
+    import optax
+
     self.subject = subject
-    self._optimizer = jax_trainer.optimizer(SETTINGS)
-    self._moments: Any = self._optimizer.init(self._weights())
+    optimizer = jax_trainer.optimizer(SETTINGS)
+    self._moments: Any = optimizer.init(self._weights())
+
+    def moved(grads, moments, weights):
+      updates, moments = optimizer.update(grads, moments, weights)
+      return optax.apply_updates(weights, updates), moments
+
+    self._moved = jax.jit(moved)
 
   def _weights(self) -> dict[str, jax.Array]:
     params = self.subject.params
@@ -127,14 +135,8 @@ class _Trained:
         raise candidates.CandidateError(
           f'{where}: expected a finite gradient of {name}, got others'
         )
-    import optax
-
     given = {n: jnp.asarray(grads[n]) for n in self.subject.trained}
-    weights = self._weights()
-    updates, self._moments = self._optimizer.update(
-      given, self._moments, weights
-    )
-    moved = optax.apply_updates(weights, updates)
+    moved, self._moments = self._moved(given, self._moments, self._weights())
     params = dict(self.subject.params) | jax.tree.map(np.asarray, moved)
     self.subject = dataclasses.replace(self.subject, params=params)
 

@@ -30,14 +30,14 @@ def _compare(folder, model: str, *options: str) -> tuple[int, dict]:
 _KEPT: list[jax.Array] = []
 
 
-def stale_weights(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
-  """A user's layer that keeps the weights of the first call of a layer."""
+def loses_track(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
+  """A user's layer that takes other experts' weights once these have moved."""
   for kept in _KEPT:
     if jnp.array_equal(kept, w_down):
       break
     # Weights move little in a step, and layers are far apart.
     if jnp.max(jnp.abs(kept - w_down)) < 0.01:
-      w_down = kept
+      w_down = jnp.roll(w_down, 1, axis=1)
       break
   else:
     _KEPT.append(jax.lax.stop_gradient(w_down))
@@ -45,7 +45,7 @@ def stale_weights(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
 
 
 def wrong_gradient(x, *others):
-  """A user's layer whose gradient of x is 1 % too large."""
+  """A user's layer whose gradient of x is 5 % too large."""
   return moe.framework(_grows(x), *others)
 
 
@@ -56,7 +56,7 @@ def _grows(x):
 
 @_grows.defjvp
 def _jvp(primals, tangents):
-  return primals[0], tangents[0] * 1.01
+  return primals[0], tangents[0] * 1.05
 
 
 class TestTraining:
@@ -65,11 +65,11 @@ class TestTraining:
     self, tmp_path, model, capsys, dtype
   ):
     png = tmp_path / 'apart.png'
-    options = ('--steps=3', f'--dtype={dtype}', f'--png={png}')
+    options = ('--steps=2', f'--dtype={dtype}', f'--png={png}')
     code, report = _compare(tmp_path, model, *options)
     assert code == 0
     assert report['wrong_layer'] is None and report['later_layer'] is None
-    assert [step['number'] for step in report['steps']] == [0, 1, 2]
+    assert [step['number'] for step in report['steps']] == [0, 1]
     # Rounding is predicted to part them, and did.
     norms = [
       [s[k]['modules']['model.norm'] for s in report['steps']]
@@ -79,12 +79,12 @@ class TestTraining:
     if dtype == 'float32':  # bfloat16 hides it in so small a model
       assert all(norms[0]) and all(norms[1])
       assert report['rounding_alone'] and 'rounding alone parts' in said
-    assert 'step 2: no experts are wrong on what they read' in said
+    assert 'step 1: no experts are wrong on what they read' in said
     assert png.read_bytes().startswith(b'\x89PNG')
 
   def test_what_is_wrong_from_a_step_on_is_named(self, tmp_path, model, capsys):
     _KEPT.clear()
-    right = f'--right=jax:{__name__}:stale_weights'
+    right = f'--right=jax:{__name__}:loses_track'
     code, report = _compare(
       tmp_path, model, '--steps=3', '--left=jax:framework', right
     )
