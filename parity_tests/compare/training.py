@@ -111,9 +111,9 @@ class _Trained:
 
   def __init__(self, subject: subject_lib.Subject):
     # An extra, which only training needs.
-    from hpmoe.models.train import jax_trainer
-
     import optax
+
+    from hpmoe.models.train import jax_trainer
 
     self.subject = subject
     optimizer = jax_trainer.optimizer(SETTINGS)

@@ -26,7 +26,6 @@ constexpr aclError kTimeout = 507046;
 
 constexpr uint64_t kAlign = 512;
 constexpr char kFresh = 0x5A;
-constexpr std::chrono::microseconds kBetweenLooks{200};
 
 std::string* Recent() {
   static std::string text;

@@ -8,12 +8,14 @@
 #define BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_BOARD_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 
 namespace hpmoe {
 
 constexpr int32_t kMostRanks = 64;
+constexpr std::chrono::microseconds kBetweenLooks{200};
 constexpr uint64_t kBoardBytes = 1 << 20;
 constexpr uint64_t kHeapBytes = uint64_t{4} << 30;  // address space, not memory
 constexpr uint64_t kOwnBytes = uint64_t{12} << 30;

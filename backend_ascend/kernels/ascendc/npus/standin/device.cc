@@ -23,8 +23,6 @@ using ascend_twin::GlobalKind;
 using ascend_twin::GlobalRange;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::microseconds kBetweenLooks{200};
-
 // Looks at arrays that have their places.
 class Reader {
  public:

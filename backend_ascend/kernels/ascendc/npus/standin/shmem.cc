@@ -13,7 +13,6 @@ namespace hpmoe {
 namespace {
 
 constexpr int64_t kMostBytes = int64_t{40} << 30;
-constexpr std::chrono::microseconds kBetweenLooks{200};
 
 struct Instance {
   bool started = false;

@@ -17,7 +17,6 @@
 namespace ascend_twin {
 namespace {
 
-constexpr uint64_t kSide = 16;  // rows, and columns, of C's fractals
 // From so many blocks on, a multiplication follows an earlier one without a
 // barrier.
 constexpr uint64_t kOrderedBlocks = 10;

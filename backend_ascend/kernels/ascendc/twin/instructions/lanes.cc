@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kMostRepeats = 255;
 
 // Lanes that run of one repeat, and how many in the last of a count.
-struct Run {
+struct LaneRun {
   int64_t begin;
   int64_t count;
 };
@@ -46,8 +46,8 @@ Bits FirstLanes(int64_t lanes, int64_t count) {
   return bits;
 }
 
-std::vector<Run> RunsOf(const Bits& bits, int64_t lanes) {
-  std::vector<Run> runs;
+std::vector<LaneRun> RunsOf(const Bits& bits, int64_t lanes) {
+  std::vector<LaneRun> runs;
   for (int64_t lane = 0; lane < lanes; ++lane) {
     if ((bits[lane / 64] >> (lane % 64) & 1) == 0) continue;
     if (!runs.empty() && runs.back().begin + runs.back().count == lane) {
@@ -61,7 +61,7 @@ std::vector<Run> RunsOf(const Bits& bits, int64_t lanes) {
 
 // `count` lanes of one repeat from `run`, in pieces that no operand's stride
 // between blocks breaks.
-void AddPieces(Lanes* lanes, int64_t repeat, Run run) {
+void AddPieces(Lanes* lanes, int64_t repeat, LaneRun run) {
   int64_t unit = lanes->lanes_a_repeat;
   for (const Strided& strided : lanes->operands) {
     if (strided.block_stride != 1) {
@@ -101,7 +101,7 @@ void CountLanes(Lanes* lanes, int64_t total) {
 
 void MaskLanes(const Call& call, const Bits& bits, int64_t repeat,
                Lanes* lanes) {
-  const std::vector<Run> runs = RunsOf(bits, lanes->lanes_a_repeat);
+  const std::vector<LaneRun> runs = RunsOf(bits, lanes->lanes_a_repeat);
   if (lanes->lanes_a_repeat <= 64 && bits[1] != 0) {
     call.Refuse("mask[1]: expected 0 where a repeat has 64 lanes or fewer");
   }
@@ -119,7 +119,7 @@ void MaskLanes(const Call& call, const Bits& bits, int64_t repeat,
   lanes->mask[1] = bits[1];
   lanes->last = lanes->lanes_a_repeat;
   for (int64_t i = 0; i < repeat; ++i) {
-    for (const Run& run : runs) AddPieces(lanes, i, run);
+    for (const LaneRun& run : runs) AddPieces(lanes, i, run);
   }
 }
 

@@ -9,8 +9,6 @@
 namespace ascend_twin {
 namespace {
 
-constexpr uint64_t kSide = 16;  // rows of a fractal
-
 void CheckOperands(const Call& call, const Operand& dst, const Operand& src) {
   call.On(CoreType::kAic);
   call.In("src", src, {Memory::kL1});

@@ -70,6 +70,7 @@ struct Operand {
 
 constexpr uint64_t kBlock = 32;     // bytes of a block
 constexpr uint64_t kFractal = 512;  // bytes of a fractal
+constexpr uint64_t kSide = 16;      // its rows; its columns of two bytes
 constexpr uint64_t kRepeat = 256;   // bytes of a repeat of the vector unit
 
 constexpr uint64_t CeilDiv(uint64_t a, uint64_t b) { return (a + b - 1) / b; }

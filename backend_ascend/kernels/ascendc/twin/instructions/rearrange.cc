@@ -280,7 +280,6 @@ void IssueSelect(const Call& call, const Operand& dst, const Operand& mask,
 }
 
 void IssueTranspose(const Call& call, const Operand& dst, const Operand& src) {
-  constexpr uint64_t kSide = 16;
   call.On(CoreType::kAiv);
   call.Equal("bytes of an element", dst.size(), 2);
   CheckUb(call, "dst", dst);

@@ -186,22 +186,22 @@ namespace {
 
 // What a repeat gives: bytes of it all, of the index alone, and where the two
 // begin; -1 where there is none.
-struct Result {
+struct Reduced {
   uint64_t bytes;
   uint64_t index_bytes;
   int64_t value;
   int64_t index;
 };
 
-Result ResultOf(ReduceType op, ReduceOrder order, uint64_t size) {
+Reduced ResultOf(ReduceType op, ReduceOrder order, uint64_t size) {
   if (op == ReduceType::SUM || order == ReduceOrder::ORDER_ONLY_VALUE) {
     return {size, 0, 0, -1};
   }
   if (order == ReduceOrder::ORDER_ONLY_INDEX) return {4, 4, -1, 0};
   const int64_t second = static_cast<int64_t>(size);
   return order == ReduceOrder::ORDER_VALUE_INDEX
-             ? Result{2 * size, size, 0, second}
-             : Result{2 * size, size, second, 0};
+             ? Reduced{2 * size, size, 0, second}
+             : Reduced{2 * size, size, second, 0};
 }
 
 // The first lane of the largest or smallest; NaN is either.  [inferred]
@@ -222,7 +222,7 @@ uint32_t FirstOf(const Value* values, int64_t count, ReduceType op) {
 void ReduceRepeats(const Call& call, ReduceType op, const Operand& dst,
                    const Operand& src, const Mask& mask, int64_t repeat,
                    const ReduceStrides& strides, ReduceOrder order) {
-  const Result result = ResultOf(op, order, src.size());
+  const Reduced result = ResultOf(op, order, src.size());
   CheckDestination(call, dst, src, result.bytes);
   Source source = SourceOf(call, src, mask, repeat, strides);
   if (source.lanes.empty()) return;
