@@ -278,6 +278,7 @@ class Nursery:
       PYTHONPATH=os.pathsep.join(paths),
       LD_LIBRARY_PATH=f'{sys.prefix}/lib',  # where the wheel of MPI puts it
       PYTHONDONTWRITEBYTECODE='1',
+      PYTEST_DISABLE_PLUGIN_AUTOLOAD='1',  # a second of imports
       JAX_PLATFORMS='cpu',
       TF_CPP_MIN_LOG_LEVEL='3',
       JAX_COMPILATION_CACHE_DIR=str(self._cache),
