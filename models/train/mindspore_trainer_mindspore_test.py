@@ -110,6 +110,12 @@ class TestOptimizer:
     }
     params = draw()
     optimizer = jax_trainer.optimizer(settings)
+
+    @jax.jit
+    def stepped(grads, held, params):
+      changes, held = optimizer.update(grads, held, params)
+      return jax.tree.map(jnp.add, params, changes), held
+
     theirs = {name: jnp.asarray(value) for name, value in params.items()}
     held = optimizer.init(theirs)
     zeros = {name: np.zeros_like(value) for name, value in params.items()}
@@ -117,8 +123,7 @@ class TestOptimizer:
     for step in range(4):
       grads = draw()
       # When.
-      changes, held = optimizer.update(grads, held, theirs)
-      theirs = jax.tree.map(jnp.add, theirs, changes)
+      theirs, held = stepped(grads, held, theirs)
       params, moments = mindspore_trainer.updated(
         settings,
         {name: ms.Tensor(value) for name, value in params.items()},
