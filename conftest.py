@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.pop('PYTHONDONTWRITEBYTECODE', None):
       os.environ['PYTHONPYCACHEPREFIX'] = f'{folder}/bytecode'
     config.add_cleanup(functools.partial(shutil.rmtree, folder, True))
+  _keep_programs(config)
   try:
     from hpmoe.parity_tests.kept import compiled
   except ModuleNotFoundError:  # Bazel lays out what a test asks for
@@ -62,6 +63,18 @@ def pytest_configure(config: pytest.Config) -> None:
   kept = compiled.kept(compiled.folder())
   kept.__enter__()
   config.add_cleanup(lambda: kept.__exit__(None, None, None))
+
+
+def _keep_programs(config: pytest.Config) -> None:
+  """Has each worker compile a program once, though modules let go of theirs.
+
+  In a folder of its own: JAX writes what others may be reading.
+  """
+  folder = tempfile.mkdtemp(prefix='hpmoe-xla-')
+  config.add_cleanup(functools.partial(shutil.rmtree, folder, True))
+  jax.config.update('jax_compilation_cache_dir', folder)
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,6 +10,7 @@ import sys
 
 import jax
 from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +18,17 @@ import pytest
 from hpmoe.parity_tests.kept import programs
 
 ONES = np.ones((4, 4), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def anew():
+  """What JAX keeps itself is not kept again."""
+  folder = jax.config.jax_compilation_cache_dir
+  compilation_cache.reset_cache()
+  jax.config.update('jax_compilation_cache_dir', None)
+  yield
+  compilation_cache.reset_cache()
+  jax.config.update('jax_compilation_cache_dir', folder)
 
 
 def _scaled(factor, x):
