@@ -33,6 +33,7 @@ def _made(model, prompts, count=6, how=GREEDY, **options):
 
 
 PROMPT = [5, 9, 200]
+PROMPTS = [PROMPT, [8] * 5, PROMPT]
 
 
 # `make test` has each family in one framework.
@@ -64,21 +65,19 @@ def test_padding_counts_no_position():
 class TestGenerate:
   def test_draws_do_not_depend_on_company(self, model):
     how = sampling.Sampling(temperature=2.0, seed=7)
-    prompts = [PROMPT, [8] * 5, PROMPT]
-    first, other, third = _made(model, prompts, how=how)
+    first, other, third = _made(model, PROMPTS, how=how)
     assert first == third != other
     assert [first] == _made(model, [PROMPT], how=how)
 
   def test_ends_at_the_end_of_text_and_others_go_on(self, model):
     # given one text's third token, which the other text has not
     config, params = model
-    prompts = [PROMPT, [8] * 5]
-    first, other = _made(model, prompts)
+    first, other, _ = _made(model, PROMPTS)
     third = first[2]
     assert third not in [*first[:2], *other]
     # when it ends a text
     ends = dataclasses.replace(config, eos_token_id=(third,))
-    assert _made((ends, params), prompts) == [first[:2], other]
+    assert _made((ends, params), PROMPTS) == [first[:2], other, first[:2]]
 
   def test_ends_where_it_is_told(self, model):
     told = []
