@@ -12,6 +12,7 @@ from hpmoe.reference import token_order
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import halved_testing
 
 CONFIGS = {
   'several ranks': config_testing.sized(r=2, t=5, e=6, k=3, d=1, f=1),
@@ -62,10 +63,11 @@ class TestPlan:
     np.testing.assert_array_equal(end, [[6, 14], [10, 22]])
 
   @pytest.mark.parametrize(
-    'skew, x64, unused',
-    [(0.0, False, 0.0), (0.3, True, 0.3), (9.0, True, 0.0), (0.3, False, 1.0)],
+    'skew, unused', [(0.0, 0.0), (0.3, 0.3), (9.0, 0.0), (0.3, 1.0)]
   )
-  @pytest.mark.parametrize('name', NAMES)
+  @pytest.mark.parametrize(
+    'name, x64', halved_testing.halved(NAMES, [False, True])
+  )
   def test_equals_appending_in_a_loop(self, name, skew, x64, unused):
     # Given.
     config = CONFIGS[name]
