@@ -25,6 +25,11 @@ def _row(name: str, kind: str, *operands: str) -> str:
   return json.dumps(row)
 
 
+@pytest.fixture(scope='module')
+def installed() -> npu_tables.Tables:
+  return npu_tables.read()
+
+
 @pytest.fixture
 def folder(tmp_path):
   """Returns a package with an operator in each table."""
@@ -90,5 +95,5 @@ def test_rows_that_are_others_are_one_line(folder):
     ('Eigh', ('float32',), None),
   ],
 )
-def test_the_tables_of_the_installed_mindspore(name, dtypes, way):
-  assert npu_tables.read().way(name, dtypes) == way
+def test_the_tables_of_the_installed_mindspore(installed, name, dtypes, way):
+  assert installed.way(name, dtypes) == way
