@@ -33,7 +33,7 @@ _FAULTS = ', '.join(dict.fromkeys(s.name for s in faults.TABLE))
 FLAGS = flag_lib.table('host', dict(faults=_FAULTS))
 
 
-# A check launches each on data of several kinds, a table of faults with each.
+# Those of one layer, which faults, too, are launched with one after the other.
 @functools.lru_cache(maxsize=16)
 def _compiled(direction: layout.Direction, *layer) -> image_lib.Image:
   return compiler.COMPILE[direction](*layer).image
@@ -53,6 +53,7 @@ class Megakernel(candidates.Candidate):
       none: the best.
     fused: what it makes is the pass's results only, of what front ends keep.
     committed: for each run with a fault, the task (layout.TASK) that did it.
+    images: compiled so far, by pass, config, policy and options.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
@@ -68,6 +69,7 @@ class Megakernel(candidates.Candidate):
   fused: bool = False
   committed: list[np.void] = candidates.noted(list)
   launches: list[candidates.Launch] = candidates.noted(list)
+  images: dict[tuple, image_lib.Image] = candidates.noted(dict)
 
   def __post_init__(self):
     known = _native.isas()
@@ -98,7 +100,7 @@ class Megakernel(candidates.Candidate):
   ) -> dict[str, np.ndarray]:
     """See `Candidate`."""
     with candidates.own_failures(self.name):
-      image = _compiled(which.direction, config, policy, self.options)
+      image = self._compiled(which, config, policy, self.options)
       modes = self.checking.modes(image, given)
       return self._run(which, image, inputs, modes, self.fused)
 
@@ -154,6 +156,12 @@ class Megakernel(candidates.Candidate):
     )
     return _own_outputs(plan, launched)
 
+  def _compiled(self, which, *layer) -> image_lib.Image:
+    """Returns an image: a check launches it on data of several kinds."""
+    if (which, *layer) not in self.images:
+      self.images[which, *layer] = _compiled(which.direction, *layer)
+    return self.images[which, *layer]
+
   @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
     """What the same tile kernels give serially, cut in another way.
@@ -168,7 +176,7 @@ class Megakernel(candidates.Candidate):
   ) -> dict[str, np.ndarray]:
     with candidates.own_failures(self.name):
       options = self._serial_options(config, which)
-      image = _compiled(which.direction, config, policy, options)
+      image = self._compiled(which, config, policy, options)
       inputs = read_by_runtime(which, policy, inputs)
       plan = runtime.route(image, inputs['topk_ids'])
       modes = checking_lib.Checking(isolate=self.checking.isolate)
@@ -228,7 +236,7 @@ class Megakernel(candidates.Candidate):
       candidates.CandidateError: it ended early.
     """
     with candidates.own_failures(self.name):
-      image = _compiled(which.direction, config, policy, self.options)
+      image = self._compiled(which, config, policy, self.options)
       whole = dataclasses.replace(self, fault=None)._run(
         which, image, inputs, modes_lib.Modes(), False
       )
@@ -238,7 +246,7 @@ class Megakernel(candidates.Candidate):
 
   def _asked_of_users(self, which, config, policy, options) -> runtime.Launch:
     return runtime.Launch(
-      _compiled(which.direction, config, policy, options),
+      self._compiled(which, config, policy, options),
       threads=self.threads,
       deadline_s=self.deadline_s,
       isa=self.isa[0] if self.isa else None,
