@@ -262,15 +262,7 @@ def latent_attention(
   seen: Any,
   entries: Entries | None,
 ) -> tuple[at.Float[Any, 'B S D'], Entries]:
-  """Returns `[B, S, D]` and the layer's compressed entries, these tokens' too.
-
-  Args:
-    run: of this call.
-    params: those of `self_attn`.
-    x: `[B, S, D]`, normalised.
-    seen: of these tokens.
-    entries: of the tokens before; None for none.
-  """
+  """As `grouped_attention`, with compressed entries."""
   nn, config = run.nn, run.config
   held = _compressed(run, params, x, seen)
   if entries is not None:

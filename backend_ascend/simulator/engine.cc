@@ -1,7 +1,6 @@
 #include "backend_ascend/simulator/engine.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "backend_ascend/kernels/host/load/turns.h"
 #include "backend_ascend/kernels/rows.h"
@@ -329,19 +328,15 @@ class Engine {
   }
 
   Status Ended() const {
-    Status status{};
     for (const Worker& worker : workers_) {
       if (worker.cursor.next == worker.cursor.count) continue;
-      const uint32_t task = worker.cursor.tasks[worker.cursor.next];
-      status.code = 1;
-      std::snprintf(
-          status.message, sizeof(status.message),
-          "image: expected a flow that ends%s, got task %u that waits "
-          "for ever",
-          options_.barriers ? " operator by operator" : "", task);
-      break;
+      return Refused(
+          1,
+          "image: expected a flow that ends%s, got task %u that waits for ever",
+          options_.barriers ? " operator by operator" : "",
+          worker.cursor.tasks[worker.cursor.next]);
     }
-    return status;
+    return Status{};
   }
 
   const Launch& launch_;

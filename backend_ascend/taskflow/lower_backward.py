@@ -135,16 +135,7 @@ def lower_backward(
   policy: precision.PrecisionPolicy,
   options: flow_lib.Options,
 ) -> flow_lib.Flow:
-  """Returns the unplaced flow of the backward layer.
-
-  Args:
-    config: sizes of the layer; `config.num_rows` is N of the packed buffers.
-    policy: a storage dtype of `layout.DTYPES`, accumulation float32.
-    options: granularity; None fields take their defaults.
-
-  Raises:
-    ValueError: the policy is not one that the backend computes.
-  """
+  """As `lower_forward`, for the backward layer."""
   s = emit.shape(config, policy, options)
   links = s.l * links_of(s)
   homes = [Buffer.D_RETURNED]

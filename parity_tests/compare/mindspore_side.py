@@ -24,20 +24,7 @@ def run(
   device: str = 'cpu',
   noise: Mapping[str, np.ndarray] = types.MappingProxyType({}),
 ) -> capture.Raw:
-  """Returns what the model computes with the layer `moe`.
-
-  Args:
-    subject: model and batch.
-    moe: the layer of routed experts, by name.
-    backward: whether to compute gradients of the loss.
-    instead: none; see `jax_side.run`.
-    device: cpu or ascend.
-    noise: by module, what is added to what it returned, in units of its root
-      mean square; none: nothing.
-
-  Raises:
-    ValueError: there is no such layer.
-  """
+  """As `jax_side.run`, on `device`, cpu or ascend; takes nothing `instead`."""
   assert not instead
   # The error of an operator is told where it runs, not at a later one.
   device_lib.use(device, moe)

@@ -13,6 +13,7 @@ import numpy as np
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.kernels.ascendc.npus import npu_launch
 from hpmoe.backend_ascend.kernels.host.launch import arrays
+from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 from hpmoe.reference.contract import tensors
 
 
@@ -35,7 +36,7 @@ class RankLayer:
   def __init__(
     self,
     call: layer_call.LayerCall,
-    comm: npu_launch.Comm,
+    comm: rank_runtime.Comm,
     holder: Holder,
     *,
     library: str | pathlib.Path,

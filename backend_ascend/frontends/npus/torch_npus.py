@@ -18,6 +18,7 @@ from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.frontends.npus import npus_layer
 from hpmoe.backend_ascend.kernels.ascendc.npus import comms
 from hpmoe.backend_ascend.kernels.ascendc.npus import npu_launch
+from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 from hpmoe.reference.contract import tensors
 
 # Layers by the number that a graph of torch can hold.
@@ -126,7 +127,7 @@ class NpusMoELayer(torch.nn.Module):
   def __init__(
     self,
     call: layer_call.LayerCall,
-    comm: npu_launch.Comm | None = None,
+    comm: rank_runtime.Comm | None = None,
     **how: Any,
   ):
     """Meets the other ranks.

@@ -1,7 +1,6 @@
 #include "backend_ascend/simulator/flows/flow.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "backend_ascend/simulator/first_of.h"
 #include "backend_ascend/simulator/flows/fifo.h"
@@ -388,13 +387,10 @@ class FlowEngine {
   }
 
   Status Ended() const {
-    Status status{};
     if (!status_ok_) {
-      status.code = 1;
-      std::snprintf(status.message, sizeof(status.message),
-                    "region: expected at most %d rows of region %d, got more",
-                    flow_.region_rows[overflow_], overflow_);
-      return status;
+      return Refused(1,
+                     "region: expected at most %d rows of region %d, got more",
+                     flow_.region_rows[overflow_], overflow_);
     }
     for (size_t p = 0; p < next_.size(); ++p) {
       int32_t task = kNobody;
@@ -407,14 +403,12 @@ class FlowEngine {
         task = flow_.pool_tasks[next_[p]];
       }
       if (task == kNobody) continue;
-      status.code = 1;
-      std::snprintf(status.message, sizeof(status.message),
-                    "flow: expected one that ends, got task %d of pool %d that "
-                    "waits for ever",
-                    task, static_cast<int>(p));
-      break;
+      return Refused(1,
+                     "flow: expected one that ends, got task %d of pool %d "
+                     "that waits for ever",
+                     task, static_cast<int>(p));
     }
-    return status;
+    return Status{};
   }
 
   struct Coming {
@@ -515,9 +509,8 @@ class Checker {
   }
   void Require(const char* name, bool holds) {
     if (holds || status_.code != 0) return;
-    status_.code = 1;
-    std::snprintf(status_.message, sizeof(status_.message),
-                  "flow: expected tables that fit each other, got %s", name);
+    status_ =
+        Refused(1, "flow: expected tables that fit each other, got %s", name);
   }
   void Within(const char* name, const Column<int32_t>& column, int64_t least,
               int64_t end) {

@@ -1,21 +1,9 @@
 #include "backend_ascend/kernels/ascendc/launch/target.h"
 
-#include <cstdarg>
-#include <cstdio>
-
 #include "backend_ascend/kernels/ascendc/tile_budget.h"
 
 namespace hpmoe {
 namespace {
-
-Status Refuse(const char* format, ...) {
-  Status status{1, {}};
-  va_list args;
-  va_start(args, format);
-  std::vsnprintf(status.message, sizeof(status.message), format, args);
-  va_end(args);
-  return status;
-}
 
 // A cube core adds to an event by a move of a constant, which is 1.
 Status CheckSignals(const ImageView& view) {
@@ -25,8 +13,9 @@ Status CheckSignals(const ImageView& view) {
     for (uint32_t s = 0; s < task.signal_count; ++s) {
       const int32_t amount = view.signals[task.signal_begin + s].amount;
       if (amount == 1) continue;
-      return Refuse("image: expected tasks of AIC that add 1, got %d at %s %d",
-                    amount, KindName(task.kind), t);
+      return Refused(1,
+                     "image: expected tasks of AIC that add 1, got %d at %s %d",
+                     amount, KindName(task.kind), t);
     }
   }
   return Status{};
@@ -37,24 +26,27 @@ Status CheckSignals(const ImageView& view) {
 Status CheckTarget(const ImageView& view) {
   const DType dtype{view.header->dtype};
   if (dtype != kFloat32 && dtype != kBFloat16) {
-    return Refuse(
-        "policy.storage: expected float32 or bfloat16 for ascend, got %s",
+    return Refused(
+        1, "policy.storage: expected float32 or bfloat16 for ascend, got %s",
         kDTypes[dtype].name);
   }
   if (view.header->accumulation_order != kAscending) {
-    return Refuse(
+    return Refused(
+        1,
         "policy.accumulation_order: expected ascending for ascend, got "
         "even_odd_32");
   }
   if (view.header->placement == kInEpilogue) {
-    return Refuse(
+    return Refused(
+        1,
         "policy.placement: expected combine or before_down for ascend, got "
         "epilogue");
   }
   const TooLarge found = FirstTooLarge(*view.header, view.tasks);
   if (found.shortage.memory != nullptr) {
     const TaskDesc& task = view.tasks[found.task];
-    return Refuse(
+    return Refused(
+        1,
         "row_block, col_block: expected tiles that fit in %lld bytes of %s, "
         "got %lld for %s %lld of %d x %d",
         static_cast<long long>(found.shortage.available), found.shortage.memory,

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.backend_ascend.kernels.ascendc.npus import npu_launch
 from hpmoe.backend_ascend.kernels.host.ranks import mpi_transport
+from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 
 _MPI = ('PMI_RANK', 'PMIX_RANK', 'OMPI_COMM_WORLD_RANK')
 
@@ -31,7 +31,7 @@ class MpiComm:
     machine.Free()
 
   def allgather(self, value: Any) -> list[Any]:
-    """See `npu_launch.Comm`."""
+    """See `rank_runtime.Comm`."""
     return self._comm.allgather(value)
 
   def leave(self, code: int) -> None:
@@ -54,7 +54,7 @@ class TorchComm:
     self.local_rank = int(os.environ.get('LOCAL_RANK', self.rank))
 
   def allgather(self, value: Any) -> list[Any]:
-    """See `npu_launch.Comm`."""
+    """See `rank_runtime.Comm`."""
     heard: list[Any] = [None] * self.num_ranks
     self._distributed.all_gather_object(heard, value, group=self._group)
     return heard
@@ -75,7 +75,7 @@ class MindSporeComm:
     self.local_rank: int = communication.get_local_rank()
 
   def allgather(self, value: Any) -> list[Any]:
-    """See `npu_launch.Comm`."""
+    """See `rank_runtime.Comm`."""
     words = np.frombuffer(pickle.dumps(value), np.uint8)
     sizes = self._gather(np.array([len(words)], np.int32)).reshape(-1)
     padded = np.zeros(int(sizes.max()), np.int32)
@@ -101,11 +101,11 @@ class NoComm:
   rank, num_ranks, local_rank = 0, 1, 0
 
   def allgather(self, value: Any) -> list[Any]:
-    """See `npu_launch.Comm`."""
+    """See `rank_runtime.Comm`."""
     return [value]
 
 
-def found() -> npu_launch.Comm:
+def found() -> rank_runtime.Comm:
   """Returns the one of whatever started this process.
 
   Raises:

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import dataclasses
 import pathlib
-from typing import Any, Protocol, Self
+from typing import Self
 
 import numpy as np
 
@@ -22,28 +22,6 @@ from hpmoe.backend_ascend.kernels.host.launch import task_names
 from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
 from hpmoe.backend_ascend.taskflow import image as image_lib
 from hpmoe.reference.contract import tensors
-
-
-class Comm(Protocol):
-  """How ranks talk before and between launches.
-
-  Attributes:
-    rank: of the caller.
-    num_ranks: R.
-  """
-
-  @property
-  def rank(self) -> int: ...
-
-  @property
-  def num_ranks(self) -> int: ...
-
-  def allgather(self, value: Any) -> list[Any]:
-    """Returns every rank's value, by rank.
-
-    Raises:
-      RankError: a rank is gone.
-    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +85,7 @@ class Launch:
   def __init__(
     self,
     images: Sequence,
-    comm: Comm,
+    comm: rank_runtime.Comm,
     *,
     library: str | pathlib.Path,
     kernel: str | pathlib.Path,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <utility>
 
@@ -64,19 +63,16 @@ void RunTasks(const LaunchOptions& options, LaunchState* state, Held* held,
 // Refuses events to which more was added than all signals are worth: waits were
 // met too early, though nobody may have read what they are for.
 Status CheckEvents(const LaunchState& state) {
-  Status status{};
   const EventDesc* const events = state.view->events;
   const auto count = static_cast<int32_t>(state.counters.size());
-  for (int32_t e = 0; status.code == 0 && e < count; ++e) {
+  for (int32_t e = 0; e < count; ++e) {
     const int32_t value = state.counters[e].value.load();
     if (value <= events[e].threshold) continue;
-    status.code = kBroken;
-    std::snprintf(status.message, sizeof(status.message),
-                  "%s: expected signals worth %d, got %d",
-                  EventText(*state.view, e).c_str(), events[e].threshold,
-                  value);
+    return Refused(kBroken, "%s: expected signals worth %d, got %d",
+                   EventText(*state.view, e).c_str(), events[e].threshold,
+                   value);
   }
-  return status;
+  return Status{};
 }
 
 }  // namespace
@@ -110,10 +106,9 @@ Status Launch::RunIn(const LaunchTensors& tensors, const LaunchOptions& options,
   if (options.modes.races) status = CheckEvents(state);
   if (options.modes.guards) ClearPadding(plan, state.layer);
   if (state.overrun_task >= 0) {
-    status.code = kBroken;
-    std::snprintf(status.message, sizeof(status.message), "%s: %s",
-                  TaskText(view_, state.overrun_task).c_str(),
-                  state.overrun.c_str());
+    status =
+        Refused(kBroken, "%s: %s", TaskText(view_, state.overrun_task).c_str(),
+                state.overrun.c_str());
   }
   report->fault_changed = state.fault_changed;
   report->order = std::move(state.order);

@@ -1,7 +1,6 @@
 #include "backend_ascend/kernels/host/launch/launch_prepare.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <new>
 #include <utility>
 
@@ -14,10 +13,7 @@ namespace {
 constexpr int64_t kLine = 64;
 
 Status Missing(const char* name) {
-  Status status{1, {}};
-  std::snprintf(status.message, sizeof(status.message),
-                "%s: expected an array, got none", name);
-  return status;
+  return Refused(1, "%s: expected an array, got none", name);
 }
 
 // Which of the buffers that tasks write are made.

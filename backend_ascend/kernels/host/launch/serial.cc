@@ -185,10 +185,8 @@ Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
       const auto run = [&] { RunTask(task, layer, &kernels); };
       replay == nullptr ? run() : replay->Do(task, t, run);
       if (kernels.found().empty()) continue;
-      std::snprintf(status.message, sizeof(status.message), "%s: %s",
-                    TaskText(view, t).c_str(), kernels.found().c_str());
-      status.code = kBroken;
-      return status;
+      return Refused(kBroken, "%s: %s", TaskText(view, t).c_str(),
+                     kernels.found().c_str());
     }
   }
   return status;

@@ -489,6 +489,15 @@ bool CheckQueueTasks(const ImageView& v, Checker* check) {
 
 }  // namespace
 
+Status Refused(int code, const char* format, ...) {
+  Status status{code, {}};
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(status.message, sizeof(status.message), format, arguments);
+  va_end(arguments);
+  return status;
+}
+
 Status LoadImage(const void* data, size_t size, ImageView* out) {
   Checker check;
   ImageView view = {};

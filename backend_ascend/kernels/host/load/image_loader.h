@@ -22,6 +22,10 @@ struct Status {
   char message[256];
 };
 
+// A status of `code`, which is not 0, and of what printf makes.
+__attribute__((format(printf, 2, 3))) Status Refused(int code,
+                                                     const char* format, ...);
+
 // Pointers into the caller's blob, which must outlive the view.
 struct ImageView {
   const ImageHeader* header;

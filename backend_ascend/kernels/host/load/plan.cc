@@ -1,20 +1,9 @@
 #include "backend_ascend/kernels/host/load/plan.h"
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 
 namespace hpmoe {
 namespace {
-
-Status Refuse(const char* format, ...) {
-  Status status{1, {}};
-  va_list args;
-  va_start(args, format);
-  std::vsnprintf(status.message, sizeof(status.message), format, args);
-  va_end(args);
-  return status;
-}
 
 // The ranks whose ids are at hand.
 struct Ranks {
@@ -26,7 +15,8 @@ Status CheckIds(const ImageHeader& image, const Ranks& ranks,
   const int64_t slots = int64_t{image.num_tokens} * image.top_k;
   for (int64_t i = 0; i < ranks.count * slots; ++i) {
     if (topk_ids[i] >= 0 && topk_ids[i] < image.num_experts) continue;
-    return Refuse(
+    return Refused(
+        1,
         "topk_ids: expected ids in [0, %d), got %d at rank %d, token %d, "
         "slot %d",
         image.num_experts, topk_ids[i],
@@ -84,7 +74,8 @@ Status CheckDistinct(const ImageHeader& image, const Plan& plan) {
          ++i) {
       const int32_t token = plan.slice_slots[i] / image.top_k;
       if (token != plan.slice_slots[i - 1] / image.top_k) continue;
-      return Refuse(
+      return Refused(
+          1,
           "topk_ids: expected distinct experts for a token, got expert %d "
           "twice at rank %d, token %d",
           static_cast<int>(s % image.num_experts),
@@ -114,7 +105,8 @@ Status PlaceSlices(const ImageHeader& image, Slices* plan) {
     }
     plan->expert_rows[e] = static_cast<int32_t>(held - base);
     if (held - base > image.expert_capacity) {
-      return Refuse(
+      return Refused(
+          1,
           "topk_ids: expected at most expert_capacity=%d rows for expert %d, "
           "got %lld",
           image.expert_capacity, e, static_cast<long long>(held - base));
@@ -123,8 +115,8 @@ Status PlaceSlices(const ImageHeader& image, Slices* plan) {
   }
   for (int32_t r = 0; r < image.num_ranks; ++r) {
     if (rank_rows[r] <= image.num_rows) continue;
-    return Refuse(
-        "topk_ids: expected at most num_rows=%d rows on rank %d, got %lld",
+    return Refused(
+        1, "topk_ids: expected at most num_rows=%d rows on rank %d, got %lld",
         image.num_rows, r, static_cast<long long>(rank_rows[r]));
   }
   return Status{};
@@ -172,12 +164,13 @@ void PlaceCopies(const ImageHeader& image, const Ranks& ranks,
 Status Sort(const ImageHeader& image, const Ranks& ranks,
             const int32_t* topk_ids, Plan* plan) {
   if (ranks.first < 0 || ranks.first >= image.num_ranks) {
-    return Refuse("rank: expected one in [0, %d), got %d", image.num_ranks,
-                  ranks.first);
+    return Refused(1, "rank: expected one in [0, %d), got %d", image.num_ranks,
+                   ranks.first);
   }
   const Status status = CheckIds(image, ranks, topk_ids);
   if (status.code != 0) return status;
-  SortSlots(image, ranks, topk_ids, [](int64_t) { return true; }, plan);
+  SortSlots(
+      image, ranks, topk_ids, [](int64_t) { return true; }, plan);
   if (image.relay != 0) {
     const LowestOnRank lowest = {topk_ids, image.top_k, LocalExperts(image)};
     SortSlots(image, ranks, topk_ids, lowest, &plan->once);
@@ -199,7 +192,8 @@ Status Place(const ImageHeader& image, const Ranks& ranks,
 }
 
 Status Broken(const char* what, int32_t rank, int32_t expert) {
-  Status status = Refuse(
+  Status status = Refused(
+      1,
       "plan: expected every %s to be hit once, got another table for rank %d, "
       "expert %d",
       what, rank, expert);
@@ -354,9 +348,9 @@ Status CheckCounts(const ImageHeader& image, int32_t rank,
               (r != rank || once == own.once.counts[first + e]);
     }
     if (valid && sum == slots) continue;
-    return Refuse("counts: expected the %lld slots of rank %d, got %lld others",
-                  static_cast<long long>(slots), r,
-                  static_cast<long long>(sum));
+    return Refused(
+        1, "counts: expected the %lld slots of rank %d, got %lld others",
+        static_cast<long long>(slots), r, static_cast<long long>(sum));
   }
   return Status{};
 }
@@ -378,13 +372,13 @@ Status CheckPlan(const ImageHeader& image, int32_t first_rank,
                  int32_t ranks_held, const int32_t* topk_ids,
                  const Plan& plan) {
   if (!HasSizes(image, ranks_held, plan)) {
-    return Refuse("plan: expected one of this image's sizes, got another");
+    return Refused(1, "plan: expected one of this image's sizes, got another");
   }
   const int32_t rows =
       *std::max_element(plan.expert_rows.begin(), plan.expert_rows.end());
   if (rows > image.expert_capacity) {
-    return Refuse("plan: expected at most %d rows for an expert, got %d",
-                  image.expert_capacity, rows);
+    return Refused(1, "plan: expected at most %d rows for an expert, got %d",
+                   image.expert_capacity, rows);
   }
   Status status = CheckRows(image, plan);
   if (status.code != 0) return status;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <limits>
 #include <thread>
 
@@ -40,12 +39,10 @@ Status CheckWaits(const ImageView& view, int32_t rank) {
     for (uint32_t w = 0; task.rank == rank && w < task.wait_count; ++w) {
       const int32_t event = view.waits[task.wait_begin + w].event;
       if (view.events[event].rank == rank) continue;
-      Status status{1, {}};
-      std::snprintf(status.message, sizeof(status.message),
-                    "image: expected task %d to wait on rank %d, got event %d "
-                    "of rank %d",
-                    t, rank, event, view.events[event].rank);
-      return status;
+      return Refused(1,
+                     "image: expected task %d to wait on rank %d, got event %d "
+                     "of rank %d",
+                     t, rank, event, view.events[event].rank);
     }
   }
   return Status{};
@@ -134,13 +131,12 @@ void RankLaunch::PlaceWorkspace() {
 Status RankLaunch::Prepare(const ImageView& view, const RankTensors& tensors,
                            Isa isa) {
   const ImageHeader& image = *view.header;
-  Status status = CheckWaits(view, tensors.rank);
   if (image.span == kSublayer) {
-    status.code = 1;
-    std::snprintf(status.message, sizeof(status.message),
-                  "image: expected a layer for ranks in processes of their "
-                  "own, got a sub-layer");
+    return Refused(1,
+                   "image: expected a layer for ranks in processes of their "
+                   "own, got a sub-layer");
   }
+  Status status = CheckWaits(view, tensors.rank);
   if (status.code != 0) return status;
   status = CheckPlan(image, tensors.rank, 1, tensors.topk_ids, *tensors.plan);
   if (status.code != 0) return status;

@@ -23,8 +23,8 @@ from hpmoe.reference.contract import tensors
 _SOME = 64
 
 
-class Transport(Protocol):
-  """What joins the ranks; `kernels/host/transport.h` says what calls mean.
+class Comm(Protocol):
+  """How ranks talk before and between launches.
 
   Attributes:
     rank: of the caller.
@@ -38,7 +38,15 @@ class Transport(Protocol):
   def num_ranks(self) -> int: ...
 
   def allgather(self, value: Any) -> list[Any]:
-    """Returns every rank's value, by rank."""
+    """Returns every rank's value, by rank.
+
+    Raises:
+      RankError: a rank is gone.
+    """
+
+
+class Transport(Comm, Protocol):
+  """What joins the ranks; `kernels/host/transport.h` says what calls mean."""
 
   def allocate(
     self, heap_bytes: int, num_events: int

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "backend_ascend/kernels/ascendc/launch/target.h"
 #include "backend_ascend/kernels/ascendc/npus/ends.h"
@@ -31,10 +30,8 @@ class Code {
     if (wrong.empty()) {
       wrong = ascend_twin::Open(options.cube.c_str(), &modules_.cube);
     }
-    Status status{wrong.empty() ? 0 : 1, {}};
-    std::snprintf(status.message, sizeof(status.message), "include: %s",
-                  wrong.c_str());
-    return status;
+    if (wrong.empty()) return Status{};
+    return Refused(1, "include: %s", wrong.c_str());
   }
 
   void Enter(ascend_twin::LaunchSpec* spec) {
@@ -159,6 +156,21 @@ bool ChangesOrder(const ImageView& view, const Plan& plan,
          RealRows(task, ViewOf(*view.header, plan)).count() > 0;
 }
 
+template <class Run>
+Status Launched(const ImageView& view, const LaunchTensors& tensors,
+                const TwinOptions& options, TwinReport* report, Run run) {
+  *report = {};
+  Plan plan;
+  Status status = Prepare(view, tensors, &plan);
+  if (status.code != 0) return status;
+  Session session(view, plan, tensors, options);
+  status = session.Open();
+  if (status.code != 0) return status;
+  run(plan, &session);
+  session.CopyOut();
+  return status;
+}
+
 }  // namespace
 
 void SetModes(const TwinOptions& options, ascend_twin::LaunchSpec* spec) {
@@ -178,42 +190,30 @@ void SetModes(const TwinOptions& options, ascend_twin::LaunchSpec* spec) {
 
 Status LaunchTwin(const ImageView& view, const LaunchTensors& tensors,
                   const TwinOptions& options, TwinReport* report) {
-  *report = {};
-  Plan plan;
-  Status status = Prepare(view, tensors, &plan);
-  if (status.code != 0) return status;
-  Session session(view, plan, tensors, options);
-  status = session.Open();
-  if (status.code != 0) return status;
-  session.Run(FaultyImage(view, options.fault), /*first=*/true, report);
-  if (IsOrderFault(options.fault.kind)) {
-    report->fault_changed = ChangesOrder(view, plan, options.fault);
-  }
-  report->diagnosis = session.Why();
-  session.CopyOut();
-  return status;
+  const auto run = [&](const Plan& plan, Session* session) {
+    session->Run(FaultyImage(view, options.fault), /*first=*/true, report);
+    if (IsOrderFault(options.fault.kind)) {
+      report->fault_changed = ChangesOrder(view, plan, options.fault);
+    }
+    report->diagnosis = session->Why();
+  };
+  return Launched(view, tensors, options, report, run);
 }
 
 Status LaunchTwinSerial(const ImageView& view, const LaunchTensors& tensors,
                         const TwinOptions& options, TwinReport* report) {
-  *report = {};
-  Plan plan;
-  Status status = Prepare(view, tensors, &plan);
-  if (status.code != 0) return status;
-  Session session(view, plan, tensors, options);
-  status = session.Open();
-  if (status.code != 0) return status;
-  bool first = true;
-  for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {
-    if (DirectionOf(kind) != Direction{view.header->direction}) continue;
-    const int64_t links = NumLinks(*view.header, kind);
-    for (int64_t link = 0; link < links && report->errors.empty(); ++link) {
-      session.Run(ImageOfKind(view, kind, link), first, report);
-      first = false;
+  const auto run = [&](const Plan&, Session* session) {
+    bool first = true;
+    for (uint16_t kind = 0; kind < kNumTaskKinds; ++kind) {
+      if (DirectionOf(kind) != Direction{view.header->direction}) continue;
+      const int64_t links = NumLinks(*view.header, kind);
+      for (int64_t link = 0; link < links && report->errors.empty(); ++link) {
+        session->Run(ImageOfKind(view, kind, link), first, report);
+        first = false;
+      }
     }
-  }
-  session.CopyOut();
-  return status;
+  };
+  return Launched(view, tensors, options, report, run);
 }
 
 }  // namespace hpmoe
