@@ -321,44 +321,38 @@ class TestDiagnosis:
   def test_message_reads_as_a_sentence(self):
     # Given a signal that is left out, when launched, then the sentence names
     # who waits, for what, and who owes it.
-    pol = policy()
-    image = testing.compile_layer(SMALL, pol)
-    inputs = testing.make_inputs(SMALL, pol)
-    tasks = image_lib.load(image).tables['tasks']
-    task = int(np.flatnonzero(tasks['kind'] == layout.Kind.SWIGLU)[0])
-    with pytest.raises(runtime.WaitError) as error:
-      runtime.launch(image, inputs, fault=faults.Fault('missing_signal', task))
-
-    found = error.value.diagnosis
-
+    error, name = _stuck('missing_signal', layout.Kind.SWIGLU)
+    found = error.diagnosis
     assert found.missing == 0 and not found.adders
-    assert str(error.value) == (
+    assert str(error) == (
       f'deadlock: {found.task} waits for event {found.event}, activation('
       f'rank 0, group 0, part 0): expected {found.expected}, got '
       f'{found.actual}; not signalled by: '
       f'{"; ".join(map(str, found.suspects))}'
     )
-    assert found.suspects[0] == runtime.task_name(image_lib.load(image), task)
+    assert found.suspects[0] == name
 
   def test_rows_that_do_not_arrive_are_told_with_their_put(self):
     # Given a put that leaves its rows out but counts them, when launched, then
     # it is blamed, not combine, which waits for what never comes home.
-    pol = policy()
-    image = testing.compile_layer(SMALL, pol)
-    inputs = testing.make_inputs(SMALL, pol)
-    tasks = image_lib.load(image).tables['tasks']
-    put = int(np.flatnonzero(tasks['kind'] == layout.Kind.DISPATCH)[0])
-    with pytest.raises(runtime.WaitError) as error:
-      runtime.launch(image, inputs, fault=faults.Fault('dropped_tile', put))
-
-    found = error.value.diagnosis
-
-    name = runtime.task_name(image_lib.load(image), put)
+    error, name = _stuck('dropped_tile', layout.Kind.DISPATCH)
+    found = error.diagnosis
     assert found.task.kind == 'combine'
     assert found.losers == (name,) and not found.missing and not found.suspects
     assert str(found).endswith(
       f'; rows of expert_in did not arrive from: {name}'
     )
+
+
+def _stuck(fault, kind) -> tuple[runtime.WaitError, runtime.TaskName]:
+  """Returns how a launch ends whose first task of a kind commits a fault."""
+  image = testing.compile_layer(SMALL, policy())
+  tasks = image_lib.load(image).tables['tasks']
+  task = int(np.flatnonzero(tasks['kind'] == kind)[0])
+  inputs = testing.make_inputs(SMALL, policy())
+  with pytest.raises(runtime.WaitError) as error:
+    runtime.launch(image, inputs, fault=faults.Fault(fault, task))
+  return error.value, runtime.task_name(image_lib.load(image), task)
 
 
 STARVED = """

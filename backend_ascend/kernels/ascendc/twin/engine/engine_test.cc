@@ -443,11 +443,17 @@ struct Together {
   std::function<void(World*)> aiv1;
 };
 
-void Sets(int count) {
+// What a core does: a function of its arguments behind the world.
+template <class... T, class... U>
+std::function<void(World*)> Do(void (*call)(World*, T...), U... values) {
+  return [=](World* world) { call(world, values...); };
+}
+
+void Sets(World*, int count) {
   for (int i = 0; i < count; ++i) CrossCoreSetFlag<2, PIPE_FIX>(5);
 }
 
-void Waits(int count) {
+void Waits(World*, int count) {
   for (int i = 0; i < count; ++i) CrossCoreWaitFlag(5);
 }
 
@@ -562,16 +568,14 @@ void LearnBoth(World* world, Unit unit) {
 }
 
 const Together kTogether[] = {
-    {"15 sets", [](World*) { Sets(15); }, [](World*) { Waits(15); },
-     [](World*) { Waits(15); }},
-    {"16 sets", [](World*) { Sets(16); },
+    {"15 sets", Do(Sets, 15), Do(Waits, 15), Do(Waits, 15)},
+    {"16 sets", Do(Sets, 16),
      [](World* w) {
        Await(w->flags, 1);
-       Waits(16);
+       Waits(w, 16);
      },
-     [](World*) { Waits(16); }},
-    {"a set left over", [](World*) { Sets(2); }, [](World*) { Waits(2); },
-     [](World*) { Waits(1); }},
+     Do(Waits, 16)},
+    {"a set left over", Do(Sets, 2), Do(Waits, 2), Do(Waits, 1)},
     {"only one of the AIVs sets", [](World*) { CrossCoreWaitFlag(3); },
      [](World*) { CrossCoreSetFlag<2, PIPE_MTE3>(3); }, Nothing},
     {"both AIVs set", [](World*) { CrossCoreWaitFlag(3); },
@@ -599,12 +603,9 @@ const Together kTogether[] = {
        CrossCoreWaitFlag(4);
        FillOut(w, 0);
      }},
-    {"neighbours", Nothing, [](World* w) { FillOut(w, 0); },
-     [](World* w) { FillOut(w, kWords); }},
-    {"neighbours by a byte", Nothing, [](World* w) { FillBytes(w, 0, 7); },
-     [](World* w) { FillBytes(w, 7, 9); }},
-    {"two write one", Nothing, [](World* w) { FillOut(w, 0); },
-     [](World* w) { FillOut(w, kWords / 2); }},
+    {"neighbours", Nothing, Do(FillOut, 0), Do(FillOut, kWords)},
+    {"neighbours by a byte", Nothing, Do(FillBytes, 0, 7), Do(FillBytes, 7, 9)},
+    {"two write one", Nothing, Do(FillOut, 0), Do(FillOut, kWords / 2)},
     {"two add to one", Nothing, [](World* w) { Signal(w->shared); },
      [](World* w) { Signal(w->shared); }},
     {"a deadline", Nothing, Deadline, Nothing},
@@ -625,28 +626,21 @@ const Together kTogether[] = {
     {"polls by moves", Nothing, PollByMoves, FillAndSignal},
     {"polls by moves after", Nothing, FillAndSignal, PollByMoves},
     {"polls by moves without end", Nothing, PollByMoves, Nothing},
-    {"scalar stores", Nothing, [](World* w) { ScalarPublish(w, true); },
+    {"scalar stores", Nothing, Do(ScalarPublish, true), ScalarLearn},
+    {"scalar stores without dsb", Nothing, Do(ScalarPublish, false),
      ScalarLearn},
-    {"scalar stores without dsb", Nothing,
-     [](World* w) { ScalarPublish(w, false); }, ScalarLearn},
-    {"polled payload by stores", Nothing,
-     [](World* w) { PublishWords(w, Unit::kScalar, true); },
-     [](World* w) { LearnWords(w, Unit::kScalar); }},
+    {"polled payload by stores", Nothing, Do(PublishWords, Unit::kScalar, true),
+     Do(LearnWords, Unit::kScalar)},
     {"polled payload by stores without dsb", Nothing,
-     [](World* w) { PublishWords(w, Unit::kScalar, false); },
-     [](World* w) { LearnWords(w, Unit::kScalar); }},
+     Do(PublishWords, Unit::kScalar, false), Do(LearnWords, Unit::kScalar)},
     {"two polled words by stores", Nothing,
-     [](World* w) { PublishWords(w, Unit::kScalar, false); },
-     [](World* w) { LearnBoth(w, Unit::kScalar); }},
-    {"polled payload by moves", Nothing,
-     [](World* w) { PublishWords(w, Unit::kMoves, true); },
-     [](World* w) { LearnWords(w, Unit::kMoves); }},
+     Do(PublishWords, Unit::kScalar, false), Do(LearnBoth, Unit::kScalar)},
+    {"polled payload by moves", Nothing, Do(PublishWords, Unit::kMoves, true),
+     Do(LearnWords, Unit::kMoves)},
     {"polled payload by moves without barrier", Nothing,
-     [](World* w) { PublishWords(w, Unit::kMoves, false); },
-     [](World* w) { LearnWords(w, Unit::kMoves); }},
+     Do(PublishWords, Unit::kMoves, false), Do(LearnWords, Unit::kMoves)},
     {"two polled words by moves", Nothing,
-     [](World* w) { PublishWords(w, Unit::kMoves, false); },
-     [](World* w) { LearnBoth(w, Unit::kMoves); }},
+     Do(PublishWords, Unit::kMoves, false), Do(LearnBoth, Unit::kMoves)},
     {"SyncAll", [](World*) { AscendC::SyncAll<false>(); },
      [](World* w) {
        FillOut(w, 0);
