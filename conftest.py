@@ -150,12 +150,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
-  """Lets go of what JAX compiled for a module's own tests at its end.
+  """Lets go of what JAX compiled, and what a module's tests kept, at its end.
 
   What is freed goes back to the system: glibc would keep it for its threads.
   """
   if nextitem is None or item.path != nextitem.path:
     jax.clear_caches()
+    for kept in vars(getattr(item, 'module', None) or object).values():
+      if getattr(kept, '__module__', '') == item.module.__name__:
+        getattr(kept, 'cache_clear', lambda: None)()
     if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
       trim(0)
 

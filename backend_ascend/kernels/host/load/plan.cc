@@ -169,8 +169,7 @@ Status Sort(const ImageHeader& image, const Ranks& ranks,
   }
   const Status status = CheckIds(image, ranks, topk_ids);
   if (status.code != 0) return status;
-  SortSlots(
-      image, ranks, topk_ids, [](int64_t) { return true; }, plan);
+  SortSlots(image, ranks, topk_ids, [](int64_t) { return true; }, plan);
   if (image.relay != 0) {
     const LowestOnRank lowest = {topk_ids, image.top_k, LocalExperts(image)};
     SortSlots(image, ranks, topk_ids, lowest, &plan->once);
