@@ -15,6 +15,9 @@ Buffer = layout.Buffer
 Direction = layout.Direction
 Kind = layout.Kind
 CONFIG = config_testing.sized(r=4, t=13, e=8, k=3, d=10, f=6)
+BLOCKS = dict(
+  row_block=8, col_block=5, put_rows=3, token_block=4, num_aic=2, num_aiv=3
+)
 HEADED = {Direction.FORWARD: 'expert_in', Direction.BACKWARD: 'd_expert_out'}
 SLICES = (Buffer.EXPERT_IN, Buffer.D_EXPERT_OUT)
 HOMES = (Buffer.RETURNED, Buffer.D_RETURNED)
@@ -36,20 +39,8 @@ every_case = pytest.mark.parametrize(
 
 def make(direction, routing, grain, placement, chain) -> testing.Case:
   policy = precision.PrecisionPolicy(placement=placement)
-  return testing.make_case(
-    direction,
-    CONFIG,
-    policy,
-    routing,
-    event_grain=grain,
-    row_block=8,
-    col_block=5,
-    put_rows=3,
-    token_block=4,
-    num_aic=2,
-    num_aiv=3,
-    chain_rows=chain,
-  )
+  options = dict(event_grain=grain, chain_rows=chain, **BLOCKS)
+  return testing.make_case(direction, CONFIG, policy, routing, **options)
 
 
 def flat(layer: testing.Case, name: str) -> np.ndarray:
@@ -178,7 +169,6 @@ class Declared:
     """Returns the rows that a put reads, of any buffer; None for no put."""
     expert = int(desc['expert'])
     rows = slice(desc['row_begin'], desc['row_end'])
-    expert = int(desc['expert'])
     if desc['kind'] in (Kind.DISPATCH, Kind.DISPATCH_GRAD):
       tokens, _ = np.nonzero(self.ids[desc['rank']] == expert)
       return set(tokens[rows].tolist())

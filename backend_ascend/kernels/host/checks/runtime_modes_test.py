@@ -31,19 +31,16 @@ def case(
   storage='float32',
   placement='combine',
   routing='uniform',
-  grain='row_block',
-  chain=None,
+  **options,
 ):
   policy = precision.PrecisionPolicy(storage=storage, placement=placement)
   return testing.make_case(
-    direction,
-    CONFIG,
-    policy,
-    routing,
-    event_grain=grain,
-    chain_rows=chain,
-    **BLOCKS,
+    direction, CONFIG, policy, routing, **BLOCKS, **options
   )
+
+
+def run(layer: testing.Case, modes=Modes(), **how) -> modes_lib.Launched:
+  return runtime.run(layer.image, layer.inputs, modes=modes, **how)
 
 
 def all_tasks(layer: testing.Case, action: Action) -> np.ndarray:
@@ -141,7 +138,7 @@ class TestPoison:
   def test_without_it_what_no_task_wrote_is_zero(self, direction):
     layer = case(direction)
     nothing = Modes(poison=False, actions=all_tasks(layer, Action(0)))
-    got = runtime.run(layer.image, layer.inputs, modes=nothing).outputs
+    got = run(layer, nothing).outputs
     for name in runtime.written(layer.image):
       assert not bits(got[name]).any(), name
 
@@ -158,9 +155,7 @@ class TestOrder:
       Modes(trace=True, late_puts=True, permute=2),
     ):
       for threads in (1, 3):
-        order = runtime.run(
-          layer.image, layer.inputs, threads=threads, modes=modes
-        ).order
+        order = run(layer, modes, threads=threads).order
         assert (np.sort(order) == np.arange(layer.num_tasks)).all()
         follower = Follower(layer)
         for task in np.argsort(order):
@@ -172,17 +167,12 @@ class TestOrder:
     layer = case(direction)
     for name, place in (('missing_wait', 0), ('early_signal', -1)):
       task = faults.choose_target(layer.image, layer.routing, name)
-      got = runtime.run(
-        layer.image,
-        layer.inputs,
-        fault=faults.Fault(name, task),
-        modes=Modes(trace=True),
-      )
+      got = run(layer, Modes(trace=True), fault=faults.Fault(name, task))
       assert np.argsort(got.order)[place] == task
 
   def test_is_none_unless_traced(self):
     layer = case(Direction.FORWARD)
-    assert runtime.run(layer.image, layer.inputs).order is None
+    assert run(layer).order is None
 
 
 class TestPermute:
@@ -192,8 +182,7 @@ class TestPermute:
 
     def order(seed):
       modes = Modes(permute=seed, trace=True)
-      launched = runtime.run(layer.image, layer.inputs, threads=1, modes=modes)
-      return launched.order.tobytes()
+      return run(layer, modes, threads=1).order.tobytes()
 
     orders = [order(seed) for seed in range(20)]
     assert orders == [order(seed) for seed in range(20)]
@@ -205,12 +194,7 @@ class TestPermute:
     layer = case(Direction.FORWARD)
     first = np.zeros(layer.num_tasks, int)
     for seed in range(400):
-      launched = runtime.run(
-        layer.image,
-        layer.inputs,
-        threads=1,
-        modes=Modes(permute=seed, trace=True),
-      )
+      launched = run(layer, Modes(permute=seed, trace=True), threads=1)
       first[np.argmin(launched.order)] += 1
     workers = CONFIG.num_ranks * BLOCKS['num_aiv']
     assert (first > 0).sum() == workers
@@ -228,12 +212,8 @@ class TestLatePuts:
     # Given the order of a launch, when it is followed task by task, then at
     # every put each worker has nothing but a task that waits.
     layer = case(direction)
-    order = runtime.run(
-      layer.image,
-      layer.inputs,
-      threads=1,
-      modes=Modes(late_puts=True, trace=True),
-    ).order
+    modes = Modes(late_puts=True, trace=True)
+    order = run(layer, modes, threads=1).order
     follower, puts = Follower(layer), is_put(layer)
     delivered = 0
     for task in np.argsort(order):
@@ -255,7 +235,7 @@ class TestLatePuts:
     modes = Modes(late_puts=True, trace=True, permute=permute)
     seen = set()
     for threads in (1, 2, 4):
-      got = runtime.run(layer.image, layer.inputs, threads=threads, modes=modes)
+      got = run(layer, modes, threads=threads)
       assert not testing.differing(got.outputs, layer.right)
       seen.add(puts[np.argsort(got.order[puts])].tobytes())
     assert len(seen) == 1
@@ -266,20 +246,15 @@ class TestLatePuts:
   def test_skipped_wait_reads_poison(self, direction, placement, grain):
     # Given a task that does not wait for puts, when launched as usual, then
     # its bits are right; with late puts they are not, whatever the threads.
-    layer = case(direction, placement=placement, grain=grain)
+    layer = case(direction, placement=placement, event_grain=grain)
     task = faults.choose_target(layer.image, layer.routing, 'skipped_wait')
     fault = faults.Fault('skipped_wait', task)
     usual = runtime.launch(layer.image, layer.inputs, threads=1, fault=fault)
     assert not testing.differing(usual, layer.right)
     ((tensor, where),) = written_by(layer, task).items()
     for threads in (1, 2):
-      late = runtime.run(
-        layer.image,
-        layer.inputs,
-        threads=threads,
-        fault=fault,
-        modes=Modes(late_puts=True),
-      ).outputs
+      late = run(layer, Modes(late_puts=True), threads=threads, fault=fault)
+      late = late.outputs
       wrong = unlike(late, layer.right)
       assert set(wrong) & set(testing.RESULTS[direction])
       assert wrong[tensor].any() and not wrong[tensor][~where].any()
@@ -291,15 +266,10 @@ class TestLatePuts:
     _, signals = runtime.inspect(layer.image, layer.routing)
     giving = np.intersect1d(signals[:, 0], np.flatnonzero(is_put(layer)))
     for task in (giving[0], giving[-1]):
+      fault = faults.Fault('missing_signal', int(task))
       for threads in (1, 3):
         with pytest.raises(runtime.WaitError) as raised:
-          runtime.run(
-            layer.image,
-            layer.inputs,
-            threads=threads,
-            fault=faults.Fault('missing_signal', int(task)),
-            modes=Modes(late_puts=True),
-          )
+          run(layer, Modes(late_puts=True), threads=threads, fault=fault)
         found = raised.value.diagnosis
         assert found.reason == 'deadlock'
         assert found.suspects[0].index == task
@@ -313,9 +283,11 @@ class TestActions:
   def test_capture_of_a_right_launch_is_its_output(
     self, direction, placement, storage, chain
   ):
-    layer = case(direction, storage, placement, 'empty_experts', chain=chain)
+    layer = case(
+      direction, storage, placement, 'empty_experts', chain_rows=chain
+    )
     actions = all_tasks(layer, Action.RUN | Action.CAPTURE)
-    got = runtime.run(layer.image, layer.inputs, modes=Modes(actions=actions))
+    got = run(layer, Modes(actions=actions))
     assert not testing.differing(got.outputs, layer.right)
     rows = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     rows = rows.sum(axis=0).reshape(CONFIG.num_ranks, -1).sum(axis=1)
@@ -337,7 +309,7 @@ class TestActions:
   ):
     # Given tensors that no run would give, when tasks are healed with them,
     # run or not, then they are what the launch leaves.
-    layer = case(direction, placement=placement, chain=chain)
+    layer = case(direction, placement=placement, chain_rows=chain)
     generator = testing.rng('healed', direction, placement)
     given = {}
     for name in runtime.written(layer.image):
@@ -346,12 +318,8 @@ class TestActions:
       given[name] = np.where(layer.right[name] == 0, 0, drawn).astype(
         np.float32
       )
-    got = runtime.run(
-      layer.image,
-      layer.inputs,
-      threads=2,
-      modes=Modes(actions=all_tasks(layer, action), given=given),
-    )
+    modes = Modes(actions=all_tasks(layer, action), given=given)
+    got = run(layer, modes, threads=2)
     assert not testing.differing(got.outputs, given)
 
   @pytest.mark.parametrize('placement', precision.LAUNCHED)
@@ -363,25 +331,19 @@ class TestActions:
     kinds = layer.image.tables['tasks']['kind']
     for kind in np.unique(kinds):
       actions = np.where(kinds == kind, Action.HEAL, Action.RUN)
-      got = runtime.run(
-        layer.image,
-        layer.inputs,
-        modes=Modes(actions=actions.astype(np.uint8), given=layer.right),
-      )
+      actions = actions.astype(np.uint8)
+      got = run(layer, Modes(actions=actions, given=layer.right))
       assert not testing.differing(got.outputs, layer.right), Kind(kind)
 
   @pytest.mark.parametrize('chain', [None, 16])
   def test_weights_that_travel_are_captured_before_they_are_healed(self, chain):
     # Given wrong d_topk_weights to heal with, when captured, then what the
     # tasks computed is seen, and what they read is what was given.
-    layer = case(Direction.BACKWARD, placement='before_down', chain=chain)
+    layer = case(Direction.BACKWARD, placement='before_down', chain_rows=chain)
     given = dict(layer.right)
     given['d_topk_weights'] = given['d_topk_weights'] + 1
-    got = runtime.run(
-      layer.image,
-      layer.inputs,
-      modes=Modes(actions=all_tasks(layer, modes_lib.ISOLATED), given=given),
-    )
+    actions = all_tasks(layer, modes_lib.ISOLATED)
+    got = run(layer, Modes(actions=actions, given=given))
     captured, right = got.captured, layer.right['d_topk_weights']
     assert (captured['d_slot_weight'] == given['d_topk_weights']).all()
     assert (captured['d_topk_weights'] == given['d_topk_weights']).all()
@@ -397,9 +359,7 @@ class TestActions:
       task = testing.first_with_rows(layer, kind)
       actions = all_tasks(layer, Action.RUN)
       actions[task] = 0
-      got = runtime.run(
-        layer.image, layer.inputs, modes=Modes(actions=actions)
-      ).outputs
+      got = run(layer, Modes(actions=actions)).outputs
       ((tensor, where),) = written_by(layer, task).items()
       assert (runtime.is_poison(got[tensor]) == where).all(), Kind(kind)
 
@@ -416,7 +376,7 @@ class TestActions:
   def test_what_does_not_fit_is_refused(self, modes, message):
     layer = case(Direction.FORWARD)
     with pytest.raises(ValueError, match=message):
-      runtime.run(layer.image, layer.inputs, modes=Modes(**modes))
+      run(layer, Modes(**modes))
 
   def test_given_is_checked(self):
     layer = case(Direction.FORWARD)
@@ -428,4 +388,4 @@ class TestActions:
         actions=all_tasks(layer, Action.HEAL), given=layer.right | {'y': wrong}
       )
       with pytest.raises(ValueError, match=rf"given\['y'\]: {message}"):
-        runtime.run(layer.image, layer.inputs, modes=modes)
+        run(layer, modes)
