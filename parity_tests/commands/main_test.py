@@ -53,6 +53,13 @@ def _main(line: str) -> int:
   return main.main(shlex.split(line))
 
 
+def _reported(tmp_path, line: str, code: int = cli.PARITY) -> dict:
+  """Runs a command that ends with a code, and returns its report."""
+  path = tmp_path / 'out.json'
+  assert _main(f'{line} --json={path}') == code
+  return json.loads(path.read_text())
+
+
 def _refused(capsys, line: str) -> str:
   """Runs a command that must end with one line and exit code 2."""
   assert _main(line) == cli.WRONG_REQUEST
@@ -189,13 +196,9 @@ def test_version_is_said(capsys):
 def test_a_check_that_holds_prints_a_table_and_writes_a_report(
   capsys, tmp_path
 ):
-  path = tmp_path / 'out.json'
+  report = _reported(tmp_path, f'check {TINY} --verbose')
 
-  code = _main(f'check {TINY} --verbose --json={path}')
-
-  assert code == cli.PARITY
   out = capsys.readouterr().out
-  report = json.loads(path.read_text())
   assert report['verdict'] == 'pass'
   assert report['first_failure'] is None
   assert report['seconds'] > 0
@@ -278,14 +281,12 @@ def test_a_second_check_loads_little(tmp_path):
 def _failing(tmp_path, line: str) -> dict:
   """Returns the report of a check that fails, and whose replay agrees."""
   reports = []
-  path = tmp_path / 'out.json'
   for replay in (False, True):
     if replay:
       program, *words = shlex.split(reports[0]['first_failure']['replay'])
       assert program == 'hpmoe' and not [w for w in words if '--html' in w]
       line = shlex.join(words)
-    assert _main(f'{line} --json={path}') == cli.NO_PARITY
-    reports.append(json.loads(path.read_text()))
+    reports.append(_reported(tmp_path, line, cli.NO_PARITY))
   assert reports[1]['first_failure'] == reports[0]['first_failure']
   return reports[0]
 
@@ -325,17 +326,13 @@ def test_a_backward_fault_is_located_and_replays(capsys, tmp_path):
 
 
 def test_a_launch_that_cannot_end_exits_3_with_the_diagnosis(capsys, tmp_path):
-  path = tmp_path / 'out.json'
+  asked = f'check {TINY} --fault=missing_signal --lane=bitwise'
 
-  code = _main(
-    f'check {TINY} --fault=missing_signal --lane=bitwise --json={path}'
-  )
+  report = _reported(tmp_path, asked, cli.CANDIDATE_FAILED)
 
-  assert code == cli.CANDIDATE_FAILED
   said = capsys.readouterr().err.splitlines()
   (said,) = (line for line in said if _COMPILES not in line)
   assert 'waits for event' in said and 'not signalled by: gate_up' in said
-  report = json.loads(path.read_text())
   assert report['verdict'] == 'fail' and report['seconds'] > 0
   # and the report names the task, and how to see it again.
   first = report['first_failure']
@@ -449,14 +446,12 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
 
 
 def test_a_sweep_writes_a_line_for_each_case_and_a_report(capsys, tmp_path):
-  lines, path = tmp_path / 'sweep.jsonl', tmp_path / 'sweep.json'
+  lines = tmp_path / 'sweep.jsonl'
   case = '--ranks=2 --routing=zipf --dtype=f32 --tokens=13 --preset=tiny'
   cut = '--event_grain=expert --row_block=16'
 
-  code = _main(f'sweep {case} {cut} --out={lines} --json={path}')
+  report = _reported(tmp_path, f'sweep {case} {cut} --out={lines}')
 
-  assert code == cli.PARITY
-  report = json.loads(path.read_text())
   assert report['verdict'] == 'pass'
   assert report['plan']['routings'] == ['zipf']
   assert report['cases'] == [json.loads(lines.read_text())]
@@ -464,12 +459,10 @@ def test_a_sweep_writes_a_line_for_each_case_and_a_report(capsys, tmp_path):
 
 
 def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
-  image, path = tmp_path / 'flow.img', tmp_path / 'out.json'
+  image = tmp_path / 'flow.img'
 
-  code = _main(f'compile --preset=tiny --out={image} --json={path}')
+  summary = _reported(tmp_path, f'compile --preset=tiny --out={image}')
 
-  assert code == cli.PARITY
-  summary = json.loads(path.read_text())
   assert summary['image_bytes'] == image.stat().st_size
   out = capsys.readouterr().out
   for name in ('tasks.dispatch', 'tasks.combine', 'events', 'image_bytes'):
@@ -480,13 +473,12 @@ def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
 @pytest.mark.parametrize('chain', ('', '--chain_rows=16'))
 def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
   # Given an image of the backward pass, when it is compiled,
-  path = tmp_path / 'out.json'
-  asked = f'--direction=backward --placement={placement} --json={path} {chain}'
-  assert _main(f'compile --preset=tiny --row_block=16 {asked}') == cli.PARITY
+  asked = f'--direction=backward --placement={placement} {chain}'
+  line = f'compile --preset=tiny --row_block=16 {asked}'
+  summary = _reported(tmp_path, line)
 
   # then its heap is the gradients between dy and the results, row headers,
   # counters, and what is handed on in float32.
-  summary = json.loads(path.read_text())
   assert summary['direction'] == 'backward'
   layer = config_lib.MoEConfig(**summary['config'])
   dims = layer.dims()
@@ -507,13 +499,10 @@ def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
 def test_full_shapes_have_room_for_twice_balanced_routing(tmp_path):
   # Given T=16, K=2, R=4 and L=2, then a rank has room for 2 T K rows, or for
   # what is asked.
-  path = tmp_path / 'summary.json'
   sizes = '--tokens=16 --top_k=2 --experts=8 --d_model=32 --d_ff=16 '
   sizes += '--ranks=4 --row_block=16'
   for asked, rows in (('', 64), ('--capacity=96', 96)):
-    line = f'compile --preset=ep16 {sizes} {asked} --json={path}'
-    assert _main(line) == cli.PARITY
-    summary = json.loads(path.read_text())
+    summary = _reported(tmp_path, f'compile --preset=ep16 {sizes} {asked}')
     assert summary['config']['capacity'] == rows
     assert asked or summary['options']['expert_capacity'] == 32
 
@@ -552,12 +541,10 @@ def test_a_launch_that_ends_early_is_in_the_report(monkeypatch, tmp_path):
     raise candidates.CandidateError('gate_up waits for 3, got 2')
 
   monkeypatch.setattr('hpmoe.parity_tests.law.faults_table.run', run)
-  path = tmp_path / 'out.json'
 
-  assert _main(f'faults --json={path}') == cli.CANDIDATE_FAILED
-  assert json.loads(path.read_text()) == dict(
-    verdict='fail', error='gate_up waits for 3, got 2'
-  )
+  report = _reported(tmp_path, 'faults', cli.CANDIDATE_FAILED)
+
+  assert report == dict(verdict='fail', error='gate_up waits for 3, got 2')
 
 
 def test_a_check_says_what_it_needs_and_takes_nothing(monkeypatch, capsys):
