@@ -22,6 +22,7 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.cause import bugs_testing
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.reference.contract import presets
 
@@ -62,13 +63,7 @@ def _compute(kernel, made) -> dict[str, np.ndarray]:
 
 
 def _in_place(kernel) -> in_process.Function:
-  def function(inputs, config, policy):
-    return kernel.forward(config, policy, inputs)
-
-  def backward(inputs, config, policy):
-    return kernel.backward(config, policy, inputs)
-
-  function.backward = backward  # type: ignore[attr-defined]
+  function = bugs_testing.function(kernel.forward, kernel.backward)
   return in_process.Function(function)
 
 
@@ -179,14 +174,12 @@ def test_the_verdict_is_as_in_place(tmp_path, save, kernel):
 
 def _save_laid_out(out, case, data, tensors, laid=LAYOUTS):
   """Saves each rank's tensors as layouts say."""
-  made, loaded = _made(data), read_case.load(case.path)
+  made = _made(data)
   of = made.config.dims(), made.arrays['topk_ids']
   theirs = {
     n: laid[n].split(a, *of) if n in laid else a for n, a in tensors.items()
   }
-  for rank in range(CASE.ranks):
-    mine = {n: a[rank] for n, a in theirs.items()}
-    read_case.write(str(out), loaded, data, mine, rank)
+  _save_per_rank(out, case, data, theirs)
 
 
 def test_layouts_are_undone_before_the_verdict(tmp_path):
@@ -360,17 +353,15 @@ def test_one_rank_of_rows_in_their_order(tmp_path, text):
 
 def test_a_tensor_of_all_ranks_beside_files_of_each(tmp_path):
   case, out = _export(tmp_path / 'case'), tmp_path / 'out'
-  loaded = read_case.load(case.path)
   right = _compute(trial.Kernel(), _made('real'))
-  read_case.write(str(out), loaded, 'real', {'y': right['y']})
-  for rank in range(CASE.ranks):
-    mine = {n: right[n][rank] for n in ('gate_up', 'activation')}
-    read_case.write(str(out), loaded, 'real', mine, rank)
+  _save_whole(out, case, 'real', {'y': right['y']})
+  some = {n: right[n] for n in ('gate_up', 'activation')}
+  _save_per_rank(out, case, 'real', some)
 
   report = _check(case, out)
 
   assert _passed(report) == {'gate_up', 'activation', 'y', 'layer'}
-  read_case.write(str(out), loaded, 'real', {'gate_up': right['gate_up']})
+  _save_whole(out, case, 'real', {'gate_up': right['gate_up']})
   with pytest.raises(ValueError, match='gate_up of all ranks or of each'):
     _check(case, out)
 
@@ -511,10 +502,9 @@ def test_one_tensor_that_is_no_result_is_judged(tmp_path):
 
 
 def test_names_of_others_are_mapped(tmp_path):
-  case, out = _one(tmp_path)
+  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
+  out.mkdir()
   right = _compute(trial.Kernel(), _made('real'))
-  for path in out.iterdir():
-    path.unlink()
   np.savez(out / 'real.npz', **{'moe.out': right['y'], 'moe.bias': np.ones(3)})
   named, dropped = '[tensors]\ny = "moe.out"\n', '[drop]\nnames = ["*.bias"]\n'
   for names, said in (

@@ -13,6 +13,7 @@ from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge.cause import bugs_testing
 from hpmoe.parity_tests.law import invariance
 from hpmoe.parity_tests.law import invariance_table
 from hpmoe.parity_tests.law import variants
@@ -79,15 +80,11 @@ class LeavesPadding(trial.Kernel):
 def candidate(kernel: trial.Kernel, names: tuple[str, ...] = ()):
   """Returns a kernel that returns some tensors, or all."""
 
-  def function(inputs, config, policy):
-    made = kernel.forward(config, policy, inputs)
+  def forward(config, policy, arrays):
+    made = kernel.forward(config, policy, arrays)
     return {n: made[n] for n in names or made}
 
-  def backward(inputs, config, policy):
-    return kernel.backward(config, policy, inputs)
-
-  function.backward = backward  # type: ignore[attr-defined]
-  return in_process.Function(function)
+  return in_process.Function(bugs_testing.function(forward, kernel.backward))
 
 
 def rows(kernel, case=CASE, names=(), promise=invariance.DEFAULT):
