@@ -277,18 +277,22 @@ def test_no_byte_is_lost_or_made(seed):
   np.testing.assert_array_equal(timed.arrived, again.arrived)
 
 
+def _of_each_key(seed, op, event=lambda key: -1):
+  """Returns messages of ranks 1 to 5 to 0, one of each of 20 keys."""
+  rng = np.random.default_rng(seed)
+  return [
+    (rank, float(rng.random() * 9), op, 4, [(0, event(key))], rest)
+    for key in map(int, rng.permutation(20))
+    for rank in range(1, 6)
+    for rest in [dict(key=key, expected=5)]
+  ]
+
+
 @pytest.mark.parametrize('table', [1.0, 8.0, 40.0, 1e9])
 @pytest.mark.parametrize('seed', range(3))
 def test_each_who_asks_is_answered_once(seed, table):
   """Loads that merge spare the owner's link what they merge, and no more."""
-  rng = np.random.default_rng(seed)
-  ranks, keys = 6, 20
-  sends = [
-    (rank, float(rng.random() * 9), Op.GET, 4, [(0, -1)], rest)
-    for key in rng.permutation(keys)
-    for rank in range(1, ranks)
-    for rest in [dict(key=int(key), expected=ranks - 1)]
-  ]
+  ranks, keys, sends = 6, 20, _of_each_key(seed, Op.GET)
   timed = _run(ranks, sends, merge_table=table)
   assert list(timed.delivered) == [0, *[4 * keys] * (ranks - 1)]
   assert timed.up_bytes[0] == 5 * (len(sends) - timed.sessions['merged'])
@@ -338,14 +342,8 @@ def test_a_sum_has_all_of_its_parts_however_small_the_table(
   seed, rank_order, table
 ):
   """What is evicted arrives too: parts are conserved, bytes of them not."""
-  rng = np.random.default_rng(seed)
   ranks, keys = 6, 20
-  sends = [
-    (rank, float(rng.random() * 9), Op.REDUCE_PUT, 4, [(0, int(key))], rest)
-    for key in rng.permutation(keys)
-    for rank in range(1, ranks)
-    for rest in [dict(key=int(key), expected=ranks - 1)]
-  ]
+  sends = _of_each_key(seed, Op.REDUCE_PUT, event=int)
   flow = _flow(ranks, sends, np.full(keys, ranks - 1))
   waiters = flow.add_tasks(0, np.zeros(keys))
   flow.add_waits(waiters, np.arange(keys))

@@ -299,9 +299,10 @@ class TestRefused:
 
 
 @functools.cache
-def small(direction: layout.Direction) -> testing.Case:
+def small(direction: layout.Direction, layer='two_ranks', *of, **options):
+  """Returns a case of blocks of 8 rows; `of`: arguments of `policy`."""
   return testing.make_case(
-    direction, LAYERS['two_ranks'], policy(), row_block=8
+    direction, LAYERS[layer], policy(*of), row_block=8, **options
   )
 
 
@@ -324,17 +325,9 @@ class TestChecked:
   ):
     # Given all modes at once, when only results are asked for, then they have
     # the bits of a launch of all tensors, nothing races and each task ends.
-    config, pol = LAYERS['four_ranks'], policy('bfloat16', placement)
+    of = direction, 'four_ranks', 'bfloat16', placement
     for cols in COLS:
-      case = testing.make_case(
-        direction,
-        config,
-        pol,
-        row_block=8,
-        col_block=cols,
-        relay=relay,
-        chain_rows=8,
-      )
+      case = small(*of, col_block=cols, relay=relay, chain_rows=8)
       loaded = runtime.Launch(case.image, threads=2)
       got = loaded.run(case.inputs, modes=_ALL_MODES)
       assert got.num_races == 0
@@ -355,13 +348,8 @@ class TestChecked:
   def test_a_wait_that_is_skipped_is_a_race_on_what_is_read(self, kind, tensor):
     # Given a task that reads owners' rows, or gates, in place of a tensor that
     # nobody made, when it does not wait, then that is a race on those.
-    backward = kind > layout.Kind.COMBINE
-    case = testing.make_case(
-      layout.Direction(backward),
-      LAYERS['four_ranks'],
-      policy(placement='before_down'),
-      row_block=8,
-    )
+    direction = layout.Direction(kind > layout.Kind.COMBINE)
+    case = small(direction, 'four_ranks', 'float32', 'before_down')
     task = int(np.flatnonzero(case.image.tables['tasks']['kind'] == kind)[0])
     loaded = runtime.Launch(case.image, threads=1)
     got = loaded.run(
@@ -376,9 +364,7 @@ class TestChecked:
   def test_headers_that_a_signal_counts_by_are_read_whatever_is_made(self):
     # Given rows that stay home, when the put home that only counts them does
     # not wait, then it races with who writes the headers it counts by.
-    case = testing.make_case(
-      layout.Direction.FORWARD, LAYERS['four_ranks'], policy(), row_block=8
-    )
+    case = small(layout.Direction.FORWARD, 'four_ranks')
     # Headers of an earlier buffer may count too few, which is a deadlock.
     kinds = image_lib.tables(case.image)['tasks']['kind']
     raced = set()

@@ -16,11 +16,19 @@ SHAPES = ((1, 1), (3, 7), (5, 33), (2, 300))
 GRAD_SHAPES = ((0, 5), (1, 1), (3, 16), (5, 33), (2, 611))
 DOT_LANES = 16  # what tile_kernels.h promises
 EXP_MAX_ULP = 1.0  # what tile_kernels.h promises
+NAN = np.uint32(0x7FC00000).view('f4')  # the canonical one
 ALL_INPUTS = 2**32
 
 
 def _rng(name):
   return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+def _halves(rng, shape, dtype):
+  """Returns gate and up of a shape, two halves of one tensor."""
+  rows, cols = shape
+  drawn = rng.standard_normal((rows, 2 * cols), 'f4') * 4
+  return np.split(gemm_testing.passed(drawn, dtype), 2, axis=1)
 
 
 def _silu(g, isa):
@@ -99,9 +107,7 @@ class SwigluTileTest(parameterized.TestCase):
     want = np.array([0, -0.0, 200, -0.0, np.inf, 3e38, -0.0, 0], 'f4')
     gemm_testing.assert_same(_silu(g, isa)[0], want, isa)
     nan = _silu(np.array([np.nan, -np.nan, -np.inf], 'f4'), isa)
-    gemm_testing.assert_same(
-      nan, np.full((1, 3), 0x7FC00000, 'u4').view('f4'), isa
-    )
+    gemm_testing.assert_same(nan, np.full((1, 3), NAN), isa)
 
   @parameterized.product(
     isa=ISAS,
@@ -114,12 +120,8 @@ class SwigluTileTest(parameterized.TestCase):
     self, isa, dtype, activation, weighted, shape
   ):
     rng = _rng('test_products_left_to_right_then_one_rounding')
-    rows, cols = shape
-    gate_up = gemm_testing.passed(
-      rng.standard_normal((rows, 2 * cols), 'f4') * 4, dtype
-    )
-    gate, up = gate_up[:, :cols], gate_up[:, cols:]
-    weight = rng.random(rows, 'f4') if weighted else None
+    gate, up = _halves(rng, shape, dtype)
+    weight = rng.random(shape[0], 'f4') if weighted else None
     want = np.ascontiguousarray(gemm_testing.loaded(gate))
     if activation == 'swiglu':
       want = _silu(want, 'portable').reshape(shape)
@@ -173,24 +175,18 @@ class SwigluGradTileTest(parameterized.TestCase):
     self, isa, dtype, activation, weighted, dot, shape
   ):
     rng = _rng('test_bits_are_those_of_the_stated_order')
-    rows, cols = shape
-    gate_up = gemm_testing.passed(
-      rng.standard_normal((rows, 2 * cols), 'f4') * 4, dtype
-    )
-    gate, up = gate_up[:, :cols], gate_up[:, cols:]
-    d_out = gemm_testing.passed(_scaled(rng, rows, cols), dtype)
-    weight = rng.random(rows, 'f4') if weighted else None
+    gate, up = _halves(rng, shape, dtype)
+    d_out = gemm_testing.passed(_scaled(rng, *shape), dtype)
+    weight = rng.random(shape[0], 'f4') if weighted else None
     act = np.ascontiguousarray(gemm_testing.loaded(gate))
     if activation == 'swiglu':
       slope = _slope(act, 'portable').reshape(shape)
       act = _silu(act, 'portable').reshape(shape)
     else:
       slope, act = np.sign(act), np.abs(act)
-    d = (
-      gemm_testing.loaded(d_out) * weight[:, None]
-      if weighted
-      else gemm_testing.loaded(d_out)
-    )
+    d = gemm_testing.loaded(d_out)
+    if weighted:
+      d = d * weight[:, None]
     want = [
       gemm_testing.passed(d * gemm_testing.loaded(up) * slope, dtype),
       gemm_testing.passed(d * act, dtype),
@@ -242,12 +238,8 @@ class SwigluGradTileTest(parameterized.TestCase):
     d_gate, _, d_weight = tiles_testing.swiglu_grad_tile(
       np.ones_like(g), g, np.ones_like(g), d_row_weight=True, isa=isa
     )
-    gemm_testing.assert_same(
-      d_gate, np.full((1, 4), 0x7FC00000, 'u4').view('f4'), isa
-    )
-    gemm_testing.assert_same(
-      d_weight, np.array([[0x7FC00000]], 'u4').view('f4'), isa
-    )
+    gemm_testing.assert_same(d_gate, np.full((1, 4), NAN), isa)
+    gemm_testing.assert_same(d_weight, np.full((1, 1), NAN), isa)
 
   @parameterized.parameters(*ISAS)
   def test_slope_has_the_portable_bits_over_all_exponents(self, isa):
