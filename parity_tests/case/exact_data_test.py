@@ -342,10 +342,7 @@ _PAIRS = pytest.mark.parametrize(
 
 
 def _make_grad(config=_ROOMY, policy=None, routing='hot'):
-  routed = routings.make(routing, config)
-  return exact_data.make(
-    config, policy or _policy(), routed.topk_ids, backward=True
-  )
+  return _make(config, policy, routing, backward=True)
 
 
 def _enlarged(arrays, name, factor):

@@ -62,14 +62,16 @@ class Case:
     return worst
 
 
-def make_case(policy, routing='zipf') -> Case:
+@pytest.fixture(scope='module', params=_POLICIES)
+def case(request) -> Case:
   """13 tokens are no multiple of a block; capacity leaves padding."""
+  policy = _POLICIES[request.param]
   made = inputs.make_inputs(
     presets.get('tiny'),
     2,
     13,
     policy.storage,
-    routing,
+    'zipf',
     placement=policy.placement,
     capacity=56,
   )
@@ -85,11 +87,6 @@ def make_case(policy, routing='zipf') -> Case:
   return Case(
     tiling, policy, saved, {name: a.copy() for name, a in grads.items()}
   )
-
-
-@pytest.fixture(scope='module', params=_POLICIES)
-def case(request):
-  return make_case(_POLICIES[request.param])
 
 
 def _in_float64(case, **changed):
