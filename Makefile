@@ -69,7 +69,7 @@ TESTED = examples benchmarks $(filter-out __pycache__,$(patsubst src/hpmoe/%/,%,
   $(wildcard src/hpmoe/*/)))
 
 # mypy keeps one core busy, and the tests two: together.
-test:
+test: $(VENV)/full.stamp
 	@$(MAKE) --no-print-directory --jobs=2 lint suite
 
 .PHONY: suite
@@ -329,15 +329,7 @@ $(VENV)/models.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
 	$(PIP) 'hyperparallel-moe[models]'
 	@touch $@
 
-# 2.5 GB: with --jobs=2 it is unpacked while the native part compiles.
-$(VENV)/mindspore.stamp: $(VENV)/venv.stamp pyproject.toml
-	$(PIP) --no-deps "$$($(BIN)/python -c 'import tomllib; print(tomllib.load( \
-	  open("pyproject.toml", "rb"))["project"]["optional-dependencies"] \
-	  ["mindspore"][0])')"
-	@touch $@
-
-$(VENV)/full.stamp: $(VENV)/venv.stamp pyproject.toml \
-    | $(VENV)/core.stamp $(VENV)/mindspore.stamp
+$(VENV)/full.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
 	$(PIP) 'hyperparallel-moe[mindspore,models,mpi,test,dev]'
 	@touch $@ $(VENV)/models.stamp
 
