@@ -156,7 +156,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
   """
   if nextitem is None or item.path != nextitem.path:
     jax.clear_caches()
-    for kept in vars(getattr(item, 'module', None) or object).values():
+    for kept in vars(item.module).values():
       if getattr(kept, '__module__', '') == item.module.__name__:
         getattr(kept, 'cache_clear', lambda: None)()
     if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):

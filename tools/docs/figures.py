@@ -10,6 +10,7 @@ and is written there by `make docs`: python -m hpmoe.tools.docs.figures.
 
 from collections.abc import Sequence
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -145,10 +146,15 @@ def _sources(runs: Sequence[dict[str, str]]) -> list[str]:
   ]
 
 
+@functools.cache
+def _commands() -> frozenset[str]:
+  path = ROOT / 'parity_tests/data/commands.toml'
+  return frozenset(tomllib.loads(path.read_text()))
+
+
 def is_gone(command: str) -> bool:
   """Returns whether this tree lacks a module or subcommand that it runs."""
-  tables = tomllib.loads((ROOT / 'parity_tests/data/commands.toml').read_text())
-  if {*re.findall(r'\b(?:hpmoe|main) ([a-z]+)', command)} - {*tables}:
+  if {*re.findall(r'\b(?:hpmoe|main) ([a-z]+)', command)} - _commands():
     return True
   modules = re.findall(r'\b((?:hpmoe|benchmarks)\.[\w.]+)', command)
   paths = (m.removeprefix('hpmoe.').replace('.', '/') for m in modules)
