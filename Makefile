@@ -85,12 +85,12 @@ lint: $(VENV)/full.stamp
 # What a newer JAX or numpy cannot break, as neither computes in it: C++ that is
 # compiled by a test or given bytes, what the host's runtime checks, ranks that
 # are killed, and the tools that read the tree's text.
-NO_NEWER = $(addprefix --ignore=,tools backend_ascend/kernels/ascendc/operator \
-  $(wildcard backend_ascend/kernels/ascendc/*_test.py \
-  backend_ascend/kernels/ascendc/twin/[eim]*/*_test.py) \
-  $(wildcard backend_ascend/kernels/host/checks/[fgr]*_test.py) \
-  backend_ascend/kernels/host/tiles backend_ascend/taskflow/image_corpus_test.py \
-  backend_ascend/taskflow/image_loader_test.py backend_ascend/taskflow/proofs) \
+NO_NEWER = $(addprefix --ignore=,tools backend_ascend/device/operator \
+  $(wildcard backend_ascend/device/megakernel/*_test.py \
+  backend_ascend/twin/[eim]*/*_test.py) \
+  $(wildcard backend_ascend/host/checks/[fgr]*_test.py) \
+  backend_ascend/host/tiles backend_ascend/compiler/taskflow/image_corpus_test.py \
+  backend_ascend/compiler/taskflow/image_loader_test.py backend_ascend/compiler/proofs) \
   --deselect=parity_tests/candidates/mpi_launcher_test.py::TestFailures
 
 # Its own environment: MindSpore holds the other one to numpy 1.  What only
@@ -127,9 +127,9 @@ arm: $(VENV)/core.stamp
 # Sparse memory is left out: a sanitizer's shadow of it is not sparse.
 # No test here is of a front end.
 # Capturing stderr would lose the report of a process that ends with it.
-SANITIZED_TESTS = $(wildcard backend_ascend/kernels/host/*/*_test.py) \
-  $(addprefix backend_ascend/taskflow/,image_corpus_test.py \
-  image_loader_test.py proofs/proofs_test.py)
+SANITIZED_TESTS = $(wildcard backend_ascend/host/*/*_test.py) \
+  $(addprefix backend_ascend/compiler/,taskflow/image_corpus_test.py \
+  taskflow/image_loader_test.py proofs/proofs_test.py)
 
 define CHECK_SANITIZED
 import os; from hpmoe.backend_ascend import _native; \
@@ -141,9 +141,9 @@ sanitize: sanitize-address sanitize-thread
 sanitize-address can-sanitize-address: SANITIZE = address,undefined
 sanitize-thread can-sanitize-thread: SANITIZE = thread
 # What launches, with threads; the rest has none.
-sanitize-thread: SANITIZED_TESTS = backend_ascend/kernels/host/checks/faults_test.py \
-  backend_ascend/kernels/host/launch/launch_test.py \
-  $(wildcard backend_ascend/kernels/host/*/runtime*_test.py)
+sanitize-thread: SANITIZED_TESTS = backend_ascend/host/checks/faults_test.py \
+  backend_ascend/host/launch/launch_test.py \
+  $(wildcard backend_ascend/host/*/runtime*_test.py)
 sanitize-address sanitize-thread: sanitize-%: can-sanitize-% $(VENV)/full.stamp
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/sanitize/$*/build -G Ninja \
 	  -DCMAKE_BUILD_TYPE=Debug -DHPMOE_SANITIZE=$(SANITIZE) \
@@ -199,7 +199,7 @@ bazel: can-bazel $(VENV)/full.stamp
 NPU_BUILD ?= out/ascend_npu
 # Such as -DHPMOE_FLOAT_COUNTS; see docs/on_an_npu.md.
 KERNEL_FLAGS ?=
-OPERATOR = backend_ascend/kernels/ascendc/operator
+OPERATOR = backend_ascend/device/operator
 NPU_CMAKE = $(firstword $(wildcard $(BIN)/cmake) cmake)
 ASC_CONFIG = tikcpp/ascendc_kernel_cmake/asc-config.cmake
 CANN_INFO = $$(uname -m)-linux/ascend_toolkit_install.info
@@ -237,7 +237,7 @@ ascend-npus: cann
 	@test -f "$${SHMEM_HOME_PATH:-}/shmem/include/shmem.h" || { \
 	  echo "$(NO_SHMEM), got $${SHMEM_HOME_PATH:-none}" >&2; exit 1; }
 	@test -n "$(SOC_VERSION)" || { echo "$(NO_SOC), got none" >&2; exit 1; }
-	$(NPU_CMAKE) -S backend_ascend/kernels/ascendc/npus -B $(NPUS_OUT)/build \
+	$(NPU_CMAKE) -S backend_ascend/device/npus -B $(NPUS_OUT)/build \
 	  -DSOC_VERSION=$(SOC_VERSION) -DHPMOE_KERNEL_FLAGS=$(KERNEL_FLAGS) \
 	  -DCMAKE_INSTALL_PREFIX=$(abspath $(NPUS_OUT))
 	$(NPU_CMAKE) --build $(NPUS_OUT)/build --parallel $(JOBS)

@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(functools.partial(shutil.rmtree, folder, True))
   _keep_programs(config)
   try:
-    from hpmoe.parity_tests.kept import compiled
+    from hpmoe.parity_tests.cache import compiled
   except ModuleNotFoundError:  # Bazel lays out what a test asks for
     return
   kept = compiled.kept(compiled.folder())

@@ -109,10 +109,10 @@ def numpy_loop(config, arrays: Arrays):
 
 def ours(config, arrays: Arrays, order: str = 'ascending'):
   """The megakernel on arrays of numpy; images and results are made once."""
-  from hpmoe.backend_ascend import compiler
+  from hpmoe.backend_ascend.compiler import compiler
+  from hpmoe.backend_ascend.compiler.taskflow import flow
   from hpmoe.backend_ascend.frontends import layer_call
-  from hpmoe.backend_ascend.kernels.host.launch import runtime
-  from hpmoe.backend_ascend.taskflow import flow
+  from hpmoe.backend_ascend.host.launch import runtime
 
   policy = precision.PrecisionPolicy(
     storage=arrays['x'].dtype.name, accumulation_order=order

@@ -1,6 +1,6 @@
 """A decoder's configuration as the sizes that a training plan asks for."""
 
-from hpmoe.backend_ascend.plan import sizes
+from hpmoe.backend_ascend.simulator.plan import sizes
 from hpmoe.models import config as config_lib
 
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from hpmoe.backend_ascend.plan import published
+from hpmoe.backend_ascend.simulator.plan import published
 from hpmoe.models import config as config_lib
 from hpmoe.models import parameters
 from hpmoe.models import plan_sizes

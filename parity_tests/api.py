@@ -5,6 +5,7 @@ import dataclasses
 import sys
 from typing import Any
 
+from hpmoe.parity_tests.cache import compiled
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import elsewhere
 from hpmoe.parity_tests.candidates import host
@@ -16,7 +17,6 @@ from hpmoe.parity_tests.judge import check as check_lib
 from hpmoe.parity_tests.judge import judgement as judgement_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards as standards_lib
-from hpmoe.parity_tests.kept import compiled
 from hpmoe.parity_tests.report import matrix
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.parity_tests.report import report_html

@@ -27,10 +27,10 @@ import tempfile
 from absl import app
 from absl import flags
 
-from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
+from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-DEVICE = 'backend_ascend/kernels/ascendc'
+DEVICE = 'backend_ascend/device/megakernel'
 
 _INCLUDE = flags.DEFINE_string(
   'include', None, 'asc-devkit, or the asc folder of an installed CANN.'

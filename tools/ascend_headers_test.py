@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hpmoe.backend_ascend.kernels import twin_testing
+from hpmoe.backend_ascend.twin import twin_testing
 from hpmoe.tools import ascend_headers
 
 _HEADERS = """\

@@ -14,7 +14,7 @@ import sys
 import pytest
 
 import hpmoe
-from hpmoe.parity_tests.case.theirs import layouts
+from hpmoe.parity_tests.case.layouts import layouts
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.tools.docs import figures

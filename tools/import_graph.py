@@ -41,8 +41,8 @@ EXTENSIONS = {
   'backend_ascend.frontends._mindspore_ffi': (
     'backend_ascend/frontends/mindspore_ffi_module.cc'
   ),
-  'backend_ascend.kernels.ascendc.twin.launch._ascend_twin': (
-    'backend_ascend/kernels/ascendc/twin/launch/twin_binding.cc'
+  'backend_ascend.device.twin_launch._ascend_twin': (
+    'backend_ascend/device/twin_launch/twin_binding.cc'
   ),
   'parity_tests.judge.limits._chunk_sums': (
     'parity_tests/judge/limits/chunk_sums_binding.cc'

@@ -24,7 +24,7 @@ from absl import app
 from absl import flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-NPUS = ROOT / 'backend_ascend/kernels/ascendc/npus'
+NPUS = ROOT / 'backend_ascend/device/npus'
 
 _ACL = flags.DEFINE_string('acl', None, 'Folder that holds acl/acl.h.')
 _SHMEM = flags.DEFINE_string('shmem', None, 'Folder that holds shmem.h.')

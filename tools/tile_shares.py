@@ -17,12 +17,12 @@ from absl import app
 from absl import flags
 import numpy as np
 
-from hpmoe.backend_ascend import compiler
-from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage

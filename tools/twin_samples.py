@@ -27,7 +27,7 @@ import tempfile
 from absl import app
 from absl import flags
 
-from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
+from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 from hpmoe.tools.docs import figures
 from hpmoe.tools.sync import calls
 

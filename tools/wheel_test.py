@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import _native
-from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
+from hpmoe.backend_ascend.device.twin_launch import _ascend_twin
 from hpmoe.parity_tests.judge import trial_testing
 from hpmoe.parity_tests.judge.limits import _chunk_sums
 from hpmoe.tools import import_graph

@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
-#include "backend_ascend/kernels/host/launch/launch.h"
-#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/host/launch/launch.h"
+#include "backend_ascend/host/load/image_loader.h"
 
 namespace hpmoe {
 

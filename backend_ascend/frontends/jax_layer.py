@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpmoe.backend_ascend.compiler.orders import schedule_file
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.frontends import layer_call
-from hpmoe.backend_ascend.schedule import schedule_file
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision

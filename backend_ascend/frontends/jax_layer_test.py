@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.frontends import jax_layer
 from hpmoe.backend_ascend.frontends import layer_testing
-from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
 
 CONFIG, OPTIONS = layer_testing.CONFIG, layer_testing.OPTIONS

@@ -5,8 +5,8 @@
 
 #include "backend_ascend/frontends/image_registry.h"
 #include "backend_ascend/frontends/operands.h"
-#include "backend_ascend/kernels/host/launch/launch.h"
-#include "backend_ascend/kernels/host/tiles/finite.h"
+#include "backend_ascend/host/launch/launch.h"
+#include "backend_ascend/host/tiles/finite.h"
 
 namespace hpmoe {
 namespace {

@@ -7,12 +7,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.compiler.orders import schedule_file
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.frontends import layer_call
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
-from hpmoe.backend_ascend.schedule import schedule_file
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib

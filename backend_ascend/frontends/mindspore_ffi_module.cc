@@ -11,11 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include "backend_ascend/device/operator/call_binding.h"
 #include "backend_ascend/frontends/image_registry.h"
 #include "backend_ascend/frontends/launch_call.h"
 #include "backend_ascend/frontends/operands.h"
 #include "backend_ascend/frontends/register_binding.h"
-#include "backend_ascend/kernels/ascendc/operator/call_binding.h"
 
 namespace hpmoe {
 namespace {

@@ -27,11 +27,11 @@ except ImportError as e:
     name='mindspore',
   ) from e
 
+from hpmoe.backend_ascend.compiler.orders import schedule_file  # noqa: E402
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib  # noqa: E402
 from hpmoe.backend_ascend.frontends import _mindspore_ffi  # noqa: E402
 from hpmoe.backend_ascend.frontends import layer_call  # noqa: E402
 from hpmoe.backend_ascend.frontends import mindspore_npu  # noqa: E402
-from hpmoe.backend_ascend.schedule import schedule_file  # noqa: E402
-from hpmoe.backend_ascend.taskflow import flow as flow_lib  # noqa: E402
 from hpmoe.reference.contract import array_typing as at  # noqa: E402
 from hpmoe.reference.contract import config as config_lib  # noqa: E402
 from hpmoe.reference.contract import precision  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.frontends import layer_testing
 from hpmoe.backend_ascend.frontends import mindspore_layer
-from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 
 CONFIG, OPTIONS = layer_testing.CONFIG, layer_testing.OPTIONS
 POLICIES, F32 = layer_testing.POLICIES, layer_testing.F32

@@ -1,6 +1,6 @@
 """The Cell on an NPU: CANN operators, which take the task image itself.
 
-Theirs is the source of `kernels/ascendc/`, built by `make ascend-npu`.  A
+Theirs is the source of `device/`, built by `make ascend-npu`.  A
 launch is of one rank: the rows that it sends land in its own results.  PYNATIVE
 only, for the routing is planned on the host from ids that are known there.
 """
@@ -12,9 +12,9 @@ from mindspore import nn
 from mindspore import ops
 import numpy as np
 
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.frontends import _mindspore_ffi
 from hpmoe.backend_ascend.frontends import layer_call
-from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import tensors
 
 # The names under which the operators register themselves.
@@ -25,7 +25,7 @@ OPERATORS = {
 # Where a CPU takes an NPU's way, what stands in for `ops.Custom`: see
 # `models/mindspore/dry_run.py`.
 dry: Callable[..., Callable[..., tuple[ms.Tensor, ...]]] | None = None
-# What they take before the layer's tensors; see kernels/ascendc/operator.
+# What they take before the layer's tensors; see device/operator.
 _CALL = ('image', 'tables', 'state')
 
 

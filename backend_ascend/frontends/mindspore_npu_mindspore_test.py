@@ -11,13 +11,13 @@ from mindspore import ops
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.frontends import layer_testing
 from hpmoe.backend_ascend.frontends import mindspore_layer
 from hpmoe.backend_ascend.frontends import mindspore_npu
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.kernels.host.launch import runtime_testing as testing
-from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
 
 CONFIG = config_testing.sized(r=1, t=21, e=4, k=2, d=17, f=13)

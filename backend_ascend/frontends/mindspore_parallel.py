@@ -5,7 +5,7 @@ sends rows to their experts, and none with a gradient of the kind.  So every
 process gathers all tokens and all experts for the time of a call, launches all
 ranks, and keeps its own slab.  Bits are those of one process.  It divides what
 is held between calls (weights, gradients, optimizer) among the processes, and
-no arithmetic.  `kernels/host/ranks/` is what divides the arithmetic.
+no arithmetic.  `host/ranks/` is what divides the arithmetic.
 """
 
 import mindspore as ms
@@ -13,8 +13,8 @@ from mindspore import communication
 from mindspore import nn
 from mindspore import ops
 
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.frontends import mindspore_layer
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 from hpmoe.backend_ascend.frontends import layer_testing
-from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.host.launch import runtime
 
 # Run by each process: its slabs of cases, and their gradients.
 _LAYER = """

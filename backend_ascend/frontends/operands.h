@@ -8,8 +8,8 @@
 #include <functional>
 #include <vector>
 
-#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
-#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/host/launch/runtime_tasks.h"
+#include "backend_ascend/host/load/image_loader.h"
 
 namespace hpmoe {
 

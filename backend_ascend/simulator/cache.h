@@ -17,8 +17,8 @@
 #include <limits>
 #include <vector>
 
-#include "backend_ascend/kernels/image.h"
-#include "backend_ascend/kernels/regions.h"
+#include "backend_ascend/image/image.h"
+#include "backend_ascend/image/regions.h"
 
 namespace hpmoe::sim {
 

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend_ascend/kernels/host/load/image_loader.h"
-#include "backend_ascend/kernels/host/load/plan.h"
-#include "backend_ascend/kernels/regions.h"
-#include "backend_ascend/kernels/rows.h"
+#include "backend_ascend/host/load/image_loader.h"
+#include "backend_ascend/host/load/plan.h"
+#include "backend_ascend/image/regions.h"
+#include "backend_ascend/image/rows.h"
 #include "backend_ascend/simulator/cache.h"
 #include "backend_ascend/simulator/figures.h"
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "backend_ascend/kernels/host/load/turns.h"
-#include "backend_ascend/kernels/rows.h"
-#include "backend_ascend/kernels/worker.h"
+#include "backend_ascend/host/load/turns.h"
+#include "backend_ascend/image/rows.h"
+#include "backend_ascend/image/worker.h"
 #include "backend_ascend/simulator/operators.h"
 #include "backend_ascend/simulator/shared.h"
 

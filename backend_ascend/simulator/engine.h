@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/host/load/image_loader.h"
 #include "backend_ascend/simulator/cost.h"
 #include "backend_ascend/simulator/figures.h"
 #include "backend_ascend/simulator/shared.h"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.compiler.taskflow import lowering_testing as lowering
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator import simulate_testing as testing
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.backend_ascend.taskflow import lowering_testing as lowering
 
 FREE = 1e30  # B/s
 

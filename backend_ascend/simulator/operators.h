@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/host/load/image_loader.h"
 #include "backend_ascend/simulator/cost.h"
 
 namespace hpmoe::sim {

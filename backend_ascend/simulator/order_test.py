@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.compiler.taskflow import happens_before
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator import simulate_testing as testing
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-from hpmoe.backend_ascend.taskflow import happens_before
-from hpmoe.backend_ascend.taskflow import layout
 
 A3 = machine_lib.load('ascend_a3')
 # Only cores take time.

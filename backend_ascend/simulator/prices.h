@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend_ascend/kernels/image.h"
-#include "backend_ascend/kernels/regions.h"
-#include "backend_ascend/kernels/rows.h"
+#include "backend_ascend/image/image.h"
+#include "backend_ascend/image/regions.h"
+#include "backend_ascend/image/rows.h"
 #include "backend_ascend/simulator/figures.h"
 
 namespace hpmoe::sim {

@@ -21,9 +21,9 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow import layout
 
 # By element: its bytes, the figure of the cube's rate, the depth of one step.
 ELEMENTS = {

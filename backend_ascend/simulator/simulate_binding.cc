@@ -5,7 +5,7 @@
 #include <array>
 #include <limits>
 
-#include "backend_ascend/kernels/host/binding.h"
+#include "backend_ascend/host/binding.h"
 #include "backend_ascend/simulator/cache.h"
 #include "backend_ascend/simulator/cost.h"
 #include "backend_ascend/simulator/engine.h"

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.launch import runtime_testing
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.trace import sources
 from hpmoe.backend_ascend.simulator.trace import timeline
 from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
-from hpmoe.backend_ascend.taskflow import layout
 
 both_grains = pytest.mark.parametrize('grain', ['expert', 'row_block'])
 

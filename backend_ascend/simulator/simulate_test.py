@@ -6,17 +6,17 @@ import pathlib
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.compiler.proofs import proofs
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.compiler.taskflow import lowering_testing as lowering
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.simulate_testing import DIRECTIONS
 from hpmoe.backend_ascend.simulator.simulate_testing import image_of
 from hpmoe.backend_ascend.simulator.simulate_testing import routing_of
-from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow import layout
-from hpmoe.backend_ascend.taskflow import lowering_testing as lowering
-from hpmoe.backend_ascend.taskflow.proofs import proofs
 
-CORPUS = pathlib.Path(__file__).parents[1] / 'testdata' / 'image_corpus'
+CORPUS = pathlib.Path(__file__).parents[1] / 'compiler/testdata/image_corpus'
 
 
 @pytest.fixture(scope='module', name='a3')

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow import lowering_testing as lowering
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import lowering_testing as lowering
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from hpmoe.backend_ascend import _native
-from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow.proofs import proofs
+from hpmoe.backend_ascend.compiler.proofs import proofs
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes

@@ -5,11 +5,11 @@ import re
 
 import numpy as np
 
-from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.taskflow import happens_before
-from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.compiler.taskflow import happens_before
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.case import flag as flag_lib
 
 Action = modes_lib.Action

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend import compiler
-from hpmoe.backend_ascend.kernels.host.checks import faults
-from hpmoe.backend_ascend.kernels.host.checks import modes
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import happens_before
-from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import happens_before
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.host.checks import faults
+from hpmoe.backend_ascend.host.checks import modes
+from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib

@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.candidates import user_candidate
@@ -27,7 +27,7 @@ from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.case.theirs import names as names_lib
+from hpmoe.parity_tests.case.layouts import names as names_lib
 
 _REAL = 'real'
 _CASE, _OUT, _RANK = '{case}', '{out}', '{rank}'

@@ -12,8 +12,8 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.frontends import layer_call
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.case import passes

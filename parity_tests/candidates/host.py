@@ -8,13 +8,13 @@ from typing import ClassVar, Self
 import numpy as np
 
 from hpmoe.backend_ascend import _native
-from hpmoe.backend_ascend import compiler
-from hpmoe.backend_ascend.kernels.host.checks import faults
-from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.host.checks import faults
+from hpmoe.backend_ascend.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.case import case as case_lib

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidate_worker
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import user_candidate

@@ -20,12 +20,12 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from hpmoe.backend_ascend import compiler
-from hpmoe.backend_ascend.kernels.host.launch import arrays
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.host.launch import arrays
+from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.ranks import rank_runtime
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import host

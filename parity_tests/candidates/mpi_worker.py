@@ -183,7 +183,7 @@ def _wait_for_ranks(job: pathlib.Path, request, pulse: Pulse) -> list[dict]:
   Raises:
     rank_runtime.RankError: a rank is lost, or none came for the deadline.
   """
-  from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
+  from hpmoe.backend_ascend.host.ranks import rank_runtime
 
   num_ranks = request['num_ranks']
   patience = mpi_job.Patience(request['deadline_s'])
@@ -211,7 +211,7 @@ def _wait_for_ranks(job: pathlib.Path, request, pulse: Pulse) -> list[dict]:
 
 def make_check(job: pathlib.Path, num_ranks: int, every_s: float = 0.05):
   """Returns what raises RankLost or Asked when another rank has ended badly."""
-  from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
+  from hpmoe.backend_ascend.host.ranks import rank_runtime
 
   last = [time.monotonic()]
 
@@ -240,7 +240,7 @@ def check_shared_memory(marks: list[dict]) -> None:
   Raises:
     rank_runtime.RankError: the same on every rank.
   """
-  from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
+  from hpmoe.backend_ascend.host.ranks import rank_runtime
 
   free: dict[str, int] = {}
   for mark in marks:
@@ -259,7 +259,7 @@ def check_shared_memory(marks: list[dict]) -> None:
 
 def _needed(image) -> int:
   """Returns the shared memory that a rank takes; 0 for a bad image."""
-  from hpmoe.backend_ascend.taskflow import image as image_lib
+  from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 
   if not isinstance(image, image_lib.Image):
     return 0  # `agree` says what is wrong with it
@@ -270,8 +270,8 @@ def _needed(image) -> int:
 def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
   """Does the rank's part of the job."""
   pulse.beat('importing')
-  from hpmoe.backend_ascend.kernels.host.ranks import mpi_transport
-  from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
+  from hpmoe.backend_ascend.host.ranks import mpi_transport
+  from hpmoe.backend_ascend.host.ranks import rank_runtime
   from hpmoe.parity_tests.candidates import exchange
 
   request = mpi_job.request(job)
@@ -311,8 +311,8 @@ def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
 
 def _run_rank(job: pathlib.Path, rank: int, pulse: Pulse) -> int:
   """Returns the exit status of the rank's process."""
-  from hpmoe.backend_ascend.kernels.host.launch import runtime
-  from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
+  from hpmoe.backend_ascend.host.launch import runtime
+  from hpmoe.backend_ascend.host.ranks import rank_runtime
 
   told: dict[str, Any]
   try:

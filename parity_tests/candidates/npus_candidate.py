@@ -12,12 +12,12 @@ import weakref
 
 import numpy as np
 
-from hpmoe.backend_ascend.kernels.ascendc.npus import local_ranks
-from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
-from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_report
-from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.device.npus import local_ranks
+from hpmoe.backend_ascend.device.standin import rehearsal
+from hpmoe.backend_ascend.device.twin_launch import twin_report
+from hpmoe.backend_ascend.device.twin_launch import twin_runtime
+from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.case import flag as flag_lib

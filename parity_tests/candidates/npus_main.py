@@ -21,13 +21,13 @@ from absl import app
 from absl import flags
 import numpy as np
 
-from hpmoe.backend_ascend import compiler
-from hpmoe.backend_ascend.kernels.ascendc.npus import comms
-from hpmoe.backend_ascend.kernels.ascendc.npus import npu_launch
-from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
-from hpmoe.backend_ascend.kernels.ascendc.npus.standin import serve
-from hpmoe.backend_ascend.kernels.host.launch import arrays
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.device.npus import comms
+from hpmoe.backend_ascend.device.npus import npu_launch
+from hpmoe.backend_ascend.device.standin import rehearsal
+from hpmoe.backend_ascend.device.standin import serve
+from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.parity_tests.candidates import npus_candidate
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import passes

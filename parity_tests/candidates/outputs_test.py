@@ -16,13 +16,13 @@ from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import folder
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
-from hpmoe.parity_tests.case.theirs import layouts
+from hpmoe.parity_tests.case.layouts import layouts
+from hpmoe.parity_tests.explain import bugs_testing
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.judge.cause import bugs_testing
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.reference.contract import presets
 

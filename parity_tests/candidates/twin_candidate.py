@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
-from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.device.twin_launch import twin_runtime
+from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import flag as flag_lib

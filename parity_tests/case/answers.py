@@ -15,9 +15,9 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import slabs as slabs_lib
-from hpmoe.parity_tests.case.theirs import layouts as layouts_lib
-from hpmoe.parity_tests.case.theirs import names as names_lib
-from hpmoe.parity_tests.case.theirs import placed as placed_lib
+from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.parity_tests.case.layouts import names as names_lib
+from hpmoe.parity_tests.case.layouts import placed as placed_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 

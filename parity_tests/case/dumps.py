@@ -18,7 +18,7 @@ import numpy as np
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import torch_file
-from hpmoe.parity_tests.case.theirs import names as names_lib
+from hpmoe.parity_tests.case.layouts import names as names_lib
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -22,8 +22,8 @@ import zlib
 
 import numpy as np
 
+from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.kept import programs
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage as storage_lib

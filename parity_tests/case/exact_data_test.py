@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge.limits import golden_grad
-from hpmoe.parity_tests.kept import programs
 from hpmoe.reference import layer
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing

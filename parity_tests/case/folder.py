@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import slabs as slabs_lib
-from hpmoe.parity_tests.case.theirs import layouts as layouts_lib
-from hpmoe.parity_tests.case.theirs import placed as placed_lib
-from hpmoe.parity_tests.kept import versions
+from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.parity_tests.case.layouts import placed as placed_lib
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage

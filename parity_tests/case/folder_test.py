@@ -12,7 +12,7 @@ from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
-from hpmoe.parity_tests.case.theirs import layouts
+from hpmoe.parity_tests.case.layouts import layouts
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors

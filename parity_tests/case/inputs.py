@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import exact_data
@@ -20,8 +21,7 @@ from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
 from hpmoe.parity_tests.case import wide_data
-from hpmoe.parity_tests.case.theirs import layouts as layouts_lib
-from hpmoe.parity_tests.kept import programs
+from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import stable_random

@@ -11,7 +11,7 @@ from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
-from hpmoe.parity_tests.case.theirs import layouts
+from hpmoe.parity_tests.case.layouts import layouts
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import storage

@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.parity_tests.case import codes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision

@@ -13,8 +13,8 @@ import pathlib
 
 import numpy as np
 
+from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import routings
-from hpmoe.parity_tests.kept import programs
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import stable_random

@@ -39,7 +39,7 @@ def _modes(f: flags.FlagValues):
   Raises:
     cli.UsageError: one was given that would have no effect.
   """
-  from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+  from hpmoe.backend_ascend.device.twin_launch import twin_runtime
   from hpmoe.parity_tests.candidates import twin_candidate
 
   if f['twin_seed'].present and f.twin_mode != 'seeded':

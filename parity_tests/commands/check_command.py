@@ -119,7 +119,7 @@ def _check(f: flags.FlagValues) -> int:
     return _sharded(f)
   job = None
   if f.outputs is not None and f.merge is None:
-    from hpmoe.parity_tests.judge.several import started
+    from hpmoe.parity_tests.judge.distributed import started
 
     job = started.by_mpiexec()
   if job is not None:
@@ -133,7 +133,7 @@ def _check(f: flags.FlagValues) -> int:
 
 
 def _merged(f: flags.FlagValues, folder) -> int:
-  from hpmoe.parity_tests.judge.several import shards
+  from hpmoe.parity_tests.judge.distributed import shards
 
   return _report(f, lambda asked, step: shards.merge(asked, folder))
 
@@ -145,8 +145,8 @@ def _sharded(f: flags.FlagValues) -> int:
     ValueError: the request was wrong.
     shards.ShardError: it ended early, or too late.
   """
-  from hpmoe.parity_tests.judge.several import shards
-  from hpmoe.parity_tests.judge.several import started
+  from hpmoe.parity_tests.judge.distributed import shards
+  from hpmoe.parity_tests.judge.distributed import started
 
   if f.shard is None or f.parts is None or f.merge is not None:
     raise cli.UsageError(
@@ -168,8 +168,8 @@ def _sharded(f: flags.FlagValues) -> int:
 
 def _judge(f: flags.FlagValues, job) -> None:
   """Judges a shard, in a process of its own; its file says what came of it."""
-  from hpmoe.parity_tests.judge.several import shards
-  from hpmoe.parity_tests.judge.several import started
+  from hpmoe.parity_tests.judge.distributed import shards
+  from hpmoe.parity_tests.judge.distributed import started
 
   def judge() -> None:
     with cli.progress() as step:
@@ -186,7 +186,7 @@ def _by_ranks(f: flags.FlagValues, job) -> int:
     ValueError: the request was wrong.
     shards.ShardError: a process ended early, or too late; it is named.
   """
-  from hpmoe.parity_tests.judge.several import started
+  from hpmoe.parity_tests.judge.distributed import started
 
   job.folder.mkdir(mode=0o700, exist_ok=True)  # unless another rank has
   if job.shard.index:

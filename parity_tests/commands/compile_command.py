@@ -46,7 +46,7 @@ def _define_compile(f: flags.FlagValues) -> None:
 def _compile(f: flags.FlagValues) -> int:
   import time
 
-  from hpmoe.backend_ascend import compiler
+  from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.parity_tests.case import passes
   from hpmoe.reference.contract import presets
 

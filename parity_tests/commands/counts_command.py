@@ -21,8 +21,8 @@ def _define_counts(f: flags.FlagValues) -> None:
 
 
 def _counts(f: flags.FlagValues) -> int:
-  from hpmoe.backend_ascend.kernels.ascendc.twin.launch import tile_counts
-  from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+  from hpmoe.backend_ascend.device.twin_launch import tile_counts
+  from hpmoe.backend_ascend.device.twin_launch import twin_runtime
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
   from hpmoe.parity_tests.candidates import twin_candidate
   from hpmoe.parity_tests.judge import bench as bench_lib

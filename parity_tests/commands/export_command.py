@@ -15,7 +15,7 @@ def _define(f: flags.FlagValues) -> None:
 
 
 def _export(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.case.theirs import names
+  from hpmoe.parity_tests.case.layouts import names
   from hpmoe.parity_tests.judge import exported
 
   if f.out is None:

@@ -21,8 +21,8 @@ def _define_faults(f: flags.FlagValues) -> None:
 
 
 def _faults(f: flags.FlagValues) -> int:
+  from hpmoe.parity_tests.faults import faults_table
   from hpmoe.parity_tests.judge import request as request_lib
-  from hpmoe.parity_tests.law import faults_table
 
   layer_flags.refuse_without_effect(f, f.direction)
   case = layer_flags.case(f)

@@ -11,7 +11,7 @@ from hpmoe.parity_tests.commands import layer_flags
 def _define(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.candidates import table
   from hpmoe.parity_tests.candidates import tasks
-  from hpmoe.parity_tests.law import variants
+  from hpmoe.parity_tests.determinism import variants
 
   cli.define(f, (*case_flags.FLAGS, case_flags.FOLDER), direction='forward')
   cli.define(f, (*tasks.FLAGS, *table.FLAGS))
@@ -20,8 +20,8 @@ def _define(f: flags.FlagValues) -> None:
 
 
 def _invariance(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.law import invariance
-  from hpmoe.parity_tests.law import invariance_table
+  from hpmoe.parity_tests.determinism import invariance
+  from hpmoe.parity_tests.determinism import invariance_table
 
   layer_flags.refuse_without_effect(f, f.direction)
   promise = invariance.read_promise(f.promise)

@@ -21,8 +21,8 @@ def _workers(word: str) -> str:
 def _define_law(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.candidates import host
   from hpmoe.parity_tests.candidates import table
-  from hpmoe.parity_tests.law import law
-  from hpmoe.parity_tests.law import orders
+  from hpmoe.parity_tests.determinism import law
+  from hpmoe.parity_tests.determinism import orders
 
   plan = law.Plan()
   layer = (*layer_flags.CASE, *host.FLAGS)
@@ -56,7 +56,7 @@ def _define_law(f: flags.FlagValues) -> None:
 
 
 def _plan(f: flags.FlagValues):
-  from hpmoe.parity_tests.law import law
+  from hpmoe.parity_tests.determinism import law
   from hpmoe.reference.contract import presets
 
   presets.to_run(f.preset)
@@ -110,8 +110,8 @@ def _scheduled(f: flags.FlagValues, dtypes):
 
 
 def _law(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.law import law
-  from hpmoe.parity_tests.law import law_table
+  from hpmoe.parity_tests.determinism import law
+  from hpmoe.parity_tests.determinism import law_table
 
   plan = _plan(f)
   if f.order is not None:
@@ -131,7 +131,7 @@ def _law(f: flags.FlagValues) -> int:
 
 def _law_of_order(f: flags.FlagValues, plan) -> int:
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-  from hpmoe.parity_tests.law import orders
+  from hpmoe.parity_tests.determinism import orders
 
   fixed = ('threads', 'isa', 'fault', 'schedule', 'relay')
   cli.refuse(f, fixed, f'with --order={f.order}')
@@ -155,9 +155,9 @@ def _law_of_order(f: flags.FlagValues, plan) -> int:
 
 
 def _law_of_twin(f: flags.FlagValues, plan) -> int:
-  from hpmoe.parity_tests.law import law
-  from hpmoe.parity_tests.law import law_table
-  from hpmoe.parity_tests.law import law_twin
+  from hpmoe.parity_tests.determinism import law
+  from hpmoe.parity_tests.determinism import law_table
+  from hpmoe.parity_tests.determinism import law_twin
 
   cli.refuse(
     f,

@@ -81,7 +81,7 @@ def fill_cores(f: flags.FlagValues) -> None:
 
 def fill_tiles(f: flags.FlagValues) -> None:
   """Takes an NPU's tiles where no size of theirs is given."""
-  from hpmoe.backend_ascend.taskflow import flow as flow_lib
+  from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 
   made = flow_lib.NPU_OPTIONS
   names = [flag.name for flag in tasks.CUT if flag.kind is int]
@@ -99,7 +99,7 @@ def scheduled(f: flags.FlagValues, config, policy):
     OSError: the file cannot be read.
     ValueError: it is damaged, or of another layer.
   """
-  from hpmoe.backend_ascend.schedule import schedule_file
+  from hpmoe.backend_ascend.compiler.orders import schedule_file
 
   if f.schedule is None:
     if f['schedule_scaled'].present:
@@ -131,7 +131,7 @@ def options(f: flags.FlagValues):
   Raises:
     cli.UsageError, OSError, ValueError: as `scheduled`.
   """
-  from hpmoe.backend_ascend.taskflow import flow as flow_lib
+  from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 
   if f.schedule is not None or f['schedule_scaled'].present:
     return scheduled(f, *_layer(f))

@@ -130,7 +130,7 @@ def _refuse_missing_values(
 def main(arguments: Sequence[str]) -> int:
   """Runs a command line (without the program's name); returns its exit code."""
   if arguments and arguments[0] == '--version':
-    from hpmoe.parity_tests.kept import versions
+    from hpmoe.parity_tests.cache import versions
 
     print(f'hpmoe {versions.of("hyperparallel-moe")}')
     return cli.PARITY
@@ -178,7 +178,7 @@ def _with_near(text: str) -> str:
 def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
   if not command.compiles:
     return contextlib.nullcontext()
-  from hpmoe.parity_tests.kept import compiled
+  from hpmoe.parity_tests.cache import compiled
 
   where = compiled.folder()
 
@@ -223,8 +223,8 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
     tell(f'{error.filename}: expected a file to use, got {error.strerror}')
     return cli.WRONG_REQUEST
   except RuntimeError as error:
-    from hpmoe.backend_ascend.kernels.host.launch import runtime
-    from hpmoe.backend_ascend.taskflow.proofs import proofs
+    from hpmoe.backend_ascend.compiler.proofs import proofs
+    from hpmoe.backend_ascend.host.launch import runtime
     from hpmoe.parity_tests.candidates import candidates
 
     if not isinstance(

@@ -14,9 +14,11 @@ import time
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.schedule import schedule_file
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.orders import schedule_file
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.models.train import folder_testing
+from hpmoe.parity_tests.cache import compiled
+from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import table
 from hpmoe.parity_tests.candidates import tasks
@@ -31,8 +33,6 @@ from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.kept import compiled
-from hpmoe.parity_tests.kept import versions
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import precision
@@ -540,7 +540,7 @@ def test_a_launch_that_ends_early_is_in_the_report(monkeypatch, tmp_path):
   def run(*_):
     raise candidates.CandidateError('gate_up waits for 3, got 2')
 
-  monkeypatch.setattr('hpmoe.parity_tests.law.faults_table.run', run)
+  monkeypatch.setattr('hpmoe.parity_tests.faults.faults_table.run', run)
 
   report = _reported(tmp_path, 'faults', cli.CANDIDATE_FAILED)
 

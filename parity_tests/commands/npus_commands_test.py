@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
-from hpmoe.backend_ascend.kernels.ascendc.npus.standin import serve
-from hpmoe.backend_ascend.kernels.ascendc.twin.launch import _ascend_twin
-from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
-from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.device.standin import rehearsal
+from hpmoe.backend_ascend.device.standin import serve
+from hpmoe.backend_ascend.device.twin_launch import _ascend_twin
+from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.parity_tests.candidates import npus_candidate
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main

@@ -26,9 +26,9 @@ _ONLY = ('tp', 'pp', 'vpp', 'ep', 'dp', 'micro_batch', 'pad')
 
 
 def _define_plan(f: flags.FlagValues) -> None:
-  from hpmoe.backend_ascend.plan import moe_layer
-  from hpmoe.backend_ascend.plan import plan
   from hpmoe.backend_ascend.simulator import simulate
+  from hpmoe.backend_ascend.simulator.plan import moe_layer
+  from hpmoe.backend_ascend.simulator.plan import plan
   from hpmoe.models import config as config_lib
 
   cli.own(
@@ -80,7 +80,7 @@ def _model(f: flags.FlagValues):
 
 
 def _states(f: flags.FlagValues):
-  from hpmoe.backend_ascend.plan import plan
+  from hpmoe.backend_ascend.simulator.plan import plan
 
   try:
     weight, gradient, optimizer = map(float, f.states.split(','))
@@ -92,8 +92,8 @@ def _states(f: flags.FlagValues):
 
 
 def _setting(f: flags.FlagValues):
-  from hpmoe.backend_ascend.plan import plan
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+  from hpmoe.backend_ascend.simulator.plan import plan
 
   machine = machine_lib.load(f.machine)
   on_ascend = machine.shipped.startswith('ascend')
@@ -144,9 +144,9 @@ def _only(f: flags.FlagValues, setting) -> dict:
 
 
 def _plan(f: flags.FlagValues) -> int:
-  from hpmoe.backend_ascend.plan import moe_layer
-  from hpmoe.backend_ascend.plan import plots
-  from hpmoe.backend_ascend.plan import search
+  from hpmoe.backend_ascend.simulator.plan import moe_layer
+  from hpmoe.backend_ascend.simulator.plan import plots
+  from hpmoe.backend_ascend.simulator.plan import search
   from hpmoe.parity_tests.report import planning
 
   setting = _setting(f)

@@ -20,10 +20,10 @@ def _define(f: flags.FlagValues) -> None:
 
 
 def _shrink(f: flags.FlagValues) -> int:
+  from hpmoe.parity_tests.explain import shrink
   from hpmoe.parity_tests.judge import judgement as judgement_lib
   from hpmoe.parity_tests.judge import request as request_lib
   from hpmoe.parity_tests.judge import verdicts
-  from hpmoe.parity_tests.law import shrink
 
   if f.out is None:
     raise cli.UsageError('out: expected a folder to write, got none')

@@ -67,7 +67,7 @@ def _layer(f: flags.FlagValues):
 
 def _model(f: flags.FlagValues, step):
   """Returns the timeline on a described machine, and how far the bound is."""
-  from hpmoe.backend_ascend import compiler
+  from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.backend_ascend.simulator import simulate
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
   from hpmoe.backend_ascend.simulator.trace import sources
@@ -91,8 +91,8 @@ def _model(f: flags.FlagValues, step):
 
 def _measure(f: flags.FlagValues, step):
   """Returns the timeline of a launch on this host, and no bound."""
-  from hpmoe.backend_ascend import compiler
-  from hpmoe.backend_ascend.kernels.host.launch import runtime
+  from hpmoe.backend_ascend.compiler import compiler
+  from hpmoe.backend_ascend.host.launch import runtime
   from hpmoe.backend_ascend.simulator.trace import sources
   from hpmoe.parity_tests.candidates import host
   from hpmoe.parity_tests.case import passes

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from hpmoe.backend_ascend.schedule import schedule_file
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.orders import schedule_file
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.reference.contract import presets

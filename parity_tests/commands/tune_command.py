@@ -30,7 +30,7 @@ def _layer(f: flags.FlagValues, step):
   import numpy as np
 
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-  from hpmoe.backend_ascend.tune import tuner
+  from hpmoe.backend_ascend.simulator.tune import tuner
   from hpmoe.parity_tests.case import text_router
   from hpmoe.reference.contract import presets
 
@@ -64,10 +64,10 @@ def _layer(f: flags.FlagValues, step):
 
 def _count_steps(f: flags.FlagValues) -> int:
   """Returns how many steps a search tells, at most."""
-  from hpmoe.backend_ascend import compiler
-  from hpmoe.backend_ascend.tune import levers
-  from hpmoe.backend_ascend.tune import space
-  from hpmoe.backend_ascend.tune import tuner
+  from hpmoe.backend_ascend.compiler import compiler
+  from hpmoe.backend_ascend.simulator.tune import levers
+  from hpmoe.backend_ascend.simulator.tune import space
+  from hpmoe.backend_ascend.simulator.tune import tuner
 
   near = sum(
     len(options)
@@ -89,9 +89,9 @@ def _count_steps(f: flags.FlagValues) -> int:
 
 def _search(f: flags.FlagValues, layer, step):
   """Returns all that was found, as plain objects by name."""
-  from hpmoe.backend_ascend.tune import levers
-  from hpmoe.backend_ascend.tune import space
-  from hpmoe.backend_ascend.tune import tuner
+  from hpmoe.backend_ascend.simulator.tune import levers
+  from hpmoe.backend_ascend.simulator.tune import space
+  from hpmoe.backend_ascend.simulator.tune import tuner
 
   search = tuner.Tuner(layer)
   published = search.time(search.published)
@@ -143,8 +143,8 @@ def _search(f: flags.FlagValues, layer, step):
 
 
 def _tune(f: flags.FlagValues) -> int:
-  from hpmoe.backend_ascend import compiler
-  from hpmoe.backend_ascend.schedule import schedule_file
+  from hpmoe.backend_ascend.compiler import compiler
+  from hpmoe.backend_ascend.compiler.orders import schedule_file
 
   with cli.progress(_count_steps(f), estimate=True) as step:
     layer = _layer(f, step)
@@ -155,7 +155,7 @@ def _tune(f: flags.FlagValues) -> int:
       compile_pass(layer.config, layer.policy, best, target=layer.target)
   cli.write_json(f.json, _json(layer, found))
   if f.png is not None:
-    from hpmoe.backend_ascend.tune import plot
+    from hpmoe.backend_ascend.simulator.tune import plot
 
     shown = found['subspace'][1] if found['subspace'] else found['all']
     plot.write(
@@ -219,7 +219,7 @@ def _cases(layer, found) -> str:
 
 
 def _choices(layer, found) -> str:
-  from hpmoe.backend_ascend.tune import space
+  from hpmoe.backend_ascend.simulator.tune import space
 
   del layer
   search, best = found['search'], found['best'].options
@@ -253,7 +253,7 @@ def _ablation(layer, found) -> str:
 
 def _levers(layer, found) -> str:
   """Tells what no schedule holds: each lever's share, and the goal."""
-  from hpmoe.backend_ascend.tune import levers
+  from hpmoe.backend_ascend.simulator.tune import levers
 
   rows = [
     (row.choice, row.mine, row.without, f'{100 * row.gain:.2f} %')

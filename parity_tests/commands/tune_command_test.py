@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from hpmoe.backend_ascend.schedule import schedule_file
-from hpmoe.backend_ascend.tune import levers
-from hpmoe.backend_ascend.tune import space
+from hpmoe.backend_ascend.compiler.orders import schedule_file
+from hpmoe.backend_ascend.simulator.tune import levers
+from hpmoe.backend_ascend.simulator.tune import space
 from hpmoe.parity_tests.commands import main
 
 SMALL = ['--preset=small', '--ranks=2', '--confirm=2', '--rounds=0']

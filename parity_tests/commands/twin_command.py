@@ -11,14 +11,14 @@ from hpmoe.parity_tests.commands import cli
 
 
 def _define_twin(f: flags.FlagValues) -> None:
-  from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
+  from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 
   cli.own(f, 'twin', mode=dict(choices=build_kernel.MODES))
 
 
 def _rates(name: str) -> str:
   """Returns a machine's figures of a core, as run_program takes them."""
-  from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
+  from hpmoe.backend_ascend.device.twin_launch import twin_runtime
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 
   machine = machine_lib.load(name)
@@ -26,7 +26,7 @@ def _rates(name: str) -> str:
 
 
 def _twin(f: flags.FlagValues) -> int:
-  from hpmoe.backend_ascend.kernels.ascendc.twin.intrinsics import build_kernel
+  from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 
   source = pathlib.Path(f.source or '')
   if not source.is_file():

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from hpmoe.backend_ascend.kernels import twin_testing
-from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.host.checks import faults
+from hpmoe.backend_ascend.twin import twin_testing
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 

@@ -16,7 +16,7 @@ import types
 
 import numpy as np
 
-from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.models import layer_names
 from hpmoe.models import parameters
 from hpmoe.models import routed as routed_lib

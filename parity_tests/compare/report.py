@@ -11,10 +11,10 @@ import textwrap
 from typing import Any
 
 from hpmoe.models.checkpoint import atomic_folder
+from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.compare import compare
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import subject as subject_lib
-from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.parity_tests.report import text_table
 

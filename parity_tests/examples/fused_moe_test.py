@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import user_candidate

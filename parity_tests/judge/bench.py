@@ -10,7 +10,7 @@ import functools
 
 import numpy as np
 
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import exact_data

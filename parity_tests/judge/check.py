@@ -5,7 +5,7 @@ import dataclasses
 import time
 from typing import Any
 
-from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import bench as bench_lib

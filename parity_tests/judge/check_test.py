@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend import _native
-from hpmoe.backend_ascend import compiler
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.cache import programs
+from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import twin_candidate
@@ -22,8 +24,6 @@ from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.kept import programs
-from hpmoe.parity_tests.kept import versions
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets

@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles

@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.backend_ascend import compiler
-from hpmoe.backend_ascend.kernels.host.checks import modes
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.kernels.host.launch import task_names
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.host.checks import modes
+from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.launch import task_names
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision

@@ -12,15 +12,15 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import slabs
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.explain import explain
+from hpmoe.parity_tests.explain import misread
+from hpmoe.parity_tests.explain import roundings
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import processes
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.judge.cause import explain
-from hpmoe.parity_tests.judge.cause import misread
-from hpmoe.parity_tests.judge.cause import roundings
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib

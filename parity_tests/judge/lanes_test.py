@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
@@ -13,7 +14,6 @@ from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge.limits import ulp
-from hpmoe.parity_tests.kept import programs
 from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
 from hpmoe.reference import stages

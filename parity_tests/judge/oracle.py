@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import slabs
-from hpmoe.parity_tests.kept import programs
 from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
 from hpmoe.reference.contract import array_typing as at

@@ -11,7 +11,7 @@ import functools
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend import compiler
+from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.case import case as case_lib

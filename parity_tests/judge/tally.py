@@ -6,9 +6,9 @@ import functools
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.explain import patterns
 from hpmoe.parity_tests.judge import parts
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.judge.cause import patterns
 from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import ulp
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from hpmoe.backend_ascend.plan import memory as memory_lib
-from hpmoe.backend_ascend.plan import moe_layer
-from hpmoe.backend_ascend.plan import plan as plan_lib
-from hpmoe.backend_ascend.plan import search as search_lib
-from hpmoe.backend_ascend.plan import step as step_lib
-from hpmoe.backend_ascend.plan import unit_costs
+from hpmoe.backend_ascend.simulator.plan import memory as memory_lib
+from hpmoe.backend_ascend.simulator.plan import moe_layer
+from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
+from hpmoe.backend_ascend.simulator.plan import search as search_lib
+from hpmoe.backend_ascend.simulator.plan import step as step_lib
+from hpmoe.backend_ascend.simulator.plan import unit_costs
 from hpmoe.parity_tests.report import text_table
 
 _GB = 1e9

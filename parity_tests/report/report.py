@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.backend_ascend.taskflow import layout
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
@@ -17,7 +18,6 @@ from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards
-from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors

@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 
+from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.kept import versions
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import matrix
 from hpmoe.parity_tests.report import report as report_lib

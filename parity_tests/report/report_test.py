@@ -10,8 +10,8 @@ import pytest
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.explain import patterns
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.judge.cause import patterns
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.report import report
 from hpmoe.parity_tests.report import reports_testing

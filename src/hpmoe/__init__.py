@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-  from hpmoe.backend_ascend.compiler import Compiled
-  from hpmoe.backend_ascend.compiler import compile
-  from hpmoe.backend_ascend.kernels.host.launch.runtime import Launch
+  from hpmoe.backend_ascend.compiler.compiler import Compiled
+  from hpmoe.backend_ascend.compiler.compiler import compile
+  from hpmoe.backend_ascend.host.launch.runtime import Launch
   from hpmoe.backend_ascend.simulator.machines.machine import Machine
   from hpmoe.backend_ascend.simulator.machines.machine import load as machine
   from hpmoe.backend_ascend.simulator.simulate import simulate
-  from hpmoe.backend_ascend.taskflow.flow import Options
+  from hpmoe.backend_ascend.compiler.taskflow.flow import Options
   from hpmoe.parity_tests.api import Report
   from hpmoe.parity_tests.api import assert_parity
   from hpmoe.parity_tests.api import check
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 _HOMES = {
   'Case': ('parity_tests.case.case', 'Case'),
   'CandidateError': ('parity_tests.candidates.candidates', 'CandidateError'),
-  'Compiled': ('backend_ascend.compiler', 'Compiled'),
-  'Launch': ('backend_ascend.kernels.host.launch.runtime', 'Launch'),
+  'Compiled': ('backend_ascend.compiler.compiler', 'Compiled'),
+  'Launch': ('backend_ascend.host.launch.runtime', 'Launch'),
   'Machine': ('backend_ascend.simulator.machines.machine', 'Machine'),
   'MoEConfig': ('reference.contract.config', 'MoEConfig'),
-  'Options': ('backend_ascend.taskflow.flow', 'Options'),
+  'Options': ('backend_ascend.compiler.taskflow.flow', 'Options'),
   'PrecisionPolicy': ('reference.contract.precision', 'PrecisionPolicy'),
   'Report': ('parity_tests.api', 'Report'),
   'assert_parity': ('parity_tests.api', 'assert_parity'),
@@ -49,7 +49,7 @@ _HOMES = {
   'capture': ('parity_tests.capture.capture', 'capture'),
   'check': ('parity_tests.api', 'check'),
   'check_inputs': ('reference.contract.checks', 'check_inputs'),
-  'compile': ('backend_ascend.compiler', 'compile'),
+  'compile': ('backend_ascend.compiler.compiler', 'compile'),
   'forward': ('reference.layer', 'forward'),
   'layer': ('reference.differentiable', 'layer'),
   'layer_of_shard': ('reference.sharded_layer', 'layer_of_shard'),

@@ -6,11 +6,11 @@ import pathlib
 
 import numpy as np
 
-from hpmoe.backend_ascend.kernels.host.launch import arrays
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.host.launch import arrays
+from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.law import law
+from hpmoe.parity_tests.determinism import law
 from hpmoe.reference.contract import precision
 
 # Several ranks in one process; a layer that no vector length divides; routing

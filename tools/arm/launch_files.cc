@@ -17,10 +17,10 @@
 #include <utility>
 #include <vector>
 
-#include "backend_ascend/kernels/host/launch/launch.h"
-#include "backend_ascend/kernels/host/launch/runtime_tasks.h"
-#include "backend_ascend/kernels/host/load/image_loader.h"
-#include "backend_ascend/kernels/host/tiles/cpu_features.h"
+#include "backend_ascend/host/launch/launch.h"
+#include "backend_ascend/host/launch/runtime_tasks.h"
+#include "backend_ascend/host/load/image_loader.h"
+#include "backend_ascend/host/tiles/cpu_features.h"
 
 namespace hpmoe {
 namespace {

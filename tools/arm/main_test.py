@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.law import law
+from hpmoe.parity_tests.determinism import law
 from hpmoe.reference.contract import precision
 from hpmoe.tools.arm import cases
 from hpmoe.tools.arm import main

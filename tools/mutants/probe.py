@@ -14,8 +14,8 @@ import os
 import sys
 from typing import Any
 
-from hpmoe.backend_ascend.taskflow import flow
-from hpmoe.backend_ascend.taskflow.proofs import proofs
+from hpmoe.backend_ascend.compiler.proofs import proofs
+from hpmoe.backend_ascend.compiler.taskflow import flow
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import host

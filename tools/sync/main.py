@@ -31,7 +31,7 @@ from hpmoe.tools.sync import calls
 _OUT = flags.DEFINE_string(
   'sync_out', 'out/sync', 'where tree and outcomes are'
 )
-SOURCE = 'backend_ascend/kernels/ascendc'
+SOURCE = 'backend_ascend/device/megakernel'
 _SAME = pathlib.Path(__file__).parent / 'same.toml'
 _PROBE = 'tools/sync/probe.py'
 _REAL = bool(os.environ.get('HPMOE_ASC_DEVKIT'))

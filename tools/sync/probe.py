@@ -12,10 +12,10 @@ import sys
 
 import numpy as np
 
-from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
-from hpmoe.backend_ascend.kernels.host.launch import runtime
-from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
-from hpmoe.backend_ascend.taskflow import flow
+from hpmoe.backend_ascend.compiler.taskflow import flow
+from hpmoe.backend_ascend.device.twin_launch import twin_runtime
+from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.launch import runtime_testing
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 

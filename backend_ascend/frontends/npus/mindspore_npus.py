@@ -12,11 +12,11 @@ from mindspore import nn
 from mindspore import ops
 import numpy as np
 
+from hpmoe.backend_ascend.device.npus import comms
+from hpmoe.backend_ascend.device.npus import npu_launch
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.frontends import mindspore_layer
 from hpmoe.backend_ascend.frontends.npus import npus_layer
-from hpmoe.backend_ascend.kernels.ascendc.npus import comms
-from hpmoe.backend_ascend.kernels.ascendc.npus import npu_launch
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors

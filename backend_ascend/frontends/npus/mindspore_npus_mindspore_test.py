@@ -2,13 +2,13 @@
 
 import pytest
 
+from hpmoe.backend_ascend.device.standin import rehearsal
+from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.frontends import msrun_testing
-from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
-from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 
 _MAKE = """
 from hpmoe.backend_ascend.frontends.npus import mindspore_npus
-from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
+from hpmoe.backend_ascend.device.standin import rehearsal
 
 
 def make(*layer):

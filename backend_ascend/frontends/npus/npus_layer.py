@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hpmoe.backend_ascend.device.npus import npu_launch
 from hpmoe.backend_ascend.frontends import layer_call
-from hpmoe.backend_ascend.kernels.ascendc.npus import npu_launch
-from hpmoe.backend_ascend.kernels.host.launch import arrays
-from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
+from hpmoe.backend_ascend.host.launch import arrays
+from hpmoe.backend_ascend.host.ranks import rank_runtime
 from hpmoe.reference.contract import tensors
 
 

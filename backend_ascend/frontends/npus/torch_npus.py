@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpmoe.backend_ascend.device.npus import comms
+from hpmoe.backend_ascend.device.npus import npu_launch
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.frontends.npus import npus_layer
-from hpmoe.backend_ascend.kernels.ascendc.npus import comms
-from hpmoe.backend_ascend.kernels.ascendc.npus import npu_launch
-from hpmoe.backend_ascend.kernels.host.ranks import rank_runtime
+from hpmoe.backend_ascend.host.ranks import rank_runtime
 from hpmoe.reference.contract import tensors
 
 # Layers by the number that a graph of torch can hold.

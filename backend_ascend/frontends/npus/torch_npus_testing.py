@@ -6,11 +6,11 @@ torchrun .. -m hpmoe.backend_ascend.frontends.torch_npus_testing FOLDER
 import numpy as np
 import torch
 
+from hpmoe.backend_ascend.device.npus import comms
+from hpmoe.backend_ascend.device.standin import rehearsal
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.frontends import layer_testing as testing
 from hpmoe.backend_ascend.frontends.npus import torch_npus
-from hpmoe.backend_ascend.kernels.ascendc.npus import comms
-from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
 
 
 def main(folder: str) -> None:

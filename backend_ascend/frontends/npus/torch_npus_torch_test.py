@@ -9,10 +9,10 @@ import sys
 
 import numpy as np
 
+from hpmoe.backend_ascend.device.standin import rehearsal
+from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.frontends import layer_testing
 from hpmoe.backend_ascend.frontends import msrun_testing
-from hpmoe.backend_ascend.kernels.ascendc.npus.standin import rehearsal
-from hpmoe.backend_ascend.kernels.ascendc.twin.launch import twin_runtime
 
 _JOB = """
 import sys

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend_ascend/kernels/host/load/image_loader.h"
+#include "backend_ascend/host/load/image_loader.h"
 #include "backend_ascend/simulator/flows/fabric.h"
 #include "backend_ascend/simulator/flows/sessions.h"
 

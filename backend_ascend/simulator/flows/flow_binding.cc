@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "backend_ascend/kernels/host/binding.h"
+#include "backend_ascend/host/binding.h"
 #include "backend_ascend/simulator/flows/flow.h"
 
 namespace hpmoe {

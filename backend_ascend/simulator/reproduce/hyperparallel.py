@@ -16,12 +16,12 @@ which is this number over 8 experts.
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 
 _PAPER = 'arXiv 2605.23764, latency from dispatch to combine, reading notes'

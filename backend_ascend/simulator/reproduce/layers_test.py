@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.plan import moe_layer
+from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.backend_ascend.simulator.reproduce import hyperparallel
 from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.reference.contract import config_testing

@@ -10,11 +10,11 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.backend_ascend.schedule import model
+from hpmoe.backend_ascend.compiler.orders import model
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
-from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 
 NEAREST, ROOFLINE = 'nearest fitted row', 'roofline'

@@ -9,16 +9,16 @@ tell of Hopper GPUs is held out whole: nothing is fitted there.
 from collections.abc import Callable, Iterator
 import dataclasses
 
-from hpmoe.backend_ascend.plan import collectives
-from hpmoe.backend_ascend.plan import moe_layer
-from hpmoe.backend_ascend.plan import plan as plan_lib
-from hpmoe.backend_ascend.plan import published
-from hpmoe.backend_ascend.plan import search
-from hpmoe.backend_ascend.plan import sizes
-from hpmoe.backend_ascend.plan import step
-from hpmoe.backend_ascend.plan import unit_costs
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.plan import collectives
+from hpmoe.backend_ascend.simulator.plan import moe_layer
+from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
+from hpmoe.backend_ascend.simulator.plan import published
+from hpmoe.backend_ascend.simulator.plan import search
+from hpmoe.backend_ascend.simulator.plan import sizes
+from hpmoe.backend_ascend.simulator.plan import step
+from hpmoe.backend_ascend.simulator.plan import unit_costs
 from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 

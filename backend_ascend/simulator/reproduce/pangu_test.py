@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpmoe.backend_ascend.plan import collectives
-from hpmoe.backend_ascend.plan import moe_layer
+from hpmoe.backend_ascend.simulator.plan import collectives
+from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import pangu
 

@@ -8,15 +8,15 @@ import functools
 
 import numpy as np
 
-from hpmoe.backend_ascend import compiler
-from hpmoe.backend_ascend.schedule import megamoe
-from hpmoe.backend_ascend.schedule import placement
+from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.compiler.orders import megamoe
+from hpmoe.backend_ascend.compiler.orders import placement
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import null
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import image as image_lib
-from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpmoe.backend_ascend.schedule import megamoe
+from hpmoe.backend_ascend.compiler.orders import megamoe
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import pto_layer
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
-from hpmoe.backend_ascend.taskflow import layout
 
 Kind = layout.Kind
 Row = witness_lib.Row

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.schedule import megamoe
+from hpmoe.backend_ascend.compiler.orders import megamoe
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import fit
 from hpmoe.backend_ascend.simulator.reproduce import pto_layer
 from hpmoe.backend_ascend.simulator.reproduce import pto_megamoe
 from hpmoe.backend_ascend.simulator.reproduce import score
-from hpmoe.backend_ascend.taskflow import layout
 
 Kind = layout.Kind
 STAGE_MAJOR, EXPERT_MAJOR = pto_layer.STAGE_MAJOR, pto_layer.EXPERT_MAJOR

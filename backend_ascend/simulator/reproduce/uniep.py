@@ -18,13 +18,13 @@ import functools
 
 import numpy as np
 
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
-from hpmoe.backend_ascend.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
 
 Kind = layout.Kind

@@ -14,9 +14,9 @@ import os
 
 import numpy as np
 
+from hpmoe.backend_ascend.compiler.taskflow import happens_before
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator.trace import timeline
-from hpmoe.backend_ascend.taskflow import happens_before
-from hpmoe.backend_ascend.taskflow import layout
 
 MOST_ARROWS = 20_000
 _ARROW = 'event'  # name and category

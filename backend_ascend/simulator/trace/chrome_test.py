@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 
+from hpmoe.backend_ascend.compiler.taskflow import happens_before
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator.trace import chrome
 from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
-from hpmoe.backend_ascend.taskflow import happens_before
-from hpmoe.backend_ascend.taskflow import layout
 
 
 def written(tmp_path, times, **options) -> dict:

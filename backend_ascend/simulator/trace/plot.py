@@ -4,10 +4,10 @@ import os
 
 import numpy as np
 
+from hpmoe.backend_ascend.compiler.taskflow import happens_before
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import style
 from hpmoe.backend_ascend.simulator.trace import timeline
-from hpmoe.backend_ascend.taskflow import happens_before
-from hpmoe.backend_ascend.taskflow import layout
 
 MOST_WORKERS = 160  # rows of the picture
 _BINS = 240

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
+from hpmoe.backend_ascend.host.launch import runtime_testing
 from hpmoe.backend_ascend.simulator.trace import plot
 from hpmoe.backend_ascend.simulator.trace import timeline
 from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing

@@ -5,11 +5,11 @@ import collections.abc
 import numpy as np
 
 from hpmoe.backend_ascend import _native
-from hpmoe.backend_ascend.kernels.host.checks import modes as modes_lib
-from hpmoe.backend_ascend.kernels.host.launch import runtime
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.trace import timeline
-from hpmoe.backend_ascend.taskflow import image as image_lib
 
 
 def signals(image: image_lib.Image, plan: _native.Routing) -> np.ndarray:

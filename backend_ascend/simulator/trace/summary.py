@@ -8,9 +8,9 @@ import dataclasses
 from jaxtyping import Float
 import numpy as np
 
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.trace import timeline
-from hpmoe.backend_ascend.taskflow import layout
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.host.launch import runtime_testing
 from hpmoe.backend_ascend.simulator.trace import summary
 from hpmoe.backend_ascend.simulator.trace import timeline
 from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
-from hpmoe.backend_ascend.taskflow import layout
 
 
 def seconds_of(start, end, total: int) -> np.ndarray:

@@ -5,11 +5,11 @@ import functools
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.kernels.host.launch import runtime_testing
+from hpmoe.backend_ascend.compiler.taskflow import happens_before
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.host.launch import runtime_testing
 from hpmoe.backend_ascend.simulator.trace import sources
 from hpmoe.backend_ascend.simulator.trace import timeline
-from hpmoe.backend_ascend.taskflow import happens_before
-from hpmoe.backend_ascend.taskflow import layout
 from hpmoe.reference.contract import config_testing
 
 CONFIG = config_testing.sized(r=4, t=33, e=8, k=3, d=40, f=24)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.kernels.host.checks import faults
+from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.models import config as config_lib
 from hpmoe.models import golden_testing as golden
 from hpmoe.models import init

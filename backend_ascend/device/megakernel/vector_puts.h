@@ -1,0 +1,299 @@
+// Rows on their way between ranks: from tokens to the owner of their expert,
+// there from one of its experts to another, and home.
+
+#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_PUTS_H_
+#define BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_PUTS_H_
+
+#include "backend_ascend/device/megakernel/ascendc.h"
+#include "backend_ascend/device/megakernel/rank_tensors.h"
+#include "backend_ascend/device/megakernel/symmetric_memory.h"
+#include "backend_ascend/device/megakernel/vector_memory.h"
+#include "backend_ascend/device/megakernel/vector_rows.h"
+
+namespace hpmoe {
+
+// Copies a row through UB.
+template <typename T>
+HPMOE_FUNCTION void CopyRow(HPMOE_GM T* to, HPMOE_GM T* from, int32_t cols,
+                            Sets* sets) {
+  const Pass pass = PassOf<T>(cols, sizeof(T));
+  for (int32_t col = 0; col < cols; col += pass.cols) {
+    const Box box = {1, Least(pass.cols, cols - col), cols};
+    sets->Load();
+    const AscendC::LocalTensor<T> row = sets->Take<T>(WidthOf<T>(box.cols));
+    MoveIn(row, from + col, box);
+    sets->StoreLoaded();
+    MoveOut(to + col, row, box);
+    sets->End();
+  }
+}
+
+// The same, times a weight.
+template <typename T>
+HPMOE_FUNCTION void CopyScaledRow(HPMOE_GM T* to, HPMOE_GM T* from,
+                                  int32_t cols, float weight, Sets* sets) {
+  const Pass pass = PassOf<T>(cols, kRowsBytes<T>);
+  for (int32_t col = 0; col < cols; col += pass.cols) {
+    const Box box = {1, Least(pass.cols, cols - col), cols};
+    const int32_t width = WidthOf<T>(box.cols);
+    sets->Load();
+    const Rows32<T> row = TakeRows<T>(width, sets);
+    MoveIn(row.stored, from + col, box);
+    sets->Compute();
+    Widen(row, width);
+    CastBarrier<T>();
+    AscendC::Muls(row.values, row.values, weight, width);
+    CastBarrier<T>();
+    Narrow(row, width);
+    sets->StoreComputed();
+    MoveOut(to + col, row.stored, box);
+    sets->End();
+  }
+}
+
+// Puts a task's rows to the owner of its expert, where they lie side by side,
+// and their headers with them.
+template <typename T>
+class RowPut : VectorTile {
+ public:
+  HPMOE_FUNCTION RowPut(const TaskDesc& task, const RankTensors& rank,
+                        Sets* sets)
+      : VectorTile(task, rank, sets),
+        owner_(rank.OwnerOf(task.expert)),
+        slice_(rank.plan.slice_begin[SliceOf(task, task.rank, rank.plan)] +
+               task.row_begin) {}
+
+  HPMOE_FUNCTION void Run() { RunWindows(0, rows_, kWindowRows, this); }
+
+  // Rows [begin, begin + count) of the task.
+  HPMOE_FUNCTION void RunWindow(int32_t begin, int32_t count) {
+    const Box slots_box = {1, count, count};
+    // By the signals of the task before.
+    AwaitReads();
+    MoveIn(slots_, SliceSlots() + begin, slots_box);
+    AwaitMoveIn();
+    for (int32_t i = 0; i < count; ++i) {
+      MoveIn(weights_[i * kBlockFloats],
+             const_cast<HPMOE_GM float*>(rank_.args.topk_weights) +
+                 slots_.GetValue(i),
+             {1, 1, 1});
+    }
+    if (rank_.IsWeighted(kind_)) AwaitMoveIn();
+    for (int32_t i = 0; i < count; ++i) SendRow(begin + i, i);
+    // Behind the rows: what they waited for has brought in the headers too.
+    MoveOut(Landing(rank_.args.header_slot, begin), slots_, slots_box);
+    MoveOut(Landing(rank_.args.header_weight, begin), weights_, {count, 1, 1});
+  }
+
+ private:
+  HPMOE_FUNCTION void SendRow(int32_t row, int32_t i) {
+    const int32_t cols = rank_.Cols(kind_.written);
+    const int64_t token = slots_.GetValue(i) / rank_.image.top_k;
+    HPMOE_GM T* const from = rank_.At<T>(kind_.left, token, 0);
+    HPMOE_GM T* const to =
+        rank_.heap.At(rank_.At<T>(kind_.written, row_ + row, 0), owner_);
+    if (rank_.IsWeighted(kind_)) {
+      const float weight = weights_.GetValue(i * kBlockFloats);
+      CopyScaledRow(to, from, cols, weight, sets_);
+    } else {
+      CopyRow(to, from, cols, sets_);
+    }
+  }
+
+  HPMOE_FUNCTION HPMOE_GM int32_t* SliceSlots() const {
+    return const_cast<HPMOE_GM int32_t*>(rank_.plan.slice_slots) + slice_;
+  }
+  // Of the owner's row headers, that of a row of the task.
+  template <typename U>
+  HPMOE_FUNCTION HPMOE_GM U* Landing(HPMOE_GM U* headers, int32_t row) const {
+    return rank_.heap.At(headers + row_ + row, owner_);
+  }
+
+  const int32_t owner_;
+  const int64_t slice_;  // into slice_slots
+  const AscendC::LocalTensor<int32_t> slots_ =
+      UbTensor<int32_t>(kUbSlots, kWindowRows);
+};
+
+// Puts a task's rows to the rank of its expert, each once, and beside them what
+// they are to be copied to there.
+template <typename T>
+class OncePut : VectorTile {
+ public:
+  HPMOE_FUNCTION OncePut(const TaskDesc& task, const RankTensors& rank,
+                         Sets* sets)
+      : VectorTile(task, rank, sets),
+        owner_(rank.OwnerOf(task.expert)),
+        per_(CopiesOf(rank.image)),
+        sent_(SentAt(task, rank.plan, 0)) {}
+
+  HPMOE_FUNCTION void Run() { RunWindows(0, rows_, kWindowRows / per_, this); }
+
+  // Rows [begin, begin + count) of the task.
+  HPMOE_FUNCTION void RunWindow(int32_t begin, int32_t count) {
+    const int32_t copies = count * per_;
+    const int64_t from = (sent_ + begin) * per_;
+    // By the signals of the task before.
+    AwaitReads();
+    const Box box = {1, copies, copies};
+    MoveIn(slots_, const_cast<HPMOE_GM int32_t*>(rank_.plan.copy_slots) + from,
+           box);
+    MoveIn(places_, const_cast<HPMOE_GM int32_t*>(rank_.plan.copy_rows) + from,
+           box);
+    AwaitMoveIn();
+    for (int32_t i = 0; i < copies; ++i) {
+      const int32_t slot = slots_.GetValue(i);
+      MoveIn(weights_[i * kBlockFloats],
+             const_cast<HPMOE_GM float*>(rank_.args.topk_weights) +
+                 (slot < 0 ? 0 : slot),
+             {1, 1, 1});
+    }
+    const int32_t cols = rank_.Cols(kind_.written);
+    for (int32_t i = 0; i < count; ++i) {
+      // A row has one copy at least, its first.
+      const int64_t token = slots_.GetValue(i * per_) / rank_.image.top_k;
+      HPMOE_GM T* const to = rank_.At<T>(kind_.written, row_ + begin + i, 0);
+      CopyRow(rank_.heap.At(to, owner_), rank_.At<T>(kind_.left, token, 0),
+              cols, sets_);
+    }
+    // Behind the rows: what they waited for has brought in the rest too.
+    const int64_t at = (row_ + begin) * per_;
+    MoveOut(rank_.heap.At(rank_.args.copy_row + at, owner_), places_, box);
+    MoveOut(rank_.heap.At(rank_.args.copy_slot + at, owner_), slots_, box);
+    MoveOut(rank_.heap.At(rank_.args.copy_weight + at, owner_), weights_,
+            {copies, 1, 1});
+  }
+
+ private:
+  const int32_t owner_;
+  const int32_t per_;
+  const int64_t sent_;  // into the plan's relayed rows
+  const AscendC::LocalTensor<int32_t> slots_ =
+      UbTensor<int32_t>(kUbSlots, kWindowRows);
+  const AscendC::LocalTensor<int32_t> places_ =
+      UbTensor<int32_t>(kUbDots, kWindowRows);
+};
+
+// Copies relayed rows to the rows of their experts, and writes their headers.
+template <typename T>
+class RowRelay : VectorTile {
+ public:
+  HPMOE_FUNCTION RowRelay(const TaskDesc& task, const RankTensors& rank,
+                          Sets* sets)
+      : VectorTile(task, rank, sets), per_(CopiesOf(rank.image)) {}
+
+  HPMOE_FUNCTION void Run() { RunWindows(0, rows_, kWindowRows / per_, this); }
+
+  // Rows [begin, begin + count) of the task.  Puts wrote what is beside them
+  // during the launch, so it comes through UB.
+  HPMOE_FUNCTION void RunWindow(int32_t begin, int32_t count) {
+    const int32_t copies = count * per_;
+    const int64_t at = (row_ + begin) * per_;
+    // By the signals of the task before.
+    AwaitReads();
+    MoveIn(places_, rank_.args.copy_row + at, {1, copies, copies});
+    MoveIn(slots_, rank_.args.copy_slot + at, {copies, 1, 1});
+    MoveIn(weights_, rank_.args.copy_weight + at, {copies, 1, 1});
+    AwaitMoveIn();
+    for (int32_t i = 0; i < copies; ++i) {
+      const int32_t place = places_.GetValue(i);
+      if (place >= 0) Copy(row_ + begin + i / per_, i, place);
+    }
+  }
+
+ private:
+  // The headers go behind the row, which waited for all that was moved in.
+  HPMOE_FUNCTION void Copy(int64_t row, int32_t i, int32_t place) {
+    const int32_t cols = rank_.Cols(kind_.written), beside = i * kBlockFloats;
+    HPMOE_GM T* const from = rank_.At<T>(kind_.left, row, 0);
+    HPMOE_GM T* const to = rank_.At<T>(kind_.written, place, 0);
+    if (rank_.IsWeighted(kind_)) {
+      CopyScaledRow(to, from, cols, weights_.GetValue(beside), sets_);
+    } else {
+      CopyRow(to, from, cols, sets_);
+    }
+    MoveOut(rank_.args.header_slot + place, slots_[beside], {1, 1, 1});
+    MoveOut(rank_.args.header_weight + place, weights_[beside], {1, 1, 1});
+  }
+
+  const int32_t per_;
+  const AscendC::LocalTensor<int32_t> places_ =
+      UbTensor<int32_t>(kUbSlots, kWindowRows);
+  const AscendC::LocalTensor<int32_t> slots_ =
+      UbTensor<int32_t>(kUbDots, kWindowRows* kBlockFloats);
+};
+
+// Of the rank's row headers their slots, or rows of copies: a window of them in
+// UB.  Puts write headers
+// during a launch, so the scalar unit must not read them where they lie.
+class HeaderSlots {
+ public:
+  // Of rows before `end`; later ones may still be on their way.
+  HPMOE_FUNCTION HeaderSlots(HPMOE_GM int32_t* headers, int64_t end)
+      : headers_(headers), end_(end) {}
+
+  HPMOE_FUNCTION int32_t operator[](int64_t row) {
+    if (row < begin_ || row >= begin_ + count_) Load(row);
+    return slots_.GetValue(static_cast<int32_t>(row - begin_));
+  }
+
+ private:
+  HPMOE_FUNCTION void Load(int64_t row) {
+    begin_ = row;
+    const int64_t left = end_ - row;
+    count_ = left < kWindowRows ? static_cast<int32_t>(left) : kWindowRows;
+    // The window that was there has been read.
+    AwaitReads();
+    MoveIn(slots_, headers_ + row, {1, count_, count_});
+    AwaitMoveIn();
+  }
+
+  HPMOE_GM int32_t* const headers_;
+  const int64_t end_;
+  int64_t begin_ = 0;
+  int32_t count_ = 0;
+  const AscendC::LocalTensor<int32_t> slots_ =
+      UbTensor<int32_t>(kUbSlots, kWindowRows);
+};
+
+// What says where the rows of a task go.
+HPMOE_FUNCTION HeaderSlots SlotsOf(const TaskDesc& task,
+                                   const RankTensors& rank) {
+  const int64_t end =
+      FirstRow(task, rank.plan) + RealRows(task, rank.plan).count();
+  if (FormOf(task) != Form::kRelayTile) {
+    return HeaderSlots(rank.args.header_slot, end);
+  }
+  return HeaderSlots(rank.args.copy_row, end * CopiesOf(rank.image));
+}
+
+// Sends one row of an expert home, with the gradient of its weight.
+template <typename T>
+struct HomeRow {
+  const KindRow& kind;
+  const RankTensors& rank;
+  Sets* sets;
+
+  HPMOE_FUNCTION void operator()(int32_t row, int32_t source,
+                                 int32_t slot) const {
+    HPMOE_GM T* const to =
+        rank.heap.At(rank.At<T>(kind.written, slot, 0), source);
+    CopyRow(to, rank.At<T>(kind.left, row, 0), rank.Cols(kind.left), sets);
+    if (rank.args.d_slot_weight == nullptr) return;
+    CopyRow(rank.heap.At(rank.args.d_slot_weight + slot, source),
+            rank.args.d_row_weight + row, 1, sets);
+  }
+};
+
+template <typename T>
+HPMOE_FUNCTION void PutHome(const TaskDesc& task, const RankTensors& rank,
+                            Sets* sets) {
+  const KindRow kind = KindRowOf(task);
+  HeaderSlots slots = SlotsOf(task, rank);
+  ForEachReturned(task, rank.plan, slots, HomeRow<T>{kind, rank, sets});
+  Fence();
+}
+
+}  // namespace hpmoe
+
+#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_PUTS_H_

@@ -1,0 +1,272 @@
+"""How a launch that checks differs from one that only computes."""
+
+import collections.abc
+import dataclasses
+import enum
+
+import numpy as np
+
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.host.launch import arrays
+from hpmoe.backend_ascend.host.launch import task_names
+from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import tensors
+
+POISON = np.uint32(0x7FDEDEAD).view(np.float32)
+_POISON_16 = np.uint16(0x7FDE)
+_SEEDS = 2**64
+
+
+class Action(enum.IntFlag):
+  """What becomes of one task at its turn; it always waits and signals.
+
+  In this order:
+
+  * RUN: it does its work.
+  * CAPTURE: what stands in its region now is copied out.
+  * HEAL: its region is overwritten with the given tensors, so that its
+    consumers read those.
+
+  A region is what the task would write in a right launch of this routing.  What
+  tasks hand on beside tensors follows: a row header that is not sent, or is
+  healed, is written as the plan says; the gradient of a weight that travels
+  with its row is healed from d_topk_weights.  The float32 sums between the
+  links of a weight gradient's chain are no tensor: a link but the last one
+  runs where it is asked to run or to heal, and captures nothing.  So a chain
+  is judged at its last link (chains of one link, the default, at every task).
+  """
+
+  RUN = 1
+  CAPTURE = 2
+  HEAL = 4
+
+
+ISOLATED = Action.RUN | Action.CAPTURE | Action.HEAL
+
+
+@dataclasses.dataclass(frozen=True)
+class Modes:
+  """Modes of one launch; they combine with each other and with a fault.
+
+  All but two reach a launch whichever tensors are asked for.  What must see a
+  tensor that is not, makes it: `actions` all that tasks write, and a fault
+  of values those that its task reads and writes.
+
+  Attributes:
+    poison: what tasks write starts as `POISON`, scratch tiles too; otherwise as
+      zeros.
+    permute: seed from which each thread draws which ready worker goes next,
+      one task at a time; None: in turn.  With one thread the seed decides the
+      whole order.
+    late_puts: a put and its signals are delivered only when nothing else can
+      run: one for which the first blocked worker waits, or with `permute` a
+      drawn one.  In the same order for any number of threads.
+    races: look for accesses that nothing orders.
+    guards: each kernel works on copies of its tiles between margins of NaN,
+      and the rows past the last valid one are NaN: what is read beyond shows,
+      and what is written beyond a tile ends the launch.
+    trace: report the order in which tasks ended.
+    times: report when each task ran.
+    actions: `[tasks]` u8 of `Action`; None: every task runs.
+    given: tensors that HEAL copies in, by name: all that the image's tasks
+      write, in the dtype and shape of a launch's outputs.
+  """
+
+  poison: bool = True
+  permute: int | None = None
+  late_puts: bool = False
+  races: bool = False
+  guards: bool = False
+  trace: bool = False
+  times: bool = False
+  actions: np.ndarray | None = None
+  given: collections.abc.Mapping[str, np.ndarray] | None = None
+
+  def __post_init__(self):
+    if self.permute is not None and not 0 <= self.permute < _SEEDS:
+      raise ValueError(
+        f'modes.permute: expected a seed in [0, 2**64), got {self.permute}'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Race:
+  """Two accesses of the same elements, one a write, that nothing orders.
+
+  Attributes:
+    first: the task that comes first in the order of the image.
+    second: the other one.
+    tensor: name of the tensor.
+    rank: rank that holds it.
+    rows: [begin, end) of the rank's rows (tokens; slots token * K + k; rows of
+      the tasks' expert for a weight gradient).
+    cols: [begin, end).  Columns past the tensor's are what travels beside it:
+      the row header, the gradient of the row's weight, or the float32 sums of
+      a weight gradient.
+    kind: 'write-read', 'read-write' or 'write-write', `first` before `second`.
+    missing: the missing edge in words.
+    blame: the one of the two that is out of order.
+  """
+
+  first: task_names.TaskName
+  second: task_names.TaskName
+  tensor: str
+  rank: int
+  rows: tuple[int, int]
+  cols: tuple[int, int]
+  kind: str
+  missing: str
+  blame: task_names.TaskName
+
+  def __str__(self) -> str:
+    return (
+      f'{self.kind} race on {self.tensor} of rank {self.rank}, rows '
+      f'[{self.rows[0]}, {self.rows[1]}), columns [{self.cols[0]}, '
+      f'{self.cols[1]}): {self.missing}'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+  """When the tasks of a launch ran, in seconds since its workers began.
+
+  Attributes:
+    start: `[tasks]` f64, when the task's waits were met and it began.
+    end: `[tasks]` f64, when its work was done, before it signalled.
+    waited: `[tasks]` f64, from when a thread first found one of its waits
+      unmet until it began; 0 where none was found unmet.
+    thread: `[tasks]` i32, the OS thread that ran it, from 0.
+  """
+
+  start: np.ndarray
+  end: np.ndarray
+  waited: np.ndarray
+  thread: np.ndarray
+
+  @property
+  def total(self) -> float:
+    """Seconds until the last task's end."""
+    return float(self.end.max(initial=0.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Launched:
+  """What a launch gave.
+
+  Attributes:
+    outputs: what was asked for, as the tasks left it.
+    captured: by name of the tensors that tasks write, in the shape of
+      `outputs`; `POISON` where nothing was captured.  Backward at placements
+      of `tensors.EARLY` also has what travels beside rows: d_row_weight
+      `[R, N]` f32 and d_slot_weight `[R, T, K]` f32, both gradients of
+      topk_weights.  None unless an action asks for it.
+    order: `[tasks]` u32, each task's position among those that ended, a legal
+      order of what depends on what; None unless traced.
+    times: when each task ran; None unless asked for.
+    races: the first ones in the order of the image.
+    num_races: of all pairs of tasks and tensors, more than `races` has where
+      there are many.
+  """
+
+  outputs: dict[str, np.ndarray]
+  captured: dict[str, np.ndarray] | None = None
+  order: np.ndarray | None = None
+  times: Times | None = None
+  races: tuple[Race, ...] = ()
+  num_races: int = 0
+
+
+def poison(dtype: np.dtype):
+  """Returns the poison of a storage dtype."""
+  return _POISON_16.view(dtype) if dtype.itemsize == 2 else POISON
+
+
+def is_poison(array: np.ndarray) -> np.ndarray:
+  """Returns where an array still is what a launch put there at its start.
+
+  Kernels write another NaN, so this is what no task wrote (or what a put sent
+  on that no task had written).
+
+  Args:
+    array: `[...]` of a storage dtype.
+
+  Returns:
+    `[...]` bool.
+  """
+  names = list(storage.STORED)
+  if str(array.dtype) not in names:
+    raise ValueError(f'array: expected one of {names}, got {array.dtype}')
+  if array.dtype.itemsize == 2:
+    return array.view(np.uint16) == _POISON_16
+  return array.view(np.uint32) == POISON.view(np.uint32)
+
+
+def checked_actions(image: image_lib.Image, modes: Modes):
+  """Returns the checked actions or None, and the tensors that heal."""
+  if modes.actions is None:
+    if modes.given is not None:
+      raise ValueError('modes.given: expected None without actions')
+    return None, {}
+  actions = np.asarray(modes.actions)
+  shape = (len(image.tables['tasks']),)
+  if actions.dtype != np.uint8 or actions.shape != shape:
+    raise ValueError(
+      f'modes.actions: expected uint8 {shape}, got {actions.dtype} '
+      f'{actions.shape}'
+    )
+  if (actions > ISOLATED).any():
+    raise ValueError(
+      f'modes.actions: expected at most {int(ISOLATED)}, got {actions.max()}'
+    )
+  if not (actions & Action.HEAL).any():
+    return np.ascontiguousarray(actions), {}
+  return np.ascontiguousarray(actions), _healed(image, modes.given or {})
+
+
+def written(image: image_lib.Image) -> tuple[str, ...]:
+  """Returns the tensors that an image's tasks write: Modes.given's names."""
+  names = arrays.outputs(image)
+  return tuple(name for name in names if name not in tensors.PLAN)
+
+
+def _healed(image: image_lib.Image, given) -> dict[str, np.ndarray]:
+  names = written(image)
+  if not set(names) <= set(given):
+    raise ValueError(
+      f'modes.given: expected {sorted(names)}, got {sorted(given)}'
+    )
+  return {
+    name: arrays.fitting(
+      image, name, given[name], called=f'modes.given[{name!r}]'
+    )
+    for name in names
+  }
+
+
+def captured(image: image_lib.Image, actions):
+  """Returns poisoned tensors for what is captured, or None."""
+  if actions is None or not (actions & Action.CAPTURE).any():
+    return None
+  made = arrays.zeros(image, written(image))
+  if (
+    image.direction == layout.Direction.BACKWARD
+    and image.policy.placement in tensors.EARLY
+  ):
+    r, n, t, k = (image.config.dims()[c] for c in 'RNTK')
+    made['d_row_weight'] = np.zeros((r, n), np.float32)
+    made['d_slot_weight'] = np.zeros((r, t, k), np.float32)
+  for array in made.values():
+    array[...] = poison(array.dtype)
+  return made
+
+
+def times(recorded: np.ndarray) -> Times:
+  """Returns times of a launch from `[tasks, 4]` blocked, start, end, thread."""
+  blocked, start, end, thread = recorded.T
+  return Times(
+    start=start * 1e-9,
+    end=end * 1e-9,
+    waited=np.where(blocked < 0, 0, start - blocked) * 1e-9,
+    thread=thread.astype(np.int32),
+  )

@@ -1,0 +1,176 @@
+"""The arrays of a launch by name: what goes in, what comes out, checked.
+
+A launch of all ranks has `[R, ...]`; a rank in a process of its own has its
+slab of each, without the rank axis.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import ml_dtypes
+import numpy as np
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import tensors
+
+INPUTS = {
+  layout.Direction.FORWARD: tensors.INPUTS,
+  layout.Direction.BACKWARD: (
+    'dy',
+    *(name for name in tensors.INPUTS if name != 'x'),
+    *tensors.saved(tensors.Parts(), 'combine'),
+  ),
+}
+OUTPUTS = {
+  layout.Direction.FORWARD: tensors.PLAN + tensors.STAGES,
+  layout.Direction.BACKWARD: tensors.GRADS,
+}
+# Of a sub-layer, likewise.
+_SUBLAYER = tensors.Parts(sublayer=True)
+_SUBLAYER_INPUTS = {
+  layout.Direction.FORWARD: tensors.inputs(_SUBLAYER),
+  layout.Direction.BACKWARD: (
+    tensors.grad_given(_SUBLAYER),
+    *tensors.inputs(_SUBLAYER),
+    *tensors.saved(_SUBLAYER, 'combine'),
+  ),
+}
+_SUBLAYER_OUTPUTS = {
+  layout.Direction.FORWARD: tensors.PLAN + tensors.stages(_SUBLAYER),
+  layout.Direction.BACKWARD: tensors.grads(_SUBLAYER),
+}
+# What stands in for an input of the backward pass, where nobody kept that one.
+SPARES = {
+  layout.Direction.FORWARD: {},
+  layout.Direction.BACKWARD: dict(expert_in='x', returned='expert_out'),
+}
+_RELAYED = dict(zip(layout.Direction, (s.name for s in tensors.RELAYED)))
+
+
+def outputs(image: image_lib.Image) -> tuple[str, ...]:
+  """Returns what a launch of an image returns: `OUTPUTS`, and relayed rows."""
+  if image.config.sublayer:
+    return _SUBLAYER_OUTPUTS[image.direction]
+  relayed = (_RELAYED[image.direction],) if image.options.relay else ()
+  return (*OUTPUTS[image.direction], *relayed)
+
+
+def inputs_of(image: image_lib.Image) -> tuple[str, ...]:
+  """Returns the names of what a launch of an image may read."""
+  known = _SUBLAYER_INPUTS if image.config.sublayer else INPUTS
+  return known[image.direction]
+
+
+def dtype(image: image_lib.Image, name: str) -> np.dtype:
+  """Returns the dtype of a tensor."""
+  kind = tensors.SPECS[name].kind
+  if kind == 'storage':
+    return storage.FORMATS[image.policy.storage].numpy
+  return np.dtype(np.int32 if kind == 'i32' else np.float32)
+
+
+def shape(
+  image: image_lib.Image, name: str, of_rank: bool = False
+) -> tuple[int, ...]:
+  """Returns the shape of a tensor, or of a rank's slab of it."""
+  return tensors.SPECS[name].dims(**image.config.dims())[of_rank:]
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+  """Returns bfloat16 as uint16, anything else as it is; never a copy."""
+  return array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+
+
+def fitting(
+  image: image_lib.Image,
+  name: str,
+  value,
+  of_rank: bool = False,
+  called: str | None = None,
+) -> np.ndarray:
+  """Returns a tensor's bits, contiguous and aligned.
+
+  Raises:
+    ValueError: not the tensor's dtype or shape; names it, or what it is called.
+  """
+  value, called = np.asarray(value), called or name
+  expected = dtype(image, name)
+  if value.dtype != expected:
+    raise ValueError(f'{called}: expected dtype {expected}, got {value.dtype}')
+  extents = shape(image, name, of_rank)
+  if value.shape != extents:
+    raise ValueError(f'{called}: expected shape {extents}, got {value.shape}')
+  return bits(np.require(value, requirements=('C', 'A')))
+
+
+def require_finite(
+  image: image_lib.Image, name: str, value: np.ndarray
+) -> None:
+  """Looks through a tensor's bits.
+
+  Raises:
+    ValueError: a value of it is not finite.
+  """
+  # What a forward pass saved may have overflowed, and it is its user's.
+  if value.dtype != np.int32 and name not in tensors.STAGES:
+    at = _native.first_non_finite(value)
+    if at >= 0:
+      index = tuple(int(i) for i in np.unravel_index(at, value.shape))
+      got = value.reshape(-1)[at : at + 1].view(dtype(image, name))[0]
+      raise ValueError(f'{name}: expected finite values, got {got} at {index}')
+
+
+def inputs(
+  image: image_lib.Image,
+  given: Mapping[str, np.ndarray],
+  of_rank: bool = False,
+  spares: Mapping[str, str] = MappingProxyType({}),
+  scan: bool = True,
+) -> dict[str, np.ndarray]:
+  """Returns a launch's inputs as the native part takes them.
+
+  Args:
+    image: the pass.
+    given: by name.
+    of_rank: whether they are a rank's slabs.
+    spares: what may be given in place of which input.
+    scan: whether more than routing weights must be finite.
+
+  Raises:
+    ValueError: a name, shape or dtype is not the image's, or a value is not
+      finite.
+  """
+  names = inputs_of(image)
+  # A weight that an expert's rank applies has its gradient there.
+  unread = {'returned'} if image.policy.placement in tensors.EARLY else set()
+  read = [n for n in names if n not in unread]
+  needed = [n for n in read if spares.get(n) not in given]
+  spare = [spares[n] for n in names if n in spares]
+  if not set(needed) <= set(given) <= {*names, *spare}:
+    raise ValueError(f'inputs: expected {sorted(read)}, got {sorted(given)}')
+  bits = {
+    name: fitting(image, name, given[name], of_rank)
+    for name in (*read, *spare)
+    if name in given
+  }
+  for name, array in bits.items():
+    if scan or name == 'topk_weights':
+      require_finite(image, name, array)
+  return bits
+
+
+def zeros(
+  image: image_lib.Image, names: Iterable[str], of_rank: bool = False
+) -> dict[str, np.ndarray]:
+  """Returns tensors of zeros, or ranks' slabs.
+
+  The operating system zeroes them on first touch: rows past the last valid one
+  cost nothing.
+  """
+  return {
+    name: np.zeros(shape(image, name, of_rank), dtype(image, name))
+    for name in dict.fromkeys(names)
+  }

@@ -1,3 +1,0 @@
-// CANN has the runtime's part of acl.h in a header of its own.
-
-#include "backend_ascend/kernels/ascendc/twin/intrinsics/include/acl/acl.h"

@@ -1,0 +1,87 @@
+"""What a device of each stage holds."""
+
+from collections.abc import Mapping
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.simulator.plan import pipeline
+from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
+from hpmoe.backend_ascend.simulator.plan import unit_costs
+
+Plan = plan_lib.Plan
+Setting = plan_lib.Setting
+Held = unit_costs.Held
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+  """B of a device, of the fullest stage.
+
+  Attributes:
+    stage: its number.
+    weights, gradients, optimizer: of its parameters.
+    activations: kept for micro-batches in flight, and at work.
+    host: what of them lies in the host, for each device.
+  """
+
+  stage: int
+  weights: float
+  gradients: float
+  optimizer: float
+  activations: float
+  host: float = 0.0
+
+  @property
+  def total(self) -> float:
+    """All but what lies in the host."""
+    return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def parameters(
+  setting: Setting,
+  plan: Plan,
+  held: Mapping[str, Held],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns `[P]` twice: parameters of a rank, shared ones and experts."""
+  shared, experts = (
+    unit_costs.of_chunks(setting, plan, held, value).sum(0)
+    for value in (lambda u: u.shared, lambda u: u.experts)
+  )
+  return shared, experts
+
+
+def memories(
+  setting: Setting,
+  plan: Plan,
+  held: Mapping[str, Held],
+) -> tuple[Memory, ...]:
+  """Returns what a device of each stage holds."""
+  kept = unit_costs.of_chunks(setting, plan, held, lambda u: u.kept)
+  flying = pipeline.in_flight(plan.pp, plan.vpp, setting.micros(plan))
+  active, host = (kept * flying.T).sum(0), np.zeros(plan.pp)
+  if plan.offload:  # But for two units on their way.
+    host = active
+    active = np.minimum(active, 2 * max(u.kept for u in held.values()))
+  active = active + max(u.working for u in held.values())
+  shared, experts = parameters(setting, plan, held)
+  whole = shared + experts
+  apart = shared / plan.dp + experts * plan.ep / plan.dp
+  states = setting.states
+  rows = zip(
+    states.weight * whole,
+    states.gradient * whole,
+    states.optimizer * apart,
+    active,
+    host,
+  )
+  return tuple(Memory(s, *map(float, row)) for s, row in enumerate(rows))
+
+
+def fullest(
+  setting: Setting,
+  plan: Plan,
+  held: Mapping[str, Held],
+) -> Memory:
+  """Returns what a device of the fullest stage holds."""
+  return max(memories(setting, plan, held), key=lambda one: one.total)

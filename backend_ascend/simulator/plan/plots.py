@@ -1,0 +1,150 @@
+"""A plan as a picture: its pipeline, its memory, its operators."""
+
+import os
+
+import numpy as np
+
+from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator import style
+from hpmoe.backend_ascend.simulator.plan import memory as memory_lib
+from hpmoe.backend_ascend.simulator.plan import moe_layer
+from hpmoe.backend_ascend.simulator.plan import pipeline
+from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
+from hpmoe.backend_ascend.simulator.plan import sizes
+from hpmoe.backend_ascend.simulator.plan import step as step_lib
+from hpmoe.backend_ascend.simulator.plan import unit_costs
+
+_GB = 1e9
+# Turns of micro-batches that are drawn: the steady state repeats.
+_TURNS = 3
+
+
+def write(
+  path: str | os.PathLike,
+  setting: plan_lib.Setting,
+  layers: moe_layer.Timer,
+  cost: step_lib.Cost,
+) -> None:
+  """Writes a PNG.
+
+  Args:
+    path: where.
+    setting: what is planned.
+    layers: the engine's times.
+    cost: of the plan.
+
+  Raises:
+    OSError: the file cannot be written.
+  """
+  costs = unit_costs.Costs(setting, layers)
+  made = style.figure(12)
+  top, middle, bottom = made.subplots(3, height_ratios=[4, 3, 4])
+  _pipeline(top, setting, costs, cost)
+  _memory(middle, setting, costs, cost)
+  _operators(bottom, setting, layers, cost)
+  style.save(made, path)
+
+
+def _pipeline(axes, setting, costs, cost) -> None:
+  plan = cost.plan
+  forward, backward = step_lib.passes(setting, plan, costs.timed(plan))
+  micros = setting.micros(plan)
+  shown = min(micros, _TURNS * plan.pp)
+  timed = pipeline.simulate(
+    forward.tolist(),
+    backward.tolist(),
+    plan.pp,
+    shown,
+    step_lib.hop(setting, plan),
+  )
+  for stage, steps in enumerate(timed.steps):
+    for back in (False, True):
+      some = [
+        (s, end - s, step) for step, s, end in steps if step.backward == back
+      ]
+      axes.broken_barh(
+        [(start, took) for start, took, _ in some],
+        (stage - 0.4, 0.8),
+        facecolors=[
+          (
+            style.COLOURS[int(back)],
+            0.45 + 0.55 * (step.chunk // plan.pp + 1) / plan.vpp,
+          )
+          for _, _, step in some
+        ],
+        edgecolor='white',
+        linewidth=0.4,
+        label=('forward', 'backward')[back] if stage == 0 else None,
+      )
+  axes.set_ylim(plan.pp - 0.5, -0.5)
+  axes.set_yticks(range(0, plan.pp, max(1, plan.pp // 8)))
+  axes.set_ylabel('stage')
+  axes.set_xlabel('s')
+  axes.legend(
+    loc='upper right', ncols=2, bbox_to_anchor=(1, -0.1), frameon=False
+  )
+  axes.set_title(
+    f'{setting.model.name}: TP{plan.tp} PP{plan.pp} VPP{plan.vpp} EP{plan.ep} '
+    f'DP{plan.dp}, {shown} of {micros} micro-batches; darker: later chunks'
+  )
+
+
+def _memory(axes, setting, costs, cost) -> None:
+  held = memory_lib.memories(setting, cost.plan, costs.held(cost.plan))
+  stages = np.arange(len(held))
+  below = np.zeros(len(held))
+  names = ('weights', 'gradients', 'optimizer', 'activations')
+  for name, colour in zip(names, style.COLOURS):
+    of = np.array([getattr(one, name) for one in held]) / _GB
+    axes.bar(stages, of, bottom=below, color=colour, label=name)
+    below += of
+  room = setting.memory_share * setting.machine['memory'] / _GB
+  axes.axhline(room, color='0.3', lw=0.8, ls='--', label='may be filled')
+  axes.set_xlabel('stage')
+  axes.set_xticks(stages[:: max(1, len(stages) // 16)])
+  axes.set_ylabel('GB of a device')
+  axes.legend(
+    ncols=5, loc='lower center', bbox_to_anchor=(0.5, 1), frameon=False
+  )
+
+
+def _operators(axes, setting, layers, cost) -> None:
+  """Draws products of a layer with experts, forward, under the roofline."""
+  machine, share = setting.machine, setting.share(cost.plan)
+  unit = share.unit(sizes.MOE)
+  points = [
+    (one.name, one.flops, one.moved, one.seconds(machine, setting.element))
+    for one in unit.operators
+    if one.flops
+  ]
+  layer = unit.routed
+  forward, _ = layers(layer)
+  weights = 3 * layer.hidden * layer.width * layer.experts / layer.ranks
+  points.append(
+    (
+      'experts with their exchange',
+      6.0 * layer.rows * layer.hidden * layer.width,
+      2.0 * (weights + 2 * layer.rows * layer.hidden),
+      forward.compute + forward.exchange,
+    )
+  )
+  cube = simulate.ELEMENTS[setting.element][1]
+  peak = machine['aic'] * machine[cube]
+  x = np.geomspace(10, 1e4, 100)
+  axes.loglog(x, np.minimum(peak, x * machine['hbm']) / 1e12, color='0.3')
+  for i, (name, flops, moved, took) in enumerate(points):
+    axes.scatter(
+      [flops / moved],
+      [flops / took / 1e12],
+      color=style.COLOURS[i % len(style.COLOURS)],
+      marker='os^D'[i // len(style.COLOURS)],
+      label=f'{name}: {1e3 * took:.2f} ms',
+      zorder=3,
+    )
+  axes.set_xlabel('operations for a byte of HBM')
+  axes.set_ylabel('TFLOPS')
+  axes.set_title(
+    f'products of a layer, forward, {share.own} tokens a rank',
+    fontsize='medium',
+  )
+  axes.legend(loc='lower right', fontsize='small', ncols=2)

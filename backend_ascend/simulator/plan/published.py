@@ -1,0 +1,13 @@
+"""Public models whose training was told, as sizes."""
+
+import pathlib
+import tomllib
+
+from hpmoe.backend_ascend.simulator.plan import sizes
+
+_TEXT = pathlib.Path(__file__).with_suffix('.toml').read_text()
+MODELS = {
+  name: sizes.Model(name=name, **of | dict(dense=tuple(of.get('dense', ()))))
+  for name, of in tomllib.loads(_TEXT).items()
+}
+PANGU_ULTRA_MOE, DEEPSEEK_V3, QWEN3_235B, QWEN3_30B = MODELS.values()

@@ -1,0 +1,158 @@
+"""What a step of training costs.
+
+One rank of each stage stands for all: data- and tensor-parallel ranks do the
+same, and so do ranks of an expert group where routing is even.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.simulator.plan import collectives
+from hpmoe.backend_ascend.simulator.plan import memory as memory_lib
+from hpmoe.backend_ascend.simulator.plan import pipeline
+from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
+from hpmoe.backend_ascend.simulator.plan import unit_costs
+
+Plan = plan_lib.Plan
+Setting = plan_lib.Setting
+Timed = unit_costs.Timed
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+  """What a step of training costs under a plan.
+
+  Attributes:
+    plan: the plan.
+    seconds: of a step.
+    pipeline: s of it until the last backward pass ends.
+    gradients: s of exposed sums of gradients and gathered weights.
+    optimizer: s of its update.
+    bubble: part of the pipeline in which a stage waits, on average.
+    memory: of the fullest stage.
+    tokens_per_second: of one device.
+    mfu: `sizes.Model.flops` of that over the peak in bfloat16.
+  """
+
+  plan: Plan
+  seconds: float
+  pipeline: float
+  gradients: float
+  optimizer: float
+  bubble: float
+  memory: memory_lib.Memory
+  tokens_per_second: float
+  mfu: float
+
+
+def hop(setting: Setting, plan: Plan) -> float:
+  """Returns s from one stage to the next, 0 where it is hidden."""
+  if plan.pp == 1 or 'pipeline' in setting.overlap:
+    return 0.0
+  size = 2 * setting.share(plan).own * setting.model.hidden
+  return collectives.send(setting.machine, size, plan.tp * plan.dp)
+
+
+def passes(
+  setting: Setting,
+  plan: Plan,
+  timed: Mapping[str, Timed],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns `[P * V]` s of a micro-batch's passes through each chunk."""
+  forward, backward = (
+    unit_costs.of_chunks(
+      setting, plan, timed, lambda u, i=i: u.exposed[i].seconds
+    ).ravel()
+    for i in range(2)
+  )
+  return forward, backward
+
+
+def _sums(setting: Setting, plan: Plan, shared, experts) -> np.ndarray:
+  """Returns `[P]` s to sum gradients and to gather weights."""
+  size = setting.states.gradient + setting.states.weight
+  machine = setting.machine
+  return collectives.all_gather(
+    machine, size * shared, plan.dp, plan.tp
+  ) + collectives.all_gather(
+    machine, size * experts, plan.dp // plan.ep, plan.tp * plan.ep
+  )
+
+
+def _update(setting: Setting, plan: Plan, shared, experts) -> float:
+  """Returns s to read and write all states of a rank's share once."""
+  states = setting.states
+  moved = 2 * states.optimizer + states.gradient + states.weight
+  mine = shared / plan.dp + experts * plan.ep / plan.dp
+  return moved * float(mine.max()) / setting.machine['hbm']
+
+
+def cost(costs: unit_costs.Costs, plan: Plan, exact: bool = True) -> Cost:
+  """Returns what a plan costs.
+
+  Args:
+    costs: of units, in a setting whose `refusal` lets the plan pass.
+    plan: the plan.
+    exact: whether the pipeline is simulated; else its bound stands for it.
+  """
+  setting, held = costs.setting, costs.held(plan)
+  forward, backward = passes(setting, plan, costs.timed(plan))
+  micros, wait = setting.micros(plan), hop(setting, plan)
+  way = plan.pp, micros, wait
+  run = (
+    pipeline.simulate(forward.tolist(), backward.tolist(), *way).seconds
+    if exact
+    else pipeline.bound(forward, backward, *way)
+  )
+  own = memory_lib.parameters(setting, plan, held)
+  sums = _sums(setting, plan, *own)
+  if 'gradients' in setting.overlap:
+    # Those of a stage behind its last backward passes.
+    last = backward.reshape(plan.vpp, plan.pp).sum(0)
+    sums = np.maximum(0.0, sums - last)
+  update = _update(setting, plan, *own)
+  whole = run + float(sums.max()) + update
+  whole /= setting.machine['run_share'] or 1.0
+  tokens = setting.global_batch * setting.sequence / setting.devices
+  peak = setting.machine['aic'] * setting.machine['cube_bf16']
+  busy = micros * float((forward + backward).sum()) / plan.pp
+  return Cost(
+    plan,
+    whole,
+    run,
+    float(sums.max()),
+    update,
+    max(0.0, 1 - busy / run),
+    memory_lib.fullest(setting, plan, held),
+    tokens / whole,
+    tokens / whole * setting.model.flops(setting.sequence) / peak,
+  )
+
+
+PARTS = ('compute', 'tensor', 'exchange', 'offload')
+
+
+def parts(costs: unit_costs.Costs, found: Cost) -> dict[str, float]:
+  """Returns s of a step by what an average stage does in it: they add up.
+
+  'compute', 'tensor', 'exchange' and 'offload' as far as they are not hidden;
+  'waits' for other stages; 'gradients', 'optimizer'; 'run', what a run loses to
+  `run_share`.
+  """
+  plan, setting = found.plan, costs.setting
+  timed = costs.timed(plan)
+  each = setting.micros(plan) / plan.pp
+  made = {}
+  for name in PARTS:
+    of = unit_costs.of_chunks(
+      setting,
+      plan,
+      timed,
+      lambda u, name=name: sum(getattr(one, name) for one in u.exposed),
+    )
+    made[name] = each * float(of.sum())
+  made['waits'] = found.pipeline - sum(made.values())
+  made |= dict(gradients=found.gradients, optimizer=found.optimizer)
+  return made | dict(run=found.seconds - sum(made.values()))

@@ -1,0 +1,166 @@
+"""Levers: what makes a layer faster that is no schedule of one image.
+
+A schedule is searched first; levers are pulled on the best one, each kept only
+if it helps.  None changes a rate of the machine: what it needs of one has been
+published or measured.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.tune import int8
+from hpmoe.backend_ascend.simulator.tune import space
+from hpmoe.backend_ascend.simulator.tune import tuner
+
+# Whose figures say how our device source uses a die.
+_STRIPS = 'ascend_a3_strips'
+_BFLOAT16_BYTES = 2
+
+
+def _beside(layer: tuner.Layer) -> tuner.Layer:
+  """Returns the layer with accumulators written out as they are done.
+
+  A strip of a tile's columns moves out beside products of the next strip, of
+  as many terms as a stage of L1 holds.
+  """
+  width, _, _ = simulate.ELEMENTS[layer.policy.storage]
+  terms = machine_lib.load(_STRIPS)['write_beside'] * _BFLOAT16_BYTES / width
+  return dataclasses.replace(
+    layer, machine=layer.machine.with_figures(write_beside=terms)
+  )
+
+
+def spread(rows: np.ndarray, ranks: int) -> np.ndarray:
+  """Returns `[E]` i4: the new number of each expert.
+
+  The fullest expert first goes to the emptiest rank that has room.
+
+  Args:
+    rows: `[E]`, of each expert.
+    ranks: that hold as many experts each.
+  """
+  local = len(rows) // ranks
+  number = np.empty(len(rows), np.int32)
+  held, load = np.zeros(ranks, int), np.zeros(ranks)
+  for expert in np.argsort(-rows, kind='stable'):
+    rank = int(np.where(held < local, load, np.inf).argmin())
+    number[expert] = rank * local + held[rank]
+    held[rank] += 1
+    load[rank] += rows[expert]
+  return number
+
+
+def _spread(layer: tuner.Layer) -> tuner.Layer:
+  """Returns the layer with experts placed once, for all its routings.
+
+  They are those that are timed: a placement for rows not yet seen gains less.
+  """
+  sizes = layer.config.dims()
+  rows = [
+    np.bincount(ids.ravel(), minlength=sizes['E']) / ids.size
+    for ids in layer.cases.values()
+  ]
+  number = spread(np.sum(rows, axis=0), sizes['R'])
+  cases = {name: number[ids] for name, ids in layer.cases.items()}
+  most = max(
+    int(np.bincount(ids.ravel() // sizes['L']).max()) for ids in cases.values()
+  )
+  config = dataclasses.replace(layer.config, capacity=most)
+  return dataclasses.replace(layer, cases=cases, config=config)
+
+
+def _quantised(layer: tuner.Layer) -> tuner.Layer:
+  """Returns the layer with products of int8, if their rate is known."""
+  if layer.machine.figures['cube_int8'].tag == 'assumed':
+    return layer
+  return dataclasses.replace(layer, seconds=int8.seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lever:
+  """One lever.
+
+  Attributes:
+    mine: what it does, in a word.
+    without: what the published system has.
+    pull: the layer with it.
+    hint: what its share is worth.
+  """
+
+  mine: str
+  without: str
+  pull: Callable[[tuner.Layer], tuner.Layer]
+  hint: str
+
+
+LEVERS: Mapping[str, Lever] = {
+  'write_out': Lever(
+    'beside',
+    'behind',
+    _beside,
+    'that it overlaps is assumed of our device source',
+  ),
+  'placement': Lever(
+    'spread', 'by number', _spread, 'chosen on the routing that is timed'
+  ),
+  'forward': Lever(
+    'int8',
+    'storage',
+    _quantised,
+    'other numbers; our flow has no tasks of int8',
+  ),
+}
+
+
+def pulled(layer: tuner.Layer, names: Sequence[str]) -> tuner.Layer:
+  """Returns the layer with some levers."""
+  for name in names:
+    layer = LEVERS[name].pull(layer)
+  return layer
+
+
+def _retiled(layer: tuner.Layer, best: tuner.Timed, tiles, progress):
+  """Returns the best with the tiles that a layer of levers likes most."""
+  found = tuner.Pareto(tuner.Tuner(layer))
+  found.add(best.options)
+  tuner.refine(found, ({'tile': tiles},), 1, progress)
+  return found.best()
+
+
+def pull(
+  layer: tuner.Layer,
+  best: tuner.Timed,
+  tiles: Mapping[str, space.Fields],
+  progress: tuner.Progress = lambda step: None,
+) -> tuple[tuner.Timed, list[tuner.Ablation]]:
+  """Returns the best schedule with the levers that help, and their shares.
+
+  Args:
+    layer: without levers.
+    best: its schedule.
+    tiles: that the target runs, as options of the choice 'tile'.
+    progress: is told each step.
+  """
+  names: list[str] = []
+  best = _retiled(layer, best, tiles, progress)
+  for name in LEVERS:
+    progress(f'lever {name}')
+    trial = _retiled(pulled(layer, [*names, name]), best, tiles, progress)
+    if best.slower(trial) > 0:
+      names, best = [*names, name], trial
+  shares = []
+  for name in names:
+    others = [other for other in names if other != name]
+    timed = _retiled(pulled(layer, others), best, tiles, progress)
+    seconds = {case: timed.total(case) for case in timed.simulated}
+    lever = LEVERS[name]
+    shares.append(
+      tuner.Ablation(
+        name, lever.mine, lever.without, seconds, timed.slower(best)
+      )
+    )
+  return best, shares

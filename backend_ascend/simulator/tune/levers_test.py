@@ -1,0 +1,124 @@
+"""Levers: what each does to a layer, and that only what helps is kept."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.tune import levers
+from hpmoe.backend_ascend.simulator.tune import space
+from hpmoe.backend_ascend.simulator.tune import tuner
+from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import precision
+
+_CONFIG = config_testing.sized(r=2, t=256, e=4, k=1, d=256, f=128)
+_TILES = {w: space.GRID['tile'][w] for w in ('64x64', '128x128')}
+
+
+def _layer(*rows: int) -> tuner.Layer:
+  """Returns a layer with so many rows for each expert, on both ranks alike."""
+  ids = np.repeat(np.arange(4, dtype=np.int32), rows)
+  ids = np.tile(ids[None, :, None], (2, 1, 1))
+  config = dataclasses.replace(_CONFIG, capacity=2 * (rows[0] + rows[1]))
+  return tuner.Layer(
+    config,
+    precision.PrecisionPolicy(storage='bfloat16'),
+    machine_lib.load('ascend_a3'),
+    {'uneven': ids},
+    'ascend',
+  )
+
+
+@pytest.mark.parametrize(
+  'rows, ranks, number',
+  [
+    ((4, 3, 2, 1), 2, [0, 2, 3, 1]),  # 4 + 1 and 3 + 2
+    ((9, 1, 1, 1), 2, [0, 2, 3, 1]),  # full: the last one has no choice
+    ((1, 1, 1, 1), 1, [0, 1, 2, 3]),
+    ((0, 0, 5, 5), 2, [1, 3, 0, 2]),
+  ],
+)
+def test_experts_are_spread_fullest_first(rows, ranks, number):
+  assert levers.spread(np.array(rows), ranks).tolist() == number
+
+
+def test_spread_moves_whole_experts():
+  # Given 128 and 64 rows for the experts of rank 0, and 32 for the others, when
+  # spread, then ranks have 2 x 160 and 2 x 96 rows in place of 2 x 192 and 64.
+  layer = levers.pulled(_layer(128, 64, 32, 32), ['placement'])
+  (ids,) = layer.cases.values()
+  assert np.bincount(ids.ravel()).tolist() == [256, 64, 128, 64]
+  assert layer.config.capacity == 320
+
+
+@pytest.mark.parametrize(
+  'storage, terms', [('bfloat16', 256), ('float32', 128)]
+)
+def test_a_write_out_runs_beside_what_a_stage_of_l1_holds(storage, terms):
+  # Given 256 KiB for 384 rows and columns, a multiple of the 128 or 64 terms
+  # that a stage of L0 holds.
+  layer = dataclasses.replace(
+    _layer(64, 64, 64, 64), policy=precision.PrecisionPolicy(storage=storage)
+  )
+  pulled = levers.pulled(layer, ['write_out']).machine
+  assert pulled['write_beside'] == terms
+  # A lever changes how a core is used and no rate.
+  assert pulled.changed == ('write_beside',)
+
+
+@pytest.mark.parametrize(
+  'rows, kept', [((128, 64, 32, 32), True), ((64, 64, 64, 64), False)]
+)
+def test_only_what_helps_is_pulled_and_each_has_its_share(rows, kept):
+  # Given uneven and even rows, when levers are pulled, then experts are spread
+  # where they are uneven; without a lever that is kept all takes longer.
+  layer = _layer(*rows)
+  search = tuner.Tuner(layer)
+  best = search.time(search.base)
+  levered, shares = levers.pull(layer, best, _TILES)
+  assert ('placement' in [share.choice for share in shares]) == kept
+  assert levered.total('uneven') < best.total('uneven') or not shares
+  for share in shares:
+    longer = share.seconds['uneven'] / levered.total('uneven') - 1
+    assert share.gain == pytest.approx(longer)
+    assert share.gain > 0
+
+
+def test_a_forward_pass_of_int8_pays_for_what_it_converts():
+  # Given a pass of two bytes an element, when its products take one, then rows
+  # and weights are quantised before it and numbers made before the other pass,
+  # by hand, at three bytes an element over HBM; and products take no longer.
+  layer = _layer(64, 64, 64, 64)
+  hbm = layer.machine['hbm']
+  tokens, experts, width, hidden, rows = 256, 2, 256, 128, 256
+  front = (3 * experts * width * hidden + tokens * width) * 3 / hbm
+  saved = rows * (width + hidden) * 3 / hbm
+  fast = dataclasses.replace(
+    layer, machine=layer.machine.with_figures(vector=1e18)
+  )
+  options = tuner.Tuner(fast).base
+  whole = tuner.Tuner(fast).time(options).simulated['uneven']
+  half = tuner.Tuner(levers.pulled(fast, ['forward'])).time(options)
+  made = half.simulated['uneven']
+  assert made['backward'] == pytest.approx(whole['backward'] + saved, rel=1e-12)
+  # Casts, row maximum, scale; the scales of both halves; SwiGLU itself.
+  machine = fast.machine.with_figures(activation_ops=8 + 2 + 10)
+  _, image = next(iter(tuner.Tuner(fast).images(options)))
+  run = simulate.simulate(
+    image,
+    machine,
+    fast.cases['uneven'],
+    element='int8',
+    element_bytes=dict(gate_up=2, expert_out=2, returned=2, y=2),
+  )
+  assert made['forward'] == pytest.approx(front + run.total, rel=1e-12)
+  assert run.total < whole['forward']
+
+
+def test_no_assumed_rate_of_int8_is_a_lever():
+  layer = dataclasses.replace(
+    _layer(64, 64, 64, 64), machine=machine_lib.load('host')
+  )
+  assert levers.pulled(layer, ['forward']) == layer

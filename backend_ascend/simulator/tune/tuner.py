@@ -1,0 +1,464 @@
+"""The search: the model prunes, the simulator confirms, neighbours refine.
+
+What is minimised is the time of forward and backward pass together, over
+routings that each are as likely: the mean of how much longer a schedule takes
+than the best one known for that routing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.compiler.orders import model
+from hpmoe.backend_ascend.compiler.orders import orders
+from hpmoe.backend_ascend.compiler.orders import placement
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.compiler.taskflow import lower_backward
+from hpmoe.backend_ascend.compiler.taskflow import lower_forward
+from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.tune import space
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
+
+Progress = Callable[[str], None]
+_TILE = space.fields_of('tile')
+_LOWER = {
+  layout.Direction.FORWARD: lower_forward.lower_forward,
+  layout.Direction.BACKWARD: lower_backward.lower_backward,
+}
+
+
+def stored(
+  layer: 'Layer',
+  direction: layout.Direction,
+  image: image_lib.Image,
+  topk_ids: np.ndarray,
+) -> float:
+  """Returns s of a pass in the storage of its image.
+
+  Args:
+    layer: on whose machine.
+    direction: the pass.
+    image: of the pass.
+    topk_ids: `[R, T, K]` i32.
+  """
+  del direction
+  return simulate.simulate(image, layer.machine, topk_ids).total
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+  """What is tuned, and where.
+
+  Attributes:
+    config: sizes; N holds what every case sends.
+    policy: precision.
+    machine: on which.
+    cases: `[R, T, K]` i32 experts of every token, by name of the routing.
+    target: as `compiler.require_target`.
+    seconds: of a pass; arguments as of `stored`.
+  """
+
+  config: config_lib.MoEConfig
+  policy: precision.PrecisionPolicy
+  machine: machine_lib.Machine
+  cases: Mapping[str, np.ndarray]
+  target: str = 'host'
+  seconds: Callable[..., float] = stored
+
+  @property
+  def cores(self) -> tuple[int, int]:
+    """AIC and AIV of a rank: the machine's where an AIC has two AIVs.
+
+    Elsewhere, on a host or a GPU, what an image calls so is a choice, and those
+    of an A3 die are taken.
+    """
+    aic, aiv = int(self.machine['aic']), int(self.machine['aiv'])
+    of_die = flow_lib.Options()
+    return (aic, aiv) if aiv == 2 * aic else (of_die.num_aic, of_die.num_aiv)
+
+  @property
+  def expert_rows(self) -> int:
+    """Rows that the fullest expert of any case receives."""
+    return max(
+      int(np.bincount(ids.ravel()).max()) for ids in self.cases.values()
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+  """A schedule in modelled time.
+
+  Attributes:
+    options: the schedule.
+    predicted: s by case, of the analytical model.
+    simulated: s by case and pass.
+  """
+
+  options: flow_lib.Options
+  predicted: Mapping[str, float]
+  simulated: Mapping[str, Mapping[str, float]]
+
+  def total(self, case: str) -> float:
+    return sum(self.simulated[case].values())
+
+  def slower(self, other: 'Timed') -> float:
+    """Returns by how much the mean case takes longer, 0.01 is 1 %."""
+    cases = self.simulated
+    return float(np.mean([self.total(c) / other.total(c) for c in cases])) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+  """The roofline of one case: no schedule of a flow so cut ends before it.
+
+  Attributes:
+    seconds: of both passes.
+    part: the busiest unit, memory or link of each pass.
+  """
+
+  seconds: float
+  part: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+  """What one choice is worth: the best schedule without it.
+
+  Attributes:
+    choice: name.
+    mine: the option that the best schedule has.
+    without: that of the published system.
+    seconds: by case.
+    gain: how much longer it takes on average, 0.01 is 1 %; None: the published
+      option does not go with the others.
+  """
+
+  choice: str
+  mine: str
+  without: str
+  seconds: Mapping[str, float]
+  gain: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Accuracy:
+  """The analytical model against simulation of all points of a subspace.
+
+  Attributes:
+    points: how many.
+    mean_error: of both passes' time, 0.01 is 1 %.
+    worst_error: likewise.
+    rank_correlation: Spearman's.
+    regret: how much slower than the best point simulated the one is that the
+      model takes for the best.
+  """
+
+  points: int
+  mean_error: float
+  worst_error: float
+  rank_correlation: float
+  regret: float
+
+
+class Tuner:
+  """Times schedules of one layer, each once."""
+
+  def __init__(self, layer: Layer):
+    tensors.require_layer(layer.config, 'to tune')
+    self.layer = layer
+    self.traffic = {
+      name: model.traffic(layer.config, layer.machine, ids)
+      for name, ids in layer.cases.items()
+    }
+    self._known: dict[flow_lib.Options, Timed] = {}
+    self._runs = functools.cache(self._compiles)
+
+  @functools.cached_property
+  def base(self) -> flow_lib.Options:
+    """What no choice changes: room for what the cases send, whose costs.
+
+    The list scheduler plans with costs of a description that ships, for a file
+    of the user's need not be where the schedule is used.
+    """
+    order = flow_lib.Order(
+      machine=self.layer.machine.shipped or flow_lib.Order().machine
+    )
+    aic, aiv = self.layer.cores
+    return flow_lib.Options(
+      num_aic=aic,
+      num_aiv=aiv,
+      expert_capacity=self.layer.expert_rows,
+      order=order,
+    )
+
+  @property
+  def published(self) -> flow_lib.Options:
+    aic, aiv = self.layer.cores
+    return dataclasses.replace(
+      space.PUBLISHED,
+      num_aic=aic,
+      num_aiv=aiv // 2,
+      expert_capacity=self.layer.expert_rows,
+    )
+
+  def runs(self, fields: space.Fields) -> bool:
+    """Whether the target runs GEMM tiles of such `flow.Options`."""
+    return self._runs(flow_lib.Options(**fields))
+
+  def _compiles(self, options: flow_lib.Options) -> bool:
+    # Of a small layer that has whole tiles: they decide, not its size.
+    rows, cols = options.row_block, options.col_block
+    small = config_lib.MoEConfig(
+      num_ranks=1,
+      num_tokens=rows,
+      num_experts=1,
+      top_k=1,
+      d_model=2 * cols,
+      d_ff=2 * cols,
+    )
+    try:
+      for make in compiler.COMPILE.values():
+        make(small, self.layer.policy, options, target=self.layer.target)
+    except ValueError:
+      return False
+    return True
+
+  def predict(self, table: np.ndarray) -> np.ndarray:
+    """Returns `[cases, points]` f8 s of both passes, by the model."""
+    layer = self.layer
+    made = [
+      model.predict(layer.config, layer.policy, layer.machine, case, table)
+      for case in self.traffic.values()
+    ]
+    return np.array([sum(one.values()) for one in made])
+
+  def images(self, options: flow_lib.Options):
+    """Yields (pass, image) without proofs: what is taken is compiled anew."""
+    for direction, lower in _LOWER.items():
+      flow = lower(self.layer.config, self.layer.policy, options)
+      placed = placement.place(flow, orders.of(options)(flow))
+      yield direction, image_lib.load(image_lib.serialize(placed))
+
+  def time(self, options: flow_lib.Options) -> Timed:
+    """Returns a schedule, simulated in every case.
+
+    Raises:
+      ValueError: options that do not go together, or more cores than there are.
+    """
+    if options in self._known:
+      return self._known[options]
+    self._require(options)
+    layer = self.layer
+    seconds: dict[str, dict[str, float]] = {name: {} for name in layer.cases}
+    for direction, image in self.images(options):
+      for name, ids in layer.cases.items():
+        took = layer.seconds(layer, direction, image, ids)
+        seconds[name][direction.name.lower()] = took
+    predicted = self.predict(model.table(layer.config, [options]))[:, 0]
+    made = Timed(options, dict(zip(layer.cases, predicted.tolist())), seconds)
+    self._known[options] = made
+    return made
+
+  def _require(self, options: flow_lib.Options) -> None:
+    """Raises ValueError if the target does not run them."""
+    tile = {name: getattr(options, name) for name in (*_TILE, 'relay')}
+    if not self.runs(tile):
+      raise ValueError(
+        f'options: expected some that {self.layer.target} runs, got '
+        + ', '.join(f'{name} {value}' for name, value in tile.items())
+      )
+
+  def bound(
+    self, options: flow_lib.Options, at_peak: bool = False
+  ) -> dict[str, Bound]:
+    """Returns the roofline of a schedule's flow, by case.
+
+    Args:
+      options: the schedule.
+      at_peak: whether with no share that was fitted, and so with nothing that
+        is known from the times that are to be beaten.
+    """
+    layer = self.layer
+    machine = layer.machine.at_peak() if at_peak else layer.machine
+    seconds = dict.fromkeys(layer.cases, 0.0)
+    parts: dict[str, dict[str, str]] = {name: {} for name in layer.cases}
+    for direction, image in self.images(options):
+      for name, ids in layer.cases.items():
+        found = simulate.bound(image, machine, ids)
+        seconds[name] += found.seconds
+        parts[name][direction.name.lower()] = found.name
+    return {n: Bound(seconds[n], parts[n]) for n in layer.cases}
+
+
+def regrets(seconds: np.ndarray) -> np.ndarray:
+  """Returns `[cases, points]`: how much longer than the best of each case."""
+  return seconds / seconds.min(axis=1, keepdims=True) - 1
+
+
+def candidates(tuner: Tuner, grid: space.Grid, count: int) -> list[int]:
+  """Returns the points of a grid that the model takes for the best."""
+  cost = regrets(tuner.predict(grid.table)).mean(0)
+  best = np.argpartition(cost, min(count, len(cost) - 1))[:count]
+  return best[np.argsort(cost[best], kind='stable')].tolist()
+
+
+class Pareto:
+  """Schedules that were simulated, and which of them is the best."""
+
+  def __init__(self, tuner: Tuner):
+    self.tuner = tuner
+    self.tried: dict[flow_lib.Options, Timed] = {}
+
+  def add(self, options: flow_lib.Options) -> None:
+    """Simulates a schedule, if it can be."""
+    # Refused are fields that do not go together.
+    with contextlib.suppress(ValueError):
+      self.tried[options] = self.tuner.time(options)
+
+  def _seconds(self) -> np.ndarray:
+    cases = self.tuner.layer.cases
+    return np.array(
+      [[one.total(name) for one in self.tried.values()] for name in cases]
+    )
+
+  def best(self) -> Timed:
+    """Returns the one of least expected regret."""
+    cost = regrets(self._seconds()).mean(0)
+    return list(self.tried.values())[int(cost.argmin())]
+
+  def best_by_case(self) -> dict[str, Timed]:
+    """Returns the fastest of each case."""
+    found = list(self.tried.values())
+    at = self._seconds().argmin(1)
+    return {n: found[i] for n, i in zip(self.tuner.layer.cases, at)}
+
+  def regret(self, of: Timed) -> dict[str, float]:
+    """Returns how much longer one takes than the fastest, by case."""
+    best = self.best_by_case()
+    return {n: of.total(n) / best[n].total(n) - 1 for n in best}
+
+
+# More than the model's worst error over the subspace of the paper's layer.
+_SLOWER_BY_MODEL = 0.05
+
+
+def _is_slow(tuner: Tuner, best: Timed, options: flow_lib.Options) -> bool:
+  """Returns whether the model takes options for far slower than the best."""
+  told = tuner.predict(model.table(tuner.layer.config, [options]))[:, 0]
+  known = np.array([best.predicted[case] for case in tuner.layer.cases])
+  return float((told / known).mean()) > 1 + _SLOWER_BY_MODEL
+
+
+def refine(
+  pareto: Pareto,
+  choices: Sequence[space.Choices],
+  rounds: int,
+  progress: Progress = lambda step: None,
+) -> None:
+  """Tries each option of each choice around the best, until none helps.
+
+  Options that the model takes for far slower are not simulated; those that it
+  does not know are the best's equals to it, so they are.
+  """
+  for _ in range(rounds):
+    before = pareto.best()
+    for among in choices:
+      for name, options in among.items():
+        best = pareto.best()
+        for fields in options.values():
+          progress(name)
+          # Refused are fields that do not go together.
+          with contextlib.suppress(ValueError):
+            near = space.changed(best.options, fields)
+            if not _is_slow(pareto.tuner, best, near):
+              pareto.add(near)
+    if pareto.best() is before:
+      return
+
+
+def ablate(
+  tuner: Tuner, best: Timed, progress: Progress = lambda step: None
+) -> list[Ablation]:
+  """Returns what each choice of the best is worth, the dearest first."""
+  rows = []
+  for name in space.NAMES:
+    fields = {
+      field: space.value(tuner.published, field)
+      for field in space.fields_of(name)
+    }
+    progress(f'without {name}')
+    mine = space.label(best.options, name)
+    without = space.label(tuner.published, name)
+    if mine == without:
+      continue
+    try:
+      timed = tuner.time(space.changed(best.options, fields))
+    except ValueError:
+      rows.append(Ablation(name, mine, without, {}, None))
+      continue
+    seconds = {case: timed.total(case) for case in timed.simulated}
+    rows.append(Ablation(name, mine, without, seconds, timed.slower(best)))
+  return sorted(rows, key=lambda row: -(row.gain or 0))
+
+
+def accuracy(
+  tuner: Tuner, choices: space.Choices, progress: Progress = lambda step: None
+) -> tuple[Accuracy, list[Timed]]:
+  """Returns the model's errors over all points of choices, and the points."""
+  choices = space.on(choices, tuner.base.num_aiv)
+  grid = space.grid(tuner.layer.config, tuner.base, choices, tuner.runs)
+  timed = []
+  for point in range(len(grid.table)):
+    progress('subspace')
+    timed.append(tuner.time(grid.options(point)))
+  cases = tuner.layer.cases
+  told = np.array([[one.predicted[c] for one in timed] for c in cases])
+  real = np.array([[one.total(c) for one in timed] for c in cases])
+  error = np.abs(told / real - 1)
+  ranks = [_spearman(*pair) for pair in zip(told, real)]
+  chosen = real[np.arange(len(real)), told.argmin(1)] / real.min(1) - 1
+  return Accuracy(
+    len(timed),
+    float(error.mean()),
+    float(error.max()),
+    float(np.mean(ranks)),
+    float(chosen.max()),
+  ), timed
+
+
+def _spearman(one: np.ndarray, other: np.ndarray) -> float:
+  """Returns the correlation of ranks; equal values share theirs."""
+  ranks = []
+  for values in (one, other):
+    _, inverse, counts = np.unique(
+      values, return_inverse=True, return_counts=True
+    )
+    last = np.cumsum(counts)
+    ranks.append((last - (counts - 1) / 2)[inverse])
+  return float(np.corrcoef(*ranks)[0, 1])
+
+
+# All of whose points are simulated, to see how good the model is.
+SUBSPACE: space.Choices = {
+  name: {
+    word: fields for word, fields in space.GRID[name].items() if word in of
+  }
+  for name, of in dict(
+    event_grain=('expert', 'row_block'),
+    tile=('128x128', '256x128'),
+    put_rows=('32', '128'),
+    aiv=('24', '48'),
+    put_aiv=('0.0', '0.5'),
+    lag=('all', '1.0'),
+    row_order=('ascending', 'interleaved'),
+  ).items()
+}

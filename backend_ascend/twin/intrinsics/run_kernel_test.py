@@ -1,0 +1,197 @@
+"""Kernels from Python: what they give, what they may be given, what is told."""
+
+import json
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.twin import twin_testing
+from hpmoe.backend_ascend.twin.intrinsics import build_kernel
+from hpmoe.backend_ascend.twin.intrinsics import run_kernel
+
+_EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
+_REAL = twin_testing.ASC_DEVKIT
+_SCALED = """\
+struct Tiling { float by; int32_t from; };
+extern "C" __global__ __vector__ void scaled(
+    __gm__ float* x, __gm__ float* y, Tiling tiling, int32_t count) {
+  for (int32_t i = tiling.from; i < count; ++i) {
+    if (i < 0) {
+      y[0] = 0;
+    }
+    y[i] = x[i] * tiling.by;
+  }
+  dcci(y, SINGLE_CACHE_LINE, CACHELINE_OUT);
+  pipe_barrier(PIPE_ALL);
+}
+"""
+
+
+pytestmark = twin_testing.needs_clang()
+
+
+@pytest.fixture(scope='module', autouse=True)
+def cache(tmp_path_factory):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+    yield
+
+
+@pytest.fixture(scope='module')
+def add():
+  return run_kernel.Kernel(_EXAMPLES / 'raw_vector_add.asc', 'raw_add<256>')
+
+
+@pytest.fixture(scope='module')
+def scaled(tmp_path_factory):
+  source = tmp_path_factory.mktemp('source') / 'scaled.asc'
+  source.write_text(_SCALED)
+  return run_kernel.Kernel(source, 'scaled')
+
+
+def _inputs(cores, count=256):
+  rng = np.random.default_rng(0)
+  x, y = rng.standard_normal((2, cores, count), np.float32)
+  return x, y, run_kernel.Empty(x.shape, np.float32), np.zeros((cores, 16), 'f')
+
+
+class TestArrays:
+  @pytest.mark.parametrize('cores', [1, 3])
+  @pytest.mark.parametrize('mode', build_kernel.MODES)
+  def test_come_back_as_the_kernel_leaves_them(self, add, cores, mode):
+    x, y, z, w = _inputs(cores)
+    got = add(x, y, z, w, blocks=cores, mode=mode)
+    np.testing.assert_array_equal(got[2], x + y)
+    np.testing.assert_array_equal(got[3][:, 0], (x + y)[:, -1] + 1)
+    np.testing.assert_array_equal(got[0], x)
+    assert not w.any()
+
+  def test_that_nobody_wrote_may_not_be_read(self, add):
+    x, y, z, w = _inputs(1)
+    with pytest.raises(run_kernel.Found, match='which nobody') as error:
+      add(z, y, z, w)
+    assert str(_EXAMPLES.resolve()) in error.value.findings[0]
+
+  def test_that_are_too_short_are_named(self, add):
+    x, y, z, w = _inputs(1)
+    with pytest.raises(run_kernel.Found, match=r'allocation 1 .*1023 B|bounds'):
+      add(x, y.ravel()[:-1], z, w)
+
+
+class TestValues:
+  def test_numbers_and_structs(self, scaled):
+    x = np.arange(8, dtype=np.float32)
+    tiling = np.float32(0.5).tobytes() + np.int32(2).tobytes()
+    y = scaled(x, np.zeros(8, np.float32), tiling, 6)[1]
+    np.testing.assert_array_equal(y, [0, 0, 1, 1.5, 2, 2.5, 0, 0])
+
+  @pytest.mark.parametrize(
+    'change, said',
+    [
+      ({3: np.int64(2)}, 'argument 3: expected a value of 4 B, got 8'),
+      ({3: np.zeros(4)}, 'argument 3: expected a value, got an array'),
+      ({0: 1}, 'argument 0: expected an array, got a value'),
+      ({3: 'six'}, 'argument 3: expected an array, Empty, a number or bytes'),
+    ],
+  )
+  def test_that_do_not_fit_are_named(self, scaled, change, said):
+    given = [np.ones(8, 'f'), np.zeros(8, 'f'), bytes(8), 0]
+    for i, value in change.items():
+      given[i] = value
+    with pytest.raises(ValueError, match=said):
+      scaled(*given)
+
+  def test_a_wrong_number_of_them(self, scaled):
+    with pytest.raises(ValueError, match='arguments: expected 4, got 1'):
+      scaled(np.ones(8, 'f'))
+
+  def test_a_mode_that_is_none(self, scaled):
+    with pytest.raises(ValueError, match='^mode: expected one of'):
+      scaled(mode='sideways')
+
+
+def test_source_that_does_not_compile_is_told_by_line(tmp_path):
+  source = tmp_path / 'k.asc'
+  source.write_text('__global__ void k() {\n  Nothing x;\n}\n')
+  with pytest.raises(ValueError, match=r'k\.asc:2: unknown type'):
+    run_kernel.Kernel(source, 'k')()
+
+
+def test_coverage_has_lines_that_ran_and_lines_that_did_not(tmp_path, scaled):
+  # Given a program with a branch that is never taken, when it has run, then
+  # lcov's lines say how often control came to each; comments have none.
+  source = tmp_path / 'scaled.asc'
+  main = (
+    '#include "acl/acl.h"\n' + _SCALED + 'int main() {\n'
+    '  void* at[2];\n'
+    '  for (auto& one : at) {\n'
+    '    aclrtMalloc(&one, 64, ACL_MEM_MALLOC_HUGE_FIRST);\n'
+    '    aclrtMemset(one, 64, 0, 64);\n'
+    '  }\n'
+    '  scaled<<<3, nullptr, nullptr>>>((__gm__ float*)(uint64_t)at[0],\n'
+    '    (__gm__ float*)(uint64_t)at[1], Tiling{2, 0}, 0);\n'
+    '}\n'
+  )
+  source.write_text(main)
+  kernel = build_kernel.build(source, None, tmp_path / 'w', coverage=True)
+  counted = tmp_path / 'counted'
+  command = build_kernel.command(kernel, mode='order', coverage=counted)
+  subprocess.run(command, check=False)
+  written = build_kernel.lcov(kernel, counted.read_text()).splitlines()
+
+  assert written[1] == f'SF:{source}'
+  counts = dict(
+    map(int, line[3:].split(',')) for line in written if line[:3] == 'DA:'
+  )
+  line_of = lambda text: main[: main.index(text)].count('\n') + 1
+  assert counts[line_of('dcci(y')] == 3
+  assert counts[line_of('y[0] = 0')] == 0 == counts[line_of('y[i] = x[i]')]
+  assert line_of('struct Tiling') not in counts
+  assert written[-3:] == [
+    f'LF:{len(counts)}',
+    f'LH:{sum(c > 0 for c in counts.values())}',
+    'end_of_record',
+  ]
+
+
+def test_a_timeline_has_what_each_pipe_did_and_when(tmp_path):
+  # Given figures of a machine, when a kernel of two cores runs, then Perfetto's
+  # file has every instruction: a pipe does one at a time, and the sum begins
+  # once both its operands are there.
+  source = _EXAMPLES / 'raw_vector_add.asc'
+  kernel = build_kernel.build(source, None, tmp_path)
+  names = (
+    *('cube_bf16', 'cube_f32', 'cube_efficiency', 'aic_read', 'aic_write'),
+    *('aic_l0a', 'aic_l0b', 'aiv_read', 'aiv_write', 'vector'),
+    *('read_latency', 'move_head', 'product_head'),
+  )
+  path = tmp_path / 'timeline.json'
+  command = build_kernel.command(
+    kernel, rates=','.join(f'{name}:1e9' for name in names), timeline=path
+  )
+  subprocess.run(command, check=True)
+  events = json.loads(path.read_text())['traceEvents']
+
+  done = [e for e in events if e['ph'] == 'X']
+  assert [e['name'] for e in done].count('copy_gm_to_ubuf') == 2 * 4
+  of_core = [e for e in done if e['pid'] == 1]
+  load, more, add, store = sorted(of_core, key=lambda e: e['ts'])
+  assert load['tid'] == more['tid'] != add['tid'] != store['tid']
+  assert load['dur'] == pytest.approx(2048 / 1e9 * 1e6)
+  assert more['ts'] == pytest.approx(load['ts'] + load['dur'])
+  assert add['ts'] >= more['ts'] + more['dur']
+  assert store['ts'] >= add['ts'] + add['dur']
+  named = [e for e in events if e['name'] == 'thread_name']
+  pipes = {e['tid']: e['args']['name'] for e in named if e['pid'] == 1}
+  shown = [pipes[e['tid']] for e in (load, more, add, store)]
+  assert shown == ['MTE2', 'MTE2', 'V', 'MTE3']
+
+
+@twin_testing.needs_asc_devkit
+def test_a_kernel_over_real_headers():
+  folder = 'examples/01_simd_cpp_api/00_introduction/01_add/add'
+  add = run_kernel.Kernel(f'{_REAL}/{folder}/add.asc', 'add_custom<512>', _REAL)
+  x, y, z, _ = _inputs(2, 512)
+  np.testing.assert_array_equal(add(x, y, z, blocks=2)[2], x + y)

@@ -1,0 +1,552 @@
+"""How somebody else lays a tensor out, as data, applied and undone exactly.
+
+A layout is a text: axes in the notation's letters, then words after commas.
+
+    E 2F D               experts of all ranks stacked, each transposed
+    M D                  tokens of all ranks in a row
+    R N 2F, interleaved  gate and up by turns: g0 u0 g1 u1 ...
+    R N 2F, up_gate      up before gate
+    R T K, int64         another dtype, of the same values
+    E D 2F, pad F 128    gate and up each padded to a multiple
+    E D 2F, experts 0 1 2 3 1   whose weights are where; -1: nobody's
+
+Routed rows may have another order:
+
+    R N D, aligned 64    each expert's begin at a multiple of 64
+    R N D, by_source     by the rank that sent them, then by expert
+    E C D, C=40          a buffer for each expert
+    M K D                one a slot, on its token's rank
+    R M K D              the same on its expert's, with room for all tokens
+    R N D, order ids     as tensor `ids` beside it says: the slot of each row
+
+What is padding is not looked at, but where the word `zeros` is given.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+
+from hpmoe.parity_tests.case.layouts import placed as placed_lib
+from hpmoe.parity_tests.case.layouts import rows as rows_lib
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import tensors
+
+Sizes = placed_lib.Sizes
+
+# What several axes of ours are called as one.
+MERGED = {
+  'E': ('R', 'L'),
+  'M': ('R', 'T'),
+  'S': ('T', 'K'),
+  'A': ('R', 'T', 'K'),
+}
+# Order of the halves of 2F.
+HALVES = ('gate_up', 'up_gate', 'interleaved')
+DTYPES = ('int32', 'int64', 'float32', 'bfloat16', 'float16')
+_RELAYED = tuple(spec.name for spec in tensors.RELAYED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """How a tensor is laid out.
+
+  Attributes:
+    name: of the tensor, of `tensors.SPECS`.
+    axes: theirs, each one of ours or of `MERGED`; an axis of one element may
+      be left out.
+    halves: one of `HALVES`.
+    dtype: theirs; '': as the policy has it.
+    pads: (axis, what its length is a multiple of).
+    experts: the expert of each place for one, -1 for none; (): as ours.
+    block: rows of an expert begin at a multiple of it.
+    by_source: whether rows are by the rank that sent them first.
+    capacity: C; None: as it comes, or what the fullest expert needs.
+    order: of what tensor the slot of each row is read; '': none.
+    zeros: whether padding must be zero.
+  """
+
+  name: str
+  axes: tuple[str, ...]
+  halves: str = 'gate_up'
+  dtype: str = ''
+  pads: tuple[tuple[str, int], ...] = ()
+  experts: tuple[int, ...] = ()
+  block: int = 0
+  by_source: bool = False
+  capacity: int | None = None
+  order: str = ''
+  zeros: bool = False
+
+  def __str__(self) -> str:
+    words = [' '.join(self.axes)]
+    words += [self.halves] if self.halves != HALVES[0] else []
+    words += [f'pad {axis} {size}' for axis, size in self.pads]
+    words += [f'experts {" ".join(map(str, self.experts))}'] * (
+      self.experts != ()
+    )
+    words += [f'aligned {self.block}'] * (self.block > 0)
+    words += ['by_source'] * self.by_source
+    words += [f'C={self.capacity}'] * (self.capacity is not None)
+    words += [f'order {self.order}'] * (self.order != '')
+    words += ['zeros'] * self.zeros
+    return ', '.join(words + ([self.dtype] if self.dtype else []))
+
+  @property
+  def is_ours(self) -> bool:
+    """Whether nothing moves."""
+    return self == Layout(self.name, self.spec, dtype=self.dtype)
+
+  @property
+  def both(self) -> str:
+    """The axis of gate and up, 2F or 2S; '': there is none."""
+    return next((axis for axis in self.spec if axis[0] == '2'), '')
+
+  @property
+  def moves_rows(self) -> bool:
+    """Whether routed rows have another order, which the routing decides."""
+    packed = self.own[1] == 'N' and not self.experts
+    plain = packed and not (self.block or self.by_source or self.order)
+    return 'N' in self.spec and not plain
+
+  @property
+  def is_of_tokens(self) -> bool:
+    """Whether a rank's rows are of its tokens."""
+    return self.own[1] == 'T'
+
+  @property
+  def with_ranks(self) -> 'Layout':
+    """The same, with an axis for ranks."""
+    if any('R' in self.parts(axis) for axis in self.axes):
+      return self
+    return dataclasses.replace(self, axes=('R', *self.axes))
+
+  @property
+  def row_axes(self) -> tuple[str, ...]:
+    """Axes of rows, the ranks' among them, as of a tensor in `order`."""
+    return tuple(axis for axis in self.axes if axis != self.spec[-1])
+
+  def placed(
+    self,
+    sizes: Sizes,
+    ids: np.ndarray | None = None,
+    order: np.ndarray | None = None,
+    shape: tuple[int, ...] | None = None,
+  ) -> placed_lib.Placed:
+    """Returns where each element of ours is theirs.
+
+    Args:
+      sizes: of our axes, by letter.
+      ids: `[R, T, K]` experts, where routed rows have another order.
+      order: what `self.order` names.
+      shape: theirs, which says N and C; None: to be made.
+
+    Raises:
+      ValueError: a size or a row has no place there.
+    """
+    sizes = {**sizes, 'M': sizes['R'] * sizes['T']}
+    sizes |= {f'2{axis}': 2 * sizes.get(axis, 0) for axis in 'FS'}
+    self._check_sizes(sizes)
+    theirs = dict(sizes)
+    if self.experts:
+      local = len(self.experts) // sizes['R']
+      theirs |= dict(E=len(self.experts), L=local)
+    if shape is not None and len(shape) == len(self.axes):
+      seen = dict(zip(self.axes, shape))
+      theirs |= {axis: seen[axis] for axis in ('N', 'C') if axis in seen}
+    if self.capacity is not None:
+      theirs['C'] = self.capacity
+    if not self.moves_rows:
+      return placed_lib.Placed(self, sizes, theirs)
+    if ids is None:
+      raise ValueError(f'{self.name}: expected a routing with {str(self)!r}')
+    rows = rows_lib.Rows(ids, sizes['E'])
+    slots = self._slots(rows, theirs, order)
+    if shape is None and order is not None:
+      theirs |= dict(zip(self.row_axes, order.shape))
+    elif shape is None:
+      used = {axis: of[rows.used] for axis, of in slots.items()}
+      needed = {a: int(of.max(initial=-1)) + 1 for a, of in used.items()}
+      theirs |= self._room(needed, sizes)
+    found = placed_lib.Placed(self, sizes, theirs, rows, slots)
+    found.check_rows(order)
+    return found
+
+  def apply(
+    self,
+    array: np.ndarray,
+    sizes: Sizes,
+    ids: np.ndarray | None = None,
+    order: np.ndarray | None = None,
+  ) -> np.ndarray:
+    """Returns a tensor of ours as they lay it out; see `placed`.
+
+    Raises:
+      ValueError: it has no such place, or their dtype has not its values.
+    """
+    there = array
+    if not self.is_ours:
+      there = self.placed(sizes, ids, order).apply(array)
+    return as_stored(self.name, there, self.dtype) if self.dtype else there
+
+  def undo(
+    self,
+    array: np.ndarray,
+    sizes: Sizes,
+    ids: np.ndarray | None = None,
+    order: np.ndarray | None = None,
+    ranks: Sequence[int] | None = None,
+  ) -> np.ndarray:
+    """Returns a tensor of theirs as ours, with their dtype.
+
+    Args:
+      array: theirs.
+      sizes: of our axes, by letter; rows that keep their order are as many as
+        they have.
+      ids: see `placed`.
+      order: likewise.
+      ranks: those whose rows are there; None: all.
+
+    Raises:
+      ValueError: its shape is another, a row is missing, copies of an expert
+        differ, or what must be zero is not.
+    """
+    return self.placed(sizes, ids, order, array.shape).undo(array, ranks)
+
+  def split(
+    self, array: np.ndarray, sizes: Sizes, ids: np.ndarray | None = None
+  ) -> list[np.ndarray]:
+    """Returns a tensor of ours as they lay it out, each rank's."""
+    whole = self.with_ranks
+    at = whole.rank_axis(whole.axes)
+    theirs = whole.apply(array, sizes, ids)
+    parts = np.split(theirs, sizes['R'], at)
+    return parts if whole is self else [part[0] for part in parts]
+
+  def joined(
+    self,
+    parts: Mapping[int | None, np.ndarray],
+    ranks: int,
+    of_order: bool = False,
+  ) -> np.ndarray:
+    """Returns a tensor of all ranks, as theirs.
+
+    Args:
+      parts: of all ranks (None) or of each; one rank's axis may be missing.
+      ranks: R; what is not there, or what other ranks have more of, is padding.
+      of_order: whether it is what `order` names.
+    """
+    of = self if None in parts else self.with_ranks
+    axes = of.row_axes if of_order else of.axes
+    given = {**parts}
+    if 'R' in axes and (ranks == 1 or None not in parts):
+      at = axes.index('R')
+      given = {
+        r: np.expand_dims(a, at) if a.ndim == len(axes) - 1 else a
+        for r, a in given.items()
+      }
+    if None in given:
+      return given[None]
+    first = next(iter(given.values()))
+    absent = np.full_like(first, -1) if of_order else np.zeros_like(first)
+    each = [given.get(rank, absent) for rank in range(ranks)]
+    for part in each:
+      if part.ndim != len(axes):
+        raise ValueError(
+          f'{self.name}: expected [{" ".join(axes)}], got {list(part.shape)}'
+        )
+    grow = [i for i, axis in enumerate(axes) if axis in ('N', 'C')]
+    most = list(each[0].shape)
+    for i in grow:
+      most[i] = max(part.shape[i] for part in each)
+    grown = [_grown(part, most, grow, -1 if of_order else 0) for part in each]
+    for rank, part in enumerate(grown):
+      if [*part.shape] != most:
+        raise ValueError(
+          f'{self.name}: expected {most} of every rank, as rank 0 has, got '
+          f'{list(part.shape)} of rank {rank}'
+        )
+    return np.concatenate(grown, axis=self.rank_axis(axes))
+
+  @property
+  def own(self) -> tuple[str, ...]:
+    """The axes of ours, of rows those that their order has."""
+    if 'N' not in self.spec:
+      return self.spec
+    named = {*self.axes}
+    if 'C' in named:
+      rows: tuple[str, ...] = ('R', 'L', 'C')
+    elif 'N' in named or not named & {'K', 'S', 'A'}:
+      rows = ('R', 'N')
+    else:
+      rows = ('R', 'M' if 'R' in named and named & {'M', 'A'} else 'T', 'K')
+    return *rows, self.spec[-1]
+
+  @property
+  def spec(self) -> tuple[str, ...]:
+    """The axes of ours."""
+    return tuple(tensors.SPECS[self.name].shape.split())
+
+  def parts(self, axis: str) -> tuple[str, ...]:
+    """Returns the axes of ours that are one of theirs."""
+    if axis in self.own:
+      return (axis,)
+    if axis == 'A' and 'M' in self.own:
+      return 'M', 'K'
+    return MERGED.get(axis, (axis,))
+
+  @property
+  def split_axes(self) -> tuple[str, ...]:
+    """Their axes, each merged one as ours."""
+    return tuple(part for axis in self.axes for part in self.parts(axis))
+
+  def rank_axis(self, axes: tuple[str, ...]) -> int:
+    """Returns which of some axes of theirs the ranks' is.
+
+    Raises:
+      ValueError: it is padded, so that ranks have no shares of it.
+    """
+    (at,) = (i for i, axis in enumerate(axes) if self.parts(axis)[0] == 'R')
+    if axes[at] != 'R' and axes[at] in dict(self.pads):
+      raise ValueError(
+        f'{self.name}: expected no padding of {axes[at]} in files of one rank '
+        f'each, got layout {str(self)!r}'
+      )
+    return at
+
+  def _check_sizes(self, sizes: Sizes) -> None:
+    gone = {*self.own} - {*self.split_axes}
+    for part in self.own:
+      if part in gone and sizes.get(part, 1) != 1:
+        raise ValueError(
+          f'{self.name}: expected {part}=1, which layout {str(self)!r} leaves '
+          f'out, got {sizes[part]}'
+        )
+    known, count = {*range(sizes['E'])}, len(self.experts)
+    if self.experts and ({*self.experts} - {-1} != known or count % sizes['R']):
+      raise ValueError(
+        f'{self.name}: expected places for experts 0 to {sizes["E"] - 1}, a '
+        f'multiple of R={sizes["R"]}, got layout {str(self)!r}'
+      )
+
+  def _slots(
+    self, rows: rows_lib.Rows, theirs: Sizes, order: np.ndarray | None
+  ) -> dict[str, np.ndarray]:
+    """Returns coordinates of slots, by axis of theirs."""
+    if self.order:
+      return dict(zip(self.row_axes, self._read_order(rows, order)))
+    there = rows
+    if self.experts:
+      place = placed_lib.places(self.experts)
+      if place.shape[1] > 1:
+        raise ValueError(
+          f'{self.name}: expected `order` in layout {str(self)!r}, since an '
+          'expert has more than one place'
+        )
+      ids = np.where(rows.ids < 0, rows.ids, place[rows.ids, 0])
+      there = rows_lib.Rows(ids, theirs['E'])
+    if self.own[1] == 'N':
+      by_source = self.by_source
+      return there.by_source() if by_source else there.packed(self.block or 1)
+    kinds = dict(L=there.buffers, T=there.slots, M=there.slots_of_all)
+    return kinds[self.own[1]]()
+
+  def _read_order(
+    self, rows: rows_lib.Rows, order: np.ndarray | None
+  ) -> list[np.ndarray]:
+    """Returns coordinates of slots in a tensor that names them.
+
+    Raises:
+      ValueError: there is none, or it names one twice.
+    """
+    axes = ' '.join(self.row_axes)
+    told = f'{self.name}: {self.order}: expected integers [{axes}]'
+    if order is None or order.dtype.kind not in 'iu':
+      got = 'none' if order is None else order.dtype
+      raise ValueError(f'{told}, the slot of each row, got {got}')
+    if order.ndim != len(self.row_axes):
+      raise ValueError(f'{told}, got {list(order.shape)}')
+    count = rows.ids.size
+    used = np.flatnonzero(
+      (order.reshape(-1) >= 0) & (order.reshape(-1) < count)
+    )
+    slots = order.reshape(-1)[used]
+    named = np.bincount(slots, minlength=count)
+    if (named > 1).any():
+      raise ValueError(f'{told}, each slot once, got {named.argmax()} twice')
+    place = np.full(count, -1)
+    place[slots] = used
+    known = np.unravel_index(np.maximum(place, 0), order.shape)
+    return [np.where(place < 0, -1, one) for one in known]
+
+  def _room(self, needed: Sizes, sizes: Sizes) -> dict[str, int]:
+    """Returns N or C of rows that are to be laid out."""
+    if 'C' in needed:
+      return dict(C=needed['C']) if self.capacity is None else {}
+    if 'N' in needed:
+      block = self.block or 1
+      return dict(N=-(-max(needed['N'], sizes['N']) // block) * block)
+    return {}
+
+
+_NUMBER = r'(\d+)'
+_WORDS: Mapping[str, str] = {
+  'pad': rf'pad (\w+) {_NUMBER}',
+  'experts': r'experts((?: -?\d+)+)',
+  'block': rf'aligned {_NUMBER}',
+  'by_source': 'by_source',
+  'capacity': rf'C={_NUMBER}',
+  'order': r'order (\S+)',
+  'zeros': 'zeros',
+}
+
+
+def parse(name: str, text: str) -> Layout:
+  """Returns the layout that a text describes.
+
+  Raises:
+    ValueError: the tensor or a word is unknown, an axis is named twice, or the
+      axes or words do not suit the tensor.
+  """
+  if name not in tensors.SPECS:
+    raise ValueError(
+      f'layouts: expected tensors among {", ".join(tensors.SPECS)}, got {name}'
+    )
+  axes, *words = (word.strip() for word in text.split(','))
+  fields: dict[str, Any] = {}
+  for word in words:
+    fields |= _field(name, word, fields)
+  layout = Layout(name, tuple(axes.split()), **fields)
+  _check_axes(layout)
+  _check_words(layout)
+  return layout
+
+
+def _field(name: str, word: str, known: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns what a word after the axes says."""
+  if word in HALVES:
+    return dict(halves=word)
+  if word in DTYPES:
+    return dict(dtype=word)
+  for field, pattern in _WORDS.items():
+    match = re.fullmatch(pattern, word)
+    if not match:
+      continue
+    if field == 'pad':
+      pad = match[1], max(1, int(match[2]))
+      return dict(pads=(*known.get('pads', ()), pad))
+    if field == 'experts':
+      return dict(experts=tuple(map(int, match[1].split())))
+    if field in ('by_source', 'zeros'):
+      return {field: True}
+    return {field: match[1] if field == 'order' else int(match[1])}
+  raise ValueError(
+    f'{name}: expected words among {", ".join((*HALVES, *DTYPES))}, pad AXIS '
+    'n, experts n n ..., aligned n, by_source, C=n, order NAME, zeros after '
+    f'the axes, got {word!r}'
+  )
+
+
+def plain(name: str) -> Layout:
+  """Returns our own layout of a tensor."""
+  return Layout(name, tuple(tensors.SPECS[name].shape.split()))
+
+
+def of(texts: Mapping[str, str]) -> dict[str, Layout]:
+  """Returns layouts by tensor; see `parse`."""
+  return {name: parse(name, text) for name, text in texts.items()}
+
+
+def as_stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+  """Returns the same values in the dtype that the policy has.
+
+  Raises:
+    ValueError: they are others in that dtype.
+  """
+  wanted = _numpy(dtype)
+  if array.dtype == wanted:
+    return array
+  bare = array.dtype.kind in 'Vui' and array.dtype.itemsize == wanted.itemsize
+  if bare and wanted.kind != 'i' and wanted.itemsize == 2:
+    return array.view(wanted)
+  if array.dtype.name.startswith('float8'):  # of which it has every value
+    array = array.astype(np.float32)
+  is_float = array.dtype.kind == 'f' or array.dtype.name == 'bfloat16'
+  if not (is_float if wanted.kind != 'i' else array.dtype.kind in 'iu'):
+    raise ValueError(f'{name}: expected {dtype}, got {array.dtype}')
+  with np.errstate(over='ignore', invalid='ignore'):
+    cast = array.astype(wanted)
+    lost = (cast != array) & ~(np.isnan(cast) & np.isnan(array))
+  if lost.any():
+    at = tuple(int(i) for i in np.argwhere(lost)[0])
+    raise ValueError(
+      f'{name}: expected values of {dtype}, got {array.dtype} {array[at]} at '
+      f'{list(at)}, which {dtype} has not: {_how_to_store(name, dtype)}'
+    )
+  return cast
+
+
+def _how_to_store(name: str, dtype: str) -> str:
+  if name in precision.POINTS:
+    return f'round it to {dtype}, or export the case with --policy={name}=f32'
+  return f'round it to {dtype} before it is written'
+
+
+def _numpy(dtype: str) -> np.dtype:
+  row = storage.FORMATS.get(dtype)
+  return np.dtype(dtype) if row is None else row.numpy
+
+
+def _grown(
+  part: np.ndarray, most: Sequence[int], axes: Sequence[int], fill: int
+) -> np.ndarray:
+  """Returns a part with padding at the end of some axes."""
+  lack = [(0, 0)] * part.ndim
+  for axis in axes:
+    lack[axis] = 0, most[axis] - part.shape[axis]
+  if not any(after for _, after in lack):
+    return part
+  return np.pad(part, lack, constant_values=fill)
+
+
+def _check_axes(layout: Layout) -> None:
+  own, split = layout.own, layout.split_axes
+  if len({*split}) != len(split) or not {*split} <= {*own}:
+    merged = ', '.join(f'{name}: {" ".join(of)}' for name, of in MERGED.items())
+    raise ValueError(
+      f'{layout.name}: expected axes of [{" ".join(layout.spec)}], some in one '
+      f'({merged}), each once, got [{" ".join(layout.axes)}]'
+    )
+  if layout.halves != HALVES[0] and not layout.both:
+    raise ValueError(
+      f'{layout.name}: expected no order of halves, as [{" ".join(own)}] has '
+      f'no 2F, got {layout.halves}'
+    )
+
+
+def _check_words(layout: Layout) -> None:
+  """Refuses words that say nothing of the tensor."""
+  own, moved = layout.own, layout.name not in _RELAYED
+  rows = own[1] if 'N' in layout.spec and moved else ''
+  known = {*own, *layout.axes, layout.both[1:]}
+  is_whole = tensors.SPECS[layout.name].kind == 'i32'
+  at_experts = {'E', 'L'} & {*own} or rows or layout.name == 'topk_ids'
+  for wrong, word in (
+    (bool({axis for axis, _ in layout.pads} - known), 'pad'),
+    (bool(layout.experts) and not at_experts, 'experts'),
+    ((layout.block > 0 or layout.by_source) and rows != 'N', 'order of rows'),
+    (layout.block > 0 and layout.by_source, 'aligned beside by_source'),
+    (layout.capacity is not None and rows != 'L', 'C'),
+    (layout.order != '' and not rows, 'order'),
+    (layout.moves_rows and not moved, 'order of rows'),
+    (layout.dtype.startswith('int') and not is_whole, layout.dtype),
+    (layout.dtype not in ('', 'int32', 'int64') and is_whole, layout.dtype),
+  ):
+    if wrong:
+      raise ValueError(
+        f'{layout.name}: expected words that suit [{" ".join(layout.spec)}], '
+        f'got {word} in {str(layout)!r}'
+      )

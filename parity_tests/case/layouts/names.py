@@ -1,0 +1,143 @@
+"""What tensors are called elsewhere, and how they are laid out: names.toml.
+
+[tensors]                  # ours = theirs
+y = "Module.mlp.MoE.forward.0.output.0"
+
+[layouts]                  # see `layouts`
+gate_up = "R N 2F, interleaved"
+
+[drop]                     # what is not judged
+names = ["bias", "Functional.*"]
+
+[raw.gate_up]              # a file of bytes, where tensors are in a folder
+file = "gate_up.bin"
+dtype = "bfloat16"
+shape = [-1, 32]           # -1: as many as there are
+offset = 0                 # bytes before it
+order = "C"                # or "F"
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+import pathlib
+import tomllib
+
+import ml_dtypes
+import numpy as np
+
+from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.reference.contract import tensors
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Raw:
+  """A tensor whose file says nothing of it.
+
+  Attributes:
+    file: its name, in a folder of tensors.
+    dtype: numpy's or ml_dtypes' name.
+    shape: one of which may be -1, for as many as there are.
+    offset: bytes before it.
+    order: 'C', or 'F' for the first axis as the innermost.
+
+  Raises:
+    ValueError: there is no such dtype, shape or order.
+  """
+
+  file: str
+  dtype: str
+  shape: Sequence[int]
+  offset: int = 0
+  order: str = 'C'
+
+  def __post_init__(self):
+    whole = all(isinstance(n, int) and n >= -1 for n in self.shape)
+    if not whole or [*self.shape].count(-1) > 1:
+      raise ValueError(f'shape: expected integers, one -1, got {self.shape}')
+    if self.order not in ('C', 'F'):
+      raise ValueError(f"order: expected 'C' or 'F', got {self.order!r}")
+    if not isinstance(self.offset, int) or self.offset < 0:
+      raise ValueError(f'offset: expected bytes, got {self.offset!r}')
+    self._numpy()
+
+  def read(self, folder: pathlib.Path) -> np.ndarray:
+    """Returns it.
+
+    Raises:
+      ValueError: there is no such file, or it is not so long.
+    """
+    path, dtype = folder / self.file, self._numpy()
+    try:
+      size = path.stat().st_size - self.offset
+    except OSError as error:
+      raise ValueError(f'{path}: expected a file, got {error}') from error
+    known = math.prod(n for n in self.shape if n >= 0) * dtype.itemsize
+    count = size // known if -1 in self.shape and known else 1
+    if size < 0 or count * known != size:
+      raise ValueError(
+        f'{path}: expected {self.dtype} {[*self.shape]} after {self.offset} '
+        f'bytes, got {size} bytes'
+      )
+    shape = tuple(count if n < 0 else n for n in self.shape)
+    if 0 in shape:
+      return np.zeros(shape, dtype)
+    held = np.memmap(path, dtype, 'r', self.offset, (math.prod(shape),))
+    return held.reshape(shape, order='F' if self.order == 'F' else 'C')
+
+  def _numpy(self) -> np.dtype:
+    try:
+      return np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))
+    except TypeError as error:
+      raise ValueError(f'dtype: expected a name, got {error}') from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+  """What tensors are called elsewhere.
+
+  Attributes:
+    tensors: their name for ours.
+    layouts: how they lay it out.
+    drop: names of theirs that are not judged, or patterns with *.
+    raw: files of bytes, by their name for the tensor.
+  """
+
+  tensors: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  layouts: Mapping[str, layouts_lib.Layout] = dataclasses.field(
+    default_factory=dict
+  )
+  drop: tuple[str, ...] = ()
+  raw: Mapping[str, Raw] = dataclasses.field(default_factory=dict)
+
+
+def read(path: str | None) -> Names:
+  """Returns a map; None: names and layouts of ours.
+
+  Raises:
+    ValueError: the file cannot be read, or names a tensor that is none of ours.
+  """
+  if path is None:
+    return Names()
+  try:
+    with open(path, 'rb') as file:
+      held = tomllib.load(file)
+    unknown = {*held} - {'tensors', 'layouts', 'drop', 'raw'}
+    if unknown:
+      raise ValueError(
+        f'expected [tensors], [layouts], [drop] and [raw.NAME], got '
+        f'{sorted(unknown)}'
+      )
+    strange = {*held.get('tensors', {})} - {*tensors.SPECS}
+    if strange:
+      raise ValueError(
+        f'tensors: expected names of ours on the left, got {sorted(strange)}'
+      )
+    return Names(
+      held.get('tensors', {}),
+      layouts_lib.of(held.get('layouts', {})),
+      tuple(held.get('drop', {}).get('names', ())),
+      {name: Raw(**row) for name, row in held.get('raw', {}).items()},
+    )
+  except (OSError, TypeError, ValueError) as error:
+    raise ValueError(f'names: {path}: {error}') from error

@@ -1,0 +1,60 @@
+"""What a tensor would be, were it laid out in another way of the same shape."""
+
+from collections.abc import Iterator, Sequence
+import itertools
+
+import numpy as np
+
+from hpmoe.parity_tests.case.layouts import layouts
+from hpmoe.reference.contract import tensors
+
+
+def others(
+  name: str,
+  array: np.ndarray,
+  sizes: layouts.Sizes,
+  ids: np.ndarray,
+  bad_ranks: Sequence[int],
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields what it would be read as, and the tensor that this makes.
+
+  Args:
+    name: of the tensor.
+    array: `[R, ...]`, as it was read.
+    sizes: of our axes, by letter.
+    ids: `[R, T, K]` experts.
+    bad_ranks: those that may be each other's.
+  """
+  spec = tensors.SPECS[name].shape.split()
+  for text in _texts(spec, array.shape):
+    layout = layouts.parse(name, text)
+    placed = layout.placed(sizes, ids, shape=array.shape)
+    yield f"layout '{layout}': is it declared?", placed.undo(array, None)
+  for order in _orders(bad_ranks):
+    turned = array.copy()
+    turned[[*bad_ranks]] = array[[*order]]
+    told = ' '.join(map(str, order))
+    yield (
+      f'rank {told} where {" ".join(map(str, bad_ranks))} should be: are '
+      'files or ranks mixed up?',
+      turned,
+    )
+
+
+def _texts(spec: Sequence[str], shape: tuple[int, ...]) -> Iterator[str]:
+  if {'2F', '2S'} & {*spec}:
+    yield from (f'{" ".join(spec)}, {one}' for one in layouts.HALVES[1:])
+  if 'N' in spec and len(spec) == 3:
+    yield f'{" ".join(spec)}, by_source'
+  for i, j in itertools.combinations(range(len(spec)), 2):
+    if shape[i] == shape[j] > 1:
+      axes = [*spec]
+      axes[i], axes[j] = spec[j], spec[i]
+      yield ' '.join(axes)
+
+
+def _orders(ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
+  """Yields likely orders of ranks: the other way round, or one further."""
+  there = tuple(ranks)
+  found = (there[::-1], (*there[1:], *there[:1]), (*there[-1:], *there[:-1]))
+  yield from dict.fromkeys(one for one in found if one != there)

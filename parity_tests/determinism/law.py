@@ -1,0 +1,406 @@
+"""`hpmoe law`: same inputs, same policy, same bits, whatever the schedule.
+
+Every launch of a table is one seeded interleaving: the seed draws which ready
+worker goes next; on every second launch each put is held back until nothing
+else can run, which is late, though not as late for each reader as could be.
+Images differ in granularity and worker layout, launches also in threads.  All
+must give the bits of a serial run, which neither waits nor signals.
+"""
+
+import collections
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import shlex
+import time
+
+import numpy as np
+
+from hpmoe.backend_ascend import _native
+from hpmoe.backend_ascend.compiler import compiler
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.host.checks import coverage as coverage_lib
+from hpmoe.backend_ascend.host.checks import faults
+from hpmoe.backend_ascend.host.checks import modes as modes_lib
+from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.determinism import law_table
+from hpmoe.reference.contract import memory
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import storage
+
+DIRECTIONS = (passes.FORWARD.name, passes.BACKWARD.name)
+
+# Fields of `law_table.Schedules`, and what of a `Coverage` each sums up.
+_COUNTS = dict(
+  orders='num_orders',
+  pairs='num_pairs',
+  pairs_both='num_pairs_seen',
+  edges='num_edges',
+  edges_last='num_edges_seen',
+)
+
+# Of a granularity, what cuts the layer.
+_CUT = ('event_grain', 'row_block', 'col_block', 'chain_rows', 'vector_rows')
+
+Progress = Callable[[str], None]
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """Which launches the law is tried on.
+
+  Attributes:
+    preset, ranks, tokens, routing, seed, placement: the layer and its data.
+    directions: some of DIRECTIONS.
+    dtypes: storage dtypes.
+    accumulation_orders: of sums, each of the dtypes that it is defined for.
+    isa: instruction sets, which launches take in turn; none: the best.
+    interleavings: seeds for each (threads, layout, granularity).
+    threads: OS threads.
+    layouts: (AIC, AIV) workers of one rank.
+    granularities: how the layer is cut; `chain_rows` is the backward pass's.
+    fault: a fault that every launch of a pass that knows it commits, or None.
+    scheduled: how the layer is cut and ordered, in place of `granularities`;
+      its cores are those of `layouts`.
+    schedule_arguments: of hpmoe check, that ask for it.
+    relay: whether tokens cross to a rank once; of a schedule, the schedule's.
+  """
+
+  preset: str = 'tiny'
+  ranks: int = 4
+  tokens: int | None = None
+  routing: str = 'zipf'
+  seed: int = 0
+  placement: str = 'combine'
+  directions: tuple[str, ...] = DIRECTIONS
+  dtypes: tuple[str, ...] = tuple(storage.STORED)
+  accumulation_orders: tuple[str, ...] = ('ascending',)
+  isa: tuple[str, ...] = ()
+  interleavings: int = 1000
+  threads: tuple[int, ...] = (1, 2, 4)
+  layouts: tuple[tuple[int, int], ...] = ((1, 1), (3, 5), (24, 48))
+  granularities: tuple[flow_lib.Options, ...] = (
+    flow_lib.Options('expert', 16, 32, vector_rows=4),
+    flow_lib.Options('row_block', 8, 16, chain_rows=8),
+    flow_lib.Options('row_block', 4, 16, chain_rows=16),
+  )
+  fault: str | None = None
+  scheduled: flow_lib.Options | None = None
+  schedule_arguments: tuple[str, ...] = ()
+  relay: bool = False
+
+  def __post_init__(self):
+    for name, value in vars(self).items():
+      empty = isinstance(value, (tuple, list)) and not value
+      if empty and name not in ('isa', 'schedule_arguments'):
+        raise ValueError(f'{name}: expected at least one, got none')
+    if self.interleavings < 1:
+      raise ValueError(
+        f'interleavings: expected at least 1, got {self.interleavings}'
+      )
+    self._refuse_unknown_sums()
+    passes_ = [which for name in self.directions for which in passes.of(name)]
+    known = {n: None for w in passes_ for n in faults.specs(w.direction)}
+    if self.fault is not None and self.fault not in known:
+      raise ValueError(
+        f'fault: expected one of {list(known)} in directions '
+        f'{list(self.directions)}, got {self.fault!r}'
+      )
+
+  def _refuse_unknown_sums(self) -> None:
+    known = _native.isas()
+    unknown = [isa for isa in self.isa if isa not in known]
+    if unknown:
+      raise ValueError(
+        f'isa: expected some of {known} on this CPU, got {unknown[0]!r}'
+      )
+    precision.sums(self.dtypes, self.accumulation_orders)
+
+  @property
+  def sums(self) -> tuple[tuple[str, str], ...]:
+    """Storage dtypes with each order that is asked for of them."""
+    return precision.sums(self.dtypes, self.accumulation_orders)
+
+  @property
+  def steps(self) -> int:
+    """How often `run` calls `progress`."""
+    groups = len(self.directions) * len(self.sums) * len(self.threads)
+    cuts = 1 if self.scheduled else len(self.granularities)
+    return groups * len(self.layouts) * cuts
+
+  def told(self) -> dict[str, object]:
+    """Returns its fields; of a granularity only what cuts the layer."""
+    cuts = [{n: getattr(c, n) for n in _CUT} for c in self.granularities]
+    return vars(self) | dict(granularities=cuts)
+
+  def options(self) -> Iterator[flow_lib.Options]:
+    cuts = [
+      dataclasses.replace(c, relay=self.relay) for c in self.granularities
+    ]
+    for cut in [self.scheduled] if self.scheduled else cuts:
+      for aic, aiv in self.layouts:
+        yield dataclasses.replace(cut, num_aic=aic, num_aiv=aiv)
+
+
+def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
+  """Tries the law on every launch of a plan.
+
+  Raises:
+    ValueError: the plan names something that does not exist, or a layer that
+      takes more memory than there is.
+    candidates.CandidateError: a launch ended early.
+  """
+  shape = presets.config(presets.get(plan.preset), plan.ranks, plan.tokens)
+  policy = precision.PrecisionPolicy(plan.sums[0][0])
+  memory.check(memory.bytes_needed(shape, policy, 'both'), 'launch')
+  rows: list[law_table.Row] = []
+  schedules: list[law_table.Schedules] = []
+  for dtype, order in plan.sums:
+    made = make_inputs(plan, dtype, order)
+    if not schedules:  # before the long part: all dtypes have the same tasks
+      for direction in plan.directions:
+        (which,) = passes.of(direction)
+        for options in plan.options():
+          image = compile_image(which, made, options)
+          needed = coverage_lib.needed_bytes(image)
+          memory.check(needed, f'list of schedules of the {direction} pass')
+    for direction in plan.directions:
+      (which,) = (one.of_layer(made.config) for one in passes.of(direction))
+      start = time.perf_counter()
+      mine, seen = _try(plan, which, _saved(plan, which, made), progress)
+      rows += mine
+      seconds = round(time.perf_counter() - start, 3)
+      schedules.append(dataclasses.replace(seen, seconds=seconds))
+  launches = sum(seen.launches for seen in schedules)
+  return law_table.Table(tuple(rows), tuple(schedules), launches)
+
+
+def make_inputs(
+  plan: Plan, dtype: str, order: str = 'ascending'
+) -> inputs_lib.LayerInputs:
+  """Returns a plan's data in a storage dtype, to be summed in an order."""
+  made = inputs_lib.make_inputs(
+    presets.get(plan.preset),
+    plan.ranks,
+    plan.tokens,
+    dtype,
+    plan.routing,
+    plan.seed,
+    placement=plan.placement,
+  )
+  return made.under(accumulation_order=order)
+
+
+def sums_of(made: inputs_lib.LayerInputs) -> str:
+  """Returns the storage dtype and, if it is not ascending, the order."""
+  order = made.policy.accumulation_order
+  name = made.policy.storage
+  return name if order == 'ascending' else f'{name} {order}'
+
+
+def read(
+  plan: Plan, which: passes.Pass, made: inputs_lib.LayerInputs
+) -> inputs_lib.LayerInputs:
+  """Returns a pass's inputs, the backward one's from a serial forward."""
+  saved = _saved(plan, which, made)
+  read = host.read_by_runtime(which, made.policy, saved.arrays)
+  return dataclasses.replace(made, arrays=read)
+
+
+def _saved(
+  plan: Plan, which: passes.Pass, made: inputs_lib.LayerInputs
+) -> inputs_lib.LayerInputs:
+  """Returns data with all that a forward pass makes, if one comes before."""
+  arrays = dict(made.arrays)
+  if which.name == passes.BACKWARD.name:
+    image = compile_image(passes.FORWARD, made, next(plan.options()))
+    read = host.read_by_runtime(passes.FORWARD, made.policy, arrays)
+    arrays |= runtime.launch_serial(image, read)
+  return dataclasses.replace(made, arrays=arrays)
+
+
+def compile_image(
+  which: passes.Pass, made: inputs_lib.LayerInputs, options: flow_lib.Options
+) -> image_lib.Image:
+  """Returns the image of a pass."""
+  lower = compiler.COMPILE[which.direction]
+  return lower(made.config, made.policy, options).image
+
+
+def _try(
+  plan: Plan,
+  which: passes.Pass,
+  made: inputs_lib.LayerInputs,
+  progress: Progress,
+) -> tuple[list[law_table.Row], law_table.Schedules]:
+  tallies: list[law_table.Tally] = []
+  counts = collections.Counter[str]()
+  for options in plan.options():
+    image = compile_image(which, made, options)
+    if not tallies:
+      read = host.read_by_runtime(which, made.policy, made.arrays)
+      expected = runtime.launch_serial(image, read)
+      tallies = [law_table.Tally(n, expected[n]) for n in which.results]
+    routing = runtime.route(image, made.arrays['topk_ids'])
+    _, signals = runtime.inspect(image, routing)
+    seen = coverage_lib.Coverage(image, signals)
+    for threads in plan.threads:
+      progress(
+        f'{which.name} {sums_of(made)} {options.event_grain} '
+        f'{options.row_block} {options.num_aic}x{options.num_aiv} '
+        f'{threads} threads'
+      )
+      for launched, how in _launches(
+        plan, which, image, routing, made, options, threads
+      ):
+        seen.add(launched.order)
+        for tally in tallies:
+          tally.add(launched.outputs[tally.name], **how)
+    counts.update({name: getattr(seen, of) for name, of in _COUNTS.items()})
+  dtype = sums_of(made)
+  rows = [t.row(which.name, dtype, t.name) for t in tallies]
+  launches = tallies[0].launches
+  seen_ = law_table.Schedules(
+    which.name, dtype, launches, **counts, seconds=0.0
+  )
+  return rows, seen_
+
+
+def _launches(
+  plan: Plan,
+  which: passes.Pass,
+  image: image_lib.Image,
+  routing: _native.Routing,
+  made: inputs_lib.LayerInputs,
+  options: flow_lib.Options,
+  threads: int,
+) -> Iterator[tuple[modes_lib.Launched, dict]]:
+  fault = fault_of(plan, which, image, routing)
+  policy, arrays = made.policy, made.arrays
+  whole = host.read_by_runtime(which, policy, arrays)
+  kept = host.given_by_front_ends(which, made.config, policy, arrays)
+  for interleaving in range(plan.interleavings):
+    late = interleaving % 2 == 1
+    # In turn, each with puts in time and late, and with all numbers of threads.
+    # `hpmoe faults` judges what a fused launch makes of a fault.
+    fused = not fault and (interleaving // 2 + threads) % 2 == 1
+    isa = None
+    if plan.isa:  # each with puts in time and late
+      isa = plan.isa[interleaving // 2 % len(plan.isa)]
+    how = dict(
+      options=options,
+      threads=threads,
+      interleaving=interleaving,
+      late_puts=late,
+    )
+    how['replay'] = replay(
+      plan,
+      which,
+      policy.storage,
+      options,
+      fused=fused or None,
+      accumulation_order=_not_ascending(made),
+      isa=isa,
+      threads=threads,
+      permute=interleaving,
+      late_puts=late or None,
+    )
+    modes = modes_lib.Modes(permute=interleaving, late_puts=late, trace=True)
+    try:
+      launched = runtime.run(
+        image,
+        kept if fused else whole,
+        asked=which.results if fused else None,
+        threads=threads,
+        fault=fault,
+        isa=isa,
+        modes=modes,
+        plan=routing,
+      )
+    except runtime.WaitError as error:
+      raise candidates.CandidateError(
+        f'{error.diagnosis}; replay: {how["replay"]}',
+        error.diagnosis,
+        how['replay'],
+      ) from error
+    yield launched, how
+
+
+def _not_ascending(made: inputs_lib.LayerInputs) -> str | None:
+  order = made.policy.accumulation_order
+  return None if order == 'ascending' else order
+
+
+def replay(
+  plan: Plan,
+  which: passes.Pass,
+  dtype: str,
+  options: flow_lib.Options,
+  **how: object,
+) -> str:
+  """Returns the command that checks one launch.
+
+  Args:
+    plan: the layer and its data.
+    which: the pass.
+    dtype: storage.
+    options: granularity and layout.
+    **how: further flags; None for one that is not given.
+  """
+  values: dict[str, object] = dict(
+    preset=plan.preset,
+    ranks=plan.ranks,
+    tokens=plan.tokens,
+    routing=plan.routing,
+    seed=plan.seed,
+    placement=plan.placement,
+    dtype=dtype,
+    direction=which.name,
+    **_cut(plan, which, options),
+    **how,
+  )
+  if plan.fault in faults.specs(which.direction):
+    values['fault'] = plan.fault
+  given = [
+    f'--{n}' if v is True else f'--{n}={v}'
+    for n, v in values.items()
+    if v is not None
+  ]
+  return shlex.join(['hpmoe', 'check', *given, *plan.schedule_arguments])
+
+
+def _cut(
+  plan: Plan, which: passes.Pass, options: flow_lib.Options
+) -> dict[str, object]:
+  """Returns the arguments of hpmoe check that cut a layer so.
+
+  Where a schedule does, `Plan.schedule_arguments` are beside them.
+  """
+  cores: dict[str, object] = dict(aic=options.num_aic, aiv=options.num_aiv)
+  if plan.scheduled is not None:
+    return cores
+  backward = which.name == passes.BACKWARD.name
+  return cores | dict(
+    event_grain=options.event_grain,
+    row_block=options.row_block,
+    col_block=options.col_block,
+    vector_rows=options.vector_rows,
+    relay=options.relay or None,
+    chain_rows=options.chain_rows if backward else None,
+  )
+
+
+def fault_of(
+  plan: Plan, which: passes.Pass, image, routing: _native.Routing
+) -> faults.Fault | None:
+  """Returns the fault that a plan's launches of a pass commit, or None."""
+  if plan.fault not in faults.specs(which.direction):
+    return None
+  task = faults.choose_target(image, routing, plan.fault)
+  return faults.Fault(plan.fault, task)

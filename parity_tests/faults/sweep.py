@@ -1,0 +1,345 @@
+"""`hpmoe sweep`: parity for every shape, routing, dtype and granularity.
+
+The oracle answers once for each set of inputs.  The first granularity is judged
+in all four lanes.  The others must give the same bits as the first (the first
+law of the project), in which case its verdicts in the lanes bounded and
+standard are theirs too; where a bit differs, all lanes judge again, to say
+where, and the case fails.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import itertools
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.parity_tests.cache import versions
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.report import text_table
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import presets
+
+ERROR = 'error'
+_WEIGHT_GRADS = {order: n for n, order in flow_lib.WEIGHT_GRAD_ORDERS.items()}
+# What is not the product of its lists.
+_SUMS = ('dtypes', 'accumulation_orders')
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What a sweep covers: the product of all lists.
+
+  Attributes:
+    presets, ranks, routings, dtypes: inputs.
+    event_grains, row_blocks: granularities of the backend.
+    chain_rows, weight_grad_orders: of its backward pass.
+    accumulation_orders: of its sums, each of the dtypes that have it.
+    relay: whether rows are relayed.
+    direction: one of `passes.DIRECTIONS`.
+    tokens: T instead of the presets'.
+    seed: of all values.
+    placement: where the routing weight multiplies.
+  """
+
+  presets: tuple[str, ...]
+  ranks: tuple[int, ...]
+  routings: tuple[str, ...]
+  dtypes: tuple[str, ...]
+  event_grains: tuple[str, ...]
+  row_blocks: tuple[int, ...]
+  chain_rows: tuple[int | None, ...] = (None,)
+  weight_grad_orders: tuple[str, ...] = ('interleaved',)
+  accumulation_orders: tuple[str, ...] = ('ascending',)
+  relay: tuple[bool, ...] = (False,)
+  direction: str = 'both'
+  tokens: int | None = None
+  seed: int = 0
+  placement: str = 'combine'
+
+  def __post_init__(self):
+    for name, value in vars(self).items():
+      if isinstance(value, (tuple, list)) and not value:
+        raise ValueError(f'{name}: expected at least one, got none')
+    unknown = set(self.weight_grad_orders) - set(flow_lib.WEIGHT_GRAD_ORDERS)
+    if unknown:
+      raise ValueError(
+        f'weight_grad_orders: expected some of '
+        f'{tuple(flow_lib.WEIGHT_GRAD_ORDERS)}, got {min(unknown)!r}'
+      )
+    precision.sums(self.dtypes, self.accumulation_orders)
+
+  @property
+  def sums(self) -> tuple[tuple[str, str], ...]:
+    """Storage dtypes with each order that is asked for of them."""
+    return precision.sums(self.dtypes, self.accumulation_orders)
+
+  @property
+  def cases(self) -> int:
+    held = [v for n, v in vars(self).items() if n not in _SUMS]
+    lists = [value for value in held if isinstance(value, (tuple, list))]
+    return math.prod(map(len, (self.sums, *lists)))
+
+  def asked(self) -> Iterator[case_lib.Case]:
+    """Yields what is asked, once per set of inputs.
+
+    All routings of a shape get the lossless capacity, so that the oracle is
+    compiled once for all of them.
+    """
+    for preset, ranks, (dtype, order), routing in itertools.product(
+      self.presets, self.ranks, self.sums, self.routings
+    ):
+      shape = presets.config(presets.get(preset), ranks, self.tokens)
+      yield case_lib.Case(
+        direction=self.direction,
+        capacity=shape.num_rows,
+        preset=preset,
+        ranks=ranks,
+        tokens=self.tokens,
+        dtype=dtype,
+        routing=routing,
+        seed=self.seed,
+        placement=self.placement,
+        accumulation_order=order,
+      )
+
+  def options(self) -> Iterator[flow_lib.Options]:
+    for grain, row_block, chain, order, relay in itertools.product(
+      self.event_grains,
+      self.row_blocks,
+      self.chain_rows,
+      self.weight_grad_orders,
+      self.relay,
+    ):
+      yield flow_lib.Options(
+        event_grain=grain,
+        row_block=row_block,
+        chain_rows=chain,
+        order=flow_lib.WEIGHT_GRAD_ORDERS[order],
+        relay=relay,
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One line of the sweep.
+
+  Attributes:
+    preset, ranks, dtype, accumulation_order, routing, event_grain, row_block,
+      chain_rows, weight_grad_order, relay: which case.
+    verdict: 'pass', 'fail' or 'error'.
+    judged: 'all lanes', or 'same bits' as the case that was.
+    tiles: tiles compared.
+    worst_ulp: of the lane bounded, by stage.
+    why: what failed.
+    seconds: wall time.
+  """
+
+  preset: str
+  ranks: int
+  dtype: str
+  accumulation_order: str
+  routing: str
+  event_grain: str
+  row_block: int
+  chain_rows: int | None
+  weight_grad_order: str
+  relay: bool
+  verdict: str
+  judged: str
+  tiles: int
+  worst_ulp: dict[str, int]
+  why: str
+  seconds: float
+
+
+def run(
+  plan: Plan,
+  write: Callable[[dict[str, object]], None],
+  progress: Callable[[str], None] = lambda step: None,
+) -> list[Case]:
+  """Runs every case.
+
+  Args:
+    plan: what to cover.
+    write: called with every case as plain data as soon as it is known.
+    progress: called with the name of each case as it begins.
+
+  Raises:
+    ValueError: the plan names something that does not exist.
+  """
+  cases = []
+  for one in list(plan.asked()):  # all shapes first: one may be wrong
+    bench = bench_lib.Bench(one, keep=True)
+    first = None
+    for options in plan.options():
+      progress(_named(one, options))
+      case, first = _case(one, options, bench, first)
+      write(dataclasses.asdict(case))
+      cases.append(case)
+  return cases
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recording(host.Megakernel):
+  """Our backend, its answers kept: exact data first, passes in order."""
+
+  answers: list[dict[str, np.ndarray]] = dataclasses.field(
+    default_factory=list, init=False
+  )
+
+  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+    answer = super().run(config, policy, inputs, which, given)
+    self.answers.append(answer)
+    return answer
+
+
+@dataclasses.dataclass(frozen=True)
+class _First:
+  """A case that passed in all lanes, and its bits."""
+
+  answers: Sequence[dict[str, np.ndarray]]
+  tiles: int
+  worst_ulp: dict[str, int]
+
+
+def _case(
+  asked: case_lib.Case,
+  options: flow_lib.Options,
+  bench: bench_lib.Bench,
+  first: _First | None,
+) -> tuple[Case, _First | None]:
+  start = time.perf_counter()
+  candidate = _Recording(options)
+  try:
+    if first is not None and _same_bits(asked, bench, candidate, first):
+      end = ('pass', 'same bits', first.tiles, first.worst_ulp, '')
+    else:
+      candidate.answers.clear()
+      results = bench.judge(request_lib.Request(asked, candidate))
+      end = _outcome(results)
+      if first is not None and end[0] == verdicts.PASS:
+        why = 'passes in all lanes, but not with the bits of the first case'
+        end = (verdicts.FAIL, *end[1:-1], why)
+      if first is None and end[0] == verdicts.PASS:
+        first = _First(candidate.answers, end[2], end[3])
+  except candidates.CandidateError as error:
+    end = (ERROR, 'all lanes', 0, {}, str(error))
+  case = Case(
+    asked.preset,
+    asked.ranks,
+    asked.dtype,
+    asked.accumulation_order,
+    asked.routing,
+    options.event_grain,
+    options.row_block,
+    options.chain_rows,
+    _WEIGHT_GRADS[options.order],
+    options.relay,
+    *end,
+    round(time.perf_counter() - start, 3),
+  )
+  return case, first
+
+
+def _same_bits(
+  asked: case_lib.Case,
+  bench: bench_lib.Bench,
+  candidate: _Recording,
+  first: _First,
+) -> bool:
+  expected = iter(first.answers)
+  for made in map(bench.inputs, inputs_lib.DATA):
+    saved: passes.Tensors = {}
+    for which in asked.passes:
+      case = bench.case(candidate, which, made, saved)
+      saved = case.run(candidate.run)
+      right = next(expected)
+      for name in which.outputs:
+        if not np.array_equal(ulp.bits(saved[name]), ulp.bits(right[name])):
+          return False
+  return True
+
+
+def _outcome(results: Sequence[verdicts.Result]):
+  failed = [r for r in results if r.verdict == verdicts.FAIL]
+  why = '; '.join(
+    f'{r.stage} {r.lane} {r.rule} {r.why}'.strip() for r in failed
+  )
+  return (
+    verdicts.FAIL if failed else verdicts.PASS,
+    'all lanes',
+    sum(r.tiles for r in results),
+    {r.stage: r.worst_ulp for r in results if r.lane == 'bounded'},
+    why,
+  )
+
+
+def _named(case: Case | case_lib.Case, cut: Case | flow_lib.Options) -> str:
+  """Returns what tells a case from others, as progress and failures do."""
+  order = case.accumulation_order
+  return (
+    f'{case.preset} R={case.ranks} {case.dtype} '
+    f'{"" if order == "ascending" else f"{order} "}{case.routing} '
+    f'{cut.event_grain} {cut.row_block}{" relay" if cut.relay else ""}'
+  )
+
+
+def holds(cases: Sequence[Case]) -> bool:
+  return all(case.verdict == verdicts.PASS for case in cases)
+
+
+def to_json(plan: Plan, cases: Sequence[Case]) -> dict[str, Any]:
+  """Returns plan, counts by preset and dtype, and cases, as plain data."""
+  return dict(
+    verdict=verdicts.PASS if holds(cases) else verdicts.FAIL,
+    plan=plan,
+    groups=_groups(cases),
+    cases=cases,
+    versions=versions.versions(),
+  )
+
+
+def _groups(cases: Sequence[Case]) -> list[dict[str, Any]]:
+  """Returns counts by preset and dtype."""
+  groups = itertools.groupby(
+    sorted(cases, key=lambda c: (c.preset, c.dtype)),
+    key=lambda c: (c.preset, c.dtype),
+  )
+  found = []
+  for (preset, dtype), group in groups:
+    mine = list(group)
+    found.append(
+      dict(
+        preset=preset,
+        dtype=dtype,
+        cases=len(mine),
+        passed=sum(c.verdict == verdicts.PASS for c in mine),
+        tiles=sum(c.tiles for c in mine),
+        seconds=round(sum(c.seconds for c in mine), 1),
+      )
+    )
+  return found
+
+
+def summary(cases: Sequence[Case]) -> str:
+  """Returns counts by preset and dtype, and every case that does not pass."""
+  lines = [text_table.of(_groups(cases))]
+  for case in cases:
+    if case.verdict != verdicts.PASS:
+      named = _named(case, case)
+      lines.append(f'{case.verdict.upper()}: {named}: {case.why}')
+  passed = sum(c.verdict == verdicts.PASS for c in cases)
+  lines.append(f'{passed} of {len(cases)} cases pass')
+  return '\n'.join(lines)

@@ -1,0 +1,343 @@
+"""A check by several processes, each of which judges some ranks.
+
+A shard writes what it found to a file of a folder that all of them see; who
+merges the files has the report of one process, but for what a failure looks
+like (`explain`), which takes all ranks.  Nothing else is exchanged.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import time
+from typing import Any, Self
+
+import numpy as np
+
+from hpmoe.parity_tests.cache import versions
+from hpmoe.parity_tests.candidates import outputs
+from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import parts
+from hpmoe.parity_tests.judge import spread_tally
+from hpmoe.parity_tests.judge import told
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import power
+from hpmoe.parity_tests.judge.limits import spread
+from hpmoe.reference.contract import precision
+
+
+class ShardError(ValueError):
+  """A shard is missing, ended early, or answered something else."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+  """One of several processes.
+
+  Attributes:
+    index: from 0.
+    of: how many there are.
+  """
+
+  index: int
+  of: int
+
+  def __post_init__(self):
+    if not 0 <= self.index < self.of:
+      raise ValueError(
+        f'shard: expected r/R with 0 <= r < R, got {self.index}/{self.of}'
+      )
+
+  @classmethod
+  def parse(cls, text: str) -> Self:
+    """Returns the shard of `2/4`.
+
+    Raises:
+      ValueError: it is none.
+    """
+    match = re.fullmatch(r'(\d+)/(\d+)', text)
+    if match is None:
+      raise ValueError(f'shard: expected r/R, such as 0/4, got {text!r}')
+    return cls(int(match[1]), int(match[2]))
+
+  def ranks(self, num_ranks: int) -> tuple[int, ...]:
+    """Returns its ranks: consecutive ones, so that shards are in rank order.
+
+    Raises:
+      ValueError: there are fewer ranks than shards.
+    """
+    if self.of > num_ranks:
+      raise ValueError(
+        f'shard: expected at most {num_ranks} of them, one for each rank, got '
+        f'{self.of}'
+      )
+    mine = np.array_split(np.arange(num_ranks), self.of)[self.index]
+    return tuple(int(rank) for rank in mine)
+
+  def file(self, folder: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns where it writes what it found."""
+    return pathlib.Path(folder) / f'shard{self.index}of{self.of}.json'
+
+  @property
+  def name(self) -> str:
+    """What errors call it."""
+    return f'shard {self.index} of {self.of}'
+
+  def told(self, num_ranks: int) -> str:
+    """Returns its name with its ranks."""
+    ranks = ', '.join(map(str, self.ranks(num_ranks)))
+    return f'{self.name} (rank {ranks})'
+
+
+def judge(
+  request: check.Request,
+  shard: Shard,
+  progress: judging.Progress = lambda step: None,
+) -> dict[str, Any]:
+  """Returns what a shard found, as plain data.
+
+  Raises:
+    ValueError: the request was wrong.
+    candidates.CandidateError: there was no answer.
+  """
+  start = time.perf_counter()
+  request, bench = _ready(request, shard.ranks(request.case.ranks), progress)
+  there = request.candidate.ranks
+  mine = shard.ranks(request.case.ranks)
+  found = judging.Judged([], {})
+  if there is None or set(mine) & set(there):
+    found = bench.judged(request, progress)
+  return dict(
+    shard=shard.name,
+    asked=_asked(request),
+    found=encoded([found.results, found.changes, found.runs]),
+    seconds=time.perf_counter() - start,
+  )
+
+
+def place(folder: str | os.PathLike[str], shard: Shard) -> pathlib.Path:
+  """Returns where a shard writes; what an earlier one wrote there is gone."""
+  path = shard.file(folder)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.unlink(missing_ok=True)
+  return path
+
+
+def _ready(request: check.Request, share, progress=lambda step: None):
+  if not isinstance(request.candidate, outputs.Outputs):
+    raise ValueError(
+      'shard: expected --outputs beside it, what ran elsewhere, got '
+      f'{request.candidate.name}'
+    )
+  if request.case.folder is None:
+    raise ValueError(
+      'shard: expected --case beside it, a folder of `hpmoe export`, got none'
+    )
+  candidate = dataclasses.replace(request.candidate, in_shares=True)
+  candidate = candidate.ready(request.case)
+  request.judgement.refuse(request.case, candidate)
+  progress('inputs')
+  bench = bench_lib.Bench(request.case, share=share)
+  return dataclasses.replace(request, candidate=candidate), bench
+
+
+def _asked(request: check.Request) -> dict[str, Any]:
+  """Returns what all shards of a check must have been asked alike."""
+  candidate = request.candidate
+  assert isinstance(candidate, outputs.Outputs) and candidate.answer is not None
+  return dict(
+    case=candidate.answer.case.id,
+    command=request.replay(),
+    judgement=encoded(dataclasses.asdict(request.judgement)),
+    versions=versions.versions(),
+  )
+
+
+def half_written(path: pathlib.Path, process: int | str) -> str:
+  """Returns the name that a process writes a shard's file under."""
+  return f'.{path.name}.{process}'
+
+
+def write(path: pathlib.Path, found: Mapping[str, Any]) -> None:
+  """Writes what a shard found: a file that is whole, or none."""
+  whole = path.with_name(half_written(path, os.getpid()))
+  try:
+    whole.write_text(json.dumps(found), encoding='utf-8')
+    whole.replace(path)
+  finally:
+    whole.unlink(missing_ok=True)
+
+
+def merge(
+  request: check.Request, folder: str | os.PathLike[str]
+) -> check.Report:
+  """Returns the report of the shards that wrote to a folder.
+
+  Raises:
+    ShardError: one is missing, ended early, or was asked something else; it is
+      named.
+    ValueError: the request was wrong.
+  """
+  start = time.perf_counter()
+  shards = _of_folder(folder)
+  request, bench = _ready(request, ())
+  held = _held(shards, folder, request)
+  found = [decoded(one['found']) for one in held]
+  rows = parts.total(results for results, *_ in found)
+  examined = judging.Judged(
+    [_placed(request, bench, row) for row in rows],
+    {},
+    changes=[change for _, changes, _ in found for change in changes],
+    runs=min(runs for *_, runs in found),
+  )
+  examined = bench_lib.settled(request, examined)
+  longest = max(one['seconds'] for one in held)
+  return check.report_of(
+    request, bench, examined, longest + time.perf_counter() - start
+  )
+
+
+def _placed(
+  request: check.Request, bench: bench_lib.Bench, result: verdicts.Result
+) -> verdicts.Result:
+  """Tells where the first bad tile of all ranks is in files."""
+  candidate = request.candidate
+  assert isinstance(candidate, outputs.Outputs)
+  if result.failure is None:
+    return result
+  data = 'real'
+  if result.lane == 'exact':
+    data = 'wide' if result.rule == judging.WIDE_RULE else 'exact'
+  candidate.locate(data, verdicts.tensor_of(result.stage))
+  tiling = bench_lib.tiling_of(candidate.options, bench.made, bench.plan)
+  return told.with_place([result], candidate, tiling)[0]
+
+
+def _of_folder(folder: str | os.PathLike[str]) -> list[Shard]:
+  """Returns the shards of which there must be a file."""
+  top = pathlib.Path(folder)
+  names = [path.name for path in top.iterdir()] if top.is_dir() else []
+  found = [re.fullmatch(r'shard(\d+)of(\d+)\.json', name) for name in names]
+  counts = sorted({int(match[2]) for match in found if match})
+  if len(counts) != 1:
+    raise ShardError(
+      f'merge: expected the files of the shards of one check in {folder}, got '
+      f'{"those of " + " and of ".join(map(str, counts)) if counts else "none"}'
+    )
+  return [Shard(index, counts[0]) for index in range(counts[0])]
+
+
+def _held(shards: Sequence[Shard], folder, request) -> list[dict[str, Any]]:
+  """Returns what each shard found.
+
+  Raises:
+    ShardError: names all from which there is none.
+  """
+  held, gone = [], []
+  asked = _asked(request)
+  for shard in shards:
+    try:
+      held.append(read(shard, folder))
+      _refuse_other(held[-1]['asked'], asked)
+    except ShardError as error:
+      gone.append(f'{shard.told(request.case.ranks)}: {error}')
+  if gone:
+    raise ShardError('; '.join(gone))
+  return held
+
+
+def read(shard: Shard, folder: str | os.PathLike[str]) -> dict[str, Any]:
+  """Returns what a shard found.
+
+  Raises:
+    ShardError: says what is there instead.
+  """
+  path = shard.file(folder)
+  try:
+    found = json.loads(path.read_text(encoding='utf-8'))
+  except FileNotFoundError as error:
+    raise ShardError(f'expected {path}, got no file') from error
+  except (OSError, ValueError) as error:
+    raise ShardError(f'expected a readable {path}, got {error}') from error
+  if 'error' in found:
+    raise ShardError(found['error'])
+  if found['shard'] != shard.name:
+    raise ShardError(
+      f'expected what it found in {path}, got that of {found["shard"]}'
+    )
+  return found
+
+
+def _refuse_other(got: Mapping, expected: Mapping) -> None:
+  for name, value in expected.items():
+    if got.get(name) != value:
+      raise ShardError(
+        f'{name}: expected {value}, as of who merges, got {got.get(name)}'
+      )
+
+
+# Plain data: dataclasses of these kinds, arrays, tuples and numbers.
+_KINDS = {
+  kind.__name__: kind
+  for kind in (
+    verdicts.Result,
+    verdicts.Failure,
+    verdicts.Change,
+    parts.Part,
+    parts.OfBound,
+    parts.OfStandard,
+    spread_tally.OfSpread,
+    spread.Judge,
+    spread.Independent,
+    spread.Sums,
+    power.Power,
+    precision.PrecisionPolicy,
+  )
+}
+
+
+def encoded(value: Any) -> Any:
+  """Returns a value as JSON has it; `decoded` returns the same bits.
+
+  A row of a report is left to its part, if it has one.
+  """
+  if isinstance(value, verdicts.Result) and value.part is not None:
+    return encoded(value.part)
+  if type(value).__name__ in _KINDS:
+    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return {'kind': type(value).__name__, 'fields': encoded(fields)}
+  if isinstance(value, np.ndarray):
+    return {
+      'array': str(value.dtype),
+      'shape': value.shape,
+      'values': value.reshape(-1).tolist(),
+    }
+  if isinstance(value, np.generic):
+    return value.item()
+  if isinstance(value, Mapping):
+    return {'rows': [[encoded(k), encoded(v)] for k, v in value.items()]}
+  if isinstance(value, (list, tuple)):
+    return [encoded(one) for one in value]
+  return value
+
+
+def decoded(value: Any) -> Any:
+  """Returns what was encoded; lists are tuples, parts are rows of a report."""
+  if isinstance(value, list):
+    return tuple(decoded(one) for one in value)
+  if not isinstance(value, dict):
+    return value
+  if 'rows' in value:
+    return {decoded(k): decoded(v) for k, v in value['rows']}
+  if 'array' in value:
+    return np.array(value['values'], value['array']).reshape(value['shape'])
+  made = _KINDS[value['kind']](**decoded(value['fields']))
+  if isinstance(made, parts.Part):
+    return made.result() or verdicts.Result(
+      *made.of, verdict=verdicts.NOT_JUDGED, part=made
+    )
+  return made

@@ -1,0 +1,306 @@
+"""Several processes, each of which judges some ranks, say what one says."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.candidates import outputs
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.distributed import shards
+from hpmoe.parity_tests.judge.distributed import started
+from hpmoe.parity_tests.report import report as report_lib
+
+CASE = case_lib.Case(
+  'both',
+  'tiny',
+  ranks=4,
+  dtype='bfloat16',
+  routing='dropped',
+  d_shared=12,
+)
+# What is wrong, by tensor: where, and by how much.
+BUGS = {
+  'gate_up': ((1, 0, 5), 4.0),
+  'y': ((2, 3), 1.0),
+  'd_w_down': ((2, 0, 3, 3), 1.0),
+  'd_w_shared_down': ((2, 3, 3), 1.0),
+}
+
+
+@functools.cache
+def _made(data: str):
+  return bench_lib.Bench(CASE, keep=True).read_by(CASE.passes, data)
+
+
+@functools.cache
+def _tensors(data: str) -> dict[str, np.ndarray]:
+  made = _made(data)
+  of = made.config, made.policy
+  forward = trial.Kernel().forward(*of, made.arrays)
+  backward = trial.Kernel().backward(*of, {**made.arrays, **forward})
+  return forward | backward
+
+
+def _case(top: pathlib.Path) -> folder.Folder:
+  made = {data: _made(data) for data in inputs_lib.DATA}
+  return folder.write(top / 'case', 'both', made, per_rank=True)
+
+
+def _outputs(top, case, bugs, kept=None, ranks=range(4)) -> None:
+  loaded = read_case.load(case.path)
+  for data in inputs_lib.DATA:
+    held = {n: a.copy() for n, a in _tensors(data).items()}
+    for name in bugs:
+      index, more = BUGS[name]
+      held[name][index] += more
+    for rank in ranks:
+      mine = {n: a[rank] for n, a in held.items() if not kept or n in kept}
+      read_case.write(str(top / 'out'), loaded, data, mine, rank)
+
+
+def _request(top, direction='both', **judged) -> check.Request:
+  return check.Request(
+    case_lib.Case.of(str(top / 'case'), direction),
+    outputs.Outputs(str(top / 'out')),
+    judgement.Judgement(**judged),
+  )
+
+
+def _figures(report: check.Report) -> dict:
+  """Returns all that a report says, but for times and patterns.
+
+  What a tensor that is wrong looks like, who has those of all ranks says.
+  """
+  results = []
+  for one in report.results:
+    failure = one.failure and dataclasses.replace(one.failure, pattern='')
+    results.append(dataclasses.replace(one, failure=failure))
+  report = dataclasses.replace(report, results=tuple(results))
+  maps = [
+    [(rank, grid.tolist()) for rank, grid in enumerate(one.grids)]
+    for one in report.results
+  ]
+  said = report_lib.to_json(dataclasses.replace(report, seconds=0))
+  return said | dict(maps=maps, failures=[r.failure for r in report.results])
+
+
+def _by_shards(request, top, count) -> check.Report:
+  for index in range(count):
+    shard = shards.Shard(index, count)
+    found = shards.judge(request, shard)
+    shards.write(shards.place(top / 'parts', shard), found)
+  return shards.merge(request, top / 'parts')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('direction', ('backward', 'both'))
+def test_reports_are_those_of_one_process(tmp_path, direction):
+  # given: outputs of four ranks, two of them wrong.
+  _outputs(tmp_path, _case(tmp_path), tuple(BUGS))
+  request = _request(tmp_path, direction)
+  whole = check.run(request)
+
+  report = _by_shards(request, tmp_path, 4)
+
+  assert _figures(report) == _figures(whole)
+  assert report.verdict == verdicts.FAIL
+  failures = [r.failure for r in report.results if r.failure]
+  # The row of gate_up is of a token of rank 0, whose dx it reaches.
+  wrong = {'backward': {2}, 'both': {0, 1, 2}}[direction]
+  assert {one.rank for one in failures} == wrong
+  assert all(one.bad_rows for one in failures if one.lane == 'exact')
+
+
+@pytest.mark.parametrize(
+  ('count', 'kept'),
+  ((2, ('y', 'dx')), (3, ('expert_out', 'd_activation'))),
+)
+@pytest.mark.slow
+def test_fewer_shards_than_ranks_and_tensors_than_all(tmp_path, kept, count):
+  bugs = [name for name in BUGS if name in kept]
+  _outputs(tmp_path, _case(tmp_path), bugs, kept)
+  request = _request(tmp_path)
+  whole = check.run(request)
+  assert _figures(_by_shards(request, tmp_path, count)) == _figures(whole)
+  assert (whole.verdict == verdicts.FAIL) == bool(bugs)
+
+
+def test_missing_ranks(tmp_path):
+  _outputs(tmp_path, _case(tmp_path), ('y',), ranks=(0, 2))
+  request = _request(tmp_path, 'forward')
+  report = _by_shards(request, tmp_path, 4)
+  assert _figures(report) == _figures(check.run(request))
+  assert report.first_failure.rank == 2
+
+
+@pytest.mark.parametrize('bugs', ((), ('gate_up', 'y')))
+def test_a_sample_of_tiles(tmp_path, bugs):
+  _outputs(tmp_path, _case(tmp_path), bugs)
+  request = _request(tmp_path, 'forward', tiles=2, lanes=judgement.OF_SAMPLE)
+  report = _by_shards(request, tmp_path, 4)
+  assert _figures(report) == _figures(check.run(request))
+  assert report.verdict == (verdicts.FAIL if bugs else verdicts.PASS)
+
+
+class TestRefused:
+  @pytest.fixture
+  def judged(self, tmp_path):
+    _outputs(tmp_path, _case(tmp_path), (), ('y',))
+    request = _request(tmp_path, 'forward')
+    _by_shards(request, tmp_path, 2)
+    return request, tmp_path
+
+  def test_what_is_no_whole_check_is_named(self, judged):
+    request, top = judged
+    parts = top / 'parts'
+    first, second = (shards.Shard(i, 2).file(parts) for i in (0, 1))
+    third = shards.Shard(0, 3).file(parts)
+    whole = {path: path.read_text() for path in (first, second)}
+
+    def asked(name):
+      found = json.loads(whole[second])
+      found['asked'][name] = 'another'
+      shards.write(second, found)
+
+    def early():
+      for path, text in ((first, 'e0'), (second, 'e1')):
+        shards.write(path, dict(error=text))
+
+    for spoil, told in (
+      (second.unlink, r'shard 1 of 2 \(rank 2, 3\): .*got no file'),
+      (early, r'0 of 2 \(rank 0, 1\): e0; shard 1 of 2 \(rank 2, 3\): e1'),
+      (lambda: shards.write(third, {}), 'those of 2 and of 3'),
+      (lambda: shutil.copy(first, second), 'got that of shard 0 of 2'),
+      (lambda: asked('case'), 'shard 1 of 2 .*case: exp'),
+      (lambda: asked('command'), 'shard 1 of 2 .*command: exp'),
+      (lambda: asked('versions'), 'shard 1 of 2 .*versions: exp'),
+      (
+        lambda: first.write_text(whole[first][:-9]),
+        'shard 0 of 2 .*: .*readable',
+      ),
+    ):
+      spoil()
+      with pytest.raises(shards.ShardError, match=told):
+        shards.merge(request, parts)
+      third.unlink(missing_ok=True)
+      for path, text in whole.items():
+        path.write_text(text)
+    with pytest.raises(shards.ShardError, match='expected the files of.*none'):
+      shards.merge(request, top / 'nowhere')
+
+  def test_a_candidate_that_runs_here(self, tmp_path):
+    request = check.Request(CASE)
+    with pytest.raises(ValueError, match='shard: expected --outputs beside'):
+      shards.judge(request, shards.Shard(0, 4))
+
+  @pytest.mark.parametrize('text', ('4/4', '1', '-1/2', 'a/b'))
+  def test_no_shard(self, text):
+    with pytest.raises(ValueError, match=r'shard: expected r/R'):
+      shards.Shard.parse(text)
+
+  def test_more_shards_than_ranks(self):
+    with pytest.raises(ValueError, match='expected at most 4 of them'):
+      shards.Shard(0, 5).ranks(4)
+
+
+@pytest.mark.parametrize(
+  ('judge', 'said'),
+  [
+    (lambda: os.kill(os.getpid(), signal.SIGKILL), 'an answer, got signal 9'),
+    (lambda: os._exit(0), 'an answer, got exit code 0'),
+    (lambda: 1 // 0, 'an answer, got exit code 1'),
+    (lambda: json.loads('{'), 'Expecting property name'),
+    (lambda: time.sleep(600), 'an answer within 0.2 s, got none'),
+  ],
+)
+def test_a_rank_that_dies_or_hangs_is_named(tmp_path, judge, said):
+  job = started.Job(shards.Shard(2, 3), tmp_path)
+  for index in (0, 1):
+    shards.write(shards.Shard(index, 3).file(tmp_path), {})
+  timeout_s = 0.2 if 'within 0.2 s' in said else 60.0
+  started.kept(job, judge, timeout_s)
+  started.wait(job, timeout_s)
+  with pytest.raises(shards.ShardError, match=said):
+    shards.read(job.shard, tmp_path)
+
+
+def test_of_a_rank_that_hangs_nothing_is_left(tmp_path):
+  # Given: a rank that started another process and wrote half a file.
+  job = started.Job(shards.Shard(0, 2), tmp_path)
+  pids = tmp_path / 'pids'
+
+  def judge():
+    other = subprocess.Popen(['sleep', '600'])
+    pids.write_text(f'{os.getpid()} {other.pid}')
+    half = job.file.with_name(shards.half_written(job.file, os.getpid()))
+    half.write_text('{"shard": "shard 0 of 2", "found"')
+    time.sleep(600)
+
+  # When.
+  started.kept(job, judge, 1.0)
+  # Then.
+  assert {*tmp_path.iterdir()} == {pids, job.file}
+  for pid in map(int, pids.read_text().split()):
+    with contextlib.suppress(ProcessLookupError):
+      assert select.select([os.pidfd_open(pid)], [], [], 5)[0]
+
+
+def test_a_rank_that_does_not_start_is_named(tmp_path, monkeypatch):
+  job = started.Job(shards.Shard(0, 3), tmp_path)
+  shards.write(job.file, {})
+  monkeypatch.setattr(started, '_GRACE_S', 0.0)
+  started.wait(job, 0.1)
+  for index in (1, 2):
+    with pytest.raises(shards.ShardError, match='within 0.1 s, got none'):
+      shards.read(shards.Shard(index, 3), tmp_path)
+
+
+def test_ranks_are_known_from_mpiexec():
+  assert started.by_mpiexec({}) is None
+  assert started.by_mpiexec(dict(PMI_RANK='0', PMI_SIZE='1')) is None
+  with pytest.raises(ValueError, match='mpiexec: expected its 4 processes'):
+    started.by_mpiexec(dict(PMI_RANK='1', PMI_SIZE='4', MPI_LOCALNRANKS='2'))
+
+
+@pytest.mark.slow
+def test_mpiexec_has_the_report_of_one_process(tmp_path):
+  beside = str(pathlib.Path(sys.executable).parent)
+  mpiexec = shutil.which('mpiexec', path=beside) or shutil.which('mpiexec')
+  if mpiexec is None:
+    pytest.skip('needs the extra `mpi`')
+  _outputs(tmp_path, _case(tmp_path), ('gate_up', 'y'))
+  command = [sys.executable, '-m', 'hpmoe.parity_tests.commands.main', 'check']
+  command += ['--case=case', '--outputs=out', '--direction=forward']
+
+  def run(*before: str, name: str) -> dict:
+    asked = [*before, *command, f'--json={name}']
+    where = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    done = subprocess.run(
+      asked, cwd=tmp_path, env=where, capture_output=True, check=False
+    )
+    assert done.returncode == 1, done.stderr.decode()
+    assert done.stdout.decode().count('first failure: gate_up') == 1
+    return json.loads((tmp_path / name).read_text()) | dict(seconds=0)
+
+  one = run(name='one.json')
+  assert run(mpiexec, '-n', '4', name='four.json') == one

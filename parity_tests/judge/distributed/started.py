@@ -1,0 +1,165 @@
+"""Processes that mpiexec started, each of which judges a shard.
+
+MPI is not called: each rank knows its number from the environment and writes to
+a folder of the job, on one machine.  mpiexec kills all ranks where one ends in
+another way than by exit code 0, and says nothing of it that names the rank.  So
+the process that it started only waits: a fork of it judges, and the file of a
+fork that died, or took too long, says so.
+"""
+
+from collections.abc import Callable, Mapping
+import ctypes
+import dataclasses
+import os
+import pathlib
+import select
+import signal
+import sys
+import tempfile
+import time
+import traceback
+
+from hpmoe.parity_tests.candidates import processes
+from hpmoe.parity_tests.judge.distributed import shards
+
+# Number of a rank, of all of them, and of those on its machine: MPICH and Intel
+# MPI; Open MPI.
+_NAMES = (
+  ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALNRANKS'),
+  (
+    'OMPI_COMM_WORLD_RANK',
+    'OMPI_COMM_WORLD_SIZE',
+    'OMPI_COMM_WORLD_LOCAL_SIZE',
+  ),
+)
+# What starts the ranks of a machine, as /proc calls it.
+_STARTERS = (
+  'hydra_pmi_proxy',
+  'mpiexec',
+  'mpirun',
+  'orted',
+  'prted',
+  'prterun',
+)
+_POLL_S = 0.02
+# That processes may start one after another, beside the time that each has.
+_GRACE_S = 10.0
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """One of the processes of a job.
+
+  Attributes:
+    shard: which.
+    folder: to which all of them write.
+  """
+
+  shard: shards.Shard
+  folder: pathlib.Path
+
+  @property
+  def file(self) -> pathlib.Path:
+    """What this process writes."""
+    return self.shard.file(self.folder)
+
+
+def by_mpiexec(environment: Mapping[str, str] = os.environ) -> Job | None:
+  """Returns the job of this process, None if there is but this process.
+
+  Raises:
+    ValueError: its ranks are on several machines.
+  """
+  for rank, size, local in _NAMES:
+    if rank not in environment or environment.get(size, '1') == '1':
+      continue
+    shard = shards.Shard(int(environment[rank]), int(environment[size]))
+    starter = _starter()
+    if starter is None or environment.get(local) != str(shard.of):
+      raise ValueError(
+        f'mpiexec: expected its {shard.of} processes on one machine, got '
+        f'{environment.get(local, "no number")} here: on several, start each '
+        'with --shard=r/R --parts=FOLDER, then check with --merge=FOLDER'
+      )
+    return Job(shard, pathlib.Path(tempfile.gettempdir()) / starter)
+  return None
+
+
+def _starter() -> str | None:
+  """Returns a name of what started the ranks, of this start alone."""
+  process = os.getppid()
+  while process > 1:
+    words = pathlib.Path(f'/proc/{process}/stat').read_text().rpartition(')')
+    fields = words[2].split()
+    if words[0].partition('(')[2].startswith(_STARTERS):
+      return f'hpmoe-shards-{os.getuid()}-{process}-{fields[19]}'
+    process = int(fields[1])
+  return None
+
+
+def kept(job: Job, judge: Callable[[], None], timeout_s: float) -> None:
+  """Runs what writes the file of a job, which says why if that fails.
+
+  Args:
+    job: whose.
+    judge: runs in a fork, which ends with this process at the latest.
+    timeout_s: seconds that it may take.
+  """
+  sys.stdout.flush()
+  sys.stderr.flush()
+  child = os.fork()
+  if not child:
+    _run_and_end(job, judge)
+  ended = os.pidfd_open(child)
+  is_late = not select.select([ended], [], [], timeout_s)[0]
+  os.close(ended)
+  _end(child)
+  code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+  for half in job.folder.glob(shards.half_written(job.file, '*')):
+    half.unlink()
+  if not job.file.exists():
+    how = processes.unlike_an_answer(None if is_late else code, timeout_s)
+    shards.write(job.file, dict(error=how))
+
+
+def _end(child: int) -> None:
+  """Ends a fork, and what it started."""
+  try:
+    os.killpg(child, signal.SIGKILL)
+  except ProcessLookupError:  # it had no time to make a group of its own
+    os.kill(child, signal.SIGKILL)
+
+
+def _run_and_end(job: Job, judge: Callable[[], None]) -> None:
+  code = 1
+  try:
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    judge()
+    code = 0
+  except (ValueError, RuntimeError) as error:
+    shards.write(job.file, dict(error=str(error)))
+  except BaseException:  # of ours: its place is what helps
+    traceback.print_exc()
+  finally:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def wait(job: Job, timeout_s: float) -> None:
+  """Waits until every shard has a file, be it of who died or is late.
+
+  Args:
+    job: of any shard.
+    timeout_s: seconds that each may have taken.
+  """
+  deadline = time.monotonic() + timeout_s + _GRACE_S
+  for index in range(job.shard.of):
+    path = shards.Shard(index, job.shard.of).file(job.folder)
+    while not path.exists():
+      if time.monotonic() > deadline:
+        how = processes.unlike_an_answer(None, timeout_s)
+        shards.write(path, dict(error=how))
+      time.sleep(_POLL_S)
