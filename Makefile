@@ -91,7 +91,7 @@ NO_NEWER = $(addprefix --ignore=,tools backend_ascend/device/operator \
   $(wildcard backend_ascend/host/checks/[fgr]*_test.py) \
   backend_ascend/host/tiles backend_ascend/compiler/taskflow/image_corpus_test.py \
   backend_ascend/compiler/taskflow/image_loader_test.py backend_ascend/compiler/proofs) \
-  --deselect=parity_tests/candidates/mpi_launcher_test.py::TestFailures
+  --deselect=parity_tests/ascend/mpi_launcher_test.py::TestFailures
 
 # Its own environment: MindSpore holds the other one to numpy 1.  What only
 # compares with the oracle runs with both ends of each test's parameters.

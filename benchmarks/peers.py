@@ -110,15 +110,17 @@ def numpy_loop(config, arrays: Arrays):
 def ours(config, arrays: Arrays, order: str = 'ascending'):
   """The megakernel on arrays of numpy; images and results are made once."""
   from hpmoe.backend_ascend.compiler import compiler
-  from hpmoe.backend_ascend.compiler.taskflow import flow
   from hpmoe.backend_ascend.frontends import layer_call
   from hpmoe.backend_ascend.host.launch import runtime
+  from hpmoe.reference.contract import granularity
 
   policy = precision.PrecisionPolicy(
     storage=arrays['x'].dtype.name, accumulation_order=order
   )
   there, back = (
-    runtime.Launch(lower(config, policy, flow.host_options(config)).image)
+    runtime.Launch(
+      lower(config, policy, granularity.host_options(config)).image
+    )
     for lower in (compiler.compile_forward, compiler.compile_backward)
   )
   inputs = {name: a[None] for name, a in arrays.items() if name != 'dy'}

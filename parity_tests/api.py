@@ -6,9 +6,9 @@ import sys
 from typing import Any
 
 from hpmoe.parity_tests.cache import compiled
+from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import elsewhere
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.candidates import user_candidate
@@ -166,7 +166,7 @@ def _written(arguments: Mapping[str, Any]) -> list[str]:
 
 def _typed(candidate: candidates.Candidate) -> str | None:
   """Returns what one types for a candidate; None: nothing names it."""
-  if isinstance(candidate, host.Megakernel):
+  if backends.is_default(candidate):
     return 'None'
   if not isinstance(candidate, in_process.Function):
     return repr(candidate.name)
@@ -181,7 +181,7 @@ def _typed(candidate: candidates.Candidate) -> str | None:
 
 def _candidate(given: Candidate, timeout_s: float) -> candidates.Candidate:
   if given is None:
-    return host.Megakernel()
+    return backends.default_candidate()
   if isinstance(given, str):
     kind, _, of = given.partition(':')
     if kind == 'outputs':

@@ -18,12 +18,12 @@ from absl import flags
 import numpy as np
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 from hpmoe.tools.docs import figures
@@ -76,7 +76,7 @@ def measure(
     d_model=depth,
     d_ff=NUM_TILES * cols // 2,
   )
-  options = flow_lib.Options(
+  options = granularity.Options(
     row_block=rows, col_block=cols, num_aic=1, num_aiv=1
   )
   image = compiler.compile_forward(config, policy, options).image

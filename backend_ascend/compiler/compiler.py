@@ -15,6 +15,7 @@ from hpmoe.backend_ascend.compiler.taskflow import lower_forward
 from hpmoe.backend_ascend.compiler.taskflow import lower_sublayer
 from hpmoe.backend_ascend.device.twin_launch import _ascend_twin
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
@@ -57,7 +58,7 @@ class Compiled:
       options=dataclasses.asdict(flow.options),
       tasks={
         k.name.lower(): int(kinds[k])
-        for k in layout.kinds(sublayer=flow.config.sublayer)
+        for k in layout.select_kinds(sublayer=flow.config.sublayer)
       },
       tasks_total=len(flow.tasks),
       events=len(flow.events),
@@ -132,7 +133,7 @@ def _finish(
 def compile_forward(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  options: flow_lib.Options = flow_lib.Options(),
+  options: granularity.Options = granularity.Options(),
   scheduler: placement.Scheduler | None = None,
   target: str = 'host',
 ) -> Compiled:
@@ -160,7 +161,7 @@ def compile_forward(
 def compile_backward(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  options: flow_lib.Options = flow_lib.Options(),
+  options: granularity.Options = granularity.Options(),
   scheduler: placement.Scheduler | None = None,
   target: str = 'host',
 ) -> Compiled:
@@ -181,7 +182,7 @@ COMPILE = {
 def compile(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy = precision.PrecisionPolicy(),
-  options: flow_lib.Options | None = None,
+  options: granularity.Options | None = None,
   *,
   direction: str = 'forward',
   target: str = 'host',
@@ -191,8 +192,8 @@ def compile(
   Args:
     config: sizes.
     policy: precision.
-    options: granularity, cores and order; None: `flow.host_options`, or
-      `flow.NPU_OPTIONS` for an NPU.
+    options: granularity, cores and order; None: `granularity.host_options`, or
+      `granularity.NPU_OPTIONS` for an NPU.
     direction: 'forward' or 'backward'.
     target: one of TARGETS.
 
@@ -208,5 +209,7 @@ def compile(
     )
   if options is None:
     host = target == 'host'
-    options = flow_lib.host_options(config) if host else flow_lib.NPU_OPTIONS
+    options = (
+      granularity.host_options(config) if host else granularity.NPU_OPTIONS
+    )
   return known[direction](config, policy, options, target=target)

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpmoe.backend_ascend.compiler.orders import schedule_file
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -151,7 +151,7 @@ def layer(
   topk_weights: at.Float[at.Array, 'R T K'],
   w_gate_up: at.Float[at.Array, 'R L D 2*F'],
   w_down: at.Float[at.Array, 'R L F D'],
-  options: flow_lib.Options | None = None,
+  options: granularity.Options | None = None,
   *,
   schedule: schedule_file.Schedule | str | os.PathLike | None = None,
   threads: int | None = None,
@@ -171,7 +171,7 @@ def layer(
     topk_weights: `[R, T, K]` float32.
     w_gate_up: `[R, L, D, 2F]` storage, gate columns first.
     w_down: `[R, L, F, D]` storage.
-    options: granularity of both images; None means `flow.host_options`.
+    options: granularity of both images; None means `granularity.host_options`.
     schedule: of `hpmoe tune`, or its file, in place of `options`.
     threads: OS threads of a launch; None lets the runtime choose.
     deadline_s: a launch in which no task ends for so long is stopped.
@@ -207,7 +207,7 @@ def forward(
   topk_weights: at.Float[at.Array, 'R T K'],
   w_gate_up: at.Float[at.Array, 'R L D 2*F'],
   w_down: at.Float[at.Array, 'R L F D'],
-  options: flow_lib.Options | None = None,
+  options: granularity.Options | None = None,
   *,
   schedule: schedule_file.Schedule | str | os.PathLike | None = None,
   threads: int | None = None,

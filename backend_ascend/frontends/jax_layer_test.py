@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.frontends import jax_layer
 from hpmoe.backend_ascend.frontends import layer_testing
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 
 CONFIG, OPTIONS = layer_testing.CONFIG, layer_testing.OPTIONS
 POLICIES, F32 = layer_testing.POLICIES, layer_testing.F32
@@ -169,7 +169,7 @@ class TestRefusedWhenItRuns:
   def test_deadline(self):
     # Given: idle threads, and a deadline far below the length of a task.
     config = config_testing.sized(r=1, t=512, e=1, k=1, d=512, f=512)
-    options = flow_lib.Options(
+    options = granularity.Options(
       row_block=512, col_block=1024, num_aic=1, num_aiv=2
     )
     inputs, _ = case(config=config)

@@ -16,11 +16,11 @@ import numpy as np
 
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.orders import schedule_file
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -42,7 +42,7 @@ class LayerCall:
 
   config: config_lib.MoEConfig
   policy: precision.PrecisionPolicy
-  options: flow_lib.Options = flow_lib.Options()
+  options: granularity.Options = granularity.Options()
   threads: int | None = None
   deadline_s: float = 60.0
   scan: bool = False
@@ -56,7 +56,7 @@ class LayerCall:
     for name, kind in (
       ('config', config_lib.MoEConfig),
       ('policy', precision.PrecisionPolicy),
-      ('options', flow_lib.Options),
+      ('options', granularity.Options),
     ):
       if not isinstance(getattr(self, name), kind):
         raise ValueError(
@@ -185,7 +185,7 @@ class Images:
     self,
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
-    options: flow_lib.Options | None = None,
+    options: granularity.Options | None = None,
     schedule: schedule_file.Schedule | str | os.PathLike | None = None,
   ) -> None:
     """Compiles both passes of a layer, so that exported graphs of it run here.
@@ -205,9 +205,9 @@ class Images:
 def options_of(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  options: flow_lib.Options | None,
+  options: granularity.Options | None,
   schedule: schedule_file.Schedule | str | os.PathLike | None,
-) -> flow_lib.Options:
+) -> granularity.Options:
   """Returns the options of a call: its own, its schedule's, or the host's.
 
   Raises:
@@ -215,7 +215,7 @@ def options_of(
     ValueError: there are both, or the schedule is damaged or of another layer.
   """
   if schedule is None:
-    return options or flow_lib.host_options(config)
+    return options or granularity.host_options(config)
   if options is not None:
     raise ValueError(
       'options: expected none beside schedule, which has its own'

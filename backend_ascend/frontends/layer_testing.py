@@ -9,18 +9,18 @@ import pytest
 
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.orders import schedule_file
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract import tensors
 
 # Two ranks, rows that are no multiple of a block, a column left over.
 CONFIG = config_testing.sized(r=2, t=21, e=4, k=2, d=17, f=13)
-OPTIONS = flow_lib.Options(row_block=8, col_block=16, num_aic=2, num_aiv=3)
+OPTIONS = granularity.Options(row_block=8, col_block=16, num_aic=2, num_aiv=3)
 POLICIES = {
   f'{storage}-{placement}': precision.PrecisionPolicy(
     storage, placement=placement
@@ -223,7 +223,7 @@ class FrontEndTests:
     spoilt = testing.without_signals(image, 0)
     with pytest.raises(runtime.WaitError) as want:
       runtime.launch(spoilt, inputs)
-    options = flow_lib.Options(row_block=8)
+    options = granularity.Options(row_block=8)
     with mock.patch.object(compiler, 'compile_forward') as made:
       made.return_value.image = spoilt
       run = lambda: self.call(inputs, dy, config, options=options)

@@ -28,12 +28,12 @@ except ImportError as e:
   ) from e
 
 from hpmoe.backend_ascend.compiler.orders import schedule_file  # noqa: E402
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib  # noqa: E402
 from hpmoe.backend_ascend.frontends import _mindspore_ffi  # noqa: E402
 from hpmoe.backend_ascend.frontends import layer_call  # noqa: E402
 from hpmoe.backend_ascend.frontends import mindspore_npu  # noqa: E402
 from hpmoe.reference.contract import array_typing as at  # noqa: E402
 from hpmoe.reference.contract import config as config_lib  # noqa: E402
+from hpmoe.reference.contract import granularity  # noqa: E402
 from hpmoe.reference.contract import precision  # noqa: E402
 from hpmoe.reference.contract import tensors  # noqa: E402
 
@@ -211,7 +211,7 @@ class MoELayer(nn.Cell):
       return super().__new__(cls)
     schedule = how.get('schedule')
     if options is None and schedule is None:
-      options = flow_lib.NPU_OPTIONS
+      options = granularity.NPU_OPTIONS
     options = layer_call.options_of(config, policy, options, schedule)
     call = layer_call.LayerCall(
       config, policy, options, deadline_s=how.get('deadline_s', 60.0)
@@ -223,7 +223,7 @@ class MoELayer(nn.Cell):
     self,
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
-    options: flow_lib.Options | None = None,
+    options: granularity.Options | None = None,
     *,
     schedule: schedule_file.Schedule | str | os.PathLike | None = None,
     device: str | None = None,
@@ -236,8 +236,8 @@ class MoELayer(nn.Cell):
     Args:
       config: sizes.
       policy: dtypes, placement of the weights, activation.
-      options: granularity of both images; None means `flow.host_options`, and
-        on an NPU `flow.NPU_OPTIONS`.
+      options: granularity of both images; None means
+        `granularity.host_options`, and on an NPU `granularity.NPU_OPTIONS`.
       schedule: of `hpmoe tune`, or its file, in place of `options`.
       device: 'cpu', 'ascend', or None: the one of `mindspore.set_device`.
       threads: OS threads of a launch; None lets the runtime choose.

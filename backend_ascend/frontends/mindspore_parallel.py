@@ -13,10 +13,10 @@ from mindspore import communication
 from mindspore import nn
 from mindspore import ops
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.frontends import mindspore_layer
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 
@@ -34,7 +34,7 @@ class ParallelMoELayer(nn.Cell):
     self,
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
-    options: flow_lib.Options | None = None,
+    options: granularity.Options | None = None,
     *,
     threads: int | None = None,
     deadline_s: float = 60.0,

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import lowering_testing as lowering
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 DIRECTIONS = ('forward', 'backward')
@@ -28,7 +28,7 @@ def image_of(
   return lowering.COMPILE[direction](
     SHAPES[shape],
     precision.PrecisionPolicy(placement=placement),
-    flow_lib.Options(event_grain=grain, **options),
+    granularity.Options(event_grain=grain, **options),
   ).image
 
 

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from jaxtyping import Int
 import numpy as np
 
-from hpmoe.backend_ascend.simulator import style
 from hpmoe.models.checkpoint import atomic_folder
+from hpmoe.reference.contract import plot_style
 
 LOSS, LOAD = 'loss.png', 'expert_load.png'
 _WINDOW = 10  # steps that a line's mean covers
@@ -35,10 +35,10 @@ def write(
     held_out: loss on text that was not trained on, nats for each token.
     unit: what a token is called.
   """
-  figure = style.figure(4.5)
+  figure = plot_style.figure(4.5)
   _draw_loss(figure.subplots(), losses, bigram, held_out, unit)
   _save(figure, pathlib.Path(folder) / LOSS)
-  figure = style.figure(1 + 1.5 * len(layers))
+  figure = plot_style.figure(1 + 1.5 * len(layers))
   axes = figure.subplots(len(layers), sharex=True, squeeze=False)[:, 0]
   for axis, layer, of_layer in zip(axes, layers, loads.swapaxes(0, 1)):
     image = _draw_load(axis, layer, of_layer)
@@ -49,12 +49,12 @@ def write(
 
 def _save(figure, path: pathlib.Path) -> None:
   png = io.BytesIO()
-  style.save(figure, png)
+  plot_style.save(figure, png)
   atomic_folder.write_file(path, png.getvalue())
 
 
 def _draw_loss(axis, losses, bigram: float, held_out: float, unit: str) -> None:
-  blue, orange, green = style.COLOURS[:3]
+  blue, orange, green = plot_style.COLOURS[:3]
   steps = np.arange(len(losses))
   axis.plot(steps, losses, color='0.75', linewidth=1, label='each step')
   if len(losses) >= _WINDOW:

@@ -2,10 +2,11 @@
 
 import functools
 import hashlib
+import importlib.machinery
+import importlib.util
 import pathlib
 import platform
 
-from hpmoe.backend_ascend import _native
 from hpmoe.parity_tests.cache import programs
 
 
@@ -24,13 +25,25 @@ def versions() -> dict[str, str]:
 def sources() -> str:
   """Returns a digest of what judges and of what is judged, as it runs here.
 
-  It is that of all Python of the three floors and of the machine code: a report
-  can be tied to a tree, for two builds of one version may differ.
+  The digest covers all Python of the packages that are installed and their
+  extension module, so that a report can be tied to a tree: two builds of one
+  version may differ.
   """
-  digest = hashlib.sha256(pathlib.Path(_native.__file__).read_bytes())
+  digest = hashlib.sha256()
   for package in ('reference', 'backend_ascend', 'parity_tests'):
-    digest.update(programs.texts(f'hpmoe.{package}').encode())
+    if importlib.util.find_spec(f'hpmoe.{package}') is not None:
+      digest.update(programs.texts(f'hpmoe.{package}').encode())
+  spec = _find_extension()
+  if spec is not None and spec.origin:
+    digest.update(pathlib.Path(spec.origin).read_bytes())
   return digest.hexdigest()[:16]
+
+
+def _find_extension() -> importlib.machinery.ModuleSpec | None:
+  try:
+    return importlib.util.find_spec('hpmoe.backend_ascend._native')
+  except ModuleNotFoundError:  # The backend is not installed.
+    return None
 
 
 def of(package: str) -> str:

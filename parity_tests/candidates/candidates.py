@@ -1,24 +1,18 @@
 """Candidates: what a check puts to the test, ours or the user's."""
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from hpmoe.backend_ascend import _native
-from hpmoe.backend_ascend.compiler.proofs import proofs
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
-from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
-from hpmoe.backend_ascend.host.checks import modes as modes_lib
-from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import routings
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
@@ -44,7 +38,7 @@ class CandidateError(RuntimeError):
   def __init__(
     self,
     text: str,
-    diagnosis: runtime.Diagnosis | None = None,
+    diagnosis: Any = None,
     replay: str | None = None,
     seconds: float | None = None,
     plan: Tensors | None = None,
@@ -61,27 +55,6 @@ class InputsSpoilt(CandidateError):
 
   Its answer may be right for the inputs that it was given all the same.
   """
-
-
-@contextlib.contextmanager
-def own_failures(name: str) -> Iterator[None]:
-  """Tells what our own backend made wrong from a request that was wrong.
-
-  Raises:
-    CandidateError: a proof refused a flow of our compiler, the loader an image,
-      the check of the plan its tables, or a launch ended early.
-  """
-  try:
-    yield
-  except (
-    proofs.ProofError,
-    runtime.ImageError,
-    runtime.BrokenError,
-  ) as error:
-    raise CandidateError(f'{name}: {error}') from error
-  except runtime.WaitError as error:
-    found = error.diagnosis
-    raise CandidateError(str(found), found, plan=error.plan) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +117,7 @@ class Candidate(abc.ABC):
     launches: of each run, where it is ours.
     seconds: of each run, where it repeats.
     fault: name of a fault that it is to commit, or None.
-    committed: for each run with a fault, the task (layout.TASK) that did it.
+    committed: for each run with a fault, the task that did it.
     ranks: whose tensors it returns, where that is not all.
     serial: as `run`, the same tile kernels one after another; None if the
       candidate cannot.
@@ -156,7 +129,7 @@ class Candidate(abc.ABC):
 
   can: ClassVar[Can] = Can()
   name: str
-  options: flow_lib.Options = flow_lib.Options()
+  options: granularity.Options = granularity.Options()
   checking: checking_lib.Checking = checking_lib.Checking()
   launches: 'Sequence[Launch]' = ()
   seconds: Sequence[float] = ()
@@ -281,13 +254,11 @@ class FaultDoesNothing(CannotJudge):
 
 
 @dataclasses.dataclass(frozen=True)
-class Launch:
-  """One launch of our backend, but for its tensors.
+class Launch(abc.ABC):
+  """One launch of tile tasks, but for its tensors.
 
   Attributes:
     which: the pass.
-    image: what was launched.
-    plan: of its routing.
     races: what the checking modes found, the first ones.
     num_races: all of them.
     left_out: `[num_tasks]` bool, tasks for which the oracle's tensors stand in;
@@ -295,19 +266,40 @@ class Launch:
   """
 
   which: passes.Pass
-  image: image_lib.Image
-  plan: _native.Routing
-  races: tuple[modes_lib.Race, ...] = ()
+  races: tuple[Any, ...] = ()
   num_races: int = 0
   left_out: np.ndarray | None = dataclasses.field(default=None, compare=False)
 
   @property
+  @abc.abstractmethod
   def num_tasks(self) -> int:
     """All tasks."""
-    return len(self.image.tables['tasks'])
 
   @property
   def tasks_run(self) -> int:
     """Tasks that were not left out."""
     left_out = 0 if self.left_out is None else int(self.left_out.sum())
     return self.num_tasks - left_out
+
+  @abc.abstractmethod
+  def find_wrong_tasks(self, lane: str, bad: Tensors) -> list[Any]:
+    """Returns the tasks that wrote bad elements, in the image's order.
+
+    Args:
+      lane: that judged.
+      bad: by tensor name, bool in the tensor's shape.
+
+    Returns:
+      Of `isolation.WrongTask`.
+    """
+
+  @abc.abstractmethod
+  def find_left_out(self, like: Tensors) -> dict[str, np.ndarray]:
+    """Returns which elements the tasks that were left out write last.
+
+    Args:
+      like: tensors by name.
+
+    Returns:
+      By the names of `like`, bool in the tensor's shape.
+    """

@@ -1,20 +1,8 @@
 """The checking modes of our runtime, as a check asks for them."""
 
 import dataclasses
-import re
 
-import numpy as np
-
-from hpmoe.backend_ascend.compiler.taskflow import happens_before
-from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
-from hpmoe.backend_ascend.compiler.taskflow import layout
-from hpmoe.backend_ascend.host.checks import modes as modes_lib
-from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.case import flag as flag_lib
-
-Action = modes_lib.Action
-_FIELDS = ('rank', 'expert', 'row_block', 'col_block')
-_FORM = "its number, or such as 'gate_up rank=1 expert=3 row_block=0'"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,88 +53,7 @@ class Checking:
     """Whether some tasks are left out."""
     return self.start_at is not None or self.stop_after is not None
 
-  def modes(self, image: image_lib.Image, given=None) -> modes_lib.Modes:
-    """Returns the modes of a launch; `given` are the oracle's tensors.
-
-    Raises:
-      ValueError: start_at or stop_after names no task of the image, or several.
-    """
-    names = runtime.written(image) if self.replays else ()
-    # Where a kernel writes does not depend on data: real ones tell as well.
-    guards = image.policy.activation != 'absolute'
-    return modes_lib.Modes(
-      poison=self.poison,
-      permute=self.permute,
-      late_puts=self.late_puts,
-      # An order that is wrong would be taken for a value that is.
-      races=self.races is not False or self.isolate,
-      guards=guards if self.races is None else self.races,
-      actions=self._actions(image) if self.replays else None,
-      given={n: given[n] for n in names} if self.replays else None,
-    )
-
-  def _actions(self, image: image_lib.Image) -> np.ndarray:
-    num_tasks = len(image.tables['tasks'])
-    runs = np.ones(num_tasks, bool)
-    if self.is_part:
-      clocks = happens_before.clocks(image)
-      everyone = np.arange(num_tasks)
-    if self.start_at is not None:
-      first = find_task(image, 'start_at', self.start_at)
-      runs &= ~clocks.before(everyone, first)
-    if self.stop_after is not None:
-      last = find_task(image, 'stop_after', self.stop_after)
-      runs &= clocks.before(everyone, last) | (everyone == last)
-      if not runs[last]:
-        raise ValueError(
-          f'stop_after: expected a task that is not done before start_at '
-          f'starts, got {runtime.task_name(image, last)}'
-        )
-    mine = modes_lib.ISOLATED if self.isolate else Action.RUN
-    return np.where(runs, mine, Action.HEAL).astype(np.uint8)
-
 
 NAMES = tuple(field.name for field in dataclasses.fields(Checking))
 # Each mode is one question that a launch, or a candidate, is asked.
 FLAGS = flag_lib.table('checking')
-
-
-def find_task(image: image_lib.Image, argument: str, text: str) -> int:
-  """Returns the index of the one task that a text names.
-
-  Raises:
-    ValueError: no task, or more than one; names `argument`.
-  """
-  tasks = image.tables['tasks']
-  if text.isdecimal():
-    found = np.arange(len(tasks)) == int(text)
-  else:
-    found = _matching(tasks, argument, text)
-  indices = np.flatnonzero(found)
-  if len(indices) == 1:
-    return int(indices[0])
-  some = '; '.join(str(runtime.task_name(image, int(i))) for i in indices[:3])
-  raise ValueError(
-    f'{argument}: expected one task of {len(tasks)}, got {len(indices)} for '
-    f'{text!r}{": " if some else ""}{some}'
-  )
-
-
-def _matching(tasks: np.ndarray, argument: str, text: str) -> np.ndarray:
-  kind, *fields = re.split(r'[\s,]+', text.strip())
-  if kind.upper() not in layout.Kind.__members__:
-    kinds = [layout.Kind(k).name.lower() for k in np.unique(tasks['kind'])]
-    raise ValueError(
-      f'{argument}: expected a task, {_FORM}, got {text!r}; kinds are '
-      f'{", ".join(kinds)}'
-    )
-  found = tasks['kind'] == layout.Kind[kind.upper()]
-  for field in fields:
-    name, _, value = field.partition('=')
-    if name not in _FIELDS or not value.lstrip('-').isdecimal():
-      raise ValueError(
-        f'{argument}: expected {", ".join(_FIELDS)} and their numbers after '
-        f'a kind, got {field!r}'
-      )
-    found &= tasks[name] == int(value)
-  return found

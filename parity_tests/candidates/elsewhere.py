@@ -17,7 +17,6 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.candidates import user_candidate
@@ -28,6 +27,7 @@ from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.layouts import names as names_lib
+from hpmoe.reference.contract import granularity
 
 _REAL = 'real'
 _CASE, _OUT, _RANK = '{case}', '{out}', '{rank}'
@@ -54,7 +54,7 @@ class Program(candidates.Candidate):
   per_rank: bool = False
   names: str | None = None
   timeout_s: float = 600.0
-  options: flow_lib.Options = flow_lib.Options()
+  options: granularity.Options = granularity.Options()
   seconds: list[float] = candidates.noted(list)
   said: dict[str, bool] = candidates.noted(dict)
   origins: dict[str, answers.Origin] = candidates.noted(dict)

@@ -12,11 +12,11 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidate_worker
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import passes
+from hpmoe.reference.contract import granularity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Function(candidates.Candidate):
     orders=None, parts=True, repeats=True, declares=True
   )
   function: Callable[..., Mapping]
-  options: flow_lib.Options = flow_lib.Options()
+  options: granularity.Options = granularity.Options()
   seconds: list[float] = candidates.noted(list)
 
   @property

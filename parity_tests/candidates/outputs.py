@@ -10,7 +10,6 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import answers
@@ -19,6 +18,7 @@ from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.layouts import names as names_lib
+from hpmoe.reference.contract import granularity
 
 FLAGS = flag_lib.table('outputs')
 
@@ -45,7 +45,7 @@ class Outputs(candidates.Candidate):
   ranks: tuple[int, ...] | None = None
   in_shares: bool = False
   origins: dict[str, answers.Origin] = candidates.noted(dict)
-  options: flow_lib.Options = flow_lib.Options()
+  options: granularity.Options = granularity.Options()
 
   @property
   def name(self) -> str:  # type: ignore[override]

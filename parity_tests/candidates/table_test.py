@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.candidates import checking
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import table
-from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 
@@ -35,7 +35,7 @@ def test_the_first_that_is_asked_for_is_it_and_the_other_is_named():
   with pytest.raises(ValueError, match='^launcher: expected none with --cand'):
     table.find(given)
   assert table.find(dict(candidate='a:b')).kind is user_candidate.Subprocess
-  assert table.find({}) is table.HOST
+  assert table.find({}) is table.DEFAULT
 
 
 def test_every_flag_is_defined_once_and_somebody_understands_it():

@@ -1,4 +1,4 @@
-"""The options that cut a layer into tasks: fields of `flow.Options`."""
+"""The options that cut a layer into tasks: fields of `granularity.Options`."""
 
 from hpmoe.parity_tests.case import flag
 

@@ -49,7 +49,6 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.candidates import exchange
@@ -58,6 +57,7 @@ from hpmoe.parity_tests.case import answers
 from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -103,7 +103,7 @@ class Subprocess(candidates.Candidate):
   name: str
   timeout_s: float = 600.0
   has_backward: bool = False
-  options: flow_lib.Options = flow_lib.Options()
+  options: granularity.Options = granularity.Options()
   checking: checking_lib.Checking = checking_lib.Checking()
   seconds: list[float] = candidates.noted(list)
   said: dict[str, bool] = candidates.noted(dict)

@@ -5,9 +5,9 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.parity_tests.case import codes
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import kinds
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -21,7 +21,7 @@ DIRECTIONS = ('forward', 'backward', 'both')
 
 
 def _in_task_order(names: tuple[str, ...]) -> tuple[str, ...]:
-  stages = dict.fromkeys(layout.STAGE_OF_KIND.values())
+  stages = dict.fromkeys(kinds.STAGE_OF_KIND.values())
   return tuple(stage for stage in stages if stage in names)
 
 
@@ -41,7 +41,7 @@ class Pass:
   """
 
   name: str
-  direction: layout.Direction
+  direction: kinds.Direction
   plan: tuple[str, ...]
   stages: tuple[str, ...]
   relayed: str
@@ -124,7 +124,7 @@ def shared_layer(
 
 FORWARD = Pass(
   name='forward',
-  direction=layout.Direction.FORWARD,
+  direction=kinds.Direction.FORWARD,
   plan=tensors.PLAN,
   stages=_in_task_order(tensors.STAGES),
   relayed=tensors.RELAYED[0].name,
@@ -133,7 +133,7 @@ FORWARD = Pass(
 
 BACKWARD = Pass(
   name='backward',
-  direction=layout.Direction.BACKWARD,
+  direction=kinds.Direction.BACKWARD,
   plan=(),
   stages=_in_task_order(tensors.GRADS),
   relayed=tensors.RELAYED[1].name,

@@ -1,4 +1,4 @@
-"""Options that say what runs the image, and how the twin does."""
+"""Options that say which candidate answers."""
 
 from absl import flags
 
@@ -27,23 +27,7 @@ def candidate(f: flags.FlagValues, case):
   fields = cli.fields(f, [one for one in table.FLAGS if one.name in kind.flags])
   fields['options'] = layer_flags.options(f)
   fields['checking'] = checking.Checking(**cli.fields(f, checking.FLAGS))
-  if 'twin_mode' in kind.flags and 'twin_mode' in f:
-    fields['twin'] = _modes(f)
+  if kind.read_fields is not None:
+    fields |= kind.read_fields(f)
   made = kind.make(fields)
   return made.ready(case, kind.typed({n: f[n].value for n in f}))
-
-
-def _modes(f: flags.FlagValues):
-  """Returns the modes of the twin.
-
-  Raises:
-    cli.UsageError: one was given that would have no effect.
-  """
-  from hpmoe.backend_ascend.device.twin_launch import twin_runtime
-  from hpmoe.parity_tests.candidates import twin_candidate
-
-  if f['twin_seed'].present and f.twin_mode != 'seeded':
-    raise cli.UsageError(
-      f'twin_seed: expected --twin_mode=seeded beside it, got {f.twin_mode}'
-    )
-  return twin_runtime.Modes(**cli.fields(f, twin_candidate.FLAGS))

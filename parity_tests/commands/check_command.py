@@ -40,7 +40,10 @@ def _heads() -> list[tuple[str, Sequence[str]]]:
   from hpmoe.parity_tests.candidates import table
   from hpmoe.parity_tests.judge import judgement
 
-  rows = [table.HOST, *(row for row in table.ROWS if row is not table.HOST)]
+  rows = [
+    table.DEFAULT,
+    *(row for row in table.ROWS if row is not table.DEFAULT),
+  ]
   return [
     ('case', [*(flag.name for flag in case_flags.FLAGS), 'case']),
     *((f'candidate, {row.head}', row.flags) for row in rows),

@@ -276,7 +276,7 @@ def launches_in_frameworks():
   """Has a launch that a framework reports as failed end as one of ours does."""
   import jax
 
-  from hpmoe.backend_ascend.frontends import layer_call
+  from hpmoe.parity_tests.candidates import backends
   from hpmoe.parity_tests.candidates import candidates
 
   try:
@@ -289,10 +289,11 @@ def launches_in_frameworks():
       "of numpy's; `hpmoe compare --direction=forward` asks for none"
     ) from error
   except RuntimeError as error:
-    said = layer_call.launch_error(str(error))
-    if said is None:
+    backend = backends.load_backend()
+    text = backend.find_launch_error(str(error)) if backend else None
+    if text is None:
       raise
-    raise candidates.CandidateError(said) from error
+    raise candidates.CandidateError(text) from error
 
 
 def warn_of_bytes(model: str, config) -> bool:
@@ -306,10 +307,22 @@ def warn_of_bytes(model: str, config) -> bool:
 
 
 def missing(module: str) -> str | None:
-  """Returns how to install a module of an extra; None: it is of none."""
+  """Returns how to install a module of an extra; None: no extra has it.
+
+  Args:
+    module: its full name.
+  """
   import importlib.metadata  # Takes long, and few commands need it.
   import re
 
+  from hpmoe.parity_tests.candidates import backends
+
+  if module.startswith('hpmoe.backend_ascend'):
+    return (
+      f'{module}: expected the Ascend backend to be installed, got the judge '
+      f'alone; {backends.INSTALL} installs it'
+    )
+  module = module.partition('.')[0]
   try:
     needed = importlib.metadata.requires('hyperparallel-moe') or ()
   except importlib.metadata.PackageNotFoundError:

@@ -19,8 +19,8 @@ def _workers(word: str) -> str:
 
 
 def _define_law(f: flags.FlagValues) -> None:
-  from hpmoe.parity_tests.candidates import host
-  from hpmoe.parity_tests.candidates import table
+  from hpmoe.parity_tests.ascend import backend
+  from hpmoe.parity_tests.ascend import host
   from hpmoe.parity_tests.determinism import law
   from hpmoe.parity_tests.determinism import orders
 
@@ -29,7 +29,7 @@ def _define_law(f: flags.FlagValues) -> None:
   mine = ('preset', 'routing', 'ranks', 'seed', 'placement')
   defaults = {name: getattr(plan, name) for name in mine}
   cli.define(f, flag.some(layer, *mine, 'tokens'), **defaults)
-  cli.define(f, [*case_flags.SIZES, *tasks.SCHEDULE, table.IN_PROCESS])
+  cli.define(f, [*case_flags.SIZES, *tasks.SCHEDULE, backend.IN_PROCESS])
   cli.define(f, flag.some(layer, 'relay', 'fault', 'isa'))
   for row, default in zip(
     flag.some(layer, 'direction', 'dtype', 'threads', 'accumulation_order'),

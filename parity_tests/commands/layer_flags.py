@@ -81,9 +81,9 @@ def fill_cores(f: flags.FlagValues) -> None:
 
 def fill_tiles(f: flags.FlagValues) -> None:
   """Takes an NPU's tiles where no size of theirs is given."""
-  from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+  from hpmoe.reference.contract import granularity
 
-  made = flow_lib.NPU_OPTIONS
+  made = granularity.NPU_OPTIONS
   names = [flag.name for flag in tasks.CUT if flag.kind is int]
   if any(f[name].present for name in (*names, 'schedule')):
     return
@@ -99,7 +99,7 @@ def scheduled(f: flags.FlagValues, config, policy):
     OSError: the file cannot be read.
     ValueError: it is damaged, or of another layer.
   """
-  from hpmoe.backend_ascend.compiler.orders import schedule_file
+  from hpmoe.parity_tests.candidates import backends
 
   if f.schedule is None:
     if f['schedule_scaled'].present:
@@ -109,7 +109,8 @@ def scheduled(f: flags.FlagValues, config, policy):
     raise cli.UsageError('schedule: expected a file of hpmoe tune, got none')
   cut = (row.name for row in tasks.CUT)
   cli.refuse(f, cut, f'beside --schedule={f.schedule}')
-  found = schedule_file.of(f.schedule, config, policy, f.schedule_scaled)
+  read = backends.require_backend('schedule').read_schedule
+  found = read(f.schedule, config, policy, f.schedule_scaled)
   cores = [row for row in tasks.CORES if row.name in f and f[row.name].present]
   return dataclasses.replace(found, **cli.fields(f, cores))
 
@@ -131,13 +132,13 @@ def options(f: flags.FlagValues):
   Raises:
     cli.UsageError, OSError, ValueError: as `scheduled`.
   """
-  from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+  from hpmoe.reference.contract import granularity
 
   if f.schedule is not None or f['schedule_scaled'].present:
     return scheduled(f, *_layer(f))
   made = cli.fields(f, tasks.FLAGS)
-  made['order'] = flow_lib.WEIGHT_GRAD_ORDERS[made['order']]
-  return flow_lib.Options(**made)
+  made['order'] = granularity.WEIGHT_GRAD_ORDERS[made['order']]
+  return granularity.Options(**made)
 
 
 def _layer(f: flags.FlagValues):

@@ -8,6 +8,7 @@ import atexit
 from collections.abc import Callable, Container, Sequence
 import contextlib
 import ctypes
+import importlib.metadata
 import io
 import math
 import os
@@ -20,58 +21,49 @@ from absl import flags
 
 from hpmoe.parity_tests.commands import check_command
 from hpmoe.parity_tests.commands import cli
-from hpmoe.parity_tests.commands import compile_command
-from hpmoe.parity_tests.commands import counts_command
 from hpmoe.parity_tests.commands import export_command
-from hpmoe.parity_tests.commands import faults_command
 from hpmoe.parity_tests.commands import invariance_command
-from hpmoe.parity_tests.commands import law_command
 from hpmoe.parity_tests.commands import layer_flags
-from hpmoe.parity_tests.commands import plan_command
-from hpmoe.parity_tests.commands import reproduce_command
 from hpmoe.parity_tests.commands import shrink_command
-from hpmoe.parity_tests.commands import sweep_command
-from hpmoe.parity_tests.commands import timeline_command
-from hpmoe.parity_tests.commands import tune_command
-from hpmoe.parity_tests.commands import twin_command
 from hpmoe.parity_tests.commands.models import compare_command
 from hpmoe.parity_tests.commands.models import convert_command
 from hpmoe.parity_tests.commands.models import generate_command
 from hpmoe.parity_tests.commands.models import train_command
 
-# What a user wants, and the commands that serve it.
-_GROUPS = {
+# The judge's own commands, by the purpose that they serve.
+_OWN_COMMANDS = {
   'verify': (
-    check_command,
-    export_command,
-    invariance_command,
-    law_command,
-    sweep_command,
+    check_command.COMMAND,
+    export_command.COMMAND,
+    invariance_command.COMMAND,
   ),
-  'find the cause, and test the checks': (
-    shrink_command,
-    faults_command,
-  ),
-  'schedule and simulate': (
-    compile_command,
-    timeline_command,
-    tune_command,
-    plan_command,
-    reproduce_command,
-    counts_command,
-    twin_command,
-  ),
+  'find the cause, and test the checks': (shrink_command.COMMAND,),
+  'schedule and simulate': (),
   'models': (
-    train_command,
-    generate_command,
-    compare_command,
-    convert_command,
+    train_command.COMMAND,
+    generate_command.COMMAND,
+    compare_command.COMMAND,
+    convert_command.COMMAND,
   ),
 }
+
+
+def _load_groups() -> dict[str, tuple[cli.Command, ...]]:
+  """Returns all commands by purpose, those of installed backends among them.
+
+  A distribution offers commands as an entry point of the group
+  `hpmoe.commands`: a mapping from a purpose to `cli.Command`s.
+  """
+  groups = dict(_OWN_COMMANDS)
+  for entry in importlib.metadata.entry_points(group='hpmoe.commands'):
+    for purpose, commands in entry.load().items():
+      groups[purpose] = (*groups.get(purpose, ()), *commands)
+  return {purpose: commands for purpose, commands in groups.items() if commands}
+
+
+_GROUPS = _load_groups()
 COMMANDS = {
-  module.COMMAND.name: module.COMMAND
-  for modules in _GROUPS.values()
-  for module in modules
+  command.name: command for commands in _GROUPS.values() for command in commands
 }
 
 # Of mallopt, in glibc's malloc.h.
@@ -81,9 +73,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 def usage() -> str:
   lines = ['hpmoe: verifies fused mixture-of-experts kernels']
   width = max(map(len, COMMANDS))
-  for group, modules in _GROUPS.items():
+  for group, commands in _GROUPS.items():
     lines += ['', f'{group}:']
-    for command in (module.COMMAND for module in modules):
+    for command in commands:
       lines.append(f'  hpmoe {command.name:<{width}}  {command.texts["help"]}')
       lines.append(f'      {command.texts["examples"][0]}')
   lines += [
@@ -212,7 +204,7 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
     tell(_with_near(_one_line(why)))
     return cli.WRONG_REQUEST
   except ModuleNotFoundError as error:
-    text = cli.missing(str(error.name).partition('.')[0])
+    text = cli.missing(str(error.name))
     if text is None:
       raise
     tell(text)
@@ -223,19 +215,12 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
     tell(f'{error.filename}: expected a file to use, got {error.strerror}')
     return cli.WRONG_REQUEST
   except RuntimeError as error:
-    from hpmoe.backend_ascend.compiler.proofs import proofs
-    from hpmoe.backend_ascend.host.launch import runtime
+    from hpmoe.parity_tests.candidates import backends
     from hpmoe.parity_tests.candidates import candidates
 
-    if not isinstance(
-      error,
-      (
-        candidates.CandidateError,
-        proofs.ProofError,
-        runtime.BrokenError,
-        runtime.WaitError,
-      ),
-    ):
+    backend = backends.load_backend()
+    failures = backend.failures if backend else ()
+    if not isinstance(error, (candidates.CandidateError, *failures)):
       raise
     tell(error)
     return cli.CANDIDATE_FAILED

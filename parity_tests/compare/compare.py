@@ -16,13 +16,12 @@ import types
 
 import numpy as np
 
-from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.models import layer_names
 from hpmoe.models import parameters
 from hpmoe.models import routed as routed_lib
 from hpmoe.models.checkpoint import atomic_folder
+from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import capture
@@ -237,7 +236,8 @@ def check_request(request: Request, subject: subject_lib.Subject) -> None:
       )
     return
   ways = passes.of('both' if request.backward else 'forward')
-  known = dict.fromkeys(n for w in ways for n in faults.specs(w.direction))
+  find_names = backends.require_backend('fault').find_fault_names
+  known = dict.fromkeys(n for w in ways for n in find_names(w.direction))
   if request.fault not in known:
     raise ValueError(
       f'fault: expected one of {list(known)}, got {request.fault!r}'
@@ -343,7 +343,8 @@ def _instead(
     return dict.fromkeys(subject.moe_layers, side.candidate)
   if side is not request.right or request.fault_layer is None:
     return {}
-  return {request.fault_layer: host.Megakernel(fault=request.fault)}
+  host = backends.require_backend('fault').default
+  return {request.fault_layer: host.make(dict(fault=request.fault))}
 
 
 def _framework(pair: Pair, subject: subject_lib.Subject) -> types.ModuleType:
@@ -461,7 +462,8 @@ def _alone(
   if request.right.moe != 'host':
     return None
   fault = request.fault if layer == request.fault_layer else None
-  return host.Megakernel(fault=fault), [f'--fault={fault}'] if fault else []
+  host = backends.require_backend('moe').default
+  return host.make(dict(fault=fault)), [f'--fault={fault}'] if fault else []
 
 
 def count_steps(request: Request, subject: subject_lib.Subject) -> int:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.backend_ascend.simulator import style
 from hpmoe.models.checkpoint import atomic_folder
 from hpmoe.parity_tests.compare import compare
 from hpmoe.parity_tests.compare import report
+from hpmoe.reference.contract import plot_style
 
 
 def write(path: str, title: str, result: compare.Result) -> None:
@@ -23,7 +23,7 @@ def write(path: str, title: str, result: compare.Result) -> None:
     ImportError: matplotlib is missing.
     OSError: the file cannot be written.
   """
-  figure = style.figure(9 if result.steps else 4.5)
+  figure = plot_style.figure(9 if result.steps else 4.5)
   axes = np.atleast_1d(figure.subplots(2 if result.steps else 1))
   axis = axes[0]
   # As they are computed, backward in the same order from left to right.
@@ -31,7 +31,7 @@ def write(path: str, title: str, result: compare.Result) -> None:
   for number, (way, found) in enumerate(report.distances(result).items()):
     for module in found:
       places.setdefault(module, len(places))
-    _draw(axis, style.COLOURS[number], way, found, places)
+    _draw(axis, plot_style.COLOURS[number], way, found, places)
   axis.set_xticks([*places.values()], [*places], rotation=45, ha='right')
   _mark(axis, result, places)
   axis.set(ylabel='difference / norm', title=title)
@@ -40,7 +40,7 @@ def write(path: str, title: str, result: compare.Result) -> None:
   if result.steps:
     _draw_steps(axes[1], result)
   png = io.BytesIO()
-  style.save(figure, png)
+  plot_style.save(figure, png)
   atomic_folder.write_file(pathlib.Path(path), png.getvalue())
 
 
@@ -65,7 +65,7 @@ def _draw_steps(axis, result: compare.Result) -> None:
   """Draws what each module returned, by step; dashed what is predicted."""
   numbers = [step.number for step in result.steps]
   for place, module in enumerate(result.steps[0].measured.modules):
-    colour = style.COLOURS[place % len(style.COLOURS)]
+    colour = plot_style.COLOURS[place % len(plot_style.COLOURS)]
     for kind, line in (('measured', '-'), ('predicted', '--')):
       fars = [getattr(s, kind).modules[module] for s in result.steps]
       label = module if kind == 'measured' else None
@@ -82,4 +82,6 @@ def _mark(axis, result: compare.Result, places: dict[str, int]) -> None:
   module = wrong and f'layers.{wrong.layer}'
   if module in places:
     label = f'experts of layer {wrong.layer} are wrong'
-    axis.axvline(places[module], color=style.COLOURS[3], ls='--', label=label)
+    axis.axvline(
+      places[module], color=plot_style.COLOURS[3], ls='--', label=label
+    )

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib

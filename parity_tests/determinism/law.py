@@ -17,17 +17,17 @@ import numpy as np
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.host.checks import coverage as coverage_lib
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.determinism import law_table
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
@@ -85,13 +85,13 @@ class Plan:
   interleavings: int = 1000
   threads: tuple[int, ...] = (1, 2, 4)
   layouts: tuple[tuple[int, int], ...] = ((1, 1), (3, 5), (24, 48))
-  granularities: tuple[flow_lib.Options, ...] = (
-    flow_lib.Options('expert', 16, 32, vector_rows=4),
-    flow_lib.Options('row_block', 8, 16, chain_rows=8),
-    flow_lib.Options('row_block', 4, 16, chain_rows=16),
+  granularities: tuple[granularity.Options, ...] = (
+    granularity.Options('expert', 16, 32, vector_rows=4),
+    granularity.Options('row_block', 8, 16, chain_rows=8),
+    granularity.Options('row_block', 4, 16, chain_rows=16),
   )
   fault: str | None = None
-  scheduled: flow_lib.Options | None = None
+  scheduled: granularity.Options | None = None
   schedule_arguments: tuple[str, ...] = ()
   relay: bool = False
 
@@ -139,7 +139,7 @@ class Plan:
     cuts = [{n: getattr(c, n) for n in _CUT} for c in self.granularities]
     return vars(self) | dict(granularities=cuts)
 
-  def options(self) -> Iterator[flow_lib.Options]:
+  def options(self) -> Iterator[granularity.Options]:
     cuts = [
       dataclasses.replace(c, relay=self.relay) for c in self.granularities
     ]
@@ -226,7 +226,7 @@ def _saved(
 
 
 def compile_image(
-  which: passes.Pass, made: inputs_lib.LayerInputs, options: flow_lib.Options
+  which: passes.Pass, made: inputs_lib.LayerInputs, options: granularity.Options
 ) -> image_lib.Image:
   """Returns the image of a pass."""
   lower = compiler.COMPILE[which.direction]
@@ -278,7 +278,7 @@ def _launches(
   image: image_lib.Image,
   routing: _native.Routing,
   made: inputs_lib.LayerInputs,
-  options: flow_lib.Options,
+  options: granularity.Options,
   threads: int,
 ) -> Iterator[tuple[modes_lib.Launched, dict]]:
   fault = fault_of(plan, which, image, routing)
@@ -341,7 +341,7 @@ def replay(
   plan: Plan,
   which: passes.Pass,
   dtype: str,
-  options: flow_lib.Options,
+  options: granularity.Options,
   **how: object,
 ) -> str:
   """Returns the command that checks one launch.
@@ -376,7 +376,7 @@ def replay(
 
 
 def _cut(
-  plan: Plan, which: passes.Pass, options: flow_lib.Options
+  plan: Plan, which: passes.Pass, options: granularity.Options
 ) -> dict[str, object]:
   """Returns the arguments of hpmoe check that cut a layer so.
 

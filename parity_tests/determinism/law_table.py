@@ -6,9 +6,9 @@ import hashlib
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.report import text_table
+from hpmoe.reference.contract import granularity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Break:
     got, expected: the element.
   """
 
-  options: flow_lib.Options
+  options: granularity.Options
   threads: int
   interleaving: int
   late_puts: bool

@@ -12,8 +12,8 @@ import numpy as np
 
 from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.determinism import law

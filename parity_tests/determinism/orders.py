@@ -20,7 +20,7 @@ from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.determinism import law

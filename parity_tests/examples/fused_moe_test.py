@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import user_candidate
@@ -16,8 +15,9 @@ from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.reference.contract import granularity
 
-OPTIONS = flow_lib.Options(row_block=fused_moe.TILE)
+OPTIONS = granularity.Options(row_block=fused_moe.TILE)
 
 
 def _judged(candidate, lane: str, **kwargs) -> check.Report:

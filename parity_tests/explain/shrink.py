@@ -9,11 +9,12 @@ import contextlib
 import dataclasses
 import pathlib
 import re
+from typing import Any
 
 import numpy as np
 
+from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import folder as folder_lib
@@ -288,8 +289,8 @@ def _tasks(
   Each on the oracle's inputs, so that what one does wrong does not spread.  If
   none is, what nothing orders.  None of a launch that cannot be replayed so.
   """
-  ours = request.candidate
-  if not isinstance(ours, host.Megakernel) or not ours.can.modes:
+  ours: Any = request.candidate
+  if not backends.is_default(ours) or not ours.can.modes:
     return ()
   if ours.fused or ours.checking.is_part:
     return ()

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import checking
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.case import case as case_lib

@@ -11,10 +11,11 @@ from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend import image_launch
+from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
-from hpmoe.parity_tests.candidates import host
-from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
@@ -238,7 +239,7 @@ def _is_at(
   # What a link of a chain spoils shows in what the last one writes.
   tasks = image.tables['tasks'][_TILE]
   guilty = np.isin(tasks, np.stack(candidate.committed)[_TILE])
-  written = isolation.written_by(image, launch.plan, guilty, like)[own]
+  written = image_launch.written_by(image, launch.plan, guilty, like)[own]
   if own != stage:
     written = written.any(axis=-1, keepdims=True)
   index = first.index if own == stage else (*first.index[:-1], 0)
@@ -341,7 +342,9 @@ def _isolated_as_used(
   try:
     _, wrong = judging.alone_as_used(case, candidate)
     races = candidate.launches[-1].races
-    named = [w.task for w in isolation.judged(wrong, races, which.name)]
+    named = [
+      w.task for w in isolation.find_guilty_tasks(wrong, races, which.name)
+    ]
   except candidates.CandidateError as error:
     named = _suspects(error)
   return named, _identities(candidate) if candidate.committed else set()

@@ -4,20 +4,20 @@ import dataclasses
 
 import pytest
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import faults
-from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.faults import faults_table
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
 REQUEST = check.Request(
   case_lib.Case(direction='both', preset='tiny', ranks=2),
-  host.Megakernel(options=flow_lib.Options(row_block=8)),
+  host.Megakernel(options=granularity.Options(row_block=8)),
 )
 
 

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
@@ -28,11 +27,14 @@ from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.report import text_table
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 
 ERROR = 'error'
-_WEIGHT_GRADS = {order: n for n, order in flow_lib.WEIGHT_GRAD_ORDERS.items()}
+_WEIGHT_GRADS = {
+  order: n for n, order in granularity.WEIGHT_GRAD_ORDERS.items()
+}
 # What is not the product of its lists.
 _SUMS = ('dtypes', 'accumulation_orders')
 
@@ -72,11 +74,11 @@ class Plan:
     for name, value in vars(self).items():
       if isinstance(value, (tuple, list)) and not value:
         raise ValueError(f'{name}: expected at least one, got none')
-    unknown = set(self.weight_grad_orders) - set(flow_lib.WEIGHT_GRAD_ORDERS)
+    unknown = set(self.weight_grad_orders) - set(granularity.WEIGHT_GRAD_ORDERS)
     if unknown:
       raise ValueError(
         f'weight_grad_orders: expected some of '
-        f'{tuple(flow_lib.WEIGHT_GRAD_ORDERS)}, got {min(unknown)!r}'
+        f'{tuple(granularity.WEIGHT_GRAD_ORDERS)}, got {min(unknown)!r}'
       )
     precision.sums(self.dtypes, self.accumulation_orders)
 
@@ -114,7 +116,7 @@ class Plan:
         accumulation_order=order,
       )
 
-  def options(self) -> Iterator[flow_lib.Options]:
+  def options(self) -> Iterator[granularity.Options]:
     for grain, row_block, chain, order, relay in itertools.product(
       self.event_grains,
       self.row_blocks,
@@ -122,11 +124,11 @@ class Plan:
       self.weight_grad_orders,
       self.relay,
     ):
-      yield flow_lib.Options(
+      yield granularity.Options(
         event_grain=grain,
         row_block=row_block,
         chain_rows=chain,
-        order=flow_lib.WEIGHT_GRAD_ORDERS[order],
+        order=granularity.WEIGHT_GRAD_ORDERS[order],
         relay=relay,
       )
 
@@ -216,7 +218,7 @@ class _First:
 
 def _case(
   asked: case_lib.Case,
-  options: flow_lib.Options,
+  options: granularity.Options,
   bench: bench_lib.Bench,
   first: _First | None,
 ) -> tuple[Case, _First | None]:
@@ -286,7 +288,7 @@ def _outcome(results: Sequence[verdicts.Result]):
   )
 
 
-def _named(case: Case | case_lib.Case, cut: Case | flow_lib.Options) -> str:
+def _named(case: Case | case_lib.Case, cut: Case | granularity.Options) -> str:
   """Returns what tells a case from others, as progress and failures do."""
   order = case.accumulation_order
   return (

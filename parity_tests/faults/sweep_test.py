@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.faults import sweep
 

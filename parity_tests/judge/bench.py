@@ -10,7 +10,6 @@ import functools
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import exact_data
@@ -28,6 +27,7 @@ from hpmoe.parity_tests.judge import sampling
 from hpmoe.parity_tests.judge import told
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import tensors
 
 Tensors = passes.Tensors
@@ -322,7 +322,7 @@ def settled(
 
 
 def tiling_of(
-  options: flow_lib.Options, made: inputs_lib.LayerInputs, plan: Tensors
+  options: granularity.Options, made: inputs_lib.LayerInputs, plan: Tensors
 ) -> tiles.Tiling:
   """Returns the tiles that options cut of a routing."""
   cut = options.resolve(made.config)
@@ -392,7 +392,7 @@ def _guilty(
       for race in launch.races
     ]
     mine = [one for one in wrong if one.direction == which.name]
-    found += isolation.judged(mine, races, which.name)
+    found += isolation.find_guilty_tasks(mine, races, which.name)
   return found
 
 

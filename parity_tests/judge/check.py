@@ -5,7 +5,6 @@ import dataclasses
 import time
 from typing import Any
 
-from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import bench as bench_lib
@@ -57,7 +56,7 @@ class Report:
     return sum(launch.num_races for launch in self.launches)
 
   @property
-  def races(self) -> tuple[modes_lib.Race, ...]:
+  def races(self) -> tuple[Any, ...]:
     """The first races, each once: launches on other data repeat them."""
     return tuple(dict.fromkeys(r for one in self.launches for r in one.races))
 

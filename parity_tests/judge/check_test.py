@@ -9,14 +9,13 @@ import pytest
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
-from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
@@ -25,6 +24,7 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
@@ -179,7 +179,7 @@ def test_no_bit_depends_on_how_weight_gradients_are_cut(
     row_block=8,
     col_block=24,
     chain_rows=chain_rows,
-    order=flow_lib.WEIGHT_GRAD_ORDERS[order],
+    order=granularity.WEIGHT_GRAD_ORDERS[order],
   )
   one = request.but(
     direction='backward',
@@ -234,7 +234,7 @@ def _cuts(config, options, which) -> dict[tuple, set[tuple]]:
 def test_the_serial_run_is_cut_otherwise(name, blocks, which):
   # Given tiles of any size, whole tensors and single elements among them, then
   # every dimension that has more than one element is cut elsewhere.
-  options = flow_lib.Options(**blocks)
+  options = granularity.Options(**blocks)
   if options.row_block < 16 and name not in ('tiny', *SHAPES):
     return  # too many tasks
   config = LAYERS[name]
@@ -353,7 +353,7 @@ def test_a_report_is_of_the_tree_that_made_it(monkeypatch):
   versions.sources.cache_clear()
 
 
-RELAYED = flow_lib.Options(
+RELAYED = granularity.Options(
   row_block=16, col_block=32, num_aic=3, num_aiv=5, relay=True
 )
 

@@ -5,8 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
-from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
@@ -15,12 +14,13 @@ from hpmoe.parity_tests.judge import controls_testing
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import storage
 
 # 13 tokens: no multiple of the block; capacity leaves padding.
 REQUEST = check.Request(
   case_lib.Case(preset='tiny', ranks=2, tokens=13, routing='zipf'),
-  host.Megakernel(options=flow_lib.Options(row_block=4)),
+  host.Megakernel(options=granularity.Options(row_block=4)),
   judgement.Judgement(lanes=('bitwise', 'bounded', 'standard')),
 )
 # What is returned beside the plan: results alone, and stages whose own sources

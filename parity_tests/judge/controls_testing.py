@@ -9,11 +9,11 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import judging
+from hpmoe.reference.contract import granularity
 
 Tensors = dict[str, np.ndarray]
 # (case, the tensors so far, the name of the one to spoil).
@@ -40,7 +40,7 @@ class Answers(candidates.Candidate):
 
   name = 'kernel'
 
-  def __init__(self, options: flow_lib.Options, answers: Sequence[Tensors]):
+  def __init__(self, options: granularity.Options, answers: Sequence[Tensors]):
     self.options, self._answers = options, iter(answers)
 
   def run(self, config, policy, inputs, which=passes.FORWARD, given=None):

@@ -1,26 +1,34 @@
 """Isolated replay: which tasks are wrong, each on the oracle's inputs.
 
 A fault does not spread in such a launch, so the elements that are wrong are
-those that the guilty task wrote.  One that ran out of order read what nobody
-had written yet: its races say whose fault that is.
+those that the guilty task wrote.  A task that ran out of order read what no
+task had written yet: its races say which task is guilty.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
+from typing import Any, Protocol
 
-import numpy as np
-
-from hpmoe.backend_ascend import _native
-from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
-from hpmoe.backend_ascend.compiler.taskflow import layout
-from hpmoe.backend_ascend.host.checks import modes as modes_lib
-from hpmoe.backend_ascend.host.launch import runtime
-from hpmoe.backend_ascend.host.launch import task_names
-from hpmoe.reference.contract import tensors
+from hpmoe.reference.contract import kinds
 
 RACES = 'races'
 
-Masks = Mapping[str, np.ndarray]
+
+class Task(Protocol):
+  """A task as a report names it; see `task_names.TaskName` of the backend."""
+
+  @property
+  def index(self) -> int: ...
+  @property
+  def kind(self) -> str: ...
+  @property
+  def rank(self) -> int: ...
+  @property
+  def expert(self) -> int: ...
+  @property
+  def row_block(self) -> int: ...
+  @property
+  def col_block(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +46,7 @@ class WrongTask:
   """
 
   direction: str
-  task: task_names.TaskName
+  task: Any
   lanes: tuple[str, ...]
   tensor: str
   bad: int = 0
@@ -52,119 +60,8 @@ class WrongTask:
     return ': '.join([*told, self.why] if self.why else told)
 
 
-def wrong_tasks(
-  image: image_lib.Image,
-  plan: _native.Routing,
-  lane: str,
-  bad: Masks,
-) -> list[WrongTask]:
-  """Returns the tasks that wrote bad elements, in the image's order.
-
-  Args:
-    image: what was launched.
-    plan: of its routing.
-    lane: that judged.
-    bad: by tensor name, bool in the tensor's shape.
-  """
-  accesses, _ = runtime.inspect(image, plan)
-  found = []
-  for buffer in layout.Buffer:
-    name = buffer.name.lower()
-    if name not in bad or not bad[name].any():
-      continue
-    mine = accesses[(accesses['write'] == 1) & (accesses['buffer'] == buffer)]
-    counts = _counts(mine, _by_slab(name, bad[name]))
-    for task, (wrong, elements) in counts.items():
-      found.append(
-        WrongTask(
-          direction=image.direction.name.lower(),
-          task=runtime.task_name(image, task),
-          lanes=(lane,),
-          tensor=name,
-          bad=wrong,
-          elements=elements,
-          why=_chain(image, task),
-        )
-      )
-  return sorted(found, key=lambda wrong: wrong.task.index)
-
-
-def _by_slab(name: str, bad: np.ndarray) -> np.ndarray:
-  """Returns `[slabs, rows, columns]`; an expert's weight is a slab."""
-  is_weight = 'L' in tensors.SPECS[name].shape.split()
-  slabs = bad.shape[0] * (bad.shape[1] if is_weight else 1)
-  return bad.reshape(slabs, -1, bad.shape[-1])
-
-
-def _counts(
-  accesses: np.ndarray, bad: np.ndarray
-) -> dict[int, tuple[int, int]]:
-  """Returns wrong and all elements of the tasks that have a wrong one.
-
-  What links of a chain hand on lies past the tensor's columns: of a chain only
-  the last one has elements here.
-  """
-  counts: dict[int, tuple[int, int]] = {}
-  for a in accesses:
-    task = int(a['task'])
-    box = _box(bad, a)
-    wrong, elements = counts.get(task, (0, 0))
-    counts[task] = wrong + int(box.sum()), elements + box.size
-  return {task: count for task, count in counts.items() if count[0]}
-
-
-_CHAINED = layout.kinds(layout.Form.WEIGHT_TILE)
-
-
-def _links(image: image_lib.Image, task: int) -> int:
-  """Returns how many tasks sum one tile together, in a chain."""
-  if image.tables['tasks'][task]['kind'] not in _CHAINED:
-    return 1
-  header = image.header
-  return -(-int(header['expert_capacity']) // int(header['chain_rows']))
-
-
-def _chain(image: image_lib.Image, task: int) -> str:
-  links = _links(image, task)
-  if links == 1:
-    return ''
-  return f'the last of {links} links that sum this tile, of which any is wrong'
-
-
-def written_by(
-  image: image_lib.Image,
-  plan: _native.Routing,
-  tasks: np.ndarray,
-  like: Mapping[str, np.ndarray],
-) -> dict[str, np.ndarray]:
-  """Returns which elements some tasks write last.
-
-  Args:
-    image: what was launched.
-    plan: of its routing.
-    tasks: `[tasks]` bool.
-    like: tensors by name.
-
-  Returns:
-    By the names of `like`, bool in the tensor's shape.
-  """
-  accesses, _ = runtime.inspect(image, plan)
-  written = {name: np.zeros(a.shape, bool) for name, a in like.items()}
-  for a in accesses[(accesses['write'] == 1) & tasks[accesses['task']]]:
-    name = layout.Buffer(a['buffer']).name.lower()
-    if name in written:
-      _box(_by_slab(name, written[name]), a)[...] = True
-  return written
-
-
-def _box(slabs: np.ndarray, access: np.void) -> np.ndarray:
-  a = access
-  rows = slice(a['row_begin'], a['row_end'])
-  return slabs[a['slab'], rows, a['col_begin'] : a['col_end']]
-
-
-def judged(
-  wrong: Sequence[WrongTask], races: Sequence[modes_lib.Race], direction: str
+def find_guilty_tasks(
+  wrong: Sequence[WrongTask], races: Sequence[Any], direction: str
 ) -> list[WrongTask]:
   """Returns each guilty task once, in the image's order.
 
@@ -187,14 +84,16 @@ def judged(
   return sorted(merged.values(), key=lambda w: w.task.index)
 
 
-_CHAINED_NAMES = tuple(kind.name.lower() for kind in _CHAINED)
+_CHAINED_NAMES = tuple(
+  kind.name.lower() for kind in kinds.select_kinds(kinds.Form.WEIGHT_TILE)
+)
 
 
-def _place(task: task_names.TaskName) -> tuple:
+def _place(task: Task) -> tuple:
   """Returns what tells a task from others, a chain from other chains."""
   if task.kind not in _CHAINED_NAMES:
     return (task.index,)
-  return dataclasses.astuple(dataclasses.replace(task, index=-1))
+  return (task.kind, task.rank, task.expert, task.row_block, task.col_block)
 
 
 def _merged(a: WrongTask, b: WrongTask) -> WrongTask:

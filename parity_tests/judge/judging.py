@@ -544,12 +544,7 @@ def guilty(
   launch = _last_launch(case, candidate)
   if launch is None:
     return []
-  return isolation.wrong_tasks(
-    launch.image,
-    launch.plan,
-    lane,
-    {name: bad(name) for name in stages},
-  )
+  return launch.find_wrong_tasks(lane, {name: bad(name) for name in stages})
 
 
 def equality(
@@ -680,9 +675,7 @@ def _continued(
   """
   launch = _last_launch(case, candidate)
   assert launch is not None  # Only our own launches leave tasks out.
-  left_out = isolation.written_by(
-    launch.image, launch.plan, launch.left_out, answered.got
-  )
+  left_out = launch.find_left_out(answered.got)
   got = dict(answered.got)
   for name in case.which.stages:
     if case.sources[name] and left_out[name].any():

@@ -6,9 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
@@ -21,11 +20,12 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference import layer
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
 DTYPES = ('float32', 'bfloat16')
-OPTIONS = flow_lib.Options(row_block=4)
+OPTIONS = granularity.Options(row_block=4)
 # 13 tokens: no multiple of the block; capacity leaves padding.
 REQUEST = check.Request(
   case_lib.Case(preset='tiny', ranks=2, tokens=13, routing='zipf'),

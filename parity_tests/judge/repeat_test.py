@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check

@@ -7,8 +7,8 @@ import shutil
 import sys
 from typing import Any, Self
 
+from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import judgement as judgement_lib
 
@@ -27,7 +27,9 @@ class Request:
   """
 
   case: case_lib.Case = case_lib.Case()
-  candidate: candidates.Candidate = host.Megakernel()
+  candidate: candidates.Candidate = dataclasses.field(
+    default_factory=backends.default_candidate
+  )
   judgement: judgement_lib.Judgement = judgement_lib.Judgement()
   command: tuple[str, ...] = (_CHECK,)
 

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import granularity
 
 REQUEST = check.Request(
   case_lib.Case(preset='tiny', ranks=2, tokens=48),
-  host.Megakernel(options=flow_lib.Options(row_block=4, token_block=8)),
+  host.Megakernel(options=granularity.Options(row_block=4, token_block=8)),
   judgement.Judgement(tiles=1, lanes=judgement.OF_SAMPLE),
 )
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes

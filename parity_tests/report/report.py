@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
@@ -19,6 +18,7 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.report import text_table
+from hpmoe.reference.contract import kinds
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -124,7 +124,7 @@ def _blocked(error: candidates.CandidateError) -> dict | None:
     return None
   task = diagnosis.task
   return dict.fromkeys(_FAILURE) | dict(
-    stage=layout.STAGE_OF_KIND.get(layout.Kind[task.kind.upper()]),
+    stage=kinds.STAGE_OF_KIND.get(kinds.Kind[task.kind.upper()]),
     rank=task.rank,
     expert=task.expert if task.expert >= 0 else None,
     row_block=task.row_block,

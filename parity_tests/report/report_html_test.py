@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.candidates import host
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import check

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
   from hpmoe.backend_ascend.simulator.machines.machine import Machine
   from hpmoe.backend_ascend.simulator.machines.machine import load as machine
   from hpmoe.backend_ascend.simulator.simulate import simulate
-  from hpmoe.backend_ascend.compiler.taskflow.flow import Options
+  from hpmoe.reference.contract.granularity import Options
   from hpmoe.parity_tests.api import Report
   from hpmoe.parity_tests.api import assert_parity
   from hpmoe.parity_tests.api import check
@@ -41,7 +41,7 @@ _HOMES = {
   'Launch': ('backend_ascend.host.launch.runtime', 'Launch'),
   'Machine': ('backend_ascend.simulator.machines.machine', 'Machine'),
   'MoEConfig': ('reference.contract.config', 'MoEConfig'),
-  'Options': ('backend_ascend.compiler.taskflow.flow', 'Options'),
+  'Options': ('reference.contract.granularity', 'Options'),
   'PrecisionPolicy': ('reference.contract.precision', 'PrecisionPolicy'),
   'Report': ('parity_tests.api', 'Report'),
   'assert_parity': ('parity_tests.api', 'assert_parity'),

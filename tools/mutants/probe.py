@@ -15,25 +15,25 @@ import sys
 from typing import Any
 
 from hpmoe.backend_ascend.compiler.proofs import proofs
-from hpmoe.backend_ascend.compiler.taskflow import flow
+from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend import mpi_launcher
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
-from hpmoe.parity_tests.candidates import host
-from hpmoe.parity_tests.candidates import mpi_launcher
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import presets
 from hpmoe.tools.mutants import score
 
 _DEADLINE_S = 20.0  # a wait that no task meets ends a launch long before
 _WHERE = ('rank', 'expert', 'row_block', 'col_block')
 # Tiles, events and chains so small that even the smallest shape has many.
-_FINE = flow.Options(
+_FINE = granularity.Options(
   row_block=4, col_block=8, put_rows=3, token_block=3, chain_rows=8
 )
 _RELAY = dataclasses.replace(_FINE, relay=True)
-_COARSE = flow.Options(event_grain='expert', row_block=8, put_rows=5)
+_COARSE = granularity.Options(event_grain='expert', row_block=8, put_rows=5)
 
 
 def rungs() -> dict[str, check.Request]:
@@ -73,7 +73,9 @@ def rungs() -> dict[str, check.Request]:
     ),
     # Chains of several experts are under way at once.
     'tiny permute last': request(
-      options=dataclasses.replace(_FINE, order=flow.WEIGHT_GRAD_ORDERS['last']),
+      options=dataclasses.replace(
+        _FINE, order=granularity.WEIGHT_GRAD_ORDERS['last']
+      ),
       checking=checking.Checking(permute=1),
     ),
     'tiny coarse': request(options=_COARSE),

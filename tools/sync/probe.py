@@ -12,11 +12,11 @@ import sys
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow
 from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 # Many small tiles on few cores, and chains of several links.
@@ -27,7 +27,7 @@ _FINE = dict(
 _COARSE = dict(event_grain='expert', row_block=32, num_aic=2, num_aiv=4)
 # A core puts rows one by one, sends others home, and puts further ones.
 _MIXED = _FINE | dict(
-  row_block=1, put_rows=1, num_aiv=1, order=flow.Order(lead=0)
+  row_block=1, put_rows=1, num_aiv=1, order=granularity.Order(lead=0)
 )  # fmt: skip
 # A cube core cuts its tiles in two strips.
 _WIDE = dict(

@@ -16,11 +16,12 @@ from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.compiler.taskflow import lower_forward
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 Kind = layout.Kind
 CONFIG = config_testing.sized(r=2, t=32, e=32, k=2, d=8, f=4)
-OPTIONS = flow_lib.Options(
+OPTIONS = granularity.Options(
   'row_block', 4, 2, num_aic=24, num_aiv=48, token_block=2, vector_rows=2
 )
 KNOBS = megamoe.Knobs()
@@ -110,7 +111,7 @@ def test_gemm_tiles_walk_in_a_snake():
   options = dataclasses.replace(OPTIONS, num_aic=1)
   policy = precision.PrecisionPolicy()
   flow = lower_forward.lower_forward(config, policy, options)
-  kinds = layout.kinds(direction=layout.Direction.FORWARD)
+  kinds = layout.select_kinds(direction=layout.Direction.FORWARD)
   stages = tuple(core_groups.Stage(kind, ((0, (0,)),)) for kind in kinds)
   order = core_groups.scheduler(stages)(flow).order
   walked = flow.tasks[order]
@@ -129,7 +130,7 @@ def test_gemm_tiles_walk_in_a_snake():
   [
     ([Kind.GATE_UP], "stages: expected one for each kind, got none of .*'swi"),
     (
-      layout.kinds(direction=layout.Direction.FORWARD),
+      layout.select_kinds(direction=layout.Direction.FORWARD),
       'steps: expected a permutation of 16 experts',
     ),
   ],

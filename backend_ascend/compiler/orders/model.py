@@ -8,11 +8,11 @@ import numpy as np
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler.orders import orders
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 COLUMNS = tuple(_native.schedule_columns())
@@ -79,7 +79,7 @@ def traffic(
 
 
 def columns(
-  config: config_lib.MoEConfig, options: flow_lib.Options
+  config: config_lib.MoEConfig, options: granularity.Options
 ) -> list[float]:
   """Returns what the model knows of options, in the order of COLUMNS."""
   resolved, order = options.resolve(config), options.order
@@ -90,8 +90,8 @@ def columns(
     vector_rows=resolved.vector_rows or resolved.row_block,
     weight_rows=resolved.weight_rows or resolved.col_block,
     put_aiv=orders.communicating(order.comm_share, options.num_aiv),
-    row_order=flow_lib.ROW_ORDERS.index(order.row_order),
-    expert_order=flow_lib.EXPERT_ORDERS.index(order.expert_order),
+    row_order=granularity.ROW_ORDERS.index(order.row_order),
+    expert_order=granularity.EXPERT_ORDERS.index(order.expert_order),
   )
   return [float(known[name]) for name in COLUMNS]
 
@@ -154,7 +154,7 @@ def predict(
 
 
 def table(
-  config: config_lib.MoEConfig, options: Sequence[flow_lib.Options]
+  config: config_lib.MoEConfig, options: Sequence[granularity.Options]
 ) -> np.ndarray:
   """Returns `[points, len(COLUMNS)]` of options."""
   return np.array([columns(config, one) for one in options])

@@ -1,4 +1,4 @@
-"""Order policies: from `flow.Options.order` to a placement.
+"""Order policies: from `granularity.Options.order` to a placement.
 
 Every policy places tasks by one order of the whole flow in which producers
 stand before their consumers.  A core runs its own tasks in that order, so
@@ -15,6 +15,7 @@ from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler.orders import placement
 from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.reference.contract import granularity
 
 Form = layout.Form
 RULES = ('lead', 'lag', 'weight_lag', 'gate_weight_lag')
@@ -39,7 +40,7 @@ class _Tasks:
   blocks: int
 
 
-def of(options: flow_lib.Options) -> placement.Scheduler:
+def of(options: granularity.Options) -> placement.Scheduler:
   """Returns the scheduler that options ask for."""
   if options.order.policy == 'list':
     from hpmoe.backend_ascend.compiler.orders import list_order
@@ -160,7 +161,7 @@ def _as_first_read(flow: flow_lib.Flow, form, owner, local) -> np.ndarray:
   return np.where(arrives, due.reshape(-1)[expert], local)
 
 
-def rules(order: flow_lib.Order, experts: int) -> dict[str, float]:
+def rules(order: granularity.Order, experts: int) -> dict[str, float]:
   """Returns the rules of `positions.h`; None is all `experts` of a rank."""
   unset = {'lead': -1.0, 'lag': float(experts)}
   given = {name: getattr(order, name) for name in RULES}

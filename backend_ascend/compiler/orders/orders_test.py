@@ -7,11 +7,11 @@ from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.orders import orders
 from hpmoe.backend_ascend.compiler.orders import placement
 from hpmoe.backend_ascend.compiler.proofs import proofs
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.compiler.taskflow import lower_backward
 from hpmoe.backend_ascend.compiler.taskflow import lower_forward
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 LOWER = {
@@ -25,19 +25,19 @@ CONFIG = config_testing.sized(r=2, t=12, e=8, k=4, d=8, f=4)
 
 # Each field away from its default, and all of them.
 ORDERS = [
-  flow_lib.PUBLISHED_ORDER,
-  flow_lib.Order(swizzle=0),
-  flow_lib.Order(policy='list'),
-  flow_lib.Order(policy='list', comm_share=0.5, row_order='interleaved'),
-  flow_lib.Order(swizzle=2, lead=0),
-  flow_lib.Order(lead=1.5, comm_share=0.5),
-  flow_lib.Order(lag=0),
-  flow_lib.Order(lag=0.4),
-  flow_lib.Order(lag=1.3, swizzle=2, row_order='interleaved'),
-  flow_lib.Order(weight_lag=2, gate_weight_lag=None),
-  flow_lib.Order(rotate=False, expert_order='descending'),
-  flow_lib.Order(expert_order='rotated', row_order='rotated', lead=1),
-  flow_lib.Order(
+  granularity.PUBLISHED_ORDER,
+  granularity.Order(swizzle=0),
+  granularity.Order(policy='list'),
+  granularity.Order(policy='list', comm_share=0.5, row_order='interleaved'),
+  granularity.Order(swizzle=2, lead=0),
+  granularity.Order(lead=1.5, comm_share=0.5),
+  granularity.Order(lag=0),
+  granularity.Order(lag=0.4),
+  granularity.Order(lag=1.3, swizzle=2, row_order='interleaved'),
+  granularity.Order(weight_lag=2, gate_weight_lag=None),
+  granularity.Order(rotate=False, expert_order='descending'),
+  granularity.Order(expert_order='rotated', row_order='rotated', lead=1),
+  granularity.Order(
     swizzle=2,
     lead=0.5,
     lag=0.5,
@@ -50,10 +50,12 @@ ORDERS = [
 ]
 
 
-def lower(direction, order=flow_lib.Order(), **options):
+def lower(direction, order=granularity.Order(), **options):
   fields = dict(row_block=4, col_block=3, num_aic=3, num_aiv=4) | options
   return LOWER[direction](
-    CONFIG, precision.PrecisionPolicy(), flow_lib.Options(order=order, **fields)
+    CONFIG,
+    precision.PrecisionPolicy(),
+    granularity.Options(order=order, **fields),
   )
 
 
@@ -61,7 +63,7 @@ both_directions = pytest.mark.parametrize('direction', list(LOWER))
 
 
 @both_directions
-@pytest.mark.parametrize('grain', flow_lib.EVENT_GRAINS)
+@pytest.mark.parametrize('grain', granularity.EVENT_GRAINS)
 @pytest.mark.parametrize('order', ORDERS)
 def test_every_order_is_proved(direction, grain, order):
   # Given an order that a grain allows, when a layer is compiled in it, then
@@ -71,7 +73,7 @@ def test_every_order_is_proved(direction, grain, order):
       lower(direction, order, event_grain=grain)
     return
   for chain_rows in (None, 8):
-    options = flow_lib.Options(
+    options = granularity.Options(
       grain, 4, 3, num_aic=3, num_aiv=4, chain_rows=chain_rows, order=order
     )
     made = compiler.COMPILE[direction](
@@ -92,7 +94,7 @@ def test_an_order_that_is_no_order_is_refused():
     compiler.compile_forward(
       CONFIG,
       precision.PrecisionPolicy(),
-      flow_lib.Options('row_block', 4, 3),
+      granularity.Options('row_block', 4, 3),
       scheduler=backwards,
     )
 
@@ -122,7 +124,7 @@ def kinds_in_turn(direction, order, unit, grain) -> list[str]:
 
 def test_published_queues_go_operator_by_operator():
   kinds = [
-    kinds_in_turn(direction, flow_lib.PUBLISHED_ORDER, unit, 'expert')
+    kinds_in_turn(direction, granularity.PUBLISHED_ORDER, unit, 'expert')
     for direction in LOWER
     for unit in layout.Unit
   ]
@@ -137,7 +139,7 @@ def test_published_queues_go_operator_by_operator():
 
 
 def test_a_lag_below_one_takes_turns_by_row_block():
-  order, forward = flow_lib.Order(lag=0.4), layout.Direction.FORWARD
+  order, forward = granularity.Order(lag=0.4), layout.Direction.FORWARD
   kinds = kinds_in_turn(forward, order, layout.Unit.AIC, 'row_block')
   assert kinds.count('gate_up') > 4
 
@@ -153,14 +155,14 @@ def test_a_lag_below_one_takes_turns_by_row_block():
 def test_experts_come_in_the_order_asked_for(expert_order, experts):
   queue = queue_kinds(
     layout.Direction.FORWARD,
-    flow_lib.Order(expert_order=expert_order, lag=None),
+    granularity.Order(expert_order=expert_order, lag=None),
     layout.Unit.AIC,
   )
   assert runs([e for kind, e in queue if kind == 'gate_up']) == experts
 
 
 def test_puts_have_cores_of_their_own():
-  flow = lower(layout.Direction.FORWARD, flow_lib.Order(comm_share=0.25))
+  flow = lower(layout.Direction.FORWARD, granularity.Order(comm_share=0.25))
   core = orders.in_order(flow).core
   form = np.array([layout.FORM_OF_KIND[k] for k in flow.tasks['kind']])
   puts = (form == Form.SLICE_PUT) | (form == Form.HOME_PUT)
@@ -171,7 +173,7 @@ def test_puts_have_cores_of_their_own():
 
 @pytest.mark.parametrize('rotate, first', [(True, [0, 1]), (False, [0, 0])])
 def test_puts_start_with_another_destination_of_each_rank(rotate, first):
-  flow = lower(layout.Direction.FORWARD, flow_lib.Order(rotate=rotate))
+  flow = lower(layout.Direction.FORWARD, granularity.Order(rotate=rotate))
   order = orders.sequence(flow)
   tasks = flow.tasks[order]
   puts = tasks[tasks['kind'] == layout.Kind.DISPATCH]
@@ -191,7 +193,7 @@ def test_puts_start_with_another_destination_of_each_rank(rotate, first):
 )
 def test_a_wrong_order_is_refused(change, message):
   with pytest.raises(ValueError, match=message):
-    flow_lib.Order(**change)
+    granularity.Order(**change)
 
 
 @both_directions
@@ -200,7 +202,7 @@ def test_relayed_rows_are_copied_experts_ahead(direction, lead, ahead):
   # Given an order, when a core's copies of an expert's relayed rows are sought,
   # then they stand before what it does for the expert so many before.
   queue = queue_kinds(
-    direction, flow_lib.Order(lead=lead), layout.Unit.AIV, relay=True
+    direction, granularity.Order(lead=lead), layout.Unit.AIV, relay=True
   )
   copy, vector = {
     'forward': ('relay', 'swiglu'),

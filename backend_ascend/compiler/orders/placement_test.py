@@ -7,10 +7,10 @@ import pytest
 
 from hpmoe.backend_ascend.compiler.orders import orders
 from hpmoe.backend_ascend.compiler.orders import placement
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.compiler.taskflow import lower_forward
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 
@@ -19,7 +19,7 @@ def flow():
   return lower_forward.lower_forward(
     config_testing.sized(r=2, t=8, e=4, k=2, d=8, f=4),
     precision.PrecisionPolicy(),
-    flow_lib.Options('row_block', 4, 4, num_aic=3, num_aiv=2),
+    granularity.Options('row_block', 4, 4, num_aic=3, num_aiv=2),
   )
 
 

@@ -14,9 +14,9 @@ import pathlib
 from typing import Any
 import zlib
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 FORMAT = 'hpmoe-schedule'
@@ -44,7 +44,7 @@ class Schedule:
   config: config_lib.MoEConfig
   storage: str
   placement: str
-  options: flow_lib.Options
+  options: granularity.Options
   machine: str = ''
   routing: tuple[str, ...] = ()
   predicted_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -58,7 +58,7 @@ class Schedule:
 
   def options_for(
     self, config: config_lib.MoEConfig, policy: precision.PrecisionPolicy
-  ) -> flow_lib.Options:
+  ) -> granularity.Options:
     """Returns the options for the layer that it is of.
 
     Raises:
@@ -117,7 +117,7 @@ class Schedule:
     )
 
 
-def figures_of(options: flow_lib.Options) -> str:
+def figures_of(options: granularity.Options) -> str:
   """Returns the digest of the figures that options plan with; '': none."""
   if options.order.policy != 'list':
     return ''
@@ -134,7 +134,7 @@ def _shrunk(size: int | None, factor: float) -> int | None:
   return size if size is None else max(1, round(size * min(1, factor)))
 
 
-def _divisor(options: flow_lib.Options, row_block: int) -> int | None:
+def _divisor(options: granularity.Options, row_block: int) -> int | None:
   """Returns `vector_rows` of smaller row blocks: about as many of them."""
   if options.vector_rows is None:
     return None
@@ -151,7 +151,7 @@ def of(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
   scaled: bool = False,
-) -> flow_lib.Options:
+) -> granularity.Options:
   """Returns the options that a schedule, or the file of one, has for a layer.
 
   Args:
@@ -221,12 +221,12 @@ def _parse(content: Any) -> Schedule:
     )
   layer = content['layer']
   fields = dict(content['options'])
-  order = flow_lib.Order(**fields.pop('order'))
+  order = granularity.Order(**fields.pop('order'))
   return Schedule(
     config=config_lib.MoEConfig(**{name: layer[name] for name in _SIZES}),
     storage=layer['storage'],
     placement=layer['placement'],
-    options=flow_lib.Options(**fields, order=order),
+    options=granularity.Options(**fields, order=order),
     machine=content['machine'],
     routing=tuple(content['routing']),
     predicted_s=content['predicted_s'],

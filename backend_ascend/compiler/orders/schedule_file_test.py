@@ -6,9 +6,9 @@ import json
 import pytest
 
 from hpmoe.backend_ascend.compiler.orders import schedule_file
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 CONFIG = config_testing.sized(r=8, t=4096, e=64, k=8, d=7168, f=2048)
@@ -17,11 +17,11 @@ SCHEDULE = schedule_file.Schedule(
   CONFIG,
   'bfloat16',
   'combine',
-  flow_lib.Options(
+  granularity.Options(
     row_block=128,
     col_block=256,
     chain_rows=2048,
-    order=flow_lib.Order(lag=0.25, comm_share=0.25),
+    order=granularity.Order(lag=0.25, comm_share=0.25),
   ),
   machine='ascend_a3',
   routing=('balanced',),
@@ -87,7 +87,7 @@ def test_vector_tiles_divide_the_row_blocks_that_shrank(
   tokens, row_block, vector_rows
 ):
   schedule = dataclasses.replace(
-    SCHEDULE, options=flow_lib.Options(row_block=192, vector_rows=96)
+    SCHEDULE, options=granularity.Options(row_block=192, vector_rows=96)
   )
   small = dataclasses.replace(CONFIG, num_tokens=tokens)
   made = schedule_file.of(schedule, small, POLICY, scaled=True)
@@ -141,7 +141,7 @@ def test_a_list_of_other_figures_is_refused(tmp_path, monkeypatch):
   listed = dataclasses.replace(
     SCHEDULE,
     options=dataclasses.replace(
-      SCHEDULE.options, order=flow_lib.Order(policy='list')
+      SCHEDULE.options, order=granularity.Order(policy='list')
     ),
   )
   path = tmp_path / 'listed.schedule'

@@ -14,6 +14,7 @@ from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.compiler.taskflow import lowering_testing as testing
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
@@ -22,7 +23,7 @@ Buffer = layout.Buffer
 RULES = ('unit', 'regions', 'progress', 'event', 'once', 'order')
 DIRECTIONS = ('forward', 'backward')
 WEIGHT_GRADS = (Kind.DOWN_WEIGHT_GRAD, Kind.GATE_UP_WEIGHT_GRAD)
-PUTS = layout.kinds(*layout.PUTS)
+PUTS = layout.select_kinds(*layout.PUTS)
 WHOLE_ROWS = (
   *(Kind.SWIGLU_GRAD, Kind.TOPK_WEIGHT_GRAD),
   *(Kind.NORM, Kind.NORM_GRAD),
@@ -780,7 +781,7 @@ def test_order_agrees_with_brute_force(grain, direction, seed, cores, request):
     testing.COMPILE[direction](
       config_testing.sized(r=2, t=2, e=4 if relay else 2, k=1, d=2, f=2),
       precision.PrecisionPolicy(placement='before_down'),
-      flow_lib.Options(
+      granularity.Options(
         grain,
         2,
         2,

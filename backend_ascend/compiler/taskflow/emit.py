@@ -14,6 +14,7 @@ from hpmoe.backend_ascend.compiler.taskflow import events
 from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -62,7 +63,7 @@ class Shape:
   f: int
   c: int
   slice_rows: int
-  options: flow_lib.Options
+  options: granularity.Options
   placement: str
 
   @property
@@ -95,7 +96,7 @@ class Shape:
 def shape(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  options: flow_lib.Options,
+  options: granularity.Options,
 ) -> Shape:
   """Returns the sizes.
 
@@ -126,7 +127,7 @@ def shape(
 def _limits(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  options: flow_lib.Options,
+  options: granularity.Options,
 ) -> list[tuple]:
   """Returns (name, value, those that the backend computes, what is said)."""
   ours, forms = 'for our backend', precision.ACTIVATIONS
@@ -154,7 +155,7 @@ def _limits(
   ]
 
 
-def _least_tasks(dims: Mapping[str, int], options: flow_lib.Options) -> int:
+def _least_tasks(dims: Mapping[str, int], options: granularity.Options) -> int:
   """Returns how many tasks a pass has at least: tiles as wide as a row."""
   tokens, capacity = dims['T'], options.expert_capacity
   puts = dims['R'] * count(min(tokens, capacity), options.put_rows)
@@ -333,7 +334,7 @@ def gemm(
     region(n, weight, View.ROWS, *at, *box),
     *(region(n, b, View.ROWS, *at, rows, read) for b, read in more),
   )
-  target = layout.WRITTEN[kind]
+  target = layout.OUTPUT_OF_KIND[kind]
   writes = stack(region(n, target, View.ROWS, *at, rows, cols))
   return Batch(table, reads, writes)
 
@@ -347,7 +348,7 @@ def row_wise(s: Shape, kind: Kind, reads, width: int) -> Batch:
   block = rows[0] // s.options.row_block
   table = expert_tasks(s, kind, g, rows, (0, width), row_block=block)
   read = [region(n, b, View.ROWS, *at, rows, cols) for b, cols in reads]
-  target = layout.WRITTEN[kind]
+  target = layout.OUTPUT_OF_KIND[kind]
   writes = stack(region(n, target, View.ROWS, *at, rows, (0, width)))
   return Batch(table, stack(*read), writes)
 
@@ -375,7 +376,7 @@ def puts_home(s: Shape, kind: Kind, reads, width: int) -> Batch:
   at = (g['r'], g['l'])
   table = expert_tasks(s, kind, g, rows, (0, s.d), peer=peer, row_block=block)
   read = [region(n, b, View.ROWS, *at, read_rows, cols) for b, cols in reads]
-  home = layout.WRITTEN[kind]
+  home = layout.OUTPUT_OF_KIND[kind]
   sent = region(n, home, View.SENDER, to, table['expert'], rows, (0, width))
   return Batch(table, stack(*read), stack(sent))
 
@@ -392,7 +393,7 @@ def token_wise(s: Shape, kind: Kind, reads, width: int) -> Batch:
     region(n, b, View.ROWS, g['r'], 0, (begin * per, end * per), cols)
     for b, per, cols in reads
   ]
-  target = layout.WRITTEN[kind]
+  target = layout.OUTPUT_OF_KIND[kind]
   writes = stack(
     region(n, target, View.ROWS, g['r'], 0, (begin, end), (0, width))
   )

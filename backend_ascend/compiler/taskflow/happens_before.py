@@ -15,7 +15,7 @@ import numpy as np
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 
-_PUTS = layout.kinds(*layout.PUTS)
+_PUTS = layout.select_kinds(*layout.PUTS)
 
 
 @dataclasses.dataclass(frozen=True)

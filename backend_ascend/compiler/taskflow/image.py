@@ -10,6 +10,7 @@ from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 _CRC_OFFSET = layout.HEADER.fields['crc32'][1]
@@ -58,7 +59,7 @@ def _header(flow: flow_lib.Flow) -> np.ndarray:
   header['header_bytes'] = layout.HEADER.itemsize
   for field, name, known in _POLICY:
     header[field] = known.index(getattr(policy, name))
-  header['event_grain'] = flow_lib.EVENT_GRAINS.index(options.event_grain)
+  header['event_grain'] = granularity.EVENT_GRAINS.index(options.event_grain)
   return header
 
 
@@ -164,9 +165,9 @@ class Image(_native.Image):
     )
 
   @functools.cached_property
-  def options(self) -> flow_lib.Options:
-    return flow_lib.Options(
-      event_grain=flow_lib.EVENT_GRAINS[self.header['event_grain']],
+  def options(self) -> granularity.Options:
+    return granularity.Options(
+      event_grain=granularity.EVENT_GRAINS[self.header['event_grain']],
       relay=bool(self.header['relay']),
       **self._sizes(_OPTIONS),
     )

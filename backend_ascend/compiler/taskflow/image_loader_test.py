@@ -7,10 +7,10 @@ import pytest
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 Kind, Buffer = layout.Kind, layout.Buffer
@@ -22,7 +22,7 @@ def small_image(
   return compile_layer(
     config_testing.sized(r=2, t=2, e=2, k=1, d=2, f=1),
     precision.PrecisionPolicy(placement=placement),
-    flow_lib.Options(
+    granularity.Options(
       grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2, relay=relay
     ),
   ).image

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.compiler.taskflow import lower_forward
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 CONFIG = config_testing.sized(r=2, t=5, e=4, k=2, d=9, f=5, n=16)
 POLICY = precision.PrecisionPolicy('bfloat16', placement='before_down')
-OPTIONS = flow_lib.Options('expert', 4, 3, num_aic=2, num_aiv=3)
+OPTIONS = granularity.Options('expert', 4, 3, num_aic=2, num_aiv=3)
 
 
 @pytest.fixture(scope='module')

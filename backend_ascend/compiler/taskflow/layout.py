@@ -1,15 +1,27 @@
 """The tables of the task image as numpy dtypes, field for field `image.h`.
 
 `layout_test.py` compares every offset and size with the C++ header.  Kinds and
-buffers are the rows of `kinds.h`.
+buffers are the rows of `contract/kinds.toml`.
 """
 
 import enum
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpmoe.backend_ascend import _native
+from hpmoe.reference.contract.kinds import DIRECTION_OF_KIND  # noqa: F401
+from hpmoe.reference.contract.kinds import FORM_OF_KIND  # noqa: F401
+from hpmoe.reference.contract.kinds import OPERANDS  # noqa: F401
+from hpmoe.reference.contract.kinds import OUTPUT_OF_KIND  # noqa: F401
+from hpmoe.reference.contract.kinds import STAGE_OF_KIND  # noqa: F401
+from hpmoe.reference.contract.kinds import UNIT_OF_KIND  # noqa: F401
+from hpmoe.reference.contract.kinds import Buffer  # noqa: F401
+from hpmoe.reference.contract.kinds import Direction  # noqa: F401
+from hpmoe.reference.contract.kinds import Form  # noqa: F401
+from hpmoe.reference.contract.kinds import Kind  # noqa: F401
+from hpmoe.reference.contract.kinds import Path  # noqa: F401
+from hpmoe.reference.contract.kinds import Unit  # noqa: F401
+from hpmoe.reference.contract.kinds import select_kinds  # noqa: F401
 
 MAGIC = 0x31474D49454F4D48
 VERSION = 3
@@ -20,48 +32,12 @@ PER_ROW = -1
 TABLE_ALIGN = 64
 
 
-_KINDS, _BUFFERS = _native.kinds(), _native.buffers()
-
 # Names of storage dtypes, by their codes.
 DTYPES: tuple[str, ...] = tuple(_native.dtypes())
 
 
-class _Table(enum.EnumType):
-  """Of enums whose members are rows of a table of `kinds.h`."""
-
-  if TYPE_CHECKING:
-
-    def __getattr__(cls, name: str) -> Any: ...
-
-
-def _numbered(table) -> dict[str, int]:
-  return {name.upper(): number for number, name in enumerate(table)}
-
-
-class Kind(enum.IntEnum, metaclass=_Table):
-  """Kinds of task, those of a pass in dependency order."""
-
-  vars().update(_numbered(kind['name'] for kind in _KINDS))
-
-
-class Buffer(enum.IntEnum, metaclass=_Table):
-  """Buffers that regions and events name."""
-
-  vars().update(_numbered(_BUFFERS))
-
-
-class Unit(enum.IntEnum):
-  """Kinds of Ascend core."""
-
-  AIC = 0
-  AIV = 1
-
-
-class Direction(enum.IntEnum):
-  """Which pass an image computes."""
-
-  FORWARD = 0
-  BACKWARD = 1
+# Forms whose tasks write in the sender view, and are complete at their events.
+PUTS = (Form.SLICE_PUT, Form.HOME_PUT, Form.RELAY_TILE)
 
 
 class View(enum.IntEnum):
@@ -83,79 +59,6 @@ class Mode(enum.IntEnum):
 
   COUNT_TASKS = 0
   COUNT_ROWS = 1
-
-
-class Form(enum.IntEnum):
-  """What the rows of a task's tile are; see `kinds.h`."""
-
-  NONE = 0
-  SLICE_PUT = 1
-  EXPERT_TILE = 2
-  WEIGHT_TILE = 3
-  HOME_PUT = 4
-  TOKEN_TILE = 5
-  RELAY_TILE = 6
-
-
-class Path(enum.IntEnum):
-  """The images that have a kind, see `kinds.h`."""
-
-  ANY = 0
-  DIRECT = 1
-  RELAYED = 2
-  OF_LAYER = 3
-  OF_SUBLAYER = 4
-
-
-UNIT_OF_KIND = {kind: Unit(_KINDS[kind]['unit']) for kind in Kind}
-DIRECTION_OF_KIND = {
-  kind: Direction(_KINDS[kind]['direction']) for kind in Kind
-}
-FORM_OF_KIND = {kind: Form(_KINDS[kind]['form']) for kind in Kind}
-PATH_OF_KIND = {kind: Path(_KINDS[kind]['path']) for kind in Kind}
-
-# Forms whose tasks write in the sender view, and are complete at their events.
-PUTS = (Form.SLICE_PUT, Form.HOME_PUT, Form.RELAY_TILE)
-
-# What a kind of task writes, and of which rows and others, or weights, first.
-WRITTEN = {kind: Buffer(_KINDS[kind]['written']) for kind in Kind}
-OPERANDS = {
-  kind: tuple(
-    Buffer(b)
-    for b in (_KINDS[kind]['left'], _KINDS[kind]['right'])
-    if b < len(Buffer)
-  )
-  for kind in Kind
-}
-# The tensor, as `contract.tensors` names it, that a kind of task writes.
-STAGE_OF_KIND = {kind: buffer.name.lower() for kind, buffer in WRITTEN.items()}
-
-
-def kinds(
-  *forms: Form,
-  direction: Direction | None = None,
-  relay: bool | None = None,
-  sublayer: bool | None = False,
-) -> tuple[Kind, ...]:
-  """Returns the kinds of these forms, of all if none, in dependency order.
-
-  Args:
-    *forms: of the kinds.
-    direction: of their pass; None: both.
-    relay: of images with relay or without; None: both.
-    sublayer: of images of a sub-layer or of a layer; None: both.
-  """
-  absent = (
-    {None: None, True: Path.DIRECT, False: Path.RELAYED}[relay],
-    {None: None, True: Path.OF_LAYER, False: Path.OF_SUBLAYER}[sublayer],
-  )
-  return tuple(
-    kind
-    for kind in Kind
-    if (not forms or FORM_OF_KIND[kind] in forms)
-    and direction in (None, DIRECTION_OF_KIND[kind])
-    and PATH_OF_KIND[kind] not in absent
-  )
 
 
 def _struct(fields: str) -> np.dtype:

@@ -18,6 +18,7 @@ from hpmoe.backend_ascend.compiler.taskflow import events
 from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 Buffer = layout.Buffer
@@ -41,7 +42,7 @@ def weight_grad(
   `more` lists what it reads of each summed row beside: (buffer, columns).
   """
   links, col = links_of(s), s.options.col_block
-  (left, right), target = layout.OPERANDS[kind], layout.WRITTEN[kind]
+  (left, right), target = layout.OPERANDS[kind], layout.OUTPUT_OF_KIND[kind]
   g = emit.grid(
     r=s.r,
     l=s.l,
@@ -133,7 +134,7 @@ def chain_cuts(
 def lower_backward(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  options: flow_lib.Options,
+  options: granularity.Options,
 ) -> flow_lib.Flow:
   """As `lower_forward`, for the backward layer."""
   s = emit.shape(config, policy, options)

@@ -10,6 +10,7 @@ from hpmoe.backend_ascend.compiler.taskflow import emit
 from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 Buffer = layout.Buffer
@@ -47,7 +48,7 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
 def lower_forward(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  options: flow_lib.Options,
+  options: granularity.Options,
 ) -> flow_lib.Flow:
   """Returns the unplaced flow of the forward layer.
 

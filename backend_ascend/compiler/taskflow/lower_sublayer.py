@@ -17,6 +17,7 @@ from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.compiler.taskflow import lower_backward
 from hpmoe.backend_ascend.compiler.taskflow import lower_forward
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 Buffer = layout.Buffer
@@ -72,7 +73,7 @@ def _cuts(
 def lower_forward_pass(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  options: flow_lib.Options,
+  options: granularity.Options,
 ) -> flow_lib.Flow:
   """Returns the unplaced flow from `activation` to `gate_up`.
 
@@ -114,7 +115,7 @@ def lower_forward_pass(
 def lower_backward_pass(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  options: flow_lib.Options,
+  options: granularity.Options,
 ) -> flow_lib.Flow:
   """Returns the unplaced flow from d_gate_up to d_activation.
 

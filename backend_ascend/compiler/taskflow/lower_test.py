@@ -8,12 +8,12 @@ import pytest
 
 from hpmoe.backend_ascend.compiler.proofs import proofs
 from hpmoe.backend_ascend.compiler.taskflow import emit
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.compiler.taskflow import lower_backward
 from hpmoe.backend_ascend.compiler.taskflow import lower_forward
 from hpmoe.backend_ascend.compiler.taskflow import lowering_testing as testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import precision
@@ -21,7 +21,7 @@ from hpmoe.reference.contract import precision
 Buffer = layout.Buffer
 Form = layout.Form
 Kind = layout.Kind
-ORDERS = flow_lib.WEIGHT_GRAD_ORDERS
+ORDERS = granularity.WEIGHT_GRAD_ORDERS
 WEIGHT_GRADS = (Kind.DOWN_WEIGHT_GRAD, Kind.GATE_UP_WEIGHT_GRAD)
 RELAYED = {
   'forward': (Buffer.X_RELAYED, Buffer.EXPERT_IN),
@@ -99,7 +99,9 @@ def test_row_events_count_the_rows_of_their_partition():
 
 def counts_of(flow, direction) -> list[int]:
   counts = np.bincount(flow.tasks['kind'], minlength=len(Kind))
-  return [counts[k] for k in layout.kinds(direction=direction, relay=False)]
+  return [
+    counts[k] for k in layout.select_kinds(direction=direction, relay=False)
+  ]
 
 
 @every_grain
@@ -180,7 +182,7 @@ def test_weight_gradients_stand_next_to_the_input_gradient_or_last(grain):
   is_grad = {}
   for order in ORDERS:
     flow = backward(
-      'ragged', grain, order=flow_lib.WEIGHT_GRAD_ORDERS[order], num_aic=1
+      'ragged', grain, order=granularity.WEIGHT_GRAD_ORDERS[order], num_aic=1
     )
     run = flow.tasks[flow.queue_tasks[: flow.queues['count'][0]]]
     is_grad[order] = np.isin(run['kind'], WEIGHT_GRADS)
@@ -199,7 +201,7 @@ def test_only_the_way_to_the_experts_differs(grain, direction):
     testing.lower('ragged', grain, direction=direction, relay=relay)
     for relay in (False, True)
   ]
-  arrive = layout.kinds(Form.SLICE_PUT, Form.RELAY_TILE)
+  arrive = layout.select_kinds(Form.SLICE_PUT, Form.RELAY_TILE)
   rest = []
   for flow in flows:
     tasks = flow.tasks[~np.isin(flow.tasks['kind'], arrive)]
@@ -209,7 +211,7 @@ def test_only_the_way_to_the_experts_differs(grain, direction):
   kinds = [set(map(int, np.unique(flow.tasks['kind']))) for flow in flows]
   way = layout.Direction[direction.upper()]
   for had, relay in zip(kinds, (False, True)):
-    assert had == set(map(int, layout.kinds(direction=way, relay=relay)))
+    assert had == set(map(int, layout.select_kinds(direction=way, relay=relay)))
 
 
 @every_direction
@@ -221,7 +223,7 @@ def test_a_relay_waits_for_its_row_block_and_counts_into_later_experts(
   flow = lower(
     'ragged', 'row_block', 'before_down', direction, put_rows=3, relay=True
   )
-  (relay,) = layout.kinds(
+  (relay,) = layout.select_kinds(
     Form.RELAY_TILE, direction=layout.Direction[direction.upper()]
   )
   tasks = flow.tasks[flow.tasks['kind'] == relay]
@@ -256,14 +258,14 @@ def test_a_relay_waits_for_its_row_block_and_counts_into_later_experts(
 )
 def test_options_out_of_range_are_named(field, value):
   with pytest.raises(ValueError, match=f'{field}: expected'):
-    flow_lib.Options(**{field: value})
+    granularity.Options(**{field: value})
 
 
 @pytest.mark.parametrize('lowering', LOWER)
 def test_a_policy_that_the_backend_does_not_compute_is_refused(lowering):
   golden = precision.PrecisionPolicy().golden()
   with pytest.raises(ValueError, match='policy: expected float32 or bfloat16'):
-    lowering(testing.SHAPES['ragged'], golden, flow_lib.Options())
+    lowering(testing.SHAPES['ragged'], golden, granularity.Options())
 
 
 def test_more_tasks_than_memory_holds_are_refused_at_once(monkeypatch):
@@ -272,7 +274,7 @@ def test_more_tasks_than_memory_holds_are_refused_at_once(monkeypatch):
   config = testing.SHAPES['ragged']
   large = dataclasses.replace(config, num_tokens=1 << 24)
   monkeypatch.setattr(memory, 'available', lambda: 1 << 28)
-  layer = precision.PrecisionPolicy(), flow_lib.Options(row_block=16)
+  layer = precision.PrecisionPolicy(), granularity.Options(row_block=16)
 
   assert len(lower_forward.lower_forward(config, *layer).tasks)
   with pytest.raises(ValueError, match='^num_tokens: .* list of tasks fits'):
@@ -283,7 +285,7 @@ def test_more_tasks_than_memory_holds_are_refused_at_once(monkeypatch):
 @pytest.mark.parametrize('relay', (False, True))
 def test_at_least_so_many_tasks_are_made(shape, relay):
   config = testing.SHAPES[shape]
-  options = flow_lib.Options(row_block=16, relay=relay)
+  options = granularity.Options(row_block=16, relay=relay)
   policy = precision.PrecisionPolicy()
   made = lower_forward.lower_forward(config, policy, options)
   least = emit._least_tasks(config.dims(), made.options)

@@ -9,6 +9,7 @@ from hpmoe.backend_ascend.compiler.orders import orders
 from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 SHAPES = {
@@ -19,7 +20,7 @@ SHAPES = {
 }
 # Beside them: not every test is of such a flow.
 SUBLAYER = dataclasses.replace(SHAPES['ragged'], sublayer=True)
-GRAINS = flow_lib.EVENT_GRAINS
+GRAINS = granularity.EVENT_GRAINS
 RELAYED = (layout.Buffer.X_RELAYED, layout.Buffer.DY_RELAYED)
 ARRIVED = (layout.Buffer.EXPERT_IN, layout.Buffer.D_EXPERT_OUT)
 PLACEMENTS = precision.LAUNCHED
@@ -43,7 +44,7 @@ def lower(
   return COMPILE[direction](
     config,
     precision.PrecisionPolicy(placement=placement),
-    flow_lib.Options(event_grain=grain, **options),
+    granularity.Options(event_grain=grain, **options),
   ).flow
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.twin import twin_testing
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -52,7 +52,7 @@ def _image(direction, storage='bfloat16', placement='combine', **sizes):
   policy = precision.PrecisionPolicy(
     storage=storage, placement=placement, activation='absolute'
   )
-  options = flow_lib.Options(
+  options = granularity.Options(
     num_aic=3, num_aiv=9, row_block=8, col_block=16, chain_rows=8
   )
   return compiler.COMPILE[direction](config, policy, options).image

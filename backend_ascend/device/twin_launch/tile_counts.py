@@ -26,7 +26,7 @@ _DEPTHS = {
   layout.Kind.DOWN_GRAD: 'd_model',
   layout.Kind.GATE_UP_GRAD: '2 d_ff',
 }
-_WEIGHT_TILES = layout.kinds(layout.Form.WEIGHT_TILE)
+_WEIGHT_TILES = layout.select_kinds(layout.Form.WEIGHT_TILE)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.device.twin_launch import tile_counts
 from hpmoe.backend_ascend.device.twin_launch import twin_runtime
@@ -12,13 +11,14 @@ from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 # Columns and depths that no fractal divides.
 CONFIG = config_lib.MoEConfig(
   num_ranks=2, num_tokens=13, num_experts=4, top_k=2, d_model=40, d_ff=20
 )
-OPTIONS = flow_lib.Options(num_aic=2, num_aiv=3, row_block=8, col_block=24)
+OPTIONS = granularity.Options(num_aic=2, num_aiv=3, row_block=8, col_block=24)
 
 
 @pytest.fixture(scope='module', params=['float32', 'bfloat16'])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.host.checks import faults
@@ -18,6 +17,7 @@ from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.twin import twin_testing
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -25,7 +25,7 @@ from hpmoe.reference.contract import tensors
 CONFIG = config_lib.MoEConfig(
   num_ranks=2, num_tokens=13, num_experts=4, top_k=2, d_model=24, d_ff=20
 )
-OPTIONS = flow_lib.Options(
+OPTIONS = granularity.Options(
   num_aic=2, num_aiv=3, row_block=8, col_block=16, chain_rows=8
 )
 FORWARD, BACKWARD = layout.Direction.FORWARD, layout.Direction.BACKWARD
@@ -169,7 +169,7 @@ class TestRefusals:
     config = config_lib.MoEConfig(
       num_ranks=1, num_tokens=600, num_experts=1, top_k=1, d_model=16, d_ff=512
     )
-    options = flow_lib.Options(
+    options = granularity.Options(
       num_aic=1, num_aiv=1, row_block=512, col_block=1024
     )
     image = compiler.compile_forward(config, policy_of(), options).image
@@ -183,8 +183,8 @@ class TestRefusals:
     config = config_lib.MoEConfig(
       num_ranks=1, num_tokens=8, num_experts=1, top_k=1, d_model=512, d_ff=512
     )
-    high = dataclasses.replace(flow_lib.NPU_OPTIONS, weight_rows=None)
-    for options, fits in ((flow_lib.NPU_OPTIONS, True), (high, False)):
+    high = dataclasses.replace(granularity.NPU_OPTIONS, weight_rows=None)
+    for options, fits in ((granularity.NPU_OPTIONS, True), (high, False)):
       for storage in ('float32', 'bfloat16'):
         policy = policy_of(storage)
         image = compiler.compile_backward(config, policy, options).image

@@ -62,7 +62,9 @@ class AllOrders:
       [int(task) for task in tables['queue_tasks'][begin : begin + count]]
       for begin, count in tables['queues'][['begin', 'count']]
     ]
-    self._late = np.isin(tables['tasks']['kind'], layout.kinds(*layout.PUTS))
+    self._late = np.isin(
+      tables['tasks']['kind'], layout.select_kinds(*layout.PUTS)
+    )
     self._needs = [0] * len(self._late)
     for task, event in happens_before.waits(image):
       for giver in signals[signals[:, 1] == event, 0]:

@@ -27,13 +27,13 @@ Kind = layout.Kind
 Direction = layout.Direction
 # Of these the work stays right; when it is done, or announced, does not.
 OF_ORDER = ('missing_wait', 'missing_signal', 'early_signal', 'skipped_wait')
-_PUTS = layout.kinds(layout.Form.SLICE_PUT)
-_PUTS_HOME = layout.kinds(layout.Form.HOME_PUT)
-_RELAYS = layout.kinds(layout.Form.RELAY_TILE)
-_TOKEN_TILES = layout.kinds(layout.Form.TOKEN_TILE, sublayer=None)
+_PUTS = layout.select_kinds(layout.Form.SLICE_PUT)
+_PUTS_HOME = layout.select_kinds(layout.Form.HOME_PUT)
+_RELAYS = layout.select_kinds(layout.Form.RELAY_TILE)
+_TOKEN_TILES = layout.select_kinds(layout.Form.TOKEN_TILE, sublayer=None)
 # What waits for rows waits for these.
 _BRINGS = (*_PUTS, *_RELAYS)
-_WEIGHT_GRADS = layout.kinds(layout.Form.WEIGHT_TILE)
+_WEIGHT_GRADS = layout.select_kinds(layout.Form.WEIGHT_TILE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +161,7 @@ def specs(direction: Direction, sublayer: bool = False) -> dict[str, FaultSpec]:
     if 'sublayer' in _ROWS[name]:
       other = _of_pass(_ROWS[name]['sublayer'], direction)
       found[name] = dataclasses.replace(spec, **other)
-  there = layout.kinds(sublayer=True)
+  there = layout.select_kinds(sublayer=True)
   return {name: spec for name, spec in found.items() if spec.kind in there}
 
 

@@ -10,11 +10,9 @@ from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import task_names
-from hpmoe.reference.contract import storage
+from hpmoe.reference.contract import poison as poison_lib
 from hpmoe.reference.contract import tensors
 
-POISON = np.uint32(0x7FDEDEAD).view(np.float32)
-_POISON_16 = np.uint16(0x7FDE)
 _SEEDS = 2**64
 
 
@@ -177,31 +175,6 @@ class Launched:
   num_races: int = 0
 
 
-def poison(dtype: np.dtype):
-  """Returns the poison of a storage dtype."""
-  return _POISON_16.view(dtype) if dtype.itemsize == 2 else POISON
-
-
-def is_poison(array: np.ndarray) -> np.ndarray:
-  """Returns where an array still is what a launch put there at its start.
-
-  Kernels write another NaN, so this is what no task wrote (or what a put sent
-  on that no task had written).
-
-  Args:
-    array: `[...]` of a storage dtype.
-
-  Returns:
-    `[...]` bool.
-  """
-  names = list(storage.STORED)
-  if str(array.dtype) not in names:
-    raise ValueError(f'array: expected one of {names}, got {array.dtype}')
-  if array.dtype.itemsize == 2:
-    return array.view(np.uint16) == _POISON_16
-  return array.view(np.uint32) == POISON.view(np.uint32)
-
-
 def checked_actions(image: image_lib.Image, modes: Modes):
   """Returns the checked actions or None, and the tensors that heal."""
   if modes.actions is None:
@@ -257,7 +230,7 @@ def captured(image: image_lib.Image, actions):
     made['d_row_weight'] = np.zeros((r, n), np.float32)
     made['d_slot_weight'] = np.zeros((r, t, k), np.float32)
   for array in made.values():
-    array[...] = poison(array.dtype)
+    array[...] = poison_lib.poison(array.dtype)
   return made
 
 

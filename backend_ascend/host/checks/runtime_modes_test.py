@@ -12,6 +12,7 @@ from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import poison as poison_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
 
@@ -109,7 +110,7 @@ class Follower:
 class TestPoison:
   def test_values_are_nans_that_no_kernel_computes(self):
     for dtype in (row.numpy for row in storage_lib.STORED.values()):
-      array = np.full(3, modes_lib.poison(dtype))
+      array = np.full(3, poison_lib.poison(dtype))
       assert runtime.is_poison(array).all()
       assert np.isnan(array.astype(np.float32)).all()
       others = np.array([0, 1, np.inf, np.nan, -np.nan], dtype)

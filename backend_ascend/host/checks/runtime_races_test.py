@@ -31,7 +31,7 @@ BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
 RACES = modes_lib.Modes(races=True)
 WAITING = [
   kind
-  for kind in layout.kinds(relay=False)
+  for kind in layout.select_kinds(relay=False)
   if layout.FORM_OF_KIND[kind] != layout.Form.SLICE_PUT
 ]
 both_passes = pytest.mark.parametrize('direction', Direction)

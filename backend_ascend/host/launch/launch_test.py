@@ -14,7 +14,6 @@ import pytest
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import faults
@@ -23,7 +22,9 @@ from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import halved_testing
+from hpmoe.reference.contract import poison as poison_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import storage as storage_lib
@@ -131,7 +132,7 @@ class TestHostOptions:
     want = runtime.launch(
       testing.compile_layer(config, policy(), row_block=16), inputs, threads=1
     )
-    options = flow_lib.host_options(config)
+    options = granularity.host_options(config)
     assert options.row_block % 16 == 0
     image = compiler.compile_forward(config, policy(), options).image
     loaded = runtime.Launch(image)
@@ -143,7 +144,7 @@ class TestHostOptions:
 
   def test_blocks_hold_twice_an_even_load_up_to_a_limit(self):
     blocks = [
-      flow_lib.host_options(
+      granularity.host_options(
         config_testing.sized(r=2, t=t, e=8, k=2, d=8, f=8)
       ).row_block
       for t in (1, 64, 100, 4096)
@@ -157,7 +158,7 @@ class TestHostOptions:
     for experts, most in ((8, 1), (128, 2)):
       config = config_testing.sized(r=1, t=256, e=experts, k=2, d=8, f=8)
       flow = compiler.compile_forward(
-        config, policy(), flow_lib.host_options(config)
+        config, policy(), granularity.host_options(config)
       ).flow
       tasks = flow.tasks[flow.tasks['kind'] == layout.Kind.DOWN]
       assert len(set(tasks['row_begin'])) > 1
@@ -454,10 +455,10 @@ class TestChecked:
       return runtime.Launch(case.image).run(case.inputs, modes=modes)
 
     got = run(np.full(len(kinds), modes_lib.ISOLATED)).captured
-    made = {n for n, a in got.items() if not modes_lib.is_poison(a).all()}
+    made = {n for n, a in got.items() if not poison_lib.is_poison(a).all()}
     assert made == {'expert_out', 'y'}
     for name in made:
-      own = ~modes_lib.is_poison(got[name])
+      own = ~poison_lib.is_poison(got[name])
       assert (got[name][own] == case.right[name][own]).all()
     healed = run(np.where(kinds == layout.Kind.COMBINE, 1, 4)).outputs
     assert healed['y'].tobytes() == case.right['y'].tobytes()

@@ -19,13 +19,14 @@ from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.host.checks import race_report
 from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import task_names
+from hpmoe.reference.contract import poison as poison_lib
 from hpmoe.reference.contract import tensors
 
 inspect = accesses.inspect
 TaskName = task_names.TaskName
 task_name = task_names.task_name
-POISON = modes_lib.POISON
-is_poison = modes_lib.is_poison
+POISON = poison_lib.POISON
+is_poison = poison_lib.is_poison
 written = modes_lib.written
 
 _REASONS = ('none', 'deadlock', 'deadline')
@@ -114,7 +115,7 @@ def _with_poisoned_padding(image: image_lib.Image, read, plan):
     if tensors.SPECS[name].shape.split()[1] != 'N':
       continue
     packed[name] = bits.copy()
-    poison = arrays.bits(np.array(modes_lib.poison(arrays.dtype(image, name))))
+    poison = arrays.bits(np.array(poison_lib.poison(arrays.dtype(image, name))))
     for of_rank, valid in zip(packed[name], rows):
       of_rank[valid:] = poison
   return packed

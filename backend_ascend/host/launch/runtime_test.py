@@ -14,13 +14,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
@@ -101,7 +101,7 @@ class TestSameBits:
     inputs = testing.inputs_of(direction, config, pol, routing)
     whole = testing.compiled(direction, config, pol)
     want = runtime.launch_serial(whole, inputs)
-    backward = dict(chain_rows=7, order=flow_lib.WEIGHT_GRAD_ORDERS[order])
+    backward = dict(chain_rows=7, order=granularity.WEIGHT_GRAD_ORDERS[order])
     image = testing.compiled(
       direction,
       config,
@@ -269,7 +269,7 @@ class TestDiagnosis:
       chain_rows=16 if direction else None,
     )
     tables = image_lib.load(image).tables
-    kinds = layout.kinds(direction=direction, relay=False)
+    kinds = layout.select_kinds(direction=direction, relay=False)
     ends = {Kind.COMBINE, Kind.COMBINE_GRAD, Kind.TOPK_WEIGHT_GRAD}
     after = dict(itertools.pairwise(kinds))
     for kind, threads in itertools.product(kinds, THREADS):

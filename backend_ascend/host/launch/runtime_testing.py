@@ -7,13 +7,13 @@ import numpy as np
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 
@@ -104,14 +104,14 @@ def make_inputs(
 def compile_layer(config, policy=precision.PrecisionPolicy(), **options):
   """Returns the image of a layer."""
   return compiler.compile_forward(
-    config, policy, flow_lib.Options(**options)
+    config, policy, granularity.Options(**options)
   ).image
 
 
 def compile_grad(config, policy=precision.PrecisionPolicy(), **options):
   """Returns the image of a layer's backward pass."""
   return compiler.compile_backward(
-    config, policy, flow_lib.Options(**options)
+    config, policy, granularity.Options(**options)
   ).image
 
 

@@ -12,13 +12,13 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import fabric as fabric_lib
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.plan import collectives
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 # As the published system cuts a layer.
@@ -151,9 +151,9 @@ def balanced(config: config_lib.MoEConfig) -> np.ndarray:
   return np.tile(ids, (config.num_ranks, 1, 1))
 
 
-def _options(machine, layer: Layer, most: int) -> flow_lib.Options:
+def _options(machine, layer: Layer, most: int) -> granularity.Options:
   slice_rows = max(1, layer.rows // layer.experts)
-  return flow_lib.Options(
+  return granularity.Options(
     row_block=_ROWS,
     col_block=_COLUMNS,
     put_rows=min(_ROWS, slice_rows),
@@ -254,7 +254,7 @@ def timed(
 def _pass(machine, layer: Layer, config, options, ids, direction) -> Times:
   policy = precision.PrecisionPolicy(storage='bfloat16')
   image = compiler.COMPILE[direction](config, policy, options).image
-  puts = [k.name.lower() for k in layout.kinds(*layout.PUTS)]
+  puts = [k.name.lower() for k in layout.select_kinds(*layout.PUTS)]
   whole, compute = (
     simulate.simulate(
       image,

@@ -5,7 +5,6 @@ import os
 import numpy as np
 
 from hpmoe.backend_ascend.simulator import simulate
-from hpmoe.backend_ascend.simulator import style
 from hpmoe.backend_ascend.simulator.plan import memory as memory_lib
 from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.backend_ascend.simulator.plan import pipeline
@@ -13,6 +12,7 @@ from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
 from hpmoe.backend_ascend.simulator.plan import sizes
 from hpmoe.backend_ascend.simulator.plan import step as step_lib
 from hpmoe.backend_ascend.simulator.plan import unit_costs
+from hpmoe.reference.contract import plot_style
 
 _GB = 1e9
 # Turns of micro-batches that are drawn: the steady state repeats.
@@ -37,12 +37,12 @@ def write(
     OSError: the file cannot be written.
   """
   costs = unit_costs.Costs(setting, layers)
-  made = style.figure(12)
+  made = plot_style.figure(12)
   top, middle, bottom = made.subplots(3, height_ratios=[4, 3, 4])
   _pipeline(top, setting, costs, cost)
   _memory(middle, setting, costs, cost)
   _operators(bottom, setting, layers, cost)
-  style.save(made, path)
+  plot_style.save(made, path)
 
 
 def _pipeline(axes, setting, costs, cost) -> None:
@@ -67,7 +67,7 @@ def _pipeline(axes, setting, costs, cost) -> None:
         (stage - 0.4, 0.8),
         facecolors=[
           (
-            style.COLOURS[int(back)],
+            plot_style.COLOURS[int(back)],
             0.45 + 0.55 * (step.chunk // plan.pp + 1) / plan.vpp,
           )
           for _, _, step in some
@@ -94,7 +94,7 @@ def _memory(axes, setting, costs, cost) -> None:
   stages = np.arange(len(held))
   below = np.zeros(len(held))
   names = ('weights', 'gradients', 'optimizer', 'activations')
-  for name, colour in zip(names, style.COLOURS):
+  for name, colour in zip(names, plot_style.COLOURS):
     of = np.array([getattr(one, name) for one in held]) / _GB
     axes.bar(stages, of, bottom=below, color=colour, label=name)
     below += of
@@ -136,8 +136,8 @@ def _operators(axes, setting, layers, cost) -> None:
     axes.scatter(
       [flops / moved],
       [flops / took / 1e12],
-      color=style.COLOURS[i % len(style.COLOURS)],
-      marker='os^D'[i // len(style.COLOURS)],
+      color=plot_style.COLOURS[i % len(plot_style.COLOURS)],
+      marker='os^D'[i // len(plot_style.COLOURS)],
       label=f'{name}: {1e3 * took:.2f} ms',
       zorder=3,
     )

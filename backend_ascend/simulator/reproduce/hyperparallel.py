@@ -16,13 +16,13 @@ which is this number over 8 experts.
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 
 _PAPER = 'arXiv 2605.23764, latency from dispatch to combine, reading notes'
 _REPOSITORY = 'mindspore-ai/hyper-parallel, 8 x Ascend 910B3, documentation'
@@ -118,14 +118,14 @@ class Hypotheses:
   tokens: int = 4096
   packages: bool = True
   permuted: bool = True
-  order: flow_lib.Order = flow_lib.PUBLISHED_ORDER
+  order: granularity.Order = granularity.PUBLISHED_ORDER
   all_aiv: bool = True
   figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-  def options(self, system: str, aic: int = 24) -> flow_lib.Options:
+  def options(self, system: str, aic: int = 24) -> granularity.Options:
     """Returns the granularity of the system or of the baseline."""
     half = system == 'system' and not self.all_aiv
-    return flow_lib.Options(
+    return granularity.Options(
       event_grain='expert',
       row_block=128,
       col_block=256,
@@ -332,7 +332,7 @@ WITNESS = witness_lib.Witness(
     _variant('16384 rows a die, not 32768', tokens=2048),
     _variant('all ranks on the bus, no link in a package', packages=False),
     _variant('no permutations in the baseline', permuted=False),
-    _variant('queues expert by expert', order=flow_lib.Order()),
+    _variant('queues expert by expert', order=granularity.Order()),
     _variant('24 AIV work, as in the public code, not 48', all_aiv=False),
     _variant(
       'a pause of 2500 ticks at 50 MHz between polls, as in the public code',

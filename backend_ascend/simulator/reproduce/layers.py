@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 
@@ -59,7 +59,7 @@ def rows(config: config_lib.MoEConfig, topk_ids: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=24)
 def image(
   config: config_lib.MoEConfig,
-  options: flow_lib.Options,
+  options: granularity.Options,
   direction: layout.Direction,
 ) -> image_lib.Image:
   """Returns the proved image of a layer in bfloat16."""
@@ -81,7 +81,7 @@ class Case:
   """
 
   config: config_lib.MoEConfig
-  options: flow_lib.Options
+  options: granularity.Options
   direction: layout.Direction
   ratio: float = 1.0
   skip: tuple[str, ...] = ()

@@ -11,13 +11,13 @@ import numpy as np
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.orders import megamoe
 from hpmoe.backend_ascend.compiler.orders import placement
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 EXPERTS = 16
@@ -87,13 +87,13 @@ def _return_aiv(ep: int, tokens: int) -> int:
   return min(_LANES * ep, megamoe.NUM_AIV)
 
 
-def options(ep: int, tokens: int, schedule: str) -> flow_lib.Options:
+def options(ep: int, tokens: int, schedule: str) -> granularity.Options:
   """Returns tiles of the sizes that its cores share a stage by."""
   rows = tokens * TOP_K // EXPERTS
   slice_rows = max(rows // ep, 1)
   by_stage = schedule == STAGE_MAJOR
   halved = by_stage and tokens * TOP_K > _SMALL_SLOTS
-  return flow_lib.Options(
+  return granularity.Options(
     event_grain='expert' if by_stage else 'row_block',
     row_block=min(rows, _TILE_ROWS),
     col_block=_TILE_COLS,

@@ -18,7 +18,6 @@ import functools
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
@@ -26,6 +25,7 @@ from hpmoe.backend_ascend.simulator.reproduce import layers
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 
 Kind = layout.Kind
 Row = witness_lib.Row
@@ -49,11 +49,11 @@ LAYERS = {
 }
 # DeepEP: 20 of the SMs communicate.
 _START_SMS = 40
-_START_ORDER = dataclasses.replace(flow_lib.PUBLISHED_ORDER, comm_share=0.5)
+_START_ORDER = dataclasses.replace(granularity.PUBLISHED_ORDER, comm_share=0.5)
 # What the tuner chooses among.
 _OTHER_SMS = (24, 32, 40, 48, 56)
 _ORDERS = tuple(
-  flow_lib.Order(lead=lead, lag=lag, swizzle=0, comm_share=share)
+  granularity.Order(lead=lead, lag=lag, swizzle=0, comm_share=share)
   for lead, lag in ((2.0, 1.0), (4.0, 2.0))
   for share in (0.0, 0.5)
 )
@@ -117,7 +117,7 @@ class Point:
 
   relay: bool = False
   other_sms: int = _START_SMS
-  order: flow_lib.Order = _START_ORDER
+  order: granularity.Order = _START_ORDER
 
 
 def run(
@@ -128,7 +128,7 @@ def run(
   ids = topk_ids(config)
   received = layers.rows(config, ids)
   most = int(received.max())
-  options = flow_lib.Options(
+  options = granularity.Options(
     row_block=128,
     col_block=256,
     # A put is a slice: of lower ones most have no rows, and dealt round in

@@ -6,8 +6,8 @@ import numpy as np
 
 from hpmoe.backend_ascend.compiler.taskflow import happens_before
 from hpmoe.backend_ascend.compiler.taskflow import layout
-from hpmoe.backend_ascend.simulator import style
 from hpmoe.backend_ascend.simulator.trace import timeline
+from hpmoe.reference.contract import plot_style
 
 MOST_WORKERS = 160  # rows of the picture
 _BINS = 240
@@ -67,7 +67,7 @@ def colours(kinds) -> dict[layout.Kind, tuple]:
   """Returns red, green and blue of each kind of task, from 0 to 1."""
   from matplotlib.colors import to_rgb
 
-  return {kind: to_rgb(style.COLOURS[i]) for i, kind in enumerate(kinds)}
+  return {kind: to_rgb(plot_style.COLOURS[i]) for i, kind in enumerate(kinds)}
 
 
 def _draw_tasks(axis, times: timeline.Timeline, scale: float) -> None:
@@ -135,7 +135,7 @@ def _draw_units(axis, times: timeline.Timeline, scale: float) -> None:
     cores = {'AIC': options.num_aic * ranks, 'AIV': options.num_aiv * ranks}
   else:
     cores = dict.fromkeys(('AIC', 'AIV'), int(times.thread.max(initial=0)) + 1)
-  axis.set_prop_cycle(color=style.COLOURS)
+  axis.set_prop_cycle(color=plot_style.COLOURS)
   for name, mine, of, line in (
     ('AIC', ~aiv, 'AIC', '-'),
     ('AIV', aiv, 'AIV', '-'),
@@ -169,11 +169,11 @@ def write_png(path: str | os.PathLike[str], times: timeline.Timeline) -> None:
     ImportError: matplotlib is missing.
   """
   unit = 'ms' if times.total >= 1e-3 else 'us'
-  figure = style.figure(7)
+  figure = plot_style.figure(7)
   tasks, units = figure.subplots(2, sharex=True, height_ratios=[3, 1])
   _draw_tasks(tasks, times, _UNITS[unit])
   _draw_units(units, times, _UNITS[unit])
   units.set_xlim(0, times.total * _UNITS[unit])
   units.set_xlabel(unit)
   figure.suptitle(_title(times), fontsize=11)
-  style.save(figure, path)
+  plot_style.save(figure, path)

@@ -89,7 +89,7 @@ def kinds(tasks: np.ndarray) -> list[layout.Kind]:
 
 def is_put(tasks: np.ndarray) -> np.ndarray:
   """Returns `[tasks]` bool, which tasks send rows."""
-  puts = layout.kinds(layout.Form.SLICE_PUT, layout.Form.HOME_PUT)
+  puts = layout.select_kinds(layout.Form.SLICE_PUT, layout.Form.HOME_PUT)
   return np.isin(tasks['kind'], puts)
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 import os
 
-from hpmoe.backend_ascend.simulator import style
 from hpmoe.backend_ascend.simulator.tune import tuner
+from hpmoe.reference.contract import plot_style
 
 
 def write(
@@ -26,9 +26,9 @@ def write(
   Raises:
     OSError: the file cannot be written.
   """
-  made = style.figure(9)
+  made = plot_style.figure(9)
   left, right = made.subplots(2, height_ratios=[5, 4])
-  left.set_prop_cycle(color=style.COLOURS)
+  left.set_prop_cycle(color=plot_style.COLOURS)
   for case in best.predicted:
     left.scatter(
       [1e3 * one.total(case) for one in timed],
@@ -59,8 +59,8 @@ def write(
   right.barh(
     [f'{row.choice}: {row.mine}, not {row.without}' for row in rows],
     [100 * (row.gain or 0) for row in rows],
-    color=style.COLOURS[0],
+    color=plot_style.COLOURS[0],
   )
   right.axvline(0, color='0.4', lw=0.8)
   right.set_xlabel('slower with the published option instead, %')
-  style.save(made, path)
+  plot_style.save(made, path)

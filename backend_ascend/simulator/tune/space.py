@@ -1,8 +1,8 @@
 """The space of schedules, as data: choices, each with its options.
 
 A point takes one option of each choice.  What an option changes are fields of
-`flow.Options`, and after `order.` those of `flow.Order`; nothing else knows of
-a choice, so another one is a few lines here.
+`granularity.Options`, and after `order.` those of `granularity.Order`; nothing
+else knows of a choice, so another one is a few lines here.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from hpmoe.backend_ascend.compiler.orders import model
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 
 Fields = Mapping[str, Any]
 Choices = Mapping[str, Mapping[str, Fields]]
@@ -54,11 +54,11 @@ def _tile(rows: int, cols: int) -> Fields:
 
 # The published system (arXiv 2605.23764): events by expert, half of the AIVs,
 # queues operator by operator, tiles that L0C holds.
-PUBLISHED = flow_lib.Options(
+PUBLISHED = granularity.Options(
   event_grain='expert',
   **_tile(128, 256),
   num_aiv=24,
-  order=flow_lib.PUBLISHED_ORDER,
+  order=granularity.PUBLISHED_ORDER,
 )
 
 
@@ -91,7 +91,7 @@ GRID: Choices = {
   'put_aiv': _values('order.comm_share', 0.0, 0.25, 0.5),
   'lag': _values('order.lag', None, 1.0, 0.25, 0.0),
   'lead': _values('order.lead', None, 2.0),
-  'row_order': _values('order.row_order', *flow_lib.ROW_ORDERS),
+  'row_order': _values('order.row_order', *granularity.ROW_ORDERS),
   'weight_grads': _WEIGHT_GRADS,
 }
 
@@ -105,11 +105,11 @@ BESIDE: Choices = {
   'lead': _values('order.lead', None, 2.0, 1.0),
   'swizzle': _values('order.swizzle', 1, 2, 4, 8, 0),
   'rotate': _values('order.rotate', True, False),
-  'expert_order': _values('order.expert_order', *flow_lib.EXPERT_ORDERS),
+  'expert_order': _values('order.expert_order', *granularity.EXPERT_ORDERS),
   'chain_rows': _values('chain_rows', None, 2048, 1024),
   # Refused where the target does not hold as many sums.
   'weight_rows': _values('weight_rows', None, 128, 64),
-  'policy': _values('order.policy', *flow_lib.ORDER_POLICIES),
+  'policy': _values('order.policy', *granularity.ORDER_POLICIES),
   'relay': _values('relay', False, True),
 }
 
@@ -123,7 +123,9 @@ _COUPLED = (
 NAMES = tuple(dict.fromkeys([*GRID, *BESIDE]))
 
 
-def changed(options: flow_lib.Options, fields: Fields) -> flow_lib.Options:
+def changed(
+  options: granularity.Options, fields: Fields
+) -> granularity.Options:
   """Returns options with other fields.
 
   Raises:
@@ -142,13 +144,13 @@ def fields_of(name: str) -> tuple[str, ...]:
   return tuple(next(iter(options.values())))
 
 
-def value(options: flow_lib.Options, field: str) -> Any:
+def value(options: granularity.Options, field: str) -> Any:
   """Returns a field by its name in the space."""
   of, _, name = field.rpartition('.')
   return getattr(options.order if of else options, name)
 
 
-def label(options: flow_lib.Options, name: str) -> str:
+def label(options: granularity.Options, name: str) -> str:
   """Returns which option of a choice options have, in words."""
   mine = {field: value(options, field) for field in fields_of(name)}
   for choices in (GRID, BESIDE):
@@ -170,11 +172,11 @@ class Grid:
   """
 
   choices: Choices
-  base: flow_lib.Options
+  base: granularity.Options
   picked: np.ndarray
   table: np.ndarray
 
-  def options(self, point: int) -> flow_lib.Options:
+  def options(self, point: int) -> granularity.Options:
     """Returns a point as options."""
     fields: dict[str, Any] = {}
     for options, pick in zip(self.choices.values(), self.picked[:, point]):
@@ -184,7 +186,7 @@ class Grid:
 
 def grid(
   config: config_lib.MoEConfig,
-  base: flow_lib.Options,
+  base: granularity.Options,
   choices: Choices = GRID,
   tiles: Callable[[Fields], bool] = lambda fields: True,
 ) -> Grid:

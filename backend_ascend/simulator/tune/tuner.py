@@ -16,7 +16,6 @@ from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.orders import model
 from hpmoe.backend_ascend.compiler.orders import orders
 from hpmoe.backend_ascend.compiler.orders import placement
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.compiler.taskflow import lower_backward
@@ -25,6 +24,7 @@ from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.tune import space
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -82,7 +82,7 @@ class Layer:
     of an A3 die are taken.
     """
     aic, aiv = int(self.machine['aic']), int(self.machine['aiv'])
-    of_die = flow_lib.Options()
+    of_die = granularity.Options()
     return (aic, aiv) if aiv == 2 * aic else (of_die.num_aic, of_die.num_aiv)
 
   @property
@@ -103,7 +103,7 @@ class Timed:
     simulated: s by case and pass.
   """
 
-  options: flow_lib.Options
+  options: granularity.Options
   predicted: Mapping[str, float]
   simulated: Mapping[str, Mapping[str, float]]
 
@@ -179,21 +179,21 @@ class Tuner:
       name: model.traffic(layer.config, layer.machine, ids)
       for name, ids in layer.cases.items()
     }
-    self._known: dict[flow_lib.Options, Timed] = {}
+    self._known: dict[granularity.Options, Timed] = {}
     self._runs = functools.cache(self._compiles)
 
   @functools.cached_property
-  def base(self) -> flow_lib.Options:
+  def base(self) -> granularity.Options:
     """What no choice changes: room for what the cases send, whose costs.
 
     The list scheduler plans with costs of a description that ships, for a file
     of the user's need not be where the schedule is used.
     """
-    order = flow_lib.Order(
-      machine=self.layer.machine.shipped or flow_lib.Order().machine
+    order = granularity.Order(
+      machine=self.layer.machine.shipped or granularity.Order().machine
     )
     aic, aiv = self.layer.cores
-    return flow_lib.Options(
+    return granularity.Options(
       num_aic=aic,
       num_aiv=aiv,
       expert_capacity=self.layer.expert_rows,
@@ -201,7 +201,7 @@ class Tuner:
     )
 
   @property
-  def published(self) -> flow_lib.Options:
+  def published(self) -> granularity.Options:
     aic, aiv = self.layer.cores
     return dataclasses.replace(
       space.PUBLISHED,
@@ -211,10 +211,10 @@ class Tuner:
     )
 
   def runs(self, fields: space.Fields) -> bool:
-    """Whether the target runs GEMM tiles of such `flow.Options`."""
-    return self._runs(flow_lib.Options(**fields))
+    """Whether the target runs GEMM tiles of such `granularity.Options`."""
+    return self._runs(granularity.Options(**fields))
 
-  def _compiles(self, options: flow_lib.Options) -> bool:
+  def _compiles(self, options: granularity.Options) -> bool:
     # Of a small layer that has whole tiles: they decide, not its size.
     rows, cols = options.row_block, options.col_block
     small = config_lib.MoEConfig(
@@ -241,14 +241,14 @@ class Tuner:
     ]
     return np.array([sum(one.values()) for one in made])
 
-  def images(self, options: flow_lib.Options):
+  def images(self, options: granularity.Options):
     """Yields (pass, image) without proofs: what is taken is compiled anew."""
     for direction, lower in _LOWER.items():
       flow = lower(self.layer.config, self.layer.policy, options)
       placed = placement.place(flow, orders.of(options)(flow))
       yield direction, image_lib.load(image_lib.serialize(placed))
 
-  def time(self, options: flow_lib.Options) -> Timed:
+  def time(self, options: granularity.Options) -> Timed:
     """Returns a schedule, simulated in every case.
 
     Raises:
@@ -268,7 +268,7 @@ class Tuner:
     self._known[options] = made
     return made
 
-  def _require(self, options: flow_lib.Options) -> None:
+  def _require(self, options: granularity.Options) -> None:
     """Raises ValueError if the target does not run them."""
     tile = {name: getattr(options, name) for name in (*_TILE, 'relay')}
     if not self.runs(tile):
@@ -278,7 +278,7 @@ class Tuner:
       )
 
   def bound(
-    self, options: flow_lib.Options, at_peak: bool = False
+    self, options: granularity.Options, at_peak: bool = False
   ) -> dict[str, Bound]:
     """Returns the roofline of a schedule's flow, by case.
 
@@ -316,9 +316,9 @@ class Pareto:
 
   def __init__(self, tuner: Tuner):
     self.tuner = tuner
-    self.tried: dict[flow_lib.Options, Timed] = {}
+    self.tried: dict[granularity.Options, Timed] = {}
 
-  def add(self, options: flow_lib.Options) -> None:
+  def add(self, options: granularity.Options) -> None:
     """Simulates a schedule, if it can be."""
     # Refused are fields that do not go together.
     with contextlib.suppress(ValueError):
@@ -351,7 +351,7 @@ class Pareto:
 _SLOWER_BY_MODEL = 0.05
 
 
-def _is_slow(tuner: Tuner, best: Timed, options: flow_lib.Options) -> bool:
+def _is_slow(tuner: Tuner, best: Timed, options: granularity.Options) -> bool:
   """Returns whether the model takes options for far slower than the best."""
   told = tuner.predict(model.table(tuner.layer.config, [options]))[:, 0]
   known = np.array([best.predicted[case] for case in tuner.layer.cases])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.compiler.orders import model
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.tune import space
 from hpmoe.backend_ascend.simulator.tune import tuner
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 # Large enough that its GEMMs take most of the time, as the paper's do.
@@ -217,7 +217,7 @@ class TestSearch:
     from hpmoe.backend_ascend.simulator import simulate
 
     options = dataclasses.replace(
-      search.base, order=flow_lib.Order(comm_share=0.5)
+      search.base, order=granularity.Order(comm_share=0.5)
     )
     timed = search.time(options).simulated['case 0']
     image = compiler.compile_forward(CONFIG, POLICY, options).image

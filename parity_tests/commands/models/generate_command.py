@@ -132,9 +132,8 @@ def _stepper(f: flags.FlagValues):
     from hpmoe.models.jax import stepper as of_jax
 
     return of_jax.Stepper
-  # First, for without MindSpore it says what installs it.
-  from hpmoe.backend_ascend.frontends import mindspore_layer  # noqa: F401, I001
-  from hpmoe.models.mindspore import device
+  # First: without MindSpore, its error says what installs it.
+  from hpmoe.models.mindspore import device  # noqa: I001
   from hpmoe.models.mindspore import stepper as of_mindspore
 
   device.use(f.device, f.moe)

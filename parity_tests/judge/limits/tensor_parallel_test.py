@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.candidates import host
-from hpmoe.parity_tests.candidates import twin_candidate
+from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import request as request_lib

@@ -1,6 +1,6 @@
 r"""One rank of a case on several NPUs, under mpiexec, torchrun or msrun.
 
-  mpiexec -n 16 python -m hpmoe.parity_tests.candidates.npus_main \
+  mpiexec -n 16 python -m hpmoe.parity_tests.ascend.npus_main \
     --case=CASE --out=OUT --npus=out/ascend_npus
 
 CASE is a folder of `hpmoe export`, or {case} of `hpmoe check --command`; each
@@ -22,16 +22,16 @@ from absl import flags
 import numpy as np
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.device.npus import comms
 from hpmoe.backend_ascend.device.npus import npu_launch
 from hpmoe.backend_ascend.device.standin import rehearsal
 from hpmoe.backend_ascend.device.standin import serve
 from hpmoe.backend_ascend.host.launch import arrays
-from hpmoe.parity_tests.candidates import npus_candidate
+from hpmoe.parity_tests.ascend import npus_candidate
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import tensors
 
 _CASE = flags.DEFINE_string('case', None, 'Folder of the case.')
@@ -49,7 +49,7 @@ _FAILED = 3
 
 def _images(case: folder_lib.Folder, rank: int) -> dict:
   """Returns the images of each kind of data, by pass, and the rank's data."""
-  options = flow_lib.Options(num_aic=_AIC.value, num_aiv=_AIV.value)
+  options = granularity.Options(num_aic=_AIC.value, num_aiv=_AIV.value)
   made = {}
   for data in case.data:
     held = case.share([rank], data)

@@ -13,7 +13,7 @@ from hpmoe.parity_tests.commands import layer_flags
 def _define_timeline(f: flags.FlagValues) -> None:
   from hpmoe.backend_ascend.simulator.machines import machine
   from hpmoe.backend_ascend.simulator.trace import chrome
-  from hpmoe.parity_tests.candidates import host
+  from hpmoe.parity_tests.ascend import host
 
   cli.define(f, layer_flags.ONE_PASS)
   cli.define(f, case_flags.DATA)
@@ -94,7 +94,7 @@ def _measure(f: flags.FlagValues, step):
   from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.backend_ascend.host.launch import runtime
   from hpmoe.backend_ascend.simulator.trace import sources
-  from hpmoe.parity_tests.candidates import host
+  from hpmoe.parity_tests.ascend import host
   from hpmoe.parity_tests.case import passes
 
   step('inputs')

@@ -8,7 +8,7 @@ from hpmoe.backend_ascend.device.standin import rehearsal
 from hpmoe.backend_ascend.device.standin import serve
 from hpmoe.backend_ascend.device.twin_launch import _ascend_twin
 from hpmoe.backend_ascend.device.twin_launch import twin_runtime
-from hpmoe.parity_tests.candidates import npus_candidate
+from hpmoe.parity_tests.ascend import npus_candidate
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 

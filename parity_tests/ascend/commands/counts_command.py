@@ -24,7 +24,7 @@ def _counts(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.device.twin_launch import tile_counts
   from hpmoe.backend_ascend.device.twin_launch import twin_runtime
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-  from hpmoe.parity_tests.candidates import twin_candidate
+  from hpmoe.parity_tests.ascend import twin_candidate
   from hpmoe.parity_tests.judge import bench as bench_lib
   from hpmoe.parity_tests.report import text_table
 

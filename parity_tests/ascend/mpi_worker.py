@@ -1,6 +1,6 @@
 """One rank of a job, and the keeper that watches it; see `mpi_job`.
 
-    mpiexec -n R python -m hpmoe.parity_tests.candidates.mpi_worker JOB
+    mpiexec -n R python -m hpmoe.parity_tests.ascend.mpi_worker JOB
 
 The process that mpiexec starts is the keeper: it forks the rank and outlives
 it.  The rank calls MPI, and MPI may block for ever, with the interpreter's lock
@@ -24,8 +24,8 @@ import sys
 import time
 from typing import Any
 
-from hpmoe.parity_tests.candidates import mpi_drills
-from hpmoe.parity_tests.candidates import mpi_job
+from hpmoe.parity_tests.ascend import mpi_drills
+from hpmoe.parity_tests.ascend import mpi_job
 
 # What a rank has beyond the deadline to say why it gives up, or to give up when
 # another rank is lost.

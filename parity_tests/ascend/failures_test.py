@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -43,7 +43,7 @@ def test_a_flow_that_a_proof_refuses_is_no_wrong_request(
   host._compiled.cache_clear()
   lower = _Early(host.compiler.lower_forward.lower_forward, right_cuts)
   monkeypatch.setattr(host.compiler.lower_forward, 'lower_forward', lower)
-  ours = host.Megakernel(flow_lib.Options(num_aic=1, num_aiv=1))
+  ours = host.Megakernel(granularity.Options(num_aic=1, num_aiv=1))
   policy = precision.PrecisionPolicy()
   inputs = _inputs()
   runs = [ours.run, ours.serial]
@@ -56,7 +56,7 @@ def test_a_flow_that_a_proof_refuses_is_no_wrong_request(
 
 def test_a_launch_that_ends_early_hands_out_its_plan():
   ours = host.Megakernel(
-    flow_lib.Options(num_aic=1, num_aiv=1), fault='missing_signal'
+    granularity.Options(num_aic=1, num_aiv=1), fault='missing_signal'
   )
   inputs = _inputs()
 

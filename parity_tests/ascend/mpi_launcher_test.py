@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.launch import arrays
@@ -23,13 +22,14 @@ from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.backend_ascend.host.ranks import mpi_transport
 from hpmoe.backend_ascend.host.ranks import rank_runtime
+from hpmoe.parity_tests.ascend import mpi_job
+from hpmoe.parity_tests.ascend import mpi_launcher
+from hpmoe.parity_tests.ascend import mpi_worker
 from hpmoe.parity_tests.candidates import exchange
-from hpmoe.parity_tests.candidates import mpi_job
-from hpmoe.parity_tests.candidates import mpi_launcher
-from hpmoe.parity_tests.candidates import mpi_worker
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 
@@ -85,7 +85,7 @@ def _compare(
   direction, num_ranks, storage, grain, data, placement='combine', mapped=True
 ):
   config, policy, inputs = _layer(num_ranks, storage, data, placement)
-  options = flow_lib.Options(event_grain=grain, **SIZES)
+  options = granularity.Options(event_grain=grain, **SIZES)
   which = passes.of(direction)[0]
   image = compiler.COMPILE[which.direction](config, policy, options).image
   given = {n: inputs[n] for n in arrays.INPUTS[which.direction]}

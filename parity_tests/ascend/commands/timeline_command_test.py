@@ -5,9 +5,9 @@ import json
 import pytest
 
 from hpmoe.backend_ascend.compiler.orders import schedule_file
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import presets
 
 TINY = ('--preset=tiny', '--ranks=2', '--row_block=16', '--launches=2')
@@ -62,7 +62,7 @@ def test_a_modelled_launch_names_its_bound(direction, tmp_path, capsys):
 
 def test_a_schedule_says_which_cores(tmp_path):
   path, report = tmp_path / 'tiny.schedule', tmp_path / 'report.json'
-  options = flow_lib.Options(row_block=4, col_block=16, num_aic=3, num_aiv=5)
+  options = granularity.Options(row_block=4, col_block=16, num_aic=3, num_aiv=5)
   layer = presets.config(presets.get('tiny'), 2)
   schedule_file.save(
     path, schedule_file.Schedule(layer, 'float32', 'combine', options)

@@ -6,17 +6,17 @@ import json
 import pytest
 
 from hpmoe.backend_ascend.compiler.orders import schedule_file
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.parity_tests.commands import main
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import presets
 
 TINY = presets.config(presets.get('tiny'), 2)
-OPTIONS = flow_lib.Options(
+OPTIONS = granularity.Options(
   row_block=4,
   col_block=16,
   num_aic=3,
   num_aiv=4,
-  order=flow_lib.Order(lag=0.5, comm_share=0.5, expert_order='rotated'),
+  order=granularity.Order(lag=0.5, comm_share=0.5, expert_order='rotated'),
 )
 
 

@@ -16,7 +16,7 @@ def _reproduce(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.simulator.reproduce import score
   from hpmoe.backend_ascend.simulator.reproduce import sensitivity
   from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
-  from hpmoe.parity_tests.report import reproduction
+  from hpmoe.parity_tests.ascend.commands import reproduce_report
 
   witness = witness_lib.get(f.witness)
   machines = witness.load(f.machine)
@@ -33,7 +33,7 @@ def _reproduce(f: flags.FlagValues) -> int:
     if f.hypotheses:
       refitted = fit.variants(witness, step)
   seconds = time.perf_counter() - start
-  report = reproduction.Reproduction(
+  report = reproduce_report.Reproduction(
     scored, machines, tuple(effects), tuple(refitted), seconds
   )
   cli.write_json(f.json, report.content())

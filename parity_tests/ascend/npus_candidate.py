@@ -18,8 +18,9 @@ from hpmoe.backend_ascend.device.standin import rehearsal
 from hpmoe.backend_ascend.device.twin_launch import twin_report
 from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.ascend import image_launch
+from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import twin_candidate
 from hpmoe.parity_tests.case import flag as flag_lib
 
 NAME = 'ascend_npus'
@@ -126,7 +127,9 @@ class Npus(twin_candidate.Twin):
     except RuntimeError as error:
       raise candidates.CandidateError(f'{self.name}: {error}') from error
     self._raise_findings(image)
-    self.launches.append(candidates.Launch(which, image, plan))
+    self.launches.append(
+      image_launch.ImageLaunch(which, image=image, plan=plan)
+    )
     return outputs
 
   def _raise_findings(self, image) -> None:

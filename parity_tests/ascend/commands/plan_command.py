@@ -147,7 +147,7 @@ def _plan(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.simulator.plan import moe_layer
   from hpmoe.backend_ascend.simulator.plan import plots
   from hpmoe.backend_ascend.simulator.plan import search
-  from hpmoe.parity_tests.report import planning
+  from hpmoe.parity_tests.ascend.commands import plan_report
 
   setting = _setting(f)
   only = _only(f, setting)
@@ -157,8 +157,8 @@ def _plan(f: flags.FlagValues) -> int:
     found = search.search(setting, layers, f.top, only, step)
   seconds = time.perf_counter() - start
   if not found.ranked:
-    raise cli.UsageError(planning.nothing(setting, found))
-  report = planning.Planned(setting, found, layers, seconds)
+    raise cli.UsageError(plan_report.nothing(setting, found))
+  report = plan_report.Planned(setting, found, layers, seconds)
   cli.write_json(f.json, report.content())
   if f.plot is not None:
     plots.write(f.plot, setting, layers, found.ranked[0])

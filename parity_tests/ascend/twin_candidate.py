@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.host.checks import modes as modes_lib
+from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend import image_launch
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.reference.contract import granularity
 
 NAME = 'ascend_twin'
 
@@ -77,7 +78,9 @@ class Twin(host.Megakernel):
       )
     except twin_runtime.TwinError as error:
       raise TwinFailure(error) from error
-    self.launches.append(candidates.Launch(which, image, plan))
+    self.launches.append(
+      image_launch.ImageLaunch(which, image=image, plan=plan)
+    )
     self.counts.append(launched.counts)
     return launched.outputs
 
@@ -86,7 +89,7 @@ class Twin(host.Megakernel):
     """None: front ends launch on the host, or on an NPU."""
     return None
 
-  def _serial_options(self, config, which) -> flow_lib.Options:
+  def _serial_options(self, config, which) -> granularity.Options:
     """Returns another cut where the order of terms does not depend on it."""
     if self.twin.mmad_order == 'ascending':
       other = host.cut_otherwise(self.options, config, which)

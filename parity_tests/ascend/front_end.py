@@ -12,12 +12,13 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.frontends import layer_call
+from hpmoe.parity_tests.ascend import failures
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -129,7 +130,7 @@ class FrontEnd(candidates.Candidate):
     why='a gradient reads what its own forward pass saved',
   )
   framework: str
-  options: flow_lib.Options = flow_lib.Options()
+  options: granularity.Options = granularity.Options()
   threads: int | None = None
   deadline_s: float = 60.0
   device: str = 'cpu'
@@ -177,7 +178,7 @@ class FrontEnd(candidates.Candidate):
       scan=True,
     )
     mine = {name: inputs[name] for name in tensors.INPUTS}
-    with candidates.own_failures(self.name):
+    with failures.report_failures(self.name):
       try:
         if which is passes.FORWARD:
           return self._layer.forward(call, mine)

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from hpmoe.parity_tests.candidates import mpi_launcher
-from hpmoe.parity_tests.candidates import npus_main
+from hpmoe.parity_tests.ascend import mpi_launcher
+from hpmoe.parity_tests.ascend import npus_main
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 

@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.host.checks import modes
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import task_names
+from hpmoe.parity_tests.ascend import image_launch
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 CONFIG = config_testing.sized(r=2, t=9, e=4, k=2, d=16, f=8)
@@ -34,7 +35,7 @@ def _race(first, second, blame, kind='write-read'):
 
 
 def test_lanes_of_a_task_are_told_once_with_the_most_elements():
-  found = isolation.judged(
+  found = isolation.find_guilty_tasks(
     [_wrong(7), _wrong(4, 'bounded', 1), _wrong(4, 'exact', 2)], (), 'forward'
   )
   assert [(w.task.index, w.lanes, w.bad) for w in found] == [
@@ -45,14 +46,16 @@ def test_lanes_of_a_task_are_told_once_with_the_most_elements():
 
 def test_who_read_what_was_announced_too_early_is_not_guilty():
   early = _race(_name(2, 'swiglu'), _name(4), _name(2, 'swiglu'))
-  found = isolation.judged([_wrong(4), _wrong(7)], [early], 'forward')
+  found = isolation.find_guilty_tasks(
+    [_wrong(4), _wrong(7)], [early], 'forward'
+  )
   assert [w.task.index for w in found] == [2, 7]
   assert found[0].lanes == ('races',) and not found[0].bad
 
 
 def test_who_did_not_wait_is_guilty_once():
   late = _race(_name(2, 'swiglu'), _name(4), _name(4))
-  found = isolation.judged([_wrong(4)], [late, late], 'forward')
+  found = isolation.find_guilty_tasks([_wrong(4)], [late, late], 'forward')
   assert [(w.task.index, w.lanes, w.bad) for w in found] == [
     (4, ('exact', 'races'), 3)
   ]
@@ -63,7 +66,7 @@ def test_links_of_a_chain_are_one_task_and_other_tiles_are_not():
   kind = 'down_weight_grad'
   early = _race(_name(2, 'swiglu'), _name(4, kind), _name(2, 'swiglu'))
   unordered = _race(_name(3), _name(10, kind, 1), _name(10, kind, 1))
-  found = isolation.judged(
+  found = isolation.find_guilty_tasks(
     [_wrong(6, kind=kind), _wrong(12, kind=kind, col_block=1)],
     [early, unordered],
     'backward',
@@ -77,7 +80,7 @@ def test_every_element_of_a_row_that_exists_has_one_writer():
   image = compiler.compile_forward(
     CONFIG,
     precision.PrecisionPolicy(),
-    flow_lib.Options(row_block=8, col_block=8, num_aic=2, num_aiv=2),
+    granularity.Options(row_block=8, col_block=8, num_aic=2, num_aiv=2),
   ).image
   rows = CONFIG.num_rows
   bad = {
@@ -87,7 +90,7 @@ def test_every_element_of_a_row_that_exists_has_one_writer():
   bad['gate_up'][1, 8, 7:9] = bad['y'][0, 8, 15] = True
 
   plan = runtime.route(image, IDS)
-  found = isolation.wrong_tasks(image, plan, 'exact', bad)
+  found = image_launch.find_wrong_tasks(image, plan, 'exact', bad)
 
   # Rank 1 has the 18 rows of expert 3: blocks of 8, two columns of tiles.
   assert [
@@ -103,7 +106,7 @@ def test_every_element_of_a_row_that_exists_has_one_writer():
   # And what each of them writes, and nothing else, is what it has written.
   tasks = np.zeros(400, bool)
   tasks[found[0].task.index] = True
-  written = isolation.written_by(image, plan, tasks, bad)
+  written = image_launch.written_by(image, plan, tasks, bad)
   assert written['gate_up'][1, 8:16, :8].all()
   assert written['gate_up'].sum() == 64 and not written['y'].any()
   assert dataclasses.asdict(found[0])['direction'] == 'forward'

@@ -21,18 +21,19 @@ from typing import ClassVar, Self
 import numpy as np
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.ranks import rank_runtime
+from hpmoe.parity_tests.ascend import failures
+from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend import mpi_job
+from hpmoe.parity_tests.ascend import mpi_worker
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import exchange
-from hpmoe.parity_tests.candidates import host
-from hpmoe.parity_tests.candidates import mpi_job
-from hpmoe.parity_tests.candidates import mpi_worker
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import passes
+from hpmoe.reference.contract import granularity
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -132,7 +133,7 @@ def _command(job: pathlib.Path, num_ranks: int) -> list[str]:
     str(num_ranks),
     sys.executable,
     '-m',
-    'hpmoe.parity_tests.candidates.mpi_worker',
+    'hpmoe.parity_tests.ascend.mpi_worker',
     str(job),
   ]
 
@@ -296,7 +297,7 @@ class MpiMegakernel(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(relays=True)
-  options: flow_lib.Options = flow_lib.Options()
+  options: granularity.Options = granularity.Options()
   deadline_s: float = 60.0
   name: str = 'backend_ascend/mpi'
 
@@ -310,7 +311,7 @@ class MpiMegakernel(candidates.Candidate):
   ) -> dict[str, np.ndarray]:
     """See `candidates.Candidate`."""
     del given  # It does not replay.
-    with candidates.own_failures(self.name):
+    with failures.report_failures(self.name):
       image = compiler.COMPILE[which.direction](
         config, policy, self.options
       ).image

@@ -9,18 +9,22 @@ import numpy as np
 
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.ascend import checking_modes
+from hpmoe.parity_tests.ascend import failures
+from hpmoe.parity_tests.ascend import image_launch
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import flag as flag_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
+from hpmoe.reference.contract import poison as poison_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -59,7 +63,7 @@ class Megakernel(candidates.Candidate):
   can: ClassVar[candidates.Can] = candidates.Can(
     modes=checking_lib.NAMES, relays=True, sublayers=True
   )
-  options: flow_lib.Options = flow_lib.Options()
+  options: granularity.Options = granularity.Options()
   threads: int | None = None
   deadline_s: float = 60.0
   fault: str | None = None
@@ -68,7 +72,7 @@ class Megakernel(candidates.Candidate):
   isa: tuple[str, ...] = ()
   fused: bool = False
   committed: list[np.void] = candidates.noted(list)
-  launches: list[candidates.Launch] = candidates.noted(list)
+  launches: list[image_launch.ImageLaunch] = candidates.noted(list)
   images: dict[tuple, image_lib.Image] = candidates.noted(dict)
 
   def __post_init__(self):
@@ -99,9 +103,9 @@ class Megakernel(candidates.Candidate):
     self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
     """See `Candidate`."""
-    with candidates.own_failures(self.name):
+    with failures.report_failures(self.name):
       image = self._compiled(which, config, policy, self.options)
-      modes = self.checking.modes(image, given)
+      modes = checking_modes.build_modes(self.checking, image, given)
       return self._run(which, image, inputs, modes, self.fused)
 
   def _run(self, which, image, inputs, modes, fused) -> dict[str, np.ndarray]:
@@ -152,7 +156,7 @@ class Megakernel(candidates.Candidate):
       left_out = (modes.actions & modes_lib.Action.RUN) == 0
     found = launched.races, launched.num_races
     self.launches.append(
-      candidates.Launch(which, image, plan, *found, left_out)
+      image_launch.ImageLaunch(which, *found, left_out, image=image, plan=plan)
     )
     return _own_outputs(plan, launched)
 
@@ -174,14 +178,14 @@ class Megakernel(candidates.Candidate):
   def _run_serially(
     self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
-    with candidates.own_failures(self.name):
+    with failures.report_failures(self.name):
       options = self._serial_options(config, which)
       image = self._compiled(which, config, policy, options)
       inputs = read_by_runtime(which, policy, inputs)
       plan = runtime.route(image, inputs['topk_ids'])
       modes = checking_lib.Checking(isolate=self.checking.isolate)
       launched = self._launch_serial(
-        image, inputs, plan, modes.modes(image, given)
+        image, inputs, plan, checking_modes.build_modes(modes, image, given)
       )
       return _own_outputs(plan, launched)
 
@@ -201,10 +205,10 @@ class Megakernel(candidates.Candidate):
     given = given_by_front_ends(which, config, policy, inputs)
     routing = {n: given[n][:, ::-1] for n in ('topk_ids', 'topk_weights')}
     layer = which, config, policy
-    with candidates.own_failures(self.name):
+    with failures.report_failures(self.name):
       # Blocks of this check cut what those of a front end hold whole.
       cut = self._asked_of_users(*layer, self.options)
-      whole = self._asked_of_users(*layer, flow_lib.host_options(config))
+      whole = self._asked_of_users(*layer, granularity.host_options(config))
       launched = self._run_with_modes(cut, given)
       # It keeps memory: that of another routing must not show.
       none = np.zeros(len(whole.image.tables['tasks']), np.uint8)
@@ -235,13 +239,19 @@ class Megakernel(candidates.Candidate):
       candidates.FaultDoesNothing: the fault has no place in it.
       candidates.CandidateError: it ended early.
     """
-    with candidates.own_failures(self.name):
+    with failures.report_failures(self.name):
       image = self._compiled(which, config, policy, self.options)
       whole = dataclasses.replace(self, fault=None)._run(
         which, image, inputs, modes_lib.Modes(), False
       )
       alone = dataclasses.replace(self.checking, isolate=True)
-      got = self._run(which, image, inputs, alone.modes(image, whole), True)
+      got = self._run(
+        which,
+        image,
+        inputs,
+        checking_modes.build_modes(alone, image, whole),
+        True,
+      )
     return got, whole
 
   def _asked_of_users(self, which, config, policy, options) -> runtime.Launch:
@@ -253,7 +263,7 @@ class Megakernel(candidates.Candidate):
     )
 
   def _run_with_modes(self, loaded: runtime.Launch, given, **but) -> Tensors:
-    modes = self.checking.modes(loaded.image)
+    modes = checking_modes.build_modes(self.checking, loaded.image)
     launched = loaded.run(given, modes=dataclasses.replace(modes, **but))
     if launched.num_races:
       raise candidates.CandidateError(
@@ -261,7 +271,7 @@ class Megakernel(candidates.Candidate):
       )
     return launched.outputs
 
-  def _serial_options(self, config, which) -> flow_lib.Options:
+  def _serial_options(self, config, which) -> granularity.Options:
     return cut_otherwise(self.options, config, which)
 
   def _launch_serial(self, image, inputs, plan, modes) -> modes_lib.Launched:
@@ -276,7 +286,7 @@ def _own_outputs(plan, launched) -> dict[str, np.ndarray]:
   relayed = {spec.name for spec in tensors.RELAYED}
   outputs = dict(launched.outputs)
   for name, own in launched.captured.items():
-    fused_away = name not in outputs and modes_lib.is_poison(own).all()
+    fused_away = name not in outputs and poison_lib.is_poison(own).all()
     if name not in tensors.SPECS or fused_away:
       continue
     counts = plan.relayed_counts if name in relayed else plan.counts
@@ -325,8 +335,8 @@ def given_by_front_ends(
 
 
 def cut_otherwise(
-  options: flow_lib.Options, config: config_lib.MoEConfig, which: passes.Pass
-) -> flow_lib.Options:
+  options: granularity.Options, config: config_lib.MoEConfig, which: passes.Pass
+) -> granularity.Options:
   """Returns options under which no tile is cut as it was.
 
   Where there is something to cut: columns and tokens of which there are more
@@ -338,7 +348,7 @@ def cut_otherwise(
   rows = _half(min(options.row_block, average))
   whole = options.chain_rows is None or options.chain_rows >= average
   chained = which.name == passes.BACKWARD.name and whole
-  return flow_lib.Options(
+  return granularity.Options(
     event_grain='expert' if options.event_grain == 'row_block' else 'row_block',
     row_block=2 if options.row_block == 1 else rows,
     col_block=_cut_otherwise(options.col_block, widths),

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.compiler import compiler
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import happens_before
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.checks import modes
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.ascend import checking_modes
+from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import checking
-from hpmoe.parity_tests.candidates import host
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
@@ -22,11 +22,12 @@ from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.report import report as report_lib
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
 CONFIG = config_testing.sized(r=2, t=9, e=4, k=2, d=16, f=8)
-OPTIONS = flow_lib.Options(row_block=8, col_block=8, num_aic=2, num_aiv=2)
+OPTIONS = granularity.Options(row_block=8, col_block=8, num_aic=2, num_aiv=2)
 TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=8')
 
 
@@ -44,7 +45,7 @@ def test_races_are_looked_for_unless_told_not_to_beyond_tiles_on_real_data(
 ):
   asked = checking.Checking(races=races)
   for activation, guarded in (('swiglu', on_real), ('absolute', on_exact)):
-    made = asked.modes(_image(activation))
+    made = checking_modes.build_modes(asked, _image(activation))
     assert made.guards == guarded and made.races == (races is not False)
 
 
@@ -52,12 +53,12 @@ class TestFindTask:
   def test_a_task_is_named_by_number_or_by_place(self):
     image = _image()
     for index in range(len(image.tables['tasks'])):
-      found = checking.find_task(image, 'start_at', str(index))
+      found = checking_modes.find_task(image, 'start_at', str(index))
       assert found == index
     text = 'gate_up rank=1 expert=3, row_block=1 col_block=0'
-    index = checking.find_task(image, 'start_at', text)
+    index = checking_modes.find_task(image, 'start_at', text)
     task = image.tables['tasks'][index]
-    assert [int(task[n]) for n in checking._FIELDS] == [1, 3, 1, 0]
+    assert [int(task[n]) for n in checking_modes._FIELDS] == [1, 3, 1, 0]
 
   @pytest.mark.parametrize(
     'text, told',
@@ -73,13 +74,13 @@ class TestFindTask:
   )
   def test_what_names_no_task_or_many_is_refused(self, text, told):
     with pytest.raises(ValueError, match='^stop_after: ') as error:
-      checking.find_task(_image(), 'stop_after', text)
+      checking_modes.find_task(_image(), 'stop_after', text)
     assert told in str(error.value)
 
 
 def _modes(image, **fields):
   given = dict.fromkeys(runtime.written(image))
-  return checking.Checking(**fields).modes(image, given)
+  return checking_modes.build_modes(checking.Checking(**fields), image, given)
 
 
 class TestActions:
@@ -98,12 +99,14 @@ class TestActions:
   def test_what_nothing_orders_before_the_start_runs(self):
     image = _image()
     text = 'combine rank=1 row_block=0'
-    start = checking.find_task(image, 'start_at', text)
+    start = checking_modes.find_task(image, 'start_at', text)
     actions = _modes(image, start_at=text).actions
     before = happens_before.clocks(image).before(np.arange(len(actions)), start)
     # Puts that it waits for stand in; a sum of rank 0 has a smaller number and
     # no part in it.
-    other = checking.find_task(image, 'other', 'combine rank=0 row_block=0')
+    other = checking_modes.find_task(
+      image, 'other', 'combine rank=0 row_block=0'
+    )
     assert other < start and actions[other] == modes.Action.RUN
     assert ((actions == modes.Action.HEAL) == before).all() and before.any()
 
@@ -129,7 +132,7 @@ def _judged(candidate, *lanes, direction='forward') -> check.Report:
   return check.run(check.Request(case, candidate, asked))
 
 
-_CHAINED = flow_lib.Options(row_block=8, chain_rows=8)
+_CHAINED = granularity.Options(row_block=8, chain_rows=8)
 _ISOLATED = checking.Checking(isolate=True)
 
 

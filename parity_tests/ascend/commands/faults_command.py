@@ -9,13 +9,13 @@ from hpmoe.parity_tests.commands import layer_flags
 
 
 def _define_faults(f: flags.FlagValues) -> None:
-  from hpmoe.parity_tests.candidates import host
-  from hpmoe.parity_tests.candidates import table
-  from hpmoe.parity_tests.candidates import twin_candidate
+  from hpmoe.parity_tests.ascend import backend
+  from hpmoe.parity_tests.ascend import host
+  from hpmoe.parity_tests.ascend import twin_candidate
 
   # A small tile, so that a fault has neighbours to be told from.
   cli.define(f, layer_flags.CASE, preset='tiny', row_block=16)
-  cli.define(f, [table.IN_PROCESS, *twin_candidate.FLAGS])
+  cli.define(f, [backend.IN_PROCESS, *twin_candidate.FLAGS])
   cli.define(f, flag.some(host.FLAGS, 'threads'))
   cli.own(f, 'faults')
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 
-from hpmoe.backend_ascend.simulator import style
 from hpmoe.backend_ascend.simulator.reproduce import fit
 from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import score as score_lib
 from hpmoe.backend_ascend.simulator.reproduce import sensitivity
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.parity_tests.report import text_table
+from hpmoe.reference.contract import plot_style
 
 # A row that moves by less is not named in the text; JSON has all.
 _SHOWN_CHANGE = 0.01
@@ -243,7 +243,7 @@ class Reproduction:
     ]
     panels = [rows for rows in panels if rows]
     heights = [len(rows) for rows in panels]
-    figure = style.figure(2 + 0.25 * sum(heights))
+    figure = plot_style.figure(2 + 0.25 * sum(heights))
     figure.suptitle(f'{self.score.witness.name}: simulated and published')
     axes = figure.subplots(len(panels), height_ratios=heights, squeeze=False)
     for axis, rows in zip(axes[:, 0], panels):
@@ -256,7 +256,7 @@ class Reproduction:
       loc='outside upper right',
       ncols=len(handles),
     )
-    style.save(figure, path)
+    plot_style.save(figure, path)
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> list[str]:
@@ -266,7 +266,7 @@ def _table(rows: Sequence[Mapping[str, object]]) -> list[str]:
 
 def _draw(axis, rows: Sequence[score_lib.Scored]) -> None:
   """Draws a bar for each row."""
-  for fitted, colour in zip((False, True), style.COLOURS):
+  for fitted, colour in zip((False, True), plot_style.COLOURS):
     chosen = [i for i, s in enumerate(rows) if s.row.fitted == fitted]
     if chosen:
       axis.barh(

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from hpmoe.parity_tests.candidates import mpi_job
+from hpmoe.parity_tests.ascend import mpi_job
 
 EVERY = mpi_job.EVERY_RANK
 

@@ -1,0 +1,125 @@
+"""The Ascend backend's kinds of candidate, for the judge.
+
+The distribution offers `BACKEND` as an entry point of `hpmoe.backends`.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+from hpmoe.backend_ascend.compiler.orders import schedule_file
+from hpmoe.backend_ascend.compiler.proofs import proofs
+from hpmoe.backend_ascend.device.twin_launch import twin_runtime
+from hpmoe.backend_ascend.frontends import layer_call
+from hpmoe.backend_ascend.host.checks import faults
+from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.ascend import front_end
+from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend import mpi_launcher
+from hpmoe.parity_tests.ascend import npus_candidate
+from hpmoe.parity_tests.ascend import twin_candidate
+from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import row as row_lib
+from hpmoe.parity_tests.candidates import tasks
+from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.commands import cli
+
+# Which of our backends, and whether its ranks share a process.
+CHOICES = flag_lib.table(
+  'backends',
+  backend=dict(choices=('host', twin_candidate.NAME, npus_candidate.NAME)),
+)
+# Of commands that plant faults or launch very often.
+IN_PROCESS = dataclasses.replace(
+  CHOICES[0], choices=('host', twin_candidate.NAME)
+)
+
+
+def _names(flags: Sequence[flag_lib.Flag]) -> tuple[str, ...]:
+  return tuple(flag.name for flag in flags)
+
+
+def _read_twin_modes(f: Any) -> dict[str, Any]:
+  """Returns the modes of the twin, from all flags.
+
+  Raises:
+    cli.UsageError: a flag was given that would have no effect.
+  """
+  if 'twin_mode' not in f:
+    return {}
+  if f['twin_seed'].present and f.twin_mode != 'seeded':
+    raise cli.UsageError(
+      f'twin_seed: expected --twin_mode=seeded beside it, got {f.twin_mode}'
+    )
+  modes = twin_runtime.Modes(**cli.fields(f, twin_candidate.FLAGS))
+  return dict(twin=modes)
+
+
+_TASKS = _names(tasks.FLAGS)
+
+_ROWS = (
+  row_lib.Row(
+    twin_candidate.Twin,
+    'backend',
+    twin_candidate.NAME,
+    (*_TASKS, *_names(twin_candidate.FLAGS), 'backend', 'deadline', 'fault'),
+    "the twin runs the device's source, all ranks in one process and thread",
+    read_fields=_read_twin_modes,
+  ),
+  row_lib.Row(
+    npus_candidate.Npus,
+    'backend',
+    npus_candidate.NAME,
+    (
+      *_TASKS,
+      *_names(twin_candidate.FLAGS),
+      *_names(npus_candidate.FLAGS),
+      'backend',
+      'deadline',
+    ),
+    'each rank is a process with an NPU, or its twin',
+    read_fields=_read_twin_modes,
+  ),
+  *(
+    row_lib.Row(
+      front_end.FrontEnd,
+      'frontend',
+      name,
+      (*_TASKS, 'frontend', 'threads', 'deadline', *more),
+      "it calls our backend as a framework's users do",
+    )
+    for name, more in (('jax', ()), ('mindspore', ('device',)))
+  ),
+)
+_MPI = row_lib.Row(
+  mpi_launcher.MpiMegakernel,
+  'launcher',
+  'mpi',
+  (*_TASKS, 'launcher', 'deadline'),
+  'there each rank is a process with one thread',
+)
+HOST = row_lib.Row(
+  host.Megakernel,
+  None,
+  None,
+  (*_TASKS, *_names(checking.FLAGS), *_names(host.FLAGS)),
+  'all ranks are in one process of the host',
+)
+
+BACKEND = row_lib.Backend(
+  rows=_ROWS,
+  last_rows=(_MPI,),
+  default=HOST,
+  flags=(
+    *CHOICES,
+    *host.FLAGS,
+    *checking.FLAGS,
+    *twin_candidate.FLAGS,
+    *npus_candidate.FLAGS,
+    *front_end.FLAGS,
+  ),
+  failures=(proofs.ProofError, runtime.BrokenError, runtime.WaitError),
+  find_launch_error=layer_call.launch_error,
+  find_fault_names=lambda direction: tuple(faults.specs(direction)),
+  read_schedule=schedule_file.of,
+)
