@@ -57,10 +57,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(functools.partial(shutil.rmtree, folder, True))
   _keep_programs(config)
   try:
-    from hpmoe.parity_tests.cache import compiled
+    from hpmoe.parity_tests.cache import cache_folder
   except ModuleNotFoundError:  # Bazel lays out what a test asks for
     return
-  kept = compiled.kept(compiled.folder())
+  kept = cache_folder.kept(cache_folder.folder())
   kept.__enter__()
   config.add_cleanup(lambda: kept.__exit__(None, None, None))
 

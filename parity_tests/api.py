@@ -5,7 +5,7 @@ import dataclasses
 import sys
 from typing import Any
 
-from hpmoe.parity_tests.cache import compiled
+from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import elsewhere
@@ -17,9 +17,9 @@ from hpmoe.parity_tests.judge import check as check_lib
 from hpmoe.parity_tests.judge import judgement as judgement_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards as standards_lib
-from hpmoe.parity_tests.report import matrix
-from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.parity_tests.report import lane_table
 from hpmoe.parity_tests.report import report_html
+from hpmoe.parity_tests.report import report_text
 
 Candidate = str | Callable[..., Mapping] | candidates.Candidate | None
 
@@ -42,8 +42,8 @@ class Report:
   def stages(self) -> dict[str, str]:
     """'pass', 'fail' or 'not judged' of each stage, in dependency order."""
     return {
-      stage: matrix.worst_verdict(results)
-      for stage, results in matrix.stages(self.found).items()
+      stage: lane_table.worst_verdict(results)
+      for stage, results in lane_table.stages(self.found).items()
     }
 
   @property
@@ -53,14 +53,14 @@ class Report:
 
   def to_json(self) -> dict[str, Any]:
     """Returns the whole report as plain data."""
-    return report_lib.to_json(self.found)
+    return report_text.to_json(self.found)
 
   def to_html(self) -> str:
     """Returns a page that needs nothing beside it."""
     return report_html.to_html(self.found)
 
   def __str__(self) -> str:
-    return report_lib.text(self.found, matrix.table(self.found))
+    return report_text.text(self.found, lane_table.table(self.found))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,7 @@ def check(
       tuple(lanes), tuple(standards), tiles, repeat, allow_nondeterministic
     ),
   )
-  with compiled.kept(compiled.folder()):
+  with cache_folder.kept(cache_folder.folder()):
     return Report(check_lib.run(request))
 
 
@@ -147,7 +147,7 @@ def assert_parity(
   __tracebackhide__ = True  # pytest shows the caller's line
   report = check(candidate, case, **options)
   if not report.passed:
-    raise AssertionError(report_lib.why_not(report.found))
+    raise AssertionError(report_text.why_not(report.found))
   return report
 
 

@@ -21,11 +21,11 @@ from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import row as row_lib
 from hpmoe.parity_tests.candidates import tasks
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 
 # Which of our backends, and whether its ranks share a process.
-CHOICES = flag_lib.table(
+CHOICES = flag_tables.table(
   'backends',
   backend=dict(choices=('host', twin_candidate.NAME, npus_candidate.NAME)),
 )
@@ -35,7 +35,7 @@ IN_PROCESS = dataclasses.replace(
 )
 
 
-def _names(flags: Sequence[flag_lib.Flag]) -> tuple[str, ...]:
+def _names(flags: Sequence[flag_tables.Flag]) -> tuple[str, ...]:
   return tuple(flag.name for flag in flags)
 
 

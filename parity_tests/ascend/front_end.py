@@ -15,7 +15,7 @@ import numpy as np
 from hpmoe.backend_ascend.frontends import layer_call
 from hpmoe.parity_tests.ascend import failures
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
@@ -110,7 +110,7 @@ _FRAMEWORKS = dict(jax=_jax, mindspore=_mindspore)
 NAMES = tuple(_FRAMEWORKS)
 
 
-FLAGS = flag_lib.table('front_end', frontend=dict(choices=NAMES))
+FLAGS = flag_tables.table('front_end', frontend=dict(choices=NAMES))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from hpmoe.parity_tests.ascend import image_launch
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
@@ -34,7 +34,7 @@ Tensors = Mapping[str, np.ndarray]
 _TRIES = 8
 
 _FAULTS = ', '.join(dict.fromkeys(s.name for s in faults.TABLE))
-FLAGS = flag_lib.table('host', dict(faults=_FAULTS))
+FLAGS = flag_tables.table('host', dict(faults=_FAULTS))
 
 
 # Those of one layer, which faults, too, are launched with one after the other.

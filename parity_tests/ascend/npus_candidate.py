@@ -21,13 +21,13 @@ from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.ascend import image_launch
 from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 
 NAME = 'ascend_npus'
 # What `make ascend-npus` leaves in its folder.
 LIBRARY, KERNEL = 'libhpmoe_npus.so', 'hpmoe_megakernel.o'
 
-FLAGS = flag_lib.table('npus')
+FLAGS = flag_tables.table('npus')
 
 
 class _Held:

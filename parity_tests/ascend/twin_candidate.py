@@ -10,7 +10,7 @@ from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.ascend import image_launch
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.reference.contract import granularity
 
 NAME = 'ascend_twin'
@@ -29,7 +29,7 @@ FLAGS = tuple(
     kind=type(getattr(_PLAIN, row.field)),
     choices=tuple(_CHOICES.get(row.name, ())),
   )
-  for row in flag_lib.table('twin')
+  for row in flag_tables.table('twin')
 )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,4 +56,4 @@ class Checking:
 
 NAMES = tuple(field.name for field in dataclasses.fields(Checking))
 # Each mode is one question that a launch, or a candidate, is asked.
-FLAGS = flag_lib.table('checking')
+FLAGS = flag_tables.table('checking')

@@ -22,7 +22,7 @@ from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import answers
 from hpmoe.parity_tests.case import dumps
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
@@ -32,7 +32,7 @@ from hpmoe.reference.contract import granularity
 _REAL = 'real'
 _CASE, _OUT, _RANK = '{case}', '{out}', '{rank}'
 
-FLAGS = flag_lib.table('program')
+FLAGS = flag_tables.table('program')
 
 
 @dataclasses.dataclass(frozen=True)

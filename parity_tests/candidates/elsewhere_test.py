@@ -21,7 +21,7 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.parity_tests.report import report_text
 from hpmoe.reference.contract import presets
 
 CASE = case_lib.Case(preset='tiny', ranks=2)
@@ -140,13 +140,13 @@ class TestABackwardPassThatRecomputes:
     program()
     report = _check(kind('kernel.py:again'), direction=direction)
     assert report.verdict == verdicts.PASS
-    assert 'recomputes' not in report_lib.notes(report)
+    assert 'recomputes' not in report_text.notes(report)
 
   def test_is_told_to_say_so(self, program):
     program()
     report = _check(_called('kernel.py:silent'), direction='both')
     assert report.first_failure.stage == 'd_w_down'
-    assert 'function.backward.recomputes = True' in report_lib.notes(report)
+    assert 'function.backward.recomputes = True' in report_text.notes(report)
 
   @pytest.mark.slow
   def test_may_be_wrong(self, program):
@@ -154,7 +154,7 @@ class TestABackwardPassThatRecomputes:
     wrong = user_candidate.Subprocess('kernel.py:again_and_wrong')
     report = _check(wrong, direction='both')
     assert report.first_failure.stage == 'd_w_gate_up'
-    assert 'recomputes' not in report_lib.notes(report)
+    assert 'recomputes' not in report_text.notes(report)
 
 
 class TestVerdicts:

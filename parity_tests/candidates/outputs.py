@@ -14,13 +14,13 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import answers
 from hpmoe.parity_tests.case import dumps
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.layouts import names as names_lib
 from hpmoe.reference.contract import granularity
 
-FLAGS = flag_lib.table('outputs')
+FLAGS = flag_tables.table('outputs')
 
 
 @dataclasses.dataclass(frozen=True)

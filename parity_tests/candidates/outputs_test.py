@@ -23,7 +23,7 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.parity_tests.report import report_text
 from hpmoe.reference.contract import presets
 
 CASE = case_lib.Case('both', 'tiny', ranks=2, dtype='bfloat16')
@@ -309,7 +309,7 @@ def test_a_bug_of_any_tensor_is_told_in_their_coordinates(
   if text == 'R N 2F, interleaved':
     begin, end = trial.tiling(made.config, made.arrays).cut(name, 1).starts[:2]
     assert place.endswith(f'[1, {begin}:{end}, 0:32]')
-  words = report_lib.failure_words(report)
+  words = report_text.failure_words(report)
   assert f'theirs    {first.there}' in words
 
 
@@ -407,7 +407,7 @@ def test_missing_ranks_are_not_judged(tmp_path, kept, bad):
   for result in report.results:
     for rank in (1, 3):
       assert not any(grid.size for grid in result.grids[rank : rank + 1])
-  assert 'ranks 0, 2 of 4' in report_lib.summary(report)
+  assert 'ranks 0, 2 of 4' in report_text.summary(report)
   assert seen or {'layer', 'y'} <= _passed(report)
 
 
@@ -613,7 +613,7 @@ def test_a_case_of_real_data_alone_is_judged_in_the_other_lanes(tmp_path):
     for data in ('exact', 'wide')
   }
   assert report.verdict == verdicts.PASS
-  assert 'lane exact: the case has no exact' in report_lib.notes(report)
+  assert 'lane exact: the case has no exact' in report_text.notes(report)
 
 
 def test_a_file_for_which_no_exact_data_can_be_is_judged_in_the_others():

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Backend:
   rows: tuple[Row, ...]
   last_rows: tuple[Row, ...]
   default: Row
-  flags: tuple[flag_lib.Flag, ...]
+  flags: tuple[flag_tables.Flag, ...]
   failures: tuple[type[Exception], ...]
   find_launch_error: Callable[[str], str | None]
   find_fault_names: Callable[[Any], Sequence[str]]

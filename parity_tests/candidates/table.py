@@ -10,18 +10,18 @@ from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.candidates import row as row_lib
 from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.candidates import user_candidate
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 
 Row = row_lib.Row
 
 
-def _names(flags: Sequence[flag_lib.Flag]) -> tuple[str, ...]:
+def _names(flags: Sequence[flag_tables.Flag]) -> tuple[str, ...]:
   return tuple(flag.name for flag in flags)
 
 
 _BACKEND = backends.load_backend()
 # All that decide a candidate but how it is cut into tasks.
-FLAGS: tuple[flag_lib.Flag, ...] = (
+FLAGS: tuple[flag_tables.Flag, ...] = (
   *(checking.FLAGS if _BACKEND is None else _BACKEND.flags),
   *user_candidate.FLAGS,
   *elsewhere.FLAGS,

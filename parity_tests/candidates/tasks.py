@@ -1,9 +1,9 @@
 """The options that cut a layer into tasks: fields of `granularity.Options`."""
 
-from hpmoe.parity_tests.case import flag
+from hpmoe.parity_tests.case import flag_tables
 
-CUT = flag.table('cut')
-CORES = flag.table('cores')
+CUT = flag_tables.table('cut')
+CORES = flag_tables.table('cores')
 CORES_OF_PRESET = tuple(
   core.but(
     default=None,
@@ -11,7 +11,7 @@ CORES_OF_PRESET = tuple(
   )
   for core in CORES
 )
-SCHEDULE = flag.table('schedule')
+SCHEDULE = flag_tables.table('schedule')
 FLAGS = (*CUT, *CORES, *SCHEDULE)
 # How tensors are cut into tiles, whoever computes them.
 TILES = ('row_block', 'col_block', 'token_block')

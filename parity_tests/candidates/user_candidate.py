@@ -54,7 +54,7 @@ from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import answers
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
@@ -75,7 +75,7 @@ KINDS = {
 }
 
 
-FLAGS = flag_lib.table('function')
+FLAGS = flag_tables.table('function')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,12 +12,12 @@ import numpy as np
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
-from hpmoe.parity_tests.case import slabs as slabs_lib
+from hpmoe.parity_tests.case.layouts import element_map
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.layouts import names as names_lib
-from hpmoe.parity_tests.case.layouts import placed as placed_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -39,7 +39,7 @@ class File(folder_lib.Folder):
       layouts=inputs_lib.layouts_of(path),
     )
 
-  def data_of(self, x: np.ndarray | slabs_lib.Slabs) -> str:
+  def data_of(self, x: np.ndarray | lazy_tensors.Slabs) -> str:
     """See `Folder`.
 
     Raises:
@@ -161,7 +161,7 @@ class Answer:
     there = {rank: str(one) for rank, one in files.items()}
     return Origin(called, there, placed, gone)
 
-  def _slabs(self, name: str, files, policy, data: str) -> slabs_lib.Slabs:
+  def _slabs(self, name: str, files, policy, data: str) -> lazy_tensors.Slabs:
     """Returns a tensor of theirs, read rank by rank."""
     layout = self.names.layouts.get(name) or self.case.layouts.get(name)
 
@@ -186,7 +186,7 @@ class Answer:
 
   def _ours(
     self, name: str, parts: folder_lib.Parts, held, policy
-  ) -> tuple[np.ndarray, placed_lib.Placed]:
+  ) -> tuple[np.ndarray, element_map.Placed]:
     """Returns `[R, ...]` of a tensor of theirs."""
     layout = self.names.layouts.get(name) or self.case.layouts.get(name)
     order = None
@@ -271,7 +271,7 @@ class Origin:
 
   name: str
   files: Mapping[int | None, str]
-  placed: placed_lib.Placed
+  placed: element_map.Placed
   gone: int | None
 
   def but_for(self, folder: str, called: str) -> 'Origin':
@@ -279,7 +279,7 @@ class Origin:
     files = {r: one.replace(folder, called) for r, one in self.files.items()}
     return dataclasses.replace(self, files=files)
 
-  def place(self, index: placed_lib.Index) -> str:
+  def place(self, index: element_map.Index) -> str:
     """Returns where elements of ours are: a file, and coordinates there.
 
     Args:

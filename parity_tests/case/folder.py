@@ -20,11 +20,11 @@ import numpy as np
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
-from hpmoe.parity_tests.case import slabs as slabs_lib
+from hpmoe.parity_tests.case.layouts import element_map
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
-from hpmoe.parity_tests.case.layouts import placed as placed_lib
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
@@ -127,7 +127,7 @@ class Folder:
 
   def _slabs(
     self, name: str, paths, policy: PrecisionPolicy, data: str
-  ) -> slabs_lib.Slabs:
+  ) -> lazy_tensors.Slabs:
     def part(rank: int | None) -> np.ndarray:
       return read_case.read(paths[rank])[0][name]
 
@@ -142,7 +142,7 @@ class Folder:
     data: str,
     layout: layouts_lib.Layout | None = None,
     order: Callable[[int | None], np.ndarray] | None = None,
-  ) -> slabs_lib.Slabs:
+  ) -> lazy_tensors.Slabs:
     """Returns a tensor that is read rank by rank, as `taken` would have it.
 
     Args:
@@ -175,7 +175,7 @@ class Folder:
       orders = None if order is None else {one: order(one) for one in some}
       return self.taken(name, theirs, policy, layout, orders)[0][rank]
 
-    return slabs_lib.Slabs(shape, numpy, read, data)
+    return lazy_tensors.Slabs(shape, numpy, read, data)
 
   def _table(self, data: str) -> tuple[Any, PrecisionPolicy]:
     """Returns what case.toml says of a kind of data, and its policy."""
@@ -185,13 +185,13 @@ class Folder:
     table = case.data[data]
     return table, dataclasses.replace(self.policy, **_policy_of(table))
 
-  def data_of(self, x: np.ndarray | slabs_lib.Slabs) -> str:
+  def data_of(self, x: np.ndarray | lazy_tensors.Slabs) -> str:
     """Returns the kind of data that x `[R, T, D]` is of.
 
     Raises:
       ValueError: it is of none.
     """
-    if isinstance(x, slabs_lib.Slabs):
+    if isinstance(x, lazy_tensors.Slabs):
       return x.data
     for data in self.data:
       found = self._read('x', f'{data}.{_PARTS[0]}')
@@ -231,7 +231,7 @@ class Folder:
     policy: PrecisionPolicy,
     layout: layouts_lib.Layout | None = None,
     order: Parts | None = None,
-  ) -> tuple[np.ndarray, placed_lib.Placed]:
+  ) -> tuple[np.ndarray, element_map.Placed]:
     """Returns `[R, ...]` of a tensor that was laid out as theirs.
 
     Args:

@@ -15,11 +15,11 @@ from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import exact_data
-from hpmoe.parity_tests.case import odd_tokens
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
+from hpmoe.parity_tests.case import unusual_values
 from hpmoe.parity_tests.case import wide_data
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.reference.contract import checks
@@ -171,10 +171,10 @@ def make_inputs(
     arrays = _of_sublayer(config, storage, routed, seed)
   else:
     arrays = dict(
-      x=odd_tokens.x(x.astype(storage), seed),
+      x=unusual_values.x(x.astype(storage), seed),
       topk_ids=routed.topk_ids,
       topk_weights=(
-        odd_tokens.weights(routed.topk_weights)
+        unusual_values.weights(routed.topk_weights)
         if routing in ROUTINGS and preset.is_routed
         else routed.topk_weights
       ),

@@ -16,7 +16,7 @@ from typing import Any
 
 from absl import flags
 
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
 INTERRUPTED = 130  # What a shell says of a program that SIGINT ended.
@@ -53,7 +53,7 @@ class Command:
   @property
   def texts(self) -> dict[str, Any]:
     """Its `help` in one line, `examples` of it, and `codes`: how it exits."""
-    return flag_lib.read('commands')[self.name]
+    return flag_tables.read('commands')[self.name]
 
   def flags(self) -> flags.FlagValues:
     values = flags.FlagValues()
@@ -103,7 +103,7 @@ def text(value: object) -> str:
 class _Parser(flags.ArgumentParser):
   """Parses as a row says, but what is a value already."""
 
-  def __init__(self, row: flag_lib.Flag):
+  def __init__(self, row: flag_tables.Flag):
     self.row = row
 
   def parse(self, argument: Any) -> Any:
@@ -118,7 +118,7 @@ class _Serializer(flags.ArgumentSerializer):
 
 
 def define(
-  f: flags.FlagValues, rows: Iterable[flag_lib.Flag], **defaults: Any
+  f: flags.FlagValues, rows: Iterable[flag_tables.Flag], **defaults: Any
 ) -> None:
   """Defines flags that stand as data; `defaults` of some, by name."""
   for row in rows:
@@ -143,15 +143,17 @@ def own(
     words: what {name} stands for in their texts.
     **changes: by option, attributes of `Flag` that code decides.
   """
-  texts = flag_lib.read('commands')
+  texts = flag_tables.read('commands')
   said = texts[command]
   held = {n: texts['shared'][n] for n in said.get('shared', ())}
   held |= said.get('options', {})
   nothing = {name: dict(row, field='') for name, row in held.items()}
-  define(f, flag_lib.rows(nothing, words, **changes))
+  define(f, flag_tables.rows(nothing, words, **changes))
 
 
-def fields(f: flags.FlagValues, of: Iterable[flag_lib.Flag]) -> dict[str, Any]:
+def fields(
+  f: flags.FlagValues, of: Iterable[flag_tables.Flag]
+) -> dict[str, Any]:
   """Returns the fields that flags set, those of them that a command has."""
   mine = [row for row in of if row.field and row.name in f]
   return {row.field: row.meant(f[row.name].value) for row in mine}
@@ -213,9 +215,9 @@ def progress(total: int | None = None, estimate: bool = False):
 def write_json(path: str | None, content: object) -> None:
   """Writes data, or records of it, where a path is given."""
   if path is not None:
-    from hpmoe.parity_tests.report import report
+    from hpmoe.parity_tests.report import report_text
 
-    plain = report.jsonable(content)
+    plain = report_text.jsonable(content)
     write('json', path, json.dumps(plain, indent=2, allow_nan=False) + '\n')
 
 
@@ -366,7 +368,7 @@ def refuse_unwritable(f: flags.FlagValues) -> None:
   for name in f:
     row = getattr(f[name].parser, 'row', None)
     path = f[name].value
-    if path is None or not isinstance(row, flag_lib.Flag) or not row.writes:
+    if path is None or not isinstance(row, flag_tables.Flag) or not row.writes:
       continue
     target = pathlib.Path(path)
     if target.is_dir() or not os.access(target.parent, os.W_OK):

@@ -6,7 +6,7 @@ import re
 
 from absl import flags
 
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 
 # Its words that begin with @ stand for what the commands have.
@@ -44,5 +44,5 @@ def _choices(known: flags.FlagValues) -> Iterator[tuple[str, str]]:
   """Yields flags that have only some values, and these."""
   for name in sorted(known):
     row = getattr(known[name].parser, 'row', None)
-    if isinstance(row, flag_lib.Flag) and row.choices:
+    if isinstance(row, flag_tables.Flag) and row.choices:
       yield name, ' '.join(word for word in row.choices if word)

@@ -5,8 +5,8 @@ import dataclasses
 from absl import flags
 
 from hpmoe.parity_tests.candidates import tasks
-from hpmoe.parity_tests.case import flag
-from hpmoe.parity_tests.case import flags as case_flags
+from hpmoe.parity_tests.case import case_flags as case_flags
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
@@ -28,11 +28,13 @@ def _define_law(f: flags.FlagValues) -> None:
   layer = (*layer_flags.CASE, *host.FLAGS)
   mine = ('preset', 'routing', 'ranks', 'seed', 'placement')
   defaults = {name: getattr(plan, name) for name in mine}
-  cli.define(f, flag.some(layer, *mine, 'tokens'), **defaults)
+  cli.define(f, flag_tables.some(layer, *mine, 'tokens'), **defaults)
   cli.define(f, [*case_flags.SIZES, *tasks.SCHEDULE, backend.IN_PROCESS])
-  cli.define(f, flag.some(layer, 'relay', 'fault', 'isa'))
+  cli.define(f, flag_tables.some(layer, 'relay', 'fault', 'isa'))
   for row, default in zip(
-    flag.some(layer, 'direction', 'dtype', 'threads', 'accumulation_order'),
+    flag_tables.some(
+      layer, 'direction', 'dtype', 'threads', 'accumulation_order'
+    ),
     (
       plan.directions,
       case_flags.SHORT,

@@ -170,9 +170,9 @@ def _with_near(text: str) -> str:
 def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
   if not command.compiles:
     return contextlib.nullcontext()
-  from hpmoe.parity_tests.cache import compiled
+  from hpmoe.parity_tests.cache import cache_folder
 
-  where = compiled.folder()
+  where = cache_folder.folder()
 
   def tell() -> None:
     if not sys.stderr.isatty():  # A terminal shows each step.
@@ -184,7 +184,7 @@ def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
         flush=True,
       )
 
-  return compiled.kept(where, tell)
+  return cache_folder.kept(where, tell)
 
 
 def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:

@@ -16,14 +16,14 @@ import pytest
 
 from hpmoe.backend_ascend.compiler.orders import schedule_file
 from hpmoe.models.train import folder_testing
-from hpmoe.parity_tests.cache import compiled
+from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import table
 from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import flag
-from hpmoe.parity_tests.case import flags
+from hpmoe.parity_tests.case import case_flags
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import cli
@@ -265,7 +265,7 @@ assert sys.argv[1] == 'first' or not loaded, loaded
 def test_a_second_check_loads_little(tmp_path):
   # What it does not load would take as long as numpy, or several times that.
   asked = shlex.split(f'check {TINY} --direction=forward --lane=all')
-  environment = os.environ | {compiled.VARIABLE: str(tmp_path)}
+  environment = os.environ | {cache_folder.VARIABLE: str(tmp_path)}
   for which in ('first', 'second'):
     done = subprocess.run(
       [sys.executable, '-c', _SECOND, which, *asked],
@@ -508,8 +508,8 @@ def test_full_shapes_have_room_for_twice_balanced_routing(tmp_path):
 
 
 def test_flags_offer_what_the_libraries_take():
-  assert flags.DIRECTIONS == passes.DIRECTIONS
-  (order,) = flag.some(tasks.CUT, 'weight_grad_order')
+  assert case_flags.DIRECTIONS == passes.DIRECTIONS
+  (order,) = flag_tables.some(tasks.CUT, 'weight_grad_order')
   assert order.choices == tuple(granularity.WEIGHT_GRAD_ORDERS)
 
 

@@ -14,7 +14,7 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.parity_tests.report import report_text
 from hpmoe.reference.contract import granularity
 
 OPTIONS = granularity.Options(row_block=fused_moe.TILE)
@@ -79,14 +79,14 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
   assert _failing(report) == {'gate_up', 'expert_out'}
   assert report.first_failure is not None
   assert report.first_failure.index[:2] == (0, 5) and not report.wrong
-  assert report_lib.modes(report) == (
+  assert report_text.modes(report) == (
     "isolated replay, each stage on the oracle's inputs: 2 wrong stages "
     '(gate_up, expert_out)'
   )
   # and nothing is, with the right mask.
   report = _judged(alone[1], 'exact')
   assert report.verdict == verdicts.PASS
-  assert report_lib.modes(report).endswith('inputs: no wrong stages')
+  assert report_text.modes(report).endswith('inputs: no wrong stages')
 
 
 @pytest.mark.parametrize('deaf', [True, False])

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.case.layouts import readings
+from hpmoe.parity_tests.case.layouts import alternative_layouts
 from hpmoe.reference.contract import tensors
 
 Arrays = Mapping[str, np.ndarray]
@@ -347,7 +347,9 @@ def _readings(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
   """Yields what was written, where it is right in another layout or rank."""
   sizes, ids = stage.tiling.config.dims(), stage.tiling.topk_ids
   bad = sorted(stage.ranks)
-  for told, other in readings.others(stage.name, stage.got, sizes, ids, bad):
+  for told, other in alternative_layouts.others(
+    stage.name, stage.got, sizes, ids, bad
+  ):
     right = [rank for rank in stage.ranks if _is_right(stage, other, rank)]
     if right:
       made = stage.expected.copy()

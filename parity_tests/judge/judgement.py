@@ -4,7 +4,7 @@ import dataclasses
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import flag as flag_lib
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
 
@@ -69,7 +69,7 @@ class Judgement:
       )
 
 
-FLAGS = flag_lib.table(
+FLAGS = flag_tables.table(
   'judgement',
   dict(
     standards=', '.join(standards.STANDARDS),

@@ -9,8 +9,8 @@ import numpy as np
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.case import slabs
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import explain
 from hpmoe.parity_tests.explain import misread
@@ -415,7 +415,7 @@ def is_small(case: PassCase) -> bool:
 
 def _rounded(case: PassCase, answered: Answered, name: str) -> roundings.Stage:
   chain = (*case.unseen(name, answered.sources), name)
-  got = slabs.whole(answered.got[name])
+  got = lazy_tensors.whole(answered.got[name])
   real = np.ones(got.shape, bool)
   for rank in range(len(got)):
     case.tiling.padding(name, real, rank)[:] = False
@@ -432,7 +432,7 @@ def _rounded(case: PassCase, answered: Answered, name: str) -> roundings.Stage:
       where = policy.placement, policy.dtype(one), order
       key = (*key, precision.points_of(one, policy), *where)
       if key not in held:
-        held[key] = slabs.whole(of_policy.recompute(one, known))
+        held[key] = lazy_tensors.whole(of_policy.recompute(one, known))
       known[one] = held[key]
     return known[name]
 
@@ -454,7 +454,7 @@ def _failed_stage(
 ) -> explain.Stage:
   name, sources = verdicts.tensor_of(failure.stage), answered.sources
   held = {**case.made.arrays, **expected, **sources, **case.oracle.plan}
-  held = {n: slabs.whole(a) for n, a in held.items()}
+  held = {n: lazy_tensors.whole(a) for n, a in held.items()}
   before = case.unseen(name, sources)
   # What its forward pass kept to itself is the oracle's, in `made`.
   chain = (*(one for one in before if one in case.sources), name)
@@ -483,8 +483,8 @@ def _failed_stage(
   return explain.Stage(
     name,
     failure.rank,
-    slabs.whole(answered.got[name]),
-    slabs.whole(right),
+    lazy_tensors.whole(answered.got[name]),
+    lazy_tensors.whole(right),
     bad,
     {
       one: {n: held[n] for n in (*_weights_of(one), *reads[one])}
@@ -494,7 +494,7 @@ def _failed_stage(
     case.tiling,
     exact,
     misread.of(case.made.policy.quantised, case.made.arrays),
-    {n: slabs.whole(a) for n, a in case.before.items()},
+    {n: lazy_tensors.whole(a) for n, a in case.before.items()},
   )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpmoe.parity_tests.cache import programs
-from hpmoe.parity_tests.case import slabs
+from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
 from hpmoe.reference.contract import array_typing as at
@@ -113,7 +113,7 @@ def _run(
 ) -> at.Array:
   """Returns `stages.run`, kept for all policies in which it is the same."""
   needs = tensors.needs(name, config, policy.placement)
-  known = {name: slabs.whole(known[name]) for name in needs}
+  known = {name: lazy_tensors.whole(known[name]) for name in needs}
   policy = dataclasses.replace(
     policy,
     accumulation_order='ascending',

@@ -9,9 +9,9 @@ import numpy as np
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.report import lane_table
 from hpmoe.parity_tests.report import markup
-from hpmoe.parity_tests.report import matrix
-from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.parity_tests.report import report_text
 from hpmoe.parity_tests.report import tile_map
 
 _CSS = pathlib.Path(__file__).parents[1] / 'data/report.css'
@@ -19,7 +19,7 @@ _CSS = pathlib.Path(__file__).parents[1] / 'data/report.css'
 _MOST_TILES = 7_000
 _ASIDE = 400  # Characters that a hover or a cell tells at most.
 
-_MARKS = matrix.MARKS
+_MARKS = lane_table.MARKS
 _CLASSES = {
   verdicts.PASS: 'pass',
   verdicts.FAIL: 'fail',
@@ -77,8 +77,8 @@ def _heading(report: check.Report) -> Iterator[ET.Element]:
     _tag('span', f'{mark} {verdict.upper()}', class_=f'badge {verdict}'),
     ' hpmoe check',
   )
-  yield _tag('p', report_lib.heading(report), class_='facts')
-  yield _tag('p', report_lib.summary(report))
+  yield _tag('p', report_text.heading(report), class_='facts')
+  yield _tag('p', report_text.summary(report))
   yield _tag('p', 'Again:', class_='small')
   yield _tag('pre', f'{config["command"]} --lane={",".join(config["lanes"])}')
   made_with = versions.versions().items()
@@ -87,7 +87,7 @@ def _heading(report: check.Report) -> Iterator[ET.Element]:
 
 
 def _first_failure(report: check.Report) -> Iterator[ET.Element]:
-  words, first = report_lib.failure_words(report), report.first_failure
+  words, first = report_text.failure_words(report), report.first_failure
   if first is not None:
     title, _, rest = words.partition('\n')
     yield _tag('h2', title[0].upper() + title[1:])
@@ -100,17 +100,17 @@ def _first_failure(report: check.Report) -> Iterator[ET.Element]:
 
 
 def _modes(report: check.Report) -> Iterator[ET.Element]:
-  words = report_lib.modes(report)
+  words = report_text.modes(report)
   if words:
     yield _tag('h2', 'Checking modes')
     yield _tag('pre', words)
 
 
 def _comparisons(report: check.Report) -> Iterator[ET.Element]:
-  asked = matrix.asked(report)
+  asked = lane_table.asked(report)
   rows = [_tag('tr', *(_tag('th', name) for name in ['stage', *asked]))]
   before = None
-  for stage, cells in matrix.rows(report):
+  for stage, cells in lane_table.rows(report):
     direction = verdicts.pass_of(stage)
     if direction is not before:
       title = _tag('th', f'{direction.name} pass', colspan=len(asked) + 1)
@@ -120,12 +120,12 @@ def _comparisons(report: check.Report) -> Iterator[ET.Element]:
     rows.append(_tag('tr', _tag('th', link), *map(_cell, cells)))
   yield _tag('h2', 'Comparisons')
   yield _tag('div', _tag('table', *rows, class_='cells'), class_='wide')
-  notes = report_lib.notes(report)
+  notes = report_text.notes(report)
   if notes:
     yield _tag('pre', notes, class_='small')
 
 
-def _cell(cell: matrix.Cell) -> ET.Element:
+def _cell(cell: lane_table.Cell) -> ET.Element:
   """Returns what a lane says of a stage, with all figures in its title."""
   if not cell.verdict:
     return _tag('td', '', class_='none', title='this lane has no rule for it')
@@ -144,7 +144,7 @@ def _about(result: verdicts.Result) -> str:
   """Returns all figures of a comparison."""
   if result.verdict == verdicts.NOT_JUDGED:
     return f'{result.rule}: {result.verdict}: {result.why}'
-  named = dict(zip(report_lib.HEADING, report_lib.cells(result)))
+  named = dict(zip(report_text.HEADING, report_text.cells(result)))
   for name in ('stage', 'lane', 'rule', 'verdict'):
     del named[name]
   lines = [f'{result.rule}: {result.verdict}']
@@ -159,7 +159,7 @@ def _anchor(stage: str) -> str:
 
 
 def _tiles(report: check.Report) -> Iterator[ET.Element]:
-  stages = matrix.stages(report)
+  stages = lane_table.stages(report)
   groups = {stage: _groups(results) for stage, results in stages.items()}
   failing = sum(_has_failing_tile(g[0]) for of in groups.values() for g in of)
   yield _tag('h2', 'Tiles')
@@ -187,7 +187,7 @@ def _groups(results: Sequence[verdicts.Result]) -> list[list[verdicts.Result]]:
 
 
 def _stage(report, stage, results, groups, most) -> ET.Element:
-  verdict = matrix.worst_verdict(results)
+  verdict = lane_table.worst_verdict(results)
   failing = {r.lane for r in results if r.verdict == verdicts.FAIL}
   where = f' in {", ".join(l for l in verdicts.LANES if l in failing)}'
   tensor = verdicts.tensor_of(stage)
@@ -253,10 +253,10 @@ def _beside(result: verdicts.Result) -> Iterator[str]:
 
 
 def _figures(results: Sequence[verdicts.Result]) -> ET.Element:
-  names = [n.replace('_', ' ') for n in report_lib.HEADING[1:]] + ['why']
+  names = [n.replace('_', ' ') for n in report_text.HEADING[1:]] + ['why']
   rows = [_tag('tr', *(_tag('th', name) for name in names))]
   for result in results:
-    cells = (*report_lib.cells(result)[1:], result.why)
+    cells = (*report_text.cells(result)[1:], result.why)
     rows.append(
       _tag(
         'tr',

@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from hpmoe.parity_tests.case import flag
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
@@ -16,7 +16,7 @@ def _define_faults(f: flags.FlagValues) -> None:
   # A small tile, so that a fault has neighbours to be told from.
   cli.define(f, layer_flags.CASE, preset='tiny', row_block=16)
   cli.define(f, [backend.IN_PROCESS, *twin_candidate.FLAGS])
-  cli.define(f, flag.some(host.FLAGS, 'threads'))
+  cli.define(f, flag_tables.some(host.FLAGS, 'threads'))
   cli.own(f, 'faults')
 
 

@@ -4,8 +4,8 @@ import json
 
 from absl import flags
 
-from hpmoe.parity_tests.case import flag
-from hpmoe.parity_tests.case import flags as case_flags
+from hpmoe.parity_tests.case import case_flags as case_flags
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
@@ -36,11 +36,13 @@ def _define_sweep(f: flags.FlagValues) -> None:
     chain_rows=dict(kind=_chain),
     relay=dict(kind=str, choices=('false', 'true')),
   )
-  for row in flag.some(layer_flags.CASE, *lists):
+  for row in flag_tables.some(layer_flags.CASE, *lists):
     row = row.but(**kinds.get(row.name, {}))
     cli.define(f, [row.listed(lists[row.name])])
   cli.define(f, [*case_flags.SIZES, case_flags.DIRECTION])
-  cli.define(f, flag.some(layer_flags.CASE, 'tokens', 'seed', 'placement'))
+  cli.define(
+    f, flag_tables.some(layer_flags.CASE, 'tokens', 'seed', 'placement')
+  )
   cli.own(f, 'sweep')
 
 

@@ -4,8 +4,8 @@ import dataclasses
 
 from absl import flags
 
-from hpmoe.parity_tests.case import flag
-from hpmoe.parity_tests.case import flags as case_flags
+from hpmoe.parity_tests.case import case_flags as case_flags
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
@@ -17,7 +17,7 @@ def _define_timeline(f: flags.FlagValues) -> None:
 
   cli.define(f, layer_flags.ONE_PASS)
   cli.define(f, case_flags.DATA)
-  cli.define(f, flag.some(host.FLAGS, 'threads'))
+  cli.define(f, flag_tables.some(host.FLAGS, 'threads'))
   cli.own(
     f,
     'timeline',

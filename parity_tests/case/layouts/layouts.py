@@ -29,13 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.parity_tests.case.layouts import placed as placed_lib
-from hpmoe.parity_tests.case.layouts import rows as rows_lib
+from hpmoe.parity_tests.case.layouts import element_map
+from hpmoe.parity_tests.case.layouts import row_orders
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
-Sizes = placed_lib.Sizes
+Sizes = element_map.Sizes
 
 # What several axes of ours are called as one.
 MERGED = {
@@ -135,7 +135,7 @@ class Layout:
     ids: np.ndarray | None = None,
     order: np.ndarray | None = None,
     shape: tuple[int, ...] | None = None,
-  ) -> placed_lib.Placed:
+  ) -> element_map.Placed:
     """Returns where each element of ours is theirs.
 
     Args:
@@ -160,10 +160,10 @@ class Layout:
     if self.capacity is not None:
       theirs['C'] = self.capacity
     if not self.moves_rows:
-      return placed_lib.Placed(self, sizes, theirs)
+      return element_map.Placed(self, sizes, theirs)
     if ids is None:
       raise ValueError(f'{self.name}: expected a routing with {str(self)!r}')
-    rows = rows_lib.Rows(ids, sizes['E'])
+    rows = row_orders.Rows(ids, sizes['E'])
     slots = self._slots(rows, theirs, order)
     if shape is None and order is not None:
       theirs |= dict(zip(self.row_axes, order.shape))
@@ -171,7 +171,7 @@ class Layout:
       used = {axis: of[rows.used] for axis, of in slots.items()}
       needed = {a: int(of.max(initial=-1)) + 1 for a, of in used.items()}
       theirs |= self._room(needed, sizes)
-    found = placed_lib.Placed(self, sizes, theirs, rows, slots)
+    found = element_map.Placed(self, sizes, theirs, rows, slots)
     found.check_rows(order)
     return found
 
@@ -333,21 +333,21 @@ class Layout:
       )
 
   def _slots(
-    self, rows: rows_lib.Rows, theirs: Sizes, order: np.ndarray | None
+    self, rows: row_orders.Rows, theirs: Sizes, order: np.ndarray | None
   ) -> dict[str, np.ndarray]:
     """Returns coordinates of slots, by axis of theirs."""
     if self.order:
       return dict(zip(self.row_axes, self._read_order(rows, order)))
     there = rows
     if self.experts:
-      place = placed_lib.places(self.experts)
+      place = element_map.places(self.experts)
       if place.shape[1] > 1:
         raise ValueError(
           f'{self.name}: expected `order` in layout {str(self)!r}, since an '
           'expert has more than one place'
         )
       ids = np.where(rows.ids < 0, rows.ids, place[rows.ids, 0])
-      there = rows_lib.Rows(ids, theirs['E'])
+      there = row_orders.Rows(ids, theirs['E'])
     if self.own[1] == 'N':
       by_source = self.by_source
       return there.by_source() if by_source else there.packed(self.block or 1)
@@ -355,7 +355,7 @@ class Layout:
     return kinds[self.own[1]]()
 
   def _read_order(
-    self, rows: rows_lib.Rows, order: np.ndarray | None
+    self, rows: row_orders.Rows, order: np.ndarray | None
   ) -> list[np.ndarray]:
     """Returns coordinates of slots in a tensor that names them.
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.case.layouts import layouts
-from hpmoe.parity_tests.case.layouts import rows as rows_lib
+from hpmoe.parity_tests.case.layouts import row_orders
 from hpmoe.reference.contract import tensors
 
 # All sizes differ; one rank with one expert; D = 2F, so that shapes say little;
@@ -89,7 +89,7 @@ def _drawn(name: str, sizes: dict[str, int], ids) -> np.ndarray:
     return ids
   bits = np.arange(1, 1 + np.prod(dims)).reshape(dims)
   if spec.shape.split()[1] == 'N':
-    of = rows_lib.Rows(ids, sizes['E'])
+    of = row_orders.Rows(ids, sizes['E'])
     for rank in range(sizes['R']):
       bits[rank, (of.owner == rank).sum() :] = 0
   if kind[spec.kind] is ml_dtypes.bfloat16:

@@ -28,7 +28,7 @@ from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.distributed import shards
 from hpmoe.parity_tests.judge.distributed import started
-from hpmoe.parity_tests.report import report as report_lib
+from hpmoe.parity_tests.report import report_text
 
 CASE = case_lib.Case(
   'both',
@@ -100,7 +100,7 @@ def _figures(report: check.Report) -> dict:
     [(rank, grid.tolist()) for rank, grid in enumerate(one.grids)]
     for one in report.results
   ]
-  said = report_lib.to_json(dataclasses.replace(report, seconds=0))
+  said = report_text.to_json(dataclasses.replace(report, seconds=0))
   return said | dict(maps=maps, failures=[r.failure for r in report.results])
 
 

@@ -1,6 +1,6 @@
 """The options that name a case: each sets a field of `case.Case`."""
 
-from hpmoe.parity_tests.case import flag
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import storage
@@ -11,8 +11,8 @@ DTYPES = {row.short: name for name, row in storage.STORED.items()} | {
 }
 DIRECTIONS = ('forward', 'backward', 'both')
 # Of a preset, in whose name they go.
-SIZES = flag.table('sizes')
-_PRESET, *_LAYER = flag.table(
+SIZES = flag_tables.table('sizes')
+_PRESET, *_LAYER = flag_tables.table(
   'layer',
   dtype=dict(choices=DTYPES),
   placement=dict(choices=precision.PLACEMENTS),
@@ -20,20 +20,22 @@ _PRESET, *_LAYER = flag.table(
 )
 LAYER = (_PRESET, *SIZES, *_LAYER)
 # What a policy leaves to candidates that are not ours.
-POLICY = flag.table(
+POLICY = flag_tables.table(
   'policy',
   dict(gpt_oss=precision.FORMS['gpt_oss']),
   activation_ulp=dict(default=precision.ACTIVATION_ULP),
 )
-QUANTISED = flag.table(
+QUANTISED = flag_tables.table(
   'quantised',
   weights=dict(choices=('', *quantised.FORMS)),
   rows=dict(choices=('', *quantised.OF_ROWS)),
 )
-DATA = flag.table('data')
+DATA = flag_tables.table('data')
 RANKS_OF_PRESET = DATA[0].but(
   default=None, help=f"{DATA[0].help} Default: the preset's."
 )
 # `FOLDER` has them all, but which pass and order.
-DIRECTION, FOLDER = flag.table('case', direction=dict(choices=DIRECTIONS))
+DIRECTION, FOLDER = flag_tables.table(
+  'case', direction=dict(choices=DIRECTIONS)
+)
 FLAGS = (*LAYER, *POLICY, *QUANTISED, *DATA, DIRECTION)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.case import inputs
-from hpmoe.parity_tests.case import odd_tokens
 from hpmoe.parity_tests.case import text_router
+from hpmoe.parity_tests.case import unusual_values
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import storage
 
 
 def _is_odd(tokens: int) -> np.ndarray:
-  return np.arange(tokens) % odd_tokens.EVERY == 0
+  return np.arange(tokens) % unusual_values.EVERY == 0
 
 
 class TestWeights:
@@ -20,7 +20,7 @@ class TestWeights:
     # Given 32 tokens, 4 of them odd, weights of a softmax.
     routed = np.full((2, 16, top_k), 1 / top_k, np.float32)
 
-    weights = odd_tokens.weights(routed).reshape(32, top_k)
+    weights = unusual_values.weights(routed).reshape(32, top_k)
 
     odd = weights[_is_odd(32)]
     assert (odd < 0).any() and (odd == 0).any() and (odd > 1).any()
@@ -34,7 +34,7 @@ class TestX:
   def test_has_subnormals_and_negative_zero(self, seed, dtype):
     x = np.ones((2, 16, 5), storage.STORED[dtype].numpy)
 
-    odd = odd_tokens.x(x, seed).reshape(32, 5)[_is_odd(32)]
+    odd = unusual_values.x(x, seed).reshape(32, 5)[_is_odd(32)]
 
     smallest = storage.STORED[dtype].smallest
     for value in (smallest, -smallest):
@@ -42,7 +42,7 @@ class TestX:
     assert ((odd == 0) & np.signbit(odd)).sum(-1).tolist() == [1] * 4
 
   def test_of_one_column_is_negative_zero(self, seed):
-    x = odd_tokens.x(np.ones((1, 8, 1), np.float32), seed)
+    x = unusual_values.x(np.ones((1, 8, 1), np.float32), seed)
 
     assert np.signbit(x).ravel().tolist() == [True] + [False] * 7
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpmoe.parity_tests.case.layouts import rows as rows_lib
+from hpmoe.parity_tests.case.layouts import row_orders
 
 if TYPE_CHECKING:
   from hpmoe.parity_tests.case.layouts import layouts
@@ -35,7 +35,7 @@ class Placed:
   layout: 'layouts.Layout'
   sizes: Sizes
   theirs: Sizes
-  rows: rows_lib.Rows | None = None
+  rows: row_orders.Rows | None = None
   slots: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
   @property
