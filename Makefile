@@ -313,14 +313,20 @@ $(VENV)/venv.stamp:
 	  exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) cmake ninja $$($(BIN)/python -c 'import tomllib; print(*tomllib.load( \
-	  open("pyproject.toml", "rb"))["build-system"]["requires"])')
+	  open("backend_ascend/pyproject.toml", "rb"))["build-system"]["requires"])')
 	@touch $@
 
+# The judge, then what is built for it; the twin's program is of the same build.
 # The build directory stays, so that one changed source is one compilation.
-INSTALL = $(PIP) --no-build-isolation --config-settings=build-dir=$(VENV)/build
+INSTALL = $(PIP) --no-build-isolation
 
-$(VENV)/core.stamp: $(VENV)/venv.stamp pyproject.toml $(NATIVE)
+$(VENV)/judge.stamp: $(VENV)/venv.stamp pyproject.toml
 	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/core.stamp: $(VENV)/judge.stamp backend_ascend/pyproject.toml $(NATIVE)
+	$(INSTALL) --no-deps --config-settings=build-dir=$(VENV)/build \
+	  --config-settings=cmake.define.HPMOE_DISTRIBUTION= --editable backend_ascend
 	@touch $@
 
 # A changed source does not change what the extras are: by its name, the project is

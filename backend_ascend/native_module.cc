@@ -13,6 +13,7 @@ void BindRanks(nb::module_& m);
 void BindRuntime(nb::module_& m);
 void BindSchedule(nb::module_& m);
 void BindSimulator(nb::module_& m);
+void BindTarget(nb::module_& m);
 }  // namespace hpmoe
 
 NB_MODULE(_native, m) {
@@ -27,4 +28,5 @@ NB_MODULE(_native, m) {
   hpmoe::BindRuntime(m);
   hpmoe::BindSchedule(m);
   hpmoe::BindSimulator(m);
+  hpmoe::BindTarget(m);
 }

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler.orders import orders
 from hpmoe.backend_ascend.compiler.orders import placement
 from hpmoe.backend_ascend.compiler.proofs import proofs
@@ -13,7 +14,6 @@ from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.compiler.taskflow import lower_backward
 from hpmoe.backend_ascend.compiler.taskflow import lower_forward
 from hpmoe.backend_ascend.compiler.taskflow import lower_sublayer
-from hpmoe.backend_ascend.device.twin_launch import _ascend_twin
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
@@ -116,7 +116,7 @@ def require_target(image: image_lib.Image, target: str) -> None:
   if target not in TARGETS:
     raise ValueError(f'target: expected one of {TARGETS}, got {target!r}')
   if target == 'ascend':
-    told = _ascend_twin.refusal(np.frombuffer(memoryview(image), np.uint8))
+    told = _native.find_refusal(image)
     if told is not None:
       raise ValueError(told)
 

@@ -5,7 +5,6 @@
 #include <map>
 #include <mutex>
 
-#include "backend_ascend/device/launch/target.h"
 #include "backend_ascend/device/standin/device_binding.h"
 #include "backend_ascend/device/twin_launch/twin_launch.h"
 #include "backend_ascend/host/binding.h"
@@ -114,17 +113,6 @@ TwinReport LaunchPy(const ConstArray& bytes, const ConstArrays& inputs,
   return report;
 }
 
-std::optional<std::string> RefusalPy(const ConstArray& bytes) {
-  const LoadedImage image = Load(bytes);
-  if (image.header().span == kSublayer) {
-    return "sublayer: expected False, got True, whose norm the NPU's source "
-           "has no tiles for";
-  }
-  const Status status = CheckTarget(image.view());
-  if (status.code == 0) return std::nullopt;
-  return std::string(status.message);
-}
-
 using Row = std::vector<int64_t>;
 constexpr size_t kCountColumns = 4 + 3 * ascend_twin::kNumPipes + 6;
 
@@ -204,8 +192,6 @@ void Bind(nb::module_& m) {
         "options"_a, "Runs an image; outputs must be zeros.");
   m.def("launch_serial", &LaunchPy<LaunchTwinSerial>, "image"_a, "inputs"_a,
         "outputs"_a, "options"_a, "The same tasks, kind by kind.");
-  m.def("refusal", &RefusalPy, "image"_a,
-        "Why the device source cannot run an image, or None.");
   m.def(
       "pipes",
       [] {

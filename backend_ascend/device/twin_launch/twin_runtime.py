@@ -96,17 +96,6 @@ class Launched:
   cycles: int
 
 
-def refusal(image) -> str | None:
-  """Returns why the device source cannot run an image, or None.
-
-  Raises:
-    ValueError: the image is corrupt.
-  """
-  return _ascend_twin.refusal(
-    np.frombuffer(memoryview(image_lib.load(image)), np.uint8)
-  )
-
-
 def run(
   image,
   inputs: collections.abc.Mapping[str, np.ndarray],

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.device.twin_launch import twin_runtime
@@ -173,7 +174,7 @@ class TestRefusals:
       num_aic=1, num_aiv=1, row_block=512, col_block=1024
     )
     image = compiler.compile_forward(config, policy_of(), options).image
-    told = twin_runtime.refusal(image)
+    told = _native.find_refusal(image)
     assert told.startswith('row_block, col_block: expected tiles that fit in ')
     assert 'of L0C' in told
 
@@ -188,7 +189,7 @@ class TestRefusals:
       for storage in ('float32', 'bfloat16'):
         policy = policy_of(storage)
         image = compiler.compile_backward(config, policy, options).image
-        told = twin_runtime.refusal(image)
+        told = _native.find_refusal(image)
         assert (told is None) == fits
         assert fits or 'of L0C' in told
 
