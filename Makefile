@@ -325,7 +325,7 @@ $(VENV)/judge.stamp: $(VENV)/venv.stamp pyproject.toml
 	@touch $@
 
 $(VENV)/core.stamp: $(VENV)/judge.stamp backend_ascend/pyproject.toml $(NATIVE)
-	$(INSTALL) --no-deps --config-settings=build-dir=$(VENV)/build \
+	$(INSTALL) --no-deps --config-settings=build-dir=$(abspath $(VENV)/build) \
 	  --config-settings=cmake.define.HPMOE_DISTRIBUTION= --editable backend_ascend
 	@touch $@
 
