@@ -18,7 +18,7 @@ equal a launch's bit for bit where every order gives the same sum: on small
 integers, with the activation 'absolute'.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import functools
 
 import numpy as np
@@ -28,7 +28,7 @@ from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
   'absolute': np.abs,
   'swiglu': lambda gate: gate / (1 + np.exp(-gate)),
 }
@@ -87,7 +87,8 @@ class Interpreter:
     Raises:
       RuntimeError: no worker can step, though tasks are left (a deadlock).
     """
-    tasks, queue_tasks = self.tables['tasks'], self.tables['queue_tasks']
+    tasks: list[np.void] = list(self.tables['tasks'])
+    queue_tasks = self.tables['queue_tasks']
     queues = [
       list(queue_tasks[q['begin'] : q['begin'] + q['count']])
       for q in self.tables['queues']
