@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.compiler import interpreter
-from hpmoe.backend_ascend.compiler.taskflow import flow as flow_lib
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import modes
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
+from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -45,7 +45,7 @@ def test_runtime_equals_interpreter(layer, routing):
   assert_same_bits(runtime.launch(image, inputs, threads=2), expected)
 
 
-@pytest.mark.parametrize('grain', flow_lib.EVENT_GRAINS)
+@pytest.mark.parametrize('grain', granularity.EVENT_GRAINS)
 @pytest.mark.parametrize('storage', layout.DTYPES)
 @pytest.mark.parametrize('placement', precision.LAUNCHED)
 def test_policies_and_event_grains(placement, storage, grain):
