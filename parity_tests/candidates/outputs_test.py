@@ -14,6 +14,7 @@ from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case.layouts import layouts
@@ -569,7 +570,7 @@ def test_a_file_of_inputs_takes_the_place_of_a_case(tmp_path, suffix):
   if suffix == '.npz':
     np.savez(path, **made.arrays)
   else:
-    inputs_lib.save_safetensors(path, made.arrays)
+    input_files.save_safetensors(path, made.arrays)
   case = case_lib.Case('both', input=path)
   digest = read_case.digest(dumps.read(pathlib.Path(path))[0])
   candidate = outputs.Outputs(str(tmp_path))

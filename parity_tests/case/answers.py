@@ -11,6 +11,7 @@ import numpy as np
 
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
@@ -36,7 +37,7 @@ class File(folder_lib.Folder):
       policy=made.policy,
       data=('real',),
       facts={},
-      layouts=inputs_lib.layouts_of(path),
+      layouts=input_files.read_layouts(path),
     )
 
   def data_of(self, x: np.ndarray | lazy_tensors.Slabs) -> str:

@@ -6,8 +6,9 @@ from typing import Self
 
 import numpy as np
 
-from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import memory
@@ -168,7 +169,7 @@ class Case:
     if self.folder is not None:
       return folder_lib.read(self.folder).inputs(name)
     if self.rows:
-      raise exact_data.ExactnessError(
+      raise exact_limits.ExactnessError(
         f'no data are exact whose rows become {self.rows}'
       )
     backward = passes.BACKWARD in self.passes
@@ -200,8 +201,8 @@ class Case:
     if self.input is not None:
       given = self.placement, self.capacity, self.seed, self.quantised
       if isinstance(self.input, Mapping):
-        return inputs_lib.of_arrays(self.input, *given)
-      return inputs_lib.load_safetensors(self.input, *given)
+        return input_files.from_arrays(self.input, *given)
+      return input_files.load_safetensors(self.input, *given)
     return inputs_lib.make_inputs(
       presets.to_run(self.preset),
       self.ranks,

@@ -10,7 +10,7 @@ import pytest
 from safetensors import numpy as safetensors_numpy
 
 from hpmoe.parity_tests.case import dumps
-from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import read_case
 
 Y = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
@@ -188,7 +188,7 @@ def test_files_that_broke_a_reader_are_an_error():
   assert len(_DAMAGED) == 11
   for path in _DAMAGED:
     with pytest.raises(ValueError) as caught:
-      inputs.load_safetensors(path)
+      input_files.load_safetensors(path)
     assert str(caught.value).startswith(f'{path}: ')
     assert '\n' not in str(caught.value)
 

@@ -10,6 +10,8 @@ import pytest
 
 from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import exact_limits
+from hpmoe.parity_tests.case import exact_proof
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import oracle as oracle_lib
@@ -25,12 +27,12 @@ from hpmoe.reference.contract.precision import PrecisionPolicy
 
 _TINY = presets.config(presets.get('tiny'), 2)
 _SHARED = dataclasses.replace(_TINY, d_shared=12)
-_EACH = pytest.mark.parametrize('storage', list(exact_data.STORAGE))
+_EACH = pytest.mark.parametrize('storage', list(exact_limits.STORAGE))
 # Every dtype and every placement, and one of each pair at least: an oracle is
 # dear to compile.  `make sweep` runs the others.
 _SOME = pytest.mark.parametrize(
   'storage, placement',
-  halved_testing.halved(exact_data.STORAGE, ['combine', 'before_down']),
+  halved_testing.halved(exact_limits.STORAGE, ['combine', 'before_down']),
 )
 _AWKWARD = pytest.mark.parametrize(
   'sizes',
@@ -158,7 +160,7 @@ class TestProve:
     # given: experts of several chunks, and shared ones; float32 bounds by a
     # second, slow way; narrow ones of the forward pass within the rounding of
     # two stages.
-    monkeypatch.setattr(exact_data, '_ROWS', 4)
+    monkeypatch.setattr(exact_proof, 'CHUNK_ROWS', 4)
     config = dataclasses.replace(_ROOMY, d_shared=12, bias=True)
     arrays, proof = _make(config, _policy(storage), 'hot', backward=True)
     largest = _largest_sums(arrays)
@@ -173,7 +175,7 @@ class TestProve:
     ('storage', 'tensor', 'factor', 'stage', 'error', 'said'),
     [
       *(
-        (storage, *row, exact_data.ExactnessError, r'column \d')
+        (storage, *row, exact_limits.ExactnessError, r'column \d')
         for storage in ('float32', 'bfloat16')
         for row in (
           ('w_gate_up', 2**17, 'gate_up'),
@@ -184,7 +186,12 @@ class TestProve:
         )
       ),
       *(
-        ('float16', *row, exact_data.OverflowsError, 'float16.* at most 65504')
+        (
+          'float16',
+          *row,
+          exact_limits.OverflowsError,
+          'float16.* at most 65504',
+        )
         for row in (
           ('w_gate_up', 2**10, 'gate_up'),
           ('w_gate_up', 2**5, 'activation'),
@@ -200,7 +207,7 @@ class TestProve:
     policy = _policy(storage)
     arrays, _ = _make(_SHARED, policy)
     with pytest.raises(error, match=f'^{stage}: .*{said}'):
-      exact_data.prove(_SHARED, policy, _enlarged(arrays, tensor, factor))
+      exact_proof.prove(_SHARED, policy, _enlarged(arrays, tensor, factor))
 
   def test_float16_has_smaller_integers(self):
     one, two = (_make(policy=_policy(s))[0] for s in ('float32', 'float16'))
@@ -214,20 +221,22 @@ class TestProve:
     place = (1,) + (0,) * (arrays[name].ndim - 1)
     arrays[name][place] += np.float32(0.5)
     with pytest.raises(
-      exact_data.ExactnessError, match=rf'^{name}: .*at \[1, 0'
+      exact_limits.ExactnessError, match=rf'^{name}: .*at \[1, 0'
     ):
-      exact_data.prove(_ROOMY, _policy(), arrays)
+      exact_proof.prove(_ROOMY, _policy(), arrays)
 
   @pytest.mark.parametrize('value', [2**24 - 1, 2**24])
   def test_limit_itself_is_refused(self, value):
     config, arrays = _scalars('float32', gate=value)
     del arrays['dy']
-    if value < exact_data.LIMIT:
-      proof = exact_data.prove(config, _policy(), arrays)
+    if value < exact_limits.LIMIT:
+      proof = exact_proof.prove(config, _policy(), arrays)
       assert set(proof.values()) == {value}
     else:
-      with pytest.raises(exact_data.ExactnessError, match='gate_up.*16777216'):
-        exact_data.prove(config, _policy(), arrays)
+      with pytest.raises(
+        exact_limits.ExactnessError, match='gate_up.*16777216'
+      ):
+        exact_proof.prove(config, _policy(), arrays)
 
   @pytest.mark.parametrize(
     'policy',
@@ -278,12 +287,14 @@ class TestDiscriminating:
   def test_tokens_that_cannot_be_told_apart_are_refused(self, backward):
     config = config_testing.sized(r=1, t=17, e=2, k=1, d=1, f=4)
     ids = routings.make('balanced', config).topk_ids
-    with pytest.raises(exact_data.ExactnessError, match='17 distinct rows'):
+    with pytest.raises(exact_limits.ExactnessError, match='17 distinct rows'):
       exact_data.make(config, _policy(), ids, backward=backward)
 
   def test_experts_that_cannot_be_told_apart_are_refused(self):
     config = config_testing.sized(r=1, t=4, e=64, k=1, d=8, f=1)
-    with pytest.raises(exact_data.ExactnessError, match='64 distinct experts'):
+    with pytest.raises(
+      exact_limits.ExactnessError, match='64 distinct experts'
+    ):
       _make(config)
 
 
@@ -299,7 +310,7 @@ class TestAwkward:
         _policy(storage, placement),
       )
       arrays, proof = _make(config, policy, backward=backward)
-      assert arrays['x'].dtype == exact_data.STORAGE[storage]
+      assert arrays['x'].dtype == exact_limits.STORAGE[storage]
       assert all(0 < bound < 2**24 for bound in proof.values())
 
 
@@ -307,14 +318,14 @@ class TestProved:
   def test_once_for_the_same_bits(self, tmp_path, monkeypatch):
     # given: a folder, and proofs that are counted.
     made = []
-    prove = exact_data.prove
+    prove = exact_proof.prove
 
     @functools.wraps(prove)
     def counted(*args):
       made.append(args)
       return prove(*args)
 
-    monkeypatch.setattr(exact_data, 'prove', counted)
+    monkeypatch.setattr(exact_proof, 'prove', counted)
     placed = _policy(placement='before_down')
     with programs.kept(tmp_path):
       # when: data are drawn twice; then: the second ones are not proved anew.
@@ -329,7 +340,7 @@ class TestProved:
   def test_what_is_refused_is_refused_again(self, tmp_path):
     with programs.kept(tmp_path):
       for _ in range(2):
-        with pytest.raises(exact_data.ExactnessError, match='activation: '):
+        with pytest.raises(exact_limits.ExactnessError, match='activation: '):
           _make(x_max=1023)
 
 
@@ -376,7 +387,7 @@ _REACHES_LIMIT = {
 
 def _scalars(storage, x=1, gate=1, up=1, down=1, dy=1, tokens=1, top_k=1):
   """Returns a layer of D = F = 1 whose experts are alike."""
-  dtype = exact_data.STORAGE[storage]
+  dtype = exact_limits.STORAGE[storage]
   ids = np.tile(np.arange(top_k, dtype=np.int32), (1, tokens, 1))
   config = config_testing.sized(r=1, t=tokens, e=top_k, k=top_k, d=1, f=1)
   return config, {
@@ -406,7 +417,7 @@ class TestGrad:
       name = tensors.GRADS[name]
       got = tiling.rows(name, grads[name], rank)
       value = golden.rows(name, rank, 0, len(got)).value
-      assert np.abs(value).max(initial=0) < exact_data.LIMIT
+      assert np.abs(value).max(initial=0) < exact_limits.LIMIT
       assert (value == np.rint(value)).all()
       value = value.astype(np.float32).astype(got.dtype)
       np.testing.assert_array_equal(got, value, err_msg=name)
@@ -429,7 +440,7 @@ class TestGrad:
     arrays, proof = _make_grad(policy=policy)
     assert all(0 < bound < 2**24 for bound in proof.values())
     del arrays['dy']
-    forward = exact_data.prove(_ROOMY, policy, arrays)
+    forward = exact_proof.prove(_ROOMY, policy, arrays)
     assert forward.items() <= proof.items()
 
   @pytest.mark.parametrize('stage', _REACHES_LIMIT)
@@ -437,12 +448,12 @@ class TestGrad:
   def test_limit_is_refused_at_its_stage(self, storage, stage):
     config, arrays = _scalars(storage, **_REACHES_LIMIT[stage])
     # given: a quarter of dy passes; when: one sum is 2^24; then: it is named.
-    exact_data.prove(config, _policy(storage), _enlarged(arrays, 'dy', 1 / 4))
+    exact_proof.prove(config, _policy(storage), _enlarged(arrays, 'dy', 1 / 4))
     where = 'token 0' if stage == 'dx' else r'expert 0, row \d+'
     with pytest.raises(
-      exact_data.ExactnessError, match=rf'^{stage}: .*16777216 at {where}'
+      exact_limits.ExactnessError, match=rf'^{stage}: .*16777216 at {where}'
     ):
-      exact_data.prove(config, _policy(storage), arrays)
+      exact_proof.prove(config, _policy(storage), arrays)
 
   @pytest.mark.parametrize('name', ['x', 'dy'])
   def test_rows_are_odd_and_of_full_rank(self, name):
@@ -460,5 +471,5 @@ class TestGrad:
   ):
     config = presets.config(presets.get(name), 8)
     arrays, _ = _make_grad(config, _policy(storage, placement))
-    assert arrays['dy'].dtype == exact_data.STORAGE[storage]
+    assert arrays['dy'].dtype == exact_limits.STORAGE[storage]
     assert np.abs(arrays['x'].astype(np.float32)).max() >= 3

@@ -3,7 +3,7 @@
 The integers of `exact_data` have a few bits, so operands cut to bfloat16 or
 fp8 stay exact.  Here each operand of each GEMM of both passes has numbers that
 fill the mantissa.  Every sum has one term that is not zero, a wide number times
-+-1, so any order of it is exact; `exact_data.prove` shows it.
++-1, so any order of it is exact; `exact_proof.prove` shows it.
 
 Each column of a weight has one entry.  A token uses one of its slots: the
 other routing weights are 0.  Its dy has one entry, in a column that no other
@@ -21,6 +21,8 @@ import itertools
 import numpy as np
 
 from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import exact_limits
+from hpmoe.parity_tests.case import exact_proof
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
@@ -73,12 +75,12 @@ class _Role:
   features: tuple[_Feature, ...]
 
 
-_OF_X = tuple(f for f in _FEATURES if 'x' in (f.gate, f.up))
+_X_FEATURES = tuple(f for f in _FEATURES if 'x' in (f.gate, f.up))
 _ROLES = (
   _Role('x', True, _FEATURES[:1]),
   _Role(None, True, tuple(f for f in _FEATURES if f.wide)),
-  _Role('dy', False, _OF_X),
-  _Role('topk_weights', False, _OF_X),
+  _Role('dy', False, _X_FEATURES),
+  _Role('topk_weights', False, _X_FEATURES),
 )
 
 
@@ -87,7 +89,7 @@ def make(
   policy: PrecisionPolicy,
   topk_ids: Int[np.ndarray, 'R T K'],
   seed: int = 0,
-) -> tuple[dict[str, np.ndarray], exact_data.Bounds]:
+) -> tuple[dict[str, np.ndarray], exact_limits.Bounds]:
   """Returns the tensors of `tensors.inputs`, dy, and the proof for both passes.
 
   Args:
@@ -100,21 +102,21 @@ def make(
     exact_data.ExactnessError: the data are not exact.
     ValueError: the policy is not one that can be exact.
   """
-  bits = _Bits.of(policy)
-  pattern = _Pattern.of(config, seed)
-  stored = exact_data.STORAGE[policy.storage]
+  bits = _Bits.from_policy(policy)
+  pattern = _Pattern.draw(config, seed)
+  storage_dtype = exact_limits.STORAGE[policy.storage]
   arrays = dict(
-    _tokens(config, bits, pattern, topk_ids, seed),
-    **_weights(config, bits, pattern, seed),
+    _draw_tokens(config, bits, pattern, topk_ids, seed),
+    **_draw_weights(config, bits, pattern, seed),
   )
   narrow = ('x', 'w_gate_up', 'w_down', 'dy')
-  arrays |= {name: arrays[name].astype(stored) for name in narrow}
+  arrays |= {name: arrays[name].astype(storage_dtype) for name in narrow}
   arrays['topk_ids'] = topk_ids
   for name in tensors.inputs(config):
     if name not in arrays:
       shape = tensors.SPECS[name].dims(**config.dims())
-      arrays[name] = np.zeros(shape, stored)
-  proof = exact_data.proved(config, policy, arrays, ('wide', seed))
+      arrays[name] = np.zeros(shape, storage_dtype)
+  proof = exact_proof.recall_proof(config, policy, arrays, ('wide', seed))
   return arrays, proof
 
 
@@ -122,16 +124,16 @@ def make(
 class _Bits:
   """Bits of wide numbers: stored ones, routing weights, expert weights."""
 
-  stored: int
+  storage: int
   weights: int
   matrix: int
 
   @classmethod
-  def of(cls, policy: PrecisionPolicy) -> '_Bits':
+  def from_policy(cls, policy: PrecisionPolicy) -> '_Bits':
     digits = storage.FORMATS[policy.storage].digits
     # A routing weight is float32: in narrow storage it has more bits than the
     # activation, and yet is finite there.
-    matrix = exact_data.most_of_weights(policy).bit_length()
+    matrix = exact_data.largest_weight(policy).bit_length()
     return cls(digits, max(digits, 15), matrix)
 
 
@@ -152,7 +154,7 @@ class _Pattern:
   down: Int[np.ndarray, 'D']
 
   @classmethod
-  def of(cls, config: MoEConfig, seed: int) -> '_Pattern':
+  def draw(cls, config: MoEConfig, seed: int) -> '_Pattern':
     width, hidden = config.d_model, config.d_ff
     places = stable_random.permutation(
       stable_random.seed_of('wide/columns', seed), width
@@ -163,11 +165,11 @@ class _Pattern:
     turns = {
       kind: itertools.cycle(places[columns[places] == kind]) for kind in kinds
     }
-    known = [f for f in _FEATURES if {f.gate, f.up} <= set(kinds)]
+    features_in_use = [f for f in _FEATURES if {f.gate, f.up} <= set(kinds)]
     order = stable_random.permutation(
       stable_random.seed_of('wide/features', seed), hidden
     )
-    features = [known[i % len(known)] for i in order]
+    features = [features_in_use[i % len(features_in_use)] for i in order]
     reads = [[next(turns[kind]) for kind in (f.gate, f.up)] for f in features]
     down = stable_random.permutation(
       stable_random.seed_of('wide/down', seed), width
@@ -175,7 +177,7 @@ class _Pattern:
     return cls(columns, features, np.array(reads), down % hidden)
 
 
-def _weights(config, bits, pattern, seed) -> dict[str, np.ndarray]:
+def _draw_weights(config, bits, pattern, seed) -> dict[str, np.ndarray]:
   ranks, local = config.num_ranks, config.experts_per_rank
   width, hidden = config.d_model, config.d_ff
   gate_up = np.zeros((ranks, local, width, 2 * hidden), np.float32)
@@ -185,16 +187,16 @@ def _weights(config, bits, pattern, seed) -> dict[str, np.ndarray]:
   wide_down = (wide == 'down')[pattern.down]
   for expert in range(config.num_experts):
     place, name = divmod(expert, local), f'wide/{expert}'
-    drawn = _drawn((name, 'w_gate_up', seed), wide_gate_up, bits.matrix)
+    values = _draw_odd((name, 'w_gate_up', seed), wide_gate_up, bits.matrix)
     gate_up[place][pattern.reads, np.arange(2 * hidden).reshape(2, -1).T] = (
-      drawn
+      values
     )
-    drawn = _drawn((name, 'w_down', seed), wide_down, bits.matrix)
-    down[place][pattern.down, np.arange(width)] = drawn
+    values = _draw_odd((name, 'w_down', seed), wide_down, bits.matrix)
+    down[place][pattern.down, np.arange(width)] = values
   return dict(w_gate_up=gate_up, w_down=down)
 
 
-def _drawn(names, wide: np.ndarray, bits: int) -> np.ndarray:
+def _draw_odd(names, wide: np.ndarray, bits: int) -> np.ndarray:
   """Returns +-1, and +-odd numbers of so many bits where `wide`."""
   seed = stable_random.seed_of(*names)
   top = 1 << (bits - 1)
@@ -203,38 +205,40 @@ def _drawn(names, wide: np.ndarray, bits: int) -> np.ndarray:
   return signs * np.where(wide, size, 1)
 
 
-def _tokens(config, bits, pattern, topk_ids, seed) -> dict[str, np.ndarray]:
+def _draw_tokens(
+  config, bits, pattern, topk_ids, seed
+) -> dict[str, np.ndarray]:
   """Returns x, topk_weights and dy."""
   shape = (config.num_ranks * config.num_tokens, config.d_model)
   x_wide, x_read = np.zeros((2, *shape), bool)
   dy_wide, dy_met = np.zeros((2, *shape), bool)
   weights = np.zeros((len(x_wide), config.top_k), np.float32)
-  wide_weight = _drawn(
+  wide_weight = _draw_odd(
     ('wide/topk_weights', seed), np.ones(len(weights), bool), bits.weights
   )
   ids = topk_ids.reshape(-1, config.top_k)
   free = _FreeColumns(config, pattern)
   of_x, not_up = pattern.columns == 'x', pattern.columns != 'up'
-  for token, (role, turn) in enumerate(_turns(len(ids), config.top_k)):
+  for token, (role, turn) in enumerate(_iterate_roles(len(ids), config.top_k)):
     x_wide[token] = (role.wide == 'x') & of_x
     x_read[token] = role.reads_up | not_up
-    used = np.roll(np.flatnonzero(ids[token] >= 0), -turn)
-    if not used.size:
+    slots = np.roll(np.flatnonzero(ids[token] >= 0), -turn)
+    if not slots.size:
       continue
-    slot, weighty = used[0], role.wide == 'topk_weights'
+    slot, weighty = slots[0], role.wide == 'topk_weights'
     weights[token, slot] = abs(wide_weight[token]) if weighty else 1
     column = free.take(ids[token, slot], role)
     if column is not None:
       dy_met[token, column] = True
       dy_wide[token, column] = role.wide == 'dy'
-  x = _drawn(('wide/x', seed), x_wide, bits.stored) * x_read
-  dy = _drawn(('wide/dy', seed), dy_wide, bits.stored) * dy_met
+  x = _draw_odd(('wide/x', seed), x_wide, bits.storage) * x_read
+  dy = _draw_odd(('wide/dy', seed), dy_wide, bits.storage) * dy_met
   home = (config.num_ranks, config.num_tokens, -1)
-  named = dict(x=x, topk_weights=weights, dy=dy)
-  return {name: value.reshape(home) for name, value in named.items()}
+  tensors_by_name = dict(x=x, topk_weights=weights, dy=dy)
+  return {name: value.reshape(home) for name, value in tensors_by_name.items()}
 
 
-def _turns(tokens: int, top_k: int) -> Iterator[tuple[_Role, int]]:
+def _iterate_roles(tokens: int, top_k: int) -> Iterator[tuple[_Role, int]]:
   """Yields the role of each token and the slot that it uses."""
   for token in range(tokens):
     turn, role = divmod(token, len(_ROLES))
@@ -258,5 +262,5 @@ class _FreeColumns:
   def take(self, expert: int, role: _Role) -> int | None:
     """Returns a column whose feature suits the role, or None."""
     free = self._free[expert]
-    most = max(role.features, key=lambda feature: len(free[feature]))
-    return free[most].pop() if free[most] else None
+    feature = max(role.features, key=lambda feature: len(free[feature]))
+    return free[feature].pop() if free[feature] else None

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import exact_limits
+from hpmoe.parity_tests.case import exact_proof
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import wide_data
 from hpmoe.parity_tests.judge import oracle as oracle_lib
@@ -117,8 +119,8 @@ def test_what_is_proved_does_not_overflow_in_float16():
   arrays, _ = exact_data.make(_ROOMY, policy, ids, backward=True)
   # Given the largest dy of which the proof is right,
   larger = arrays
-  with pytest.raises(exact_data.OverflowsError, match='float16'):
-    while exact_data.prove(_ROOMY, policy, larger):
+  with pytest.raises(exact_limits.OverflowsError, match='float16'):
+    while exact_proof.prove(_ROOMY, policy, larger):
       arrays, larger = larger, larger | {'dy': larger['dy'] * 2}
   # when the layer is computed, then no tensor overflows.
   for name, value in _layer(policy, arrays).items():
@@ -129,7 +131,7 @@ def test_what_is_proved_does_not_overflow_in_float16():
 def test_every_sum_has_one_term(policy):
   # Then any order of it gives the same bits.
   arrays, proof = _make(policy)
-  assert all(0 < bound < exact_data.LIMIT for bound in proof.values())
+  assert all(0 < bound < exact_limits.LIMIT for bound in proof.values())
   right = _layer(policy, arrays)
   for name, (one, other) in _FORWARD.items():
     terms = (right[one][0] != 0).astype(int) @ (right[other][0, 0] != 0)
@@ -153,8 +155,8 @@ def test_a_gate_of_0_is_refused():
   x = arrays['x'].copy()
   x[0, 0] = 0
 
-  with pytest.raises(exact_data.ExactnessError, match='gate: expected none'):
-    exact_data.prove(_ROOMY, policy, arrays | {'x': x})
+  with pytest.raises(exact_limits.ExactnessError, match='gate: expected none'):
+    exact_proof.prove(_ROOMY, policy, arrays | {'x': x})
 
 
 @pytest.mark.parametrize('name', presets.RUNS_HERE)

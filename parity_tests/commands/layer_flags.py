@@ -153,9 +153,9 @@ def _layer(f: flags.FlagValues):
 
 
 def _of_file(f: flags.FlagValues):
-  from hpmoe.parity_tests.case import inputs
+  from hpmoe.parity_tests.case import input_files
 
-  return inputs.load_safetensors(f.input, f.placement, f.capacity)
+  return input_files.load_safetensors(f.input, f.placement, f.capacity)
 
 
 def policy(f: flags.FlagValues):

@@ -24,6 +24,7 @@ from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.case import flag_tables
+from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import cli
@@ -76,7 +77,7 @@ def here(tmp_path_factory) -> pathlib.Path:
   """Returns the folder of the files that `wrong_requests.txt` names."""
   folder = tmp_path_factory.mktemp('here')
   made = inputs.make_inputs(presets.get('tiny'), 2, 13)
-  inputs.save_safetensors(folder / 'layer.safetensors', made.arrays)
+  input_files.save_safetensors(folder / 'layer.safetensors', made.arrays)
   schedule = schedule_file.Schedule(
     presets.config(presets.get('tiny'), 2),
     'float32',

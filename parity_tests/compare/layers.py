@@ -16,7 +16,7 @@ import numpy as np
 from hpmoe.models.checkpoint import atomic_folder
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.judge import bench as bench_lib
@@ -74,7 +74,7 @@ def save(path: str, captured: Arrays, activation: str) -> case_lib.Case:
     activation: of the layer, as `precision.activation_of` reads it.
   """
   with atomic_folder.replacing(pathlib.Path(path)) as made:
-    inputs_lib.save_safetensors(made, inputs_of(captured))
+    input_files.save_safetensors(made, inputs_of(captured))
   direction = 'both' if 'dy' in captured else 'forward'
   return case_lib.Case(direction, input=path, activation=activation)
 

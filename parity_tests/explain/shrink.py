@@ -16,7 +16,7 @@ import numpy as np
 from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import reproduce
@@ -220,7 +220,7 @@ def _write(found: Found, folder: str, command: str) -> None:
   made = {}
   for kind in inputs_lib.DATA:
     # Layers that are too small have no exact data.
-    with contextlib.suppress(exact_data.ExactnessError):
+    with contextlib.suppress(exact_limits.ExactnessError):
       made[kind] = bench.read_by(found.case.passes, kind)
   folder_lib.write(folder, found.case.direction, made, command=command)
   failure = found.failure

@@ -15,7 +15,7 @@ from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder as folder_lib
-from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.explain import bugs_testing
@@ -46,7 +46,7 @@ def test_ranks_and_width_of_shared_experts_are_cut():
   # when two of them and one rank are left,
   layer = dataclasses.replace(layer.cut('S', slice(2, 4)), ranks=1)
   # then so they are in a case.
-  config = inputs.of_arrays(layer.arrays()).config
+  config = input_files.from_arrays(layer.arrays()).config
   assert (config.num_ranks, config.d_shared) == (1, 2)
   np.testing.assert_array_equal(
     layer.arrays()['w_shared_down'][0], made.arrays['w_shared_down'][0, 2:4]

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
@@ -239,7 +239,7 @@ class Bench:
         continue
       try:
         made = self.inputs(data)
-      except (folder_lib.NoData, exact_data.ExactnessError) as error:
+      except (folder_lib.NoData, exact_limits.ExactnessError) as error:
         results += [
           judging.not_exact(which, data, str(error))
           for which in request.case.passes

@@ -17,7 +17,7 @@ from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
@@ -67,7 +67,7 @@ def _write(path, name: str, dtype) -> None:
   arrays['topk_weights'] = rng.random(shape).astype(np.float32)
   if dtype != np.float32:  # Otherwise it is drawn.
     arrays['dy'] = rng.normal(size=arrays['x'].shape).astype(dtype)
-  inputs.save_safetensors(path, arrays)
+  input_files.save_safetensors(path, arrays)
 
 
 def _verdicts(made):

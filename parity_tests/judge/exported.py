@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import bench as bench_lib
@@ -42,7 +42,7 @@ def write(
     progress(f'{data} data')
     try:
       made[data] = bench.read_by(case.passes, data)
-    except exact_data.ExactnessError as error:
+    except exact_limits.ExactnessError as error:
       absent.append(f'{data} data: none, {error}')
   written = folder_lib.write(
     out, case.direction, made, per_rank, layouts or {}, command=command

@@ -8,6 +8,7 @@ from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import real_data
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import of_pass
@@ -31,7 +32,7 @@ def test_answers_have_the_bits_of_what_users_call(dtype, placement):
   made = inputs.make_inputs(
     presets.get('tiny'), 2, 13, dtype, 'empty_experts', placement=placement
   )
-  dy = inputs.draw_dy(made.config, made.arrays['x'].dtype, 3)
+  dy = real_data.draw_dy(made.config, made.arrays['x'].dtype, 3)
   of = made.config, made.policy
 
   # when a check asks for both passes, stage by stage,

@@ -13,9 +13,9 @@ import pytest
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import exact_data
+from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import folder
-from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import numpy_testing
@@ -209,23 +209,25 @@ def test_a_plain_case_says_nothing_of_parts(tmp_path):
 @pytest.mark.parametrize('name', ('b_down', 'w_shared_down'))
 def test_given_inputs_have_all_of_a_part_or_none(bench, tmp_path, name):
   given = dict(bench.made.arrays)
-  config = inputs.of_arrays(given).config
+  config = input_files.from_arrays(given).config
   assert (config.bias, config.d_shared) == (True, 20)
-  inputs.save_safetensors(tmp_path / 'one.safetensors', given)
-  assert inputs.load_safetensors(tmp_path / 'one.safetensors').config == config
+  input_files.save_safetensors(tmp_path / 'one.safetensors', given)
+  assert (
+    input_files.load_safetensors(tmp_path / 'one.safetensors').config == config
+  )
   flat = given | {name: given[name].reshape(-1)}
   with pytest.raises(ValueError, match=f'^{name}: expected '):
-    inputs.of_arrays(flat)
+    input_files.from_arrays(flat)
   del given[name]
   with pytest.raises(ValueError, match=f'^{name}: expected x, .*, {name}'):
-    inputs.of_arrays(given)
+    input_files.from_arrays(given)
 
 
 def test_exact_data_reach_a_limit_or_are_refused():
   far = dataclasses.replace(CASE, activation='swiglu:limit=5000')
   part = dataclasses.replace(CASE, activation='swiglu:limit=7.5')
   for case, error, told in (
-    (far, exact_data.ExactnessError, 'limit: expected one that exact data'),
+    (far, exact_limits.ExactnessError, 'limit: expected one that exact data'),
     (part, ValueError, 'limit: expected an integer in the exact lane'),
   ):
     with pytest.raises(error, match=told):

@@ -1,0 +1,283 @@
+"""Inputs of a layer from a file, or from arrays of the caller: all is checked.
+
+Shapes say the config; metadata of the file says how tensors are laid out.
+"""
+
+from collections.abc import Iterable, Mapping
+import dataclasses
+import math
+import os
+import pathlib
+
+import numpy as np
+import safetensors.numpy
+
+from hpmoe.parity_tests.case import codes
+from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import exact_limits
+from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import real_data
+from hpmoe.parity_tests.case import routings
+from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.reference.contract import checks
+from hpmoe.reference.contract import tensors
+from hpmoe.reference.contract.config import MoEConfig
+from hpmoe.reference.contract.precision import PrecisionPolicy
+
+# How a file says which axes of a weight are which: name -> axes.
+AXES = {
+  name: tensors.SPECS[name].shape
+  for name in ('w_gate_up', 'w_down', *real_data.SHARED)
+}
+
+
+# The plan has R * E counts, which a small file of many ranks squares.
+_MAX_COUNTS = 1 << 24
+
+
+def load_safetensors(
+  path: str | os.PathLike[str],
+  placement: str = 'combine',
+  capacity: int | None = None,
+  seed: int = 0,
+  quantised: str = '',
+) -> inputs.LayerInputs:
+  """Returns the inputs in a file; their shapes are the config.
+
+  Args:
+    path: a .safetensors (or .npz or .pt) file with the tensors of
+      `tensors.INPUTS`, and those of parts that the layer has: x, weights and
+      biases in one storage dtype; ids int32; routing weights float32.  It may
+      hold dy, and nothing else.  A tensor that is laid out otherwise has its
+      layout in the metadata, under its name; so has a weight whose last two
+      axes are equally long, as `save_safetensors` writes it: transposed it
+      would look the same.
+    placement: where the routing weight multiplies.
+    capacity: N, as for `make_inputs`.
+    seed: of dy, if the file holds none.
+    quantised: as for `from_arrays`.
+
+  Raises:
+    ValueError: the file is unreadable or truncated, or a tensor is missing,
+      unknown, or has a wrong shape, dtype or value; the text names it.
+  """
+  held, notes = dumps.read(pathlib.Path(path))
+  laid = _parse_layouts(notes)
+  try:
+    if quantised and codes.are_in(held):
+      made = from_arrays(held, placement, capacity, seed, quantised)
+    else:
+      _check_names(held)
+      arrays = _undo_layouts(held, laid) if laid else held
+      _check_shapes(arrays)
+      told = {name: AXES[name] for name in {*laid} & {*AXES}}
+      _check_axes(arrays, notes | told)
+      made = from_arrays(arrays, placement, capacity, seed)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from error
+  return dataclasses.replace(made, routing=str(path))
+
+
+def read_layouts(
+  path: str | os.PathLike[str],
+) -> dict[str, layouts_lib.Layout]:
+  """Returns the layouts that a file of tensors says it has, but for ours.
+
+  Raises:
+    ValueError: one is none, or the file cannot be read.
+  """
+  return _parse_layouts(dumps.read(pathlib.Path(path))[1])
+
+
+def _parse_layouts(notes: Mapping[str, str]) -> dict[str, layouts_lib.Layout]:
+  return layouts_lib.of(
+    {
+      name: notes[name]
+      for name, spec in tensors.SPECS.items()
+      if notes.get(name, spec.shape) != spec.shape
+    }
+  )
+
+
+def _check_names(given: Iterable[str], form: str = '') -> None:
+  bias, shared = (
+    not {*some}.isdisjoint(given)
+    for some in real_data.WEIGHTS_OF_PARTS.values()
+  )
+  layer = tensors.Parts(bias=bias, d_shared=int(shared))
+  needed = codes.in_place(form, tensors.inputs(layer))
+  for name in (*needed, *given):
+    if name not in given or name not in (*needed, 'dy'):
+      raise ValueError(
+        f'{name}: expected {", ".join(needed)} and maybe dy, got '
+        f'{", ".join(given)}'
+      )
+
+
+def _undo_layouts(
+  held: Mapping[str, np.ndarray], laid: Mapping[str, layouts_lib.Layout]
+) -> dict[str, np.ndarray]:
+  """Returns tensors as ours.
+
+  Raises:
+    ValueError: one has another shape or dtype.
+  """
+  laid = {name: laid.get(name) or layouts_lib.plain(name) for name in held}
+  sizes = _infer_sizes(held, laid)
+  policy = PrecisionPolicy(read_case.as_numpy(held['x']).dtype.name)
+  return {
+    name: layouts_lib.as_stored(
+      name,
+      one.undo(read_case.as_numpy(held[name]), sizes),
+      policy.dtype(name),
+    )
+    for name, one in laid.items()
+  }
+
+
+def _infer_sizes(
+  held: Mapping[str, np.ndarray], laid: Mapping[str, layouts_lib.Layout]
+) -> dict[str, int]:
+  """Returns the length of each axis of ours; R is 1 where no tensor has it."""
+  found: dict[str, int] = {}
+  for several in (False, True):
+    for name, one in laid.items():
+      shape = held[name].shape
+      if len(shape) != len(one.axes) or 0 in shape:
+        raise ValueError(
+          f'{name}: expected [{" ".join(one.axes)}], none of them 0, got '
+          f'{list(shape)}'
+        )
+      for axis, size in zip(one.axes, shape):
+        parts = one.parts(axis)
+        rest = [part for part in parts if part not in found]
+        if len(rest) == 1 and (len(parts) > 1) == several:
+          known = [found[part] for part in parts if part in found]
+          found[rest[0]] = size // math.prod(known)
+    found.setdefault('R', 1)
+  found |= {'F': found['2F'] // 2, 'E': found['R'] * found['L'], 'N': 0}
+  return found | {'S': found.get('S', found.get('2S', 0) // 2)}
+
+
+def from_arrays(
+  given: Mapping[str, np.ndarray],
+  placement: str = 'combine',
+  capacity: int | None = None,
+  seed: int = 0,
+  quantised: str = '',
+) -> inputs.LayerInputs:
+  """Returns inputs of those values; their shapes are the config.
+
+  Args:
+    given: the tensors of `tensors.INPUTS`, biases, maybe dy; numpy's or another
+      framework's; dtypes as for `load_safetensors`.
+    placement: where the routing weight multiplies.
+    capacity: N, as for `make_inputs`.
+    seed: of dy, if none is given.
+    quantised: a form of `codes` that may be given in place of expert weights.
+
+  Raises:
+    ValueError: a tensor is missing, unknown, or has a wrong shape, dtype or
+      value; the text names it.
+  """
+  form = quantised if codes.are_in(given) else ''
+  _check_names(given, form)
+  arrays = {
+    name: read_case.as_numpy(read_case.bits_of(value))
+    for name, value in given.items()
+  }
+  if form:
+    codes.check(form, arrays)
+    arrays |= codes.values(form, arrays)
+  config = _infer_config(arrays, capacity)
+  if arrays['x'].dtype not in exact_limits.STORAGE.values():
+    raise ValueError(
+      f'x: expected one of {list(exact_limits.STORAGE)}, got '
+      f'{arrays["x"].dtype}'
+    )
+  policy = PrecisionPolicy(
+    storage=str(arrays['x'].dtype), placement=placement, quantised=form
+  )
+  checks.check_ids(config, arrays['topk_ids'])
+  config = inputs.with_capacity(config, arrays['topk_ids'])
+  checks.check_inputs(config, policy, arrays)
+  if 'dy' in arrays:
+    checks.check_arrays(config, policy, arrays, ['dy'])
+    checks.check_finite('dy', arrays['dy'])
+  else:
+    arrays['dy'] = real_data.draw_dy(config, arrays['x'].dtype, seed)
+  facts = routings.skew(config, arrays['topk_ids'])
+  return inputs.LayerInputs(config, policy, arrays, 'given', facts)
+
+
+def save_safetensors(
+  path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]
+) -> None:
+  """Writes a layer's inputs as `load_safetensors` reads them."""
+  safetensors.numpy.save_file(
+    {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+    path,
+    metadata={name: axes for name, axes in AXES.items() if name in arrays},
+  )
+
+
+def _check_axes(
+  arrays: Mapping[str, np.ndarray], notes: Mapping[str, str]
+) -> None:
+  """Refuses a weight whose shape and file leave it open to two readings."""
+  for name, axes in AXES.items():
+    if name not in arrays:
+      continue
+    is_square = 1 < arrays[name].shape[-2] == arrays[name].shape[-1]
+    said = notes.get(name, '' if is_square else axes)
+    if said != axes:
+      raise ValueError(
+        f'{name}: expected its axes in the metadata of a .safetensors file, '
+        f'{{{name!r}: {axes!r}}}, since its shape {list(arrays[name].shape)} '
+        f'fits the transposed weight too, got {said!r}'
+      )
+
+
+def _check_shapes(arrays) -> None:
+  for name in (*tensors.INPUTS, *({*real_data.SHARED} & {*arrays})):
+    axes = tensors.SPECS[name].shape.split()
+    if arrays[name].ndim != len(axes) or 0 in arrays[name].shape:
+      raise ValueError(
+        f'{name}: expected shape [{", ".join(axes)}], none of them 0, got '
+        f'{list(arrays[name].shape)}'
+      )
+
+
+def _infer_config(arrays, capacity) -> MoEConfig:
+  _check_shapes(arrays)
+  ranks, num_tokens, width = arrays['x'].shape
+  _, local, _, both = arrays['w_gate_up'].shape
+  _, experts, depth, _ = arrays['w_down'].shape
+  if experts != local:
+    raise ValueError(
+      f'w_down: expected L={local} experts of a rank, as in w_gate_up, got '
+      f'L={experts}'
+    )
+  if 2 * depth != both:
+    raise ValueError(
+      f'w_down: expected F to be half of 2F={both} in w_gate_up, got F={depth}'
+    )
+  if ranks * ranks * local > _MAX_COUNTS:
+    raise ValueError(
+      f'w_gate_up: expected R * E of at most {_MAX_COUNTS}, got R={ranks} '
+      f'and E={ranks * local}'
+    )
+  return MoEConfig(
+    num_ranks=ranks,
+    num_tokens=num_tokens,
+    num_experts=ranks * local,
+    top_k=arrays['topk_ids'].shape[2],
+    d_model=width,
+    d_ff=both // 2,
+    capacity=capacity,
+    bias='b_gate_up' in arrays,
+    d_shared=arrays[real_data.SHARED[1]].shape[1]
+    if real_data.SHARED[1] in arrays
+    else 0,
+  )
