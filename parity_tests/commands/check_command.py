@@ -122,9 +122,9 @@ def _check(f: flags.FlagValues) -> int:
     return _sharded(f)
   job = None
   if f.outputs is not None and f.merge is None:
-    from hpmoe.parity_tests.judge.distributed import started
+    from hpmoe.parity_tests.judge.distributed import mpi_shard
 
-    job = started.by_mpiexec()
+    job = mpi_shard.by_mpiexec()
   if job is not None:
     return _by_ranks(f, job)
   if f.outputs is not None and f['timeout'].present:
@@ -148,8 +148,8 @@ def _sharded(f: flags.FlagValues) -> int:
     ValueError: the request was wrong.
     shards.ShardError: it ended early, or too late.
   """
+  from hpmoe.parity_tests.judge.distributed import mpi_shard
   from hpmoe.parity_tests.judge.distributed import shards
-  from hpmoe.parity_tests.judge.distributed import started
 
   if f.shard is None or f.parts is None or f.merge is not None:
     raise cli.UsageError(
@@ -159,7 +159,7 @@ def _sharded(f: flags.FlagValues) -> int:
   cli.refuse(f, _REPORT, 'beside --shard: who merges has the report')
   shard = shards.Shard.parse(f.shard)
   shards.place(f.parts, shard)
-  job = started.Job(shard, pathlib.Path(f.parts))
+  job = mpi_shard.Job(shard, pathlib.Path(f.parts))
   _judge(f, job)
   try:
     shards.read(shard, f.parts)
@@ -171,15 +171,15 @@ def _sharded(f: flags.FlagValues) -> int:
 
 def _judge(f: flags.FlagValues, job) -> None:
   """Judges a shard, in a process of its own; its file says what came of it."""
+  from hpmoe.parity_tests.judge.distributed import mpi_shard
   from hpmoe.parity_tests.judge.distributed import shards
-  from hpmoe.parity_tests.judge.distributed import started
 
   def judge() -> None:
     with cli.progress() as step:
       found = shards.judge(request(f), job.shard, step)
     shards.write(job.file, found)
 
-  started.kept(job, judge, f.timeout)
+  mpi_shard.kept(job, judge, f.timeout)
 
 
 def _by_ranks(f: flags.FlagValues, job) -> int:
@@ -189,7 +189,7 @@ def _by_ranks(f: flags.FlagValues, job) -> int:
     ValueError: the request was wrong.
     shards.ShardError: a process ended early, or too late; it is named.
   """
-  from hpmoe.parity_tests.judge.distributed import started
+  from hpmoe.parity_tests.judge.distributed import mpi_shard
 
   job.folder.mkdir(mode=0o700, exist_ok=True)  # unless another rank has
   if job.shard.index:
@@ -197,7 +197,7 @@ def _by_ranks(f: flags.FlagValues, job) -> int:
     return cli.PARITY
   try:
     _judge(f, job)
-    started.wait(job, f.timeout)
+    mpi_shard.wait(job, f.timeout)
     return _merged(f, job.folder)
   finally:
     shutil.rmtree(job.folder, ignore_errors=True)

@@ -16,7 +16,7 @@ def _define(f: flags.FlagValues) -> None:
 
 def _export(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.case.layouts import names
-  from hpmoe.parity_tests.judge import exported
+  from hpmoe.parity_tests.judge import case_export
 
   if f.out is None:
     raise cli.UsageError('out: expected a folder to write, got none')
@@ -25,7 +25,7 @@ def _export(f: flags.FlagValues) -> int:
   dtype = of_weights.dtype if of_weights else ''
   case = dataclasses.replace(layer_flags.case(f), weights=dtype or 'float32')
   with cli.progress(4) as step:
-    written, made, absent = exported.write(
+    written, made, absent = case_export.write(
       f.out,
       case,
       f.per_rank,

@@ -30,8 +30,8 @@ from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import routing_diff
 from hpmoe.parity_tests.compare import subject as subject_lib
 from hpmoe.parity_tests.compare import training
+from hpmoe.parity_tests.judge import case_export
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import exported
 from hpmoe.parity_tests.judge import verdicts
 
 _SIDES = dict(
@@ -420,7 +420,7 @@ def _write_cases(request, subject, side, progress) -> None:
     asked = _saved(request, subject, layer, side[layer])
     # As `hpmoe export` does, for kernels elsewhere.
     with atomic_folder.writing(str(root / f'layer_{layer}')) as made:
-      exported.write(str(made), asked, command=' '.join(request.command))
+      case_export.write(str(made), asked, command=' '.join(request.command))
 
 
 def _saved(request, subject, layer: int, captured) -> case_lib.Case:

@@ -25,7 +25,7 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.determinism import variants
 from hpmoe.parity_tests.judge import bench as bench_lib
-from hpmoe.parity_tests.judge import of_pass
+from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import tensors
 
@@ -336,7 +336,9 @@ class _Tried:
 
   def _bounds(self, name: str) -> np.ndarray:
     tiling, made = self._tiling, self._made
-    golden = of_pass.golden(self._which, tiling, made.policy, made.arrays, {})
+    golden = pass_reference.golden(
+      self._which, tiling, made.policy, made.arrays, {}
+    )
     limits = np.zeros(self._got[name].shape)
     for rank in tiling.held:
       rows = tiling.rows(name, limits, rank)

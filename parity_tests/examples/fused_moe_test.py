@@ -12,7 +12,7 @@ from hpmoe.parity_tests.examples import fused_moe
 from hpmoe.parity_tests.examples import fused_moe_grad
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
-from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import report_text
 from hpmoe.reference.contract import granularity
@@ -93,7 +93,7 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
 @pytest.mark.slow
 def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
   # Given a kernel that has the weights after the return, whatever is asked,
-  right = judging.PassCase.run
+  right = pass_case.PassCase.run
 
   def run(case, function):
     policy = case.made.policy
@@ -101,7 +101,7 @@ def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
       policy = dataclasses.replace(policy, placement='combine')
     return right(case.under(policy), function)
 
-  monkeypatch.setattr(judging.PassCase, 'run', run)
+  monkeypatch.setattr(pass_case.PassCase, 'run', run)
   kernel = fused_moe.fused_moe if deaf else fused_moe.fused_moe_with_a_bug
   report = _check(kernel, 'exact', placement='before_down')
 

@@ -24,10 +24,10 @@ from hpmoe.parity_tests.explain import explain
 from hpmoe.parity_tests.explain import roundings
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check as check_lib
+from hpmoe.parity_tests.judge import equality
 from hpmoe.parity_tests.judge import judgement as judgement_lib
-from hpmoe.parity_tests.judge import judging
-from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import tensors
@@ -241,7 +241,7 @@ def _data(failure: verdicts.Failure) -> str:
   """Returns the kind of data on which it fails."""
   if failure.lane != 'exact':
     return 'real'
-  is_wide = failure.rule == judging.WIDE_RULE
+  is_wide = failure.rule == equality.WIDE_RULE
   return 'wide' if is_wide else 'exact'
 
 
@@ -334,7 +334,7 @@ class _Shrinking:
     stage = verdicts.tensor_of(first.stage)
     self._roundings = (stage,) if is_rounding else ()
     self._progress, self._tried = progress, 1
-    self._oracle = of_pass.stored_golden
+    self._oracle = pass_reference.stored_golden
 
   def smallest(self) -> Found:
     """Returns it, once the oracle says so as well."""

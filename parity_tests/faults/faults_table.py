@@ -21,7 +21,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import isolation
-from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import launch_tasks
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import tensors
@@ -340,7 +340,7 @@ def _isolated_as_used(
   candidate, (which,) = _ours(one), one.case.passes
   case = bench.case(candidate, which, bench.made)
   try:
-    _, wrong = judging.alone_as_used(case, candidate)
+    _, wrong = launch_tasks.judge_tasks_as_used(case, candidate)
     races = candidate.launches[-1].races
     named = [
       w.task for w in isolation.find_guilty_tasks(wrong, races, which.name)
@@ -359,7 +359,7 @@ def _made_as_used(
   one = _ready(request)
   (which,) = one.case.passes
   case = bench.case(one.candidate, which, bench.made)
-  rows, _ = judging.alone_as_used(case, one.candidate)
+  rows, _ = launch_tasks.judge_tasks_as_used(case, one.candidate)
   return tuple(row.stage for row in rows)
 
 

@@ -17,14 +17,16 @@ from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import exact_lane
+from hpmoe.parity_tests.judge import failure_details
 from hpmoe.parity_tests.judge import isolation
-from hpmoe.parity_tests.judge import judging
-from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge import pass_case
+from hpmoe.parity_tests.judge import pass_reference
+from hpmoe.parity_tests.judge import real_lanes
 from hpmoe.parity_tests.judge import repeat
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import sampling
-from hpmoe.parity_tests.judge import told
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.reference.contract import granularity
@@ -107,7 +109,7 @@ class Bench:
     which: passes.Pass,
     made: inputs_lib.LayerInputs,
     own: Tensors | None = None,
-  ) -> judging.PassCase:
+  ) -> pass_case.PassCase:
     """Returns a pass on this bench's inputs, ready to be judged.
 
     Args:
@@ -146,7 +148,7 @@ class Bench:
       saved = tensors.saved(made.config, made.policy.placement)
       return tuple(name for name in saved if name not in kept)
 
-    return judging.PassCase(mine, given, tiling, answer, relay, hidden)
+    return pass_case.PassCase(mine, given, tiling, answer, relay, hidden)
 
   def read_by(
     self, which: Sequence[passes.Pass], data: str
@@ -175,7 +177,7 @@ class Bench:
   def judge(
     self,
     request: request_lib.Request,
-    progress: judging.Progress = lambda step: None,
+    progress: pass_case.Progress = lambda step: None,
   ) -> list[verdicts.Result]:
     """As `examine`, the comparisons only; what fails is not explained."""
     return self.examine(request, progress, explain=False).results
@@ -183,9 +185,9 @@ class Bench:
   def examine(
     self,
     request: request_lib.Request,
-    progress: judging.Progress = lambda step: None,
+    progress: pass_case.Progress = lambda step: None,
     explain: bool = True,
-  ) -> judging.Judged:
+  ) -> pass_case.Findings:
     """Runs the lanes of a request on this bench's data.
 
     Args:
@@ -205,11 +207,11 @@ class Bench:
   def judged(
     self,
     request: request_lib.Request,
-    progress: judging.Progress = lambda step: None,
+    progress: pass_case.Progress = lambda step: None,
     only: str = '',
     roundings: Sequence[str] | None = None,
     explain: bool = True,
-  ) -> judging.Judged:
+  ) -> pass_case.Findings:
     """Returns what the lanes say of this bench's ranks, see `settled`.
 
     Args:
@@ -224,7 +226,7 @@ class Bench:
     records = (
       standards.get(n, self.made.policy.storage) for n in judgement.standards
     )
-    asked = judging.Asked(
+    asked = pass_case.LaneOptions(
       judgement.lanes, tuple(records), progress, roundings, explain
     )
     results: list[verdicts.Result] = []
@@ -241,7 +243,7 @@ class Bench:
         made = self.inputs(data)
       except (folder_lib.NoData, exact_limits.ExactnessError) as error:
         results += [
-          judging.not_exact(which, data, str(error))
+          exact_lane.report_no_data(which, data, str(error))
           for which in request.case.passes
         ]
         continue
@@ -252,7 +254,7 @@ class Bench:
         changes += found.changes
         runs += [found.runs] * (data == 'real')
     fewest = min(runs, default=1)
-    return judging.Judged(results, {}, wrong, changes, fewest)
+    return pass_case.Findings(results, {}, wrong, changes, fewest)
 
   def _refuse_other_passes(self, case: case_lib.Case) -> None:
     mine = self._case.passes
@@ -262,7 +264,9 @@ class Bench:
         f'{case.direction!r}'
       )
 
-  def _in_turn(self, request, made, lane, before) -> Iterator[judging.Judged]:
+  def _in_turn(
+    self, request, made, lane, before
+  ) -> Iterator[pass_case.Findings]:
     """Judges the passes in order, the second on what the first one saved.
 
     In a replay on what the oracle saved: nothing spreads.  `before` holds by
@@ -274,7 +278,7 @@ class Bench:
       case = self.case(candidate, which, made, saved)
       case = dataclasses.replace(case, before=before.get(which.name, {}))
       found = lane(case, candidate)
-      if judging.is_small(case):
+      if pass_case.is_small(case):
         before[which.name] = {**case.made.arrays, **found.got}
       # The rest is not held while the next pass runs.
       if not candidate.checking.replays:
@@ -284,14 +288,14 @@ class Bench:
         )
         saved = {n: got[n] for n in names if n in got}
         del got
-      placed = told.with_place(found.results, candidate, case.tiling)
+      placed = failure_details.with_place(found.results, candidate, case.tiling)
       yield dataclasses.replace(found, results=placed, got={})
       del found
 
 
 def settled(
-  request: request_lib.Request, found: judging.Judged
-) -> judging.Judged:
+  request: request_lib.Request, found: pass_case.Findings
+) -> pass_case.Findings:
   """Returns what a report says of what the lanes found on all ranks.
 
   Raises:
@@ -304,7 +308,7 @@ def settled(
   # A stage in isolation gains nothing from what others would have returned.
   isolated = request.candidate.checking.isolate
   more = request.candidate.can.stages and not isolated
-  hinted = told.with_hint(results) if more else results
+  hinted = failure_details.with_hint(results) if more else results
 
   def repeated(failure: verdicts.Failure) -> verdicts.Failure:
     return dataclasses.replace(failure, replay=request.replay(failure.lane))
@@ -344,9 +348,9 @@ def _lanes(request: request_lib.Request) -> Iterator[tuple]:
   """
   judgement = request.judgement
   if 'exact' in judgement.lanes:
-    yield 'exact', judging.exact_lane
-    yield 'wide', judging.exact_lane
-  judge: repeat.Lane = judging.real_lanes
+    yield 'exact', exact_lane.judge_exact
+    yield 'wide', exact_lane.judge_exact
+  judge: repeat.Lane = real_lanes.judge_real
   if judgement.tiles is not None:
     sample = tiles.Sample(judgement.tiles, request.case.seed)
     judge = functools.partial(sampling.lanes_of_sample, sample=sample)
@@ -400,7 +404,7 @@ def _ask(
   made: inputs_lib.LayerInputs, which: passes.Pass
 ) -> dict[str, np.ndarray]:
   oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
-  return of_pass.answer(oracle, which)
+  return pass_reference.answer(oracle, which)
 
 
 def _usable(own: Tensors, names: Sequence[str]) -> dict[str, np.ndarray]:

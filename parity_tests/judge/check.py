@@ -8,8 +8,9 @@ from typing import Any
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge import equality
 from hpmoe.parity_tests.judge import isolation
-from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import repeat
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
@@ -80,13 +81,14 @@ def count_steps(request: Request) -> int:
   has_serial = request.candidate.serial is not None
   again = repeat.runs(request.judgement, request.candidate) - 1
   return 1 + sum(
-    judging.count_steps(request.judgement.lanes, which, has_serial) + again
+    pass_case.count_pass_steps(request.judgement.lanes, which, has_serial)
+    + again
     for which in request.case.passes
   )
 
 
 def run(
-  request: Request, progress: judging.Progress = lambda step: None
+  request: Request, progress: pass_case.Progress = lambda step: None
 ) -> Report:
   """Runs the lanes of a request.
 
@@ -127,7 +129,7 @@ def examined(
   request: Request,
   bench: bench_lib.Bench,
   start: float,
-  progress: judging.Progress = lambda step: None,
+  progress: pass_case.Progress = lambda step: None,
 ) -> Report:
   """Returns the report of a bench; `start` is when its work began."""
   found = bench.examine(request, progress)
@@ -137,7 +139,7 @@ def examined(
 def report_of(
   request: Request,
   bench: bench_lib.Bench,
-  found: judging.Judged,
+  found: pass_case.Findings,
   seconds: float,
 ) -> Report:
   """Returns the report of what was found."""
@@ -162,8 +164,8 @@ def _plan_of_launch(
     request.candidate.options, bench.made, bench.plan
   )
   rows = [
-    judging.equality(
-      name, 'bitwise', judging.ORACLE_RULE, error.plan, bench.plan, tiling
+    equality.compare_equal(
+      name, 'bitwise', equality.ORACLE_RULE, error.plan, bench.plan, tiling
     )
     for name in bench.plan
   ]

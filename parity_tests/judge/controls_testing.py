@@ -12,12 +12,12 @@ import numpy as np
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import pass_case
 from hpmoe.reference.contract import granularity
 
 Tensors = dict[str, np.ndarray]
 # (case, the tensors so far, the name of the one to spoil).
-Spoil = Callable[[judging.PassCase, Tensors, str], np.ndarray]
+Spoil = Callable[[pass_case.PassCase, Tensors, str], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Answers(candidates.Candidate):
     return next(self._answers)
 
 
-def answer(case: judging.PassCase, control: Control | None = None) -> Tensors:
+def answer(case: pass_case.PassCase, control: Control | None = None) -> Tensors:
   """Returns what a kernel with the control's fault, or without, computes."""
   oracle, made = case.oracle, {}
   spoiled = spoils(case, control) if control else ()
@@ -58,7 +58,7 @@ def answer(case: judging.PassCase, control: Control | None = None) -> Tensors:
   return (oracle.plan if case.which.plan else {}) | made
 
 
-def spoils(case: judging.PassCase, control: Control) -> tuple[str, ...]:
+def spoils(case: pass_case.PassCase, control: Control) -> tuple[str, ...]:
   """Returns the stages of a pass that a control spoils."""
   stages = case.which.stages
   return tuple(n for n in stages if n in (control.stages or stages))
@@ -134,7 +134,9 @@ def _swapped_halves(case, made, name):
 
 
 def unlike(
-  case: judging.PassCase, name: str, change: Callable[[np.ndarray], np.ndarray]
+  case: pass_case.PassCase,
+  name: str,
+  change: Callable[[np.ndarray], np.ndarray],
 ) -> Tensors:
   """Returns what a kernel computes that changes one of its inputs first."""
   arrays = dict(case.made.arrays)
@@ -143,7 +145,7 @@ def unlike(
   return answer(dataclasses.replace(case, made=made))
 
 
-def controls(case: judging.PassCase) -> tuple[Control, ...]:
+def controls(case: pass_case.PassCase) -> tuple[Control, ...]:
   """Returns the controls of a pass."""
   early = case.made.policy.placement == 'before_down'
   # Where a row's weight shows: at combine it scales the row that returns.

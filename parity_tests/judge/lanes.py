@@ -16,8 +16,8 @@ import functools
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import ahead
-from hpmoe.parity_tests.judge import parts
+from hpmoe.parity_tests.judge import prefetch
+from hpmoe.parity_tests.judge import rank_parts
 from hpmoe.parity_tests.judge import spread_tally
 from hpmoe.parity_tests.judge import tally as tally_lib
 from hpmoe.parity_tests.judge import verdicts
@@ -97,7 +97,7 @@ def compare(
 
 def _compare_rank(
   stage, lane, rule, got, expected, tiling, rank: int
-) -> parts.Part:
+) -> rank_parts.Part:
   same = _same_values if lane == 'exact' else _same_bits
   plan = stage in tensors.PLAN
   tally = tally_lib.Tally(stage, lane, rule, None if plan else tiling)
@@ -120,10 +120,10 @@ def _compare_rank(
 
 
 def _of_ranks(
-  tiling: tiles.Tiling, judge: Callable[[int], list[parts.Part]]
+  tiling: tiles.Tiling, judge: Callable[[int], list[rank_parts.Part]]
 ) -> list[verdicts.Result]:
   """Returns the verdicts on the ranks that are judged, rank by rank."""
-  found: list[parts.Part] = []
+  found: list[rank_parts.Part] = []
   for rank in tiling.held:
     mine = judge(rank)
     found = [a + b for a, b in zip(found, mine, strict=True)] if found else mine
@@ -178,12 +178,12 @@ def tolerances(
     return silent
   of = stage, golden, records, dtype, bounded, same
 
-  def judged(rank: int) -> list[parts.Part]:
+  def judged(rank: int) -> list[rank_parts.Part]:
     judges = _Judges(*of)
     held = tiling.rows(tensor, got, rank)
     beside = tiling.rows(tensor, benchmark, rank) if records else None
     look = functools.partial(judges.look, golden, tensor, rank, held, beside)
-    for at, seen in ahead.map_ahead(look, ranges_of(tiling, tensor, rank)):
+    for at, seen in prefetch.map_ahead(look, ranges_of(tiling, tensor, rank)):
       judges.add(rank, at, *seen)
     judges.add_padding(rank, tiling.padding(tensor, got, rank))
     return judges.parts()
@@ -198,7 +198,7 @@ def within_edges(
   """Judges a tensor `[R, ...]` by what right kernels may store, see `edges`."""
   tiling = chain.golden.tiling
 
-  def judged(rank: int) -> list[parts.Part]:
+  def judged(rank: int) -> list[rank_parts.Part]:
     tally = tally_lib.Tally(stage, 'bounded', verdicts.EDGES_RULE, tiling)
     worst, worth = 0.0, power.Power()
     held = tiling.rows(stage, got, rank)
@@ -211,7 +211,7 @@ def within_edges(
       worst = max(worst, float((chunk.error / seen).max(initial=0.0)))
       worth += power.of(right.own, right.deviation, seen)
     tally.add_padding(rank, tiling.padding(stage, got, rank))
-    return [tally.part(parts.OfBound(worst, worth, worth.elements))]
+    return [tally.part(rank_parts.OfBound(worst, worth, worth.elements))]
 
   return _of_ranks(tiling, judged)[0]
 
@@ -284,7 +284,7 @@ class _Judges:
       self._spread_tally.add(chunk, e, value, rows)
     if chunk.error.size:
       ratio = _of_bound(chunk.error, e.bound).max()
-      self._worst_of_bound = parts.largest(self._worst_of_bound, ratio)
+      self._worst_of_bound = rank_parts.largest(self._worst_of_bound, ratio)
     for judge, tally in zip(self._judges, self._tallies):
       tally.add(chunk, judge.add(e))
 
@@ -311,7 +311,7 @@ class _Judges:
       return False
     self._known += right.got.size
     worst = right.sums.added.worst_of_bound
-    self._worst_of_bound = parts.largest(self._worst_of_bound, worst)
+    self._worst_of_bound = rank_parts.largest(self._worst_of_bound, worst)
     for tally in (self._bound_tally, *self._tallies):
       tally.add_right(rank, cut, tile_rows, right)
     regions = right.sums.regions
@@ -323,12 +323,12 @@ class _Judges:
     for tally in (self._bound_tally, *self._tallies):
       tally.add_padding(rank, padding)
 
-  def parts(self) -> list[parts.Part]:
+  def parts(self) -> list[rank_parts.Part]:
     """Returns what each of them found."""
     known, elements = self._known, self._worth.elements
     found = []
     if self._bounded:
-      figures = parts.OfBound(self._worst_of_bound, self._worth, known)
+      figures = rank_parts.OfBound(self._worst_of_bound, self._worth, known)
       found = [
         self._bound_tally.part(figures),
         self._spread_tally.part(known, elements),
@@ -339,7 +339,7 @@ class _Judges:
       name, dtype = judge.standard.name, self._dtype
       sums = judge.partials, judge.not_finite
       found.append(
-        tally.part(parts.OfStandard(name, dtype, *sums, known, elements))
+        tally.part(rank_parts.OfStandard(name, dtype, *sums, known, elements))
       )
     return found
 

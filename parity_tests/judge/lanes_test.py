@@ -14,8 +14,9 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import controls_testing
-from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import equality
 from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import tolerance_lanes
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import ulp
@@ -264,7 +265,7 @@ def _check_moved(candidate, results):
 def _check_control(candidate, results):
   # Lane exact has two cases, each with a rule of its own.
   cases = [(lane, None) for lane in verdicts.LANES if lane != 'exact']
-  cases += [('exact', judging.ORACLE_RULE), ('exact', judging.WIDE_RULE)]
+  cases += [('exact', equality.ORACLE_RULE), ('exact', equality.WIDE_RULE)]
   for lane, rule in cases:
     mine = [r for r in results if r.lane == lane and rule in (None, r.rule)]
     failures = [r.failure for r in mine if r.verdict == verdicts.FAIL]
@@ -353,13 +354,13 @@ def test_the_oracles_answer_stands_beside_what_read_the_same_bits(bench):
   case = bench.case(Spoiled(bench), passes.FORWARD, bench.made)
   answer = case.answer()
 
-  beside = judging._beside(case, 'gate_up', answer, answer)
+  beside = tolerance_lanes._recompute_beside(case, 'gate_up', answer, answer)
   assert beside is answer['gate_up']
 
   # when: a candidate dispatched twice the rows; then: beside it stands what
   # the oracle makes of those.
   doubled = answer | {'expert_in': 2 * answer['expert_in']}
-  beside = judging._beside(case, 'gate_up', doubled, answer)
+  beside = tolerance_lanes._recompute_beside(case, 'gate_up', doubled, answer)
   np.testing.assert_array_equal(beside, 2 * answer['gate_up'])
 
 
@@ -510,7 +511,7 @@ def test_lane_exact_is_not_judged_where_the_kernel_does_swiglu_only(bench):
 
   exact = [r for r in results if r.lane == 'exact']
   others = [r for r in results if r.lane != 'exact']
-  rules = [judging.ORACLE_RULE, judging.WIDE_RULE]
+  rules = [equality.ORACLE_RULE, equality.WIDE_RULE]
   assert [r.rule for r in exact] == rules
   assert {r.verdict for r in exact} == {verdicts.NOT_JUDGED}
   assert {r.why for r in exact} == {'it does swiglu only'}
@@ -548,9 +549,9 @@ def test_a_wrong_y_alone_gets_a_hint(bench, control, hint):
   }
   # Wide data weigh one slot of a token: an expert is lost to some of its own.
   assert hints == {
-    (judging.ORACLE_RULE, hint),
+    (equality.ORACLE_RULE, hint),
     (verdicts.BOUND_RULE, hint),
-    (judging.WIDE_RULE, RETURN_MORE),
+    (equality.WIDE_RULE, RETURN_MORE),
   }
 
 

@@ -8,14 +8,14 @@ import numpy as np
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import judgement as judgement_lib
-from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import ulp
 
 # A user's kernel whose runs took less so far is run again unasked.
 CHEAP_S = 5.0
 
-Lane = Callable[..., judging.Judged]
+Lane = Callable[..., pass_case.Findings]
 
 
 def runs(
@@ -29,12 +29,12 @@ def runs(
 
 
 def lane(
-  asked: judging.Asked,
-  case: judging.PassCase,
+  asked: pass_case.LaneOptions,
+  case: pass_case.PassCase,
   candidate: candidates.Candidate,
   judge: Lane,
   judgement: judgement_lib.Judgement,
-) -> judging.Judged:
+) -> pass_case.Findings:
   """Judges a pass, and runs it again.
 
   Where another answer is meant, each is judged, and the worst rows are told.

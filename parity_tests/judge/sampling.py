@@ -12,10 +12,11 @@ import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import equality
 from hpmoe.parity_tests.judge import lanes
-from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge import pass_case
+from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.reference.contract import tensors
@@ -25,11 +26,11 @@ _ROWS = 1 << 12
 
 
 def lanes_of_sample(
-  asked: judging.Asked,
-  case: judging.PassCase,
+  asked: pass_case.LaneOptions,
+  case: pass_case.PassCase,
   candidate: candidates.Candidate,
   sample: tiles.Sample,
-) -> judging.Judged:
+) -> pass_case.Findings:
   """Lanes bitwise and bounded of a forward pass, on a sample of its tiles."""
   which = case.which
   tensors.require_layer(case.made.config, 'to judge a sample of its tiles')
@@ -38,8 +39,8 @@ def lanes_of_sample(
   asked.progress(f'{which.name}, bitwise: order and movement')
   plan = case.oracle.plan
   results = [
-    judging.equality(
-      name, 'bitwise', judging.ORACLE_RULE, got, plan, case.tiling
+    equality.compare_equal(
+      name, 'bitwise', equality.ORACLE_RULE, got, plan, case.tiling
     )
     for name in which.plan
   ]
@@ -49,18 +50,18 @@ def lanes_of_sample(
     asked.progress(f'{which.name}, bounded: {name}')
     results += _stage(case, golden, name, got)
   asked.progress(f'{which.name}, bounded: layer')
-  return judging.Judged(results + _layer(case, got, sample), got)
+  return pass_case.Findings(results + _layer(case, got, sample), got)
 
 
 def _stage(
-  case: judging.PassCase,
+  case: pass_case.PassCase,
   golden: golden_lib.Rows,
   name: str,
-  got: judging.Got,
-) -> judging.Results:
+  got: pass_case.Got,
+) -> pass_case.Results:
   moves = name in case.movement
   lane = 'bitwise' if moves else 'bounded'
-  rule = judging.ORACLE_RULE if moves else verdicts.BOUND_RULE
+  rule = equality.ORACLE_RULE if moves else verdicts.BOUND_RULE
   needed = (name, *case.sources[name])
   usable = {name: got[name], **case.usable(name, got)} if name in got else {}
   missing = [n for n in needed if n not in usable]
@@ -78,8 +79,8 @@ def _stage(
 
 
 def _layer(
-  case: judging.PassCase, got: judging.Got, sample: tiles.Sample
-) -> judging.Results:
+  case: pass_case.PassCase, got: pass_case.Got, sample: tiles.Sample
+) -> pass_case.Results:
   """The layer on some tokens of each rank, the first and last among them."""
   config, (result,) = case.made.config, case.which.results
   tokens = _tokens(config.num_tokens, sample)
@@ -96,7 +97,9 @@ def _layer(
     row_of_slot=plan['row_of_slot'],
     topk_ids=arrays['topk_ids'],
   )
-  golden = of_pass.golden(case.which, tiling, case.made.policy, arrays, {})
+  golden = pass_reference.golden(
+    case.which, tiling, case.made.policy, arrays, {}
+  )
   row = verdicts.ROWS[result]
   found = lanes.tolerances(row, got[result][:, tokens], golden, None, ())
   return [_in_whole(one, tokens, case.tiling.token_block) for one in found]

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import parts
+from hpmoe.parity_tests.judge import rank_parts
 from hpmoe.parity_tests.judge import tally as tally_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import bounds
@@ -138,10 +138,10 @@ class SpreadTally:
     self._sums = total if self._sums is None else self._sums + total
     self._keys.append(keys)
     for name, share in shares.items():
-      worst = parts.largest(self._worst.get(name, 0.0), np.max(share))
+      worst = rank_parts.largest(self._worst.get(name, 0.0), np.max(share))
       self._worst[name] = worst
 
-  def part(self, known: int, elements: int) -> parts.Part:
+  def part(self, known: int, elements: int) -> rank_parts.Part:
     """Returns what was found; of `elements` that many have a finite bound."""
     return self._tally.part(
       OfSpread(
@@ -159,7 +159,7 @@ class SpreadTally:
 
 @dataclasses.dataclass(frozen=True)
 class OfSpread:
-  """The sums of a tensor's errors, see `parts.Figures`.
+  """The sums of a tensor's errors, see `rank_parts.Figures`.
 
   Attributes:
     judge: of the tensor.
@@ -193,7 +193,9 @@ class OfSpread:
       sums=sums,
       keys=np.concatenate([self.keys, other.keys]),
       worst={
-        name: parts.largest(self.worst.get(name, 0), other.worst.get(name, 0))
+        name: rank_parts.largest(
+          self.worst.get(name, 0), other.worst.get(name, 0)
+        )
         for name in names
       },
       sees=self.sees + other.sees,
@@ -201,8 +203,8 @@ class OfSpread:
       elements=self.elements + other.elements,
     )
 
-  def settled(self) -> parts.Settled | None:
-    """See `parts.Figures`."""
+  def settled(self) -> rank_parts.Settled | None:
+    """See `rank_parts.Figures`."""
     if not self.worst:
       return None
     shares, whole = self._of_tensor()
@@ -215,9 +217,9 @@ class OfSpread:
     worst = float(np.max(list(shares.values())))
     values = shares | {'error_of_bound': worst}
     if not self.known and self.elements:
-      return parts.Settled(broken, values, {}, self.elements, 0)
+      return rank_parts.Settled(broken, values, {}, self.elements, 0)
     sees = {} if np.isinf(whole.whole) else whole.sizes()
-    return parts.Settled(broken, values, sees)
+    return rank_parts.Settled(broken, values, sees)
 
   def _of_tensor(self) -> tuple[dict[str, float], power.Power]:
     """Returns what the whole tensor uses of its limits, and their power."""
@@ -227,7 +229,7 @@ class OfSpread:
     sums = dataclasses.replace(self.sums, alike=alike)
     shares = self.judge.shares(sums)
     return {
-      f'tensor_{name}': parts.largest(0.0, np.max(share))
+      f'tensor_{name}': rank_parts.largest(0.0, np.max(share))
       for name, share in shares.items()
     }, self.sees + self.judge.power(sums)
 

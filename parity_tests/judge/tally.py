@@ -7,7 +7,7 @@ import numpy as np
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import patterns
-from hpmoe.parity_tests.judge import parts
+from hpmoe.parity_tests.judge import rank_parts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import ulp
@@ -78,7 +78,7 @@ class Right:
 
 
 class Tally:
-  """Adds chunks up to one `parts.Part`.  Chunks come in tile order."""
+  """Adds chunks up to one `rank_parts.Part`.  Chunks come in tile order."""
 
   def __init__(
     self, stage: str, lane: str, rule: str, tiling: tiles.Tiling | None
@@ -203,13 +203,13 @@ class Tally:
       pattern='not zero past the last valid row',
     )
 
-  def part(self, figures: parts.Figures | None = None) -> parts.Part:
+  def part(self, figures: rank_parts.Figures | None = None) -> rank_parts.Part:
     """Returns what was found, with what the rule added up."""
     worst: verdicts.Failure | None = None
     if self._worst is not None:
       worst = self._locate_element(*self._worst)
     experts = self._experts_of_bad()
-    return parts.Part(
+    return rank_parts.Part(
       of=self._id,
       tiles=self._tiles,
       failed=self._failed,

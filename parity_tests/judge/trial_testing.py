@@ -13,9 +13,10 @@ import numpy as np
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import lanes
-from hpmoe.parity_tests.judge import of_pass
+from hpmoe.parity_tests.judge import pass_case
+from hpmoe.parity_tests.judge import pass_reference
+from hpmoe.parity_tests.judge import tolerance_lanes
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import config as config_lib
@@ -564,7 +565,7 @@ def judge_stages(
 def _golden(made: inputs_lib.LayerInputs, name: str, captured: Arrays):
   which = verdicts.pass_of(name)
   of = tiling(made.config, made.arrays)
-  return of_pass.golden(which, of, made.policy, made.arrays, captured)
+  return pass_reference.golden(which, of, made.policy, made.arrays, captured)
 
 
 def failed_edges(
@@ -590,14 +591,16 @@ def failed_edges(
       kernel.forward(*of) if which is passes.FORWARD else kernel.backward(*of)
       for kernel in (own, got)
     )
-    case = judging.PassCase(
+    case = pass_case.PassCase(
       which.of_layer(inputs.config),
       inputs,
       tiling(inputs.config, inputs.arrays),
       dict,
     )
     found += [
-      lanes.within_edges(name, other[name], judging.chain(case, name, {}, one))
+      lanes.within_edges(
+        name, other[name], tolerance_lanes.build_chain(case, name, {}, one)
+      )
       for name in case.which.stages
       if case.sources[name]
     ]

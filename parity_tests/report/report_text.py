@@ -13,7 +13,8 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import judging
+from hpmoe.parity_tests.judge import exact_lane
+from hpmoe.parity_tests.judge import failure_details
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards
@@ -224,9 +225,9 @@ def notes(report: check.Report) -> str:
     if r.verdict == verdicts.NOT_JUDGED and not r.missing
   )
   if _only_exact_fails(report):
-    lines.append(judging.EXACT_HINT)
+    lines.append(exact_lane.EXACT_HINT)
   if _may_recompute(report):
-    lines.append(judging.RECOMPUTES_HINT)
+    lines.append(failure_details.RECOMPUTES_HINT)
   lines.append(_changes(report))
   return '\n'.join(filter(None, lines))
 

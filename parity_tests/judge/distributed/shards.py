@@ -20,10 +20,11 @@ from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import judging
-from hpmoe.parity_tests.judge import parts
+from hpmoe.parity_tests.judge import equality
+from hpmoe.parity_tests.judge import failure_details
+from hpmoe.parity_tests.judge import pass_case
+from hpmoe.parity_tests.judge import rank_parts
 from hpmoe.parity_tests.judge import spread_tally
-from hpmoe.parity_tests.judge import told
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import spread
@@ -96,7 +97,7 @@ class Shard:
 def judge(
   request: check.Request,
   shard: Shard,
-  progress: judging.Progress = lambda step: None,
+  progress: pass_case.Progress = lambda step: None,
 ) -> dict[str, Any]:
   """Returns what a shard found, as plain data.
 
@@ -108,7 +109,7 @@ def judge(
   request, bench = _ready(request, shard.ranks(request.case.ranks), progress)
   there = request.candidate.ranks
   mine = shard.ranks(request.case.ranks)
-  found = judging.Judged([], {})
+  found = pass_case.Findings([], {})
   if there is None or set(mine) & set(there):
     found = bench.judged(request, progress)
   return dict(
@@ -187,8 +188,8 @@ def merge(
   request, bench = _ready(request, ())
   held = _held(shards, folder, request)
   found = [decoded(one['found']) for one in held]
-  rows = parts.total(results for results, *_ in found)
-  examined = judging.Judged(
+  rows = rank_parts.total(results for results, *_ in found)
+  examined = pass_case.Findings(
     [_placed(request, bench, row) for row in rows],
     {},
     changes=[change for _, changes, _ in found for change in changes],
@@ -211,10 +212,10 @@ def _placed(
     return result
   data = 'real'
   if result.lane == 'exact':
-    data = 'wide' if result.rule == judging.WIDE_RULE else 'exact'
+    data = 'wide' if result.rule == equality.WIDE_RULE else 'exact'
   candidate.locate(data, verdicts.tensor_of(result.stage))
   tiling = bench_lib.tiling_of(candidate.options, bench.made, bench.plan)
-  return told.with_place([result], candidate, tiling)[0]
+  return failure_details.with_place([result], candidate, tiling)[0]
 
 
 def _of_folder(folder: str | os.PathLike[str]) -> list[Shard]:
@@ -287,9 +288,9 @@ _KINDS = {
     verdicts.Result,
     verdicts.Failure,
     verdicts.Change,
-    parts.Part,
-    parts.OfBound,
-    parts.OfStandard,
+    rank_parts.Part,
+    rank_parts.OfBound,
+    rank_parts.OfStandard,
     spread_tally.OfSpread,
     spread.Judge,
     spread.Independent,
@@ -336,7 +337,7 @@ def decoded(value: Any) -> Any:
   if 'array' in value:
     return np.array(value['values'], value['array']).reshape(value['shape'])
   made = _KINDS[value['kind']](**decoded(value['fields']))
-  if isinstance(made, parts.Part):
+  if isinstance(made, rank_parts.Part):
     return made.result() or verdicts.Result(
       *made.of, verdict=verdicts.NOT_JUDGED, part=made
     )

@@ -26,8 +26,8 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.distributed import mpi_shard
 from hpmoe.parity_tests.judge.distributed import shards
-from hpmoe.parity_tests.judge.distributed import started
 from hpmoe.parity_tests.report import report_text
 
 CASE = case_lib.Case(
@@ -234,19 +234,19 @@ class TestRefused:
   ],
 )
 def test_a_rank_that_dies_or_hangs_is_named(tmp_path, judge, said):
-  job = started.Job(shards.Shard(2, 3), tmp_path)
+  job = mpi_shard.Job(shards.Shard(2, 3), tmp_path)
   for index in (0, 1):
     shards.write(shards.Shard(index, 3).file(tmp_path), {})
   timeout_s = 0.2 if 'within 0.2 s' in said else 60.0
-  started.kept(job, judge, timeout_s)
-  started.wait(job, timeout_s)
+  mpi_shard.kept(job, judge, timeout_s)
+  mpi_shard.wait(job, timeout_s)
   with pytest.raises(shards.ShardError, match=said):
     shards.read(job.shard, tmp_path)
 
 
 def test_of_a_rank_that_hangs_nothing_is_left(tmp_path):
   # Given: a rank that started another process and wrote half a file.
-  job = started.Job(shards.Shard(0, 2), tmp_path)
+  job = mpi_shard.Job(shards.Shard(0, 2), tmp_path)
   pids = tmp_path / 'pids'
 
   def judge():
@@ -257,7 +257,7 @@ def test_of_a_rank_that_hangs_nothing_is_left(tmp_path):
     time.sleep(600)
 
   # When.
-  started.kept(job, judge, 1.0)
+  mpi_shard.kept(job, judge, 1.0)
   # Then.
   assert {*tmp_path.iterdir()} == {pids, job.file}
   for pid in map(int, pids.read_text().split()):
@@ -266,20 +266,20 @@ def test_of_a_rank_that_hangs_nothing_is_left(tmp_path):
 
 
 def test_a_rank_that_does_not_start_is_named(tmp_path, monkeypatch):
-  job = started.Job(shards.Shard(0, 3), tmp_path)
+  job = mpi_shard.Job(shards.Shard(0, 3), tmp_path)
   shards.write(job.file, {})
-  monkeypatch.setattr(started, '_GRACE_S', 0.0)
-  started.wait(job, 0.1)
+  monkeypatch.setattr(mpi_shard, '_GRACE_S', 0.0)
+  mpi_shard.wait(job, 0.1)
   for index in (1, 2):
     with pytest.raises(shards.ShardError, match='within 0.1 s, got none'):
       shards.read(shards.Shard(index, 3), tmp_path)
 
 
 def test_ranks_are_known_from_mpiexec():
-  assert started.by_mpiexec({}) is None
-  assert started.by_mpiexec(dict(PMI_RANK='0', PMI_SIZE='1')) is None
+  assert mpi_shard.by_mpiexec({}) is None
+  assert mpi_shard.by_mpiexec(dict(PMI_RANK='0', PMI_SIZE='1')) is None
   with pytest.raises(ValueError, match='mpiexec: expected its 4 processes'):
-    started.by_mpiexec(dict(PMI_RANK='1', PMI_SIZE='4', MPI_LOCALNRANKS='2'))
+    mpi_shard.by_mpiexec(dict(PMI_RANK='1', PMI_SIZE='4', MPI_LOCALNRANKS='2'))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import lanes
-from hpmoe.parity_tests.judge import of_pass
+from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import bounds
@@ -171,7 +171,7 @@ def _judged(name, got, made, layer: bool) -> list[verdicts.Result]:
   """Judges one tensor by every record that excuses rounding."""
   which = verdicts.pass_of(name)
   captured = {} if layer else got
-  golden = of_pass.golden(
+  golden = pass_reference.golden(
     which, trial.tiling(CONFIG, made.arrays), made.policy, made.arrays, captured
   )
   # A stage is computed from what this kernel stored, the layer is not.

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import ahead
+from hpmoe.parity_tests.judge import prefetch
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import coded_rows
 from hpmoe.parity_tests.judge.limits import norm_bounds
@@ -263,7 +263,7 @@ class Rows:
     sums = bounds.CombineSums.zeros(
       self.policy, stage, config.top_k + bool(last), tokens, config.d_model
     )
-    parts = ahead.map_ahead(
+    parts = prefetch.map_ahead(
       lambda part: self.held(source, *part[:3]), self.packed()
     )
     for (*_, slots), out in parts:

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import ahead
+from hpmoe.parity_tests.judge import prefetch
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden
 from hpmoe.parity_tests.judge.limits import norm_bounds
@@ -195,7 +195,7 @@ class GoldenGrad(golden.Rows):
     Those of ranks that are not judged, and of slots that are not used, are 0.
     """
     parts, order = [], []
-    for (*_, slots), dots in ahead.map_ahead(self._row_dots, self.packed()):
+    for (*_, slots), dots in prefetch.map_ahead(self._row_dots, self.packed()):
       order.append(slots)
       parts.append(dots)
     found = np.concatenate(order)

@@ -11,8 +11,8 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import real_data
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
-from hpmoe.parity_tests.judge import of_pass
 from hpmoe.parity_tests.judge import oracle as oracle_lib
+from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference import layer
@@ -36,9 +36,13 @@ def test_answers_have_the_bits_of_what_users_call(dtype, placement):
   of = made.config, made.policy
 
   # when a check asks for both passes, stage by stage,
-  forward = of_pass.answer(oracle_lib.Oracle(*of, made.arrays), passes.FORWARD)
+  forward = pass_reference.answer(
+    oracle_lib.Oracle(*of, made.arrays), passes.FORWARD
+  )
   given = {**made.arrays, **forward, 'dy': dy}
-  backward = of_pass.answer(oracle_lib.Oracle(*of, given), passes.BACKWARD)
+  backward = pass_reference.answer(
+    oracle_lib.Oracle(*of, given), passes.BACKWARD
+  )
 
   # then each tensor is that of the pass under jit, as one function.
   whole = jax.jit(layer.forward, static_argnums=(0, 1))(
@@ -129,7 +133,7 @@ def test_golden_stands_in_for_the_oracle_on_exact_data(dtype, placement):
     )
 
   expected = tensors_of_passes()
-  with oracle_lib.by(of_pass.stored_golden):
+  with oracle_lib.by(pass_reference.stored_golden):
     got = tensors_of_passes()
 
   # then each tensor has the same values.

@@ -11,6 +11,12 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import tensors
 
+RECOMPUTES_HINT = (
+  'hint: the backward pass was judged as if it had read the saved tensors that '
+  'it was given, which the forward pass did not return; if it computes them '
+  'again, say so: function.backward.recomputes = True'
+)
+
 
 def with_hint(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
   """Tells who returned only a pass's results how to have a failure located."""

@@ -13,8 +13,8 @@ from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import controls_testing
 from hpmoe.parity_tests.judge import judgement
-from hpmoe.parity_tests.judge import judging
 from hpmoe.parity_tests.judge import numpy_testing
+from hpmoe.parity_tests.judge import tolerance_lanes
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import power
@@ -140,7 +140,7 @@ class OnlyY:
 
   def refused(self, y):
     """Returns `[R, T, D]` bool, what the rounding edges refuse."""
-    chain = judging.chain(self.case, 'y', {}, self.own)
+    chain = tolerance_lanes.build_chain(self.case, 'y', {}, self.own)
     y = y.astype(self.own['y'].dtype)
     return np.stack(
       [

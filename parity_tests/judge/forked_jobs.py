@@ -13,7 +13,7 @@ import pickle
 import sys
 from typing import Any, TypeVar
 
-from hpmoe.parity_tests.judge import ahead
+from hpmoe.parity_tests.judge import prefetch
 
 _Made = TypeVar('_Made')
 
@@ -61,7 +61,7 @@ def _by_two(jobs: Sequence[Callable[[], _Made]]) -> dict[int, _Made]:
     _work_and_end(jobs, left[0], answers[1])
   os.close(answers[1])
   try:
-    with ahead.workers(1):
+    with prefetch.workers(1):
       made = {index: jobs[index]() for index in _taken(left[0])}
     with os.fdopen(os.dup(answers[0]), 'rb') as stream:
       return made | _read(stream)

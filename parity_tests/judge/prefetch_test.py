@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.judge import ahead
+from hpmoe.parity_tests.judge import prefetch
 
 
 def test_items_come_in_order_whichever_is_ready_first():
@@ -14,15 +14,15 @@ def test_items_come_in_order_whichever_is_ready_first():
     time.sleep(0.02 if item % 3 == 0 else 0)
     return -item
 
-  assert list(ahead.map_ahead(slow, range(9))) == [(i, -i) for i in range(9)]
-  assert list(ahead.map_ahead(slow, [])) == []
+  assert list(prefetch.map_ahead(slow, range(9))) == [(i, -i) for i in range(9)]
+  assert list(prefetch.map_ahead(slow, [])) == []
 
 
 def test_no_more_is_begun_than_workers_hold():
   begun = []
-  made = ahead.map_ahead(begun.append, range(100))
+  made = prefetch.map_ahead(begun.append, range(100))
   next(made)
-  assert len(begun) <= ahead._MOST_WORKERS + 1
+  assert len(begun) <= prefetch._MOST_WORKERS + 1
   made.close()
 
 
@@ -31,16 +31,16 @@ def test_an_error_is_the_callers():
     raise ValueError(f'item: expected none, got {item}')
 
   with pytest.raises(ValueError, match='got 7'):
-    list(ahead.map_ahead(refuse, [7, 8]))
+    list(prefetch.map_ahead(refuse, [7, 8]))
 
 
 def test_the_callers_error_state_holds():
   for count in (1, 2):
     large = [np.array([1e300])] * count
     with np.errstate(over='raise'), pytest.raises(FloatingPointError):
-      list(ahead.map_ahead(np.square, large))
+      list(prefetch.map_ahead(np.square, large))
     with np.errstate(over='ignore'):
-      made = [one for _, one in ahead.map_ahead(np.square, large)]
+      made = [one for _, one in prefetch.map_ahead(np.square, large)]
     assert made == [np.inf] * count
 
 
@@ -48,21 +48,21 @@ def test_one_thing_alone_takes_no_thread():
   def where(_):
     return threading.get_ident()
 
-  assert list(ahead.map_ahead(where, [0])) == [(0, threading.get_ident())]
-  two = [thread for _, thread in ahead.map_ahead(where, [0, 1])]
+  assert list(prefetch.map_ahead(where, [0])) == [(0, threading.get_ident())]
+  two = [thread for _, thread in prefetch.map_ahead(where, [0, 1])]
   assert threading.get_ident() not in two
 
 
 def test_blas_has_its_threads_back():
-  blas = ahead._openblas()
+  blas = prefetch._openblas()
   if blas is None:
     pytest.skip('numpy has no OpenBLAS of its own here')
   get, set_ = blas
   before = get()
   set_(2)
   try:
-    inside = ahead.map_ahead(
-      lambda _: [get() for _ in ahead.map_ahead(int, [1])] + [get()], [1]
+    inside = prefetch.map_ahead(
+      lambda _: [get() for _ in prefetch.map_ahead(int, [1])] + [get()], [1]
     )
     assert [made for _, made in inside] == [[1, 1]]
     assert get() == 2

@@ -1,0 +1,36 @@
+"""Rules under which a tensor must equal another, and who breaks them."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import lanes
+from hpmoe.parity_tests.judge import verdicts
+
+ORACLE_RULE = 'equals the oracle'
+WIDE_RULE = 'equals the oracle on wide data'
+SERIAL_RULE = 'equals its kernels run serially'
+USED_RULE = 'equals the launch that front ends make'
+ORDERED_RULE = 'equals the oracle in its order'
+
+
+def compare_equal(
+  name: str,
+  lane: str,
+  rule: str,
+  got: passes.Tensors,
+  expected: passes.Tensors,
+  tiling: tiles.Tiling,
+) -> verdicts.Result:
+  if name not in got:
+    return verdicts.not_captured(name, lane, rule, name)
+  return lanes.compare(name, lane, rule, got[name], expected[name], tiling)
+
+
+def select_unequal(
+  got: passes.Tensors, expected: passes.Tensors, lane: str = 'bitwise'
+) -> Callable[[str], np.ndarray]:
+  """Returns what tells, of a name, which elements a lane refuses."""
+  return lambda name: lanes.differs(lane, got[name], expected[name])
