@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from hpmoe.parity_tests.cache import cache_folder
   except ModuleNotFoundError:  # Bazel lays out what a test asks for
     return
-  kept = cache_folder.kept(cache_folder.folder())
+  kept = cache_folder.use_cache(cache_folder.find_folder())
   kept.__enter__()
   config.add_cleanup(lambda: kept.__exit__(None, None, None))
 

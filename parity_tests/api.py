@@ -129,7 +129,7 @@ def check(
       tuple(lanes), tuple(standards), tiles, repeat, allow_nondeterministic
     ),
   )
-  with cache_folder.kept(cache_folder.folder()):
+  with cache_folder.use_cache(cache_folder.find_folder()):
     return Report(check_lib.run(request))
 
 

@@ -1,8 +1,8 @@
-"""The folder that keeps what XLA compiled for an oracle, and it answered.
+"""The folder of the cache: where it is, who may use it, how large it grows.
 
-`HPMOE_CACHE` names another folder, or is `off`.  Who gave JAX a folder by
-`JAX_COMPILATION_CACHE_DIR` keeps that.  What lies in it is machine code: a
-folder that others may write to is not used.
+`HPMOE_CACHE` names another folder, or is `off`.  If the user gave JAX a folder
+with `JAX_COMPILATION_CACHE_DIR`, that one is used instead, by JAX alone.  The
+folder holds machine code, so one that other users can write to is not used.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,81 +13,124 @@ import stat
 import time
 
 VARIABLE = 'HPMOE_CACHE'
-OFF = 'off'
-MOST_BYTES = 64 << 20
-MOST_BYTES_OF_ANSWERS = 256 << 20
-# What is being written for so long was left behind by who was killed.
+DISABLED = 'off'
+# Largest total size of the files of each folder.
+MAX_PROGRAM_BYTES = 64 << 20
+MAX_RESULT_BYTES = 256 << 20
+# Folder of results in that of programs.
+RESULTS = 'answers'
+# A partly written file older than this was left behind by a killed process.
 _STALE_S = 24 * 3600
 
+# The folder that this process caches in; None: none.
+_active_folder: pathlib.Path | None = None
+# Called before the first compilation; None: already called, or not asked for.
+_before_compiling: Callable[[], None] | None = None
 
-def folder(environment: Mapping[str, str] = os.environ) -> pathlib.Path | None:
-  """Returns where compiled functions are kept, or None for nowhere."""
-  asked = environment.get(VARIABLE)
-  if asked == OFF or environment.get('JAX_COMPILATION_CACHE_DIR'):
+
+def find_folder(
+  environment: Mapping[str, str] = os.environ,
+) -> pathlib.Path | None:
+  """Returns the folder of the cache, or None if there is to be no cache."""
+  setting = environment.get(VARIABLE)
+  if setting == DISABLED or environment.get('JAX_COMPILATION_CACHE_DIR'):
     return None
-  if asked:
-    return pathlib.Path(asked)
+  if setting:
+    return pathlib.Path(setting)
   home = environment.get('HOME')
   base = environment.get('XDG_CACHE_HOME') or (home and f'{home}/.cache')
   return pathlib.Path(base) / 'hpmoe' if base else None
 
 
+def active_folder() -> pathlib.Path | None:
+  """Returns the folder that this process caches in, or None."""
+  return _active_folder
+
+
 @contextlib.contextmanager
-def kept(
-  where: pathlib.Path | None, tell: Callable[[], None] | None = None
+def use_cache(
+  cache: pathlib.Path | None, tell: Callable[[], None] | None = None
 ) -> Iterator[None]:
-  """Uses what is kept, and keeps what is compiled meanwhile.
+  """Caches below `cache`, in a folder of this machine; trims it at the end.
 
-  `tell` is called before the first compilation, which may take a minute.
-  Without effect if there is no folder, or none that is ours: what is compiled
-  is the same, it only takes its time.
+  Without a folder, or if other users can write to it, nothing is cached:
+  results are the same and take longer.
+
+  Args:
+    cache: the folder of all machines, or None.
+    tell: called before the first compilation, which may take a minute.
   """
-  from hpmoe.parity_tests.cache import programs
+  from hpmoe.parity_tests.cache import cache_key
 
-  room = None if where is None else _made(where / programs.machine())
+  machine_folder = None
+  if cache is not None:
+    machine_folder = _make_private(cache / cache_key.identify_machine())
   try:
-    with programs.kept(room, tell):
+    with activate(machine_folder, tell):
       yield
   finally:
-    if room is not None:
-      for held, most in (
-        (room, MOST_BYTES),
-        (room / programs.ANSWERS, MOST_BYTES_OF_ANSWERS),
+    if machine_folder is not None:
+      for folder, max_bytes in (
+        (machine_folder, MAX_PROGRAM_BYTES),
+        (machine_folder / RESULTS, MAX_RESULT_BYTES),
       ):
         with contextlib.suppress(OSError):
-          drop(held, most)
+          trim(folder, max_bytes)
 
 
-def _made(room: pathlib.Path) -> pathlib.Path | None:
-  """Returns a folder that is there and ours alone to write to, or None."""
+@contextlib.contextmanager
+def activate(
+  folder: pathlib.Path | None, tell: Callable[[], None] | None = None
+) -> Iterator[None]:
+  """Caches in `folder` itself; calls `tell` before the first compilation."""
+  global _active_folder, _before_compiling
+  previous = _active_folder, _before_compiling
+  _active_folder, _before_compiling = folder, tell
+  try:
+    yield
+  finally:
+    _active_folder, _before_compiling = previous
+
+
+def announce_compilation() -> None:
+  """Calls what `activate` was given to call before the first compilation."""
+  global _before_compiling
+  tell, _before_compiling = _before_compiling, None
+  if tell is not None:
+    tell()
+
+
+def _make_private(folder: pathlib.Path) -> pathlib.Path | None:
+  """Returns the folder, made if needed; None unless only the user can write."""
   with contextlib.suppress(OSError):
-    room.mkdir(mode=0o700, parents=True, exist_ok=True)
-    seen = room.stat()
-    others = seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return room if seen.st_uid == os.getuid() and not others else None
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if status.st_uid == os.getuid() and not writable_by_others:
+      return folder
   return None
 
 
-def drop(room: pathlib.Path, most: int) -> None:
-  """Removes the oldest files beyond `most` bytes, and what was left behind.
+def trim(folder: pathlib.Path, max_bytes: int) -> None:
+  """Removes the oldest files beyond `max_bytes`, and stale partial ones.
 
   Raises:
     OSError: the folder cannot be read or written.
   """
-  from hpmoe.parity_tests.cache import programs
+  from hpmoe.parity_tests.cache import cache_file
 
-  seen = []
-  for path in room.iterdir():
-    with contextlib.suppress(OSError):  # another run dropped it
-      told = path.stat()
-      if stat.S_ISREG(told.st_mode):
-        seen.append((told.st_mtime, told.st_size, path))
+  files = []
+  for path in folder.iterdir():
+    with contextlib.suppress(OSError):  # another run removed it
+      status = path.stat()
+      if stat.S_ISREG(status.st_mode):
+        files.append((status.st_mtime, status.st_size, path))
   total = 0
-  for changed, size, path in sorted(seen, reverse=True):
-    if path.name.startswith(programs.BEING_WRITTEN):
-      if time.time() - changed > _STALE_S:
+  for modified, size, path in sorted(files, reverse=True):
+    if path.name.startswith(cache_file.PARTIAL_PREFIX):
+      if time.time() - modified > _STALE_S:
         path.unlink(missing_ok=True)
       continue
     total += size
-    if total > most:
+    if total > max_bytes:
       path.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from hpmoe.parity_tests.cache import cache_folder
-from hpmoe.parity_tests.cache import programs
+from hpmoe.parity_tests.cache import cache_key
 
 KEY = b'key'
 
@@ -13,33 +13,35 @@ KEY = b'key'
 @pytest.fixture
 def room(tmp_path):
   """Returns the folder of this machine, made."""
-  with cache_folder.kept(tmp_path):
+  with cache_folder.use_cache(tmp_path):
     pass
-  return tmp_path / programs.machine()
+  return tmp_path / cache_key.identify_machine()
 
 
 class TestFolder:
   def test_the_users_cache_folder_unless_another_is_asked_for(self):
-    of = lambda **e: cache_folder.folder(e) and str(cache_folder.folder(e))
-    assert of(HOME='/h') == '/h/.cache/hpmoe'
-    assert of(HOME='/h', XDG_CACHE_HOME='/x') == '/x/hpmoe'
-    assert of(HOME='/h', HPMOE_CACHE='/y') == '/y'
-    assert of(HOME='/h', HPMOE_CACHE='off') is None
-    assert of(HOME='/h', JAX_COMPILATION_CACHE_DIR='/j') is None
-    assert of() is None
+    find = lambda **e: (
+      cache_folder.find_folder(e) and str(cache_folder.find_folder(e))
+    )
+    assert find(HOME='/h') == '/h/.cache/hpmoe'
+    assert find(HOME='/h', XDG_CACHE_HOME='/x') == '/x/hpmoe'
+    assert find(HOME='/h', HPMOE_CACHE='/y') == '/y'
+    assert find(HOME='/h', HPMOE_CACHE='off') is None
+    assert find(HOME='/h', JAX_COMPILATION_CACHE_DIR='/j') is None
+    assert find() is None
 
 
 class TestKept:
   def test_a_folder_that_cannot_be_made_is_done_without(self, tmp_path):
     (tmp_path / 'file').write_text('no folder')
-    with cache_folder.kept(tmp_path / 'file'):
-      assert programs.folder() is None
+    with cache_folder.use_cache(tmp_path / 'file'):
+      assert cache_folder.active_folder() is None
 
   def test_ours_is_used_meanwhile(self, room):
-    before = programs.folder()
-    with cache_folder.kept(room.parent):
-      assert programs.folder() == room
-    assert programs.folder() == before
+    before = cache_folder.active_folder()
+    with cache_folder.use_cache(room.parent):
+      assert cache_folder.active_folder() == room
+    assert cache_folder.active_folder() == before
 
   @pytest.mark.parametrize('mode', [0o770, 0o707, 0o700])
   def test_a_folder_of_others_or_for_them_is_not_used(
@@ -48,8 +50,8 @@ class TestKept:
     room.chmod(mode)
     if mode == 0o700:
       monkeypatch.setattr(os, 'getuid', lambda: room.stat().st_uid + 1)
-    with cache_folder.kept(room.parent):
-      assert programs.folder() is None
+    with cache_folder.use_cache(room.parent):
+      assert cache_folder.active_folder() is None
 
 
 class TestDrop:
@@ -58,25 +60,25 @@ class TestDrop:
     for age, name in enumerate(('new', 'older', 'oldest')):
       (room / name).write_bytes(bytes(100))
       os.utime(room / name, (1e9 - age, 1e9 - age))
-    cache_folder.drop(room, 250)
-    left = {path.name for path in room.iterdir()}
-    assert left == {'folder', 'new', 'older'}
+    cache_folder.trim(room, 250)
+    names = {path.name for path in room.iterdir()}
+    assert names == {'folder', 'new', 'older'}
 
   def test_programs_and_answers_have_a_measure_each(self, room, monkeypatch):
-    monkeypatch.setattr(cache_folder, 'MOST_BYTES', 150)
-    monkeypatch.setattr(cache_folder, 'MOST_BYTES_OF_ANSWERS', 50)
-    answers = room / programs.ANSWERS
+    monkeypatch.setattr(cache_folder, 'MAX_PROGRAM_BYTES', 150)
+    monkeypatch.setattr(cache_folder, 'MAX_RESULT_BYTES', 50)
+    answers = room / cache_folder.RESULTS
     answers.mkdir()
     for path in (room / 'program', answers / 'answer'):
       path.write_bytes(bytes(100))
-    with cache_folder.kept(room.parent):
+    with cache_folder.use_cache(room.parent):
       pass
     assert (room / 'program').exists() and not list(answers.iterdir())
 
   def test_what_a_killed_run_left_goes_after_a_day(self, room):
-    left, written = room / 'new-left', room / 'new-written'
-    for path in (left, written):
+    stale, partial = room / 'new-left', room / 'new-partial'
+    for path in (stale, partial):
       path.write_bytes(b'half of')
-    os.utime(left, (1e9, 1e9))
-    cache_folder.drop(room, cache_folder.MOST_BYTES)
-    assert not left.exists() and written.exists()
+    os.utime(stale, (1e9, 1e9))
+    cache_folder.trim(room, cache_folder.MAX_PROGRAM_BYTES)
+    assert not stale.exists() and partial.exists()

@@ -1,4 +1,4 @@
-"""What figures were made with."""
+"""Versions and digests that a report records."""
 
 import functools
 import hashlib
@@ -7,23 +7,23 @@ import importlib.util
 import pathlib
 import platform
 
-from hpmoe.parity_tests.cache import programs
+from hpmoe.parity_tests.cache import cache_key
 
 
-def versions() -> dict[str, str]:
-  """Returns what the figures were made with."""
+def list_versions() -> dict[str, str]:
+  """Returns versions of packages and Python, the machine, and `sources`."""
   return {
-    'hyperparallel-moe': of('hyperparallel-moe'),
-    'sources': sources(),
+    'hyperparallel-moe': installed_version('hyperparallel-moe'),
+    'sources': digest_sources(),
     'python': platform.python_version(),
-    **{name: of(name) for name in ('jax', 'numpy', 'ml_dtypes')},
+    **{name: installed_version(name) for name in ('jax', 'numpy', 'ml_dtypes')},
     'machine': f'{platform.system()} {platform.machine()}',
   }
 
 
 @functools.cache
-def sources() -> str:
-  """Returns a digest of what judges and of what is judged, as it runs here.
+def digest_sources() -> str:
+  """Returns a digest of the installed source text and extension module.
 
   The digest covers all Python of the packages that are installed and their
   extension module, so that a report can be tied to a tree: two builds of one
@@ -32,7 +32,7 @@ def sources() -> str:
   digest = hashlib.sha256()
   for package in ('reference', 'backend_ascend', 'parity_tests'):
     if importlib.util.find_spec(f'hpmoe.{package}') is not None:
-      digest.update(programs.texts(f'hpmoe.{package}').encode())
+      digest.update(cache_key.digest_package(f'hpmoe.{package}').encode())
   spec = _find_extension()
   if spec is not None and spec.origin:
     digest.update(pathlib.Path(spec.origin).read_bytes())
@@ -46,9 +46,9 @@ def _find_extension() -> importlib.machinery.ModuleSpec | None:
     return None
 
 
-def of(package: str) -> str:
+def installed_version(package: str) -> str:
   """Returns the version of an installed package."""
-  import importlib.metadata  # Takes long, and only a JSON report needs it.
+  import importlib.metadata  # Slow to import; only a JSON report needs it.
 
   try:
     return importlib.metadata.version(package)

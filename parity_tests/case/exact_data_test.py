@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.cache import programs
+from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.case import exact_data
 from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import exact_proof
@@ -327,7 +327,7 @@ class TestProved:
 
     monkeypatch.setattr(exact_proof, 'prove', counted)
     placed = _policy(placement='before_down')
-    with programs.kept(tmp_path):
+    with cache_folder.activate(tmp_path):
       # when: data are drawn twice; then: the second ones are not proved anew.
       proofs = [_make()[1] for _ in range(2)]
       assert proofs[0] == proofs[1] and len(made) == 1
@@ -338,7 +338,7 @@ class TestProved:
         assert len(made) == count, options
 
   def test_what_is_refused_is_refused_again(self, tmp_path):
-    with programs.kept(tmp_path):
+    with cache_folder.activate(tmp_path):
       for _ in range(2):
         with pytest.raises(exact_limits.ExactnessError, match='activation: '):
           _make(x_max=1023)

@@ -13,7 +13,7 @@ import zlib
 
 import numpy as np
 
-from hpmoe.parity_tests.cache import programs
+from hpmoe.parity_tests.cache import cached_results
 from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import exact_rows
 from hpmoe.parity_tests.case import passes
@@ -60,7 +60,7 @@ def recall_proof(
   Raises:
     exact_limits.ExactnessError: as `prove`; failures are not cached.
   """
-  bounds = programs.remembered(
+  bounds = cached_results.get_or_compute(
     __package__,
     ('dy' in arrays, config, policy, drawn_from),
     [arrays['topk_ids']],

@@ -404,7 +404,7 @@ def write(
     layouts={name: str(one) for name, one in layouts.items()},
     returns=_returns(direction, real, layouts),
   )
-  version = dict(hpmoe=versions.of('hyperparallel-moe'))
+  version = dict(hpmoe=versions.installed_version('hyperparallel-moe'))
   head = dict(format=FORMAT, id=_id(told | tables), direction=direction)
   tables = (
     dict(case=head | version) | told | dict(facts={**real.facts, **facts})

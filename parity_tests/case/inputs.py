@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.parity_tests.cache import programs
+from hpmoe.parity_tests.cache import cached_results
 from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import exact_data
@@ -183,7 +183,7 @@ def with_data(
     policy = dataclasses.replace(policy, limit=0.0, offset=0.0)
   ids = made.arrays['topk_ids']
   # Proved exact when they were drawn: what is kept has the very same bits.
-  arrays = programs.remembered(
+  arrays = cached_results.get_or_compute(
     __package__,
     (data, backward, seed, made.config, policy),
     [ids],

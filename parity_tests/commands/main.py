@@ -124,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
   if arguments and arguments[0] == '--version':
     from hpmoe.parity_tests.cache import versions
 
-    print(f'hpmoe {versions.of("hyperparallel-moe")}')
+    print(f'hpmoe {versions.installed_version("hyperparallel-moe")}')
     return cli.PARITY
   if arguments and arguments[0] == 'completion':
     from hpmoe.parity_tests.commands import completion
@@ -172,7 +172,7 @@ def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
   from hpmoe.parity_tests.cache import cache_folder
 
-  where = cache_folder.folder()
+  where = cache_folder.find_folder()
 
   def tell() -> None:
     if not sys.stderr.isatty():  # A terminal shows each step.
@@ -184,7 +184,7 @@ def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
         flush=True,
       )
 
-  return cache_folder.kept(where, tell)
+  return cache_folder.use_cache(where, tell)
 
 
 def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:

@@ -191,7 +191,7 @@ def test_version_is_said(capsys):
   assert _main('--version') == cli.PARITY
 
   said = capsys.readouterr().out.strip()
-  assert said == f'hpmoe {versions.versions()["hyperparallel-moe"]}'
+  assert said == f'hpmoe {versions.list_versions()["hyperparallel-moe"]}'
 
 
 def test_a_check_that_holds_prints_a_table_and_writes_a_report(
@@ -204,7 +204,7 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
   assert report['first_failure'] is None
   assert report['seconds'] > 0
   assert report['versions']['numpy'] == np.__version__
-  assert report['versions']['sources'] == versions.sources()
+  assert report['versions']['sources'] == versions.digest_sources()
   assert report['config']['layer']['num_ranks'] == 2
   assert {row['lane'] for row in report['stages']} == set(verdicts.LANES)
   for row in report['stages']:

@@ -244,7 +244,7 @@ def to_json(
       later_layer=later and later.layer,
       later_check=later and later.report and report_text.to_json(later.report),
       check=wrong and wrong.report and report_text.to_json(wrong.report),
-      versions=versions.versions(),
+      versions=versions.list_versions(),
     )
   )
 

@@ -309,7 +309,7 @@ def to_json(plan: Plan, cases: Sequence[Case]) -> dict[str, Any]:
     plan=plan,
     groups=_groups(cases),
     cases=cases,
-    versions=versions.versions(),
+    versions=versions.list_versions(),
   )
 
 

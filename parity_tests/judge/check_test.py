@@ -13,7 +13,7 @@ from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.ascend import twin_candidate
-from hpmoe.parity_tests.cache import programs
+from hpmoe.parity_tests.cache import cache_key
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
@@ -345,12 +345,14 @@ def test_sums_of_our_own_kernels_are_in_the_order_of_the_contract(tmp_path):
 
 
 def test_a_report_is_of_the_tree_that_made_it(monkeypatch):
-  told = versions.sources()
-  assert len(told) == 16 and told == versions.versions()['sources']
-  versions.sources.cache_clear()
-  monkeypatch.setattr(programs, 'texts', lambda package: f'changed {package}')
-  assert versions.sources() != told
-  versions.sources.cache_clear()
+  told = versions.digest_sources()
+  assert len(told) == 16 and told == versions.list_versions()['sources']
+  versions.digest_sources.cache_clear()
+  monkeypatch.setattr(
+    cache_key, 'digest_package', lambda package: f'changed {package}'
+  )
+  assert versions.digest_sources() != told
+  versions.digest_sources.cache_clear()
 
 
 RELAYED = granularity.Options(

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs
@@ -97,7 +98,7 @@ def test_a_bug_in_what_users_call_fails_a_check(
     judgement=judgement.Judgement(('exact',)),
   )
   # What is kept is right.
-  with programs.kept(None), oracle_lib.by(run):
+  with cache_folder.activate(None), oracle_lib.by(run):
     report = check.run(request)
   failed = {r.stage for r in report.results if r.verdict == 'fail'}
   if where is stages:

@@ -92,7 +92,7 @@ def to_json(report: check.Report) -> dict[str, Any]:
         )
         for j in judges
       },
-      versions=versions.versions(),
+      versions=versions.list_versions(),
       seconds=round(report.seconds, 3),
     )
   )
@@ -112,7 +112,7 @@ def error_json(
       | dataclasses.asdict(request.judgement),
       stages=[],
       first_failure=_blocked(error),
-      versions=versions.versions(),
+      versions=versions.list_versions(),
       seconds=None if seconds is None else round(seconds, 3),
     )
   )

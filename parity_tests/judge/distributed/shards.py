@@ -154,7 +154,7 @@ def _asked(request: check.Request) -> dict[str, Any]:
     case=candidate.answer.case.id,
     command=request.replay(),
     judgement=encoded(dataclasses.asdict(request.judgement)),
-    versions=versions.versions(),
+    versions=versions.list_versions(),
   )
 
 
