@@ -71,7 +71,10 @@ class Compiled:
         for unit, n in by_unit.items()
       },
       image_bytes=len(self.image),
-      proofs=[dataclasses.asdict(rule) for rule in self.proof.rules],
+      proofs=[
+        dict(name=rule.name, checked=rule.num_checked, proved=rule.proved)
+        for rule in self.proof.rules
+      ],
       heap_bytes=_heap_bytes(flow),
     )
 
@@ -84,14 +87,14 @@ def _heap_bytes(flow: flow_lib.Flow) -> int:
   slots = sizes['T'] * sizes['K']
   header = 8 * sizes['N']
   events = 4 * len(flow.events) // sizes['R']
-  held = item * (sizes['N'] * row + slots * sizes['D']) + header + events
+  num_bytes = item * (sizes['N'] * row + slots * sizes['D']) + header + events
   if flow.options.relay:
     # A row of D columns more, and beside it row, slot and weight of each copy.
     copies = min(sizes['K'], sizes['L'])
-    held += sizes['N'] * (item * sizes['D'] + 12 * copies)
+    num_bytes += sizes['N'] * (item * sizes['D'] + 12 * copies)
   if flow.direction == layout.Direction.FORWARD:
-    return held
-  return held + _grad_sums_bytes(flow)
+    return num_bytes
+  return num_bytes + _grad_sums_bytes(flow)
 
 
 def _grad_sums_bytes(flow: flow_lib.Flow) -> int:
@@ -116,15 +119,17 @@ def require_target(image: image_lib.Image, target: str) -> None:
   if target not in TARGETS:
     raise ValueError(f'target: expected one of {TARGETS}, got {target!r}')
   if target == 'ascend':
-    told = _native.find_refusal(image)
-    if told is not None:
-      raise ValueError(told)
+    refusal = _native.find_refusal(image)
+    if refusal is not None:
+      raise ValueError(refusal)
 
 
 def _finish(
   flow: flow_lib.Flow, scheduler: placement.Scheduler | None, target: str
 ) -> Compiled:
-  flow = placement.place(flow, (scheduler or orders.of(flow.options))(flow))
+  flow = placement.place(
+    flow, (scheduler or orders.select_scheduler(flow.options))(flow)
+  )
   image = image_lib.load(image_lib.serialize(flow))
   require_target(image, target)
   return Compiled(image=image, flow=flow, proof=proofs.require(image))
@@ -202,14 +207,16 @@ def compile(
     ProofError: the flow would deadlock, race, or not write every element
       once; names the tasks and the region.
   """
-  known = {one.name.lower(): function for one, function in COMPILE.items()}
-  if direction not in known:
+  compile_functions = {
+    member.name.lower(): function for member, function in COMPILE.items()
+  }
+  if direction not in compile_functions:
     raise ValueError(
-      f'direction: expected one of {[*known]}, got {direction!r}'
+      f'direction: expected one of {[*compile_functions]}, got {direction!r}'
     )
   if options is None:
     host = target == 'host'
     options = (
       granularity.host_options(config) if host else granularity.NPU_OPTIONS
     )
-  return known[direction](config, policy, options, target=target)
+  return compile_functions[direction](config, policy, options, target=target)

@@ -169,7 +169,9 @@ class Interpreter:
     rows = rows[task['row_begin'] : task['row_end']]
     return rows, slots[rows]
 
-  def _packed(self, task: np.void, name: str) -> tuple[np.ndarray, np.ndarray]:
+  def locate_rows(
+    self, task: np.void, name: str
+  ) -> tuple[np.ndarray, np.ndarray]:
     """Returns a tensor's slab on the expert's rank, and the task's rows in it.
 
     Each rank holds `[N, columns]`, the rows of its experts one after the other.
@@ -181,7 +183,7 @@ class Interpreter:
     return self.memory[name][owner], base + self._expert_rows(task)[0]
 
   def _read(self, task: np.void, name: str) -> np.ndarray:
-    slab, rows = self._packed(task, name)
+    slab, rows = self.locate_rows(task, name)
     return slab[rows].astype(np.float32)
 
   def _write(self, task: np.void, name: str, values: np.ndarray, weighted=''):
@@ -189,30 +191,35 @@ class Interpreter:
     if weighted == self.policy.placement:
       slots = self._expert_rows(task)[1]
       values = values * self.memory['topk_weights'][tuple(slots.T)][:, None]
-    slab, rows = self._packed(task, name)
+    slab, rows = self.locate_rows(task, name)
     slab[rows, _columns(task)] = values.astype(self.dtype)
 
   def _run_dispatch(self, task: np.void):
-    slab, rows = self._packed(task, 'expert_in')
+    slab, rows = self.locate_rows(task, 'expert_in')
     source, token, _ = self._expert_rows(task)[1].T
     slab[rows] = self.memory['x'][source, token]
 
   def _run_gemm(
-    self, task: np.void, left: str, right: str, written: str, **how
+    self,
+    task: np.void,
+    left: str,
+    right: str,
+    target: str,
+    weighted: str = '',
   ):
     local_expert = task['expert'] % self.config.experts_per_rank
     weight = self.memory[right][task['rank'], local_expert][:, _columns(task)]
     product = self._read(task, left) @ weight.astype(np.float32)
-    self._write(task, written, product, **how)
+    self._write(task, target, product, weighted)
 
   _run_gate_up = functools.partialmethod(
-    _run_gemm, left='expert_in', right='w_gate_up', written='gate_up'
+    _run_gemm, left='expert_in', right='w_gate_up', target='gate_up'
   )
   _run_down = functools.partialmethod(
     _run_gemm,
     left='activation',
     right='w_down',
-    written='expert_out',
+    target='expert_out',
     weighted='epilogue',
   )
 
@@ -223,17 +230,19 @@ class Interpreter:
     self._write(task, 'activation', columns, weighted='before_down')
 
   def _run_return(self, task: np.void):
-    slab, rows = self._packed(task, 'expert_out')
+    slab, rows = self.locate_rows(task, 'expert_out')
     slots = self._expert_rows(task)[1]
     self.memory['returned'][tuple(slots.T)] = slab[rows]
 
   def _run_combine(self, task: np.void):
-    at = (task['rank'], slice(task['row_begin'], task['row_end']))
-    rows = self.memory['returned'][*at, :, _columns(task)].astype(np.float32)
+    tokens = (task['rank'], slice(task['row_begin'], task['row_end']))
+    rows = self.memory['returned'][*tokens, :, _columns(task)].astype(
+      np.float32
+    )
     if self.policy.placement == 'combine':
-      rows = rows * self.memory['topk_weights'][at][..., None]
+      rows = rows * self.memory['topk_weights'][tokens][..., None]
     total = functools.reduce(np.add, rows.swapaxes(0, 1))  # in slot order
-    self.memory['y'][*at, _columns(task)] = total.astype(self.dtype)
+    self.memory['y'][*tokens, _columns(task)] = total.astype(self.dtype)
 
 
 def _columns(task: np.void) -> slice:

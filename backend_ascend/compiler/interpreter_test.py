@@ -18,14 +18,16 @@ TILES = dict(row_block=4, col_block=6, put_rows=3, num_aic=2, num_aiv=3)
 
 
 def build_case(
-  layer='two_ranks', routing='uniform', placement='combine', **how
+  layer='two_ranks', routing='uniform', placement='combine', **options
 ):
   """Returns an image, and inputs for which every order of sums is exact."""
   config = testing.LAYERS[layer]
   policy = precision.PrecisionPolicy(
-    how.pop('storage', 'float32'), placement=placement, activation='absolute'
+    options.pop('storage', 'float32'),
+    placement=placement,
+    activation='absolute',
   )
-  image = testing.compile_layer(config, policy, **(TILES | how))
+  image = testing.compile_layer(config, policy, **(TILES | options))
   return image, testing.make_inputs(config, policy, routing, exact=True)
 
 
@@ -66,8 +68,8 @@ def test_shuffled_order(layer, seed):
   shuffled = np.random.default_rng(seed)
   assert_same_bits(interpreter.interpret(image, inputs, shuffled), expected)
   permuted = modes.Modes(permute=seed, late_puts=True)
-  launched = runtime.run(image, inputs, threads=1, modes=permuted)
-  assert_same_bits(launched.outputs, expected)
+  shuffled_run = runtime.run(image, inputs, threads=1, modes=permuted)
+  assert_same_bits(shuffled_run.outputs, expected)
 
 
 def test_every_event_ends_at_its_threshold():
@@ -91,9 +93,9 @@ def test_a_lost_signal_is_a_deadlock():
   image, inputs = build_case()
   kinds = image.tables['tasks']['kind']
   task = int(np.flatnonzero(kinds == layout.Kind.DISPATCH)[0])
-  broken = testing.without_signals(image, task)
+  broken_image = testing.without_signals(image, task)
   launch = interpreter.Interpreter(image, inputs)
-  launch.tables = image_lib.tables(broken)
+  launch.tables = image_lib.tables(broken_image)
   with pytest.raises(RuntimeError, match='no task is ready'):
     launch.run()
 

@@ -220,7 +220,7 @@ def options_of(
     raise ValueError(
       'options: expected none beside schedule, which has its own'
     )
-  return schedule_file.of(schedule, config, policy)
+  return schedule_file.load_options(schedule, config, policy)
 
 
 def launch_error(text: str) -> str | None:

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend_ascend/host/load/turns.h"
+#include "backend_ascend/host/load/worker_order.h"
 #include "backend_ascend/image/rows.h"
 #include "backend_ascend/image/worker.h"
 #include "backend_ascend/simulator/operators.h"
@@ -72,8 +72,8 @@ class Engine {
         threads_(static_cast<size_t>(figures.threads)),
         busy_(view_.num_queues, 0.0) {
     if (!threads_.empty()) {
-      work_ = WorkOf(view_, launch.plan);
-      turns_ = TurnsOf(view_, work_);
+      work_ = CountWork(view_, launch.plan);
+      worker_order_ = OrderWorkers(view_, work_);
     }
     for (int q = 0; q < view_.num_queues; ++q) {
       const QueueDesc& queue = view_.queues[q];
@@ -191,9 +191,9 @@ class Engine {
     thread.idle = thread.done = false;
     thread.ran = 0;
     for (size_t looked = 1; looked <= workers_.size(); ++looked) {
-      const auto w = static_cast<int32_t>(turns_[thread.next]);
+      const auto w = static_cast<int32_t>(worker_order_[thread.next]);
       Worker& worker = workers_[w];
-      thread.next = (thread.next + 1) % static_cast<int32_t>(turns_.size());
+      thread.next = (thread.next + 1) % static_cast<int32_t>(worker_order_.size());
       if (worker.thread != kNobody) continue;
       const Fetched fetched = Fetch(&worker.cursor, *this);
       if (fetched.result == StepResult::kBlocked) Blocked(&worker);
@@ -357,7 +357,7 @@ class Engine {
   std::vector<Worker> workers_;  // by queue
   std::vector<Thread> threads_;  // of a host; none: workers are cores
   std::vector<int64_t> work_;    // by task, and the order in which threads
-  std::vector<uint32_t> turns_;  // look at workers; where there are threads
+  std::vector<uint32_t> worker_order_;  // look at workers; where there are threads
   std::vector<double> busy_;
   std::vector<int32_t> ready_;
   std::vector<Timer> timers_;   // a heap; at most one a worker

@@ -28,7 +28,7 @@ def longest_path(image, took: np.ndarray, poll: float):
   tables = image.tables
   tasks, signals, waits = (tables[n] for n in ('tasks', 'signals', 'waits'))
   writers = [[] for _ in tables['events']]
-  _, _, before = happens_before.places(image)
+  _, _, before = happens_before.locate_tasks(image)
   for t, task in enumerate(tasks):
     begin = task['signal_begin']
     for signal in signals[begin : begin + task['signal_count']]:
@@ -101,7 +101,7 @@ def test_a_row_block_is_read_when_its_last_row_is_there_and_not_later(
     layout.Direction.BACKWARD: Kind.DOWN_GRAD,
   }[image.direction]
   tables = image.tables
-  queue, _, _ = happens_before.places(image)
+  queue, _, _ = happens_before.locate_tasks(image)
   alone = tables['queues']['count'][queue] == 1
   checked = exact = 0
   for t in np.flatnonzero(tables['tasks']['kind'] == reader):

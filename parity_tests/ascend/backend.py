@@ -121,5 +121,5 @@ BACKEND = row_lib.Backend(
   failures=(proofs.ProofError, runtime.BrokenError, runtime.WaitError),
   find_launch_error=layer_call.launch_error,
   find_fault_names=lambda direction: tuple(faults.specs(direction)),
-  read_schedule=schedule_file.of,
+  read_schedule=schedule_file.load_options,
 )

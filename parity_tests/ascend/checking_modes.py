@@ -45,7 +45,7 @@ def _build_actions(
   num_tasks = len(image.tables['tasks'])
   runs = np.ones(num_tasks, bool)
   if checking.is_part:
-    clocks = happens_before.clocks(image)
+    clocks = happens_before.compute_clocks(image)
     everyone = np.arange(num_tasks)
   if checking.start_at is not None:
     first = find_task(image, 'start_at', checking.start_at)

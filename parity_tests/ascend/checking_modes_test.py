@@ -101,7 +101,9 @@ class TestActions:
     text = 'combine rank=1 row_block=0'
     start = checking_modes.find_task(image, 'start_at', text)
     actions = _modes(image, start_at=text).actions
-    before = happens_before.clocks(image).before(np.arange(len(actions)), start)
+    before = happens_before.compute_clocks(image).before(
+      np.arange(len(actions)), start
+    )
     # Puts that it waits for stand in; a sum of rank 0 has a smaller number and
     # no part in it.
     other = checking_modes.find_task(

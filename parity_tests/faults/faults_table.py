@@ -287,7 +287,10 @@ def _identities(candidate: host.Megakernel) -> set[tuple]:
 def _readers(candidate: host.Megakernel) -> set[tuple]:
   """Returns the tasks that wait for what the faulty task announces."""
   image = _image(candidate)
-  signals, waits = happens_before.signals(image), happens_before.waits(image)
+  signals, waits = (
+    happens_before.list_signals(image),
+    happens_before.list_waits(image),
+  )
   guilty = _guilty(image, candidate)
   events = signals[guilty[signals[:, 0]], 1]
   waiting = np.unique(waits[np.isin(waits[:, 1], events), 0])

@@ -83,7 +83,7 @@ def _stage(flow: flow_lib.Flow, stage: Stage):
   tasks, step = tasks[order], step[order]
   # Every rank has the same tasks.
   step = step[: len(tasks) // flow.config.num_ranks]
-  cores = np.tile(_dealt(step, stage), flow.config.num_ranks)
+  cores = np.tile(_deal_cores(step, stage), flow.config.num_ranks)
   if stage.after is None:
     return tasks, cores
   last = _leads(cores, np.tile(step, flow.config.num_ranks), stage.after, flow)
@@ -109,7 +109,7 @@ def _inside(table) -> np.ndarray:
   return panel * _SWIZZLE * rows + row * width + col % _SWIZZLE
 
 
-def _dealt(step: np.ndarray, stage: Stage) -> np.ndarray:
+def _deal_cores(step: np.ndarray, stage: Stage) -> np.ndarray:
   """Returns the core of each task of a rank, which stand in order."""
   core = np.empty(len(step), np.int64)
   starts = np.r_[0, np.flatnonzero(np.diff(step)) + 1, len(step)]

@@ -46,8 +46,8 @@ def queue_of(flow, unit, core) -> np.ndarray:
     (flow.queues['rank'] == 1) & (flow.queues['core'] == core)
   ]
   row = queues[queues['unit'] == unit][0]
-  listed = flow.queue_tasks[row['begin'] : row['begin'] + row['count']]
-  return flow.tasks[listed]
+  entries = flow.queue_tasks[row['begin'] : row['begin'] + row['count']]
+  return flow.tasks[entries]
 
 
 @pytest.fixture(scope='module')

@@ -32,20 +32,22 @@ def place(flow: flow_lib.Flow) -> placement.Placement:
   )
   pool, cores = orders.pools(flow)
   n = len(flow.tasks)
-  made = placement.Placement(np.empty(n, np.int64), np.empty(n, np.int64))
-  placed = _native.list_schedule(
+  list_placement = placement.Placement(
+    np.empty(n, np.int64), np.empty(n, np.int64)
+  )
+  num_placed = _native.list_schedule(
     image,
     seconds(flow, image, machine, ids, cores[pool, 1]),
     np.ascontiguousarray(pool, np.int32),
     np.ascontiguousarray(cores[:, 0], np.int32),
     np.ascontiguousarray(cores[:, 1], np.int32),
     np.ascontiguousarray(orders.sequence(flow), np.int32),
-    made.core,
-    made.order,
+    list_placement.core,
+    list_placement.order,
   )
-  if placed < n:
-    raise AssertionError(f'order: expected all {n} tasks, got {placed}')
-  return made
+  if num_placed < n:
+    raise AssertionError(f'order: expected all {n} tasks, got {num_placed}')
+  return list_placement
 
 
 def balanced(config: config_lib.MoEConfig) -> np.ndarray:
@@ -72,13 +74,13 @@ def seconds(
   # The share of a rank's traffic that the busiest link carries.
   slowest = max(
     (
-      carried / link.capacity
-      for link, carried in zip(links, cost.link_bytes, strict=True)
+      link_bytes / link.capacity
+      for link, link_bytes in zip(links, cost.link_bytes, strict=True)
     ),
     default=0.0,
   )
-  sent = np.bincount(flow.tasks['rank'], cost.linked).max(initial=0)
-  a_byte = slowest / sent if sent else 0.0
+  busiest_bytes = np.bincount(flow.tasks['rank'], cost.linked).max(initial=0)
+  a_byte = slowest / busiest_bytes if busiest_bytes else 0.0
   vector = flow.tasks['unit'] == layout.Unit.AIV
   shared = np.maximum(
     cost.linked * a_byte * cores,

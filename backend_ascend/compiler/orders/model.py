@@ -24,8 +24,8 @@ class Traffic:
 
   Attributes:
     rank: the busiest.
-    rows: `[L]` f8, that it receives.
-    sent: `[L]` f8, rows that the busiest sender sends.
+    rows: `[L]` f8, rows that it receives.
+    sent_rows: `[L]` f8, rows that the busiest sender sends.
     remote: share of rows that leave their rank.
     dispatch_s: `[L]` f8, s on the busiest link for each byte of a row.
     return_s: `[L]` f8, the same on the way back.
@@ -34,7 +34,7 @@ class Traffic:
 
   rank: int
   rows: np.ndarray
-  sent: np.ndarray
+  sent_rows: np.ndarray
   remote: float
   dispatch_s: np.ndarray
   return_s: np.ndarray
@@ -46,34 +46,34 @@ def traffic(
   machine: machine_lib.Machine,
   topk_ids: np.ndarray,
 ) -> Traffic:
-  """Returns what a routing `[R, T, K]` i32 asks of ranks and links."""
+  """Returns the load that a routing `[R, T, K]` i32 puts on ranks and links."""
   sizes = config.dims()
   ranks, experts = sizes['R'], sizes['E']
   source = np.arange(ranks)[:, None, None]
   flat = (source * experts + topk_ids).ravel()
   rows = np.bincount(flat, minlength=ranks * experts)
   rows = rows.reshape(ranks, ranks, sizes['L'])  # source, owner, expert
-  received = rows.sum(0)
-  rank = int(received.sum(-1).argmax())
+  received_rows = rows.sum(0)
+  rank = int(received_rows.sum(-1).argmax())
   links = machine.fabric.links(ranks)
   seconds = np.zeros((2, len(links), sizes['L']))
-  for one in range(ranks):
+  for origin in range(ranks):
     for other in range(ranks):
-      if one == other:
+      if origin == other:
         continue
-      for link in machine.fabric.route(one, other, ranks).links:
+      for link in machine.fabric.route(origin, other, ranks).links:
         a_byte = links[link].factor / links[link].capacity
-        seconds[0, link] += rows[one, other] * a_byte
-        seconds[1, link] += rows[other, one] * a_byte
+        seconds[0, link] += rows[origin, other] * a_byte
+        seconds[1, link] += rows[other, origin] * a_byte
   local = rows[np.arange(ranks), np.arange(ranks)].sum()
-  there, back = seconds.max(1, initial=0.0)
+  outbound, homeward = seconds.max(1, initial=0.0)
   return Traffic(
     rank,
-    received[rank].astype(float),
+    received_rows[rank].astype(float),
     rows.sum(1).max(0).astype(float),
     float(1 - local / rows.sum()),
-    there,
-    back,
+    outbound,
+    homeward,
     seconds.sum(-1),
   )
 
@@ -83,9 +83,9 @@ def columns(
 ) -> list[float]:
   """Returns what the model knows of options, in the order of COLUMNS."""
   resolved, order = options.resolve(config), options.order
-  known = dataclasses.asdict(resolved) | dataclasses.asdict(order)
-  known |= orders.rules(order, config.experts_per_rank)
-  known |= dict(
+  values = dataclasses.asdict(resolved) | dataclasses.asdict(order)
+  values |= orders.rules(order, config.experts_per_rank)
+  values |= dict(
     by_row=options.event_grain == 'row_block',
     vector_rows=resolved.vector_rows or resolved.row_block,
     weight_rows=resolved.weight_rows or resolved.col_block,
@@ -93,7 +93,7 @@ def columns(
     row_order=granularity.ROW_ORDERS.index(order.row_order),
     expert_order=granularity.EXPERT_ORDERS.index(order.expert_order),
   )
-  return [float(known[name]) for name in COLUMNS]
+  return [float(values[name]) for name in COLUMNS]
 
 
 def predict(
@@ -130,7 +130,9 @@ def predict(
     machine.fabric.route(0, other, config.num_ranks).latency
     for other in range(config.num_ranks)
   )
-  made = {direction: np.empty(len(points)) for direction in layout.Direction}
+  predicted = {
+    direction: np.empty(len(points)) for direction in layout.Direction
+  }
 
   def fill(direction: layout.Direction) -> None:
     _native.schedule_predict(
@@ -140,21 +142,21 @@ def predict(
       latency,
       case.rank,
       case.rows.tolist(),
-      case.sent.tolist(),
+      case.sent_rows.tolist(),
       case.remote,
       case.dispatch_s.tolist(),
       case.return_s.tolist(),
       points,
-      made[direction],
+      predicted[direction],
     )
 
-  with futures.ThreadPoolExecutor(len(made)) as pool:
-    list(pool.map(fill, made))
-  return made
+  with futures.ThreadPoolExecutor(len(predicted)) as pool:
+    list(pool.map(fill, predicted))
+  return predicted
 
 
 def table(
   config: config_lib.MoEConfig, options: Sequence[granularity.Options]
 ) -> np.ndarray:
   """Returns `[points, len(COLUMNS)]` of options."""
-  return np.array([columns(config, one) for one in options])
+  return np.array([columns(config, point_options) for point_options in options])

@@ -40,7 +40,7 @@ class _Tasks:
   blocks: int
 
 
-def of(options: granularity.Options) -> placement.Scheduler:
+def select_scheduler(options: granularity.Options) -> placement.Scheduler:
   """Returns the scheduler that options ask for."""
   if options.order.policy == 'list':
     from hpmoe.backend_ascend.compiler.orders import list_order
@@ -88,12 +88,12 @@ def pools(flow: flow_lib.Flow) -> tuple[np.ndarray, np.ndarray]:
   form = np.array(list(layout.FORM_OF_KIND.values()))[tasks['kind']]
   is_put = (form == Form.SLICE_PUT) | (form == Form.HOME_PUT)
   aiv = tasks['unit'] == layout.Unit.AIV
-  which = np.where(aiv, np.where(is_put & (puts > 0), 1, 2), 0)
-  each = np.array(
+  pool_index = np.where(aiv, np.where(is_put & (puts > 0), 1, 2), 0)
+  pool_cores = np.array(
     [(0, options.num_aic), (0, max(puts, 1)), (puts, options.num_aiv - puts)]
   )
-  pool = tasks['rank'].astype(np.int64) * len(each) + which
-  return pool, np.tile(each, (flow.config.num_ranks, 1))
+  pool = tasks['rank'].astype(np.int64) * len(pool_cores) + pool_index
+  return pool, np.tile(pool_cores, (flow.config.num_ranks, 1))
 
 
 def sequence(flow: flow_lib.Flow) -> np.ndarray:
@@ -122,25 +122,27 @@ def _tasks(flow: flow_lib.Flow) -> _Tasks:
   row = tasks['row_begin'] // flow.options.row_block
   block = np.where(whole, row, tasks['row_block'])
   if order.row_order != 'ascending':
-    turned = _turned(order.row_order, block, owner, blocks, sizes['R'])
-    block = np.where(whole & (block < blocks), turned, block)
+    place = _place_blocks(order.row_order, block, owner, blocks, sizes['R'])
+    block = np.where(whole & (block < blocks), place, block)
   return _Tasks(form, local, owner, block, blocks)
 
 
-def _turned(row_order: str, block, owner, blocks: int, ranks: int):
+def _place_blocks(row_order: str, block, owner, blocks: int, ranks: int):
   """Returns at which place of an expert its rank takes a row block.
 
-  Rows stand by source rank, so that source s has blocks from s * blocks // R
-  on, under balanced routing.
+  Rows are sorted by source rank, so that under balanced routing source s has
+  the blocks from s * blocks // R on.
   """
   if row_order == 'rotated' or blocks < ranks:
     return (block - owner * blocks // ranks) % blocks
   # Place by (block of its source, source), sources from the own rank on.
-  known = np.arange(blocks)
-  source = np.minimum((known + 1) * ranks - 1, blocks * ranks - 1) // blocks
+  all_blocks = np.arange(blocks)
+  source = (
+    np.minimum((all_blocks + 1) * ranks - 1, blocks * ranks - 1) // blocks
+  )
   first = np.searchsorted(source, source)
   owners = np.arange(ranks)[:, None]
-  place = (known - first) * ranks + (source - owners) % ranks
+  place = (all_blocks - first) * ranks + (source - owners) % ranks
   rank_of = np.argsort(np.argsort(place, axis=1), axis=1)
   return rank_of[owner, np.minimum(block, blocks - 1)]
 
@@ -164,10 +166,10 @@ def _as_first_read(flow: flow_lib.Flow, form, owner, local) -> np.ndarray:
 def rules(order: granularity.Order, experts: int) -> dict[str, float]:
   """Returns the rules of `positions.h`; None is all `experts` of a rank."""
   unset = {'lead': -1.0, 'lag': float(experts)}
-  given = {name: getattr(order, name) for name in RULES}
+  order_values = {name: getattr(order, name) for name in RULES}
   return {
     name: unset.get(name, math.inf) if value is None else float(value)
-    for name, value in given.items()
+    for name, value in order_values.items()
   }
 
 
@@ -181,30 +183,30 @@ def _position(flow: flow_lib.Flow, t: _Tasks) -> np.ndarray:
     place[flow.tasks['kind'][np.sort(first)]] = np.arange(len(first))
     return place[flow.tasks['kind']]
   group = t.block // order.swizzle * order.swizzle if order.swizzle else 0
-  at = np.empty(len(t.expert))
+  positions = np.empty(len(t.expert))
   _native.schedule_positions(
     rules(order, experts),
     experts,
     np.ascontiguousarray(flow.tasks['kind'], np.int32),
     t.expert.astype(np.float64),
-    group / t.blocks + np.zeros(len(at)),
-    at,
+    group / t.blocks + np.zeros(len(positions)),
+    positions,
   )
-  return at
+  return positions
 
 
 def _inner(flow: flow_lib.Flow, t: _Tasks) -> tuple[np.ndarray, ...]:
-  """Returns what orders tasks of one kind and position, first first."""
+  """Returns the keys that order tasks of one kind and position."""
   tasks, order = flow.tasks, flow.options.order
   swizzle, ranks = order.swizzle, flow.config.num_ranks
   link = np.where(t.form == Form.WEIGHT_TILE, tasks['peer'], 0)
   group = t.block // swizzle if swizzle else 0 * t.block
   tiled = (t.form == Form.EXPERT_TILE) | (t.form == Form.WEIGHT_TILE)
   peer = tasks['peer']
-  turned = (peer - tasks['rank'] * order.rotate) % ranks
+  peer_offset = (peer - tasks['rank'] * order.rotate) % ranks
   # Of a put, first the rows, then where they go; of a tile, the columns of a
   # group of rows.
   first = np.where(tiled, group, t.block)
-  second = np.where(tiled, tasks['col_block'], turned)
+  second = np.where(tiled, tasks['col_block'], peer_offset)
   second = np.where(peer == layout.ROW_BLOCK_RANGE, tasks['col_block'], second)
   return t.expert, link, first, second, t.block, tasks['row_begin']

@@ -76,11 +76,11 @@ def test_every_order_is_proved(direction, grain, order):
     options = granularity.Options(
       grain, 4, 3, num_aic=3, num_aiv=4, chain_rows=chain_rows, order=order
     )
-    made = compiler.COMPILE[direction](
+    image = compiler.COMPILE[direction](
       CONFIG, precision.PrecisionPolicy(), options
     )
-    assert made.proof.proved
-    assert made.flow.options.order == order
+    assert image.proof.proved
+    assert image.flow.options.order == order
 
 
 def test_an_order_that_is_no_order_is_refused():
@@ -102,10 +102,10 @@ def test_an_order_that_is_no_order_is_refused():
 def queue_kinds(direction, order, unit, **options):
   """Returns the (kind, local expert) of rank 1's core of a unit, in order."""
   flow = lower(direction, order, num_aic=1, num_aiv=1, **options)
-  placed = placement.place(flow, orders.in_order(flow))
-  queue = placed.queues[placed.queues['unit'] == unit][-1]
-  tasks = placed.tasks[
-    placed.queue_tasks[queue['begin'] : queue['begin'] + queue['count']]
+  placed_flow = placement.place(flow, orders.in_order(flow))
+  queue = placed_flow.queues[placed_flow.queues['unit'] == unit][-1]
+  tasks = placed_flow.tasks[
+    placed_flow.queue_tasks[queue['begin'] : queue['begin'] + queue['count']]
   ]
   return [
     (layout.Kind(t['kind']).name.lower(), int(t['expert']) % 4) for t in tasks
@@ -209,7 +209,9 @@ def test_relayed_rows_are_copied_experts_ahead(direction, lead, ahead):
     'backward': ('relay_grad', 'swiglu_grad'),
   }[direction.name.lower()]
   for expert in range(ahead, 4):
-    at = queue.index((copy, expert))
-    assert at < queue.index((vector, expert - ahead))
+    position = queue.index((copy, expert))
+    assert position < queue.index((vector, expert - ahead))
     # And no earlier than they need to.
-    assert expert == ahead or at > queue.index((vector, expert - ahead - 1))
+    assert expert == ahead or position > queue.index(
+      (vector, expert - ahead - 1)
+    )

@@ -70,9 +70,9 @@ def _queues(counts, num_ranks: int, num_cores) -> np.ndarray:
 
 def _check(placement: Placement, tasks, num_cores) -> None:
   for name in ('core', 'order'):
-    got = getattr(placement, name).shape
-    if got != (len(tasks),):
-      raise ValueError(f'{name}: expected shape {(len(tasks),)}, got {got}')
+    shape = getattr(placement, name).shape
+    if shape != (len(tasks),):
+      raise ValueError(f'{name}: expected shape {(len(tasks),)}, got {shape}')
   limit = num_cores[tasks['unit']]
   bad = np.flatnonzero((placement.core < 0) | (placement.core >= limit))
   if bad.size:
@@ -81,6 +81,6 @@ def _check(placement: Placement, tasks, num_cores) -> None:
       f'core: expected [0, {limit[task]}) for task {task}, '
       f'got {placement.core[task]}'
     )
-  seen = np.bincount(placement.order, minlength=len(tasks))
-  if len(seen) != len(tasks) or (seen != 1).any():
+  occurrences = np.bincount(placement.order, minlength=len(tasks))
+  if len(occurrences) != len(tasks) or (occurrences != 1).any():
     raise ValueError('order: expected a permutation of the tasks')

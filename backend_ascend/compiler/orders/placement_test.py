@@ -33,8 +33,8 @@ def test_round_robin_deals_evenly(flow, aic, aiv):
   assert len(queues) == 2 * (aic + aiv)
   for rank in range(2):
     for unit in layout.Unit:
-      mine = (queues['rank'] == rank) & (queues['unit'] == unit)
-      loads = queues['count'][mine]
+      own_queues = (queues['rank'] == rank) & (queues['unit'] == unit)
+      loads = queues['count'][own_queues]
       assert loads.max() - loads.min() <= 1
       assert loads.sum() > 0
 

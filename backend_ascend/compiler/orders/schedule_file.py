@@ -65,12 +65,12 @@ class Schedule:
       ValueError: it is of another layer, and names the first size that differs;
         or policy 'list' would plan with other figures.
     """
-    for name, tuned in self.layer().items():
-      asked = getattr(policy if name in _POLICY else config, name)
-      if asked != tuned:
+    for name, tuned_value in self.layer().items():
+      layer_value = getattr(policy if name in _POLICY else config, name)
+      if layer_value != tuned_value:
         raise ValueError(
-          f'schedule: expected one of this layer, with {name} {asked}, got one '
-          f'of another, with {tuned}'
+          f'schedule: expected one of this layer, with {name} {layer_value}, '
+          f'got one of another layer, with {tuned_value}'
         )
     now = figures_of(self.options)
     if self.figures and self.figures != now:
@@ -89,10 +89,10 @@ class Schedule:
     Blocks shrink with what they cut, so that a smaller layer has about as many
     tasks in the same order; for a larger layer they stay as they are.
     """
-    tuned, options = self.config, self.options
-    tokens = config.num_tokens / tuned.num_tokens
-    rows = _expert_rows(config) / _expert_rows(tuned)
-    cols = config.d_ff / tuned.d_ff
+    tuned_config, options = self.config, self.options
+    tokens = config.num_tokens / tuned_config.num_tokens
+    rows = _expert_rows(config) / _expert_rows(tuned_config)
+    cols = config.d_ff / tuned_config.d_ff
     sizes: dict[str, float] = dict(
       row_block=rows,
       col_block=cols,
@@ -146,7 +146,7 @@ def _divisor(options: granularity.Options, row_block: int) -> int | None:
   )
 
 
-def of(
+def load_options(
   source: 'Schedule | str | os.PathLike',
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
@@ -200,9 +200,11 @@ def load(path: str | os.PathLike) -> Schedule:
   try:
     return _parse(json.loads(pathlib.Path(path).read_bytes()))
   except (ValueError, TypeError, KeyError, RecursionError) as error:
-    said = f'{error} is missing' if isinstance(error, KeyError) else str(error)
+    message = (
+      f'{error} is missing' if isinstance(error, KeyError) else str(error)
+    )
     raise ValueError(
-      f'schedule: expected a schedule file, got {os.fspath(path)}: {said}'
+      f'schedule: expected a schedule file, got {os.fspath(path)}: {message}'
     ) from error
 
 
@@ -213,11 +215,11 @@ def _parse(content: Any) -> Schedule:
     raise ValueError(
       f'version: expected {VERSION}, got {content.get("version")!r}'
     )
-  told = content.pop('crc32', None)
-  if told != _checksum(content):
+  stored_crc = content.pop('crc32', None)
+  if stored_crc != _checksum(content):
     raise ValueError(
-      f'crc32: expected {_checksum(content)!r}, got {told!r}: damaged, or '
-      'changed by hand'
+      f'crc32: expected {_checksum(content)!r}, got {stored_crc!r}: damaged, '
+      'or changed by hand'
     )
   layer = content['layer']
   fields = dict(content['options'])

@@ -41,13 +41,13 @@ def test_what_was_saved_is_loaded(path):
   # Another capacity is no other layer.
   for capacity in (None, 40000):
     config = dataclasses.replace(CONFIG, capacity=capacity)
-    assert schedule_file.of(path, config, POLICY) == SCHEDULE.options
+    assert schedule_file.load_options(path, config, POLICY) == SCHEDULE.options
 
 
 @pytest.mark.parametrize(
   'config, policy, message',
   [
-    (dict(d_ff=1024), {}, 'd_ff 1024, got one of another, with 2048'),
+    (dict(d_ff=1024), {}, 'd_ff 1024, got one of another layer, with 2048'),
     (dict(num_ranks=4), {}, 'num_ranks 4'),
     ({}, dict(storage='float32'), 'storage float32'),
     ({}, dict(placement='before_down'), 'placement before_down'),
@@ -55,7 +55,7 @@ def test_what_was_saved_is_loaded(path):
 )
 def test_another_layer_is_refused(path, config, policy, message):
   with pytest.raises(ValueError, match=f'^schedule: expected one .*{message}'):
-    schedule_file.of(
+    schedule_file.load_options(
       path,
       dataclasses.replace(CONFIG, **config),
       dataclasses.replace(POLICY, **policy),
@@ -66,18 +66,24 @@ def test_blocks_shrink_with_the_layer(path):
   # Given a layer with a 32nd of the width and a 64th of the tokens, when the
   # schedule is scaled to it, then it has as many blocks, in the same order.
   small = config_testing.sized(r=8, t=64, e=64, k=8, d=224, f=64)
-  made = schedule_file.of(path, small, precision.PrecisionPolicy(), scaled=True)
-  assert (made.row_block, made.col_block, made.chain_rows) == (2, 8, 32)
-  assert made.order == SCHEDULE.options.order
-  assert made.num_aic == SCHEDULE.options.num_aic
-  for config, options in ((CONFIG, SCHEDULE.options), (small, made)):
+  scaled_options = schedule_file.load_options(
+    path, small, precision.PrecisionPolicy(), scaled=True
+  )
+  assert (
+    scaled_options.row_block,
+    scaled_options.col_block,
+    scaled_options.chain_rows,
+  ) == (2, 8, 32)
+  assert scaled_options.order == SCHEDULE.options.order
+  assert scaled_options.num_aic == SCHEDULE.options.num_aic
+  for config, options in ((CONFIG, SCHEDULE.options), (small, scaled_options)):
     rows = schedule_file._expert_rows(config)
     assert rows / options.row_block == 32
     assert config.d_ff / options.col_block == 8
   # Blocks do not grow.
   large = dataclasses.replace(CONFIG, num_tokens=8192, d_ff=4096)
-  grown = schedule_file.of(path, large, POLICY, scaled=True)
-  assert grown == SCHEDULE.options
+  large_options = schedule_file.load_options(path, large, POLICY, scaled=True)
+  assert large_options == SCHEDULE.options
 
 
 @pytest.mark.parametrize(
@@ -90,11 +96,16 @@ def test_vector_tiles_divide_the_row_blocks_that_shrank(
     SCHEDULE, options=granularity.Options(row_block=192, vector_rows=96)
   )
   small = dataclasses.replace(CONFIG, num_tokens=tokens)
-  made = schedule_file.of(schedule, small, POLICY, scaled=True)
-  assert (made.row_block, made.vector_rows) == (row_block, vector_rows)
+  scaled_options = schedule_file.load_options(
+    schedule, small, POLICY, scaled=True
+  )
+  assert (scaled_options.row_block, scaled_options.vector_rows) == (
+    row_block,
+    vector_rows,
+  )
 
 
-def said(change):
+def edit_content(change):
   """Returns what changes the content of a file, checksum and all."""
 
   def damage(text: str) -> str:
@@ -115,12 +126,18 @@ def said(change):
     (lambda text: '[]', 'format: expected'),
     (lambda text: text.replace('schedule"', 'image"'), 'format: expected'),
     (lambda text: '\xff\xfe', 'decode|Expecting'),
-    (said(lambda c: c.update(version=2)), 'version: expected 1, got 2'),
-    (said(lambda c: c.pop('machine')), "'machine' is missing"),
-    (said(lambda c: c['options'].update(colour=1)), 'colour'),
-    (said(lambda c: c['options'].update(row_block=0)), 'row_block: expected'),
-    (said(lambda c: c['options']['order'].update(lag=-1)), 'order.lag: expe'),
-    (said(lambda c: c['layer'].pop('d_ff')), "'d_ff' is missing"),
+    (edit_content(lambda c: c.update(version=2)), 'version: expected 1, got 2'),
+    (edit_content(lambda c: c.pop('machine')), "'machine' is missing"),
+    (edit_content(lambda c: c['options'].update(colour=1)), 'colour'),
+    (
+      edit_content(lambda c: c['options'].update(row_block=0)),
+      'row_block: expected',
+    ),
+    (
+      edit_content(lambda c: c['options']['order'].update(lag=-1)),
+      'order.lag: expe',
+    ),
+    (edit_content(lambda c: c['layer'].pop('d_ff')), "'d_ff' is missing"),
   ],
 )
 def test_a_damaged_file_is_refused(path, damage, message):
@@ -138,23 +155,25 @@ def test_a_list_of_other_figures_is_refused(tmp_path, monkeypatch):
   # Given a schedule of the list scheduler, when a figure of the machine that it
   # plans with is another than in the search, then it is refused in one line;
   # queues in turn rest on no figure.
-  listed = dataclasses.replace(
+  list_schedule = dataclasses.replace(
     SCHEDULE,
     options=dataclasses.replace(
       SCHEDULE.options, order=granularity.Order(policy='list')
     ),
   )
   path = tmp_path / 'listed.schedule'
-  schedule_file.save(path, listed)
-  assert schedule_file.of(path, CONFIG, POLICY) == listed.options
+  schedule_file.save(path, list_schedule)
+  assert (
+    schedule_file.load_options(path, CONFIG, POLICY) == list_schedule.options
+  )
   machine = machine_lib.load('ascend_a3')
-  changed = machine.with_figures(hbm=2 * machine['hbm'])
-  monkeypatch.setattr(machine_lib, 'load', lambda name: changed)
+  faster_machine = machine.with_figures(hbm=2 * machine['hbm'])
+  monkeypatch.setattr(machine_lib, 'load', lambda name: faster_machine)
   with pytest.raises(ValueError, match='^schedule: .* ascend_a3.*tune again$'):
-    schedule_file.of(path, CONFIG, POLICY)
+    schedule_file.load_options(path, CONFIG, POLICY)
   in_turn = tmp_path / 'in_turn.schedule'
   schedule_file.save(in_turn, SCHEDULE)
-  assert schedule_file.of(in_turn, CONFIG, POLICY) == SCHEDULE.options
+  assert schedule_file.load_options(in_turn, CONFIG, POLICY) == SCHEDULE.options
 
 
 def test_a_digest_is_of_links_too():

@@ -15,12 +15,12 @@ class Rule:
 
   Attributes:
     name: 'unit', 'regions', 'progress', 'event', 'once' or 'order'.
-    checked: how many tasks, events, writes or reads it looked at.
+    num_checked: how many tasks, events, writes or reads it looked at.
     proved: whether it holds.
   """
 
   name: str
-  checked: int
+  num_checked: int
   proved: bool
 
 
@@ -138,8 +138,8 @@ def prove(image, max_violations: int = 8) -> ProofReport:
     regions=raw['regions'],
     waits=raw['waits'],
     rules=tuple(
-      Rule(name, checked, outcome == 'proved')
-      for name, checked, outcome in raw['rules']
+      Rule(name, num_checked, outcome == 'proved')
+      for name, num_checked, outcome in raw['rules']
     ),
     violations=tuple(_violation(v) for v in raw['violations']),
   )

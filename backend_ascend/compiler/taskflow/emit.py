@@ -109,9 +109,9 @@ def shape(
       f'policy: expected {" or ".join(layout.DTYPES)} storage with float32 '
       f'accumulation, got {policy.storage}/{policy.accumulate}'
     )
-  for name, got, known, expected in _limits(config, policy, options):
-    if got not in known:
-      raise ValueError(f'{name}: expected {expected}, got {got!r}')
+  for name, value, choices, expected in _limits(config, policy, options):
+    if value not in choices:
+      raise ValueError(f'{name}: expected {expected}, got {value!r}')
   dims = config.dims()
   options = options.resolve(config, policy.accumulation_order)
   memory.check(_TASK_BYTES * _least_tasks(dims, options), 'list of tasks')
@@ -129,24 +129,24 @@ def _limits(
   policy: precision.PrecisionPolicy,
   options: granularity.Options,
 ) -> list[tuple]:
-  """Returns (name, value, those that the backend computes, what is said)."""
-  ours, forms = 'for our backend', precision.ACTIVATIONS
+  """Returns (name, value, choices of the backend, choices in words)."""
+  scope, forms = 'for our backend', precision.ACTIVATIONS
   plain = dict(points=(), **dict.fromkeys(precision.SUM_ORDERS, 'slot'))
-  stores = f'{ours}, which rounds what it stores and nothing else'
+  stores = f'{scope}, which rounds what it stores and nothing else'
   of_policy = [
     *((n, (value,), f'{value!r} {stores}') for n, value in plain.items()),
-    ('placement', precision.LAUNCHED, f'one of {precision.LAUNCHED} {ours}'),
-    *((name, ('',), f"'' {ours}") for name in ('quantised', 'rows')),
+    ('placement', precision.LAUNCHED, f'one of {precision.LAUNCHED} {scope}'),
+    *((name, ('',), f"'' {scope}") for name in ('quantised', 'rows')),
   ]
   if config.sublayer:
     of_policy.append(('placement', ('combine',), "'combine' of a sub-layer"))
   return [
-    ('bias', config.bias, (False,), f'False {ours}'),
-    ('d_shared', config.d_shared, (0,), f'0 {ours}'),
+    ('bias', config.bias, (False,), f'False {scope}'),
+    ('d_shared', config.d_shared, (0,), f'0 {scope}'),
     *((f'policy.{n}', getattr(policy, n), *rest) for n, *rest in of_policy),
     (
       *('policy.activation', policy.form, forms),
-      f'one of {list(forms)} {ours}, without alpha, limit and offset',
+      f'one of {list(forms)} {scope}, without alpha, limit and offset',
     ),
     (
       *('relay', config.sublayer and options.relay, (False,)),
@@ -156,7 +156,7 @@ def _limits(
 
 
 def _least_tasks(dims: Mapping[str, int], options: granularity.Options) -> int:
-  """Returns how many tasks a pass has at least: tiles as wide as a row."""
+  """Returns the fewest tasks that a pass can have: tiles as wide as a row."""
   tokens, capacity = dims['T'], options.expert_capacity
   puts = dims['R'] * count(min(tokens, capacity), options.put_rows)
   tiles = 3 * count(capacity, options.row_block)  # two GEMMs and between them
@@ -198,8 +198,8 @@ def tasks(kind: Kind, n: int, rows, cols, **fields) -> np.ndarray:
 
 def expert_tasks(s: Shape, kind: Kind, g, rows, cols, **fields) -> np.ndarray:
   """Returns tasks of the experts of a grid: axis l of axis r."""
-  of = dict(rank=g['r'], expert=g['r'] * s.l + g['l'])
-  return tasks(kind, g['r'].size, rows, cols, **(of | fields))
+  owner_fields = dict(rank=g['r'], expert=g['r'] * s.l + g['l'])
+  return tasks(kind, g['r'].size, rows, cols, **(owner_fields | fields))
 
 
 def region(n: int, buffer, view, rank, group, rows, cols) -> np.ndarray:
@@ -218,7 +218,7 @@ def stack(*regions: np.ndarray) -> np.ndarray:
   return np.stack(regions, axis=1)
 
 
-def rotated(g, s: Shape):
+def rotate_peers(g, s: Shape):
   """Returns the peer, rotated by the own rank.
 
   So ranks do not all send to rank 0 first (HyperParallel-MoE, RATR).
@@ -231,7 +231,7 @@ def dispatch(s: Shape, kind: Kind, source, target) -> Batch:
   put = s.options.put_rows
   g = grid(r=s.r, l=s.l, p=count(s.slice_rows, put), i=s.r)
   n = g['r'].size
-  owner = rotated(g, s)
+  owner = rotate_peers(g, s)
   rows = blocks(g['p'], put, s.slice_rows)
   table = tasks(
     kind,
@@ -244,10 +244,10 @@ def dispatch(s: Shape, kind: Kind, source, target) -> Batch:
     row_block=g['p'],
   )
   read = region(n, source, View.ROWS, g['r'], 0, (0, s.t), (0, s.d))
-  sent = region(
+  sent_region = region(
     n, target, View.SENDER, owner, g['l'] * s.r + g['r'], rows, (0, s.d + 1)
   )
-  return Batch(table, stack(read), stack(sent))
+  return Batch(table, stack(read), stack(sent_region))
 
 
 def relay(s: Shape, kind: Kind, source, target) -> Batch:
@@ -255,55 +255,55 @@ def relay(s: Shape, kind: Kind, source, target) -> Batch:
   g = grid(r=s.r, l=s.l, b=s.row_blocks)
   n = g['r'].size
   rows = blocks(g['b'], s.options.row_block, s.c)
-  at = (g['r'], g['l'])
+  rank_group = (g['r'], g['l'])
   table = expert_tasks(s, kind, g, rows, (0, s.d), row_block=g['b'])
-  reads = stack(region(n, source, View.ROWS, *at, rows, (0, s.d + 1)))
-  sent = region(n, target, View.SENDER, *at, rows, (0, s.d + 1))
-  return Batch(table, reads, stack(sent))
+  reads = stack(region(n, source, View.ROWS, *rank_group, rows, (0, s.d + 1)))
+  sent_region = region(n, target, View.SENDER, *rank_group, rows, (0, s.d + 1))
+  return Batch(table, reads, stack(sent_region))
 
 
 @dataclasses.dataclass(frozen=True)
 class Arrivals:
-  """How rows of tokens come to their experts.
+  """How rows of tokens reach their experts.
 
   Attributes:
     source: buffer of the tokens.
-    relayed: where those land that cross once.
-    arrived: rows of the experts.
-    put: kind that sends from source to arrived.
-    once: with relay, from source to relayed.
-    copy: with relay, from relayed to arrived.
+    relayed: with relay, buffer where a token lands once on each rank.
+    expert_rows: buffer of the rows of experts.
+    put: kind that sends from source to expert_rows.
+    once: with relay, kind that sends from source to relayed.
+    copy: with relay, kind that copies from relayed to expert_rows.
   """
 
   source: Buffer
   relayed: Buffer
-  arrived: Buffer
+  expert_rows: Buffer
   put: Kind
   once: Kind
   copy: Kind
 
   def batches(self, s: Shape) -> list[Batch]:
     if not s.options.relay:
-      return [dispatch(s, self.put, self.source, self.arrived)]
+      return [dispatch(s, self.put, self.source, self.expert_rows)]
     return [
       dispatch(s, self.once, self.source, self.relayed),
-      relay(s, self.copy, self.relayed, self.arrived),
+      relay(s, self.copy, self.relayed, self.expert_rows),
     ]
 
   def spaces(self, s: Shape) -> list[tuple]:
     """Returns (buffer, groups, rows) of the sender views."""
-    sent = (s.l * s.r, s.slice_rows)
+    slice_extent = (s.l * s.r, s.slice_rows)
     if not s.options.relay:
-      return [(self.arrived, *sent)]
-    return [(self.relayed, *sent), (self.arrived, s.l, s.c)]
+      return [(self.expert_rows, *slice_extent)]
+    return [(self.relayed, *slice_extent), (self.expert_rows, s.l, s.c)]
 
   def partitions(self, s: Shape, part: int) -> list[events.Partition]:
     cut = (s.l, s.c, part, True)
     if not s.options.relay:
-      return [events.Partition(self.arrived, *cut, fold=s.r)]
+      return [events.Partition(self.expert_rows, *cut, fold=s.r)]
     return [
       events.Partition(self.relayed, *cut, fold=s.r),
-      events.Partition(self.arrived, *cut, onward=True),
+      events.Partition(self.expert_rows, *cut, onward=True),
     ]
 
 
@@ -313,29 +313,32 @@ def gemm(
   depth: int,
   width: int,
   transposed: bool = False,
-  more: Sequence[tuple] = (),
+  extra_reads: Sequence[tuple] = (),
 ) -> Batch:
   """Tiles of a grouped GEMM `[rows, depth] @ [depth, width]` per expert.
 
-  `more` lists what it reads of each row beside: (buffer, columns).
+  `extra_reads` lists further reads of each row: (buffer, columns).
   """
   g = grid(r=s.r, l=s.l, b=s.row_blocks, c=count(width, s.options.col_block))
   n = g['r'].size
   rows = blocks(g['b'], s.options.row_block, s.c)
   cols = blocks(g['c'], s.options.col_block, width)
-  at = (g['r'], g['l'])
+  rank_group = (g['r'], g['l'])
   source, weight = layout.OPERANDS[kind]
   table = expert_tasks(
     s, kind, g, rows, cols, row_block=g['b'], col_block=g['c']
   )
   box = (cols, (0, depth)) if transposed else ((0, depth), cols)
   reads = stack(
-    region(n, source, View.ROWS, *at, rows, (0, depth)),
-    region(n, weight, View.ROWS, *at, *box),
-    *(region(n, b, View.ROWS, *at, rows, read) for b, read in more),
+    region(n, source, View.ROWS, *rank_group, rows, (0, depth)),
+    region(n, weight, View.ROWS, *rank_group, *box),
+    *(
+      region(n, b, View.ROWS, *rank_group, rows, read)
+      for b, read in extra_reads
+    ),
   )
   target = layout.OUTPUT_OF_KIND[kind]
-  writes = stack(region(n, target, View.ROWS, *at, rows, cols))
+  writes = stack(region(n, target, View.ROWS, *rank_group, rows, cols))
   return Batch(table, reads, writes)
 
 
@@ -344,12 +347,12 @@ def row_wise(s: Shape, kind: Kind, reads, width: int) -> Batch:
   g = grid(r=s.r, l=s.l, b=s.vector_blocks)
   n = g['r'].size
   rows = blocks(g['b'], s.vector_rows, s.c)
-  at = (g['r'], g['l'])
+  rank_group = (g['r'], g['l'])
   block = rows[0] // s.options.row_block
   table = expert_tasks(s, kind, g, rows, (0, width), row_block=block)
-  read = [region(n, b, View.ROWS, *at, rows, cols) for b, cols in reads]
+  read = [region(n, b, View.ROWS, *rank_group, rows, cols) for b, cols in reads]
   target = layout.OUTPUT_OF_KIND[kind]
-  writes = stack(region(n, target, View.ROWS, *at, rows, (0, width)))
+  writes = stack(region(n, target, View.ROWS, *rank_group, rows, (0, width)))
   return Batch(table, stack(*read), writes)
 
 
@@ -363,22 +366,26 @@ def puts_home(s: Shape, kind: Kind, reads, width: int) -> Batch:
   """
   if s.by_row:
     g = grid(r=s.r, l=s.l, p=s.vector_blocks)
-    peer, to = layout.ROW_BLOCK_RANGE, layout.ANY_RANK
+    peer, destination = layout.ROW_BLOCK_RANGE, layout.ANY_RANK
     read_rows = rows = blocks(g['p'], s.vector_rows, s.c)
     block = rows[0] // s.options.row_block
   else:
     put = s.options.put_rows
     g = grid(r=s.r, l=s.l, p=count(s.slice_rows, put), i=s.r)
-    peer = to = rotated(g, s)
+    peer = destination = rotate_peers(g, s)
     rows, read_rows = blocks(g['p'], put, s.slice_rows), (0, s.c)
     block = g['p']
   n = g['r'].size
-  at = (g['r'], g['l'])
+  rank_group = (g['r'], g['l'])
   table = expert_tasks(s, kind, g, rows, (0, s.d), peer=peer, row_block=block)
-  read = [region(n, b, View.ROWS, *at, read_rows, cols) for b, cols in reads]
+  read = [
+    region(n, b, View.ROWS, *rank_group, read_rows, cols) for b, cols in reads
+  ]
   home = layout.OUTPUT_OF_KIND[kind]
-  sent = region(n, home, View.SENDER, to, table['expert'], rows, (0, width))
-  return Batch(table, stack(*read), stack(sent))
+  sent_region = region(
+    n, home, View.SENDER, destination, table['expert'], rows, (0, width)
+  )
+  return Batch(table, stack(*read), stack(sent_region))
 
 
 def token_wise(s: Shape, kind: Kind, reads, width: int) -> Batch:
@@ -421,8 +428,8 @@ def spaces(s: Shape, arrivals: Arrivals, rows, homes, tokens) -> np.ndarray:
   ]
   table = [
     (buffer, view, rank, groups, height, width, 0)
-    for buffer, view, of, groups, height, width in spec
-    for rank in of
+    for buffer, view, space_ranks, groups, height, width in spec
+    for rank in space_ranks
   ]
   return np.array(table, layout.SPACE)
 
@@ -430,7 +437,7 @@ def spaces(s: Shape, arrivals: Arrivals, rows, homes, tokens) -> np.ndarray:
 def partitions(
   s: Shape, arrivals: Arrivals, rows, homes
 ) -> tuple[events.Partition, ...]:
-  """Returns how each buffer that tasks wait for is cut into events."""
+  """Returns how each buffer that tasks wait for is divided into events."""
   part = s.options.row_block if s.by_row else s.c
   slots = (s.options.token_block if s.by_row else s.t) * s.k
   return (

@@ -25,7 +25,7 @@ class Partition:
     groups: groups of the row view.
     rows: rows of one group.
     part_rows: rows of one partition; the last one may be cut.
-    sent: whether puts fill it; their rows can be counted.
+    is_put: whether puts fill it; their rows can be counted.
     fold: how many groups of the sender view land in one group of the row
       view.  A put may land anywhere in that group.
     onward: whether it may land anywhere in later groups of its rank, too.
@@ -35,7 +35,7 @@ class Partition:
   groups: int
   rows: int
   part_rows: int
-  sent: bool = False
+  is_put: bool = False
   fold: int = 1
   onward: bool = False
 
@@ -56,7 +56,7 @@ def _event_table(
     table = np.zeros(rank.size, layout.EVENT)
     table['rank'], table['group'], table['part'] = rank, group, part
     table['buffer'], table['part_rows'] = p.buffer, p.part_rows
-    if count_rows and p.sent:
+    if count_rows and p.is_put:
       table['mode'] = Mode.COUNT_ROWS
       table['threshold'] = np.minimum(p.part_rows, p.rows - part * p.part_rows)
     tables.append(table)
@@ -65,15 +65,15 @@ def _event_table(
   return np.concatenate(tables), first
 
 
-def _touched(p: Partition, first: int, regions: np.ndarray):
+def _find_events(p: Partition, first: int, regions: np.ndarray):
   """Returns (first event, number of events) per region of buffer p."""
   group = regions['group']
   begin = regions['row_begin'] // p.part_rows
   end = -(-regions['row_end'] // p.part_rows)
-  sent = regions['view'] == View.SENDER
-  group = np.where(sent, group // p.fold, group)
-  begin = np.where(sent, 0, begin)
-  end = np.where(sent, p.parts, end)
+  is_sender = regions['view'] == View.SENDER
+  group = np.where(is_sender, group // p.fold, group)
+  begin = np.where(is_sender, 0, begin)
+  end = np.where(is_sender, p.parts, end)
   event = first + (regions['rank'] * p.groups + group) * p.parts + begin
   return event.astype(np.int32), (end - begin).astype(np.int32)
 
@@ -83,13 +83,13 @@ def _spread(regions: np.ndarray, num_ranks: int):
   any_rank = regions['rank'] == layout.ANY_RANK
   if not any_rank.any():
     return np.arange(len(regions)), regions
-  index, lane = _repeated(np.where(any_rank, num_ranks, 1))
+  index, lane = _repeat_index(np.where(any_rank, num_ranks, 1))
   spread = regions[index]
   spread['rank'] = np.where(any_rank[index], lane, spread['rank'])
   return index, spread
 
 
-def _repeated(times: np.ndarray):
+def _repeat_index(times: np.ndarray):
   """Returns (index, how many of that index came before), index repeated."""
   index = np.repeat(np.arange(len(times)), times)
   return index, np.arange(len(index)) - np.repeat(
@@ -101,7 +101,7 @@ def _spread_onward(p: Partition, regions: np.ndarray):
   """Returns (index, region) with regions repeated for every later group."""
   if not p.onward:
     return np.arange(len(regions)), regions
-  index, lane = _repeated(p.groups - regions['group'])
+  index, lane = _repeat_index(p.groups - regions['group'])
   spread = regions[index]
   spread['group'] += lane.astype(np.int32)
   return index, spread
@@ -123,7 +123,7 @@ def _waits(batch, partitions, first):
     p = partitions.get(int(reads['buffer'][0]))
     if p is None:
       continue
-    event, count = _touched(p, first[int(p.buffer)], reads)
+    event, count = _find_events(p, first[int(p.buffer)], reads)
     owner, event = _expand(np.arange(len(reads)), event, count)
     owners.append(owner)
     events.append(event)
@@ -151,9 +151,9 @@ def _signals(batch, partitions, first, num_ranks, count_rows):
     owner, writes = _spread(writes, num_ranks)
     index, writes = _spread_onward(p, writes)
     owner = owner[index]
-    event, span = _touched(p, first[int(p.buffer)], writes)
+    event, span = _find_events(p, first[int(p.buffer)], writes)
     rank = writes['rank']
-    per_row = count_rows and p.sent
+    per_row = count_rows and p.is_put
     if not per_row:
       index, event = _expand(np.arange(len(writes)), event, span)
       owner, rank, span = owner[index], rank[index], 1
@@ -217,10 +217,10 @@ def derive(batches, partitions, num_ranks: int, count_rows: bool) -> dict:
     signals.append(signal)
     regions.append(region.reshape(-1))
   signal = np.concatenate(signals)
-  counted = signal['amount'] != layout.PER_ROW
+  is_constant = signal['amount'] != layout.PER_ROW
   total = np.bincount(
-    signal['event'][counted],
-    weights=signal['amount'][counted],
+    signal['event'][is_constant],
+    weights=signal['amount'][is_constant],
     minlength=len(table),
   ).astype(np.int32)
   by_task = table['mode'] == Mode.COUNT_TASKS

@@ -34,24 +34,28 @@ def ancestors(image: image_lib.Image) -> list[set[int]]:
     for signal in tables['signals'][first : first + desc['signal_count']]:
       for event in range(signal['event'], signal['event'] + signal['span']):
         givers.setdefault(event, set()).add(task)
-  arrived = [set() for _ in tables['tasks']]
+  awaited_tasks = [set() for _ in tables['tasks']]
   for task, desc in enumerate(tables['tasks']):
     first = desc['wait_begin']
     for wait in tables['waits'][first : first + desc['wait_count']]:
-      arrived[task] |= givers[int(wait['event'])]
-    edges[task] |= arrived[task]
+      awaited_tasks[task] |= givers[int(wait['event'])]
+    edges[task] |= awaited_tasks[task]
   kinds = tables['tasks']['kind']
   puts = {t for t, kind in enumerate(kinds) if layout.Kind(kind) in PUTS}
-  found = []
+  ancestor_sets = []
   for task in range(len(edges)):
-    seen, todo = set(), [task]
+    visited, todo = set(), [task]
     while todo:
-      new = edges[todo.pop()] - seen
-      seen |= new
+      new = edges[todo.pop()] - visited
+      visited |= new
       todo.extend(new)
-    told = set().union(*(arrived[other] for other in (task, *seen)))
-    found.append({t for t in seen if t not in puts or t in told})
-  return found
+    completed = set().union(
+      *(awaited_tasks[other] for other in (task, *visited))
+    )
+    ancestor_sets.append(
+      {t for t in visited if t not in puts or t in completed}
+    )
+  return ancestor_sets
 
 
 @pytest.mark.parametrize('direction', testing.COMPILE)
@@ -61,7 +65,7 @@ def ancestors(image: image_lib.Image) -> list[set[int]]:
 def test_before_is_what_edges_say(shape, grain, direction, cores):
   # On one core of each unit, puts stand in the queue of what follows them.
   image = parsed(shape=shape, grain=grain, direction=direction, **cores)
-  clocks = happens_before.clocks(image)
+  clocks = happens_before.compute_clocks(image)
   tasks = np.arange(len(image.tables['tasks']))
   before = clocks.before(tasks[:, None], tasks[None, :])
   for task, want in enumerate(ancestors(image)):
@@ -77,4 +81,4 @@ def test_a_flow_that_cannot_end_is_refused():
     tables['queue_tasks'][begin:end] = tables['queue_tasks'][begin:end][::-1]
   image = image_lib.Image(image_lib.seal(blob))
   with pytest.raises(ValueError, match='image: expected a flow that ends'):
-    happens_before.clocks(image)
+    happens_before.compute_clocks(image)

@@ -57,8 +57,8 @@ def _header(flow: flow_lib.Flow) -> np.ndarray:
   if config.sublayer:
     header['epsilon'] = precision.EPSILONS.index(policy.epsilon)
   header['header_bytes'] = layout.HEADER.itemsize
-  for field, name, known in _POLICY:
-    header[field] = known.index(getattr(policy, name))
+  for field, name, names in _POLICY:
+    header[field] = names.index(getattr(policy, name))
   header['event_grain'] = granularity.EVENT_GRAINS.index(options.event_grain)
   return header
 
@@ -160,7 +160,7 @@ class Image(_native.Image):
   @functools.cached_property
   def policy(self) -> precision.PrecisionPolicy:
     return precision.PrecisionPolicy(
-      **{name: known[self.header[field]] for field, name, known in _POLICY},
+      **{name: names[self.header[field]] for field, name, names in _POLICY},
       epsilon=precision.EPSILONS[self.header['epsilon']],
     )
 

@@ -20,13 +20,13 @@ _MAX_ELEMENTS = 1 << 20  # of all tensors; larger layers are not launched
 
 def _inputs(image: image_lib.Image) -> dict[str, np.ndarray]:
   """Returns ones, and for every token the first K experts."""
-  made = {
+  inputs = {
     name: np.ones(arrays.shape(image, name), arrays.dtype(image, name))
     for name in arrays.INPUTS[image.direction]
     if name != 'returned' or image.policy.placement not in tensors.EARLY
   }
-  made['topk_ids'][...] = np.arange(image.config.top_k)
-  return made
+  inputs['topk_ids'][...] = np.arange(image.config.top_k)
+  return inputs
 
 
 def _elements(parsed: image_lib.Image) -> int:
@@ -34,21 +34,21 @@ def _elements(parsed: image_lib.Image) -> int:
   return sum(math.prod(s.dims(**dims)) for s in tensors.SPECS.values())
 
 
-def _produce(image: image_lib.Image, given, want) -> None:
+def _produce(image: image_lib.Image, inputs, expected) -> None:
   """Launches that only compute: some tensors, then all; bits where proved."""
-  loaded = runtime.Launch(image, threads=1)
-  for asked in (None, arrays.OUTPUTS[image.direction]):
+  launch = runtime.Launch(image, threads=1)
+  for names in (None, arrays.OUTPUTS[image.direction]):
     try:
-      got = loaded.run(given, asked).outputs
+      actual = launch.run(inputs, names).outputs
     except runtime.WaitError:
-      assert want is None
+      assert expected is None
       continue
-    if want is None:
+    if expected is None:
       continue
-    for name, array in got.items():
+    for name, array in actual.items():
       # Rows past the last valid one are not made.
       if tensors.SPECS[name].shape.split()[1] != 'N':
-        assert array.tobytes() == want[name].tobytes(), name
+        assert array.tobytes() == expected[name].tobytes(), name
 
 
 def fate(blob: bytes) -> str:
@@ -61,16 +61,16 @@ def fate(blob: bytes) -> str:
   proved = proofs.prove(image).proved
   if _elements(image) > _MAX_ELEMENTS:
     return 'large'
-  given, made = _inputs(image), None
+  inputs, outputs = _inputs(image), None
   try:
-    made = runtime.launch(image, given, threads=1)
+    outputs = runtime.launch(image, inputs, threads=1)
   except ValueError as error:
     assert 'topk_ids' in str(error)
     return 'not planned'
   except runtime.WaitError:
     assert not proved
-  _produce(image, given, made if proved else None)
-  if made is None:
+  _produce(image, inputs, outputs if proved else None)
+  if outputs is None:
     return 'stopped'
   return 'ran' if proved else 'ran unproved'
 

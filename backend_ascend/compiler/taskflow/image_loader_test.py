@@ -126,19 +126,19 @@ def test_extreme_words_with_a_right_checksum_are_survived(name):
 @every_image
 def test_random_damage_with_a_right_checksum_is_survived(name, request):
   rng = np.random.default_rng(zlib.crc32(request.node.name.encode()))
-  refused = 0
+  num_refused = 0
   for _ in range(4000):
     blob = bytearray(IMAGES[name])
     for _ in range(rng.integers(1, 8)):
       # Small values stay in range often enough to reach the proofs.
       blob[rng.integers(len(blob))] = rng.choice([rng.integers(256), 0, 1, 2])
-    refused += refusal(image_lib.seal(blob)) is not None
-  assert refused > 0
+    num_refused += refusal(image_lib.seal(blob)) is not None
+  assert num_refused > 0
 
 
 # (image, table, row or the first of a kind or buffer, field, value, message); a
 # row of several fields has several values.
-REFUSED = (
+REFUSALS = (
   *(
     ('row_block', *row)
     for row in (
@@ -286,20 +286,20 @@ REFUSED = (
 )
 
 
-@pytest.mark.parametrize('name, table, where, field, value, message', REFUSED)
+@pytest.mark.parametrize('name, table, row, field, value, message', REFUSALS)
 def test_refusals_name_table_index_field_expected_and_got(
-  name, table, where, field, value, message
+  name, table, row, field, value, message
 ):
-  blob, index = IMAGES[name], where
-  column = {Kind: 'kind', Buffer: 'buffer'}.get(type(where))
+  blob, index = IMAGES[name], row
+  column = {Kind: 'kind', Buffer: 'buffer'}.get(type(row))
   if column:
-    of = image_lib.load(blob).tables[table][column]
-    index = int(np.flatnonzero(of == where)[0])
+    kinds = image_lib.load(blob).tables[table][column]
+    index = int(np.flatnonzero(kinds == row)[0])
   if column == 'kind':
     message = rf'tasks\[{index}\]\.{field}: {message}'
   several = isinstance(field, tuple)
-  for each in zip(field, value) if several else [(field, value)]:
-    blob = set_field(blob, table, index, *each)
+  for entry in zip(field, value) if several else [(field, value)]:
+    blob = set_field(blob, table, index, *entry)
   with pytest.raises(ValueError, match=message):
     _native.Image(blob)
 
@@ -373,9 +373,9 @@ def test_a_task_in_two_queues_or_in_none_is_refused():
   with pytest.raises(ValueError, match=rf'got task {tasks[0]} again'):
     _native.Image(twice)
   last = len(image_lib.load(IMAGES['expert']).tables['queues']) - 1
-  none = set_field(IMAGES['expert'], 'queues', last, 'count', 0)
+  empty_queue = set_field(IMAGES['expert'], 'queues', last, 'count', 0)
   with pytest.raises(ValueError, match='expected in one queue, got none'):
-    _native.Image(none)
+    _native.Image(empty_queue)
 
 
 def test_bytes_may_lie_anywhere_and_change_later():

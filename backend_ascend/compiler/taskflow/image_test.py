@@ -35,8 +35,8 @@ def test_an_image_says_what_was_serialised(compiled):
 
 
 def test_same_layer_same_bytes(compiled):
-  again = compiler.compile_forward(CONFIG, POLICY, OPTIONS)
-  assert bytes(again.image) == bytes(compiled.image)
+  recompiled = compiler.compile_forward(CONFIG, POLICY, OPTIONS)
+  assert bytes(recompiled.image) == bytes(compiled.image)
 
 
 def test_an_image_travels_between_processes(compiled):

@@ -79,8 +79,8 @@ def test_enums_have_the_values_of_the_header(enum_class, prefix):
   body = re.search(rf'enum (class )?{prefix} : \w+ {{(.*?)}};', text, re.S)
   names = re.findall(r'k(\w+)', body.group(2))
   names = [n.removesuffix('Grain') for n in names if not n.startswith('Num')]
-  ours = [member.name.replace('_', '') for member in enum_class]
-  assert ours == [name.upper() for name in names]
+  names = [member.name.replace('_', '') for member in enum_class]
+  assert names == [name.upper() for name in names]
   assert list(enum_class) == list(range(len(names)))
 
 

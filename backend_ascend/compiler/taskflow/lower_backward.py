@@ -35,11 +35,11 @@ def weight_grad(
   kind: Kind,
   height: int,
   width: int,
-  more: Sequence[tuple] = (),
+  extra_reads: Sequence[tuple] = (),
 ) -> emit.Batch:
   """Chains of `left[rows].T @ right[rows]` tiles, one chain per tile.
 
-  `more` lists what it reads of each summed row beside: (buffer, columns).
+  `extra_reads` lists further reads of each summed row: (buffer, columns).
   """
   links, col = links_of(s), s.options.col_block
   (left, right), target = layout.OPERANDS[kind], layout.OUTPUT_OF_KIND[kind]
@@ -53,22 +53,25 @@ def weight_grad(
   n = g['r'].size
   rows = emit.blocks(g['b'], s.weight_rows, height)
   cols = emit.blocks(g['c'], col, width)
-  summed = emit.blocks(g['j'], s.options.chain_rows, s.c)
-  at = (g['r'], g['l'])
+  summed_rows = emit.blocks(g['j'], s.options.chain_rows, s.c)
+  rank_group = (g['r'], g['l'])
   link = g['l'] * links + g['j']
   table = emit.expert_tasks(
     s, kind, g, rows, cols, peer=g['j'], row_block=g['b'], col_block=g['c']
   )
   reads = [
-    emit.region(n, left, View.ROWS, *at, summed, rows),
-    emit.region(n, right, View.ROWS, *at, summed, cols),
+    emit.region(n, left, View.ROWS, *rank_group, summed_rows, rows),
+    emit.region(n, right, View.ROWS, *rank_group, summed_rows, cols),
   ]
   if links > 1:
     # The first link reads nothing of the chain: an empty box.
     before = np.where(g['j'] > 0, link - 1, link)
     box = (rows[0], np.where(g['j'] > 0, rows[1], rows[0]))
     reads.append(emit.region(n, target, View.ROWS, g['r'], before, box, cols))
-  reads += [emit.region(n, b, View.ROWS, *at, summed, read) for b, read in more]
+  reads += [
+    emit.region(n, b, View.ROWS, *rank_group, summed_rows, read)
+    for b, read in extra_reads
+  ]
   write = emit.region(n, target, View.ROWS, g['r'], link, rows, cols)
   return emit.Batch(table, emit.stack(*reads), emit.stack(write))
 
@@ -76,7 +79,7 @@ def weight_grad(
 ARRIVALS = emit.Arrivals(
   source=Buffer.DY,
   relayed=Buffer.DY_RELAYED,
-  arrived=Buffer.D_EXPERT_OUT,
+  expert_rows=Buffer.D_EXPERT_OUT,
   put=Kind.DISPATCH_GRAD,
   once=Kind.RELAY_PUT_GRAD,
   copy=Kind.RELAY_GRAD,
@@ -102,7 +105,7 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
   return [
     *ARRIVALS.batches(s),
     emit.gemm(s, Kind.DOWN_GRAD, s.d, s.f, transposed=True),
-    weight_grad(s, Kind.DOWN_WEIGHT_GRAD, s.f, s.d, more=down_reads),
+    weight_grad(s, Kind.DOWN_WEIGHT_GRAD, s.f, s.d, extra_reads=down_reads),
     emit.row_wise(s, Kind.SWIGLU_GRAD, swiglu_reads, 2 * s.f + s.early),
     emit.gemm(s, Kind.GATE_UP_GRAD, 2 * s.f, s.d, transposed=True),
     weight_grad(s, Kind.GATE_UP_WEIGHT_GRAD, s.d, 2 * s.f),

@@ -20,7 +20,7 @@ Kind = layout.Kind
 ARRIVALS = emit.Arrivals(
   source=Buffer.X,
   relayed=Buffer.X_RELAYED,
-  arrived=Buffer.EXPERT_IN,
+  expert_rows=Buffer.EXPERT_IN,
   put=Kind.DISPATCH,
   once=Kind.RELAY_PUT,
   copy=Kind.RELAY,
@@ -37,7 +37,7 @@ def _batches(s: emit.Shape) -> list[emit.Batch]:
     *ARRIVALS.batches(s),
     emit.gemm(s, Kind.GATE_UP, s.d, 2 * s.f),
     emit.row_wise(s, Kind.SWIGLU, swiglu_reads, s.f),
-    emit.gemm(s, Kind.DOWN, s.f, s.d, more=down_reads),
+    emit.gemm(s, Kind.DOWN, s.f, s.d, extra_reads=down_reads),
     emit.puts_home(
       s, Kind.RETURN, [(Buffer.EXPERT_OUT, (0, s.d)), header], s.d
     ),

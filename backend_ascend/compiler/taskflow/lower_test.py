@@ -77,7 +77,7 @@ def test_tiles_of_weight_gradients_have_a_height_of_their_own(chain_rows):
   for kind, rows in zip(WEIGHT_GRADS, (sizes['F'], sizes['D'])):
     tasks = flow.tasks[flow.tasks['kind'] == kind]
     heights = tasks['row_end'] - tasks['row_begin']
-    assert set(heights) == {min(5, rows - at) for at in range(0, rows, 5)}
+    assert set(heights) == {min(5, rows - begin) for begin in range(0, rows, 5)}
 
 
 def check_is_sound(flow) -> None:
@@ -91,10 +91,10 @@ def check_is_sound(flow) -> None:
 def test_row_events_count_the_rows_of_their_partition():
   # 'ragged': T=5 tokens, K=2, token block 4 -> partitions of 8 and 2 slots.
   flow = lower('ragged', 'row_block')
-  returned = flow.events[flow.events['buffer'] == layout.Buffer.RETURNED]
-  assert list(returned['threshold']) == [8, 2, 8, 2]
-  arrived = flow.events[flow.events['buffer'] == layout.Buffer.EXPERT_IN]
-  assert set(arrived['threshold']) == {4}
+  return_events = flow.events[flow.events['buffer'] == layout.Buffer.RETURNED]
+  assert list(return_events['threshold']) == [8, 2, 8, 2]
+  arrival_events = flow.events[flow.events['buffer'] == layout.Buffer.EXPERT_IN]
+  assert set(arrival_events['threshold']) == {4}
 
 
 def counts_of(flow, direction) -> list[int]:
@@ -157,7 +157,7 @@ def test_a_chain_sums_every_row_of_its_expert_once_and_in_order(
   assert len(chains) == 4 * (6 if kind == Kind.DOWN_WEIGHT_GRAD else 12)
   for chain in chains.values():
     assert list(flow.tasks['peer'][chain]) == list(range(len(chain)))
-    rows, written = [], None
+    rows, previous_write = [], None
     for task in chain:
       (left, right, before), (write,) = testing.regions_of(flow, task)
       for read in (left, right):
@@ -167,11 +167,11 @@ def test_a_chain_sums_every_row_of_its_expert_once_and_in_order(
         right['row_end'],
       )
       rows += range(left['row_begin'], left['row_end'])
-      if written is None:
+      if previous_write is None:
         assert before['row_begin'] == before['row_end']
       else:
-        assert before == written
-      written = write
+        assert before == previous_write
+      previous_write = write
     assert rows == list(range(12))
 
 
@@ -210,8 +210,10 @@ def test_only_the_way_to_the_experts_differs(grain, direction):
   np.testing.assert_array_equal(*rest)
   kinds = [set(map(int, np.unique(flow.tasks['kind']))) for flow in flows]
   way = layout.Direction[direction.upper()]
-  for had, relay in zip(kinds, (False, True)):
-    assert had == set(map(int, layout.select_kinds(direction=way, relay=relay)))
+  for flow_kinds, relay in zip(kinds, (False, True)):
+    assert flow_kinds == set(
+      map(int, layout.select_kinds(direction=way, relay=relay))
+    )
 
 
 @every_direction
@@ -219,7 +221,7 @@ def test_a_relay_waits_for_its_row_block_and_counts_into_later_experts(
   direction,
 ):
   # R=2, L=2, C=12 in 3 blocks of 4 rows.
-  relayed, arrived = RELAYED[direction]
+  relayed, expert_rows = RELAYED[direction]
   flow = lower(
     'ragged', 'row_block', 'before_down', direction, put_rows=3, relay=True
   )
@@ -237,9 +239,9 @@ def test_a_relay_waits_for_its_row_block_and_counts_into_later_experts(
       task['row_block'],
     )
     signals = flow.signals[task['signal_begin'] :][: task['signal_count']]
-    counted = flow.events[signals['event']]
-    assert (counted['buffer'] == arrived).all()
-    assert list(counted['group']) == list(range(task['expert'] % 2, 2))
+    counted_events = flow.events[signals['event']]
+    assert (counted_events['buffer'] == expert_rows).all()
+    assert list(counted_events['group']) == list(range(task['expert'] % 2, 2))
     assert (signals['span'] == 3).all()
     assert (signals['amount'] == layout.PER_ROW).all()
 
@@ -287,6 +289,6 @@ def test_at_least_so_many_tasks_are_made(shape, relay):
   config = testing.SHAPES[shape]
   options = granularity.Options(row_block=16, relay=relay)
   policy = precision.PrecisionPolicy()
-  made = lower_forward.lower_forward(config, policy, options)
-  least = emit._least_tasks(config.dims(), made.options)
-  assert len(made.tasks) / 3 <= least <= len(made.tasks)
+  flow = lower_forward.lower_forward(config, policy, options)
+  lower_bound = emit._least_tasks(config.dims(), flow.options)
+  assert len(flow.tasks) / 3 <= lower_bound <= len(flow.tasks)

@@ -22,7 +22,7 @@ SHAPES = {
 SUBLAYER = dataclasses.replace(SHAPES['ragged'], sublayer=True)
 GRAINS = granularity.EVENT_GRAINS
 RELAYED = (layout.Buffer.X_RELAYED, layout.Buffer.DY_RELAYED)
-ARRIVED = (layout.Buffer.EXPERT_IN, layout.Buffer.D_EXPERT_OUT)
+ARRIVAL_BUFFERS = (layout.Buffer.EXPERT_IN, layout.Buffer.D_EXPERT_OUT)
 PLACEMENTS = precision.LAUNCHED
 COMPILE = {
   'forward': compiler.compile_forward,
@@ -61,11 +61,11 @@ def landing_groups(flow, region):
   dims = flow.config.dims()
   if region['view'] == layout.View.ROWS:
     return {(int(region['rank']), int(region['group']))}
-  arrived = region['buffer'] in ARRIVED
-  if arrived and flow.options.relay:
+  is_arrival = region['buffer'] in ARRIVAL_BUFFERS
+  if is_arrival and flow.options.relay:
     groups = range(int(region['group']), dims['L'])
     return {(int(region['rank']), group) for group in groups}
-  if arrived or region['buffer'] in RELAYED:
+  if is_arrival or region['buffer'] in RELAYED:
     return {(int(region['rank']), int(region['group']) // dims['R'])}
   ranks = (
     range(dims['R'])
@@ -124,14 +124,14 @@ def check_every_reader_waits_for_every_writer_it_overlaps(flow) -> int:
   order = np.argsort(orders.sequence(flow))
   pairs = 0
   for reader in tasks:
-    waited = _events(flow, reader, 'waits')
+    waited_events = _events(flow, reader, 'waits')
     for read in regions_of(flow, reader)[0]:
       for writer, write in writers:
         if not may_overlap(flow, write, read):
           continue
         pairs += 1
         names = flow.tasks[reader], flow.tasks[writer]
-        assert waited & signalled[writer], names
+        assert waited_events & signalled[writer], names
         assert order[writer] < order[reader], names
   return pairs
 

@@ -15,7 +15,7 @@ _TASK_BYTES = 600
 
 def needed_bytes(image: image_lib.Image) -> int:
   """Returns about how much memory a `Coverage` of an image takes at most."""
-  signalled = happens_before.signals(image)
+  signalled = happens_before.list_signals(image)
   tasks, events, queues = (
     len(image.tables[name]) for name in ('tasks', 'events', 'queues')
   )
@@ -24,7 +24,7 @@ def needed_bytes(image: image_lib.Image) -> int:
     len(group) * (len(group) - 1) // 2 for group in _groups(signalled)
   )
   givers = np.bincount(signalled[:, 1], minlength=events)
-  edges = int(givers[happens_before.waits(image)[:, 1]].sum())
+  edges = int(givers[happens_before.list_waits(image)[:, 1]].sum())
   return clocks + _TASK_BYTES * tasks + _PAIR_BYTES * (pairs + edges)
 
 
@@ -62,10 +62,10 @@ def _edges(
   """
   num_tasks = len(clocks.queue)
   events = int(max(signalled[:, 1].max(initial=0), waits[:, 1].max(initial=0)))
-  signallers = happens_before.grouped(signalled[:, ::-1], events + 1)
+  signallers = happens_before.group_pairs(signalled[:, ::-1], events + 1)
   edges = [np.zeros((0, 2), np.int64)]
   lasts: dict[bytes, np.ndarray] = {}  # by the events that are awaited
-  for task, awaited in enumerate(happens_before.grouped(waits, num_tasks)):
+  for task, awaited in enumerate(happens_before.group_pairs(waits, num_tasks)):
     if not len(awaited):
       continue
     givers = lasts.get(awaited.tobytes())
@@ -96,13 +96,13 @@ class Coverage:
         `runtime.inspect`; None: everything that may be, whatever the routing.
     """
     if signals is None:
-      signals = happens_before.signals(image)
+      signals = happens_before.list_signals(image)
     signals = np.unique(np.asarray(signals, np.int64), axis=0)
-    clocks = happens_before.clocks(image, signals)
+    clocks = happens_before.compute_clocks(image, signals)
     self._num_tasks = len(image.tables['tasks'])
     self._pairs = _pairs(signals, clocks)
     self._seen = np.zeros((2, len(self._pairs)), bool)
-    self._edges = _edges(signals, happens_before.waits(image), clocks)
+    self._edges = _edges(signals, happens_before.list_waits(image), clocks)
     starts = np.diff(self._edges[:, 0], prepend=-1) > 0
     self._starts = np.flatnonzero(starts)
     self._group = np.cumsum(starts) - 1

@@ -66,7 +66,7 @@ class AllOrders:
       tables['tasks']['kind'], layout.select_kinds(*layout.PUTS)
     )
     self._needs = [0] * len(self._late)
-    for task, event in happens_before.waits(image):
+    for task, event in happens_before.list_waits(image):
       for giver in signals[signals[:, 1] == event, 0]:
         self._needs[task] |= 1 << int(giver)
     self._waiters = [

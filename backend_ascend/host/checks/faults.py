@@ -250,7 +250,7 @@ def _luck(image: image_lib.Image, plan: _native.Routing, tasks) -> np.ndarray:
   """
   table = image.tables['tasks']
   made, signals = accesses.inspect(image, plan)
-  known = happens_before.clocks(image, signals)
+  known = happens_before.compute_clocks(image, signals)
   writes = made[
     (made['write'] == 1) & np.isin(table['kind'], _BRINGS)[made['task']]
   ]

@@ -95,9 +95,9 @@ class Follower:
       for q in tables['queues']
     ]
     events = len(tables['events'])
-    self.signallers = happens_before.grouped(signals[:, ::-1], events)
-    self.waits = happens_before.grouped(
-      happens_before.waits(layer.image), layer.num_tasks
+    self.signallers = happens_before.group_pairs(signals[:, ::-1], events)
+    self.waits = happens_before.group_pairs(
+      happens_before.list_waits(layer.image), layer.num_tasks
     )
     self.done = set()
 

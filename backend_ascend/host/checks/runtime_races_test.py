@@ -86,7 +86,7 @@ def overlapping(layer: testing.Case, task: int) -> set[tuple[int, int, int]]:
 
 
 def unordered(layer: testing.Case, pairs, image) -> set:
-  known = happens_before.clocks(image, true_signals(layer))
+  known = happens_before.compute_clocks(image, true_signals(layer))
   return {
     (a, b, buffer)
     for a, b, buffer in pairs
@@ -220,11 +220,11 @@ def waiting(layer: testing.Case, kind: Kind) -> list[int]:
   tasks = layer.image.tables['tasks']
   waits = [
     set(events)
-    for events in happens_before.grouped(
-      happens_before.waits(layer.image), len(tasks)
+    for events in happens_before.group_pairs(
+      happens_before.list_waits(layer.image), len(tasks)
     )
   ]
-  before = happens_before.clocks(layer.image).predecessor
+  before = happens_before.compute_clocks(layer.image).predecessor
   return [
     int(task)
     for task in np.flatnonzero((tasks['kind'] == kind) & real)

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backend_ascend/host/launch/runtime_workers.h"
-#include "backend_ascend/host/load/turns.h"
+#include "backend_ascend/host/load/worker_order.h"
 #include "backend_ascend/host/tiles/float_environment.h"
 
 namespace hpmoe {
@@ -22,7 +22,7 @@ void Start(const ImageView& view, const LaunchOptions& options,
   state->counters = std::vector<EventCounter>(view.header->events.count);
   state->progress.assign(view.header->tasks.count, Progress::kWaiting);
   const Layer& layer = state->layer;
-  state->work = WorkOf(view, layer.plan, [&](int b) { return layer.Has(b); });
+  state->work = CountWork(view, layer.plan, [&](int b) { return layer.Has(b); });
   if (state->modes.trace) state->order.resize(view.num_tasks);
   if (state->modes.times) state->times.resize(view.num_tasks);
   if (state->modes.races) state->RecordOrder();

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "backend_ascend/host/launch/task_signals.h"
-#include "backend_ascend/host/load/turns.h"
+#include "backend_ascend/host/load/worker_order.h"
 
 namespace hpmoe {
 namespace {
@@ -105,7 +105,7 @@ WorkerPool::WorkerPool(LaunchState* state, int32_t threads, double deadline_s)
       wanted_(threads),
       workers_(state->view->header->queues.count),
       threads_(threads),
-      turns_(TurnsOf(*state->view, state->work)),
+      worker_order_(OrderWorkers(*state->view, state->work)),
       puts_to_(PutsTo(*state)),
       // No thread has this number.
       late_draw_(state->modes.seed, ~uint64_t{0}),
@@ -178,7 +178,7 @@ WorkerPool::Worker* WorkerPool::NextOf(Path* path, size_t tried) {
   if (!modes_.permute) {
     const size_t at = path->next;
     path->next = (at + 1) % workers_.size();
-    return &workers_[turns_[at]];
+    return &workers_[worker_order_[at]];
   }
   const size_t left = workers_.size() - tried;
   std::swap(path->drawn[path->draw.Below(left)], path->drawn[left - 1]);

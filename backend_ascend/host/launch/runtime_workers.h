@@ -95,7 +95,7 @@ class WorkerPool {
   int32_t threads_;       // guarded by mutex_ once threads run
   uint64_t idle_at_ = 0;  // guarded by mutex_: value of moves_ at which
   int32_t idle_ = 0;      // so many threads found nothing to run
-  const std::vector<uint32_t> turns_;  // a permutation of the workers
+  const std::vector<uint32_t> worker_order_;  // a permutation of the workers
   const std::vector<std::vector<uint32_t>> puts_to_;  // by event, if late
   SplitMix late_draw_;                                // guarded by mutex_
   std::exception_ptr thrown_;                         // guarded by mutex_

@@ -49,7 +49,7 @@ class Arrow:
 
 def arrows(times: timeline.Timeline, most: int = MOST_ARROWS) -> Arrow:
   """Returns at most `most` arrows by ARROW_RULE, by event."""
-  waiter, event = happens_before.waits(times.image).T
+  waiter, event = happens_before.list_waits(times.image).T
   first = np.full(len(times.image.tables['events']), timeline.NONE, np.int64)
   by_start = np.argsort(-times.start[waiter], kind='stable')
   first[event[by_start]] = waiter[by_start]
@@ -99,7 +99,7 @@ def _tid_of_queue(times: timeline.Timeline) -> np.ndarray:
 
 
 def _tid_of_task(times: timeline.Timeline) -> np.ndarray:
-  return _tid_of_queue(times)[happens_before.places(times.image)[0]]
+  return _tid_of_queue(times)[happens_before.locate_tasks(times.image)[0]]
 
 
 def _threads_pid(times: timeline.Timeline) -> int:

@@ -87,7 +87,7 @@ class TestWrite:
     starts = {r['id']: r for r in of(trace, 's')}
     ends = {r['id']: r for r in of(trace, 'f')}
     waiters = {
-      (event, task) for task, event in happens_before.waits(times.image)
+      (event, task) for task, event in happens_before.list_waits(times.image)
     }
     signals = {(event, task) for task, event in times.signals.tolist()}
     assert starts.keys() == ends.keys() and len(of(trace, 's')) == len(starts)

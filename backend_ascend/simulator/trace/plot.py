@@ -60,7 +60,7 @@ def _rows(times: timeline.Timeline) -> tuple[np.ndarray, list[str]]:
     f'{q["rank"]} {layout.Unit(q["unit"]).name} {q["core"]}'
     for q in queues[shown]
   ]
-  return row[happens_before.places(times.image)[0]], names
+  return row[happens_before.locate_tasks(times.image)[0]], names
 
 
 def colours(kinds) -> dict[layout.Kind, tuple]:

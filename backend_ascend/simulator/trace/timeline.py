@@ -61,7 +61,7 @@ class Timeline:
         f'end: expected at least start, got {self.end[early[0]]} after '
         f'{self.start[early[0]]} for task {early[0]}'
       )
-    _, _, before = happens_before.places(self.image)
+    _, _, before = happens_before.locate_tasks(self.image)
     has = np.flatnonzero(before != NONE)
     overlap = has[self.start[has] < self.end[before[has]]]
     if overlap.size:
@@ -129,9 +129,9 @@ def released_by(times: Timeline) -> Int[np.ndarray, ' tasks']:
   and the one before it on its thread, that which ended last.
   """
   tasks = len(times.start)
-  waiter, event = happens_before.waits(times.image).T
+  waiter, event = happens_before.list_waits(times.image).T
   signaller = last_signaller(times)[event]
-  _, _, in_queue_before = happens_before.places(times.image)
+  _, _, in_queue_before = happens_before.locate_tasks(times.image)
   befores = [in_queue_before, _on_thread_before(times)]
   # Of equal ends the later in this list wins: a signal before a queue.
   after = np.concatenate([np.arange(tasks), np.arange(tasks), waiter])

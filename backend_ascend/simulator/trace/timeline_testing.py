@@ -40,7 +40,7 @@ def made_up(direction=layout.Direction.FORWARD) -> timeline.Timeline:
   tasks = len(image.tables['tasks'])
   took = runtime_testing.rng('made_up', direction).integers(0, 4, tasks)
   start, end, waited = np.full((3, tasks), -1.0)
-  waits = happens_before.waits(image)
+  waits = happens_before.list_waits(image)
   needed_by = [
     signals[np.isin(signals[:, 1], waits[waits[:, 0] == task, 1]), 0]
     for task in range(tasks)

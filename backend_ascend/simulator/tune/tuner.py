@@ -245,7 +245,7 @@ class Tuner:
     """Yields (pass, image) without proofs: what is taken is compiled anew."""
     for direction, lower in _LOWER.items():
       flow = lower(self.layer.config, self.layer.policy, options)
-      placed = placement.place(flow, orders.of(options)(flow))
+      placed = placement.place(flow, orders.select_scheduler(options)(flow))
       yield direction, image_lib.load(image_lib.serialize(placed))
 
   def time(self, options: granularity.Options) -> Timed:
