@@ -19,6 +19,7 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards as standards_lib
 from hpmoe.parity_tests.report import lane_table
 from hpmoe.parity_tests.report import report_html
+from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import report_text
 
 Candidate = str | Callable[..., Mapping] | candidates.Candidate | None
@@ -53,14 +54,14 @@ class Report:
 
   def to_json(self) -> dict[str, Any]:
     """Returns the whole report as plain data."""
-    return report_text.to_json(self.found)
+    return report_json.to_json(self.found)
 
   def to_html(self) -> str:
     """Returns a page that needs nothing beside it."""
     return report_html.to_html(self.found)
 
   def __str__(self) -> str:
-    return report_text.text(self.found, lane_table.table(self.found))
+    return report_text.format_report(self.found, lane_table.table(self.found))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +148,7 @@ def assert_parity(
   __tracebackhide__ = True  # pytest shows the caller's line
   report = check(candidate, case, **options)
   if not report.passed:
-    raise AssertionError(report_text.why_not(report.found))
+    raise AssertionError(report_text.format_outcome(report.found))
   return report
 
 

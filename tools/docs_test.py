@@ -14,7 +14,7 @@ import sys
 import pytest
 
 import hpmoe
-from hpmoe.parity_tests.case.layouts import layouts
+from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.tools.docs import figures
@@ -167,7 +167,7 @@ def test_layouts_of_a_page_are_such():
   shown = re.findall(r'`(\w+) = "([^"]+)"`', page)
   assert len(shown) >= 10
   for name, text in shown:
-    assert layouts.parse(name, text).axes
+    assert layout_text.parse(name, text).axes
 
 
 @pytest.mark.parametrize('said', ('b', '...\nb', 'a\n'))

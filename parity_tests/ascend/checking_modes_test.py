@@ -260,7 +260,7 @@ def test_a_race_that_a_chain_sums_is_that_of_its_writer():
   assert wrong.task.kind == 'swiglu_grad' and wrong.lanes == ('races',)
   (race, *_) = report.races
   assert str(race.first) in race.missing and str(race.second) in race.missing
-  told = report_text.modes(report)
+  told = report_text.format_modes(report)
   assert '--start_at' not in told and '--races' in told
   lines = told.splitlines()
   assert len(set(lines)) == len(lines)
@@ -279,7 +279,7 @@ def test_a_lane_that_names_no_task_says_so():
   report = _judged(ours, 'standard')
 
   assert report.verdict == 'fail' and not report.wrong
-  assert 'lane standard judges tensors' in report_text.modes(report)
+  assert 'lane standard judges tensors' in report_text.format_modes(report)
 
 
 def test_a_kernel_that_moves_wrongly_is_named_in_lane_bitwise(monkeypatch):

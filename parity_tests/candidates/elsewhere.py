@@ -23,7 +23,7 @@ from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import answers
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import flag_tables
-from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.layouts import names as names_lib
@@ -98,7 +98,7 @@ class Program(candidates.Candidate):
     with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
       job = pathlib.Path(folder)
       made = inputs_lib.LayerInputs(config, policy, inputs, '', {}, _REAL)
-      case = folder_lib.write(
+      case = folder_writer.write(
         job / 'case', which.name, {_REAL: made}, self.per_rank, names.layouts
       )
       out = job / 'out'

@@ -140,13 +140,15 @@ class TestABackwardPassThatRecomputes:
     program()
     report = _check(kind('kernel.py:again'), direction=direction)
     assert report.verdict == verdicts.PASS
-    assert 'recomputes' not in report_text.notes(report)
+    assert 'recomputes' not in report_text.format_notes(report)
 
   def test_is_told_to_say_so(self, program):
     program()
     report = _check(_called('kernel.py:silent'), direction='both')
     assert report.first_failure.stage == 'd_w_down'
-    assert 'function.backward.recomputes = True' in report_text.notes(report)
+    assert 'function.backward.recomputes = True' in report_text.format_notes(
+      report
+    )
 
   @pytest.mark.slow
   def test_may_be_wrong(self, program):
@@ -154,7 +156,7 @@ class TestABackwardPassThatRecomputes:
     wrong = user_candidate.Subprocess('kernel.py:again_and_wrong')
     report = _check(wrong, direction='both')
     assert report.first_failure.stage == 'd_w_gate_up'
-    assert 'recomputes' not in report_text.notes(report)
+    assert 'recomputes' not in report_text.format_notes(report)
 
 
 class TestVerdicts:

@@ -14,21 +14,23 @@ from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
-from hpmoe.parity_tests.case.layouts import layouts
+from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.explain import bugs_testing
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.report import failure_text
 from hpmoe.parity_tests.report import report_text
 from hpmoe.reference.contract import presets
 
 CASE = case_lib.Case('both', 'tiny', ranks=2, dtype='bfloat16')
-LAYOUTS = layouts.of(
+LAYOUTS = layout_text.parse_all(
   dict(
     gate_up='R N 2F, interleaved',
     y='M D',
@@ -53,7 +55,7 @@ def _figures_in_place(kernel) -> list[dict]:
 
 
 def _export(path, per_rank=False, laid=None) -> folder.Folder:
-  return folder.write(path, 'both', _all_made(), per_rank, laid)
+  return folder_writer.write(path, 'both', _all_made(), per_rank, laid)
 
 
 def _compute(kernel, made) -> dict[str, np.ndarray]:
@@ -240,7 +242,7 @@ def test_a_layout_that_is_not_declared_is_named(tmp_path, name, lane):
         theirs = tensor[::-1]
       else:
         of = made.config.dims(), made.arrays['topk_ids']
-        theirs = layouts.parse(name, text).apply(tensor, *of).copy()
+        theirs = layout_text.parse(name, text).apply(tensor, *of).copy()
       if not said:
         theirs[:] = theirs[..., ::-1]
       _save_whole(out, case, data, {name: theirs})
@@ -283,7 +285,7 @@ def test_a_bug_of_any_tensor_is_told_in_their_coordinates(
   tmp_path, name, text, at, lane
 ):
   case, out = _export(tmp_path / 'case'), tmp_path / 'out'
-  layout, data = layouts.parse(name, text), lane
+  layout, data = layout_text.parse(name, text), lane
   made = _made(data)
   right = _compute(trial.Kernel(), made)[name]
   wrong = right.copy()
@@ -310,7 +312,7 @@ def test_a_bug_of_any_tensor_is_told_in_their_coordinates(
   if text == 'R N 2F, interleaved':
     begin, end = trial.tiling(made.config, made.arrays).cut(name, 1).starts[:2]
     assert place.endswith(f'[1, {begin}:{end}, 0:32]')
-  words = report_text.failure_words(report)
+  words = failure_text.format_location(report)
   assert f'theirs    {first.there}' in words
 
 
@@ -319,7 +321,7 @@ def test_a_bug_is_told_in_the_file_of_its_rank(tmp_path):
   text = 'R N 2F, up_gate, pad F 24'
   wrong = _compute(trial.Kernel(), _made('real'))['gate_up']
   wrong[1, 3, 21] = 4096
-  laid = {'gate_up': layouts.parse('gate_up', text)}
+  laid = {'gate_up': layout_text.parse('gate_up', text)}
   _save_laid_out(out, case, 'real', {'gate_up': wrong}, laid)
 
   names = f'[layouts]\ngate_up = "{text}"\n'
@@ -384,7 +386,7 @@ CASE4 = case_lib.Case('forward', 'tiny', ranks=4, dtype='bfloat16')
 def test_missing_ranks_are_not_judged(tmp_path, kept, bad):
   # given: outputs of ranks 0 and 2, one of which may be wrong, as may others.
   made = _all_made(CASE4)
-  case = folder.write(tmp_path / 'case', 'forward', made)
+  case = folder_writer.write(tmp_path / 'case', 'forward', made)
   loaded = read_case.load(case.path)
   for data, one in made.items():
     tensors = trial.Kernel().forward(one.config, one.policy, one.arrays)
@@ -408,7 +410,7 @@ def test_missing_ranks_are_not_judged(tmp_path, kept, bad):
   for result in report.results:
     for rank in (1, 3):
       assert not any(grid.size for grid in result.grids[rank : rank + 1])
-  assert 'ranks 0, 2 of 4' in report_text.summary(report)
+  assert 'ranks 0, 2 of 4' in report_text.format_summary(report)
   assert seen or {'layer', 'y'} <= _passed(report)
 
 
@@ -432,7 +434,7 @@ def test_right_ranks_pass_whatever_they_return(
     direction, 'tiny', ranks=2, dtype=dtype, placement=placement
   )
   made = _all_made(asked)
-  case = folder.write(tmp_path / 'case', direction, made)
+  case = folder_writer.write(tmp_path / 'case', direction, made)
   for number, names in enumerate(_SOME[direction]):
     out = tmp_path / str(number)
     for data, one in made.items():
@@ -543,8 +545,8 @@ def test_routing_weights_in_bfloat16_are_those_of_the_oracle(tmp_path, weights):
   # given: a kernel that rounds its routing weights to bfloat16.
   asked = dataclasses.replace(CASE, direction='forward', weights=weights)
   made = _all_made(asked)
-  laid = layouts.of(dict(topk_weights=f'M K, {weights}'))
-  case = folder.write(tmp_path / 'case', 'forward', made, layouts=laid)
+  laid = layout_text.parse_all(dict(topk_weights=f'M K, {weights}'))
+  case = folder_writer.write(tmp_path / 'case', 'forward', made, layouts=laid)
   for data in case.data:
     one = case.inputs(data)
     kernel = trial.Kernel(round_weights=True)
@@ -597,7 +599,7 @@ def test_a_file_of_inputs_takes_the_place_of_a_case(tmp_path, suffix):
 
 def test_a_case_of_real_data_alone_is_judged_in_the_other_lanes(tmp_path):
   # Given: a folder whose writer had no exact data, such as a capture.
-  case = folder.write(tmp_path / 'case', 'both', {'real': _made('real')})
+  case = folder_writer.write(tmp_path / 'case', 'both', {'real': _made('real')})
   _save_whole(
     tmp_path / 'out', case, 'real', _compute(trial.Kernel(), _made('real'))
   )
@@ -614,7 +616,7 @@ def test_a_case_of_real_data_alone_is_judged_in_the_other_lanes(tmp_path):
     for data in ('exact', 'wide')
   }
   assert report.verdict == verdicts.PASS
-  assert 'lane exact: the case has no exact' in report_text.notes(report)
+  assert 'lane exact: the case has no exact' in report_text.format_notes(report)
 
 
 def test_a_file_for_which_no_exact_data_can_be_is_judged_in_the_others():

@@ -146,7 +146,7 @@ class Answer:
     layout = (
       self.names.layouts.get(name)
       or self.case.layouts.get(name)
-      or layouts_lib.plain(name)
+      or layouts_lib.own_layout(name)
     )
     if layout.moves_rows:
       return self.tensors(data, self.case.policy)[1][name]

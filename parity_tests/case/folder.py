@@ -11,19 +11,18 @@ import functools
 import hashlib
 import json
 import os
-import pathlib
-import shutil
 from typing import Any
 
 import numpy as np
 
-from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case.layouts import element_map
+from hpmoe.parity_tests.case.layouts import exact_cast
+from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import precision
@@ -33,7 +32,7 @@ from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
 FORMAT = 1
-_TOML = 'case.toml'
+TOML_NAME = 'case.toml'
 
 # A tensor of theirs: of all ranks (None), or of each.
 Parts = Mapping[int | None, np.ndarray]
@@ -76,7 +75,7 @@ class Folder:
     """
     table, policy = self._table(data)
     arrays: dict[str, np.ndarray] = {}
-    for part in _PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
+    for part in PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
       arrays |= self._part(f'{data}.{part}', getattr(table, part), policy)
     if policy.quantised:
       arrays |= codes.values(policy.quantised, arrays)
@@ -103,13 +102,13 @@ class Folder:
         f'judged in parts, got {policy.quantised}'
       )
     arrays: dict[str, Any] = {}
-    for part in _PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
+    for part in PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
       paths = self._paths(f'{data}.{part}')
       for (rank, path), expected in zip(
         paths.items(), getattr(table, part), strict=True
       ):
         if (rank or 0) in ranks:
-          _check_hash(path, _digest(path), expected)
+          _check_hash(path, _digest_file(path), expected)
       for name in read_case.read(next(iter(paths.values())))[0]:
         arrays[name] = self._slabs(name, paths, policy, data)
     for name in ('topk_ids', 'topk_weights', *tensors.PLAN):
@@ -168,7 +167,7 @@ class Folder:
         found = read_case.as_numpy(part(None if whole else rank))
         if whole or found.ndim == len(shape):
           found = found[rank if whole else 0]
-        return layouts_lib.as_stored(name, found, policy.dtype(name))
+        return exact_cast.cast_exactly(name, found, policy.dtype(name))
       alone = not (whole or (layout.is_of_tokens and layout.moves_rows))
       some = [rank] if alone else files
       theirs = {one: part(one) for one in some}
@@ -183,7 +182,7 @@ class Folder:
     if data not in case.data:
       raise NoData(f'the case has no {data} data (hpmoe export writes it)')
     table = case.data[data]
-    return table, dataclasses.replace(self.policy, **_policy_of(table))
+    return table, dataclasses.replace(self.policy, **_read_policy(table))
 
   def data_of(self, x: np.ndarray | lazy_tensors.Slabs) -> str:
     """Returns the kind of data that x `[R, T, D]` is of.
@@ -194,7 +193,7 @@ class Folder:
     if isinstance(x, lazy_tensors.Slabs):
       return x.data
     for data in self.data:
-      found = self._read('x', f'{data}.{_PARTS[0]}')
+      found = self._read('x', f'{data}.{PARTS[0]}')
       if np.array_equal(self.ours('x', found, self.policy), x):
         return data
     raise ValueError(f'case: expected data of {self.path}, got others')
@@ -202,7 +201,7 @@ class Folder:
   @functools.cached_property
   def ids(self) -> np.ndarray:
     """`[R, T, K]` int32 experts, of every kind of data."""
-    found = self._read('topk_ids', f'{self.data[0]}.{_PARTS[0]}')
+    found = self._read('topk_ids', f'{self.data[0]}.{PARTS[0]}')
     return self.ours('topk_ids', found, self.policy)
 
   def _read(self, tensor: str, name: str) -> Parts:
@@ -248,7 +247,7 @@ class Folder:
     Raises:
       ValueError: its shape or dtype cannot be that of the tensor.
     """
-    layout = layout or self.layouts.get(name) or layouts_lib.plain(name)
+    layout = layout or self.layouts.get(name) or layouts_lib.own_layout(name)
     ranks = self.config.num_ranks
     some = None if None in parts or len(parts) == ranks else tuple(parts)
     if some is not None and layout.is_of_tokens and layout.moves_rows:
@@ -265,7 +264,7 @@ class Folder:
     ids = self.ids if layout.moves_rows else None
     placed = of.placed(self.config.dims(), ids, slots, theirs.shape)
     ours = placed.undo(theirs, some)
-    return layouts_lib.as_stored(name, ours, policy.dtype(name)), placed
+    return exact_cast.cast_exactly(name, ours, policy.dtype(name)), placed
 
   def _part(
     self, name: str, hashes: list[str], policy: PrecisionPolicy
@@ -279,12 +278,12 @@ class Folder:
     first = next(iter(held.values()))
     parts = {n: {rank: one[n] for rank, one in held.items()} for n in first}
     return {
-      n: self.ours(n, of, policy) if n in tensors.SPECS else _whole(of)
+      n: self.ours(n, of, policy) if n in tensors.SPECS else _join_ranks(of)
       for n, of in parts.items()
     }
 
 
-def _whole(parts: Parts) -> np.ndarray:
+def _join_ranks(parts: Parts) -> np.ndarray:
   """Returns `[R, ...]` of codes, which are laid out as ours."""
   held = {rank: read_case.as_numpy(part) for rank, part in parts.items()}
   return held[None] if None in held else np.stack([*held.values()])
@@ -298,7 +297,7 @@ def _check_hash(path: str, got: str, expected: str) -> None:
     )
 
 
-def _digest(path: str) -> str:
+def _digest_file(path: str) -> str:
   """Returns `read_case.digest` of a file; little of it is held at once."""
   total = hashlib.sha256()
   for name, array in sorted(read_case.read(path)[0].items()):
@@ -312,8 +311,8 @@ def _digest(path: str) -> str:
 # Bytes of a file that are held at once.
 _CHUNK = 1 << 24
 # Tables of case.toml that its id is made of, with those of data.
-_TOLD = ('layer', 'policy', 'layouts', 'returns')
-_PARTS = (passes.FORWARD.name, passes.BACKWARD.name)
+_HASHED_TABLES = ('layer', 'policy', 'layouts', 'returns')
+PARTS = (passes.FORWARD.name, passes.BACKWARD.name)
 
 
 def read(path: str | os.PathLike[str]) -> Folder:
@@ -329,7 +328,7 @@ def read(path: str | os.PathLike[str]) -> Folder:
         f'format: expected {FORMAT}, got {case.case.format}: it was written by '
         f'hpmoe {case.case.hpmoe}'
       )
-    _check_id(case)
+    _check_description(case)
     return Folder(
       str(path),
       case.case.id,
@@ -338,7 +337,7 @@ def read(path: str | os.PathLike[str]) -> Folder:
       PrecisionPolicy(**vars(case.policy)),
       tuple(case.data),
       vars(case.facts),
-      layouts_lib.of(vars(case.layouts)),
+      layout_text.parse_all(vars(case.layouts)),
     )
   except (AttributeError, TypeError, ValueError) as error:
     raise ValueError(
@@ -346,173 +345,26 @@ def read(path: str | os.PathLike[str]) -> Folder:
     ) from error
 
 
-def _check_id(case) -> None:
+def _check_description(case) -> None:
   """Refuses a description that is not the one that was written.
 
   Raises:
     ValueError: it was changed.
   """
-  told = {name: vars(getattr(case, name)) for name in _TOLD}
+  told = {name: vars(getattr(case, name)) for name in _HASHED_TABLES}
   data = {f'data.{name}': vars(table) for name, table in case.data.items()}
-  if _id(told | data) != case.case.id:
+  if hash_tables(told | data) != case.case.id:
     raise ValueError(
       f'other sizes, policy, layouts or hashes than those of case '
-      f'{case.case.id[:12]}: {_TOML} was changed'
+      f'{case.case.id[:12]}: {TOML_NAME} was changed'
     )
 
 
-def write(
-  path: str | os.PathLike[str],
-  direction: str,
-  made: Mapping[str, inputs_lib.LayerInputs],
-  per_rank: bool = False,
-  layouts: Mapping[str, layouts_lib.Layout] | None = None,
-  **facts: object,
-) -> Folder:
-  """Writes a case.
-
-  Args:
-    path: of a folder that is empty or not there.
-    direction: one of `passes.DIRECTIONS`.
-    made: data by kind, the real one among it, of the same routing; with what a
-      backward pass reads, if there is one.
-    per_rank: whether each rank has files of its own.
-    layouts: how tensors are to be laid out, by name.
-    **facts: what reports should say beside what the data say.
-
-  Raises:
-    ValueError: the folder has something in it.
-  """
-  for one in made.values():
-    tensors.require_layer(one.config, 'to write as a case')
-  path = pathlib.Path(path)
-  if path.exists() and (not path.is_dir() or any(path.iterdir())):
-    raise ValueError(f'out: expected a folder that is empty, got {str(path)!r}')
-  path.mkdir(parents=True, exist_ok=True)
-  real = made['real']
-  # Where rows will be is not known of what has not run: it reads them as ours.
-  layouts = {n: one for n, one in (layouts or {}).items() if not one.order}
-  tables: dict[str, Mapping[str, object]] = {}
-  for data, one in made.items():
-    tables[f'data.{data}'] = _own_policy(one.policy, real.policy) | {
-      part: _write_part(path, f'{data}.{part}', held, real, per_rank, layouts)
-      for part, held in _parts(one).items()
-    }
-  told: dict[str, Mapping[str, object]] = dict(
-    layer=_told(real.config),
-    policy=_told(real.policy),
-    layouts={name: str(one) for name, one in layouts.items()},
-    returns=_returns(direction, real, layouts),
-  )
-  version = dict(hpmoe=versions.installed_version('hyperparallel-moe'))
-  head = dict(format=FORMAT, id=_id(told | tables), direction=direction)
-  tables = (
-    dict(case=head | version) | told | dict(facts={**real.facts, **facts})
-  ) | tables
-  shutil.copy(read_case.__file__, path / 'read_case.py')
-  # Last: where it is, all the others are whole.
-  (path / _TOML).write_text(_toml(tables), encoding='utf-8')
-  return read(path)
-
-
-def _told(of: MoEConfig | PrecisionPolicy) -> dict[str, object]:
-  """Returns fields; those that came later only where a layer has the part."""
-  fields = dataclasses.asdict(of)
-  later = (
-    'bias',
-    'd_shared',
-    'points',
-    *precision.SUM_ORDERS,
-    'quantised',
-    'rows',
-    *precision.FORM,
-  )
-  usual = {n: getattr(type(of), n) for n in later if n in fields}
-  return {n: v for n, v in fields.items() if n not in usual or v != usual[n]}
-
-
-def _own_policy(
-  mine: PrecisionPolicy, real: PrecisionPolicy
-) -> dict[str, object]:
-  """Returns what a kind of data has for an activation."""
-  form = {n: getattr(mine, n) for n in precision.FORM}
-  other = {n: v for n, v in form.items() if v != getattr(real, n)}
-  return dict(activation=mine.activation) | other
-
-
-def _policy_of(table: object) -> dict[str, object]:
+def _read_policy(table: object) -> dict[str, object]:
   """Returns what `_own_policy` told."""
   known = ('activation', *precision.FORM)
   return {n: v for n, v in vars(table).items() if n in known}
 
 
-def _parts(made: inputs_lib.LayerInputs) -> dict[str, dict[str, np.ndarray]]:
-  """Returns what the forward pass reads, and what the backward adds."""
-  held = codes.given(made.policy, made.arrays)
-  names = passes.FORWARD.reads(made.config, made.policy)
-  forward = {n: held[n] for n in names if n in held}
-  rest = {n: a for n, a in held.items() if n not in forward}
-  parts = dict(zip(_PARTS, (forward, rest)))
-  return {part: held for part, held in parts.items() if held}
-
-
-def _write_part(
-  path: pathlib.Path,
-  name: str,
-  held: Mapping[str, np.ndarray],
-  real: inputs_lib.LayerInputs,
-  per_rank: bool,
-  layouts: Mapping[str, layouts_lib.Layout],
-) -> list[str]:
-  """Writes tensors `[R, ...]`; returns the hash of each file."""
-  of = real.config.dims(), real.arrays['topk_ids']
-  theirs: dict[str, Any] = {}
-  for n, array in held.items():
-    if n not in layouts:
-      # Made or read rank by rank, it is never held whole.
-      theirs[n] = array if per_rank else [array]
-    elif per_rank:
-      theirs[n] = layouts[n].split(array, *of)
-    else:
-      theirs[n] = [layouts[n].apply(array, *of)]
-  hashes = []
-  for rank in range(real.config.num_ranks) if per_rank else (None,):
-    mine = {n: parts[rank or 0] for n, parts in theirs.items()}
-    read_case.save(read_case.path_of(str(path), name, rank), mine, {})
-    hashes.append(read_case.digest(mine))
-  return hashes
-
-
-def _id(tables: Mapping[str, Mapping[str, object]]) -> str:
+def hash_tables(tables: Mapping[str, Mapping[str, object]]) -> str:
   return hashlib.sha256(json.dumps(tables).encode()).hexdigest()[:32]
-
-
-def _returns(
-  direction: str,
-  made: inputs_lib.LayerInputs,
-  layouts: Mapping[str, layouts_lib.Layout],
-) -> dict[str, str]:
-  """Returns axes and dtype of what may be returned, by name."""
-  return {
-    name: f'{layouts.get(name, tensors.SPECS[name].shape)}, '
-    f'{made.policy.dtype(name)}'
-    for which in passes.of(direction)
-    for name in which.of_layer(made.config).outputs
-  }
-
-
-def _toml(tables: Mapping[str, Mapping[str, object]]) -> str:
-  lines = [
-    '# A layer to compute: `read_case.py` reads it and writes what is returned.'
-  ]
-  for table, values in tables.items():
-    lines += ['', f'[{table}]']
-    lines += [f'{n} = {_value(v)}' for n, v in values.items() if v is not None]
-  return '\n'.join(lines) + '\n'
-
-
-def _value(value: Any) -> str:
-  """Returns a value that TOML and JSON write alike."""
-  if isinstance(value, Mapping):
-    value = ', '.join(f'{n}={v}' for n, v in value.items())
-  return json.dumps(value, default=float, allow_nan=False)

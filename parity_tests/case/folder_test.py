@@ -10,14 +10,15 @@ import pytest
 
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
-from hpmoe.parity_tests.case.layouts import layouts
+from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
 
-LAYOUTS = layouts.of(
+LAYOUTS = layout_text.parse_all(
   dict(
     x='M D',
     topk_ids='R K T, int64',
@@ -26,7 +27,7 @@ LAYOUTS = layouts.of(
   )
 )
 # Experts moved, rows in others' orders, weights padded.
-MOVED = layouts.of(
+MOVED = layout_text.parse_all(
   dict(
     x='M D, pad D 48',
     topk_ids='M K, experts 7 6 5 4 3 2 1 0, int64',
@@ -60,7 +61,7 @@ def test_what_is_read_is_what_was_written(
 ):
   made = _made(dtype, ranks)
 
-  written = folder.write(tmp_path / 'case', 'both', made, per_rank, laid)
+  written = folder_writer.write(tmp_path / 'case', 'both', made, per_rank, laid)
   read = folder.read(tmp_path / 'case')
 
   assert read == written
@@ -84,14 +85,14 @@ def test_cases_that_differ_have_other_ids(tmp_path):
     policy=dataclasses.replace(made['real'].policy, placement='before_down'),
   )
   cases = [
-    folder.write(tmp_path / '0', 'both', made),
-    folder.write(tmp_path / '1', 'both', made, per_rank=True),
-    folder.write(tmp_path / '2', 'both', dict(real=made['real'])),
-    folder.write(tmp_path / '3', 'both', dict(real=other)),
-    folder.write(tmp_path / '4', 'forward', dict(real=made['real'])),
+    folder_writer.write(tmp_path / '0', 'both', made),
+    folder_writer.write(tmp_path / '1', 'both', made, per_rank=True),
+    folder_writer.write(tmp_path / '2', 'both', dict(real=made['real'])),
+    folder_writer.write(tmp_path / '3', 'both', dict(real=other)),
+    folder_writer.write(tmp_path / '4', 'forward', dict(real=made['real'])),
   ]
   assert len({case.id for case in cases}) == len(cases)
-  assert folder.write(tmp_path / '5', 'both', made).id == cases[0].id
+  assert folder_writer.write(tmp_path / '5', 'both', made).id == cases[0].id
 
 
 def _flip(path):
@@ -102,7 +103,7 @@ def _flip(path):
 
 @pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
 def test_a_changed_tensor_is_refused(tmp_path, per_rank):
-  written = folder.write(tmp_path / 'case', 'both', _made(), per_rank)
+  written = folder_writer.write(tmp_path / 'case', 'both', _made(), per_rank)
   changed = sorted((tmp_path / 'case').glob('real.forward*'))[-1]
   _flip(changed)
 
@@ -123,7 +124,7 @@ def test_a_changed_tensor_is_refused(tmp_path, per_rank):
   ],
 )
 def test_a_damaged_description_is_refused(tmp_path, old, new, said):
-  folder.write(tmp_path / 'case', 'both', _made())
+  folder_writer.write(tmp_path / 'case', 'both', _made())
   path = tmp_path / 'case' / 'case.toml'
   path.write_text('' if new is None else path.read_text().replace(old, new))
   with pytest.raises(ValueError, match=said):
@@ -133,17 +134,17 @@ def test_a_damaged_description_is_refused(tmp_path, old, new, said):
 def test_a_folder_that_is_none_or_in_use_or_lacks_data_is_refused(tmp_path):
   with pytest.raises(ValueError, match='expected a folder with case.toml'):
     folder.read(tmp_path)
-  written = folder.write(tmp_path / 'case', 'both', _made())
+  written = folder_writer.write(tmp_path / 'case', 'both', _made())
   with pytest.raises(ValueError, match='the case has no wide data'):
     written.inputs('wide')
   with pytest.raises(ValueError, match='out: expected a folder that is empty'):
-    folder.write(tmp_path / 'case', 'both', _made())
+    folder_writer.write(tmp_path / 'case', 'both', _made())
 
 
 def test_a_case_is_made_of_a_folder(tmp_path):
   made = _made()
   path = str(tmp_path / 'case')
-  folder.write(path, 'forward', dict(real=made['real']))
+  folder_writer.write(path, 'forward', dict(real=made['real']))
 
   case = case_lib.Case.of(path)
 
@@ -188,7 +189,7 @@ def _run_elsewhere(tmp_path, source, function='function'):
 
 def test_a_kernel_elsewhere_reads_all_of_it(tmp_path):
   made = _made('float32')
-  case = folder.write(tmp_path / 'case', 'forward', made)
+  case = folder_writer.write(tmp_path / 'case', 'forward', made)
 
   done = _run_elsewhere(tmp_path, _ELSEWHERE % '"swiglu", "absolute"')
 
@@ -205,7 +206,7 @@ def test_a_kernel_elsewhere_reads_all_of_it(tmp_path):
 
 
 def test_a_kernel_elsewhere_may_lack_an_activation(tmp_path):
-  folder.write(tmp_path / 'case', 'forward', _made('float32'))
+  folder_writer.write(tmp_path / 'case', 'forward', _made('float32'))
   assert not _run_elsewhere(tmp_path, _ELSEWHERE % '"swiglu",').returncode
   (path,) = (tmp_path / 'out').iterdir()
   assert path.name == 'real.safetensors'
@@ -220,7 +221,7 @@ def test_a_kernel_elsewhere_may_lack_an_activation(tmp_path):
   ],
 )
 def test_what_goes_wrong_elsewhere_is_told(tmp_path, kernel, function, said):
-  folder.write(
+  folder_writer.write(
     tmp_path / 'case', 'forward', dict(real=_made('float32')['real'])
   )
   done = _run_elsewhere(tmp_path, kernel, function)
@@ -271,7 +272,7 @@ class _Foreign:
 class TestReadCase:
   def test_bfloat16_without_ml_dtypes_is_widened(self, monkeypatch, tmp_path):
     made = _made('bfloat16')
-    folder.write(tmp_path / 'case', 'forward', made)
+    folder_writer.write(tmp_path / 'case', 'forward', made)
     monkeypatch.setitem(sys.modules, 'ml_dtypes', None)
 
     case = read_case.load(tmp_path / 'case')
@@ -283,7 +284,7 @@ class TestReadCase:
   @pytest.mark.parametrize('per_rank', (False, True))
   def test_one_rank_has_no_rank_axis(self, tmp_path, per_rank):
     made = _made('bfloat16')
-    folder.write(tmp_path / 'case', 'both', made, per_rank)
+    folder_writer.write(tmp_path / 'case', 'both', made, per_rank)
     case = read_case.load(tmp_path / 'case')
     for which, name in (('forward', 'w_down'), ('backward', 'dy')):
       found = read_case.inputs(case, 'real', rank=1, which=which)[name]

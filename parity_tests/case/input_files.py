@@ -19,6 +19,8 @@ from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import real_data
 from hpmoe.parity_tests.case import routings
+from hpmoe.parity_tests.case.layouts import exact_cast
+from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import tensors
@@ -91,7 +93,7 @@ def read_layouts(
 
 
 def _parse_layouts(notes: Mapping[str, str]) -> dict[str, layouts_lib.Layout]:
-  return layouts_lib.of(
+  return layout_text.parse_all(
     {
       name: notes[name]
       for name, spec in tensors.SPECS.items()
@@ -123,11 +125,11 @@ def _undo_layouts(
   Raises:
     ValueError: one has another shape or dtype.
   """
-  laid = {name: laid.get(name) or layouts_lib.plain(name) for name in held}
+  laid = {name: laid.get(name) or layouts_lib.own_layout(name) for name in held}
   sizes = _infer_sizes(held, laid)
   policy = PrecisionPolicy(read_case.as_numpy(held['x']).dtype.name)
   return {
-    name: layouts_lib.as_stored(
+    name: exact_cast.cast_exactly(
       name,
       one.undo(read_case.as_numpy(held[name]), sizes),
       policy.dtype(name),

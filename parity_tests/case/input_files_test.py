@@ -10,7 +10,7 @@ from safetensors import numpy as safetensors_numpy
 from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import read_case
-from hpmoe.parity_tests.case.layouts import layouts
+from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.reference.contract import presets
 
 _TINY = presets.get('tiny')
@@ -131,7 +131,7 @@ class TestLoadSafetensors:
   def test_tensors_are_laid_out_as_the_file_says(self, tmp_path, ranks, dtype):
     # Given a file of a framework's, D = 2F among its sizes,
     made = inputs.make_inputs(_TINY, ranks, dtype=dtype)
-    laid = layouts.of(
+    laid = layout_text.parse_all(
       dict(
         x='M D' if ranks == 1 else 'R T D',
         topk_ids='M K, int64',

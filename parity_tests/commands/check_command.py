@@ -7,7 +7,7 @@ import shutil
 from absl import flags
 
 from hpmoe.parity_tests.candidates import tasks
-from hpmoe.parity_tests.case import case_flags as case_flags
+from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
@@ -207,34 +207,35 @@ def _report(f: flags.FlagValues, run: Callable) -> int:
   """Prints and writes what was found."""
   from hpmoe.parity_tests.candidates import candidates
   from hpmoe.parity_tests.judge import check
-  from hpmoe.parity_tests.report import report_text
+  from hpmoe.parity_tests.report import report_json
 
   asked = request(f)
   try:
     with cli.progress(check.count_steps(asked)) as step:
       report = run(asked, step)
   except candidates.CandidateError as error:
-    cli.write_json(f.json, report_text.error_json(asked, error))
+    cli.write_json(f.json, report_json.error_json(asked, error))
     raise
   _show(f, report)
   if f.json is not None:
-    cli.write_json(f.json, report_text.to_json(report))
+    cli.write_json(f.json, report_json.to_json(report))
   return cli.PARITY if report.verdict == 'pass' else cli.NO_PARITY
 
 
 def _show(f: flags.FlagValues, report) -> None:
   """Prints a report, and draws it where a page was asked for."""
+  from hpmoe.parity_tests.report import failure_text
   from hpmoe.parity_tests.report import lane_table
   from hpmoe.parity_tests.report import report_text
 
-  print(report_text.heading(report))
-  table = report_text.table if f.verbose else lane_table.table
+  print(report_text.format_heading(report))
+  table = report_text.format_table if f.verbose else lane_table.table
   print(table(report, cli.colour()))
   for part in (
-    report_text.notes,
-    report_text.failure,
-    report_text.modes,
-    report_text.summary,
+    report_text.format_notes,
+    failure_text.format_failure,
+    report_text.format_modes,
+    report_text.format_summary,
   ):
     text = part(report)
     if text:

@@ -215,9 +215,9 @@ def progress(total: int | None = None, estimate: bool = False):
 def write_json(path: str | None, content: object) -> None:
   """Writes data, or records of it, where a path is given."""
   if path is not None:
-    from hpmoe.parity_tests.report import report_text
+    from hpmoe.parity_tests.report import report_json
 
-    plain = report_text.jsonable(content)
+    plain = report_json.to_plain_data(content)
     write('json', path, json.dumps(plain, indent=2, allow_nan=False) + '\n')
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from absl import flags
 
-from hpmoe.parity_tests.case import case_flags as case_flags
+from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 

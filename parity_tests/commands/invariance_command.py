@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from hpmoe.parity_tests.case import case_flags as case_flags
+from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags

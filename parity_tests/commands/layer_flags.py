@@ -6,7 +6,7 @@ import dataclasses
 from absl import flags
 
 from hpmoe.parity_tests.candidates import tasks
-from hpmoe.parity_tests.case import case_flags as case_flags
+from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
 
 # All that a command takes which runs a case on our backend.

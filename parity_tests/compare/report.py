@@ -15,6 +15,8 @@ from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.compare import compare
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import subject as subject_lib
+from hpmoe.parity_tests.report import failure_text
+from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import report_text
 from hpmoe.parity_tests.report import text_table
 
@@ -204,7 +206,11 @@ def _alone(
   if wrong is not None and wrong.report is not None:
     lines.append(f'\nlayer {wrong.layer}, hpmoe check of {wrong.why}:')
     lines += filter(
-      None, (report_text.failure(wrong.report), report_text.modes(wrong.report))
+      None,
+      (
+        failure_text.format_failure(wrong.report),
+        report_text.format_modes(wrong.report),
+      ),
     )
     lines.append('')
   return lines
@@ -217,7 +223,7 @@ def to_json(
 ) -> dict[str, Any]:
   """Returns the whole report as plain data."""
   first, wrong, later = result.first, result.wrong, result.later
-  return report_text.jsonable(
+  return report_json.to_plain_data(
     dict(
       verdict=result.verdict,
       left=str(request.left),
@@ -242,8 +248,8 @@ def to_json(
       wrong_layer=wrong and wrong.layer,
       steps=[dataclasses.asdict(step) for step in result.steps],
       later_layer=later and later.layer,
-      later_check=later and later.report and report_text.to_json(later.report),
-      check=wrong and wrong.report and report_text.to_json(wrong.report),
+      later_check=later and later.report and report_json.to_json(later.report),
+      check=wrong and wrong.report and report_json.to_json(wrong.report),
       versions=versions.list_versions(),
     )
   )

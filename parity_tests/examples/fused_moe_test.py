@@ -79,14 +79,14 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
   assert _failing(report) == {'gate_up', 'expert_out'}
   assert report.first_failure is not None
   assert report.first_failure.index[:2] == (0, 5) and not report.wrong
-  assert report_text.modes(report) == (
+  assert report_text.format_modes(report) == (
     "isolated replay, each stage on the oracle's inputs: 2 wrong stages "
     '(gate_up, expert_out)'
   )
   # and nothing is, with the right mask.
   report = _judged(alone[1], 'exact')
   assert report.verdict == verdicts.PASS
-  assert report_text.modes(report).endswith('inputs: no wrong stages')
+  assert report_text.format_modes(report).endswith('inputs: no wrong stages')
 
 
 @pytest.mark.parametrize('deaf', [True, False])

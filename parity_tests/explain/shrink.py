@@ -17,7 +17,7 @@ from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import exact_limits
-from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import reproduce
 from hpmoe.parity_tests.explain import explain
@@ -222,7 +222,7 @@ def _write(found: Found, folder: str, command: str) -> None:
     # Layers that are too small have no exact data.
     with contextlib.suppress(exact_limits.ExactnessError):
       made[kind] = bench.read_by(found.case.passes, kind)
-  folder_lib.write(folder, found.case.direction, made, command=command)
+  folder_writer.write(folder, found.case.direction, made, command=command)
   failure = found.failure
   script = pathlib.Path(reproduce.__file__).read_text(encoding='utf-8')
   values = dict(

@@ -6,6 +6,7 @@ from typing import Any
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import folder as folder_lib
+from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import bench as bench_lib
 
@@ -44,7 +45,7 @@ def write(
       made[data] = bench.read_by(case.passes, data)
     except exact_limits.ExactnessError as error:
       absent.append(f'{data} data: none, {error}')
-  written = folder_lib.write(
+  written = folder_writer.write(
     out, case.direction, made, per_rank, layouts or {}, command=command
   )
   return written, made['real'], absent

@@ -11,7 +11,7 @@ from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
@@ -118,7 +118,7 @@ def elsewhere(
   made = {
     data: bench.read_by((passes.FORWARD,), data) for data in inputs_lib.DATA
   }
-  folder.write(top / 'case', 'forward', made, per_rank)
+  folder_writer.write(top / 'case', 'forward', made, per_rank)
   text, path = inspect.getsource(numpy_kernel_testing) + more, top / 'kernel.py'
   path.write_text(text.replace(*change) if change[0] else text)
   given = read_case.load(top / 'case')

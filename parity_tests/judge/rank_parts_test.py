@@ -14,7 +14,7 @@ from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import exact_limits
-from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
@@ -199,7 +199,7 @@ def test_a_case_with_parts_is_judged_elsewhere(bench, tmp_path, change):
 
 def test_a_plain_case_says_nothing_of_parts(tmp_path):
   plain = case_lib.Case(preset='tiny', ranks=2)
-  folder.write(tmp_path, 'forward', {'real': plain.make()})
+  folder_writer.write(tmp_path, 'forward', {'real': plain.make()})
   told = (tmp_path / 'case.toml').read_text()
   assert 'swiglu' in told
   for word in ('bias', 'b_gate_up', 'alpha', 'limit', 'offset', 'shared'):

@@ -13,6 +13,7 @@ from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import report_text
 
 CASE = case_lib.Case(preset='tiny', ranks=2, tokens=13)
@@ -55,16 +56,16 @@ def test_a_right_kernel_that_is_not_repeatable_is_told_so():
   (change,) = report.changes
   assert (change.tensor, change.run, change.elements) == ('y', 2, 2)
   assert (change.ulp, change.index, change.of) == (1, (0, 3, 0), 2 * 13 * 32)
-  assert report_text.summary(report).startswith('FAIL')
-  assert 'not repeatable' in report_text.summary(report)
-  assert str(change) in report_text.notes(report)
-  assert report_text.to_json(report)['changes'][0]['index'] == [0, 3, 0]
+  assert report_text.format_summary(report).startswith('FAIL')
+  assert 'not repeatable' in report_text.format_summary(report)
+  assert str(change) in report_text.format_notes(report)
+  assert report_json.to_json(report)['changes'][0]['index'] == [0, 3, 0]
 
 
 def test_what_is_meant_passes_if_every_run_is_right():
   report, runs = _run(units=1, allow_nondeterministic=True)
   assert report.verdict == 'pass' and len(runs) == 2 and report.changes
-  assert 'not repeatable' in report_text.summary(report)
+  assert 'not repeatable' in report_text.format_summary(report)
 
 
 def test_what_is_meant_fails_if_one_run_is_wrong():
@@ -78,8 +79,8 @@ def test_what_is_meant_fails_if_one_run_is_wrong():
 )
 def test_who_is_cheap_is_run_again(took, repeat, runs):
   report, made = _run(0, took, repeat=repeat)
-  assert len(made) == runs == report_text.to_json(report)['runs']
-  told = f'the same bits in {runs} runs, ' in report_text.summary(report)
+  assert len(made) == runs == report_json.to_json(report)['runs']
+  told = f'the same bits in {runs} runs, ' in report_text.format_summary(report)
   assert told == (runs > 1)
 
 

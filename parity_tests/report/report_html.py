@@ -9,6 +9,7 @@ import numpy as np
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.report import failure_text
 from hpmoe.parity_tests.report import lane_table
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import report_text
@@ -77,8 +78,8 @@ def _heading(report: check.Report) -> Iterator[ET.Element]:
     _tag('span', f'{mark} {verdict.upper()}', class_=f'badge {verdict}'),
     ' hpmoe check',
   )
-  yield _tag('p', report_text.heading(report), class_='facts')
-  yield _tag('p', report_text.summary(report))
+  yield _tag('p', report_text.format_heading(report), class_='facts')
+  yield _tag('p', report_text.format_summary(report))
   yield _tag('p', 'Again:', class_='small')
   yield _tag('pre', f'{config["command"]} --lane={",".join(config["lanes"])}')
   made_with = versions.list_versions().items()
@@ -87,7 +88,7 @@ def _heading(report: check.Report) -> Iterator[ET.Element]:
 
 
 def _first_failure(report: check.Report) -> Iterator[ET.Element]:
-  words, first = report_text.failure_words(report), report.first_failure
+  words, first = failure_text.format_location(report), report.first_failure
   if first is not None:
     title, _, rest = words.partition('\n')
     yield _tag('h2', title[0].upper() + title[1:])
@@ -100,7 +101,7 @@ def _first_failure(report: check.Report) -> Iterator[ET.Element]:
 
 
 def _modes(report: check.Report) -> Iterator[ET.Element]:
-  words = report_text.modes(report)
+  words = report_text.format_modes(report)
   if words:
     yield _tag('h2', 'Checking modes')
     yield _tag('pre', words)
@@ -120,7 +121,7 @@ def _comparisons(report: check.Report) -> Iterator[ET.Element]:
     rows.append(_tag('tr', _tag('th', link), *map(_cell, cells)))
   yield _tag('h2', 'Comparisons')
   yield _tag('div', _tag('table', *rows, class_='cells'), class_='wide')
-  notes = report_text.notes(report)
+  notes = report_text.format_notes(report)
   if notes:
     yield _tag('pre', notes, class_='small')
 
@@ -144,7 +145,7 @@ def _about(result: verdicts.Result) -> str:
   """Returns all figures of a comparison."""
   if result.verdict == verdicts.NOT_JUDGED:
     return f'{result.rule}: {result.verdict}: {result.why}'
-  named = dict(zip(report_text.HEADING, report_text.cells(result)))
+  named = dict(zip(report_text.HEADING, report_text.format_cells(result)))
   for name in ('stage', 'lane', 'rule', 'verdict'):
     del named[name]
   lines = [f'{result.rule}: {result.verdict}']
@@ -256,7 +257,7 @@ def _figures(results: Sequence[verdicts.Result]) -> ET.Element:
   names = [n.replace('_', ' ') for n in report_text.HEADING[1:]] + ['why']
   rows = [_tag('tr', *(_tag('th', name) for name in names))]
   for result in results:
-    cells = (*report_text.cells(result)[1:], result.why)
+    cells = (*report_text.format_cells(result)[1:], result.why)
     rows.append(
       _tag(
         'tr',

@@ -13,6 +13,8 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.explain import patterns
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.report import failure_text
+from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import report_text
 from hpmoe.parity_tests.report import reports_testing
 
@@ -20,7 +22,7 @@ from hpmoe.parity_tests.report import reports_testing
 def test_floats_that_json_has_no_word_for_become_strings():
   value = dict(a=float('nan'), b=[np.float64('inf')], c=np.int64(3), d=(1.5,))
 
-  text = json.dumps(report_text.jsonable(value), allow_nan=False)
+  text = json.dumps(report_json.to_plain_data(value), allow_nan=False)
 
   assert json.loads(text) == dict(a='nan', b=['inf'], c=3, d=[1.5])
 
@@ -111,11 +113,11 @@ def test_what_was_not_returned_is_told_once_not_in_the_table():
     Y,
   )
 
-  assert 'gate_up' not in report_text.table(made)
-  assert report_text.notes(made) == (
+  assert 'gate_up' not in report_text.format_table(made)
+  assert report_text.format_notes(made) == (
     'not judged, because not returned: gate_up, returned'
   )
-  assert report_text.summary(made) == (
+  assert report_text.format_summary(made) == (
     'PASS of a part (judged: y; not in lane exact): '
     '1 of 1 comparisons pass, 4 tiles, 1.5 s'
   )
@@ -129,9 +131,9 @@ def test_a_lane_that_cannot_judge_says_why():
 
   made = reports_testing.report(exact, Y)
 
-  assert report_text.notes(made) == f'not judged: lane exact: {why}'
+  assert report_text.format_notes(made) == f'not judged: lane exact: {why}'
   told = 'PASS of a part (not in lane exact): 1 of 1 '
-  assert report_text.summary(made).startswith(told)
+  assert report_text.format_summary(made).startswith(told)
 
 
 def test_a_lost_ratio_names_the_stages_that_lose_alone():
@@ -152,7 +154,7 @@ def test_a_lost_ratio_names_the_stages_that_lose_alone():
   ):
     layer = judged('layer', 3, verdict=verdicts.FAIL, failure=failure, why=why)
     stages = [judged('gate_up', 2.66), judged('y', 1), judged('expert_out', 2)]
-    said = report_text.failure_words(reports_testing.report(*stages, layer))
+    said = failure_text.format_location(reports_testing.report(*stages, layer))
     named = 'own: gate_up 2.66, expert_out 2.00; where lane bounded passes, by'
     assert (named in said) == told, said
 
@@ -170,11 +172,11 @@ def test_a_verdict_on_some_tasks_or_single_stages_says_so():
   isolated = reports_testing.report(Y)
   isolated.config['modes']['isolate'] = True
 
-  assert report_text.summary(whole).startswith('PASS: ')
+  assert report_text.format_summary(whole).startswith('PASS: ')
   told = 'PASS of a part (not all tasks ran): '
-  assert report_text.summary(some).startswith(told)
+  assert report_text.format_summary(some).startswith(told)
   told = 'PASS of a part (each stage alone): '
-  assert report_text.summary(isolated).startswith(told)
+  assert report_text.format_summary(isolated).startswith(told)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,9 @@ def test_a_verdict_on_some_tasks_or_single_stages_says_so():
 def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
   bad = verdicts.Result('y', lane, 'rule', verdict=verdicts.FAIL)
 
-  said = report_text.notes(reports_testing.report(bad, Y, candidate=candidate))
+  said = report_text.format_notes(
+    reports_testing.report(bad, Y, candidate=candidate)
+  )
 
   assert ("lane exact sets policy.activation='absolute'" in said) == hints
 
@@ -196,7 +200,9 @@ def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
 def test_no_distance_is_given_to_nan():
   bad = verdicts.Result('y', 'exact', 'r', 1, 1, 2**31, np.nan, verdict='fail')
 
-  assert report_text.table(reports_testing.report(bad)).split()[-7:-5] == [
+  assert report_text.format_table(reports_testing.report(bad)).split()[
+    -7:-5
+  ] == [
     '-',
     'nan',
   ]
@@ -261,7 +267,9 @@ def test_in_isolation_the_strictest_lane_is_named_first():
   ],
 )
 def test_a_failure_speaks_of_the_tile_it_is_in(stage, got, told):
-  said = report_text.failure(reports_testing.report(_failing(stage, got)))
+  said = failure_text.format_failure(
+    reports_testing.report(_failing(stage, got))
+  )
 
   assert all(one in said for one in told)
   assert said.splitlines()[-1] == '  rank 1 column block 0   .#'
@@ -270,7 +278,9 @@ def test_a_failure_speaks_of_the_tile_it_is_in(stage, got, told):
 def test_the_share_of_the_bound_is_in_the_table():
   held = dataclasses.replace(Y, values={'error_of_bound': 0.25})
 
-  heading, _, row = report_text.table(reports_testing.report(held)).splitlines()
+  heading, _, row = report_text.format_table(
+    reports_testing.report(held)
+  ).splitlines()
 
   assert 'of bound' in heading and row.split()[-5:] == [
     '0.25',
@@ -287,7 +297,9 @@ def test_the_last_line_says_what_could_hide():
   sharper = dataclasses.replace(bound, power=dict(whole=0.001), not_judged=0)
   away = verdicts.not_captured('returned', 'bounded', 'rule', 'returned')
 
-  last = report_text.summary(reports_testing.report(bound, sharper, away))
+  last = report_text.format_summary(
+    reports_testing.report(bound, sharper, away)
+  )
 
   assert last.endswith(
     "; from y alone, this could hide: one element off by 18 % of its row's "

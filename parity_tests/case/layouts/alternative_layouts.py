@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 
+from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts
 from hpmoe.reference.contract import tensors
 
@@ -27,7 +28,7 @@ def others(
   """
   spec = tensors.SPECS[name].shape.split()
   for text in _texts(spec, array.shape):
-    layout = layouts.parse(name, text)
+    layout = layout_text.parse(name, text)
     placed = layout.placed(sizes, ids, shape=array.shape)
     yield f"layout '{layout}': is it declared?", placed.undo(array, None)
   for order in _orders(bad_ranks):

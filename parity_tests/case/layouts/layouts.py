@@ -24,15 +24,12 @@ What is padding is not looked at, but where the word `zeros` is given.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import re
-from typing import Any
 
 import numpy as np
 
 from hpmoe.parity_tests.case.layouts import element_map
+from hpmoe.parity_tests.case.layouts import exact_cast
 from hpmoe.parity_tests.case.layouts import row_orders
-from hpmoe.reference.contract import precision
-from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
 Sizes = element_map.Sizes
@@ -47,7 +44,6 @@ MERGED = {
 # Order of the halves of 2F.
 HALVES = ('gate_up', 'up_gate', 'interleaved')
 DTYPES = ('int32', 'int64', 'float32', 'bfloat16', 'float16')
-_RELAYED = tuple(spec.name for spec in tensors.RELAYED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +105,8 @@ class Layout:
   def moves_rows(self) -> bool:
     """Whether routed rows have another order, which the routing decides."""
     packed = self.own[1] == 'N' and not self.experts
-    plain = packed and not (self.block or self.by_source or self.order)
-    return 'N' in self.spec and not plain
+    own_layout = packed and not (self.block or self.by_source or self.order)
+    return 'N' in self.spec and not own_layout
 
   @property
   def is_of_tokens(self) -> bool:
@@ -190,7 +186,11 @@ class Layout:
     there = array
     if not self.is_ours:
       there = self.placed(sizes, ids, order).apply(array)
-    return as_stored(self.name, there, self.dtype) if self.dtype else there
+    return (
+      exact_cast.cast_exactly(self.name, there, self.dtype)
+      if self.dtype
+      else there
+    )
 
   def undo(
     self,
@@ -262,7 +262,9 @@ class Layout:
     most = list(each[0].shape)
     for i in grow:
       most[i] = max(part.shape[i] for part in each)
-    grown = [_grown(part, most, grow, -1 if of_order else 0) for part in each]
+    grown = [
+      _pad_ends(part, most, grow, -1 if of_order else 0) for part in each
+    ]
     for rank, part in enumerate(grown):
       if [*part.shape] != most:
         raise ValueError(
@@ -392,115 +394,12 @@ class Layout:
     return {}
 
 
-_NUMBER = r'(\d+)'
-_WORDS: Mapping[str, str] = {
-  'pad': rf'pad (\w+) {_NUMBER}',
-  'experts': r'experts((?: -?\d+)+)',
-  'block': rf'aligned {_NUMBER}',
-  'by_source': 'by_source',
-  'capacity': rf'C={_NUMBER}',
-  'order': r'order (\S+)',
-  'zeros': 'zeros',
-}
-
-
-def parse(name: str, text: str) -> Layout:
-  """Returns the layout that a text describes.
-
-  Raises:
-    ValueError: the tensor or a word is unknown, an axis is named twice, or the
-      axes or words do not suit the tensor.
-  """
-  if name not in tensors.SPECS:
-    raise ValueError(
-      f'layouts: expected tensors among {", ".join(tensors.SPECS)}, got {name}'
-    )
-  axes, *words = (word.strip() for word in text.split(','))
-  fields: dict[str, Any] = {}
-  for word in words:
-    fields |= _field(name, word, fields)
-  layout = Layout(name, tuple(axes.split()), **fields)
-  _check_axes(layout)
-  _check_words(layout)
-  return layout
-
-
-def _field(name: str, word: str, known: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns what a word after the axes says."""
-  if word in HALVES:
-    return dict(halves=word)
-  if word in DTYPES:
-    return dict(dtype=word)
-  for field, pattern in _WORDS.items():
-    match = re.fullmatch(pattern, word)
-    if not match:
-      continue
-    if field == 'pad':
-      pad = match[1], max(1, int(match[2]))
-      return dict(pads=(*known.get('pads', ()), pad))
-    if field == 'experts':
-      return dict(experts=tuple(map(int, match[1].split())))
-    if field in ('by_source', 'zeros'):
-      return {field: True}
-    return {field: match[1] if field == 'order' else int(match[1])}
-  raise ValueError(
-    f'{name}: expected words among {", ".join((*HALVES, *DTYPES))}, pad AXIS '
-    'n, experts n n ..., aligned n, by_source, C=n, order NAME, zeros after '
-    f'the axes, got {word!r}'
-  )
-
-
-def plain(name: str) -> Layout:
+def own_layout(name: str) -> Layout:
   """Returns our own layout of a tensor."""
   return Layout(name, tuple(tensors.SPECS[name].shape.split()))
 
 
-def of(texts: Mapping[str, str]) -> dict[str, Layout]:
-  """Returns layouts by tensor; see `parse`."""
-  return {name: parse(name, text) for name, text in texts.items()}
-
-
-def as_stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
-  """Returns the same values in the dtype that the policy has.
-
-  Raises:
-    ValueError: they are others in that dtype.
-  """
-  wanted = _numpy(dtype)
-  if array.dtype == wanted:
-    return array
-  bare = array.dtype.kind in 'Vui' and array.dtype.itemsize == wanted.itemsize
-  if bare and wanted.kind != 'i' and wanted.itemsize == 2:
-    return array.view(wanted)
-  if array.dtype.name.startswith('float8'):  # of which it has every value
-    array = array.astype(np.float32)
-  is_float = array.dtype.kind == 'f' or array.dtype.name == 'bfloat16'
-  if not (is_float if wanted.kind != 'i' else array.dtype.kind in 'iu'):
-    raise ValueError(f'{name}: expected {dtype}, got {array.dtype}')
-  with np.errstate(over='ignore', invalid='ignore'):
-    cast = array.astype(wanted)
-    lost = (cast != array) & ~(np.isnan(cast) & np.isnan(array))
-  if lost.any():
-    at = tuple(int(i) for i in np.argwhere(lost)[0])
-    raise ValueError(
-      f'{name}: expected values of {dtype}, got {array.dtype} {array[at]} at '
-      f'{list(at)}, which {dtype} has not: {_how_to_store(name, dtype)}'
-    )
-  return cast
-
-
-def _how_to_store(name: str, dtype: str) -> str:
-  if name in precision.POINTS:
-    return f'round it to {dtype}, or export the case with --policy={name}=f32'
-  return f'round it to {dtype} before it is written'
-
-
-def _numpy(dtype: str) -> np.dtype:
-  row = storage.FORMATS.get(dtype)
-  return np.dtype(dtype) if row is None else row.numpy
-
-
-def _grown(
+def _pad_ends(
   part: np.ndarray, most: Sequence[int], axes: Sequence[int], fill: int
 ) -> np.ndarray:
   """Returns a part with padding at the end of some axes."""
@@ -510,43 +409,3 @@ def _grown(
   if not any(after for _, after in lack):
     return part
   return np.pad(part, lack, constant_values=fill)
-
-
-def _check_axes(layout: Layout) -> None:
-  own, split = layout.own, layout.split_axes
-  if len({*split}) != len(split) or not {*split} <= {*own}:
-    merged = ', '.join(f'{name}: {" ".join(of)}' for name, of in MERGED.items())
-    raise ValueError(
-      f'{layout.name}: expected axes of [{" ".join(layout.spec)}], some in one '
-      f'({merged}), each once, got [{" ".join(layout.axes)}]'
-    )
-  if layout.halves != HALVES[0] and not layout.both:
-    raise ValueError(
-      f'{layout.name}: expected no order of halves, as [{" ".join(own)}] has '
-      f'no 2F, got {layout.halves}'
-    )
-
-
-def _check_words(layout: Layout) -> None:
-  """Refuses words that say nothing of the tensor."""
-  own, moved = layout.own, layout.name not in _RELAYED
-  rows = own[1] if 'N' in layout.spec and moved else ''
-  known = {*own, *layout.axes, layout.both[1:]}
-  is_whole = tensors.SPECS[layout.name].kind == 'i32'
-  at_experts = {'E', 'L'} & {*own} or rows or layout.name == 'topk_ids'
-  for wrong, word in (
-    (bool({axis for axis, _ in layout.pads} - known), 'pad'),
-    (bool(layout.experts) and not at_experts, 'experts'),
-    ((layout.block > 0 or layout.by_source) and rows != 'N', 'order of rows'),
-    (layout.block > 0 and layout.by_source, 'aligned beside by_source'),
-    (layout.capacity is not None and rows != 'L', 'C'),
-    (layout.order != '' and not rows, 'order'),
-    (layout.moves_rows and not moved, 'order of rows'),
-    (layout.dtype.startswith('int') and not is_whole, layout.dtype),
-    (layout.dtype not in ('', 'int32', 'int64') and is_whole, layout.dtype),
-  ):
-    if wrong:
-      raise ValueError(
-        f'{layout.name}: expected words that suit [{" ".join(layout.spec)}], '
-        f'got {word} in {str(layout)!r}'
-      )

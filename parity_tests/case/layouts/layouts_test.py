@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.case.layouts import exact_cast
+from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts
 from hpmoe.parity_tests.case.layouts import row_orders
 from hpmoe.reference.contract import tensors
@@ -106,7 +108,7 @@ def _every(sizes):
   """Yields a tensor of ours, a layout of it, its order, and the routing."""
   ids = _ids(sizes)
   for name, text in _theirs(sizes):
-    layout = layouts.parse(name, text)
+    layout = layout_text.parse(name, text)
     yield _drawn(name, sizes, ids), layout, _order(layout, sizes, ids), ids
 
 
@@ -115,7 +117,7 @@ def _every(sizes):
 def test_every_layout_of_every_tensor_is_undone(sizes, per_rank):
   for ours, layout, order, ids in _every(sizes):
     text = str(layout)
-    assert layouts.parse(layout.name, text) == layout
+    assert layout_text.parse(layout.name, text) == layout
     if not per_rank:
       theirs = layout.apply(ours, sizes, ids, order)
     elif order is not None or 'pad E' in text or 'pad M' in text:
@@ -151,13 +153,13 @@ def test_where_elements_go():
     ('R N 2F, up_gate', [[[10, 11, 0, 1]]]),
     ('2F N', [[0], [1], [10], [11]]),
   ):
-    theirs = layouts.parse('gate_up', text).apply(
+    theirs = layout_text.parse('gate_up', text).apply(
       ours, dict(SIZES['of_one'], F=2, N=1)
     )
     np.testing.assert_array_equal(theirs, there)
   weights = np.arange(16, dtype=np.float32).reshape(2, 2, 2, 2)
   sizes = dict(R=2, T=1, E=4, L=2, K=1, D=2, F=2, N=1)
-  stacked = layouts.parse('w_down', 'E D F').apply(weights, sizes)
+  stacked = layout_text.parse('w_down', 'E D F').apply(weights, sizes)
   np.testing.assert_array_equal(stacked[2], weights[1, 0].T)
 
 
@@ -188,7 +190,7 @@ def test_where_rows_go(text, there):
   # given: of each slot one number, in our order of rows.
   ours = np.float32([[2, 3, 1], [4, 0, 0]])[..., None]
   order = np.array([[-1, 2, 0, 1], [9, -5, 3, 4]])  # 4 slots: 4 and 9 are none
-  layout = layouts.parse('expert_in', text)
+  layout = layout_text.parse('expert_in', text)
   order = order if layout.order else None
   theirs = layout.apply(ours, _SOME, _SOME_IDS, order)
   np.testing.assert_array_equal(theirs[..., 0], there)
@@ -210,7 +212,7 @@ def test_where_rows_go(text, there):
   ],
 )
 def test_rows_without_a_place_are_refused(text, order, said):
-  layout = layouts.parse('expert_in', text)
+  layout = layout_text.parse('expert_in', text)
   order = None if order is None else np.array(order)
   with pytest.raises(ValueError, match=f'expert_in: {said}|{said}'):
     layout.undo(
@@ -225,7 +227,7 @@ def test_padding_is_looked_at_where_it_must_be_zero():
   sizes = dict(SIZES['all_differ'], F=3)
   ours = np.ones((2, 4, 3, 6), np.float32)
   for zeros in ('', ', zeros'):
-    layout = layouts.parse('w_down', 'E D F, pad F 4' + zeros)
+    layout = layout_text.parse('w_down', 'E D F, pad F 4' + zeros)
     theirs = layout.apply(ours, sizes)
     np.testing.assert_array_equal(theirs[..., 3], 0)
     theirs[5, 2, 3] = np.nan
@@ -237,7 +239,7 @@ def test_padding_is_looked_at_where_it_must_be_zero():
 
 
 def test_copies_of_an_expert_are_the_same():
-  layout = layouts.parse('w_down', 'E F D, experts 0 1 2 3 4 5 6 7 2 -1')
+  layout = layout_text.parse('w_down', 'E F D, experts 0 1 2 3 4 5 6 7 2 -1')
   sizes = SIZES['all_differ']
   theirs = layout.apply(np.zeros((2, 4, 7, 6), np.float32), sizes)
   theirs[9] = 1  # nobody's
@@ -249,7 +251,7 @@ def test_copies_of_an_expert_are_the_same():
 
 def test_ids_may_be_of_places():
   # given: expert 1 in places 3 and 4 of 5.
-  layout = layouts.parse('topk_ids', 'M K, experts 0 2 3 1 1, int64')
+  layout = layout_text.parse('topk_ids', 'M K, experts 0 2 3 1 1, int64')
   sizes = dict(SIZES['of_one'], T=2, K=2, E=4, L=4)
   ids = np.int32([[[1, 0], [3, 1]]])
   theirs = layout.apply(ids, sizes)
@@ -277,13 +279,13 @@ def test_ids_may_be_of_places():
 )
 def test_other_values_are_refused(array, dtype, said):
   with pytest.raises(ValueError, match=f'y: expected.*{said}'):
-    layouts.as_stored('y', array, dtype)
+    exact_cast.cast_exactly('y', array, dtype)
 
 
 @pytest.mark.parametrize('dtype', ('float8_e4m3fn', 'float8_e5m2'))
 def test_every_value_of_float8_is_one_of_bfloat16(dtype):
   every = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, dtype))
-  found = layouts.as_stored('y', every, 'bfloat16')
+  found = exact_cast.cast_exactly('y', every, 'bfloat16')
   np.testing.assert_array_equal(
     found.astype(np.float32), every.astype(np.float32)
   )
@@ -292,7 +294,7 @@ def test_every_value_of_float8_is_one_of_bfloat16(dtype):
 @pytest.mark.parametrize('bits', (np.uint16, np.int16, np.dtype('V2')))
 def test_bits_of_bfloat16_are_its_values(bits):
   values = np.array([1.5, -2], ml_dtypes.bfloat16)
-  found = layouts.as_stored('y', values.view(bits), 'bfloat16')
+  found = exact_cast.cast_exactly('y', values.view(bits), 'bfloat16')
   np.testing.assert_array_equal(found, values)
 
 
@@ -318,18 +320,18 @@ def test_bits_of_bfloat16_are_its_values(bits):
 )
 def test_a_wrong_layout_is_refused(name, text, said):
   with pytest.raises(ValueError, match=said):
-    layouts.parse(name, text)
+    layout_text.parse(name, text)
 
 
 def test_an_axis_left_out_has_one_element():
-  layout, sizes = layouts.parse('x', 'T D'), dict(SIZES['of_one'], T=3, D=4)
+  layout, sizes = layout_text.parse('x', 'T D'), dict(SIZES['of_one'], T=3, D=4)
   assert layout.apply(np.zeros((1, 3, 4)), sizes).shape == (3, 4)
   with pytest.raises(ValueError, match="expected R=1, which layout 'T D'"):
     layout.apply(np.zeros((2, 3, 4)), dict(sizes, R=2))
 
 
 def test_one_rank_may_lack_its_axis():
-  layout = layouts.parse('gate_up', 'N R 2F, interleaved')
+  layout = layout_text.parse('gate_up', 'N R 2F, interleaved')
   array = np.arange(12.0).reshape(3, 4)
   assert layout.joined({None: array}, 1).shape == (3, 1, 4)
   assert layout.joined({None: array}, 2) is array

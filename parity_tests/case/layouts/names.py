@@ -26,6 +26,7 @@ import tomllib
 import ml_dtypes
 import numpy as np
 
+from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.reference.contract import tensors
 
@@ -135,7 +136,7 @@ def read(path: str | None) -> Names:
       )
     return Names(
       held.get('tensors', {}),
-      layouts_lib.of(held.get('layouts', {})),
+      layout_text.parse_all(held.get('layouts', {})),
       tuple(held.get('drop', {}).get('names', ())),
       {name: Raw(**row) for name, row in held.get('raw', {}).items()},
     )

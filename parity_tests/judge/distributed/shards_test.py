@@ -19,6 +19,7 @@ import pytest
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder
+from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.judge import bench as bench_lib
@@ -28,7 +29,7 @@ from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.distributed import mpi_shard
 from hpmoe.parity_tests.judge.distributed import shards
-from hpmoe.parity_tests.report import report_text
+from hpmoe.parity_tests.report import report_json
 
 CASE = case_lib.Case(
   'both',
@@ -63,7 +64,7 @@ def _tensors(data: str) -> dict[str, np.ndarray]:
 
 def _case(top: pathlib.Path) -> folder.Folder:
   made = {data: _made(data) for data in inputs_lib.DATA}
-  return folder.write(top / 'case', 'both', made, per_rank=True)
+  return folder_writer.write(top / 'case', 'both', made, per_rank=True)
 
 
 def _outputs(top, case, bugs, kept=None, ranks=range(4)) -> None:
@@ -100,7 +101,7 @@ def _figures(report: check.Report) -> dict:
     [(rank, grid.tolist()) for rank, grid in enumerate(one.grids)]
     for one in report.results
   ]
-  said = report_text.to_json(dataclasses.replace(report, seconds=0))
+  said = report_json.to_json(dataclasses.replace(report, seconds=0))
   return said | dict(maps=maps, failures=[r.failure for r in report.results])
 
 

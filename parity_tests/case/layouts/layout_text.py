@@ -1,0 +1,118 @@
+"""Layouts from their text; `layouts` describes the form of the text."""
+
+from collections.abc import Mapping
+import re
+from typing import Any
+
+from hpmoe.parity_tests.case.layouts import layouts
+from hpmoe.reference.contract import tensors
+
+_RELAYED = tuple(spec.name for spec in tensors.RELAYED)
+_NUMBER = r'(\d+)'
+# Regular expressions of the words that set a field of a layout.
+_WORDS: Mapping[str, str] = {
+  'pad': rf'pad (\w+) {_NUMBER}',
+  'experts': r'experts((?: -?\d+)+)',
+  'block': rf'aligned {_NUMBER}',
+  'by_source': 'by_source',
+  'capacity': rf'C={_NUMBER}',
+  'order': r'order (\S+)',
+  'zeros': 'zeros',
+}
+
+
+def parse(name: str, text: str) -> layouts.Layout:
+  """Returns the layout that a text describes.
+
+  Raises:
+    ValueError: the tensor or a word is unknown, an axis is named twice, or the
+      axes or words do not suit the tensor.
+  """
+  if name not in tensors.SPECS:
+    raise ValueError(
+      f'layouts: expected tensors among {", ".join(tensors.SPECS)}, got {name}'
+    )
+  axes, *words = (word.strip() for word in text.split(','))
+  fields: dict[str, Any] = {}
+  for word in words:
+    fields |= _parse_word(name, word, fields)
+  layout = layouts.Layout(name, tuple(axes.split()), **fields)
+  _check_axes(layout)
+  _check_words(layout)
+  return layout
+
+
+def _parse_word(
+  name: str, word: str, known: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns what a word after the axes says."""
+  if word in layouts.HALVES:
+    return dict(halves=word)
+  if word in layouts.DTYPES:
+    return dict(dtype=word)
+  for field, pattern in _WORDS.items():
+    match = re.fullmatch(pattern, word)
+    if not match:
+      continue
+    if field == 'pad':
+      pad = match[1], max(1, int(match[2]))
+      return dict(pads=(*known.get('pads', ()), pad))
+    if field == 'experts':
+      return dict(experts=tuple(map(int, match[1].split())))
+    if field in ('by_source', 'zeros'):
+      return {field: True}
+    return {field: match[1] if field == 'order' else int(match[1])}
+  fixed_words = ', '.join((*layouts.HALVES, *layouts.DTYPES))
+  raise ValueError(
+    f'{name}: expected words among {fixed_words}, pad AXIS n, '
+    'experts n n ..., aligned n, by_source, C=n, order NAME, zeros after '
+    f'the axes, got {word!r}'
+  )
+
+
+def parse_all(texts: Mapping[str, str]) -> dict[str, layouts.Layout]:
+  """Returns layouts by tensor; see `parse`."""
+  return {name: parse(name, text) for name, text in texts.items()}
+
+
+def _check_axes(layout: layouts.Layout) -> None:
+  own, split = layout.own, layout.split_axes
+  if len({*split}) != len(split) or not {*split} <= {*own}:
+    merged = ', '.join(
+      f'{name}: {" ".join(parse_all)}'
+      for name, parse_all in layouts.MERGED.items()
+    )
+    raise ValueError(
+      f'{layout.name}: expected axes of [{" ".join(layout.spec)}], some in one '
+      f'({merged}), each once, got [{" ".join(layout.axes)}]'
+    )
+  if layout.halves != layouts.HALVES[0] and not layout.both:
+    raise ValueError(
+      f'{layout.name}: expected no order of halves, as [{" ".join(own)}] has '
+      f'no 2F, got {layout.halves}'
+    )
+
+
+def _check_words(layout: layouts.Layout) -> None:
+  """Refuses words that say nothing of the tensor."""
+  own, moved = layout.own, layout.name not in _RELAYED
+  rows = own[1] if 'N' in layout.spec and moved else ''
+  known = {*own, *layout.axes, layout.both[1:]}
+  is_whole = tensors.SPECS[layout.name].kind == 'i32'
+  at_experts = {'E', 'L'} & {*own} or rows or layout.name == 'topk_ids'
+  for wrong, word in (
+    (bool({axis for axis, _ in layout.pads} - known), 'pad'),
+    (bool(layout.experts) and not at_experts, 'experts'),
+    ((layout.block > 0 or layout.by_source) and rows != 'N', 'order of rows'),
+    (layout.block > 0 and layout.by_source, 'aligned beside by_source'),
+    (layout.capacity is not None and rows != 'L', 'C'),
+    (layout.order != '' and not rows, 'order'),
+    (layout.moves_rows and not moved, 'order of rows'),
+    (layout.dtype.startswith('int') and not is_whole, layout.dtype),
+    (layout.dtype not in ('', 'int32', 'int64') and is_whole, layout.dtype),
+  ):
+    if wrong:
+      raise ValueError(
+        f'{layout.name}: expected words that suit [{" ".join(layout.spec)}], '
+        f'got {word} in {str(layout)!r}'
+      )

@@ -1,0 +1,120 @@
+"""A report as plain data, as `--json` writes it."""
+
+from collections.abc import Mapping
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from hpmoe.parity_tests.cache import versions
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.reference.contract import kinds
+
+# The first fields of a row, and all of a failure.
+RESULT_FIELDS = tuple(f.name for f in dataclasses.fields(verdicts.Result))[:9]
+
+
+_FAILURE_FIELDS = tuple(f.name for f in dataclasses.fields(verdicts.Failure))
+
+
+def to_plain_data(value):
+  """Returns plain data; a float that JSON has no word for becomes a string."""
+  if isinstance(value, Mapping):
+    return {str(k): to_plain_data(v) for k, v in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [to_plain_data(v) for v in value]
+  if isinstance(value, np.generic):
+    return to_plain_data(value.item())
+  if isinstance(value, float) and not math.isfinite(value):
+    return str(value)
+  if dataclasses.is_dataclass(value):
+    names = [field.name for field in dataclasses.fields(value)]
+    return {name: to_plain_data(getattr(value, name)) for name in names}
+  return value
+
+
+def to_json(report: check.Report) -> dict[str, Any]:
+  """Returns the whole report as plain data."""
+  first = report.first_failure
+  judges = [standards.get(name) for name in report.config['standards']]
+  return to_plain_data(
+    dict(
+      verdict=report.verdict,
+      config=report.config,
+      stages=[
+        {name: getattr(r, name) for name in RESULT_FIELDS}
+        | dict(
+          why=r.why,
+          values=r.values,
+          power=r.power,
+          not_judged=r.not_judged,
+        )
+        for r in report.results
+      ],
+      first_failure=first
+      and {name: getattr(first, name) for name in _FAILURE_FIELDS},
+      wrong_tasks=[dataclasses.asdict(wrong) for wrong in report.wrong],
+      races=[dataclasses.asdict(race) for race in report.races],
+      num_races=report.num_races,
+      changes=[dataclasses.asdict(change) for change in report.changes],
+      runs=report.runs,
+      standards={
+        j.name: dict(
+          version=j.version,
+          source=j.source,
+          scope=j.scope,
+          reading=j.reading,
+          tolerance=dataclasses.asdict(
+            j.tolerance[report.config['policy']['storage']]
+          ),
+          rules=[
+            [r.text(report.config['policy']['storage']) for r in clause]
+            for clause in j.rules
+          ],
+        )
+        for j in judges
+      },
+      versions=versions.list_versions(),
+      seconds=round(report.seconds, 3),
+    )
+  )
+
+
+def error_json(
+  request: check.Request, error: candidates.CandidateError
+) -> dict[str, Any]:
+  """Returns the report of a candidate that gave no answer."""
+  seconds = error.seconds
+  return to_plain_data(
+    dict(
+      verdict=verdicts.FAIL,
+      error=str(error),
+      config=dataclasses.asdict(request.case)
+      | request.candidate.facts()
+      | dataclasses.asdict(request.judgement),
+      stages=[],
+      first_failure=_describe_blocked_task(error),
+      versions=versions.list_versions(),
+      seconds=None if seconds is None else round(seconds, 3),
+    )
+  )
+
+
+def _describe_blocked_task(error: candidates.CandidateError) -> dict | None:
+  """Returns the task that a launch ended at, as a failure."""
+  diagnosis = error.diagnosis
+  if diagnosis is None or diagnosis.task is None:
+    return None
+  task = diagnosis.task
+  return dict.fromkeys(_FAILURE_FIELDS) | dict(
+    stage=kinds.STAGE_OF_KIND.get(kinds.Kind[task.kind.upper()]),
+    rank=task.rank,
+    expert=task.expert if task.expert >= 0 else None,
+    row_block=task.row_block,
+    col_block=task.col_block,
+    replay=error.replay,
+  )
