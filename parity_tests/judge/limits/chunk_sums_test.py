@@ -247,6 +247,18 @@ class TestBothWaysOfJudging:
     assert np.geterr() == before
 
 
+class TestWithoutTheExtension:
+  def test_numpy_judges_every_chunk(self, monkeypatch):
+    # given an installation without the extension module
+    monkeypatch.setattr(chunk_sums, '_chunk_sums', None)
+    # then no chunk is summed in one pass, and distances are the same
+    assert _tensor().sums() is None
+    rng = np.random.default_rng(0)
+    for dtype in (np.float32, np.float16):
+      one, other = rng.standard_normal((2, 5, 7)).astype(dtype)
+      assert chunk_sums.furthest(one, other) == ulp.distance(one, other).max()
+
+
 def _facts(result: verdicts.Result):
   plain = dataclasses.replace(
     result, values={}, power={}, grids=(), experts=(), why='', part=None

@@ -40,11 +40,11 @@ few elements has a wide one.
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge.limits import _chunk_sums
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import ulp
@@ -281,9 +281,7 @@ class Judge:
       )
     return self._of_errors(cut, first, got, golden, elements, alike)
 
-  def sums_of(
-    self, cut: tiles.Cut, tile_rows: range, added: _chunk_sums.Added
-  ) -> Sums:
+  def sums_of(self, cut: tiles.Cut, tile_rows: range, added: Any) -> Sums:
     """Returns the sums of whole tile rows, where errors were added up."""
     first = tile_rows.start
     height = np.diff(cut.starts)[first : tile_rows.stop]
@@ -352,7 +350,7 @@ class Judge:
     sums: Sums,
     cut: tiles.Cut | None = None,
     first: int = 0,
-    rows: 'Rows | _chunk_sums.Added | None' = None,
+    rows: Any = None,
   ) -> power.Power:
     """Returns what tiles, or with no `cut` a tensor, would have seen.
 
