@@ -124,7 +124,7 @@ def _check(f: flags.FlagValues) -> int:
   if f.outputs is not None and f.merge is None:
     from hpmoe.parity_tests.judge.distributed import mpi_shard
 
-    job = mpi_shard.by_mpiexec()
+    job = mpi_shard.find_job()
   if job is not None:
     return _by_ranks(f, job)
   if f.outputs is not None and f['timeout'].present:
@@ -179,7 +179,7 @@ def _judge(f: flags.FlagValues, job) -> None:
       found = shards.judge(request(f), job.shard, step)
     shards.write(job.file, found)
 
-  mpi_shard.kept(job, judge, f.timeout)
+  mpi_shard.run_in_fork(job, judge, f.timeout)
 
 
 def _by_ranks(f: flags.FlagValues, job) -> int:

@@ -37,7 +37,7 @@ def _shrink(f: flags.FlagValues) -> int:
   try:
     with cli.failure_reported(f.json), cli.progress() as step:
       found = shrink.shrink(request, step)
-  except shrink.Right as right:
+  except shrink.NothingFails as right:
     print(f'{right}: nothing is written')
     return cli.NO_PARITY
   given = ' '.join(cli.arguments(f, without=('out', 'json')))

@@ -101,14 +101,14 @@ def judge_outputs(
   request = check.Request(asked, side, lanes_, command)
   start = time.perf_counter()
   bench = bench_lib.Bench(asked, keep=True)
-  report = check.examined(request, bench, start)
+  report = check.run_on_bench(request, bench, start)
   if passes.BACKWARD not in asked.passes:
     return report
-  case = bench.case(side, passes.BACKWARD, bench.made)
+  case = bench.case(side, passes.BACKWARD, bench.real_inputs)
   expected = case.answer()
   refused = [
     n
-    for n in passes.BACKWARD.of_layer(bench.made.config).results
+    for n in passes.BACKWARD.of_layer(bench.real_inputs.config).results
     if metrics.compare(n, None, n, outputs[n], expected[n]).result
     == metrics.ERROR
   ]
@@ -171,7 +171,7 @@ def judge_candidate(
     ('check', *arguments, *flags),
   )
   start = time.perf_counter()
-  report = check.examined(request, bench_lib.Bench(asked), start)
+  report = check.run_on_bench(request, bench_lib.Bench(asked), start)
   other = [
     n for n, a in outputs.items() if a.tobytes() != captured[n].tobytes()
   ]

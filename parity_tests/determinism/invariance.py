@@ -229,7 +229,7 @@ class _Tried:
     seed: int,
   ):
     self._candidate, self._which, self._made = candidate, which, made
-    self._tiling = bench_lib.tiling_of(candidate.options, made, plan)
+    self._tiling = bench_lib.cut_tiles(candidate.options, made, plan)
     self._seed = seed
     self._got = self._run(candidate, made)
     self._limits: dict[str, np.ndarray] = {}
@@ -336,7 +336,7 @@ class _Tried:
 
   def _bounds(self, name: str) -> np.ndarray:
     tiling, made = self._tiling, self._made
-    golden = pass_reference.golden(
+    golden = pass_reference.build_golden(
       self._which, tiling, made.policy, made.arrays, {}
     )
     limits = np.zeros(self._got[name].shape)

@@ -96,7 +96,7 @@ def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
   right = pass_case.PassCase.run
 
   def run(case, function):
-    policy = case.made.policy
+    policy = case.inputs.policy
     if deaf:
       policy = dataclasses.replace(policy, placement='combine')
     return right(case.under(policy), function)

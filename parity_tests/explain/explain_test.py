@@ -140,8 +140,12 @@ def test_other_bugs_of_other_ranks_are_named_too():
 
 def test_words_are_of_axes_that_a_tensor_has():
   # given
-  weights = {c.says for c in explain._of('w_down', explain._WEIGHTS)}
-  rows = {c.says for c in explain._of('activation', explain._COLUMNS)}
+  weights = {
+    c.says for c in explain._select_changes('w_down', explain._WEIGHTS)
+  }
+  rows = {
+    c.says for c in explain._select_changes('activation', explain._COLUMNS)
+  }
 
   # then
   assert len(weights) == 3

@@ -14,50 +14,55 @@ _FEW = 4
 
 
 def describe(
-  got: np.ndarray, expected: np.ndarray, bad: np.ndarray, rows: np.ndarray
+  actual: np.ndarray, expected: np.ndarray, bad: np.ndarray, rows: np.ndarray
 ) -> str:
   """Returns a likely cause in a few words, or ''.
 
   Args:
-    got: `[n, c]` the tile as stored.
+    actual: `[n, c]` the tile as stored.
     expected: `[n, c]` what it should hold, same dtype.
     bad: `[n, c]` bool, at least one is set.
     rows: `[m, columns]` expected rows near the tile, to look for its rows in.
   """
-  if got.dtype.kind == 'i':
+  if actual.dtype.kind == 'i':
     return ''
-  if np.isnan(got[bad]).all():
-    if poison.is_poison(got[bad]).all():
+  if np.isnan(actual[bad]).all():
+    if poison.is_poison(actual[bad]).all():
       return 'never written, or copied from what was never written'
     return 'NaN: made from what was never written, or from a NaN'
-  if not got[bad].any():
+  if not actual[bad].any():
     return 'all zero'
-  if (ulp.bits(got[bad]).view(np.uint8) == _FILL).mean() > 0.5:
+  if (ulp.bits(actual[bad]).view(np.uint8) == _FILL).mean() > 0.5:
     return 'never written, or summed into what was not: the fill of --poison'
-  for to in storage.STORED.values():
-    if _rounded_early(got[bad], expected[bad], to):
-      return f'{got.dtype} values that {to.name} could hold: rounded too early'
+  for narrow_format in storage.STORED.values():
+    if _rounded_early(actual[bad], expected[bad], narrow_format):
+      return (
+        f'{actual.dtype} values that {narrow_format.name} could hold: '
+        'rounded too early'
+      )
   row = int(np.argmax(bad.any(axis=1)))
-  one, right = (a[row].astype(np.float64) for a in (got, expected))
+  actual_row, expected_row = (
+    a[row].astype(np.float64) for a in (actual, expected)
+  )
   for part in (np.arange(len(bad)) == row, slice(None)):
-    factor = _factor(got[part][bad[part]], expected[part][bad[part]])
+    factor = _factor(actual[part][bad[part]], expected[part][bad[part]])
     if factor is not None:
       return f'got = {factor:.6g} * expected'
-  if near := _near(got, expected, bad):
+  if near := _near(actual, expected, bad):
     return near
-  if one.size > 2 and _close(one[:-1], right[1:]):
+  if actual_row.size > 2 and _close(actual_row[:-1], expected_row[1:]):
     return 'shifted by one column'
-  if _one_outer_product(got, expected, bad):
+  if _one_outer_product(actual, expected, bad):
     return 'off by one outer product: one term of every sum is lost or wrong'
-  if rows.shape[1] == got.shape[1]:
-    twins = _same_row(one, rows[:_MAX_ROWS].astype(np.float64))
+  if rows.shape[1] == actual.shape[1]:
+    twins = _same_row(actual_row, rows[:_MAX_ROWS].astype(np.float64))
     if twins is not None:
       return "holds another row's values"
   return ''
 
 
 def _one_outer_product(
-  got: np.ndarray, expected: np.ndarray, bad: np.ndarray
+  actual: np.ndarray, expected: np.ndarray, bad: np.ndarray
 ) -> bool:
   """Says whether got - expected has rank one, over several rows and columns.
 
@@ -66,21 +71,23 @@ def _one_outer_product(
   """
   if min(bad.any(axis=1).sum(), bad.any(axis=0).sum()) < 3:
     return False
-  apart = got.astype(np.float64) - expected.astype(np.float64)
-  size = np.abs(apart)
-  row, column = np.unravel_index(int(np.argmax(size)), apart.shape)
+  difference = actual.astype(np.float64) - expected.astype(np.float64)
+  size = np.abs(difference)
+  row, column = np.unravel_index(int(np.argmax(size)), difference.shape)
   if not 0 < size[row, column] < np.inf:
     return False
-  product = np.outer(apart[:, column], apart[row]) / apart[row, column]
-  return bool(np.abs(product - apart).max() <= 2.0**-6 * size.max())
+  product = (
+    np.outer(difference[:, column], difference[row]) / difference[row, column]
+  )
+  return bool(np.abs(product - difference).max() <= 2.0**-6 * size.max())
 
 
 def _rounded_early(
-  got: np.ndarray, expected: np.ndarray, to: storage.Format
+  actual: np.ndarray, expected: np.ndarray, narrow_format: storage.Format
 ) -> bool:
   with np.errstate(over='ignore'):
-    early = expected.astype(to.numpy).astype(got.dtype)
-  return bool(((got == early) & (expected != early)).mean() > 0.5)
+    early = expected.astype(narrow_format.numpy).astype(actual.dtype)
+  return bool(((actual == early) & (expected != early)).mean() > 0.5)
 
 
 def _close(a: np.ndarray, b: np.ndarray) -> bool:
@@ -88,46 +95,55 @@ def _close(a: np.ndarray, b: np.ndarray) -> bool:
   return bool(np.abs(a - b).max() <= 2.0**-6 * np.abs(b).max() > 0)
 
 
-def _factor(got: np.ndarray, expected: np.ndarray) -> float | None:
+def _factor(actual: np.ndarray, expected: np.ndarray) -> float | None:
   """Returns the factor that explains almost all of a difference, or None.
 
   Rounding leaves differences that no factor explains, unless they are few.
   """
-  one, right = (a.astype(np.float64) for a in (got, expected))
-  size = np.square(right).sum()
+  actual_wide, expected_wide = (
+    a.astype(np.float64) for a in (actual, expected)
+  )
+  size = np.square(expected_wide).sum()
   if not 0 < size < np.inf:
     return None
-  factor = float((one * right).sum() / size)
-  left = np.square(one - factor * right).sum()
-  if np.count_nonzero(right) < (8 if abs(factor - 1) < 2.0**-6 else 3):
+  factor = float((actual_wide * expected_wide).sum() / size)
+  residual = np.square(actual_wide - factor * expected_wide).sum()
+  if np.count_nonzero(expected_wide) < (8 if abs(factor - 1) < 2.0**-6 else 3):
     return None
-  most = min(abs(factor - 1) / 4, 2.0**-6 * abs(factor))
-  return factor if left <= most**2 * size else None
+  largest_residual = min(abs(factor - 1) / 4, 2.0**-6 * abs(factor))
+  return factor if residual <= largest_residual**2 * size else None
 
 
-def _near(got: np.ndarray, expected: np.ndarray, bad: np.ndarray) -> str:
+def _near(actual: np.ndarray, expected: np.ndarray, bad: np.ndarray) -> str:
   rows = bad.any(axis=1)
-  one, right = (a[rows].astype(np.float64) for a in (got, expected))
-  largest = np.abs(right).max(axis=1, keepdims=True)
-  apart = np.abs(one - right) / np.where(largest > 0, largest, np.nan)
-  most = apart[bad[rows]].max()
-  if not most <= 2.0**-6:  # coarser than any rounding, finer than two rows
+  actual_wide, expected_wide = (
+    a[rows].astype(np.float64) for a in (actual, expected)
+  )
+  largest = np.abs(expected_wide).max(axis=1, keepdims=True)
+  apart = np.abs(actual_wide - expected_wide) / np.where(
+    largest > 0, largest, np.nan
+  )
+  worst_share = apart[bad[rows]].max()
+  if (
+    not worst_share <= 2.0**-6
+  ):  # coarser than any rounding, finer than two rows
     return ''
-  unit = 2 * storage.FORMATS[str(got.dtype)].unit_roundoff
-  if most <= _FEW * unit:
+  unit = 2 * storage.FORMATS[str(actual.dtype)].unit_roundoff
+  if worst_share <= _FEW * unit:
     return 'near what is expected: rounding, or a lost low-order term'
   median = np.median(apart[bad[rows]])
   return (
-    f'off by up to {100 * most:.2g} %, in the median {100 * median:.2g} %, of '
-    f"its row's largest: more than rounding to {got.dtype} leaves; an "
-    'approximation, operands of fewer bits, or a lost low-order term'
+    f'off by up to {100 * worst_share:.2g} %, in the median '
+    f"{100 * median:.2g} %, of its row's largest: more than rounding to "
+    f'{actual.dtype} leaves; an approximation, operands of fewer bits, or a '
+    'lost low-order term'
   )
 
 
-def _same_row(one: np.ndarray, rows: np.ndarray) -> int | None:
-  size = np.abs(one).max()
+def _same_row(row: np.ndarray, rows: np.ndarray) -> int | None:
+  size = np.abs(row).max()
   if not size > 0:
     return None
-  far = np.abs(rows - one).max(axis=1)
+  far = np.abs(rows - row).max(axis=1)
   nearest = int(np.argmin(far))
   return nearest if far[nearest] <= 2.0**-6 * size else None

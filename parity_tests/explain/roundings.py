@@ -20,7 +20,7 @@ from hpmoe.reference.contract import tensors
 _NEAR, _NEAR_EACH = 2.0**-5, 2.0**-3
 # A policy is named that leaves so much of what is off; one word more is told
 # where it leaves so much of that; two that differ by less are not told apart.
-_ENOUGH, _MORE, _ALIKE = 0.25, 0.5, 1.25
+_EXPLAINED_SHARE, _WORTH_A_WORD, _ALIKE = 0.25, 0.5, 1.25
 # No more words are tried where so little of it is left, or where no word alone
 # takes more away than that: of three that hang together each takes a fifth.
 _LITTLE, _HARDLY = 1 / 16, 0.9
@@ -38,7 +38,7 @@ class Stage:
     name: of the tensor.
     policy: what was asked for.
     chain: what nobody saw of what it is computed from, and itself, in order.
-    got: `[R, ...]` what the candidate has.
+    actual: `[R, ...]` what the candidate has.
     expected: `[R, ...]` what it should have, computed as `under` does.
     real: `[R, ...]` bool, what is no padding.
     under: computes it under a policy, from what the candidate has.
@@ -47,7 +47,7 @@ class Stage:
   name: str
   policy: precision.PrecisionPolicy
   chain: Sequence[str]
-  got: np.ndarray
+  actual: np.ndarray
   expected: np.ndarray
   real: np.ndarray
   under: Callable[[precision.PrecisionPolicy], np.ndarray]
@@ -55,101 +55,122 @@ class Stage:
 
 def explain(stage: Stage) -> str:
   """Returns the roundings that explain a stage, or ''."""
-  off = _Off.of(stage)
-  if off is None or not off.right > 0:
+  deviation = _Deviation.measure(stage)
+  if deviation is None or not deviation.right > 0:
     return ''
-  found = _search(stage, off)
-  if not found:
+  explaining_sets = _search(stage, deviation)
+  if not explaining_sets:
     return ''
-  alike = [*found]
-  told = ' or '.join(_told(stage, words) for words in alike)
-  best = min(found, key=lambda words: found[words])
-  return f'{told}{_how_well(stage, off, best)}{_ask(stage, alike)}'
+  alike = [*explaining_sets]
+  causes = ' or '.join(_format_words(stage, words) for words in alike)
+  best = min(explaining_sets, key=lambda words: explaining_sets[words])
+  return (
+    f'{causes}{_format_fit(stage, deviation, best)}{_format_flag(stage, alike)}'
+  )
 
 
 @dataclasses.dataclass(frozen=True)
-class _Off:
+class _Deviation:
   """How far off a stage is: mean over elements, of their row's largest.
 
   Attributes:
-    got: `[n]` float64 what the candidate has.
+    actual: `[n]` float64 what the candidate has.
     size: `[n]` float64 the largest of its row.
     right: of the policy that was asked for.
-    least: that one element comes to.
+    smallest: that one element comes to.
   """
 
-  got: np.ndarray
+  actual: np.ndarray
   size: np.ndarray
   right: float
-  least: float
+  smallest: float
 
   @classmethod
-  def of(cls, stage: Stage) -> '_Off | None':
+  def measure(cls, stage: Stage) -> '_Deviation | None':
     """Returns it, or None where more than roundings is wrong."""
     if not stage.real.any():
       return None
     wide = np.abs(stage.expected.astype(np.float64))
     size = np.broadcast_to(wide.max(axis=-1, keepdims=True), wide.shape)
-    got = stage.got.astype(np.float64)
+    actual = stage.actual.astype(np.float64)
     size = np.where(size > 0, size, 1.0)[stage.real]
-    unit = storage.FORMATS[str(stage.got.dtype)].unit_roundoff
-    least = unit / max(len(size), 1)
-    held = cls(got[stage.real], size, 0.0, least)
-    each = held._each(stage, stage.expected)
-    if not each.mean() < _NEAR or not each.max() < _NEAR_EACH:
+    unit = storage.FORMATS[str(stage.actual.dtype)].unit_roundoff
+    smallest = unit / max(len(size), 1)
+    deviation = cls(actual[stage.real], size, 0.0, smallest)
+    of_element = deviation._measure_elements(stage, stage.expected)
+    if not of_element.mean() < _NEAR or not of_element.max() < _NEAR_EACH:
       return None
-    return dataclasses.replace(held, right=float(each.mean()))
+    return dataclasses.replace(deviation, right=float(of_element.mean()))
 
-  def left(self, stage: Stage, made: np.ndarray) -> float:
-    return float(self._each(stage, made).mean())
+  def measure_left(self, stage: Stage, computed: np.ndarray) -> float:
+    return float(self._measure_elements(stage, computed).mean())
 
-  def _each(self, stage: Stage, made: np.ndarray) -> np.ndarray:
-    wide = made[stage.real].astype(np.float64)
+  def _measure_elements(self, stage: Stage, computed: np.ndarray) -> np.ndarray:
+    wide = computed[stage.real].astype(np.float64)
     with np.errstate(invalid='ignore'):
-      off = np.abs(self.got - wide) / self.size
-    return np.where(np.isfinite(off), off, np.inf)
+      distance = np.abs(self.actual - wide) / self.size
+    return np.where(np.isfinite(distance), distance, np.inf)
 
 
-def _search(stage: Stage, off: _Off) -> dict[tuple[str, ...], float]:
+def _search(
+  stage: Stage, deviation: _Deviation
+) -> dict[tuple[str, ...], float]:
   """Returns sets of words that explain it, with what they leave.
 
   Sets of two and three words are tried that hold one of those, a word or a
   pair, that leave least.
   """
   words = [*_words(stage)]
-  tried: dict[tuple[str, ...], float] = {(): off.right}
+  left_by_set: dict[tuple[str, ...], float] = {(): deviation.right}
   sets: list[tuple[str, ...]] = [(word,) for word in words]
   for _ in range(_MOST_WORDS):
-    for some in sets:
-      tried[some] = off.left(stage, stage.under(_with(stage.policy, some)))
-    least = min(tried.values())
-    if least <= max(off.least, _LITTLE * off.right) or not sets:
+    for word_set in sets:
+      left_by_set[word_set] = deviation.measure_left(
+        stage, stage.under(_add_words(stage.policy, word_set))
+      )
+    smallest_left = min(left_by_set.values())
+    if (
+      smallest_left <= max(deviation.smallest, _LITTLE * deviation.right)
+      or not sets
+    ):
       break
-    if least > _HARDLY * off.right:
+    if smallest_left > _HARDLY * deviation.right:
       return {}
-    going_on = sorted(sets, key=lambda some: tried[some])[:_BEAM]
+    going_on = sorted(sets, key=lambda word_set: left_by_set[word_set])[:_BEAM]
     longer = {
-      tuple(one for one in words if one in some or one == word)
-      for some in going_on
+      tuple(
+        other_word
+        for other_word in words
+        if other_word in word_set or other_word == word
+      )
+      for word_set in going_on
       for word in words
-      if word not in some and _is_one((*some, word))
+      if word not in word_set and _is_one((*word_set, word))
     }
     sets = sorted(longer)
-  return _best(tried, off)
+  return _select_best(left_by_set, deviation)
 
 
-def _best(
-  tried: dict[tuple[str, ...], float], off: _Off
+def _select_best(
+  left_by_set: dict[tuple[str, ...], float], deviation: _Deviation
 ) -> dict[tuple[str, ...], float]:
   """Returns the sets that no smaller one does nearly as well as."""
-  least = min(tried.values())
+  smallest_left = min(left_by_set.values())
   for count in range(1, _MOST_WORDS + 1):
-    of_count = {some: v for some, v in tried.items() if len(some) == count}
-    value = min(of_count.values(), default=off.right)
-    if value <= max(least / _MORE, least + off.least):
-      enough = _ENOUGH * off.right
-      near = max(_ALIKE * value, value + off.least)
-      return {s: v for s, v in of_count.items() if v <= min(near, enough)}
+    of_count = {
+      word_set: v
+      for word_set, v in left_by_set.items()
+      if len(word_set) == count
+    }
+    best_left = min(of_count.values(), default=deviation.right)
+    if best_left <= max(
+      smallest_left / _WORTH_A_WORD, smallest_left + deviation.smallest
+    ):
+      largest_accepted = _EXPLAINED_SHARE * deviation.right
+      near = max(_ALIKE * best_left, best_left + deviation.smallest)
+      return {
+        s: v for s, v in of_count.items() if v <= min(near, largest_accepted)
+      }
   return {}
 
 
@@ -175,22 +196,22 @@ def _words(stage: Stage) -> Iterator[str]:
         >= storage.ROUNDED[policy.accumulate].digits
       )
       # Operands are stored so already, but for weights of codes.
-      stored = point.name == 'operands' and dtype == policy.storage
-      stored = stored and not policy.quantised
-      if dtype != now and not wide and not stored:
+      is_stored_so = point.name == 'operands' and dtype == policy.storage
+      is_stored_so = is_stored_so and not policy.quantised
+      if dtype != now and not wide and not is_stored_so:
         yield f'{point.name}={dtype}'
   for name in stage.chain[:-1]:
     if name in precision.POINTS and tensors.SPECS[name].role == 'compute':
-      kept = policy.dtype(name) == policy.accumulate
-      yield f'{name}={narrow if kept else "accumulate"}'
-  for field, made in precision.SUM_ORDERS.items():
-    for order in precision.ROW_ORDERS if made in stage.chain else ():
+      is_kept_whole = policy.dtype(name) == policy.accumulate
+      yield f'{name}={narrow if is_kept_whole else "accumulate"}'
+  for field, tensor in precision.SUM_ORDERS.items():
+    for order in precision.ROW_ORDERS if tensor in stage.chain else ():
       if order != getattr(policy, field):
         yield f'{field}={order}'
   weighs = {*tensors.WEIGHTED.values()} & {*stage.chain}
-  for placement, at in tensors.WEIGHTED.items():
-    both = {at, tensors.WEIGHTED[policy.placement]} <= weighs
-    if placement != policy.placement and both:
+  for placement, weighted_stage in tensors.WEIGHTED.items():
+    both_stages = {weighted_stage, tensors.WEIGHTED[policy.placement]} <= weighs
+    if placement != policy.placement and both_stages:
       yield f'placement={placement}'
 
 
@@ -203,26 +224,26 @@ _MORE_DTYPES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _with(
+def _add_words(
   policy: precision.PrecisionPolicy, words: Sequence[str]
 ) -> precision.PrecisionPolicy:
   """Returns a policy with some words beside, or instead of, its own."""
-  own = [word for word in policy.points if not _told_by(word, words)]
+  own = [word for word in policy.points if not _is_set_by(word, words)]
   fields = policies.fields((*own, *words))
   return dataclasses.replace(policy, **{'points': (), **fields})
 
 
-def _told_by(word: str, words: Sequence[str]) -> bool:
+def _is_set_by(word: str, words: Sequence[str]) -> bool:
   name = word.partition('=')[0]
-  return any(one.partition('=')[0] == name for one in words)
+  return any(other_word.partition('=')[0] == name for other_word in words)
 
 
-def _told(stage: Stage, words: Sequence[str]) -> str:
+def _format_words(stage: Stage, words: Sequence[str]) -> str:
   """Returns 'as if' and what was done."""
-  return 'as if ' + ' and '.join(_one(stage, word) for word in words)
+  return 'as if ' + ' and '.join(_format_word(stage, word) for word in words)
 
 
-def _one(stage: Stage, word: str) -> str:
+def _format_word(stage: Stage, word: str) -> str:
   name, _, value = word.partition('=')
   if name == 'placement':
     return f'the routing weight multiplied at {value}'
@@ -235,47 +256,57 @@ def _one(stage: Stage, word: str) -> str:
   return f'{name} was rounded to {value}{says}'
 
 
-def _how_well(stage: Stage, off: _Off, words: Sequence[str]) -> str:
-  made = stage.under(_with(stage.policy, words))
-  wide = made[stage.real].astype(np.float64)
+def _format_fit(
+  stage: Stage, deviation: _Deviation, words: Sequence[str]
+) -> str:
+  computed = stage.under(_add_words(stage.policy, words))
+  wide = computed[stage.real].astype(np.float64)
   expected = stage.expected[stage.real].astype(np.float64)
-  alike = 100 * float((wide == off.got).mean())
-  before = 100 * float((expected == off.got).mean())
-  if stage.got.dtype == np.float32:
-    left = off.left(stage, made)
-    times = 'nothing' if not left else f'1/{off.right / left:.3g}'
+  alike = 100 * float((wide == deviation.actual).mean())
+  before = 100 * float((expected == deviation.actual).mean())
+  if stage.actual.dtype == np.float32:
+    deviation_left = deviation.measure_left(stage, computed)
+    times = (
+      'nothing'
+      if not deviation_left
+      else f'1/{deviation.right / deviation_left:.3g}'
+    )
     return f': {times} of what is off is left'
   return f': {alike:.4g} % of bits equal, {before:.3g} % without'
 
 
-def _ask(stage: Stage, alike: Sequence[Sequence[str]]) -> str:
+def _format_flag(stage: Stage, alike: Sequence[Sequence[str]]) -> str:
   """Returns the flag that allows it, and whose policy it is."""
-  own = (w for w in policies.words(stage.policy) if not _told_by(w, alike[0]))
+  own = (w for w in policies.words(stage.policy) if not _is_set_by(w, alike[0]))
   words = (*own, *alike[0])
   of_name = [
     name
     for name in policies.POLICIES
-    if any(_is_named(stage, name, some) for some in alike)
+    if any(_is_named(stage, name, words_of_set) for words_of_set in alike)
   ]
-  named = f', as does {", ".join(of_name[:3])}' if of_name else ''
-  return f'{ASKS}{",".join(words)} allows it{named}'
+  also_named = f', as does {", ".join(of_name[:3])}' if of_name else ''
+  return f'{ASKS}{",".join(words)} allows it{also_named}'
 
 
 def _is_named(stage: Stage, name: str, words: Sequence[str]) -> bool:
   """Says whether a named policy does in the stage what some words do."""
   plain = dict.fromkeys(precision.SUM_ORDERS, 'slot')
   fields = dict(points=(), **plain) | policies.fields((name,))
-  named = dataclasses.replace(stage.policy, **fields)
-  mine = _with(stage.policy, words)
+  named_policy = dataclasses.replace(stage.policy, **fields)
+  own_policy = _add_words(stage.policy, words)
 
-  def does(policy: precision.PrecisionPolicy):
+  def list_roundings(policy: precision.PrecisionPolicy):
     rounds = {
       point.name: policy.rounding(point.name)
       for point in precision.INSIDE
       if {*point.stages} & {*stage.chain}
     }
-    kept = {one: policy.dtype(one) for one in stage.chain}
-    orders = [precision.order_of(one, policy) for one in stage.chain]
-    return rounds, kept, policy.placement, orders
+    dtypes = {
+      stage_name: policy.dtype(stage_name) for stage_name in stage.chain
+    }
+    orders = [
+      precision.order_of(stage_name, policy) for stage_name in stage.chain
+    ]
+    return rounds, dtypes, policy.placement, orders
 
-  return does(named) == does(mine)
+  return list_roundings(named_policy) == list_roundings(own_policy)

@@ -45,39 +45,39 @@ class Layer:
 
   Attributes:
     ranks: R.
-    held: x, dy, ids, weights and whatever else a layer reads, by name.
+    arrays_by_name: all tensors that the layer reads: x, dy, ids, weights, ...
   """
 
   ranks: int
-  held: Arrays
+  arrays_by_name: Arrays
 
   @classmethod
-  def of(cls, made: inputs_lib.LayerInputs) -> 'Layer':
-    sizes = {**made.config.dims(), '2': 2}
+  def from_inputs(cls, inputs: inputs_lib.LayerInputs) -> 'Layer':
+    sizes = {**inputs.config.dims(), '2': 2}
     sizes['M'] = sizes['R'] * sizes['T']
     return cls(
-      made.config.num_ranks,
+      inputs.config.num_ranks,
       {
         name: array.reshape([sizes[axis] for axis in _axes(name)])
-        for name, array in made.arrays.items()
+        for name, array in inputs.arrays.items()
       },
     )
 
   @property
   def sizes(self) -> dict[str, int]:
     """R, T, E, K, D and F, and S if there are shared experts."""
-    num, width = self.held['x'].shape
-    experts, hidden = self.held['w_down'].shape[:2]
-    shared = self.held.get('w_shared_down')
-    more = {} if shared is None else dict(S=shared.shape[1])
+    num, width = self.arrays_by_name['x'].shape
+    experts, hidden = self.arrays_by_name['w_down'].shape[:2]
+    shared = self.arrays_by_name.get('w_shared_down')
+    shared_sizes = {} if shared is None else dict(S=shared.shape[1])
     return dict(
       R=self.ranks,
       T=num // self.ranks,
       E=experts,
-      K=self.held['topk_ids'].shape[1],
+      K=self.arrays_by_name['topk_ids'].shape[1],
       D=width,
       F=hidden,
-      **more,
+      **shared_sizes,
     )
 
   def arrays(self) -> dict[str, np.ndarray]:
@@ -88,40 +88,45 @@ class Layer:
       name: np.ascontiguousarray(
         array[: self.ranks] if _axes(name)[0] == 'R' else array
       ).reshape(tensors.SPECS[name].dims(**sizes))
-      for name, array in self.held.items()
+      for name, array in self.arrays_by_name.items()
     }
 
-  def cut(self, axis: str, at: np.ndarray | slice) -> 'Layer':
+  def cut(self, axis: str, selection: np.ndarray | slice) -> 'Layer':
     """Returns what is left of an axis."""
-    made = {}
-    for name, array in self.held.items():
-      index = [at if mine == axis else slice(None) for mine in _axes(name)]
-      made[name] = array[tuple(index)]
-    return dataclasses.replace(self, held=made)
+    cut_arrays = {}
+    for name, array in self.arrays_by_name.items():
+      index = [
+        selection if own_axis == axis else slice(None)
+        for own_axis in _axes(name)
+      ]
+      cut_arrays[name] = array[tuple(index)]
+    return dataclasses.replace(self, arrays_by_name=cut_arrays)
 
   def but(self, name: str, array: np.ndarray) -> 'Layer':
     """Returns the layer with another tensor of a name."""
-    return dataclasses.replace(self, held={**self.held, name: array})
+    return dataclasses.replace(
+      self, arrays_by_name={**self.arrays_by_name, name: array}
+    )
 
 
-_ONE = {'R T': 'M', 'R L': 'E'}
+_MERGED_AXES = {'R T': 'M', 'R L': 'E'}
 
 
 def _axes(name: str) -> tuple[str, ...]:
   shape = tensors.SPECS[name].shape.replace('2', '2 ')
-  return (*_ONE.get(shape[:3], shape[:3]).split(), *shape[3:].split())
+  return (*_MERGED_AXES.get(shape[:3], shape[:3]).split(), *shape[3:].split())
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class FailingCase:
   """A case that fails.
 
   Attributes:
     case: as a check takes it.
     layer: its inputs.
     failure: the first one.
-    tried: cases that were checked.
-    also: stages that fail in the same way in the case as it was.
+    num_tried: cases that were checked.
+    other_stages: stages that fail in the same way in the case as it was.
     tasks: of our own launch, those wrong by themselves in it; if none is, two
       that no event orders.
   """
@@ -129,12 +134,12 @@ class Found:
   case: case_lib.Case
   layer: Layer
   failure: verdicts.Failure
-  tried: int = 1
-  also: tuple[str, ...] = ()
+  num_tried: int = 1
+  other_stages: tuple[str, ...] = ()
   tasks: tuple[str, ...] = ()
 
 
-class Right(ValueError):
+class NothingFails(ValueError):
   """The case does not fail."""
 
 
@@ -143,11 +148,11 @@ _VAGUE = ('in ', 'off by ', 'near ', 'look at ')
 _TELLING = ('in the first ', 'in the last ', 'in odd ', 'in even ')
 
 
-def looks(failure: verdicts.Failure) -> tuple[Look, ...]:
+def describe_looks(failure: verdicts.Failure) -> tuple[Look, ...]:
   """Returns what a smaller failure must share, for each bug that is told."""
   return tuple(
-    (failure.lane, failure.stage, _words(told))
-    for told in failure.pattern.split(explain.BESIDE)
+    (failure.lane, failure.stage, _words(cause))
+    for cause in failure.pattern.split(explain.BESIDE)
   )
 
 
@@ -156,16 +161,18 @@ def _words(pattern: str) -> str:
 
   Places may as well, but where little else is said.
   """
-  first, *more = pattern.split('; ')
+  first, *details = pattern.split('; ')
   words = re.split(' where |,|:', first)[0]
   if first.startswith(_VAGUE):
-    places = (one.split(',')[0] for one in (first, *more))
-    said = '' if words.startswith(('in ', 'look at ')) else words
-    words = next((one for one in places if one.startswith(_TELLING)), said)
+    places = (part.split(',')[0] for part in (first, *details))
+    plain_words = '' if words.startswith(('in ', 'look at ')) else words
+    words = next(
+      (part for part in places if part.startswith(_TELLING)), plain_words
+    )
   return re.sub(r'-?\d+(\.\d+)?', 'n', words)
 
 
-def apart(
+def separate_bugs(
   report: check_lib.Report,
 ) -> list[tuple[verdicts.Failure, Look, list[str]]]:
   """Returns bugs: a failure, what it looks like, other stages of that look.
@@ -185,45 +192,49 @@ def apart(
     # What is right after a wrong tensor was computed from another copy of it.
     if first.lane != 'exact' or f.stage in spread
   ]
-  found: dict[str, tuple[verdicts.Failure, Look, list[str]]] = {}
+  bug_by_kind: dict[str, tuple[verdicts.Failure, Look, list[str]]] = {}
   for failure in (*([first] if first else []), *local):
-    for look in looks(failure):
+    for look in describe_looks(failure):
       kind = _NAMES.sub('', look[2])
-      bug = found.setdefault(kind, (failure, look, []))
+      bug = bug_by_kind.setdefault(kind, (failure, look, []))
       if failure.stage not in (bug[0].stage, *bug[2]):
         bug[2].append(failure.stage)
-  return [*found.values()]
+  return [*bug_by_kind.values()]
 
 
 # Of a GEMM's bug each GEMM has its own tensors.
 _NAMES = re.compile(rf'\b({"|".join(tensors.SPECS)})\b')
 
 
-def write(found: Sequence[Found], folder: str, command: str) -> None:
+def write(
+  failing_cases: Sequence[FailingCase], folder: str, command: str
+) -> None:
   """Writes cases, and scripts that show the failures without us.
 
   Args:
-    found: what fails.
+    failing_cases: what fails.
     folder: to write to, empty or not there.
     command: what a report should say wrote it.
 
   Raises:
     ValueError: the folder has something in it.
   """
-  for bug, one in enumerate(found):
-    _write(one, folder_of(bug, folder), command)
+  for bug, failing_case in enumerate(failing_cases):
+    _write(failing_case, folder_of(bug, folder), command)
 
 
-def _write(found: Found, folder: str, command: str) -> None:
-  bench = bench_lib.Bench(found.case)
-  data = _data(found.failure)
-  made = {}
+def _write(failing_case: FailingCase, folder: str, command: str) -> None:
+  bench = bench_lib.Bench(failing_case.case)
+  data = _data(failing_case.failure)
+  inputs_of_data = {}
   for kind in inputs_lib.DATA:
     # Layers that are too small have no exact data.
     with contextlib.suppress(exact_limits.ExactnessError):
-      made[kind] = bench.read_by(found.case.passes, kind)
-  folder_writer.write(folder, found.case.direction, made, command=command)
-  failure = found.failure
+      inputs_of_data[kind] = bench.read_by(failing_case.case.passes, kind)
+  folder_writer.write(
+    folder, failing_case.case.direction, inputs_of_data, command=command
+  )
+  failure = failing_case.failure
   script = pathlib.Path(reproduce.__file__).read_text(encoding='utf-8')
   values = dict(
     DATA=data,
@@ -248,7 +259,7 @@ def _data(failure: verdicts.Failure) -> str:
 def shrink(
   request: request_lib.Request,
   progress: Callable[[str], None] = lambda step: None,
-) -> list[Found]:
+) -> list[FailingCase]:
   """Returns a smallest case that a candidate fails as before, for each bug.
 
   Args:
@@ -256,7 +267,7 @@ def shrink(
     progress: called with what is tried next.
 
   Raises:
-    Right: it does not fail.
+    NothingFails: it does not fail.
     candidates.CandidateError: the candidate gave no answer to it.
   """
   progress('as it is')
@@ -265,23 +276,27 @@ def shrink(
     raise ValueError(
       f'weights: expected none, codes of groups do not shrink, got {form}'
     )
-  bugs = apart(check_lib.run(request))
+  bugs = separate_bugs(check_lib.run(request))
   if not bugs:
-    raise Right(
+    raise NothingFails(
       f'{request.candidate.name}: expected a case that it fails, got one that '
       'it passes'
     )
-  made = []
-  for failure, wanted, also in bugs:
-    found = _Shrinking(request, failure, wanted, progress).smallest()
-    tasks = _tasks(request, found, progress)
-    made.append(dataclasses.replace(found, also=tuple(also), tasks=tasks))
-  return made
+  smallest_cases = []
+  for failure, look, other_stages in bugs:
+    smallest = _Shrinking(request, failure, look, progress).smallest()
+    tasks = _tasks(request, smallest, progress)
+    smallest_cases.append(
+      dataclasses.replace(
+        smallest, other_stages=tuple(other_stages), tasks=tasks
+      )
+    )
+  return smallest_cases
 
 
 def _tasks(
   request: request_lib.Request,
-  found: Found,
+  failing_case: FailingCase,
   progress: Callable[[str], None],
 ) -> tuple[str, ...]:
   """Returns the tasks of our launch that are wrong by themselves.
@@ -289,23 +304,26 @@ def _tasks(
   Each on the oracle's inputs, so that what one does wrong does not spread.  If
   none is, what nothing orders.  None of a launch that cannot be replayed so.
   """
-  ours: Any = request.candidate
-  if not backends.is_default(ours) or not ours.can.modes:
+  backend_candidate: Any = request.candidate
+  if (
+    not backends.is_default(backend_candidate)
+    or not backend_candidate.can.modes
+  ):
     return ()
-  if ours.fused or ours.checking.is_part:
+  if backend_candidate.fused or backend_candidate.checking.is_part:
     return ()
   progress('task by task')
-  alone = dataclasses.replace(ours.checking, isolate=True)
-  candidate = dataclasses.replace(ours, checking=alone)
+  alone = dataclasses.replace(backend_candidate.checking, isolate=True)
+  candidate = dataclasses.replace(backend_candidate, checking=alone)
   judgement = dataclasses.replace(
-    request.judgement, lanes=(found.failure.lane,), repeat=1
+    request.judgement, lanes=(failing_case.failure.lane,), repeat=1
   )
-  asked = request_lib.Request(found.case, candidate, judgement)
+  replay_request = request_lib.Request(failing_case.case, candidate, judgement)
   try:
-    report = check_lib.run(asked)
+    report = check_lib.run(replay_request)
   except candidates.CandidateError:
     return ()
-  wrong = [str(one) for one in report.wrong if one.bad]
+  wrong = [str(task) for task in report.wrong if task.bad]
   return tuple(wrong or [str(race) for race in report.races[:1]])
 
 
@@ -321,169 +339,176 @@ class _Shrinking:
     self,
     request: request_lib.Request,
     first: verdicts.Failure,
-    wanted: Look,
+    look: Look,
     progress: Callable[[str], None],
   ):
     judgement = judgement_lib.Judgement(
       lanes=(first.lane,), standards=request.judgement.standards, repeat=1
     )
     self._request = dataclasses.replace(request, judgement=judgement)
-    self._first, self._wanted = first, wanted
+    self._first, self._look = first, look
     self._data = _data(first)
     is_rounding = roundings.ASKS in first.pattern
     stage = verdicts.tensor_of(first.stage)
     self._roundings = (stage,) if is_rounding else ()
-    self._progress, self._tried = progress, 1
-    self._oracle = pass_reference.stored_golden
+    self._progress, self._num_tried = progress, 1
+    self._oracle = pass_reference.store_golden
 
-  def smallest(self) -> Found:
+  def smallest(self) -> FailingCase:
     """Returns it, once the oracle says so as well."""
-    found = self._search()
+    failing_case = self._search()
     self._oracle = oracle_lib.stage
-    found = self._fails(found.case, found.layer) or self._search()
-    return dataclasses.replace(found, tried=self._tried)
+    failing_case = (
+      self._fails(failing_case.case, failing_case.layer) or self._search()
+    )
+    return dataclasses.replace(failing_case, num_tried=self._num_tried)
 
-  def _search(self) -> Found:
-    found = self._begun()
+  def _search(self) -> FailingCase:
+    failing_case = self._start()
     before = None
-    while before != found.layer.sizes:
-      before = found.layer.sizes
+    while before != failing_case.layer.sizes:
+      before = failing_case.layer.sizes
       for axis in _AXES:
-        found = self._smaller(found, axis)
-    return self._simpler(found)
+        failing_case = self._smaller(failing_case, axis)
+    return self._simpler(failing_case)
 
-  def _begun(self) -> Found:
+  def _start(self) -> FailingCase:
     """Returns the case with its inputs given, in one pass if that fails."""
     case, first = self._request.case, self._first
-    layer = Layer.of(case.make())
-    which = verdicts.pass_of(first.stage).name
-    for direction in dict.fromkeys((which, case.direction)):
-      of = dataclasses.replace(case, direction=direction)
-      found = self._fails(of, layer)
-      if found is not None:
-        return found
-    return Found(case, layer, first)
+    layer = Layer.from_inputs(case.make())
+    pass_name = verdicts.pass_of(first.stage).name
+    for direction in dict.fromkeys((pass_name, case.direction)):
+      one_pass_case = dataclasses.replace(case, direction=direction)
+      failing_case = self._fails(one_pass_case, layer)
+      if failing_case is not None:
+        return failing_case
+    return FailingCase(case, layer, first)
 
-  def _fails(self, case: case_lib.Case, layer: Layer) -> Found | None:
+  def _fails(self, case: case_lib.Case, layer: Layer) -> FailingCase | None:
     """Returns a case on a layer's inputs if it fails as wanted."""
-    self._tried += 1
+    self._num_tried += 1
     case = dataclasses.replace(
       case, input=layer.arrays(), folder=None, capacity=None
     )
     try:
-      asked = dataclasses.replace(
+      ready_request = dataclasses.replace(
         self._request,
         case=case,
         candidate=self._request.candidate.ready(case),
       )
       with oracle_lib.by(self._oracle):
-        found = bench_lib.Bench(case).judged(
-          asked, only=self._data, roundings=self._roundings
+        findings = bench_lib.Bench(case).judge_ranks(
+          ready_request, data_kind=self._data, roundings=self._roundings
         )
     except (ValueError, candidates.CandidateError):
       return None  # smaller than the kernel, or exact data, can be
-    failures = [r.failure for r in found.results if r.failure is not None]
+    failures = [r.failure for r in findings.results if r.failure is not None]
     failures.sort(key=verdicts.Failure.order)
     if self._data != 'real':
       del failures[1:]  # The rest may follow from it.
     for failure in failures:
-      if self._wanted in looks(failure):
-        return Found(case, layer, failure)
+      if self._look in describe_looks(failure):
+        return FailingCase(case, layer, failure)
     return None
 
-  def _smaller(self, found: Found, axis: str) -> Found:
+  def _smaller(self, failing_case: FailingCase, axis: str) -> FailingCase:
     """Returns the case with an axis as small as still fails."""
-    for size in _sizes(axis, found.layer):
-      for layer in _AXES[axis](found, size):
-        self._progress(f'{axis}={size} of {found.layer.sizes[axis]}')
-        smaller = self._fails(found.case, layer)
+    for size in _sizes(axis, failing_case.layer):
+      for layer in _AXES[axis](failing_case, size):
+        self._progress(f'{axis}={size} of {failing_case.layer.sizes[axis]}')
+        smaller = self._fails(failing_case.case, layer)
         if smaller is not None:
           return smaller
-    return found
+    return failing_case
 
-  def _simpler(self, found: Found) -> Found:
+  def _simpler(self, failing_case: FailingCase) -> FailingCase:
     """Returns the case with small integers for values, if they still fail."""
     if self._data != 'real':
-      return found  # its data are such
-    for name, held in found.layer.held.items():
-      if held.dtype.kind == 'i':
+      return failing_case  # its data are such
+    for name, values in failing_case.layer.arrays_by_name.items():
+      if values.dtype.kind == 'i':
         continue
       self._progress(f'{name} of integers')
-      simple = _integers(held.astype(np.float32)).astype(held.dtype)
-      layer = found.layer.but(name, simple)
-      found = self._fails(found.case, layer) or found
-    return found
+      simple = _integers(values.astype(np.float32)).astype(values.dtype)
+      layer = failing_case.layer.but(name, simple)
+      failing_case = self._fails(failing_case.case, layer) or failing_case
+    return failing_case
 
 
 def _sizes(axis: str, layer: Layer) -> Iterator[int]:
   """Yields smaller sizes of an axis, the smallest first."""
   sizes = layer.sizes
-  most, size = sizes.get(axis, 0), 1
-  while size < most:
+  full_size, size = sizes.get(axis, 0), 1
+  while size < full_size:
     fits = {
-      'R': sizes['E'] % size == 0 and len(layer.held['x']) % size == 0,
+      'R': sizes['E'] % size == 0
+      and len(layer.arrays_by_name['x']) % size == 0,
       'E': size >= sizes['K'] and size % sizes['R'] == 0,
     }
     if fits.get(axis, True):
       yield size
     size += 1 if size < 4 else size // 2
-  if most > 4:
-    yield most - 1 if axis == 'T' else most - most % 2
+  if full_size > 4:
+    yield full_size - 1 if axis == 'T' else full_size - full_size % 2
 
 
-def _ranks(found: Found, size: int) -> Iterator[Layer]:
-  yield dataclasses.replace(found.layer, ranks=size)
+def _ranks(failing_case: FailingCase, size: int) -> Iterator[Layer]:
+  yield dataclasses.replace(failing_case.layer, ranks=size)
 
 
-def _tokens(found: Found, size: int) -> Iterator[Layer]:
+def _tokens(failing_case: FailingCase, size: int) -> Iterator[Layer]:
   """Yields windows of tokens of each rank: where it fails, then the ends."""
-  num = found.layer.sizes['T']
-  rows = np.arange(num * found.layer.ranks).reshape(-1, num)
-  for start in _starts(found.failure.token, size, num):
-    some = rows[:, start : start + size]
-    yield found.layer.cut('M', some.reshape(-1))
+  num = failing_case.layer.sizes['T']
+  rows = np.arange(num * failing_case.layer.ranks).reshape(-1, num)
+  for start in _starts(failing_case.failure.token, size, num):
+    window = rows[:, start : start + size]
+    yield failing_case.layer.cut('M', window.reshape(-1))
 
 
-def _starts(at: int | None, size: int, most: int) -> Iterator[int]:
-  """Yields where a window may begin: it ends or begins with `at`, if it can."""
-  last = most - size
-  some = () if at is None else (max(at - size + 1, 0), at)
-  yield from dict.fromkeys(min(start, last) for start in (*some, 0, last))
+def _starts(position: int | None, size: int, full_size: int) -> Iterator[int]:
+  """Yields starts of windows that begin or end at `position` if they can."""
+  last = full_size - size
+  preferred = (
+    () if position is None else (max(position - size + 1, 0), position)
+  )
+  yield from dict.fromkeys(min(start, last) for start in (*preferred, 0, last))
 
 
-def _experts(found: Found, size: int) -> Iterator[Layer]:
+def _experts(failing_case: FailingCase, size: int) -> Iterator[Layer]:
   """Yields some experts; tokens of others go to one of these."""
-  layer = found.layer
-  for start in _starts(found.failure.expert, size, layer.sizes['E']):
-    ids = layer.held['topk_ids']
+  layer = failing_case.layer
+  for start in _starts(failing_case.failure.expert, size, layer.sizes['E']):
+    ids = layer.arrays_by_name['topk_ids']
     ids = np.where(ids < 0, ids, _distinct(ids - np.int32(start), size))
     yield layer.cut('E', slice(start, start + size)).but('topk_ids', ids)
 
 
 def _distinct(ids: np.ndarray, size: int) -> np.ndarray:
   """Returns `[M, K]` int32 ids below `size`, those that are so kept."""
-  made = ids.copy()
-  for row in made:
+  distinct_ids = ids.copy()
+  for row in distinct_ids:
     free = [e for e in range(size) if e not in row]
     for slot in np.flatnonzero((row < 0) | (row >= size)):
       row[slot] = free.pop(row[slot] % len(free))
-  return made
+  return distinct_ids
 
 
-def _slots(found: Found, size: int) -> Iterator[Layer]:
-  for start in _starts(found.failure.slot, size, found.layer.sizes['K']):
-    yield found.layer.cut('K', slice(start, start + size))
+def _slots(failing_case: FailingCase, size: int) -> Iterator[Layer]:
+  for start in _starts(
+    failing_case.failure.slot, size, failing_case.layer.sizes['K']
+  ):
+    yield failing_case.layer.cut('K', slice(start, start + size))
 
 
-def _columns(axis: str) -> Callable[[Found, int], Iterator[Layer]]:
-  def columns(found: Found, size: int) -> Iterator[Layer]:
-    for start in _starts(None, size, found.layer.sizes[axis]):
-      yield found.layer.cut(axis, slice(start, start + size))
+def _columns(axis: str) -> Callable[[FailingCase, int], Iterator[Layer]]:
+  def columns(failing_case: FailingCase, size: int) -> Iterator[Layer]:
+    for start in _starts(None, size, failing_case.layer.sizes[axis]):
+      yield failing_case.layer.cut(axis, slice(start, start + size))
 
   return columns
 
 
-_AXES: Mapping[str, Callable[[Found, int], Iterator[Layer]]] = dict(
+_AXES: Mapping[str, Callable[[FailingCase, int], Iterator[Layer]]] = dict(
   T=_tokens,
   R=_ranks,
   E=_experts,
@@ -505,30 +530,43 @@ def folder_of(bug: int, folder: str) -> str:
   return folder if bug == 0 else f'{folder}/bug_{bug + 1}'
 
 
-def text(found: Sequence[Found], folder: str) -> str:
+def text(failing_cases: Sequence[FailingCase], folder: str) -> str:
   """Returns what was found, and what shows it again."""
-  told = [_text(one, folder_of(bug, folder)) for bug, one in enumerate(found)]
-  if len(told) > 1:
-    told.insert(0, f'{len(told)} bugs, a case for each')
-  return '\n'.join(told)
+  texts = [
+    _text(failing_case, folder_of(bug, folder))
+    for bug, failing_case in enumerate(failing_cases)
+  ]
+  if len(texts) > 1:
+    texts.insert(0, f'{len(texts)} bugs, a case for each')
+  return '\n'.join(texts)
 
 
-def _text(found: Found, folder: str) -> str:
-  failure = found.failure
-  sizes = ' '.join(f'{name}={size}' for name, size in found.layer.sizes.items())
+def _text(failing_case: FailingCase, folder: str) -> str:
+  failure = failing_case.failure
+  sizes = ' '.join(
+    f'{name}={size}' for name, size in failing_case.layer.sizes.items()
+  )
   tensor = verdicts.tensor_of(failure.stage)
   lines = [
-    f'{sizes}, {found.case.direction}: {failure.stage} still fails '
-    f'({failure.lane}: {failure.rule}), {found.tried} cases tried',
+    f'{sizes}, {failing_case.case.direction}: {failure.stage} still fails '
+    f'({failure.lane}: {failure.rule}), {failing_case.num_tried} cases tried',
     f'  element   {tensor}{list(failure.index)}',
     f'  got       {failure.got!r}',
     f'  expected  {failure.expected!r}',
   ]
   lines += [f'  pattern   {failure.pattern}'] if failure.pattern else []
-  lines += [f'  also in   {", ".join(found.also)}'] if found.also else []
-  if found.tasks:
-    more = f'; {len(found.tasks) - 1} more like it' if found.tasks[1:] else ''
-    lines.append(f'  task      {found.tasks[0]}{more}')
+  lines += (
+    [f'  also in   {", ".join(failing_case.other_stages)}']
+    if failing_case.other_stages
+    else []
+  )
+  if failing_case.tasks:
+    others = (
+      f'; {len(failing_case.tasks) - 1} more like it'
+      if failing_case.tasks[1:]
+      else ''
+    )
+    lines.append(f'  task      {failing_case.tasks[0]}{others}')
   return '\n'.join(
     [
       *lines,
@@ -539,17 +577,17 @@ def _text(found: Found, folder: str) -> str:
   )
 
 
-def to_json(found: Sequence[Found]) -> dict:
+def to_json(failing_cases: Sequence[FailingCase]) -> dict:
   """Returns the first as plain data, and the others beside it."""
-  first, *others = (
+  first, *other_bugs = (
     dict(
-      sizes=one.layer.sizes,
-      direction=one.case.direction,
-      tried=one.tried,
-      also=one.also,
-      tasks=one.tasks,
-      failure=one.failure,
+      sizes=failing_case.layer.sizes,
+      direction=failing_case.case.direction,
+      tried=failing_case.num_tried,
+      also=failing_case.other_stages,
+      tasks=failing_case.tasks,
+      failure=failing_case.failure,
     )
-    for one in found
+    for failing_case in failing_cases
   )
-  return first | dict(others=others)
+  return first | dict(others=other_bugs)

@@ -41,7 +41,7 @@ def request(kernel, case=CASE):
 def test_ranks_and_width_of_shared_experts_are_cut():
   # Given a layer of four ranks, each with a copy of six shared features,
   made = dataclasses.replace(CASE, ranks=4, d_shared=6).make()
-  layer = shrink.Layer.of(made)
+  layer = shrink.Layer.from_inputs(made)
   assert layer.sizes['S'] == 6
   # when two of them and one rank are left,
   layer = dataclasses.replace(layer.cut('S', slice(2, 4)), ranks=1)
@@ -87,7 +87,7 @@ def test_two_bugs_are_told_apart(pair):
   asked, bugs = two(pair, CASE)
 
   # when
-  found = shrink.apart(check.run(asked))
+  found = shrink.separate_bugs(check.run(asked))
 
   # then
   assert len(found) == 2
@@ -150,7 +150,9 @@ def test_a_right_kernel_has_none():
   asked = request(trial.Kernel(trial.ascending).forward)
 
   # when / then
-  with pytest.raises(shrink.Right, match='expected a case that it fails'):
+  with pytest.raises(
+    shrink.NothingFails, match='expected a case that it fails'
+  ):
     shrink.shrink(asked)
 
 

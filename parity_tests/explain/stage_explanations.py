@@ -19,9 +19,9 @@ from hpmoe.reference.contract import tensors
 
 
 def explain_results(
-  asked: pass_case.LaneOptions,
+  options: pass_case.LaneOptions,
   case: pass_case.PassCase,
-  answered: pass_case.Answer,
+  answer: pass_case.Answer,
   expected: passes.Tensors,
   results: pass_case.Results,
   refuses: Callable[[str, np.ndarray], np.ndarray],
@@ -34,134 +34,140 @@ def explain_results(
   Not where some ranks are judged alone: it takes the tensors of all.
 
   Args:
-    asked: where roundings are looked for.
+    options: where roundings are looked for.
     case: the pass.
-    answered: what the candidate returned.
+    answer: what the candidate returned.
     expected: tensors of the oracle's.
     results: of one lane.
     refuses: returns `[R, ...]` bool, the elements that the lane refuses, of a
       stage's name and of what it should be.
     exact: whether right values are equal.
   """
-  if not asked.explain or case.tiling.ranks is not None or case.tiling.sample:
+  if not options.explain or case.tiling.ranks is not None or case.tiling.sample:
     return results
   failures = {
     verdicts.tensor_of(r.stage): r.failure
     for r in reversed(results)
     if r.failure
   }
-  words: dict[str, str] = {}
+  words_of_stage: dict[str, str] = {}
   # Relayed rows have bits only.
-  for name in (n for n in case.which.stages if n in failures):
+  for name in (n for n in case.layer_pass.stages if n in failures):
     failure = failures[name]
     # In lane exact what is wrong spreads, elsewhere each has its own reason.
-    first = not words or not exact and failure.stage == name
-    told, whole = '', False
+    first = not words_of_stage or not exact and failure.stage == name
+    explanation, whole = '', False
     if first and failure.bad_rows:
       stage = _build_failed_stage(
-        case, answered, expected, failure, refuses, exact
+        case, answer, expected, failure, refuses, exact
       )
-      told, whole = explain.explain(stage, failure.pattern)
-    looked = asked.roundings is None or name in asked.roundings
+      explanation, whole = explain.explain(stage, failure.pattern)
+    seeks_roundings = options.roundings is None or name in options.roundings
     # A hundred roundings need not be tried where one bug is enough.
-    if looked and pass_case.is_small(case) and not whole:
-      rounded = _build_rounding_stage(case, answered, name)
+    if seeks_roundings and pass_case.is_small(case) and not whole:
+      rounded = _build_rounding_stage(case, answer, name)
       with oracle_lib.in_passing():
-        told = roundings.explain(rounded) or told
-    words[name] = told or failure.pattern
+        explanation = roundings.explain(rounded) or explanation
+    words_of_stage[name] = explanation or failure.pattern
 
   def tell(result: verdicts.Result) -> verdicts.Result:
     name = verdicts.tensor_of(result.stage)
-    if result.failure is None or name not in words:
+    if result.failure is None or name not in words_of_stage:
       return result
-    change = functools.partial(dataclasses.replace, pattern=words[name])
+    change = functools.partial(
+      dataclasses.replace, pattern=words_of_stage[name]
+    )
     return result.part.but(change)
 
   return [tell(r) for r in results]
 
 
 def _build_rounding_stage(
-  case: pass_case.PassCase, answered: pass_case.Answer, name: str
+  case: pass_case.PassCase, answer: pass_case.Answer, name: str
 ) -> roundings.Stage:
-  chain = (*case.unseen(name, answered.sources), name)
-  got = lazy_tensors.whole(answered.got[name])
-  real = np.ones(got.shape, bool)
-  for rank in range(len(got)):
+  chain = (*case.unseen(name, answer.sources), name)
+  actual = lazy_tensors.whole(answer.outputs[name])
+  real = np.ones(actual.shape, bool)
+  for rank in range(len(actual)):
     case.tiling.padding(name, real, rank)[:] = False
 
-  computed = [one for one in chain if one in case.sources]
-  held: dict[tuple, np.ndarray] = {}
+  computed = [stage for stage in chain if stage in case.sources]
+  computed_stages: dict[tuple, np.ndarray] = {}
 
   def under(policy: precision.PrecisionPolicy) -> np.ndarray:
     of_policy = case.under(policy)
-    known = dict(answered.sources)
+    sources = dict(answer.sources)
     key: tuple = ()
-    for one in computed:
-      order = precision.order_of(one, policy)
-      where = policy.placement, policy.dtype(one), order
-      key = (*key, precision.points_of(one, policy), *where)
-      if key not in held:
-        held[key] = lazy_tensors.whole(of_policy.recompute(one, known))
-      known[one] = held[key]
-    return known[name]
+    for stage in computed:
+      sum_order = precision.order_of(stage, policy)
+      order_key = policy.placement, policy.dtype(stage), sum_order
+      key = (*key, precision.points_of(stage, policy), *order_key)
+      if key not in computed_stages:
+        computed_stages[key] = lazy_tensors.whole(
+          of_policy.recompute(stage, sources)
+        )
+      sources[stage] = computed_stages[key]
+    return sources[name]
 
-  policy = case.made.policy
+  policy = case.inputs.policy
   expected = under(policy)
-  return roundings.Stage(name, policy, chain, got, expected, real, under)
+  return roundings.Stage(name, policy, chain, actual, expected, real, under)
 
 
 def _list_weights(stage: str) -> tuple[str, ...]:
-  gemms = (tensors.GEMMS, tensors.TRANSPOSED_GEMMS, tensors.WEIGHT_GRADS)
+  gemm_tables = (tensors.GEMMS, tensors.TRANSPOSED_GEMMS, tensors.WEIGHT_GRADS)
   spec = tensors.SPECS[stage]
   unweighted = spec.role != 'compute' or spec.part == 'shared'
-  is_gemm = any(stage in some for some in gemms)
+  is_gemm = any(stage in gemms for gemms in gemm_tables)
   return () if is_gemm or unweighted else ('topk_weights',)
 
 
 def _build_failed_stage(
-  case, answered, expected, failure, refuses, exact
+  case, answer, expected, failure, refuses, exact
 ) -> explain.Stage:
-  name, sources = verdicts.tensor_of(failure.stage), answered.sources
-  held = {**case.made.arrays, **expected, **sources, **case.oracle.plan}
-  held = {n: lazy_tensors.whole(a) for n, a in held.items()}
-  before = case.unseen(name, sources)
+  name, sources = verdicts.tensor_of(failure.stage), answer.sources
+  arrays = {**case.inputs.arrays, **expected, **sources, **case.oracle.plan}
+  arrays = {n: lazy_tensors.whole(a) for n, a in arrays.items()}
+  unseen = case.unseen(name, sources)
   # What its forward pass kept to itself is the oracle's, in `made`.
-  chain = (*(one for one in before if one in case.sources), name)
-  for one in chain[:-1]:
-    held[one] = case.recompute(one, sources)
-  right = case.recompute(name, sources)
-  bad = refuses(name, right)
+  chain = (*(stage for stage in unseen if stage in case.sources), name)
+  for stage in chain[:-1]:
+    arrays[stage] = case.recompute(stage, sources)
+  expected_stage = case.recompute(name, sources)
+  bad = refuses(name, expected_stage)
   for rank in range(len(bad)):
     case.tiling.padding(name, bad, rank)[:] = False
 
   def recompute(bugs: explain.Bugs) -> np.ndarray:
-    made = dict(held)
-    begun = False
-    for one in chain:
-      begun = begun or one in bugs
-      if not begun:
+    computed = dict(arrays)
+    has_begun = False
+    for stage in chain:
+      has_begun = has_begun or stage in bugs
+      if not has_begun:
         continue
-      read = {n: bug(made[n]) for n, bug in bugs.get(one, {}).items()}
+      read = {n: bug(computed[n]) for n, bug in bugs.get(stage, {}).items()}
       read = {
         n: np.ascontiguousarray(a) for n, a in read.items() if a is not None
       }
-      made[one] = case.oracle.stage(one, {**made, **read})
-    return made[name]
+      computed[stage] = case.oracle.stage(stage, {**computed, **read})
+    return computed[name]
 
-  reads = tensors.reads(case.made.config, case.made.policy.placement)
+  reads = tensors.reads(case.inputs.config, case.inputs.policy.placement)
   return explain.Stage(
     name,
     failure.rank,
-    lazy_tensors.whole(answered.got[name]),
-    lazy_tensors.whole(right),
+    lazy_tensors.whole(answer.outputs[name]),
+    lazy_tensors.whole(expected_stage),
     bad,
     {
-      one: {n: held[n] for n in (*_list_weights(one), *reads[one])}
-      for one in reversed(chain)
+      stage: {n: arrays[n] for n in (*_list_weights(stage), *reads[stage])}
+      for stage in reversed(chain)
     },
     recompute,
     case.tiling,
     exact,
-    quantised_misreads.of(case.made.policy.quantised, case.made.arrays),
+    quantised_misreads.list_misreads(
+      case.inputs.policy.quantised, case.inputs.arrays
+    ),
     {n: lazy_tensors.whole(a) for n, a in case.before.items()},
   )

@@ -94,9 +94,9 @@ def run(
     progress(f'{which.name}: {CONTROL}')
     rows.append(_control(one, bench))
     made = _made_as_used(one, bench)
-    sublayer = bench.made.config.sublayer
+    sublayer = bench.real_inputs.config.sublayer
     for spec in faults.specs(which.direction, sublayer).values():
-      if bench.made.policy.storage not in spec.storages:
+      if bench.real_inputs.policy.storage not in spec.storages:
         continue
       routing = _routing(case, bench, spec)
       if routing is None:
@@ -341,7 +341,7 @@ def _isolated_as_used(
   """As `_isolated`, of the launch that front ends make."""
   one = _ready(request, checking=checking.Checking(isolate=True))
   candidate, (which,) = _ours(one), one.case.passes
-  case = bench.case(candidate, which, bench.made)
+  case = bench.case(candidate, which, bench.real_inputs)
   try:
     _, wrong = launch_tasks.judge_tasks_as_used(case, candidate)
     races = candidate.launches[-1].races
@@ -361,7 +361,7 @@ def _made_as_used(
     return ()
   one = _ready(request)
   (which,) = one.case.passes
-  case = bench.case(one.candidate, which, bench.made)
+  case = bench.case(one.candidate, which, bench.real_inputs)
   rows, _ = launch_tasks.judge_tasks_as_used(case, one.candidate)
   return tuple(row.stage for row in rows)
 
@@ -404,7 +404,7 @@ def _routing(
   case: case_lib.Case, bench: bench_lib.Bench, spec: faults.FaultSpec
 ) -> str | None:
   """Returns the routing in which a fault shows; '': the case's; None: none."""
-  made, own = bench.made, case.input is None
+  made, own = bench.real_inputs, case.input is None
   has_rows = bench.plan['counts'].sum(axis=0).all()
   if spec.empty and has_rows:
     spare = 2 * made.config.top_k <= made.config.num_experts + 1

@@ -59,7 +59,7 @@ class Bench:
       ValueError: the case is wrong.
     """
     self._case, self._share = case, share
-    self.made = case.make() if share is None else case.share(share)
+    self.real_inputs = case.make() if share is None else case.share(share)
     self._keep = keep
     self._answers: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     self._exact: dict[str, inputs_lib.LayerInputs] = {}
@@ -67,37 +67,37 @@ class Bench:
   def inputs(self, data: str) -> inputs_lib.LayerInputs:
     """Returns data of that name (`inputs.DATA`) on the same routing."""
     if data == 'real':
-      return self.made
+      return self.real_inputs
     if data in self._exact:
       return self._exact[data]
     if self._share is not None:
       return self._case.share(self._share, data)
-    made = self._case.data(self.made, data)
+    inputs = self._case.data(self.real_inputs, data)
     if self._keep:
-      self._exact[data] = made
-    return made
+      self._exact[data] = inputs
+    return inputs
 
   @functools.cached_property
   def plan(self) -> dict[str, np.ndarray]:
     """The oracle's plan of the routing."""
-    made = self.made
-    return oracle_lib.Oracle(made.config, made.policy, made.arrays).plan
+    inputs = self.real_inputs
+    return oracle_lib.Oracle(inputs.config, inputs.policy, inputs.arrays).plan
 
   def answer(
     self,
-    made: inputs_lib.LayerInputs,
-    which: passes.Pass = passes.FORWARD,
+    inputs: inputs_lib.LayerInputs,
+    layer_pass: passes.Pass = passes.FORWARD,
   ) -> dict[str, np.ndarray]:
     """Returns the oracle's tensors of a pass; the caller may drop some.
 
     Args:
-      made: this bench's real or exact inputs; for the backward pass with what
+      inputs: this bench's real or exact inputs; for the backward pass with what
         the oracle's forward pass saved.
-      which: the pass.
+      layer_pass: the pass.
     """
-    name = (made.data, which.name)
+    name = (inputs.data, layer_pass.name)
     if name not in self._answers:
-      answer = _ask(made, which)
+      answer = _ask(inputs, layer_pass)
       if not self._keep:
         return answer
       self._answers[name] = answer
@@ -106,73 +106,85 @@ class Bench:
   def case(
     self,
     candidate: candidates.Candidate,
-    which: passes.Pass,
-    made: inputs_lib.LayerInputs,
+    layer_pass: passes.Pass,
+    inputs: inputs_lib.LayerInputs,
     own: Tensors | None = None,
   ) -> pass_case.PassCase:
     """Returns a pass on this bench's inputs, ready to be judged.
 
     Args:
       candidate: its granularity.
-      which: the pass.
-      made: real or exact inputs.
+      layer_pass: the pass.
+      inputs: real or exact inputs.
       own: what the candidate's forward pass returned, if it ran.  The backward
         pass reads it; what it did not return, or what is not finite and would
         say nothing of a backward pass, is the oracle's.  None: it did not run.
     """
-    arrays = dict(made.arrays)
-    kept = {}
-    if which is passes.BACKWARD:
-      kept = _usable(
-        own or {}, tensors.saved(made.config, made.policy.placement)
+    arrays = dict(inputs.arrays)
+    usable_saved = {}
+    if layer_pass is passes.BACKWARD:
+      usable_saved = _usable(
+        own or {}, tensors.saved(inputs.config, inputs.policy.placement)
       )
-      arrays |= self._saved(made, kept)
-    read = which.reads(made.config, made.policy)
-    given = dataclasses.replace(made, arrays={n: arrays[n] for n in read})
-    answer = functools.partial(_ask if kept else self.answer, given, which)
+      arrays |= self._collect_saved(inputs, usable_saved)
+    read = layer_pass.reads(inputs.config, inputs.policy)
+    pass_inputs = dataclasses.replace(
+      inputs, arrays={n: arrays[n] for n in read}
+    )
+    answer = functools.partial(
+      _ask if usable_saved else self.answer, pass_inputs, layer_pass
+    )
     options = candidate.options
     relay = options.relay and candidate.can.relays
     tiling = dataclasses.replace(
-      tiling_of(options, made, self.plan),
+      cut_tiles(options, inputs, self.plan),
       ranks=candidate.ranks,
       share=self._share,
     )
-    mine = which.of_layer(made.config)
+    own_pass = layer_pass.of_layer(inputs.config)
 
     def hidden() -> tuple[str, ...]:
       its_own = candidate.recomputes
       if candidate.can.saves:
         its_own = own is not None
-      if which is not passes.BACKWARD or not its_own:
+      if layer_pass is not passes.BACKWARD or not its_own:
         return ()
-      saved = tensors.saved(made.config, made.policy.placement)
-      return tuple(name for name in saved if name not in kept)
+      saved_names = tensors.saved(inputs.config, inputs.policy.placement)
+      return tuple(name for name in saved_names if name not in usable_saved)
 
-    return pass_case.PassCase(mine, given, tiling, answer, relay, hidden)
+    return pass_case.PassCase(
+      own_pass, pass_inputs, tiling, answer, relay, hidden
+    )
 
   def read_by(
-    self, which: Sequence[passes.Pass], data: str
+    self, layer_passes: Sequence[passes.Pass], data: str
   ) -> inputs_lib.LayerInputs:
     """Returns data of a kind: what passes read, saved tensors the oracle's."""
-    made = self.inputs(data)
-    held = {**made.arrays}
-    if passes.BACKWARD in which:
-      held |= self._saved(made, {})
-    of = made.config, made.policy
-    names = dict.fromkeys(n for one in which for n in one.reads(*of))
-    return dataclasses.replace(made, arrays={n: held[n] for n in names})
+    inputs = self.inputs(data)
+    arrays = {**inputs.arrays}
+    if passes.BACKWARD in layer_passes:
+      arrays |= self._collect_saved(inputs, {})
+    layer = inputs.config, inputs.policy
+    names = dict.fromkeys(
+      n for layer_pass in layer_passes for n in layer_pass.reads(*layer)
+    )
+    return dataclasses.replace(inputs, arrays={n: arrays[n] for n in names})
 
-  def _saved(self, made: inputs_lib.LayerInputs, kept: Tensors) -> Tensors:
-    """Returns what a forward pass saved, `kept` where that is there.
+  def _collect_saved(
+    self, inputs: inputs_lib.LayerInputs, usable_saved: Tensors
+  ) -> Tensors:
+    """Returns what a forward pass saved, `usable_saved` where that is there.
 
     A case that was written says what a kernel elsewhere read.
     """
-    names = tensors.saved(made.config, made.policy.placement)
-    held = {n: made.arrays[n] for n in names if n in made.arrays} | dict(kept)
-    if not set(names) <= set(held):
-      forward = self.answer(made)
-      held = {name: forward[name] for name in names} | held
-    return self.plan | held
+    names = tensors.saved(inputs.config, inputs.policy.placement)
+    saved = {n: inputs.arrays[n] for n in names if n in inputs.arrays} | dict(
+      usable_saved
+    )
+    if not set(names) <= set(saved):
+      forward = self.answer(inputs)
+      saved = {name: forward[name] for name in names} | saved
+    return self.plan | saved
 
   def judge(
     self,
@@ -201,32 +213,33 @@ class Bench:
       NothingToJudge: no lane could judge anything.
       candidates.CandidateError: the candidate gave no answer.
     """
-    found = self.judged(request, progress, explain=explain)
-    return settled(request, found)
+    findings = self.judge_ranks(request, progress, explain=explain)
+    return finish_findings(request, findings)
 
-  def judged(
+  def judge_ranks(
     self,
     request: request_lib.Request,
     progress: pass_case.Progress = lambda step: None,
-    only: str = '',
+    data_kind: str = '',
     roundings: Sequence[str] | None = None,
     explain: bool = True,
   ) -> pass_case.Findings:
-    """Returns what the lanes say of this bench's ranks, see `settled`.
+    """Returns what the lanes say of this bench's ranks, see `finish_findings`.
 
     Args:
       request: as in `examine`.
       progress: as there.
-      only: the data to judge on; '': all.
+      data_kind: the data to judge on; '': all.
       roundings: stages that are looked at for roundings; None: all.
       explain: as in `examine`.
     """
     self._refuse_other_passes(request.case)
     judgement = request.judgement
     records = (
-      standards.get(n, self.made.policy.storage) for n in judgement.standards
+      standards.get(n, self.real_inputs.policy.storage)
+      for n in judgement.standards
     )
-    asked = pass_case.LaneOptions(
+    options = pass_case.LaneOptions(
       judgement.lanes, tuple(records), progress, roundings, explain
     )
     results: list[verdicts.Result] = []
@@ -235,37 +248,37 @@ class Bench:
     runs: list[int] = []
     before: dict[str, Tensors] = {}
     for data, lane in _lanes(request):
-      if data == 'wide' and self.made.config.sublayer:
+      if data == 'wide' and self.real_inputs.config.sublayer:
         continue  # Sums over tokens of a whole mantissa are not exact.
-      if only not in ('', data):
+      if data_kind not in ('', data):
         continue
       try:
-        made = self.inputs(data)
+        inputs = self.inputs(data)
       except (folder_lib.NoData, exact_limits.ExactnessError) as error:
         results += [
-          exact_lane.report_no_data(which, data, str(error))
-          for which in request.case.passes
+          exact_lane.report_no_data(layer_pass, data, str(error))
+          for layer_pass in request.case.passes
         ]
         continue
-      judge = functools.partial(lane, asked)
-      for found in self._in_turn(request, made, judge, before):
-        results += found.results
-        wrong += found.wrong
-        changes += found.changes
-        runs += [found.runs] * (data == 'real')
+      judge = functools.partial(lane, options)
+      for findings in self._in_turn(request, inputs, judge, before):
+        results += findings.results
+        wrong += findings.wrong
+        changes += findings.changes
+        runs += [findings.runs] * (data == 'real')
     fewest = min(runs, default=1)
     return pass_case.Findings(results, {}, wrong, changes, fewest)
 
   def _refuse_other_passes(self, case: case_lib.Case) -> None:
-    mine = self._case.passes
-    if not set(case.passes) <= set(mine):
+    own_passes = self._case.passes
+    if not set(case.passes) <= set(own_passes):
       raise ValueError(
-        f'direction: expected a pass of {[p.name for p in mine]}, got '
+        f'direction: expected a pass of {[p.name for p in own_passes]}, got '
         f'{case.direction!r}'
       )
 
   def _in_turn(
-    self, request, made, lane, before
+    self, request, inputs, lane, before
   ) -> Iterator[pass_case.Findings]:
     """Judges the passes in order, the second on what the first one saved.
 
@@ -273,68 +286,70 @@ class Bench:
     pass what a small layer's last call read and wrote.
     """
     candidate = request.candidate
-    saved: Tensors | None = None
-    for which in request.case.passes:
-      case = self.case(candidate, which, made, saved)
-      case = dataclasses.replace(case, before=before.get(which.name, {}))
-      found = lane(case, candidate)
+    saved_tensors: Tensors | None = None
+    for layer_pass in request.case.passes:
+      case = self.case(candidate, layer_pass, inputs, saved_tensors)
+      case = dataclasses.replace(case, before=before.get(layer_pass.name, {}))
+      findings = lane(case, candidate)
       if pass_case.is_small(case):
-        before[which.name] = {**case.made.arrays, **found.got}
+        before[layer_pass.name] = {**case.inputs.arrays, **findings.outputs}
       # The rest is not held while the next pass runs.
       if not candidate.checking.replays:
-        got, names = (
-          found.got,
-          tensors.saved(made.config, made.policy.placement),
+        outputs, names = (
+          findings.outputs,
+          tensors.saved(inputs.config, inputs.policy.placement),
         )
-        saved = {n: got[n] for n in names if n in got}
-        del got
-      placed = failure_details.with_place(found.results, candidate, case.tiling)
-      yield dataclasses.replace(found, results=placed, got={})
-      del found
+        saved_tensors = {n: outputs[n] for n in names if n in outputs}
+        del outputs
+      placed_results = failure_details.add_places(
+        findings.results, candidate, case.tiling
+      )
+      yield dataclasses.replace(findings, results=placed_results, outputs={})
+      del findings
 
 
-def settled(
-  request: request_lib.Request, found: pass_case.Findings
+def finish_findings(
+  request: request_lib.Request, findings: pass_case.Findings
 ) -> pass_case.Findings:
   """Returns what a report says of what the lanes found on all ranks.
 
   Raises:
     NothingToJudge: no lane could judge anything.
   """
-  results = found.results
+  results = findings.results
   _refuse_nothing(request, results)
   verdicts.check_each_once(results)
   results = sorted(results, key=_pass_then_lane)
   # A stage in isolation gains nothing from what others would have returned.
   isolated = request.candidate.checking.isolate
-  more = request.candidate.can.stages and not isolated
-  hinted = failure_details.with_hint(results) if more else results
+  can_return_more = request.candidate.can.stages and not isolated
+  hinted = failure_details.add_hints(results) if can_return_more else results
 
-  def repeated(failure: verdicts.Failure) -> verdicts.Failure:
+  def add_replay(failure: verdicts.Failure) -> verdicts.Failure:
     return dataclasses.replace(failure, replay=request.replay(failure.lane))
 
   return dataclasses.replace(
-    found,
+    findings,
     results=[
       dataclasses.replace(
-        one, part=None, failure=one.failure and repeated(one.failure)
+        result, part=None, failure=result.failure and add_replay(result.failure)
       )
-      for one in hinted
+      for result in hinted
     ],
-    wrong=_guilty(request, found.wrong) if isolated else [],
+    wrong=_find_guilty(request, findings.wrong) if isolated else [],
   )
 
 
-def tiling_of(
-  options: granularity.Options, made: inputs_lib.LayerInputs, plan: Tensors
+def cut_tiles(
+  options: granularity.Options, inputs: inputs_lib.LayerInputs, plan: Tensors
 ) -> tiles.Tiling:
   """Returns the tiles that options cut of a routing."""
-  cut = options.resolve(made.config)
+  cut = options.resolve(inputs.config)
   return tiles.Tiling(
-    made.config,
+    inputs.config,
     plan['counts'],
     plan['row_of_slot'],
-    made.arrays['topk_ids'],
+    inputs.arrays['topk_ids'],
     cut.row_block,
     cut.col_block,
     cut.token_block,
@@ -354,8 +369,10 @@ def _lanes(request: request_lib.Request) -> Iterator[tuple]:
   if judgement.tiles is not None:
     sample = tiles.Sample(judgement.tiles, request.case.seed)
     judge = functools.partial(sampling.lanes_of_sample, sample=sample)
-  again = functools.partial(repeat.lane, judge=judge, judgement=judgement)
-  yield 'real', again
+  judge_runs = functools.partial(
+    repeat.judge_repeatedly, judge=judge, judgement=judgement
+  )
+  yield 'real', judge_runs
 
 
 def _refuse_nothing(
@@ -372,10 +389,10 @@ def _refuse_nothing(
   unseen = [r.why for r in stages if r.verdict == verdicts.NOT_JUDGED]
   name, fault = request.candidate.name, request.candidate.fault
   if len(unseen) == len(stages):
-    why = verdicts.NO_LIMIT if verdicts.NO_LIMIT in unseen else unseen[0]
+    reason = verdicts.NO_LIMIT if verdicts.NO_LIMIT in unseen else unseen[0]
     raise NothingToJudge(
       f'lane: expected one that can judge what {name} returned, got '
-      f'{list(request.judgement.lanes)}: {why}'
+      f'{list(request.judgement.lanes)}: {reason}'
     )
   if fault is not None and not request.candidate.committed:
     raise NothingToJudge(
@@ -384,27 +401,27 @@ def _refuse_nothing(
     )
 
 
-def _guilty(
+def _find_guilty(
   request: request_lib.Request, wrong: Sequence[isolation.WrongTask]
 ) -> list[isolation.WrongTask]:
-  found = []
-  for which in request.case.passes:
+  guilty = []
+  for layer_pass in request.case.passes:
     races = [
       race
       for launch in request.candidate.launches
-      if launch.which.name == which.name
+      if launch.which.name == layer_pass.name
       for race in launch.races
     ]
-    mine = [one for one in wrong if one.direction == which.name]
-    found += isolation.find_guilty_tasks(mine, races, which.name)
-  return found
+    own_wrong = [task for task in wrong if task.direction == layer_pass.name]
+    guilty += isolation.find_guilty_tasks(own_wrong, races, layer_pass.name)
+  return guilty
 
 
 def _ask(
-  made: inputs_lib.LayerInputs, which: passes.Pass
+  inputs: inputs_lib.LayerInputs, layer_pass: passes.Pass
 ) -> dict[str, np.ndarray]:
-  oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
-  return pass_reference.answer(oracle, which)
+  oracle = oracle_lib.Oracle(inputs.config, inputs.policy, inputs.arrays)
+  return pass_reference.run_oracle(oracle, layer_pass)
 
 
 def _usable(own: Tensors, names: Sequence[str]) -> dict[str, np.ndarray]:

@@ -38,14 +38,19 @@ def write(
   """
   progress('inputs')
   bench = bench_lib.Bench(case)
-  made, absent = {}, []
+  inputs_of_data, missing = {}, []
   for data in ('real', 'exact', 'wide'):
     progress(f'{data} data')
     try:
-      made[data] = bench.read_by(case.passes, data)
+      inputs_of_data[data] = bench.read_by(case.passes, data)
     except exact_limits.ExactnessError as error:
-      absent.append(f'{data} data: none, {error}')
-  written = folder_writer.write(
-    out, case.direction, made, per_rank, layouts or {}, command=command
+      missing.append(f'{data} data: none, {error}')
+  folder = folder_writer.write(
+    out,
+    case.direction,
+    inputs_of_data,
+    per_rank,
+    layouts or {},
+    command=command,
   )
-  return written, made['real'], absent
+  return folder, inputs_of_data['real'], missing

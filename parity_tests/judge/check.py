@@ -44,8 +44,8 @@ class Report:
   @property
   def verdict(self) -> str:
     fails = any(r.verdict == verdicts.FAIL for r in self.results)
-    broken = fails or self.num_races or not self.is_steady
-    return verdicts.FAIL if broken else verdicts.PASS
+    has_failed = fails or self.num_races or not self.is_steady
+    return verdicts.FAIL if has_failed else verdicts.PASS
 
   @property
   def is_steady(self) -> bool:
@@ -59,7 +59,9 @@ class Report:
   @property
   def races(self) -> tuple[Any, ...]:
     """The first races, each once: launches on other data repeat them."""
-    return tuple(dict.fromkeys(r for one in self.launches for r in one.races))
+    return tuple(
+      dict.fromkeys(r for launch in self.launches for r in launch.races)
+    )
 
   @property
   def first_failure(self) -> verdicts.Failure | None:
@@ -68,22 +70,24 @@ class Report:
     In isolated replay nothing spreads: of the strictest lane that fails, for
     what breaks a bound alone is a small miss beside it.
     """
-    found = [r.failure for r in self.results if r.failure is not None]
+    failures = [r.failure for r in self.results if r.failure is not None]
     key = verdicts.Failure.order
     if self.config.get('modes', {}).get('isolate'):
       key = verdicts.Failure.severity
     sublayer = verdicts.is_of_sublayer(r.stage for r in self.results)
-    return min(found, key=lambda one: key(one, sublayer), default=None)
+    return min(
+      failures, key=lambda failure: key(failure, sublayer), default=None
+    )
 
 
 def count_steps(request: Request) -> int:
   """Returns how often `run` calls `progress`."""
   has_serial = request.candidate.serial is not None
-  again = repeat.runs(request.judgement, request.candidate) - 1
+  repeats = repeat.count_runs(request.judgement, request.candidate) - 1
   return 1 + sum(
-    pass_case.count_pass_steps(request.judgement.lanes, which, has_serial)
-    + again
-    for which in request.case.passes
+    pass_case.count_pass_steps(request.judgement.lanes, layer_pass, has_serial)
+    + repeats
+    for layer_pass in request.case.passes
   )
 
 
@@ -106,18 +110,18 @@ def run(
   request = dataclasses.replace(request, candidate=candidate)
   if request.case.input is None:
     # Of a sample, the oracle computes the sample.
-    of = 'check' if request.judgement.tiles is None else 'launch'
-    memory.check(request.case.bytes_needed(of), of)
+    command = 'check' if request.judgement.tiles is None else 'launch'
+    memory.check(request.case.bytes_needed(command), command)
   progress('inputs')
   bench = bench_lib.Bench(request.case)
   try:
-    return examined(request, bench, start, progress)
+    return run_on_bench(request, bench, start, progress)
   except candidates.CandidateError as error:
     replay = request.replay(*request.judgement.lanes)
-    told = _plan_of_launch(request, bench, error)
-    told += f'; replay: {replay}' if error.diagnosis else ''
+    plan_errors = _plan_of_launch(request, bench, error)
+    plan_errors += f'; replay: {replay}' if error.diagnosis else ''
     raise candidates.CandidateError(
-      f'{error}{told}',
+      f'{error}{plan_errors}',
       error.diagnosis,
       replay,
       time.perf_counter() - start,
@@ -125,32 +129,32 @@ def run(
     ) from error
 
 
-def examined(
+def run_on_bench(
   request: Request,
   bench: bench_lib.Bench,
   start: float,
   progress: pass_case.Progress = lambda step: None,
 ) -> Report:
   """Returns the report of a bench; `start` is when its work began."""
-  found = bench.examine(request, progress)
-  return report_of(request, bench, found, time.perf_counter() - start)
+  findings = bench.examine(request, progress)
+  return build_report(request, bench, findings, time.perf_counter() - start)
 
 
-def report_of(
+def build_report(
   request: Request,
   bench: bench_lib.Bench,
-  found: pass_case.Findings,
+  findings: pass_case.Findings,
   seconds: float,
 ) -> Report:
   """Returns the report of what was found."""
   return Report(
-    config=describe(request, bench.made),
-    results=tuple(found.results),
+    config=describe(request, bench.real_inputs),
+    results=tuple(findings.results),
     seconds=seconds,
-    wrong=tuple(found.wrong),
+    wrong=tuple(findings.wrong),
     launches=tuple(request.candidate.launches),
-    changes=tuple(found.changes),
-    runs=found.runs,
+    changes=tuple(findings.changes),
+    runs=findings.runs,
   )
 
 
@@ -160,8 +164,8 @@ def _plan_of_launch(
   """Returns what is wrong with the plan of a launch that ended early, or ''."""
   if error.plan is None:
     return ''
-  tiling = bench_lib.tiling_of(
-    request.candidate.options, bench.made, bench.plan
+  tiling = bench_lib.cut_tiles(
+    request.candidate.options, bench.real_inputs, bench.plan
   )
   rows = [
     equality.compare_equal(
@@ -176,18 +180,18 @@ def _plan_of_launch(
 
 
 def describe(
-  request: Request, made: inputs_lib.LayerInputs
+  request: Request, inputs: inputs_lib.LayerInputs
 ) -> dict[str, object]:
   """Returns all that decides the outcome, as plain data."""
-  candidate, policy = request.candidate, made.policy
-  options = candidate.options.resolve(made.config, policy.accumulation_order)
+  candidate, policy = request.candidate, inputs.policy
+  options = candidate.options.resolve(inputs.config, policy.accumulation_order)
   return (
     dict(
       direction=request.case.direction,
-      layer=dataclasses.asdict(made.config),
+      layer=dataclasses.asdict(inputs.config),
       policy=dataclasses.asdict(policy),
-      routing=made.routing,
-      inputs=dict(made.facts),
+      routing=inputs.routing,
+      inputs=dict(inputs.facts),
     )
     | candidate.facts()
     | dict(

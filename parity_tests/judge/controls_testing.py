@@ -51,16 +51,16 @@ def answer(case: pass_case.PassCase, control: Control | None = None) -> Tensors:
   """Returns what a kernel with the control's fault, or without, computes."""
   oracle, made = case.oracle, {}
   spoiled = spoils(case, control) if control else ()
-  for name in case.which.stages:
+  for name in case.layer_pass.stages:
     made[name] = oracle.stage(name, made)
     if control and name in spoiled:
       made[name] = control.spoil(case, made, name).astype(made[name].dtype)
-  return (oracle.plan if case.which.plan else {}) | made
+  return (oracle.plan if case.layer_pass.plan else {}) | made
 
 
 def spoils(case: pass_case.PassCase, control: Control) -> tuple[str, ...]:
   """Returns the stages of a pass that a control spoils."""
-  stages = case.which.stages
+  stages = case.layer_pass.stages
   return tuple(n for n in stages if n in (control.stages or stages))
 
 
@@ -88,11 +88,11 @@ def tile_of(value: float) -> Spoil:
 def _swapped_experts(case, made, name):
   rank, local, rows = busy(case.tiling)
   held = made[name].astype(np.float32)
-  if case.which is passes.FORWARD:
-    before, weights = 'expert_in', case.made.arrays['w_gate_up']
+  if case.layer_pass is passes.FORWARD:
+    before, weights = 'expert_in', case.inputs.arrays['w_gate_up']
   else:
     before = 'd_expert_out'
-    weights = np.swapaxes(case.made.arrays['w_down'], -1, -2)
+    weights = np.swapaxes(case.inputs.arrays['w_down'], -1, -2)
   other = weights[rank, local ^ 1].astype(np.float32)
   held[rank, rows] = made[before][rank, rows].astype(np.float32) @ other
   return held
@@ -106,10 +106,10 @@ def _stale_row(case, made, name):
 
 
 def _lost_slot(case, made, name):
-  forward = case.which is passes.FORWARD
+  forward = case.layer_pass is passes.FORWARD
   returned = made['returned' if forward else 'd_returned'][1, 5]
-  weights = case.made.arrays['topk_weights'][1, 5].copy()
-  if not forward or case.made.policy.placement == 'before_down':
+  weights = case.inputs.arrays['topk_weights'][1, 5].copy()
+  if not forward or case.inputs.policy.placement == 'before_down':
     weights[:] = 1
   weights[0] = 0
   held = made[name].astype(np.float32)
@@ -121,7 +121,7 @@ def _misplaced_weight(case, made, name):
   """A row is scaled by the weight of the row after it."""
   rank, _, rows = busy(case.tiling)
   slots = case.tiling.slot_of_row[rank][rows]
-  weights = case.made.arrays['topk_weights'].reshape(-1)[slots]
+  weights = case.inputs.arrays['topk_weights'].reshape(-1)[slots]
   # The two rows whose weights are furthest apart; the first one's is not 0.
   right, wrong = np.argmax(weights), np.argmin(weights)
   held = made[name].astype(np.float32)
@@ -130,7 +130,7 @@ def _misplaced_weight(case, made, name):
 
 
 def _swapped_halves(case, made, name):
-  return np.roll(made[name], case.made.config.d_ff, axis=-1)
+  return np.roll(made[name], case.inputs.config.d_ff, axis=-1)
 
 
 def unlike(
@@ -139,15 +139,15 @@ def unlike(
   change: Callable[[np.ndarray], np.ndarray],
 ) -> Tensors:
   """Returns what a kernel computes that changes one of its inputs first."""
-  arrays = dict(case.made.arrays)
+  arrays = dict(case.inputs.arrays)
   arrays[name] = change(arrays[name]).astype(arrays[name].dtype)
-  made = dataclasses.replace(case.made, arrays=arrays)
-  return answer(dataclasses.replace(case, made=made))
+  made = dataclasses.replace(case.inputs, arrays=arrays)
+  return answer(dataclasses.replace(case, inputs=made))
 
 
 def controls(case: pass_case.PassCase) -> tuple[Control, ...]:
   """Returns the controls of a pass."""
-  early = case.made.policy.placement == 'before_down'
+  early = case.inputs.policy.placement == 'before_down'
   # Where a row's weight shows: at combine it scales the row that returns.
   weighted = ('expert_out', 'd_expert_out')
   if early:

@@ -82,7 +82,7 @@ class TestTheOraclesOwnOutput:
     )
     bench = bench_lib.Bench(request.case, keep=True)
     (which,) = passes.of(direction)
-    own = bench.case(request.candidate, which, bench.made).answer()
+    own = bench.case(request.candidate, which, bench.real_inputs).answer()
 
     for names in _returned(which):
       # when some of them are returned
@@ -97,7 +97,9 @@ class TestTheOraclesOwnOutput:
   def test_a_rule_for_one_operator_says_what_it_would_need(self):
     request = TINY.but(dtype='bfloat16', direction='backward', lanes=REAL)
     bench = bench_lib.Bench(request.case, keep=True)
-    own = bench.case(request.candidate, passes.BACKWARD, bench.made).answer()
+    own = bench.case(
+      request.candidate, passes.BACKWARD, bench.real_inputs
+    ).answer()
     got = {name: own[name] for name in passes.BACKWARD.results}
 
     results = _judge(bench, request, got)
@@ -126,13 +128,13 @@ class OnlyY:
     self._request = request
     self.bench = bench_lib.Bench(request.case, keep=True)
     self.case = self.bench.case(
-      request.candidate, passes.FORWARD, self.bench.made
+      request.candidate, passes.FORWARD, self.bench.real_inputs
     )
     self.own = self.case.answer()
 
   @property
   def made(self):
-    return self.bench.made
+    return self.bench.real_inputs
 
   def failed(self, y):
     got = self.bench.plan | {'y': y.astype(self.own['y'].dtype)}
@@ -175,13 +177,13 @@ class TestFromYAlone:
     assert only_y.failed(made['y'])
 
   def test_weights_of_a_token_in_bfloat16_fail(self, only_y):
-    arrays = dict(only_y.made.arrays)
+    arrays = dict(only_y.real_inputs.arrays)
     weights = arrays['topk_weights'].copy()
     weights[0, 9] = weights[0, 9].astype(ulp.storage_dtype('bfloat16'))
     assert (weights != arrays['topk_weights']).any()
     y = trial.Kernel().forward(
-      only_y.made.config,
-      only_y.made.policy,
+      only_y.real_inputs.config,
+      only_y.real_inputs.policy,
       arrays | {'topk_weights': weights},
     )['y']
 
@@ -194,7 +196,7 @@ class TestFromYAlone:
     for gemm in trial.ORDERS.values():
       for silu in (trial.plain_silu, exp2):
         kernel = trial.Kernel(gemm, silu_of=silu)
-        made = only_y.made
+        made = only_y.real_inputs
         y = kernel.forward(made.config, made.policy, made.arrays)['y']
 
         assert not only_y.failed(y)
@@ -286,13 +288,13 @@ class TestWithoutALimit:
     # given inputs whose partial sums come near the largest float32
     request = TINY.but(lanes=('bounded',))
     bench = bench_lib.Bench(request.case, keep=True)
-    arrays = dict(bench.made.arrays)
+    arrays = dict(bench.real_inputs.arrays)
     arrays['x'] = np.ones_like(arrays['x'])
     arrays['w_gate_up'] = np.full_like(arrays['w_gate_up'], 1 / 8)
     signs = 1 - 2 * (np.arange(arrays['w_down'].shape[2]) % 2)
     arrays['w_down'] = np.full_like(arrays['w_down'], 2e37) * signs[:, None]
     arrays['w_down'] = arrays['w_down'].astype(np.float32)
-    bench.made = dataclasses.replace(bench.made, arrays=arrays)
+    bench.real_inputs = dataclasses.replace(bench.real_inputs, arrays=arrays)
     y = np.full_like(arrays['x'], 12345.0)
 
     # when a kernel answers the same everywhere, then that is no pass

@@ -20,17 +20,17 @@ def compare_equal(
   name: str,
   lane: str,
   rule: str,
-  got: passes.Tensors,
+  actual: passes.Tensors,
   expected: passes.Tensors,
   tiling: tiles.Tiling,
 ) -> verdicts.Result:
-  if name not in got:
+  if name not in actual:
     return verdicts.not_captured(name, lane, rule, name)
-  return lanes.compare(name, lane, rule, got[name], expected[name], tiling)
+  return lanes.compare(name, lane, rule, actual[name], expected[name], tiling)
 
 
 def select_unequal(
-  got: passes.Tensors, expected: passes.Tensors, lane: str = 'bitwise'
+  actual: passes.Tensors, expected: passes.Tensors, lane: str = 'bitwise'
 ) -> Callable[[str], np.ndarray]:
   """Returns what tells, of a name, which elements a lane refuses."""
-  return lambda name: lanes.differs(lane, got[name], expected[name])
+  return lambda name: lanes.differs(lane, actual[name], expected[name])

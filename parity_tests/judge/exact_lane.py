@@ -19,21 +19,26 @@ EXACT_HINT = (
   "swiglu should say so: function.activations = ('swiglu',)"
 )
 # What has other values where the routing weight multiplies elsewhere.
-_PLACED = ('activation', 'expert_out', 'returned', 'd_expert_out')
+_WEIGHTED_BY_PLACEMENT = (
+  'activation',
+  'expert_out',
+  'returned',
+  'd_expert_out',
+)
 _EXACT_RULES = dict(exact=equality.ORACLE_RULE, wide=equality.WIDE_RULE)
 
 
 def judge_exact(
-  asked: pass_case.LaneOptions,
+  options: pass_case.LaneOptions,
   case: pass_case.PassCase,
   candidate: candidates.Candidate,
 ) -> pass_case.Findings:
   """Integer data on the same routing: candidate and oracle must be equal."""
-  which, data = case.which, case.made.data
+  layer_pass, data = case.layer_pass, case.inputs.data
   rule = _EXACT_RULES[data]
-  asked.progress(f'{which.name}, {data}: candidate')
+  options.progress(f'{layer_pass.name}, {data}: candidate')
   try:
-    answered = case.ask(candidate)
+    answer = case.ask(candidate)
   except candidates.InputsSpoilt:
     raise
   except candidates.CandidateError as error:
@@ -45,80 +50,86 @@ def judge_exact(
       f'{error} (on {data} data){hint}'
     ) from error
   except candidates.CannotJudge as error:
-    return pass_case.Findings([report_no_data(which, data, str(error))], {})
-  asked.progress(f'{which.name}, {data}: oracle')
+    return pass_case.Findings(
+      [report_no_data(layer_pass, data, str(error))], {}
+    )
+  options.progress(f'{layer_pass.name}, {data}: oracle')
   expected = case.answer()
-  asked.progress(f'{which.name}, {data}: compare')
-  got = answered.got
+  options.progress(f'{layer_pass.name}, {data}: compare')
+  outputs = answer.outputs
   results = [
-    equality.compare_equal(name, 'exact', rule, got, expected, case.tiling)
-    for name in (*which.plan, *case.stages)
+    equality.compare_equal(name, 'exact', rule, outputs, expected, case.tiling)
+    for name in (*layer_pass.plan, *case.stages)
   ]
-  results += _compare_dense(case, got)
+  results += _compare_dense(case, outputs)
   if ':' in candidate.name:
-    results = [hint_placement(case, got, result) for result in results]
-  refuses = lambda name, right: lanes.differs('exact', got[name], right)
+    results = [hint_placement(case, outputs, result) for result in results]
+  refuses = lambda name, right: lanes.differs('exact', outputs[name], right)
   results = stage_explanations.explain_results(
-    asked, case, answered, expected, results, refuses, exact=True
+    options, case, answer, expected, results, refuses, exact=True
   )
   wrong = []
-  if answered.sources is not got:
-    differs = equality.select_unequal(got, expected, 'exact')
+  if answer.sources is not outputs:
+    differs = equality.select_unequal(outputs, expected, 'exact')
     wrong = launch_tasks.find_wrong_tasks(
       case, candidate, 'exact', results, differs
     )
-  return pass_case.Findings(results, got, wrong)
+  return pass_case.Findings(results, outputs, wrong)
 
 
 def _compare_dense(
-  case: pass_case.PassCase, got: pass_case.Got
+  case: pass_case.PassCase, outputs: pass_case.Arrays
 ) -> pass_case.Results:
   """Compares with a dense MLP, where the layer is one."""
   if not pass_case.is_dense(case):
     return []
-  made, backward = case.made, case.which.name != passes.FORWARD.name
-  right = dense.rounded(made.policy, made.arrays, backward)
+  inputs, backward = case.inputs, case.layer_pass.name != passes.FORWARD.name
+  dense_outputs = dense.rounded(inputs.policy, inputs.arrays, backward)
   return [
-    equality.compare_equal(name, 'exact', dense.RULE, got, right, case.tiling)
-    for name in right
+    equality.compare_equal(
+      name, 'exact', dense.RULE, outputs, dense_outputs, case.tiling
+    )
+    for name in dense_outputs
   ]
 
 
-def report_no_data(which: passes.Pass, data: str, why: str) -> verdicts.Result:
+def report_no_data(
+  layer_pass: passes.Pass, data: str, reason: str
+) -> verdicts.Result:
   """Returns the row of lane exact where a pass has no answer."""
   return verdicts.Result(
-    which.results[0],
+    layer_pass.results[0],
     'exact',
     _EXACT_RULES[data],
     verdict=verdicts.NOT_JUDGED,
-    why=why,
+    why=reason,
   )
 
 
 def hint_placement(
-  case: pass_case.PassCase, got: pass_case.Got, result: verdicts.Result
+  case: pass_case.PassCase, outputs: pass_case.Arrays, result: verdicts.Result
 ) -> verdicts.Result:
   """Tells who has a tensor as another `policy.placement` would make it."""
-  if result.failure is None or result.stage not in _PLACED:
+  if result.failure is None or result.stage not in _WEIGHTED_BY_PLACEMENT:
     return result
-  policy, rank = case.made.policy, result.failure.rank
+  policy, rank = case.inputs.policy, result.failure.rank
 
-  def made_by(placement: str) -> bool:
-    policy = dataclasses.replace(case.made.policy, placement=placement)
-    one = case.under(policy)
-    if not {*one.unseen(result.stage, got)} <= {
-      *case.unseen(result.stage, got)
+  def matches_placement(placement: str) -> bool:
+    policy = dataclasses.replace(case.inputs.policy, placement=placement)
+    other_case = case.under(policy)
+    if not {*other_case.unseen(result.stage, outputs)} <= {
+      *case.unseen(result.stage, outputs)
     }:
       return False
-    mine = got[result.stage][rank]
-    stage = one.recompute(result.stage, got)[rank]
-    return not lanes.differs('exact', mine, stage).any()
+    own_rows = outputs[result.stage][rank]
+    stage = other_case.recompute(result.stage, outputs)[rank]
+    return not lanes.differs('exact', own_rows, stage).any()
 
   # What merely follows a stage that is wrong is as asked for in itself.
-  if made_by(policy.placement):
+  if matches_placement(policy.placement):
     return result
   for other in precision.PLACEMENTS:
-    if other != policy.placement and made_by(other):
+    if other != policy.placement and matches_placement(other):
       hint = f'as with placement {other}: is policy.placement read?'
       tell = functools.partial(dataclasses.replace, hint=hint)
       return result.part.but(tell)

@@ -18,27 +18,27 @@ RECOMPUTES_HINT = (
 )
 
 
-def with_hint(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
+def add_hints(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
   """Tells who returned only a pass's results how to have a failure located."""
   missing = {r.missing for r in results}
   hints: dict[str, str] = {}
-  for which in passes.of('both'):
-    which = which.of_layer(tensors.EVERY_PART)
-    wanted = [name for name in which.stages if name in missing]
-    if wanted:
-      hint = f'return {", ".join(wanted)} to locate it nearer'
-      hints |= dict.fromkeys(which.results, hint)
+  for layer_pass in passes.of('both'):
+    layer_pass = layer_pass.of_layer(tensors.EVERY_PART)
+    missing_stages = [name for name in layer_pass.stages if name in missing]
+    if missing_stages:
+      stage_hint = f'return {", ".join(missing_stages)} to locate it nearer'
+      hints |= dict.fromkeys(layer_pass.results, stage_hint)
   hinted = []
   for result in results:
     failure = result.failure
-    told = hints.get(verdicts.tensor_of(result.stage))
-    if failure is not None and told:
-      failure = dataclasses.replace(failure, hint=failure.hint or told)
+    hint = hints.get(verdicts.tensor_of(result.stage))
+    if failure is not None and hint:
+      failure = dataclasses.replace(failure, hint=failure.hint or hint)
     hinted.append(dataclasses.replace(result, failure=failure))
   return hinted
 
 
-def with_place(
+def add_places(
   results: Sequence[verdicts.Result],
   candidate: candidates.Candidate,
   tiling: tiles.Tiling,
@@ -47,15 +47,17 @@ def with_place(
 
   def place(failure: verdicts.Failure) -> verdicts.Failure:
     tensor = verdicts.tensor_of(failure.stage)
-    there = candidate.place(tensor, [np.array([i]) for i in failure.index])
+    location = candidate.place(tensor, [np.array([i]) for i in failure.index])
     tile = _tile(tensor, failure, tiling)
-    if there and tile is not None:
-      there += f'; tile: {candidate.place(tensor, tile)}'
-    return dataclasses.replace(failure, there=there)
+    if location and tile is not None:
+      location += f'; tile: {candidate.place(tensor, tile)}'
+    return dataclasses.replace(failure, there=location)
 
   return [
-    dataclasses.replace(one, failure=one.failure and place(one.failure))
-    for one in results
+    dataclasses.replace(
+      result, failure=result.failure and place(result.failure)
+    )
+    for result in results
   ]
 
 
@@ -67,11 +69,11 @@ def _tile(
     return None
   cut = tiling.cut(tensor, failure.rank)
   expert = tiles.NO_EXPERT if failure.expert is None else failure.expert
-  mine = (cut.block == failure.row_block) & (
+  is_tile = (cut.block == failure.row_block) & (
     (cut.expert == tiles.NO_EXPERT) | (cut.expert == expert)
   )
   assert failure.col_block is not None  # as is row_block
-  rows, columns = cut.window((int(np.argmax(mine)), failure.col_block))
+  rows, columns = cut.window((int(np.argmax(is_tile)), failure.col_block))
   places = [
     tiling.index(tensor, failure.rank, row)
     for row in range(rows.start, rows.stop)

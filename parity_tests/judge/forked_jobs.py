@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from hpmoe.parity_tests.judge import prefetch
 
-_Made = TypeVar('_Made')
+_Value = TypeVar('_Value')
 
 # They have threads of their own, which a fork would leave behind.
 _THREADED = ('jax', 'mindspore', 'torch', 'mpi4py')
@@ -29,9 +29,9 @@ def can_fork() -> bool:
   return alone and sys.platform == 'linux' and (os.cpu_count() or 1) > 1
 
 
-def results(
-  jobs: Sequence[Callable[[], _Made]], fork: bool | None = None
-) -> Iterator[_Made]:
+def run_jobs(
+  jobs: Sequence[Callable[[], _Value]], fork: bool | None = None
+) -> Iterator[_Value]:
   """Yields what jobs return, in order; the first error of any is the caller's.
 
   Args:
@@ -42,12 +42,12 @@ def results(
   if not fork or not 1 < len(jobs) <= _MOST_JOBS:
     yield from (job() for job in jobs)
     return
-  made = _by_two(jobs)
+  returned_values = _run_by_two(jobs)
   for index, job in enumerate(jobs):
-    yield made[index] if index in made else job()
+    yield returned_values[index] if index in returned_values else job()
 
 
-def _by_two(jobs: Sequence[Callable[[], _Made]]) -> dict[int, _Made]:
+def _run_by_two(jobs: Sequence[Callable[[], _Value]]) -> dict[int, _Value]:
   """Returns what came out of jobs, but for those of the other that failed."""
   left, answers = os.pipe(), os.pipe()
   # The last are those of a whole layer, and the longest: they come first.
@@ -61,36 +61,36 @@ def _by_two(jobs: Sequence[Callable[[], _Made]]) -> dict[int, _Made]:
     _work_and_end(jobs, left[0], answers[1])
   os.close(answers[1])
   try:
-    with prefetch.workers(1):
-      made = {index: jobs[index]() for index in _taken(left[0])}
+    with prefetch.limit_workers(1):
+      returned_values = {index: jobs[index]() for index in _take_jobs(left[0])}
     with os.fdopen(os.dup(answers[0]), 'rb') as stream:
-      return made | _read(stream)
+      return returned_values | _read(stream)
   finally:
     for end in (left[0], answers[0]):
       os.close(end)
     os.waitpid(child, 0)
 
 
-def _taken(left: int) -> Iterator[int]:
+def _take_jobs(left: int) -> Iterator[int]:
   """Yields jobs that nobody has taken."""
   while index := os.read(left, 1):
     yield index[0]
 
 
 def _read(stream) -> dict[int, Any]:
-  made: dict[int, Any] = {}
+  returned_values: dict[int, Any] = {}
   # The other may have been killed at any time: what is whole counts.
   with contextlib.suppress(EOFError, pickle.UnpicklingError):
     while True:
-      index, one = pickle.load(stream)
-      made[index] = one
-  return made
+      index, value = pickle.load(stream)
+      returned_values[index] = value
+  return returned_values
 
 
 def _work_and_end(jobs, left: int, answers: int) -> None:
   """Does jobs and ends the process; what fails here is tried by the other."""
   with contextlib.suppress(BaseException), os.fdopen(answers, 'wb') as stream:
-    for index in _taken(left):
+    for index in _take_jobs(left):
       pickle.dump((index, jobs[index]()), stream)
       stream.flush()
   os._exit(0)

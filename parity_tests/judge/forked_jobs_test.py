@@ -42,18 +42,18 @@ def jobs(function, count=8):
 
 class TestTwoProcesses:
   def test_results_come_in_order_from_both(self):
-    found = list(forked_jobs.results(jobs(_who), fork=True))
+    found = list(forked_jobs.run_jobs(jobs(_who), fork=True))
     assert [index for index, _ in found] == list(range(8))
     assert len({pid for _, pid in found}) == 2
 
   @pytest.mark.parametrize('function', [_dies_elsewhere, _fails_elsewhere])
   def test_what_the_other_does_not_bring_is_done_here(self, function):
-    assert list(forked_jobs.results(jobs(function), fork=True)) == list(
+    assert list(forked_jobs.run_jobs(jobs(function), fork=True)) == list(
       range(8)
     )
 
   def test_what_cannot_be_handed_back_is_done_here(self):
-    found = forked_jobs.results(jobs(_answer_is_no_data), fork=True)
+    found = forked_jobs.run_jobs(jobs(_answer_is_no_data), fork=True)
     assert [one() for one in found] == list(range(8))
 
   def test_an_error_is_the_callers(self):
@@ -61,15 +61,15 @@ class TestTwoProcesses:
       raise ValueError('job: expected none')
 
     with pytest.raises(ValueError, match='job: expected none'):
-      list(forked_jobs.results([refuse] * 4, fork=True))
+      list(forked_jobs.run_jobs([refuse] * 4, fork=True))
 
   def test_large_answers_pass(self):
-    found = forked_jobs.results([lambda: bytes(1 << 20)] * 9, fork=True)
+    found = forked_jobs.run_jobs([lambda: bytes(1 << 20)] * 9, fork=True)
     assert [len(one) for one in found] == [1 << 20] * 9
 
   def test_nothing_is_left_behind(self):
     before = os.listdir('/proc/self/fd')
-    found = list(forked_jobs.results(jobs(_who), fork=True))
+    found = list(forked_jobs.run_jobs(jobs(_who), fork=True))
     assert len(os.listdir('/proc/self/fd')) == len(before)
     (child,) = {pid for _, pid in found} - {HERE}
     with pytest.raises(ChildProcessError):
@@ -80,14 +80,14 @@ class TestOneProcess:
   def test_where_a_module_has_threads(self, monkeypatch):
     monkeypatch.setitem(sys.modules, 'jax', sys)
     assert not forked_jobs.can_fork()
-    found = list(forked_jobs.results(jobs(_who, 2)))
+    found = list(forked_jobs.run_jobs(jobs(_who, 2)))
     assert [pid for _, pid in found] == [HERE] * 2
 
   def test_of_one_core_or_of_one_job_or_too_many(self, monkeypatch):
     monkeypatch.setattr(os, 'cpu_count', lambda: 1)
     assert not forked_jobs.can_fork()
     for count in (1, 257):
-      found = forked_jobs.results([os.getpid] * count, fork=True)
+      found = forked_jobs.run_jobs([os.getpid] * count, fork=True)
       assert set(found) == {HERE}
 
 
@@ -97,8 +97,8 @@ from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import forked_jobs
 os.cpu_count = lambda: 1 if sys.argv[2] == 'one' else 2
 forked = []
-plain = forked_jobs._by_two
-forked_jobs._by_two = lambda jobs: forked.append(1) or plain(jobs)
+plain = forked_jobs._run_by_two
+forked_jobs._run_by_two = lambda jobs: forked.append(1) or plain(jobs)
 code = main.main(
   ['check', '--preset=tiny', '--fault=stale_row', f'--json={sys.argv[1]}'])
 assert code == 1 and bool(forked) == (sys.argv[2] == 'two'), (code, forked)

@@ -54,10 +54,10 @@ class WrongTask:
   why: str = ''
 
   def __str__(self) -> str:
-    told = [f'{self.direction} {self.task}: {", ".join(self.lanes)}']
+    words = [f'{self.direction} {self.task}: {", ".join(self.lanes)}']
     if self.bad:
-      told.append(f'{self.bad} of {self.elements} elements of {self.tensor}')
-    return ': '.join([*told, self.why] if self.why else told)
+      words.append(f'{self.bad} of {self.elements} elements of {self.tensor}')
+    return ': '.join([*words, self.why] if self.why else words)
 
 
 def find_guilty_tasks(
@@ -69,19 +69,21 @@ def find_guilty_tasks(
   so, is not guilty: the other one is.  The links of a chain are one task here:
   a race of any of them shows in what the last one writes.
   """
-  found = list(wrong)
+  candidates = list(wrong)
   for race in races:
     if race.blame == race.first:
       reader = _place(race.second)
-      found = [w for w in found if _place(w.task) != reader]
-    found.append(
+      candidates = [w for w in candidates if _place(w.task) != reader]
+    candidates.append(
       WrongTask(direction, race.blame, (RACES,), race.tensor, why=str(race))
     )
-  merged: dict[tuple, WrongTask] = {}
-  for one in found:
-    before = merged.get(_place(one.task))
-    merged[_place(one.task)] = _merged(before, one) if before else one
-  return sorted(merged.values(), key=lambda w: w.task.index)
+  task_by_place: dict[tuple, WrongTask] = {}
+  for task in candidates:
+    before = task_by_place.get(_place(task.task))
+    task_by_place[_place(task.task)] = (
+      _merge_tasks(before, task) if before else task
+    )
+  return sorted(task_by_place.values(), key=lambda w: w.task.index)
 
 
 _CHAINED_NAMES = tuple(
@@ -96,12 +98,12 @@ def _place(task: Task) -> tuple:
   return (task.kind, task.rank, task.expert, task.row_block, task.col_block)
 
 
-def _merged(a: WrongTask, b: WrongTask) -> WrongTask:
+def _merge_tasks(a: WrongTask, b: WrongTask) -> WrongTask:
   """Returns one task of two; a race says which link of a chain it is."""
-  more = a if a.bad >= b.bad else b
-  raced = next((one for one in (a, b) if RACES in one.lanes), more)
+  worse = a if a.bad >= b.bad else b
+  raced = next((task for task in (a, b) if RACES in task.lanes), worse)
   return dataclasses.replace(
-    more,
+    worse,
     task=raced.task,
     lanes=tuple(dict.fromkeys((*a.lanes, *b.lanes))),
     why=raced.why,

@@ -40,38 +40,38 @@ _overflows: np.errstate = np.errstate(over='ignore', invalid='ignore')
 _CHUNK = 1 << 18
 
 
-def _same_bits(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-  return ulp.bits(got) == ulp.bits(expected)
+def _same_bits(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+  return ulp.bits(actual) == ulp.bits(expected)
 
 
-def _same_values(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def _same_values(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
   # The sign of a zero sum depends on the order of its terms, even where the
   # sum is exact.
-  return got == expected
+  return actual == expected
 
 
-def differs(lane: str, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def differs(lane: str, actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
   """Returns `[...]` bool: which elements a lane of equality refuses."""
-  return ~(_same_values if lane == 'exact' else _same_bits)(got, expected)
+  return ~(_same_values if lane == 'exact' else _same_bits)(actual, expected)
 
 
 @_overflows
 def out_of_bound(
-  stage: str, got: np.ndarray, golden: golden_lib.Rows
+  stage: str, actual: np.ndarray, golden: golden_lib.Rows
 ) -> np.ndarray:
   """Returns `[R, ...]` bool: which elements lane bounded refuses.
 
   Of a tile that is not spread as it should be, what stands out.
   """
-  bad = np.zeros(got.shape, bool)
+  bad = np.zeros(actual.shape, bool)
   tiling = golden.tiling
   judge = spread_tally.SpreadTally(stage, golden, None)
   for rank in tiling.held:
     for cut, first, rows in ranges_of(tiling, stage, rank):
-      held = tiling.rows(stage, got, rank)[rows]
+      chunk_rows = tiling.rows(stage, actual, rank)[rows]
       value = golden.rows(stage, rank, rows.start, rows.stop)
-      e = _elements(value, held, held)
-      chunk = _against_golden(rank, cut, first, held, value, e)
+      e = _elements(value, chunk_rows, chunk_rows)
+      chunk = _against_golden(rank, cut, first, chunk_rows, value, e)
       refused = judge.add(chunk, e, value, rows)
       tiling.rows(stage, bad, rank)[rows] = chunk.bad | refused
   return bad
@@ -81,7 +81,7 @@ def compare(
   stage: str,
   lane: str,
   rule: str,
-  got: np.ndarray,
+  actual: np.ndarray,
   expected: np.ndarray,
   tiling: tiles.Tiling,
 ) -> verdicts.Result:
@@ -90,32 +90,36 @@ def compare(
   In lane 'exact' values must be equal, elsewhere bits.
   """
   look = functools.partial(
-    _compare_rank, stage, lane, rule, got, expected, tiling
+    _compare_rank, stage, lane, rule, actual, expected, tiling
   )
   return _of_ranks(tiling, lambda rank: [look(rank)])[0]
 
 
 def _compare_rank(
-  stage, lane, rule, got, expected, tiling, rank: int
+  stage, lane, rule, actual, expected, tiling, rank: int
 ) -> rank_parts.Part:
-  same = _same_values if lane == 'exact' else _same_bits
+  is_same = _same_values if lane == 'exact' else _same_bits
   plan = stage in tensors.PLAN
   tally = tally_lib.Tally(stage, lane, rule, None if plan else tiling)
   if plan:
-    one, other = (np.atleast_2d(a[rank]) for a in (got, expected))
-    cut = tiles.cut_tokens(*(n for n in one.shape for _ in range(2)))
+    own_rows, right_rows = (np.atleast_2d(a[rank]) for a in (actual, expected))
+    cut = tiles.cut_tokens(*(n for n in own_rows.shape for _ in range(2)))
   else:
-    one, other = (tiling.rows(stage, a, rank) for a in (got, expected))
+    own_rows, right_rows = (
+      tiling.rows(stage, a, rank) for a in (actual, expected)
+    )
     cut = tiling.cut(stage, rank)
   for first, last in cut.chunks(_CHUNK):
     rows = slice(cut.starts[first], cut.starts[last])
-    bad = ~same(one[rows], other[rows])
+    bad = ~is_same(own_rows[rows], right_rows[rows])
     if bad.any():
-      tally.add(_unequal(rank, cut, first, one[rows], other[rows], bad))
+      tally.add(
+        _unequal(rank, cut, first, own_rows[rows], right_rows[rows], bad)
+      )
     else:
       tally.add_right(rank, cut, range(first, last), None)
   if not plan:
-    tally.add_padding(rank, tiling.padding(stage, got, rank))
+    tally.add_padding(rank, tiling.padding(stage, actual, rank))
   return tally.part()
 
 
@@ -123,42 +127,46 @@ def _of_ranks(
   tiling: tiles.Tiling, judge: Callable[[int], list[rank_parts.Part]]
 ) -> list[verdicts.Result]:
   """Returns the verdicts on the ranks that are judged, rank by rank."""
-  found: list[rank_parts.Part] = []
+  parts: list[rank_parts.Part] = []
   for rank in tiling.held:
-    mine = judge(rank)
-    found = [a + b for a, b in zip(found, mine, strict=True)] if found else mine
-  results = (part.result() for part in found)
+    rank_found = judge(rank)
+    parts = (
+      [a + b for a, b in zip(parts, rank_found, strict=True)]
+      if parts
+      else rank_found
+    )
+  results = (part.result() for part in parts)
   return [result for result in results if result is not None]
 
 
-def _unequal(rank, cut, first, got, expected, bad) -> tally_lib.Chunk:
-  apart = ulp.distance(got, expected)
-  error = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-  return tally_lib.Chunk(rank, cut, first, got, expected, bad, error, apart)
+def _unequal(rank, cut, first, actual, expected, bad) -> tally_lib.Chunk:
+  apart = ulp.distance(actual, expected)
+  error = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+  return tally_lib.Chunk(rank, cut, first, actual, expected, bad, error, apart)
 
 
 @_overflows
 def tolerances(
   stage: str,
-  got: np.ndarray,
+  actual: np.ndarray,
   golden: golden_lib.Rows,
   benchmark: np.ndarray | None,
   records: Sequence[standards.Standard],
   bounded: bool = True,
-  same: np.ndarray | None = None,
+  stored: np.ndarray | None = None,
 ) -> list[verdicts.Result]:
   """Judges a stage tensor `[R, ...]` in the lanes bounded and standard.
 
   Args:
     stage: its name, or its row of `LAYERS` for a result of the fused layer.
-    got: the candidate's tensor.
+    actual: the candidate's tensor.
     golden: golden rows and bounds; for a fused layer without captured tensors.
     benchmark: the oracle's tensor, from the same inputs as the golden; None
       if no record asks.
     records: standards to judge by.
     bounded: whether to judge by the rounding bound, and by the spread.
-    same: the oracle's tensor, where the golden is computed from what was never
-      stored; None if it is but one stage away from stored tensors.
+    stored: the oracle's tensor, where the golden is computed from tensors that
+      were never stored; None if it is one stage away from stored tensors.
   """
   tensor = verdicts.tensor_of(stage)
   tiling, dtype = golden.tiling, golden.dtype(tensor)
@@ -176,50 +184,54 @@ def tolerances(
   records = [r for r in records if r.has(dtype)]
   if not (records or bounded):
     return silent
-  of = stage, golden, records, dtype, bounded, same
+  arguments = stage, golden, records, dtype, bounded, stored
 
-  def judged(rank: int) -> list[rank_parts.Part]:
-    judges = _Judges(*of)
-    held = tiling.rows(tensor, got, rank)
-    beside = tiling.rows(tensor, benchmark, rank) if records else None
-    look = functools.partial(judges.look, golden, tensor, rank, held, beside)
-    for at, seen in prefetch.map_ahead(look, ranges_of(tiling, tensor, rank)):
-      judges.add(rank, at, *seen)
-    judges.add_padding(rank, tiling.padding(tensor, got, rank))
+  def judge_rank(rank: int) -> list[rank_parts.Part]:
+    judges = _ToleranceRules(*arguments)
+    rank_rows = tiling.rows(tensor, actual, rank)
+    benchmark_rows = tiling.rows(tensor, benchmark, rank) if records else None
+    look = functools.partial(
+      judges.look, golden, tensor, rank, rank_rows, benchmark_rows
+    )
+    for tile_range, chunk_judgement in prefetch.prefetch_map(
+      look, ranges_of(tiling, tensor, rank)
+    ):
+      judges.add(rank, tile_range, *chunk_judgement)
+    judges.add_padding(rank, tiling.padding(tensor, actual, rank))
     return judges.parts()
 
-  return _of_ranks(tiling, judged) + silent
+  return _of_ranks(tiling, judge_rank) + silent
 
 
 @_overflows
 def within_edges(
-  stage: str, got: np.ndarray, chain: edges.Chain
+  stage: str, actual: np.ndarray, chain: edges.Chain
 ) -> verdicts.Result:
   """Judges a tensor `[R, ...]` by what right kernels may store, see `edges`."""
   tiling = chain.golden.tiling
 
-  def judged(rank: int) -> list[rank_parts.Part]:
+  def judge_rank(rank: int) -> list[rank_parts.Part]:
     tally = tally_lib.Tally(stage, 'bounded', verdicts.EDGES_RULE, tiling)
     worst, worth = 0.0, power.Power()
-    held = tiling.rows(stage, got, rank)
+    rank_rows = tiling.rows(stage, actual, rank)
     for cut, first, rows in ranges_of(tiling, stage, rank):
       right = chain.interval(stage, rank, rows.start, rows.stop)
-      bad = right.refuses(held[rows])
-      chunk = _unequal(rank, cut, first, held[rows], right.own, bad)
+      bad = right.refuses(rank_rows[rows])
+      chunk = _unequal(rank, cut, first, rank_rows[rows], right.own, bad)
       tally.add(chunk)
-      seen = right.seen
-      worst = max(worst, float((chunk.error / seen).max(initial=0.0)))
-      worth += power.of(right.own, right.deviation, seen)
-    tally.add_padding(rank, tiling.padding(stage, got, rank))
-    return [tally.part(rank_parts.OfBound(worst, worth, worth.elements))]
+      detectable = right.seen
+      worst = max(worst, float((chunk.error / detectable).max(initial=0.0)))
+      worth += power.of(right.own, right.deviation, detectable)
+    tally.add_padding(rank, tiling.padding(stage, actual, rank))
+    return [tally.part(rank_parts.BoundFigures(worst, worth, worth.elements))]
 
-  return _of_ranks(tiling, judged)[0]
+  return _of_ranks(tiling, judge_rank)[0]
 
 
-class _Judges:
+class _ToleranceRules:
   """All who judge one tensor in the lanes bounded and standard."""
 
-  def __init__(self, stage: str, golden, records, dtype: str, bounded, same):
+  def __init__(self, stage: str, golden, records, dtype: str, bounded, stored):
     tiling = golden.tiling
     self._judges = [standards.Judge(record, dtype) for record in records]
     self._tallies = [
@@ -228,57 +240,59 @@ class _Judges:
     self._bound_tally = tally_lib.Tally(
       stage, 'bounded', verdicts.BOUND_RULE, tiling
     )
-    self._spread_tally = spread_tally.SpreadTally(stage, golden, same)
+    self._spread_tally = spread_tally.SpreadTally(stage, golden, stored)
     self._bounded, self._dtype = bounded, dtype
     self._worst_of_bound = 0.0
     self._regions: chunk_sums.Regions | None = None  # of right chunks
     self._worth = power.Power()
-    self._known = 0  # elements with a finite bound
+    self._num_bounded = 0  # elements with a finite bound
     pairs = dict.fromkeys(judge.thresholds for judge in self._judges)
     self._pairs = [pair for pair in pairs if pair is not None]
     self._excuse = all(record.excuse_rounding for record in records)
 
-  def look(self, golden, tensor: str, rank: int, got, benchmark, at: _Range):
+  def look(
+    self, golden, tensor: str, rank: int, actual, benchmark, tile_range: _Range
+  ):
     """Returns what `add` takes of some tile rows; changes nothing."""
-    held = got[at[2]]
-    beside = None if benchmark is None else benchmark[at[2]]
-    rows = at[2].start, at[2].stop
+    rows_held = actual[tile_range[2]]
+    beside = None if benchmark is None else benchmark[tile_range[2]]
+    rows = tile_range[2].start, tile_range[2].stop
     # A transposed product is not in the order in which all else is.
     value = golden.rows(tensor, rank, *rows).contiguous()
-    right = self._right(at, held, value, beside)
-    return held, value, beside, right, self._power(held, value, right)
+    right = self._right(tile_range, rows_held, value, beside)
+    return rows_held, value, beside, right, self._power(rows_held, value, right)
 
   def _power(
     self,
-    held: np.ndarray,
+    actual: np.ndarray,
     value: bounds.Bounded,
-    right: tally_lib.Right | None,
+    right: tally_lib.CleanRows | None,
   ) -> power.Power:
     if right is not None:
       return right.sums.power
     limit = value.bound()
     # Where the golden is certain to be infinite, so must the candidate be.
-    error = np.abs(held.astype(np.float64) - value.value)
-    return power.of(held, limit, power.stored(held, limit + error))
+    error = np.abs(actual.astype(np.float64) - value.value)
+    return power.of(actual, limit, power.stored(actual, limit + error))
 
   def add(
     self,
     rank: int,
-    at: _Range,
-    held: np.ndarray,
+    tile_range: _Range,
+    actual: np.ndarray,
     value: bounds.Bounded,
     beside: np.ndarray | None,
-    right: tally_lib.Right | None,
+    right: tally_lib.CleanRows | None,
     worth: power.Power,
   ) -> None:
     """Takes whole tile rows in; `beside` is the benchmark's, if one asks."""
-    cut, first, rows = at
+    cut, first, rows = tile_range
     self._worth += worth
     if right is not None and self._add_right(rank, cut, first, right, value):
       return
-    self._known += int(np.isfinite(value.bound()).sum())
-    e = _elements(value, held, held if beside is None else beside)
-    chunk = _against_golden(rank, cut, first, held, value, e)
+    self._num_bounded += int(np.isfinite(value.bound()).sum())
+    e = _elements(value, actual, actual if beside is None else beside)
+    chunk = _against_golden(rank, cut, first, actual, value, e)
     self._bound_tally.add(chunk)
     if self._bounded:
       self._spread_tally.add(chunk, e, value, rows)
@@ -288,28 +302,34 @@ class _Judges:
     for judge, tally in zip(self._judges, self._tallies):
       tally.add(chunk, judge.add(e))
 
-  def _right(self, at, held, value, beside) -> tally_lib.Right | None:
+  def _right(
+    self, tile_range, actual, value, beside
+  ) -> tally_lib.CleanRows | None:
     """Returns what all need of tile rows that none objects to, or None."""
     spread_ = self._bounded and value.variance is not None
     if not self._excuse or (spread_ and self._spread_tally.counts(value)):
       return None
-    cut, first, _ = at
-    sums = chunk_sums.of(cut, first, held, value, beside, spread_, self._pairs)
+    cut, first, _ = tile_range
+    sums = chunk_sums.of(
+      cut, first, actual, value, beside, spread_, self._pairs
+    )
     if sums is None:
       return None
-    expected = value.value.astype(held.dtype)
-    return tally_lib.Right(
-      sums, held, expected, chunk_sums.furthest(held, expected)
+    expected = value.value.astype(actual.dtype)
+    return tally_lib.CleanRows(
+      sums, actual, expected, chunk_sums.furthest(actual, expected)
     )
 
-  def _add_right(self, rank, cut, first, right: tally_lib.Right, value) -> bool:
+  def _add_right(
+    self, rank, cut, first, right: tally_lib.CleanRows, value
+  ) -> bool:
     """Takes tile rows in, unless their spread is not right after all."""
-    tile_rows = range(first, cut.row_of(first, len(right.got)))
+    tile_rows = range(first, cut.row_of(first, len(right.actual)))
     if self._bounded and not self._spread_tally.add_right(
       rank, cut, tile_rows, right, value
     ):
       return False
-    self._known += right.got.size
+    self._num_bounded += right.actual.size
     worst = right.sums.added.worst_of_bound
     self._worst_of_bound = rank_parts.largest(self._worst_of_bound, worst)
     for tally in (self._bound_tally, *self._tallies):
@@ -325,23 +345,27 @@ class _Judges:
 
   def parts(self) -> list[rank_parts.Part]:
     """Returns what each of them found."""
-    known, elements = self._known, self._worth.elements
-    found = []
+    num_bounded, elements = self._num_bounded, self._worth.elements
+    figures_parts = []
     if self._bounded:
-      figures = rank_parts.OfBound(self._worst_of_bound, self._worth, known)
-      found = [
+      figures = rank_parts.BoundFigures(
+        self._worst_of_bound, self._worth, num_bounded
+      )
+      figures_parts = [
         self._bound_tally.part(figures),
-        self._spread_tally.part(known, elements),
+        self._spread_tally.part(num_bounded, elements),
       ]
     for judge, tally in zip(self._judges, self._tallies):
       if self._regions is not None:
         judge.add_right(self._regions)
       name, dtype = judge.standard.name, self._dtype
       sums = judge.partials, judge.not_finite
-      found.append(
-        tally.part(rank_parts.OfStandard(name, dtype, *sums, known, elements))
+      figures_parts.append(
+        tally.part(
+          rank_parts.StandardFigures(name, dtype, *sums, num_bounded, elements)
+        )
       )
-    return found
+    return figures_parts
 
 
 def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
@@ -356,20 +380,20 @@ def ranges_of(tiling: tiles.Tiling, stage: str, rank: int) -> Iterator[_Range]:
     yield cut, first, slice(int(cut.starts[first]), int(cut.starts[last]))
 
 
-def _elements(golden, held, benchmark) -> standards.Elements:
+def _elements(golden, actual, benchmark) -> standards.Elements:
   """Brings a chunk to float64.
 
   Where the golden is an infinity or NaN, the candidate must hold the same;
   where the bound is infinite, nothing is known but that.
   """
-  actual = held.astype(np.float64)
+  actual = actual.astype(np.float64)
   value, bound = golden.value, golden.bound()
   benchmark = benchmark.astype(np.float64)
-  known, finite = np.isfinite(bound), np.isfinite(value)
-  undefined = ~(known & finite)
+  is_bounded, finite = np.isfinite(bound), np.isfinite(value)
+  undefined = ~(is_bounded & finite)
   if undefined.any():
-    same = (actual == value) | (np.isnan(actual) & np.isnan(value))
-    agrees = np.where(known, same, finite | ~np.isfinite(actual))
+    agrees_exactly = (actual == value) | (np.isnan(actual) & np.isnan(value))
+    agrees = np.where(is_bounded, agrees_exactly, finite | ~np.isfinite(actual))
     actual = np.where(undefined, np.where(agrees, 0.0, np.nan), actual)
     value, bound, benchmark = (
       np.where(undefined, 0.0, a) for a in (value, bound, benchmark)
@@ -378,20 +402,21 @@ def _elements(golden, held, benchmark) -> standards.Elements:
 
 
 def _against_golden(
-  rank, cut, first, held, golden, e: standards.Elements
+  rank, cut, first, actual, golden, e: standards.Elements
 ) -> tally_lib.Chunk:
   error = np.abs(e.actual - e.golden)
-  expected = near = golden.value.astype(held.dtype)
-  actual = held
+  expected = near = golden.value.astype(actual.dtype)
+  compared = actual
   if not np.all(e.defined):
-    actual, near = e.actual.astype(held.dtype), e.golden.astype(held.dtype)
+    compared = e.actual.astype(actual.dtype)
+    near = e.golden.astype(actual.dtype)
   return tally_lib.Chunk(
     rank=rank,
     cut=cut,
     first=first,
-    got=held,
+    actual=actual,
     expected=expected,
     bad=~(error <= e.bound),
     error=error,
-    apart=ulp.distance(actual, near),
+    apart=ulp.distance(compared, near),
   )

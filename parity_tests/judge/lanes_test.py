@@ -65,7 +65,7 @@ def _without(lost):
   """Returns what gives tokens y without slots `lost` of `[R, T, K]`."""
 
   def spoil(case, made, name):
-    weights = case.made.arrays['topk_weights'] * ~lost(case.tiling.topk_ids)
+    weights = case.inputs.arrays['topk_weights'] * ~lost(case.tiling.topk_ids)
     y = (_wide(made['returned']) * weights[..., None]).sum(axis=2)
     bad = lost(case.tiling.topk_ids).any(axis=-1, keepdims=True)
     return np.where(bad, y.astype(made[name].dtype), made[name])
@@ -75,7 +75,7 @@ def _without(lost):
 
 def _misplaced_weight(case, made, name):
   held = _wide(made[name])
-  weights = np.roll(case.made.arrays['topk_weights'][0, 7], 1)
+  weights = np.roll(case.inputs.arrays['topk_weights'][0, 7], 1)
   held[0, 7] = weights @ _wide(made['returned'][0, 7])
   return held
 
@@ -108,7 +108,7 @@ def _swapped_weight_grads(case, made, name):
 
 def _row_missing_from_a_sum(case, made, name):
   rank, local, rows = controls_testing.busy(case.tiling)
-  left = _wide(case.made.arrays['activation'][rank, rows])
+  left = _wide(case.inputs.arrays['activation'][rank, rows])
   right = _wide(made['d_expert_out'][rank, rows])
   # Of wide data some rows add nothing.
   at = np.argmax(left.any(axis=-1) & right.any(axis=-1))
@@ -163,7 +163,7 @@ _BACKWARD = (
 
 def _names(bench, which, others):
   """Returns the names of a pass's controls."""
-  case = bench.case(Spoiled(bench), which, bench.made)
+  case = bench.case(Spoiled(bench), which, bench.real_inputs)
   return [name for name in _controls(case) if name not in others]
 
 
@@ -189,7 +189,7 @@ class Spoiled(candidates.Candidate):
   def _right(self, config, policy, inputs, which):
     data = _data_of(self._bench, inputs)
     made = dataclasses.replace(
-      self._bench.made, policy=policy, arrays=inputs, data=data
+      self._bench.real_inputs, policy=policy, arrays=inputs, data=data
     )
     return made, self._bench.answer(made, which)
 
@@ -240,7 +240,7 @@ def test_all_lanes_pass_right_gradients_and_fail_every_control(grad_bench):
     candidate = Spoiled(grad_bench, control)
     _check_control(candidate, _judge_grad(grad_bench, candidate))
   # With `combine` a weight is multiplied where rows of dy move.
-  early = grad_bench.made.policy.placement == 'before_down'
+  early = grad_bench.real_inputs.policy.placement == 'before_down'
   for control in ('swapped return', 'stale row')[: 1 + early]:
     kept = Spoiled(grad_bench, control, keep=passes.BACKWARD.outputs)
     _check_moved(kept, _judge_grad(grad_bench, kept, lanes=('bitwise',)))
@@ -284,13 +284,13 @@ def test_a_row_missing_from_a_weight_gradient_is_named(grad_bench):
   results = _judge_grad(grad_bench, spoiled, lanes=('exact',))
 
   failure = next(r.failure for r in results if r.failure)
-  tiling = bench_lib.tiling_of(OPTIONS, grad_bench.made, grad_bench.plan)
+  tiling = bench_lib.cut_tiles(OPTIONS, grad_bench.real_inputs, grad_bench.plan)
   rank, local, _ = controls_testing.busy(tiling)
   assert (failure.stage, failure.rank) == ('d_w_down', rank)
   assert failure.expert == rank * tiling.config.experts_per_rank + local
   assert failure.index[:2] == (rank, local) and len(failure.index) == 4
   assert (failure.token, failure.source_rank, failure.slot) == (None,) * 3
-  if grad_bench.made.policy.storage == 'float32':
+  if grad_bench.real_inputs.policy.storage == 'float32':
     assert failure.pattern.startswith('off by one outer product')
 
 
@@ -351,7 +351,7 @@ def test_a_forward_fault_does_not_spread_to_the_backward_pass(value):
 
 
 def test_the_oracles_answer_stands_beside_what_read_the_same_bits(bench):
-  case = bench.case(Spoiled(bench), passes.FORWARD, bench.made)
+  case = bench.case(Spoiled(bench), passes.FORWARD, bench.real_inputs)
   answer = case.answer()
 
   beside = tolerance_lanes._recompute_beside(case, 'gate_up', answer, answer)
@@ -378,9 +378,9 @@ def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
     (r.failure for r in results if r.failure), key=verdicts.Failure.order
   )
 
-  made = bench.made
+  made = bench.real_inputs
   answer = bench.answer(made)
-  tiling = bench_lib.tiling_of(OPTIONS, made, answer)
+  tiling = bench_lib.cut_tiles(OPTIONS, made, answer)
   rank, local, rows = controls_testing.busy(tiling)
   right = answer['expert_in']
   assert (first.rank, first.row_block, first.col_block) == (rank, 0, 0)
@@ -410,12 +410,12 @@ def test_a_result_alone_is_judged_in_lane_bitwise_too(bench):
 
 
 def _storage(bench):
-  return bench.made.policy.storage
+  return bench.real_inputs.policy.storage
 
 
 def test_the_sign_of_zero_matters_to_bits_and_not_to_values(bench):
   answer = bench.answer(bench.inputs('exact'))
-  tiling = bench_lib.tiling_of(OPTIONS, bench.made, answer)
+  tiling = bench_lib.cut_tiles(OPTIONS, bench.real_inputs, answer)
   zero = np.zeros_like(answer['y'])
 
   results = [
@@ -433,7 +433,7 @@ def test_golden_rows_are_the_oracles_in_float64():
   forward = jax.jit(layer.forward, static_argnums=(0, 1))
   expected = forward(made.config, made.policy.golden(), *arguments)
   expected = {name: np.asarray(a) for name, a in expected.items()}
-  tiling = bench_lib.tiling_of(OPTIONS, made, expected)
+  tiling = bench_lib.cut_tiles(OPTIONS, made, expected)
   golden = golden_lib.Golden(tiling, made.policy, made.arrays, {})
 
   # then values are the oracle's under its golden policy.
@@ -465,7 +465,7 @@ def overflowing(request):
 
 @pytest.mark.parametrize('keep', (('gate_up', 'y'), passes.FORWARD.outputs))
 def test_a_right_kernel_may_overflow(overflowing, keep):
-  gate_up = overflowing.answer(overflowing.made)['gate_up']
+  gate_up = overflowing.answer(overflowing.real_inputs)['gate_up']
   assert 0.05 < np.isinf(gate_up).mean() < 0.95
 
   results = _judge(
@@ -557,7 +557,7 @@ def test_a_wrong_y_alone_gets_a_hint(bench, control, hint):
 
 def test_nan_stays_the_worst_whatever_later_ranks_hold(bench):
   # Given a NaN on the first rank and a plain error on the last,
-  answer = bench.answer(bench.made)
+  answer = bench.answer(bench.real_inputs)
   expected = answer['y']
   got = expected.copy()
   got[0, 2, 1], got[-1, 0, 0] = np.nan, 99.0
@@ -581,7 +581,7 @@ def test_a_rank_without_rows_has_a_grid_without_tiles():
     if _tiling(made).num_valid(0) == 0
   )
   tiling = _tiling(empty_first)
-  expected = empty_first.answer(empty_first.made)['expert_in']
+  expected = empty_first.answer(empty_first.real_inputs)['expert_in']
   got = expected.copy()
   got[1, 0, 0] += 1
 
@@ -593,4 +593,4 @@ def test_a_rank_without_rows_has_a_grid_without_tiles():
 
 
 def _tiling(bench):
-  return bench_lib.tiling_of(OPTIONS, bench.made, bench.plan)
+  return bench_lib.cut_tiles(OPTIONS, bench.real_inputs, bench.plan)

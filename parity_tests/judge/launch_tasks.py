@@ -15,7 +15,9 @@ def find_last_launch(
   case: pass_case.PassCase, candidate: candidates.Candidate
 ) -> candidates.Launch | None:
   launches = reversed(candidate.launches)
-  return next((one for one in launches if one.which is case.which), None)
+  return next(
+    (launch for launch in launches if launch.which is case.layer_pass), None
+  )
 
 
 def find_wrong_tasks(
@@ -29,8 +31,8 @@ def find_wrong_tasks(
 
   A candidate that launched nothing has no tasks: its stages say all there is.
   """
-  failed = {r.stage for r in results if r.verdict == verdicts.FAIL}
-  stages = [name for name in case.stages if name in failed]
+  failed_rows = {r.stage for r in results if r.verdict == verdicts.FAIL}
+  stages = [name for name in case.stages if name in failed_rows]
   launch = find_last_launch(case, candidate)
   if launch is None:
     return []
@@ -46,22 +48,22 @@ def judge_tasks_as_used(
     A row for each tensor that it makes, and the tasks that are wrong.
   """
   assert candidate.alone_as_used is not None
-  got, whole = case.run(candidate.alone_as_used)
+  outputs, whole = case.run(candidate.alone_as_used)
   results = [
     equality.compare_equal(
-      name, 'bitwise', equality.USED_RULE, got, whole, case.tiling
+      name, 'bitwise', equality.USED_RULE, outputs, whole, case.tiling
     )
     for name in case.stages
-    if name in got
+    if name in outputs
   ]
-  differs = equality.select_unequal(got, whole)
+  differs = equality.select_unequal(outputs, whole)
   return results, find_wrong_tasks(case, candidate, 'bitwise', results, differs)
 
 
 def fill_left_out(
   case: pass_case.PassCase,
   candidate: candidates.Candidate,
-  answered: pass_case.Answer,
+  answer: pass_case.Answer,
 ) -> pass_case.Answer:
   """Returns what a part of the tasks gave, continued by the oracle.
 
@@ -70,10 +72,10 @@ def fill_left_out(
   """
   launch = find_last_launch(case, candidate)
   assert launch is not None  # Only our own launches leave tasks out.
-  left_out = launch.find_left_out(answered.got)
-  got = dict(answered.got)
-  for name in case.which.stages:
+  left_out = launch.find_left_out(answer.outputs)
+  outputs = dict(answer.outputs)
+  for name in case.layer_pass.stages:
     if case.sources[name] and left_out[name].any():
-      stage = case.recompute(name, got)
-      got[name] = np.where(left_out[name], stage, got[name])
-  return pass_case.Answer(got, got, answered.serial)
+      stage = case.recompute(name, outputs)
+      outputs[name] = np.where(left_out[name], stage, outputs[name])
+  return pass_case.Answer(outputs, outputs, answer.serial)

@@ -132,4 +132,4 @@ def unexplained(request: check.Request) -> check.Report:
   request = request.but(candidate=request.candidate.ready(request.case))
   bench = bench_lib.Bench(request.case)
   found = bench.examine(request, explain=False)
-  return check.report_of(request, bench, found, 0.0)
+  return check.build_report(request, bench, found, 0.0)

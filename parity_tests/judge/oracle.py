@@ -23,7 +23,9 @@ Tensors = Mapping[str, np.ndarray]
 stage = programs.Program('hpmoe.reference.stages:run', 3)
 _passing = programs.Program('hpmoe.reference.stages:run', 3)
 _uncompiled = programs.Program('hpmoe.reference.stages:run', 3, compiled=False)
-_stored = programs.Program('hpmoe.reference.numerics:store', 1, compiled=False)
+_store_rounded = programs.Program(
+  'hpmoe.reference.numerics:store', 1, compiled=False
+)
 _run_stage = contextvars.ContextVar[Callable]('run_stage', default=stage)
 # Whose bits depend on the activation.
 _ACTIVATED = (
@@ -67,9 +69,11 @@ class Oracle:
     """
     inputs = {n: self.inputs[n] for n in tensors.inputs(self.config)}
     if self.config.sublayer:
-      of = self.config, self.policy, inputs
-      return _held(layer.sublayer(*of, run=_run))
-    return _held(layer.forward(self.config, self.policy, **inputs, run=_run))
+      arguments = self.config, self.policy, inputs
+      return _to_numpy(layer.sublayer(*arguments, run=_run))
+    return _to_numpy(
+      layer.forward(self.config, self.policy, **inputs, run=_run)
+    )
 
   def backward(self, forward: Tensors, dy: np.ndarray) -> dict[str, np.ndarray]:
     """Returns every tensor of `tensors.grads`, as `layer_grad.backward` does.
@@ -82,27 +86,27 @@ class Oracle:
     Raises:
       ValueError: one of those is missing.
     """
-    of = self.config, self.policy
-    return _held(layer_grad.backward(*of, forward, dy, run=_run))
+    arguments = self.config, self.policy
+    return _to_numpy(layer_grad.backward(*arguments, forward, dy, run=_run))
 
-  def stage(self, name: str, captured: Tensors) -> np.ndarray:
+  def stage(self, name: str, sources: Tensors) -> np.ndarray:
     """Returns a stage or gradient, from captured tensors and the inputs.
 
     Raises:
       KeyError: one that it is computed from is in neither, or it is an input.
     """
-    known = {**self.inputs, **self.plan, **captured}
-    return np.asarray(_run(name, self.config, self.policy, known))
+    arrays = {**self.inputs, **self.plan, **sources}
+    return np.asarray(_run(name, self.config, self.policy, arrays))
 
   @functools.cached_property
   def plan(self) -> dict[str, np.ndarray]:
     """Every tensor of `tensors.PLAN` by name."""
     make = functools.partial(_run, config=self.config, policy=self.policy)
-    return _held(layer.each(tensors.PLAN, make, self.inputs))
+    return _to_numpy(layer.each(tensors.PLAN, make, self.inputs))
 
 
-def _held(made: Mapping[str, at.Array]) -> dict[str, np.ndarray]:
-  return {name: np.asarray(value) for name, value in made.items()}
+def _to_numpy(arrays: Mapping[str, at.Array]) -> dict[str, np.ndarray]:
+  return {name: np.asarray(value) for name, value in arrays.items()}
 
 
 def _run(
@@ -121,8 +125,8 @@ def _run(
     sigmoid_ulp=0.0,
     points=precision.points_of(name, policy),
     **{
-      field: getattr(policy, field) if name == made else 'slot'
-      for field, made in precision.SUM_ORDERS.items()
+      field: getattr(policy, field) if name == summed_tensor else 'slot'
+      for field, summed_tensor in precision.SUM_ORDERS.items()
     },
     quantised='',
   )
@@ -152,23 +156,23 @@ def in_passing() -> Iterator[None]:
   operation, in the same bits, as does the rounding of what a GEMM stores; so
   one program is enough for all dtypes of what it reads and writes.
   """
-  with by(_in_passing):
+  with by(_run_in_passing):
     yield
 
 
-def _in_passing(name, config, policy, known):
+def _run_in_passing(name, config, policy, sources):
   if tensors.routed(name) not in _WITH_GEMM:
-    return _uncompiled(name, config, policy, known)
+    return _uncompiled(name, config, policy, sources)
   wide = {
     n: a.astype(policy.accumulate)
-    for n, a in known.items()
+    for n, a in sources.items()
     if tensors.SPECS[n].role == 'compute'
   }
-  known = {**known, **wide}
+  sources = {**sources, **wide}
   if name not in precision.POINTS:
-    return _passing(name, config, policy, known)
-  others = [p for p in policy.points if not p.startswith(f'{name}=')]
-  points = (*others, f'{name}={policy.accumulate}')
+    return _passing(name, config, policy, sources)
+  other_points = [p for p in policy.points if not p.startswith(f'{name}=')]
+  points = (*other_points, f'{name}={policy.accumulate}')
   unrounded = dataclasses.replace(policy, points=points)
-  sums = _passing(name, config, unrounded, known)
-  return _stored(policy.storing(name), np.asarray(sums))
+  sums = _passing(name, config, unrounded, sources)
+  return _store_rounded(policy.storing(name), np.asarray(sums))

@@ -26,7 +26,7 @@ from hpmoe.reference.contract import tensors
 
 Progress = Callable[[str], None]
 Results = list[verdicts.Result]
-Got = dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +53,8 @@ class PassCase:
   """One pass on one set of inputs.
 
   Attributes:
-    which: the pass.
-    made: sizes and precision; its arrays are those that the pass reads.
+    layer_pass: the pass.
+    inputs: sizes and precision; its arrays are those that the pass reads.
     tiling: how tasks cut its tensors, for this routing.
     pass_answer: returns the oracle's tensors of the pass.
     relay: whether tokens cross to a rank once, which can be seen.
@@ -63,13 +63,13 @@ class PassCase:
       before.
   """
 
-  which: passes.Pass
-  made: inputs_lib.LayerInputs
+  layer_pass: passes.Pass
+  inputs: inputs_lib.LayerInputs
   tiling: tiles.Tiling
-  pass_answer: Callable[[], Got]
+  pass_answer: Callable[[], Arrays]
   relay: bool = False
   hidden: Callable[[], tuple[str, ...]] = tuple
-  before: Got = dataclasses.field(default_factory=dict)
+  before: Arrays = dataclasses.field(default_factory=dict)
 
   @functools.cached_property
   def unseen_saved(self) -> tuple[str, ...]:
@@ -82,13 +82,13 @@ class PassCase:
   @property
   def relayed(self) -> tuple[str, ...]:
     """The tensor of relayed rows, if there is one."""
-    return (self.which.relayed,) if self.relay else ()
+    return (self.layer_pass.relayed,) if self.relay else ()
 
   @property
   def stages(self) -> tuple[str, ...]:
-    return (*self.relayed, *self.which.stages)
+    return (*self.relayed, *self.layer_pass.stages)
 
-  def answer(self) -> Got:
+  def answer(self) -> Arrays:
     """Returns the oracle's tensors; the caller may drop some."""
     relayed = {name: self.recompute(name, {}) for name in self.relayed}
     return self.pass_answer() | relayed
@@ -96,107 +96,113 @@ class PassCase:
   def ask(self, candidate: candidates.Candidate) -> 'Answer':
     """Runs a candidate, in a replay on what the oracle answers."""
     if not candidate.checking.replays:
-      got = self.run(candidate.run)
-      return Answer(got, got, candidate.serial)
-    given = self.answer()
-    run: Callable[..., Got] = candidate.run
-    got = self.run(functools.partial(run, given=given))
+      outputs = self.run(candidate.run)
+      return Answer(outputs, outputs, candidate.serial)
+    oracle_tensors = self.answer()
+    run: Callable[..., Arrays] = candidate.run
+    outputs = self.run(functools.partial(run, given=oracle_tensors))
     serial = candidate.serial and functools.partial(
-      candidate.serial, given=given
+      candidate.serial, given=oracle_tensors
     )
-    return Answer(got, given if candidate.checking.isolate else got, serial)
+    return Answer(
+      outputs, oracle_tensors if candidate.checking.isolate else outputs, serial
+    )
 
   @functools.cached_property
   def oracle(self) -> oracle_lib.Oracle:
-    made = self.made
-    return oracle_lib.Oracle(made.config, made.policy, made.arrays)
+    inputs = self.inputs
+    return oracle_lib.Oracle(inputs.config, inputs.policy, inputs.arrays)
 
   @property
   def sources(self) -> passes.Sources:
-    return self.which.sources(self.made.config, self.made.policy)
+    return self.layer_pass.sources(self.inputs.config, self.inputs.policy)
 
   @property
   def movement(self) -> tuple[str, ...]:
-    return (*self.relayed, *self.which.movement(self.made.policy))
+    return (*self.relayed, *self.layer_pass.movement(self.inputs.policy))
 
-  def run(self, function: Callable[..., Got]) -> Got:
+  def run(self, function: Callable[..., Arrays]) -> Arrays:
     """Returns what a candidate's `run` or `serial` answers."""
-    made = self.made
-    given = codes.given(made.policy, made.arrays)
-    return function(made.config, made.policy, given, self.which)
+    inputs = self.inputs
+    arrays = codes.given(inputs.policy, inputs.arrays)
+    return function(inputs.config, inputs.policy, arrays, self.layer_pass)
 
   def golden(
     self,
-    captured: passes.Tensors,
+    sources: passes.Tensors,
     policy: precision.PrecisionPolicy | None = None,
   ) -> golden_lib.Rows:
     """Returns golden rows, under the policy of the inputs or another."""
-    made, policy = self.made, policy or self.made.policy
+    inputs, policy = self.inputs, policy or self.inputs.policy
     arrays = {
-      n: a for n, a in made.arrays.items() if n not in self.unseen_saved
+      n: a for n, a in inputs.arrays.items() if n not in self.unseen_saved
     }
-    return pass_reference.golden(
-      self.which, self.tiling, policy, arrays, captured
+    return pass_reference.build_golden(
+      self.layer_pass, self.tiling, policy, arrays, sources
     )
 
   def under(self, policy: precision.PrecisionPolicy) -> 'PassCase':
     """Returns the same inputs, to be computed under another policy."""
-    made = dataclasses.replace(self.made, policy=policy)
-    return dataclasses.replace(self, made=made)
+    inputs = dataclasses.replace(self.inputs, policy=policy)
+    return dataclasses.replace(self, inputs=inputs)
 
-  def usable(self, name: str, got: passes.Tensors) -> passes.Tensors:
+  def usable(self, name: str, available: passes.Tensors) -> passes.Tensors:
     """Returns those of tensors that a stage may be recomputed from.
 
     Rows of tokens are made of rows of all ranks' experts, and these of those:
     where ranks are missing, of its own side alone.
     """
     if self.tiling.ranks is None:
-      return got
+      return available
     side = tiles.is_of_tokens(name)
-    return {n: a for n, a in got.items() if tiles.is_of_tokens(n) == side}
+    return {n: a for n, a in available.items() if tiles.is_of_tokens(n) == side}
 
-  def recompute(self, name: str, got: passes.Tensors) -> np.ndarray:
+  def recompute(self, name: str, available: passes.Tensors) -> np.ndarray:
     """Returns the oracle's stage, from the nearest tensors that were captured.
 
-    What the stage reads and `got` lacks is recomputed in the same way.
+    What the stage reads and `available` lacks is recomputed in the same way.
     """
-    got = self.usable(name, got)
+    available = self.usable(name, available)
     read = {
-      source: got[source] if source in got else self.recompute(source, got)
+      source: available[source]
+      if source in available
+      else self.recompute(source, available)
       for source in self.sources[name]
     }
     return self.oracle.stage(name, read)
 
-  def follows(self, name: str, got: passes.Tensors) -> bool:
+  def follows(self, name: str, available: passes.Tensors) -> bool:
     """Says whether all that a stage of this pass reads was captured."""
-    seen = set(self.sources[name]) <= set(self.usable(name, got))
-    return seen and not self._hidden(name)
+    is_available = set(self.sources[name]) <= set(self.usable(name, available))
+    return is_available and not self._hidden(name)
 
   def _hidden(self, name: str) -> Set[str]:
     """Returns what a stage reads of `unseen_saved`."""
-    reads = tensors.reads(self.made.config, self.made.policy.placement)[name]
+    reads = tensors.reads(self.inputs.config, self.inputs.policy.placement)[
+      name
+    ]
     return set(reads) & set(self.unseen_saved)
 
-  def unseen(self, name: str, got: passes.Tensors) -> tuple[str, ...]:
-    """Returns what a stage was computed from and `got` lacks, in order."""
-    before = {*self._hidden(name)}
-    got = self.usable(name, got)
+  def unseen(self, name: str, available: passes.Tensors) -> tuple[str, ...]:
+    """Returns the sources of a stage that `available` lacks, in order."""
+    missing = {*self._hidden(name)}
+    available = self.usable(name, available)
     for source in self.sources[name]:
-      if source not in got:
-        before |= {source, *self.unseen(source, got)}
-    every = (*self.unseen_saved, *self.which.stages)
-    return tuple(one for one in every if one in before)
+      if source not in available:
+        missing |= {source, *self.unseen(source, available)}
+    names = (*self.unseen_saved, *self.layer_pass.stages)
+    return tuple(stage for stage in names if stage in missing)
 
-  def reads_only(self, name: str, some: Set[str]) -> bool:
-    """Says whether a stage reads stages of this pass, all of them in `some`."""
+  def reads_only(self, name: str, stages: Set[str]) -> bool:
+    """Says whether a stage reads stages of this pass, and only those given."""
     read = set(self.sources[name])
-    return bool(read) and read <= some
+    return bool(read) and read <= stages
 
-  def descends(self, name: str, got: passes.Tensors) -> bool:
+  def descends(self, name: str, available: passes.Tensors) -> bool:
     """Says whether anything that a stage is computed from was captured."""
-    got = self.usable(name, got)
+    available = self.usable(name, available)
     return any(
-      source in got or self.descends(source, got)
+      source in available or self.descends(source, available)
       for source in self.sources[name]
     )
 
@@ -206,15 +212,15 @@ class Answer:
   """What a candidate returned.
 
   Attributes:
-    got: its tensors by name.
+    outputs: its tensors by name.
     sources: those from which its stages were computed: its own, or in isolated
       replay the oracle's.
     serial: as `Candidate.serial`, on the same sources; or None.
   """
 
-  got: Got
+  outputs: Arrays
   sources: passes.Tensors
-  serial: Callable[..., Got] | None
+  serial: Callable[..., Arrays] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,14 +229,14 @@ class Findings:
 
   Attributes:
     results: the comparisons.
-    got: what the candidate returned, of one pass.
+    outputs: what the candidate returned, of one pass.
     wrong: in isolated replay, the tasks that wrote what is wrong.
     changes: what later runs gave other bits.
     runs: of the candidate on these inputs, at least.
   """
 
   results: Results
-  got: Got
+  outputs: Arrays
   wrong: list[isolation.WrongTask] = dataclasses.field(default_factory=list)
   changes: Sequence[verdicts.Change] = ()
   runs: int = 1
@@ -241,23 +247,23 @@ _MOST_PRODUCTS = 1 << 30
 
 
 def is_small(case: PassCase) -> bool:
-  sizes = case.made.config.dims()
+  sizes = case.inputs.config.dims()
   rows = sizes['R'] * sizes['T'] * sizes['K']
   return 3 * rows * sizes['D'] * sizes['F'] <= _MOST_PRODUCTS
 
 
 def is_dense(case: PassCase) -> bool:
   """Says whether a layer is a dense MLP that all ranks' tokens go through."""
-  made, tiling = case.made, case.tiling
+  inputs, tiling = case.inputs, case.tiling
   whole = tiling.ranks is None and tiling.sample is None and is_small(case)
-  return whole and dense.applies(made.config, made.policy, made.arrays)
+  return whole and dense.applies(inputs.config, inputs.policy, inputs.arrays)
 
 
 def count_pass_steps(
-  asked: Sequence[str], which: passes.Pass, has_serial: bool
+  lanes: Sequence[str], layer_pass: passes.Pass, has_serial: bool
 ) -> int:
   """Returns how often the lanes of a pass call `progress`."""
-  steps = 6 * ('exact' in asked) + 2 + len(which.stages) + 1
-  if 'bitwise' in asked and has_serial:
+  steps = 6 * ('exact' in lanes) + 2 + len(layer_pass.stages) + 1
+  if 'bitwise' in lanes and has_serial:
     steps += 1
   return steps

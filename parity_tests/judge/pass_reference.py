@@ -20,26 +20,26 @@ _GOLDEN: Mapping[str, type[golden_lib.Rows]] = dict(
 )
 
 
-def golden(which: passes.Pass, *of) -> golden_lib.Rows:
+def build_golden(layer_pass: passes.Pass, *arguments) -> golden_lib.Rows:
   """Returns golden rows of a (tiling, policy, arrays, captured)."""
-  return _GOLDEN[which.name](*of)
+  return _GOLDEN[layer_pass.name](*arguments)
 
 
-def answer(
-  oracle: oracle_lib.Oracle, which: passes.Pass
+def run_oracle(
+  oracle: oracle_lib.Oracle, layer_pass: passes.Pass
 ) -> dict[str, np.ndarray]:
   """Returns the oracle's `plan` and `stages`."""
-  if which.name == passes.FORWARD.name:
+  if layer_pass.name == passes.FORWARD.name:
     return oracle.forward()
-  given = tensors.grad_given(oracle.config)
-  return oracle.backward(oracle.inputs, oracle.inputs[given])
+  grad_input = tensors.grad_given(oracle.config)
+  return oracle.backward(oracle.inputs, oracle.inputs[grad_input])
 
 
-def stored_golden(
+def store_golden(
   name: str,
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  known: passes.Tensors,
+  sources: passes.Tensors,
 ) -> np.ndarray:
   """Returns a tensor as `stages.run` does, but stages of golden rows.
 
@@ -47,21 +47,21 @@ def stored_golden(
   bit; others differ by rounding.
   """
   if name in tensors.PLAN:
-    return oracle_lib.stage(name, config, policy, known)
-  made = np.zeros(
+    return oracle_lib.stage(name, config, policy, sources)
+  tensor = np.zeros(
     tensors.SPECS[name].dims(**config.dims()),
     ulp.storage_dtype(policy.dtype(name)),
   )
   tiling = tiles.Tiling(
-    config, *(known[n] for n in ('counts', 'row_of_slot', 'topk_ids'))
+    config, *(sources[n] for n in ('counts', 'row_of_slot', 'topk_ids'))
   )
   # Of a weight, its gradient's golden asks the shape.
-  given = {name.removeprefix('d_'): made, **known}
+  arrays = {name.removeprefix('d_'): tensor, **sources}
   is_forward = name in tensors.stages(config)
-  which = passes.FORWARD if is_forward else passes.BACKWARD
-  rows = golden(which, tiling, policy, given, known)
+  layer_pass = passes.FORWARD if is_forward else passes.BACKWARD
+  rows = build_golden(layer_pass, tiling, policy, arrays, sources)
   for rank in range(config.num_ranks):
-    mine = tiling.rows(name, made, rank)
+    rank_rows = tiling.rows(name, tensor, rank)
     with np.errstate(over='ignore', invalid='ignore'):
-      mine[...] = rows.rows(name, rank, 0, len(mine)).value
-  return made
+      rank_rows[...] = rows.rows(name, rank, 0, len(rank_rows)).value
+  return tensor

@@ -37,11 +37,11 @@ def test_answers_have_the_bits_of_what_users_call(dtype, placement):
   of = made.config, made.policy
 
   # when a check asks for both passes, stage by stage,
-  forward = pass_reference.answer(
+  forward = pass_reference.run_oracle(
     oracle_lib.Oracle(*of, made.arrays), passes.FORWARD
   )
   given = {**made.arrays, **forward, 'dy': dy}
-  backward = pass_reference.answer(
+  backward = pass_reference.run_oracle(
     oracle_lib.Oracle(*of, given), passes.BACKWARD
   )
 
@@ -134,7 +134,7 @@ def test_golden_stands_in_for_the_oracle_on_exact_data(dtype, placement):
     )
 
   expected = tensors_of_passes()
-  with oracle_lib.by(pass_reference.stored_golden):
+  with oracle_lib.by(pass_reference.store_golden):
     got = tensors_of_passes()
 
   # then each tensor has the same values.

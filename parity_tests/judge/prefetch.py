@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 
 _Item = TypeVar('_Item')
-_Made = TypeVar('_Made')
+_Value = TypeVar('_Value')
 
 # More would only hold more of what nobody looks at yet.
 _MOST_WORKERS = 4
@@ -35,9 +35,9 @@ _lock = threading.Lock()
 _inside = 0
 
 
-def map_ahead(
-  compute: Callable[[_Item], _Made], items: Iterable[_Item]
-) -> Iterator[tuple[_Item, _Made]]:
+def prefetch_map(
+  compute: Callable[[_Item], _Value], items: Iterable[_Item]
+) -> Iterator[tuple[_Item, _Value]]:
   """Yields each item and what is computed of it, the next ones' meanwhile."""
   coming = iter(items)
   first = list(itertools.islice(coming, 2))
@@ -53,15 +53,15 @@ def map_ahead(
     for item in items:
       waiting.append((item, pool.submit(compute, item)))
       if len(waiting) > count:
-        before, made = waiting.popleft()
-        yield before, made.result()
+        before, future = waiting.popleft()
+        yield before, future.result()
     while waiting:
-      before, made = waiting.popleft()
-      yield before, made.result()
+      before, future = waiting.popleft()
+      yield before, future.result()
 
 
 @contextlib.contextmanager
-def workers(count: int) -> Iterator[None]:
+def limit_workers(count: int) -> Iterator[None]:
   """Has so many threads compute ahead meanwhile: the cores are for others."""
   global _workers
   before, _workers = _workers, count
@@ -71,11 +71,11 @@ def workers(count: int) -> Iterator[None]:
     _workers = before
 
 
-def _in_state_of_caller(compute: Callable[[_Item], _Made]):
+def _in_state_of_caller(compute: Callable[[_Item], _Value]):
   """A thread has an error state of its own."""
   state = np.geterr()
 
-  def computed(item: _Item) -> _Made:
+  def computed(item: _Item) -> _Value:
     with np.errstate(**state):
       return compute(item)
 
@@ -109,7 +109,7 @@ def _openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
   """Returns what gets and sets the threads of OpenBLAS, if numpy has it."""
   with contextlib.suppress(OSError):
     maps = pathlib.Path('/proc/self/maps').read_text().split()
-    for path in sorted({one for one in maps if 'openblas' in one}):
+    for path in sorted({path for path in maps if 'openblas' in path}):
       library = ctypes.CDLL(path)
       for name in _SETTERS:
         if hasattr(library, name.format('set')):

@@ -14,13 +14,15 @@ def test_items_come_in_order_whichever_is_ready_first():
     time.sleep(0.02 if item % 3 == 0 else 0)
     return -item
 
-  assert list(prefetch.map_ahead(slow, range(9))) == [(i, -i) for i in range(9)]
-  assert list(prefetch.map_ahead(slow, [])) == []
+  assert list(prefetch.prefetch_map(slow, range(9))) == [
+    (i, -i) for i in range(9)
+  ]
+  assert list(prefetch.prefetch_map(slow, [])) == []
 
 
 def test_no_more_is_begun_than_workers_hold():
   begun = []
-  made = prefetch.map_ahead(begun.append, range(100))
+  made = prefetch.prefetch_map(begun.append, range(100))
   next(made)
   assert len(begun) <= prefetch._MOST_WORKERS + 1
   made.close()
@@ -31,16 +33,16 @@ def test_an_error_is_the_callers():
     raise ValueError(f'item: expected none, got {item}')
 
   with pytest.raises(ValueError, match='got 7'):
-    list(prefetch.map_ahead(refuse, [7, 8]))
+    list(prefetch.prefetch_map(refuse, [7, 8]))
 
 
 def test_the_callers_error_state_holds():
   for count in (1, 2):
     large = [np.array([1e300])] * count
     with np.errstate(over='raise'), pytest.raises(FloatingPointError):
-      list(prefetch.map_ahead(np.square, large))
+      list(prefetch.prefetch_map(np.square, large))
     with np.errstate(over='ignore'):
-      made = [one for _, one in prefetch.map_ahead(np.square, large)]
+      made = [one for _, one in prefetch.prefetch_map(np.square, large)]
     assert made == [np.inf] * count
 
 
@@ -48,8 +50,8 @@ def test_one_thing_alone_takes_no_thread():
   def where(_):
     return threading.get_ident()
 
-  assert list(prefetch.map_ahead(where, [0])) == [(0, threading.get_ident())]
-  two = [thread for _, thread in prefetch.map_ahead(where, [0, 1])]
+  assert list(prefetch.prefetch_map(where, [0])) == [(0, threading.get_ident())]
+  two = [thread for _, thread in prefetch.prefetch_map(where, [0, 1])]
   assert threading.get_ident() not in two
 
 
@@ -61,8 +63,8 @@ def test_blas_has_its_threads_back():
   before = get()
   set_(2)
   try:
-    inside = prefetch.map_ahead(
-      lambda _: [get() for _ in prefetch.map_ahead(int, [1])] + [get()], [1]
+    inside = prefetch.prefetch_map(
+      lambda _: [get() for _ in prefetch.prefetch_map(int, [1])] + [get()], [1]
     )
     assert [made for _, made in inside] == [[1, 1]]
     assert get() == 2

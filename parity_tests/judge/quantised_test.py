@@ -96,7 +96,7 @@ def _judged(form: str, kernel, *lanes: str, **changes) -> check.Report:
   case = dataclasses.replace(CASE, quantised=form, **changes)
   asked = judgement.Judgement(lanes=lanes, repeat=1)
   request = check.Request(case, in_process.Function(kernel), asked)
-  return check.examined(request, _bench(case), 0)
+  return check.run_on_bench(request, _bench(case), 0)
 
 
 @pytest.mark.parametrize('form', _some(1, *FORMS))
@@ -275,7 +275,7 @@ def test_rows_that_are_quantised_are_within_bounds(form, rows, how, storage):
 def test_the_oracle_quantises_rows(form, rows, how):
   bench = _bench(dataclasses.replace(CASE, quantised=form, rows=rows))
   candidate = in_process.Function(quantised_testing.Kernel(rows=how))
-  case = bench.case(candidate, passes.FORWARD, bench.made)
+  case = bench.case(candidate, passes.FORWARD, bench.real_inputs)
   answer = controls_testing.answer(case)
   report = _judged(form, lambda *_: answer, 'bounded', rows=rows)
   assert report.verdict == verdicts.PASS

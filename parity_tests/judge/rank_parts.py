@@ -18,22 +18,22 @@ from hpmoe.parity_tests.judge.limits import standards
 
 
 @dataclasses.dataclass(frozen=True)
-class Settled:
+class FiguresVerdict:
   """What figures come to.
 
   Attributes:
-    broken: the limits that broke; None: bad tiles alone decide.
+    violations: the limits that broke; None: bad tiles alone decide.
     values: metrics by name.
     power: see `verdicts.Result`.
-    not_judged: elements whose limit says nothing of them.
-    judged: elements whose limit says something; None: that is not asked.
+    num_not_judged: elements whose limit says nothing of them.
+    num_judged: elements whose limit says something; None: that is not asked.
   """
 
-  broken: Sequence[str] | None = None
+  violations: Sequence[str] | None = None
   values: Mapping[str, float] = dataclasses.field(default_factory=dict)
   power: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  not_judged: int = 0
-  judged: int | None = None
+  num_not_judged: int = 0
+  num_judged: int | None = None
 
 
 class Figures(Protocol):
@@ -42,44 +42,46 @@ class Figures(Protocol):
   def __add__(self, other: Self) -> Self:
     """Returns those of both, `other` of later ranks."""
 
-  def settled(self) -> Settled | None:
+  def settle(self) -> FiguresVerdict | None:
     """Returns what they come to; None: there is nothing to say."""
 
 
 @dataclasses.dataclass(frozen=True)
-class OfBound:
+class BoundFigures:
   """A limit for each element.
 
   Attributes:
     worst: the largest share of a limit that an error is.
     power: what the limits would have seen.
-    known: elements with a finite limit.
+    num_bounded: elements with a finite limit.
   """
 
   worst: float
   power: power_lib.Power
-  known: int
+  num_bounded: int
 
   def __add__(self, other: Self) -> Self:
     return dataclasses.replace(
       self,
       worst=largest(self.worst, other.worst),
       power=self.power + other.power,
-      known=self.known + other.known,
+      num_bounded=self.num_bounded + other.num_bounded,
     )
 
-  def settled(self) -> Settled:
+  def settle(self) -> FiguresVerdict:
     """See `Figures`."""
     values = {'error_of_bound': self.worst}
     power, elements = self.power, self.power.elements
-    if not self.known and elements:
-      return Settled(None, values, {}, elements, 0)
-    judged = power.judged if elements else None
-    return Settled(None, values, power.sizes(), power.not_judged, judged)
+    if not self.num_bounded and elements:
+      return FiguresVerdict(None, values, {}, elements, 0)
+    num_judged = power.judged if elements else None
+    return FiguresVerdict(
+      None, values, power.sizes(), power.not_judged, num_judged
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class OfStandard:
+class StandardFigures:
   """A record's sums.
 
   Attributes:
@@ -87,7 +89,7 @@ class OfStandard:
     dtype: whose numbers judge.
     sums: of `standards.Judge`.
     not_finite: elements.
-    known: elements with a finite rounding bound.
+    num_bounded: elements with a finite rounding bound.
     elements: all of them.
   """
 
@@ -95,7 +97,7 @@ class OfStandard:
   dtype: str
   sums: standards.Partials
   not_finite: int
-  known: int
+  num_bounded: int
   elements: int
 
   def __add__(self, other: Self) -> Self:
@@ -105,7 +107,7 @@ class OfStandard:
       self,
       sums=judge.partials,
       not_finite=judge.not_finite,
-      known=self.known + other.known,
+      num_bounded=self.num_bounded + other.num_bounded,
       elements=self.elements + other.elements,
     )
 
@@ -114,13 +116,15 @@ class OfStandard:
     judge.merge(self.sums, self.not_finite)
     return judge
 
-  def settled(self) -> Settled:
+  def settle(self) -> FiguresVerdict:
     """See `Figures`."""
     judge = self._judge()
-    found = Settled(judge.broken(), judge.values())
-    if self.known or not self.elements:
-      return found
-    return dataclasses.replace(found, not_judged=self.elements, judged=0)
+    verdict = FiguresVerdict(judge.broken(), judge.values())
+    if self.num_bounded or not self.elements:
+      return verdict
+    return dataclasses.replace(
+      verdict, num_not_judged=self.elements, num_judged=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,9 +132,9 @@ class Part:
   """One comparison on some ranks.
 
   Attributes:
-    of: stage, lane and rule.
+    key: stage, lane and rule.
     tiles: tiles compared.
-    failed: tiles with a bad element.
+    bad_tiles: tiles with a bad element.
     worst_ulp: largest distance to what was expected.
     worst_abs: largest |got - expected|; NaN if an element is not finite.
     worst: where that is, None if nothing differs.
@@ -143,9 +147,9 @@ class Part:
     experts: `[B]` by rank, expert of a tile row or `tiles.NO_EXPERT`.
   """
 
-  of: tuple[str, str, str]
+  key: tuple[str, str, str]
   tiles: int
-  failed: int
+  bad_tiles: int
   worst_ulp: int
   worst_abs: float
   worst: verdicts.Failure | None
@@ -166,7 +170,7 @@ class Part:
     return dataclasses.replace(
       self,
       tiles=self.tiles + other.tiles,
-      failed=self.failed + other.failed,
+      bad_tiles=self.bad_tiles + other.bad_tiles,
       worst_ulp=max(self.worst_ulp, other.worst_ulp),
       worst_abs=worst_abs,
       worst=worst,
@@ -185,47 +189,47 @@ class Part:
     self, change: Callable[[verdicts.Failure], verdicts.Failure]
   ) -> verdicts.Result:
     """Returns the verdict with its places told in another way."""
-    changed = dataclasses.replace(
+    result = dataclasses.replace(
       self,
       first=self.first and change(self.first),
       worst=self.worst and change(self.worst),
     ).result()
-    assert changed is not None  # who asks has a verdict
-    return changed
+    assert result is not None  # who asks has a verdict
+    return result
 
   def result(self) -> verdicts.Result | None:
     """Returns the verdict, None if the rule has nothing to say."""
     # Rank by rank, however many ranks were judged by one process.
-    found: Settled | None = Settled()
+    outcome: FiguresVerdict | None = FiguresVerdict()
     if self.figures:
-      found = functools.reduce(operator.add, self.figures).settled()
-    if found is None:
+      outcome = functools.reduce(operator.add, self.figures).settle()
+    if outcome is None:
       return None
-    broken = [*(found.broken or ())]
-    if self.padding_failed and found.broken is not None:
-      broken.append('rows past the last valid one are zero')
-    fails = bool(self.failed if found.broken is None else broken)
+    violations = [*(outcome.violations or ())]
+    if self.padding_failed and outcome.violations is not None:
+      violations.append('rows past the last valid one are zero')
+    fails = bool(self.bad_tiles if outcome.violations is None else violations)
     failure = (self.first or self.worst) if fails else None
     if failure is not None:
       hint = self._guilty_expert() or failure.hint
       failure = dataclasses.replace(failure, hint=hint)
-    verdict, why = verdicts.PASS, '; '.join(broken)
+    verdict, reason = verdicts.PASS, '; '.join(violations)
     if fails:
       verdict = verdicts.FAIL
-    elif found.judged == 0:
-      verdict, why = verdicts.NOT_JUDGED, verdicts.NO_LIMIT
+    elif outcome.num_judged == 0:
+      verdict, reason = verdicts.NOT_JUDGED, verdicts.NO_LIMIT
     return verdicts.Result(
-      *self.of,
+      *self.key,
       tiles=self.tiles,
-      failed=self.failed,
+      failed=self.bad_tiles,
       worst_ulp=self.worst_ulp,
       worst_abs=self.worst_abs,
       worst_element=self.worst.index if self.worst else None,
       verdict=verdict,
-      why=why,
-      values=found.values,
-      power=found.power,
-      not_judged=found.not_judged,
+      why=reason,
+      values=outcome.values,
+      power=outcome.power,
+      not_judged=outcome.num_not_judged,
       failure=failure,
       grids=_by_rank(self.grids, np.zeros((0, 0), np.int64)),
       experts=_by_rank(self.experts, np.zeros(0, int)),
@@ -236,12 +240,12 @@ class Part:
     """Names the expert whose tokens are the bad ones, if there is one."""
     if not self.has_bad_tokens or not self.experts_of_bad:
       return ''
-    named = ' or '.join(map(str, self.experts_of_bad))
-    return f'all bad tokens, and no others, went to expert {named}'
+    experts = ' or '.join(map(str, self.experts_of_bad))
+    return f'all bad tokens, and no others, went to expert {experts}'
 
 
-def total(
-  of_ranks: Iterable[Sequence[verdicts.Result]],
+def merge_ranks(
+  rank_results: Iterable[Sequence[verdicts.Result]],
 ) -> list[verdicts.Result]:
   """Returns one row a comparison of rows of different ranks, in rank order.
 
@@ -250,40 +254,42 @@ def total(
   """
   rows: dict[tuple[str, str, str], verdicts.Result] = {}
   order: list[tuple[str, str, str]] = []
-  for results in of_ranks:
-    at = 0
+  for results in rank_results:
+    position = 0
     for result in results:
       key = (result.stage, result.lane, result.rule)
       if key not in rows:
-        order.insert(at, key)
+        order.insert(position, key)
         rows[key] = result
       else:
-        rows[key] = _both(rows[key], result)
-      at = order.index(key) + 1
+        rows[key] = _merge_rows(rows[key], result)
+      position = order.index(key) + 1
   return [rows[key] for key in order]
 
 
-def _both(one: verdicts.Result, other: verdicts.Result) -> verdicts.Result:
-  if one.part is None or other.part is None:
-    if one != other:
+def _merge_rows(
+  first: verdicts.Result, other: verdicts.Result
+) -> verdicts.Result:
+  if first.part is None or other.part is None:
+    if first != other:
       raise ValueError(
-        f'{one.stage}: expected one word of all ranks on {one.rule!r}, got '
-        f'{one.verdict} {one.why} and {other.verdict} {other.why}'
+        f'{first.stage}: expected one word of all ranks on {first.rule!r}, got '
+        f'{first.verdict} {first.why} and {other.verdict} {other.why}'
       )
-    return one
-  found = (one.part + other.part).result()
-  assert found is not None  # either had something to say
-  return found
+    return first
+  result = (first.part + other.part).result()
+  assert result is not None  # either had something to say
+  return result
 
 
-def largest(one: float, other: float) -> float:
+def largest(first: float, other: float) -> float:
   """Returns the larger; NaN stays."""
-  return float(np.maximum(one, other))
+  return float(np.maximum(first, other))
 
 
 def _by_rank(
-  held: Mapping[int, np.ndarray], absent: np.ndarray
+  arrays: Mapping[int, np.ndarray], absent: np.ndarray
 ) -> tuple[np.ndarray, ...]:
   """Returns one array a rank, up to the last that is held."""
-  ranks = range(max(held, default=-1) + 1)
-  return tuple(held.get(rank, absent) for rank in ranks)
+  ranks = range(max(arrays, default=-1) + 1)
+  return tuple(arrays.get(rank, absent) for rank in ranks)

@@ -208,7 +208,7 @@ def test_a_plain_case_says_nothing_of_parts(tmp_path):
 
 @pytest.mark.parametrize('name', ('b_down', 'w_shared_down'))
 def test_given_inputs_have_all_of_a_part_or_none(bench, tmp_path, name):
-  given = dict(bench.made.arrays)
+  given = dict(bench.real_inputs.arrays)
   config = input_files.from_arrays(given).config
   assert (config.bias, config.d_shared) == (True, 20)
   input_files.save_safetensors(tmp_path / 'one.safetensors', given)

@@ -19,7 +19,7 @@ _ORDERED = ('y', 'd_expert_out', 'dx')
 
 
 def judge_real(
-  asked: pass_case.LaneOptions,
+  options: pass_case.LaneOptions,
   case: pass_case.PassCase,
   candidate: candidates.Candidate,
 ) -> pass_case.Findings:
@@ -27,88 +27,88 @@ def judge_real(
 
   Where none of them is asked for, what moves and the layer are judged still.
   """
-  which = case.which
-  asked.progress(f'{which.name}, real data: candidate')
-  answered = case.ask(candidate)
+  layer_pass = case.layer_pass
+  options.progress(f'{layer_pass.name}, real data: candidate')
+  answer = case.ask(candidate)
   if candidate.checking.is_part:
-    answered = launch_tasks.fill_left_out(case, candidate, answered)
-  got, sources = answered.got, answered.sources
-  isolated = sources is not got
+    answer = launch_tasks.fill_left_out(case, candidate, answer)
+  outputs, sources = answer.outputs, answer.sources
+  isolated = sources is not outputs
   results: pass_case.Results = []
   wrong: list[isolation.WrongTask] = []
   golden = case.golden(sources)
 
   def blame(
-    lane: str, found: pass_case.Results, bad: Callable[[str], np.ndarray]
+    lane: str, rows: pass_case.Results, bad: Callable[[str], np.ndarray]
   ):
     if isolated:
       wrong.extend(
-        launch_tasks.find_wrong_tasks(case, candidate, lane, found, bad)
+        launch_tasks.find_wrong_tasks(case, candidate, lane, rows, bad)
       )
 
-  if 'bitwise' in asked.lanes and answered.serial is not None:
-    asked.progress(f'{which.name}, bitwise: own kernels, serially')
-    serial = case.run(answered.serial)
+  if 'bitwise' in options.lanes and answer.serial is not None:
+    options.progress(f'{layer_pass.name}, bitwise: own kernels, serially')
+    serial = case.run(answer.serial)
     results += [
       equality.compare_equal(
-        name, 'bitwise', equality.SERIAL_RULE, got, serial, case.tiling
+        name, 'bitwise', equality.SERIAL_RULE, outputs, serial, case.tiling
       )
-      for name in which.stages
-      if name in got
+      for name in layer_pass.stages
+      if name in outputs
     ]
-    blame('bitwise', results, equality.select_unequal(got, serial))
+    blame('bitwise', results, equality.select_unequal(outputs, serial))
     del serial
-    results += compare_ordered(case, answered)
-  if 'bitwise' in asked.lanes and candidate.as_used is not None:
-    used = case.run(candidate.as_used)
+    results += compare_ordered(case, answer)
+  if 'bitwise' in options.lanes and candidate.as_used is not None:
+    used_outputs = case.run(candidate.as_used)
     results += [
       equality.compare_equal(
-        name, 'bitwise', equality.USED_RULE, used, got, case.tiling
+        name, 'bitwise', equality.USED_RULE, used_outputs, outputs, case.tiling
       )
-      for name in which.results
+      for name in layer_pass.results
     ]
   alone = isolated and candidate.alone_as_used and not candidate.fault
-  if alone and 'bitwise' in asked.lanes:
-    found, tasks = launch_tasks.judge_tasks_as_used(case, candidate)
-    results += found
+  if alone and 'bitwise' in options.lanes:
+    rows, tasks = launch_tasks.judge_tasks_as_used(case, candidate)
+    results += rows
     wrong += tasks
-  asked.progress(f'{which.name}, real data: oracle')
+  options.progress(f'{layer_pass.name}, real data: oracle')
   expected = case.answer()
   # The oracle's own stages stand in only where the candidate kept to itself
   # all that a stage descends from.
   first = {name for name in case.stages if not case.descends(name, sources)}
   second = {name for name in case.stages if case.reads_only(name, first)}
-  needed = {*which.plan, *which.results, *first, *second}
+  kept_names = {*layer_pass.plan, *layer_pass.results, *first, *second}
   if case.tiling.ranks is not None:
-    needed |= {*case.stages}
-  expected = {name: expected[name] for name in needed}
-  found, homes = compare_movement(case, answered, expected)
-  results += found
-  blame('bitwise', found, equality.select_unequal(got, homes))
-  found = tolerance_lanes.judge_tolerances(asked, case, answered, expected)
+    kept_names |= {*case.stages}
+  expected = {name: expected[name] for name in kept_names}
+  rows, homes = compare_movement(case, answer, expected)
+  results += rows
+  blame('bitwise', rows, equality.select_unequal(outputs, homes))
+  rows = tolerance_lanes.judge_tolerances(options, case, answer, expected)
   results = stage_explanations.explain_results(
-    asked,
+    options,
     case,
-    answered,
+    answer,
     expected,
-    results + found,
+    results + rows,
     lambda name, right: (
-      lanes.differs('bitwise', got[name], right)
+      lanes.differs('bitwise', outputs[name], right)
       if name in case.movement
-      else lanes.out_of_bound(name, got[name], golden)
+      else lanes.out_of_bound(name, outputs[name], golden)
     ),
     exact=False,
   )
   blame(
     'bounded',
-    [r for r in found if r.lane == 'bounded'],
-    lambda name: lanes.out_of_bound(name, got[name], golden),
+    [r for r in rows if r.lane == 'bounded'],
+    lambda name: lanes.out_of_bound(name, outputs[name], golden),
   )
-  return pass_case.Findings(results, got, wrong)
+  return pass_case.Findings(results, outputs, wrong)
 
 
 def compare_ordered(
-  case: pass_case.PassCase, answered: pass_case.Answer
+  case: pass_case.PassCase, answer: pass_case.Answer
 ) -> pass_case.Results:
   """What has one legal order of additions, against the oracle in that order.
 
@@ -119,37 +119,41 @@ def compare_ordered(
       name,
       'bitwise',
       equality.ORDERED_RULE,
-      answered.got[name],
-      case.recompute(name, answered.sources),
+      answer.outputs[name],
+      case.recompute(name, answer.sources),
       case.tiling,
     )
-    for name in case.which.stages
+    for name in case.layer_pass.stages
     if name in _ORDERED and name not in case.movement
-    if name in answered.got and case.follows(name, answered.sources)
+    if name in answer.outputs and case.follows(name, answer.sources)
   ]
 
 
 def compare_movement(
-  case: pass_case.PassCase, answered: pass_case.Answer, expected: passes.Tensors
-) -> tuple[pass_case.Results, pass_case.Got]:
+  case: pass_case.PassCase, answer: pass_case.Answer, expected: passes.Tensors
+) -> tuple[pass_case.Results, pass_case.Arrays]:
   """What only moves or counts, bit for bit, and what it must equal.
 
   A candidate that returned what moved, but not from where, is judged on that by
   `judged`.
   """
-  got, sources = answered.got, answered.sources
+  outputs, sources = answer.outputs, answer.sources
   results: pass_case.Results = []
-  homes: pass_case.Got = {}
-  for name in (*case.which.plan, *case.movement):
+  destinations: pass_case.Arrays = {}
+  for name in (*case.layer_pass.plan, *case.movement):
     rule = equality.ORACLE_RULE
     before = case.sources[name]
     if before:
       rule = f'equals its own {before[0]}, returned'
-    if name in got and not case.follows(name, sources):
+    if name in outputs and not case.follows(name, sources):
       continue
-    if name in got:
-      homes[name] = case.recompute(name, sources) if before else expected[name]
+    if name in outputs:
+      destinations[name] = (
+        case.recompute(name, sources) if before else expected[name]
+      )
     results.append(
-      equality.compare_equal(name, 'bitwise', rule, got, homes, case.tiling)
+      equality.compare_equal(
+        name, 'bitwise', rule, outputs, destinations, case.tiling
+      )
     )
-  return results, homes
+  return results, destinations

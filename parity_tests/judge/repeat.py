@@ -18,7 +18,7 @@ CHEAP_S = 5.0
 Lane = Callable[..., pass_case.Findings]
 
 
-def runs(
+def count_runs(
   judgement: judgement_lib.Judgement, candidate: candidates.Candidate
 ) -> int:
   """Returns how often a pass is run, the first time included."""
@@ -28,8 +28,8 @@ def runs(
   return 2 if cheap or judgement.allow_nondeterministic else 1
 
 
-def lane(
-  asked: pass_case.LaneOptions,
+def judge_repeatedly(
+  options: pass_case.LaneOptions,
   case: pass_case.PassCase,
   candidate: candidates.Candidate,
   judge: Lane,
@@ -39,35 +39,38 @@ def lane(
 
   Where another answer is meant, each is judged, and the worst rows are told.
   """
-  found = judge(asked, case, candidate)
+  findings = judge(options, case, candidate)
   changes: dict[str, verdicts.Change] = {}
-  count = runs(judgement, candidate)
+  count = count_runs(judgement, candidate)
   for run in range(2, count + 1):
-    asked.progress(f'{case.which.name}, real data: candidate, run {run}')
+    options.progress(f'{case.layer_pass.name}, real data: candidate, run {run}')
     if judgement.allow_nondeterministic:
-      again = judge(asked, case, candidate)
-      found = dataclasses.replace(
-        found, results=_worst(found.results, again.results)
+      repeated = judge(options, case, candidate)
+      findings = dataclasses.replace(
+        findings, results=_worst(findings.results, repeated.results)
       )
-      got = again.got
+      outputs = repeated.outputs
     else:
-      got = case.ask(candidate).got
-    for change in _changes(case.which, run, found.got, got):
+      outputs = case.ask(candidate).outputs
+    for change in _changes(case.layer_pass, run, findings.outputs, outputs):
       changes.setdefault(change.tensor, change)
-  return dataclasses.replace(found, changes=[*changes.values()], runs=count)
+  return dataclasses.replace(findings, changes=[*changes.values()], runs=count)
 
 
 def _changes(
-  which: passes.Pass, run: int, first: passes.Tensors, later: passes.Tensors
+  layer_pass: passes.Pass,
+  run: int,
+  first: passes.Tensors,
+  later: passes.Tensors,
 ) -> list[verdicts.Change]:
-  found = []
-  for name in (name for name in which.outputs if name in first):
+  changes = []
+  for name in (name for name in layer_pass.outputs if name in first):
     apart = ulp.bits(first[name]) != ulp.bits(later[name])
     if apart.any():
       index = tuple(int(i) for i in np.argwhere(apart)[0])
-      found.append(
+      changes.append(
         verdicts.Change(
-          which.name,
+          layer_pass.name,
           run,
           name,
           int(apart.sum()),
@@ -78,7 +81,7 @@ def _changes(
           float(later[name][index]),
         )
       )
-  return found
+  return changes
 
 
 def _worst(

@@ -41,9 +41,11 @@ class Request:
     """
     parts = {n: fields.pop(n, part) for n, part in vars(self).items()}
     for name, part in parts.items():
-      known = getattr(part, '__dataclass_fields__', {})
-      mine = {n: fields.pop(n) for n in [*fields] if n in known}
-      parts[name] = dataclasses.replace(part, **mine) if mine else part
+      field_names = getattr(part, '__dataclass_fields__', {})
+      own_fields = {n: fields.pop(n) for n in [*fields] if n in field_names}
+      parts[name] = (
+        dataclasses.replace(part, **own_fields) if own_fields else part
+      )
     for name, value in fields.items():
       raise ValueError(
         f'{name}: expected a field of the case, of {self.candidate.name} or of '
@@ -64,6 +66,8 @@ def program() -> str:
   invoked = sys.argv[0]
   if os.path.basename(invoked) != 'hpmoe':
     return 'hpmoe'
-  found = shutil.which('hpmoe')
-  same = found and os.path.realpath(found) == os.path.realpath(invoked)
-  return 'hpmoe' if same else invoked
+  installed = shutil.which('hpmoe')
+  is_same = installed and os.path.realpath(installed) == os.path.realpath(
+    invoked
+  )
+  return 'hpmoe' if is_same else invoked

@@ -26,70 +26,74 @@ _ROWS = 1 << 12
 
 
 def lanes_of_sample(
-  asked: pass_case.LaneOptions,
+  options: pass_case.LaneOptions,
   case: pass_case.PassCase,
   candidate: candidates.Candidate,
   sample: tiles.Sample,
 ) -> pass_case.Findings:
   """Lanes bitwise and bounded of a forward pass, on a sample of its tiles."""
-  which = case.which
-  tensors.require_layer(case.made.config, 'to judge a sample of its tiles')
-  asked.progress(f'{which.name}, real data: candidate')
-  got = case.ask(candidate).got
-  asked.progress(f'{which.name}, bitwise: order and movement')
+  layer_pass = case.layer_pass
+  tensors.require_layer(case.inputs.config, 'to judge a sample of its tiles')
+  options.progress(f'{layer_pass.name}, real data: candidate')
+  outputs = case.ask(candidate).outputs
+  options.progress(f'{layer_pass.name}, bitwise: order and movement')
   plan = case.oracle.plan
   results = [
     equality.compare_equal(
-      name, 'bitwise', equality.ORACLE_RULE, got, plan, case.tiling
+      name, 'bitwise', equality.ORACLE_RULE, outputs, plan, case.tiling
     )
-    for name in which.plan
+    for name in layer_pass.plan
   ]
   tiling = dataclasses.replace(case.tiling, sample=sample)
-  golden = dataclasses.replace(case.golden(got), tiling=tiling)
-  for name in which.stages:
-    asked.progress(f'{which.name}, bounded: {name}')
-    results += _stage(case, golden, name, got)
-  asked.progress(f'{which.name}, bounded: layer')
-  return pass_case.Findings(results + _layer(case, got, sample), got)
+  golden = dataclasses.replace(case.golden(outputs), tiling=tiling)
+  for name in layer_pass.stages:
+    options.progress(f'{layer_pass.name}, bounded: {name}')
+    results += _stage(case, golden, name, outputs)
+  options.progress(f'{layer_pass.name}, bounded: layer')
+  return pass_case.Findings(results + _layer(case, outputs, sample), outputs)
 
 
 def _stage(
   case: pass_case.PassCase,
   golden: golden_lib.Rows,
   name: str,
-  got: pass_case.Got,
+  outputs: pass_case.Arrays,
 ) -> pass_case.Results:
   moves = name in case.movement
   lane = 'bitwise' if moves else 'bounded'
   rule = equality.ORACLE_RULE if moves else verdicts.BOUND_RULE
-  needed = (name, *case.sources[name])
-  usable = {name: got[name], **case.usable(name, got)} if name in got else {}
-  missing = [n for n in needed if n not in usable]
+  needed_names = (name, *case.sources[name])
+  usable = (
+    {name: outputs[name], **case.usable(name, outputs)}
+    if name in outputs
+    else {}
+  )
+  missing = [n for n in needed_names if n not in usable]
   if missing:
     return [verdicts.not_captured(name, lane, rule, missing[0])]
   if not moves:
-    return lanes.tolerances(name, got[name], golden, None, ())
-  home = np.zeros(got[name].shape, got[name].dtype)
+    return lanes.tolerances(name, outputs[name], golden, None, ())
+  home = np.zeros(outputs[name].shape, outputs[name].dtype)
   for rank in case.tiling.held:
     rows = case.tiling.rows(name, home, rank)
     for lo in range(0, len(rows), _ROWS):
       hi = min(lo + _ROWS, len(rows))
       rows[lo:hi] = golden.rows(name, rank, lo, hi).value
-  return [lanes.compare(name, lane, rule, got[name], home, case.tiling)]
+  return [lanes.compare(name, lane, rule, outputs[name], home, case.tiling)]
 
 
 def _layer(
-  case: pass_case.PassCase, got: pass_case.Got, sample: tiles.Sample
+  case: pass_case.PassCase, outputs: pass_case.Arrays, sample: tiles.Sample
 ) -> pass_case.Results:
   """The layer on some tokens of each rank, the first and last among them."""
-  config, (result,) = case.made.config, case.which.results
+  config, (result,) = case.inputs.config, case.layer_pass.results
   tokens = _tokens(config.num_tokens, sample)
   arrays = {
     name: a[:, tokens] if tiles.is_of_tokens(name) else a
-    for name, a in case.made.arrays.items()
+    for name, a in case.inputs.arrays.items()
   }
   small = dataclasses.replace(config, num_tokens=len(tokens))
-  plan = oracle_lib.Oracle(small, case.made.policy, arrays).plan
+  plan = oracle_lib.Oracle(small, case.inputs.policy, arrays).plan
   tiling = dataclasses.replace(
     case.tiling,
     config=small,
@@ -97,18 +101,20 @@ def _layer(
     row_of_slot=plan['row_of_slot'],
     topk_ids=arrays['topk_ids'],
   )
-  golden = pass_reference.golden(
-    case.which, tiling, case.made.policy, arrays, {}
+  golden = pass_reference.build_golden(
+    case.layer_pass, tiling, case.inputs.policy, arrays, {}
   )
   row = verdicts.ROWS[result]
-  found = lanes.tolerances(row, got[result][:, tokens], golden, None, ())
-  return [_in_whole(one, tokens, case.tiling.token_block) for one in found]
+  results = lanes.tolerances(row, outputs[result][:, tokens], golden, None, ())
+  return [
+    _in_whole(result, tokens, case.tiling.token_block) for result in results
+  ]
 
 
 def _tokens(num_tokens: int, sample: tiles.Sample) -> np.ndarray:
   rng = np.random.default_rng((sample.seed, num_tokens))
-  some = rng.permutation(num_tokens)[: sample.tiles]
-  return np.unique(np.concatenate([some, [0, num_tokens - 1]]))
+  sampled = rng.permutation(num_tokens)[: sample.tiles]
+  return np.unique(np.concatenate([sampled, [0, num_tokens - 1]]))
 
 
 def _in_whole(
@@ -116,11 +122,11 @@ def _in_whole(
 ) -> verdicts.Result:
   """Names the tokens of a result as the whole layer does."""
 
-  def whole(one: verdicts.Failure) -> verdicts.Failure:
-    rank, token, *rest = one.index
+  def whole(failure: verdicts.Failure) -> verdicts.Failure:
+    rank, token, *rest = failure.index
     token = int(tokens[token])
     return dataclasses.replace(
-      one,
+      failure,
       index=(rank, token, *rest),
       token=token,
       row_block=token // token_block,

@@ -26,10 +26,10 @@ class SpreadTally:
   """
 
   def __init__(
-    self, stage: str, golden: golden_lib.Rows, same: np.ndarray | None
+    self, stage: str, golden: golden_lib.Rows, stored: np.ndarray | None
   ):
     self._tensor = verdicts.tensor_of(stage)
-    self._tiling, self._same = golden.tiling, same
+    self._tiling, self._stored = golden.tiling, stored
     self._is_fused = stage in verdicts.TENSOR_OF
     dtype = golden.dtype(self._tensor)
     cuts = [
@@ -39,7 +39,7 @@ class SpreadTally:
     self._judge = spread.Judge(
       golden.policy,
       dtype,
-      independent(stage, golden, fused=same is not None),
+      independent(stage, golden, fused=stored is not None),
       # Of all ranks, also where some are missing: limits are then a little
       # wider than they need be, and a shard's those of one process.
       sum(int(np.prod(cut.shape)) for cut in cuts),
@@ -61,19 +61,19 @@ class SpreadTally:
     rows,
   ) -> np.ndarray:
     """Returns `[rows, columns]` bool, what stands out in refused tiles."""
-    counts, same = self._judge.counts(value), self._same
+    counts, stored = self._judge.counts(value), self._stored
     # What differs is told from the oracle's own tensor; rounded, a golden that
     # kept every intermediate whole is not that.
-    lost = same is None and (
+    is_unknown = stored is None and (
       value.crossed is not None or (counts and self._is_fused)
     )
-    if value.variance is None or lost or not chunk.bad.size:
+    if value.variance is None or is_unknown or not chunk.bad.size:
       return np.zeros_like(chunk.bad)
     expected = chunk.expected
-    if same is not None and counts:
-      expected = self._tiling.rows(self._tensor, same, chunk.rank)[rows]
+    if stored is not None and counts:
+      expected = self._tiling.rows(self._tensor, stored, chunk.rank)[rows]
     expected = np.where(e.defined, expected, np.zeros_like(expected))
-    held = e.actual.astype(expected.dtype)
+    actual = e.actual.astype(expected.dtype)
     model = dataclasses.replace(
       value,
       value=e.golden,
@@ -81,32 +81,33 @@ class SpreadTally:
     )
     # What overflows is the same for all, or nothing is known of it.
     if value.crossed is not None:
-      crossed = np.where(e.defined, value.crossed, 0.0)
-      model = dataclasses.replace(model, crossed=crossed)
+      crossings = np.where(e.defined, value.crossed, 0.0)
+      model = dataclasses.replace(model, crossed=crossings)
     elif counts:
       apart = np.where(e.defined, value.distance(), 0.0)
       model = dataclasses.replace(model, apart=apart)
-    seen = e.actual, expected.astype(np.float64), model
-    sums = self._judge.sums(chunk.cut, chunk.first, *seen)
+    errors = e.actual, expected.astype(np.float64), model
+    sums = self._judge.sums(chunk.cut, chunk.first, *errors)
     shares = self._judge.shares(sums)
     if not counts:
       lines = spread.Rows.of(chunk.cut, model)
       self._power += self._judge.power(sums, chunk.cut, chunk.first, lines)
     self._add_up(sums, e.golden.sum(axis=1), shares)
     bad = ~np.all([share <= 1 for share in shares.values()], axis=0)
-    refused = chunk.cut.fill(bad, chunk.first)
+    refused_elements = chunk.cut.fill(bad, chunk.first)
     if bad.any():
       # All of a tile where no element stands out.
-      marked = refused & self._judge.marked(*seen)
-      none = chunk.cut.count(marked, chunk.first) == 0
-      refused &= marked | chunk.cut.fill(none, chunk.first)
+      marked = refused_elements & self._judge.marked(*errors)
+      nothing_marked = chunk.cut.count(marked, chunk.first) == 0
+      refused_elements &= marked | chunk.cut.fill(nothing_marked, chunk.first)
     apart = chunk.apart
     if counts:
-      apart = ulp.distance(held, expected)
+      apart = ulp.distance(actual, expected)
     self._tally.add(
-      dataclasses.replace(chunk, expected=expected, apart=apart), refused
+      dataclasses.replace(chunk, expected=expected, apart=apart),
+      refused_elements,
     )
-    return refused
+    return refused_elements
 
   def counts(self, value: bounds.Bounded) -> bool:
     """Says whether elements are counted, and errors not looked at."""
@@ -117,19 +118,19 @@ class SpreadTally:
     rank: int,
     cut: tiles.Cut,
     tile_rows: range,
-    right: tally_lib.Right,
+    right: tally_lib.CleanRows,
     value: bounds.Bounded,
   ) -> bool:
     """Takes tile rows in; False, and nothing taken, if a tile is refused."""
     if value.variance is None:
       return True
-    added = right.sums.added
-    sums = self._judge.sums_of(cut, tile_rows, added)
+    chunk_sums = right.sums.added
+    sums = self._judge.sums_of(cut, tile_rows, chunk_sums)
     shares = self._judge.shares(sums)
     if not all(np.all(share <= 1) for share in shares.values()):
       return False
-    self._power += self._judge.power(sums, cut, tile_rows.start, added)
-    self._add_up(sums, added.by_row.sum(axis=1), shares)
+    self._power += self._judge.power(sums, cut, tile_rows.start, chunk_sums)
+    self._add_up(sums, chunk_sums.by_row.sum(axis=1), shares)
     self._tally.add_right(rank, cut, tile_rows, right)
     return True
 
@@ -141,24 +142,24 @@ class SpreadTally:
       worst = rank_parts.largest(self._worst.get(name, 0.0), np.max(share))
       self._worst[name] = worst
 
-  def part(self, known: int, elements: int) -> rank_parts.Part:
+  def part(self, num_bounded: int, elements: int) -> rank_parts.Part:
     """Returns what was found; of `elements` that many have a finite bound."""
     return self._tally.part(
-      OfSpread(
+      SpreadFigures(
         self._judge,
         self._tiling.columns(self._tensor),
         self._sums,
         np.concatenate([*self._keys, np.zeros(0)]),
         self._worst,
         self._power,
-        known,
+        num_bounded,
         elements,
       )
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class OfSpread:
+class SpreadFigures:
   """The sums of a tensor's errors, see `rank_parts.Figures`.
 
   Attributes:
@@ -168,7 +169,7 @@ class OfSpread:
     keys: `[rows]` float64; rows that may err alike have one.
     worst: by number, the most that a tile uses of its limit.
     sees: what the limits of tiles would have seen.
-    known: elements with a finite rounding bound.
+    num_bounded: elements with a finite rounding bound.
     elements: all of them.
   """
 
@@ -178,7 +179,7 @@ class OfSpread:
   keys: np.ndarray
   worst: Mapping[str, float]
   sees: power.Power
-  known: int
+  num_bounded: int
   elements: int
 
   def __add__(self, other: Self) -> Self:
@@ -199,27 +200,27 @@ class OfSpread:
         for name in names
       },
       sees=self.sees + other.sees,
-      known=self.known + other.known,
+      num_bounded=self.num_bounded + other.num_bounded,
       elements=self.elements + other.elements,
     )
 
-  def settled(self) -> rank_parts.Settled | None:
+  def settle(self) -> rank_parts.FiguresVerdict | None:
     """See `rank_parts.Figures`."""
     if not self.worst:
       return None
     shares, whole = self._of_tensor()
     shares = {**self.worst, **shares}
-    broken = [
+    violations = [
       f'{spread.words(name)}: {share:.3g} times the limit'
       for name, share in shares.items()
       if not share <= 1
     ]
     worst = float(np.max(list(shares.values())))
     values = shares | {'error_of_bound': worst}
-    if not self.known and self.elements:
-      return rank_parts.Settled(broken, values, {}, self.elements, 0)
+    if not self.num_bounded and self.elements:
+      return rank_parts.FiguresVerdict(violations, values, {}, self.elements, 0)
     sees = {} if np.isinf(whole.whole) else whole.sizes()
-    return rank_parts.Settled(broken, values, sees)
+    return rank_parts.FiguresVerdict(violations, values, sees)
 
   def _of_tensor(self) -> tuple[dict[str, float], power.Power]:
     """Returns what the whole tensor uses of its limits, and their power."""

@@ -21,7 +21,7 @@ class Chunk:
     rank: which rank.
     cut: the rank's tiles.
     first: first tile row of the chunk.
-    got: `[rows, columns]` as stored.
+    actual: `[rows, columns]` as stored.
     expected: `[rows, columns]` in the same dtype.
     bad: `[rows, columns]` bool.
     error: `[rows, columns]` float64, |got - expected| before rounding.
@@ -31,7 +31,7 @@ class Chunk:
   rank: int
   cut: tiles.Cut
   first: int
-  got: np.ndarray
+  actual: np.ndarray
   expected: np.ndarray
   bad: np.ndarray
   error: np.ndarray
@@ -44,18 +44,18 @@ class Chunk:
 
 
 @dataclasses.dataclass(frozen=True)
-class Right:
+class CleanRows:
   """Whole tile rows of one rank's tensor with every element in its bound.
 
   Attributes:
     sums: over all elements.
-    got: `[rows, columns]` as stored.
+    actual: `[rows, columns]` as stored.
     expected: `[rows, columns]` in the same dtype.
     apart: the most units in the last place between them.
   """
 
   sums: chunk_sums.Sums
-  got: np.ndarray
+  actual: np.ndarray
   expected: np.ndarray
   apart: int
 
@@ -65,16 +65,17 @@ class Right:
     return self.sums.added.worst_error
 
   @property
-  def at(self) -> tuple[int, int]:
+  def worst_position(self) -> tuple[int, int]:
     """Row and column of the first element with that error."""
-    return divmod(self.sums.added.worst_at, self.got.shape[1])
+    return divmod(self.sums.added.worst_at, self.actual.shape[1])
 
   def element(self) -> tuple:
     """Returns what was got there, expected, and how far they are apart."""
-    got, expected = (
-      np.atleast_1d(a[self.at]) for a in (self.got, self.expected)
+    actual, expected = (
+      np.atleast_1d(a[self.worst_position])
+      for a in (self.actual, self.expected)
     )
-    return got[0], expected[0], int(ulp.distance(got, expected)[0])
+    return actual[0], expected[0], int(ulp.distance(actual, expected)[0])
 
 
 class Tally:
@@ -85,7 +86,7 @@ class Tally:
   ):
     self._id = (stage, lane, rule)
     self._tiling = tiling
-    self._tiles = self._failed = self._worst_ulp = 0
+    self._tiles = self._bad_tiles = self._worst_ulp = 0
     self.padding_failed = False
     self._worst_abs = 0.0
     self._grids: dict[int, list[np.ndarray]] = {}
@@ -94,13 +95,17 @@ class Tally:
     self._failure: verdicts.Failure | None = None
     self._worst: tuple | None = None
 
-  def add(self, chunk: Chunk, refused: np.ndarray | None = None) -> None:
-    """Takes a chunk in; `refused` stands in for its bad elements."""
-    refused = chunk.bad if refused is None else refused
-    wrong = chunk.cut.count(refused, chunk.first)
+  def add(
+    self, chunk: Chunk, refused_elements: np.ndarray | None = None
+  ) -> None:
+    """Takes a chunk in; `refused_elements` stands in for its bad elements."""
+    refused_elements = (
+      chunk.bad if refused_elements is None else refused_elements
+    )
+    wrong = chunk.cut.count(refused_elements, chunk.first)
     self._add_tiles(chunk.rank, chunk.cut, chunk.first, wrong)
     if self._of_tokens:
-      rows = refused.any(axis=1)
+      rows = refused_elements.any(axis=1)
       self._bad_tokens.setdefault(chunk.rank, []).append(rows)
     if not chunk.error.size:
       return
@@ -109,11 +114,11 @@ class Tally:
     if self._failure is None and wrong.any():
       tile = np.unravel_index(np.argmax(wrong > 0), wrong.shape)
       self._failure = self._locate(
-        chunk, refused, (chunk.first + tile[0], tile[1])
+        chunk, refused_elements, (chunk.first + tile[0], tile[1])
       )
     if self._is_worst(worst):
-      at = int(np.argmax(chunk.error))
-      row, column = np.unravel_index(at, chunk.error.shape)
+      position = int(np.argmax(chunk.error))
+      row, column = np.unravel_index(position, chunk.error.shape)
       self._worst = (
         chunk.cut,
         chunk.rank,
@@ -121,7 +126,7 @@ class Tally:
         row,
         column,
         (
-          chunk.got[row, column],
+          chunk.actual[row, column],
           chunk.expected[row, column],
           int(chunk.apart[row, column]),
         ),
@@ -129,7 +134,7 @@ class Tally:
       self._worst_abs = worst
 
   def add_right(
-    self, rank: int, cut: tiles.Cut, tile_rows: range, right: 'Right | None'
+    self, rank: int, cut: tiles.Cut, tile_rows: range, right: 'CleanRows | None'
   ) -> None:
     """Takes tile rows in without a bad element; none: nor any that differs."""
     first, shape = tile_rows.start, (len(tile_rows), cut.shape[1])
@@ -141,7 +146,7 @@ class Tally:
       return
     self._worst_ulp = max(self._worst_ulp, right.apart)
     if self._is_worst(right.error):
-      self._worst = (cut, rank, first, *right.at, right.element())
+      self._worst = (cut, rank, first, *right.worst_position, right.element())
       self._worst_abs = right.error
 
   @property
@@ -150,7 +155,7 @@ class Tally:
 
   def _add_tiles(self, rank: int, cut: tiles.Cut, first: int, wrong) -> None:
     self._tiles += wrong.size
-    self._failed += int(np.count_nonzero(wrong))
+    self._bad_tiles += int(np.count_nonzero(wrong))
     self._grids.setdefault(rank, []).append(wrong)
     experts = cut.expert[first : first + len(wrong)]
     self._experts.setdefault(rank, []).append(experts)
@@ -173,10 +178,10 @@ class Tally:
     self._tiles += 1
     if not bad.any():
       return
-    self._failed += 1
+    self._bad_tiles += 1
     self.padding_failed = True
     row, column = np.unravel_index(np.argmax(bad), bad.shape)
-    got = padding[row, column]
+    actual = padding[row, column]
     first = self._tiling.num_valid(rank)
     apart = ulp.distance(padding, np.zeros_like(padding))
     self._worst_ulp = max(self._worst_ulp, int(apart.max()))
@@ -193,7 +198,7 @@ class Tally:
       source_rank=None,
       slot=None,
       index=(rank, first + int(row), int(column)),
-      got=_plain(got),
+      got=_plain(actual),
       expected=0.0,
       ulp=int(apart[row, column]),
       bad_rows=int(bad.any(axis=1).sum()),
@@ -210,9 +215,9 @@ class Tally:
       worst = self._locate_element(*self._worst)
     experts = self._experts_of_bad()
     return rank_parts.Part(
-      of=self._id,
+      key=self._id,
       tiles=self._tiles,
-      failed=self._failed,
+      bad_tiles=self._bad_tiles,
       worst_ulp=self._worst_ulp,
       worst_abs=self._worst_abs,
       worst=worst,
@@ -243,12 +248,12 @@ class Tally:
     ]
 
   def _locate(
-    self, chunk: Chunk, refused: np.ndarray, tile: tuple[int, int]
+    self, chunk: Chunk, refused_elements: np.ndarray, tile: tuple[int, int]
   ) -> verdicts.Failure:
     rows, columns = chunk.cut.window(tile)
     begin = int(chunk.cut.starts[chunk.first])
     local = (slice(rows.start - begin, rows.stop - begin), columns)
-    bad = refused[local]
+    bad = refused_elements[local]
     # NaN errors first: argmax takes the first NaN for the largest.
     error = np.where(bad, chunk.error[local], -1.0)
     row, column = np.unravel_index(int(np.argmax(error)), bad.shape)
@@ -259,7 +264,7 @@ class Tally:
       rows.start + int(row),
       columns.start + int(column),
       (
-        chunk.got[local][row, column],
+        chunk.actual[local][row, column],
         chunk.expected[local][row, column],
         int(chunk.apart[local][row, column]),
       ),
@@ -268,7 +273,7 @@ class Tally:
       rows=bad.shape[0],
       cols=bad.shape[1],
       pattern=patterns.describe(
-        chunk.got[local], chunk.expected[local], bad, chunk.expected
+        chunk.actual[local], chunk.expected[local], bad, chunk.expected
       ),
     )
 
@@ -294,7 +299,7 @@ class Tally:
 
   def _failure_at(self, cut, rank, tile, row, column, element, **kwargs):
     stage = verdicts.tensor_of(self._id[0])
-    got, expected, apart = element
+    actual, expected, apart = element
     expert = source = token = slot = None
     if self._tiling is not None:
       source, token, slot = self._tiling.source(stage, rank, row)
@@ -314,7 +319,7 @@ class Tally:
       source_rank=source,
       slot=slot,
       index=self._index(stage, rank, row, column),
-      got=_plain(got),
+      got=_plain(actual),
       expected=_plain(expected),
       ulp=apart,
       **kwargs,

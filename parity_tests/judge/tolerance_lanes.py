@@ -22,9 +22,9 @@ Job = Callable[[], pass_case.Results]
 
 
 def judge_tolerances(
-  asked: pass_case.LaneOptions,
+  options: pass_case.LaneOptions,
   case: pass_case.PassCase,
-  answered: pass_case.Answer,
+  answer: pass_case.Answer,
   expected: passes.Tensors,
 ) -> pass_case.Results:
   """Lanes bounded and standard: every stage, then the fused layer.
@@ -33,83 +33,94 @@ def judge_tolerances(
   a rule for it, and stages may agree among themselves and be wrong.  Where each
   stage ran alone, nothing passed through the layer; then every stage must.
   """
-  which, got = case.which, answered.got
-  records = asked.records if 'standard' in asked.lanes else ()
-  whole = answered.sources is got
+  layer_pass, outputs = case.layer_pass, answer.outputs
+  records = options.records if 'standard' in options.lanes else ()
+  whole = answer.sources is outputs
   layer = case.golden({})
-  goldens = layer, case.golden(answered.sources)
+  goldens = layer, case.golden(answer.sources)
   fused = layer
   if pass_case.is_dense(case):
-    fused = dense.Rows.of(layer, which.name != passes.FORWARD.name)
+    fused = dense.Rows.of(layer, layer_pass.name != passes.FORWARD.name)
   jobs: list[tuple[str, Job]] = []
-  for name in which.stages:
-    found = _stage_jobs(asked, case, answered, expected, goldens, name)
-    jobs += [(name, job) for job in found]
-  mine = tuple(r for r in records if r.layer)
-  for name in which.results if whole else ():
+  for name in layer_pass.stages:
+    stage_jobs = _stage_jobs(options, case, answer, expected, goldens, name)
+    jobs += [(name, job) for job in stage_jobs]
+  layer_records = tuple(r for r in records if r.layer)
+  for name in layer_pass.results if whole else ():
     row, home = verdicts.ROWS[name], expected[name]
-    if name in got:
-      judge = functools.partial(lanes.tolerances, row, got[name], fused, home)
-      job: Job = functools.partial(judge, mine, same=home)
+    if name in outputs:
+      judge = functools.partial(
+        lanes.tolerances, row, outputs[name], fused, home
+      )
+      job: Job = functools.partial(judge, layer_records, stored=home)
     else:
-      job = functools.partial(_report_missing, row, mine, True, name)
+      job = functools.partial(_report_missing, row, layer_records, True, name)
     jobs.append(('layer', job))
-  return _run_jobs(asked, which, jobs)
+  return _run_jobs(options, layer_pass, jobs)
 
 
 def _stage_jobs(
-  asked: pass_case.LaneOptions,
+  options: pass_case.LaneOptions,
   case: pass_case.PassCase,
-  answered: pass_case.Answer,
+  answer: pass_case.Answer,
   expected: passes.Tensors,
   goldens: tuple[golden_lib.Rows, golden_lib.Rows],
   name: str,
 ) -> Iterator[Job]:
   """Yields what judges one stage; `goldens` are the layer's and the stages'."""
-  got, sources = answered.got, case.usable(name, answered.sources)
-  records = asked.records if 'standard' in asked.lanes else ()
+  outputs, sources = answer.outputs, case.usable(name, answer.sources)
+  records = options.records if 'standard' in options.lanes else ()
   records = () if name in case.movement else records
-  follows = case.follows(name, sources)
+  has_sources = case.follows(name, sources)
   # Bits cannot say where the rows came from.
-  lost = name in case.movement and not follows
-  whole = answered.sources is got or answered.serial
-  bound = 'bounded' in asked.lanes or lost or not whole
-  if name not in got:
+  is_untraced = name in case.movement and not has_sources
+  whole = answer.sources is outputs or answer.serial
+  bound = 'bounded' in options.lanes or is_untraced or not whole
+  if name not in outputs:
     yield functools.partial(_report_missing, name, records, bound)
     return
   # What was made of tensors that stayed away went through several operators.
-  fit = tuple(r for r in records if r.layer or follows)
-  known = case.descends(name, sources)
+  fit_records = tuple(r for r in records if r.layer or has_sources)
+  has_source = case.descends(name, sources)
   # A golden that is not rounded as the stage is says little of edges.
-  inside = precision.points_of(name, case.made.policy)
-  apart = bound and not (follows and not inside)
-  beside = None
-  if fit or apart:
-    beside = (
+  rounds_inside = precision.points_of(name, case.inputs.policy)
+  needs_beside = bound and not (has_sources and not rounds_inside)
+  benchmark = None
+  if fit_records or needs_beside:
+    benchmark = (
       _recompute_beside(case, name, sources, expected)
-      if known
+      if has_source
       else expected[name]
     )
   # A stage that reads inputs only is no fused operator.
-  golden = goldens[known or not case.sources[name]]
-  same = beside if apart else None
+  golden = goldens[has_source or not case.sources[name]]
+  stored_beside = benchmark if needs_beside else None
   yield functools.partial(
-    lanes.tolerances, name, got[name], golden, beside, fit, bound, same
+    lanes.tolerances,
+    name,
+    outputs[name],
+    golden,
+    benchmark,
+    fit_records,
+    bound,
+    stored_beside,
   )
-  if follows:
+  if has_sources:
     return
-  unfit = tuple(r for r in records if not r.layer)
-  before = case.unseen(name, sources)[-1]
-  yield functools.partial(_report_missing, name, unfit, False, before)
+  unfit_records = tuple(r for r in records if not r.layer)
+  missing_source = case.unseen(name, sources)[-1]
+  yield functools.partial(
+    _report_missing, name, unfit_records, False, missing_source
+  )
   # Edges are told from what the oracle stored, stage by stage, and a chain has
   # the golden of one pass: what the forward pass kept would be float64, not
   # what was stored.
   if case.unseen_saved:
     return
-  is_result = name in case.which.results
-  if bounds.is_narrow(case.made.policy) and (bound or is_result):
+  is_result = name in case.layer_pass.results
+  if bounds.is_narrow(case.inputs.policy) and (bound or is_result):
     right = build_chain(case, name, sources, expected)
-    yield lambda: [lanes.within_edges(name, got[name], right)]
+    yield lambda: [lanes.within_edges(name, outputs[name], right)]
 
 
 def _recompute_beside(
@@ -139,35 +150,35 @@ def build_chain(
 ) -> edges.Chain:
   """Returns the stages from the nearest that were captured to `name`."""
   unseen = case.unseen(name, sources)
-  own: pass_case.Got = {}
-  for one in (*unseen, name):
-    if case.descends(one, sources):
-      own[one] = case.recompute(one, {**sources, **own})
+  own: pass_case.Arrays = {}
+  for stage in (*unseen, name):
+    if case.descends(stage, sources):
+      own[stage] = case.recompute(stage, {**sources, **own})
     else:
-      own[one] = expected[one]
-  policy = dataclasses.replace(case.made.policy, storage='float32')
+      own[stage] = expected[stage]
+  policy = dataclasses.replace(case.inputs.policy, storage='float32')
   golden = case.golden({**sources, **own}, policy)
-  golden = dataclasses.replace(golden, within=case.made.policy.dtype(name))
-  comparisons = verdicts.comparisons(case.made.config)
+  golden = dataclasses.replace(golden, within=case.inputs.policy.dtype(name))
+  comparisons = verdicts.comparisons(case.inputs.config)
   return edges.Chain(golden, own, unseen, comparisons)
 
 
 def _run_jobs(
-  asked: pass_case.LaneOptions,
-  which: passes.Pass,
+  options: pass_case.LaneOptions,
+  layer_pass: passes.Pass,
   jobs: Sequence[tuple[str, Job]],
 ) -> pass_case.Results:
   """Returns what jobs say, and tells each step before the first of its jobs."""
   results: pass_case.Results = []
-  told = ''
-  found = forked_jobs.results([job for _, job in jobs])
+  last_step = ''
+  job_results = forked_jobs.run_jobs([job for _, job in jobs])
   for step, _ in jobs:
-    if step != told:
-      asked.progress(f'{which.name}, bounded, standard: {step}')
-      told = step
-    results += next(found)
-  if told != 'layer':
-    asked.progress(f'{which.name}, bounded, standard: layer')
+    if step != last_step:
+      options.progress(f'{layer_pass.name}, bounded, standard: {step}')
+      last_step = step
+    results += next(job_results)
+  if last_step != 'layer':
+    options.progress(f'{layer_pass.name}, bounded, standard: layer')
   return results
 
 

@@ -544,7 +544,7 @@ def judge(
     row = verdicts.LAYERS[name]
     beside = None if same is None else same[name]
     layer = _golden(made, name, {})
-    found += lanes.tolerances(row, tensor, layer, None, (), same=beside)
+    found += lanes.tolerances(row, tensor, layer, None, (), stored=beside)
   return {(verdicts.tensor_of(one.stage), one.rule): one for one in found}
 
 
@@ -565,7 +565,9 @@ def judge_stages(
 def _golden(made: inputs_lib.LayerInputs, name: str, captured: Arrays):
   which = verdicts.pass_of(name)
   of = tiling(made.config, made.arrays)
-  return pass_reference.golden(which, of, made.policy, made.arrays, captured)
+  return pass_reference.build_golden(
+    which, of, made.policy, made.arrays, captured
+  )
 
 
 def failed_edges(
@@ -601,7 +603,7 @@ def failed_edges(
       lanes.within_edges(
         name, other[name], tolerance_lanes.build_chain(case, name, {}, one)
       )
-      for name in case.which.stages
+      for name in case.layer_pass.stages
       if case.sources[name]
     ]
   return [result for result in found if result.verdict == verdicts.FAIL]

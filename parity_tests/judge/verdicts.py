@@ -28,15 +28,18 @@ TENSOR_OF = {row: tensor for tensor, row in ROWS.items()}
 
 def order(layer: tensors.Layer) -> tuple[str, ...]:
   """Returns the rows of a layer, in dependency order."""
-  both = (one.of_layer(layer) for one in (passes.FORWARD, passes.BACKWARD))
+  layer_passes = (
+    layer_pass.of_layer(layer)
+    for layer_pass in (passes.FORWARD, passes.BACKWARD)
+  )
   return tuple(
     name
-    for one in both
+    for layer_pass in layer_passes
     for name in (
-      *one.plan,
-      one.relayed,
-      *one.stages,
-      *(ROWS[result] for result in one.results),
+      *layer_pass.plan,
+      layer_pass.relayed,
+      *layer_pass.stages,
+      *(ROWS[result] for result in layer_pass.results),
     )
   )
 
@@ -54,8 +57,8 @@ _OF_SUBLAYER = order(passes.SUBLAYER)
 def ordered(names: Iterable[str]) -> list[str]:
   """Returns rows of one layer in dependency order, those of a sub-layer too."""
   names = {*names}
-  every = _OF_SUBLAYER if is_of_sublayer(names) else ORDER
-  return [name for name in every if name in names]
+  row_order = _OF_SUBLAYER if is_of_sublayer(names) else ORDER
+  return [name for name in row_order if name in names]
 
 
 def is_of_sublayer(names: Iterable[str]) -> bool:
@@ -251,14 +254,14 @@ def is_of_tokens(stage: str) -> bool:
   return axes[:2] == ['R', 'T'] and len(axes) == 3 and spec.part != 'shared'
 
 
-def not_captured(stage: str, lane: str, rule: str, what: str) -> Result:
+def not_captured(stage: str, lane: str, rule: str, tensor: str) -> Result:
   return Result(
     stage,
     lane,
     rule,
     verdict=NOT_JUDGED,
-    why=f'{what} not returned',
-    missing=what,
+    why=f'{tensor} not returned',
+    missing=tensor,
   )
 
 
@@ -270,7 +273,7 @@ def check_each_once(results: Sequence[Result]) -> None:
   Raises:
     AssertionError: one is.
   """
-  rows = [one.stage for one in results if one.rule == SPREAD_RULE]
+  rows = [result.stage for result in results if result.rule == SPREAD_RULE]
   twice = sorted({row for row in rows if rows.count(row) > 1})
   if twice:
     raise AssertionError(

@@ -39,7 +39,9 @@ def _counts(f: flags.FlagValues) -> int:
   bench = bench_lib.Bench(case)
   saved: dict = {}
   for which in case.passes:
-    saved |= bench.case(candidate, which, bench.made, saved).run(candidate.run)
+    saved |= bench.case(candidate, which, bench.real_inputs, saved).run(
+      candidate.run
+    )
   table = [
     tile
     for launch, counts in zip(candidate.launches, candidate.counts)

@@ -65,7 +65,7 @@ class Job:
     return self.shard.file(self.folder)
 
 
-def by_mpiexec(environment: Mapping[str, str] = os.environ) -> Job | None:
+def find_job(environment: Mapping[str, str] = os.environ) -> Job | None:
   """Returns the job of this process, None if there is but this process.
 
   Raises:
@@ -98,7 +98,7 @@ def _starter() -> str | None:
   return None
 
 
-def kept(job: Job, judge: Callable[[], None], timeout_s: float) -> None:
+def run_in_fork(job: Job, judge: Callable[[], None], timeout_s: float) -> None:
   """Runs what writes the file of a job, which says why if that fails.
 
   Args:
@@ -111,16 +111,16 @@ def kept(job: Job, judge: Callable[[], None], timeout_s: float) -> None:
   child = os.fork()
   if not child:
     _run_and_end(job, judge)
-  ended = os.pidfd_open(child)
-  is_late = not select.select([ended], [], [], timeout_s)[0]
-  os.close(ended)
+  process_end = os.pidfd_open(child)
+  is_late = not select.select([process_end], [], [], timeout_s)[0]
+  os.close(process_end)
   _end(child)
   code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   for half in job.folder.glob(shards.half_written(job.file, '*')):
     half.unlink()
   if not job.file.exists():
-    how = processes.unlike_an_answer(None if is_late else code, timeout_s)
-    shards.write(job.file, dict(error=how))
+    reason = processes.unlike_an_answer(None if is_late else code, timeout_s)
+    shards.write(job.file, dict(error=reason))
 
 
 def _end(child: int) -> None:
@@ -160,6 +160,6 @@ def wait(job: Job, timeout_s: float) -> None:
     path = shards.Shard(index, job.shard.of).file(job.folder)
     while not path.exists():
       if time.monotonic() > deadline:
-        how = processes.unlike_an_answer(None, timeout_s)
-        shards.write(path, dict(error=how))
+        reason = processes.unlike_an_answer(None, timeout_s)
+        shards.write(path, dict(error=reason))
       time.sleep(_POLL_S)

@@ -76,8 +76,8 @@ class Shard:
         f'shard: expected at most {num_ranks} of them, one for each rank, got '
         f'{self.of}'
       )
-    mine = np.array_split(np.arange(num_ranks), self.of)[self.index]
-    return tuple(int(rank) for rank in mine)
+    own_ranks = np.array_split(np.arange(num_ranks), self.of)[self.index]
+    return tuple(int(rank) for rank in own_ranks)
 
   def file(self, folder: str | os.PathLike[str]) -> pathlib.Path:
     """Returns where it writes what it found."""
@@ -88,7 +88,7 @@ class Shard:
     """What errors call it."""
     return f'shard {self.index} of {self.of}'
 
-  def told(self, num_ranks: int) -> str:
+  def describe(self, num_ranks: int) -> str:
     """Returns its name with its ranks."""
     ranks = ', '.join(map(str, self.ranks(num_ranks)))
     return f'{self.name} (rank {ranks})'
@@ -107,15 +107,15 @@ def judge(
   """
   start = time.perf_counter()
   request, bench = _ready(request, shard.ranks(request.case.ranks), progress)
-  there = request.candidate.ranks
-  mine = shard.ranks(request.case.ranks)
-  found = pass_case.Findings([], {})
-  if there is None or set(mine) & set(there):
-    found = bench.judged(request, progress)
+  returned_ranks = request.candidate.ranks
+  own_ranks = shard.ranks(request.case.ranks)
+  findings = pass_case.Findings([], {})
+  if returned_ranks is None or set(own_ranks) & set(returned_ranks):
+    findings = bench.judge_ranks(request, progress)
   return dict(
     shard=shard.name,
-    asked=_asked(request),
-    found=encoded([found.results, found.changes, found.runs]),
+    asked=_describe_request(request),
+    found=encoded([findings.results, findings.changes, findings.runs]),
     seconds=time.perf_counter() - start,
   )
 
@@ -146,7 +146,7 @@ def _ready(request: check.Request, share, progress=lambda step: None):
   return dataclasses.replace(request, candidate=candidate), bench
 
 
-def _asked(request: check.Request) -> dict[str, Any]:
+def _describe_request(request: check.Request) -> dict[str, Any]:
   """Returns what all shards of a check must have been asked alike."""
   candidate = request.candidate
   assert isinstance(candidate, outputs.Outputs) and candidate.answer is not None
@@ -163,11 +163,11 @@ def half_written(path: pathlib.Path, process: int | str) -> str:
   return f'.{path.name}.{process}'
 
 
-def write(path: pathlib.Path, found: Mapping[str, Any]) -> None:
+def write(path: pathlib.Path, content: Mapping[str, Any]) -> None:
   """Writes what a shard found: a file that is whole, or none."""
   whole = path.with_name(half_written(path, os.getpid()))
   try:
-    whole.write_text(json.dumps(found), encoding='utf-8')
+    whole.write_text(json.dumps(content), encoding='utf-8')
     whole.replace(path)
   finally:
     whole.unlink(missing_ok=True)
@@ -186,23 +186,23 @@ def merge(
   start = time.perf_counter()
   shards = _of_folder(folder)
   request, bench = _ready(request, ())
-  held = _held(shards, folder, request)
-  found = [decoded(one['found']) for one in held]
-  rows = rank_parts.total(results for results, *_ in found)
-  examined = pass_case.Findings(
-    [_placed(request, bench, row) for row in rows],
+  shard_files = _read_shards(shards, folder, request)
+  decoded_shards = [decoded(content['found']) for content in shard_files]
+  rows = rank_parts.merge_ranks(results for results, *_ in decoded_shards)
+  findings = pass_case.Findings(
+    [_add_place(request, bench, row) for row in rows],
     {},
-    changes=[change for _, changes, _ in found for change in changes],
-    runs=min(runs for *_, runs in found),
+    changes=[change for _, changes, _ in decoded_shards for change in changes],
+    runs=min(runs for *_, runs in decoded_shards),
   )
-  examined = bench_lib.settled(request, examined)
-  longest = max(one['seconds'] for one in held)
-  return check.report_of(
-    request, bench, examined, longest + time.perf_counter() - start
+  findings = bench_lib.finish_findings(request, findings)
+  longest = max(content['seconds'] for content in shard_files)
+  return check.build_report(
+    request, bench, findings, longest + time.perf_counter() - start
   )
 
 
-def _placed(
+def _add_place(
   request: check.Request, bench: bench_lib.Bench, result: verdicts.Result
 ) -> verdicts.Result:
   """Tells where the first bad tile of all ranks is in files."""
@@ -214,16 +214,16 @@ def _placed(
   if result.lane == 'exact':
     data = 'wide' if result.rule == equality.WIDE_RULE else 'exact'
   candidate.locate(data, verdicts.tensor_of(result.stage))
-  tiling = bench_lib.tiling_of(candidate.options, bench.made, bench.plan)
-  return failure_details.with_place([result], candidate, tiling)[0]
+  tiling = bench_lib.cut_tiles(candidate.options, bench.real_inputs, bench.plan)
+  return failure_details.add_places([result], candidate, tiling)[0]
 
 
 def _of_folder(folder: str | os.PathLike[str]) -> list[Shard]:
   """Returns the shards of which there must be a file."""
   top = pathlib.Path(folder)
   names = [path.name for path in top.iterdir()] if top.is_dir() else []
-  found = [re.fullmatch(r'shard(\d+)of(\d+)\.json', name) for name in names]
-  counts = sorted({int(match[2]) for match in found if match})
+  matches = [re.fullmatch(r'shard(\d+)of(\d+)\.json', name) for name in names]
+  counts = sorted({int(match[2]) for match in matches if match})
   if len(counts) != 1:
     raise ShardError(
       f'merge: expected the files of the shards of one check in {folder}, got '
@@ -232,23 +232,25 @@ def _of_folder(folder: str | os.PathLike[str]) -> list[Shard]:
   return [Shard(index, counts[0]) for index in range(counts[0])]
 
 
-def _held(shards: Sequence[Shard], folder, request) -> list[dict[str, Any]]:
+def _read_shards(
+  shards: Sequence[Shard], folder, request
+) -> list[dict[str, Any]]:
   """Returns what each shard found.
 
   Raises:
     ShardError: names all from which there is none.
   """
-  held, gone = [], []
-  asked = _asked(request)
+  shard_files, errors = [], []
+  expected_request = _describe_request(request)
   for shard in shards:
     try:
-      held.append(read(shard, folder))
-      _refuse_other(held[-1]['asked'], asked)
+      shard_files.append(read(shard, folder))
+      _refuse_other(shard_files[-1]['asked'], expected_request)
     except ShardError as error:
-      gone.append(f'{shard.told(request.case.ranks)}: {error}')
-  if gone:
-    raise ShardError('; '.join(gone))
-  return held
+      errors.append(f'{shard.describe(request.case.ranks)}: {error}')
+  if errors:
+    raise ShardError('; '.join(errors))
+  return shard_files
 
 
 def read(shard: Shard, folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -259,25 +261,25 @@ def read(shard: Shard, folder: str | os.PathLike[str]) -> dict[str, Any]:
   """
   path = shard.file(folder)
   try:
-    found = json.loads(path.read_text(encoding='utf-8'))
+    content = json.loads(path.read_text(encoding='utf-8'))
   except FileNotFoundError as error:
     raise ShardError(f'expected {path}, got no file') from error
   except (OSError, ValueError) as error:
     raise ShardError(f'expected a readable {path}, got {error}') from error
-  if 'error' in found:
-    raise ShardError(found['error'])
-  if found['shard'] != shard.name:
+  if 'error' in content:
+    raise ShardError(content['error'])
+  if content['shard'] != shard.name:
     raise ShardError(
-      f'expected what it found in {path}, got that of {found["shard"]}'
+      f'expected what it found in {path}, got that of {content["shard"]}'
     )
-  return found
+  return content
 
 
-def _refuse_other(got: Mapping, expected: Mapping) -> None:
+def _refuse_other(actual: Mapping, expected: Mapping) -> None:
   for name, value in expected.items():
-    if got.get(name) != value:
+    if actual.get(name) != value:
       raise ShardError(
-        f'{name}: expected {value}, as of who merges, got {got.get(name)}'
+        f'{name}: expected {value}, as of who merges, got {actual.get(name)}'
       )
 
 
@@ -289,9 +291,9 @@ _KINDS = {
     verdicts.Failure,
     verdicts.Change,
     rank_parts.Part,
-    rank_parts.OfBound,
-    rank_parts.OfStandard,
-    spread_tally.OfSpread,
+    rank_parts.BoundFigures,
+    rank_parts.StandardFigures,
+    spread_tally.SpreadFigures,
     spread.Judge,
     spread.Independent,
     spread.Sums,
@@ -322,23 +324,23 @@ def encoded(value: Any) -> Any:
   if isinstance(value, Mapping):
     return {'rows': [[encoded(k), encoded(v)] for k, v in value.items()]}
   if isinstance(value, (list, tuple)):
-    return [encoded(one) for one in value]
+    return [encoded(item) for item in value]
   return value
 
 
 def decoded(value: Any) -> Any:
   """Returns what was encoded; lists are tuples, parts are rows of a report."""
   if isinstance(value, list):
-    return tuple(decoded(one) for one in value)
+    return tuple(decoded(item) for item in value)
   if not isinstance(value, dict):
     return value
   if 'rows' in value:
     return {decoded(k): decoded(v) for k, v in value['rows']}
   if 'array' in value:
     return np.array(value['values'], value['array']).reshape(value['shape'])
-  made = _KINDS[value['kind']](**decoded(value['fields']))
-  if isinstance(made, rank_parts.Part):
-    return made.result() or verdicts.Result(
-      *made.of, verdict=verdicts.NOT_JUDGED, part=made
+  decoded_object = _KINDS[value['kind']](**decoded(value['fields']))
+  if isinstance(decoded_object, rank_parts.Part):
+    return decoded_object.result() or verdicts.Result(
+      *decoded_object.key, verdict=verdicts.NOT_JUDGED, part=decoded_object
     )
-  return made
+  return decoded_object

@@ -239,7 +239,7 @@ def test_a_rank_that_dies_or_hangs_is_named(tmp_path, judge, said):
   for index in (0, 1):
     shards.write(shards.Shard(index, 3).file(tmp_path), {})
   timeout_s = 0.2 if 'within 0.2 s' in said else 60.0
-  mpi_shard.kept(job, judge, timeout_s)
+  mpi_shard.run_in_fork(job, judge, timeout_s)
   mpi_shard.wait(job, timeout_s)
   with pytest.raises(shards.ShardError, match=said):
     shards.read(job.shard, tmp_path)
@@ -258,7 +258,7 @@ def test_of_a_rank_that_hangs_nothing_is_left(tmp_path):
     time.sleep(600)
 
   # When.
-  mpi_shard.kept(job, judge, 1.0)
+  mpi_shard.run_in_fork(job, judge, 1.0)
   # Then.
   assert {*tmp_path.iterdir()} == {pids, job.file}
   for pid in map(int, pids.read_text().split()):
@@ -277,10 +277,10 @@ def test_a_rank_that_does_not_start_is_named(tmp_path, monkeypatch):
 
 
 def test_ranks_are_known_from_mpiexec():
-  assert mpi_shard.by_mpiexec({}) is None
-  assert mpi_shard.by_mpiexec(dict(PMI_RANK='0', PMI_SIZE='1')) is None
+  assert mpi_shard.find_job({}) is None
+  assert mpi_shard.find_job(dict(PMI_RANK='0', PMI_SIZE='1')) is None
   with pytest.raises(ValueError, match='mpiexec: expected its 4 processes'):
-    mpi_shard.by_mpiexec(dict(PMI_RANK='1', PMI_SIZE='4', MPI_LOCALNRANKS='2'))
+    mpi_shard.find_job(dict(PMI_RANK='1', PMI_SIZE='4', MPI_LOCALNRANKS='2'))
 
 
 @pytest.mark.slow

@@ -171,7 +171,7 @@ def _judged(name, got, made, layer: bool) -> list[verdicts.Result]:
   """Judges one tensor by every record that excuses rounding."""
   which = verdicts.pass_of(name)
   captured = {} if layer else got
-  golden = pass_reference.golden(
+  golden = pass_reference.build_golden(
     which, trial.tiling(CONFIG, made.arrays), made.policy, made.arrays, captured
   )
   # A stage is computed from what this kernel stored, the layer is not.
@@ -183,7 +183,7 @@ def _judged(name, got, made, layer: bool) -> list[verdicts.Result]:
     golden,
     same[name],
     RECORDS,
-    same=same[name] if layer else None,
+    stored=same[name] if layer else None,
   )
 
 

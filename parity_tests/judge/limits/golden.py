@@ -263,7 +263,7 @@ class Rows:
     sums = bounds.CombineSums.zeros(
       self.policy, stage, config.top_k + bool(last), tokens, config.d_model
     )
-    parts = prefetch.map_ahead(
+    parts = prefetch.prefetch_map(
       lambda part: self.held(source, *part[:3]), self.packed()
     )
     for (*_, slots), out in parts:

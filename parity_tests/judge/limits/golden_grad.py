@@ -195,7 +195,9 @@ class GoldenGrad(golden.Rows):
     Those of ranks that are not judged, and of slots that are not used, are 0.
     """
     parts, order = [], []
-    for (*_, slots), dots in prefetch.map_ahead(self._row_dots, self.packed()):
+    for (*_, slots), dots in prefetch.prefetch_map(
+      self._row_dots, self.packed()
+    ):
       order.append(slots)
       parts.append(dots)
     found = np.concatenate(order)
