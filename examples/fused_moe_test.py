@@ -51,7 +51,7 @@ def rounded_weights(inputs, layer, policy):
 
 
 def test_fused_moe():
-  hpmoe.assert_parity(moe, hpmoe.Case.of(CASE))
+  hpmoe.assert_parity(moe, hpmoe.Case.from_folder(CASE))
 
 
 def test_fused_moe_where_hpmoe_is_not_installed(tmp_path):
@@ -70,4 +70,4 @@ def test_fused_moe_where_hpmoe_is_not_installed(tmp_path):
 
 def test_a_bug_is_found():
   with pytest.raises(AssertionError, match='first failure: y'):
-    hpmoe.assert_parity(rounded_weights, hpmoe.Case.of(CASE))
+    hpmoe.assert_parity(rounded_weights, hpmoe.Case.from_folder(CASE))

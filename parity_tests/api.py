@@ -43,8 +43,8 @@ class Report:
   def stages(self) -> dict[str, str]:
     """'pass', 'fail' or 'not judged' of each stage, in dependency order."""
     return {
-      stage: lane_table.worst_verdict(results)
-      for stage, results in lane_table.stages(self.found).items()
+      stage: lane_table.find_worst_verdict(results)
+      for stage, results in lane_table.group_by_stage(self.found).items()
     }
 
   @property
@@ -61,7 +61,9 @@ class Report:
     return report_html.to_html(self.found)
 
   def __str__(self) -> str:
-    return report_text.format_report(self.found, lane_table.table(self.found))
+    return report_text.format_report(
+      self.found, lane_table.format_table(self.found)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +104,7 @@ def check(
       name, called in this process; 'pkg.module:function' or 'FILE.py:function',
       in a process of its own, which may crash or hang; 'command:./moe {case}
       {out}', a program; 'outputs:FOLDER', what was computed elsewhere of a case
-      `Case.of(folder)`; or None, for our own backend.
+      `Case.from_folder(folder)`; or None, for our own backend.
     case: what is asked.
     lanes: some of 'exact', 'bitwise', 'bounded', 'standard'.
     standards: names of records for lane 'standard'.

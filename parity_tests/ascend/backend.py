@@ -25,7 +25,7 @@ from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 
 # Which of our backends, and whether its ranks share a process.
-CHOICES = flag_tables.table(
+CHOICES = flag_tables.read_flags(
   'backends',
   backend=dict(choices=('host', twin_candidate.NAME, npus_candidate.NAME)),
 )

@@ -110,7 +110,7 @@ _FRAMEWORKS = dict(jax=_jax, mindspore=_mindspore)
 NAMES = tuple(_FRAMEWORKS)
 
 
-FLAGS = flag_tables.table('front_end', frontend=dict(choices=NAMES))
+FLAGS = flag_tables.read_flags('front_end', frontend=dict(choices=NAMES))
 
 
 @dataclasses.dataclass(frozen=True)

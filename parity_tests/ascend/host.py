@@ -34,7 +34,7 @@ Tensors = Mapping[str, np.ndarray]
 _TRIES = 8
 
 _FAULTS = ', '.join(dict.fromkeys(s.name for s in faults.TABLE))
-FLAGS = flag_tables.table('host', dict(faults=_FAULTS))
+FLAGS = flag_tables.read_flags('host', dict(faults=_FAULTS))
 
 
 # Those of one layer, which faults, too, are launched with one after the other.

@@ -86,7 +86,7 @@ def _compare(
 ):
   config, policy, inputs = _layer(num_ranks, storage, data, placement)
   options = granularity.Options(event_grain=grain, **SIZES)
-  which = passes.of(direction)[0]
+  which = passes.from_direction(direction)[0]
   image = compiler.COMPILE[which.direction](config, policy, options).image
   given = {n: inputs[n] for n in arrays.INPUTS[which.direction]}
   want = runtime.launch(image, given, threads=1)

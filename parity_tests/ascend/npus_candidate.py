@@ -27,7 +27,7 @@ NAME = 'ascend_npus'
 # What `make ascend-npus` leaves in its folder.
 LIBRARY, KERNEL = 'libhpmoe_npus.so', 'hpmoe_megakernel.o'
 
-FLAGS = flag_tables.table('npus')
+FLAGS = flag_tables.read_flags('npus')
 
 
 class _Held:

@@ -57,7 +57,7 @@ def _images(case: folder_lib.Folder, rank: int) -> dict:
       which: compiler.COMPILE[which.direction](
         held.config, held.policy, options, target='ascend'
       ).image
-      for which in passes.of(case.direction)
+      for which in passes.from_direction(case.direction)
     }
     made[data] = (held.arrays, images)
   return made

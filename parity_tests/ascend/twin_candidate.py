@@ -24,12 +24,12 @@ _CHOICES = dict(
   exp_rounding=twin_runtime.EXPS,
 )
 FLAGS = tuple(
-  row.but(
+  row.replace(
     default=getattr(_PLAIN, row.field),
     kind=type(getattr(_PLAIN, row.field)),
     choices=tuple(_CHOICES.get(row.name, ())),
   )
-  for row in flag_tables.table('twin')
+  for row in flag_tables.read_flags('twin')
 )
 
 

@@ -56,4 +56,4 @@ class Checking:
 
 NAMES = tuple(field.name for field in dataclasses.fields(Checking))
 # Each mode is one question that a launch, or a candidate, is asked.
-FLAGS = flag_tables.table('checking')
+FLAGS = flag_tables.read_flags('checking')

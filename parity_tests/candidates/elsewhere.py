@@ -32,7 +32,7 @@ from hpmoe.reference.contract import granularity
 _REAL = 'real'
 _CASE, _OUT, _RANK = '{case}', '{out}', '{rank}'
 
-FLAGS = flag_tables.table('program')
+FLAGS = flag_tables.read_flags('program')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,10 @@ class Program(candidates.Candidate):
         raise candidates.CandidateError(f'{self.name}: {told}') from error
       held = {name: np.array(array) for name, array in held.items()}
     self.origins.update(
-      {name: origin.but_for(str(out), _OUT) for name, origin in origins.items()}
+      {
+        name: origin.in_folder(str(out), _OUT)
+        for name, origin in origins.items()
+      }
     )
     self.seconds.append(time.perf_counter() - start)
     return user_candidate.check_outputs(

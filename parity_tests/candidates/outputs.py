@@ -20,7 +20,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.layouts import names as names_lib
 from hpmoe.reference.contract import granularity
 
-FLAGS = flag_tables.table('outputs')
+FLAGS = flag_tables.read_flags('outputs')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Outputs(candidates.Candidate):
           'direction: expected both or forward with --input, as a backward '
           'pass read what its own forward pass saved, got backward'
         )
-      held = answers.File.of(case.input, case.direction, case.make())
+      held = answers.File.from_inputs(case.input, case.direction, case.make())
     else:
       raise ValueError(
         'outputs: expected --case or --input beside it, what they were '

@@ -78,7 +78,7 @@ def _check(
   if names is not None:
     path.write_text(names)
   candidate = outputs.Outputs(str(out), None if names is None else str(path))
-  asked = case_lib.Case.of(case.path, direction)
+  asked = case_lib.Case.from_folder(case.path, direction)
   return check.run(check.Request(asked, candidate))
 
 
@@ -553,7 +553,7 @@ def test_routing_weights_in_bfloat16_are_those_of_the_oracle(tmp_path, weights):
     found = kernel.forward(one.config, one.policy, one.arrays)
     _save_whole(tmp_path / 'out', case, data, {'y': found['y']})
 
-  of = case_lib.Case.of(case.path, 'forward')
+  of = case_lib.Case.from_folder(case.path, 'forward')
   report = numpy_testing.unexplained(
     check.Request(of, outputs.Outputs(str(tmp_path / 'out')))
   )

@@ -2,16 +2,16 @@
 
 from hpmoe.parity_tests.case import flag_tables
 
-CUT = flag_tables.table('cut')
-CORES = flag_tables.table('cores')
+CUT = flag_tables.read_flags('cut')
+CORES = flag_tables.read_flags('cores')
 CORES_OF_PRESET = tuple(
-  core.but(
+  core.replace(
     default=None,
     help=f"{core.help} Default: the preset's, 24 aic and 48 aiv.",
   )
   for core in CORES
 )
-SCHEDULE = flag_tables.table('schedule')
+SCHEDULE = flag_tables.read_flags('schedule')
 FLAGS = (*CUT, *CORES, *SCHEDULE)
 # How tensors are cut into tiles, whoever computes them.
 TILES = ('row_block', 'col_block', 'token_block')

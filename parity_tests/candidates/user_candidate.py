@@ -75,7 +75,7 @@ KINDS = {
 }
 
 
-FLAGS = flag_tables.table('function')
+FLAGS = flag_tables.read_flags('function')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,20 +27,22 @@ class File(folder_lib.Folder):
   """A file of inputs in a case's place: real data alone."""
 
   @classmethod
-  def of(cls, path: str, direction: str, made: inputs_lib.LayerInputs) -> Self:
+  def from_inputs(
+    cls, path: str, direction: str, inputs: inputs_lib.LayerInputs
+  ) -> Self:
     """Returns the file that real data were read from."""
     return cls(
       path=path,
       id=read_case.digest(dumps.read(pathlib.Path(path))[0]),
       direction=direction,
-      config=made.config,
-      policy=made.policy,
+      config=inputs.config,
+      policy=inputs.policy,
       data=('real',),
       facts={},
       layouts=input_files.read_layouts(path),
     )
 
-  def data_of(self, x: np.ndarray | lazy_tensors.Slabs) -> str:
+  def data_of(self, x: np.ndarray | lazy_tensors.LazyTensor) -> str:
     """See `Folder`.
 
     Raises:
@@ -75,11 +77,11 @@ class Answer:
     Raises:
       dumps.Missing: nothing was computed from that kind of data.
     """
-    there = tuple(
+    present = tuple(
       sorted(r for r in dumps.find(self.path, data) if r is not None)
     )
-    every = range(self.case.config.num_ranks)
-    return None if there in ((), tuple(every)) else there
+    all_ranks = range(self.case.config.num_ranks)
+    return None if present in ((), tuple(all_ranks)) else present
 
   def tensors(
     self, data: str, policy: precision.PrecisionPolicy
@@ -95,28 +97,36 @@ class Answer:
       ValueError: a file, a name, a shape or a dtype is wrong.
     """
     files = dumps.find(self.path, data)
-    held = {
-      rank: self._named(*dumps.read(path, self.names.raw), str(path))
+    tensors_by_rank = {
+      rank: self._rename_tensors(*dumps.read(path, self.names.raw), str(path))
       for rank, path in files.items()
     }
-    self._check_ranks(held)
-    found, origins = {}, {}
-    for name in dict.fromkeys(n for part in held.values() for n in part):
-      parts = {rank: part[name] for rank, part in held.items() if name in part}
+    self._check_ranks(tensors_by_rank)
+    arrays, origins = {}, {}
+    for name in dict.fromkeys(
+      n for part in tensors_by_rank.values() for n in part
+    ):
+      parts = {
+        rank: part[name]
+        for rank, part in tensors_by_rank.items()
+        if name in part
+      }
       if name not in tensors.SPECS:
         continue
       try:
-        found[name], placed = self._ours(name, parts, held, policy)
+        arrays[name], elements = self._undo_layout(
+          name, parts, tensors_by_rank, policy
+        )
       except ValueError as error:
         place = files[None] if None in parts else self.path
         raise ValueError(f'{place}: {error}') from error
-      there = {rank: str(files[rank]) for rank in parts}
-      called = self.names.tensors.get(name, name)
-      axes = placed.layout.axes
+      paths = {rank: str(files[rank]) for rank in parts}
+      user_name = self.names.tensors.get(name, name)
+      axes = elements.layout.axes
       lacks = any(part.ndim < len(axes) for part in parts.values())
-      gone = axes.index('R') if lacks else None
-      origins[name] = Origin(called, there, placed, gone)
-    return found, origins
+      missing_axis = axes.index('R') if lacks else None
+      origins[name] = Origin(user_name, paths, elements, missing_axis)
+    return arrays, origins
 
   def notes(self, data: str) -> Mapping[str, str]:
     """Returns what a file says beside its tensors."""
@@ -132,10 +142,12 @@ class Answer:
       dumps.Missing: nothing was.
     """
     files = dumps.find(self.path, data)
-    some = [files[None]] if None in files else [*files.values()]
-    names = self._named(*dumps.read(some[0]), str(some[0]))
-    known = (name for name in names if name in tensors.SPECS)
-    return {name: self._slabs(name, files, policy, data) for name in known}
+    paths = [files[None]] if None in files else [*files.values()]
+    names = self._rename_tensors(*dumps.read(paths[0]), str(paths[0]))
+    spec_names = (name for name in names if name in tensors.SPECS)
+    return {
+      name: self._read_lazily(name, files, policy, data) for name in spec_names
+    }
 
   def origin(self, data: str, name: str) -> 'Origin':
     """Returns where a tensor of a kind of data is; little of it is read.
@@ -151,54 +163,64 @@ class Answer:
     if layout.moves_rows:
       return self.tensors(data, self.case.policy)[1][name]
     path = next(iter(files.values()))
-    shape = [*self._named(*dumps.read(path), str(path))[name].shape]
-    gone = None
+    shape = [*self._rename_tensors(*dumps.read(path), str(path))[name].shape]
+    missing_axis = None
     if len(shape) < len(layout.axes):
-      gone = layout.axes.index('R')
-      shape.insert(gone, self.case.config.num_ranks)
-    of = layout if None in files else layout.with_ranks
-    placed = of.placed(self.case.config.dims(), shape=tuple(shape))
-    called = self.names.tensors.get(name, name)
-    there = {rank: str(one) for rank, one in files.items()}
-    return Origin(called, there, placed, gone)
+      missing_axis = layout.axes.index('R')
+      shape.insert(missing_axis, self.case.config.num_ranks)
+    ranked_layout = layout if None in files else layout.with_ranks
+    elements = ranked_layout.map_elements(
+      self.case.config.dims(), shape=tuple(shape)
+    )
+    user_name = self.names.tensors.get(name, name)
+    paths = {rank: str(file) for rank, file in files.items()}
+    return Origin(user_name, paths, elements, missing_axis)
 
-  def _slabs(self, name: str, files, policy, data: str) -> lazy_tensors.Slabs:
+  def _read_lazily(
+    self, name: str, files, policy, data: str
+  ) -> lazy_tensors.LazyTensor:
     """Returns a tensor of theirs, read rank by rank."""
     layout = self.names.layouts.get(name) or self.case.layouts.get(name)
 
-    def part(rank: int | None, called: str = name) -> np.ndarray:
-      held = self._named(*dumps.read(files[rank]), str(files[rank]))
-      if called not in held:
+    def part(rank: int | None, user_name: str = name) -> np.ndarray:
+      rank_tensors = self._rename_tensors(
+        *dumps.read(files[rank]), str(files[rank])
+      )
+      if user_name not in rank_tensors:
         raise ValueError(
-          f'{files[rank]}: expected {called}, as of other ranks, got '
-          f'{", ".join(held)}'
+          f'{files[rank]}: expected {user_name}, as of other ranks, got '
+          f'{", ".join(rank_tensors)}'
         )
-      return held[called]
+      return rank_tensors[user_name]
 
     order = None
     if layout is not None and layout.order:
-      order = functools.partial(part, called=layout.order)
-    there = (*files,)
-    of = self.case.slabs(name, there, part, policy, data, layout, order)
-    rows, read = self.case.config.num_rows, of.read
+      order = functools.partial(part, user_name=layout.order)
+    ranks = (*files,)
+    lazy = self.case.make_lazy_tensor(
+      name, ranks, part, policy, data, layout, order
+    )
+    rows, read = self.case.config.num_rows, lazy.read
     return dataclasses.replace(
-      of, read=lambda rank: with_rows(name, read(rank)[None], rows)[0]
+      lazy, read=lambda rank: with_rows(name, read(rank)[None], rows)[0]
     )
 
-  def _ours(
-    self, name: str, parts: folder_lib.Parts, held, policy
-  ) -> tuple[np.ndarray, element_map.Placed]:
+  def _undo_layout(
+    self, name: str, parts: folder_lib.Parts, tensors_by_rank, policy
+  ) -> tuple[np.ndarray, element_map.ElementMap]:
     """Returns `[R, ...]` of a tensor of theirs."""
     layout = self.names.layouts.get(name) or self.case.layouts.get(name)
     order = None
     if layout is not None and layout.order:
-      order = {r: held[r].get(layout.order) for r in parts}
-      if any(one is None for one in order.values()):
+      order = {r: tensors_by_rank[r].get(layout.order) for r in parts}
+      if any(order_tensor is None for order_tensor in order.values()):
         raise ValueError(
           f'{name}: expected tensor {layout.order!r} beside it, got none'
         )
-    ours, placed = self.case.taken(name, parts, policy, layout, order)
-    return with_rows(name, ours, self.case.config.num_rows), placed
+    restored, elements = self.case.undo_layout(
+      name, parts, policy, layout, order
+    )
+    return with_rows(name, restored, self.case.config.num_rows), elements
 
   def _check_ranks(
     self, parts: Mapping[int | None, Mapping[str, np.ndarray]]
@@ -210,53 +232,61 @@ class Answer:
         first, or a tensor is there of all ranks and of one.
     """
     ranks = range(self.case.config.num_ranks)
-    each = {rank: part for rank, part in parts.items() if rank is not None}
-    first = next(iter(each), 0)
-    for rank, part in each.items():
+    rank_parts = {
+      rank: part for rank, part in parts.items() if rank is not None
+    }
+    first = next(iter(rank_parts), 0)
+    for rank, part in rank_parts.items():
       if rank not in ranks:
         raise ValueError(
           f'{self.path}: expected ranks 0 to {len(ranks) - 1}, got {rank}'
         )
-      if {*part} != {*each[first]}:
+      if {*part} != {*rank_parts[first]}:
         raise ValueError(
-          f'{self.path}: rank {rank}: expected {", ".join(each[first])}, as '
+          f'{self.path}: rank {rank}: expected {", ".join(rank_parts[first])}, '
+          'as '
           f'of rank {first}, got {", ".join(part)}'
         )
-    for name in {*parts.get(None, {})} & {*each.get(first, {})}:
+    for name in {*parts.get(None, {})} & {*rank_parts.get(first, {})}:
       raise ValueError(
         f'{self.path}: expected {name} of all ranks or of each, got both'
       )
 
-  def _named(
-    self, held: Mapping[str, np.ndarray], notes: Mapping[str, str], path: str
+  def _rename_tensors(
+    self,
+    user_tensors: Mapping[str, np.ndarray],
+    notes: Mapping[str, str],
+    path: str,
   ) -> dict[str, np.ndarray]:
     """Returns tensors under our names.
 
     Raises:
       ValueError: they belong to another case, or one is unknown.
     """
-    of = notes.get('case', self.case.id)
-    if of != self.case.id:
+    case_id = notes.get('case', self.case.id)
+    if case_id != self.case.id:
       raise ValueError(
         f'{path}: expected outputs of case {self.case.id[:12]}, got those of '
-        f'{of[:12]}'
+        f'{case_id[:12]}'
       )
-    found = {}
-    theirs = {name: ours for ours, name in self.names.tensors.items()}
-    both = (passes.FORWARD, passes.BACKWARD)
+    renamed = {}
+    own_names = {
+      name: own_name for own_name, name in self.names.tensors.items()
+    }
+    layer_passes = (passes.FORWARD, passes.BACKWARD)
     layer = self.case.config
-    known = {n for one in both for n in one.of_layer(layer).outputs}
+    outputs = {n for one in layer_passes for n in one.of_layer(layer).outputs}
     orders = {one.order for one in self.names.layouts.values()}
-    for name, array in held.items():
-      ours = theirs.get(name, name)
-      if ours in known or name in orders:
-        found[ours] = array
+    for name, array in user_tensors.items():
+      own_name = own_names.get(name, name)
+      if own_name in outputs or name in orders:
+        renamed[own_name] = array
       elif not any(fnmatch.fnmatchcase(name, drop) for drop in self.names.drop):
         raise ValueError(
-          f'{path}: tensor {name!r}: expected {", ".join(sorted(known))}, or '
+          f'{path}: tensor {name!r}: expected {", ".join(sorted(outputs))}, or '
           'its name in the map of --names: under [tensors], or under [drop]'
         )
-    return found
+    return renamed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,18 +296,20 @@ class Origin:
   Attributes:
     name: theirs.
     files: of all ranks (None), or of each.
-    placed: where elements of ours are.
-    gone: which axis is of ranks alone and was left out, or None.
+    elements: where elements of ours are.
+    missing_axis: which axis is of ranks alone and was left out, or None.
   """
 
   name: str
   files: Mapping[int | None, str]
-  placed: element_map.Placed
-  gone: int | None
+  elements: element_map.ElementMap
+  missing_axis: int | None
 
-  def but_for(self, folder: str, called: str) -> 'Origin':
+  def in_folder(self, folder: str, new_folder: str) -> 'Origin':
     """Returns the same in a folder of another name."""
-    files = {r: one.replace(folder, called) for r, one in self.files.items()}
+    files = {
+      r: path.replace(folder, new_folder) for r, path in self.files.items()
+    }
     return dataclasses.replace(self, files=files)
 
   def place(self, index: element_map.Index) -> str:
@@ -286,22 +318,26 @@ class Origin:
     Args:
       index: arrays that broadcast, one for each axis of ours.
     """
-    found = np.broadcast_arrays(*self.placed.there(index))
-    there = [one.reshape(-1) for one in found]
+    coordinates = np.broadcast_arrays(*self.elements.find_places(index))
+    places = [coordinate.reshape(-1) for coordinate in coordinates]
     if None in self.files:
-      return self._told(None, there)
-    ranks, local = self.placed.of_rank(there)
-    told = [
-      self._told(int(rank), [one[ranks == rank] for one in local])
+      return self._format_place(None, places)
+    ranks, local = self.elements.split_ranks(places)
+    texts = [
+      self._format_place(
+        int(rank), [coordinate[ranks == rank] for coordinate in local]
+      )
       for rank in np.unique(ranks)
     ]
-    return '; '.join(told[:2] + ['...'] * (len(told) > 2))
+    return '; '.join(texts[:2] + ['...'] * (len(texts) > 2))
 
-  def _told(self, rank: int | None, there: Sequence[np.ndarray]) -> str:
+  def _format_place(
+    self, rank: int | None, places: Sequence[np.ndarray]
+  ) -> str:
     """Returns a file, and coordinates: '5, 128:192, 0:32:2'."""
-    spans = [_span(np.unique(one)) for one in there]
-    if self.gone is not None:
-      del spans[self.gone]
+    spans = [_span(np.unique(coordinate)) for coordinate in places]
+    if self.missing_axis is not None:
+      del spans[self.missing_axis]
     return f'{self.files[rank]} {self.name}[{", ".join(spans)}]'
 
 
@@ -311,8 +347,8 @@ def _span(values: np.ndarray) -> str:
     return str(first)
   steps = {*np.diff(values).tolist()}
   if len(steps) > 1:
-    some = ' '.join(map(str, values[:4].tolist()))
-    return f'{{{some}{" ..." * (len(values) > 4)}}}'
+    first_values = ' '.join(map(str, values[:4].tolist()))
+    return f'{{{first_values}{" ..." * (len(values) > 4)}}}'
   (step,) = steps
   return f'{first}:{last + 1}' + f':{step}' * (step > 1)
 

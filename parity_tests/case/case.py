@@ -71,7 +71,7 @@ class Case:
   folder: str | None = None
 
   @classmethod
-  def of(cls, folder: str, direction: str | None = None) -> Self:
+  def from_folder(cls, folder: str, direction: str | None = None) -> Self:
     """Returns a case that was written.
 
     Args:
@@ -81,39 +81,41 @@ class Case:
     Raises:
       ValueError: the folder is no case, or has no such pass.
     """
-    held = folder_lib.read(folder)
-    direction = direction or held.direction
-    if not {*passes.of(direction)} <= {*passes.of(held.direction)}:
+    folder_case = folder_lib.read(folder)
+    direction = direction or folder_case.direction
+    if not {*passes.from_direction(direction)} <= {
+      *passes.from_direction(folder_case.direction)
+    }:
       raise ValueError(
-        f'direction: expected {held.direction}, for which {folder} was '
+        f'direction: expected {folder_case.direction}, for which {folder} was '
         f'written, got {direction}'
       )
-    policy = dataclasses.asdict(held.policy)
-    policy['activation'] = held.policy.form
-    policy['policy'] = policies.words(held.policy)
-    known = {field.name for field in dataclasses.fields(cls)}
+    policy = dataclasses.asdict(folder_case.policy)
+    policy['activation'] = folder_case.policy.form
+    policy['policy'] = policies.words(folder_case.policy)
+    fields = {field.name for field in dataclasses.fields(cls)}
     return cls(
       direction=direction,
-      ranks=held.config.num_ranks,
-      tokens=held.config.num_tokens,
-      dtype=held.policy.storage,
-      capacity=held.config.capacity,
-      bias=held.config.bias,
-      d_shared=held.config.d_shared,
+      ranks=folder_case.config.num_ranks,
+      tokens=folder_case.config.num_tokens,
+      dtype=folder_case.policy.storage,
+      capacity=folder_case.config.capacity,
+      bias=folder_case.config.bias,
+      d_shared=folder_case.config.d_shared,
       folder=folder,
-      **{name: value for name, value in policy.items() if name in known},
+      **{name: value for name, value in policy.items() if name in fields},
     )
 
   @property
   def passes(self) -> tuple[passes.Pass, ...]:
     """The passes to run, in order."""
-    return passes.of(self.direction)
+    return passes.from_direction(self.direction)
 
   @property
   def sublayer(self) -> bool:
     """Whether it is no layer, see `MoEConfig`; given inputs are one."""
-    made = self.input is None and self.folder is None
-    return made and presets.get(self.preset).sublayer
+    is_generated = self.input is None and self.folder is None
+    return is_generated and presets.get(self.preset).sublayer
 
   def share(
     self, ranks: tuple[int, ...], data: str = 'real'
@@ -145,8 +147,8 @@ class Case:
     if self.folder is not None:
       return folder_lib.read(self.folder).inputs()
     return (
-      inputs_lib.with_weights(self._made(), self.weights)
-      .under(
+      inputs_lib.with_weights(self._make_real(), self.weights)
+      .with_policy(
         accumulation_order=self.accumulation_order,
         **policies.fields(self.policy),
         activation_ulp=self.activation_ulp,
@@ -158,9 +160,9 @@ class Case:
     )
 
   def data(
-    self, made: inputs_lib.LayerInputs, name: str
+    self, inputs: inputs_lib.LayerInputs, name: str
   ) -> inputs_lib.LayerInputs:
-    """Returns data of another kind than `made`, on its routing.
+    """Returns data of another kind than `inputs`, on its routing.
 
     Raises:
       folder.NoData: the folder has none.
@@ -173,11 +175,11 @@ class Case:
         f'no data are exact whose rows become {self.rows}'
       )
     backward = passes.BACKWARD in self.passes
-    drawn = inputs_lib.with_data(made, name, backward, self.seed)
-    drawn = inputs_lib.with_weights(drawn, self.weights)
-    return drawn.with_codes(self.quantised, self.seed)
+    data_inputs = inputs_lib.with_data(inputs, name, backward, self.seed)
+    data_inputs = inputs_lib.with_weights(data_inputs, self.weights)
+    return data_inputs.with_codes(self.quantised, self.seed)
 
-  def bytes_needed(self, of: str) -> int:
+  def bytes_needed(self, part: str) -> int:
     """Returns the least that a part of `memory.COPIES` needs."""
     if self.folder is not None:
       config = folder_lib.read(self.folder).config
@@ -186,23 +188,23 @@ class Case:
       config = presets.config(preset, self.ranks, self.tokens, self.capacity)
     # What a rank gets of T K R rows is unknown before they are routed.
     rows = self.capacity or config.num_tokens * config.top_k
-    more = dict(
+    changes = dict(
       capacity=rows,
       bias=config.bias or self.bias,
       d_shared=config.d_shared or self.d_shared,
     )
-    config = dataclasses.replace(config, **more)
+    config = dataclasses.replace(config, **changes)
     policy = precision.PrecisionPolicy(
       self.dtype, quantised=self.quantised, **policies.fields(self.policy)
     )
-    return memory.bytes_needed(config, policy, self.direction, of)
+    return memory.bytes_needed(config, policy, self.direction, part)
 
-  def _made(self) -> inputs_lib.LayerInputs:
+  def _make_real(self) -> inputs_lib.LayerInputs:
     if self.input is not None:
-      given = self.placement, self.capacity, self.seed, self.quantised
+      options = self.placement, self.capacity, self.seed, self.quantised
       if isinstance(self.input, Mapping):
-        return input_files.from_arrays(self.input, *given)
-      return input_files.load_safetensors(self.input, *given)
+        return input_files.from_arrays(self.input, *options)
+      return input_files.load_safetensors(self.input, *options)
     return inputs_lib.make_inputs(
       presets.to_run(self.preset),
       self.ranks,

@@ -11,8 +11,8 @@ DTYPES = {row.short: name for name, row in storage.STORED.items()} | {
 }
 DIRECTIONS = ('forward', 'backward', 'both')
 # Of a preset, in whose name they go.
-SIZES = flag_tables.table('sizes')
-_PRESET, *_LAYER = flag_tables.table(
+SIZES = flag_tables.read_flags('sizes')
+_PRESET, *_LAYER = flag_tables.read_flags(
   'layer',
   dtype=dict(choices=DTYPES),
   placement=dict(choices=precision.PLACEMENTS),
@@ -20,22 +20,22 @@ _PRESET, *_LAYER = flag_tables.table(
 )
 LAYER = (_PRESET, *SIZES, *_LAYER)
 # What a policy leaves to candidates that are not ours.
-POLICY = flag_tables.table(
+POLICY = flag_tables.read_flags(
   'policy',
   dict(gpt_oss=precision.FORMS['gpt_oss']),
   activation_ulp=dict(default=precision.ACTIVATION_ULP),
 )
-QUANTISED = flag_tables.table(
+QUANTISED = flag_tables.read_flags(
   'quantised',
   weights=dict(choices=('', *quantised.FORMS)),
   rows=dict(choices=('', *quantised.OF_ROWS)),
 )
-DATA = flag_tables.table('data')
-RANKS_OF_PRESET = DATA[0].but(
+DATA = flag_tables.read_flags('data')
+RANKS_OF_PRESET = DATA[0].replace(
   default=None, help=f"{DATA[0].help} Default: the preset's."
 )
 # `FOLDER` has them all, but which pass and order.
-DIRECTION, FOLDER = flag_tables.table(
+DIRECTION, FOLDER = flag_tables.read_flags(
   'case', direction=dict(choices=DIRECTIONS)
 )
 FLAGS = (*LAYER, *POLICY, *QUANTISED, *DATA, DIRECTION)

@@ -28,7 +28,7 @@ Arrays = Mapping[str, np.ndarray]
 Make = Callable[[np.ndarray, int], quantise.Quantised]
 
 
-def given(
+def replace_values(
   policy: precision.PrecisionPolicy, arrays: Arrays
 ) -> dict[str, np.ndarray]:
   """Returns what a candidate gets of arrays: codes in place of values."""
@@ -36,23 +36,23 @@ def given(
   return {n: a for n, a in arrays.items() if n not in hidden}
 
 
-def names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+def list_names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
   """Returns the names of codes, scales and zeros."""
-  return in_place(policy.quantised, WEIGHTS) if policy.quantised else ()
+  return replace_names(policy.quantised, WEIGHTS) if policy.quantised else ()
 
 
-def in_place(form: str, inputs: Sequence[str]) -> tuple[str, ...]:
+def replace_names(form: str, inputs: Sequence[str]) -> tuple[str, ...]:
   """Returns names of inputs, weights by those of their codes; '': as is."""
-  found: list[str] = []
+  names: list[str] = []
   for name in inputs:
     parts = quantised.parts(form, name) if name in WEIGHTS else ()
-    found += parts or (name,)
-  return tuple(found)
+    names += parts or (name,)
+  return tuple(names)
 
 
-def are_in(given: Iterable[str]) -> bool:
+def has_codes(names: Iterable[str]) -> bool:
   """Says whether any weight is given as codes."""
-  return not {f'{weight}_codes' for weight in WEIGHTS}.isdisjoint(given)
+  return not {f'{weight}_codes' for weight in WEIGHTS}.isdisjoint(names)
 
 
 def check(form: str, arrays: Arrays) -> None:
@@ -79,16 +79,16 @@ def check(form: str, arrays: Arrays) -> None:
     )
     shapes = ((*shape[:2], depth // words, shape[3]), *2 * [shape[:2] + groups])
     for name, dtype, dims in zip(names, dtypes, shapes):
-      got = arrays[name]
-      if str(got.dtype) != dtype or got.shape != dims:
+      array = arrays[name]
+      if str(array.dtype) != dtype or array.shape != dims:
         raise ValueError(
-          f'{name}: expected {dtype} {list(dims)}, got {got.dtype} '
-          f'{list(got.shape)}'
+          f'{name}: expected {dtype} {list(dims)}, got {array.dtype} '
+          f'{list(array.shape)}'
         )
-      checks.check_finite(name, got.astype(np.float32))
+      checks.check_finite(name, array.astype(np.float32))
 
 
-def of_values(form: str, arrays: Arrays) -> dict[str, np.ndarray]:
+def quantise_values(form: str, arrays: Arrays) -> dict[str, np.ndarray]:
   """Returns arrays whose weights were quantised; values are what they became.
 
   Raises:
@@ -99,7 +99,9 @@ def of_values(form: str, arrays: Arrays) -> dict[str, np.ndarray]:
   return _with_codes(form, arrays, make)
 
 
-def of_exact(form: str, arrays: Arrays, seed: int) -> dict[str, np.ndarray]:
+def factor_exactly(
+  form: str, arrays: Arrays, seed: int
+) -> dict[str, np.ndarray]:
   """Returns arrays whose weights are whole numbers as codes and scales.
 
   Values stay as they are, so that all sums are exact as before: the scale of a
@@ -111,21 +113,25 @@ def of_exact(form: str, arrays: Arrays, seed: int) -> dict[str, np.ndarray]:
   row = quantised.FORMS[form]
 
   def make(values: np.ndarray, expert: int) -> quantise.Quantised:
-    return _factored(row, values, stable_random.seed_of(form, expert, seed))
+    return _factor_scales(
+      row, values, stable_random.seed_of(form, expert, seed)
+    )
 
-  found = _with_codes(form, arrays, make)
+  arrays_with_codes = _with_codes(form, arrays, make)
   for weight in WEIGHTS:
-    if not np.array_equal(found[weight], arrays[weight].astype(np.float32)):
+    if not np.array_equal(
+      arrays_with_codes[weight], arrays[weight].astype(np.float32)
+    ):
       raise ValueError(
         f'{weight}: expected whole numbers that {row.element} has, got others'
       )
-  return found
+  return arrays_with_codes
 
 
-def values(form: str, arrays: Arrays) -> dict[str, np.ndarray]:
+def compute_values(form: str, arrays: Arrays) -> dict[str, np.ndarray]:
   """Returns the weights `[R, L, X, Y]` float32 that codes and scales mean."""
   row = quantised.FORMS[form]
-  found = {}
+  values = {}
   for weight in WEIGHTS:
     parts = [arrays[name] for name in quantised.parts(form, weight)]
     codes, scales, *zeros = parts
@@ -134,53 +140,60 @@ def values(form: str, arrays: Arrays) -> dict[str, np.ndarray]:
     if scales.dtype == np.uint8:
       scales = scales.view(quantise.numpy_dtype(row.scale))
     made = quantise.Quantised(codes, scales, *zeros)
-    found[weight] = np.asarray(quantise.dequantise(row, made, _DEPTH))
-  return found
+    values[weight] = np.asarray(quantise.dequantise(row, made, _DEPTH))
+  return values
 
 
 def _with_codes(form: str, arrays: Arrays, make: Make) -> dict[str, np.ndarray]:
   """Returns arrays with codes, made expert by expert, and what these mean."""
   row = quantised.FORMS[form]
-  found = dict(arrays)
+  arrays_with_codes = dict(arrays)
   for weight in WEIGHTS:
     experts = arrays[weight].reshape(-1, *arrays[weight].shape[2:])
-    made = [
-      _as_files_have(row, make(values.astype(np.float32), expert))
+    expert_parts = [
+      _pack_for_file(row, make(values.astype(np.float32), expert))
       for expert, values in enumerate(experts)
     ]
     home = arrays[weight].shape[:2]
-    for name, parts in zip(quantised.parts(form, weight), zip(*made)):
-      found[name] = np.stack(parts).reshape(*home, *parts[0].shape)
-  return found | values(form, found)
+    for name, parts in zip(quantised.parts(form, weight), zip(*expert_parts)):
+      arrays_with_codes[name] = np.stack(parts).reshape(*home, *parts[0].shape)
+  return arrays_with_codes | compute_values(form, arrays_with_codes)
 
 
-def _as_files_have(
-  row: quantised.Form, made: quantise.Quantised
+def _pack_for_file(
+  row: quantised.Form, codes_and_scales: quantise.Quantised
 ) -> tuple[np.ndarray, ...]:
-  codes, scales = np.asarray(made.codes), np.asarray(made.scales)
+  codes, scales = (
+    np.asarray(codes_and_scales.codes),
+    np.asarray(codes_and_scales.scales),
+  )
   if quantised.ELEMENTS[row.element].is_packed:
     codes = quantise.pack(row, codes, _DEPTH)
   if row.rule in quantised.POWERS:
     scales = scales.view(np.uint8)
-  zeros = () if made.zeros is None else (np.asarray(made.zeros),)
+  zeros = (
+    ()
+    if codes_and_scales.zeros is None
+    else (np.asarray(codes_and_scales.zeros),)
+  )
   return (codes, scales, *zeros)
 
 
-def _factored(
+def _factor_scales(
   row: quantised.Form, values: np.ndarray, seed: int
 ) -> quantise.Quantised:
   """Returns whole numbers `[X, Y]` as codes times powers of two."""
   element = quantised.ELEMENTS[row.element]
   across, depth = row.groups(*values.shape[::-1])
   shape = (depth, across)
-  most = np.abs(values)
+  largest_values = np.abs(values)
   for axis, size in enumerate(row.group[::-1]):
     starts = np.arange(0, values.shape[axis], size or values.shape[axis])
-    most = np.maximum.reduceat(most, starts, axis)
+    largest_values = np.maximum.reduceat(largest_values, starts, axis)
   largest = float(min(element.highest, (element.highest - element.lowest) // 2))
-  room = np.floor(np.log2(largest / np.maximum(most, 1)))
-  drawn = stable_random.integers(seed, shape, _EXPONENTS)
-  scales = np.exp2(-np.minimum(drawn, room)).astype(np.float32)
+  room = np.floor(np.log2(largest / np.maximum(largest_values, 1)))
+  exponents = stable_random.integers(seed, shape, _EXPONENTS)
+  scales = np.exp2(-np.minimum(exponents, room)).astype(np.float32)
   codes, zeros = (
     values / quantise.spread(row, scales, values.shape, _DEPTH),
     None,

@@ -43,24 +43,26 @@ def find(folder: str, data: str) -> dict[int | None, pathlib.Path]:
   top = pathlib.Path(folder)
   if not top.is_dir():
     raise ValueError(f'outputs: expected a folder, got {folder!r}')
-  named = {one: _OF_DATA.fullmatch(_stem(one)) for one in sorted(top.iterdir())}
-  known = {one: match for one, match in named.items() if match}
-  found: dict[int | None, pathlib.Path] = {}
-  for one, match in known.items():
+  matches = {
+    path: _OF_DATA.fullmatch(_stem(path)) for path in sorted(top.iterdir())
+  }
+  data_matches = {path: match for path, match in matches.items() if match}
+  paths: dict[int | None, pathlib.Path] = {}
+  for path, match in data_matches.items():
     rank = int(match[2]) if match[2] else None
-    if match[1] == data and found.setdefault(rank, one) is not one:
+    if match[1] == data and paths.setdefault(rank, path) is not path:
       raise ValueError(
         f'{folder}: expected one file or folder of {data} data, got '
-        f'{found[rank].name} and {one.name}'
+        f'{paths[rank].name} and {path.name}'
       )
-  if not known and data == 'real' and named:
-    found = {**_of_ranks(top)} or {None: top}
-  if not found:
+  if not data_matches and data == 'real' and matches:
+    paths = {**_of_ranks(top)} or {None: top}
+  if not paths:
     raise Missing(
       f'nothing in {folder} was computed from {data} data: expected '
       f'{data}.safetensors or the like'
     )
-  return found
+  return paths
 
 
 def read(
@@ -89,9 +91,9 @@ def read(
   except Exception as error:  # of damaged files libraries raise anything
     if str(error).startswith(f'{path}: '):
       raise
-    told = ' '.join(f'{type(error).__name__}: {error}'.split())
+    message = ' '.join(f'{type(error).__name__}: {error}'.split())
     raise ValueError(
-      f'{path}: expected a readable {path.suffix} file, got {told}'
+      f'{path}: expected a readable {path.suffix} file, got {message}'
     ) from error
 
 
@@ -100,25 +102,25 @@ def _stem(path: pathlib.Path) -> str:
 
 
 def _of_ranks(top: pathlib.Path) -> dict[int | None, pathlib.Path]:
-  matches = {one: _OF_RANK.fullmatch(_stem(one)) for one in top.iterdir()}
-  return {int(match[1]): one for one, match in matches.items() if match}
+  matches = {path: _OF_RANK.fullmatch(_stem(path)) for path in top.iterdir()}
+  return {int(match[1]): path for path, match in matches.items() if match}
 
 
 def _read_folder(
   path: pathlib.Path, raw: Mapping[str, names_lib.Raw]
 ) -> tuple[dict, dict]:
-  described = sorted(path.rglob(_MSPROBE))
-  if described:
-    return _read_msprobe(described), {}
-  tensors = {name: one.read(path) for name, one in raw.items()}
+  dump_files = sorted(path.rglob(_MSPROBE))
+  if dump_files:
+    return _read_msprobe(dump_files), {}
+  tensors = {name: file.read(path) for name, file in raw.items()}
   notes: dict[str, str] = {}
-  for one in sorted(path.iterdir()):
-    if one.suffix in _READERS:
-      held, said = read(one)
-      for name in {*held} & {*tensors}:
+  for file in sorted(path.iterdir()):
+    if file.suffix in _READERS:
+      file_tensors, file_notes = read(file)
+      for name in {*file_tensors} & {*tensors}:
         raise ValueError(f'{path}: expected one tensor {name!r}, got two')
-      tensors |= held
-      notes |= said
+      tensors |= file_tensors
+      notes |= file_notes
   if not tensors:
     raise ValueError(
       f'{path}: expected files that end in {", ".join(_READERS)}, got none'
@@ -126,14 +128,14 @@ def _read_folder(
   return tensors, notes
 
 
-def _read_msprobe(described: list[pathlib.Path]) -> dict[str, np.ndarray]:
+def _read_msprobe(dump_files: list[pathlib.Path]) -> dict[str, np.ndarray]:
   """Returns all tensors of a dump, by the names that it gives them."""
-  if len(described) > 1:
+  if len(dump_files) > 1:
     raise ValueError(
-      f'{described[0].parent}: expected the dump of one step and rank, got '
-      f'{len(described)}'
+      f'{dump_files[0].parent}: expected the dump of one step and rank, got '
+      f'{len(dump_files)}'
     )
-  (path,) = described
+  (path,) = dump_files
   try:
     calls = json.loads(path.read_text())['data']
   except (ValueError, KeyError, TypeError) as error:
@@ -165,8 +167,8 @@ def _names(node: object) -> Iterator[str]:
 
 
 def _read_npz(path):
-  with np.load(path, allow_pickle=False) as held:
-    return {name: held[name] for name in held.files}, {}
+  with np.load(path, allow_pickle=False) as archive:
+    return {name: archive[name] for name in archive.files}, {}
 
 
 def _read_npy(path):
@@ -174,12 +176,18 @@ def _read_npy(path):
 
 
 def _read_torch(path):
-  held = torch_file.read(path)
-  named = held if isinstance(held, Mapping) else {path.stem: held}
-  wrong = [n for n, one in named.items() if not isinstance(one, np.ndarray)]
+  content = torch_file.read(path)
+  tensors_by_name = (
+    content if isinstance(content, Mapping) else {path.stem: content}
+  )
+  wrong = [
+    n
+    for n, value in tensors_by_name.items()
+    if not isinstance(value, np.ndarray)
+  ]
   if wrong:
     raise ValueError(f'{path}: expected tensors by name, got {wrong[0]!r}')
-  return dict(named), {}
+  return dict(tensors_by_name), {}
 
 
 _READERS: Mapping[str, Callable[[pathlib.Path], tuple[dict, dict]]] = {

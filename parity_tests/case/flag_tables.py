@@ -23,8 +23,8 @@ class Flag:
     choices: all values that it may have, perhaps with what they mean; empty:
       any.
     least, most: of a number.
-    many: whether it is a list.
-    only: the one pass that it is for; '': both.
+    is_list: whether it is a list.
+    direction: the one pass that it is for; '': both.
     writes: 'file' or 'picture', of a path where one is written; '': none.
   """
 
@@ -34,20 +34,22 @@ class Flag:
   default: Any = None
   kind: Callable[[str], Any] = str
   choices: tuple[str, ...] | Mapping[str, Any] = ()
-  least: float = -math.inf
-  most: float = math.inf
-  many: bool = False
-  only: str = ''
+  minimum: float = -math.inf
+  maximum: float = math.inf
+  is_list: bool = False
+  direction: str = ''
   writes: str = ''
 
-  def but(self, **changes: Any) -> 'Flag':
+  def replace(self, **changes: Any) -> 'Flag':
     """Returns the option with other attributes."""
     return dataclasses.replace(self, **changes)
 
-  def listed(self, default: Iterable[Any]) -> 'Flag':
+  def as_list(self, default: Iterable[Any]) -> 'Flag':
     """Returns it as a list."""
     text, _, _ = self.help.partition(' Default:')
-    return self.but(default=[*default], help=f'{text} A list.', many=True)
+    return self.replace(
+      default=[*default], help=f'{text} A list.', is_list=True
+    )
 
   def parse(self, text: str) -> Any:
     """Returns the value that a text means.
@@ -55,7 +57,7 @@ class Flag:
     Raises:
       ValueError: it means none; says what was expected and what came.
     """
-    if not self.many:
+    if not self.is_list:
       return self._value(text)
     words = [word.strip() for word in text.split(',') if word.strip()]
     if self.choices and not words:
@@ -69,18 +71,20 @@ class Flag:
       expected = _NUMBERS.get(self.kind, str(error))
       raise ValueError(f'expected {expected}, got {word!r}') from error
     if self.choices and value not in self.choices:
-      some = 'some' if self.many else 'one'
-      raise ValueError(f'expected {some} of {[*self.choices]}, got {word!r}')
-    if self.kind in _NUMBERS and not self.least <= value <= self.most:
-      to = f'{self.least} to {self.most}'
-      among = f'at least {self.least}' if self.most == math.inf else to
+      quantity = 'some' if self.is_list else 'one'
+      raise ValueError(
+        f'expected {quantity} of {[*self.choices]}, got {word!r}'
+      )
+    if self.kind in _NUMBERS and not self.minimum <= value <= self.maximum:
+      span = f'{self.minimum} to {self.maximum}'
+      among = f'at least {self.minimum}' if self.maximum == math.inf else span
       raise ValueError(f'expected {among}, got {word}')
     return value
 
-  def meant(self, value: Any) -> Any:
+  def resolve(self, value: Any) -> Any:
     """Returns what the object is told: a choice by its meaning, no lists."""
     if isinstance(value, list):
-      return tuple(map(self.meant, value))
+      return tuple(map(self.resolve, value))
     return self.choices[value] if isinstance(self.choices, Mapping) else value
 
 
@@ -114,50 +118,59 @@ def read(name: str) -> dict[str, dict[str, Any]]:
   return tomllib.loads((_DATA / f'{name}.toml').read_text(encoding='utf-8'))
 
 
-def table(
+def read_flags(
   name: str,
   words: Mapping[str, object] = types.MappingProxyType({}),
   **changes: Mapping[str, Any],
 ) -> tuple[Flag, ...]:
   """Returns the options of a table of options.toml; see `rows`."""
-  return rows(read('options')[name], words, **changes)
+  return build_flags(read('options')[name], words, **changes)
 
 
-def rows(
-  held: Mapping[str, Mapping[str, Any]],
+def build_flags(
+  options: Mapping[str, Mapping[str, Any]],
+  /,
   words: Mapping[str, object] = types.MappingProxyType({}),
   **changes: Mapping[str, Any],
 ) -> tuple[Flag, ...]:
   """Returns options that are data.
 
   Args:
-    held: attributes of `Flag` by name; `field` is the name if it is not there,
-      the kind that of the default.
+    options: attributes of `Flag` by name; `field` is the name if it is not
+      there, the kind that of the default.
     words: what {word} stands for in their texts.
     **changes: by option, attributes that code decides.
   """
   return tuple(
-    _row(name, words, **{'field': name, **row, **changes.get(name, {})})
-    for name, row in held.items()
+    _build_flag(name, words, **{'field': name, **row, **changes.get(name, {})})
+    for name, row in options.items()
   )
 
 
-def _row(
-  name, words, *, help, default=None, kind='', choices=(), **more
+# Fields of a flag that tables call otherwise: key -> field.
+_FIELDS = dict(
+  many='is_list', only='direction', least='minimum', most='maximum'
+)
+
+
+def _build_flag(
+  name, words, *, help, default=None, kind='', choices=(), **others_by_key
 ) -> Flag:
   for word, value in words.items():
     help = help.replace(f'{{{word}}}', str(value))
   # None and lists are of text.
-  made = _KINDS.get(kind or type(default).__name__, str)
-  made = kind if callable(kind) else made
+  parser = _KINDS.get(kind or type(default).__name__, str)
+  if callable(kind):
+    parser = kind
   if not isinstance(choices, Mapping):
     choices = tuple(choices)
+  fields = {_FIELDS.get(k, k): value for k, value in others_by_key.items()}
   return Flag(
-    name, help=help, default=default, kind=made, choices=choices, **more
+    name, help=help, default=default, kind=parser, choices=choices, **fields
   )
 
 
-def some(rows: Iterable[Flag], *names: str) -> list[Flag]:
+def select(rows: Iterable[Flag], *names: str) -> list[Flag]:
   """Returns the options of those names, in that order."""
   by_name = {row.name: row for row in rows}
   return [by_name[name] for name in names]

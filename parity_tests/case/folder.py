@@ -73,12 +73,12 @@ class Folder:
     Raises:
       ValueError: it is not there, or is not what was written.
     """
-    table, policy = self._table(data)
+    table, policy = self._find_data_table(data)
     arrays: dict[str, np.ndarray] = {}
     for part in PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
-      arrays |= self._part(f'{data}.{part}', getattr(table, part), policy)
+      arrays |= self._read_part(f'{data}.{part}', getattr(table, part), policy)
     if policy.quantised:
-      arrays |= codes.values(policy.quantised, arrays)
+      arrays |= codes.compute_values(policy.quantised, arrays)
     checks.check_inputs(self.config, policy, arrays)
     return inputs_lib.LayerInputs(
       self.config, policy, arrays, self.path, self.facts, data
@@ -95,7 +95,7 @@ class Folder:
     Raises:
       ValueError: as `inputs`.
     """
-    table, policy = self._table(data)
+    table, policy = self._find_data_table(data)
     if policy.quantised:
       raise ValueError(
         f'case: expected weights that are not quantised in {self.path}, to be '
@@ -110,7 +110,7 @@ class Folder:
         if (rank or 0) in ranks:
           _check_hash(path, _digest_file(path), expected)
       for name in read_case.read(next(iter(paths.values())))[0]:
-        arrays[name] = self._slabs(name, paths, policy, data)
+        arrays[name] = self._read_lazily(name, paths, policy, data)
     for name in ('topk_ids', 'topk_weights', *tensors.PLAN):
       if name in arrays:
         arrays[name] = np.asarray(arrays[name])
@@ -124,15 +124,15 @@ class Folder:
       self.config, policy, arrays, self.path, self.facts, data
     )
 
-  def _slabs(
+  def _read_lazily(
     self, name: str, paths, policy: PrecisionPolicy, data: str
-  ) -> lazy_tensors.Slabs:
+  ) -> lazy_tensors.LazyTensor:
     def part(rank: int | None) -> np.ndarray:
       return read_case.read(paths[rank])[0][name]
 
-    return self.slabs(name, tuple(paths), part, policy, data)
+    return self.make_lazy_tensor(name, tuple(paths), part, policy, data)
 
-  def slabs(
+  def make_lazy_tensor(
     self,
     name: str,
     files: Sequence[int | None],
@@ -141,7 +141,7 @@ class Folder:
     data: str,
     layout: layouts_lib.Layout | None = None,
     order: Callable[[int | None], np.ndarray] | None = None,
-  ) -> lazy_tensors.Slabs:
+  ) -> lazy_tensors.LazyTensor:
     """Returns a tensor that is read rank by rank, as `taken` would have it.
 
     Args:
@@ -164,19 +164,23 @@ class Folder:
       if not whole and rank not in files:
         return np.zeros(shape[1:], numpy)
       if layout is None:
-        found = read_case.as_numpy(part(None if whole else rank))
-        if whole or found.ndim == len(shape):
-          found = found[rank if whole else 0]
-        return exact_cast.cast_exactly(name, found, policy.dtype(name))
+        array = read_case.as_numpy(part(None if whole else rank))
+        if whole or array.ndim == len(shape):
+          array = array[rank if whole else 0]
+        return exact_cast.cast_exactly(name, array, policy.dtype(name))
       alone = not (whole or (layout.is_of_tokens and layout.moves_rows))
-      some = [rank] if alone else files
-      theirs = {one: part(one) for one in some}
-      orders = None if order is None else {one: order(one) for one in some}
-      return self.taken(name, theirs, policy, layout, orders)[0][rank]
+      ranks = [rank] if alone else files
+      user_parts = {file_rank: part(file_rank) for file_rank in ranks}
+      orders = (
+        None
+        if order is None
+        else {file_rank: order(file_rank) for file_rank in ranks}
+      )
+      return self.undo_layout(name, user_parts, policy, layout, orders)[0][rank]
 
-    return lazy_tensors.Slabs(shape, numpy, read, data)
+    return lazy_tensors.LazyTensor(shape, numpy, read, data)
 
-  def _table(self, data: str) -> tuple[Any, PrecisionPolicy]:
+  def _find_data_table(self, data: str) -> tuple[Any, PrecisionPolicy]:
     """Returns what case.toml says of a kind of data, and its policy."""
     case = read_case.load(self.path)
     if data not in case.data:
@@ -184,25 +188,25 @@ class Folder:
     table = case.data[data]
     return table, dataclasses.replace(self.policy, **_read_policy(table))
 
-  def data_of(self, x: np.ndarray | lazy_tensors.Slabs) -> str:
+  def data_of(self, x: np.ndarray | lazy_tensors.LazyTensor) -> str:
     """Returns the kind of data that x `[R, T, D]` is of.
 
     Raises:
       ValueError: it is of none.
     """
-    if isinstance(x, lazy_tensors.Slabs):
+    if isinstance(x, lazy_tensors.LazyTensor):
       return x.data
     for data in self.data:
-      found = self._read('x', f'{data}.{PARTS[0]}')
-      if np.array_equal(self.ours('x', found, self.policy), x):
+      parts = self._read('x', f'{data}.{PARTS[0]}')
+      if np.array_equal(self.undo_case_layout('x', parts, self.policy), x):
         return data
     raise ValueError(f'case: expected data of {self.path}, got others')
 
   @functools.cached_property
   def ids(self) -> np.ndarray:
     """`[R, T, K]` int32 experts, of every kind of data."""
-    found = self._read('topk_ids', f'{self.data[0]}.{PARTS[0]}')
-    return self.ours('topk_ids', found, self.policy)
+    parts = self._read('topk_ids', f'{self.data[0]}.{PARTS[0]}')
+    return self.undo_case_layout('topk_ids', parts, self.policy)
 
   def _read(self, tensor: str, name: str) -> Parts:
     """Returns one tensor of a part; of a file no more of it is read."""
@@ -217,20 +221,20 @@ class Folder:
     ranks = range(self.config.num_ranks)
     return {rank: read_case.path_of(self.path, name, rank) for rank in ranks}
 
-  def ours(
+  def undo_case_layout(
     self, name: str, parts: Parts, policy: PrecisionPolicy
   ) -> np.ndarray:
     """Returns `[R, ...]` of a tensor that is laid out as in this case."""
-    return self.taken(name, parts, policy)[0]
+    return self.undo_layout(name, parts, policy)[0]
 
-  def taken(
+  def undo_layout(
     self,
     name: str,
     parts: Parts,
     policy: PrecisionPolicy,
     layout: layouts_lib.Layout | None = None,
     order: Parts | None = None,
-  ) -> tuple[np.ndarray, element_map.Placed]:
+  ) -> tuple[np.ndarray, element_map.ElementMap]:
     """Returns `[R, ...]` of a tensor that was laid out as theirs.
 
     Args:
@@ -249,48 +253,59 @@ class Folder:
     """
     layout = layout or self.layouts.get(name) or layouts_lib.own_layout(name)
     ranks = self.config.num_ranks
-    some = None if None in parts or len(parts) == ranks else tuple(parts)
-    if some is not None and layout.is_of_tokens and layout.moves_rows:
+    present_ranks = (
+      None if None in parts or len(parts) == ranks else tuple(parts)
+    )
+    if present_ranks is not None and layout.is_of_tokens and layout.moves_rows:
       raise ValueError(
         f'{name}: expected all ranks with layout {str(layout)!r}, whose rows '
-        f"are on their tokens' ranks, got ranks {some}"
+        f"are on their tokens' ranks, got ranks {present_ranks}"
       )
-    of = layout if None in parts else layout.with_ranks
-    held = {rank: read_case.as_numpy(part) for rank, part in parts.items()}
-    theirs = layout.joined(held, ranks)
+    ranked_layout = layout if None in parts else layout.with_ranks
+    arrays = {rank: read_case.as_numpy(part) for rank, part in parts.items()}
+    user_tensor = layout.join_ranks(arrays, ranks)
     slots = None
     if order is not None:
-      slots = layout.joined(order, ranks, of_order=True)
+      slots = layout.join_ranks(order, ranks, of_order=True)
     ids = self.ids if layout.moves_rows else None
-    placed = of.placed(self.config.dims(), ids, slots, theirs.shape)
-    ours = placed.undo(theirs, some)
-    return exact_cast.cast_exactly(name, ours, policy.dtype(name)), placed
+    elements = ranked_layout.map_elements(
+      self.config.dims(), ids, slots, user_tensor.shape
+    )
+    restored = elements.undo(user_tensor, present_ranks)
+    return exact_cast.cast_exactly(name, restored, policy.dtype(name)), elements
 
-  def _part(
+  def _read_part(
     self, name: str, hashes: list[str], policy: PrecisionPolicy
   ) -> dict[str, np.ndarray]:
     """Returns the tensors `[R, ...]` of a part."""
-    held: dict[int | None, dict[str, np.ndarray]] = {}
+    tensors_by_rank: dict[int | None, dict[str, np.ndarray]] = {}
     paths = self._paths(name).items()
     for (rank, path), expected in zip(paths, hashes, strict=True):
-      held[rank] = read_case.read(path)[0]
-      _check_hash(path, read_case.digest(held[rank]), expected)
-    first = next(iter(held.values()))
-    parts = {n: {rank: one[n] for rank, one in held.items()} for n in first}
+      tensors_by_rank[rank] = read_case.read(path)[0]
+      _check_hash(path, read_case.digest(tensors_by_rank[rank]), expected)
+    first = next(iter(tensors_by_rank.values()))
+    parts = {
+      n: {
+        rank: rank_tensors[n] for rank, rank_tensors in tensors_by_rank.items()
+      }
+      for n in first
+    }
     return {
-      n: self.ours(n, of, policy) if n in tensors.SPECS else _join_ranks(of)
-      for n, of in parts.items()
+      n: self.undo_case_layout(n, rank_parts, policy)
+      if n in tensors.SPECS
+      else _join_ranks(rank_parts)
+      for n, rank_parts in parts.items()
     }
 
 
 def _join_ranks(parts: Parts) -> np.ndarray:
   """Returns `[R, ...]` of codes, which are laid out as ours."""
-  held = {rank: read_case.as_numpy(part) for rank, part in parts.items()}
-  return held[None] if None in held else np.stack([*held.values()])
+  arrays = {rank: read_case.as_numpy(part) for rank, part in parts.items()}
+  return arrays[None] if None in arrays else np.stack([*arrays.values()])
 
 
-def _check_hash(path: str, got: str, expected: str) -> None:
-  if got != expected:
+def _check_hash(path: str, actual: str, expected: str) -> None:
+  if actual != expected:
     raise ValueError(
       f'{path}: expected the tensors that were written, with hash '
       f'{expected[:12]}, got others'
@@ -302,14 +317,14 @@ def _digest_file(path: str) -> str:
   total = hashlib.sha256()
   for name, array in sorted(read_case.read(path)[0].items()):
     total.update(f'{name} {array.dtype} {array.shape};'.encode())
-    for first in range(0, array.nbytes, _CHUNK):
-      again = read_case.read(path)[0][name].reshape(-1).view(np.uint8)
-      total.update(again[first : first + _CHUNK].tobytes())
+    for first in range(0, array.nbytes, _CHUNK_BYTES):
+      data = read_case.read(path)[0][name].reshape(-1).view(np.uint8)
+      total.update(data[first : first + _CHUNK_BYTES].tobytes())
   return total.hexdigest()
 
 
 # Bytes of a file that are held at once.
-_CHUNK = 1 << 24
+_CHUNK_BYTES = 1 << 24
 # Tables of case.toml that its id is made of, with those of data.
 _HASHED_TABLES = ('layer', 'policy', 'layouts', 'returns')
 PARTS = (passes.FORWARD.name, passes.BACKWARD.name)
@@ -351,9 +366,9 @@ def _check_description(case) -> None:
   Raises:
     ValueError: it was changed.
   """
-  told = {name: vars(getattr(case, name)) for name in _HASHED_TABLES}
+  tables = {name: vars(getattr(case, name)) for name in _HASHED_TABLES}
   data = {f'data.{name}': vars(table) for name, table in case.data.items()}
-  if hash_tables(told | data) != case.case.id:
+  if hash_tables(tables | data) != case.case.id:
     raise ValueError(
       f'other sizes, policy, layouts or hashes than those of case '
       f'{case.case.id[:12]}: {TOML_NAME} was changed'
@@ -362,8 +377,8 @@ def _check_description(case) -> None:
 
 def _read_policy(table: object) -> dict[str, object]:
   """Returns what `_own_policy` told."""
-  known = ('activation', *precision.FORM)
-  return {n: v for n, v in vars(table).items() if n in known}
+  names = ('activation', *precision.FORM)
+  return {n: v for n, v in vars(table).items() if n in names}
 
 
 def hash_tables(tables: Mapping[str, Mapping[str, object]]) -> str:

@@ -146,7 +146,7 @@ def test_a_case_is_made_of_a_folder(tmp_path):
   path = str(tmp_path / 'case')
   folder_writer.write(path, 'forward', dict(real=made['real']))
 
-  case = case_lib.Case.of(path)
+  case = case_lib.Case.from_folder(path)
 
   assert (case.direction, case.ranks, case.dtype) == ('forward', 2, 'bfloat16')
   for name in tensors.INPUTS:
@@ -155,7 +155,7 @@ def test_a_case_is_made_of_a_folder(tmp_path):
   with pytest.raises(
     ValueError, match='direction: expected forward, for which'
   ):
-    case_lib.Case.of(path, 'both')
+    case_lib.Case.from_folder(path, 'both')
 
 
 _ELSEWHERE = """
@@ -287,7 +287,7 @@ class TestReadCase:
     folder_writer.write(tmp_path / 'case', 'both', made, per_rank)
     case = read_case.load(tmp_path / 'case')
     for which, name in (('forward', 'w_down'), ('backward', 'dy')):
-      found = read_case.inputs(case, 'real', rank=1, which=which)[name]
+      found = read_case.inputs(case, 'real', rank=1, direction=which)[name]
       assert _same(found, made['real'].arrays[name][1])
 
   @pytest.mark.parametrize('dtype', ('float32', 'bfloat16', 'int32'))

@@ -64,21 +64,25 @@ def load_safetensors(
     ValueError: the file is unreadable or truncated, or a tensor is missing,
       unknown, or has a wrong shape, dtype or value; the text names it.
   """
-  held, notes = dumps.read(pathlib.Path(path))
-  laid = _parse_layouts(notes)
+  tensors_by_name, notes = dumps.read(pathlib.Path(path))
+  layouts = _parse_layouts(notes)
   try:
-    if quantised and codes.are_in(held):
-      made = from_arrays(held, placement, capacity, seed, quantised)
+    if quantised and codes.has_codes(tensors_by_name):
+      inputs_of_file = from_arrays(
+        tensors_by_name, placement, capacity, seed, quantised
+      )
     else:
-      _check_names(held)
-      arrays = _undo_layouts(held, laid) if laid else held
+      _check_names(tensors_by_name)
+      arrays = (
+        _undo_layouts(tensors_by_name, layouts) if layouts else tensors_by_name
+      )
       _check_shapes(arrays)
-      told = {name: AXES[name] for name in {*laid} & {*AXES}}
-      _check_axes(arrays, notes | told)
-      made = from_arrays(arrays, placement, capacity, seed)
+      known_axes = {name: AXES[name] for name in {*layouts} & {*AXES}}
+      _check_axes(arrays, notes | known_axes)
+      inputs_of_file = from_arrays(arrays, placement, capacity, seed)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
-  return dataclasses.replace(made, routing=str(path))
+  return dataclasses.replace(inputs_of_file, routing=str(path))
 
 
 def read_layouts(
@@ -102,68 +106,73 @@ def _parse_layouts(notes: Mapping[str, str]) -> dict[str, layouts_lib.Layout]:
   )
 
 
-def _check_names(given: Iterable[str], form: str = '') -> None:
+def _check_names(names: Iterable[str], form: str = '') -> None:
   bias, shared = (
-    not {*some}.isdisjoint(given)
-    for some in real_data.WEIGHTS_OF_PARTS.values()
+    not {*part_names}.isdisjoint(names)
+    for part_names in real_data.WEIGHTS_OF_PARTS.values()
   )
   layer = tensors.Parts(bias=bias, d_shared=int(shared))
-  needed = codes.in_place(form, tensors.inputs(layer))
-  for name in (*needed, *given):
-    if name not in given or name not in (*needed, 'dy'):
+  required = codes.replace_names(form, tensors.inputs(layer))
+  for name in (*required, *names):
+    if name not in names or name not in (*required, 'dy'):
       raise ValueError(
-        f'{name}: expected {", ".join(needed)} and maybe dy, got '
-        f'{", ".join(given)}'
+        f'{name}: expected {", ".join(required)} and maybe dy, got '
+        f'{", ".join(names)}'
       )
 
 
 def _undo_layouts(
-  held: Mapping[str, np.ndarray], laid: Mapping[str, layouts_lib.Layout]
+  user_tensors: Mapping[str, np.ndarray],
+  layouts: Mapping[str, layouts_lib.Layout],
 ) -> dict[str, np.ndarray]:
   """Returns tensors as ours.
 
   Raises:
     ValueError: one has another shape or dtype.
   """
-  laid = {name: laid.get(name) or layouts_lib.own_layout(name) for name in held}
-  sizes = _infer_sizes(held, laid)
-  policy = PrecisionPolicy(read_case.as_numpy(held['x']).dtype.name)
+  layouts = {
+    name: layouts.get(name) or layouts_lib.own_layout(name)
+    for name in user_tensors
+  }
+  sizes = _infer_sizes(user_tensors, layouts)
+  policy = PrecisionPolicy(read_case.as_numpy(user_tensors['x']).dtype.name)
   return {
     name: exact_cast.cast_exactly(
       name,
-      one.undo(read_case.as_numpy(held[name]), sizes),
+      layout.undo(read_case.as_numpy(user_tensors[name]), sizes),
       policy.dtype(name),
     )
-    for name, one in laid.items()
+    for name, layout in layouts.items()
   }
 
 
 def _infer_sizes(
-  held: Mapping[str, np.ndarray], laid: Mapping[str, layouts_lib.Layout]
+  user_tensors: Mapping[str, np.ndarray],
+  layouts: Mapping[str, layouts_lib.Layout],
 ) -> dict[str, int]:
   """Returns the length of each axis of ours; R is 1 where no tensor has it."""
-  found: dict[str, int] = {}
+  sizes: dict[str, int] = {}
   for several in (False, True):
-    for name, one in laid.items():
-      shape = held[name].shape
-      if len(shape) != len(one.axes) or 0 in shape:
+    for name, layout in layouts.items():
+      shape = user_tensors[name].shape
+      if len(shape) != len(layout.axes) or 0 in shape:
         raise ValueError(
-          f'{name}: expected [{" ".join(one.axes)}], none of them 0, got '
+          f'{name}: expected [{" ".join(layout.axes)}], none of them 0, got '
           f'{list(shape)}'
         )
-      for axis, size in zip(one.axes, shape):
-        parts = one.parts(axis)
-        rest = [part for part in parts if part not in found]
+      for axis, size in zip(layout.axes, shape):
+        parts = layout.parts(axis)
+        rest = [part for part in parts if part not in sizes]
         if len(rest) == 1 and (len(parts) > 1) == several:
-          known = [found[part] for part in parts if part in found]
-          found[rest[0]] = size // math.prod(known)
-    found.setdefault('R', 1)
-  found |= {'F': found['2F'] // 2, 'E': found['R'] * found['L'], 'N': 0}
-  return found | {'S': found.get('S', found.get('2S', 0) // 2)}
+          known_sizes = [sizes[part] for part in parts if part in sizes]
+          sizes[rest[0]] = size // math.prod(known_sizes)
+    sizes.setdefault('R', 1)
+  sizes |= {'F': sizes['2F'] // 2, 'E': sizes['R'] * sizes['L'], 'N': 0}
+  return sizes | {'S': sizes.get('S', sizes.get('2S', 0) // 2)}
 
 
 def from_arrays(
-  given: Mapping[str, np.ndarray],
+  tensors_by_name: Mapping[str, np.ndarray],
   placement: str = 'combine',
   capacity: int | None = None,
   seed: int = 0,
@@ -172,8 +181,8 @@ def from_arrays(
   """Returns inputs of those values; their shapes are the config.
 
   Args:
-    given: the tensors of `tensors.INPUTS`, biases, maybe dy; numpy's or another
-      framework's; dtypes as for `load_safetensors`.
+    tensors_by_name: the tensors of `tensors.INPUTS`, biases, maybe dy; numpy's
+      or another framework's; dtypes as for `load_safetensors`.
     placement: where the routing weight multiplies.
     capacity: N, as for `make_inputs`.
     seed: of dy, if none is given.
@@ -183,15 +192,15 @@ def from_arrays(
     ValueError: a tensor is missing, unknown, or has a wrong shape, dtype or
       value; the text names it.
   """
-  form = quantised if codes.are_in(given) else ''
-  _check_names(given, form)
+  form = quantised if codes.has_codes(tensors_by_name) else ''
+  _check_names(tensors_by_name, form)
   arrays = {
     name: read_case.as_numpy(read_case.bits_of(value))
-    for name, value in given.items()
+    for name, value in tensors_by_name.items()
   }
   if form:
     codes.check(form, arrays)
-    arrays |= codes.values(form, arrays)
+    arrays |= codes.compute_values(form, arrays)
   config = _infer_config(arrays, capacity)
   if arrays['x'].dtype not in exact_limits.STORAGE.values():
     raise ValueError(
@@ -209,7 +218,7 @@ def from_arrays(
     checks.check_finite('dy', arrays['dy'])
   else:
     arrays['dy'] = real_data.draw_dy(config, arrays['x'].dtype, seed)
-  facts = routings.skew(config, arrays['topk_ids'])
+  facts = routings.measure_skew(config, arrays['topk_ids'])
   return inputs.LayerInputs(config, policy, arrays, 'given', facts)
 
 
@@ -232,12 +241,12 @@ def _check_axes(
     if name not in arrays:
       continue
     is_square = 1 < arrays[name].shape[-2] == arrays[name].shape[-1]
-    said = notes.get(name, '' if is_square else axes)
-    if said != axes:
+    stated = notes.get(name, '' if is_square else axes)
+    if stated != axes:
       raise ValueError(
         f'{name}: expected its axes in the metadata of a .safetensors file, '
         f'{{{name!r}: {axes!r}}}, since its shape {list(arrays[name].shape)} '
-        f'fits the transposed weight too, got {said!r}'
+        f'fits the transposed weight too, got {stated!r}'
       )
 
 
@@ -254,16 +263,17 @@ def _check_shapes(arrays) -> None:
 def _infer_config(arrays, capacity) -> MoEConfig:
   _check_shapes(arrays)
   ranks, num_tokens, width = arrays['x'].shape
-  _, local, _, both = arrays['w_gate_up'].shape
+  _, local, _, halves_width = arrays['w_gate_up'].shape
   _, experts, depth, _ = arrays['w_down'].shape
   if experts != local:
     raise ValueError(
       f'w_down: expected L={local} experts of a rank, as in w_gate_up, got '
       f'L={experts}'
     )
-  if 2 * depth != both:
+  if 2 * depth != halves_width:
     raise ValueError(
-      f'w_down: expected F to be half of 2F={both} in w_gate_up, got F={depth}'
+      f'w_down: expected F to be half of 2F={halves_width} in w_gate_up, got '
+      f'F={depth}'
     )
   if ranks * ranks * local > _MAX_COUNTS:
     raise ValueError(
@@ -276,7 +286,7 @@ def _infer_config(arrays, capacity) -> MoEConfig:
     num_experts=ranks * local,
     top_k=arrays['topk_ids'].shape[2],
     d_model=width,
-    d_ff=both // 2,
+    d_ff=halves_width // 2,
     capacity=capacity,
     bias='b_gate_up' in arrays,
     d_shared=arrays[real_data.SHARED[1]].shape[1]

@@ -54,7 +54,7 @@ class LayerInputs:
   facts: Mapping[str, object]
   data: str = 'real'
 
-  def under(self, **fields: Any) -> 'LayerInputs':
+  def with_policy(self, **fields: Any) -> 'LayerInputs':
     """Returns the same layer with other fields of its policy.
 
     Raises:
@@ -68,19 +68,19 @@ class LayerInputs:
   def with_codes(self, form: str, seed: int = 0) -> 'LayerInputs':
     """Returns the same layer, its expert weights quantised; '': as it is.
 
-    Whole numbers stay as they are, see `codes.of_exact`.
+    Whole numbers stay as they are, see `codes.factor_exactly`.
 
     Raises:
       ValueError: codes do not fill words.
     """
-    if not form or self.policy.quantised and codes.are_in(self.arrays):
+    if not form or self.policy.quantised and codes.has_codes(self.arrays):
       return self
     if self.data == 'real':
-      arrays = codes.of_values(form, self.arrays)
+      arrays = codes.quantise_values(form, self.arrays)
     else:
-      arrays = codes.of_exact(form, self.arrays, seed)
-    made = dataclasses.replace(self, arrays=arrays)
-    return made.under(quantised=form)
+      arrays = codes.factor_exactly(form, self.arrays, seed)
+    quantised = dataclasses.replace(self, arrays=arrays)
+    return quantised.with_policy(quantised=form)
 
 
 def make_inputs(
@@ -128,28 +128,28 @@ def make_inputs(
   policy = PrecisionPolicy(storage=dtype, placement=placement)
   config = presets.config(preset, ranks, tokens, capacity)
   config = dataclasses.replace(config, bias=bias, d_shared=d_shared)
-  x = text_router.embed(config, text_router.read(text), seed)
+  x = text_router.embed(config, text_router.read_text(text), seed)
   routed = _route(preset.router, config, routing, x, seed)
   has_others = config.num_experts >= config.top_k + 2
   if preset.starved and has_others and routing in ROUTINGS:
-    routed = routings.starved(routed, config)
+    routed = routings.starve_experts(routed, config)
   config = with_capacity(config, routed.topk_ids, preset.capacity_step)
   facts: dict[str, object] = dict(
     seed=seed,
     preset=preset.name,
     text=str(text or text_router.DEFAULT_TEXT.name),
     note=routed.note,
-    **routings.skew(config, routed.topk_ids),
+    **routings.measure_skew(config, routed.topk_ids),
   )
   storage = exact_limits.STORAGE[dtype]
   if config.sublayer:
     arrays = real_data.draw_sublayer(config, storage, routed, seed)
   else:
     arrays = dict(
-      x=unusual_values.x(x.astype(storage), seed),
+      x=unusual_values.change_x(x.astype(storage), seed),
       topk_ids=routed.topk_ids,
       topk_weights=(
-        unusual_values.weights(routed.topk_weights)
+        unusual_values.change_weights(routed.topk_weights)
         if routing in ROUTINGS and preset.is_routed
         else routed.topk_weights
       ),
@@ -163,12 +163,12 @@ def make_inputs(
 
 
 def with_data(
-  made: LayerInputs, data: str, backward: bool, seed: int
+  real_inputs: LayerInputs, data: str, backward: bool, seed: int
 ) -> LayerInputs:
   """Returns data of another kind on the same routing.
 
   Args:
-    made: real inputs.
+    real_inputs: real inputs.
     data: one of `DATA` but 'real'.
     backward: whether the backward pass is to be exact too.
     seed: of the values.
@@ -176,21 +176,24 @@ def with_data(
   Raises:
     exact_data.ExactnessError: no such data suit the layer.
   """
-  policy = dataclasses.replace(made.policy, activation='absolute')
+  policy = dataclasses.replace(real_inputs.policy, activation='absolute')
   make: Callable = functools.partial(exact_data.make, backward=backward)
   if data == 'wide':
     make = wide_data.make
     policy = dataclasses.replace(policy, limit=0.0, offset=0.0)
-  ids = made.arrays['topk_ids']
+  ids = real_inputs.arrays['topk_ids']
   # Proved exact when they were drawn: what is kept has the very same bits.
   arrays = cached_results.get_or_compute(
     __package__,
-    (data, backward, seed, made.config, policy),
+    (data, backward, seed, real_inputs.config, policy),
     [ids],
-    lambda: make(made.config, policy, ids, seed)[0],
+    lambda: make(real_inputs.config, policy, ids, seed)[0],
   )
   return dataclasses.replace(
-    made, policy=policy, arrays=_cast_to_storage(policy, arrays), data=data
+    real_inputs,
+    policy=policy,
+    arrays=_cast_to_storage(policy, arrays),
+    data=data,
   )
 
 
@@ -208,7 +211,7 @@ def _cast_to_storage(
   }
 
 
-def with_weights(made: LayerInputs, dtype: str) -> LayerInputs:
+def with_weights(inputs: LayerInputs, dtype: str) -> LayerInputs:
   """Returns the same with routing weights that a narrow dtype has.
 
   They are rounded to it, and stay float32: who reads either reads the same.
@@ -216,15 +219,15 @@ def with_weights(made: LayerInputs, dtype: str) -> LayerInputs:
   Raises:
     exact_data.ExactnessError: data that were exact are not so any more.
   """
-  weights = made.arrays['topk_weights']
+  weights = inputs.arrays['topk_weights']
   rounded = weights.astype(storage.FORMATS[dtype].numpy).astype(np.float32)
   if np.array_equal(rounded, weights):
-    return made
-  arrays = {**made.arrays, 'topk_weights': rounded}
-  if made.data != 'real':
-    exact_proof.prove(made.config, made.policy, arrays)
-  facts = {**made.facts, 'topk_weights': f'rounded to {dtype}'}
-  return dataclasses.replace(made, arrays=arrays, facts=facts)
+    return inputs
+  arrays = {**inputs.arrays, 'topk_weights': rounded}
+  if inputs.data != 'real':
+    exact_proof.prove(inputs.config, inputs.policy, arrays)
+  facts = {**inputs.facts, 'topk_weights': f'rounded to {dtype}'}
+  return dataclasses.replace(inputs, arrays=arrays, facts=facts)
 
 
 def _route(router, config, routing, x, seed) -> routings.TokenRouting:
@@ -244,8 +247,8 @@ def _route(router, config, routing, x, seed) -> routings.TokenRouting:
 def with_capacity(config, topk_ids, step=_CAPACITY_STEP) -> MoEConfig:
   if config.capacity is not None:
     return config
-  most = int(routings.skew(config, topk_ids)['max_rows_of_rank'])
-  steps = most // step + 1
+  max_rows = int(routings.measure_skew(config, topk_ids)['max_rows_of_rank'])
+  steps = max_rows // step + 1
   # An even number of odd steps may be what a block divides, after all.
   steps += step % 2 and steps % 2 == 0
   return dataclasses.replace(config, capacity=steps * step)

@@ -12,7 +12,7 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
-class Slabs:
+class LazyTensor:
   """A tensor, indexed as an array would be: by rank first.
 
   Attributes:
@@ -39,13 +39,13 @@ class Slabs:
     """Returns a part, a copy of some of it, or rows `(owners, rows)` `[n]`."""
     first, *rest = index if isinstance(index, tuple) else (index,)
     if isinstance(first, slice):
-      return self._some(first, tuple(rest))
+      return self._slice(first, tuple(rest))
     if np.ndim(first):
       return self._rows(np.asarray(first), np.asarray(*rest))
     part = self.read(int(first))
     return np.array(part[tuple(rest)]) if rest else part
 
-  def _some(self, ranks: slice, rest: tuple) -> 'Slabs':
+  def _slice(self, ranks: slice, rest: tuple) -> 'LazyTensor':
     if ranks != slice(None):
       raise IndexError(f'slabs: expected all ranks or one, got {ranks}')
     of_one = np.broadcast_to(np.zeros((), self.dtype), self.shape[1:])[rest]
@@ -54,11 +54,11 @@ class Slabs:
     return dataclasses.replace(self, shape=shape, read=lambda r: read(r)[rest])
 
   def _rows(self, owners: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    found = np.empty((len(owners), *self.shape[2:]), self.dtype)
+    gathered = np.empty((len(owners), *self.shape[2:]), self.dtype)
     for rank in np.unique(owners):
-      mine = owners == rank
-      found[mine] = self.read(int(rank))[rows[mine]]
-    return found
+      of_rank = owners == rank
+      gathered[of_rank] = self.read(int(rank))[rows[of_rank]]
+    return gathered
 
   def __array__(self, dtype=None, copy=None) -> np.ndarray:
     """Returns all of it."""
@@ -67,6 +67,6 @@ class Slabs:
     return whole if dtype is None else whole.astype(dtype)
 
 
-def whole(array: Any) -> Any:
+def load_whole(array: Any) -> Any:
   """Returns an array; of slabs all of them."""
-  return np.asarray(array) if isinstance(array, Slabs) else array
+  return np.asarray(array) if isinstance(array, LazyTensor) else array

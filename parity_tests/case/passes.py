@@ -52,16 +52,18 @@ class Pass:
     if layer.sublayer:
       return _OF_SUBLAYER[self.name]
     forward = self.name == 'forward'
-    known = tensors.stages(layer) if forward else tensors.grads(layer)
+    names = tensors.stages(layer) if forward else tensors.grads(layer)
     stages, reads = [*self.stages], tensors.reads(layer, 'combine')
-    more = [name for name in known if name not in stages]
-    if not more:
+    added = [name for name in names if name not in stages]
+    if not added:
       return self
-    for name in more:
-      after = (stages.index(one) + 1 for one in reads[name] if one in stages)
+    for name in added:
+      after = (
+        stages.index(source) + 1 for source in reads[name] if source in stages
+      )
       stages.insert(max(after, default=0), name)
     of_inputs = {f'd_{name}' for name in tensors.inputs(layer)}
-    results = (*self.results, *(name for name in more if name in of_inputs))
+    results = (*self.results, *(name for name in added if name in of_inputs))
     return dataclasses.replace(self, stages=tuple(stages), results=results)
 
   @property
@@ -93,11 +95,11 @@ class Pass:
     """Returns the names of this pass's inputs."""
     inputs = tensors.inputs(layer)
     if self.name == 'forward':
-      return (*inputs, *codes.names(policy))
-    given = tensors.grad_given(layer)
+      return (*inputs, *codes.list_names(policy))
+    gradient = tensors.grad_given(layer)
     return (
       *inputs,
-      given,
+      gradient,
       *tensors.PLAN,
       *tensors.saved(layer, policy.placement),
     )
@@ -114,8 +116,10 @@ def shared_layer(
   """
   ranks, tokens = config.num_ranks, config.num_tokens
   ids = np.arange(ranks, dtype=np.int32)[:, None, None]
-  given = {name: arrays[name] for name in ('x', 'dy') if name in arrays}
-  return given | {
+  tokens_by_name = {
+    name: arrays[name] for name in ('x', 'dy') if name in arrays
+  }
+  return tokens_by_name | {
     **tensors.as_routed(arrays),
     'topk_ids': np.broadcast_to(ids, (ranks, tokens, 1)),
     'topk_weights': np.ones((ranks, tokens, 1), np.float32),
@@ -154,7 +158,7 @@ _OF_SUBLAYER = {
 }
 
 
-def of(direction: str) -> tuple[Pass, ...]:
+def from_direction(direction: str) -> tuple[Pass, ...]:
   """Returns the passes that a direction means, in order.
 
   Raises:
@@ -165,5 +169,7 @@ def of(direction: str) -> tuple[Pass, ...]:
       f'direction: expected one of {list(DIRECTIONS)}, got {direction!r}'
     )
   return tuple(
-    one for one in (FORWARD, BACKWARD) if direction in (one.name, 'both')
+    layer_pass
+    for layer_pass in (FORWARD, BACKWARD)
+    if direction in (layer_pass.name, 'both')
   )

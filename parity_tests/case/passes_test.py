@@ -40,7 +40,7 @@ def test_the_backward_pass_reads_what_the_oracle_reads(placement, layer):
 
 
 def test_a_direction_is_its_passes_in_order():
-  assert passes.of('both') == (passes.FORWARD, passes.BACKWARD)
-  assert passes.of('backward') == (passes.BACKWARD,)
+  assert passes.from_direction('both') == (passes.FORWARD, passes.BACKWARD)
+  assert passes.from_direction('backward') == (passes.BACKWARD,)
   with pytest.raises(ValueError, match='direction: expected one of .* got'):
-    passes.of('sideways')
+    passes.from_direction('sideways')

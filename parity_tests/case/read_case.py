@@ -82,7 +82,7 @@ def load(folder):
   return case
 
 
-def inputs(case, data, rank=None, torch=False, which=FORWARD):
+def inputs(case, data, rank=None, torch=False, direction=FORWARD):
   """Returns what a pass reads, tensors by name.
 
   Args:
@@ -90,15 +90,17 @@ def inputs(case, data, rank=None, torch=False, which=FORWARD):
     data: one of `case.data`.
     rank: which rank's, without a rank axis; None: `[R, ...]` of all.
     torch: whether as tensors of torch.
-    which: the pass; 'backward' has more.
+    direction: the pass; 'backward' has more.
 
   Raises:
     ValueError: a file is missing or damaged.
   """
-  held = {}
-  for part in (FORWARD, BACKWARD)[: 1 + (which == BACKWARD)]:
-    held.update(_stored(case, f'{data}.{part}', rank))
-  return {n: (as_torch if torch else as_numpy)(a) for n, a in held.items()}
+  tensors_by_name = {}
+  for part in (FORWARD, BACKWARD)[: 1 + (direction == BACKWARD)]:
+    tensors_by_name.update(_read_bits(case, f'{data}.{part}', rank))
+  return {
+    n: (as_torch if torch else as_numpy)(a) for n, a in tensors_by_name.items()
+  }
 
 
 def write(folder, case, data, tensors, rank=None, **notes):
@@ -119,8 +121,8 @@ def write(folder, case, data, tensors, rank=None, **notes):
 
 def path_of(folder, name, rank=None):
   """Returns a file of all ranks, or of one."""
-  of = '' if rank is None else f'.rank{rank}'
-  return os.path.join(folder, name + of + '.safetensors')
+  rank_suffix = '' if rank is None else f'.rank{rank}'
+  return os.path.join(folder, name + rank_suffix + '.safetensors')
 
 
 def digest(tensors):
@@ -147,10 +149,10 @@ def read(path):
         raise ValueError('a header that ends after it')
       header = json.loads(file.read(length))
     notes = header.pop('__metadata__', {})
-    held = np.zeros(0, np.uint8)
+    data = np.zeros(0, np.uint8)
     if size > 8 + length:
-      held = np.memmap(path, np.uint8, 'r', 8 + length)
-    return {n: _tensor(held, row) for n, row in header.items()}, notes
+      data = np.memmap(path, np.uint8, 'r', 8 + length)
+    return {n: _tensor(data, row) for n, row in header.items()}, notes
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     raise ValueError(
       f'{path}: expected a readable .safetensors file, got {error}'
@@ -163,7 +165,7 @@ def save(path, tensors, notes):
   Raises:
     ValueError: a tensor has a dtype that the format has not.
   """
-  header, arrays, at = {'__metadata__': notes}, [], 0
+  header, arrays, offset = {'__metadata__': notes}, [], 0
   for name in sorted(tensors):
     array = bits_of(tensors[name])
     if array.dtype not in _CODES:
@@ -174,9 +176,9 @@ def save(path, tensors, notes):
     header[name] = dict(
       dtype=_CODES[array.dtype],
       shape=array.shape,
-      data_offsets=(at, at + array.nbytes),
+      data_offsets=(offset, offset + array.nbytes),
     )
-    at += array.nbytes
+    offset += array.nbytes
     arrays.append(array)
   text = json.dumps(header).encode()
   text += b' ' * (-len(text) % 8)
@@ -228,7 +230,7 @@ def bits_of(value):
     TypeError: it is no array of numbers.
   """
   for method in ('detach', 'cpu', 'asnumpy'):
-    value = getattr(value, method, lambda same=value: same)()
+    value = getattr(value, method, lambda default=value: default)()
   name = str(getattr(value, 'dtype', '')).rpartition('.')[2]
   # numpy knows no such of torch.
   if name == 'bfloat16' and hasattr(value, 'float'):
@@ -264,20 +266,24 @@ def _widened(name, bits):
     return (bits.astype(np.uint32) << 16).view(np.float32)
   if name == 'float8_e5m2':
     return (bits.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
-  every = np.arange(256)
-  power, low = every >> 3 & 15, every & 7
+  codes = np.arange(256)
+  power, low = codes >> 3 & 15, codes & 7
   size = np.where(power, np.ldexp(8 + low, power - 10), np.ldexp(low, -9))
-  size[every & 127 == 127] = np.nan
-  table = np.where(every < 128, size, -size).astype(np.float32)
+  size[codes & 127 == 127] = np.nan
+  table = np.where(codes < 128, size, -size).astype(np.float32)
   return table[bits]
 
 
-def _stored(case, name, rank):
+def _read_bits(case, name, rank):
   """Returns the bits of a file of all ranks, or of all files of a rank each."""
   whole = path_of(case.folder, name)
   if os.path.exists(whole):
-    held = read(whole)[0]
-    return held if rank is None else {n: a[rank] for n, a in held.items()}
+    tensors_by_name = read(whole)[0]
+    return (
+      tensors_by_name
+      if rank is None
+      else {n: a[rank] for n, a in tensors_by_name.items()}
+    )
   if rank is not None:
     return read(path_of(case.folder, name, rank))[0]
   ranks = range(case.layer.num_ranks)
@@ -285,11 +291,11 @@ def _stored(case, name, rank):
   return {n: np.stack([part[n] for part in parts]) for n in parts[0]}
 
 
-def _tensor(held, row):
+def _tensor(data, row):
   begin, end = row['data_offsets']
-  if not 0 <= begin <= end <= len(held):
+  if not 0 <= begin <= end <= len(data):
     raise ValueError('a tensor that ends after it')
-  array = np.asarray(held[begin:end]).view(_DTYPES[row['dtype']])
+  array = np.asarray(data[begin:end]).view(_DTYPES[row['dtype']])
   return array.reshape(row['shape'])
 
 
@@ -315,15 +321,15 @@ def _tables(path, lines):
     yield name, values
 
 
-def function(named):
+def function(spec):
   """Returns a function that FILE.py:function names.
 
   Raises:
     ValueError: it is not there.
   """
-  path, _, name = named.rpartition(':')
+  path, _, name = spec.rpartition(':')
   if not path or not os.path.exists(path):
-    raise ValueError(f'function: expected FILE.py:function, got {named!r}')
+    raise ValueError(f'function: expected FILE.py:function, got {spec!r}')
   sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
   loader = importlib.machinery.SourceFileLoader('hpmoe_candidate', path)
   module = types.ModuleType(loader.name)
@@ -345,30 +351,34 @@ def run(case, kernel, out, torch=False):
     raise ValueError(f'out: expected a folder that is empty, got {out!r}')
   torch = torch or getattr(kernel, 'torch', False)
   for data, table in case.data.items():
-    known = getattr(kernel, 'activations', (table.activation,))
-    if table.activation not in known:
+    activations = getattr(kernel, 'activations', (table.activation,))
+    if table.activation not in activations:
       continue
     layer = types.SimpleNamespace(**dict(_PLAIN_LAYER, **vars(case.layer)))
     policy = types.SimpleNamespace(**dict(_PLAIN_POLICY, **vars(case.policy)))
     for name in ('activation', 'limit', 'offset'):
       if hasattr(table, name):
         setattr(policy, name, getattr(table, name))
-    found = {}
+    outputs = {}
     if case.case.direction != BACKWARD:
-      held = inputs(case, data, None, torch)
-      found.update(_called(kernel, held, layer, policy))
+      tensors_by_name = inputs(case, data, None, torch)
+      outputs.update(_call(kernel, tensors_by_name, layer, policy))
     if case.case.direction != FORWARD:
-      held = inputs(case, data, None, torch, BACKWARD)
-      held.update((n, a) for n, a in found.items() if n in held)
-      found.update(_called(kernel.backward, held, layer, policy))
+      tensors_by_name = inputs(case, data, None, torch, BACKWARD)
+      tensors_by_name.update(
+        (n, a) for n, a in outputs.items() if n in tensors_by_name
+      )
+      outputs.update(_call(kernel.backward, tensors_by_name, layer, policy))
     backward = getattr(kernel, 'backward', None)
-    again = getattr(backward, 'recomputes', False)
-    write(out, case, data, found, **({'recomputes': 'true'} if again else {}))
+    recomputes = getattr(backward, 'recomputes', False)
+    write(
+      out, case, data, outputs, **({'recomputes': 'true'} if recomputes else {})
+    )
 
 
-def _is_of(error, named):
+def _is_raised_in(error, spec):
   """Says whether an error was raised in the file of the function."""
-  path, frame = named.rpartition(':')[0], error.__traceback__
+  path, frame = spec.rpartition(':')[0], error.__traceback__
   while frame is not None:
     if frame.tb_frame.f_code.co_filename == path:
       return True
@@ -376,17 +386,18 @@ def _is_of(error, named):
   return False
 
 
-def _called(function, held, layer, policy):
+def _call(function, tensors_by_name, layer, policy):
   """Returns what a function returns; it must leave its inputs as they are."""
   own = {
-    n: np.array(a) if isinstance(a, np.ndarray) else a for n, a in held.items()
+    n: np.array(a) if isinstance(a, np.ndarray) else a
+    for n, a in tensors_by_name.items()
   }
   before = {name: digest({name: array}) for name, array in own.items()}
-  found = function(dict(own), layer, policy)
+  outputs = function(dict(own), layer, policy)
   for name, array in own.items():
     if digest({name: array}) != before[name]:
       raise ValueError(f'{name}: expected it unchanged, got other values')
-  return found
+  return outputs
 
 
 def main():
@@ -395,11 +406,15 @@ def main():
   parser.add_argument('function', help='FILE.py:function')
   parser.add_argument('out', help='folder to write to')
   parser.add_argument('--torch', action='store_true', help='tensors of torch')
-  given = parser.parse_args()
+  options = parser.parse_args()
   try:
-    run(load(given.case), function(given.function), given.out, given.torch)
+    run(
+      load(options.case), function(options.function), options.out, options.torch
+    )
   except ValueError as error:
-    if _is_of(error, given.function):  # it is the user's own, with its lines
+    if _is_raised_in(
+      error, options.function
+    ):  # it is the user's own, with its lines
       raise
     sys.exit(f'read_case: {error}')
 

@@ -41,11 +41,11 @@ def draw_sublayer(config, storage, routed, seed) -> dict[str, np.ndarray]:
   square is about the norm's epsilon.
   """
 
-  def drawn(name: str) -> np.ndarray:
+  def draw(name: str) -> np.ndarray:
     shape = tensors.SPECS[name].dims(**config.dims())
     return stable_random.normal(stable_random.seed_of(name, seed), shape)
 
-  activation, d_gate_up = drawn('activation'), drawn('d_gate_up')
+  activation, d_gate_up = draw('activation'), draw('d_gate_up')
   activation[:, 3::13] = 0
   activation[:, 2::11] *= 64
   activation[:, 1::17] *= 2.0**-10
@@ -57,9 +57,9 @@ def draw_sublayer(config, storage, routed, seed) -> dict[str, np.ndarray]:
     activation=activation.astype(storage),
     topk_ids=routed.topk_ids,
     topk_weights=routed.topk_weights,
-    w_gate_up=(drawn('w_gate_up') / np.sqrt(config.d_model)).astype(storage),
-    w_down=(drawn('w_down') / np.sqrt(config.d_ff)).astype(storage),
-    w_norm=(1 + drawn('w_norm') / 4).astype(storage),
+    w_gate_up=(draw('w_gate_up') / np.sqrt(config.d_model)).astype(storage),
+    w_down=(draw('w_down') / np.sqrt(config.d_ff)).astype(storage),
+    w_norm=(1 + draw('w_norm') / 4).astype(storage),
     d_gate_up=d_gate_up.astype(storage),
   )
 
@@ -67,18 +67,18 @@ def draw_sublayer(config, storage, routed, seed) -> dict[str, np.ndarray]:
 def draw_dy(config: MoEConfig, storage: np.dtype, seed: int) -> np.ndarray:
   """Returns `[R, T, D]` storage, normal; the same for any number of ranks."""
   shape = tensors.SPECS['dy'].dims(**config.dims())
-  drawn = stable_random.normal(stable_random.seed_of('dy', seed), shape)
-  return drawn.astype(storage)
+  values = stable_random.normal(stable_random.seed_of('dy', seed), shape)
+  return values.astype(storage)
 
 
 def draw_biases(config, storage, seed) -> dict[str, np.ndarray]:
   """Returns biases of every expert, normal and half of what they add to."""
-  found = {}
+  biases = {}
   for name in BIASES if config.bias else ():
     shape = tensors.SPECS[name].dims(**config.dims())
-    drawn = stable_random.normal(stable_random.seed_of(name, seed), shape)
-    found[name] = (drawn / 2).astype(storage)
-  return found
+    values = stable_random.normal(stable_random.seed_of(name, seed), shape)
+    biases[name] = (values / 2).astype(storage)
+  return biases
 
 
 def draw_shared(config, storage, seed, limit) -> dict[str, np.ndarray]:
@@ -87,8 +87,8 @@ def draw_shared(config, storage, seed, limit) -> dict[str, np.ndarray]:
     return {}
   layer = dataclasses.replace(config.shared(), num_ranks=1, num_experts=1)
   seed = stable_random.seed_of('shared', seed)
-  found = tensors.of_shared(draw_weights(layer, storage, seed, limit))
-  return {n: np.repeat(a, config.num_ranks, axis=0) for n, a in found.items()}
+  weights = tensors.of_shared(draw_weights(layer, storage, seed, limit))
+  return {n: np.repeat(a, config.num_ranks, axis=0) for n, a in weights.items()}
 
 
 def draw_weights(config, storage, seed, limit) -> dict[str, np.ndarray]:
@@ -111,10 +111,10 @@ def draw_weights(config, storage, seed, limit) -> dict[str, np.ndarray]:
   for name, shape in shapes.items():
     weights[name] = np.empty((ranks, local, *shape), storage)
     for expert in range(config.num_experts):
-      drawn = stable_random.normal(
+      values = stable_random.normal(
         stable_random.seed_of(name, expert, seed), shape
       )
-      drawn /= np.sqrt(shape[0])
-      drawn *= scales[name]
-      weights[name][divmod(expert, local)] = drawn
+      values /= np.sqrt(shape[0])
+      values *= scales[name]
+      weights[name][divmod(expert, local)] = values
   return weights

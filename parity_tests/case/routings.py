@@ -42,11 +42,13 @@ def make(name: str, config: MoEConfig, seed: int = 0) -> TokenRouting:
     ValueError: the name is unknown, the config cannot be routed so, or the
       generated ids are not what the name says.
   """
-  known = {**GENERATORS, **DROPPING}
-  if name not in known:
-    raise ValueError(f'routing: expected one of {list(known)}, got {name!r}')
+  generators = {**GENERATORS, **DROPPING}
+  if name not in generators:
+    raise ValueError(
+      f'routing: expected one of {list(generators)}, got {name!r}'
+    )
   seed = stable_random.seed_of('routing', name, seed)
-  ids, note = known[name](config, seed)
+  ids, note = generators[name](config, seed)
   ids = _shuffle_slots(ids, seed + 1)
   ids = ids.reshape(config.num_ranks, config.num_tokens, config.top_k)
   ids = ids.astype(np.int32)
@@ -66,11 +68,13 @@ def every_expert(config: MoEConfig) -> TokenRouting:
       f'to all, got {config.top_k}'
     )
   shape = (config.num_ranks, config.num_tokens, config.top_k)
-  ones = np.ones(shape, np.float32)
-  return TokenRouting(ones.cumsum(-1).astype(np.int32) - 1, ones)
+  unit_weights = np.ones(shape, np.float32)
+  return TokenRouting(
+    unit_weights.cumsum(-1).astype(np.int32) - 1, unit_weights
+  )
 
 
-def starved(routed: TokenRouting, config: MoEConfig) -> TokenRouting:
+def starve_experts(routed: TokenRouting, config: MoEConfig) -> TokenRouting:
   """Returns a routing in which expert 1 has no row and the last one has one.
 
   Their slots go to the lowest expert that the token does not have.
@@ -79,8 +83,8 @@ def starved(routed: TokenRouting, config: MoEConfig) -> TokenRouting:
   ids = routed.topk_ids.reshape(-1, config.top_k).copy()
   ids[0, 0] = single
   for token, slot in np.argwhere(np.isin(ids, (empty, single)))[1:]:
-    taken = {empty, single, *ids[token]}
-    ids[token, slot] = min(set(range(config.num_experts)) - taken)
+    excluded = {empty, single, *ids[token]}
+    ids[token, slot] = min(set(range(config.num_experts)) - excluded)
   ids = ids.reshape(routed.topk_ids.shape)
   checks.check_ids(config, ids)
   return dataclasses.replace(routed, topk_ids=ids)
@@ -95,11 +99,18 @@ def load(
     ValueError: the file is unreadable, or a tensor has a wrong shape, dtype
       or value; the text names the file.
   """
-  held = dumps.read(pathlib.Path(path))[0]
-  held = {name: read_case.as_numpy(array) for name, array in held.items()}
-  ids, weights = held.get('topk_ids'), held.get('topk_weights')
+  tensors_by_name = dumps.read(pathlib.Path(path))[0]
+  tensors_by_name = {
+    name: read_case.as_numpy(array) for name, array in tensors_by_name.items()
+  }
+  ids, weights = (
+    tensors_by_name.get('topk_ids'),
+    tensors_by_name.get('topk_weights'),
+  )
   if ids is None:
-    raise ValueError(f'{path}: expected topk_ids, got {", ".join(held)}')
+    raise ValueError(
+      f'{path}: expected topk_ids, got {", ".join(tensors_by_name)}'
+    )
   try:
     checks.check_ids(config, ids)
     if weights is not None:
@@ -127,7 +138,7 @@ def spread_weights(config: MoEConfig, seed: int) -> Float[np.ndarray, 'R T K']:
   return (units / units.sum(-1, keepdims=True)).astype(np.float32)
 
 
-def skew(
+def measure_skew(
   config: MoEConfig, ids: Int[np.ndarray, 'R T K']
 ) -> dict[str, float | int]:
   """Returns how uneven a routing is: rows of experts and of ranks."""
@@ -153,8 +164,8 @@ def _balanced(config, seed):
   """Deals experts round, so that counts differ by at most one."""
   order = stable_random.permutation(seed, _tokens(config))[:, None]
   experts = stable_random.permutation(seed + 3, config.num_experts)
-  dealt = order * config.top_k + np.arange(config.top_k)
-  ids = _mix(experts[dealt % config.num_experts], seed + 4)
+  deal = order * config.top_k + np.arange(config.top_k)
+  ids = _mix(experts[deal % config.num_experts], seed + 4)
   rows = count_rows(config, ids)
   _expect('balanced', rows.max() - rows.min() <= 1, 'equal rows to one', rows)
   return ids, ''
@@ -165,40 +176,45 @@ def _mix(ids, seed):
   half, top_k = len(ids) // 2, ids.shape[1]
   for turn in range(4 * top_k):
     order = stable_random.permutation(seed + turn, len(ids))
-    one, two = order[:half], order[half : 2 * half]
+    first, second = order[:half], order[half : 2 * half]
     # Unlike slots, or an expert would never leave its place in the list.
-    here, there = turn % top_k, (turn + turn // top_k) % top_k
-    given, taken = ids[one, here], ids[two, there]
-    distinct = (ids[one] != taken[:, None]).all(-1)
-    distinct &= (ids[two] != given[:, None]).all(-1)
-    ids[one[distinct], here] = taken[distinct]
-    ids[two[distinct], there] = given[distinct]
+    first_slot, second_slot = turn % top_k, (turn + turn // top_k) % top_k
+    first_expert, second_expert = (
+      ids[first, first_slot],
+      ids[second, second_slot],
+    )
+    distinct = (ids[first] != second_expert[:, None]).all(-1)
+    distinct &= (ids[second] != first_expert[:, None]).all(-1)
+    ids[first[distinct], first_slot] = second_expert[distinct]
+    ids[second[distinct], second_slot] = first_expert[distinct]
   return ids
 
 
-def _drawn(config, seed, popularity):
+def _draw_experts(config, seed, popularity):
   """Returns experts by popularity, and `[tokens, K]` drawn so."""
   by_popularity = stable_random.permutation(seed, config.num_experts)
   left = np.tile(popularity, (_tokens(config), 1))
-  drawn = []
+  choices = []
   words = stable_random.raw(seed + 3, (config.top_k, _tokens(config)))
   for word in words:
     total = np.cumsum(left, axis=-1)
     point = (word % total[:, -1].astype(np.uint64)).astype(np.int64)
-    chosen = (total > point[:, None]).argmax(-1)
-    np.put_along_axis(left, chosen[:, None], 0, axis=-1)
-    drawn.append(chosen)
-  return by_popularity, by_popularity[np.stack(drawn, axis=-1)]
+    choice = (total > point[:, None]).argmax(-1)
+    np.put_along_axis(left, choice[:, None], 0, axis=-1)
+    choices.append(choice)
+  return by_popularity, by_popularity[np.stack(choices, axis=-1)]
 
 
-def skewed(config: MoEConfig, seed: int = 0) -> Int[np.ndarray, 'R T K']:
+def make_skewed(config: MoEConfig, seed: int = 0) -> Int[np.ndarray, 'R T K']:
   """Returns experts drawn without replacement; the n-th has popularity n^-1/2.
 
   A milder skew than 'zipf', of the kind that a balanced router leaves.
   """
   seed = stable_random.seed_of('routing', 'skewed', seed)
   roots = np.sqrt(np.arange(1, config.num_experts + 1))
-  by_popularity, ids = _drawn(config, seed, (2**20 / roots).astype(np.int64))
+  by_popularity, ids = _draw_experts(
+    config, seed, (2**20 / roots).astype(np.int64)
+  )
   del by_popularity
   shape = (config.num_ranks, config.num_tokens, config.top_k)
   return _shuffle_slots(ids, seed + 1).reshape(shape).astype(np.int32)
@@ -207,17 +223,17 @@ def skewed(config: MoEConfig, seed: int = 0) -> Int[np.ndarray, 'R T K']:
 def _zipf(config, seed):
   """Draws without replacement; the n-th expert has popularity 1/n."""
   popularity = 2**20 // np.arange(1, config.num_experts + 1)
-  by_popularity, ids = _drawn(config, seed, popularity)
+  by_popularity, ids = _draw_experts(config, seed, popularity)
 
   # A lower bound on the chance that a token has the first expert in its list,
   # less five standard deviations.
   chance = 1 - (1 - popularity[0] / popularity.sum()) ** config.top_k
-  least = _tokens(config) * chance - 5 * np.sqrt(
+  min_rows = _tokens(config) * chance - 5 * np.sqrt(
     _tokens(config) * chance * (1 - chance)
   )
   rows = count_rows(config, ids)
   first = rows[by_popularity[0]]
-  _expect('zipf', first >= least, f'first expert {least:.0f} rows', rows)
+  _expect('zipf', first >= min_rows, f'first expert {min_rows:.0f} rows', rows)
   return ids, ''
 
 
@@ -241,9 +257,9 @@ def _one_rank(config, seed):
   ids = _nearest(config, keys)
   rows = count_rows(config, ids)
   fit = min(config.top_k, local)
-  there = rows[rank * local : (rank + 1) * local].sum()
+  rank_rows = rows[rank * local : (rank + 1) * local].sum()
   _expect(
-    'one_rank', there == _tokens(config) * fit, f'all on rank {rank}', rows
+    'one_rank', rank_rows == _tokens(config) * fit, f'all on rank {rank}', rows
   )
   note = f'rank {rank} gets every row'
   if fit < config.top_k:
@@ -273,7 +289,7 @@ def _empty_experts(config, seed):
   return ids, ''
 
 
-def _dropped(config, seed):
+def _drop_slots(config, seed):
   """Every third token has lost a slot, and the last one all of them."""
   if _tokens(config) < 2:
     raise ValueError('dropped: expected 2 tokens, so that one has a row, got 1')
@@ -292,7 +308,7 @@ GENERATORS: dict[str, Callable] = {
   'empty_experts': _empty_experts,
 }
 # Some of their slots no expert serves, which not every kernel can have.
-DROPPING: dict[str, Callable] = {'dropped': _dropped}
+DROPPING: dict[str, Callable] = {'dropped': _drop_slots}
 
 
 def _tokens(config: MoEConfig) -> int:

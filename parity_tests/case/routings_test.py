@@ -162,7 +162,7 @@ class TestRoutings:
     # given: expert 0 gets 3 rows, expert 1 one, experts 2 and 3 none.
     config = _config(2, 2, 4, 1)
     ids = np.array([[[0], [0]], [[1], [0]]], np.int32)
-    assert routings.skew(config, ids) == {
+    assert routings.measure_skew(config, ids) == {
       'max_over_mean_expert': 3.0,
       'max_over_mean_rank': 2.0,
       'empty_experts': 2,

@@ -56,7 +56,7 @@ _softmax_topk = programs.Program(_softmax, 1)
 _sigmoid_group_topk = programs.Program(_sigmoid_group, 4)
 
 
-def read(path: str | os.PathLike[str] | None = None) -> bytes:
+def read_text(path: str | os.PathLike[str] | None = None) -> bytes:
   """Returns the bytes of a text file; None means the one shipped.
 
   Raises:
@@ -79,22 +79,22 @@ def embed(
 
   Rank r embeds the r-th run of T bytes; a short text starts again.
   """
-  needed = config.num_ranks * config.num_tokens
-  if needed > len(text):
+  num_bytes = config.num_ranks * config.num_tokens
+  if num_bytes > len(text):
     from absl import logging
 
     logging.info(
-      'text has %d bytes, %d are needed: it starts again', len(text), needed
+      'text has %d bytes, %d are needed: it starts again', len(text), num_bytes
     )
   data = np.frombuffer(text, np.uint8)
   x = np.empty(
     (config.num_ranks, config.num_tokens, config.d_model), np.float32
   )
-  tables = _tables(config.d_model, seed)
+  tables = _draw_tables(config.d_model, seed)
   for rank in range(config.num_ranks):
     first = rank * config.num_tokens
     position = first + np.arange(config.num_tokens)
-    total = _table(
+    total = _draw_table(
       seed,
       'position',
       x[rank].shape,
@@ -115,7 +115,7 @@ def gate_scores(
   x and the gate are rounded to small integers, so a float64 product is exact
   in any order and ties do not depend on the BLAS.
   """
-  gate = _table(
+  gate = _draw_table(
     seed, 'gate', (config.d_model, config.num_experts), _GATE_AMPLITUDE
   ).astype(np.float64)
   scale = _X_GRID * _GATE_AMPLITUDE * np.sqrt(config.d_model / 3)
@@ -138,11 +138,11 @@ def route(
   if router.kind == 'all':
     return routings.every_expert(config)
   if router.kind == 'softmax':
-    chosen = _softmax_topk(config.top_k, scores)
+    routed = _softmax_topk(config.top_k, scores)
   else:
     bias_seed = stable_random.seed_of('router_bias', seed)
     bias = 0.05 * stable_random.normal(bias_seed, (config.num_experts,))
-    chosen = _sigmoid_group_topk(
+    routed = _sigmoid_group_topk(
       config.top_k,
       router.num_groups,
       router.top_groups,
@@ -151,7 +151,7 @@ def route(
       bias.astype(np.float32),
     )
   return routings.TokenRouting(
-    np.asarray(chosen['topk_ids']), np.asarray(chosen['topk_weights'])
+    np.asarray(routed['topk_ids']), np.asarray(routed['topk_weights'])
   )
 
 
@@ -166,30 +166,30 @@ def topk_ids(
     ValueError: no such routing, or one that the layer cannot have.
   """
   if name == 'skewed':
-    return routings.skewed(config, seed)
+    return routings.make_skewed(config, seed)
   if name != 'text':
     if name not in routings.GENERATORS:
       raise ValueError(f'routing: expected some of {list(LARGE)}, got {name!r}')
     return routings.make(name, config, seed).topk_ids
   narrow = dataclasses.replace(config, d_model=min(_TEXT_WIDTH, config.d_model))
-  x = embed(narrow, read(), seed)
+  x = embed(narrow, read_text(), seed)
   scores = gate_scores(narrow, x, seed)
   return route(narrow, preset.router, scores, seed).topk_ids
 
 
-def _tables(width: int, seed: int) -> list[Int[np.ndarray, 'buckets D']]:
+def _draw_tables(width: int, seed: int) -> list[Int[np.ndarray, 'buckets D']]:
   """Returns one `[buckets, D]` int32 table per n-gram length, 1 first."""
-  byte = _table(seed, 'byte', (256, width), _BYTE_AMPLITUDE)
+  byte = _draw_table(seed, 'byte', (256, width), _BYTE_AMPLITUDE)
   return [byte] + [
-    _table(seed, f'context/{n}', (_BUCKETS, width), _CONTEXT_AMPLITUDE)
+    _draw_table(seed, f'context/{n}', (_BUCKETS, width), _CONTEXT_AMPLITUDE)
     for n in range(1, _CONTEXT + 1)
   ]
 
 
-def _table(seed, name, shape, amplitude, skip=0) -> Int[np.ndarray, '...']:
+def _draw_table(seed, name, shape, amplitude, skip=0) -> Int[np.ndarray, '...']:
   seed = stable_random.seed_of('text', name, seed)
-  drawn = stable_random.integers(seed, shape, 2 * amplitude + 1, skip)
-  return (drawn - amplitude).astype(np.int32)
+  values = stable_random.integers(seed, shape, 2 * amplitude + 1, skip)
+  return (values - amplitude).astype(np.int32)
 
 
 def _bucket(data, position, length) -> Int[np.ndarray, 'T']:

@@ -52,8 +52,8 @@ class TestEmbed:
 class TestGateScores:
   def test_product_is_exact(self):
     config = presets.config(presets.get('small'), 1, 32)
-    x = text_router.embed(config, text_router.read())
-    gate = text_router._table(
+    x = text_router.embed(config, text_router.read_text())
+    gate = text_router._draw_table(
       0, 'gate', (config.d_model, config.num_experts), 127
     )
     x_int = np.rint(x * 256.0).astype(np.int64)
@@ -64,7 +64,7 @@ class TestGateScores:
 
   def test_scores_are_of_order_one(self):
     config = presets.config(presets.get('small'), 4)
-    x = text_router.embed(config, text_router.read())
+    x = text_router.embed(config, text_router.read_text())
     assert 0.7 < text_router.gate_scores(config, x).std() < 1.4
 
 
@@ -73,10 +73,10 @@ class TestRoute:
   def test_real_text_is_skewed_within_its_groups(self, name):
     preset = presets.get(name)
     config = presets.config(preset, 4)
-    x = text_router.embed(config, text_router.read())
+    x = text_router.embed(config, text_router.read_text())
     scores = text_router.gate_scores(config, x)
     routed = text_router.route(config, preset.router, scores)
-    skew = routings.skew(config, routed.topk_ids)
+    skew = routings.measure_skew(config, routed.topk_ids)
     assert skew['max_over_mean_expert'] > 1.5
     total = routed.topk_weights.sum(-1)
     np.testing.assert_allclose(total, preset.router.scale, rtol=1e-5)
@@ -95,7 +95,7 @@ class TestRoute:
 
 class TestRead:
   def test_shipped_text_is_long_enough_for_every_preset(self):
-    assert len(text_router.read()) > 8 * 1024
+    assert len(text_router.read_text()) > 8 * 1024
 
   @pytest.mark.parametrize(
     ('name', 'said'),
@@ -108,4 +108,4 @@ class TestRead:
   def test_no_text(self, tmp_path, name, said):
     (tmp_path / 'empty').write_bytes(b'')
     with pytest.raises(ValueError, match=f'text: expected {said}'):
-      text_router.read(tmp_path / name)
+      text_router.read_text(tmp_path / name)

@@ -98,15 +98,15 @@ class Cut:
     """
     by_row, by_column = lines.by_row, lines.by_column
     rows = self._first_rows(by_row, first)
-    alike = np.ones((2, len(rows), self.shape[1]), np.int64)
+    counts = np.ones((2, len(rows), self.shape[1]), np.int64)
     # Most often nothing in all the rows or columns is alike.
     if not (any_equal(by_row.T) or any_equal(by_column)):
-      return alike[0], alike[1]
+      return counts[0], counts[1]
     for b, (begin, end) in enumerate(zip(rows, [*rows[1:], len(by_row)])):
       for c, (left, right) in enumerate(pairwise(self.col_starts)):
-        alike[0, b, c] = most_equal(by_row[begin:end, c])
-        alike[1, b, c] = most_equal(by_column[b, left:right])
-    return alike[0], alike[1]
+        counts[0, b, c] = most_equal(by_row[begin:end, c])
+        counts[1, b, c] = most_equal(by_column[b, left:right])
+    return counts[0], counts[1]
 
   def chunks(self, elements: int) -> Iterator[tuple[int, int]]:
     """Yields ranges of whole tile rows with about `elements` elements each."""
@@ -241,18 +241,18 @@ class Sample:
   tiles: int
   seed: int = 0
 
-  def choose(self, cut: Cut, *of: int) -> np.ndarray:
+  def choose(self, cut: Cut, *tensor_numbers: int) -> np.ndarray:
     """Returns tile rows, ascending: the last of each expert is at an edge.
 
-    `of` are numbers that name the tensor.
+    `tensor_numbers` are numbers that name the tensor.
     """
-    every = np.arange(len(cut.block))
-    if len(every) <= self.tiles:
-      return every
+    all_rows = np.arange(len(cut.block))
+    if len(all_rows) <= self.tiles:
+      return all_rows
     last = np.flatnonzero(np.diff(cut.expert, append=NO_EXPERT - 1))
-    rng = np.random.default_rng((self.seed, *of))
-    some = rng.choice(every, self.tiles, replace=False)
-    return np.unique(np.concatenate([some, last, every[:1]]))
+    rng = np.random.default_rng((self.seed, *tensor_numbers))
+    chosen_rows = rng.choice(all_rows, self.tiles, replace=False)
+    return np.unique(np.concatenate([chosen_rows, last, all_rows[:1]]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,13 +284,15 @@ class Tiling:
   share: tuple[int, ...] | None = None
 
   @property
-  def held(self) -> Sequence[int]:
+  def judged_ranks(self) -> Sequence[int]:
     """The ranks that are judged: their tensors are here."""
-    every = range(self.config.num_ranks)
-    there = every if self.ranks is None else self.ranks
-    return there if self.share is None else [*filter(self.share.count, there)]
+    all_ranks = range(self.config.num_ranks)
+    present = all_ranks if self.ranks is None else self.ranks
+    return (
+      present if self.share is None else [*filter(self.share.count, present)]
+    )
 
-  def judged(
+  def iterate_judged(
     self, stage: str, rank: int, elements: int
   ) -> Iterator[tuple[Cut, int, int]]:
     """Yields (cut, first, last): ranges of tile rows to be judged."""
@@ -313,7 +315,7 @@ class Tiling:
     `col_block` along both axes.
     """
     config, width = self.config, self.columns(stage)
-    self = self.of(stage)
+    self = self.for_stage(stage)
     col_block = self.col_block if stage in _CUT_COLUMNS else width
     axes = _row_axes(stage)
     first, columns = rank * config.experts_per_rank, _edges(width, col_block)
@@ -335,7 +337,7 @@ class Tiling:
 
     Those of a weight gradient `[R, L, X, Y]` are `[L * X, Y]`.
     """
-    self = self.of(stage)
+    self = self.for_stage(stage)
     flat = tensor[rank].reshape(-1, tensor.shape[-1])
     return flat[: self.num_valid(rank)] if _row_axes(stage) == 'N' else flat
 
@@ -346,7 +348,7 @@ class Tiling:
     """
     if _row_axes(stage) != 'N':
       return tensor[rank][:0].reshape(0, tensor.shape[-1])
-    return tensor[rank, self.of(stage).num_valid(rank) :]
+    return tensor[rank, self.for_stage(stage).num_valid(rank) :]
 
   def index(self, stage: str, rank: int, row: int) -> tuple[int, ...]:
     """Returns where a row of `rows` lies in the tensor: rank first."""
@@ -367,7 +369,7 @@ class Tiling:
   def num_valid(self, rank: int) -> int:
     return int(expert_rows(self.config, self.counts, rank)[-1])
 
-  def of(self, stage: str) -> 'Tiling':
+  def for_stage(self, stage: str) -> 'Tiling':
     """Returns where the rows of a tensor belong: relayed ones are fewer."""
     return self._relayed if stage in _RELAYED else self
 
@@ -375,8 +377,10 @@ class Tiling:
   def _relayed(self) -> 'Tiling':
     ids = self.topk_ids
     owner = ids // self.config.experts_per_rank
-    same = owner[..., :, None] == owner[..., None, :]
-    lowest = ~(same & (ids[..., None, :] < ids[..., :, None])).any(axis=-1)
+    same_owner = owner[..., :, None] == owner[..., None, :]
+    lowest = ~(same_owner & (ids[..., None, :] < ids[..., :, None])).any(
+      axis=-1
+    )
     lowest &= ids != tensors.UNUSED
     source = np.broadcast_to(np.arange(len(ids))[:, None, None], ids.shape)
     counts = np.zeros_like(self.counts)
@@ -409,13 +413,13 @@ class Tiling:
     """Per rank `[valid rows]` int64, (source rank * T + token) * K + slot."""
     owner = (self.topk_ids // self.config.experts_per_rank).reshape(-1)
     row = self.row_of_slot.reshape(-1)
-    found = []
+    slots_by_rank = []
     for rank in range(self.config.num_ranks):
       slots = np.flatnonzero((owner == rank) & (row >= 0))
       of_row = np.empty(len(slots), np.int64)
       of_row[row[slots]] = slots
-      found.append(of_row)
-    return tuple(found)
+      slots_by_rank.append(of_row)
+    return tuple(slots_by_rank)
 
   def source(
     self, stage: str, rank: int, row: int
@@ -433,7 +437,7 @@ class Tiling:
       return rank, row, -1
     if axes == 'TK':
       return rank, row // k, row % k
-    slot = int(self.of(stage).slot_of_row[rank][row])
+    slot = int(self.for_stage(stage).slot_of_row[rank][row])
     return slot // (t * k), slot // k % t, slot % k
 
   def expert_of(self, stage: str, rank: int, row: int) -> int:
@@ -448,20 +452,20 @@ class Tiling:
 
 
 def ascii_map(
-  failed: Sequence[np.ndarray],
+  bad_tiles: Sequence[np.ndarray],
   experts: Sequence[np.ndarray],
   width: int = 100,
 ) -> str:
   """Draws tiles, one line per rank and tile column: '.' good, '#' bad.
 
   Args:
-    failed: per rank, `[B, C]`, not 0 where a tile is bad.
+    bad_tiles: per rank, `[B, C]`, not 0 where a tile is bad.
     experts: per rank, `[B]` expert of a tile row, or NO_EXPERT.
     width: most characters of a line; experts without a bad tile are left out
       of one that would be longer, and neighbours share a character.
   """
   lines = []
-  for rank, (tiles, expert) in enumerate(zip(failed, experts)):
+  for rank, (tiles, expert) in enumerate(zip(bad_tiles, experts)):
     for c, column in enumerate(tiles.T):
       text = _map_line(column, expert, width)
       lines.append(f'rank {rank} column block {c:<3d} {text}')

@@ -63,7 +63,7 @@ class _Unpickler(pickle.Unpickler):
     self._archive, self._prefix = archive, prefix
 
   def find_class(self, module: str, name: str):
-    known: Mapping[tuple[str, str], object] = {
+    allowed: Mapping[tuple[str, str], object] = {
       ('collections', 'OrderedDict'): collections.OrderedDict,
       ('torch._utils', '_rebuild_tensor_v2'): _tensor,
       ('torch._utils', '_rebuild_tensor_v3'): _tensor_of,
@@ -72,16 +72,16 @@ class _Unpickler(pickle.Unpickler):
       **{('torch', storage): dtype for storage, dtype in _STORAGES.items()},
       **{('torch', name): dtype for name, dtype in _DTYPES.items()},
     }
-    if (module, name) not in known:
+    if (module, name) not in allowed:
       raise pickle.UnpicklingError(f'{module}.{name}, which is no tensor')
-    return known[module, name]
+    return allowed[module, name]
 
   def persistent_load(self, pid) -> np.ndarray:
     kind, dtype, key, _, elements = pid
     if kind != 'storage':
       raise pickle.UnpicklingError(f'{kind!r}, which is no storage')
-    held = self._archive.read(f'{self._prefix}data/{key}')
-    return np.frombuffer(held, dtype, elements)
+    data = self._archive.read(f'{self._prefix}data/{key}')
+    return np.frombuffer(data, dtype, elements)
 
 
 def _tensor(storage, offset, size, stride, *_) -> np.ndarray:

@@ -11,34 +11,36 @@ from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract.array_typing import Float
 
-EVERY = 8  # The first of so many tokens is odd.
+PERIOD = 8  # The first of so many tokens is odd.
 # What becomes of a weight, by turns over slots, and over odd tokens.
 _TURNS = (lambda w: -w, lambda w: w + 1, lambda w: 0 * w, lambda w: w)
 
 
-def weights(routed: Float[np.ndarray, 'R T K']) -> Float[np.ndarray, 'R T K']:
+def change_weights(
+  routed: Float[np.ndarray, 'R T K'],
+) -> Float[np.ndarray, 'R T K']:
   """Returns `[R, T, K]` f32, of odd tokens negative, above 1, 0 and as given.
 
   They sum to 1 by chance only.
   """
-  changed = routed.reshape(-1, routed.shape[-1]).copy()
-  for turn, token in enumerate(range(0, len(changed), EVERY)):
-    for slot in range(changed.shape[1]):
+  values = routed.reshape(-1, routed.shape[-1]).copy()
+  for turn, token in enumerate(range(0, len(values), PERIOD)):
+    for slot in range(values.shape[1]):
       change = _TURNS[(turn + slot) % len(_TURNS)]
-      changed[token, slot] = change(changed[token, slot])
-  return changed.reshape(routed.shape)
+      values[token, slot] = change(values[token, slot])
+  return values.reshape(routed.shape)
 
 
-def x(
-  stored: Float[np.ndarray, 'R T D'], seed: int
+def change_x(
+  array: Float[np.ndarray, 'R T D'], seed: int
 ) -> Float[np.ndarray, 'R T D']:
   """Returns `[R, T, D]` storage: two subnormals, a -0.0 in odd tokens."""
-  smallest = storage.FORMATS[str(stored.dtype)].smallest
-  changed = stored.reshape(-1, stored.shape[-1]).copy()
-  odd = np.arange(0, len(changed), EVERY)
+  smallest = storage.FORMATS[str(array.dtype)].smallest
+  values = array.reshape(-1, array.shape[-1]).copy()
+  odd = np.arange(0, len(values), PERIOD)
   first = stable_random.integers(
-    stable_random.seed_of('odd/x', seed), odd.shape, changed.shape[1]
+    stable_random.seed_of('odd/x', seed), odd.shape, values.shape[1]
   )
   for place, value in enumerate((smallest, -smallest, -0.0)):
-    changed[odd, (first + place) % changed.shape[1]] = value
-  return changed.reshape(stored.shape)
+    values[odd, (first + place) % values.shape[1]] = value
+  return values.reshape(array.shape)

@@ -11,7 +11,7 @@ from hpmoe.reference.contract import storage
 
 
 def _is_odd(tokens: int) -> np.ndarray:
-  return np.arange(tokens) % unusual_values.EVERY == 0
+  return np.arange(tokens) % unusual_values.PERIOD == 0
 
 
 class TestWeights:
@@ -20,7 +20,7 @@ class TestWeights:
     # Given 32 tokens, 4 of them odd, weights of a softmax.
     routed = np.full((2, 16, top_k), 1 / top_k, np.float32)
 
-    weights = unusual_values.weights(routed).reshape(32, top_k)
+    weights = unusual_values.change_weights(routed).reshape(32, top_k)
 
     odd = weights[_is_odd(32)]
     assert (odd < 0).any() and (odd == 0).any() and (odd > 1).any()
@@ -34,7 +34,7 @@ class TestX:
   def test_has_subnormals_and_negative_zero(self, seed, dtype):
     x = np.ones((2, 16, 5), storage.STORED[dtype].numpy)
 
-    odd = unusual_values.x(x, seed).reshape(32, 5)[_is_odd(32)]
+    odd = unusual_values.change_x(x, seed).reshape(32, 5)[_is_odd(32)]
 
     smallest = storage.STORED[dtype].smallest
     for value in (smallest, -smallest):
@@ -42,7 +42,7 @@ class TestX:
     assert ((odd == 0) & np.signbit(odd)).sum(-1).tolist() == [1] * 4
 
   def test_of_one_column_is_negative_zero(self, seed):
-    x = unusual_values.x(np.ones((1, 8, 1), np.float32), seed)
+    x = unusual_values.change_x(np.ones((1, 8, 1), np.float32), seed)
 
     assert np.signbit(x).ravel().tolist() == [True] + [False] * 7
 
@@ -56,7 +56,7 @@ class TestInputs:
 
   def test_x_decides_the_routing_before_it_is_odd(self):
     made = inputs.make_inputs(presets.get('tiny'), 2)
-    x = text_router.embed(made.config, text_router.read(), 0)
+    x = text_router.embed(made.config, text_router.read_text(), 0)
     scores = text_router.gate_scores(made.config, x, 0)
     router = presets.get('tiny').router
     ids = text_router.route(made.config, router, scores, 0).topk_ids

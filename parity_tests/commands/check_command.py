@@ -19,7 +19,7 @@ def _define_check(f: flags.FlagValues) -> None:
 
   for row in (*case_flags.FLAGS, case_flags.FOLDER, *tasks.FLAGS):
     if row.name == 'direction':
-      row = row.but(
+      row = row.replace(
         default=None,
         help=f'{row.help} Default: both, but forward with --candidate and '
         '--command.',
@@ -229,7 +229,7 @@ def _show(f: flags.FlagValues, report) -> None:
   from hpmoe.parity_tests.report import report_text
 
   print(report_text.format_heading(report))
-  table = report_text.format_table if f.verbose else lane_table.table
+  table = report_text.format_table if f.verbose else lane_table.format_table
   print(table(report, cli.colour()))
   for part in (
     report_text.format_notes,

@@ -123,7 +123,7 @@ def define(
   """Defines flags that stand as data; `defaults` of some, by name."""
   for row in rows:
     default = defaults.get(row.name, row.default)
-    if row.kind is bool and not row.many:
+    if row.kind is bool and not row.is_list:
       flags.DEFINE_boolean(row.name, default, row.help, flag_values=f)
       continue
     flags.DEFINE(_Parser(row), row.name, default, row.help, f, _Serializer())
@@ -148,7 +148,7 @@ def own(
   held = {n: texts['shared'][n] for n in said.get('shared', ())}
   held |= said.get('options', {})
   nothing = {name: dict(row, field='') for name, row in held.items()}
-  define(f, flag_tables.rows(nothing, words, **changes))
+  define(f, flag_tables.build_flags(nothing, words, **changes))
 
 
 def fields(
@@ -156,7 +156,7 @@ def fields(
 ) -> dict[str, Any]:
   """Returns the fields that flags set, those of them that a command has."""
   mine = [row for row in of if row.field and row.name in f]
-  return {row.field: row.meant(f[row.name].value) for row in mine}
+  return {row.field: row.resolve(f[row.name].value) for row in mine}
 
 
 def arguments(f: flags.FlagValues, without: Sequence[str]) -> tuple[str, ...]:

@@ -28,11 +28,11 @@ def _define_law(f: flags.FlagValues) -> None:
   layer = (*layer_flags.CASE, *host.FLAGS)
   mine = ('preset', 'routing', 'ranks', 'seed', 'placement')
   defaults = {name: getattr(plan, name) for name in mine}
-  cli.define(f, flag_tables.some(layer, *mine, 'tokens'), **defaults)
+  cli.define(f, flag_tables.select(layer, *mine, 'tokens'), **defaults)
   cli.define(f, [*case_flags.SIZES, *tasks.SCHEDULE, backend.IN_PROCESS])
-  cli.define(f, flag_tables.some(layer, 'relay', 'fault', 'isa'))
+  cli.define(f, flag_tables.select(layer, 'relay', 'fault', 'isa'))
   for row, default in zip(
-    flag_tables.some(
+    flag_tables.select(
       layer, 'direction', 'dtype', 'threads', 'accumulation_order'
     ),
     (
@@ -44,8 +44,8 @@ def _define_law(f: flags.FlagValues) -> None:
     strict=True,
   ):
     if row.name == 'direction':
-      row = row.but(choices=law.DIRECTIONS, help='Passes.')
-    cli.define(f, [row.listed(default)])
+      row = row.replace(choices=law.DIRECTIONS, help='Passes.')
+    cli.define(f, [row.as_list(default)])
   layouts = [f'{aic}x{aiv}' for aic, aiv in plan.layouts]
   cli.own(
     f,

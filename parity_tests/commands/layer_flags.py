@@ -23,7 +23,7 @@ ONE_PASS = (
   *tasks.CUT,
   *tasks.CORES_OF_PRESET,
   *tasks.SCHEDULE,
-  case_flags.DIRECTION.but(
+  case_flags.DIRECTION.replace(
     default='forward',
     choices=case_flags.DIRECTIONS[:2],
     help='Pass that is compiled.',
@@ -37,7 +37,9 @@ def refuse_without_effect(f: flags.FlagValues, direction: str) -> None:
   Raises:
     cli.UsageError: one was given.
   """
-  others = [row.name for row in tasks.CUT if row.only not in ('', direction)]
+  others = [
+    row.name for row in tasks.CUT if row.direction not in ('', direction)
+  ]
   if direction != 'both':
     beside = f'beside direction {direction}'
     cli.refuse(f, others, beside, ': it cuts weight gradients')
@@ -216,7 +218,7 @@ def asked_case(f: flags.FlagValues, direction: str):
     return case(f, direction)
   others = (r.name for r in case_flags.FLAGS if r.name != 'direction')
   cli.refuse(f, others, f'beside --case={f.case}, which decides it')
-  return case_lib.Case.of(f.case, direction)
+  return case_lib.Case.from_folder(f.case, direction)
 
 
 def _refuse_contradictions(f: flags.FlagValues) -> None:

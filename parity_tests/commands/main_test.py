@@ -510,7 +510,7 @@ def test_full_shapes_have_room_for_twice_balanced_routing(tmp_path):
 
 def test_flags_offer_what_the_libraries_take():
   assert case_flags.DIRECTIONS == passes.DIRECTIONS
-  (order,) = flag_tables.some(tasks.CUT, 'weight_grad_order')
+  (order,) = flag_tables.select(tasks.CUT, 'weight_grad_order')
   assert order.choices == tuple(granularity.WEIGHT_GRAD_ORDERS)
 
 

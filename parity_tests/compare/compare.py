@@ -235,7 +235,7 @@ def check_request(request: Request, subject: subject_lib.Subject) -> None:
         f'fault_layer: expected --fault beside it, got {request.fault_layer}'
       )
     return
-  ways = passes.of('both' if request.backward else 'forward')
+  ways = passes.from_direction('both' if request.backward else 'forward')
   find_names = backends.require_backend('fault').find_fault_names
   known = dict.fromkeys(n for w in ways for n in find_names(w.direction))
   if request.fault not in known:

@@ -55,7 +55,7 @@ def table(result: compare.Result, colour: bool = False) -> str:
     for row in result.rows
   ]
   colours = [_COLOURS.get(row.result, '') for row in result.rows]
-  return text_table.text(_HEADING, cells, colours if colour else None)
+  return text_table.format_table(_HEADING, cells, colours if colour else None)
 
 
 def _cell(row: metrics.Row):
@@ -181,7 +181,7 @@ def _steps(result: compare.Result) -> list[str]:
   ]
   lines = ['', 'training, each side from its own weights; predicted of']
   lines[-1] += ' rounding as large as the first gradients have it:'
-  lines.append(text_table.text(_STEPS, cells, None))
+  lines.append(text_table.format_table(_STEPS, cells, None))
   if not any(result.steps[0].predicted.modules.values()):
     lines.append('first gradients have the same bits: nothing is predicted')
   where = f'step {result.steps[-1].number}'

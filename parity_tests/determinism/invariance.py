@@ -288,7 +288,7 @@ class _Tried:
     candidate: candidates.Candidate,
     made: inputs_lib.LayerInputs,
   ) -> dict[str, np.ndarray]:
-    given = codes.given(made.policy, made.arrays)
+    given = codes.replace_values(made.policy, made.arrays)
     got = candidate.run(made.config, made.policy, given, self._which)
     return {n: a for n, a in got.items() if n in self._which.stages}
 
@@ -340,7 +340,7 @@ class _Tried:
       self._which, tiling, made.policy, made.arrays, {}
     )
     limits = np.zeros(self._got[name].shape)
-    for rank in tiling.held:
+    for rank in tiling.judged_ranks:
       rows = tiling.rows(name, limits, rank)
       with np.errstate(over='ignore', invalid='ignore'):
         rows[:] = golden.rows(name, rank, 0, len(rows)).bound()

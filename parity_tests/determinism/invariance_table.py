@@ -11,7 +11,7 @@ _HEADING = ('pass', 'property', 'tried', 'same bits', 'differ', 'promise')
 
 def text(rows: Sequence[invariance.Row]) -> str:
   """Returns a table, what differs first of each property, and the verdict."""
-  lines = [text_table.text(_HEADING, [_cells(row) for row in rows])]
+  lines = [text_table.format_table(_HEADING, [_cells(row) for row in rows])]
   for row in rows:
     if row.apart:
       lines += ['', *_differs(row)]

@@ -105,7 +105,9 @@ class Plan:
         f'interleavings: expected at least 1, got {self.interleavings}'
       )
     self._refuse_unknown_sums()
-    passes_ = [which for name in self.directions for which in passes.of(name)]
+    passes_ = [
+      which for name in self.directions for which in passes.from_direction(name)
+    ]
     known = {n: None for w in passes_ for n in faults.specs(w.direction)}
     if self.fault is not None and self.fault not in known:
       raise ValueError(
@@ -165,13 +167,15 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
     made = make_inputs(plan, dtype, order)
     if not schedules:  # before the long part: all dtypes have the same tasks
       for direction in plan.directions:
-        (which,) = passes.of(direction)
+        (which,) = passes.from_direction(direction)
         for options in plan.options():
           image = compile_image(which, made, options)
           needed = coverage_lib.needed_bytes(image)
           memory.check(needed, f'list of schedules of the {direction} pass')
     for direction in plan.directions:
-      (which,) = (one.of_layer(made.config) for one in passes.of(direction))
+      (which,) = (
+        one.of_layer(made.config) for one in passes.from_direction(direction)
+      )
       start = time.perf_counter()
       mine, seen = _try(plan, which, _saved(plan, which, made), progress)
       rows += mine
@@ -194,7 +198,7 @@ def make_inputs(
     plan.seed,
     placement=plan.placement,
   )
-  return made.under(accumulation_order=order)
+  return made.with_policy(accumulation_order=order)
 
 
 def sums_of(made: inputs_lib.LayerInputs) -> str:

@@ -184,7 +184,7 @@ def text(table: Table) -> str:
 
 
 def _bits_table(rows: Sequence[Row]) -> str:
-  return text_table.of(
+  return text_table.format_rows(
     [
       {
         'direction': row.direction,
@@ -201,7 +201,7 @@ def _bits_table(rows: Sequence[Row]) -> str:
 
 
 def _schedule_table(schedules: Sequence[Schedules]) -> str:
-  return text_table.of(
+  return text_table.format_rows(
     [
       {
         'direction': s.direction,

@@ -61,7 +61,7 @@ def test_every_interleaving_gives_the_bits_of_a_serial_run(
     (dtype, tensor, 1, launches)
     for dtype in plan.dtypes
     for direction in law.DIRECTIONS
-    for which in passes.of(direction)
+    for which in passes.from_direction(direction)
     for tensor in which.results
   ]
   for seen in table.schedules:

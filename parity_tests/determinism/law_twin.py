@@ -85,7 +85,7 @@ def run(
   for dtype in plan.dtypes:
     real = law.make_inputs(plan, dtype)
     for direction in plan.directions:
-      (which,) = passes.of(direction)
+      (which,) = passes.from_direction(direction)
       backward = which is passes.BACKWARD
       exact = inputs_lib.with_data(real, 'exact', backward, plan.seed)
       data = dict(real=real, exact=exact)

@@ -161,7 +161,7 @@ def _simulated(
     yield Come(_variant(f'switch, {machine.name}', made, slots=slots))
     return
   # Rows lie where the forward pass has put them.
-  (forward,) = passes.of('forward')
+  (forward,) = passes.from_direction('forward')
   image = law.compile_image(forward, made, options)
   there = arrivals(image, machine, ids, layout.Kind.DISPATCH)
   flat = ids.reshape(there.shape)
@@ -314,7 +314,7 @@ def run(
     by = 'whose rows or sums come in another order'
     tensors.require_layer(made.config, by)
     for direction in plan.directions:
-      (which,) = passes.of(direction)
+      (which,) = passes.from_direction(direction)
       progress(f'{order}: {direction} {dtype}')
       saved = law._saved(plan, which, made)
       rows += _rows(order, which, saved, plan, machine)
@@ -333,7 +333,7 @@ def to_json(plan: law.Plan, order: str, rows: list[Row]) -> dict[str, object]:
 
 def text(order: str, rows: list[Row]) -> str:
   """Returns the table, and whether each launch is its oracle's."""
-  table = text_table.of(
+  table = text_table.format_rows(
     [
       {
         'direction': row.direction,

@@ -113,7 +113,7 @@ def test_rows_arrive_when_their_puts_end():
   # after the other, then a slice's rows are there at once, and none before all
   # bytes that the core has put until then.
   made = law.make_inputs(_ARRIVAL, 'float32')
-  (which,) = passes.of('forward')
+  (which,) = passes.from_direction('forward')
   image = law.compile_image(which, made, next(_ARRIVAL.options()))
   assert image.options.num_aiv == 1
   slow = _A3.with_figures(aiv_link=1e6)

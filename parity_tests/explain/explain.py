@@ -372,7 +372,7 @@ def _readings(stage: Stage) -> Iterator[tuple[str, str, np.ndarray]]:
   """Yields what was written, where it is right in another layout or rank."""
   sizes, ids = stage.tiling.config.dims(), stage.tiling.topk_ids
   bad = sorted(stage.ranks)
-  for reading, other in alternative_layouts.others(
+  for reading, other in alternative_layouts.list_alternatives(
     stage.name, stage.actual, sizes, ids, bad
   ):
     right_ranks = [

@@ -36,7 +36,9 @@ def list_misreads(
 def _weight(
   form: str, arrays: Arrays, name: str, changed_part: Arrays
 ) -> Callable:
-  return lambda read: codes.values(form, {**arrays, **changed_part})[name]
+  return lambda read: codes.compute_values(form, {**arrays, **changed_part})[
+    name
+  ]
 
 
 def _changes(

@@ -240,7 +240,7 @@ def _write(failing_case: FailingCase, folder: str, command: str) -> None:
     DATA=data,
     STAGE=verdicts.tensor_of(failure.stage),
     INDEX=failure.index,
-    GOT=failure.got,
+    ACTUAL=failure.got,
     EXPECTED=failure.expected,
   )
   for name, value in values.items():

@@ -86,7 +86,7 @@ def _build_rounding_stage(
   case: pass_case.PassCase, answer: pass_case.Answer, name: str
 ) -> roundings.Stage:
   chain = (*case.unseen(name, answer.sources), name)
-  actual = lazy_tensors.whole(answer.outputs[name])
+  actual = lazy_tensors.load_whole(answer.outputs[name])
   real = np.ones(actual.shape, bool)
   for rank in range(len(actual)):
     case.tiling.padding(name, real, rank)[:] = False
@@ -103,7 +103,7 @@ def _build_rounding_stage(
       order_key = policy.placement, policy.dtype(stage), sum_order
       key = (*key, precision.points_of(stage, policy), *order_key)
       if key not in computed_stages:
-        computed_stages[key] = lazy_tensors.whole(
+        computed_stages[key] = lazy_tensors.load_whole(
           of_policy.recompute(stage, sources)
         )
       sources[stage] = computed_stages[key]
@@ -127,7 +127,7 @@ def _build_failed_stage(
 ) -> explain.Stage:
   name, sources = verdicts.tensor_of(failure.stage), answer.sources
   arrays = {**case.inputs.arrays, **expected, **sources, **case.oracle.plan}
-  arrays = {n: lazy_tensors.whole(a) for n, a in arrays.items()}
+  arrays = {n: lazy_tensors.load_whole(a) for n, a in arrays.items()}
   unseen = case.unseen(name, sources)
   # What its forward pass kept to itself is the oracle's, in `made`.
   chain = (*(stage for stage in unseen if stage in case.sources), name)
@@ -156,8 +156,8 @@ def _build_failed_stage(
   return explain.Stage(
     name,
     failure.rank,
-    lazy_tensors.whole(answer.outputs[name]),
-    lazy_tensors.whole(expected_stage),
+    lazy_tensors.load_whole(answer.outputs[name]),
+    lazy_tensors.load_whole(expected_stage),
     bad,
     {
       stage: {n: arrays[n] for n in (*_list_weights(stage), *reads[stage])}
@@ -169,5 +169,5 @@ def _build_failed_stage(
     quantised_misreads.list_misreads(
       case.inputs.policy.quantised, case.inputs.arrays
     ),
-    {n: lazy_tensors.whole(a) for n, a in case.before.items()},
+    {n: lazy_tensors.load_whole(a) for n, a in case.before.items()},
   )

@@ -68,7 +68,9 @@ class Row:
 
 def count(direction: str) -> int:
   """Returns the most rows that a table can have."""
-  each = [faults.specs(which.direction) for which in passes.of(direction)]
+  each = [
+    faults.specs(which.direction) for which in passes.from_direction(direction)
+  ]
   return sum(1 + len(specs) for specs in each)
 
 
@@ -463,7 +465,7 @@ def to_json(rows: Sequence[Row]) -> dict[str, object]:
 
 def table(rows: Sequence[Row]) -> str:
   """Returns one line per fault."""
-  return text_table.of(
+  return text_table.format_rows(
     [
       {
         'pass': row.direction,

@@ -337,7 +337,7 @@ def _groups(cases: Sequence[Case]) -> list[dict[str, Any]]:
 
 def summary(cases: Sequence[Case]) -> str:
   """Returns counts by preset and dtype, and every case that does not pass."""
-  lines = [text_table.of(_groups(cases))]
+  lines = [text_table.format_rows(_groups(cases))]
   for case in cases:
     if case.verdict != verdicts.PASS:
       named = _named(case, case)

@@ -228,7 +228,9 @@ def _cuts(config, options, which) -> dict[tuple, set[tuple]]:
   return found
 
 
-@pytest.mark.parametrize('which', passes.of('both'), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+  'which', passes.from_direction('both'), ids=lambda p: p.name
+)
 @pytest.mark.parametrize('blocks', CUTS, ids=str)
 @pytest.mark.parametrize('name', LAYERS)
 def test_the_serial_run_is_cut_otherwise(name, blocks, which):
@@ -259,7 +261,9 @@ def test_lanes_and_standards_asked_for_are_those_that_judge(bench):
   # Bits that moved and the layer are judged whatever was asked for.
   always = {(r.stage, r.lane) for r in results if r.lane != 'standard'}
   moved = {*tensors.PLAN, 'expert_in', 'returned', 'd_returned'}
-  results = (name for one in passes.of('both') for name in one.results)
+  results = (
+    name for one in passes.from_direction('both') for name in one.results
+  )
   layers = {verdicts.LAYERS[name] for name in results}
   assert always == {(n, 'bitwise') for n in moved} | {
     (n, 'bounded') for n in layers

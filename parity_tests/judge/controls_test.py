@@ -68,7 +68,7 @@ class Product:
       standards=self.records,
     )
     self.bench = bench_lib.Bench(self.request.case, keep=True)
-    self.which = passes.of(direction)[0]
+    self.which = passes.from_direction(direction)[0]
     self.kept = KEPT[direction]
     self.controls = controls_testing.controls(self.case('real'))
 

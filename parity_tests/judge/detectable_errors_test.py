@@ -81,7 +81,7 @@ class TestTheOraclesOwnOutput:
       standards=_fit(dtype),
     )
     bench = bench_lib.Bench(request.case, keep=True)
-    (which,) = passes.of(direction)
+    (which,) = passes.from_direction(direction)
     own = bench.case(request.candidate, which, bench.real_inputs).answer()
 
     for names in _returned(which):

@@ -22,7 +22,7 @@ def add_hints(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
   """Tells who returned only a pass's results how to have a failure located."""
   missing = {r.missing for r in results}
   hints: dict[str, str] = {}
-  for layer_pass in passes.of('both'):
+  for layer_pass in passes.from_direction('both'):
     layer_pass = layer_pass.of_layer(tensors.EVERY_PART)
     missing_stages = [name for name in layer_pass.stages if name in missing]
     if missing_stages:

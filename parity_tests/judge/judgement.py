@@ -69,7 +69,7 @@ class Judgement:
       )
 
 
-FLAGS = flag_tables.table(
+FLAGS = flag_tables.read_flags(
   'judgement',
   dict(
     standards=', '.join(standards.STANDARDS),

@@ -66,7 +66,7 @@ def out_of_bound(
   bad = np.zeros(actual.shape, bool)
   tiling = golden.tiling
   judge = spread_tally.SpreadTally(stage, golden, None)
-  for rank in tiling.held:
+  for rank in tiling.judged_ranks:
     for cut, first, rows in ranges_of(tiling, stage, rank):
       chunk_rows = tiling.rows(stage, actual, rank)[rows]
       value = golden.rows(stage, rank, rows.start, rows.stop)
@@ -128,7 +128,7 @@ def _of_ranks(
 ) -> list[verdicts.Result]:
   """Returns the verdicts on the ranks that are judged, rank by rank."""
   parts: list[rank_parts.Part] = []
-  for rank in tiling.held:
+  for rank in tiling.judged_ranks:
     rank_found = judge(rank)
     parts = (
       [a + b for a, b in zip(parts, rank_found, strict=True)]
@@ -376,7 +376,7 @@ def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
 
 def ranges_of(tiling: tiles.Tiling, stage: str, rank: int) -> Iterator[_Range]:
   """Yields what is judged of a rank's tensor, some tile rows at a time."""
-  for cut, first, last in tiling.judged(stage, rank, _CHUNK):
+  for cut, first, last in tiling.iterate_judged(stage, rank, _CHUNK):
     yield cut, first, slice(int(cut.starts[first]), int(cut.starts[last]))
 
 

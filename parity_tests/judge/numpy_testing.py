@@ -123,7 +123,7 @@ def elsewhere(
   path.write_text(text.replace(*change) if change[0] else text)
   given = read_case.load(top / 'case')
   read_case.run(given, read_case.function(f'{path}:moe'), top / 'out')
-  case = case_lib.Case.of(str(top / 'case'), 'forward')
+  case = case_lib.Case.from_folder(str(top / 'case'), 'forward')
   return unexplained(check.Request(case, outputs.Outputs(str(top / 'out'))))
 
 

@@ -117,7 +117,7 @@ def _run(
 ) -> at.Array:
   """Returns `stages.run`, kept for all policies in which it is the same."""
   needs = tensors.needs(name, config, policy.placement)
-  known = {name: lazy_tensors.whole(known[name]) for name in needs}
+  known = {name: lazy_tensors.load_whole(known[name]) for name in needs}
   policy = dataclasses.replace(
     policy,
     accumulation_order='ascending',

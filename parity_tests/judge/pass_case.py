@@ -124,7 +124,7 @@ class PassCase:
   def run(self, function: Callable[..., Arrays]) -> Arrays:
     """Returns what a candidate's `run` or `serial` answers."""
     inputs = self.inputs
-    arrays = codes.given(inputs.policy, inputs.arrays)
+    arrays = codes.replace_values(inputs.policy, inputs.arrays)
     return function(inputs.config, inputs.policy, arrays, self.layer_pass)
 
   def golden(

@@ -215,7 +215,7 @@ def _given(form: str) -> dict[str, np.ndarray]:
   made = dataclasses.replace(CASE, quantised=form).make()
   return {
     name: array
-    for name, array in codes.given(made.policy, made.arrays).items()
+    for name, array in codes.replace_values(made.policy, made.arrays).items()
     if name != 'dy'
   }
 

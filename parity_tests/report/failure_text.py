@@ -17,8 +17,8 @@ def format_failure(report: check.Report) -> str:
     block = verdicts.block_name(result.stage)
     owner = '' if block == 'token block' else 'expert and '
     lines.append(f'  tiles, by {owner}{block} (# bad):')
-    drawn = tiles.ascii_map(result.grids, result.experts)
-    lines += [f'  {line}' for line in drawn.splitlines()]
+    map_text = tiles.ascii_map(result.grids, result.experts)
+    lines += [f'  {line}' for line in map_text.splitlines()]
   return '\n'.join(lines)
 
 
@@ -36,19 +36,19 @@ def format_location(report: check.Report) -> str:
   if result is None or result.failure is None:
     return ''
   first = result.failure
-  where = [f'rank {first.rank}']
+  location = [f'rank {first.rank}']
   if first.expert is not None:
-    where.append(f'expert {first.expert}')
+    location.append(f'expert {first.expert}')
   if first.row_block is None:
-    where.append('past the last valid row')
+    location.append('past the last valid row')
   else:
-    where += [
+    location += [
       f'{verdicts.block_name(first.stage)} {first.row_block}',
       f'column block {first.col_block}',
     ]
   lines = [
     f'first failure: {first.stage} ({first.lane}: {first.rule})',
-    f'  where     {", ".join(where)}',
+    f'  where     {", ".join(location)}',
     f'  element   {first.stage}{list(first.index)}{_describe_token(first)}',
     f'  got       {first.got!r}',
     f'  expected  {first.expected!r}',
@@ -83,18 +83,21 @@ def _list_worst_stages(
   """
   name, is_ratio, _ = result.why.partition(' / max(benchmark, ')
   own = f'{name} benchmark'
-  lost = {
+  ratios = {
     r.stage: r.values[name] / r.values[own]
     for r in report.results
     if r.rule == result.rule and r.values.get(own)
     if verdicts.tensor_of(r.stage) == r.stage
   }
-  if not is_ratio or not lost:
+  if not is_ratio or not ratios:
     return []
-  most = sorted(lost, key=lambda stage: -lost[stage])[:2]
-  told = ', '.join(f'{stage} {lost[stage]:.2f}' for stage in most)
+  worst_stages = sorted(ratios, key=lambda stage: -ratios[stage])[:2]
+  listed_ratios = ', '.join(
+    f'{stage} {ratios[stage]:.2f}' for stage in worst_stages
+  )
   return [
-    f"  alone     {name} over the benchmark's own: {told}; where lane bounded "
+    f"  alone     {name} over the benchmark's own: {listed_ratios}; where lane "
+    'bounded '
     'passes, by the order of sums'
   ]
 

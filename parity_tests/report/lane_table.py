@@ -37,60 +37,65 @@ class Cell:
     return f'{MARKS[self.verdict]} {self.figure}{aside}'
 
 
-def stages(report: check.Report) -> dict[str, list[verdicts.Result]]:
+def group_by_stage(report: check.Report) -> dict[str, list[verdicts.Result]]:
   """Returns the comparisons of each stage, in dependency order."""
-  found = {r.stage for r in report.results}
+  stages = {r.stage for r in report.results}
   return {
     stage: [r for r in report.results if r.stage == stage]
-    for stage in verdicts.ordered(found)
+    for stage in verdicts.ordered(stages)
   }
 
 
-def asked(report: check.Report) -> list[str]:
+def list_lanes(report: check.Report) -> list[str]:
   """Returns the lanes that were asked for, or judged anyway, in order."""
-  judged = (r.lane for r in report.results if r.verdict != verdicts.NOT_JUDGED)
-  found = {*report.config['lanes'], *judged}
-  return [lane for lane in verdicts.LANES if lane in found]
+  judged_lanes = (
+    r.lane for r in report.results if r.verdict != verdicts.NOT_JUDGED
+  )
+  lanes = {*report.config['lanes'], *judged_lanes}
+  return [lane for lane in verdicts.LANES if lane in lanes]
 
 
-def rows(report: check.Report) -> Iterator[tuple[str, list[Cell]]]:
+def iterate_rows(report: check.Report) -> Iterator[tuple[str, list[Cell]]]:
   """Yields a stage, and its cell in each of `asked`."""
-  columns = asked(report)
-  for stage, results in stages(report).items():
-    yield stage, [cell([r for r in results if r.lane == n]) for n in columns]
+  columns = list_lanes(report)
+  for stage, results in group_by_stage(report).items():
+    yield (
+      stage,
+      [make_cell([r for r in results if r.lane == n]) for n in columns],
+    )
 
 
-def table(report: check.Report, colour: bool = False) -> str:
+def format_table(report: check.Report, colour: bool = False) -> str:
   """Returns a line for each stage that anything was said of."""
-  shown = [
+  judged_rows = [
     (stage, cells)
-    for stage, cells in rows(report)
+    for stage, cells in iterate_rows(report)
     if {c.verdict for c in cells} - {'', verdicts.NOT_JUDGED}
   ]
   failing = [
-    any(c.verdict == verdicts.FAIL for c in cells) for _, cells in shown
+    any(c.verdict == verdicts.FAIL for c in cells) for _, cells in judged_rows
   ]
-  return text_table.text(
-    ('stage', *asked(report)),
-    [(stage, *map(str, cells)) for stage, cells in shown],
+  return text_table.format_table(
+    ('stage', *list_lanes(report)),
+    [(stage, *map(str, cells)) for stage, cells in judged_rows],
     [_RED if fails else _GREEN for fails in failing] if colour else None,
   )
 
 
-def worst_verdict(results: Sequence[verdicts.Result]) -> str:
+def find_worst_verdict(results: Sequence[verdicts.Result]) -> str:
   order = (verdicts.FAIL, verdicts.PASS, verdicts.NOT_JUDGED)
   return min((r.verdict for r in results), key=order.index)
 
 
-def cell(results: Sequence[verdicts.Result]) -> Cell:
+def make_cell(results: Sequence[verdicts.Result]) -> Cell:
   """Returns what one lane says of one stage."""
   if not results:
     return Cell('', '', '', results)
-  verdict = worst_verdict(results)
+  verdict = find_worst_verdict(results)
   if verdict == verdicts.NOT_JUDGED:
     return Cell(verdict, verdict, results[0].why, results)
-  judged = [r for r in results if r.verdict == verdict]
-  worst = max(judged, key=lambda r: r.failed)
+  results_of_verdict = [r for r in results if r.verdict == verdict]
+  worst = max(results_of_verdict, key=lambda r: r.failed)
   aside = f'{worst.failed} of {worst.tiles} tiles'
   figure = _figure(results, verdict)
   return Cell(
@@ -100,18 +105,18 @@ def cell(results: Sequence[verdicts.Result]) -> Cell:
 
 def _figure(results: Sequence[verdicts.Result], verdict: str) -> str:
   """Returns the worst figure of the rules that gave a verdict."""
-  judged = [r for r in results if r.verdict == verdict]
-  if judged[0].lane == 'standard':
+  results_of_verdict = [r for r in results if r.verdict == verdict]
+  if results_of_verdict[0].lane == 'standard':
     rules = [r for r in results if r.verdict != verdicts.NOT_JUDGED]
     amount = f'{len(rules)} rule{"s" * (len(rules) > 1)}'
     if verdict == verdicts.FAIL:
-      return f'fails {len(judged)} of {amount}'
+      return f'fails {len(results_of_verdict)} of {amount}'
     silent = len(results) - len(rules)
     return amount + (f', {silent} not judged' if silent else '')
-  if any(math.isnan(r.worst_abs) for r in judged):
+  if any(math.isnan(r.worst_abs) for r in results_of_verdict):
     return 'NaN'  # No distance leads to it.
-  shares = [r.values[SHARE] for r in judged if SHARE in r.values]
+  shares = [r.values[SHARE] for r in results_of_verdict if SHARE in r.values]
   if shares:
     return f'{max(shares):.3g} of bound'
-  worst = max(r.worst_ulp for r in judged)
+  worst = max(r.worst_ulp for r in results_of_verdict)
   return f'{worst if worst < 10**6 else f"{worst:.1e}"} ulp'

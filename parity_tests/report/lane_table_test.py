@@ -25,26 +25,27 @@ def _share(value):
 
 def _table(*results, asked=verdicts.LANES, colour=False):
   made = reports_testing.report(*results, lanes=asked)
-  return lane_table.table(made, colour).splitlines()
+  return lane_table.format_table(made, colour).splitlines()
 
 
 class TestCell:
   def test_the_worst_share_of_all_rules_is_shown(self):
     assert (
-      str(lane_table.cell([_share(0.1), _share(0.25)])) == '✓ 0.25 of bound'
+      str(lane_table.make_cell([_share(0.1), _share(0.25)]))
+      == '✓ 0.25 of bound'
     )
 
   def test_one_failing_rule_fails_the_cell(self):
     bad = _failing(_share(1.5), failed=2)
 
-    assert str(lane_table.cell([_share(0.1), bad])) == (
+    assert str(lane_table.make_cell([_share(0.1), bad])) == (
       '✕ 1.5 of bound, 2 of 4 tiles'
     )
 
   def test_nan_is_the_worst(self):
     bad = _failing(EXACT, worst_abs=np.nan)
 
-    assert str(lane_table.cell([bad])) == '✕ NaN, 1 of 4 tiles'
+    assert str(lane_table.make_cell([bad])) == '✕ NaN, 1 of 4 tiles'
 
   def test_records_are_counted(self):
     good = dataclasses.replace(EXACT, lane='standard')
@@ -52,21 +53,23 @@ class TestCell:
     # A record that is not meant for a tensor did not fail it.
     elsewhere = dataclasses.replace(good, verdict=verdicts.NOT_JUDGED)
 
-    assert str(lane_table.cell([good, good])) == '✓ 2 rules'
-    assert str(lane_table.cell([good, elsewhere])) == '✓ 1 rule, 1 not judged'
-    assert str(lane_table.cell([_failing(good), elsewhere])) == (
+    assert str(lane_table.make_cell([good, good])) == '✓ 2 rules'
+    assert (
+      str(lane_table.make_cell([good, elsewhere])) == '✓ 1 rule, 1 not judged'
+    )
+    assert str(lane_table.make_cell([_failing(good), elsewhere])) == (
       '✕ fails 1 of 1 rule, 1 of 4 tiles'
     )
-    assert str(lane_table.cell([good, _failing(good)])) == (
+    assert str(lane_table.make_cell([good, _failing(good)])) == (
       '✕ fails 1 of 2 rules, 1 of 4 tiles'
     )
 
   def test_what_is_not_judged_says_so(self):
     missing = verdicts.not_captured('y', 'exact', 'rule', 'y')
 
-    assert str(lane_table.cell([missing])) == '– not judged'
-    assert lane_table.cell([missing]).aside == 'y not returned'
-    assert str(lane_table.cell([missing, EXACT])) == '✓ 3 ulp'
+    assert str(lane_table.make_cell([missing])) == '– not judged'
+    assert lane_table.make_cell([missing]).aside == 'y not returned'
+    assert str(lane_table.make_cell([missing, EXACT])) == '✓ 3 ulp'
 
 
 class TestTable:

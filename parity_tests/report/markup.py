@@ -10,7 +10,7 @@ _VOID = ('meta',)
 _CLIP = 10_000
 
 
-def shown(text: str, most: int = _CLIP) -> str:
+def escape_text(text: str, max_chars: int = _CLIP) -> str:
   """Returns text that a reader sees as it is.
 
   What has no glyph, or would turn the direction of what follows, is spelt out;
@@ -18,17 +18,17 @@ def shown(text: str, most: int = _CLIP) -> str:
 
   Args:
     text: anything.
-    most: characters that are kept; how many are not is said.
+    max_chars: characters that are kept; how many are not is said.
   """
-  more = len(text) - most
-  if more > 0:
-    text = f'{text[:most]} ... and {more} more characters'
+  num_cut = len(text) - max_chars
+  if num_cut > 0:
+    text = f'{text[:max_chars]} ... and {num_cut} more characters'
   return ''.join(
     c if c == '\n' or c.isprintable() else ascii(c)[1:-1] for c in text
   )
 
 
-def tag(
+def make_tag(
   name: str, /, *children: ET.Element | str, **attributes: object
 ) -> ET.Element:
   """Returns an element.
@@ -39,26 +39,26 @@ def tag(
     **attributes: None leaves one out; a last '_' is dropped and others become
       '-', so that Python's own words can be said.
   """
-  made = ET.Element(name)
+  element = ET.Element(name)
   for key, value in attributes.items():
     if value is not None:
-      made.set(key.rstrip('_').replace('_', '-'), shown(str(value)))
+      element.set(key.rstrip('_').replace('_', '-'), escape_text(str(value)))
   for child in children:
-    _append(made, child)
-  if not len(made) and not made.text and name not in _VOID:
-    made.text = '\n'  # An empty element would be cut to <td />.
-  return made
+    _append(element, child)
+  if not len(element) and not element.text and name not in _VOID:
+    element.text = '\n'  # An empty element would be cut to <td />.
+  return element
 
 
 def _append(parent: ET.Element, child: ET.Element | str) -> None:
   if not isinstance(child, str):
     parent.append(child)
   elif len(parent):
-    parent[-1].tail = (parent[-1].tail or '') + shown(child)
+    parent[-1].tail = (parent[-1].tail or '') + escape_text(child)
   else:
-    parent.text = (parent.text or '') + shown(child)
+    parent.text = (parent.text or '') + escape_text(child)
 
 
-def page(root: ET.Element) -> str:
+def format_page(root: ET.Element) -> str:
   """Returns the file."""
   return f'<!DOCTYPE html>\n{ET.tostring(root, encoding="unicode")}\n'

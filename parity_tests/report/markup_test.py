@@ -18,9 +18,9 @@ from hpmoe.parity_tests.report import markup
   ],
 )
 def test_text_is_shown_as_it_is(text, said):
-  made = markup.tag('p', text, markup.tag('b', 'x'), text, title=text)
+  made = markup.make_tag('p', text, markup.make_tag('b', 'x'), text, title=text)
 
-  page = markup.page(made)
+  page = markup.format_page(made)
   page.encode('utf-8')
   parsed = ET.fromstring(page)
 
@@ -30,17 +30,19 @@ def test_text_is_shown_as_it_is(text, said):
 
 
 def test_too_much_text_is_cut_and_says_so():
-  assert markup.shown('abcdef', 2) == 'ab ... and 4 more characters'
-  assert markup.shown('abcdef', 6) == 'abcdef'
+  assert markup.escape_text('abcdef', 2) == 'ab ... and 4 more characters'
+  assert markup.escape_text('abcdef', 6) == 'abcdef'
 
 
 def test_only_void_elements_end_themselves():
-  page = markup.page(markup.tag('tr', markup.tag('td'), markup.tag('meta')))
+  page = markup.format_page(
+    markup.make_tag('tr', markup.make_tag('td'), markup.make_tag('meta'))
+  )
 
   assert page == '<!DOCTYPE html>\n<tr><td>\n</td><meta /></tr>\n'
 
 
 def test_an_attribute_may_have_the_name_of_a_word_of_python():
-  made = markup.tag('td', 'x', class_='a', http_equiv='b', open=None)
+  made = markup.make_tag('td', 'x', class_='a', http_equiv='b', open=None)
 
   assert made.attrib == {'class': 'a', 'http-equiv': 'b'}

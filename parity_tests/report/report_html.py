@@ -27,7 +27,7 @@ _CLASSES = {
   verdicts.NOT_JUDGED: 'unseen',
 }
 
-_tag = markup.tag
+_tag = markup.make_tag
 
 
 def to_html(report: check.Report) -> str:
@@ -39,7 +39,7 @@ def to_html(report: check.Report) -> str:
   the page says so.
   """
   mark = _MARKS[report.verdict]
-  return markup.page(
+  return markup.format_page(
     _tag(
       'html',
       _head(f'{mark} {report.verdict} {report.config["candidate"]}'),
@@ -65,7 +65,7 @@ def _head(title: str) -> ET.Element:
     _tag('meta', http_equiv='Content-Security-Policy', content=policy),
     _tag('meta', name='viewport', content='width=device-width'),
     _tag('meta', name='color-scheme', content='light dark'),
-    _tag('title', markup.shown(title, _ASIDE)),
+    _tag('title', markup.escape_text(title, _ASIDE)),
     _tag('style', _CSS.read_text(encoding='utf-8')),
   )
 
@@ -108,13 +108,13 @@ def _modes(report: check.Report) -> Iterator[ET.Element]:
 
 
 def _comparisons(report: check.Report) -> Iterator[ET.Element]:
-  asked = lane_table.asked(report)
-  rows = [_tag('tr', *(_tag('th', name) for name in ['stage', *asked]))]
+  lanes = lane_table.list_lanes(report)
+  rows = [_tag('tr', *(_tag('th', name) for name in ['stage', *lanes]))]
   before = None
-  for stage, cells in lane_table.rows(report):
+  for stage, cells in lane_table.iterate_rows(report):
     direction = verdicts.pass_of(stage)
     if direction is not before:
-      title = _tag('th', f'{direction.name} pass', colspan=len(asked) + 1)
+      title = _tag('th', f'{direction.name} pass', colspan=len(lanes) + 1)
       rows.append(_tag('tr', title, class_='pass-name'))
       before = direction
     link = _tag('a', stage, href=f'#{_anchor(stage)}')
@@ -130,8 +130,12 @@ def _cell(cell: lane_table.Cell) -> ET.Element:
   """Returns what a lane says of a stage, with all figures in its title."""
   if not cell.verdict:
     return _tag('td', '', class_='none', title='this lane has no rule for it')
-  about = '\n\n'.join(markup.shown(_about(r), _ASIDE) for r in cell.results)
-  aside = [_tag('small', markup.shown(cell.aside, 80))] if cell.aside else []
+  about = '\n\n'.join(
+    markup.escape_text(_about(r), _ASIDE) for r in cell.results
+  )
+  aside = (
+    [_tag('small', markup.escape_text(cell.aside, 80))] if cell.aside else []
+  )
   return _tag(
     'td',
     f'{_MARKS[cell.verdict]} {cell.figure}',
@@ -145,11 +149,13 @@ def _about(result: verdicts.Result) -> str:
   """Returns all figures of a comparison."""
   if result.verdict == verdicts.NOT_JUDGED:
     return f'{result.rule}: {result.verdict}: {result.why}'
-  named = dict(zip(report_text.HEADING, report_text.format_cells(result)))
+  fields = dict(zip(report_text.HEADING, report_text.format_cells(result)))
   for name in ('stage', 'lane', 'rule', 'verdict'):
-    del named[name]
+    del fields[name]
   lines = [f'{result.rule}: {result.verdict}']
-  lines += [f'{n.replace("_", " ")}: {v}' for n, v in named.items() if v != '-']
+  lines += [
+    f'{n.replace("_", " ")}: {v}' for n, v in fields.items() if v != '-'
+  ]
   lines += [result.why] if result.why else []
   lines += [f'{name}: {v:.3g}' for name, v in result.values.items()]
   return '\n'.join(lines)
@@ -160,9 +166,13 @@ def _anchor(stage: str) -> str:
 
 
 def _tiles(report: check.Report) -> Iterator[ET.Element]:
-  stages = lane_table.stages(report)
+  stages = lane_table.group_by_stage(report)
   groups = {stage: _groups(results) for stage, results in stages.items()}
-  failing = sum(_has_failing_tile(g[0]) for of in groups.values() for g in of)
+  failing = sum(
+    _has_failing_tile(g[0])
+    for stage_groups in groups.values()
+    for g in stage_groups
+  )
   yield _tag('h2', 'Tiles')
   yield _tag(
     'p',
@@ -171,26 +181,26 @@ def _tiles(report: check.Report) -> Iterator[ET.Element]:
     'nothing is wrong are drawn as one.',
     class_='small',
   )
-  most = _MOST_TILES // max(1, failing)
+  max_tiles = _MOST_TILES // max(1, failing)
   for stage, results in stages.items():
-    yield _stage(report, stage, results, groups[stage], most)
+    yield _stage(report, stage, results, groups[stage], max_tiles)
 
 
 def _groups(results: Sequence[verdicts.Result]) -> list[list[verdicts.Result]]:
   """Returns comparisons of the same bad tiles: those that fail, or all."""
-  judged = [r for r in results if r.verdict != verdicts.NOT_JUDGED]
-  failing = [r for r in judged if r.verdict == verdicts.FAIL]
+  judged_results = [r for r in results if r.verdict != verdicts.NOT_JUDGED]
+  failing = [r for r in judged_results if r.verdict == verdicts.FAIL]
   groups: dict[tuple, list[verdicts.Result]] = {}
-  for result in failing or judged:
+  for result in failing or judged_results:
     bad = tuple((grid > 0).tobytes() for grid in result.grids)
     groups.setdefault(bad, []).append(result)
   return list(groups.values())
 
 
-def _stage(report, stage, results, groups, most) -> ET.Element:
-  verdict = lane_table.worst_verdict(results)
+def _stage(report, stage, results, groups, max_tiles) -> ET.Element:
+  verdict = lane_table.find_worst_verdict(results)
   failing = {r.lane for r in results if r.verdict == verdicts.FAIL}
-  where = f' in {", ".join(l for l in verdicts.LANES if l in failing)}'
+  lanes_text = f' in {", ".join(l for l in verdicts.LANES if l in failing)}'
   tensor = verdicts.tensor_of(stage)
   return _tag(
     'details',
@@ -198,9 +208,9 @@ def _stage(report, stage, results, groups, most) -> ET.Element:
       'summary',
       _tag('span', _MARKS[verdict], class_=f'mark {_CLASSES[verdict]}'),
       f' {stage}' + (f' ({tensor})' if stage == verdicts.LAYER else ''),
-      _tag('small', f' {verdict}{where if failing else ""}'),
+      _tag('small', f' {verdict}{lanes_text if failing else ""}'),
     ),
-    *(part for group in groups for part in _group(report, group, most)),
+    *(part for group in groups for part in _group(report, group, max_tiles)),
     _figures(results),
     id=_anchor(stage),
     class_=_CLASSES[verdict],
@@ -208,31 +218,31 @@ def _stage(report, stage, results, groups, most) -> ET.Element:
   )
 
 
-def _group(report, group, most) -> Iterator[ET.Element]:
+def _group(report, group, max_tiles) -> Iterator[ET.Element]:
   """Returns one map with what is said about it."""
-  shown = group[0]
-  if shown.verdict == verdicts.FAIL:
-    many = f'{shown.failed} of {shown.tiles} tiles fail'
-    yield _tag('h3', f'{many}: {_named(group)}')
-    yield from (_tag('p', text) for text in _beside(shown))
-  if _has_failing_tile(shown):
+  example = group[0]
+  if example.verdict == verdicts.FAIL:
+    failing_tiles = f'{example.failed} of {example.tiles} tiles fail'
+    yield _tag('h3', f'{failing_tiles}: {_name_rules(group)}')
+    yield from (_tag('p', text) for text in _beside(example))
+  if _has_failing_tile(example):
     first = report.first_failure
-    holder = next((r for r in group if r.failure is first), shown)
-    yield from tile_map.draw(holder, most, first)
+    holder = next((r for r in group if r.failure is first), example)
+    yield from tile_map.draw_map(holder, max_tiles, first)
     if len(group) > 1:
-      counted = f'Numbers are of {holder.lane}, {holder.rule}.'
-      yield _tag('p', counted, class_='small')
+      note = f'Numbers are of {holder.lane}, {holder.rule}.'
+      yield _tag('p', note, class_='small')
 
 
-def _named(group: Sequence[verdicts.Result]) -> str:
+def _name_rules(group: Sequence[verdicts.Result]) -> str:
   by_lane = {
-    lane: ', '.join(_counted(r) for r in group if r.lane == lane)
+    lane: ', '.join(_count_wrong(r) for r in group if r.lane == lane)
     for lane in verdicts.LANES
   }
   return ' · '.join(f'{n} ({rules})' for n, rules in by_lane.items() if rules)
 
 
-def _counted(result: verdicts.Result) -> str:
+def _count_wrong(result: verdicts.Result) -> str:
   wrong = sum(int(grid.sum()) for grid in result.grids)
   return f'{result.rule}: {wrong} wrong' if wrong else result.rule
 
@@ -243,13 +253,13 @@ def _has_failing_tile(result: verdicts.Result) -> bool:
 
 def _beside(result: verdicts.Result) -> Iterator[str]:
   """Yields what a map does not show."""
-  drawn = sum(np.count_nonzero(g) for g in result.grids)
+  num_failing = sum(np.count_nonzero(g) for g in result.grids)
   if not result.failed:
     yield 'No single tile breaks the rule.'
-  if result.failed > drawn:
+  if result.failed > num_failing:
     yield (
       f'✕ Written past the last valid row, where there are no tiles, on '
-      f'{result.failed - drawn} ranks.'
+      f'{result.failed - num_failing} ranks.'
     )
 
 
@@ -261,7 +271,7 @@ def _figures(results: Sequence[verdicts.Result]) -> ET.Element:
     rows.append(
       _tag(
         'tr',
-        *(_tag('td', markup.shown(text, _ASIDE)) for text in cells),
+        *(_tag('td', markup.escape_text(text, _ASIDE)) for text in cells),
         class_=_CLASSES[result.verdict],
       )
     )

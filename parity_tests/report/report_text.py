@@ -74,23 +74,23 @@ def format_cells(result: verdicts.Result) -> tuple[str, ...]:
 
 def format_table(report: check.Report, colour: bool = False) -> str:
   """Returns one line per comparison that was made, under a heading."""
-  judged = _judged_results(report)
-  return text_table.text(
+  results = _judged_results(report)
+  return text_table.format_table(
     tuple(name.replace('_', ' ') for name in HEADING),
-    [format_cells(r) for r in judged],
-    [_COLOURS[r.verdict] for r in judged] if colour else None,
+    [format_cells(r) for r in results],
+    [_COLOURS[r.verdict] for r in results] if colour else None,
   )
 
 
 def _describe_policy(policy: Mapping[str, Any]) -> str:
-  told = [*(policy.get('points') or ())]
+  parts = [*(policy.get('points') or ())]
   for name in precision.SUM_ORDERS:
     if policy.get(name, 'slot') != 'slot':
-      told.append(f'{name}={policy[name]}')
+      parts.append(f'{name}={policy[name]}')
   for name, words in (('quantised', 'expert weights'), ('rows', 'rows')):
     if form := policy.get(name):
-      told.append(f'{words} {form}')
-  return f'{" ".join(told)}, ' if told else ''
+      parts.append(f'{words} {form}')
+  return f'{" ".join(parts)}, ' if parts else ''
 
 
 def format_heading(report: check.Report) -> str:
@@ -137,26 +137,26 @@ def _format_changes(report: check.Report) -> str:
   """Returns what later runs on the same inputs gave other bits, or ''."""
   if not report.changes:
     return ''
-  meant = 'is what --allow_nondeterministic allows'
+  consequence = 'is what --allow_nondeterministic allows'
   if not report.is_steady:
-    meant = 'fails; if it is meant, --allow_nondeterministic says so'
-  lines = [f'the same inputs gave other bits, which {meant}:']
+    consequence = 'fails; if it is meant, --allow_nondeterministic says so'
+  lines = [f'the same inputs gave other bits, which {consequence}:']
   return '\n'.join(lines + [f'  {change}' for change in report.changes])
 
 
 def _fails_only_exact(report: check.Report) -> bool:
-  failed = {r.lane for r in report.results if r.verdict == verdicts.FAIL}
+  failing_lanes = {r.lane for r in report.results if r.verdict == verdicts.FAIL}
   # Only a name of the user's has a colon.
-  return ':' in report.config['candidate'] and failed == {'exact'}
+  return ':' in report.config['candidate'] and failing_lanes == {'exact'}
 
 
 def _may_recompute(report: check.Report) -> bool:
   """Says whether gradients alone are off, by rounding, and might not be."""
-  failed = [r for r in report.results if r.verdict == verdicts.FAIL]
-  lanes = {r.lane for r in failed} - {'bounded', 'standard'}
-  forward = any(verdicts.pass_of(r.stage) is passes.FORWARD for r in failed)
-  may = bool(failed) and not lanes and not forward
-  return may and report.config['recomputes'] is False
+  failures = [r for r in report.results if r.verdict == verdicts.FAIL]
+  lanes = {r.lane for r in failures} - {'bounded', 'standard'}
+  forward = any(verdicts.pass_of(r.stage) is passes.FORWARD for r in failures)
+  is_possible = bool(failures) and not lanes and not forward
+  return is_possible and report.config['recomputes'] is False
 
 
 # Races and wrong tasks that are told; the JSON has them all.
@@ -165,17 +165,18 @@ _MAX_LINES = 8
 
 def format_modes(report: check.Report) -> str:
   """Returns what the checking modes found, or ''."""
-  asked = report.config['modes']
+  modes = report.config['modes']
   parts = [
-    f'{one.which.name}: ran {one.tasks_run} of {one.num_tasks} tasks, the '
+    f'{launch.which.name}: ran {launch.tasks_run} of {launch.num_tasks} tasks, '
+    'the '
     "oracle's tensors stand in for the others"
-    for one in report.launches
-    if one.tasks_run < one.num_tasks
+    for launch in report.launches
+    if launch.tasks_run < launch.num_tasks
   ]
   parts = list(dict.fromkeys(parts))
-  if asked['isolate'] and not report.launches:
+  if modes['isolate'] and not report.launches:
     parts.append(_format_wrong_stages(report))
-  elif asked['isolate']:
+  elif modes['isolate']:
     count = len(report.wrong) or 'no'
     parts.append(
       f"isolated replay, each task on the oracle's inputs: {count} "
@@ -189,7 +190,7 @@ def format_modes(report: check.Report) -> str:
     parts += _limit_lines(
       [_format_wrong_task(report, wrong) for wrong in report.wrong]
     )
-  if asked['races'] or report.races:
+  if modes['races'] or report.races:
     count = report.num_races or 'no'
     parts.append(f'{count} race{"s" * (report.num_races != 1)}')
     parts += _limit_lines([f'  {race}' for race in report.races])
@@ -198,25 +199,27 @@ def format_modes(report: check.Report) -> str:
 
 def _format_wrong_stages(report: check.Report) -> str:
   """Returns what isolation says of a candidate, which has no tasks."""
-  failed = {r.stage for r in report.results if r.verdict == verdicts.FAIL}
-  wrong = verdicts.ordered(failed)
-  named = f' ({", ".join(wrong)})' if wrong else ''
+  failing_stages = {
+    r.stage for r in report.results if r.verdict == verdicts.FAIL
+  }
+  wrong = verdicts.ordered(failing_stages)
+  stage_list = f' ({", ".join(wrong)})' if wrong else ''
   return (
     "isolated replay, each stage on the oracle's inputs: "
-    f'{len(wrong) or "no"} wrong stage{"s" * (len(wrong) != 1)}{named}'
+    f'{len(wrong) or "no"} wrong stage{"s" * (len(wrong) != 1)}{stage_list}'
   )
 
 
 def _limit_lines(lines: list[str]) -> list[str]:
-  more = len(lines) - _MAX_LINES
-  return lines[:_MAX_LINES] + [f'  and {more} more'] * (more > 0)
+  num_cut = len(lines) - _MAX_LINES
+  return lines[:_MAX_LINES] + [f'  and {num_cut} more'] * (num_cut > 0)
 
 
 def _format_wrong_task(report: check.Report, wrong) -> str:
   # A task that only raced does so in the company of others.
-  how = ('again    ', '--races')
+  option = ('again    ', '--races')
   if wrong.bad:
-    how = (
+    option = (
       'alone    ',
       f'--start_at={wrong.task.index} --stop_after={wrong.task.index}',
     )
@@ -226,8 +229,8 @@ def _format_wrong_task(report: check.Report, wrong) -> str:
     if not word.startswith(('--isolate', '--direction', '--races'))
   ]
   return (
-    f'  {wrong}\n    {how[0]} {shlex.join(command)} '
-    f'--direction={wrong.direction} {how[1]}'
+    f'  {wrong}\n    {option[0]} {shlex.join(command)} '
+    f'--direction={wrong.direction} {option[1]}'
   )
 
 
@@ -244,38 +247,38 @@ def _describe_repeats(report: check.Report) -> str:
 
 def _describe_scope(report: check.Report) -> str:
   """Returns what a verdict rests on if that is not all, or ''."""
-  judged = _judged_results(report)
+  judged_results = _judged_results(report)
   parts = []
   if _missing_tensors(report):
-    stages = {r.stage for r in judged}
+    stages = {r.stage for r in judged_results}
     names = verdicts.ordered(stages)
     parts.append(f'judged: {", ".join(names)}')
   unlimited = {r.stage for r in report.results if r.why == verdicts.NO_LIMIT}
   if unlimited:
     parts.append(f'no limit for {", ".join(sorted(unlimited))}')
-  silent = {*report.config['lanes']} - {r.lane for r in judged}
+  silent = {*report.config['lanes']} - {r.lane for r in judged_results}
   if silent:
     parts.append(f'not in lane {", ".join(sorted(silent))}')
   ranks = report.config.get('ranks')
   if ranks is not None:
-    of = report.config['layer']['num_ranks']
-    parts.append(f'ranks {", ".join(map(str, ranks))} of {of}')
-  if any(one.tasks_run < one.num_tasks for one in report.launches):
+    num_ranks = report.config['layer']['num_ranks']
+    parts.append(f'ranks {", ".join(map(str, ranks))} of {num_ranks}')
+  if any(launch.tasks_run < launch.num_tasks for launch in report.launches):
     parts.append('not all tasks ran')
   if report.config['modes']['isolate']:
     parts.append('each stage alone')
   if report.config.get('tiles') is not None:
-    parts.append(f'a sample: {sum(r.tiles for r in judged)} tiles')
+    parts.append(f'a sample: {sum(r.tiles for r in judged_results)} tiles')
   return f' of a part ({"; ".join(parts)})' if parts else ''
 
 
 def _describe_blind_spot(report: check.Report) -> str:
   """Returns how large an error could hide from what passed, or ''."""
   rows: dict[str, list] = {}
-  for one in report.results:
-    if one.power and one.verdict == verdicts.PASS:
-      rows.setdefault(verdicts.tensor_of(one.stage), []).append(one.power)
-  sizes = power.worst(power.best(mine) for mine in rows.values())
+  for result in report.results:
+    if result.power and result.verdict == verdicts.PASS:
+      rows.setdefault(verdicts.tensor_of(result.stage), []).append(result.power)
+  sizes = power.worst(power.best(powers) for powers in rows.values())
   if not sizes or report.verdict == verdicts.FAIL:
     return ''
   parts = [
@@ -288,10 +291,10 @@ def _describe_blind_spot(report: check.Report) -> str:
     name for name in _missing_tensors(report) if name not in tensors.PLAN
   ]
   alone = f'from {", ".join(names)} alone, ' if missing else ''
-  more = f'; {", ".join(missing)} would show smaller ones' if missing else ''
-  unseen = sum(one.not_judged for one in report.results)
-  more += f'; {unseen} elements have no limit' if unseen else ''
-  return f'; {alone}this could hide: {", ".join(parts)}{more}'
+  remarks = f'; {", ".join(missing)} would show smaller ones' if missing else ''
+  unseen = sum(result.not_judged for result in report.results)
+  remarks += f'; {unseen} elements have no limit' if unseen else ''
+  return f'; {alone}this could hide: {", ".join(parts)}{remarks}'
 
 
 def _format_percent(share: float) -> str:
@@ -300,21 +303,21 @@ def _format_percent(share: float) -> str:
 
 def format_summary(report: check.Report) -> str:
   """Returns the last line."""
-  judged = _judged_results(report)
-  failed = sum(r.verdict == verdicts.FAIL for r in judged)
-  tiles_seen = sum(r.tiles for r in judged)
-  passed = len(judged) - failed
+  results = _judged_results(report)
+  num_failed = sum(r.verdict == verdicts.FAIL for r in results)
+  tiles_seen = sum(r.tiles for r in results)
+  num_passed = len(results) - num_failed
   return (
-    f'{report.verdict.upper()}{_describe_scope(report)}: {passed} of '
-    f'{len(judged)} comparisons pass, {tiles_seen} tiles, '
+    f'{report.verdict.upper()}{_describe_scope(report)}: {num_passed} of '
+    f'{len(results)} comparisons pass, {tiles_seen} tiles, '
     f'{_count_races(report)}{_describe_repeats(report)}'
     f'{report.seconds:.1f} s{_describe_blind_spot(report)}'
   )
 
 
-def format_report(report: check.Report, shown: str) -> str:
-  """Returns all that a reader is told, `shown` as the table."""
-  begin = f'{format_heading(report)}\n{shown}'
+def format_report(report: check.Report, table: str) -> str:
+  """Returns all that a reader is told, `table` as the table."""
+  begin = f'{format_heading(report)}\n{table}'
   return '\n\n'.join(
     filter(None, (begin, format_notes(report), format_outcome(report)))
   )

@@ -8,12 +8,12 @@ from typing import Any
 _FIGURE = re.compile(r'-|nan|[-+]?inf|[-+]?[\d.,]+(e[-+]\d+)?%?')
 
 
-def of(rows: Sequence[Mapping[str, Any]]) -> str:
+def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
   """Returns the table of at least one row, each a cell by its column's name."""
-  return text([*rows[0]], [[*map(str, row.values())] for row in rows])
+  return format_table([*rows[0]], [[*map(str, row.values())] for row in rows])
 
 
-def text(
+def format_table(
   heading: Sequence[str],
   rows: Sequence[Sequence[str]],
   colours: Sequence[str] | None = None,

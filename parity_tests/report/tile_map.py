@@ -32,7 +32,7 @@ class Row:
   bad: np.ndarray
 
 
-def rows(result: verdicts.Result) -> Iterator[Row]:
+def iterate_rows(result: verdicts.Result) -> Iterator[Row]:
   """Yields all tiles of a comparison, in order."""
   for rank, (bad, experts) in enumerate(zip(result.grids, result.experts)):
     right = ~bad.any(axis=1)
@@ -48,54 +48,57 @@ def rows(result: verdicts.Result) -> Iterator[Row]:
       begin = end
 
 
-def draw(
-  result: verdicts.Result, most: int, first: verdicts.Failure | None = None
+def draw_map(
+  result: verdicts.Result, max_tiles: int, first: verdicts.Failure | None = None
 ) -> Iterator[ET.Element]:
   """Yields the map of a comparison that fails, and what it says of tiles.
 
   Args:
     result: the comparison.
-    most: tiles that are drawn; where there are more, rows are left out, those
-      that hold no wrong tile first, and how many is said.
+    max_tiles: tiles that are drawn; where there are more, rows are left out,
+      those that hold no wrong tile first, and how many is said.
     first: the first failure of the whole check, which gets a ring.
   """
-  everything = kept = [*rows(result)]
-  shown = max(1, most // max(1, min(_COLUMNS, result.grids[0].shape[1])))
-  if len(kept) > shown:
-    kept = [row for row in kept if row.bad.any()][:shown]
+  everything = drawn_rows = [*iterate_rows(result)]
+  max_rows = max(
+    1, max_tiles // max(1, min(_COLUMNS, result.grids[0].shape[1]))
+  )
+  if len(drawn_rows) > max_rows:
+    drawn_rows = [row for row in drawn_rows if row.bad.any()][:max_rows]
   first = first if result.failure is first else None
   block = verdicts.block_name(result.stage)
-  lines = [_line(row, block, first) for row in kept]
-  yield markup.tag(
-    'div', markup.tag('table', *lines, class_='map'), class_='maps'
+  lines = [_line(row, block, first) for row in drawn_rows]
+  yield markup.make_tag(
+    'div', markup.make_tag('table', *lines, class_='map'), class_='maps'
   )
-  told = [f'{block}s down, column blocks across']
-  if (width := _merged(result.grids[0].shape[1])) > 1:
-    told.append(f'one cell counts for up to {width} tiles')
-  if len(kept) < len(everything):
-    lost = sum(np.count_nonzero(row.bad) for row in everything)
-    lost -= sum(np.count_nonzero(row.bad) for row in kept)
-    told.append(
+  notes = [f'{block}s down, column blocks across']
+  if (width := _count_merged(result.grids[0].shape[1])) > 1:
+    notes.append(f'one cell counts for up to {width} tiles')
+  if len(drawn_rows) < len(everything):
+    num_lost = sum(np.count_nonzero(row.bad) for row in everything)
+    num_lost -= sum(np.count_nonzero(row.bad) for row in drawn_rows)
+    notes.append(
       'not drawn, to keep the file small: '
-      f'{len(everything) - len(kept)} rows of tiles, {lost} failing tiles '
+      f'{len(everything) - len(drawn_rows)} rows of tiles, {num_lost} failing '
+      'tiles '
       'among them'
     )
-  yield markup.tag('p', '; '.join(told), class_='small')
+  yield markup.make_tag('p', '; '.join(notes), class_='small')
 
 
-def _merged(columns: int) -> int:
+def _count_merged(columns: int) -> int:
   return -(-columns // _COLUMNS)
 
 
 def _line(row: Row, block: str, first: verdicts.Failure | None) -> ET.Element:
   owner = '' if row.expert == tiles.NO_EXPERT else f' e{row.expert}'
   blocks = _span(row.begin, row.end)
-  name = markup.tag('th', f'rank {row.rank}{owner}: {blocks}')
-  width = _merged(len(row.bad))
+  name = markup.make_tag('th', f'rank {row.rank}{owner}: {blocks}')
+  width = _count_merged(len(row.bad))
   counts = np.add.reduceat(row.bad, np.arange(0, len(row.bad), width))
   if not row.bad.any():
-    return markup.tag(
-      'tr', name, markup.tag('td', '', class_='good', colspan=len(counts))
+    return markup.make_tag(
+      'tr', name, markup.make_tag('td', '', class_='good', colspan=len(counts))
     )
   cells = []
   for i, bad in enumerate(counts.tolist()):
@@ -103,14 +106,14 @@ def _line(row: Row, block: str, first: verdicts.Failure | None) -> ET.Element:
     ring = _holds(row, columns, first)
     about = _words(row, block, columns, bad) + ', the first failure' * ring
     cells.append(
-      markup.tag(
+      markup.make_tag(
         'td',
         (str(bad) if bad < 100_000 else f'{bad // 1000}k') if bad else '',
         class_=('bad first' if ring else 'bad') if bad else 'good',
         title=about if bad else None,
       )
     )
-  return markup.tag('tr', name, *cells)
+  return markup.make_tag('tr', name, *cells)
 
 
 def _holds(
@@ -129,11 +132,11 @@ def _holds(
 
 
 def _words(row: Row, block: str, columns: tuple[int, int], bad: int) -> str:
-  where = [f'rank {row.rank}']
+  location = [f'rank {row.rank}']
   if row.expert != tiles.NO_EXPERT:
-    where.append(f'expert {row.expert}')
-  where += [f'{block} {row.begin}', f'column block {_span(*columns)}']
-  return ', '.join([*where, f'{bad} wrong element{"s" * (bad > 1)}'])
+    location.append(f'expert {row.expert}')
+  location += [f'{block} {row.begin}', f'column block {_span(*columns)}']
+  return ', '.join([*location, f'{bad} wrong element{"s" * (bad > 1)}'])
 
 
 def _span(begin: int, end: int) -> str:

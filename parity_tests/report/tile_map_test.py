@@ -31,7 +31,7 @@ def _result(*ranks, stage='gate_up', failure=None):
 
 def _drawn(result, most=PLENTY, first=None):
   """Returns rows as (name, cells), the titles of cells, and what is said."""
-  drawing, words = tile_map.draw(result, most, first)
+  drawing, words = tile_map.draw_map(result, most, first)
   lines = [[e.text.strip() for e in row] for row in drawing.iter('tr')]
   titles = [c.get('title') for c in drawing.iter('td') if c.get('title')]
   return [(name, cells) for name, *cells in lines], titles, words.text

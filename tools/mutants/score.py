@@ -107,7 +107,7 @@ def misplaced(
 def table(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> str:
   """Returns how many of each kind ended how."""
   cells = [[*map(str, row)] for row in rows(mutants, outcomes)]
-  return text_table.text(COLUMNS, cells)
+  return text_table.format_table(COLUMNS, cells)
 
 
 def rows(

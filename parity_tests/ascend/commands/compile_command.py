@@ -57,7 +57,7 @@ def _compile(f: flags.FlagValues) -> int:
     layer_flags.fill_tiles(f)
   config, options = _sized(f, preset)
   policy = layer_flags.policy(f)
-  (which,) = passes.of(f.direction)
+  (which,) = passes.from_direction(f.direction)
   compile_pass = compiler.COMPILE[which.direction]
   start = time.perf_counter()
   compiled = compile_pass(config, policy, options, target=f.target)
@@ -71,7 +71,7 @@ def _compile(f: flags.FlagValues) -> int:
     for rule in summary['proofs']
   }
   lines = _flat(summary | dict(proofs=proofs))
-  print(text_table.text(('name', 'value'), lines))
+  print(text_table.format_table(('name', 'value'), lines))
   return cli.PARITY
 
 

@@ -59,7 +59,7 @@ def _counts(f: flags.FlagValues) -> int:
     return f'{value:g}' if isinstance(value, float) else value
 
   shown = [{n.replace('_', ' '): told(row[n]) for n in _SHOWN} for row in rows]
-  print(text_table.of(shown))
+  print(text_table.format_rows(shown))
   return cli.PARITY
 
 

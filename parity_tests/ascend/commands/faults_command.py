@@ -16,7 +16,7 @@ def _define_faults(f: flags.FlagValues) -> None:
   # A small tile, so that a fault has neighbours to be told from.
   cli.define(f, layer_flags.CASE, preset='tiny', row_block=16)
   cli.define(f, [backend.IN_PROCESS, *twin_candidate.FLAGS])
-  cli.define(f, flag_tables.some(host.FLAGS, 'threads'))
+  cli.define(f, flag_tables.select(host.FLAGS, 'threads'))
   cli.own(f, 'faults')
 
 

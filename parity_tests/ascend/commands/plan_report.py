@@ -66,7 +66,12 @@ class Planned:
       }
       for rank, cost in enumerate(self.found.ranked, 1)
     ]
-    parts = self._about(), text_table.of(rows), self._first(), self._counted()
+    parts = (
+      self._about(),
+      text_table.format_rows(rows),
+      self._first(),
+      self._counted(),
+    )
     return '\n\n'.join(parts)
 
   def _about(self) -> str:
@@ -94,8 +99,9 @@ class Planned:
       f'{name} {getattr(memory, name) / _GB:.1f}'
       for name in ('weights', 'gradients', 'optimizer', 'activations')
     )
+    heading = ('rank 1, average stage', 's', 'share')
     return (
-      f'{text_table.text(("rank 1, average stage", "s", "share"), rows)}\n'
+      f'{text_table.format_table(heading, rows)}\n'
       f'GB of a device of stage {memory.stage}, the fullest: {held}'
       + (f'; in the host {memory.host / _GB:.1f}' if memory.host else '')
     )

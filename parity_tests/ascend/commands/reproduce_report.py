@@ -186,7 +186,7 @@ class Reproduction:
       }
       for fit in self._fits()
     ]
-    return text_table.of(rows) if rows else 'No figure was fitted.'
+    return text_table.format_rows(rows) if rows else 'No figure was fitted.'
 
   def _sensitivity(self) -> list[str]:
     if not self.effects:
@@ -261,7 +261,7 @@ class Reproduction:
 
 def _table(rows: Sequence[Mapping[str, object]]) -> list[str]:
   """Returns the table of some rows, if there are any."""
-  return [text_table.of(rows)] if rows else []
+  return [text_table.format_rows(rows)] if rows else []
 
 
 def _draw(axis, rows: Sequence[score_lib.Scored]) -> None:
@@ -297,7 +297,7 @@ def _value(value: float, unit: str) -> str:
 
 
 def _rows(score: score_lib.Score) -> str:
-  return text_table.of(
+  return text_table.format_rows(
     [
       {
         '#': n,
@@ -331,7 +331,7 @@ def _unknown(score: score_lib.Score) -> list[str]:
 
 
 def _held_out(score: score_lib.Score) -> str:
-  return text_table.of(
+  return text_table.format_rows(
     [
       {
         'held out': group.name,

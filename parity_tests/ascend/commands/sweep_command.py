@@ -36,12 +36,12 @@ def _define_sweep(f: flags.FlagValues) -> None:
     chain_rows=dict(kind=_chain),
     relay=dict(kind=str, choices=('false', 'true')),
   )
-  for row in flag_tables.some(layer_flags.CASE, *lists):
-    row = row.but(**kinds.get(row.name, {}))
-    cli.define(f, [row.listed(lists[row.name])])
+  for row in flag_tables.select(layer_flags.CASE, *lists):
+    row = row.replace(**kinds.get(row.name, {}))
+    cli.define(f, [row.as_list(lists[row.name])])
   cli.define(f, [*case_flags.SIZES, case_flags.DIRECTION])
   cli.define(
-    f, flag_tables.some(layer_flags.CASE, 'tokens', 'seed', 'placement')
+    f, flag_tables.select(layer_flags.CASE, 'tokens', 'seed', 'placement')
   )
   cli.own(f, 'sweep')
 

@@ -17,7 +17,7 @@ def _define_timeline(f: flags.FlagValues) -> None:
 
   cli.define(f, layer_flags.ONE_PASS)
   cli.define(f, case_flags.DATA)
-  cli.define(f, flag_tables.some(host.FLAGS, 'threads'))
+  cli.define(f, flag_tables.select(host.FLAGS, 'threads'))
   cli.own(
     f,
     'timeline',
@@ -59,7 +59,7 @@ def _layer(f: flags.FlagValues):
   else:
     ids = routings.load(routing, config, f.seed).topk_ids
   if f.capacity is None:
-    rows = int(routings.skew(config, ids)['max_rows_of_rank'])
+    rows = int(routings.measure_skew(config, ids)['max_rows_of_rank'])
     config = dataclasses.replace(config, capacity=rows)
   policy = layer_flags.policy(f)
   return config, policy, dict(topk_ids=ids)
@@ -79,7 +79,7 @@ def _model(f: flags.FlagValues, step):
   config, policy, inputs = _layer(f)
   ids = inputs['topk_ids']
   step('compile')
-  (which,) = passes.of(f.direction)
+  (which,) = passes.from_direction(f.direction)
   options = _sized(layer_flags.options(f), config, ids)
   image = compiler.COMPILE[which.direction](config, policy, options).image
   step('simulate')
@@ -203,8 +203,8 @@ def _text(found) -> str:
   ]
   told = (
     f'{found.direction}, {found.origin}: {_us(found.total)} us, '
-    f'{found.tasks} tasks\n\n{text_table.of(units)}\n\n'
-    f'{text_table.of(stages)}\n\n'
+    f'{found.tasks} tasks\n\n{text_table.format_rows(units)}\n\n'
+    f'{text_table.format_rows(stages)}\n\n'
     f'puts run {_us(exposed.puts)} us; {_us(exposed.without_gemm)} us of it '
     f'beside no GEMM{most}, {_us(exposed.without_compute)} us beside no '
     'computation'
@@ -215,7 +215,7 @@ def _text(found) -> str:
 def _bound(roofline) -> str:
   from hpmoe.parity_tests.report import text_table
 
-  parts = text_table.of(
+  parts = text_table.format_rows(
     [
       {
         'roofline': p.name,

@@ -201,7 +201,7 @@ def _cases(layer, found) -> str:
         f'{100 * found["regret"][name]:.1f} %',
       )
     )
-  return text_table.text(
+  return text_table.format_table(
     (
       'routing',
       'published forward ms',
@@ -223,7 +223,7 @@ def _choices(layer, found) -> str:
 
   del layer
   search, best = found['search'], found['best'].options
-  return text_table.of(
+  return text_table.format_rows(
     [
       {
         'choice': name,
@@ -237,7 +237,7 @@ def _choices(layer, found) -> str:
 
 def _ablation(layer, found) -> str:
   del layer
-  return text_table.text(
+  return text_table.format_table(
     ('without', 'tuned', 'published', 'slower by'),
     [
       (
@@ -279,7 +279,7 @@ def _levers(layer, found) -> str:
       for name in layer.cases
     )
     goals.append(f'{row.choice}, modelled only: {hint}; {gains}')
-  return '\n'.join([text_table.text(heading, rows), '', *goals])
+  return '\n'.join([text_table.format_table(heading, rows), '', *goals])
 
 
 def _accuracy(layer, found) -> str:

@@ -10,7 +10,7 @@ from hpmoe.parity_tests.case.layouts import layouts
 from hpmoe.reference.contract import tensors
 
 
-def others(
+def list_alternatives(
   name: str,
   array: np.ndarray,
   sizes: layouts.Sizes,
@@ -29,22 +29,22 @@ def others(
   spec = tensors.SPECS[name].shape.split()
   for text in _texts(spec, array.shape):
     layout = layout_text.parse(name, text)
-    placed = layout.placed(sizes, ids, shape=array.shape)
-    yield f"layout '{layout}': is it declared?", placed.undo(array, None)
+    elements = layout.map_elements(sizes, ids, shape=array.shape)
+    yield f"layout '{layout}': is it declared?", elements.undo(array, None)
   for order in _orders(bad_ranks):
-    turned = array.copy()
-    turned[[*bad_ranks]] = array[[*order]]
-    told = ' '.join(map(str, order))
+    reordered = array.copy()
+    reordered[[*bad_ranks]] = array[[*order]]
+    ranks = ' '.join(map(str, order))
     yield (
-      f'rank {told} where {" ".join(map(str, bad_ranks))} should be: are '
+      f'rank {ranks} where {" ".join(map(str, bad_ranks))} should be: are '
       'files or ranks mixed up?',
-      turned,
+      reordered,
     )
 
 
 def _texts(spec: Sequence[str], shape: tuple[int, ...]) -> Iterator[str]:
   if {'2F', '2S'} & {*spec}:
-    yield from (f'{" ".join(spec)}, {one}' for one in layouts.HALVES[1:])
+    yield from (f'{" ".join(spec)}, {halves}' for halves in layouts.HALVES[1:])
   if 'N' in spec and len(spec) == 3:
     yield f'{" ".join(spec)}, by_source'
   for i, j in itertools.combinations(range(len(spec)), 2):
@@ -56,6 +56,10 @@ def _texts(spec: Sequence[str], shape: tuple[int, ...]) -> Iterator[str]:
 
 def _orders(ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
   """Yields likely orders of ranks: the other way round, or one further."""
-  there = tuple(ranks)
-  found = (there[::-1], (*there[1:], *there[:1]), (*there[-1:], *there[:-1]))
-  yield from dict.fromkeys(one for one in found if one != there)
+  original = tuple(ranks)
+  candidates = (
+    original[::-1],
+    (*original[1:], *original[:1]),
+    (*original[-1:], *original[:-1]),
+  )
+  yield from dict.fromkeys(order for order in candidates if order != original)

@@ -21,21 +21,21 @@ Index = Sequence[np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Placed:
+class ElementMap:
   """Where each element of a tensor of ours is in theirs.
 
   Attributes:
     layout: theirs.
     sizes: of our axes.
-    theirs: the same there, but for what is padding.
+    user_sizes: the same there, but for what is padding.
     rows: our order of rows, where theirs is another; or None.
     slots: there, coordinates of slots, by axis.
   """
 
   layout: 'layouts.Layout'
   sizes: Sizes
-  theirs: Sizes
-  rows: row_orders.Rows | None = None
+  user_sizes: Sizes
+  rows: row_orders.RowOrder | None = None
   slots: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
   @property
@@ -43,7 +43,7 @@ class Placed:
     """Theirs."""
     return tuple(map(self._size, self.layout.axes))
 
-  def there(self, index: Index, copy: int = 0) -> Index:
+  def find_places(self, index: Index, copy: int = 0) -> Index:
     """Returns the coordinates of elements in theirs.
 
     Args:
@@ -54,26 +54,28 @@ class Placed:
       KeyError: it is in a row that is no slot.
     """
     layout = self.layout
-    at = dict(zip(layout.spec, index))
+    coordinates = dict(zip(layout.spec, index))
     if self.rows is not None:
-      slot = self.rows.slot_of(at.pop('R'), at.pop('N'))
-      at |= {axis: of[slot] for axis, of in self.slots.items()}
+      slot = self.rows.slot_of(coordinates.pop('R'), coordinates.pop('N'))
+      coordinates |= {axis: values[slot] for axis, values in self.slots.items()}
     elif layout.experts:
-      at |= self._of_expert(at, copy)
-    both = layout.both
-    if both in at:
-      at[both] = self._in_halves(at[both], both[1:])
-    return tuple(self._coordinate(axis, at) for axis in layout.axes)
+      coordinates |= self._place_expert(coordinates, copy)
+    halves_axis = layout.halves_axis
+    if halves_axis in coordinates:
+      coordinates[halves_axis] = self._place_in_halves(
+        coordinates[halves_axis], halves_axis[1:]
+      )
+    return tuple(self._coordinate(axis, coordinates) for axis in layout.axes)
 
-  def of_rank(
-    self, there: Sequence[np.ndarray]
+  def split_ranks(
+    self, places: Sequence[np.ndarray]
   ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Returns ranks, and coordinates in what each of them has."""
     layout = self.layout
-    at = layout.rank_axis(layout.axes)
-    size = self._size(layout.axes[at]) // self.sizes['R']
-    rank, local = np.divmod(there[at], size)
-    return rank, [*there[:at], local, *there[at + 1 :]]
+    rank_axis = layout.rank_axis(layout.axes)
+    size = self._size(layout.axes[rank_axis]) // self.sizes['R']
+    rank, local = np.divmod(places[rank_axis], size)
+    return rank, [*places[:rank_axis], local, *places[rank_axis + 1 :]]
 
   def apply(self, array: np.ndarray) -> np.ndarray:
     """Returns a tensor of ours as theirs; padding is zero."""
@@ -83,15 +85,15 @@ class Placed:
         f'{self.layout.name}: expected {list(expected)}, got '
         f'{list(array.shape)}'
       )
-    every = self._every(None)
-    there = np.zeros(self.shape, array.dtype)
-    held = array[every] if self.rows is not None else array
+    index = self._index_all(None)
+    laid_out = np.zeros(self.shape, array.dtype)
+    values = array[index] if self.rows is not None else array
     if self._has_ids:
-      place = places(self.layout.experts)[held, 0].astype(array.dtype)
-      held = np.where(held < 0, held, place)
+      place = list_places(self.layout.experts)[values, 0].astype(array.dtype)
+      values = np.where(values < 0, values, place)
     for copy in range(self._copies):
-      there[self.there(every, copy)] = held
-    return there
+      laid_out[self.find_places(index, copy)] = values
+    return laid_out
 
   def undo(self, array: np.ndarray, ranks: Sequence[int] | None) -> np.ndarray:
     """Returns a tensor of theirs as ours.
@@ -107,20 +109,20 @@ class Placed:
       )
     if self.layout.is_ours:
       return array
-    rows = self.sizes['N'] if self.rows is not None else self.theirs['N']
-    every = self._every(ranks)
-    held = array[self.there(every)]
+    rows = self.sizes['N'] if self.rows is not None else self.user_sizes['N']
+    index = self._index_all(ranks)
+    values = array[self.find_places(index)]
     for copy in range(1, self._copies):
-      self._check_copy(held, array[self.there(every, copy)])
+      self._check_copy(values, array[self.find_places(index, copy)])
     if self.layout.zeros:
-      self._check_zeros(array, every)
+      self._check_zeros(array, index)
     if self._has_ids:
-      held = self._experts_of(held)
+      values = self._name_experts(values)
     if self.rows is None:
-      return np.ascontiguousarray(held)
-    ours = np.zeros(self._own_shape(rows), array.dtype)
-    ours[every] = held
-    return ours
+      return np.ascontiguousarray(values)
+    restored = np.zeros(self._own_shape(rows), array.dtype)
+    restored[index] = values
+    return restored
 
   def check_rows(self, order: np.ndarray | None) -> None:
     """Refuses rows that have no room.
@@ -137,16 +139,18 @@ class Placed:
           f'{list(expected)}, got {list(order.shape)}'
         )
       return
-    for axis, of in self.slots.items():
+    for axis, places in self.slots.items():
       rows = self.rows
       assert rows is not None
-      at = rows.used
-      most = int(of[at].max(initial=-1)) + 1
-      if most > self.theirs[axis]:
-        expert = int(rows.expert[at[of[at].argmax()]])
+      slots = rows.routed_slots
+      required = int(places[slots].max(initial=-1)) + 1
+      if required > self.user_sizes[axis]:
+        expert = int(rows.expert[slots[places[slots].argmax()]])
         raise ValueError(
-          f'{name}: expected {axis} of at least {most}, which expert {expert} '
-          f'needs, got {self.theirs[axis]}: a slot that is dropped has id -1'
+          f'{name}: expected {axis} of at least {required}, which expert '
+          f'{expert} '
+          f'needs, got {self.user_sizes[axis]}: a slot that is dropped has id '
+          '-1'
         )
 
   @property
@@ -156,20 +160,20 @@ class Placed:
   @property
   def _copies(self) -> int:
     alone = self.rows is not None or self._has_ids or not self.layout.experts
-    return 1 if alone else places(self.layout.experts).shape[1]
+    return 1 if alone else list_places(self.layout.experts).shape[1]
 
-  def _every(self, ranks: Sequence[int] | None) -> Index:
+  def _index_all(self, ranks: Sequence[int] | None) -> Index:
     """Returns the coordinates in ours of all that is theirs."""
     if self.rows is None:
-      return np.ix_(*map(np.arange, self._own_shape(self.theirs['N'])))
-    slots = self.rows.used
+      return np.ix_(*map(np.arange, self._own_shape(self.user_sizes['N'])))
+    slots = self.rows.routed_slots
     if ranks is not None:
       slots = slots[np.isin(self.rows.owner, ranks)]
-    for of in self.slots.values():
-      lost = slots[of[slots] < 0]
-      if lost.size:
+    for places in self.slots.values():
+      missing = slots[places[slots] < 0]
+      if missing.size:
         raise ValueError(
-          f'{self.layout.name}: expected a row of slot {lost[0]} in '
+          f'{self.layout.name}: expected a row of slot {missing[0]} in '
           f'{self.layout.order}, got none'
         )
     columns = np.arange(self._own_shape(0)[-1])
@@ -182,45 +186,47 @@ class Placed:
 
   def _size(self, axis: str) -> int:
     """Returns the length of an axis of theirs."""
-    both = axis == self.layout.both
-    parts = (axis[1:],) * 2 if both else self.layout.parts(axis)
-    sizes = [self._padded(part, self.theirs[part]) for part in parts]
-    size = sum(sizes) if both else math.prod(sizes)
+    has_halves = axis == self.layout.halves_axis
+    parts = (axis[1:],) * 2 if has_halves else self.layout.parts(axis)
+    sizes = [self._padded(part, self.user_sizes[part]) for part in parts]
+    size = sum(sizes) if has_halves else math.prod(sizes)
     return self._padded(axis, size)
 
   def _padded(self, axis: str, size: int) -> int:
     block = dict(self.layout.pads).get(axis, 1)
     return -(-size // block) * block
 
-  def _coordinate(self, axis: str, at: Mapping[str, np.ndarray]) -> np.ndarray:
-    if axis in at:
-      return at[axis]
+  def _coordinate(
+    self, axis: str, coordinates: Mapping[str, np.ndarray]
+  ) -> np.ndarray:
+    if axis in coordinates:
+      return coordinates[axis]
     first, *rest = self.layout.parts(axis)
-    coordinate = at[first]
+    coordinate = coordinates[first]
     for part in rest:
-      size = self._padded(part, self.theirs[part])
-      coordinate = coordinate * size + at[part]
+      size = self._padded(part, self.user_sizes[part])
+      coordinate = coordinate * size + coordinates[part]
     return coordinate
 
-  def _of_expert(
-    self, at: Mapping[str, np.ndarray], copy: int
+  def _place_expert(
+    self, coordinates: Mapping[str, np.ndarray], copy: int
   ) -> dict[str, np.ndarray]:
-    place = places(self.layout.experts)[:, copy]
-    if 'E' in at:
-      return dict(E=place[at['E']])
-    if 'L' not in at:
+    place = list_places(self.layout.experts)[:, copy]
+    if 'E' in coordinates:
+      return dict(E=place[coordinates['E']])
+    if 'L' not in coordinates:
       return {}
-    found = place[at['R'] * self.sizes['L'] + at['L']]
-    return dict(zip('RL', np.divmod(found, self.theirs['L'])))
+    expert_place = place[coordinates['R'] * self.sizes['L'] + coordinates['L']]
+    return dict(zip('RL', np.divmod(expert_place, self.user_sizes['L'])))
 
-  def _in_halves(self, column: np.ndarray, axis: str) -> np.ndarray:
+  def _place_in_halves(self, column: np.ndarray, axis: str) -> np.ndarray:
     half, feature = np.divmod(column, self.sizes[axis])
     if self.layout.halves == 'interleaved':
       return feature * 2 + half
     half = 1 - half if self.layout.halves == 'up_gate' else half
     return half * self._padded(axis, self.sizes[axis]) + feature
 
-  def _experts_of(self, ids: np.ndarray) -> np.ndarray:
+  def _name_experts(self, ids: np.ndarray) -> np.ndarray:
     experts = np.array(self.layout.experts)
     outside = ids[(ids < -1) | (ids >= len(experts))]
     if outside.size:
@@ -238,24 +244,31 @@ class Placed:
         f'expert, got others at {expert[:-1].tolist()} of ours'
       )
 
-  def _check_zeros(self, array: np.ndarray, every: Index) -> None:
+  def _check_zeros(self, array: np.ndarray, index: Index) -> None:
     rest = np.array(array)
     for copy in range(self._copies):
-      rest[self.there(every, copy)] = 0
+      rest[self.find_places(index, copy)] = 0
     bad = _bytes(rest) if rest.dtype.kind == 'V' else rest
     if bad.any():
-      at = np.argwhere(bad)[0].tolist()
+      place = np.argwhere(bad)[0].tolist()
       raise ValueError(
         f'{self.layout.name}: expected zeros in the padding, got '
-        f'{array[tuple(at)]} at {at} of theirs'
+        f'{array[tuple(place)]} at {place} of theirs'
       )
 
 
-def places(experts: Sequence[int]) -> np.ndarray:
+def list_places(experts: Sequence[int]) -> np.ndarray:
   """Returns `[E, most]`: places of each expert, again where it has fewer."""
-  of = {e: np.flatnonzero(np.array(experts) == e) for e in {*experts} - {-1}}
-  most = max(map(len, of.values()))
-  return np.array([np.resize(of[e], most) for e in sorted(of)])
+  places_by_expert = {
+    e: np.flatnonzero(np.array(experts) == e) for e in {*experts} - {-1}
+  }
+  num_places = max(map(len, places_by_expert.values()))
+  return np.array(
+    [
+      np.resize(places_by_expert[e], num_places)
+      for e in sorted(places_by_expert)
+    ]
+  )
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -12,25 +12,26 @@ def cast_exactly(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
   Raises:
     ValueError: they are others in that dtype.
   """
-  wanted = _numpy_dtype(dtype)
-  if array.dtype == wanted:
+  target = _numpy_dtype(dtype)
+  if array.dtype == target:
     return array
-  bare = array.dtype.kind in 'Vui' and array.dtype.itemsize == wanted.itemsize
-  if bare and wanted.kind != 'i' and wanted.itemsize == 2:
-    return array.view(wanted)
+  bare = array.dtype.kind in 'Vui' and array.dtype.itemsize == target.itemsize
+  if bare and target.kind != 'i' and target.itemsize == 2:
+    return array.view(target)
   if array.dtype.name.startswith('float8'):  # of which it has every value
     array = array.astype(np.float32)
   is_float = array.dtype.kind == 'f' or array.dtype.name == 'bfloat16'
-  if not (is_float if wanted.kind != 'i' else array.dtype.kind in 'iu'):
+  if not (is_float if target.kind != 'i' else array.dtype.kind in 'iu'):
     raise ValueError(f'{name}: expected {dtype}, got {array.dtype}')
   with np.errstate(over='ignore', invalid='ignore'):
-    cast = array.astype(wanted)
-    lost = (cast != array) & ~(np.isnan(cast) & np.isnan(array))
-  if lost.any():
-    at = tuple(int(i) for i in np.argwhere(lost)[0])
+    cast = array.astype(target)
+    differs = (cast != array) & ~(np.isnan(cast) & np.isnan(array))
+  if differs.any():
+    place = tuple(int(i) for i in np.argwhere(differs)[0])
     raise ValueError(
-      f'{name}: expected values of {dtype}, got {array.dtype} {array[at]} at '
-      f'{list(at)}, which {dtype} has not: {_advise_rounding(name, dtype)}'
+      f'{name}: expected values of {dtype}, got {array.dtype} {array[place]} '
+      'at '
+      f'{list(place)}, which {dtype} has not: {_advise_rounding(name, dtype)}'
     )
   return cast
 

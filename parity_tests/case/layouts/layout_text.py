@@ -43,7 +43,7 @@ def parse(name: str, text: str) -> layouts.Layout:
 
 
 def _parse_word(
-  name: str, word: str, known: Mapping[str, Any]
+  name: str, word: str, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
   """Returns what a word after the axes says."""
   if word in layouts.HALVES:
@@ -56,7 +56,7 @@ def _parse_word(
       continue
     if field == 'pad':
       pad = match[1], max(1, int(match[2]))
-      return dict(pads=(*known.get('pads', ()), pad))
+      return dict(pads=(*fields.get('pads', ()), pad))
     if field == 'experts':
       return dict(experts=tuple(map(int, match[1].split())))
     if field in ('by_source', 'zeros'):
@@ -76,17 +76,17 @@ def parse_all(texts: Mapping[str, str]) -> dict[str, layouts.Layout]:
 
 
 def _check_axes(layout: layouts.Layout) -> None:
-  own, split = layout.own, layout.split_axes
+  own, split = layout.own_axes, layout.split_axes
   if len({*split}) != len(split) or not {*split} <= {*own}:
-    merged = ', '.join(
+    merged_axes = ', '.join(
       f'{name}: {" ".join(parse_all)}'
-      for name, parse_all in layouts.MERGED.items()
+      for name, parse_all in layouts.MERGED_AXES.items()
     )
     raise ValueError(
       f'{layout.name}: expected axes of [{" ".join(layout.spec)}], some in one '
-      f'({merged}), each once, got [{" ".join(layout.axes)}]'
+      f'({merged_axes}), each once, got [{" ".join(layout.axes)}]'
     )
-  if layout.halves != layouts.HALVES[0] and not layout.both:
+  if layout.halves != layouts.HALVES[0] and not layout.halves_axis:
     raise ValueError(
       f'{layout.name}: expected no order of halves, as [{" ".join(own)}] has '
       f'no 2F, got {layout.halves}'
@@ -95,19 +95,19 @@ def _check_axes(layout: layouts.Layout) -> None:
 
 def _check_words(layout: layouts.Layout) -> None:
   """Refuses words that say nothing of the tensor."""
-  own, moved = layout.own, layout.name not in _RELAYED
-  rows = own[1] if 'N' in layout.spec and moved else ''
-  known = {*own, *layout.axes, layout.both[1:]}
+  own, may_move = layout.own_axes, layout.name not in _RELAYED
+  rows = own[1] if 'N' in layout.spec and may_move else ''
+  known_axes = {*own, *layout.axes, layout.halves_axis[1:]}
   is_whole = tensors.SPECS[layout.name].kind == 'i32'
   at_experts = {'E', 'L'} & {*own} or rows or layout.name == 'topk_ids'
   for wrong, word in (
-    (bool({axis for axis, _ in layout.pads} - known), 'pad'),
+    (bool({axis for axis, _ in layout.pads} - known_axes), 'pad'),
     (bool(layout.experts) and not at_experts, 'experts'),
     ((layout.block > 0 or layout.by_source) and rows != 'N', 'order of rows'),
     (layout.block > 0 and layout.by_source, 'aligned beside by_source'),
     (layout.capacity is not None and rows != 'L', 'C'),
     (layout.order != '' and not rows, 'order'),
-    (layout.moves_rows and not moved, 'order of rows'),
+    (layout.moves_rows and not may_move, 'order of rows'),
     (layout.dtype.startswith('int') and not is_whole, layout.dtype),
     (layout.dtype not in ('', 'int32', 'int64') and is_whole, layout.dtype),
   ):

@@ -35,7 +35,7 @@ from hpmoe.reference.contract import tensors
 Sizes = element_map.Sizes
 
 # What several axes of ours are called as one.
-MERGED = {
+MERGED_AXES = {
   'E': ('R', 'L'),
   'M': ('R', 'T'),
   'S': ('T', 'K'),
@@ -97,21 +97,21 @@ class Layout:
     return self == Layout(self.name, self.spec, dtype=self.dtype)
 
   @property
-  def both(self) -> str:
+  def halves_axis(self) -> str:
     """The axis of gate and up, 2F or 2S; '': there is none."""
     return next((axis for axis in self.spec if axis[0] == '2'), '')
 
   @property
   def moves_rows(self) -> bool:
     """Whether routed rows have another order, which the routing decides."""
-    packed = self.own[1] == 'N' and not self.experts
-    own_layout = packed and not (self.block or self.by_source or self.order)
+    is_packed = self.own_axes[1] == 'N' and not self.experts
+    own_layout = is_packed and not (self.block or self.by_source or self.order)
     return 'N' in self.spec and not own_layout
 
   @property
   def is_of_tokens(self) -> bool:
     """Whether a rank's rows are of its tokens."""
-    return self.own[1] == 'T'
+    return self.own_axes[1] == 'T'
 
   @property
   def with_ranks(self) -> 'Layout':
@@ -125,13 +125,13 @@ class Layout:
     """Axes of rows, the ranks' among them, as of a tensor in `order`."""
     return tuple(axis for axis in self.axes if axis != self.spec[-1])
 
-  def placed(
+  def map_elements(
     self,
     sizes: Sizes,
     ids: np.ndarray | None = None,
     order: np.ndarray | None = None,
     shape: tuple[int, ...] | None = None,
-  ) -> element_map.Placed:
+  ) -> element_map.ElementMap:
     """Returns where each element of ours is theirs.
 
     Args:
@@ -146,30 +146,36 @@ class Layout:
     sizes = {**sizes, 'M': sizes['R'] * sizes['T']}
     sizes |= {f'2{axis}': 2 * sizes.get(axis, 0) for axis in 'FS'}
     self._check_sizes(sizes)
-    theirs = dict(sizes)
+    user_sizes = dict(sizes)
     if self.experts:
       local = len(self.experts) // sizes['R']
-      theirs |= dict(E=len(self.experts), L=local)
+      user_sizes |= dict(E=len(self.experts), L=local)
     if shape is not None and len(shape) == len(self.axes):
-      seen = dict(zip(self.axes, shape))
-      theirs |= {axis: seen[axis] for axis in ('N', 'C') if axis in seen}
+      axis_lengths = dict(zip(self.axes, shape))
+      user_sizes |= {
+        axis: axis_lengths[axis] for axis in ('N', 'C') if axis in axis_lengths
+      }
     if self.capacity is not None:
-      theirs['C'] = self.capacity
+      user_sizes['C'] = self.capacity
     if not self.moves_rows:
-      return element_map.Placed(self, sizes, theirs)
+      return element_map.ElementMap(self, sizes, user_sizes)
     if ids is None:
       raise ValueError(f'{self.name}: expected a routing with {str(self)!r}')
-    rows = row_orders.Rows(ids, sizes['E'])
-    slots = self._slots(rows, theirs, order)
+    rows = row_orders.RowOrder(ids, sizes['E'])
+    slots = self._slots(rows, user_sizes, order)
     if shape is None and order is not None:
-      theirs |= dict(zip(self.row_axes, order.shape))
+      user_sizes |= dict(zip(self.row_axes, order.shape))
     elif shape is None:
-      used = {axis: of[rows.used] for axis, of in slots.items()}
-      needed = {a: int(of.max(initial=-1)) + 1 for a, of in used.items()}
-      theirs |= self._room(needed, sizes)
-    found = element_map.Placed(self, sizes, theirs, rows, slots)
-    found.check_rows(order)
-    return found
+      routed = {
+        axis: places[rows.routed_slots] for axis, places in slots.items()
+      }
+      required = {
+        a: int(places.max(initial=-1)) + 1 for a, places in routed.items()
+      }
+      user_sizes |= self._room(required, sizes)
+    elements = element_map.ElementMap(self, sizes, user_sizes, rows, slots)
+    elements.check_rows(order)
+    return elements
 
   def apply(
     self,
@@ -183,13 +189,13 @@ class Layout:
     Raises:
       ValueError: it has no such place, or their dtype has not its values.
     """
-    there = array
+    laid_out = array
     if not self.is_ours:
-      there = self.placed(sizes, ids, order).apply(array)
+      laid_out = self.map_elements(sizes, ids, order).apply(array)
     return (
-      exact_cast.cast_exactly(self.name, there, self.dtype)
+      exact_cast.cast_exactly(self.name, laid_out, self.dtype)
       if self.dtype
-      else there
+      else laid_out
     )
 
   def undo(
@@ -214,19 +220,19 @@ class Layout:
       ValueError: its shape is another, a row is missing, copies of an expert
         differ, or what must be zero is not.
     """
-    return self.placed(sizes, ids, order, array.shape).undo(array, ranks)
+    return self.map_elements(sizes, ids, order, array.shape).undo(array, ranks)
 
   def split(
     self, array: np.ndarray, sizes: Sizes, ids: np.ndarray | None = None
   ) -> list[np.ndarray]:
     """Returns a tensor of ours as they lay it out, each rank's."""
     whole = self.with_ranks
-    at = whole.rank_axis(whole.axes)
-    theirs = whole.apply(array, sizes, ids)
-    parts = np.split(theirs, sizes['R'], at)
+    rank_axis = whole.rank_axis(whole.axes)
+    laid_out = whole.apply(array, sizes, ids)
+    parts = np.split(laid_out, sizes['R'], rank_axis)
     return parts if whole is self else [part[0] for part in parts]
 
-  def joined(
+  def join_ranks(
     self,
     parts: Mapping[int | None, np.ndarray],
     ranks: int,
@@ -239,42 +245,43 @@ class Layout:
       ranks: R; what is not there, or what other ranks have more of, is padding.
       of_order: whether it is what `order` names.
     """
-    of = self if None in parts else self.with_ranks
-    axes = of.row_axes if of_order else of.axes
-    given = {**parts}
+    layout = self if None in parts else self.with_ranks
+    axes = layout.row_axes if of_order else layout.axes
+    parts_by_rank = {**parts}
     if 'R' in axes and (ranks == 1 or None not in parts):
-      at = axes.index('R')
-      given = {
-        r: np.expand_dims(a, at) if a.ndim == len(axes) - 1 else a
-        for r, a in given.items()
+      rank_axis = axes.index('R')
+      parts_by_rank = {
+        r: np.expand_dims(a, rank_axis) if a.ndim == len(axes) - 1 else a
+        for r, a in parts_by_rank.items()
       }
-    if None in given:
-      return given[None]
-    first = next(iter(given.values()))
+    if None in parts_by_rank:
+      return parts_by_rank[None]
+    first = next(iter(parts_by_rank.values()))
     absent = np.full_like(first, -1) if of_order else np.zeros_like(first)
-    each = [given.get(rank, absent) for rank in range(ranks)]
-    for part in each:
+    rank_parts = [parts_by_rank.get(rank, absent) for rank in range(ranks)]
+    for part in rank_parts:
       if part.ndim != len(axes):
         raise ValueError(
           f'{self.name}: expected [{" ".join(axes)}], got {list(part.shape)}'
         )
     grow = [i for i, axis in enumerate(axes) if axis in ('N', 'C')]
-    most = list(each[0].shape)
+    lengths = list(rank_parts[0].shape)
     for i in grow:
-      most[i] = max(part.shape[i] for part in each)
-    grown = [
-      _pad_ends(part, most, grow, -1 if of_order else 0) for part in each
+      lengths[i] = max(part.shape[i] for part in rank_parts)
+    padded = [
+      _pad_ends(part, lengths, grow, -1 if of_order else 0)
+      for part in rank_parts
     ]
-    for rank, part in enumerate(grown):
-      if [*part.shape] != most:
+    for rank, part in enumerate(padded):
+      if [*part.shape] != lengths:
         raise ValueError(
-          f'{self.name}: expected {most} of every rank, as rank 0 has, got '
+          f'{self.name}: expected {lengths} of every rank, as rank 0 has, got '
           f'{list(part.shape)} of rank {rank}'
         )
-    return np.concatenate(grown, axis=self.rank_axis(axes))
+    return np.concatenate(padded, axis=self.rank_axis(axes))
 
   @property
-  def own(self) -> tuple[str, ...]:
+  def own_axes(self) -> tuple[str, ...]:
     """The axes of ours, of rows those that their order has."""
     if 'N' not in self.spec:
       return self.spec
@@ -294,11 +301,11 @@ class Layout:
 
   def parts(self, axis: str) -> tuple[str, ...]:
     """Returns the axes of ours that are one of theirs."""
-    if axis in self.own:
+    if axis in self.own_axes:
       return (axis,)
-    if axis == 'A' and 'M' in self.own:
+    if axis == 'A' and 'M' in self.own_axes:
       return 'M', 'K'
-    return MERGED.get(axis, (axis,))
+    return MERGED_AXES.get(axis, (axis,))
 
   @property
   def split_axes(self) -> tuple[str, ...]:
@@ -311,53 +318,64 @@ class Layout:
     Raises:
       ValueError: it is padded, so that ranks have no shares of it.
     """
-    (at,) = (i for i, axis in enumerate(axes) if self.parts(axis)[0] == 'R')
-    if axes[at] != 'R' and axes[at] in dict(self.pads):
+    (position,) = (
+      i for i, axis in enumerate(axes) if self.parts(axis)[0] == 'R'
+    )
+    if axes[position] != 'R' and axes[position] in dict(self.pads):
       raise ValueError(
-        f'{self.name}: expected no padding of {axes[at]} in files of one rank '
+        f'{self.name}: expected no padding of {axes[position]} in files of one '
+        'rank '
         f'each, got layout {str(self)!r}'
       )
-    return at
+    return position
 
   def _check_sizes(self, sizes: Sizes) -> None:
-    gone = {*self.own} - {*self.split_axes}
-    for part in self.own:
-      if part in gone and sizes.get(part, 1) != 1:
+    left_out = {*self.own_axes} - {*self.split_axes}
+    for part in self.own_axes:
+      if part in left_out and sizes.get(part, 1) != 1:
         raise ValueError(
           f'{self.name}: expected {part}=1, which layout {str(self)!r} leaves '
           f'out, got {sizes[part]}'
         )
-    known, count = {*range(sizes['E'])}, len(self.experts)
-    if self.experts and ({*self.experts} - {-1} != known or count % sizes['R']):
+    experts, count = {*range(sizes['E'])}, len(self.experts)
+    if self.experts and (
+      {*self.experts} - {-1} != experts or count % sizes['R']
+    ):
       raise ValueError(
         f'{self.name}: expected places for experts 0 to {sizes["E"] - 1}, a '
         f'multiple of R={sizes["R"]}, got layout {str(self)!r}'
       )
 
   def _slots(
-    self, rows: row_orders.Rows, theirs: Sizes, order: np.ndarray | None
+    self, rows: row_orders.RowOrder, user_sizes: Sizes, order: np.ndarray | None
   ) -> dict[str, np.ndarray]:
     """Returns coordinates of slots, by axis of theirs."""
     if self.order:
       return dict(zip(self.row_axes, self._read_order(rows, order)))
-    there = rows
+    row_order = rows
     if self.experts:
-      place = element_map.places(self.experts)
+      place = element_map.list_places(self.experts)
       if place.shape[1] > 1:
         raise ValueError(
           f'{self.name}: expected `order` in layout {str(self)!r}, since an '
           'expert has more than one place'
         )
       ids = np.where(rows.ids < 0, rows.ids, place[rows.ids, 0])
-      there = row_orders.Rows(ids, theirs['E'])
-    if self.own[1] == 'N':
+      row_order = row_orders.RowOrder(ids, user_sizes['E'])
+    if self.own_axes[1] == 'N':
       by_source = self.by_source
-      return there.by_source() if by_source else there.packed(self.block or 1)
-    kinds = dict(L=there.buffers, T=there.slots, M=there.slots_of_all)
-    return kinds[self.own[1]]()
+      return (
+        row_order.order_by_source()
+        if by_source
+        else row_order.pack(self.block or 1)
+      )
+    kinds = dict(
+      L=row_order.fill_buffers, T=row_order.slots, M=row_order.list_slots_of_all
+    )
+    return kinds[self.own_axes[1]]()
 
   def _read_order(
-    self, rows: row_orders.Rows, order: np.ndarray | None
+    self, rows: row_orders.RowOrder, order: np.ndarray | None
   ) -> list[np.ndarray]:
     """Returns coordinates of slots in a tensor that names them.
 
@@ -365,32 +383,34 @@ class Layout:
       ValueError: there is none, or it names one twice.
     """
     axes = ' '.join(self.row_axes)
-    told = f'{self.name}: {self.order}: expected integers [{axes}]'
+    message = f'{self.name}: {self.order}: expected integers [{axes}]'
     if order is None or order.dtype.kind not in 'iu':
-      got = 'none' if order is None else order.dtype
-      raise ValueError(f'{told}, the slot of each row, got {got}')
+      actual = 'none' if order is None else order.dtype
+      raise ValueError(f'{message}, the slot of each row, got {actual}')
     if order.ndim != len(self.row_axes):
-      raise ValueError(f'{told}, got {list(order.shape)}')
+      raise ValueError(f'{message}, got {list(order.shape)}')
     count = rows.ids.size
-    used = np.flatnonzero(
+    positions = np.flatnonzero(
       (order.reshape(-1) >= 0) & (order.reshape(-1) < count)
     )
-    slots = order.reshape(-1)[used]
-    named = np.bincount(slots, minlength=count)
-    if (named > 1).any():
-      raise ValueError(f'{told}, each slot once, got {named.argmax()} twice')
+    slots = order.reshape(-1)[positions]
+    counts = np.bincount(slots, minlength=count)
+    if (counts > 1).any():
+      raise ValueError(
+        f'{message}, each slot once, got {counts.argmax()} twice'
+      )
     place = np.full(count, -1)
-    place[slots] = used
-    known = np.unravel_index(np.maximum(place, 0), order.shape)
-    return [np.where(place < 0, -1, one) for one in known]
+    place[slots] = positions
+    coordinates = np.unravel_index(np.maximum(place, 0), order.shape)
+    return [np.where(place < 0, -1, coordinate) for coordinate in coordinates]
 
-  def _room(self, needed: Sizes, sizes: Sizes) -> dict[str, int]:
+  def _room(self, required: Sizes, sizes: Sizes) -> dict[str, int]:
     """Returns N or C of rows that are to be laid out."""
-    if 'C' in needed:
-      return dict(C=needed['C']) if self.capacity is None else {}
-    if 'N' in needed:
+    if 'C' in required:
+      return dict(C=required['C']) if self.capacity is None else {}
+    if 'N' in required:
       block = self.block or 1
-      return dict(N=-(-max(needed['N'], sizes['N']) // block) * block)
+      return dict(N=-(-max(required['N'], sizes['N']) // block) * block)
     return {}
 
 
@@ -400,12 +420,12 @@ def own_layout(name: str) -> Layout:
 
 
 def _pad_ends(
-  part: np.ndarray, most: Sequence[int], axes: Sequence[int], fill: int
+  part: np.ndarray, lengths: Sequence[int], axes: Sequence[int], fill: int
 ) -> np.ndarray:
   """Returns a part with padding at the end of some axes."""
   lack = [(0, 0)] * part.ndim
   for axis in axes:
-    lack[axis] = 0, most[axis] - part.shape[axis]
+    lack[axis] = 0, lengths[axis] - part.shape[axis]
   if not any(after for _, after in lack):
     return part
   return np.pad(part, lack, constant_values=fill)

@@ -91,7 +91,7 @@ def _drawn(name: str, sizes: dict[str, int], ids) -> np.ndarray:
     return ids
   bits = np.arange(1, 1 + np.prod(dims)).reshape(dims)
   if spec.shape.split()[1] == 'N':
-    of = row_orders.Rows(ids, sizes['E'])
+    of = row_orders.RowOrder(ids, sizes['E'])
     for rank in range(sizes['R']):
       bits[rank, (of.owner == rank).sum() :] = 0
   if kind[spec.kind] is ml_dtypes.bfloat16:
@@ -124,7 +124,7 @@ def test_every_layout_of_every_tensor_is_undone(sizes, per_rank):
       continue
     else:
       parts = layout.split(ours, sizes, ids)
-      theirs = layout.joined(dict(enumerate(parts)), sizes['R'])
+      theirs = layout.join_ranks(dict(enumerate(parts)), sizes['R'])
       layout = layout.with_ranks
     back = layout.undo(theirs, sizes, ids, order)
     if back.shape != ours.shape:  # rows that they have more of
@@ -139,9 +139,9 @@ def test_the_place_of_every_element_is_told(sizes):
     if layout.name == 'topk_ids':
       continue  # their values are others
     theirs = layout.apply(ours, sizes, ids, order)
-    placed = layout.placed(sizes, ids, order, theirs.shape)
+    placed = layout.map_elements(sizes, ids, order, theirs.shape)
     held = np.argwhere(ours.view(f'u{ours.itemsize}'))
-    found = theirs[placed.there(tuple(held.T))]
+    found = theirs[placed.find_places(tuple(held.T))]
     assert _same(found, ours[tuple(held.T)]), (layout.name, str(layout))
 
 
@@ -333,6 +333,6 @@ def test_an_axis_left_out_has_one_element():
 def test_one_rank_may_lack_its_axis():
   layout = layout_text.parse('gate_up', 'N R 2F, interleaved')
   array = np.arange(12.0).reshape(3, 4)
-  assert layout.joined({None: array}, 1).shape == (3, 1, 4)
-  assert layout.joined({None: array}, 2) is array
-  assert layout.joined({1: array}, 2).shape == (3, 2, 4)
+  assert layout.join_ranks({None: array}, 1).shape == (3, 1, 4)
+  assert layout.join_ranks({None: array}, 2) is array
+  assert layout.join_ranks({1: array}, 2).shape == (3, 2, 4)

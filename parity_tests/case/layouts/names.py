@@ -73,9 +73,9 @@ class Raw:
       size = path.stat().st_size - self.offset
     except OSError as error:
       raise ValueError(f'{path}: expected a file, got {error}') from error
-    known = math.prod(n for n in self.shape if n >= 0) * dtype.itemsize
-    count = size // known if -1 in self.shape and known else 1
-    if size < 0 or count * known != size:
+    element_bytes = math.prod(n for n in self.shape if n >= 0) * dtype.itemsize
+    count = size // element_bytes if -1 in self.shape and element_bytes else 1
+    if size < 0 or count * element_bytes != size:
       raise ValueError(
         f'{path}: expected {self.dtype} {[*self.shape]} after {self.offset} '
         f'bytes, got {size} bytes'
@@ -83,8 +83,8 @@ class Raw:
     shape = tuple(count if n < 0 else n for n in self.shape)
     if 0 in shape:
       return np.zeros(shape, dtype)
-    held = np.memmap(path, dtype, 'r', self.offset, (math.prod(shape),))
-    return held.reshape(shape, order='F' if self.order == 'F' else 'C')
+    memory = np.memmap(path, dtype, 'r', self.offset, (math.prod(shape),))
+    return memory.reshape(shape, order='F' if self.order == 'F' else 'C')
 
   def _numpy(self) -> np.dtype:
     try:
@@ -122,23 +122,23 @@ def read(path: str | None) -> Names:
     return Names()
   try:
     with open(path, 'rb') as file:
-      held = tomllib.load(file)
-    unknown = {*held} - {'tensors', 'layouts', 'drop', 'raw'}
+      tables = tomllib.load(file)
+    unknown = {*tables} - {'tensors', 'layouts', 'drop', 'raw'}
     if unknown:
       raise ValueError(
         f'expected [tensors], [layouts], [drop] and [raw.NAME], got '
         f'{sorted(unknown)}'
       )
-    strange = {*held.get('tensors', {})} - {*tensors.SPECS}
+    strange = {*tables.get('tensors', {})} - {*tensors.SPECS}
     if strange:
       raise ValueError(
         f'tensors: expected names of ours on the left, got {sorted(strange)}'
       )
     return Names(
-      held.get('tensors', {}),
-      layout_text.parse_all(held.get('layouts', {})),
-      tuple(held.get('drop', {}).get('names', ())),
-      {name: Raw(**row) for name, row in held.get('raw', {}).items()},
+      tables.get('tensors', {}),
+      layout_text.parse_all(tables.get('layouts', {})),
+      tuple(tables.get('drop', {}).get('names', ())),
+      {name: Raw(**row) for name, row in tables.get('raw', {}).items()},
     )
   except (OSError, TypeError, ValueError) as error:
     raise ValueError(f'names: {path}: {error}') from error

@@ -14,7 +14,7 @@ Coordinates = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class RowOrder:
   """Our rows of a routing: on a rank by expert, then by slot.
 
   Attributes:
@@ -36,7 +36,7 @@ class Rows:
     return self.ids.reshape(-1).astype(np.int64)
 
   @functools.cached_property
-  def used(self) -> np.ndarray:
+  def routed_slots(self) -> np.ndarray:
     """The slots that have a row, ascending."""
     return np.flatnonzero(self.expert >= 0)
 
@@ -58,8 +58,8 @@ class Rows:
   @functools.cached_property
   def counts(self) -> np.ndarray:
     """`[E]` rows of each expert."""
-    used = self.expert[self.used]
-    return np.bincount(used, minlength=self.num_experts)
+    experts = self.expert[self.routed_slots]
+    return np.bincount(experts, minlength=self.num_experts)
 
   def ranked(self, group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
     """Returns `[slots]` places inside groups, by keys, then by slot."""
@@ -81,45 +81,47 @@ class Rows:
     Raises:
       KeyError: one is past the last valid row of its rank.
     """
-    held = self._slots
-    if (row >= held.shape[1]).any() or (held[rank, row] < 0).any():
+    slots = self._slots
+    if (row >= slots.shape[1]).any() or (slots[rank, row] < 0).any():
       raise KeyError('a row that is no slot')
-    return held[rank, row]
+    return slots[rank, row]
 
   @functools.cached_property
   def _slots(self) -> np.ndarray:
     """`[R, most]` slot of each row, -1 for none."""
-    row = self.row[self.used]
-    held = np.full((len(self.ids), int(row.max(initial=-1)) + 1), -1)
-    held[self.owner[self.used], row] = self.used
-    return held
+    row = self.row[self.routed_slots]
+    slots = np.full((len(self.ids), int(row.max(initial=-1)) + 1), -1)
+    slots[self.owner[self.routed_slots], row] = self.routed_slots
+    return slots
 
   # Each of these returns coordinates of slots, by axis.
 
-  def packed(self, block: int = 1) -> Coordinates:
+  def pack(self, block: int = 1) -> Coordinates:
     """By expert, each from a multiple of `block` on."""
     starts = self.starts(block)[self.expert]
     return dict(R=self.owner, N=starts + self.position)
 
-  def by_source(self) -> Coordinates:
+  def order_by_source(self) -> Coordinates:
     """By who sent them, then by expert."""
     source = np.arange(len(self.expert)) // self.ids[0].size
     return dict(R=self.owner, N=self.ranked(self.owner, source, self.expert))
 
-  def buffers(self) -> Coordinates:
+  def fill_buffers(self) -> Coordinates:
     """In a buffer of each expert."""
     rank, local = np.divmod(self.expert, self.local)
     return dict(R=rank, L=local, C=self.position)
 
   def slots(self) -> Coordinates:
     """On the token's rank."""
-    return dict(zip('RTK', np.unravel_index(self._all, self.ids.shape)))
+    return dict(zip('RTK', np.unravel_index(self._all_slots, self.ids.shape)))
 
-  def slots_of_all(self) -> Coordinates:
+  def list_slots_of_all(self) -> Coordinates:
     """On the expert's rank, which has room for those of all tokens."""
     top_k = self.ids.shape[-1]
-    return dict(R=self.owner, M=self._all // top_k, K=self._all % top_k)
+    return dict(
+      R=self.owner, M=self._all_slots // top_k, K=self._all_slots % top_k
+    )
 
   @property
-  def _all(self) -> np.ndarray:
+  def _all_slots(self) -> np.ndarray:
     return np.arange(len(self.expert))

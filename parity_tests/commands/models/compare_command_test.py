@@ -366,7 +366,7 @@ class TestBiases:
     for name in ('b_gate_up', 'b_down', 'w_down'):
       name = f'Module.model.layers.1.mlp.experts.0.parameters_grad.{name}'
       assert float(_row(report, name)['NPU l2norm']) > 0
-    case = case_lib.Case.of(f'{cases}/layer_1')
+    case = case_lib.Case.from_folder(f'{cases}/layer_1')
     assert (case.bias, case.activation) == (True, 'swiglu:limit=1:offset=1')
 
   def test_a_missing_bias_is_located(self, compare, biased):

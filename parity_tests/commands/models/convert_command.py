@@ -51,7 +51,7 @@ def _convert(f: flags.FlagValues) -> int:
   }
   cli.write_json(f.json, summary)
   lines = [(name, str(value)) for name, value in summary.items()]
-  print(text_table.text(('name', 'value'), lines))
+  print(text_table.format_table(('name', 'value'), lines))
   return cli.PARITY
 
 

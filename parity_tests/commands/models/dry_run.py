@@ -98,7 +98,7 @@ def _told(rows: list[Row], missing: list[Row], version: str) -> str:
   from hpmoe.parity_tests.report import text_table
 
   heading = ('operator', 'dtypes', 'count', 'an NPU takes it as')
-  table = text_table.text(
+  table = text_table.format_table(
     heading,
     [
       (r.name, ', '.join(r.dtypes), str(r.count), r.way or 'nothing known')

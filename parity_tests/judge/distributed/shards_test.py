@@ -81,7 +81,7 @@ def _outputs(top, case, bugs, kept=None, ranks=range(4)) -> None:
 
 def _request(top, direction='both', **judged) -> check.Request:
   return check.Request(
-    case_lib.Case.of(str(top / 'case'), direction),
+    case_lib.Case.from_folder(str(top / 'case'), direction),
     outputs.Outputs(str(top / 'out')),
     judgement.Judgement(**judged),
   )

@@ -130,7 +130,7 @@ class Chain:
     tiling = self.golden.tiling
     off = np.zeros(self.own[stage].shape, np.float32)
     for rank in range(len(off)):
-      for cut, first, last in tiling.judged(stage, rank, _CHUNK):
+      for cut, first, last in tiling.iterate_judged(stage, rank, _CHUNK):
         lo, hi = int(cut.starts[first]), int(cut.starts[last])
         part = self._interval(carried, stage, rank, lo, hi)
         tiling.rows(stage, off, rank)[lo:hi] = part.deviation

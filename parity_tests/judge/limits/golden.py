@@ -225,7 +225,7 @@ class Rows:
     slots_of_rank = config.num_tokens * config.top_k
     most = max(1, self.chunk // self.tiling.columns('gate_up'))
     held = np.zeros(config.num_ranks, bool)
-    held[[*self.tiling.held]] = True
+    held[[*self.tiling.judged_ranks]] = True
     if not (self.tiling.topk_ids[held] != tensors.UNUSED).any():
       yield 0, 0, 0, np.zeros(0, np.int64)
     for rank in range(config.num_ranks):
@@ -273,7 +273,7 @@ class Rows:
         rows = self.late(own, out[mine]) if late else out[mine]
         weight = None if weights is None else weights.reshape(-1)[own]
         sums.add(own // config.top_k, rows, weight)
-    for rank in self.tiling.held if last else ():
+    for rank in self.tiling.judged_ranks if last else ():
       step = max(1, self.chunk // config.d_model)
       for lo in range(0, config.num_tokens, step):
         rows = self.held(last, rank, lo, min(lo + step, config.num_tokens))

@@ -89,7 +89,7 @@ class TestTensorParallel:
   ):
     made = _case(preset='tp_norm').make()
     if exact:
-      made = made.under(activation='absolute')
+      made = made.with_policy(activation='absolute')
     grad = _results(made, backward=True)[f'd_{name}']
     expected = _difference(made, name, at, 'gate_up', 'd_gate_up')
     assert grad[at] == pytest.approx(expected, rel=1e-4, abs=1e-5)
