@@ -50,12 +50,8 @@ def _shorten(line: str) -> str:
 
 def _colour(line: str) -> str:
   for pattern, colour in _STYLES:
-    line = pattern.sub(
-      lambda match, colour=colour: (
-        f'<tspan fill="{colour}" font-weight="bold">{match[0]}</tspan>'
-      ),
-      line,
-    )
+    span = rf'<tspan fill="{colour}" font-weight="bold">\g<0></tspan>'
+    line = pattern.sub(span, line)
   return line
 
 
