@@ -156,7 +156,7 @@ def test_every_command_of_a_page_is_one():
 
 def test_what_is_no_command_is_named():
   page = (
-    '`hpmoe check --lnae=exact` `hpmoe chekc` `make tset`\n    hpmoe law --x\n'
+    '`hpmoe check --lnae=exact` `hpmoe chekc` `make tset`\n    hpmoe plan --x\n'
   )
   assert len(not_commands(page)) == 4
   assert not not_commands('    hpmoe check --preset=tiny  # or small\n')

@@ -66,6 +66,9 @@ COMMANDS = {
   command.name: command for commands in _GROUPS.values() for command in commands
 }
 
+# Commands under an old name: it works until 1.0.
+_RENAMED = {'law': 'determinism'}
+
 # Of mallopt, in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -135,6 +138,12 @@ def main(arguments: Sequence[str]) -> int:
     print(usage())
     return cli.PARITY if arguments else cli.WRONG_REQUEST
   name, rest = arguments[0], arguments[1:]
+  if name in _RENAMED:
+    print(
+      f'hpmoe {name}: this command is now called hpmoe {_RENAMED[name]}',
+      file=sys.stderr,
+    )
+    name = _RENAMED[name]
   if name not in COMMANDS:
     text = f'command: expected one of {list(COMMANDS)}, got {name!r}'
     print(f'hpmoe: {_with_near(text)}', file=sys.stderr)

@@ -16,6 +16,7 @@ import pytest
 
 from hpmoe.backend_ascend.compiler.orders import schedule_file
 from hpmoe.models.train import folder_testing
+from hpmoe.parity_tests.ascend.commands import determinism_command
 from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
@@ -28,7 +29,6 @@ from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import cli
-from hpmoe.parity_tests.commands import law_command
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
@@ -128,9 +128,9 @@ def test_wrong_requests_end_with_one_line(
   ],
 )
 def test_law_routes_a_preset_as_it_can_be(words, routing):
-  parsed = main._parse(main.COMMANDS['law'], words)
+  parsed = main._parse(main.COMMANDS['determinism'], words)
 
-  assert law_command._plan(parsed).routing == routing
+  assert determinism_command._plan(parsed).routing == routing
 
 
 def test_options_that_agree_with_a_file_are_taken(capsys, layer_file):
@@ -261,6 +261,15 @@ heavy = {'jax', 'jaxtyping', 'asyncio', 'unittest'}
 loaded = heavy & {*sys.modules}
 assert sys.argv[1] == 'first' or not loaded, loaded
 """
+
+
+def test_a_renamed_command_works_and_says_so(capsys):
+  # given the old name of a command, when its help is asked for
+  assert main.main(['law', '--help']) == cli.PARITY
+  # then the new command answers, and its name is told
+  out, err = capsys.readouterr()
+  assert out.startswith('hpmoe determinism: ')
+  assert 'hpmoe law: this command is now called hpmoe determinism' in err
 
 
 def test_a_second_check_loads_little(tmp_path):

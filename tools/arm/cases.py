@@ -9,8 +9,8 @@ import numpy as np
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.ascend.determinism import interleavings
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.determinism import law
 from hpmoe.reference.contract import precision
 
 # Several ranks in one process; a layer that no vector length divides; routing
@@ -18,8 +18,10 @@ from hpmoe.reference.contract import precision
 _CORES = ((3, 5),)
 _ORDERS = precision.ACCUMULATION_ORDERS
 LAYERS = (
-  law.Plan(preset='tiny', ranks=4, layouts=_CORES, accumulation_orders=_ORDERS),
-  law.Plan(
+  interleavings.Plan(
+    preset='tiny', ranks=4, layouts=_CORES, accumulation_orders=_ORDERS
+  ),
+  interleavings.Plan(
     preset='tiny',
     ranks=2,
     placement='before_down',
@@ -27,7 +29,9 @@ LAYERS = (
     layouts=_CORES,
     accumulation_orders=_ORDERS,
   ),
-  law.Plan(preset='odd', ranks=1, layouts=_CORES, accumulation_orders=_ORDERS),
+  interleavings.Plan(
+    preset='odd', ranks=1, layouts=_CORES, accumulation_orders=_ORDERS
+  ),
 )
 # What the first input is multiplied by: subnormal numbers of its dtype.
 _SUBNORMAL = dict(float32=2.0**-140, bfloat16=2.0**-130, float16=2.0**-18)
@@ -54,23 +58,27 @@ def cases(layers=LAYERS) -> Iterator[Case]:
   """
   for i, plan in enumerate(layers):
     for dtype, order in plan.sums:
-      made = law.make_inputs(plan, dtype, order)
+      made = interleavings.make_inputs(plan, dtype, order)
       yield from _passes(plan, made, 'drawn')
       if i == 0:
         yield from _passes(plan, made, 'subnormal', _SUBNORMAL[dtype])
 
 
-def _passes(plan: law.Plan, made, data: str, scale=1.0) -> Iterator[Case]:
+def _passes(
+  plan: interleavings.Plan, made, data: str, scale=1.0
+) -> Iterator[Case]:
   for which in (passes.FORWARD, passes.BACKWARD):
-    inputs = dict(law.read(plan, which, made).arrays)
+    inputs = dict(interleavings.read(plan, which, made).arrays)
     first = arrays.INPUTS[which.direction][0]
     inputs[first] = _times(inputs[first], scale)
-    sums = law.sums_of(made)
+    sums = interleavings.sums_of(made)
     name = ' '.join(
       (plan.preset, f'R={plan.ranks}', plan.placement, data, which.name, sums)
     )
     for options in plan.options():
-      yield Case(name, law.compile_image(which, made, options), inputs)
+      yield Case(
+        name, interleavings.compile_image(which, made, options), inputs
+      )
 
 
 def _times(array: np.ndarray, scale: float) -> np.ndarray:

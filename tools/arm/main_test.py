@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.determinism import law
+from hpmoe.parity_tests.ascend.determinism import interleavings
 from hpmoe.reference.contract import precision
 from hpmoe.tools.arm import cases
 from hpmoe.tools.arm import main
 
-ONE = law.Plan(ranks=2, dtypes=('bfloat16',), layouts=((1, 1),))
+ONE = interleavings.Plan(ranks=2, dtypes=('bfloat16',), layouts=((1, 1),))
 
 
 def test_a_missing_program_is_named_with_what_installs_it():
@@ -54,7 +54,7 @@ def test_a_layer_tells_the_orders_apart():
 
 
 def test_subnormal_inputs_are_subnormal():
-  plan = law.Plan(ranks=2, layouts=((1, 1),))
+  plan = interleavings.Plan(ranks=2, layouts=((1, 1),))
   for case in cases.cases((plan,)):
     if ' subnormal forward ' in case.name:
       x = np.abs(case.inputs['x'].astype(np.float64))

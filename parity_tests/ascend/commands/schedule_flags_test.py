@@ -59,7 +59,7 @@ def test_compile_runs_the_schedule_on_cores_that_were_given(
 
 
 def test_law_holds_under_the_schedule(path, capsys):
-  asked = f'law --interleavings=2 --dtype=f32 --schedule={path}'
+  asked = f'determinism --interleavings=2 --dtype=f32 --schedule={path}'
   code, _ = run(capsys, asked)
   assert code == 0
 
@@ -67,8 +67,8 @@ def test_law_holds_under_the_schedule(path, capsys):
 def test_a_break_of_the_law_is_replayed_with_the_schedule(
   path, capsys, tmp_path
 ):
-  report = tmp_path / 'law.json'
-  asked = 'law --interleavings=4 --dtype=f32 --direction=forward '
+  report = tmp_path / 'determinism.json'
+  asked = 'determinism --interleavings=4 --dtype=f32 --direction=forward '
   asked += f'--fault=missing_signal --schedule={path} --json={report}'
   code, said = run(capsys, asked)
   assert code == 3
@@ -84,7 +84,7 @@ def test_another_layer_is_run_where_it_is_scaled(path, capsys):
   assert code == 0
 
 
-@pytest.mark.parametrize('command', ['check', 'law'])
+@pytest.mark.parametrize('command', ['check', 'determinism'])
 def test_a_schedule_without_room_for_the_routing_is_to_blame(
   command, tmp_path, capsys
 ):

@@ -47,7 +47,7 @@ def _define_sweep(f: flags.FlagValues) -> None:
 
 
 def _sweep(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.faults import sweep
+  from hpmoe.parity_tests.ascend import sweep
 
   layer_flags.refuse_without_effect(f, f.direction)
   plan = sweep.Plan(

@@ -5,6 +5,7 @@ The distribution offers `COMMANDS` as an entry point of `hpmoe.commands`.
 
 from hpmoe.parity_tests.ascend.commands import compile_command
 from hpmoe.parity_tests.ascend.commands import counts_command
+from hpmoe.parity_tests.ascend.commands import determinism_command
 from hpmoe.parity_tests.ascend.commands import faults_command
 from hpmoe.parity_tests.ascend.commands import plan_command
 from hpmoe.parity_tests.ascend.commands import reproduce_command
@@ -12,10 +13,9 @@ from hpmoe.parity_tests.ascend.commands import sweep_command
 from hpmoe.parity_tests.ascend.commands import timeline_command
 from hpmoe.parity_tests.ascend.commands import tune_command
 from hpmoe.parity_tests.ascend.commands import twin_command
-from hpmoe.parity_tests.commands import law_command
 
 COMMANDS = {
-  'verify': (law_command.COMMAND, sweep_command.COMMAND),
+  'verify': (determinism_command.COMMAND, sweep_command.COMMAND),
   'find the cause, and test the checks': (faults_command.COMMAND,),
   'schedule and simulate': (
     compile_command.COMMAND,

@@ -93,7 +93,7 @@ class TestFaults:
 
 class TestLaw:
   ARGUMENTS = (
-    *('law', TWIN, '--ranks=2', '--tokens=9', '--direction=forward'),
+    *('determinism', TWIN, '--ranks=2', '--tokens=9', '--direction=forward'),
     *('--dtype=f32', '--layout=2x3', '--interleavings=1'),
   )
 
@@ -103,13 +103,13 @@ class TestLaw:
     out = capsys.readouterr().out
     # Three cuts and modes: once ascending, three other orders a cut alone, and
     # four orders on exact data.
-    assert 'the law holds: 72 launches, 0 differing bits' in out
+    assert 'bits are reproducible: 72 launches, 0 differing bits' in out
 
   def test_a_launch_that_breaks_it_is_named(self, capsys, tmp_path):
-    path = tmp_path / 'law.json'
+    path = tmp_path / 'determinism.json'
     arguments = [*self.ARGUMENTS, '--fault=wrong_offset', f'--json={path}']
     assert main.main(arguments) == cli.NO_PARITY
-    assert 'the law is BROKEN' in capsys.readouterr().out
+    assert 'bits are NOT reproducible' in capsys.readouterr().out
     rows = json.loads(path.read_text())['rows']
     assert all(row['differing_bits'] > 0 for row in rows)
     assert TWIN in rows[0]['first_break']['replay']

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend import sweep
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.faults import sweep
 
 PLAN = sweep.Plan(
   presets=('tiny',),

@@ -1,4 +1,4 @@
-"""The bitwise law: it holds, and a launch that breaks it is named."""
+"""All launches give the same bits, and one that does not is named."""
 
 import dataclasses
 import json
@@ -11,14 +11,14 @@ import pytest
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.host.checks import coverage
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.parity_tests.ascend.determinism import interleavings
+from hpmoe.parity_tests.ascend.determinism import interleavings_table
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
-from hpmoe.parity_tests.determinism import law
-from hpmoe.parity_tests.determinism import law_table
 from hpmoe.reference.contract import memory
 
-PLAN = law.Plan(
+PLAN = interleavings.Plan(
   tokens=13, interleavings=4, threads=(1, 2), layouts=((1, 1), (3, 5))
 )
 ONE = dataclasses.replace(
@@ -50,8 +50,8 @@ def test_every_interleaving_gives_the_bits_of_a_serial_run(
   )
   steps = []
 
-  # when the law is tried,
-  table = law.run(plan, steps.append)
+  # when interleavings are tried,
+  table = interleavings.run(plan, steps.append)
 
   # then there is one digest of each tensor, and many schedules.
   launches = 4 * 2 * 2 * 3
@@ -60,7 +60,7 @@ def test_every_interleaving_gives_the_bits_of_a_serial_run(
   assert got == [
     (dtype, tensor, 1, launches)
     for dtype in plan.dtypes
-    for direction in law.DIRECTIONS
+    for direction in interleavings.DIRECTIONS
     for which in passes.from_direction(direction)
     for tensor in which.results
   ]
@@ -68,9 +68,9 @@ def test_every_interleaving_gives_the_bits_of_a_serial_run(
     assert 1 < seen.orders <= launches
     assert 0 < seen.pairs_both <= seen.pairs
     assert 0 < seen.edges_last <= seen.edges
-  told = law_table.text(table)
+  told = interleavings_table.text(table)
   total = 2 * launches * len(plan.dtypes)
-  assert f'the law holds: {total} launches, 0 differing bits' in told
+  assert f'bits are reproducible: {total} launches, 0 differing bits' in told
 
 
 @pytest.mark.parametrize(
@@ -87,17 +87,17 @@ def test_a_layer_that_memory_cannot_follow_is_refused(
   monkeypatch.setattr(coverage, 'needed_bytes', lambda image: schedules)
   steps = []
   with pytest.raises(ValueError, match=text):
-    law.run(dataclasses.replace(ONE, preset=preset), steps.append)
+    interleavings.run(dataclasses.replace(ONE, preset=preset), steps.append)
   assert not steps
 
 
 @pytest.mark.slow
 def test_memory_is_told_before_it_is_taken():
   # Given an image of each granularity and layout,
-  made = law.make_inputs(ONE, 'float32')
+  made = interleavings.make_inputs(ONE, 'float32')
   for which in (passes.FORWARD, passes.BACKWARD):
     for options in ONE.options():
-      image = law.compile_image(which, made, options)
+      image = interleavings.compile_image(which, made, options)
 
       # when its schedules are prepared, with every signal that may be made,
       tracemalloc.start()
@@ -123,9 +123,11 @@ def test_one_bit_of_one_launch_is_named(monkeypatch):
 
   monkeypatch.setattr(runtime, 'run', run)
 
-  # when the law is tried,
+  # when interleavings are tried,
   how = dict(accumulation_orders=('even_odd_32',), isa=('portable',))
-  table = law.run(dataclasses.replace(ONE, dtypes=('bfloat16',), **how))
+  table = interleavings.run(
+    dataclasses.replace(ONE, dtypes=('bfloat16',), **how)
+  )
 
   # then each of the three images shows it, and the first is named.
   row = table.rows[0]
@@ -134,8 +136,10 @@ def test_one_bit_of_one_launch_is_named(monkeypatch):
   found = row.first_break
   assert (found.interleaving, found.late_puts) == (3, True)
   assert found.index == (1, 2, 5) and found.got != found.expected
-  told = law_table.text(table)
-  assert '--permute=3 --late_puts' in told and 'the law is BROKEN' in told
+  told = interleavings_table.text(table)
+  assert (
+    '--permute=3 --late_puts' in told and 'bits are NOT reproducible' in told
+  )
   assert {'--accumulation_order=even_odd_32', '--isa=portable'} <= {
     *found.replay.split()
   }
@@ -157,7 +161,7 @@ def test_launches_are_those_of_the_plan(monkeypatch):
     return right(image, inputs, **kwargs)
 
   monkeypatch.setattr(runtime, 'run', run)
-  table = law.run(
+  table = interleavings.run(
     dataclasses.replace(
       ONE,
       dtypes=('float32', 'bfloat16'),
@@ -191,16 +195,18 @@ def test_launches_are_those_of_the_plan(monkeypatch):
 def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
   # Given a backend in which one task does not wait for what it reads,
   asked = '--fault=skipped_wait --tokens=13 --interleavings=4 --dtype=f32 '
-  asked += f'--threads=1 --direction=forward --json={tmp_path / "law.json"}'
+  asked += (
+    f'--threads=1 --direction=forward --json={tmp_path / "determinism.json"}'
+  )
 
-  # when the law is tried,
-  code = main.main(['law', *asked.split()])
+  # when interleavings are tried,
+  code = main.main(['determinism', *asked.split()])
 
   # then late puts show it as bits that differ,
-  report = json.loads((tmp_path / 'law.json').read_text())
+  report = json.loads((tmp_path / 'determinism.json').read_text())
   assert code == cli.NO_PARITY and report['verdict'] == 'fail'
   assert report['rows'][0]['differing_bits'] > 0
-  assert 'the law is BROKEN' in capsys.readouterr().out
+  assert 'bits are NOT reproducible' in capsys.readouterr().out
 
   # and the command that it gives shows that launch wrong.
   replay = report['rows'][0]['first_break']['replay']
@@ -222,13 +228,15 @@ def test_what_only_the_fused_launch_does_is_in_the_replay(
 
   monkeypatch.setattr(runtime, 'run', spoilt)
 
-  # when the law is tried, then it is broken,
+  # when interleavings are tried, then it is broken,
   asked = '--tokens=13 --interleavings=2 --dtype=f32 --threads=1 --ranks=2 '
-  asked += f'--layout=3x5 --direction=forward --json={tmp_path / "law.json"}'
-  assert main.main(['law', *asked.split()]) == cli.NO_PARITY
+  asked += (
+    f'--layout=3x5 --direction=forward --json={tmp_path / "determinism.json"}'
+  )
+  assert main.main(['determinism', *asked.split()]) == cli.NO_PARITY
 
   # and the command that it gives makes such a launch; without, all is right.
-  report = json.loads((tmp_path / 'law.json').read_text())
+  report = json.loads((tmp_path / 'determinism.json').read_text())
   replay = report['rows'][0]['first_break']['replay']
   _, *arguments = shlex.split(replay)
   assert main.main(arguments) == cli.NO_PARITY
@@ -238,8 +246,8 @@ def test_what_only_the_fused_launch_does_is_in_the_replay(
 
 
 def test_a_fault_is_committed_in_the_passes_that_know_it():
-  # Given a fault of the backward pass, when the law is tried on both,
-  table = law.run(dataclasses.replace(ONE, fault='weight_grad_twice'))
+  # Given a fault of the backward pass, when interleavings are tried on both,
+  table = interleavings.run(dataclasses.replace(ONE, fault='weight_grad_twice'))
 
   # then its tensor alone breaks it, in a command that hpmoe check takes.
   broken = {row.tensor: row for row in table.rows if row.differing_bits}

@@ -1,4 +1,4 @@
-"""`hpmoe law --order`: what an order that is not fixed does to bits.
+"""`hpmoe determinism --order`: what an order that is not fixed does to bits.
 
 Rows may take addresses as they come (`arrival`), and a switch may add a token's
 rows as they come (`switch`).  A seed draws who comes first, or the simulator
@@ -21,9 +21,9 @@ from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend.determinism import interleavings
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.determinism import law
 from hpmoe.parity_tests.determinism import variants
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.report import text_table
@@ -155,14 +155,14 @@ def _simulated(
   """Yields the order at each expert, or at once that of each token's rows."""
   ids = made.arrays['topk_ids']
   if order == 'switch':
-    image = law.compile_image(which, made, options)
+    image = interleavings.compile_image(which, made, options)
     there = arrivals(image, machine, ids, _RETURNS[which.direction])
     slots = np.argsort(there, axis=1, kind='stable')
     yield Come(_variant(f'switch, {machine.name}', made, slots=slots))
     return
   # Rows lie where the forward pass has put them.
   (forward,) = passes.from_direction('forward')
-  image = law.compile_image(forward, made, options)
+  image = interleavings.compile_image(forward, made, options)
   there = arrivals(image, machine, ids, layout.Kind.DISPATCH)
   flat = ids.reshape(there.shape)
   for expert in range(made.config.num_experts):
@@ -224,9 +224,9 @@ def _weight_grads(pair, left, right, like, flushes: bool) -> np.ndarray:
 
 
 def _launch(which, made: inputs_lib.LayerInputs, options, seed: int) -> Arrays:
-  image = law.compile_image(which, made, options)
+  image = interleavings.compile_image(which, made, options)
   read = host.read_by_runtime(which, made.policy, made.arrays)
-  modes = law.modes_lib.Modes(permute=seed, late_puts=seed % 2 == 1)
+  modes = interleavings.modes_lib.Modes(permute=seed, late_puts=seed % 2 == 1)
   return runtime.run(image, read, modes=modes).outputs
 
 
@@ -267,11 +267,11 @@ def _rows(
   order: str,
   which: passes.Pass,
   made: inputs_lib.LayerInputs,
-  plan: law.Plan,
+  plan: interleavings.Plan,
   machine: machine_lib.Machine | None,
 ) -> Iterator[Row]:
   options = next(plan.options())
-  image = law.compile_image(which, made, options)
+  image = interleavings.compile_image(which, made, options)
   read = host.read_by_runtime(which, made.policy, made.arrays)
   fixed = dict(made.arrays) | runtime.launch_serial(image, read)
   comes: Iterable[Come] = (
@@ -286,11 +286,11 @@ def _rows(
       still = pair.mapped(name, fixed[name])
       tally.add(*(come.ours(name, a) for a in (got[name], still, expected)))
   for name, tally in tallies.items():
-    yield Row(which.name, law.sums_of(made), name, **vars(tally))
+    yield Row(which.name, interleavings.sums_of(made), name, **vars(tally))
 
 
 def run(
-  plan: law.Plan,
+  plan: interleavings.Plan,
   order: str,
   progress: Callable[[str], None],
   machine: machine_lib.Machine | None = None,
@@ -310,18 +310,20 @@ def run(
   """
   rows: list[Row] = []
   for dtype, summed in plan.sums:
-    made = law.make_inputs(plan, dtype, summed)
+    made = interleavings.make_inputs(plan, dtype, summed)
     by = 'whose rows or sums come in another order'
     tensors.require_layer(made.config, by)
     for direction in plan.directions:
       (which,) = passes.from_direction(direction)
       progress(f'{order}: {direction} {dtype}')
-      saved = law._saved(plan, which, made)
+      saved = interleavings._saved(plan, which, made)
       rows += _rows(order, which, saved, plan, machine)
   return rows
 
 
-def to_json(plan: law.Plan, order: str, rows: list[Row]) -> dict[str, object]:
+def to_json(
+  plan: interleavings.Plan, order: str, rows: list[Row]
+) -> dict[str, object]:
   """Returns an order's table as plain data."""
   return dict(
     verdict='pass' if holds(rows) else 'fail',
@@ -352,7 +354,7 @@ def text(order: str, rows: list[Row]) -> str:
   return '\n\n'.join(
     [
       table,
-      f'order of {order}: the law fails by design for '
+      f'order of {order}: bits change by design for '
       f'{", ".join(broken) or "nothing"}, and holds for '
       f'{", ".join(kept) or "nothing"}; {rows[0].launches} launches of each, '
       + (

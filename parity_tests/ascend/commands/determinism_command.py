@@ -1,4 +1,4 @@
-"""`hpmoe law`."""
+"""`hpmoe determinism`."""
 
 import dataclasses
 
@@ -18,13 +18,13 @@ def _workers(word: str) -> str:
   return word
 
 
-def _define_law(f: flags.FlagValues) -> None:
+def _define(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.ascend import backend
   from hpmoe.parity_tests.ascend import host
-  from hpmoe.parity_tests.determinism import law
-  from hpmoe.parity_tests.determinism import orders
+  from hpmoe.parity_tests.ascend.determinism import arrival_orders
+  from hpmoe.parity_tests.ascend.determinism import interleavings
 
-  plan = law.Plan()
+  plan = interleavings.Plan()
   layer = (*layer_flags.CASE, *host.FLAGS)
   mine = ('preset', 'routing', 'ranks', 'seed', 'placement')
   defaults = {name: getattr(plan, name) for name in mine}
@@ -44,21 +44,21 @@ def _define_law(f: flags.FlagValues) -> None:
     strict=True,
   ):
     if row.name == 'direction':
-      row = row.replace(choices=law.DIRECTIONS, help='Passes.')
+      row = row.replace(choices=interleavings.DIRECTIONS, help='Passes.')
     cli.define(f, [row.as_list(default)])
   layouts = [f'{aic}x{aiv}' for aic, aiv in plan.layouts]
   cli.own(
     f,
-    'law',
-    dict(launches=orders.LAUNCHES),
-    order=dict(choices=orders.ORDERS),
+    'determinism',
+    dict(launches=arrival_orders.LAUNCHES),
+    order=dict(choices=arrival_orders.ORDERS),
     interleavings=dict(default=plan.interleavings),
     layout=dict(default=layouts, kind=_workers),
   )
 
 
 def _plan(f: flags.FlagValues):
-  from hpmoe.parity_tests.determinism import law
+  from hpmoe.parity_tests.ascend.determinism import interleavings
   from hpmoe.reference.contract import presets
 
   presets.to_run(f.preset)
@@ -67,7 +67,7 @@ def _plan(f: flags.FlagValues):
   if 'ascending' not in orders and not f['dtype'].present:
     dtypes = ('bfloat16',)
   layouts = (word.split('x') for word in f.layout)
-  return law.Plan(
+  return interleavings.Plan(
     scheduled=_scheduled(f, dtypes),
     schedule_arguments=cli.arguments(
       f, without=[n for n in f if n not in ('schedule', 'schedule_scaled')]
@@ -111,29 +111,29 @@ def _scheduled(f: flags.FlagValues, dtypes):
   return options
 
 
-def _law(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.determinism import law
-  from hpmoe.parity_tests.determinism import law_table
+def _run(f: flags.FlagValues) -> int:
+  from hpmoe.parity_tests.ascend.determinism import interleavings
+  from hpmoe.parity_tests.ascend.determinism import interleavings_table
 
   plan = _plan(f)
   if f.order is not None:
-    return _law_of_order(f, plan)
+    return _run_orders(f, plan)
   if f.machine is not None:
     raise cli.UsageError(
       f'machine: expected --order beside it, got {f.machine} alone'
     )
   if f.backend != 'host':
-    return _law_of_twin(f, plan)
+    return _run_on_twin(f, plan)
   with cli.failure_reported(f.json), cli.progress(plan.steps) as step:
-    table = law.run(plan, step)
-  cli.write_json(f.json, law_table.to_json(plan, table))
-  print(law_table.text(table))
+    table = interleavings.run(plan, step)
+  cli.write_json(f.json, interleavings_table.to_json(plan, table))
+  print(interleavings_table.text(table))
   return cli.PARITY if table.holds else cli.NO_PARITY
 
 
-def _law_of_order(f: flags.FlagValues, plan) -> int:
+def _run_orders(f: flags.FlagValues, plan) -> int:
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
-  from hpmoe.parity_tests.determinism import orders
+  from hpmoe.parity_tests.ascend.determinism import arrival_orders
 
   fixed = ('threads', 'isa', 'fault', 'schedule', 'relay')
   cli.refuse(f, fixed, f'with --order={f.order}')
@@ -147,19 +147,19 @@ def _law_of_order(f: flags.FlagValues, plan) -> int:
     has = f'with --machine={f.machine}, which has one order'
     cli.refuse(f, ['interleavings'], has)
   if not f['interleavings'].present:
-    plan = dataclasses.replace(plan, interleavings=orders.LAUNCHES)
+    plan = dataclasses.replace(plan, interleavings=arrival_orders.LAUNCHES)
   steps = len(plan.sums) * len(plan.directions)
   with cli.failure_reported(f.json), cli.progress(steps) as step:
-    rows = orders.run(plan, f.order, step, machine)
-  cli.write_json(f.json, orders.to_json(plan, f.order, rows))
-  print(orders.text(f.order, rows))
-  return cli.PARITY if orders.holds(rows) else cli.NO_PARITY
+    rows = arrival_orders.run(plan, f.order, step, machine)
+  cli.write_json(f.json, arrival_orders.to_json(plan, f.order, rows))
+  print(arrival_orders.text(f.order, rows))
+  return cli.PARITY if arrival_orders.holds(rows) else cli.NO_PARITY
 
 
-def _law_of_twin(f: flags.FlagValues, plan) -> int:
-  from hpmoe.parity_tests.determinism import law
-  from hpmoe.parity_tests.determinism import law_table
-  from hpmoe.parity_tests.determinism import law_twin
+def _run_on_twin(f: flags.FlagValues, plan) -> int:
+  from hpmoe.parity_tests.ascend.determinism import interleavings
+  from hpmoe.parity_tests.ascend.determinism import interleavings_table
+  from hpmoe.parity_tests.ascend.determinism import twin_interleavings
 
   cli.refuse(
     f,
@@ -168,23 +168,25 @@ def _law_of_twin(f: flags.FlagValues, plan) -> int:
     ': the twin is one thread of one process, with an order of its own',
   )
   for name, field, value in (
-    ('interleavings', 'interleavings', law_twin.SEEDS),
-    ('layout', 'layouts', law_twin.LAYOUTS),
-    ('dtype', 'dtypes', law_twin.DTYPES),
+    ('interleavings', 'interleavings', twin_interleavings.SEEDS),
+    ('layout', 'layouts', twin_interleavings.LAYOUTS),
+    ('dtype', 'dtypes', twin_interleavings.DTYPES),
   ):
     if not f[name].present:
       plan = dataclasses.replace(plan, **{field: value})
   with (
     cli.failure_reported(f.json),
-    cli.progress(law_twin.count_steps(plan)) as step,
+    cli.progress(twin_interleavings.count_steps(plan)) as step,
   ):
-    table = law_twin.run(plan, step)
-  cli.write_json(f.json, law_table.to_json(plan, table))
-  print(law_table.text(table))
-  left_out = sorted(set(law.Plan().dtypes) - set(law_twin.DTYPES))
+    table = twin_interleavings.run(plan, step)
+  cli.write_json(f.json, interleavings_table.to_json(plan, table))
+  print(interleavings_table.text(table))
+  left_out = sorted(
+    set(interleavings.Plan().dtypes) - set(twin_interleavings.DTYPES)
+  )
   if not f['dtype'].present:
     print(f'{", ".join(left_out)}: left out, the device source has no kernels')
   return cli.PARITY if table.holds else cli.NO_PARITY
 
 
-COMMAND = cli.Command('law', _define_law, _law)
+COMMAND = cli.Command('determinism', _define, _run)

@@ -1,4 +1,4 @@
-"""`hpmoe law`: same inputs, same policy, same bits, whatever the schedule.
+"""`hpmoe determinism`: same inputs and policy, same bits in any schedule.
 
 Every launch of a table is one seeded interleaving: the seed draws which ready
 worker goes next; on every second launch each put is held back until nothing
@@ -23,10 +23,10 @@ from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend.determinism import interleavings_table
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.determinism import law_table
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import precision
@@ -35,7 +35,7 @@ from hpmoe.reference.contract import storage
 
 DIRECTIONS = (passes.FORWARD.name, passes.BACKWARD.name)
 
-# Fields of `law_table.Schedules`, and what of a `Coverage` each sums up.
+# Fields of `interleavings_table.Schedules`, and what of a `Coverage` each sums up.
 _COUNTS = dict(
   orders='num_orders',
   pairs='num_pairs',
@@ -53,7 +53,7 @@ Tensors = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Which launches the law is tried on.
+  """The launches whose bits are compared.
 
   Attributes:
     preset, ranks, tokens, routing, seed, placement: the layer and its data.
@@ -150,8 +150,10 @@ class Plan:
         yield dataclasses.replace(cut, num_aic=aic, num_aiv=aiv)
 
 
-def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
-  """Tries the law on every launch of a plan.
+def run(
+  plan: Plan, progress: Progress = lambda step: None
+) -> interleavings_table.Table:
+  """Compares the bits of every launch of a plan.
 
   Raises:
     ValueError: the plan names something that does not exist, or a layer that
@@ -161,8 +163,8 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
   shape = presets.config(presets.get(plan.preset), plan.ranks, plan.tokens)
   policy = precision.PrecisionPolicy(plan.sums[0][0])
   memory.check(memory.bytes_needed(shape, policy, 'both'), 'launch')
-  rows: list[law_table.Row] = []
-  schedules: list[law_table.Schedules] = []
+  rows: list[interleavings_table.Row] = []
+  schedules: list[interleavings_table.Schedules] = []
   for dtype, order in plan.sums:
     made = make_inputs(plan, dtype, order)
     if not schedules:  # before the long part: all dtypes have the same tasks
@@ -182,7 +184,7 @@ def run(plan: Plan, progress: Progress = lambda step: None) -> law_table.Table:
       seconds = round(time.perf_counter() - start, 3)
       schedules.append(dataclasses.replace(seen, seconds=seconds))
   launches = sum(seen.launches for seen in schedules)
-  return law_table.Table(tuple(rows), tuple(schedules), launches)
+  return interleavings_table.Table(tuple(rows), tuple(schedules), launches)
 
 
 def make_inputs(
@@ -242,15 +244,17 @@ def _try(
   which: passes.Pass,
   made: inputs_lib.LayerInputs,
   progress: Progress,
-) -> tuple[list[law_table.Row], law_table.Schedules]:
-  tallies: list[law_table.Tally] = []
+) -> tuple[list[interleavings_table.Row], interleavings_table.Schedules]:
+  tallies: list[interleavings_table.Tally] = []
   counts = collections.Counter[str]()
   for options in plan.options():
     image = compile_image(which, made, options)
     if not tallies:
       read = host.read_by_runtime(which, made.policy, made.arrays)
       expected = runtime.launch_serial(image, read)
-      tallies = [law_table.Tally(n, expected[n]) for n in which.results]
+      tallies = [
+        interleavings_table.Tally(n, expected[n]) for n in which.results
+      ]
     routing = runtime.route(image, made.arrays['topk_ids'])
     _, signals = runtime.inspect(image, routing)
     seen = coverage_lib.Coverage(image, signals)
@@ -270,7 +274,7 @@ def _try(
   dtype = sums_of(made)
   rows = [t.row(which.name, dtype, t.name) for t in tallies]
   launches = tallies[0].launches
-  seen_ = law_table.Schedules(
+  seen_ = interleavings_table.Schedules(
     which.name, dtype, launches, **counts, seconds=0.0
   )
   return rows, seen_

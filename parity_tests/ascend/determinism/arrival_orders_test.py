@@ -7,15 +7,17 @@ import pytest
 
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.parity_tests.ascend.determinism import arrival_orders
+from hpmoe.parity_tests.ascend.determinism import interleavings
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
-from hpmoe.parity_tests.determinism import law
-from hpmoe.parity_tests.determinism import orders
 from hpmoe.parity_tests.determinism import variants
 
-_ARRIVAL = law.Plan(interleavings=3, dtypes=('float32', 'bfloat16', 'float16'))
-_SWITCH = law.Plan(
+_ARRIVAL = interleavings.Plan(
+  interleavings=3, dtypes=('float32', 'bfloat16', 'float16')
+)
+_SWITCH = interleavings.Plan(
   preset='small', tokens=8, interleavings=3, dtypes=('float32', 'bfloat16')
 )
 
@@ -40,21 +42,21 @@ def test_arrival_changes_gradients_of_weights_alone():
   # Given rows that lie as they came, when launched, then tokens have the bits
   # that they had, gradients of weights have others, and each those of its
   # oracle.
-  rows = orders.run(_ARRIVAL, 'arrival', _silent)
-  assert orders.holds(rows) and len(rows) == 3 * 5
+  rows = arrival_orders.run(_ARRIVAL, 'arrival', _silent)
+  assert arrival_orders.holds(rows) and len(rows) == 3 * 5
   found = _by_tensor(rows)
   for name in ('y', 'dx', 'd_topk_weights'):
     assert found[name].apart == 0 and found[name].first is None
   for name in ('d_w_down', 'd_w_gate_up'):
     assert found[name].share > 0.3 and found[name].most > 0
-  text = orders.text('arrival', rows)
+  text = arrival_orders.text('arrival', rows)
   assert 'fails by design for d_w_down, d_w_gate_up, and holds' in text
   assert 'all as their oracle says' in text
 
 
 def test_two_slots_have_no_order():
   plan = dataclasses.replace(_ARRIVAL, dtypes=('float32',))
-  rows = orders.run(plan, 'switch', _silent)
+  rows = arrival_orders.run(plan, 'switch', _silent)
   assert not any(row.apart for row in rows)
 
 
@@ -64,14 +66,14 @@ def test_another_order_than_the_oracles_is_named(monkeypatch, order, machine):
   # Given launches that keep the fixed order, when an oracle expects another,
   # then exactly the sums over what is ordered are unlike it.
   plan, tensors = _CHANGED[order]
-  kept = orders._launches
+  kept = arrival_orders._launches
 
   def stuck(comes, which, made, options):
     still = variants.as_it_is(made.config, 'fixed')
     same = variants.pair(made, still)
     given = variants.inputs(made, same)
     for come, pair, _ in kept(comes, which, made, options):
-      got = orders._launch(which, given, options, 0)
+      got = arrival_orders._launch(which, given, options, 0)
       yield (
         come,
         pair,
@@ -82,13 +84,13 @@ def test_another_order_than_the_oracles_is_named(monkeypatch, order, machine):
         },
       )
 
-  monkeypatch.setattr(orders, '_launches', stuck)
-  rows = orders.run(
+  monkeypatch.setattr(arrival_orders, '_launches', stuck)
+  rows = arrival_orders.run(
     dataclasses.replace(plan, dtypes=('float32',)), order, _silent, machine
   )
-  assert not orders.holds(rows)
+  assert not arrival_orders.holds(rows)
   assert {row.tensor for row in rows if row.unlike_oracle} == tensors
-  assert 'NOT as their oracle says' in orders.text(order, rows)
+  assert 'NOT as their oracle says' in arrival_orders.text(order, rows)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +104,8 @@ def test_an_order_is_its_oracles(order, machine, launches):
   plan, tensors = _CHANGED[order]
   if machine:
     plan = dataclasses.replace(plan, dtypes=('float32',))
-  rows = orders.run(plan, order, _silent, machine)
-  assert orders.holds(rows)
+  rows = arrival_orders.run(plan, order, _silent, machine)
+  assert arrival_orders.holds(rows)
   assert {row.tensor for row in rows if row.apart} == tensors
   assert {row.launches for row in rows} == {launches}
 
@@ -112,14 +114,14 @@ def test_rows_arrive_when_their_puts_end():
   # Given a core that moves 1 MB/s over links, when its rank puts slices one
   # after the other, then a slice's rows are there at once, and none before all
   # bytes that the core has put until then.
-  made = law.make_inputs(_ARRIVAL, 'float32')
+  made = interleavings.make_inputs(_ARRIVAL, 'float32')
   (which,) = passes.from_direction('forward')
-  image = law.compile_image(which, made, next(_ARRIVAL.options()))
+  image = interleavings.compile_image(which, made, next(_ARRIVAL.options()))
   assert image.options.num_aiv == 1
   slow = _A3.with_figures(aiv_link=1e6)
   ids, config = made.arrays['topk_ids'], made.config
   there, back = (
-    orders.arrivals(image, slow, ids, kind).reshape(ids.shape)
+    arrival_orders.arrivals(image, slow, ids, kind).reshape(ids.shape)
     for kind in (layout.Kind.DISPATCH, layout.Kind.RETURN)
   )
   size = 4e-6 * config.d_model
@@ -132,18 +134,20 @@ def test_rows_arrive_when_their_puts_end():
 
 
 def test_a_seed_draws_an_order_of_its_own():
-  made = law.make_inputs(_ARRIVAL, 'float32')
-  drawn = [orders._drawn('arrival', made, seed).tokens for seed in range(3)]
+  made = interleavings.make_inputs(_ARRIVAL, 'float32')
+  drawn = [
+    arrival_orders._drawn('arrival', made, seed).tokens for seed in range(3)
+  ]
   for tokens in drawn:
     np.testing.assert_array_equal(np.sort(tokens.ravel()), np.arange(64))
   assert (drawn[0] != drawn[1]).any() and (drawn[1] != drawn[2]).any()
-  again = orders._drawn('arrival', made, 1).tokens
+  again = arrival_orders._drawn('arrival', made, 1).tokens
   np.testing.assert_array_equal(drawn[1], again)
 
 
 def test_the_command_tells_and_writes_it(capsys, tmp_path):
-  path = tmp_path / 'law.json'
+  path = tmp_path / 'determinism.json'
   asked = ('--interleavings=2', '--dtype=f32', f'--json={path}')
-  assert main.main(('law', '--order=arrival', *asked)) == cli.PARITY
-  assert 'order of arrival: the law fails' in capsys.readouterr().out
+  assert main.main(('determinism', '--order=arrival', *asked)) == cli.PARITY
+  assert 'order of arrival: bits change' in capsys.readouterr().out
   assert '"verdict": "pass"' in path.read_text()

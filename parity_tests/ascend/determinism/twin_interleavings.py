@@ -1,4 +1,4 @@
-"""The law on the twin: same inputs, same policy, same bits, in every mode.
+"""Determinism on the twin: same inputs, same policy, same bits, in every mode.
 
 The twin's orders take the place of the host's interleavings.  In which order
 the cube unit adds is a part of the policy: launches are compared within one.
@@ -13,11 +13,11 @@ import numpy as np
 from hpmoe.backend_ascend.device.twin_launch import twin_runtime
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.parity_tests.ascend import twin_candidate
+from hpmoe.parity_tests.ascend.determinism import interleavings
+from hpmoe.parity_tests.ascend.determinism import interleavings_table
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.determinism import law
-from hpmoe.parity_tests.determinism import law_table
 
 # Of which the device source has kernels.
 DTYPES = ('float32', 'bfloat16')
@@ -25,7 +25,9 @@ LAYOUTS = ((1, 1), (3, 5))
 SEEDS = 2
 
 
-def modes(plan: law.Plan, mmad_order: str) -> Iterator[twin_runtime.Modes]:
+def modes(
+  plan: interleavings.Plan, mmad_order: str
+) -> Iterator[twin_runtime.Modes]:
   """Yields the modes in which each image is launched: `interleavings` seeds."""
   for order in ('in_order', 'late'):
     yield twin_runtime.Modes(order=order, mmad_order=mmad_order)
@@ -46,11 +48,11 @@ class Group:
 
   data: str
   mmad_orders: tuple[str, ...]
-  plan: law.Plan
+  plan: interleavings.Plan
   name: str
 
 
-def groups(plan: law.Plan) -> list[Group]:
+def groups(plan: interleavings.Plan) -> list[Group]:
   """Returns what to launch.
 
   Ascending sums do not depend on where a tile's depth is cut, others do.
@@ -66,52 +68,55 @@ def groups(plan: law.Plan) -> list[Group]:
   return [*made, Group('exact', twin_runtime.MMAD_ORDERS, plan, 'exact data')]
 
 
-def count_steps(plan: law.Plan) -> int:
+def count_steps(plan: interleavings.Plan) -> int:
   """Returns how often `run` calls `progress`."""
   return len(plan.dtypes) * len(plan.directions) * len(groups(plan))
 
 
 def run(
-  plan: law.Plan, progress: Callable[[str], None] = lambda step: None
-) -> law_table.Table:
-  """Tries the law on every launch of a plan; `interleavings` are its seeds.
+  plan: interleavings.Plan, progress: Callable[[str], None] = lambda step: None
+) -> interleavings_table.Table:
+  """Compares the bits of every launch of a plan; `interleavings` are its seeds.
 
   Raises:
     ValueError: the plan names something that does not exist.
     candidates.CandidateError: a launch ended early.
   """
-  rows: list[law_table.Row] = []
+  rows: list[interleavings_table.Row] = []
   launches = 0
   for dtype in plan.dtypes:
-    real = law.make_inputs(plan, dtype)
+    real = interleavings.make_inputs(plan, dtype)
     for direction in plan.directions:
       (which,) = passes.from_direction(direction)
       backward = which is passes.BACKWARD
       exact = inputs_lib.with_data(real, 'exact', backward, plan.seed)
       data = dict(real=real, exact=exact)
-      read = {name: law.read(plan, which, made) for name, made in data.items()}
+      read = {
+        name: interleavings.read(plan, which, made)
+        for name, made in data.items()
+      }
       for group in groups(plan):
         progress(f'{direction} {dtype} {group.name}')
         mine = _rows(group, which, read[group.data])
         launches += mine[0].launches
         rows += mine
-  return law_table.Table(tuple(rows), (), launches)
+  return interleavings_table.Table(tuple(rows), (), launches)
 
 
 def _rows(
   group: Group, which: passes.Pass, made: inputs_lib.LayerInputs
-) -> list[law_table.Row]:
-  tallies: list[law_table.Tally] = []
+) -> list[interleavings_table.Row]:
+  tallies: list[interleavings_table.Tally] = []
   for options in group.plan.options():
-    image = law.compile_image(which, made, options)
+    image = interleavings.compile_image(which, made, options)
     if not tallies:
       serial = _serial(image, made, group.mmad_orders[0])
-      tallies = [law_table.Tally(n, serial[n]) for n in which.results]
+      tallies = [interleavings_table.Tally(n, serial[n]) for n in which.results]
     routing = runtime.route(image, made.arrays['topk_ids'])
-    fault = law.fault_of(group.plan, which, image, routing)
+    fault = interleavings.fault_of(group.plan, which, image, routing)
     for order in group.mmad_orders:
       for one in modes(group.plan, order):
-        replay = law.replay(
+        replay = interleavings.replay(
           group.plan,
           which,
           made.policy.storage,

@@ -1,4 +1,4 @@
-"""What the launches of `hpmoe law` gave, as records, plain data and text."""
+"""Results of `hpmoe determinism`: records, plain data and text."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -138,7 +138,7 @@ class Schedules:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """The law, tried.
+  """The bits of every launch of a plan.
 
   Attributes:
     rows: of each tensor.
@@ -158,7 +158,7 @@ class Table:
 
 
 def to_json(plan, table: Table) -> dict[str, object]:
-  """Returns a `law.Plan` and its table as plain data."""
+  """Returns an `interleavings.Plan` and its table as plain data."""
   return dict(
     verdict='pass' if table.holds else 'fail',
     plan=plan.told(),
@@ -178,7 +178,9 @@ def text(table: Table) -> str:
     if row.first_break is not None
   ]
   bits = sum(row.differing_bits for row in table.rows)
-  verdict = 'the law holds' if table.holds else 'the law is BROKEN'
+  verdict = (
+    'bits are reproducible' if table.holds else 'bits are NOT reproducible'
+  )
   parts.append(f'{verdict}: {table.launches} launches, {bits} differing bits')
   return '\n\n'.join(parts)
 
