@@ -35,7 +35,8 @@ from hpmoe.reference.contract import storage
 
 DIRECTIONS = (passes.FORWARD.name, passes.BACKWARD.name)
 
-# Fields of `interleavings_table.Schedules`, and what of a `Coverage` each sums up.
+# Fields of `interleavings_table.Schedules`, and the figure of a `Coverage` that
+# each sums up.
 _COUNTS = dict(
   orders='num_orders',
   pairs='num_pairs',
