@@ -554,7 +554,7 @@ def test_routing_weights_in_bfloat16_are_those_of_the_oracle(tmp_path, weights):
     _save_whole(tmp_path / 'out', case, data, {'y': found['y']})
 
   of = case_lib.Case.from_folder(case.path, 'forward')
-  report = numpy_testing.unexplained(
+  report = numpy_testing.check_unexplained(
     check.Request(of, outputs.Outputs(str(tmp_path / 'out')))
   )
 

@@ -10,54 +10,56 @@ from hpmoe.parity_tests.judge import trial_testing as trial
 KERNEL = trial.Kernel(trial.ascending)
 
 
-def changed(name, change):
+def change_input(name, change):
   """A kernel that reads an input changed."""
   return lambda config, policy, arrays: KERNEL.forward(
     config, policy, {**arrays, name: change(arrays[name])}
   )
 
 
-def multiplied(gemm):
+def multiply_by(gemm):
   return dataclasses.replace(KERNEL, gemm=gemm).forward
 
 
-def written(name, spoil):
+def spoil_output(name, spoil):
   """A kernel that spoils what it wrote, in place."""
 
   def kernel(config, policy, arrays):
-    made = KERNEL.forward(config, policy, arrays)
-    spoil(made[name])
-    return made
+    computed = KERNEL.forward(config, policy, arrays)
+    spoil(computed[name])
+    return computed
 
   return kernel
 
 
-def spoilt(*changes, run=KERNEL.forward):
+def change_outputs(*changes, run=KERNEL.forward):
   """A kernel that changes some of what it wrote, each (name, where, how)."""
 
   def kernel(config, policy, arrays):
-    made = run(config, policy, arrays)
-    for name, where, change in changes:
-      made[name][where] = change(made[name][where])
-    return made
+    computed = run(config, policy, arrays)
+    for name, index, change in changes:
+      computed[name][index] = change(computed[name][index])
+    return computed
 
   return kernel
 
 
-def held_output(name):
+def keep_output(name):
   """A kernel that leaves what its first call wrote."""
-  held = {}
+  first_outputs = {}
 
   def spoil(array):
-    array[:] = held.setdefault(name, array.copy())
+    array[:] = first_outputs.setdefault(name, array.copy())
 
-  return written(name, spoil)
+  return spoil_output(name, spoil)
 
 
-def held_input(name):
+def keep_input(name):
   """A kernel that reads what its first call was given."""
-  held = {}
-  return changed(name, lambda array: held.setdefault(name, array.copy()))
+  first_inputs = {}
+  return change_input(
+    name, lambda array: first_inputs.setdefault(name, array.copy())
+  )
 
 
 def halves(w):
@@ -69,8 +71,10 @@ def turns(w):
   return np.concatenate([w[..., ::2], w[..., 1::2]], axis=-1)
 
 
-def experts(by):
-  return lambda w: np.roll(w.reshape(-1, *w.shape[2:]), by, 0).reshape(w.shape)
+def experts(step):
+  return lambda w: np.roll(w.reshape(-1, *w.shape[2:]), step, 0).reshape(
+    w.shape
+  )
 
 
 def bfloat16(w):
@@ -86,10 +90,10 @@ def first_twice(a, b):
 
 
 def no_tail(a, b):
-  made = trial.ascending(a, b)
+  product = trial.ascending(a, b)
   rest = len(a) % 4
-  made[len(a) - rest :] = 0
-  return made
+  product[len(a) - rest :] = 0
+  return product
 
 
 def neighbours(out):
@@ -100,39 +104,41 @@ def shift(out):
   return np.roll(out, 1, axis=-1)
 
 
-def transposed(w):
+def transpose(w):
   return w.reshape(*w.shape[:2], w.shape[3], w.shape[2]).swapaxes(-1, -2)
 
 
 COLUMN_ZERO = ('y', np.s_[:, :, 5], np.zeros_like)
 # By bug: the kernel that has it.
 KERNELS = {
-  'halves': changed('w_gate_up', halves),
-  'turns': changed('w_gate_up', turns),
-  'expert_after': changed('w_down', experts(-1)),
-  'expert_before': changed('w_gate_up', experts(1)),
-  'no_weights': changed('topk_weights', np.ones_like),
-  'weights_twice': changed('topk_weights', np.square),
-  'rounded_weights': changed('topk_weights', bfloat16),
-  'other_slots': changed('topk_weights', lambda w: w[..., ::-1]),
-  'last_block': multiplied(short_depth),
-  'first_block_twice': multiplied(first_twice),
-  'tail': multiplied(no_tail),
-  'a_row': spoilt(('y', np.s_[1, 3], lambda y: 2 * y)),
-  'a_column': spoilt(COLUMN_ZERO),
-  'last_columns': spoilt(('activation', np.s_[..., -7:], lambda a: a + 1)),
-  'other_tokens': spoilt(
+  'halves': change_input('w_gate_up', halves),
+  'turns': change_input('w_gate_up', turns),
+  'expert_after': change_input('w_down', experts(-1)),
+  'expert_before': change_input('w_gate_up', experts(1)),
+  'no_weights': change_input('topk_weights', np.ones_like),
+  'weights_twice': change_input('topk_weights', np.square),
+  'rounded_weights': change_input('topk_weights', bfloat16),
+  'other_slots': change_input('topk_weights', lambda w: w[..., ::-1]),
+  'last_block': multiply_by(short_depth),
+  'first_block_twice': multiply_by(first_twice),
+  'tail': multiply_by(no_tail),
+  'a_row': change_outputs(('y', np.s_[1, 3], lambda y: 2 * y)),
+  'a_column': change_outputs(COLUMN_ZERO),
+  'last_columns': change_outputs(
+    ('activation', np.s_[..., -7:], lambda a: a + 1)
+  ),
+  'other_tokens': change_outputs(
     ('expert_in', np.s_[0, :4], lambda rows: rows[[1, 0, 3, 2]])
   ),
-  'a_column_on': spoilt(('expert_out', ..., shift)),
-  'neighbours': spoilt(('activation', ..., neighbours)),
-  'transposed': changed('w_down', transposed),
-  'other_rank': spoilt(('y', ..., lambda y: y[[0, 0]])),
-  'rank_alone': spoilt(('expert_out', 1, lambda out: out + 1)),
-  'first_rows': spoilt(('y', np.s_[0, :4], lambda y: 1.5 * y)),
+  'a_column_on': change_outputs(('expert_out', ..., shift)),
+  'neighbours': change_outputs(('activation', ..., neighbours)),
+  'transposed': change_input('w_down', transpose),
+  'other_rank': change_outputs(('y', ..., lambda y: y[[0, 0]])),
+  'rank_alone': change_outputs(('expert_out', 1, lambda out: out + 1)),
+  'first_rows': change_outputs(('y', np.s_[0, :4], lambda y: 1.5 * y)),
 }
 # By stage that is named: what is said of a bug.
-SAID = {
+WORDS = {
   'expert_in': {
     'other_tokens': 'rows of expert_in were those of others of the same '
     'expert; in rows of expert 0 alone',
@@ -170,8 +176,8 @@ SAID = {
 # (kernel, stage that is named, what is said)
 BUGS = {
   bug: (KERNELS[bug], stage, text)
-  for stage, said in SAID.items()
-  for bug, text in said.items()
+  for stage, words_of_bug in WORDS.items()
+  for bug, text in words_of_bug.items()
 }
 # What is said from y alone: the same, but of these other words, or nothing.
 NOT_FROM_Y = {
@@ -184,12 +190,12 @@ FROM_Y = {
 # As above, of the backward pass: (kernel, stage, what is said).
 GRADS = {
   'grad_halves': (
-    spoilt(('d_gate_up', ..., halves), run=KERNEL.backward),
+    change_outputs(('d_gate_up', ..., halves), run=KERNEL.backward),
     'd_gate_up',
     "right as with layout 'R N 2F, up_gate': is it declared?",
   ),
   'grad_expert_after': (
-    spoilt(('d_w_gate_up', ..., experts(-1)), run=KERNEL.backward),
+    change_outputs(('d_w_gate_up', ..., experts(-1)), run=KERNEL.backward),
     'd_w_gate_up',
     'd_w_gate_up was that of the expert after',
   ),
@@ -217,7 +223,7 @@ def function(kernel, grads=KERNEL.backward):
   return forward
 
 
-def planted(bug):
+def plant(bug):
   """The function that has one of `TWENTY`, and its pass."""
   kernel = TWENTY[bug][0]
   if bug in GRADS:
@@ -228,7 +234,7 @@ def planted(bug):
 # Two at once: (function, direction, what is said of each, by stage).
 PAIRS = {
   'two_stages': (
-    function(spoilt(('activation', ..., neighbours), COLUMN_ZERO)),
+    function(change_outputs(('activation', ..., neighbours), COLUMN_ZERO)),
     'forward',
     [
       ('activation', 'activation had neighbouring columns exchanged'),
@@ -237,7 +243,7 @@ PAIRS = {
   ),
   'one_stage': (
     function(
-      spoilt(
+      change_outputs(
         ('expert_out', ..., shift),
         ('expert_out', np.s_[:, ::3], np.zeros_like),
       )

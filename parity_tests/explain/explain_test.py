@@ -14,16 +14,16 @@ from hpmoe.reference.contract import stable_random
 BUGS = bugs_testing.BUGS
 CASE = case_lib.Case(preset='tiny', ranks=2)
 # What a kernel does, and so whether it is judged on exact data.
-REAL, BOTH = ('swiglu',), ('swiglu', 'absolute')
+REAL, REAL_AND_EXACT = ('swiglu',), ('swiglu', 'absolute')
 REAL_ALONE = ('halves', 'expert_after', 'rounded_weights')
 
 
-def pattern(kernel, case, names=(), activations=BOTH):
+def pattern(kernel, case, names=(), activations=REAL_AND_EXACT):
   """Returns the first failure's stage and pattern."""
 
   def function(inputs, config, policy):
-    made = kernel(config, policy, inputs)
-    return {name: made[name] for name in names or made}
+    computed = kernel(config, policy, inputs)
+    return {name: computed[name] for name in names or computed}
 
   function.activations = activations
   failure = api.check(function, case).first_failure
@@ -33,35 +33,38 @@ def pattern(kernel, case, names=(), activations=BOTH):
 @pytest.mark.parametrize(
   'bug, dtype, activations',
   [
-    *((bug, 'float32', BOTH) for bug in BUGS),
-    *((bug, 'bfloat16', BOTH) for bug in ('tail', 'rounded_weights', 'turns')),
+    *((bug, 'float32', REAL_AND_EXACT) for bug in BUGS),
+    *(
+      (bug, 'bfloat16', REAL_AND_EXACT)
+      for bug in ('tail', 'rounded_weights', 'turns')
+    ),
     *((bug, 'float32', REAL) for bug in REAL_ALONE),
   ],
 )
 @pytest.mark.few(6)
 def test_a_bug_is_named(bug, dtype, activations):
   # given
-  kernel, stage, said = BUGS[bug]
+  kernel, stage, expected = BUGS[bug]
 
   # when
   case = dataclasses.replace(CASE, dtype=dtype)
-  found = pattern(kernel, case, activations=activations)
+  actual = pattern(kernel, case, activations=activations)
 
   # then
-  assert found[0] == stage
-  assert said in found[1]
-  assert explain.BESIDE not in found[1]
+  assert actual[0] == stage
+  assert expected in actual[1]
+  assert explain.BESIDE not in actual[1]
 
 
 @pytest.mark.parametrize('bug', bugs_testing.FROM_Y)
 @pytest.mark.few(4)
 def test_a_bug_is_named_from_y_alone(bug):
   # when
-  found = pattern(bugs_testing.KERNELS[bug], CASE, names=('y',))
+  actual = pattern(bugs_testing.KERNELS[bug], CASE, names=('y',))
 
   # then
-  assert found[0] == 'y'
-  assert bugs_testing.FROM_Y[bug].split('; ')[-1] in found[1]
+  assert actual[0] == 'y'
+  assert bugs_testing.FROM_Y[bug].split('; ')[-1] in actual[1]
 
 
 def test_a_nan_says_of_which_gates():
@@ -73,11 +76,11 @@ def test_a_nan_says_of_which_gates():
   kernel = dataclasses.replace(bugs_testing.KERNEL, silu_of=sigmoid).forward
 
   # when
-  stage, said = pattern(kernel, CASE, activations=REAL)
+  stage, message = pattern(kernel, CASE, activations=REAL)
 
   # then
   assert stage == 'activation'
-  assert 'NaN where gate is' in said and 'or more' in said
+  assert 'NaN where gate is' in message and 'or more' in message
 
 
 @pytest.mark.slow
@@ -92,10 +95,12 @@ def test_noise_has_no_name():
       y += (noise * size).astype(y.dtype)
 
     # when
-    _, said = pattern(bugs_testing.written('y', spoil), CASE, activations=REAL)
+    _, message = pattern(
+      bugs_testing.spoil_output('y', spoil), CASE, activations=REAL
+    )
 
     # then
-    assert 'as if' not in said, seed
+    assert 'as if' not in message, seed
 
 
 def test_few_elements_have_no_name():
@@ -104,23 +109,25 @@ def test_few_elements_have_no_name():
     y[0, 2, 3] = y[0, 2, 2]
 
   # when / then
-  assert 'as if' not in pattern(bugs_testing.written('y', spoil), CASE)[1]
+  assert 'as if' not in pattern(bugs_testing.spoil_output('y', spoil), CASE)[1]
 
 
 def test_what_the_call_before_left_is_named():
   # given: a buffer that is written on the first call alone, and one that is
   # read so
-  for name, kernel, said in (
-    ('activation', bugs_testing.held_output('activation'), ''),
-    ('gate_up', bugs_testing.held_input('w_gate_up'), ' where gate_up reads'),
+  for name, kernel, place in (
+    ('activation', bugs_testing.keep_output('activation'), ''),
+    ('gate_up', bugs_testing.keep_input('w_gate_up'), ' where gate_up reads'),
   ):
     # when
-    stage, told = pattern(kernel, CASE)
+    stage, message = pattern(kernel, CASE)
 
     # then
-    of = 'w_gate_up' if said else name
+    tensor = 'w_gate_up' if place else name
     assert stage == name
-    assert told.startswith(f'as if {of} was that of the call before{said}')
+    assert message.startswith(
+      f'as if {tensor} was that of the call before{place}'
+    )
 
 
 def test_other_bugs_of_other_ranks_are_named_too():
@@ -130,8 +137,8 @@ def test_other_bugs_of_other_ranks_are_named_too():
     gate_up[1] = np.roll(gate_up[1], 1, axis=-1)
 
   # when
-  _, said = pattern(bugs_testing.written('gate_up', spoil), CASE)
-  first, second = said.split(explain.BESIDE)
+  _, message = pattern(bugs_testing.spoil_output('gate_up', spoil), CASE)
+  first, second = message.split(explain.BESIDE)
 
   # then
   assert 'up_gate' in first
@@ -149,4 +156,4 @@ def test_words_are_of_axes_that_a_tensor_has():
 
   # then
   assert len(weights) == 3
-  assert not any('halves' in said for said in rows)
+  assert not any('halves' in words for words in rows)

@@ -40,8 +40,8 @@ def request(kernel, case=CASE):
 
 def test_ranks_and_width_of_shared_experts_are_cut():
   # Given a layer of four ranks, each with a copy of six shared features,
-  made = dataclasses.replace(CASE, ranks=4, d_shared=6).make()
-  layer = shrink.Layer.from_inputs(made)
+  inputs = dataclasses.replace(CASE, ranks=4, d_shared=6).make()
+  layer = shrink.Layer.from_inputs(inputs)
   assert layer.sizes['S'] == 6
   # when two of them and one rank are left,
   layer = dataclasses.replace(layer.cut('S', slice(2, 4)), ranks=1)
@@ -49,7 +49,7 @@ def test_ranks_and_width_of_shared_experts_are_cut():
   config = input_files.from_arrays(layer.arrays()).config
   assert (config.num_ranks, config.d_shared) == (1, 2)
   np.testing.assert_array_equal(
-    layer.arrays()['w_shared_down'][0], made.arrays['w_shared_down'][0, 2:4]
+    layer.arrays()['w_shared_down'][0], inputs.arrays['w_shared_down'][0, 2:4]
   )
 
 
@@ -57,25 +57,25 @@ def test_ranks_and_width_of_shared_experts_are_cut():
 @pytest.mark.parametrize('bug', bugs_testing.TWENTY)
 def test_cases_of_some_ranks_are_made_small(bug):
   # given
-  _, stage, said = bugs_testing.TWENTY[bug]
-  function, direction = bugs_testing.planted(bug)
+  _, stage, words = bugs_testing.TWENTY[bug]
+  function, direction = bugs_testing.plant(bug)
   case = dataclasses.replace(SMALL, direction=direction)
 
   # when
-  [found] = shrink.shrink(
+  [smallest] = shrink.shrink(
     request_lib.Request(case, in_process.Function(function))
   )
 
   # then
-  sizes, needs = found.layer.sizes, NEEDS.get(bug, {})
-  assert found.failure.stage == stage
-  assert said.split('; ')[0] in found.failure.pattern
+  sizes, needs = smallest.layer.sizes, NEEDS.get(bug, {})
+  assert smallest.failure.stage == stage
+  assert words.split('; ')[0] in smallest.failure.pattern
   assert sizes['R'] <= max(2, needs.get('R', 1))
   assert max(sizes['T'], sizes['E']) <= 4
   assert max(sizes['D'], sizes['F']) <= 16
 
 
-def two(pair, case):
+def request_pair(pair, case):
   function, direction, bugs = bugs_testing.PAIRS[pair]
   case = dataclasses.replace(case, direction=direction)
   return request_lib.Request(case, in_process.Function(function)), bugs
@@ -84,76 +84,78 @@ def two(pair, case):
 @pytest.mark.parametrize('pair', bugs_testing.PAIRS)
 def test_two_bugs_are_told_apart(pair):
   # given
-  asked, bugs = two(pair, CASE)
+  pair_request, bugs = request_pair(pair, CASE)
 
   # when
-  found = shrink.separate_bugs(check.run(asked))
+  separated = shrink.separate_bugs(check.run(pair_request))
 
   # then
-  assert len(found) == 2
-  for (stage, said), (failure, look, also) in zip(bugs, found):
-    assert (look[1], also) == (stage, [])
-    assert said in failure.pattern
+  assert len(separated) == 2
+  for (stage, words), (failure, look, other_stages) in zip(bugs, separated):
+    assert (look[1], other_stages) == (stage, [])
+    assert words in failure.pattern
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('pair', bugs_testing.PAIRS)
 def test_each_of_two_bugs_has_a_case(pair, tmp_path):
   # given
-  asked, bugs = two(pair, SMALL)
+  pair_request, bugs = request_pair(pair, SMALL)
 
   # when
-  found = shrink.shrink(asked)
-  shrink.write(found, str(tmp_path / 'smallest'), 'shrink')
+  smallest_cases = shrink.shrink(pair_request)
+  shrink.write(smallest_cases, str(tmp_path / 'smallest'), 'shrink')
 
   # then
-  assert len(found) == 2
-  for (stage, said), one in zip(bugs, found):
-    sizes = one.layer.sizes
-    assert one.failure.stage == stage
-    assert said.split('; ')[0] in one.failure.pattern
+  assert len(smallest_cases) == 2
+  for (stage, words), smallest in zip(bugs, smallest_cases):
+    sizes = smallest.layer.sizes
+    assert smallest.failure.stage == stage
+    assert words.split('; ')[0] in smallest.failure.pattern
     assert sizes['R'] <= 2 and max(sizes['D'], sizes['F']) <= 16
   second = folder_lib.read(tmp_path / 'smallest' / 'bug_2')
-  assert second.config.num_tokens == found[1].layer.sizes['T']
+  assert second.config.num_tokens == smallest_cases[1].layer.sizes['T']
 
 
 def test_a_place_must_stay_where_little_else_is_said_and_no_number():
-  for told, words in {
+  for pattern, words in {
     'off by up to 0.3 %, of all; in the last 7 columns alone': True,
     'near what is expected; in row 3 alone': False,
     'as if y was zero; in the last 7 columns alone': False,
   }.items():
-    assert shrink._words(told).startswith('in the last n columns') == words
-  told = 'as if operands was rounded to tf32: {} of what is off is left'
-  some = {shrink._words(told.format(left)) for left in ('nothing', '1/2e+05')}
-  assert len(some) == 1
+    assert shrink._words(pattern).startswith('in the last n columns') == words
+  pattern = 'as if operands was rounded to tf32: {} of what is off is left'
+  distinct_words = {
+    shrink._words(pattern.format(left)) for left in ('nothing', '1/2e+05')
+  }
+  assert len(distinct_words) == 1
 
 
 @pytest.mark.slow
 def test_a_fault_of_ours_stays_the_same():
   # given: swapped experts need two of them
   candidate = host.Megakernel(fault='swapped_experts')
-  asked = request_lib.Request(
+  fault_request = request_lib.Request(
     dataclasses.replace(CASE, direction='forward'), candidate
   )
 
   # when
-  [found] = shrink.shrink(asked)
+  [smallest] = shrink.shrink(fault_request)
 
   # then
-  assert found.failure.stage == 'gate_up'
-  assert 2 <= found.layer.sizes['E'] <= 3
+  assert smallest.failure.stage == 'gate_up'
+  assert 2 <= smallest.layer.sizes['E'] <= 3
 
 
 def test_a_right_kernel_has_none():
   # given
-  asked = request(trial.Kernel(trial.ascending).forward)
+  right_request = request(trial.Kernel(trial.ascending).forward)
 
   # when / then
   with pytest.raises(
     shrink.NothingFails, match='expected a case that it fails'
   ):
-    shrink.shrink(asked)
+    shrink.shrink(right_request)
 
 
 def test_the_folder_shows_it_without_us(tmp_path, capsys):
@@ -165,27 +167,27 @@ def test_the_folder_shows_it_without_us(tmp_path, capsys):
   kernel.write_text(wrong)
   names: dict = {}
   exec(kernel.read_text(), names)
-  asked = request_lib.Request(
+  kernel_request = request_lib.Request(
     dataclasses.replace(LITTLE, tokens=2), in_process.Function(names['moe'])
   )
 
   # when
-  [found] = shrink.shrink(asked)
-  shrink.write([found], str(out), 'shrink')
+  [smallest] = shrink.shrink(kernel_request)
+  shrink.write([smallest], str(out), 'shrink')
 
   # then
-  sizes = found.layer.sizes
+  sizes = smallest.layer.sizes
   assert sizes['R'] == sizes['E'] == sizes['K'] == 1
   assert max(sizes['T'], sizes['D'], sizes['F']) <= 4
-  assert 'topk_weights was left out' in shrink.text([found], str(out))
+  assert 'topk_weights was left out' in shrink.text([smallest], str(out))
   assert folder_lib.read(out).config.num_experts == 1
   alone = tmp_path / 'alone'
   shutil.copytree(out, alone)
   assert _reproduced(alone, kernel) == 1
   kernel.write_text(inspect.getsource(numpy_kernel_testing))
   assert _reproduced(alone, kernel) == 0
-  given = [f'--candidate={kernel}:moe', f'--case={out}', '--out=none']
-  assert main.main(['shrink', *given]) == cli.NO_PARITY
+  arguments = [f'--candidate={kernel}:moe', f'--case={out}', '--out=none']
+  assert main.main(['shrink', *arguments]) == cli.NO_PARITY
   assert 'nothing is written' in capsys.readouterr().out
 
 
@@ -205,31 +207,31 @@ def test_experts_of_a_token_stay_distinct(size):
   ids = np.array([[0, 7], [6, 4], [3, 1], [2, 5]], np.int32)
 
   # when
-  made = shrink._distinct(ids - 1, size)
+  distinct_ids = shrink._distinct(ids - 1, size)
 
   # then
-  assert made.min() >= 0 and made.max() < size
-  assert all(len({*row}) == 2 for row in made)
-  kept = (ids - 1 >= 0) & (ids - 1 < size)
-  np.testing.assert_array_equal(made[kept], (ids - 1)[kept])
+  assert distinct_ids.min() >= 0 and distinct_ids.max() < size
+  assert all(len({*row}) == 2 for row in distinct_ids)
+  is_kept = (ids - 1 >= 0) & (ids - 1 < size)
+  np.testing.assert_array_equal(distinct_ids[is_kept], (ids - 1)[is_kept])
 
 
 @pytest.mark.parametrize(
-  'fault, late, said',
+  'fault, late, words',
   [
     ('swapped_gate_up', False, 'swiglu task'),
     ('skipped_wait', True, 'does not wait for event 0, which dispatch task'),
   ],
 )
 @pytest.mark.slow
-def test_of_our_own_launch_the_task_or_event_is_told(fault, late, said):
+def test_of_our_own_launch_the_task_or_event_is_told(fault, late, words):
   # given
   modes = checking.Checking(late_puts=late)
   launch = host.Megakernel(checking=modes, fault=fault)
 
   # when
-  [found] = shrink.shrink(request_lib.Request(LITTLE, launch))
+  [smallest] = shrink.shrink(request_lib.Request(LITTLE, launch))
 
   # then
-  assert said in found.tasks[0]
-  assert said in shrink.text([found], 'out')
+  assert words in smallest.tasks[0]
+  assert words in shrink.text([smallest], 'out')

@@ -70,8 +70,8 @@ def _write(path, name: str, dtype) -> None:
   input_files.save_safetensors(path, arrays)
 
 
-def _verdicts(made):
-  return {(r.stage, r.lane, r.rule): r.verdict for r in made.results}
+def _verdicts(report):
+  return {(r.stage, r.lane, r.rule): r.verdict for r in report.results}
 
 
 # Every shape once, in one dtype or the other; `make sweep` runs it in both.
@@ -96,19 +96,19 @@ def test_a_file_of_any_shape_passes_in_all_lanes(
   path = tmp_path / 'layer.safetensors'
   _write(path, name, dtype)
 
-  made = check.run(
+  report = check.run(
     check.Request(
       case_lib.Case(direction='both', input=str(path), placement=placement)
     )
   )
 
-  assert made.verdict == verdicts.PASS, _verdicts(made)
-  assert made.first_failure is None
-  layer = made.config['layer']
+  assert report.verdict == verdicts.PASS, _verdicts(report)
+  assert report.first_failure is None
+  layer = report.config['layer']
   assert layer['d_model'] == SHAPES[name].d_model
-  assert {r.lane for r in made.results} == set(verdicts.LANES)
-  judged = {verdicts.tensor_of(r.stage) for r in made.results}
-  assert judged == {*tensors.PLAN, *tensors.STAGES, *tensors.GRADS}
+  assert {r.lane for r in report.results} == set(verdicts.LANES)
+  judged_tensors = {verdicts.tensor_of(r.stage) for r in report.results}
+  assert judged_tensors == {*tensors.PLAN, *tensors.STAGES, *tensors.GRADS}
 
 
 @pytest.fixture(scope='module')
@@ -120,8 +120,8 @@ def bench():
 
 
 def _check_bits(results):
-  judged = {r.lane for r in results}
-  assert {'exact', 'bitwise'} <= judged
+  judged_lanes = {r.lane for r in results}
+  assert {'exact', 'bitwise'} <= judged_lanes
   for result in results:
     assert result.verdict == verdicts.PASS, result
     assert result.worst_ulp == 0 or result.lane == 'bounded', result
@@ -132,13 +132,15 @@ def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
   # Given an order and two instruction sets, when all lanes judge, then launches
   # are in that order by the first, serial runs by the last, and all pass.
   first, last = _native.isas()[-1], 'portable'
-  seen = set()
+  launched = set()
   for name in ('run', 'run_serial'):
 
-    def spied(image, *arguments, name=name, of=getattr(runtime, name), **how):
+    def spied(
+      image, *arguments, name=name, function=getattr(runtime, name), **options
+    ):
       order = image.policy.accumulation_order
-      seen.add((name, order, how['isa']))
-      return of(image, *arguments, **how)
+      launched.add((name, order, options['isa']))
+      return function(image, *arguments, **options)
 
     monkeypatch.setattr(runtime, name, spied)
   request = check.Request(
@@ -154,7 +156,7 @@ def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
   results = bench_lib.Bench(request.case).judge(request)
 
   assert {r.verdict for r in results} == {verdicts.PASS}
-  assert seen == {
+  assert launched == {
     ('run', 'even_odd_32', first),
     ('run_serial', 'even_odd_32', last),
   }
@@ -172,7 +174,7 @@ def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
 def test_no_bit_depends_on_how_weight_gradients_are_cut(
   bench, grain, chain_rows, order
 ):
-  request, made = bench
+  request, layer_bench = bench
   options = dataclasses.replace(
     request.candidate.options,
     event_grain=grain,
@@ -181,29 +183,29 @@ def test_no_bit_depends_on_how_weight_gradients_are_cut(
     chain_rows=chain_rows,
     order=granularity.WEIGHT_GRAD_ORDERS[order],
   )
-  one = request.but(
+  cut_request = request.but(
     direction='backward',
     options=options,
     lanes=('exact', 'bitwise'),
   )
 
-  results = made.judge(one)
+  results = layer_bench.judge(cut_request)
 
   _check_bits(results)
 
 
-def _cuts(config, options, which) -> dict[tuple, set[tuple]]:
+def _cuts(config, options, layer_pass) -> dict[tuple, set[tuple]]:
   """Returns, by kind and expert, the [begin, end) that tiles have of rows.
 
   Of columns too; a chain's links are cuts of the rows that they sum.  Rows are
   those of the average expert.
   """
-  image = compiler.COMPILE[which.direction](
+  image = compiler.COMPILE[layer_pass.direction](
     config, precision.PrecisionPolicy(), options
   ).image
   average = config.num_ranks * config.num_tokens * config.top_k
   average //= config.num_experts
-  found = {}
+  cuts = {}
   tasks = image.tables['tasks']
   for task in tasks[tasks['rank'] == 0]:
     kind = Kind(task['kind'])
@@ -211,21 +213,21 @@ def _cuts(config, options, which) -> dict[tuple, set[tuple]]:
       continue
     rows = int(task['row_begin']), int(task['row_end'])
     if kind in WEIGHT_GRADS:
-      links = found.setdefault((kind, 'summed', average), set())
+      links = cuts.setdefault((kind, 'summed', average), set())
       chain = image.options.chain_rows
       links.add(min(int(task['peer'] + 1) * chain, average))
       height = config.d_ff if kind == Kind.DOWN_WEIGHT_GRAD else config.d_model
-      found.setdefault((kind, 'height', height), set()).add(rows)
+      cuts.setdefault((kind, 'height', height), set()).add(rows)
     elif kind in TOKEN_TILES:
       extent = config.num_tokens
-      found.setdefault((kind, 'tokens', extent), set()).add(rows)
+      cuts.setdefault((kind, 'tokens', extent), set()).add(rows)
     else:
       cut = min(rows[0], average), min(rows[1], average)
-      found.setdefault((kind, 'rows', average), set()).add(cut)
+      cuts.setdefault((kind, 'rows', average), set()).add(cut)
     if kind in WEIGHT_GRADS or layout.UNIT_OF_KIND[kind] == layout.Unit.AIC:
       cols = int(task['col_begin']), int(task['col_end'])
-      found.setdefault((kind, 'columns', 2), set()).add(cols)
-  return found
+      cuts.setdefault((kind, 'columns', 2), set()).add(cols)
+  return cuts
 
 
 @pytest.mark.parametrize(
@@ -246,26 +248,28 @@ def test_the_serial_run_is_cut_otherwise(name, blocks, which):
   assert first.keys() == second.keys() and first
   assert other.event_grain != options.event_grain
   for (kind, dimension, extent), cut in first.items():
-    same = cut == second[kind, dimension, extent]
-    assert not same or extent <= 1, (kind, dimension, cut)
+    is_same = cut == second[kind, dimension, extent]
+    assert not is_same or extent <= 1, (kind, dimension, cut)
 
 
 def test_lanes_and_standards_asked_for_are_those_that_judge(bench):
-  request, made = bench
-  one = request.but(lanes=('standard',), standards=('catlass', 'commercial_l2'))
+  request, layer_bench = bench
+  lane_request = request.but(
+    lanes=('standard',), standards=('catlass', 'commercial_l2')
+  )
 
-  results = made.judge(one)
+  results = layer_bench.judge(lane_request)
 
   rules = {r.rule for r in results if r.lane == 'standard'}
   assert rules == {'catlass', 'commercial_l2'}
   # Bits that moved and the layer are judged whatever was asked for.
   always = {(r.stage, r.lane) for r in results if r.lane != 'standard'}
-  moved = {*tensors.PLAN, 'expert_in', 'returned', 'd_returned'}
+  movement = {*tensors.PLAN, 'expert_in', 'returned', 'd_returned'}
   results = (
-    name for one in passes.from_direction('both') for name in one.results
+    name for lane_request in passes.from_direction('both') for name in lane_request.results
   )
   layers = {verdicts.LAYERS[name] for name in results}
-  assert always == {(n, 'bitwise') for n in moved} | {
+  assert always == {(n, 'bitwise') for n in movement} | {
     (n, 'bounded') for n in layers
   }
 
@@ -290,7 +294,7 @@ def test_a_replay_starts_with_what_runs_here(
 
 def test_the_plan_of_a_launch_that_ended_early_is_judged():
   # Given a launch that ends early, with a plan that is wrong in one place,
-  class Stuck(candidates.Candidate):
+  class StuckCandidate(candidates.Candidate):
     name = 'stuck'
 
     def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
@@ -304,15 +308,17 @@ def test_the_plan_of_a_launch_that_ended_early_is_judged():
 
   request = check.Request(
     case_lib.Case(preset='tiny', ranks=2, tokens=13),
-    Stuck(),
+    StuckCandidate(),
     judgement.Judgement(lanes=('bitwise',)),
   )
 
   # when it is checked, then the report says what of the plan is wrong.
   with pytest.raises(candidates.CandidateError) as error:
     check.run(request)
-  told = 'stuck: waits for ever; not as the oracle plans this routing: counts'
-  assert str(error.value) == told
+  message = (
+    'stuck: waits for ever; not as the oracle plans this routing: counts'
+  )
+  assert str(error.value) == message
 
 
 class Backwards(candidates.Candidate):
@@ -344,18 +350,20 @@ def test_sums_of_our_own_kernels_are_in_the_order_of_the_contract(tmp_path):
   # When.
   results = bench_lib.Bench(request.case).judge(request)
   # Then: no bound and no record minds.
-  failed = [(r.stage, r.lane) for r in results if r.verdict == verdicts.FAIL]
-  assert failed == [('y', 'bitwise')]
+  failed_rows = [
+    (r.stage, r.lane) for r in results if r.verdict == verdicts.FAIL
+  ]
+  assert failed_rows == [('y', 'bitwise')]
 
 
 def test_a_report_is_of_the_tree_that_made_it(monkeypatch):
-  told = versions.digest_sources()
-  assert len(told) == 16 and told == versions.list_versions()['sources']
+  digest = versions.digest_sources()
+  assert len(digest) == 16 and digest == versions.list_versions()['sources']
   versions.digest_sources.cache_clear()
   monkeypatch.setattr(
     cache_key, 'digest_package', lambda package: f'changed {package}'
   )
-  assert versions.digest_sources() != told
+  assert versions.digest_sources() != digest
   versions.digest_sources.cache_clear()
 
 
@@ -372,16 +380,18 @@ def test_relayed_rows_are_judged_by_bits(direction, tensor):
   # twin, then it is right;
   case = case_lib.Case(direction, 'tiny', 2)
   reports = [
-    check.run(check.Request(case, ours, judgement.Judgement(('bitwise',))))
-    for ours in (
+    check.run(check.Request(case, candidate, judgement.Judgement(('bitwise',))))
+    for candidate in (
       host.Megakernel(RELAYED),
       twin_candidate.Twin(RELAYED),
       host.Megakernel(RELAYED, fault='stale_row'),
     )
   ]
-  told = [made.verdict for made in reports]
-  assert told == [verdicts.PASS, verdicts.PASS, verdicts.FAIL]
-  judged = {r.stage: r.lane for r in reports[0].results if r.stage == tensor}
-  assert judged == {tensor: 'bitwise'}
+  reached = [report.verdict for report in reports]
+  assert reached == [verdicts.PASS, verdicts.PASS, verdicts.FAIL]
+  lane_by_stage = {
+    r.stage: r.lane for r in reports[0].results if r.stage == tensor
+  }
+  assert lane_by_stage == {tensor: 'bitwise'}
   # and where a put leaves another token's data in a row, that tensor is named.
   assert reports[2].first_failure.stage == tensor

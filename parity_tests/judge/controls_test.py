@@ -25,7 +25,7 @@ REQUEST = check.Request(
 )
 # What is returned beside the plan: results alone, and stages whose own sources
 # stay away.  All that there is `lanes_test` has.
-KEPT = {
+RETURNED_NAMES = {
   'forward': (('y',), ('gate_up', 'returned', 'y')),
   'backward': (('dx',), ('d_gate_up', 'd_returned', 'dx')),
 }
@@ -45,13 +45,13 @@ CHANGES_OF_X = {
 
 
 # Printed rules without the clause for cancellation fail a right kernel.
-def _fit(records):
+def _select_fit(records):
   return tuple(name for name in records if 'letter' not in name)
 
 
-def _answering(request, answers, kept):
+def _answering(request, answers, names):
   """Returns a request of a kernel that returns what is kept of answers."""
-  answers = [{name: one[name] for name in kept} for one in answers]
+  answers = [{name: answer[name] for name in names} for answer in answers]
   kernel = controls_testing.Answers(request.candidate.options, answers)
   return request.but(candidate=kernel)
 
@@ -68,14 +68,14 @@ class Product:
       standards=self.records,
     )
     self.bench = bench_lib.Bench(self.request.case, keep=True)
-    self.which = passes.from_direction(direction)[0]
-    self.kept = KEPT[direction]
+    self.layer_pass = passes.from_direction(direction)[0]
+    self.name_sets = RETURNED_NAMES[direction]
     self.controls = controls_testing.controls(self.case('real'))
 
   @functools.cache  # noqa: B019, a fixture of the module holds it
   def case(self, data):
-    made = self.bench.inputs(data)
-    return self.bench.case(self.request.candidate, self.which, made)
+    inputs = self.bench.inputs(data)
+    return self.bench.case(self.request.candidate, self.layer_pass, inputs)
 
   @functools.cache  # noqa: B019
   def answer(self, control, data):
@@ -83,12 +83,12 @@ class Product:
       return controls_testing.answer(self.case(data), control)
     return self.case(data).run(self.request.candidate.run)
 
-  def judge(self, control, kept, **changes):
+  def judge(self, control, names, **changes):
     request = self.request.but(**changes)
     exact = request.judgement.lanes == ('exact',)
     data = ('exact', 'wide', 'real') if exact else ('real',)
     answers = [self.answer(control, name) for name in data]
-    return self.bench.judge(_answering(request, answers, kept))
+    return self.bench.judge(_answering(request, answers, names))
 
 
 PRODUCTS = (
@@ -104,11 +104,11 @@ def _quick(products):
   """Returns them as parameters; one of each direction is not slow."""
   return [
     pytest.param(
-      one,
-      id='-'.join(one),
-      marks=() if one in PRODUCTS[1:3] else pytest.mark.slow,
+      product,
+      id='-'.join(product),
+      marks=() if product in PRODUCTS[1:3] else pytest.mark.slow,
     )
-    for one in products
+    for product in products
   ]
 
 
@@ -117,52 +117,56 @@ def product(request):
   return Product(*request.param)
 
 
-def _always(result):
+def _is_always_judged(result):
   """Says whether a row is judged whatever was asked for."""
   movement = result.lane == 'bitwise'
-  lost = verdicts.tensor_of(result.stage) in ('returned', 'd_returned')
+  is_return = verdicts.tensor_of(result.stage) in ('returned', 'd_returned')
   layer = result.stage.startswith(verdicts.LAYER)
   layer |= result.rule == verdicts.EDGES_RULE
-  return movement or (result.lane == 'bounded' and (layer or lost))
+  return movement or (result.lane == 'bounded' and (layer or is_return))
 
 
 def _alone(results, records):
   """Yields what each lane and each record says if it alone is asked for."""
-  always = [r for r in results if _always(r)]
+  always = [r for r in results if _is_always_judged(r)]
   yield 'bitwise', always
   yield 'bounded', always + [r for r in results if r.lane == 'bounded']
   for name in records:
     yield name, always + [r for r in results if r.rule == name]
 
 
-@pytest.mark.parametrize('kept', range(2))
-def test_no_control_passes_any_lane_or_record_alone(product, kept):
+@pytest.mark.parametrize('name_set', range(2))
+def test_no_control_passes_any_lane_or_record_alone(product, name_set):
   for control in product.controls:
-    returned = product.kept[kept]
-    of_exact = product.judge(control, returned, lanes=('exact',))
-    results = product.judge(control, returned)
+    names = product.name_sets[name_set]
+    of_exact = product.judge(control, names, lanes=('exact',))
+    results = product.judge(control, names)
 
     of_lanes = _alone(results, product.records)
     for name, rows in (('exact', of_exact), *of_lanes):
-      failed = [r.stage for r in rows if r.verdict == verdicts.FAIL]
-      assert failed, f'{control.name} passes {name}'
+      failed_stages = [r.stage for r in rows if r.verdict == verdicts.FAIL]
+      assert failed_stages, f'{control.name} passes {name}'
 
 
-def _fails_with(product, name, change, kept):
+def _fails_with(product, name, change, names):
   """Asserts that a pass fails whose kernel changes an input."""
-  answer = controls_testing.unlike(product.case('real'), name, change)
-  request = product.request.but(standards=_fit(product.records))
+  answer = controls_testing.answer_with_changed_input(
+    product.case('real'), name, change
+  )
+  request = product.request.but(standards=_select_fit(product.records))
 
-  results = product.bench.judge(_answering(request, [answer], kept))
+  results = product.bench.judge(_answering(request, [answer], names))
 
-  failed = [r.stage for r in results if r.verdict == verdicts.FAIL]
-  assert kept[0] in {verdicts.tensor_of(stage) for stage in failed}
+  failed_stages = [r.stage for r in results if r.verdict == verdicts.FAIL]
+  assert names[0] in {verdicts.tensor_of(stage) for stage in failed_stages}
 
 
 @pytest.mark.parametrize('change', CHANGES_OF_WEIGHTS)
 def test_a_kernel_that_changes_its_weights_fails_on_real_data(product, change):
-  changed = CHANGES_OF_WEIGHTS[change]
-  _fails_with(product, 'topk_weights', changed, product.which.results)
+  change_weights = CHANGES_OF_WEIGHTS[change]
+  _fails_with(
+    product, 'topk_weights', change_weights, product.layer_pass.results
+  )
 
 
 # The backward pass reads x by way of expert_in, which the forward one saved.

@@ -49,13 +49,15 @@ class Answers(candidates.Candidate):
 
 def answer(case: pass_case.PassCase, control: Control | None = None) -> Tensors:
   """Returns what a kernel with the control's fault, or without, computes."""
-  oracle, made = case.oracle, {}
-  spoiled = spoils(case, control) if control else ()
+  oracle, computed = case.oracle, {}
+  spoiled_stages = spoils(case, control) if control else ()
   for name in case.layer_pass.stages:
-    made[name] = oracle.stage(name, made)
-    if control and name in spoiled:
-      made[name] = control.spoil(case, made, name).astype(made[name].dtype)
-  return (oracle.plan if case.layer_pass.plan else {}) | made
+    computed[name] = oracle.stage(name, computed)
+    if control and name in spoiled_stages:
+      computed[name] = control.spoil(case, computed, name).astype(
+        computed[name].dtype
+      )
+  return (oracle.plan if case.layer_pass.plan else {}) | computed
 
 
 def spoils(case: pass_case.PassCase, control: Control) -> tuple[str, ...]:
@@ -76,64 +78,64 @@ def busy(tiling: tiles.Tiling) -> tuple[int, int, slice]:
 def tile_of(value: float) -> Spoil:
   """Returns what gives a tile of the fullest expert one value."""
 
-  def spoil(case, made, name):
+  def spoil(case, computed, name):
     rank, _, rows = busy(case.tiling)
-    held = made[name].astype(np.float32)
-    held[rank, rows.start : rows.start + 4, :8] = value
-    return held
+    spoiled = computed[name].astype(np.float32)
+    spoiled[rank, rows.start : rows.start + 4, :8] = value
+    return spoiled
 
   return spoil
 
 
-def _swapped_experts(case, made, name):
+def _swapped_experts(case, computed, name):
   rank, local, rows = busy(case.tiling)
-  held = made[name].astype(np.float32)
+  spoiled = computed[name].astype(np.float32)
   if case.layer_pass is passes.FORWARD:
     before, weights = 'expert_in', case.inputs.arrays['w_gate_up']
   else:
     before = 'd_expert_out'
     weights = np.swapaxes(case.inputs.arrays['w_down'], -1, -2)
   other = weights[rank, local ^ 1].astype(np.float32)
-  held[rank, rows] = made[before][rank, rows].astype(np.float32) @ other
-  return held
+  spoiled[rank, rows] = computed[before][rank, rows].astype(np.float32) @ other
+  return spoiled
 
 
-def _stale_row(case, made, name):
+def _stale_row(case, computed, name):
   rank, _, rows = busy(case.tiling)
-  held = made[name].astype(np.float32)
-  held[rank, rows.start + 1] = held[rank, rows.start + 2]
-  return held
+  spoiled = computed[name].astype(np.float32)
+  spoiled[rank, rows.start + 1] = spoiled[rank, rows.start + 2]
+  return spoiled
 
 
-def _lost_slot(case, made, name):
+def _lost_slot(case, computed, name):
   forward = case.layer_pass is passes.FORWARD
-  returned = made['returned' if forward else 'd_returned'][1, 5]
+  returned_rows = computed['returned' if forward else 'd_returned'][1, 5]
   weights = case.inputs.arrays['topk_weights'][1, 5].copy()
   if not forward or case.inputs.policy.placement == 'before_down':
     weights[:] = 1
   weights[0] = 0
-  held = made[name].astype(np.float32)
-  held[1, 5] = weights @ returned.astype(np.float32)
-  return held
+  spoiled = computed[name].astype(np.float32)
+  spoiled[1, 5] = weights @ returned_rows.astype(np.float32)
+  return spoiled
 
 
-def _misplaced_weight(case, made, name):
+def _misplaced_weight(case, computed, name):
   """A row is scaled by the weight of the row after it."""
   rank, _, rows = busy(case.tiling)
   slots = case.tiling.slot_of_row[rank][rows]
   weights = case.inputs.arrays['topk_weights'].reshape(-1)[slots]
   # The two rows whose weights are furthest apart; the first one's is not 0.
   right, wrong = np.argmax(weights), np.argmin(weights)
-  held = made[name].astype(np.float32)
-  held[rank, rows.start + right] *= weights[wrong] / weights[right]
-  return held
+  spoiled = computed[name].astype(np.float32)
+  spoiled[rank, rows.start + right] *= weights[wrong] / weights[right]
+  return spoiled
 
 
-def _swapped_halves(case, made, name):
-  return np.roll(made[name], case.inputs.config.d_ff, axis=-1)
+def _swapped_halves(case, computed, name):
+  return np.roll(computed[name], case.inputs.config.d_ff, axis=-1)
 
 
-def unlike(
+def answer_with_changed_input(
   case: pass_case.PassCase,
   name: str,
   change: Callable[[np.ndarray], np.ndarray],
@@ -141,8 +143,8 @@ def unlike(
   """Returns what a kernel computes that changes one of its inputs first."""
   arrays = dict(case.inputs.arrays)
   arrays[name] = change(arrays[name]).astype(arrays[name].dtype)
-  made = dataclasses.replace(case.inputs, arrays=arrays)
-  return answer(dataclasses.replace(case, inputs=made))
+  inputs = dataclasses.replace(case.inputs, arrays=arrays)
+  return answer(dataclasses.replace(case, inputs=inputs))
 
 
 def controls(case: pass_case.PassCase) -> tuple[Control, ...]:
@@ -154,9 +156,13 @@ def controls(case: pass_case.PassCase) -> tuple[Control, ...]:
     weighted = ('activation', 'd_gate_up')
   return (
     Control(
-      'all zeros', (), lambda case, made, name: np.zeros_like(made[name])
+      'all zeros',
+      (),
+      lambda case, computed, name: np.zeros_like(computed[name]),
     ),
-    Control('all NaN', (), lambda case, made, name: np.nan * made[name]),
+    Control(
+      'all NaN', (), lambda case, computed, name: np.nan * computed[name]
+    ),
     Control('dropped tile', ('gate_up', 'd_activation'), tile_of(0)),
     Control('swapped experts', ('gate_up', 'd_activation'), _swapped_experts),
     Control('stale row', ('expert_in', 'd_expert_out'), _stale_row),

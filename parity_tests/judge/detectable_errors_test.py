@@ -39,7 +39,7 @@ def _judge(bench, request, *answers):
   return bench.judge(request.but(candidate=kernel))
 
 
-def _failed(results):
+def _list_failures(results):
   return [
     (r.stage, r.lane, r.rule, r.why)
     for r in results
@@ -52,12 +52,12 @@ def _fit(dtype):
   return tuple(n for n in standards.names(dtype) if 'letter' not in n)
 
 
-def _returned(which):
+def _list_returned(layer_pass):
   """Yields sets of returned tensors: results, all, and each stage beside."""
-  yield which.results
-  yield which.outputs
-  for name in which.stages:
-    yield from ((which.results[0], name), (*which.results, name))
+  yield layer_pass.results
+  yield layer_pass.outputs
+  for name in layer_pass.stages:
+    yield from ((layer_pass.results[0], name), (*layer_pass.results, name))
 
 
 class TestTheOraclesOwnOutput:
@@ -81,16 +81,16 @@ class TestTheOraclesOwnOutput:
       standards=_fit(dtype),
     )
     bench = bench_lib.Bench(request.case, keep=True)
-    (which,) = passes.from_direction(direction)
-    own = bench.case(request.candidate, which, bench.real_inputs).answer()
+    (layer_pass,) = passes.from_direction(direction)
+    own = bench.case(request.candidate, layer_pass, bench.real_inputs).answer()
 
-    for names in _returned(which):
+    for names in _list_returned(layer_pass):
       # when some of them are returned
-      got = {name: own[name] for name in {*which.plan, *names}}
-      results = _judge(bench, request, got)
+      outputs = {name: own[name] for name in {*layer_pass.plan, *names}}
+      results = _judge(bench, request, outputs)
 
       # then no lane and no record objects
-      assert not _failed(results), names
+      assert not _list_failures(results), names
       assert any(r.verdict == verdicts.PASS for r in results)
 
   @pytest.mark.slow
@@ -100,9 +100,9 @@ class TestTheOraclesOwnOutput:
     own = bench.case(
       request.candidate, passes.BACKWARD, bench.real_inputs
     ).answer()
-    got = {name: own[name] for name in passes.BACKWARD.results}
+    outputs = {name: own[name] for name in passes.BACKWARD.results}
 
-    results = _judge(bench, request, got)
+    results = _judge(bench, request, outputs)
 
     (row,) = [
       r for r in results if (r.stage, r.rule) == ('d_w_gate_up', 'ecosystem_v1')
@@ -117,8 +117,8 @@ class TestTheOraclesOwnOutput:
 @pytest.fixture(scope='module', params=NARROW)
 def only_y(request):
   """A bench, its oracle's y, and a judge of another."""
-  asked = TINY.but(dtype=request.param, lanes=('bounded',))
-  return OnlyY(asked)
+  y_request = TINY.but(dtype=request.param, lanes=('bounded',))
+  return OnlyY(y_request)
 
 
 class OnlyY:
@@ -133,14 +133,14 @@ class OnlyY:
     self.own = self.case.answer()
 
   @property
-  def made(self):
+  def real_inputs(self):
     return self.bench.real_inputs
 
-  def failed(self, y):
-    got = self.bench.plan | {'y': y.astype(self.own['y'].dtype)}
-    return _failed(_judge(self.bench, self._request, got))
+  def list_failures(self, y):
+    outputs = self.bench.plan | {'y': y.astype(self.own['y'].dtype)}
+    return _list_failures(_judge(self.bench, self._request, outputs))
 
-  def refused(self, y):
+  def find_refused(self, y):
     """Returns `[R, T, D]` bool, what the rounding edges refuse."""
     chain = tolerance_lanes.build_chain(self.case, 'y', {}, self.own)
     y = y.astype(self.own['y'].dtype)
@@ -159,22 +159,22 @@ class TestFromYAlone:
     y = only_y.own['y'].astype(np.float32)
     y[1, 5] *= 1.01
 
-    assert only_y.failed(y)
+    assert only_y.list_failures(y)
 
   def test_a_median_element_five_percent_off_fails(self, only_y):
     y = only_y.own['y'].astype(np.float32)
     middle = np.argsort(np.abs(y), axis=None)[y.size // 2]
     y.reshape(-1)[middle] *= 1.05
 
-    assert only_y.failed(y)
+    assert only_y.list_failures(y)
 
   def test_an_element_of_gate_up_times_four_fails(self, only_y):
-    made = {'gate_up': only_y.own['gate_up'].copy()}
-    made['gate_up'][0, 0, 3] *= 4
+    computed = {'gate_up': only_y.own['gate_up'].copy()}
+    computed['gate_up'][0, 0, 3] *= 4
     for name in ('activation', 'expert_out', 'returned', 'y'):
-      made[name] = only_y.case.recompute(name, made)
+      computed[name] = only_y.case.recompute(name, computed)
 
-    assert only_y.failed(made['y'])
+    assert only_y.list_failures(computed['y'])
 
   def test_weights_of_a_token_in_bfloat16_fail(self, only_y):
     arrays = dict(only_y.real_inputs.arrays)
@@ -187,7 +187,7 @@ class TestFromYAlone:
       arrays | {'topk_weights': weights},
     )['y']
 
-    assert only_y.failed(y)
+    assert only_y.list_failures(y)
 
   def test_every_order_and_formula_passes(self, only_y):
     def exp2(gate):
@@ -196,17 +196,17 @@ class TestFromYAlone:
     for gemm in trial.ORDERS.values():
       for silu in (trial.plain_silu, exp2):
         kernel = trial.Kernel(gemm, silu_of=silu)
-        made = only_y.real_inputs
-        y = kernel.forward(made.config, made.policy, made.arrays)['y']
+        inputs = only_y.real_inputs
+        y = kernel.forward(inputs.config, inputs.policy, inputs.arrays)['y']
 
-        assert not only_y.failed(y)
+        assert not only_y.list_failures(y)
 
   def test_most_elements_have_one_right_value(self, only_y):
     own = only_y.own['y']
     up = np.nextafter(own, own.dtype.type(np.inf))
 
-    assert not only_y.refused(own).any()
-    assert only_y.refused(up).mean() > 0.5
+    assert not only_y.find_refused(own).any()
+    assert only_y.find_refused(up).mean() > 0.5
 
 
 def test_an_element_is_named_before_a_tensor_that_is_off_as_a_whole():
@@ -214,7 +214,7 @@ def test_an_element_is_named_before_a_tensor_that_is_off_as_a_whole():
     kernel = trial.Kernel(round_weights=True)
     return {'y': kernel.forward(config, policy, inputs)['y']}
 
-  report = numpy_testing.unexplained(
+  report = numpy_testing.check_unexplained(
     check.Request(
       case_lib.Case(preset='tiny', ranks=2, dtype='bfloat16'),
       in_process.Function(rounds_weights),
@@ -222,13 +222,13 @@ def test_an_element_is_named_before_a_tensor_that_is_off_as_a_whole():
     )
   )
 
-  failed = {r.rule for r in report.results if r.verdict == verdicts.FAIL}
-  assert failed == {verdicts.SPREAD_RULE, verdicts.EDGES_RULE}
+  failed_rules = {r.rule for r in report.results if r.verdict == verdicts.FAIL}
+  assert failed_rules == {verdicts.SPREAD_RULE, verdicts.EDGES_RULE}
   assert report.first_failure.rule == verdicts.EDGES_RULE
   assert report.first_failure.bad_rows
 
 
-def _planted(own, kind, size, rng):
+def _plant_error(own, kind, size, rng):
   """Returns a tensor `[R, T, D]` with one error of a size, drawn by `rng`."""
   wrong = own.astype(np.float64)
   sign = rng.choice((-1, 1))
@@ -246,10 +246,10 @@ def _planted(own, kind, size, rng):
 @pytest.fixture(scope='module', params=('float32', *NARROW))
 def stated(request):
   """What judges y alone, and the power that it states."""
-  asked = TINY.but(dtype=request.param, lanes=('bounded',))
-  judge = OnlyY(asked)
-  got = judge.bench.plan | {'y': judge.own['y']}
-  results = _judge(judge.bench, asked, got)
+  y_request = TINY.but(dtype=request.param, lanes=('bounded',))
+  judge = OnlyY(y_request)
+  outputs = judge.bench.plan | {'y': judge.own['y']}
+  results = _judge(judge.bench, y_request, outputs)
   return judge, power.best(r.power for r in results if r.power)
 
 
@@ -266,8 +266,8 @@ class TestPower:
     rng = np.random.default_rng(18)
 
     for _ in range(draws):
-      wrong = _planted(judge.own['y'], kind, 1.05 * sizes[kind], rng)
-      assert judge.failed(wrong), kind
+      wrong = _plant_error(judge.own['y'], kind, 1.05 * sizes[kind], rng)
+      assert judge.list_failures(wrong), kind
 
   @pytest.mark.parametrize('kind', ('element', 'row', 'whole'))
   @pytest.mark.few(3)
@@ -275,12 +275,16 @@ class TestPower:
     judge, sizes = stated
     rng = np.random.default_rng(18)
 
-    found = [
-      bool(judge.failed(_planted(judge.own['y'], kind, sizes[kind] / 8, rng)))
+    detected = [
+      bool(
+        judge.list_failures(
+          _plant_error(judge.own['y'], kind, sizes[kind] / 8, rng)
+        )
+      )
       for _ in range(DRAWS)
     ]
 
-    assert not all(found)
+    assert not all(detected)
 
 
 class TestWithoutALimit:
@@ -302,31 +306,31 @@ class TestWithoutALimit:
       _judge(bench, request, bench.plan | {'y': y})
 
   def test_such_elements_are_counted(self):
-    held = np.array([[1.0, 1.0, 0.0], [4.0, 0.0, 0.0]], np.float32)
+    values = np.array([[1.0, 1.0, 0.0], [4.0, 0.0, 0.0]], np.float32)
     limit = np.array([[0.5, np.inf, 0.5], [3.0, 2.0, 3.0]])
 
-    made = power.of(held, limit, power.stored(held, limit))
+    detectable = power.of(values, limit, power.stored(values, limit))
 
     # In the second row the root mean square is 2.3.
-    assert (made.elements, made.not_judged) == (6, 2)
-    assert made.whole == pytest.approx(0.5, rel=1e-6)
-    assert made.row == pytest.approx(0.75, rel=1e-6)
+    assert (detectable.elements, detectable.not_judged) == (6, 2)
+    assert detectable.whole == pytest.approx(0.5, rel=1e-6)
+    assert detectable.row == pytest.approx(0.75, rel=1e-6)
 
   @pytest.mark.parametrize('limit, not_judged', ((0.0, 0), (1e-30, 3)))
   def test_zeros_that_are_certain_are_judged(self, limit, not_judged):
-    held, limits = np.zeros((1, 3), np.float32), np.full((1, 3), limit)
+    values, limits = np.zeros((1, 3), np.float32), np.full((1, 3), limit)
 
-    made = power.of(held, limits, power.stored(held, limits))
+    detectable = power.of(values, limits, power.stored(values, limits))
 
-    assert made.not_judged == not_judged
+    assert detectable.not_judged == not_judged
 
   def test_a_row_of_zeros_is_judged_beside_others(self):
-    held = np.array([[0.0, 0.0], [1.0, -1.0]], np.float32)
+    values = np.array([[0.0, 0.0], [1.0, -1.0]], np.float32)
     limits = np.array([[1e-36, 1e-6], [1e-6, 1e-6]])
 
-    made = power.of(held, limits, power.stored(held, limits))
+    detectable = power.of(values, limits, power.stored(values, limits))
 
-    assert made.not_judged == 1
+    assert detectable.not_judged == 1
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.reference.contract import precision
 
-failed = numpy_testing.failed
+list_failed_stages = numpy_testing.list_failed_stages
 Numpy = numpy_testing.Numpy
 
 
@@ -21,7 +21,7 @@ Numpy = numpy_testing.Numpy
 )
 def test_a_fused_kernel_is_right_under_its_policy(points, everything):
   candidate = Numpy(everything=everything)
-  assert not failed(candidate, dtype='bfloat16', policy=points)
+  assert not list_failed_stages(candidate, dtype='bfloat16', policy=points)
 
 
 def test_a_fused_kernel_is_wrong_under_the_default_policy():
@@ -30,7 +30,7 @@ def test_a_fused_kernel_is_wrong_under_the_default_policy():
     words=('gate_up=f32',), everything=False, returns=('gate_up',)
   )
   with pytest.raises(ValueError, match='gate_up: expected bfloat16 .* float32'):
-    failed(candidate, dtype='bfloat16', lanes=('bounded',))
+    list_failed_stages(candidate, dtype='bfloat16', lanes=('bounded',))
 
 
 # See `precision.ACTIVATION_ULP`.
@@ -54,30 +54,36 @@ def test_a_formula_is_right_by_what_it_needs(formula, dtype, everything):
   candidate = Numpy(trial.Kernel(silu_of=formula), everything)
   needs = _NEEDS[formula.__name__]
   lanes = ('bounded',)
-  assert not failed(candidate, lanes, dtype=dtype, sigmoid_ulp=needs)
+  assert not list_failed_stages(
+    candidate, lanes, dtype=dtype, sigmoid_ulp=needs
+  )
 
 
 @pytest.mark.parametrize('formula', [exp2, tanh])
 def test_a_sigmoid_off_by_four_times_what_may_be_is_wrong(formula):
   # Given a sigmoid that is off by four times what the formula needs,
   needs = _NEEDS[formula.__name__]
-  off = np.float32(4 * needs * 2.0**-23)
-  kernel = trial.Kernel(silu_of=lambda gate: formula(gate) + off * gate)
+  error = np.float32(4 * needs * 2.0**-23)
+  kernel = trial.Kernel(silu_of=lambda gate: formula(gate) + error * gate)
   # when it is judged, then it fails; with that much allowed it does not.
   lanes = ('bounded',)
-  assert 'activation' in failed(Numpy(kernel), lanes, sigmoid_ulp=needs)
-  assert not failed(Numpy(kernel), lanes, sigmoid_ulp=5 * needs)
+  assert 'activation' in list_failed_stages(
+    Numpy(kernel), lanes, sigmoid_ulp=needs
+  )
+  assert not list_failed_stages(Numpy(kernel), lanes, sigmoid_ulp=5 * needs)
 
 
 @pytest.mark.parametrize('ulp', [precision.ACTIVATION_ULP, 50.0])
 def test_four_times_the_error_allowed_is_wrong(ulp):
   # Given a silu that is off by four times what may be, beside its roundings,
-  off = np.float32(1 + 4 * ulp * 2.0**-23)
-  kernel = trial.Kernel(silu=off)
+  factor = np.float32(1 + 4 * ulp * 2.0**-23)
+  kernel = trial.Kernel(silu=factor)
   # when it is judged, then it fails; with that much allowed it does not.
   lanes = ('bounded',)
-  assert 'activation' in failed(Numpy(kernel), lanes, activation_ulp=ulp)
-  assert not failed(Numpy(kernel), lanes, activation_ulp=5 * ulp)
+  assert 'activation' in list_failed_stages(
+    Numpy(kernel), lanes, activation_ulp=ulp
+  )
+  assert not list_failed_stages(Numpy(kernel), lanes, activation_ulp=5 * ulp)
 
 
 @pytest.mark.parametrize('value', [0.0, -1.0, float('inf'), float('nan')])

@@ -36,8 +36,8 @@ REQUEST = check.Request(
 
 @pytest.fixture(scope='module', params=DTYPES)
 def bench(request):
-  wanted = dataclasses.replace(REQUEST.case, dtype=request.param)
-  return bench_lib.Bench(wanted, keep=True)
+  case = dataclasses.replace(REQUEST.case, dtype=request.param)
+  return bench_lib.Bench(case, keep=True)
 
 
 @pytest.fixture(
@@ -47,109 +47,113 @@ def bench(request):
 )
 def grad_bench(request):
   dtype, placement = request.param
-  wanted = dataclasses.replace(
+  case = dataclasses.replace(
     REQUEST.case,
     direction='backward',
     routing='empty_experts',
     dtype=dtype,
     placement=placement,
   )
-  return bench_lib.Bench(wanted, keep=True)
+  return bench_lib.Bench(case, keep=True)
 
 
 def _wide(a):
   return a.astype(np.float32)
 
 
-def _without(lost):
-  """Returns what gives tokens y without slots `lost` of `[R, T, K]`."""
+def _drop_slots(is_lost):
+  """Returns what gives tokens y without slots `is_lost` of `[R, T, K]`."""
 
-  def spoil(case, made, name):
-    weights = case.inputs.arrays['topk_weights'] * ~lost(case.tiling.topk_ids)
-    y = (_wide(made['returned']) * weights[..., None]).sum(axis=2)
-    bad = lost(case.tiling.topk_ids).any(axis=-1, keepdims=True)
-    return np.where(bad, y.astype(made[name].dtype), made[name])
+  def spoil(case, computed, name):
+    weights = case.inputs.arrays['topk_weights'] * ~is_lost(
+      case.tiling.topk_ids
+    )
+    y = (_wide(computed['returned']) * weights[..., None]).sum(axis=2)
+    bad = is_lost(case.tiling.topk_ids).any(axis=-1, keepdims=True)
+    return np.where(bad, y.astype(computed[name].dtype), computed[name])
 
   return spoil
 
 
-def _misplaced_weight(case, made, name):
-  held = _wide(made[name])
+def _misplaced_weight(case, computed, name):
+  spoiled = _wide(computed[name])
   weights = np.roll(case.inputs.arrays['topk_weights'][0, 7], 1)
-  held[0, 7] = weights @ _wide(made['returned'][0, 7])
-  return held
+  spoiled[0, 7] = weights @ _wide(computed['returned'][0, 7])
+  return spoiled
 
 
-def _swapped_return(case, made, name):
-  home = made[name].copy()
-  home[0, [3, 4], 0] = home[0, [4, 3], 0]
-  return home
+def _swapped_return(case, computed, name):
+  spoiled = computed[name].copy()
+  spoiled[0, [3, 4], 0] = spoiled[0, [4, 3], 0]
+  return spoiled
 
 
-def _written_padding(case, made, name):
-  held = made[name].copy()
-  held[0, -1, 2] = 1e-30
-  return held
+def _written_padding(case, computed, name):
+  spoiled = computed[name].copy()
+  spoiled[0, -1, 2] = 1e-30
+  return spoiled
 
 
-def _dropped_weight_tile(case, made, name):
+def _dropped_weight_tile(case, computed, name):
   rank, local, _ = controls_testing.busy(case.tiling)
-  held = made[name].copy()
-  held[rank, local, :8, :8] = 0
-  return held
+  spoiled = computed[name].copy()
+  spoiled[rank, local, :8, :8] = 0
+  return spoiled
 
 
-def _swapped_weight_grads(case, made, name):
+def _swapped_weight_grads(case, computed, name):
   rank, local, _ = controls_testing.busy(case.tiling)
-  held = made[name].copy()
-  held[rank, [local, local ^ 1]] = held[rank, [local ^ 1, local]]
-  return held
+  spoiled = computed[name].copy()
+  spoiled[rank, [local, local ^ 1]] = spoiled[rank, [local ^ 1, local]]
+  return spoiled
 
 
-def _row_missing_from_a_sum(case, made, name):
+def _drop_summed_row(case, computed, name):
   rank, local, rows = controls_testing.busy(case.tiling)
   left = _wide(case.inputs.arrays['activation'][rank, rows])
-  right = _wide(made['d_expert_out'][rank, rows])
+  right = _wide(computed['d_expert_out'][rank, rows])
   # Of wide data some rows add nothing.
-  at = np.argmax(left.any(axis=-1) & right.any(axis=-1))
-  held = _wide(made[name])
-  held[rank, local] -= np.outer(left[at], right[at])
-  return held
+  row = np.argmax(left.any(axis=-1) & right.any(axis=-1))
+  spoiled = _wide(computed[name])
+  spoiled[rank, local] -= np.outer(left[row], right[row])
+  return spoiled
 
 
-def _empty_expert_not_zeroed(case, made, name):
+def _empty_expert_not_zeroed(case, computed, name):
   rows = case.tiling.counts.sum(axis=0)
   expert = int(np.argmin(rows))
   assert not rows[expert]
-  held = made[name].copy()
-  held[divmod(expert, case.tiling.config.experts_per_rank)][3, 5] = 0.25
-  return held
+  spoiled = computed[name].copy()
+  spoiled[divmod(expert, case.tiling.config.experts_per_rank)][3, 5] = 0.25
+  return spoiled
 
 
-def _weight_grads_of_swapped_slots(case, made, name):
-  held = made[name].copy()
-  apart = np.abs(held[0] - held[0, :, ::-1]).max(axis=-1)
+def _weight_grads_of_swapped_slots(case, computed, name):
+  spoiled = computed[name].copy()
+  apart = np.abs(spoiled[0] - spoiled[0, :, ::-1]).max(axis=-1)
   token = np.argmax(apart)
-  held[0, token] = held[0, token, ::-1].copy()
-  return held
+  spoiled[0, token] = spoiled[0, token, ::-1].copy()
+  return spoiled
 
 
 def _controls(case):
   """Returns those of `controls_testing`, and more, by name."""
-  one = controls_testing.Control
-  more = (
-    one('unwritten tile', ('gate_up', 'd_activation'), _NAN),
-    one('weights of other slots', ('y',), _misplaced_weight),
-    one('swapped return', ('returned', 'd_returned'), _swapped_return),
-    one('written padding', ('activation', 'd_gate_up'), _written_padding),
-    one('lost expert', ('y',), _without(lambda ids: ids == 3)),
-    one('dropped weight tile', ('d_w_gate_up',), _dropped_weight_tile),
-    one('swapped weight grads', ('d_w_down',), _swapped_weight_grads),
-    one('row missing from a sum', ('d_w_down',), _row_missing_from_a_sum),
-    one('expert not zeroed', ('d_w_gate_up',), _empty_expert_not_zeroed),
-    one('slots swapped', ('d_topk_weights',), _weight_grads_of_swapped_slots),
+  control = controls_testing.Control
+  own_controls = (
+    control('unwritten tile', ('gate_up', 'd_activation'), _NAN),
+    control('weights of other slots', ('y',), _misplaced_weight),
+    control('swapped return', ('returned', 'd_returned'), _swapped_return),
+    control('written padding', ('activation', 'd_gate_up'), _written_padding),
+    control('lost expert', ('y',), _drop_slots(lambda ids: ids == 3)),
+    control('dropped weight tile', ('d_w_gate_up',), _dropped_weight_tile),
+    control('swapped weight grads', ('d_w_down',), _swapped_weight_grads),
+    control('row missing from a sum', ('d_w_down',), _drop_summed_row),
+    control('expert not zeroed', ('d_w_gate_up',), _empty_expert_not_zeroed),
+    control(
+      'slots swapped', ('d_topk_weights',), _weight_grads_of_swapped_slots
+    ),
   )
-  return {c.name: c for c in (*controls_testing.controls(case), *more)}
+  return {c.name: c for c in (*controls_testing.controls(case), *own_controls)}
 
 
 _NAN = controls_testing.tile_of(np.nan)
@@ -161,10 +165,10 @@ _BACKWARD = (
 )
 
 
-def _names(bench, which, others):
+def _names(bench, layer_pass, other_names):
   """Returns the names of a pass's controls."""
-  case = bench.case(Spoiled(bench), which, bench.real_inputs)
-  return [name for name in _controls(case) if name not in others]
+  case = bench.case(SpoiledOracle(bench), layer_pass, bench.real_inputs)
+  return [name for name in _controls(case) if name not in other_names]
 
 
 def _data_of(bench, arrays):
@@ -176,7 +180,7 @@ def _data_of(bench, arrays):
   )
 
 
-class Spoiled(candidates.Candidate):
+class SpoiledOracle(candidates.Candidate):
   """A right kernel, the oracle itself, and one way to be wrong."""
 
   name = 'oracle'
@@ -186,24 +190,24 @@ class Spoiled(candidates.Candidate):
     self._bench, self.control, self._keep = bench, control, keep
     self.stage = None
 
-  def _right(self, config, policy, inputs, which):
+  def _right(self, config, policy, inputs, layer_pass):
     data = _data_of(self._bench, inputs)
-    made = dataclasses.replace(
+    layer_inputs = dataclasses.replace(
       self._bench.real_inputs, policy=policy, arrays=inputs, data=data
     )
-    return made, self._bench.answer(made, which)
+    return layer_inputs, self._bench.answer(layer_inputs, layer_pass)
 
   def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    made, answer = self._right(config, policy, inputs, which)
+    layer_inputs, answer = self._right(config, policy, inputs, which)
     if self.control is not None:
-      case = self._bench.case(self, which, made)
+      case = self._bench.case(self, which, layer_inputs)
       control = _controls(case).get(self.control, self.control)
       for name in reversed(controls_testing.spoils(case, control)):
         self.stage = name
-        held = control.spoil(case, answer, name)
-        answer[name] = held.astype(answer[name].dtype)
-    kept = self._keep or answer
-    return {name: answer[name] for name in kept}
+        spoiled = control.spoil(case, answer, name)
+        answer[name] = spoiled.astype(answer[name].dtype)
+    kept_names = self._keep or answer
+    return {name: answer[name] for name in kept_names}
 
   @property
   def serial(self):
@@ -222,28 +226,38 @@ def _judge_grad(bench, candidate, **changes):
 
 @pytest.mark.few(1)
 def test_all_lanes_pass_a_right_kernel_and_fail_every_control(bench):
-  _check_right(_judge(bench, Spoiled(bench)))
+  _check_right(_judge(bench, SpoiledOracle(bench)))
   for control in _names(bench, passes.FORWARD, _BACKWARD):
-    candidate = Spoiled(bench, control)
+    candidate = SpoiledOracle(bench, control)
     _check_control(candidate, _judge(bench, candidate))
   for control in ('stale row', 'swapped return'):
-    kept = Spoiled(bench, control, keep=passes.FORWARD.outputs)
-    _check_moved(kept, _judge(bench, kept, lanes=('bitwise',)))
+    candidate_of_outputs = SpoiledOracle(
+      bench, control, keep=passes.FORWARD.outputs
+    )
+    _check_moved(
+      candidate_of_outputs,
+      _judge(bench, candidate_of_outputs, lanes=('bitwise',)),
+    )
 
 
 @pytest.mark.few(2)
 def test_all_lanes_pass_right_gradients_and_fail_every_control(grad_bench):
-  results = _judge_grad(grad_bench, Spoiled(grad_bench))
+  results = _judge_grad(grad_bench, SpoiledOracle(grad_bench))
   _check_right(results)
   assert {verdicts.tensor_of(r.stage) for r in results} == set(tensors.GRADS)
   for control in _names(grad_bench, passes.BACKWARD, _FORWARD):
-    candidate = Spoiled(grad_bench, control)
+    candidate = SpoiledOracle(grad_bench, control)
     _check_control(candidate, _judge_grad(grad_bench, candidate))
   # With `combine` a weight is multiplied where rows of dy move.
   early = grad_bench.real_inputs.policy.placement == 'before_down'
   for control in ('swapped return', 'stale row')[: 1 + early]:
-    kept = Spoiled(grad_bench, control, keep=passes.BACKWARD.outputs)
-    _check_moved(kept, _judge_grad(grad_bench, kept, lanes=('bitwise',)))
+    candidate_of_outputs = SpoiledOracle(
+      grad_bench, control, keep=passes.BACKWARD.outputs
+    )
+    _check_moved(
+      candidate_of_outputs,
+      _judge_grad(grad_bench, candidate_of_outputs, lanes=('bitwise',)),
+    )
 
 
 def _check_right(results):
@@ -258,8 +272,8 @@ def _check_right(results):
 
 def _check_moved(candidate, results):
   """Bits that moved wrong are seen without a serial run."""
-  failed = [r.stage for r in results if r.verdict == verdicts.FAIL]
-  assert failed == [candidate.stage], candidate.control
+  failed_stages = [r.stage for r in results if r.verdict == verdicts.FAIL]
+  assert failed_stages == [candidate.stage], candidate.control
 
 
 def _check_control(candidate, results):
@@ -267,9 +281,13 @@ def _check_control(candidate, results):
   cases = [(lane, None) for lane in verdicts.LANES if lane != 'exact']
   cases += [('exact', equality.ORACLE_RULE), ('exact', equality.WIDE_RULE)]
   for lane, rule in cases:
-    mine = [r for r in results if r.lane == lane and rule in (None, r.rule)]
-    failures = [r.failure for r in mine if r.verdict == verdicts.FAIL]
-    if lane == 'standard' and candidate.stage not in {r.stage for r in mine}:
+    lane_results = [
+      r for r in results if r.lane == lane and rule in (None, r.rule)
+    ]
+    failures = [r.failure for r in lane_results if r.verdict == verdicts.FAIL]
+    if lane == 'standard' and candidate.stage not in {
+      r.stage for r in lane_results
+    }:
       continue  # What moves is judged by its bits.
     assert failures, (candidate.control, lane, rule)
     first = min(failures, key=verdicts.Failure.order)
@@ -279,9 +297,9 @@ def _check_control(candidate, results):
 
 @pytest.mark.few(2)
 def test_a_row_missing_from_a_weight_gradient_is_named(grad_bench):
-  spoiled = Spoiled(grad_bench, 'row missing from a sum')
+  candidate = SpoiledOracle(grad_bench, 'row missing from a sum')
 
-  results = _judge_grad(grad_bench, spoiled, lanes=('exact',))
+  results = _judge_grad(grad_bench, candidate, lanes=('exact',))
 
   failure = next(r.failure for r in results if r.failure)
   tiling = bench_lib.cut_tiles(OPTIONS, grad_bench.real_inputs, grad_bench.plan)
@@ -296,15 +314,17 @@ def test_a_row_missing_from_a_weight_gradient_is_named(grad_bench):
 
 @pytest.mark.few(2)
 def test_only_dx_is_judged_where_only_dx_came_back(grad_bench):
-  spoiled = Spoiled(grad_bench, 'lost slot', keep=('dx',))
+  candidate = SpoiledOracle(grad_bench, 'lost slot', keep=('dx',))
 
-  results = _judge_grad(grad_bench, spoiled, lanes=('bounded',))
+  results = _judge_grad(grad_bench, candidate, lanes=('bounded',))
 
   # One bad token may leave its tile spread as it should be.
-  told = {r.stage: r.verdict for r in results if r.rule != verdicts.SPREAD_RULE}
-  assert told['dx'] == told['layer dx'] == verdicts.FAIL
-  del told['dx'], told['layer dx']
-  assert set(told.values()) == {verdicts.NOT_JUDGED}
+  verdict_by_stage = {
+    r.stage: r.verdict for r in results if r.rule != verdicts.SPREAD_RULE
+  }
+  assert verdict_by_stage['dx'] == verdict_by_stage['layer dx'] == verdicts.FAIL
+  del verdict_by_stage['dx'], verdict_by_stage['layer dx']
+  assert set(verdict_by_stage.values()) == {verdicts.NOT_JUDGED}
   assert all(
     'return d_expert_out, d_activation' in r.failure.hint
     for r in results
@@ -339,19 +359,19 @@ def test_a_forward_fault_does_not_spread_to_the_backward_pass(value):
 
   results = bench_lib.Bench(request.case).judge(request)
 
-  failed = {r.stage for r in results if r.verdict == verdicts.FAIL}
-  assert 'gate_up' in failed
-  assert failed.isdisjoint(tensors.GRADS)
-  assert not [stage for stage in failed if stage.startswith('layer ')]
-  judged = [r.stage for r in results if r.verdict == verdicts.PASS]
-  assert set(tensors.GRADS) <= set(judged)
+  failed_stages = {r.stage for r in results if r.verdict == verdicts.FAIL}
+  assert 'gate_up' in failed_stages
+  assert failed_stages.isdisjoint(tensors.GRADS)
+  assert not [stage for stage in failed_stages if stage.startswith('layer ')]
+  passing_stages = [r.stage for r in results if r.verdict == verdicts.PASS]
+  assert set(tensors.GRADS) <= set(passing_stages)
   # Forward rows come first, whatever their lane.
   is_backward = [verdicts.pass_of(r.stage) is passes.BACKWARD for r in results]
   assert is_backward == sorted(is_backward)
 
 
 def test_the_oracles_answer_stands_beside_what_read_the_same_bits(bench):
-  case = bench.case(Spoiled(bench), passes.FORWARD, bench.real_inputs)
+  case = bench.case(SpoiledOracle(bench), passes.FORWARD, bench.real_inputs)
   answer = case.answer()
 
   beside = tolerance_lanes._recompute_beside(case, 'gate_up', answer, answer)
@@ -366,32 +386,34 @@ def test_the_oracles_answer_stands_beside_what_read_the_same_bits(bench):
 
 def test_a_pass_that_a_bench_was_not_made_for_is_refused(bench):
   with pytest.raises(ValueError, match='direction: expected a pass of'):
-    _judge(bench, Spoiled(bench), direction='both')
+    _judge(bench, SpoiledOracle(bench), direction='both')
 
 
 def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
-  asked = REQUEST.but(candidate=Spoiled(bench, 'stale row'), lanes=('bitwise',))
+  request = REQUEST.but(
+    candidate=SpoiledOracle(bench, 'stale row'), lanes=('bitwise',)
+  )
 
-  results = bench.examine(asked).results
+  results = bench.examine(request).results
 
   first = min(
     (r.failure for r in results if r.failure), key=verdicts.Failure.order
   )
 
-  made = bench.real_inputs
-  answer = bench.answer(made)
-  tiling = bench_lib.cut_tiles(OPTIONS, made, answer)
+  inputs = bench.real_inputs
+  answer = bench.answer(inputs)
+  tiling = bench_lib.cut_tiles(OPTIONS, inputs, answer)
   rank, local, rows = controls_testing.busy(tiling)
   right = answer['expert_in']
   assert (first.rank, first.row_block, first.col_block) == (rank, 0, 0)
-  assert first.expert == rank * made.config.experts_per_rank + local
+  assert first.expert == rank * inputs.config.experts_per_rank + local
   assert first.index[:2] == (rank, rows.start + 1)
   assert first.expected == float(right[first.index])
   row = right[rank, rows.start + 2]
   assert first.got == float(row[first.index[2]])
   assert first.bad_rows == 1
   assert first.bad_cols == (right[rank, rows.start + 1] != row).sum()
-  x = made.arrays['x'][first.source_rank, first.token]
+  x = inputs.arrays['x'][first.source_rank, first.token]
   np.testing.assert_array_equal(ulp.bits(x), ulp.bits(right[first.index[:2]]))
   assert first.pattern == (
     'as if rows of expert_in were those of others of the same expert; in row '
@@ -402,11 +424,13 @@ def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
 
 
 def test_a_result_alone_is_judged_in_lane_bitwise_too(bench):
-  results = _judge(bench, Spoiled(bench, keep=('y',)), lanes=('bitwise',))
+  results = _judge(bench, SpoiledOracle(bench, keep=('y',)), lanes=('bitwise',))
 
-  judged = {r.stage: r.lane for r in results if r.verdict == verdicts.PASS}
+  lane_by_stage = {
+    r.stage: r.lane for r in results if r.verdict == verdicts.PASS
+  }
   by_edges = {'y': 'bounded'} if _storage(bench) != 'float32' else {}
-  assert judged == {verdicts.LAYER: 'bounded'} | by_edges
+  assert lane_by_stage == {verdicts.LAYER: 'bounded'} | by_edges
 
 
 def _storage(bench):
@@ -428,13 +452,13 @@ def test_the_sign_of_zero_matters_to_bits_and_not_to_values(bench):
 
 def test_golden_rows_are_the_oracles_in_float64():
   # Given a layer in float32, when each stage is computed from x alone,
-  made = dataclasses.replace(REQUEST.case, placement='before_down').make()
-  arguments = (made.arrays[n] for n in tensors.INPUTS)
+  inputs = dataclasses.replace(REQUEST.case, placement='before_down').make()
+  arguments = (inputs.arrays[n] for n in tensors.INPUTS)
   forward = jax.jit(layer.forward, static_argnums=(0, 1))
-  expected = forward(made.config, made.policy.golden(), *arguments)
+  expected = forward(inputs.config, inputs.policy.golden(), *arguments)
   expected = {name: np.asarray(a) for name, a in expected.items()}
-  tiling = bench_lib.cut_tiles(OPTIONS, made, expected)
-  golden = golden_lib.Golden(tiling, made.policy, made.arrays, {})
+  tiling = bench_lib.cut_tiles(OPTIONS, inputs, expected)
+  golden = golden_lib.Golden(tiling, inputs.policy, inputs.arrays, {})
 
   # then values are the oracle's under its golden policy.
   for name in tensors.STAGES:
@@ -442,25 +466,27 @@ def test_golden_rows_are_the_oracles_in_float64():
       continue
     for rank in range(2):
       right = tiling.rows(name, expected[name], rank)
-      got = golden.rows(name, rank, 0, len(right))
-      np.testing.assert_allclose(got.value, right, rtol=1e-11, atol=1e-12)
+      golden_rows = golden.rows(name, rank, 0, len(right))
+      np.testing.assert_allclose(
+        golden_rows.value, right, rtol=1e-11, atol=1e-12
+      )
 
 
 @pytest.fixture(scope='module', params=('float32', 'float16'))
 def overflowing(request):
   """Inputs on which much of `gate_up` is an infinity."""
-  made = bench_lib.Bench(
+  bench = bench_lib.Bench(
     dataclasses.replace(REQUEST.case, dtype=request.param), keep=True
   )
-  arrays = dict(made.made.arrays)
+  arrays = dict(bench.real_inputs.arrays)
   size = dict(float32=(1e20, 1e19), float16=(200, 200))[request.param]
   dtype = arrays['x'].dtype.type
   arrays['x'] = np.abs(arrays['x']) * dtype(size[0])
   # Columns of one sign each: no order of their terms gives another infinity.
   sign = np.array([size[1], -size[1], 1.0, -1.0] * 8, dtype)
   arrays['w_gate_up'] = np.abs(arrays['w_gate_up']) * sign
-  made.made = dataclasses.replace(made.made, arrays=arrays)
-  return made
+  bench.real_inputs = dataclasses.replace(bench.real_inputs, arrays=arrays)
+  return bench
 
 
 @pytest.mark.parametrize('keep', (('gate_up', 'y'), passes.FORWARD.outputs))
@@ -470,7 +496,7 @@ def test_a_right_kernel_may_overflow(overflowing, keep):
 
   results = _judge(
     overflowing,
-    Spoiled(overflowing, keep=keep),
+    SpoiledOracle(overflowing, keep=keep),
     lanes=('bitwise', 'bounded', 'standard'),
   )
 
@@ -480,24 +506,29 @@ def test_a_right_kernel_may_overflow(overflowing, keep):
 @pytest.mark.parametrize('wrong', (np.nan, 'other sign', 'largest'))
 def test_only_the_same_infinity_will_do(overflowing, wrong):
   # Given a kernel with something else in the place of one infinity,
-  def spoil(case, made, name):
-    held = made[name].copy()
-    at = tuple(np.argwhere(np.isinf(held))[0])
-    largest = storage.FORMATS[str(held.dtype)].largest
-    held[at] = {'other sign': -held[at], 'largest': largest}.get(wrong, wrong)
-    return held
+  def spoil(case, computed, name):
+    spoiled = computed[name].copy()
+    position = tuple(np.argwhere(np.isinf(spoiled))[0])
+    largest = storage.FORMATS[str(spoiled.dtype)].largest
+    spoiled[position] = {
+      'other sign': -spoiled[position],
+      'largest': largest,
+    }.get(wrong, wrong)
+    return spoiled
 
   control = controls_testing.Control('another', ('gate_up',), spoil)
-  spoiled = Spoiled(overflowing, control, keep=passes.FORWARD.outputs)
+  candidate = SpoiledOracle(overflowing, control, keep=passes.FORWARD.outputs)
 
   # when it is judged, then that is wrong, and is what the report shows.
   for lane in ('bounded', 'standard'):
-    results = _judge(overflowing, spoiled, lanes=(lane,))
-    failed = [r for r in results if r.lane == lane and r.failure]
-    assert failed[0].stage == 'gate_up' and np.isinf(failed[0].failure.expected)
+    results = _judge(overflowing, candidate, lanes=(lane,))
+    failed_results = [r for r in results if r.lane == lane and r.failure]
+    assert failed_results[0].stage == 'gate_up' and np.isinf(
+      failed_results[0].failure.expected
+    )
 
 
-class OnlySwiglu(Spoiled):
+class OnlySwiglu(SpoiledOracle):
   """A right kernel that has no other activation."""
 
   def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
@@ -510,12 +541,12 @@ def test_lane_exact_is_not_judged_where_the_kernel_does_swiglu_only(bench):
   results = _judge(bench, OnlySwiglu(bench), lanes=('exact', 'bounded'))
 
   exact = [r for r in results if r.lane == 'exact']
-  others = [r for r in results if r.lane != 'exact']
+  other_results = [r for r in results if r.lane != 'exact']
   rules = [equality.ORACLE_RULE, equality.WIDE_RULE]
   assert [r.rule for r in exact] == rules
   assert {r.verdict for r in exact} == {verdicts.NOT_JUDGED}
   assert {r.why for r in exact} == {'it does swiglu only'}
-  assert {r.verdict for r in others} == {verdicts.PASS}
+  assert {r.verdict for r in other_results} == {verdicts.PASS}
   # Asked for alone, it leaves the layer.
   results = _judge(bench, OnlySwiglu(bench), lanes=('exact',))
   layer = [r for r in results if r.stage == verdicts.LAYER]
@@ -536,9 +567,9 @@ RETURN_MORE = (
   ],
 )
 def test_a_wrong_y_alone_gets_a_hint(bench, control, hint):
-  spoiled = Spoiled(bench, control, keep=('y',))
+  candidate = SpoiledOracle(bench, control, keep=('y',))
 
-  results = _judge(bench, spoiled, lanes=('exact', 'bounded'))
+  results = _judge(bench, candidate, lanes=('exact', 'bounded'))
 
   # A tile with few bad tokens may be spread as it should be, and what changes
   # a token by less than the noise has no edge.
@@ -559,11 +590,11 @@ def test_nan_stays_the_worst_whatever_later_ranks_hold(bench):
   # Given a NaN on the first rank and a plain error on the last,
   answer = bench.answer(bench.real_inputs)
   expected = answer['y']
-  got = expected.copy()
-  got[0, 2, 1], got[-1, 0, 0] = np.nan, 99.0
+  actual = expected.copy()
+  actual[0, 2, 1], actual[-1, 0, 0] = np.nan, 99.0
 
   # when they are compared, then the NaN is told.
-  result = lanes.compare('y', 'exact', 'rule', got, expected, _tiling(bench))
+  result = lanes.compare('y', 'exact', 'rule', actual, expected, _tiling(bench))
   assert np.isnan(result.worst_abs)
   assert result.worst_element == (0, 2, 1)
 
@@ -571,22 +602,22 @@ def test_nan_stays_the_worst_whatever_later_ranks_hold(bench):
 def test_a_rank_without_rows_has_a_grid_without_tiles():
   # Given a routing that sends every row to the last rank,
   empty_first = next(
-    made
-    for made in (
+    bench
+    for bench in (
       bench_lib.Bench(
         dataclasses.replace(REQUEST.case, routing='one_rank', seed=seed)
       )
       for seed in range(9)
     )
-    if _tiling(made).num_valid(0) == 0
+    if _tiling(bench).num_valid(0) == 0
   )
   tiling = _tiling(empty_first)
   expected = empty_first.answer(empty_first.real_inputs)['expert_in']
-  got = expected.copy()
-  got[1, 0, 0] += 1
+  actual = expected.copy()
+  actual[1, 0, 0] += 1
 
   # when something is wrong there, then it is in that rank's grid.
-  result = lanes.compare('expert_in', 'exact', 'rule', got, expected, tiling)
+  result = lanes.compare('expert_in', 'exact', 'rule', actual, expected, tiling)
   assert [g.sum() for g in result.grids] == [0, 1]
   assert [len(e) for e in result.experts] == [len(g) for g in result.grids]
   assert result.grids[0].shape == (0, 1)

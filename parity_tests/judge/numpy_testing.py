@@ -51,16 +51,16 @@ class Numpy(candidates.Candidate):
       fields = policies.fields(self.words)
       own = dataclasses.replace(policy, **{'points': (), **fields})
     kernel = self.kernel
-    made = getattr(kernel, which.name)(config, own, inputs)
+    computed = getattr(kernel, which.name)(config, own, inputs)
     names = which.of_layer(config).results
     if not self.everything:
-      made = {name: made[name] for name in (*names, *self.returns)}
+      computed = {name: computed[name] for name in (*names, *self.returns)}
     return user_candidate.check_outputs(
-      self.name, config, policy, made, which, names
+      self.name, config, policy, computed, which, names
     )
 
 
-def judged(
+def check_rows(
   candidate: candidates.Candidate, lanes: Sequence[str], **case
 ) -> Sequence[verdicts.Result]:
   """Returns the rows of a check, on `tiny` if no case says otherwise."""
@@ -68,11 +68,13 @@ def judged(
 
 
 def _request(candidate, lanes, case) -> request_lib.Request:
-  made = case_lib.Case(**{'preset': 'tiny', 'ranks': 2, **case})
-  return request_lib.Request(made, candidate, judgement.Judgement((*lanes,)))
+  layer_case = case_lib.Case(**{'preset': 'tiny', 'ranks': 2, **case})
+  return request_lib.Request(
+    layer_case, candidate, judgement.Judgement((*lanes,))
+  )
 
 
-def failed(
+def list_failed_stages(
   candidate: candidates.Candidate,
   lanes: Sequence[str] = ('exact', 'bounded', 'standard'),
   **case,
@@ -84,24 +86,24 @@ def failed(
   return {r.stage for r in results if r.verdict == 'fail'}
 
 
-def refused(
+def list_refused(
   bench: bench_lib.Bench,
   case: case_lib.Case,
   candidate: candidates.Candidate,
   *lanes: str,
 ) -> set[tuple[str, str]]:
   """Returns (lane, stage) of what some lanes refuse."""
-  asked = judgement.Judgement(lanes=lanes, repeat=1)
-  results = bench.judge(request_lib.Request(case, candidate, asked))
-  failed = (r for r in results if r.verdict == verdicts.FAIL)
-  return {(r.lane, r.stage) for r in failed if r.lane in lanes}
+  how = judgement.Judgement(lanes=lanes, repeat=1)
+  results = bench.judge(request_lib.Request(case, candidate, how))
+  failed_results = (r for r in results if r.verdict == verdicts.FAIL)
+  return {(r.lane, r.stage) for r in failed_results if r.lane in lanes}
 
 
-def elsewhere(
+def check_elsewhere(
   bench: bench_lib.Bench,
   top: pathlib.Path,
   change: tuple[str, str],
-  more: str = '',
+  appended_text: str = '',
   per_rank: bool = False,
 ) -> check.Report:
   """Returns what a check says of a run of `numpy_kernel_testing` elsewhere.
@@ -112,24 +114,29 @@ def elsewhere(
     bench: of a forward case, which is written.
     top: folder for the case, the kernel and its outputs.
     change: text of the kernel, and what stands in its place; of '' nothing.
-    more: text after that of the kernel.
+    appended_text: text after that of the kernel.
     per_rank: whether the case has a file for each rank.
   """
-  made = {
+  inputs_of_data = {
     data: bench.read_by((passes.FORWARD,), data) for data in inputs_lib.DATA
   }
-  folder_writer.write(top / 'case', 'forward', made, per_rank)
-  text, path = inspect.getsource(numpy_kernel_testing) + more, top / 'kernel.py'
+  folder_writer.write(top / 'case', 'forward', inputs_of_data, per_rank)
+  text, path = (
+    inspect.getsource(numpy_kernel_testing) + appended_text,
+    top / 'kernel.py',
+  )
   path.write_text(text.replace(*change) if change[0] else text)
-  given = read_case.load(top / 'case')
-  read_case.run(given, read_case.function(f'{path}:moe'), top / 'out')
+  read_layer = read_case.load(top / 'case')
+  read_case.run(read_layer, read_case.function(f'{path}:moe'), top / 'out')
   case = case_lib.Case.from_folder(str(top / 'case'), 'forward')
-  return unexplained(check.Request(case, outputs.Outputs(str(top / 'out'))))
+  return check_unexplained(
+    check.Request(case, outputs.Outputs(str(top / 'out')))
+  )
 
 
-def unexplained(request: check.Request) -> check.Report:
+def check_unexplained(request: check.Request) -> check.Report:
   """Returns what a check says; what fails is not explained."""
   request = request.but(candidate=request.candidate.ready(request.case))
   bench = bench_lib.Bench(request.case)
-  found = bench.examine(request, explain=False)
-  return check.build_report(request, bench, found, 0.0)
+  findings = bench.examine(request, explain=False)
+  return check.build_report(request, bench, findings, 0.0)

@@ -30,7 +30,7 @@ _NEEDS = {
 def run(request):
   """Returns (oracle, what backward may read, dy, gradients)."""
   storage, placement = request.param
-  made = inputs.make_inputs(
+  layer_inputs = inputs.make_inputs(
     presets.get('tiny'),
     2,
     13,
@@ -39,75 +39,83 @@ def run(request):
     placement=placement,
     capacity=56,
   )
-  oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
-  forward = {**made.arrays, **oracle.forward()}
+  oracle = oracle_lib.Oracle(
+    layer_inputs.config, layer_inputs.policy, layer_inputs.arrays
+  )
+  forward = {**layer_inputs.arrays, **oracle.forward()}
   dy = stable_random.normal(stable_random.seed_of('dy'), forward['x'].shape)
   dy = dy.astype(forward['x'].dtype)
-  saved = {n: forward[n] for n in layer_grad.reads(made.config, made.policy)}
-  return oracle, {**saved, 'dy': dy}, oracle.backward(forward, dy)
+  saved_tensors = {
+    n: forward[n]
+    for n in layer_grad.reads(layer_inputs.config, layer_inputs.policy)
+  }
+  return oracle, {**saved_tensors, 'dy': dy}, oracle.backward(forward, dy)
 
 
 def test_passes_in_passing_have_the_same_bits(run):
-  oracle, saved, grads = run
+  oracle, saved_tensors, grads = run
   expected = {**oracle.forward(), **grads}
 
   with oracle_lib.in_passing():
-    got = oracle.forward()
-    got |= oracle.backward({**saved, **got}, saved['dy'])
+    actual = oracle.forward()
+    actual |= oracle.backward({**saved_tensors, **actual}, saved_tensors['dy'])
 
-  assert got.keys() == expected.keys()
+  assert actual.keys() == expected.keys()
   for name, value in expected.items():
-    assert got[name].dtype == value.dtype
-    assert got[name].tobytes() == value.tobytes(), name
+    assert actual[name].dtype == value.dtype
+    assert actual[name].tobytes() == value.tobytes(), name
 
 
 def test_each_stage_follows_what_was_captured(run):
   # Given a captured gradient that is twice the right one,
-  oracle, saved, grads = run
+  oracle, saved_tensors, grads = run
   for name, needs in _NEEDS.items():
     # when the stage after it runs, which is linear in it, then that is too;
-    got = oracle.stage(name, {**saved, needs: grads[needs] * 2})
-    np.testing.assert_array_equal(got, grads[name] * 2)
+    actual = oracle.stage(name, {**saved_tensors, needs: grads[needs] * 2})
+    np.testing.assert_array_equal(actual, grads[name] * 2)
     # and without it there is nothing to run on.
     with pytest.raises(KeyError, match=needs):
-      oracle.stage(name, saved)
+      oracle.stage(name, saved_tensors)
 
 
 def test_weight_gradient_reads_d_activation_only_where_it_must(run):
-  oracle, saved, grads = run
+  oracle, saved_tensors, grads = run
   if oracle.policy.placement == 'combine':
-    got = oracle.stage('d_topk_weights', saved)
-    assert got.tobytes() == grads['d_topk_weights'].tobytes()
+    actual = oracle.stage('d_topk_weights', saved_tensors)
+    assert actual.tobytes() == grads['d_topk_weights'].tobytes()
   else:
     with pytest.raises(KeyError, match='d_activation'):
-      oracle.stage('d_topk_weights', saved)
+      oracle.stage('d_topk_weights', saved_tensors)
 
 
 def test_unknown_gradient_is_refused(run):
-  oracle, saved, grads = run
+  oracle, saved_tensors, grads = run
   with pytest.raises(KeyError, match='dy'):
-    oracle.stage('dy', {**saved, **grads})
+    oracle.stage('dy', {**saved_tensors, **grads})
   with pytest.raises(ValueError, match='^gate_up: expected .* got nothing'):
     oracle.backward(
-      {n: a for n, a in saved.items() if n != 'gate_up'}, saved['dy']
+      {n: a for n, a in saved_tensors.items() if n != 'gate_up'},
+      saved_tensors['dy'],
     )
 
 
 def test_a_plan_is_compiled_once_for_all_columns():
   # given: layers that differ in columns and in what multiplies where
-  asked = []
+  requests = []
 
   def run(name, config, policy, known):
-    asked.append((config, policy))
+    requests.append((config, policy))
     return oracle_lib.stage(name, config, policy, known)
 
   with oracle_lib.by(run):
     for placement, columns in (('combine', 8), ('returned', 12)):
       preset = dataclasses.replace(presets.get('tiny'), d_model=columns)
-      made = inputs.make_inputs(preset, 2, 3, placement=placement)
+      layer_inputs = inputs.make_inputs(preset, 2, 3, placement=placement)
       # when
-      oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
+      oracle = oracle_lib.Oracle(
+        layer_inputs.config, layer_inputs.policy, layer_inputs.arrays
+      )
       assert oracle.plan
 
   # then each of the plan's tensors has one program
-  assert len({*asked}) == 1
+  assert len({*requests}) == 1

@@ -30,33 +30,39 @@ from hpmoe.reference.contract import tensors
 @pytest.mark.few(1)
 def test_answers_have_the_bits_of_what_users_call(dtype, placement):
   # Given a layer whose last rank has rows to spare,
-  made = inputs.make_inputs(
+  layer_inputs = inputs.make_inputs(
     presets.get('tiny'), 2, 13, dtype, 'empty_experts', placement=placement
   )
-  dy = real_data.draw_dy(made.config, made.arrays['x'].dtype, 3)
-  of = made.config, made.policy
+  dy = real_data.draw_dy(layer_inputs.config, layer_inputs.arrays['x'].dtype, 3)
+  layer_arguments = layer_inputs.config, layer_inputs.policy
 
   # when a check asks for both passes, stage by stage,
   forward = pass_reference.run_oracle(
-    oracle_lib.Oracle(*of, made.arrays), passes.FORWARD
+    oracle_lib.Oracle(*layer_arguments, layer_inputs.arrays), passes.FORWARD
   )
-  given = {**made.arrays, **forward, 'dy': dy}
+  backward_arrays = {**layer_inputs.arrays, **forward, 'dy': dy}
   backward = pass_reference.run_oracle(
-    oracle_lib.Oracle(*of, given), passes.BACKWARD
+    oracle_lib.Oracle(*layer_arguments, backward_arrays), passes.BACKWARD
   )
 
   # then each tensor is that of the pass under jit, as one function.
   whole = jax.jit(layer.forward, static_argnums=(0, 1))(
-    *of, **{name: made.arrays[name] for name in tensors.INPUTS}
+    *layer_arguments,
+    **{name: layer_inputs.arrays[name] for name in tensors.INPUTS},
   )
   grads = jax.jit(layer_grad.backward, static_argnums=(0, 1))
   whole |= grads(
-    *of, {n: given[n] for n in layer_grad.reads(made.config, made.policy)}, dy
+    *layer_arguments,
+    {
+      n: backward_arrays[n]
+      for n in layer_grad.reads(layer_inputs.config, layer_inputs.policy)
+    },
+    dy,
   )
   assert set(forward | backward) == set(whole)
   for name, value in (forward | backward).items():
-    theirs = ulp.bits(np.asarray(whole[name]))
-    np.testing.assert_array_equal(ulp.bits(value), theirs, name)
+    users_bits = ulp.bits(np.asarray(whole[name]))
+    np.testing.assert_array_equal(ulp.bits(value), users_bits, name)
 
 
 def _twice(function, name):
@@ -68,7 +74,7 @@ def _twice(function, name):
 
 
 @pytest.mark.parametrize(
-  ('where', 'what', 'direction', 'stage'),
+  ('module', 'function_name', 'direction', 'stage'),
   [
     (layer, 'forward', 'forward', 'y'),
     (layer_grad, 'backward', 'backward', 'd_topk_weights'),
@@ -78,17 +84,19 @@ def _twice(function, name):
 )
 @pytest.mark.few(2)
 def test_a_bug_in_what_users_call_fails_a_check(
-  where, what, direction, stage, monkeypatch
+  module, function_name, direction, stage, monkeypatch
 ):
   # Given an oracle of which one tensor is twice what it should be,
   run = oracle_lib.stage
-  if where is stages:
+  if module is stages:
     wrong = _twice(stages._STAGES[stage], stage)
     monkeypatch.setitem(stages._STAGES, stage, wrong)
     run = programs.Program('hpmoe.reference.stages:run', 3)
     jax.clear_caches()
   else:
-    monkeypatch.setattr(where, what, _twice(getattr(where, what), stage))
+    monkeypatch.setattr(
+      module, function_name, _twice(getattr(module, function_name), stage)
+    )
 
   # when a backend that is right is checked, then they part there.
   request = request_lib.Request(
@@ -100,11 +108,11 @@ def test_a_bug_in_what_users_call_fails_a_check(
   # What is kept is right.
   with cache_folder.activate(None), oracle_lib.by(run):
     report = check.run(request)
-  failed = {r.stage for r in report.results if r.verdict == 'fail'}
-  if where is stages:
+  failed_stages = {r.stage for r in report.results if r.verdict == 'fail'}
+  if module is stages:
     jax.clear_caches()
   stages_of = {*tensors.STAGES, *tensors.GRADS}
-  assert failed & stages_of == {stage}
+  assert failed_stages & stages_of == {stage}
 
 
 @pytest.mark.parametrize(
@@ -123,22 +131,24 @@ def test_golden_stands_in_for_the_oracle_on_exact_data(dtype, placement):
     bias=True,
     d_shared=6,
   )
-  made = case.data(case.make(), 'exact')
+  exact_inputs = case.data(case.make(), 'exact')
 
   # when both passes are made of the oracle's stages, and of golden rows,
   def tensors_of_passes():
-    oracle = oracle_lib.Oracle(made.config, made.policy, made.arrays)
+    oracle = oracle_lib.Oracle(
+      exact_inputs.config, exact_inputs.policy, exact_inputs.arrays
+    )
     forward = oracle.forward()
     return forward | oracle.backward(
-      {**made.arrays, **forward}, made.arrays['dy']
+      {**exact_inputs.arrays, **forward}, exact_inputs.arrays['dy']
     )
 
   expected = tensors_of_passes()
   with oracle_lib.by(pass_reference.store_golden):
-    got = tensors_of_passes()
+    actual = tensors_of_passes()
 
   # then each tensor has the same values.
-  assert got.keys() == expected.keys()
+  assert actual.keys() == expected.keys()
   for name, value in expected.items():
-    assert got[name].dtype == value.dtype
-    np.testing.assert_array_equal(got[name], value, err_msg=name)
+    assert actual[name].dtype == value.dtype
+    np.testing.assert_array_equal(actual[name], value, err_msg=name)

@@ -13,14 +13,14 @@ from hpmoe.reference.contract import tensors
 Rounds = numpy_testing.Numpy
 
 
-def verdicts(candidate, direction, words, dtype, lanes, preset='tiny'):
+def check_rows(candidate, direction, words, dtype, lanes, preset='tiny'):
   case = dict(direction=direction, policy=words, dtype=dtype, preset=preset)
-  return numpy_testing.judged(candidate, lanes, **case)
+  return numpy_testing.check_rows(candidate, lanes, **case)
 
 
-def failed(candidate, direction, words, dtype):
+def list_failed_stages(candidate, direction, words, dtype):
   case = dict(direction=direction, policy=words, dtype=dtype)
-  return numpy_testing.failed(candidate, LANES[dtype], **case)
+  return numpy_testing.list_failed_stages(candidate, LANES[dtype], **case)
 
 
 # A record of lane standard compares with float64, whatever the policy.
@@ -37,7 +37,7 @@ ROUNDED = [
 ]
 
 
-def alone(point, narrow):
+def build_policies(point, narrow):
   """Returns the words of a policy with one point, and of one without."""
   placement = 'before_down' if point == 'product' else 'combine'
   base = (f'placement={placement}',)
@@ -54,7 +54,7 @@ def test_a_kernel_that_rounds_everywhere_is_right_under_its_policy(
   everywhere = (f'{point.name}=bfloat16' for point in precision.INSIDE)
   orders = ('sum_order=expert', 'd_sum_order=expert_back')
   words = (*everywhere, f'placement={placement}', *orders)
-  assert not failed(Rounds(), direction, words, dtype)
+  assert not list_failed_stages(Rounds(), direction, words, dtype)
 
 
 @pytest.mark.slow
@@ -64,8 +64,8 @@ def test_a_kernel_that_rounds_everywhere_is_right_under_its_policy(
 def test_a_kernel_that_rounds_there_is_right_under_that_policy(
   direction, point, narrow, dtype
 ):
-  words, _ = alone(point, narrow)
-  assert not failed(Rounds(), direction, words, dtype)
+  words, _ = build_policies(point, narrow)
+  assert not list_failed_stages(Rounds(), direction, words, dtype)
 
 
 @pytest.mark.slow
@@ -74,23 +74,29 @@ def test_a_kernel_that_rounds_there_is_right_under_that_policy(
 @pytest.mark.parametrize('name', policies.POLICIES)
 def test_a_kernel_is_right_under_its_named_policy(name, direction, everything):
   candidate = Rounds(everything=everything)
-  assert not failed(candidate, direction, (name,), 'bfloat16')
+  assert not list_failed_stages(candidate, direction, (name,), 'bfloat16')
 
 
 # Two blocks of depth and a sum of four rows, which storage's dtype can round.
 DEEP = 'tiny:top_k=4:d_model=160:d_ff=144'
 
 
-def found_alone(point, narrow, dtype):
+def find_patterns(point, narrow, dtype):
   """Returns the words told of a kernel that rounds there unasked, by stage."""
-  words, base = alone(point, narrow)
-  told = {}
+  words, base = build_policies(point, narrow)
+  pattern_by_stage = {}
   preset = 'tiny' if dtype == 'float32' else DEEP
   for direction in DIRECTIONS:
-    asked = direction, base, dtype, ('bounded',), preset
-    results = verdicts(Rounds(words=words), *asked)
-    told |= {r.stage: r.failure.pattern for r in results if r.failure}
-  return {stage: text for stage, text in told.items() if stage in tensors.SPECS}
+    arguments = direction, base, dtype, ('bounded',), preset
+    results = check_rows(Rounds(words=words), *arguments)
+    pattern_by_stage |= {
+      r.stage: r.failure.pattern for r in results if r.failure
+    }
+  return {
+    stage: text
+    for stage, text in pattern_by_stage.items()
+    if stage in tensors.SPECS
+  }
 
 
 # Operands are stored in 16 bits already.
@@ -103,16 +109,17 @@ NARROW = [
 
 
 @pytest.mark.parametrize(
-  'point, narrow, dtype', [(*one, 'float32') for one in ROUNDED] + NARROW
+  'point, narrow, dtype',
+  [(*point_and_dtype, 'float32') for point_and_dtype in ROUNDED] + NARROW,
 )
 @pytest.mark.few(2)
 def test_a_kernel_that_rounds_there_unasked_is_wrong_there(
   point, narrow, dtype
 ):
-  told = found_alone(point, narrow, dtype)
-  assert {*told} <= {*precision.POINTS[point].stages}
-  assert told
-  for text in told.values():
+  pattern_by_stage = find_patterns(point, narrow, dtype)
+  assert {*pattern_by_stage} <= {*precision.POINTS[point].stages}
+  assert pattern_by_stage
+  for text in pattern_by_stage.values():
     assert f'{point} was rounded to {narrow}' in text
 
 
@@ -125,19 +132,21 @@ def test_an_order_of_rows_is_right_where_asked_for_and_named_where_not(
   # given: a sum of four rows in bfloat16
   backward = field == 'd_sum_order'
   base = (f'{"d_" if backward else ""}running_sum=bfloat16',)
-  asked = (*base, f'{field}={order}')
+  ordered_words = (*base, f'{field}={order}')
   case = 'bfloat16', ('exact', 'bounded'), DEEP
 
   # when
-  right = verdicts(Rounds(), DIRECTIONS[backward], asked, *case)
-  wrong = verdicts(Rounds(words=asked), DIRECTIONS[backward], base, *case)
+  right = check_rows(Rounds(), DIRECTIONS[backward], ordered_words, *case)
+  wrong = check_rows(
+    Rounds(words=ordered_words), DIRECTIONS[backward], base, *case
+  )
 
   # then
   assert not [r for r in right if r.failure]
-  said = ' added by ' + order.replace('_back', ', from the last one back')
-  told = {r.stage: r.failure.pattern for r in wrong if r.failure}
-  assert {*told} == {precision.SUM_ORDERS[field]}, told
-  assert f'{said}:' in told[precision.SUM_ORDERS[field]]
+  expected = ' added by ' + order.replace('_back', ', from the last one back')
+  pattern_by_stage = {r.stage: r.failure.pattern for r in wrong if r.failure}
+  assert {*pattern_by_stage} == {precision.SUM_ORDERS[field]}, pattern_by_stage
+  assert f'{expected}:' in pattern_by_stage[precision.SUM_ORDERS[field]]
 
 
 @pytest.mark.parametrize(
@@ -147,11 +156,13 @@ def test_an_order_of_rows_is_right_where_asked_for_and_named_where_not(
 @pytest.mark.few(2)
 def test_a_rounding_is_named_from_y_alone(word):
   candidate = Rounds(words=(word,), everything=False)
-  results = verdicts(candidate, 'forward', (), 'bfloat16', ('bounded',))
-  (told,) = {r.failure.pattern for r in results if r.stage == 'y' and r.failure}
+  results = check_rows(candidate, 'forward', (), 'bfloat16', ('bounded',))
+  (pattern,) = {
+    r.failure.pattern for r in results if r.stage == 'y' and r.failure
+  }
   name, _, value = word.partition('=')
-  said = 'multiplied at epilogue' if name == 'placement' else f'{name} was'
-  assert said in told
+  expected = 'multiplied at epilogue' if name == 'placement' else f'{name} was'
+  assert expected in pattern
 
 
 # Forward points of which a kernel may have two; what bits cannot tell apart in
@@ -172,13 +183,17 @@ def test_two_roundings_are_both_named(pair, dtype):
   narrow = 'bfloat16' if dtype == 'float32' else dtype
   words = tuple(f'{point}={narrow}' for point in pair)
   preset = 'tiny' if dtype == 'float32' else DEEP
-  asked = 'forward', (), dtype, ('bounded',), preset
-  results = verdicts(Rounds(words=words), *asked)
-  told = {r.stage: r.failure.pattern for r in results if r.failure}
-  for stage in {*told} & {*tensors.SPECS}:
-    mine = [p for p in pair if stage in precision.POINTS[p].stages]
-    assert mine, f'{stage} fails: {told[stage]}'
-    others = {p.name for p in precision.INSIDE} - {*pair}
-    first = told[stage].partition(' or as if ')[0]
-    assert any(f'{point} was rounded' in told[stage] for point in mine), told
-    assert not any(f'{point} was rounded' in first for point in others), told
+  arguments = 'forward', (), dtype, ('bounded',), preset
+  results = check_rows(Rounds(words=words), *arguments)
+  pattern_by_stage = {r.stage: r.failure.pattern for r in results if r.failure}
+  for stage in {*pattern_by_stage} & {*tensors.SPECS}:
+    own_points = [p for p in pair if stage in precision.POINTS[p].stages]
+    assert own_points, f'{stage} fails: {pattern_by_stage[stage]}'
+    other_points = {p.name for p in precision.INSIDE} - {*pair}
+    first = pattern_by_stage[stage].partition(' or as if ')[0]
+    assert any(
+      f'{point} was rounded' in pattern_by_stage[stage] for point in own_points
+    ), pattern_by_stage
+    assert not any(f'{point} was rounded' in first for point in other_points), (
+      pattern_by_stage
+    )

@@ -21,11 +21,11 @@ def test_items_come_in_order_whichever_is_ready_first():
 
 
 def test_no_more_is_begun_than_workers_hold():
-  begun = []
-  made = prefetch.prefetch_map(begun.append, range(100))
-  next(made)
-  assert len(begun) <= prefetch._MOST_WORKERS + 1
-  made.close()
+  started_items = []
+  results = prefetch.prefetch_map(started_items.append, range(100))
+  next(results)
+  assert len(started_items) <= prefetch._MOST_WORKERS + 1
+  results.close()
 
 
 def test_an_error_is_the_callers():
@@ -42,17 +42,23 @@ def test_the_callers_error_state_holds():
     with np.errstate(over='raise'), pytest.raises(FloatingPointError):
       list(prefetch.prefetch_map(np.square, large))
     with np.errstate(over='ignore'):
-      made = [one for _, one in prefetch.prefetch_map(np.square, large)]
-    assert made == [np.inf] * count
+      squares = [
+        square for _, square in prefetch.prefetch_map(np.square, large)
+      ]
+    assert squares == [np.inf] * count
 
 
 def test_one_thing_alone_takes_no_thread():
-  def where(_):
+  def get_thread(_):
     return threading.get_ident()
 
-  assert list(prefetch.prefetch_map(where, [0])) == [(0, threading.get_ident())]
-  two = [thread for _, thread in prefetch.prefetch_map(where, [0, 1])]
-  assert threading.get_ident() not in two
+  assert list(prefetch.prefetch_map(get_thread, [0])) == [
+    (0, threading.get_ident())
+  ]
+  threads_of_two = [
+    thread for _, thread in prefetch.prefetch_map(get_thread, [0, 1])
+  ]
+  assert threading.get_ident() not in threads_of_two
 
 
 def test_blas_has_its_threads_back():
@@ -66,7 +72,7 @@ def test_blas_has_its_threads_back():
     inside = prefetch.prefetch_map(
       lambda _: [get() for _ in prefetch.prefetch_map(int, [1])] + [get()], [1]
     )
-    assert [made for _, made in inside] == [[1, 1]]
+    assert [num_threads for _, num_threads in inside] == [[1, 1]]
     assert get() == 2
   finally:
     set_(before)

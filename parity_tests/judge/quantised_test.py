@@ -53,13 +53,15 @@ FORMS = {
 SLOW = pytest.mark.slow
 
 
-def _some(quick: int, *of) -> list:
+def _mark_slow(quick: int, *parameters) -> list:
   """Returns parameters; those after the first few are slow together."""
   rest = [
-    pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=SLOW)
-    for one in of[quick:]
+    pytest.param(
+      *(parameter if isinstance(parameter, tuple) else (parameter,)), marks=SLOW
+    )
+    for parameter in parameters[quick:]
   ]
-  return [*of[:quick], *rest]
+  return [*parameters[:quick], *rest]
 
 
 # A fault, and forms whose scales can have it.
@@ -77,13 +79,13 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize('form', _some(3, *FORMS))
+@pytest.mark.parametrize('form', _mark_slow(3, *FORMS))
 @pytest.mark.parametrize('where', ('sums', 'terms'))
 def test_a_right_kernel_is_within_its_bounds(form, where):
   for seed, storage in enumerate(('bfloat16', 'float32', 'float16')):
-    made = quantised_testing.drawn(form, storage, seed)
-    assert not quantised_testing.failed(
-      made, quantised_testing.Kernel(where=where)
+    inputs = quantised_testing.draw_inputs(form, storage, seed)
+    assert not quantised_testing.list_failed_rules(
+      inputs, quantised_testing.Kernel(where=where)
     ), storage
 
 
@@ -92,19 +94,19 @@ def _bench(case: case_lib.Case) -> bench_lib.Bench:
   return bench_lib.Bench(case, keep=True)
 
 
-def _judged(form: str, kernel, *lanes: str, **changes) -> check.Report:
+def _check(form: str, kernel, *lanes: str, **changes) -> check.Report:
   case = dataclasses.replace(CASE, quantised=form, **changes)
-  asked = judgement.Judgement(lanes=lanes, repeat=1)
-  request = check.Request(case, in_process.Function(kernel), asked)
+  how = judgement.Judgement(lanes=lanes, repeat=1)
+  request = check.Request(case, in_process.Function(kernel), how)
   return check.run_on_bench(request, _bench(case), 0)
 
 
-@pytest.mark.parametrize('form', _some(1, *FORMS))
+@pytest.mark.parametrize('form', _mark_slow(1, *FORMS))
 def test_a_right_kernel_passes_in_every_lane(form):
-  report = _judged(form, quantised_testing.Kernel(), *verdicts.LANES)
+  report = _check(form, quantised_testing.Kernel(), *verdicts.LANES)
   assert report.verdict == verdicts.PASS
-  judged = {r.lane for r in report.results if r.verdict == verdicts.PASS}
-  assert {'exact', 'bounded', 'standard'} <= judged
+  passing_lanes = {r.lane for r in report.results if r.verdict == verdicts.PASS}
+  assert {'exact', 'bounded', 'standard'} <= passing_lanes
 
 
 _BEFORE = 'w_gate_up had the scales of the group before along its'
@@ -112,8 +114,8 @@ _BEFORE = 'w_gate_up had the scales of the group before along its'
 
 @pytest.mark.parametrize('lane', ('bounded', 'exact'))
 @pytest.mark.parametrize(
-  'wrong, form, told',
-  _some(
+  'wrong, form, pattern',
+  _mark_slow(
     2,
     ('of the next block', 'int4_32', f'{_BEFORE} depth'),
     ('not of the tail', 'mxfp4', 'w_gate_up had no scale in the last group of'),
@@ -125,16 +127,16 @@ _BEFORE = 'w_gate_up had the scales of the group before along its'
     ('not of the tail', 'e4m3_128x128', 'had no scale in the last group of'),
   ),
 )
-def test_a_wrong_scale_is_named(wrong, form, told, lane):
-  report = _judged(form, quantised_testing.Kernel(wrong=wrong), lane)
-  assert told in report.first_failure.pattern
+def test_a_wrong_scale_is_named(wrong, form, pattern, lane):
+  report = _check(form, quantised_testing.Kernel(wrong=wrong), lane)
+  assert pattern in report.first_failure.pattern
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('wrong, form', WRONG)
 @pytest.mark.parametrize('lane', ('bounded', 'standard'))
 def test_a_wrong_scale_fails_and_is_located(wrong, form, lane):
-  report = _judged(form, quantised_testing.Kernel(wrong=wrong), lane)
+  report = _check(form, quantised_testing.Kernel(wrong=wrong), lane)
   assert report.verdict == verdicts.FAIL
   # Standards allow of an element more than this one rounding.
   hidden = wrong == 'in bfloat16' and lane == 'standard'
@@ -143,7 +145,7 @@ def test_a_wrong_scale_fails_and_is_located(wrong, form, lane):
 
 def test_the_tile_of_a_wrong_scale_is_named():
   # The last column of w_gate_up has its last scale doubled.
-  report = _judged(
+  report = _check(
     'int4_32', quantised_testing.Kernel(wrong='an exponent off'), 'bounded'
   )
   failure = report.first_failure
@@ -169,53 +171,57 @@ def of(name, inputs, at):
 
 @pytest.mark.parametrize(
   'change, per_rank',
-  _some(1, ('', False), ('', True), ('codes & 8', False), ('- 127', False)),
+  _mark_slow(
+    1, ('', False), ('', True), ('codes & 8', False), ('- 127', False)
+  ),
 )
 def test_a_case_of_codes_is_judged_elsewhere(tmp_path, change, per_rank):
   # Given a kernel that knows numpy alone, right or with a wrong scale or sign,
   wide = dataclasses.replace(CASE, quantised='mxfp4', dtype='float32')
   bench = bench_lib.Bench(wide, keep=True)
   # when it ran elsewhere on a case that was written,
-  found = numpy_testing.elsewhere(
+  report = numpy_testing.check_elsewhere(
     bench, tmp_path, (change, '- 126'), OF_CODES, per_rank
   )
   # then its y says so.
-  assert found.config['policy']['quantised'] == 'mxfp4'
-  failed = {r.lane for r in found.results if r.failure and r.stage == 'y'}
+  assert report.config['policy']['quantised'] == 'mxfp4'
+  failed_lanes = {
+    r.lane for r in report.results if r.failure and r.stage == 'y'
+  }
   expected = {'exact', 'bounded', 'standard'}
-  assert failed & expected == (expected if change else set())
+  assert failed_lanes & expected == (expected if change else set())
 
 
 def test_a_form_that_has_no_gradient_or_no_backend_is_refused():
-  made = dataclasses.replace(CASE, quantised='int4_32').make()
+  inputs = dataclasses.replace(CASE, quantised='int4_32').make()
   with pytest.raises(
     ValueError, match="quantised: expected '' for our backend"
   ):
-    compiler.compile_forward(made.config, made.policy)
+    compiler.compile_forward(inputs.config, inputs.policy)
   case = case_lib.Case('forward', quantised='int8_channel')
   with pytest.raises(ValueError, match='^weights: expected none with backend_'):
     check.run(check.Request(case))
   odd = dict(preset='tiny:d_model=143', quantised='mxfp4')
-  for change, told in (
+  for change, message in (
     (dict(direction='both'), '^direction: expected forward with wei'),
     (odd, '^codes: expected a multiple of 2'),
     (
-      dict(input=_given('int8_channel'), quantised=''),
+      dict(input=_load_codes('int8_channel'), quantised=''),
       '^w_gate_up: expected x',
     ),
   ):
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
       dataclasses.replace(case, **change).make()
   with pytest.raises(ValueError, match='^quantised: expected one of'):
     precision.PrecisionPolicy(quantised='int3')
 
 
-def _given(form: str) -> dict[str, np.ndarray]:
+def _load_codes(form: str) -> dict[str, np.ndarray]:
   """Returns what users have: codes, and no values."""
-  made = dataclasses.replace(CASE, quantised=form).make()
+  inputs = dataclasses.replace(CASE, quantised=form).make()
   return {
     name: array
-    for name, array in codes.replace_values(made.policy, made.arrays).items()
+    for name, array in codes.replace_values(inputs.policy, inputs.arrays).items()
     if name != 'dy'
   }
 
@@ -223,21 +229,21 @@ def _given(form: str) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize('form', ('int8_channel', 'uint4_64', 'e4m3_128x128'))
 def test_codes_that_are_given_are_the_weights(form, tmp_path):
   # Given codes and scales of somebody's, in a file,
-  given, path = _given(form), str(tmp_path / 'in.safetensors')
-  given['w_down_scales'] = given['w_down_scales'] * 2
-  read_case.save(path, given, {})
+  arrays, path = _load_codes(form), str(tmp_path / 'in.safetensors')
+  arrays['w_down_scales'] = arrays['w_down_scales'] * 2
+  read_case.save(path, arrays, {})
   # when they are a case,
-  made = dataclasses.replace(CASE, quantised=form, input=path).make()
+  inputs = dataclasses.replace(CASE, quantised=form, input=path).make()
   # then its weights are what they mean.
   expected = dataclasses.replace(CASE, quantised=form).make().arrays
   for name, factor in (('w_gate_up', 1), ('w_down', 2)):
-    np.testing.assert_array_equal(made.arrays[name], factor * expected[name])
-  for name in given:
-    np.testing.assert_array_equal(made.arrays[name], given[name])
+    np.testing.assert_array_equal(inputs.arrays[name], factor * expected[name])
+  for name in arrays:
+    np.testing.assert_array_equal(inputs.arrays[name], arrays[name])
 
 
 @pytest.mark.parametrize(
-  'name, change, told',
+  'name, change, message',
   [
     ('w_down_scales', lambda a: a[..., :-1], 'expected float32 .2, 4, 1, 144'),
     ('w_down_scales', lambda a: a.astype('f2'), 'expected float32 .*got float'),
@@ -246,56 +252,62 @@ def test_codes_that_are_given_are_the_weights(form, tmp_path):
     ('w_down_scales', lambda a: a * np.nan, 'expected finite values, got nan'),
   ],
 )
-def test_codes_that_cannot_be_the_weights_are_refused(name, change, told):
-  given = _given('int8_channel')
-  given[name] = change(given[name])
-  with pytest.raises(ValueError, match=f'^{name}: {told}'):
-    dataclasses.replace(CASE, quantised='int8_channel', input=given).make()
+def test_codes_that_cannot_be_the_weights_are_refused(name, change, message):
+  arrays = _load_codes('int8_channel')
+  arrays[name] = change(arrays[name])
+  with pytest.raises(ValueError, match=f'^{name}: {message}'):
+    dataclasses.replace(CASE, quantised='int8_channel', input=arrays).make()
 
 
 @pytest.mark.parametrize('form', ('int8_channel_bf16', 'e4m3_128x128', 'mxfp4'))
 def test_codes_reach_another_process_as_they_are(form, tmp_path):
-  given = _given(form)
-  exchange.save(tmp_path / 'in', given)
+  arrays = _load_codes(form)
+  exchange.save(tmp_path / 'in', arrays)
   for name, array in exchange.load(tmp_path / 'in').items():
-    assert array.dtype == given[name].dtype
-    assert array.tobytes() == given[name].tobytes()
-
-
-@pytest.mark.parametrize('storage', _some(1, 'float16', 'bfloat16', 'float32'))
-@pytest.mark.parametrize('form, rows, how', quantised_testing.DYNAMIC)
-def test_rows_that_are_quantised_are_within_bounds(form, rows, how, storage):
-  made = quantised_testing.drawn(form, storage, 0, rows)
-  assert not quantised_testing.failed(made, quantised_testing.Kernel(rows=how))
+    assert array.dtype == arrays[name].dtype
+    assert array.tobytes() == arrays[name].tobytes()
 
 
 @pytest.mark.parametrize(
-  'form, rows, how', _some(1, *quantised_testing.DYNAMIC)
+  'storage', _mark_slow(1, 'float16', 'bfloat16', 'float32')
 )
-def test_the_oracle_quantises_rows(form, rows, how):
+@pytest.mark.parametrize('form, rows, quantiser', quantised_testing.DYNAMIC)
+def test_rows_that_are_quantised_are_within_bounds(
+  form, rows, quantiser, storage
+):
+  inputs = quantised_testing.draw_inputs(form, storage, 0, rows)
+  assert not quantised_testing.list_failed_rules(
+    inputs, quantised_testing.Kernel(rows=quantiser)
+  )
+
+
+@pytest.mark.parametrize(
+  'form, rows, quantiser', _mark_slow(1, *quantised_testing.DYNAMIC)
+)
+def test_the_oracle_quantises_rows(form, rows, quantiser):
   bench = _bench(dataclasses.replace(CASE, quantised=form, rows=rows))
-  candidate = in_process.Function(quantised_testing.Kernel(rows=how))
+  candidate = in_process.Function(quantised_testing.Kernel(rows=quantiser))
   case = bench.case(candidate, passes.FORWARD, bench.real_inputs)
   answer = controls_testing.answer(case)
-  report = _judged(form, lambda *_: answer, 'bounded', rows=rows)
+  report = _check(form, lambda *_: answer, 'bounded', rows=rows)
   assert report.verdict == verdicts.PASS
 
 
 @pytest.mark.parametrize(
-  'form, rows, how', _some(1, *quantised_testing.DYNAMIC)
+  'form, rows, quantiser', _mark_slow(1, *quantised_testing.DYNAMIC)
 )
-def test_a_right_quantiser_of_rows_passes(form, rows, how):
-  report = _judged(
-    form, quantised_testing.Kernel(rows=how), *verdicts.LANES, rows=rows
+def test_a_right_quantiser_of_rows_passes(form, rows, quantiser):
+  report = _check(
+    form, quantised_testing.Kernel(rows=quantiser), *verdicts.LANES, rows=rows
   )
   assert report.verdict == verdicts.PASS
-  (why,) = {r.why for r in report.results if r.lane == 'exact'}
-  assert why == f'no data are exact whose rows become {rows}'
+  (reason,) = {r.why for r in report.results if r.lane == 'exact'}
+  assert reason == f'no data are exact whose rows become {rows}'
 
 
 @pytest.mark.parametrize(
-  'form, rows, how',
-  _some(
+  'form, rows, quantiser',
+  _mark_slow(
     0,
     ('int8_channel', 'int8_token', 'int8 next row'),
     ('int8_channel', 'int8_token', 'int8 cut'),
@@ -306,17 +318,17 @@ def test_a_right_quantiser_of_rows_passes(form, rows, how):
     ('e4m3_128x128', 'e4m3_1x128', 'e4m3'),
   ),
 )
-def test_a_wrong_quantiser_of_rows_is_located(form, rows, how):
-  report = _judged(
-    form, quantised_testing.Kernel(rows=how), 'bounded', rows=rows
+def test_a_wrong_quantiser_of_rows_is_located(form, rows, quantiser):
+  report = _check(
+    form, quantised_testing.Kernel(rows=quantiser), 'bounded', rows=rows
   )
   assert report.first_failure.stage == 'gate_up'
 
 
 # Triton's and Marlin's kernels multiply weights that the storage dtype has.
 @pytest.mark.parametrize(
-  'policy, where, told',
-  _some(
+  'policy, scaled, pattern',
+  _mark_slow(
     2,
     ((), 'operands', 'as if operands was rounded to bfloat16'),
     (('operands=storage',), 'operands', ''),
@@ -326,23 +338,24 @@ def test_a_wrong_quantiser_of_rows_is_located(form, rows, how):
 )
 # Values of more digits than bfloat16 has.
 @pytest.mark.parametrize(
-  'form', _some(1, 'int4_32', 'uint4_64', 'int8_channel', 'int8_channel_bf16')
+  'form',
+  _mark_slow(1, 'int4_32', 'uint4_64', 'int8_channel', 'int8_channel_bf16'),
 )
 def test_where_a_scale_multiplies_is_a_rounding_point(
-  form, policy, where, told
+  form, policy, scaled, pattern
 ):
-  report = _judged(
-    form, quantised_testing.Kernel(where=where), 'bounded', policy=policy
+  report = _check(
+    form, quantised_testing.Kernel(where=scaled), 'bounded', policy=policy
   )
   failure = report.first_failure
-  assert (failure.pattern if failure else '').startswith(told)
-  assert bool(failure) == bool(told)
+  assert (failure.pattern if failure else '').startswith(pattern)
+  assert bool(failure) == bool(pattern)
 
 
 def test_weights_that_are_no_codes_are_not_exact():
-  made = CASE.data(CASE.make(), 'exact')
-  assert np.abs(made.arrays['w_gate_up'].astype(np.float32)).max() > 7
+  inputs = CASE.data(CASE.make(), 'exact')
+  assert np.abs(inputs.arrays['w_gate_up'].astype(np.float32)).max() > 7
   with pytest.raises(
     ValueError, match='^w_gate_up: expected whole numbers that'
   ):
-    made.with_codes('int4_32')
+    inputs.with_codes('int4_32')

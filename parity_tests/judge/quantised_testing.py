@@ -59,79 +59,85 @@ class Kernel(trial.Kernel):
   rows: str = ''
 
   def __call__(self, inputs, config, policy):
-    made = self.forward(config, policy, inputs)
+    computed = self.forward(config, policy, inputs)
     names = ('y', 'gate_up', 'activation', 'expert_out')
-    return {name: made[name] for name in names}
+    return {name: computed[name] for name in names}
 
-  def _expert(self, policy, a, inputs, name, at, *_):
+  def _expert(self, policy, a, inputs, name, expert, *_):
     a = a.astype(np.float32)
-    codes = _codes(policy.quantised, inputs[f'{name}_codes'][at])
-    scales = _wide(inputs[f'{name}_scales'][at])
+    codes = _codes(policy.quantised, inputs[f'{name}_codes'][expert])
+    scales = _wide(inputs[f'{name}_scales'][expert])
     size = [g or n for g, n in zip(_groups(policy.quantised), codes.shape)]
     if name == 'w_gate_up':
       scales = _spoilt(self.wrong, scales)
-    each = np.repeat(scales, size[1], axis=1)[:, : codes.shape[1]]
+    scale_of_column = np.repeat(scales, size[1], axis=1)[:, : codes.shape[1]]
     if f'{name}_zeros' in inputs:
-      zeros = np.repeat(inputs[f'{name}_zeros'][at], size[1], axis=1)
+      zeros = np.repeat(inputs[f'{name}_zeros'][expert], size[1], axis=1)
       zeros = np.repeat(zeros, size[0], axis=0)
       codes = codes - zeros[: codes.shape[0], : codes.shape[1]]
     if self.rows:
-      return self._store(policy, self._quantised(a, codes, each, size[0]))
+      return self._store(
+        policy, self._quantised(a, codes, scale_of_column, size[0])
+      )
     total = np.zeros((len(a), codes.shape[1]), np.float32)
-    for block, scale in enumerate(each):
-      of = slice(block * size[0], (block + 1) * size[0])
+    for block, scale in enumerate(scale_of_column):
+      group = slice(block * size[0], (block + 1) * size[0])
       if self.where == 'sums':
-        total += a[:, of] @ codes[of] * scale
+        total += a[:, group] @ codes[group] * scale
       else:
-        terms = codes[of] * scale
+        terms = codes[group] * scale
         if self.where == 'operands':
           terms = self._store(policy, terms).astype(np.float32)
-        total += a[:, of] @ terms
+        total += a[:, group] @ terms
     return self._store(policy, total)
 
-  def _quantised(self, a, codes, each, size):
+  def _quantised(self, a, codes, scale_of_column, size):
     """Returns sums of products of codes, scaled block by block of 128."""
     total = np.zeros((len(a), codes.shape[1]), np.float32)
     of_name = {'128': 128, 'mx': 32}
     word = next((w for w in of_name if w in self.rows), '')
     step = of_name.get(word, len(codes))
     for lo in range(0, len(codes), step):
-      of = slice(lo, lo + step)
-      mine, scale = _of_rows(self.rows, a[:, of])
-      total += (mine @ codes[of] * scale) * each[lo // size]
+      group = slice(lo, lo + step)
+      codes_of_rows, scale = _quantise_rows(self.rows, a[:, group])
+      total += (codes_of_rows @ codes[group] * scale) * scale_of_column[
+        lo // size
+      ]
     return total
 
 
-def _of_rows(how: str, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _quantise_rows(
+  quantiser: str, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns codes of rows `[n, x]`, each one group, and scales `[n, 1]`."""
   amax = np.abs(a).max(1, keepdims=True)
-  if how == 'mx':
+  if quantiser == 'mx':
     power = np.frexp(np.where(amax, amax, 1))[1] - 1 - 8
     scale = np.ldexp(np.float32(1), power)
     codes = np.clip(a / scale, -448, 448)
     return codes.astype(ml_dtypes.float8_e4m3fn).astype(np.float32), scale
-  if how.startswith('e4m3'):
+  if quantiser.startswith('e4m3'):
     amax = np.maximum(amax, np.float32(1e-4))
     scale = amax / np.float32(448)
     codes = a / scale
-    if 'power' in how:
+    if 'power' in quantiser:
       scale = np.exp2(np.ceil(np.log2(scale)))
       codes = a / scale
-    if 'reciprocal' in how:
+    if 'reciprocal' in quantiser:
       codes = a * (np.float32(1) / scale)
-    if 'tail' in how and a.shape[1] < 128:
+    if 'tail' in quantiser and a.shape[1] < 128:
       scale = np.ones_like(scale)
     return codes.astype(ml_dtypes.float8_e4m3fn).astype(np.float32), scale
   amax = np.where(amax, amax, np.float32(1))
   scale = amax / np.float32(127)
   codes = a * (np.float32(127) / amax)
-  if 'divide' in how:
+  if 'divide' in quantiser:
     codes = a / scale
-  if 'next row' in how:
+  if 'next row' in quantiser:
     scale = np.roll(scale, 1)
-  if 'cut' in how:
+  if 'cut' in quantiser:
     return np.trunc(codes), scale
-  if 'one scale' in how:
+  if 'one scale' in quantiser:
     scale = np.broadcast_to(scale.max(), scale.shape)
     codes = a / scale
   return np.rint(codes), scale
@@ -159,18 +165,18 @@ def _groups(form: str) -> tuple[int, ...]:
   return quantised.FORMS[form].group[::-1]
 
 
-def drawn(form: str, storage: str, seed: int, rows: str = ''):
+def draw_inputs(form: str, storage: str, seed: int, rows: str = ''):
   policy = precision.PrecisionPolicy(storage, rows=rows)
   return trial.draw(CONFIG, policy, seed).with_codes(form)
 
 
-def failed(made, kernel: Kernel) -> list[str]:
+def list_failed_rules(inputs, kernel: Kernel) -> list[str]:
   """Returns what of y lane bounded refuses."""
   other = 'terms' if kernel.where == 'sums' else 'sums'
   right = dataclasses.replace(kernel, where=other)
-  got, same = (
-    {'y': k(made.arrays, made.config, made.policy)['y']}
+  outputs, right_outputs = (
+    {'y': k(inputs.arrays, inputs.config, inputs.policy)['y']}
     for k in (kernel, right)
   )
-  found = trial.judge(made, got, same)
-  return [r.rule for r in found.values() if r.verdict == verdicts.FAIL]
+  results = trial.judge_results(inputs, outputs, right_outputs)
+  return [r.rule for r in results.values() if r.verdict == verdicts.FAIL]

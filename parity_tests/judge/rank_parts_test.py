@@ -39,7 +39,7 @@ RIGHT = trial.Kernel()
 # They sum in another order, and begin with the bias.
 OTHER = trial.Kernel(trial.pairwise, add_bias=trial.begins_with)
 # Where the routing weight multiplies for a fault to be seen; '': anywhere.
-PLACED = {
+PLACEMENT_OF_FAULT = {
   ('backward', 'b_down forgotten'): 'before_down',
   ('backward', 'd_b_down unweighted'): 'before_down',
 }
@@ -56,28 +56,30 @@ FAULTS = [
 
 
 @functools.cache
-def _drawn(storage, placement, direction):
+def _draw(storage, placement, direction):
   policy = precision.PrecisionPolicy(
     storage, placement=placement, **precision.activation_of('gpt_oss')
   )
-  made = trial.draw(CONFIG, policy, 0)
-  return trial.with_saved(made) if direction == 'backward' else made
+  inputs = trial.draw(CONFIG, policy, 0)
+  return trial.with_saved(inputs) if direction == 'backward' else inputs
 
 
 @functools.cache
-def _same(storage, placement, direction):
-  made = _drawn(storage, placement, direction)
-  return OTHER.results(made, direction == 'backward')
+def _compute_right(storage, placement, direction):
+  inputs = _draw(storage, placement, direction)
+  return OTHER.results(inputs, direction == 'backward')
 
 
-def _failed(kernel, storage, placement, direction) -> set[str]:
+def _list_failed(kernel, storage, placement, direction) -> set[str]:
   """Returns the results of a kernel that lane bounded refuses."""
-  made = _drawn(storage, placement, direction)
-  got = kernel.results(made, direction == 'backward')
-  found = trial.judge(made, got, _same(storage, placement, direction))
+  inputs = _draw(storage, placement, direction)
+  outputs = kernel.results(inputs, direction == 'backward')
+  results = trial.judge_results(
+    inputs, outputs, _compute_right(storage, placement, direction)
+  )
   return {
     name
-    for (name, _), result in found.items()
+    for (name, _), result in results.items()
     if result.verdict == verdicts.FAIL
   }
 
@@ -87,7 +89,7 @@ def _of_expert_before(bias):
 
 
 @pytest.mark.parametrize(
-  ('name', 'wrong', 'said'),
+  ('name', 'wrong', 'expected'),
   [
     ('b_gate_up', np.zeros_like, 'was left out'),
     ('b_down', np.zeros_like, 'was left out'),
@@ -96,33 +98,33 @@ def _of_expert_before(bias):
   ],
 )
 @pytest.mark.few(2)
-def test_a_wrong_bias_is_named(name, wrong, said):
+def test_a_wrong_bias_is_named(name, wrong, expected):
   # Given: a kernel that returns y alone.
-  def function(given, config, policy):
-    given[name] = wrong(given[name])
-    return {'y': RIGHT.forward(config, policy, given)['y']}
+  def function(inputs, config, policy):
+    inputs[name] = wrong(inputs[name])
+    return {'y': RIGHT.forward(config, policy, inputs)['y']}
 
   # When.
   case = dataclasses.replace(CASE, direction='forward')
   report = check.run(check.Request(case, in_process.Function(function)))
   # Then.
-  assert f'{name} {said}' in report.first_failure.pattern
+  assert f'{name} {expected}' in report.first_failure.pattern
 
 
 @pytest.mark.parametrize(
-  ('direction', 'wrong', 'said'),
+  ('direction', 'wrong', 'expected'),
   [
     ('forward', 'forgotten', 'shared_out was left out'),
     ('backward', 'twice', 'd_shared_in was added twice'),
   ],
 )
 @pytest.mark.few(1)
-def test_wrong_shared_experts_are_named(direction, wrong, said):
+def test_wrong_shared_experts_are_named(direction, wrong, expected):
   kernel = dataclasses.replace(RIGHT, wrong=f'shared experts {wrong}')
   case = dataclasses.replace(CASE, direction=direction)
   candidate = numpy_testing.Numpy(kernel, everything=False)
   report = check.run(check.Request(case, candidate))
-  assert said in report.first_failure.pattern
+  assert expected in report.first_failure.pattern
 
 
 DIRECTIONS = pytest.mark.parametrize('direction', ('forward', 'backward'))
@@ -133,7 +135,7 @@ DIRECTIONS = pytest.mark.parametrize('direction', ('forward', 'backward'))
 def test_a_right_kernel_is_within_its_bounds(storage, direction):
   for placement in precision.PLACEMENTS:
     for kernel in (RIGHT, OTHER):
-      assert not _failed(kernel, storage, placement, direction), placement
+      assert not _list_failed(kernel, storage, placement, direction), placement
 
 
 @pytest.mark.parametrize('storage', ('float32', 'bfloat16'))
@@ -141,24 +143,28 @@ def test_each_fault_is_out_of_bounds(storage):
   for direction, wrong in FAULTS:
     if wrong != AT_LIMIT and (storage, wrong) not in HIDDEN:
       kernel = dataclasses.replace(RIGHT, wrong=wrong)
-      placement = PLACED.get((direction, wrong), 'combine')
-      assert _failed(kernel, storage, placement, direction), wrong
+      placement = PLACEMENT_OF_FAULT.get((direction, wrong), 'combine')
+      assert _list_failed(kernel, storage, placement, direction), wrong
 
 
 @DIRECTIONS
 @pytest.mark.parametrize('storage', ('bfloat16', 'float16'))
 def test_a_sum_that_is_rounded_twice_is_out_of_bounds(direction, storage):
-  made = _drawn(storage, 'combine', direction)
-  of = made.config, made.policy, made.arrays
+  inputs = _draw(storage, 'combine', direction)
+  arguments = inputs.config, inputs.policy, inputs.arrays
   for kernel, stages in (
     (RIGHT, set()),
     (dataclasses.replace(RIGHT, wrong=TWICE_ROUNDED), {'y', 'dx'}),
   ):
-    got = (
-      kernel.forward(*of) if direction == 'forward' else kernel.backward(*of)
+    outputs = (
+      kernel.forward(*arguments)
+      if direction == 'forward'
+      else kernel.backward(*arguments)
     )
-    found = trial.judge_stages(made, got).items()
-    assert {n for (n, _), one in found if one.failure} == stages & {*got}
+    results = trial.judge_stages(inputs, outputs).items()
+    assert {n for (n, _), result in results if result.failure} == stages & {
+      *outputs
+    }
 
 
 @pytest.fixture(scope='module')
@@ -166,21 +172,21 @@ def bench():
   return bench_lib.Bench(CASE, keep=True)
 
 
-def _refused(bench, kernel, direction, *lanes) -> set[tuple[str, str]]:
+def _list_refused(bench, kernel, direction, *lanes) -> set[tuple[str, str]]:
   case = dataclasses.replace(CASE, direction=direction)
   candidate = numpy_testing.Numpy(kernel, everything=False)
-  return numpy_testing.refused(bench, case, candidate, *lanes)
+  return numpy_testing.list_refused(bench, case, candidate, *lanes)
 
 
 def test_a_right_kernel_passes_in_every_lane(bench):
-  assert not _refused(bench, RIGHT, 'both', *verdicts.LANES)
+  assert not _list_refused(bench, RIGHT, 'both', *verdicts.LANES)
 
 
 def test_no_fault_passes_lane_exact(bench):
   for direction, wrong in FAULTS:
     kernel = dataclasses.replace(RIGHT, wrong=wrong)
-    refused = _refused(bench, kernel, direction, 'exact')
-    assert bool(refused) == (wrong != NO_EXP), wrong
+    refused_rows = _list_refused(bench, kernel, direction, 'exact')
+    assert bool(refused_rows) == (wrong != NO_EXP), wrong
 
 
 @pytest.mark.parametrize(
@@ -190,54 +196,54 @@ def test_a_case_with_parts_is_judged_elsewhere(bench, tmp_path, change):
   # Given a kernel that knows numpy alone, right or without a part of the layer,
   # when it ran elsewhere on a case that was written,
   instead = ', 1, 1' if change == ', 0, 0' else '+ 0'
-  found = numpy_testing.elsewhere(bench, tmp_path, (change, instead))
+  report = numpy_testing.check_elsewhere(bench, tmp_path, (change, instead))
   # then its y says so.
-  failed = {(r.stage, r.lane) for r in found.results if r.failure}
+  failed_rows = {(r.stage, r.lane) for r in report.results if r.failure}
   expected = {('y', 'exact'), ('y', 'bounded'), ('layer', 'bounded')}
-  assert failed & expected == (expected if change else set())
+  assert failed_rows & expected == (expected if change else set())
 
 
 def test_a_plain_case_says_nothing_of_parts(tmp_path):
   plain = case_lib.Case(preset='tiny', ranks=2)
   folder_writer.write(tmp_path, 'forward', {'real': plain.make()})
-  told = (tmp_path / 'case.toml').read_text()
-  assert 'swiglu' in told
+  text = (tmp_path / 'case.toml').read_text()
+  assert 'swiglu' in text
   for word in ('bias', 'b_gate_up', 'alpha', 'limit', 'offset', 'shared'):
-    assert word not in told
+    assert word not in text
 
 
 @pytest.mark.parametrize('name', ('b_down', 'w_shared_down'))
 def test_given_inputs_have_all_of_a_part_or_none(bench, tmp_path, name):
-  given = dict(bench.real_inputs.arrays)
-  config = input_files.from_arrays(given).config
+  arrays = dict(bench.real_inputs.arrays)
+  config = input_files.from_arrays(arrays).config
   assert (config.bias, config.d_shared) == (True, 20)
-  input_files.save_safetensors(tmp_path / 'one.safetensors', given)
+  input_files.save_safetensors(tmp_path / 'one.safetensors', arrays)
   assert (
     input_files.load_safetensors(tmp_path / 'one.safetensors').config == config
   )
-  flat = given | {name: given[name].reshape(-1)}
+  flat = arrays | {name: arrays[name].reshape(-1)}
   with pytest.raises(ValueError, match=f'^{name}: expected '):
     input_files.from_arrays(flat)
-  del given[name]
+  del arrays[name]
   with pytest.raises(ValueError, match=f'^{name}: expected x, .*, {name}'):
-    input_files.from_arrays(given)
+    input_files.from_arrays(arrays)
 
 
 def test_exact_data_reach_a_limit_or_are_refused():
   far = dataclasses.replace(CASE, activation='swiglu:limit=5000')
   part = dataclasses.replace(CASE, activation='swiglu:limit=7.5')
-  for case, error, told in (
+  for case, error, message in (
     (far, exact_limits.ExactnessError, 'limit: expected one that exact data'),
     (part, ValueError, 'limit: expected an integer in the exact lane'),
   ):
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
       case.data(case.make(), 'exact')
 
 
 def test_our_backend_refuses_parts():
   clamped = dataclasses.replace(CASE, bias=False, d_shared=0)
   shared = dataclasses.replace(CASE, bias=False, activation='swiglu')
-  for case, told in (
+  for case, message in (
     (CASE, 'bias: expected False for our backend, got True'),
     (shared, 'd_shared: expected 0 for our backend, got 20'),
     (
@@ -246,9 +252,9 @@ def test_our_backend_refuses_parts():
       "backend, .* got 'swiglu:alpha=1.702:limit=7:offset=1'",
     ),
   ):
-    made = case.make()
-    with pytest.raises(ValueError, match=told):
-      compiler.compile_forward(made.config, made.policy)
+    inputs = case.make()
+    with pytest.raises(ValueError, match=message):
+      compiler.compile_forward(inputs.config, inputs.policy)
 
 
 @pytest.mark.parametrize('name', ('bias', 'activation', 'd_shared'))

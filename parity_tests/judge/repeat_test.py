@@ -41,10 +41,10 @@ class Unsteady(candidates.Candidate):
     return dict(y=y)
 
 
-def _run(units, took=0.0, **how):
-  ours = Unsteady(units, took=took)
-  asked = judgement.Judgement(lanes=('bounded',), **how)
-  return check.run(check.Request(CASE, ours, asked)), ours.runs
+def _run(units, took=0.0, **judgement_fields):
+  candidate = Unsteady(units, took=took)
+  how_judged = judgement.Judgement(lanes=('bounded',), **judgement_fields)
+  return check.run(check.Request(CASE, candidate, how_judged)), candidate.runs
 
 
 def test_a_right_kernel_that_is_not_repeatable_is_told_so():
@@ -78,30 +78,35 @@ def test_what_is_meant_fails_if_one_run_is_wrong():
   ('took', 'repeat', 'runs'), [(0, None, 2), (9, None, 1), (9, 3, 3), (0, 1, 1)]
 )
 def test_who_is_cheap_is_run_again(took, repeat, runs):
-  report, made = _run(0, took, repeat=repeat)
-  assert len(made) == runs == report_json.to_json(report)['runs']
-  told = f'the same bits in {runs} runs, ' in report_text.format_summary(report)
-  assert told == (runs > 1)
+  report, run_names = _run(0, took, repeat=repeat)
+  assert len(run_names) == runs == report_json.to_json(report)['runs']
+  is_told = f'the same bits in {runs} runs, ' in report_text.format_summary(
+    report
+  )
+  assert is_told == (runs > 1)
 
 
 def test_who_may_differ_is_run_again_however_long_it_takes():
-  _, made = _run(0, 9, allow_nondeterministic=True)
-  assert len(made) == 2
+  _, run_names = _run(0, 9, allow_nondeterministic=True)
+  assert len(run_names) == 2
 
 
 def test_our_own_is_run_again_where_asked():
-  ours, asked = host.Megakernel(), judgement.Judgement(('bitwise',), repeat=2)
-  report = check.run(check.Request(CASE, ours, asked))
+  candidate, how_judged = (
+    host.Megakernel(),
+    judgement.Judgement(('bitwise',), repeat=2),
+  )
+  report = check.run(check.Request(CASE, candidate, how_judged))
   assert report.verdict == 'pass' and len(report.launches) == 2
 
 
 @pytest.mark.parametrize(
-  ('how', 'told'),
+  ('fields', 'message'),
   [
     (dict(repeat=0), 'at least 1, got 0'),
     (dict(repeat=2, checking=checking.Checking(stop_after='3')), '1 beside'),
   ],
 )
-def test_repeats_without_sense_are_refused(how, told):
-  with pytest.raises(ValueError, match=f'^repeat: expected {told}'):
-    check.run(check.Request(CASE).but(**how))
+def test_repeats_without_sense_are_refused(fields, message):
+  with pytest.raises(ValueError, match=f'^repeat: expected {message}'):
+    check.run(check.Request(CASE).but(**fields))

@@ -20,20 +20,24 @@ REQUEST = check.Request(
 )
 
 
-class _Spoiled(candidates.Candidate):
+class _SpoiledBackend(candidates.Candidate):
   """Our backend, with one element of a tensor changed after the launch."""
 
   name, options = 'spoiled', REQUEST.candidate.options
 
-  def __init__(self, stage, at, only=None):
+  def __init__(self, stage, position, kept_names=None):
     self._inner = host.Megakernel(self.options)
-    self._stage, self._at, self._only = stage, at, only
+    self._stage, self._position, self._kept_names = stage, position, kept_names
 
   def run(self, *args, **kwargs):
-    got = self._inner.run(*args, **kwargs)
+    outputs = self._inner.run(*args, **kwargs)
     if self._stage:
-      got[self._stage][self._at] += 1
-    return {n: a for n, a in got.items() if not self._only or n in self._only}
+      outputs[self._stage][self._position] += 1
+    return {
+      n: a
+      for n, a in outputs.items()
+      if not self._kept_names or n in self._kept_names
+    }
 
 
 @pytest.fixture(scope='module')
@@ -41,8 +45,8 @@ def bench():
   return bench_lib.Bench(REQUEST.case)
 
 
-def _failed(bench, *spoiled):
-  results = bench.judge(REQUEST.but(candidate=_Spoiled(*spoiled)))
+def _list_failed(bench, *arguments):
+  results = bench.judge(REQUEST.but(candidate=_SpoiledBackend(*arguments)))
   return {r.stage: r for r in results if r.verdict == verdicts.FAIL}
 
 
@@ -52,44 +56,48 @@ class TestSample:
     cut = tiles.Cut(np.arange(16), expert, np.arange(15), np.array([0, 4]))
 
     for seed in range(20):
-      chosen = tiles.Sample(2, seed).choose(cut, 3)
-      assert {0, 4, 5, 14} <= set(chosen) and len(chosen) <= 6
+      sampled = tiles.Sample(2, seed).choose(cut, 3)
+      assert {0, 4, 5, 14} <= set(sampled) and len(sampled) <= 6
 
   def test_the_seed_decides(self):
     cut = tiles.cut_tokens(400, 4, 8, 8)
-    one, same, other = (tiles.Sample(9, n).choose(cut, 1) for n in (0, 0, 1))
+    first, repeated, other = (
+      tiles.Sample(9, n).choose(cut, 1) for n in (0, 0, 1)
+    )
 
-    assert np.array_equal(one, same) and not np.array_equal(one, other)
+    assert np.array_equal(first, repeated) and not np.array_equal(first, other)
     assert len(tiles.Sample(100).choose(cut, 1)) == 100
 
 
 class TestLanesOfSample:
   def test_a_right_kernel_passes_on_fewer_tiles(self, bench):
-    right = REQUEST.but(candidate=_Spoiled(None, None))
+    right = REQUEST.but(candidate=_SpoiledBackend(None, None))
     few = bench.judge(right)
-    every = bench.judge(right.but(tiles=1000))
+    all_results = bench.judge(right.but(tiles=1000))
 
-    assert {r.verdict for r in few + every} == {verdicts.PASS}
-    some, all_ = ({r.stage: r.tiles for r in x} for x in (few, every))
-    assert 0 < some['gate_up'] < all_['gate_up']
+    assert {r.verdict for r in few + all_results} == {verdicts.PASS}
+    sampled_tiles, all_ = (
+      {r.stage: r.tiles for r in x} for x in (few, all_results)
+    )
+    assert 0 < sampled_tiles['gate_up'] < all_['gate_up']
     # Movement and order are whole.
     for stage in ('counts', 'row_of_slot', 'expert_in', 'returned'):
-      assert some[stage] == all_[stage]
+      assert sampled_tiles[stage] == all_[stage]
 
   @pytest.mark.parametrize('stage', ['expert_in', 'returned'])
   def test_movement_is_seen_anywhere(self, bench, stage):
-    assert stage in _failed(bench, stage, (1, 3))
+    assert stage in _list_failed(bench, stage, (1, 3))
 
   @pytest.mark.parametrize('stage', ['gate_up', 'activation', 'expert_out'])
   def test_the_first_tile_is_always_judged(self, bench, stage):
-    failed = _failed(bench, stage, (1, 0, 0))
+    failed_rows = _list_failed(bench, stage, (1, 0, 0))
 
-    assert failed[stage].failure.index == (1, 0, 0)
+    assert failed_rows[stage].failure.index == (1, 0, 0)
 
   def test_the_layer_names_the_token_of_the_whole(self, bench):
-    failed = _failed(bench, 'y', (1, 47, 2), ('y',))
+    failed_rows = _list_failed(bench, 'y', (1, 47, 2), ('y',))
 
-    first = failed['layer'].failure
+    first = failed_rows['layer'].failure
     assert first.index == (1, 47, 2)
     assert (first.token, first.row_block) == (47, 5)
 

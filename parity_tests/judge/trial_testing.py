@@ -48,7 +48,7 @@ def even_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   return ascending(a[:, ::2], b[::2]) + ascending(a[:, 1::2], b[1::2])
 
 
-def blocked(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def in_blocks(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   """In blocks of 32 terms, added up one after another."""
   total = np.zeros((len(a), b.shape[1]), np.float32)
   for k in range(0, b.shape[0], 32):
@@ -64,7 +64,7 @@ def pairwise(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   return pairwise(a[:, :half], b[:half]) + pairwise(a[:, half:], b[half:])
 
 
-_ORDERS = (blas, ascending, descending, even_odd, blocked, pairwise)
+_ORDERS = (blas, ascending, descending, even_odd, in_blocks, pairwise)
 ORDERS = {order.__name__: order for order in _ORDERS}
 
 
@@ -127,7 +127,7 @@ WRONG_SHARED = (
 )
 
 
-def _at(policy, point: str, a: np.ndarray) -> np.ndarray:
+def _round_at(policy, point: str, a: np.ndarray) -> np.ndarray:
   """Returns float32 values as a kernel that rounds them there has them."""
   dtype = policy.rounding(point)
   if dtype is None:
@@ -169,11 +169,11 @@ class Kernel:
   wrong: str = ''
 
   def _store(self, policy, a: np.ndarray) -> np.ndarray:
-    to = storage.FORMATS[policy.storage]
+    stored_format = storage.FORMATS[policy.storage]
     if self.truncate:
-      low = np.uint32((1 << 24 - to.digits) - 1)
+      low = np.uint32((1 << 24 - stored_format.digits) - 1)
       a = (a.view(np.uint32) & ~low).view(np.float32)
-    return a.astype(to.numpy)
+    return a.astype(stored_format.numpy)
 
   def _multiply(
     self, policy, a, b, bias=None, factor=None, after=None
@@ -184,7 +184,7 @@ class Kernel:
     )
     if self.operand_bits < 23:
       a, b = (cut_bits(m, self.operand_bits) for m in (a, b))
-    a, b = (_at(policy, 'operands', m) for m in (a, b))
+    a, b = (_round_at(policy, 'operands', m) for m in (a, b))
     gemm = self.gemm
     if policy.rounding('accumulator'):
       gemm = functools.partial(self._in_blocks, policy)
@@ -196,9 +196,9 @@ class Kernel:
       sums = self.add_bias(gemm, a, b, factor, bias.astype(np.float32))
     return self._store(policy, sums if after is None else sums * after)
 
-  def _expert(self, policy, a, arrays, name, at, *beside) -> np.ndarray:
+  def _expert(self, policy, a, arrays, name, expert, *beside) -> np.ndarray:
     """Returns rows times weights of one expert, see `_multiply`."""
-    return self._multiply(policy, a, arrays[name][at], *beside)
+    return self._multiply(policy, a, arrays[name][expert], *beside)
 
   def _in_blocks(self, policy, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     total = np.zeros((len(a), b.shape[1]), np.float32)
@@ -207,17 +207,19 @@ class Kernel:
       total = total + self.gemm(
         np.ascontiguousarray(a[:, block]), np.ascontiguousarray(b[block])
       )
-      total = _at(policy, 'accumulator', total)
+      total = _round_at(policy, 'accumulator', total)
     return total
 
-  def _bias(self, config, arrays: Arrays, name: str, at) -> np.ndarray | None:
+  def _bias(
+    self, config, arrays: Arrays, name: str, expert
+  ) -> np.ndarray | None:
     """Returns an expert's bias, `[y]`; None: the layer has none."""
     if not config.bias or self.wrong == f'{name} forgotten':
       return None
     if self.wrong == f'{name} of the next expert':
-      rank, local = at
-      at = rank, (local + 1) % config.experts_per_rank
-    return arrays[name][at]
+      rank, local = expert
+      expert = rank, (local + 1) % config.experts_per_rank
+    return arrays[name][expert]
 
   def _gated(self, policy, gate_up: np.ndarray) -> tuple[np.ndarray, ...]:
     """Returns gate and up `[n, F]`, clamped and moved, and what passes."""
@@ -239,7 +241,7 @@ class Kernel:
 
   def _weights(self, policy, weights: np.ndarray) -> np.ndarray:
     if not self.round_weights:
-      return _at(policy, 'routing_weight', weights.astype(np.float32))
+      return _round_at(policy, 'routing_weight', weights.astype(np.float32))
     narrow = 'bfloat16' if policy.storage == 'float32' else policy.storage
     return cut_bits(weights, storage.FORMATS[narrow].digits - 1)
 
@@ -269,107 +271,115 @@ class Kernel:
     arrays: Arrays,
   ) -> dict[str, np.ndarray]:
     """Returns the tensors of `tensors.stages` by name."""
-    lay = _Layout.of(config, arrays)
+    lay = _Layout.from_arrays(config, arrays)
     weights = self._weights(policy, arrays['topk_weights']).reshape(
       lay.row.shape
     )
     at_stage = tensors.WEIGHTED[policy.placement]
     early = at_stage == 'activation'
-    made = lay.empty(policy, tensors.stages(config))
+    computed = lay.empty(policy, tensors.stages(config))
     x = arrays['x'].reshape(-1, config.d_model)
-    returned = made['returned'].reshape(*lay.row.shape, -1)
-    for at, rows, token, slot in lay.experts():
+    returned_rows = computed['returned'].reshape(*lay.row.shape, -1)
+    for expert, rows, token, slot in lay.experts():
       storing = policy.storing('gate_up')
-      bias = self._bias(config, arrays, 'b_gate_up', at)
-      gate_up = self._expert(storing, x[token], arrays, 'w_gate_up', at, bias)
+      bias = self._bias(config, arrays, 'b_gate_up', expert)
+      gate_up = self._expert(
+        storing, x[token], arrays, 'w_gate_up', expert, bias
+      )
       gate, up, _ = self._gated(policy, gate_up)
       hidden = self._unweighted(policy, gate, up)
       if early:
         hidden = hidden * weights[token, slot, None]
       hidden = self._store(policy.storing('activation'), hidden)
       storing = policy.storing('expert_out')
-      bias = self._bias(config, arrays, 'b_down', at)
+      bias = self._bias(config, arrays, 'b_down', expert)
       factor = weights[token, slot, None] if early else None
       if self.wrong == 'b_down after the weight':
         factor = None if early else 1 / weights[token, slot, None]
       after = weights[token, slot, None] if at_stage == 'expert_out' else None
-      of = arrays, 'w_down', at
-      out = self._expert(storing, hidden, *of, bias, factor, after)
-      made['expert_in'][rows], made['gate_up'][rows] = x[token], gate_up
-      made['activation'][rows], made['expert_out'][rows] = hidden, out
+      weight_of_expert = arrays, 'w_down', expert
+      out = self._expert(
+        storing, hidden, *weight_of_expert, bias, factor, after
+      )
+      computed['expert_in'][rows], computed['gate_up'][rows] = x[token], gate_up
+      computed['activation'][rows], computed['expert_out'][rows] = hidden, out
       if at_stage == 'returned':
         out = self._store(
           policy.storing('returned'),
           out.astype(np.float32) * weights[token, slot, None],
         )
-      returned[token, slot] = out
-    made |= self._of_shared(self.forward, config, policy, arrays)
+      returned_rows[token, slot] = out
+    computed |= self._of_shared(self.forward, config, policy, arrays)
     late = weights if at_stage == 'y' else None
-    made['y'][:] = self._sum(
-      policy, 'y', returned, late, made.get('shared_out'), lay
-    ).reshape(made['y'].shape)
-    return made
+    computed['y'][:] = self._sum(
+      policy, 'y', returned_rows, late, computed.get('shared_out'), lay
+    ).reshape(computed['y'].shape)
+    return computed
 
   def _unweighted(self, policy, gate: np.ndarray, up: np.ndarray):
-    act = _at(policy, 'silu', self._act(policy, gate))
-    return _at(policy, 'product', act * up)
+    act = _round_at(policy, 'silu', self._act(policy, gate))
+    return _round_at(policy, 'product', act * up)
 
   def _of_shared(self, run, config, policy, arrays: Arrays) -> Arrays:
     """Returns what a pass makes of the shared experts, if there are any."""
     if not config.d_shared:
       return {}
-    layer, given = config.shared(), passes.shared_layer(config, arrays)
+    layer, arrays_of_shared = (
+      config.shared(),
+      passes.shared_layer(config, arrays),
+    )
     if self.wrong == 'shared experts of another rank':
-      given |= {
-        n: np.roll(given[n], 1, axis=0) for n in ('w_gate_up', 'w_down')
+      arrays_of_shared |= {
+        n: np.roll(arrays_of_shared[n], 1, axis=0)
+        for n in ('w_gate_up', 'w_down')
       }
     # What comes home is of no interest, nor are gradients of weights of 1.
-    given['returned'] = np.zeros_like(arrays['x'])[:, :, None]
-    return tensors.of_shared(run(layer, policy.of_shared(), given))
+    arrays_of_shared['returned'] = np.zeros_like(arrays['x'])[:, :, None]
+    return tensors.of_shared(run(layer, policy.of_shared(), arrays_of_shared))
 
-  def _sum(self, policy, name, returned, weights, last, lay: '_Layout'):
+  def _sum(self, policy, name, rows, weights, last, lay: '_Layout'):
     """Returns rows of slots summed by weights, and `last` `[R, T, D]`."""
     if last is None or self.wrong == 'shared experts forgotten':
-      return self._combine(policy, name, lay.ids, returned, weights)
-    last = last.reshape(returned[:, 0].shape).astype(np.float32)
+      return self._combine(policy, name, lay.ids, rows, weights)
+    last = last.reshape(rows[:, 0].shape).astype(np.float32)
     if self.wrong == 'shared experts twice':
       last = 2 * last
     if self.wrong == 'shared experts weighted':
       last = last * lay.weights[:, :1]
-    more = last
+    last_in_sum = last
     if self.wrong == 'shared experts added to what was rounded':
-      more = None
-    found = self._combine(policy, name, lay.ids, returned, weights, more)
-    if more is None:
-      found = self._store(policy, found.astype(np.float32) + last)
-    return found
+      last_in_sum = None
+    sums = self._combine(policy, name, lay.ids, rows, weights, last_in_sum)
+    if last_in_sum is None:
+      sums = self._store(policy, sums.astype(np.float32) + last)
+    return sums
 
   def results(
-    self, made: inputs_lib.LayerInputs, backward: bool = False
+    self, inputs: inputs_lib.LayerInputs, backward: bool = False
   ) -> dict[str, np.ndarray]:
     """Returns y, or the gradients, by name."""
-    run, which = self.forward, passes.FORWARD
+    run, layer_pass = self.forward, passes.FORWARD
     if backward:
-      run, which = self.backward, passes.BACKWARD
-    all_ = run(made.config, made.policy, made.arrays)
-    results = which.of_layer(made.config).results
+      run, layer_pass = self.backward, passes.BACKWARD
+    all_ = run(inputs.config, inputs.policy, inputs.arrays)
+    results = layer_pass.of_layer(inputs.config).results
     return {name: all_[name] for name in results}
 
   def _combine(
-    self, policy, name: str, ids, returned: np.ndarray, weights, last=None
+    self, policy, name: str, ids, rows: np.ndarray, weights, last=None
   ) -> np.ndarray:
-    terms = returned.astype(np.float32)
+    terms = rows.astype(np.float32)
     if weights is not None:
-      terms = _at(policy, 'weighted', terms * weights[..., None])
+      terms = _round_at(policy, 'weighted', terms * weights[..., None])
     order = precision.order_of(name, policy)
     if order != 'slot':
       key = ids if order == 'expert' else -ids
       terms = np.take_along_axis(terms, np.argsort(key)[..., None], axis=1)
-    total = np.zeros(returned[:, 0].shape, np.float32)
+    total = np.zeros(rows[:, 0].shape, np.float32)
     point = 'running_sum' if name == 'y' else 'd_running_sum'
-    for k in range(returned.shape[1]):
+    for k in range(rows.shape[1]):
       total = total + terms[:, k]
-      total = _at(policy, point, total) if k else total
+      total = _round_at(policy, point, total) if k else total
     total = total if last is None else total + last
     return self._store(policy.storing(name), total)
 
@@ -386,74 +396,86 @@ class Kernel:
       policy: precision.
       arrays: what a backward pass reads.
     """
-    lay = _Layout.of(config, arrays)
+    lay = _Layout.from_arrays(config, arrays)
     weights = self._weights(policy, arrays['topk_weights']).reshape(
       lay.row.shape
     )
     early = policy.placement in tensors.EARLY
     at_stage = tensors.WEIGHTED[policy.placement]
-    made = lay.empty(policy, tensors.grads(config))
+    computed = lay.empty(policy, tensors.grads(config))
     dy = arrays['dy'].reshape(-1, config.d_model)
-    d_weights = made['d_topk_weights'].reshape(lay.row.shape)
-    sent = made['d_returned'].reshape(*lay.row.shape, config.d_model)
+    d_weights = computed['d_topk_weights'].reshape(lay.row.shape)
+    rows_back = computed['d_returned'].reshape(*lay.row.shape, config.d_model)
     if not early:
-      returned = lay.home(arrays, policy).astype(np.float32)
+      returned_rows = lay.home(arrays, policy).astype(np.float32)
       wide = dy.astype(np.float32)
       for k in range(config.top_k):
-        d_weights[:, k] = self._dots(wide, returned[:, k])
-    for at, rows, token, slot in lay.experts():
+        d_weights[:, k] = self._dots(wide, returned_rows[:, k])
+    for expert, rows, token, slot in lay.experts():
       w = weights[token, slot, None]
       d_out = dy[token]
       if not early:
         storing = policy.storing('d_expert_out')
         d_out = self._store(storing, d_out.astype(np.float32) * w)
       storing = policy.storing('d_activation')
-      d_act = self._multiply(storing, d_out, arrays['w_down'][at].T)
+      d_act = self._multiply(storing, d_out, arrays['w_down'][expert].T)
       storing, weighed = policy.storing('d_w_down'), d_out
       if at_stage == 'expert_out':
         weighed = self._store(storing, d_out.astype(np.float32) * w)
-      made['d_w_down'][at] = self._multiply(
+      computed['d_w_down'][expert] = self._multiply(
         storing, arrays['activation'][rows].T, weighed
       )
       gate, up, passes = self._gated(policy, arrays['gate_up'][rows])
       act, grad = self._act(policy, gate), d_act.astype(np.float32)
-      act = _at(policy, 'silu', act)
+      act = _round_at(policy, 'silu', act)
       if early:
         unweighted = self._unweighted(policy, gate, up)
         if at_stage == 'expert_out':
           unweighted = arrays['activation'][rows].astype(np.float32)
-        bias = self._bias(config, arrays, 'b_down', at)
+        bias = self._bias(config, arrays, 'b_down', expert)
         if bias is not None:
           bias = np.broadcast_to(bias.astype(np.float32), d_out.shape)
           unweighted = np.hstack([unweighted, bias])
           grad = np.hstack([grad, d_out.astype(np.float32)])
         d_weights[token, slot] = self._dots(grad, unweighted)
         grad = grad[:, : act.shape[1]] * w
-      d_silu = _at(policy, 'd_silu', grad * up)
+      d_silu = _round_at(policy, 'd_silu', grad * up)
       d_gate = d_silu * self._slope(policy, gate)
       d_gate_up = passes * np.hstack([d_gate, grad * act])
       d_gate_up = self._store(policy.storing('d_gate_up'), d_gate_up)
       if config.bias:
-        ones = np.ones_like(w)
-        factor = w if early and self.wrong != 'd_b_down unweighted' else ones
+        unit_factor = np.ones_like(w)
+        factor = (
+          w if early and self.wrong != 'd_b_down unweighted' else unit_factor
+        )
         storing = policy.storing('d_b_down')
-        made['d_b_down'][at] = self._multiply(storing, factor.T, d_out)[0]
+        computed['d_b_down'][expert] = self._multiply(storing, factor.T, d_out)[
+          0
+        ]
         storing = policy.storing('d_b_gate_up')
-        made['d_b_gate_up'][at] = self._multiply(storing, ones.T, d_gate_up)[0]
-      made['d_w_gate_up'][at] = self._multiply(
+        computed['d_b_gate_up'][expert] = self._multiply(
+          storing, unit_factor.T, d_gate_up
+        )[0]
+      computed['d_w_gate_up'][expert] = self._multiply(
         policy.storing('d_w_gate_up'), arrays['expert_in'][rows].T, d_gate_up
       )
       storing = policy.storing('d_expert_in')
-      d_in = self._multiply(storing, d_gate_up, arrays['w_gate_up'][at].T)
-      made['d_expert_out'][rows], made['d_activation'][rows] = d_out, d_act
-      made['d_gate_up'][rows], made['d_expert_in'][rows] = d_gate_up, d_in
-      sent[token, slot] = d_in
-    made |= self._of_shared(self.backward, config, policy, arrays)
-    last = made.get('d_shared_in')
-    made['dx'][:] = self._sum(policy, 'dx', sent, None, last, lay).reshape(
-      made['dx'].shape
-    )
-    return made
+      d_in = self._multiply(storing, d_gate_up, arrays['w_gate_up'][expert].T)
+      computed['d_expert_out'][rows], computed['d_activation'][rows] = (
+        d_out,
+        d_act,
+      )
+      computed['d_gate_up'][rows], computed['d_expert_in'][rows] = (
+        d_gate_up,
+        d_in,
+      )
+      rows_back[token, slot] = d_in
+    computed |= self._of_shared(self.backward, config, policy, arrays)
+    last = computed.get('d_shared_in')
+    computed['dx'][:] = self._sum(
+      policy, 'dx', rows_back, None, last, lay
+    ).reshape(computed['dx'].shape)
+    return computed
 
   def _dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Returns `[n]`, the inner products of rows `[n, x]`, both float32."""
@@ -479,7 +501,9 @@ class _Layout:
   weights: np.ndarray
 
   @classmethod
-  def of(cls, config: config_lib.MoEConfig, arrays: Arrays) -> '_Layout':
+  def from_arrays(
+    cls, config: config_lib.MoEConfig, arrays: Arrays
+  ) -> '_Layout':
     ids = arrays['topk_ids'].reshape(-1, config.top_k)
     row = tiling(config, arrays).row_of_slot.reshape(ids.shape)
     return cls(config, ids, row, arrays['topk_weights'].reshape(ids.shape))
@@ -487,9 +511,9 @@ class _Layout:
   def experts(self):
     """Yields (rank and local expert, its packed rows, tokens, slots)."""
     for expert in range(self.config.num_experts):
-      at = divmod(expert, self.config.experts_per_rank)
+      place = divmod(expert, self.config.experts_per_rank)
       token, slot = np.nonzero(self.ids == expert)
-      yield at, (at[0], self.row[token, slot]), token, slot
+      yield place, (place[0], self.row[token, slot]), token, slot
 
   def home(self, arrays: Arrays, policy) -> np.ndarray:
     """Returns `[R T, K, D]`, rows at their slots before they are weighted."""
@@ -513,8 +537,8 @@ class _Layout:
 def tiling(config: config_lib.MoEConfig, arrays: Arrays) -> tiles.Tiling:
   """Returns the tiles of a routing, planned in numpy."""
   ids = arrays['topk_ids'].reshape(config.num_ranks, -1)
-  most = config.num_experts
-  counts = [np.bincount(i[i >= 0], minlength=most) for i in ids]
+  num_experts = config.num_experts
+  counts = [np.bincount(i[i >= 0], minlength=num_experts) for i in ids]
   everyone = ids.reshape(-1)
   order = np.argsort(everyone, kind='stable')
   place = np.empty_like(order)
@@ -526,52 +550,57 @@ def tiling(config: config_lib.MoEConfig, arrays: Arrays) -> tiles.Tiling:
   return tiles.Tiling(config, np.stack(counts), row, arrays['topk_ids'])
 
 
-def judge(
-  made: inputs_lib.LayerInputs, got: Arrays, same: Arrays | None = None
+def judge_results(
+  inputs: inputs_lib.LayerInputs,
+  outputs: Arrays,
+  right_outputs: Arrays | None = None,
 ) -> dict[tuple[str, str], verdicts.Result]:
   """Returns lane bounded's verdicts on results of a fused layer.
 
   Args:
-    made: what the kernel was given; `saved` as well if it went backward.
-    got: what it returned, some results of one pass.
-    same: what a right one does; only narrow storage asks.
+    inputs: what the kernel was given; `saved` as well if it went backward.
+    outputs: what it returned, some results of one pass.
+    right_outputs: what a right one does; only narrow storage asks.
 
   Returns:
     Verdicts by name and rule.
   """
-  found = []
-  for name, tensor in got.items():
+  results = []
+  for name, tensor in outputs.items():
     row = verdicts.LAYERS[name]
-    beside = None if same is None else same[name]
-    layer = _golden(made, name, {})
-    found += lanes.tolerances(row, tensor, layer, None, (), stored=beside)
-  return {(verdicts.tensor_of(one.stage), one.rule): one for one in found}
+    beside = None if right_outputs is None else right_outputs[name]
+    layer = _golden(inputs, name, {})
+    results += lanes.tolerances(row, tensor, layer, None, (), stored=beside)
+  return {
+    (verdicts.tensor_of(result.stage), result.rule): result
+    for result in results
+  }
 
 
 def judge_stages(
-  made: inputs_lib.LayerInputs, got: Arrays
+  inputs: inputs_lib.LayerInputs, outputs: Arrays
 ) -> dict[tuple[str, str], verdicts.Result]:
   """Returns lane bounded's verdicts on stages, each from those before it.
 
-  As `judge`; `got` holds every stage of one pass.
+  As `judge_results`; `outputs` holds every stage of one pass.
   """
-  found = []
-  for name, tensor in got.items():
-    golden = _golden(made, name, got)
-    found += lanes.tolerances(name, tensor, golden, None, ())
-  return {(one.stage, one.rule): one for one in found}
+  results = []
+  for name, tensor in outputs.items():
+    golden = _golden(inputs, name, outputs)
+    results += lanes.tolerances(name, tensor, golden, None, ())
+  return {(result.stage, result.rule): result for result in results}
 
 
-def _golden(made: inputs_lib.LayerInputs, name: str, captured: Arrays):
-  which = verdicts.pass_of(name)
-  of = tiling(made.config, made.arrays)
+def _golden(inputs: inputs_lib.LayerInputs, name: str, sources: Arrays):
+  layer_pass = verdicts.pass_of(name)
+  tiles_of_layer = tiling(inputs.config, inputs.arrays)
   return pass_reference.build_golden(
-    which, of, made.policy, made.arrays, captured
+    layer_pass, tiles_of_layer, inputs.policy, inputs.arrays, sources
   )
 
 
 def failed_edges(
-  made: inputs_lib.LayerInputs, seed: int
+  forward_inputs: inputs_lib.LayerInputs, seed: int
 ) -> list[verdicts.Result]:
   """Returns what `edges` refuses of a right kernel; both passes.
 
@@ -579,40 +608,46 @@ def failed_edges(
   the one that stands in for the oracle sum in orders of the seed.
   """
   orders = list(ORDERS.values())
-  own, got = (
+  own, candidate = (
     Kernel(orders[(seed + i * (1 + seed // len(orders) % 5)) % len(orders)])
     for i in range(2)
   )
-  found = []
-  for which, inputs in (
-    (passes.FORWARD, made),
-    (passes.BACKWARD, with_saved(made)),
+  results = []
+  for layer_pass, inputs in (
+    (passes.FORWARD, forward_inputs),
+    (passes.BACKWARD, with_saved(forward_inputs)),
   ):
-    of = inputs.config, inputs.policy, inputs.arrays
-    one, other = (
-      kernel.forward(*of) if which is passes.FORWARD else kernel.backward(*of)
-      for kernel in (own, got)
+    arguments = inputs.config, inputs.policy, inputs.arrays
+    oracle_tensors, other = (
+      kernel.forward(*arguments)
+      if layer_pass is passes.FORWARD
+      else kernel.backward(*arguments)
+      for kernel in (own, candidate)
     )
     case = pass_case.PassCase(
-      which.of_layer(inputs.config),
+      layer_pass.of_layer(inputs.config),
       inputs,
       tiling(inputs.config, inputs.arrays),
       dict,
     )
-    found += [
+    results += [
       lanes.within_edges(
-        name, other[name], tolerance_lanes.build_chain(case, name, {}, one)
+        name,
+        other[name],
+        tolerance_lanes.build_chain(case, name, {}, oracle_tensors),
       )
       for name in case.layer_pass.stages
       if case.sources[name]
     ]
-  return [result for result in found if result.verdict == verdicts.FAIL]
+  return [result for result in results if result.verdict == verdicts.FAIL]
 
 
-def with_saved(made: inputs_lib.LayerInputs) -> inputs_lib.LayerInputs:
+def with_saved(inputs: inputs_lib.LayerInputs) -> inputs_lib.LayerInputs:
   """Returns inputs with what a right forward pass saves for the backward."""
-  saved = Kernel(pairwise).forward(made.config, made.policy, made.arrays)
-  return dataclasses.replace(made, arrays={**made.arrays, **saved})
+  forward = Kernel(pairwise).forward(
+    inputs.config, inputs.policy, inputs.arrays
+  )
+  return dataclasses.replace(inputs, arrays={**inputs.arrays, **forward})
 
 
 def draw(
@@ -633,8 +668,8 @@ def draw(
   width, hidden = config.d_model, config.d_ff
 
   def normal(*shape: int, fan_in: int = 1) -> np.ndarray:
-    drawn = rng.standard_normal(shape, np.float32) / np.float32(fan_in**0.5)
-    return drawn.astype(ulp.storage_dtype(policy.storage))
+    values = rng.standard_normal(shape, np.float32) / np.float32(fan_in**0.5)
+    return values.astype(ulp.storage_dtype(policy.storage))
 
   scores = rng.random((ranks, tokens, config.num_experts))
   weights = rng.random((ranks, tokens, config.top_k)).astype(np.float32) + 0.1
@@ -672,13 +707,13 @@ def share_of_seed(
 
   Seeds take the orders of summation in turn; its results are held to another's.
   """
-  made = draw(config, policy, seed)
+  inputs = draw(config, policy, seed)
   if backward:
-    made = with_saved(made)
+    inputs = with_saved(inputs)
   orders = list(ORDERS.values())
-  got, same = (
-    Kernel(orders[(seed + i) % len(orders)]).results(made, backward)
+  outputs, right_outputs = (
+    Kernel(orders[(seed + i) % len(orders)]).results(inputs, backward)
     for i in range(2)
   )
-  found = judge(made, got, same).values()
-  return max(result.values['error_of_bound'] for result in found)
+  results = judge_results(inputs, outputs, right_outputs).values()
+  return max(result.values['error_of_bound'] for result in results)

@@ -26,8 +26,8 @@ KERNEL = trial.Kernel()
 
 def _right(config, policy, arrays):
   """Returns all that a kernel makes of both passes, from what was saved."""
-  saved = KERNEL.forward(config, policy, arrays)
-  return saved | KERNEL.backward(config, policy, {**saved, **arrays})
+  forward = KERNEL.forward(config, policy, arrays)
+  return forward | KERNEL.backward(config, policy, {**forward, **arrays})
 
 
 def _by_last_expert(config, policy, arrays):
@@ -35,14 +35,14 @@ def _by_last_expert(config, policy, arrays):
   ids = arrays['topk_ids']
   ids = np.where(ids < 0, np.int32(config.num_experts - 1), ids)
   config = dataclasses.replace(config, capacity=None)
-  given = {n: arrays[n] for n in (*tensors.INPUTS, 'dy')}
-  return _right(config, policy, {**given, 'topk_ids': ids})
+  forward_inputs = {n: arrays[n] for n in (*tensors.INPUTS, 'dy')}
+  return _right(config, policy, {**forward_inputs, 'topk_ids': ids})
 
 
 def _renormalised(config, policy, arrays):
   """The weights of the slots that are left have the sum of all."""
-  used, weights = arrays['topk_ids'] >= 0, arrays['topk_weights']
-  left = (weights * used).sum(-1, keepdims=True)
+  is_used, weights = arrays['topk_ids'] >= 0, arrays['topk_weights']
+  left = (weights * is_used).sum(-1, keepdims=True)
   scale = weights.sum(-1, keepdims=True) / np.where(left == 0, 1, left)
   return _right(config, policy, {**arrays, 'topk_weights': weights * scale})
 
@@ -56,11 +56,11 @@ def _token_lost(config, policy, arrays):
 
 def _stale(config, policy, arrays):
   """What nobody wrote comes home; a gradient is of it."""
-  found = _right(config, policy, arrays)
+  computed = _right(config, policy, arrays)
   unused = np.argwhere(arrays['topk_ids'] < 0)[0]
-  found['d_topk_weights'][tuple(unused)] = 2
-  found['y'][tuple(unused[:2])] += np.array(2, found['y'].dtype)
-  return found
+  computed['d_topk_weights'][tuple(unused)] = 2
+  computed['y'][tuple(unused[:2])] += np.array(2, computed['y'].dtype)
+  return computed
 
 
 FAULTS = (_by_last_expert, _renormalised, _token_lost, _stale)
@@ -69,12 +69,12 @@ FAULTS = (_by_last_expert, _renormalised, _token_lost, _stale)
 def _candidate(compute) -> in_process.Function:
   def forward(inputs, config, policy):
     arrays = {'dy': np.zeros_like(inputs['x']), **inputs}
-    made = compute(config, policy, arrays)
-    return {name: made[name] for name in ('returned', 'y')}
+    computed = compute(config, policy, arrays)
+    return {name: computed[name] for name in ('returned', 'y')}
 
   def backward(inputs, config, policy):
-    made = compute(config, policy, inputs)
-    return {n: made[n] for n in ('d_returned', *passes.BACKWARD.results)}
+    computed = compute(config, policy, inputs)
+    return {n: computed[n] for n in ('d_returned', *passes.BACKWARD.results)}
 
   forward.backward = backward
   return in_process.Function(forward)
@@ -85,20 +85,20 @@ def bench():
   return bench_lib.Bench(CASE, keep=True)
 
 
-def _refused(bench, compute, direction, *lanes) -> set[tuple[str, str]]:
+def _list_refused(bench, compute, direction, *lanes) -> set[tuple[str, str]]:
   case = dataclasses.replace(CASE, direction=direction)
-  return numpy_testing.refused(bench, case, _candidate(compute), *lanes)
+  return numpy_testing.list_refused(bench, case, _candidate(compute), *lanes)
 
 
 def test_a_right_kernel_passes_in_every_lane(bench):
-  assert not _refused(bench, _right, 'both', *verdicts.LANES)
+  assert not _list_refused(bench, _right, 'both', *verdicts.LANES)
 
 
 @pytest.mark.parametrize('direction', ('forward', 'backward'))
 @pytest.mark.parametrize('compute', FAULTS)
 def test_no_fault_passes(bench, compute, direction):
-  refused = _refused(bench, compute, direction, 'exact', 'bounded')
-  assert {lane for lane, _ in refused} == {'exact', 'bounded'}
+  refused_rows = _list_refused(bench, compute, direction, 'exact', 'bounded')
+  assert {lane for lane, _ in refused_rows} == {'exact', 'bounded'}
 
 
 # One rank, and all of them.
@@ -112,28 +112,28 @@ def test_ranks_that_send_nothing_are_judged(placement, silent):
 
 def _check_silent(storage, silent, placement, direction):
   policy = precision.PrecisionPolicy(storage, placement=placement)
-  made = trial.draw(CONFIG, policy, 0)
-  made.arrays['topk_ids'][silent] = -1
-  made = trial.with_saved(made)
-  got = KERNEL.results(made, direction == 'backward')
-  found = trial.judge(made, got, got)
-  assert not [one for one in found.values() if one.failure]
+  inputs = trial.draw(CONFIG, policy, 0)
+  inputs.arrays['topk_ids'][silent] = -1
+  inputs = trial.with_saved(inputs)
+  outputs = KERNEL.results(inputs, direction == 'backward')
+  results = trial.judge_results(inputs, outputs, outputs)
+  assert not [result for result in results.values() if result.failure]
   # One that adds a little where nothing is to be is refused.
-  for array in got.values():
+  for array in outputs.values():
     array.reshape(-1)[-1] += 1
-  found = trial.judge(made, got, got)
-  refused = [name for (name, _), r in found.items() if r.failure]
-  assert {*got} == {*refused}
+  results = trial.judge_results(inputs, outputs, outputs)
+  refused_names = [name for (name, _), r in results.items() if r.failure]
+  assert {*outputs} == {*refused_names}
 
 
 def test_our_backend_refuses_them():
-  told = '^routing: expected one that uses every slot with backend_ascend'
-  with pytest.raises(ValueError, match=told):
+  message = '^routing: expected one that uses every slot with backend_ascend'
+  with pytest.raises(ValueError, match=message):
     check.run(check.Request(CASE))
-  made = CASE.make()
-  unused = (made.arrays['topk_ids'] == -1).sum()
-  assert made.facts['unused_slots'] == unused > 0
-  given = {name: made.arrays[name] for name in tensors.INPUTS}
-  told = r'topk_ids: expected ids in \[0, 8\), got -1 at rank'
-  with pytest.raises(ValueError, match=told):
-    check.run(check.Request(case_lib.Case('forward', input=given)))
+  inputs = CASE.make()
+  unused = (inputs.arrays['topk_ids'] == -1).sum()
+  assert inputs.facts['unused_slots'] == unused > 0
+  arrays = {name: inputs.arrays[name] for name in tensors.INPUTS}
+  message = r'topk_ids: expected ids in \[0, 8\), got -1 at rank'
+  with pytest.raises(ValueError, match=message):
+    check.run(check.Request(case_lib.Case('forward', input=arrays)))

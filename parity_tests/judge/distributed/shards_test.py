@@ -49,41 +49,49 @@ BUGS = {
 
 
 @functools.cache
-def _made(data: str):
+def _read_inputs(data: str):
   return bench_lib.Bench(CASE, keep=True).read_by(CASE.passes, data)
 
 
 @functools.cache
 def _tensors(data: str) -> dict[str, np.ndarray]:
-  made = _made(data)
-  of = made.config, made.policy
-  forward = trial.Kernel().forward(*of, made.arrays)
-  backward = trial.Kernel().backward(*of, {**made.arrays, **forward})
+  layer_inputs = _read_inputs(data)
+  arguments = layer_inputs.config, layer_inputs.policy
+  forward = trial.Kernel().forward(*arguments, layer_inputs.arrays)
+  backward = trial.Kernel().backward(
+    *arguments, {**layer_inputs.arrays, **forward}
+  )
   return forward | backward
 
 
 def _case(top: pathlib.Path) -> folder.Folder:
-  made = {data: _made(data) for data in inputs_lib.DATA}
-  return folder_writer.write(top / 'case', 'both', made, per_rank=True)
+  inputs_of_data = {data: _read_inputs(data) for data in inputs_lib.DATA}
+  return folder_writer.write(
+    top / 'case', 'both', inputs_of_data, per_rank=True
+  )
 
 
-def _outputs(top, case, bugs, kept=None, ranks=range(4)) -> None:
-  loaded = read_case.load(case.path)
+def _outputs(top, case, bugs, names=None, ranks=range(4)) -> None:
+  loaded_case = read_case.load(case.path)
   for data in inputs_lib.DATA:
-    held = {n: a.copy() for n, a in _tensors(data).items()}
+    tensors_by_name = {n: a.copy() for n, a in _tensors(data).items()}
     for name in bugs:
-      index, more = BUGS[name]
-      held[name][index] += more
+      index, added = BUGS[name]
+      tensors_by_name[name][index] += added
     for rank in ranks:
-      mine = {n: a[rank] for n, a in held.items() if not kept or n in kept}
-      read_case.write(str(top / 'out'), loaded, data, mine, rank)
+      own_rows = {
+        n: a[rank]
+        for n, a in tensors_by_name.items()
+        if not names or n in names
+      }
+      read_case.write(str(top / 'out'), loaded_case, data, own_rows, rank)
 
 
-def _request(top, direction='both', **judged) -> check.Request:
+def _request(top, direction='both', **judgement_fields) -> check.Request:
   return check.Request(
     case_lib.Case.from_folder(str(top / 'case'), direction),
     outputs.Outputs(str(top / 'out')),
-    judgement.Judgement(**judged),
+    judgement.Judgement(**judgement_fields),
   )
 
 
@@ -93,23 +101,25 @@ def _figures(report: check.Report) -> dict:
   What a tensor that is wrong looks like, who has those of all ranks says.
   """
   results = []
-  for one in report.results:
-    failure = one.failure and dataclasses.replace(one.failure, pattern='')
-    results.append(dataclasses.replace(one, failure=failure))
+  for result in report.results:
+    failure = result.failure and dataclasses.replace(result.failure, pattern='')
+    results.append(dataclasses.replace(result, failure=failure))
   report = dataclasses.replace(report, results=tuple(results))
   maps = [
-    [(rank, grid.tolist()) for rank, grid in enumerate(one.grids)]
-    for one in report.results
+    [(rank, grid.tolist()) for rank, grid in enumerate(result.grids)]
+    for result in report.results
   ]
-  said = report_json.to_json(dataclasses.replace(report, seconds=0))
-  return said | dict(maps=maps, failures=[r.failure for r in report.results])
+  report_fields = report_json.to_json(dataclasses.replace(report, seconds=0))
+  return report_fields | dict(
+    maps=maps, failures=[r.failure for r in report.results]
+  )
 
 
 def _by_shards(request, top, count) -> check.Report:
   for index in range(count):
     shard = shards.Shard(index, count)
-    found = shards.judge(request, shard)
-    shards.write(shards.place(top / 'parts', shard), found)
+    content = shards.judge(request, shard)
+    shards.write(shards.place(top / 'parts', shard), content)
   return shards.merge(request, top / 'parts')
 
 
@@ -128,18 +138,20 @@ def test_reports_are_those_of_one_process(tmp_path, direction):
   failures = [r.failure for r in report.results if r.failure]
   # The row of gate_up is of a token of rank 0, whose dx it reaches.
   wrong = {'backward': {2}, 'both': {0, 1, 2}}[direction]
-  assert {one.rank for one in failures} == wrong
-  assert all(one.bad_rows for one in failures if one.lane == 'exact')
+  assert {failure.rank for failure in failures} == wrong
+  assert all(
+    failure.bad_rows for failure in failures if failure.lane == 'exact'
+  )
 
 
 @pytest.mark.parametrize(
-  ('count', 'kept'),
+  ('count', 'names'),
   ((2, ('y', 'dx')), (3, ('expert_out', 'd_activation'))),
 )
 @pytest.mark.slow
-def test_fewer_shards_than_ranks_and_tensors_than_all(tmp_path, kept, count):
-  bugs = [name for name in BUGS if name in kept]
-  _outputs(tmp_path, _case(tmp_path), bugs, kept)
+def test_fewer_shards_than_ranks_and_tensors_than_all(tmp_path, names, count):
+  bugs = [name for name in BUGS if name in names]
+  _outputs(tmp_path, _case(tmp_path), bugs, names)
   request = _request(tmp_path)
   whole = check.run(request)
   assert _figures(_by_shards(request, tmp_path, count)) == _figures(whole)
@@ -165,43 +177,43 @@ def test_a_sample_of_tiles(tmp_path, bugs):
 
 class TestRefused:
   @pytest.fixture
-  def judged(self, tmp_path):
+  def judged_folder(self, tmp_path):
     _outputs(tmp_path, _case(tmp_path), (), ('y',))
     request = _request(tmp_path, 'forward')
     _by_shards(request, tmp_path, 2)
     return request, tmp_path
 
-  def test_what_is_no_whole_check_is_named(self, judged):
-    request, top = judged
+  def test_what_is_no_whole_check_is_named(self, judged_folder):
+    request, top = judged_folder
     parts = top / 'parts'
     first, second = (shards.Shard(i, 2).file(parts) for i in (0, 1))
     third = shards.Shard(0, 3).file(parts)
     whole = {path: path.read_text() for path in (first, second)}
 
-    def asked(name):
-      found = json.loads(whole[second])
-      found['asked'][name] = 'another'
-      shards.write(second, found)
+    def change_request(name):
+      content = json.loads(whole[second])
+      content['asked'][name] = 'another'
+      shards.write(second, content)
 
     def early():
       for path, text in ((first, 'e0'), (second, 'e1')):
         shards.write(path, dict(error=text))
 
-    for spoil, told in (
+    for spoil, message in (
       (second.unlink, r'shard 1 of 2 \(rank 2, 3\): .*got no file'),
       (early, r'0 of 2 \(rank 0, 1\): e0; shard 1 of 2 \(rank 2, 3\): e1'),
       (lambda: shards.write(third, {}), 'those of 2 and of 3'),
       (lambda: shutil.copy(first, second), 'got that of shard 0 of 2'),
-      (lambda: asked('case'), 'shard 1 of 2 .*case: exp'),
-      (lambda: asked('command'), 'shard 1 of 2 .*command: exp'),
-      (lambda: asked('versions'), 'shard 1 of 2 .*versions: exp'),
+      (lambda: change_request('case'), 'shard 1 of 2 .*case: exp'),
+      (lambda: change_request('command'), 'shard 1 of 2 .*command: exp'),
+      (lambda: change_request('versions'), 'shard 1 of 2 .*versions: exp'),
       (
         lambda: first.write_text(whole[first][:-9]),
         'shard 0 of 2 .*: .*readable',
       ),
     ):
       spoil()
-      with pytest.raises(shards.ShardError, match=told):
+      with pytest.raises(shards.ShardError, match=message):
         shards.merge(request, parts)
       third.unlink(missing_ok=True)
       for path, text in whole.items():
@@ -225,7 +237,7 @@ class TestRefused:
 
 
 @pytest.mark.parametrize(
-  ('judge', 'said'),
+  ('judge', 'message'),
   [
     (lambda: os.kill(os.getpid(), signal.SIGKILL), 'an answer, got signal 9'),
     (lambda: os._exit(0), 'an answer, got exit code 0'),
@@ -234,14 +246,14 @@ class TestRefused:
     (lambda: time.sleep(600), 'an answer within 0.2 s, got none'),
   ],
 )
-def test_a_rank_that_dies_or_hangs_is_named(tmp_path, judge, said):
+def test_a_rank_that_dies_or_hangs_is_named(tmp_path, judge, message):
   job = mpi_shard.Job(shards.Shard(2, 3), tmp_path)
   for index in (0, 1):
     shards.write(shards.Shard(index, 3).file(tmp_path), {})
-  timeout_s = 0.2 if 'within 0.2 s' in said else 60.0
+  timeout_s = 0.2 if 'within 0.2 s' in message else 60.0
   mpi_shard.run_in_fork(job, judge, timeout_s)
   mpi_shard.wait(job, timeout_s)
-  with pytest.raises(shards.ShardError, match=said):
+  with pytest.raises(shards.ShardError, match=message):
     shards.read(job.shard, tmp_path)
 
 
@@ -294,14 +306,18 @@ def test_mpiexec_has_the_report_of_one_process(tmp_path):
   command += ['--case=case', '--outputs=out', '--direction=forward']
 
   def run(*before: str, name: str) -> dict:
-    asked = [*before, *command, f'--json={name}']
-    where = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    done = subprocess.run(
-      asked, cwd=tmp_path, env=where, capture_output=True, check=False
+    run_command = [*before, *command, f'--json={name}']
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    process = subprocess.run(
+      run_command,
+      cwd=tmp_path,
+      env=environment,
+      capture_output=True,
+      check=False,
     )
-    assert done.returncode == 1, done.stderr.decode()
-    assert done.stdout.decode().count('first failure: gate_up') == 1
+    assert process.returncode == 1, process.stderr.decode()
+    assert process.stdout.decode().count('first failure: gate_up') == 1
     return json.loads((tmp_path / name).read_text()) | dict(seconds=0)
 
-  one = run(name='one.json')
-  assert run(mpiexec, '-n', '4', name='four.json') == one
+  report = run(name='one.json')
+  assert run(mpiexec, '-n', '4', name='four.json') == report

@@ -234,7 +234,7 @@ def test_wrong_layers_that_return_only_y_fail(wrong):
   same = trial.Kernel(trial.pairwise).results(made)
 
   y = trial.Kernel(**how).results(made)
-  result = trial.judge(made, y, same)['y', verdicts.SPREAD_RULE]
+  result = trial.judge_results(made, y, same)['y', verdicts.SPREAD_RULE]
 
   assert result.verdict == verdicts.FAIL
   assert result.tiles == 4
@@ -264,7 +264,7 @@ def test_right_layers_that_return_only_results_pass(policy, backward, order):
   made, same = _bench(policy, backward)
 
   got = trial.Kernel(trial.ORDERS[order]).results(made, backward)
-  found = trial.judge(made, got, same)
+  found = trial.judge_results(made, got, same)
 
   assert {r.verdict for r in found.values()} == {verdicts.PASS}
   # Each has a row, and no limit is so wide that all would pass.
@@ -321,7 +321,7 @@ def test_wrong_gradients_fail_each_alone(wrong, placement):
   made, same = _bench(f'{policy.storage}-{placement}', True)
 
   got = trial.Kernel(**how).results(made, backward=True)
-  found = trial.judge(made, got, same)
+  found = trial.judge_results(made, got, same)
 
   for name in _GRADS:
     result = found[name, verdicts.SPREAD_RULE]
@@ -378,7 +378,7 @@ def _fails(wrong, made):
   kernel = trial.Kernel(**_OVERFLOWS[wrong])
   if 'slope_of' in _OVERFLOWS[wrong]:
     grads = kernel.results(made, backward=True)
-    found = trial.judge(made, {'d_w_gate_up': grads['d_w_gate_up']})
+    found = trial.judge_results(made, {'d_w_gate_up': grads['d_w_gate_up']})
   else:
     stages = kernel.forward(made.config, made.policy, made.arrays)
     found = trial.judge_stages(made, stages)
