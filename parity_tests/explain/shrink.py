@@ -396,7 +396,7 @@ class _Shrinking:
         case=case,
         candidate=self._request.candidate.ready(case),
       )
-      with oracle_lib.by(self._oracle):
+      with oracle_lib.use_stages(self._oracle):
         findings = bench_lib.Bench(case).judge_ranks(
           ready_request, data_kind=self._data, roundings=self._roundings
         )
@@ -561,12 +561,12 @@ def _text(failing_case: FailingCase, folder: str) -> str:
     else []
   )
   if failing_case.tasks:
-    others = (
+    rest = (
       f'; {len(failing_case.tasks) - 1} more like it'
       if failing_case.tasks[1:]
       else ''
     )
-    lines.append(f'  task      {failing_case.tasks[0]}{others}')
+    lines.append(f'  task      {failing_case.tasks[0]}{rest}')
   return '\n'.join(
     [
       *lines,

@@ -66,7 +66,7 @@ def explain_results(
     # A hundred roundings need not be tried where one bug is enough.
     if seeks_roundings and pass_case.is_small(case) and not whole:
       rounded = _build_rounding_stage(case, answer, name)
-      with oracle_lib.in_passing():
+      with oracle_lib.compile_less():
         explanation = roundings.explain(rounded) or explanation
     words_of_stage[name] = explanation or failure.pattern
 

@@ -171,20 +171,20 @@ class Bench:
     return dataclasses.replace(inputs, arrays={n: arrays[n] for n in names})
 
   def _collect_saved(
-    self, inputs: inputs_lib.LayerInputs, usable_saved: Tensors
+    self, inputs: inputs_lib.LayerInputs, own_saved: Tensors
   ) -> Tensors:
-    """Returns what a forward pass saved, `usable_saved` where that is there.
+    """Returns what a forward pass saved, `own_saved` where that is there.
 
     A case that was written says what a kernel elsewhere read.
     """
     names = tensors.saved(inputs.config, inputs.policy.placement)
-    saved = {n: inputs.arrays[n] for n in names if n in inputs.arrays} | dict(
-      usable_saved
-    )
-    if not set(names) <= set(saved):
+    saved_tensors = {
+      n: inputs.arrays[n] for n in names if n in inputs.arrays
+    } | dict(own_saved)
+    if not set(names) <= set(saved_tensors):
       forward = self.answer(inputs)
-      saved = {name: forward[name] for name in names} | saved
-    return self.plan | saved
+      saved_tensors = {name: forward[name] for name in names} | saved_tensors
+    return self.plan | saved_tensors
 
   def judge(
     self,

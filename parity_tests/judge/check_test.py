@@ -132,14 +132,14 @@ def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
   # Given an order and two instruction sets, when all lanes judge, then launches
   # are in that order by the first, serial runs by the last, and all pass.
   first, last = _native.isas()[-1], 'portable'
-  launched = set()
+  launches = set()
   for name in ('run', 'run_serial'):
 
     def spied(
       image, *arguments, name=name, function=getattr(runtime, name), **options
     ):
       order = image.policy.accumulation_order
-      launched.add((name, order, options['isa']))
+      launches.add((name, order, options['isa']))
       return function(image, *arguments, **options)
 
     monkeypatch.setattr(runtime, name, spied)
@@ -156,7 +156,7 @@ def test_every_lane_judges_the_order_by_the_instruction_sets(monkeypatch):
   results = bench_lib.Bench(request.case).judge(request)
 
   assert {r.verdict for r in results} == {verdicts.PASS}
-  assert launched == {
+  assert launches == {
     ('run', 'even_odd_32', first),
     ('run_serial', 'even_odd_32', last),
   }
@@ -230,21 +230,19 @@ def _cuts(config, options, layer_pass) -> dict[tuple, set[tuple]]:
   return cuts
 
 
-@pytest.mark.parametrize(
-  'which', passes.from_direction('both'), ids=lambda p: p.name
-)
+@pytest.mark.parametrize('layer_pass', passes.from_direction('both'), ids=lambda p: p.name)
 @pytest.mark.parametrize('blocks', CUTS, ids=str)
 @pytest.mark.parametrize('name', LAYERS)
-def test_the_serial_run_is_cut_otherwise(name, blocks, which):
+def test_the_serial_run_is_cut_otherwise(name, blocks, layer_pass):
   # Given tiles of any size, whole tensors and single elements among them, then
   # every dimension that has more than one element is cut elsewhere.
   options = granularity.Options(**blocks)
   if options.row_block < 16 and name not in ('tiny', *SHAPES):
     return  # too many tasks
   config = LAYERS[name]
-  other = host.cut_otherwise(options, config, which)
-  first = _cuts(config, options, which)
-  second = _cuts(config, other, which)
+  other = host.cut_otherwise(options, config, layer_pass)
+  first = _cuts(config, options, layer_pass)
+  second = _cuts(config, other, layer_pass)
   assert first.keys() == second.keys() and first
   assert other.event_grain != options.event_grain
   for (kind, dimension, extent), cut in first.items():
@@ -387,8 +385,8 @@ def test_relayed_rows_are_judged_by_bits(direction, tensor):
       host.Megakernel(RELAYED, fault='stale_row'),
     )
   ]
-  reached = [report.verdict for report in reports]
-  assert reached == [verdicts.PASS, verdicts.PASS, verdicts.FAIL]
+  verdict_of_reports = [report.verdict for report in reports]
+  assert verdict_of_reports == [verdicts.PASS, verdicts.PASS, verdicts.FAIL]
   lane_by_stage = {
     r.stage: r.lane for r in reports[0].results if r.stage == tensor
   }

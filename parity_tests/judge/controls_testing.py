@@ -80,31 +80,33 @@ def tile_of(value: float) -> Spoil:
 
   def spoil(case, computed, name):
     rank, _, rows = busy(case.tiling)
-    spoiled = computed[name].astype(np.float32)
-    spoiled[rank, rows.start : rows.start + 4, :8] = value
-    return spoiled
+    wrong_tensor = computed[name].astype(np.float32)
+    wrong_tensor[rank, rows.start : rows.start + 4, :8] = value
+    return wrong_tensor
 
   return spoil
 
 
 def _swapped_experts(case, computed, name):
   rank, local, rows = busy(case.tiling)
-  spoiled = computed[name].astype(np.float32)
+  wrong_tensor = computed[name].astype(np.float32)
   if case.layer_pass is passes.FORWARD:
     before, weights = 'expert_in', case.inputs.arrays['w_gate_up']
   else:
     before = 'd_expert_out'
     weights = np.swapaxes(case.inputs.arrays['w_down'], -1, -2)
   other = weights[rank, local ^ 1].astype(np.float32)
-  spoiled[rank, rows] = computed[before][rank, rows].astype(np.float32) @ other
-  return spoiled
+  wrong_tensor[rank, rows] = (
+    computed[before][rank, rows].astype(np.float32) @ other
+  )
+  return wrong_tensor
 
 
 def _stale_row(case, computed, name):
   rank, _, rows = busy(case.tiling)
-  spoiled = computed[name].astype(np.float32)
-  spoiled[rank, rows.start + 1] = spoiled[rank, rows.start + 2]
-  return spoiled
+  wrong_tensor = computed[name].astype(np.float32)
+  wrong_tensor[rank, rows.start + 1] = wrong_tensor[rank, rows.start + 2]
+  return wrong_tensor
 
 
 def _lost_slot(case, computed, name):
@@ -114,9 +116,9 @@ def _lost_slot(case, computed, name):
   if not forward or case.inputs.policy.placement == 'before_down':
     weights[:] = 1
   weights[0] = 0
-  spoiled = computed[name].astype(np.float32)
-  spoiled[1, 5] = weights @ returned_rows.astype(np.float32)
-  return spoiled
+  wrong_tensor = computed[name].astype(np.float32)
+  wrong_tensor[1, 5] = weights @ returned_rows.astype(np.float32)
+  return wrong_tensor
 
 
 def _misplaced_weight(case, computed, name):
@@ -126,9 +128,9 @@ def _misplaced_weight(case, computed, name):
   weights = case.inputs.arrays['topk_weights'].reshape(-1)[slots]
   # The two rows whose weights are furthest apart; the first one's is not 0.
   right, wrong = np.argmax(weights), np.argmin(weights)
-  spoiled = computed[name].astype(np.float32)
-  spoiled[rank, rows.start + right] *= weights[wrong] / weights[right]
-  return spoiled
+  wrong_tensor = computed[name].astype(np.float32)
+  wrong_tensor[rank, rows.start + right] *= weights[wrong] / weights[right]
+  return wrong_tensor
 
 
 def _swapped_halves(case, computed, name):

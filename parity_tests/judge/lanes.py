@@ -72,8 +72,8 @@ def out_of_bound(
       value = golden.rows(stage, rank, rows.start, rows.stop)
       e = _elements(value, chunk_rows, chunk_rows)
       chunk = _against_golden(rank, cut, first, chunk_rows, value, e)
-      refused = judge.add(chunk, e, value, rows)
-      tiling.rows(stage, bad, rank)[rows] = chunk.bad | refused
+      stands_out = judge.add(chunk, e, value, rows)
+      tiling.rows(stage, bad, rank)[rows] = chunk.bad | stands_out
   return bad
 
 
@@ -153,7 +153,7 @@ def tolerances(
   benchmark: np.ndarray | None,
   records: Sequence[standards.Standard],
   bounded: bool = True,
-  stored: np.ndarray | None = None,
+  stored_oracle: np.ndarray | None = None,
 ) -> list[verdicts.Result]:
   """Judges a stage tensor `[R, ...]` in the lanes bounded and standard.
 
@@ -165,8 +165,9 @@ def tolerances(
       if no record asks.
     records: standards to judge by.
     bounded: whether to judge by the rounding bound, and by the spread.
-    stored: the oracle's tensor, where the golden is computed from tensors that
-      were never stored; None if it is one stage away from stored tensors.
+    stored_oracle: the oracle's tensor, where the golden is computed from
+      tensors that were never stored; None if it is one stage away from stored
+      tensors.
   """
   tensor = verdicts.tensor_of(stage)
   tiling, dtype = golden.tiling, golden.dtype(tensor)
@@ -184,7 +185,7 @@ def tolerances(
   records = [r for r in records if r.has(dtype)]
   if not (records or bounded):
     return silent
-  arguments = stage, golden, records, dtype, bounded, stored
+  arguments = stage, golden, records, dtype, bounded, stored_oracle
 
   def judge_rank(rank: int) -> list[rank_parts.Part]:
     judges = _ToleranceRules(*arguments)
@@ -231,7 +232,9 @@ def within_edges(
 class _ToleranceRules:
   """All who judge one tensor in the lanes bounded and standard."""
 
-  def __init__(self, stage: str, golden, records, dtype: str, bounded, stored):
+  def __init__(
+    self, stage: str, golden, records, dtype: str, bounded, stored_oracle
+  ):
     tiling = golden.tiling
     self._judges = [standards.Judge(record, dtype) for record in records]
     self._tallies = [
@@ -240,7 +243,7 @@ class _ToleranceRules:
     self._bound_tally = tally_lib.Tally(
       stage, 'bounded', verdicts.BOUND_RULE, tiling
     )
-    self._spread_tally = spread_tally.SpreadTally(stage, golden, stored)
+    self._spread_tally = spread_tally.SpreadTally(stage, golden, stored_oracle)
     self._bounded, self._dtype = bounded, dtype
     self._worst_of_bound = 0.0
     self._regions: chunk_sums.Regions | None = None  # of right chunks
@@ -406,9 +409,9 @@ def _against_golden(
 ) -> tally_lib.Chunk:
   error = np.abs(e.actual - e.golden)
   expected = near = golden.value.astype(actual.dtype)
-  compared = actual
+  actual_or_zero = actual
   if not np.all(e.defined):
-    compared = e.actual.astype(actual.dtype)
+    actual_or_zero = e.actual.astype(actual.dtype)
     near = e.golden.astype(actual.dtype)
   return tally_lib.Chunk(
     rank=rank,
@@ -418,5 +421,5 @@ def _against_golden(
     expected=expected,
     bad=~(error <= e.bound),
     error=error,
-    apart=ulp.distance(compared, near),
+    apart=ulp.distance(actual_or_zero, near),
   )

@@ -76,36 +76,38 @@ def _drop_slots(is_lost):
 
 
 def _misplaced_weight(case, computed, name):
-  spoiled = _wide(computed[name])
+  wrong_tensor = _wide(computed[name])
   weights = np.roll(case.inputs.arrays['topk_weights'][0, 7], 1)
-  spoiled[0, 7] = weights @ _wide(computed['returned'][0, 7])
-  return spoiled
+  wrong_tensor[0, 7] = weights @ _wide(computed['returned'][0, 7])
+  return wrong_tensor
 
 
 def _swapped_return(case, computed, name):
-  spoiled = computed[name].copy()
-  spoiled[0, [3, 4], 0] = spoiled[0, [4, 3], 0]
-  return spoiled
+  wrong_tensor = computed[name].copy()
+  wrong_tensor[0, [3, 4], 0] = wrong_tensor[0, [4, 3], 0]
+  return wrong_tensor
 
 
 def _written_padding(case, computed, name):
-  spoiled = computed[name].copy()
-  spoiled[0, -1, 2] = 1e-30
-  return spoiled
+  wrong_tensor = computed[name].copy()
+  wrong_tensor[0, -1, 2] = 1e-30
+  return wrong_tensor
 
 
 def _dropped_weight_tile(case, computed, name):
   rank, local, _ = controls_testing.busy(case.tiling)
-  spoiled = computed[name].copy()
-  spoiled[rank, local, :8, :8] = 0
-  return spoiled
+  wrong_tensor = computed[name].copy()
+  wrong_tensor[rank, local, :8, :8] = 0
+  return wrong_tensor
 
 
 def _swapped_weight_grads(case, computed, name):
   rank, local, _ = controls_testing.busy(case.tiling)
-  spoiled = computed[name].copy()
-  spoiled[rank, [local, local ^ 1]] = spoiled[rank, [local ^ 1, local]]
-  return spoiled
+  wrong_tensor = computed[name].copy()
+  wrong_tensor[rank, [local, local ^ 1]] = wrong_tensor[
+    rank, [local ^ 1, local]
+  ]
+  return wrong_tensor
 
 
 def _drop_summed_row(case, computed, name):
@@ -114,26 +116,26 @@ def _drop_summed_row(case, computed, name):
   right = _wide(computed['d_expert_out'][rank, rows])
   # Of wide data some rows add nothing.
   row = np.argmax(left.any(axis=-1) & right.any(axis=-1))
-  spoiled = _wide(computed[name])
-  spoiled[rank, local] -= np.outer(left[row], right[row])
-  return spoiled
+  wrong_tensor = _wide(computed[name])
+  wrong_tensor[rank, local] -= np.outer(left[row], right[row])
+  return wrong_tensor
 
 
 def _empty_expert_not_zeroed(case, computed, name):
   rows = case.tiling.counts.sum(axis=0)
   expert = int(np.argmin(rows))
   assert not rows[expert]
-  spoiled = computed[name].copy()
-  spoiled[divmod(expert, case.tiling.config.experts_per_rank)][3, 5] = 0.25
-  return spoiled
+  wrong_tensor = computed[name].copy()
+  wrong_tensor[divmod(expert, case.tiling.config.experts_per_rank)][3, 5] = 0.25
+  return wrong_tensor
 
 
 def _weight_grads_of_swapped_slots(case, computed, name):
-  spoiled = computed[name].copy()
-  apart = np.abs(spoiled[0] - spoiled[0, :, ::-1]).max(axis=-1)
+  wrong_tensor = computed[name].copy()
+  apart = np.abs(wrong_tensor[0] - wrong_tensor[0, :, ::-1]).max(axis=-1)
   token = np.argmax(apart)
-  spoiled[0, token] = spoiled[0, token, ::-1].copy()
-  return spoiled
+  wrong_tensor[0, token] = wrong_tensor[0, token, ::-1].copy()
+  return wrong_tensor
 
 
 def _controls(case):
@@ -204,8 +206,8 @@ class SpoiledOracle(candidates.Candidate):
       control = _controls(case).get(self.control, self.control)
       for name in reversed(controls_testing.spoils(case, control)):
         self.stage = name
-        spoiled = control.spoil(case, answer, name)
-        answer[name] = spoiled.astype(answer[name].dtype)
+        wrong_tensor = control.spoil(case, answer, name)
+        answer[name] = wrong_tensor.astype(answer[name].dtype)
     kept_names = self._keep or answer
     return {name: answer[name] for name in kept_names}
 
@@ -507,14 +509,14 @@ def test_a_right_kernel_may_overflow(overflowing, keep):
 def test_only_the_same_infinity_will_do(overflowing, wrong):
   # Given a kernel with something else in the place of one infinity,
   def spoil(case, computed, name):
-    spoiled = computed[name].copy()
-    position = tuple(np.argwhere(np.isinf(spoiled))[0])
-    largest = storage.FORMATS[str(spoiled.dtype)].largest
-    spoiled[position] = {
-      'other sign': -spoiled[position],
+    wrong_tensor = computed[name].copy()
+    position = tuple(np.argwhere(np.isinf(wrong_tensor))[0])
+    largest = storage.FORMATS[str(wrong_tensor.dtype)].largest
+    wrong_tensor[position] = {
+      'other sign': -wrong_tensor[position],
       'largest': largest,
     }.get(wrong, wrong)
-    return spoiled
+    return wrong_tensor
 
   control = controls_testing.Control('another', ('gate_up',), spoil)
   candidate = SpoiledOracle(overflowing, control, keep=passes.FORWARD.outputs)

@@ -93,8 +93,8 @@ def list_refused(
   *lanes: str,
 ) -> set[tuple[str, str]]:
   """Returns (lane, stage) of what some lanes refuse."""
-  how = judgement.Judgement(lanes=lanes, repeat=1)
-  results = bench.judge(request_lib.Request(case, candidate, how))
+  judging = judgement.Judgement(lanes=lanes, repeat=1)
+  results = bench.judge(request_lib.Request(case, candidate, judging))
   failed_results = (r for r in results if r.verdict == verdicts.FAIL)
   return {(r.lane, r.stage) for r in failed_results if r.lane in lanes}
 

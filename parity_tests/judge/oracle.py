@@ -13,7 +13,7 @@ from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
-from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import array_typing
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -21,7 +21,7 @@ from hpmoe.reference.contract import tensors
 Tensors = Mapping[str, np.ndarray]
 
 stage = programs.Program('hpmoe.reference.stages:run', 3)
-_passing = programs.Program('hpmoe.reference.stages:run', 3)
+_of_many_dtypes = programs.Program('hpmoe.reference.stages:run', 3)
 _uncompiled = programs.Program('hpmoe.reference.stages:run', 3, compiled=False)
 _store_rounded = programs.Program(
   'hpmoe.reference.numerics:store', 1, compiled=False
@@ -105,7 +105,9 @@ class Oracle:
     return _to_numpy(layer.each(tensors.PLAN, make, self.inputs))
 
 
-def _to_numpy(arrays: Mapping[str, at.Array]) -> dict[str, np.ndarray]:
+def _to_numpy(
+  arrays: Mapping[str, array_typing.Array],
+) -> dict[str, np.ndarray]:
   return {name: np.asarray(value) for name, value in arrays.items()}
 
 
@@ -114,7 +116,7 @@ def _run(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
   known: Tensors,
-) -> at.Array:
+) -> array_typing.Array:
   """Returns `stages.run`, kept for all policies in which it is the same."""
   needs = tensors.needs(name, config, policy.placement)
   known = {name: lazy_tensors.load_whole(known[name]) for name in needs}
@@ -139,7 +141,7 @@ def _run(
 
 
 @contextlib.contextmanager
-def by(run: Callable) -> Iterator[None]:
+def use_stages(run: Callable) -> Iterator[None]:
   """Has stages made by another function meanwhile: see `stages.run`."""
   token = _run_stage.set(run)
   try:
@@ -149,18 +151,18 @@ def by(run: Callable) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_passing() -> Iterator[None]:
+def compile_less() -> Iterator[None]:
   """Compiles as little as it can meanwhile.
 
   For stages under a hundred policies: what is no GEMM runs operation by
   operation, in the same bits, as does the rounding of what a GEMM stores; so
   one program is enough for all dtypes of what it reads and writes.
   """
-  with by(_run_in_passing):
+  with use_stages(_run_compiling_less):
     yield
 
 
-def _run_in_passing(name, config, policy, sources):
+def _run_compiling_less(name, config, policy, sources):
   if tensors.routed(name) not in _WITH_GEMM:
     return _uncompiled(name, config, policy, sources)
   wide = {
@@ -170,9 +172,9 @@ def _run_in_passing(name, config, policy, sources):
   }
   sources = {**sources, **wide}
   if name not in precision.POINTS:
-    return _passing(name, config, policy, sources)
+    return _of_many_dtypes(name, config, policy, sources)
   other_points = [p for p in policy.points if not p.startswith(f'{name}=')]
   points = (*other_points, f'{name}={policy.accumulate}')
   unrounded = dataclasses.replace(policy, points=points)
-  sums = _passing(name, config, unrounded, sources)
+  sums = _of_many_dtypes(name, config, unrounded, sources)
   return _store_rounded(policy.storing(name), np.asarray(sums))

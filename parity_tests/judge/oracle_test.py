@@ -52,11 +52,11 @@ def run(request):
   return oracle, {**saved_tensors, 'dy': dy}, oracle.backward(forward, dy)
 
 
-def test_passes_in_passing_have_the_same_bits(run):
+def test_passes_that_compile_less_have_the_same_bits(run):
   oracle, saved_tensors, grads = run
   expected = {**oracle.forward(), **grads}
 
-  with oracle_lib.in_passing():
+  with oracle_lib.compile_less():
     actual = oracle.forward()
     actual |= oracle.backward({**saved_tensors, **actual}, saved_tensors['dy'])
 
@@ -107,7 +107,7 @@ def test_a_plan_is_compiled_once_for_all_columns():
     requests.append((config, policy))
     return oracle_lib.stage(name, config, policy, known)
 
-  with oracle_lib.by(run):
+  with oracle_lib.use_stages(run):
     for placement, columns in (('combine', 8), ('returned', 12)):
       preset = dataclasses.replace(presets.get('tiny'), d_model=columns)
       layer_inputs = inputs.make_inputs(preset, 2, 3, placement=placement)

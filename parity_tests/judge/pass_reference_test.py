@@ -106,7 +106,7 @@ def test_a_bug_in_what_users_call_fails_a_check(
     judgement=judgement.Judgement(('exact',)),
   )
   # What is kept is right.
-  with cache_folder.activate(None), oracle_lib.by(run):
+  with cache_folder.activate(None), oracle_lib.use_stages(run):
     report = check.run(request)
   failed_stages = {r.stage for r in report.results if r.verdict == 'fail'}
   if module is stages:
@@ -144,7 +144,7 @@ def test_golden_stands_in_for_the_oracle_on_exact_data(dtype, placement):
     )
 
   expected = tensors_of_passes()
-  with oracle_lib.by(pass_reference.store_golden):
+  with oracle_lib.use_stages(pass_reference.store_golden):
     actual = tensors_of_passes()
 
   # then each tensor has the same values.

@@ -67,7 +67,7 @@ def _mark_slow(quick: int, *parameters) -> list:
 # A fault, and forms whose scales can have it.
 WRONG = [
   (wrong, form)
-  for wrong, some in (
+  for wrong, some_forms in (
     ('of the next block', ('int8_channel', 'int4_32', 'mxfp4', 'mxfp8')),
     ('of the next block', ('e4m3_128x128',)),
     ('transposed', ('int4_32', 'mxfp4', 'mxfp8', 'e4m3_128x128')),
@@ -75,17 +75,17 @@ WRONG = [
     ('not of the tail', ('int4_32', 'int4_128', 'mxfp4', 'e4m3_128x128')),
     ('in bfloat16', ('int8_channel', 'e4m3_channel', 'e4m3_128x128')),
   )
-  for form in some
+  for form in some_forms
 ]
 
 
 @pytest.mark.parametrize('form', _mark_slow(3, *FORMS))
-@pytest.mark.parametrize('where', ('sums', 'terms'))
-def test_a_right_kernel_is_within_its_bounds(form, where):
+@pytest.mark.parametrize('scaled', ('sums', 'terms'))
+def test_a_right_kernel_is_within_its_bounds(form, scaled):
   for seed, storage in enumerate(('bfloat16', 'float32', 'float16')):
     inputs = quantised_testing.draw_inputs(form, storage, seed)
     assert not quantised_testing.list_failed_rules(
-      inputs, quantised_testing.Kernel(where=where)
+      inputs, quantised_testing.Kernel(scaled=scaled)
     ), storage
 
 
@@ -96,8 +96,8 @@ def _bench(case: case_lib.Case) -> bench_lib.Bench:
 
 def _check(form: str, kernel, *lanes: str, **changes) -> check.Report:
   case = dataclasses.replace(CASE, quantised=form, **changes)
-  how = judgement.Judgement(lanes=lanes, repeat=1)
-  request = check.Request(case, in_process.Function(kernel), how)
+  judging = judgement.Judgement(lanes=lanes, repeat=1)
+  request = check.Request(case, in_process.Function(kernel), judging)
   return check.run_on_bench(request, _bench(case), 0)
 
 
@@ -345,7 +345,7 @@ def test_where_a_scale_multiplies_is_a_rounding_point(
   form, policy, scaled, pattern
 ):
   report = _check(
-    form, quantised_testing.Kernel(where=scaled), 'bounded', policy=policy
+    form, quantised_testing.Kernel(scaled=scaled), 'bounded', policy=policy
   )
   failure = report.first_failure
   assert (failure.pattern if failure else '').startswith(pattern)

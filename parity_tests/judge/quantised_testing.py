@@ -49,13 +49,13 @@ class Kernel(trial.Kernel):
   """A layer of codes.
 
   Attributes:
-    where: a scale multiplies 'terms', or 'sums' of one group's terms; or terms
+    scaled: a scale multiplies 'terms', or 'sums' of one group's terms; or terms
       that are then rounded to 'operands' of the storage dtype.
     rows: what it makes of its rows, see `_of_rows`.
     wrong: what it does to the scales of w_gate_up, see `_spoilt`.
   """
 
-  where: str = 'sums'
+  scaled: str = 'sums'
   rows: str = ''
 
   def __call__(self, inputs, config, policy):
@@ -82,11 +82,11 @@ class Kernel(trial.Kernel):
     total = np.zeros((len(a), codes.shape[1]), np.float32)
     for block, scale in enumerate(scale_of_column):
       group = slice(block * size[0], (block + 1) * size[0])
-      if self.where == 'sums':
+      if self.scaled == 'sums':
         total += a[:, group] @ codes[group] * scale
       else:
         terms = codes[group] * scale
-        if self.where == 'operands':
+        if self.scaled == 'operands':
           terms = self._store(policy, terms).astype(np.float32)
         total += a[:, group] @ terms
     return self._store(policy, total)
@@ -172,8 +172,8 @@ def draw_inputs(form: str, storage: str, seed: int, rows: str = ''):
 
 def list_failed_rules(inputs, kernel: Kernel) -> list[str]:
   """Returns what of y lane bounded refuses."""
-  other = 'terms' if kernel.where == 'sums' else 'sums'
-  right = dataclasses.replace(kernel, where=other)
+  other = 'terms' if kernel.scaled == 'sums' else 'sums'
+  right = dataclasses.replace(kernel, scaled=other)
   outputs, right_outputs = (
     {'y': k(inputs.arrays, inputs.config, inputs.policy)['y']}
     for k in (kernel, right)

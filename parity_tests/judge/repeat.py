@@ -45,11 +45,11 @@ def judge_repeatedly(
   for run in range(2, count + 1):
     options.progress(f'{case.layer_pass.name}, real data: candidate, run {run}')
     if judgement.allow_nondeterministic:
-      repeated = judge(options, case, candidate)
+      later_findings = judge(options, case, candidate)
       findings = dataclasses.replace(
-        findings, results=_worst(findings.results, repeated.results)
+        findings, results=_worst(findings.results, later_findings.results)
       )
-      outputs = repeated.outputs
+      outputs = later_findings.outputs
     else:
       outputs = case.ask(candidate).outputs
     for change in _changes(case.layer_pass, run, findings.outputs, outputs):

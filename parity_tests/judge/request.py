@@ -66,8 +66,6 @@ def program() -> str:
   invoked = sys.argv[0]
   if os.path.basename(invoked) != 'hpmoe':
     return 'hpmoe'
-  installed = shutil.which('hpmoe')
-  is_same = installed and os.path.realpath(installed) == os.path.realpath(
-    invoked
-  )
+  path = shutil.which('hpmoe')
+  is_same = path and os.path.realpath(path) == os.path.realpath(invoked)
   return 'hpmoe' if is_same else invoked

@@ -61,11 +61,13 @@ class TestSample:
 
   def test_the_seed_decides(self):
     cut = tiles.cut_tokens(400, 4, 8, 8)
-    first, repeated, other = (
+    sampled, same_seed, other_seed = (
       tiles.Sample(9, n).choose(cut, 1) for n in (0, 0, 1)
     )
 
-    assert np.array_equal(first, repeated) and not np.array_equal(first, other)
+    assert np.array_equal(sampled, same_seed) and not np.array_equal(
+      sampled, other_seed
+    )
     assert len(tiles.Sample(100).choose(cut, 1)) == 100
 
 

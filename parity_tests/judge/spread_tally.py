@@ -26,10 +26,10 @@ class SpreadTally:
   """
 
   def __init__(
-    self, stage: str, golden: golden_lib.Rows, stored: np.ndarray | None
+    self, stage: str, golden: golden_lib.Rows, stored_oracle: np.ndarray | None
   ):
     self._tensor = verdicts.tensor_of(stage)
-    self._tiling, self._stored = golden.tiling, stored
+    self._tiling, self._stored_oracle = golden.tiling, stored_oracle
     self._is_fused = stage in verdicts.TENSOR_OF
     dtype = golden.dtype(self._tensor)
     cuts = [
@@ -39,7 +39,7 @@ class SpreadTally:
     self._judge = spread.Judge(
       golden.policy,
       dtype,
-      independent(stage, golden, fused=stored is not None),
+      independent(stage, golden, fused=stored_oracle is not None),
       # Of all ranks, also where some are missing: limits are then a little
       # wider than they need be, and a shard's those of one process.
       sum(int(np.prod(cut.shape)) for cut in cuts),
@@ -61,17 +61,19 @@ class SpreadTally:
     rows,
   ) -> np.ndarray:
     """Returns `[rows, columns]` bool, what stands out in refused tiles."""
-    counts, stored = self._judge.counts(value), self._stored
+    counts, stored_oracle = self._judge.counts(value), self._stored_oracle
     # What differs is told from the oracle's own tensor; rounded, a golden that
     # kept every intermediate whole is not that.
-    is_unknown = stored is None and (
+    is_unknown = stored_oracle is None and (
       value.crossed is not None or (counts and self._is_fused)
     )
     if value.variance is None or is_unknown or not chunk.bad.size:
       return np.zeros_like(chunk.bad)
     expected = chunk.expected
-    if stored is not None and counts:
-      expected = self._tiling.rows(self._tensor, stored, chunk.rank)[rows]
+    if stored_oracle is not None and counts:
+      expected = self._tiling.rows(self._tensor, stored_oracle, chunk.rank)[
+        rows
+      ]
     expected = np.where(e.defined, expected, np.zeros_like(expected))
     actual = e.actual.astype(expected.dtype)
     model = dataclasses.replace(

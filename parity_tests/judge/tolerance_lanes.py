@@ -52,7 +52,7 @@ def judge_tolerances(
       judge = functools.partial(
         lanes.tolerances, row, outputs[name], fused, home
       )
-      job: Job = functools.partial(judge, layer_records, stored=home)
+      job: Job = functools.partial(judge, layer_records, stored_oracle=home)
     else:
       job = functools.partial(_report_missing, row, layer_records, True, name)
     jobs.append(('layer', job))

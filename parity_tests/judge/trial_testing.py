@@ -570,7 +570,9 @@ def judge_results(
     row = verdicts.LAYERS[name]
     beside = None if right_outputs is None else right_outputs[name]
     layer = _golden(inputs, name, {})
-    results += lanes.tolerances(row, tensor, layer, None, (), stored=beside)
+    results += lanes.tolerances(
+      row, tensor, layer, None, (), stored_oracle=beside
+    )
   return {
     (verdicts.tensor_of(result.stage), result.rule): result
     for result in results

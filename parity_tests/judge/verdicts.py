@@ -20,8 +20,8 @@ LAYERS = {'y': LAYER} | {
 # And those of a sub-layer.
 ROWS = LAYERS | {
   name: LAYERS.get(name, f'{LAYER} {name}')
-  for one in (passes.FORWARD, passes.BACKWARD)
-  for name in one.of_layer(passes.SUBLAYER).results
+  for layer_pass in (passes.FORWARD, passes.BACKWARD)
+  for name in layer_pass.of_layer(passes.SUBLAYER).results
 }
 TENSOR_OF = {row: tensor for tensor, row in ROWS.items()}
 

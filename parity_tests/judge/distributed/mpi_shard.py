@@ -76,9 +76,9 @@ def find_job(environment: Mapping[str, str] = os.environ) -> Job | None:
       continue
     shard = shards.Shard(int(environment[rank]), int(environment[size]))
     starter = _starter()
-    if starter is None or environment.get(local) != str(shard.of):
+    if starter is None or environment.get(local) != str(shard.count):
       raise ValueError(
-        f'mpiexec: expected its {shard.of} processes on one machine, got '
+        f'mpiexec: expected its {shard.count} processes on one machine, got '
         f'{environment.get(local, "no number")} here: on several, start each '
         'with --shard=r/R --parts=FOLDER, then check with --merge=FOLDER'
       )
@@ -156,8 +156,8 @@ def wait(job: Job, timeout_s: float) -> None:
     timeout_s: seconds that each may have taken.
   """
   deadline = time.monotonic() + timeout_s + _GRACE_S
-  for index in range(job.shard.of):
-    path = shards.Shard(index, job.shard.of).file(job.folder)
+  for index in range(job.shard.count):
+    path = shards.Shard(index, job.shard.count).file(job.folder)
     while not path.exists():
       if time.monotonic() > deadline:
         reason = processes.unlike_an_answer(None, timeout_s)

@@ -41,16 +41,16 @@ class Shard:
 
   Attributes:
     index: from 0.
-    of: how many there are.
+    count: how many there are.
   """
 
   index: int
-  of: int
+  count: int
 
   def __post_init__(self):
-    if not 0 <= self.index < self.of:
+    if not 0 <= self.index < self.count:
       raise ValueError(
-        f'shard: expected r/R with 0 <= r < R, got {self.index}/{self.of}'
+        f'shard: expected r/R with 0 <= r < R, got {self.index}/{self.count}'
       )
 
   @classmethod
@@ -71,22 +71,22 @@ class Shard:
     Raises:
       ValueError: there are fewer ranks than shards.
     """
-    if self.of > num_ranks:
+    if self.count > num_ranks:
       raise ValueError(
         f'shard: expected at most {num_ranks} of them, one for each rank, got '
-        f'{self.of}'
+        f'{self.count}'
       )
-    own_ranks = np.array_split(np.arange(num_ranks), self.of)[self.index]
+    own_ranks = np.array_split(np.arange(num_ranks), self.count)[self.index]
     return tuple(int(rank) for rank in own_ranks)
 
   def file(self, folder: str | os.PathLike[str]) -> pathlib.Path:
     """Returns where it writes what it found."""
-    return pathlib.Path(folder) / f'shard{self.index}of{self.of}.json'
+    return pathlib.Path(folder) / f'shard{self.index}of{self.count}.json'
 
   @property
   def name(self) -> str:
     """What errors call it."""
-    return f'shard {self.index} of {self.of}'
+    return f'shard {self.index} of {self.count}'
 
   def describe(self, num_ranks: int) -> str:
     """Returns its name with its ranks."""

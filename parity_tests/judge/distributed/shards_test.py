@@ -76,8 +76,8 @@ def _outputs(top, case, bugs, names=None, ranks=range(4)) -> None:
   for data in inputs_lib.DATA:
     tensors_by_name = {n: a.copy() for n, a in _tensors(data).items()}
     for name in bugs:
-      index, added = BUGS[name]
-      tensors_by_name[name][index] += added
+      index, difference = BUGS[name]
+      tensors_by_name[name][index] += difference
     for rank in ranks:
       own_rows = {
         n: a[rank]

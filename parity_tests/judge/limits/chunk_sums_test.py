@@ -183,7 +183,7 @@ def _judged(name, got, made, layer: bool) -> list[verdicts.Result]:
     golden,
     same[name],
     RECORDS,
-    stored=same[name] if layer else None,
+    stored_oracle=same[name] if layer else None,
   )
 
 
