@@ -9,6 +9,7 @@ from hpmoe.parity_tests import api
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.explain import bugs_testing
 from hpmoe.parity_tests.explain import explain
+from hpmoe.parity_tests.explain import known_bugs
 from hpmoe.reference.contract import stable_random
 
 BUGS = bugs_testing.BUGS
@@ -148,10 +149,10 @@ def test_other_bugs_of_other_ranks_are_named_too():
 def test_words_are_of_axes_that_a_tensor_has():
   # given
   weights = {
-    c.says for c in explain._select_changes('w_down', explain._WEIGHTS)
+    c.says for c in known_bugs.select_changes('w_down', known_bugs.WEIGHTS)
   }
   rows = {
-    c.says for c in explain._select_changes('activation', explain._COLUMNS)
+    c.says for c in known_bugs.select_changes('activation', known_bugs.COLUMNS)
   }
 
   # then

@@ -31,7 +31,7 @@ _MOST_WORDS, _BEAM = 3, 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Stage:
+class RoundedStage:
   """A stage that fails.
 
   Attributes:
@@ -53,7 +53,7 @@ class Stage:
   under: Callable[[precision.PrecisionPolicy], np.ndarray]
 
 
-def explain(stage: Stage) -> str:
+def explain(stage: RoundedStage) -> str:
   """Returns the roundings that explain a stage, or ''."""
   deviation = _Deviation.measure(stage)
   if deviation is None or not deviation.right > 0:
@@ -86,7 +86,7 @@ class _Deviation:
   smallest: float
 
   @classmethod
-  def measure(cls, stage: Stage) -> '_Deviation | None':
+  def measure(cls, stage: RoundedStage) -> '_Deviation | None':
     """Returns it, or None where more than roundings is wrong."""
     if not stage.real.any():
       return None
@@ -102,10 +102,12 @@ class _Deviation:
       return None
     return dataclasses.replace(deviation, right=float(of_element.mean()))
 
-  def measure_left(self, stage: Stage, computed: np.ndarray) -> float:
+  def measure_left(self, stage: RoundedStage, computed: np.ndarray) -> float:
     return float(self._measure_elements(stage, computed).mean())
 
-  def _measure_elements(self, stage: Stage, computed: np.ndarray) -> np.ndarray:
+  def _measure_elements(
+    self, stage: RoundedStage, computed: np.ndarray
+  ) -> np.ndarray:
     wide = computed[stage.real].astype(np.float64)
     with np.errstate(invalid='ignore'):
       distance = np.abs(self.actual - wide) / self.size
@@ -113,7 +115,7 @@ class _Deviation:
 
 
 def _search(
-  stage: Stage, deviation: _Deviation
+  stage: RoundedStage, deviation: _Deviation
 ) -> dict[tuple[str, ...], float]:
   """Returns sets of words that explain it, with what they leave.
 
@@ -180,7 +182,7 @@ def _is_one(words: Sequence[str]) -> bool:
   return len({*names}) == len(names)
 
 
-def _words(stage: Stage) -> Iterator[str]:
+def _words(stage: RoundedStage) -> Iterator[str]:
   """Yields the words that differ from the policy in one point."""
   policy = stage.policy
   narrow = policy.storage if policy.storage != policy.accumulate else 'bfloat16'
@@ -238,12 +240,12 @@ def _is_set_by(word: str, words: Sequence[str]) -> bool:
   return any(other_word.partition('=')[0] == name for other_word in words)
 
 
-def _format_words(stage: Stage, words: Sequence[str]) -> str:
+def _format_words(stage: RoundedStage, words: Sequence[str]) -> str:
   """Returns 'as if' and what was done."""
   return 'as if ' + ' and '.join(_format_word(stage, word) for word in words)
 
 
-def _format_word(stage: Stage, word: str) -> str:
+def _format_word(stage: RoundedStage, word: str) -> str:
   name, _, value = word.partition('=')
   if name == 'placement':
     return f'the routing weight multiplied at {value}'
@@ -257,7 +259,7 @@ def _format_word(stage: Stage, word: str) -> str:
 
 
 def _format_fit(
-  stage: Stage, deviation: _Deviation, words: Sequence[str]
+  stage: RoundedStage, deviation: _Deviation, words: Sequence[str]
 ) -> str:
   computed = stage.under(_add_words(stage.policy, words))
   wide = computed[stage.real].astype(np.float64)
@@ -275,7 +277,7 @@ def _format_fit(
   return f': {alike:.4g} % of bits equal, {before:.3g} % without'
 
 
-def _format_flag(stage: Stage, alike: Sequence[Sequence[str]]) -> str:
+def _format_flag(stage: RoundedStage, alike: Sequence[Sequence[str]]) -> str:
   """Returns the flag that allows it, and whose policy it is."""
   own = (w for w in policies.words(stage.policy) if not _is_set_by(w, alike[0]))
   words = (*own, *alike[0])
@@ -288,7 +290,7 @@ def _format_flag(stage: Stage, alike: Sequence[Sequence[str]]) -> str:
   return f'{ASKS}{",".join(words)} allows it{also_named}'
 
 
-def _is_named(stage: Stage, name: str, words: Sequence[str]) -> bool:
+def _is_named(stage: RoundedStage, name: str, words: Sequence[str]) -> bool:
   """Says whether a named policy does in the stage what some words do."""
   plain = dict.fromkeys(precision.SUM_ORDERS, 'slot')
   fields = dict(points=(), **plain) | policies.fields((name,))

@@ -9,6 +9,8 @@ import numpy as np
 from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.explain import explain
+from hpmoe.parity_tests.explain import failed_stage
+from hpmoe.parity_tests.explain import known_bugs
 from hpmoe.parity_tests.explain import quantised_misreads
 from hpmoe.parity_tests.explain import roundings
 from hpmoe.parity_tests.judge import oracle as oracle_lib
@@ -84,7 +86,7 @@ def explain_results(
 
 def _build_rounding_stage(
   case: pass_case.PassCase, answer: pass_case.Answer, name: str
-) -> roundings.Stage:
+) -> roundings.RoundedStage:
   chain = (*case.unseen(name, answer.sources), name)
   actual = lazy_tensors.load_whole(answer.outputs[name])
   real = np.ones(actual.shape, bool)
@@ -111,7 +113,9 @@ def _build_rounding_stage(
 
   policy = case.inputs.policy
   expected = under(policy)
-  return roundings.Stage(name, policy, chain, actual, expected, real, under)
+  return roundings.RoundedStage(
+    name, policy, chain, actual, expected, real, under
+  )
 
 
 def _list_weights(stage: str) -> tuple[str, ...]:
@@ -124,7 +128,7 @@ def _list_weights(stage: str) -> tuple[str, ...]:
 
 def _build_failed_stage(
   case, answer, expected, failure, refuses, exact
-) -> explain.Stage:
+) -> failed_stage.FailedStage:
   name, sources = verdicts.tensor_of(failure.stage), answer.sources
   arrays = {**case.inputs.arrays, **expected, **sources, **case.oracle.plan}
   arrays = {n: lazy_tensors.load_whole(a) for n, a in arrays.items()}
@@ -138,7 +142,7 @@ def _build_failed_stage(
   for rank in range(len(bad)):
     case.tiling.padding(name, bad, rank)[:] = False
 
-  def recompute(bugs: explain.Bugs) -> np.ndarray:
+  def recompute(bugs: known_bugs.Bugs) -> np.ndarray:
     computed = dict(arrays)
     has_begun = False
     for stage in chain:
@@ -153,7 +157,7 @@ def _build_failed_stage(
     return computed[name]
 
   reads = tensors.reads(case.inputs.config, case.inputs.policy.placement)
-  return explain.Stage(
+  return failed_stage.FailedStage(
     name,
     failure.rank,
     lazy_tensors.load_whole(answer.outputs[name]),

@@ -1,0 +1,172 @@
+"""The bugs that kernels are known to have, as changes of one tensor."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+
+import numpy as np
+
+from hpmoe.reference.contract import tensors
+
+# Returns a tensor `[R, ...]` as a bug would have it, None where it cannot.
+Bug = Callable[[np.ndarray], np.ndarray | None]
+# Stage -> tensor that it reads -> what becomes of that.
+Bugs = Mapping[str, Mapping[str, Bug]]
+# Blocks of a sum's depth.
+_BLOCKS = (1, 8, 16, 32, 64, 128)
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+  """What a kernel may do to a tensor by mistake.
+
+  Attributes:
+    says: what became of the tensor.
+    axes: that it must have; '' for any.
+    bug: does so.
+    look: where to look in the kernel.
+  """
+
+  says: str
+  axes: str
+  bug: Bug
+  look: str = ''
+
+
+def _require_even(bug: Bug) -> Bug:
+  return lambda a: None if a.shape[-1] % 2 else bug(a)
+
+
+def _swap_halves(a: np.ndarray) -> np.ndarray:
+  return np.concatenate(np.split(a, 2, axis=-1)[::-1], axis=-1)
+
+
+def _interleave(a: np.ndarray) -> np.ndarray:
+  return np.stack(np.split(a, 2, axis=-1), axis=-1).reshape(a.shape)
+
+
+def _deinterleave(a: np.ndarray) -> np.ndarray:
+  return np.concatenate([a[..., ::2], a[..., 1::2]], axis=-1)
+
+
+def _swap_neighbours(a: np.ndarray) -> np.ndarray:
+  return a.reshape(*a.shape[:-1], -1, 2)[..., ::-1].reshape(a.shape)
+
+
+def _transpose(a: np.ndarray) -> np.ndarray:
+  """Returns [K, N] of what is held as [N, K]."""
+  *batch, rows, columns = a.shape
+  return a.reshape(*batch, columns, rows).swapaxes(-1, -2)
+
+
+def _shift(axis: int, step: int) -> Bug:
+  return lambda a: np.roll(a, step, axis) if a.shape[axis] > 1 else None
+
+
+def _shift_experts(step: int) -> Bug:
+  def shifted(a: np.ndarray) -> np.ndarray:
+    flat = a.reshape(-1, *a.shape[2:])
+    return np.roll(flat, step, 0).reshape(a.shape)
+
+  return shifted
+
+
+def _scale_depth(block: int, last: bool, factor: int) -> Bug:
+  block_slice = slice(-block, None) if last else slice(block)
+
+  def cut(a: np.ndarray) -> np.ndarray | None:
+    if a.shape[-1] <= block:
+      return None
+    scaled = a.copy()
+    scaled[..., block_slice] *= factor
+    return scaled
+
+  return cut
+
+
+_GATE_UP = 'which columns are gate: a half of them, or every second one?'
+_EXPERT = 'the expert of a tile'
+COLUMNS = (
+  Change(
+    'had its halves of columns exchanged',
+    '2F',
+    _require_even(_swap_halves),
+    _GATE_UP,
+  ),
+  Change(
+    'had its columns by turns', '2F', _require_even(_interleave), _GATE_UP
+  ),
+  Change(
+    'had its columns taken for such by turns', '2F', _deinterleave, _GATE_UP
+  ),
+  Change(
+    'had neighbouring columns exchanged', '', _require_even(_swap_neighbours)
+  ),
+  Change('was shifted by one column', '', _shift(-1, 1)),
+  Change('was shifted back by one column', '', _shift(-1, -1)),
+)
+ROWS = (
+  Change('was shifted by one row', '', _shift(-2, 1)),
+  Change('was shifted back by one row', '', _shift(-2, -1)),
+  Change('was that of the rank before', '', _shift(0, 1)),
+  Change('was that of the rank after', '', _shift(0, -1)),
+)
+WEIGHTS = (
+  Change('was transposed', 'L', _transpose, 'its layout: [K, N] or [N, K]?'),
+  Change('was that of the expert before', 'L', _shift_experts(1), _EXPERT),
+  Change('was that of the expert after', 'L', _shift_experts(-1), _EXPERT),
+)
+SCALES = 'how codes and scales are indexed'
+_ADDITIONS = (
+  Change('was left out', '', np.zeros_like),
+  Change('was added twice', '', lambda a: a + a),
+)
+_BIASES = (*_ADDITIONS, *WEIGHTS[1:])
+_ROUTING = (
+  Change('was left out', 'R T K', np.ones_like),
+  Change('was applied twice', 'R T K', np.square),
+  Change('had its slots backwards', 'R T K', lambda a: a[..., ::-1]),
+  Change("was the next token's", 'R T K', _shift(1, -1)),
+)
+DEPTH = tuple(
+  Change(
+    f'{"lacked" if factor == 0 else "had"} its {"last" if last else "first"} '
+    f'{block} of depth{"" if factor == 0 else " twice"}',
+    '',
+    _scale_depth(block, last, factor),
+    'the loop over blocks of depth',
+  )
+  for block in _BLOCKS
+  for last in (True, False)
+  for factor in (0, 2)
+)
+DESTINATION = 'the row that a slot is sent to'
+ZERO = Change('was zero', '', np.zeros_like)
+GEMMS = {**tensors.GEMMS, **tensors.TRANSPOSED_GEMMS}
+GEMMS |= {
+  name: (read[0], read[1])
+  for name, read in tensors.reads(tensors.EVERY_PART, 'combine').items()
+  if tensors.AS_ROUTED.get(name) in GEMMS
+}
+
+
+def list_read_changes(stage: str, name: str) -> tuple[Change, ...]:
+  left, right = GEMMS.get(stage, ('', ''))
+  if name == 'topk_weights':
+    return _ROUTING
+  if tensors.SPECS[name].part == 'bias':
+    return _BIASES
+  if tensors.SPECS[name].part == 'shared' and stage in ('y', 'dx'):
+    return _ADDITIONS
+  if name == left:
+    return (*COLUMNS, *ROWS, *DEPTH)
+  if name == right:
+    return (*WEIGHTS, *COLUMNS[:3])
+  return (*COLUMNS, *ROWS)
+
+
+def select_changes(name: str, changes: Sequence[Change]) -> Iterator[Change]:
+  """Yields those that a tensor's axes allow."""
+  shape = tensors.SPECS[name].shape.replace('2S', '2F')
+  for change in changes:
+    if not change.axes or f' {change.axes} ' in f' {shape} ':
+      yield change

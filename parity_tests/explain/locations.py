@@ -1,0 +1,109 @@
+"""Where in its rank a stage is wrong, in words."""
+
+import math
+
+import numpy as np
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.explain import failed_stage
+
+
+def locate_nan_gates(stage: failed_stage.FailedStage) -> str:
+  """Returns what is told of gates where a NaN is, or ''."""
+  gate_up = stage.reads[stage.name].get('gate_up')
+  if gate_up is None or stage.name != 'activation':
+    return ''
+  rows = stage.tiling.rows
+  gate = rows('gate_up', gate_up, stage.rank)[:, : stage.actual.shape[-1]]
+  gate = gate.astype(np.float64)
+  nan = np.isnan(rows(stage.name, stage.actual, stage.rank).astype(np.float64))
+  if nan.all() or not nan.any():
+    return ''
+  if gate[nan].max() < gate[~nan].min():
+    return f'NaN where gate is {gate[nan].max():.4g} or less'
+  if gate[nan].min() > gate[~nan].max():
+    return f'NaN where gate is {gate[nan].min():.4g} or more'
+  return ''
+
+
+def locate(stage: failed_stage.FailedStage) -> str:
+  """Returns where in its rank a stage is wrong, if that is telling, or ''."""
+  bad = stage.tiling.rows(stage.name, stage.bad, stage.rank)
+  cut = stage.tiling.cut(stage.name, stage.rank)
+  parts = [
+    _describe_rows(cut, bad.any(axis=1)),
+    _describe_stretch('column', bad.any(axis=0)),
+    _describe_rank(stage),
+  ]
+  return ', '.join(part for part in parts if part)
+
+
+def _describe_rank(stage: failed_stage.FailedStage) -> str:
+  ranks = [
+    rank
+    for rank in range(len(stage.bad))
+    if stage.tiling.rows(stage.name, stage.bad, rank).any()
+  ]
+  has_others = len(stage.bad) > len(ranks) == 1
+  return f'on rank {stage.rank} alone' if has_others else ''
+
+
+def _describe_stretch(noun: str, bad: np.ndarray) -> str:
+  positions = np.flatnonzero(bad)
+  if len(positions) in (0, len(bad)):
+    return ''
+  if len(positions) == 1:
+    return f'in {noun} {positions[0]} alone'
+  if len(positions) == positions[-1] - positions[0] + 1 and (bad[0] or bad[-1]):
+    return (
+      f'in the {"first" if bad[0] else "last"} {len(positions)} {noun}s alone'
+    )
+  return ''
+
+
+def _describe_rows(cut: tiles.Cut, bad: np.ndarray) -> str:
+  """Returns which rows are wrong, where there is a word for them."""
+  positions = np.flatnonzero(bad)
+  if len(positions) in (0, len(bad)):
+    return ''
+  if len(positions) == 1:
+    return f'in row {positions[0]} alone'
+  expert = np.repeat(cut.expert, np.diff(cut.starts))
+  tile_rows = {*(np.searchsorted(cut.starts, positions, 'right') - 1)}
+  if len(tile_rows) == 1 and (cut.expert == expert[positions[0]]).sum() > 1:
+    block = cut.block[tile_rows.pop()]
+    return f'in row block {block}{_of_expert(expert[positions[0]])} alone'
+  if len({*expert}) > 1 and len({*expert[positions]}) == 1:
+    return f'in rows of expert {expert[positions[0]]} alone'
+  ends = _find_tails(expert, bad)
+  if ends:
+    return ends
+  every_second = np.array_equal(
+    positions, np.arange(positions[0] % 2, len(bad), 2)
+  )
+  if every_second and len(positions) > 2:
+    return f'in {"odd" if positions[0] else "even"} rows alone'
+  return _describe_stretch('row', bad)
+
+
+def _of_expert(expert: int) -> str:
+  return '' if expert == tiles.NO_EXPERT else f' of expert {expert}'
+
+
+def _find_tails(expert: np.ndarray, bad: np.ndarray) -> str:
+  """Says so where the last rows of experts are wrong, and none before."""
+  starts, whole = [], 0
+  for expert_id in np.unique(expert):
+    expert_bad = bad[expert == expert_id]
+    first = int(np.argmax(expert_bad))
+    if not expert_bad.any():
+      continue
+    if not expert_bad[first:].all():
+      return ''
+    starts.append(first)
+    whole += first == 0
+  if whole == len(starts):
+    return ''
+  multiple = math.gcd(*starts)
+  past = f', past a multiple of {multiple}' if multiple > 1 else ''
+  return f'in the last rows of experts alone{past}'
