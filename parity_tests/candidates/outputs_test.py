@@ -257,7 +257,7 @@ def test_a_layout_that_is_not_declared_is_named(tmp_path, name, lane):
     }
     assert {one for one, _ in told} & {lane, 'bounded', 'bitwise'}
     for words in told.values():
-      assert words.startswith('right as with ' + said) == bool(said), words
+      assert words.startswith('right if read with ' + said) == bool(said), words
 
 
 # An element of ours that is wrong; `layouts_test` has every place of every one.

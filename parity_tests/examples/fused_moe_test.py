@@ -107,7 +107,7 @@ def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
 
   # then the hint names the field, and of another fault it does not.
   hints = {
-    r.stage: 'as with placement combine: is policy.placement read?'
+    r.stage: 'equals placement combine: does the kernel read policy.placement?'
     in r.failure.hint
     for r in report.results
     if r.failure is not None

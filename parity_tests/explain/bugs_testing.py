@@ -140,21 +140,21 @@ KERNELS = {
 # By stage that is named: what is said of a bug.
 WORDS = {
   'expert_in': {
-    'other_tokens': 'rows of expert_in were those of others of the same '
+    'other_tokens': 'rows of expert_in were other rows of the same '
     'expert; in rows of expert 0 alone',
   },
   'gate_up': {
-    'halves': "right as with layout 'R N 2F, up_gate': is it declared?",
-    'turns': 'had its columns taken for such by turns',
+    'halves': "right if read with layout 'R N 2F, up_gate': is it declared?",
+    'turns': 'had its columns read as interleaved',
     'expert_before': 'w_gate_up was that of the expert before',
-    'last_block': 'lacked its last 8 of depth',
-    'first_block_twice': 'had its first 8 of depth twice',
+    'last_block': 'lacked the last 8 terms of its depth',
+    'first_block_twice': 'had the first 8 terms of its depth twice',
     'tail': 'gate_up was zero; in the last rows of experts alone, past a '
     'multiple of 4',
   },
   'activation': {
     'last_columns': 'in the last 7 columns alone',
-    'neighbours': 'activation had neighbouring columns exchanged',
+    'neighbours': 'activation had neighbouring columns swapped',
   },
   'expert_out': {
     'expert_after': 'w_down was that of the expert after',
@@ -166,7 +166,7 @@ WORDS = {
     'no_weights': 'topk_weights was left out',
     'weights_twice': 'topk_weights was applied twice',
     'rounded_weights': 'routing_weight was rounded to bfloat16',
-    'other_slots': 'topk_weights had its slots backwards',
+    'other_slots': 'topk_weights had its slots in reverse order',
     'a_row': 'in row 3 alone',
     'a_column': 'y was zero; in column 5 alone',
     'other_rank': 'y was that of the rank before; on rank 1 alone',
@@ -186,13 +186,13 @@ NOT_FROM_Y = {
 }
 FROM_Y = {
   bug: text for bug, (_, _, text) in BUGS.items() if bug not in NOT_FROM_Y
-} | dict(halves='had its halves of columns exchanged')
+} | dict(halves='had its column halves swapped')
 # As above, of the backward pass: (kernel, stage, what is said).
 GRADS = {
   'grad_halves': (
     change_outputs(('d_gate_up', ..., halves), run=KERNEL.backward),
     'd_gate_up',
-    "right as with layout 'R N 2F, up_gate': is it declared?",
+    "right if read with layout 'R N 2F, up_gate': is it declared?",
   ),
   'grad_expert_after': (
     change_outputs(('d_w_gate_up', ..., experts(-1)), run=KERNEL.backward),
@@ -237,7 +237,7 @@ PAIRS = {
     function(change_outputs(('activation', ..., neighbours), COLUMN_ZERO)),
     'forward',
     [
-      ('activation', 'activation had neighbouring columns exchanged'),
+      ('activation', 'activation had neighbouring columns swapped'),
       ('y', 'y was zero; in column 5 alone'),
     ],
   ),

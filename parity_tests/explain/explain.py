@@ -23,7 +23,7 @@ _NAMED_SHARE, _FEWEST = 0.9, 6
 # Of two bugs in one stage, each explains as much of it, if neither nearly all.
 _PAIR_SHARE = 0.1
 BESIDE = '; beside it '
-_STALE = 'what of an earlier call is still held'
+_STALE = 'what the kernel keeps from an earlier call'
 # A stage of more products is not computed again and again.
 _MOST_PRODUCTS = 1 << 30
 # Fewer rows than this are not shifted: they are other rows.
@@ -105,7 +105,7 @@ def _format_bug(
 ) -> str:
   """Returns a bug, where to look, and where `is_own` `[n]` of it lies."""
   share = (option.explained_on_rank(stage) & is_own).mean()
-  part = '' if share == 1 else f', {100 * share:.3g} % of what is wrong'
+  part = '' if share == 1 else f', {100 * share:.3g} % of the wrong elements'
   look = f'look at {option.look}' if option.look else ''
   return _join_words(
     option.says + part, location, locations.locate(stage), look
@@ -216,7 +216,7 @@ def _readings(
     if right_ranks:
       corrected = stage.expected.copy()
       corrected[right_ranks] = stage.actual[right_ranks]
-      yield f'right as with {reading}', '', corrected
+      yield f'right if read with {reading}', '', corrected
 
 
 def _bugs(
@@ -326,15 +326,15 @@ def _find_exchanged_rows(
     return None
   exchanged = stage.expected.copy()
   tiling.rows(stage.name, exchanged, rank)[bad] = expected[source]
-  owner = ''
+  owner = 'other rows'
   if expert_of_row(int(bad[0])) != tiles.NO_EXPERT:
     is_same_expert = all(
       expert_of_row(int(a)) == expert_of_row(int(b))
       for a, b in zip(bad, source)
     )
-    owner = ' of the same expert' if is_same_expert else ' of other experts'
+    owner += ' of the same expert' if is_same_expert else ' of other experts'
   return (
-    f'as if rows of {stage.name} were those of others{owner}',
+    f'as if rows of {stage.name} were {owner}',
     exchanged,
     len(bad),
   )

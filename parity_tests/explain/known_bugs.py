@@ -83,23 +83,21 @@ def _scale_depth(block: int, last: bool, factor: int) -> Bug:
   return cut
 
 
-_GATE_UP = 'which columns are gate: a half of them, or every second one?'
+_GATE_UP = 'which columns hold the gate: the first half, or every second one?'
 _EXPERT = 'the expert of a tile'
 COLUMNS = (
   Change(
-    'had its halves of columns exchanged',
+    'had its column halves swapped',
     '2F',
     _require_even(_swap_halves),
     _GATE_UP,
   ),
   Change(
-    'had its columns by turns', '2F', _require_even(_interleave), _GATE_UP
+    'had its columns interleaved', '2F', _require_even(_interleave), _GATE_UP
   ),
+  Change('had its columns read as interleaved', '2F', _deinterleave, _GATE_UP),
   Change(
-    'had its columns taken for such by turns', '2F', _deinterleave, _GATE_UP
-  ),
-  Change(
-    'had neighbouring columns exchanged', '', _require_even(_swap_neighbours)
+    'had neighbouring columns swapped', '', _require_even(_swap_neighbours)
   ),
   Change('was shifted by one column', '', _shift(-1, 1)),
   Change('was shifted back by one column', '', _shift(-1, -1)),
@@ -124,13 +122,13 @@ _BIASES = (*_ADDITIONS, *WEIGHTS[1:])
 _ROUTING = (
   Change('was left out', 'R T K', np.ones_like),
   Change('was applied twice', 'R T K', np.square),
-  Change('had its slots backwards', 'R T K', lambda a: a[..., ::-1]),
+  Change('had its slots in reverse order', 'R T K', lambda a: a[..., ::-1]),
   Change("was the next token's", 'R T K', _shift(1, -1)),
 )
 DEPTH = tuple(
   Change(
-    f'{"lacked" if factor == 0 else "had"} its {"last" if last else "first"} '
-    f'{block} of depth{"" if factor == 0 else " twice"}',
+    f'{"lacked" if factor == 0 else "had"} the {"last" if last else "first"} '
+    f'{block} terms of its depth{"" if factor == 0 else " twice"}',
     '',
     _scale_depth(block, last, factor),
     'the loop over blocks of depth',

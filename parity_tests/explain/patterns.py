@@ -28,12 +28,14 @@ def describe(
     return ''
   if np.isnan(actual[bad]).all():
     if poison.is_poison(actual[bad]).all():
-      return 'never written, or copied from what was never written'
-    return 'NaN: made from what was never written, or from a NaN'
+      return 'never written, or copied from memory that was never written'
+    return 'NaN: computed from memory that was never written, or from a NaN'
   if not actual[bad].any():
     return 'all zero'
   if (ulp.bits(actual[bad]).view(np.uint8) == _FILL).mean() > 0.5:
-    return 'never written, or summed into what was not: the fill of --poison'
+    return (
+      'never written, or added to memory that was not: the fill of --poison'
+    )
   for narrow_format in storage.STORED.values():
     if _rounded_early(actual[bad], expected[bad], narrow_format):
       return (

@@ -60,7 +60,7 @@ def _changes(
     and codes_of_weight.dtype == np.uint8
   ):
     yield (
-      'had the two codes of a byte exchanged',
+      'had the two codes of each byte swapped',
       names[0],
       (codes_of_weight << 4 | codes_of_weight >> 4),
     )

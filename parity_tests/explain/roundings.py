@@ -273,8 +273,8 @@ def _format_fit(
       if not deviation_left
       else f'1/{deviation.right / deviation_left:.3g}'
     )
-    return f': {times} of what is off is left'
-  return f': {alike:.4g} % of bits equal, {before:.3g} % without'
+    return f': leaves {times} of the error'
+  return f': {alike:.4g} % of elements equal, {before:.3g} % without it'
 
 
 def _format_flag(stage: RoundedStage, alike: Sequence[Sequence[str]]) -> str:

@@ -124,7 +124,7 @@ def test_a_place_must_stay_where_little_else_is_said_and_no_number():
     'as if y was zero; in the last 7 columns alone': False,
   }.items():
     assert shrink._words(pattern).startswith('in the last n columns') == words
-  pattern = 'as if operands was rounded to tf32: {} of what is off is left'
+  pattern = 'as if operands was rounded to tf32: leaves {} of the error'
   distinct_words = {
     shrink._words(pattern.format(left)) for left in ('nothing', '1/2e+05')
   }

@@ -130,7 +130,7 @@ def hint_placement(
     return result
   for other in precision.PLACEMENTS:
     if other != policy.placement and matches_placement(other):
-      hint = f'as with placement {other}: is policy.placement read?'
+      hint = f'equals placement {other}: does the kernel read policy.placement?'
       tell = functools.partial(dataclasses.replace, hint=hint)
       return result.part.but(tell)
   return result

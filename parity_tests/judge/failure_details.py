@@ -26,7 +26,9 @@ def add_hints(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
     layer_pass = layer_pass.of_layer(tensors.EVERY_PART)
     missing_stages = [name for name in layer_pass.stages if name in missing]
     if missing_stages:
-      stage_hint = f'return {", ".join(missing_stages)} to locate it nearer'
+      stage_hint = (
+        f'return {", ".join(missing_stages)} to locate it more closely'
+      )
       hints |= dict.fromkeys(layer_pass.results, stage_hint)
   hinted = []
   for result in results:

@@ -213,7 +213,7 @@ class TestLayersOfUsers:
     said = capsys.readouterr().out
     assert 'as if routing_weight was rounded to bfloat16' in said
     # Its contract has no place for what lies between.
-    assert 'to locate it nearer' not in said
+    assert 'to locate it more closely' not in said
 
   def test_nan_is_an_error_where_it_begins(self, compare, capsys):
     code, report = compare(f'{self.RIGHT}not_a_number --direction=forward')
