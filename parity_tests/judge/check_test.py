@@ -230,7 +230,9 @@ def _cuts(config, options, layer_pass) -> dict[tuple, set[tuple]]:
   return cuts
 
 
-@pytest.mark.parametrize('layer_pass', passes.from_direction('both'), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+  'layer_pass', passes.from_direction('both'), ids=lambda p: p.name
+)
 @pytest.mark.parametrize('blocks', CUTS, ids=str)
 @pytest.mark.parametrize('name', LAYERS)
 def test_the_serial_run_is_cut_otherwise(name, blocks, layer_pass):
@@ -264,7 +266,9 @@ def test_lanes_and_standards_asked_for_are_those_that_judge(bench):
   always = {(r.stage, r.lane) for r in results if r.lane != 'standard'}
   movement = {*tensors.PLAN, 'expert_in', 'returned', 'd_returned'}
   results = (
-    name for lane_request in passes.from_direction('both') for name in lane_request.results
+    name
+    for lane_request in passes.from_direction('both')
+    for name in lane_request.results
   )
   layers = {verdicts.LAYERS[name] for name in results}
   assert always == {(n, 'bitwise') for n in movement} | {

@@ -557,7 +557,7 @@ def test_lane_exact_is_not_judged_where_the_kernel_does_swiglu_only(bench):
 
 RETURN_MORE = (
   'return expert_in, gate_up, activation, expert_out, returned to locate it '
-  'nearer'
+  'more closely'
 )
 
 

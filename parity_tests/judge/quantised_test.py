@@ -221,7 +221,9 @@ def _load_codes(form: str) -> dict[str, np.ndarray]:
   inputs = dataclasses.replace(CASE, quantised=form).make()
   return {
     name: array
-    for name, array in codes.replace_values(inputs.policy, inputs.arrays).items()
+    for name, array in codes.replace_values(
+      inputs.policy, inputs.arrays
+    ).items()
     if name != 'dy'
   }
 
