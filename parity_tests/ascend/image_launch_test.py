@@ -7,7 +7,7 @@ import numpy as np
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.host.checks import modes
 from hpmoe.backend_ascend.host.launch import runtime
-from hpmoe.backend_ascend.host.launch import task_names
+from hpmoe.backend_ascend.host.load import task_names
 from hpmoe.parity_tests.ascend import image_launch
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.reference.contract import config_testing

@@ -22,8 +22,8 @@ import numpy as np
 
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
-from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.backend_ascend.host.ranks import rank_runtime
 from hpmoe.parity_tests.ascend import failures
 from hpmoe.parity_tests.ascend import host

@@ -17,9 +17,9 @@ import pytest
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
-from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.backend_ascend.host.ranks import mpi_transport
 from hpmoe.backend_ascend.host.ranks import rank_runtime
 from hpmoe.parity_tests.ascend import mpi_job

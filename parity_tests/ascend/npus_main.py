@@ -26,7 +26,7 @@ from hpmoe.backend_ascend.device.npus import comms
 from hpmoe.backend_ascend.device.npus import npu_launch
 from hpmoe.backend_ascend.device.standin import rehearsal
 from hpmoe.backend_ascend.device.standin import serve
-from hpmoe.backend_ascend.host.launch import arrays
+from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.parity_tests.ascend import npus_candidate
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import passes

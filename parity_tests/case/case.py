@@ -6,11 +6,11 @@ from typing import Self
 
 import numpy as np
 
-from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision

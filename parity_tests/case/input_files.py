@@ -14,14 +14,14 @@ import safetensors.numpy
 
 from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import dumps
-from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import read_case
-from hpmoe.parity_tests.case import real_data
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case.layouts import exact_cast
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.parity_tests.case.values import exact_limits
+from hpmoe.parity_tests.case.values import real_data
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig

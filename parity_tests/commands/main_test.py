@@ -550,7 +550,7 @@ def test_a_launch_that_ends_early_is_in_the_report(monkeypatch, tmp_path):
   def run(*_):
     raise candidates.CandidateError('gate_up waits for 3, got 2')
 
-  monkeypatch.setattr('hpmoe.parity_tests.faults.faults_table.run', run)
+  monkeypatch.setattr('hpmoe.parity_tests.ascend.faults.faults_table.run', run)
 
   report = _reported(tmp_path, 'faults', cli.CANDIDATE_FAILED)
 

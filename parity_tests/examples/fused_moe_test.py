@@ -12,8 +12,8 @@ from hpmoe.parity_tests.examples import fused_moe
 from hpmoe.parity_tests.examples import fused_moe_grad
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
-from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.report import report_text
 from hpmoe.reference.contract import granularity
 

@@ -16,20 +16,20 @@ import numpy as np
 from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import reproduce
+from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.explain import explain
 from hpmoe.parity_tests.explain import roundings
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check as check_lib
-from hpmoe.parity_tests.judge import equality
 from hpmoe.parity_tests.judge import judgement as judgement_lib
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import equality
 from hpmoe.reference.contract import tensors
 
 Arrays = Mapping[str, np.ndarray]

@@ -12,22 +12,22 @@ import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import exact_lane
+from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.judge import failure_details
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import oracle as oracle_lib
-from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import pass_reference
-from hpmoe.parity_tests.judge import real_lanes
-from hpmoe.parity_tests.judge import repeat
 from hpmoe.parity_tests.judge import request as request_lib
-from hpmoe.parity_tests.judge import sampling
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import exact_lane
+from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import real_lanes
+from hpmoe.parity_tests.judge.lanes import repeat
+from hpmoe.parity_tests.judge.lanes import sampling
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import tensors

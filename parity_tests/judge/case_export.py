@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.judge import bench as bench_lib
 
 

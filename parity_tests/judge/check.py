@@ -8,12 +8,12 @@ from typing import Any
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import bench as bench_lib
-from hpmoe.parity_tests.judge import equality
 from hpmoe.parity_tests.judge import isolation
-from hpmoe.parity_tests.judge import pass_case
-from hpmoe.parity_tests.judge import repeat
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import equality
+from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import repeat
 from hpmoe.reference.contract import memory
 
 Request = request_lib.Request

@@ -12,7 +12,7 @@ import numpy as np
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import pass_case
+from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.reference.contract import granularity
 
 Tensors = dict[str, np.ndarray]

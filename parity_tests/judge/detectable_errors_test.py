@@ -14,9 +14,9 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import controls_testing
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import numpy_testing
-from hpmoe.parity_tests.judge import tolerance_lanes
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import tolerance_lanes
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp

@@ -9,7 +9,7 @@ from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.case import real_data
+from hpmoe.parity_tests.case.values import real_data
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import oracle as oracle_lib

@@ -13,9 +13,9 @@ import pytest
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import exact_limits
 from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import input_files
+from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import numpy_testing

@@ -13,11 +13,11 @@ import numpy as np
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import lanes
-from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import pass_reference
-from hpmoe.parity_tests.judge import tolerance_lanes
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import tile_lanes
+from hpmoe.parity_tests.judge.lanes import tolerance_lanes
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -570,7 +570,7 @@ def judge_results(
     row = verdicts.LAYERS[name]
     beside = None if right_outputs is None else right_outputs[name]
     layer = _golden(inputs, name, {})
-    results += lanes.tolerances(
+    results += tile_lanes.tolerances(
       row, tensor, layer, None, (), stored_oracle=beside
     )
   return {
@@ -589,7 +589,7 @@ def judge_stages(
   results = []
   for name, tensor in outputs.items():
     golden = _golden(inputs, name, outputs)
-    results += lanes.tolerances(name, tensor, golden, None, ())
+    results += tile_lanes.tolerances(name, tensor, golden, None, ())
   return {(result.stage, result.rule): result for result in results}
 
 
@@ -633,7 +633,7 @@ def failed_edges(
       dict,
     )
     results += [
-      lanes.within_edges(
+      tile_lanes.within_edges(
         name,
         other[name],
         tolerance_lanes.build_chain(case, name, {}, oracle_tensors),

@@ -7,9 +7,9 @@ from typing import Any
 
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import exact_lane
 from hpmoe.parity_tests.judge import failure_details
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import exact_lane
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.report import failure_text

@@ -7,8 +7,8 @@ import pathlib
 import numpy as np
 
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
-from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.parity_tests.ascend.determinism import interleavings
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import precision

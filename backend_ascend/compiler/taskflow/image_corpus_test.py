@@ -9,8 +9,8 @@ import pytest
 
 from hpmoe.backend_ascend.compiler.proofs import proofs
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
-from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.reference.contract import tensors
 
 CORPUS = pathlib.Path(__file__).parents[1] / 'testdata' / 'image_corpus'

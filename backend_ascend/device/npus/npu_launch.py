@@ -17,9 +17,9 @@ import numpy as np
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.device.npus import native
-from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
-from hpmoe.backend_ascend.host.launch import task_names
+from hpmoe.backend_ascend.host.load import arrays
+from hpmoe.backend_ascend.host.load import task_names
 from hpmoe.backend_ascend.host.ranks import rank_runtime
 from hpmoe.reference.contract import tensors
 

@@ -9,9 +9,9 @@ import pytest
 
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.taskflow import layout
-from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.backend_ascend.twin import twin_testing
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity

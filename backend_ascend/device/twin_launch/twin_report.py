@@ -7,7 +7,7 @@ import numpy as np
 
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.device.twin_launch import _ascend_twin
-from hpmoe.backend_ascend.host.launch import task_names
+from hpmoe.backend_ascend.host.load import task_names
 
 # The in-order queues of a core.
 PIPES = tuple(_ascend_twin.pipes())

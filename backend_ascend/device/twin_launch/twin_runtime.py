@@ -16,9 +16,9 @@ from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.device.twin_launch import _ascend_twin
 from hpmoe.backend_ascend.device.twin_launch import twin_report
 from hpmoe.backend_ascend.host.checks import faults
-from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
-from hpmoe.backend_ascend.host.launch import task_names
+from hpmoe.backend_ascend.host.load import arrays
+from hpmoe.backend_ascend.host.load import task_names
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 from hpmoe.reference.contract import tensors
 

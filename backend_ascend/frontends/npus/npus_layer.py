@@ -12,7 +12,7 @@ import numpy as np
 
 from hpmoe.backend_ascend.device.npus import npu_launch
 from hpmoe.backend_ascend.frontends import layer_call
-from hpmoe.backend_ascend.host.launch import arrays
+from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.backend_ascend.host.ranks import rank_runtime
 from hpmoe.reference.contract import tensors
 

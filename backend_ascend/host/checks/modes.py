@@ -8,8 +8,8 @@ import numpy as np
 
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
-from hpmoe.backend_ascend.host.launch import arrays
-from hpmoe.backend_ascend.host.launch import task_names
+from hpmoe.backend_ascend.host.load import arrays
+from hpmoe.backend_ascend.host.load import task_names
 from hpmoe.reference.contract import poison as poison_lib
 from hpmoe.reference.contract import tensors
 

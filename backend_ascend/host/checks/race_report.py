@@ -4,7 +4,7 @@ from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import modes
-from hpmoe.backend_ascend.host.launch import task_names
+from hpmoe.backend_ascend.host.load import task_names
 
 _KINDS = ('write-read', 'read-write', 'write-write')
 # By the native part's number; {first}, {second}, {event}, {threshold}, {total}.

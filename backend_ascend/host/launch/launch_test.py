@@ -18,9 +18,9 @@ from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.checks import modes as modes_lib
-from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
+from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import halved_testing

@@ -17,8 +17,8 @@ from hpmoe.backend_ascend.host.checks import accesses
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.host.checks import race_report
-from hpmoe.backend_ascend.host.launch import arrays
-from hpmoe.backend_ascend.host.launch import task_names
+from hpmoe.backend_ascend.host.load import arrays
+from hpmoe.backend_ascend.host.load import task_names
 from hpmoe.reference.contract import poison as poison_lib
 from hpmoe.reference.contract import tensors
 

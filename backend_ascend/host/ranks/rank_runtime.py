@@ -15,8 +15,8 @@ import numpy as np
 from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
-from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.reference.contract import tensors
 
 # Tasks of a turn.

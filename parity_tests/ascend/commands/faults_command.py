@@ -21,7 +21,7 @@ def _define_faults(f: flags.FlagValues) -> None:
 
 
 def _faults(f: flags.FlagValues) -> int:
-  from hpmoe.parity_tests.faults import faults_table
+  from hpmoe.parity_tests.ascend.faults import faults_table
   from hpmoe.parity_tests.judge import request as request_lib
 
   layer_flags.refuse_without_effect(f, f.direction)

@@ -20,12 +20,12 @@ from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
-from hpmoe.parity_tests.judge import equality
 from hpmoe.parity_tests.judge import failure_details
-from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import rank_parts
-from hpmoe.parity_tests.judge import spread_tally
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import equality
+from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import spread_tally
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import spread
 from hpmoe.reference.contract import precision

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import tile_lanes
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import standards
@@ -177,7 +177,7 @@ def _judged(name, got, made, layer: bool) -> list[verdicts.Result]:
   # A stage is computed from what this kernel stored, the layer is not.
   kernel = trial.Kernel(trial.pairwise)
   same = kernel.forward(CONFIG, made.policy, made.arrays) if layer else got
-  return lanes.tolerances(
+  return tile_lanes.tolerances(
     verdicts.LAYERS[name] if layer else name,
     got[name],
     golden,

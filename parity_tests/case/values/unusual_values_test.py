@@ -5,7 +5,7 @@ import pytest
 
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import text_router
-from hpmoe.parity_tests.case import unusual_values
+from hpmoe.parity_tests.case.values import unusual_values
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import storage
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import equality
-from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import oracle as oracle_lib
-from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import equality
+from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import tile_lanes
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.reference.contract import tensors
 
@@ -72,14 +72,16 @@ def _stage(
   if missing:
     return [verdicts.not_captured(name, lane, rule, missing[0])]
   if not moves:
-    return lanes.tolerances(name, outputs[name], golden, None, ())
+    return tile_lanes.tolerances(name, outputs[name], golden, None, ())
   home = np.zeros(outputs[name].shape, outputs[name].dtype)
   for rank in case.tiling.judged_ranks:
     rows = case.tiling.rows(name, home, rank)
     for lo in range(0, len(rows), _ROWS):
       hi = min(lo + _ROWS, len(rows))
       rows[lo:hi] = golden.rows(name, rank, lo, hi).value
-  return [lanes.compare(name, lane, rule, outputs[name], home, case.tiling)]
+  return [
+    tile_lanes.compare(name, lane, rule, outputs[name], home, case.tiling)
+  ]
 
 
 def _layer(
@@ -105,7 +107,9 @@ def _layer(
     case.layer_pass, tiling, case.inputs.policy, arrays, {}
   )
   row = verdicts.ROWS[result]
-  results = lanes.tolerances(row, outputs[result][:, tokens], golden, None, ())
+  results = tile_lanes.tolerances(
+    row, outputs[result][:, tokens], golden, None, ()
+  )
   return [
     _in_whole(result, tokens, case.tiling.token_block) for result in results
   ]

@@ -4,11 +4,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.case import exact_data
-from hpmoe.parity_tests.case import exact_limits
-from hpmoe.parity_tests.case import exact_proof
 from hpmoe.parity_tests.case import routings
-from hpmoe.parity_tests.case import wide_data
+from hpmoe.parity_tests.case.values import exact_data
+from hpmoe.parity_tests.case.values import exact_limits
+from hpmoe.parity_tests.case.values import exact_proof
+from hpmoe.parity_tests.case.values import wide_data
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import presets

@@ -16,8 +16,8 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.parity_tests.case import exact_limits
-from hpmoe.parity_tests.case import exact_proof
+from hpmoe.parity_tests.case.values import exact_limits
+from hpmoe.parity_tests.case.values import exact_proof
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage as storage_lib

@@ -6,8 +6,8 @@ import numpy as np
 
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge import lanes
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import tile_lanes
 
 ORACLE_RULE = 'equals the oracle'
 WIDE_RULE = 'equals the oracle on wide data'
@@ -26,11 +26,13 @@ def compare_equal(
 ) -> verdicts.Result:
   if name not in actual:
     return verdicts.not_captured(name, lane, rule, name)
-  return lanes.compare(name, lane, rule, actual[name], expected[name], tiling)
+  return tile_lanes.compare(
+    name, lane, rule, actual[name], expected[name], tiling
+  )
 
 
 def select_unequal(
   actual: passes.Tensors, expected: passes.Tensors, lane: str = 'bitwise'
 ) -> Callable[[str], np.ndarray]:
   """Returns what tells, of a name, which elements a lane refuses."""
-  return lambda name: lanes.differs(lane, actual[name], expected[name])
+  return lambda name: tile_lanes.differs(lane, actual[name], expected[name])

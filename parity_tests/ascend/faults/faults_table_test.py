@@ -7,8 +7,8 @@ import pytest
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.parity_tests.ascend import host
+from hpmoe.parity_tests.ascend.faults import faults_table
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.faults import faults_table
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.reference.contract import granularity

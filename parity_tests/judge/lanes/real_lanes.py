@@ -6,13 +6,13 @@ import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.explain import stage_explanations
-from hpmoe.parity_tests.judge import equality
 from hpmoe.parity_tests.judge import isolation
-from hpmoe.parity_tests.judge import lanes
-from hpmoe.parity_tests.judge import launch_tasks
-from hpmoe.parity_tests.judge import pass_case
-from hpmoe.parity_tests.judge import tolerance_lanes
+from hpmoe.parity_tests.judge.lanes import equality
+from hpmoe.parity_tests.judge.lanes import launch_tasks
+from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import stage_explanations
+from hpmoe.parity_tests.judge.lanes import tile_lanes
+from hpmoe.parity_tests.judge.lanes import tolerance_lanes
 
 # One product, or a sum in slot order: the contract leaves one order only.
 _ORDERED = ('y', 'd_expert_out', 'dx')
@@ -93,16 +93,16 @@ def judge_real(
     expected,
     results + rows,
     lambda name, right: (
-      lanes.differs('bitwise', outputs[name], right)
+      tile_lanes.differs('bitwise', outputs[name], right)
       if name in case.movement
-      else lanes.out_of_bound(name, outputs[name], golden)
+      else tile_lanes.out_of_bound(name, outputs[name], golden)
     ),
     exact=False,
   )
   blame(
     'bounded',
     [r for r in rows if r.lane == 'bounded'],
-    lambda name: lanes.out_of_bound(name, outputs[name], golden),
+    lambda name: tile_lanes.out_of_bound(name, outputs[name], golden),
   )
   return pass_case.Findings(results, outputs, wrong)
 
@@ -115,7 +115,7 @@ def compare_ordered(
   Only our own kernels are held to it: those of others may add as they like.
   """
   return [
-    lanes.compare(
+    tile_lanes.compare(
       name,
       'bitwise',
       equality.ORDERED_RULE,

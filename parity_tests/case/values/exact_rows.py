@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.parity_tests.case import exact_limits
+from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.array_typing import Float
 

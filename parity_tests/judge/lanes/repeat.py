@@ -8,8 +8,8 @@ import numpy as np
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import judgement as judgement_lib
-from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.limits import ulp
 
 # A user's kernel whose runs took less so far is run again unasked.

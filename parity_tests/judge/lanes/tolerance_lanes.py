@@ -8,9 +8,9 @@ import numpy as np
 
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import forked_jobs
-from hpmoe.parity_tests.judge import lanes
-from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import tile_lanes
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
@@ -50,7 +50,7 @@ def judge_tolerances(
     row, home = verdicts.ROWS[name], expected[name]
     if name in outputs:
       judge = functools.partial(
-        lanes.tolerances, row, outputs[name], fused, home
+        tile_lanes.tolerances, row, outputs[name], fused, home
       )
       job: Job = functools.partial(judge, layer_records, stored_oracle=home)
     else:
@@ -96,7 +96,7 @@ def _stage_jobs(
   golden = goldens[has_source or not case.sources[name]]
   stored_beside = benchmark if needs_beside else None
   yield functools.partial(
-    lanes.tolerances,
+    tile_lanes.tolerances,
     name,
     outputs[name],
     golden,
@@ -120,7 +120,7 @@ def _stage_jobs(
   is_result = name in case.layer_pass.results
   if bounds.is_narrow(case.inputs.policy) and (bound or is_result):
     right = build_chain(case, name, sources, expected)
-    yield lambda: [lanes.within_edges(name, outputs[name], right)]
+    yield lambda: [tile_lanes.within_edges(name, outputs[name], right)]
 
 
 def _recompute_beside(
@@ -136,7 +136,8 @@ def _recompute_beside(
   for read in case.sources[name]:
     alike = read in sources and name in expected and read in expected
     if (
-      not alike or lanes.differs('bitwise', sources[read], expected[read]).any()
+      not alike
+      or tile_lanes.differs('bitwise', sources[read], expected[read]).any()
     ):
       return case.recompute(name, sources)
   return expected[name]

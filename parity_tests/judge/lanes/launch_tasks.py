@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.judge import equality
 from hpmoe.parity_tests.judge import isolation
-from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import equality
+from hpmoe.parity_tests.judge.lanes import pass_case
 
 
 def find_last_launch(

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.cache import cache_folder
-from hpmoe.parity_tests.case import exact_data
-from hpmoe.parity_tests.case import exact_limits
-from hpmoe.parity_tests.case import exact_proof
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.case.values import exact_data
+from hpmoe.parity_tests.case.values import exact_limits
+from hpmoe.parity_tests.case.values import exact_proof
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge.limits import golden_grad

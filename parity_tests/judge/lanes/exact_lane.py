@@ -5,12 +5,12 @@ import functools
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.explain import stage_explanations
-from hpmoe.parity_tests.judge import equality
-from hpmoe.parity_tests.judge import lanes
-from hpmoe.parity_tests.judge import launch_tasks
-from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import equality
+from hpmoe.parity_tests.judge.lanes import launch_tasks
+from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import stage_explanations
+from hpmoe.parity_tests.judge.lanes import tile_lanes
 from hpmoe.parity_tests.judge.limits import tensor_parallel as dense
 from hpmoe.reference.contract import precision
 
@@ -64,7 +64,9 @@ def judge_exact(
   results += _compare_dense(case, outputs)
   if ':' in candidate.name:
     results = [hint_placement(case, outputs, result) for result in results]
-  refuses = lambda name, right: lanes.differs('exact', outputs[name], right)
+  refuses = lambda name, right: tile_lanes.differs(
+    'exact', outputs[name], right
+  )
   results = stage_explanations.explain_results(
     options, case, answer, expected, results, refuses, exact=True
   )
@@ -123,7 +125,7 @@ def hint_placement(
       return False
     own_rows = outputs[result.stage][rank]
     stage = other_case.recompute(result.stage, outputs)[rank]
-    return not lanes.differs('exact', own_rows, stage).any()
+    return not tile_lanes.differs('exact', own_rows, stage).any()
 
   # What merely follows a stage that is wrong is as asked for in itself.
   if matches_placement(policy.placement):

@@ -14,9 +14,9 @@ import zlib
 import numpy as np
 
 from hpmoe.parity_tests.cache import cached_results
-from hpmoe.parity_tests.case import exact_limits
-from hpmoe.parity_tests.case import exact_rows
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case.values import exact_limits
+from hpmoe.parity_tests.case.values import exact_rows
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.array_typing import Int
 from hpmoe.reference.contract.config import MoEConfig

@@ -18,9 +18,9 @@ import numpy as np
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import prefetch
 from hpmoe.parity_tests.judge import rank_parts
-from hpmoe.parity_tests.judge import spread_tally
-from hpmoe.parity_tests.judge import tally as tally_lib
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import spread_tally
+from hpmoe.parity_tests.judge.lanes import tally as tally_lib
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import edges

@@ -14,10 +14,10 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import controls_testing
-from hpmoe.parity_tests.judge import equality
-from hpmoe.parity_tests.judge import lanes
-from hpmoe.parity_tests.judge import tolerance_lanes
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import equality
+from hpmoe.parity_tests.judge.lanes import tile_lanes
+from hpmoe.parity_tests.judge.lanes import tolerance_lanes
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference import layer
@@ -445,7 +445,7 @@ def test_the_sign_of_zero_matters_to_bits_and_not_to_values(bench):
   zero = np.zeros_like(answer['y'])
 
   results = [
-    lanes.compare('y', lane, 'rule', -zero, zero, tiling)
+    tile_lanes.compare('y', lane, 'rule', -zero, zero, tiling)
     for lane in ('exact', 'bitwise')
   ]
 
@@ -596,7 +596,7 @@ def test_nan_stays_the_worst_whatever_later_ranks_hold(bench):
   actual[0, 2, 1], actual[-1, 0, 0] = np.nan, 99.0
 
   # when they are compared, then the NaN is told.
-  result = lanes.compare('y', 'exact', 'rule', actual, expected, _tiling(bench))
+  result = tile_lanes.compare('y', 'exact', 'rule', actual, expected, _tiling(bench))
   assert np.isnan(result.worst_abs)
   assert result.worst_element == (0, 2, 1)
 
@@ -619,7 +619,7 @@ def test_a_rank_without_rows_has_a_grid_without_tiles():
   actual[1, 0, 0] += 1
 
   # when something is wrong there, then it is in that rank's grid.
-  result = lanes.compare('expert_in', 'exact', 'rule', actual, expected, tiling)
+  result = tile_lanes.compare('expert_in', 'exact', 'rule', actual, expected, tiling)
   assert [g.sum() for g in result.grids] == [0, 1]
   assert [len(e) for e in result.experts] == [len(g) for g in result.grids]
   assert result.grids[0].shape == (0, 1)

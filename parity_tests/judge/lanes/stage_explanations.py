@@ -14,8 +14,8 @@ from hpmoe.parity_tests.explain import known_bugs
 from hpmoe.parity_tests.explain import quantised_misreads
 from hpmoe.parity_tests.explain import roundings
 from hpmoe.parity_tests.judge import oracle as oracle_lib
-from hpmoe.parity_tests.judge import pass_case
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 

@@ -9,8 +9,8 @@ from hpmoe.backend_ascend.compiler.taskflow import happens_before
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import faults
-from hpmoe.backend_ascend.host.launch import arrays
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.ascend import image_launch
 from hpmoe.parity_tests.ascend import twin_candidate
@@ -21,8 +21,8 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import isolation
-from hpmoe.parity_tests.judge import launch_tasks
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import launch_tasks
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import tensors
 

@@ -20,9 +20,9 @@ import itertools
 
 import numpy as np
 
-from hpmoe.parity_tests.case import exact_data
-from hpmoe.parity_tests.case import exact_limits
-from hpmoe.parity_tests.case import exact_proof
+from hpmoe.parity_tests.case.values import exact_data
+from hpmoe.parity_tests.case.values import exact_limits
+from hpmoe.parity_tests.case.values import exact_proof
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
