@@ -596,7 +596,9 @@ def test_nan_stays_the_worst_whatever_later_ranks_hold(bench):
   actual[0, 2, 1], actual[-1, 0, 0] = np.nan, 99.0
 
   # when they are compared, then the NaN is told.
-  result = tile_lanes.compare('y', 'exact', 'rule', actual, expected, _tiling(bench))
+  result = tile_lanes.compare(
+    'y', 'exact', 'rule', actual, expected, _tiling(bench)
+  )
   assert np.isnan(result.worst_abs)
   assert result.worst_element == (0, 2, 1)
 
@@ -619,7 +621,9 @@ def test_a_rank_without_rows_has_a_grid_without_tiles():
   actual[1, 0, 0] += 1
 
   # when something is wrong there, then it is in that rank's grid.
-  result = tile_lanes.compare('expert_in', 'exact', 'rule', actual, expected, tiling)
+  result = tile_lanes.compare(
+    'expert_in', 'exact', 'rule', actual, expected, tiling
+  )
   assert [g.sum() for g in result.grids] == [0, 1]
   assert [len(e) for e in result.experts] == [len(g) for g in result.grids]
   assert result.grids[0].shape == (0, 1)
