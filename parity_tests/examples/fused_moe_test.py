@@ -99,7 +99,7 @@ def test_who_does_not_read_the_placement_is_told_so(monkeypatch, deaf):
     policy = case.inputs.policy
     if deaf:
       policy = dataclasses.replace(policy, placement='combine')
-    return right(case.under(policy), function)
+    return right(case.with_policy(policy), function)
 
   monkeypatch.setattr(pass_case.PassCase, 'run', run)
   kernel = fused_moe.fused_moe if deaf else fused_moe.fused_moe_with_a_bug

@@ -1,8 +1,8 @@
 """Why a stage is wrong, in words: a hint, never part of a verdict.
 
-A stage that fails is computed again as a kernel with a known bug would: with a
-tensor that it reads changed, or with what it writes changed.  The change that
-gives what the candidate has is named, and where in the tensor it is.
+A failed stage is computed again as a kernel with a known bug would compute it:
+with a changed input, or with its output changed.  The change that reproduces
+what the candidate returned is named, with its place in the tensor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,24 +17,29 @@ from hpmoe.parity_tests.explain import failed_stage
 from hpmoe.parity_tests.explain import known_bugs
 from hpmoe.parity_tests.explain import locations
 
-# Of what is wrong: a change that explains less is not named, and what explains
-# fewer elements may do so by chance, but for zeros.
+# A change is named if it explains at least this share of the wrong elements,
+# and at least this many: fewer may agree by chance, except with zeros.
 _NAMED_SHARE, _FEWEST = 0.9, 6
-# Of two bugs in one stage, each explains as much of it, if neither nearly all.
+# Two bugs are named for one stage if each explains at least this share.
 _PAIR_SHARE = 0.1
 BESIDE = '; beside it '
 _STALE = 'what the kernel keeps from an earlier call'
-# A stage of more products is not computed again and again.
+# A stage with more products is not computed again and again.
 _MOST_PRODUCTS = 1 << 30
 # Fewer rows than this are not shifted: they are other rows.
 _FEW_ROWS = 3
 
 
 def explain(stage: failed_stage.FailedStage, pattern: str) -> tuple[str, bool]:
-  """Returns a likely cause and its place, or what was seen in one tile.
+  """Returns a likely cause and its place, or else the pattern of one tile.
 
-  And whether one bug, no zeros as small values are rounded to, gives all that
-  is wrong, which is too much for chance.
+  Args:
+    stage: what failed.
+    pattern: what its first bad tile looks like.
+
+  Returns:
+    The words, and whether one bug other than zeros explains every wrong
+    element, of which there are too many for chance.
   """
   bad = stage.bad[stage.rank]
   if not bad.any() or stage.actual.dtype.kind == 'i':
@@ -81,7 +86,7 @@ def _explain_other_ranks(
   options: Sequence['_Option'],
   known_options: Sequence['_Option'],
 ) -> Iterator[str]:
-  """Yields other bugs that explain ranks which those known do not."""
+  """Yields bugs of other ranks, which the known options do not explain."""
   named_options = [*known_options]
   for rank in stage.ranks[1:]:
     stage_there = dataclasses.replace(stage, rank=rank)
@@ -115,7 +120,7 @@ def _format_bug(
 def _restrict(
   stage: failed_stage.FailedStage, is_own: np.ndarray
 ) -> failed_stage.FailedStage:
-  """Returns the stage with some of its rank's wrong elements alone."""
+  """Returns the stage with only some of its rank's wrong elements."""
   bad = np.zeros_like(stage.bad)
   bad[stage.rank][stage.bad[stage.rank]] = is_own
   return dataclasses.replace(stage, bad=bad)
@@ -127,7 +132,7 @@ def _join_words(*parts: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Option:
-  """A bug: what it is called, where to look, `[n]` bool what it explains."""
+  """A bug: its words, where to look, `[n]` bool by rank what it explains."""
 
   says: str
   look: str
@@ -138,7 +143,7 @@ class _Option:
 
 
 def _options(stage: failed_stage.FailedStage) -> Iterator[_Option]:
-  """Yields bugs that explain something, up to those that explain all."""
+  """Yields bugs that explain something, until every rank is explained."""
   zeros = np.zeros_like(stage.expected)
   zero = f'as if {stage.name} {known_bugs.ZERO.says}'
   yield _Option(zero, '', _find_explained(stage, zeros))
@@ -155,7 +160,7 @@ def _options(stage: failed_stage.FailedStage) -> Iterator[_Option]:
 def _select_best(
   options: Sequence[_Option], rank: int, is_counted: np.ndarray
 ) -> tuple[float, _Option]:
-  """Returns the share of some of what is wrong that a bug explains, and it."""
+  """Returns the largest share of counted elements explained, and by what."""
   # What zeros explain, many bugs do.
   share, best = 0.0, options[0]
   for option in options:
@@ -170,7 +175,7 @@ def _select_best(
 def _changes(
   stage: failed_stage.FailedStage,
 ) -> Iterator[tuple[str, str, np.ndarray]]:
-  """Yields what a bug is called, where to look, and what it would write."""
+  """Yields the words of a bug, where to look, and what it would write."""
   yield from _readings(stage)
   if stage.name in stage.before:
     says = f'as if {stage.name} was that of the call before'
@@ -204,7 +209,7 @@ def _changes(
 def _readings(
   stage: failed_stage.FailedStage,
 ) -> Iterator[tuple[str, str, np.ndarray]]:
-  """Yields what was written, where it is right in another layout or rank."""
+  """Yields the actual tensor where it is right if read in another layout."""
   sizes, ids = stage.tiling.config.dims(), stage.tiling.topk_ids
   bad = sorted(stage.ranks)
   for reading, other in alternative_layouts.list_alternatives(
@@ -222,7 +227,7 @@ def _readings(
 def _bugs(
   stage: failed_stage.FailedStage,
 ) -> Iterator[tuple[str, str, known_bugs.Bugs]]:
-  """Yields what a bug is called, where to look, and what it changes."""
+  """Yields the words of a bug, where to look, and what it changes."""
   for reading_stage, reads in stage.reads.items():
     for name, read in reads.items():
       if name in stage.before and read.dtype.kind != 'i':
@@ -265,7 +270,7 @@ def _replace_by(array: np.ndarray) -> known_bugs.Bug:
 def _find_explained(
   stage: failed_stage.FailedStage, changed_tensor: np.ndarray
 ) -> dict[int, np.ndarray]:
-  """Returns `[n]` bool by rank: of what is wrong, what a change gives."""
+  """Returns `[n]` bool by rank: wrong elements that a change reproduces."""
   explained_by_rank = {}
   for rank in stage.ranks:
     actual, expected, other = (
@@ -285,7 +290,7 @@ def _find_explained(
 def _is_right(
   stage: failed_stage.FailedStage, tensor: np.ndarray, rank: int
 ) -> bool:
-  """Says whether all rows of a rank are near what they should be."""
+  """Says whether all rows of a rank equal, or are near, the expected ones."""
   actual, expected = (
     stage.tiling.rows(stage.name, a, rank).astype(np.float64)
     for a in (tensor, stage.expected)
@@ -301,7 +306,7 @@ def _is_right(
 def _find_exchanged_rows(
   stage: failed_stage.FailedStage, rank: int
 ) -> tuple[str, np.ndarray, int] | None:
-  """Returns rows that a rank has, where it should have others; how many."""
+  """Returns words, the tensor with a rank's exchanged rows, and their count."""
   tiling = stage.tiling
   actual, expected, wrong = (
     tiling.rows(stage.name, a, rank)

@@ -1,4 +1,4 @@
-"""A stage that failed, with all that its explanation takes."""
+"""A failed stage, with everything that its explanation needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -17,20 +17,19 @@ class FailedStage:
   """A stage that failed, on the rank of its first failure.
 
   Attributes:
-    name: of the stage.
-    rank: which.
-    actual: the candidate's `[R, ...]`.
-    expected: what it should have, same shape.
-    bad: `[R, ...]` bool, what a lane refuses of the rows that hold something.
-    reads: what it is computed from, by name; and if nobody saw some of these,
-      what they are, by stage, the last one first.
-    recompute: computes the first of some stages from other tensors, then the
-      rest up to this one.
+    name: name of the stage.
+    rank: rank of the first failure.
+    actual: `[R, ...]` the candidate's tensor.
+    expected: `[R, ...]` what it should be.
+    bad: `[R, ...]` bool, valid elements that a lane refuses.
+    reads: by stage, the tensors that it reads, by name: this stage first, then
+      the stages before it that the candidate did not return.
+    recompute: computes this stage again with some bugs: the first stage that
+      has one, and every stage after it.
     tiling: where its rows belong.
-    exact: whether right values are equal, not near.
-    misreads: what else may be wrong of a tensor that is read, and what it then
-      is.
-    before: tensors of the same pass, as the call before read and wrote them.
+    exact: whether right values are equal, not only near.
+    misreads: by tensor that is read, other mistakes: words and a `Bug`.
+    before: tensors that the previous call of this pass read and wrote.
   """
 
   name: str
@@ -47,6 +46,6 @@ class FailedStage:
 
   @functools.cached_property
   def ranks(self) -> tuple[int, ...]:
-    """Those with anything wrong, that of the first failure first."""
+    """Ranks with a bad element, the rank of the first failure first."""
     bad = (rank for rank, bad_rows in enumerate(self.bad) if bad_rows.any())
     return tuple(sorted(bad, key=lambda rank: rank != self.rank))

@@ -7,9 +7,9 @@ import numpy as np
 
 from hpmoe.reference.contract import tensors
 
-# Returns a tensor `[R, ...]` as a bug would have it, None where it cannot.
+# Returns a tensor `[R, ...]` as a kernel with a bug has it; None: it cannot.
 Bug = Callable[[np.ndarray], np.ndarray | None]
-# Stage -> tensor that it reads -> what becomes of that.
+# By stage and tensor that it reads: the bug in that tensor.
 Bugs = Mapping[str, Mapping[str, Bug]]
 # Blocks of a sum's depth.
 _BLOCKS = (1, 8, 16, 32, 64, 128)
@@ -20,10 +20,10 @@ class Change:
   """What a kernel may do to a tensor by mistake.
 
   Attributes:
-    says: what became of the tensor.
-    axes: that it must have; '' for any.
-    bug: does so.
-    look: where to look in the kernel.
+    says: what happened to the tensor, in words.
+    axes: axes that the tensor must have; '': any.
+    bug: makes the mistake.
+    look: where to look in the kernel, or ''.
   """
 
   says: str
@@ -53,7 +53,7 @@ def _swap_neighbours(a: np.ndarray) -> np.ndarray:
 
 
 def _transpose(a: np.ndarray) -> np.ndarray:
-  """Returns [K, N] of what is held as [N, K]."""
+  """Returns `[K, N]` from what is stored as `[N, K]`."""
   *batch, rows, columns = a.shape
   return a.reshape(*batch, columns, rows).swapaxes(-1, -2)
 
@@ -163,7 +163,7 @@ def list_read_changes(stage: str, name: str) -> tuple[Change, ...]:
 
 
 def select_changes(name: str, changes: Sequence[Change]) -> Iterator[Change]:
-  """Yields those that a tensor's axes allow."""
+  """Yields the changes that a tensor's axes allow."""
   shape = tensors.SPECS[name].shape.replace('2S', '2F')
   for change in changes:
     if not change.axes or f' {change.axes} ' in f' {shape} ':

@@ -9,7 +9,7 @@ from hpmoe.parity_tests.explain import failed_stage
 
 
 def locate_nan_gates(stage: failed_stage.FailedStage) -> str:
-  """Returns what is told of gates where a NaN is, or ''."""
+  """Returns for which values of the gate the activation is NaN, or ''."""
   gate_up = stage.reads[stage.name].get('gate_up')
   if gate_up is None or stage.name != 'activation':
     return ''
@@ -27,7 +27,7 @@ def locate_nan_gates(stage: failed_stage.FailedStage) -> str:
 
 
 def locate(stage: failed_stage.FailedStage) -> str:
-  """Returns where in its rank a stage is wrong, if that is telling, or ''."""
+  """Returns where in its rank a stage is wrong; '' if that tells nothing."""
   bad = stage.tiling.rows(stage.name, stage.bad, stage.rank)
   cut = stage.tiling.cut(stage.name, stage.rank)
   parts = [
@@ -62,7 +62,7 @@ def _describe_stretch(noun: str, bad: np.ndarray) -> str:
 
 
 def _describe_rows(cut: tiles.Cut, bad: np.ndarray) -> str:
-  """Returns which rows are wrong, where there is a word for them."""
+  """Returns which rows are wrong, or '' if no words fit."""
   positions = np.flatnonzero(bad)
   if len(positions) in (0, len(bad)):
     return ''
@@ -91,7 +91,7 @@ def _of_expert(expert: int) -> str:
 
 
 def _find_tails(expert: np.ndarray, bad: np.ndarray) -> str:
-  """Says so where the last rows of experts are wrong, and none before."""
+  """Returns words if only the last rows of experts are wrong, or ''."""
   starts, whole = [], 0
   for expert_id in np.unique(expert):
     expert_bad = bad[expert == expert_id]

@@ -24,6 +24,7 @@ def compare_equal(
   expected: passes.Tensors,
   tiling: tiles.Tiling,
 ) -> verdicts.Result:
+  """Compares one tensor; if it was not returned, the row says so."""
   if name not in actual:
     return verdicts.not_captured(name, lane, rule, name)
   return tile_lanes.compare(
@@ -34,5 +35,5 @@ def compare_equal(
 def select_unequal(
   actual: passes.Tensors, expected: passes.Tensors, lane: str = 'bitwise'
 ) -> Callable[[str], np.ndarray]:
-  """Returns what tells, of a name, which elements a lane refuses."""
+  """Returns a function of a name: `[R, ...]` bool, what a lane refuses."""
   return lambda name: tile_lanes.differs(lane, actual[name], expected[name])

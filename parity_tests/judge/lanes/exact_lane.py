@@ -18,7 +18,7 @@ EXACT_HINT = (
   "hint: lane exact sets policy.activation='absolute'; a kernel that does only "
   "swiglu should say so: function.activations = ('swiglu',)"
 )
-# What has other values where the routing weight multiplies elsewhere.
+# Stages whose values depend on where the routing weight multiplies.
 _WEIGHTED_BY_PLACEMENT = (
   'activation',
   'expert_out',
@@ -33,7 +33,7 @@ def judge_exact(
   case: pass_case.PassCase,
   candidate: candidates.Candidate,
 ) -> pass_case.Findings:
-  """Integer data on the same routing: candidate and oracle must be equal."""
+  """Judges a pass on integer data: candidate and oracle must be equal."""
   layer_pass, data = case.layer_pass, case.inputs.data
   rule = _EXACT_RULES[data]
   options.progress(f'{layer_pass.name}, {data}: candidate')
@@ -42,7 +42,7 @@ def judge_exact(
   except candidates.InputsSpoilt:
     raise
   except candidates.CandidateError as error:
-    # Only a name of the user's has a colon.
+    # Only the name of a user's kernel has a colon.
     if ':' not in candidate.name:
       raise
     hint = f'; {EXACT_HINT}' if candidate.can.declares else ''
@@ -82,7 +82,7 @@ def judge_exact(
 def _compare_dense(
   case: pass_case.PassCase, outputs: pass_case.Arrays
 ) -> pass_case.Results:
-  """Compares with a dense MLP, where the layer is one."""
+  """Compares the outputs with a dense MLP if the layer is one."""
   if not pass_case.is_dense(case):
     return []
   inputs, backward = case.inputs, case.layer_pass.name != passes.FORWARD.name
@@ -98,7 +98,7 @@ def _compare_dense(
 def report_no_data(
   layer_pass: passes.Pass, data: str, reason: str
 ) -> verdicts.Result:
-  """Returns the row of lane exact where a pass has no answer."""
+  """Returns the row of lane exact for a pass that has no such data."""
   return verdicts.Result(
     layer_pass.results[0],
     'exact',
@@ -111,23 +111,23 @@ def report_no_data(
 def hint_placement(
   case: pass_case.PassCase, outputs: pass_case.Arrays, result: verdicts.Result
 ) -> verdicts.Result:
-  """Tells who has a tensor as another `policy.placement` would make it."""
+  """Adds a hint if a tensor is right under another `policy.placement`."""
   if result.failure is None or result.stage not in _WEIGHTED_BY_PLACEMENT:
     return result
   policy, rank = case.inputs.policy, result.failure.rank
 
   def matches_placement(placement: str) -> bool:
     policy = dataclasses.replace(case.inputs.policy, placement=placement)
-    other_case = case.under(policy)
-    if not {*other_case.unseen(result.stage, outputs)} <= {
-      *case.unseen(result.stage, outputs)
+    other_case = case.with_policy(policy)
+    if not {*other_case.list_unseen(result.stage, outputs)} <= {
+      *case.list_unseen(result.stage, outputs)
     }:
       return False
     own_rows = outputs[result.stage][rank]
     stage = other_case.recompute(result.stage, outputs)[rank]
     return not tile_lanes.differs('exact', own_rows, stage).any()
 
-  # What merely follows a stage that is wrong is as asked for in itself.
+  # A stage that only follows a wrong one matches the placement asked for.
   if matches_placement(policy.placement):
     return result
   for other in precision.PLACEMENTS:

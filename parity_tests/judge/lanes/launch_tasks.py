@@ -14,6 +14,7 @@ from hpmoe.parity_tests.judge.lanes import pass_case
 def find_last_launch(
   case: pass_case.PassCase, candidate: candidates.Candidate
 ) -> candidates.Launch | None:
+  """Returns the candidate's last launch of a pass, or None."""
   launches = reversed(candidate.launches)
   return next(
     (launch for launch in launches if launch.which is case.layer_pass), None
@@ -27,9 +28,16 @@ def find_wrong_tasks(
   results: pass_case.Results,
   bad: Callable[[str], np.ndarray],
 ) -> list[isolation.WrongTask]:
-  """Returns the tasks of an isolated launch that wrote what a lane refuses.
+  """Returns the tasks of an isolated launch that wrote refused elements.
 
-  A candidate that launched nothing has no tasks: its stages say all there is.
+  A candidate that launched nothing has no tasks.
+
+  Args:
+    case: the pass.
+    candidate: what ran.
+    lane: the lane that judged.
+    results: the rows of that lane.
+    bad: returns `[R, ...]` bool, the refused elements of a stage.
   """
   failed_rows = {r.stage for r in results if r.verdict == verdicts.FAIL}
   stages = [name for name in case.stages if name in failed_rows]
@@ -42,10 +50,10 @@ def find_wrong_tasks(
 def judge_tasks_as_used(
   case: pass_case.PassCase, candidate: candidates.Candidate
 ) -> tuple[pass_case.Results, list[isolation.WrongTask]]:
-  """Judges each task, by itself, of the launch that front ends make.
+  """Judges each task of the launch that front ends make by itself.
 
   Returns:
-    A row for each tensor that it makes, and the tasks that are wrong.
+    A row for each tensor of the launch, and the tasks that are wrong.
   """
   assert candidate.alone_as_used is not None
   outputs, whole = case.run(candidate.alone_as_used)
@@ -65,10 +73,10 @@ def fill_left_out(
   candidate: candidates.Candidate,
   answer: pass_case.Answer,
 ) -> pass_case.Answer:
-  """Returns what a part of the tasks gave, continued by the oracle.
+  """Returns an answer in which the oracle recomputes tasks that did not run.
 
-  What stood in for a task that did not run was the oracle's answer to the
-  oracle's own tensors: no bound of rounding ties it to the tasks that ran.
+  The launch filled them in with the oracle's answer to the oracle's own
+  tensors; no rounding bound relates that to the outputs of tasks that ran.
   """
   launch = find_last_launch(case, candidate)
   assert launch is not None  # Only our own launches leave tasks out.

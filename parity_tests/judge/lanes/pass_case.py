@@ -31,14 +31,14 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class LaneOptions:
-  """What was asked for.
+  """What the lanes of a pass are asked to do.
 
   Attributes:
     lanes: some of `verdicts.LANES`.
-    records: of lane standard.
+    records: the records that lane standard judges by.
     progress: called with the name of each step as it begins.
-    roundings: stages that are looked at for roundings; None: all.
-    explain: whether what fails is explained.
+    roundings: stages whose failures are searched for roundings; None: all.
+    explain: whether failures are explained.
   """
 
   lanes: tuple[str, ...]
@@ -57,10 +57,11 @@ class PassCase:
     inputs: sizes and precision; its arrays are those that the pass reads.
     tiling: how tasks cut its tensors, for this routing.
     pass_answer: returns the oracle's tensors of the pass.
-    relay: whether tokens cross to a rank once, which can be seen.
-    hidden: returns `unseen_saved`, once the candidate has run.
-    before: tensors of this pass on other data, read and written by the call
-      before.
+    relay: whether each token is sent to a rank once, so that relayed rows are
+      a tensor of the pass.
+    hidden: returns `unseen_saved`; called after the candidate has run.
+    before: tensors that the previous call of this pass read and wrote, on other
+      data.
   """
 
   layer_pass: passes.Pass
@@ -73,9 +74,9 @@ class PassCase:
 
   @functools.cached_property
   def unseen_saved(self) -> tuple[str, ...]:
-    """Of the backward pass's arrays, what the candidate kept to itself.
+    """Saved tensors that the backward pass reads and nobody returned.
 
-    It may be as far off as rounding allows.
+    Each may differ from the oracle's by as much as rounding allows.
     """
     return self.hidden()
 
@@ -86,6 +87,7 @@ class PassCase:
 
   @property
   def stages(self) -> tuple[str, ...]:
+    """The relayed rows, if any, and the stages of the pass."""
     return (*self.relayed, *self.layer_pass.stages)
 
   def answer(self) -> Arrays:
@@ -94,7 +96,7 @@ class PassCase:
     return self.pass_answer() | relayed
 
   def ask(self, candidate: candidates.Candidate) -> 'Answer':
-    """Runs a candidate, in a replay on what the oracle answers."""
+    """Runs a candidate; a replay gets the oracle's tensors as its inputs."""
     if not candidate.checking.replays:
       outputs = self.run(candidate.run)
       return Answer(outputs, outputs, candidate.serial)
@@ -115,10 +117,12 @@ class PassCase:
 
   @property
   def sources(self) -> passes.Sources:
+    """The stages of this pass that each stage reads, by name."""
     return self.layer_pass.sources(self.inputs.config, self.inputs.policy)
 
   @property
   def movement(self) -> tuple[str, ...]:
+    """The stages that only move rows."""
     return (*self.relayed, *self.layer_pass.movement(self.inputs.policy))
 
   def run(self, function: Callable[..., Arrays]) -> Arrays:
@@ -132,7 +136,7 @@ class PassCase:
     sources: passes.Tensors,
     policy: precision.PrecisionPolicy | None = None,
   ) -> golden_lib.Rows:
-    """Returns golden rows, under the policy of the inputs or another."""
+    """Returns golden rows, under the policy of the inputs or `policy`."""
     inputs, policy = self.inputs, policy or self.inputs.policy
     arrays = {
       n: a for n, a in inputs.arrays.items() if n not in self.unseen_saved
@@ -141,16 +145,19 @@ class PassCase:
       self.layer_pass, self.tiling, policy, arrays, sources
     )
 
-  def under(self, policy: precision.PrecisionPolicy) -> 'PassCase':
-    """Returns the same inputs, to be computed under another policy."""
+  def with_policy(self, policy: precision.PrecisionPolicy) -> 'PassCase':
+    """Returns the same case under another policy."""
     inputs = dataclasses.replace(self.inputs, policy=policy)
     return dataclasses.replace(self, inputs=inputs)
 
-  def usable(self, name: str, available: passes.Tensors) -> passes.Tensors:
-    """Returns those of tensors that a stage may be recomputed from.
+  def select_usable(
+    self, name: str, available: passes.Tensors
+  ) -> passes.Tensors:
+    """Returns the tensors from which a stage can be recomputed.
 
-    Rows of tokens are made of rows of all ranks' experts, and these of those:
-    where ranks are missing, of its own side alone.
+    Rows of tokens depend on expert rows of all ranks, and expert rows on tokens
+    of all ranks.  If ranks are missing, only tensors of the stage's own side,
+    tokens or experts, are usable.
     """
     if self.tiling.ranks is None:
       return available
@@ -158,11 +165,11 @@ class PassCase:
     return {n: a for n, a in available.items() if tiles.is_of_tokens(n) == side}
 
   def recompute(self, name: str, available: passes.Tensors) -> np.ndarray:
-    """Returns the oracle's stage, from the nearest tensors that were captured.
+    """Returns the oracle's stage, computed from the nearest available tensors.
 
-    What the stage reads and `available` lacks is recomputed in the same way.
+    Sources that `available` lacks are recomputed in the same way.
     """
-    available = self.usable(name, available)
+    available = self.select_usable(name, available)
     read = {
       source: available[source]
       if source in available
@@ -171,25 +178,29 @@ class PassCase:
     }
     return self.oracle.stage(name, read)
 
-  def follows(self, name: str, available: passes.Tensors) -> bool:
-    """Says whether all that a stage of this pass reads was captured."""
-    is_available = set(self.sources[name]) <= set(self.usable(name, available))
+  def has_all_sources(self, name: str, available: passes.Tensors) -> bool:
+    """Says whether every source of a stage is available."""
+    is_available = set(self.sources[name]) <= set(
+      self.select_usable(name, available)
+    )
     return is_available and not self._hidden(name)
 
   def _hidden(self, name: str) -> Set[str]:
-    """Returns what a stage reads of `unseen_saved`."""
+    """Returns the tensors of `unseen_saved` that a stage reads."""
     reads = tensors.reads(self.inputs.config, self.inputs.policy.placement)[
       name
     ]
     return set(reads) & set(self.unseen_saved)
 
-  def unseen(self, name: str, available: passes.Tensors) -> tuple[str, ...]:
+  def list_unseen(
+    self, name: str, available: passes.Tensors
+  ) -> tuple[str, ...]:
     """Returns the sources of a stage that `available` lacks, in order."""
     missing = {*self._hidden(name)}
-    available = self.usable(name, available)
+    available = self.select_usable(name, available)
     for source in self.sources[name]:
       if source not in available:
-        missing |= {source, *self.unseen(source, available)}
+        missing |= {source, *self.list_unseen(source, available)}
     names = (*self.unseen_saved, *self.layer_pass.stages)
     return tuple(stage for stage in names if stage in missing)
 
@@ -198,11 +209,11 @@ class PassCase:
     read = set(self.sources[name])
     return bool(read) and read <= stages
 
-  def descends(self, name: str, available: passes.Tensors) -> bool:
-    """Says whether anything that a stage is computed from was captured."""
-    available = self.usable(name, available)
+  def has_any_source(self, name: str, available: passes.Tensors) -> bool:
+    """Says whether any tensor that a stage depends on is available."""
+    available = self.select_usable(name, available)
     return any(
-      source in available or self.descends(source, available)
+      source in available or self.has_any_source(source, available)
       for source in self.sources[name]
     )
 
@@ -213,9 +224,9 @@ class Answer:
 
   Attributes:
     outputs: its tensors by name.
-    sources: those from which its stages were computed: its own, or in isolated
-      replay the oracle's.
-    serial: as `Candidate.serial`, on the same sources; or None.
+    sources: the tensors from which its stages were computed: its own outputs,
+      or in isolated replay the oracle's tensors.
+    serial: `Candidate.serial` on the same sources; or None.
   """
 
   outputs: Arrays
@@ -225,14 +236,14 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-  """What some lanes say of a pass, or of all.
+  """What some lanes found in one pass, or in all of them.
 
   Attributes:
     results: the comparisons.
-    outputs: what the candidate returned, of one pass.
-    wrong: in isolated replay, the tasks that wrote what is wrong.
-    changes: what later runs gave other bits.
-    runs: of the candidate on these inputs, at least.
+    outputs: what the candidate returned, for one pass.
+    wrong: in isolated replay, the tasks that wrote wrong elements.
+    changes: tensors whose bits differ in a later run.
+    runs: how often the candidate ran on these inputs, at least.
   """
 
   results: Results
@@ -242,18 +253,19 @@ class Findings:
   runs: int = 1
 
 
-# Products of a layer that is computed under a hundred policies.
+# A layer with more products is not computed under a hundred policies.
 _MOST_PRODUCTS = 1 << 30
 
 
 def is_small(case: PassCase) -> bool:
+  """Says whether a layer is small enough to be computed again and again."""
   sizes = case.inputs.config.dims()
   rows = sizes['R'] * sizes['T'] * sizes['K']
   return 3 * rows * sizes['D'] * sizes['F'] <= _MOST_PRODUCTS
 
 
 def is_dense(case: PassCase) -> bool:
-  """Says whether a layer is a dense MLP that all ranks' tokens go through."""
+  """Says whether the layer is a dense MLP on the tokens of all ranks."""
   inputs, tiling = case.inputs, case.tiling
   whole = tiling.ranks is None and tiling.sample is None and is_small(case)
   return whole and dense.applies(inputs.config, inputs.policy, inputs.arrays)

@@ -14,7 +14,7 @@ from hpmoe.parity_tests.judge.lanes import stage_explanations
 from hpmoe.parity_tests.judge.lanes import tile_lanes
 from hpmoe.parity_tests.judge.lanes import tolerance_lanes
 
-# One product, or a sum in slot order: the contract leaves one order only.
+# One product, or a sum in slot order: the contract allows one order only.
 _ORDERED = ('y', 'd_expert_out', 'dx')
 
 
@@ -23,9 +23,9 @@ def judge_real(
   case: pass_case.PassCase,
   candidate: candidates.Candidate,
 ) -> pass_case.Findings:
-  """Lanes bitwise, bounded and standard, on one run of the candidate.
+  """Judges lanes bitwise, bounded and standard on one run of the candidate.
 
-  Where none of them is asked for, what moves and the layer are judged still.
+  Movement and the whole layer are judged even if none of them was asked for.
   """
   layer_pass = case.layer_pass
   options.progress(f'{layer_pass.name}, real data: candidate')
@@ -74,9 +74,11 @@ def judge_real(
     wrong += tasks
   options.progress(f'{layer_pass.name}, real data: oracle')
   expected = case.answer()
-  # The oracle's own stages stand in only where the candidate kept to itself
-  # all that a stage descends from.
-  first = {name for name in case.stages if not case.descends(name, sources)}
+  # The oracle's own stages are needed only where the candidate returned nothing
+  # that a stage depends on.
+  first = {
+    name for name in case.stages if not case.has_any_source(name, sources)
+  }
   second = {name for name in case.stages if case.reads_only(name, first)}
   kept_names = {*layer_pass.plan, *layer_pass.results, *first, *second}
   if case.tiling.ranks is not None:
@@ -110,9 +112,9 @@ def judge_real(
 def compare_ordered(
   case: pass_case.PassCase, answer: pass_case.Answer
 ) -> pass_case.Results:
-  """What has one legal order of additions, against the oracle in that order.
+  """Compares stages that have one legal order of additions with the oracle.
 
-  Only our own kernels are held to it: those of others may add as they like.
+  Only our own kernels must use that order; other kernels may use any.
   """
   return [
     tile_lanes.compare(
@@ -125,17 +127,20 @@ def compare_ordered(
     )
     for name in case.layer_pass.stages
     if name in _ORDERED and name not in case.movement
-    if name in answer.outputs and case.follows(name, answer.sources)
+    if name in answer.outputs and case.has_all_sources(name, answer.sources)
   ]
 
 
 def compare_movement(
   case: pass_case.PassCase, answer: pass_case.Answer, expected: passes.Tensors
 ) -> tuple[pass_case.Results, pass_case.Arrays]:
-  """What only moves or counts, bit for bit, and what it must equal.
+  """Compares movement and counts bit for bit.
 
-  A candidate that returned what moved, but not from where, is judged on that by
-  `judged`.
+  If a candidate returned moved rows but not their source, `judge_tolerances`
+  judges them instead.
+
+  Returns:
+    The results, and by name the tensors that were expected.
   """
   outputs, sources = answer.outputs, answer.sources
   results: pass_case.Results = []
@@ -145,7 +150,7 @@ def compare_movement(
     before = case.sources[name]
     if before:
       rule = f'equals its own {before[0]}, returned'
-    if name in outputs and not case.follows(name, sources):
+    if name in outputs and not case.has_all_sources(name, sources):
       continue
     if name in outputs:
       destinations[name] = (

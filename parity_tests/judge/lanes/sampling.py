@@ -64,7 +64,7 @@ def _stage(
   rule = equality.ORACLE_RULE if moves else verdicts.BOUND_RULE
   needed_names = (name, *case.sources[name])
   usable = (
-    {name: outputs[name], **case.usable(name, outputs)}
+    {name: outputs[name], **case.select_usable(name, outputs)}
     if name in outputs
     else {}
   )

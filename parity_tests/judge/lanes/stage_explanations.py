@@ -29,21 +29,21 @@ def explain_results(
   refuses: Callable[[str, np.ndarray], np.ndarray],
   exact: bool,
 ) -> pass_case.Results:
-  """Tells of stages that fail what they look like.
+  """Adds to the results of failed stages a pattern, what they look like.
 
-  Of the first one, or of each that is wrong in itself, see `explain`; of each
-  where only roundings are, `roundings`.
-  Not where some ranks are judged alone: it takes the tensors of all.
+  `explain` looks at the first failed stage, and at each other one that is wrong
+  in itself; `roundings` at each.  Results of some ranks only, or of a sample,
+  are returned unchanged: an explanation needs the tensors of all ranks.
 
   Args:
-    options: where roundings are looked for.
+    options: which stages are searched for roundings.
     case: the pass.
     answer: what the candidate returned.
-    expected: tensors of the oracle's.
-    results: of one lane.
-    refuses: returns `[R, ...]` bool, the elements that the lane refuses, of a
-      stage's name and of what it should be.
-    exact: whether right values are equal.
+    expected: the oracle's tensors.
+    results: the rows of one lane.
+    refuses: takes a stage's name and what it should be, and returns
+      `[R, ...]` bool, the elements that the lane refuses.
+    exact: whether right values are equal, not only near.
   """
   if not options.explain or case.tiling.ranks is not None or case.tiling.sample:
     return results
@@ -56,7 +56,7 @@ def explain_results(
   # Relayed rows have bits only.
   for name in (n for n in case.layer_pass.stages if n in failures):
     failure = failures[name]
-    # In lane exact what is wrong spreads, elsewhere each has its own reason.
+    # In lane exact errors spread; elsewhere each failure has its own cause.
     first = not words_of_stage or not exact and failure.stage == name
     explanation, whole = '', False
     if first and failure.bad_rows:
@@ -87,7 +87,7 @@ def explain_results(
 def _build_rounding_stage(
   case: pass_case.PassCase, answer: pass_case.Answer, name: str
 ) -> roundings.RoundedStage:
-  chain = (*case.unseen(name, answer.sources), name)
+  chain = (*case.list_unseen(name, answer.sources), name)
   actual = lazy_tensors.load_whole(answer.outputs[name])
   real = np.ones(actual.shape, bool)
   for rank in range(len(actual)):
@@ -97,7 +97,7 @@ def _build_rounding_stage(
   computed_stages: dict[tuple, np.ndarray] = {}
 
   def under(policy: precision.PrecisionPolicy) -> np.ndarray:
-    of_policy = case.under(policy)
+    of_policy = case.with_policy(policy)
     sources = dict(answer.sources)
     key: tuple = ()
     for stage in computed:
@@ -132,8 +132,8 @@ def _build_failed_stage(
   name, sources = verdicts.tensor_of(failure.stage), answer.sources
   arrays = {**case.inputs.arrays, **expected, **sources, **case.oracle.plan}
   arrays = {n: lazy_tensors.load_whole(a) for n, a in arrays.items()}
-  unseen = case.unseen(name, sources)
-  # What its forward pass kept to itself is the oracle's, in `made`.
+  unseen = case.list_unseen(name, sources)
+  # Saved tensors that were not returned are the oracle's, in `case.inputs`.
   chain = (*(stage for stage in unseen if stage in case.sources), name)
   for stage in chain[:-1]:
     arrays[stage] = case.recompute(stage, sources)

@@ -27,11 +27,12 @@ def judge_tolerances(
   answer: pass_case.Answer,
   expected: passes.Tensors,
 ) -> pass_case.Results:
-  """Lanes bounded and standard: every stage, then the fused layer.
+  """Judges lanes bounded and standard: every stage, then the fused layer.
 
-  Whatever was asked for, the layer must lie within its bound: few records have
-  a rule for it, and stages may agree among themselves and be wrong.  Where each
-  stage ran alone, nothing passed through the layer; then every stage must.
+  The layer must always lie within its bound, whatever was asked for: few
+  records have a rule for it, and stages may agree with each other and still be
+  wrong.  In isolated replay nothing passes through the layer; then every stage
+  must lie within its bound.
   """
   layer_pass, outputs = case.layer_pass, answer.outputs
   records = options.records if 'standard' in options.lanes else ()
@@ -67,22 +68,22 @@ def _stage_jobs(
   goldens: tuple[golden_lib.Rows, golden_lib.Rows],
   name: str,
 ) -> Iterator[Job]:
-  """Yields what judges one stage; `goldens` are the layer's and the stages'."""
-  outputs, sources = answer.outputs, case.usable(name, answer.sources)
+  """Yields jobs that judge a stage; `goldens`: of the layer, of the stages."""
+  outputs, sources = answer.outputs, case.select_usable(name, answer.sources)
   records = options.records if 'standard' in options.lanes else ()
   records = () if name in case.movement else records
-  has_sources = case.follows(name, sources)
-  # Bits cannot say where the rows came from.
+  has_sources = case.has_all_sources(name, sources)
+  # Its bits have nothing to be compared with: the source was not returned.
   is_untraced = name in case.movement and not has_sources
   whole = answer.sources is outputs or answer.serial
   bound = 'bounded' in options.lanes or is_untraced or not whole
   if name not in outputs:
     yield functools.partial(_report_missing, name, records, bound)
     return
-  # What was made of tensors that stayed away went through several operators.
+  # If a source was not returned, several operators lie before the stage.
   fit_records = tuple(r for r in records if r.layer or has_sources)
-  has_source = case.descends(name, sources)
-  # A golden that is not rounded as the stage is says little of edges.
+  has_source = case.has_any_source(name, sources)
+  # A golden without the roundings inside the stage says little about edges.
   rounds_inside = precision.points_of(name, case.inputs.policy)
   needs_beside = bound and not (has_sources and not rounds_inside)
   benchmark = None
@@ -108,13 +109,13 @@ def _stage_jobs(
   if has_sources:
     return
   unfit_records = tuple(r for r in records if not r.layer)
-  missing_source = case.unseen(name, sources)[-1]
+  missing_source = case.list_unseen(name, sources)[-1]
   yield functools.partial(
     _report_missing, name, unfit_records, False, missing_source
   )
-  # Edges are told from what the oracle stored, stage by stage, and a chain has
-  # the golden of one pass: what the forward pass kept would be float64, not
-  # what was stored.
+  # Edges need the tensors that the oracle stored, and a chain has the golden of
+  # one pass only: saved tensors of the forward pass would be float64, not the
+  # stored values.
   if case.unseen_saved:
     return
   is_result = name in case.layer_pass.results
@@ -129,9 +130,9 @@ def _recompute_beside(
   sources: passes.Tensors,
   expected: passes.Tensors,
 ) -> np.ndarray:
-  """Returns the oracle's stage on a candidate's tensors.
+  """Returns the oracle's stage, computed from a candidate's tensors.
 
-  It is in `expected` where the candidate's are bit for bit the oracle's.
+  If those are bit for bit the oracle's, that is the tensor in `expected`.
   """
   for read in case.sources[name]:
     alike = read in sources and name in expected and read in expected
@@ -149,11 +150,11 @@ def build_chain(
   sources: passes.Tensors,
   expected: passes.Tensors,
 ) -> edges.Chain:
-  """Returns the stages from the nearest that were captured to `name`."""
-  unseen = case.unseen(name, sources)
+  """Returns the chain of stages from the nearest returned ones to `name`."""
+  unseen = case.list_unseen(name, sources)
   own: pass_case.Arrays = {}
   for stage in (*unseen, name):
-    if case.descends(stage, sources):
+    if case.has_any_source(stage, sources):
       own[stage] = case.recompute(stage, {**sources, **own})
     else:
       own[stage] = expected[stage]
@@ -169,7 +170,7 @@ def _run_jobs(
   layer_pass: passes.Pass,
   jobs: Sequence[tuple[str, Job]],
 ) -> pass_case.Results:
-  """Returns what jobs say, and tells each step before the first of its jobs."""
+  """Returns the results of jobs; reports each step before its first job."""
   results: pass_case.Results = []
   last_step = ''
   job_results = forked_jobs.run_jobs([job for _, job in jobs])
