@@ -1,7 +1,7 @@
-"""One case on the bench: its data, the oracle's answers, and who is examined.
+"""The inputs of one case and the oracle's answers, to judge candidates on.
 
-Whoever checks several candidates on the same inputs keeps the answers; a single
-check lets go of them, for the sake of memory.
+A caller that checks several candidates on the same inputs keeps the answers; a
+single check drops them to save memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ Tensors = passes.Tensors
 
 
 class NothingToJudge(ValueError):
-  """The lanes asked for have nothing that they could judge."""
+  """No lane that was asked for could judge anything."""
 
 
 class Bench:
@@ -191,7 +191,7 @@ class Bench:
     request: request_lib.Request,
     progress: pass_case.Progress = lambda step: None,
   ) -> list[verdicts.Result]:
-    """As `examine`, the comparisons only; what fails is not explained."""
+    """Returns the comparisons of `examine`; failures are not explained."""
     return self.examine(request, progress, explain=False).results
 
   def examine(
@@ -224,7 +224,7 @@ class Bench:
     roundings: Sequence[str] | None = None,
     explain: bool = True,
   ) -> pass_case.Findings:
-    """Returns what the lanes say of this bench's ranks, see `finish_findings`.
+    """Returns the findings on this bench's ranks, for `finish_findings`.
 
     Args:
       request: as in `examine`.
@@ -280,10 +280,10 @@ class Bench:
   def _in_turn(
     self, request, inputs, lane, before
   ) -> Iterator[pass_case.Findings]:
-    """Judges the passes in order, the second on what the first one saved.
+    """Judges the passes in order, the second on tensors the first one saved.
 
-    In a replay on what the oracle saved: nothing spreads.  `before` holds by
-    pass what a small layer's last call read and wrote.
+    A replay reads the oracle's saved tensors instead, so errors do not spread.
+    `before` holds, by pass, what the last call of a small layer read and wrote.
     """
     candidate = request.candidate
     saved_tensors: Tensors | None = None
@@ -293,7 +293,7 @@ class Bench:
       findings = lane(case, candidate)
       if pass_case.is_small(case):
         before[layer_pass.name] = {**case.inputs.arrays, **findings.outputs}
-      # The rest is not held while the next pass runs.
+      # Only saved tensors stay in memory while the next pass runs.
       if not candidate.checking.replays:
         outputs, names = (
           findings.outputs,
@@ -311,7 +311,7 @@ class Bench:
 def finish_findings(
   request: request_lib.Request, findings: pass_case.Findings
 ) -> pass_case.Findings:
-  """Returns what a report says of what the lanes found on all ranks.
+  """Returns the findings of all ranks as a report shows them.
 
   Raises:
     NothingToJudge: no lane could judge anything.
@@ -320,7 +320,7 @@ def finish_findings(
   _refuse_nothing(request, results)
   verdicts.check_each_once(results)
   results = sorted(results, key=_pass_then_lane)
-  # A stage in isolation gains nothing from what others would have returned.
+  # In isolation a stage is located without the tensors of other stages.
   isolated = request.candidate.checking.isolate
   can_return_more = request.candidate.can.stages and not isolated
   hinted = failure_details.add_hints(results) if can_return_more else results
@@ -343,7 +343,7 @@ def finish_findings(
 def cut_tiles(
   options: granularity.Options, inputs: inputs_lib.LayerInputs, plan: Tensors
 ) -> tiles.Tiling:
-  """Returns the tiles that options cut of a routing."""
+  """Returns the tiles into which options cut the tensors of a routing."""
   cut = options.resolve(inputs.config)
   return tiles.Tiling(
     inputs.config,
@@ -357,9 +357,9 @@ def cut_tiles(
 
 
 def _lanes(request: request_lib.Request) -> Iterator[tuple]:
-  """Yields data and what judges on them.
+  """Yields each kind of data and the function that judges on it.
 
-  Whatever is asked for, the layer is judged on real data.
+  The layer is always judged on real data.
   """
   judgement = request.judgement
   if 'exact' in judgement.lanes:
@@ -378,9 +378,7 @@ def _lanes(request: request_lib.Request) -> Iterator[tuple]:
 def _refuse_nothing(
   request: request_lib.Request, results: Sequence[verdicts.Result]
 ) -> None:
-  """Refuses to call a layer right of which nothing but the plan was judged.
-
-  Nor is it right because the fault asked for is not in it.
+  """Refuses results that judge nothing but the plan, or lack a planted fault.
 
   Raises:
     NothingToJudge: no lane judged, or no launch committed the fault.

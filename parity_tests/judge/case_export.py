@@ -1,4 +1,4 @@
-"""A case as a folder, with every kind of data that it has."""
+"""Writes a case as a folder, with every kind of data that it has."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

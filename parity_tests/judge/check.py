@@ -1,4 +1,4 @@
-"""One check: a request, the answer of its candidate, the verdict."""
+"""One check: runs the lanes of a request and returns a report."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -21,16 +21,16 @@ Request = request_lib.Request
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """The answer.
+  """What a check found.
 
   Attributes:
     config: sizes, policy, routing facts and options, as plain data.
     results: every comparison, by lane, in dependency order.
     seconds: wall time.
     wrong: in isolated replay, the tasks that are wrong.
-    launches: of our backend.
-    changes: what later runs on the same inputs gave other bits.
-    runs: of each pass on the same inputs, at least.
+    launches: launches of our backend.
+    changes: tensors whose bits differ in a later run on the same inputs.
+    runs: how often each pass ran on the same inputs, at least.
   """
 
   config: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Report:
 
   @property
   def is_steady(self) -> bool:
-    """Whether runs agree, or need not."""
+    """Whether all runs agree, or are allowed to differ."""
     return not self.changes or bool(self.config['allow_nondeterministic'])
 
   @property
@@ -67,8 +67,8 @@ class Report:
   def first_failure(self) -> verdicts.Failure | None:
     """The failing tile that comes first in dependency order.
 
-    In isolated replay nothing spreads: of the strictest lane that fails, for
-    what breaks a bound alone is a small miss beside it.
+    In isolated replay errors do not spread, so the strictest lane comes first:
+    a tile that only breaks a bound is a smaller error.
     """
     failures = [r.failure for r in self.results if r.failure is not None]
     key = verdicts.Failure.order
@@ -135,7 +135,7 @@ def run_on_bench(
   start: float,
   progress: pass_case.Progress = lambda step: None,
 ) -> Report:
-  """Returns the report of a bench; `start` is when its work began."""
+  """Returns the report of a bench; `start`: time at which its work began."""
   findings = bench.examine(request, progress)
   return build_report(request, bench, findings, time.perf_counter() - start)
 
@@ -146,7 +146,7 @@ def build_report(
   findings: pass_case.Findings,
   seconds: float,
 ) -> Report:
-  """Returns the report of what was found."""
+  """Returns the report of some findings."""
   return Report(
     config=describe(request, bench.real_inputs),
     results=tuple(findings.results),

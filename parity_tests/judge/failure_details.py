@@ -1,4 +1,4 @@
-"""What a failure is told with: what to return, where it is, what repeats it."""
+"""Details added to a failure: what to return, where it is in files."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -19,7 +19,7 @@ RECOMPUTES_HINT = (
 
 
 def add_hints(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
-  """Tells who returned only a pass's results how to have a failure located."""
+  """Adds the names of tensors that would locate a failure more closely."""
   missing = {r.missing for r in results}
   hints: dict[str, str] = {}
   for layer_pass in passes.from_direction('both'):
@@ -45,7 +45,7 @@ def add_places(
   candidate: candidates.Candidate,
   tiling: tiles.Tiling,
 ) -> list[verdicts.Result]:
-  """Tells who has tensors in files where the first bad tile is in them."""
+  """Adds the place of the first bad tile in the candidate's own files."""
 
   def place(failure: verdicts.Failure) -> verdicts.Failure:
     tensor = verdicts.tensor_of(failure.stage)
@@ -66,7 +66,7 @@ def add_places(
 def _tile(
   tensor: str, failure: verdicts.Failure, tiling: tiles.Tiling
 ) -> list[np.ndarray] | None:
-  """Returns the coordinates of a tile: arrays that broadcast, or None."""
+  """Returns a tile's coordinates, arrays that broadcast together, or None."""
   if tensor in tensors.PLAN or failure.row_block is None:
     return None
   cut = tiling.cut(tensor, failure.rank)

@@ -1,9 +1,9 @@
-"""Jobs that know nothing of each other, done by two processes.
+"""Runs independent jobs in two processes, this one and a fork.
 
-numpy on small arrays hands the interpreter from thread to thread all the time,
-so threads do not help a small check.  A fork sees all that is there, and hands
-back what its jobs return.  Who takes which job depends on time, what comes out
-does not: a job that the other process did not bring to its end is done here.
+Threads do not help a small check: numpy on small arrays passes the interpreter
+lock back and forth.  A fork sees all data of this process and sends back what
+its jobs return.  Which process runs a job depends on timing; the results do
+not: a job that the fork did not finish runs here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,14 +17,14 @@ from hpmoe.parity_tests.judge import prefetch
 
 _Value = TypeVar('_Value')
 
-# They have threads of their own, which a fork would leave behind.
+# They start threads, which do not survive a fork.
 _THREADED = ('jax', 'mindspore', 'torch', 'mpi4py')
 # One byte names a job.
 _MOST_JOBS = 256
 
 
 def can_fork() -> bool:
-  """Says whether a second process is of use, and harmless."""
+  """Says whether a second process helps and is safe."""
   alone = not any(name in sys.modules for name in _THREADED)
   return alone and sys.platform == 'linux' and (os.cpu_count() or 1) > 1
 
@@ -32,11 +32,11 @@ def can_fork() -> bool:
 def run_jobs(
   jobs: Sequence[Callable[[], _Value]], fork: bool | None = None
 ) -> Iterator[_Value]:
-  """Yields what jobs return, in order; the first error of any is the caller's.
+  """Yields what jobs return, in order; an error of a job reaches the caller.
 
   Args:
-    jobs: each changes nothing that others see; what they return is pickled.
-    fork: whether by two processes; None: if `can_fork`.
+    jobs: functions without side effects; their results are pickled.
+    fork: whether to use two processes; None: if `can_fork`.
   """
   fork = can_fork() if fork is None else fork
   if not fork or not 1 < len(jobs) <= _MOST_JOBS:
@@ -48,12 +48,12 @@ def run_jobs(
 
 
 def _run_by_two(jobs: Sequence[Callable[[], _Value]]) -> dict[int, _Value]:
-  """Returns what came out of jobs, but for those of the other that failed."""
+  """Returns results by job; jobs that failed in the fork are missing."""
   left, answers = os.pipe(), os.pipe()
-  # The last are those of a whole layer, and the longest: they come first.
+  # The last jobs judge the whole layer and take longest: they run first.
   os.write(left[1], bytes(reversed(range(len(jobs)))))
   os.close(left[1])
-  # What is not yet written would be written twice.
+  # Buffered output would be written by both processes.
   sys.stdout.flush()
   sys.stderr.flush()
   child = os.fork()
@@ -72,14 +72,14 @@ def _run_by_two(jobs: Sequence[Callable[[], _Value]]) -> dict[int, _Value]:
 
 
 def _take_jobs(left: int) -> Iterator[int]:
-  """Yields jobs that nobody has taken."""
+  """Yields indices of jobs that no process has taken yet."""
   while index := os.read(left, 1):
     yield index[0]
 
 
 def _read(stream) -> dict[int, Any]:
   returned_values: dict[int, Any] = {}
-  # The other may have been killed at any time: what is whole counts.
+  # The fork may have been killed at any time: only whole results count.
   with contextlib.suppress(EOFError, pickle.UnpicklingError):
     while True:
       index, value = pickle.load(stream)
@@ -88,7 +88,7 @@ def _read(stream) -> dict[int, Any]:
 
 
 def _work_and_end(jobs, left: int, answers: int) -> None:
-  """Does jobs and ends the process; what fails here is tried by the other."""
+  """Runs jobs and ends the process; the parent repeats jobs that fail."""
   with contextlib.suppress(BaseException), os.fdopen(answers, 'wb') as stream:
     for index in _take_jobs(left):
       pickle.dump((index, jobs[index]()), stream)

@@ -37,12 +37,12 @@ class WrongTask:
 
   Attributes:
     direction: its pass.
-    task: which.
-    lanes: that say so, 'races' among them.
-    tensor: what it writes.
-    bad: wrong elements of what it writes, the most that a lane counts.
-    elements: all that it writes.
-    why: what nothing orders or what else is known, or ''.
+    task: its name.
+    lanes: the lanes that found it wrong, 'races' among them.
+    tensor: the tensor that it writes.
+    bad: number of wrong elements, the largest count of any lane.
+    elements: number of elements that it writes.
+    why: the missing order, or other remarks; or ''.
   """
 
   direction: str
@@ -92,14 +92,14 @@ _CHAINED_NAMES = tuple(
 
 
 def _place(task: Task) -> tuple:
-  """Returns what tells a task from others, a chain from other chains."""
+  """Returns the identity of a task; all links of a chain share one."""
   if task.kind not in _CHAINED_NAMES:
     return (task.index,)
   return (task.kind, task.rank, task.expert, task.row_block, task.col_block)
 
 
 def _merge_tasks(a: WrongTask, b: WrongTask) -> WrongTask:
-  """Returns one task of two; a race says which link of a chain it is."""
+  """Merges two entries of a task; a race tells the link of a chain."""
   worse = a if a.bad >= b.bad else b
   raced = next((task for task in (a, b) if RACES in task.lanes), worse)
   return dataclasses.replace(

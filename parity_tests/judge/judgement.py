@@ -14,7 +14,7 @@ OF_SAMPLE = ('bitwise', 'bounded')
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-  """What judges, and how much of it.
+  """The lanes and records of a check, and how much they judge.
 
   Attributes:
     lanes: some of `verdicts.LANES`.
@@ -41,10 +41,11 @@ class Judgement:
   def refuse(
     self, case: case_lib.Case, candidate: candidates.Candidate
   ) -> None:
-    """Refuses what a sample cannot judge, and parts of a pass again.
+    """Refuses options that the case or the candidate does not allow.
 
     Raises:
-      ValueError: such was asked for.
+      ValueError: a sample cannot judge the case, or a part of a pass would be
+        repeated.
     """
     if self.repeat is not None and self.repeat < 1:
       raise ValueError(f'repeat: expected at least 1, got {self.repeat}')

@@ -1,4 +1,4 @@
-"""The oracle as a check uses it: what users call, its stages kept compiled."""
+"""The oracle as a check uses it: the users' functions, stages kept compiled."""
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
@@ -27,7 +27,7 @@ _store_rounded = programs.Program(
   'hpmoe.reference.numerics:store', 1, compiled=False
 )
 _run_stage = contextvars.ContextVar[Callable]('run_stage', default=stage)
-# Whose bits depend on the activation.
+# Stages whose bits depend on the activation.
 _ACTIVATED = (
   *('activation', 'd_gate_up', 'd_topk_weights'),
   *('x', 'dy', 'd_w_norm'),
@@ -40,7 +40,7 @@ _WITH_GEMM = {
   'd_topk_weights',
 }
 _ANY_ACTIVATION = dict(activation='swiglu', alpha=1.0, limit=0.0, offset=0.0)
-# What no plan depends on.
+# Fields on which no plan depends.
 _ANY_COLUMNS: Mapping[str, Any] = dict(
   d_model=1, d_ff=1, capacity=None, bias=False, d_shared=0, sublayer=False
 )
@@ -117,7 +117,7 @@ def _run(
   policy: precision.PrecisionPolicy,
   known: Tensors,
 ) -> array_typing.Array:
-  """Returns `stages.run`, kept for all policies in which it is the same."""
+  """Returns `stages.run`, compiled once for all policies that agree on it."""
   needs = tensors.needs(name, config, policy.placement)
   known = {name: lazy_tensors.load_whole(known[name]) for name in needs}
   policy = dataclasses.replace(
@@ -142,7 +142,7 @@ def _run(
 
 @contextlib.contextmanager
 def use_stages(run: Callable) -> Iterator[None]:
-  """Has stages made by another function meanwhile: see `stages.run`."""
+  """Computes stages by another function inside the context: `stages.run`."""
   token = _run_stage.set(run)
   try:
     yield
@@ -152,11 +152,11 @@ def use_stages(run: Callable) -> Iterator[None]:
 
 @contextlib.contextmanager
 def compile_less() -> Iterator[None]:
-  """Compiles as little as it can meanwhile.
+  """Compiles as little as possible inside the context, with the same bits.
 
-  For stages under a hundred policies: what is no GEMM runs operation by
-  operation, in the same bits, as does the rounding of what a GEMM stores; so
-  one program is enough for all dtypes of what it reads and writes.
+  For stages under a hundred policies: stages without a GEMM, and the rounding
+  of a GEMM's result, run operation by operation.  So one program of a GEMM is
+  enough for all dtypes that it reads and writes.
   """
   with use_stages(_run_compiling_less):
     yield

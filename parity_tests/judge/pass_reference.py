@@ -1,4 +1,4 @@
-"""What judges each pass: its golden rows, and the oracle's answer."""
+"""The reference of each pass: its golden rows and the oracle's answer."""
 
 from collections.abc import Mapping
 
@@ -21,14 +21,14 @@ _GOLDEN: Mapping[str, type[golden_lib.Rows]] = dict(
 
 
 def build_golden(layer_pass: passes.Pass, *arguments) -> golden_lib.Rows:
-  """Returns golden rows of a (tiling, policy, arrays, captured)."""
+  """Returns golden rows; arguments: tiling, policy, arrays, captured."""
   return _GOLDEN[layer_pass.name](*arguments)
 
 
 def run_oracle(
   oracle: oracle_lib.Oracle, layer_pass: passes.Pass
 ) -> dict[str, np.ndarray]:
-  """Returns the oracle's `plan` and `stages`."""
+  """Returns the oracle's plan and stages of a pass, by name."""
   if layer_pass.name == passes.FORWARD.name:
     return oracle.forward()
   grad_input = tensors.grad_given(oracle.config)
@@ -41,10 +41,10 @@ def store_golden(
   policy: precision.PrecisionPolicy,
   sources: passes.Tensors,
 ) -> np.ndarray:
-  """Returns a tensor as `stages.run` does, but stages of golden rows.
+  """Returns a tensor as `stages.run` does, with stages stored from golden rows.
 
-  Nothing is compiled for them.  On exact data they are the oracle's, bit for
-  bit; others differ by rounding.
+  Stages need no compilation.  On exact data they equal the oracle's bit for
+  bit; on other data they differ by rounding.
   """
   if name in tensors.PLAN:
     return oracle_lib.stage(name, config, policy, sources)
@@ -55,7 +55,7 @@ def store_golden(
   tiling = tiles.Tiling(
     config, *(sources[n] for n in ('counts', 'row_of_slot', 'topk_ids'))
   )
-  # Of a weight, its gradient's golden asks the shape.
+  # The golden of a weight's gradient needs the shape of the weight.
   arrays = {name.removeprefix('d_'): tensor, **sources}
   is_forward = name in tensors.stages(config)
   layer_pass = passes.FORWARD if is_forward else passes.BACKWARD

@@ -1,7 +1,7 @@
-"""Computes the next things while one is looked at, by threads.
+"""Computes the next items in threads while the caller uses one.
 
-What comes out and its order do not depend on time.  numpy lets go of the
-interpreter in all that takes long.
+Results and their order do not depend on timing.  numpy releases the interpreter
+lock in every long operation.
 """
 
 import collections
@@ -21,15 +21,15 @@ import numpy as np
 _Item = TypeVar('_Item')
 _Value = TypeVar('_Value')
 
-# More would only hold more of what nobody looks at yet.
+# More workers would only keep more unused results in memory.
 _MOST_WORKERS = 4
-# As wheels of numpy and builds of their own call it.
+# The names in wheels of numpy and in local builds.
 _SETTERS = tuple(
   f'{prefix}openblas_{{}}_num_threads{suffix}'
   for prefix in ('scipy_', '')
   for suffix in ('64_', '')
 )
-# Asked for by `workers`; 0: one for each core.
+# Set by `limit_workers`; 0: one for each core.
 _workers = 0
 _lock = threading.Lock()
 _inside = 0
@@ -38,10 +38,10 @@ _inside = 0
 def prefetch_map(
   compute: Callable[[_Item], _Value], items: Iterable[_Item]
 ) -> Iterator[tuple[_Item, _Value]]:
-  """Yields each item and what is computed of it, the next ones' meanwhile."""
+  """Yields (item, `compute(item)`) in order, and computes the next ahead."""
   coming = iter(items)
   first = list(itertools.islice(coming, 2))
-  if len(first) < 2:  # Nothing to look at meanwhile: a thread would only cost.
+  if len(first) < 2:  # Nothing can overlap: a thread would only cost time.
     with _one_thread_of_blas():
       yield from ((item, compute(item)) for item in first)
     return
@@ -62,7 +62,7 @@ def prefetch_map(
 
 @contextlib.contextmanager
 def limit_workers(count: int) -> Iterator[None]:
-  """Has so many threads compute ahead meanwhile: the cores are for others."""
+  """Limits `prefetch_map` to `count` threads inside the context."""
   global _workers
   before, _workers = _workers, count
   try:
@@ -72,7 +72,7 @@ def limit_workers(count: int) -> Iterator[None]:
 
 
 def _in_state_of_caller(compute: Callable[[_Item], _Value]):
-  """A thread has an error state of its own."""
+  """Returns `compute` under the caller's numpy error state, in any thread."""
   state = np.geterr()
 
   def computed(item: _Item) -> _Value:
@@ -84,7 +84,7 @@ def _in_state_of_caller(compute: Callable[[_Item], _Value]):
 
 @contextlib.contextmanager
 def _one_thread_of_blas() -> Iterator[None]:
-  """Leaves the cores to our threads: those of OpenBLAS wait by spinning."""
+  """Limits OpenBLAS to one thread: its idle threads spin on our cores."""
   global _inside
   blas = _openblas()
   with _lock:
@@ -106,7 +106,7 @@ _before: list[int] = []
 
 @functools.cache
 def _openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-  """Returns what gets and sets the threads of OpenBLAS, if numpy has it."""
+  """Returns OpenBLAS's functions to get and set its threads, or None."""
   with contextlib.suppress(OSError):
     maps = pathlib.Path('/proc/self/maps').read_text().split()
     for path in sorted({path for path in maps if 'openblas' in path}):

@@ -1,7 +1,7 @@
-"""What a comparison found on some ranks, and what that comes to on all.
+"""A comparison on some ranks, and how parts of several ranks are merged.
 
-One process adds up the parts of its ranks, and several processes add up theirs,
-in the same order: both come to the same bits.
+One process adds the parts of its ranks, and several processes add theirs in the
+same order, so both reach the same bits.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,14 +19,14 @@ from hpmoe.parity_tests.judge.limits import standards
 
 @dataclasses.dataclass(frozen=True)
 class FiguresVerdict:
-  """What figures come to.
+  """The verdict of a rule on its figures.
 
   Attributes:
-    violations: the limits that broke; None: bad tiles alone decide.
+    violations: the limits that are broken; None: only bad tiles decide.
     values: metrics by name.
     power: see `verdicts.Result`.
-    num_not_judged: elements whose limit says nothing of them.
-    num_judged: elements whose limit says something; None: that is not asked.
+    num_not_judged: elements whose limit says nothing about them.
+    num_judged: elements whose limit says something; None: not counted.
   """
 
   violations: Sequence[str] | None = None
@@ -37,22 +37,22 @@ class FiguresVerdict:
 
 
 class Figures(Protocol):
-  """What a rule adds up beside bad tiles."""
+  """Sums of a rule beside the count of bad tiles."""
 
   def __add__(self, other: Self) -> Self:
-    """Returns those of both, `other` of later ranks."""
+    """Returns the sums of both; `other` is of later ranks."""
 
   def settle(self) -> FiguresVerdict | None:
-    """Returns what they come to; None: there is nothing to say."""
+    """Returns the verdict; None: there is nothing to judge."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BoundFigures:
-  """A limit for each element.
+  """Figures of a rule with a limit for each element.
 
   Attributes:
-    worst: the largest share of a limit that an error is.
-    power: what the limits would have seen.
+    worst: the largest ratio of an error to its limit.
+    power: the errors that the limits would have detected.
     num_bounded: elements with a finite limit.
   """
 
@@ -82,7 +82,7 @@ class BoundFigures:
 
 @dataclasses.dataclass(frozen=True)
 class StandardFigures:
-  """A record's sums.
+  """Figures of a record of lane standard.
 
   Attributes:
     record: its name.
@@ -188,7 +188,7 @@ class Part:
   def but(
     self, change: Callable[[verdicts.Failure], verdicts.Failure]
   ) -> verdicts.Result:
-    """Returns the verdict with its places told in another way."""
+    """Returns the verdict after `change` to its failures."""
     result = dataclasses.replace(
       self,
       first=self.first and change(self.first),
@@ -199,7 +199,7 @@ class Part:
 
   def result(self) -> verdicts.Result | None:
     """Returns the verdict, None if the rule has nothing to say."""
-    # Rank by rank, however many ranks were judged by one process.
+    # Added rank by rank, however many ranks one process judged.
     outcome: FiguresVerdict | None = FiguresVerdict()
     if self.figures:
       outcome = functools.reduce(operator.add, self.figures).settle()
@@ -247,10 +247,10 @@ class Part:
 def merge_ranks(
   rank_results: Iterable[Sequence[verdicts.Result]],
 ) -> list[verdicts.Result]:
-  """Returns one row a comparison of rows of different ranks, in rank order.
+  """Merges the rows of different ranks, in rank order: one row a comparison.
 
   Raises:
-    ValueError: of a row without a part there are two that differ.
+    ValueError: two rows without a part differ.
   """
   rows: dict[tuple[str, str, str], verdicts.Result] = {}
   order: list[tuple[str, str, str]] = []
@@ -290,6 +290,6 @@ def largest(first: float, other: float) -> float:
 def _by_rank(
   arrays: Mapping[int, np.ndarray], absent: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-  """Returns one array a rank, up to the last that is held."""
+  """Returns one array for each rank, up to the last rank given."""
   ranks = range(max(arrays, default=-1) + 1)
   return tuple(arrays.get(rank, absent) for rank in ranks)

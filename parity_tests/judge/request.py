@@ -17,13 +17,13 @@ _CHECK = 'check'
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What is to be checked.
+  """What a check is asked for.
 
   Attributes:
-    case: what is asked.
-    candidate: who answers.
+    case: the layer, its inputs and the direction.
+    candidate: what answers.
     judgement: how the answer is judged.
-    command: the arguments of `hpmoe` that ask for this, without lanes.
+    command: the arguments of `hpmoe` that make this request, without lanes.
   """
 
   case: case_lib.Case = case_lib.Case()
@@ -62,7 +62,7 @@ class Request:
 
 
 def program() -> str:
-  """Returns what runs `hpmoe` if it is typed here."""
+  """Returns the command that runs this `hpmoe` from a shell."""
   invoked = sys.argv[0]
   if os.path.basename(invoked) != 'hpmoe':
     return 'hpmoe'

@@ -1,4 +1,4 @@
-"""What a check says: its rows, what they are called, and their order."""
+"""The rows of a check: results and failures, their names and order."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
@@ -46,7 +46,7 @@ def order(layer: tensors.Layer) -> tuple[str, ...]:
 
 @functools.cache
 def comparisons(layer: tensors.Layer) -> int:
-  """Returns what may be told apart by chance: relayed rows have bits only."""
+  """Returns how many rows share the chance of a false alarm."""
   return len(order(layer)) - len(tensors.RELAYED)
 
 
@@ -97,10 +97,10 @@ class Failure:
     ulp: units in the last place between them.
     bad_rows, bad_cols: rows and columns of the tile with a bad element.
     rows, cols: of the tile.
-    hint: what may bring the reader nearer to the cause, or ''.
+    hint: what helps to find the cause, or ''.
     pattern: what the tile looks like, or ''.
     replay: the command that shows it again.
-    there: the element and the tile where who returned them has them, or ''.
+    there: the place of the element and tile in the candidate's files, or ''.
   """
 
   stage: str
@@ -165,7 +165,7 @@ class Result:
     why: the limit that broke, or why nothing was judged.
     missing: the tensor that would have to be returned, or ''.
     values: the rule's metrics by name.
-    power: the smallest relative errors that it would have seen, by what is
+    power: the smallest relative errors that it would have detected, by what is
       wrong: 'element', 'row' or 'whole', see `limits.power`.
     not_judged: elements whose limit says nothing of them.
     failure: the first bad tile, None if it passes.

@@ -1,10 +1,10 @@
-"""Processes that mpiexec started, each of which judges a shard.
+"""A shard judged by one of the processes that mpiexec started.
 
-MPI is not called: each rank knows its number from the environment and writes to
-a folder of the job, on one machine.  mpiexec kills all ranks where one ends in
-another way than by exit code 0, and says nothing of it that names the rank.  So
-the process that it started only waits: a fork of it judges, and the file of a
-fork that died, or took too long, says so.
+MPI is not called: each rank reads its number from the environment and writes to
+a folder of the job, on one machine.  mpiexec kills all ranks if one exits with
+a code other than 0, and does not name it.  So the process that mpiexec started
+only waits while a fork of it judges; if the fork dies or takes too long, the
+shard's file says so.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,8 +52,8 @@ class Job:
   """One of the processes of a job.
 
   Attributes:
-    shard: which.
-    folder: to which all of them write.
+    shard: the shard that this process judges.
+    folder: the folder to which all processes write.
   """
 
   shard: shards.Shard
@@ -66,7 +66,7 @@ class Job:
 
 
 def find_job(environment: Mapping[str, str] = os.environ) -> Job | None:
-  """Returns the job of this process, None if there is but this process.
+  """Returns the job of this process; None: there is only one process.
 
   Raises:
     ValueError: its ranks are on several machines.
@@ -87,7 +87,7 @@ def find_job(environment: Mapping[str, str] = os.environ) -> Job | None:
 
 
 def _starter() -> str | None:
-  """Returns a name of what started the ranks, of this start alone."""
+  """Returns a name that is unique to this start of the ranks, or None."""
   process = os.getppid()
   while process > 1:
     words = pathlib.Path(f'/proc/{process}/stat').read_text().rpartition(')')
@@ -99,12 +99,12 @@ def _starter() -> str | None:
 
 
 def run_in_fork(job: Job, judge: Callable[[], None], timeout_s: float) -> None:
-  """Runs what writes the file of a job, which says why if that fails.
+  """Runs `judge` in a fork; if it fails, the file of the job says why.
 
   Args:
-    job: whose.
-    judge: runs in a fork, which ends with this process at the latest.
-    timeout_s: seconds that it may take.
+    job: the job of this process.
+    judge: writes the file of the job; its fork ends with this process.
+    timeout_s: time limit in seconds.
   """
   sys.stdout.flush()
   sys.stderr.flush()
@@ -124,7 +124,7 @@ def run_in_fork(job: Job, judge: Callable[[], None], timeout_s: float) -> None:
 
 
 def _end(child: int) -> None:
-  """Ends a fork, and what it started."""
+  """Ends a fork and the processes that it started."""
   try:
     os.killpg(child, signal.SIGKILL)
   except ProcessLookupError:  # it had no time to make a group of its own
@@ -149,11 +149,11 @@ def _run_and_end(job: Job, judge: Callable[[], None]) -> None:
 
 
 def wait(job: Job, timeout_s: float) -> None:
-  """Waits until every shard has a file, be it of who died or is late.
+  """Waits until every shard has a file; a late shard gets one that says so.
 
   Args:
-    job: of any shard.
-    timeout_s: seconds that each may have taken.
+    job: the job of any shard.
+    timeout_s: time limit of each shard in seconds.
   """
   deadline = time.monotonic() + timeout_s + _GRACE_S
   for index in range(job.shard.count):

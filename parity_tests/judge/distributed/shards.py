@@ -1,8 +1,8 @@
 """A check by several processes, each of which judges some ranks.
 
-A shard writes what it found to a file of a folder that all of them see; who
-merges the files has the report of one process, but for what a failure looks
-like (`explain`), which takes all ranks.  Nothing else is exchanged.
+Each shard writes its findings to a file in a folder that all processes share.
+Merging the files gives the report of one process, except for patterns of
+failures (`explain`), which need all ranks.  Nothing else is exchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class Shard:
 
   Attributes:
     index: from 0.
-    count: how many there are.
+    count: number of shards.
   """
 
   index: int
@@ -80,12 +80,12 @@ class Shard:
     return tuple(int(rank) for rank in own_ranks)
 
   def file(self, folder: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns where it writes what it found."""
+    """Returns the file that it writes."""
     return pathlib.Path(folder) / f'shard{self.index}of{self.count}.json'
 
   @property
   def name(self) -> str:
-    """What errors call it."""
+    """Its name in errors."""
     return f'shard {self.index} of {self.count}'
 
   def describe(self, num_ranks: int) -> str:
@@ -99,7 +99,7 @@ def judge(
   shard: Shard,
   progress: pass_case.Progress = lambda step: None,
 ) -> dict[str, Any]:
-  """Returns what a shard found, as plain data.
+  """Returns the findings of a shard as plain data.
 
   Raises:
     ValueError: the request was wrong.
@@ -121,7 +121,7 @@ def judge(
 
 
 def place(folder: str | os.PathLike[str], shard: Shard) -> pathlib.Path:
-  """Returns where a shard writes; what an earlier one wrote there is gone."""
+  """Returns the file of a shard, after deleting an earlier one."""
   path = shard.file(folder)
   path.parent.mkdir(parents=True, exist_ok=True)
   path.unlink(missing_ok=True)
@@ -147,7 +147,7 @@ def _ready(request: check.Request, share, progress=lambda step: None):
 
 
 def _describe_request(request: check.Request) -> dict[str, Any]:
-  """Returns what all shards of a check must have been asked alike."""
+  """Returns the facts that must be the same for all shards of a check."""
   candidate = request.candidate
   assert isinstance(candidate, outputs.Outputs) and candidate.answer is not None
   return dict(
@@ -159,12 +159,12 @@ def _describe_request(request: check.Request) -> dict[str, Any]:
 
 
 def half_written(path: pathlib.Path, process: int | str) -> str:
-  """Returns the name that a process writes a shard's file under."""
+  """Returns the name of a shard's file while a process writes it."""
   return f'.{path.name}.{process}'
 
 
 def write(path: pathlib.Path, content: Mapping[str, Any]) -> None:
-  """Writes what a shard found: a file that is whole, or none."""
+  """Writes a shard's file atomically: it is complete or absent."""
   whole = path.with_name(half_written(path, os.getpid()))
   try:
     whole.write_text(json.dumps(content), encoding='utf-8')
@@ -205,7 +205,7 @@ def merge(
 def _add_place(
   request: check.Request, bench: bench_lib.Bench, result: verdicts.Result
 ) -> verdicts.Result:
-  """Tells where the first bad tile of all ranks is in files."""
+  """Adds the place of the first bad tile of all ranks in files."""
   candidate = request.candidate
   assert isinstance(candidate, outputs.Outputs)
   if result.failure is None:
@@ -219,7 +219,7 @@ def _add_place(
 
 
 def _of_folder(folder: str | os.PathLike[str]) -> list[Shard]:
-  """Returns the shards of which there must be a file."""
+  """Returns the shards that must have a file in a folder."""
   top = pathlib.Path(folder)
   names = [path.name for path in top.iterdir()] if top.is_dir() else []
   matches = [re.fullmatch(r'shard(\d+)of(\d+)\.json', name) for name in names]

@@ -1,4 +1,4 @@
-"""The same inputs again: the same bits, or what changes from run to run."""
+"""Runs a pass again on the same inputs and reports bits that change."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -12,7 +12,7 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.limits import ulp
 
-# A user's kernel whose runs took less so far is run again unasked.
+# A user's kernel is run again by default if its runs took less than this.
 CHEAP_S = 5.0
 
 Lane = Callable[..., pass_case.Findings]
@@ -21,7 +21,7 @@ Lane = Callable[..., pass_case.Findings]
 def count_runs(
   judgement: judgement_lib.Judgement, candidate: candidates.Candidate
 ) -> int:
-  """Returns how often a pass is run, the first time included."""
+  """Returns how often a pass is run, including the first run."""
   if judgement.repeat is not None:
     return judgement.repeat
   cheap = candidate.can.repeats and sum(candidate.seconds) <= CHEAP_S
@@ -35,9 +35,10 @@ def judge_repeatedly(
   judge: Lane,
   judgement: judgement_lib.Judgement,
 ) -> pass_case.Findings:
-  """Judges a pass, and runs it again.
+  """Judges a pass and runs it again.
 
-  Where another answer is meant, each is judged, and the worst rows are told.
+  If runs may differ, each run is judged, and the worst row of each comparison
+  is returned.
   """
   findings = judge(options, case, candidate)
   changes: dict[str, verdicts.Change] = {}
@@ -87,7 +88,7 @@ def _changes(
 def _worst(
   first: Sequence[verdicts.Result], later: Sequence[verdicts.Result]
 ) -> list[verdicts.Result]:
-  """Returns of each row the one that fails, or is further off."""
+  """Returns, for each row, the run that fails or has the larger error."""
 
   def badness(row: verdicts.Result) -> tuple:
     share = row.values.get('error_of_bound', 0.0)

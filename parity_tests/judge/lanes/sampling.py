@@ -1,9 +1,9 @@
-"""A layer of a real size, judged in part: without the oracle's whole layer.
+"""Judges a sample of a large layer without computing the oracle's whole layer.
 
-Movement and order are compared whole, because they cost no arithmetic.  Of each
-stage some tiles are judged against their golden rows.  The layer end to end is
-judged on some tokens of each rank: a token's result depends on no other one, so
-they are a small layer of their own, with the same weights.
+Movement and order are compared in full, because they cost no arithmetic.  Some
+tiles of each stage are judged against their golden rows.  The layer end to end
+is judged on some tokens of each rank: the result of a token depends on no other
+token, so they form a small layer with the same weights.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ def lanes_of_sample(
   candidate: candidates.Candidate,
   sample: tiles.Sample,
 ) -> pass_case.Findings:
-  """Lanes bitwise and bounded of a forward pass, on a sample of its tiles."""
+  """Judges lanes bitwise and bounded of a forward pass on a sample of tiles."""
   layer_pass = case.layer_pass
   tensors.require_layer(case.inputs.config, 'to judge a sample of its tiles')
   options.progress(f'{layer_pass.name}, real data: candidate')
@@ -87,7 +87,7 @@ def _stage(
 def _layer(
   case: pass_case.PassCase, outputs: pass_case.Arrays, sample: tiles.Sample
 ) -> pass_case.Results:
-  """The layer on some tokens of each rank, the first and last among them."""
+  """Judges the layer on some tokens of each rank, with the first and last."""
   config, (result,) = case.inputs.config, case.layer_pass.results
   tokens = _tokens(config.num_tokens, sample)
   arrays = {
@@ -124,7 +124,7 @@ def _tokens(num_tokens: int, sample: tiles.Sample) -> np.ndarray:
 def _in_whole(
   result: verdicts.Result, tokens: np.ndarray, token_block: int
 ) -> verdicts.Result:
-  """Names the tokens of a result as the whole layer does."""
+  """Returns a result with the tokens numbered as in the whole layer."""
 
   def whole(failure: verdicts.Failure) -> verdicts.Failure:
     rank, token, *rest = failure.index
