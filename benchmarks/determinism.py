@@ -1,0 +1,92 @@
+r"""Times the cost of a fixed order on fabrics that place or add rows on arrival.
+
+In modelled time.  A hub that assigns addresses on arrival is compared with
+addresses that all ranks know before they send: by source, from counts of rows,
+as in this project; or by token, from the experts of every token.  A switch that
+adds on arrival is compared with one that adds in rank order, which needs more
+room in its table and no more time.
+
+Example:
+  python -m benchmarks.determinism --keep
+"""
+
+from absl import app
+
+from hpmoe.backend_ascend.simulator.reproduce import cais
+from hpmoe.backend_ascend.simulator.reproduce import cais_flows
+from hpmoe.backend_ascend.simulator.reproduce import dysharp
+from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows
+from hpmoe.backend_ascend.simulator.reproduce import moe_hub
+from hpmoe.backend_ascend.simulator.reproduce import moe_hub_flows
+from hpmoe.tools.docs import figures
+
+COLUMNS = ('layer', 'as it comes, us', 'by source', 'by token', 'table')
+_DYSHARP_LAYERS = ('S-8', 'M-8', 'M-32')
+
+
+def time_hub_layer(model: str) -> tuple[str, ...]:
+  """Returns the row of a layer on MoE-Hub, by order of its rows."""
+  machine = moe_hub.WITNESS.load()[moe_hub.MACHINE]
+  layer = moe_hub.layer(model, moe_hub.TOKENS[-1])
+  arrival, source, token = (
+    moe_hub_flows.moe_hub(
+      layer, machine, moe_hub_flows.Parts(order=order)
+    ).timed.total
+    for order in ('arrival', 'source', 'token')
+  )
+  costs = (f'{seconds / arrival - 1:+.1%}' for seconds in (source, token))
+  return (f'MoE-Hub, {model}', f'{1e6 * arrival:.0f}', *costs, '-')
+
+
+def time_dysharp_layer(name: str) -> tuple[str, ...]:
+  """Returns the row of a layer on DySHARP, where rows arrive by token."""
+  machine = dysharp.WITNESS.load()[dysharp.MACHINE]
+  arrival, source = (
+    dysharp_flows.dysharp(
+      dysharp.LAYERS[name], machine, dysharp_flows.Parts(by_source=by_source)
+    ).total
+    for by_source in (False, True)
+  )
+  cost = f'{source / arrival - 1:+.1%}'
+  return (f'DySHARP, {name}', f'{1e6 * arrival:.0f}', cost, '-', '-')
+
+
+def time_cais_layer(name: str) -> tuple[str, ...]:
+  """Returns the row of a sub-layer of LLaMA-7B on CAIS: time and table size."""
+  machine = cais.WITNESS.load()[cais.MACHINE]
+  layer = cais.MODELS['LLaMA-7B'].sub_layers()[name]
+  arrival, rank_order = (
+    cais_flows.cais(layer, m)
+    for m in (machine, machine.with_figures(rank_order=1))
+  )
+  return (
+    f'CAIS, {name}',
+    f'{1e6 * arrival.total:.0f}',
+    f'{rank_order.total / arrival.total - 1:+.1%}',
+    '-',
+    f'{rank_order.sessions["peak"] / arrival.sessions["peak"]:.2f}x',
+  )
+
+
+def time_layers() -> list[tuple[str, ...]]:
+  """Returns the rows of the table, cells as they are shown."""
+  return [
+    *(time_hub_layer(model) for model in moe_hub.MODELS),
+    *(time_dysharp_layer(name) for name in _DYSHARP_LAYERS),
+    time_cais_layer('L2'),
+  ]
+
+
+def main(argv):
+  del argv
+  rows = time_layers()
+  for row in rows:
+    print(*(cell.ljust(24) for cell in row))
+  if figures.KEEP.value:
+    run = figures.run('python -m benchmarks.determinism')
+    run |= dict(processor=figures.ANY, load=figures.ANY)
+    figures.write('determinism', COLUMNS, [list(row) for row in rows], [run])
+
+
+if __name__ == '__main__':
+  app.run(main)
