@@ -1,4 +1,4 @@
-r"""Times the cost of a fixed order on fabrics that place or add rows on arrival.
+r"""Times the cost of a fixed order where a fabric places or adds on arrival.
 
 In modelled time.  A hub that assigns addresses on arrival is compared with
 addresses that all ranks know before they send: by source, from counts of rows,
