@@ -22,7 +22,7 @@ def describe(
     actual: `[n, c]` the tile as stored.
     expected: `[n, c]` what it should hold, same dtype.
     bad: `[n, c]` bool, at least one is set.
-    rows: `[m, columns]` expected rows near the tile, to look for its rows in.
+    rows: `[m, columns]` expected rows near the tile, searched for its rows.
   """
   if actual.dtype.kind == 'i':
     return ''
@@ -66,10 +66,10 @@ def describe(
 def _one_outer_product(
   actual: np.ndarray, expected: np.ndarray, bad: np.ndarray
 ) -> bool:
-  """Says whether got - expected has rank one, over several rows and columns.
+  """Says whether actual - expected has rank one, over several rows and columns.
 
-  So differs a weight gradient that lost a row, or any GEMM tile that lost one
-  of its depth.
+  This is how a weight gradient differs that lost a row, or a GEMM tile that
+  lost one term of its depth.
   """
   if min(bad.any(axis=1).sum(), bad.any(axis=0).sum()) < 3:
     return False
@@ -93,14 +93,14 @@ def _rounded_early(
 
 
 def _close(a: np.ndarray, b: np.ndarray) -> bool:
-  # Coarser than any storage rounding, finer than two unrelated rows.
+  # Larger than any storage rounding, smaller than between unrelated rows.
   return bool(np.abs(a - b).max() <= 2.0**-6 * np.abs(b).max() > 0)
 
 
 def _factor(actual: np.ndarray, expected: np.ndarray) -> float | None:
   """Returns the factor that explains almost all of a difference, or None.
 
-  Rounding leaves differences that no factor explains, unless they are few.
+  A factor does not explain rounding errors, unless there are few of them.
   """
   actual_wide, expected_wide = (
     a.astype(np.float64) for a in (actual, expected)

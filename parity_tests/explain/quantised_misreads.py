@@ -1,4 +1,4 @@
-"""Quantised weights as a kernel reads them that mistakes codes or scales."""
+"""Quantised weights as a kernel reads them that misreads codes or scales."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -16,10 +16,10 @@ _ALONG = {-2: 'depth', -1: 'columns'}
 def list_misreads(
   form: str, arrays: Arrays
 ) -> dict[str, list[tuple[str, Callable]]]:
-  """Returns what may be wrong of each weight, and what it then is.
+  """Returns ways to misread each weight: words, and the weight as misread.
 
   Args:
-    form: of `quantised.FORMS`; '': nothing is quantised.
+    form: one of `quantised.FORMS`; '': nothing is quantised.
     arrays: codes, scales and zeros of each weight, by name.
   """
   if not form:
@@ -44,7 +44,7 @@ def _weight(
 def _changes(
   form: str, weight: str, arrays: Arrays
 ) -> Iterator[tuple[str, str, np.ndarray]]:
-  """Yields what is said of a weight, the part, and the part changed."""
+  """Yields words, the name of a part of the weight, and the changed part."""
   row = quantised.FORMS[form]
   names = quantised.parts(form, weight)
   stored_scales = arrays[names[1]]

@@ -1,8 +1,8 @@
 """Which rounding explains a stage: neighbouring policies, on its own inputs.
 
-A stage that is off by no more than roundings can do is computed again under
-policies with one more rounding point, or one less, then with more of them.  The
-policy whose bits the candidate has is named, with what else has these bits.
+A stage with errors no larger than roundings cause is computed again under
+policies with one rounding point more or less, then with several.  The policy
+that reproduces the candidate's bits is named, with all others that do so.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,18 +15,20 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
-# What roundings leave of a row's largest: in the mean less than unrelated rows
-# do, in one element less than a lost term does.
+# The largest errors of roundings, relative to the row's largest element: the
+# mean is less than for unrelated rows, one element less than for a lost term.
 _NEAR, _NEAR_EACH = 2.0**-5, 2.0**-3
-# A policy is named that leaves so much of what is off; one word more is told
-# where it leaves so much of that; two that differ by less are not told apart.
+# A policy is named if it leaves at most this share of the error; one word more
+# is added if it leaves at most this share of the rest; two policies whose
+# errors differ by less than this factor are both named.
 _EXPLAINED_SHARE, _WORTH_A_WORD, _ALIKE = 0.25, 0.5, 1.25
-# No more words are tried where so little of it is left, or where no word alone
-# takes more away than that: of three that hang together each takes a fifth.
+# No more words are tried if at most this share of the error is left, or if
+# every word alone leaves more than this share: of three that act together, each
+# removes a fifth.
 _LITTLE, _HARDLY = 1 / 16, 0.9
-# What the words of a rounding have, and no others.
+# Only the words of a rounding contain this.
 ASKS = '; --policy='
-# Words that may hang together; sets of them that one more is tried with.
+# Most words in a set; sets that are tried with one word more.
 _MOST_WORDS, _BEAM = 3, 4
 
 
@@ -35,13 +37,13 @@ class RoundedStage:
   """A stage that fails.
 
   Attributes:
-    name: of the tensor.
-    policy: what was asked for.
-    chain: what nobody saw of what it is computed from, and itself, in order.
+    name: name of the tensor.
+    policy: the policy of the case.
+    chain: the stages before it that were not returned, and itself, in order.
     actual: `[R, ...]` what the candidate has.
     expected: `[R, ...]` what it should have, computed as `under` does.
-    real: `[R, ...]` bool, what is no padding.
-    under: computes it under a policy, from what the candidate has.
+    real: `[R, ...]` bool, elements that are not padding.
+    under: computes it under a policy from the candidate's tensors.
   """
 
   name: str
@@ -71,13 +73,13 @@ def explain(stage: RoundedStage) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Deviation:
-  """How far off a stage is: mean over elements, of their row's largest.
+  """The error of a stage: mean over elements, relative to the row's largest.
 
   Attributes:
     actual: `[n]` float64 what the candidate has.
     size: `[n]` float64 the largest of its row.
-    right: of the policy that was asked for.
-    smallest: that one element comes to.
+    right: error under the policy of the case.
+    smallest: error of one element that differs by one rounding.
   """
 
   actual: np.ndarray
@@ -87,7 +89,7 @@ class _Deviation:
 
   @classmethod
   def measure(cls, stage: RoundedStage) -> '_Deviation | None':
-    """Returns it, or None where more than roundings is wrong."""
+    """Returns the deviation; None: it is larger than roundings can cause."""
     if not stage.real.any():
       return None
     wide = np.abs(stage.expected.astype(np.float64))
@@ -117,10 +119,10 @@ class _Deviation:
 def _search(
   stage: RoundedStage, deviation: _Deviation
 ) -> dict[tuple[str, ...], float]:
-  """Returns sets of words that explain it, with what they leave.
+  """Returns sets of words that explain a stage, with the error that they leave.
 
-  Sets of two and three words are tried that hold one of those, a word or a
-  pair, that leave least.
+  Sets of two and three words are tried that contain one of the best smaller
+  sets.
   """
   words = [*_words(stage)]
   left_by_set: dict[tuple[str, ...], float] = {(): deviation.right}
@@ -156,7 +158,7 @@ def _search(
 def _select_best(
   left_by_set: dict[tuple[str, ...], float], deviation: _Deviation
 ) -> dict[tuple[str, ...], float]:
-  """Returns the sets that no smaller one does nearly as well as."""
+  """Returns the best sets, of the smallest size that does nearly as well."""
   smallest_left = min(left_by_set.values())
   for count in range(1, _MOST_WORDS + 1):
     of_count = {
@@ -177,7 +179,7 @@ def _select_best(
 
 
 def _is_one(words: Sequence[str]) -> bool:
-  """Says whether no point is told twice."""
+  """Says whether no rounding point occurs twice."""
   names = [word.partition('=')[0] for word in words]
   return len({*names}) == len(names)
 
@@ -229,7 +231,7 @@ _MORE_DTYPES: Mapping[str, tuple[str, ...]] = {
 def _add_words(
   policy: precision.PrecisionPolicy, words: Sequence[str]
 ) -> precision.PrecisionPolicy:
-  """Returns a policy with some words beside, or instead of, its own."""
+  """Returns a policy with words added to its own, or replacing them."""
   own = [word for word in policy.points if not _is_set_by(word, words)]
   fields = policies.fields((*own, *words))
   return dataclasses.replace(policy, **{'points': (), **fields})
@@ -241,7 +243,7 @@ def _is_set_by(word: str, words: Sequence[str]) -> bool:
 
 
 def _format_words(stage: RoundedStage, words: Sequence[str]) -> str:
-  """Returns 'as if' and what was done."""
+  """Returns 'as if' and the roundings in words."""
   return 'as if ' + ' and '.join(_format_word(stage, word) for word in words)
 
 
@@ -278,7 +280,7 @@ def _format_fit(
 
 
 def _format_flag(stage: RoundedStage, alike: Sequence[Sequence[str]]) -> str:
-  """Returns the flag that allows it, and whose policy it is."""
+  """Returns the flag that allows the roundings, and policies that do."""
   own = (w for w in policies.words(stage.policy) if not _is_set_by(w, alike[0]))
   words = (*own, *alike[0])
   of_name = [
@@ -291,7 +293,7 @@ def _format_flag(stage: RoundedStage, alike: Sequence[Sequence[str]]) -> str:
 
 
 def _is_named(stage: RoundedStage, name: str, words: Sequence[str]) -> bool:
-  """Says whether a named policy does in the stage what some words do."""
+  """Says whether a named policy and some words agree on the stage."""
   plain = dict.fromkeys(precision.SUM_ORDERS, 'slot')
   fields = dict(points=(), **plain) | policies.fields((name,))
   named_policy = dataclasses.replace(stage.policy, **fields)

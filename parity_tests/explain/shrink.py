@@ -1,7 +1,7 @@
 """The smallest case that still fails in the same way.
 
-One after another sizes are made smaller, the smallest first, and values
-simpler; what fails at the same stage and looks the same is kept.
+Each size in turn is made smaller, beginning with the smallest, then values are
+made simpler; a case is kept if it fails at the same stage and looks the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from hpmoe.parity_tests.judge.lanes import equality
 from hpmoe.reference.contract import tensors
 
 Arrays = Mapping[str, np.ndarray]
-# Of a failure, what must stay: its lane, its stage and what it looks like.
+# What must stay the same: lane, stage and words of a failure.
 Look = tuple[str, str, str]
 
 
@@ -41,7 +41,7 @@ Look = tuple[str, str, str]
 class Layer:
   """Inputs by axes that may be cut: M = R T, E = R L, and 2F as 2 and F.
 
-  Of weights of shared experts as many ranks' count as there are ranks.
+  Weights of shared experts count for as many ranks as there are.
 
   Attributes:
     ranks: R.
@@ -122,13 +122,13 @@ class FailingCase:
   """A case that fails.
 
   Attributes:
-    case: as a check takes it.
+    case: the case, as a check takes it.
     layer: its inputs.
-    failure: the first one.
-    num_tried: cases that were checked.
+    failure: its first failure.
+    num_tried: number of cases that were checked.
     other_stages: stages that fail in the same way in the case as it was.
-    tasks: of our own launch, those wrong by themselves in it; if none is, two
-      that no event orders.
+    tasks: tasks of our own launch that are wrong by themselves; if there are
+      none, two tasks that no event orders.
   """
 
   case: case_lib.Case
@@ -143,13 +143,13 @@ class NothingFails(ValueError):
   """The case does not fail."""
 
 
-# What is said of many bugs, and places that say more than where it is.
+# Words that fit many bugs, and places that tell more than a location.
 _VAGUE = ('in ', 'off by ', 'near ', 'look at ')
 _TELLING = ('in the first ', 'in the last ', 'in odd ', 'in even ')
 
 
 def describe_looks(failure: verdicts.Failure) -> tuple[Look, ...]:
-  """Returns what a smaller failure must share, for each bug that is told."""
+  """Returns what a smaller failure must share, for each bug in its pattern."""
   return tuple(
     (failure.lane, failure.stage, _words(cause))
     for cause in failure.pattern.split(explain.BESIDE)
@@ -157,9 +157,9 @@ def describe_looks(failure: verdicts.Failure) -> tuple[Look, ...]:
 
 
 def _words(pattern: str) -> str:
-  """Returns what is told of a bug; numbers may differ.
+  """Returns the words of a bug without numbers.
 
-  Places may as well, but where little else is said.
+  Places are left out too, unless little else is said.
   """
   first, *details = pattern.split('; ')
   words = re.split(' where |,|:', first)[0]
@@ -175,10 +175,10 @@ def _words(pattern: str) -> str:
 def separate_bugs(
   report: check_lib.Report,
 ) -> list[tuple[verdicts.Failure, Look, list[str]]]:
-  """Returns bugs: a failure, what it looks like, other stages of that look.
+  """Returns each bug: a failure, its look, and other stages with that look.
 
-  Beside the first failure that is each stage that is wrong in itself: in lane
-  bounded a stage is computed from what was captured before it.
+  These are the first failure and each stage that is wrong in itself: lane
+  bounded computes a stage from the returned tensors before it.
   """
   first = report.first_failure
   failures = [r.failure for r in report.results if r.failure is not None]
@@ -202,19 +202,19 @@ def separate_bugs(
   return [*bug_by_kind.values()]
 
 
-# Of a GEMM's bug each GEMM has its own tensors.
+# The same bug of several GEMMs has other tensor names in each.
 _NAMES = re.compile(rf'\b({"|".join(tensors.SPECS)})\b')
 
 
 def write(
   failing_cases: Sequence[FailingCase], folder: str, command: str
 ) -> None:
-  """Writes cases, and scripts that show the failures without us.
+  """Writes cases, and scripts that show the failures with numpy alone.
 
   Args:
-    failing_cases: what fails.
-    folder: to write to, empty or not there.
-    command: what a report should say wrote it.
+    failing_cases: the cases.
+    folder: the folder to write, empty or absent.
+    command: the command that a report names as its origin.
 
   Raises:
     ValueError: the folder has something in it.
@@ -249,7 +249,7 @@ def _write(failing_case: FailingCase, folder: str, command: str) -> None:
 
 
 def _data(failure: verdicts.Failure) -> str:
-  """Returns the kind of data on which it fails."""
+  """Returns the kind of data on which a failure occurs."""
   if failure.lane != 'exact':
     return 'real'
   is_wide = failure.rule == equality.WIDE_RULE
@@ -301,8 +301,8 @@ def _tasks(
 ) -> tuple[str, ...]:
   """Returns the tasks of our launch that are wrong by themselves.
 
-  Each on the oracle's inputs, so that what one does wrong does not spread.  If
-  none is, what nothing orders.  None of a launch that cannot be replayed so.
+  Each task runs on the oracle's inputs, so errors do not spread.  If no task is
+  wrong, returns a race; if the launch cannot be replayed so, nothing.
   """
   backend_candidate: Any = request.candidate
   if (
@@ -330,9 +330,9 @@ def _tasks(
 class _Shrinking:
   """One failure, made smaller.
 
-  Each shape of the oracle is compiled, which takes long.  So golden values
-  stand in for it, of a smaller case only the data are judged on which it fails,
-  and roundings are looked for only if one of them is what must stay.
+  Compiling the oracle for each shape takes long.  So golden values replace it,
+  a smaller case is judged only on the data on which it fails, and roundings are
+  searched only if the failure to keep is one.
   """
 
   def __init__(
@@ -355,7 +355,7 @@ class _Shrinking:
     self._oracle = pass_reference.store_golden
 
   def smallest(self) -> FailingCase:
-    """Returns it, once the oracle says so as well."""
+    """Returns the smallest case, confirmed by the oracle."""
     failing_case = self._search()
     self._oracle = oracle_lib.stage
     failing_case = (
@@ -373,7 +373,7 @@ class _Shrinking:
     return self._simpler(failing_case)
 
   def _start(self) -> FailingCase:
-    """Returns the case with its inputs given, in one pass if that fails."""
+    """Returns the case with explicit inputs, in one pass if that fails too."""
     case, first = self._request.case, self._first
     layer = Layer.from_inputs(case.make())
     pass_name = verdicts.pass_of(first.stage).name
@@ -385,7 +385,7 @@ class _Shrinking:
     return FailingCase(case, layer, first)
 
   def _fails(self, case: case_lib.Case, layer: Layer) -> FailingCase | None:
-    """Returns a case on a layer's inputs if it fails as wanted."""
+    """Returns a case on a layer's inputs if it fails in the same way."""
     self._num_tried += 1
     case = dataclasses.replace(
       case, input=layer.arrays(), folder=None, capacity=None
@@ -457,7 +457,7 @@ def _ranks(failing_case: FailingCase, size: int) -> Iterator[Layer]:
 
 
 def _tokens(failing_case: FailingCase, size: int) -> Iterator[Layer]:
-  """Yields windows of tokens of each rank: where it fails, then the ends."""
+  """Yields windows of tokens of each rank: at the failure, then the ends."""
   num = failing_case.layer.sizes['T']
   rows = np.arange(num * failing_case.layer.ranks).reshape(-1, num)
   for start in _starts(failing_case.failure.token, size, num):
@@ -475,7 +475,7 @@ def _starts(position: int | None, size: int, full_size: int) -> Iterator[int]:
 
 
 def _experts(failing_case: FailingCase, size: int) -> Iterator[Layer]:
-  """Yields some experts; tokens of others go to one of these."""
+  """Yields windows of experts; tokens of other experts move into them."""
   layer = failing_case.layer
   for start in _starts(failing_case.failure.expert, size, layer.sizes['E']):
     ids = layer.arrays_by_name['topk_ids']
@@ -484,7 +484,7 @@ def _experts(failing_case: FailingCase, size: int) -> Iterator[Layer]:
 
 
 def _distinct(ids: np.ndarray, size: int) -> np.ndarray:
-  """Returns `[M, K]` int32 ids below `size`, those that are so kept."""
+  """Returns `[M, K]` int32 distinct ids below `size`; valid ids are kept."""
   distinct_ids = ids.copy()
   for row in distinct_ids:
     free = [e for e in range(size) if e not in row]
@@ -520,7 +520,7 @@ _AXES: Mapping[str, Callable[[FailingCase, int], Iterator[Layer]]] = dict(
 
 
 def _integers(values: np.ndarray) -> np.ndarray:
-  """Returns integers of -4 to 4, as far apart as the values are."""
+  """Returns the values scaled and rounded to integers from -4 to 4."""
   scale = 4 / max(float(np.abs(values).max()), 2.0**-100)
   return np.rint(values * scale)
 
@@ -531,7 +531,7 @@ def folder_of(bug: int, folder: str) -> str:
 
 
 def text(failing_cases: Sequence[FailingCase], folder: str) -> str:
-  """Returns what was found, and what shows it again."""
+  """Returns the cases in words, and the commands that show them again."""
   texts = [
     _text(failing_case, folder_of(bug, folder))
     for bug, failing_case in enumerate(failing_cases)
@@ -578,7 +578,7 @@ def _text(failing_case: FailingCase, folder: str) -> str:
 
 
 def to_json(failing_cases: Sequence[FailingCase]) -> dict:
-  """Returns the first as plain data, and the others beside it."""
+  """Returns the first case as plain data, with the others under `others`."""
   first, *other_bugs = (
     dict(
       sizes=failing_case.layer.sizes,

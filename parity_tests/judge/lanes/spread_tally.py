@@ -1,4 +1,4 @@
-"""Judges a tensor by its spread, tile by tile; see `limits.spread`."""
+"""Judges the spread of a tensor's errors, tile by tile; see `limits.spread`."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -20,9 +20,9 @@ from hpmoe.reference.contract import tensors
 
 
 class SpreadTally:
-  """Judges chunks of one tensor by their spread; there may be nothing to say.
+  """Judges chunks of one tensor by the spread of their errors.
 
-  A tensor without rounding has no spread.
+  A tensor without rounding has no spread, and then no row.
   """
 
   def __init__(
@@ -60,7 +60,7 @@ class SpreadTally:
     value: bounds.Bounded,
     rows,
   ) -> np.ndarray:
-    """Returns `[rows, columns]` bool, what stands out in refused tiles."""
+    """Returns `[rows, columns]` bool, elements that stand out in bad tiles."""
     counts, stored_oracle = self._judge.counts(value), self._stored_oracle
     # What differs is told from the oracle's own tensor; rounded, a golden that
     # kept every intermediate whole is not that.
@@ -112,7 +112,7 @@ class SpreadTally:
     return refused_elements
 
   def counts(self, value: bounds.Bounded) -> bool:
-    """Says whether elements are counted, and errors not looked at."""
+    """Says whether differing elements are counted instead of errors summed."""
     return self._judge.counts(value)
 
   def add_right(
@@ -123,7 +123,7 @@ class SpreadTally:
     right: tally_lib.CleanRows,
     value: bounds.Bounded,
   ) -> bool:
-    """Takes tile rows in; False, and nothing taken, if a tile is refused."""
+    """Adds tile rows; False: a tile is refused, nothing was added."""
     if value.variance is None:
       return True
     chunk_sums = right.sums.added
@@ -145,7 +145,7 @@ class SpreadTally:
       self._worst[name] = worst
 
   def part(self, num_bounded: int, elements: int) -> rank_parts.Part:
-    """Returns what was found; of `elements` that many have a finite bound."""
+    """Returns the part; `num_bounded` of `elements` have a finite bound."""
     return self._tally.part(
       SpreadFigures(
         self._judge,
@@ -225,7 +225,7 @@ class SpreadFigures:
     return rank_parts.FiguresVerdict(violations, values, sees)
 
   def _of_tensor(self) -> tuple[dict[str, float], power.Power]:
-    """Returns what the whole tensor uses of its limits, and their power."""
+    """Returns the tensor's shares of its limits, and their power."""
     if self.sums is None or not self.judge.independent.rows:
       return {}, self.sees
     alike = np.asarray(tiles.most_equal(self.keys) * self.columns)

@@ -1,4 +1,4 @@
-"""Adds chunks of a tensor up to one row, and locates what is wrong in it."""
+"""Adds the chunks of a tensor up to one row, and locates its errors."""
 
 import dataclasses
 import functools
@@ -39,13 +39,13 @@ class Chunk:
 
   @functools.cached_property
   def worst(self) -> tuple[float, int]:
-    """The largest error and distance, the same for all who judge."""
+    """The largest error and distance, shared by all rules."""
     return float(self.error.max()), int(self.apart.max())
 
 
 @dataclasses.dataclass(frozen=True)
 class CleanRows:
-  """Whole tile rows of one rank's tensor with every element in its bound.
+  """Whole tile rows of one rank's tensor, with every element in its bound.
 
   Attributes:
     sums: over all elements.
@@ -70,7 +70,7 @@ class CleanRows:
     return divmod(self.sums.added.worst_at, self.actual.shape[1])
 
   def element(self) -> tuple:
-    """Returns what was got there, expected, and how far they are apart."""
+    """Returns the actual and expected element there, and their distance."""
     actual, expected = (
       np.atleast_1d(a[self.worst_position])
       for a in (self.actual, self.expected)
@@ -98,7 +98,7 @@ class Tally:
   def add(
     self, chunk: Chunk, refused_elements: np.ndarray | None = None
   ) -> None:
-    """Takes a chunk in; `refused_elements` stands in for its bad elements."""
+    """Adds a chunk; `refused_elements` replaces its bad elements."""
     refused_elements = (
       chunk.bad if refused_elements is None else refused_elements
     )
@@ -136,7 +136,7 @@ class Tally:
   def add_right(
     self, rank: int, cut: tiles.Cut, tile_rows: range, right: 'CleanRows | None'
   ) -> None:
-    """Takes tile rows in without a bad element; none: nor any that differs."""
+    """Adds tile rows without a bad element; None: all elements are equal."""
     first, shape = tile_rows.start, (len(tile_rows), cut.shape[1])
     self._add_tiles(rank, cut, first, np.zeros(shape, np.int64))
     if self._of_tokens:
@@ -165,7 +165,7 @@ class Tally:
     return not (error <= self._worst_abs or np.isnan(self._worst_abs))
 
   def add_padding(self, rank: int, padding: np.ndarray) -> None:
-    """Takes the rows past the last valid one, which must be zero: a tile."""
+    """Adds the rows past the last valid one, which must be zero, as a tile."""
     if self._tiling is None:
       return
     if rank not in self._grids:  # a rank without rows has no chunk
@@ -209,7 +209,7 @@ class Tally:
     )
 
   def part(self, figures: rank_parts.Figures | None = None) -> rank_parts.Part:
-    """Returns what was found, with what the rule added up."""
+    """Returns the part, with the figures of the rule."""
     worst: verdicts.Failure | None = None
     if self._worst is not None:
       worst = self._locate_element(*self._worst)
@@ -231,7 +231,7 @@ class Tally:
     )
 
   def _bad_of_rank(self) -> dict[int, np.ndarray]:
-    """Returns which tokens of each rank are bad."""
+    """Returns, by rank, which tokens are bad."""
     return {rank: np.concatenate(b) for rank, b in self._bad_tokens.items()}
 
   def _experts_of_bad(self) -> list[int]:

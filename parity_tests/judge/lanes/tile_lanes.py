@@ -51,7 +51,7 @@ def _same_values(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def differs(lane: str, actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-  """Returns `[...]` bool: which elements a lane of equality refuses."""
+  """Returns `[...]` bool: elements that a lane of equality refuses."""
   return ~(_same_values if lane == 'exact' else _same_bits)(actual, expected)
 
 
@@ -59,9 +59,10 @@ def differs(lane: str, actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 def out_of_bound(
   stage: str, actual: np.ndarray, golden: golden_lib.Rows
 ) -> np.ndarray:
-  """Returns `[R, ...]` bool: which elements lane bounded refuses.
+  """Returns `[R, ...]` bool: elements that lane bounded refuses.
 
-  Of a tile that is not spread as it should be, what stands out.
+  In a tile whose errors break the spread, these are the elements that stand
+  out.
   """
   bad = np.zeros(actual.shape, bool)
   tiling = golden.tiling
@@ -230,7 +231,7 @@ def within_edges(
 
 
 class _ToleranceRules:
-  """All who judge one tensor in the lanes bounded and standard."""
+  """All rules of lanes bounded and standard on one tensor."""
 
   def __init__(
     self, stage: str, golden, records, dtype: str, bounded, stored_oracle
@@ -256,7 +257,7 @@ class _ToleranceRules:
   def look(
     self, golden, tensor: str, rank: int, actual, benchmark, tile_range: _Range
   ):
-    """Returns what `add` takes of some tile rows; changes nothing."""
+    """Returns the arguments of `add` for some tile rows; has no side effect."""
     rows_held = actual[tile_range[2]]
     beside = None if benchmark is None else benchmark[tile_range[2]]
     rows = tile_range[2].start, tile_range[2].stop
@@ -288,7 +289,7 @@ class _ToleranceRules:
     right: tally_lib.CleanRows | None,
     worth: power.Power,
   ) -> None:
-    """Takes whole tile rows in; `beside` is the benchmark's, if one asks."""
+    """Adds whole tile rows; `beside`: the benchmark's, if a record needs it."""
     cut, first, rows = tile_range
     self._worth += worth
     if right is not None and self._add_right(rank, cut, first, right, value):
@@ -308,7 +309,7 @@ class _ToleranceRules:
   def _right(
     self, tile_range, actual, value, beside
   ) -> tally_lib.CleanRows | None:
-    """Returns what all need of tile rows that none objects to, or None."""
+    """Returns the sums of tile rows that every rule accepts, or None."""
     spread_ = self._bounded and value.variance is not None
     if not self._excuse or (spread_ and self._spread_tally.counts(value)):
       return None
@@ -326,7 +327,7 @@ class _ToleranceRules:
   def _add_right(
     self, rank, cut, first, right: tally_lib.CleanRows, value
   ) -> bool:
-    """Takes tile rows in, unless their spread is not right after all."""
+    """Adds tile rows; False: their spread is refused, nothing was added."""
     tile_rows = range(first, cut.row_of(first, len(right.actual)))
     if self._bounded and not self._spread_tally.add_right(
       rank, cut, tile_rows, right, value
@@ -347,7 +348,7 @@ class _ToleranceRules:
       tally.add_padding(rank, padding)
 
   def parts(self) -> list[rank_parts.Part]:
-    """Returns what each of them found."""
+    """Returns the part of each rule."""
     num_bounded, elements = self._num_bounded, self._worth.elements
     figures_parts = []
     if self._bounded:
@@ -378,7 +379,7 @@ def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
 
 
 def ranges_of(tiling: tiles.Tiling, stage: str, rank: int) -> Iterator[_Range]:
-  """Yields what is judged of a rank's tensor, some tile rows at a time."""
+  """Yields ranges of judged tile rows of a rank's tensor."""
   for cut, first, last in tiling.iterate_judged(stage, rank, _CHUNK):
     yield cut, first, slice(int(cut.starts[first]), int(cut.starts[last]))
 
@@ -386,8 +387,8 @@ def ranges_of(tiling: tiles.Tiling, stage: str, rank: int) -> Iterator[_Range]:
 def _elements(golden, actual, benchmark) -> standards.Elements:
   """Brings a chunk to float64.
 
-  Where the golden is an infinity or NaN, the candidate must hold the same;
-  where the bound is infinite, nothing is known but that.
+  Where the golden is an infinity or NaN, the candidate must equal it; where the
+  bound is infinite, nothing else is known.
   """
   actual = actual.astype(np.float64)
   value, bound = golden.value, golden.bound()
