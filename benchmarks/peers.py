@@ -133,7 +133,7 @@ def ours(config, arrays: Arrays, order: str = 'ascending'):
   def run(which: str) -> Arrays:
     if which == 'forward':
       return {'y': launch('forward', there, inputs)['y'][0]}
-    kept = launch('kept', there, inputs, ('y', *layer_call.kept(policy)))
+    kept = launch('kept', there, inputs, ('y', *layer_call.list_saved(policy)))
     known = inputs | kept | dict(dy=arrays['dy'][None])
     read = ('dy', *layer_call.gradient_inputs(policy))
     grads = launch('backward', back, {n: known[n] for n in read})

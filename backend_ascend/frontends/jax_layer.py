@@ -36,23 +36,24 @@ register = _images.register
 prepare = _images.prepare
 
 
-def check_api(built: tuple[int, int], header: str) -> None:
+def check_api(extension_version: tuple[int, int], header: str) -> None:
   """Refuses an extension that the installed XLA would not call.
 
   Args:
-    built: major and minor version of the FFI that the extension was built for.
+    extension_version: (major, minor) of the FFI that the extension was built
+      for.
     header: text of the `c_api.h` of the installed jaxlib.
 
   Raises:
     ImportError: the installed FFI is another major version, or older.
   """
-  found = re.findall(r'#define XLA_FFI_API_M(?:AJOR|INOR) (\d+)', header)
-  major, minor = map(int, found)
-  if built[0] != major or built[1] > minor:
+  versions = re.findall(r'#define XLA_FFI_API_M(?:AJOR|INOR) (\d+)', header)
+  major, minor = map(int, versions)
+  if extension_version[0] != major or extension_version[1] > minor:
     raise ImportError(
       f'jax_layer: expected an extension built for XLA FFI {major}.{minor} '
-      f'or older, got {built[0]}.{built[1]}; build the project again with '
-      'the jax that it runs beside'
+      f'or older, got {".".join(map(str, extension_version))}; build the '
+      'project again with the installed jax'
     )
 
 
@@ -73,7 +74,7 @@ def _aval(layer_: layer_call.LayerCall, name: str) -> jax.ShapeDtypeStruct:
 
 def _launch(
   layer_: layer_call.LayerCall,
-  image: layer_call.Part,
+  image: layer_call.PartLaunch,
   arrays: dict[str, at.Array],
 ) -> dict[str, at.Array]:
   """Returns what is asked of the image, by name, from one FFI call."""
@@ -84,8 +85,8 @@ def _launch(
         image=image.digest,
         threads=np.int32(layer_.threads or 0),
         deadline_s=np.float64(layer_.deadline_s),
-        given=np.int64(image.given),
-        asked=np.int64(image.asked),
+        given=np.int64(image.input_mask),
+        asked=np.int64(image.output_mask),
         scan=layer_.scan,
       )
     )
@@ -113,12 +114,14 @@ def _check(layer_: layer_call.LayerCall, arrays: dict[str, at.Array]) -> None:
 
 
 def _forward(
-  layer_: layer_call.LayerCall, arguments, asked: tuple[str, ...]
+  layer_: layer_call.LayerCall, arguments, output_names: tuple[str, ...]
 ) -> dict[str, at.Array]:
   """Returns the five inputs and what is asked of a forward launch, by name."""
   arrays = dict(zip(tensors.INPUTS, arguments, strict=True))
-  image = _images.of(layer_, layer_call.FORWARD)
-  return arrays | _launch(layer_, image.part(tensors.INPUTS, asked), arrays)
+  image = _images.find_image(layer_, layer_call.FORWARD)
+  return arrays | _launch(
+    layer_, image.select(tensors.INPUTS, output_names), arrays
+  )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -127,16 +130,16 @@ def _call(layer_: layer_call.LayerCall, *arguments):
 
 
 def _call_forward(layer_: layer_call.LayerCall, *arguments):
-  kept = layer_call.kept(layer_.policy)
-  arrays = _forward(layer_, arguments, ('y', *kept))
+  saved_names = layer_call.list_saved(layer_.policy)
+  arrays = _forward(layer_, arguments, ('y', *saved_names))
   read = layer_call.gradient_inputs(layer_.policy)
   return arrays['y'], {name: arrays[name] for name in read}
 
 
-def _call_backward(layer_: layer_call.LayerCall, saved, dy):
-  image = _images.of(layer_, layer_call.BACKWARD)
-  launch = image.part(('dy', *saved), layer_call.GRAD_OF.values())
-  grads = _launch(layer_, launch, saved | dict(dy=dy))
+def _call_backward(layer_: layer_call.LayerCall, saved_arrays, dy):
+  image = _images.find_image(layer_, layer_call.BACKWARD)
+  launch = image.select(('dy', *saved_arrays), layer_call.GRAD_OF.values())
+  grads = _launch(layer_, launch, saved_arrays | dict(dy=dy))
   return layer_call.grads_by_input(grads, ids=None)
 
 
@@ -224,5 +227,5 @@ def forward(
   arguments = (x, topk_ids, topk_weights, w_gate_up, w_down)
   arrays = dict(zip(tensors.INPUTS, arguments))
   _check(layer_, arrays)
-  image = _images.of(layer_, layer_call.FORWARD)
+  image = _images.find_image(layer_, layer_call.FORWARD)
   return _launch(layer_, layer_call.whole(image), arrays)

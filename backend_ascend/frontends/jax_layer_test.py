@@ -21,8 +21,8 @@ from hpmoe.reference.contract import granularity
 
 CONFIG, OPTIONS = layer_testing.CONFIG, layer_testing.OPTIONS
 POLICIES, F32 = layer_testing.POLICIES, layer_testing.F32
-case, launched = layer_testing.case, layer_testing.launched
-named = layer_testing.named
+case, run_both_passes = layer_testing.case, layer_testing.run_both_passes
+name_outputs = layer_testing.name_outputs
 
 
 def layer_of(config=CONFIG, policy=F32, **changes):
@@ -42,21 +42,21 @@ def layer_and_grads(layer):
 
 
 # One or the other, with the same text, by the path that a call takes in jaxlib.
-RAISED = (jax.errors.JaxRuntimeError, ValueError)
+ERRORS = (jax.errors.JaxRuntimeError, ValueError)
 
 
 class TestFrontEnd(layer_testing.FrontEndTests):
   register = staticmethod(jax_layer.register)
 
-  def calls(self, config=CONFIG, policy=F32, **how):
-    run = layer_and_grads(layer_of(config, policy, **how))
+  def calls(self, config=CONFIG, policy=F32, **options):
+    run = layer_and_grads(layer_of(config, policy, **options))
     return [
-      lambda inputs, dy, run=run: named(run(dy, *inputs.values()))
+      lambda inputs, dy, run=run: name_outputs(run(dy, *inputs.values()))
       for run in (run, jax.jit(run))
     ]
 
-  def refused(self, run):
-    with pytest.raises(RAISED) as error:
+  def error_text(self, run):
+    with pytest.raises(ERRORS) as error:
       run()
     return str(error.value)
 
@@ -64,10 +64,10 @@ class TestFrontEnd(layer_testing.FrontEndTests):
     call = jax.ffi.ffi_call(
       'hpmoe_launch', jax.ShapeDtypeStruct((1,), np.float32)
     )
-    how = dict(threads=np.int32(0), deadline_s=np.float64(deadline_s))
-    how |= dict(given=np.int64(0), asked=np.int64(0), scan=False)
-    run = lambda: np.asarray(call(*operands, image=image.digest, **how))
-    return self.refused(run)
+    attributes = dict(threads=np.int32(0), deadline_s=np.float64(deadline_s))
+    attributes |= dict(given=np.int64(0), asked=np.int64(0), scan=False)
+    run = lambda: np.asarray(call(*operands, image=image.digest, **attributes))
+    return self.error_text(run)
 
   def nan(self, shape):
     return jax.block_until_ready(jnp.full(shape, jnp.nan, jnp.float32))
@@ -86,21 +86,21 @@ class TestBits:
 
     want = [dict(inputs)]
     for _ in range(3):
-      y = launched(want[-1], x)['y']
+      y = run_both_passes(want[-1], x)['y']
       want.append(want[-1] | dict(x=y))
     # When, then: forward, and the gradient through all three.
     assert np.asarray(scanned(x)).tobytes() == y.tobytes()
     dy = np.ones_like(x)
-    for given in want[2::-1]:
-      dy = launched(given, dy)['dx']
-    got = jax.jit(jax.grad(lambda x: scanned(x).sum()))(x)
-    assert np.asarray(got).tobytes() == dy.tobytes()
+    for layer_inputs in want[2::-1]:
+      dy = run_both_passes(layer_inputs, dy)['dx']
+    actual = jax.jit(jax.grad(lambda x: scanned(x).sum()))(x)
+    assert np.asarray(actual).tobytes() == dy.tobytes()
 
   def test_with_donated_and_repeated_arguments(self):
     # Given: y may take x's buffer, and dy is x itself.
     inputs, _ = case()
     x, *rest = inputs.values()
-    want = launched(inputs, x)
+    want = run_both_passes(inputs, x)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(x):
@@ -108,17 +108,17 @@ class TestBits:
 
     # When, then.
     donated = jnp.array(x)
-    assert not testing.differing(named(step(donated)), want)
+    assert not testing.differing(name_outputs(step(donated)), want)
     assert donated.is_deleted()
 
   def test_from_several_threads_at_once(self):
     inputs, dy = case()
-    want = launched(inputs, dy)
+    want = run_both_passes(inputs, dy)
     run = jax.jit(layer_and_grads(layer_of()))
     with futures.ThreadPoolExecutor(4) as pool:
       jobs = [pool.submit(run, dy, *inputs.values()) for _ in range(8)]
     for job in jobs:
-      assert not testing.differing(named(job.result()), want)
+      assert not testing.differing(name_outputs(job.result()), want)
 
 
 class TestTransformationsRefused:
@@ -174,18 +174,18 @@ class TestRefusedWhenItRuns:
     )
     inputs, _ = case(config=config)
     layer = layer_of(config, options=options, threads=3, deadline_s=1e-6)
-    with pytest.raises(RAISED, match='deadline: '):
+    with pytest.raises(ERRORS, match='deadline: '):
       jax.block_until_ready(layer(*inputs.values()))
 
 
 @pytest.mark.parametrize(
-  'built, fits', [((0, 0), 1), ((0, 2), 1), ((0, 3), 0), ((1, 0), 0)]
+  'supported, fits', [((0, 0), 1), ((0, 2), 1), ((0, 3), 0), ((1, 0), 0)]
 )
-def test_an_extension_that_xla_would_not_call_is_refused(built, fits):
+def test_an_extension_that_xla_would_not_call_is_refused(supported, fits):
   header = '#define XLA_FFI_API_MAJOR 0\n//\n#define XLA_FFI_API_MINOR 2\n'
-  told = pytest.raises(ImportError, match=r'FFI 0\.2 or older, got \d\.\d')
-  with contextlib.nullcontext() if fits else told:
-    jax_layer.check_api(built, header)
+  error = pytest.raises(ImportError, match=r'FFI 0\.2 or older, got \d\.\d')
+  with contextlib.nullcontext() if fits else error:
+    jax_layer.check_api(supported, header)
 
 
 CACHED = """
@@ -211,9 +211,9 @@ def test_graph_of_the_compilation_cache_finds_its_image(tmp_path):
   )
 
   def run():
-    told = [sys.executable, '-c', CACHED]
+    command = [sys.executable, '-c', CACHED]
     env = os.environ | caching
-    return subprocess.check_output(told, text=True, env=env).split()
+    return subprocess.check_output(command, text=True, env=env).split()
 
   # When.
   first, second = run(), run()

@@ -90,43 +90,46 @@ class LayerCall:
     Raises:
       ValueError: names the argument.
     """
-    for what, want, got in (
+    for field, want, actual in (
       ('dtype', self.dtype(name), dtype),
       ('shape', self.shape(name), shape),
     ):
-      if want != got:
-        raise ValueError(f'{name}: expected {what} {want}, got {got}')
+      if want != actual:
+        raise ValueError(f'{name}: expected {field} {want}, got {actual}')
 
 
 @dataclasses.dataclass(frozen=True)
 class Registered:
-  """An image that a native part holds: its digest, and names in order.
+  """An image that an extension module holds: its digest, and names in order.
 
-  `known`: what a launch can be given and asked for, by bit.
+  `tensor_names`: the tensors that a launch can take and make; bit i of a mask
+  is name i.
   """
 
   digest: str
   inputs: tuple[str, ...]
   outputs: tuple[str, ...]
-  known: tuple[str, ...] = ()
+  tensor_names: tuple[str, ...] = ()
 
-  def part(self, given: Iterable[str], asked: Iterable[str]) -> 'Part':
-    """Returns a launch of some tensors, by names."""
+  def select(
+    self, inputs: Iterable[str], outputs: Iterable[str]
+  ) -> 'PartLaunch':
+    """Returns the launch that takes some tensors and makes others."""
     takes, makes = (
-      sorted({self.known.index(name) for name in names})
-      for names in (given, asked)
+      sorted({self.tensor_names.index(name) for name in names})
+      for names in (inputs, outputs)
     )
-    return Part(
+    return PartLaunch(
       self.digest,
-      inputs=tuple(self.known[i] for i in takes),
-      outputs=tuple(self.known[i] for i in makes),
-      given=sum(1 << i for i in takes),
-      asked=sum(1 << i for i in makes),
+      inputs=tuple(self.tensor_names[i] for i in takes),
+      outputs=tuple(self.tensor_names[i] for i in makes),
+      input_mask=sum(1 << i for i in takes),
+      output_mask=sum(1 << i for i in makes),
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class PartLaunch:
   """A launch of an image: names in order, and as masks.
 
   Masks of 0 are those of a launch that takes and makes everything.
@@ -135,24 +138,24 @@ class Part:
   digest: str
   inputs: tuple[str, ...]
   outputs: tuple[str, ...]
-  given: int = 0
-  asked: int = 0
+  input_mask: int = 0
+  output_mask: int = 0
 
 
-def whole(image: Registered) -> Part:
+def whole(image: Registered) -> PartLaunch:
   """Returns the launch that takes and makes everything."""
-  return Part(image.digest, image.inputs, image.outputs)
+  return PartLaunch(image.digest, image.inputs, image.outputs)
 
 
-def kept(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
-  """Returns what a forward pass makes for its gradient, beside its inputs."""
+def list_saved(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+  """Returns the tensors that a forward pass makes for its gradient."""
   weighed = ('expert_out',) if policy.placement == 'combine' else ()
   return ('gate_up', 'activation', *weighed)
 
 
 def gradient_inputs(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
-  """Returns what the backward pass takes from inputs and `kept`."""
-  return (*tensors.INPUTS, *kept(policy))
+  """Returns what the backward pass reads of inputs and `list_saved`."""
+  return (*tensors.INPUTS, *list_saved(policy))
 
 
 class Images:
@@ -164,7 +167,7 @@ class Images:
     self._compiled = functools.cache(self._compile)
 
   def register(self, image) -> Registered:
-    """Hands a task image, any contiguous buffer, to the native part.
+    """Hands a task image, any contiguous buffer, to the extension module.
 
     Raises:
       ValueError: the image is truncated, corrupt or inconsistent.
@@ -173,7 +176,9 @@ class Images:
     names = self._extension.register(digest, np.frombuffer(image, np.uint8))
     return Registered(digest, *map(tuple, names))
 
-  def of(self, call: LayerCall, direction: layout.Direction) -> Registered:
+  def find_image(
+    self, call: LayerCall, direction: layout.Direction
+  ) -> Registered:
     """Returns the image of a call's pass.
 
     Raises:
@@ -196,7 +201,7 @@ class Images:
     """
     options = options_of(config, policy, options, schedule)
     for direction in (FORWARD, BACKWARD):
-      self.of(LayerCall(config, policy, options), direction)
+      self.find_image(LayerCall(config, policy, options), direction)
 
   def _compile(self, direction, config, policy, options) -> Registered:
     return self.register(LayerCall(config, policy, options).compile(direction))
@@ -225,8 +230,8 @@ def options_of(
 
 def launch_error(text: str) -> str | None:
   """Returns what a launch said, out of MindSpore's words; None if none did."""
-  before, found, after = text.partition('Error message is ')
-  if not found or "'Custom'" not in before:
+  before, separator, after = text.partition('Error message is ')
+  if not separator or "'Custom'" not in before:
     return None
   return after.splitlines()[0]
 

@@ -33,27 +33,29 @@ F32 = POLICIES['float32-combine']
 GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
 
 
-def launched(inputs, dy, policy=F32, config=CONFIG, launch=runtime.launch):
+def run_both_passes(
+  inputs, dy, policy=F32, config=CONFIG, launch=runtime.launch
+):
   """Returns y and the gradients that the runtime computes, by name."""
   options = dict(row_block=8, col_block=16, num_aic=2, num_aiv=3)
   out = launch(testing.compile_layer(config, policy, **options), inputs)
   unread = ['x'] + ['returned'] * (policy.placement in tensors.EARLY)
-  saved = ('expert_in', 'gate_up', 'activation', 'returned')
-  given = inputs | {n: out[n] for n in saved} | dict(dy=dy)
+  saved_names = ('expert_in', 'gate_up', 'activation', 'returned')
+  grad_inputs = inputs | {n: out[n] for n in saved_names} | dict(dy=dy)
   grads = launch(
     testing.compile_grad(config, policy, **options),
-    {n: a for n, a in given.items() if n not in unread},
+    {n: a for n, a in grad_inputs.items() if n not in unread},
   )
   return {name: (out | grads)[name] for name in ('y', *GRADS)}
 
 
 def case(policy=F32, routing='uniform', config=CONFIG):
   """Returns the five inputs by name, and dy."""
-  drawn = testing.make_inputs(config, policy, name='dy')
-  return testing.make_inputs(config, policy, routing), drawn['x']
+  other_inputs = testing.make_inputs(config, policy, name='dy')
+  return testing.make_inputs(config, policy, routing), other_inputs['x']
 
 
-def named(outputs):
+def name_outputs(outputs):
   values = map(np.asarray, outputs)
   return dict(zip(('y', *GRADS), values, strict=True))
 
@@ -79,18 +81,18 @@ class FrontEndTests:
   """
 
   calls: Callable[..., list]
-  refused: Callable[..., str]
+  error_text: Callable[..., str]
   register: Callable[..., layer_call.Registered]
   raw: Callable[..., str]
   nan: Callable
 
-  def call(self, inputs, dy, config=CONFIG, policy=F32, **how):
-    return self.calls(config, policy, **how)[0](inputs, dy)
+  def call(self, inputs, dy, config=CONFIG, policy=F32, **options):
+    return self.calls(config, policy, **options)[0](inputs, dy)
 
   @pytest.mark.parametrize('policy', POLICIES.values(), ids=POLICIES)
   def test_bits_of_the_runtime(self, policy):
     inputs, dy = case(policy)
-    want = launched(inputs, dy, policy)
+    want = run_both_passes(inputs, dy, policy)
     assert all(np.any(array != 0) for array in want.values())
     for call in self.calls(policy=policy):
       assert not testing.differing(call(inputs, dy), want)
@@ -100,14 +102,16 @@ class FrontEndTests:
   def test_bits_under_awkward_routings(self, routing, top_k):
     config = config_testing.sized(r=2, t=9, e=4, k=top_k, d=8, f=6)
     inputs, dy = case(routing=routing, config=config)
-    got = self.call(inputs, dy, config)
-    assert not testing.differing(got, launched(inputs, dy, config=config))
+    actual = self.call(inputs, dy, config)
+    assert not testing.differing(
+      actual, run_both_passes(inputs, dy, config=config)
+    )
 
   def test_bits_of_subnormal_numbers(self):
     # Given: a framework's threads flush them to zero, the runtime does not.
     inputs, dy = case()
     small = inputs | dict(w_down=inputs['w_down'] * np.float32(1e-38))
-    want = launched(small, dy)
+    want = run_both_passes(small, dy)
     tiny = np.finfo(np.float32).tiny
     assert ((want['y'] != 0) & (abs(want['y']) < tiny)).any()
     for call in self.calls():
@@ -117,11 +121,11 @@ class FrontEndTests:
     # Given: memory that held NaN; what a forward launch saves is checked for
     # it by the backward one, all rows of it.
     inputs, dy = case()
-    want, (*_, call) = launched(inputs, dy), self.calls()
+    want, (*_, call) = run_both_passes(inputs, dy), self.calls()
     for _ in range(5):
       shapes = (s.dims(**CONFIG.dims()) for s in tensors.SPECS.values())
-      used = [self.nan(shape) for shape in shapes]
-      del used
+      memory = [self.nan(shape) for shape in shapes]
+      del memory
       assert not testing.differing(call(inputs, dy), want)
 
   def test_a_schedule_decides_the_image(self, tmp_path):
@@ -131,18 +135,18 @@ class FrontEndTests:
     options = dataclasses.replace(options, row_block=4)
     schedule_file.save(path, scheduled(F32.storage, options))
     inputs, dy = case()
-    with compiled() as made:
-      got = self.call(inputs, dy, options=None, schedule=path)
-    assert not testing.differing(got, launched(inputs, dy))
-    assert made.call_args.args[2].row_block == 4
+    with compiled() as compile_mock:
+      actual = self.call(inputs, dy, options=None, schedule=path)
+    assert not testing.differing(actual, run_both_passes(inputs, dy))
+    assert compile_mock.call_args.args[2].row_block == 4
 
   def test_images_are_compiled_once(self):
     config = config_testing.sized(r=1, t=3, e=2, k=1, d=4, f=4)
     inputs, dy = case(config=config)
-    with compiled() as made:
+    with compiled() as compile_mock:
       for call in (*self.calls(config), *self.calls(config, threads=1)):
         call(inputs, dy)
-    assert made.call_count == 1
+    assert compile_mock.call_count == 1
 
   @pytest.mark.parametrize('name', tensors.INPUTS)
   def test_a_wrong_shape_or_dtype_is_named(self, name):
@@ -156,7 +160,7 @@ class FrontEndTests:
       self.call(wrong, dy)
 
   @pytest.mark.parametrize(
-    'how, told',
+    'options, message',
     [
       (dict(threads=0), 'threads: expected 1 to 4096, got 0'),
       (dict(deadline_s=0.0), 'deadline_s: expected'),
@@ -176,9 +180,9 @@ class FrontEndTests:
     ],
     ids=str,
   )
-  def test_what_does_not_fit_is_refused(self, how, told):
-    with pytest.raises(ValueError, match=told):
-      self.call(*case(), **how)
+  def test_what_does_not_fit_is_refused(self, options, message):
+    with pytest.raises(ValueError, match=message):
+      self.call(*case(), **options)
 
   @pytest.mark.parametrize('bad', ['twice', 'range', 'capacity'])
   def test_bad_values_are_refused_with_the_words_of_the_runtime(self, bad):
@@ -194,11 +198,11 @@ class FrontEndTests:
       image = testing.compile_layer(config, F32, row_block=8)
       runtime.launch(image, inputs)
     for call in self.calls(config, scan=True):
-      said = self.refused(lambda call=call: call(inputs, dy))
-      assert str(want.value) in said
+      message = self.error_text(lambda call=call: call(inputs, dy))
+      assert str(want.value) in message
 
   @pytest.mark.parametrize(
-    'policy, name, at, scan, bad',
+    'policy, name, index, scan, bad',
     [
       (F32, 'topk_weights', (1, 2, 0), False, 'inf'),
       (POLICIES['bfloat16-combine'], 'x', (1, 20, 16), True, '-inf'),
@@ -207,13 +211,13 @@ class FrontEndTests:
     ],
   )
   def test_values_that_are_not_finite_are_refused(
-    self, policy, name, at, scan, bad
+    self, policy, name, index, scan, bad
   ):
     inputs, dy = case(policy)
-    (inputs | dict(dy=dy))[name][at] = float(bad)
+    (inputs | dict(dy=dy))[name][index] = float(bad)
     for call in self.calls(policy=policy, scan=scan):
-      said = self.refused(lambda call=call: call(inputs, dy))
-      assert f'{name}: expected finite values, got {bad} at {at}' in said
+      message = self.error_text(lambda call=call: call(inputs, dy))
+      assert f'{name}: expected finite values, got {bad} at {index}' in message
 
   def test_a_deadlock_is_told_as_the_runtime_tells_it(self):
     # Given: an image in which one task forgets to signal.
@@ -224,11 +228,11 @@ class FrontEndTests:
     with pytest.raises(runtime.WaitError) as want:
       runtime.launch(spoilt, inputs)
     options = granularity.Options(row_block=8)
-    with mock.patch.object(compiler, 'compile_forward') as made:
-      made.return_value.image = spoilt
+    with mock.patch.object(compiler, 'compile_forward') as compile_mock:
+      compile_mock.return_value.image = spoilt
       run = lambda: self.call(inputs, dy, config, options=options)
-      said = self.refused(run)
-    assert str(want.value) in said and 'waits for event' in said
+      message = self.error_text(run)
+    assert str(want.value) in message and 'waits for event' in message
 
   def test_a_corrupt_image_is_refused(self):
     image = bytearray(testing.compile_layer(CONFIG, F32))
@@ -237,20 +241,20 @@ class FrontEndTests:
       self.register(image)
 
   def test_an_image_that_nobody_registered_is_refused(self):
-    said = self.raw(layer_call.Part('a' * 64, (), ()))
-    assert 'image: expected one that this process compiled' in said
-    assert '`prepare`' in said and f'got {"a" * 64}' in said
+    message = self.raw(layer_call.PartLaunch('a' * 64, (), ()))
+    assert 'image: expected one that this process compiled' in message
+    assert '`prepare`' in message and f'got {"a" * 64}' in message
 
   def test_a_graph_that_is_not_the_image_s_is_refused(self):
     inputs, _ = case()
     image = layer_call.whole(self.register(testing.compile_layer(CONFIG, F32)))
     arrays = [inputs[name] for name in image.inputs]
-    for operands, told in (
+    for operands, expected in (
       (arrays[:1], 'operands: expected 5, got '),
       (arrays, 'results: expected 9, got 1'),
       ([arrays[0][:1], *arrays[1:]], 'topk_ids: expected 336 bytes, got 168'),
     ):
-      assert told in self.raw(image, *operands)
+      assert expected in self.raw(image, *operands)
     for deadline in (0.0, -1.0, 1e300, np.nan):
-      said = self.raw(image, *arrays, deadline_s=deadline)
-      assert 'deadline_s: expected seconds in (0, 1e9], got ' in said
+      message = self.raw(image, *arrays, deadline_s=deadline)
+      assert 'deadline_s: expected seconds in (0, 1e9], got ' in message

@@ -83,19 +83,19 @@ def to_numpy(tensor: ms.Tensor) -> np.ndarray:
 
 
 def call_tensor(
-  image: layer_call.Part,
+  image: layer_call.PartLaunch,
   threads: int | None,
   deadline_s: float,
   scan: bool = False,
 ) -> ms.Tensor:
   """Returns `[13]` int64: the MindSporeCall of `mindspore_ffi_module.cc`."""
-  how = (threads or 0, deadline_s, image.given, image.asked, scan)
-  raw = struct.pack('<64sqdQQq', image.digest.encode(), *how)
+  fields = (threads or 0, deadline_s, image.input_mask, image.output_mask, scan)
+  raw = struct.pack('<64sqdQQq', image.digest.encode(), *fields)
   return ms.Tensor(np.frombuffer(raw, np.int64).copy())
 
 
 def _launch(
-  call: layer_call.LayerCall, image: layer_call.Part, bprop=None
+  call: layer_call.LayerCall, image: layer_call.PartLaunch, bprop=None
 ) -> tuple[ops.Custom, ms.Tensor]:
   """Returns the operator of a launch, and its first operand.
 
@@ -106,20 +106,22 @@ def _launch(
   operator = ops.Custom(CPU_OPERATOR, shapes, dtypes, 'aot', bprop=bprop)
   # MindSpore remembers results' shapes by operator, attributes and operands:
   # two layers may differ in what only the image knows, such as capacity.
-  operator.add_prim_attr('image', f'{image.digest}/{image.asked}')
+  operator.add_prim_attr('image', f'{image.digest}/{image.output_mask}')
   return operator, call_tensor(image, call.threads, call.deadline_s, call.scan)
 
 
-def _forward(call: layer_call.LayerCall) -> layer_call.Part:
+def _forward(call: layer_call.LayerCall) -> layer_call.PartLaunch:
   """Returns the launch of a layer that may be differentiated."""
-  image = _images.of(call, layer_call.FORWARD)
-  return image.part(tensors.INPUTS, ('y', *layer_call.kept(call.policy)))
+  image = _images.find_image(call, layer_call.FORWARD)
+  return image.select(
+    tensors.INPUTS, ('y', *layer_call.list_saved(call.policy))
+  )
 
 
 # What follows is parsed by MindSpore where it compiles: plain loops and tuples.
 
 
-def _picked(values, places):
+def _pick(values, places):
   result = ()
   for place in places:
     result = result + (values[place],)  # type: ignore[assignment]
@@ -133,14 +135,14 @@ def _places(names: tuple[str, ...], among: tuple[str, ...]) -> tuple[int, ...]:
 def _gradient(call: layer_call.LayerCall):
   """Returns the forward operator's `bprop`, by one launch of the backward."""
   forward = _forward(call)
-  image = _images.of(call, layer_call.BACKWARD).part(
+  image = _images.find_image(call, layer_call.BACKWARD).select(
     ('dy', *layer_call.gradient_inputs(call.policy)),
     layer_call.GRAD_OF.values(),
   )
   backward, head = _launch(call, image)
   # What the forward operator took, what it returned, and dy.
-  kept = (*forward.inputs, *forward.outputs, 'dy')
-  read = _places(image.inputs, kept)
+  operand_names = (*forward.inputs, *forward.outputs, 'dy')
+  read = _places(image.inputs, operand_names)
   y = forward.outputs.index('y')
   grad_of = layer_call.GRAD_OF
   ids = forward.inputs.index('topk_ids')
@@ -150,10 +152,10 @@ def _gradient(call: layer_call.LayerCall):
     raise AssertionError(f'inputs: expected ids first, got {forward.inputs}')
 
   def bprop(head_, ids_, weights, x, w_gate_up, w_down, out, dout):
-    kept_ = (ids_, weights, x, w_gate_up, w_down) + out + (dout[y],)
-    made = backward(head, *_picked(kept_, read))
+    operands = (ids_, weights, x, w_gate_up, w_down) + out + (dout[y],)
+    results = backward(head, *_pick(operands, read))
     no_gradient = (ops.zeros_like(head_), ops.zeros_like(ids_))
-    return no_gradient + _picked(made, grads)
+    return no_gradient + _pick(results, grads)
 
   # Bytecode mode compiles code once, and takes one layer's for another's.
   bprop.__code__ = bprop.__code__.replace()
@@ -204,17 +206,17 @@ class MoELayer(nn.Cell):
       the text of `runtime.launch`.
   """
 
-  def __new__(cls, config, policy, options=None, **how):
+  def __new__(cls, config, policy, options=None, **launch_options):
     """Returns the Cell of the device: on an NPU one of another class."""
-    device = _device(how.get('device'))
+    device = _device(launch_options.get('device'))
     if device == 'cpu':
       return super().__new__(cls)
-    schedule = how.get('schedule')
+    schedule = launch_options.get('schedule')
     if options is None and schedule is None:
       options = granularity.NPU_OPTIONS
     options = layer_call.options_of(config, policy, options, schedule)
     call = layer_call.LayerCall(
-      config, policy, options, deadline_s=how.get('deadline_s', 60.0)
+      config, policy, options, deadline_s=launch_options.get('deadline_s', 60.0)
     )
     call.check()
     return mindspore_npu.NpuMoELayer(call)
@@ -261,7 +263,7 @@ class MoELayer(nn.Cell):
     self.read = _places(image.inputs, tensors.INPUTS)
     self.y = image.outputs.index('y')
     self.check = _checker(call)
-    whole = layer_call.whole(_images.of(call, layer_call.FORWARD))
+    whole = layer_call.whole(_images.find_image(call, layer_call.FORWARD))
     self.look, self.look_head = _launch(call, whole)
     self.look_read = _places(whole.inputs, tensors.INPUTS)
     self.outputs = whole.outputs
@@ -275,10 +277,12 @@ class MoELayer(nn.Cell):
     w_down: at.Float[ms.Tensor, 'R L F D'],
   ):
     """See the class."""
-    given = self.checked(x, topk_ids, topk_weights, w_gate_up, w_down)
-    return self.launch(self.head, *_picked(given, self.read))[self.y]
+    operands = self.check_arguments(
+      x, topk_ids, topk_weights, w_gate_up, w_down
+    )
+    return self.launch(self.head, *_pick(operands, self.read))[self.y]
 
-  def checked(self, x, topk_ids, topk_weights, w_gate_up, w_down):
+  def check_arguments(self, x, topk_ids, topk_weights, w_gate_up, w_down):
     """Returns the arguments, whose shapes and dtypes are the layer's."""
     self.check(
       (x.shape, topk_ids.shape, topk_weights.shape, w_gate_up.shape)
@@ -294,6 +298,6 @@ class MoELayer(nn.Cell):
     For who looks inside; the Cell is what has a gradient.  Arguments and errors
     are those of a Cell that scans.
     """
-    given = self.checked(*arguments)
-    made = self.look(self.look_head, *_picked(given, self.look_read))
-    return dict(zip(self.outputs, made, strict=True))
+    operands = self.check_arguments(*arguments)
+    results = self.look(self.look_head, *_pick(operands, self.look_read))
+    return dict(zip(self.outputs, results, strict=True))

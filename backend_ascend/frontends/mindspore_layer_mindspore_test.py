@@ -17,7 +17,7 @@ from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 CONFIG, OPTIONS = layer_testing.CONFIG, layer_testing.OPTIONS
 POLICIES, F32 = layer_testing.POLICIES, layer_testing.F32
 BF16 = POLICIES['bfloat16-before_down']
-case, launched = layer_testing.case, layer_testing.launched
+case, run_both_passes = layer_testing.case, layer_testing.run_both_passes
 
 # What a function becomes in each of MindSpore's ways to run it.
 MODES = {
@@ -47,7 +47,7 @@ def tensors_of(inputs, dy):
   return [ms.Tensor(a) for a in (*inputs.values(), dy)]
 
 
-def named(y, grads):
+def name_results(y, grads):
   """Returns y and the gradients by name, without those of ids."""
   values = (y, *(g for i, g in enumerate(grads) if i != 1))
   return layer_testing.named(map(mindspore_layer.to_numpy, values))
@@ -66,11 +66,11 @@ def layer_and_grads(cell):
 class TestFrontEnd(layer_testing.FrontEndTests):
   register = staticmethod(mindspore_layer.register)
 
-  def calls(self, config=CONFIG, policy=F32, **how):
-    run = layer_and_grads(cell_of(config, policy, **how))
-    return [lambda inputs, dy: named(*run(*tensors_of(inputs, dy)))]
+  def calls(self, config=CONFIG, policy=F32, **options):
+    run = layer_and_grads(cell_of(config, policy, **options))
+    return [lambda inputs, dy: name_results(*run(*tensors_of(inputs, dy)))]
 
-  def refused(self, run):
+  def error_text(self, run):
     """Returns the words of an error, of this call and no later."""
     with pytest.raises(RuntimeError) as error:
       run()
@@ -82,21 +82,23 @@ class TestFrontEnd(layer_testing.FrontEndTests):
   def raw(self, image, *operands, deadline_s=1.0):
     operator = ops.Custom(mindspore_layer.CPU_OPERATOR, (1,), ms.float32, 'aot')
     head = mindspore_layer.call_tensor(image, None, deadline_s)
-    given = [ms.Tensor(a) for a in operands]
-    return self.refused(lambda: operator(head, *given).asnumpy())
+    operands = [ms.Tensor(a) for a in operands]
+    return self.error_text(lambda: operator(head, *operands).asnumpy())
 
   def nan(self, shape):
-    made = ops.full(shape, float('nan'))
+    tensor = ops.full(shape, float('nan'))
     ms.runtime.synchronize()
-    return made
+    return tensor
 
   def test_a_head_of_another_size_is_refused(self):
     operator = ops.Custom(mindspore_layer.CPU_OPERATOR, (1,), ms.float32, 'aot')
-    said = self.refused(lambda: operator(ops.zeros(9, ms.int64)).asnumpy())
-    assert 'operand 0: expected 104 bytes, got 72' in said
+    message = self.error_text(
+      lambda: operator(ops.zeros(9, ms.int64)).asnumpy()
+    )
+    assert 'operand 0: expected 104 bytes, got 72' in message
 
 
-refused = TestFrontEnd().refused
+error_text = TestFrontEnd().error_text
 
 
 class TestBits:
@@ -106,7 +108,7 @@ class TestBits:
   def test_in_every_mode(self, mode, policy):
     # Given.
     inputs, dy = case(policy)
-    want = launched(inputs, dy, policy)
+    want = run_both_passes(inputs, dy, policy)
     arguments = tensors_of(inputs, dy)
     cell, wrap = cell_of(policy=policy), MODES[mode]
     # When: the gradient is compiled; and what is compiled has its gradient.
@@ -118,17 +120,19 @@ class TestBits:
     compiled = wrap(layer)
     parts = compiled(*arguments[:-1]), _pull(compiled)(*arguments)
     # Then.
-    assert not testing.differing(named(*whole), want)
-    assert not testing.differing(named(*parts), want)
+    assert not testing.differing(name_results(*whole), want)
+    assert not testing.differing(name_results(*parts), want)
 
   def test_in_graph_mode(self):
     inputs, dy = case()
     ms.set_context(mode=ms.GRAPH_MODE)
     try:
-      got = named(*layer_and_grads(cell_of())(*tensors_of(inputs, dy)))
+      actual = name_results(
+        *layer_and_grads(cell_of())(*tensors_of(inputs, dy))
+      )
     finally:
       ms.set_context(mode=ms.PYNATIVE_MODE)
-    assert not testing.differing(got, launched(inputs, dy))
+    assert not testing.differing(actual, run_both_passes(inputs, dy))
 
   def test_of_layers_that_differ_in_capacity_alone(self):
     # Given: operands of the same shapes, results of others.
@@ -136,15 +140,15 @@ class TestBits:
     for rows in (84, 70):
       config = testing.with_capacity(CONFIG, rows)
       # When, then.
-      got = layer_and_grads(cell_of(config))(*tensors_of(inputs, dy))
-      want = launched(inputs, dy, config=config)
-      assert not testing.differing(named(*got), want)
+      actual = layer_and_grads(cell_of(config))(*tensors_of(inputs, dy))
+      want = run_both_passes(inputs, dy, config=config)
+      assert not testing.differing(name_results(*actual), want)
 
   def test_do_not_depend_on_where_the_inputs_lie(self):
     # Given: memory that is aligned for an element and no more.
     inputs, dy = case()
 
-    def moved(array):
+    def move_axis(array):
       raw = np.zeros(array.nbytes + 68, np.uint8)
       start = -raw.ctypes.data % 64 + 4
       place = raw[start : start + array.nbytes].view(array.dtype)
@@ -153,14 +157,14 @@ class TestBits:
       return ms.Tensor.from_numpy(place.reshape(array.shape))
 
     # When, then.
-    arguments = list(map(moved, (*inputs.values(), dy)))
-    got = named(*layer_and_grads(cell_of())(*arguments))
-    assert not testing.differing(got, launched(inputs, dy))
+    arguments = list(map(move_axis, (*inputs.values(), dy)))
+    actual = name_results(*layer_and_grads(cell_of())(*arguments))
+    assert not testing.differing(actual, run_both_passes(inputs, dy))
 
   def test_value_and_grad_of_a_loss_with_repeated_arguments(self):
     # Given: y times x, so that x is used twice.
     inputs, _ = case()
-    want = launched(inputs, inputs['x'])
+    want = run_both_passes(inputs, inputs['x'])
     cell = cell_of()
     arguments = [ms.Tensor(a) for a in inputs.values()]
     loss = lambda x, *rest: (cell(x, *rest) * x).sum()
@@ -186,11 +190,11 @@ class TestBits:
       return (y * y).sum()
 
     # When.
-    made = ms.vmap(layer)(stack), ms.grad(loss)(stack)
+    outputs = ms.vmap(layer)(stack), ms.grad(loss)(stack)
     # Then: as arrays, since MindSpore refuses an int as an index at times.
-    y, grad = (tensor.asnumpy() for tensor in made)
-    for i, one in enumerate((x, 2 * x)):
-      want = launched(inputs | dict(x=one.asnumpy()), 2 * y[i])
+    y, grad = (tensor.asnumpy() for tensor in outputs)
+    for i, values in enumerate((x, 2 * x)):
+      want = run_both_passes(inputs | dict(x=values.asnumpy()), 2 * y[i])
       assert y[i].tobytes() == want['y'].tobytes()
       assert grad[i].tobytes() == want['dx'].tobytes()
 
@@ -216,10 +220,10 @@ class TestArgumentsRefused:
 
   def test_what_is_no_tensor_is_named(self):
     inputs, _ = case()
-    given = [ms.Tensor(a) for a in inputs.values()]
-    given[3] = inputs['w_gate_up']
+    operands = [ms.Tensor(a) for a in inputs.values()]
+    operands[3] = inputs['w_gate_up']
     with pytest.raises(ValueError, match='w_gate_up: expected a mindspore.Ten'):
-      cell_of()(*given)
+      cell_of()(*operands)
 
 
 class TestTransformationsRefused:
@@ -253,10 +257,10 @@ class TestRefusedWhenItRuns:
   def test_when_it_is_compiled(self):
     inputs, _ = case()
     inputs['x'][1, 20, 16] = np.inf
-    given = map(ms.Tensor, inputs.values())
+    operands = map(ms.Tensor, inputs.values())
     call = ms.jit(cell_of(scan=True))
-    said = refused(lambda: call(*given).asnumpy())
-    assert 'x: expected finite values, got inf at (1, 20, 16)' in said
+    message = error_text(lambda: call(*operands).asnumpy())
+    assert 'x: expected finite values, got inf at (1, 20, 16)' in message
 
   def test_leaves_no_numbers_and_the_next_call_is_right(self):
     # Given: an error may be told after results were read.
@@ -265,11 +269,11 @@ class TestRefusedWhenItRuns:
     bad = inputs | dict(x=np.full_like(inputs['x'], np.inf))
     y = cell(*tensors_of(bad, dy)[:-1])
     # When.
-    refused(y.asnumpy)
+    error_text(y.asnumpy)
     # Then.
     assert np.isnan(y.asnumpy()).all()
-    got = named(*layer_and_grads(cell)(*tensors_of(inputs, dy)))
-    assert not testing.differing(got, launched(inputs, dy))
+    actual = name_results(*layer_and_grads(cell)(*tensors_of(inputs, dy)))
+    assert not testing.differing(actual, run_both_passes(inputs, dy))
 
 
 def test_what_no_launch_said_is_not_taken_for_it():
@@ -282,18 +286,21 @@ class TestDevice:
     assert cell_of().launch.func == mindspore_layer.CPU_OPERATOR
 
   @pytest.mark.parametrize(
-    'device, told', [('ascend', "'cpu', got 'asc"), ('gpu', "one of .* 'gpu'")]
+    'device, message',
+    [('ascend', "'cpu', got 'asc"), ('gpu', "one of .* 'gpu'")],
   )
-  def test_others_are_refused(self, device, told):
-    with pytest.raises(ValueError, match=f'^device: expected {told}'):
+  def test_others_are_refused(self, device, message):
+    with pytest.raises(ValueError, match=f'^device: expected {message}'):
       cell_of(device=device)
 
 
 def test_without_mindspore_the_extra_is_named():
   name = 'hpmoe.backend_ascend.frontends.mindspore_layer'
-  without = {k: v for k, v in sys.modules.items() if k != name}
+  other_modules = {k: v for k, v in sys.modules.items() if k != name}
   with (
-    mock.patch.dict(sys.modules, without | {'mindspore': None}, clear=True),
+    mock.patch.dict(
+      sys.modules, other_modules | {'mindspore': None}, clear=True
+    ),
     pytest.raises(ImportError, match=r"pip install 'hyperparallel-moe\[minds"),
   ):
     __import__(name)

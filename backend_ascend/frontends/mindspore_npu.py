@@ -93,7 +93,7 @@ class Pass:
     self._head = ms.Tensor(self._image)
 
   def __call__(
-    self, topk_ids: ms.Tensor, given: dict[str, ms.Tensor]
+    self, topk_ids: ms.Tensor, operands: dict[str, ms.Tensor]
   ) -> dict[str, ms.Tensor]:
     """Returns what the pass's tasks write.
 
@@ -104,17 +104,17 @@ class Pass:
     ids = np.ascontiguousarray(topk_ids.asnumpy())
     tables = _mindspore_ffi.npu_tables(self._image, ids)
     state = ms.Tensor(np.frombuffer(bytearray(self._state), np.uint8))
-    made = self._operator(
+    results = self._operator(
       self._head,
       ms.Tensor(np.frombuffer(tables, np.uint8)),
       state,
-      *(given[name] for name in self.inputs),
+      *(operands[name] for name in self.inputs),
     )
     left = np.ascontiguousarray(state.asnumpy())
-    told = None if dry else _mindspore_ffi.npu_end(self._image, left)
-    if told:
-      raise RuntimeError(told)
-    return dict(zip(self.outputs, made, strict=True))
+    message = None if dry else _mindspore_ffi.npu_end(self._image, left)
+    if message:
+      raise RuntimeError(message)
+    return dict(zip(self.outputs, results, strict=True))
 
 
 class NpuMoELayer(nn.Cell):
@@ -143,23 +143,23 @@ class NpuMoELayer(nn.Cell):
 
   def tensors(self, *arguments: ms.Tensor) -> dict[str, ms.Tensor]:
     """Returns `tensors.STAGES` by name, of one launch."""
-    given = dict(zip(tensors.INPUTS, arguments, strict=True))
-    for name, tensor in given.items():
+    operands = dict(zip(tensors.INPUTS, arguments, strict=True))
+    for name, tensor in operands.items():
       self._call.check_array(
         name, tuple(tensor.shape), str(tensor.dtype).lower()
       )
-    return self.forward_pass(given['topk_ids'], given)
+    return self.forward_pass(operands['topk_ids'], operands)
 
   def construct(self, x, topk_ids, topk_weights, w_gate_up, w_down):
     """See the class."""
-    made = self.tensors(x, topk_ids, topk_weights, w_gate_up, w_down)
-    return made['y']
+    outputs = self.tensors(x, topk_ids, topk_weights, w_gate_up, w_down)
+    return outputs['y']
 
   def bprop(self, x, topk_ids, topk_weights, w_gate_up, w_down, out, dout):
     """Returns the gradient of each argument."""
     del out
-    given = (x, topk_ids, topk_weights, w_gate_up, w_down)
-    kept = dict(zip(tensors.INPUTS, given, strict=True))
-    kept |= self.tensors(*given) | dict(dy=dout)
-    grads = self.backward_pass(topk_ids, kept)
+    arguments = (x, topk_ids, topk_weights, w_gate_up, w_down)
+    operands = dict(zip(tensors.INPUTS, arguments, strict=True))
+    operands |= self.tensors(*arguments) | dict(dy=dout)
+    grads = self.backward_pass(topk_ids, operands)
     return layer_call.grads_by_input(grads, ops.zeros_like(topk_ids))

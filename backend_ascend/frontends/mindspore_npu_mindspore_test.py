@@ -32,7 +32,7 @@ _LINE = 64
 class Operator:
   """What CANN would find under a name."""
 
-  made: list['Operator'] = []
+  operators: list['Operator'] = []
   # What each core's line says that it ended with: reason, task, event,
   # expected, actual.
   end: tuple[int, ...] = (1,)
@@ -41,21 +41,21 @@ class Operator:
     assert kind == 'aot' and reg_info['op_name'] == name
     assert reg_info['target'] == 'Ascend'
     self.name, self.shapes, self.info = name, shapes, reg_info
-    Operator.made.append(self)
+    Operator.operators.append(self)
 
-  def __call__(self, image, tables, state, *given):
+  def __call__(self, image, tables, state, *operands):
     self.image = image_lib.load(image.asnumpy().tobytes())
     names = [row['name'] for row in self.info['inputs']]
     assert names[:3] == ['image', 'tables', 'state']
     arrays = {
       name: mindspore_layer.to_numpy(a)
-      for name, a in zip(names[3:], given, strict=True)
+      for name, a in zip(names[3:], operands, strict=True)
     }
     arrays['topk_ids'] = self._ids(tables.asnumpy())
-    made = runtime.launch(self.image, arrays)
+    operators = runtime.launch(self.image, arrays)
     self._leave(state.asnumpy())
     outputs = [row['name'] for row in self.info['outputs']]
-    return tuple(ms.Tensor(made[name]) for name in outputs)
+    return tuple(ms.Tensor(operators[name]) for name in outputs)
 
   def _ids(self, tables: np.ndarray) -> np.ndarray:
     sizes = self.image.config.dims()
@@ -96,20 +96,23 @@ def test_layer_and_gradient_are_those_of_the_operators(name):
   # have the bits of launches on what the operators were given.
   policy = POLICIES[name]
   inputs, dy = layer_testing.case(policy, config=CONFIG)
-  want = layer_testing.launched(inputs, dy, policy, CONFIG)
+  want = layer_testing.run_both_passes(inputs, dy, policy, CONFIG)
   cell = _cell(policy)
-  given = [ms.Tensor(array) for array in inputs.values()]
+  operands = [ms.Tensor(array) for array in inputs.values()]
   pull = ops.GradOperation(get_all=True, sens_param=True)
-  grads = pull(cell)(*given, ms.Tensor(dy))
-  made = (cell(*given), *(grads[i] for i in (0, 2, 3, 4)))
-  got = layer_testing.named(map(mindspore_layer.to_numpy, made))
-  assert not testing.differing(got, want)
+  grads = pull(cell)(*operands, ms.Tensor(dy))
+  operators = (cell(*operands), *(grads[i] for i in (0, 2, 3, 4)))
+  actual = layer_testing.name_outputs(map(mindspore_layer.to_numpy, operators))
+  assert not testing.differing(actual, want)
 
 
 def test_operators_are_registered_with_the_image_header():
   _cell(deadline_s=0.25)
-  forward, backward = Operator.made
-  assert [o.name for o in Operator.made] == ['HpmoeLaunch', 'HpmoeLaunchGrad']
+  forward, backward = Operator.operators
+  assert [o.name for o in Operator.operators] == [
+    'HpmoeLaunch',
+    'HpmoeLaunchGrad',
+  ]
   for operator in (forward, backward):
     header, deadline = operator.info['attr']
     assert (header['name'], deadline['name']) == ('header', 'deadline_us')
@@ -128,7 +131,7 @@ def test_the_device_of_mindspore_decides():
 
 
 @pytest.mark.parametrize(
-  'end, told',
+  'end, message',
   [
     ((0,), r'^AIC 0 of rank 0: expected it to end, got no word of it$'),
     (
@@ -137,15 +140,15 @@ def test_the_device_of_mindspore_decides():
     ),
   ],
 )
-def test_a_launch_that_did_not_end_says_why(monkeypatch, end, told):
+def test_a_launch_that_did_not_end_says_why(monkeypatch, end, message):
   monkeypatch.setattr(Operator, 'end', end)
   inputs, _ = layer_testing.case(config=CONFIG)
-  with pytest.raises(RuntimeError, match=told):
+  with pytest.raises(RuntimeError, match=message):
     _cell()(*map(ms.Tensor, inputs.values()))
 
 
 @pytest.mark.parametrize(
-  'config, policy, told',
+  'config, policy, message',
   [
     (layer_testing.CONFIG, layer_testing.F32, r'^config.num_ranks: expected 1'),
     (
@@ -155,8 +158,8 @@ def test_a_launch_that_did_not_end_says_why(monkeypatch, end, told):
     ),
   ],
 )
-def test_what_an_npu_cannot_do_is_refused(config, policy, told):
-  with pytest.raises(ValueError, match=told):
+def test_what_an_npu_cannot_do_is_refused(config, policy, message):
+  with pytest.raises(ValueError, match=message):
     _cell(policy, config)
 
 

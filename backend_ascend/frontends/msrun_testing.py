@@ -83,9 +83,14 @@ def check_layer(
     inputs, dy = layer_testing.case(policy)
     want = layer_testing.launched(inputs, dy, policy, launch=launch)
     for key, value in want.items():
-      got = [np.load(folder / f'{name}.{key}.{rank}.npy') for rank in range(2)]
+      slabs = [
+        np.load(folder / f'{name}.{key}.{rank}.npy') for rank in range(2)
+      ]
       assert np.any(value != 0), key
-      assert b''.join(a.tobytes() for a in got) == value.tobytes(), (name, key)
+      assert b''.join(a.tobytes() for a in slabs) == value.tobytes(), (
+        name,
+        key,
+      )
 
 
 def run(program: str, folder: pathlib.Path, processes: int = 2) -> str:

@@ -24,7 +24,7 @@ def build_modes(
   Raises:
     ValueError: start_at or stop_after names no task of the image, or several.
   """
-  names = runtime.written(image) if checking.replays else ()
+  names = runtime.list_written_tensors(image) if checking.replays else ()
   # Where a kernel writes does not depend on data: real ones tell as well.
   guards = image.policy.activation != 'absolute'
   return modes_lib.Modes(
@@ -35,7 +35,7 @@ def build_modes(
     races=checking.races is not False or checking.isolate,
     guards=guards if checking.races is None else checking.races,
     actions=_build_actions(checking, image) if checking.replays else None,
-    given={n: given[n] for n in names} if checking.replays else None,
+    heal_with={n: given[n] for n in names} if checking.replays else None,
   )
 
 

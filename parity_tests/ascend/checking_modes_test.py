@@ -79,7 +79,7 @@ class TestFindTask:
 
 
 def _modes(image, **fields):
-  given = dict.fromkeys(runtime.written(image))
+  given = dict.fromkeys(runtime.list_written_tensors(image))
   return checking_modes.build_modes(checking.Checking(**fields), image, given)
 
 

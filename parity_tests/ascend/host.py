@@ -143,7 +143,7 @@ class Megakernel(candidates.Candidate):
     launched = runtime.run(
       image,
       inputs,
-      asked=asked,
+      names=asked,
       threads=self.threads,
       deadline_s=self.deadline_s,
       fault=fault,
@@ -274,18 +274,20 @@ class Megakernel(candidates.Candidate):
   def _serial_options(self, config, which) -> granularity.Options:
     return cut_otherwise(self.options, config, which)
 
-  def _launch_serial(self, image, inputs, plan, modes) -> modes_lib.Launched:
+  def _launch_serial(
+    self, image, inputs, plan, modes
+  ) -> modes_lib.LaunchResult:
     isa = self.isa[-1] if self.isa else None
     return runtime.run_serial(image, inputs, isa=isa, plan=plan, modes=modes)
 
 
 def _own_outputs(plan, launched) -> dict[str, np.ndarray]:
   """Returns what the tasks wrote, before anything took its place."""
-  if launched.captured is None:
+  if launched.captures is None:
     return launched.outputs
   relayed = {spec.name for spec in tensors.RELAYED}
   outputs = dict(launched.outputs)
-  for name, own in launched.captured.items():
+  for name, own in launched.captures.items():
     fused_away = name not in outputs and poison_lib.is_poison(own).all()
     if name not in tensors.SPECS or fused_away:
       continue

@@ -223,7 +223,7 @@ def make_check(job: pathlib.Path, num_ranks: int, every_s: float = 0.05):
     if bad and bad[0].how in ('died', 'error'):
       raise rank_runtime.RankLost(bad[0].text, bad[0].ranks)
     if bad:
-      raise rank_runtime.Asked
+      raise rank_runtime.DiagnosisRequest
 
   return check
 
@@ -295,7 +295,7 @@ def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
     pulse.beat,
     make_check(job, request['num_ranks']),
     # A drill counts puts, on its rank only.
-    mapped=request['mapped'] and not request['drills'],
+    use_shared_memory=request['mapped'] and not request['drills'],
   )
   outputs = rank_runtime.launch_rank(
     image,
@@ -326,7 +326,7 @@ def _run_rank(job: pathlib.Path, rank: int, pulse: Pulse) -> int:
   except runtime.WaitError as error:
     owing = sorted({task.rank for task in error.diagnosis.suspects})
     told = dict(how='waits', text=f'rank {rank}: {error}', ranks=owing)
-  except rank_runtime.Asked:
+  except rank_runtime.DiagnosisRequest:
     phase = pulse.read()[1]
     told = dict(how='waits', text=f'rank {rank} was {phase}', ranks=())
   except Exception as error:  # pylint: disable=broad-except

@@ -99,11 +99,13 @@ class Twin(host.Megakernel):
       return dataclasses.replace(other, col_block=min(other.col_block, smaller))
     return dataclasses.replace(self.options, num_aic=1, num_aiv=1)
 
-  def _launch_serial(self, image, inputs, plan, modes) -> modes_lib.Launched:
+  def _launch_serial(
+    self, image, inputs, plan, modes
+  ) -> modes_lib.LaunchResult:
     del plan, modes  # The launch makes its own, and none of the host's.
     mine = dataclasses.replace(self.twin, order='in_order')
     try:
       outputs = twin_runtime.launch_serial(image, inputs, modes=mine)
     except twin_runtime.TwinError as error:
       raise TwinFailure(error) from error
-    return modes_lib.Launched(outputs)
+    return modes_lib.LaunchResult(outputs)

@@ -226,4 +226,6 @@ def _raise(image, report, plan) -> None:
   if found:
     raise TwinError(found)
   if report.diagnosis is not None:
-    raise runtime.WaitError(runtime.diagnosis(image, report.diagnosis), plan)
+    raise runtime.WaitError(
+      runtime.build_diagnosis(image, report.diagnosis), plan
+    )

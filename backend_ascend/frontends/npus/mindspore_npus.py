@@ -27,8 +27,9 @@ class _Arrays:
 
   def empty(self, shape, dtype, like) -> np.ndarray:
     del like
-    known = storage.FORMATS.get(dtype)
-    return np.zeros(shape, known.numpy if known else dtype)
+    storage_format = storage.FORMATS.get(dtype)
+    kind = storage_format.numpy if storage_format else dtype
+    return np.zeros(shape, kind)
 
   def slab(self, tensor: np.ndarray) -> npu_launch.Slab:
     return npu_launch.Slab(tensor.ctypes.data, tensor.nbytes)
@@ -81,13 +82,13 @@ class NpusMoELayer(nn.Cell):
     """Leaves; every process must call it."""
     self._layer.close()
 
-  def _given(self, *arguments: ms.Tensor) -> dict[str, np.ndarray]:
-    given = dict(zip(tensors.INPUTS, arguments, strict=True))
-    for name, tensor in given.items():
+  def _name_arguments(self, *arguments: ms.Tensor) -> dict[str, np.ndarray]:
+    operands = dict(zip(tensors.INPUTS, arguments, strict=True))
+    for name, tensor in operands.items():
       dtype = str(tensor.dtype).lower()
       shape = self._call.shape(name)[:1] + tuple(tensor.shape)
       self._call.check_array(name, shape, dtype)
-    return {n: mindspore_layer.to_numpy(t) for n, t in given.items()}
+    return {n: mindspore_layer.to_numpy(t) for n, t in operands.items()}
 
   def construct(
     self,
@@ -98,13 +99,17 @@ class NpusMoELayer(nn.Cell):
     w_down: at.Float[ms.Tensor, 'L F D'],
   ):
     """See the class."""
-    given = self._given(x, topk_ids, topk_weights, w_gate_up, w_down)
-    return ms.Tensor(self._layer.y(given))
+    operands = self._name_arguments(
+      x, topk_ids, topk_weights, w_gate_up, w_down
+    )
+    return ms.Tensor(self._layer.y(operands))
 
   def bprop(self, x, topk_ids, topk_weights, w_gate_up, w_down, out, dout):
     """Returns this process's slab of each gradient."""
     del out
-    given = self._given(x, topk_ids, topk_weights, w_gate_up, w_down)
-    made = self._layer.grads(given, mindspore_layer.to_numpy(dout))
-    grads = {name: ms.Tensor(array) for name, array in made.items()}
+    operands = self._name_arguments(
+      x, topk_ids, topk_weights, w_gate_up, w_down
+    )
+    grads = self._layer.grads(operands, mindspore_layer.to_numpy(dout))
+    grads = {name: ms.Tensor(array) for name, array in grads.items()}
     return layer_call.grads_by_input(grads, ops.zeros_like(topk_ids))

@@ -66,8 +66,8 @@ class RankLayer:
       )
     self._call, self._holder = call, holder
     self._images = {
-      which: call.compile(which)
-      for which in (layer_call.FORWARD, layer_call.BACKWARD)
+      direction: call.compile(direction)
+      for direction in (layer_call.FORWARD, layer_call.BACKWARD)
     }
     self._launch = npu_launch.Launch(
       list(self._images.values()),
@@ -78,43 +78,45 @@ class RankLayer:
       deadline_s=call.deadline_s,
     )
 
-  def _run(self, which, given: Mapping[str, Any], wanted) -> dict[str, Any]:
+  def _run(
+    self, direction, operands: Mapping[str, Any], names
+  ) -> dict[str, Any]:
     """Returns tensors that a pass makes."""
-    holder, image = self._holder, self._images[which]
-    like = given['topk_weights']
-    made = {
+    holder, image = self._holder, self._images[direction]
+    like = operands['topk_weights']
+    results = {
       name: holder.empty(
         arrays.shape(image, name, of_rank=True), self._call.dtype(name), like
       )
-      for name in wanted
+      for name in names
     }
-    read = {n: given[n] for n in arrays.INPUTS[which] if n in given}
+    read = {n: operands[n] for n in arrays.INPUTS[direction] if n in operands}
     ids = holder.ids(read.pop('topk_ids'))
-    slabs = {n: holder.slab(t) for n, t in (read | made).items()}
+    slabs = {n: holder.slab(t) for n, t in (read | results).items()}
     self._launch.run_at(image, ids, slabs)
-    return made
+    return results
 
-  def y(self, given: Mapping[str, Any]) -> Any:
+  def y(self, operands: Mapping[str, Any]) -> Any:
     """Returns `[T, D]`; `given` are the rank's slabs of `tensors.INPUTS`.
 
     Raises:
       ValueError: a tensor's shape or dtype, or ids, are not the layer's.
       RankError, runtime.WaitError, DeviceError: as `npu_launch.Launch.run`.
     """
-    return self._run(layer_call.FORWARD, given, ('y',))['y']
+    return self._run(layer_call.FORWARD, operands, ('y',))['y']
 
-  def grads(self, given: Mapping[str, Any], dy: Any) -> dict[str, Any]:
+  def grads(self, operands: Mapping[str, Any], dy: Any) -> dict[str, Any]:
     """Returns the rank's slabs of `layer_call.GRAD_OF`, by name.
 
     Raises:
       ValueError, RankError, runtime.WaitError, DeviceError: as `y`.
     """
-    saved = tensors.saved(tensors.Parts(), self._call.policy.placement)
-    kept = self._run(layer_call.FORWARD, given, saved)
-    kept = {**given, **kept, 'dy': dy}
-    del kept['x']
-    wanted = tuple(layer_call.GRAD_OF.values())
-    return self._run(layer_call.BACKWARD, kept, wanted)
+    saved_names = tensors.saved(tensors.Parts(), self._call.policy.placement)
+    backward_operands = self._run(layer_call.FORWARD, operands, saved_names)
+    backward_operands = {**operands, **backward_operands, 'dy': dy}
+    del backward_operands['x']
+    grad_names = tuple(layer_call.GRAD_OF.values())
+    return self._run(layer_call.BACKWARD, backward_operands, grad_names)
 
   def close(self) -> None:
     """Leaves; every rank must call it."""

@@ -43,12 +43,16 @@ class _Tensors:
     return tensor.cpu().numpy()
 
 
-def _given(arguments: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
-  given = dict(zip(tensors.INPUTS, arguments, strict=True))
+def _name_arguments(
+  arguments: tuple[torch.Tensor, ...],
+) -> dict[str, torch.Tensor]:
+  operands = dict(zip(tensors.INPUTS, arguments, strict=True))
   # The launch has a stream of its own: what was asked of torch's comes first.
   if arguments[0].device.type == 'npu':
     torch.npu.synchronize()
-  return {name: one.detach().contiguous() for name, one in given.items()}
+  return {
+    name: tensor.detach().contiguous() for name, tensor in operands.items()
+  }
 
 
 @torch.library.custom_op('hpmoe::npus_moe_layer', mutates_args=())
@@ -61,8 +65,8 @@ def npus_moe_layer(
   number: int,
 ) -> torch.Tensor:
   """Returns y `[T, D]` of layer `number`; a call of `NpusMoELayer`."""
-  given = _given((x, topk_ids, topk_weights, w_gate_up, w_down))
-  return _LAYERS[number].y(given)
+  operands = _name_arguments((x, topk_ids, topk_weights, w_gate_up, w_down))
+  return _LAYERS[number].y(operands)
 
 
 @torch.library.custom_op('hpmoe::npus_moe_layer_grad', mutates_args=())
@@ -76,14 +80,14 @@ def npus_moe_layer_grad(
   number: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
   """Returns the gradients of x, topk_weights, w_gate_up and w_down."""
-  given = _given((x, topk_ids, topk_weights, w_gate_up, w_down))
-  made = _LAYERS[number].grads(given, dy.detach().contiguous())
+  operands = _name_arguments((x, topk_ids, topk_weights, w_gate_up, w_down))
+  grads = _LAYERS[number].grads(operands, dy.detach().contiguous())
   names = layer_call.GRAD_OF
   return (
-    made[names['x']],
-    made[names['topk_weights']],
-    made[names['w_gate_up']],
-    made[names['w_down']],
+    grads[names['x']],
+    grads[names['topk_weights']],
+    grads[names['w_gate_up']],
+    grads[names['w_down']],
   )
 
 
@@ -97,13 +101,13 @@ def _(x, topk_ids, topk_weights, w_gate_up, w_down, number):
 def _(dy, x, topk_ids, topk_weights, w_gate_up, w_down, number):
   del dy, topk_ids, number
   floats = (x, topk_weights, w_gate_up, w_down)
-  return tuple(torch.empty_like(one) for one in floats)
+  return tuple(torch.empty_like(tensor) for tensor in floats)
 
 
 def _keep(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
   del output
-  *held, ctx.number = inputs
-  ctx.save_for_backward(*held)
+  *saved_tensors, ctx.number = inputs
+  ctx.save_for_backward(*saved_tensors)
 
 
 def _backward(ctx: Any, dy: torch.Tensor) -> tuple:
@@ -128,31 +132,31 @@ class NpusMoELayer(torch.nn.Module):
     self,
     call: layer_call.LayerCall,
     comm: rank_runtime.Comm | None = None,
-    **how: Any,
+    **options: Any,
   ):
     """Meets the other ranks.
 
     Args:
       call: the whole layer, of one rank for each process of the job.
       comm: of the job; None: of `torchrun`.
-      **how: `library`, `kernel` and `device` of `npus_layer.RankLayer`.
+      **options: `library`, `kernel` and `device` of `npus_layer.RankLayer`.
 
     Raises:
       ValueError, RankError, DeviceError: as of `npus_layer.RankLayer`.
     """
     super().__init__()
     comm = comm or comms.TorchComm()
-    how.setdefault('device', getattr(comm, 'local_rank', comm.rank))
+    options.setdefault('device', getattr(comm, 'local_rank', comm.rank))
     self._call = call
-    self._layer = npus_layer.RankLayer(call, comm, _Tensors(), **how)
+    self._layer = npus_layer.RankLayer(call, comm, _Tensors(), **options)
     self._number = next(_NUMBERS)
     _LAYERS[self._number] = self._layer
 
   def forward(self, *arguments: torch.Tensor) -> torch.Tensor:
     """See the class."""
-    for name, one in zip(tensors.INPUTS, arguments, strict=True):
-      shape = self._call.shape(name)[:1] + tuple(one.shape)
-      dtype = str(one.dtype).removeprefix('torch.')
+    for name, tensor in zip(tensors.INPUTS, arguments, strict=True):
+      shape = self._call.shape(name)[:1] + tuple(tensor.shape)
+      dtype = str(tensor.dtype).removeprefix('torch.')
       self._call.check_array(name, shape, dtype)
     return npus_moe_layer(*arguments, self._number)
 

@@ -30,13 +30,13 @@ def main(folder: str) -> None:
   )
   y = layer(*slabs.values())
   y.backward(slab(dy))
-  made = {'y': y.detach()}
-  made |= {
+  results = {'y': y.detach()}
+  results |= {
     layer_call.GRAD_OF[n]: t.grad
     for n, t in slabs.items()
     if t.grad is not None
   }
-  for name, tensor in made.items():
+  for name, tensor in results.items():
     np.save(f'{folder}/{name}.{comm.rank}.npy', tensor.numpy())
   try:
     layer(slabs['x'][:, :-1], *[*slabs.values()][1:])

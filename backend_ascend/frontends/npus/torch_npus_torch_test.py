@@ -23,21 +23,21 @@ torch_npus_testing.main(sys.argv[1])
 
 
 def _packages() -> str:
-  where = (
+  path_command = (
     'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))'
   )
-  told = subprocess.run(
-    [os.environ['HPMOE_TORCH_PYTHON'], '-c', where],
+  process = subprocess.run(
+    [os.environ['HPMOE_TORCH_PYTHON'], '-c', path_command],
     check=True,
     capture_output=True,
     text=True,
   )
-  return told.stdout.strip()
+  return process.stdout.strip()
 
 
 def _job(folder, twin) -> list[subprocess.Popen]:
   """Starts both, with what torchrun tells its processes."""
-  told = dict(
+  environment = dict(
     **os.environ,
     **twin.environment,
     PYTHONPATH=os.pathsep.join(p or os.getcwd() for p in sys.path),
@@ -50,7 +50,7 @@ def _job(folder, twin) -> list[subprocess.Popen]:
   return [
     subprocess.Popen(
       command,
-      env=told | dict(RANK=str(rank), LOCAL_RANK=str(rank)),
+      env=environment | dict(RANK=str(rank), LOCAL_RANK=str(rank)),
       stdout=subprocess.PIPE,
       text=True,
     )
@@ -63,8 +63,8 @@ def test_two_processes_have_the_layer_and_its_gradient(tmp_path):
   # then together they have the bits of the twin in one process.
   with rehearsal.Rehearsal(2) as twin:
     for process in _job(tmp_path, twin):
-      said, _ = process.communicate(timeout=120)
-      assert process.returncode == 0 and said.strip() == 'refused'
+      output, _ = process.communicate(timeout=120)
+      assert process.returncode == 0 and output.strip() == 'refused'
     assert not [e.text for r in twin.reports for e in r.errors]
     # Forward, and for the gradient both passes.
     assert twin.ran == [[0, 1]] * 3
@@ -72,6 +72,6 @@ def test_two_processes_have_the_layer_and_its_gradient(tmp_path):
     *layer_testing.case(), launch=twin_runtime.launch
   )
   for key, value in want.items():
-    got = [np.load(tmp_path / f'{key}.{rank}.npy') for rank in range(2)]
+    slabs = [np.load(tmp_path / f'{key}.{rank}.npy') for rank in range(2)]
     assert np.any(value != 0), key
-    assert np.array_equal(np.stack(got), value), key
+    assert np.array_equal(np.stack(slabs), value), key

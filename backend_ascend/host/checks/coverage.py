@@ -43,13 +43,13 @@ def _pairs(signalled: np.ndarray, clocks: happens_before.Clocks) -> np.ndarray:
   Smaller index first, each pair once.  Two puts of one queue are sent in its
   order, but may arrive in any.
   """
-  found = [np.zeros((0, 2), np.int64)]
+  pairs = [np.zeros((0, 2), np.int64)]
   for group in _groups(signalled):
     first, second = np.triu_indices(len(group), 1)
     first, second = group[first], group[second]
     free = ~clocks.before(first, second) & ~clocks.before(second, first)
-    found.append(np.stack([first[free], second[free]], axis=1))
-  return np.unique(np.concatenate(found), axis=0)
+    pairs.append(np.stack([first[free], second[free]], axis=1))
+  return np.unique(np.concatenate(pairs), axis=0)
 
 
 def _edges(
@@ -101,7 +101,7 @@ class Coverage:
     clocks = happens_before.compute_clocks(image, signals)
     self._num_tasks = len(image.tables['tasks'])
     self._pairs = _pairs(signals, clocks)
-    self._seen = np.zeros((2, len(self._pairs)), bool)
+    self._order_shown = np.zeros((2, len(self._pairs)), bool)
     self._edges = _edges(signals, happens_before.list_waits(image), clocks)
     starts = np.diff(self._edges[:, 0], prepend=-1) > 0
     self._starts = np.flatnonzero(starts)
@@ -125,15 +125,15 @@ class Coverage:
         f'order: expected shape {(self._num_tasks,)}, got {order.shape}'
       )
     self.num_runs += 1
-    packed = np.ascontiguousarray(order, np.uint32).tobytes()
-    self._orders.add(hashlib.sha256(packed).digest())
+    order_bytes = np.ascontiguousarray(order, np.uint32).tobytes()
+    self._orders.add(hashlib.sha256(order_bytes).digest())
     first = order[self._pairs[:, 0]] < order[self._pairs[:, 1]]
-    self._seen[0] |= first
-    self._seen[1] |= ~first
+    self._order_shown[0] |= first
+    self._order_shown[1] |= ~first
     if len(self._edges):
-      arrived = order[self._edges[:, 1]]
-      latest = np.maximum.reduceat(arrived, self._starts)
-      self._last |= arrived == latest[self._group]
+      arrivals = order[self._edges[:, 1]]
+      latest = np.maximum.reduceat(arrivals, self._starts)
+      self._last |= arrivals == latest[self._group]
 
   @property
   def num_orders(self) -> int:
@@ -148,7 +148,7 @@ class Coverage:
   @property
   def num_pairs_seen(self) -> int:
     """Those of `num_pairs` of which both orders were seen."""
-    return int(self._seen.all(axis=0).sum())
+    return int(self._order_shown.all(axis=0).sum())
 
   @property
   def edges(self) -> np.ndarray:

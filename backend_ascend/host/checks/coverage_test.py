@@ -89,26 +89,32 @@ class AllOrders:
           states.add(state)
           todo.append(state)
 
-  def _steps(self, at, under_way: int, done: int):
+  def _steps(self, positions, under_way: int, done_mask: int):
     for task in range(under_way.bit_length()):
       if under_way >> task & 1:
-        yield at, under_way ^ 1 << task, self._end(task, done)
+        yield positions, under_way ^ 1 << task, self._end(task, done_mask)
     for i, queue in enumerate(self._queues):
-      if at[i] == len(queue) or self._needs[queue[at[i]]] & ~done:
+      if (
+        positions[i] == len(queue)
+        or self._needs[queue[positions[i]]] & ~done_mask
+      ):
         continue
-      task, after = queue[at[i]], (*at[:i], at[i] + 1, *at[i + 1 :])
+      task, after = (
+        queue[positions[i]],
+        (*positions[:i], positions[i] + 1, *positions[i + 1 :]),
+      )
       if self._late[task]:
-        yield after, under_way | 1 << task, done
-      yield after, under_way, self._end(task, done)
+        yield after, under_way | 1 << task, done_mask
+      yield after, under_way, self._end(task, done_mask)
 
-  def _end(self, task: int, done: int) -> int:
+  def _end(self, task: int, done_mask: int) -> int:
     """Returns what is done after the end of a task."""
-    self.before[task] |= done
-    done |= 1 << task
+    self.before[task] |= done_mask
+    done_mask |= 1 << task
     for waiter in self._waiters[task]:
-      if not self._needs[waiter] & ~done:
+      if not self._needs[waiter] & ~done_mask:
         self.last.add((waiter, task))
-    return done
+    return done_mask
 
 
 class TestAgainstAllOrders:
@@ -118,8 +124,8 @@ class TestAgainstAllOrders:
     # Given a tiny image, when every order that it allows is followed, then what
     # can be seen is just what coverage counts.
     layer, signals = routed(direction, experts)
-    got = coverage.Coverage(layer.image, signals)
-    seen = AllOrders(layer.image, signals)
+    actual = coverage.Coverage(layer.image, signals)
+    all_orders = AllOrders(layer.image, signals)
     givers = {}
     for task, event in signals:
       givers.setdefault(int(event), set()).add(int(task))
@@ -127,10 +133,10 @@ class TestAgainstAllOrders:
       pair
       for tasks in givers.values()
       for pair in itertools.combinations(sorted(tasks), 2)
-      if seen.ends_before(*pair) and seen.ends_before(*pair[::-1])
+      if all_orders.ends_before(*pair) and all_orders.ends_before(*pair[::-1])
     }
-    assert got.num_pairs == len(free) > 0
-    assert got.num_edges == len(seen.last) > 0
+    assert actual.num_pairs == len(free) > 0
+    assert actual.num_edges == len(all_orders.last) > 0
 
   @pytest.mark.parametrize('relay', [False, True])
   @pytest.mark.parametrize('experts', ROUTINGS)
@@ -140,7 +146,7 @@ class TestAgainstAllOrders:
     # added, then counts are those of the orders themselves and reach everything
     # that can be.
     layer, signals = routed(direction, experts, relay=relay)
-    got = coverage.Coverage(layer.image, signals)
+    actual = coverage.Coverage(layer.image, signals)
     orders = set()
     for seed in range(60):
       order = runtime.run(
@@ -149,33 +155,37 @@ class TestAgainstAllOrders:
         threads=1,
         modes=modes.Modes(permute=seed, late_puts=seed % 2 == 1, trace=True),
       ).order
-      got.add(order)
+      actual.add(order)
       orders.add(order.tobytes())
       if not seed:
-        assert got.num_pairs_seen == 0
-        assert 0 < got.num_edges_seen < got.num_edges
-    assert got.num_runs == 60
-    assert got.num_orders == len(orders) > 30
-    assert str(got) == (
-      f'{len(orders)} orders in 60 runs; both orders of {got.num_pairs} of '
-      f'{got.num_pairs} pairs of producers; {got.num_edges} of '
-      f'{got.num_edges} producers the last to arrive'
+        assert actual.num_pairs_seen == 0
+        assert 0 < actual.num_edges_seen < actual.num_edges
+    assert actual.num_runs == 60
+    assert actual.num_orders == len(orders) > 30
+    assert str(actual) == (
+      f'{len(orders)} orders in 60 runs; both orders of {actual.num_pairs} of '
+      f'{actual.num_pairs} pairs of producers; {actual.num_edges} of '
+      f'{actual.num_edges} producers the last to arrive'
     )
 
   def test_one_order_again_and_again(self):
     layer = tiny()
-    got = coverage.Coverage(layer.image, signals_of(layer))
+    actual = coverage.Coverage(layer.image, signals_of(layer))
     for _ in range(3):
-      got.add(np.arange(layer.num_tasks))
-    assert (got.num_runs, got.num_orders, got.num_pairs_seen) == (3, 1, 0)
+      actual.add(np.arange(layer.num_tasks))
+    assert (actual.num_runs, actual.num_orders, actual.num_pairs_seen) == (
+      3,
+      1,
+      0,
+    )
 
 
 def test_without_a_routing_all_signals_count():
   # Given no signals, then puts of rows that this routing lacks count too.
   layer = tiny()
-  some = coverage.Coverage(layer.image, signals_of(layer))
+  partial = coverage.Coverage(layer.image, signals_of(layer))
   all_that_may = coverage.Coverage(layer.image)
-  assert all_that_may.num_pairs > some.num_pairs
+  assert all_that_may.num_pairs > partial.num_pairs
 
 
 def test_other_orders_are_refused():

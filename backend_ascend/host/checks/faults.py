@@ -59,10 +59,10 @@ class FaultSpec:
     direction: pass in which it is committed; the same fault has another row
       for the other pass.
     kind: kind of task that commits it.
-    seen: kind of task that writes the tensor in which it must be located, the
-      first that is wrong in dependency order (of `layout.Kind`), for faults of
-      order; None: its own.
-    at: the kind by placement, of those where it is another.
+    shown_by: kind of task that writes the tensor in which it must be located:
+      the first wrong tensor in dependency order (of `layout.Kind`), for faults
+      of order; None: its own kind.
+    kind_at: placement to kind, for placements where it is another kind.
     relayed: kind with relay, where rows come another way.
     rows: real rows that the task must have at least; of a weight gradient's
       task, rows that it sums.
@@ -83,8 +83,8 @@ class FaultSpec:
   description: str
   direction: Direction
   kind: Kind
-  seen: Kind | None = None
-  at: Mapping[str, Kind] = dataclasses.field(default_factory=dict)
+  shown_by: Kind | None = None
+  kind_at: Mapping[str, Kind] = dataclasses.field(default_factory=dict)
   relayed: Kind | None = None
   rows: int = 1
   hangs: bool = False
@@ -114,8 +114,8 @@ class FaultSpec:
     With relay those of an image that has it.
     """
     usual = self.relayed if relay and self.relayed else self.kind
-    kind = self.at.get(placement, usual)
-    return kind, layout.STAGE_OF_KIND[self.seen or kind]
+    kind = self.kind_at.get(placement, usual)
+    return kind, layout.STAGE_OF_KIND[self.shown_by or kind]
 
 
 _KINDS = {'': None} | {kind.name.lower(): kind for kind in Kind}
@@ -124,23 +124,25 @@ _ROWS = tomllib.loads(pathlib.Path(__file__).with_suffix('.toml').read_text())
 
 def _of_pass(row: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
   """Returns the fields of a row of `faults.toml` in a pass."""
-  of = {
+  fields = {
     field: value[direction] if isinstance(value, list) else value
     for field, value in row.items()
     if field != 'sublayer'
   }
-  for field in of.keys() & {'kind', 'seen', 'relayed'}:
-    of[field] = _KINDS[of[field]]
-  at = of.get('at', {})
-  return of | dict(at={where: _KINDS[kind] for where, kind in at.items()})
+  for field in fields.keys() & {'kind', 'shown_by', 'relayed'}:
+    fields[field] = _KINDS[fields[field]]
+  kind_at = fields.get('kind_at', {})
+  return fields | dict(
+    kind_at={placement: _KINDS[kind] for placement, kind in kind_at.items()}
+  )
 
 
 def _specs_of(direction: Direction) -> list[FaultSpec]:
   fields = {name: _of_pass(row, direction) for name, row in _ROWS.items()}
   return [
-    FaultSpec(name=name, direction=direction, **of)
-    for name, of in fields.items()
-    if of['kind'] is not None
+    FaultSpec(name=name, direction=direction, **values)
+    for name, values in fields.items()
+    if values['kind'] is not None
   ]
 
 
@@ -154,43 +156,53 @@ class NoEffect(ValueError):
 
 def specs(direction: Direction, sublayer: bool = False) -> dict[str, FaultSpec]:
   """Returns the rows of one pass by name, those that a sub-layer has, too."""
-  found = {spec.name: spec for spec in TABLE if spec.direction == direction}
+  named_specs = {
+    spec.name: spec for spec in TABLE if spec.direction == direction
+  }
   if not sublayer:
-    return found
-  for name, spec in found.items():
+    return named_specs
+  for name, spec in named_specs.items():
     if 'sublayer' in _ROWS[name]:
       other = _of_pass(_ROWS[name]['sublayer'], direction)
-      found[name] = dataclasses.replace(spec, **other)
-  there = layout.select_kinds(sublayer=True)
-  return {name: spec for name, spec in found.items() if spec.kind in there}
+      named_specs[name] = dataclasses.replace(spec, **other)
+  sublayer_kinds = layout.select_kinds(sublayer=True)
+  return {
+    name: spec
+    for name, spec in named_specs.items()
+    if spec.kind in sublayer_kinds
+  }
 
 
 SPECS = specs(Direction.FORWARD)
 
 
 def _spec(image: image_lib.Image, name: str) -> FaultSpec:
-  of = Direction(int(image.header['direction'])), image.config.sublayer
-  known = specs(*of)
-  if name not in known:
-    raise ValueError(f'fault: expected one of {list(known)}, got {name!r}')
-  return known[name]
+  image_pass = Direction(int(image.header['direction'])), image.config.sublayer
+  named_specs = specs(*image_pass)
+  if name not in named_specs:
+    raise ValueError(
+      f'fault: expected one of {list(named_specs)}, got {name!r}'
+    )
+  return named_specs[name]
 
 
 def _refuse_layer(spec: FaultSpec, image: image_lib.Image) -> None:
   for name in ('top_k', 'num_experts', 'num_tokens', 'd_model'):
-    needed, got = getattr(spec, name), getattr(image.config, name)
-    if got < needed:
+    required, actual = getattr(spec, name), getattr(image.config, name)
+    if actual < required:
       raise NoEffect(
-        f'fault {spec.name}: expected {name} of at least {needed}, got {got}'
+        f'fault {spec.name}: expected {name} of at least {required}, '
+        f'got {actual}'
       )
-  for name, needed in (
+  for name, required in (
     ('activation', (spec.activation,) if spec.activation else ()),
     ('storage', spec.storages),
   ):
-    got = getattr(image.policy, name)
-    if needed and got not in needed:
+    actual = getattr(image.policy, name)
+    if required and actual not in required:
       raise NoEffect(
-        f'fault {spec.name}: expected {name} {" or ".join(needed)}, got {got}'
+        f'fault {spec.name}: expected {name} {" or ".join(required)}, '
+        f'got {actual}'
       )
 
 
@@ -249,20 +261,20 @@ def _luck(image: image_lib.Image, plan: _native.Routing, tasks) -> np.ndarray:
     `[all tasks]` i32.
   """
   table = image.tables['tasks']
-  made, signals = accesses.inspect(image, plan)
-  known = happens_before.compute_clocks(image, signals)
-  writes = made[
-    (made['write'] == 1) & np.isin(table['kind'], _BRINGS)[made['task']]
+  boxes, signals = accesses.inspect(image, plan)
+  clocks = happens_before.compute_clocks(image, signals)
+  writes = boxes[
+    (boxes['write'] == 1) & np.isin(table['kind'], _BRINGS)[boxes['task']]
   ]
   luck = np.zeros(len(table), np.int32)
   for task in tasks:
-    before = known.predecessor[task]
-    brought = _overlapping(
-      writes, made[(made['task'] == task) & (made['write'] == 0)]
+    before = clocks.predecessor[task]
+    suppliers = _overlapping(
+      writes, boxes[(boxes['task'] == task) & (boxes['write'] == 0)]
     )
     if before >= 0:
-      brought = brought[~known.before(brought, before)]
-    luck[task] = len(brought) > 0
+      suppliers = suppliers[~clocks.before(suppliers, before)]
+    luck[task] = len(suppliers) > 0
     if luck[task] and before >= 0 and table[before]['wait_count']:
       luck[task] += 1 + (table[task]['rank'] == 0)
       luck[task] += 2 * (table[task]['core'] == 0)
@@ -271,15 +283,15 @@ def _luck(image: image_lib.Image, plan: _native.Routing, tasks) -> np.ndarray:
 
 def _overlapping(writes: np.ndarray, reads: np.ndarray) -> np.ndarray:
   """Returns the tasks of the writes of rows that some read has, too."""
-  found = np.zeros(len(writes), bool)
+  overlaps = np.zeros(len(writes), bool)
   for read in reads:
-    found |= (
+    overlaps |= (
       (writes['buffer'] == read['buffer'])
       & (writes['slab'] == read['slab'])
       & (writes['row_begin'] < read['row_end'])
       & (read['row_begin'] < writes['row_end'])
     )
-  return np.unique(writes['task'][found])
+  return np.unique(writes['task'][overlaps])
 
 
 def candidates(
@@ -305,12 +317,12 @@ def candidates(
   spec = _spec(image, name)
   _refuse_layer(spec, image)
   kind, _ = spec.located(image.policy.placement, image.options.relay)
-  needed = spec.rows
+  min_rows = spec.rows
   if name == 'misplaced_weight' and image.policy.placement in tensors.EARLY:
-    needed = 2
+    min_rows = 2
   tasks = image.tables['tasks']
   rows = real_rows(image, plan.counts, plan.relayed_counts)
-  fits = (tasks['kind'] == kind) & (rows >= needed)
+  fits = (tasks['kind'] == kind) & (rows >= min_rows)
   if spec.empty:
     # The first link of a chain starts from zero, the others go on.
     no_rows = plan.counts.sum(axis=0)[tasks['expert']] == 0
@@ -319,9 +331,9 @@ def candidates(
   if spec.needs == 'races':
     luck = _luck(image, plan, np.flatnonzero(fits))
     fits = luck > 0
-  found = np.flatnonzero(fits)
-  distance = np.abs(np.arange(len(found)) - len(found) // 2)
-  return found[np.lexsort((distance, -luck[found]))]
+  targets = np.flatnonzero(fits)
+  distance = np.abs(np.arange(len(targets)) - len(targets) // 2)
+  return targets[np.lexsort((distance, -luck[targets]))]
 
 
 def choose_target(image, plan: _native.Routing, name: str) -> int:
@@ -340,10 +352,10 @@ def choose_target(image, plan: _native.Routing, name: str) -> int:
     ValueError: an unknown fault.
   """
   image = image_lib.load(image)
-  found = candidates(image, plan, name)
-  if not len(found):
+  targets = candidates(image, plan, name)
+  if not len(targets):
     raise NoEffect(
       f'fault {name}: expected a task that can commit it, got none among '
       f'{len(image.tables["tasks"])} tasks'
     )
-  return int(found[0])
+  return int(targets[0])

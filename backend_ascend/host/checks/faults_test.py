@@ -20,7 +20,7 @@ from hpmoe.reference.contract import storage as storage_lib
 Kind = layout.Kind
 Direction = layout.Direction
 CONFIG = config_testing.sized(r=4, t=33, e=8, k=3, d=40, f=24)
-ONE = testing.LAYERS['one_of_everything']
+SMALLEST_LAYER = testing.LAYERS['one_of_everything']
 STORAGES = tuple(storage_lib.STORED)
 GRAINS = ('expert', 'row_block')
 # All faults that do not hang, in every dtype in which they are sure to show;
@@ -131,12 +131,12 @@ def test_every_fault_is_first_seen_in_its_stage(
   # ... then its stage is the first that differs, and downstream follows;
   # the number of threads changes nothing.
   _, stage = spec.located(placement)
-  changed = in_order(testing.differing(wrong, right))
-  assert changed[0] == stage
-  assert set(changed) & set(testing.RESULTS[spec.direction])
+  changed_names = in_order(testing.differing(wrong, right))
+  assert changed_names[0] == stage
+  assert set(changed_names) & set(testing.RESULTS[spec.direction])
   for threads in (2, 7):
-    again = runtime.launch(image, inputs, threads=threads, fault=fault)
-    assert not testing.differing(again, wrong), threads
+    second_run = runtime.launch(image, inputs, threads=threads, fault=fault)
+    assert not testing.differing(second_run, wrong), threads
 
 
 @pytest.mark.parametrize('storage', STORAGES)
@@ -154,9 +154,9 @@ def test_what_is_read_or_left_unwritten_is_nan(name, direction, storage):
   image, inputs = layer_of(spec, storage, 'combine', 'row_block')
   right = runtime.launch(image, inputs)
   wrong = runtime.launch(image, inputs, fault=target(image, inputs, name))
-  got = wrong[spec.stage].astype(np.float32)
-  bad = got != right[spec.stage].astype(np.float32)
-  assert bad.any() and np.isnan(got[bad]).all()
+  actual = wrong[spec.stage].astype(np.float32)
+  bad = actual != right[spec.stage].astype(np.float32)
+  assert bad.any() and np.isnan(actual[bad]).all()
   if spec.empty:
     assert (right[spec.stage].astype(np.float32)[bad] == 0).all()
 
@@ -192,14 +192,14 @@ class TestWeightGrads:
     step = chain or count
     begin = int(task['peer']) * step
     rows = slice(first + begin, first + min(begin + step, count))
-    more = inputs['expert_in'][rank, rows].T @ right['d_gate_up'][rank, rows]
+    extra = inputs['expert_in'][rank, rows].T @ right['d_gate_up'][rank, rows]
     tile = (
       slice(task['row_begin'], task['row_end']),
       slice(task['col_begin'], task['col_end']),
     )
     want = right['d_w_gate_up'].copy()
-    want[rank, expert % local][tile] += more[tile]
-    assert more[tile].any()
+    want[rank, expert % local][tile] += extra[tile]
+    assert extra[tile].any()
     assert (wrong['d_w_gate_up'] == want).all()
 
   @pytest.mark.parametrize('chain', (None, 8))
@@ -218,13 +218,13 @@ class TestWeightGrads:
 
 class TestTargets:
   @pytest.mark.parametrize(
-    'name, told, changes',
+    'name, message, changes',
     [
       ('bogus', 'fault: expected one of .*bogus', {}),
       ('weight_grad_twice', "got 'weight_grad_twice'", {}),
       *(
-        (name, f'fault {name}: expected.*{what}', dict(config=ONE))
-        for name, what in dict(
+        (name, f'fault {name}: expected.*{value}', dict(config=SMALLEST_LAYER))
+        for name, value in dict(
           swapped_experts='num_experts',
           lost_k_slot='top_k',
           misplaced_weight='top_k',
@@ -250,10 +250,10 @@ class TestTargets:
       ),
     ],
   )
-  def test_layer_that_has_no_target_is_told(self, name, told, changes):
-    chosen = dict(storage='float32', placement='combine', grain='expert')
-    with pytest.raises(ValueError, match=told):
-      target(*layer(**chosen | changes), name)
+  def test_layer_that_has_no_target_is_told(self, name, message, changes):
+    policy_fields = dict(storage='float32', placement='combine', grain='expert')
+    with pytest.raises(ValueError, match=message):
+      target(*layer(**policy_fields | changes), name)
 
   def test_fault_or_task_that_is_none(self):
     image, inputs = layer('float32', 'combine', 'expert')
@@ -288,12 +288,12 @@ class TestTargets:
     )
     plan = runtime.route(image, inputs['topk_ids'])
     parsed = image_lib.load(image)
-    found = faults.candidates(parsed, plan, 'skipped_wait')
+    targets = faults.candidates(parsed, plan, 'skipped_wait')
     kind = faults.specs(direction)['skipped_wait'].kind
     real = faults.real_rows(parsed, plan.counts) > 0
-    same = np.flatnonzero((parsed.tables['tasks']['kind'] == kind) & real)
-    others = np.setdiff1d(same, found)
-    for task in (*found[::4], *others[::4]):
+    same_kind = np.flatnonzero((parsed.tables['tasks']['kind'] == kind) & real)
+    other_tasks = np.setdiff1d(same_kind, targets)
+    for task in (*targets[::4], *other_tasks[::4]):
       races = runtime.run(
         image,
         inputs,
@@ -301,7 +301,7 @@ class TestTargets:
         fault=faults.Fault('skipped_wait', int(task)),
         modes=modes.Modes(races=True),
       ).races
-      assert bool(races) == (task in found), task
+      assert bool(races) == (task in targets), task
       assert {race.second.index for race in races} <= {task}
 
   @pytest.mark.parametrize('chain', (None, 16))

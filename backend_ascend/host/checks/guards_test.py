@@ -13,11 +13,11 @@ from hpmoe.backend_ascend.image import freestanding_testing as freestanding
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
-_HERE = 'backend_ascend/host/checks'
+_FOLDER = 'backend_ascend/host/checks'
 CONFIG = config_testing.sized(r=4, t=13, e=8, k=3, d=10, f=6)
 
 # What kernels do that read or write beyond their tiles, and what is said.
-_FOUND = """\
+_EXPECTED = """\
 right:
 gemm, a row too many: wrote element [2, 0] of c, which is [2, 3]
 gemm, a row before: wrote element [-1, 0] of c, which is [2, 3]
@@ -58,14 +58,16 @@ slot: 3
 def test_kernels_that_leave_their_tiles_are_told(tmp_path):
   binary = tmp_path / 'guards_test'
   compiler = shlex.split(os.environ.get('CXX') or 'c++')
-  sources = (f'{freestanding.ROOT}/{_HERE}/guards{s}.cc' for s in ('', '_test'))
+  sources = (
+    f'{freestanding.ROOT}/{_FOLDER}/guards{s}.cc' for s in ('', '_test')
+  )
   flags = ('-std=c++17', '-Wall', '-Werror', f'-I{freestanding.ROOT}')
   subprocess.run([*compiler, *flags, *sources, '-o', binary], check=True)
 
-  found = subprocess.run([binary], capture_output=True, text=True, check=True)
+  process = subprocess.run([binary], capture_output=True, text=True, check=True)
 
-  said = [line.rstrip() for line in found.stdout.splitlines()]
-  assert said == _FOUND.splitlines()
+  lines = [line.rstrip() for line in process.stdout.splitlines()]
+  assert lines == _EXPECTED.splitlines()
 
 
 def test_saved_rows_of_nobody_are_nan_and_the_caller_s_stay():

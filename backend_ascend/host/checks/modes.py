@@ -67,7 +67,7 @@ class Modes:
     trace: report the order in which tasks ended.
     times: report when each task ran.
     actions: `[tasks]` u8 of `Action`; None: every task runs.
-    given: tensors that HEAL copies in, by name: all that the image's tasks
+    heal_with: tensors that HEAL copies in, by name: all that the image's tasks
       write, in the dtype and shape of a launch's outputs.
   """
 
@@ -79,7 +79,7 @@ class Modes:
   trace: bool = False
   times: bool = False
   actions: np.ndarray | None = None
-  given: collections.abc.Mapping[str, np.ndarray] | None = None
+  heal_with: collections.abc.Mapping[str, np.ndarray] | None = None
 
   def __post_init__(self):
     if self.permute is not None and not 0 <= self.permute < _SEEDS:
@@ -132,14 +132,14 @@ class Times:
   Attributes:
     start: `[tasks]` f64, when the task's waits were met and it began.
     end: `[tasks]` f64, when its work was done, before it signalled.
-    waited: `[tasks]` f64, from when a thread first found one of its waits
+    wait_times: `[tasks]` f64, from when a thread first found one of its waits
       unmet until it began; 0 where none was found unmet.
     thread: `[tasks]` i32, the OS thread that ran it, from 0.
   """
 
   start: np.ndarray
   end: np.ndarray
-  waited: np.ndarray
+  wait_times: np.ndarray
   thread: np.ndarray
 
   @property
@@ -149,12 +149,12 @@ class Times:
 
 
 @dataclasses.dataclass(frozen=True)
-class Launched:
-  """What a launch gave.
+class LaunchResult:
+  """The outputs of a launch, and what its modes recorded.
 
   Attributes:
     outputs: what was asked for, as the tasks left it.
-    captured: by name of the tensors that tasks write, in the shape of
+    captures: by name of the tensors that tasks write, in the shape of
       `outputs`; `POISON` where nothing was captured.  Backward at placements
       of `tensors.EARLY` also has what travels beside rows: d_row_weight
       `[R, N]` f32 and d_slot_weight `[R, T, K]` f32, both gradients of
@@ -168,18 +168,18 @@ class Launched:
   """
 
   outputs: dict[str, np.ndarray]
-  captured: dict[str, np.ndarray] | None = None
+  captures: dict[str, np.ndarray] | None = None
   order: np.ndarray | None = None
   times: Times | None = None
   races: tuple[Race, ...] = ()
   num_races: int = 0
 
 
-def checked_actions(image: image_lib.Image, modes: Modes):
+def check_actions(image: image_lib.Image, modes: Modes):
   """Returns the checked actions or None, and the tensors that heal."""
   if modes.actions is None:
-    if modes.given is not None:
-      raise ValueError('modes.given: expected None without actions')
+    if modes.heal_with is not None:
+      raise ValueError('modes.heal_with: expected None without actions')
     return None, {}
   actions = np.asarray(modes.actions)
   shape = (len(image.tables['tasks']),)
@@ -194,52 +194,56 @@ def checked_actions(image: image_lib.Image, modes: Modes):
     )
   if not (actions & Action.HEAL).any():
     return np.ascontiguousarray(actions), {}
-  return np.ascontiguousarray(actions), _healed(image, modes.given or {})
+  return np.ascontiguousarray(actions), _check_healing_tensors(
+    image, modes.heal_with or {}
+  )
 
 
-def written(image: image_lib.Image) -> tuple[str, ...]:
-  """Returns the tensors that an image's tasks write: Modes.given's names."""
+def list_written_tensors(image: image_lib.Image) -> tuple[str, ...]:
+  """Returns the tensors that an image's tasks write: names of heal_with."""
   names = arrays.outputs(image)
   return tuple(name for name in names if name not in tensors.PLAN)
 
 
-def _healed(image: image_lib.Image, given) -> dict[str, np.ndarray]:
-  names = written(image)
-  if not set(names) <= set(given):
+def _check_healing_tensors(
+  image: image_lib.Image, heal_with
+) -> dict[str, np.ndarray]:
+  names = list_written_tensors(image)
+  if not set(names) <= set(heal_with):
     raise ValueError(
-      f'modes.given: expected {sorted(names)}, got {sorted(given)}'
+      f'modes.heal_with: expected {sorted(names)}, got {sorted(heal_with)}'
     )
   return {
     name: arrays.fitting(
-      image, name, given[name], called=f'modes.given[{name!r}]'
+      image, name, heal_with[name], title=f'modes.heal_with[{name!r}]'
     )
     for name in names
   }
 
 
-def captured(image: image_lib.Image, actions):
-  """Returns poisoned tensors for what is captured, or None."""
+def make_capture_arrays(image: image_lib.Image, actions):
+  """Returns poisoned arrays to capture into; None if no action captures."""
   if actions is None or not (actions & Action.CAPTURE).any():
     return None
-  made = arrays.zeros(image, written(image))
+  captures = arrays.zeros(image, list_written_tensors(image))
   if (
     image.direction == layout.Direction.BACKWARD
     and image.policy.placement in tensors.EARLY
   ):
     r, n, t, k = (image.config.dims()[c] for c in 'RNTK')
-    made['d_row_weight'] = np.zeros((r, n), np.float32)
-    made['d_slot_weight'] = np.zeros((r, t, k), np.float32)
-  for array in made.values():
+    captures['d_row_weight'] = np.zeros((r, n), np.float32)
+    captures['d_slot_weight'] = np.zeros((r, t, k), np.float32)
+  for array in captures.values():
     array[...] = poison_lib.poison(array.dtype)
-  return made
+  return captures
 
 
 def times(recorded: np.ndarray) -> Times:
   """Returns times of a launch from `[tasks, 4]` blocked, start, end, thread."""
-  blocked, start, end, thread = recorded.T
+  blocked_at, start, end, thread = recorded.T
   return Times(
     start=start * 1e-9,
     end=end * 1e-9,
-    waited=np.where(blocked < 0, 0, start - blocked) * 1e-9,
+    wait_times=np.where(blocked_at < 0, 0, start - blocked_at) * 1e-9,
     thread=thread.astype(np.int32),
   )

@@ -21,25 +21,26 @@ _MISSING = (
 _BLAMES_FIRST = (2, 5)
 
 
-def race(image: image_lib.Image, found: _native.Race) -> modes.Race:
+def race(image: image_lib.Image, native_race: _native.Race) -> modes.Race:
   """Returns a race in words."""
   first, second = (
-    task_names.task_name(image, task) for task in (found.first, found.second)
+    task_names.task_name(image, task)
+    for task in (native_race.first, native_race.second)
   )
   return modes.Race(
     first=first,
     second=second,
-    tensor=layout.Buffer(found.buffer).name.lower(),
-    rank=found.rank,
-    rows=(found.row_begin, found.row_end),
-    cols=(found.col_begin, found.col_end),
-    kind=_KINDS[found.kind],
-    missing=_MISSING[found.missing].format(
+    tensor=layout.Buffer(native_race.buffer).name.lower(),
+    rank=native_race.rank,
+    rows=(native_race.row_begin, native_race.row_end),
+    cols=(native_race.col_begin, native_race.col_end),
+    kind=_KINDS[native_race.kind],
+    missing=_MISSING[native_race.missing].format(
       first=first,
       second=second,
-      event=found.event,
-      threshold=found.threshold,
-      total=found.total,
+      event=native_race.event,
+      threshold=native_race.threshold,
+      total=native_race.total,
     ),
-    blame=first if found.missing in _BLAMES_FIRST else second,
+    blame=first if native_race.missing in _BLAMES_FIRST else second,
   )

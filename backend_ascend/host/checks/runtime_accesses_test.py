@@ -56,7 +56,10 @@ def flat(layer: testing.Case, name: str) -> np.ndarray:
 
 def count_writes(layer: testing.Case) -> dict[str, np.ndarray]:
   boxes, _ = runtime.inspect(layer.image, layer.routing)
-  counts = {name: flat(layer, name) for name in runtime.written(layer.image)}
+  counts = {
+    name: flat(layer, name)
+    for name in runtime.list_written_tensors(layer.image)
+  }
   for box in boxes[boxes['write'] == 1]:
     counts[Buffer(box['buffer']).name.lower()][
       box['slab'],
@@ -74,7 +77,7 @@ def test_every_element_is_written_once(
   # exists has one, all others none; so has what travels beside rows.
   layer = make(direction, routing, grain, placement, chain)
   plan = runtime.route(layer.image, layer.inputs['topk_ids'])
-  held = plan.counts.sum(axis=0).reshape(CONFIG.num_ranks, -1).sum(axis=1)
+  num_rows = plan.counts.sum(axis=0).reshape(CONFIG.num_ranks, -1).sum(axis=1)
   beside = {HEADED[direction]}
   if placement in tensors.EARLY and direction:
     beside |= {'d_gate_up', 'd_returned'}
@@ -82,7 +85,7 @@ def test_every_element_is_written_once(
     width = writes.shape[2] // 2
     exists = np.ones(writes.shape[:2], bool)
     if layer.right[name].shape[1] == CONFIG.dims()['N']:
-      exists = np.arange(writes.shape[1])[None, :] < held[:, None]
+      exists = np.arange(writes.shape[1])[None, :] < num_rows[:, None]
     assert (writes[..., :width] == exists[..., None]).all(), name
     if name.startswith('d_w_'):
       continue  # sums: the next test
@@ -115,7 +118,7 @@ def test_sums_are_written_by_every_link_but_the_last(routing):
       assert (writes[..., writes.shape[2] // 2 :] == links - 1).all()
 
 
-class Declared:
+class DeclaredRegions:
   """Regions of the image's table as physical elements, through the plan."""
 
   def __init__(self, layer: testing.Case):
@@ -165,7 +168,7 @@ class Declared:
     count = int(self.counts[source, expert])
     return {(owner, first + row) for row in rows if row < count}
 
-  def sent(self, desc) -> set[int] | None:
+  def sent_rows(self, desc) -> set[int] | None:
     """Returns the rows that a put reads, of any buffer; None for no put."""
     expert = int(desc['expert'])
     rows = slice(desc['row_begin'], desc['row_end'])
@@ -199,50 +202,52 @@ def test_accesses_are_what_the_image_declares(
   # put declares all rows that it may have to send, and the image counts the
   # float32 sums of a chain as the gradient itself.
   layer = make(direction, routing, grain, placement, chain)
-  declared, tables = Declared(layer), layer.image.tables
+  regions_of_layer, tables = DeclaredRegions(layer), layer.image.tables
   boxes, _ = runtime.inspect(layer.image, layer.routing)
   starts = np.searchsorted(boxes['task'], np.arange(layer.num_tasks + 1))
   for task in range(0, layer.num_tasks, 7):
-    mine = boxes[starts[task] : starts[task + 1]]
-    if not len(mine):
+    own_boxes = boxes[starts[task] : starts[task + 1]]
+    if not len(own_boxes):
       continue
     desc = tables['tasks'][task]
     begin, reads = desc['region_begin'], desc['read_count']
     regions = tables['regions'][begin : begin + reads + desc['write_count']]
     name = runtime.task_name(layer.image, task)
-    real = elements_of_boxes(layer, mine[mine['write'] == 1])
-    assert real == elements_of_regions(declared, regions[reads:]), name
-    real = elements_of_boxes(layer, mine[mine['write'] == 0])
-    told = elements_of_regions(declared, regions[:reads])
-    sent = declared.sent(desc)
-    if sent is not None:
-      told = {e for e in told if e[2] in sent}
+    real = elements_of_boxes(layer, own_boxes[own_boxes['write'] == 1])
+    assert real == elements_of_regions(regions_of_layer, regions[reads:]), name
+    real = elements_of_boxes(layer, own_boxes[own_boxes['write'] == 0])
+    declared_elements = elements_of_regions(regions_of_layer, regions[:reads])
+    sent_rows = regions_of_layer.sent_rows(desc)
+    if sent_rows is not None:
+      declared_elements = {e for e in declared_elements if e[2] in sent_rows}
     # Which links read sums: the test above.
-    real, told = ({e for e in es if e[0] not in GRADS} for es in (real, told))
-    assert real == told, name
+    real, declared_elements = (
+      {e for e in es if e[0] not in GRADS} for es in (real, declared_elements)
+    )
+    assert real == declared_elements, name
 
 
-def elements_of_regions(declared, regions) -> set:
+def elements_of_regions(regions_of_layer, regions) -> set:
   """Returns (buffer, slab, row, column) of regions."""
   return {
     (int(region['buffer']), slab, row, col)
     for region in regions
-    for slab, row in declared.rows_of(region)
+    for slab, row in regions_of_layer.rows_of(region)
     for col in range(int(region['col_begin']), int(region['col_end']))
   }
 
 
 def elements_of_boxes(layer, boxes) -> set:
   """Returns (buffer, slab, row, column); sums stand for their gradient."""
-  found = set()
+  overlaps = set()
   for box in boxes:
     buffer = int(box['buffer'])
     cols = np.arange(int(box['col_begin']), int(box['col_end']))
     if buffer in GRADS:
       cols %= layer.right[Buffer(buffer).name.lower()].shape[-1]
-    found |= {
+    overlaps |= {
       (buffer, int(box['slab']), row, int(col))
       for row in range(int(box['row_begin']), int(box['row_end']))
       for col in cols
     }
-  return found
+  return overlaps

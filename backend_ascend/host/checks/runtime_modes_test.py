@@ -40,8 +40,10 @@ def case(
   )
 
 
-def run(layer: testing.Case, modes=Modes(), **how) -> modes_lib.Launched:
-  return runtime.run(layer.image, layer.inputs, modes=modes, **how)
+def run(
+  layer: testing.Case, modes=Modes(), **options
+) -> modes_lib.LaunchResult:
+  return runtime.run(layer.image, layer.inputs, modes=modes, **options)
 
 
 def all_tasks(layer: testing.Case, action: Action) -> np.ndarray:
@@ -52,10 +54,10 @@ def bits(array: np.ndarray) -> np.ndarray:
   return array.view({2: np.uint16, 4: np.uint32}[array.itemsize])
 
 
-def unlike(got: dict, want: dict) -> dict[str, np.ndarray]:
+def find_differences(actual: dict, want: dict) -> dict[str, np.ndarray]:
   """Returns, for each tensor whose bits differ, where."""
-  found = {name: bits(got[name]) != bits(want[name]) for name in want}
-  return {name: where for name, where in found.items() if where.any()}
+  differences = {name: bits(actual[name]) != bits(want[name]) for name in want}
+  return {name: mask for name, mask in differences.items() if mask.any()}
 
 
 def is_put(layer: testing.Case) -> np.ndarray:
@@ -99,11 +101,12 @@ class Follower:
     self.waits = happens_before.group_pairs(
       happens_before.list_waits(layer.image), layer.num_tasks
     )
-    self.done = set()
+    self.done_tasks = set()
 
   def ready(self, task) -> bool:
     return all(
-      self.done.issuperset(self.signallers[event]) for event in self.waits[task]
+      self.done_tasks.issuperset(self.signallers[event])
+      for event in self.waits[task]
     )
 
 
@@ -113,8 +116,8 @@ class TestPoison:
       array = np.full(3, poison_lib.poison(dtype))
       assert runtime.is_poison(array).all()
       assert np.isnan(array.astype(np.float32)).all()
-      others = np.array([0, 1, np.inf, np.nan, -np.nan], dtype)
-      assert not runtime.is_poison(others).any()
+      specials = np.array([0, 1, np.inf, np.nan, -np.nan], dtype)
+      assert not runtime.is_poison(specials).any()
 
   def test_other_dtypes_are_refused(self):
     with pytest.raises(ValueError, match='array: expected one of'):
@@ -128,20 +131,22 @@ class TestPoison:
     layer = case(direction, storage)
     task = faults.choose_target(layer.image, layer.routing, 'dropped_tile')
     fault = faults.Fault('dropped_tile', task)
-    got = runtime.launch(layer.image, layer.inputs, fault=fault)
-    ((tensor, where),) = written_by(layer, task).items()
-    for name in runtime.written(layer.image):
-      poisoned = runtime.is_poison(got[name])
-      assert (poisoned == (where if name == tensor else False)).all(), name
-    assert np.isnan(got[testing.RESULTS[direction][0]].astype(np.float32)).any()
+    actual = runtime.launch(layer.image, layer.inputs, fault=fault)
+    ((tensor, mask),) = written_by(layer, task).items()
+    for name in runtime.list_written_tensors(layer.image):
+      poisoned = runtime.is_poison(actual[name])
+      assert (poisoned == (mask if name == tensor else False)).all(), name
+    assert np.isnan(
+      actual[testing.RESULTS[direction][0]].astype(np.float32)
+    ).any()
 
   @both_passes
   def test_without_it_what_no_task_wrote_is_zero(self, direction):
     layer = case(direction)
     nothing = Modes(poison=False, actions=all_tasks(layer, Action(0)))
-    got = run(layer, nothing).outputs
-    for name in runtime.written(layer.image):
-      assert not bits(got[name]).any(), name
+    actual = run(layer, nothing).outputs
+    for name in runtime.list_written_tensors(layer.image):
+      assert not bits(actual[name]).any(), name
 
 
 class TestOrder:
@@ -161,15 +166,15 @@ class TestOrder:
         follower = Follower(layer)
         for task in np.argsort(order):
           assert follower.ready(task), (modes, threads, task)
-          follower.done.add(task)
+          follower.done_tasks.add(task)
 
   @both_passes
   def test_a_task_out_of_its_turn_is_first_or_last(self, direction):
     layer = case(direction)
     for name, place in (('missing_wait', 0), ('early_signal', -1)):
       task = faults.choose_target(layer.image, layer.routing, name)
-      got = run(layer, Modes(trace=True), fault=faults.Fault(name, task))
-      assert np.argsort(got.order)[place] == task
+      actual = run(layer, Modes(trace=True), fault=faults.Fault(name, task))
+      assert np.argsort(actual.order)[place] == task
 
   def test_is_none_unless_traced(self):
     layer = case(Direction.FORWARD)
@@ -195,8 +200,8 @@ class TestPermute:
     layer = case(Direction.FORWARD)
     first = np.zeros(layer.num_tasks, int)
     for seed in range(400):
-      launched = run(layer, Modes(permute=seed, trace=True), threads=1)
-      first[np.argmin(launched.order)] += 1
+      traced = run(layer, Modes(permute=seed, trace=True), threads=1)
+      first[np.argmin(traced.order)] += 1
     workers = CONFIG.num_ranks * BLOCKS['num_aiv']
     assert (first > 0).sum() == workers
     assert first.max() < 4 * 400 / workers
@@ -220,10 +225,12 @@ class TestLatePuts:
     for task in np.argsort(order):
       if puts[task]:
         for queue in follower.queues:
-          left = [t for t in queue if t not in follower.done and not puts[t]]
+          left = [
+            t for t in queue if t not in follower.done_tasks and not puts[t]
+          ]
           assert not left or not follower.ready(left[0]), (task, left[0])
         delivered += 1
-      follower.done.add(task)
+      follower.done_tasks.add(task)
     assert delivered == puts.sum()
 
   @both_passes
@@ -234,12 +241,12 @@ class TestLatePuts:
     layer = case(direction)
     puts = np.flatnonzero(is_put(layer))
     modes = Modes(late_puts=True, trace=True, permute=permute)
-    seen = set()
+    orders = set()
     for threads in (1, 2, 4):
-      got = run(layer, modes, threads=threads)
-      assert not testing.differing(got.outputs, layer.right)
-      seen.add(puts[np.argsort(got.order[puts])].tobytes())
-    assert len(seen) == 1
+      actual = run(layer, modes, threads=threads)
+      assert not testing.differing(actual.outputs, layer.right)
+      orders.add(puts[np.argsort(actual.order[puts])].tobytes())
+    assert len(orders) == 1
 
   @pytest.mark.parametrize('grain', ['expert', 'row_block'])
   @pytest.mark.parametrize('placement', precision.LAUNCHED)
@@ -252,13 +259,13 @@ class TestLatePuts:
     fault = faults.Fault('skipped_wait', task)
     usual = runtime.launch(layer.image, layer.inputs, threads=1, fault=fault)
     assert not testing.differing(usual, layer.right)
-    ((tensor, where),) = written_by(layer, task).items()
+    ((tensor, mask),) = written_by(layer, task).items()
     for threads in (1, 2):
       late = run(layer, Modes(late_puts=True), threads=threads, fault=fault)
       late = late.outputs
-      wrong = unlike(late, layer.right)
+      wrong = find_differences(late, layer.right)
       assert set(wrong) & set(testing.RESULTS[direction])
-      assert wrong[tensor].any() and not wrong[tensor][~where].any()
+      assert wrong[tensor].any() and not wrong[tensor][~mask].any()
       assert np.isnan(late[tensor][wrong[tensor]]).all()
 
   @both_passes
@@ -269,11 +276,11 @@ class TestLatePuts:
     for task in (giving[0], giving[-1]):
       fault = faults.Fault('missing_signal', int(task))
       for threads in (1, 3):
-        with pytest.raises(runtime.WaitError) as raised:
+        with pytest.raises(runtime.WaitError) as error_info:
           run(layer, Modes(late_puts=True), threads=threads, fault=fault)
-        found = raised.value.diagnosis
-        assert found.reason == 'deadlock'
-        assert found.suspects[0].index == task
+        differences = error_info.value.diagnosis
+        assert differences.reason == 'deadlock'
+        assert differences.suspects[0].index == task
 
 
 class TestActions:
@@ -288,18 +295,18 @@ class TestActions:
       direction, storage, placement, 'empty_experts', chain_rows=chain
     )
     actions = all_tasks(layer, Action.RUN | Action.CAPTURE)
-    got = run(layer, Modes(actions=actions))
-    assert not testing.differing(got.outputs, layer.right)
+    actual = run(layer, Modes(actions=actions))
+    assert not testing.differing(actual.outputs, layer.right)
     rows = runtime.route(layer.image, layer.inputs['topk_ids']).counts
     rows = rows.sum(axis=0).reshape(CONFIG.num_ranks, -1).sum(axis=1)
-    for name in runtime.written(layer.image):
-      captured, right = got.captured[name], layer.right[name]
-      held = np.ones(right.shape, bool)
+    for name in runtime.list_written_tensors(layer.image):
+      captures, right = actual.captures[name], layer.right[name]
+      is_real = np.ones(right.shape, bool)
       if right.shape[1] == CONFIG.dims()['N']:
-        held = np.arange(right.shape[1])[None, :] < rows[:, None]
-        held = np.broadcast_to(held[..., None], right.shape)
-      assert (bits(captured)[held] == bits(right)[held]).all(), name
-      assert runtime.is_poison(captured[~held]).all(), name
+        is_real = np.arange(right.shape[1])[None, :] < rows[:, None]
+        is_real = np.broadcast_to(is_real[..., None], right.shape)
+      assert (bits(captures)[is_real] == bits(right)[is_real]).all(), name
+      assert runtime.is_poison(captures[~is_real]).all(), name
 
   @pytest.mark.parametrize('chain', [None, 16])
   @pytest.mark.parametrize('placement', precision.LAUNCHED)
@@ -312,16 +319,16 @@ class TestActions:
     # run or not, then they are what the launch leaves.
     layer = case(direction, placement=placement, chain_rows=chain)
     generator = testing.rng('healed', direction, placement)
-    given = {}
-    for name in runtime.written(layer.image):
-      drawn = generator.standard_normal(layer.right[name].shape)
+    healing = {}
+    for name in runtime.list_written_tensors(layer.image):
+      values = generator.standard_normal(layer.right[name].shape)
       # Rows that do not exist stay zero.
-      given[name] = np.where(layer.right[name] == 0, 0, drawn).astype(
+      healing[name] = np.where(layer.right[name] == 0, 0, values).astype(
         np.float32
       )
-    modes = Modes(actions=all_tasks(layer, action), given=given)
-    got = run(layer, modes, threads=2)
-    assert not testing.differing(got.outputs, given)
+    modes = Modes(actions=all_tasks(layer, action), heal_with=healing)
+    actual = run(layer, modes, threads=2)
+    assert not testing.differing(actual.outputs, healing)
 
   @pytest.mark.parametrize('placement', precision.LAUNCHED)
   @both_passes
@@ -333,25 +340,25 @@ class TestActions:
     for kind in np.unique(kinds):
       actions = np.where(kinds == kind, Action.HEAL, Action.RUN)
       actions = actions.astype(np.uint8)
-      got = run(layer, Modes(actions=actions, given=layer.right))
-      assert not testing.differing(got.outputs, layer.right), Kind(kind)
+      actual = run(layer, Modes(actions=actions, heal_with=layer.right))
+      assert not testing.differing(actual.outputs, layer.right), Kind(kind)
 
   @pytest.mark.parametrize('chain', [None, 16])
   def test_weights_that_travel_are_captured_before_they_are_healed(self, chain):
     # Given wrong d_topk_weights to heal with, when captured, then what the
     # tasks computed is seen, and what they read is what was given.
     layer = case(Direction.BACKWARD, placement='before_down', chain_rows=chain)
-    given = dict(layer.right)
-    given['d_topk_weights'] = given['d_topk_weights'] + 1
+    healing = dict(layer.right)
+    healing['d_topk_weights'] = healing['d_topk_weights'] + 1
     actions = all_tasks(layer, modes_lib.ISOLATED)
-    got = run(layer, Modes(actions=actions, given=given))
-    captured, right = got.captured, layer.right['d_topk_weights']
-    assert (captured['d_slot_weight'] == given['d_topk_weights']).all()
-    assert (captured['d_topk_weights'] == given['d_topk_weights']).all()
+    actual = run(layer, Modes(actions=actions, heal_with=healing))
+    captures, right = actual.captures, layer.right['d_topk_weights']
+    assert (captures['d_slot_weight'] == healing['d_topk_weights']).all()
+    assert (captures['d_topk_weights'] == healing['d_topk_weights']).all()
     plan = runtime.route(layer.image, layer.inputs['topk_ids'])
     owner = layer.inputs['topk_ids'] // CONFIG.experts_per_rank
-    at = captured['d_row_weight'][owner, plan.row_of_slot]
-    assert (at == right).all()
+    grad_rows = captures['d_row_weight'][owner, plan.row_of_slot]
+    assert (grad_rows == right).all()
 
   @both_passes
   def test_a_skipped_task_leaves_poison_and_still_signals(self, direction):
@@ -360,9 +367,9 @@ class TestActions:
       task = testing.first_with_rows(layer, kind)
       actions = all_tasks(layer, Action.RUN)
       actions[task] = 0
-      got = run(layer, Modes(actions=actions)).outputs
-      ((tensor, where),) = written_by(layer, task).items()
-      assert (runtime.is_poison(got[tensor]) == where).all(), Kind(kind)
+      actual = run(layer, Modes(actions=actions)).outputs
+      ((tensor, mask),) = written_by(layer, task).items()
+      assert (runtime.is_poison(actual[tensor]) == mask).all(), Kind(kind)
 
   @pytest.mark.parametrize(
     'modes, message',
@@ -370,8 +377,8 @@ class TestActions:
       (dict(actions=np.ones(3, np.uint8)), r'modes.actions: .*got uint8'),
       (dict(actions=np.ones(684)), r'modes.actions: .*got float64'),
       (dict(actions=np.full(684, 8, np.uint8)), 'at most 7, got 8'),
-      (dict(given={}), 'modes.given: expected None without actions'),
-      (dict(actions=np.full(684, 4, np.uint8)), r'modes.given: .*got \[\]'),
+      (dict(heal_with={}), 'modes.heal_with: expected None without actions'),
+      (dict(actions=np.full(684, 4, np.uint8)), r'modes.heal_with: .*got \[\]'),
     ],
   )
   def test_what_does_not_fit_is_refused(self, modes, message):
@@ -386,7 +393,8 @@ class TestActions:
       (layer.right['y'][:1], 'expected shape'),
     ):
       modes = Modes(
-        actions=all_tasks(layer, Action.HEAL), given=layer.right | {'y': wrong}
+        actions=all_tasks(layer, Action.HEAL),
+        heal_with=layer.right | {'y': wrong},
       )
       with pytest.raises(ValueError, match=rf"given\['y'\]: {message}"):
         run(layer, modes)

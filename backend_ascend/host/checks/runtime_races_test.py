@@ -51,7 +51,9 @@ def pass_of(kind: Kind) -> Direction:
   return layout.DIRECTION_OF_KIND[kind]
 
 
-def run(layer: testing.Case, threads: int = 1, **kwargs) -> modes_lib.Launched:
+def run(
+  layer: testing.Case, threads: int = 1, **kwargs
+) -> modes_lib.LaunchResult:
   # Planted races are real ones: on more threads, a sanitizer finds them too.
   return runtime.run(
     layer.image, layer.inputs, threads=threads, modes=RACES, **kwargs
@@ -73,31 +75,37 @@ def without_waits(layer: testing.Case, task: int) -> image_lib.Image:
 def overlapping(layer: testing.Case, task: int) -> set[tuple[int, int, int]]:
   """Returns (task, task, buffer) of all overlaps of a task with a write."""
   boxes, _ = runtime.inspect(layer.image, layer.routing)
-  found = set()
-  for mine in boxes[boxes['task'] == task]:
-    hit = (boxes['buffer'] == mine['buffer']) & (boxes['slab'] == mine['slab'])
-    hit &= (boxes['task'] != task) & (boxes['write'] | mine['write'] == 1)
+  num_found = set()
+  for own_signals in boxes[boxes['task'] == task]:
+    hit = (boxes['buffer'] == own_signals['buffer']) & (
+      boxes['slab'] == own_signals['slab']
+    )
+    hit &= (boxes['task'] != task) & (
+      boxes['write'] | own_signals['write'] == 1
+    )
     for side in ('row', 'col'):
-      hit &= boxes[f'{side}_begin'] < mine[f'{side}_end']
-      hit &= mine[f'{side}_begin'] < boxes[f'{side}_end']
+      hit &= boxes[f'{side}_begin'] < own_signals[f'{side}_end']
+      hit &= own_signals[f'{side}_begin'] < boxes[f'{side}_end']
     for other in np.unique(boxes['task'][hit]):
-      found.add((min(task, other), max(task, other), int(mine['buffer'])))
-  return found
+      num_found.add(
+        (min(task, other), max(task, other), int(own_signals['buffer']))
+      )
+  return num_found
 
 
 def unordered(layer: testing.Case, pairs, image) -> set:
-  known = happens_before.compute_clocks(image, true_signals(layer))
+  clocks = happens_before.compute_clocks(image, true_signals(layer))
   return {
     (a, b, buffer)
     for a, b, buffer in pairs
-    if not known.before(a, b) and not known.before(b, a)
+    if not clocks.before(a, b) and not clocks.before(b, a)
   }
 
 
-def told(launched: modes_lib.Launched) -> set[tuple[int, int, int]]:
+def race_keys(result: modes_lib.LaunchResult) -> set[tuple[int, int, int]]:
   return {
     (r.first.index, r.second.index, layout.Buffer[r.tensor.upper()])
-    for r in launched.races
+    for r in result.races
   }
 
 
@@ -124,8 +132,8 @@ class TestClean:
         num_aiv=cores[1],
       )
       for threads in (1, 3):
-        got = run(layer, threads=threads)
-        assert not got.races and not got.num_races, (cores, threads)
+        actual = run(layer, threads=threads)
+        assert not actual.races and not actual.num_races, (cores, threads)
 
 
 class TestSkippedWait:
@@ -145,19 +153,19 @@ class TestSkippedWait:
     if kind == Kind.TOPK_WEIGHT_GRAD and placement == 'combine':
       assert not tasks  # all that it reads are inputs
       return
-    found = 0
+    num_found = 0
     for task in tasks[:: max(1, len(tasks) // 4)]:
       image = without_waits(layer, task)
       want = unordered(layer, overlapping(layer, task), image)
-      got = run(layer, fault=faults.Fault('skipped_wait', task))
-      assert got.num_races == len(want)
-      assert told(got) == want or len(want) > 64
-      for race in got.races:
+      actual = run(layer, fault=faults.Fault('skipped_wait', task))
+      assert actual.num_races == len(want)
+      assert race_keys(actual) == want or len(want) > 64
+      for race in actual.races:
         assert task in (race.first.index, race.second.index)
         if race.second.index == task:
           assert_names_the_wait(layer, race)
-      found += len(want)
-    assert found
+      num_found += len(want)
+    assert num_found
 
   @both_passes
   def test_region_is_that_of_all_overlaps(self, direction):
@@ -183,10 +191,10 @@ class TestSkippedWait:
     for seed in (None, *range(5)):
       for threads, late in ((1, False), (1, True), (2, True), (4, True)):
         modes = modes_lib.Modes(races=True, permute=seed, late_puts=late)
-        got = runtime.run(
+        actual = runtime.run(
           layer.image, layer.inputs, threads=threads, fault=fault, modes=modes
         )
-        assert got.races == want.races, (seed, threads, late)
+        assert actual.races == want.races, (seed, threads, late)
 
 
 def region(layer: testing.Case, race: modes_lib.Race):
@@ -206,10 +214,10 @@ def region(layer: testing.Case, race: modes_lib.Race):
     for b in boxes[boxes['task'] == race.second.index]
     if a['slab'] == b['slab'] and (a['write'] or b['write'])
   ]
-  found = np.array([b for b in bounds if b[1] < b[2] and b[3] < b[4]])
-  (slab,) = set(found[:, 0])
+  num_found = np.array([b for b in bounds if b[1] < b[2] and b[3] < b[4]])
+  (slab,) = set(num_found[:, 0])
   local = CONFIG.experts_per_rank if race.tensor.startswith('d_w_') else 1
-  low, high = found.min(axis=0), found.max(axis=0)
+  low, high = num_found.min(axis=0), num_found.max(axis=0)
   return slab // local, (low[1], high[2]), (low[3], high[4])
 
 
@@ -239,18 +247,18 @@ def assert_names_the_wait(layer: testing.Case, race: modes_lib.Race):
   second = tables['tasks'][race.second.index]
   begin = second['wait_begin']
   waits = tables['waits']['event'][begin : begin + second['wait_count']]
-  mine = true_signals(layer)
-  mine = mine[mine[:, 0] == race.first.index, 1]
+  own_signals = true_signals(layer)
+  own_signals = own_signals[own_signals[:, 0] == race.first.index, 1]
   words = (
     f'{race.second} does not wait for event {{}}, which {race.first} signals'
   )
-  both = set(map(int, waits)) & set(map(int, mine))
-  assert race.missing in {words.format(event) for event in both}
+  common = set(map(int, waits)) & set(map(int, own_signals))
+  assert race.missing in {words.format(event) for event in common}
 
 
 class TestOrderFaults:
   @pytest.mark.parametrize(
-    'name, at, told',
+    'name, kind, race_keys',
     [
       ('missing_wait', 1, 'runs before it waits for event'),
       ('early_signal', 0, 'signals event .* before it has done its work$'),
@@ -258,26 +266,26 @@ class TestOrderFaults:
     ],
   )
   @both_passes
-  def test_races_of_all_that_overlaps(self, direction, name, at, told):
+  def test_races_of_all_that_overlaps(self, direction, name, kind, race_keys):
     layer = case(direction)
     task = faults.choose_target(layer.image, layer.routing, name)
-    got = run(layer, fault=faults.Fault(name, task))
+    actual = run(layer, fault=faults.Fault(name, task))
     pairs = {
       pair[:2]
       for pair in overlapping(layer, task)
-      if at is not None and pair[at] == task
+      if kind is not None and pair[kind] == task
     }
-    assert pairs == {(r.first.index, r.second.index) for r in got.races}
-    for race in got.races:
-      assert race.kind == 'write-read' or not at
-      assert re.search(told, race.missing)
+    assert pairs == {(r.first.index, r.second.index) for r in actual.races}
+    for race in actual.races:
+      assert race.kind == 'write-read' or not kind
+      assert re.search(race_keys, race.missing)
 
 
 class TestImages:
   """An image that is wrong itself; proofs would refuse it."""
 
   @staticmethod
-  def changed(layer, change) -> testing.Case:
+  def change_case(layer, change) -> testing.Case:
     """Returns the case with tables that `change` edited in place."""
     blob = bytearray(layer.image)
     change(image_lib.tables(blob))
@@ -285,10 +293,10 @@ class TestImages:
     return testing.Case(image, layer.inputs, layer.right, layer.routing)
 
   @pytest.mark.parametrize(
-    'fewer, told',
+    'fewer, race_keys',
     [(False, 'only until 2 of 3'), (True, '{} does not wait for event')],
   )
-  def test_wait_taken_out_or_for_less_than_all(self, fewer, told):
+  def test_wait_taken_out_or_for_less_than_all(self, fewer, race_keys):
     layer = case(Direction.FORWARD)
     task = testing.first_with_rows(layer, Kind.SWIGLU)
 
@@ -299,11 +307,11 @@ class TestImages:
       else:
         tables['waits'][wait : wait + 1]['threshold'] -= 1
 
-    got = run(self.changed(layer, change))
-    assert got.num_races
-    for race in got.races:
+    actual = run(self.change_case(layer, change))
+    assert actual.num_races
+    for race in actual.races:
       assert race.second.index == task
-      assert told.format(race.second) in race.missing
+      assert race_keys.format(race.second) in race.missing
 
   def test_signal_taken_out(self):
     # Given the last task of the kind: rows of its expert are not the rank's
@@ -319,9 +327,9 @@ class TestImages:
       tables['tasks'][task : task + 1]['signal_count'] = 0
       tables['waits']['threshold'][tables['waits']['event'] == event] -= 1
 
-    got = run(self.changed(layer, change))
-    assert got.num_races
-    for race in got.races:
+    actual = run(self.change_case(layer, change))
+    assert actual.num_races
+    for race in actual.races:
       assert race.first.index == task
       words = f'{race.first} does not signal event {signalled}'
       assert words in race.missing
@@ -332,18 +340,18 @@ class TestImages:
     layer = case(Direction.FORWARD)
     first = testing.first_with_rows(layer, Kind.GATE_UP)
     tasks = layer.image.tables['tasks']
-    same = tasks['kind'] == Kind.GATE_UP
+    same_kind = tasks['kind'] == Kind.GATE_UP
     for field in ('expert', 'row_begin'):
-      same &= tasks[field] == tasks[field][first]
-    same &= tasks['core'] != tasks['core'][first]
-    second = int(np.flatnonzero(same)[0])
+      same_kind &= tasks[field] == tasks[field][first]
+    same_kind &= tasks['core'] != tasks['core'][first]
+    second = int(np.flatnonzero(same_kind)[0])
 
     def change(tables):
       for field in ('col_begin', 'col_end'):
         tables['tasks'][field][second] = tables['tasks'][field][first]
 
-    got = run(self.changed(layer, change))
-    (race,) = got.races
+    actual = run(self.change_case(layer, change))
+    (race,) = actual.races
     assert (race.first.index, race.second.index) == (first, second)
     assert (race.kind, race.tensor) == ('write-write', 'gate_up')
     assert race.cols == (0, 16)
@@ -365,15 +373,17 @@ class TestImages:
     def change(tables):
       tables['tasks'][reader : reader + 1]['wait_count'] = 0
 
-    broken = self.changed(layer, change)
+    broken_case = self.change_case(layer, change)
     late = modes_lib.Modes(races=True, late_puts=True)
     for modes in (RACES, late):
-      got = runtime.run(broken.image, layer.inputs, threads=1, modes=modes)
-      assert got.num_races == len(got.races)
-      assert told(got) == overlapping(layer, reader) - {
+      actual = runtime.run(
+        broken_case.image, layer.inputs, threads=1, modes=modes
+      )
+      assert actual.num_races == len(actual.races)
+      assert race_keys(actual) == overlapping(layer, reader) - {
         pair for pair in overlapping(layer, reader) if pair[0] == reader
       }
-      for race in got.races:
+      for race in actual.races:
         assert (race.tensor, race.second.index) == (tensor, reader)
         assert f'{race.second} does not wait for event' in race.missing
     y = 'dx' if direction else 'y'
@@ -381,7 +391,7 @@ class TestImages:
       int(layer.image.tables['tasks'][reader][f'row_{side}'])
       for side in ('begin', 'end')
     )
-    assert np.isnan(got.outputs[y].astype(np.float32)[0, begin:end]).all()
+    assert np.isnan(actual.outputs[y].astype(np.float32)[0, begin:end]).all()
 
   def test_no_event_at_all(self):
     layer = case(Direction.FORWARD)
@@ -390,9 +400,9 @@ class TestImages:
       tables['tasks']['signal_count'] = 0
       tables['tasks']['wait_count'] = 0
 
-    got = run(self.changed(layer, change), threads=1)
-    assert got.num_races > len(got.races) == 64
-    assert list(got.races) == sorted(
-      got.races, key=lambda r: (r.first.index, r.second.index)
+    actual = run(self.change_case(layer, change), threads=1)
+    assert actual.num_races > len(actual.races) == 64
+    assert list(actual.races) == sorted(
+      actual.races, key=lambda r: (r.first.index, r.second.index)
     )
-    assert all(r.missing.startswith('no event orders') for r in got.races)
+    assert all(r.missing.startswith('no event orders') for r in actual.races)

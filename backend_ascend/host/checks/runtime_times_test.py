@@ -53,19 +53,21 @@ class TestTimes:
     layer = case(direction)
     tables = layer.image.tables
     _, signals = runtime.inspect(layer.image, layer.routing)
-    for launched in launches(layer):
-      times = launched.times
-      reached = np.zeros(len(tables['events']))
-      np.maximum.at(reached, signals[:, 1], times.end[signals[:, 0]])
+    for result in launches(layer):
+      times = result.times
+      counters = np.zeros(len(tables['events']))
+      np.maximum.at(counters, signals[:, 1], times.end[signals[:, 0]])
       for task, row in enumerate(tables['tasks']):
         waits = tables['waits'][row['wait_begin'] :][: row['wait_count']]
-        assert (reached[waits['event']] <= times.start[task]).all(), task
+        assert (counters[waits['event']] <= times.start[task]).all(), task
       assert (times.start >= 0).all() and (times.end >= times.start).all()
       assert times.total == times.end.max()
       for thread in np.unique(times.thread):
-        mine = np.flatnonzero(times.thread == thread)
-        mine = mine[np.lexsort((times.end[mine], times.start[mine]))]
-        assert (times.start[mine][1:] >= times.end[mine][:-1]).all()
+        own_tasks = np.flatnonzero(times.thread == thread)
+        own_tasks = own_tasks[
+          np.lexsort((times.end[own_tasks], times.start[own_tasks]))
+        ]
+        assert (times.start[own_tasks][1:] >= times.end[own_tasks][:-1]).all()
 
   @both_passes
   def test_a_worker_runs_its_queue_in_order_and_waits_only_in_its_turn(
@@ -80,9 +82,9 @@ class TestTimes:
     for queue in queues(layer):
       free = np.concatenate([[0], times.end[queue][:-1]])
       assert (times.start[queue] >= free).all()
-      assert (times.waited[queue] >= 0).all()
-      assert (times.waited[queue] <= times.start[queue] - free).all()
-    assert (times.waited[tasks['wait_count'] == 0] == 0).all()
+      assert (times.wait_times[queue] >= 0).all()
+      assert (times.wait_times[queue] <= times.start[queue] - free).all()
+    assert (times.wait_times[tasks['wait_count'] == 0] == 0).all()
 
   def test_little_work_is_one_threads(self):
     layer = case(layout.Direction.FORWARD)
@@ -97,12 +99,12 @@ class TestTimes:
       layer.image, layer.inputs, threads=1, modes=Modes(times=True)
     ).times
     kinds = layer.image.tables['tasks']['kind']
-    assert (times.waited[kinds == layout.Kind.GATE_UP] > 0).any()
+    assert (times.wait_times[kinds == layout.Kind.GATE_UP] > 0).any()
     assert (times.thread == 0).all()
 
   @both_passes
   def test_bits_stay_and_there_are_none_unless_asked_for(self, direction):
     layer = case(direction)
-    timed = runtime.run(layer.image, layer.inputs, modes=Modes(times=True))
-    assert not testing.differing(timed.outputs, layer.right)
+    result = runtime.run(layer.image, layer.inputs, modes=Modes(times=True))
+    assert not testing.differing(result.outputs, layer.right)
     assert runtime.run(layer.image, layer.inputs).times is None

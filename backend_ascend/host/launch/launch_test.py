@@ -34,7 +34,7 @@ LAYERS = testing.LAYERS
 # Columns of tasks: all, so that `down` makes the activation, and fewer.
 COLS = (256, 8)
 # What a layer that will be differentiated keeps beside x.
-KEPT = ('gate_up', 'activation', 'expert_out', 'y')
+KEPT_NAMES = ('gate_up', 'activation', 'expert_out', 'y')
 SPARED = ('expert_in', 'returned')
 
 
@@ -42,7 +42,7 @@ def policy(storage='float32', placement='combine'):
   return precision.PrecisionPolicy(storage=storage, placement=placement)
 
 
-def differing(config, got, want, ids) -> list[str]:
+def differing(config, actual, want, ids) -> list[str]:
   """Returns names of tensors that differ in rows that a rank has."""
   local = config.experts_per_rank
   owned = np.bincount(ids.reshape(-1) // local, minlength=config.num_ranks)
@@ -52,7 +52,7 @@ def differing(config, got, want, ids) -> list[str]:
       return array.tobytes()
     return b''.join(slab[:n].tobytes() for slab, n in zip(array, owned))
 
-  return [n for n in got if valid(n, got[n]) != valid(n, want[n])]
+  return [n for n in actual if valid(n, actual[n]) != valid(n, want[n])]
 
 
 def passes(config, pol, inputs, **options):
@@ -65,14 +65,14 @@ def passes(config, pol, inputs, **options):
   yield image, dict(inputs), want
   image = testing.compile_grad(config, pol, **options)
   inputs |= want | dict(dy=testing.make_inputs(config, pol, name='dy')['x'])
-  given = {n: inputs[n] for n in arrays.INPUTS[image.direction]}
-  yield image, given, runtime.launch(image, given, threads=1)
+  read_arrays = {n: inputs[n] for n in arrays.INPUTS[image.direction]}
+  yield image, read_arrays, runtime.launch(image, read_arrays, threads=1)
 
 
 # Tensors to ask for, again and again of one loaded image; None: the finals.
-ASKED = {
+REQUESTS = {
   layout.Direction.FORWARD: (
-    *(('y',), KEPT, ('returned',), ('expert_in',)),
+    *(('y',), KEPT_NAMES, ('returned',), ('expert_in',)),
     *(arrays.OUTPUTS[layout.Direction.FORWARD], None),
   ),
   layout.Direction.BACKWARD: (
@@ -87,16 +87,16 @@ class TestBothPasses:
     # Given what a forward pass kept, or x and expert_out in place of some of
     # it, when a part of a pass's tensors is asked for, then they have the bits
     # of a launch that checks.
-    for image, given, want in passes(config, pol, inputs, **options):
-      reads = [given]
+    for image, read_arrays, want in passes(config, pol, inputs, **options):
+      reads = [read_arrays]
       if image.direction:
-        spare = {n: inputs[n] for n in ('x', 'expert_out')} | given
+        spare = {n: inputs[n] for n in ('x', 'expert_out')} | read_arrays
         reads += [{n: a for n, a in spare.items() if n not in SPARED}]
-      loaded = runtime.Launch(image, threads=2)
-      for read, names in itertools.product(reads, ASKED[image.direction]):
-        got = loaded.run(read, names).outputs
-        assert not differing(config, got, want, inputs['topk_ids']), names
-        assert tuple(got) == (loaded.finals if names is None else names)
+      launch = runtime.Launch(image, threads=2)
+      for read, names in itertools.product(reads, REQUESTS[image.direction]):
+        actual = launch.run(read, names).outputs
+        assert not differing(config, actual, want, inputs['topk_ids']), names
+        assert tuple(actual) == (launch.finals if names is None else names)
 
   @pytest.mark.parametrize(
     'layer, routing, chain, relay, placement, storage',
@@ -135,12 +135,12 @@ class TestHostOptions:
     options = granularity.host_options(config)
     assert options.row_block % 16 == 0
     image = compiler.compile_forward(config, policy(), options).image
-    loaded = runtime.Launch(image)
+    launch = runtime.Launch(image)
     rows = config.num_ranks * config.num_rows
     arena = [rows * config.d_model * 4, rows * 4, rows * 4]
     for _ in range(3):
-      assert loaded.run(inputs).outputs['y'].tobytes() == want['y'].tobytes()
-      assert loaded.arena_bytes == sum(-(-part // 64) * 64 for part in arena)
+      assert launch.run(inputs).outputs['y'].tobytes() == want['y'].tobytes()
+      assert launch.arena_bytes == sum(-(-part // 64) * 64 for part in arena)
 
   def test_blocks_hold_twice_an_even_load_up_to_a_limit(self):
     blocks = [
@@ -155,7 +155,7 @@ class TestHostOptions:
     # Given experts with more row blocks than rows fill, when tasks are dealt,
     # then no two full blocks share a queue while another has none: threads
     # would wait for it.
-    for experts, most in ((8, 1), (128, 2)):
+    for experts, limit in ((8, 1), (128, 2)):
       config = config_testing.sized(r=1, t=256, e=experts, k=2, d=8, f=8)
       flow = compiler.compile_forward(
         config, policy(), granularity.host_options(config)
@@ -163,7 +163,7 @@ class TestHostOptions:
       tasks = flow.tasks[flow.tasks['kind'] == layout.Kind.DOWN]
       assert len(set(tasks['row_begin'])) > 1
       full = tasks[tasks['row_begin'] == 0]
-      assert np.bincount(full['core']).max() <= most, experts
+      assert np.bincount(full['core']).max() <= limit, experts
 
 
 class TestOneAfterAnother:
@@ -179,21 +179,21 @@ class TestOneAfterAnother:
     image = testing.compile_layer(
       config, pol, row_block=4, col_block=8, relay=relay
     )
-    loaded = runtime.Launch(image, threads=1)
+    launch = runtime.Launch(image, threads=1)
     for names in ((), ('x',), ('topk_weights',), ('topk_ids',), tuple(other)):
       inputs = first | {n: other[n] for n in names}
       want = runtime.launch(image, inputs, threads=1)
-      got = loaded.run(inputs, ('y',)).outputs
-      assert not differing(config, got, want, inputs['topk_ids']), names
+      actual = launch.run(inputs, ('y',)).outputs
+      assert not differing(config, actual, want, inputs['topk_ids']), names
 
 
-def _view(array: np.ndarray, what: str) -> np.ndarray:
+def _view(array: np.ndarray, layout_name: str) -> np.ndarray:
   """Returns memory that is no writable array as `array`, for one reason."""
-  if what == 'read-only':
+  if layout_name == 'read-only':
     array.flags.writeable = False
-  elif what == 'strides':
+  elif layout_name == 'strides':
     return np.repeat(array, 2, axis=-1)[..., ::2]
-  elif what == 'aligned':
+  elif layout_name == 'aligned':
     memory = np.empty(array.nbytes + 1, np.uint8)
     return np.ndarray(array.shape, array.dtype, memory, offset=1)
   return array
@@ -206,39 +206,39 @@ class TestRefused:
     pol = policy()
     self.image = testing.compile_layer(self.CONFIG, pol, row_block=16)
     self.inputs = testing.make_inputs(self.CONFIG, pol)
-    self.loaded = runtime.Launch(self.image)
+    self.launch = runtime.Launch(self.image)
 
   def test_values_only_where_scanned(self):
     # Given an infinite weight, then a launch that scans refuses it.
     self.inputs['w_down'][0, 0, 0, 0] = np.inf
-    self.loaded.run(self.inputs)
+    self.launch.run(self.inputs)
     self.inputs['topk_weights'][0, 1, 1] = np.nan
     with pytest.raises(ValueError, match='topk_weights: .* got nan'):
-      self.loaded.run(self.inputs)
+      self.launch.run(self.inputs)
     self.inputs['topk_weights'][0, 1, 1] = 1
     scanning = runtime.Launch(self.image, scan=True)
     with pytest.raises(ValueError, match='w_down: expected finite .* got inf'):
       scanning.run(self.inputs)
 
-  @pytest.mark.parametrize('asked', [['nothing'], ['y', 'dx'], 'y', [['y']]])
-  def test_a_tensor_that_is_not_made(self, asked):
+  @pytest.mark.parametrize('names', [['nothing'], ['y', 'dx'], 'y', [['y']]])
+  def test_a_tensor_that_is_not_made(self, names):
     # Given no tensor of the image, or letters of one's name, then it is said.
     with pytest.raises(
-      ValueError, match=r'asked: expected a list .* got '
+      ValueError, match=r'names: expected a list .* got '
     ) as e:
-      self.loaded.run(self.inputs, asked)
-    assert str(e.value).endswith(f'got {asked!r}')
+      self.launch.run(self.inputs, names)
+    assert str(e.value).endswith(f'got {names!r}')
 
   def test_inputs_that_are_missing_or_of_no_forward_pass(self):
     for name in ('dy', 'expert_out', 'nothing'):
       with pytest.raises(ValueError, match=rf"inputs: .* got .*'{name}'"):
-        self.loaded.run(self.inputs | {name: self.inputs['x']})
+        self.launch.run(self.inputs | {name: self.inputs['x']})
     del self.inputs['w_down']
     with pytest.raises(ValueError, match="inputs: expected .*'w_down'.*, got "):
-      self.loaded.run(self.inputs)
+      self.launch.run(self.inputs)
 
   @pytest.mark.parametrize(
-    'shape, dtype, what, told',
+    'shape, dtype, layout_name, message',
     [
       ((1, 33, 24), 'f8', '', 'expected a writable'),
       ((33, 24), 'f4', '', r'.*got float32 \(33, 24\)$'),
@@ -247,22 +247,24 @@ class TestRefused:
       ((1, 33, 24), 'f4', 'aligned', 'expected .*aligned'),
     ],
   )
-  def test_an_output_says_what_is_wrong_with_it(self, shape, dtype, what, told):
-    y = _view(np.empty(shape, dtype), what)
-    with pytest.raises(ValueError, match=rf"out\['y'\]: {told}"):
-      self.loaded.run(self.inputs, out=dict(y=y))
+  def test_an_output_says_what_is_wrong_with_it(
+    self, shape, dtype, layout_name, message
+  ):
+    y = _view(np.empty(shape, dtype), layout_name)
+    with pytest.raises(ValueError, match=rf"out\['y'\]: {message}"):
+      self.launch.run(self.inputs, out=dict(y=y))
 
   def test_an_output_that_is_no_array_or_not_asked_for(self):
     with pytest.raises(ValueError, match=r"out\['y'\]: .* got list"):
-      self.loaded.run(self.inputs, out=dict(y=[1.0]))
-    given = dict(expert_out=np.empty((1, 66, 24), np.float32))
+      self.launch.run(self.inputs, out=dict(y=[1.0]))
+    read_arrays = dict(expert_out=np.empty((1, 66, 24), np.float32))
     with pytest.raises(ValueError, match=r"out: .* got \['expert_out'\]"):
-      self.loaded.run(self.inputs, out=given)
+      self.launch.run(self.inputs, out=read_arrays)
 
   def test_what_holds_an_image_is_none(self):
-    made = compiler.compile_forward(LAYERS['one_rank'], policy())
+    compiled = compiler.compile_forward(LAYERS['one_rank'], policy())
     with pytest.raises(TypeError, match=r'^image: expected .*, got Compiled$'):
-      runtime.Launch(made)
+      runtime.Launch(compiled)
 
   @pytest.mark.parametrize(
     'error, name, value',
@@ -296,14 +298,16 @@ class TestRefused:
       out['y'] = memory[-33 * 24 :].reshape(1, 33, 24)
       self.inputs[other] = memory[: np.prod(shape)].reshape(shape)
     with pytest.raises(ValueError, match='out: .* overlap'):
-      self.loaded.run(self.inputs, out, out=out)
+      self.launch.run(self.inputs, out, out=out)
 
 
 @functools.cache
-def small(direction: layout.Direction, layer='two_ranks', *of, **options):
+def small(
+  direction: layout.Direction, layer='two_ranks', *layer_args, **options
+):
   """Returns a case of blocks of 8 rows; `of`: arguments of `policy`."""
   return testing.make_case(
-    direction, LAYERS[layer], policy(*of), row_block=8, **options
+    direction, LAYERS[layer], policy(*layer_args), row_block=8, **options
   )
 
 
@@ -326,15 +330,15 @@ class TestChecked:
   ):
     # Given all modes at once, when only results are asked for, then they have
     # the bits of a launch of all tensors, nothing races and each task ends.
-    of = direction, 'four_ranks', 'bfloat16', placement
+    layer_args = direction, 'four_ranks', 'bfloat16', placement
     for cols in COLS:
-      case = small(*of, col_block=cols, relay=relay, chain_rows=8)
-      loaded = runtime.Launch(case.image, threads=2)
-      got = loaded.run(case.inputs, modes=_ALL_MODES)
-      assert got.num_races == 0
-      assert sorted(got.order) == list(range(len(got.order)))
+      case = small(*layer_args, col_block=cols, relay=relay, chain_rows=8)
+      launch = runtime.Launch(case.image, threads=2)
+      actual = launch.run(case.inputs, modes=_ALL_MODES)
+      assert actual.num_races == 0
+      assert sorted(actual.order) == list(range(len(actual.order)))
       assert not testing.differing(
-        got.outputs, {n: case.right[n] for n in got.outputs}
+        actual.outputs, {n: case.right[n] for n in actual.outputs}
       )
 
   @pytest.mark.parametrize(
@@ -352,15 +356,15 @@ class TestChecked:
     direction = layout.Direction(kind > layout.Kind.COMBINE)
     case = small(direction, 'four_ranks', 'float32', 'before_down')
     task = int(np.flatnonzero(case.image.tables['tasks']['kind'] == kind)[0])
-    loaded = runtime.Launch(case.image, threads=1)
-    got = loaded.run(
+    launch = runtime.Launch(case.image, threads=1)
+    actual = launch.run(
       case.inputs,
-      [*loaded.finals, *(['gate_up'] if tensor == 'gate_up' else [])],
+      [*launch.finals, *(['gate_up'] if tensor == 'gate_up' else [])],
       modes=modes_lib.Modes(races=True),
       fault=faults.Fault('skipped_wait', task),
     )
-    assert {race.tensor for race in got.races} == {tensor}
-    assert all(task == race.blame.index for race in got.races)
+    assert {race.tensor for race in actual.races} == {tensor}
+    assert all(task == race.blame.index for race in actual.races)
 
   def test_headers_that_a_signal_counts_by_are_read_whatever_is_made(self):
     # Given rows that stay home, when the put home that only counts them does
@@ -371,14 +375,14 @@ class TestChecked:
     raced = set()
     for task in np.flatnonzero(kinds == layout.Kind.RETURN):
       with contextlib.suppress(runtime.WaitError, ValueError):
-        got = runtime.Launch(case.image, threads=1).run(
+        actual = runtime.Launch(case.image, threads=1).run(
           case.inputs,
           ['y', 'expert_in'],
           modes=modes_lib.Modes(races=True),
           fault=faults.Fault('skipped_wait', int(task)),
         )
-        mine = [race for race in got.races if race.blame.index == task]
-        raced |= {race.tensor for race in mine}
+        own_races = [race for race in actual.races if race.blame.index == task]
+        raced |= {race.tensor for race in own_races}
     assert raced == {'expert_in'}
 
   def test_an_event_that_was_signalled_too_often_is_broken(self):
@@ -389,11 +393,11 @@ class TestChecked:
     tables = image_lib.tables(blob)
     task = testing.first_with_rows(case, layout.Kind.DOWN)
     tables['signals']['amount'][tables['tasks']['signal_begin'][task]] *= 2
-    loaded = runtime.Launch(image_lib.seal(blob))
+    launch = runtime.Launch(image_lib.seal(blob))
     with pytest.raises(
       runtime.BrokenError, match=r'^event \d+, expert_out\(rank .* worth .* got'
     ):
-      loaded.run(case.inputs, modes=modes_lib.Modes(races=True))
+      launch.run(case.inputs, modes=modes_lib.Modes(races=True))
 
   def test_a_fault_spoils_what_is_made_and_nothing_else(self):
     # Given a fault of values, when only y is asked for, then it is as wrong as
@@ -409,8 +413,8 @@ class TestChecked:
     ):
       fault = faults.Fault(name, testing.first_with_rows(case, kind))
       want = runtime.launch(case.image, case.inputs, fault=fault)['y']
-      got = runtime.Launch(case.image).run(case.inputs, fault=fault)
-      assert got.outputs['y'].tobytes() == want.tobytes(), name
+      actual = runtime.Launch(case.image).run(case.inputs, fault=fault)
+      assert actual.outputs['y'].tobytes() == want.tobytes(), name
       assert want.tobytes() != case.right['y'].tobytes(), name
     for name, kind in (
       ('swapped_experts', layout.Kind.GATE_UP),
@@ -437,9 +441,9 @@ class TestChecked:
       task = testing.first_with_rows(case, layout.Kind.GATE_UP_WEIGHT_GRAD)
       fault = faults.Fault(name, task)
       want = runtime.launch(case.image, case.inputs, fault=fault)
-      got = runtime.Launch(case.image).run(case.inputs, fault=fault).outputs
+      actual = runtime.Launch(case.image).run(case.inputs, fault=fault).outputs
       assert testing.differing(want, case.right) == ['d_w_gate_up'], name
-      assert not testing.differing(got, {n: want[n] for n in got}), name
+      assert not testing.differing(actual, {n: want[n] for n in actual}), name
 
   def test_replay_captures_and_heals_what_is_made(self):
     # Given tasks that read given tensors, when only y is asked for, then each
@@ -451,15 +455,17 @@ class TestChecked:
 
     def run(actions):
       actions = np.asarray(actions, np.uint8)
-      modes = modes_lib.Modes(actions=actions, given=case.right)
+      modes = modes_lib.Modes(actions=actions, heal_with=case.right)
       return runtime.Launch(case.image).run(case.inputs, modes=modes)
 
-    got = run(np.full(len(kinds), modes_lib.ISOLATED)).captured
-    made = {n for n, a in got.items() if not poison_lib.is_poison(a).all()}
-    assert made == {'expert_out', 'y'}
-    for name in made:
-      own = ~poison_lib.is_poison(got[name])
-      assert (got[name][own] == case.right[name][own]).all()
+    actual = run(np.full(len(kinds), modes_lib.ISOLATED)).captures
+    compiled = {
+      n for n, a in actual.items() if not poison_lib.is_poison(a).all()
+    }
+    assert compiled == {'expert_out', 'y'}
+    for name in compiled:
+      own = ~poison_lib.is_poison(actual[name])
+      assert (actual[name][own] == case.right[name][own]).all()
     healed = run(np.where(kinds == layout.Kind.COMBINE, 1, 4)).outputs
     assert healed['y'].tobytes() == case.right['y'].tobytes()
 
@@ -503,13 +509,15 @@ class TestUnaligned:
     config = LAYERS['two_ranks']
     image = testing.compile_layer(config, policy(), row_block=16)
     inputs = testing.make_inputs(config, policy())
-    want, given = runtime.launch(image, inputs), inputs[name]
-    memory = np.zeros(given.nbytes + 1, np.uint8)
-    inputs[name] = np.ndarray(given.shape, given.dtype, memory, offset=1)
-    inputs[name][...] = given
+    want, read_arrays = runtime.launch(image, inputs), inputs[name]
+    memory = np.zeros(read_arrays.nbytes + 1, np.uint8)
+    inputs[name] = np.ndarray(
+      read_arrays.shape, read_arrays.dtype, memory, offset=1
+    )
+    inputs[name][...] = read_arrays
     assert arrays.fitting(image, name, inputs[name]).flags.aligned
-    got = runtime.Launch(image).run(inputs).outputs
-    assert got['y'].tobytes() == want['y'].tobytes()
+    actual = runtime.Launch(image).run(inputs).outputs
+    assert actual['y'].tobytes() == want['y'].tobytes()
 
 
 class TestAtOnce:
@@ -522,13 +530,18 @@ class TestAtOnce:
       config, policy(), row_block=4, col_block=8, relay=relay
     )
     routings = ('uniform', 'empty_experts', 'one_rank')
-    given = [testing.make_inputs(config, policy(), r) for r in routings]
-    want = [runtime.launch(image, i, threads=1)['y'].tobytes() for i in given]
-    loaded = runtime.Launch(image, threads=3)
+    read_arrays = [testing.make_inputs(config, policy(), r) for r in routings]
+    want = [
+      runtime.launch(image, i, threads=1)['y'].tobytes() for i in read_arrays
+    ]
+    shared_launch = runtime.Launch(image, threads=3)
 
     def launch(turn: int) -> bool:
-      at = turn % len(given)
-      return loaded.run(given[at]).outputs['y'].tobytes() == want[at]
+      index = turn % len(read_arrays)
+      return (
+        shared_launch.run(read_arrays[index]).outputs['y'].tobytes()
+        == want[index]
+      )
 
     with futures.ThreadPoolExecutor(6) as pool:
       assert all(pool.map(launch, range(60)))
@@ -541,15 +554,15 @@ class TestArena:
     # then its memory is kept, and the next launch has the bits of the first.
     config = LAYERS['one_rank']
     inputs = testing.make_inputs(config, policy())
-    loaded = runtime.Launch(testing.compile_layer(config, policy()))
-    want = loaded.run(inputs).outputs['y'].tobytes()
-    kept = loaded.arena_bytes
-    refused = inputs['topk_ids'].copy()
-    refused[0, token, slot] = -1
+    launch = runtime.Launch(testing.compile_layer(config, policy()))
+    want = launch.run(inputs).outputs['y'].tobytes()
+    arena_bytes = launch.arena_bytes
+    bad_ids = inputs['topk_ids'].copy()
+    bad_ids[0, token, slot] = -1
     with pytest.raises(ValueError, match='topk_ids: .* got -1'):
-      loaded.run(inputs | dict(topk_ids=refused))
-    assert loaded.arena_bytes == kept > 0
-    assert loaded.run(inputs).outputs['y'].tobytes() == want
+      launch.run(inputs | dict(topk_ids=bad_ids))
+    assert launch.arena_bytes == arena_bytes > 0
+    assert launch.run(inputs).outputs['y'].tobytes() == want
 
 
 def test_a_result_of_a_sublayer_has_zeros_past_its_last_row(monkeypatch):

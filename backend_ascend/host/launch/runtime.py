@@ -27,7 +27,7 @@ TaskName = task_names.TaskName
 task_name = task_names.task_name
 POISON = poison_lib.POISON
 is_poison = poison_lib.is_poison
-written = modes_lib.written
+list_written_tensors = modes_lib.list_written_tensors
 
 _REASONS = ('none', 'deadlock', 'deadline')
 
@@ -90,35 +90,37 @@ ImageError = _native.ImageError
 BrokenError = _native.BrokenError
 
 
-def diagnosis(image: image_lib.Image, found) -> Diagnosis:
+def build_diagnosis(image: image_lib.Image, native_diagnosis) -> Diagnosis:
   """Returns a native diagnosis with the names of its tasks."""
   names = lambda tasks: tuple(task_name(image, task) for task in tasks)
   return Diagnosis(
-    reason=_REASONS[found.reason],
-    task=None if found.task < 0 else task_name(image, found.task),
-    event=found.event,
-    expected=found.expected,
-    actual=found.actual,
-    missing=found.missing,
-    suspects=names(found.suspects),
-    adders=names(found.adders),
-    losers=names(found.losers),
-    text=found.text,
+    reason=_REASONS[native_diagnosis.reason],
+    task=None
+    if native_diagnosis.task < 0
+    else task_name(image, native_diagnosis.task),
+    event=native_diagnosis.event,
+    expected=native_diagnosis.expected,
+    actual=native_diagnosis.actual,
+    missing=native_diagnosis.missing,
+    suspects=names(native_diagnosis.suspects),
+    adders=names(native_diagnosis.adders),
+    losers=names(native_diagnosis.losers),
+    text=native_diagnosis.text,
   )
 
 
 def _with_poisoned_padding(image: image_lib.Image, read, plan):
   """Returns copies of saved rows; past the last valid one they are NaN."""
   rows = plan.counts.sum(axis=0).reshape(image.config.num_ranks, -1).sum(axis=1)
-  packed = {}
+  poisoned = {}
   for name, bits in read.items():
     if tensors.SPECS[name].shape.split()[1] != 'N':
       continue
-    packed[name] = bits.copy()
+    poisoned[name] = bits.copy()
     poison = arrays.bits(np.array(poison_lib.poison(arrays.dtype(image, name))))
-    for of_rank, valid in zip(packed[name], rows):
+    for of_rank, valid in zip(poisoned[name], rows):
       of_rank[valid:] = poison
-  return packed
+  return poisoned
 
 
 # Gradients of the layer's inputs.
@@ -151,9 +153,11 @@ def require_options(threads: int | None, deadline_s: float) -> None:
     )
 
 
-def _require_type(name: str, value, types: tuple[type, ...], said: str) -> None:
+def _require_type(
+  name: str, value, types: tuple[type, ...], expected: str
+) -> None:
   if value is not None and not isinstance(value, types):
-    raise TypeError(f'{name}: expected {said}, got {value!r}')
+    raise TypeError(f'{name}: expected {expected}, got {value!r}')
 
 
 class Launch:
@@ -214,13 +218,13 @@ class Launch:
   def run(
     self,
     inputs: collections.abc.Mapping[str, np.ndarray],
-    asked: collections.abc.Iterable[str] | None = None,
+    names: collections.abc.Iterable[str] | None = None,
     *,
     out: collections.abc.Mapping[str, np.ndarray] | None = None,
     modes: modes_lib.Modes | None = None,
     fault: faults.Fault | None = None,
     plan: _native.Routing | None = None,
-  ) -> modes_lib.Launched:
+  ) -> modes_lib.LaunchResult:
     """Runs the image once.
 
     Args:
@@ -231,7 +235,7 @@ class Launch:
         expert_in `[R, N, D]`, or x, gate_up `[R, N, 2F]`, activation
         `[R, N, F]` and, but for placements of `tensors.EARLY`, which do not
         read it, returned `[R, T, K, D]`, or expert_out `[R, N, D]`.
-      asked: names of tensors to make, of `names`; None means `finals`.
+      names: tensors to make, of `Launch.names`; None means `finals`.
       out: arrays to make them in, for some of the names, none of which may
         overlap another or an input; others are new.
       modes: of a launch that checks; None: it only computes.
@@ -253,66 +257,68 @@ class Launch:
         `modes.guards`.
     """
     image = self.image
-    asked = _names_asked(asked, self.names, self.finals)
+    names = _names_asked(names, self.names, self.finals)
     read = arrays.inputs(
       image, inputs, spares=arrays.SPARES[image.direction], scan=self._scan
     )
-    made = self._outputs(asked, {} if out is None else out, read, modes)
+    outputs = self._outputs(names, {} if out is None else out, read, modes)
     planned = {}
     if modes is not None:
-      planned = arrays.zeros(image, tensors.PLAN) | made
+      planned = arrays.zeros(image, tensors.PLAN) | outputs
       planned = {name: planned[name] for name in tensors.PLAN}
       if modes.guards and 'topk_ids' in read:
         plan = plan or _native.Routing(image, read['topk_ids'])
         read |= _with_poisoned_padding(image, read, plan)
-    options, captured = self._how(modes, fault)
+    options, captures = self._native_options(modes, fault)
     report = self._native.run(
       read,
-      {n: arrays.bits(a) for n, a in (made | planned).items()},
+      {n: arrays.bits(a) for n, a in (outputs | planned).items()},
       options,
       plan,
     )
     if report.diagnosis.reason:
-      raise WaitError(diagnosis(image, report.diagnosis), planned)
+      raise WaitError(build_diagnosis(image, report.diagnosis), planned)
     if fault and not report.fault_changed:
       raise faults.NoEffect(
         f'fault: expected a task that {fault.name} changes, got '
         f'{task_name(image, fault.task)}, whose output stays the same'
       )
     if modes is None:
-      return modes_lib.Launched(outputs=made)
-    return modes_lib.Launched(
-      outputs=made,
-      captured=captured,
+      return modes_lib.LaunchResult(outputs=outputs)
+    return modes_lib.LaunchResult(
+      outputs=outputs,
+      captures=captures,
       order=report.order if modes.trace else None,
       times=modes_lib.times(report.times) if modes.times else None,
       races=tuple(race_report.race(image, race) for race in report.races),
       num_races=report.num_races,
     )
 
-  def _outputs(self, asked, out, read, modes) -> dict[str, np.ndarray]:
+  def _outputs(self, names, out, read, modes) -> dict[str, np.ndarray]:
     """Returns the arrays to make tensors in."""
-    if not set(out) <= set(asked):
+    if not set(out) <= set(names):
       raise ValueError(
-        f'out: expected some of {asked}, got {sorted(set(out) - set(asked))}'
+        f'out: expected some of {names}, got {sorted(set(out) - set(names))}'
       )
     plain = modes is None and not self.image.config.sublayer
     new = np.empty if plain else np.zeros
-    made = {n: _array(self.image, n, out.get(n), new) for n in asked}
-    _require_apart(read, {n: made[n] for n in out})
-    return made
+    outputs = {n: _array(self.image, n, out.get(n), new) for n in names}
+    _require_apart(read, {n: outputs[n] for n in out})
+    return outputs
 
-  def _how(self, modes, fault):
-    """Returns native options, and what is captured or None."""
+  def _native_options(self, modes, fault):
+    """Returns native options, and the arrays to capture into or None."""
     if modes is None and fault is None:
       return self._plain, None
-    named = self._options
+    make_options = self._options
     if fault:
-      named = functools.partial(named, fault=fault.name, fault_task=fault.task)
+      make_options = functools.partial(
+        make_options, fault=fault.name, fault_task=fault.task
+      )
     if modes is None:
-      return named(), None
-    replayed, captured = _replayed(self.image, modes)
-    options = named(
+      return make_options(), None
+    replayed, captures = _replayed(self.image, modes)
+    options = make_options(
       poison=modes.poison,
       permute=modes.permute,
       late_puts=modes.late_puts,
@@ -322,120 +328,120 @@ class Launch:
       times=modes.times,
       **replayed,
     )
-    return options, captured
+    return options, captures
 
 
 def _replayed(image: image_lib.Image, modes: modes_lib.Modes):
   """Returns native options of the modes' actions, and what is captured."""
-  actions, healed = modes_lib.checked_actions(image, modes)
-  captured = modes_lib.captured(image, actions)
-  bits = {n: arrays.bits(a) for n, a in (captured or {}).items()}
-  return dict(actions=actions, captured=bits, given=healed), captured
+  actions, healed = modes_lib.check_actions(image, modes)
+  captures = modes_lib.make_capture_arrays(image, actions)
+  bits = {n: arrays.bits(a) for n, a in (captures or {}).items()}
+  return dict(actions=actions, captured=bits, given=healed), captures
 
 
 def _names_asked(
-  asked: collections.abc.Iterable[str] | None,
-  known: tuple[str, ...],
+  requested: collections.abc.Iterable[str] | None,
+  available: tuple[str, ...],
   finals: tuple[str, ...],
 ) -> tuple[str, ...]:
   """Returns the names of tensors to make; None means the finals."""
-  if asked is None:
+  if requested is None:
     return finals
   # The letters of a string are no names.
-  names = () if isinstance(asked, str) else tuple(asked)
-  if isinstance(asked, str) or any(name not in known for name in names):
+  names = () if isinstance(requested, str) else tuple(requested)
+  if isinstance(requested, str) or any(name not in available for name in names):
     raise ValueError(
-      f'asked: expected a list of names of {known}, got {asked!r}'
+      f'names: expected a list of names of {available}, got {requested!r}'
     )
   return names
 
 
-def _array(image, name: str, given: np.ndarray | None, new) -> np.ndarray:
+def _array(image, name: str, out: np.ndarray | None, new) -> np.ndarray:
   shape, dtype = arrays.shape(image, name), arrays.dtype(image, name)
-  if given is None:
+  if out is None:
     return new(shape, dtype)
-  if not isinstance(given, np.ndarray):
+  if not isinstance(out, np.ndarray):
     raise ValueError(
-      f'out[{name!r}]: expected an array, got {type(given).__name__}'
+      f'out[{name!r}]: expected an array, got {type(out).__name__}'
     )
-  if wrong := _unfit(given, shape, dtype):
+  if wrong := _unfit(out, shape, dtype):
     raise ValueError(
       f'out[{name!r}]: expected a writable, contiguous {dtype} {shape}, '
       f'got {wrong}'
     )
-  return given
+  return out
 
 
-def _unfit(given: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> str:
+def _unfit(array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> str:
   """Returns why tasks cannot write into an array; empty if they can."""
   wrong = []
-  if given.shape != shape or given.dtype != dtype:
-    wrong.append(f'{given.dtype} {given.shape}')
-  if not given.flags.writeable:
+  if array.shape != shape or array.dtype != dtype:
+    wrong.append(f'{array.dtype} {array.shape}')
+  if not array.flags.writeable:
     wrong.append('one that is read-only')
-  if not given.flags.c_contiguous:
-    wrong.append(f'strides of {given.strides} bytes')
-  if not given.flags.aligned:
+  if not array.flags.c_contiguous:
+    wrong.append(f'strides of {array.strides} bytes')
+  if not array.flags.aligned:
     wrong.append('one that is not aligned to its elements')
   return ', '.join(wrong)
 
 
 def _require_apart(
   read: collections.abc.Mapping[str, np.ndarray],
-  given: collections.abc.Mapping[str, np.ndarray],
+  written_arrays: collections.abc.Mapping[str, np.ndarray],
 ) -> None:
   """Refuses memory of one array for another: tasks have no order for it.
 
   Raises:
     ValueError: an array to write overlaps one that is read or written.
   """
-  others = list(read.items())
-  for name, array in given.items():
-    for other, taken in others:
+  previous = list(read.items())
+  for name, array in written_arrays.items():
+    for other, other_array in previous:
       # Of contiguous arrays the bounds tell.
-      if np.may_share_memory(array, taken):
+      if np.may_share_memory(array, other_array):
         raise ValueError(
           f'out: expected memory of its own for {name}, got an overlap with '
           f'{other}'
         )
-    others.append((name, array))
+    previous.append((name, array))
 
 
 def run(
   image,
   inputs: collections.abc.Mapping[str, np.ndarray],
   *,
-  asked: collections.abc.Iterable[str] | None = None,
+  names: collections.abc.Iterable[str] | None = None,
   fault: faults.Fault | None = None,
   modes: modes_lib.Modes = modes_lib.Modes(),
   plan: _native.Routing | None = None,
-  **how,
-) -> modes_lib.Launched:
+  **options,
+) -> modes_lib.LaunchResult:
   """Launches an image once, to check: inputs are scanned.
 
   Args:
     image: as of `Launch`.
     inputs: as of `Launch.run`, and the four below.
-    asked: names of tensors to make; None means all.
+    names: tensors to make; None means all.
     fault: a fault.
     modes: beside these, what is not written is `POISON`.
     plan: of the routing.
-    **how: `threads`, `deadline_s` and `isa` of `Launch`.
+    **options: `threads`, `deadline_s` and `isa` of `Launch`.
 
   Raises:
     ValueError, WaitError, BrokenError: as `Launch.run`.
   """
-  loaded = Launch(image, scan=True, **how)
-  if asked is None:
-    asked = arrays.outputs(loaded.image)
-  return loaded.run(inputs, asked, modes=modes, fault=fault, plan=plan)
+  checking_launch = Launch(image, scan=True, **options)
+  if names is None:
+    names = arrays.outputs(checking_launch.image)
+  return checking_launch.run(inputs, names, modes=modes, fault=fault, plan=plan)
 
 
 def launch(
-  image, inputs: collections.abc.Mapping[str, np.ndarray], **how
+  image, inputs: collections.abc.Mapping[str, np.ndarray], **options
 ) -> dict[str, np.ndarray]:
   """Returns the outputs of `run`."""
-  return run(image, inputs, **how).outputs
+  return run(image, inputs, **options).outputs
 
 
 def run_serial(
@@ -445,7 +451,7 @@ def run_serial(
   isa: str | None = None,
   plan: _native.Routing | None = None,
   modes: modes_lib.Modes = modes_lib.Modes(),
-) -> modes_lib.Launched:
+) -> modes_lib.LaunchResult:
   """Runs the same tasks on one thread, kind by kind; see `run`.
 
   Nothing waits and nothing signals, and some rows of every kind of task are
@@ -461,7 +467,7 @@ def run_serial(
   names = arrays.outputs(image)
   outputs = arrays.zeros(image, tensors.PLAN + names)
   plan = plan or _native.Routing(image, read['topk_ids'])
-  replayed, captured = _replayed(image, modes)
+  replayed, captures = _replayed(image, modes)
   _native.launch_serial(
     image,
     plan,
@@ -469,14 +475,14 @@ def run_serial(
     {n: arrays.bits(a) for n, a in outputs.items()},
     _native.LaunchOptions(isa=isa, **replayed),
   )
-  return modes_lib.Launched({n: outputs[n] for n in names}, captured)
+  return modes_lib.LaunchResult({n: outputs[n] for n in names}, captures)
 
 
 def launch_serial(
-  image, inputs: collections.abc.Mapping[str, np.ndarray], **how
+  image, inputs: collections.abc.Mapping[str, np.ndarray], **options
 ) -> dict[str, np.ndarray]:
   """Returns the outputs of `run_serial`."""
-  return run_serial(image, inputs, **how).outputs
+  return run_serial(image, inputs, **options).outputs
 
 
 def route(image, topk_ids: np.ndarray) -> _native.Routing:

@@ -20,7 +20,7 @@ FEW = config_testing.sized(r=4, t=3, e=4, k=2, d=512, f=512)
 CAPACITY = 1_400_000
 # Rows so wide that the slots of the last ranks do.
 WIDE = config_testing.sized(r=4, t=2048, e=4, k=2, d=1 << 18, f=64, n=5000)
-PACKED = ('expert_in', 'gate_up', 'activation', 'expert_out')
+PACKED_BUFFERS = ('expert_in', 'gate_up', 'activation', 'expert_out')
 
 
 def test_tiles_and_puts_of_rows_far_apart():
@@ -31,23 +31,26 @@ def test_tiles_and_puts_of_rows_far_apart():
   inputs = testing.make_inputs(FEW, BF16, name='offsets')
   blocks = dict(row_block=4, col_block=256, num_aic=2, num_aiv=2)
   want = runtime.launch(testing.compile_layer(FEW, BF16, **blocks), inputs)
-  got = runtime.run(
+  actual = runtime.run(
     testing.compile_layer(far, BF16, **blocks),
     inputs,
     modes=modes_lib.Modes(poison=False, races=True),
   )
-  assert not got.num_races
-  held = want['counts'].sum(axis=0)
-  assert held[-1]
-  for name in PACKED:
-    for rank, rows in enumerate(held):
-      mine = got.outputs[name][rank, :rows]
-      assert mine.tobytes() == want[name][rank, :rows].tobytes(), (name, rank)
+  assert not actual.num_races
+  num_rows = want['counts'].sum(axis=0)
+  assert num_rows[-1]
+  for name in PACKED_BUFFERS:
+    for rank, rows in enumerate(num_rows):
+      own_rows = actual.outputs[name][rank, :rows]
+      assert own_rows.tobytes() == want[name][rank, :rows].tobytes(), (
+        name,
+        rank,
+      )
   for name in ('returned', 'y'):
-    assert got.outputs[name].tobytes() == want[name].tobytes()
+    assert actual.outputs[name].tobytes() == want[name].tobytes()
 
 
-def covered(layer: image_lib.Image, boxes, buffer) -> np.ndarray:
+def find_coverage(layer: image_lib.Image, boxes, buffer) -> np.ndarray:
   """Returns how many columns of each row of a buffer boxes have, `[R, rows]`.
 
   Those of the tensor, without what travels beside it.
@@ -78,9 +81,9 @@ def test_puts_and_sums_of_wide_rows(direction):
   ids = testing.make_ids(WIDE, 'uniform', testing.rng('wide'))
   plan = runtime.route(image, ids)
   boxes, _ = runtime.inspect(image, plan)
-  held = plan.counts.sum(axis=0)
+  num_rows = plan.counts.sum(axis=0)
   kinds = image.tables['tasks']['kind'][boxes['task']]
-  sent, home, combine = (
+  sent_kind, home, combine = (
     (layout.Kind.DISPATCH, layout.Kind.RETURN, layout.Kind.COMBINE),
     (
       layout.Kind.DISPATCH_GRAD,
@@ -92,8 +95,10 @@ def test_puts_and_sums_of_wide_rows(direction):
     (Buffer.EXPERT_IN, Buffer.RETURNED),
     (Buffer.D_EXPERT_OUT, Buffer.D_RETURNED),
   )[direction]
-  exists = np.arange(WIDE.capacity) < held[:, None]
-  got = covered(image, boxes[kinds == sent], rows)
-  assert (got == exists * WIDE.d_model).all()
+  exists = np.arange(WIDE.capacity) < num_rows[:, None]
+  actual = find_coverage(image, boxes[kinds == sent_kind], rows)
+  assert (actual == exists * WIDE.d_model).all()
   for kind in (home, combine):
-    assert (covered(image, boxes[kinds == kind], slots) == WIDE.d_model).all()
+    assert (
+      find_coverage(image, boxes[kinds == kind], slots) == WIDE.d_model
+    ).all()

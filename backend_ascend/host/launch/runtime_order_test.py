@@ -32,8 +32,8 @@ def inputs_of(compile_layer, pol):
   return inputs
 
 
-def same(got, want) -> bool:
-  return all(got[n].tobytes() == want[n].tobytes() for n in want)
+def equal_bits(actual, want) -> bool:
+  return all(actual[n].tobytes() == want[n].tobytes() for n in want)
 
 
 @pytest.mark.parametrize('placement', precision.LAUNCHED)
@@ -51,10 +51,14 @@ def test_bits_depend_on_the_order_alone(compile_layer, placement):
     )
     assert image.policy == pol
     for isa in _native.isas():
-      got = runtime.launch(image, inputs, threads=2, isa=isa)
-      assert same(got, want), (rows, cols, chain, isa)
-    made = runtime.Launch(image, threads=2).run(inputs).outputs
-    assert same(made, {n: want[n] for n in made}), (rows, cols, chain)
+      actual = runtime.launch(image, inputs, threads=2, isa=isa)
+      assert equal_bits(actual, want), (rows, cols, chain, isa)
+    production = runtime.Launch(image, threads=2).run(inputs).outputs
+    assert equal_bits(production, {n: want[n] for n in production}), (
+      rows,
+      cols,
+      chain,
+    )
 
 
 def test_sums_are_those_of_the_tile_in_that_order():
@@ -65,17 +69,17 @@ def test_sums_are_those_of_the_tile_in_that_order():
   image = FORWARD(CONFIG, pol, row_block=16, **CORES)
   rows = int((inputs['topk_ids'] == 0).sum())
 
-  got = runtime.launch(image, inputs)
+  actual = runtime.launch(image, inputs)
   ascending, even_odd = (
     tiles_testing.gemm_tile(
-      got['expert_in'][0, :rows].view('u2'),
+      actual['expert_in'][0, :rows].view('u2'),
       inputs['w_gate_up'][0, 0].view('u2'),
       order=order,
     )
     for order in precision.ACCUMULATION_ORDERS
   )
 
-  assert got['gate_up'][0, :rows].tobytes() == even_odd.tobytes()
+  assert actual['gate_up'][0, :rows].tobytes() == even_odd.tobytes()
   assert (ascending != even_odd).mean() > 0.1
 
 
@@ -86,20 +90,22 @@ def test_weight_gradients_are_summed_in_that_order():
   rows = int((inputs['topk_ids'] == 0).sum())
   assert rows > 64 and rows % 32 and image.options.chain_rows == 32
 
-  got = runtime.launch(image, inputs)
+  actual = runtime.launch(image, inputs)
   want = tiles_testing.gemm_tile(
     inputs['activation'][0, :rows].view('u2'),
-    got['d_expert_out'][0, :rows].view('u2'),
+    actual['d_expert_out'][0, :rows].view('u2'),
     trans_a=True,
     order='even_odd_32',
   )
 
-  assert got['d_w_down'][0, 0].tobytes() == want.tobytes()
+  assert actual['d_w_down'][0, 0].tobytes() == want.tobytes()
 
 
 def test_links_are_whole_steps():
-  for asked, row_block, links in ((8, 8, 32), (33, 24, 96), (40, 16, 64)):
-    image = BACKWARD(CONFIG, policy(), row_block=row_block, chain_rows=asked)
+  for chain_rows, row_block, links in ((8, 8, 32), (33, 24, 96), (40, 16, 64)):
+    image = BACKWARD(
+      CONFIG, policy(), row_block=row_block, chain_rows=chain_rows
+    )
     assert image.options.chain_rows == links
   image = BACKWARD(CONFIG, policy('ascending'), row_block=8, chain_rows=8)
   assert image.options.chain_rows == 8

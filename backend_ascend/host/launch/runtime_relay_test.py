@@ -46,8 +46,8 @@ def topk_ids(config, routing: str) -> np.ndarray:
 def distinct(config, ids: np.ndarray) -> np.ndarray:
   """Returns `[R, R]`, tokens of a rank that have an expert on another."""
   owner = ids // config.experts_per_rank
-  there = (owner[..., None] == np.arange(config.num_ranks)).any(axis=2)
-  return there.sum(axis=1)
+  is_owner = (owner[..., None] == np.arange(config.num_ranks)).any(axis=2)
+  return is_owner.sum(axis=1)
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,15 @@ def test_every_bit_is_that_of_a_launch_without(
       for relay in (False, True)
     ]
     expected = runtime.launch(images[0], inputs)
-    launched = runtime.run(images[1], inputs, modes=BUSY)
-    assert launched.num_races == 0
-    for got in (launched.outputs, runtime.launch_serial(images[1], inputs)):
+    result = runtime.run(images[1], inputs, modes=BUSY)
+    assert result.num_races == 0
+    for actual in (result.outputs, runtime.launch_serial(images[1], inputs)):
       for name, tensor in expected.items():
         np.testing.assert_array_equal(
-          got[name].view(np.uint8), tensor.view(np.uint8), name
+          actual[name].view(np.uint8), tensor.view(np.uint8), name
         )
-    saved = ('expert_in', 'gate_up', 'activation', 'returned')
-    inputs = {name: expected.get(name) for name in saved} | inputs
+    saved_names = ('expert_in', 'gate_up', 'activation', 'returned')
+    inputs = {name: expected.get(name) for name in saved_names} | inputs
     inputs['dy'] = inputs.pop('x', None)
 
 
@@ -112,9 +112,9 @@ def test_a_token_crosses_to_a_rank_once(shape, routing):
   rows = accesses['row_end'] - accesses['row_begin']
   put = (tasks['kind'] == Kind.RELAY_PUT) & (accesses['write'] == 1)
   put &= accesses['col_begin'] == 0
-  crossed = np.zeros((r, r), int)
-  np.add.at(crossed, (tasks['rank'][put], accesses['slab'][put]), rows[put])
-  np.testing.assert_array_equal(crossed, tokens)
+  num_crossed = np.zeros((r, r), int)
+  np.add.at(num_crossed, (tasks['rank'][put], accesses['slab'][put]), rows[put])
+  np.testing.assert_array_equal(num_crossed, tokens)
 
 
 @pytest.mark.parametrize('routing', ['uniform', 'together'])
@@ -133,10 +133,10 @@ def test_who_lost_rows_is_named(name, routing):
   plan = runtime.route(image, inputs['topk_ids'])
   accesses, _ = runtime.inspect(image, plan)
   kinds = image.tables['tasks']['kind'][accesses['task']]
-  lost = Kind.RELAY_PUT if name == 'dropped_tile' else Kind.RELAY
-  task = int(accesses['task'][kinds == lost][0])
+  lost_kind = Kind.RELAY_PUT if name == 'dropped_tile' else Kind.RELAY
+  task = int(accesses['task'][kinds == lost_kind][0])
   fault = faults.Fault(name, task)
   late = modes_lib.Modes(late_puts=True)
   with pytest.raises(runtime.WaitError, match='did not arrive') as error:
     runtime.run(image, inputs, threads=1, fault=fault, modes=late)
-  assert [each.index for each in error.value.diagnosis.losers] == [task]
+  assert [loser.index for loser in error.value.diagnosis.losers] == [task]

@@ -82,9 +82,9 @@ class TestSameBits:
       want = want or serial
       assert not testing.differing(serial, want)
       for threads in THREADS:
-        got = runtime.launch(image, inputs, threads=threads)
+        actual = runtime.launch(image, inputs, threads=threads)
         case = aic, aiv, block, chain, threads
-        assert not testing.differing(got, want), case
+        assert not testing.differing(actual, want), case
     for name, array in want.items():
       assert np.isfinite(array.astype(np.float32)).all(), name
 
@@ -116,18 +116,18 @@ class TestSameBits:
       **backward if direction else {},
     )
     for threads in THREADS:
-      got = runtime.launch(image, inputs, threads=threads)
-      assert not testing.differing(got, want), threads
+      actual = runtime.launch(image, inputs, threads=threads)
+      assert not testing.differing(actual, want), threads
 
   # That exact data gives the oracle's bits, checks say (`parity_tests`).
   def test_outputs_have_the_contract_of_the_tensors(self, direction):
     pol = policy('bfloat16')
     inputs = testing.inputs_of(direction, SMALL, pol)
-    got = runtime.launch(testing.compiled(direction, SMALL, pol), inputs)
+    actual = runtime.launch(testing.compiled(direction, SMALL, pol), inputs)
     names = tensors.GRADS if direction else tensors.PLAN + tensors.STAGES
-    assert tuple(got) == tuple(names)
+    assert tuple(actual) == tuple(names)
     kinds = dict(storage=ml_dtypes.bfloat16, i32=np.int32, f32=np.float32)
-    for name, array in got.items():
+    for name, array in actual.items():
       spec = tensors.SPECS[name]
       assert array.shape == spec.dims(**SMALL.dims()), name
       assert array.dtype == kinds[spec.kind], name
@@ -138,9 +138,9 @@ class TestInputs:
     inputs = testing.make_inputs(SMALL, pol)
     inputs |= {k: v(inputs[k].copy()) for k, v in changes.items()}
     image = testing.compile_layer(SMALL, pol)
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError) as error:
       runtime.launch(image, inputs)
-    return str(raised.value)
+    return str(error.value)
 
   @pytest.mark.parametrize('name', ['x', 'topk_weights', 'w_gate_up', 'w_down'])
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
@@ -150,9 +150,9 @@ class TestInputs:
       array[1, 2, 1] = bad
       return array
 
-    at = (1, 2, 1) if name in ('x', 'topk_weights') else (1, 2, 1, 0)
+    index = (1, 2, 1) if name in ('x', 'topk_weights') else (1, 2, 1, 0)
     assert self.refusal(policy(storage), **{name: spoil}) == (
-      f'{name}: expected finite values, got {np.float32(bad)} at {at}'
+      f'{name}: expected finite values, got {np.float32(bad)} at {index}'
     )
 
   def test_dtype_shape_and_names(self):
@@ -188,12 +188,12 @@ class TestBackwardInputs:
     for name in drop:
       del inputs[name]
     image = image or testing.compile_grad(SMALL, pol)
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError) as error:
       runtime.launch(image, inputs)
-    with pytest.raises(ValueError) as again:
+    with pytest.raises(ValueError) as second_error:
       runtime.launch_serial(image, inputs)
-    assert str(again.value) == str(raised.value)
-    return str(raised.value)
+    assert str(second_error.value) == str(error.value)
+    return str(error.value)
 
   @pytest.mark.parametrize(
     'name', ['dy', 'expert_in', 'gate_up', 'activation', 'returned']
@@ -222,16 +222,18 @@ class TestBackwardInputs:
     # the serial run's.
     large = testing.make_inputs(SMALL, policy())
     large['x'] = np.full_like(large['x'], 3e38)
-    saved = runtime.launch(testing.compile_layer(SMALL, policy()), large)
-    assert not np.isfinite(saved['gate_up']).all()
+    forward_outputs = runtime.launch(
+      testing.compile_layer(SMALL, policy()), large
+    )
+    assert not np.isfinite(forward_outputs['gate_up']).all()
     inputs = testing.make_grad_inputs(SMALL, policy())
-    inputs = {name: saved.get(name, inputs[name]) for name in inputs}
+    inputs = {name: forward_outputs.get(name, inputs[name]) for name in inputs}
     inputs |= {n: large[n] for n in inputs.keys() & large.keys()}
     image = testing.compile_grad(SMALL, policy())
 
-    got = runtime.launch(image, inputs)
+    actual = runtime.launch(image, inputs)
 
-    assert not testing.differing(runtime.launch_serial(image, inputs), got)
+    assert not testing.differing(runtime.launch_serial(image, inputs), actual)
 
   @pytest.mark.parametrize('placement', tensors.EARLY)
   def test_returned_is_not_read_where_weights_come_early(self, placement):
@@ -284,20 +286,20 @@ class TestDiagnosis:
           testing.without_signals(image, task), inputs, threads=threads
         )
       assert time.monotonic() - begin < 10
-      found = error.value.diagnosis
-      assert found.reason == 'deadlock'
+      diagnosis = error.value.diagnosis
+      assert diagnosis.reason == 'deadlock'
       if direction == FORWARD:  # whose stages are one after the other
-        assert found.task.kind == after[kind].name.lower()
-      assert found.actual < found.expected
+        assert diagnosis.task.kind == after[kind].name.lower()
+      assert diagnosis.actual < diagnosis.expected
       # No task of the image signals in its place, and those that do are told.
-      assert found.event in signalled
-      assert 0 < found.missing <= found.expected - found.actual
-      assert task not in [adder.index for adder in found.adders]
-      for adder in found.adders:
-        assert found.event in testing.signalled(tables, adder.index)
-        assert str(adder) in str(found)
-      told = f'never reached: {found.missing} too few are added in all, '
-      assert told in str(found)
+      assert diagnosis.event in signalled
+      assert 0 < diagnosis.missing <= diagnosis.expected - diagnosis.actual
+      assert task not in [adder.index for adder in diagnosis.adders]
+      for adder in diagnosis.adders:
+        assert diagnosis.event in testing.signalled(tables, adder.index)
+        assert str(adder) in str(diagnosis)
+      text = f'never reached: {diagnosis.missing} too few are added in all, '
+      assert text in str(diagnosis)
       assert error.value.plan.keys() == set(tensors.PLAN)
       assert error.value.plan['counts'].sum() == inputs['topk_ids'].size
 
@@ -313,38 +315,44 @@ class TestDiagnosis:
     )
     with pytest.raises(runtime.WaitError) as error:
       runtime.launch(image, inputs, threads=3, deadline_s=1e-6, isa='portable')
-    found = error.value.diagnosis
-    assert found.reason == 'deadline'
+    diagnosis = error.value.diagnosis
+    assert diagnosis.reason == 'deadline'
     assert 'deadline' in str(error.value)
     runtime.launch(image, inputs, threads=3)
 
   def test_message_reads_as_a_sentence(self):
     # Given a signal that is left out, when launched, then the sentence names
     # who waits, for what, and who owes it.
-    error, name = _stuck('missing_signal', layout.Kind.SWIGLU)
-    found = error.diagnosis
-    assert found.missing == 0 and not found.adders
+    error, name = _run_into_deadlock('missing_signal', layout.Kind.SWIGLU)
+    diagnosis = error.diagnosis
+    assert diagnosis.missing == 0 and not diagnosis.adders
     assert str(error) == (
-      f'deadlock: {found.task} waits for event {found.event}, activation('
-      f'rank 0, group 0, part 0): expected {found.expected}, got '
-      f'{found.actual}; not signalled by: '
-      f'{"; ".join(map(str, found.suspects))}'
+      f'deadlock: {diagnosis.task} waits for event {diagnosis.event}, '
+      f'activation(rank 0, group 0, part 0): expected {diagnosis.expected}, '
+      f'got {diagnosis.actual}; not signalled by: '
+      f'{"; ".join(map(str, diagnosis.suspects))}'
     )
-    assert found.suspects[0] == name
+    assert diagnosis.suspects[0] == name
 
   def test_rows_that_do_not_arrive_are_told_with_their_put(self):
     # Given a put that leaves its rows out but counts them, when launched, then
     # it is blamed, not combine, which waits for what never comes home.
-    error, name = _stuck('dropped_tile', layout.Kind.DISPATCH)
-    found = error.diagnosis
-    assert found.task.kind == 'combine'
-    assert found.losers == (name,) and not found.missing and not found.suspects
-    assert str(found).endswith(
+    error, name = _run_into_deadlock('dropped_tile', layout.Kind.DISPATCH)
+    diagnosis = error.diagnosis
+    assert diagnosis.task.kind == 'combine'
+    assert (
+      diagnosis.losers == (name,)
+      and not diagnosis.missing
+      and not diagnosis.suspects
+    )
+    assert str(diagnosis).endswith(
       f'; rows of expert_in did not arrive from: {name}'
     )
 
 
-def _stuck(fault, kind) -> tuple[runtime.WaitError, runtime.TaskName]:
+def _run_into_deadlock(
+  fault, kind
+) -> tuple[runtime.WaitError, runtime.TaskName]:
   """Returns how a launch ends whose first task of a kind commits a fault."""
   image = testing.compile_layer(SMALL, policy())
   tasks = image_lib.load(image).tables['tasks']

@@ -124,11 +124,15 @@ def make_grad_inputs(
 ) -> dict[str, np.ndarray]:
   """Returns dy, drawn as x is, and what a forward launch saves."""
   inputs = make_inputs(config, policy, routing, exact, name)
-  saved = runtime.launch(compile_layer(config, policy), inputs, threads=1)
-  drawn = make_inputs(config, policy, routing, exact, name + '/dy')
+  forward_outputs = runtime.launch(
+    compile_layer(config, policy), inputs, threads=1
+  )
+  other_inputs = make_inputs(config, policy, routing, exact, name + '/dy')
   names = ('expert_in', 'gate_up', 'activation', 'returned')
   del inputs['x']
-  return dict(dy=drawn['x']) | inputs | {n: saved[n] for n in names}
+  return (
+    dict(dy=other_inputs['x']) | inputs | {n: forward_outputs[n] for n in names}
+  )
 
 
 def compiled(direction: layout.Direction, *args, **options) -> image_lib.Image:
@@ -185,9 +189,9 @@ def make_case(
   )
 
 
-def differing(got: dict, want: dict) -> list[str]:
+def differing(actual: dict, want: dict) -> list[str]:
   """Returns the names of the tensors whose bytes differ, in order."""
-  return [n for n in want if got[n].tobytes() != want[n].tobytes()]
+  return [n for n in want if actual[n].tobytes() != want[n].tobytes()]
 
 
 def with_capacity(config, rows: int):

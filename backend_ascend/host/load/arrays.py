@@ -60,8 +60,8 @@ def outputs(image: image_lib.Image) -> tuple[str, ...]:
 
 def inputs_of(image: image_lib.Image) -> tuple[str, ...]:
   """Returns the names of what a launch of an image may read."""
-  known = _SUBLAYER_INPUTS if image.config.sublayer else INPUTS
-  return known[image.direction]
+  input_table = _SUBLAYER_INPUTS if image.config.sublayer else INPUTS
+  return input_table[image.direction]
 
 
 def dtype(image: image_lib.Image, name: str) -> np.dtype:
@@ -89,20 +89,20 @@ def fitting(
   name: str,
   value,
   of_rank: bool = False,
-  called: str | None = None,
+  title: str | None = None,
 ) -> np.ndarray:
   """Returns a tensor's bits, contiguous and aligned.
 
   Raises:
     ValueError: not the tensor's dtype or shape; names it, or what it is called.
   """
-  value, called = np.asarray(value), called or name
+  value, title = np.asarray(value), title or name
   expected = dtype(image, name)
   if value.dtype != expected:
-    raise ValueError(f'{called}: expected dtype {expected}, got {value.dtype}')
+    raise ValueError(f'{title}: expected dtype {expected}, got {value.dtype}')
   extents = shape(image, name, of_rank)
   if value.shape != extents:
-    raise ValueError(f'{called}: expected shape {extents}, got {value.shape}')
+    raise ValueError(f'{title}: expected shape {extents}, got {value.shape}')
   return bits(np.require(value, requirements=('C', 'A')))
 
 
@@ -116,16 +116,20 @@ def require_finite(
   """
   # What a forward pass saved may have overflowed, and it is its user's.
   if value.dtype != np.int32 and name not in tensors.STAGES:
-    at = _native.first_non_finite(value)
-    if at >= 0:
-      index = tuple(int(i) for i in np.unravel_index(at, value.shape))
-      got = value.reshape(-1)[at : at + 1].view(dtype(image, name))[0]
-      raise ValueError(f'{name}: expected finite values, got {got} at {index}')
+    position = _native.first_non_finite(value)
+    if position >= 0:
+      index = tuple(int(i) for i in np.unravel_index(position, value.shape))
+      actual = value.reshape(-1)[position : position + 1].view(
+        dtype(image, name)
+      )[0]
+      raise ValueError(
+        f'{name}: expected finite values, got {actual} at {index}'
+      )
 
 
 def inputs(
   image: image_lib.Image,
-  given: Mapping[str, np.ndarray],
+  named_arrays: Mapping[str, np.ndarray],
   of_rank: bool = False,
   spares: Mapping[str, str] = MappingProxyType({}),
   scan: bool = True,
@@ -134,7 +138,7 @@ def inputs(
 
   Args:
     image: the pass.
-    given: by name.
+    named_arrays: arrays by name.
     of_rank: whether they are a rank's slabs.
     spares: what may be given in place of which input.
     scan: whether more than routing weights must be finite.
@@ -147,14 +151,16 @@ def inputs(
   # A weight that an expert's rank applies has its gradient there.
   unread = {'returned'} if image.policy.placement in tensors.EARLY else set()
   read = [n for n in names if n not in unread]
-  needed = [n for n in read if spares.get(n) not in given]
+  required = [n for n in read if spares.get(n) not in named_arrays]
   spare = [spares[n] for n in names if n in spares]
-  if not set(needed) <= set(given) <= {*names, *spare}:
-    raise ValueError(f'inputs: expected {sorted(read)}, got {sorted(given)}')
+  if not set(required) <= set(named_arrays) <= {*names, *spare}:
+    raise ValueError(
+      f'inputs: expected {sorted(read)}, got {sorted(named_arrays)}'
+    )
   bits = {
-    name: fitting(image, name, given[name], of_rank)
+    name: fitting(image, name, named_arrays[name], of_rank)
     for name in (*read, *spare)
-    if name in given
+    if name in named_arrays
   }
   for name, array in bits.items():
     if scan or name == 'topk_weights':

@@ -121,7 +121,7 @@ def _early(table):
   table[-1] -= 1
 
 
-def _lost(table):
+def _lose_first(table):
   table[0] = -1
 
 
@@ -134,7 +134,7 @@ class TestBijection:
 
   CONFIG = config_testing.sized(r=2, t=6, e=4, k=2, d=4, f=4)
   # A slot of another expert, or that is no slot; a row that another has.
-  BROKEN = (
+  SPOILT_TABLES = (
     ('slice_slots', _swap, 'slot'),
     ('slice_slots', _far, 'slot'),
     ('row_base', _early, 'row'),
@@ -151,39 +151,39 @@ class TestBijection:
     return image, inputs
 
   @pytest.mark.parametrize(
-    ('relay', 'table', 'spoil', 'what'),
+    ('relay', 'table', 'spoil', 'noun'),
     [
-      *((False, *broken) for broken in BROKEN),
+      *((False, *row) for row in SPOILT_TABLES),
       (True, 'copy_rows', _swap, 'copy'),
-      (True, 'copy_rows', _lost, 'copy'),
+      (True, 'copy_rows', _lose_first, 'copy'),
       (True, 'copy_slots', _swap, 'copy'),
       (True, 'copy_slots', _far, 'copy'),
       (True, 'relayed_counts', _early, 'row'),
     ],
   )
-  def test_threads_refuse_a_broken_table(self, relay, table, spoil, what):
+  def test_threads_refuse_a_broken_table(self, relay, table, spoil, noun):
     _, inputs = self.case()
     image = testing.compile_layer(self.CONFIG, relay=relay)
     plan = runtime.route(image, inputs['topk_ids'])
     runtime.run(image, inputs, plan=plan)
     spoil(_writable(getattr(plan, table)))
 
-    with pytest.raises(runtime.BrokenError, match=f'plan: .* every {what} '):
+    with pytest.raises(runtime.BrokenError, match=f'plan: .* every {noun} '):
       runtime.run(image, inputs, plan=plan)
 
-  @pytest.mark.parametrize(('table', 'spoil', 'what'), BROKEN)
-  def test_ranks_refuse_a_broken_table(self, table, spoil, what):
+  @pytest.mark.parametrize(('table', 'spoil', 'noun'), SPOILT_TABLES)
+  def test_ranks_refuse_a_broken_table(self, table, spoil, noun):
     image, inputs = self.case()
     counts = runtime.route(image, inputs['topk_ids']).counts
     wire = rank_testing.Wire(np.random.default_rng(0))
-    mine = rank_testing.split(inputs, 1)
-    plan = _native.Routing(image, mine['topk_ids'], rank=1, counts=counts)
+    own_inputs = rank_testing.split(inputs, 1)
+    plan = _native.Routing(image, own_inputs['topk_ids'], rank=1, counts=counts)
     end = rank_testing.Loopback(wire, 1, 2)
-    rank_runtime.RankLaunch(image, mine, counts, end, plan=plan)
+    rank_runtime.RankLaunch(image, own_inputs, counts, end, plan=plan)
     spoil(_writable(getattr(plan, table)))
 
-    with pytest.raises(runtime.BrokenError, match=f'plan: .* every {what} '):
-      rank_runtime.RankLaunch(image, mine, counts, end, plan=plan)
+    with pytest.raises(runtime.BrokenError, match=f'plan: .* every {noun} '):
+      rank_runtime.RankLaunch(image, own_inputs, counts, end, plan=plan)
 
   def test_tables_are_read_only(self):
     image, inputs = self.case()

@@ -60,8 +60,8 @@ class MpiTransport:
     beat: called before whatever may block with a phase and the rank whose help
       it needs: -1 for every rank, None for nobody's.
     check: called while idle; raises when a rank is known to be lost.
-    mapped: whether windows are mapped where they can be; the same on every
-      rank.
+    use_shared_memory: whether ranks of one machine map each other's windows;
+      the same on every rank.
   """
 
   def __init__(
@@ -69,7 +69,7 @@ class MpiTransport:
     comm=None,
     beat: Callable[..., None] = no_beat,
     check: Callable[[], None] = no_check,
-    mapped: bool = True,
+    use_shared_memory: bool = True,
   ):
     self._mpi = load_mpi()
     self._comm = comm or self._mpi.COMM_WORLD
@@ -78,7 +78,7 @@ class MpiTransport:
     self._beat = beat
     self._check = check
     self._windows: list = []
-    self._mapped = mapped
+    self._use_shared_memory = use_shared_memory
 
   def allgather(self, value: Any) -> list[Any]:
     self._beat('gathering offers', _EVERY_RANK)
@@ -89,7 +89,7 @@ class MpiTransport:
     item = np.dtype(dtype).itemsize
     hints = self._mpi.Info.Create(info)
     make = self._mpi.Win.Allocate
-    if self._mapped:
+    if self._use_shared_memory:
       make = self._mpi.Win.Allocate_shared
     # No window of zero bytes: its memory would have no address.  Those of a
     # machine may lie side by side.
@@ -110,7 +110,7 @@ class MpiTransport:
     self, heap_bytes: int, num_events: int
   ) -> tuple[np.ndarray, np.ndarray]:
     self._beat('allocating windows', _EVERY_RANK)
-    self._mapped = self._mapped and self._on_one_machine()
+    self._use_shared_memory = self._use_shared_memory and self._on_one_machine()
     self._heap, heap = self._window(heap_bytes, np.uint8, {})
     # Lets a network add in hardware: nothing but sums is asked for.
     self._counts, counters = self._window(
@@ -126,18 +126,18 @@ class MpiTransport:
     return size == self.num_ranks
 
   def peers(self) -> list[tuple[np.ndarray, np.ndarray]]:
-    if not self._mapped:
+    if not self._use_shared_memory:
       return []
     heap_bytes, num_events = self._sizes
 
-    def of(window, rank: int, dtype, count: int) -> np.ndarray:
+    def map_window(window, rank: int, dtype, count: int) -> np.ndarray:
       memory, _ = window.Shared_query(rank)
       return np.frombuffer(memory, dtype, count)
 
     return [
       (
-        of(self._heap, rank, np.uint8, heap_bytes),
-        of(self._counts, rank, np.int32, num_events),
+        map_window(self._heap, rank, np.uint8, heap_bytes),
+        map_window(self._counts, rank, np.int32, num_events),
       )
       for rank in range(self.num_ranks)
     ]

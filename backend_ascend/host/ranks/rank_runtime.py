@@ -20,7 +20,7 @@ from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.reference.contract import tensors
 
 # Tasks of a turn.
-_SOME = 64
+_TASKS_PER_POLL = 64
 
 
 class Comm(Protocol):
@@ -93,7 +93,7 @@ class RankLost(RankError):
   """Another rank ended, and why is known."""
 
 
-class Asked(Exception):
+class DiagnosisRequest(Exception):
   """Another rank gave up waiting: this one is to say what it waits for."""
 
 
@@ -143,7 +143,9 @@ def make_offer(image, rank: int, num_ranks: int, inputs: Mapping) -> Offer:
   header = np.zeros(1, layout.HEADER)
   raw = np.frombuffer(image, np.uint8)[: header.nbytes]
   header.view(np.uint8)[: raw.size] = raw
-  told = dict(version=int(header['version'][0]), crc32=int(header['crc32'][0]))
+  image_id = dict(
+    version=int(header['version'][0]), crc32=int(header['crc32'][0])
+  )
   try:
     image = image_lib.load(image)
     if image.config.num_ranks != num_ranks:
@@ -155,11 +157,11 @@ def make_offer(image, rank: int, num_ranks: int, inputs: Mapping) -> Offer:
       ids = arrays.fitting(image, 'topk_ids', inputs['topk_ids'], True)
     else:
       ids = arrays.inputs(image, inputs, of_rank=True)['topk_ids']
-    counted = _native.count_slots(image, rank, ids)
+    slot_counts = _native.count_slots(image, rank, ids)
   except ValueError as error:
-    return Offer(**told, heap_bytes=0, counts=None, error=str(error))
-  counts = np.array(counted, np.int32)
-  return Offer(**told, heap_bytes=image.heap_bytes, counts=counts, error='')
+    return Offer(**image_id, heap_bytes=0, counts=None, error=str(error))
+  counts = np.array(slot_counts, np.int32)
+  return Offer(**image_id, heap_bytes=image.heap_bytes, counts=counts, error='')
 
 
 def agree(offers: Sequence[Offer]) -> np.ndarray:
@@ -181,12 +183,12 @@ def agree(offers: Sequence[Offer]) -> np.ndarray:
     if len(set(heard.values())) <= 1:
       continue
     usual = collections.Counter(heard.values()).most_common(1)[0][0]
-    others = [rank for rank, value in heard.items() if value != usual]
-    same = [rank for rank, value in heard.items() if value == usual]
+    differing_ranks = [rank for rank, value in heard.items() if value != usual]
+    agreeing_ranks = [rank for rank, value in heard.items() if value == usual]
     raise RankError(
-      f'{name_ranks(others)}: expected the image {name} {usual} of '
-      f'{name_ranks(same)}, got {heard[others[0]]}',
-      others,
+      f'{name_ranks(differing_ranks)}: expected the image {name} {usual} of '
+      f'{name_ranks(agreeing_ranks)}, got {heard[differing_ranks[0]]}',
+      differing_ranks,
     )
   bad = [rank for rank, offer in enumerate(offers) if offer.error]
   if bad:
@@ -251,18 +253,18 @@ class RankLaunch:
       RankError: the transport knows that a rank is lost.
     """
     try:
-      done = self._native.run(deadline_s)
-    except Asked:
+      is_done = self._native.run(deadline_s)
+    except DiagnosisRequest:
       # What can run does, so that the answer does not depend on the moment.
-      while (state := self.run_some(_SOME)) == 'ran':
+      while (state := self.run_some(_TASKS_PER_POLL)) == 'ran':
         pass
-      done = state == 'done'
-    if not done:
-      raise runtime.WaitError(self.blocked(), self.plan())
+      is_done = state == 'done'
+    if not is_done:
+      raise runtime.WaitError(self.find_blocked(), self.plan())
 
-  def blocked(self) -> runtime.Diagnosis:
+  def find_blocked(self) -> runtime.Diagnosis:
     """Returns the wait that says most about why nothing runs."""
-    return runtime.diagnosis(self._image, self._native.blocked())
+    return runtime.build_diagnosis(self._image, self._native.blocked())
 
   def plan(self) -> dict[str, np.ndarray]:
     """Returns the rank's slabs of the launch plan."""
@@ -281,8 +283,8 @@ class RankLaunch:
       size = int(np.prod(shape)) * dtype.itemsize
       slab = self._heap[offset : offset + size]
       values[name] = slab.view(dtype).reshape(shape).copy()
-    wanted = arrays.outputs(self._image)
-    return {name: values[name] for name in wanted}
+    names = arrays.outputs(self._image)
+    return {name: values[name] for name in names}
 
 
 def launch_rank(

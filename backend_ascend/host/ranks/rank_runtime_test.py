@@ -47,14 +47,14 @@ def _wire(seed, **faults):
 
 class TestSameBits:
   @pytest.mark.parametrize(
-    'layer, placement, grain, direction, mapped',
+    'layer, placement, grain, direction, is_mapped',
     halved_testing.covering(
       *(LAYERS, precision.LAUNCHED, GRAINS, ('forward', 'backward')),
       (False, True),
     ),
   )
   def test_late_and_reordered(
-    self, layer, placement, grain, direction, mapped, seed
+    self, layer, placement, grain, direction, is_mapped, seed
   ):
     # Given puts that come late, in pieces and in any order, or ranks that see
     # each other's memory and call nothing for it, when ranks take turns at
@@ -63,9 +63,13 @@ class TestSameBits:
     policy = _policy(storage, placement)
     image, inputs = _case(LAYERS[layer], direction, policy, event_grain=grain)
 
-    got = rank_testing.launch_all(image, inputs, _wire(seed, mapped=mapped))
+    actual = rank_testing.launch_all(
+      image, inputs, _wire(seed, is_mapped=is_mapped)
+    )
 
-    assert not testing.differing(got, runtime.launch(image, inputs, threads=1))
+    assert not testing.differing(
+      actual, runtime.launch(image, inputs, threads=1)
+    )
 
   @pytest.mark.parametrize('direction', ['forward', 'backward'])
   @pytest.mark.parametrize(
@@ -81,9 +85,11 @@ class TestSameBits:
   ):
     image, inputs = _case(FOUR, direction, **options)
 
-    got = rank_testing.launch_all(image, inputs, _wire(seed))
+    actual = rank_testing.launch_all(image, inputs, _wire(seed))
 
-    assert not testing.differing(got, runtime.launch(image, inputs, threads=1))
+    assert not testing.differing(
+      actual, runtime.launch(image, inputs, threads=1)
+    )
 
   def test_a_signal_before_its_data_is_seen(self, seed):
     # Given a wire that breaks the law these tests rest on, when ranks run, then
@@ -93,10 +99,10 @@ class TestSameBits:
     wire = _wire(seed, ignores_flush=True)
     launches = rank_testing.prepare(image, inputs, wire)
 
-    ended = rank_testing.run(launches, wire, max_turns=10_000)
+    is_done = rank_testing.run(launches, wire, max_turns=10_000)
 
     want = runtime.launch(image, inputs, threads=1)
-    assert not ended or testing.differing(rank_testing.gather(launches), want)
+    assert not is_done or testing.differing(rank_testing.gather(launches), want)
 
 
 class TestMapped:
@@ -114,32 +120,32 @@ class TestMapped:
     image, inputs = _case(FOUR, 'forward')
     name = ('heap', 'counters')[part]
     with pytest.raises(ValueError, match=f'{name} of a peer: expected'):
-      rank_testing.prepare(image, inputs, _wire(seed, mapped=True))
+      rank_testing.prepare(image, inputs, _wire(seed, is_mapped=True))
 
 
 class TestBlocked:
-  @pytest.mark.parametrize('lost', range(1, 4))
-  def test_names_tasks_of_the_rank_that_did_not_signal(self, lost, seed):
+  @pytest.mark.parametrize('silent_rank', range(1, 4))
+  def test_names_tasks_of_the_rank_that_did_not_signal(self, silent_rank, seed):
     # Given a rank that never runs, when the others cannot go on, then each
     # one's first wait names tasks of that rank.
     image, inputs = _case(FOUR, 'forward')
     wire = _wire(seed)
     launches = rank_testing.prepare(image, inputs, wire)
-    del launches[lost]
+    del launches[silent_rank]
     assert not rank_testing.run(launches, wire, max_turns=2000)
 
     for launch in launches:
       with pytest.raises(runtime.WaitError) as error:
         launch.run(0.01)
       suspects = error.value.diagnosis.suspects
-      assert lost in {task.rank for task in suspects}, str(error.value)
+      assert silent_rank in {task.rank for task in suspects}, str(error.value)
       assert error.value.diagnosis.reason == 'deadline'
 
   def test_a_transport_that_raises_ends_the_launch(self, seed):
     # Given a transport that knows of a lost rank, when a rank idles, then what
     # it raises comes through the native part.
     image, inputs = _case(FOUR, 'forward')
-    launches = rank_testing.prepare(image, inputs, _wire(seed, lost=3))
+    launches = rank_testing.prepare(image, inputs, _wire(seed, lost_rank=3))
 
     with pytest.raises(rank_runtime.RankError, match='lost') as error:
       launches[0].run(60.0)
@@ -258,5 +264,5 @@ def test_counters_that_overflow_wrap():
 
   assert not rank_testing.run([launch], wire, max_turns=1000)
 
-  got = launch.blocked()
-  assert got.actual == want.value.diagnosis.actual < 0
+  actual = launch.find_blocked()
+  assert actual.actual == want.value.diagnosis.actual < 0

@@ -18,42 +18,42 @@ class Wire:
   Attributes:
     generator: decides.
     ignores_flush: puts come any time after it, which is a fault.
-    lost: a rank that every rank's transport knows to be lost, or None.
-    mapped: ranks write into each other's heaps and counters by themselves.
+    lost_rank: a rank that every rank's transport knows to be lost, or None.
+    is_mapped: ranks write into each other's heaps and counters by themselves.
     heaps: by rank.
     counters: by rank.
-    puts: not yet applied, as (to, offset, data).
-    adds: not yet applied, as (to, event, amount).
+    puts: not yet applied, as (rank, offset, data).
+    adds: not yet applied, as (rank, event, amount).
   """
 
   generator: np.random.Generator
   ignores_flush: bool = False
-  lost: int | None = None
-  mapped: bool = False
+  lost_rank: int | None = None
+  is_mapped: bool = False
   heaps: dict = dataclasses.field(default_factory=dict)
   counters: dict = dataclasses.field(default_factory=dict)
   puts: list = dataclasses.field(default_factory=list)
   adds: list = dataclasses.field(default_factory=list)
 
-  def _some(self, items: list, chance: float) -> list:
+  def _take_some(self, items: list, chance: float) -> list:
     """Takes each item out with that chance; returns them in any order."""
-    taken = self.generator.random(len(items)) < chance
-    out = [item for item, take in zip(items, taken) if take]
-    items[:] = [item for item, take in zip(items, taken) if not take]
+    is_taken = self.generator.random(len(items)) < chance
+    out = [item for item, take in zip(items, is_taken) if take]
+    items[:] = [item for item, take in zip(items, is_taken) if not take]
     self.generator.shuffle(out)
     return out
 
   def apply_puts(self, chance: float) -> None:
-    for to, offset, data in self._some(self.puts, chance):
+    for rank, offset, data in self._take_some(self.puts, chance):
       middle = len(data) // 2
-      heap = self.heaps[to]
+      heap = self.heaps[rank]
       assert offset >= 0 and offset + len(data) <= heap.size
       heap[offset + middle : offset + len(data)] = data[middle:]
       heap[offset : offset + middle] = data[:middle]
 
   def deliver(self, chance: float) -> None:
-    for to, event, amount in self._some(self.adds, chance):
-      self.counters[to][event] += amount
+    for rank, event, amount in self._take_some(self.adds, chance):
+      self.counters[rank][event] += amount
 
 
 @dataclasses.dataclass
@@ -65,19 +65,19 @@ class Loopback:
   num_ranks: int
 
   def allocate(self, heap_bytes, num_events):
-    for rank in range(self.num_ranks) if self.wire.mapped else [self.rank]:
+    for rank in range(self.num_ranks) if self.wire.is_mapped else [self.rank]:
       self.wire.heaps.setdefault(rank, np.zeros(heap_bytes, np.uint8))
       self.wire.counters.setdefault(rank, np.zeros(num_events, np.int32))
     return self.wire.heaps[self.rank], self.wire.counters[self.rank]
 
   def peers(self):
-    if not self.wire.mapped:
+    if not self.wire.is_mapped:
       return []
     ranks = range(self.num_ranks)
     return [(self.wire.heaps[r], self.wire.counters[r]) for r in ranks]
 
   def put(self, rank, offset, data):
-    assert rank != self.rank and not self.wire.mapped
+    assert rank != self.rank and not self.wire.is_mapped
     if self.wire.ignores_flush:
       data = bytes(data)
     data = np.frombuffer(data, np.uint8)
@@ -91,15 +91,15 @@ class Loopback:
     assert self.wire.ignores_flush or not self.wire.puts
 
   def add(self, rank, event, amount):
-    assert rank != self.rank and not self.wire.mapped
+    assert rank != self.rank and not self.wire.is_mapped
     self.wire.adds.append((rank, event, amount))
 
   def sync(self):
     pass
 
   def progress(self):
-    if self.wire.lost is not None:
-      raise rank_runtime.RankError('lost', [self.wire.lost])
+    if self.wire.lost_rank is not None:
+      raise rank_runtime.RankError('lost', [self.wire.lost_rank])
 
   def allgather(self, value):
     raise NotImplementedError

@@ -25,8 +25,8 @@ TRANSPOSED = tuple(itertools.product((False, True), repeat=2))  # a, b
 
 def _model(a, b, start=None):
   """Returns a @ b `[m, n]` float32 of bfloat16 bits, in order even_odd_32."""
-  zeros = gemm_testing.flushed
-  a, b = (zeros(gemm_testing.loaded(x)) for x in (a, b))
+  zeros = gemm_testing.flush_subnormals
+  a, b = (zeros(gemm_testing.to_float32(x)) for x in (a, b))
   acc = np.zeros((a.shape[0], b.shape[1]), 'f4')
   acc = acc if start is None else start
   for first in range(0, a.shape[1], TERMS):
@@ -70,12 +70,12 @@ class EvenOddTest(parameterized.TestCase):
       want = _model(a, b)
 
       sums = _sums(a, b, isa, *transposed)
-      stored = _tile(a, b, isa, *transposed)
+      whole = _tile(a, b, isa, *transposed)
 
       message = f'{isa} {m}x{k}x{n} {transposed}'
       gemm_testing.assert_same(sums, want, message)
       gemm_testing.assert_same(
-        stored, gemm_testing.stored(want, 'bfloat16'), message
+        whole, gemm_testing.to_kernel_bits(want, 'bfloat16'), message
       )
 
   def test_it_is_another_order_than_ascending(self):
@@ -88,7 +88,7 @@ class EvenOddTest(parameterized.TestCase):
   def test_special_numbers(self, isa, k):
     # Given sums that end in -0, that overflow and that are subnormal, NaN and
     # infinities of both signs, then kernels treat all as the model does.
-    a, b = (gemm_testing.loaded(x) for x in _operands('special', 9, k, 40))
+    a, b = (gemm_testing.to_float32(x) for x in _operands('special', 9, k, 40))
     a[0] = 0
     a[1, 0], a[1, -1], a[2, 1], b[0, 3], b[k // 2, 4] = (
       np.inf,
@@ -102,7 +102,7 @@ class EvenOddTest(parameterized.TestCase):
     a[5] = 2.0**-120 * np.where(np.arange(k) % 2, -1, 1 + 2.0**-7)
     b[:, 37] = 2.0**-6  # whose even + odd is flushed
     a[6], b[:, 36] = 3e38, 3e38
-    a, b = (gemm_testing.passed(x.astype('f4'), 'bfloat16') for x in (a, b))
+    a, b = (gemm_testing.to_binding(x.astype('f4'), 'bfloat16') for x in (a, b))
     with np.errstate(invalid='ignore', over='ignore'):
       want = _canonical(_model(a, b))
     self.assertTrue(np.isnan(want).any() and np.isinf(want).any())
@@ -110,7 +110,9 @@ class EvenOddTest(parameterized.TestCase):
 
     gemm_testing.assert_same(_sums(a, b, isa), want, f'{isa} {k}')
     gemm_testing.assert_same(
-      _tile(a, b, isa), gemm_testing.stored(want, 'bfloat16'), f'{isa} {k}'
+      _tile(a, b, isa),
+      gemm_testing.to_kernel_bits(want, 'bfloat16'),
+      f'{isa} {k}',
     )
 
   @parameterized.product(isa=ISAS, k=(0, 1, 31, 33, 64))
@@ -118,15 +120,15 @@ class EvenOddTest(parameterized.TestCase):
     # -0, subnormal and not finite starts among them.
     a, b = _operands('start', 5, k, 18)
     a[2] = 0  # whose sums are +0
-    start = gemm_testing.loaded(_operands('start', 5, 1, 18)[1])
+    start = gemm_testing.to_float32(_operands('start', 5, 1, 18)[1])
     start = np.repeat(start, 5, 0)
     start[:, :4] = -0.0, np.inf, -np.nan, 1e-40
     want = _canonical(_model(a, b, start))
 
-    got = _tile(a, b, isa, carry=start)
+    actual = _tile(a, b, isa, carry=start)
 
     gemm_testing.assert_same(
-      got, gemm_testing.stored(want, 'bfloat16'), f'{isa} {k}'
+      actual, gemm_testing.to_kernel_bits(want, 'bfloat16'), f'{isa} {k}'
     )
 
   @parameterized.product(isa=ISAS, cuts=((32,), (64, 64, 512), (256, 288)))
@@ -145,9 +147,9 @@ class EvenOddTest(parameterized.TestCase):
         order=ORDER,
         sums=carry,
       )
-    got = _tile(a[:, cuts[-1] :], b[cuts[-1] :], isa, carry=carry)
+    actual = _tile(a[:, cuts[-1] :], b[cuts[-1] :], isa, carry=carry)
 
-    gemm_testing.assert_same(got, whole, f'{isa} {cuts}')
+    gemm_testing.assert_same(actual, whole, f'{isa} {cuts}')
 
 
 if __name__ == '__main__':

@@ -31,7 +31,7 @@ TRANSPOSED = ((False, True), (True, False), (True, True))  # a, b
 
 
 def _bf16(x):
-  return gemm_testing.passed(x, 'bfloat16')
+  return gemm_testing.to_binding(x, 'bfloat16')
 
 
 def _inside(x):
@@ -53,13 +53,16 @@ class GemmTileTest(parameterized.TestCase):
     a, b = gemm_testing.operands(
       'test_bits_are_those_of_the_chain', *shape, dtype
     )
-    want = gemm_testing.stored(
-      gemm_testing.chain(gemm_testing.loaded(a), gemm_testing.loaded(b)), dtype
+    want = gemm_testing.to_kernel_bits(
+      gemm_testing.chain(
+        gemm_testing.to_float32(a), gemm_testing.to_float32(b)
+      ),
+      dtype,
     )
 
-    got = tiles_testing.gemm_tile(a, b, isa)
+    actual = tiles_testing.gemm_tile(a, b, isa)
 
-    gemm_testing.assert_same(got, want, f'{isa} {dtype} {shape}')
+    gemm_testing.assert_same(actual, want, f'{isa} {dtype} {shape}')
 
   @parameterized.parameters(*ISAS)
   def test_sum_is_fused(self, isa):
@@ -67,9 +70,9 @@ class GemmTileTest(parameterized.TestCase):
     a = np.array([[1, 1 + 2**-23]], 'f4')
     b = np.array([[1 + 2**-23], [2**-24 * (1 - 2**-23)]], 'f4')
 
-    got = tiles_testing.gemm_tile(a, b, isa)
+    actual = tiles_testing.gemm_tile(a, b, isa)
 
-    self.assertEqual(got[0, 0], np.float32(1 + 2**-23), isa)
+    self.assertEqual(actual[0, 0], np.float32(1 + 2**-23), isa)
 
   @parameterized.product(isa=[i for i in ISAS if i != 'portable'], dtype=DTYPES)
   def test_every_isa_gives_the_portable_bits(self, isa, dtype):
@@ -78,8 +81,8 @@ class GemmTileTest(parameterized.TestCase):
         'test_every_isa_gives_the_portable_bits', m, k, n, dtype
       )
       want = tiles_testing.gemm_tile(a, b, 'portable')
-      got = tiles_testing.gemm_tile(a, b, isa)
-      gemm_testing.assert_same(got, want, f'{isa} {dtype} m={m} k={k} n={n}')
+      actual = tiles_testing.gemm_tile(a, b, isa)
+      gemm_testing.assert_same(actual, want, f'{isa} {dtype} m={m} k={k} n={n}')
 
   @parameterized.product(
     isa=ISAS, dtype=DTYPES, transposed=((False, False), *TRANSPOSED)
@@ -122,17 +125,17 @@ class GemmTileTest(parameterized.TestCase):
       np.inf,
       -np.nan,
     )
-    lowest, some = (-14, 2.0**-23) if dtype == 'float16' else (-126, 1e-40)
-    a[4, :8], a[4, 8:], b[:, 39] = some, 0, 0.75  # subnormals
+    lowest, subnormal = (-14, 2.0**-23) if dtype == 'float16' else (-126, 1e-40)
+    a[4, :8], a[4, 8:], b[:, 39] = subnormal, 0, 0.75  # subnormals
     a[5, :] = 0  # 0 * inf
     a[6], b[:, 38] = 2.0**-100, -(2.0**-30)  # subnormal products
-    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
+    a, b = gemm_testing.to_binding(a, dtype), gemm_testing.to_binding(b, dtype)
     flushes = dtype == 'bfloat16'
     with np.errstate(invalid='ignore'):
       chain = gemm_testing.chain(
-        gemm_testing.loaded(a), gemm_testing.loaded(b), flushes
+        gemm_testing.to_float32(a), gemm_testing.to_float32(b), flushes
       )
-      want = gemm_testing.stored(chain, dtype)
+      want = gemm_testing.to_kernel_bits(chain, dtype)
     self.assertTrue(np.isnan(chain).any() and np.isinf(chain).any())
     if flushes:
       self.assertEqual(chain[4, 39], 0)
@@ -154,16 +157,18 @@ class GemmTileTest(parameterized.TestCase):
     a, b = gemm_testing.operands('test_weights_multiply_sums', m, k, n)
     weights = np.linspace(-1.7, 2.3, m, dtype='f4')
     weights[:3] = 0, np.nan, np.inf
-    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
-    sums = gemm_testing.chain(gemm_testing.loaded(a), gemm_testing.loaded(b))
+    a, b = gemm_testing.to_binding(a, dtype), gemm_testing.to_binding(b, dtype)
+    sums = gemm_testing.chain(
+      gemm_testing.to_float32(a), gemm_testing.to_float32(b)
+    )
     with np.errstate(over='ignore', invalid='ignore'):
-      want = gemm_testing.stored(weights[:, None] * sums, dtype)
-      twice = gemm_testing.loaded(gemm_testing.stored(sums, dtype))
-      twice = gemm_testing.stored(weights[:, None] * twice, dtype)
+      want = gemm_testing.to_kernel_bits(weights[:, None] * sums, dtype)
+      twice = gemm_testing.to_float32(gemm_testing.to_kernel_bits(sums, dtype))
+      twice = gemm_testing.to_kernel_bits(weights[:, None] * twice, dtype)
     a = a.T.copy() if trans_a else a
     cut = 256
 
-    got = tiles_testing.gemm_tile(a, b, isa, trans_a, row_weight=weights)
+    actual = tiles_testing.gemm_tile(a, b, isa, trans_a, row_weight=weights)
     carry = np.zeros((m, n), 'f4')
     first, last = (a[:cut], a[cut:]) if trans_a else (a[:, :cut], a[:, cut:])
     tiles_testing.gemm_tile(first, b[:cut], isa, trans_a, sums=carry)
@@ -171,7 +176,7 @@ class GemmTileTest(parameterized.TestCase):
       last, b[cut:], isa, trans_a, carry=carry, row_weight=weights
     )
 
-    gemm_testing.assert_same(got, want, f'{isa} {dtype}')
+    gemm_testing.assert_same(actual, want, f'{isa} {dtype}')
     gemm_testing.assert_same(split, want, f'{isa} {dtype} in two calls')
     as_int = f'u{want.itemsize}'
     differs = (twice.view(as_int) != want.view(as_int)).any()
@@ -181,14 +186,14 @@ class GemmTileTest(parameterized.TestCase):
     a, b = gemm_testing.operands('test_bf16_accumulation', 5, 40, 6)
     acc = np.zeros((5, 6), 'f4')
     for p in range(40):
-      acc = gemm_testing.loaded(
+      acc = gemm_testing.to_float32(
         _bf16(gemm_testing.fma(a[:, p, None], b[None, p], acc))
       )
 
-    got = tiles_testing.gemm_tile(a, b, bf16_sums=True)
+    actual = tiles_testing.gemm_tile(a, b, bf16_sums=True)
 
-    gemm_testing.assert_same(got, acc, 'float32 storage')
-    self.assertTrue((got != tiles_testing.gemm_tile(a, b)).any())
+    gemm_testing.assert_same(actual, acc, 'float32 storage')
+    self.assertTrue((actual != tiles_testing.gemm_tile(a, b)).any())
 
 
 class TransposedTest(parameterized.TestCase):
@@ -200,12 +205,12 @@ class TransposedTest(parameterized.TestCase):
       )
       want = tiles_testing.gemm_tile(a, b, 'portable')
 
-      got = tiles_testing.gemm_tile(
+      actual = tiles_testing.gemm_tile(
         *_transposed(a, b, *transposed), isa, *transposed
       )
 
       gemm_testing.assert_same(
-        got, want, f'{isa} {dtype} {transposed} {m} {k} {n}'
+        actual, want, f'{isa} {dtype} {transposed} {m} {k} {n}'
       )
 
 
@@ -221,7 +226,7 @@ class CarryTest(parameterized.TestCase):
     m, k, n = 29, 1300, 47
     a, b = gemm_testing.operands('test_splits_in_k_change_no_bit', m, k, n)
     a[3, 700], b[900, 5] = np.inf, np.nan
-    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
+    a, b = gemm_testing.to_binding(a, dtype), gemm_testing.to_binding(b, dtype)
     whole = tiles_testing.gemm_tile(a, b, isa)
     a, b = _transposed(a, b, *transposed)
     # Ascending, with repeats: calls of k = 0.
@@ -237,9 +242,11 @@ class CarryTest(parameterized.TestCase):
         start = carry if i else None
         tiles_testing.gemm_tile(x, y, isa, *transposed, carry=start, sums=carry)
     before = carry.copy()
-    got = tiles_testing.gemm_tile(x, y, isa, *transposed, carry=carry)
+    actual = tiles_testing.gemm_tile(x, y, isa, *transposed, carry=carry)
 
-    gemm_testing.assert_same(got, whole, f'{isa} {dtype} {transposed} {cuts}')
+    gemm_testing.assert_same(
+      actual, whole, f'{isa} {dtype} {transposed} {cuts}'
+    )
     gemm_testing.assert_same(
       carry, before, 'a carry that only starts is only read'
     )
@@ -254,12 +261,12 @@ class CarryTest(parameterized.TestCase):
     carry[0, :3] = -0.0, np.inf, -np.nan
     carry[0, 3:5] = 1 + 2**-8, 1 + 2**-11  # ties
     a, b = np.zeros((15, 0), 'f4'), np.zeros((0, 33), 'f4')
-    a, b = gemm_testing.passed(a, dtype), gemm_testing.passed(b, dtype)
+    a, b = gemm_testing.to_binding(a, dtype), gemm_testing.to_binding(b, dtype)
 
-    got = tiles_testing.gemm_tile(a, b, isa, carry=carry)
+    actual = tiles_testing.gemm_tile(a, b, isa, carry=carry)
 
     gemm_testing.assert_same(
-      got, gemm_testing.stored(carry, dtype), f'{isa} {dtype}'
+      actual, gemm_testing.to_kernel_bits(carry, dtype), f'{isa} {dtype}'
     )
 
   def test_bf16_accumulation_takes_all_options(self):
@@ -270,19 +277,19 @@ class CarryTest(parameterized.TestCase):
     half = tiles_testing.gemm_tile(a[:, :17], b[:17], bf16_sums=True)
     a, b = _transposed(a, b, True, True)
 
-    got = tiles_testing.gemm_tile(
+    actual = tiles_testing.gemm_tile(
       a[17:], b[:, 17:], None, True, True, carry=half, bf16_sums=True
     )
 
-    gemm_testing.assert_same(got, whole, 'float32 storage')
+    gemm_testing.assert_same(actual, whole, 'float32 storage')
 
   @parameterized.parameters(*ISAS)
   def test_no_rows_or_columns(self, isa):
     for m, n in ((0, 3), (3, 0)):
       a, b = np.ones((7, m), 'f4'), np.ones((7, n), 'f4')
       carry = np.ones((m, n), 'f4')
-      got = tiles_testing.gemm_tile(a, b, isa, trans_a=True, carry=carry)
-      self.assertEqual(got.shape, (m, n))
+      actual = tiles_testing.gemm_tile(a, b, isa, trans_a=True, carry=carry)
+      self.assertEqual(actual.shape, (m, n))
 
 
 if __name__ == '__main__':

@@ -10,14 +10,14 @@ _NUMPY = {'bfloat16': ml_dtypes.bfloat16, 'float16': np.float16}
 _QUIET_NAN = {'float32': 0x7FC00000, 'bfloat16': 0x7FC0, 'float16': 0x7E00}
 
 
-def assert_same(got, want, message=''):
+def assert_same(actual, want, message=''):
   """Says where bits differ."""
   np.testing.assert_array_equal(
-    got.view(f'u{got.itemsize}'), want.view(f'u{want.itemsize}'), message
+    actual.view(f'u{actual.itemsize}'), want.view(f'u{want.itemsize}'), message
   )
 
 
-def passed(x, dtype):
+def to_binding(x, dtype):
   """Returns float32 `x` rounded, as bindings take and give it.
 
   That is bfloat16 as its bits.
@@ -29,20 +29,20 @@ def passed(x, dtype):
   return narrow.view(np.uint16) if dtype == 'bfloat16' else narrow
 
 
-def stored(x, dtype):
-  """Returns `passed`, NaN as the one quiet NaN that kernels write."""
-  stored = passed(x, dtype).copy()
-  bits = stored.view(f'u{stored.itemsize}')
+def to_kernel_bits(x, dtype):
+  """Returns `to_binding(x)`, NaN as the one quiet NaN that kernels write."""
+  values = to_binding(x, dtype).copy()
+  bits = values.view(f'u{values.itemsize}')
   bits[np.isnan(x)] = _QUIET_NAN[dtype]
-  return stored
+  return values
 
 
-def loaded(x):
-  """Returns what is passed as float32."""
+def to_float32(x):
+  """Returns an array of a binding as float32."""
   return (x.view(ml_dtypes.bfloat16) if x.dtype == 'u2' else x).astype('f4')
 
 
-def flushed(x):
+def flush_subnormals(x):
   """Returns float32 `x` with zeros, of their sign, for subnormal numbers."""
   return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(0, x), x)
 
@@ -70,7 +70,7 @@ def chain(a, b, flushes=False):
 
   `flushes`: subnormal numbers are read and written as zeros of their sign.
   """
-  zeros = flushed if flushes else lambda x: x
+  zeros = flush_subnormals if flushes else lambda x: x
   a, b = zeros(a), zeros(b)
   acc = np.zeros((a.shape[0], b.shape[1]), 'f4')
   for p in range(a.shape[1]):
@@ -84,7 +84,7 @@ def operands(name, m, k, n, dtype='float32'):
 
   def draw(*shape):
     scale = rng.integers(-8, 8, shape)
-    drawn = np.ldexp(rng.standard_normal(shape, 'f4'), scale).astype('f4')
-    return passed(drawn, dtype)
+    values = np.ldexp(rng.standard_normal(shape, 'f4'), scale).astype('f4')
+    return to_binding(values, dtype)
 
   return draw(m, k), draw(k, n)

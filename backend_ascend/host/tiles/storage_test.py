@@ -14,19 +14,19 @@ HALVES = np.arange(2**16, dtype=np.uint16).view(np.float16)
 BRAINS = np.arange(2**16, dtype=np.uint16)
 
 
-def by_gemm(x, to, isa):
+def by_gemm(x, dtype, isa):
   """Returns `[n]` in another dtype as GEMM tiles convert."""
-  return _native.convert(x[None], to, isa)[0]
+  return _native.convert(x[None], dtype, isa)[0]
 
 
-def by_vector_tile(x, to, isa):
+def by_vector_tile(x, dtype, isa):
   """As `by_gemm`: a product with one, and a dot of one term, are exact."""
-  if to == 'float16':
-    ones = np.ones((x.size, 1, 1), np.float16)
-    return tiles_testing.combine_tile(ones, x[:, None], isa)[:, 0]
-  one = np.uint16(0x3F80) if x.dtype == np.uint16 else 1  # 1 in bfloat16
-  ones = np.full_like(x, one)
-  return tiles_testing.row_dot_tile(x[:, None], ones[:, None], isa)[:, 0]
+  if dtype == 'float16':
+    units = np.ones((x.size, 1, 1), np.float16)
+    return tiles_testing.combine_tile(units, x[:, None], isa)[:, 0]
+  unit = np.uint16(0x3F80) if x.dtype == np.uint16 else 1  # 1 in bfloat16
+  units = np.full_like(x, unit)
+  return tiles_testing.row_dot_tile(x[:, None], units[:, None], isa)[:, 0]
 
 
 def around_rounding_edges():
@@ -36,9 +36,9 @@ def around_rounding_edges():
   # What would follow the largest.
   up = np.append(up, 2 * up[-1] - up[-2]).astype(np.float32)
   edges = np.concatenate([up, (up[1:] + up[:-1]) / 2])
-  near = [np.nextafter(edges, np.float32(to)) for to in (-np.inf, np.inf)]
-  others = np.float32([1e-45, 2**-126, 2**-25, 1e30, np.inf])
-  values = np.concatenate([edges, *near, others])
+  near = [np.nextafter(edges, np.float32(dtype)) for dtype in (-np.inf, np.inf)]
+  specials = np.float32([1e-45, 2**-126, 2**-25, 1e30, np.inf])
+  values = np.concatenate([edges, *near, specials])
   return np.concatenate([values, -values])
 
 
@@ -51,10 +51,10 @@ class TestHalf:
   def test_nan_has_the_same_bits_on_every_instruction_set(self, isa):
     nan = HALVES[np.isnan(HALVES)]
 
-    got = by_gemm(nan, 'float32', isa)
+    actual = by_gemm(nan, 'float32', isa)
 
     want = by_gemm(nan, 'float32', 'portable')
-    np.testing.assert_array_equal(got.view('u4'), want.view('u4'))
+    np.testing.assert_array_equal(actual.view('u4'), want.view('u4'))
 
   @pytest.mark.parametrize('convert', [by_gemm, by_vector_tile])
   def test_every_edge_is_rounded_to_nearest_even(self, isa, convert):
@@ -63,14 +63,14 @@ class TestHalf:
       want = values.astype(np.float16)
     assert np.isinf(want[np.isfinite(values)]).any()
 
-    got = convert(values, 'float16', isa)
+    actual = convert(values, 'float16', isa)
 
-    np.testing.assert_array_equal(got.view('u2'), want.view('u2'))
+    np.testing.assert_array_equal(actual.view('u2'), want.view('u2'))
 
   def test_there_and_back_is_the_same(self, isa):
     back = by_gemm(by_gemm(HALVES, 'float32', isa), 'float16', isa)
 
-    want = gemm_testing.stored(HALVES.astype(np.float32), 'float16')
+    want = gemm_testing.to_kernel_bits(HALVES.astype(np.float32), 'float16')
     np.testing.assert_array_equal(back.view('u2'), want.view('u2'))
 
   def test_any_count_and_offset(self, isa):
@@ -101,13 +101,15 @@ def wide_of(x):
 def test_every_number_is_read_exactly(isa, x, convert):
   want = wide_of(x)
 
-  got = convert(x, 'float32', isa)
+  actual = convert(x, 'float32', isa)
 
   number = ~np.isnan(want)
   if convert is by_vector_tile:
     want = np.where(want == 0, np.float32(0), want)  # a dot starts from +0
-  np.testing.assert_array_equal(got.view('u4')[number], want.view('u4')[number])
-  assert np.isnan(got[~number]).all()
+  np.testing.assert_array_equal(
+    actual.view('u4')[number], want.view('u4')[number]
+  )
+  assert np.isnan(actual[~number]).all()
 
 
 def test_bfloat16_there_and_back_is_the_same(isa):
@@ -124,6 +126,6 @@ def test_every_number_times_one_is_itself(x, isa):
   """Minus zero too, which a sum that starts from zero does not show."""
   row = x[~np.isnan(wide_of(x))][None]
 
-  got = tiles_testing.scale_rows_tile(row, np.ones(1, np.float32), isa)
+  actual = tiles_testing.scale_rows_tile(row, np.ones(1, np.float32), isa)
 
-  np.testing.assert_array_equal(got.view('u2'), row.view('u2'))
+  np.testing.assert_array_equal(actual.view('u2'), row.view('u2'))

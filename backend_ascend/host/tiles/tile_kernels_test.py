@@ -27,8 +27,8 @@ def _rng(name):
 def _halves(rng, shape, dtype):
   """Returns gate and up of a shape, two halves of one tensor."""
   rows, cols = shape
-  drawn = rng.standard_normal((rows, 2 * cols), 'f4') * 4
-  return np.split(gemm_testing.passed(drawn, dtype), 2, axis=1)
+  values = rng.standard_normal((rows, 2 * cols), 'f4') * 4
+  return np.split(gemm_testing.to_binding(values, dtype), 2, axis=1)
 
 
 def _silu(g, isa):
@@ -96,9 +96,9 @@ class SwigluTileTest(parameterized.TestCase):
     g = g.astype('f4')
     exact = g.astype('f8') / (1 + np.exp(-g.astype('f8')))
 
-    got = _silu(g, isa)[0]
+    actual = _silu(g, isa)[0]
 
-    error = np.abs(got - exact) / np.abs(exact)
+    error = np.abs(actual - exact) / np.abs(exact)
     self.assertLessEqual(error.max(), 2**-23 + 2**-23)
 
   @parameterized.parameters(*ISAS)
@@ -122,18 +122,20 @@ class SwigluTileTest(parameterized.TestCase):
     rng = _rng('test_products_left_to_right_then_one_rounding')
     gate, up = _halves(rng, shape, dtype)
     weight = rng.random(shape[0], 'f4') if weighted else None
-    want = np.ascontiguousarray(gemm_testing.loaded(gate))
+    want = np.ascontiguousarray(gemm_testing.to_float32(gate))
     if activation == 'swiglu':
       want = _silu(want, 'portable').reshape(shape)
     else:
       want = np.abs(want)
-    want = want * gemm_testing.loaded(up)
+    want = want * gemm_testing.to_float32(up)
     if weighted:
       want = want * weight[:, None]
 
-    got = tiles_testing.swiglu_tile(gate, up, weight, activation, isa=isa)
+    actual = tiles_testing.swiglu_tile(gate, up, weight, activation, isa=isa)
 
-    gemm_testing.assert_same(got, gemm_testing.passed(want, dtype), f'{isa}')
+    gemm_testing.assert_same(
+      actual, gemm_testing.to_binding(want, dtype), f'{isa}'
+    )
 
   @parameterized.parameters(*ISAS)
   def test_early_rounding_rounds_silu(self, isa):
@@ -141,12 +143,14 @@ class SwigluTileTest(parameterized.TestCase):
     gate, up = rng.standard_normal((2, 3, 50), 'f4')
     silu = _silu(gate, isa).reshape(gate.shape)
 
-    got = tiles_testing.swiglu_tile(gate, up, early_rounding=True, isa=isa)
+    actual = tiles_testing.swiglu_tile(gate, up, early_rounding=True, isa=isa)
 
     gemm_testing.assert_same(
-      got, gemm_testing.loaded(gemm_testing.passed(silu, 'bfloat16')) * up, isa
+      actual,
+      gemm_testing.to_float32(gemm_testing.to_binding(silu, 'bfloat16')) * up,
+      isa,
     )
-    self.assertTrue((got != silu * up).any())
+    self.assertTrue((actual != silu * up).any())
 
   @parameterized.parameters(*ISAS)
   def test_silu_has_the_portable_bits_over_all_exponents(self, isa):
@@ -176,32 +180,32 @@ class SwigluGradTileTest(parameterized.TestCase):
   ):
     rng = _rng('test_bits_are_those_of_the_stated_order')
     gate, up = _halves(rng, shape, dtype)
-    d_out = gemm_testing.passed(_scaled(rng, *shape), dtype)
+    d_out = gemm_testing.to_binding(_scaled(rng, *shape), dtype)
     weight = rng.random(shape[0], 'f4') if weighted else None
-    act = np.ascontiguousarray(gemm_testing.loaded(gate))
+    act = np.ascontiguousarray(gemm_testing.to_float32(gate))
     if activation == 'swiglu':
       slope = _slope(act, 'portable').reshape(shape)
       act = _silu(act, 'portable').reshape(shape)
     else:
       slope, act = np.sign(act), np.abs(act)
-    d = gemm_testing.loaded(d_out)
+    d = gemm_testing.to_float32(d_out)
     if weighted:
       d = d * weight[:, None]
     want = [
-      gemm_testing.passed(d * gemm_testing.loaded(up) * slope, dtype),
-      gemm_testing.passed(d * act, dtype),
+      gemm_testing.to_binding(d * gemm_testing.to_float32(up) * slope, dtype),
+      gemm_testing.to_binding(d * act, dtype),
     ]
     if dot:
       want.append(
-        _dot(gemm_testing.loaded(d_out), act * gemm_testing.loaded(up))
+        _dot(gemm_testing.to_float32(d_out), act * gemm_testing.to_float32(up))
       )
 
-    got = tiles_testing.swiglu_grad_tile(
+    actual = tiles_testing.swiglu_grad_tile(
       d_out, gate, up, weight, activation, dot, isa
     )
 
-    self.assertLen(got, len(want))
-    for name, x, y in zip(('d_gate', 'd_up', 'd_row_weight'), got, want):
+    self.assertLen(actual, len(want))
+    for name, x, y in zip(('d_gate', 'd_up', 'd_row_weight'), actual, want):
       gemm_testing.assert_same(x, y, f'{isa} {name}')
 
   @parameterized.parameters(*ISAS)
@@ -222,9 +226,9 @@ class SwigluGradTileTest(parameterized.TestCase):
   @parameterized.parameters(*ISAS)
   def test_extremes(self, isa):
     g = np.array([[0, -0.0, 200, -200, 3e38, -3e38, 1e-45]], 'f4')
-    one = np.ones_like(g)
+    unit = np.ones_like(g)
     d_gate, d_up, d_weight = tiles_testing.swiglu_grad_tile(
-      one, g, one, d_row_weight=True, isa=isa
+      unit, g, unit, d_row_weight=True, isa=isa
     )
     gemm_testing.assert_same(
       d_gate, np.array([[0.5, 0.5, 1, 0, 1, 0, 0.5]], 'f4'), isa
@@ -251,18 +255,18 @@ class ScaleRowsTileTest(parameterized.TestCase):
   @parameterized.product(isa=ISAS, dtype=gemm_testing.DTYPES, shape=GRAD_SHAPES)
   def test_products_rounded_once(self, isa, dtype, shape):
     rng = _rng('test_products_rounded_once')
-    x = gemm_testing.passed(
+    x = gemm_testing.to_binding(
       rng.standard_normal((shape[0], shape[1] + 3), 'f4'), dtype
     )
     x = x[:, 2:-1]
     weight = rng.random(shape[0], 'f4')
 
-    got = tiles_testing.scale_rows_tile(x, weight, isa)
+    actual = tiles_testing.scale_rows_tile(x, weight, isa)
 
-    want = gemm_testing.passed(
-      gemm_testing.loaded(np.ascontiguousarray(x)) * weight[:, None], dtype
+    want = gemm_testing.to_binding(
+      gemm_testing.to_float32(np.ascontiguousarray(x)) * weight[:, None], dtype
     )
-    gemm_testing.assert_same(got, want, isa)
+    gemm_testing.assert_same(actual, want, isa)
 
   @parameterized.product(isa=ISAS, dtype=gemm_testing.DTYPES)
   def test_without_weights_copies_bits(self, isa, dtype):
@@ -276,8 +280,10 @@ class ScaleRowsTileTest(parameterized.TestCase):
   @parameterized.parameters(*ISAS)
   def test_nan_is_canonical_and_weight_zero_signed(self, isa):
     x = np.array([[-np.nan, np.inf, -1.0]], 'f4')
-    got = tiles_testing.scale_rows_tile(x, np.zeros(1, 'f4'), isa).view('u4')
-    np.testing.assert_array_equal(got, [[0x7FC00000, 0x7FC00000, 0x80000000]])
+    actual = tiles_testing.scale_rows_tile(x, np.zeros(1, 'f4'), isa).view('u4')
+    np.testing.assert_array_equal(
+      actual, [[0x7FC00000, 0x7FC00000, 0x80000000]]
+    )
 
 
 class RowDotTileTest(parameterized.TestCase):
@@ -288,30 +294,32 @@ class RowDotTileTest(parameterized.TestCase):
   )
   def test_bits_are_those_of_the_lanes(self, isa, dtype, shape):
     rng = _rng('test_bits_are_those_of_the_lanes')
-    both = gemm_testing.passed(_scaled(rng, shape[0], 2 * shape[1]), dtype)
-    a, b = both[:, : shape[1]], both[:, shape[1] :]
+    values = gemm_testing.to_binding(
+      _scaled(rng, shape[0], 2 * shape[1]), dtype
+    )
+    a, b = values[:, : shape[1]], values[:, shape[1] :]
 
-    got = tiles_testing.row_dot_tile(a, b, isa)
+    actual = tiles_testing.row_dot_tile(a, b, isa)
 
     gemm_testing.assert_same(
-      got,
-      _dot(gemm_testing.loaded(a), gemm_testing.loaded(b)),
+      actual,
+      _dot(gemm_testing.to_float32(a), gemm_testing.to_float32(b)),
       f'{isa} {shape}',
     )
 
   @parameterized.parameters(*ISAS)
   def test_one_row_against_many(self, isa):
     rng = _rng('test_one_row_against_many')
-    dy, returned = _scaled(rng, 1, 70), _scaled(rng, 4, 70)
+    dy, returned_rows = _scaled(rng, 1, 70), _scaled(rng, 4, 70)
     dy = np.broadcast_to(dy, (4, 70))
-    got = tiles_testing.row_dot_tile(dy, returned, isa)
-    gemm_testing.assert_same(got, _dot(dy, returned), isa)
+    actual = tiles_testing.row_dot_tile(dy, returned_rows, isa)
+    gemm_testing.assert_same(actual, _dot(dy, returned_rows), isa)
 
   @parameterized.parameters(*ISAS)
   def test_nan_is_canonical(self, isa):
     a = np.array([[-np.nan, 1], [np.inf, -np.inf]], 'f4')
-    got = tiles_testing.row_dot_tile(a, np.ones_like(a), isa).view('u4')
-    np.testing.assert_array_equal(got, [[0x7FC00000]] * 2)
+    actual = tiles_testing.row_dot_tile(a, np.ones_like(a), isa).view('u4')
+    np.testing.assert_array_equal(actual, [[0x7FC00000]] * 2)
 
 
 class CombineTileTest(parameterized.TestCase):
@@ -323,18 +331,22 @@ class CombineTileTest(parameterized.TestCase):
   )
   def test_sum_in_slot_order(self, isa, dtype, weighted, shape):
     rng = _rng('test_sum_in_slot_order')
-    returned = gemm_testing.passed(rng.standard_normal(shape, 'f4'), dtype)
+    returned_rows = gemm_testing.to_binding(
+      rng.standard_normal(shape, 'f4'), dtype
+    )
     weights = rng.random(shape[:2], 'f4') if weighted else None
-    rows = gemm_testing.loaded(returned)
+    rows = gemm_testing.to_float32(returned_rows)
     if weighted:
       rows = rows * weights[:, :, None]
     want = rows[:, 0]
     for k in range(1, shape[1]):
       want = want + rows[:, k]
 
-    got = tiles_testing.combine_tile(returned, weights, isa)
+    actual = tiles_testing.combine_tile(returned_rows, weights, isa)
 
-    gemm_testing.assert_same(got, gemm_testing.passed(want, dtype), f'{isa}')
+    gemm_testing.assert_same(
+      actual, gemm_testing.to_binding(want, dtype), f'{isa}'
+    )
 
   @parameterized.parameters(*ISAS)
   def test_bfloat16_rounds_to_nearest_even(self, isa):
@@ -342,19 +354,23 @@ class CombineTileTest(parameterized.TestCase):
     upper = np.arange(0, 2**16, 5, dtype='u4')[:, None] << 16
     lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], 'u4')
     x = (upper | lower).view('f4').reshape(-1, 1)
-    ones = np.full((x.size, 1, 19), 0x3F80, 'u2')
+    units = np.full((x.size, 1, 19), 0x3F80, 'u2')
     with np.errstate(invalid='ignore'):
-      want = gemm_testing.stored(x, 'bfloat16')
+      want = gemm_testing.to_kernel_bits(x, 'bfloat16')
 
-    got = tiles_testing.combine_tile(ones, x, isa)
+    actual = tiles_testing.combine_tile(units, x, isa)
 
-    gemm_testing.assert_same(got, np.broadcast_to(want, got.shape), isa)
+    gemm_testing.assert_same(actual, np.broadcast_to(want, actual.shape), isa)
 
   @parameterized.parameters(*ISAS)
   def test_negative_zero_and_nan(self, isa):
-    returned = np.array([[[-0.0, np.nan, np.inf], [-0.0, 1, -np.inf]]], 'f4')
-    got = tiles_testing.combine_tile(returned, None, isa).view('u4')
-    np.testing.assert_array_equal(got, [[0x80000000] + [0x7FC00000] * 2], isa)
+    returned_rows = np.array(
+      [[[-0.0, np.nan, np.inf], [-0.0, 1, -np.inf]]], 'f4'
+    )
+    actual = tiles_testing.combine_tile(returned_rows, None, isa).view('u4')
+    np.testing.assert_array_equal(
+      actual, [[0x80000000] + [0x7FC00000] * 2], isa
+    )
 
 
 if __name__ == '__main__':

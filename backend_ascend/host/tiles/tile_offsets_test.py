@@ -34,13 +34,13 @@ def far(array: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize('trans_b', [False, True])
 def test_gemm(isa, trans_a, trans_b):
   # Given operands and a result whose rows are few, each as it is stored.
-  how = dict(isa=isa, trans_a=trans_a, trans_b=trans_b)
+  options = dict(isa=isa, trans_a=trans_a, trans_b=trans_b)
   a, b = draw(_ROWS, _ROWS), draw(_ROWS, 5)
   b = draw(5, _ROWS) if trans_b else b
-  want = tiles_testing.gemm_tile(a, b, **how)
+  want = tiles_testing.gemm_tile(a, b, **options)
   near_b = b if trans_b else far(b)
   out = far(np.zeros_like(want))
-  tiles_testing.gemm_tile(far(a), near_b, out=out, **how)
+  tiles_testing.gemm_tile(far(a), near_b, out=out, **options)
   assert (out == want).all()
 
 
@@ -48,8 +48,8 @@ def test_gemm(isa, trans_a, trans_b):
 def test_gemm_of_a_transposed_weight(isa):
   a, b = draw(4, 19), draw(_ROWS, 19)
   want = tiles_testing.gemm_tile(a, b, isa=isa, trans_b=True)
-  got = tiles_testing.gemm_tile(a, far(b), isa=isa, trans_b=True)
-  assert (got == want).all()
+  actual = tiles_testing.gemm_tile(a, far(b), isa=isa, trans_b=True)
+  assert (actual == want).all()
 
 
 @every_isa
@@ -62,13 +62,13 @@ def test_row_wise(isa):
     (tiles_testing.row_dot_tile, (gate, up)),
   ):
     want = kernel(*map(np.ascontiguousarray, operands), isa=isa)
-    got = kernel(*map(far, operands), isa=isa)
-    assert np.array_equal(got, want), kernel
+    actual = kernel(*map(far, operands), isa=isa)
+    assert np.array_equal(actual, want), kernel
 
 
 @every_isa
 def test_combine(isa):
-  returned = draw(_ROWS, 19)
-  want = tiles_testing.combine_tile(returned[None], isa=isa)
-  got = tiles_testing.combine_tile(far(returned)[None], isa=isa)
-  assert (got == want).all()
+  returned_rows = draw(_ROWS, 19)
+  want = tiles_testing.combine_tile(returned_rows[None], isa=isa)
+  actual = tiles_testing.combine_tile(far(returned_rows)[None], isa=isa)
+  assert (actual == want).all()

@@ -99,22 +99,25 @@ def gemm_tile(
   """
   m, k = a.shape[::-1] if trans_a else a.shape
   n = b.shape[0 if trans_b else 1]
-  made = np.zeros((m, n), a.dtype) if out is None and sums is None else None
-  c = out if made is None else made
-  held = carry if sums is None else sums
+  result = np.zeros((m, n), a.dtype) if out is None and sums is None else None
+  c = out if result is None else result
+  carried_sums = carry if sums is None else sums
   tile = _tile(
     _GEMM,
     a,
     **dict(a=a, b=b, c=c, lda=_pitch(a), ldb=_pitch(b), m=m, n=n, k=k),
     ldc=0 if c is None else _pitch(c),
     **dict(trans_a=trans_a, trans_b=trans_b, row_weight=row_weight),
-    **dict(carry=held, ld_carry=0 if held is None else _pitch(held)),
+    **dict(
+      carry=carried_sums,
+      ld_carry=0 if carried_sums is None else _pitch(carried_sums),
+    ),
     **dict(carry_in=carry is not None, carry_out=sums is not None),
     order=_ORDERS.index(order),
   )
   run = _native.gemm_tile_of_bf16_sums if bf16_sums else _native.gemm_tile
   run(tile, isa)
-  return made
+  return result
 
 
 def swiglu_tile(
@@ -150,21 +153,23 @@ def swiglu_grad_tile(
   isa=None,
 ):
   """Returns d_gate, d_up `[rows, cols]` and, if asked, `[rows, 1]` f32."""
-  made = [np.zeros(gate.shape, gate.dtype) for _ in range(2)]
+  grads = [np.zeros(gate.shape, gate.dtype) for _ in range(2)]
   if d_row_weight:
-    made.append(np.zeros((len(gate), 1), np.float32))
+    grads.append(np.zeros((len(gate), 1), np.float32))
   tile = _tile(
     _SWIGLU_GRAD,
     gate,
-    **dict(d_out=d_out, gate=gate, up=up, d_gate=made[0], d_up=made[1]),
-    **dict(ld_d_out=_pitch(d_out), ld_in=_pitch(gate), ld_grad=_pitch(made[0])),
+    **dict(d_out=d_out, gate=gate, up=up, d_gate=grads[0], d_up=grads[1]),
+    **dict(
+      ld_d_out=_pitch(d_out), ld_in=_pitch(gate), ld_grad=_pitch(grads[0])
+    ),
     **dict(zip(('rows', 'cols'), gate.shape, strict=True)),
     row_weight=row_weight,
-    d_row_weight=made[2] if d_row_weight else None,
+    d_row_weight=grads[2] if d_row_weight else None,
     activation=_ACTIVATIONS.index(activation),
   )
   _native.swiglu_grad_tile(tile, isa)
-  return made
+  return grads
 
 
 def scale_rows_tile(x, weight=None, isa=None):
@@ -186,11 +191,13 @@ def row_dot_tile(a, b, isa=None):
   return out
 
 
-def combine_tile(returned, weights=None, isa=None):
+def combine_tile(returned_rows, weights=None, isa=None):
   """Returns `[T, D]`: of `[T, K, D]`, times `[T, K]` f32, in slot order."""
-  y = np.zeros((len(returned), returned.shape[-1]), returned.dtype)
-  sizes = dict(ld=_pitch(returned), ld_y=_pitch(y))
-  sizes |= zip(('tokens', 'top_k', 'cols'), returned.shape, strict=True)
-  given = dict(returned=returned, weights=weights, y=y)
-  _native.combine_tile(_tile(_COMBINE, y, **given, **sizes), isa)
+  y = np.zeros(
+    (len(returned_rows), returned_rows.shape[-1]), returned_rows.dtype
+  )
+  sizes = dict(ld=_pitch(returned_rows), ld_y=_pitch(y))
+  sizes |= zip(('tokens', 'top_k', 'cols'), returned_rows.shape, strict=True)
+  operands = dict(returned=returned_rows, weights=weights, y=y)
+  _native.combine_tile(_tile(_COMBINE, y, **operands, **sizes), isa)
   return y

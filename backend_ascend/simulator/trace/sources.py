@@ -73,7 +73,7 @@ def measure(
     signals=signals(image, plan),
     start=median.start,
     end=median.end,
-    waited=median.waited,
+    waited=median.wait_times,
     thread=median.thread,
     origin=f'measured here, threads: {ran}, median of {launches} launches',
   )

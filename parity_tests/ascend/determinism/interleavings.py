@@ -289,7 +289,7 @@ def _launches(
   made: inputs_lib.LayerInputs,
   options: granularity.Options,
   threads: int,
-) -> Iterator[tuple[modes_lib.Launched, dict]]:
+) -> Iterator[tuple[modes_lib.LaunchResult, dict]]:
   fault = fault_of(plan, which, image, routing)
   policy, arrays = made.policy, made.arrays
   whole = host.read_by_runtime(which, policy, arrays)
@@ -325,7 +325,7 @@ def _launches(
       launched = runtime.run(
         image,
         kept if fused else whole,
-        asked=which.results if fused else None,
+        names=which.results if fused else None,
         threads=threads,
         fault=fault,
         isa=isa,

@@ -40,11 +40,11 @@ def model(tmp_path_factory):
 def _operands(m, k, n):
   """Returns bfloat16 bits; sums that are -0, subnormal and no numbers too."""
   rng = np.random.default_rng(m * 1000003 + k * 1009 + n)
-  drawn = []
+  samples = []
   for shape in ((m, k), (k, n)):
     scale = rng.integers(-8, 8, shape)
-    drawn.append(np.ldexp(rng.standard_normal(shape, 'f4'), scale))
-  a, b = drawn
+    samples.append(np.ldexp(rng.standard_normal(shape, 'f4'), scale))
+  a, b = samples
   if k and m > 4 and n > 4:
     a[0], b[:, 0] = 2.0**-100, -(2.0**-30)
     a[1], b[:, 1] = 1e-40, 0.75
@@ -56,7 +56,7 @@ def _operands(m, k, n):
     a[4, :64], a[4, 64:], b[:, 4] = 0, 2.0**-100, -(2.0**-30)
     a[4, 0], a[4, 32] = 2.0**-63, -(2.0**-63)
     b[0, 4], b[32, 4] = 1.5 * 2.0**-63, 1.75 * 2.0**-63
-  return [gemm_testing.passed(x.astype('f4'), 'bfloat16') for x in (a, b)]
+  return [gemm_testing.to_binding(x.astype('f4'), 'bfloat16') for x in (a, b)]
 
 
 def _text(array) -> str:
@@ -88,8 +88,8 @@ def test_bits_are_those_of_plain_multiply_adds(model):
   )
 
   assert ran.returncode == 0, ran.stdout[-200:] + ran.stderr
-  got = np.array([int(x, 16) for x in ran.stdout.split()], 'u4')
+  actual = np.array([int(x, 16) for x in ran.stdout.split()], 'u4')
   for name, _, want in cases:
-    mine, got = got[: want.size], got[want.size :]
-    np.testing.assert_array_equal(mine, want.view('u4').reshape(-1), name)
-  assert not got.size
+    own_sums, actual = actual[: want.size], actual[want.size :]
+    np.testing.assert_array_equal(own_sums, want.view('u4').reshape(-1), name)
+  assert not actual.size
