@@ -396,5 +396,5 @@ class TestActions:
         actions=all_tasks(layer, Action.HEAL),
         heal_with=layer.right | {'y': wrong},
       )
-      with pytest.raises(ValueError, match=rf"given\['y'\]: {message}"):
+      with pytest.raises(ValueError, match=rf"heal_with\['y'\]: {message}"):
         run(layer, modes)
