@@ -149,9 +149,60 @@ def not_commands(page: str) -> list[str]:
   ]
 
 
+_REPOSITORY_PAGES = [ROOT / 'CONTRIBUTING.md', ROOT / 'SECURITY.md']
+_MODULE = re.compile(r'python3? -m ((?:hpmoe|benchmarks)[\w.]*)(`, only at)?')
+_TREE_PATH = re.compile(
+  r'(?<![\w/.-])((?:reference|backend_ascend|parity_tests|models|tools|'
+  r'benchmarks|examples)/[\w/.]*\w\.(?:py|toml|h|cc|md))\b'
+)
+# Tables whose commands were removed; a new table may not be one of them.
+_REMOVED_COMMANDS = {
+  'benchmarks.public_rules',
+  'benchmarks.right_kernels',
+  'benchmarks.simulated_order',
+  'benchmarks.time_to_verdict',
+  'hpmoe.tools.gallery.main',
+}
+
+
+def missing_modules(page: str) -> list[str]:
+  """Returns the modules that commands of a page run and the tree lacks."""
+  return [
+    name
+    for name, removed in _MODULE.findall(page)
+    if figures.is_gone(f'python -m {name}')
+    and not (removed and name in _REMOVED_COMMANDS)
+  ]
+
+
+def missing_paths(page: str) -> list[str]:
+  """Returns the files of the tree that a page names and that do not exist."""
+  return [
+    path for path in _TREE_PATH.findall(page) if not (ROOT / path).exists()
+  ]
+
+
 def test_every_command_of_a_page_is_one():
-  wrong = {path: not_commands(path.read_text()) for path in figures.pages()}
+  pages = [*figures.pages(), *_REPOSITORY_PAGES]
+  wrong = {path: not_commands(path.read_text()) for path in pages}
   assert not {path: lines for path, lines in wrong.items() if lines}
+
+
+def test_every_module_and_file_that_a_page_names_exists():
+  for path in (*figures.pages(), *_REPOSITORY_PAGES):
+    page = path.read_text()
+    assert not missing_modules(page), path
+    assert not missing_paths(page), path
+
+
+def test_a_missing_module_or_file_is_named():
+  page = '`python -m benchmarks.peers` `python -m hpmoe.tools.absent`, only at'
+  assert missing_modules(page) == ['hpmoe.tools.absent']
+  assert missing_modules('python -m benchmarks.public_rules') == [
+    'benchmarks.public_rules'
+  ]
+  page = 'reference/routing.py, parity_tests/case/absent.py'
+  assert missing_paths(page) == ['parity_tests/case/absent.py']
 
 
 def test_what_is_no_command_is_named():
