@@ -50,7 +50,7 @@ def tensors_of(inputs, dy):
 def name_results(y, grads):
   """Returns y and the gradients by name, without those of ids."""
   values = (y, *(g for i, g in enumerate(grads) if i != 1))
-  return layer_testing.named(map(mindspore_layer.to_numpy, values))
+  return layer_testing.name_outputs(map(mindspore_layer.to_numpy, values))
 
 
 def layer_and_grads(cell):

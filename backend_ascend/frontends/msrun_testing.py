@@ -81,7 +81,7 @@ def check_layer(
   for name in policies:
     policy = layer_testing.POLICIES[name]
     inputs, dy = layer_testing.case(policy)
-    want = layer_testing.launched(inputs, dy, policy, launch=launch)
+    want = layer_testing.run_both_passes(inputs, dy, policy, launch=launch)
     for key, value in want.items():
       slabs = [
         np.load(folder / f'{name}.{key}.{rank}.npy') for rank in range(2)

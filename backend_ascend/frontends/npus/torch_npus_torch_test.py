@@ -68,7 +68,7 @@ def test_two_processes_have_the_layer_and_its_gradient(tmp_path):
     assert not [e.text for r in twin.reports for e in r.errors]
     # Forward, and for the gradient both passes.
     assert twin.ran == [[0, 1]] * 3
-  want = layer_testing.launched(
+  want = layer_testing.run_both_passes(
     *layer_testing.case(), launch=twin_runtime.launch
   )
   for key, value in want.items():
