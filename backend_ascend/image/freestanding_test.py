@@ -7,11 +7,13 @@ import pytest
 from hpmoe.backend_ascend.image import freestanding_testing as freestanding
 
 
-@pytest.mark.parametrize('name', ['worker', 'ascendc/tile_budget'])
+@pytest.mark.parametrize(
+  'name', ['image/worker', 'device/megakernel/tile_budget']
+)
 def test_programs_compile_freestanding_and_find_nothing(name, tmp_path):
   # Given a compiler without the standard library's headers, exceptions and
   # type information: the worker loop, and what tiles need of a core's memories.
-  source = freestanding.ROOT / f'backend_ascend/image/{name}_test.cc'
-  built = freestanding.compile_program(source, tmp_path / 'program')
-  assert built.returncode == 0, built.stderr
+  source = freestanding.ROOT / f'backend_ascend/{name}_test.cc'
+  compilation = freestanding.compile_program(source, tmp_path / 'program')
+  assert compilation.returncode == 0, compilation.stderr
   assert subprocess.run([tmp_path / 'program']).returncode == 0

@@ -72,12 +72,12 @@ class TestOneMoreRow:
     # read of them is compiled, then the new kind has its name, unit, pass,
     # form, extents, regions and rows.
     kinds = _with_row(self.TABLE, 'HPMOE_BUFFERS', BUFFER)
-    built = _compile(tmp_path, _with_row(kinds, 'HPMOE_KINDS', KIND))
-    assert built.returncode == 0, built.stderr
+    compilation = _compile(tmp_path, _with_row(kinds, 'HPMOE_KINDS', KIND))
+    assert compilation.returncode == 0, compilation.stderr
     assert subprocess.run([tmp_path / 't']).returncode == 0
 
   def test_that_nothing_writes_does_not_compile(self, tmp_path):
     kinds = _with_row(self.TABLE, 'HPMOE_BUFFERS', BUFFER)
-    built = _compile(tmp_path, kinds)
-    assert built.returncode != 0
-    assert 'kinds and buffers agree' in built.stderr
+    compilation = _compile(tmp_path, kinds)
+    assert compilation.returncode != 0
+    assert 'kinds and buffers agree' in compilation.stderr
