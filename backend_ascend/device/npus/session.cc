@@ -5,7 +5,7 @@
 #include <string>
 
 #include "backend_ascend/device/launch/target.h"
-#include "backend_ascend/device/npus/ends.h"
+#include "backend_ascend/device/npus/diagnose_cores.h"
 #include "shmem.h"
 
 namespace hpmoe {

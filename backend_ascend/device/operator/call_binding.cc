@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backend_ascend/device/launch/target.h"
-#include "backend_ascend/device/npus/ends.h"
+#include "backend_ascend/device/npus/diagnose_cores.h"
 #include "backend_ascend/device/operator/call_layout.h"
 #include "backend_ascend/host/load/image_loader.h"
 #include "backend_ascend/host/load/plan.h"

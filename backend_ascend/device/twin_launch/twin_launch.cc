@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "backend_ascend/device/launch/target.h"
-#include "backend_ascend/device/npus/ends.h"
+#include "backend_ascend/device/npus/diagnose_cores.h"
 #include "backend_ascend/device/twin_launch/changed_image.h"
 #include "backend_ascend/device/twin_launch/device_memory.h"
 #include "backend_ascend/image/rows.h"

@@ -299,7 +299,7 @@ class Machine {
   void WriteBackRun(const Place& at, uint64_t begin, const char* bytes,
                     uint64_t count);
 
-  // held.cc
+  // pending_stores.cc
   bool Holds();
   bool HoldsMove(const Instruction& work);
   void RunHeld(Core* core, const Place& at, const Instruction& work);
@@ -310,7 +310,7 @@ class Machine {
   void SeeOwnHeld(const Core& core, uint64_t begin, Line* line) const;
   bool StepHeld();
 
-  // ends.cc
+  // launch_end.cc
   bool Drained(const Core& core) const;
   void CheckEnd(Core* core);
   void CheckLeftovers();

@@ -1,7 +1,7 @@
 // Why a launch did not end, out of what the cores of some ranks left behind.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_ENDS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_ENDS_H_
+#ifndef BACKEND_ASCEND_DEVICE_NPUS_DIAGNOSE_CORES_H_
+#define BACKEND_ASCEND_DEVICE_NPUS_DIAGNOSE_CORES_H_
 
 #include <cstdint>
 #include <optional>
@@ -33,4 +33,4 @@ End EndOf(const ImageView& view, int32_t rank,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_ENDS_H_
+#endif  // BACKEND_ASCEND_DEVICE_NPUS_DIAGNOSE_CORES_H_

@@ -1,4 +1,4 @@
-#include "backend_ascend/device/npus/ends.h"
+#include "backend_ascend/device/npus/diagnose_cores.h"
 
 #include <algorithm>
 #include <set>
