@@ -59,8 +59,8 @@ found = [name for name in names if importlib.util.find_spec(name)]
 print(found + [hpmoe.reference.layer.__package__])
 """
 
-# Where what the wheel depends on is installed.
-_SITE = str(pathlib.Path(np.__file__).parents[1])
+# Where the packages that the wheel depends on are installed, and this project.
+_SITE = pathlib.Path(np.__file__).parents[1]
 # They test or maintain the tree.
 _LEFT_OUT = ('_test.py', '_testing.py', 'test_util.py')
 # Folders that are in no wheel, and those of the backend's wheel.
@@ -88,6 +88,11 @@ def installed(tmp_path_factory) -> pathlib.Path:
   assert wheel.name.endswith('-py3-none-any.whl')
   assert wheel.stat().st_size < 3e6
   zipfile.ZipFile(wheel).extractall(folder / 'site')
+  # Its environment: this one without the project, whose backend would be found.
+  (folder / 'packages').mkdir()
+  for path in _SITE.iterdir():
+    if not path.name.startswith(('hyperparallel_moe', '_editable', 'hpmoe')):
+      (folder / 'packages' / path.name).symlink_to(path)
   return folder / 'site'
 
 
@@ -96,7 +101,8 @@ def _run(installed, folder, line: str) -> subprocess.CompletedProcess[str]:
 
   Its editable install would answer for the wheel.
   """
-  path = os.pathsep.join(['.', str(installed), _SITE])
+  packages = str(installed.with_name('packages'))
+  path = os.pathsep.join(['.', str(installed), packages])
   return subprocess.run(
     [sys._base_executable, '-m', *line.split()],
     cwd=folder,
@@ -157,7 +163,7 @@ class TestWheel:
     # given an environment of their own that has the wheel
     venv.create(tmp_path / 'env')
     (site,) = (tmp_path / 'env').glob('lib/*/site-packages')
-    paths = (str(installed), _SITE)
+    paths = (str(installed), str(installed.with_name('packages')))
     (site / 'hpmoe.pth').write_text('\n'.join(paths))
     (tmp_path / 'mine.py').write_text(_TYPED)
     # when mypy reads two wrong lines
