@@ -64,7 +64,7 @@ LaunchOptions OptionsFor(const ImageView& view, const Options& options) {
     FindWeights(*view.header, options.captured, &modes);
   }
   if ((any & kActHeal) != 0) {
-    FindWritten(*view.header, options.given, modes.heal_with);
+    FindWritten(*view.header, options.given, modes.given);
   }
   return launch;
 }
