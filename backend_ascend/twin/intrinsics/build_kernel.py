@@ -11,7 +11,6 @@ import dataclasses
 import fcntl
 import functools
 import hashlib
-import importlib.util
 import inspect
 import itertools
 import json
@@ -21,14 +20,13 @@ import re
 import shutil
 import subprocess
 
+from hpmoe.backend_ascend.twin import intrinsics
 from hpmoe.backend_ascend.twin.intrinsics import rewrite
 
 _HERE = pathlib.Path(__file__).resolve().parent
 _ROOT = _HERE.parents[2]
 _PRELUDE = 'hpmoe_prelude.h'
 _OVERLAY = 'overlay.yaml'
-# An extension that is built with the program.
-_BESIDE = 'hpmoe.backend_ascend.device.twin_launch._ascend_twin'
 # Orders of what flags leave open.
 MODES = ('order', 'seeded', 'late')
 # All of the basic API, from 9.0 on and before.
@@ -507,12 +505,12 @@ def program() -> pathlib.Path:
   Raises:
     Refused: it was not.
   """
-  spec = importlib.util.find_spec(_BESIDE)
-  if spec is not None and spec.origin:
-    found = pathlib.Path(spec.origin).parents[1] / 'intrinsics/run_program'
-    if found.is_file():
-      return found
-  raise Refused('expected run_program beside the extensions: build the package')
+  # An editable install has two folders: the sources' and the built files'.
+  for folder in intrinsics.__path__:
+    path = pathlib.Path(folder) / 'run_program'
+    if path.is_file():
+      return path
+  raise Refused('expected run_program beside build_kernel: build the package')
 
 
 def command(kernel: Kernel, **options: object) -> list[str]:
