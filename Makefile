@@ -358,6 +358,8 @@ $(VENV)/judge.stamp: $(VENV)/venv.stamp pyproject.toml
 $(VENV)/core.stamp: $(VENV)/judge.stamp backend_ascend/pyproject.toml $(NATIVE)
 	$(INSTALL) --no-deps --config-settings=build-dir=$(abspath $(VENV)/build) \
 	  --config-settings=cmake.define.HPMOE_DISTRIBUTION= --editable backend_ascend
+	$(INSTALL) --no-deps --config-settings=wheel.cmake=false \
+	  --editable backend_ascend/twin
 	@touch $@
 
 # A changed source does not change what the extras are: by its name, the project is

@@ -193,7 +193,8 @@ class Engine {
     for (size_t looked = 1; looked <= workers_.size(); ++looked) {
       const auto w = static_cast<int32_t>(worker_order_[thread.next]);
       Worker& worker = workers_[w];
-      thread.next = (thread.next + 1) % static_cast<int32_t>(worker_order_.size());
+      thread.next =
+          (thread.next + 1) % static_cast<int32_t>(worker_order_.size());
       if (worker.thread != kNobody) continue;
       const Fetched fetched = Fetch(&worker.cursor, *this);
       if (fetched.result == StepResult::kBlocked) Blocked(&worker);
@@ -357,7 +358,8 @@ class Engine {
   std::vector<Worker> workers_;  // by queue
   std::vector<Thread> threads_;  // of a host; none: workers are cores
   std::vector<int64_t> work_;    // by task, and the order in which threads
-  std::vector<uint32_t> worker_order_;  // look at workers; where there are threads
+  std::vector<uint32_t>
+      worker_order_;  // look at workers; where there are threads
   std::vector<double> busy_;
   std::vector<int32_t> ready_;
   std::vector<Timer> timers_;   // a heap; at most one a worker

@@ -22,7 +22,8 @@ void Start(const ImageView& view, const LaunchOptions& options,
   state->counters = std::vector<EventCounter>(view.header->events.count);
   state->progress.assign(view.header->tasks.count, Progress::kWaiting);
   const Layer& layer = state->layer;
-  state->work = CountWork(view, layer.plan, [&](int b) { return layer.Has(b); });
+  state->work =
+      CountWork(view, layer.plan, [&](int b) { return layer.Has(b); });
   if (state->modes.trace) state->order.resize(view.num_tasks);
   if (state->modes.times) state->times.resize(view.num_tasks);
   if (state->modes.races) state->RecordOrder();
