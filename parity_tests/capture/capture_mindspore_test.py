@@ -25,8 +25,8 @@ def _train(layer, backward=True) -> list[np.ndarray]:
   names = [name for name in params if 'experts' in name or 'embed' in name]
 
   def loss(*values):
-    given = {**params, **dict(zip(names, values))}
-    logits, _ = decoder.forward(given, config, tokens, moe=layer)
+    tensors = {**params, **dict(zip(names, values))}
+    logits, _ = decoder.forward(tensors, config, tokens, moe=layer)
     return decoder.next_token_loss(logits, tokens)
 
   values = [params[name] for name in names]
@@ -41,27 +41,27 @@ def _verdict(folder, direction='both'):
   return hpmoe.check(f'outputs:{folder}', case, lanes=['bounded', 'standard'])
 
 
-def _lost(x, ids, weights, w_gate_up, w_down, policy):
+def _lose_expert(x, ids, weights, w_gate_up, w_down, policy):
   """Loses what expert 3 returns."""
-  kept = (ids != 3).astype(weights.dtype)
-  return moe.framework(x, ids, weights * kept, w_gate_up, w_down, policy)
+  is_kept = (ids != 3).astype(weights.dtype)
+  return moe.framework(x, ids, weights * is_kept, w_gate_up, w_down, policy)
 
 
-def _cut(x, ids, weights, w_gate_up, w_down, policy):
+def _cut_gradient(x, ids, weights, w_gate_up, w_down, policy):
   """Loses the gradient of w_down of expert 3."""
-  mine = (ms_ops.arange(w_down.shape[1]) == 3).reshape(1, -1, 1, 1)
-  held = ms_ops.where(mine, ms_ops.stop_gradient(w_down), w_down)
-  return moe.framework(x, ids, weights, w_gate_up, held, policy)
+  is_expert_3 = (ms_ops.arange(w_down.shape[1]) == 3).reshape(1, -1, 1, 1)
+  w_down_cut = ms_ops.where(is_expert_3, ms_ops.stop_gradient(w_down), w_down)
+  return moe.framework(x, ids, weights, w_gate_up, w_down_cut, policy)
 
 
 def test_a_layer_of_a_decoder_is_right_and_its_run_as_without(tmp_path):
   plain = _train(moe.framework)
 
   with hpmoe.capture(moe.framework, tmp_path / 'out', call=1) as layer:
-    seen = _train(layer)
+    recorded = _train(layer)
 
-  for one, other in zip(seen, plain, strict=True):
-    np.testing.assert_array_equal(one, other)
+  for actual, expected in zip(recorded, plain, strict=True):
+    np.testing.assert_array_equal(actual, expected)
   report = _verdict(tmp_path / 'out')
   assert report.passed, str(report)
   names = ('y', 'dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
@@ -69,7 +69,9 @@ def test_a_layer_of_a_decoder_is_right_and_its_run_as_without(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('layer', 'stage'), [(_lost, 'y'), (_cut, 'd_w_down')], ids=('lost', 'cut')
+  ('layer', 'stage'),
+  [(_lose_expert, 'y'), (_cut_gradient, 'd_w_down')],
+  ids=('lost', 'cut'),
 )
 def test_a_fault_in_it_is_found(tmp_path, layer, stage):
   with hpmoe.capture(
@@ -98,12 +100,12 @@ class _Experts(nn.Cell):
     self.down_proj = ms.Parameter(w_down, name='down_proj')
 
   def construct(self, hidden_states, top_k_index, top_k_weights):
-    held = (self.gate_up_proj, self.down_proj)
+    weights = (self.gate_up_proj, self.down_proj)
     return moe.framework(
       hidden_states[None],
       top_k_index[None],
       top_k_weights[None],
-      *(one.swapaxes(1, 2)[None] for one in held),
+      *(actual.swapaxes(1, 2)[None] for actual in weights),
       hpmoe.PrecisionPolicy(),
     )[0]
 
@@ -138,10 +140,10 @@ def test_of_two_calls_of_a_cell_one_is_recorded(tmp_path):
 def test_tensors_of_mindspore_are_read_as_they_are():
   values = np.arange(6, dtype=np.float32).reshape(2, 3)
   for dtype in (ms.float32, ms.bfloat16, ms.float16):
-    held = ms.Tensor(values).astype(dtype)
-    for one, right in ((held, values), (held.swapaxes(0, 1), values.T)):
-      got = read_case.bits_of(one)
-      assert got.flags.c_contiguous
+    tensor = ms.Tensor(values).astype(dtype)
+    for actual, right in ((tensor, values), (tensor.swapaxes(0, 1), values.T)):
+      bits = read_case.bits_of(actual)
+      assert bits.flags.c_contiguous
       np.testing.assert_array_equal(
-        read_case.as_numpy(got).astype(np.float32), right
+        read_case.as_numpy(bits).astype(np.float32), right
       )

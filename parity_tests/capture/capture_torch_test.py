@@ -15,7 +15,7 @@ import pytest
 import hpmoe
 from hpmoe.parity_tests.case import read_case
 
-HERE = pathlib.Path(__file__).parent
+FOLDER = pathlib.Path(__file__).parent
 GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
 
 
@@ -23,14 +23,14 @@ GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
 def ran(tmp_path_factory) -> tuple[pathlib.Path, dict]:
   """Returns a folder of what was recorded, and what was seen beside."""
   folder = tmp_path_factory.mktemp('torch')
-  for file in (HERE / 'capture.py', read_case.__file__):
+  for file in (FOLDER / 'capture.py', read_case.__file__):
     shutil.copy(file, folder)
-  done = subprocess.run(
+  process = subprocess.run(
     [
       os.environ['HPMOE_TORCH_PYTHON'],
       '-I',
       '-Werror::DeprecationWarning:read_case',
-      HERE / 'torch_testing.py',
+      FOLDER / 'torch_testing.py',
       folder,
       folder,
     ],
@@ -38,7 +38,7 @@ def ran(tmp_path_factory) -> tuple[pathlib.Path, dict]:
     text=True,
     check=True,
   )
-  return folder, json.loads(done.stdout.splitlines()[-1])
+  return folder, json.loads(process.stdout.splitlines()[-1])
 
 
 def _verdict(folder: pathlib.Path):
@@ -73,19 +73,19 @@ def test_a_fault_of_the_backward_pass_is_found(ran):
 
 
 @pytest.mark.parametrize(
-  ('run', 'wanted'),
+  ('run', 'expected'),
   [('frozen', {'d_w_gate_up'}), ('list', {'d_w_gate_up', 'd_w_down'})],
 )
-def test_what_wants_no_gradient_is_not_judged(ran, run, wanted):
+def test_what_wants_no_gradient_is_not_judged(ran, run, expected):
   # Of a layer with frozen weights; of one that routes by itself, whose experts
   # are a list.
   report = _verdict(ran[0] / run)
   assert report.passed, str(report)
-  assert {name for name in GRADS if report.stages[name] == 'pass'} == wanted
+  assert {name for name in GRADS if report.stages[name] == 'pass'} == expected
 
 
 @pytest.mark.parametrize(
-  ('run', 'said'),
+  ('run', 'message'),
   [
     ('none', 'layer: expected call 0 within the block, got 0 calls'),
     ('two', 'call: expected which one, 0 to 1, of the 2 within the block'),
@@ -101,8 +101,8 @@ def test_what_wants_no_gradient_is_not_judged(ran, run, wanted):
     ('bias', 'layer: expected parameters .* alone, got bias'),
   ],
 )
-def test_what_cannot_be_recorded_is_refused(ran, run, said):
-  pytest.raises(ValueError, _raise, ran[1]['said'][run]).match(said)
+def test_what_cannot_be_recorded_is_refused(ran, run, message):
+  pytest.raises(ValueError, _raise, ran[1]['said'][run]).match(message)
 
 
 def _raise(text: str):

@@ -18,7 +18,7 @@ import transformers
 TOKENS = torch.tensor(np.random.default_rng(0).integers(0, 64, (2, 8)))
 
 
-def model(dtype=torch.float32, by='eager'):
+def model(dtype=torch.float32, implementation='eager'):
   """Returns Qwen3-MoE with two layers of eight experts."""
   torch.manual_seed(0)
   config = transformers.Qwen3MoeConfig(
@@ -32,27 +32,27 @@ def model(dtype=torch.float32, by='eager'):
     head_dim=8,
     num_experts=8,
     num_experts_per_tok=2,
-    experts_implementation=by,
+    experts_implementation=implementation,
   )
-  made = transformers.Qwen3MoeForCausalLM(config).to(dtype)
+  decoder = transformers.Qwen3MoeForCausalLM(config).to(dtype)
   with torch.no_grad():
-    for one in made.parameters():
-      if one.dim() > 1:
-        one.normal_(std=one.shape[-1] ** -0.5)
-  return made
+    for item in decoder.parameters():
+      if item.dim() > 1:
+        item.normal_(std=item.shape[-1] ** -0.5)
+  return decoder
 
 
-def train(made):
+def train(decoder):
   """Returns a digest of the loss and all gradients of a step."""
-  loss = made(TOKENS, labels=TOKENS).loss
+  loss = decoder(TOKENS, labels=TOKENS).loss
   loss.backward()
   total = hashlib.sha256(repr(loss.item()).encode())
-  for one in made.parameters():
-    total.update(b'' if one.grad is None else read_case.bits_of(one.grad))
+  for item in decoder.parameters():
+    total.update(b'' if item.grad is None else read_case.bits_of(item.grad))
   return total.hexdigest()
 
 
-def lost(experts):
+def lose_expert(experts):
   """Expert 3 returns nothing."""
   forward = experts.forward
   experts.forward = lambda hidden_states, top_k_index, top_k_weights: forward(
@@ -60,50 +60,52 @@ def lost(experts):
   )
 
 
-def cut(experts):
+def cut_gradient(experts):
   """Expert 3's w_down gets no gradient."""
-  forward, mine = experts.forward, torch.arange(8)[:, None, None] == 3
+  forward, is_expert_3 = experts.forward, torch.arange(8)[:, None, None] == 3
 
-  def wrong(hidden_states, top_k_index, top_k_weights):
+  def forward_without_gradient(hidden_states, top_k_index, top_k_weights):
     own = experts._parameters['down_proj']
-    experts._parameters['down_proj'] = torch.where(mine, own.detach(), own)
+    experts._parameters['down_proj'] = torch.where(
+      is_expert_3, own.detach(), own
+    )
     try:
       return forward(hidden_states, top_k_index, top_k_weights)
     finally:
       experts._parameters['down_proj'] = own
 
-  experts.forward = wrong
+  experts.forward = forward_without_gradient
 
 
-def of_model(folder, fault=None, **options):
-  made = model(**options)
-  block = made.model.layers[0].mlp
+def record_model(folder, fault=None, **options):
+  decoder = model(**options)
+  block = decoder.model.layers[0].mlp
   if fault is not None:
     fault(block.experts)
   before = dict(block.experts._parameters), vars(block.experts).get('forward')
   with capture.capture(block, folder):
-    seen = train(made)
+    digest = train(decoder)
   after = dict(block.experts._parameters), vars(block.experts).get('forward')
   assert before[0] == after[0] and before[1] is after[1]
-  return seen
+  return digest
 
 
-def of_two_steps(folder):
+def record_two_steps(folder):
   """The second of two passes whose gradients add up, on shared weights."""
-  made = model()
-  made.model.layers[1].mlp = made.model.layers[0].mlp
-  with capture.capture(made.model.layers[0].mlp, folder, call=3):
-    train(made)
-    made(TOKENS.flip(1), labels=TOKENS).loss.backward()
+  decoder = model()
+  decoder.model.layers[1].mlp = decoder.model.layers[0].mlp
+  with capture.capture(decoder.model.layers[0].mlp, folder, call=3):
+    train(decoder)
+    decoder(TOKENS.flip(1), labels=TOKENS).loss.backward()
 
 
-def of_one_frozen(folder):
+def record_frozen(folder):
   """Without a gradient of x and of w_down."""
-  made = model()
-  made.requires_grad_(False)
-  made.model.layers[0].mlp.experts.gate_up_proj.requires_grad_(True)
-  with capture.capture(made.model.layers[0].mlp, folder):
-    made(TOKENS, labels=TOKENS).loss.backward()
+  decoder = model()
+  decoder.requires_grad_(False)
+  decoder.model.layers[0].mlp.experts.gate_up_proj.requires_grad_(True)
+  with capture.capture(decoder.model.layers[0].mlp, folder):
+    decoder(TOKENS, labels=TOKENS).loss.backward()
 
 
 class Block(torch.nn.Module):
@@ -127,15 +129,17 @@ class Block(torch.nn.Module):
     rows = x.reshape(-1, 32)
     shares, ids = self.route(x)
     y = torch.zeros_like(rows)
-    for number, one in enumerate(self.experts):
+    for number, item in enumerate(self.experts):
       token, slot = torch.where(ids == number)
       if len(token):
-        h = torch.nn.functional.silu(one.w1(rows[token])) * one.w3(rows[token])
-        y = y.index_add(0, token, one.w2(h) * shares[token, slot, None])
+        h = torch.nn.functional.silu(item.w1(rows[token])) * item.w3(
+          rows[token]
+        )
+        y = y.index_add(0, token, item.w2(h) * shares[token, slot, None])
     return y.reshape(x.shape), shares
 
 
-def of_list(folder):
+def record_list(folder):
   block = Block()
   x = torch.randn(2, 8, 32, requires_grad=True)
   names = dict(
@@ -150,44 +154,44 @@ def of_list(folder):
     (y * torch.randn(y.shape)).sum().backward()
 
 
-def refused(folder):
+def collect_refusals(folder):
   """Returns what is said of runs that cannot be recorded."""
-  said = {}
+  messages = {}
 
-  def told(name, run, layer=None, **options):
-    made = model()
-    layer = made.model.layers[0].mlp if layer is None else layer
+  def record(name, run, layer=None, **options):
+    decoder = model()
+    layer = decoder.model.layers[0].mlp if layer is None else layer
     try:
       with capture.capture(layer, folder, **options):
-        run(made)
+        run(decoder)
     except ValueError as error:
-      said[name] = str(error)
+      messages[name] = str(error)
     assert not os.path.exists(folder), name
 
-  def forward(made):
-    return made(TOKENS, labels=TOKENS).loss
+  def forward(decoder):
+    return decoder(TOKENS, labels=TOKENS).loss
 
-  def twice(made):
-    loss = forward(made)
+  def twice(decoder):
+    loss = forward(decoder)
     loss.backward(retain_graph=True)
     loss.backward()
 
-  def broken(made):
-    forward(made)
+  def fail(decoder):
+    forward(decoder)
     raise ValueError('mine')
 
-  told('none', lambda made: None)
-  told('two', lambda made: (forward(made), forward(made)))
-  told('late', forward, call=1)
-  told('twice', twice)
-  told('broken', broken)
-  told('where', forward, x='tokens')
-  told('name', forward, w_up='up_proj')
-  told('block', lambda made: None, Block())
+  record('none', lambda decoder: None)
+  record('two', lambda decoder: (forward(decoder), forward(decoder)))
+  record('late', forward, call=1)
+  record('twice', twice)
+  record('broken', fail)
+  record('where', forward, x='tokens')
+  record('name', forward, w_up='up_proj')
+  record('block', lambda decoder: None, Block())
   experts = model().model.layers[0].mlp.experts
   experts.bias = torch.nn.Parameter(torch.zeros(3))
-  told('bias', lambda made: None, experts)
-  return said
+  record('bias', lambda decoder: None, experts)
+  return messages
 
 
 class Foreign:
@@ -207,34 +211,43 @@ def read_as_they_are():
   """Tensors of every kind give the bits of a plain one."""
   values = torch.arange(24.0).reshape(4, 6) / 8
   for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64):
-    held = values.to(dtype)
-    kinds = [held, held.t(), held[1:, ::2], held.flip(0), held[0], held[2, 3]]
-    kinds += [held.expand(2, 4, 6), torch.nn.Parameter(held, False)]
+    tensor = values.to(dtype)
+    kinds = [
+      tensor,
+      tensor.t(),
+      tensor[1:, ::2],
+      tensor.flip(0),
+      tensor[0],
+      tensor[2, 3],
+    ]
+    kinds += [tensor.expand(2, 4, 6), torch.nn.Parameter(tensor, False)]
     if dtype.is_floating_point:
-      kinds += [held.clone().requires_grad_() * 1]
-    for one in kinds:
-      plain = one.detach().double().numpy()
-      for given in (one, Foreign(one.detach())):
-        bits = read_case.bits_of(given)
+      kinds += [tensor.clone().requires_grad_() * 1]
+    for item in kinds:
+      plain = item.detach().double().numpy()
+      for source in (item, Foreign(item.detach())):
+        bits = read_case.bits_of(source)
         assert bits.flags.c_contiguous
         assert (bits.dtype == read_case.BFLOAT16) == (dtype == torch.bfloat16)
-        got = read_case.as_numpy(bits)
-        assert got.shape == plain.shape
-        assert (got.astype(np.float64) == plain).all(), (dtype, one.shape)
+        actual = read_case.as_numpy(bits)
+        assert actual.shape == plain.shape
+        assert (actual.astype(np.float64) == plain).all(), (dtype, item.shape)
 
 
 def main(out):
   plain = train(model())
-  same = of_model(f'{out}/right') == plain
-  of_model(f'{out}/grouped', by='grouped_mm')
-  of_model(f'{out}/bf16', dtype=torch.bfloat16)
-  of_model(f'{out}/lost', lost)
-  of_model(f'{out}/cut', cut)
-  of_two_steps(f'{out}/two_steps')
-  of_one_frozen(f'{out}/frozen')
-  of_list(f'{out}/list')
+  is_unchanged = record_model(f'{out}/right') == plain
+  record_model(f'{out}/grouped', implementation='grouped_mm')
+  record_model(f'{out}/bf16', dtype=torch.bfloat16)
+  record_model(f'{out}/lost', lose_expert)
+  record_model(f'{out}/cut', cut_gradient)
+  record_two_steps(f'{out}/two_steps')
+  record_frozen(f'{out}/frozen')
+  record_list(f'{out}/list')
   read_as_they_are()
-  print(json.dumps(dict(same=same, said=refused(f'{out}/none'))))
+  print(
+    json.dumps(dict(same=is_unchanged, said=collect_refusals(f'{out}/none')))
+  )
 
 
 if __name__ == '__main__':

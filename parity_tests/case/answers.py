@@ -275,8 +275,12 @@ class Answer:
     }
     layer_passes = (passes.FORWARD, passes.BACKWARD)
     layer = self.case.config
-    outputs = {n for one in layer_passes for n in one.of_layer(layer).outputs}
-    orders = {one.order for one in self.names.layouts.values()}
+    outputs = {
+      n
+      for layer_pass in layer_passes
+      for n in layer_pass.of_layer(layer).outputs
+    }
+    orders = {layer_pass.order for layer_pass in self.names.layouts.values()}
     for name, array in user_tensors.items():
       own_name = own_names.get(name, name)
       if own_name in outputs or name in orders:

@@ -28,7 +28,7 @@ def _touch(top, *names):
 
 
 @pytest.mark.parametrize(
-  ('names', 'data', 'found'),
+  ('names', 'data', 'names_by_rank'),
   [
     (['real.safetensors'], 'real', {None: 'real.safetensors'}),
     (['real.npz', 'exact.pt'], 'exact', {None: 'exact.pt'}),
@@ -48,14 +48,14 @@ def _touch(top, *names):
     ),
   ],
 )
-def test_where_tensors_are(tmp_path, names, data, found):
+def test_where_tensors_are(tmp_path, names, data, names_by_rank):
   _touch(tmp_path, *names)
-  expected = {rank: tmp_path / name for rank, name in found.items()}
+  expected = {rank: tmp_path / name for rank, name in names_by_rank.items()}
   assert dumps.find(str(tmp_path), data) == expected
 
 
 @pytest.mark.parametrize(
-  ('names', 'data', 'error', 'said'),
+  ('names', 'data', 'error', 'message'),
   [
     (['real.npz'], 'wide', dumps.Missing, 'was computed from wide data'),
     (['y.npy'], 'wide', dumps.Missing, 'was computed from wide data'),
@@ -74,9 +74,11 @@ def test_where_tensors_are(tmp_path, names, data, found):
     ([], 'real', ValueError, "outputs: expected a folder, got '/"),
   ],
 )
-def test_tensors_that_are_nowhere_or_twice(tmp_path, names, data, error, said):
+def test_tensors_that_are_nowhere_or_twice(
+  tmp_path, names, data, error, message
+):
   _touch(tmp_path / 'top', *names)
-  with pytest.raises(error, match=said):
+  with pytest.raises(error, match=message):
     dumps.find(str(tmp_path / 'top'), data)
 
 
@@ -128,21 +130,21 @@ def _msprobe(top: pathlib.Path) -> pathlib.Path:
   'kind', ('.safetensors', '.npz', '.npy', '', '.msprobe')
 )
 def test_every_kind_of_file(tmp_path, kind):
-  held, _ = dumps.read(_write(kind, tmp_path))
-  (array,) = held.values()
+  tensors, _ = dumps.read(_write(kind, tmp_path))
+  (array,) = tensors.values()
   np.testing.assert_array_equal(array, Y)
 
 
 def test_a_file_of_torch():
-  held, _ = dumps.read(TORCH)
-  assert {*held} == {'y', 'plain', 'ids', 'w'}
-  values = read_case.as_numpy(held['y'])
+  tensors, _ = dumps.read(TORCH)
+  assert {*tensors} == {'y', 'plain', 'ids', 'w'}
+  values = read_case.as_numpy(tensors['y'])
   assert values.dtype == ml_dtypes.bfloat16 and values.shape == (1, 5, 2)
 
 
 def test_names_of_msprobe_are_those_of_its_files(tmp_path):
-  held, _ = dumps.read(_msprobe(tmp_path))
-  assert [*held] == ['Module.mlp.MoE.forward.0.output.0']
+  tensors, _ = dumps.read(_msprobe(tmp_path))
+  assert [*tensors] == ['Module.mlp.MoE.forward.0.output.0']
 
 
 def test_statistics_alone_or_two_steps_are_refused(tmp_path):
@@ -161,9 +163,9 @@ def test_a_damaged_file_is_named(tmp_path, kind, keep):
   path = tmp_path / f'real{kind}'
   whole = (TORCH if kind == '.pt' else _write(kind, tmp_path)).read_bytes()
   path.write_bytes(b'no tensors' if keep is None else whole[:keep])
-  with pytest.raises(ValueError, match=f'real{kind}: expected') as caught:
+  with pytest.raises(ValueError, match=f'real{kind}: expected') as raised:
     dumps.read(path)
-  assert '\n' not in str(caught.value)
+  assert '\n' not in str(raised.value)
 
 
 @pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
@@ -187,10 +189,10 @@ def test_flipped_bits_are_an_error_or_other_values(tmp_path, suffix):
 def test_files_that_broke_a_reader_are_an_error():
   assert len(_DAMAGED) == 11
   for path in _DAMAGED:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as raised:
       input_files.load_safetensors(path)
-    assert str(caught.value).startswith(f'{path}: ')
-    assert '\n' not in str(caught.value)
+    assert str(raised.value).startswith(f'{path}: ')
+    assert '\n' not in str(raised.value)
 
 
 @pytest.mark.parametrize('name', ('real.txt', 'empty', 'y.npy', 'gone.npz'))

@@ -27,7 +27,7 @@ LAYOUTS = layout_text.parse_all(
   )
 )
 # Experts moved, rows in others' orders, weights padded.
-MOVED = layout_text.parse_all(
+MOVED_LAYOUTS = layout_text.parse_all(
   dict(
     x='M D, pad D 48',
     topk_ids='M K, experts 7 6 5 4 3 2 1 0, int64',
@@ -39,81 +39,96 @@ MOVED = layout_text.parse_all(
 )
 
 
-def _made(dtype='bfloat16', ranks=2) -> dict[str, inputs_lib.LayerInputs]:
+def _make_inputs(
+  dtype='bfloat16', ranks=2
+) -> dict[str, inputs_lib.LayerInputs]:
   real = inputs_lib.make_inputs(presets.get('tiny'), ranks, dtype=dtype)
   exact = inputs_lib.with_data(real, 'exact', True, 0)
   return dict(real=real, exact=exact)
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
-  same = one.dtype == other.dtype and one.shape == other.shape
-  return same and bool((ulp.bits(one) == ulp.bits(other)).all())
+def _have_same_bits(first: np.ndarray, second: np.ndarray) -> bool:
+  same_type = first.dtype == second.dtype and first.shape == second.shape
+  return same_type and bool((ulp.bits(first) == ulp.bits(second)).all())
 
 
 @pytest.mark.parametrize('dtype', ('float32', 'bfloat16', 'float16'))
 @pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
 @pytest.mark.parametrize(
-  'laid', ({}, LAYOUTS, MOVED), ids=('ours', 'theirs', 'moved')
+  'layouts', ({}, LAYOUTS, MOVED_LAYOUTS), ids=('ours', 'theirs', 'moved')
 )
 @pytest.mark.parametrize('ranks', (1, 2))
 def test_what_is_read_is_what_was_written(
-  tmp_path, dtype, per_rank, laid, ranks
+  tmp_path, dtype, per_rank, layouts, ranks
 ):
-  made = _made(dtype, ranks)
+  inputs_by_data = _make_inputs(dtype, ranks)
 
-  written = folder_writer.write(tmp_path / 'case', 'both', made, per_rank, laid)
+  case = folder_writer.write(
+    tmp_path / 'case', 'both', inputs_by_data, per_rank, layouts
+  )
   read = folder.read(tmp_path / 'case')
 
-  assert read == written
+  assert read == case
   assert read.data == ('real', 'exact')
-  for data, one in made.items():
-    found = read.inputs(data)
-    assert found.config == one.config
-    assert found.policy == one.policy
-    assert {*found.arrays} == {*one.arrays}
-    for name, array in one.arrays.items():
-      assert _same(found.arrays[name], array), name
-    assert read.data_of(one.arrays['x']) == data
+  for data, layer_inputs in inputs_by_data.items():
+    actual = read.inputs(data)
+    assert actual.config == layer_inputs.config
+    assert actual.policy == layer_inputs.policy
+    assert {*actual.arrays} == {*layer_inputs.arrays}
+    for name, array in layer_inputs.arrays.items():
+      assert _have_same_bits(actual.arrays[name], array), name
+    assert read.data_of(layer_inputs.arrays['x']) == data
   with pytest.raises(ValueError, match='case: expected data of'):
-    read.data_of(made['real'].arrays['x'] + 1)
+    read.data_of(inputs_by_data['real'].arrays['x'] + 1)
 
 
 def test_cases_that_differ_have_other_ids(tmp_path):
-  made = _made()
+  inputs_by_data = _make_inputs()
   other = dataclasses.replace(
-    made['real'],
-    policy=dataclasses.replace(made['real'].policy, placement='before_down'),
+    inputs_by_data['real'],
+    policy=dataclasses.replace(
+      inputs_by_data['real'].policy, placement='before_down'
+    ),
   )
   cases = [
-    folder_writer.write(tmp_path / '0', 'both', made),
-    folder_writer.write(tmp_path / '1', 'both', made, per_rank=True),
-    folder_writer.write(tmp_path / '2', 'both', dict(real=made['real'])),
+    folder_writer.write(tmp_path / '0', 'both', inputs_by_data),
+    folder_writer.write(tmp_path / '1', 'both', inputs_by_data, per_rank=True),
+    folder_writer.write(
+      tmp_path / '2', 'both', dict(real=inputs_by_data['real'])
+    ),
     folder_writer.write(tmp_path / '3', 'both', dict(real=other)),
-    folder_writer.write(tmp_path / '4', 'forward', dict(real=made['real'])),
+    folder_writer.write(
+      tmp_path / '4', 'forward', dict(real=inputs_by_data['real'])
+    ),
   ]
   assert len({case.id for case in cases}) == len(cases)
-  assert folder_writer.write(tmp_path / '5', 'both', made).id == cases[0].id
+  assert (
+    folder_writer.write(tmp_path / '5', 'both', inputs_by_data).id
+    == cases[0].id
+  )
 
 
 def _flip(path):
-  held = bytearray(path.read_bytes())
-  held[-1] ^= 1
-  path.write_bytes(held)
+  data = bytearray(path.read_bytes())
+  data[-1] ^= 1
+  path.write_bytes(data)
 
 
 @pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
 def test_a_changed_tensor_is_refused(tmp_path, per_rank):
-  written = folder_writer.write(tmp_path / 'case', 'both', _made(), per_rank)
-  changed = sorted((tmp_path / 'case').glob('real.forward*'))[-1]
-  _flip(changed)
+  case = folder_writer.write(
+    tmp_path / 'case', 'both', _make_inputs(), per_rank
+  )
+  path = sorted((tmp_path / 'case').glob('real.forward*'))[-1]
+  _flip(path)
 
-  with pytest.raises(ValueError, match=f'{changed.name}: expected the tensors'):
-    written.inputs()
-  assert written.inputs('exact')
+  with pytest.raises(ValueError, match=f'{path.name}: expected the tensors'):
+    case.inputs()
+  assert case.inputs('exact')
 
 
 @pytest.mark.parametrize(
-  ('old', 'new', 'said'),
+  ('old', 'new', 'message'),
   [
     ('', None, "no attribute 'case'"),
     ('format = 1', 'format = 2', 'expected 1, got 2'),
@@ -123,34 +138,36 @@ def test_a_changed_tensor_is_refused(tmp_path, per_rank):
     ('activation_ulp = 3', 'activation_ulp = 9', 'was changed'),
   ],
 )
-def test_a_damaged_description_is_refused(tmp_path, old, new, said):
-  folder_writer.write(tmp_path / 'case', 'both', _made())
+def test_a_damaged_description_is_refused(tmp_path, old, new, message):
+  folder_writer.write(tmp_path / 'case', 'both', _make_inputs())
   path = tmp_path / 'case' / 'case.toml'
   path.write_text('' if new is None else path.read_text().replace(old, new))
-  with pytest.raises(ValueError, match=said):
+  with pytest.raises(ValueError, match=message):
     folder.read(tmp_path / 'case')
 
 
 def test_a_folder_that_is_none_or_in_use_or_lacks_data_is_refused(tmp_path):
   with pytest.raises(ValueError, match='expected a folder with case.toml'):
     folder.read(tmp_path)
-  written = folder_writer.write(tmp_path / 'case', 'both', _made())
+  case = folder_writer.write(tmp_path / 'case', 'both', _make_inputs())
   with pytest.raises(ValueError, match='the case has no wide data'):
-    written.inputs('wide')
+    case.inputs('wide')
   with pytest.raises(ValueError, match='out: expected a folder that is empty'):
-    folder_writer.write(tmp_path / 'case', 'both', _made())
+    folder_writer.write(tmp_path / 'case', 'both', _make_inputs())
 
 
 def test_a_case_is_made_of_a_folder(tmp_path):
-  made = _made()
+  inputs_by_data = _make_inputs()
   path = str(tmp_path / 'case')
-  folder_writer.write(path, 'forward', dict(real=made['real']))
+  folder_writer.write(path, 'forward', dict(real=inputs_by_data['real']))
 
   case = case_lib.Case.from_folder(path)
 
   assert (case.direction, case.ranks, case.dtype) == ('forward', 2, 'bfloat16')
   for name in tensors.INPUTS:
-    assert _same(case.make().arrays[name], made['real'].arrays[name])
+    assert _have_same_bits(
+      case.make().arrays[name], inputs_by_data['real'].arrays[name]
+    )
   assert case.bytes_needed('check') > 0
   with pytest.raises(
     ValueError, match='direction: expected forward, for which'
@@ -188,70 +205,72 @@ def _run_elsewhere(tmp_path, source, function='function'):
 
 
 def test_a_kernel_elsewhere_reads_all_of_it(tmp_path):
-  made = _made('float32')
-  case = folder_writer.write(tmp_path / 'case', 'forward', made)
+  inputs_by_data = _make_inputs('float32')
+  case = folder_writer.write(tmp_path / 'case', 'forward', inputs_by_data)
 
-  done = _run_elsewhere(tmp_path, _ELSEWHERE % '"swiglu", "absolute"')
+  process = _run_elsewhere(tmp_path, _ELSEWHERE % '"swiglu", "absolute"')
 
-  assert done.returncode == 0, done.stderr
-  files = [f'{data}.safetensors' for data in made]
+  assert process.returncode == 0, process.stderr
+  files = [f'{data}.safetensors' for data in inputs_by_data]
   assert {path.name for path in (tmp_path / 'out').iterdir()} == {*files}
-  for file, one in zip(files, made.values()):
-    held, notes = read_case.read(tmp_path / 'out' / file)
+  for file, layer_inputs in zip(files, inputs_by_data.values()):
+    tensors_by_name, notes = read_case.read(tmp_path / 'out' / file)
     assert notes['case'] == case.id
     for name in tensors.INPUTS:
-      assert _same(held[name], one.arrays[name]), name
+      assert _have_same_bits(
+        tensors_by_name[name], layer_inputs.arrays[name]
+      ), name
   # Outputs of an earlier run are not mixed in.
   assert 'out: expected' in _run_elsewhere(tmp_path, _ELSEWHERE % '').stderr
 
 
 def test_a_kernel_elsewhere_may_lack_an_activation(tmp_path):
-  folder_writer.write(tmp_path / 'case', 'forward', _made('float32'))
+  folder_writer.write(tmp_path / 'case', 'forward', _make_inputs('float32'))
   assert not _run_elsewhere(tmp_path, _ELSEWHERE % '"swiglu",').returncode
   (path,) = (tmp_path / 'out').iterdir()
   assert path.name == 'real.safetensors'
 
 
 @pytest.mark.parametrize(
-  ('kernel', 'function', 'said'),
+  ('kernel', 'function', 'message'),
   [
     ('def f(i, l, p):\n  return {"y": i["x"]}', 'g', "expected 'g' in"),
     ('def f(i, l, p):\n  i["x"] *= 2\n  return {}', 'f', 'x: expected it unch'),
     ('def f(i, l, p):\n  raise ValueError("mine")', 'f', 'line 2, in f'),
   ],
 )
-def test_what_goes_wrong_elsewhere_is_told(tmp_path, kernel, function, said):
+def test_what_goes_wrong_elsewhere_is_told(tmp_path, kernel, function, message):
   folder_writer.write(
-    tmp_path / 'case', 'forward', dict(real=_made('float32')['real'])
+    tmp_path / 'case', 'forward', dict(real=_make_inputs('float32')['real'])
   )
-  done = _run_elsewhere(tmp_path, kernel, function)
-  assert done.returncode == 1 and said in done.stderr
-  assert ('Traceback' in done.stderr) == ('mine' in kernel)
+  process = _run_elsewhere(tmp_path, kernel, function)
+  assert process.returncode == 1 and message in process.stderr
+  assert ('Traceback' in process.stderr) == ('mine' in kernel)
 
 
 class _Torch:
   """As torch's: without its bits of bfloat16 as an integer."""
 
-  def __init__(self, values, dtype, requires_grad, on):
+  def __init__(self, values, dtype, requires_grad, device):
     self._values, self.dtype = values, f'torch.{dtype}'
-    self._grad, self._on = requires_grad, on
+    self._grad, self._device = requires_grad, device
 
-  def _but(self, grad, on):
-    return _Torch(self._values, self.dtype[6:], grad, on)
+  def _copy_with(self, grad, device):
+    return _Torch(self._values, self.dtype[6:], grad, device)
 
   def detach(self):
-    return self._but(False, self._on)
+    return self._copy_with(False, self._device)
 
   def cpu(self):
-    return self._but(self._grad, 'cpu')
+    return self._copy_with(self._grad, 'cpu')
 
   def float(self):
     wide = self._values.astype(np.float32)
-    return _Torch(wide, 'float32', self._grad, self._on)
+    return _Torch(wide, 'float32', self._grad, self._device)
 
   def __array__(self, dtype=None, copy=None):
     # As torch raises RuntimeError, and TypeError twice.
-    if self._grad or self._on != 'cpu' or self.dtype == 'torch.bfloat16':
+    if self._grad or self._device != 'cpu' or self.dtype == 'torch.bfloat16':
       raise TypeError("can't convert it to numpy")
     return self._values
 
@@ -271,24 +290,24 @@ class _Foreign:
 
 class TestReadCase:
   def test_bfloat16_without_ml_dtypes_is_widened(self, monkeypatch, tmp_path):
-    made = _made('bfloat16')
-    folder_writer.write(tmp_path / 'case', 'forward', made)
+    inputs_by_data = _make_inputs('bfloat16')
+    folder_writer.write(tmp_path / 'case', 'forward', inputs_by_data)
     monkeypatch.setitem(sys.modules, 'ml_dtypes', None)
 
     case = read_case.load(tmp_path / 'case')
     x = read_case.inputs(case, 'real')['x']
 
     assert x.dtype == np.float32
-    np.testing.assert_array_equal(x, made['real'].arrays['x'])
+    np.testing.assert_array_equal(x, inputs_by_data['real'].arrays['x'])
 
   @pytest.mark.parametrize('per_rank', (False, True))
   def test_one_rank_has_no_rank_axis(self, tmp_path, per_rank):
-    made = _made('bfloat16')
-    folder_writer.write(tmp_path / 'case', 'both', made, per_rank)
+    inputs_by_data = _make_inputs('bfloat16')
+    folder_writer.write(tmp_path / 'case', 'both', inputs_by_data, per_rank)
     case = read_case.load(tmp_path / 'case')
-    for which, name in (('forward', 'w_down'), ('backward', 'dy')):
-      found = read_case.inputs(case, 'real', rank=1, direction=which)[name]
-      assert _same(found, made['real'].arrays[name][1])
+    for direction, name in (('forward', 'w_down'), ('backward', 'dy')):
+      actual = read_case.inputs(case, 'real', rank=1, direction=direction)[name]
+      assert _have_same_bits(actual, inputs_by_data['real'].arrays[name][1])
 
   @pytest.mark.parametrize('dtype', ('float32', 'bfloat16', 'int32'))
   def test_any_tensor_is_read_as_it_is(self, dtype):
@@ -298,19 +317,19 @@ class TestReadCase:
     kinds += [values[:, ::-1].copy()[:, ::-1], values[:1].repeat(2, 0)[:, 2, 1]]
     if dtype != 'bfloat16':
       kinds.append(_Foreign(values))
-    for one in kinds:
-      right = values if one.shape == values.shape else one
+    for tensor in kinds:
+      right = values if tensor.shape == values.shape else tensor
       # when they are read, then their bits are as of a plain one.
-      bits = read_case.bits_of(one)
+      bits = read_case.bits_of(tensor)
       assert bits.flags.c_contiguous
-      assert _same(read_case.as_numpy(bits), right)
+      assert _have_same_bits(read_case.as_numpy(bits), right)
 
-  @pytest.mark.parametrize('on, grad', [('cpu', True), ('cuda:0', False)])
+  @pytest.mark.parametrize('device, grad', [('cpu', True), ('cuda:0', False)])
   @pytest.mark.parametrize('dtype', ['float32', 'float16', 'bfloat16'])
-  def test_a_tensor_of_torch_is_read_as_it_is(self, dtype, on, grad):
+  def test_a_tensor_of_torch_is_read_as_it_is(self, dtype, device, grad):
     values = np.array([[3, -0.0], [np.inf, 1]]).astype(jnp.dtype(dtype))
-    bits = read_case.bits_of(_Torch(values, dtype, grad, on))
-    assert _same(read_case.as_numpy(bits), values)
+    bits = read_case.bits_of(_Torch(values, dtype, grad, device))
+    assert _have_same_bits(read_case.as_numpy(bits), values)
 
   @pytest.mark.parametrize('value', (None, [{}], object()))
   def test_what_is_no_tensor_is_refused(self, value):
@@ -328,7 +347,7 @@ class TestReadCase:
     path = str(tmp_path / 'a.safetensors')
     array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     read_case.save(path, {'a': array, 't': array.T}, {'note': 'n'})
-    held, notes = read_case.read(path)
-    np.testing.assert_array_equal(held['a'], array)
-    np.testing.assert_array_equal(held['t'], array.T)
+    actual, notes = read_case.read(path)
+    np.testing.assert_array_equal(actual['a'], array)
+    np.testing.assert_array_equal(actual['t'], array.T)
     assert notes == {'note': 'n'}

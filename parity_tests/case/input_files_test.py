@@ -32,21 +32,21 @@ class TestLoadSafetensors:
 
   @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
   def test_round_trip(self, tmp_path, dtype):
-    made = _tiny(dtype=dtype)
+    layer_inputs = _tiny(dtype=dtype)
     read = input_files.load_safetensors(self._save(tmp_path, dtype=dtype))
-    assert read.config == made.config
-    assert read.policy == made.policy
-    for name, array in made.arrays.items():
+    assert read.config == layer_inputs.config
+    assert read.policy == layer_inputs.policy
+    for name, array in layer_inputs.arrays.items():
       assert read.arrays[name].dtype == array.dtype
       assert read.arrays[name].tobytes() == array.tobytes()
 
   def test_npz(self, tmp_path):
     # Not square: an .npz cannot say which axes are which.
-    made = inputs.make_inputs(_ODD, 1)
-    path, capacity = tmp_path / 'layer.npz', made.config.capacity
-    np.savez(path, **made.arrays)
+    layer_inputs = inputs.make_inputs(_ODD, 1)
+    path, capacity = tmp_path / 'layer.npz', layer_inputs.config.capacity
+    np.savez(path, **layer_inputs.arrays)
     read = input_files.load_safetensors(path, capacity=capacity)
-    assert read.config == made.config
+    assert read.config == layer_inputs.config
 
   @pytest.mark.parametrize(
     ('change', 'message'),
@@ -94,21 +94,21 @@ class TestLoadSafetensors:
   @pytest.mark.filterwarnings('ignore:.*encountered in divide')
   def test_bad_tensor_is_named(self, tmp_path, change, message):
     path = self._save(tmp_path, change)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as raised:
       input_files.load_safetensors(path)
-    assert str(path) in str(caught.value)
-    assert '\n' not in str(caught.value)
+    assert str(path) in str(raised.value)
+    assert '\n' not in str(raised.value)
 
   def test_missing_and_unknown_tensors_are_named(self, tmp_path):
     path = tmp_path / 'layer.safetensors'
     arrays = dict(_tiny().arrays)
-    more = arrays | dict(bias=np.ones((2, 4, 32), np.float32))
+    with_bias = arrays | dict(bias=np.ones((2, 4, 32), np.float32))
     del arrays['w_down']
     torch = pathlib.Path(__file__).with_name('testdata') / 'tensors.pt'
     with pytest.raises(ValueError, match='tensors.pt: x: expected x, topk_ids'):
       input_files.load_safetensors(torch)
-    for name, held in (('bias', more), ('w_down', arrays)):
-      input_files.save_safetensors(path, held)
+    for name, tensors in (('bias', with_bias), ('w_down', arrays)):
+      input_files.save_safetensors(path, tensors)
       with pytest.raises(ValueError, match=f'{name}: expected x, topk_ids, .*'):
         input_files.load_safetensors(path)
 
@@ -121,17 +121,19 @@ class TestLoadSafetensors:
     )
     path = tmp_path / 'layer.safetensors'
     safetensors_numpy.save_file(arrays, path, notes)
-    said = r"w_gate_up: expected its axes .* {'w_gate_up': 'R L D 2F'}.*got '"
-    with pytest.raises(ValueError, match=said) as caught:
+    message = (
+      r"w_gate_up: expected its axes .* {'w_gate_up': 'R L D 2F'}.*got '"
+    )
+    with pytest.raises(ValueError, match=message) as raised:
       input_files.load_safetensors(path)
-    assert '\n' not in str(caught.value)
+    assert '\n' not in str(raised.value)
 
   @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
   @pytest.mark.parametrize('ranks', [1, 2])
   def test_tensors_are_laid_out_as_the_file_says(self, tmp_path, ranks, dtype):
     # Given a file of a framework's, D = 2F among its sizes,
-    made = inputs.make_inputs(_TINY, ranks, dtype=dtype)
-    laid = layout_text.parse_all(
+    layer_inputs = inputs.make_inputs(_TINY, ranks, dtype=dtype)
+    layouts_by_name = layout_text.parse_all(
       dict(
         x='M D' if ranks == 1 else 'R T D',
         topk_ids='M K, int64',
@@ -140,43 +142,47 @@ class TestLoadSafetensors:
         dy='M D',
       )
     )
-    dims = made.config.dims()
-    held = {
-      name: laid[name].apply(array, dims) if name in laid else array
-      for name, array in made.arrays.items()
+    dims = layer_inputs.config.dims()
+    tensors = {
+      name: layouts_by_name[name].apply(array, dims)
+      if name in layouts_by_name
+      else array
+      for name, array in layer_inputs.arrays.items()
     }
     path = str(tmp_path / 'layer.safetensors')
-    notes = {name: str(one) for name, one in laid.items()}
-    read_case.save(path, held, notes)
+    notes = {name: str(layout) for name, layout in layouts_by_name.items()}
+    read_case.save(path, tensors, notes)
 
-    found = input_files.load_safetensors(path)
+    loaded = input_files.load_safetensors(path)
 
     # then it is read as ours,
-    assert found.config == made.config
-    for name, array in made.arrays.items():
-      assert found.arrays[name].dtype == array.dtype
-      assert found.arrays[name].tobytes() == array.tobytes(), name
+    assert loaded.config == layer_inputs.config
+    for name, array in layer_inputs.arrays.items():
+      assert loaded.arrays[name].dtype == array.dtype
+      assert loaded.arrays[name].tobytes() == array.tobytes(), name
     # and what is missing, too much or of another shape is named.
-    for change, said in (
+    for change, message in (
       (dict(w_down=None), 'w_down: expected x, topk_ids'),
-      (dict(bias=held['dy']), 'bias: expected x, topk_ids'),
-      (dict(w_down=held['w_down'][0]), r'w_down: expected \[E D F\], none'),
-      (dict(dy=held['dy'][1:]), r'dy: expected \[M D\] = '),
+      (dict(bias=tensors['dy']), 'bias: expected x, topk_ids'),
+      (dict(w_down=tensors['w_down'][0]), r'w_down: expected \[E D F\], none'),
+      (dict(dy=tensors['dy'][1:]), r'dy: expected \[M D\] = '),
     ):
-      some = {n: a for n, a in {**held, **change}.items() if a is not None}
-      read_case.save(path, some, notes)
-      with pytest.raises(ValueError, match=f'layer.safetensors: {said}'):
+      changed_tensors = {
+        n: a for n, a in {**tensors, **change}.items() if a is not None
+      }
+      read_case.save(path, changed_tensors, notes)
+      with pytest.raises(ValueError, match=f'layer.safetensors: {message}'):
         input_files.load_safetensors(path)
 
   def test_more_counts_than_a_small_file_may_ask_for(self, tmp_path):
     # Given 1 MB of 2**13 ranks with an expert each, then the plan would have
     # 2**26 counts.
     path = tmp_path / 'layer.safetensors'
-    one = np.ones((2**13, 1, 1), np.float32)
+    column = np.ones((2**13, 1, 1), np.float32)
     pairs = np.ones((2**13, 1, 1, 2), np.float32)
     read_case.save(
       str(path),
-      dict(x=one, topk_ids=0 * one.astype(np.int32), topk_weights=one)
+      dict(x=column, topk_ids=0 * column.astype(np.int32), topk_weights=column)
       | dict(w_gate_up=pairs, w_down=pairs[..., :1]),
       {},
     )

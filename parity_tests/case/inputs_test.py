@@ -27,19 +27,21 @@ class TestMakeInputs:
       real = _tiny(routing=routing, dtype=dtype)
       assert set(real.arrays) == {*tensors.INPUTS, 'dy'}
       assert real.routing == routing
-      for made in (real, inputs.with_data(real, 'exact', False, 0)):
-        checks.check_inputs(made.config, made.policy, made.arrays)
-        assert made.policy.storage == dtype
-        activation = dict(real='swiglu', exact='absolute')[made.data]
-        assert made.policy.activation == activation
+      for layer_inputs in (real, inputs.with_data(real, 'exact', False, 0)):
+        checks.check_inputs(
+          layer_inputs.config, layer_inputs.policy, layer_inputs.arrays
+        )
+        assert layer_inputs.policy.storage == dtype
+        activation = dict(real='swiglu', exact='absolute')[layer_inputs.data]
+        assert layer_inputs.policy.activation == activation
 
   def test_values_are_of_order_one_at_every_stage(self):
     # given: the layer of some tokens in float64, expert 0 for all of them.
-    made = inputs.make_inputs(presets.get('small'), 1, routing='hot')
-    x = made.arrays['x'][0].astype(np.float64)
-    gate, up = np.split(x @ made.arrays['w_gate_up'][0, 0], 2, axis=-1)
+    layer_inputs = inputs.make_inputs(presets.get('small'), 1, routing='hot')
+    x = layer_inputs.arrays['x'][0].astype(np.float64)
+    gate, up = np.split(x @ layer_inputs.arrays['w_gate_up'][0, 0], 2, axis=-1)
     activation = gate / (1 + np.exp(-gate)) * up
-    out = activation @ made.arrays['w_down'][0, 0]
+    out = activation @ layer_inputs.arrays['w_down'][0, 0]
     plain = np.arange(gate.shape[1]) % 4 == 0
     for stage in (x, gate[:, plain], up[:, plain], activation, out):
       assert 0.25 < np.sqrt((stage**2).mean()) < 2
@@ -47,73 +49,75 @@ class TestMakeInputs:
   @pytest.mark.parametrize('name', presets.RUNS_HERE)
   def test_gates_are_tiny_and_saturating(self, name):
     # exp(-gate) overflows, vanishes and is 1 within rounding, all in one layer.
-    made = inputs.make_inputs(presets.get(name), 2, routing='balanced')
-    tokens = made.arrays['x'].reshape(-1, made.config.d_model)
-    width = made.config.d_ff
-    gate = tokens @ made.arrays['w_gate_up'][0, 0][:, :width]
+    layer_inputs = inputs.make_inputs(presets.get(name), 2, routing='balanced')
+    tokens = layer_inputs.arrays['x'].reshape(-1, layer_inputs.config.d_model)
+    width = layer_inputs.config.d_ff
+    gate = tokens @ layer_inputs.arrays['w_gate_up'][0, 0][:, :width]
     assert gate.min() < -100 and gate.max() > 100
     assert np.abs(gate[:, np.abs(gate).max(axis=0) < 1e-4]).size
 
   @pytest.mark.parametrize('ranks', [1, 4])
   @pytest.mark.parametrize('routing', ('text', *routings.GENERATORS))
   def test_odd_starves_two_experts_and_nothing_divides_it(self, ranks, routing):
-    made = inputs.make_inputs(_ODD, ranks, routing=routing)
-    rows = np.bincount(made.arrays['topk_ids'].ravel(), minlength=24)
+    layer_inputs = inputs.make_inputs(_ODD, ranks, routing=routing)
+    rows = np.bincount(layer_inputs.arrays['topk_ids'].ravel(), minlength=24)
     assert (rows[1], rows[-1]) == (0, 1)
-    config = made.config
+    config = layer_inputs.config
     sizes = (config.num_tokens, config.d_model, config.d_ff, config.num_rows)
     assert all(size % 2 for size in sizes)
     assert min(sizes[1:]) > 256 or ranks > 1
 
   def test_layer_does_not_depend_on_the_number_of_ranks(self):
-    one = inputs.make_inputs(_TINY, 1, tokens=32)
-    four = inputs.make_inputs(_TINY, 4, tokens=8)
+    single_rank = inputs.make_inputs(_TINY, 1, tokens=32)
+    four_ranks = inputs.make_inputs(_TINY, 4, tokens=8)
     for name in (*tensors.INPUTS, 'dy'):
       flat = [
-        made.arrays[name].reshape(-1, *made.arrays[name].shape[2:])
-        for made in (one, four)
+        layer_inputs.arrays[name].reshape(
+          -1, *layer_inputs.arrays[name].shape[2:]
+        )
+        for layer_inputs in (single_rank, four_ranks)
       ]
       assert flat[0].tobytes() == flat[1].tobytes(), name
 
   def test_seed_moves_all_values_and_no_shape(self):
-    one, two = _tiny(seed=1), _tiny(seed=2)
-    for name, array in one.arrays.items():
-      assert (array != two.arrays[name]).any()
+    first, second = _tiny(seed=1), _tiny(seed=2)
+    for name, array in first.arrays.items():
+      assert (array != second.arrays[name]).any()
 
   def test_bfloat16_is_the_float32_data_rounded(self):
-    one, two = _tiny(), _tiny(dtype='bfloat16')
+    in_float32, in_bfloat16 = _tiny(), _tiny(dtype='bfloat16')
     for name in ('x', 'w_gate_up', 'w_down'):
-      rounded = one.arrays[name].astype(ml_dtypes.bfloat16)
-      share = (rounded == two.arrays[name]).mean()
+      rounded = in_float32.arrays[name].astype(ml_dtypes.bfloat16)
+      share = (rounded == in_bfloat16.arrays[name]).mean()
       # Weights round once, from float64; a subnormal of float32 rounds to 0.
       assert share > (0.99 if name == 'x' else 0.999)
 
   def test_capacity_is_tight_or_as_given_and_overflow_is_refused(self):
-    made = _tiny(routing='one_rank')
-    most = np.bincount(made.arrays['topk_ids'].ravel() // 4).max()
-    assert most == 64
-    assert made.config.capacity == 80
+    layer_inputs = _tiny(routing='one_rank')
+    max_rows = np.bincount(layer_inputs.arrays['topk_ids'].ravel() // 4).max()
+    assert max_rows == 64
+    assert layer_inputs.config.capacity == 80
     assert _tiny(capacity=100).config.capacity == 100
     with pytest.raises(ValueError, match='capacity: expected at least 64'):
       _tiny(routing='one_rank', capacity=63)
 
   def test_text_of_the_user_is_read_and_named(self, tmp_path):
     (tmp_path / 'mine.txt').write_bytes(b'Quite another text. ' * 9)
-    made = _tiny(text=tmp_path / 'mine.txt')
-    assert 'mine.txt' in made.facts['text']
-    assert (made.arrays['x'] != _tiny().arrays['x']).any()
+    layer_inputs = _tiny(text=tmp_path / 'mine.txt')
+    assert 'mine.txt' in layer_inputs.facts['text']
+    assert (layer_inputs.arrays['x'] != _tiny().arrays['x']).any()
     assert _tiny().facts['text'] == text_router.DEFAULT_TEXT.name
 
   def test_routing_of_a_file_stays(self, tmp_path):
     # Neither starved nor odd: ids of few experts, and weights of its own.
-    made = inputs.make_inputs(_ODD, 1, routing='hot')
+    layer_inputs = inputs.make_inputs(_ODD, 1, routing='hot')
     ids = np.tile(np.arange(3, dtype=np.int32), (1, _ODD.num_tokens, 1))
-    weights = routings.spread_weights(made.config, 3)
-    given = dict(topk_ids=ids, topk_weights=weights)
+    weights = routings.spread_weights(layer_inputs.config, 3)
+    arrays = dict(topk_ids=ids, topk_weights=weights)
     path = tmp_path / 'mine.npz'
-    np.savez(path, **given)
+    np.savez(path, **arrays)
     read = inputs.make_inputs(_ODD, 1, routing=str(path))
-    for name, array in given.items():
+    for name, array in arrays.items():
       np.testing.assert_array_equal(read.arrays[name], array)
 
   @pytest.mark.parametrize(
@@ -130,6 +134,6 @@ class TestMakeInputs:
     ],
   )
   def test_bad_request(self, options, message):
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as raised:
       _tiny(**options)
-    assert '\n' not in str(caught.value)
+    assert '\n' not in str(raised.value)

@@ -54,16 +54,19 @@ class Pass:
     forward = self.name == 'forward'
     names = tensors.stages(layer) if forward else tensors.grads(layer)
     stages, reads = [*self.stages], tensors.reads(layer, 'combine')
-    added = [name for name in names if name not in stages]
-    if not added:
+    new_names = [name for name in names if name not in stages]
+    if not new_names:
       return self
-    for name in added:
+    for name in new_names:
       after = (
         stages.index(source) + 1 for source in reads[name] if source in stages
       )
       stages.insert(max(after, default=0), name)
     of_inputs = {f'd_{name}' for name in tensors.inputs(layer)}
-    results = (*self.results, *(name for name in added if name in of_inputs))
+    results = (
+      *self.results,
+      *(name for name in new_names if name in of_inputs),
+    )
     return dataclasses.replace(self, stages=tuple(stages), results=results)
 
   @property

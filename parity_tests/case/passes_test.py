@@ -12,19 +12,22 @@ LAYERS = (tensors.Parts(), tensors.EVERY_PART)
 
 @pytest.mark.parametrize('layer', LAYERS, ids=('plain', 'every part'))
 @pytest.mark.parametrize('placement', ('combine', 'before_down'))
-@pytest.mark.parametrize('which', (passes.FORWARD, passes.BACKWARD))
-def test_a_stage_comes_after_what_it_is_computed_from(which, placement, layer):
+@pytest.mark.parametrize('layer_pass', (passes.FORWARD, passes.BACKWARD))
+def test_a_stage_comes_after_what_it_is_computed_from(
+  layer_pass, placement, layer
+):
   policy = precision.PrecisionPolicy(placement=placement)
-  which = which.of_layer(layer)
-  sources = which.sources(layer, policy)
+  layer_pass = layer_pass.of_layer(layer)
+  sources = layer_pass.sources(layer, policy)
 
-  assert set(sources) == {*which.outputs, which.relayed}
+  assert set(sources) == {*layer_pass.outputs, layer_pass.relayed}
   for stage, before in sources.items():
     assert all(
-      which.stages.index(b) < which.stages.index(stage) for b in before
+      layer_pass.stages.index(b) < layer_pass.stages.index(stage)
+      for b in before
     )
-  assert set(which.movement(policy)) <= set(which.stages)
-  assert set(which.results) <= set(which.stages)
+  assert set(layer_pass.movement(policy)) <= set(layer_pass.stages)
+  assert set(layer_pass.results) <= set(layer_pass.stages)
 
 
 @pytest.mark.parametrize('layer', LAYERS, ids=('plain', 'every part'))
@@ -34,8 +37,8 @@ def test_the_backward_pass_reads_what_the_oracle_reads(placement, layer):
 
   read = set(passes.BACKWARD.reads(layer, policy))
 
-  needed = {*layer_grad.reads(layer, policy), 'dy'}
-  assert needed | {*tensors.inputs(layer)} == read
+  required = {*layer_grad.reads(layer, policy), 'dy'}
+  assert required | {*tensors.inputs(layer)} == read
   assert set(tensors.saved(layer, placement)) < set(tensors.stages(layer))
 
 

@@ -11,7 +11,7 @@ from hpmoe.parity_tests.case import routings
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import presets
 
-EVERY = (*routings.GENERATORS, *routings.DROPPING)
+ALL_ROUTINGS = (*routings.GENERATORS, *routings.DROPPING)
 # R, T, E, K: one row, K = E, R = 1, L = 1, odd L, T no multiple of a block.
 AWKWARD = {
   'one_row': (1, 1, 8, 1),
@@ -114,15 +114,17 @@ class TestRoutings:
   )
   def test_bits_are_these(self, name, crc):
     routed = routings.make(name, _config(2, 13, 8, 3), seed=3)
-    got = zlib.crc32(routed.topk_ids.tobytes() + routed.topk_weights.tobytes())
-    assert got == crc
+    actual = zlib.crc32(
+      routed.topk_ids.tobytes() + routed.topk_weights.tobytes()
+    )
+    assert actual == crc
 
-  @pytest.mark.parametrize('name', EVERY)
+  @pytest.mark.parametrize('name', ALL_ROUTINGS)
   def test_seed_matters(self, name):
     config = _config(2, 64, 16, 4)
-    one, two = (routings.make(name, config, seed) for seed in (1, 2))
-    assert (one.topk_ids != two.topk_ids).any()
-    assert (one.topk_weights != two.topk_weights).any()
+    first, second = (routings.make(name, config, seed) for seed in (1, 2))
+    assert (first.topk_ids != second.topk_ids).any()
+    assert (first.topk_weights != second.topk_weights).any()
 
   @pytest.mark.parametrize('name', routings.GENERATORS)
   def test_generator_refuses_rows_that_are_not_its_own(self, name, monkeypatch):
@@ -141,10 +143,10 @@ class TestRoutings:
   def test_dropped_slots_are_of_every_third_token_and_all_of_one(self):
     config = _config(2, 8, 8, 2)
     ids = routings.make('dropped', config).topk_ids.reshape(16, 2)
-    lost = (ids == -1).sum(axis=1)
+    num_dropped = (ids == -1).sum(axis=1)
     expected = np.arange(16) % 3 == 0
-    np.testing.assert_array_equal(lost[:-1], expected[:-1])
-    assert lost[-1] == 2
+    np.testing.assert_array_equal(num_dropped[:-1], expected[:-1])
+    assert num_dropped[-1] == 2
     with pytest.raises(ValueError, match='^dropped: expected 2 tokens'):
       routings.make('dropped', _config(1, 1, 8, 2))
 
@@ -199,6 +201,6 @@ class TestLoad:
   )
   def test_bad_tensor(self, tmp_path, change, message):
     good = {'topk_ids': self.ids, 'topk_weights': self.weights}
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as raised:
       self._load(tmp_path, **{**good, **change})
-    assert str(caught.value).startswith(f'{tmp_path}/routing.npz: ')
+    assert str(raised.value).startswith(f'{tmp_path}/routing.npz: ')

@@ -23,11 +23,11 @@ class TestEmbed:
   def test_near_bytes_matter_and_far_ones_do_not(self):
     # given: texts that differ in byte 4 only.
     config = presets.config(presets.get('tiny'), 1, 10)
-    one, two = (
+    first, second = (
       text_router.embed(config, text)[0]
       for text in (b'0123456789', b'0123x56789')
     )
-    differ = (one != two).any(-1)
+    differ = (first != second).any(-1)
     np.testing.assert_array_equal(np.flatnonzero(differ), [4, 5, 6, 7])
 
   def test_short_text_starts_again_and_says_so(self, caplog):
@@ -59,8 +59,8 @@ class TestGateScores:
     x_int = np.rint(x * 256.0).astype(np.int64)
     exact = x_int @ gate
     scale = 256 * 127 * np.sqrt(config.d_model / 3)
-    got = text_router.gate_scores(config, x)
-    assert (exact / scale).astype(np.float32).tobytes() == got.tobytes()
+    actual = text_router.gate_scores(config, x)
+    assert (exact / scale).astype(np.float32).tobytes() == actual.tobytes()
 
   def test_scores_are_of_order_one(self):
     config = presets.config(presets.get('small'), 4)
@@ -98,14 +98,14 @@ class TestRead:
     assert len(text_router.read_text()) > 8 * 1024
 
   @pytest.mark.parametrize(
-    ('name', 'said'),
+    ('name', 'message'),
     [
       ('absent', 'a readable file'),
       ('.', 'a readable file'),
       ('empty', 'at least one byte'),
     ],
   )
-  def test_no_text(self, tmp_path, name, said):
+  def test_no_text(self, tmp_path, name, message):
     (tmp_path / 'empty').write_bytes(b'')
-    with pytest.raises(ValueError, match=f'text: expected {said}'):
+    with pytest.raises(ValueError, match=f'text: expected {message}'):
       text_router.read_text(tmp_path / name)

@@ -66,17 +66,17 @@ def test_every_element_lies_in_one_tile_of_its_own_expert(tiling):
   # Given the tiles of a stage, when each is filled with its own number,
   for stage, rank in itertools.product(ALL, range(tiling.config.num_ranks)):
     cut = tiling.cut(stage, rank)
-    seen = np.zeros((cut.num_rows, tiling.columns(stage)), int)
+    visits = np.zeros((cut.num_rows, tiling.columns(stage)), int)
     for b, c in np.ndindex(cut.shape):
       rows, columns = cut.window((b, c))
-      seen[rows, columns] += 1
+      visits[rows, columns] += 1
       # then a tile row holds rows of one expert, and of one block of it,
       for row in range(rows.start, rows.stop):
         if stage in ROWS + WEIGHTS:
           assert tiling.expert_of(stage, rank, row) == cut.expert[b]
           assert rows.stop - rows.start <= (4 if stage in ROWS else 3)
     # and no element is left out or held twice.
-    np.testing.assert_array_equal(seen, 1)
+    np.testing.assert_array_equal(visits, 1)
 
 
 def test_sources_are_the_inverse_of_row_of_slot(tiling):
@@ -97,13 +97,13 @@ def test_rows_and_padding_are_the_whole_tensor(tiling):
     rows = tiling.rows(stage, tensor, rank)
     padding = tiling.padding(stage, tensor, rank)
 
-    both = np.concatenate([rows, padding])
+    joined_rows = np.concatenate([rows, padding])
     np.testing.assert_array_equal(
-      both.reshape(tensor[rank].shape), tensor[rank]
+      joined_rows.reshape(tensor[rank].shape), tensor[rank]
     )
-    held = int((tiling.topk_ids // 2 == rank).sum())
+    num_routed = int((tiling.topk_ids // 2 == rank).sum())
     assert len(rows) == tiling.cut(stage, rank).num_rows
-    assert len(rows) == held or stage not in ROWS
+    assert len(rows) == num_routed or stage not in ROWS
     assert stage in ROWS or not padding.size
     for number, row in enumerate(rows):
       index = tiling.index(stage, rank, number)
@@ -126,15 +126,15 @@ def test_gradients_are_cut_as_the_tasks_of_their_kin(tiling, grad, forward):
   # Given a forward stage whose task is of the same kind (it moves, is a GEMM,
   # or works on whole rows), when its gradient is cut, then rows are cut alike,
   for rank in range(tiling.config.num_ranks):
-    one, other = tiling.cut(grad, rank), tiling.cut(forward, rank)
-    np.testing.assert_array_equal(one.starts, other.starts)
-    np.testing.assert_array_equal(one.expert, other.expert)
-    np.testing.assert_array_equal(one.block, other.block)
+    grad_cut, forward_cut = tiling.cut(grad, rank), tiling.cut(forward, rank)
+    np.testing.assert_array_equal(grad_cut.starts, forward_cut.starts)
+    np.testing.assert_array_equal(grad_cut.expert, forward_cut.expert)
+    np.testing.assert_array_equal(grad_cut.block, forward_cut.block)
     # and columns by the block of a GEMM, or not at all.
     whole = forward not in ('gate_up', 'expert_out')
     width = tiling.columns(grad)
-    assert np.diff(one.col_starts).max() == (width if whole else 3)
-    for row in range(one.num_rows):
+    assert np.diff(grad_cut.col_starts).max() == (width if whole else 3)
+    for row in range(grad_cut.num_rows):
       assert tiling.source(grad, rank, row) == tiling.source(forward, rank, row)
       assert tiling.expert_of(grad, rank, row) == tiling.expert_of(
         forward, rank, row
@@ -179,8 +179,8 @@ def test_counts_equal_those_of_a_loop_in_any_chunks(tiling, elements):
       for first, last in cut.chunks(elements)
     ]
 
-    got = np.concatenate([np.zeros((0, cut.shape[1]), int), *parts])
-    np.testing.assert_array_equal(got, expected)
+    actual = np.concatenate([np.zeros((0, cut.shape[1]), int), *parts])
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_map_shows_where_the_bad_tiles_are():

@@ -63,7 +63,7 @@ class _Unpickler(pickle.Unpickler):
     self._archive, self._prefix = archive, prefix
 
   def find_class(self, module: str, name: str):
-    allowed: Mapping[tuple[str, str], object] = {
+    constructors: Mapping[tuple[str, str], object] = {
       ('collections', 'OrderedDict'): collections.OrderedDict,
       ('torch._utils', '_rebuild_tensor_v2'): _tensor,
       ('torch._utils', '_rebuild_tensor_v3'): _tensor_of,
@@ -72,9 +72,9 @@ class _Unpickler(pickle.Unpickler):
       **{('torch', storage): dtype for storage, dtype in _STORAGES.items()},
       **{('torch', name): dtype for name, dtype in _DTYPES.items()},
     }
-    if (module, name) not in allowed:
+    if (module, name) not in constructors:
       raise pickle.UnpicklingError(f'{module}.{name}, which is no tensor')
-    return allowed[module, name]
+    return constructors[module, name]
 
   def persistent_load(self, pid) -> np.ndarray:
     kind, dtype, key, _, elements = pid

@@ -25,26 +25,26 @@ VALUES = np.arange(24, dtype=np.float32).reshape(4, 6) / 8
 
 
 def test_tensors_by_name():
-  held = torch_file.read(DATA / 'tensors.pt')
+  tensors = torch_file.read(DATA / 'tensors.pt')
   part = VALUES.T[1:, ::2]
-  np.testing.assert_array_equal(held['plain'], part)
-  np.testing.assert_array_equal(held['ids'], [0, 1, 2])
-  np.testing.assert_array_equal(held['w'], VALUES[:1])
-  assert held['y'].dtype == read_case.BFLOAT16
-  np.testing.assert_array_equal(read_case.as_numpy(held['y'])[0], part)
+  np.testing.assert_array_equal(tensors['plain'], part)
+  np.testing.assert_array_equal(tensors['ids'], [0, 1, 2])
+  np.testing.assert_array_equal(tensors['w'], VALUES[:1])
+  assert tensors['y'].dtype == read_case.BFLOAT16
+  np.testing.assert_array_equal(read_case.as_numpy(tensors['y'])[0], part)
 
 
 def test_one_tensor():
-  held = torch_file.read(DATA / 'one.pt')
-  np.testing.assert_array_equal(held, VALUES.astype(np.float16))
+  tensor = torch_file.read(DATA / 'one.pt')
+  np.testing.assert_array_equal(tensor, VALUES.astype(np.float16))
 
 
 def test_tensors_of_float8():
-  held = torch_file.read(DATA / 'float8.pt')
+  tensors = torch_file.read(DATA / 'float8.pt')
   values = np.arange(-6, 6).reshape(3, 4) / 4
   for name, expected in (('y', values.T), ('z', values[1:])):
-    found = read_case.as_numpy(held[name])
-    np.testing.assert_array_equal(found.astype(np.float32), expected)
+    actual = read_case.as_numpy(tensors[name])
+    np.testing.assert_array_equal(actual.astype(np.float32), expected)
 
 
 class _Evil:

@@ -13,9 +13,9 @@ Y = verdicts.Result('y', 'bounded', verdicts.BOUND_RULE, tiles=4)
 EXACT = verdicts.Result('y', 'exact', 'rule', tiles=4, worst_ulp=3)
 
 
-def _failing(result, failed=1, **values):
+def _failing(result, num_failed=1, **values):
   return dataclasses.replace(
-    result, verdict=verdicts.FAIL, failed=failed, **values
+    result, verdict=verdicts.FAIL, failed=num_failed, **values
   )
 
 
@@ -23,9 +23,9 @@ def _share(value):
   return dataclasses.replace(Y, values={lane_table.SHARE: value})
 
 
-def _table(*results, asked=verdicts.LANES, colour=False):
-  made = reports_testing.report(*results, lanes=asked)
-  return lane_table.format_table(made, colour).splitlines()
+def _table(*results, lanes=verdicts.LANES, colour=False):
+  report = reports_testing.report(*results, lanes=lanes)
+  return lane_table.format_table(report, colour).splitlines()
 
 
 class TestCell:
@@ -36,7 +36,7 @@ class TestCell:
     )
 
   def test_one_failing_rule_fails_the_cell(self):
-    bad = _failing(_share(1.5), failed=2)
+    bad = _failing(_share(1.5), num_failed=2)
 
     assert str(lane_table.make_cell([_share(0.1), bad])) == (
       '✕ 1.5 of bound, 2 of 4 tiles'
@@ -76,7 +76,7 @@ class TestTable:
   def test_a_line_for_each_stage_in_dependency_order(self):
     first = dataclasses.replace(EXACT, stage='gate_up')
 
-    assert _table(_share(0.5), first, asked=('exact', 'bounded')) == [
+    assert _table(_share(0.5), first, lanes=('exact', 'bounded')) == [
       'stage    exact    bounded',
       '-------  -------  --------------',
       'gate_up  ✓ 3 ulp',
@@ -89,7 +89,7 @@ class TestTable:
     assert [line.split()[0] for line in _table(missing, EXACT)[2:]] == ['y']
 
   def test_a_lane_that_judged_unasked_has_its_column(self):
-    heading, _, row = _table(_share(0.5), asked=('standard',))
+    heading, _, row = _table(_share(0.5), lanes=('standard',))
 
     assert heading.split() == ['stage', 'bounded', 'standard']
     assert row.split() == ['y', '✓', '0.5', 'of', 'bound']

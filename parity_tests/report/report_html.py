@@ -83,8 +83,10 @@ def _heading(report: check.Report) -> Iterator[ET.Element]:
   yield _tag('p', 'Again:', class_='small')
   yield _tag('pre', f'{config["command"]} --lane={",".join(config["lanes"])}')
   made_with = versions.list_versions().items()
-  told = ', '.join(f'{n} {v}' for n, v in made_with)
-  yield _tag('p', f'{report.seconds:.1f} s with {told}', class_='small')
+  versions_text = ', '.join(f'{n} {v}' for n, v in made_with)
+  yield _tag(
+    'p', f'{report.seconds:.1f} s with {versions_text}', class_='small'
+  )
 
 
 def _first_failure(report: check.Report) -> Iterator[ET.Element]:

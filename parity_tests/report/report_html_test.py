@@ -39,17 +39,17 @@ class _Balanced(html.parser.HTMLParser):
 
   def __init__(self):
     super().__init__()
-    self.open, self.seen = [], []
+    self.open, self.tags = [], []
 
   def handle_starttag(self, tag, attrs):
-    self.seen.append((tag, dict(attrs)))
+    self.tags.append((tag, dict(attrs)))
     if tag not in VOID:
       self.open.append(tag)
 
   def handle_startendtag(self, tag, attrs):
     # HTML takes it for a start, but for void elements and inside of an SVG.
     assert tag in VOID or 'svg' in self.open, tag
-    self.seen.append((tag, dict(attrs)))
+    self.tags.append((tag, dict(attrs)))
 
   def handle_endtag(self, tag):
     assert self.open.pop() == tag
@@ -61,7 +61,7 @@ def _parsed(page):
   reader.feed(page)
   assert not reader.open
   tree = ET.fromstring(page)
-  assert [name for name, _ in reader.seen] == [e.tag for e in tree.iter()]
+  assert [name for name, _ in reader.tags] == [e.tag for e in tree.iter()]
   return tree
 
 
@@ -70,21 +70,23 @@ def _text(element):
 
 
 def _stage(tree, name):
-  (found,) = (d for d in tree.iter('details') if d.get('id') == f'stage-{name}')
-  return found
+  (element,) = (
+    d for d in tree.iter('details') if d.get('id') == f'stage-{name}'
+  )
+  return element
 
 
 def _maps(stage):
   """Returns the cells of each map."""
   maps = [d for d in stage.iter('div') if d.get('class') == 'maps']
-  return [[cell.text for cell in one.iter('td')] for one in maps]
+  return [[cell.text for cell in tile_map.iter('td')] for tile_map in maps]
 
 
 def test_the_page_has_all_parts_and_needs_nothing_beside_it(faulty):
   page = report_html.to_html(faulty)
   tree = _parsed(page)
 
-  said = _text(tree.find('body'))
+  body_text = _text(tree.find('body'))
   for text in (
     'FAIL',
     'backend_ascend against the oracle: R=2 T=13',
@@ -93,7 +95,7 @@ def test_the_page_has_all_parts_and_needs_nothing_beside_it(faulty):
     'First failure: d_w_gate_up (exact',
     faulty.first_failure.replay,
   ):
-    assert text in said
+    assert text in body_text
   assert not {'script', 'link', 'img', 'iframe'} & {e.tag for e in tree.iter()}
   links = [v for e in tree.iter() for k, v in e.items() if k in ('href', 'src')]
   ids = {e.get('id') for e in tree.iter()}
@@ -115,15 +117,15 @@ def test_the_tile_of_a_planted_fault_is_the_one_marked(faulty):
     f'{first.bad_rows * first.bad_cols} wrong elements, the first failure'
   )
   assert stage.get('open') == 'open'
-  opened = {d.get('id') for d in tree.iter('details') if d.get('open')}
+  open_details = {d.get('id') for d in tree.iter('details') if d.get('open')}
   failing = {r.stage for r in faulty.results if r.verdict == verdicts.FAIL}
-  assert opened == {f'stage-{s.replace(" ", "-")}' for s in failing}
+  assert open_details == {f'stage-{s.replace(" ", "-")}' for s in failing}
 
 
 def test_every_failing_tile_of_every_stage_is_in_its_maps(faulty):
   tree = _parsed(report_html.to_html(faulty))
   for stage in {r.stage for r in faulty.results}:
-    found = _stage(tree, stage.replace(' ', '-'))
+    element = _stage(tree, stage.replace(' ', '-'))
     failing = [
       r
       for r in faulty.results
@@ -133,7 +135,7 @@ def test_every_failing_tile_of_every_stage_is_in_its_maps(faulty):
       tuple((g > 0).tobytes() for g in r.grids): r.grids for r in failing
     }
     bad = sum(np.count_nonzero(g) for gs in grids.values() for g in gs)
-    marked = [c for c in found.iter('td') if 'bad' in c.get('class', '')]
+    marked = [c for c in element.iter('td') if 'bad' in c.get('class', '')]
     assert len(marked) == bad
 
 
@@ -198,14 +200,14 @@ def test_what_is_not_judged_is_hatched_and_says_why():
 
 
 def test_lanes_that_fail_elsewhere_have_a_map_each():
-  one, other = (_grid(bad=True) for _ in range(2))
-  other |= dict(grids=(np.array([[3], [0]]),), failed=1)
-  wide = one | dict(grids=(np.array([[4], [1]]),))
+  grid, other_grid = (_grid(bad=True) for _ in range(2))
+  other_grid |= dict(grids=(np.array([[3], [0]]),), failed=1)
+  wide = grid | dict(grids=(np.array([[4], [1]]),))
   results = [
-    verdicts.Result('y', 'exact', 'equal', **one),
+    verdicts.Result('y', 'exact', 'equal', **grid),
     verdicts.Result('y', 'exact', 'wide', **wide),
-    verdicts.Result('y', 'bounded', 'bound', **other),
-    verdicts.Result('y', 'standard', 'torch', **one),
+    verdicts.Result('y', 'bounded', 'bound', **other_grid),
+    verdicts.Result('y', 'standard', 'torch', **grid),
   ]
 
   stage = _stage(
@@ -225,13 +227,13 @@ def test_what_fails_outside_of_the_tiles_is_told():
   padding = dataclasses.replace(Y, verdict=verdicts.FAIL, failed=1)
   rule = dataclasses.replace(Y, lane='standard', verdict=verdicts.FAIL)
 
-  said = [
+  texts = [
     _text(_stage(_parsed(report_html.to_html(reports_testing.report(r))), 'y'))
     for r in (padding, rule)
   ]
 
-  assert 'past the last valid row' in said[0]
-  assert 'No single tile breaks the rule.' in said[1]
+  assert 'past the last valid row' in texts[0]
+  assert 'No single tile breaks the rule.' in texts[1]
 
 
 @pytest.mark.parametrize('bad, tile_rows', [(False, 40), (True, 1000)])

@@ -30,8 +30,8 @@ def _tile(rng=np.random.default_rng(5)):
   return rng.normal(size=(6, 8)).astype(np.float32)
 
 
-def _halved(got):
-  return got * np.float32(0.5)
+def _halved(actual):
+  return actual * np.float32(0.5)
 
 
 def _noisy(size):
@@ -40,8 +40,8 @@ def _noisy(size):
   return lambda a: (a * (1 + noise)).astype(np.float32)
 
 
-def _early(got):
-  return got.astype(ulp.storage_dtype('bfloat16')).astype(np.float32)
+def _early(actual):
+  return actual.astype(ulp.storage_dtype('bfloat16')).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -70,40 +70,42 @@ def _early(got):
 )
 def test_patterns(spoil, text):
   right = _tile()
-  got = spoil(right.copy()).astype(np.float32)
+  actual = spoil(right.copy()).astype(np.float32)
 
-  said = patterns.describe(got, right, got != right, right)
+  message = patterns.describe(actual, right, actual != right, right)
 
-  assert said.startswith(text) if text.startswith('got') else text in said
-  assert text or not said
+  assert message.startswith(text) if text.startswith('got') else text in message
+  assert text or not message
 
 
 @pytest.mark.parametrize('dtype', ('float32', 'float16', 'bfloat16'))
 def test_a_silu_one_percent_off_is_a_factor_and_no_rounding(dtype):
   gate, up = np.random.default_rng(9).normal(size=(2, 16, 24))
   silu = gate / (1 + np.exp(-gate)) * up
-  right, got = (a.astype(ulp.storage_dtype(dtype)) for a in (silu, silu * 1.01))
+  right, actual = (
+    a.astype(ulp.storage_dtype(dtype)) for a in (silu, silu * 1.01)
+  )
 
-  said = patterns.describe(got, right, got != right, right)
+  message = patterns.describe(actual, right, actual != right, right)
 
-  assert re.fullmatch(r'got = 1\.(01\d*|009[5-9]\d*) \* expected', said)
+  assert re.fullmatch(r'got = 1\.(01\d*|009[5-9]\d*) \* expected', message)
 
 
 def test_small_integers_are_not_called_rounded():
   # Given a fault that is not rounding, on values that bfloat16 holds anyway,
   right = np.random.default_rng(7).integers(-9, 9, (6, 8)).astype(np.float32)
-  got = right + np.arange(1, 9, dtype=np.float32)
+  actual = right + np.arange(1, 9, dtype=np.float32)
 
-  said = patterns.describe(got, right, got != right, right)
+  message = patterns.describe(actual, right, actual != right, right)
 
-  assert 'bfloat16' not in said
+  assert 'bfloat16' not in message
 
 
 Y = verdicts.Result('y', 'bounded', verdicts.BOUND_RULE, tiles=4)
 
 
 def test_what_was_not_returned_is_told_once_not_in_the_table():
-  made = reports_testing.report(
+  report = reports_testing.report(
     *(
       verdicts.not_captured(name, lane, 'rule', name)
       for name in ('returned', 'gate_up')
@@ -112,33 +114,33 @@ def test_what_was_not_returned_is_told_once_not_in_the_table():
     Y,
   )
 
-  assert 'gate_up' not in report_text.format_table(made)
-  assert report_text.format_notes(made) == (
+  assert 'gate_up' not in report_text.format_table(report)
+  assert report_text.format_notes(report) == (
     'not judged, because not returned: gate_up, returned'
   )
-  assert report_text.format_summary(made) == (
+  assert report_text.format_summary(report) == (
     'PASS of a part (judged: y; not in lane exact): '
     '1 of 1 comparisons pass, 4 tiles, 1.5 s'
   )
 
 
 def test_a_lane_that_cannot_judge_says_why():
-  why = 'mine:forward declares activations'
+  reason = 'mine:forward declares activations'
   exact = verdicts.Result(
-    'y', 'exact', 'rule', verdict=verdicts.NOT_JUDGED, why=why
+    'y', 'exact', 'rule', verdict=verdicts.NOT_JUDGED, why=reason
   )
 
-  made = reports_testing.report(exact, Y)
+  report = reports_testing.report(exact, Y)
 
-  assert report_text.format_notes(made) == f'not judged: lane exact: {why}'
-  told = 'PASS of a part (not in lane exact): 1 of 1 '
-  assert report_text.format_summary(made).startswith(told)
+  assert report_text.format_notes(report) == f'not judged: lane exact: {reason}'
+  beginning = 'PASS of a part (not in lane exact): 1 of 1 '
+  assert report_text.format_summary(report).startswith(beginning)
 
 
 def test_a_lost_ratio_names_the_stages_that_lose_alone():
   # Given a layer that rounds more than its benchmark, and stages of it alone,
   # when it fails, then those that lose most are named, with how much.
-  def judged(stage, ratio, **fields):
+  def make_result(stage, ratio, **fields):
     values = {'rmse[normal]': 2e-6 * ratio, 'rmse[normal] benchmark': 2e-6}
     return verdicts.Result(
       stage, 'standard', 'commercial_l1', values=values, **fields
@@ -147,15 +149,23 @@ def test_a_lost_ratio_names_the_stages_that_lose_alone():
   failure = reports_testing.failure(
     stage='layer', lane='standard', rule='commercial_l1'
   )
-  for why, told in (
+  for rule, is_listed in (
     ('rmse[normal] / max(benchmark, 2e-07) <= 1.5, got 2', True),
     ('max_abs[all] <= 1, got 2', False),
   ):
-    layer = judged('layer', 3, verdict=verdicts.FAIL, failure=failure, why=why)
-    stages = [judged('gate_up', 2.66), judged('y', 1), judged('expert_out', 2)]
-    said = failure_text.format_location(reports_testing.report(*stages, layer))
-    named = 'own: gate_up 2.66, expert_out 2.00; where lane bounded passes, by'
-    assert (named in said) == told, said
+    layer = make_result(
+      'layer', 3, verdict=verdicts.FAIL, failure=failure, why=rule
+    )
+    stages = [
+      make_result('gate_up', 2.66),
+      make_result('y', 1),
+      make_result('expert_out', 2),
+    ]
+    message = failure_text.format_location(
+      reports_testing.report(*stages, layer)
+    )
+    listed = 'own: gate_up 2.66, expert_out 2.00; where lane bounded passes, by'
+    assert (listed in message) == is_listed, message
 
 
 class _SevenTasks(candidates.Launch):
@@ -168,16 +178,16 @@ class _SevenTasks(candidates.Launch):
 def test_a_verdict_on_some_tasks_or_single_stages_says_so():
   launch = _SevenTasks(passes.FORWARD, left_out=np.arange(7) > 2)
 
-  whole, some = reports_testing.report(Y), reports_testing.report(Y)
-  some = dataclasses.replace(some, launches=(launch,))
+  whole, partial = reports_testing.report(Y), reports_testing.report(Y)
+  partial = dataclasses.replace(partial, launches=(launch,))
   isolated = reports_testing.report(Y)
   isolated.config['modes']['isolate'] = True
 
   assert report_text.format_summary(whole).startswith('PASS: ')
-  told = 'PASS of a part (not all tasks ran): '
-  assert report_text.format_summary(some).startswith(told)
-  told = 'PASS of a part (each stage alone): '
-  assert report_text.format_summary(isolated).startswith(told)
+  beginning = 'PASS of a part (not all tasks ran): '
+  assert report_text.format_summary(partial).startswith(beginning)
+  beginning = 'PASS of a part (each stage alone): '
+  assert report_text.format_summary(isolated).startswith(beginning)
 
 
 @pytest.mark.parametrize(
@@ -191,11 +201,11 @@ def test_a_verdict_on_some_tasks_or_single_stages_says_so():
 def test_only_lane_exact_failing_gets_a_hint(lane, candidate, hints):
   bad = verdicts.Result('y', lane, 'rule', verdict=verdicts.FAIL)
 
-  said = report_text.format_notes(
+  message = report_text.format_notes(
     reports_testing.report(bad, Y, candidate=candidate)
   )
 
-  assert ("lane exact sets policy.activation='absolute'" in said) == hints
+  assert ("lane exact sets policy.activation='absolute'" in message) == hints
 
 
 def test_no_distance_is_given_to_nan():
@@ -209,9 +219,9 @@ def test_no_distance_is_given_to_nan():
   ]
 
 
-def _failing(stage, got=1.5):
+def _failing(stage, actual=1.5):
   first = reports_testing.failure(
-    **dict(stage=stage, lane='bounded', rank=1, row_block=2, got=got),
+    **dict(stage=stage, lane='bounded', rank=1, row_block=2, got=actual),
     **dict(token=9, source_rank=1, index=(1, 9, 3), ulp=77, bad_cols=234),
     **dict(rows=23, cols=256, hint='look there', replay='hpmoe check'),
   )
@@ -243,7 +253,7 @@ def test_in_isolation_the_strictest_lane_is_named_first():
 
 
 @pytest.mark.parametrize(
-  ('stage', 'got', 'told'),
+  ('stage', 'actual', 'lines'),
   [
     (
       'y',
@@ -267,20 +277,20 @@ def test_in_isolation_the_strictest_lane_is_named_first():
     ('y', float('nan'), ('  ulp       -\n',)),
   ],
 )
-def test_a_failure_speaks_of_the_tile_it_is_in(stage, got, told):
-  said = failure_text.format_failure(
-    reports_testing.report(_failing(stage, got))
+def test_a_failure_speaks_of_the_tile_it_is_in(stage, actual, lines):
+  message = failure_text.format_failure(
+    reports_testing.report(_failing(stage, actual))
   )
 
-  assert all(one in said for one in told)
-  assert said.splitlines()[-1] == '  rank 1 column block 0   .#'
+  assert all(line in message for line in lines)
+  assert message.splitlines()[-1] == '  rank 1 column block 0   .#'
 
 
 def test_the_share_of_the_bound_is_in_the_table():
-  held = dataclasses.replace(Y, values={'error_of_bound': 0.25})
+  result = dataclasses.replace(Y, values={'error_of_bound': 0.25})
 
   heading, _, row = report_text.format_table(
-    reports_testing.report(held)
+    reports_testing.report(result)
   ).splitlines()
 
   assert 'of bound' in heading and row.split()[-5:] == [
@@ -293,8 +303,8 @@ def test_the_share_of_the_bound_is_in_the_table():
 
 
 def test_the_last_line_says_what_could_hide():
-  seen = dict(element=0.18, row=0.02, whole=0.004)
-  bound = dataclasses.replace(Y, power=seen, not_judged=3)
+  power = dict(element=0.18, row=0.02, whole=0.004)
+  bound = dataclasses.replace(Y, power=power, not_judged=3)
   sharper = dataclasses.replace(bound, power=dict(whole=0.001), not_judged=0)
   away = verdicts.not_captured('returned', 'bounded', 'rule', 'returned')
 

@@ -21,10 +21,10 @@ class TestText:
     )
 
   def test_a_row_is_coloured_as_a_whole(self):
-    drawn = text_table.format_table(
+    lines = text_table.format_table(
       ('a', 'b'), [('x', '1'), ('y', '2')], ('C', '')
     )
-    assert drawn.splitlines()[2:] == ['Cx  1\x1b[0m', 'y  2']
+    assert lines.splitlines()[2:] == ['Cx  1\x1b[0m', 'y  2']
 
   def test_without_rows_there_is_the_heading(self):
     assert text_table.format_table(('a', 'bc'), []) == 'a  bc\n-  --'

@@ -29,9 +29,9 @@ def _result(*ranks, stage='gate_up', failure=None):
   )
 
 
-def _drawn(result, most=PLENTY, first=None):
+def _draw(result, max_tiles=PLENTY, first=None):
   """Returns rows as (name, cells), the titles of cells, and what is said."""
-  drawing, words = tile_map.draw_map(result, most, first)
+  drawing, words = tile_map.draw_map(result, max_tiles, first)
   lines = [[e.text.strip() for e in row] for row in drawing.iter('tr')]
   titles = [c.get('title') for c in drawing.iter('td') if c.get('title')]
   return [(name, cells) for name, *cells in lines], titles, words.text
@@ -44,7 +44,7 @@ TWO_RANKS = _result(
 
 
 def test_a_wrong_row_has_a_cell_for_each_tile_and_right_ones_share_one():
-  lines, titles, words = _drawn(TWO_RANKS)
+  lines, titles, words = _draw(TWO_RANKS)
   assert lines == [
     ('rank 0 e0: 0 to 1', ['']),
     ('rank 0 e0: 2', ['', '7']),
@@ -79,16 +79,16 @@ def test_only_the_tile_of_the_first_failure_has_a_ring(
   )
   strips = [(4, [[0, 0], [0, 0], [1, 1]])]
   result = _result([], strips, failure=first)
-  _, found, _ = _drawn(result, first=first)
+  _, actual, _ = _draw(result, first=first)
   ring = ', 1 wrong element, the first failure'
-  assert [t for t in found if 'first' in t] == [t + ring for t in titles]
+  assert [t for t in actual if 'first' in t] == [t + ring for t in titles]
   # Nor in a map of another comparison.
-  assert not any('first' in t for t in _drawn(TWO_RANKS, first=first)[1])
+  assert not any('first' in t for t in _draw(TWO_RANKS, first=first)[1])
 
 
 def test_tiles_of_tokens_have_no_expert():
   result = _result([(tiles.NO_EXPERT, [[0], [1]])], stage='y')
-  lines, titles, _ = _drawn(result)
+  lines, titles, _ = _draw(result)
   assert lines == [('rank 0: 0', ['']), ('rank 0: 1', ['1'])]
   assert titles == ['rank 0, token block 1, column block 0, 1 wrong element']
 
@@ -96,7 +96,7 @@ def test_tiles_of_tokens_have_no_expert():
 def test_many_column_blocks_share_cells_and_no_wrong_element_is_lost():
   bad = np.zeros((1, 100), int)
   bad[0, [0, 2, 99]] = 1, 30, 5
-  ((_, cells),), titles, words = _drawn(_result([(0, bad)]))
+  ((_, cells),), titles, words = _draw(_result([(0, bad)]))
   assert len(cells) == 34 and [*filter(None, cells)] == ['31', '5']
   assert [t.split(', ')[3] for t in titles] == [
     'column block 0 to 2',
@@ -106,15 +106,15 @@ def test_many_column_blocks_share_cells_and_no_wrong_element_is_lost():
 
 
 @pytest.mark.parametrize(
-  'most, drawn, said',
+  'max_tiles, names, message',
   [
     (3, ['rank 0 e2: 1'], '7 rows of tiles, 1 failing tiles'),
     (6, ['rank 0 e2: 1', 'rank 0 e5: 1'], '6 rows of tiles, 0 failing tiles'),
   ],
 )
-def test_right_rows_are_left_out_first(most, drawn, said):
+def test_right_rows_are_left_out_first(max_tiles, names, message):
   fails = [[0, 0, 0], [0, 1, 0]]
   ranks = [(e, fails if e in (2, 5) else [[0, 0, 0]]) for e in range(5)]
   result = _result([*ranks, (5, fails)])
-  lines, _, words = _drawn(result, most)
-  assert [name for name, _ in lines] == drawn and said in words
+  lines, _, words = _draw(result, max_tiles)
+  assert [name for name, _ in lines] == names and message in words

@@ -24,12 +24,12 @@ SIZES = {
 }
 # Axes of others, by ours.
 _FILE = pathlib.Path(__file__).parent / 'testdata/layouts.toml'
-_TRIED = tomllib.loads(_FILE.read_text())
-AXES = _TRIED['axes']
+_LAYOUTS = tomllib.loads(_FILE.read_text())
+AXES = _LAYOUTS['axes']
 # Of rows, the axes before the last one, and words.
 ROWS = [
   (axes, words)
-  for axes, _, words in (row.partition('; ') for row in _TRIED['rows'])
+  for axes, _, words in (row.partition('; ') for row in _LAYOUTS['rows'])
 ]
 # With relay fewer rows are there.
 PLAIN = (('R N', ''), ('N R', ''))
@@ -37,22 +37,22 @@ PLAIN = (('R N', ''), ('N R', ''))
 
 def _experts(sizes, word: str) -> str:
   """Returns a word of places that fits: experts moved, or some in two."""
-  every = [*range(sizes['E'])][::-1]
-  moved = [str(e) for e in [*every, *[-1] * sizes['R']]]
-  copies = [str(e) for e in [*every, *([0] * sizes['R'])]]
-  return word.replace('MOVED', ' '.join(moved)).replace(
+  descending = [*range(sizes['E'])][::-1]
+  reversed_places = [str(e) for e in [*descending, *[-1] * sizes['R']]]
+  copies = [str(e) for e in [*descending, *([0] * sizes['R'])]]
+  return word.replace('MOVED', ' '.join(reversed_places)).replace(
     'COPIES', ' '.join(copies)
   )
 
 
-def _theirs(sizes):
+def _list_layouts(sizes):
   relayed = [spec.name for spec in tensors.RELAYED]
   for spec in tensors.SPECS.values():
     *_, last = spec.shape.split()
     rows = PLAIN if spec.name in relayed else ROWS
-    known = AXES.get(spec.shape) or [f'{a} {last}, {w}' for a, w in rows]
+    axes_texts = AXES.get(spec.shape) or [f'{a} {last}, {w}' for a, w in rows]
     halves = layouts.HALVES if '2' in spec.shape else ('',)
-    for axes, half in itertools.product(known, halves):
+    for axes, half in itertools.product(axes_texts, halves):
       words = [word for word in (axes.rstrip(', '), half) if word]
       yield spec.name, _experts(sizes, ', '.join(words))
 
@@ -60,8 +60,8 @@ def _theirs(sizes):
 def _ids(sizes) -> np.ndarray:
   """Returns `[R, T, K]` experts, of which the last gets none if it may."""
   rng = np.random.default_rng(0)
-  some = max(sizes['K'], sizes['E'] - 1)
-  shape = sizes['R'], sizes['T'], some
+  num_served = max(sizes['K'], sizes['E'] - 1)
+  shape = sizes['R'], sizes['T'], num_served
   ids = np.argsort(rng.random(shape))[..., : sizes['K']].astype(np.int32)
   if 'every' in sizes:
     ids.reshape(-1)[:: sizes['every']] = -1
@@ -82,7 +82,7 @@ def _order(layout, sizes, ids) -> np.ndarray | None:
   return order.reshape(shape)
 
 
-def _drawn(name: str, sizes: dict[str, int], ids) -> np.ndarray:
+def _make_tensor(name: str, sizes: dict[str, int], ids) -> np.ndarray:
   """Returns elements that all differ, but for rows that hold nothing."""
   spec = tensors.SPECS[name]
   kind = dict(i32=np.int32, f32=np.float32, storage=ml_dtypes.bfloat16)
@@ -91,72 +91,80 @@ def _drawn(name: str, sizes: dict[str, int], ids) -> np.ndarray:
     return ids
   bits = np.arange(1, 1 + np.prod(dims)).reshape(dims)
   if spec.shape.split()[1] == 'N':
-    of = row_orders.RowOrder(ids, sizes['E'])
+    row_order = row_orders.RowOrder(ids, sizes['E'])
     for rank in range(sizes['R']):
-      bits[rank, (of.owner == rank).sum() :] = 0
+      bits[rank, (row_order.owner == rank).sum() :] = 0
   if kind[spec.kind] is ml_dtypes.bfloat16:
     return bits.astype(np.uint16).view(ml_dtypes.bfloat16)
   return bits.astype(kind[spec.kind])
 
 
-def _same(one, other) -> bool:
-  same = one.dtype == other.dtype and one.shape == other.shape
-  return same and one.tobytes() == other.tobytes()
+def _have_same_bits(first, second) -> bool:
+  same_type = first.dtype == second.dtype and first.shape == second.shape
+  return same_type and first.tobytes() == second.tobytes()
 
 
-def _every(sizes):
+def _iterate_cases(sizes):
   """Yields a tensor of ours, a layout of it, its order, and the routing."""
   ids = _ids(sizes)
-  for name, text in _theirs(sizes):
+  for name, text in _list_layouts(sizes):
     layout = layout_text.parse(name, text)
-    yield _drawn(name, sizes, ids), layout, _order(layout, sizes, ids), ids
+    yield (
+      _make_tensor(name, sizes, ids),
+      layout,
+      _order(layout, sizes, ids),
+      ids,
+    )
 
 
 @pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
 @pytest.mark.parametrize('sizes', SIZES.values(), ids=SIZES)
 def test_every_layout_of_every_tensor_is_undone(sizes, per_rank):
-  for ours, layout, order, ids in _every(sizes):
+  for tensor, layout, order, ids in _iterate_cases(sizes):
     text = str(layout)
     assert layout_text.parse(layout.name, text) == layout
     if not per_rank:
-      theirs = layout.apply(ours, sizes, ids, order)
+      laid_out = layout.apply(tensor, sizes, ids, order)
     elif order is not None or 'pad E' in text or 'pad M' in text:
       continue
     else:
-      parts = layout.split(ours, sizes, ids)
-      theirs = layout.join_ranks(dict(enumerate(parts)), sizes['R'])
+      parts = layout.split(tensor, sizes, ids)
+      laid_out = layout.join_ranks(dict(enumerate(parts)), sizes['R'])
       layout = layout.with_ranks
-    back = layout.undo(theirs, sizes, ids, order)
-    if back.shape != ours.shape:  # rows that they have more of
+    back = layout.undo(laid_out, sizes, ids, order)
+    if back.shape != tensor.shape:  # rows that they have more of
       assert not back[:, sizes['N'] :].any(), (layout.name, text)
       back = np.ascontiguousarray(back[:, : sizes['N']])
-    assert _same(back, ours), (layout.name, text)
+    assert _have_same_bits(back, tensor), (layout.name, text)
 
 
 @pytest.mark.parametrize('sizes', SIZES.values(), ids=SIZES)
 def test_the_place_of_every_element_is_told(sizes):
-  for ours, layout, order, ids in _every(sizes):
+  for tensor, layout, order, ids in _iterate_cases(sizes):
     if layout.name == 'topk_ids':
       continue  # their values are others
-    theirs = layout.apply(ours, sizes, ids, order)
-    placed = layout.map_elements(sizes, ids, order, theirs.shape)
-    held = np.argwhere(ours.view(f'u{ours.itemsize}'))
-    found = theirs[placed.find_places(tuple(held.T))]
-    assert _same(found, ours[tuple(held.T)]), (layout.name, str(layout))
+    laid_out = layout.apply(tensor, sizes, ids, order)
+    elements = layout.map_elements(sizes, ids, order, laid_out.shape)
+    index = np.argwhere(tensor.view(f'u{tensor.itemsize}'))
+    actual = laid_out[elements.find_places(tuple(index.T))]
+    assert _have_same_bits(actual, tensor[tuple(index.T)]), (
+      layout.name,
+      str(layout),
+    )
 
 
 def test_where_elements_go():
   # given: gate 0 and 1, up 10 and 11, of one row.
-  ours = np.float32([[[0, 1, 10, 11]]])
-  for text, there in (
+  tensor = np.float32([[[0, 1, 10, 11]]])
+  for text, expected in (
     ('R N 2F, interleaved', [[[0, 10, 1, 11]]]),
     ('R N 2F, up_gate', [[[10, 11, 0, 1]]]),
     ('2F N', [[0], [1], [10], [11]]),
   ):
-    theirs = layout_text.parse('gate_up', text).apply(
-      ours, dict(SIZES['of_one'], F=2, N=1)
+    laid_out = layout_text.parse('gate_up', text).apply(
+      tensor, dict(SIZES['of_one'], F=2, N=1)
     )
-    np.testing.assert_array_equal(theirs, there)
+    np.testing.assert_array_equal(laid_out, expected)
   weights = np.arange(16, dtype=np.float32).reshape(2, 2, 2, 2)
   sizes = dict(R=2, T=1, E=4, L=2, K=1, D=2, F=2, N=1)
   stacked = layout_text.parse('w_down', 'E D F').apply(weights, sizes)
@@ -165,11 +173,11 @@ def test_where_elements_go():
 
 # Experts 1, 0 of rank 0's token; 0, 3 of rank 1's; two live on a rank.
 _SOME_IDS = np.int32([[[1, 0]], [[0, 3]]])
-_SOME = dict(R=2, T=1, E=4, L=2, K=2, D=1, F=1, N=3)
+_SIZES = dict(R=2, T=1, E=4, L=2, K=2, D=1, F=1, N=3)
 
 
 @pytest.mark.parametrize(
-  ('text', 'there'),
+  ('text', 'expected'),
   [
     ('R N D', [[2, 3, 1], [4, 0, 0]]),
     ('R N D, aligned 2', [[2, 3, 1, 0], [4, 0, 0, 0]]),
@@ -186,18 +194,18 @@ _SOME = dict(R=2, T=1, E=4, L=2, K=2, D=1, F=1, N=3)
     ('R N D, order ids', [[0, 3, 1, 2], [0, 0, 4, 0]]),
   ],
 )
-def test_where_rows_go(text, there):
+def test_where_rows_go(text, expected):
   # given: of each slot one number, in our order of rows.
-  ours = np.float32([[2, 3, 1], [4, 0, 0]])[..., None]
+  tensor = np.float32([[2, 3, 1], [4, 0, 0]])[..., None]
   order = np.array([[-1, 2, 0, 1], [9, -5, 3, 4]])  # 4 slots: 4 and 9 are none
   layout = layout_text.parse('expert_in', text)
   order = order if layout.order else None
-  theirs = layout.apply(ours, _SOME, _SOME_IDS, order)
-  np.testing.assert_array_equal(theirs[..., 0], there)
+  laid_out = layout.apply(tensor, _SIZES, _SOME_IDS, order)
+  np.testing.assert_array_equal(laid_out[..., 0], expected)
 
 
 @pytest.mark.parametrize(
-  ('text', 'order', 'said'),
+  ('text', 'order', 'message'),
   [
     ('E C D, C=1', None, 'expected C of at least 2, which expert 0 needs'),
     ('R N D, order ids', None, r'ids: expected integers \[R N\]'),
@@ -211,13 +219,13 @@ def test_where_rows_go(text, there):
     ('R N D, experts 0 1 2 3 3 3', None, 'expected `order` in layout'),
   ],
 )
-def test_rows_without_a_place_are_refused(text, order, said):
+def test_rows_without_a_place_are_refused(text, order, message):
   layout = layout_text.parse('expert_in', text)
   order = None if order is None else np.array(order)
-  with pytest.raises(ValueError, match=f'expert_in: {said}|{said}'):
+  with pytest.raises(ValueError, match=f'expert_in: {message}|{message}'):
     layout.undo(
-      layout.apply(np.ones((2, 3, 1)), _SOME, _SOME_IDS, order),
-      _SOME,
+      layout.apply(np.ones((2, 3, 1)), _SIZES, _SOME_IDS, order),
+      _SIZES,
       _SOME_IDS,
       order,
     )
@@ -225,28 +233,28 @@ def test_rows_without_a_place_are_refused(text, order, said):
 
 def test_padding_is_looked_at_where_it_must_be_zero():
   sizes = dict(SIZES['all_differ'], F=3)
-  ours = np.ones((2, 4, 3, 6), np.float32)
+  tensor = np.ones((2, 4, 3, 6), np.float32)
   for zeros in ('', ', zeros'):
     layout = layout_text.parse('w_down', 'E D F, pad F 4' + zeros)
-    theirs = layout.apply(ours, sizes)
-    np.testing.assert_array_equal(theirs[..., 3], 0)
-    theirs[5, 2, 3] = np.nan
+    laid_out = layout.apply(tensor, sizes)
+    np.testing.assert_array_equal(laid_out[..., 3], 0)
+    laid_out[5, 2, 3] = np.nan
     if not zeros:
-      assert _same(layout.undo(theirs, sizes), ours)
+      assert _have_same_bits(layout.undo(laid_out, sizes), tensor)
       continue
     with pytest.raises(ValueError, match=r'zeros in the padding.*\[5, 2, 3\]'):
-      layout.undo(theirs, sizes)
+      layout.undo(laid_out, sizes)
 
 
 def test_copies_of_an_expert_are_the_same():
   layout = layout_text.parse('w_down', 'E F D, experts 0 1 2 3 4 5 6 7 2 -1')
   sizes = SIZES['all_differ']
-  theirs = layout.apply(np.zeros((2, 4, 7, 6), np.float32), sizes)
-  theirs[9] = 1  # nobody's
-  layout.undo(theirs, sizes)
-  theirs[8, 1, 1] = -0.0
+  laid_out = layout.apply(np.zeros((2, 4, 7, 6), np.float32), sizes)
+  laid_out[9] = 1  # nobody's
+  layout.undo(laid_out, sizes)
+  laid_out[8, 1, 1] = -0.0
   with pytest.raises(ValueError, match=r'in each place of an.*\[0, 2, 1\]'):
-    layout.undo(theirs, sizes)
+    layout.undo(laid_out, sizes)
 
 
 def test_ids_may_be_of_places():
@@ -254,22 +262,22 @@ def test_ids_may_be_of_places():
   layout = layout_text.parse('topk_ids', 'M K, experts 0 2 3 1 1, int64')
   sizes = dict(SIZES['of_one'], T=2, K=2, E=4, L=4)
   ids = np.int32([[[1, 0], [3, 1]]])
-  theirs = layout.apply(ids, sizes)
-  np.testing.assert_array_equal(theirs, [[3, 0], [2, 3]])
-  theirs[0, 0] = 4
-  np.testing.assert_array_equal(layout.undo(theirs, sizes), ids)
+  laid_out = layout.apply(ids, sizes)
+  np.testing.assert_array_equal(laid_out, [[3, 0], [2, 3]])
+  laid_out[0, 0] = 4
+  np.testing.assert_array_equal(layout.undo(laid_out, sizes), ids)
   unused = np.where(ids == 3, np.int32(-1), ids)
-  theirs[1, 0] = -1
-  np.testing.assert_array_equal(layout.undo(theirs, sizes), unused)
+  laid_out[1, 0] = -1
+  np.testing.assert_array_equal(layout.undo(laid_out, sizes), unused)
   assert layout.apply(unused, sizes)[1, 0] == -1
   for strange in (-2, 5):
-    theirs[0, 0] = strange
+    laid_out[0, 0] = strange
     with pytest.raises(ValueError, match=f'topk_ids: .* 0 to 4, got {strange}'):
-      layout.undo(theirs, sizes)
+      layout.undo(laid_out, sizes)
 
 
 @pytest.mark.parametrize(
-  ('array', 'dtype', 'said'),
+  ('array', 'dtype', 'message'),
   [
     (np.float32([1, 1.001]), 'bfloat16', r'float32 1.001\S* at \[1\]'),
     (np.int64([2**40]), 'int32', r'int64 1099511627776 at \[0\]'),
@@ -277,29 +285,29 @@ def test_ids_may_be_of_places():
     (np.array(['a']), 'float32', 'float32, got <U1'),
   ],
 )
-def test_other_values_are_refused(array, dtype, said):
-  with pytest.raises(ValueError, match=f'y: expected.*{said}'):
+def test_other_values_are_refused(array, dtype, message):
+  with pytest.raises(ValueError, match=f'y: expected.*{message}'):
     exact_cast.cast_exactly('y', array, dtype)
 
 
 @pytest.mark.parametrize('dtype', ('float8_e4m3fn', 'float8_e5m2'))
 def test_every_value_of_float8_is_one_of_bfloat16(dtype):
-  every = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, dtype))
-  found = exact_cast.cast_exactly('y', every, 'bfloat16')
+  values = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, dtype))
+  actual = exact_cast.cast_exactly('y', values, 'bfloat16')
   np.testing.assert_array_equal(
-    found.astype(np.float32), every.astype(np.float32)
+    actual.astype(np.float32), values.astype(np.float32)
   )
 
 
 @pytest.mark.parametrize('bits', (np.uint16, np.int16, np.dtype('V2')))
 def test_bits_of_bfloat16_are_its_values(bits):
   values = np.array([1.5, -2], ml_dtypes.bfloat16)
-  found = exact_cast.cast_exactly('y', values.view(bits), 'bfloat16')
-  np.testing.assert_array_equal(found, values)
+  actual = exact_cast.cast_exactly('y', values.view(bits), 'bfloat16')
+  np.testing.assert_array_equal(actual, values)
 
 
 @pytest.mark.parametrize(
-  ('name', 'text', 'said'),
+  ('name', 'text', 'message'),
   [
     ('bias', 'E D', 'layouts: expected tensors among'),
     ('x', 'R T T', r'x: expected axes of \[R T D\]'),
@@ -318,8 +326,8 @@ def test_bits_of_bfloat16_are_its_values(bits):
     ('w_down', 'E F D, order ids', 'got order'),
   ],
 )
-def test_a_wrong_layout_is_refused(name, text, said):
-  with pytest.raises(ValueError, match=said):
+def test_a_wrong_layout_is_refused(name, text, message):
+  with pytest.raises(ValueError, match=message):
     layout_text.parse(name, text)
 
 

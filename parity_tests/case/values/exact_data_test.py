@@ -27,10 +27,10 @@ from hpmoe.reference.contract.precision import PrecisionPolicy
 
 _TINY = presets.config(presets.get('tiny'), 2)
 _SHARED = dataclasses.replace(_TINY, d_shared=12)
-_EACH = pytest.mark.parametrize('storage', list(exact_limits.STORAGE))
+_EACH_STORAGE = pytest.mark.parametrize('storage', list(exact_limits.STORAGE))
 # Every dtype and every placement, and one of each pair at least: an oracle is
 # dear to compile.  `make sweep` runs the others.
-_SOME = pytest.mark.parametrize(
+_SOME_PAIRS = pytest.mark.parametrize(
   'storage, placement',
   halved_testing.halved(exact_limits.STORAGE, ['combine', 'before_down']),
 )
@@ -75,23 +75,23 @@ def _run(config, policy, arrays, seed=0):
 
 
 class TestAnyOrder:
-  @_EACH
+  @_EACH_STORAGE
   @_PLACES
   def test_permuted_sums_change_no_bit(self, storage, placement):
     policy = _policy(storage, placement)
     arrays, _ = _make(policy=policy)
-    one, two = (_run(_TINY, policy, arrays, seed) for seed in (1, 2))
-    assert one.any()
-    assert one.tobytes() == two.tobytes()
+    first, second = (_run(_TINY, policy, arrays, seed) for seed in (1, 2))
+    assert first.any()
+    assert first.tobytes() == second.tobytes()
 
   def test_permuted_sums_change_bits_of_other_data(self):
     # given: the same data, but x no longer integer.
     arrays, _ = _make()
     arrays['x'] = arrays['x'] * np.float32(1 / 3)
-    one, two = (_run(_TINY, _policy(), arrays, seed) for seed in (1, 2))
-    assert one.tobytes() != two.tobytes()
+    first, second = (_run(_TINY, _policy(), arrays, seed) for seed in (1, 2))
+    assert first.tobytes() != second.tobytes()
 
-  @_SOME
+  @_SOME_PAIRS
   @pytest.mark.few(1)
   def test_oracle_gives_the_bits_of_the_serial_loop(self, storage, placement):
     policy = _policy(storage, placement)
@@ -105,18 +105,18 @@ class TestAnyOrder:
 def _sums_of_row(x, dy, weight, w_gate_up, w_down, b_gate_up=0, b_down=0):
   """Returns the sums |a| |b| of one row of an expert, by stage."""
   gate, up = np.split(x @ w_gate_up + b_gate_up, 2)
-  held, d_out = abs(gate) * up, dy * weight
-  out, grad = held @ w_down + b_down, w_down @ d_out
+  activation, d_out = abs(gate) * up, dy * weight
+  out, grad = activation @ w_down + b_down, w_down @ d_out
   d_gate_up = np.concatenate([grad * np.sign(gate) * up, grad * abs(gate)])
   return dict(
     gate_up=abs(x) @ abs(w_gate_up) + abs(b_gate_up),
-    activation=abs(held),
-    expert_out=abs(held) @ abs(w_down) + abs(b_down),
+    activation=abs(activation),
+    expert_out=abs(activation) @ abs(w_down) + abs(b_down),
     y=abs(out) * weight,
     d_expert_out=abs(d_out),
     d_topk_weights=abs(dy) @ abs(out),
     d_activation=abs(w_down) @ abs(d_out),
-    d_w_down=abs(np.outer(held, d_out)),
+    d_w_down=abs(np.outer(activation, d_out)),
     d_gate_up=abs(d_gate_up),
     d_expert_in=abs(w_gate_up) @ abs(d_gate_up),
     d_w_gate_up=abs(np.outer(x, d_gate_up)),
@@ -140,22 +140,26 @@ def _largest_sums(arrays) -> dict[str, float]:
       names = [f'{prefix}gate_up', f'{prefix}down']
       names += ['b_gate_up', 'b_down'] if number else []
       weights = [v[name][place] for name in names]
-      given = v['x'][rank, token], v['dy'][rank, token], weight
-      for stage, value in _sums_of_row(*given, *weights).items():
+      row = v['x'][rank, token], v['dy'][rank, token], weight
+      for stage, value in _sums_of_row(*row, *weights).items():
         # Added up are rows of an expert, and those of a token.
-        at = (rank, token) if stage in ('y', 'dx') else (rank, token, number)
-        at = place if stage[:4] in ('d_w_', 'd_b_') else at
+        group = (rank, token) if stage in ('y', 'dx') else (rank, token, number)
+        group = place if stage[:4] in ('d_w_', 'd_b_') else group
         if number == 0 and stage not in ('y', 'dx'):
           stage = shared.get(stage, f'none of shared {stage}')
-        sums[stage, at] = sums.get((stage, at), 0) + value
+        sums[stage, group] = sums.get((stage, group), 0) + value
   return {
-    stage: max(value.max() for (of, _), value in sums.items() if of == stage)
+    stage: max(
+      value.max()
+      for (sum_stage, _), value in sums.items()
+      if sum_stage == stage
+    )
     for stage, _ in sums
   }
 
 
 class TestProve:
-  @_EACH
+  @_EACH_STORAGE
   def test_bounds_are_the_largest_sums(self, monkeypatch, storage):
     # given: experts of several chunks, and shared ones; float32 bounds by a
     # second, slow way; narrow ones of the forward pass within the rounding of
@@ -172,7 +176,7 @@ class TestProve:
         assert abs(bound - largest[stage]) <= 0.03 * bound, stage
 
   @pytest.mark.parametrize(
-    ('storage', 'tensor', 'factor', 'stage', 'error', 'said'),
+    ('storage', 'tensor', 'factor', 'stage', 'error', 'message'),
     [
       *(
         (storage, *row, exact_limits.ExactnessError, r'column \d')
@@ -202,16 +206,16 @@ class TestProve:
     ],
   )
   def test_larger_amplitude_is_refused_at_its_stage(
-    self, storage, tensor, factor, stage, error, said
+    self, storage, tensor, factor, stage, error, message
   ):
     policy = _policy(storage)
     arrays, _ = _make(_SHARED, policy)
-    with pytest.raises(error, match=f'^{stage}: .*{said}'):
+    with pytest.raises(error, match=f'^{stage}: .*{message}'):
       exact_proof.prove(_SHARED, policy, _enlarged(arrays, tensor, factor))
 
   def test_float16_has_smaller_integers(self):
-    one, two = (_make(policy=_policy(s))[0] for s in ('float32', 'float16'))
-    assert abs(two['x']).max() < abs(one['x']).max() == exact_data.X_MAX
+    wide, narrow = (_make(policy=_policy(s))[0] for s in ('float32', 'float16'))
+    assert abs(narrow['x']).max() < abs(wide['x']).max() == exact_data.X_MAX
 
   @pytest.mark.parametrize(
     'name', ['x', 'topk_weights', 'w_gate_up', 'w_down', 'dy']
@@ -252,7 +256,7 @@ class TestProve:
 
 
 class TestDiscriminating:
-  @_EACH
+  @_EACH_STORAGE
   def test_each_fault_changes_most_of_the_rows_it_meets(self, storage):
     policy = _policy(storage)
     arrays, _ = _make(policy=policy)
@@ -261,7 +265,7 @@ class TestDiscriminating:
     ff, tokens = _TINY.d_ff, np.arange(_TINY.num_tokens)
     columns = np.arange(2 * ff)
     # What takes whose place, and how many tokens meet it.
-    for name, place, taken, met in (
+    for name, place, source, num_tokens in (
       ('w_gate_up', (0, [0, 1]), (0, [1, 0]), (ids < 2).any(-1).sum()),
       ('x', (0, [2, 3]), (0, [3, 2]), 2),
       ('x', (1, 5), (1, 4), 1),
@@ -271,10 +275,10 @@ class TestDiscriminating:
       ('w_gate_up', (..., columns), (..., columns - ff), 32),
     ):
       spoilt = arrays | {name: arrays[name].copy()}
-      spoilt[name][place] = 0 if taken is None else arrays[name][taken]
+      spoilt[name][place] = 0 if source is None else arrays[name][source]
       differ = good != _run(_TINY, policy, spoilt)
       hit = differ.any(-1)
-      assert hit.sum() == met, (name, place)
+      assert hit.sum() == num_tokens, (name, place)
       assert differ[hit].mean() > 0.8, (name, place)
 
   @pytest.mark.parametrize('name', presets.RUNS_HERE)
@@ -300,7 +304,7 @@ class TestDiscriminating:
 
 class TestAwkward:
   @_AWKWARD
-  @_EACH
+  @_EACH_STORAGE
   def test_proof_holds(self, sizes, storage):
     for placement, backward in itertools.product(
       ('combine', 'before_down'), (False, True)
@@ -317,25 +321,25 @@ class TestAwkward:
 class TestProved:
   def test_once_for_the_same_bits(self, tmp_path, monkeypatch):
     # given: a folder, and proofs that are counted.
-    made = []
+    proofs_made = []
     prove = exact_proof.prove
 
     @functools.wraps(prove)
-    def counted(*args):
-      made.append(args)
+    def count_and_prove(*args):
+      proofs_made.append(args)
       return prove(*args)
 
-    monkeypatch.setattr(exact_proof, 'prove', counted)
-    placed = _policy(placement='before_down')
+    monkeypatch.setattr(exact_proof, 'prove', count_and_prove)
+    other_policy = _policy(placement='before_down')
     with cache_folder.activate(tmp_path):
       # when: data are drawn twice; then: the second ones are not proved anew.
       proofs = [_make()[1] for _ in range(2)]
-      assert proofs[0] == proofs[1] and len(made) == 1
+      assert proofs[0] == proofs[1] and len(proofs_made) == 1
       # when: anything else decides their bits; then: they are.
-      others = (dict(seed=1), dict(policy=placed), dict(routing='hot'))
-      for count, options in enumerate(others, start=2):
+      changes = (dict(seed=1), dict(policy=other_policy), dict(routing='hot'))
+      for count, options in enumerate(changes, start=2):
         _make(**options)
-        assert len(made) == count, options
+        assert len(proofs_made) == count, options
 
   def test_what_is_refused_is_refused_again(self, tmp_path):
     with cache_folder.activate(tmp_path):
@@ -415,25 +419,25 @@ class TestGrad:
     golden = golden_grad.GoldenGrad(tiling, policy, forward, grads)
     for name, rank in np.ndindex(len(tensors.GRADS), _ROOMY.num_ranks):
       name = tensors.GRADS[name]
-      got = tiling.rows(name, grads[name], rank)
-      value = golden.rows(name, rank, 0, len(got)).value
+      actual = tiling.rows(name, grads[name], rank)
+      value = golden.rows(name, rank, 0, len(actual)).value
       assert np.abs(value).max(initial=0) < exact_limits.LIMIT
       assert (value == np.rint(value)).all()
-      value = value.astype(np.float32).astype(got.dtype)
-      np.testing.assert_array_equal(got, value, err_msg=name)
+      value = value.astype(np.float32).astype(actual.dtype)
+      np.testing.assert_array_equal(actual, value, err_msg=name)
 
   @_PAIRS
   def test_few_gradients_are_zero(self, storage, placement):
     forward, grads, tiling = _backward(_policy(storage, placement), 'hot')
-    used = forward['counts'].sum(axis=0) > 0
+    has_rows = forward['counts'].sum(axis=0) > 0
     for name, value in grads.items():
       if name.startswith('d_w_'):
-        held = value.reshape(-1, *value.shape[2:])[used]
+        rows = value.reshape(-1, *value.shape[2:])[has_rows]
       else:
-        held = np.concatenate([tiling.rows(name, value, r) for r in (0, 1)])
-      assert (held != 0).mean() > 0.99, name
+        rows = np.concatenate([tiling.rows(name, value, r) for r in (0, 1)])
+      assert (rows != 0).mean() > 0.99, name
 
-  @_EACH
+  @_EACH_STORAGE
   @_PLACES
   def test_bounds_are_not_below_what_is_stored(self, storage, placement):
     policy = _policy(storage, placement)
@@ -449,9 +453,9 @@ class TestGrad:
     config, arrays = _scalars(storage, **_REACHES_LIMIT[stage])
     # given: a quarter of dy passes; when: one sum is 2^24; then: it is named.
     exact_proof.prove(config, _policy(storage), _enlarged(arrays, 'dy', 1 / 4))
-    where = 'token 0' if stage == 'dx' else r'expert 0, row \d+'
+    location = 'token 0' if stage == 'dx' else r'expert 0, row \d+'
     with pytest.raises(
-      exact_limits.ExactnessError, match=rf'^{stage}: .*16777216 at {where}'
+      exact_limits.ExactnessError, match=rf'^{stage}: .*16777216 at {location}'
     ):
       exact_proof.prove(config, _policy(storage), arrays)
 

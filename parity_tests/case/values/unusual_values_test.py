@@ -49,16 +49,18 @@ class TestX:
 
 class TestInputs:
   def test_a_named_routing_has_odd_tokens(self):
-    made = inputs.make_inputs(presets.get('tiny'), 2)
+    layer_inputs = inputs.make_inputs(presets.get('tiny'), 2)
 
-    assert (made.arrays['topk_weights'] < 0).any()
-    assert np.signbit(made.arrays['x'][made.arrays['x'] == 0]).any()
+    assert (layer_inputs.arrays['topk_weights'] < 0).any()
+    assert np.signbit(
+      layer_inputs.arrays['x'][layer_inputs.arrays['x'] == 0]
+    ).any()
 
   def test_x_decides_the_routing_before_it_is_odd(self):
-    made = inputs.make_inputs(presets.get('tiny'), 2)
-    x = text_router.embed(made.config, text_router.read_text(), 0)
-    scores = text_router.gate_scores(made.config, x, 0)
+    layer_inputs = inputs.make_inputs(presets.get('tiny'), 2)
+    x = text_router.embed(layer_inputs.config, text_router.read_text(), 0)
+    scores = text_router.gate_scores(layer_inputs.config, x, 0)
     router = presets.get('tiny').router
-    ids = text_router.route(made.config, router, scores, 0).topk_ids
+    ids = text_router.route(layer_inputs.config, router, scores, 0).topk_ids
 
-    assert (made.arrays['topk_ids'] == ids).all()
+    assert (layer_inputs.arrays['topk_ids'] == ids).all()

@@ -16,7 +16,7 @@ from hpmoe.reference.contract.precision import PrecisionPolicy
 
 # As in exact_data_test: compiled once.
 _ROOMY = presets.config(presets.get('tiny'), 2, 13, 56)
-_EACH = [
+_POLICIES = [
   PrecisionPolicy('float32', activation='absolute'),
   PrecisionPolicy('float32', 'float32', 'before_down', 'absolute'),
   PrecisionPolicy('bfloat16', activation='absolute'),
@@ -32,7 +32,7 @@ def _policies(slow=()):
       marks=pytest.mark.slow if number in slow else (),
       id=f'{policy.storage}-{policy.placement}',
     )
-    for number, policy in enumerate(_EACH)
+    for number, policy in enumerate(_POLICIES)
   ]
   return pytest.mark.parametrize('policy', params)
 
@@ -133,20 +133,22 @@ def test_every_sum_has_one_term(policy):
   arrays, proof = _make(policy)
   assert all(0 < bound < exact_limits.LIMIT for bound in proof.values())
   right = _layer(policy, arrays)
-  for name, (one, other) in _FORWARD.items():
-    terms = (right[one][0] != 0).astype(int) @ (right[other][0, 0] != 0)
+  for name, (left_name, right_name) in _FORWARD.items():
+    terms = (right[left_name][0] != 0).astype(int) @ (
+      right[right_name][0, 0] != 0
+    )
     assert terms.max() == 1, name
   for name in ('y', 'dx'):
     slots = right['returned' if name == 'y' else 'd_returned'] != 0
-    used = slots & (arrays['topk_weights'] != 0)[..., None]
-    assert used.sum(axis=2).max() == 1
+    is_used = slots & (arrays['topk_weights'] != 0)[..., None]
+    assert is_used.sum(axis=2).max() == 1
 
 
 def test_a_token_uses_one_slot_that_has_an_expert():
   ids = routings.make('dropped', _ROOMY).topk_ids
-  arrays, _ = wide_data.make(_ROOMY, _EACH[0], ids)
-  used = (arrays['topk_weights'] != 0) & (ids >= 0)
-  np.testing.assert_array_equal(used.sum(-1), (ids >= 0).any(-1))
+  arrays, _ = wide_data.make(_ROOMY, _POLICIES[0], ids)
+  is_used = (arrays['topk_weights'] != 0) & (ids >= 0)
+  np.testing.assert_array_equal(is_used.sum(-1), (ids >= 0).any(-1))
 
 
 def test_a_gate_of_0_is_refused():
