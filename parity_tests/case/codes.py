@@ -139,8 +139,8 @@ def compute_values(form: str, arrays: Arrays) -> dict[str, np.ndarray]:
       codes = quantise.unpack(row, codes, _DEPTH)
     if scales.dtype == np.uint8:
       scales = scales.view(quantise.numpy_dtype(row.scale))
-    parts = quantise.Quantised(codes, scales, *zeros)
-    values[weight] = np.asarray(quantise.dequantise(row, parts, _DEPTH))
+    coded = quantise.Quantised(codes, scales, *zeros)
+    values[weight] = np.asarray(quantise.dequantise(row, coded, _DEPTH))
   return values
 
 
