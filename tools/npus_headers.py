@@ -25,6 +25,7 @@ from absl import flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NPUS = ROOT / 'backend_ascend/device/npus'
+STANDIN = NPUS.parent / 'standin'
 
 _ACL = flags.DEFINE_string('acl', None, 'Folder that holds acl/acl.h.')
 _SHMEM = flags.DEFINE_string('shmem', None, 'Folder that holds shmem.h.')
@@ -32,7 +33,7 @@ _SHMEM = flags.DEFINE_string('shmem', None, 'Folder that holds shmem.h.')
 
 def sources() -> list[pathlib.Path]:
   """Returns what is compiled: the host program, and the stand-ins."""
-  standins = [NPUS / 'standin/acl.cc', NPUS / 'standin/shmem.cc']
+  standins = [STANDIN / 'acl.cc', STANDIN / 'shmem.cc']
   return sorted(NPUS.glob('*.cc')) + standins
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hpmoe.tools import npus_headers
 
-HEADERS = npus_headers.NPUS / 'standin/include'
+HEADERS = npus_headers.STANDIN / 'include'
 
 
 def _run(acl, shmem) -> subprocess.CompletedProcess:

@@ -305,7 +305,7 @@ class TestFailures:
     before = _orphans()
     text = (
       'import pathlib, sys; '
-      'from hpmoe.parity_tests.candidates import mpi_launcher as m; '
+      'from hpmoe.parity_tests.ascend import mpi_launcher as m; '
       'm.run_job(pathlib.Path(sys.argv[1]))'
     )
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)

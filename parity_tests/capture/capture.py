@@ -81,14 +81,14 @@ def capture(layer, folder, call=None, **places):
   """
   if os.path.isdir(folder) and os.listdir(folder):
     raise ValueError(f'folder: expected one that is empty, got {folder!r}')
-  target, method = _find_target(layer, not places)
+  target, method = _target(layer, not places)
   function = getattr(target, method) if method else target
   record = _Record(function, target if method else None, call, places)
   if not method:
-    yield record.call_and_record
+    yield record.called
   else:
     own = method in vars(target)
-    setattr(target, method, record.call_and_record)
+    setattr(target, method, record.called)
     try:
       yield layer
     finally:
@@ -98,7 +98,7 @@ def capture(layer, folder, call=None, **places):
   record.write(folder)
 
 
-def _find_target(layer, inside):
+def _target(layer, inside):
   """Returns what is called with a routing, and the method that is it.
 
   Args:
@@ -108,8 +108,8 @@ def _find_target(layer, inside):
   for method in ('forward', 'construct'):
     if hasattr(layer, method):
       experts = getattr(layer, 'experts', None)
-      names = _arguments(getattr(experts, method, None))
-      return (experts if inside and 'top_k_index' in names else layer), method
+      known = _arguments(getattr(experts, method, None))
+      return (experts if inside and 'top_k_index' in known else layer), method
   if not callable(layer):
     raise ValueError(
       f'layer: expected a Module, a Cell or a function, got {layer!r}'
@@ -128,55 +128,55 @@ class _Record:
   def __init__(self, function, module, call, places):
     self._function, self._module, self._call = function, module, call
     self._calls = 0
-    self._places = _find_sources(function, module, places)
+    self._places = _places(function, module, places)
     self._layouts = {name: place[1] for name, place in self._places.items()}
     self._inputs, self._outputs = {}, {}
     # By name, each part of a tensor with what its gradients were.
     self._parts = {}
     self._dy = []
 
-  def call_and_record(self, *args, **kwargs):
+  def called(self, *args, **kwargs):
     """Calls the layer; of the call in question, keeps what it reads."""
     self._calls += 1
     if self._calls - 1 != (self._call or 0):
       return self._function(*args, **kwargs)
     bound = inspect.signature(self._function).bind(*args, **kwargs)
-    parameters = _parameters(self._module)
+    named = _parameters(self._module)
     with contextlib.ExitStack() as after:
-      for name, (source, layout) in self._places.items():
-        if callable(source):
-          self._inputs[name] = _bits(source(*args, **kwargs))
-        elif source in tuple(bound.arguments):
-          self._read(name, source, bound.arguments)
+      for name, (where, layout) in self._places.items():
+        if callable(where):
+          self._inputs[name] = _bits(where(*args, **kwargs))
+        elif where in tuple(bound.arguments):
+          self._read(name, where, bound.arguments)
         else:
-          self._read_weights(name, source, layout, parameters, after)
+          self._read_weights(name, where, layout, named, after)
       result = self._function(*bound.args, **bound.kwargs)
-    is_tuple = isinstance(result, tuple)
-    y = result[0] if is_tuple else result
+    many = isinstance(result, tuple)
+    y = result[0] if many else result
     self._outputs['y'] = _bits(y)
-    y = _tap(y, self._dy)
-    return (y, *result[1:]) if is_tuple else y
+    y = _tapped(y, self._dy)
+    return (y, *result[1:]) if many else y
 
   def _read(self, name, argument, arguments):
     """Keeps an argument; an alias, whose gradient is kept, takes its place."""
     part = _Part(arguments[argument])
     self._inputs[name] = part.value
     # Where the layer routes by itself, x has a gradient of the router too.
-    routes = any(callable(source) for source, _ in self._places.values())
+    routes = any(callable(where) for where, _ in self._places.values())
     if name in _GRADS and not (routes and name == 'x'):
       self._parts[name] = [part]
-      arguments[argument] = _tap(arguments[argument], part.grads)
+      arguments[argument] = _tapped(arguments[argument], part.grads)
 
-  def _read_weights(self, name, source, layout, parameters, after):
+  def _read_weights(self, name, where, layout, named, after):
     """Likewise of parameters, until the call is over."""
     self._parts[name] = []
-    for pattern in source if isinstance(source, list) else [source]:
-      paths = _match_names(pattern, parameters)
-      parts = [_Part(parameters[path]) for path in paths]
-      self._parts[name].append(parts if '*' in pattern else parts[0])
-      for path, part in zip(paths, parts):
-        after.enter_context(_replace_parameter(self._module, path, part.grads))
-    self._inputs[name] = _join_parts(self._parts[name], layout, 'value')
+    for one in where if isinstance(where, list) else [where]:
+      found = _matching(one, named)
+      parts = [_Part(named[path]) for path in found]
+      self._parts[name].append(parts if '*' in one else parts[0])
+      for path, part in zip(found, parts):
+        after.enter_context(_in_place(self._module, path, part.grads))
+    self._inputs[name] = _whole(self._parts[name], layout, 'value')
 
   def write(self, folder):
     """Writes inputs and outputs."""
@@ -192,18 +192,14 @@ class _Record:
     if self._dy:
       inputs['dy'] = self._dy[0]
       for name, parts in self._parts.items():
-        if any(part.is_wanted for part in _iterate_parts(parts)):
-          outputs[_GRADS[name]] = _join_parts(
-            parts, self._layouts[name], 'grad'
-          )
+        if any(part.is_wanted for part in _flat(parts)):
+          outputs[_GRADS[name]] = _whole(parts, self._layouts[name], 'grad')
     os.makedirs(folder, exist_ok=True)
-    for file, tensors_by_name in (('inputs', inputs), ('real', outputs)):
-      tensors_by_name = {
-        n: _flatten(a, layouts[n]) for n, a in tensors_by_name.items()
-      }
+    for file, held in (('inputs', inputs), ('real', outputs)):
+      held = {n: _flattened(a, layouts[n]) for n, a in held.items()}
       if file == 'inputs':
-        layouts['case'] = read_case.digest(tensors_by_name)
-      read_case.save(read_case.path_of(folder, file), tensors_by_name, layouts)
+        layouts['case'] = read_case.digest(held)
+      read_case.save(read_case.path_of(folder, file), held, layouts)
 
   def _check(self):
     """Refuses what is not one call and one backward pass.
@@ -211,28 +207,22 @@ class _Record:
     Raises:
       ValueError: says which.
     """
-    call = self._call or 0
-    if self._calls <= call:
+    wanted = self._call or 0
+    if self._calls <= wanted:
       raise ValueError(
-        f'layer: expected call {call} within the block, got {self._calls} calls'
+        f'layer: expected call {wanted} within the block, got {self._calls} '
+        'calls'
       )
     if self._call is None and self._calls > 1:
       raise ValueError(
         f'call: expected which one, 0 to {self._calls - 1}, of the '
         f'{self._calls} within the block, got none'
       )
-    parts = [
-      part
-      for name_parts in self._parts.values()
-      for part in _iterate_parts(name_parts)
-    ]
-    num_passes = max(
-      len(grads) for grads in (self._dy, *(p.grads for p in parts))
-    )
-    if num_passes > 1:
+    parts = [part for held in self._parts.values() for part in _flat(held)]
+    most = max(len(grads) for grads in (self._dy, *(p.grads for p in parts)))
+    if most > 1:
       raise ValueError(
-        f'layer: expected one backward pass through call {call}, got '
-        f'{num_passes}'
+        f'layer: expected one backward pass through call {wanted}, got {most}'
       )
 
 
@@ -260,72 +250,70 @@ class _Part:
     return self.grads[0] if self.grads else np.zeros_like(self.value)
 
 
-def _find_sources(function, module, places):
+def _places(function, module, given):
   """Returns, by name, (where, layout) of each input.
 
   Raises:
     ValueError: one is not to be found.
   """
-  strange = [name for name in places if name not in INPUTS]
+  strange = [name for name in given if name not in INPUTS]
   if strange:
     raise ValueError(
       f'{strange[0]}: expected {", ".join(INPUTS)}, got {strange[0]!r}'
     )
-  parameters = _parameters(module)
-  names = (*_arguments(function), *parameters)
+  named = _parameters(module)
+  known = (*_arguments(function), *named)
   lacking = []
   for row in LAYERS:
-    requested = {n: places.get(n, row[n]) for n in INPUTS}
+    asked = {n: given.get(n, row[n]) for n in INPUTS}
     places = {
-      n: place if isinstance(place, tuple) else (place, row[n][1])
-      for n, place in requested.items()
+      n: one if isinstance(one, tuple) else (one, row[n][1])
+      for n, one in asked.items()
     }
-    lacks = [n for n, place in places.items() if not _is_known(place, names)]
+    lacks = [n for n, place in places.items() if not _is_known(place, known)]
     if not lacks:
-      _check_parameters(places, parameters)
+      _refuse_others(places, named)
       return places
     lacking.append((len(lacks), lacks[0], places[lacks[0]][0]))
-  _, name, source = min(lacking)
-  shown_names = [*names[:6], '...'] if len(names) > 6 else names
+  _, name, where = min(lacking)
+  some = [*known[:6], '...'] if len(known) > 6 else known
   raise ValueError(
     f'{name}: expected an argument of the layer or a parameter of that name, '
-    f'got none named {source!r}, but {", ".join(shown_names) or "nothing"}: '
-    'say where '
+    f'got none named {where!r}, but {", ".join(some) or "nothing"}: say where '
     f'it is, as {name}=...'
   )
 
 
-def _is_known(place, names):
-  source = place[0]
-  names = source if isinstance(source, list) else [source]
-  return all(callable(n) or fnmatch.filter(names, n) for n in names)
+def _is_known(place, known):
+  where = place[0]
+  names = where if isinstance(where, list) else [where]
+  return all(callable(n) or fnmatch.filter(known, n) for n in names)
 
 
-def _check_parameters(places, parameters):
+def _refuse_others(places, named):
   """Refuses parameters that are none of the layer's weights.
 
   Raises:
     ValueError: names one.
   """
-  if any(callable(source) for source, _ in places.values()):
+  if any(callable(where) for where, _ in places.values()):
     return  # the router's are among them
-  matches = []
-  for source, _ in places.values():
-    for pattern in source if isinstance(source, list) else [source]:
-      matches += fnmatch.filter(parameters, pattern)
-  unknown = [name for name in parameters if name not in matches]
-  if unknown and matches:
+  used = []
+  for where, _ in places.values():
+    for one in where if isinstance(where, list) else [where]:
+      used += fnmatch.filter(named, one)
+  others = [name for name in named if name not in used]
+  if others and used:
     raise ValueError(
-      f'layer: expected parameters {", ".join(matches)} alone, got '
-      f'{unknown[0]}, '
+      f'layer: expected parameters {", ".join(used)} alone, got {others[0]}, '
       'which this layer has not'
     )
 
 
-def _match_names(pattern, parameters):
+def _matching(pattern, named):
   """Returns the names that a pattern means, in order of their numbers."""
   return sorted(
-    fnmatch.filter(parameters, pattern),
+    fnmatch.filter(named, pattern),
     key=lambda name: [int(n) for n in re.findall(r'\d+', name)],
   )
 
@@ -340,20 +328,20 @@ def _parameters(module):
 
 
 @contextlib.contextmanager
-def _replace_parameter(module, path, grads):
+def _in_place(module, path, grads):
   """Has an alias where a parameter is, whose gradients are kept."""
   *parents, name = path.split('.')
   for parent in parents:
     module = getattr(module, parent)
-  parameters_by_name = getattr(
+  held = getattr(
     module, '_params' if hasattr(module, 'construct') else '_parameters'
   )
-  own = parameters_by_name[name]
-  parameters_by_name[name] = _tap(own, grads)
+  own = held[name]
+  held[name] = _tapped(own, grads)
   try:
     yield
   finally:
-    parameters_by_name[name] = own
+    held[name] = own
 
 
 def _is_mindspore(tensor):
@@ -361,7 +349,7 @@ def _is_mindspore(tensor):
   return mindspore is not None and isinstance(tensor, mindspore.Tensor)
 
 
-def _tap(tensor, grads):
+def _tapped(tensor, grads):
   """Returns an alias of a tensor; gradients of the alias are kept."""
   if _is_mindspore(tensor):
     keep = lambda grad: grads.append(_bits(grad[0]))
@@ -377,30 +365,30 @@ def _bits(tensor):
   return np.array(read_case.bits_of(tensor))
 
 
-def _iterate_parts(parts):
+def _flat(parts):
   """Returns the parts of a tensor, those of stacks too."""
   for part in parts:
     yield from part if isinstance(part, list) else [part]
 
 
-def _join_parts(halves, layout, field):
+def _whole(halves, layout, field):
   """Returns a tensor of its parts: halves of 2F, each perhaps a stack."""
-  arrays = [
+  held = [
     np.stack([getattr(part, field) for part in half])
     if isinstance(half, list)
     else getattr(half, field)
     for half in halves
   ]
-  if len(arrays) == 1:
-    return arrays[0]
-  return np.concatenate(arrays, _axes(layout).index('2F'))
+  if len(held) == 1:
+    return held[0]
+  return np.concatenate(held, _axes(layout).index('2F'))
 
 
 def _axes(layout):
   return layout.partition(',')[0].split()
 
 
-def _flatten(array, layout):
+def _flattened(array, layout):
   """Returns a tensor whose first axes are as many as its layout says."""
   rest = len(_axes(layout)) - 1
   return array.reshape(-1, *array.shape[array.ndim - rest :])

@@ -48,7 +48,7 @@ def _early(actual):
   ('spoil', 'text'),
   [
     (np.zeros_like, 'all zero'),
-    (lambda a: np.full_like(a, np.nan), 'NaN: made from'),
+    (lambda a: np.full_like(a, np.nan), 'NaN: computed from'),
     (
       lambda a: np.full_like(a, np.uint32(0x7F7F7F7F).view(np.float32)),
       'the fill of --poison',

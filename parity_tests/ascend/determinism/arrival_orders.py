@@ -355,7 +355,7 @@ def text(order: str, rows: list[Row]) -> str:
     [
       table,
       f'order of {order}: bits change by design for '
-      f'{", ".join(broken) or "nothing"}, and holds for '
+      f'{", ".join(broken) or "nothing"}, and are the same for '
       f'{", ".join(kept) or "nothing"}; {rows[0].launches} launches of each, '
       + (
         'all as their oracle says'

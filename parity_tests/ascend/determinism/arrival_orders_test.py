@@ -50,7 +50,7 @@ def test_arrival_changes_gradients_of_weights_alone():
   for name in ('d_w_down', 'd_w_gate_up'):
     assert found[name].share > 0.3 and found[name].most > 0
   text = arrival_orders.text('arrival', rows)
-  assert 'fails by design for d_w_down, d_w_gate_up, and holds' in text
+  assert 'bits change by design for d_w_down, d_w_gate_up, and ' in text
   assert 'all as their oracle says' in text
 
 
