@@ -52,7 +52,7 @@ def check(acl: pathlib.Path, shmem: pathlib.Path) -> int:
     )
     told = re.findall(r'.*(?:error|warning): .*', said.stderr)
     failed |= bool(told) or said.returncode != 0
-    name = source.relative_to(NPUS)
+    name = source.relative_to(NPUS.parent)
     print(f'{name}: ' + ('\n'.join(told) or 'compiles, no warning'))
   return int(failed)
 

@@ -81,7 +81,7 @@ def _with_npu(monkeypatch):
   ms.set_device('CPU')
   monkeypatch.setattr(mindspore_layer, 'has_ascend', lambda: True)
   monkeypatch.setattr(ops, 'Custom', Operator)
-  monkeypatch.setattr(Operator, 'made', [])
+  monkeypatch.setattr(Operator, 'operators', [])
 
 
 def _cell(policy=layer_testing.F32, config=CONFIG, **changes):
