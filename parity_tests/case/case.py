@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import dataclasses
 from typing import Self
+import warnings
 
 import numpy as np
 
@@ -69,6 +70,14 @@ class Case:
   quantised: str = ''
   rows: str = ''
   folder: str | None = None
+
+  @classmethod
+  def of(cls, folder: str, direction: str | None = None) -> Self:
+    """Returns `from_folder` under its name of 0.2, which works until 1.0."""
+    warnings.warn(
+      'Case.of is now called Case.from_folder', DeprecationWarning, stacklevel=2
+    )
+    return cls.from_folder(folder, direction)
 
   @classmethod
   def from_folder(cls, folder: str, direction: str | None = None) -> Self:
