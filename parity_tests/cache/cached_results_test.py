@@ -52,17 +52,12 @@ class TestAnswers:
         results.append(programs.Program(_return_tree, 1)(2, testing.ONES))
     assert sorted(results[1]) == sorted(results[0])
     assert type(results[1]['pair']) is tuple
-    for computed, from_cache in zip(
-      *map(jax.tree.leaves, results), strict=True
-    ):
-      assert isinstance(from_cache, np.ndarray) and not isinstance(
+    for computed, loaded in zip(*map(jax.tree.leaves, results), strict=True):
+      assert isinstance(loaded, np.ndarray) and not isinstance(
         computed, np.ndarray
       )
-      assert (
-        computed.dtype == from_cache.dtype
-        and computed.shape == from_cache.shape
-      )
-      assert np.asarray(computed).tobytes() == from_cache.tobytes()
+      assert computed.dtype == loaded.dtype and computed.shape == loaded.shape
+      assert np.asarray(computed).tobytes() == loaded.tobytes()
 
   @pytest.mark.parametrize(
     'change', ['value', 'bit', 'shape', 'static', 'kind']
