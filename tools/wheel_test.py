@@ -61,6 +61,8 @@ print(found + [hpmoe.reference.layer.__package__])
 
 # Where the packages that the wheel depends on are installed, and this project.
 _SITE = pathlib.Path(np.__file__).parents[1]
+# What runs the `hpmoe` command as a module.
+_COMMAND = 'hpmoe_command'
 # They test or maintain the tree.
 _LEFT_OUT = ('_test.py', '_testing.py', 'test_util.py')
 # Folders that are in no wheel, and those of the backend's wheel.
@@ -75,7 +77,7 @@ _PROJECTS = ('.', 'backend_ascend', 'backend_ascend/twin')
 
 
 @pytest.fixture(scope='module')
-def installed(tmp_path_factory) -> pathlib.Path:
+def site_folder(tmp_path_factory) -> pathlib.Path:
   """Returns a folder that holds the wheel's files, and nothing else."""
   folder = tmp_path_factory.mktemp('wheel')
   subprocess.run(
@@ -90,19 +92,22 @@ def installed(tmp_path_factory) -> pathlib.Path:
   zipfile.ZipFile(wheel).extractall(folder / 'site')
   # Its environment: this one without the project, whose backend would be found.
   (folder / 'packages').mkdir()
+  (folder / 'packages' / f'{_COMMAND}.py').write_text(
+    'from hpmoe.parity_tests.commands import main\nmain.run()\n'
+  )
   for path in _SITE.iterdir():
     if not path.name.startswith(('hyperparallel_moe', '_editable', 'hpmoe')):
       (folder / 'packages' / path.name).symlink_to(path)
   return folder / 'site'
 
 
-def _run(installed, folder, line: str) -> subprocess.CompletedProcess[str]:
+def _run(site_folder, folder, line: str) -> subprocess.CompletedProcess[str]:
   """Runs a module outside of the environment.
 
   Its editable install would answer for the wheel.
   """
-  packages = str(installed.with_name('packages'))
-  path = os.pathsep.join(['.', str(installed), packages])
+  packages = str(site_folder.with_name('packages'))
+  path = os.pathsep.join(['.', str(site_folder), packages])
   return subprocess.run(
     [sys._base_executable, '-m', *line.split()],
     cwd=folder,
@@ -113,16 +118,16 @@ def _run(installed, folder, line: str) -> subprocess.CompletedProcess[str]:
 
 
 class TestWheel:
-  def test_one_import_package_and_one_command(self, installed):
-    names = sorted(path.name for path in installed.iterdir())
-    (info,) = installed.glob('*.dist-info')
+  def test_one_import_package_and_one_command(self, site_folder):
+    names = sorted(path.name for path in site_folder.iterdir())
+    (info,) = site_folder.glob('*.dist-info')
     assert names == ['hpmoe', info.name]
     scripts = configparser.ConfigParser()
     scripts.read(info / 'entry_points.txt')
     assert scripts.sections() == ['console_scripts']
     assert list(scripts['console_scripts']) == ['hpmoe']
 
-  def test_holds_every_module_and_no_test(self, installed):
+  def test_holds_every_module_and_no_test(self, site_folder):
     want = {'__init__.py'} | {
       path
       for path in import_graph.files()
@@ -131,20 +136,43 @@ class TestWheel:
       and '/' in path
       and not path.startswith(_ELSEWHERE)
     }
-    package = installed / 'hpmoe'
+    package = site_folder / 'hpmoe'
     found = {p.relative_to(package).as_posix() for p in package.rglob('*.py')}
     assert found == want
 
-  def test_holds_the_text_that_it_reads(self, installed):
-    for text in ('parity_tests/data/alice', 'models/train/data/persuasion'):
-      assert (installed / f'hpmoe/{text}.txt').is_file()
+  @pytest.mark.parametrize(
+    ('line', 'text'),
+    [
+      ('check --preset=tiny', 'candidate: expected a kernel to judge'),
+      ('compile --preset=tiny', 'compile: expected the Ascend backend'),
+      ('shared', 'command: expected one of'),
+    ],
+  )
+  def test_without_a_backend_a_request_says_what_it_needs(
+    self, site_folder, tmp_path, line, text
+  ):
+    ran = _run(site_folder, tmp_path, f'{_COMMAND} {line}')
+    assert ran.returncode == 2
+    assert ran.stderr.startswith('hpmoe') and text in ran.stderr, ran.stderr
+    assert ("'hyperparallel-moe[ascend]'" in ran.stderr) == (line != 'shared')
 
-  def test_holds_nothing_that_only_tests_read(self, installed):
-    held = [p.relative_to(installed) for p in installed.rglob('*')]
+  def test_without_a_backend_its_names_say_what_they_need(
+    self, site_folder, tmp_path
+  ):
+    (tmp_path / 'mine.py').write_text('import hpmoe\nhpmoe.compile\n')
+    ran = _run(site_folder, tmp_path, 'mine')
+    assert 'hpmoe.compile: expected the Ascend backend' in ran.stderr
+
+  def test_holds_the_text_that_it_reads(self, site_folder):
+    for text in ('parity_tests/data/alice', 'models/train/data/persuasion'):
+      assert (site_folder / f'hpmoe/{text}.txt').is_file()
+
+  def test_holds_nothing_that_only_tests_read(self, site_folder):
+    held = [p.relative_to(site_folder) for p in site_folder.rglob('*')]
     assert not [p for p in held if 'testdata' in p.parts]
     assert not [p for p in held if p.suffix in ('.safetensors', '.npz', '.bin')]
 
-  def test_a_pytest_of_the_user(self, installed, tmp_path):
+  def test_a_pytest_of_the_user(self, site_folder, tmp_path):
     # given tests beside folders of our names, one of which must fail
     (tmp_path / 'models').mkdir()
     (tmp_path / 'models' / 'mine.py').write_text(_KERNELS)
@@ -152,18 +180,18 @@ class TestWheel:
     (tmp_path / 'mine_test.py').write_text(_TESTS)
     # when they run from there
     asked = 'pytest -q -p no:cacheprovider mine_test.py'
-    ran = _run(installed, tmp_path, asked)
+    ran = _run(site_folder, tmp_path, asked)
     # then the failure says where
     assert '1 failed, 1 passed' in ran.stdout, ran.stdout + ran.stderr
     assert 'AssertionError: first failure: y (bounded: ' in ran.stdout
     assert 'api.py' not in ran.stdout  # the line of the user's is shown
 
   @pytest.mark.slow
-  def test_a_type_checker_of_the_user_sees_types(self, installed, tmp_path):
+  def test_a_type_checker_of_the_user_sees_types(self, site_folder, tmp_path):
     # given an environment of their own that has the wheel
     venv.create(tmp_path / 'env')
     (site,) = (tmp_path / 'env').glob('lib/*/site-packages')
-    paths = (str(installed), str(installed.with_name('packages')))
+    paths = (str(site_folder), str(site_folder.with_name('packages')))
     (site / 'hpmoe.pth').write_text('\n'.join(paths))
     (tmp_path / 'mine.py').write_text(_TYPED)
     # when mypy reads two wrong lines

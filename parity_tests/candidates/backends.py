@@ -2,9 +2,9 @@
 
 import dataclasses
 import functools
-import importlib.metadata
 from typing import Any
 
+from hpmoe.parity_tests import plugins
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.candidates import row as row_lib
@@ -12,16 +12,11 @@ from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import granularity
 
-GROUP = 'hpmoe.backends'
-INSTALL = "pip install 'hyperparallel-moe[ascend]'"
-
 
 @functools.cache
 def load_backend() -> row_lib.Backend | None:
   """Returns the installed backend, or None where there is none."""
-  for entry in importlib.metadata.entry_points(group=GROUP):
-    return entry.load()
-  return None
+  return next(iter(plugins.load_plugins(plugins.BACKENDS)), None)
 
 
 def require_backend(argument: str) -> row_lib.Backend:
@@ -32,10 +27,7 @@ def require_backend(argument: str) -> row_lib.Backend:
   """
   backend = load_backend()
   if backend is None:
-    raise ValueError(
-      f'{argument}: expected the Ascend backend to be installed ({INSTALL}), '
-      'got the judge alone'
-    )
+    raise ValueError(plugins.explain_missing(argument))
   return backend
 
 
@@ -55,7 +47,7 @@ class NoBackend(candidates.Candidate):
     """
     raise ValueError(
       'candidate: expected a kernel to judge (--candidate, --command or '
-      f'--outputs), or the Ascend backend ({INSTALL}), got neither'
+      f'--outputs), or the Ascend backend ({plugins.INSTALL}), got neither'
     )
 
   def run(self, config, policy, inputs, which=passes.FORWARD, given=None):

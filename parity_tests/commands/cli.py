@@ -317,13 +317,10 @@ def missing(module: str) -> str | None:
   import importlib.metadata  # Takes long, and few commands need it.
   import re
 
-  from hpmoe.parity_tests.candidates import backends
+  from hpmoe.parity_tests import plugins
 
   if module.startswith('hpmoe.backend_ascend'):
-    return (
-      f'{module}: expected the Ascend backend to be installed, got the judge '
-      f'alone; {backends.INSTALL} installs it'
-    )
+    return plugins.explain_missing(module)
   module = module.partition('.')[0]
   try:
     needed = importlib.metadata.requires('hyperparallel-moe') or ()

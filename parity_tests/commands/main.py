@@ -8,7 +8,6 @@ import atexit
 from collections.abc import Callable, Container, Sequence
 import contextlib
 import ctypes
-import importlib.metadata
 import io
 import math
 import os
@@ -19,6 +18,8 @@ import time
 
 from absl import flags
 
+from hpmoe.parity_tests import plugins
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import check_command
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import export_command
@@ -49,14 +50,10 @@ _OWN_COMMANDS = {
 
 
 def _load_groups() -> dict[str, tuple[cli.Command, ...]]:
-  """Returns all commands by purpose, those of installed backends among them.
-
-  A distribution offers commands as an entry point of the group
-  `hpmoe.commands`: a mapping from a purpose to `cli.Command`s.
-  """
+  """Returns all commands by purpose, those of installed backends among them."""
   groups = dict(_OWN_COMMANDS)
-  for entry in importlib.metadata.entry_points(group='hpmoe.commands'):
-    for purpose, commands in entry.load().items():
+  for extension in plugins.load_plugins(plugins.COMMANDS):
+    for purpose, commands in extension.items():
       groups[purpose] = (*groups.get(purpose, ()), *commands)
   return {purpose: commands for purpose, commands in groups.items() if commands}
 
@@ -144,6 +141,10 @@ def main(arguments: Sequence[str]) -> int:
       file=sys.stderr,
     )
     name = _RENAMED[name]
+  command_names = flag_tables.read('commands').keys() - {'shared'}
+  if name in command_names - COMMANDS.keys():
+    print(f'hpmoe {plugins.explain_missing(name)}', file=sys.stderr)
+    return cli.WRONG_REQUEST
   if name not in COMMANDS:
     text = f'command: expected one of {list(COMMANDS)}, got {name!r}'
     print(f'hpmoe: {_with_near(text)}', file=sys.stderr)

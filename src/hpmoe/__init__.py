@@ -89,7 +89,16 @@ def __getattr__(name: str) -> Any:
   if name not in _HOMES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   module, attribute = _HOMES[name]
-  value = getattr(importlib.import_module(f'{__name__}.{module}'), attribute)
+  try:
+    loaded = importlib.import_module(f'{__name__}.{module}')
+  except ModuleNotFoundError as error:
+    if error.name != f'{__name__}.backend_ascend':
+      raise
+    from hpmoe.parity_tests import plugins
+
+    text = plugins.explain_missing(f'hpmoe.{name}')
+    raise ModuleNotFoundError(text, name=error.name) from error
+  value = getattr(loaded, attribute)
   globals()[name] = value
   return value
 
