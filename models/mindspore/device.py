@@ -3,9 +3,14 @@
 On an NPU nothing here was run yet: there is none where this is built.
 """
 
+# Before MindSpore: it sets what MindSpore reads at its import, and without
+# MindSpore its error says what installs it.
+from hpmoe.backend_ascend.frontends import mindspore_layer
+
+# isort: split
+
 import mindspore as ms
 
-from hpmoe.backend_ascend.frontends import mindspore_layer
 from hpmoe.backend_ascend.frontends import mindspore_npu
 
 

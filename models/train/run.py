@@ -135,8 +135,6 @@ def _trainer(config: config_lib.ModelConfig, settings: settings_lib.Settings):
     from hpmoe.models.train import jax_trainer
 
     return jax_trainer.trainer(config, settings)
-  # First, for without MindSpore it says what installs it.
-  from hpmoe.backend_ascend.frontends import mindspore_layer  # noqa: F401, I001
   from hpmoe.models.mindspore import device
   from hpmoe.models.train import mindspore_trainer
 

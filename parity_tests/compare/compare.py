@@ -356,8 +356,8 @@ def _framework(pair: Pair, subject: subject_lib.Subject) -> types.ModuleType:
       biases.
   """
   if pair.framework == 'mindspore':
-    # First, for it keeps MindSpore from warning of what it does not find.
-    importlib.import_module('hpmoe.backend_ascend.frontends.mindspore_layer')
+    # It imports MindSpore so that it does not warn of what it does not find.
+    importlib.import_module('hpmoe.models.mindspore.device')
   side = importlib.import_module(_SIDES[pair.framework])
   if pair.candidate is None:
     layer = side.moe_lib.named(pair.moe)

@@ -132,8 +132,7 @@ def _stepper(f: flags.FlagValues):
     from hpmoe.models.jax import stepper as of_jax
 
     return of_jax.Stepper
-  # First: without MindSpore, its error says what installs it.
-  from hpmoe.models.mindspore import device  # noqa: I001
+  from hpmoe.models.mindspore import device
   from hpmoe.models.mindspore import stepper as of_mindspore
 
   device.use(f.device, f.moe)
