@@ -8,6 +8,7 @@ import pytest
 
 from hpmoe.backend_ascend import frontends
 from hpmoe.models import config as config_lib
+from hpmoe.models import mindspore as mindspore_models
 from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import tokenizer
 from hpmoe.models.train import folder_testing
@@ -55,9 +56,14 @@ class TestTrain:
   def test_without_mindspore_the_extra_is_named(
     self, settings, tmp_path, monkeypatch
   ):
-    name = f'{frontends.__name__}.mindspore_layer'
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.delattr(frontends, 'mindspore_layer', raising=False)
+    # Modules that were imported with MindSpore would answer without it.
+    for package, name in (
+      (frontends, 'mindspore_layer'),
+      (mindspore_models, 'device'),
+    ):
+      module = f'{package.__name__}.{name}'
+      monkeypatch.delitem(sys.modules, module, raising=False)
+      monkeypatch.delattr(package, name, raising=False)
     monkeypatch.setitem(sys.modules, 'mindspore', None)
     other = dataclasses.replace(settings, framework='mindspore')
     with pytest.raises(ImportError, match=r"pip install 'hyperparallel-moe\[m"):
