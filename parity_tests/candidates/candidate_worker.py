@@ -142,7 +142,7 @@ def call(name: str, function: Callable, given: Mapping, *layer):
   """
   from hpmoe.parity_tests.candidates import exchange
 
-  own = {key: array.copy() for key, array in given.items()}
+  own = exchange.copy(given)
   try:
     answer = function(dict(own), *layer)
   except Exception as error:  # pylint: disable=broad-except
@@ -212,7 +212,7 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   elif request['isolate'] and request['has_backward']:
     # Before anything runs.
     _stages(f'{name}.backward', backward, request['backward_stages'])
-  inputs = exchange.load(job / 'inputs')
+  inputs = exchange.borrow(job / 'inputs', request['shared'])
   if request['isolate']:
     stages = _stages(name, function, known)
     outputs = _run_stages(name, stages, known, inputs, config, policy)

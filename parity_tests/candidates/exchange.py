@@ -4,12 +4,17 @@ The process of a user's candidate imports this, what it imports and
 `reference.contract` of the project, and nothing else of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import pathlib
+from typing import Any
 
 import numpy as np
 
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import shared_memory
+
+# Compared at once: they stay in a core's cache.
+_PIECE_BYTES = 1 << 18
 
 
 def as_array(value: object) -> np.ndarray:
@@ -22,15 +27,38 @@ def as_array(value: object) -> np.ndarray:
   return read_case.as_numpy(read_case.bits_of(value))
 
 
+def copy(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Returns inputs that a call may write to, for `spoilt` to compare."""
+  return {name: shared_memory.copy(array) for name, array in inputs.items()}
+
+
 def spoilt(before: Mapping[str, np.ndarray], after: Mapping) -> str:
   """Returns what is wrong with inputs that a call was given, or ''."""
   for name, array in before.items():
-    if array.tobytes() != after[name].tobytes():
+    if not _have_same_bytes(array, after[name]):
       return (
         f'{name}: expected an input as it was before the call, got other '
         'values: it was written to; work on a copy'
       )
   return ''
+
+
+def _have_same_bytes(array: np.ndarray, own: np.ndarray) -> bool:
+  large = array.nbytes >= shared_memory.LEAST_BYTES
+  if large and shared_memory.is_unwritten(own):
+    return True
+  if array.shape != own.shape or array.dtype != own.dtype:
+    return False
+  pieces = zip(_iterate_bytes(array), _iterate_bytes(own), strict=True)
+  return all(np.array_equal(*pair) for pair in pieces)
+
+
+def _iterate_bytes(array: np.ndarray) -> Iterator[np.ndarray]:
+  flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+  if flat.size % 8 == 0:
+    flat = flat.view(np.uint64)
+  step = _PIECE_BYTES // flat.itemsize
+  return (flat[i : i + step] for i in range(0, flat.size, step))
 
 
 def save(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> None:
@@ -46,3 +74,38 @@ def load(path: pathlib.Path) -> dict[str, np.ndarray]:
   """Reads what `save` wrote."""
   held = read_case.read(str(path))[0]
   return {name: read_case.as_numpy(array) for name, array in held.items()}
+
+
+def lend(
+  path: pathlib.Path, values: Mapping[str, np.ndarray]
+) -> dict[str, dict[str, Any]]:
+  """Writes small tensors to a file; returns where large ones lie, as JSON.
+
+  The process that `borrow`s them must inherit their `file`s.
+  """
+  places = shared_memory.find_places(values)
+  save(path, {n: a for n, a in values.items() if n not in places})
+  return {
+    name: dict(
+      file=place.file,
+      size=place.size,
+      shape=values[name].shape,
+      dtype=read_case.bits_of(values[name][:0]).dtype.descr,
+    )
+    for name, place in places.items()
+  }
+
+
+def borrow(
+  path: pathlib.Path, rows: Mapping[str, Mapping[str, Any]]
+) -> dict[str, np.ndarray]:
+  """Reads what `lend` wrote, and maps what it returned, read-only."""
+  values = load(path)
+  for name, row in rows.items():
+    place = shared_memory.Place(row['file'], row['size'])
+    dtype = np.dtype([tuple(field) for field in row['dtype']])
+    # A plain dtype is described by one field without a name.
+    dtype = dtype if row['dtype'][0][0] else dtype[0]
+    array = shared_memory.attach(place, tuple(row['shape']), dtype)
+    values[name] = read_case.as_numpy(array)
+  return values

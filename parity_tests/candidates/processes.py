@@ -68,6 +68,7 @@ def call(
   commands: Mapping[int | None, Sequence[str]],
   env: Mapping[str, str],
   timeout_s: float,
+  files: Sequence[int] = (),
 ) -> Codes:
   """Runs commands at once; returns how each that ended first did.
 
@@ -79,6 +80,7 @@ def call(
     commands: by what one is called.
     env: their environment.
     timeout_s: of all.
+    files: descriptors that they inherit.
 
   Returns:
     Exit codes by name, of the one that failed alone if one did; None: it did
@@ -93,6 +95,7 @@ def call(
         stdout=2,
         env={**env, **mark(job)},
         start_new_session=True,
+        pass_fds=files,
       )
     while True:
       codes = {name: process.poll() for name, process in started.items()}

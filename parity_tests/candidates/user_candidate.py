@@ -145,7 +145,7 @@ class Subprocess(candidates.Candidate):
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
       job = pathlib.Path(folder)
-      exchange.save(job / 'inputs', {**inputs, **(given or {})})
+      shared = exchange.lend(job / 'inputs', {**inputs, **(given or {})})
       request = dict(
         candidate=self._there[1],
         is_backward=which.name == passes.BACKWARD.name,
@@ -157,20 +157,22 @@ class Subprocess(candidates.Candidate):
         config=dataclasses.asdict(config),
         policy=dataclasses.asdict(policy),
         path=[self._there[0], os.getcwd(), *sys.path],
+        shared=shared,
       )
       (job / 'request.json').write_text(json.dumps(request))
-      self._call(job)
+      self._call(job, [row['file'] for row in shared.values()])
       outputs = exchange.load(job / 'outputs')
       self.said.update(json.loads((job / 'said.json').read_text()))
     self.seconds.append(time.perf_counter() - start)
     needed = () if self.checking.isolate else which.results[:1]
     return check_outputs(self.name, config, policy, outputs, which, needed)
 
-  def _call(self, job: pathlib.Path) -> None:
+  def _call(self, job: pathlib.Path, files: Sequence[int]) -> None:
     worker = pathlib.Path(__file__).with_name('candidate_worker.py')
     command = [sys.executable, str(worker), str(job)]
     env = os.environ | (_POISON if self.checking.poison else {})
-    code = processes.call(job, {None: command}, env, self.timeout_s)[None]
+    codes = processes.call(job, {None: command}, env, self.timeout_s, files)
+    code = codes[None]
     told = job / 'error.json'
     if code is not None and told.exists():
       word = json.loads(told.read_text())

@@ -16,6 +16,7 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import exact_proof
 from hpmoe.reference.contract import quantised
@@ -310,8 +311,8 @@ def _draw_weights(
   """Returns sparse w_gate_up and w_down: odd gate entries, +-1 elsewhere."""
   ranks, local = config.num_ranks, config.experts_per_rank
   width, hidden = config.d_model, config.d_ff
-  w_gate_up = np.zeros((ranks, local, width, 2 * hidden), dtype)
-  w_down = np.zeros((ranks, local, hidden, width), dtype)
+  w_gate_up = shared_memory.zeros((ranks, local, width, 2 * hidden), dtype)
+  w_down = shared_memory.zeros((ranks, local, hidden, width), dtype)
   for expert in range(config.num_experts):
     place = divmod(expert, local)
     name = f'{seed_prefix}/{expert}'

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.parity_tests.case import shared_memory
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
@@ -109,7 +110,7 @@ def draw_weights(config, storage, seed, limit) -> dict[str, np.ndarray]:
   spread = np.concatenate([gate, np.resize(up, hidden)])
   scales = dict(w_gate_up=spread, w_down=1.0)
   for name, shape in shapes.items():
-    weights[name] = np.empty((ranks, local, *shape), storage)
+    weights[name] = shared_memory.empty((ranks, local, *shape), storage)
     for expert in range(config.num_experts):
       values = stable_random.normal(
         stable_random.seed_of(name, expert, seed), shape

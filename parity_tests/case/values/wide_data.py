@@ -20,6 +20,7 @@ import itertools
 
 import numpy as np
 
+from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import exact_data
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import exact_proof
@@ -107,9 +108,9 @@ def make(
   storage_dtype = exact_limits.STORAGE[policy.storage]
   arrays = dict(
     _draw_tokens(config, bits, pattern, topk_ids, seed),
-    **_draw_weights(config, bits, pattern, seed),
+    **_draw_weights(config, storage_dtype, bits, pattern, seed),
   )
-  narrow = ('x', 'w_gate_up', 'w_down', 'dy')
+  narrow = ('x', 'dy')
   arrays |= {name: arrays[name].astype(storage_dtype) for name in narrow}
   arrays['topk_ids'] = topk_ids
   for name in tensors.inputs(config):
@@ -177,11 +178,11 @@ class _Pattern:
     return cls(columns, features, np.array(reads), down % hidden)
 
 
-def _draw_weights(config, bits, pattern, seed) -> dict[str, np.ndarray]:
+def _draw_weights(config, dtype, bits, pattern, seed) -> dict[str, np.ndarray]:
   ranks, local = config.num_ranks, config.experts_per_rank
   width, hidden = config.d_model, config.d_ff
-  gate_up = np.zeros((ranks, local, width, 2 * hidden), np.float32)
-  down = np.zeros((ranks, local, hidden, width), np.float32)
+  gate_up = shared_memory.zeros((ranks, local, width, 2 * hidden), dtype)
+  down = shared_memory.zeros((ranks, local, hidden, width), dtype)
   wide = np.array([f.wide for f in pattern.features])
   wide_gate_up = np.stack([wide == 'gate', wide == 'up'], axis=1)
   wide_down = (wide == 'down')[pattern.down]
