@@ -366,12 +366,13 @@ def _checked_type(model_type: Any) -> str:
 def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
   """Refuses a key that asks for what is not computed, or that is not known."""
   family = FAMILIES[model_type]
-  fixed = {**families.FIXED, **family.fixed}
+  read = {*_hf_names(family).values(), *_ROPE, *family.unused, *families.UNUSED}
+  read.update(*family.also_named.values())
+  fixed = {k: v for k, v in families.FIXED.items() if k not in read}
+  fixed |= family.fixed
   kinds = fields.get('layer_types')
   if 'layer_types' not in family.defaults:
     fixed['layer_types'] = [_FULL] * len(kinds or ())
-  read = {*_hf_names(family).values(), *_ROPE, *family.unused, *families.UNUSED}
-  read.update(*family.also_named.values())
   read -= set(fixed)
   for name, value in fields.items():
     if name in read or value is None or value == fixed.get(name):

@@ -73,25 +73,6 @@ class Family:
   unused: tuple[str, ...] = ()
 
 
-# Of any family: what describes a file, or how its model is used, and no number
-# that it computes.
-UNUSED = (
-  *('model_type', 'architectures', 'auto_map', 'transformers_version'),
-  *('torch_dtype', 'dtype', 'quantization_config', '_name_or_path'),
-  *('attn_implementation', '_attn_implementation', 'use_cache', 'pad_token_id'),
-  *('output_router_logits', 'output_hidden_states', 'output_attentions'),
-  *('return_dict', 'id2label', 'label2id', 'num_labels', 'problem_type'),
-  *('do_sample', 'temperature', 'top_k', 'top_p', 'repetition_penalty'),
-  *('max_length', 'max_new_tokens', 'pretraining_tp', 'ep_size'),
-)
-FIXED = {
-  'hidden_act': 'silu',
-  'attention_dropout': 0.0,
-  'is_encoder_decoder': False,
-  'chunk_size_feed_forward': 0,
-}
-
-
 def _tuples(value: Any) -> Any:
   return tuple(value) if isinstance(value, list) else value
 
@@ -120,12 +101,17 @@ def _family(
 
 
 def _read() -> dict[str, Family]:
-  rows = tomllib.loads(_FILE.read_text())
+  rows = dict(_TABLES)
   common = rows.pop('common')
+  del rows['without_effect']
   known: dict[str, Family] = {}
   for name, row in rows.items():
     known[name] = _family(row, common, known)
   return known
 
 
+_TABLES = tomllib.loads(_FILE.read_text())
 FAMILIES = _read()
+# Keys of any family that change no number: with any value; with one.
+UNUSED: tuple[str, ...] = tuple(_TABLES['without_effect']['any_value'])
+FIXED: Mapping[str, Any] = _TABLES['without_effect']['values']
