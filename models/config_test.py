@@ -147,16 +147,16 @@ PUBLISHED = (
 class TestKeysWithoutEffect:
   @pytest.mark.parametrize('name, key, value, other', PUBLISHED)
   def test_change_nothing(self, name, key, value, other):
-    given = fields(name)
-    plain = config_lib.from_hf(given)
-    assert config_lib.from_hf(given | {key: value}) == plain
+    raw = fields(name)
+    plain = config_lib.from_hf(raw)
+    assert config_lib.from_hf(raw | {key: value}) == plain
     if other is not None:
       with pytest.raises(ValueError, match=f'^{key}: expected .*, got '):
-        config_lib.from_hf(given | {key: other})
+        config_lib.from_hf(raw | {key: other})
 
   def test_a_family_that_computes_with_one_reads_it(self):
-    given = _GOLDEN['qwen2_plain'] | {'qkv_bias': True}
-    assert config_lib.from_hf(given).qkv_bias
+    raw = _GOLDEN['qwen2_plain'] | {'qkv_bias': True}
+    assert config_lib.from_hf(raw).qkv_bias
 
 
 def reference(model_type: str) -> dict:

@@ -30,7 +30,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
   try:
     made.chmod(0o777 & ~_umask())  # mkdtemp's is the owner's alone
     yield made
-    for file in made.iterdir():
+    for file in made.rglob('*'):
       _sync(file)
     _sync(made)
     made.rename(target)

@@ -11,10 +11,15 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
 import jinja2.sandbox
 
+from hpmoe.models.checkpoint import config_file
+from hpmoe.models.checkpoint import special_tokens
+
 _FILE = 'chat_template.jinja'
-_CONFIG = 'tokenizer_config.json'
+_CONFIG = special_tokens.CONFIG
 
 
 def render(
@@ -31,13 +36,9 @@ def render(
   Raises:
     ValueError: there is no template, or it refuses the messages.
   """
-  config = _object(files.get(_CONFIG, b'{}'))
-  source = _source(files, config)
-  special = {
-    name: value.get('content') if isinstance(value, dict) else value
-    for name, value in config.items()
-    if name.endswith('_token') and isinstance(value, dict | str)
-  }
+  fields = special_tokens.read_fields(files)
+  source = _source(files, fields)
+  special = special_tokens.spellings(fields)
   try:
     template = _environment().from_string(source)
     return template.render(
@@ -50,36 +51,50 @@ def render(
     ) from error
 
 
-def _source(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str:
-  if _FILE in files:
-    return files[_FILE].decode()
-  found = config.get('chat_template')
-  if isinstance(found, list):  # of several by name
-    found = {t.get('name'): t.get('template') for t in found}.get('default')
-  if not isinstance(found, str):
+def _source(files: Mapping[str, bytes], fields: Mapping[str, Any]) -> str:
+  """Returns the template 'default' of those in a folder's files."""
+  for name in (_FILE, f'{config_file.TEMPLATES}/default.jinja'):
+    if name in files:
+      return files[name].decode()
+  template = fields.get('chat_template')
+  if isinstance(template, list):  # of several by name
+    by_name = {t.get('name'): t.get('template') for t in template}
+    template = by_name.get('default')
+  if not isinstance(template, str):
+    unread = [name for name in files if name.startswith(config_file.TEMPLATES)]
     raise ValueError(
-      f'chat: expected a template in {_FILE} or {_CONFIG}, got none'
+      f'chat: expected a template in {_FILE} or {_CONFIG}, got '
+      f'{", ".join(unread) or "none"}'
     )
-  return found
-
-
-def _object(content: bytes) -> dict[str, Any]:
-  try:
-    found = json.loads(content)
-  except ValueError as error:
-    raise ValueError(f'{_CONFIG}: expected JSON, got {error}') from error
-  return found if isinstance(found, dict) else {}
+  return template
 
 
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
   """Returns what templates are written for: transformers' environment."""
   made = jinja2.sandbox.ImmutableSandboxedEnvironment(
-    trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+    trim_blocks=True,
+    lstrip_blocks=True,
+    extensions=[jinja2.ext.loopcontrols, _Generation],
   )
   made.filters['tojson'] = _tojson
   made.globals['raise_exception'] = _refuse
   made.globals['strftime_now'] = lambda f: datetime.datetime.now().strftime(f)
   return made
+
+
+class _Generation(jinja2.ext.Extension):
+  """The block `{% generation %}`, which marks what training learns: its text.
+
+  Source: `AssistantTracker` of transformers 5.23, which marks and adds nothing.
+  """
+
+  tags = frozenset({'generation'})
+
+  def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+    """Returns the statements of a block, in a scope of their own."""
+    line = next(parser.stream).lineno
+    body = parser.parse_statements(('name:endgeneration',), drop_needle=True)
+    return jinja2.nodes.Scope(body, lineno=line)
 
 
 def _tojson(value: Any, **options: Any) -> str:

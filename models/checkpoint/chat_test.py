@@ -15,7 +15,7 @@ TEMPLATE = """{%- for m in messages %}
 
 
 def _files(template, **config):
-  content = dict(chat_template=template, eos_token='</s>', **config)
+  content = dict(chat_template=template, eos_token='</s>') | config
   return {'tokenizer_config.json': json.dumps(content).encode()}
 
 
@@ -41,6 +41,30 @@ class TestRender:
       '{{ bos_token }}', bos_token=dict(content='<s>', lstrip=True)
     )
     assert chat.render(files, ASK) == '<s>'
+
+  def test_tokens_that_the_map_alone_names(self):
+    files = _files('{{ bos_token }}|{{ eos_token }}', eos_token=None)
+    files['special_tokens_map.json'] = json.dumps(
+      dict(bos_token='<s>', eos_token=dict(content='<e>'))
+    ).encode()
+    assert chat.render(files, ASK) == '<s>|<e>'
+
+  def test_what_training_marks_is_its_text(self):
+    # Made by transformers 5.23, apply_chat_template(..., tokenize=False).
+    template = (
+      '{% for m in messages %}\n{% generation %}\n{{ m.content }}'
+      '{{ eos_token }}\n{% endgeneration %}\n{% endfor %}!'
+    )
+    assert chat.render(_files(template), ASK) == 'Who <are> you?</s>\n!'
+
+  def test_templates_in_a_folder_of_their_own(self):
+    tools = {'additional_chat_templates/tool_use.jinja': b'tools'}
+    files = {'chat_template.jinja': b'plain'} | tools
+    assert chat.render(files, ASK) == 'plain'
+    default = tools | {'additional_chat_templates/default.jinja': b'default'}
+    assert chat.render(default, ASK) == 'default'
+    with pytest.raises(ValueError, match='got .*s/tool_use.jinja$'):
+      chat.render(tools, ASK)
 
   @pytest.mark.parametrize(
     'template, text',

@@ -1,6 +1,6 @@
 """config.json, and the files beside weights that travel with them."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 import json
 import pathlib
 from typing import Any
@@ -9,15 +9,26 @@ from hpmoe.models import config as config_lib
 
 NAME = 'config.json'
 TOKENIZER = 'tokenizer.json'
+TEMPLATES = 'additional_chat_templates'
+# Vocabularies in formats that `tokenizers` does not read.
+_VOCABULARIES = (
+  'tokenizer.model',
+  'tiktoken.model',
+  'spiece.model',
+  'sentencepiece.bpe.model',
+  'tekken.json',
+  'qwen.tiktoken',
+  'vocab.json',
+)
 _EXTRAS = (
+  'added_tokens.json',
   'chat_template.jinja',
   'generation_config.json',
   'merges.txt',
   'special_tokens_map.json',
   TOKENIZER,
-  'tokenizer.model',
   'tokenizer_config.json',
-  'vocab.json',
+  *_VOCABULARIES,
 )
 
 
@@ -66,5 +77,26 @@ def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
 
 def extras(folder: pathlib.Path) -> dict[str, bytes]:
   """Returns the files of a folder that belong to its model's text, by name."""
-  found = [name for name in _EXTRAS if (folder / name).is_file()]
-  return {name: (folder / name).read_bytes() for name in found}
+  names = [name for name in _EXTRAS if (folder / name).is_file()]
+  templates = sorted((folder / TEMPLATES).glob('*.jinja'))
+  names += [f'{TEMPLATES}/{path.name}' for path in templates]
+  return {name: (folder / name).read_bytes() for name in names}
+
+
+def check_tokenizer(files: Container[str]) -> None:
+  """Refuses a folder whose vocabulary is in another file than tokenizer.json.
+
+  Args:
+    files: the names of its files.
+
+  Raises:
+    ValueError: names the file.
+  """
+  if TOKENIZER in files:
+    return
+  for name in _VOCABULARIES:
+    if name in files:
+      raise ValueError(
+        f'{name}: expected {TOKENIZER} beside it, got none; transformers makes '
+        f'it: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)'
+      )

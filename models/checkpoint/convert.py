@@ -66,5 +66,6 @@ def write(
   with atomic_folder.writing(path) as made:
     config_file.write_json(made / config_file.NAME, weights.fields)
     for name, content in weights.extras.items():
+      (made / name).parent.mkdir(exist_ok=True)
       (made / name).write_bytes(content)
     FORMATS[form].write(made, weights)

@@ -135,6 +135,16 @@ class TestRoundTrip:
     )
     assert before == after
 
+  def test_files_of_text_travel_with_the_weights(self, tmp_path):
+    shutil.copytree(QWEN, tmp_path / 'in')
+    (tmp_path / 'in/additional_chat_templates').mkdir()
+    names = ('additional_chat_templates/tools.jinja', 'added_tokens.json')
+    for name in names:
+      (tmp_path / 'in' / name).write_text(name)
+    convert.write(tmp_path / 'out', convert.read(tmp_path / 'in'))
+    for name in names:
+      assert (tmp_path / 'out' / name).read_text() == name
+
   @pytest.mark.parametrize('name', ['deepseek_tiny', 'mixtral_tiny'])
   def test_a_model_in_memory_in_shards(self, tmp_path, seed, name):
     # given

@@ -8,6 +8,7 @@ import pathlib
 import tokenizers
 
 from hpmoe.models.checkpoint import config_file
+from hpmoe.models.checkpoint import special_tokens
 
 FILE = config_file.TOKENIZER
 # After the 256 bytes, in this order.
@@ -24,7 +25,7 @@ def load(folder: str | os.PathLike[str]) -> tokenizers.Tokenizer:
   if not path.is_file():
     raise ValueError(f'{folder}: expected a folder with {FILE}, got none')
   try:
-    return of({FILE: path.read_bytes()})
+    return of(config_file.extras(path.parent))
   except ValueError as error:
     raise ValueError(f'{folder}/{error}') from error
 
@@ -32,16 +33,25 @@ def load(folder: str | os.PathLike[str]) -> tokenizers.Tokenizer:
 def of(files: Mapping[str, bytes]) -> tokenizers.Tokenizer:
   """Returns the tokenizer of a folder's files by name; bytes' without one.
 
+  It gives the ids that transformers gives: of a whole text, whatever length
+  the file was saved to truncate or pad to, with the tokens that other files
+  add.
+
   Raises:
-    ValueError: it is damaged.
+    ValueError: it is damaged, or in another file.
   """
   if FILE not in files:
+    config_file.check_tokenizer(files)
     return byte_level()
   try:
-    return tokenizers.Tokenizer.from_buffer(files[FILE])
+    tokenizer = tokenizers.Tokenizer.from_buffer(files[FILE])
   except Exception as error:  # the library raises nothing narrower
     reason = ' '.join(str(error).split())
     raise ValueError(f'{FILE}: expected a tokenizer, got {reason}') from error
+  tokenizer.no_truncation()
+  tokenizer.no_padding()
+  special_tokens.add_to(tokenizer, files)
+  return tokenizer
 
 
 def byte_level() -> tokenizers.Tokenizer:

@@ -85,11 +85,13 @@ def encoding_of(
     config: sizes and options.
 
   Raises:
-    ValueError: its tokenizer.json is damaged.
+    ValueError: its tokenizer.json is damaged, or its vocabulary is in another
+      file.
   """
   end = next(iter(config.eos_token_id), None)
   folder = _folder_of(model)
   if not (folder / config_file.TOKENIZER).is_file():
+    config_file.check_tokenizer([path.name for path in folder.glob('*')])
     return Encoding(None, end, config.vocab_size)
   # Only here: bytes need no library.
   from hpmoe.models.checkpoint import tokenizer
