@@ -88,7 +88,7 @@ class _Generation(jinja2.ext.Extension):
   Source: `AssistantTracker` of transformers 5.23, which marks and adds nothing.
   """
 
-  tags = frozenset({'generation'})
+  tags = {'generation'}  # noqa: RUF012, as jinja2 types it
 
   def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
     """Returns the statements of a block, in a scope of their own."""
