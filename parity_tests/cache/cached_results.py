@@ -1,8 +1,8 @@
 """Results in the cache: small outputs, found by their key and their inputs.
 
 The key of a result is the key of the program and a digest of every byte of its
-arguments: the same code on the same bytes gives the same result.  A check that
-finds a result loads no program, and no JAX.
+arguments, or of what drew them: the same code on the same bytes gives the same
+result.  A check that finds a result loads no program, and no JAX.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ import numpy as np
 from hpmoe.parity_tests.cache import cache_file
 from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.cache import cache_key
+from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.cache import trees
 
 # Largest size of arguments and of a result: reading more takes as long as
@@ -36,9 +37,16 @@ class CachedResult:
     cls, folder: pathlib.Path, key: bytes, leaves
   ) -> 'CachedResult | None':
     """Returns the place of a result; None if the arguments are too large."""
-    if sum(leaf.nbytes for leaf in leaves) > MAX_BYTES:
+    digests = [recipes.find(leaf) for leaf in leaves]
+    unknown = [leaf for leaf, d in zip(leaves, digests) if d is None]
+    if sum(leaf.nbytes for leaf in unknown) > MAX_BYTES:
       return None
-    digest = cache_file.digest([_view_bytes(leaf) for leaf in leaves])
+    digest = cache_file.digest(
+      [
+        _view_bytes(leaf) if d is None else memoryview(b'recipe ' + d)
+        for leaf, d in zip(leaves, digests)
+      ]
+    )
     return cls(folder, b'answer ' + digest + b'\n' + key)
 
   def load(self):

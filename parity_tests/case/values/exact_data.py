@@ -16,6 +16,7 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import exact_proof
@@ -326,7 +327,11 @@ def _draw_weights(
     w_gate_up[place][rows, np.arange(2 * hidden)[:, None]] = signs
     rows, signs = _draw_entries(f'{name}/w_down', seed, hidden, width, cycle)
     w_down[place][rows, np.arange(width)[:, None]] = signs
-  return dict(w_gate_up=w_gate_up, w_down=w_down)
+  drawn_from = seed_prefix, seed, gate_max, cycle.__name__
+  return {
+    name: recipes.note(array, name, *drawn_from)
+    for name, array in dict(w_gate_up=w_gate_up, w_down=w_down).items()
+  }
 
 
 def _draw_biases(

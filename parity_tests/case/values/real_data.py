@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.case import shared_memory
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensors
@@ -118,4 +119,5 @@ def draw_weights(config, storage, seed, limit) -> dict[str, np.ndarray]:
       values /= np.sqrt(shape[0])
       values *= scales[name]
       weights[name][divmod(expert, local)] = values
+    recipes.note(weights[name], 'real', name, seed, limit, ranks)
   return weights

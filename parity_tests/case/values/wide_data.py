@@ -20,6 +20,7 @@ import itertools
 
 import numpy as np
 
+from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import exact_data
 from hpmoe.parity_tests.case.values import exact_limits
@@ -194,7 +195,10 @@ def _draw_weights(config, dtype, bits, pattern, seed) -> dict[str, np.ndarray]:
     )
     values = _draw_odd((name, 'w_down', seed), wide_down, bits.matrix)
     down[place][pattern.down, np.arange(width)] = values
-  return dict(w_gate_up=gate_up, w_down=down)
+  return {
+    name: recipes.note(array, 'wide', name, seed, bits)
+    for name, array in dict(w_gate_up=gate_up, w_down=down).items()
+  }
 
 
 def _draw_odd(names, wide: np.ndarray, bits: int) -> np.ndarray:

@@ -1,0 +1,44 @@
+"""What drawn arrays were made from, so that large ones need not be hashed.
+
+An array that `note` was told of is known by its recipe: the names and numbers
+from which it was drawn, and a digest of the source text that drew it.  It is
+read-only from then on, and whatever is made of it, a part say, is another array
+without a recipe.
+"""
+
+import hashlib
+import weakref
+
+import numpy as np
+
+from hpmoe.parity_tests.cache import cache_key
+
+# A smaller array is hashed faster than the text that drew it.
+LEAST_BYTES = 16 << 20
+
+_digest_by_id: dict[int, bytes] = {}
+
+
+def note(array: np.ndarray, *recipe: object) -> np.ndarray:
+  """Returns an array, read-only and known by its recipe if it is large.
+
+  Args:
+    array: drawn, and not to be changed any more.
+    *recipe: all that its bits depend on beside the source text, plain data.
+  """
+  if array.nbytes < LEAST_BYTES:
+    return array
+  text = (
+    *cache_key.describe_environment(),
+    cache_key.digest_package('hpmoe.parity_tests.case'),
+    repr((recipe, array.shape, array.dtype.name)),
+  )
+  array.flags.writeable = False
+  _digest_by_id[id(array)] = hashlib.sha256('\n'.join(text).encode()).digest()
+  weakref.finalize(array, _digest_by_id.pop, id(array), None).atexit = False
+  return array
+
+
+def find(array: object) -> bytes | None:
+  """Returns a digest of an array's recipe; None: it is not known by one."""
+  return _digest_by_id.get(id(array))
