@@ -1,11 +1,21 @@
-"""Router: which experts a token goes to, and with which weights."""
+"""Router: which experts a token goes to, and with which weights.
 
-from typing import NamedTuple
+`route` computes every rule of `contract/router.py`, of JAX's arrays in JAX and
+of numpy's in numpy, in the dtype of the logits that it is given.  A NaN logit
+is refused by whoever reads inputs (`checks.check_scores`); minus infinity is an
+expert that is chosen last.
+"""
 
-import jax
-import jax.numpy as jnp
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import router as router_lib
+
+
+# A score below all others that float32 and bfloat16 have.
+_LOWEST = -(2.0**127)
 
 
 class Routing(NamedTuple):
@@ -17,12 +27,89 @@ class Routing(NamedTuple):
       weights.
   """
 
-  topk_ids: at.Int32[at.Array, 'R T K']
-  topk_weights: at.Float[at.Array, 'R T K']
+  topk_ids: at.Int32[Any, 'R T K']
+  topk_weights: at.Float[Any, 'R T K']
+
+
+def route(
+  router: router_lib.Router,
+  logits: at.Float[Any, 'R T E'],
+  bias: at.Float[Any, 'E'] | None = None,
+) -> Routing:
+  """Returns the experts and weights of tokens under a rule.
+
+  Args:
+    router: the rule, K and its other numbers.
+    logits: `[R, T, E]` float; all is computed in their dtype.
+    bias: `[E]` in that dtype; None: 0.
+
+  Returns:
+    `[R, T, K]` ids and weights, in descending order of what experts are chosen
+    by; equal ones go to the lower group and the lower expert id.
+
+  Raises:
+    ValueError: the rule cannot be applied to so many experts.
+  """
+  router.check(logits.shape[-1])
+  xp = _library(logits)
+  logits, shares, choice = compute_scores(router, logits, bias)
+  if router.groups > 1:
+    allowed = _allowed(xp, choice, router.groups, router.top_groups)
+    # An expert of a chosen group comes before all others, whatever it scores.
+    lowest = xp.asarray(_LOWEST, choice.dtype)
+    nobody = xp.asarray(-xp.inf, choice.dtype)
+    choice = xp.where(allowed, xp.maximum(choice, lowest), nobody)
+  topk_ids = _best(xp, choice, router.top_k)
+  of_chosen = logits if router.table.of_chosen else shares
+  chosen = xp.take_along_axis(of_chosen, topk_ids, axis=-1)
+  return Routing(topk_ids, weigh(router, chosen))
+
+
+def compute_scores(
+  router: router_lib.Router,
+  logits: at.Float[Any, '*tokens E'],
+  bias: at.Float[Any, 'E'] | None = None,
+) -> tuple[Any, Any, Any]:
+  """Returns logits, scores and what experts are chosen by, each `[..., E]`."""
+  table = router.table
+  if bias is not None and table.bias == 'logits':
+    logits = logits + bias
+  if table.scores == 'sigmoid':
+    shares = choice = _sigmoid(logits)
+  elif table.scores == 'softmax':
+    # The softmax of a token has the order of its logits, but that small shares
+    # underflow.
+    shares, choice = _softmax(logits), logits
+  else:
+    shares = choice = logits
+  if bias is not None and table.bias == 'choice':
+    choice = choice + bias
+  return logits, shares, choice
+
+
+def weigh(
+  router: router_lib.Router, chosen: at.Float[Any, '*tokens K']
+) -> at.Float[Any, '*tokens K']:
+  """Returns the weights `[..., K]` of chosen experts.
+
+  Args:
+    router: the rule.
+    chosen: `[..., K]` their scores, or their logits where the rule scores those
+      alone.
+  """
+  weights = _softmax(chosen) if router.table.of_chosen else chosen
+  if router.table.renormalise:
+    # As DeepSeek-V3's published code: where all sigmoids of a token underflow,
+    # its weights are 0, not NaN.
+    total = weights.sum(axis=-1, keepdims=True)
+    weights = weights / (total + weights.dtype.type(router.table.epsilon))
+  if router.scale != 1.0:
+    weights = weights * weights.dtype.type(router.scale)
+  return weights
 
 
 def softmax_topk(
-  scores: at.Float[at.Array, 'R T E'], top_k: int, normalize: bool = True
+  scores: at.Float[Any, 'R T E'], top_k: int, normalize: bool = True
 ) -> Routing:
   """Routes to the `top_k` best scores, weighted by their softmax.
 
@@ -41,14 +128,13 @@ def softmax_topk(
       [1, E].
   """
   _check_arguments(scores, top_k)
-  topk_ids = _best(scores, top_k)
-  shares = _gather(jax.nn.softmax(scores, axis=-1), topk_ids)
-  return Routing(topk_ids, _normalized(shares) if normalize else shares)
+  rule = 'renormalize_naive' if normalize else 'softmax'
+  return route(router_lib.Router(rule, top_k), scores)
 
 
 def sigmoid_group_topk(
-  scores: at.Float[at.Array, 'R T E'],
-  bias: at.Float[at.Array, 'E'],
+  scores: at.Float[Any, 'R T E'],
+  bias: at.Float[Any, 'E'],
   top_k: int,
   num_groups: int,
   top_groups: int,
@@ -81,53 +167,65 @@ def sigmoid_group_topk(
   """
   _check_arguments(scores, top_k)
   _check_groups(scores, bias, top_k, num_groups, top_groups)
-  shares = jax.nn.sigmoid(scores)
-  biased = shares + bias
-  allowed = _allowed(biased, num_groups, top_groups)
-  topk_ids = _best(jnp.where(allowed, biased, -jnp.inf), top_k)
-  weights = _gather(shares, topk_ids)
-  if normalize:
-    weights = _normalized(weights)
-  return Routing(topk_ids, weights * jnp.asarray(scale, weights.dtype))
+  rule = 'deepseek_v3' if normalize else 'deepseek_v3_plain'
+  router = router_lib.Router(rule, top_k, num_groups, top_groups, scale)
+  return route(router, scores, bias)
+
+
+def _library(array: Any) -> Any:
+  """Returns numpy, or the module that does the same for JAX's arrays."""
+  if isinstance(array, np.ndarray):
+    return np
+  import jax.numpy as jnp
+
+  return jnp
+
+
+def _sigmoid(logits: Any) -> Any:
+  if not isinstance(logits, np.ndarray):
+    import jax
+
+    return jax.nn.sigmoid(logits)
+  one = logits.dtype.type(1)
+  with np.errstate(over='ignore'):
+    return one / (one + np.exp(-logits))
+
+
+def _softmax(logits: Any) -> Any:
+  """Returns the softmax along the last axis; of equal infinities, no NaN."""
+  xp = _library(logits)
+  most = logits.max(axis=-1, keepdims=True)
+  most = xp.where(xp.isinf(most), xp.zeros_like(most), most)
+  powers = xp.exp(logits - most)
+  total = powers.sum(axis=-1, keepdims=True)
+  return powers / xp.where(total == 0, xp.ones_like(total), total)
 
 
 def _best(
-  scores: at.Float[at.Array, '*batch E'], count: int
-) -> at.Int32[at.Array, '*batch K']:
+  xp: Any, scores: at.Float[Any, '*batch E'], count: int
+) -> at.Int32[Any, '*batch K']:
   # Not lax.top_k: it does not promise that -0.0 and 0.0 tie.
-  order = jnp.argsort(-scores, axis=-1, stable=True)
-  return order[..., :count].astype(jnp.int32)
-
-
-def _gather(
-  values: at.Float[at.Array, 'R T E'], ids: at.Int32[at.Array, 'R T K']
-) -> at.Float[at.Array, 'R T K']:
-  return jnp.take_along_axis(values, ids, axis=-1)
-
-
-def _normalized(
-  weights: at.Float[at.Array, 'R T K'],
-) -> at.Float[at.Array, 'R T K']:
-  total = jnp.sum(weights, axis=-1, keepdims=True)
-  # As DeepSeek-V3's published code: where all sigmoids of a token underflow,
-  # its weights are 0, not NaN.
-  return weights / (total + 1e-20)
+  if xp is np:
+    order = np.argsort(-scores, axis=-1, kind='stable')
+  else:
+    order = xp.argsort(-scores, axis=-1, stable=True)
+  return order[..., :count].astype('int32')
 
 
 def _allowed(
-  biased: at.Float[at.Array, 'R T E'], num_groups: int, top_groups: int
-) -> at.Bool[at.Array, 'R T E']:
-  """Returns `[R, T, E]`, true where the expert's group is a token's choice."""
+  xp: Any, biased: at.Float[Any, '*tokens E'], num_groups: int, top_groups: int
+) -> at.Bool[Any, '*tokens E']:
+  """Returns `[..., E]`, true where the expert's group is a token's choice."""
   size = biased.shape[-1] // num_groups
   groups = biased.reshape(*biased.shape[:-1], num_groups, size)
-  two_best = jnp.sort(groups, axis=-1)[..., -2:]
-  chosen = _best(jnp.sum(two_best, axis=-1), top_groups)
-  group_of_expert = jnp.arange(biased.shape[-1], dtype=jnp.int32) // size
-  return jnp.any(chosen[..., None] == group_of_expert, axis=-2)
+  best = xp.sort(groups, axis=-1)[..., -router_lib.GROUP_TERMS :]
+  chosen = _best(xp, best.sum(axis=-1), top_groups)
+  group_of_expert = xp.arange(biased.shape[-1], dtype='int32') // size
+  return (chosen[..., None] == group_of_expert).any(axis=-2)
 
 
-def _check_arguments(scores: at.Array, top_k: int) -> None:
-  if scores.ndim != 3 or scores.dtype not in (jnp.float32, jnp.float64):
+def _check_arguments(scores: Any, top_k: int) -> None:
+  if scores.ndim != 3 or str(scores.dtype) not in ('float32', 'float64'):
     raise ValueError(
       'scores: expected float32 or float64 [R, T, E], got '
       f'{scores.dtype} '
@@ -138,7 +236,7 @@ def _check_arguments(scores: at.Array, top_k: int) -> None:
 
 
 def _check_groups(
-  scores: at.Array, bias: at.Array, top_k: int, num_groups: int, top_groups: int
+  scores: Any, bias: Any, top_k: int, num_groups: int, top_groups: int
 ) -> None:
   num_experts = scores.shape[-1]
   if bias.shape != (num_experts,) or bias.dtype != scores.dtype:

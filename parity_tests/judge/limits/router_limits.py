@@ -1,0 +1,337 @@
+"""Which experts rounding lets a kernel choose that routes by itself.
+
+The golden scores are computed here in float64, each with an interval that holds
+the score of every right kernel that computes in the declared dtype.  A choice
+is possible if no expert that it left out is certain to score more than one that
+it took.  A token with more than one possible choice is undecided.
+
+With u the unit roundoff of the dtype, and every operation rounded once:
+
+* sigmoid: exp within 4 u, the sum and the quotient: 8 u of the result;
+* softmax: the argument z - max z rounds by u |z - max z|, exp by 4 u, the
+  quotient by u; the sum is the same for all experts of a token, and cancels
+  where they are compared;
+* a bias that is added rounds the sum by u of itself;
+* a result below the smallest normal number may be flushed to zero.
+"""
+
+from collections.abc import Iterator
+import dataclasses
+import itertools
+
+import numpy as np
+
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import router as router_lib
+
+_EXP = 4
+_SIGMOID = _EXP + 2 + 2  # of sum and quotient, and what these add in turn
+# Choices of one token that are looked at: more near ties than this are data
+# that say nothing of a router.
+_MOST_CHOICES = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+  """What tokens choose experts by.
+
+  Attributes:
+    value: `[T, E]` float64.
+    lowest, highest: `[T, E]` float64, the interval of all right kernels.
+  """
+
+  value: at.Float[np.ndarray, 'T E']
+  lowest: at.Float[np.ndarray, 'T E']
+  highest: at.Float[np.ndarray, 'T E']
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongChoice:
+  """A choice that no rounding explains.
+
+  Attributes:
+    token: its number.
+    chosen, left_out: experts, of which the second scores more.
+    chosen_score, left_out_score: what they score, in float64.
+    unit: 'expert', or 'group' where a group was chosen wrongly.
+  """
+
+  token: int
+  chosen: int
+  left_out: int
+  chosen_score: float
+  left_out_score: float
+  unit: str = 'expert'
+
+  def __str__(self) -> str:
+    return (
+      f'token {self.token}: chose {self.unit} {self.chosen}, which scores '
+      f'{self.chosen_score:.9g}, and left out {self.unit} {self.left_out}, '
+      f'which scores {self.left_out_score:.9g}'
+    )
+
+
+def bound_scores(
+  router: router_lib.Router,
+  logits: at.Float[np.ndarray, 'T E'],
+  bias: at.Float[np.ndarray, 'E'] | None = None,
+  dtype: str = 'float32',
+) -> Scores:
+  """Returns golden scores and how far those of a right kernel may be off.
+
+  Args:
+    router: the rule.
+    logits: `[T, E]` as the kernel gets them.
+    bias: `[E]`; None: 0.
+    dtype: in which the kernel computes scores.
+  """
+  table, u = router.table, ulp.unit_roundoff(dtype)
+  tiny = ulp.smallest_normal(dtype)
+  value = logits.astype(np.float64)
+  error = np.zeros_like(value)
+  added = None if bias is None else bias.astype(np.float64)
+  if added is not None and table.bias == 'logits':
+    value = value + added
+    error = u * np.abs(value)
+  if table.scores == 'sigmoid':
+    value = _sigmoid(value)
+    error = _SIGMOID * u * value + tiny
+  elif table.scores == 'softmax' and not table.of_chosen:
+    most = value.max(-1, keepdims=True)
+    below = np.where(np.isneginf(value), 0.0, most - value)
+    value = np.exp(value - most)
+    error = (below + _EXP + 2) * u * value + tiny
+  if added is not None and table.bias == 'choice':
+    value = value + added
+    error = error + u * (np.abs(value) + error)
+  return Scores(value, value - error, value + error)
+
+
+def list_choices(
+  router: router_lib.Router, scores: Scores, token: int
+) -> list[tuple[int, ...]]:
+  """Returns the possible choices of a token: sorted ids, at most 256."""
+  row = _row(scores, token)
+  found = {
+    choice
+    for allowed in _kept_experts(router, row)
+    for choice in _subsets(row.lowest, row.highest, router.top_k, allowed)
+  }
+  return sorted(found)[:_MOST_CHOICES]
+
+
+def is_possible(
+  router: router_lib.Router,
+  scores: Scores,
+  token: int,
+  choice: tuple[int, ...],
+) -> bool:
+  """Says whether a right kernel may choose these experts for a token."""
+  row = _row(scores, token)
+  for allowed in _kept_experts(router, row):
+    others = allowed.copy()
+    others[[*choice]] = False
+    least = row.highest[[*choice]].min()
+    reach = row.lowest[others].max(initial=-np.inf)
+    if allowed[[*choice]].all() and least >= reach:
+      return True
+  return False
+
+
+def find_undecided(
+  router: router_lib.Router, scores: Scores
+) -> dict[int, list[tuple[int, ...]]]:
+  """Returns the possible choices of every token that has more than one."""
+  tokens = np.flatnonzero(_may_be_undecided(router, scores)).tolist()
+  choices = {token: list_choices(router, scores, token) for token in tokens}
+  return {token: c for token, c in choices.items() if len(c) > 1}
+
+
+def find_wrong_choice(
+  router: router_lib.Router,
+  scores: Scores,
+  ids: at.Int[np.ndarray, 'T K'],
+) -> WrongChoice | None:
+  """Returns the first choice of a kernel that no rounding explains, or None.
+
+  Args:
+    router: the rule.
+    scores: of `bound_scores`.
+    ids: `[T, K]` experts that the kernel chose, in any order.
+
+  Raises:
+    ValueError: an id is no expert, or a token has one twice.
+  """
+  experts = scores.value.shape[1]
+  for token, chosen in enumerate(ids.tolist()):
+    if len({*chosen}) < len(chosen) or not 0 <= min(chosen) <= max(
+      chosen
+    ) < experts:
+      raise ValueError(
+        f'topk_ids: expected {len(chosen)} different experts below {experts}, '
+        f'got {chosen} for token {token}'
+      )
+  best = np.argsort(-scores.value, axis=-1, kind='stable')
+  plain = np.sort(best[:, : router.top_k], -1) == np.sort(ids, -1)
+  decided = plain.all(-1) if router.groups == 1 else np.zeros(len(ids), bool)
+  for token in np.flatnonzero(~decided).tolist():
+    choice = tuple(sorted(ids[token].tolist()))
+    if not is_possible(router, scores, token, choice):
+      return _explain_wrong(router, scores, token, choice)
+  return None
+
+
+def count_weight_roundings(
+  router: router_lib.Router, logits: at.Float[np.ndarray, 'T E']
+) -> float:
+  """Returns how many roundings a routing weight of a right kernel has.
+
+  Each is a unit roundoff of the weight; of `logits` `[T, E]` the widest spread
+  counts, which the argument of exp rounds by.
+  """
+  table = router.table
+  terms = router.top_k if table.of_chosen else logits.shape[-1]
+  if table.scores == 'none':
+    of_score = 0.0
+  elif table.scores == 'sigmoid':
+    of_score, terms = float(_SIGMOID), router.top_k
+  else:
+    wide = logits.astype(np.float64)
+    finite = np.isfinite(wide)
+    spread = np.where(finite, wide, -np.inf).max(-1) - np.where(
+      finite, wide, np.inf
+    ).min(-1)
+    of_score = float(np.maximum(spread, 0).max(initial=0.0)) + _EXP
+  divides = table.scores == 'softmax' or table.renormalise
+  of_sum = of_score + terms + 1 if divides else 0.0
+  if table.scores == 'softmax' and table.renormalise and not table.of_chosen:
+    of_sum += of_score + router.top_k + 2
+  return of_score + of_sum + 1 + (router.scale != 1.0)
+
+
+def _sigmoid(z: np.ndarray) -> np.ndarray:
+  power = np.exp(-np.abs(z))
+  return np.where(z >= 0, 1.0, power) / (1.0 + power)
+
+
+def _row(scores: Scores, token: int) -> Scores:
+  return Scores(
+    scores.value[token], scores.lowest[token], scores.highest[token]
+  )
+
+
+def _bound_groups(router: router_lib.Router, scores: Scores) -> Scores:
+  """Returns scores `[..., G]` of groups, of experts' `[..., E]`."""
+
+  def add(of_experts: np.ndarray) -> np.ndarray:
+    groups = of_experts.reshape(*of_experts.shape[:-1], router.groups, -1)
+    return np.sort(groups, -1)[..., -router_lib.GROUP_TERMS :].sum(-1)
+
+  value = add(scores.value)
+  rounding = ulp.unit_roundoff('float32') * np.abs(value)
+  return Scores(
+    value, add(scores.lowest) - rounding, add(scores.highest) + rounding
+  )
+
+
+def _may_be_undecided(
+  router: router_lib.Router, scores: Scores
+) -> np.ndarray:
+  """Returns `[T]` bool; False where every right kernel chooses alike.
+
+  Between the last that is taken and the first that is left out no interval
+  reaches into another one, of groups and of experts in the best groups.
+  """
+  unsure = np.zeros(len(scores.value), bool)
+  value = scores.value
+  if router.groups > 1:
+    groups = _bound_groups(router, scores)
+    unsure = _overlaps(groups, groups.value, router.top_groups)
+    best = np.argsort(-groups.value, axis=-1, kind='stable')
+    kept = np.zeros(groups.value.shape, bool)
+    np.put_along_axis(kept, best[:, : router.top_groups], True, -1)
+    size = value.shape[1] // router.groups
+    value = np.where(np.repeat(kept, size, -1), value, -np.inf)
+  return unsure | _overlaps(scores, value, router.top_k)
+
+
+def _overlaps(scores: Scores, value: np.ndarray, count: int) -> np.ndarray:
+  """Returns `[T]` bool, where the best `count` of `value` are not certain."""
+  if count >= value.shape[1]:
+    return np.zeros(len(value), bool)
+  order = np.argsort(-value, axis=-1, kind='stable')
+  chosen, others = order[:, :count], order[:, count:]
+  lowest = np.take_along_axis(scores.lowest, chosen, -1).min(-1)
+  apart = np.take_along_axis(value, others, -1)
+  reach = np.take_along_axis(scores.highest, others, -1)
+  return np.where(np.isneginf(apart), -np.inf, reach).max(-1) >= lowest
+
+
+def _kept_experts(
+  router: router_lib.Router, row: Scores
+) -> Iterator[np.ndarray]:
+  """Yields `[E]` bool for every possible set of kept groups."""
+  experts = len(row.value)
+  if router.groups == 1:
+    yield np.ones(experts, bool)
+    return
+  groups = _bound_groups(router, row)
+  every = np.ones(router.groups, bool)
+  for kept in _subsets(groups.lowest, groups.highest, router.top_groups, every):
+    allowed = np.zeros(router.groups, bool)
+    allowed[[*kept]] = True
+    yield np.repeat(allowed, experts // router.groups)
+
+
+def _subsets(
+  lowest: np.ndarray, highest: np.ndarray, count: int, allowed: np.ndarray
+) -> Iterator[tuple[int, ...]]:
+  """Yields the possible choices of `count` of those that are allowed."""
+  members = np.flatnonzero(allowed)
+  low, high = lowest[members], highest[members]
+  # How many are certain to come before a member, and how many may.
+  surely_before = (low[None, :] > high[:, None]).sum(1)
+  maybe_before = (high[None, :] >= low[:, None]).sum(1) - 1
+  sure = members[maybe_before < count]
+  open_members = members[(surely_before < count) & (maybe_before >= count)]
+  rest = count - len(sure)
+  combinations = itertools.combinations(open_members.tolist(), rest)
+  for chosen in itertools.islice(combinations, _MOST_CHOICES):
+    choice = {*sure.tolist(), *chosen}
+    others = [m for m in members.tolist() if m not in choice]
+    least = highest[[*choice]].min()
+    if not others or least >= lowest[others].max():
+      yield tuple(sorted(choice))
+
+
+def _explain_wrong(
+  router: router_lib.Router,
+  scores: Scores,
+  token: int,
+  choice: tuple[int, ...],
+) -> WrongChoice:
+  """Returns the pair that shows best that a choice is wrong."""
+  row, unit = _row(scores, token), 'expert'
+  taken, allowed = [*choice], np.ones(len(row.value), bool)
+  if router.groups > 1:
+    size = len(row.value) // router.groups
+    groups = _bound_groups(router, row)
+    used = sorted({expert // size for expert in taken})
+    best = np.argsort(-groups.value, kind='stable')[: router.top_groups]
+    if not {*used} <= {*best.tolist()}:
+      row, taken, unit = groups, used, 'group'
+      allowed = np.ones(router.groups, bool)
+    else:
+      allowed = np.repeat(np.isin(np.arange(router.groups), best), size)
+  others = [m for m in np.flatnonzero(allowed).tolist() if m not in taken]
+  worst = min(taken, key=lambda member: row.value[member])
+  missed = max(others, key=lambda member: row.value[member])
+  return WrongChoice(
+    token,
+    worst,
+    missed,
+    float(row.value[worst]),
+    float(row.value[missed]),
+    unit,
+  )

@@ -1,0 +1,129 @@
+"""The one table of routing rules: how logits become experts and weights.
+
+A row of router_rules.toml is one published rule.  With logits `[..., E]`, a
+bias `[E]` and K:
+
+    logits  z, or z + bias where the bias is one of the logits
+    scores  s = softmax(logits), sigmoid(logits), or the logits themselves
+    choice  c = s, or s + bias where the bias is one of the choice; the logits
+            themselves where s is their softmax, which has the same order
+    groups  E is cut into `groups` equal parts; a group's score is the sum of
+            its two largest c, or of its only one; experts outside of the `top_groups` best groups
+            are out of the question
+    ids     the K largest c, a tie to the lower id, from the largest on
+    weights s of those, over their sum (and epsilon) if they are renormalised,
+            times scale; or the softmax of their K logits alone
+
+`reference/routing.py` computes it; `judge/limits/router_limits.py` says which
+choices rounding allows.
+"""
+
+import dataclasses
+import pathlib
+import tomllib
+
+SCORES = ('softmax', 'sigmoid', 'none')
+BIASES = ('', 'choice', 'logits')
+# Experts of a group whose scores are added to be the group's.
+GROUP_TERMS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """How one published router scores and chooses.
+
+  Attributes:
+    name: in flags and reports.
+    source: whose it is.
+    scores: of `SCORES`.
+    bias: of `BIASES`: what a bias is added to.
+    of_chosen: whether scores are computed of the chosen logits alone.
+    grouped: whether experts are chosen in the best groups alone.
+    renormalise: whether weights are divided by their sum.
+    epsilon: added to that sum.
+  """
+
+  name: str
+  source: str
+  scores: str
+  bias: str = ''
+  of_chosen: bool = False
+  grouped: bool = False
+  renormalise: bool = False
+  epsilon: float = 0.0
+
+  def __post_init__(self):
+    for name, known in (('scores', SCORES), ('bias', BIASES)):
+      if getattr(self, name) not in known:
+        raise ValueError(
+          f'{name}: expected one of {known}, got {getattr(self, name)!r}'
+        )
+
+
+RULES = {
+  name: Rule(name, **row)
+  for name, row in tomllib.loads(
+    pathlib.Path(__file__).with_name('router_rules.toml').read_text('utf-8')
+  ).items()
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Router:
+  """A rule with its numbers.
+
+  Attributes:
+    rule: its name, of `RULES`.
+    top_k: K.
+    groups: groups of experts; 1 where the rule has none.
+    top_groups: groups that are kept.
+    scale: factor of all weights.
+
+  Raises:
+    ValueError: a field is not as above; names it.
+  """
+
+  rule: str
+  top_k: int
+  groups: int = 1
+  top_groups: int = 1
+  scale: float = 1.0
+
+  def __post_init__(self):
+    if self.rule not in RULES:
+      raise ValueError(
+        f'rule: expected one of {[*RULES]}, got {self.rule!r}'
+      )
+    if self.top_k < 1:
+      raise ValueError(f'top_k: expected a positive integer, got {self.top_k}')
+    if not 1 <= self.top_groups <= self.groups:
+      raise ValueError(
+        f'top_groups: expected 1 to groups={self.groups}, got '
+        f'{self.top_groups}'
+      )
+    if self.groups > 1 and not self.table.grouped:
+      raise ValueError(
+        f'groups: expected 1 with rule {self.rule}, got {self.groups}'
+      )
+
+  @property
+  def table(self) -> Rule:
+    """The row of the rule."""
+    return RULES[self.rule]
+
+  def check(self, num_experts: int) -> None:
+    """Refuses a number of experts that the rule cannot be applied to.
+
+    Raises:
+      ValueError: groups are uneven or too small, or K is too large.
+    """
+    if num_experts % self.groups:
+      raise ValueError(
+        f'groups: expected a divisor of E={num_experts}, got {self.groups}'
+      )
+    size = num_experts // self.groups
+    if self.top_k > self.top_groups * size:
+      raise ValueError(
+        f'top_k: expected at most {self.top_groups * size}, the experts of '
+        f'{self.top_groups} groups, got {self.top_k}'
+      )
