@@ -13,7 +13,6 @@ import numpy as np
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import router as router_lib
 
-
 # A score below all others that float32 and bfloat16 have.
 _LOWEST = -(2.0**127)
 

@@ -124,8 +124,8 @@ def _relayed(name: str, place: Place, known: Known) -> at.Array:
 def _gemm(function, left: str, right: str, place: Place, known: Known):
   config, policy, plan, _ = place
   rows = known[left]
-  if policy.rows:
-    form = quantised.FORMS[policy.rows]
+  if name := quantised.row_forms(policy.rows).get(left):
+    form = quantised.FORMS[name]
     rows = quantise.dequantise(form, quantise.quantise(form, rows))
   return function(config, policy, plan, rows, known[right])
 

@@ -101,6 +101,7 @@ _EXPECTED = dict(
   routing='one that uses every slot with {}',
   weights=_OF_DTYPE,
   rows=_OF_DTYPE,
+  x_form=_OF_DTYPE,
   policy='none with {}, which rounds what it stores and nothing else',
   placement=f'one of {precision.LAUNCHED} with {{}}',
 )
@@ -211,6 +212,7 @@ class Candidate(abc.ABC):
       ('routing', routing, '', can.parts),
       ('weights', case.quantised, '', can.parts),
       ('rows', case.rows, '', can.parts),
+      ('x_form', case.x_form, '', can.parts),
       ('policy', ','.join(case.policy), '', can.rounds),
       ('placement', placed, '', can.rounds),
     ):

@@ -45,6 +45,8 @@ class Case:
     d_shared: S, of the shared experts; given inputs have them or not.
     quantised: of `quantised.FORMS`, what expert weights are made of; ''.
     rows: as of the policy.
+    x_form: of `quantised.FORMS`, what x comes in; ''.
+    weight_ulp: as of the policy.
     folder: of a case that was written, which decides all but `direction`.
   """
 
@@ -69,6 +71,8 @@ class Case:
   d_shared: int = 0
   quantised: str = ''
   rows: str = ''
+  x_form: str = ''
+  weight_ulp: float = 0.0
   folder: str | None = None
 
   @classmethod
@@ -143,7 +147,11 @@ class Case:
     Raises:
       ValueError: the case or a file is wrong.
     """
-    for flag, form in (('weights', self.quantised), ('rows', self.rows)):
+    for flag, form in (
+      ('weights', self.quantised),
+      ('rows', self.rows),
+      ('x_form', self.x_form),
+    ):
       if form and self.d_shared:
         raise ValueError(
           f'd_shared: expected 0 with {flag}={form}, got {self.d_shared}'
@@ -163,9 +171,10 @@ class Case:
         activation_ulp=self.activation_ulp,
         sigmoid_ulp=self.sigmoid_ulp,
         rows=self.rows,
+        weight_ulp=self.weight_ulp,
         **precision.activation_of(self.activation),
       )
-      .with_codes(self.quantised)
+      .with_codes(self.quantised, self.x_form)
     )
 
   def data(
@@ -186,7 +195,7 @@ class Case:
     backward = passes.BACKWARD in self.passes
     data_inputs = inputs_lib.with_data(inputs, name, backward, self.seed)
     data_inputs = inputs_lib.with_weights(data_inputs, self.weights)
-    return data_inputs.with_codes(self.quantised, self.seed)
+    return data_inputs.with_codes(self.quantised, self.x_form, self.seed)
 
   def bytes_needed(self, part: str) -> int:
     """Returns the least that a part of `memory.COPIES` needs."""
@@ -204,13 +213,17 @@ class Case:
     )
     config = dataclasses.replace(config, **changes)
     policy = precision.PrecisionPolicy(
-      self.dtype, quantised=self.quantised, **policies.fields(self.policy)
+      self.dtype,
+      quantised=self.quantised,
+      x_form=self.x_form,
+      **policies.fields(self.policy),
     )
     return memory.bytes_needed(config, policy, self.direction, part)
 
   def _make_real(self) -> inputs_lib.LayerInputs:
     if self.input is not None:
-      options = self.placement, self.capacity, self.seed, self.quantised
+      forms = self.quantised, self.x_form
+      options = self.placement, self.capacity, self.seed, *forms
       if isinstance(self.input, Mapping):
         return input_files.from_arrays(self.input, *options)
       return input_files.load_safetensors(self.input, *options)

@@ -25,10 +25,30 @@ POLICY = flag_tables.read_flags(
   dict(gpt_oss=precision.FORMS['gpt_oss']),
   activation_ulp=dict(default=precision.ACTIVATION_ULP),
 )
+
+
+def _read_rows(text: str) -> str:
+  """Returns what rows become, if it is known.
+
+  Raises:
+    ValueError: it is not; says what was expected.
+  """
+  try:
+    quantised.row_forms(text)
+  except ValueError as error:
+    forms = ', '.join(quantised.OF_ROWS)
+    raise ValueError(
+      f'{quantised.ROWS[0]}=FORM, {quantised.ROWS[1]}=FORM or a form of both, '
+      f'among {forms}'
+    ) from error
+  return text
+
+
 QUANTISED = flag_tables.read_flags(
   'quantised',
   weights=dict(choices=('', *quantised.FORMS)),
-  rows=dict(choices=('', *quantised.OF_ROWS)),
+  rows=dict(kind=_read_rows),
+  x_form=dict(choices=('', *quantised.OF_ROWS)),
 )
 DATA = flag_tables.read_flags('data')
 RANKS_OF_PRESET = DATA[0].replace(

@@ -1,10 +1,11 @@
-"""Expert weights that come quantised: codes and scales beside their values.
+"""Tensors that come quantised: codes and scales beside their values.
 
-The oracle and every limit read the values, code times scale in float32, under
-the weight's own name.  A candidate gets `NAME_codes`, `NAME_scales` and, where
-the form has them, `NAME_zeros` in their place, as files have them: codes of 4
-bits in bytes, two along the depth, the even one in the low nibble; scales that
-are powers of two as the byte of their exponent.
+They are expert weights and x.  The oracle and every limit read the values, code
+times scale in float32, under the tensor's own name.  A candidate gets
+`NAME_codes`, `NAME_scales` and, where the form has them, `NAME_zeros` in their
+place, as files have them: codes of 4 bits in bytes, two along the depth, the
+even one in the low nibble; scales that are powers of two as the byte of their
+exponent.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,156 +20,194 @@ from hpmoe.reference.contract import tensors
 from hpmoe.reference.quantised import quantise
 
 WEIGHTS = tuple(weight for _, weight in tensors.GEMMS.values())
-# Weights `[R, L, X, Y]` are summed over X.
-_DEPTH = -2
+# The axis that a GEMM sums over: X of `[R, L, X, Y]`, D of `[R, T, D]`.
+_DEPTHS = dict.fromkeys(WEIGHTS, -2) | {'x': -1}
 # Exponents of scales that exact data may have.
 _EXPONENTS = 4
 
 Arrays = Mapping[str, np.ndarray]
-Make = Callable[[np.ndarray, int], quantise.Quantised]
+# The form of each tensor that comes as codes, by name.
+Forms = Mapping[str, str]
+Make = Callable[[str, np.ndarray, int], quantise.Quantised]
 
 
 def replace_values(
   policy: precision.PrecisionPolicy, arrays: Arrays
 ) -> dict[str, np.ndarray]:
   """Returns what a candidate gets of arrays: codes in place of values."""
-  hidden = WEIGHTS if policy.quantised else ()
-  return {n: a for n, a in arrays.items() if n not in hidden}
+  return {n: a for n, a in arrays.items() if n not in policy.coded}
 
 
 def list_names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
   """Returns the names of codes, scales and zeros."""
-  return replace_names(policy.quantised, WEIGHTS) if policy.quantised else ()
+  return replace_names(policy.coded, [*policy.coded])
 
 
-def replace_names(form: str, inputs: Sequence[str]) -> tuple[str, ...]:
-  """Returns names of inputs, weights by those of their codes; '': as is."""
+def replace_names(forms: Forms, inputs: Sequence[str]) -> tuple[str, ...]:
+  """Returns names of inputs, those that have a form by those of their codes."""
   names: list[str] = []
   for name in inputs:
-    parts = quantised.parts(form, name) if name in WEIGHTS else ()
-    names += parts or (name,)
+    names += quantised.parts(forms.get(name, ''), name) or (name,)
   return tuple(names)
 
 
-def has_codes(names: Iterable[str]) -> bool:
-  """Says whether any weight is given as codes."""
-  return not {f'{weight}_codes' for weight in WEIGHTS}.isdisjoint(names)
+def make_forms(weights: str = '', x: str = '') -> dict[str, str]:
+  """Returns the form of each tensor of a form of weights and one of x."""
+  forms = dict.fromkeys(WEIGHTS, weights) | {'x': x}
+  return {name: form for name, form in forms.items() if form}
 
 
-def check(form: str, arrays: Arrays) -> None:
+def select_forms(forms: Forms, names: Iterable[str]) -> dict[str, str]:
+  """Returns the forms of tensors that are given as codes."""
+  names = {*names}
+  return {n: form for n, form in forms.items() if f'{n}_codes' in names}
+
+
+def check(forms: Forms, arrays: Arrays) -> None:
   """Refuses codes, scales and zeros of other dtypes or shapes than a form's.
 
   Raises:
     ValueError: names the first.
   """
-  row = quantised.FORMS[form]
-  element = quantised.ELEMENTS[row.element]
-  width = arrays['x'].shape[-1]
-  for weight, depth in zip(WEIGHTS, (width, None)):
-    names = quantised.parts(form, weight)
-    shape = arrays[names[0]].shape
-    if len(shape) != 4:
-      raise ValueError(f'{names[0]}: expected [R, L, X, Y], got {list(shape)}')
-    words = 1 + element.is_packed
-    depth = depth or shape[2] * words
-    groups = row.groups(shape[3], depth)[::-1]
-    dtypes = (
-      'uint8' if element.is_packed else row.element,
-      'uint8' if row.rule in quantised.POWERS else row.scale,
-      'int32',
-    )
-    shapes = ((*shape[:2], depth // words, shape[3]), *2 * [shape[:2] + groups])
-    for name, dtype, dims in zip(names, dtypes, shapes):
+  for tensor, form in forms.items():
+    row = quantised.FORMS[form]
+    names = quantised.parts(form, tensor)
+    dims, depth_axis = arrays[names[0]].shape, _DEPTHS[tensor]
+    letters = '[R, T, D]' if tensor == 'x' else '[R, L, X, Y]'
+    if len(dims) != letters.count(',') + 1:
+      raise ValueError(f'{names[0]}: expected {letters}, got {list(dims)}')
+    for name, (dtype, shape) in zip(
+      names, _list_parts(row, dims, depth_axis, _depth_of(tensor, arrays))
+    ):
       array = arrays[name]
-      if str(array.dtype) != dtype or array.shape != dims:
+      if str(array.dtype) != dtype or array.shape != shape:
         raise ValueError(
-          f'{name}: expected {dtype} {list(dims)}, got {array.dtype} '
+          f'{name}: expected {dtype} {list(shape)}, got {array.dtype} '
           f'{list(array.shape)}'
         )
       checks.check_finite(name, array.astype(np.float32))
 
 
-def quantise_values(form: str, arrays: Arrays) -> dict[str, np.ndarray]:
-  """Returns arrays whose weights were quantised; values are what they became.
+def _depth_of(tensor: str, arrays: Arrays) -> int | None:
+  """Returns the depth that another tensor says, or None."""
+  if tensor != WEIGHTS[0]:
+    return None
+  return arrays['x' if 'x' in arrays else 'x_codes'].shape[-1]
+
+
+def _list_parts(
+  row: quantised.Form,
+  dims: tuple[int, ...],
+  depth_axis: int,
+  depth: int | None,
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+  """Returns dtype and shape of codes, scales and zeros, of codes `dims`."""
+  element = quantised.ELEMENTS[row.element]
+  words = 1 + element.is_packed
+  depth = depth or dims[depth_axis] * words
+  across = dims[-1 if depth_axis == -2 else -2]
+  groups = row.groups(across, depth)
+  shape = (across, depth // words)
+  if depth_axis == -2:
+    groups, shape = groups[::-1], shape[::-1]
+  scale = 'uint8' if row.rule in quantised.POWERS else row.scale
+  return (
+    ('uint8' if element.is_packed else row.element, dims[:-2] + shape),
+    (scale, dims[:-2] + groups),
+    ('int32', dims[:-2] + groups),
+  )
+
+
+def quantise_values(forms: Forms, arrays: Arrays) -> dict[str, np.ndarray]:
+  """Returns arrays of which some were quantised; values are what they became.
 
   Raises:
     ValueError: codes do not fill words.
   """
-  row = quantised.FORMS[form]
-  make = lambda values, expert: quantise.quantise(row, values, _DEPTH)
-  return _with_codes(form, arrays, make)
+
+  def make(tensor: str, values: np.ndarray, part: int) -> quantise.Quantised:
+    row = quantised.FORMS[forms[tensor]]
+    return quantise.quantise(row, values, _DEPTHS[tensor])
+
+  return _with_codes(forms, arrays, make)
 
 
 def factor_exactly(
-  form: str, arrays: Arrays, seed: int
+  forms: Forms, arrays: Arrays, seed: int
 ) -> dict[str, np.ndarray]:
-  """Returns arrays whose weights are whole numbers as codes and scales.
+  """Returns arrays of which some whole numbers are codes and scales.
 
   Values stay as they are, so that all sums are exact as before: the scale of a
   group is a power of two, drawn from those with which its codes fit.
 
   Raises:
-    ValueError: codes do not fill words, or a weight is no code.
+    ValueError: codes do not fill words, or a value is no code.
   """
-  row = quantised.FORMS[form]
 
-  def make(values: np.ndarray, expert: int) -> quantise.Quantised:
-    return _factor_scales(
-      row, values, stable_random.seed_of(form, expert, seed)
-    )
+  def make(tensor: str, values: np.ndarray, part: int) -> quantise.Quantised:
+    form = forms[tensor]
+    # Scales of x are drawn apart from those of weights of the same form.
+    key = form if tensor in WEIGHTS else f'{tensor} {form}'
+    drawn = stable_random.seed_of(key, part, seed)
+    row = quantised.FORMS[form]
+    return _factor_scales(row, values, drawn, _DEPTHS[tensor])
 
-  arrays_with_codes = _with_codes(form, arrays, make)
-  for weight in WEIGHTS:
+  arrays_with_codes = _with_codes(forms, arrays, make)
+  for tensor, form in forms.items():
     if not np.array_equal(
-      arrays_with_codes[weight], arrays[weight].astype(np.float32)
+      arrays_with_codes[tensor], arrays[tensor].astype(np.float32)
     ):
+      element = quantised.FORMS[form].element
       raise ValueError(
-        f'{weight}: expected whole numbers that {row.element} has, got others'
+        f'{tensor}: expected whole numbers that {element} has, got others'
       )
   return arrays_with_codes
 
 
-def compute_values(form: str, arrays: Arrays) -> dict[str, np.ndarray]:
-  """Returns the weights `[R, L, X, Y]` float32 that codes and scales mean."""
-  row = quantised.FORMS[form]
+def compute_values(forms: Forms, arrays: Arrays) -> dict[str, np.ndarray]:
+  """Returns the values float32 that codes and scales mean, by name."""
   values = {}
-  for weight in WEIGHTS:
-    parts = [arrays[name] for name in quantised.parts(form, weight)]
+  for tensor, form in forms.items():
+    row, depth = quantised.FORMS[form], _DEPTHS[tensor]
+    parts = [arrays[name] for name in quantised.parts(form, tensor)]
     codes, scales, *zeros = parts
     if quantised.ELEMENTS[row.element].is_packed:
-      codes = quantise.unpack(row, codes, _DEPTH)
+      codes = quantise.unpack(row, codes, depth)
     if scales.dtype == np.uint8:
       scales = scales.view(quantise.numpy_dtype(row.scale))
     coded = quantise.Quantised(codes, scales, *zeros)
-    values[weight] = np.asarray(quantise.dequantise(row, coded, _DEPTH))
+    values[tensor] = np.asarray(quantise.dequantise(row, coded, depth))
   return values
 
 
-def _with_codes(form: str, arrays: Arrays, make: Make) -> dict[str, np.ndarray]:
-  """Returns arrays with codes, made expert by expert, and what these mean."""
-  row = quantised.FORMS[form]
+def _with_codes(forms: Forms, arrays: Arrays, make: Make) -> dict:
+  """Returns arrays with codes, made part by part, and what these mean.
+
+  A part is a matrix: one expert's weight, or the tokens of a rank.
+  """
   arrays_with_codes = dict(arrays)
-  for weight in WEIGHTS:
-    experts = arrays[weight].reshape(-1, *arrays[weight].shape[2:])
-    expert_parts = [
-      _pack_for_file(row, make(values.astype(np.float32), expert))
-      for expert, values in enumerate(experts)
+  for tensor, form in forms.items():
+    row, depth = quantised.FORMS[form], _DEPTHS[tensor]
+    home = arrays[tensor].shape[:-2]
+    matrices = arrays[tensor].reshape(-1, *arrays[tensor].shape[-2:])
+    matrix_parts = [
+      _pack_for_file(row, make(tensor, m.astype(np.float32), i), depth)
+      for i, m in enumerate(matrices)
     ]
-    home = arrays[weight].shape[:2]
-    for name, parts in zip(quantised.parts(form, weight), zip(*expert_parts)):
+    for name, parts in zip(quantised.parts(form, tensor), zip(*matrix_parts)):
       arrays_with_codes[name] = np.stack(parts).reshape(*home, *parts[0].shape)
-  return arrays_with_codes | compute_values(form, arrays_with_codes)
+  return arrays_with_codes | compute_values(forms, arrays_with_codes)
 
 
 def _pack_for_file(
-  row: quantised.Form, codes_and_scales: quantise.Quantised
+  row: quantised.Form, codes_and_scales: quantise.Quantised, depth: int
 ) -> tuple[np.ndarray, ...]:
   codes, scales = (
     np.asarray(codes_and_scales.codes),
     np.asarray(codes_and_scales.scales),
   )
   if quantised.ELEMENTS[row.element].is_packed:
-    codes = quantise.pack(row, codes, _DEPTH)
+    codes = quantise.pack(row, codes, depth)
   if row.rule in quantised.POWERS:
     scales = scales.view(np.uint8)
   zeros = (
@@ -180,14 +219,14 @@ def _pack_for_file(
 
 
 def _factor_scales(
-  row: quantised.Form, values: np.ndarray, seed: int
+  row: quantised.Form, values: np.ndarray, seed: int, depth_axis: int
 ) -> quantise.Quantised:
-  """Returns whole numbers `[X, Y]` as codes times powers of two."""
+  """Returns whole numbers `[A, B]` as codes times powers of two."""
   element = quantised.ELEMENTS[row.element]
-  across, depth = row.groups(*values.shape[::-1])
-  shape = (depth, across)
+  order = -1 if depth_axis == -2 else 1
+  shape = row.groups(*values.shape[::order])[::order]
   largest_values = np.abs(values)
-  for axis, size in enumerate(row.group[::-1]):
+  for axis, size in enumerate(row.group[::order]):
     starts = np.arange(0, values.shape[axis], size or values.shape[axis])
     largest_values = np.maximum.reduceat(largest_values, starts, axis)
   largest = float(min(element.highest, (element.highest - element.lowest) // 2))
@@ -195,7 +234,7 @@ def _factor_scales(
   exponents = stable_random.integers(seed, shape, _EXPONENTS)
   scales = np.exp2(-np.minimum(exponents, room)).astype(np.float32)
   codes, zeros = (
-    values / quantise.spread(row, scales, values.shape, _DEPTH),
+    values / quantise.spread(row, scales, values.shape, depth_axis),
     None,
   )
   if row.rule == 'zero_point':

@@ -77,8 +77,7 @@ class Folder:
     arrays: dict[str, np.ndarray] = {}
     for part in PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:
       arrays |= self._read_part(f'{data}.{part}', getattr(table, part), policy)
-    if policy.quantised:
-      arrays |= codes.compute_values(policy.quantised, arrays)
+    arrays |= codes.compute_values(policy.coded, arrays)
     checks.check_inputs(self.config, policy, arrays)
     return inputs_lib.LayerInputs(
       self.config, policy, arrays, self.path, self.facts, data
@@ -96,10 +95,10 @@ class Folder:
       ValueError: as `inputs`.
     """
     table, policy = self._find_data_table(data)
-    if policy.quantised:
+    if policy.coded:
       raise ValueError(
-        f'case: expected weights that are not quantised in {self.path}, to be '
-        f'judged in parts, got {policy.quantised}'
+        f'case: expected tensors that are not quantised in {self.path}, to be '
+        f'judged in parts, got {dict(policy.coded)}'
       )
     arrays: dict[str, Any] = {}
     for part in PARTS[: 1 + hasattr(table, passes.BACKWARD.name)]:

@@ -101,6 +101,8 @@ def _select_fields(record: MoEConfig | PrecisionPolicy) -> dict[str, object]:
     *precision.SUM_ORDERS,
     'quantised',
     'rows',
+    'x_form',
+    'weight_ulp',
     *precision.FORM,
   )
   usual = {n: getattr(type(record), n) for n in later if n in fields}

@@ -44,6 +44,7 @@ def load_safetensors(
   capacity: int | None = None,
   seed: int = 0,
   quantised: str = '',
+  x_form: str = '',
 ) -> inputs.LayerInputs:
   """Returns the inputs in a file; their shapes are the config.
 
@@ -59,6 +60,7 @@ def load_safetensors(
     capacity: N, as for `make_inputs`.
     seed: of dy, if the file holds none.
     quantised: as for `from_arrays`.
+    x_form: likewise.
 
   Raises:
     ValueError: the file is unreadable or truncated, or a tensor is missing,
@@ -67,9 +69,10 @@ def load_safetensors(
   tensors_by_name, notes = dumps.read(pathlib.Path(path))
   layouts = _parse_layouts(notes)
   try:
-    if quantised and codes.has_codes(tensors_by_name):
+    forms = codes.make_forms(quantised, x_form)
+    if codes.select_forms(forms, tensors_by_name):
       inputs_of_file = from_arrays(
-        tensors_by_name, placement, capacity, seed, quantised
+        tensors_by_name, placement, capacity, seed, quantised, x_form
       )
     else:
       _check_names(tensors_by_name)
@@ -106,13 +109,15 @@ def _parse_layouts(notes: Mapping[str, str]) -> dict[str, layouts_lib.Layout]:
   )
 
 
-def _check_names(names: Iterable[str], form: str = '') -> None:
+def _check_names(
+  names: Iterable[str], forms: Mapping[str, str] | None = None
+) -> None:
   bias, shared = (
     not {*part_names}.isdisjoint(names)
     for part_names in real_data.WEIGHTS_OF_PARTS.values()
   )
   layer = tensors.Parts(bias=bias, d_shared=int(shared))
-  required = codes.replace_names(form, tensors.inputs(layer))
+  required = codes.replace_names(forms or {}, tensors.inputs(layer))
   for name in (*required, *names):
     if name not in names or name not in (*required, 'dy'):
       raise ValueError(
@@ -177,6 +182,7 @@ def from_arrays(
   capacity: int | None = None,
   seed: int = 0,
   quantised: str = '',
+  x_form: str = '',
 ) -> inputs.LayerInputs:
   """Returns inputs of those values; their shapes are the config.
 
@@ -187,20 +193,22 @@ def from_arrays(
     capacity: N, as for `make_inputs`.
     seed: of dy, if none is given.
     quantised: a form of `codes` that may be given in place of expert weights.
+    x_form: likewise, in place of x; other tensors are then float32, unless
+      weights that are no codes say otherwise.
 
   Raises:
     ValueError: a tensor is missing, unknown, or has a wrong shape, dtype or
       value; the text names it.
   """
-  form = quantised if codes.has_codes(tensors_by_name) else ''
-  _check_names(tensors_by_name, form)
+  forms = codes.make_forms(quantised, x_form)
+  forms = codes.select_forms(forms, tensors_by_name)
+  _check_names(tensors_by_name, forms)
   arrays = {
     name: read_case.as_numpy(read_case.bits_of(value))
     for name, value in tensors_by_name.items()
   }
-  if form:
-    codes.check(form, arrays)
-    arrays |= codes.compute_values(form, arrays)
+  codes.check(forms, arrays)
+  arrays |= codes.compute_values(forms, arrays)
   config = _infer_config(arrays, capacity)
   if arrays['x'].dtype not in exact_limits.STORAGE.values():
     raise ValueError(
@@ -208,7 +216,10 @@ def from_arrays(
       f'{arrays["x"].dtype}'
     )
   policy = PrecisionPolicy(
-    storage=str(arrays['x'].dtype), placement=placement, quantised=form
+    storage=_find_storage(arrays, forms),
+    placement=placement,
+    quantised=forms.get('w_down', ''),
+    x_form=forms.get('x', ''),
   )
   checks.check_ids(config, arrays['topk_ids'])
   config = inputs.with_capacity(config, arrays['topk_ids'])
@@ -220,6 +231,14 @@ def from_arrays(
     arrays['dy'] = real_data.draw_dy(config, arrays['x'].dtype, seed)
   facts = routings.measure_skew(config, arrays['topk_ids'])
   return inputs.LayerInputs(config, policy, arrays, 'given', facts)
+
+
+def _find_storage(
+  arrays: Mapping[str, np.ndarray], forms: Mapping[str, str]
+) -> str:
+  """Returns the dtype of what is stored, of a tensor that is no codes."""
+  plain = [n for n in ('x', 'w_gate_up') if n not in forms]
+  return str(arrays[[*plain, 'x'][0]].dtype)
 
 
 def save_safetensors(

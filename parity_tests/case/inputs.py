@@ -65,22 +65,27 @@ class LayerInputs:
       self, policy=policy, arrays=_cast_to_storage(policy, self.arrays)
     )
 
-  def with_codes(self, form: str, seed: int = 0) -> 'LayerInputs':
-    """Returns the same layer, its expert weights quantised; '': as it is.
+  def with_codes(
+    self, weights: str, x: str = '', seed: int = 0
+  ) -> 'LayerInputs':
+    """Returns the same layer, its expert weights or x quantised; '': as is.
 
     Whole numbers stay as they are, see `codes.factor_exactly`.
 
     Raises:
       ValueError: codes do not fill words.
     """
-    if not form or self.policy.quantised and codes.has_codes(self.arrays):
+    forms = codes.make_forms(weights, x)
+    given = codes.select_forms(forms, self.arrays)
+    forms = {n: form for n, form in forms.items() if n not in given}
+    if not forms:
       return self
     if self.data == 'real':
-      arrays = codes.quantise_values(form, self.arrays)
+      arrays = codes.quantise_values(forms, self.arrays)
     else:
-      arrays = codes.factor_exactly(form, self.arrays, seed)
+      arrays = codes.factor_exactly(forms, self.arrays, seed)
     quantised = dataclasses.replace(self, arrays=arrays)
-    return quantised.with_policy(quantised=form)
+    return quantised.with_policy(quantised=weights, x_form=x)
 
 
 def make_inputs(

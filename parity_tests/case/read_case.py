@@ -57,7 +57,15 @@ _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 FORWARD, BACKWARD = 'forward', 'backward'
 # What case.toml does not say is so.
 _PLAIN_LAYER = dict(bias=False)
-_PLAIN_POLICY = dict(alpha=1.0, limit=0.0, offset=0.0, quantised='', rows='')
+_PLAIN_POLICY = dict(
+  alpha=1.0,
+  limit=0.0,
+  offset=0.0,
+  quantised='',
+  rows='',
+  x_form='',
+  weight_ulp=0.0,
+)
 
 
 def load(folder):

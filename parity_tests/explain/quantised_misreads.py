@@ -36,9 +36,8 @@ def list_misreads(
 def _weight(
   form: str, arrays: Arrays, name: str, changed_part: Arrays
 ) -> Callable:
-  return lambda read: codes.compute_values(form, {**arrays, **changed_part})[
-    name
-  ]
+  changed = {**arrays, **changed_part}
+  return lambda read: codes.compute_values({name: form}, changed)[name]
 
 
 def _changes(

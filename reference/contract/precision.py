@@ -195,7 +195,12 @@ class PrecisionPolicy:
       `storage`.  They are then code times scale, in `accumulate`, and where the
       scale multiplies, a term or its sum, is a kernel's choice.
     rows: of `quantised.FORMS`, what each expert GEMM makes of its rows before
-      it multiplies them; '': nothing.
+      it multiplies them; '': nothing.  `expert_in=FORM`, `activation=FORM` or
+      both with a comma are of one GEMM alone.
+    x_form: of `quantised.FORMS`, what x comes in; '': in `storage`.  Its values
+      are then code times scale, in `accumulate`.
+    weight_ulp: how far routing weights may be off, in units roundoff of
+      themselves: a kernel that routes by itself computes its own.
     epsilon: one of `EPSILONS`, of the norm of a sub-layer.  With the activation
       'absolute' a norm does not divide: its rows are multiplied by the gain.
 
@@ -220,6 +225,8 @@ class PrecisionPolicy:
   quantised: str = ''
   rows: str = ''
   epsilon: float = EPSILONS[0]
+  x_form: str = ''
+  weight_ulp: float = 0.0
 
   def __post_init__(self):
     for name, known in (
@@ -230,7 +237,7 @@ class PrecisionPolicy:
       ('accumulation_order', ACCUMULATION_ORDERS),
       *((name, ROW_ORDERS) for name in SUM_ORDERS),
       ('quantised', ('', *quantised_lib.FORMS)),
-      ('rows', ('', *quantised_lib.OF_ROWS)),
+      ('x_form', ('', *quantised_lib.OF_ROWS)),
       ('epsilon', EPSILONS),
     ):
       if getattr(self, name) not in known:
@@ -247,6 +254,12 @@ class PrecisionPolicy:
         'sigmoid_ulp: expected a number of units, none below 0, got '
         f'{self.sigmoid_ulp!r}'
       )
+    if not 0 <= self.weight_ulp < float('inf'):
+      raise ValueError(
+        'weight_ulp: expected a number of units, none below 0, got '
+        f'{self.weight_ulp!r}'
+      )
+    quantised_lib.row_forms(self.rows)
     self._check_form()
     own = {name: getattr(self, name) for name in _OWN}
     object.__setattr__(self, 'points', _sorted(self.points, own))
@@ -301,9 +314,26 @@ class PrecisionPolicy:
       return {'f32': 'float32', 'i32': 'int32'}[kind]
     if tensors.role(name, self.placement) == 'movement':
       name = _COPY_OF[name]
-    coded = self.quantised and name in _WEIGHTS
-    stored = self.accumulate if coded else self.storage
+    stored = self.accumulate if name in self.coded else self.storage
     return self.roundings.get(name, stored)
+
+  @functools.cached_property
+  def coded(self) -> Mapping[str, str]:
+    """The form of each input that comes as codes and scales, by name."""
+    forms = {'x': self.x_form} | dict.fromkeys(_WEIGHTS, self.quantised)
+    return {name: form for name, form in forms.items() if form}
+
+  def multiplying(self, rows: str) -> 'PrecisionPolicy':
+    """Returns the policy of one GEMM: its `rows` and `x_form` alone.
+
+    Args:
+      rows: the tensor whose rows it multiplies.
+    """
+    form = quantised_lib.row_forms(self.rows).get(rows, '')
+    x_form = self.x_form if rows == 'expert_in' else ''
+    if (form, x_form) == (self.rows, self.x_form):
+      return self
+    return dataclasses.replace(self, rows=form, x_form=x_form)
 
   def storing(self, name: str) -> 'PrecisionPolicy':
     """Returns the policy of a stage that writes a tensor: its dtype stored."""

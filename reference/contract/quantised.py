@@ -151,13 +151,39 @@ OF_ROWS = tuple(
   for name, row in FORMS.items()
   if row.group[0] == 1 and not ELEMENTS[row.element].is_packed
 )
-# Of an expert weight, in whose name they go.
+# What GEMMs may quantise before they multiply it.
+ROWS = ('expert_in', 'activation')
+# Of a tensor, in whose name they go.
 PARTS = ('codes', 'scales', 'zeros')
 
 
-def parts(form: str, weight: str) -> tuple[str, ...]:
-  """Returns the names of what stands for an expert weight; '': nothing."""
+def parts(form: str, name: str) -> tuple[str, ...]:
+  """Returns the names of what stands for a tensor; '': nothing."""
   if not form:
     return ()
   count = 3 if FORMS[form].rule == 'zero_point' else 2
-  return tuple(f'{weight}_{part}' for part in PARTS[:count])
+  return tuple(f'{name}_{part}' for part in PARTS[:count])
+
+
+def row_forms(rows: str) -> dict[str, str]:
+  """Returns the form of each tensor of `ROWS` that a GEMM quantises.
+
+  Args:
+    rows: a form, of both; or `NAME=FORM`, several with a comma; '': of none.
+
+  Raises:
+    ValueError: a name or a form is unknown.
+  """
+  words = rows.split(',') if rows else []
+  if len(words) == 1 and '=' not in rows:
+    words = [f'{name}={rows}' for name in ROWS]
+  forms = {}
+  for word in words:
+    name, _, form = word.partition('=')
+    if name not in ROWS or form not in OF_ROWS:
+      raise ValueError(
+        f'rows: expected one of {OF_ROWS}, or {ROWS[0]}=FORM, {ROWS[1]}=FORM '
+        f'of one GEMM each, got {rows!r}'
+      )
+    forms[name] = form
+  return forms

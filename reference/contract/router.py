@@ -8,8 +8,8 @@ bias `[E]` and K:
     choice  c = s, or s + bias where the bias is one of the choice; the logits
             themselves where s is their softmax, which has the same order
     groups  E is cut into `groups` equal parts; a group's score is the sum of
-            its two largest c, or of its only one; experts outside of the `top_groups` best groups
-            are out of the question
+            its two largest c, or of its only one; experts outside of the
+            `top_groups` best groups are out of the question
     ids     the K largest c, a tie to the lower id, from the largest on
     weights s of those, over their sum (and epsilon) if they are renormalised,
             times scale; or the softmax of their K logits alone
@@ -91,15 +91,12 @@ class Router:
 
   def __post_init__(self):
     if self.rule not in RULES:
-      raise ValueError(
-        f'rule: expected one of {[*RULES]}, got {self.rule!r}'
-      )
+      raise ValueError(f'rule: expected one of {[*RULES]}, got {self.rule!r}')
     if self.top_k < 1:
       raise ValueError(f'top_k: expected a positive integer, got {self.top_k}')
     if not 1 <= self.top_groups <= self.groups:
       raise ValueError(
-        f'top_groups: expected 1 to groups={self.groups}, got '
-        f'{self.top_groups}'
+        f'top_groups: expected 1 to groups={self.groups}, got {self.top_groups}'
       )
     if self.groups > 1 and not self.table.grouped:
       raise ValueError(

@@ -374,7 +374,7 @@ def gemm(
   block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
   value, prefixes = _prefix_sums(rows.value, weights.value, block)
   of_total, of_terms = sum_variance(policy, depth, min(block, depth))
-  scalings = bool(policy.quantised) + bool(policy.rows)
+  scalings = bool(policy.quantised) + bool(policy.rows or policy.x_form)
   of_total, of_terms = (
     of + scalings * kernels(policy) * _VARIANCE for of in (of_total, of_terms)
   )
@@ -449,7 +449,7 @@ def _scaled(
   """Returns `[n, D]`, rows `[n, D]` times routing weights `[n]`: 1 rounding."""
   weight = factors(policy, weight)[:, None]
   value, carried = rows.value * weight, rows.bound() * np.abs(weight)
-  scale = gamma(1) + gamma(1, _U64)
+  scale = gamma(1 + policy.weight_ulp) + gamma(1, _U64)
   error = carried + scale * (np.abs(value) + carried) + _TINY
   own = kernels(policy) * _VARIANCE * np.square(_finite(value)) + _TINY**2
   variance, apart = own, None
@@ -1073,11 +1073,15 @@ class CombineSums:
       self.crossed[token] += row.crossed
 
   def total(self) -> Bounded:
-    scale = gamma(self.slots) + gamma(self.slots, _U64)
+    # A kernel's own routing weights bring their roundings along.
+    is_weighted = self.stage == 'y' and self.policy.placement == 'combine'
+    own_weights = self.policy.weight_ulp if is_weighted else 0.0
+    scale = gamma(self.slots + own_weights) + gamma(self.slots, _U64)
     reach = self.magnitude + self.error
     error = self.error + scale * reach
     of_total, of_terms = sum_variance(self.policy, self.slots)
     own = of_total * np.square(self.value) + of_terms * self.squares
+    own += np.square(own_weights * _U * _finite(self.magnitude))
     own += (self.slots * _TINY) ** 2
     point = _RUNNING[self.stage]
     more, of_rounding, crossed = _often_rounded(

@@ -24,6 +24,7 @@ from hpmoe.reference.contract import tensors
 
 # What a GEMM reads, and its weights.
 _GEMMS = tensors.GEMMS
+_ROWS_OF = {weight: rows for rows, weight in tensors.GEMMS.values()}
 
 
 def own(factory: Callable[[], Any]) -> Any:
@@ -127,7 +128,8 @@ class Rows:
     each row `[n]`.  The sums are multiplied by `after` `[n]`.
     """
     hi = lo + len(source.value)
-    source = coded_rows.of(self.policy, source)
+    policy = self.policy.multiplying('' if transposed else _ROWS_OF[name])
+    source = coded_rows.of(policy, source)
 
     def multiply(begin: int, end: int, expert: int) -> bounds.Bounded:
       rows, added = source[begin:end], None
@@ -139,7 +141,7 @@ class Rows:
         rows = bounds.beside(column, rows)
       weights = self._weights(name, rank, expert, transposed, added)
       weight = None if after is None else after[begin:end]
-      return bounds.gemm(self.policy, rows, weights, dtype, weight)
+      return bounds.gemm(policy, rows, weights, dtype, weight)
 
     parts = [
       multiply(begin, end, expert)

@@ -165,9 +165,10 @@ def find_wrong_choice(
   """
   experts = scores.value.shape[1]
   for token, chosen in enumerate(ids.tolist()):
-    if len({*chosen}) < len(chosen) or not 0 <= min(chosen) <= max(
-      chosen
-    ) < experts:
+    if (
+      len({*chosen}) < len(chosen)
+      or not 0 <= min(chosen) <= max(chosen) < experts
+    ):
       raise ValueError(
         f'topk_ids: expected {len(chosen)} different experts below {experts}, '
         f'got {chosen} for token {token}'
@@ -235,9 +236,7 @@ def _bound_groups(router: router_lib.Router, scores: Scores) -> Scores:
   )
 
 
-def _may_be_undecided(
-  router: router_lib.Router, scores: Scores
-) -> np.ndarray:
+def _may_be_undecided(router: router_lib.Router, scores: Scores) -> np.ndarray:
   """Returns `[T]` bool; False where every right kernel chooses alike.
 
   Between the last that is taken and the first that is left out no interval
