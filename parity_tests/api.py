@@ -173,13 +173,13 @@ def _typed(candidate: candidates.Candidate) -> str | None:
     return 'None'
   if not isinstance(candidate, in_process.Function):
     return repr(candidate.name)
-  module, _, named = candidate.name.partition(':')
+  module, _, qualified_name = candidate.name.partition(':')
   found: Any = sys.modules.get(module)
-  for part in named.split('.'):
+  for part in qualified_name.split('.'):
     found = getattr(found, part, None)
   if found is not candidate.function:
     return None
-  return named if module == '__main__' else f'{module}.{named}'
+  return qualified_name if module == '__main__' else f'{module}.{named}'
 
 
 def _candidate(given: Candidate, timeout_s: float) -> candidates.Candidate:

@@ -53,15 +53,15 @@ def route(
   xp = _library(logits)
   logits, shares, choice = compute_scores(router, logits, bias)
   if router.groups > 1:
-    allowed = _allowed(xp, choice, router.groups, router.top_groups)
+    eligible = _eligible(xp, choice, router.groups, router.top_groups)
     # An expert of a chosen group comes before all others, whatever it scores.
     lowest = xp.asarray(_LOWEST, choice.dtype)
     nobody = xp.asarray(-xp.inf, choice.dtype)
-    choice = xp.where(allowed, xp.maximum(choice, lowest), nobody)
+    choice = xp.where(eligible, xp.maximum(choice, lowest), nobody)
   topk_ids = _best(xp, choice, router.top_k)
   of_chosen = logits if router.table.of_chosen else shares
-  chosen = xp.take_along_axis(of_chosen, topk_ids, axis=-1)
-  return Routing(topk_ids, weigh(router, chosen))
+  chosen_scores = xp.take_along_axis(of_chosen, topk_ids, axis=-1)
+  return Routing(topk_ids, weigh(router, chosen_scores))
 
 
 def compute_scores(
@@ -87,7 +87,7 @@ def compute_scores(
 
 
 def weigh(
-  router: router_lib.Router, chosen: at.Float[Any, '*tokens K']
+  router: router_lib.Router, chosen_scores: at.Float[Any, '*tokens K']
 ) -> at.Float[Any, '*tokens K']:
   """Returns the weights `[..., K]` of chosen experts.
 
@@ -96,7 +96,7 @@ def weigh(
     chosen: `[..., K]` their scores, or their logits where the rule scores those
       alone.
   """
-  weights = _softmax(chosen) if router.table.of_chosen else chosen
+  weights = _softmax(chosen_scores) if router.table.of_chosen else chosen_scores
   if router.table.renormalise:
     # As DeepSeek-V3's published code: where all sigmoids of a token underflow,
     # its weights are 0, not NaN.
@@ -185,17 +185,17 @@ def _sigmoid(logits: Any) -> Any:
     import jax
 
     return jax.nn.sigmoid(logits)
-  one = logits.dtype.type(1)
+  unit = logits.dtype.type(1)
   with np.errstate(over='ignore'):
-    return one / (one + np.exp(-logits))
+    return unit / (unit + np.exp(-logits))
 
 
 def _softmax(logits: Any) -> Any:
   """Returns the softmax along the last axis; of equal infinities, no NaN."""
   xp = _library(logits)
-  most = logits.max(axis=-1, keepdims=True)
-  most = xp.where(xp.isinf(most), xp.zeros_like(most), most)
-  powers = xp.exp(logits - most)
+  peak = logits.max(axis=-1, keepdims=True)
+  peak = xp.where(xp.isinf(peak), xp.zeros_like(peak), peak)
+  powers = xp.exp(logits - peak)
   total = powers.sum(axis=-1, keepdims=True)
   return powers / xp.where(total == 0, xp.ones_like(total), total)
 
@@ -211,16 +211,16 @@ def _best(
   return order[..., :count].astype('int32')
 
 
-def _allowed(
+def _eligible(
   xp: Any, biased: at.Float[Any, '*tokens E'], num_groups: int, top_groups: int
 ) -> at.Bool[Any, '*tokens E']:
   """Returns `[..., E]`, true where the expert's group is a token's choice."""
   size = biased.shape[-1] // num_groups
   groups = biased.reshape(*biased.shape[:-1], num_groups, size)
   best = xp.sort(groups, axis=-1)[..., -router_lib.GROUP_TERMS :]
-  chosen = _best(xp, best.sum(axis=-1), top_groups)
+  chosen_scores = _best(xp, best.sum(axis=-1), top_groups)
   group_of_expert = xp.arange(biased.shape[-1], dtype='int32') // size
-  return (chosen[..., None] == group_of_expert).any(axis=-2)
+  return (chosen_scores[..., None] == group_of_expert).any(axis=-2)
 
 
 def _check_arguments(scores: Any, top_k: int) -> None:

@@ -148,9 +148,9 @@ def factor_exactly(
     form = forms[tensor]
     # Scales of x are drawn apart from those of weights of the same form.
     key = form if tensor in WEIGHTS else f'{tensor} {form}'
-    drawn = stable_random.seed_of(key, part, seed)
+    scale_seed = stable_random.seed_of(key, part, seed)
     row = quantised.FORMS[form]
-    return _factor_scales(row, values, drawn, _DEPTHS[tensor])
+    return _factor_scales(row, values, scale_seed, _DEPTHS[tensor])
 
   arrays_with_codes = _with_codes(forms, arrays, make)
   for tensor, form in forms.items():

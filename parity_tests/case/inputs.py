@@ -76,8 +76,8 @@ class LayerInputs:
       ValueError: codes do not fill words.
     """
     forms = codes.make_forms(weights, x)
-    given = codes.select_forms(forms, self.arrays)
-    forms = {n: form for n, form in forms.items() if n not in given}
+    present = codes.select_forms(forms, self.arrays)
+    forms = {n: form for n, form in forms.items() if n not in present}
     if not forms:
       return self
     if self.data == 'real':

@@ -53,8 +53,8 @@ class Rule:
   epsilon: float = 0.0
 
   def __post_init__(self):
-    for name, known in (('scores', SCORES), ('bias', BIASES)):
-      if getattr(self, name) not in known:
+    for name, values in (('scores', SCORES), ('bias', BIASES)):
+      if getattr(self, name) not in values:
         raise ValueError(
           f'{name}: expected one of {known}, got {getattr(self, name)!r}'
         )

@@ -52,22 +52,22 @@ class WrongChoice:
 
   Attributes:
     token: its number.
-    chosen, left_out: experts, of which the second scores more.
+    chosen_id, left_out_id: experts, of which the second scores more.
     chosen_score, left_out_score: what they score, in float64.
     unit: 'expert', or 'group' where a group was chosen wrongly.
   """
 
   token: int
-  chosen: int
-  left_out: int
+  chosen_id: int
+  left_out_id: int
   chosen_score: float
   left_out_score: float
   unit: str = 'expert'
 
   def __str__(self) -> str:
     return (
-      f'token {self.token}: chose {self.unit} {self.chosen}, which scores '
-      f'{self.chosen_score:.9g}, and left out {self.unit} {self.left_out}, '
+      f'token {self.token}: chose {self.unit} {self.chosen_id}, which scores '
+      f'{self.chosen_score:.9g}, and left out {self.unit} {self.left_out_id}, '
       f'which scores {self.left_out_score:.9g}'
     )
 
@@ -90,20 +90,20 @@ def bound_scores(
   tiny = ulp.smallest_normal(dtype)
   value = logits.astype(np.float64)
   error = np.zeros_like(value)
-  added = None if bias is None else bias.astype(np.float64)
-  if added is not None and table.bias == 'logits':
-    value = value + added
+  wide_bias = None if bias is None else bias.astype(np.float64)
+  if wide_bias is not None and table.bias == 'logits':
+    value = value + wide_bias
     error = u * np.abs(value)
   if table.scores == 'sigmoid':
     value = _sigmoid(value)
     error = _SIGMOID * u * value + tiny
   elif table.scores == 'softmax' and not table.of_chosen:
-    most = value.max(-1, keepdims=True)
-    below = np.where(np.isneginf(value), 0.0, most - value)
-    value = np.exp(value - most)
+    peak = value.max(-1, keepdims=True)
+    below = np.where(np.isneginf(value), 0.0, peak - value)
+    value = np.exp(value - peak)
     error = (below + _EXP + 2) * u * value + tiny
-  if added is not None and table.bias == 'choice':
-    value = value + added
+  if wide_bias is not None and table.bias == 'choice':
+    value = value + wide_bias
     error = error + u * (np.abs(value) + error)
   return Scores(value, value - error, value + error)
 
@@ -113,12 +113,12 @@ def list_choices(
 ) -> list[tuple[int, ...]]:
   """Returns the possible choices of a token: sorted ids, at most 256."""
   row = _row(scores, token)
-  found = {
+  choices = {
     choice
-    for allowed in _kept_experts(router, row)
-    for choice in _subsets(row.lowest, row.highest, router.top_k, allowed)
+    for eligible in _kept_experts(router, row)
+    for choice in _subsets(row.lowest, row.highest, router.top_k, eligible)
   }
-  return sorted(found)[:_MOST_CHOICES]
+  return sorted(choices)[:_MOST_CHOICES]
 
 
 def is_possible(
@@ -129,12 +129,12 @@ def is_possible(
 ) -> bool:
   """Says whether a right kernel may choose these experts for a token."""
   row = _row(scores, token)
-  for allowed in _kept_experts(router, row):
-    others = allowed.copy()
-    others[[*choice]] = False
-    least = row.highest[[*choice]].min()
-    reach = row.lowest[others].max(initial=-np.inf)
-    if allowed[[*choice]].all() and least >= reach:
+  for eligible in _kept_experts(router, row):
+    rejected = eligible.copy()
+    rejected[[*choice]] = False
+    floor = row.highest[[*choice]].min()
+    reach = row.lowest[rejected].max(initial=-np.inf)
+    if eligible[[*choice]].all() and floor >= reach:
       return True
   return False
 
@@ -164,14 +164,14 @@ def find_wrong_choice(
     ValueError: an id is no expert, or a token has one twice.
   """
   experts = scores.value.shape[1]
-  for token, chosen in enumerate(ids.tolist()):
+  for token, chosen_id in enumerate(ids.tolist()):
     if (
-      len({*chosen}) < len(chosen)
-      or not 0 <= min(chosen) <= max(chosen) < experts
+      len({*chosen_id}) < len(chosen_id)
+      or not 0 <= min(chosen_id) <= max(chosen_id) < experts
     ):
       raise ValueError(
-        f'topk_ids: expected {len(chosen)} different experts below {experts}, '
-        f'got {chosen} for token {token}'
+        f'topk_ids: expected {len(chosen_id)} different experts below {experts}, '
+        f'got {chosen_id} for token {token}'
       )
   best = np.argsort(-scores.value, axis=-1, kind='stable')
   plain = np.sort(best[:, : router.top_k], -1) == np.sort(ids, -1)
@@ -248,10 +248,10 @@ def _may_be_undecided(router: router_lib.Router, scores: Scores) -> np.ndarray:
     groups = _bound_groups(router, scores)
     unsure = _overlaps(groups, groups.value, router.top_groups)
     best = np.argsort(-groups.value, axis=-1, kind='stable')
-    kept = np.zeros(groups.value.shape, bool)
-    np.put_along_axis(kept, best[:, : router.top_groups], True, -1)
+    kept_groups = np.zeros(groups.value.shape, bool)
+    np.put_along_axis(kept_groups, best[:, : router.top_groups], True, -1)
     size = value.shape[1] // router.groups
-    value = np.where(np.repeat(kept, size, -1), value, -np.inf)
+    value = np.where(np.repeat(kept_groups, size, -1), value, -np.inf)
   return unsure | _overlaps(scores, value, router.top_k)
 
 
@@ -260,10 +260,10 @@ def _overlaps(scores: Scores, value: np.ndarray, count: int) -> np.ndarray:
   if count >= value.shape[1]:
     return np.zeros(len(value), bool)
   order = np.argsort(-value, axis=-1, kind='stable')
-  chosen, others = order[:, :count], order[:, count:]
-  lowest = np.take_along_axis(scores.lowest, chosen, -1).min(-1)
-  apart = np.take_along_axis(value, others, -1)
-  reach = np.take_along_axis(scores.highest, others, -1)
+  chosen_id, rejected = order[:, :count], order[:, count:]
+  lowest = np.take_along_axis(scores.lowest, chosen_id, -1).min(-1)
+  apart = np.take_along_axis(value, rejected, -1)
+  reach = np.take_along_axis(scores.highest, rejected, -1)
   return np.where(np.isneginf(apart), -np.inf, reach).max(-1) >= lowest
 
 
@@ -276,18 +276,20 @@ def _kept_experts(
     yield np.ones(experts, bool)
     return
   groups = _bound_groups(router, row)
-  every = np.ones(router.groups, bool)
-  for kept in _subsets(groups.lowest, groups.highest, router.top_groups, every):
-    allowed = np.zeros(router.groups, bool)
-    allowed[[*kept]] = True
-    yield np.repeat(allowed, experts // router.groups)
+  all_groups = np.ones(router.groups, bool)
+  for kept_groups in _subsets(
+    groups.lowest, groups.highest, router.top_groups, all_groups
+  ):
+    eligible = np.zeros(router.groups, bool)
+    eligible[[*kept_groups]] = True
+    yield np.repeat(eligible, experts // router.groups)
 
 
 def _subsets(
-  lowest: np.ndarray, highest: np.ndarray, count: int, allowed: np.ndarray
+  lowest: np.ndarray, highest: np.ndarray, count: int, eligible: np.ndarray
 ) -> Iterator[tuple[int, ...]]:
   """Yields the possible choices of `count` of those that are allowed."""
-  members = np.flatnonzero(allowed)
+  members = np.flatnonzero(eligible)
   low, high = lowest[members], highest[members]
   # How many are certain to come before a member, and how many may.
   surely_before = (low[None, :] > high[:, None]).sum(1)
@@ -296,11 +298,11 @@ def _subsets(
   open_members = members[(surely_before < count) & (maybe_before >= count)]
   rest = count - len(sure)
   combinations = itertools.combinations(open_members.tolist(), rest)
-  for chosen in itertools.islice(combinations, _MOST_CHOICES):
-    choice = {*sure.tolist(), *chosen}
-    others = [m for m in members.tolist() if m not in choice]
-    least = highest[[*choice]].min()
-    if not others or least >= lowest[others].max():
+  for chosen_id in itertools.islice(combinations, _MOST_CHOICES):
+    choice = {*sure.tolist(), *chosen_id}
+    rejected = [m for m in members.tolist() if m not in choice]
+    floor = highest[[*choice]].min()
+    if not rejected or floor >= lowest[rejected].max():
       yield tuple(sorted(choice))
 
 
@@ -312,25 +314,27 @@ def _explain_wrong(
 ) -> WrongChoice:
   """Returns the pair that shows best that a choice is wrong."""
   row, unit = _row(scores, token), 'expert'
-  taken, allowed = [*choice], np.ones(len(row.value), bool)
+  members_in, eligible = [*choice], np.ones(len(row.value), bool)
   if router.groups > 1:
     size = len(row.value) // router.groups
     groups = _bound_groups(router, row)
-    used = sorted({expert // size for expert in taken})
+    used_groups = sorted({expert // size for expert in members_in})
     best = np.argsort(-groups.value, kind='stable')[: router.top_groups]
-    if not {*used} <= {*best.tolist()}:
-      row, taken, unit = groups, used, 'group'
-      allowed = np.ones(router.groups, bool)
+    if not {*used_groups} <= {*best.tolist()}:
+      row, members_in, unit = groups, used_groups, 'group'
+      eligible = np.ones(router.groups, bool)
     else:
-      allowed = np.repeat(np.isin(np.arange(router.groups), best), size)
-  others = [m for m in np.flatnonzero(allowed).tolist() if m not in taken]
-  worst = min(taken, key=lambda member: row.value[member])
-  missed = max(others, key=lambda member: row.value[member])
+      eligible = np.repeat(np.isin(np.arange(router.groups), best), size)
+  rejected = [
+    m for m in np.flatnonzero(eligible).tolist() if m not in members_in
+  ]
+  worst = min(members_in, key=lambda member: row.value[member])
+  best_omitted = max(rejected, key=lambda member: row.value[member])
   return WrongChoice(
     token,
     worst,
-    missed,
+    best_omitted,
     float(row.value[worst]),
-    float(row.value[missed]),
+    float(row.value[best_omitted]),
     unit,
   )

@@ -12,7 +12,7 @@ from hpmoe.reference.contract import router as router_lib
 
 _TOKENS, _EXPERTS, _TOP_K = 2000, 64, 6
 # Tokens of whose experts two score within a float32 unit of each other.
-_PLANTED = 40
+_NUM_TIES = 40
 
 
 def _router(rule: str) -> router_lib.Router:
@@ -30,36 +30,38 @@ def _logits(rule: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _plant_ties(rule: str, logits, bias) -> np.ndarray:
   """Makes the K-th and the next expert of some tokens score alike."""
-  planted = logits.copy()
+  tied_logits = logits.copy()
   router = router_lib.Router(rule, _TOP_K)
-  for token in range(_PLANTED):
+  for token in range(_NUM_TIES):
     _, _, choice = routing.compute_scores(
       router, logits[token].astype(np.float64), bias.astype(np.float64)
     )
     order = np.argsort(-choice)
     last, after = order[_TOP_K - 1], order[_TOP_K]
-    planted[token, after] = planted[token, last]
+    tied_logits[token, after] = tied_logits[token, last]
     if router.table.bias == 'choice':  # by the inverse of the sigmoid
       share = choice[last] - bias[after]
-      planted[token, after] = np.log(share / (1 - share))
+      tied_logits[token, after] = np.log(share / (1 - share))
     elif router.table.bias == 'logits':
-      planted[token, after] += bias[last] - bias[after]
-  return planted
+      tied_logits[token, after] += bias[last] - bias[after]
+  return tied_logits
 
 
 def _choose(router, logits, bias, dtype, last_of_ties=False):
   """Returns `[T, K]` ids of a kernel that scores in `dtype`."""
-  used = bias if router.table.bias else None
+  rule_bias = bias if router.table.bias else None
   if last_of_ties:
     flipped = routing.route(
-      router, logits[None, :, ::-1], None if used is None else used[::-1]
+      router,
+      logits[None, :, ::-1],
+      None if rule_bias is None else rule_bias[::-1],
     )
     return logits.shape[1] - 1 - flipped.topk_ids[0]
   if dtype == 'float32':
-    return routing.route(router, logits[None], used).topk_ids[0]
+    return routing.route(router, logits[None], rule_bias).topk_ids[0]
   narrow = logits.astype(dtype)
-  used = None if used is None else used.astype(dtype)
-  return routing.route(router, narrow[None], used).topk_ids[0]
+  rule_bias = None if rule_bias is None else rule_bias.astype(dtype)
+  return routing.route(router, narrow[None], rule_bias).topk_ids[0]
 
 
 @pytest.mark.parametrize('rule', [*router_lib.RULES])
@@ -81,22 +83,22 @@ class TestChoices:
   def test_undecided_tokens_are_the_planted_ones(self, rule):
     router = _router(rule)
     logits, bias = _logits(rule)
-    used = bias if router.table.bias else None
+    rule_bias = bias if router.table.bias else None
     before = router_limits.find_undecided(
-      router, router_limits.bound_scores(router, logits, used)
+      router, router_limits.bound_scores(router, logits, rule_bias)
     )
-    planted = _plant_ties(rule, logits, bias)
+    tied_logits = _plant_ties(rule, logits, bias)
     after = router_limits.find_undecided(
-      router, router_limits.bound_scores(router, planted, used)
+      router, router_limits.bound_scores(router, tied_logits, rule_bias)
     )
     # A tie inside of groups that are not kept, or that moves a group, decides
     # nothing; elsewhere each is counted, and no token beside them.
     assert len(before) <= _TOKENS // 400
-    assert {*after} <= {*before} | {*range(_PLANTED)}
+    assert {*after} <= {*before} | {*range(_NUM_TIES)}
     # A kernel adds the bias to logits or scores in float32: a tie that was
     # planted in float64 may be decided by then, but within its interval.
-    least = 1 if router.groups > 1 else _PLANTED * 3 // 4
-    assert len({*after} & {*range(_PLANTED)}) >= least
+    minimum = 1 if router.groups > 1 else _NUM_TIES * 3 // 4
+    assert len({*after} & {*range(_NUM_TIES)}) >= minimum
 
   def test_every_alternative_is_a_possible_choice(self, rule):
     router = _router(rule)
@@ -112,12 +114,12 @@ class TestChoices:
   def test_scores_in_bf16_choose_wrongly_in_float32_rules(self, rule):
     router = _router(rule)
     logits, bias = _logits(rule)
-    used = bias if router.table.bias else None
-    scores = router_limits.bound_scores(router, logits, used)
+    rule_bias = bias if router.table.bias else None
+    scores = router_limits.bound_scores(router, logits, rule_bias)
     narrow = router_limits.bound_scores(
       router,
       logits.astype(ml_dtypes.bfloat16),
-      None if used is None else used.astype(ml_dtypes.bfloat16),
+      None if rule_bias is None else rule_bias.astype(ml_dtypes.bfloat16),
       'bfloat16',
     )
     ids = _choose(router, logits, bias, ml_dtypes.bfloat16)
@@ -140,31 +142,31 @@ class TestChoices:
     ids[token, 0] = worst
     wrong = router_limits.find_wrong_choice(router, scores, ids)
     assert wrong is not None and wrong.token == token
-    chosen = worst // 8 if wrong.unit == 'group' else worst
-    assert wrong.chosen == chosen
+    chosen_id = worst // 8 if wrong.unit == 'group' else worst
+    assert wrong.chosen_id == chosen_id
     assert f'chose {wrong.unit} {chosen}' in str(wrong)
 
   def test_weights_are_within_their_roundings(self, rule):
     # Given weights in float32 and in float64 of the same choice,
     router = _router(rule)
     logits, bias = _logits(rule)
-    used = bias if router.table.bias else None
-    narrow = routing.route(router, logits[None], used)
+    rule_bias = bias if router.table.bias else None
+    narrow = routing.route(router, logits[None], rule_bias)
     wide = routing.route(
       router,
       logits[None].astype(np.float64),
-      None if used is None else used.astype(np.float64),
+      None if rule_bias is None else rule_bias.astype(np.float64),
     )
-    same = (narrow.topk_ids == wide.topk_ids).all(-1)
+    agreement = (narrow.topk_ids == wide.topk_ids).all(-1)
     # then they differ by the roundings that are counted, and not by a tenth
     # of them alone: a count that is far too large would hide a wrong weight.
-    off = np.abs(narrow.topk_weights - wide.topk_weights)[same]
-    size = np.abs(wide.topk_weights)[same] * 2.0**-24
+    error = np.abs(narrow.topk_weights - wide.topk_weights)[agreement]
+    size = np.abs(wide.topk_weights)[agreement] * 2.0**-24
     roundings = router_limits.count_weight_roundings(router, logits)
-    assert same.mean() > 0.99
-    assert (off <= roundings * size).all()
+    assert agreement.mean() > 0.99
+    assert (error <= roundings * size).all()
     if router.table.scores != 'none':
-      assert (off / size).max() > roundings / 60
+      assert (error / size).max() > roundings / 60
 
 
 class TestEdges:
@@ -202,7 +204,7 @@ class TestEdges:
     assert choice.topk_weights[0, 0, 0] == pytest.approx(1)
     scores = router_limits.bound_scores(router, logits, bias)
     wrong = router_limits.find_wrong_choice(router, scores, np.array([[0]]))
-    assert wrong is not None and (wrong.chosen, wrong.left_out) == (0, 2)
+    assert wrong is not None and (wrong.chosen_id, wrong.left_out_id) == (0, 2)
 
   @pytest.mark.parametrize('ids', [[0, 0], [0, 8], [-1, 2]])
   def test_what_is_no_choice_is_refused(self, ids):
