@@ -179,7 +179,9 @@ def _typed(candidate: candidates.Candidate) -> str | None:
     found = getattr(found, part, None)
   if found is not candidate.function:
     return None
-  return qualified_name if module == '__main__' else f'{module}.{named}'
+  return (
+    qualified_name if module == '__main__' else f'{module}.{qualified_name}'
+  )
 
 
 def _candidate(given: Candidate, timeout_s: float) -> candidates.Candidate:

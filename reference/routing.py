@@ -218,9 +218,9 @@ def _eligible(
   size = biased.shape[-1] // num_groups
   groups = biased.reshape(*biased.shape[:-1], num_groups, size)
   best = xp.sort(groups, axis=-1)[..., -router_lib.GROUP_TERMS :]
-  chosen_scores = _best(xp, best.sum(axis=-1), top_groups)
+  group_ids = _best(xp, best.sum(axis=-1), top_groups)
   group_of_expert = xp.arange(biased.shape[-1], dtype='int32') // size
-  return (chosen_scores[..., None] == group_of_expert).any(axis=-2)
+  return (group_ids[..., None] == group_of_expert).any(axis=-2)
 
 
 def _check_arguments(scores: Any, top_k: int) -> None:

@@ -56,7 +56,7 @@ class Rule:
     for name, values in (('scores', SCORES), ('bias', BIASES)):
       if getattr(self, name) not in values:
         raise ValueError(
-          f'{name}: expected one of {known}, got {getattr(self, name)!r}'
+          f'{name}: expected one of {values}, got {getattr(self, name)!r}'
         )
 
 

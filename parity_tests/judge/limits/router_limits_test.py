@@ -144,7 +144,7 @@ class TestChoices:
     assert wrong is not None and wrong.token == token
     chosen_id = worst // 8 if wrong.unit == 'group' else worst
     assert wrong.chosen_id == chosen_id
-    assert f'chose {wrong.unit} {chosen}' in str(wrong)
+    assert f'chose {wrong.unit} {chosen_id}' in str(wrong)
 
   def test_weights_are_within_their_roundings(self, rule):
     # Given weights in float32 and in float64 of the same choice,
