@@ -29,17 +29,19 @@ _SIZE_BYTES = 4  # of the header's length
 class CachedResult:
   """The result of a program on some arguments, on disk."""
 
-  def __init__(self, folder: pathlib.Path, key: bytes):
+  def __init__(self, folder: pathlib.Path, key: bytes, max_bytes: int):
     self._folder, self._key = folder / cache_folder.RESULTS, key
+    self._max_bytes = max_bytes
 
   @classmethod
   def locate(
-    cls, folder: pathlib.Path, key: bytes, leaves
+    cls, folder: pathlib.Path, key: bytes, leaves, max_bytes: int | None = None
   ) -> 'CachedResult | None':
     """Returns the place of a result; None if the arguments are too large."""
+    max_bytes = MAX_BYTES if max_bytes is None else max_bytes
     digests = [recipes.find(leaf) for leaf in leaves]
     unknown = [leaf for leaf, d in zip(leaves, digests) if d is None]
-    if sum(leaf.nbytes for leaf in unknown) > MAX_BYTES:
+    if sum(leaf.nbytes for leaf in unknown) > max_bytes:
       return None
     digest = cache_file.digest(
       [
@@ -47,7 +49,7 @@ class CachedResult:
         for leaf, d in zip(leaves, digests)
       ]
     )
-    return cls(folder, b'answer ' + digest + b'\n' + key)
+    return cls(folder, b'answer ' + digest + b'\n' + key, max_bytes)
 
   def load(self):
     """Returns the result, or None if it is absent or damaged."""
@@ -71,7 +73,7 @@ class CachedResult:
     """Writes a result, unless it is too large or cannot be written."""
     leaves, tree = trees.flatten(result)
     leaves = [np.asarray(leaf) for leaf in leaves]
-    if sum(leaf.nbytes for leaf in leaves) > MAX_BYTES:
+    if sum(leaf.nbytes for leaf in leaves) > self._max_bytes:
       return
     kinds = [(leaf.shape, leaf.dtype.name) for leaf in leaves]
     description = json.dumps({'tree': tree, 'kinds': kinds}).encode()
@@ -83,9 +85,11 @@ class CachedResult:
       cache_file.write(self._folder, self._key, head + body)
 
 
-def get_or_run(folder: pathlib.Path, key: bytes, leaves, compute):
+def get_or_run(
+  folder: pathlib.Path, key: bytes, leaves, compute, max_bytes=None
+):
   """Returns the cached result of key and arrays, or computes and caches it."""
-  cached = CachedResult.locate(folder, key, leaves)
+  cached = CachedResult.locate(folder, key, leaves, max_bytes)
   result = None if cached is None else cached.load()
   if result is None:
     result = compute()
@@ -107,6 +111,7 @@ def get_or_compute(
   key_parts: tuple,
   leaves: list[np.ndarray],
   compute: Callable[[], Any],
+  max_bytes: int | None = None,
 ):
   """Returns the cached result of a computation on arrays, or computes it.
 
@@ -116,6 +121,8 @@ def get_or_compute(
     key_parts: plain data that decides the result too.
     leaves: the arrays.
     compute: computes a tree of arrays.
+    max_bytes: largest size of arrays that are hashed, and of the result; None:
+      `MAX_BYTES`.
   """
   folder = cache_folder.active_folder()
   if folder is None:
@@ -123,4 +130,4 @@ def get_or_compute(
   environment = cache_key.describe_environment()
   text = cache_key.digest_package(package)
   key = '\n'.join((*environment, text, *map(repr, key_parts)))
-  return get_or_run(folder, key.encode(), leaves, compute)
+  return get_or_run(folder, key.encode(), leaves, compute, max_bytes)

@@ -1043,11 +1043,14 @@ class CombineSums:
     return dataclasses.replace(held, crossed=crossed)
 
   def __getitem__(self, index) -> 'CombineSums':
+    parts = {name: array[index] for name, array in self.arrays().items()}
+    return dataclasses.replace(self, **parts)
+
+  def arrays(self) -> dict[str, np.ndarray]:
+    """Returns the sums by name, `crossed` if it is there."""
     names = [field.name for field in dataclasses.fields(self)[3:]]
-    held = {name: getattr(self, name) for name in names}
-    return dataclasses.replace(
-      self, **{n: a[index] for n, a in held.items() if a is not None}
-    )
+    sums = {name: getattr(self, name) for name in names}
+    return {name: array for name, array in sums.items() if array is not None}
 
   def add(
     self, token: np.ndarray, row: Bounded, weight: np.ndarray | None

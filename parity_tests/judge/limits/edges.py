@@ -24,6 +24,7 @@ import functools
 import numpy as np
 
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.parity_tests.judge.limits import golden_cache
 from hpmoe.parity_tests.judge.limits import spread
 from hpmoe.parity_tests.judge.limits import ulp
 
@@ -97,7 +98,14 @@ class Chain:
 
   def interval(self, stage: str, rank: int, lo: int, hi: int) -> Interval:
     """Returns `[hi - lo, columns]`, what right kernels store in some rows."""
-    return self._interval(self._carried, stage, rank, lo, hi)
+    # What the oracle owns has been captured.
+    facts = stage, rank, lo, hi, tuple(self.unseen), self.comparisons
+    edges = golden_cache.recall(
+      ('edges', *facts, *self.golden.facts),
+      self.golden.arrays,
+      lambda: vars(self._interval(self._carried, stage, rank, lo, hi)),
+    )
+    return Interval(**edges)
 
   def _interval(self, carried, stage, rank, lo, hi) -> Interval:
     own = self.golden.tiling.rows(stage, self.own[stage], rank)[lo:hi]

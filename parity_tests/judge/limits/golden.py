@@ -18,6 +18,7 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import prefetch
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import coded_rows
+from hpmoe.parity_tests.judge.limits import golden_cache
 from hpmoe.parity_tests.judge.limits import norm_bounds
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -283,6 +284,42 @@ class Rows:
         sums.add(token, rows, None)
     return sums
 
+  def recall_sums(
+    self,
+    stage: str,
+    source: str,
+    weights: np.ndarray | None,
+    last: str = '',
+  ) -> bounds.CombineSums:
+    """Returns `slot_sums`, from the cache where a large layer was drawn."""
+    weights_used = {} if weights is None else {'slot_weights': weights}
+    sums = golden_cache.recall(
+      ('slot_sums', stage, source, last, *self.facts),
+      {**self.arrays, **weights_used},
+      lambda: self.slot_sums(stage, source, weights, last).arrays(),
+    )
+    terms = self.tiling.config.top_k + bool(last)
+    return bounds.CombineSums(self.policy, stage, terms, **sums)
+
+  @property
+  def facts(self) -> tuple:
+    """Plain data that decides all rows, beside `arrays`."""
+    tiling = self.tiling
+    own = type(self).__name__, self.policy, self.chunk, self.within
+    return *own, tiling.config, tuple(tiling.judged_ranks)
+
+  @property
+  def arrays(self) -> dict[str, np.ndarray]:
+    """All tensors that decide rows, by name."""
+    groups = dict(inputs=self.inputs, captured=self.captured, off=self.off)
+    by_name = {
+      f'{group}/{name}': array
+      for group, tensors_by_name in groups.items()
+      for name, array in tensors_by_name.items()
+    }
+    plan = ('counts', 'row_of_slot', 'topk_ids')
+    return by_name | {name: getattr(self.tiling, name) for name in plan}
+
   def late(self, slots: np.ndarray, rows: bounds.Bounded) -> bounds.Bounded:
     """Returns rows of slots, weighted and stored as they come home."""
     weight = self.inputs['topk_weights'].reshape(-1)[slots]
@@ -389,7 +426,8 @@ class Golden(Rows):
 
   @functools.cached_property
   def _sums(self) -> bounds.CombineSums:
-    return self.slot_sums('y', 'expert_out', self._combine_weights, self._last)
+    sources = 'expert_out', self._combine_weights, self._last
+    return self.recall_sums('y', *sources)
 
   @property
   def _last(self) -> str:

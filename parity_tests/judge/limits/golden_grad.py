@@ -248,7 +248,7 @@ class GoldenGrad(golden.Rows):
 
   @functools.cached_property
   def _sums(self) -> bounds.CombineSums:
-    return self.slot_sums('dx', 'd_expert_in', None, self._last)
+    return self.recall_sums('dx', 'd_expert_in', None, self._last)
 
   @property
   def _last(self) -> str:

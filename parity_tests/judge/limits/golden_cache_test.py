@@ -1,0 +1,87 @@
+"""Golden results of drawn layers are found again, with the same bits."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.cache import cache_folder
+from hpmoe.parity_tests.cache import recipes
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import tolerance_lanes
+from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.parity_tests.judge.limits import golden_cache
+from hpmoe.reference.contract import granularity
+
+
+@pytest.fixture(autouse=True)
+def every_array_is_large(monkeypatch, tmp_path):
+  monkeypatch.setattr(recipes, 'LEAST_BYTES', 1 << 10)
+  with cache_folder.activate(tmp_path):
+    yield
+
+
+def build_case(seed: int = 0):
+  case = case_lib.Case(preset='tiny', ranks=2, dtype='bfloat16', seed=seed)
+  bench = bench_lib.Bench(case)
+  inputs = bench.real_inputs
+  tiling = bench_lib.cut_tiles(granularity.Options(), inputs, bench.plan)
+  answer = lambda: bench.answer(inputs)
+  return pass_case.PassCase(passes.FORWARD, inputs, tiling, answer)
+
+
+def compute_limits(seed: int = 0) -> list[bytes]:
+  """Returns what y may be in a new process, as bytes."""
+  case = build_case(seed)
+  expected = case.answer()
+  y = case.golden({}).rows('y', 1, 0, 16)
+  chain = tolerance_lanes.build_chain(case, 'y', {}, expected)
+  interval = chain.interval('y', 1, 0, 16)
+  arrays = [*y.arrays(), interval.low, interval.high, interval.known]
+  return [b'' if a is None else np.asarray(a).tobytes() for a in arrays]
+
+
+def test_a_second_check_computes_no_row_of_an_expert(monkeypatch):
+  first = compute_limits()
+
+  def refuse(*_, **__):
+    raise AssertionError('a row of an expert was computed')
+
+  monkeypatch.setattr(golden_lib.Rows, 'gemm', refuse)
+
+  assert compute_limits() == first
+
+
+def test_other_data_are_computed_anew(monkeypatch):
+  first = compute_limits()
+  assert compute_limits(seed=1) != first
+  assert compute_limits() == first
+
+
+def test_what_a_candidate_returned_is_part_of_the_key():
+  case = build_case()
+  gate_up = case.answer()['gate_up']
+  rows = case.golden({'gate_up': gate_up}).rows('y', 0, 0, 16)
+  other = case.golden({'gate_up': gate_up * 2}).rows('y', 0, 0, 16)
+  policy = dataclasses.replace(case.inputs.policy, placement='returned')
+  third = case.golden({'gate_up': gate_up}, policy).rows('y', 0, 0, 16)
+
+  assert not np.array_equal(rows.value, other.value)
+  assert not np.array_equal(rows.variance, third.variance)
+
+
+def test_layers_that_were_not_drawn_are_not_kept(tmp_path):
+  case = build_case()
+  arrays = {name: array.copy() for name, array in case.inputs.arrays.items()}
+  computed = []
+
+  def compute() -> dict[str, np.ndarray]:
+    computed.append(1)
+    return dict(y=arrays['x'])
+
+  for _ in range(2):
+    golden_cache.recall(('y',), arrays, compute)
+  assert len(computed) == 2
