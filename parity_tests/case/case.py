@@ -240,4 +240,5 @@ class Case:
       bias=self.bias,
       d_shared=self.d_shared,
       limit=float(precision.activation_of(self.activation).get('limit', 0)),
+      coded=bool(self.quantised or self.rows),
     )

@@ -17,6 +17,7 @@ from hpmoe.parity_tests.case import text_router
 from hpmoe.parity_tests.case.values import exact_data
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import exact_proof
+from hpmoe.parity_tests.case.values import magnitudes
 from hpmoe.parity_tests.case.values import real_data
 from hpmoe.parity_tests.case.values import unusual_values
 from hpmoe.parity_tests.case.values import wide_data
@@ -101,8 +102,9 @@ def make_inputs(
   bias: bool = False,
   limit: float = 0.0,
   d_shared: int = 0,
+  coded: bool = False,
 ) -> LayerInputs:
-  """Returns seeded inputs whose stages are all of order one.
+  """Returns seeded inputs whose sums are all of order one.
 
   The same tokens (R * T of them) and experts, only dealt differently, for any
   number of ranks.
@@ -121,6 +123,7 @@ def make_inputs(
     bias: whether both GEMMs add one.
     limit: of the activation, which some values of up are to exceed; 0: none.
     d_shared: S, of the shared experts, the same on all ranks; 0: none.
+    coded: whether weights or rows are to become codes, which reach less far.
 
   Raises:
     ValueError: an argument, a file or the data do not suit (one line, which
@@ -150,18 +153,27 @@ def make_inputs(
   if config.sublayer:
     arrays = real_data.draw_sublayer(config, storage, routed, seed)
   else:
+    is_own = routing in ROUTINGS and preset.is_routed
+    plan = functools.partial(
+      magnitudes.plan_magnitudes,
+      storage=storage,
+      limit=limit,
+      coded=coded,
+      weighted=is_own,
+    )
+    scales = plan(config)
     arrays = dict(
-      x=unusual_values.change_x(x.astype(storage), seed),
+      x=unusual_values.change_x((x * scales.x).astype(storage), seed),
       topk_ids=routed.topk_ids,
       topk_weights=(
-        unusual_values.change_weights(routed.topk_weights)
-        if routing in ROUTINGS and preset.is_routed
+        unusual_values.change_weights(routed, scales.experts)
+        if is_own
         else routed.topk_weights
       ),
-      **real_data.draw_weights(config, storage, seed, limit),
-      **real_data.draw_biases(config, storage, seed),
-      **real_data.draw_shared(config, storage, seed, limit),
-      dy=real_data.draw_dy(config, storage, seed),
+      **real_data.draw_weights(config, storage, seed, scales),
+      **real_data.draw_biases(config, storage, seed, scales),
+      **real_data.draw_shared(config, storage, seed, plan),
+      dy=real_data.draw_dy(config, storage, seed, scales),
     )
   checks.check_inputs(config, policy, arrays)
   return LayerInputs(config, policy, arrays, routing, facts)

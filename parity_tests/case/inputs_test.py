@@ -35,15 +35,18 @@ class TestMakeInputs:
         activation = dict(real='swiglu', exact='absolute')[layer_inputs.data]
         assert layer_inputs.policy.activation == activation
 
-  def test_values_are_of_order_one_at_every_stage(self):
+  def test_plain_features_and_all_sums_are_of_order_one(self):
     # given: the layer of some tokens in float64, expert 0 for all of them.
     layer_inputs = inputs.make_inputs(presets.get('small'), 1, routing='hot')
     x = layer_inputs.arrays['x'][0].astype(np.float64)
     gate, up = np.split(x @ layer_inputs.arrays['w_gate_up'][0, 0], 2, axis=-1)
-    activation = gate / (1 + np.exp(-gate)) * up
+    with np.errstate(over='ignore'):
+      activation = gate / (1 + np.exp(-gate)) * up
     out = activation @ layer_inputs.arrays['w_down'][0, 0]
     plain = np.arange(gate.shape[1]) % 4 == 0
-    for stage in (x, gate[:, plain], up[:, plain], activation, out):
+    even = np.arange(x.shape[1]) % 2 == 0
+    stages = (x[:, even], gate[:, plain], up[:, plain], out[:, even])
+    for stage in stages:
       assert 0.25 < np.sqrt((stage**2).mean()) < 2
 
   @pytest.mark.parametrize('name', presets.RUNS_HERE)

@@ -10,6 +10,7 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.parity_tests.explain import sizes
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
@@ -77,7 +78,7 @@ class _Deviation:
 
   Attributes:
     actual: `[n]` float64 what the candidate has.
-    size: `[n]` float64 the largest of its row.
+    size: `[n]` float64 as `sizes.measure_sizes` has it.
     right: error under the policy of the case.
     smallest: error of one element that differs by one rounding.
   """
@@ -92,8 +93,8 @@ class _Deviation:
     """Returns the deviation; None: it is larger than roundings can cause."""
     if not stage.real.any():
       return None
-    wide = np.abs(stage.expected.astype(np.float64))
-    size = np.broadcast_to(wide.max(axis=-1, keepdims=True), wide.shape)
+    wide = stage.expected.astype(np.float64)
+    size = sizes.measure_sizes(np.where(stage.real, wide, 0))
     actual = stage.actual.astype(np.float64)
     size = np.where(size > 0, size, 1.0)[stage.real]
     unit = storage.FORMATS[str(stage.actual.dtype)].unit_roundoff

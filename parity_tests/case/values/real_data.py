@@ -1,4 +1,4 @@
-"""Real data: normal values, scaled so that every stage is of order one."""
+"""Real data: normal values, scaled so that every sum is of order one."""
 
 import dataclasses
 
@@ -6,22 +6,10 @@ import numpy as np
 
 from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.case import shared_memory
+from hpmoe.parity_tests.case.values import magnitudes
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
-
-# Of the gate columns, in turn.  Gates are of order one without: exp(-gate) then
-# neither overflows nor vanishes, and a kernel that clamps it looks right.
-_GATE_SCALES = np.ones(16)
-
-
-_GATE_SCALES[[2, 6, 10, 14]] = 2.0 ** np.array([-20, -10, 4, 7])
-
-
-# Of the up columns, in turn: these are times the limit, where there is one, so
-# that some are beyond it and some are not.
-_TO_LIMIT = [4, 12]
-
 
 WEIGHTS_OF_PARTS = {
   part: tuple(
@@ -66,58 +54,70 @@ def draw_sublayer(config, storage, routed, seed) -> dict[str, np.ndarray]:
   )
 
 
-def draw_dy(config: MoEConfig, storage: np.dtype, seed: int) -> np.ndarray:
+def draw_dy(
+  config: MoEConfig,
+  storage: np.dtype,
+  seed: int,
+  scales: magnitudes.Magnitudes | None = None,
+) -> np.ndarray:
   """Returns `[R, T, D]` storage, normal; the same for any number of ranks."""
   shape = tensors.SPECS['dy'].dims(**config.dims())
   values = stable_random.normal(stable_random.seed_of('dy', seed), shape)
+  if scales is not None:
+    values *= scales.dy
   return values.astype(storage)
 
 
-def draw_biases(config, storage, seed) -> dict[str, np.ndarray]:
+def draw_biases(config, storage, seed, scales) -> dict[str, np.ndarray]:
   """Returns biases of every expert, normal and half of what they add to."""
+  ranks, local = config.num_ranks, config.experts_per_rank
+  factors = dict(
+    b_gate_up=scales.gate_up,
+    b_down=1 / scales.dy / scales.experts.reshape(ranks, local, 1),
+  )
   biases = {}
   for name in BIASES if config.bias else ():
     shape = tensors.SPECS[name].dims(**config.dims())
     values = stable_random.normal(stable_random.seed_of(name, seed), shape)
-    biases[name] = (values / 2).astype(storage)
+    biases[name] = (values / 2 * factors[name]).astype(storage)
   return biases
 
 
-def draw_shared(config, storage, seed, limit) -> dict[str, np.ndarray]:
-  """Returns weights of shared experts, drawn as those of an expert are."""
+def draw_shared(config, storage, seed, plan) -> dict[str, np.ndarray]:
+  """Returns weights of shared experts, drawn as those of an expert are.
+
+  Args:
+    config: sizes.
+    storage: dtype.
+    seed: of the values.
+    plan: takes sizes and returns their `Magnitudes`.
+  """
   if not config.d_shared:
     return {}
   layer = dataclasses.replace(config.shared(), num_ranks=1, num_experts=1)
   seed = stable_random.seed_of('shared', seed)
-  weights = tensors.of_shared(draw_weights(layer, storage, seed, limit))
+  weights = tensors.of_shared(draw_weights(layer, storage, seed, plan(layer)))
   return {n: np.repeat(a, config.num_ranks, axis=0) for n, a in weights.items()}
 
 
-def draw_weights(config, storage, seed, limit) -> dict[str, np.ndarray]:
+def draw_weights(config, storage, seed, scales) -> dict[str, np.ndarray]:
   """Returns normal weights over the root of their fan-in, expert by expert.
 
-  Gates of a few features are spread by `_GATE_SCALES`, tiny to saturating;
-  where that enlarges them, up is smaller by as much, so that no feature
-  outweighs the others.  Up of a few others is of the order of a limit.
+  Each is scaled as `Magnitudes` says, so that every sum is of order one.
   """
   ranks, local = config.num_ranks, config.experts_per_rank
-  width, hidden = config.d_model, config.d_ff
-  shapes = dict(w_gate_up=(width, 2 * hidden), w_down=(hidden, width))
+  factors = dict(w_gate_up=scales.w_gate_up(), w_down=scales.w_down())
   weights = {}
-  gate = np.resize(_GATE_SCALES, hidden)
-  up = 1 / np.maximum(_GATE_SCALES, 1)
-  if limit:
-    up[_TO_LIMIT] = limit
-  spread = np.concatenate([gate, np.resize(up, hidden)])
-  scales = dict(w_gate_up=spread, w_down=1.0)
-  for name, shape in shapes.items():
-    weights[name] = shared_memory.empty((ranks, local, *shape), storage)
+  for name, factor in factors.items():
+    factor /= np.sqrt(len(factor))
+    weights[name] = shared_memory.empty((ranks, local, *factor.shape), storage)
     for expert in range(config.num_experts):
       values = stable_random.normal(
-        stable_random.seed_of(name, expert, seed), shape
+        stable_random.seed_of(name, expert, seed), factor.shape
       )
-      values /= np.sqrt(shape[0])
-      values *= scales[name]
+      values *= factor
+      if name == 'w_down' and scales.experts[expert] != 1:
+        values /= scales.experts[expert]
       weights[name][divmod(expert, local)] = values
-    recipes.note(weights[name], 'real', name, seed, limit, ranks)
+    recipes.note(weights[name], 'real', name, seed, scales.digest, ranks)
   return weights

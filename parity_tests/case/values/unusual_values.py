@@ -7,6 +7,7 @@ contract applies routing weights as given, and moves x bit for bit.
 
 import numpy as np
 
+from hpmoe.parity_tests.case import routings
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract.array_typing import Float
@@ -17,18 +18,25 @@ _TURNS = (lambda w: -w, lambda w: w + 1, lambda w: 0 * w, lambda w: w)
 
 
 def change_weights(
-  routed: Float[np.ndarray, 'R T K'],
+  routed: routings.TokenRouting, factors: Float[np.ndarray, 'E']
 ) -> Float[np.ndarray, 'R T K']:
   """Returns `[R, T, K]` f32, of odd tokens negative, above 1, 0 and as given.
 
   They sum to 1 by chance only.
+
+  Args:
+    routed: ids and weights of a router.
+    factors: of the weights of each expert; powers of two.
   """
-  values = routed.reshape(-1, routed.shape[-1]).copy()
+  weights = routed.topk_weights
+  values = weights.reshape(-1, weights.shape[-1]).copy()
   for turn, token in enumerate(range(0, len(values), PERIOD)):
     for slot in range(values.shape[1]):
       change = _TURNS[(turn + slot) % len(_TURNS)]
       values[token, slot] = change(values[token, slot])
-  return values.reshape(routed.shape)
+  is_used = routed.topk_ids >= 0
+  scales = np.where(is_used, factors[routed.topk_ids], 1)
+  return (values.reshape(weights.shape) * scales).astype(weights.dtype)
 
 
 def change_x(

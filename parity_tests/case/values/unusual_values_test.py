@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.case import inputs
+from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
 from hpmoe.parity_tests.case.values import unusual_values
 from hpmoe.reference.contract import presets
@@ -18,15 +19,29 @@ class TestWeights:
   @pytest.mark.parametrize('top_k', [1, 2, 3, 8])
   def test_are_negative_zero_above_one_and_do_not_sum_to_one(self, top_k):
     # Given 32 tokens, 4 of them odd, weights of a softmax.
-    routed = np.full((2, 16, top_k), 1 / top_k, np.float32)
+    ids = np.tile(np.arange(top_k, dtype=np.int32), (2, 16, 1))
+    routed = routings.TokenRouting(
+      ids, np.full(ids.shape, 1 / top_k, np.float32)
+    )
 
-    weights = unusual_values.change_weights(routed).reshape(32, top_k)
+    weights = unusual_values.change_weights(routed, np.ones(top_k))
+    weights = weights.reshape(32, top_k)
 
     odd = weights[_is_odd(32)]
     assert (odd < 0).any() and (odd == 0).any() and (odd > 1).any()
     assert (odd.sum(-1) != 1).sum() >= 3 - (top_k == 8)
     assert (weights[~_is_odd(32)] == 1 / top_k).all()
     assert weights.dtype == np.float32
+
+  def test_are_scaled_by_expert(self):
+    # given: an expert of larger weights, and slots that no expert serves
+    ids = np.array([[[0, 1]] * 8 + [[1, -1]]], np.int32)
+    routed = routings.TokenRouting(ids, np.full(ids.shape, 0.5, np.float32))
+
+    weights = unusual_values.change_weights(routed, np.array([1.0, 1024.0]))
+
+    assert (weights[0, 1:8] == [0.5, 512]).all()
+    assert abs(weights[0, 8, 1]) <= 1.5
 
 
 class TestX:

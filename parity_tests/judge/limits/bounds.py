@@ -362,7 +362,8 @@ def gemm(
 
   |c - g| <= sum e|w| + gamma_x sum (|x| + e)|w| + 2 x tiny, in any order: each
   of the x products passes one rounding of its own and at most x - 1 of sums,
-  and x products and x - 1 sums may be flushed.  Weights that have an error f
+  and x products and x - 1 sums may be flushed; so may each operand, times what
+  it multiplies.  Weights that have an error f
   add (1 + gamma_x) sum (|x| + e) f.  Of codes, a scale multiplies each weight,
   whose product may be rounded, or sums of terms: two roundings more, and as
   many of the scales of rows.
@@ -379,13 +380,15 @@ def gemm(
     of + scalings * kernels(policy) * _VARIANCE for of in (of_total, of_terms)
   )
   own = of_terms * np.square(rows.value)
-  of_sum = of_total * np.square(value) + (2 * depth * _TINY) ** 2
+  sizes, square = weights.sizes, weights.squares
+  size = _finite(rows.value)
+  flush = _TINY * (2 * depth + size.sum(1, keepdims=True) + weights.total)
+  of_sum = of_total * np.square(value) + np.square(flush)
   if prefixes is not None:
     of_sum += kernels(policy) * _VARIANCE * block * prefixes
-  sizes, square = weights.sizes, weights.squares
   scale = gamma(depth + 2 * scalings) + gamma(depth, _U64)
-  reach = sizes.at_most(_finite(rows.value))
-  error = scale * reach + 2 * depth * _TINY
+  reach = sizes.at_most(size)
+  error = scale * reach + flush
   if rows.error is not None:
     error += (1 + scale) * sizes.at_most(rows.error)
   if of_weights.error is not None:
@@ -450,8 +453,10 @@ def _scaled(
   weight = factors(policy, weight)[:, None]
   value, carried = rows.value * weight, rows.bound() * np.abs(weight)
   scale = gamma(1 + policy.weight_ulp) + gamma(1, _U64)
-  error = carried + scale * (np.abs(value) + carried) + _TINY
-  own = kernels(policy) * _VARIANCE * np.square(_finite(value)) + _TINY**2
+  flush = _TINY * (1 + np.abs(weight))
+  error = carried + scale * (np.abs(value) + carried) + flush
+  own = kernels(policy) * _VARIANCE * np.square(_finite(value))
+  own += np.square(flush)
   variance, apart = own, None
   if rows.variance is not None:
     variance = own + rows.variance * np.square(weight)
@@ -494,32 +499,39 @@ def _prefix_sums(
 class _Sizes:
   """What is not negative of weights, for sums that float32 is enough for.
 
+  Rows and columns may be of any magnitude, and squares of it: what float32
+  holds is of order one in each of them.
+
   Attributes:
-    size: `[x, y]` float32, of order one, so that no sum overflows.
-    scale: a power of two, by which `size` is too small.
+    size: `[x, y]` float32, at most one.
+    row_scale: `[x]` powers of two, by which rows are too small.
+    column_scale: `[y]` likewise, of columns.
   """
 
   size: np.ndarray
-  scale: float
+  row_scale: np.ndarray
+  column_scale: np.ndarray
 
   @classmethod
   def of(cls, weights: np.ndarray) -> '_Sizes':
     """Returns magnitudes of stored weights `[x, y]`."""
     size = weights.astype(np.float32)
     size = _finite(np.abs(size, out=size))
-    exponent = np.frexp(size.max(initial=0))[1]
-    # Beyond, the factor itself is none of float32's normal numbers.
-    scale = 2.0 ** float(np.clip(exponent, -126, 126))
-    size *= np.float32(1 / scale)
-    return cls(size, scale)
+    column_scale = _power_above(size.max(axis=0, initial=0))
+    size *= (1 / column_scale).astype(np.float32)
+    row_scale = _power_above(size.max(axis=1, initial=0))
+    size *= (1 / row_scale).astype(np.float32)[:, None]
+    return cls(size, row_scale, column_scale)
 
   def square(self) -> '_Sizes':
-    return _Sizes(np.square(self.size), self.scale**2)
+    return _Sizes(np.square(self.size), self.row_scale**2, self.column_scale**2)
 
   def roughly(self, rows: np.ndarray) -> np.ndarray:
     """Returns `[n, y]`, rows `[n, x]` times these, as a spread needs it."""
     sums, unit = self._sums(rows)
-    return sums * unit
+    sums *= unit
+    sums *= self.column_scale
+    return sums
 
   def at_most(self, rows: np.ndarray) -> np.ndarray:
     """Returns `[n, y]`, not below rows `[n, x]` times these.
@@ -532,6 +544,7 @@ class _Sizes:
     sums *= 1 + gamma(depth + 3)
     sums += 4 * depth * _TINY
     sums *= unit
+    sums *= self.column_scale
     if not unit.max(initial=0.0) < np.inf:
       sums[~np.isfinite(unit[:, 0])] = np.inf
     return sums
@@ -539,10 +552,17 @@ class _Sizes:
   def _sums(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns `[n, y]` float64, made in float32, and its unit `[n, 1]`."""
     least = np.finfo(np.float64).tiny
+    rows = rows * self.row_scale
     row = np.max(rows, axis=1, keepdims=True, initial=least)
     with np.errstate(invalid='ignore'):  # infinite, where the value is
       sums = (rows / row).astype(np.float32) @ self.size
-    return sums.astype(np.float64), row * self.scale
+    return sums.astype(np.float64), row
+
+
+def _power_above(largest: np.ndarray) -> np.ndarray:
+  """Returns float64 powers of two, above each number that is not zero."""
+  # Beyond, the factor itself is none of float32's normal numbers.
+  return 2.0 ** np.clip(np.frexp(largest)[1], -126, 126).astype(np.float64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -554,12 +574,14 @@ class Weights:
     value: float64.
     sizes: of them.
     squares: of them.
+    total: `[y]` float64, sums of their sizes.
   """
 
   given: Bounded
   value: np.ndarray
   sizes: _Sizes
   squares: _Sizes
+  total: np.ndarray
 
   @classmethod
   def of(
@@ -572,7 +594,8 @@ class Weights:
       given = at(policy, 'operands', dataclasses.replace(given, value=wide))
     sizes = _Sizes.of(given.value)
     value = given.value.astype(np.float64)
-    return cls(given, value, sizes, sizes.square())
+    total = sizes.at_most(np.ones((1, len(value))))[0]
+    return cls(given, value, sizes, sizes.square(), total)
 
 
 def activation(

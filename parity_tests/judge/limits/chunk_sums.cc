@@ -20,6 +20,7 @@ namespace {
 
 constexpr double kRelativeEps = 1e-7;  // as in `standards`
 constexpr double kLargest = std::numeric_limits<double>::max();
+constexpr float kSmallest = std::numeric_limits<float>::min();
 constexpr double kTiny = std::numeric_limits<double>::min();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -133,9 +134,8 @@ class RowPower {
 
   void End(double root_mean_square, Power* power) const {
     for (int64_t l = 0; l < kLanes; ++l) power->judged += judged_[l];
-    if (root_mean_square > 0) {
-      power->element = std::max(power->element, Most(most_) / root_mean_square);
-    }
+    if (!(root_mean_square > 0)) return;
+    power->element = std::max(power->element, Most(most_) / root_mean_square);
     const double least = -Most(-least_);
     if (least <= kLargest) {
       power->row = std::max(power->row, least);
@@ -295,6 +295,8 @@ std::vector<double> MeanSquares(const Chunk& chunk) {
       square += values * values;
     }
     squares[i] = Total(square) / columns;
+    // Of subnormal numbers a row has no size.
+    if (squares[i] < double{kSmallest} * kSmallest) squares[i] = 0;
   }
   return squares;
 }

@@ -8,8 +8,8 @@ Sizes are relative.  An element's own size says little where terms cancel, so
 its scale is the larger of it and of the root mean square of its row, which is
 what it is added to next.  An element whose limit is as large as that, or is
 not finite, is not judged: any number of its size would do.  A row of
-zeros has no size: there, what the rest of the tensor would lose in an addition
-is the scale.  Zeros that are certain are judged.
+zeros, or of subnormal numbers, has no size: there, what the rest of the tensor
+would lose in an addition is the scale.  Zeros that are certain are judged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -70,6 +70,7 @@ def of(held: np.ndarray, limit: np.ndarray, seen: np.ndarray) -> Power:
   size = np.abs(held.astype(np.float64))
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
     row = np.sqrt(np.mean(np.square(size), axis=1, keepdims=True))
+    row = np.where(row < ulp.smallest_normal('float32'), 0.0, row)
     # An infinity that is certain is judged: everybody must hold it.
     lost = ulp.unit_roundoff(str(held.dtype)) * np.sqrt(np.mean(row * row))
     scale = np.maximum(np.maximum(size, row), lost)
@@ -78,7 +79,7 @@ def of(held: np.ndarray, limit: np.ndarray, seen: np.ndarray) -> Power:
     of_row = np.where(finite & (row > 0), seen / row, 0.0)
     factor = np.where(finite & (size > 0), seen / size, np.inf)
   least = factor.min(axis=1, initial=np.inf)
-  rows = least[np.isfinite(least)]
+  rows = least[np.isfinite(least) & (row[:, 0] > 0)]
   return Power(
     float(of_row.max(initial=0.0)),
     float(rows.max(initial=0.0)),

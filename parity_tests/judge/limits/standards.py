@@ -16,7 +16,8 @@ relative error.  `bounds` knows what the type can hold at each element, so
 in the records of the default set an error within that bound never counts as a
 mismatch or a maximum, nor turns a vector.  The means (mere, rmse) have no such
 clause: they average every error.  The records named `*_letter` have none at
-all: the printed numbers only.
+all: the printed numbers only.  The floor under a ratio of rmse is meant for
+values of order one, and is as much larger as their root mean square is.
 """
 
 from collections.abc import Callable, Mapping
@@ -77,8 +78,9 @@ class Rule:
   ratio: bool = False
   floor: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-  def text(self, dtype: str) -> str:
-    over = f' / max(benchmark, {self.floor[dtype]:g})' if self.ratio else ''
+  def text(self, dtype: str, floor: float | None = None) -> str:
+    floor = self.floor.get(dtype) if floor is None else floor
+    over = f' / max(benchmark, {floor:g})' if self.ratio else ''
     return f'{self.metric}[{self.region}]{over} <= {self.limit[dtype]:g}'
 
 
@@ -299,7 +301,8 @@ def _mere(seen, off, mask):
 
 
 def _rmse(seen, off, mask):
-  return _mean(np.square(_pick(off.error, mask)))
+  golden = _pick(seen.e.golden, mask)
+  return np.append(_mean(np.square(_pick(off.error, mask))), golden @ golden)
 
 
 def _worst(seen, off, mask, of: str):
@@ -363,7 +366,7 @@ METRICS = {
     _rmse,
     lambda p: np.sqrt(_over(p)),
     np.add,
-    lambda r, i: _pair(r.square[i], r.count),
+    lambda r, i: _pair(r.square[i], r.count, r.golden_square),
   ),
   'max_abs': Metric(_max_abs, lambda p: p[0], np.maximum, _no_worst),
   'mismatches': Metric(_count, lambda p: p[0], np.add, _no_mismatch),
@@ -452,11 +455,21 @@ class Judge:
   def _broken(self, rule: Rule) -> str | None:
     """Returns why the rule does not hold, or None if it does."""
     value, limit = self._value(rule), rule.limit[self._dtype]
+    floor = self._floor(rule)
     if rule.ratio:
-      value /= max(self._value(rule, True), rule.floor[self._dtype])
+      value /= max(self._value(rule, True), floor)
     if value <= limit:
       return None
-    return f'{rule.text(self._dtype)}, got {value:.3g}'
+    return f'{rule.text(self._dtype, floor)}, got {value:.3g}'
+
+  def _floor(self, rule: Rule) -> float:
+    """Returns the least denominator of a ratio, for values of any size."""
+    floor = rule.floor.get(self._dtype, 0.0)
+    if rule.metric != 'rmse':  # others are relative
+      return floor
+    partial = self._partials.get((self._number(rule), False))
+    square = 0.0 if partial is None else _over(partial[[2, 1]])
+    return floor * max(1.0, float(np.sqrt(square)))
 
   def broken(self) -> list[str]:
     """Returns the clauses that do not hold; empty means it accepts."""
