@@ -9,6 +9,7 @@ from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.cache import cached_results
 from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.case.values import exact_data
+from hpmoe.parity_tests.case.values import magnitudes
 from hpmoe.parity_tests.case.values import real_data
 from hpmoe.parity_tests.case.values import wide_data
 from hpmoe.reference.contract import config as config_lib
@@ -54,7 +55,9 @@ def _draw(kind: str, seed: int, limit: float) -> dict[str, np.ndarray]:
   policy = precision.PrecisionPolicy(activation='absolute')
   ids = np.array([[[0, 1], [1, 2], [2, 3], [3, 0]]], np.int32)
   if kind == 'real':
-    return real_data.draw_weights(_CONFIG, np.dtype('float32'), seed, limit)
+    dtype = np.dtype('float32')
+    scales = magnitudes.plan_magnitudes(_CONFIG, dtype, limit)
+    return real_data.draw_weights(_CONFIG, dtype, seed, scales)
   if kind == 'wide':
     return wide_data.make(_CONFIG, policy, ids, seed)[0]
   return exact_data.make(_CONFIG, policy, ids, seed, backward=kind == 'both')[0]
