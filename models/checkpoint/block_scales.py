@@ -1,8 +1,10 @@
 """DeepSeek-V3's float8 weights: blocks of 128 x 128 under one scale.
 
-A weight `x.weight` of float8_e4m3 stands beside `x.weight_scale_inv`, float32,
-one number for each block; the weight is their product.  Source:
-`weight_dequant` of `inference/kernel.py` of the published DeepSeek-V3.
+A weight `x.weight` of float8_e4m3 stands beside `x.weight_scale_inv`, float32
+or E8M0, one number for each block; the weight is their product.  Stacked
+experts `[E, O, I]` have scales `[E, BO, BI]`.  Sources: `weight_dequant` of
+`inference/kernel.py` of the published DeepSeek-V3, and `FP8Experts` of
+transformers 5.23.
 """
 
 from collections.abc import Mapping
@@ -37,7 +39,8 @@ def scale_shape(
   shape: tuple[int, ...], block: tuple[int, int]
 ) -> tuple[int, ...]:
   """Returns the shape of the scales of a weight."""
-  return tuple(-(-n // size) for n, size in zip(shape, block, strict=True))
+  blocks = (-(-n // size) for n, size in zip(shape[-2:], block, strict=True))
+  return (*shape[:-2], *blocks)
 
 
 def dequantised(
@@ -47,7 +50,7 @@ def dequantised(
 ) -> Float[np.ndarray, 'O I']:
   """Returns the weights, `[O, I]` float32: the products, correctly rounded."""
   rows, columns = weight.shape
-  wide = np.repeat(scale, block[1], axis=1)[:, :columns]
+  wide = np.repeat(scale.astype(np.float32), block[1], axis=1)[:, :columns]
   out = weight.astype(np.float32)
   for begin in range(0, rows, block[0]):
     out[begin : begin + block[0]] *= wide[begin // block[0]]

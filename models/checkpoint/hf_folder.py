@@ -15,6 +15,7 @@ from hpmoe.models.checkpoint import block_scales
 from hpmoe.models.checkpoint import config_file
 from hpmoe.models.checkpoint import expert_layout
 from hpmoe.models.checkpoint import mxfp4
+from hpmoe.models.checkpoint import quantization
 from hpmoe.models.checkpoint import safetensors_file
 from hpmoe.models.checkpoint import weights as weights_lib
 
@@ -43,7 +44,8 @@ def read(
   Args:
     path: the folder.
     dtype: to round weights to; None takes the config's, and then no weight may
-      be rounded. float16 is widened to float32, float8 to bfloat16.
+      be rounded: wider ones are read if their values are exact in it. float16
+      is widened to float32, float8 to bfloat16.
 
   Raises:
     OSError: a file cannot be read.
@@ -53,10 +55,10 @@ def read(
   """
   folder = pathlib.Path(path)
   fields, config = config_file.read(folder)
-  files = _Files(folder, fields, _index(folder))
+  files = _Files(folder, fields, _index(folder), rounds=dtype is not None)
   config = weights_lib.without_absent_head(config, files.index)
   specs = dict(parameters_lib.parameter_shapes(config, dtype))
-  pieces = files.resolve(config, specs, any_dtype=dtype is not None)
+  pieces = files.resolve(config, specs)
 
   def read_one(name: str) -> np.ndarray:
     out = np.empty(specs[name].shape, specs[name].dtype)
@@ -110,12 +112,10 @@ class _Files:
   folder: pathlib.Path
   fields: Mapping[str, Any]
   index: safetensors_file.Index
+  rounds: bool  # whether weights may be rounded
 
   def resolve(
-    self,
-    config: config_lib.ModelConfig,
-    specs: weights_lib.Specs,
-    any_dtype: bool,
+    self, config: config_lib.ModelConfig, specs: weights_lib.Specs
   ) -> dict[str, list[expert_layout.Piece]]:
     """Returns the pieces of each parameter; refuses what does not fit."""
     faults = weights_lib.Faults()
@@ -124,8 +124,7 @@ class _Files:
     for name, spec in specs.items():
       found[name] = self._pieces(config, name, spec.shape)
       for piece in found[name]:
-        used = self._check(piece, spec.dtype, any_dtype, faults)
-        left -= used
+        left -= self._check(piece, spec.dtype, faults)
     left -= self._repeated(config)
     # transformers saves the weights of no shared experts: `[0, D]`.
     faults.unexpected += sorted(
@@ -133,7 +132,10 @@ class _Files:
       for name in left
       if not name.endswith(_BUFFERS) and 0 not in self.index[name].shape
     )
-    faults.refuse(self.folder)
+    reason = quantization.explain_refusal(
+      self.folder, self.fields, faults.unexpected
+    )
+    faults.refuse(self.folder, reason)
     return found
 
   def _pieces(self, config, name, shape) -> list[expert_layout.Piece]:
@@ -158,7 +160,7 @@ class _Files:
   def _is_held(self, name: str) -> bool:
     return name in self.index or name + mxfp4.BLOCKS in self.index
 
-  def _check(self, piece, dtype, any_dtype, faults) -> set[str]:
+  def _check(self, piece, dtype, faults) -> set[str]:
     """Notes what is wrong with a piece; returns the tensors that it uses."""
     if piece.name + mxfp4.BLOCKS in self.index:
       return self._check_mxfp4(piece, faults)
@@ -169,12 +171,11 @@ class _Files:
     if piece.row:  # the first row has spoken for all
       return set()
     want = jax.ShapeDtypeStruct(piece.shape, dtype)
-    scale_name = piece.name + block_scales.SUFFIX
-    if stored.dtype != safetensors_file.FLOAT8 or piece.row is not None:
-      faults.check(piece.name, want, stored, any_dtype)
-      return {piece.name}
     faults.check(piece.name, want, stored, any_dtype=True)
+    if stored.dtype != safetensors_file.FLOAT8:
+      return {piece.name}
     block = block_scales.block_size(self.fields)
+    scale_name = piece.name + block_scales.SUFFIX
     scales = self.index.get(scale_name)
     if scales is None:
       faults.missing.append(scale_name)
@@ -216,15 +217,18 @@ class _Files:
       tensor = mxfp4.dequantised(*codes)
       out[...] = tensor.reshape(out.shape).astype(out.dtype, copy=False)
       return
-    stored = self.index[piece.name]
-    if piece.row is not None:
-      stored = stored.row(piece.row)
-    tensor = stored.read()
-    scales = self.index.get(piece.name + block_scales.SUFFIX)
-    if stored.dtype == safetensors_file.FLOAT8 and scales is not None:
+    tensor = self._read(piece.name, piece.row).reshape(out.shape)
+    if tensor.dtype == safetensors_file.FLOAT8:
       block = block_scales.block_size(self.fields)
-      tensor = block_scales.dequantised(tensor, scales.read(), block)
-    out[...] = tensor.reshape(out.shape).astype(out.dtype, copy=False)
+      scales = self._read(piece.name + block_scales.SUFFIX, piece.row)
+      tensor = block_scales.dequantised(tensor, scales, block)
+    elif not self.rounds:
+      weights_lib.check_exact(self.folder, piece.name, tensor, out.dtype)
+    out[...] = tensor.astype(out.dtype, copy=False)
+
+  def _read(self, name: str, row: int | None) -> np.ndarray:
+    stored = self.index[name]
+    return (stored if row is None else stored.row(row)).read()
 
 
 def _equal(

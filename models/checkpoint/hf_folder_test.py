@@ -232,6 +232,154 @@ class TestFloat8:
     with pytest.raises(ValueError, match="blocks of weights, got 'awq'"):
       hf_folder.read(folder)
 
+  def test_scales_that_are_powers_of_two_alone(self, quantised):
+    # given scales in a byte each, and the same in float32
+    folder, files = quantised
+    for name in [n for n in files if n.endswith('_scale_inv')]:
+      files[name] = np.exp2(np.round(np.log2(files[name])))
+    _save(folder / 'model.safetensors', files)
+    want = hf_folder.read(folder).load()
+    powers = {
+      name: tensor.astype(ml_dtypes.float8_e8m0fnu)
+      if name.endswith('_scale_inv')
+      else tensor
+      for name, tensor in files.items()
+    }
+    assert {t.dtype.name for t in powers.values()} >= {'float8_e8m0fnu'}
+    _save(folder / 'model.safetensors', powers)
+    # then
+    model_testing.assert_same(hf_folder.read(folder).load(), want)
+
+  def test_experts_of_a_layer_in_one_tensor(self, quantised):
+    # given the experts' weights and scales stacked, as transformers 5 has them;
+    # gates and ups lie in one block
+    folder, files = quantised
+    for name in [n for n in files if n.endswith('gate_proj.weight_scale_inv')]:
+      files[name.replace('gate_proj', 'up_proj')] = files[name]
+    _save(folder / 'model.safetensors', files)
+    want = hf_folder.read(folder).load()
+    prefix = 'model.layers.0.mlp.experts.'
+    stacked = {n: t for n, t in files.items() if not n.startswith(prefix)}
+    for end in ('', '_scale_inv'):
+      parts = {
+        part: np.stack(
+          [files[f'{prefix}{e}.{part}_proj.weight{end}'] for e in range(4)]
+        )
+        for part in ('gate', 'up', 'down')
+      }
+      both = np.concatenate([parts['gate'], parts['up']], axis=1)
+      both = parts['gate'] if end else both
+      stacked[f'{prefix}gate_up_proj{end}'] = both
+      stacked[f'{prefix}down_proj{end}'] = parts['down']
+    _save(folder / 'model.safetensors', stacked)
+    # then
+    model_testing.assert_same(hf_folder.read(folder).load(), want)
+
+
+class TestDtypes:
+  def _bfloat16(self, folder) -> dict[str, np.ndarray]:
+    config = config_lib.from_hf(_fields(QWEN) | {'dtype': 'bfloat16'})
+    made = model_testing.parameters(config, 0)
+    convert.write(folder, weights_lib.of_parameters(config, made))
+    return model_testing.tensors(folder)
+
+  @pytest.mark.parametrize('dtype', ['float8_e8m0fnu', 'float8_e5m2'])
+  def test_a_buffer_in_eight_bits_is_no_error(self, tmp_path, dtype):
+    files = self._bfloat16(tmp_path / 'a')
+    want = hf_folder.read(tmp_path / 'a').load()
+    buffer = np.ones(4, getattr(ml_dtypes, dtype))
+    name = 'model.layers.0.self_attn.rotary_emb.inv_freq'
+    _save(tmp_path / 'a/model.safetensors', files | {name: buffer})
+    model_testing.assert_same(hf_folder.read(tmp_path / 'a').load(), want)
+
+  def test_weights_in_five_bits_of_exponent_are_themselves(self, tmp_path):
+    files = self._bfloat16(tmp_path / 'a')
+    name = 'model.layers.0.self_attn.q_proj.weight'
+    files[name] = files[name].astype(ml_dtypes.float8_e5m2)
+    _save(tmp_path / 'a/model.safetensors', files)
+    read = hf_folder.read(tmp_path / 'a').read(name)
+    assert read.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(read, files[name].astype(read.dtype))
+
+  def test_a_dtype_that_is_not_known_is_named_with_its_tensor(self, tmp_path):
+    self._bfloat16(tmp_path / 'a')
+    header = b'{"a.b":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}'
+    content = len(header).to_bytes(8, 'little') + header + bytes(1)
+    (tmp_path / 'a/model.safetensors').write_bytes(content)
+    with pytest.raises(ValueError, match=r'a\.b of F4, expected F64, F32'):
+      hf_folder.read(tmp_path / 'a')
+
+  def test_a_norm_in_float32_is_read_if_it_need_not_be_rounded(self, tmp_path):
+    # given a file in bfloat16 with one norm in float32
+    files = self._bfloat16(tmp_path / 'a')
+    want = hf_folder.read(tmp_path / 'a').load()
+    files['model.norm.weight'] = files['model.norm.weight'].astype(np.float32)
+    _save(tmp_path / 'a/model.safetensors', files)
+    model_testing.assert_same(hf_folder.read(tmp_path / 'a').load(), want)
+    # when its values are others
+    files['model.norm.weight'][3] += 2.0**-20
+    _save(tmp_path / 'a/model.safetensors', files)
+    # then it says how to read them
+    with pytest.raises(ValueError, match=r'norm.weight: .*--dtype=bfloat16 ro'):
+      hf_folder.read(tmp_path / 'a').load()
+    rounded = hf_folder.read(tmp_path / 'a', 'bfloat16').load()
+    model_testing.assert_same(rounded, want)
+
+
+# What `quantization_config` says, and the end of a tensor's name, as published.
+QUANTISED = [
+  (
+    dict(quant_method='awq', bits=4),
+    'qweight',
+    "'awq' (4 bits) in config.json",
+  ),
+  (
+    dict(quant_method='gptq', bits=4),
+    'g_idx',
+    "'gptq' (4 bits) in config.json",
+  ),
+  (
+    dict(quant_method='compressed-tensors', format='pack-quantized'),
+    'weight_packed',
+    "'compressed-tensors' (pack-quantized) in config.json",
+  ),
+  (
+    dict(quant_method='modelopt', quant_algo='NVFP4'),
+    'weight_scale_2',
+    "'modelopt' (NVFP4) in config.json",
+  ),
+  (dict(quant_method='fp8'), 'weight_scale', "'fp8' in config.json"),
+  (None, 'weight_scale_2', "'modelopt' (NVFP4) in hf_quant_config.json"),
+]
+
+
+class TestQuantised:
+  @pytest.mark.parametrize('options, end, text', QUANTISED)
+  def test_a_method_that_is_not_read_is_named(
+    self, tmp_path, options, end, text
+  ):
+    # given a folder with packed weights
+    files = model_testing.tensors(QWEN)
+    name = 'model.layers.0.self_attn.q_proj.'
+    files[name + end] = files.pop(name + 'weight')
+    _folder(tmp_path / 'q', QWEN, files, quantization_config=options)
+    if options is None:
+      content = dict(quantization=dict(quant_algo='NVFP4'))
+      path = tmp_path / 'q/hf_quant_config.json'
+      path.write_text(json.dumps(content))
+    # then
+    refusal = f'got quant_method {text}; dequantise them first'
+    with pytest.raises(ValueError, match=re.escape(refusal)) as error:
+      hf_folder.read(tmp_path / 'q')
+    assert len(str(error.value)) - len(str(tmp_path)) < 300
+
+  def test_weights_in_float_are_read_whatever_the_method(self, tmp_path):
+    files = model_testing.tensors(QWEN)
+    options = dict(quant_method='bitsandbytes', load_in_8bit=True)
+    _folder(tmp_path / 'q', QWEN, files, quantization_config=options)
+    want = hf_folder.read(QWEN).load()
+    model_testing.assert_same(hf_folder.read(tmp_path / 'q').load(), want)
+
 
 _WIDE = dict(
   hidden_size=136, num_hidden_layers=1, dtype='bfloat16', head_dim=72
@@ -343,7 +491,7 @@ FAULTS = [
   (
     MIXTRAL,
     _tensors(lambda tensors: tensors.clear()),
-    '41 missing: model.embed_tokens.weight, .* and 31 more',
+    '41 missing: model.embed_tokens.weight, .* and 39 more',
   ),
   (DEEPSEEK, _file(_THIRD, None), f"expected 4 shards, got none of ['{_THIRD}"),
   (DEEPSEEK, _file(_THIRD, lambda b: b[:-1]), f'{_THIRD}: expected .* bytes,'),
@@ -387,7 +535,8 @@ FAULTS = [
   (
     MIXTRAL,
     _config(dtype='bfloat16'),
-    '41 mistyped: model.embed_tokens.weight (expected bfloat16, got float32)',
+    "model.embed_tokens.weight: expected values that config.json's bfloat16 "
+    'has, got float32; --dtype=bfloat16 rounds them, --dtype=float32 keeps',
   ),
   (
     MIXTRAL,

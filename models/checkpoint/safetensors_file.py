@@ -19,12 +19,18 @@ import numpy as np
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
+# OCP's E8M0: powers of 2 alone.
+SCALE8 = np.dtype(ml_dtypes.float8_e8m0fnu)
 DTYPES: dict[str, np.dtype] = {
   'F64': np.dtype(np.float64),
   'F32': np.dtype(np.float32),
   'F16': np.dtype(np.float16),
   'BF16': BFLOAT16,
   'F8_E4M3': FLOAT8,
+  'F8_E5M2': np.dtype(ml_dtypes.float8_e5m2),
+  'F8_E8M0': SCALE8,
+  'F8_E4M3FNUZ': np.dtype(ml_dtypes.float8_e4m3fnuz),
+  'F8_E5M2FNUZ': np.dtype(ml_dtypes.float8_e5m2fnuz),
   'I64': np.dtype(np.int64),
   'I32': np.dtype(np.int32),
   'I16': np.dtype(np.int16),
@@ -102,7 +108,7 @@ def read_index(path: str | os.PathLike[str]) -> tuple[Index, dict[str, str]]:
     header = json.loads(text)
     metadata = header.pop(_METADATA, {})
     index = {
-      name: _stored(pathlib.Path(path), 8 + length, entry)
+      name: _stored(pathlib.Path(path), 8 + length, name, entry)
       for name, entry in header.items()
     }
   except (
@@ -121,8 +127,11 @@ def read_index(path: str | os.PathLike[str]) -> tuple[Index, dict[str, str]]:
 
 
 def _stored(
-  path: pathlib.Path, begin: int, entry: Mapping[str, Any]
+  path: pathlib.Path, begin: int, name: str, entry: Mapping[str, Any]
 ) -> StoredTensor:
+  if entry['dtype'] not in DTYPES:
+    expected = ', '.join(DTYPES)
+    raise ValueError(f'{name} of {entry["dtype"]}, expected {expected}')
   dtype, shape = DTYPES[entry['dtype']], tuple(entry['shape'])
   first, last = entry['data_offsets']
   if not all(type(n) is int and n >= 0 for n in (*shape, first, last)):

@@ -17,7 +17,8 @@ from hpmoe.models import config as config_lib
 from hpmoe.models import parameters as parameters_lib
 from hpmoe.models.checkpoint import safetensors_file
 
-SHOWN = 10  # of each kind of fault
+SHOWN = 2  # of each kind of fault
+_LENGTH = 300  # of a message, without the path before it
 
 Specs = dict[str, jax.ShapeDtypeStruct]
 
@@ -176,20 +177,28 @@ class Faults:
     ):
       self.mistyped.append(f'{name} (expected {want.dtype}, got {got.dtype})')
 
-  def refuse(self, path: Any) -> None:
-    """Raises a ValueError of one line if there is any fault."""
+  def refuse(self, path: Any, reason: str = '') -> None:
+    """Raises a ValueError of one line if there is any fault.
+
+    Args:
+      path: of what has it.
+      reason: the cause of all, where it is known; else some are named.
+    """
     found = {
       kind: names for kind, names in dataclasses.asdict(self).items() if names
     }
     if not found:
       return
+    if reason:
+      raise ValueError(f'{path}: {reason}')
     parts = []
     for kind, names in found.items():
       more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
       parts.append(f'{len(names)} {kind}: {", ".join(names[:SHOWN])}{more}')
-    raise ValueError(
-      f'{path}: expected the tensors of the model, got {"; ".join(parts)}'
-    )
+    text = f'expected the tensors of the model, got {"; ".join(parts)}'
+    if len(text) > _LENGTH:
+      text = f'{text[: _LENGTH - 4]} ...'
+    raise ValueError(f'{path}: {text}')
 
 
 _FLOATS = {
@@ -199,6 +208,8 @@ _FLOATS = {
   np.dtype(np.float16): (10, 5),
   safetensors_file.BFLOAT16: (7, 8),
   safetensors_file.FLOAT8: (3, 4),
+  safetensors_file.DTYPES['F8_E5M2']: (2, 5),
+  safetensors_file.SCALE8: (0, 8),
 }
 
 
@@ -213,6 +224,25 @@ def is_exact(narrow: Any, wide: Any) -> bool:
     return np.dtype(narrow) == np.dtype(wide)
   a, b = _FLOATS[np.dtype(narrow)], _FLOATS[np.dtype(wide)]
   return a[0] <= b[0] and a[1] <= b[1]
+
+
+def check_exact(
+  path: Any, name: str, array: np.ndarray, dtype: np.dtype
+) -> None:
+  """Refuses a parameter that a narrower dtype would round.
+
+  Raises:
+    ValueError: says how to round it, or to keep it.
+  """
+  if is_exact(array.dtype, dtype):
+    return
+  rounded = array.astype(dtype).astype(array.dtype)
+  if not np.array_equal(rounded, array, equal_nan=True):
+    raise ValueError(
+      f"{path}: {name}: expected values that config.json's {dtype} has, got "
+      f'{array.dtype}; --dtype={dtype} rounds them, --dtype={array.dtype} '
+      'keeps them'
+    )
 
 
 def check_finite(path: Any, name: str, array: np.ndarray) -> None:

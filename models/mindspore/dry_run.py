@@ -23,6 +23,9 @@ from hpmoe.backend_ascend.frontends import mindspore_npu
 from hpmoe.models import config as config_lib
 from hpmoe.models import parameters
 
+# Sizes of `narrow`; a tile of the megakernel fits in the width.
+_WIDTH, _HEADS, _WORDS = 128, 2, 512
+
 
 class Kind(enum.StrEnum):
   """How an operator was asked for.
@@ -63,6 +66,32 @@ def shortened(config: config_lib.ModelConfig) -> config_lib.ModelConfig:
     num_hidden_layers=count,
     layer_types=config.layer_types[:count],
     mlp_only_layers=tuple(n for n in config.mlp_only_layers if n < count),
+  )
+
+
+def narrow(config: config_lib.ModelConfig) -> config_lib.ModelConfig:
+  """Returns a model of the same operators, whose weights are small.
+
+  Widths, words and heads do not decide which operators run; what does stays:
+  how many queries share a key, experts, groups, and parts of a head.
+  """
+  sharing = config.num_attention_heads // config.num_key_value_heads
+  keys = min(config.num_key_value_heads, _HEADS)
+  limits = dict(
+    vocab_size=_WORDS,
+    hidden_size=_WIDTH,
+    intermediate_size=_WIDTH,
+    moe_intermediate_size=_WIDTH,
+    shared_expert_intermediate_size=_WIDTH,
+    q_lora_rank=_WIDTH,
+    kv_lora_rank=_WIDTH,
+  )
+  sizes = {n: min(getattr(config, n) or 0, size) for n, size in limits.items()}
+  return dataclasses.replace(
+    config,
+    num_attention_heads=keys * sharing,
+    num_key_value_heads=keys,
+    **sizes | dict(q_lora_rank=sizes['q_lora_rank'] or None),
   )
 
 

@@ -44,6 +44,10 @@ def _compare(f: flags.FlagValues) -> int:
   subject = subject_lib.load(
     f.model, f.text, f.seed, f.batch, f.sequence, f.ranks, f.dtype
   )
+  if not f['right'].present and subject.config.family.by_turns:
+    # The megakernel has no biases of experts.
+    right = dataclasses.replace(request.right, moe='framework')
+    request = dataclasses.replace(request, right=right)
   cli.warn_of_bytes(f.model, subject.config)
   steps = compare.count_steps(request, subject)
   with cli.launches_in_frameworks(), cli.progress(steps) as step:

@@ -376,8 +376,12 @@ class TestBiases:
     first = report['check']['first_failure']
     assert (first['stage'], first['lane']) == ('y', 'bounded')
 
+  def test_the_default_is_a_layer_that_has_biases(self, compare, biased):
+    code, report = compare('--direction=forward', biased)
+    assert code == 0 and report['right'] == 'jax:framework'
+
   def test_the_megakernel_is_refused_in_one_line(self, compare, biased, capsys):
-    assert compare('', biased)[0] == 2
+    assert compare('--right=jax:host', biased)[0] == 2
     said = capsys.readouterr().err
     assert said.count('\n') == 2  # it reads bytes, too
     assert "moe: expected 'framework' for experts with biases" in said

@@ -28,10 +28,12 @@ _PROMPT, _TOKENS = 8, 2
 
 
 def _config(model: str, dtype: str | None = None) -> config_lib.ModelConfig:
-  """Returns the first layers of a configuration, or of a folder's."""
+  """Returns the first layers of a configuration, or of a folder's, in small."""
   if pathlib.Path(model).is_dir():
-    return dry_run.shortened(convert.read(model, dtype).config)
-  return dry_run.shortened(config_lib.load(model))
+    config = convert.read(model, dtype).config
+  else:
+    config = config_lib.load(model)
+  return dry_run.narrow(dry_run.shortened(config))
 
 
 def _train(settings: Mapping[str, Any]) -> None:

@@ -1,12 +1,18 @@
 """`--dry_run`: the operators of a model on an NPU, and those that it lacks."""
 
 import json
+import subprocess
+import sys
 
 import mindspore as ms
 from mindspore.scipy import ops as scipy_ops
 import numpy as np
 import pytest
 
+from hpmoe.models import config as config_lib
+from hpmoe.models import parameters
+from hpmoe.models.checkpoint import weights
+from hpmoe.models.mindspore import dry_run
 from hpmoe.models.mindspore import moe
 from hpmoe.models.train import folder_testing
 from hpmoe.parity_tests.commands import cli
@@ -126,6 +132,35 @@ class TestGenerate:
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith('an NPU lacks, ')
     assert last.endswith(': SolveTriangular(float32, float32)')
+
+
+class TestNarrowed:
+  @pytest.mark.parametrize('name', config_lib.names())
+  def test_its_weights_are_small_and_its_layers_the_same(self, name):
+    config = dry_run.shortened(config_lib.load(name))
+    small = dry_run.narrow(config)
+    shapes = parameters.parameter_shapes(small, 'float32')
+    assert shapes.keys() == parameters.parameter_shapes(config).keys()
+    assert sum(map(weights.num_bytes, shapes.values())) < 256e6
+    names = ('num_experts', 'num_experts_per_tok', 'n_group', 'head_dim')
+    assert all(getattr(small, n) == getattr(config, n) for n in names)
+
+  @pytest.mark.slow
+  def test_deepseek_v3_is_listed_in_less_than_two_gigabytes(self):
+    code = (
+      'import resource, sys\n'
+      'from hpmoe.parity_tests.commands import main\n'
+      'code = main.main(sys.argv[1:])\n'
+      'used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n'
+      'assert used < 2e6, used\n'  # KiB
+      'sys.exit(code)\n'
+    )
+    options = ('--model=deepseek_v3', '--right=mindspore:framework', *_NPU)
+    sizes = ('--batch=1', '--sequence=16')
+    command = [sys.executable, '-c', code, 'compare', *options, *sizes]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    assert process.returncode == cli.PARITY
+    assert 'an NPU takes all 63' in process.stdout
 
 
 @pytest.mark.slow

@@ -56,8 +56,10 @@ def _generate(f: flags.FlagValues) -> int:
     params = weights.load(step)
   stops = [stop.replace(r'\n', '\n') for stop in f.stop]
   shown = _Shown([''] * len(prompts) if f.chat else prompts)
+  # The megakernel has no biases of experts.
+  biased = config.family.by_turns and not f['moe'].present
   with cli.launches_in_frameworks():
-    model = stepper(params, config, f.moe)
+    model = stepper(params, config, 'framework' if biased else f.moe)
     texts: list[dict[str, Any]] = []
     for first in range(0, len(ids), f.batch):
       some = ids[first : first + f.batch]

@@ -7,6 +7,7 @@ import pytest
 
 from hpmoe.models import config as config_lib
 from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import model_testing
 from hpmoe.models.train import folder_testing
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
@@ -102,6 +103,13 @@ class TestGenerate:
     assert main.main((command, *options)) == cli.WRONG_REQUEST
     told = f'{config}: its vocabulary has 300 tokens, and no tokenizer.json: '
     assert told in capsys.readouterr().err
+
+  def test_a_model_with_biases_of_experts_needs_no_option(self, tmp_path):
+    out = tmp_path / 'out.json'
+    command = f'--from={model_testing.TESTDATA}/gpt_oss --tokens=2'
+    options = (*command.split(), '--prompt=\x01\x02', f'--json={out}')
+    assert main.main(('generate', *options)) == cli.PARITY
+    assert len(json.loads(out.read_text())['texts'][0]['tokens']) > 0
 
   def test_ends_before_a_stop_string(self, folder, tmp_path):
     (whole,) = _generated(folder, tmp_path, '--prompt=Anne was')
