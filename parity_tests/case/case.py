@@ -12,6 +12,7 @@ from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.values import exact_limits
+from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
@@ -199,10 +200,16 @@ class Case:
 
   def bytes_needed(self, part: str) -> int:
     """Returns the least that a part of `memory.COPIES` needs."""
+    return memory.bytes_needed(*self.estimate_sizes(), self.direction, part)
+
+  def estimate_sizes(
+    self,
+  ) -> tuple[config_lib.MoEConfig, precision.PrecisionPolicy]:
+    """Returns sizes, N by what rows there are, and dtypes; nothing is drawn."""
     if self.folder is not None:
       config = folder_lib.read(self.folder).config
     else:
-      preset = presets.to_run(self.preset)
+      preset = presets.to_check(self.preset)
       config = presets.config(preset, self.ranks, self.tokens, self.capacity)
     # What a rank gets of T K R rows is unknown before they are routed.
     rows = self.capacity or config.num_tokens * config.top_k
@@ -211,14 +218,16 @@ class Case:
       bias=config.bias or self.bias,
       d_shared=config.d_shared or self.d_shared,
     )
-    config = dataclasses.replace(config, **changes)
     policy = precision.PrecisionPolicy(
-      self.dtype,
-      quantised=self.quantised,
-      x_form=self.x_form,
-      **policies.fields(self.policy),
+      self.dtype, quantised=self.quantised, **policies.fields(self.policy)
     )
-    return memory.bytes_needed(config, policy, self.direction, part)
+    return dataclasses.replace(config, **changes), policy
+
+  def _refuse_what_does_not_fit(self) -> None:
+    least_bytes = self.bytes_needed('launch')
+    weights = memory.weight_bytes(*self.estimate_sizes())
+    name = 'num_experts' if 2 * weights > least_bytes else 'num_tokens'
+    memory.check(least_bytes, 'launch', name)
 
   def _make_real(self) -> inputs_lib.LayerInputs:
     if self.input is not None:
@@ -227,8 +236,9 @@ class Case:
       if isinstance(self.input, Mapping):
         return input_files.from_arrays(self.input, *options)
       return input_files.load_safetensors(self.input, *options)
+    self._refuse_what_does_not_fit()
     return inputs_lib.make_inputs(
-      presets.to_run(self.preset),
+      presets.to_check(self.preset),
       self.ranks,
       self.tokens,
       self.dtype,

@@ -69,7 +69,7 @@ class TestGateScores:
 
 
 class TestRoute:
-  @pytest.mark.parametrize('name', ['small', 'deepseek_v3'])
+  @pytest.mark.parametrize('name', ['small', 'deepseek_v3_tiny'])
   def test_real_text_is_skewed_within_its_groups(self, name):
     preset = presets.get(name)
     config = presets.config(preset, 4)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 import pathlib
 import shutil
+import sys
 
 from absl import flags
 
@@ -207,9 +208,19 @@ def _report(f: flags.FlagValues, run: Callable) -> int:
   """Prints and writes what was found."""
   from hpmoe.parity_tests.candidates import candidates
   from hpmoe.parity_tests.judge import check
+  from hpmoe.parity_tests.judge import price as price_lib
   from hpmoe.parity_tests.report import report_json
 
   asked = request(f)
+  price = price_lib.estimate(asked.case, asked.judgement)
+  if price is not None:
+    price.refuse()
+  if price is not None and price.describe():
+    print(
+      f'hpmoe check: {price.describe()} on two idle cores',
+      file=sys.stderr,
+      flush=True,
+    )
   try:
     with cli.progress(check.count_steps(asked)) as step:
       report = run(asked, step)

@@ -9,12 +9,12 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge import price as price_lib
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import equality
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import repeat
-from hpmoe.reference.contract import memory
 
 Request = request_lib.Request
 
@@ -108,10 +108,9 @@ def run(
   candidate = request.candidate.ready(request.case)
   request.judgement.refuse(request.case, candidate)
   request = dataclasses.replace(request, candidate=candidate)
-  if request.case.input is None:
-    # Of a sample, the oracle computes the sample.
-    command = 'check' if request.judgement.tiles is None else 'launch'
-    memory.check(request.case.bytes_needed(command), command)
+  price = price_lib.estimate(request.case, request.judgement)
+  if price is not None:
+    price.refuse()
   progress('inputs')
   bench = bench_lib.Bench(request.case)
   try:

@@ -36,6 +36,19 @@ def bytes_needed(
   )
 
 
+def weight_bytes(
+  config: config_lib.MoEConfig, policy: precision.PrecisionPolicy
+) -> int:
+  """Returns the bytes of all weights, once."""
+  specs = tensors.of(tensors.FORWARD, config)
+  dims = config.dims()
+  return sum(
+    math.prod(s.dims(**dims)) * _BYTES[policy.dtype(s.name)]
+    for s in specs
+    if s.role == 'weight'
+  )
+
+
 def available(proc: pathlib.Path = pathlib.Path('/proc/meminfo')) -> int | None:
   """Returns bytes that can be taken without swapping; None: nobody says."""
   try:
@@ -46,12 +59,13 @@ def available(proc: pathlib.Path = pathlib.Path('/proc/meminfo')) -> int | None:
     return None
 
 
-def check(needed: int, of: str) -> None:
+def check(needed: int, of: str, name: str = 'num_tokens') -> None:
   """Refuses what does not fit.
 
   Args:
     needed: bytes.
     of: what needs them.
+    name: the size that they grow with most.
 
   Raises:
     ValueError: it is more than is available; says both.
@@ -59,6 +73,6 @@ def check(needed: int, of: str) -> None:
   free = available()
   if free is not None and needed > free:
     raise ValueError(
-      f'num_tokens: expected a layer whose {of} fits the memory available, '
+      f'{name}: expected a layer whose {of} fits the memory available, '
       f'{free / 1e9:.1f} GB, got one that needs {needed / 1e9:.1f} GB or more'
     )

@@ -42,7 +42,8 @@ class Preset:
     d_ff: F.
     router: how text is routed.
     runs_here: whether a check takes about a second on a CPU; the others are
-      for compiling.
+      layers at the size that they are published in.
+    num_tokens_here: T of a check of one that is not `runs_here`.
     num_ranks: R that `compile` takes by default.
     num_aic: cube cores of one rank that `compile` takes by default.
     num_aiv: vector cores of one rank that `compile` takes by default.
@@ -61,6 +62,7 @@ class Preset:
   d_ff: int
   router: Router = Router()
   runs_here: bool = True
+  num_tokens_here: int = 64
   num_ranks: int = 4
   num_aic: int = 24
   num_aiv: int = 48
@@ -81,6 +83,14 @@ def _preset(name: str, row: dict[str, Any]) -> Preset:
 
 _ROWS = tomllib.loads(pathlib.Path(__file__).with_suffix('.toml').read_text())
 PRESETS = {name: _preset(name, row) for name, row in _ROWS.items()}
+# Names of releases before 0.4.
+_OLD_NAMES = {
+  'deepseek_v3_full': 'deepseek_v3',
+  'qwen3_moe': 'qwen3_30b_a3b_tiny',
+  'qwen3_moe_full': 'qwen3_30b_a3b',
+  'mixtral': 'mixtral_8x7b_tiny',
+  'mixtral_full': 'mixtral_8x7b',
+}
 # Of whole layers.
 RUNS_HERE = tuple(
   name for name, p in PRESETS.items() if p.runs_here and not p.sublayer
@@ -104,6 +114,7 @@ def get(name: str) -> Preset:
     ValueError: there is none; the text lists the known names.
   """
   base, *sizes = name.split(':')
+  base = _OLD_NAMES.get(base, base)
   if base not in PRESETS:
     raise ValueError(f'preset: expected one of {list(PRESETS)}, got {name!r}')
   fields: dict[str, Any] = {}
@@ -119,18 +130,30 @@ def get(name: str) -> Preset:
 
 
 def to_run(name: str) -> Preset:
-  """Returns the preset of that name, one that runs here.
+  """Returns the preset of that name, one that takes about a second here.
 
   Raises:
-    ValueError: there is none, or it only compiles.
+    ValueError: there is none, or it is too large.
   """
   preset = get(name)
   if not preset.runs_here:
     raise ValueError(
-      f'preset: expected one of {list(RUNS_HERE)} to run here, got {name!r}, '
-      'which is for hpmoe compile'
+      f'preset: expected one of {list(RUNS_HERE)} here, got {name!r}, which is '
+      'for hpmoe check and hpmoe compile'
     )
   return preset
+
+
+def to_check(name: str) -> Preset:
+  """Returns the preset of that name with the T that a check takes.
+
+  Raises:
+    ValueError: there is none.
+  """
+  preset = get(name)
+  if preset.runs_here:
+    return preset
+  return dataclasses.replace(preset, num_tokens=preset.num_tokens_here)
 
 
 def config(

@@ -34,11 +34,41 @@ class TestPresets:
     assert (preset.num_aic, preset.num_aiv) == (24, 48)
     assert not preset.runs_here
 
-  @pytest.mark.parametrize('scaled', ['deepseek_v3', 'qwen3_moe', 'mixtral'])
-  def test_scaled_preset_keeps_top_k_router_and_width_ratio(self, scaled):
-    small, full = presets.get(scaled), presets.get(f'{scaled}_full')
+  @pytest.mark.parametrize(
+    'name', ['deepseek_v3', 'qwen3_30b_a3b', 'mixtral_8x7b']
+  )
+  def test_scaled_preset_keeps_top_k_router_and_width_ratio(self, name):
+    small, full = presets.get(f'{name}_tiny'), presets.get(name)
     assert (small.top_k, small.router) == (full.top_k, full.router)
     assert small.d_model * full.d_ff == full.d_model * small.d_ff
+
+  @pytest.mark.parametrize(
+    ('name', 'sizes', 'billions'),
+    [
+      # experts, layers of them: billions of weights as published
+      ('qwen3_30b_a3b', (128, 48), 29),
+      ('mixtral_8x7b', (8, 32), 45.1),
+      ('deepseek_v3', (256, 58), 654),
+      ('kimi_k2', (384, 60), 1015),
+      ('glm_4_5', (160, 89), 336),
+      ('gpt_oss_120b', (128, 36), 114.7),
+    ],
+  )
+  def test_a_published_layer_has_the_weights_of_its_model(
+    self, name, sizes, billions
+  ):
+    preset, (experts, layers) = presets.get(name), sizes
+    assert preset.num_experts == experts
+    weights = 3 * experts * preset.d_model * preset.d_ff * layers / 1e9
+    assert weights == pytest.approx(billions, rel=0.01)
+    assert presets.to_check(name).num_tokens == 64
+    assert preset.num_tokens == 4096
+
+  @pytest.mark.parametrize(('old', 'name'), presets._OLD_NAMES.items())
+  def test_old_names_work(self, old, name):
+    preset = presets.get(f'{old}:d_ff=24')
+    assert preset.name == f'{old}:d_ff=24'
+    assert preset.source == presets.get(name).source
 
   def test_config_takes_tokens_and_capacity(self):
     config = presets.config(presets.get('tiny'), 2, tokens=5, capacity=7)

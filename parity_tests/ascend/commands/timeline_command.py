@@ -49,6 +49,8 @@ def _layer(f: flags.FlagValues):
   from hpmoe.reference.contract import presets
 
   preset = presets.get(layer_flags.preset(f))
+  if f.machine is None and f.input is None:
+    presets.to_run(layer_flags.preset(f))
   if f.machine is None or f.input is not None or preset.runs_here:
     made = layer_flags.case(f).make()
     return made.config, made.policy, made.arrays

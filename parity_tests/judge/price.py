@@ -1,0 +1,98 @@
+"""What a check costs, told before it starts: seconds, and bytes at the least.
+
+Seconds are those of two cores that do nothing else, to be read as an order of
+magnitude: `benchmarks.time_to_verdict` measures them.
+"""
+
+import dataclasses
+
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import judgement as judgement_lib
+from hpmoe.reference.contract import memory
+
+# Seconds to draw a weight of each kind of data and bring it to wider types, and
+# of a product of oracle, golden and bounds.
+_S_PER_WEIGHT = 2.5e-8
+_S_PER_PRODUCT = 1e-9
+# A check that takes less says nothing.
+_TOLD_FROM_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+  """What a check of a drawn layer costs.
+
+  Attributes:
+    seconds: roughly.
+    least_bytes: of memory.
+    share_of_weights: of these bytes.
+    in_sample: whether a sample of tiles is judged.
+  """
+
+  seconds: float
+  least_bytes: int
+  share_of_weights: float
+  in_sample: bool
+
+  def refuse(self) -> None:
+    """Refuses what does not fit.
+
+    Raises:
+      ValueError: more memory is needed than is available; says time, memory and
+        which sizes would help.
+    """
+    free = memory.available()
+    if free is None or self.least_bytes <= free:
+      return
+    of_weights = self.share_of_weights > 0.5
+    name = 'experts' if of_weights else 'tokens'
+    helps = 'd_model, d_ff' if of_weights else 'capacity'
+    sample = '' if self.in_sample else ', --tiles=8'
+    raise ValueError(
+      f'{name}: expected a layer whose check fits the memory available, '
+      f'{free / 1e9:.1f} GB, got one that needs {self.least_bytes / 1e9:.1f} '
+      f'GB or more, {self.share_of_weights:.0%} of it weights, and about '
+      f'{self.duration}; smaller {name}, {helps}, --dtype=bf16{sample} help'
+    )
+
+  @property
+  def duration(self) -> str:
+    """The seconds as a person says them."""
+    if self.seconds < 90:
+      return f'{self.seconds:.0f} s'
+    if self.seconds < 5400:
+      return f'{self.seconds / 60:.0f} min'
+    return f'{self.seconds / 3600:.0f} h'
+
+  def describe(self) -> str:
+    """Returns a line for one who waits; '' where nobody has to."""
+    if self.seconds < _TOLD_FROM_S:
+      return ''
+    return f'about {self.duration} and {self.least_bytes / 1e9:.1f} GB'
+
+
+def estimate(
+  case: case_lib.Case, judgement: judgement_lib.Judgement
+) -> Price | None:
+  """Returns what a check costs; None: its inputs were given."""
+  if case.input is not None:
+    return None
+  config, policy = case.estimate_sizes()
+  in_sample = judgement.tiles is not None
+  # Of a sample, the oracle computes the sample.
+  least_bytes = case.bytes_needed('launch' if in_sample else 'check')
+  weights = 3 * config.num_experts * config.d_model * config.d_ff
+  of_weights = memory.weight_bytes(config, policy)
+  of_weights *= memory.COPIES['launch' if in_sample else 'check']
+  # A backward pass has as many gradients of them.
+  of_weights *= len(passes.from_direction(case.direction))
+  rows = config.num_ranks * config.num_tokens * config.top_k
+  rows = min(rows, judgement.tiles) if judgement.tiles is not None else rows
+  products = 3 * rows * config.d_model * config.d_ff
+  kinds = 1 + 2 * ('exact' in judgement.lanes)
+  seconds = kinds * weights * _S_PER_WEIGHT
+  seconds += len(case.passes) * kinds * products * _S_PER_PRODUCT
+  return Price(
+    seconds, least_bytes, min(of_weights / least_bytes, 1.0), in_sample
+  )
