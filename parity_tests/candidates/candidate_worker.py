@@ -134,15 +134,29 @@ def _run_stages(name: str, stages, known, given, *layer) -> dict[str, object]:
   return outputs
 
 
-def call(name: str, function: Callable, given: Mapping, *layer):
+def call(
+  name: str,
+  function: Callable,
+  given: Mapping,
+  *layer,
+  kept: dict | None = None,
+):
   """Returns what a function of the user answers to copies of its inputs.
+
+  Args:
+    name: of the function.
+    function: it.
+    given: its inputs.
+    *layer: its other arguments.
+    kept: copies of an earlier call, to be written over: a caller's tensors stay
+      where they are, too.
 
   Raises:
     Refused: it raised an error, which is the cause, or wrote to its inputs.
   """
   from hpmoe.parity_tests.candidates import exchange
 
-  own = exchange.copy(given)
+  own = exchange.copy(given, {} if kept is None else kept)
   try:
     answer = function(dict(own), *layer)
   except Exception as error:  # pylint: disable=broad-except
@@ -212,19 +226,30 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   elif request['isolate'] and request['has_backward']:
     # Before anything runs.
     _stages(f'{name}.backward', backward, request['backward_stages'])
-  inputs = exchange.borrow(job / 'inputs', request['shared'])
+  data = [
+    exchange.borrow(job / f'inputs.{number}', shared)
+    for number, shared in enumerate(request['shared'])
+  ]
+  answers: dict[int, dict] = {}
   if request['isolate']:
     stages = _stages(name, function, known)
-    outputs = _run_stages(name, stages, known, inputs, config, policy)
+    outputs = _run_stages(name, stages, known, data[0], config, policy)
+    answers[0] = arrays(name, outputs, request['result'])
   else:
     _check_arguments(name, function)
-    outputs = call(name, function, inputs, config, policy)
+    kept: dict = {}
+    for number in request['turns']:
+      outputs = call(name, function, data[number], config, policy, kept=kept)
+      computed = arrays(name, outputs, request['result'])
+      is_last = number == request['turns'][-1]
+      # The next call may answer in the same memory.
+      answers[number] = computed if is_last else exchange.copy(computed)
   backward = getattr(function, 'backward', function)
   said = dict(recomputes=bool(getattr(backward, 'recomputes', False)))
   (job / 'said.json').write_text(json.dumps(said))
-  found = arrays(name, outputs, request['result'])
   try:
-    exchange.save(job / 'outputs', found)
+    for number, computed in answers.items():
+      exchange.save(job / f'outputs.{number}', computed)
   except ValueError as error:
     raise Refused(f'{name}: {error}') from None
 

@@ -74,6 +74,7 @@ class Can:
     parts: whether it may have biases, shared experts, slots that no expert
       serves, and other activations than swiglu.
     repeats: whether it is run again, unasked, to see if it answers the same.
+    keeps: whether a call may keep something that a later one reads.
     saves: whether its backward pass may read what its own forward pass saved
       and did not return.
     stages: whether it may return what lies between its inputs and results.
@@ -88,6 +89,7 @@ class Can:
   relays: bool = False
   sublayers: bool = False
   repeats: bool = False
+  keeps: bool = False
   saves: bool = False
   declares: bool = False
   parts: bool = False
@@ -177,6 +179,29 @@ class Candidate(abc.ABC):
       ValueError: the request does not suit the candidate.
       CandidateError: it crashed, hung or could not run.
     """
+
+  def run_in_turn(
+    self,
+    config: config_lib.MoEConfig,
+    policy: precision.PrecisionPolicy,
+    first: Tensors,
+    second: Tensors,
+    which: passes.Pass = passes.FORWARD,
+  ) -> tuple[Tensors, Tensors]:
+    """Runs a pass on other data of the shape, and on the first ones again.
+
+    Args:
+      config: sizes.
+      policy: precision.
+      first: data on which it ran before.
+      second: others.
+      which: the pass.
+
+    Returns:
+      What it answers to the second, then to the first.
+    """
+    other = self.run(config, policy, second, which)
+    return other, self.run(config, policy, first, which)
 
   def ready(self, case: case_lib.Case, beside: str = '') -> Self:
     """Returns the candidate ready for a case, before what takes long.

@@ -29,11 +29,12 @@ class Function(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    orders=None, parts=True, repeats=True, declares=True
+    orders=None, parts=True, repeats=True, keeps=True, declares=True
   )
   function: Callable[..., Mapping]
   options: granularity.Options = granularity.Options()
   seconds: list[float] = candidates.noted(list)
+  kept: dict[str, np.ndarray] = candidates.noted(dict)
 
   @property
   def name(self) -> str:  # type: ignore[override]
@@ -76,7 +77,9 @@ class Function(candidates.Candidate):
       candidate_worker.check_activation(name, function, policy.activation)
       if which.name == passes.BACKWARD.name:
         function = candidate_worker.backward_of(name, function)
-      returned = candidate_worker.call(name, timed, inputs, config, policy)
+      returned = candidate_worker.call(
+        name, timed, inputs, config, policy, kept=self.kept
+      )
       found = candidate_worker.arrays(name, returned, result)
     # Copies: the next call may answer in the same memory.
     found = {n: array.copy() for n, array in found.items()}

@@ -97,6 +97,7 @@ class Subprocess(candidates.Candidate):
     orders=None,
     parts=True,
     repeats=True,
+    keeps=True,
     rounds=True,
     declares=True,
   )
@@ -142,10 +143,28 @@ class Subprocess(candidates.Candidate):
     self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
     """See `Candidate`; `given` are the oracle's plan and stages."""
+    data = [{**inputs, **(given or {})}]
+    return self._run(config, policy, data, (0,), which)[0]
+
+  def run_in_turn(
+    self, config, policy, first, second, which=passes.FORWARD
+  ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """See `Candidate`: three calls in one process, which may keep something."""
+    turns = 0, 1, 0
+    answers = self._run(config, policy, [first, second], turns, which)
+    return answers[1], answers[0]
+
+  def _run(
+    self, config, policy, data, turns, which
+  ) -> dict[int, dict[str, np.ndarray]]:
+    """Returns the last answer to each of some data, in one process."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
       job = pathlib.Path(folder)
-      shared = exchange.lend(job / 'inputs', {**inputs, **(given or {})})
+      shared = [
+        exchange.lend(job / f'inputs.{number}', arrays)
+        for number, arrays in enumerate(data)
+      ]
       request = dict(
         candidate=self._there[1],
         is_backward=which.name == passes.BACKWARD.name,
@@ -158,14 +177,18 @@ class Subprocess(candidates.Candidate):
         policy=dataclasses.asdict(policy),
         path=[self._there[0], os.getcwd(), *sys.path],
         shared=shared,
+        turns=turns,
       )
       (job / 'request.json').write_text(json.dumps(request))
-      self._call(job, [row['file'] for row in shared.values()])
-      outputs = exchange.load(job / 'outputs')
+      self._call(job, [row['file'] for rows in shared for row in rows.values()])
+      answers = {n: exchange.load(job / f'outputs.{n}') for n in {*turns}}
       self.said.update(json.loads((job / 'said.json').read_text()))
     self.seconds.append(time.perf_counter() - start)
     needed = () if self.checking.isolate else which.results[:1]
-    return check_outputs(self.name, config, policy, outputs, which, needed)
+    return {
+      n: check_outputs(self.name, config, policy, outputs, which, needed)
+      for n, outputs in answers.items()
+    }
 
   def _call(self, job: pathlib.Path, files: Sequence[int]) -> None:
     worker = pathlib.Path(__file__).with_name('candidate_worker.py')
@@ -177,7 +200,7 @@ class Subprocess(candidates.Candidate):
     if code is not None and told.exists():
       word = json.loads(told.read_text())
       raise KINDS[word['kind']](word['text'])
-    if code == 0 and (job / 'outputs').exists():
+    if code == 0 and (job / 'outputs.0').exists():
       return
     how = 'expected an answer, got exit status 0 without one'
     if code != 0:

@@ -29,7 +29,8 @@ class Report:
     seconds: wall time.
     wrong: in isolated replay, the tasks that are wrong.
     launches: launches of our backend.
-    changes: tensors whose bits differ in a later run on the same inputs.
+    changes: tensors whose bits differ in a later run on the same inputs, or
+      that are wrong in a run on others.
     runs: how often each pass ran on the same inputs, at least.
   """
 
@@ -50,7 +51,14 @@ class Report:
   @property
   def is_steady(self) -> bool:
     """Whether all runs agree, or are allowed to differ."""
+    if self.is_stale:
+      return False
     return not self.changes or bool(self.config['allow_nondeterministic'])
+
+  @property
+  def is_stale(self) -> bool:
+    """Whether a call on other data of the same shape was wrong."""
+    return any(change.is_other for change in self.changes)
 
   @property
   def num_races(self) -> int:

@@ -208,6 +208,8 @@ class Change:
     ulp: the largest distance.
     index: coordinates of the first one.
     first, later: what run 1 and that run gave there.
+    is_other: whether that run was on other data of the same shape, of which the
+      elements are wrong; first is then what is right.
   """
 
   direction: str
@@ -219,8 +221,17 @@ class Change:
   index: tuple[int, ...]
   first: float
   later: float
+  is_other: bool = False
 
   def __str__(self) -> str:
+    if self.is_other:
+      return (
+        f'{self.tensor}: {self.elements} of {self.of} elements are wrong in a '
+        'call on other data of the same shape, between two on the same: does '
+        'the kernel keep something of an earlier call, by shape or address? '
+        f'first {self.tensor}{list(self.index)}: expected {self.first!r}, got '
+        f'{self.later!r}'
+      )
     return (
       f'{self.tensor}: {self.elements} of {self.of} elements differ in run '
       f'{self.run}, by {self.ulp} ulp at most; first '

@@ -137,11 +137,15 @@ def _format_changes(report: check.Report) -> str:
   """Returns what later runs on the same inputs gave other bits, or ''."""
   if not report.changes:
     return ''
+  stale = [f'wrong on other data: {c}' for c in report.changes if c.is_other]
+  changes = [f'  {c}' for c in report.changes if not c.is_other]
+  if not changes:
+    return '\n'.join(stale)
   consequence = 'is what --allow_nondeterministic allows'
-  if not report.is_steady:
+  if not report.config['allow_nondeterministic']:
     consequence = 'fails; if it is meant, --allow_nondeterministic says so'
-  lines = [f'the same inputs gave other bits, which {consequence}:']
-  return '\n'.join(lines + [f'  {change}' for change in report.changes])
+  changes.insert(0, f'the same inputs gave other bits, which {consequence}:')
+  return '\n'.join(stale + changes)
 
 
 def _fails_only_exact(report: check.Report) -> bool:
@@ -240,6 +244,8 @@ def _count_races(report: check.Report) -> str:
 
 
 def _describe_repeats(report: check.Report) -> str:
+  if report.is_stale:
+    return 'wrong on other data of the same shape, '
   if report.changes:
     return 'not repeatable, '
   return f'the same bits in {report.runs} runs, ' if report.runs > 1 else ''

@@ -36,10 +36,10 @@ _DY = {5: 20, 13: 4}
 _EXPERTS, _EXPERT_PERIOD = {3: 10}, 8
 # float16 holds no more, gradients of weights included.
 _FLOAT16 = dict(
-  features={2: (-20, 4), 6: (-10, 0), 9: (8, 2), 10: (4, 4), 14: (7, -7)},
-  x={3: 4, 11: 2},
-  dy={5: 4, 13: 2},
-  experts={3: 3},
+  features={2: (-20, 3), 6: (-10, 0), 9: (6, 1), 10: (2, 4), 14: (7, -7)},
+  x={3: 3, 11: 2},
+  dy={5: 3, 13: 2},
+  experts={3: 2},
 )
 # Codes of a group share a scale, so little of a group may be large.
 _OF_CODES = dict(

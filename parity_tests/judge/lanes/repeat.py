@@ -1,4 +1,9 @@
-"""Runs a pass again on the same inputs and reports bits that change."""
+"""Runs a pass again, on other inputs between, and reports what changes.
+
+The second data are those of `mirrored`, whose right answer is known from the
+first: a kernel that keeps something of an earlier call, by shape or by address,
+is wrong there, or wrong when the first data come again.
+"""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -6,10 +11,13 @@ import dataclasses
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case.values import mirrored
 from hpmoe.parity_tests.judge import judgement as judgement_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import tile_lanes
 from hpmoe.parity_tests.judge.limits import ulp
 
 # A user's kernel is run again by default if its runs took less than this.
@@ -45,17 +53,84 @@ def judge_repeatedly(
   count = count_runs(judgement, candidate)
   for run in range(2, count + 1):
     options.progress(f'{case.layer_pass.name}, real data: candidate, run {run}')
+    outputs = None
+    if run == 2:
+      outputs, stale = _run_in_turn(case, candidate, findings.outputs)
+      changes.update((change.tensor, change) for change in stale)
     if judgement.allow_nondeterministic:
       later_findings = judge(options, case, candidate)
       findings = dataclasses.replace(
         findings, results=_worst(findings.results, later_findings.results)
       )
       outputs = later_findings.outputs
-    else:
+    elif outputs is None:
       outputs = case.ask(candidate).outputs
     for change in _changes(case.layer_pass, run, findings.outputs, outputs):
       changes.setdefault(change.tensor, change)
   return dataclasses.replace(findings, changes=[*changes.values()], runs=count)
+
+
+def _run_in_turn(
+  case: pass_case.PassCase,
+  candidate: candidates.Candidate,
+  first: passes.Tensors,
+) -> tuple[passes.Tensors | None, list[verdicts.Change]]:
+  """Runs a pass on the mirrored data, then on its own again.
+
+  Args:
+    case: the pass.
+    candidate: runs it.
+    first: what it answered to the data of the case.
+
+  Returns:
+    What it answers to these again, or None if it did not run; and what is wrong
+    on the others.
+  """
+  inputs = case.inputs
+  mirror = mirrored.build_mirror(
+    inputs.config, inputs.policy, inputs.arrays, case.layer_pass
+  )
+  if mirror is None or not candidate.can.keeps or candidate.checking.replays:
+    return None, []
+  arrays = codes.replace_values(inputs.policy, inputs.arrays)
+  layer = inputs.config, inputs.policy
+  other, again = candidate.run_in_turn(
+    *layer, arrays, mirror.reflect_inputs(arrays), case.layer_pass
+  )
+  results = {n: other[n] for n in case.layer_pass.results if n in other}
+  own = mirror.reflect(results)
+  stale = [
+    change
+    for name in own
+    if (change := _find_stale(case, name, first[name], own[name]))
+  ]
+  return again, stale
+
+
+def _find_stale(
+  case: pass_case.PassCase, name: str, first: np.ndarray, own: np.ndarray
+) -> verdicts.Change | None:
+  """Returns what is wrong of a result on other data, told of its own."""
+  if np.array_equal(first, own):
+    return None
+  # Another order of experts may be another order of sums.
+  bad = tile_lanes.out_of_bound(name, own, case.golden({}))
+  bad &= first != own
+  if not bad.any():
+    return None
+  index = tuple(int(i) for i in np.argwhere(bad)[0])
+  return verdicts.Change(
+    case.layer_pass.name,
+    2,
+    name,
+    int(bad.sum()),
+    bad.size,
+    int(ulp.distance(first, own)[bad].max()),
+    index,
+    float(first[index]),
+    float(own[index]),
+    True,
+  )
 
 
 def _changes(

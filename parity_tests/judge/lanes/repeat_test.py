@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests import api
 from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
@@ -110,3 +111,114 @@ def test_our_own_is_run_again_where_asked():
 def test_repeats_without_sense_are_refused(fields, message):
   with pytest.raises(ValueError, match=f'^repeat: expected {message}'):
     check.run(check.Request(CASE).but(**fields))
+
+
+KEEPING = """
+import numpy as np
+from hpmoe.parity_tests.judge import trial_testing as trial
+
+KERNEL, kept, calls = trial.Kernel(), {}, []
+
+
+def forward(inputs, config, policy):
+  return dict(y=KERNEL.forward(config, policy, inputs)['y'])
+
+
+def backward(inputs, config, policy):
+  return KERNEL.backward(config, policy, inputs)
+
+
+def answers_by_shape(inputs, config, policy):
+  key = inputs['x'].shape
+  if key not in kept:
+    kept[key] = forward(inputs, config, policy)
+  return kept[key]
+
+
+def answers_by_address(inputs, config, policy):
+  key = id(inputs['x'])
+  if key not in kept:
+    kept[key] = forward(inputs, config, policy)
+  return kept[key]
+
+
+def packs_weights_once(inputs, config, policy):
+  w = kept.setdefault(id(inputs['w_down']), inputs['w_down'].copy())
+  return forward({**inputs, 'w_down': w}, config, policy)
+
+
+def plans_once(inputs, config, policy):
+  ids = kept.setdefault('ids', inputs['topk_ids'].copy())
+  return forward({**inputs, 'topk_ids': ids}, config, policy)
+
+
+def wrong_from_the_third_call_on(inputs, config, policy):
+  calls.append(1)
+  answer = forward(inputs, config, policy)
+  if len(calls) > 2:
+    answer['y'][0, 0] += 1
+  return answer
+
+
+def right(inputs, config, policy):
+  return forward(inputs, config, policy)
+
+
+def keeps_gradients(inputs, config, policy):
+  key = inputs['dy'].shape
+  if key not in kept:
+    kept[key] = backward(inputs, config, policy)
+  return kept[key]
+
+
+for function in list(globals().values()):
+  if callable(function) and hasattr(function, '__code__'):
+    function.activations = ('swiglu',)
+    function.backward = backward
+gradients_kept = lambda *layer: forward(*layer)
+gradients_kept.activations = ('swiglu',)
+gradients_kept.backward = keeps_gradients
+"""
+KEEPERS = (
+  'answers_by_shape',
+  'answers_by_address',
+  'packs_weights_once',
+  'plans_once',
+  'wrong_from_the_third_call_on',
+)
+
+
+def _check_keeping(tmp_path, name, in_process, **case_fields):
+  path = tmp_path / 'keeping.py'
+  path.write_text(KEEPING)
+  candidate = f'{path}:{name}'
+  if in_process:
+    names = {'__name__': 'keeping'}
+    exec(KEEPING, names)
+    candidate = names[name]
+  case = dataclasses.replace(CASE, **case_fields)
+  return api.check(candidate, case, lanes=('bounded',))
+
+
+@pytest.mark.parametrize('in_process', [True, False], ids=['here', 'process'])
+@pytest.mark.parametrize('name', KEEPERS)
+def test_a_kernel_that_keeps_something_fails(tmp_path, name, in_process):
+  report = _check_keeping(tmp_path, name, in_process)
+  assert not report.passed
+  words = 'not repeatable' if 'third' in name else 'wrong on other data'
+  assert words in str(report)
+
+
+def test_gradients_that_are_kept_fail(tmp_path):
+  report = _check_keeping(tmp_path, 'gradients_kept', True, direction='both')
+  assert not report.passed
+  assert 'wrong on other data: dx' in str(report)
+
+
+@pytest.mark.parametrize('in_process', [True, False], ids=['here', 'process'])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_a_kernel_that_keeps_nothing_passes(tmp_path, dtype, in_process):
+  report = _check_keeping(
+    tmp_path, 'right', in_process, dtype=dtype, direction='both'
+  )
+  assert report.passed
