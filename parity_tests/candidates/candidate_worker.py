@@ -139,7 +139,7 @@ def call(
   function: Callable,
   given: Mapping,
   *layer,
-  kept: dict | None = None,
+  copies: dict | None = None,
 ):
   """Returns what a function of the user answers to copies of its inputs.
 
@@ -148,15 +148,15 @@ def call(
     function: it.
     given: its inputs.
     *layer: its other arguments.
-    kept: copies of an earlier call, to be written over: a caller's tensors stay
-      where they are, too.
+    copies: those of an earlier call, to be written over: a caller's tensors
+      stay where they are, too.
 
   Raises:
     Refused: it raised an error, which is the cause, or wrote to its inputs.
   """
   from hpmoe.parity_tests.candidates import exchange
 
-  own = exchange.copy(given, {} if kept is None else kept)
+  own = exchange.copy(given, {} if copies is None else copies)
   try:
     answer = function(dict(own), *layer)
   except Exception as error:  # pylint: disable=broad-except
@@ -230,26 +230,27 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
     exchange.borrow(job / f'inputs.{number}', shared)
     for number, shared in enumerate(request['shared'])
   ]
-  answers: dict[int, dict] = {}
+  answers: list[dict] = []
   if request['isolate']:
     stages = _stages(name, function, known)
     outputs = _run_stages(name, stages, known, data[0], config, policy)
-    answers[0] = arrays(name, outputs, request['result'])
+    answers.append(arrays(name, outputs, request['result']))
   else:
     _check_arguments(name, function)
-    kept: dict = {}
+    copies: dict = {}
     for number in request['turns']:
-      outputs = call(name, function, data[number], config, policy, kept=kept)
-      computed = arrays(name, outputs, request['result'])
-      is_last = number == request['turns'][-1]
-      # The next call may answer in the same memory.
-      answers[number] = computed if is_last else exchange.copy(computed)
+      # The next call may answer in the memory of the one before.
+      answers = [exchange.copy(answer) for answer in answers]
+      outputs = call(
+        name, function, data[number], config, policy, copies=copies
+      )
+      answers.append(arrays(name, outputs, request['result']))
   backward = getattr(function, 'backward', function)
   said = dict(recomputes=bool(getattr(backward, 'recomputes', False)))
   (job / 'said.json').write_text(json.dumps(said))
   try:
-    for number, computed in answers.items():
-      exchange.save(job / f'outputs.{number}', computed)
+    for number, answer in enumerate(answers):
+      exchange.save(job / f'outputs.{number}', answer)
   except ValueError as error:
     raise Refused(f'{name}: {error}') from None
 

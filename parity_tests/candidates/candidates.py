@@ -184,24 +184,18 @@ class Candidate(abc.ABC):
     self,
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
-    first: Tensors,
-    second: Tensors,
-    which: passes.Pass = passes.FORWARD,
-  ) -> tuple[Tensors, Tensors]:
-    """Runs a pass on other data of the shape, and on the first ones again.
+    data: Sequence[Tensors],
+    layer_pass: passes.Pass,
+  ) -> list[dict[str, np.ndarray]]:
+    """Returns what it answers to some data of one shape, one after another.
 
     Args:
       config: sizes.
       policy: precision.
-      first: data on which it ran before.
-      second: others.
-      which: the pass.
-
-    Returns:
-      What it answers to the second, then to the first.
+      data: as `inputs` of `run`; some may be the same.
+      layer_pass: the pass.
     """
-    other = self.run(config, policy, second, which)
-    return other, self.run(config, policy, first, which)
+    return [self.run(config, policy, arrays, layer_pass) for arrays in data]
 
   def ready(self, case: case_lib.Case, beside: str = '') -> Self:
     """Returns the candidate ready for a case, before what takes long.

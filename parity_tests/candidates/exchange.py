@@ -29,25 +29,25 @@ def as_array(value: object) -> np.ndarray:
 
 def copy(
   inputs: Mapping[str, np.ndarray],
-  kept: dict[str, np.ndarray] | None = None,
+  copies: dict[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
   """Returns inputs that a call may write to, for `spoilt` to compare.
 
   Args:
     inputs: tensors by name.
-    kept: small copies of an earlier call, which are written over where they fit
+    copies: small ones of an earlier call, which are written over where they fit
       and replaced where not; None: there are none.
   """
   own = {}
   for name, array in inputs.items():
-    earlier = None if kept is None else kept.get(name)
+    earlier = None if copies is None else copies.get(name)
     if earlier is not None and _fits(earlier, array):
       np.copyto(earlier, array)
       own[name] = earlier
     else:
       own[name] = shared_memory.copy(array)
-    if kept is not None and array.nbytes < shared_memory.LEAST_BYTES:
-      kept[name] = own[name]
+    if copies is not None and array.nbytes < shared_memory.LEAST_BYTES:
+      copies[name] = own[name]
   return own
 
 

@@ -34,7 +34,7 @@ class Function(candidates.Candidate):
   function: Callable[..., Mapping]
   options: granularity.Options = granularity.Options()
   seconds: list[float] = candidates.noted(list)
-  kept: dict[str, np.ndarray] = candidates.noted(dict)
+  copies: dict[str, np.ndarray] = candidates.noted(dict)
 
   @property
   def name(self) -> str:  # type: ignore[override]
@@ -78,7 +78,7 @@ class Function(candidates.Candidate):
       if which.name == passes.BACKWARD.name:
         function = candidate_worker.backward_of(name, function)
       returned = candidate_worker.call(
-        name, timed, inputs, config, policy, kept=self.kept
+        name, timed, inputs, config, policy, copies=self.copies
       )
       found = candidate_worker.arrays(name, returned, result)
     # Copies: the next call may answer in the same memory.

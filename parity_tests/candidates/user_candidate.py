@@ -144,33 +144,30 @@ class Subprocess(candidates.Candidate):
   ) -> dict[str, np.ndarray]:
     """See `Candidate`; `given` are the oracle's plan and stages."""
     data = [{**inputs, **(given or {})}]
-    return self._run(config, policy, data, (0,), which)[0]
+    return self.run_in_turn(config, policy, data, which)[0]
 
   def run_in_turn(
-    self, config, policy, first, second, which=passes.FORWARD
-  ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """See `Candidate`: three calls in one process, which may keep something."""
-    turns = 0, 1, 0
-    answers = self._run(config, policy, [first, second], turns, which)
-    return answers[1], answers[0]
-
-  def _run(
-    self, config, policy, data, turns, which
-  ) -> dict[int, dict[str, np.ndarray]]:
-    """Returns the last answer to each of some data, in one process."""
+    self, config, policy, data, layer_pass
+  ) -> list[dict[str, np.ndarray]]:
+    """See `Candidate`: calls in one process, which may keep something."""
+    sets = list({id(arrays): arrays for arrays in data}.values())
+    turns = [
+      next(n for n, other in enumerate(sets) if other is arrays)
+      for arrays in data
+    ]
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
       job = pathlib.Path(folder)
       shared = [
         exchange.lend(job / f'inputs.{number}', arrays)
-        for number, arrays in enumerate(data)
+        for number, arrays in enumerate(sets)
       ]
       request = dict(
         candidate=self._there[1],
-        is_backward=which.name == passes.BACKWARD.name,
-        stages=which.stages,
+        is_backward=layer_pass.name == passes.BACKWARD.name,
+        stages=layer_pass.stages,
         backward_stages=passes.BACKWARD.of_layer(config).stages,
-        result=which.results[0],
+        result=layer_pass.results[0],
         has_backward=self.has_backward,
         isolate=self.checking.isolate,
         config=dataclasses.asdict(config),
@@ -181,14 +178,14 @@ class Subprocess(candidates.Candidate):
       )
       (job / 'request.json').write_text(json.dumps(request))
       self._call(job, [row['file'] for rows in shared for row in rows.values()])
-      answers = {n: exchange.load(job / f'outputs.{n}') for n in {*turns}}
+      answers = [exchange.load(job / f'outputs.{n}') for n in range(len(turns))]
       self.said.update(json.loads((job / 'said.json').read_text()))
     self.seconds.append(time.perf_counter() - start)
-    needed = () if self.checking.isolate else which.results[:1]
-    return {
-      n: check_outputs(self.name, config, policy, outputs, which, needed)
-      for n, outputs in answers.items()
-    }
+    needed = () if self.checking.isolate else layer_pass.results[:1]
+    return [
+      check_outputs(self.name, config, policy, outputs, layer_pass, needed)
+      for outputs in answers
+    ]
 
   def _call(self, job: pathlib.Path, files: Sequence[int]) -> None:
     worker = pathlib.Path(__file__).with_name('candidate_worker.py')

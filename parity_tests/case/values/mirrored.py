@@ -57,8 +57,8 @@ class Mirror:
 
   def _move_ids(self, ids: np.ndarray, local: int) -> np.ndarray:
     rank, expert = np.divmod(ids, local)
-    moved = rank * local + (expert + self.step) % local
-    return np.where(ids >= 0, moved, ids).astype(ids.dtype)
+    next_ids = rank * local + (expert + self.step) % local
+    return np.where(ids >= 0, next_ids, ids).astype(ids.dtype)
 
 
 def build_mirror(
@@ -93,9 +93,8 @@ def _sign_weights(policy: PrecisionPolicy) -> Signs:
   """Returns the signs where routing weights are negated."""
   changed_names = ('topk_weights', 'y', 'dx', 'd_w_down', 'd_w_gate_up')
   biases = 'd_b_gate_up', 'd_b_down'
-  return dict.fromkeys((*changed_names, *biases), -1.0) | _sign_rows(
-    policy, 1.0, 1.0
-  )
+  signs = dict.fromkeys((*changed_names, *biases), -1.0)
+  return {**signs, **_sign_rows(policy, 1.0, 1.0)}
 
 
 def _sign_rows(policy: PrecisionPolicy, product: float, down: float) -> Signs:
@@ -129,5 +128,5 @@ def _sign_all(config: MoEConfig, policy: PrecisionPolicy) -> Signs:
     signs |= {f'{part}gate_up': up_alone}
     weights = f'w_{part}gate_up'
     signs |= dict.fromkeys((weights, f'd_{weights}'), -up_alone)
-  up_alone = signs['gate_up']
-  return signs | dict.fromkeys(('b_gate_up', 'd_b_gate_up'), up_alone)
+  biases = dict.fromkeys(('b_gate_up', 'd_b_gate_up'), signs['gate_up'])
+  return {**signs, **biases}

@@ -51,19 +51,23 @@ def judge_repeatedly(
   findings = judge(options, case, candidate)
   changes: dict[str, verdicts.Change] = {}
   count = count_runs(judgement, candidate)
+  later_outputs: list[passes.Tensors] = []
+  if count > 1:
+    options.progress(f'{case.layer_pass.name}, real data: candidate, in turn')
+    later_outputs, stale = _run_in_turn(case, candidate, findings)
+    changes.update((change.tensor, change) for change in stale)
+  count = max(count, 1 + len(later_outputs))
   for run in range(2, count + 1):
     options.progress(f'{case.layer_pass.name}, real data: candidate, run {run}')
-    outputs = None
-    if run == 2:
-      outputs, stale = _run_in_turn(case, candidate, findings.outputs)
-      changes.update((change.tensor, change) for change in stale)
     if judgement.allow_nondeterministic:
       later_findings = judge(options, case, candidate)
       findings = dataclasses.replace(
         findings, results=_worst(findings.results, later_findings.results)
       )
-      outputs = later_findings.outputs
-    elif outputs is None:
+      outputs: passes.Tensors = later_findings.outputs
+    elif later_outputs:
+      outputs = later_outputs.pop(0)
+    else:
       outputs = case.ask(candidate).outputs
     for change in _changes(case.layer_pass, run, findings.outputs, outputs):
       changes.setdefault(change.tensor, change)
@@ -73,38 +77,43 @@ def judge_repeatedly(
 def _run_in_turn(
   case: pass_case.PassCase,
   candidate: candidates.Candidate,
-  first: passes.Tensors,
-) -> tuple[passes.Tensors | None, list[verdicts.Change]]:
-  """Runs a pass on the mirrored data, then on its own again.
+  findings: pass_case.Findings,
+) -> tuple[list[passes.Tensors], list[verdicts.Change]]:
+  """Runs a pass on its data, on the mirrored ones, and on its own once more.
 
   Args:
     case: the pass.
     candidate: runs it.
-    first: what it answered to the data of the case.
+    findings: of its answer to the data of the case.
 
   Returns:
-    What it answers to these again, or None if it did not run; and what is wrong
-    on the others.
+    What it answers to these, or nothing if it did not run; and what is wrong on
+    the others, where it is right on these.
   """
   inputs = case.inputs
   mirror = mirrored.build_mirror(
     inputs.config, inputs.policy, inputs.arrays, case.layer_pass
   )
   if mirror is None or not candidate.can.keeps or candidate.checking.replays:
-    return None, []
+    return [], []
   arrays = codes.replace_values(inputs.policy, inputs.arrays)
-  layer = inputs.config, inputs.policy
-  other, again = candidate.run_in_turn(
-    *layer, arrays, mirror.reflect_inputs(arrays), case.layer_pass
+  data = arrays, mirror.reflect_inputs(arrays), arrays
+  before, other, after = candidate.run_in_turn(
+    inputs.config, inputs.policy, data, case.layer_pass
   )
-  results = {n: other[n] for n in case.layer_pass.results if n in other}
-  own = mirror.reflect(results)
+  wrong = {
+    verdicts.tensor_of(r.stage)
+    for r in findings.results
+    if r.verdict == verdicts.FAIL
+  }
+  right = [n for n in case.layer_pass.results if n in other and n not in wrong]
+  own = mirror.reflect({n: other[n] for n in right})
   stale = [
     change
-    for name in own
-    if (change := _find_stale(case, name, first[name], own[name]))
+    for name in right
+    if (change := _find_stale(case, name, findings.outputs[name], own[name]))
   ]
-  return again, stale
+  return [before, after], stale
 
 
 def _find_stale(
