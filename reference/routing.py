@@ -93,8 +93,8 @@ def weigh(
 
   Args:
     router: the rule.
-    chosen: `[..., K]` their scores, or their logits where the rule scores those
-      alone.
+    chosen_scores: `[..., K]` their scores, or their logits where the rule
+      scores those alone.
   """
   weights = _softmax(chosen_scores) if router.table.of_chosen else chosen_scores
   if router.table.renormalise:

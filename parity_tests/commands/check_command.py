@@ -11,6 +11,7 @@ from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import definition_flags
 from hpmoe.parity_tests.commands import layer_flags
 
 
@@ -27,6 +28,7 @@ def _define_check(f: flags.FlagValues) -> None:
       )
     cli.define(f, [row])
   cli.define(f, table.FLAGS)
+  cli.define(f, definition_flags.FLAGS)
   cli.define(f, judgement.FLAGS)
   cli.own(f, 'check')
 
@@ -48,6 +50,7 @@ def _heads() -> list[tuple[str, Sequence[str]]]:
   return [
     ('case', [*(flag.name for flag in case_flags.FLAGS), 'case']),
     *((f'candidate, {row.head}', row.flags) for row in rows),
+    ('benchmark definition', definition_flags.NAMES),
     ('judgement', [flag.name for flag in judgement.FLAGS]),
     ('report', _REPORT),
     ('several processes', _SHARDS),
@@ -91,6 +94,8 @@ def request(f: flags.FlagValues):
   from hpmoe.parity_tests.judge import request as request_lib
   from hpmoe.parity_tests.judge.limits import standards
 
+  if definition_flags.is_asked(f):
+    return definition_flags.make_request(f)
   if f.input is None and f.case is None:
     layer_flags.policy(f)  # refused before a case takes its time
   direction = _direction(f)
@@ -133,7 +138,9 @@ def _check(f: flags.FlagValues) -> int:
       'timeout: expected --shard beside it, or mpiexec before, as with '
       f'--outputs a shard may take so long, got {f.timeout:g}'
     )
-  return _report(f, check.run) if f.merge is None else _merged(f, f.merge)
+  if f.merge is not None:
+    return _merged(f, f.merge)
+  return _report(f, definition_flags.find_run(f) or check.run)
 
 
 def _merged(f: flags.FlagValues, folder) -> int:

@@ -82,12 +82,16 @@ def format_table(report: check.Report, colour: bool = False) -> str:
   )
 
 
+# Fields of a policy that are forms, and how a heading calls them.
+_FORMS = (('quantised', 'expert weights'), ('x_form', 'x'), ('rows', 'rows'))
+
+
 def _describe_policy(policy: Mapping[str, Any]) -> str:
   parts = [*(policy.get('points') or ())]
   for name in precision.SUM_ORDERS:
     if policy.get(name, 'slot') != 'slot':
       parts.append(f'{name}={policy[name]}')
-  for name, words in (('quantised', 'expert weights'), ('rows', 'rows')):
+  for name, words in _FORMS:
     if form := policy.get(name):
       parts.append(f'{words} {form}')
   return f'{" ".join(parts)}, ' if parts else ''
@@ -111,7 +115,7 @@ def format_heading(report: check.Report) -> str:
 
 def format_notes(report: check.Report) -> str:
   """Returns which records judged, and why something was not judged."""
-  lines = []
+  lines = [*report.config.get('notes', ())]
   if any(r.lane == 'standard' for r in report.results):
     lines += [
       f'rules of {name}: {standards.get(name).version}'

@@ -170,8 +170,8 @@ def find_wrong_choice(
       or not 0 <= min(chosen_id) <= max(chosen_id) < experts
     ):
       raise ValueError(
-        f'topk_ids: expected {len(chosen_id)} different experts below {experts}, '
-        f'got {chosen_id} for token {token}'
+        f'topk_ids: expected {len(chosen_id)} different experts below '
+        f'{experts}, got {chosen_id} for token {token}'
       )
   best = np.argsort(-scores.value, axis=-1, kind='stable')
   plain = np.sort(best[:, : router.top_k], -1) == np.sort(ids, -1)

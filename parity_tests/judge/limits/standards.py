@@ -6,7 +6,8 @@ elements disagree, how errors are summed up, and what is too much:
 
     error           |a - g|
     relative error  |a - g| / (|g| + 1e-7)
-    tolerance       E where |g| < T, else atol + rtol * max(|g|, floor)
+    tolerance       E where |g| < T, else atol + rtol * max(|g|, floor), or the
+                    larger of these two terms where the record says `either`
     mismatch        error > tolerance, and error > the type's rounding bound
 
 The last clause is `excuse_rounding`.  Every one of these texts wants to tell a
@@ -50,6 +51,8 @@ class Tolerance:
     small_error: E, absolute tolerance there.
     cancel: where |a| and |g| lie below it and the element is not small, it is
       a cancellation position; 0 if the rule has no such idea.
+    either: 1 if an error within atol or within rtol is right; 0: within their
+      sum.
   """
 
   rtol: float = 0.0
@@ -58,6 +61,7 @@ class Tolerance:
   small: float = 0.0
   small_error: float = 0.0
   cancel: float = 0.0
+  either: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +222,8 @@ class _Seen:
   @functools.cached_property
   def _limit(self) -> np.ndarray:
     t, size = self._tolerance, self.e.size
-    limit = t.atol + t.rtol * (np.maximum(size, t.floor) if t.floor else size)
+    relative = t.rtol * (np.maximum(size, t.floor) if t.floor else size)
+    limit = np.maximum(t.atol, relative) if t.either else t.atol + relative
     if t.small:
       limit = np.where(size < t.small, t.small_error, limit)
     if self.standard.excuse_rounding:
@@ -521,7 +526,10 @@ def _rule(metric: str, limit, region: str = ALL, floor=None) -> Rule:
 def _standard(name: str, fields: dict) -> Standard:
   """Returns the record of a table: numbers of a tolerance stand beside it."""
   told = {n: fields.pop(n) for n in _TOLERANCE if n in fields}
-  dtypes = next(n for n in told.values() if isinstance(n, Mapping))
+  every_dtype = dict.fromkeys((FLOAT32, BFLOAT16, FLOAT16))
+  dtypes = next(
+    (n for n in told.values() if isinstance(n, Mapping)), every_dtype
+  )
   told = {n: _by_dtype(one) for n, one in told.items()}
   return Standard(
     name=name,

@@ -1,0 +1,98 @@
+"""Options that ask for a benchmark's definition, and what they make."""
+
+from absl import flags
+
+from hpmoe.parity_tests.case import flag_tables
+from hpmoe.parity_tests.commands import cli
+
+FLAGS = flag_tables.read_flags('definition')
+# With those of a check that it understands too.
+NAMES = (
+  *(flag.name for flag in FLAGS),
+  *('tokens', 'policy', 'rows', 'seed', 'python', 'timeout'),
+)
+_OF_JUDGEMENT = ('lane', 'standard', 'repeat', 'allow_nondeterministic')
+_OF_REPORT = ('verbose', 'json', 'html', 'cache')
+
+
+def is_asked(f: flags.FlagValues) -> bool:
+  """Says whether flags ask for a definition.
+
+  Raises:
+    cli.UsageError: a flag of one was given without it.
+  """
+  if f.definition is not None:
+    return True
+  for flag in FLAGS:
+    if f[flag.name].present:
+      raise cli.UsageError(
+        f'{flag.name}: expected --definition=DEF.json beside it, got '
+        f'{f[flag.name].value}'
+      )
+  return False
+
+
+def make_request(f: flags.FlagValues):
+  """Returns the request of a definition, a workload and a solution.
+
+  Raises:
+    ValueError: a file is wrong, or a flag would have no effect.
+  """
+  from hpmoe.parity_tests.definitions import definition_check
+  from hpmoe.parity_tests.judge import judgement
+  from hpmoe.parity_tests.judge import request as request_lib
+
+  _refuse_without_effect(f)
+  if f.solution is None:
+    raise cli.UsageError(
+      'solution: expected SOLUTION.json, FILE.py::function or reference beside '
+      '--definition, got none'
+    )
+  case, candidate = definition_check.make_request(
+    f.definition,
+    f.solution,
+    workload=f.workload,
+    tokens=f.tokens,
+    policy=tuple(f.policy),
+    rows=f.rows,
+    seed=f.seed,
+    python=f.python or '',
+    device=f.solution_device,
+    timeout_s=f.timeout,
+  )
+  judged_fields = cli.fields(f, judgement.FLAGS)
+  if not f['lane'].present:
+    judged_fields['lanes'] = definition_check.LANES
+  if not f['standard'].present:
+    judged_fields['standards'] = definition_check.RECORDS
+  given = cli.arguments(f, without=('lane', *_OF_REPORT))
+  return request_lib.Request(
+    case,
+    candidate,
+    judgement.Judgement(**judged_fields),
+    ('check', *given),
+  )
+
+
+def find_run(f: flags.FlagValues):
+  """Returns what runs the request of a definition, or None without one."""
+  if f.definition is None:
+    return None
+  from hpmoe.parity_tests.definitions import definition_check
+  from hpmoe.parity_tests.judge import check
+
+  return lambda request, progress: definition_check.separate_rules(
+    check.run(request, progress)
+  )
+
+
+def _refuse_without_effect(f: flags.FlagValues) -> None:
+  known_names = {*NAMES, *_OF_JUDGEMENT, *_OF_REPORT}
+  others = [name for name in f if name not in known_names]
+  decides = f'beside --definition={f.definition}, which decides it'
+  cli.refuse(f, [name for name in others if f[name].present], decides)
+  if f.workload is not None and f.tokens is not None:
+    raise cli.UsageError(
+      f'tokens: expected none beside --workload={f.workload}, whose axes say '
+      f'them, got {f.tokens}'
+    )

@@ -1,0 +1,239 @@
+"""Solutions of a benchmark's definition: right, wrong, and those that cheat."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+from hpmoe.parity_tests.definitions import definition as definition_lib
+from hpmoe.parity_tests.definitions import definition_check
+from hpmoe.parity_tests.definitions import definition_testing as testing
+from hpmoe.parity_tests.definitions import kinds
+from hpmoe.parity_tests.definitions import layer_inputs
+from hpmoe.parity_tests.definitions import workload_inputs
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import verdicts
+
+_TOKENS = 9
+_JUDGEMENT = judgement.Judgement(
+  definition_check.LANES, definition_check.RECORDS, repeat=1
+)
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+  """Returns a folder with a definition and a workload, and their paths."""
+  folder = tmp_path_factory.mktemp('definition')
+  return (
+    folder,
+    testing.write_definition(folder),
+    testing.write_workload(folder, _TOKENS),
+  )
+
+
+def _judge(files, more, function, **options) -> check.Report:
+  folder, definition, workload = files
+  path = testing.write_kernels(folder, more)
+  case, candidate = definition_check.make_request(
+    definition, f'{path}::{function}', workload=workload, **options
+  )
+  request = request_lib.Request(case, candidate, _JUDGEMENT)
+  return definition_check.separate_rules(check.run(request))
+
+
+class TestVerdict:
+  def test_the_reference_passes_and_the_rules_say_what_they_would(self, files):
+    report = _judge(files, '', 'run')
+    assert report.verdict == verdicts.PASS
+    rules = report.config['public_rules']
+    assert [*rules] == [*definition_check.RECORDS]
+    assert rules['flashinfer_contest']['verdict'] == verdicts.PASS
+    notes = '\n'.join(report.config['notes'])
+    assert 'rule flashinfer_contest (MLSys 2026) accepts the output' in notes
+
+  @pytest.mark.parametrize('change', testing.CHANGES)
+  def test_a_wrong_kernel_fails(self, files, change):
+    report = _judge(files, testing.make_change(change), 'changed')
+    assert report.verdict == verdicts.FAIL
+
+  @pytest.mark.parametrize(
+    ('change', 'options'),
+    [
+      ('activation in fp8', dict(rows='activation=e4m3_1x128')),
+      ('activation in bf16', dict(policy=('activation=bfloat16',))),
+    ],
+  )
+  def test_another_policy_is_a_difference_that_can_be_said(
+    self, files, change, options
+  ):
+    more = testing.make_change(change)
+    assert _judge(files, more, 'changed').verdict == verdicts.FAIL
+    assert _judge(files, more, 'changed', **options).verdict == verdicts.PASS
+
+  def test_public_rules_accept_what_is_wrong(self, files):
+    # An activation in eight bits that nobody declared: the contest's rule
+    # takes it, and it is named here all the same.
+    report = _judge(files, testing.make_change('activation in fp8'), 'changed')
+    rules = report.config['public_rules']
+    assert rules['flashinfer_contest']['verdict'] == verdicts.PASS
+    assert report.verdict == verdicts.FAIL
+
+
+class TestCheats:
+  @pytest.mark.parametrize(
+    'name',
+    [
+      'cached_by_shape',
+      'cached_by_address',
+      'cached_by_first_values',
+      'third_call',
+    ],
+  )
+  def test_an_answer_of_another_call_fails(self, files, name):
+    report = _judge(files, testing.CHEATS[name], name)
+    assert report.verdict == verdicts.FAIL
+
+  @pytest.mark.parametrize(
+    ('name', 'text'),
+    [
+      ('writes_inputs', 'hidden_states: expected an input as it was before'),
+      ('returns_float32', r'output: expected bfloat16 \[9, 256\], got float32'),
+    ],
+  )
+  def test_what_cannot_be_judged_is_said(self, files, name, text):
+    with pytest.raises(candidates.CandidateError, match=text):
+      _judge(files, testing.CHEATS[name], name)
+
+  def test_destination_passing(self, files):
+    report = _judge(files, testing.DESTINATION, 'run_into')
+    assert report.verdict == verdicts.PASS
+
+  @pytest.mark.parametrize('name', ['writes_nothing', 'writes_half'])
+  def test_memory_of_the_last_call_is_no_answer(self, files, name):
+    report = _judge(files, testing.DESTINATION, name)
+    assert report.verdict == verdicts.FAIL
+    failure = report.first_failure
+    assert failure is not None and 'nan' in str(failure.got).lower()
+
+
+class TestNearTies:
+  def test_an_undecided_token_follows_the_solution(self, files, tmp_path):
+    # Given a token whose fourth and fifth expert score the same,
+    _, definition, workload = files
+    task = definition_lib.read_definition(definition)
+    work = definition_lib.read_workload(workload)
+    inputs = workload_inputs.make_inputs(task, work)
+    inputs['routing_bias'][:] = 0
+    logits = inputs['routing_logits']
+    logits[3] = np.linspace(2, -2, 16)
+    logits[3, 4] = logits[3, 3]
+    kind = kinds.find_kind(task)
+    layer = layer_inputs.Layer.from_inputs(kind, task.name, inputs)
+    # when a kernel takes either of them,
+    choice = layer.route()
+    assert [*choice.undecided] == [3]
+    for ids in choice.undecided[3]:
+      row = definition_check.compute_row(layer, 3, np.array(ids))
+
+      class _Kernel:
+        def compute(self, row=row):
+          return {'output': np.tile(row, (_TOKENS, 1))}
+
+      # then its output is judged under its choice, and a line says so.
+      settled = definition_check.settle_routing(layer, _Kernel())
+      assert sorted(settled.routing.ids[3].tolist()) == sorted(ids)
+      assert settled.notes[0].startswith('token 3: undecided, as experts')
+
+
+class TestKinds:
+  @pytest.mark.parametrize(
+    ('name', 'label'),
+    [
+      (
+        'moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048',
+        'fp8_block_scale_deepseek',
+      ),
+      (
+        'moe_fp8_block_scale_renorm_topk10_e128_h2048_i512',
+        'fp8_block_scale_renormalize',
+      ),
+      (
+        'trtllm_fp8_block_scale_moe_topk8_e256_h3072_i1536',
+        'fp8_block_scale_minimax',
+      ),
+      ('moe_fp8_per_tensor_scale_topk8_e256_h7168_i2048', 'fp8_per_tensor'),
+      (
+        'trtllm_fp8_per_tensor_scale_moe_topk2_e8_h2048_i1024',
+        'fp8_per_tensor_trtllm',
+      ),
+      ('trtllm_fp8_per_tensor_scale_moe_topk1_e16_h5120_i8192', 'llama4'),
+      ('moe_bf16_topk8_e256_h2048_i256', 'bf16'),
+      (
+        'trtllm_fp4_block_scale_moe_topk10_e128_h2048_i512',
+        'mxfp4_weights_as_float32',
+      ),
+      (
+        'trtllm_fp4_block_scale_routed_moe_topk1_e16_h5120_i8192',
+        'mxfp4_weights_as_float32_routed',
+      ),
+      ('moe_batched_e128_h2048_i768_topk8', 'reference_of_zeros'),
+    ],
+  )
+  def test_published_names_have_one_kind(self, name, label):
+    labels = [kind.label for kind in kinds.KINDS.values() if kind.match(name)]
+    assert labels == [label]
+
+
+class TestCommand:
+  def test_three_words_judge_a_kernel(self, files, tmp_path, capsys):
+    _, definition, workload = files
+    code = main.main(
+      [
+        'check',
+        f'--definition={definition}',
+        f'--workload={workload}:w{_TOKENS}',
+        '--solution=reference',
+        '--repeat=1',
+        f'--json={tmp_path / "report.json"}',
+      ]
+    )
+    text = capsys.readouterr().out
+    assert code == cli.PARITY, text
+    assert 'of which rounding leaves none undecided' in text
+    assert 'rule flashinfer_bench_lowbit' in text
+    report = json.loads((tmp_path / 'report.json').read_text())
+    assert report['verdict'] == 'pass'
+
+  @pytest.mark.parametrize(
+    ('words', 'text'),
+    [
+      (['--solution=k.py::run'], 'solution: expected --definition=DEF.json'),
+      (['--definition=none.json'], 'solution: expected SOLUTION.json'),
+      (
+        ['--definition=none.json', '--solution=reference'],
+        "definition: expected a file, got 'none.json'",
+      ),
+      (
+        ['--definition={}', '--solution=reference'],
+        'workload: expected a workload or a number of tokens, got neither',
+      ),
+      (
+        ['--definition={}', '--solution=missing.py::run', '--tokens=2'],
+        "solution: expected FILE.py::function, got 'missing.py::run'",
+      ),
+      (
+        ['--definition={}', '--solution=reference', '--preset=tiny'],
+        'preset: expected',
+      ),
+    ],
+  )
+  def test_a_wrong_request_is_named(self, files, capsys, words, text):
+    words = [word.format(files[1]) for word in words]
+    assert main.main(['check', *words]) == cli.WRONG_REQUEST
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert text in line and len(line) < 300
