@@ -78,12 +78,15 @@ class _Call(check_lib.Request):
         f'none: {self.candidate.name} is not to be found by that name; call '
         'hpmoe.check on it as before'
       )
-    case = _changed(self.case)
+    case = _changed_fields(self.case)
     if isinstance(self.case.input, Mapping):
       case['input'] = ...
-    asked = _changed(self.judgement) | (dict(lanes=lanes) if lanes else {})
-    words = [typed, f'hpmoe.Case({", ".join(_written(case))})']
-    return f'hpmoe.check({", ".join([*words, *_written(asked)])})'
+    judgement_fields = _changed_fields(self.judgement) | (
+      dict(lanes=lanes) if lanes else {}
+    )
+    words = [typed, f'hpmoe.Case({", ".join(_format_arguments(case))})']
+    words += _format_arguments(judgement_fields)
+    return f'hpmoe.check({", ".join(words)})'
 
 
 def check(
@@ -154,13 +157,13 @@ def assert_parity(
   return report
 
 
-def _changed(part: Any) -> dict[str, Any]:
+def _changed_fields(part: Any) -> dict[str, Any]:
   """Returns the fields that are not as by default."""
-  mine = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
-  return {n: v for n, v in mine.items() if v is not getattr(type(part), n)}
+  fields = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+  return {n: v for n, v in fields.items() if v is not getattr(type(part), n)}
 
 
-def _written(arguments: Mapping[str, Any]) -> list[str]:
+def _format_arguments(arguments: Mapping[str, Any]) -> list[str]:
   return [
     f'{name}={"..." if value is ... else repr(value)}'
     for name, value in arguments.items()

@@ -65,12 +65,12 @@ def make_request(f: flags.FlagValues):
     judged_fields['lanes'] = definition_check.LANES
   if not f['standard'].present:
     judged_fields['standards'] = definition_check.RECORDS
-  given = cli.arguments(f, without=('lane', *_OF_REPORT))
+  words = cli.arguments(f, without=('lane', *_OF_REPORT))
   return request_lib.Request(
     case,
     candidate,
     judgement.Judgement(**judged_fields),
-    ('check', *given),
+    ('check', *words),
   )
 
 
@@ -88,9 +88,9 @@ def find_run(f: flags.FlagValues):
 
 def _refuse_without_effect(f: flags.FlagValues) -> None:
   known_names = {*NAMES, *_OF_JUDGEMENT, *_OF_REPORT}
-  others = [name for name in f if name not in known_names]
+  foreign_flags = [name for name in f if name not in known_names]
   decides = f'beside --definition={f.definition}, which decides it'
-  cli.refuse(f, [name for name in others if f[name].present], decides)
+  cli.refuse(f, [name for name in foreign_flags if f[name].present], decides)
   if f.workload is not None and f.tokens is not None:
     raise cli.UsageError(
       f'tokens: expected none beside --workload={f.workload}, whose axes say '

@@ -156,7 +156,7 @@ def read_workload(place: str) -> Workload:
   path, _, uuid = place.rpartition(':')
   if not path or not pathlib.Path(path).is_file():
     path, uuid = place, ''
-  seen = []
+  uuids = []
   for number, line in enumerate(_read_text('workload', path).splitlines(), 1):
     if not line.strip():
       continue
@@ -164,7 +164,7 @@ def read_workload(place: str) -> Workload:
       table = json.loads(line)
       # A trace holds its workload.
       table = table.get('workload', table)
-      seen.append(table['uuid'])
+      uuids.append(table['uuid'])
       if uuid in ('', table['uuid']):
         return Workload(
           table['axes'], table['inputs'], table['uuid'], _find_root(path)
@@ -175,8 +175,8 @@ def read_workload(place: str) -> Workload:
         f'{_name_key(error)}'
       ) from error
   raise ValueError(
-    f'workload: expected one of {len(seen)} uuids of {path}, such as '
-    f'{(seen or ["none"])[0]}, got {uuid!r}'
+    f'workload: expected one of {len(uuids)} uuids of {path}, such as '
+    f'{(uuids or ["none"])[0]}, got {uuid!r}'
   )
 
 

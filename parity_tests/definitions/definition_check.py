@@ -32,7 +32,7 @@ _TOKEN_ROLES = ('logits', 'x', 'x_scales', 'topk_weights')
 
 
 @dataclasses.dataclass(frozen=True)
-class Settled:
+class SettledRouting:
   """A routing whose undecided tokens follow the solution.
 
   Attributes:
@@ -103,18 +103,18 @@ def make_request(
     device,
     timeout_s,
   )
-  settled = settle_routing(layer, candidate)
+  settled_routing = settle_routing(layer, candidate)
   case = case_lib.Case(
-    input=layer.make_arrays(settled.routing),
+    input=layer.make_arrays(settled_routing.routing),
     dtype='float32',
     policy=tuple(dict.fromkeys((*_POLICY, *policy))),
     quantised=kind.weights,
     x_form=kind.x_form,
     rows=rows,
-    weight_ulp=settled.routing.weight_ulp,
+    weight_ulp=settled_routing.routing.weight_ulp,
     seed=seed,
   )
-  notes = (describe(task, work, settled), *settled.notes)
+  notes = (describe(task, work, settled_routing), *settled_routing.notes)
   return case, dataclasses.replace(candidate, notes=notes)
 
 
@@ -154,20 +154,21 @@ def _describe_rule(rule: verdicts.Result) -> str:
 def describe(
   task: definition_lib.Definition,
   work: definition_lib.Workload,
-  settled: Settled,
+  settled_routing: SettledRouting,
 ) -> str:
   """Returns what was asked in a line."""
-  undecided = len(settled.routing.undecided)
+  undecided = len(settled_routing.routing.undecided)
+  tokens = len(settled_routing.routing.ids)
   return (
     f'definition {task.name}, workload {work.uuid}: the output is judged under '
-    f'the routing of {len(settled.routing.ids)} tokens, of which rounding '
+    f'the routing of {tokens} tokens, of which rounding '
     f'leaves {undecided or "none"} undecided'
   )
 
 
 def settle_routing(
   layer: layer_inputs.Layer, candidate: solution_lib.Solution
-) -> Settled:
+) -> SettledRouting:
   """Returns the routing that a solution's output is judged under.
 
   Where rounding leaves the experts of a token open, that choice is taken which
@@ -175,21 +176,23 @@ def settle_routing(
   """
   choice = layer.route()
   if not choice.undecided:
-    return Settled(choice)
+    return SettledRouting(choice)
   (output,) = candidate.compute().values()
   ids, notes = choice.ids.copy(), []
   for token, choices in choice.undecided.items():
     rows = [compute_row(layer, token, np.array(c)) for c in choices]
-    off = [
+    distances = [
       float(np.abs(row - output[token].astype(np.float64)).max())
       for row in rows
     ]
-    nearest = choices[int(np.nanargmin([*off]))]
+    nearest = choices[int(np.nanargmin([*distances]))]
     if {*nearest} != {*ids[token].tolist()}:
       ids[token] = nearest
     notes.append(_describe_undecided(token, choices, nearest))
-  settled = dataclasses.replace(choice, ids=ids, weights=layer.weigh(ids))
-  return Settled(settled, tuple(notes))
+  settled_routing = dataclasses.replace(
+    choice, ids=ids, weights=layer.weigh(ids)
+  )
+  return SettledRouting(settled_routing, tuple(notes))
 
 
 def compute_row(

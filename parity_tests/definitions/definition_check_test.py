@@ -36,9 +36,9 @@ def files(tmp_path_factory):
   )
 
 
-def _judge(files, more, function, **options) -> check.Report:
+def _judge(files, extra_source, function, **options) -> check.Report:
   folder, definition, workload = files
-  path = testing.write_kernels(folder, more)
+  path = testing.write_kernels(folder, extra_source)
   case, candidate = definition_check.make_request(
     definition, f'{path}::{function}', workload=workload, **options
   )
@@ -71,9 +71,11 @@ class TestVerdict:
   def test_another_policy_is_a_difference_that_can_be_said(
     self, files, change, options
   ):
-    more = testing.make_change(change)
-    assert _judge(files, more, 'changed').verdict == verdicts.FAIL
-    assert _judge(files, more, 'changed', **options).verdict == verdicts.PASS
+    extra_source = testing.make_change(change)
+    assert _judge(files, extra_source, 'changed').verdict == verdicts.FAIL
+    assert (
+      _judge(files, extra_source, 'changed', **options).verdict == verdicts.PASS
+    )
 
   def test_public_rules_accept_what_is_wrong(self, files):
     # An activation in eight bits that nobody declared: the contest's rule
@@ -145,9 +147,11 @@ class TestNearTies:
           return {'output': np.tile(row, (_TOKENS, 1))}
 
       # then its output is judged under its choice, and a line says so.
-      settled = definition_check.settle_routing(layer, _Kernel())
-      assert sorted(settled.routing.ids[3].tolist()) == sorted(ids)
-      assert settled.notes[0].startswith('token 3: undecided, as experts')
+      settled_routing = definition_check.settle_routing(layer, _Kernel())
+      assert sorted(settled_routing.routing.ids[3].tolist()) == sorted(ids)
+      assert settled_routing.notes[0].startswith(
+        'token 3: undecided, as experts'
+      )
 
 
 class TestKinds:

@@ -81,7 +81,7 @@ def run(*inputs):
   return layer(*inputs)
 
 
-{more}
+{extra_source}
 """
 CHANGES = (
   'x scales not transposed',
@@ -209,16 +209,18 @@ def write_definition(folder: pathlib.Path) -> str:
   return str(path)
 
 
-def make_kernels(more: str = '') -> str:
+def make_kernels(extra_source: str = '') -> str:
   """Returns a module with the function `run`, and what else is asked for."""
   text = KERNELS.replace('{top_k}', '4').replace('{groups}', '4')
-  return text.replace('{top_groups}', '2').replace('{more}', more)
+  return text.replace('{top_groups}', '2').replace(
+    '{extra_source}', extra_source
+  )
 
 
-def write_kernels(folder: pathlib.Path, more: str = '') -> str:
+def write_kernels(folder: pathlib.Path, extra_source: str = '') -> str:
   """Writes `make_kernels`; returns its path."""
   path = folder / 'kernels.py'
-  path.write_text(make_kernels(more))
+  path.write_text(make_kernels(extra_source))
   return str(path)
 
 

@@ -79,12 +79,12 @@ class Layer:
     if self.router is None:
       return Routing(*self._read_routing(), {}, 0.0)
     logits, bias = self.get('logits'), self.get('bias')
-    chosen = routing.route(
+    choice = routing.route(
       self.router,
       logits[None].astype(np.float32),
       None if bias is None else bias.astype(np.float32),
     )
-    ids = chosen.topk_ids[0]
+    ids = choice.topk_ids[0]
     undecided = router_limits.find_undecided(
       self.router, router_limits.bound_scores(self.router, logits, bias)
     )
@@ -109,13 +109,13 @@ class Layer:
     return routing.weigh(self.router, chosen_scores).astype(np.float32)
 
   def _read_routing(self) -> tuple[np.ndarray, np.ndarray]:
-    packed = self.get('packed_ids')
-    if packed is None:
+    packed_ids = self.get('packed_ids')
+    if packed_ids is None:
       ids, weights = self.get('ids'), self.get('topk_weights')
       return ids.astype(np.int32), weights.astype(np.float32)
-    bits = (packed & 0xFFFF).astype(np.uint16)
+    bits = (packed_ids & 0xFFFF).astype(np.uint16)
     weights = bits.view(ml_dtypes.bfloat16).astype(np.float32)
-    return (packed >> 16).astype(np.int32), weights
+    return (packed_ids >> 16).astype(np.int32), weights
 
   def make_arrays(self, choice: Routing) -> dict[str, np.ndarray]:
     """Returns the inputs of one rank's layer, by the contract's names.
@@ -163,9 +163,9 @@ class Layer:
     return dict(x_codes=x[None], x_scales=self._multiplier(by_token)[None])
 
   def _make_gate_up(self, experts: np.ndarray) -> dict[str, np.ndarray]:
-    stored = self.get('w_gate_up')
-    half = stored.shape[1] // 2
-    weights = np.stack([_gate_first(stored[e], half).T for e in experts])
+    matrices = self.get('w_gate_up')
+    half = matrices.shape[1] // 2
+    weights = np.stack([_gate_first(matrices[e], half).T for e in experts])
     if not self.kind.weights:
       return dict(w_gate_up=weights.astype(np.float32)[None])
     scales = self.get('gate_up_scales')
@@ -186,12 +186,12 @@ class Layer:
     return self._coded('w_gate_up', weights, by_column[:, None])
 
   def _make_down(self, experts: np.ndarray) -> dict[str, np.ndarray]:
-    stored, scales = self.get('w_down'), self.get('down_scales')
-    weights = np.stack([stored[e].T for e in experts])
+    matrices, scales = self.get('w_down'), self.get('down_scales')
+    weights = np.stack([matrices[e].T for e in experts])
     if not self.kind.weights:
       return dict(w_down=weights.astype(np.float32)[None])
     if scales.ndim == 1:
-      by_column = np.repeat(scales[experts][:, None], stored.shape[1], 1)
+      by_column = np.repeat(scales[experts][:, None], matrices.shape[1], 1)
       return self._coded('w_down', weights, by_column[:, None])
     by_block = np.stack([scales[e].T for e in experts])
     return self._coded('w_down', weights, by_block)

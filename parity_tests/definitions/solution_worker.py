@@ -11,7 +11,6 @@ first values of its inputs answers for the wrong ones.  Memory of outputs that
 it is given is filled with NaN before each call.
 """
 
-import importlib.machinery
 import json
 import os
 import sys
@@ -25,7 +24,7 @@ import read_case  # type: ignore[import-not-found]  # noqa: E402
 EXIT_REFUSED = 4
 
 
-class Refused(Exception):
+class Refusal(Exception):
   """What came of a solution cannot be judged; the text says why."""
 
 
@@ -35,14 +34,15 @@ def load(folder, request):
   if request['is_packaged']:
     path = os.path.join(folder, 'sources', path)
   sys.path.insert(0, os.path.dirname(path))
-  loader = importlib.machinery.SourceFileLoader('hpmoe_solution', path)
-  module = types.ModuleType(loader.name)
+  module = types.ModuleType('hpmoe_solution')
   module.__file__ = path
-  sys.modules[loader.name] = module
-  loader.exec_module(module)
+  sys.modules[module.__name__] = module
+  # Not by an import: bytecode of another text may have its size and second.
+  with open(path, encoding='utf-8') as file:
+    exec(compile(file.read(), path, 'exec'), module.__dict__)
   function = getattr(module, request['entry_function'], None)
   if not callable(function):
-    raise Refused(
+    raise Refusal(
       f'expected a function {request["entry_function"]!r} in '
       f'{request["entry_file"]}, got none'
     )
@@ -66,7 +66,7 @@ class Memory:
     except ImportError:
       self._torch = None
       if device != 'cpu':
-        raise Refused(
+        raise Refusal(
           f'expected torch for device {device!r}, got an interpreter without'
         ) from None
 
@@ -74,13 +74,13 @@ class Memory:
     """Writes values into the memory; returns the arguments."""
     for name, bits in arrays.items():
       value = self._convert(bits)
-      held = self._tensors.get(name)
-      if held is None:
+      memory = self._tensors.get(name)
+      if memory is None:
         self._tensors[name] = value
       elif self._torch is not None:
-        held.copy_(value)
+        memory.copy_(value)
       else:
-        held[...] = value
+        memory[...] = value
     return [
       self._tensors[row['name']] if row['is_tensor'] else row['value']
       for row in self._request['inputs']
@@ -113,7 +113,7 @@ class Memory:
     """Returns bits of an output, computed by now."""
     if self._torch is not None:
       if type(value) is not self._torch.Tensor:
-        raise Refused(
+        raise Refusal(
           f'{row["name"]}: expected a plain torch.Tensor, got '
           f'{type(value).__name__}: a value that is computed when it is read'
         )
@@ -122,7 +122,7 @@ class Memory:
     bits = np.array(read_case.bits_of(value))
     dtype = str(getattr(value, 'dtype', bits.dtype)).rpartition('.')[2]
     if [*bits.shape] != row['shape'] or dtype != row['dtype']:
-      raise Refused(
+      raise Refusal(
         f'{row["name"]}: expected {row["dtype"]} {row["shape"]}, got {dtype} '
         f'{[*bits.shape]}'
       )
@@ -144,26 +144,26 @@ def call(function, memory, arrays, request):
   """Returns the bits of all outputs of one call."""
   arguments = memory.fill(arrays)
   if request['destination_passing']:
-    returned = memory.make_outputs()
-    function(*arguments, *returned)
+    values = memory.make_outputs()
+    function(*arguments, *values)
   else:
-    returned = function(*arguments)
-    if isinstance(returned, dict):
-      returned = [returned.get(row['name']) for row in request['outputs']]
-    elif not isinstance(returned, (list, tuple)):
-      returned = [returned]
-  if len(returned) != len(request['outputs']):
-    raise Refused(
-      f'expected {len(request["outputs"])} outputs, got {len(returned)}'
+    values = function(*arguments)
+    if isinstance(values, dict):
+      values = [values.get(row['name']) for row in request['outputs']]
+    elif not isinstance(values, (list, tuple)):
+      values = [values]
+  if len(values) != len(request['outputs']):
+    raise Refusal(
+      f'expected {len(request["outputs"])} outputs, got {len(values)}'
     )
   outputs = {
     row['name']: memory.read(value, row)
-    for value, row in zip(returned, request['outputs'])
+    for value, row in zip(values, request['outputs'])
   }
-  changed = memory.find_changed(arrays)
-  if changed is not None:
-    raise Refused(
-      f'{changed}: expected an input as it was before the call, got other '
+  changed_name = memory.find_changed(arrays)
+  if changed_name is not None:
+    raise Refusal(
+      f'{changed_name}: expected an input as it was before the call, got other '
       'values: it was written to'
     )
   return outputs
@@ -182,7 +182,7 @@ def main():
     for arrays in (other, inputs):
       call(function, memory, arrays, request)
     outputs = call(function, memory, inputs, request)
-  except Refused as refusal:
+  except Refusal as refusal:
     with open(os.path.join(folder, 'refusal'), 'w', encoding='utf-8') as file:
       file.write(str(refusal))
     return EXIT_REFUSED

@@ -60,7 +60,7 @@ def change_tokens(inputs: Mapping[str, Any], names: list[str]) -> Inputs:
 
   The first elements stay, so that who knows data by a few of them is misled.
   """
-  changed = dict(inputs)
+  other_inputs = dict(inputs)
   for name in names:
     array = inputs[name]
     if isinstance(array, np.ndarray) and array.size > 1:
@@ -70,8 +70,8 @@ def change_tokens(inputs: Mapping[str, Any], names: list[str]) -> Inputs:
       # A tensor whose second half is one value changes its sign.
       if np.array_equal(flat, array.reshape(-1)):
         flat[half:] = -flat[half:]
-      changed[name] = flat.reshape(array.shape)
-  return changed
+      other_inputs[name] = flat.reshape(array.shape)
+  return other_inputs
 
 
 def _draw(

@@ -7,7 +7,7 @@ elements disagree, how errors are summed up, and what is too much:
     error           |a - g|
     relative error  |a - g| / (|g| + 1e-7)
     tolerance       E where |g| < T, else atol + rtol * max(|g|, floor), or the
-                    larger of these two terms where the record says `either`
+                    larger of these two terms where the record says so
     mismatch        error > tolerance, and error > the type's rounding bound
 
 The last clause is `excuse_rounding`.  Every one of these texts wants to tell a
@@ -51,8 +51,8 @@ class Tolerance:
     small_error: E, absolute tolerance there.
     cancel: where |a| and |g| lie below it and the element is not small, it is
       a cancellation position; 0 if the rule has no such idea.
-    either: 1 if an error within atol or within rtol is right; 0: within their
-      sum.
+    takes_larger: 1 if an error within atol or within rtol is right; 0: within
+      their sum.
   """
 
   rtol: float = 0.0
@@ -61,7 +61,7 @@ class Tolerance:
   small: float = 0.0
   small_error: float = 0.0
   cancel: float = 0.0
-  either: float = 0.0
+  takes_larger: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +223,9 @@ class _Seen:
   def _limit(self) -> np.ndarray:
     t, size = self._tolerance, self.e.size
     relative = t.rtol * (np.maximum(size, t.floor) if t.floor else size)
-    limit = np.maximum(t.atol, relative) if t.either else t.atol + relative
+    limit = (
+      np.maximum(t.atol, relative) if t.takes_larger else t.atol + relative
+    )
     if t.small:
       limit = np.where(size < t.small, t.small_error, limit)
     if self.standard.excuse_rounding:
