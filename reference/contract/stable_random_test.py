@@ -25,3 +25,10 @@ class TestStableRandom:
 
 def _crc(array):
   return zlib.crc32(np.ascontiguousarray(array).tobytes())
+
+
+def test_a_part_is_drawn_without_the_rest():
+  whole = stable_random.normal(7, (5, 6))
+  part = stable_random.normal(7, (2, 6), skip=3 * 6)
+  np.testing.assert_array_equal(part, whole[3:])
+  assert np.abs(whole).max() <= stable_random.MOST_DEVIATIONS < 3.5

@@ -1,6 +1,9 @@
 """Real data: normal values, scaled so that every sum is of order one."""
 
+from collections.abc import Callable
+from concurrent import futures
 import dataclasses
+import os
 
 import numpy as np
 
@@ -8,6 +11,7 @@ from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import magnitudes
 from hpmoe.reference.contract import stable_random
+from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
 
@@ -100,24 +104,77 @@ def draw_shared(config, storage, seed, plan) -> dict[str, np.ndarray]:
   return {n: np.repeat(a, config.num_ranks, axis=0) for n, a in weights.items()}
 
 
+# Elements that are drawn together: what is computed of them stays in a cache.
+_PANEL = 1 << 16
+
+
 def draw_weights(config, storage, seed, scales) -> dict[str, np.ndarray]:
   """Returns normal weights over the root of their fan-in, expert by expert.
 
   Each is scaled as `Magnitudes` says, so that every sum is of order one.
+
+  Raises:
+    ValueError: storage cannot hold the largest of them.
   """
   ranks, local = config.num_ranks, config.experts_per_rank
   factors = dict(w_gate_up=scales.w_gate_up(), w_down=scales.w_down())
+  divisors = dict(w_gate_up=1.0, w_down=float(scales.experts.min()))
   weights = {}
   for name, factor in factors.items():
     factor /= np.sqrt(len(factor))
-    weights[name] = shared_memory.empty((ranks, local, *factor.shape), storage)
-    for expert in range(config.num_experts):
-      values = stable_random.normal(
-        stable_random.seed_of(name, expert, seed), factor.shape
-      )
-      values *= factor
-      if name == 'w_down' and scales.experts[expert] != 1:
-        values /= scales.experts[expert]
-      weights[name][divmod(expert, local)] = values
-    recipes.note(weights[name], 'real', name, seed, scales.digest, ranks)
+    _refuse_overflow(name, storage, factor.max() / divisors[name])
+    shape = (ranks, local, *factor.shape)
+    weights[name] = array = shared_memory.empty(shape, storage)
+
+    def draw(expert: int, name=name, factor=factor, array=array) -> None:
+      weight_seed = stable_random.seed_of(name, expert, seed)
+      divisor = scales.experts[expert] if name == 'w_down' else 1.0
+      place = array[divmod(expert, local)]
+      _draw_scaled(weight_seed, factor, divisor, place)
+
+    _draw_experts(draw, config.num_experts, array.nbytes)
+    recipes.note(array, 'real', name, seed, scales.digest, ranks)
   return weights
+
+
+def _refuse_overflow(name: str, storage: np.dtype, factor: float) -> None:
+  """Refuses factors with which a weight might not be finite.
+
+  Raises:
+    ValueError: the largest weight is beyond `storage`.
+  """
+  largest = stable_random.MOST_DEVIATIONS * factor
+  if not largest < storage_lib.FORMATS[np.dtype(storage).name].largest:
+    raise ValueError(
+      f'{name}: expected weights that {np.dtype(storage)} holds, got up to '
+      f'{largest:g}'
+    )
+
+
+def _draw_scaled(
+  seed: int, factor: np.ndarray, divisor: float, weight: np.ndarray
+) -> None:
+  """Writes normal values times `factor` over `divisor` into `weight` [X, Y]."""
+  step = max(1, _PANEL // weight.shape[1])
+  for first in range(0, len(weight), step):
+    rows = slice(first, first + step)
+    values = stable_random.normal(
+      seed, weight[rows].shape, skip=first * weight.shape[1]
+    )
+    values *= factor[rows]
+    if divisor != 1:
+      values /= divisor
+    weight[rows] = values
+
+
+def _draw_experts(
+  draw: Callable[[int], None], num_experts: int, size: int
+) -> None:
+  """Calls `draw` with each expert, in threads where they take long."""
+  if size < shared_memory.LEAST_BYTES:
+    for expert in range(num_experts):
+      draw(expert)
+    return
+  with futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
+    for _ in pool.map(draw, range(num_experts)):
+      pass
