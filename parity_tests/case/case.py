@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 
+from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs as inputs_lib
@@ -29,7 +30,7 @@ class Case:
     preset: name of the shape.
     ranks: R.
     tokens: T instead of the preset's.
-    dtype: storage, as policies call it.
+    dtype: storage, as policies or the command call it: 'bfloat16' or 'bf16'.
     routing: a name of `inputs.ROUTINGS` or a file.
     input: a .safetensors file that holds all inputs, or the inputs by name;
       their shapes and dtype win.
@@ -38,7 +39,7 @@ class Case:
     placement: where the routing weight multiplies.
     accumulation_order: of the sums of our backend.
     capacity: N; None is what the routing needs.
-    policy: names and words of `policies.fields`.
+    policy: names and words of `policies.fields`; a text is cut at its commas.
     activation_ulp, sigmoid_ulp: of the policy.
     weights: the dtype that routing weights are rounded to.
     activation: between the two GEMMs, see `precision.activation_of`.
@@ -63,7 +64,7 @@ class Case:
   placement: str = 'combine'
   accumulation_order: str = 'ascending'
   capacity: int | None = None
-  policy: tuple[str, ...] = ()
+  policy: tuple[str, ...] | str = ()
   activation_ulp: float = precision.ACTIVATION_ULP
   sigmoid_ulp: float = 0.0
   weights: str = 'float32'
@@ -75,6 +76,16 @@ class Case:
   x_form: str = ''
   weight_ulp: float = 0.0
   folder: str | None = None
+
+  def __post_init__(self):
+    words = dict(
+      dtype=case_flags.DTYPES.get(self.dtype, self.dtype),
+      weights=case_flags.DTYPES.get(self.weights, self.weights),
+    )
+    if isinstance(self.policy, str):
+      words['policy'] = tuple(filter(None, self.policy.split(',')))
+    for name, value in words.items():
+      object.__setattr__(self, name, value)
 
   @classmethod
   def of(cls, folder: str, direction: str | None = None) -> Self:
@@ -250,5 +261,5 @@ class Case:
       bias=self.bias,
       d_shared=self.d_shared,
       limit=float(precision.activation_of(self.activation).get('limit', 0)),
-      coded=bool(self.quantised or self.rows),
+      coded=bool(self.quantised or self.rows or self.x_form),
     )

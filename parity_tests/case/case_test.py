@@ -1,0 +1,30 @@
+"""A case takes the words that the command takes."""
+
+import pytest
+
+from hpmoe.parity_tests.case import case as case_lib
+
+
+@pytest.mark.parametrize(
+  'word, dtype',
+  [('bf16', 'bfloat16'), ('f16', 'float16'), ('float32', 'float32')],
+)
+def test_short_names_of_dtypes(word, dtype):
+  case = case_lib.Case(preset='tiny', ranks=2, dtype=word, weights=word)
+
+  assert (case.dtype, case.weights) == (dtype, dtype)
+  assert case == case_lib.Case(
+    preset='tiny', ranks=2, dtype=dtype, weights=dtype
+  )
+  assert str(case.make().arrays['x'].dtype) == dtype
+
+
+def test_a_policy_as_the_command_has_it():
+  words = case_lib.Case(policy='gate_up=f32,silu=bf16').policy
+  assert words == ('gate_up=f32', 'silu=bf16')
+  assert case_lib.Case(policy='').policy == ()
+
+
+def test_an_unknown_dtype_is_named():
+  with pytest.raises(ValueError, match="^dtype: expected .*, got 'bf15'"):
+    case_lib.Case(preset='tiny', dtype='bf15').make()
