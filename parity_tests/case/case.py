@@ -78,7 +78,7 @@ class Case:
   folder: str | None = None
 
   def __post_init__(self):
-    words = dict(
+    words: dict[str, str | tuple[str, ...]] = dict(
       dtype=case_flags.DTYPES.get(self.dtype, self.dtype),
       weights=case_flags.DTYPES.get(self.weights, self.weights),
     )

@@ -11,6 +11,7 @@ from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import price as price_lib
 from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import value_ranges
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import equality
 from hpmoe.parity_tests.judge.lanes import pass_case
@@ -199,6 +200,7 @@ def describe(
       policy=dataclasses.asdict(policy),
       routing=inputs.routing,
       inputs=dict(inputs.facts),
+      ranges=value_ranges.measure_ranges(inputs),
     )
     | candidate.facts()
     | dict(

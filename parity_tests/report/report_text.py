@@ -31,6 +31,8 @@ _ERROR_SIZES = dict(
   row='one row by {}',
   whole='all by {}',
 )
+# Beyond which values of these a kernel may do anything.
+_SHOWN_RANGES = ('x', 'gate', 'up', 'topk_weights')
 _COLOURS = {verdicts.PASS: '\x1b[32m', verdicts.FAIL: '\x1b[31m'}
 
 
@@ -304,7 +306,19 @@ def _describe_blind_spot(report: check.Report) -> str:
   remarks = f'; {", ".join(missing)} would show smaller ones' if missing else ''
   unseen = sum(result.not_judged for result in report.results)
   remarks += f'; {unseen} elements have no limit' if unseen else ''
+  remarks += _describe_ranges(report)
   return f'; {alone}this could hide: {", ".join(parts)}{remarks}'
+
+
+def _describe_ranges(report: check.Report) -> str:
+  """Returns beyond which values a clamp or a table could hide, or ''."""
+  ranges = report.config.get('ranges', {})
+  parts = [
+    f'{name} {ranges[name][0]:.2g} to {ranges[name][1]:.2g}'
+    for name in _SHOWN_RANGES
+    if name in ranges
+  ]
+  return f'; nothing was tried beyond {", ".join(parts)}' if parts else ''
 
 
 def _format_percent(share: float) -> str:

@@ -1,0 +1,62 @@
+"""What values a check tried: the least and the largest of each tensor.
+
+A clamp beyond them cannot show.  Of a large layer a sample is looked at.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hpmoe.parity_tests.case import inputs as inputs_lib
+
+# Elements and products that are looked at, at most.
+_MOST_ELEMENTS, _MOST_PRODUCTS = 1 << 22, 1 << 26
+_NAMES = ('x', 'topk_weights', 'w_gate_up', 'w_down', 'dy')
+
+Range = tuple[float, float]
+
+
+def measure_ranges(inputs: inputs_lib.LayerInputs) -> dict[str, Range]:
+  """Returns the least and the largest of what a layer reads, gate and up."""
+  arrays = inputs.arrays
+  ranges = {n: _measure(arrays[n]) for n in _NAMES if n in arrays}
+  if not inputs.config.sublayer:
+    gate, up = _multiply_sample(arrays)
+    ranges |= dict(gate=_measure(gate[None]), up=_measure(up[None]))
+  return ranges
+
+
+def _measure(array: np.ndarray) -> Range:
+  """Returns the range of `[R, ...]`, which may lie in files."""
+  least, largest, left = 0.0, 0.0, _MOST_ELEMENTS
+  for rank in range(len(array)):
+    part = array[rank].reshape(-1)[:left].astype(np.float32)
+    left -= len(part)
+    part = part[np.isfinite(part)]
+    least = float(part.min(initial=least))
+    largest = float(part.max(initial=largest))
+  return least, largest
+
+
+def _multiply_sample(
+  arrays: Mapping[str, np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns gate and up `[rows, F]` float32 of some rows of some experts."""
+  ids = np.stack([arrays['topk_ids'][r] for r in range(len(arrays['x']))])
+  weights = arrays['w_gate_up']
+  local, depth, columns = weights.shape[1:]
+  num_rows = max(8, _MOST_PRODUCTS // (depth * columns))
+  products = [np.zeros((0, columns), np.float32)]
+  for expert in np.unique(ids[ids >= 0]):
+    owner, place = divmod(int(expert), local)
+    weight = weights[owner][place].astype(np.float32)
+    for rank in np.unique(np.nonzero(ids == expert)[0]):
+      tokens = np.flatnonzero((ids[rank] == expert).any(-1))[:num_rows]
+      rows = arrays['x'][int(rank)][tokens].astype(np.float32)
+      num_rows -= len(rows)
+      with np.errstate(over='ignore', invalid='ignore'):
+        products.append(rows @ weight)
+    if num_rows <= 0:
+      break
+  gate, up = np.split(np.concatenate(products), 2, axis=1)
+  return gate, up
