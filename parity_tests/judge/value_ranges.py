@@ -28,14 +28,14 @@ def measure_ranges(inputs: inputs_lib.LayerInputs) -> dict[str, Range]:
 
 def _measure(array: np.ndarray) -> Range:
   """Returns the range of `[R, ...]`, which may lie in files."""
-  least, largest, left = 0.0, 0.0, _MOST_ELEMENTS
+  smallest, largest, left = 0.0, 0.0, _MOST_ELEMENTS
   for rank in range(len(array)):
     part = array[rank].reshape(-1)[:left].astype(np.float32)
     left -= len(part)
     part = part[np.isfinite(part)]
-    least = float(part.min(initial=least))
+    smallest = float(part.min(initial=smallest))
     largest = float(part.max(initial=largest))
-  return least, largest
+  return smallest, largest
 
 
 def _multiply_sample(
