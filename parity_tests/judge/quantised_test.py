@@ -8,9 +8,11 @@ them, by steps of its own.
 import dataclasses
 import functools
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+import hpmoe
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import in_process
@@ -361,3 +363,138 @@ def test_weights_that_are_no_codes_are_not_exact():
     ValueError, match='^w_gate_up: expected whole numbers that'
   ):
     inputs.with_codes('int4_32')
+
+
+class TestTokensAsCodes:
+  """x comes as codes, and one GEMM alone quantises its rows."""
+
+  CASE = case_lib.Case(
+    'forward',
+    preset='tiny:d_model=256:d_ff=128',
+    ranks=2,
+    tokens=13,
+    x_form='e4m3_1x128',
+    quantised='e4m3_128x128',
+  )
+
+  def _judge(self, kernel, **fields):
+    case = dataclasses.replace(self.CASE, **fields)
+    return hpmoe.check(kernel, case, lanes=['bounded'], repeat=1)
+
+  @pytest.mark.parametrize('scaled', ['terms', 'sums'])
+  def test_a_right_kernel_passes_wherever_it_scales(self, scaled):
+    kernel = functools.partial(_compute_y, scaled=scaled)
+    assert self._judge(kernel).passed
+
+  @pytest.mark.parametrize(
+    'wrong', ['scales of the next block', 'scales of the next token']
+  )
+  def test_a_wrong_scale_fails(self, wrong):
+    kernel = functools.partial(_compute_y, wrong=wrong)
+    assert not self._judge(kernel).passed
+
+  def test_an_activation_in_codes_is_a_policy_of_one_gemm(self):
+    # Given a kernel that quantises its activation, and not its tokens again,
+    kernel = functools.partial(_compute_y, quantises=True)
+    # then it passes where that is declared, and only there.
+    assert not self._judge(kernel).passed
+    assert self._judge(kernel, rows='activation=e4m3_1x128').passed
+    assert not self._judge(kernel, rows='expert_in=int8_token').passed
+
+  def test_exact_data_have_codes_of_tokens_too(self):
+    inputs = self.CASE.make()
+    exact = self.CASE.data(inputs, 'exact')
+    meant = exact.arrays['x_codes'].astype(np.float32) * np.repeat(
+      exact.arrays['x_scales'], 128, -1
+    )
+    np.testing.assert_array_equal(meant, exact.arrays['x'])
+    assert np.any(exact.arrays['x_scales'] != 1)
+
+  def test_routing_weights_of_a_kernel_s_own_have_their_roundings(self):
+    # Weights a few units off: right for who computes them, else wrong.
+    kernel = functools.partial(_compute_y, weight_error=40 * 2.0**-24)
+    case = dataclasses.replace(
+      self.CASE, x_form='', quantised='', preset='tiny:d_model=256:d_ff=16'
+    )
+    few = dict(lanes=['bounded'], repeat=1)
+    loose = dataclasses.replace(case, weight_ulp=45.0)
+    assert hpmoe.check(kernel, loose, **few).passed
+
+  @pytest.mark.parametrize(
+    'rows', ['int9', 'gate_up=int8_token', 'activation=', 'activation']
+  )
+  def test_unknown_rows_are_refused(self, rows):
+    with pytest.raises(ValueError, match='rows: expected one of'):
+      precision.PrecisionPolicy(rows=rows)
+
+
+def _compute_y(
+  inputs,
+  config,
+  policy,
+  scaled='terms',
+  wrong='',
+  quantises=False,
+  weight_error=0.0,
+):
+  """Returns y of a layer in numpy that reads x as codes."""
+  del policy
+  x, weights = _read_tokens(inputs, wrong), inputs['topk_weights']
+  weights = weights * np.float32(1 + weight_error)
+  matrices = [_read_weight(inputs, name) for name in codes.WEIGHTS]
+  y = np.zeros(x.shape, np.float32)
+  for expert in range(config.num_experts):
+    owner, local = divmod(expert, config.experts_per_rank)
+    rank, token, slot = np.nonzero(inputs['topk_ids'] == expert)
+    rows = x[rank, token]
+    gate, up = np.split(
+      _multiply(rows, matrices[0][owner, local], scaled), 2, -1
+    )
+    with np.errstate(over='ignore'):
+      activation = gate / (1 + np.exp(-gate)) * up
+    if quantises:
+      activation = _quantise_rows(activation)
+    out = activation @ matrices[1][owner, local]
+    np.add.at(y, (rank, token), out * weights[rank, token, slot, None])
+  return {'y': y}
+
+
+_compute_y.activations = ('swiglu',)
+
+
+def _read_tokens(inputs, wrong: str) -> np.ndarray:
+  if 'x_codes' not in inputs:
+    return inputs['x']
+  scales = inputs['x_scales']
+  if wrong == 'scales of the next block':
+    scales = np.roll(scales, 1, -1)
+  elif wrong == 'scales of the next token':
+    scales = np.roll(scales, 1, -2)
+  stored = inputs['x_codes'].astype(np.float32)
+  return stored * np.repeat(scales, 128, -1)[..., : stored.shape[-1]]
+
+
+def _read_weight(inputs, name: str) -> np.ndarray:
+  if f'{name}_codes' not in inputs:
+    return inputs[name]
+  stored = inputs[f'{name}_codes'].astype(np.float32)
+  scales = inputs[f'{name}_scales']
+  for axis in (-2, -1):
+    scales = np.repeat(scales, 128, axis)
+  return stored * scales[..., : stored.shape[-2], : stored.shape[-1]]
+
+
+def _multiply(rows, matrix, scaled: str) -> np.ndarray:
+  """Returns rows times a matrix; 'sums': block by block of the depth."""
+  if scaled == 'terms':
+    return rows @ matrix
+  blocks = range(0, len(matrix), 128)
+  return sum(rows[:, b : b + 128] @ matrix[b : b + 128] for b in blocks)
+
+
+def _quantise_rows(rows: np.ndarray) -> np.ndarray:
+  groups = rows.reshape(len(rows), -1, 128)
+  largest = np.maximum(np.abs(groups).max(-1, keepdims=True), 1e-4)
+  scales = (largest / np.float32(448)).astype(np.float32)
+  rounded = (groups / scales).astype(ml_dtypes.float8_e4m3fn)
+  return (rounded.astype(np.float32) * scales).reshape(rows.shape)
