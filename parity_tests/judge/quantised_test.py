@@ -404,10 +404,10 @@ class TestTokensAsCodes:
   def test_exact_data_have_codes_of_tokens_too(self):
     inputs = self.CASE.make()
     exact = self.CASE.data(inputs, 'exact')
-    meant = exact.arrays['x_codes'].astype(np.float32) * np.repeat(
+    values = exact.arrays['x_codes'].astype(np.float32) * np.repeat(
       exact.arrays['x_scales'], 128, -1
     )
-    np.testing.assert_array_equal(meant, exact.arrays['x'])
+    np.testing.assert_array_equal(values, exact.arrays['x'])
     assert np.any(exact.arrays['x_scales'] != 1)
 
   def test_routing_weights_of_a_kernel_s_own_have_their_roundings(self):
@@ -470,18 +470,18 @@ def _read_tokens(inputs, wrong: str) -> np.ndarray:
     scales = np.roll(scales, 1, -1)
   elif wrong == 'scales of the next token':
     scales = np.roll(scales, 1, -2)
-  stored = inputs['x_codes'].astype(np.float32)
-  return stored * np.repeat(scales, 128, -1)[..., : stored.shape[-1]]
+  code_values = inputs['x_codes'].astype(np.float32)
+  return code_values * np.repeat(scales, 128, -1)[..., : code_values.shape[-1]]
 
 
 def _read_weight(inputs, name: str) -> np.ndarray:
   if f'{name}_codes' not in inputs:
     return inputs[name]
-  stored = inputs[f'{name}_codes'].astype(np.float32)
+  code_values = inputs[f'{name}_codes'].astype(np.float32)
   scales = inputs[f'{name}_scales']
   for axis in (-2, -1):
     scales = np.repeat(scales, 128, axis)
-  return stored * scales[..., : stored.shape[-2], : stored.shape[-1]]
+  return code_values * scales[..., : code_values.shape[-2], : code_values.shape[-1]]
 
 
 def _multiply(rows, matrix, scaled: str) -> np.ndarray:
