@@ -57,7 +57,10 @@ def judge_tolerances(
     else:
       job = functools.partial(_report_missing, row, layer_records, True, name)
     jobs.append(('layer', job))
-  return _run_jobs(options, layer_pass, jobs)
+  # Threads divide the experts of a large layer; two processes would compute the
+  # sums of y twice.
+  fork = False if layer.has_many_products else None
+  return _run_jobs(options, layer_pass, jobs, fork)
 
 
 def _stage_jobs(
@@ -169,11 +172,12 @@ def _run_jobs(
   options: pass_case.LaneOptions,
   layer_pass: passes.Pass,
   jobs: Sequence[tuple[str, Job]],
+  fork: bool | None,
 ) -> pass_case.Results:
   """Returns the results of jobs; reports each step before its first job."""
   results: pass_case.Results = []
   last_step = ''
-  job_results = forked_jobs.run_jobs([job for _, job in jobs])
+  job_results = forked_jobs.run_jobs([job for _, job in jobs], fork)
   for step, _ in jobs:
     if step != last_step:
       options.progress(f'{layer_pass.name}, bounded, standard: {step}')

@@ -67,6 +67,9 @@ _BESIDE_EXP = 3
 _VARIANCE = _U**2 / 3
 # Prefixes of a long sum that are looked at, and terms between two of them.
 _PREFIXES, _PREFIX_TERMS = 8, 256
+# Elements of weights that are brought to another dtype together; and from how
+# many on they are not kept in float64 beside.
+_PANEL, _LARGE = 1 << 15, 1 << 20
 # |d silu(z) / dz| <= 1.0999 (its maximum, at z = 2.3994).
 _SILU_SLOPE = 1.1
 
@@ -487,11 +490,17 @@ def _prefix_sums(
   """Returns rows times weights, and the squares of its inner prefixes summed.
 
   Prefixes end every `block` terms; where there is but one block it is None.
+  Weights that are stored narrower are widened block by block.
   """
-  total, squares = rows[:, :block] @ weights[:block], None
+
+  def multiply(first: int) -> np.ndarray:
+    terms = slice(first, first + block)
+    return rows[:, terms] @ weights[terms].astype(np.float64, copy=False)
+
+  total, squares = multiply(0), None
   for first in range(block, weights.shape[0], block):
     squares = np.square(total) if squares is None else squares + total * total
-    total += rows[:, first : first + block] @ weights[first : first + block]
+    total += multiply(first)
   return total, squares
 
 
@@ -515,16 +524,41 @@ class _Sizes:
   @classmethod
   def of(cls, weights: np.ndarray) -> '_Sizes':
     """Returns magnitudes of stored weights `[x, y]`."""
-    size = weights.astype(np.float32)
-    size = _finite(np.abs(size, out=size))
-    column_scale = _power_above(size.max(axis=0, initial=0))
-    size *= (1 / column_scale).astype(np.float32)
-    row_scale = _power_above(size.max(axis=1, initial=0))
-    size *= (1 / row_scale).astype(np.float32)[:, None]
-    return cls(size, row_scale, column_scale)
+    return cls.with_squares(weights)[0]
 
-  def square(self) -> '_Sizes':
-    return _Sizes(np.square(self.size), self.row_scale**2, self.column_scale**2)
+  @classmethod
+  def with_squares(cls, weights: np.ndarray) -> tuple['_Sizes', '_Sizes']:
+    """Returns magnitudes of stored weights `[x, y]`, and their squares.
+
+    A few rows at a time: what is between lies in a core's cache.
+    """
+    size = np.empty_like(weights, np.float32)
+    # Of transposed weights, the rows that lie together are columns.
+    step = len(size)
+    if size.flags.c_contiguous:
+      step = max(1, _PANEL // max(1, size.shape[1]))
+    panels = [slice(i, i + step) for i in range(0, len(size), step)]
+    largest = np.zeros(size.shape[1], np.float32)
+    for rows in panels:
+      size[rows] = weights[rows]
+      np.abs(size[rows], out=size[rows])
+      np.maximum(largest, size[rows].max(axis=0, initial=0), out=largest)
+    if not largest.max(initial=0.0) < np.inf:
+      size = _finite(size)
+      largest = size.max(axis=0, initial=0)
+    column_scale, squares = _power_above(largest), np.empty_like(size)
+    row_scale = np.empty(len(size))
+    of_column = (1 / column_scale).astype(np.float32)
+    for rows in panels:
+      panel = size[rows]
+      panel *= of_column
+      row_scale[rows] = _power_above(panel.max(axis=1, initial=0))
+      panel *= (1 / row_scale[rows]).astype(np.float32)[:, None]
+      np.square(panel, out=squares[rows])
+    return (
+      cls(size, row_scale, column_scale),
+      cls(squares, row_scale**2, column_scale**2),
+    )
 
   def roughly(self, rows: np.ndarray) -> np.ndarray:
     """Returns `[n, y]`, rows `[n, x]` times these, as a spread needs it."""
@@ -571,7 +605,7 @@ class Weights:
 
   Attributes:
     given: they, as they are stored if they have no error.
-    value: float64.
+    value: float64; of many, as they are stored.
     sizes: of them.
     squares: of them.
     total: `[y]` float64, sums of their sizes.
@@ -592,10 +626,12 @@ class Weights:
     if policy.rounding('operands') is not None:
       wide = given.value.astype(np.float64)
       given = at(policy, 'operands', dataclasses.replace(given, value=wide))
-    sizes = _Sizes.of(given.value)
-    value = given.value.astype(np.float64)
+    sizes, squares = _Sizes.with_squares(given.value)
+    value = given.value
+    if value.size < _LARGE:
+      value = value.astype(np.float64)
     total = sizes.at_most(np.ones((1, len(value))))[0]
-    return cls(given, value, sizes, sizes.square(), total)
+    return cls(given, value, sizes, squares, total)
 
 
 def activation(

@@ -11,6 +11,7 @@ import pytest
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
 
 F32 = precision.PrecisionPolicy()
 BF16 = precision.PrecisionPolicy(storage='bfloat16')
@@ -403,3 +404,22 @@ def test_what_overflows_is_certain_or_not_known(policy, row, value, error):
     np.isfinite(off) if error is None else off == pytest.approx(error, 1e-4)
   )
   assert policy == F32 or stored == value or abs(stored - value) <= off
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+def test_weights_of_any_number_are_made_ready_alike(monkeypatch, dtype):
+  # given: weights of many magnitudes, and one that is not finite
+  rng = np.random.default_rng(3)
+  weights = rng.normal(size=(700, 24)) * 2.0 ** rng.integers(-9, 9, (700, 24))
+  weights[5, 7] = np.inf
+  weights = weights.astype(storage.FORMATS[dtype].numpy)
+  rows = EXACT(rng.normal(size=(6, 700)).astype(np.float32))
+  with np.errstate(invalid='ignore'):
+    expected = bounds.gemm(F32, rows, weights)
+    # when: they are taken in panels, and not kept in float64
+    monkeypatch.setattr(bounds, '_PANEL', 100)
+    monkeypatch.setattr(bounds, '_LARGE', 1)
+    actual = bounds.gemm(F32, rows, weights)
+  # then: no bit changes
+  for array, right in zip(actual.arrays(), expected.arrays(), strict=True):
+    np.testing.assert_array_equal(array, right)

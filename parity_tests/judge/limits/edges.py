@@ -23,6 +23,7 @@ import functools
 
 import numpy as np
 
+from hpmoe.parity_tests.judge import prefetch
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import golden_cache
 from hpmoe.parity_tests.judge.limits import spread
@@ -137,9 +138,15 @@ class Chain:
     """Returns `[R, ...]`, the most that a stage is off the oracle's."""
     tiling = self.golden.tiling
     off = np.zeros(self.own[stage].shape, np.float32)
-    for rank in range(len(off)):
-      for cut, first, last in tiling.iterate_judged(stage, rank, _CHUNK):
-        lo, hi = int(cut.starts[first]), int(cut.starts[last])
-        part = self._interval(carried, stage, rank, lo, hi)
-        tiling.rows(stage, off, rank)[lo:hi] = part.deviation
+    # Of a layer with many products one expert after another: both goldens read
+    # the same weights.
+    chunk = 1 if self.golden.has_many_products else _CHUNK
+    ranges = [
+      (rank, int(cut.starts[first]), int(cut.starts[last]))
+      for rank in range(len(off))
+      for cut, first, last in tiling.iterate_judged(stage, rank, chunk)
+    ]
+    deviate = lambda rows: self._interval(carried, stage, *rows).deviation
+    for (rank, lo, hi), deviation in prefetch.prefetch_map(deviate, ranges):
+      tiling.rows(stage, off, rank)[lo:hi] = deviation
     return off

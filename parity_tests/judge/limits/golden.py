@@ -25,6 +25,8 @@ from hpmoe.reference.contract import tensors
 
 # What a GEMM reads, and its weights.
 _GEMMS = tensors.GEMMS
+# Of a layer, from how many on its experts are not taken rank by rank.
+_MANY_PRODUCTS = 1 << 32
 _ROWS_OF = {weight: rows for rows, weight in tensors.GEMMS.values()}
 
 
@@ -57,8 +59,9 @@ class Rows:
   off: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   within: str = ''
   _whole: dict = own(dict)
-  _ready: dict = own(dict)
-  _lock: threading.RLock = own(threading.RLock)
+  _ready: threading.local = dataclasses.field(
+    default_factory=threading.local, repr=False, compare=False
+  )
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a tensor."""
@@ -159,21 +162,24 @@ class Rows:
     transposed: bool,
     bias: str | None,
   ) -> bounds.Weights:
-    """Returns one expert's weights, below its bias; the last ones are kept.
+    """Returns one expert's weights, below its bias.
 
-    Rows of one expert come one after another.
+    Each thread keeps the last ones of each name: rows of one expert come one
+    after another, and are those of more than one policy.
     """
-    key = (rank, expert)
-    with self._lock:
-      if self._ready.get(name, (None,))[0] != key:
-        self._ready.pop(name, None)
-        stored = self.inputs[name][rank, expert]
-        stored = stored.T if transposed else stored
-        if bias is not None:
-          row = self.inputs[bias][rank, expert]
-          stored = np.concatenate([row[None], stored])
-        self._ready[name] = (key, bounds.Weights.of(self.policy, stored))
-      return self._ready[name][1]
+    array, biases = self.inputs[name], self.inputs.get(bias or '')
+    operands = self.policy.rounding('operands')
+    key = id(array), id(biases), rank, expert, transposed, operands
+    by_name = vars(self._ready)
+    if by_name.get(name, (None,))[0] != key:
+      by_name.pop(name, None)
+      stored = array[rank, expert]
+      stored = stored.T if transposed else stored
+      if biases is not None:
+        row = biases[rank, expert]
+        stored = np.concatenate([row[None], stored])
+      by_name[name] = key, bounds.Weights.of(self.policy, stored)
+    return by_name[name][1]
 
   def _experts(
     self, rank: int, lo: int, hi: int
@@ -222,7 +228,9 @@ class Rows:
     """Yields (rank, rows lo to hi, their slots) of rows of the judged ranks.
 
     They are of one expert and of one rank's tokens: what is computed of them
-    has the same bits whoever else is judged.  Of no row there is one of none.
+    has the same bits whoever else is judged.  Of a layer with many products
+    whose ranks are all judged, they are of one expert and of all ranks' tokens:
+    weights are read once.  Of no row there is one of none.
     """
     config = self.tiling.config
     slots_of_rank = config.num_tokens * config.top_k
@@ -237,11 +245,20 @@ class Rows:
       expert = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
       key = expert * config.num_ranks + slots // slots_of_rank
       begins = np.flatnonzero(np.diff(key, prepend=-1))
+      if held.all() and self.has_many_products:
+        begins = np.flatnonzero(np.diff(expert, prepend=-1))
       for begin, end in zip(begins, [*begins[1:], len(key)]):
         if held[key[begin] % config.num_ranks]:
           for lo in range(int(begin), int(end), most):
             hi = min(lo + most, int(end))
             yield rank, lo, hi, slots[lo:hi]
+
+  @property
+  def has_many_products(self) -> bool:
+    """Whether experts are so large that reading one twice takes long."""
+    config = self.tiling.config
+    rows = config.num_ranks * config.num_tokens * config.top_k
+    return 3 * rows * config.d_model * config.d_ff > _MANY_PRODUCTS
 
   def slot_sums(
     self,

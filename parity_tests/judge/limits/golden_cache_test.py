@@ -85,3 +85,21 @@ def test_layers_that_were_not_drawn_are_not_kept(tmp_path):
   for _ in range(2):
     golden_cache.recall(('y',), arrays, compute)
   assert len(computed) == 2
+
+
+def test_experts_of_a_large_layer_are_taken_whole_within_rounding(monkeypatch):
+  # given: limits of y, rank by rank
+  monkeypatch.setattr(golden_cache, 'recall', lambda facts, arrays, run: run())
+  case = build_case()
+  rows = case.golden({}).rows('y', 1, 0, 16)
+  # when: a layer counts as large
+  monkeypatch.setattr(golden_lib, '_MANY_PRODUCTS', 0)
+  golden = case.golden({})
+  parts = [*golden.packed()]
+  by_expert = golden.rows('y', 1, 0, 16)
+  # then: each expert is one part, and limits are the same but for float32
+  experts = np.unique(case.inputs.arrays['topk_ids'])
+  assert golden.has_many_products and len(parts) == len(experts)
+  np.testing.assert_allclose(by_expert.value, rows.value, atol=1e-13)
+  np.testing.assert_allclose(by_expert.error, rows.error, rtol=1e-5)
+  np.testing.assert_allclose(by_expert.variance, rows.variance, rtol=1e-5)

@@ -29,7 +29,7 @@ class GoldenGrad(golden.Rows):
   """
 
   _expert: dict = golden.own(dict)
-  # Not `_lock`: who makes an expert's rows may wait for threads that take it.
+  # Who makes an expert's rows waits for no thread that takes them.
   _making: threading.RLock = golden.own(threading.RLock)
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
