@@ -29,7 +29,12 @@ class Function(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    orders=None, parts=True, repeats=True, keeps=True, declares=True
+    orders=None,
+    parts=True,
+    repeats=True,
+    keeps=True,
+    rounds=True,
+    declares=True,
   )
   function: Callable[..., Mapping]
   options: granularity.Options = granularity.Options()

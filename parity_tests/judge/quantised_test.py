@@ -420,6 +420,34 @@ class TestTokensAsCodes:
     loose = dataclasses.replace(case, weight_ulp=45.0)
     assert hpmoe.check(kernel, loose, **few).passed
 
+  @pytest.mark.parametrize('seed', range(4))
+  @pytest.mark.parametrize('scaled', ['terms', 'sums'])
+  def test_y_in_bfloat16_of_float32_stages_passes(self, scaled, seed):
+    kernel = functools.partial(_compute_y, scaled=scaled, stores='bfloat16')
+    report = self._judge(kernel, policy=('y=bfloat16',), seed=seed)
+    assert report.passed
+    spread = [r for r in report.found.results if r.rule == verdicts.SPREAD_RULE]
+    assert {r.verdict for r in spread} == {verdicts.PASS}
+
+  @pytest.mark.parametrize(
+    'change',
+    [
+      (np.s_[:], 1.01),
+      (np.s_[0, 3], 1.01),
+      (np.s_[0, 3, 5], 1.5),
+    ],
+    ids=['all by 1 %', 'a row by 1 %', 'an element by a half'],
+  )
+  def test_y_in_bfloat16_is_sharp_all_the_same(self, change):
+    where, factor = change
+
+    def kernel(inputs, config, policy):
+      y = _compute_y(inputs, config, policy)['y']
+      y[where] *= np.float32(factor)
+      return {'y': y.astype(ml_dtypes.bfloat16)}
+
+    assert not self._judge(kernel, policy=('y=bfloat16',)).passed
+
   @pytest.mark.parametrize(
     'rows', ['int9', 'gate_up=int8_token', 'activation=', 'activation']
   )
@@ -436,6 +464,7 @@ def _compute_y(
   wrong='',
   quantises=False,
   weight_error=0.0,
+  stores='float32',
 ):
   """Returns y of a layer in numpy that reads x as codes."""
   del policy
@@ -456,7 +485,7 @@ def _compute_y(
       activation = _quantise_rows(activation)
     out = activation @ matrices[1][owner, local]
     np.add.at(y, (rank, token), out * weights[rank, token, slot, None])
-  return {'y': y}
+  return {'y': y.astype(getattr(ml_dtypes, stores, stores))}
 
 
 _compute_y.activations = ('swiglu',)
@@ -481,7 +510,9 @@ def _read_weight(inputs, name: str) -> np.ndarray:
   scales = inputs[f'{name}_scales']
   for axis in (-2, -1):
     scales = np.repeat(scales, 128, axis)
-  return code_values * scales[..., : code_values.shape[-2], : code_values.shape[-1]]
+  return (
+    code_values * scales[..., : code_values.shape[-2], : code_values.shape[-1]]
+  )
 
 
 def _multiply(rows, matrix, scaled: str) -> np.ndarray:

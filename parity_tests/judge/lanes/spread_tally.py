@@ -85,14 +85,14 @@ class SpreadTally:
     if value.crossed is not None:
       crossings = np.where(e.defined, value.crossed, 0.0)
       model = dataclasses.replace(model, crossed=crossings)
-    elif counts:
+    elif counts or self._judge.stores_narrower(value):
       apart = np.where(e.defined, value.distance(), 0.0)
       model = dataclasses.replace(model, apart=apart)
     errors = e.actual, expected.astype(np.float64), model
     sums = self._judge.sums(chunk.cut, chunk.first, *errors)
     shares = self._judge.shares(sums)
     if not counts:
-      lines = spread.Rows.of(chunk.cut, model)
+      lines = spread.Rows.of(chunk.cut, self._judge.before_storing(model))
       self._power += self._judge.power(sums, chunk.cut, chunk.first, lines)
     self._add_up(sums, e.golden.sum(axis=1), shares)
     bad = ~np.all([share <= 1 for share in shares.values()], axis=0)
@@ -112,8 +112,8 @@ class SpreadTally:
     return refused_elements
 
   def counts(self, value: bounds.Bounded) -> bool:
-    """Says whether differing elements are counted instead of errors summed."""
-    return self._judge.counts(value)
+    """Says whether it needs every element, and not sums of errors alone."""
+    return self._judge.counts(value) or self._judge.stores_narrower(value)
 
   def add_right(
     self,

@@ -1156,7 +1156,9 @@ class CombineSums:
     error, own = error + (1 + scale) * more, own + of_rounding
     crossed = _both(self.crossed, crossed)
     variance = own + self.variance
-    apart = np.minimum(np.sqrt(variance), self.apart + np.sqrt(own))
+    apart = None
+    if is_narrow(self.policy):
+      apart = np.minimum(np.sqrt(variance), self.apart + np.sqrt(own))
     error += self.slots * _TINY
     sums = Bounded(self.value, error, variance, apart, crossed)
     dtype = self.policy.dtype(self.stage)

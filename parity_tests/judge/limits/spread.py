@@ -14,6 +14,11 @@ the tile is judged by how many elements differ.  So is float32 that is made of
 such numbers: elements differ there that are further apart than its own
 roundings bring them.
 
+Where float32 stages end in a tensor that is stored narrower, such as y in
+bfloat16, what is off by more than half a spacing was off by that excess before
+it was rounded, at least.  There the tile is judged by the root mean square of
+the excess.
+
 How the limits follow.  Elements fall into groups, independent of one another;
 within one, errors may hang together in any way (rows of y share all that was
 computed before; equal rows err alike).  N is the number of elements over those
@@ -169,6 +174,8 @@ class Sums:
     differing: elements that are not what is expected.
     chance: the mean of `differing`.
     counted: whether elements were counted, and errors not looked at.
+    stored_narrower: whether errors are what exceeds one last rounding, which
+      hides slopes.
   """
 
   elements: np.ndarray
@@ -179,6 +186,7 @@ class Sums:
   differing: np.ndarray | float = 0.0
   chance: np.ndarray | float = 0.0
   counted: bool = False
+  stored_narrower: bool = False
 
   def total(self, alike: int) -> 'Sums':
     """Returns the sums over all tiles."""
@@ -194,7 +202,11 @@ class Sums:
     return dataclasses.replace(self, **sums, alike=alike)
 
 
-_SUMMED = {f.name for f in dataclasses.fields(Sums)} - {'alike', 'counted'}
+_SUMMED = {f.name for f in dataclasses.fields(Sums)} - {
+  'alike',
+  'counted',
+  'stored_narrower',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,11 +217,13 @@ class Rows:
     row_square: of the golden.
     row_information: the same, in deviations.
     row_variance: the largest.
+    row_largest: `[rows]` of the golden's magnitudes; None: unknown.
   """
 
   row_square: np.ndarray
   row_information: np.ndarray
   row_variance: np.ndarray
+  row_largest: np.ndarray | None = None
 
   @classmethod
   def of(cls, cut: tiles.Cut, golden: bounds.Bounded) -> 'Rows':
@@ -220,6 +234,7 @@ class Rows:
       np.add.reduceat(square, begin, axis=1),
       np.add.reduceat(square / variance, begin, axis=1),
       np.maximum.reduceat(variance, begin, axis=1),
+      np.abs(golden.value).max(axis=1, initial=0.0),
     )
 
 
@@ -243,7 +258,16 @@ class Judge:
 
   def counts(self, golden: bounds.Bounded) -> bool:
     """Says whether differing elements are counted."""
-    return self.dtype != self.policy.accumulate or golden.crossed is not None
+    is_stored = self.dtype != self.policy.accumulate
+    return golden.crossed is not None or (
+      is_stored and not self.stores_narrower(golden)
+    )
+
+  def stores_narrower(self, golden: bounds.Bounded) -> bool:
+    """Says whether float32 values are rounded once, as they are stored."""
+    is_stored = self.dtype != self.policy.accumulate
+    is_wide = not bounds.is_narrow(self.policy)
+    return is_stored and is_wide and golden.crossed is None
 
   @property
   def _log_p(self) -> float:
@@ -305,11 +329,23 @@ class Judge:
 
   def _of_errors(self, cut, first, got, golden, elements, alike) -> Sums:
     # Sums of nothing do not err.
-    variance = np.maximum(golden.variance, np.finfo(np.float64).tiny)
+    narrower = self.stores_narrower(golden)
+    variance = np.square(golden.distance()) if narrower else golden.variance
+    variance = np.maximum(variance, np.finfo(np.float64).tiny)
     scale = 1 / np.sqrt(variance)
     # What is wrong may be infinitely so.
     with np.errstate(over='ignore', invalid='ignore'):
-      error, value = (got - golden.value) * scale, golden.value * scale
+      value = golden.value * scale
+      if narrower:
+        excess = self._excess(got, golden) * scale
+        return Sums(
+          elements,
+          alike,
+          square=cut.sum(np.square(excess), first),
+          information=cut.sum(np.square(value), first),
+          stored_narrower=True,
+        )
+      error = (got - golden.value) * scale
       return Sums(
         elements,
         alike,
@@ -317,6 +353,24 @@ class Judge:
         product=cut.sum(error * value, first),
         information=cut.sum(np.square(value), first),
       )
+
+  def before_storing(self, golden: bounds.Bounded) -> bounds.Bounded:
+    """Returns the golden with the variance before the last rounding."""
+    if not self.stores_narrower(golden):
+      return golden
+    return dataclasses.replace(golden, variance=np.square(golden.distance()))
+
+  def _excess(self, got: np.ndarray, golden: bounds.Bounded) -> np.ndarray:
+    """Returns `[rows, columns]`, errors less half of what storing may move.
+
+    The spacing is that of the larger of both values: one that crosses a power
+    of two was rounded in the wider binade, or came from it.
+    """
+    size = np.maximum(np.abs(got), np.abs(golden.value))
+    size = np.where(np.isfinite(size), size, np.abs(golden.value))
+    half = ulp.half_spacing(size, self.dtype)
+    error = np.abs(got - golden.value)
+    return np.where(np.isnan(error), np.inf, np.maximum(error - half, 0.0))
 
   def marked(
     self,
@@ -331,6 +385,10 @@ class Judge:
       spacing = 2 * ulp.half_spacing(np.abs(expected), self.dtype)
       return ~(np.abs(got - expected) <= spacing)
     assert golden.variance is not None
+    if self.stores_narrower(golden):
+      alone = mean_square_limit(np.array(1.0), self._log_p)
+      reach = np.sqrt(alone) * golden.distance()
+      return self._excess(got, golden) > reach
     alone = mean_square_limit(np.array(1.0), self._log_p)
     return np.square(got - golden.value) > alone * golden.variance
 
@@ -363,13 +421,29 @@ class Judge:
     off = rms * np.sqrt(sums.elements) + np.sqrt(sums.square)
     with np.errstate(divide='ignore', invalid='ignore'):
       by_slope = slope_of + np.abs(sums.product) / sums.information
-      seen = np.minimum(by_slope, off / np.sqrt(sums.information))
+      by_size = off / np.sqrt(sums.information)
+      if sums.stored_narrower:
+        seen = by_size + self._rounding
+      else:
+        seen = np.minimum(by_slope, by_size)
     seen = np.where(sums.information == 0, np.inf, seen)
     whole = float(np.min(seen, initial=np.inf))
     if cut is None or rows is None or not rows.row_square.size:
       return power.Power(whole=whole)
     element, row = self._of_rows(off, cut, first, rows)
+    if sums.stored_narrower and rows.row_largest is not None:
+      square = rows.row_square.sum(axis=1)
+      size = np.sqrt(square / cut.col_starts[-1])
+      with np.errstate(divide='ignore', invalid='ignore'):
+        peaks = np.where(size > 0, rows.row_largest / size, 0.0)
+      element += self._rounding * float(peaks.max(initial=0.0))
+      row += self._rounding
     return power.Power(element, row, whole)
+
+  @property
+  def _rounding(self) -> float:
+    """Relative error of the last rounding: two, what is right and is wrong."""
+    return 2 * ulp.unit_roundoff(self.dtype)
 
   def _of_rows(self, off, cut, first, rows) -> tuple[float, float]:
     """Returns what is seen of an element and of a row of tiles `[b, C]`."""
