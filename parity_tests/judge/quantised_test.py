@@ -439,11 +439,11 @@ class TestTokensAsCodes:
     ids=['all by 1 %', 'a row by 1 %', 'an element by a half'],
   )
   def test_y_in_bfloat16_is_sharp_all_the_same(self, change):
-    where, factor = change
+    index, factor = change
 
     def kernel(inputs, config, policy):
       y = _compute_y(inputs, config, policy)['y']
-      y[where] *= np.float32(factor)
+      y[index] *= np.float32(factor)
       return {'y': y.astype(ml_dtypes.bfloat16)}
 
     assert not self._judge(kernel, policy=('y=bfloat16',)).passed

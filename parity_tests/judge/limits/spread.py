@@ -190,19 +190,19 @@ class Sums:
 
   def total(self, alike: int) -> 'Sums':
     """Returns the sums over all tiles."""
-    sums = {name: np.sum(getattr(self, name)) for name in _SUMMED}
+    sums = {name: np.sum(getattr(self, name)) for name in _SUM_FIELDS}
     return dataclasses.replace(self, **sums, alike=np.asarray(alike))
 
   def __add__(self, other: 'Sums') -> 'Sums':
     """Returns the sums of both; what errs as one does so in either."""
     sums = {
-      name: getattr(self, name) + getattr(other, name) for name in _SUMMED
+      name: getattr(self, name) + getattr(other, name) for name in _SUM_FIELDS
     }
     alike = np.maximum(self.alike, other.alike)
     return dataclasses.replace(self, **sums, alike=alike)
 
 
-_SUMMED = {f.name for f in dataclasses.fields(Sums)} - {
+_SUM_FIELDS = {f.name for f in dataclasses.fields(Sums)} - {
   'alike',
   'counted',
   'stored_narrower',
