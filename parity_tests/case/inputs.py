@@ -197,7 +197,7 @@ def with_data(
   policy = dataclasses.replace(real_inputs.policy, activation='absolute')
   make: Callable = functools.partial(exact_data.make, backward=backward)
   if data == 'wide':
-    make = wide_data.make
+    make = functools.partial(wide_data.make, backward=backward)
     policy = dataclasses.replace(policy, limit=0.0, offset=0.0)
   ids = real_inputs.arrays['topk_ids']
   # Proved exact when they were drawn: what is kept has the very same bits.

@@ -266,6 +266,8 @@ class Bench:
         wrong += findings.wrong
         changes += findings.changes
         runs += [findings.runs] * (data == 'real')
+      # Data of one kind are freed before those of the next are drawn.
+      del inputs, judge
     fewest = min(runs, default=1)
     return pass_case.Findings(results, {}, wrong, changes, fewest)
 

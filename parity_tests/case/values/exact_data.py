@@ -20,6 +20,7 @@ from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import exact_proof
+from hpmoe.parity_tests.case.values import sparse
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage as storage_lib
@@ -314,6 +315,12 @@ def _draw_weights(
   width, hidden = config.d_model, config.d_ff
   w_gate_up = shared_memory.zeros((ranks, local, width, 2 * hidden), dtype)
   w_down = shared_memory.zeros((ranks, local, hidden, width), dtype)
+  entries: dict[str, list[sparse.SparseWeight]] = dict(w_gate_up=[], w_down=[])
+
+  def note_entries(name: str, rows: np.ndarray, values: np.ndarray) -> None:
+    values = values.astype(np.float32)
+    entries[name].append(sparse.SparseWeight(rows, values))
+
   for expert in range(config.num_experts):
     place = divmod(expert, local)
     name = f'{seed_prefix}/{expert}'
@@ -325,12 +332,17 @@ def _draw_weights(
     )
     signs[:hidden] *= (2 * gate - gate_max)[:, None]
     w_gate_up[place][rows, np.arange(2 * hidden)[:, None]] = signs
+    note_entries('w_gate_up', rows, signs)
     rows, signs = _draw_entries(f'{name}/w_down', seed, hidden, width, cycle)
     w_down[place][rows, np.arange(width)[:, None]] = signs
+    note_entries('w_down', rows, signs)
+  weights = dict(w_gate_up=w_gate_up, w_down=w_down)
+  for name, experts in entries.items():
+    sparse.note(weights[name], experts)
   drawn_from = seed_prefix, seed, gate_max, cycle.__name__
   return {
     name: recipes.note(array, name, *drawn_from)
-    for name, array in dict(w_gate_up=w_gate_up, w_down=w_down).items()
+    for name, array in weights.items()
   }
 
 

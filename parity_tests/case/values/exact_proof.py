@@ -17,6 +17,7 @@ from hpmoe.parity_tests.cache import cached_results
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import exact_rows
+from hpmoe.parity_tests.case.values import sparse
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.array_typing import Int
 from hpmoe.reference.contract.config import MoEConfig
@@ -297,6 +298,10 @@ def _iterate_chunks(
 
 
 def _check_integers(name, array):
+  entries = sparse.find(array)
+  if entries is not None:
+    # All other elements are 0.
+    array = np.stack([expert.values for expert in entries])
   flat = array.reshape(-1)
   for first in range(0, flat.size, _PIECE_ELEMENTS):
     piece = exact_rows.as_float32(flat[first : first + _PIECE_ELEMENTS])

@@ -6,10 +6,12 @@ with `exact_limits.LIMIT`, below which float32 holds every integer.
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from hpmoe.parity_tests.case.values import exact_limits
+from hpmoe.parity_tests.case.values import sparse
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.array_typing import Float
 
@@ -20,7 +22,14 @@ EARLY_STAGES, _LATE_STAGES = ('activation', 'expert_out'), ('y', 'returned')
 
 def _sum_magnitudes(a, b) -> np.ndarray:
   """Returns sum |a| |b| of integers, exact below `exact_limits.LIMIT`."""
+  if isinstance(b, sparse.SparseWeight):
+    return b.absolute().multiply(np.abs(a))
   return np.abs(a) @ np.abs(b)
+
+
+def _multiply(a, b) -> np.ndarray:
+  """Returns a times a weight, exact where `_sum_magnitudes` is."""
+  return b.multiply(a) if isinstance(b, sparse.SparseWeight) else a @ b
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +56,10 @@ class Gradient:
 
 @dataclasses.dataclass(frozen=True)
 class ExpertWeights:
-  """One expert's weights in float32."""
+  """One expert's weights in float32; of a forward pass alone their entries."""
 
-  w_gate_up: Float[np.ndarray, 'D 2*F']
-  w_down: Float[np.ndarray, 'F D']
+  w_gate_up: Any  # Float[np.ndarray, 'D 2*F'] or a `SparseWeight`
+  w_down: Any  # Float[np.ndarray, 'F D'] or a `SparseWeight`
   b_gate_up: Float[np.ndarray, '2*F'] | float = 0.0
   b_down: Float[np.ndarray, 'D'] | float = 0.0
 
@@ -58,9 +67,15 @@ class ExpertWeights:
   def gather(cls, config, arrays, expert) -> 'ExpertWeights':
     place = divmod(expert, config.experts_per_rank)
     names = (f.name for f in dataclasses.fields(cls))
-    return cls(
-      *(as_float32(arrays[name][place]) for name in names if name in arrays)
-    )
+
+    def gather_one(name: str) -> np.ndarray | sparse.SparseWeight:
+      entries = sparse.find(arrays[name])
+      # Gradients of a weight are dense.
+      if entries is not None and 'dy' not in arrays:
+        return entries[expert]
+      return as_float32(arrays[name][place])
+
+    return cls(*(gather_one(name) for name in names if name in arrays))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +120,7 @@ def bound_forward(
   """Updates bounds with some rows of one expert; returns the stored tensors."""
   sums = _sum_magnitudes(rows.x, weights.w_gate_up) + np.abs(weights.b_gate_up)
   exact_limits.update_bound(bounds, 'gate_up', sums, rows.location)
-  gate_up = rows.x @ weights.w_gate_up + weights.b_gate_up
+  gate_up = _multiply(rows.x, weights.w_gate_up) + weights.b_gate_up
   gate_up = _round_to_storage(policy, 'gate_up', gate_up)
 
   gate, up, _ = _clamp_halves(policy, gate_up)
@@ -119,7 +134,7 @@ def bound_forward(
   bias = weights.b_down * routing_factor(policy, rows, 'activation')
   sums = _sum_magnitudes(activation, weights.w_down) + np.abs(bias)
   exact_limits.update_bound(bounds, 'expert_out', sums, rows.location)
-  expert_out = activation @ weights.w_down + bias
+  expert_out = _multiply(activation, weights.w_down) + bias
   expert_out = expert_out * routing_factor(policy, rows, 'expert_out')
   exact_limits.update_bound(
     bounds, 'expert_out', np.abs(expert_out), rows.location

@@ -25,6 +25,7 @@ from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import exact_data
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import exact_proof
+from hpmoe.parity_tests.case.values import sparse
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
@@ -91,14 +92,16 @@ def make(
   policy: PrecisionPolicy,
   topk_ids: Int[np.ndarray, 'R T K'],
   seed: int = 0,
+  backward: bool = True,
 ) -> tuple[dict[str, np.ndarray], exact_limits.Bounds]:
-  """Returns the tensors of `tensors.inputs`, dy, and the proof for both passes.
+  """Returns the tensors of `tensors.inputs`, dy, and the proof.
 
   Args:
     config: sizes.
     policy: as for `exact_data.make`.
     topk_ids: `[R, T, K]` int32, a valid routing.
     seed: of the values.
+    backward: whether the proof covers the backward pass too.
 
   Raises:
     exact_data.ExactnessError: the data are not exact.
@@ -118,7 +121,8 @@ def make(
     if name not in arrays:
       shape = tensors.SPECS[name].dims(**config.dims())
       arrays[name] = np.zeros(shape, storage_dtype)
-  proof = exact_proof.recall_proof(config, policy, arrays, ('wide', seed))
+  of_proof = {n: a for n, a in arrays.items() if backward or n != 'dy'}
+  proof = exact_proof.recall_proof(config, policy, of_proof, ('wide', seed))
   return arrays, proof
 
 
@@ -187,18 +191,27 @@ def _draw_weights(config, dtype, bits, pattern, seed) -> dict[str, np.ndarray]:
   wide = np.array([f.wide for f in pattern.features])
   wide_gate_up = np.stack([wide == 'gate', wide == 'up'], axis=1)
   wide_down = (wide == 'down')[pattern.down]
+  columns = np.arange(2 * hidden).reshape(2, -1).T
+  entries: dict[str, list[sparse.SparseWeight]] = dict(w_gate_up=[], w_down=[])
   for expert in range(config.num_experts):
     place, name = divmod(expert, local), f'wide/{expert}'
     values = _draw_odd((name, 'w_gate_up', seed), wide_gate_up, bits.matrix)
-    gate_up[place][pattern.reads, np.arange(2 * hidden).reshape(2, -1).T] = (
-      values
-    )
+    gate_up[place][pattern.reads, columns] = values
+    entries['w_gate_up'].append(_list_entries(pattern.reads.T, values.T))
     values = _draw_odd((name, 'w_down', seed), wide_down, bits.matrix)
     down[place][pattern.down, np.arange(width)] = values
-  return {
-    name: recipes.note(array, 'wide', name, seed, bits)
-    for name, array in dict(w_gate_up=gate_up, w_down=down).items()
-  }
+    entries['w_down'].append(_list_entries(pattern.down, values))
+  weights = dict(w_gate_up=gate_up, w_down=down)
+  for name, array in weights.items():
+    sparse.note(array, entries[name])
+    recipes.note(array, 'wide', name, seed, bits)
+  return weights
+
+
+def _list_entries(rows: np.ndarray, values: np.ndarray) -> sparse.SparseWeight:
+  """Returns a weight with one entry in each column, in order of columns."""
+  values = values.reshape(-1, 1).astype(np.float32)
+  return sparse.SparseWeight(rows.reshape(-1, 1), values)
 
 
 def _draw_odd(names, wide: np.ndarray, bits: int) -> np.ndarray:
