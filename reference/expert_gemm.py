@@ -13,8 +13,9 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 # Rows of one dot.  Enough to hide the reading of the expert's weight, few
-# enough that an expert's last, partly used block costs little.
-BLOCK_ROWS = 128
+# enough that an expert's last, partly used block costs little; fewer where
+# experts have few rows.
+BLOCK_ROWS, _LEAST_BLOCK_ROWS = 128, 32
 
 # Terms of one dot.  XLA on CPUs splits longer sums by cache size and number of
 # threads, and then the machine's load would decide the bits.  It splits 256
@@ -59,7 +60,7 @@ def expert_gemm(
     TypeError: it is differentiated; `differentiable.layer` can be.
   """
   num_rows = rows.shape[1]
-  height = min(BLOCK_ROWS, num_rows)
+  height = min(_block_rows(config), num_rows)
   begin, end = (
     jnp.minimum(edge, num_rows).reshape(-1)
     for edge in token_order.expert_rows(config, plan.counts)
@@ -112,6 +113,14 @@ def _refuse_gradient(config, policy, primals, tangents):
     'expert_gemm: expected not to be differentiated; the layer with its '
     'gradient is hpmoe.reference.differentiable.layer'
   )
+
+
+def _block_rows(config: config_lib.MoEConfig) -> int:
+  """Returns a power of two that is at least twice an expert's mean rows."""
+  rows = config.num_ranks * config.num_tokens * config.top_k
+  mean = -(-rows // config.num_experts)
+  height = 1 << (2 * mean - 1).bit_length()
+  return max(_LEAST_BLOCK_ROWS, min(height, BLOCK_ROWS))
 
 
 def _rows_of(

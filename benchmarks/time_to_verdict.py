@@ -1,0 +1,201 @@
+r"""Measures what a verdict costs at real layer sizes, beside a numpy loop.
+
+The kernel is numpy's and returns y alone; its own time is taken off.  Beside it
+stands what anybody pays who writes such a test by hand: normal weights drawn
+once with numpy, and a float64 loop over the experts.  The runs take turns: the
+loop, a first check in an empty cache, the same check again.
+
+Example:
+  python -m benchmarks.time_to_verdict --layers=qwen3_30b_a3b --keep
+  python -m benchmarks.time_to_verdict --layers=small --rounds=1
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl import app
+from absl import flags
+import numpy as np
+
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import storage
+from hpmoe.tools.docs import figures
+
+_LAYERS = flags.DEFINE_list(
+  'layers',
+  ['qwen3_30b_a3b'],
+  'Presets, with sizes after a colon: mixtral_8x7b, small:experts=8.',
+)
+_RANKS = flags.DEFINE_integer('ranks', 4, 'Ranks.')
+_TOKENS = flags.DEFINE_integer('tokens', None, 'Tokens of a rank.')
+_ROUNDS = flags.DEFINE_integer('rounds', 3, 'Turns of each; medians are told.')
+_PROBE = flags.DEFINE_bool('probe', False, 'Runs the loop alone, once.')
+
+_DTYPE = 'bfloat16'
+_KERNEL = pathlib.Path(__file__).with_name('numpy_kernel.py')
+_COLUMNS = (
+  'layer',
+  'drawing, and a float64 loop: s',
+  'first check, s',
+  'over that',
+  'processor, s',
+  'second check, s',
+  'over that',
+  'processor, s',
+  'inputs, GB',
+  'most memory: first, GB',
+  'second, GB',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+  """What a process took.
+
+  Attributes:
+    seconds: wall time, without that of the kernel.
+    processor: seconds of all cores, the kernel's time taken off once.
+    peak_bytes: of memory, its children's apart.
+  """
+
+  seconds: float
+  processor: float
+  peak_bytes: int
+
+
+def read_config(layer: str) -> config_lib.MoEConfig:
+  """Returns the sizes of a layer of `--layers`."""
+  return presets.config(presets.to_check(layer), _RANKS.value, _TOKENS.value)
+
+
+def draw_and_loop(config: config_lib.MoEConfig) -> float:
+  """Returns the seconds to draw a layer with numpy, and to compute it once."""
+  start = time.perf_counter()
+  rng = np.random.default_rng(0)
+  width, hidden, experts = config.d_model, config.d_ff, config.num_experts
+  dtype = storage.FORMATS[_DTYPE].numpy
+  w_gate_up = np.empty((experts, width, 2 * hidden), dtype)
+  w_down = np.empty((experts, hidden, width), dtype)
+  for expert in range(experts):
+    values = rng.standard_normal((width, 2 * hidden))
+    w_gate_up[expert] = values / np.sqrt(width)
+    w_down[expert] = rng.standard_normal((hidden, width)) / np.sqrt(hidden)
+  tokens = config.num_ranks * config.num_tokens
+  x = rng.standard_normal((tokens, width)).astype(dtype)
+  scores = rng.standard_normal((tokens, experts))
+  ids = np.argsort(scores, axis=-1)[:, : config.top_k]
+  y = np.zeros((tokens, width))
+  for expert in range(experts):
+    token, _ = np.nonzero(ids == expert)
+    rows = x[token].astype(np.float64)
+    gate, up = np.split(rows @ w_gate_up[expert].astype(np.float64), 2, -1)
+    activation = gate / (1 + np.exp(-gate)) * up
+    y[token] += activation @ w_down[expert].astype(np.float64) / config.top_k
+  return time.perf_counter() - start
+
+
+def run_loop(layer: str) -> float:
+  """Returns what `draw_and_loop` takes in a process of its own."""
+  command = [sys.executable, '-m', 'benchmarks.time_to_verdict']
+  options = [f'--layers={layer}', f'--ranks={_RANKS.value}', '--probe']
+  if _TOKENS.value is not None:
+    options.append(f'--tokens={_TOKENS.value}')
+  process = subprocess.run(
+    [*command, *options], capture_output=True, text=True, check=True
+  )
+  return float(process.stdout)
+
+
+def run_check(layer: str, cache: pathlib.Path) -> Cost:
+  """Returns what a check takes in a process of its own.
+
+  Raises:
+    RuntimeError: it did not pass.
+  """
+  name, *sizes = layer.split(':')
+  with tempfile.TemporaryDirectory() as folder:
+    times = pathlib.Path(folder) / 'seconds'
+    command = [
+      *(sys.executable, '-m', 'hpmoe.parity_tests.commands.main', 'check'),
+      *(f'--candidate={_KERNEL}:layer', f'--preset={name}', '--dtype=bf16'),
+      *(f'--{size}' for size in sizes),
+      f'--ranks={_RANKS.value}',
+      *([f'--tokens={_TOKENS.value}'] if _TOKENS.value is not None else []),
+    ]
+    environment = os.environ | dict(HPMOE_CACHE=str(cache), TIMES=str(times))
+    start = time.perf_counter()
+    process = subprocess.Popen(
+      command,
+      env=environment,
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    messages = process.stderr.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - start
+    if status:
+      raise RuntimeError(f'{layer}: expected a pass, got {messages}')
+    own = sum(map(float, times.read_text().split()))
+  unit = 1 if sys.platform == 'darwin' else 1024
+  processor = usage.ru_utime + usage.ru_stime - own
+  return Cost(seconds - own, processor, usage.ru_maxrss * unit)
+
+
+def measure(layer: str) -> list[str]:
+  """Returns a row of the table."""
+  loops, firsts, seconds = [], [], []
+  for _ in range(_ROUNDS.value):
+    with tempfile.TemporaryDirectory() as folder:
+      cache = pathlib.Path(folder)
+      loops.append(run_loop(layer))
+      firsts.append(run_check(layer, cache))
+      seconds.append(run_check(layer, cache))
+    print(loops[-1], firsts[-1], seconds[-1], file=sys.stderr, flush=True)
+  config = read_config(layer)
+  loop = statistics.median(loops)
+  inputs = 3 * config.num_experts * config.d_model * config.d_ff
+  inputs *= storage.FORMATS[_DTYPE].numpy.itemsize
+  sizes = config.dims()
+  row = [f'`{layer}`, ' + ' '.join(f'{n}={sizes[n]}' for n in 'RTEKDF')]
+  row.append(f'{loop:.3g}')
+  for costs in (firsts, seconds):
+    median = statistics.median(cost.seconds for cost in costs)
+    processor = statistics.median(cost.processor for cost in costs)
+    row += [f'{median:.3g}', f'{median / loop:.2f}', f'{processor:.3g}']
+  row.append(f'{inputs / 1e9:.2f}')
+  for costs in (firsts, seconds):
+    row.append(f'{max(cost.peak_bytes for cost in costs) / 1e9:.2f}')
+  return row
+
+
+def main(argv: Sequence[str]) -> None:
+  del argv
+  if _PROBE.value:
+    print(draw_and_loop(read_config(_LAYERS.value[0])))
+    return
+  rows = [measure(layer) for layer in _LAYERS.value]
+  for row in rows:
+    print(json.dumps([*zip(_COLUMNS, row)], indent=1))
+  if figures.KEEP.value:
+    command = f'python -m benchmarks.time_to_verdict {" ".join(sys.argv[1:])}'
+    figures.write(
+      'time_to_verdict_large',
+      _COLUMNS,
+      rows,
+      [figures.run(command.replace(' --keep', ''))],
+    )
+
+
+if __name__ == '__main__':
+  app.run(main)
