@@ -47,6 +47,16 @@ class Family:
     fixed: keys of config.json that no model here computes another value of ->
       that value; it may be in `defaults` too.
     unused: keys that the family's reference does not compute with.
+    each: lists of config.json -> what each of their entries must be.
+    rope_unused: keys in a form of rope that change nothing for text.
+    holder: `model_type` of a config.json that holds this family's as
+      `text_config`; '' for none.
+    read_as: the family that its configurations and weights become once read;
+      '' for itself.
+    file_names: part of a tensor's name here -> that in the family's files.
+    stacked_in_out: whether files stack experts as `[E, in, out]`, gates first.
+    ignored: what names of tensors begin with that are not read, as of towers
+      for pictures.
   """
 
   architecture: str
@@ -71,6 +81,15 @@ class Family:
   )
   fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   unused: tuple[str, ...] = ()
+  each: Mapping[str, str] = dataclasses.field(
+    default_factory=lambda: {'layer_types': 'full_attention'}
+  )
+  rope_unused: tuple[str, ...] = ()
+  holder: str = ''
+  read_as: str = ''
+  file_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  stacked_in_out: bool = False
+  ignored: tuple[str, ...] = ()
 
 
 def _tuples(value: Any) -> Any:
@@ -115,3 +134,30 @@ FAMILIES = _read()
 # Keys of any family that change no number: with any value; with one.
 UNUSED: tuple[str, ...] = tuple(_TABLES['without_effect']['any_value'])
 FIXED: Mapping[str, Any] = _TABLES['without_effect']['values']
+
+
+def check_type(model_type: Any) -> str:
+  """Returns a key of `FAMILIES`.
+
+  Raises:
+    ValueError: it is none.
+  """
+  if model_type not in FAMILIES:
+    raise ValueError(
+      f'model_type: expected one of {[*FAMILIES]}, got {model_type!r}'
+    )
+  return model_type
+
+
+def unwrap(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the contents of config.json, or of the text's in it."""
+  holders = {family.holder for family in FAMILIES.values()} - {''}
+  if fields.get('model_type') not in holders:
+    return dict(fields)
+  text = fields.get('text_config')
+  if not isinstance(text, Mapping):
+    raise ValueError(f'text_config: expected an object, got {text!r}')
+  # The head is the whole model's.
+  tied = dict(tie_word_embeddings=fields.get('tie_word_embeddings', False))
+  outer = ('dtype', 'torch_dtype', 'quantization_config', 'architectures')
+  return {n: fields[n] for n in outer if n in fields} | dict(text) | tied

@@ -1,25 +1,59 @@
-"""Numbers of rotary position embedding, plain and YaRN: no framework's."""
+"""Numbers of rotary position embedding, plain and stretched: no framework's."""
 
 import math
+from typing import Any
 
 import numpy as np
 
 from hpmoe.models import config as config_lib
 
 
-def frequencies(config: config_lib.ModelConfig) -> np.ndarray:
-  """Returns `[X/2]` float64, radians that a pair turns from token to token.
+def frequencies(
+  config: config_lib.ModelConfig, length: Any = 1, xp: Any = np
+) -> Any:
+  """Returns `[X/2]`, radians that a pair turns from token to token.
 
-  YaRN keeps the frequencies that turn more than `beta_fast` times in the
-  context of training, divides those that turn less than `beta_slow` times by
-  `factor`, and goes from one to the other in a straight line between: arXiv
-  2309.00071, section 3.2, with the rounding of the published code.
+  In float64 of numpy, unless they depend on the length of a text.
+
+  Args:
+    config: sizes and options.
+    length: tokens of the longest text up to now, a float of `xp`.
+    xp: `numpy` or `jax.numpy`.
   """
-  width = config.rope_dim
-  plain = config.rope_theta ** -(np.arange(0, width, 2) / width)
+  plain = config.rope_theta ** -_exponents(config)
   scaling = config.rope_scaling
   if scaling is None:
     return plain
+  if scaling.kind == 'linear':
+    return plain / scaling.factor
+  if scaling.kind == 'llama3':
+    return _llama3(scaling, plain)
+  if scaling.kind == 'dynamic':
+    return _stretched(config, plain, length, xp)
+  if scaling.kind == 'longrope':
+    beyond = length > scaling.original_max_position_embeddings
+    within = plain / np.asarray(scaling.short_factor)
+    return xp.where(beyond, plain / np.asarray(scaling.long_factor), within)
+  return _yarn(config, scaling, plain)
+
+
+def _exponents(config: config_lib.ModelConfig) -> np.ndarray:
+  return np.arange(0, config.rope_dim, 2) / config.rope_dim
+
+
+def _yarn(
+  config: config_lib.ModelConfig,
+  scaling: config_lib.RopeScaling,
+  plain: np.ndarray,
+) -> np.ndarray:
+  """Returns frequencies by YaRN: arXiv 2309.00071, section 3.2.
+
+  It keeps the frequencies that turn more than `beta_fast` times in the context
+  of training, divides those that turn less than `beta_slow` times by `factor`,
+  and goes from one to the other in a straight line between, with the rounding
+  of the published code.
+  """
+  width = config.rope_dim
   low = _pair_turning(config, scaling.beta_fast)
   high = _pair_turning(config, scaling.beta_slow)
   if scaling.truncate:
@@ -30,17 +64,46 @@ def frequencies(config: config_lib.ModelConfig) -> np.ndarray:
   return plain / scaling.factor * divided + plain * (1 - divided)
 
 
+def _llama3(
+  scaling: config_lib.RopeScaling, plain: np.ndarray
+) -> np.ndarray:
+  """Returns frequencies as of Llama 3.1: kept, divided, or between."""
+  low, high = scaling.low_freq_factor, scaling.high_freq_factor
+  assert low is not None and high is not None
+  turns = scaling.original_max_position_embeddings * plain / (2 * math.pi)
+  kept = np.clip((turns - low) / (high - low), 0, 1)
+  return plain * kept + plain / scaling.factor * (1 - kept)
+
+
+def _stretched(
+  config: config_lib.ModelConfig, plain: np.ndarray, length: Any, xp: Any
+) -> Any:
+  """Returns frequencies whose base grows with a text: "dynamic NTK".
+
+  Within `max_position_embeddings` they are the plain ones.
+  """
+  scaling = config.rope_scaling
+  assert scaling is not None
+  context, width = config.max_position_embeddings, config.rope_dim
+  over = xp.maximum(length, context) / context - 1
+  growth = 1 + scaling.factor * over
+  return plain * growth ** (-_exponents(config) * (width / (width - 2)))
+
+
 def amplitude(scaling: config_lib.RopeScaling | None) -> float:
-  """Returns the factor on cosines and sines: YaRN's temperature.
+  """Returns the factor on cosines and sines: a temperature.
 
   With `mscale` and `mscale_all_dim` it is a ratio, as in the published code of
   DeepSeek-V3; 1 where they are equal, and the temperature is then applied to
   the softmax alone (`softmax_factor`).
   """
-  if scaling is None:
+  if scaling is None or scaling.kind not in ('yarn', 'longrope'):
     return 1.0
   if scaling.attention_factor is not None:
     return scaling.attention_factor
+  if scaling.kind == 'longrope':
+    context = scaling.original_max_position_embeddings
+    return math.sqrt(1 + math.log(scaling.factor) / math.log(context))
   if scaling.mscale and scaling.mscale_all_dim:
     ratio = _temperature(scaling.factor, scaling.mscale)
     return ratio / _temperature(scaling.factor, scaling.mscale_all_dim)

@@ -24,8 +24,9 @@ def seen(
   """
   own, masks = states.placed(jnp, config, length, count, capacity, starts)
   wide = ops.wide(dtype)
-  turns = jnp.asarray(rope_numbers.frequencies(config), wide)
-  angles = own.astype(wide)[..., None] * turns
+  places = own.astype(wide)
+  turns = rope_numbers.frequencies(config, places.max() + 1, jnp)
+  angles = places[..., None] * jnp.asarray(turns, wide)
   factor = rope_numbers.amplitude(config.rope_scaling)
   rope = states.Rope(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
   return states.Seen(length, rope, *masks)

@@ -25,7 +25,8 @@ def seen(
   """
   own, masks = states.placed(np, config, length, count, capacity, starts)
   wide = ops.wide(dtype)
-  turns = ms.Tensor(rope_numbers.frequencies(config), wide)
+  turns = rope_numbers.frequencies(config, float(own.max() + 1))
+  turns = ms.Tensor(turns, wide)
   angles = ms.Tensor(own, wide).expand_dims(-1) * turns
   factor = ops.constant(rope_numbers.amplitude(config.rope_scaling), angles)
   rope = states.Rope(ms_ops.cos(angles) * factor, ms_ops.sin(angles) * factor)

@@ -1,0 +1,130 @@
+"""What a configuration is refused for."""
+
+import math
+from typing import Any
+
+from hpmoe.models import rope_scaling
+
+# Of weights.
+DTYPES = ('float32', 'bfloat16', 'float16')
+LAYER_TYPES = ('sliding_attention', 'full_attention')
+# Indices are int32.
+MOST = 2**31 - 1
+OPTIONAL_SIZES = ('sliding_window', 'q_lora_rank')
+# Fields that may be 0, each with what it then means in `ModelConfig`.
+MAY_BE_ZERO = (
+  'num_shared_experts',
+  'first_k_dense_replace',
+  'num_nextn_predict_layers',
+)
+_NO_SIZES = ('bos_token_id', 'rope_scaling')
+
+
+def require(fine: bool, name: str, expected: str, got: Any) -> None:
+  """Refuses a value by its name."""
+  if not fine:
+    raise ValueError(f'{name}: expected {expected}, got {got!r}')
+
+
+def is_int(value: Any) -> bool:
+  """Returns whether a value is a whole number, and no truth value."""
+  return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check(config: Any) -> None:
+  """Refuses a `ModelConfig` with a field out of its range.
+
+  Raises:
+    ValueError: names the field as files do.
+  """
+  for name, default in config.family.defaults.items():
+    value, theirs = getattr(config, name), _hf(config, name)
+    if name in OPTIONAL_SIZES and value is None:
+      continue
+    is_size = default is None or is_int(default) or name in OPTIONAL_SIZES
+    if is_size and name not in _NO_SIZES:
+      least = 0 if name in MAY_BE_ZERO else 1
+      require(is_int(value) and value >= least, theirs, f'>= {least}', value)
+      require(value <= MOST, theirs, f'<= {MOST}', value)
+    elif isinstance(default, float):
+      turns = name == 'rope_theta'  # YaRN divides by its logarithm.
+      fine = math.isfinite(value) and (value > 1 if turns else value >= 0)
+      expected = f'a finite number {"> 1" if turns else ">= 0"}'
+      require(fine, theirs, expected, value)
+  _check_heads(config)
+  if config.rope_scaling is not None:
+    pairs = config.rope_dim // 2
+    rope_scaling.check('rope_scaling', config.rope_scaling, pairs)
+  _check_kinds(config)
+  _check_router(config)
+  require(config.dtype in DTYPES, 'dtype', f'one of {DTYPES}', config.dtype)
+  heads = config.num_nextn_predict_layers
+  require(heads <= 1, _hf(config, 'num_nextn_predict_layers'), '0 or 1', heads)
+  for layer in config.mlp_only_layers:
+    require(
+      0 <= layer < config.num_hidden_layers,
+      'mlp_only_layers',
+      f'layers below num_hidden_layers={config.num_hidden_layers}',
+      layer,
+    )
+
+
+def _check_kinds(config: Any) -> None:
+  """Refuses windows and activations of layers that there cannot be."""
+  for name in ('swiglu_alpha', 'swiglu_limit'):
+    value = getattr(config, name)
+    fine = value > 0 or name not in config.family.defaults
+    require(fine, name, '> 0', value)
+  kinds, layers = config.layer_types, config.num_hidden_layers
+  if not config.family.defaults.keys() >= {'layer_types'}:
+    require(not kinds, 'layer_types', 'none', kinds)
+    return
+  require(
+    len(kinds) == layers and set(kinds) <= set(LAYER_TYPES),
+    'layer_types',
+    f'num_hidden_layers={layers} of {LAYER_TYPES}',
+    kinds,
+  )
+
+
+def _check_heads(config: Any) -> None:
+  heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+  require(
+    heads % kv_heads == 0,
+    'num_key_value_heads',
+    f'a divisor of num_attention_heads={heads}',
+    kv_heads,
+  )
+  if config.family.attention == 'mla':
+    require(kv_heads == heads, 'num_key_value_heads', f'{heads}', kv_heads)
+  width, part = config.rope_dim, config.partial_rotary_factor
+  require(0 < part <= 1, 'partial_rotary_factor', 'in (0, 1]', part)
+  name = 'head_dim' if config.head_dim else _hf(config, 'qk_rope_head_dim')
+  fine = width >= 2 and width % 2 == 0
+  require(fine, name, 'an even width that rotates', width)
+
+
+def _check_router(config: Any) -> None:
+  experts, top_k = config.num_experts, config.num_experts_per_tok
+  require(
+    top_k <= experts,
+    'num_experts_per_tok',
+    f'at most {_hf(config, "num_experts")}={experts}',
+    top_k,
+  )
+  groups, chosen = config.n_group, config.topk_group
+  require(experts % groups == 0, 'n_group', f'a divisor of {experts}', groups)
+  size = experts // groups
+  best = config.family.group_best
+  fine = groups == 1 or size >= best
+  require(fine, 'n_group', f'groups of {best} or more', groups)
+  require(
+    chosen <= groups and chosen * size >= top_k,
+    'topk_group',
+    f'at most n_group={groups}, and groups of {size} that hold {top_k} experts',
+    chosen,
+  )
+
+
+def _hf(config: Any, name: str) -> str:
+  return config.family.renamed.get(name, name)

@@ -1,0 +1,252 @@
+"""What config.json means, in Hugging Face's words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpmoe.models import config_checks
+from hpmoe.models import families
+from hpmoe.models import rope_scaling
+
+require, is_int = config_checks.require, config_checks.is_int
+_LIMITED = 'group_limited_greedy'
+# Whole numbers below it are floats.
+_HUGE = 2**1023
+# What null means where it is not None itself.
+_WORDS = ('layer_types', 'mlp_layer_types')
+_NULLS: dict[str, Any] = {
+  **dict.fromkeys((*config_checks.MAY_BE_ZERO, 'head_dim'), 0),
+  **dict.fromkeys(('mlp_only_layers', 'eos_token_id', *_WORDS), ()),
+}
+_MAY_BE_NULL = (
+  *config_checks.OPTIONAL_SIZES,
+  *('bos_token_id', 'rope_scaling', 'num_key_value_heads'),
+)
+_ROPE = ('rope_theta', 'rope_scaling', 'rope_parameters')
+# Numbers that a file may hold beside a form of rope, in it, or both.
+_BESIDE = ('rope_theta', 'partial_rotary_factor')
+
+
+def read(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the fields of `ModelConfig` that the contents of config.json mean.
+
+  Where a key is absent, the default of the family's reference implementation
+  holds.  Reads `rope_parameters`, as transformers 5 writes it, as well as
+  `rope_theta` with `rope_scaling`, and both where they agree.  Keys that do not
+  change the arithmetic are not read.
+
+  Raises:
+    ValueError: a field is missing, out of range, unknown, or asks for what no
+      model here computes; names the field as the file does.
+  """
+  fields = families.unwrap(fields)
+  model_type = families.check_type(fields.get('model_type'))
+  family = families.FAMILIES[model_type]
+  _check_keys(model_type, fields)
+  fields = _with_groups(family, _with_rope(family, fields))
+  values = {ours: _value(family, ours, fields) for ours in family.defaults}
+  values.pop('topk_method', None)
+  if not values.pop('use_sliding_window', True):
+    values['sliding_window'] = None
+  if (full := values.pop('max_window_layers', None)) is not None:
+    layers, window = values['num_hidden_layers'], values['sliding_window']
+    require(
+      window is None or 'layer_types' in fields or full >= layers,
+      'max_window_layers',
+      f'at least num_hidden_layers={layers}, so that no layer has a window',
+      full,
+    )
+    values['sliding_window'] = None
+  if values['num_key_value_heads'] is None:
+    values['num_key_value_heads'] = values['num_attention_heads']
+  values |= _dense_layers(values.pop('mlp_layer_types', ()), values)
+  if 'intermediate_size' not in values:  # a family without dense blocks
+    values['intermediate_size'] = values['moe_intermediate_size']
+  dtype = fields.get('dtype') or fields.get('torch_dtype') or 'float32'
+  return values | dict(model_type=family.read_as or model_type, dtype=dtype)
+
+
+def _dense_layers(
+  kinds: Sequence[str], values: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns which layers are dense, of a list that says so of each."""
+  if not kinds:
+    return {}
+  layers, known = values['num_hidden_layers'], {'dense', 'sparse'}
+  fine = len(kinds) == layers and {*kinds} <= known
+  expected = f'num_hidden_layers={layers} of {sorted(known)}'
+  require(fine, 'mlp_layer_types', expected, [*kinds][:4])
+  dense = tuple(i for i, kind in enumerate(kinds) if kind == 'dense')
+  if dense == tuple(range(len(dense))):
+    return dict(first_k_dense_replace=len(dense), mlp_only_layers=())
+  return dict(first_k_dense_replace=0, mlp_only_layers=dense)
+
+
+def name_fields(family: families.Family) -> dict[str, str]:
+  """Returns the name in config.json of each field that a family has."""
+  return {name: family.renamed.get(name, name) for name in family.defaults}
+
+
+def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
+  """Refuses a key that asks for what is not computed, or that is not known."""
+  family = families.FAMILIES[model_type]
+  read = {
+    *name_fields(family).values(),
+    *_ROPE,
+    *family.unused,
+    *families.UNUSED,
+  }
+  read.update(*family.also_named.values())
+  fixed = {k: v for k, v in families.FIXED.items() if k not in read}
+  fixed |= family.fixed
+  for name, entry in family.each.items():
+    if name not in family.defaults:
+      fixed[name] = [entry] * len(fields.get(name) or ())
+  read -= set(fixed)
+  for name, value in fields.items():
+    if name in read or value is None or value == fixed.get(name):
+      continue
+    other = f'a key that a {model_type} here computes with'
+    expected = repr(fixed[name]) if name in fixed else other
+    raise ValueError(f'{name}: expected {expected}, got {value!r}')
+
+
+def _value(
+  family: families.Family, ours: str, fields: Mapping[str, Any]
+) -> Any:
+  """Returns what a file says of a field under any of its names."""
+  theirs = family.renamed.get(ours, ours)
+  names = (theirs, *family.also_named.get(ours, ()))
+  given = {name: fields[name] for name in names if name in fields}
+  first = next(iter(given), theirs)
+  given.setdefault(first, family.defaults[ours])
+  for name, value in given.items():
+    same = value == given[first]
+    require(same, name, f'{first}={given[first]!r}', value)
+  if given[first] is None and ours in _MAY_BE_NULL:
+    return None
+  required = family.defaults[ours] is None
+  if given[first] is None and ours in _NULLS and not required:
+    return _NULLS[ours]
+  return _typed(first, family.defaults[ours], given[first])
+
+
+def _typed(theirs: str, default: Any, value: Any) -> Any:
+  """Returns a value of config.json in the type of the field's default."""
+  if isinstance(value, rope_scaling.RopeScaling) or isinstance(default, str):
+    return value
+  if isinstance(default, tuple):
+    value = value if isinstance(value, (list, tuple)) else [value]
+    if theirs in _WORDS and all(isinstance(v, str) for v in value):
+      return tuple(value)
+    if isinstance((*default, 0)[0], float):
+      return tuple(_typed(theirs, 0.0, number) for number in value)
+    require(all(map(is_int, value)), theirs, 'integers', value)
+    return tuple(value)
+  if isinstance(default, bool):
+    require(isinstance(value, bool), theirs, 'true or false', value)
+    return value
+  if isinstance(default, float):
+    real = isinstance(value, float) or (is_int(value) and abs(value) < _HUGE)
+    require(real, theirs, 'a number', value)
+    return float(value)
+  require(is_int(value), theirs, 'an integer', value)
+  require(
+    value <= config_checks.MOST, theirs, f'<= {config_checks.MOST}', value
+  )
+  return value
+
+
+def _with_groups(
+  family: families.Family, fields: dict[str, Any]
+) -> dict[str, Any]:
+  """Returns fields without the groups that a 'greedy' router ignores."""
+  if 'topk_method' not in family.defaults:
+    return fields
+  method = fields.get('topk_method', family.defaults['topk_method'])
+  known = ('greedy', _LIMITED)
+  require(method in known, 'topk_method', f'one of {known}', method)
+  return fields | (dict(n_group=1, topk_group=1) if method == 'greedy' else {})
+
+
+def _with_rope(
+  family: families.Family, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns fields with `rope_theta` and `rope_scaling`.
+
+  A file may have one, or both of transformers' forms if they mean the same.
+  """
+  out = {name: value for name, value in fields.items() if name not in _ROPE[1:]}
+  forms = {name: fields.get(name) for name in _ROPE[1:]}
+  given = [name for name, form in forms.items() if form is not None]
+  if not given and (default := family.defaults['rope_scaling']):
+    given, forms = ['rope_scaling'], {'rope_scaling': default}
+  read = [_rope(family, name, forms[name], out) for name in given]
+  for name, rope in zip(given, read, strict=True):
+    if rope != read[0]:
+      raise ValueError(f'{name}: expected {given[0]}={read[0]}, got {rope}')
+  return out | (read[0] if read else {})
+
+
+def _rope(
+  family: families.Family, key: str, value: Any, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns what one form says, with the rest of the file's `fields`."""
+  require(isinstance(value, Mapping), key, 'an object', value)
+  given = {name: v for name, v in value.items() if v is not None}
+  kind_names = [name for name in ('rope_type', 'type') if name in given]
+  kinds = {str(given.pop(name)) for name in kind_names} or {'default'}
+  known = ['default', *rope_scaling.KINDS]
+  fine = len(kinds) == 1 and kinds <= {*known}
+  require(fine, key, f'a type of {known}', sorted(kinds))
+  (kind,) = kinds
+  given = {n: v for n, v in given.items() if n not in family.rope_unused}
+  beside = [name for name in _BESIDE if name in family.defaults]
+  out = {name: _beside(family, key, name, given, fields) for name in beside}
+  required, optional = rope_scaling.KINDS.get(kind, ((), ()))
+  if unknown := sorted(set(given) - {*required, *optional}):
+    raise ValueError(
+      f'{key}: expected of the type {kind!r} no key but '
+      f'{[*beside, *required, *optional]}, got {unknown[0]!r}'
+    )
+  if kind == 'default':
+    return out | {'rope_scaling': None}
+  most = _value(family, 'max_position_embeddings', fields)
+  given.setdefault(rope_scaling.CONTEXT, most)
+  if kind == 'longrope' and rope_scaling.CONTEXT in given:
+    given.setdefault('factor', max(1.0, most / given[rope_scaling.CONTEXT]))
+  for name in required:
+    if name not in given:
+      raise ValueError(f'{key}.{name}: expected a number, got none')
+  types = rope_scaling.TYPES
+  given = {
+    n: _typed(f'{key}.{n}', types.get(n, 0.0), v) for n, v in given.items()
+  }
+  scaling = rope_scaling.RopeScaling(**given, kind=kind)
+  rope_scaling.check(key, scaling, _pairs(family, fields | out))
+  return out | {'rope_scaling': scaling}
+
+
+def _beside(
+  family: families.Family,
+  key: str,
+  name: str,
+  given: dict[str, Any],
+  fields: Mapping[str, Any],
+) -> float:
+  """Takes a number out of one form; beside it, it must be the same."""
+  outer = _value(family, name, fields)
+  value = given.pop(name, outer)
+  if name in fields and value != outer:
+    raise ValueError(f'{key}.{name}: expected {name}={outer}, got {value!r}')
+  return _typed(f'{key}.{name}', 0.0, value)
+
+
+def _pairs(family: families.Family, fields: Mapping[str, Any]) -> int:
+  """Returns the pairs of a head that rotate."""
+  if family.attention == 'mla':
+    return _value(family, 'qk_rope_head_dim', fields) // 2
+  width = _value(family, 'head_dim', fields) or (
+    _value(family, 'hidden_size', fields)
+    // _value(family, 'num_attention_heads', fields)
+  )
+  return int(width * fields.get('partial_rotary_factor', 1.0)) // 2
