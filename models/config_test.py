@@ -9,7 +9,8 @@ import pytest
 from hpmoe.models import config as config_lib
 
 FILE = pathlib.Path(__file__).parent / 'testdata/family_defaults.json'
-# By `tools/make_family_defaults.py` at 65b6aff.
+# By `tools/make_family_defaults.py` at 65b6aff, or of the commit that added a
+# family.
 REFERENCE = json.loads(FILE.read_text())
 _GOLDEN = json.loads((FILE.parent / 'golden/configs.json').read_text())
 
@@ -111,6 +112,44 @@ class TestMeaning:
       32.0, 4096, truncate=False
     )
 
+  def test_a_list_says_which_layers_are_dense(self):
+    raw = _GOLDEN['glm5_index'] | {'num_hidden_layers': 4}
+    for kinds, experts in (
+      (['dense', 'dense', 'sparse', 'sparse'], (2, 3)),
+      (['sparse', 'dense', 'sparse', 'dense'], (0, 2)),
+      (None, (3,)),
+    ):
+      config = config_lib.from_hf(raw | {'mlp_layer_types': kinds})
+      assert config.moe_layers() == experts
+      assert config_lib.from_hf(config.to_hf()) == config
+    for kinds in (['dense'], ['dense', 'sparse', 'other', 'sparse'], 'dense'):
+      with pytest.raises(ValueError, match='^mlp_layer_types: expected '):
+        config_lib.from_hf(raw | {'mlp_layer_types': kinds})
+
+  def test_the_text_of_a_model_of_pictures_is_a_qwen3_moe(self):
+    config = config_lib.from_hf(_GOLDEN['vision_text'])
+    assert config.model_type == 'qwen3_moe' and config.rope_theta == 5e6
+    assert config_lib.from_hf(config.to_hf()) == config
+    with pytest.raises(ValueError, match='^text_config: expected an object'):
+      config_lib.from_hf({'model_type': 'qwen3_vl_moe'})
+
+  def test_each_layer_has_an_indexer_of_its_own(self):
+    raw = _GOLDEN['glm5_index']
+    full = config_lib.from_hf(raw | {'indexer_types': ['full'] * 2})
+    assert full == config_lib.from_hf(raw)
+    with pytest.raises(ValueError, match="^indexer_types: expected .'full'"):
+      config_lib.from_hf(raw | {'indexer_types': ['full', 'shared']})
+    with pytest.raises(ValueError, match='^index_topk_freq: expected 1, got 4'):
+      config_lib.from_hf(raw | {'index_topk_freq': 4})
+
+  @pytest.mark.parametrize(
+    'name', ['qwen3_llama3', 'qwen3_linear', 'olmoe_dynamic', 'glm_longrope']
+  )
+  def test_a_kind_of_rope_is_written_as_it_is_read(self, name):
+    config = config_lib.from_hf(_GOLDEN[name])
+    assert config.rope_scaling.kind == name.partition('_')[2]
+    assert config_lib.from_hf(config.to_hf()) == config
+
   def test_layers_with_experts(self):
     assert config_lib.load('deepseek_v3').moe_layers() == tuple(range(3, 61))
     given = fields(
@@ -206,6 +245,16 @@ class TestAbsentKeys:
     'pangu_ultra_moe': dict(
       fields('pangu_ultra_moe'), router_enable_expert_bias=True
     ),
+    'glm4_moe_lite': _GOLDEN['flash_plain'],
+    'deepseek_v32': _GOLDEN['sparse_index'],
+    'glm_moe_dsa': _GOLDEN['glm5_index'],
+    'solar_open': _GOLDEN['solar_plain'],
+    'hy_v3': _GOLDEN['hy_plain'],
+    'qwen3_vl_moe_text': {
+      name: value
+      for name, value in _GOLDEN['vision_text']['text_config'].items()
+      if name != 'rope_parameters'
+    },
   }
 
   @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
@@ -236,7 +285,10 @@ class TestAbsentKeys:
   def test_the_table_has_no_key_that_the_reference_lacks(self, model_type):
     family = config_lib.FAMILIES[model_type]
     # Read with getattr, in one of two forms, or by the published code alone.
-    others = {'head_dim', 'rope_scaling', 'moe_layer_freq', 'rope_interleave'}
+    others = {
+      *('head_dim', 'rope_scaling', 'moe_layer_freq', 'rope_interleave'),
+      *('num_nextn_predict_layers', 'first_k_dense_replace'),
+    }
     assert len(reference(model_type)) >= len(set(family.defaults) - others)
 
 
@@ -364,6 +416,29 @@ class TestRefusals:
   def test_what_one_family_alone_has(self, golden, field, value):
     with pytest.raises(ValueError, match=f'^{field}: expected .* got '):
       config_lib.from_hf(_GOLDEN[golden] | {field: value})
+
+  @pytest.mark.parametrize(
+    'golden, field, value',
+    [
+      ('qwen3_llama3', 'low_freq_factor', 0.0),
+      ('qwen3_llama3', 'low_freq_factor', 'absent'),
+      ('qwen3_llama3', 'high_freq_factor', 1.0),
+      ('qwen3_llama3', 'beta_fast', 32.0),
+      ('qwen3_linear', 'factor', 0.5),
+      ('olmoe_dynamic', 'factor', 'absent'),
+      ('glm_longrope', 'short_factor', [1.0]),
+      ('glm_longrope', 'short_factor', [1.0, 0.0]),
+      ('glm_longrope', 'long_factor', [1.0, '2']),
+      ('glm_longrope', 'original_max_position_embeddings', 1),
+    ],
+  )
+  def test_a_number_of_another_kind_of_rope(self, golden, field, value):
+    scaling = _GOLDEN[golden]['rope_scaling'] | {field: value}
+    scaling = {n: v for n, v in scaling.items() if v != 'absent'}
+    refusal = f'^rope_scaling.*{field}'
+    with pytest.raises(ValueError, match=refusal) as error:
+      config_lib.from_hf(_GOLDEN[golden] | {'rope_scaling': scaling})
+    assert len(str(error.value)) < 300
 
   def test_listed_layers_without_a_window(self):
     listed = {'layer_types': ['full_attention'] * 2, 'max_window_layers': 0}

@@ -47,14 +47,15 @@ class Family:
     fixed: keys of config.json that no model here computes another value of ->
       that value; it may be in `defaults` too.
     unused: keys that the family's reference does not compute with.
-    each: lists of config.json -> what each of their entries must be.
+    entries: lists of config.json -> what each of their entries must be.
     rope_unused: keys in a form of rope that change nothing for text.
     holder: `model_type` of a config.json that holds this family's as
       `text_config`; '' for none.
     read_as: the family that its configurations and weights become once read;
       '' for itself.
     file_names: part of a tensor's name here -> that in the family's files.
-    stacked_in_out: whether files stack experts as `[E, in, out]`, gates first.
+    stacked_in_out: whether files may stack experts as `[E, in, out]`, gates
+      first; where that is ambiguous it is `[E, out, in]`, as in transformers.
     ignored: what names of tensors begin with that are not read, as of towers
       for pictures.
   """
@@ -81,7 +82,7 @@ class Family:
   )
   fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   unused: tuple[str, ...] = ()
-  each: Mapping[str, str] = dataclasses.field(
+  entries: Mapping[str, str] = dataclasses.field(
     default_factory=lambda: {'layer_types': 'full_attention'}
   )
   rope_unused: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """Golden values of whole models, from transformers; tests of both frameworks.
 
 `models/testdata/golden/` holds a file for each configuration of its
-`configs.json`, made by `tools/make_golden.py` at 65b6aff.  Weights are not in
+`configs.json`, made by `tools/make_golden.py` at 65b6aff, or of the commit that
+added the file.  Weights are not in
 them: they are drawn by `weights`, and are exact in bfloat16, so that one
 float64 golden serves every dtype.
 """
@@ -142,7 +143,7 @@ def tokens(name: str, seed: int) -> np.ndarray:
 
 def trained(params: dict[str, np.ndarray]) -> list[str]:
   """Returns the names of the parameters that have a gradient."""
-  return [n for n in params if not parameters.is_router_bias(n)]
+  return [n for n in params if parameters.has_gradient(n)]
 
 
 def keep(

@@ -98,7 +98,7 @@ def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
   read.update(*family.also_named.values())
   fixed = {k: v for k, v in families.FIXED.items() if k not in read}
   fixed |= family.fixed
-  for name, entry in family.each.items():
+  for name, entry in family.entries.items():
     if name not in family.defaults:
       fixed[name] = [entry] * len(fields.get(name) or ())
   read -= set(fixed)
@@ -210,10 +210,10 @@ def _rope(
     )
   if kind == 'default':
     return out | {'rope_scaling': None}
-  most = _value(family, 'max_position_embeddings', fields)
-  given.setdefault(rope_scaling.CONTEXT, most)
+  longest = _value(family, 'max_position_embeddings', fields)
+  given.setdefault(rope_scaling.CONTEXT, longest)
   if kind == 'longrope' and rope_scaling.CONTEXT in given:
-    given.setdefault('factor', max(1.0, most / given[rope_scaling.CONTEXT]))
+    given.setdefault('factor', max(1.0, longest / given[rope_scaling.CONTEXT]))
   for name in required:
     if name not in given:
       raise ValueError(f'{key}.{name}: expected a number, got none')

@@ -15,6 +15,8 @@ from hpmoe.models import config as config_lib
 
 # Of a layer's routed experts; the biases in a family that has them.
 OF_EXPERTS = ('w_gate_up', 'w_down', 'b_gate_up', 'b_down')
+# Of an indexer, in float32.
+_WIDE = ('.indexer.k_norm.', '.indexer.weights_proj.')
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -25,16 +27,16 @@ def parameter_shapes(
 
   Args:
     config: sizes and options.
-    dtype: of the weights; None for `config.dtype`.  The router's bias, which
-      corrects the load and has no gradient, is float32 or `dtype` if that is
-      float64.
+    dtype: of the weights; None for `config.dtype`.  The router's bias, and what
+      an indexer has in float32 in published files, is float32 or `dtype` if
+      that is float64.
   """
   # By attribute: MindSpore has numpy know another type as 'bfloat16'.
   weights = jnp.dtype(getattr(jnp, dtype or config.dtype))
   out = {}
   for name, shape in _shapes(config).items():
-    bias = is_router_bias(name)
-    of = jnp.promote_types(weights, jnp.float32) if bias else weights
+    wide = is_router_bias(name) or any(part in name for part in _WIDE)
+    of = jnp.promote_types(weights, jnp.float32) if wide else weights
     out[name] = jax.ShapeDtypeStruct(shape, of)
   return out
 
@@ -92,6 +94,11 @@ def is_of_experts(name: str) -> bool:
 def is_router_bias(name: str) -> bool:
   """Returns whether a parameter corrects the load of a router's experts."""
   return name.endswith('.gate.e_score_correction_bias')
+
+
+def has_gradient(name: str) -> bool:
+  """Returns whether a parameter has one: no choice of experts or tokens has."""
+  return not is_router_bias(name) and '.indexer.' not in name
 
 
 def _shapes(config: config_lib.ModelConfig) -> Shapes:
@@ -168,6 +175,22 @@ def _mla(config: config_lib.ModelConfig) -> Shapes:
     | _norm('kv_a_layernorm', rank)
     | _linear('kv_b_proj', rank, keys_values)
     | _linear('o_proj', heads * config.v_head_dim, width, bias)
+    | _under('indexer', _indexer(config))
+  )
+
+
+def _indexer(config: config_lib.ModelConfig) -> Shapes:
+  """Returns what chooses the tokens that are seen, if they are chosen."""
+  if not config.index_topk:
+    return {}
+  width, rank = config.index_head_dim, config.q_lora_rank
+  assert rank is not None
+  return (
+    _linear('wq_b', rank, config.index_n_heads * width)
+    | _linear('wk', config.hidden_size, width)
+    | _norm('k_norm', width)
+    | {'k_norm.bias': (width,)}
+    | _linear('weights_proj', config.hidden_size, config.index_n_heads)
   )
 
 

@@ -34,7 +34,7 @@ def check(
   tokens: Any,
   are_integers: bool,
   ranks: int,
-  cached: bool,
+  capacity: int | None,
   mtp: bool,
 ) -> None:
   """Refuses tokens and options that do not go together.
@@ -44,7 +44,7 @@ def check(
     tokens: `[B, S]`.
     are_integers: whether the framework calls them so.
     ranks: that a layer's tokens and experts lie on.
-    cached: whether a cache is given.
+    capacity: tokens that the cache has room for; None for no cache.
     mtp: whether the logits of the head for later tokens are asked for.
 
   Raises:
@@ -61,6 +61,13 @@ def check(
       f'ranks: expected a divisor of {count} tokens and of '
       f'{config.num_experts} experts, got {ranks}'
     )
+  span, limit = capacity or tokens.shape[1], config.index_topk
+  if limit and span > limit:
+    raise ValueError(
+      f'tokens: expected at most index_topk={limit}, beyond which an indexer '
+      f'chooses those that are seen, got a sequence or cache of {span}'
+    )
+  cached = capacity is not None
   if mtp and (cached or not config.num_nextn_predict_layers):
     raise ValueError(
       'mtp: expected a model with num_nextn_predict_layers=1 and no cache, got '

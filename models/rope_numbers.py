@@ -31,9 +31,9 @@ def frequencies(
   if scaling.kind == 'dynamic':
     return _stretched(config, plain, length, xp)
   if scaling.kind == 'longrope':
-    beyond = length > scaling.original_max_position_embeddings
-    within = plain / np.asarray(scaling.short_factor)
-    return xp.where(beyond, plain / np.asarray(scaling.long_factor), within)
+    is_long = length > scaling.original_max_position_embeddings
+    short = plain / np.asarray(scaling.short_factor)
+    return xp.where(is_long, plain / np.asarray(scaling.long_factor), short)
   return _yarn(config, scaling, plain)
 
 
@@ -64,15 +64,13 @@ def _yarn(
   return plain / scaling.factor * divided + plain * (1 - divided)
 
 
-def _llama3(
-  scaling: config_lib.RopeScaling, plain: np.ndarray
-) -> np.ndarray:
+def _llama3(scaling: config_lib.RopeScaling, plain: np.ndarray) -> np.ndarray:
   """Returns frequencies as of Llama 3.1: kept, divided, or between."""
   low, high = scaling.low_freq_factor, scaling.high_freq_factor
   assert low is not None and high is not None
   turns = scaling.original_max_position_embeddings * plain / (2 * math.pi)
-  kept = np.clip((turns - low) / (high - low), 0, 1)
-  return plain * kept + plain / scaling.factor * (1 - kept)
+  shares = np.clip((turns - low) / (high - low), 0, 1)
+  return plain * shares + plain / scaling.factor * (1 - shares)
 
 
 def _stretched(
@@ -85,8 +83,8 @@ def _stretched(
   scaling = config.rope_scaling
   assert scaling is not None
   context, width = config.max_position_embeddings, config.rope_dim
-  over = xp.maximum(length, context) / context - 1
-  growth = 1 + scaling.factor * over
+  excess = xp.maximum(length, context) / context - 1
+  growth = 1 + scaling.factor * excess
   return plain * growth ** (-_exponents(config) * (width / (width - 2)))
 
 

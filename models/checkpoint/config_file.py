@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import families
 
 NAME = 'config.json'
 TOKENIZER = 'tokenizer.json'
@@ -66,6 +67,9 @@ def read(
 
 def described(fields: Mapping[str, Any], dtype: str) -> dict[str, Any]:
   """Returns the contents of config.json as they are true of weights read."""
+  text = families.unwrap(fields)
+  if families.FAMILIES[text['model_type']].read_as:
+    fields = config_lib.from_hf(fields | {'dtype': dtype}).to_hf()
   kept = {k: v for k, v in fields.items() if k != 'quantization_config'}
   name = 'torch_dtype' if 'torch_dtype' in kept else 'dtype'
   return kept | {name: dtype}

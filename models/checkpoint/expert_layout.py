@@ -9,7 +9,8 @@ Theirs, in files: `7.gate_proj.weight [F, D]`, `7.up_proj.weight [F, D]`,
 `7.down_proj.weight [D, F]` for each expert. Newer transformers holds them, and
 writes them if asked, as `gate_up_proj [E, 2F, D]` and `down_proj [E, D, F]`.
 GPT-OSS's files have `gate_up_proj [E, D, 2F]`, gate and up columns by turns,
-`down_proj [E, F, D]`, and a bias of each.
+`down_proj [E, F, D]`, and a bias of each; Qwen3-VL-MoE's have both in the
+shapes of ours.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ import dataclasses
 import numpy as np
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import families
 
 # Ours -> that of a file of stacked experts.
 _STACKED = {
@@ -62,6 +64,14 @@ class Piece:
     return part.swapaxes(-1, -2) if self.transposed else part
 
 
+def rename(family: families.Family, name: str) -> str:
+  """Returns a tensor's name as the files of a family have it."""
+  for part, file_part in family.file_names.items():
+    if part in name:
+      return name.replace(part, file_part, 1)
+  return name
+
+
 def is_stacked(name: str) -> bool:
   """Returns whether a parameter is one of the stacked experts'."""
   return name.rpartition('.')[2] in _STACKED
@@ -105,10 +115,23 @@ def pieces(
 
 
 def stacked_pieces(
-  config: config_lib.ModelConfig, name: str, shape: tuple[int, ...]
+  config: config_lib.ModelConfig,
+  name: str,
+  shape: tuple[int, ...],
+  in_out: bool = False,
 ) -> list[Piece]:
-  """Returns the pieces of a parameter in a file of stacked experts."""
-  if config.family.by_turns:
+  """Returns the pieces of a parameter in a file of stacked experts.
+
+  Args:
+    config: sizes and options.
+    name: of the parameter.
+    shape: of the parameter.
+    in_out: whether the file has them as `[E, in, out]`.
+  """
+  if in_out:
+    prefix, _, last = name.rpartition('.')
+    whole = Piece(f'{prefix}.{_STACKED[last]}', shape)
+  elif config.family.by_turns:
     (whole,) = pieces(config, name, shape)
   else:
     prefix, _, last = name.rpartition('.')

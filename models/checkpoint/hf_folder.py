@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import families
 from hpmoe.models import parameters as parameters_lib
 from hpmoe.models.checkpoint import block_scales
 from hpmoe.models.checkpoint import config_file
@@ -130,7 +131,9 @@ class _Files:
     faults.unexpected += sorted(
       name
       for name in left
-      if not name.endswith(_BUFFERS) and 0 not in self.index[name].shape
+      if not name.endswith(_BUFFERS)
+      and not name.startswith(self.family.ignored)
+      and 0 not in self.index[name].shape
     )
     reason = quantization.explain_refusal(
       self.folder, self.fields, faults.unexpected
@@ -144,18 +147,28 @@ class _Files:
     choices = [pieces]
     if expert_layout.is_stacked(name):
       # Those of one expert at a time first.
-      choices.insert(0, expert_layout.stacked_pieces(config, name, shape))
+      stacked = expert_layout.stacked_pieces(config, name, shape)
+      if self.family.stacked_in_out and not self._has_shape(stacked[0]):
+        stacked = expert_layout.stacked_pieces(config, name, shape, in_out=True)
+      choices.insert(0, stacked)
     block = f'.{config.family.block}.'
+    in_files = lambda n: expert_layout.rename(self.family, n)
+    # Newer transformers calls every family's block of experts mlp.
     for choice in choices:
-      # Newer transformers calls every family's block of experts so.
-      for new in (block, '.mlp.'):
-        named = [
-          dataclasses.replace(p, name=p.name.replace(block, new, 1))
-          for p in choice
-        ]
-        if any(self._is_held(piece.name) for piece in named):
-          return named
+      for change in (in_files, lambda n: n.replace(block, '.mlp.', 1), str):
+        names = [dataclasses.replace(p, name=change(p.name)) for p in choice]
+        if any(self._is_held(piece.name) for piece in names):
+          return names
     return pieces
+
+  @property
+  def family(self) -> families.Family:
+    """The family that the files are of; what is read may be of another."""
+    return families.FAMILIES[families.unwrap(self.fields)['model_type']]
+
+  def _has_shape(self, piece: expert_layout.Piece) -> bool:
+    tensor = self.index.get(expert_layout.rename(self.family, piece.name))
+    return tensor is not None and tensor.shape == piece.shape
 
   def _is_held(self, name: str) -> bool:
     return name in self.index or name + mxfp4.BLOCKS in self.index
@@ -198,7 +211,9 @@ class _Files:
   def _repeated(self, config) -> set[str]:
     """Returns tensors that repeat others; refuses one that does not."""
     repeated = set()
-    for name, of in parameters_lib.shared_parameters(config).items():
+    shared = parameters_lib.shared_parameters(config)
+    for name, parameter in shared.items():
+      of = expert_layout.rename(self.family, parameter)
       if name in self.index and of in self.index:
         if not _equal(self.index[name], self.index[of]):
           raise ValueError(
@@ -282,8 +297,9 @@ class _Parts:
     self.specs: weights_lib.Specs = {}
     for name, spec in weights.specs.items():
       for piece in expert_layout.pieces(weights.config, name, spec.shape):
-        self._of[piece.name] = (name, piece)
-        self.specs[piece.name] = jax.ShapeDtypeStruct(piece.shape, spec.dtype)
+        file_name = expert_layout.rename(weights.config.family, piece.name)
+        self._of[file_name] = (name, piece)
+        self.specs[file_name] = jax.ShapeDtypeStruct(piece.shape, spec.dtype)
     for name, of in parameters_lib.shared_parameters(weights.config).items():
       if name != _TIED_HEAD:
         self._of[name] = (of, expert_layout.Piece(name, self.specs[of].shape))

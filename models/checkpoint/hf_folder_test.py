@@ -12,7 +12,9 @@ import pytest
 from safetensors import numpy as safetensors_numpy
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import golden_testing as golden
 from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import expert_layout
 from hpmoe.models.checkpoint import hf_folder
 from hpmoe.models.checkpoint import model_testing
 from hpmoe.models.checkpoint import weights as weights_lib
@@ -116,6 +118,64 @@ class TestRead:
     files['lm_head.weight'] = files['lm_head.weight'] + 1
     with pytest.raises(ValueError, match='lm_head.weight: expected the bits'):
       hf_folder.read(_folder(tmp_path / 'other', QWEN, files))
+
+
+# Of the golden configurations with weights of seed 0, by transformers 5.23.
+GOLDEN = {
+  'hy_v3': 'hy_plain',
+  'qwen3_vl_moe': 'vision_text',
+  'glm_moe_dsa': 'glm5_index',
+}
+
+
+class TestOtherNames:
+  @pytest.mark.parametrize('folder, golden_name', GOLDEN.items())
+  def test_weights_under_the_names_of_a_family(self, folder, golden_name):
+    parameters = hf_folder.read(model_testing.TESTDATA / folder).load()
+    weights = golden.weights(golden_name, 0)
+    assert parameters.keys() == weights.keys()
+    for name, value in weights.items():
+      np.testing.assert_array_equal(
+        parameters[name].astype(np.float64), value, name
+      )
+
+  @pytest.mark.parametrize('folder', ['hy_v3', 'glm_moe_dsa'])
+  def test_are_written_under_them(self, tmp_path, folder):
+    source = model_testing.TESTDATA / folder
+    convert.write(tmp_path / 'back', convert.read(source))
+    back = model_testing.tensors(tmp_path / 'back')
+    files = model_testing.tensors(source)
+    assert back.keys() == files.keys()
+    for name, tensor in files.items():
+      np.testing.assert_array_equal(back[name].astype(tensor.dtype), tensor)
+
+  def test_stacked_experts_of_either_order(self, tmp_path, seed):
+    # given experts [E, in, out], as published, of widths that tell
+    fields = _fields(model_testing.TESTDATA / 'qwen3_vl_moe')
+    fields['text_config']['moe_intermediate_size'] = 24
+    weights = model_testing.parameters(config_lib.from_hf(fields), seed)
+    stacked = dict(w_gate_up='gate_up_proj', w_down='down_proj')
+    family = config_lib.FAMILIES['qwen3_vl_moe_text']
+    files = {}
+    for name, value in weights.items():
+      for part, file_part in stacked.items():
+        name = name.replace(part, file_part)
+      files[expert_layout.rename(family, name)] = value
+    (tmp_path / 'vl').mkdir()
+    _save(tmp_path / 'vl/model.safetensors', files)
+    (tmp_path / 'vl/config.json').write_text(json.dumps(fields))
+    # then
+    model_testing.assert_same(hf_folder.read(tmp_path / 'vl').load(), weights)
+
+  def test_the_text_of_a_model_of_pictures_is_one_of_text(self, tmp_path):
+    source = model_testing.TESTDATA / 'qwen3_vl_moe'
+    convert.write(tmp_path / 'text', convert.read(source))
+    assert _fields(tmp_path / 'text')['model_type'] == 'qwen3_moe'
+    text = convert.read(tmp_path / 'text')
+    model_testing.assert_same(text.load(), convert.read(source).load())
+    assert not [
+      n for n in model_testing.tensors(tmp_path / 'text') if 'vis' in n
+    ]
 
 
 class TestRoundTrip:

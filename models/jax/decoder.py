@@ -85,7 +85,8 @@ def forward(
   shards = 1 if axis is None else jax.lax.axis_size(axis)
   requests.check_parameters(params, config, shards)
   integers = jnp.issubdtype(tokens.dtype, jnp.integer)
-  requests.check(config, tokens, integers, ranks, cache is not None, mtp)
+  capacity = None if cache is None else cache.capacity
+  requests.check(config, tokens, integers, ranks, capacity, mtp)
   embeddings = params['model.embed_tokens.weight']
   layer = _moe_layer(moe, axis)
   policy = policy or moe_lib.policy_of(embeddings.dtype)

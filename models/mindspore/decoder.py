@@ -69,7 +69,8 @@ def forward(
   """
   requests.check_parameters(params, config, shards)
   integers = tokens.dtype in (ms.int32, ms.int64)
-  requests.check(config, tokens, integers, ranks, cache is not None, mtp)
+  capacity = None if cache is None else cache.capacity
+  requests.check(config, tokens, integers, ranks, capacity, mtp)
   embeddings = params['model.embed_tokens.weight']
   layer = _moe_layer(moe, shards)
   policy = policy or moe_lib.policy_of(embeddings.dtype)
@@ -131,7 +132,7 @@ class Decoder(nn.Cell):
       ms.Parameter(
         ms.Tensor(value),
         name=name,
-        requires_grad=not parameters.is_router_bias(name),
+        requires_grad=parameters.has_gradient(name),
       )
       for name, value in params.items()
     )

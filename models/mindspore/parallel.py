@@ -70,7 +70,7 @@ def loss_and_grads(
     ValueError: an argument is not as above; names it.
   """
   shards = communication.get_group_size()
-  trained = [n for n in params if not parameters.is_router_bias(n)]
+  trained = [n for n in params if parameters.has_gradient(n)]
 
   # Positions: a gradient over a dict is an empty tuple, without an error.
   def loss(*values):

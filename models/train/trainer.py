@@ -60,7 +60,7 @@ class Trainer:
     return {
       name: array
       for name, array in params.items()
-      if name not in self._frozen and not parameters_lib.is_router_bias(name)
+      if name not in self._frozen and parameters_lib.has_gradient(name)
     }
 
   def _moved(

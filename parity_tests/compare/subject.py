@@ -59,7 +59,7 @@ class Subject:
   @property
   def trained(self) -> tuple[str, ...]:
     """Parameters that have a gradient."""
-    return tuple(n for n in self.params if not parameters.is_router_bias(n))
+    return tuple(n for n in self.params if parameters.has_gradient(n))
 
   def experts(self, layer: int) -> dict[str, str]:
     """Returns the parameters of a layer's experts, by their names there."""
