@@ -222,7 +222,7 @@ def _rope(
     n: _typed(f'{key}.{n}', types.get(n, 0.0), v) for n, v in given.items()
   }
   scaling = rope_scaling.RopeScaling(**given, kind=kind)
-  rope_scaling.check(key, scaling, _pairs(family, fields | out))
+  rope_scaling.check(key, scaling, _pairs(family, {**fields, **out}))
   return out | {'rope_scaling': scaling}
 
 

@@ -69,7 +69,7 @@ def described(fields: Mapping[str, Any], dtype: str) -> dict[str, Any]:
   """Returns the contents of config.json as they are true of weights read."""
   text = families.unwrap(fields)
   if families.FAMILIES[text['model_type']].read_as:
-    fields = config_lib.from_hf(fields | {'dtype': dtype}).to_hf()
+    fields = config_lib.from_hf({**fields, 'dtype': dtype}).to_hf()
   kept = {k: v for k, v in fields.items() if k != 'quantization_config'}
   name = 'torch_dtype' if 'torch_dtype' in kept else 'dtype'
   return kept | {name: dtype}
