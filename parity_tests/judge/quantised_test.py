@@ -449,6 +449,35 @@ class TestTokensAsCodes:
     assert not self._judge(kernel, policy=('y=bfloat16',)).passed
 
   @pytest.mark.parametrize(
+    'seed', [0, 1, *(pytest.param(s, marks=SLOW) for s in range(2, 250))]
+  )
+  @pytest.mark.parametrize('stores', ['bfloat16', 'float32'])
+  @pytest.mark.parametrize('scaled', ['terms', 'sums'])
+  def test_right_kernels_of_eight_bit_rows_pass(self, scaled, stores, seed):
+    kernel = functools.partial(
+      _compute_y, scaled=scaled, stores=stores, quantises=True
+    )
+    policy = ('y=bfloat16',) if stores == 'bfloat16' else ()
+    rows = dict(rows='activation=e4m3_1x128', policy=policy, seed=seed)
+    assert self._judge(kernel, **rows).passed
+
+  @pytest.mark.parametrize('stores', ['bfloat16', 'float32'])
+  @pytest.mark.parametrize('wrong', ['a row by 2 %', 'an element by a quarter'])
+  def test_limits_of_eight_bit_rows_are_sharp(self, wrong, stores):
+    # Codes that no error can move have no part in the limit.
+    def kernel(inputs, config, policy):
+      y = _compute_y(inputs, config, policy, quantises=True)['y']
+      if wrong == 'a row by 2 %':
+        y[1, 7] *= np.float32(1.02)
+      else:
+        y[1, 7, 9] += np.sqrt(np.mean(np.square(y[1, 7]))) / 4
+      return {'y': y.astype(getattr(ml_dtypes, stores, stores))}
+
+    policy = ('y=bfloat16',) if stores == 'bfloat16' else ()
+    rows = dict(rows='activation=e4m3_1x128', policy=policy)
+    assert not self._judge(kernel, **rows).passed
+
+  @pytest.mark.parametrize(
     'rows', ['int9', 'gate_up=int8_token', 'activation=', 'activation']
   )
   def test_unknown_rows_are_refused(self, rows):
@@ -524,7 +553,7 @@ def _multiply(rows, matrix, scaled: str) -> np.ndarray:
 
 
 def _quantise_rows(rows: np.ndarray) -> np.ndarray:
-  groups = rows.reshape(len(rows), -1, 128)
+  groups = rows.reshape(len(rows), rows.shape[1] // 128, 128)
   largest = np.maximum(np.abs(groups).max(-1, keepdims=True), 1e-4)
   scales = (largest / np.float32(448)).astype(np.float32)
   rounded = (groups / scales).astype(ml_dtypes.float8_e4m3fn)
