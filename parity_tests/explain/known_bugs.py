@@ -5,6 +5,7 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
 # Returns a tensor `[R, ...]` as a kernel with a bug has it; None: it cannot.
@@ -70,6 +71,74 @@ def _shift_experts(step: int) -> Bug:
   return shifted
 
 
+def exchange_experts(one: int, other: int) -> Bug:
+  """Returns the bug that a tensor has two global experts exchanged."""
+
+  def exchange(a: np.ndarray) -> np.ndarray:
+    flat = a.reshape(-1, *a.shape[2:]).copy()
+    flat[[one, other]] = flat[[other, one]]
+    return flat.reshape(a.shape)
+
+  return exchange
+
+
+def _pad_before_split(count: int, multiple: int) -> Bug:
+  """Returns gate and up as halves of what was padded at its end.
+
+  Args:
+    count: columns that each half has too many; 0: up to a multiple.
+    multiple: of what.
+  """
+
+  def padded(a: np.ndarray) -> np.ndarray | None:
+    half = a.shape[-1] // 2
+    extra = count or -half % multiple
+    if not 0 < extra < half:
+      return None
+    gate, up = np.split(a, 2, axis=-1)
+    zeros = np.zeros_like(up[..., :extra])
+    return np.concatenate([gate, up[..., extra:], zeros], axis=-1)
+
+  return padded
+
+
+def _drop_half(is_up: bool) -> Bug:
+  def drop(a: np.ndarray) -> np.ndarray:
+    halves = np.split(a, 2, axis=-1)
+    halves[is_up] = np.zeros_like(halves[is_up])
+    return np.concatenate(halves, axis=-1)
+
+  return drop
+
+
+def _clamp(is_up: bool, limit: float) -> Bug:
+  """Returns gate or up that is no larger than a limit, or up in size."""
+
+  def clamp(a: np.ndarray) -> np.ndarray | None:
+    halves = np.split(a, 2, axis=-1)
+    half, most = halves[is_up], a.dtype.type(limit)
+    if not np.isfinite(most) or not (np.abs(half) > most).any():
+      return None
+    halves[is_up] = np.clip(half, -most if is_up else None, most)
+    return np.concatenate(halves, axis=-1)
+
+  return clamp
+
+
+def _clamp_all(limit: float) -> Bug:
+  def clamp(a: np.ndarray) -> np.ndarray | None:
+    most = a.dtype.type(limit)
+    is_changed = np.isfinite(most) and (np.abs(a) > most).any()
+    return np.clip(a, -most, most) if is_changed else None
+
+  return clamp
+
+
+def _round_weights(a: np.ndarray) -> np.ndarray:
+  narrow = storage.FORMATS['bfloat16'].numpy
+  return a.astype(narrow).astype(a.dtype)
+
+
 def _scale_depth(block: int, last: bool, factor: int) -> Bug:
   block_slice = slice(-block, None) if last else slice(block)
 
@@ -84,7 +153,7 @@ def _scale_depth(block: int, last: bool, factor: int) -> Bug:
 
 
 _GATE_UP = 'which columns hold the gate: the first half, or every second one?'
-_EXPERT = 'the expert of a tile'
+EXPERT = 'the expert of a tile'
 COLUMNS = (
   Change(
     'had its column halves swapped',
@@ -102,6 +171,42 @@ COLUMNS = (
   Change('was shifted by one column', '', _shift(-1, 1)),
   Change('was shifted back by one column', '', _shift(-1, -1)),
 )
+_PAD = 'whether gate and up are padded each, or their concatenation'
+HALVES = (
+  Change('lacked its up half', '2F', _drop_half(True)),
+  Change('lacked its gate half', '2F', _drop_half(False)),
+)
+PADDINGS = tuple(
+  Change(
+    f'was padded at its end{f" by {2 * count} columns" if count else ""} '
+    'before it was split into gate and up',
+    '2F',
+    _pad_before_split(count, multiple),
+    _PAD,
+  )
+  for count, multiple in (
+    *((0, multiple) for multiple in (256, 128, 64, 32, 16)),
+    *((count, 0) for count in (1, 2, 4, 8, 16, 32, 64, 128)),
+  )
+)
+# Limits that kernels have: GPT-OSS's, of tables, of exp, of narrow dtypes.
+_LIMITS = (6, 7, 10, 20, 30, 50, 60, 64, 80, 88, 100, 127, 448, 65504)
+_SATURATION = 'a clamp, or a table that ends there: saturation'
+CLAMPS = tuple(
+  Change(
+    f'had {"up" if is_up else "gate"} clamped to {"±" * is_up}{limit}',
+    '2F',
+    _clamp(is_up, limit),
+    _SATURATION,
+  )
+  for limit in _LIMITS
+  for is_up in (True, False)
+)
+_X_CLAMPS = tuple(
+  Change(f'was clamped to ±{limit}', '', _clamp_all(limit), _SATURATION)
+  for limit in (4, *_LIMITS)
+)
+ROUNDED = 'was rounded to bfloat16'
 ROWS = (
   Change('was shifted by one row', '', _shift(-2, 1)),
   Change('was shifted back by one row', '', _shift(-2, -1)),
@@ -110,8 +215,8 @@ ROWS = (
 )
 WEIGHTS = (
   Change('was transposed', 'L', _transpose, 'its layout: [K, N] or [N, K]?'),
-  Change('was that of the expert before', 'L', _shift_experts(1), _EXPERT),
-  Change('was that of the expert after', 'L', _shift_experts(-1), _EXPERT),
+  Change('was that of the expert before', 'L', _shift_experts(1), EXPERT),
+  Change('was that of the expert after', 'L', _shift_experts(-1), EXPERT),
 )
 SCALES = 'how codes and scales are indexed'
 _ADDITIONS = (
@@ -124,6 +229,7 @@ _ROUTING = (
   Change('was applied twice', 'R T K', np.square),
   Change('had its slots in reverse order', 'R T K', lambda a: a[..., ::-1]),
   Change("was the next token's", 'R T K', _shift(1, -1)),
+  Change(ROUNDED, 'R T K', _round_weights),
 )
 DEPTH = tuple(
   Change(
@@ -156,10 +262,12 @@ def list_read_changes(stage: str, name: str) -> tuple[Change, ...]:
   if tensors.SPECS[name].part == 'shared' and stage in ('y', 'dx'):
     return _ADDITIONS
   if name == left:
-    return (*COLUMNS, *ROWS, *DEPTH)
+    clamps = _X_CLAMPS if tensors.SPECS[name].role != 'compute' else ()
+    return (*COLUMNS, *ROWS, *HALVES, *DEPTH, *clamps)
   if name == right:
     return (*WEIGHTS, *COLUMNS[:3])
-  return (*COLUMNS, *ROWS)
+  inner = (*PADDINGS, *CLAMPS) if name.endswith('gate_up') else ()
+  return (*COLUMNS, *ROWS, *inner)
 
 
 def select_changes(name: str, changes: Sequence[Change]) -> Iterator[Change]:

@@ -1,11 +1,19 @@
 """Where in its rank a stage is wrong, in words."""
 
+import itertools
 import math
 
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import failed_stage
+
+# Of tokens that a block of a kernel takes, the largest first.
+_MULTIPLES = (128, 64, 32, 16, 8, 4)
+# Fewer wrong rows say nothing of their experts.
+_FEWEST_ROWS = 3
+# More experts are not paired.
+_MOST_SUSPECTS = 24
 
 
 def locate_nan_gates(stage: failed_stage.FailedStage) -> str:
@@ -31,11 +39,91 @@ def locate(stage: failed_stage.FailedStage) -> str:
   bad = stage.tiling.rows(stage.name, stage.bad, stage.rank)
   cut = stage.tiling.cut(stage.name, stage.rank)
   parts = [
-    _describe_rows(cut, bad.any(axis=1)),
+    _describe_tokens(stage, bad.any(axis=1))
+    or _describe_rows(cut, bad.any(axis=1)),
     _describe_stretch('column', bad.any(axis=0)),
-    _describe_rank(stage),
+    _describe_experts(stage) or _describe_rank(stage),
   ]
   return ', '.join(part for part in parts if part)
+
+
+def find_experts(stage: failed_stage.FailedStage) -> tuple[int, ...]:
+  """Returns one or two experts whose rows or tokens, and no others, are wrong.
+
+  Returns () if it is none, or more.
+  """
+  wrong = _count_wrong_slots(stage)
+  if wrong is None:
+    return ()
+  experts, is_wrong, is_served = wrong
+  candidates = [e for e in range(experts.max() + 1) if (experts == e).any()]
+  chosen = {e: (experts == e) & is_served for e in candidates}
+  # Whoever has a right row is not among them.
+  suspects = [
+    e
+    for e in candidates
+    if chosen[e].any() and not (chosen[e].any(axis=-1) & ~is_wrong).any()
+  ]
+  for count in (1, 2):
+    for group in itertools.combinations(suspects[:_MOST_SUSPECTS], count):
+      is_chosen = np.any([chosen[e].any(axis=-1) for e in group], axis=0)
+      if np.array_equal(is_chosen, is_wrong):
+        return group
+  return ()
+
+
+def _count_wrong_slots(
+  stage: failed_stage.FailedStage,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+  """Returns experts `[n, k]` of rows, which rows are wrong, and which count.
+
+  Rows of all ranks: a token's have an expert for each slot, whose weight is not
+  0; others have one.  None: some have none, or all are wrong.
+  """
+  tiling = stage.tiling
+  ranks = range(len(stage.bad))
+  if stage.name in ('y', 'dx'):
+    experts = tiling.topk_ids.reshape(-1, tiling.topk_ids.shape[-1])
+    is_wrong = stage.bad.reshape(len(experts), -1).any(axis=1)
+    is_served = experts >= 0
+    weights = stage.reads[stage.name].get('topk_weights')
+    if weights is not None:
+      is_served &= weights.reshape(experts.shape) != 0
+  else:
+    cuts = [tiling.cut(stage.name, rank) for rank in ranks]
+    rows = [np.repeat(cut.expert, np.diff(cut.starts)) for cut in cuts]
+    experts = np.concatenate(rows)[:, None]
+    bad = [tiling.rows(stage.name, stage.bad, rank) for rank in ranks]
+    is_wrong = np.concatenate([b.any(axis=1) for b in bad])
+    is_served = experts != tiles.NO_EXPERT
+  if not is_served.any() or is_wrong.all() or len(is_wrong) != len(experts):
+    return None
+  return experts, is_wrong, is_served
+
+
+def _describe_experts(stage: failed_stage.FailedStage) -> str:
+  """Returns which experts all wrong rows, and no others, belong to, or ''."""
+  group = find_experts(stage)
+  wrong = _count_wrong_slots(stage)
+  if not group or wrong is None or wrong[1].sum() < _FEWEST_ROWS:
+    return ''
+  names = ' or '.join(map(str, group))
+  if stage.name in ('y', 'dx'):
+    return f'all wrong tokens, and no others, chose expert {names}'
+  return f'in rows of experts {" and ".join(map(str, group))} alone'
+
+
+def _describe_tokens(stage: failed_stage.FailedStage, bad: np.ndarray) -> str:
+  """Returns which tokens are wrong in words of tokens, or ''."""
+  if stage.name not in ('y', 'dx'):
+    return ''
+  positions = np.flatnonzero(bad)
+  first = int(positions[0]) if len(positions) else 0
+  is_tail = len(positions) > 0 and bad[first:].all() and first > 0
+  for multiple in _MULTIPLES if is_tail else ():
+    if len(bad) // multiple * multiple == first:
+      return f'in the tokens past a multiple of {multiple} alone'
+  return ''
 
 
 def _describe_rank(stage: failed_stage.FailedStage) -> str:
