@@ -18,7 +18,6 @@ from hpmoe.parity_tests.explain import known_bugs
 from hpmoe.parity_tests.explain import locations
 from hpmoe.parity_tests.explain import sizes
 from hpmoe.parity_tests.judge.limits import ulp
-from hpmoe.reference.contract import storage
 
 # A change is named if it explains at least this share of the wrong elements,
 # and at least this many: fewer may agree by chance, except with zeros.
@@ -91,16 +90,9 @@ def explain(stage: failed_stage.FailedStage, pattern: str) -> tuple[str, bool]:
 def _drop_right(stage: failed_stage.FailedStage) -> failed_stage.FailedStage:
   """Returns the stage without elements that are as expected.
 
-  A limit from x to y may refuse them beside those that are wrong.  In narrow
-  storage a right element may be one unit off; where others are further off, it
-  is those that are wrong.
+  A limit from x to y may refuse them beside those that are wrong.
   """
-  distance = ulp.distance(stage.actual, stage.expected)
-  bad = stage.bad & (distance > 0)
-  if storage.FORMATS[str(stage.actual.dtype)].digits < 24:
-    far = bad & (distance > 1)
-    is_far = far.reshape(len(far), -1).any(axis=1)
-    bad[is_far] = far[is_far]
+  bad = stage.bad & (ulp.bits(stage.actual) != ulp.bits(stage.expected))
   # A stage whose wrong rank has no such element is left as it is.
   return dataclasses.replace(stage, bad=bad) if bad[stage.rank].any() else stage
 

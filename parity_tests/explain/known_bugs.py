@@ -71,12 +71,12 @@ def _shift_experts(step: int) -> Bug:
   return shifted
 
 
-def exchange_experts(one: int, other: int) -> Bug:
+def exchange_experts(first: int, second: int) -> Bug:
   """Returns the bug that a tensor has two global experts exchanged."""
 
   def exchange(a: np.ndarray) -> np.ndarray:
     flat = a.reshape(-1, *a.shape[2:]).copy()
-    flat[[one, other]] = flat[[other, one]]
+    flat[[first, second]] = flat[[second, first]]
     return flat.reshape(a.shape)
 
   return exchange
@@ -116,10 +116,10 @@ def _clamp(is_up: bool, limit: float) -> Bug:
 
   def clamp(a: np.ndarray) -> np.ndarray | None:
     halves = np.split(a, 2, axis=-1)
-    half, most = halves[is_up], a.dtype.type(limit)
-    if not np.isfinite(most) or not (np.abs(half) > most).any():
+    half, ceiling = halves[is_up], a.dtype.type(limit)
+    if not np.isfinite(ceiling) or not (np.abs(half) > ceiling).any():
       return None
-    halves[is_up] = np.clip(half, -most if is_up else None, most)
+    halves[is_up] = np.clip(half, -ceiling if is_up else None, ceiling)
     return np.concatenate(halves, axis=-1)
 
   return clamp
@@ -127,9 +127,9 @@ def _clamp(is_up: bool, limit: float) -> Bug:
 
 def _clamp_all(limit: float) -> Bug:
   def clamp(a: np.ndarray) -> np.ndarray | None:
-    most = a.dtype.type(limit)
-    is_changed = np.isfinite(most) and (np.abs(a) > most).any()
-    return np.clip(a, -most, most) if is_changed else None
+    ceiling = a.dtype.type(limit)
+    is_changed = np.isfinite(ceiling) and (np.abs(a) > ceiling).any()
+    return np.clip(a, -ceiling, ceiling) if is_changed else None
 
   return clamp
 

@@ -57,16 +57,16 @@ def find_experts(stage: failed_stage.FailedStage) -> tuple[int, ...]:
     return ()
   experts, is_wrong, is_served = wrong
   candidates = [e for e in range(experts.max() + 1) if (experts == e).any()]
-  chosen = {e: (experts == e) & is_served for e in candidates}
+  takers = {e: (experts == e) & is_served for e in candidates}
   # Whoever has a right row is not among them.
   suspects = [
     e
     for e in candidates
-    if chosen[e].any() and not (chosen[e].any(axis=-1) & ~is_wrong).any()
+    if takers[e].any() and not (takers[e].any(axis=-1) & ~is_wrong).any()
   ]
   for count in (1, 2):
     for group in itertools.combinations(suspects[:_MOST_SUSPECTS], count):
-      is_chosen = np.any([chosen[e].any(axis=-1) for e in group], axis=0)
+      is_chosen = np.any([takers[e].any(axis=-1) for e in group], axis=0)
       if np.array_equal(is_chosen, is_wrong):
         return group
   return ()

@@ -43,19 +43,29 @@ def describe(
         f'{actual.dtype} values that {narrow_format.name} could hold: '
         'rounded too early'
       )
+  size = sizes.measure_sizes(expected)
+  size = np.where(size > 0, size, 1.0)
+  actual_units, expected_units = (
+    a.astype(np.float64) / size for a in (actual, expected)
+  )
+  if _is_opposite(actual_units[bad], expected_units[bad]):
+    return 'of the opposite sign'
   row = int(np.argmax(bad.any(axis=1)))
   actual_row, expected_row = (
     a[row].astype(np.float64) for a in (actual, expected)
   )
   for part in (np.arange(len(bad)) == row, slice(None)):
-    factor = _factor(actual[part][bad[part]], expected[part][bad[part]])
+    bad_part = bad[part]
+    factor = _factor(
+      actual_units[part][bad_part], expected_units[part][bad_part]
+    )
     if factor is not None:
       return f'got = {factor:.6g} * expected'
   if near := _near(actual, expected, bad):
     return near
   if actual_row.size > 2 and _close(actual_row[:-1], expected_row[1:]):
     return 'shifted by one column'
-  if _one_outer_product(actual, expected, bad):
+  if _one_outer_product(actual_units - expected_units, bad):
     return 'off by one outer product: one term of every sum is lost or wrong'
   if rows.shape[1] == actual.shape[1]:
     near_rows = rows[:_MAX_ROWS].astype(np.float64)
@@ -64,17 +74,14 @@ def describe(
   return ''
 
 
-def _one_outer_product(
-  actual: np.ndarray, expected: np.ndarray, bad: np.ndarray
-) -> bool:
-  """Says whether actual - expected has rank one, over several rows and columns.
+def _one_outer_product(difference: np.ndarray, bad: np.ndarray) -> bool:
+  """Says whether a difference has rank one, over several rows and columns.
 
   This is how a weight gradient differs that lost a row, or a GEMM tile that
   lost one term of its depth.
   """
   if min(bad.any(axis=1).sum(), bad.any(axis=0).sum()) < 3:
     return False
-  difference = actual.astype(np.float64) - expected.astype(np.float64)
   size = np.abs(difference)
   row, column = np.unravel_index(int(np.argmax(size)), difference.shape)
   if not 0 < size[row, column] < np.inf:
@@ -98,20 +105,24 @@ def _close(a: np.ndarray, b: np.ndarray) -> bool:
   return bool(np.abs(a - b).max() <= 2.0**-6 * np.abs(b).max() > 0)
 
 
+def _is_opposite(actual: np.ndarray, expected: np.ndarray) -> bool:
+  """Says whether all elements have another sign, and nothing else is wrong."""
+  with np.errstate(invalid='ignore', over='ignore'):
+    error = np.abs(actual + expected)
+    return bool((error < 2.0**-6 * np.abs(expected)).all())
+
+
 def _factor(actual: np.ndarray, expected: np.ndarray) -> float | None:
   """Returns the factor that explains almost all of a difference, or None.
 
   A factor does not explain rounding errors, unless there are few of them.
   """
-  actual_wide, expected_wide = (
-    a.astype(np.float64) for a in (actual, expected)
-  )
-  size = np.square(expected_wide).sum()
+  size = np.square(expected).sum()
   if not 0 < size < np.inf:
     return None
-  factor = float((actual_wide * expected_wide).sum() / size)
-  residual = np.square(actual_wide - factor * expected_wide).sum()
-  if np.count_nonzero(expected_wide) < (8 if abs(factor - 1) < 2.0**-6 else 3):
+  factor = float((actual * expected).sum() / size)
+  residual = np.square(actual - factor * expected).sum()
+  if np.count_nonzero(expected) < (8 if abs(factor - 1) < 2.0**-6 else 3):
     return None
   largest_residual = min(abs(factor - 1) / 4, 2.0**-6 * abs(factor))
   return factor if residual <= largest_residual**2 * size else None
@@ -157,8 +168,8 @@ def _is_other_row(
     return False
   unit = np.where(size > 0, size, 1.0)
   own = np.abs(row - expected_row) / unit
-  others = np.abs(rows - row) / unit
+  distances = np.abs(rows - row) / unit
   largest = np.abs(row / unit).max()
-  near = others.max(axis=1) <= 2.0**-6 * largest
-  near &= np.square(others).sum(axis=1) <= np.square(own).sum() / 16
+  near = distances.max(axis=1) <= 2.0**-6 * largest
+  near &= np.square(distances).sum(axis=1) <= np.square(own).sum() / 16
   return bool(largest > 0 and near.any())

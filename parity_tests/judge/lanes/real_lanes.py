@@ -97,7 +97,9 @@ def judge_real(
     lambda name, right: (
       tile_lanes.differs('bitwise', outputs[name], right)
       if name in case.movement
-      else tile_lanes.out_of_bound(name, outputs[name], golden)
+      else tolerance_lanes.find_refused(
+        case, name, sources, expected, outputs[name]
+      )
     ),
     exact=False,
   )

@@ -78,6 +78,20 @@ def out_of_bound(
   return bad
 
 
+def out_of_edges(
+  stage: str, actual: np.ndarray, chain: edges.Chain
+) -> np.ndarray:
+  """Returns `[R, ...]` bool: elements that no right kernel stores."""
+  bad = np.zeros(actual.shape, bool)
+  tiling = chain.golden.tiling
+  for rank in tiling.judged_ranks:
+    rank_rows = tiling.rows(stage, actual, rank)
+    for _, _, rows in ranges_of(tiling, stage, rank):
+      right = chain.interval(stage, rank, rows.start, rows.stop)
+      tiling.rows(stage, bad, rank)[rows] = right.refuses(rank_rows[rows])
+  return bad
+
+
 def compare(
   stage: str,
   lane: str,

@@ -147,6 +147,28 @@ def _recompute_beside(
   return expected[name]
 
 
+def find_refused(
+  case: pass_case.PassCase,
+  name: str,
+  sources: passes.Tensors,
+  expected: passes.Tensors,
+  actual: np.ndarray,
+) -> np.ndarray:
+  """Returns `[R, ...]` bool, elements of a failed stage that are wrong.
+
+  From what was not returned, narrow storage has elements that no right kernel
+  stores; the limits from there are wider, or refuse tiles.
+  """
+  usable = case.select_usable(name, sources)
+  narrow = bounds.is_narrow(case.inputs.policy) and not case.unseen_saved
+  if narrow and not case.has_all_sources(name, usable):
+    chain = build_chain(case, name, usable, expected)
+    outside = tile_lanes.out_of_edges(name, actual, chain)
+    if outside.any():
+      return outside
+  return tile_lanes.out_of_bound(name, actual, case.golden(sources))
+
+
 def build_chain(
   case: pass_case.PassCase,
   name: str,

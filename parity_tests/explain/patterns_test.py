@@ -1,0 +1,203 @@
+"""What is wrong is told by where it is, and by how much, not by chance."""
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests import api
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.explain import explain
+from hpmoe.parity_tests.explain import patterns
+from hpmoe.parity_tests.judge import trial_testing as trial
+
+KERNEL = trial.Kernel()
+
+
+@dataclasses.dataclass(frozen=True)
+class Padded(trial.Kernel):
+  """Pads gate and up at the end of their concatenation before it is split."""
+
+  def _gated(self, policy, gate_up):
+    width = gate_up.shape[1] // 2
+    padded = np.hstack([gate_up, np.zeros_like(gate_up)])
+    gate, up = padded[:, :width], padded[:, width + 8 :][:, :width]
+    return super()._gated(policy, np.hstack([gate, up]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Clamped(trial.Kernel):
+  """Clamps up as GPT-OSS does."""
+
+  def _gated(self, policy, gate_up):
+    gate, up, passes = super()._gated(policy, gate_up)
+    return gate, np.clip(up, -7, 7), passes
+
+
+def change_y(change):
+  def run(config, policy, arrays):
+    computed = KERNEL.forward(config, policy, arrays)
+    change(computed['y'])
+    return computed
+
+  return run
+
+
+def change_inputs(**changes):
+  def run(config, policy, arrays):
+    inputs = {n: change(arrays[n].copy()) for n, change in changes.items()}
+    return KERNEL.forward(config, policy, {**arrays, **inputs})
+
+  return run
+
+
+def scale_element(y):
+  y[0, 3, 6] = np.float32(1.01) * y[0, 3, 6].astype(np.float32)
+
+
+def scale_token(y):
+  y[0, 3] = np.float32(1.01) * y[0, 3].astype(np.float32)
+
+
+def flip_sign(y):
+  y[0, 3, 6] *= -1
+
+
+def lose_tokens(y):
+  y[:, y.shape[1] // 8 * 8 :] = 0
+
+
+def round_token(weights):
+  weights[0, 3] = weights[0, 3].astype(ml_dtypes.bfloat16)
+  return weights
+
+
+def exchange_experts(w):
+  w[1, [0, 2]] = w[1, [2, 0]]
+  return w
+
+
+def saturating(gate):
+  return trial.plain_silu(np.minimum(gate, np.float32(60)))
+
+
+ROW = 'in row 3 alone, on rank 0 alone'
+ELEMENT = 'in row 3 alone, in column 6 alone, on rank 0 alone'
+EXCHANGED = 'as if experts 4 and 6 were exchanged; '
+# By bug: the kernel, what is said, and what is said from y alone if not that.
+BUGS = {
+  'one element': (change_y(scale_element), ELEMENT, ''),
+  'one token': (change_y(scale_token), f'* expected; {ROW}', ''),
+  'one sign': (change_y(flip_sign), f'opposite sign; {ELEMENT}', ''),
+  'one weight': (
+    change_inputs(topk_weights=round_token),
+    f'topk_weights was rounded to bfloat16 where y reads it; {ROW}',
+    '',
+  ),
+  'saturation': (
+    dataclasses.replace(KERNEL, silu_of=saturating).forward,
+    'had gate clamped to 60 where activation reads it',
+    '',
+  ),
+  'clamp': (Clamped().forward, 'had up clamped to ±7 where activation', ''),
+  'exchange': (
+    change_inputs(w_gate_up=exchange_experts, w_down=exchange_experts),
+    EXCHANGED + 'in rows of experts 4 and 6 alone',
+    EXCHANGED + 'all wrong tokens, and no others, chose expert 4 or 6',
+  ),
+  'padding': (
+    Padded().forward,
+    'gate_up was padded at its end by 16 columns before it was split',
+    '',
+  ),
+  'lost tokens': (
+    change_y(lose_tokens),
+    'as if y was zero; in the tokens past a multiple of 8 alone',
+    '',
+  ),
+}
+
+
+def find_pattern(bug, dtype, everything):
+  kernel = BUGS[bug][0]
+  last = slice(None) if everything else slice(-1, None)
+
+  def function(inputs, config, policy):
+    computed = kernel(config, policy, inputs)
+    names = ('expert_in', 'gate_up', 'activation', 'expert_out', 'returned')
+    return {n: computed[n] for n in (*names, 'y')[last]}
+
+  function.activations = ('swiglu',)
+  tokens = 125 if bug == 'lost tokens' else None
+  case = case_lib.Case(preset='small', dtype=dtype, tokens=tokens)
+  report = api.check(function, case, lanes=('bitwise', 'bounded'), repeat=1)
+  return report.first_failure.pattern
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
+@pytest.mark.parametrize('everything', [False, True], ids=['y', 'all'])
+@pytest.mark.parametrize('bug', BUGS)
+@pytest.mark.few(4)
+def test_a_bug_is_named_by_where_and_how_far(bug, everything, dtype):
+  _, words, from_y = BUGS[bug]
+
+  pattern = find_pattern(bug, dtype, everything)
+
+  assert (words if everything or not from_y else from_y) in pattern
+  assert 'other' not in pattern.replace('no others', '')
+  assert explain.BESIDE not in pattern
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
+def test_dx_without_up_says_the_up_half(dtype):
+  # given: dx alone lacks what comes through up
+  def backward(inputs, config, policy):
+    gate_alone = inputs['w_gate_up'].copy()
+    gate_alone[..., config.d_ff :] = 0
+    grads = KERNEL.backward(config, policy, inputs)
+    grads_of_gate = KERNEL.backward(
+      config, policy, {**inputs, 'w_gate_up': gate_alone}
+    )
+    dx = grads_of_gate['dx']
+    names = 'd_w_down', 'd_w_gate_up', 'd_topk_weights'
+    return dict(dx=dx, **{name: grads[name] for name in names})
+
+  def function(inputs, config, policy):
+    return dict(y=KERNEL.forward(config, policy, inputs)['y'])
+
+  function.backward, function.activations = backward, ('swiglu',)
+
+  # when
+  case = case_lib.Case(
+    preset='tiny', ranks=2, dtype=dtype, direction='backward'
+  )
+  report = api.check(function, case, lanes=('bounded',), repeat=1)
+
+  # then
+  failure = report.first_failure
+  assert failure.stage == 'dx'
+  assert 'lacked its up half' in failure.pattern
+
+
+def test_a_row_is_no_other_row_where_only_its_large_columns_agree():
+  # given: columns of very different sizes, and an error in a small one
+  right = np.random.default_rng(3).normal(size=(6, 32)).astype(np.float32)
+  right[:, 5] *= 2.0**30
+  actual = right.copy()
+  actual[2, 8:16] = right[2, 8:16][::-1]
+
+  text = patterns.describe(actual, right, actual != right, right)
+
+  assert text == ''
+
+
+def test_a_row_is_another_in_columns_of_any_size():
+  right = np.random.default_rng(3).normal(size=(6, 32)).astype(np.float32)
+  right[:, 5] *= 2.0**30
+  actual = right.copy()
+  actual[2] = right[4]
+
+  text = patterns.describe(actual, right, actual != right, right)
+
+  assert text == "holds another row's values"
