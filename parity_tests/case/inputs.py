@@ -14,6 +14,7 @@ from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
+from hpmoe.parity_tests.case.values import deferred
 from hpmoe.parity_tests.case.values import exact_data
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import exact_proof
@@ -150,8 +151,11 @@ def make_inputs(
     **routings.measure_skew(config, routed.topk_ids),
   )
   storage = exact_limits.STORAGE[dtype]
+  arrays: Mapping[str, np.ndarray]
   if config.sublayer:
-    arrays = real_data.draw_sublayer(config, storage, routed, seed)
+    arrays = small_arrays = real_data.draw_sublayer(
+      config, storage, routed, seed
+    )
   else:
     is_own = routing in ROUTINGS and preset.is_routed
     plan = functools.partial(
@@ -162,7 +166,7 @@ def make_inputs(
       weighted=is_own,
     )
     scales = plan(config)
-    arrays = dict(
+    small_arrays = dict(
       x=unusual_values.change_x((x * scales.x).astype(storage), seed),
       topk_ids=routed.topk_ids,
       topk_weights=(
@@ -170,13 +174,19 @@ def make_inputs(
         if is_own
         else routed.topk_weights
       ),
-      **real_data.draw_weights(config, storage, seed, scales),
       **real_data.draw_biases(config, storage, seed, scales),
       **real_data.draw_shared(config, storage, seed, plan),
       dy=real_data.draw_dy(config, storage, seed, scales),
     )
-  finite = () if config.sublayer else ('w_gate_up', 'w_down')
-  checks.check_inputs(config, policy, arrays, finite)
+    experts = np.unique(routed.topk_ids[routed.topk_ids >= 0])
+    draw = functools.partial(
+      real_data.draw_weights, config, storage, seed, scales, experts
+    )
+    arrays = deferred.DeferredArrays(small_arrays, real_data.WEIGHTS, draw)
+    real_data.refuse_overflow(storage, scales)
+  # Weights have their shapes, and are finite, as they are drawn.
+  later_names = () if config.sublayer else real_data.WEIGHTS
+  checks.check_inputs(config, policy, small_arrays, later_names)
   return LayerInputs(config, policy, arrays, routing, facts)
 
 
@@ -217,8 +227,10 @@ def with_data(
 
 def _cast_to_storage(
   policy: PrecisionPolicy, arrays: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+) -> Any:
   """Returns inputs, each in the dtype that the policy gives it."""
+  if isinstance(arrays, deferred.DeferredArrays):
+    return arrays.convert(functools.partial(_cast_to_storage, policy))
   # Codes and scales have a dtype of their own.
   dtypes = {n: policy.dtype(n) for n in arrays if n in tensors.SPECS}
   return {

@@ -55,12 +55,19 @@ class _Blocks:
 
   def take(self, size: int) -> np.ndarray:
     """Returns `[size]` bytes, of any value."""
-    place, block = self._pop(size) or self._create(size)
+    return self._use(*(self._pop(size) or self._create(size)))
+
+  def _use(self, place: Place, block: mmap.mmap) -> np.ndarray:
     array = np.frombuffer(block, np.uint8)
     address = array.__array_interface__['data'][0]
     self._by_address[address] = place
     weakref.finalize(array, self._give_back, address, block).atexit = False
     return array
+
+  def create(self, size: int) -> np.ndarray:
+    """Returns `[size]` zeros, of which those written to take memory."""
+    self.drop_unused()
+    return self._use(*self._create(size))
 
   def attach(self, place: Place) -> np.ndarray:
     """Returns a block of another process, read-only."""
@@ -118,6 +125,21 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
   if size < LEAST_BYTES or not is_supported():
     return np.empty(shape, dtype)
   return _blocks.take(size).view(dtype).reshape(shape)
+
+
+def empty_rows(
+  shape: tuple[int, ...], dtype: np.dtype, rows: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+  """Returns an array `[R, L, ...]` for some of its R L rows, and which.
+
+  They are `rows`, and the others are zeros that take no memory; or all rows,
+  None, where that saves nothing.
+  """
+  size = math.prod(shape) * np.dtype(dtype).itemsize
+  is_part = rows is not None and len(rows) < shape[0] * shape[1]
+  if not is_part or size < LEAST_BYTES or not is_supported():
+    return empty(shape, dtype), None
+  return _blocks.create(size).view(dtype).reshape(shape), rows
 
 
 def zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

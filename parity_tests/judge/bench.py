@@ -81,7 +81,9 @@ class Bench:
   def plan(self) -> dict[str, np.ndarray]:
     """The oracle's plan of the routing."""
     inputs = self.real_inputs
-    return oracle_lib.Oracle(inputs.config, inputs.policy, inputs.arrays).plan
+    # Weights are drawn later.
+    ids = dict(topk_ids=inputs.arrays['topk_ids'])
+    return oracle_lib.Oracle(inputs.config, inputs.policy, ids).plan
 
   def answer(
     self,

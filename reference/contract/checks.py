@@ -18,7 +18,7 @@ def check_inputs(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
   inputs: Mapping[str, np.ndarray],
-  finite: Container[str] = (),
+  exempt: Container[str] = (),
 ) -> None:
   """Refuses inputs that the layer's contract does not cover.
 
@@ -26,18 +26,18 @@ def check_inputs(
     config: sizes.
     policy: its storage dtype.
     inputs: the tensors of `tensors.inputs` by name.
-    finite: those of them that are known to be finite.
+    exempt: those of them that are known to be right, beside ids; they are not
+      looked at.
 
   Raises:
     ValueError: a tensor is missing, has another shape or dtype, is not finite,
       ids are no routing (`check_ids`), or a rank gets more rows than it can
       hold (`check_capacity`).
   """
-  names = tensors.inputs(config)
+  names = [name for name in tensors.inputs(config) if name not in exempt]
   check_arrays(config, policy, inputs, names)
   for name in names:
-    if name not in finite:
-      check_finite(name, inputs[name])
+    check_finite(name, inputs[name])
   check_capacity(config, _counts(config, inputs['topk_ids']))
 
 

@@ -1,6 +1,6 @@
 """Real data: normal values, scaled so that every sum is of order one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 import dataclasses
 import os
@@ -26,6 +26,8 @@ WEIGHTS_OF_PARTS = {
 
 
 BIASES, SHARED = WEIGHTS_OF_PARTS.values()
+# Of routed experts.
+WEIGHTS = ('w_gate_up', 'w_down')
 
 
 def draw_sublayer(config, storage, routed, seed) -> dict[str, np.ndarray]:
@@ -108,23 +110,29 @@ def draw_shared(config, storage, seed, plan) -> dict[str, np.ndarray]:
 _PANEL = 1 << 16
 
 
-def draw_weights(config, storage, seed, scales) -> dict[str, np.ndarray]:
+def draw_weights(
+  config, storage, seed, scales, experts: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
   """Returns normal weights over the root of their fan-in, expert by expert.
 
   Each is scaled as `Magnitudes` says, so that every sum is of order one.
 
-  Raises:
-    ValueError: storage cannot hold the largest of them.
+  Args:
+    config: sizes.
+    storage: dtype.
+    seed: of the values.
+    scales: of the values.
+    experts: those that have rows.  If weights are large, the others are zeros
+      that take no memory.  None: all.
   """
   ranks, local = config.num_ranks, config.experts_per_rank
-  factors = dict(w_gate_up=scales.w_gate_up(), w_down=scales.w_down())
-  divisors = dict(w_gate_up=1.0, w_down=float(scales.experts.min()))
+  everyone = np.arange(config.num_experts)
   weights = {}
-  for name, factor in factors.items():
-    factor /= np.sqrt(len(factor))
-    _refuse_overflow(name, storage, factor.max() / divisors[name])
+  for name, factor in _list_factors(scales).items():
     shape = (ranks, local, *factor.shape)
-    weights[name] = array = shared_memory.empty(shape, storage)
+    array, drawn_experts = shared_memory.empty_rows(shape, storage, experts)
+    if drawn_experts is None:
+      drawn_experts = everyone
 
     def draw(expert: int, name=name, factor=factor, array=array) -> None:
       weight_seed = stable_random.seed_of(name, expert, seed)
@@ -132,23 +140,34 @@ def draw_weights(config, storage, seed, scales) -> dict[str, np.ndarray]:
       place = array[divmod(expert, local)]
       _draw_scaled(weight_seed, factor, divisor, place)
 
-    _draw_experts(draw, config.num_experts, array.nbytes)
-    recipes.note(array, 'real', name, seed, scales.digest, ranks)
+    _draw_experts(draw, drawn_experts.tolist(), array.nbytes)
+    recipe = seed, scales.digest, ranks, drawn_experts.tobytes()
+    weights[name] = recipes.note(array, 'real', name, *recipe)
   return weights
 
 
-def _refuse_overflow(name: str, storage: np.dtype, factor: float) -> None:
+def _list_factors(scales) -> dict[str, np.ndarray]:
+  """Returns the factors of weights `[X, Y]`, the root of X among them."""
+  factors = dict(w_gate_up=scales.w_gate_up(), w_down=scales.w_down())
+  for factor in factors.values():
+    factor /= np.sqrt(len(factor))
+  return factors
+
+
+def refuse_overflow(storage: np.dtype, scales) -> None:
   """Refuses factors with which a weight might not be finite.
 
   Raises:
     ValueError: the largest weight is beyond `storage`.
   """
-  largest = stable_random.MOST_DEVIATIONS * factor
-  if not largest < storage_lib.FORMATS[np.dtype(storage).name].largest:
-    raise ValueError(
-      f'{name}: expected weights that {np.dtype(storage)} holds, got up to '
-      f'{largest:g}'
-    )
+  divisors = dict(w_gate_up=1.0, w_down=float(scales.experts.min()))
+  for name, factor in _list_factors(scales).items():
+    largest = stable_random.MOST_DEVIATIONS * factor.max() / divisors[name]
+    if not largest < storage_lib.FORMATS[np.dtype(storage).name].largest:
+      raise ValueError(
+        f'{name}: expected weights that {np.dtype(storage)} holds, got up to '
+        f'{largest:g}'
+      )
 
 
 def _draw_scaled(
@@ -168,13 +187,13 @@ def _draw_scaled(
 
 
 def _draw_experts(
-  draw: Callable[[int], None], num_experts: int, size: int
+  draw: Callable[[int], None], experts: Sequence[int], size: int
 ) -> None:
   """Calls `draw` with each expert, in threads where they take long."""
   if size < shared_memory.LEAST_BYTES:
-    for expert in range(num_experts):
+    for expert in experts:
       draw(expert)
     return
   with futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
-    for _ in pool.map(draw, range(num_experts)):
+    for _ in pool.map(draw, experts):
       pass

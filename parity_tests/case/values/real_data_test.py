@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.cache import recipes
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.case.values import magnitudes
 from hpmoe.parity_tests.case.values import real_data
@@ -36,7 +38,53 @@ def test_panels_and_threads_change_no_bit(monkeypatch, dtype):
 
 
 def test_weights_that_might_overflow_are_refused():
-  with pytest.raises(ValueError, match='^w_gate_up: .* float16 holds, got up'):
-    draw('float16', gate=2.0**20)
-  with pytest.raises(ValueError, match='^w_down: expected weights that'):
-    draw('float16', experts=2.0**-40)
+  scales = magnitudes.plan_magnitudes(_CONFIG, np.dtype('float16'))
+  real_data.refuse_overflow(np.dtype('float16'), scales)
+  scales.experts[1] = 2.0**-40
+  with pytest.raises(ValueError, match='^w_down: .* float16 holds, got up'):
+    real_data.refuse_overflow(np.dtype('float16'), scales)
+  scales.gate[2] = 2.0**20
+  with pytest.raises(ValueError, match='^w_gate_up: expected weights that'):
+    real_data.refuse_overflow(np.dtype('float16'), scales)
+
+
+def test_experts_without_rows_are_zeros_and_take_no_memory(monkeypatch):
+  storage = np.dtype('float32')
+  scales = magnitudes.plan_magnitudes(_CONFIG, storage)
+  experts, layer = np.array([1, 6]), (_CONFIG, storage, 3, scales)
+  whole = draw()
+  # given: small weights, then: all are calls
+  small = real_data.draw_weights(*layer, experts)
+  assert small['w_down'].tobytes() == whole['w_down'].tobytes()
+  # when: they are large
+  monkeypatch.setattr(shared_memory, 'LEAST_BYTES', 1)
+  monkeypatch.setattr(recipes, 'LEAST_BYTES', 1)
+  part = real_data.draw_weights(*layer, experts)
+  recipe = recipes.find(part['w_down'])
+  # then: they are those of the whole layer, by another recipe
+  for name, weight in part.items():
+    for expert in range(8):
+      place = divmod(expert, 4)
+      right = whole[name][place] * (expert in experts)
+      np.testing.assert_array_equal(weight[place], right)
+  other = real_data.draw_weights(*layer, np.array([1, 7]))
+  assert recipe not in (None, recipes.find(other['w_down']))
+
+
+def test_real_weights_are_drawn_when_they_are_read(monkeypatch):
+  calls = []
+  draw = real_data.draw_weights
+
+  def count(*arguments):
+    calls.append(1)
+    return draw(*arguments)
+
+  monkeypatch.setattr(real_data, 'draw_weights', count)
+  inputs = case_lib.Case(preset='tiny', dtype='bfloat16').make()
+  assert 'w_down' in inputs.arrays and len(inputs.arrays) == len(
+    [*inputs.arrays]
+  )
+  assert not calls
+  arrays = dict(inputs.arrays)
+  assert arrays['w_down'] is inputs.arrays['w_down']
+  assert len(calls) == 1
