@@ -65,6 +65,14 @@ class Cut:
     )
     return np.add.reduceat(by_column, self._first_rows(values, first), axis=0)
 
+  def largest(self, values: np.ndarray, first: int = 0) -> np.ndarray:
+    """Returns `[b, C]`, the largest value of each tile; as `sum`."""
+    if not values.size:
+      return np.zeros((0, self.shape[1]), values.dtype)
+    by_column = np.maximum.reduceat(values, self.col_starts[:-1], axis=1)
+    first_rows = self._first_rows(values, first)
+    return np.maximum.reduceat(by_column, first_rows, axis=0)
+
   def fill(self, tiles: np.ndarray, first: int = 0) -> np.ndarray:
     """Returns `[rows, columns]`: all have what their tile `[b, C]` has."""
     heights = np.diff(self.starts)[first : first + len(tiles)]

@@ -17,7 +17,11 @@ roundings bring them.
 Where float32 stages end in a tensor that is stored narrower, such as y in
 bfloat16, what is off by more than half a spacing was off by that excess before
 it was rounded, at least.  There the tile is judged by the root mean square of
-the excess.
+the excess, and each element by its own:
+
+  P(|error| >= r sqrt(V))  <=  2 exp(-r^2 / 2)
+
+of as many elements as a tensor may have.
 
 How the limits follow.  Elements fall into groups, independent of one another;
 within one, errors may hang together in any way (rows of y share all that was
@@ -60,7 +64,10 @@ _WORDS = dict(
   rms='root mean square of the error',
   slope='slope of the error against the golden',
   differing='elements that differ from the oracle',
+  peak='largest error of an element',
 )
+# Elements of a tensor, at most.
+_MOST_ELEMENTS = 2.0**31
 # That any comparison of a whole run fails by bad luck.
 FALSE_ALARM = 1e-9
 # Most that a tile is judged by: a root mean square and a slope, of two parts.
@@ -173,6 +180,7 @@ class Sums:
     information: square of the golden, in deviations.
     differing: elements that are not what is expected.
     chance: the mean of `differing`.
+    peak: the largest error, in deviations; where `stored_narrower`.
     counted: whether elements were counted, and errors not looked at.
     stored_narrower: whether errors are what exceeds one last rounding, which
       hides slopes.
@@ -185,13 +193,15 @@ class Sums:
   information: np.ndarray | float = 0.0
   differing: np.ndarray | float = 0.0
   chance: np.ndarray | float = 0.0
+  peak: np.ndarray | float = 0.0
   counted: bool = False
   stored_narrower: bool = False
 
   def total(self, alike: int) -> 'Sums':
     """Returns the sums over all tiles."""
     sums = {name: np.sum(getattr(self, name)) for name in _SUM_FIELDS}
-    return dataclasses.replace(self, **sums, alike=np.asarray(alike))
+    peak = np.max(self.peak, initial=0.0)
+    return dataclasses.replace(self, **sums, alike=np.asarray(alike), peak=peak)
 
   def __add__(self, other: 'Sums') -> 'Sums':
     """Returns the sums of both; what errs as one does so in either."""
@@ -199,11 +209,13 @@ class Sums:
       name: getattr(self, name) + getattr(other, name) for name in _SUM_FIELDS
     }
     alike = np.maximum(self.alike, other.alike)
-    return dataclasses.replace(self, **sums, alike=alike)
+    peak = np.maximum(self.peak, other.peak)
+    return dataclasses.replace(self, **sums, alike=alike, peak=peak)
 
 
 _SUM_FIELDS = {f.name for f in dataclasses.fields(Sums)} - {
   'alike',
+  'peak',
   'counted',
   'stored_narrower',
 }
@@ -342,6 +354,7 @@ class Judge:
           elements,
           alike,
           square=cut.sum(np.square(excess), first),
+          peak=cut.largest(excess, first),
           information=cut.sum(np.square(value), first),
           stored_narrower=True,
         )
@@ -386,8 +399,7 @@ class Judge:
       return ~(np.abs(got - expected) <= spacing)
     assert golden.variance is not None
     if self.stores_narrower(golden):
-      alone = mean_square_limit(np.array(1.0), self._log_p)
-      reach = np.sqrt(alone) * golden.distance()
+      reach = self._peak_limit * golden.distance()
       return self._excess(got, golden) > reach
     alone = mean_square_limit(np.array(1.0), self._log_p)
     return np.square(got - golden.value) > alone * golden.variance
@@ -398,6 +410,9 @@ class Judge:
       limit = count_limit(sums.chance, sums.alike, self._log_p)
       return dict(differing=sums.differing / limit)
     rms, slope_of = self._limits_of_errors(sums)
+    if sums.stored_narrower:
+      mean_root = np.sqrt(sums.square / sums.elements)
+      return dict(rms=mean_root / rms, peak=sums.peak / self._peak_limit)
     with np.errstate(divide='ignore', invalid='ignore'):
       slope = np.abs(sums.product) / sums.information / slope_of
     slope = np.where(sums.information == 0, 0, slope)
@@ -431,14 +446,29 @@ class Judge:
     if cut is None or rows is None or not rows.row_square.size:
       return power.Power(whole=whole)
     element, row = self._of_rows(off, cut, first, rows)
-    if sums.stored_narrower and rows.row_largest is not None:
-      square = rows.row_square.sum(axis=1)
-      size = np.sqrt(square / cut.col_starts[-1])
-      with np.errstate(divide='ignore', invalid='ignore'):
-        peaks = np.where(size > 0, rows.row_largest / size, 0.0)
-      element += self._rounding * float(peaks.max(initial=0.0))
+    if sums.stored_narrower:
+      element = min(element, self._find_peak_power(cut, rows))
       row += self._rounding
     return power.Power(element, row, whole)
+
+  @property
+  def _peak_limit(self) -> float:
+    """Deviations that no right element is off, but by bad luck.
+
+    One more is what exp may be off in one direction.
+    """
+    log_p = self._log_p + np.log(2 * _MOST_ELEMENTS)
+    biases = self.policy.activation == 'swiglu'
+    return float(np.sqrt(2 * log_p)) + biases
+
+  def _find_peak_power(self, cut: tiles.Cut, rows: Any) -> float:
+    """Returns the error of an element that is seen by itself, as `Power`."""
+    square = rows.row_square.sum(axis=1)
+    size = np.sqrt(square / cut.col_starts[-1])
+    deviation = np.sqrt(rows.row_variance.max(axis=1))
+    peaks = 2 * self._peak_limit * deviation + self._rounding * rows.row_largest
+    with np.errstate(divide='ignore', invalid='ignore'):
+      return float(np.where(size > 0, peaks / size, 0.0).max(initial=0.0))
 
   @property
   def _rounding(self) -> float:
