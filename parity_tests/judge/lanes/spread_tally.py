@@ -16,6 +16,7 @@ from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import spread
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 
@@ -44,6 +45,7 @@ class SpreadTally:
       # wider than they need be, and a shard's those of one process.
       sum(int(np.prod(cut.shape)) for cut in cuts),
       comparisons=verdicts.comparisons(self._tiling.config),
+      rounds_last=_rounds_last(golden.policy, self._tensor),
     )
     self._tally = tally_lib.Tally(
       stage, 'bounded', verdicts.SPREAD_RULE, self._tiling
@@ -235,6 +237,12 @@ class SpreadFigures:
       f'tensor_{name}': rank_parts.largest(0.0, np.max(share))
       for name, share in shares.items()
     }, self.sees + self.judge.power(sums)
+
+
+def _rounds_last(policy: precision.PrecisionPolicy, tensor: str) -> bool:
+  """Says whether a tensor is the only one that is stored narrower."""
+  is_wide = policy.storage == policy.accumulate
+  return is_wide and {*policy.roundings} <= {tensor}
 
 
 def independent(
