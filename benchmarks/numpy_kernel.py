@@ -14,6 +14,8 @@ def layer(inputs, config, policy):
   for expert in range(config.num_experts):
     place = divmod(expert, config.experts_per_rank)
     rank, token, slot = np.nonzero(ids == expert)
+    if not len(rank):
+      continue
     rows = x[rank, token].astype(np.float32)
     sums = narrow(rows @ inputs['w_gate_up'][place].astype(np.float32))
     gate, up = np.split(sums, 2, axis=-1)

@@ -38,6 +38,9 @@ _LAYERS = flags.DEFINE_list(
 _RANKS = flags.DEFINE_integer('ranks', 4, 'Ranks.')
 _TOKENS = flags.DEFINE_integer('tokens', None, 'Tokens of a rank.')
 _ROUNDS = flags.DEFINE_integer('rounds', 3, 'Turns of each; medians are told.')
+_TREE = flags.DEFINE_string(
+  'tree', None, 'A checkout whose hpmoe is measured instead, an older one say.'
+)
 _PROBE = flags.DEFINE_bool('probe', False, 'Runs the loop alone, once.')
 
 _DTYPE = 'bfloat16'
@@ -132,6 +135,9 @@ def run_check(layer: str, cache: pathlib.Path) -> Cost:
       *([f'--tokens={_TOKENS.value}'] if _TOKENS.value is not None else []),
     ]
     environment = os.environ | dict(HPMOE_CACHE=str(cache), TIMES=str(times))
+    if _TREE.value is not None:
+      paths = f'{_TREE.value}/src', environment.get('PYTHONPATH', '')
+      environment['PYTHONPATH'] = os.pathsep.join(paths)
     start = time.perf_counter()
     process = subprocess.Popen(
       command,

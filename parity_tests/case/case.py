@@ -213,6 +213,14 @@ class Case:
     """Returns the least that a part of `memory.COPIES` needs."""
     return memory.bytes_needed(*self.estimate_sizes(), self.direction, part)
 
+  def estimate_undrawn_bytes(self) -> int:
+    """Returns the bytes of weights of experts that surely have no row."""
+    config, policy = self.estimate_sizes()
+    rows = config.num_ranks * config.num_tokens * config.top_k
+    idle = max(0, config.num_experts - rows)
+    weights = memory.weight_bytes(config, policy)
+    return weights * idle // config.num_experts
+
   def estimate_sizes(
     self,
   ) -> tuple[config_lib.MoEConfig, precision.PrecisionPolicy]:
@@ -235,8 +243,8 @@ class Case:
     return dataclasses.replace(config, **changes), policy
 
   def _refuse_what_does_not_fit(self) -> None:
-    least_bytes = self.bytes_needed('launch')
     weights = memory.weight_bytes(*self.estimate_sizes())
+    least_bytes = self.bytes_needed('launch') - self.estimate_undrawn_bytes()
     name = 'num_experts' if 2 * weights > least_bytes else 'num_tokens'
     memory.check(least_bytes, 'launch', name)
 

@@ -82,12 +82,17 @@ def estimate(
   in_sample = judgement.tiles is not None
   # Of a sample, the oracle computes the sample.
   least_bytes = case.bytes_needed('launch' if in_sample else 'check')
-  weights = 3 * config.num_experts * config.d_model * config.d_ff
+  rows = config.num_ranks * config.num_tokens * config.top_k
+  experts = min(config.num_experts, rows) if in_sample else config.num_experts
+  weights = 3 * experts * config.d_model * config.d_ff
   of_weights = memory.weight_bytes(config, policy)
+  if in_sample:
+    # The oracle takes all experts, and golden values those that have rows.
+    least_bytes -= case.estimate_undrawn_bytes()
+    of_weights -= case.estimate_undrawn_bytes()
   of_weights *= memory.COPIES['launch' if in_sample else 'check']
   # A backward pass has as many gradients of them.
   of_weights *= len(passes.from_direction(case.direction))
-  rows = config.num_ranks * config.num_tokens * config.top_k
   rows = min(rows, judgement.tiles) if judgement.tiles is not None else rows
   products = 3 * rows * config.d_model * config.d_ff
   kinds = 1 + 2 * ('exact' in judgement.lanes)
