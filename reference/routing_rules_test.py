@@ -1,0 +1,141 @@
+"""Every published routing rule against loops over one token's experts."""
+
+import math
+import zlib
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hpmoe.reference import routing
+from hpmoe.reference.contract import router as router_lib
+
+_DRAWS = 40
+
+
+def _sigmoid(z: float) -> float:
+  return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
+
+
+def _softmax(values: list[float]) -> list[float]:
+  powers = [math.exp(v - max(values)) for v in values]
+  return [p / math.fsum(powers) for p in powers]
+
+
+def _top(values: dict[int, float], count: int) -> list[int]:
+  return sorted(values, key=lambda key: (-values[key], key))[:count]
+
+
+def _route_token(rule, z, bias, top_k, groups, top_groups, scale):
+  """Returns ids and weights of a token, by the rule's published words."""
+  experts = range(len(z))
+  if rule == 'softmax':
+    shares = _softmax(z)
+    ids = _top(dict(enumerate(shares)), top_k)
+    weights = [shares[e] for e in ids]
+  elif rule in ('renormalize', 'renormalize_biased'):
+    logits = [a + b for a, b in zip(z, bias)] if 'biased' in rule else z
+    ids = _top(dict(enumerate(logits)), top_k)
+    weights = _softmax([logits[e] for e in ids])
+  elif rule == 'renormalize_naive':
+    shares = _softmax(z)
+    ids = _top(dict(enumerate(shares)), top_k)
+    weights = [shares[e] / sum(shares[i] for i in ids) for e in ids]
+  elif rule == 'topk':
+    ids = _top(dict(enumerate(z)), top_k)
+    weights = [z[e] for e in ids]
+  else:
+    shares = [_sigmoid(value) for value in z]
+    is_biased = rule.startswith('deepseek') or rule == 'minimax2'
+    choice = {e: shares[e] + bias[e] * is_biased for e in experts}
+    if groups > 1:
+      size = len(z) // groups
+      scores = {
+        g: sum(sorted(choice[e] for e in experts if e // size == g)[-2:])
+        for g in range(groups)
+      }
+      best = _top(scores, top_groups)
+      choice = {e: choice[e] for e in experts if e // size in best}
+    ids = _top(choice, top_k)
+    weights = [shares[e] for e in ids]
+    if rule in ('deepseek_v3', 'minimax2', 'sigmoid_renorm'):
+      total = sum(weights)
+      weights = [w / (total + 1e-20) for w in weights]
+  return ids, [w * scale for w in weights]
+
+
+@pytest.mark.parametrize('rule', [*router_lib.RULES])
+def test_a_rule_is_as_its_words_say(rule):
+  rng = np.random.default_rng(zlib.crc32(rule.encode()))
+  is_grouped = router_lib.RULES[rule].grouped
+  for _ in range(_DRAWS):
+    # Given logits of random sizes, some of them equal,
+    groups = int(rng.choice([1, 2, 4])) if is_grouped else 1
+    experts = groups * int(rng.integers(2, 9))
+    top_groups = int(rng.integers(1, groups + 1))
+    top_k = int(rng.integers(1, top_groups * (experts // groups) + 1))
+    logits = rng.normal(size=(1, 3, experts)) * 3
+    logits[0, 1] = np.round(logits[0, 1])
+    bias = rng.normal(size=experts) / 4
+    router = router_lib.Router(rule, top_k, groups, top_groups, 1.5)
+    # when they are routed in float64,
+    routed = routing.route(router, logits, bias)
+    # then ids and weights are those of a loop.
+    for token in range(3):
+      ids, weights = _route_token(
+        rule,
+        logits[0, token].tolist(),
+        bias.tolist(),
+        top_k,
+        groups,
+        top_groups,
+        1.5,
+      )
+      assert routed.topk_ids[0, token].tolist() == ids
+      np.testing.assert_allclose(
+        routed.topk_weights[0, token], weights, rtol=1e-13
+      )
+
+
+@pytest.mark.parametrize('rule', [*router_lib.RULES])
+def test_jax_and_numpy_agree(rule):
+  rng = np.random.default_rng(zlib.crc32(rule.encode()) + 1)
+  logits = rng.normal(size=(2, 8, 16)).astype(np.float32)
+  bias = rng.normal(size=16).astype(np.float32) / 8
+  router = router_lib.Router(rule, 3)
+  ours = routing.route(router, logits, bias)
+  theirs = routing.route(router, jnp.asarray(logits), jnp.asarray(bias))
+  np.testing.assert_array_equal(ours.topk_ids, theirs.topk_ids)
+  np.testing.assert_allclose(
+    ours.topk_weights, theirs.topk_weights, rtol=3e-6, atol=1e-7
+  )
+
+
+@pytest.mark.parametrize(
+  ('fields', 'text'),
+  [
+    (dict(rule='best', top_k=1), 'rule: expected one of'),
+    (dict(rule='softmax', top_k=0), 'top_k: expected a positive'),
+    (dict(rule='softmax', top_k=1, groups=2), 'groups: expected 1 with rule'),
+    (
+      dict(rule='deepseek_v3', top_k=1, groups=2, top_groups=3),
+      'top_groups: expected 1 to groups=2',
+    ),
+  ],
+)
+def test_a_router_that_cannot_be_is_refused(fields, text):
+  with pytest.raises(ValueError, match=text):
+    router_lib.Router(**fields)
+
+
+@pytest.mark.parametrize(
+  ('router', 'experts', 'text'),
+  [
+    (router_lib.Router('deepseek_v3', 1, 3, 1), 8, 'groups: expected a divis'),
+    (router_lib.Router('deepseek_v3', 5, 2, 1), 8, 'top_k: expected at most 4'),
+    (router_lib.Router('softmax', 9), 8, 'top_k: expected at most 8'),
+  ],
+)
+def test_experts_that_do_not_suit_are_refused(router, experts, text):
+  with pytest.raises(ValueError, match=text):
+    routing.route(router, np.zeros((1, 1, experts)))
