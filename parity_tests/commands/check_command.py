@@ -35,6 +35,13 @@ def _define_check(f: flags.FlagValues) -> None:
 
 # Flags that say nothing of what is judged.
 _REPORT = ('verbose', 'json', 'html')
+_FAMILY = ('shapes',)
+# What --shapes decides, or what has one shape.
+_OF_ONE_SHAPE = (
+  *('tokens', 'routing', 'input', 'text', 'capacity', 'case', 'outputs'),
+  *('tiles', 'lane', 'standard', 'repeat', 'html', 'verbose'),
+  *('shard', 'parts', 'merge'),
+)
 _SHARDS = ('shard', 'parts', 'merge')
 
 
@@ -51,7 +58,7 @@ def _heads() -> list[tuple[str, Sequence[str]]]:
     ('case', [*(flag.name for flag in case_flags.FLAGS), 'case']),
     *((f'candidate, {row.head}', row.flags) for row in rows),
     ('benchmark definition', definition_flags.NAMES),
-    ('judgement', [flag.name for flag in judgement.FLAGS]),
+    ('judgement', [*(flag.name for flag in judgement.FLAGS), *_FAMILY]),
     ('report', _REPORT),
     ('several processes', _SHARDS),
   ]
@@ -73,7 +80,7 @@ def _direction(f: flags.FlagValues) -> str:
     return f.direction or folder.read(f.case).direction
   if f.outputs is not None and f.input is not None:
     return f.direction or _direction_of(f.input)
-  partly = f.candidate or f.command or f.tiles is not None
+  partly = f.candidate or f.command or f.tiles is not None or f.shapes
   return f.direction or ('forward' if partly else 'both')
 
 
@@ -110,7 +117,9 @@ def request(f: flags.FlagValues):
   for name in f.standard:
     standards.get(name, case.dtype)
   apart = ('timeout',) if f.outputs is not None else ()  # of a shard
-  given = cli.arguments(f, without=('lane', *_REPORT, *_SHARDS, *apart))
+  given = cli.arguments(
+    f, without=('lane', *_REPORT, *_FAMILY, *_SHARDS, *apart)
+  )
   judged = cli.fields(f, judgement.FLAGS) | dict(lanes=_lanes(f))
   judged['standards'] = judged['standards'] or standards.DEFAULT
   return request_lib.Request(
@@ -124,6 +133,8 @@ def request(f: flags.FlagValues):
 def _check(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.judge import check
 
+  if f.shapes:
+    return _check_shapes(f)
   if f.shard is not None or f.parts is not None:
     return _sharded(f)
   job = None
@@ -141,6 +152,24 @@ def _check(f: flags.FlagValues) -> int:
   if f.merge is not None:
     return _merged(f, f.merge)
   return _report(f, definition_flags.find_run(f) or check.run)
+
+
+def _check_shapes(f: flags.FlagValues) -> int:
+  """Checks a family of shapes, and prints a line for each."""
+  from hpmoe.parity_tests.judge import shapes
+  from hpmoe.parity_tests.report import text_table
+
+  names = [name for name in _OF_ONE_SHAPE if name in f]
+  cli.refuse(f, names, 'beside --shapes, which has many shapes')
+  with cli.progress() as step:
+    rows = shapes.run(request(f), step)
+  table = text_table.format_table(
+    ('shape', 'verdict', 'first failure'), shapes.format_rows(rows)
+  )
+  print(f'{table}\n\n{shapes.format_summary(rows)}', flush=True)
+  if f.json is not None:
+    cli.write_json(f.json, shapes.to_json(rows))
+  return cli.PARITY if shapes.is_right(rows) else cli.NO_PARITY
 
 
 def _merged(f: flags.FlagValues, folder) -> int:

@@ -201,6 +201,7 @@ def describe(
       routing=inputs.routing,
       inputs=dict(inputs.facts),
       ranges=value_ranges.measure_ranges(inputs),
+      shape=value_ranges.describe_shape(inputs),
     )
     | candidate.facts()
     | dict(

@@ -1,4 +1,4 @@
-"""What values a check tried: the least and the largest of each tensor.
+"""What a check tried: the least and largest of each tensor, and the shape.
 
 A clamp beyond them cannot show.  Of a large layer a sample is looked at.
 """
@@ -60,3 +60,20 @@ def _multiply_sample(
       break
   gate, up = np.split(np.concatenate(products), 2, axis=1)
   return gate, up
+
+
+def describe_shape(inputs: inputs_lib.LayerInputs) -> str:
+  """Returns the one shape that a check tried, by what kernels depend on."""
+  config, ids = inputs.config, inputs.arrays['topk_ids']
+  counts = np.zeros(config.num_experts, int)
+  for rank in range(len(ids)):
+    served = ids[rank][ids[rank] >= 0]
+    counts += np.bincount(served, minlength=config.num_experts)
+  even = dict(D=config.d_model, F=config.d_ff)
+  sizes = ', '.join(
+    f'{"odd" if size % 2 else "even"} {name}' for name, size in even.items()
+  )
+  return (
+    f'T {config.num_tokens}, {counts.min()} to {counts.max()} rows an expert, '
+    f'K {config.top_k} of {config.num_experts}, {sizes}, R {config.num_ranks}'
+  )

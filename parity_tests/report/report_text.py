@@ -311,14 +311,19 @@ def _describe_blind_spot(report: check.Report) -> str:
 
 
 def _describe_ranges(report: check.Report) -> str:
-  """Returns beyond which values a clamp or a table could hide, or ''."""
+  """Returns beyond which values and shapes an error could hide, or ''."""
   ranges = report.config.get('ranges', {})
   parts = [
     f'{name} {ranges[name][0]:.2g} to {ranges[name][1]:.2g}'
     for name in _SHOWN_RANGES
     if name in ranges
   ]
-  return f'; nothing was tried beyond {", ".join(parts)}' if parts else ''
+  shape = report.config.get('shape')
+  shapes = f'; one shape, --shapes tries others: {shape}' if shape else ''
+  ranges_text = (
+    f'; nothing was tried beyond {", ".join(parts)}' if parts else ''
+  )
+  return ranges_text + shapes
 
 
 def _format_percent(share: float) -> str:

@@ -1,0 +1,218 @@
+"""Awkward shapes as a family: sizes at which kernels that pass elsewhere fail.
+
+A forward pass is judged by golden rows alone, so that no oracle is compiled for
+any of them, and a shape takes half a second.  Gradients are judged by the
+oracle, which is compiled for each.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import os
+import tempfile
+
+import numpy as np
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement as judgement_lib
+from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import presets
+
+# Numbers of tokens of a rank; rows of experts; around what blocks have.
+TOKENS = (1, 15, 16, 17, 127, 128, 129)
+ROWS = (0, 1, 128, 129)
+_MOST_RANKS = 8
+CRASH, NOT_TRIED = 'crash', 'not tried'
+# Of a sample, more than there are.
+_ALL_TILES = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+  """One of the family.
+
+  Attributes:
+    kind: what is awkward, as the last line calls it.
+    says: its sizes.
+    case: with them.
+  """
+
+  kind: str
+  says: str
+  case: case_lib.Case
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """What came of a shape.
+
+  Attributes:
+    kind, says: of the shape.
+    verdict: of its check, or `CRASH` or `NOT_TRIED`.
+    reason: the first failure, the error, or what the layer lacks; or ''.
+    report: of the check, if there is one.
+  """
+
+  kind: str
+  says: str
+  verdict: str
+  reason: str = ''
+  report: check.Report | None = None
+
+
+def list_shapes(case: case_lib.Case, folder: str) -> Iterator[Shape]:
+  """Yields the family around a case.
+
+  Args:
+    case: its preset, ranks, dtype, policy and parts stay.
+    folder: to which a routing is written.
+
+  Raises:
+    ValueError: the preset has no routed experts.
+  """
+
+  def change(kind: str, says: str, sizes: str = '', **fields) -> Shape:
+    preset = f'{case.preset}{sizes}'
+    return Shape(kind, says, dataclasses.replace(case, preset=preset, **fields))
+
+  shape = presets.get(case.preset)
+  experts, top_k = shape.num_experts, shape.top_k
+  if experts is None or top_k is None:
+    raise ValueError(
+      f'shapes: expected a preset with routed experts, got {case.preset}'
+    )
+  for tokens in TOKENS:
+    yield change('T', f'T {tokens}', tokens=tokens)
+  routing_file = _write_rows(experts, top_k, case.ranks, folder)
+  if routing_file is not None:
+    path, tokens = routing_file
+    rows = ', '.join(map(str, ROWS))
+    yield change('rows', f'experts of {rows} rows', tokens=tokens, routing=path)
+  tokens = min(shape.num_tokens, 16)
+  for count, name in ((1, '1'), (experts, 'E')):
+    yield change(
+      'K',
+      f'K {name}',
+      f':top_k={count}',
+      tokens=tokens,
+      routing='balanced',
+    )
+  for letter, size in (('d_model', shape.d_model), ('d_ff', shape.d_ff)):
+    name = 'D' if letter == 'd_model' else 'F'
+    odd = size + 5 + size % 2
+    yield change(name, f'{name} {odd}', f':{letter}={odd}', tokens=tokens)
+  for ranks in range(1, min(experts, _MOST_RANKS) + 1):
+    if experts % ranks == 0:
+      yield change('R', f'R {ranks}', ranks=ranks, tokens=tokens)
+
+
+def run(
+  request: request_lib.Request,
+  progress: Callable[[str], None] = lambda step: None,
+) -> list[Row]:
+  """Returns what came of each shape around the case of a request.
+
+  Args:
+    request: its case gives all but the sizes.
+    progress: called with the name of each shape.
+
+  Raises:
+    ValueError: the case is not drawn, so that it has no other sizes.
+  """
+  case = request.case
+  if case.input is not None or case.folder is not None or case.sublayer:
+    raise ValueError(
+      'shapes: expected a preset, whose sizes can be changed, got inputs of '
+      'one shape'
+    )
+  with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
+    rows = []
+    for shape in list_shapes(case, folder):
+      progress(shape.says)
+      rows.append(_run_shape(request, shape))
+    return rows
+
+
+def _run_shape(request: request_lib.Request, shape: Shape) -> Row:
+  judging = judgement_lib.Judgement(
+    lanes=judgement_lib.OF_SAMPLE, tiles=_ALL_TILES, repeat=1
+  )
+  if shape.case.direction != 'forward':
+    judging = judgement_lib.Judgement(lanes=('bounded',), repeat=1)
+  try:
+    report = check.run(
+      dataclasses.replace(request, case=shape.case, judgement=judging)
+    )
+  except candidates.CandidateError as error:
+    return Row(shape.kind, shape.says, CRASH, str(error))
+  except ValueError as error:
+    return Row(shape.kind, shape.says, NOT_TRIED, str(error))
+  return Row(shape.kind, shape.says, report.verdict, _explain(report), report)
+
+
+def _explain(report: check.Report) -> str:
+  failure = report.first_failure
+  if failure is None:
+    return ''
+  words = f'{failure.stage}{list(failure.index)}'
+  return f'{words}: {failure.pattern}' if failure.pattern else words
+
+
+def _write_rows(
+  experts: int, top_k: int, ranks: int, folder: str
+) -> tuple[str, int] | None:
+  """Writes a routing in which experts have `ROWS` rows.
+
+  Returns:
+    Its path and the tokens of a rank; None: there are too few experts.
+  """
+  common = np.arange(len(ROWS), experts)
+  if len(common) < top_k:
+    return None
+  tokens = -(-(sum(ROWS) + 2) // ranks)
+  ids = np.empty((ranks * tokens, top_k), np.int32)
+  for token in range(len(ids)):
+    ids[token] = np.roll(common, -token)[:top_k]
+  first = 0
+  for expert, count in enumerate(ROWS):
+    ids[first : first + count, 0] = expert
+    first += count
+  path = os.path.join(folder, 'rows.npz')
+  np.savez(path, topk_ids=ids.reshape(ranks, tokens, top_k))
+  return path, tokens
+
+
+def format_rows(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+  """Returns cells: the shape, the verdict, and why."""
+  return [(row.says, row.verdict, row.reason) for row in rows]
+
+
+def format_summary(rows: Sequence[Row]) -> str:
+  """Returns the last line."""
+  checks = [row for row in rows if row.verdict != NOT_TRIED]
+  right = [row for row in checks if row.verdict == verdicts.PASS]
+  untried = [row.says for row in rows if row.verdict == NOT_TRIED]
+  word = 'PASS' if is_right(rows) else 'FAIL'
+  remark = f'; not tried: {", ".join(untried)}' if untried else ''
+  sizes = ', '.join(row.says for row in checks)
+  return (
+    f'{word}: {len(right)} of {len(checks)} shapes pass; tried: {sizes}{remark}'
+  )
+
+
+def is_right(rows: Sequence[Row]) -> bool:
+  """Says whether some shapes ran, and all of these are right."""
+  checks = [row for row in rows if row.verdict != NOT_TRIED]
+  return bool(checks) and all(row.verdict == verdicts.PASS for row in checks)
+
+
+def to_json(rows: Sequence[Row]) -> dict:
+  """Returns rows as plain data."""
+  return dict(
+    verdict=verdicts.PASS if is_right(rows) else verdicts.FAIL,
+    shapes=[
+      {n: v for n, v in vars(row).items() if n != 'report'} for row in rows
+    ],
+  )
