@@ -1,7 +1,7 @@
 // What the bindings share: arrays, errors by type, and what calls hand on.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_BINDING_H_
-#define BACKEND_ASCEND_KERNELS_HOST_BINDING_H_
+#ifndef BACKEND_ASCEND_HOST_BINDING_H_
+#define BACKEND_ASCEND_HOST_BINDING_H_
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -118,4 +118,4 @@ auto ViewOfVector(const std::vector<T>& values, std::vector<size_t> shape,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_BINDING_H_
+#endif  // BACKEND_ASCEND_HOST_BINDING_H_

@@ -1,7 +1,7 @@
 // What threads take for a while and give back, made as often as is needed.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_POOL_H_
-#define BACKEND_ASCEND_KERNELS_HOST_POOL_H_
+#ifndef BACKEND_ASCEND_HOST_POOL_H_
+#define BACKEND_ASCEND_HOST_POOL_H_
 
 #include <memory>
 #include <mutex>
@@ -40,4 +40,4 @@ class Pool {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_POOL_H_
+#endif  // BACKEND_ASCEND_HOST_POOL_H_

@@ -1,7 +1,7 @@
 // A small generator of the same numbers on every platform.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_SPLITMIX_H_
-#define BACKEND_ASCEND_KERNELS_HOST_SPLITMIX_H_
+#ifndef BACKEND_ASCEND_HOST_SPLITMIX_H_
+#define BACKEND_ASCEND_HOST_SPLITMIX_H_
 
 #include <cstdint>
 
@@ -30,4 +30,4 @@ class SplitMix {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_SPLITMIX_H_
+#endif  // BACKEND_ASCEND_HOST_SPLITMIX_H_

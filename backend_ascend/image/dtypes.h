@@ -1,8 +1,8 @@
 // Storage dtypes: their one table, and orders in which products of them are
 // summed.  Loader, tiles, proofs and Python read it.
 
-#ifndef BACKEND_ASCEND_KERNELS_DTYPES_H_
-#define BACKEND_ASCEND_KERNELS_DTYPES_H_
+#ifndef BACKEND_ASCEND_IMAGE_DTYPES_H_
+#define BACKEND_ASCEND_IMAGE_DTYPES_H_
 
 #include <stdint.h>
 
@@ -65,4 +65,4 @@ constexpr int32_t kEvenOddTerms = 32;  // that kEvenOdd32 takes at a time
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_DTYPES_H_
+#endif  // BACKEND_ASCEND_IMAGE_DTYPES_H_

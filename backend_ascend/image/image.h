@@ -1,8 +1,8 @@
 // The task image: one flat little-endian blob that host, simulator and NPU
 // read.  Plain structs, no pointers, no host-only constructs.
 
-#ifndef BACKEND_ASCEND_KERNELS_IMAGE_H_
-#define BACKEND_ASCEND_KERNELS_IMAGE_H_
+#ifndef BACKEND_ASCEND_IMAGE_IMAGE_H_
+#define BACKEND_ASCEND_IMAGE_IMAGE_H_
 
 #include <stdint.h>
 
@@ -191,4 +191,4 @@ static_assert(sizeof(RowCopy) == 12, "RowCopy is 12 bytes");
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_IMAGE_H_
+#endif  // BACKEND_ASCEND_IMAGE_IMAGE_H_

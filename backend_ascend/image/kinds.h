@@ -60,8 +60,8 @@
 // Physical row of (expert, row) on its owner: expert_base[expert] + row, packed
 // as design "deterministic token order" says; known at launch from `counts`.
 
-#ifndef BACKEND_ASCEND_KERNELS_KINDS_H_
-#define BACKEND_ASCEND_KERNELS_KINDS_H_
+#ifndef BACKEND_ASCEND_IMAGE_KINDS_H_
+#define BACKEND_ASCEND_IMAGE_KINDS_H_
 
 #include <stdint.h>
 
@@ -481,4 +481,4 @@ constexpr const char* UnitName(int unit) {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_KINDS_H_
+#endif  // BACKEND_ASCEND_IMAGE_KINDS_H_

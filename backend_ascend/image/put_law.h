@@ -1,7 +1,7 @@
 // When a put is complete: the law that proofs and races share.
 
-#ifndef BACKEND_ASCEND_KERNELS_PUT_LAW_H_
-#define BACKEND_ASCEND_KERNELS_PUT_LAW_H_
+#ifndef BACKEND_ASCEND_IMAGE_PUT_LAW_H_
+#define BACKEND_ASCEND_IMAGE_PUT_LAW_H_
 
 #include <algorithm>
 
@@ -24,4 +24,4 @@ bool IsComplete(bool is_put, bool before, const Signals& signals,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_PUT_LAW_H_
+#endif  // BACKEND_ASCEND_IMAGE_PUT_LAW_H_

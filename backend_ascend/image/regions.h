@@ -1,8 +1,8 @@
 // What tasks touch and how large buffers are, as the tables of kinds.h say:
 // one reading of them for loader, proofs, runtimes and lowering.  Freestanding.
 
-#ifndef BACKEND_ASCEND_KERNELS_REGIONS_H_
-#define BACKEND_ASCEND_KERNELS_REGIONS_H_
+#ifndef BACKEND_ASCEND_IMAGE_REGIONS_H_
+#define BACKEND_ASCEND_IMAGE_REGIONS_H_
 
 #include "backend_ascend/image/image.h"
 #include "backend_ascend/image/kinds.h"
@@ -282,4 +282,4 @@ class Touched {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_REGIONS_H_
+#endif  // BACKEND_ASCEND_IMAGE_REGIONS_H_

@@ -2,8 +2,8 @@
 // them: address arithmetic over plain pointers, so that host and device compile
 // the same lines.  Freestanding, as worker.h is.
 
-#ifndef BACKEND_ASCEND_KERNELS_ROWS_H_
-#define BACKEND_ASCEND_KERNELS_ROWS_H_
+#ifndef BACKEND_ASCEND_IMAGE_ROWS_H_
+#define BACKEND_ASCEND_IMAGE_ROWS_H_
 
 #include "backend_ascend/image/image.h"
 #include "backend_ascend/image/qualifiers.h"
@@ -291,4 +291,4 @@ HPMOE_FUNCTION void SignalTask(Platform& platform, const TaskDesc& task,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ROWS_H_
+#endif  // BACKEND_ASCEND_IMAGE_ROWS_H_

@@ -15,8 +15,8 @@
 // No host-only construct may enter this file: no standard library, no
 // exceptions, no allocation.
 
-#ifndef BACKEND_ASCEND_KERNELS_WORKER_H_
-#define BACKEND_ASCEND_KERNELS_WORKER_H_
+#ifndef BACKEND_ASCEND_IMAGE_WORKER_H_
+#define BACKEND_ASCEND_IMAGE_WORKER_H_
 
 #include "backend_ascend/image/image.h"
 #include "backend_ascend/image/qualifiers.h"
@@ -122,4 +122,4 @@ HPMOE_FUNCTION void AddPadding(Platform& platform, const SignalDesc& signal,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_WORKER_H_
+#endif  // BACKEND_ASCEND_IMAGE_WORKER_H_

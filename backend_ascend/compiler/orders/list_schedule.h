@@ -5,8 +5,8 @@
 // of them do is known at launch only.  All tasks of a kind are as urgent: the
 // way of a single one would leave out that it waits for its turn.
 
-#ifndef BACKEND_ASCEND_SCHEDULE_LIST_SCHEDULE_H_
-#define BACKEND_ASCEND_SCHEDULE_LIST_SCHEDULE_H_
+#ifndef BACKEND_ASCEND_COMPILER_ORDERS_LIST_SCHEDULE_H_
+#define BACKEND_ASCEND_COMPILER_ORDERS_LIST_SCHEDULE_H_
 
 #include <cstdint>
 
@@ -31,4 +31,4 @@ int64_t ListSchedule(const ImageView& view, const ListProblem& problem,
 
 }  // namespace hpmoe::schedule
 
-#endif  // BACKEND_ASCEND_SCHEDULE_LIST_SCHEDULE_H_
+#endif  // BACKEND_ASCEND_COMPILER_ORDERS_LIST_SCHEDULE_H_

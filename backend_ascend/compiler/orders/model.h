@@ -6,8 +6,8 @@
 // What the simulator has and this has not: single tasks, caches, relay, ranks
 // that differ, and memories that several units share at a time.
 
-#ifndef BACKEND_ASCEND_SCHEDULE_MODEL_H_
-#define BACKEND_ASCEND_SCHEDULE_MODEL_H_
+#ifndef BACKEND_ASCEND_COMPILER_ORDERS_MODEL_H_
+#define BACKEND_ASCEND_COMPILER_ORDERS_MODEL_H_
 
 #include <cstdint>
 #include <vector>
@@ -68,4 +68,4 @@ void Predict(const ImageHeader& header, const sim::Figures& figures,
 
 }  // namespace hpmoe::schedule
 
-#endif  // BACKEND_ASCEND_SCHEDULE_MODEL_H_
+#endif  // BACKEND_ASCEND_COMPILER_ORDERS_MODEL_H_

@@ -1,7 +1,7 @@
 // The order of a schedule: where a task stands in it.
 
-#ifndef BACKEND_ASCEND_SCHEDULE_POSITIONS_H_
-#define BACKEND_ASCEND_SCHEDULE_POSITIONS_H_
+#ifndef BACKEND_ASCEND_COMPILER_ORDERS_POSITIONS_H_
+#define BACKEND_ASCEND_COMPILER_ORDERS_POSITIONS_H_
 
 namespace hpmoe::schedule {
 
@@ -22,4 +22,4 @@ double Position(const Rules& rules, int experts, int kind, double place,
 
 }  // namespace hpmoe::schedule
 
-#endif  // BACKEND_ASCEND_SCHEDULE_POSITIONS_H_
+#endif  // BACKEND_ASCEND_COMPILER_ORDERS_POSITIONS_H_

@@ -1,7 +1,7 @@
 // What a proof says: the rules, their refusals, what they looked at.
 
-#ifndef BACKEND_ASCEND_TASKFLOW_PROOF_RESULT_H_
-#define BACKEND_ASCEND_TASKFLOW_PROOF_RESULT_H_
+#ifndef BACKEND_ASCEND_COMPILER_PROOFS_PROOF_RESULT_H_
+#define BACKEND_ASCEND_COMPILER_PROOFS_PROOF_RESULT_H_
 
 #include <cstdint>
 #include <vector>
@@ -41,4 +41,4 @@ struct ProofResult {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_TASKFLOW_PROOF_RESULT_H_
+#endif  // BACKEND_ASCEND_COMPILER_PROOFS_PROOF_RESULT_H_

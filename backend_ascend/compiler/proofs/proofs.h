@@ -62,8 +62,8 @@
 // Queue order plus these edges is acyclic by `progress`, so "happens before"
 // is an order, and (*) holds in every execution that respects it.
 
-#ifndef BACKEND_ASCEND_TASKFLOW_PROOFS_H_
-#define BACKEND_ASCEND_TASKFLOW_PROOFS_H_
+#ifndef BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_H_
+#define BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_H_
 
 #include "backend_ascend/compiler/proofs/proof_result.h"
 #include "backend_ascend/host/load/image_loader.h"
@@ -79,4 +79,4 @@ ProofResult Prove(const ImageView& view, int max_violations);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_TASKFLOW_PROOFS_H_
+#endif  // BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_H_

@@ -1,7 +1,7 @@
 // What the rules share: the view, where tasks and events stand, the report.
 
-#ifndef BACKEND_ASCEND_TASKFLOW_PROOFS_CONTEXT_H_
-#define BACKEND_ASCEND_TASKFLOW_PROOFS_CONTEXT_H_
+#ifndef BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_CONTEXT_H_
+#define BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_CONTEXT_H_
 
 #include <algorithm>
 #include <cinttypes>
@@ -297,4 +297,4 @@ Text RegionText(const RegionDesc& region);
 
 }  // namespace hpmoe::proofs
 
-#endif  // BACKEND_ASCEND_TASKFLOW_PROOFS_CONTEXT_H_
+#endif  // BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_CONTEXT_H_

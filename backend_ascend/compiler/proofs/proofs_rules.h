@@ -1,7 +1,7 @@
 // The rules of proofs.h, one function each.
 
-#ifndef BACKEND_ASCEND_TASKFLOW_PROOFS_RULES_H_
-#define BACKEND_ASCEND_TASKFLOW_PROOFS_RULES_H_
+#ifndef BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_RULES_H_
+#define BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_RULES_H_
 
 #include "backend_ascend/compiler/proofs/proofs_context.h"
 #include "backend_ascend/compiler/proofs/proofs_spaces.h"
@@ -17,4 +17,4 @@ void ProveOrder(Context* context, const Spaces& spaces);
 
 }  // namespace hpmoe::proofs
 
-#endif  // BACKEND_ASCEND_TASKFLOW_PROOFS_RULES_H_
+#endif  // BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_RULES_H_

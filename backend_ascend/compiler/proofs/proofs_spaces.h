@@ -1,7 +1,7 @@
 // Where every write stands in the space of its buffer.
 
-#ifndef BACKEND_ASCEND_TASKFLOW_PROOFS_SPACES_H_
-#define BACKEND_ASCEND_TASKFLOW_PROOFS_SPACES_H_
+#ifndef BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_SPACES_H_
+#define BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_SPACES_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -82,4 +82,4 @@ class Spaces {
 
 }  // namespace hpmoe::proofs
 
-#endif  // BACKEND_ASCEND_TASKFLOW_PROOFS_SPACES_H_
+#endif  // BACKEND_ASCEND_COMPILER_PROOFS_PROOFS_SPACES_H_

@@ -1,8 +1,8 @@
 // The arrays that a rank's LaunchArgs point to: one list for who gives them
 // memory on an NPU, who does so on the twin, and who reads what they are.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_LAUNCH_LAUNCH_ARRAYS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_LAUNCH_LAUNCH_ARRAYS_H_
+#ifndef BACKEND_ASCEND_DEVICE_LAUNCH_LAUNCH_ARRAYS_H_
+#define BACKEND_ASCEND_DEVICE_LAUNCH_LAUNCH_ARRAYS_H_
 
 #include <cstdint>
 
@@ -164,4 +164,4 @@ inline void FillConstants(Constants* constants) {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_LAUNCH_LAUNCH_ARRAYS_H_
+#endif  // BACKEND_ASCEND_DEVICE_LAUNCH_LAUNCH_ARRAYS_H_

@@ -1,7 +1,7 @@
 // What an image must keep for the device source to run it.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_LAUNCH_TARGET_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_LAUNCH_TARGET_H_
+#ifndef BACKEND_ASCEND_DEVICE_LAUNCH_TARGET_H_
+#define BACKEND_ASCEND_DEVICE_LAUNCH_TARGET_H_
 
 #include "backend_ascend/host/load/image_loader.h"
 
@@ -14,4 +14,4 @@ Status CheckTarget(const ImageView& view);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_LAUNCH_TARGET_H_
+#endif  // BACKEND_ASCEND_DEVICE_LAUNCH_TARGET_H_

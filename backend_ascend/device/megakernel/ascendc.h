@@ -1,8 +1,8 @@
 // What all device source includes first: Ascend C, and what the headers shared
 // with a host put before functions and pointers.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_ASCENDC_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_ASCENDC_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_ASCENDC_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_ASCENDC_H_
 
 #include "kernel_operator.h"
 
@@ -63,4 +63,4 @@ HPMOE_FUNCTION void SumRepeats(const AscendC::LocalTensor<float>& to,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_ASCENDC_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_ASCENDC_H_

@@ -8,8 +8,8 @@
 // from tile to tile: the first moves of a tile run beside the last products of
 // the one before.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_CORE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_CORE_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_CORE_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_CORE_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/cube_load.h"
@@ -313,4 +313,4 @@ class CubeCore {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_CORE_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_CORE_H_

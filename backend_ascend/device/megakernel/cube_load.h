@@ -10,8 +10,8 @@
 // Tails: the last fractals are padded with whatever was there.  The cube unit
 // reads past no edge that Mmad names.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_LOAD_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_LOAD_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_LOAD_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_LOAD_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/tile_budget.h"
@@ -130,4 +130,4 @@ HPMOE_FUNCTION void MoveToL0B(const Side<T>& side, const DepthRange& range,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_LOAD_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_LOAD_H_

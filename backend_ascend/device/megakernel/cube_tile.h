@@ -4,8 +4,8 @@
 // c[m, n] = a[m, k] @ b[k, n], in float32 sums over the whole depth that are
 // rounded once.  The order of a sum is that of the cube unit.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_TILE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_TILE_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_TILE_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_TILE_H_
 
 #include <stdint.h>
 
@@ -31,4 +31,4 @@ struct CubeTile {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_TILE_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_TILE_H_

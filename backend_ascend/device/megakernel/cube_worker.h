@@ -1,7 +1,7 @@
 // A cube core (AIC): runs its tasks and adds to events.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_WORKER_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_WORKER_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_WORKER_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_WORKER_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/cube_core.h"
@@ -84,4 +84,4 @@ class CubeWorker {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_CUBE_WORKER_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_CUBE_WORKER_H_

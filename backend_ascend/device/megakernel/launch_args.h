@@ -2,8 +2,8 @@
 // leaves behind.  Read by the device source, the twin's launcher and the
 // operator.  Plain structs; every address is one of the device's memory.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_LAUNCH_ARGS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_LAUNCH_ARGS_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_LAUNCH_ARGS_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_LAUNCH_ARGS_H_
 
 #include <stdint.h>
 
@@ -130,4 +130,4 @@ static_assert(sizeof(LaunchArgs) == 8 * (18 + 2 * kNumBuffers + 10 + 2),
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_LAUNCH_ARGS_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_LAUNCH_ARGS_H_

@@ -1,8 +1,8 @@
 // The megakernel of one rank, on all of its cores: MIX, one AIC and two AIVs a
 // block.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_MEGAKERNEL_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_MEGAKERNEL_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_MEGAKERNEL_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_MEGAKERNEL_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/cube_worker.h"
@@ -75,4 +75,4 @@ HPMOE_FUNCTION void RunMegakernel(const LaunchArgs& args) {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_MEGAKERNEL_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_MEGAKERNEL_H_

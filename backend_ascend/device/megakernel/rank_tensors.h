@@ -1,8 +1,8 @@
 // What the tensors of one rank are and where they lie: logical tiles to
 // addresses, as host/launch/runtime_tasks.cc does for the host.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_RANK_TENSORS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_RANK_TENSORS_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_RANK_TENSORS_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_RANK_TENSORS_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/cube_tile.h"
@@ -162,4 +162,4 @@ HPMOE_FUNCTION CubeTile MakeCubeTile(const TaskDesc& task,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_RANK_TENSORS_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_RANK_TENSORS_H_

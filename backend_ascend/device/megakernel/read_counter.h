@@ -1,7 +1,7 @@
 // A poll of a word that other cores add to.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_READ_COUNTER_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_READ_COUNTER_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_READ_COUNTER_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_READ_COUNTER_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/launch_args.h"
@@ -42,4 +42,4 @@ HPMOE_FUNCTION int32_t ReadCounter(HPMOE_GM CounterLine* line) {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_READ_COUNTER_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_READ_COUNTER_H_

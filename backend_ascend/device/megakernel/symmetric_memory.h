@@ -2,8 +2,8 @@
 // library, whose call each function stands for.  A put is a move from UB to a
 // peer's address; it is complete only after Fence.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_SYMMETRIC_MEMORY_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_SYMMETRIC_MEMORY_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_SYMMETRIC_MEMORY_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_SYMMETRIC_MEMORY_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/launch_args.h"
@@ -56,4 +56,4 @@ HPMOE_FUNCTION void SignalAdd(HPMOE_GM CounterLine* line, int32_t amount) {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_SYMMETRIC_MEMORY_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_SYMMETRIC_MEMORY_H_

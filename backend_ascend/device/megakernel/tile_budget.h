@@ -2,8 +2,8 @@
 // an image that needs more than there is.  Freestanding: device source, the
 // image's checks and Python read the same numbers.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TILE_BUDGET_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TILE_BUDGET_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_TILE_BUDGET_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_TILE_BUDGET_H_
 
 #include <stdint.h>
 
@@ -145,4 +145,4 @@ HPMOE_FUNCTION TooLarge FirstTooLarge(const ImageHeader& h,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TILE_BUDGET_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_TILE_BUDGET_H_

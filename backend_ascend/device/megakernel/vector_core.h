@@ -1,7 +1,7 @@
 // A vector core (AIV): runs its tasks and adds to events.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_CORE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_CORE_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_CORE_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_CORE_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/rank_tensors.h"
@@ -60,4 +60,4 @@ class VectorCore {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_CORE_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_CORE_H_

@@ -1,8 +1,8 @@
 // The unified buffer of a vector core: what lies where, moves to and from it,
 // and two sets of buffers that work passes through in turn.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_MEMORY_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_MEMORY_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_MEMORY_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_MEMORY_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/tile_budget.h"
@@ -149,4 +149,4 @@ class Sets {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_MEMORY_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_MEMORY_H_

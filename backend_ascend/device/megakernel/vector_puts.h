@@ -1,8 +1,8 @@
 // Rows on their way between ranks: from tokens to the owner of their expert,
 // there from one of its experts to another, and home.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_PUTS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_PUTS_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_PUTS_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_PUTS_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/rank_tensors.h"
@@ -296,4 +296,4 @@ HPMOE_FUNCTION void PutHome(const TaskDesc& task, const RankTensors& rank,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_PUTS_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_PUTS_H_

@@ -2,8 +2,8 @@
 // A vector instruction that needs the result of another starts behind a
 // barrier: inside the pipe they overlap.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_ROWS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_ROWS_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_ROWS_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_ROWS_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/rank_tensors.h"
@@ -183,4 +183,4 @@ HPMOE_FUNCTION void AddDots(const AscendC::LocalTensor<float>& dots,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_ROWS_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_ROWS_H_

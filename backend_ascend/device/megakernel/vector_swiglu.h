@@ -6,8 +6,8 @@
 // is silu * rest + s, where rest = c / (1 + c), c = min(e, 2^126): 1 - s with
 // all its digits, finite where e is not.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_SWIGLU_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_SWIGLU_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_SWIGLU_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_SWIGLU_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/rank_tensors.h"
@@ -252,4 +252,4 @@ class SwigluGradOnUb : VectorTile {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_SWIGLU_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_SWIGLU_H_

@@ -1,8 +1,8 @@
 // What a token's rank makes of its rows that came home: their sum, and the
 // gradients of its weights.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_TOKENS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_TOKENS_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_TOKENS_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_TOKENS_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/rank_tensors.h"
@@ -162,4 +162,4 @@ class WeightDots : VectorTile {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_VECTOR_TOKENS_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_TOKENS_H_

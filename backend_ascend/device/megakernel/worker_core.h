@@ -1,7 +1,7 @@
 // A core walks its queue of the image: the device's side of worker.h.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_WORKER_CORE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_WORKER_CORE_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_WORKER_CORE_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_WORKER_CORE_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/events.h"
@@ -128,4 +128,4 @@ HPMOE_FUNCTION void WriteDiagnosis(const CoreDiagnosis& diagnosis,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_WORKER_CORE_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_WORKER_CORE_H_

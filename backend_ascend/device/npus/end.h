@@ -1,7 +1,7 @@
 // How a step ended, inside the host program.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_END_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_END_H_
+#ifndef BACKEND_ASCEND_DEVICE_NPUS_END_H_
+#define BACKEND_ASCEND_DEVICE_NPUS_END_H_
 
 #include <algorithm>
 #include <cstdio>
@@ -48,4 +48,4 @@ inline std::string SecondsText(double seconds) {
     if (const ::hpmoe::End end_ = (expression); !end_.ok()) return end_; \
   } while (false)
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_END_H_
+#endif  // BACKEND_ASCEND_DEVICE_NPUS_END_H_

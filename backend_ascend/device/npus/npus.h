@@ -9,8 +9,8 @@
 //
 // Each returns `end->code`.  Nothing is thrown; no call waits for ever.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_NPUS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_NPUS_H_
+#ifndef BACKEND_ASCEND_DEVICE_NPUS_NPUS_H_
+#define BACKEND_ASCEND_DEVICE_NPUS_NPUS_H_
 
 #include <stdint.h>
 
@@ -117,4 +117,4 @@ HPMOE_NPUS_API int32_t hpmoe_npus_close(hpmoe_npus* session,
 }
 #endif
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_NPUS_H_
+#endif  // BACKEND_ASCEND_DEVICE_NPUS_NPUS_H_

@@ -1,8 +1,8 @@
 // The ranks of a session: who reaches whom, and a roll call that names who does
 // not answer.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_PEERS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_PEERS_H_
+#ifndef BACKEND_ASCEND_DEVICE_NPUS_PEERS_H_
+#define BACKEND_ASCEND_DEVICE_NPUS_PEERS_H_
 
 #include <cstdint>
 #include <vector>
@@ -50,4 +50,4 @@ class RollCall {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_PEERS_H_
+#endif  // BACKEND_ASCEND_DEVICE_NPUS_PEERS_H_

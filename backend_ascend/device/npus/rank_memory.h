@@ -1,8 +1,8 @@
 // Where one rank's arrays lie on its NPU: those that others write in the
 // symmetric heap, the rest in memory of its own.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_RANK_MEMORY_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_RANK_MEMORY_H_
+#ifndef BACKEND_ASCEND_DEVICE_NPUS_RANK_MEMORY_H_
+#define BACKEND_ASCEND_DEVICE_NPUS_RANK_MEMORY_H_
 
 #include <cstdint>
 #include <map>
@@ -74,4 +74,4 @@ class RankMemory {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_RANK_MEMORY_H_
+#endif  // BACKEND_ASCEND_DEVICE_NPUS_RANK_MEMORY_H_

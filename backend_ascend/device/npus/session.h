@@ -1,7 +1,7 @@
 // One rank of a session, from its device to its end.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_SESSION_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_SESSION_H_
+#ifndef BACKEND_ASCEND_DEVICE_NPUS_SESSION_H_
+#define BACKEND_ASCEND_DEVICE_NPUS_SESSION_H_
 
 #include <cstdint>
 #include <memory>
@@ -52,4 +52,4 @@ class Session {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_SESSION_H_
+#endif  // BACKEND_ASCEND_DEVICE_NPUS_SESSION_H_

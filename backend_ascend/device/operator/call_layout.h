@@ -1,7 +1,7 @@
 // Where the arrays of an operator's launch lie beside a layer's tensors.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_CALL_LAYOUT_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_CALL_LAYOUT_H_
+#ifndef BACKEND_ASCEND_DEVICE_OPERATOR_CALL_LAYOUT_H_
+#define BACKEND_ASCEND_DEVICE_OPERATOR_CALL_LAYOUT_H_
 
 #include "backend_ascend/device/launch/launch_arrays.h"
 #include "backend_ascend/device/megakernel/launch_args.h"
@@ -55,4 +55,4 @@ inline CallLayout LayoutOf(const ImageHeader& h) {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_CALL_LAYOUT_H_
+#endif  // BACKEND_ASCEND_DEVICE_OPERATOR_CALL_LAYOUT_H_

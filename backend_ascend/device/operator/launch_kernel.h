@@ -1,7 +1,7 @@
 // What both operators' kernels do: from operands to the arguments of a launch.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_LAUNCH_KERNEL_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_LAUNCH_KERNEL_H_
+#ifndef BACKEND_ASCEND_DEVICE_OPERATOR_LAUNCH_KERNEL_H_
+#define BACKEND_ASCEND_DEVICE_OPERATOR_LAUNCH_KERNEL_H_
 
 #include "kernel_operator.h"
 
@@ -44,4 +44,4 @@ HPMOE_FUNCTION LaunchArgs ArgsOf(const CallOperands& call,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_LAUNCH_KERNEL_H_
+#endif  // BACKEND_ASCEND_DEVICE_OPERATOR_LAUNCH_KERNEL_H_

@@ -1,7 +1,7 @@
 // What the operator's host side tells its kernel.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_LAUNCH_TILING_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_LAUNCH_TILING_H_
+#ifndef BACKEND_ASCEND_DEVICE_OPERATOR_LAUNCH_TILING_H_
+#define BACKEND_ASCEND_DEVICE_OPERATOR_LAUNCH_TILING_H_
 
 #include <stdint.h>
 
@@ -22,4 +22,4 @@ struct HpmoeLaunchTiling {
   uint64_t deadline_us;  // of one wait
 };
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_LAUNCH_TILING_H_
+#endif  // BACKEND_ASCEND_DEVICE_OPERATOR_LAUNCH_TILING_H_

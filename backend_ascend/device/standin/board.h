@@ -4,8 +4,8 @@
 //
 //   board | rank 0: heap, own | rank 1: heap, own | ..
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_BOARD_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_BOARD_H_
+#ifndef BACKEND_ASCEND_DEVICE_STANDIN_BOARD_H_
+#define BACKEND_ASCEND_DEVICE_STANDIN_BOARD_H_
 
 #include <atomic>
 #include <chrono>
@@ -55,4 +55,4 @@ void DropBoard(Board* board);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_BOARD_H_
+#endif  // BACKEND_ASCEND_DEVICE_STANDIN_BOARD_H_

@@ -1,7 +1,7 @@
 // What the stand-ins of ACL and SHMEM know together in one process.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_PROCESS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_PROCESS_H_
+#ifndef BACKEND_ASCEND_DEVICE_STANDIN_PROCESS_H_
+#define BACKEND_ASCEND_DEVICE_STANDIN_PROCESS_H_
 
 #include <cstdint>
 #include <map>
@@ -41,4 +41,4 @@ void Drill(const char* call);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_PROCESS_H_
+#endif  // BACKEND_ASCEND_DEVICE_STANDIN_PROCESS_H_

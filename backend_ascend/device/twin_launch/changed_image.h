@@ -1,8 +1,8 @@
 // Images of the same layer whose tasks wait, signal or stand in their queues
 // otherwise: faults of order, and the tasks of one kind alone.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_CHANGED_IMAGE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_CHANGED_IMAGE_H_
+#ifndef BACKEND_ASCEND_DEVICE_TWIN_LAUNCH_CHANGED_IMAGE_H_
+#define BACKEND_ASCEND_DEVICE_TWIN_LAUNCH_CHANGED_IMAGE_H_
 
 #include <cstdint>
 #include <vector>
@@ -33,4 +33,4 @@ int64_t NumLinks(const ImageHeader& header, uint16_t kind);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_CHANGED_IMAGE_H_
+#endif  // BACKEND_ASCEND_DEVICE_TWIN_LAUNCH_CHANGED_IMAGE_H_

@@ -1,8 +1,8 @@
 // Global memory of all ranks of a launch on the twin: every rank has its own
 // arrays, and a symmetric heap that the others reach.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_DEVICE_MEMORY_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_DEVICE_MEMORY_H_
+#ifndef BACKEND_ASCEND_DEVICE_TWIN_LAUNCH_DEVICE_MEMORY_H_
+#define BACKEND_ASCEND_DEVICE_TWIN_LAUNCH_DEVICE_MEMORY_H_
 
 #include <cstdint>
 #include <memory>
@@ -81,4 +81,4 @@ class DeviceMemory {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_DEVICE_MEMORY_H_
+#endif  // BACKEND_ASCEND_DEVICE_TWIN_LAUNCH_DEVICE_MEMORY_H_

@@ -1,8 +1,8 @@
 // Runs a task image on the twin: the bytes that the host runtime runs, by the
 // source that an NPU runs.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_TWIN_LAUNCH_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_TWIN_LAUNCH_H_
+#ifndef BACKEND_ASCEND_DEVICE_TWIN_LAUNCH_TWIN_LAUNCH_H_
+#define BACKEND_ASCEND_DEVICE_TWIN_LAUNCH_TWIN_LAUNCH_H_
 
 #include <cstdint>
 #include <optional>
@@ -59,4 +59,4 @@ Status LaunchTwinSerial(const ImageView& view, const LaunchTensors& tensors,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_LAUNCH_TWIN_LAUNCH_H_
+#endif  // BACKEND_ASCEND_DEVICE_TWIN_LAUNCH_TWIN_LAUNCH_H_

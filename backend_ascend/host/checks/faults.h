@@ -4,8 +4,8 @@
 // read, so a faulty launch gives the same bits for any number of threads; but
 // for kSkippedWait, which is a race, unless puts are late.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_FAULTS_H_
-#define BACKEND_ASCEND_KERNELS_HOST_FAULTS_H_
+#ifndef BACKEND_ASCEND_HOST_CHECKS_FAULTS_H_
+#define BACKEND_ASCEND_HOST_CHECKS_FAULTS_H_
 
 #include <cstdint>
 
@@ -74,4 +74,4 @@ bool RunFaulty(const TaskDesc& task, FaultKind kind, const Layer& layer,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_FAULTS_H_
+#endif  // BACKEND_ASCEND_HOST_CHECKS_FAULTS_H_

@@ -6,8 +6,8 @@
 // task is known.  The addresses themselves are what `runtime_accesses.h`
 // records.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_GUARDS_H_
-#define BACKEND_ASCEND_KERNELS_HOST_GUARDS_H_
+#ifndef BACKEND_ASCEND_HOST_CHECKS_GUARDS_H_
+#define BACKEND_ASCEND_HOST_CHECKS_GUARDS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -108,4 +108,4 @@ class GuardedKernels final : public Kernels {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_GUARDS_H_
+#endif  // BACKEND_ASCEND_HOST_CHECKS_GUARDS_H_

@@ -1,7 +1,7 @@
 // What the tasks of a launch would access and signal, without running them.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_LAUNCH_INSPECT_H_
-#define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_INSPECT_H_
+#ifndef BACKEND_ASCEND_HOST_CHECKS_LAUNCH_INSPECT_H_
+#define BACKEND_ASCEND_HOST_CHECKS_LAUNCH_INSPECT_H_
 
 #include <cstdint>
 #include <vector>
@@ -31,4 +31,4 @@ Status Inspect(const ImageView& view, const Plan& plan, const int32_t* topk_ids,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_INSPECT_H_
+#endif  // BACKEND_ASCEND_HOST_CHECKS_LAUNCH_INSPECT_H_

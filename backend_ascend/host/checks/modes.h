@@ -1,8 +1,8 @@
 // How a launch that checks differs from one that only computes, which has none
 // of these.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_MODES_H_
-#define BACKEND_ASCEND_KERNELS_HOST_MODES_H_
+#ifndef BACKEND_ASCEND_HOST_CHECKS_MODES_H_
+#define BACKEND_ASCEND_HOST_CHECKS_MODES_H_
 
 #include <cstdint>
 
@@ -37,4 +37,4 @@ struct Modes {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_MODES_H_
+#endif  // BACKEND_ASCEND_HOST_CHECKS_MODES_H_

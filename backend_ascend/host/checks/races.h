@@ -17,8 +17,8 @@
 // Most pairs are ordered by one edge; clocks are kept of the tasks of the
 // others only, and memory does not grow with the number of races.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_RACES_H_
-#define BACKEND_ASCEND_KERNELS_HOST_RACES_H_
+#ifndef BACKEND_ASCEND_HOST_CHECKS_RACES_H_
+#define BACKEND_ASCEND_HOST_CHECKS_RACES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -63,4 +63,4 @@ Races FindRaces(const LaunchState& state);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_RACES_H_
+#endif  // BACKEND_ASCEND_HOST_CHECKS_RACES_H_

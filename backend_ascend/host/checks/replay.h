@@ -1,7 +1,7 @@
 // Tasks whose outputs are copied out, or overwritten with given ones: modes.py.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_REPLAY_H_
-#define BACKEND_ASCEND_KERNELS_HOST_REPLAY_H_
+#ifndef BACKEND_ASCEND_HOST_CHECKS_REPLAY_H_
+#define BACKEND_ASCEND_HOST_CHECKS_REPLAY_H_
 
 #include <cstdint>
 
@@ -44,4 +44,4 @@ class Replay {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_REPLAY_H_
+#endif  // BACKEND_ASCEND_HOST_CHECKS_REPLAY_H_

@@ -3,8 +3,8 @@
 // nothing.  The image's region table has no part in it.  What a kernel does
 // beyond the addresses that it is given is found by guards.h.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_RUNTIME_ACCESSES_H_
-#define BACKEND_ASCEND_KERNELS_HOST_RUNTIME_ACCESSES_H_
+#ifndef BACKEND_ASCEND_HOST_CHECKS_RUNTIME_ACCESSES_H_
+#define BACKEND_ASCEND_HOST_CHECKS_RUNTIME_ACCESSES_H_
 
 #include <cstdint>
 #include <vector>
@@ -43,4 +43,4 @@ BufferId HeaderBuffer(const ImageHeader& image);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_RUNTIME_ACCESSES_H_
+#endif  // BACKEND_ASCEND_HOST_CHECKS_RUNTIME_ACCESSES_H_

@@ -1,7 +1,7 @@
 // What each kernel reads and writes of its tile, said once for all checks.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_TILE_OPERANDS_H_
-#define BACKEND_ASCEND_KERNELS_HOST_TILE_OPERANDS_H_
+#ifndef BACKEND_ASCEND_HOST_CHECKS_TILE_OPERANDS_H_
+#define BACKEND_ASCEND_HOST_CHECKS_TILE_OPERANDS_H_
 
 #include <cstdint>
 
@@ -154,4 +154,4 @@ void VisitOperands(const NormTile& t, Visit visit) {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_TILE_OPERANDS_H_
+#endif  // BACKEND_ASCEND_HOST_CHECKS_TILE_OPERANDS_H_

@@ -1,7 +1,7 @@
 // Why a launch stopped, and who should have kept it going.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_LAUNCH_DIAGNOSIS_H_
-#define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_DIAGNOSIS_H_
+#ifndef BACKEND_ASCEND_HOST_LAUNCH_DIAGNOSIS_H_
+#define BACKEND_ASCEND_HOST_LAUNCH_DIAGNOSIS_H_
 
 #include <cstdint>
 #include <string>
@@ -42,4 +42,4 @@ std::string TextOf(const ImageView& view, const Diagnosis& diagnosis);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_DIAGNOSIS_H_
+#endif  // BACKEND_ASCEND_HOST_LAUNCH_DIAGNOSIS_H_

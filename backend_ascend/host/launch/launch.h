@@ -5,8 +5,8 @@
 // and scans nothing beyond what memory safety needs: ids and capacity.  A
 // launch that checks asks for any tensors, and has modes: checks/modes.h.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_
-#define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_
+#ifndef BACKEND_ASCEND_HOST_LAUNCH_LAUNCH_H_
+#define BACKEND_ASCEND_HOST_LAUNCH_LAUNCH_H_
 
 #include <cstdint>
 #include <vector>
@@ -65,4 +65,4 @@ Status LaunchSerial(const ImageView& view, const LaunchTensors& tensors,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_H_
+#endif  // BACKEND_ASCEND_HOST_LAUNCH_LAUNCH_H_

@@ -1,7 +1,7 @@
 // What every launch does before its first task: plan, buffers, workspace.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_
-#define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_
+#ifndef BACKEND_ASCEND_HOST_LAUNCH_LAUNCH_PREPARE_H_
+#define BACKEND_ASCEND_HOST_LAUNCH_LAUNCH_PREPARE_H_
 
 #include <cstdint>
 #include <cstdlib>
@@ -77,4 +77,4 @@ void ClearPadding(const Plan& plan, const Layer& layer);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_PREPARE_H_
+#endif  // BACKEND_ASCEND_HOST_LAUNCH_LAUNCH_PREPARE_H_

@@ -1,7 +1,7 @@
 // The host's side of the worker loop: counters, tasks, faults.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_RUNTIME_PLATFORM_H_
-#define BACKEND_ASCEND_KERNELS_HOST_RUNTIME_PLATFORM_H_
+#ifndef BACKEND_ASCEND_HOST_LAUNCH_RUNTIME_PLATFORM_H_
+#define BACKEND_ASCEND_HOST_LAUNCH_RUNTIME_PLATFORM_H_
 
 #include <atomic>
 #include <chrono>
@@ -174,4 +174,4 @@ class HostPlatform {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_RUNTIME_PLATFORM_H_
+#endif  // BACKEND_ASCEND_HOST_LAUNCH_RUNTIME_PLATFORM_H_

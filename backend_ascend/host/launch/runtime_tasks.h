@@ -1,7 +1,7 @@
 // What one task does on the host: logical tiles to addresses, then a kernel.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_RUNTIME_TASKS_H_
-#define BACKEND_ASCEND_KERNELS_HOST_RUNTIME_TASKS_H_
+#ifndef BACKEND_ASCEND_HOST_LAUNCH_RUNTIME_TASKS_H_
+#define BACKEND_ASCEND_HOST_LAUNCH_RUNTIME_TASKS_H_
 
 #include <cassert>
 #include <cstdint>
@@ -196,4 +196,4 @@ void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_RUNTIME_TASKS_H_
+#endif  // BACKEND_ASCEND_HOST_LAUNCH_RUNTIME_TASKS_H_

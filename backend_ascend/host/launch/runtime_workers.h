@@ -1,7 +1,7 @@
 // Many virtual workers on few OS threads.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_RUNTIME_WORKERS_H_
-#define BACKEND_ASCEND_KERNELS_HOST_RUNTIME_WORKERS_H_
+#ifndef BACKEND_ASCEND_HOST_LAUNCH_RUNTIME_WORKERS_H_
+#define BACKEND_ASCEND_HOST_LAUNCH_RUNTIME_WORKERS_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -104,4 +104,4 @@ class WorkerPool {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_RUNTIME_WORKERS_H_
+#endif  // BACKEND_ASCEND_HOST_LAUNCH_RUNTIME_WORKERS_H_

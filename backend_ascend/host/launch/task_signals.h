@@ -1,7 +1,7 @@
 // What a task signals when it has run, on any platform.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_TASK_SIGNALS_H_
-#define BACKEND_ASCEND_KERNELS_HOST_TASK_SIGNALS_H_
+#ifndef BACKEND_ASCEND_HOST_LAUNCH_TASK_SIGNALS_H_
+#define BACKEND_ASCEND_HOST_LAUNCH_TASK_SIGNALS_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -39,4 +39,4 @@ void SignalTask(Platform& platform, const ImageView& view, const TaskDesc& task,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_TASK_SIGNALS_H_
+#endif  // BACKEND_ASCEND_HOST_LAUNCH_TASK_SIGNALS_H_

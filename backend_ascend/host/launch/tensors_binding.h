@@ -1,7 +1,7 @@
 // The tensors of a launch out of Python's arrays by name.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_LAUNCH_TENSORS_BINDING_H_
-#define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_TENSORS_BINDING_H_
+#ifndef BACKEND_ASCEND_HOST_LAUNCH_TENSORS_BINDING_H_
+#define BACKEND_ASCEND_HOST_LAUNCH_TENSORS_BINDING_H_
 
 #include "backend_ascend/host/binding.h"
 #include "backend_ascend/host/launch/runtime_tasks.h"
@@ -52,4 +52,4 @@ inline LaunchTensors TensorsOf(const ImageHeader& header, const Plan* plan,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_TENSORS_BINDING_H_
+#endif  // BACKEND_ASCEND_HOST_LAUNCH_TENSORS_BINDING_H_

@@ -1,7 +1,7 @@
 // CRC-32 with zlib's polynomial, so that Python's zlib.crc32 agrees.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_CRC32_H_
-#define BACKEND_ASCEND_KERNELS_HOST_CRC32_H_
+#ifndef BACKEND_ASCEND_HOST_LOAD_CRC32_H_
+#define BACKEND_ASCEND_HOST_LOAD_CRC32_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,4 +13,4 @@ uint32_t Crc32(uint32_t crc, const void* data, size_t size);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_CRC32_H_
+#endif  // BACKEND_ASCEND_HOST_LOAD_CRC32_H_

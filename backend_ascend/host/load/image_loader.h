@@ -1,8 +1,8 @@
 // Loading of a task image: every byte is checked once, so that nothing that
 // runs on an ImageView needs a bounds check, whatever the blob held.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_IMAGE_LOADER_H_
-#define BACKEND_ASCEND_KERNELS_HOST_IMAGE_LOADER_H_
+#ifndef BACKEND_ASCEND_HOST_LOAD_IMAGE_LOADER_H_
+#define BACKEND_ASCEND_HOST_LOAD_IMAGE_LOADER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -79,4 +79,4 @@ class LoadedImage {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_IMAGE_LOADER_H_
+#endif  // BACKEND_ASCEND_HOST_LOAD_IMAGE_LOADER_H_

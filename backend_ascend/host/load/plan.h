@@ -3,8 +3,8 @@
 // Row order on the owner of an expert is (source rank, token, slot), experts
 // ascending, so every row has one address before it is sent.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_PLAN_H_
-#define BACKEND_ASCEND_KERNELS_HOST_PLAN_H_
+#ifndef BACKEND_ASCEND_HOST_LOAD_PLAN_H_
+#define BACKEND_ASCEND_HOST_LOAD_PLAN_H_
 
 #include <cstdint>
 #include <vector>
@@ -77,4 +77,4 @@ Status CheckPlan(const ImageHeader& image, int32_t first_rank,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_PLAN_H_
+#endif  // BACKEND_ASCEND_HOST_LOAD_PLAN_H_

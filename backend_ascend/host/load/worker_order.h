@@ -1,7 +1,7 @@
 // The order in which threads poll the workers of a launch, by their work.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_TURNS_H_
-#define BACKEND_ASCEND_KERNELS_HOST_TURNS_H_
+#ifndef BACKEND_ASCEND_HOST_LOAD_WORKER_ORDER_H_
+#define BACKEND_ASCEND_HOST_LOAD_WORKER_ORDER_H_
 
 #include <cstdint>
 #include <functional>
@@ -25,4 +25,4 @@ std::vector<uint32_t> OrderWorkers(const ImageView& view,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_TURNS_H_
+#endif  // BACKEND_ASCEND_HOST_LOAD_WORKER_ORDER_H_

@@ -1,7 +1,7 @@
 // One rank's part of a launch whose ranks are processes of their own.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_LAUNCH_RANK_H_
-#define BACKEND_ASCEND_KERNELS_HOST_LAUNCH_RANK_H_
+#ifndef BACKEND_ASCEND_HOST_RANKS_LAUNCH_RANK_H_
+#define BACKEND_ASCEND_HOST_RANKS_LAUNCH_RANK_H_
 
 #include <atomic>
 #include <cstdint>
@@ -77,4 +77,4 @@ class RankLaunch {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_LAUNCH_RANK_H_
+#endif  // BACKEND_ASCEND_HOST_RANKS_LAUNCH_RANK_H_

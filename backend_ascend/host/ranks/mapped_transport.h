@@ -1,8 +1,8 @@
 // Ranks of one machine whose memory is mapped into this process: puts are
 // copies and signals atomic adds, without a call of anything.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_MAPPED_TRANSPORT_H_
-#define BACKEND_ASCEND_KERNELS_HOST_MAPPED_TRANSPORT_H_
+#ifndef BACKEND_ASCEND_HOST_RANKS_MAPPED_TRANSPORT_H_
+#define BACKEND_ASCEND_HOST_RANKS_MAPPED_TRANSPORT_H_
 
 #include <atomic>
 #include <chrono>
@@ -56,4 +56,4 @@ class MappedTransport final : public Transport {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_MAPPED_TRANSPORT_H_
+#endif  // BACKEND_ASCEND_HOST_RANKS_MAPPED_TRANSPORT_H_

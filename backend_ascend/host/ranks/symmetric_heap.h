@@ -1,7 +1,7 @@
 // What other ranks write on a rank, and where: the same on every rank.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_SYMMETRIC_HEAP_H_
-#define BACKEND_ASCEND_KERNELS_HOST_SYMMETRIC_HEAP_H_
+#ifndef BACKEND_ASCEND_HOST_RANKS_SYMMETRIC_HEAP_H_
+#define BACKEND_ASCEND_HOST_RANKS_SYMMETRIC_HEAP_H_
 
 #include "backend_ascend/host/ranks/transport.h"
 #include "backend_ascend/image/image.h"
@@ -13,4 +13,4 @@ HeapLayout MakeHeapLayout(const ImageHeader& image);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_SYMMETRIC_HEAP_H_
+#endif  // BACKEND_ASCEND_HOST_RANKS_SYMMETRIC_HEAP_H_

@@ -3,8 +3,8 @@
 // Every rank owns a heap of the same layout and one counter per event.  Others
 // write into the heap and add to the counters; only the owner reads them.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_TRANSPORT_H_
-#define BACKEND_ASCEND_KERNELS_HOST_TRANSPORT_H_
+#ifndef BACKEND_ASCEND_HOST_RANKS_TRANSPORT_H_
+#define BACKEND_ASCEND_HOST_RANKS_TRANSPORT_H_
 
 #include <cstdint>
 
@@ -47,4 +47,4 @@ class Transport {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_TRANSPORT_H_
+#endif  // BACKEND_ASCEND_HOST_RANKS_TRANSPORT_H_

@@ -1,7 +1,7 @@
 // Instruction sets of the host tile kernels, chosen at run time.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_CPU_FEATURES_H_
-#define BACKEND_ASCEND_KERNELS_HOST_CPU_FEATURES_H_
+#ifndef BACKEND_ASCEND_HOST_TILES_CPU_FEATURES_H_
+#define BACKEND_ASCEND_HOST_TILES_CPU_FEATURES_H_
 
 #include <cstdint>
 
@@ -46,4 +46,4 @@ const char* IsaName(Isa isa);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_CPU_FEATURES_H_
+#endif  // BACKEND_ASCEND_HOST_TILES_CPU_FEATURES_H_

@@ -1,7 +1,7 @@
 // Values that a launch refuses.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_FINITE_H_
-#define BACKEND_ASCEND_KERNELS_HOST_FINITE_H_
+#ifndef BACKEND_ASCEND_HOST_TILES_FINITE_H_
+#define BACKEND_ASCEND_HOST_TILES_FINITE_H_
 
 #include <cstdint>
 
@@ -14,4 +14,4 @@ int64_t FirstNonFinite(const void* data, DType dtype, int64_t count);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_FINITE_H_
+#endif  // BACKEND_ASCEND_HOST_TILES_FINITE_H_

@@ -1,7 +1,7 @@
 // The bits of a launch do not depend on the thread that asks for it.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_FLOAT_ENVIRONMENT_H_
-#define BACKEND_ASCEND_KERNELS_HOST_FLOAT_ENVIRONMENT_H_
+#ifndef BACKEND_ASCEND_HOST_TILES_FLOAT_ENVIRONMENT_H_
+#define BACKEND_ASCEND_HOST_TILES_FLOAT_ENVIRONMENT_H_
 
 #include <cfenv>
 #include <cstdint>
@@ -62,4 +62,4 @@ class FlushedSubnormals {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_FLOAT_ENVIRONMENT_H_
+#endif  // BACKEND_ASCEND_HOST_TILES_FLOAT_ENVIRONMENT_H_

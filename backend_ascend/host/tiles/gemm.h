@@ -32,8 +32,8 @@
 // in order even_odd_32 where every call but the
 // last has whole steps, a multiple of 32 terms.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_GEMM_H_
-#define BACKEND_ASCEND_KERNELS_HOST_GEMM_H_
+#ifndef BACKEND_ASCEND_HOST_TILES_GEMM_H_
+#define BACKEND_ASCEND_HOST_TILES_GEMM_H_
 
 #include <cstdint>
 #include <cstdlib>
@@ -92,4 +92,4 @@ void RunGemmTileBf16Accumulate(const GemmTile& tile);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_GEMM_H_
+#endif  // BACKEND_ASCEND_HOST_TILES_GEMM_H_

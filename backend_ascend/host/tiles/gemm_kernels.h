@@ -1,7 +1,7 @@
 // What an instruction set provides to the GEMM tile; internal to gemm*.cc.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_GEMM_KERNELS_H_
-#define BACKEND_ASCEND_KERNELS_HOST_GEMM_KERNELS_H_
+#ifndef BACKEND_ASCEND_HOST_TILES_GEMM_KERNELS_H_
+#define BACKEND_ASCEND_HOST_TILES_GEMM_KERNELS_H_
 
 #include <array>
 #include <cstdint>
@@ -308,4 +308,4 @@ HPMOE_INLINE void NarrowBody(const float* in, T* __restrict out,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_GEMM_KERNELS_H_
+#endif  // BACKEND_ASCEND_HOST_TILES_GEMM_KERNELS_H_

@@ -1,7 +1,7 @@
 // What memory holds that nobody has written, and margins that nobody should.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_POISON_H_
-#define BACKEND_ASCEND_KERNELS_HOST_POISON_H_
+#ifndef BACKEND_ASCEND_HOST_TILES_POISON_H_
+#define BACKEND_ASCEND_HOST_TILES_POISON_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -24,4 +24,4 @@ inline void PoisonElements(char* begin, int64_t elements,
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_POISON_H_
+#endif  // BACKEND_ASCEND_HOST_TILES_POISON_H_

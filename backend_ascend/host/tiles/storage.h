@@ -1,8 +1,8 @@
 // How a stored value becomes a float and back, and the one NaN that kernels
 // write.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_STORAGE_H_
-#define BACKEND_ASCEND_KERNELS_HOST_STORAGE_H_
+#ifndef BACKEND_ASCEND_HOST_TILES_STORAGE_H_
+#define BACKEND_ASCEND_HOST_TILES_STORAGE_H_
 
 #include <cstdint>
 #include <cstring>
@@ -96,4 +96,4 @@ HPMOE_INLINE void StoreFloat(float x, Half* p) { p->bits = FloatToHalf(x); }
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_STORAGE_H_
+#endif  // BACKEND_ASCEND_HOST_TILES_STORAGE_H_

@@ -3,8 +3,8 @@
 // set, for any split of rows, tokens and columns (dots over columns: of rows
 // only); NaN results are the canonical quiet NaN.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_TILE_KERNELS_H_
-#define BACKEND_ASCEND_KERNELS_HOST_TILE_KERNELS_H_
+#ifndef BACKEND_ASCEND_HOST_TILES_TILE_KERNELS_H_
+#define BACKEND_ASCEND_HOST_TILES_TILE_KERNELS_H_
 
 #include <cstdint>
 
@@ -136,4 +136,4 @@ double ExpMaxUlp(uint64_t begin, uint64_t end, Isa isa);
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_TILE_KERNELS_H_
+#endif  // BACKEND_ASCEND_HOST_TILES_TILE_KERNELS_H_

@@ -1,7 +1,7 @@
 // Parts of tiles: some of their rows, which are tiles of their own.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_TILE_ROWS_H_
-#define BACKEND_ASCEND_KERNELS_HOST_TILE_ROWS_H_
+#ifndef BACKEND_ASCEND_HOST_TILES_TILE_ROWS_H_
+#define BACKEND_ASCEND_HOST_TILES_TILE_ROWS_H_
 
 #include <cstdint>
 
@@ -84,4 +84,4 @@ inline RowDotTile RowsOf(RowDotTile t, int32_t row, int32_t count) {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_TILE_ROWS_H_
+#endif  // BACKEND_ASCEND_HOST_TILES_TILE_ROWS_H_

@@ -1,8 +1,8 @@
 // A stand-in for CANN's header of this name, for tests: the calls that
 // launch_op.cc makes, which here write down what they were given.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_FAKE_CANN_REGISTER_OP_DEF_REGISTRY_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_FAKE_CANN_REGISTER_OP_DEF_REGISTRY_H_
+#ifndef BACKEND_ASCEND_DEVICE_FAKE_CANN_REGISTER_OP_DEF_REGISTRY_H_
+#define BACKEND_ASCEND_DEVICE_FAKE_CANN_REGISTER_OP_DEF_REGISTRY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -175,4 +175,4 @@ struct Registered {
 #define OP_ADD(type) \
   static const Registered registered_##type(#type, [] { return type(#type); })
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_OPERATOR_FAKE_CANN_REGISTER_OP_DEF_REGISTRY_H_
+#endif  // BACKEND_ASCEND_DEVICE_FAKE_CANN_REGISTER_OP_DEF_REGISTRY_H_

@@ -1,8 +1,8 @@
 // A stand-in for SHMEM's header of this name: the host calls that the host
 // program makes, between processes that share a board.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_INCLUDE_SHMEM_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_INCLUDE_SHMEM_H_
+#ifndef BACKEND_ASCEND_DEVICE_STANDIN_INCLUDE_SHMEM_H_
+#define BACKEND_ASCEND_DEVICE_STANDIN_INCLUDE_SHMEM_H_
 
 #include <stddef.h>
 #include <stdint.h>
@@ -64,4 +64,4 @@ void aclshmem_putmem(void* to, void* from, size_t size, int32_t pe);
 
 }  // extern "C"
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_INCLUDE_SHMEM_H_
+#endif  // BACKEND_ASCEND_DEVICE_STANDIN_INCLUDE_SHMEM_H_

@@ -3,8 +3,8 @@
 // Not the compilers' intrinsics: those of GCC read memory without saying so,
 // and take a tile's number as a piece of text.
 
-#ifndef BACKEND_ASCEND_KERNELS_HOST_AMX_TILES_H_
-#define BACKEND_ASCEND_KERNELS_HOST_AMX_TILES_H_
+#ifndef BACKEND_ASCEND_HOST_TILES_AMX_AMX_TILES_H_
+#define BACKEND_ASCEND_HOST_TILES_AMX_AMX_TILES_H_
 
 #include <cstdint>
 
@@ -75,4 +75,4 @@ HPMOE_INLINE void MultiplyPairs() {
 }  // namespace amx
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_KERNELS_HOST_AMX_TILES_H_
+#endif  // BACKEND_ASCEND_HOST_TILES_AMX_AMX_TILES_H_

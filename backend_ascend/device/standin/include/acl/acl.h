@@ -2,8 +2,8 @@
 // makes, whose device is the twin.  docs/on_an_npu.md says where the real one
 // is.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_INCLUDE_ACL_ACL_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_INCLUDE_ACL_ACL_H_
+#ifndef BACKEND_ASCEND_DEVICE_STANDIN_INCLUDE_ACL_ACL_H_
+#define BACKEND_ASCEND_DEVICE_STANDIN_INCLUDE_ACL_ACL_H_
 
 #include <stddef.h>
 #include <stdint.h>
@@ -87,4 +87,4 @@ aclError aclrtLaunchKernelWithConfig(aclrtFuncHandle function, uint32_t blocks,
 
 #pragma GCC visibility pop
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_NPUS_STANDIN_INCLUDE_ACL_ACL_H_
+#endif  // BACKEND_ASCEND_DEVICE_STANDIN_INCLUDE_ACL_ACL_H_
