@@ -13,6 +13,7 @@ import numpy as np
 from hpmoe.parity_tests.explain import sizes
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
@@ -27,8 +28,13 @@ _EXPLAINED_SHARE, _WORTH_A_WORD, _ALIKE = 0.25, 0.5, 1.25
 # every word alone leaves more than this share: of three that act together, each
 # removes a fifth.
 _LITTLE, _HARDLY = 1 / 16, 0.9
-# Only the words of a rounding contain this.
-ASKS = '; --policy='
+# Only the words of a rounding contain one of these.
+ASKS = ('; --policy=', '; --rows=')
+# A word of this kind and a tensor's name is the form of what a GEMM multiplies.
+_ROWS_OF = 'rows of '
+_UNQUANTISED = 'none'
+# Causes that are written out, of those that explain a stage equally well.
+_MOST_CAUSES = 4
 # Most words in a set; sets that are tried with one word more.
 _MOST_WORDS, _BEAM = 3, 4
 
@@ -65,7 +71,11 @@ def explain(stage: RoundedStage) -> str:
   if not explaining_sets:
     return ''
   alike = [*explaining_sets]
-  causes = ' or '.join(_format_words(stage, words) for words in alike)
+  causes = ' or '.join(
+    _format_words(stage, words) for words in alike[:_MOST_CAUSES]
+  )
+  if len(alike) > _MOST_CAUSES:
+    causes += f', or {len(alike) - _MOST_CAUSES} more that round alike'
   best = min(explaining_sets, key=lambda words: explaining_sets[words])
   return (
     f'{causes}{_format_fit(stage, deviation, best)}{_format_flag(stage, alike)}'
@@ -213,11 +223,28 @@ def _words(stage: RoundedStage) -> Iterator[str]:
     for order in precision.ROW_ORDERS if tensor in stage.chain else ():
       if order != getattr(policy, field):
         yield f'{field}={order}'
+  yield from _form_words(stage)
   weighs = {*tensors.WEIGHTED.values()} & {*stage.chain}
   for placement, weighted_stage in tensors.WEIGHTED.items():
     both_stages = {weighted_stage, tensors.WEIGHTED[policy.placement]} <= weighs
     if placement != policy.placement and both_stages:
       yield f'placement={placement}'
+
+
+def _form_words(stage: RoundedStage) -> Iterator[str]:
+  """Yields other forms of what a GEMM of the chain multiplies.
+
+  They are tried of quantised layers alone.
+  """
+  policy = stage.policy
+  if not (policy.coded or policy.rows):
+    return
+  forms = quantised.row_forms(policy.rows)
+  for gemm, (rows, _) in tensors.GEMMS.items():
+    if gemm in stage.chain:
+      for form in (_UNQUANTISED, *quantised.OF_ROWS):
+        if form != forms.get(rows, _UNQUANTISED):
+          yield f'{_ROWS_OF}{rows}={form}'
 
 
 _ORDERS = {'expert_back': 'expert, from the last one back'}
@@ -234,8 +261,26 @@ def _add_words(
 ) -> precision.PrecisionPolicy:
   """Returns a policy with words added to its own, or replacing them."""
   own = [word for word in policy.points if not _is_set_by(word, words)]
-  fields = policies.fields((*own, *words))
-  return dataclasses.replace(policy, **{'points': (), **fields})
+  plain = [word for word in words if not word.startswith(_ROWS_OF)]
+  fields = {'points': (), **policies.fields((*own, *plain))}
+  return dataclasses.replace(policy, rows=_format_rows(policy, words), **fields)
+
+
+def _format_rows(
+  policy: precision.PrecisionPolicy, words: Sequence[str]
+) -> str:
+  """Returns the field `rows` of a policy with the forms that words say."""
+  changes = dict(
+    word.removeprefix(_ROWS_OF).split('=')
+    for word in words
+    if word.startswith(_ROWS_OF)
+  )
+  if not changes:
+    return policy.rows
+  forms = quantised.row_forms(policy.rows) | changes
+  return ','.join(
+    f'{name}={form}' for name, form in forms.items() if form != _UNQUANTISED
+  )
 
 
 def _is_set_by(word: str, words: Sequence[str]) -> bool:
@@ -250,6 +295,11 @@ def _format_words(stage: RoundedStage, words: Sequence[str]) -> str:
 
 def _format_word(stage: RoundedStage, word: str) -> str:
   name, _, value = word.partition('=')
+  if name.startswith(_ROWS_OF):
+    rows = name.removeprefix(_ROWS_OF)
+    if value == _UNQUANTISED:
+      return f'{rows} was not quantised before its GEMM'
+    return f'{rows} was quantised to {value} before its GEMM'
   if name == 'placement':
     return f'the routing weight multiplied at {value}'
   if name in precision.SUM_ORDERS:
@@ -282,15 +332,23 @@ def _format_fit(
 
 def _format_flag(stage: RoundedStage, alike: Sequence[Sequence[str]]) -> str:
   """Returns the flag that allows the roundings, and policies that do."""
+  rows = _format_rows(stage.policy, alike[0])
+  asks_for_rows = ''
+  if rows != stage.policy.rows:
+    asks_for_rows = ASKS[1] + (rows or '""')
   own = (w for w in policies.words(stage.policy) if not _is_set_by(w, alike[0]))
-  words = (*own, *alike[0])
+  plain = (word for word in alike[0] if not word.startswith(_ROWS_OF))
+  words = (*own, *plain)
+  if asks_for_rows:
+    also = f' --policy={",".join(words)}' if words else ''
+    return f'{asks_for_rows}{also} allows it'
   of_name = [
     name
     for name in policies.POLICIES
     if any(_is_named(stage, name, words_of_set) for words_of_set in alike)
   ]
   also_named = f', as does {", ".join(of_name[:3])}' if of_name else ''
-  return f'{ASKS}{",".join(words)} allows it{also_named}'
+  return f'{ASKS[0]}{",".join(words)} allows it{also_named}'
 
 
 def _is_named(stage: RoundedStage, name: str, words: Sequence[str]) -> bool:
@@ -312,6 +370,6 @@ def _is_named(stage: RoundedStage, name: str, words: Sequence[str]) -> bool:
     orders = [
       precision.order_of(stage_name, policy) for stage_name in stage.chain
     ]
-    return rounds, dtypes, policy.placement, orders
+    return rounds, dtypes, policy.placement, policy.rows, orders
 
   return list_roundings(named_policy) == list_roundings(own_policy)

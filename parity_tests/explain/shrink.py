@@ -348,7 +348,7 @@ class _Shrinking:
     self._request = dataclasses.replace(request, judgement=judgement)
     self._first, self._look = first, look
     self._data = _data(first)
-    is_rounding = roundings.ASKS in first.pattern
+    is_rounding = any(words in first.pattern for words in roundings.ASKS)
     stage = verdicts.tensor_of(first.stage)
     self._roundings = (stage,) if is_rounding else ()
     self._progress, self._num_tried = progress, 1

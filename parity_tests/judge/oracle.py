@@ -120,11 +120,14 @@ def _run(
   """Returns `stages.run`, compiled once for all policies that agree on it."""
   needs = tensors.needs(name, config, policy.placement)
   known = {name: lazy_tensors.load_whole(known[name]) for name in needs}
+  rows, _ = tensors.GEMMS.get(name, ('', ''))
   policy = dataclasses.replace(
-    policy,
+    policy.multiplying(rows),
     accumulation_order='ascending',
     activation_ulp=precision.ACTIVATION_ULP,
     sigmoid_ulp=0.0,
+    weight_ulp=0.0,
+    x_form='',
     points=precision.points_of(name, policy),
     **{
       field: getattr(policy, field) if name == summed_tensor else 'slot'

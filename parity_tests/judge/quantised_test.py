@@ -449,6 +449,32 @@ class TestTokensAsCodes:
     assert not self._judge(kernel, policy=('y=bfloat16',)).passed
 
   @pytest.mark.parametrize(
+    ('rows', 'quantises', 'words'),
+    [
+      (
+        '',
+        True,
+        'activation was quantised to e4m3_1x128 before its GEMM',
+      ),
+      (
+        'activation=e4m3_1x128',
+        False,
+        'activation was not quantised before its GEMM',
+      ),
+    ],
+  )
+  def test_a_form_that_nobody_declared_is_named(self, rows, quantises, words):
+    kernel = functools.partial(_compute_y, quantises=quantises)
+    # Where a row is more than one group, or a token's scale would do as well.
+    wide = 'tiny:d_model=256:d_ff=256'
+    report = self._judge(kernel, rows=rows, preset=wide)
+    assert report.first_failure is not None
+    pattern = report.first_failure.pattern
+    assert words in pattern
+    asked_rows = 'activation=e4m3_1x128' if quantises else '""'
+    assert f'--rows={asked_rows} allows it' in pattern
+
+  @pytest.mark.parametrize(
     'seed', [0, 1, *(pytest.param(s, marks=SLOW) for s in range(2, 250))]
   )
   @pytest.mark.parametrize('stores', ['bfloat16', 'float32'])

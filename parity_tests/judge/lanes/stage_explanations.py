@@ -102,7 +102,9 @@ def _build_rounding_stage(
     key: tuple = ()
     for stage in computed:
       sum_order = precision.order_of(stage, policy)
-      order_key = policy.placement, policy.dtype(stage), sum_order
+      rows, _ = tensors.GEMMS.get(stage, ('', ''))
+      form = policy.multiplying(rows).rows
+      order_key = policy.placement, policy.dtype(stage), sum_order, form
       key = (*key, precision.points_of(stage, policy), *order_key)
       if key not in computed_stages:
         computed_stages[key] = lazy_tensors.load_whole(
