@@ -5,11 +5,11 @@ maps that file copy-on-write: it may write to its inputs, the judge does not see
 that, and pages that nobody writes to exist once.  Elsewhere, and below
 `LEAST_BYTES`, `empty` is numpy's.
 
-Blocks that are no longer used are kept for the next array of their size: fresh
-pages cost more than the values that are drawn into them.
+Inside of `reuse`, blocks that are no longer used are kept for the next array of
+their size: fresh pages cost more than the values that are drawn into them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
 import math
@@ -52,6 +52,7 @@ class _Blocks:
   def __init__(self):
     self._by_address: dict[int, Place] = {}
     self._spare: list[tuple[Place, mmap.mmap]] = []
+    self.num_reusers = 0
 
   def take(self, size: int) -> np.ndarray:
     """Returns `[size]` bytes, of any value."""
@@ -108,7 +109,11 @@ class _Blocks:
     return Place(file, size), block
 
   def _give_back(self, address: int, block: mmap.mmap) -> None:
-    self._spare.append((self._by_address.pop(address), block))
+    place = self._by_address.pop(address)
+    if self.num_reusers:
+      self._spare.append((place, block))
+    else:
+      os.close(place.file)
 
 
 _blocks = _Blocks()
@@ -190,6 +195,13 @@ def find_places(arrays: Mapping[str, np.ndarray]) -> dict[str, Place]:
   return {name: place for name, place in places.items() if place is not None}
 
 
-def drop_unused() -> None:
-  """Returns the memory of blocks that no array uses."""
-  _blocks.drop_unused()
+@contextlib.contextmanager
+def reuse() -> Iterator[None]:
+  """Keeps blocks that no array uses for others, until the context ends."""
+  _blocks.num_reusers += 1
+  try:
+    yield
+  finally:
+    _blocks.num_reusers -= 1
+    if not _blocks.num_reusers:
+      _blocks.drop_unused()

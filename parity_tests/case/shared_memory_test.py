@@ -1,6 +1,7 @@
 """Another process maps large arrays; what it writes stays its own."""
 
 import gc
+import os
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
   monkeypatch.setattr(shared_memory, 'LEAST_BYTES', 1)
-  yield
-  gc.collect()
-  shared_memory.drop_unused()
+  with shared_memory.reuse():
+    yield
+    gc.collect()
 
 
 def draw_array() -> np.ndarray:
@@ -63,6 +64,22 @@ def test_a_block_is_reused_once_nobody_uses_it():
 
   assert shared_memory.find_places(dict(x=reused))['x'].file == place.file
   assert not reused.any()
+
+
+def count_files() -> int:
+  return len(os.listdir('/proc/self/fd'))
+
+
+def test_nothing_is_kept_once_the_context_ends():
+  gc.collect()
+  before = count_files()
+  with shared_memory.reuse():
+    outlives = draw_array()
+    draw_array()
+  assert count_files() > before
+  del outlives
+  shared_memory._blocks.drop_unused()  # of the fixture's context
+  assert count_files() <= before
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16', 'int32'])

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import shared_memory
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import price as price_lib
@@ -123,7 +124,8 @@ def run(
   progress('inputs')
   bench = bench_lib.Bench(request.case)
   try:
-    return run_on_bench(request, bench, start, progress)
+    with shared_memory.reuse():
+      return run_on_bench(request, bench, start, progress)
   except candidates.CandidateError as error:
     replay = request.replay(*request.judgement.lanes)
     plan_errors = _plan_of_launch(request, bench, error)

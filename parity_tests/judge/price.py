@@ -1,7 +1,7 @@
 """What a check costs, told before it starts: seconds, and bytes at the least.
 
 Seconds are those of two cores that do nothing else, to be read as an order of
-magnitude: `benchmarks.time_to_verdict` measures them.
+magnitude: `benchmarks.real_layers` measures them.
 """
 
 import dataclasses

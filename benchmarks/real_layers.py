@@ -6,8 +6,8 @@ once with numpy, and a float64 loop over the experts.  The runs take turns: the
 loop, a first check in an empty cache, the same check again.
 
 Example:
-  python -m benchmarks.time_to_verdict --layers=qwen3_30b_a3b --keep
-  python -m benchmarks.time_to_verdict --layers=small --rounds=1
+  python -m benchmarks.real_layers --layers=qwen3_30b_a3b --keep
+  python -m benchmarks.real_layers --layers=small --rounds=1
 """
 
 from collections.abc import Sequence
@@ -48,6 +48,7 @@ _KERNEL = pathlib.Path(__file__).with_name('numpy_kernel.py')
 _COLUMNS = (
   'layer',
   'drawing, and a float64 loop: s',
+  'processor, s',
   'first check, s',
   'over that',
   'processor, s',
@@ -66,7 +67,7 @@ class Cost:
 
   Attributes:
     seconds: wall time, without that of the kernel.
-    processor: seconds of all cores, the kernel's time taken off once.
+    processor: seconds of all cores, without the kernel's.
     peak_bytes: of memory, its children's apart.
   """
 
@@ -80,9 +81,13 @@ def read_config(layer: str) -> config_lib.MoEConfig:
   return presets.config(presets.to_check(layer), _RANKS.value, _TOKENS.value)
 
 
-def draw_and_loop(config: config_lib.MoEConfig) -> float:
-  """Returns the seconds to draw a layer with numpy, and to compute it once."""
-  start = time.perf_counter()
+def draw_and_loop(config: config_lib.MoEConfig) -> tuple[float, float]:
+  """Draws a layer with numpy, and computes it once.
+
+  Returns:
+    Seconds, of the wall and of the processor.
+  """
+  start = time.perf_counter(), time.process_time()
   rng = np.random.default_rng(0)
   width, hidden, experts = config.d_model, config.d_ff, config.num_experts
   dtype = storage.FORMATS[_DTYPE].numpy
@@ -103,19 +108,20 @@ def draw_and_loop(config: config_lib.MoEConfig) -> float:
     gate, up = np.split(rows @ w_gate_up[expert].astype(np.float64), 2, -1)
     activation = gate / (1 + np.exp(-gate)) * up
     y[token] += activation @ w_down[expert].astype(np.float64) / config.top_k
-  return time.perf_counter() - start
+  wall, processor = time.perf_counter(), time.process_time()
+  return wall - start[0], processor - start[1]
 
 
-def run_loop(layer: str) -> float:
+def run_loop(layer: str) -> Cost:
   """Returns what `draw_and_loop` takes in a process of its own."""
-  command = [sys.executable, '-m', 'benchmarks.time_to_verdict']
+  command = [sys.executable, '-m', 'benchmarks.real_layers']
   options = [f'--layers={layer}', f'--ranks={_RANKS.value}', '--probe']
   if _TOKENS.value is not None:
     options.append(f'--tokens={_TOKENS.value}')
   process = subprocess.run(
     [*command, *options], capture_output=True, text=True, check=True
   )
-  return float(process.stdout)
+  return Cost(*map(float, process.stdout.split()), 0)
 
 
 def run_check(layer: str, cache: pathlib.Path) -> Cost:
@@ -152,10 +158,13 @@ def run_check(layer: str, cache: pathlib.Path) -> Cost:
     seconds = time.perf_counter() - start
     if status:
       raise RuntimeError(f'{layer}: expected a pass, got {messages}')
-    own = sum(map(float, times.read_text().split()))
+    lines = times.read_text().splitlines()
+    own = [
+      sum(column) for column in zip(*(map(float, x.split()) for x in lines))
+    ]
   unit = 1 if sys.platform == 'darwin' else 1024
-  processor = usage.ru_utime + usage.ru_stime - own
-  return Cost(seconds - own, processor, usage.ru_maxrss * unit)
+  processor = usage.ru_utime + usage.ru_stime - own[1]
+  return Cost(seconds - own[0], processor, usage.ru_maxrss * unit)
 
 
 def measure(layer: str) -> list[str]:
@@ -169,12 +178,13 @@ def measure(layer: str) -> list[str]:
       seconds.append(run_check(layer, cache))
     print(loops[-1], firsts[-1], seconds[-1], file=sys.stderr, flush=True)
   config = read_config(layer)
-  loop = statistics.median(loops)
+  loop = statistics.median(cost.seconds for cost in loops)
   inputs = 3 * config.num_experts * config.d_model * config.d_ff
   inputs *= storage.FORMATS[_DTYPE].numpy.itemsize
   sizes = config.dims()
   row = [f'`{layer}`, ' + ' '.join(f'{n}={sizes[n]}' for n in 'RTEKDF')]
   row.append(f'{loop:.3g}')
+  row.append(f'{statistics.median(cost.processor for cost in loops):.3g}')
   for costs in (firsts, seconds):
     median = statistics.median(cost.seconds for cost in costs)
     processor = statistics.median(cost.processor for cost in costs)
@@ -188,13 +198,13 @@ def measure(layer: str) -> list[str]:
 def main(argv: Sequence[str]) -> None:
   del argv
   if _PROBE.value:
-    print(draw_and_loop(read_config(_LAYERS.value[0])))
+    print(*draw_and_loop(read_config(_LAYERS.value[0])))
     return
   rows = [measure(layer) for layer in _LAYERS.value]
   for row in rows:
     print(json.dumps([*zip(_COLUMNS, row)], indent=1))
   if figures.KEEP.value:
-    command = f'python -m benchmarks.time_to_verdict {" ".join(sys.argv[1:])}'
+    command = f'python -m benchmarks.real_layers {" ".join(sys.argv[1:])}'
     figures.write(
       'time_to_verdict_large',
       _COLUMNS,
