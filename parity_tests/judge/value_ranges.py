@@ -10,7 +10,7 @@ import numpy as np
 from hpmoe.parity_tests.case import inputs as inputs_lib
 
 # Elements and products that are looked at, at most.
-_MOST_ELEMENTS, _MOST_PRODUCTS = 1 << 22, 1 << 26
+_MOST_ELEMENTS, _MOST_PRODUCTS = 1 << 20, 1 << 23
 _NAMES = ('x', 'topk_weights', 'w_gate_up', 'w_down', 'dy')
 
 Range = tuple[float, float]
