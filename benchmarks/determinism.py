@@ -17,7 +17,6 @@ from hpmoe.backend_ascend.simulator.reproduce import cais_flows
 from hpmoe.backend_ascend.simulator.reproduce import dysharp
 from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows
 from hpmoe.backend_ascend.simulator.reproduce import moe_hub
-from hpmoe.backend_ascend.simulator.reproduce import moe_hub_flows
 from hpmoe.tools.docs import figures
 
 COLUMNS = ('layer', 'as it comes, us', 'by source', 'by token', 'table')
@@ -27,11 +26,9 @@ _DYSHARP_LAYERS = ('S-8', 'M-8', 'M-32')
 def time_hub_layer(model: str) -> tuple[str, ...]:
   """Returns the row of a layer on MoE-Hub, by order of its rows."""
   machine = moe_hub.WITNESS.load()[moe_hub.MACHINE]
-  layer = moe_hub.layer(model, moe_hub.TOKENS[-1])
+  layer = moe_hub.build_layer(model, moe_hub.TOKENS[-1])
   arrival, source, token = (
-    moe_hub_flows.moe_hub(
-      layer, machine, moe_hub_flows.Parts(order=order)
-    ).timed.total
+    moe_hub.moe_hub(layer, machine, moe_hub.Parts(order=order)).timing.total
     for order in ('arrival', 'source', 'token')
   )
   costs = (f'{seconds / arrival - 1:+.1%}' for seconds in (source, token))

@@ -24,7 +24,6 @@ from hpmoe.backend_ascend.simulator.reproduce import dysharp
 from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows
 from hpmoe.backend_ascend.simulator.reproduce import hyperparallel
 from hpmoe.backend_ascend.simulator.reproduce import moe_hub
-from hpmoe.backend_ascend.simulator.reproduce import moe_hub_flows
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.tools.docs import figures
 
@@ -58,7 +57,7 @@ WORK = {
     cais.MODELS['LLaMA-7B'].sub_layers()['L2'],
   ),
   'MoE-Hub,Mixtral': lambda: _flow(
-    'moe-hub', moe_hub_flows.moe_hub, moe_hub.LAYERS['Mixtral-8x7B at 4096']
+    'moe-hub', moe_hub.moe_hub, moe_hub.LAYERS['Mixtral-8x7B at 4096']
   ),
   'DySHARP,M-8': lambda: _flow(
     'dysharp', dysharp_flows.dysharp, dysharp.LAYERS['M-8']

@@ -7,12 +7,11 @@ from hpmoe.backend_ascend.compiler.orders import megamoe
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import fit
-from hpmoe.backend_ascend.simulator.reproduce import pto_layer
 from hpmoe.backend_ascend.simulator.reproduce import pto_megamoe
 from hpmoe.backend_ascend.simulator.reproduce import score
 
 Kind = layout.Kind
-STAGE_MAJOR, EXPERT_MAJOR = pto_layer.STAGE_MAJOR, pto_layer.EXPERT_MAJOR
+STAGE_MAJOR, EXPERT_MAJOR = pto_megamoe.STAGE_MAJOR, pto_megamoe.EXPERT_MAJOR
 
 
 @pytest.fixture(scope='module')
@@ -24,7 +23,7 @@ def machine():
 def test_experts_are_dealt_in_turn(ep, tokens):
   # Given the generator's routing, then every expert has as many rows, tokens
   # are those that it makes, and those of lower halves come first.
-  ids = pto_layer.topk_ids(ep, tokens)
+  ids = pto_megamoe.topk_ids(ep, tokens)
   assert (np.bincount(ids.ravel()) == tokens * 8 // 16).all()
   dealt = (np.arange(ep * tokens * 8) % (16 * ep)).reshape(ep, tokens, 8)
   for rank in range(ep):
@@ -34,21 +33,21 @@ def test_experts_are_dealt_in_turn(ep, tokens):
 
 
 def test_knobs_are_those_of_the_shape():
-  assert pto_layer.knobs(8, 16) == megamoe.Knobs(8, 3, 12)
-  assert pto_layer.knobs(8, 2048) == megamoe.Knobs(16, 2, 13)
-  assert pto_layer.knobs(16, 512) == megamoe.Knobs(16, 0, 11)
+  assert pto_megamoe.knobs(8, 16) == megamoe.Knobs(8, 3, 12)
+  assert pto_megamoe.knobs(8, 2048) == megamoe.Knobs(16, 2, 13)
+  assert pto_megamoe.knobs(16, 512) == megamoe.Knobs(16, 0, 11)
 
 
 def test_all_cores_join_when_the_first_gemm_is_done(machine):
   # Given the knobs of EP8 at 128 tokens, when expert-major runs, then no AIC of
   # the first GEMM's group runs the second before its own first ends, and the
   # join is not before the authors' expert.
-  timed = pto_layer.run(machine, 8, 128, EXPERT_MAJOR)
+  timed = pto_megamoe.run(machine, 8, 128, EXPERT_MAJOR)
   tasks = timed.image.tables['tasks']
   down = tasks['kind'] == Kind.DOWN
   helpers = down & (tasks['core'] < 16)
   join = (tasks['expert'][helpers] % 16).min()
-  assert join >= pto_layer.knobs(8, 128).join
+  assert join >= pto_megamoe.knobs(8, 128).join
   first = timed.end[tasks['kind'] == Kind.GATE_UP].max()
   before = down & (tasks['expert'] % 16 == join - 1)
   assert first <= timed.end[before].max() or join == 15
@@ -58,7 +57,7 @@ def test_a_segment_of_swiglu_waits_for_its_last_expert(machine):
   # Given stage-major with a SwiGLU task of each expert on each AIV, when it
   # runs, then SwiGLU begins when the first GEMM of the 13th expert has ended,
   # and the sums when all rows of all ranks are home.
-  timed = pto_layer.run(machine, 8, 128, STAGE_MAJOR)
+  timed = pto_megamoe.run(machine, 8, 128, STAGE_MAJOR)
   tasks = timed.image.tables['tasks']
 
   def of(kind, experts=range(16)):
@@ -74,9 +73,11 @@ def test_a_segment_of_swiglu_waits_for_its_last_expert(machine):
 
 def test_the_front_grows_by_what_it_moves(machine):
   # 1024 tokens of 7168 read in float16, and written in int8 for 8 slots.
-  grown = pto_layer.front(machine, 2048) - pto_layer.front(machine, 1024)
+  grown = pto_megamoe.compute_front(machine, 2048) - pto_megamoe.compute_front(
+    machine, 1024
+  )
   assert grown == pytest.approx(1024 * 7168 * (2 + 8) / machine['hbm'])
-  assert pto_layer.front(machine, 16) > machine['launch']
+  assert pto_megamoe.compute_front(machine, 16) > machine['launch']
 
 
 def test_a_wrong_order_of_schedules_is_told():
