@@ -65,6 +65,15 @@ class _Blocks:
     weakref.finalize(array, self._give_back, address, block).atexit = False
     return array
 
+  def take_zeros(self, size: int) -> np.ndarray:
+    """Returns `[size]` zeros."""
+    spare = self._pop(size)
+    if spare is None:
+      return self._use(*self._create(size))
+    array = self._use(*spare)
+    array.fill(0)
+    return array
+
   def create(self, size: int) -> np.ndarray:
     """Returns `[size]` zeros, of which those written to take memory."""
     self.drop_unused()
@@ -149,9 +158,10 @@ def empty_rows(
 
 def zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
   """Returns an array of zeros, in shared memory if it is large."""
-  array = empty(shape, dtype)
-  array.reshape(-1).view(np.uint8).fill(0)
-  return array
+  size = math.prod(shape) * np.dtype(dtype).itemsize
+  if size < LEAST_BYTES or not is_supported():
+    return np.zeros(shape, dtype)
+  return _blocks.take_zeros(size).view(dtype).reshape(shape)
 
 
 def attach(place: Place, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
