@@ -57,12 +57,15 @@ def differs(lane: str, actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 @_overflows
 def out_of_bound(
-  stage: str, actual: np.ndarray, golden: golden_lib.Rows
+  stage: str,
+  actual: np.ndarray,
+  golden: golden_lib.Rows,
+  with_spread: bool = True,
 ) -> np.ndarray:
   """Returns `[R, ...]` bool: elements that lane bounded refuses.
 
   In a tile whose errors break the spread, these are the elements that stand
-  out.
+  out; those are left out if not `with_spread`.
   """
   bad = np.zeros(actual.shape, bool)
   tiling = golden.tiling
@@ -73,7 +76,7 @@ def out_of_bound(
       value = golden.rows(stage, rank, rows.start, rows.stop)
       e = _elements(value, chunk_rows, chunk_rows)
       chunk = _against_golden(rank, cut, first, chunk_rows, value, e)
-      stands_out = judge.add(chunk, e, value, rows)
+      stands_out = with_spread and judge.add(chunk, e, value, rows)
       tiling.rows(stage, bad, rank)[rows] = chunk.bad | stands_out
   return bad
 
