@@ -9,6 +9,7 @@ import pytest
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import numpy_testing
+from hpmoe.parity_tests.judge import quantised_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 
 LANES = ('bounded',)
@@ -146,3 +147,29 @@ def test_values_reach_far(layer):
   for name in ('x', 'up', 'activation', 'dy'):
     floor, ceiling = layer.largest[name]
     assert floor < -reach and ceiling > reach, name
+
+
+@dataclasses.dataclass(frozen=True)
+class CodesClamped(quantised_testing.Kernel):
+  """A kernel of codes that clamps up as GPT-OSS does."""
+
+  limit: float = np.inf
+
+  def _gated(self, policy, gate_up):
+    gate, up, passes = super()._gated(policy, gate_up)
+    return gate, np.clip(up, -self.limit, self.limit), passes
+
+
+@pytest.mark.parametrize('form', ['e4m3_128x128', 'int4_128'])
+def test_a_clamp_of_up_fails_where_weights_are_codes(form):
+  case = case_lib.Case(
+    preset='small', ranks=2, dtype='bf16', quantised=form, direction='forward'
+  )
+  bench = bench_lib.Bench(case, keep=True)
+
+  def refuses(limit):
+    candidate = numpy_testing.Numpy(CodesClamped(limit=limit), False)
+    return numpy_testing.list_refused(bench, case, candidate, *LANES)
+
+  assert refuses(7)
+  assert not refuses(np.inf)

@@ -43,7 +43,7 @@ _FLOAT16 = dict(
 )
 # Codes of a group share a scale, so little of a group may be large.
 _OF_CODES = dict(
-  features={2: (-20, 0), 6: (-10, 0), 10: (4, -4), 14: (7, -7)},
+  features={2: (-20, 0), 6: (-10, 0), 10: (4, -4), 11: (-3, 3), 14: (7, -7)},
   x={},
   dy={},
   experts={},
