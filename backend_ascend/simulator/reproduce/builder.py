@@ -1,4 +1,4 @@
-"""What flows on alike ranks are built of: pools, waits, tasks without work."""
+"""Builds flows on equal ranks from pools, waits and tasks without work."""
 
 import numpy as np
 
@@ -7,33 +7,33 @@ from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 
 
 class Builder:
-  """A flow as its phases are added, on a machine."""
+  """A flow on a machine, to which phases are added."""
 
   def __init__(self, ranks: int, machine: machine_lib.Machine):
     self.machine = machine
     self.flow = flow_lib.Flow(ranks)
 
   def pools(self, servers: int, start=0.0) -> np.ndarray:
-    """Returns a pool of each rank."""
+    """Returns one pool per rank."""
     return self.flow.add_pools(np.full(self.flow.ranks, servers), start)
 
   def idle(self, pool, event=None, holds: bool = False) -> np.ndarray:
-    """Returns a task without work in each of `pool`, perhaps behind events."""
+    """Adds a task without work to each of `pool`, which may wait for events."""
     tasks = self.flow.add_tasks(pool, np.zeros(len(pool)), holds)
     if event is not None:
       self.flow.add_waits(tasks, event)
     return tasks
 
   def after(self, event, seconds) -> np.ndarray:
-    """Returns an event a rank, so long after `event`."""
+    """Returns one event per rank, `seconds` after `event`."""
     tasks = self.flow.add_tasks(self.pools(1), seconds)
     self.flow.add_waits(tasks, event)
-    done = self.flow.add_events(np.ones(self.flow.ranks))
-    self.flow.add_signals(tasks, done)
-    return done
+    elapsed = self.flow.add_events(np.ones(self.flow.ranks))
+    self.flow.add_signals(tasks, elapsed)
+    return elapsed
 
-  def launched(self, event) -> np.ndarray:
-    """Returns an event a rank, a launch after `event`."""
+  def launch_after(self, event) -> np.ndarray:
+    """Returns one event per rank, one kernel launch after `event`."""
     return self.after(event, self.machine['launch'])
 
   def run(self) -> flow_lib.Timed:

@@ -1,7 +1,8 @@
 """CAIS (arXiv 2605.05628): tensor parallelism over switches that merge.
 
-No bar of any figure was found, only maxima and geometric means over its models;
-tiles, their order, the split of SMs, credits and GEMM rates are not published.
+The paper's text gives only maxima and geometric means over its models, not the
+bars of its figures; tiles, their order, the split of SMs, credits and GEMM
+rates are not published.
 """
 
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ MODELS = {
 _LLAMA = 'LLaMA-7B'
 FULL = Model(8192, 22528, 2, 3072, 3)
 
-# Of CAIS over each.
+# Speed-up of CAIS over each baseline.
 FACTORS = witness_lib.published('cais')['factors']
 BASELINES = tuple(FACTORS['sub-layer'])
 _SHARE = 'communication over computation, LLaMA-7B'
@@ -69,7 +70,7 @@ _TABLE = 'table a port without coordination'
 _SCALE = 'gain over TP-NVLS at full over half scale'
 _USES = {'CAIS-Base': 62.4, 'CAIS-Partial': 84.7, 'CAIS': 90.2}
 _PORTS = 32  # of all switches
-# GPUs, hidden and FFN grown alike.
+# GPUs; hidden size and FFN width grow in proportion.
 _GPUS = (8, 16, 32)
 
 
@@ -92,25 +93,27 @@ def _rows() -> Iterator[Row]:
 
 
 def _serial(model: Model, machine) -> tuple[float, float]:
-  """Returns s of attention, and of gradients of weights, of one rank."""
+  """Returns the seconds of attention and of weight gradients on one rank."""
   rate = flows.rate(machine) * machine['aic']
-  of = model.sub_layers()
-  grads = of['L1'].flops + of['L2'].flops
+  sub_layers = model.sub_layers()
+  grads = sub_layers['L1'].flops + sub_layers['L2'].flops
   return model.attention() / rate, grads / rate
 
 
 def _times(model: Model, machine, seconds) -> dict[str, float]:
-  """Returns s by group, and by sub-layer."""
-  parts = {n: seconds(n, of) for n, of in model.sub_layers().items()}
+  """Returns seconds by group, and by sub-layer."""
+  sub_layer_times = {n: seconds(n, s) for n, s in model.sub_layers().items()}
   attention, grads = _serial(model, machine)
-  prefill = parts['L1'] + parts['L2'] + attention
+  prefill = sub_layer_times['L1'] + sub_layer_times['L2'] + attention
   # Backward attention has five products for two.
-  backward = parts['L3'] + parts['L4'] + 2.5 * attention + grads
-  return parts | dict(prefill=prefill, training=prefill + backward)
+  backward = (
+    sub_layer_times['L3'] + sub_layer_times['L4'] + 2.5 * attention + grads
+  )
+  return sub_layer_times | dict(prefill=prefill, training=prefill + backward)
 
 
 def _all_times(machine, seconds):
-  """Returns s by system, model, and group or sub-layer."""
+  """Returns seconds by system, model, and group or sub-layer."""
   return {
     system: {
       name: _times(model, machine, seconds(system))
@@ -121,7 +124,7 @@ def _all_times(machine, seconds):
 
 
 def _factors(times) -> dict[str, float]:
-  """Returns rows from s by system, model and group or sub-layer."""
+  """Returns rows from seconds by system, model and group or sub-layer."""
   values: dict[str, float] = {}
   for group, systems in FACTORS.items():
     for system in systems:
@@ -136,49 +139,53 @@ def _factors(times) -> dict[str, float]:
   return values
 
 
-def _computed(machine) -> float:
-  """Returns s of what TP-NVLS computes of LLaMA-7B, norms among it."""
-  of = MODELS[_LLAMA].sub_layers()
+def _compute_seconds(machine) -> float:
+  """Returns the compute seconds of LLaMA-7B under TP-NVLS, with norms."""
+  sub_layers = MODELS[_LLAMA].sub_layers()
   rate = flows.rate(machine) * machine['aic']
-  norms = 2 * flows.norm_seconds(machine, of['L1'].size)
+  norms = 2 * flows.norm_seconds(machine, sub_layers['L1'].size)
   attention, _ = _serial(MODELS[_LLAMA], machine)
-  return (of['L1'].flops + of['L2'].flops) / rate + norms + attention
+  return (
+    (sub_layers['L1'].flops + sub_layers['L2'].flops) / rate + norms + attention
+  )
 
 
 def _share(machine, times) -> float:
-  """Returns what TP-NVLS takes beside computation, over that."""
+  """Returns the ratio of communication to computation of TP-NVLS."""
   attention, _ = _serial(MODELS[_LLAMA], machine)
-  computed = _computed(machine)
-  return (times['L1'] + times['L2'] + attention - computed) / computed
+  compute_seconds = _compute_seconds(machine)
+  return (
+    times['L1'] + times['L2'] + attention - compute_seconds
+  ) / compute_seconds
 
 
 def _run_fitted(machines: witness_lib.Machines, tell) -> dict[str, float]:
   machine = machines[MACHINE]
   tell('TP-NVLS, LLaMA-7B')
   times = {
-    name: flows.seconds('TP-NVLS', of, machine)
-    for name, of in MODELS[_LLAMA].sub_layers().items()
+    name: flows.seconds('TP-NVLS', sub_layer, machine)
+    for name, sub_layer in MODELS[_LLAMA].sub_layers().items()
   }
   return {_SHARE: _share(machine, times)}
 
 
 def _uses(machine) -> dict[str, float]:
   """Returns link use of LLaMA-7B's L2, as published."""
-  of = MODELS[_LLAMA].sub_layers()['L2']
+  sub_layer = MODELS[_LLAMA].sub_layers()['L2']
   values = {}
   for system in _USES:
-    timed = flows.SYSTEMS[system](of, machine)
-    took = flows.seconds(system, of, machine)
-    values[_use_name(system)] = 100 * flows.link_use(timed, took, machine)
+    timing = flows.SYSTEMS[system](sub_layer, machine)
+    seconds = flows.seconds(system, sub_layer, machine)
+    values[_use_name(system)] = 100 * flows.link_use(timing, seconds, machine)
   unlimited = machine.with_figures(merge_table=1e12, merge_timeout=0.0)
-  held = flows.cais_base(of, unlimited).sessions['peak']
-  return values | {_TABLE: held / _PORTS / 1e3}
+  table_bytes = flows.cais_base(sub_layer, unlimited).sessions['peak']
+  return values | {_TABLE: table_bytes / _PORTS / 1e3}
 
 
 def _gain(model: Model, machine) -> float:
-  of = model.sub_layers()['L2']
-  return flows.seconds('TP-NVLS', of, machine) / flows.seconds(
-    'CAIS', of, machine
+  sub_layer = model.sub_layers()['L2']
+  return flows.seconds('TP-NVLS', sub_layer, machine) / flows.seconds(
+    'CAIS', sub_layer, machine
   )
 
 
@@ -186,11 +193,11 @@ def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
   machine = machines[MACHINE]
 
   def seconds(system: str):
-    def of_part(name: str, of: flows.SubLayer) -> float:
+    def simulate(name: str, sub_layer: flows.SubLayer) -> float:
       tell(f'{system}, {name}')
-      return flows.seconds(system, of, machine)
+      return flows.seconds(system, sub_layer, machine)
 
-    return of_part
+    return simulate
 
   times = _all_times(machine, seconds)
   tell('links, table, scale')
@@ -201,65 +208,73 @@ def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
   for ranks in _GPUS:
     tell(f'{ranks} GPUs')
     model = MODELS['Mega-GPT-4B']
-    grown = dataclasses.replace(
+    scaled = dataclasses.replace(
       model, hidden=model.hidden * ranks // 8, ffn=model.ffn * ranks // 8
     )
-    of = grown.sub_layers(ranks)['L2']
-    values[gpus_name(ranks)] = flows.seconds('CAIS', of, machine) / of.flops
+    sub_layer = scaled.sub_layers(ranks)['L2']
+    values[gpus_name(ranks)] = (
+      flows.seconds('CAIS', sub_layer, machine) / sub_layer.flops
+    )
   return values
 
 
-def _at_peak(system: str, of: flows.SubLayer, machine) -> float:
-  """Returns the roofline: what a link or all SMs need at their peak."""
+def _bound_seconds(system: str, sub_layer: flows.SubLayer, machine) -> float:
+  """Returns the roofline: the seconds that a link or all SMs need at peak."""
   peak = machine['cube_bf16'] * machine['aic']
-  one, two = (
-    2.0 * of.tokens * of.hidden * side / peak for side in (of.depth, of.width)
+  first_seconds, second_seconds = (
+    2.0 * sub_layer.tokens * sub_layer.hidden * side / peak
+    for side in (sub_layer.depth, sub_layer.width)
   )
-  whole = of.size / machine['nvlink']
-  scattered = whole * (of.ranks - 1) / of.ranks
-  norm = flows.norm_seconds(machine, of.size)
-  alone = norm / of.ranks
+  whole = sub_layer.size / machine['nvlink']
+  scattered = whole * (sub_layer.ranks - 1) / sub_layer.ranks
+  norm = flows.norm_seconds(machine, sub_layer.size)
+  shared_norm = norm / sub_layer.ranks
   if system in ('CAIS', 'CAIS-Partial'):
-    return max(one + two, whole)
+    return max(first_seconds + second_seconds, whole)
   if system in ('T3', 'T3-N', 'CAIS-Base'):
-    return max(one, scattered) + alone + max(two, scattered)
+    return (
+      max(first_seconds, scattered)
+      + shared_norm
+      + max(second_seconds, scattered)
+    )
   if system == 'SP-NVLS':
-    return one + two + alone + 2 * scattered
-  reduced = whole * (of.ranks + 1) / of.ranks
+    return first_seconds + second_seconds + shared_norm + 2 * scattered
+  reduced = whole * (sub_layer.ranks + 1) / sub_layer.ranks
   if system == 'TP-NVLS':
-    return one + two + norm + reduced
-  crossed = reduced if system.endswith('-N') else 2 * scattered
-  return max(one, crossed) + norm + two
+    return first_seconds + second_seconds + norm + reduced
+  transfer = reduced if system.endswith('-N') else 2 * scattered
+  return max(first_seconds, transfer) + norm + second_seconds
 
 
 def _roofline(machines: witness_lib.Machines) -> dict[str, float]:
   machine = machines[MACHINE].at_peak()
 
   def seconds(system: str):
-    return lambda _, of: _at_peak(system, of, machine)
+    return lambda _, s: _bound_seconds(system, s, machine)
 
   times = _all_times(machine, seconds)
   uses = {_use_name(system): 100.0 for system in _USES}
-  held = machine['nvlink'] * machine['request_skew'] / _PORTS / 1e3
-  return _factors(times) | uses | {_TABLE: held, _SCALE: 1.0}
+  table_kilobytes = machine['nvlink'] * machine['request_skew'] / _PORTS / 1e3
+  return _factors(times) | uses | {_TABLE: table_kilobytes, _SCALE: 1.0}
 
 
 def out_of_order(values: witness_lib.Values) -> str:
-  """Returns baselines that are not in the published order; near ones may."""
-  known = {s: mean for s, (_, mean) in FACTORS['sub-layer'].items()}
-  got = {
-    s: values[factors_lib.row_name('sub-layer', s, 'geomean')] for s in known
+  """Returns baselines out of the published order, but for near ties."""
+  published = {s: mean for s, (_, mean) in FACTORS['sub-layer'].items()}
+  gains = {
+    s: values[factors_lib.row_name('sub-layer', s, 'geomean')]
+    for s in published
   }
   return '; '.join(
-    f'{a} {got[a]:.2f}, {b} {got[b]:.2f}'
-    for a in known
-    for b in known
-    if known[a] > 1.05 * known[b] and got[a] <= got[b]
+    f'{a} {gains[a]:.2f}, {b} {gains[b]:.2f}'
+    for a in published
+    for b in published
+    if published[a] > 1.05 * published[b] and gains[a] <= gains[b]
   )
 
 
 def growth(values: witness_lib.Values) -> str:
-  """Returns by how much a flop takes longer on more GPUs, if it is over 5 %."""
+  """Returns the growth of the time per flop with GPUs, if it is over 5 %."""
   times = [values[gpus_name(ranks)] for ranks in _GPUS]
   if max(times) <= 1.05 * times[0]:
     return ''
@@ -270,7 +285,7 @@ def growth(values: witness_lib.Values) -> str:
 
 
 _BASE = witness_lib.Witness(
-  **witness_lib.told('cais'),
+  **witness_lib.load_fields('cais'),
   machines=(MACHINE,),
   quick=False,
   rows=tuple(_rows()),
@@ -292,16 +307,16 @@ _BASE = witness_lib.Witness(
 
 
 def _ring_share(machines: witness_lib.Machines, tell) -> dict[str, float]:
-  """The share, had its all-reduce no switches."""
+  """Returns the share if the all-reduce used no switches."""
   del tell
   machine = machines[MACHINE]
   size = MODELS[_LLAMA].sub_layers()['L1'].size
   packets = 1 + machine['header_flits'] * machine['flit'] / machine['packet']
-  moved = 2 * 2 * size * 7 / 8 * packets / machine['nvlink']
-  return {_SHARE: moved / _computed(machine)}
+  ring_seconds = 2 * 2 * size * 7 / 8 * packets / machine['nvlink']
+  return {_SHARE: ring_seconds / _compute_seconds(machine)}
 
 
-def _of_a_ring(machines: witness_lib.Machines, tell) -> dict[str, float]:
+def _run_with_ring(machines: witness_lib.Machines, tell) -> dict[str, float]:
   return _run(machines, tell) | _ring_share(machines, tell)
 
 
@@ -314,7 +329,7 @@ WITNESS = dataclasses.replace(
     ),
     witness_lib.Variant(
       '1.6 is of an all-reduce by ring, not by switches',
-      dataclasses.replace(_BASE, run=_of_a_ring, run_fitted=_ring_share),
+      dataclasses.replace(_BASE, run=_run_with_ring, run_fitted=_ring_share),
     ),
   ),
 )

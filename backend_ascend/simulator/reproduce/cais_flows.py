@@ -1,11 +1,13 @@
-"""A sub-layer of tensor parallelism as CAIS and its baselines run it.
+"""Flows of a tensor-parallel sub-layer under CAIS and its baselines.
 
 A sub-layer is GEMM, reduce-scatter, layer norm, all-gather, GEMM.  A message is
 an output tile of the first GEMM, which is an input tile of the second.  Each
-row block has one owner that adds and normalises it; owners take turns.
+row block has one owner that adds and normalises it; blocks are assigned to
+owners round robin.
 
-Not published, and taken here: how a GPU that is ahead of its peers is held (it
-sends a tile when all that half of the table has no room for have left).
+The paper does not say how a GPU that is ahead of its peers is delayed.  We
+assume that a tile is sent when all earlier tiles that exceed half of the merge
+table have been sent.
 """
 
 from collections.abc import Callable
@@ -19,12 +21,12 @@ from hpmoe.backend_ascend.simulator.reproduce import builder
 
 Op = flow_lib.Op
 ROWS = 128  # of a tile
-COLS = 64  # of what is sent at a time
+COLS = 64  # of a message
 _SECOND_COLS = 256  # of a tile of the second GEMM
 BYTES = 2.0  # of an element
-# Pulls and loads of a rank under way: 1 MB, more than a round trip takes.
+# Outstanding pulls and loads of a rank: 1 MB, more than a round trip needs.
 _WINDOW = 64
-_CHUNKS = 8  # of what CoCoNet hands to its second kernel
+_CHUNKS = 8  # that CoCoNet passes to its second kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +35,10 @@ class SubLayer:
 
   Attributes:
     tokens: rows, of the whole batch.
-    hidden: width of what is reduced, normalised and gathered.
+    hidden: width of the tensor that is reduced, normalised and gathered.
     depth: of the first GEMM.
     width: of the second GEMM.
-    ranks: that share it.
+    ranks: number of ranks that share the sub-layer.
   """
 
   tokens: int
@@ -47,12 +49,12 @@ class SubLayer:
 
   @property
   def flops(self) -> float:
-    """Of both GEMMs of one rank."""
+    """Floating-point operations of both GEMMs of one rank."""
     return 2.0 * self.tokens * self.hidden * (self.depth + self.width)
 
   @property
   def size(self) -> float:
-    """B of the activation."""
+    """Bytes of the activation."""
     return BYTES * self.tokens * self.hidden
 
 
@@ -62,37 +64,41 @@ def rate(machine: machine_lib.Machine) -> float:
 
 
 def norm_seconds(machine, size: float) -> float:
-  """Returns s to read and write so many bytes."""
+  """Returns the seconds to read and write `size` bytes."""
   return 2 * size / machine['hbm']
 
 
 class _Layer(builder.Builder):
-  """A flow of a sub-layer, as its phases are added.
+  """A flow of a sub-layer, to which phases are added.
 
-  Tiles of all ranks are in one order, rank by rank: row block by row block, or
-  in waves, the blocks of all owners side by side.
+  Tiles of all ranks have one order, rank by rank: row block by row block, or in
+  waves, each with one block of every owner.
   """
 
-  def __init__(self, of: SubLayer, machine: machine_lib.Machine, waves: bool):
-    super().__init__(of.ranks, machine)
-    self.of = of
-    self.blocks = of.tokens // ROWS
-    self.cols = -(-of.hidden // COLS)
-    self.tile = BYTES * ROWS * of.hidden / self.cols
+  def __init__(
+    self, sub_layer: SubLayer, machine: machine_lib.Machine, waves: bool
+  ):
+    super().__init__(sub_layer.ranks, machine)
+    self.sub_layer = sub_layer
+    self.blocks = sub_layer.tokens // ROWS
+    self.cols = -(-sub_layer.hidden // COLS)
+    self.tile = BYTES * ROWS * sub_layer.hidden / self.cols
     rank, block, col = (
       axis.ravel()
-      for axis in np.indices((of.ranks, self.blocks, self.cols), np.int32)
+      for axis in np.indices(
+        (sub_layer.ranks, self.blocks, self.cols), np.int32
+      )
     )
-    wave = block // of.ranks if waves else block
+    wave = block // sub_layer.ranks if waves else block
     order = np.lexsort((block, col, wave, rank))
     self.rank, self.block, self.col = rank[order], block[order], col[order]
-    self.owner = self.block % of.ranks
-    self.own = self.rank == self.owner
-    # Where a tile is in the order of a rank, and its number.
-    self.turn = np.tile(np.arange(self.blocks * self.cols), of.ranks)
-    self.key = self.turn
+    self.owner = self.block % sub_layer.ranks
+    self.is_owner = self.rank == self.owner
+    # The position of a tile in the order of its rank, and its number.
+    self.position = np.tile(np.arange(self.blocks * self.cols), sub_layer.ranks)
+    self.key = self.position
     # [blocks, cols] numbers of a block's tiles.
-    first = self.block[: len(self.turn) // of.ranks]
+    first = self.block[: len(self.position) // sub_layer.ranks]
     self.tiles = np.argsort(first, kind='stable').reshape(
       self.blocks, self.cols
     )
@@ -102,21 +108,23 @@ class _Layer(builder.Builder):
     return self.pools(int(self.machine['aic']), start)
 
   def events(self, threshold: float) -> np.ndarray:
-    """Returns an event of each tile, that a switch or a hub sees."""
+    """Returns one event per tile, which a switch or a hub sees."""
     return self.flow.add_events(np.full(self.tiles.size, threshold))
 
-  def all_of(self, events) -> np.ndarray:
-    """Returns an event that all of a number of events were reached."""
-    done = self.flow.add_events(np.size(events))
+  def join(self, events) -> np.ndarray:
+    """Returns an event that is reached when all of `events` are."""
+    all_reached = self.flow.add_events(np.size(events))
     pool = self.flow.add_pools(1)[0]
     tasks = self.flow.add_tasks(np.full(np.size(events), pool), 0.0)
     self.flow.add_waits(tasks, np.ravel(events))
-    self.flow.add_signals(tasks, done)
-    return done
+    self.flow.add_signals(tasks, all_reached)
+    return all_reached
 
   def first(self, pools) -> np.ndarray:
     """Adds the first GEMM; returns the task of each tile."""
-    flops = 2.0 * ROWS * self.of.hidden / self.cols * self.of.depth
+    flops = (
+      2.0 * ROWS * self.sub_layer.hidden / self.cols * self.sub_layer.depth
+    )
     return self.flow.add_tasks(pools[self.rank], flops / rate(self.machine))
 
   def barrier(self, tasks) -> np.ndarray:
@@ -125,112 +133,116 @@ class _Layer(builder.Builder):
     self.flow.add_signals(tasks, event)
     return event
 
-  def norm(self, summed) -> np.ndarray:
+  def norm(self, sums) -> np.ndarray:
     """Adds the norm of each row block at its owner, after its tiles' sums.
 
-    Returns an event of each row block.
+    Returns one event per row block.
     """
-    done = self.flow.add_events(np.ones(self.blocks))
+    normalised = self.flow.add_events(np.ones(self.blocks))
     order = self.block[: self.tiles.size]
     order = order[np.sort(np.unique(order, return_index=True)[1])]
     tasks = np.empty(self.blocks, np.int64)
     tasks[order] = self.flow.add_tasks(
-      self.pools(1)[order % self.of.ranks],
+      self.pools(1)[order % self.sub_layer.ranks],
       norm_seconds(self.machine, self.tile * self.cols),
     )
-    self.flow.add_waits(tasks[:, None].repeat(self.cols, 1), summed[self.tiles])
-    self.flow.add_signals(tasks, done)
-    return done
+    self.flow.add_waits(tasks[:, None].repeat(self.cols, 1), sums[self.tiles])
+    self.flow.add_signals(tasks, normalised)
+    return normalised
 
   def second(self, pools, event) -> np.ndarray:
     """Adds the second GEMM; a row block's tasks wait for `[R, blocks]`."""
-    cols = -(-int(self.of.width) // _SECOND_COLS)
+    cols = -(-int(self.sub_layer.width) // _SECOND_COLS)
     rank, block, _ = (
-      axis.ravel() for axis in np.indices((self.of.ranks, self.blocks, cols))
+      axis.ravel()
+      for axis in np.indices((self.sub_layer.ranks, self.blocks, cols))
     )
-    flops = 2.0 * ROWS * self.of.width / cols * self.of.hidden
+    flops = 2.0 * ROWS * self.sub_layer.width / cols * self.sub_layer.hidden
     tasks = self.flow.add_tasks(pools[rank], flops / rate(self.machine))
-    events = np.broadcast_to(event, (self.of.ranks, self.blocks))
+    events = np.broadcast_to(event, (self.sub_layer.ranks, self.blocks))
     self.flow.add_waits(tasks, events[rank, block])
     return tasks
 
   def arrivals(self) -> np.ndarray:
-    """Returns `[R, blocks]` events that all tiles of a row block are there."""
-    made = self.flow.add_events(
-      np.full(self.of.ranks * self.blocks, self.cols), self.machine['poll']
+    """Returns `[R, blocks]` events: all tiles of a row block have arrived."""
+    events = self.flow.add_events(
+      np.full(self.sub_layer.ranks * self.blocks, self.cols),
+      self.machine['poll'],
     )
-    return made.reshape(self.of.ranks, self.blocks)
+    return events.reshape(self.sub_layer.ranks, self.blocks)
 
-  def reduce_put(self, tasks, summed, *, merge: bool) -> None:
-    """Tiles go to their owners, each from its task; its own stay there.
+  def reduce_put(self, tasks, sums, *, merge: bool) -> None:
+    """Sends each tile to its owner; tiles of the owner itself stay.
 
-    `summed` counts parts of each tile; with `merge` switches add them.
+    `sums` counts partial sums of each tile; with `merge`, switches add them.
     """
-    self.flow.add_signals(tasks[self.own], summed[self.key[self.own]])
-    away = ~self.own
+    self.flow.add_signals(tasks[self.is_owner], sums[self.key[self.is_owner]])
+    is_remote = ~self.is_owner
     messages = self.flow.add_messages(
-      tasks[away],
+      tasks[is_remote],
       Op.REDUCE_PUT,
-      self.rank[away],
+      self.rank[is_remote],
       self.tile,
-      key=self.key[away] if merge else -1,
-      expected=self.of.ranks - 1,
+      key=self.key[is_remote] if merge else -1,
+      expected=self.sub_layer.ranks - 1,
     )
-    self.flow.add_peers(messages, self.owner[away], summed[self.key[away]])
+    self.flow.add_peers(
+      messages, self.owner[is_remote], sums[self.key[is_remote]]
+    )
 
-  def pull_sums(self, ready, summed, *, own: bool) -> None:
-    """Owners read the sum of each tile through the switches.
+  def pull_sums(self, ready, sums, *, include_own: bool) -> None:
+    """Lets owners read the sum of each tile through the switches.
 
     Args:
-      ready: event of each tile, that it is everywhere.
-      summed: counts the sum.
-      own: whether the owner's part passes the switches, too.
+      ready: event of each tile: all ranks have computed it.
+      sums: events that count the sums.
+      include_own: whether the owner's part passes the switches, too.
     """
-    key, owner = self.key[self.own], self.owner[self.own]
+    key, owner = self.key[self.is_owner], self.owner[self.is_owner]
     tasks = self.idle(self.pools(_WINDOW)[owner], ready[key], holds=True)
     messages = self.flow.add_messages(tasks, Op.REDUCE_GET, owner, self.tile)
-    for step in range(0 if own else 1, self.of.ranks):
-      peer = (owner + step) % self.of.ranks
-      self.flow.add_peers(messages, peer, summed[key])
+    for step in range(0 if include_own else 1, self.sub_layer.ranks):
+      peer = (owner + step) % self.sub_layer.ranks
+      self.flow.add_peers(messages, peer, sums[key])
 
-  def push(self, ready, counted, *, many: bool) -> None:
-    """Owners send tiles to all.
+  def push(self, ready, arrivals, *, multicast: bool) -> None:
+    """Lets owners send tiles to all ranks.
 
     Args:
       ready: event of each tile.
-      counted: `[R, blocks]` events that count tiles.
-      many: once, for switches to copy.
+      arrivals: `[R, blocks]` events that count tiles.
+      multicast: whether a tile is sent once and switches copy it.
     """
     key, owner, block = (
-      x[self.own] for x in (self.key, self.owner, self.block)
+      x[self.is_owner] for x in (self.key, self.owner, self.block)
     )
     tasks = self.idle(self.pools(1)[owner], ready[key])
     messages = None
-    for step in range(self.of.ranks):
-      peer = (owner + step) % self.of.ranks
-      if messages is None or not many:
+    for step in range(self.sub_layer.ranks):
+      peer = (owner + step) % self.sub_layer.ranks
+      if messages is None or not multicast:
         messages = self.flow.add_messages(tasks, Op.PUT, owner, self.tile)
-      self.flow.add_peers(messages, peer, counted[peer, block])
+      self.flow.add_peers(messages, peer, arrivals[peer, block])
 
-  def load(self, ready, counted, *, channel: int, ahead: int) -> None:
-    """Ranks load tiles of others; switches merge equal loads.
+  def load(self, ready, arrivals, *, channel: int, max_lead: int) -> None:
+    """Lets ranks load tiles of others; switches merge equal loads.
 
     Args:
-      ready: `[R, blocks]` events that a rank may load.
-      counted: `[R, blocks]` events that count tiles.
-      channel: of links.
-      ahead: tiles that a rank may be ahead of the last; 0: any.
+      ready: `[R, blocks]` events: a rank may load.
+      arrivals: `[R, blocks]` events that count tiles.
+      channel: virtual channel of the links.
+      max_lead: tiles by which a rank may be ahead of the slowest; 0: any.
     """
-    away = ~self.own
+    is_remote = ~self.is_owner
     rank, block, key, owner = (
-      x[away] for x in (self.rank, self.block, self.key, self.owner)
+      x[is_remote] for x in (self.rank, self.block, self.key, self.owner)
     )
     tasks = self.idle(self.pools(_WINDOW)[rank], ready[rank, block], holds=True)
-    if ahead:
-      loaded = self.events(self.of.ranks - 1)
-      self.flow.add_signals(tasks, loaded[key])
-      held = key >= ahead
-      self.flow.add_waits(tasks[held], loaded[key[held] - ahead])
+    if max_lead:
+      loads = self.events(self.sub_layer.ranks - 1)
+      self.flow.add_signals(tasks, loads[key])
+      is_limited = key >= max_lead
+      self.flow.add_waits(tasks[is_limited], loads[key[is_limited] - max_lead])
     messages = self.flow.add_messages(
       tasks,
       Op.GET,
@@ -238,191 +250,203 @@ class _Layer(builder.Builder):
       self.tile,
       channel=channel,
       key=key + self.tiles.size,
-      expected=self.of.ranks - 1,
+      expected=self.sub_layer.ranks - 1,
     )
-    self.flow.add_peers(messages, owner, counted[rank, block])
-    # What it owns is there.
+    self.flow.add_peers(messages, owner, arrivals[rank, block])
+    # Tiles that a rank owns need no load.
     blocks = np.arange(self.blocks)
-    owner = blocks % self.of.ranks
-    mine = self.idle(self.pools(_WINDOW)[owner], ready[owner, blocks])
-    self.flow.add_signals(mine, counted[owner, blocks], self.cols)
+    owner = blocks % self.sub_layer.ranks
+    local_tasks = self.idle(self.pools(_WINDOW)[owner], ready[owner, blocks])
+    self.flow.add_signals(local_tasks, arrivals[owner, blocks], self.cols)
 
 
 def _to_tiles(layer: _Layer, event) -> np.ndarray:
-  """Returns one event as that of each tile."""
+  """Returns one event, repeated for each tile."""
   return np.repeat(event, layer.tiles.size)
 
 
-def _norm_and_second(layer: _Layer, counted) -> flow_lib.Timed:
-  """After all tiles are everywhere: the norm of all, then GEMM."""
-  there = layer.launched(layer.all_of(counted))
-  seconds_of_norm = norm_seconds(layer.machine, layer.of.size)
-  normed = layer.launched(layer.all_of(layer.after(there, seconds_of_norm)))
-  layer.second(layer.cores(), normed[:, None])
+def _norm_and_second(layer: _Layer, arrivals) -> flow_lib.Timed:
+  """Adds the norm of all rows and the second GEMM, once all tiles arrived."""
+  gathered = layer.launch_after(layer.join(arrivals))
+  seconds_of_norm = norm_seconds(layer.machine, layer.sub_layer.size)
+  normalised = layer.launch_after(
+    layer.join(layer.after(gathered, seconds_of_norm))
+  )
+  layer.second(layer.cores(), normalised[:, None])
   return layer.run()
 
 
-def tp_nvls(of: SubLayer, machine) -> flow_lib.Timed:
-  """GEMM, all-reduce by switches, norm of all, GEMM; one after the other."""
-  layer = _Layer(of, machine, waves=True)
-  made = layer.barrier(layer.first(layer.cores()))
-  summed, counted = layer.events(1), layer.arrivals()
-  started = layer.all_of(layer.launched(made))
-  layer.pull_sums(_to_tiles(layer, started), summed, own=True)
-  layer.push(summed, counted, many=True)
-  return _norm_and_second(layer, counted)
+def tp_nvls(sub_layer: SubLayer, machine) -> flow_lib.Timed:
+  """Runs GEMM, all-reduce by switches, norm of all rows, GEMM, in turn."""
+  layer = _Layer(sub_layer, machine, waves=True)
+  first_done = layer.barrier(layer.first(layer.cores()))
+  sums, arrivals = layer.events(1), layer.arrivals()
+  start = layer.join(layer.launch_after(first_done))
+  layer.pull_sums(_to_tiles(layer, start), sums, include_own=True)
+  layer.push(sums, arrivals, multicast=True)
+  return _norm_and_second(layer, arrivals)
 
 
-def sp_nvls(of: SubLayer, machine) -> flow_lib.Timed:
-  """GEMM, reduce-scatter, norm of a share, all-gather, GEMM; in turn."""
-  layer = _Layer(of, machine, waves=True)
-  made = layer.barrier(layer.first(layer.cores()))
-  summed, counted = layer.events(1), layer.arrivals()
-  started = layer.all_of(layer.launched(made))
-  layer.pull_sums(_to_tiles(layer, started), summed, own=False)
-  scattered = layer.all_of(layer.launched(layer.all_of(summed)))
-  normed = layer.norm(_to_tiles(layer, scattered))
-  ready = layer.all_of(layer.launched(layer.all_of(normed)))
-  layer.push(_to_tiles(layer, ready), counted, many=True)
-  there = layer.launched(layer.all_of(counted))
-  layer.second(layer.cores(), there[:, None])
+def sp_nvls(sub_layer: SubLayer, machine) -> flow_lib.Timed:
+  """Runs GEMM, reduce-scatter, norm of a share, all-gather, GEMM, in turn."""
+  layer = _Layer(sub_layer, machine, waves=True)
+  first_done = layer.barrier(layer.first(layer.cores()))
+  sums, arrivals = layer.events(1), layer.arrivals()
+  start = layer.join(layer.launch_after(first_done))
+  layer.pull_sums(_to_tiles(layer, start), sums, include_own=False)
+  scattered = layer.join(layer.launch_after(layer.join(sums)))
+  normalised = layer.norm(_to_tiles(layer, scattered))
+  ready = layer.join(layer.launch_after(layer.join(normalised)))
+  layer.push(_to_tiles(layer, ready), arrivals, multicast=True)
+  gathered = layer.launch_after(layer.join(arrivals))
+  layer.second(layer.cores(), gathered[:, None])
   return layer.run()
 
 
 def _chunked(layer: _Layer, tasks) -> np.ndarray:
-  """Returns the event of each tile that the launch behind its chunk is over."""
-  chunk = layer.turn * _CHUNKS // layer.tiles.size
-  started = [
-    layer.all_of(layer.launched(layer.barrier(tasks[chunk == c])))
+  """Returns one event per tile: the launch after its chunk is over."""
+  chunk = layer.position * _CHUNKS // layer.tiles.size
+  starts = [
+    layer.join(layer.launch_after(layer.barrier(tasks[chunk == c])))
     for c in range(_CHUNKS)
   ]
-  return np.concatenate(started)[chunk[: layer.tiles.size]]
+  return np.concatenate(starts)[chunk[: layer.tiles.size]]
 
 
-def _all_reduce_beside(
-  of: SubLayer, machine, *, chunks: bool, nvls: bool
+def _overlap_all_reduce(
+  sub_layer: SubLayer, machine, *, chunks: bool, nvls: bool
 ) -> flow_lib.Timed:
-  """GEMM beside an all-reduce of what it made; then norm of all, GEMM."""
-  layer = _Layer(of, machine, waves=True)
+  """Overlaps the first GEMM with its all-reduce; then norm and second GEMM."""
+  layer = _Layer(sub_layer, machine, waves=True)
   tasks = layer.first(layer.cores())
   if chunks:
     ready = _chunked(layer, tasks)
   else:
-    ready = layer.events(of.ranks)
+    ready = layer.events(sub_layer.ranks)
     layer.flow.add_signals(tasks, ready[layer.key])
-  summed, counted = layer.events(1 if nvls else of.ranks), layer.arrivals()
+  sums, arrivals = (
+    layer.events(1 if nvls else sub_layer.ranks),
+    layer.arrivals(),
+  )
   if nvls:
-    layer.pull_sums(ready, summed, own=True)
+    layer.pull_sums(ready, sums, include_own=True)
   else:
     if chunks:
       tasks = layer.idle(layer.pools(1)[layer.rank], ready[layer.key])
-    layer.reduce_put(tasks, summed, merge=False)
-  layer.push(summed, counted, many=nvls)
-  return _norm_and_second(layer, counted)
+    layer.reduce_put(tasks, sums, merge=False)
+  layer.push(sums, arrivals, multicast=nvls)
+  return _norm_and_second(layer, arrivals)
 
 
-def t3(of: SubLayer, machine, nvls: bool = False) -> flow_lib.Timed:
-  """GEMM beside reduce-scatter, then all-gather beside GEMM."""
-  layer = _Layer(of, machine, waves=True)
+def t3(sub_layer: SubLayer, machine, nvls: bool = False) -> flow_lib.Timed:
+  """Overlaps GEMM with reduce-scatter, then all-gather with GEMM."""
+  layer = _Layer(sub_layer, machine, waves=True)
   tasks = layer.first(layer.cores())
-  summed, counted = layer.events(1 if nvls else of.ranks), layer.arrivals()
+  sums, arrivals = (
+    layer.events(1 if nvls else sub_layer.ranks),
+    layer.arrivals(),
+  )
   if nvls:
-    made = layer.events(of.ranks)
-    layer.flow.add_signals(tasks, made[layer.key])
-    layer.pull_sums(made, summed, own=False)
+    tile_done = layer.events(sub_layer.ranks)
+    layer.flow.add_signals(tasks, tile_done[layer.key])
+    layer.pull_sums(tile_done, sums, include_own=False)
   else:
-    layer.reduce_put(tasks, summed, merge=False)
-  normed = layer.norm(summed)
-  ready = layer.all_of(layer.launched(layer.all_of(normed)))
-  layer.push(_to_tiles(layer, ready), counted, many=nvls)
-  layer.second(layer.cores(), counted)
+    layer.reduce_put(tasks, sums, merge=False)
+  normalised = layer.norm(sums)
+  ready = layer.join(layer.launch_after(layer.join(normalised)))
+  layer.push(_to_tiles(layer, ready), arrivals, multicast=nvls)
+  layer.second(layer.cores(), arrivals)
   return layer.run()
 
 
-def behind(machine, ranks: int) -> np.ndarray:
-  """Returns s that each rank is behind, without coordination."""
+def compute_delays(machine, ranks: int) -> np.ndarray:
+  """Returns the seconds by which each rank is late without coordination."""
   return machine['request_skew'] * np.arange(ranks) / (ranks - 1)
 
 
-def cais_base(of: SubLayer, machine) -> flow_lib.Timed:
-  """Merging loads and sums, by ranks that are apart; one GEMM, then the other.
+def cais_base(sub_layer: SubLayer, machine) -> flow_lib.Timed:
+  """Merges loads and sums of ranks that are not synchronised; GEMMs in turn.
 
-  In a model of many layers each rank keeps its distance, so what a sub-layer
-  takes is the end of the last less the distance.
+  In a model of many layers each rank keeps its delay, so a sub-layer takes the
+  time until the last rank ends, less the largest delay.
   """
-  layer = _Layer(of, machine, waves=True)
-  late = behind(machine, of.ranks)
-  tasks = layer.first(layer.cores(late))
-  summed, counted = layer.events(of.ranks), layer.arrivals()
-  layer.reduce_put(tasks, summed, merge=True)
-  ready = layer.all_of(layer.launched(layer.all_of(layer.norm(summed))))
-  begun = np.broadcast_to(layer.after(ready, late)[:, None], counted.shape)
-  layer.load(begun, counted, channel=0, ahead=0)
-  layer.second(layer.cores(), counted)
+  layer = _Layer(sub_layer, machine, waves=True)
+  delays = compute_delays(machine, sub_layer.ranks)
+  tasks = layer.first(layer.cores(delays))
+  sums, arrivals = layer.events(sub_layer.ranks), layer.arrivals()
+  layer.reduce_put(tasks, sums, merge=True)
+  ready = layer.join(layer.launch_after(layer.join(layer.norm(sums))))
+  start = np.broadcast_to(layer.after(ready, delays)[:, None], arrivals.shape)
+  layer.load(start, arrivals, channel=0, max_lead=0)
+  layer.second(layer.cores(), arrivals)
   return layer.run()
 
 
-def cais(of: SubLayer, machine) -> flow_lib.Timed:
-  """Both GEMMs at once, on half of the SMs each, tile by tile.
+def cais(sub_layer: SubLayer, machine) -> flow_lib.Timed:
+  """Overlaps both GEMMs tile by tile, each on half of the SMs.
 
-  In the better of both orders.
+  Uses the better of both orders of tiles.
   """
   return min(
-    (_merged(of, machine, waves) for waves in (False, True)),
-    key=lambda timed: timed.total,
+    (_overlap_gemms(sub_layer, machine, waves) for waves in (False, True)),
+    key=lambda timing: timing.total,
   )
 
 
-def _merged(of: SubLayer, machine, waves: bool) -> flow_lib.Timed:
-  layer = _Layer(of, machine, waves=waves)
+def _overlap_gemms(sub_layer: SubLayer, machine, waves: bool) -> flow_lib.Timed:
+  layer = _Layer(sub_layer, machine, waves=waves)
   half = int(machine['aic']) // 2
-  ahead = int(machine['merge_table'] / layer.tile) // 2
+  max_lead = int(machine['merge_table'] / layer.tile) // 2
   tasks = layer.first(layer.pools(half, machine['group_barrier']))
-  made, summed = layer.events(of.ranks), layer.events(of.ranks)
-  layer.flow.add_signals(tasks, made[layer.key])
-  sends = layer.idle(layer.pools(1)[layer.rank], made[layer.key])
-  held = layer.key >= ahead
-  layer.flow.add_waits(sends[held], summed[layer.key[held] - ahead])
-  layer.reduce_put(sends, summed, merge=True)
-  normed = layer.norm(summed)
-  ready = np.broadcast_to(normed, (of.ranks, layer.blocks))
+  computed, sums = layer.events(sub_layer.ranks), layer.events(sub_layer.ranks)
+  layer.flow.add_signals(tasks, computed[layer.key])
+  sends = layer.idle(layer.pools(1)[layer.rank], computed[layer.key])
+  is_limited = layer.key >= max_lead
+  layer.flow.add_waits(
+    sends[is_limited], sums[layer.key[is_limited] - max_lead]
+  )
+  layer.reduce_put(sends, sums, merge=True)
+  normalised = layer.norm(sums)
+  ready = np.broadcast_to(normalised, (sub_layer.ranks, layer.blocks))
   last = int(machine['virtual_channels']) - 1
-  counted = layer.arrivals()
-  layer.load(ready, counted, channel=last, ahead=ahead)
-  layer.second(layer.pools(int(machine['aic']) - half), counted)
+  arrivals = layer.arrivals()
+  layer.load(ready, arrivals, channel=last, max_lead=max_lead)
+  layer.second(layer.pools(int(machine['aic']) - half), arrivals)
   return layer.run()
 
 
-def cais_partial(of: SubLayer, machine) -> flow_lib.Timed:
-  """As `cais`, loads and reductions in one queue."""
-  return cais(of, machine.with_figures(virtual_channels=1.0))
+def cais_partial(sub_layer: SubLayer, machine) -> flow_lib.Timed:
+  """Runs `cais` with loads and reductions in one queue."""
+  return cais(sub_layer, machine.with_figures(virtual_channels=1.0))
 
 
 System = Callable[[SubLayer, machine_lib.Machine], flow_lib.Timed]
 SYSTEMS: dict[str, System] = {
   'TP-NVLS': tp_nvls,
   'SP-NVLS': sp_nvls,
-  'CoCoNet': lambda of, m: _all_reduce_beside(of, m, chunks=True, nvls=False),
-  'FuseLib': lambda of, m: _all_reduce_beside(of, m, chunks=False, nvls=False),
+  'CoCoNet': lambda s, m: _overlap_all_reduce(s, m, chunks=True, nvls=False),
+  'FuseLib': lambda s, m: _overlap_all_reduce(s, m, chunks=False, nvls=False),
   'T3': t3,
-  'CoCoNet-N': lambda of, m: _all_reduce_beside(of, m, chunks=True, nvls=True),
-  'FuseLib-N': lambda of, m: _all_reduce_beside(of, m, chunks=False, nvls=True),
-  'T3-N': lambda of, m: t3(of, m, nvls=True),
+  'CoCoNet-N': lambda s, m: _overlap_all_reduce(s, m, chunks=True, nvls=True),
+  'FuseLib-N': lambda s, m: _overlap_all_reduce(s, m, chunks=False, nvls=True),
+  'T3-N': lambda s, m: t3(s, m, nvls=True),
   'CAIS-Base': cais_base,
   'CAIS-Partial': cais_partial,
   'CAIS': cais,
 }
 
 
-def seconds(system: str, of: SubLayer, machine) -> float:
-  """Returns what a sub-layer takes in a row of many."""
-  total = SYSTEMS[system](of, machine).total
+def seconds(system: str, sub_layer: SubLayer, machine) -> float:
+  """Returns the seconds of a sub-layer within a sequence of many."""
+  total = SYSTEMS[system](sub_layer, machine).total
   if system != 'CAIS-Base':
     return total
   return total - machine['request_skew']
 
 
-def link_use(timed: flow_lib.Timed, took: float, machine) -> float:
-  """Returns the share of both directions' rate, with headers."""
-  moved = timed.up_bytes.sum() + timed.down_bytes.sum()
-  return float(moved / (2 * len(timed.up_bytes) * machine['nvlink'] * took))
+def link_use(timing: flow_lib.Timed, seconds: float, machine) -> float:
+  """Returns the used share of both directions' rate, headers included."""
+  carried_bytes = timing.up_bytes.sum() + timing.down_bytes.sum()
+  return float(
+    carried_bytes / (2 * len(timing.up_bytes) * machine['nvlink'] * seconds)
+  )

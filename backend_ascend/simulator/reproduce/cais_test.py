@@ -6,13 +6,13 @@ from hpmoe.backend_ascend.simulator.reproduce import cais
 from hpmoe.backend_ascend.simulator.reproduce import cais_flows as flows
 from hpmoe.backend_ascend.simulator.reproduce import factors
 
-OF = flows.SubLayer(tokens=4096, hidden=256, depth=64, width=512)
+SUB_LAYER = flows.SubLayer(tokens=4096, hidden=256, depth=64, width=512)
 # A packet of 128 B is 9 flits, and one of a request.
 DATA, ASK = 9 / 8, 1 / 8
 SHARE = 1 / 8
 
 # By system: of the activation's size, what each rank's link carries up, down.
-CARRIED = {
+LINK_BYTES = {
   # Sums of all eight, home and to all.
   'TP-NVLS': (
     DATA + SHARE * ASK + SHARE * DATA,
@@ -32,12 +32,12 @@ CARRIED = {
     SHARE * DATA + 7 * SHARE * DATA + SHARE * ASK,
   ),
 }
-CARRIED |= {
-  'FuseLib': CARRIED['CoCoNet'],
-  'CoCoNet-N': CARRIED['TP-NVLS'],
-  'FuseLib-N': CARRIED['TP-NVLS'],
-  'T3-N': CARRIED['SP-NVLS'],
-  'CAIS-Partial': CARRIED['CAIS'],
+LINK_BYTES |= {
+  'FuseLib': LINK_BYTES['CoCoNet'],
+  'CoCoNet-N': LINK_BYTES['TP-NVLS'],
+  'FuseLib-N': LINK_BYTES['TP-NVLS'],
+  'T3-N': LINK_BYTES['SP-NVLS'],
+  'CAIS-Partial': LINK_BYTES['CAIS'],
 }
 
 
@@ -46,45 +46,51 @@ def _machine():
   return cais.WITNESS.load()[cais.MACHINE]
 
 
-@pytest.mark.parametrize('system', CARRIED)
+@pytest.mark.parametrize('system', LINK_BYTES)
 def test_each_link_carries_what_a_system_sends(machine, system):
-  timed = flows.SYSTEMS[system](OF, machine)
-  up, down = CARRIED[system]
-  assert timed.up_bytes == pytest.approx([OF.size * up] * 8, rel=1e-12)
-  assert timed.down_bytes == pytest.approx([OF.size * down] * 8, rel=1e-12)
+  timing = flows.SYSTEMS[system](SUB_LAYER, machine)
+  up, down = LINK_BYTES[system]
+  assert timing.up_bytes == pytest.approx([SUB_LAYER.size * up] * 8, rel=1e-12)
+  assert timing.down_bytes == pytest.approx(
+    [SUB_LAYER.size * down] * 8, rel=1e-12
+  )
 
 
 def test_ranks_that_are_apart_do_not_merge(machine):
   # Given a table for a tenth of the skew, when ranks are apart, then the links
   # carry what merging would have saved; and nothing if they are not.
-  apart = flows.cais_base(OF, machine)
+  unsynchronised = flows.cais_base(SUB_LAYER, machine)
   close = machine.with_figures(request_skew=1e-12)
   unlimited = close.with_figures(merge_table=1e12, merge_timeout=0.0)
-  together = flows.cais_base(OF, unlimited)
-  assert together.sessions['evicted'] == 0
-  up, down = CARRIED['CAIS']
-  assert together.up_bytes == pytest.approx([OF.size * up] * 8, rel=1e-12)
-  assert together.down_bytes == pytest.approx([OF.size * down] * 8, rel=1e-12)
-  assert apart.down_bytes.sum() > 1.2 * together.down_bytes.sum()
+  synchronised = flows.cais_base(SUB_LAYER, unlimited)
+  assert synchronised.sessions['evicted'] == 0
+  up, down = LINK_BYTES['CAIS']
+  assert synchronised.up_bytes == pytest.approx(
+    [SUB_LAYER.size * up] * 8, rel=1e-12
+  )
+  assert synchronised.down_bytes == pytest.approx(
+    [SUB_LAYER.size * down] * 8, rel=1e-12
+  )
+  assert unsynchronised.down_bytes.sum() > 1.2 * synchronised.down_bytes.sum()
 
 
 @pytest.mark.parametrize('waves', [False, True])
 def test_coordination_keeps_within_the_table(machine, waves):
-  of = cais.MODELS['LLaMA-7B'].sub_layers()['L2']
-  timed = flows._merged(of, machine, waves)
-  assert timed.sessions['evicted'] == timed.sessions['bypassed'] == 0
-  assert timed.sessions['peak'] <= machine['merge_table']
+  sub_layer = cais.MODELS['LLaMA-7B'].sub_layers()['L2']
+  timing = flows._overlap_gemms(sub_layer, machine, waves)
+  assert timing.sessions['evicted'] == timing.sessions['bypassed'] == 0
+  assert timing.sessions['peak'] <= machine['merge_table']
 
 
 def test_sizes_are_the_published_ones():
   # 75.5 MB of LLaMA-7B; a layer's GEMMs have its weights once each.
   model = cais.MODELS['LLaMA-7B']
-  of = model.sub_layers()
-  assert of['L1'].size == pytest.approx(75.5e6, rel=1e-3)
+  sub_layers = model.sub_layers()
+  assert sub_layers['L1'].size == pytest.approx(75.5e6, rel=1e-3)
   weights = 4 * 4096**2 + 3 * 4096 * 11264
-  forward = of['L1'].flops + of['L2'].flops
+  forward = sub_layers['L1'].flops + sub_layers['L2'].flops
   assert forward == pytest.approx(2 * 9216 * weights / 8)
-  assert of['L3'].flops + of['L4'].flops == forward
+  assert sub_layers['L3'].flops + sub_layers['L4'].flops == forward
 
 
 def test_the_fitted_row_is_met(machine):

@@ -1,8 +1,8 @@
 """DySHARP (arXiv 2605.05607): experts over switches that copy and add by lists.
 
-No bar of any figure was found, only maxima and geometric means over nine
-layers.  Routing is drawn without preference: what is published of its spread
-(0.032) does not say of what.
+The paper's text gives only maxima and geometric means over nine layers, not the
+bars of its figures.  Routing is drawn uniformly: the paper gives a spread
+(0.032) and does not say of which quantity.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,15 +31,15 @@ LAYERS = {
   for size, sizes in SIZES.items()
   for top_k in (8, 16, 32)
 }
-# Of DySHARP over each.
+# Speed-up of DySHARP over each baseline.
 FACTORS = witness_lib.published('dysharp')['factors']
-# What hides a share of the shorter of products and exchange.
+# Baselines that hide a share of the shorter of GEMMs and exchange.
 OVERLAPS = {
   'FasterMoE': 'overlap_fastermoe',
   'Tutel': 'overlap_tutel',
   'CCFuser': 'overlap_ccfuser',
 }
-_SIMULATED: Mapping[str, Callable] = {
+_SIMULATORS: Mapping[str, Callable] = {
   'DeepEP': flows.deepep,
   'NVLS': flows.nvls,
   'COMET': flows.comet,
@@ -74,24 +74,26 @@ def _rows() -> Iterator[Row]:
   yield Row(_PAYLOAD, 80.0, '%', 'traffic', _PAPER)
 
 
-def _computed(of: flows.Layer, machine) -> float:
-  """Returns s of a rank's products, were its rows the mean."""
-  return of.tokens * of.top_k * of.row_flops / flows.rate(machine)
+def _compute_seconds(layer: flows.Layer, machine) -> float:
+  """Returns the seconds of a rank's GEMMs for the mean number of rows."""
+  return layer.tokens * layer.top_k * layer.row_flops / flows.rate(machine)
 
 
-def _attention(of: flows.Layer, machine) -> float:
-  """Returns s of projections and of half of the scores, forward."""
-  flops = of.tokens * of.hidden * (8.0 * of.hidden + 2.0 * of.tokens)
+def _attention(layer: flows.Layer, machine) -> float:
+  """Returns the forward seconds of projections and of half of the scores."""
+  flops = (
+    layer.tokens * layer.hidden * (8.0 * layer.hidden + 2.0 * layer.tokens)
+  )
   return flops / flows.rate(machine)
 
 
 Seconds = Callable[[str, flows.Layer], float]
 
 
-def _with_overlaps(seconds: Seconds, machine, of: flows.Layer):
-  """Returns s by system."""
-  times = {system: seconds(system, of) for system in _SIMULATED}
-  products = _computed(of, machine)
+def _with_overlaps(seconds: Seconds, machine, layer: flows.Layer):
+  """Returns seconds by system."""
+  times = {system: seconds(system, layer) for system in _SIMULATORS}
+  products = _compute_seconds(layer, machine)
   exchange = times['DeepEP'] - products
   for system, figure in OVERLAPS.items():
     hidden = machine[figure] * min(products, exchange)
@@ -103,45 +105,51 @@ def _gains(
   seconds: Seconds, machine, groups=tuple(FACTORS)
 ) -> dict[str, float]:
   values: dict[str, float] = {}
-  of_layer = {
-    name: _with_overlaps(seconds, machine, of) for name, of in LAYERS.items()
+  layer_times = {
+    name: _with_overlaps(seconds, machine, layer)
+    for name, layer in LAYERS.items()
   }
-  by_group = {'layer': of_layer}
+  by_group = {'layer': layer_times}
   if 'training' in groups:
     by_group['training'] = {}
-    for name, of in LAYERS.items():
-      back = dataclasses.replace(of, passes=2)
+    for name, layer in LAYERS.items():
+      back = dataclasses.replace(layer, passes=2)
       backward = _with_overlaps(seconds, machine, back)
-      attention = 3 * _attention(of, machine)
+      attention = 3 * _attention(layer, machine)
       by_group['training'][name] = {
-        system: took + backward[system] + attention
-        for system, took in of_layer[name].items()
+        system: forward + backward[system] + attention
+        for system, forward in layer_times[name].items()
       }
   for group, times in by_group.items():
     for system in FACTORS[group]:
-      gains = [of[system] / of['DySHARP'] for of in times.values()]
+      gains = [
+        systems[system] / systems['DySHARP'] for systems in times.values()
+      ]
       values |= factors_lib.values(group, system, gains)
   return values
 
 
-def _timed(machine, tell) -> Seconds:
-  def seconds(system: str, of: flows.Layer) -> float:
-    tell(f'{system}: hidden {of.hidden}, top-{of.top_k}, {of.passes} passes')
-    return _SIMULATED[system](of, machine).total
+def _simulate_with(machine, tell) -> Seconds:
+  def seconds(system: str, layer: flows.Layer) -> float:
+    tell(
+      f'{system}: hidden {layer.hidden}, top-{layer.top_k}, '
+      f'{layer.passes} passes'
+    )
+    return _SIMULATORS[system](layer, machine).total
 
   return seconds
 
 
 def _share(machine) -> float:
-  of = LAYERS['L-8']
-  took = flows.deepep(of, machine).total
-  return 100 * (1 - _computed(of, machine) / took)
+  layer = LAYERS['L-8']
+  seconds = flows.deepep(layer, machine).total
+  return 100 * (1 - _compute_seconds(layer, machine) / seconds)
 
 
 def _run_fitted(machines: witness_lib.Machines, tell) -> dict[str, float]:
   machine = machines[MACHINE]
   return {_SHARE: _share(machine)} | _gains(
-    _timed(machine, tell), machine, ('layer',)
+    _simulate_with(machine, tell), machine, ('layer',)
   )
 
 
@@ -152,17 +160,17 @@ def payload(machine) -> float:
   message = flow.add_messages(task, flow_lib.Op.PUT, 0, machine['packet'])
   for peer in range(1, 9):
     flow.add_peers(message, peer)
-  timed = flow_lib.simulate(flow, machine)
-  moved = timed.up_bytes.sum() + timed.down_bytes.sum()
-  return 9 * machine['packet'] / float(moved)
+  timing = flow_lib.simulate(flow, machine)
+  carried_bytes = timing.up_bytes.sum() + timing.down_bytes.sum()
+  return 9 * machine['packet'] / float(carried_bytes)
 
 
-def of_ideal(of: flows.Layer, machine) -> float:
-  """Returns what dispatch and combine alone take, of a full busiest link."""
+def compute_ideal_share(layer: flows.Layer, machine) -> float:
+  """Returns the ideal time of dispatch and combine over their time."""
   free = machine.with_figures(cube_int8=1e30)
-  timed = flows.dysharp(of, free)
-  links = max(timed.up_bytes.max(), timed.down_bytes.max())
-  return float(links / machine['nvlink'] / timed.total)
+  timing = flows.dysharp(layer, free)
+  links = max(timing.up_bytes.max(), timing.down_bytes.max())
+  return float(links / machine['nvlink'] / timing.total)
 
 
 def gpus_name(size: str, ranks: int) -> str:
@@ -176,24 +184,25 @@ def tokens_name(size: str, tokens: int) -> str:
 def _growth(machine, tell) -> dict[str, float]:
   values = {}
   for size in ('S', 'M'):
-    of = LAYERS[f'{size}-8']
-    others = {
-      gpus_name(size, n): dataclasses.replace(of, ranks=n) for n in _GPUS
+    layer = LAYERS[f'{size}-8']
+    scaled_layers = {
+      gpus_name(size, n): dataclasses.replace(layer, ranks=n) for n in _GPUS
     }
-    others |= {
-      tokens_name(size, n): dataclasses.replace(of, tokens=n) for n in _TOKENS
+    scaled_layers |= {
+      tokens_name(size, n): dataclasses.replace(layer, tokens=n)
+      for n in _TOKENS
     }
-    for name, other in others.items():
+    for name, scaled_layer in scaled_layers.items():
       tell(name)
-      base = flows.deepep(other, machine).total
-      values[name] = base / flows.dysharp(other, machine).total
+      base = flows.deepep(scaled_layer, machine).total
+      values[name] = base / flows.dysharp(scaled_layer, machine).total
   return values
 
 
 def _run_rows(machines: witness_lib.Machines, tell) -> dict[str, float]:
   machine = machines[MACHINE]
-  copies = flows.distinct(LAYERS['L-8'])
-  return _gains(_timed(machine, tell), machine) | {
+  copies = flows.count_remote_ranks(LAYERS['L-8'])
+  return _gains(_simulate_with(machine, tell), machine) | {
     _SHARE: _share(machine),
     _USELESS: 100 * (LAYERS['L-8'].ranks - 1 - copies) / copies,
     _PAYLOAD: 100 * payload(machine),
@@ -206,52 +215,52 @@ def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
   tell('parts')
   small = LAYERS['S-8']
   basic = flows.dysharp(small, machine, flows.Parts(fused=False))
-  fusion = flows.dysharp(small, machine, flows.Parts(many=False))
+  fusion = flows.dysharp(small, machine, flows.Parts(multicast=False))
   return values | {
-    _IDEAL: of_ideal(LAYERS['M-8'], machine),
+    _IDEAL: compute_ideal_share(LAYERS['M-8'], machine),
     _BASIC: flows.deepep(small, machine).total / basic.total,
     _FUSION: flows.comet(small, machine).total / fusion.total,
   }
 
 
-def _copies(of: flows.Layer) -> float:
-  """Returns other ranks with an expert of a token, by a formula."""
-  local = of.experts // of.ranks
-  missed = math.comb(of.experts - local, of.top_k) / math.comb(
-    of.experts, of.top_k
+def _expect_remote_ranks(layer: flows.Layer) -> float:
+  """Returns the expected number of other ranks with experts of a token."""
+  local = layer.experts // layer.ranks
+  no_local_share = math.comb(layer.experts - local, layer.top_k) / math.comb(
+    layer.experts, layer.top_k
   )
-  return (of.ranks - 1) * (1 - missed)
+  return (layer.ranks - 1) * (1 - no_local_share)
 
 
-def two_numbers(system: str, of: flows.Layer) -> float:
-  """Returns a time of which L-8's exchange under DeepEP is 70.4 %.
+def two_numbers(system: str, layer: flows.Layer) -> float:
+  """Returns a time in units in which L-8 under DeepEP takes 1.
 
-  Products grow as top_k x width, exchange as copies; all that overlaps does so
-  perfectly.
+  The exchange takes 0.704 of that.  GEMMs grow with top_k x width, the exchange
+  grows with copies; phases that overlap do so perfectly.
   """
   base = LAYERS['L-8']
-  copies = _copies(of)
-  exchange = 0.704 * copies / _copies(base)
-  scale = of.top_k * of.ffn * of.passes / (base.top_k * base.ffn)
+  copies = _expect_remote_ranks(layer)
+  exchange = 0.704 * copies / _expect_remote_ranks(base)
+  scale = layer.top_k * layer.ffn * layer.passes / (base.top_k * base.ffn)
   products = 0.296 * scale
   if system == 'DySHARP':
     return max(products, exchange * (1 + copies) / (2 * copies))
   if system == 'COMET':
     return max(products, exchange)
   if system == 'NVLS':
-    return products + exchange * (of.ranks - 1) / copies
+    return products + exchange * (layer.ranks - 1) / copies
   return products + exchange
 
 
 def _roofline(machines: witness_lib.Machines) -> dict[str, float]:
   machine = machines[MACHINE]
   base = LAYERS['L-8']
-  # Times of products as the model's own, for attention and overlaps.
-  rate = flows.rate(machine) * _computed(base, machine) / 0.296
+  # The rate at which GEMMs take the modelled time, for attention and overlaps.
+  rate = flows.rate(machine) * _compute_seconds(base, machine) / 0.296
 
-  def seconds(system: str, of: flows.Layer) -> float:
-    size = of.tokens * of.hidden / (base.tokens * base.hidden)
-    return two_numbers(system, of) * size
+  def seconds(system: str, layer: flows.Layer) -> float:
+    size = layer.tokens * layer.hidden / (base.tokens * base.hidden)
+    return two_numbers(system, layer) * size
 
   scaled = machine.with_figures(
     cube_int8=machine['cube_int8'] * rate / flows.rate(machine)
@@ -259,16 +268,17 @@ def _roofline(machines: witness_lib.Machines) -> dict[str, float]:
   return _gains(seconds, scaled)
 
 
-def no_growth(name, over, values: witness_lib.Values) -> str:
+def no_growth(name, numbers, values: witness_lib.Values) -> str:
   """Returns the gains of both sizes, unless each is more than the last."""
   gains = {
-    size: [values[name(size, number)] for number in over] for size in ('S', 'M')
+    size: [values[name(size, number)] for number in numbers]
+    for size in ('S', 'M')
   }
-  if all(a < b for of in gains.values() for a, b in itertools.pairwise(of)):
+  if all(a < b for g in gains.values() for a, b in itertools.pairwise(g)):
     return ''
   return '; '.join(
-    f'{size}-8: ' + ', '.join(f'{gain:.2f}' for gain in of)
-    for size, of in gains.items()
+    f'{size}-8: ' + ', '.join(f'{gain:.2f}' for gain in series)
+    for size, series in gains.items()
   )
 
 
@@ -281,7 +291,7 @@ def _no_faster(text: str, row: str) -> witness_lib.Claim:
 
 _SHARE_ROW = (_SHARE,)
 WITNESS = witness_lib.Witness(
-  **witness_lib.told('dysharp'),
+  **witness_lib.load_fields('dysharp'),
   machines=(MACHINE,),
   quick=False,
   rows=tuple(_rows()),

@@ -1,7 +1,7 @@
-"""A layer of experts as DySHARP and its baselines exchange its rows.
+"""Flows of an MoE layer under DySHARP and its baselines.
 
-A copy is a token on a rank that has any of its experts: one copy a rank.  What
-a rank computes is cut into chunks of copies that come one after the other.
+A copy is a token on a rank that has at least one of its experts: one copy per
+rank.  The work of a rank is divided into chunks of consecutive copies.
 Baselines send all copies of a chunk to a rank as one message.
 """
 
@@ -17,7 +17,7 @@ from hpmoe.backend_ascend.simulator.reproduce import builder
 Op = flow_lib.Op
 BYTES = 2.0  # of an element, both ways
 _CHUNKS = 32  # of a baseline
-_TILE = 128  # rows of an expert that start its products
+_TILE = 128  # rows of an expert that start its GEMM
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Layer:
     tokens: of one rank.
     top_k: experts of a token.
     ranks: that share the experts.
-    passes: 2 where products are those of a backward pass.
-    gemms: of a token in an expert.
-    figure: rate of the products' elements.
-    by_expert: whether a copy is of an expert, not of a rank.
+    passes: 2 for the GEMMs of a backward pass, else 1.
+    gemms: number of a token's GEMMs in an expert.
+    figure: the machine's rate of GEMMs.
+    by_expert: whether there is one copy per expert, not per rank.
   """
 
   hidden: int
@@ -50,16 +50,16 @@ class Layer:
 
   @property
   def row(self) -> float:
-    """B of a token."""
+    """Bytes of a token."""
     return BYTES * self.hidden
 
   @property
   def row_flops(self) -> float:
-    """Of one token in one expert."""
+    """Floating-point operations of one token in one expert."""
     return 2.0 * self.gemms * self.hidden * self.ffn * self.passes
 
   def routed(self) -> 'Layer':
-    """Returns what its routing depends on."""
+    """Returns the layer with only the sizes that its routing depends on."""
     return dataclasses.replace(self, hidden=1, ffn=1, passes=1)
 
 
@@ -69,73 +69,76 @@ def rate(machine: machine_lib.Machine, figure: str = 'cube_int8') -> float:
 
 
 @functools.lru_cache(maxsize=2)
-def _experts_on(of: Layer) -> np.ndarray:
+def _draw_expert_counts(layer: Layer) -> np.ndarray:
   """Returns `[R, T, R]` i1: experts of each token on each rank."""
   rng = np.random.default_rng(0)
-  found = np.zeros((of.ranks, of.tokens, of.ranks), np.int8)
-  rows = np.arange(of.tokens)[:, None]
-  for rank in range(of.ranks):
-    draw = rng.random((of.tokens, of.experts), np.float32)
-    chosen = np.argpartition(draw, of.top_k - 1, axis=1)[:, : of.top_k]
-    np.add.at(found[rank], (rows, chosen * of.ranks // of.experts), 1)
-  return found
+  counts = np.zeros((layer.ranks, layer.tokens, layer.ranks), np.int8)
+  rows = np.arange(layer.tokens)[:, None]
+  for rank in range(layer.ranks):
+    draw = rng.random((layer.tokens, layer.experts), np.float32)
+    experts = np.argpartition(draw, layer.top_k - 1, axis=1)[:, : layer.top_k]
+    np.add.at(counts[rank], (rows, experts * layer.ranks // layer.experts), 1)
+  return counts
 
 
-def experts_on(of: Layer) -> np.ndarray:
-  return _experts_on(of.routed())
+def count_experts(layer: Layer) -> np.ndarray:
+  return _draw_expert_counts(layer.routed())
 
 
-def distinct(of: Layer) -> float:
-  """Returns on how many other ranks a token's experts lie, on average."""
-  on = experts_on(of) > 0
-  own = on[np.arange(of.ranks), :, np.arange(of.ranks)].sum()
-  return float((on.sum() - own) / (of.ranks * of.tokens))
+def count_remote_ranks(layer: Layer) -> float:
+  """Returns the mean number of other ranks with experts of a token."""
+  is_used = count_experts(layer) > 0
+  own = is_used[np.arange(layer.ranks), :, np.arange(layer.ranks)].sum()
+  return float((is_used.sum() - own) / (layer.ranks * layer.tokens))
 
 
 class _Exchange(builder.Builder):
-  """A flow with a pool for products on each rank."""
+  """A flow with a pool for GEMMs on each rank."""
 
-  def __init__(self, of: Layer, machine: machine_lib.Machine):
-    super().__init__(of.ranks, machine)
-    self.of = of
+  def __init__(self, layer: Layer, machine: machine_lib.Machine):
+    super().__init__(layer.ranks, machine)
+    self.layer = layer
     self.products = self.pools(1)
-    self.ranks = np.arange(of.ranks)
+    self.ranks = np.arange(layer.ranks)
 
   def events(self, threshold, polled: bool = True) -> np.ndarray:
     delay = self.machine['poll'] if polled else 0.0
     return self.flow.add_events(threshold, delay)
 
   def compute(self, rows, share: float = 1.0) -> np.ndarray:
-    """Adds products of `[R, chunks]` rows; returns tasks of that shape."""
+    """Adds the GEMMs of `[R, chunks]` rows; returns tasks of that shape."""
     rows = np.asarray(rows, float)
     rank = np.broadcast_to(self.ranks[:, None], rows.shape)
     tasks = self.flow.add_tasks(
       self.products[rank].ravel(),
       (
-        share * rows * self.of.row_flops / rate(self.machine, self.of.figure)
+        share
+        * rows
+        * self.layer.row_flops
+        / rate(self.machine, self.layer.figure)
       ).ravel(),
     )
     return tasks.reshape(rows.shape)
 
-  def send(self, tasks, counts, arrived, channel: int = 0) -> None:
-    """Tasks of `[R, chunks]` send `[R, chunks, R]` copies, one message each.
+  def send(self, tasks, counts, arrivals, channel: int = 0) -> None:
+    """Lets `[R, chunks]` tasks send `[R, chunks, R]` copies, a message each.
 
-    `arrived`: `[R, chunks]` events at the receiver.
+    `arrivals`: `[R, chunks]` events at the receiver.
     """
     ranks = len(counts)
     for step in range(ranks):
       peer = (self.ranks + step) % ranks
-      moved = counts[self.ranks, :, peer]
-      source, chunk = np.nonzero(moved)
+      copies = counts[self.ranks, :, peer]
+      source, chunk = np.nonzero(copies)
       messages = self.flow.add_messages(
         tasks[source, chunk],
         Op.PUT,
         source,
-        moved[source, chunk] * self.of.row,
+        copies[source, chunk] * self.layer.row,
         channel=channel,
       )
-      to = peer[source]
-      self.flow.add_peers(messages, to, arrived[to, chunk])
+      receiver = peer[source]
+      self.flow.add_peers(messages, receiver, arrivals[receiver, chunk])
 
 
 def _plain(machine):
@@ -143,192 +146,226 @@ def _plain(machine):
   return machine.with_figures(target_ids=0.0)
 
 
-def _by_chunk(of: Layer, chunks: int):
+def _by_chunk(layer: Layer, chunks: int):
   """Returns `[R, chunks, R]` copies sent, and `[R, chunks]` rows of experts."""
-  on = experts_on(of)
-  cut = (of.ranks, chunks, of.tokens // chunks, of.ranks)
-  copies = (on if of.by_expert else on > 0).reshape(cut).sum(2, dtype=int)
-  rows = on.reshape(cut).sum((0, 2), dtype=np.int64).T
+  expert_counts = count_experts(layer)
+  cut = (layer.ranks, chunks, layer.tokens // chunks, layer.ranks)
+  copies = (
+    (expert_counts if layer.by_expert else expert_counts > 0)
+    .reshape(cut)
+    .sum(2, dtype=int)
+  )
+  rows = expert_counts.reshape(cut).sum((0, 2), dtype=np.int64).T
   return copies, rows
 
 
 def _arrivals(flow: _Exchange, copies) -> np.ndarray:
-  """Returns `[R, chunks]` events of a message of each rank that sends any."""
+  """Returns `[R, chunks]` events that count one message per sending rank."""
   senders = (copies > 0).sum(0).T
   return flow.events(senders.ravel()).reshape(senders.shape)
 
 
-def deepep(of: Layer, machine) -> flow_lib.Timed:
-  """Dispatch, products, combine; one after the other."""
-  made = _Exchange(of, _plain(machine))
-  copies, rows = _by_chunk(of, 1)
-  arrived, back = (
-    _arrivals(made, copies),
-    _arrivals(made, copies.transpose(2, 1, 0)),
+def deepep(layer: Layer, machine) -> flow_lib.Timed:
+  """Runs dispatch, GEMMs and combine one after the other."""
+  exchange = _Exchange(layer, _plain(machine))
+  copies, rows = _by_chunk(layer, 1)
+  arrivals, returns = (
+    _arrivals(exchange, copies),
+    _arrivals(exchange, copies.transpose(2, 1, 0)),
   )
-  made.send(_idle(made, 1), copies, arrived)
-  tasks = made.compute(rows)
-  made.flow.add_waits(tasks[:, 0], made.launched(arrived[:, 0]))
-  done = made.events(np.ones(of.ranks), polled=False)
-  made.flow.add_signals(tasks[:, 0], done)
-  sends = _idle(made, 1)
-  made.flow.add_waits(sends[:, 0], made.launched(done))
-  made.send(sends, copies.transpose(2, 1, 0), back)
-  return made.run()
+  exchange.send(_idle(exchange, 1), copies, arrivals)
+  tasks = exchange.compute(rows)
+  exchange.flow.add_waits(tasks[:, 0], exchange.launch_after(arrivals[:, 0]))
+  computed = exchange.events(np.ones(layer.ranks), polled=False)
+  exchange.flow.add_signals(tasks[:, 0], computed)
+  sends = _idle(exchange, 1)
+  exchange.flow.add_waits(sends[:, 0], exchange.launch_after(computed))
+  exchange.send(sends, copies.transpose(2, 1, 0), returns)
+  return exchange.run()
 
 
-def _idle(made: _Exchange, chunks: int) -> np.ndarray:
+def _idle(exchange: _Exchange, chunks: int) -> np.ndarray:
   """Returns `[R, chunks]` tasks that take no time, in order."""
-  return made.idle(np.repeat(made.pools(1), chunks)).reshape(-1, chunks)
+  return exchange.idle(np.repeat(exchange.pools(1), chunks)).reshape(-1, chunks)
 
 
-def comet(of: Layer, machine) -> flow_lib.Timed:
-  """Dispatch beside the first GEMM, then the second beside combine."""
-  made = _Exchange(of, _plain(machine))
-  copies, rows = _by_chunk(of, _CHUNKS)
-  home = copies.transpose(2, 1, 0)
-  arrived, back = _arrivals(made, copies), _arrivals(made, home)
-  made.send(_idle(made, _CHUNKS), copies, arrived)
-  first = made.compute(rows, 2 / 3)
-  made.flow.add_waits(first, arrived)
-  done = made.events(np.full(of.ranks, _CHUNKS), polled=False)
-  made.flow.add_signals(first, np.repeat(done, _CHUNKS).reshape(first.shape))
-  begun = made.launched(done)
-  second = made.compute(rows, 1 / 3)
-  made.flow.add_waits(second[:, 0], begun)
-  made.send(second, home, back)
-  return made.run()
-
-
-def nvls(of: Layer, machine) -> flow_lib.Timed:
-  """All tokens to all ranks by switches, products, sums of all ranks home."""
-  made = _Exchange(of, _plain(machine))
-  _, rows = _by_chunk(of, 1)
-  bytes_of = of.row * of.tokens / _CHUNKS
-  arrived = made.events(np.full(of.ranks, of.ranks * _CHUNKS))
-  sends = _idle(made, _CHUNKS)
-  rank = np.repeat(made.ranks, _CHUNKS)
-  messages = made.flow.add_messages(sends.ravel(), Op.PUT, rank, bytes_of)
-  for peer in range(of.ranks):
-    made.flow.add_peers(messages, peer, arrived[peer])
-  tasks = made.compute(rows)
-  made.flow.add_waits(tasks[:, 0], made.launched(arrived))
-  done = made.events(of.ranks, polled=False)
-  made.flow.add_signals(tasks[:, 0], done)
-  started = made.launched(done)
-  pulls = _idle(made, _CHUNKS)
-  made.flow.add_waits(pulls, started[:, None])
-  messages = made.flow.add_messages(
-    pulls.ravel(), Op.REDUCE_GET, rank, bytes_of
+def comet(layer: Layer, machine) -> flow_lib.Timed:
+  """Overlaps dispatch with the first GEMM, then the second with combine."""
+  exchange = _Exchange(layer, _plain(machine))
+  copies, rows = _by_chunk(layer, _CHUNKS)
+  return_copies = copies.transpose(2, 1, 0)
+  arrivals, returns = (
+    _arrivals(exchange, copies),
+    _arrivals(exchange, return_copies),
   )
-  for step in range(of.ranks):
-    made.flow.add_peers(messages, (rank + step) % of.ranks)
-  return made.run()
+  exchange.send(_idle(exchange, _CHUNKS), copies, arrivals)
+  first = exchange.compute(rows, 2 / 3)
+  exchange.flow.add_waits(first, arrivals)
+  first_done = exchange.events(np.full(layer.ranks, _CHUNKS), polled=False)
+  exchange.flow.add_signals(
+    first, np.repeat(first_done, _CHUNKS).reshape(first.shape)
+  )
+  second_start = exchange.launch_after(first_done)
+  second = exchange.compute(rows, 1 / 3)
+  exchange.flow.add_waits(second[:, 0], second_start)
+  exchange.send(second, return_copies, returns)
+  return exchange.run()
+
+
+def nvls(layer: Layer, machine) -> flow_lib.Timed:
+  """Multicasts all tokens to all ranks, runs GEMMs, reduces in switches."""
+  exchange = _Exchange(layer, _plain(machine))
+  _, rows = _by_chunk(layer, 1)
+  message_bytes = layer.row * layer.tokens / _CHUNKS
+  arrivals = exchange.events(np.full(layer.ranks, layer.ranks * _CHUNKS))
+  sends = _idle(exchange, _CHUNKS)
+  rank = np.repeat(exchange.ranks, _CHUNKS)
+  messages = exchange.flow.add_messages(
+    sends.ravel(), Op.PUT, rank, message_bytes
+  )
+  for peer in range(layer.ranks):
+    exchange.flow.add_peers(messages, peer, arrivals[peer])
+  tasks = exchange.compute(rows)
+  exchange.flow.add_waits(tasks[:, 0], exchange.launch_after(arrivals))
+  computed = exchange.events(layer.ranks, polled=False)
+  exchange.flow.add_signals(tasks[:, 0], computed)
+  combine_start = exchange.launch_after(computed)
+  pulls = _idle(exchange, _CHUNKS)
+  exchange.flow.add_waits(pulls, combine_start[:, None])
+  messages = exchange.flow.add_messages(
+    pulls.ravel(), Op.REDUCE_GET, rank, message_bytes
+  )
+  for step in range(layer.ranks):
+    exchange.flow.add_peers(messages, (rank + step) % layer.ranks)
+  return exchange.run()
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-  """What of DySHARP a flow has.
+  """The features of DySHARP that a flow has.
 
   Attributes:
-    many: switches that copy and add.
-    fused: dispatch, products and combine at once.
-    by_source: rows lie by source, then token; else as they come.
+    multicast: switches copy and add.
+    fused: dispatch, GEMMs and combine overlap.
+    by_source: rows are stored by source, then token; else in arrival order.
   """
 
-  many: bool = True
+  multicast: bool = True
   fused: bool = True
   by_source: bool = False
 
 
-def dysharp(of: Layer, machine, parts: Parts = Parts()) -> flow_lib.Timed:
-  """Dispatch, products and combine at once, token by token."""
-  made = _Exchange(of, machine if parts.many else _plain(machine))
-  on = experts_on(of)
-  token, source, rank = _copies(on)
-  chunk, chunks = _chunks(of, parts, token, source, rank)
-  # [R, chunks]: how many copies start a chunk, and its rows.
-  at = rank * chunks + chunk
-  size = made.of.ranks * chunks
-  counts = np.bincount(at, minlength=size)
-  rows = np.bincount(at, on[source, token, rank], size)
-  arrived = made.events(counts)
-  _dispatch(made, parts, token, source, rank, on, arrived[at])
-  tasks = made.compute(rows.reshape(-1, chunks)).ravel()
+def dysharp(layer: Layer, machine, parts: Parts = Parts()) -> flow_lib.Timed:
+  """Overlaps dispatch, GEMMs and combine, token by token."""
+  exchange = _Exchange(layer, machine if parts.multicast else _plain(machine))
+  expert_counts = count_experts(layer)
+  token, source, rank = _copies(expert_counts)
+  chunk, chunks = _chunks(layer, parts, token, source, rank)
+  # [R, chunks]: the number of copies that start a chunk, and its rows.
+  chunk_index = rank * chunks + chunk
+  size = exchange.layer.ranks * chunks
+  counts = np.bincount(chunk_index, minlength=size)
+  rows = np.bincount(chunk_index, expert_counts[source, token, rank], size)
+  arrivals = exchange.events(counts)
+  _dispatch(
+    exchange, parts, token, source, rank, expert_counts, arrivals[chunk_index]
+  )
+  tasks = exchange.compute(rows.reshape(-1, chunks)).ravel()
   if parts.fused:
-    made.flow.add_waits(tasks, arrived)
+    exchange.flow.add_waits(tasks, arrivals)
   else:
-    made.flow.add_waits(tasks, made.launched(arrived))
-  _combine(made, parts, token, source, rank, on, tasks, at)
-  return made.run()
+    exchange.flow.add_waits(tasks, exchange.launch_after(arrivals))
+  _combine(
+    exchange, parts, token, source, rank, expert_counts, tasks, chunk_index
+  )
+  return exchange.run()
 
 
-def _copies(on: np.ndarray):
-  """Returns (token, source, rank) of each copy, as they are sent."""
-  token, source, rank = np.nonzero(on.transpose(1, 0, 2))
+def _copies(expert_counts: np.ndarray):
+  """Returns (token, source, rank) of each copy, in the order of sending."""
+  token, source, rank = np.nonzero(expert_counts.transpose(1, 0, 2))
   return token, source, rank
 
 
-def _chunks(of: Layer, parts: Parts, token, source, rank):
-  """Returns the chunk of each copy, in the order of rows, and how many."""
+def _chunks(layer: Layer, parts: Parts, token, source, rank):
+  """Returns the chunk of each copy, and the number of chunks."""
   if not parts.fused:
     return np.zeros(len(rank), np.int64), 1
   keys = (token, source) if parts.by_source else (source, token)
   order = np.lexsort((*keys, rank))
-  counts = np.bincount(rank, minlength=of.ranks)
+  counts = np.bincount(rank, minlength=layer.ranks)
   place = np.empty(len(rank), np.int64)
   first = np.cumsum(counts) - counts
   place[order] = np.arange(len(rank)) - np.repeat(first, counts)
-  # When each expert of a rank has a tile, on average.
-  held = _TILE * (of.experts / of.ranks)
-  each = max(1, round(held * len(rank) / (of.ranks * of.tokens * of.top_k)))
-  chunks = -(-int(counts.max()) // each)
-  return place // each, chunks
+  # Rows at which each expert of a rank has a full tile, on average.
+  start_rows = _TILE * (layer.experts / layer.ranks)
+  chunk_copies = max(
+    1,
+    round(start_rows * len(rank) / (layer.ranks * layer.tokens * layer.top_k)),
+  )
+  chunks = -(-int(counts.max()) // chunk_copies)
+  return place // chunk_copies, chunks
 
 
-def _dispatch(made, parts, token, source, rank, on, event) -> None:
-  of = made.of
-  pools = made.pools(1)
-  number = token * of.ranks + source
-  ids = on[source, token, rank]
-  if parts.many:
-    tokens = np.arange(of.tokens * of.ranks)
-    tasks = made.idle(pools[tokens % of.ranks])
-    messages = made.flow.add_messages(tasks, Op.PUT, tokens % of.ranks, of.row)
-    made.flow.add_peers(messages[number], rank, event, ids)
-    return
-  tasks = made.idle(pools[source])
-  messages = made.flow.add_messages(tasks, Op.PUT, source, of.row)
-  made.flow.add_peers(messages, rank, event)
-
-
-def _combine(made, parts, token, source, rank, on, tasks, at) -> None:
-  of = made.of
-  last = int(made.machine['virtual_channels']) - 1
-  away = rank != source
-  if not parts.many:
-    # Each rank sends home what it made.
-    messages = made.flow.add_messages(
-      tasks[at[away]], Op.PUT, rank[away], of.row, channel=last
+def _dispatch(
+  exchange, parts, token, source, rank, expert_counts, event
+) -> None:
+  layer = exchange.layer
+  pools = exchange.pools(1)
+  number = token * layer.ranks + source
+  ids = expert_counts[source, token, rank]
+  if parts.multicast:
+    tokens = np.arange(layer.tokens * layer.ranks)
+    tasks = exchange.idle(pools[tokens % layer.ranks])
+    messages = exchange.flow.add_messages(
+      tasks, Op.PUT, tokens % layer.ranks, layer.row
     )
-    made.flow.add_peers(messages, source[away])
+    exchange.flow.add_peers(messages[number], rank, event, ids)
     return
-  number = token * of.ranks + source
-  told = 2 * made.machine['hop_latency'] + made.machine['poll']
-  ready = made.flow.add_events(
-    np.bincount(number, minlength=of.tokens * of.ranks), told
+  tasks = exchange.idle(pools[source])
+  messages = exchange.flow.add_messages(tasks, Op.PUT, source, layer.row)
+  exchange.flow.add_peers(messages, rank, event)
+
+
+def _combine(
+  exchange, parts, token, source, rank, expert_counts, tasks, chunk_index
+) -> None:
+  layer = exchange.layer
+  last = int(exchange.machine['virtual_channels']) - 1
+  is_remote = rank != source
+  if not parts.multicast:
+    # Each rank returns the rows that it computed.
+    messages = exchange.flow.add_messages(
+      tasks[chunk_index[is_remote]],
+      Op.PUT,
+      rank[is_remote],
+      layer.row,
+      channel=last,
+    )
+    exchange.flow.add_peers(messages, source[is_remote])
+    return
+  number = token * layer.ranks + source
+  notify_seconds = (
+    2 * exchange.machine['hop_latency'] + exchange.machine['poll']
   )
-  made.flow.add_signals(tasks[at], ready[number])
-  asked = np.flatnonzero(
-    np.bincount(number[away], minlength=of.tokens * of.ranks)
+  ready = exchange.flow.add_events(
+    np.bincount(number, minlength=layer.tokens * layer.ranks), notify_seconds
   )
-  pools = made.pools(int(made.machine['combine_window']))
-  pulls = made.idle(pools[asked % of.ranks], ready[asked], holds=True)
-  messages = made.flow.add_messages(
-    pulls, Op.REDUCE_GET, asked % of.ranks, of.row, channel=last
+  exchange.flow.add_signals(tasks[chunk_index], ready[number])
+  remote_tokens = np.flatnonzero(
+    np.bincount(number[is_remote], minlength=layer.tokens * layer.ranks)
   )
-  place = np.zeros(of.tokens * of.ranks, np.int64)
-  place[asked] = messages
-  made.flow.add_peers(
-    place[number[away]], rank[away], ids=on[source, token, rank][away]
+  pools = exchange.pools(int(exchange.machine['combine_window']))
+  pulls = exchange.idle(
+    pools[remote_tokens % layer.ranks], ready[remote_tokens], holds=True
+  )
+  messages = exchange.flow.add_messages(
+    pulls, Op.REDUCE_GET, remote_tokens % layer.ranks, layer.row, channel=last
+  )
+  place = np.zeros(layer.tokens * layer.ranks, np.int64)
+  place[remote_tokens] = messages
+  exchange.flow.add_peers(
+    place[number[is_remote]],
+    rank[is_remote],
+    ids=expert_counts[source, token, rank][is_remote],
   )

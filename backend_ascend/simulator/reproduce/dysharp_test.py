@@ -11,13 +11,13 @@ from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows as flows
 from hpmoe.backend_ascend.simulator.reproduce import factors
 
 # A row is one packet: 8 flits of payload, one of header, one of a list.
-OF = flows.Layer(hidden=64, ffn=64, experts=16, tokens=64, top_k=4, ranks=8)
-FLIT, PLAIN, LISTED = 16, 9 * 16, 10 * 16
+LAYER = flows.Layer(hidden=64, ffn=64, experts=16, tokens=64, top_k=4, ranks=8)
+FLIT_BYTES, PLAIN_BYTES, LISTED_BYTES = 16, 9 * 16, 10 * 16
 SYSTEMS = dict(deepep=flows.deepep, comet=flows.comet) | {
   name: functools.partial(flows.dysharp, parts=parts)
   for name, parts in dict(
     basic=flows.Parts(fused=False),
-    fusion=flows.Parts(many=False),
+    fusion=flows.Parts(multicast=False),
     dysharp=flows.Parts(),
   ).items()
 }
@@ -30,9 +30,9 @@ def _machine():
 
 def _remote():
   """Returns `[R, T, R]` experts of each token on other ranks."""
-  on = flows.experts_on(OF).astype(int)
-  on[np.arange(OF.ranks), :, np.arange(OF.ranks)] = 0
-  return on
+  expert_counts = flows.count_experts(LAYER).astype(int)
+  expert_counts[np.arange(LAYER.ranks), :, np.arange(LAYER.ranks)] = 0
+  return expert_counts
 
 
 def _pairs():
@@ -41,58 +41,62 @@ def _pairs():
   return copies.sum(1), copies.sum(0)
 
 
-def _check(timed, up, down):
-  np.testing.assert_array_equal(timed.up_bytes, up)
-  np.testing.assert_array_equal(timed.down_bytes, down)
+def _check(timing, up, down):
+  np.testing.assert_array_equal(timing.up_bytes, up)
+  np.testing.assert_array_equal(timing.down_bytes, down)
 
 
 def test_each_token_names_its_experts():
-  on = flows.experts_on(OF)
-  assert (on.sum(2) == OF.top_k).all() and on.max() <= OF.experts // OF.ranks
+  expert_counts = flows.count_experts(LAYER)
+  assert (
+    expert_counts.sum(2) == LAYER.top_k
+  ).all() and expert_counts.max() <= LAYER.experts // LAYER.ranks
   # Drawn without preference: each rank has its share, within 5 deviations.
-  share = on.sum((0, 1)) / on.sum()
+  share = expert_counts.sum((0, 1)) / expert_counts.sum()
   assert share == pytest.approx([1 / 8] * 8, abs=5 * (7 / 64 / 2048) ** 0.5)
 
 
 @pytest.mark.parametrize('system', ['deepep', 'comet', 'fusion'])
 def test_copies_go_and_come_back_one_by_one(machine, system):
-  sent, got = _pairs()
-  both = PLAIN * (sent + got)
-  _check(SYSTEMS[system](OF, machine), both, both)
+  sends, arrivals = _pairs()
+  link_bytes = PLAIN_BYTES * (sends + arrivals)
+  _check(SYSTEMS[system](LAYER, machine), link_bytes, link_bytes)
 
 
 @pytest.mark.parametrize('ids', [1, 8])
 @pytest.mark.parametrize('parts', ['dysharp', 'basic'])
 def test_a_token_goes_up_once_and_comes_home_once(machine, parts, ids):
   remote = _remote()
-  _, got = _pairs()
-  away = remote.sum(2) > 0
-  heads = (FLIT * (np.ceil(remote.sum(2) / ids) + away)).sum(1)
-  copies = (FLIT * (np.ceil(remote / ids) + (remote > 0))).sum((0, 1))
-  rows = 8 * FLIT
+  _, arrivals = _pairs()
+  is_remote = remote.sum(2) > 0
+  heads = (FLIT_BYTES * (np.ceil(remote.sum(2) / ids) + is_remote)).sum(1)
+  copies = (FLIT_BYTES * (np.ceil(remote / ids) + (remote > 0))).sum((0, 1))
+  rows = 8 * FLIT_BYTES
   # A row told its targets, answers; requests of one packet.
-  up = rows * away.sum(1) + heads + LISTED * got + heads
-  down = rows * got + copies + copies + LISTED * away.sum(1)
-  listed = machine.with_figures(target_ids=ids)
-  _check(SYSTEMS[parts](OF, listed), up, down)
+  up = rows * is_remote.sum(1) + heads + LISTED_BYTES * arrivals + heads
+  down = rows * arrivals + copies + copies + LISTED_BYTES * is_remote.sum(1)
+  listing_machine = machine.with_figures(target_ids=ids)
+  _check(SYSTEMS[parts](LAYER, listing_machine), up, down)
 
 
 def test_all_tokens_go_to_all_ranks_over_nvls(machine):
-  rows, asked = OF.tokens * PLAIN, 32 * FLIT
+  rows, requests = LAYER.tokens * PLAIN_BYTES, 32 * FLIT_BYTES
   _check(
-    flows.nvls(OF, machine),
-    [rows + asked + 8 * rows] * 8,
-    [7 * rows + 8 * asked + rows] * 8,
+    flows.nvls(LAYER, machine),
+    [rows + requests + 8 * rows] * 8,
+    [7 * rows + 8 * requests + rows] * 8,
   )
 
 
 def test_the_null_model_is_the_one_that_is_known():
   # Two numbers give DeepEP and COMET within 2 %, and NVLS 20 % off.
   values = dysharp.WITNESS.roofline(dysharp.WITNESS.load())
-  known = dict(DeepEP=(2.73, 2.31), COMET=(1.92, 1.82), NVLS=(8.45, 5.01))
-  for system, expected in known.items():
-    got = [values[factors.row_name('layer', system, w)] for w in factors.WHICH]
-    assert got == pytest.approx(expected, rel=0.006)
+  published = dict(DeepEP=(2.73, 2.31), COMET=(1.92, 1.82), NVLS=(8.45, 5.01))
+  for system, expected in published.items():
+    factors_of_system = [
+      values[factors.row_name('layer', system, w)] for w in factors.STATISTICS
+    ]
+    assert factors_of_system == pytest.approx(expected, rel=0.006)
 
 
 def test_the_packet_and_the_share_are_met(machine):
@@ -101,22 +105,22 @@ def test_the_packet_and_the_share_are_met(machine):
 
 
 def test_growth_is_judged():
-  over = (4, 16, 64)
+  gpus = (4, 16, 64)
   values = {
-    dysharp.gpus_name(size, n): 1 + n / 64 for size in 'SM' for n in over
+    dysharp.gpus_name(size, n): 1 + n / 64 for size in 'SM' for n in gpus
   }
-  assert dysharp.no_growth(dysharp.gpus_name, over, values) == ''
+  assert dysharp.no_growth(dysharp.gpus_name, gpus, values) == ''
   values[dysharp.gpus_name('M', 64)] = 1.0
-  assert dysharp.no_growth(dysharp.gpus_name, over, values) == (
+  assert dysharp.no_growth(dysharp.gpus_name, gpus, values) == (
     'S-8: 1.06, 1.25, 2.00; M-8: 1.06, 1.25, 1.00'
   )
 
 
 def test_the_order_of_rows_moves_no_byte(machine):
-  of = dataclasses.replace(OF, tokens=512)
+  layer = dataclasses.replace(LAYER, tokens=512)
   free, fixed = (
-    flows.dysharp(of, machine, flows.Parts(by_source=by))
-    for by in (False, True)
+    flows.dysharp(layer, machine, flows.Parts(by_source=by_source))
+    for by_source in (False, True)
   )
   np.testing.assert_array_equal(free.up_bytes, fixed.up_bytes)
   np.testing.assert_array_equal(free.down_bytes, fixed.down_bytes)

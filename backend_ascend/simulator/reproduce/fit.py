@@ -2,8 +2,8 @@
 
 Least squares of log(simulated / published) over log(figure), by Gauss-Newton
 with finite differences: figures are positive.  Rows are smooth in them but for
-steps, where another task comes first; so a move is taken only if it is better,
-and slopes that lead nowhere are taken again from the other side.
+steps, where the order of tasks changes; so a move is accepted only if it is
+better, and slopes without a better move are computed again from the other side.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ _HALVINGS = 4  # of a move that is not better
 
 
 def _with(machines, fits, logs) -> dict[str, machine_lib.Machine]:
-  changed = dict(machines)
+  fitted_machines = dict(machines)
   for fit, log in zip(fits, logs):
-    described = changed[fit.machine]
-    changed[fit.machine] = described.with_figures(
+    machine = fitted_machines[fit.machine]
+    fitted_machines[fit.machine] = machine.with_figures(
       **{fit.figure: float(np.exp(log))}
     )
-  return changed
+  return fitted_machines
 
 
 def _residuals(witness, machines, logs, tell) -> np.ndarray:
@@ -44,18 +44,21 @@ def _residuals(witness, machines, logs, tell) -> np.ndarray:
 
 def _best(residuals, logs, tell) -> np.ndarray:
   """Returns where the squares of `residuals` are least, from `logs` on."""
-  here, step = residuals(logs), _STEP
-  for turn in range(_ROUNDS):
-    tell(f'fit {turn}: {np.sqrt((here**2).mean()):.4%} over {len(here)} rows')
+  errors, step = residuals(logs), _STEP
+  for round_number in range(_ROUNDS):
+    tell(
+      f'fit {round_number}: {np.sqrt((errors**2).mean()):.4%} over '
+      f'{len(errors)} rows'
+    )
     slopes = [
-      (residuals(logs + move) - here) / step
+      (residuals(logs + move) - errors) / step
       for move in step * np.eye(len(logs))
     ]
-    move = np.linalg.lstsq(np.array(slopes).T, -here, rcond=None)[0]
+    move = np.linalg.lstsq(np.array(slopes).T, -errors, rcond=None)[0]
     for trial in (logs + move / 2**half for half in range(_HALVINGS)):
-      there = residuals(trial)
-      if (there**2).sum() < (here**2).sum():
-        logs, here = trial, there
+      trial_residual = residuals(trial)
+      if (trial_residual**2).sum() < (errors**2).sum():
+        logs, errors = trial, trial_residual
         break
     else:
       step = -step / 2
@@ -75,16 +78,19 @@ def fit(
   Raises:
     ValueError: a machine without the figure.
   """
-  for one in witness.fits:
-    machine = machines[one.machine]
-    if one.figure not in machine.figures:
+  for figure_fit in witness.fits:
+    machine = machines[figure_fit.machine]
+    if figure_fit.figure not in machine.figures:
       raise ValueError(
-        f'fit: expected a figure {one.figure!r} in {machine.name}, got none'
+        f'fit: expected a figure {figure_fit.figure!r} in {machine.name}, '
+        'got none'
       )
   logs = np.log(
     [machines[f.machine].figures[f.figure].value for f in witness.fits]
   )
-  best = _best(lambda at: _residuals(witness, machines, at, tell), logs, tell)
+  best = _best(
+    lambda point: _residuals(witness, machines, point, tell), logs, tell
+  )
   return {
     (f.machine, f.figure): float(np.exp(log))
     for f, log in zip(witness.fits, best)
@@ -93,7 +99,7 @@ def fit(
 
 @dataclasses.dataclass(frozen=True)
 class Refitted:
-  """What another hypothesis gives when its figures are fitted to it.
+  """The result of another hypothesis after its own fit.
 
   Attributes:
     text: the hypothesis.
@@ -109,19 +115,19 @@ class Refitted:
 def variants(
   witness: witness_lib.Witness, tell: witness_lib.Tell
 ) -> list[Refitted]:
-  """Returns every variant of a witness, each fitted anew to its own rows."""
-  done = []
+  """Returns every variant of a witness, each fitted to its own rows."""
+  refitted = []
   for variant in witness.variants:
     machines = variant.witness.load()
-    found = fit(variant.witness, machines, tell)
-    for (name, figure), value in found.items():
+    fitted = fit(variant.witness, machines, tell)
+    for (name, figure), value in fitted.items():
       machines[name] = machines[name].with_figures(**{figure: value})
     values = variant.witness.simulate(machines, tell)
-    done.append(
+    refitted.append(
       Refitted(
         variant.text,
-        {figure: value for (_, figure), value in found.items()},
+        {figure: value for (_, figure), value in fitted.items()},
         score_lib.score(variant.witness, values, machines),
       )
     )
-  return done
+  return refitted

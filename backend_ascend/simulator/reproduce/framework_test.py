@@ -18,27 +18,27 @@ _MACHINE = 'ascend_a3'
 _WORK = 1e14
 
 
-def _row(name, published, fitted=False, group='time', **more):
+def _row(name, published, fitted=False, group='time', **fields):
   return witness_lib.Row(
-    name, published, 's', group, 'this test', fitted, **more
+    name, published, 's', group, 'this test', fitted, **fields
   )
 
 
-_ONE = _row('one', 1.0, True)
+_FIRST_ROW = _row('one', 1.0, True)
 
 
-def _fit(figure, *rows, machine=_MACHINE, **more):
-  return witness_lib.Fit(machine, figure, rows or ('one',), **more)
+def _fit(figure, *rows, machine=_MACHINE, **fields):
+  return witness_lib.Fit(machine, figure, rows or ('one',), **fields)
 
 
 def _roofline(machines):
-  """Of a machine that takes 1 s for whatever one core does."""
+  """Returns the roofline of a machine that takes 1 s for any work of a core."""
   del machines
   return {'one': 1.0, 'two': 3.0, 'late': 1.2}
 
 
 def _run(machines, tell):
-  """Times of one core: a product of figures, and one that adds a latency."""
+  """Returns times of one core: products of figures, and one with a latency."""
   tell('run')
   machine = machines[_MACHINE]
   seconds = _WORK / (machine['cube_efficiency'] * machine['cube_bf16'])
@@ -49,10 +49,10 @@ def _run(machines, tell):
   }
 
 
-def _witness(one=20.0, two=40.0, late=20.0, limit=0.05, **changes):
+def _witness(first=20.0, second=40.0, late=20.0, limit=0.05, **changes):
   rows = (
-    _row('one', one, fitted=True),
-    _row('two', two, nearest='one'),
+    _row('one', first, fitted=True),
+    _row('two', second, nearest='one'),
     _row('late', late, nearest='one'),
   )
   fields = dict(
@@ -77,12 +77,20 @@ def _silent(text):
   [
     (dict(rows=(_row('one', 1.0), _row('one', 2.0))), 'one of each name'),
     (dict(rows=(_row('one', 0.0),)), 'not 0: one'),
-    (dict(rows=(_ONE, _row('two', 2.0, nearest='on'))), "got 'on' for 'two'"),
     (
-      dict(rows=(_ONE, _row('two', 2.0), _row('late', 2.0, nearest='two'))),
+      dict(rows=(_FIRST_ROW, _row('two', 2.0, nearest='on'))),
+      "got 'on' for 'two'",
+    ),
+    (
+      dict(
+        rows=(_FIRST_ROW, _row('two', 2.0), _row('late', 2.0, nearest='two'))
+      ),
       "fitted if it is the nearest, got 'two' for 'late'",
     ),
-    (dict(rows=(_ONE, _row('two', 2.0, of=('half',)))), "got 'half' for 'two'"),
+    (
+      dict(rows=(_FIRST_ROW, _row('two', 2.0, summands=('half',)))),
+      "got 'half' for 'two'",
+    ),
     (dict(fits=(_fit('hbm', 'two'),)), "marked as fitted, got 'two'"),
     (dict(fits=(_fit('hbm', machine='ascend_a4'),)), "got 'ascend_a4'"),
     (
@@ -127,14 +135,14 @@ def _score(witness, values):
 def test_only_held_out_rows_are_evidence():
   # Given a fitted row that is half of the published one and held-out rows that
   # are 10 and 30 % off, when scored, then the mean error is 20 %.
-  witness = _witness(one=1.0, two=1.0, late=1.0, limit=0.21)
+  witness = _witness(first=1.0, second=1.0, late=1.0, limit=0.21)
   values = {'one': 0.5, 'two': 1.1, 'late': 0.7}
   witness = dataclasses.replace(witness, roofline=lambda machines: _FAR)
-  scored = _score(witness, values)
-  (group,) = scored.groups
+  result = _score(witness, values)
+  (group,) = result.groups
   assert group.mean_error == pytest.approx(0.2)
   assert (group.rows, group.worst, group.holds) == (2, 'late', True)
-  assert scored.holds
+  assert result.holds
   tight = dataclasses.replace(witness, goals=(witness_lib.Goal('time', 0.19),))
   assert not _score(tight, values).holds
 
@@ -147,9 +155,9 @@ def test_a_claim_can_fail_the_score():
   witness = _witness(claims=(claim,), limit=9.0, roofline=lambda m: _FAR)
   near = {'one': 20.0, 'two': 40.0, 'late': 20.0}
   assert _score(witness, near).holds
-  failed = _score(witness, {'one': 2.0, 'two': 1.0, 'late': 1.0})
-  assert not failed.holds
-  assert failed.claims == (('two is longer', False, '2.0 s'),)
+  result = _score(witness, {'one': 2.0, 'two': 1.0, 'late': 1.0})
+  assert not result.holds
+  assert result.claims == (('two is longer', False, '2.0 s'),)
 
 
 def _published(witness):
@@ -159,9 +167,9 @@ def _published(witness):
 def test_null_predictors_repeat_a_row_and_scale_it():
   # Given a fitted row of 20 s whose roofline is 1 s, when others have 3 s and
   # 1.2 s, then one predictor says 20 s of both and the other 60 s and 24 s.
-  witness = _witness(two=40.0, late=25.0)
-  said = null.predictions(witness, witness.load())
-  assert said == {
+  witness = _witness(second=40.0, late=25.0)
+  predictions = null.predictions(witness, witness.load())
+  assert predictions == {
     null.NEAREST: {'two': 20.0, 'late': 20.0},
     null.ROOFLINE: {'one': 1.0, 'two': 60.0, 'late': pytest.approx(24.0)},
   }
@@ -185,14 +193,14 @@ def test_a_null_predictor_in_place_of_the_simulator_does_not_pass(
   machines, published = witness.load(), _published(witness)
   assert witness.name == name
   assert goals and score.score(witness, published, machines).holds
-  said = null.predictions(witness, machines)[predictor]
-  if not said:  # no fitted row is like another
+  predictions = null.predictions(witness, machines)[predictor]
+  if not predictions:  # no fitted row is like another
     assert predictor == null.NEAREST
     assert not any(row.nearest for row in witness.rows)
     return
-  scored = score.score(witness, published | said, machines)
-  assert not scored.holds
-  assert not any(g.has_skill for g in scored.groups if g.limit is not None)
+  result = score.score(witness, published | predictions, machines)
+  assert not result.holds
+  assert not any(g.has_skill for g in result.groups if g.limit is not None)
 
 
 def test_a_row_without_a_nearest_one_does_not_silence_the_predictor():
@@ -214,8 +222,8 @@ def test_a_row_without_a_nearest_one_does_not_silence_the_predictor():
 
 def test_a_roofline_without_its_nearest_row_is_a_gap():
   witness = _witness(roofline=lambda machines: {'two': 3.0})
-  said = null.predictions(witness, witness.load())
-  assert said[null.ROOFLINE] == {}
+  predictions = null.predictions(witness, witness.load())
+  assert predictions[null.ROOFLINE] == {}
   (group,) = score.score(witness, _published(witness), witness.load()).groups
   assert group.unknown == {null.ROOFLINE: ('two', 'late')}
   # Rows that no predictor knows are no pass, even if they are met.
@@ -230,12 +238,12 @@ def test_a_roofline_has_the_total_of_the_busiest_link():
   machine = machine_lib.load(_MACHINE)
   ids = np.array([[[2]] * 4, [[1]] * 4])
   links = machine.fabric.links(2)
-  used = np.zeros(len(links))
+  busy_seconds = np.zeros(len(links))
   for ends in ((0, 1), (1, 0)):
     for link in machine.fabric.route(*ends, 2).links:
-      used[link] += (4 + 4) * links[link].factor / links[link].capacity
+      busy_seconds[link] += (4 + 4) * links[link].factor / links[link].capacity
   bound = null.roofline(config, machine, ids)
-  assert bound.exchange == pytest.approx(16 * 2 * used.max())
+  assert bound.exchange == pytest.approx(16 * 2 * busy_seconds.max())
 
 
 def test_a_sum_of_others_is_no_evidence():
@@ -243,7 +251,7 @@ def test_a_sum_of_others_is_no_evidence():
   rows = (
     _row('one', 20.0, True),
     _row('two', 40.0, nearest='one'),
-    _row('late', 60.0, nearest='one', of=('one', 'two')),
+    _row('late', 60.0, nearest='one', summands=('one', 'two')),
   )
   values = {'one': 20.0, 'two': 40.0, 'late': 1.0}
   witness = _witness(rows=rows)
@@ -262,9 +270,9 @@ def test_a_claim_that_a_null_predictor_meets_is_told():
   )
   witness = _witness(claims=claims)
   values = _published(witness) | {'else': 1.0}
-  scored = score.score(witness, values, witness.load())
-  assert scored.holds
-  assert scored.trivial == ('two is longer',)
+  result = score.score(witness, values, witness.load())
+  assert result.holds
+  assert result.trivial == ('two is longer',)
 
 
 def test_a_fit_finds_what_the_rows_say():
@@ -272,7 +280,7 @@ def test_a_fit_finds_what_the_rows_say():
   # comes out, and the held-out rows have no part in it.
   machine = machine_lib.load(_MACHINE)
   published = _WORK / (0.77 * machine['cube_bf16'])
-  witness = _witness(one=published, two=1e9, late=1e9)
+  witness = _witness(first=published, second=1e9, late=1e9)
   (value,) = fit.fit(witness, witness.load(), _silent).values()
   assert value == pytest.approx(0.77, rel=1e-6)
 
@@ -308,8 +316,8 @@ def test_a_variant_is_fitted_anew_and_scored():
     return {n: 2 * value for n, value in _run(machines, tell).items()}
 
   changes = dict(
-    one=published,
-    two=2 * published,
+    first=published,
+    second=2 * published,
     late=published,
     rows=(
       _row('one', published, fitted=True),
@@ -319,43 +327,43 @@ def test_a_variant_is_fitted_anew_and_scored():
   )
   other = witness_lib.Variant('twice', _witness(run=twice, **changes))
   witness = _witness(variants=(other,), **changes)
-  (found,) = fit.variants(witness, _silent)
-  assert found.text == 'twice'
-  assert found.figures['cube_efficiency'] == pytest.approx(0.8, rel=1e-6)
-  assert found.score.worst_fitted == pytest.approx(0, abs=1e-6)
-  assert found.score.holds
+  (refitted,) = fit.variants(witness, _silent)
+  assert refitted.text == 'twice'
+  assert refitted.figures['cube_efficiency'] == pytest.approx(0.8, rel=1e-6)
+  assert refitted.score.worst_fitted == pytest.approx(0, abs=1e-6)
+  assert refitted.score.holds
 
 
 def test_sensitivity_changes_each_assumed_figure_and_no_other():
   # Given a machine with assumed figures, when halved and doubled, then each
   # has two effects, and only rows that use a figure move; what only claims ask
   # for is not run, and no claim is judged.
-  def never(*given):
-    raise AssertionError(given)
+  def refuse(*args):
+    raise AssertionError(args)
 
-  claim = witness_lib.Claim('it is', never)
-  witness = _witness(run=never, run_rows=_run, claims=(claim,))
+  claim = witness_lib.Claim('it is', refuse)
+  witness = _witness(run=refuse, run_rows=_run, claims=(claim,))
   machines = witness.load()
   values = _run(machines, _silent)
-  told = []
-  effects = sensitivity.effects(witness, machines, values, told.append)
+  messages = []
+  effects = sensitivity.effects(witness, machines, values, messages.append)
   figures = machines[_MACHINE].figures
   assumed = [n for n, figure in figures.items() if figure.tag == 'assumed']
   assert assumed
   assert [(e.figure, e.factor) for e in effects] == [
     (name, factor) for name in assumed for factor in (0.5, 2.0)
   ]
-  assert len(told) == 1 + len(effects)
+  assert len(messages) == 1 + len(effects)
   for effect in effects:
-    if effect.refused:
+    if effect.refusal:
       assert effect.changes is None
       continue
     assert effect.changes['one'] == effect.changes['two'] == 0
     late = values['late'] - values['one']
-    moved = (effect.factor - 1) * late / values['late']
+    change = (effect.factor - 1) * late / values['late']
     if effect.figure != 'put_head':
-      moved = 0
-    assert effect.changes['late'] == pytest.approx(moved)
+      change = 0
+    assert effect.changes['late'] == pytest.approx(change)
 
 
 @pytest.mark.parametrize('remembered', [False, True])
@@ -370,17 +378,20 @@ def test_sensitivity_runs_what_a_row_may_read(remembered):
     return machine.with_figures(hbm=1e12)['signal']
 
   def run(machines, tell):
-    one = lambda: late(machines[_MACHINE])
-    told = layers.once('late', machines[_MACHINE], one) if remembered else one()
-    return _run(machines, tell) | {'late': told}
+    machine = machines[_MACHINE]
+    if remembered:
+      seconds = layers.cache_result('late', machine, lambda: late(machine))
+    else:
+      seconds = late(machine)
+    return _run(machines, tell) | {'late': seconds}
 
   witness = _witness(run=run)
   machines = witness.load()
   values = witness.simulate(machines, _silent)
   effects = sensitivity.effects(witness, machines, values, _silent)
-  ran = {name for changed in runs for name in changed}
+  ran = {name for figures in runs for name in figures}
   read = {'put_head', 'signal'} | machines[_MACHINE].fabric.named()
-  assumed = {effect.figure for effect in effects if not effect.refused}
+  assumed = {effect.figure for effect in effects if not effect.refusal}
   assert ran == (assumed if remembered else assumed & read)
   assert ran > {'put_head', 'signal'}
   # What a memo knows is not run again.

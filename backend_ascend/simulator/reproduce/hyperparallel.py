@@ -1,11 +1,11 @@
 """HyperParallel-MoE (arXiv 2605.23764): the tables of the paper.
 
-The system's point in our flow: events of whole experts, queues operator by
-operator and dealt round, the combine's sum outside.  All vector cores work: the
-public code drives half of them, but then EP4's rows would need 24 GB/s of a
-core, three times what is published; its own measurement (A2) is taken so.
-The baseline: the same layer operator by operator on the full device, with
-collective all-to-all and a permutation behind each dispatch and before each
+The system in terms of our flow: events of whole experts, queues operator by
+operator and round robin, the combine's sum outside.  All vector cores work: the
+public code uses half of them, but then EP4's rows would need 24 GB/s per core,
+three times the published rate; its own measurement (A2) does use half.
+The baseline is the same layer operator by operator on the full device, with a
+collective all-to-all and a permutation after each dispatch and before each
 return.  Both run on one machine and one engine.
 
 32768 routed rows a die (4096 tokens, top-8) is a hypothesis: the paper does not
@@ -27,12 +27,14 @@ from hpmoe.reference.contract import granularity
 _PAPER = 'arXiv 2605.23764, latency from dispatch to combine, reading notes'
 _REPOSITORY = 'mindspore-ai/hyper-parallel, 8 x Ascend 910B3, documentation'
 
-_TOLD = witness_lib.told('hyperparallel-moe')
+_FIELDS = witness_lib.load_fields('hyperparallel-moe')
 # ms by EP and pass: (baseline, system).
 _TABLE = {
   (int(ep), part): values
-  for ep, of in witness_lib.published('hyperparallel-moe')['latency'].items()
-  for part, values in of.items()
+  for ep, passes in witness_lib.published('hyperparallel-moe')[
+    'latency'
+  ].items()
+  for part, values in passes.items()
 }
 _EPS = tuple(sorted({ep for ep, _ in _TABLE}))
 _FITTED_EP = 4
@@ -59,7 +61,7 @@ def _speedup(ep: int, part: str) -> str:
 
 def _rows() -> Iterator[witness_lib.Row]:
   for (ep, part), values in _TABLE.items():
-    summed = ('forward', 'backward') if part == 'total' else ()
+    passes = ('forward', 'backward') if part == 'total' else ()
     for system, value in zip(SYSTEMS, values):
       yield witness_lib.Row(
         _latency(ep, part, system),
@@ -69,7 +71,7 @@ def _rows() -> Iterator[witness_lib.Row]:
         _PAPER,
         fitted=ep == _FITTED_EP,
         nearest=_latency(_FITTED_EP, part, system),
-        of=tuple(_latency(ep, one, system) for one in summed),
+        summands=tuple(_latency(ep, p, system) for p in passes),
       )
     yield witness_lib.Row(
       _speedup(ep, part),
@@ -79,7 +81,7 @@ def _rows() -> Iterator[witness_lib.Row]:
       _PAPER,
       fitted=ep == _FITTED_EP,
       nearest=_speedup(_FITTED_EP, part),
-      of=tuple(_speedup(ep, one) for one in summed),
+      summands=tuple(_speedup(ep, p) for p in passes),
     )
   for ratio, value in _HOT.items():
     yield witness_lib.Row(
@@ -101,7 +103,7 @@ def _hot_name(ratio: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Hypotheses:
-  """What is not published of the table, as we take it.
+  """Our assumptions about what the paper does not publish.
 
   Attributes:
     tokens: of a die; times top-8 its routed rows.
@@ -148,7 +150,7 @@ class Hypotheses:
       for system in SYSTEMS:
         figures = self.figures if system == 'system' else {}
         under = machine.with_figures(**figures)
-        for part, case in cases(layer, system, taken=self).items():
+        for part, case in cases(layer, system, hypotheses=self).items():
           times[part, system] = 1e3 * seconds(case, under)
         times['total', system] = (
           times['forward', system] + times['backward', system]
@@ -163,7 +165,7 @@ class Hypotheses:
     self, machines: witness_lib.Machines, tell, eps=_EPS
   ) -> dict[str, float]:
     """Returns the table as it is simulated."""
-    return self.table(machines, _simulated(tell, self), eps)
+    return self.table(machines, _simulate_with(tell, self), eps)
 
   def run_fitted(
     self, machines: witness_lib.Machines, tell
@@ -173,10 +175,10 @@ class Hypotheses:
 
   def roofline(self, machines: witness_lib.Machines) -> dict[str, float]:
     """Returns the table with each part at its peak."""
-    return self.table(machines, _at_peak)
+    return self.table(machines, _bound_seconds)
 
 
-_TAKEN = Hypotheses()
+_ASSUMED = Hypotheses()
 _PUBLIC_CODE = Hypotheses(all_aiv=False)
 
 
@@ -197,18 +199,18 @@ def cases(
   system: str,
   ratio: float = 1.0,
   aic: int = 24,
-  taken: Hypotheses = _TAKEN,
+  hypotheses: Hypotheses = _ASSUMED,
 ) -> dict[str, layers.Case]:
   """Returns the case of each pass, by its name."""
   return {
     direction.name.lower(): layers.Case(
       layer,
-      taken.options(system, aic),
+      hypotheses.options(system, aic),
       direction,
       ratio,
       skip=_SUMS,
       barriers=system == 'baseline',
-    ).sized()
+    ).fit_capacities()
     for direction in layout.Direction
   }
 
@@ -218,16 +220,16 @@ def permutation(
 ) -> float:
   """Returns seconds of the two permutations of a pass of the baseline.
 
-  The layer as operators sorts the rows that an all-to-all delivers by expert,
-  and back before they return.  Ours lands each row where it belongs, so these
-  are no tasks; as operators between barriers their times add.
+  The operator-by-operator layer sorts the rows of an all-to-all by expert, and
+  restores their order before they return.  Our flow places each row directly,
+  so it has no such tasks; between barriers, the operators' times add up.
   """
-  moved = layer.num_tokens * layer.top_k * layer.d_model * 2
+  row_bytes = layer.num_tokens * layer.top_k * layer.d_model * 2
   cores = machine['aiv']
   seconds = max(
-    2 * moved / machine['hbm'],
-    moved / (cores * machine['aiv_read']),
-    moved / (cores * machine['aiv_write']),
+    2 * row_bytes / machine['hbm'],
+    row_bytes / (cores * machine['aiv_read']),
+    row_bytes / (cores * machine['aiv_write']),
   )
   return 2 * (machine['launch'] + seconds)
 
@@ -235,23 +237,23 @@ def permutation(
 _Seconds = Callable[[layers.Case, machine_lib.Machine], float]
 
 
-def _simulated(tell, taken: Hypotheses) -> _Seconds:
+def _simulate_with(tell, hypotheses: Hypotheses) -> _Seconds:
   def seconds(case: layers.Case, machine: machine_lib.Machine) -> float:
     system = SYSTEMS[not case.barriers]
     tell(f'{machine.name}, EP{case.config.num_ranks}, {system}')
-    permuted = case.barriers and taken.permuted
-    more = permutation(machine, case.config) if permuted else 0.0
+    permuted = case.barriers and hypotheses.permuted
+    permutation_seconds = permutation(machine, case.config) if permuted else 0.0
     run = lambda: case.simulate(machine).total
-    return layers.once(case, machine, run) + more
+    return layers.cache_result(case, machine, run) + permutation_seconds
 
   return seconds
 
 
-def _at_peak(case: layers.Case, machine: machine_lib.Machine) -> float:
-  of = null.roofline(
+def _bound_seconds(case: layers.Case, machine: machine_lib.Machine) -> float:
+  bounds = null.roofline(
     case.config, machine, case.topk_ids(), layout.Direction(case.direction)
   )
-  return of.operators if case.barriers else of.fused
+  return bounds.operators if case.barriers else bounds.fused
 
 
 def _hot_rank(
@@ -276,13 +278,13 @@ def _hot_rank(
 
 
 def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
-  hot = _hot_rank(machines['ascend_a2'], _simulated(tell, _PUBLIC_CODE))
-  return _TAKEN.run(machines, tell) | dict(hot)
+  hot = _hot_rank(machines['ascend_a2'], _simulate_with(tell, _PUBLIC_CODE))
+  return _ASSUMED.run(machines, tell) | dict(hot)
 
 
 def _roofline(machines: witness_lib.Machines) -> dict[str, float]:
-  hot = _hot_rank(machines['ascend_a2'], _at_peak)
-  return _TAKEN.roofline(machines) | dict(hot)
+  hot = _hot_rank(machines['ascend_a2'], _bound_seconds)
+  return _ASSUMED.roofline(machines) | dict(hot)
 
 
 _EP4 = tuple(
@@ -303,7 +305,7 @@ _FITS = tuple(
 
 def _variant(text: str, **changes) -> witness_lib.Variant:
   """Returns the table alone under another hypothesis."""
-  taken = dataclasses.replace(_TAKEN, **changes)
+  hypotheses = dataclasses.replace(_ASSUMED, **changes)
   return witness_lib.Variant(
     text,
     witness_lib.Witness(
@@ -311,21 +313,21 @@ def _variant(text: str, **changes) -> witness_lib.Variant:
       about=text,
       machines=('ascend_a3',),
       rows=tuple(r for r in _rows() if r.group in ('latency', 'speedup')),
-      goals=_TOLD['goals'],
+      goals=_FIELDS['goals'],
       fits=_FITS,
-      run=taken.run,
-      run_fitted=taken.run_fitted,
-      roofline=taken.roofline,
+      run=hypotheses.run,
+      run_fitted=hypotheses.run_fitted,
+      roofline=hypotheses.roofline,
     ),
   )
 
 
 WITNESS = witness_lib.Witness(
-  **_TOLD,
+  **_FIELDS,
   machines=('ascend_a3', 'ascend_a2'),
   rows=tuple(_rows()),
   run=_run,
-  run_fitted=_TAKEN.run_fitted,
+  run_fitted=_ASSUMED.run_fitted,
   roofline=_roofline,
   fits=_FITS,
   variants=(

@@ -23,9 +23,9 @@ def machine():
 def test_the_point_is_the_published_one(system, all_aiv, cores):
   # Given balanced routing, then a die has 32768 rows and an expert 4096, and
   # all cores work in the baseline, in the system those of the hypothesis.
-  taken = hyperparallel.Hypotheses(all_aiv=all_aiv)
+  hypotheses = hyperparallel.Hypotheses(all_aiv=all_aiv)
   for case in hyperparallel.cases(
-    hyperparallel.config(8), system, taken=taken
+    hyperparallel.config(8), system, hypotheses=hypotheses
   ).values():
     options = case.options
     assert (options.num_aic, options.num_aiv) == (24, cores)
@@ -35,10 +35,10 @@ def test_the_point_is_the_published_one(system, all_aiv, cores):
 def test_a_permutation_reads_and_writes_every_row(machine):
   # Given two permutations of [T * K, D] in bfloat16, when HBM is the limit,
   # then they take two launches and four times those bytes.
-  moved = 512 * 8 * 1024 * 2
-  expected = 2 * machine['launch'] + 4 * moved / machine['hbm']
-  got = hyperparallel.permutation(machine, _SMALL)
-  assert got == pytest.approx(expected)
+  row_bytes = 512 * 8 * 1024 * 2
+  expected = 2 * machine['launch'] + 4 * row_bytes / machine['hbm']
+  seconds = hyperparallel.permutation(machine, _SMALL)
+  assert seconds == pytest.approx(expected)
 
 
 def test_a_window_explains_two_hops(machine):
@@ -47,15 +47,15 @@ def test_a_window_explains_two_hops(machine):
   # latency, 3.04 GB/s; EP4 and EP8, which are one node, have the same bits; and
   # errors are those that `--hypotheses` prints.
   (window,) = (v for v in hyperparallel.WITNESS.variants if '8 dies' in v.text)
-  taken = window.witness.run.__self__
-  held_up = machine.with_figures(**taken.figures)
+  hypotheses = window.witness.run.__self__
+  held_up = machine.with_figures(**hypotheses.figures)
   a, b = held_up['aiv_window'] / held_up['far_latency'], held_up['aiv_link']
   assert (a, b) == (pytest.approx(3.036e9, rel=1e-3), machine['aiv_link'])
   machines = window.witness.load()
   plain = dict(hyperparallel.Hypotheses().run(machines, print))
   values = window.witness.simulate(machines, print)
-  moved = {name for name in values if values[name] != plain[name]}
-  assert moved == {
+  changed_names = {name for name in values if values[name] != plain[name]}
+  assert changed_names == {
     name for name in values if 'EP16' in name and 'baseline' not in name
   }
   groups = score.score(window.witness, values, machines).groups
@@ -77,9 +77,9 @@ def test_the_paper_is_reproduced():
   fitted = dict(machines)
   for (name, figure), value in fit.fit(witness, machines, print).items():
     fitted[name] = fitted[name].with_figures(**{figure: value})
-  again = witness.run_fitted(fitted, print)
+  refitted = witness.run_fitted(fitted, print)
   for row in witness.rows:
     if row.fitted and row.group == 'latency':
       # Published to a tenth of a millisecond.
       assert abs(values[row.name] - row.published) <= 0.05
-      assert abs(again[row.name] - values[row.name]) <= 0.05
+      assert abs(refitted[row.name] - values[row.name]) <= 0.05

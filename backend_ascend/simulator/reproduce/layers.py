@@ -1,4 +1,4 @@
-"""Compiled layers and routings that witnesses run, each made once."""
+"""Compiled layers and routings that witnesses run, each built once."""
 
 from collections.abc import Callable
 import dataclasses
@@ -21,19 +21,22 @@ from hpmoe.reference.contract import precision
 def hot(config: config_lib.MoEConfig, ratio: float) -> np.ndarray:
   """Returns `[R, T, K]` i32: rank 0 receives `ratio` times the mean.
 
-  Token t takes floor or ceil of `ratio` * K / R experts of rank 0, and deals
-  its other slots round the experts of other ranks.
+  Token t takes floor or ceil of `ratio` * K / R experts of rank 0; its other
+  slots take the experts of other ranks round robin.
 
   Raises:
     ValueError: a token would need more experts of a rank than it has.
   """
   local = config.experts_per_rank
   share = ratio * config.top_k / config.num_ranks
-  # The running total's steps: its mean is the share, and it is never far off.
+  # Steps of a rounded running total, whose mean is the share.
   totals = np.floor(share * np.arange(config.num_tokens + 1) + 0.5)
   own = np.diff(totals).astype(np.int64)
-  others = config.num_experts - local
-  if own.max() > min(local, config.top_k) or config.top_k - own.min() > others:
+  remote_experts = config.num_experts - local
+  if (
+    own.max() > min(local, config.top_k)
+    or config.top_k - own.min() > remote_experts
+  ):
     raise ValueError(
       f'ratio: expected experts of one rank for {share:g} slots of a token, '
       f'got {local} experts'
@@ -41,11 +44,11 @@ def hot(config: config_lib.MoEConfig, ratio: float) -> np.ndarray:
   slot = np.arange(config.top_k)
   to_hot = slot < own[:, None]
   before = np.cumsum(own) - own
-  dealt = np.arange(config.num_tokens) * config.top_k - before
+  first_remote = np.arange(config.num_tokens) * config.top_k - before
   ids = np.where(
     to_hot,
     (before[:, None] + slot) % local,
-    local + (dealt[:, None] + slot - own[:, None]) % others,
+    local + (first_remote[:, None] + slot - own[:, None]) % remote_experts,
   ).astype(np.int32)
   return np.tile(ids, (config.num_ranks, 1, 1))
 
@@ -55,14 +58,14 @@ def rows(config: config_lib.MoEConfig, topk_ids: np.ndarray) -> np.ndarray:
   return np.bincount(topk_ids.ravel(), minlength=config.num_experts)
 
 
-# As many as a witness and its sensitivity go round in.
+# Enough for the images that a witness and its sensitivity use in turn.
 @functools.lru_cache(maxsize=24)
 def image(
   config: config_lib.MoEConfig,
   options: granularity.Options,
   direction: layout.Direction,
 ) -> image_lib.Image:
-  """Returns the proved image of a layer in bfloat16."""
+  """Returns the proven image of a layer in bfloat16."""
   policy = precision.PrecisionPolicy(storage='bfloat16')
   return compiler.COMPILE[direction](config, policy, options).image
 
@@ -92,15 +95,15 @@ class Case:
       return moe_layer.balanced(self.config)
     return hot(self.config, self.ratio)
 
-  def sized(self) -> 'Case':
+  def fit_capacities(self) -> 'Case':
     """Returns the case with the capacities that its routing fills."""
-    received = rows(self.config, self.topk_ids())
-    of_rank = received.reshape(self.config.num_ranks, -1).sum(1)
+    expert_rows = rows(self.config, self.topk_ids())
+    rank_rows = expert_rows.reshape(self.config.num_ranks, -1).sum(1)
     return dataclasses.replace(
       self,
-      config=dataclasses.replace(self.config, capacity=int(of_rank.max())),
+      config=dataclasses.replace(self.config, capacity=int(rank_rows.max())),
       options=dataclasses.replace(
-        self.options, expert_capacity=int(received.max())
+        self.options, expert_capacity=int(expert_rows.max())
       ),
     )
 
@@ -115,16 +118,18 @@ class Case:
     )
 
 
-_KNOWN: dict[object, Any] = {}
+_CACHE: dict[object, Any] = {}
 
 
-def once(key, machine: machine_lib.Machine, make: Callable[[], Any]) -> Any:
-  """Returns what `make` does, made once for each key and values of figures.
+def cache_result(
+  key, machine: machine_lib.Machine, make: Callable[[], Any]
+) -> Any:
+  """Returns the result of `make`, called once per key and values of figures.
 
-  What depends on one machine is not run again when another one changes.
+  Results that depend on one machine are kept when another machine changes.
   """
   values = tuple((name, machine[name]) for name in sorted(machine.figures))
-  known = (key, machine.name, values)
-  if known not in _KNOWN:
-    _KNOWN[known] = make()
-  return _KNOWN[known]
+  cache_key = (key, machine.name, values)
+  if cache_key not in _CACHE:
+    _CACHE[cache_key] = make()
+  return _CACHE[cache_key]

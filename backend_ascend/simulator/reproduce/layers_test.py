@@ -33,12 +33,12 @@ def test_the_hot_rank_receives_its_ratio(ratio):
   case = hyperparallel.cases(config, 'system', ratio)['forward']
   ids = case.topk_ids()
   assert _distinct(ids)
-  received = layers.rows(config, ids).reshape(8, -1)
-  of_rank = received.sum(1)
-  assert of_rank[0] / of_rank.mean() == pytest.approx(ratio, rel=1e-3)
+  expert_rows = layers.rows(config, ids).reshape(8, -1)
+  rank_rows = expert_rows.sum(1)
+  assert rank_rows[0] / rank_rows.mean() == pytest.approx(ratio, rel=1e-3)
   # Slots are dealt in turn, so experts of one rank differ by little.
-  assert np.ptp(received[1:]) <= 0.01 * received[1:].mean() + 8
-  assert np.ptp(received[0]) <= 0.01 * received[0].mean() + 8
+  assert np.ptp(expert_rows[1:]) <= 0.01 * expert_rows[1:].mean() + 8
+  assert np.ptp(expert_rows[0]) <= 0.01 * expert_rows[0].mean() + 8
 
 
 def test_a_rank_cannot_receive_more_than_its_experts_can():

@@ -226,23 +226,26 @@ LAYERS = {
   for name in MODELS
   for tokens in TOKENS
 }
-_EXPOSED = 'exposed in COMET, Qwen2-MoE at 4096'
-_LEAST, _MOST = 'layer over COMET, least', 'layer over Megatron-TE, most'
-_IDEAL = 'share of the ideal layer'
-_JOINS, _COUNTS = 'joined stores, until GEMM1', 'counters, until GEMM1'
+_EXPOSED_ROW = 'exposed in COMET, Qwen2-MoE at 4096'
+_COMET_ROW, _MEGATRON_ROW = (
+  'layer over COMET, least',
+  'layer over Megatron-TE, most',
+)
+_IDEAL_ROW = 'share of the ideal layer'
+_JOINS_ROW, _COUNTS_ROW = 'joined stores, until GEMM1', 'counters, until GEMM1'
 
 
 def joins_name(name: str) -> str:
-  return f'{_JOINS}, {name}'
+  return f'{_JOINS_ROW}, {name}'
 
 
 def _rows() -> Iterator[Row]:
-  yield Row(_EXPOSED, 24.0, '%', 'exposed', _PAPER, fitted=True)
-  yield Row(_LEAST, 1.40, 'x', 'layer', _PAPER)
-  yield Row(_MOST, 3.08, 'x', 'layer', _PAPER)
-  yield Row(_IDEAL, 96.8, '%', 'ideal', _PAPER)
-  yield Row(_JOINS, 1.13, 'x', 'parts', _PAPER)
-  yield Row(_COUNTS, 1.14, 'x', 'parts', _PAPER)
+  yield Row(_EXPOSED_ROW, 24.0, '%', 'exposed', _PAPER, fitted=True)
+  yield Row(_COMET_ROW, 1.40, 'x', 'layer', _PAPER)
+  yield Row(_MEGATRON_ROW, 3.08, 'x', 'layer', _PAPER)
+  yield Row(_IDEAL_ROW, 96.8, '%', 'ideal', _PAPER)
+  yield Row(_JOINS_ROW, 1.13, 'x', 'parts', _PAPER)
+  yield Row(_COUNTS_ROW, 1.14, 'x', 'parts', _PAPER)
 
 
 def _compute_seconds(layer: exchange.Layer, machine) -> float:
@@ -257,8 +260,8 @@ def _compute_exposed(machine) -> float:
 
 
 def _run_fitted(machines: witness_lib.Machines, tell) -> dict[str, float]:
-  tell(_EXPOSED)
-  return {_EXPOSED: _compute_exposed(machines[MACHINE])}
+  tell(_EXPOSED_ROW)
+  return {_EXPOSED_ROW: _compute_exposed(machines[MACHINE])}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,11 +289,11 @@ class Times:
 def _values(times: dict[str, Times]) -> dict[str, float]:
   all_times = times.values()
   return {
-    _LEAST: min(t.comet / t.hub for t in all_times),
-    _MOST: max(t.megatron / t.hub for t in all_times),
-    _IDEAL: 100 * statistics.mean(t.products / t.hub for t in all_times),
-    _JOINS: statistics.mean(t.joins for t in all_times),
-    _COUNTS: statistics.mean(t.counts for t in all_times),
+    _COMET_ROW: min(t.comet / t.hub for t in all_times),
+    _MEGATRON_ROW: max(t.megatron / t.hub for t in all_times),
+    _IDEAL_ROW: 100 * statistics.mean(t.products / t.hub for t in all_times),
+    _JOINS_ROW: statistics.mean(t.joins for t in all_times),
+    _COUNTS_ROW: statistics.mean(t.counts for t in all_times),
   } | {joins_name(name): t.joins for name, t in times.items()}
 
 
@@ -316,22 +319,24 @@ def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
   for name, layer in LAYERS.items():
     tell(name)
     times[name] = _measure_times(layer, machine)
-  return _values(times) | {_EXPOSED: _compute_exposed(machine)}
+  return _values(times) | {_EXPOSED_ROW: _compute_exposed(machine)}
 
 
 def _bound_times(layer: exchange.Layer, machine) -> Times:
   """Returns the roofline: links and GEMMs at their peaks."""
   products = _compute_seconds(layer, machine)
   rows = layer.tokens * layer.top_k
-  moved = rows * (layer.ranks - 1) / layer.ranks * layer.row / machine['nvlink']
-  sectors = moved * (1 + machine['flit'] / machine['sector'])
+  transfer = (
+    rows * (layer.ranks - 1) / layer.ranks * layer.row / machine['nvlink']
+  )
+  sectors = transfer * (1 + machine['flit'] / machine['sector'])
   first = products * 2 / 3
   return Times(
-    max(first, moved) + max(products / 3, moved),
-    products + 2 * moved + 8 * rows * layer.row / machine['hbm'],
-    max(products, 2 * moved),
+    max(first, transfer) + max(products / 3, transfer),
+    products + 2 * transfer + 8 * rows * layer.row / machine['hbm'],
+    max(products, 2 * transfer),
     products,
-    max(first, sectors) / max(first, moved),
+    max(first, sectors) / max(first, transfer),
     1.0,
   )
 
@@ -361,12 +366,12 @@ def no_growth(values: witness_lib.Values) -> str:
 def more_elsewhere(values: witness_lib.Values) -> str:
   """Returns the gains, unless most are where an exchange is most exposed."""
   gains = {name: values[joins_name(f'{name} at 4096')] for name in MODELS}
-  most = max(gains, key=lambda name: gains[name])
-  return '' if most == _MOST_EXPOSED else _format_gains(values)
+  best_model = max(gains, key=lambda name: gains[name])
+  return '' if best_model == _MOST_EXPOSED else _format_gains(values)
 
 
 _BASE = witness_lib.Witness(
-  **witness_lib.told('moe-hub'),
+  **witness_lib.load_fields('moe-hub'),
   machines=(MACHINE,),
   quick=False,
   rows=tuple(_rows()),
@@ -374,7 +379,9 @@ _BASE = witness_lib.Witness(
   run_fitted=_run_fitted,
   roofline=_roofline,
   fits=(
-    witness_lib.Fit(MACHINE, 'cube_efficiency', (_EXPOSED,), value=0.5087141),
+    witness_lib.Fit(
+      MACHINE, 'cube_efficiency', (_EXPOSED_ROW,), value=0.5087141
+    ),
   ),
   claims=(
     witness_lib.Claim('joined stores gain more with length', no_growth),

@@ -1,9 +1,9 @@
-"""Null predictors: what anybody can say of a row without simulating it.
+"""Null predictors: they predict a row without a simulation.
 
-A simulator that does no better on held-out rows knows nothing of them.  One
-predictor repeats the nearest fitted row.  The other, a roofline, scales that
-row by the busiest resource at its peak; where nothing is fitted it has no scale
-but that of the machine.
+A simulator that predicts held-out rows no better has no skill.  One predictor
+repeats the nearest fitted row.  The other, a roofline, scales that row by the
+time of the busiest resource at its peak; without a fitted row it uses the
+machine's own scale.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ NEAREST, ROOFLINE = 'nearest fitted row', 'roofline'
 def predictions(
   witness: witness_lib.Witness, machines: witness_lib.Machines
 ) -> dict[str, dict[str, float]]:
-  """Returns what each predictor says, by its name and by row.
+  """Returns the predictions by name of the predictor and by row.
 
   A row has no roofline where that of the row that it is scaled by is unknown.
   """
@@ -57,12 +57,12 @@ class Roofline:
 
   @property
   def fused(self) -> float:
-    """All at once."""
+    """Seconds if all resources work at the same time."""
     return max(self.products, self.memory, self.exchange)
 
   @property
   def operators(self) -> float:
-    """One operator after the other."""
+    """Seconds if operators run one after the other."""
     return max(self.products, self.memory) + self.exchange
 
 
@@ -85,13 +85,15 @@ def roofline(
     home_bytes: of an element on its way home, if it is another.
   """
   width, cube, _ = simulate.ELEMENTS[element]
-  moved = model.traffic(config, machine, topk_ids)
+  traffic = model.traffic(config, machine, topk_ids)
   size = config.dims()
   weights = 3 * size['D'] * size['F']
   passes = 1 if direction == layout.Direction.FORWARD else 2
-  rows = float(moved.rows.sum())
-  there, back = moved.link_s
-  seconds = size['D'] * (there * width + back * (home_bytes or width))
+  rows = float(traffic.rows.sum())
+  dispatch_seconds, return_seconds = traffic.link_s
+  seconds = size['D'] * (
+    dispatch_seconds * width + return_seconds * (home_bytes or width)
+  )
   return Roofline(
     passes * 2 * rows * weights / (machine['aic'] * machine[cube]),
     (size['L'] * weights + rows * size['D']) * width / machine['hbm'],

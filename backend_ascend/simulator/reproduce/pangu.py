@@ -41,7 +41,7 @@ _LATER = 'MFU, 41 % over 30.0 %'
 _COPIES = 'copies between nodes, by nodes over by rows'
 _MLA, _GQA = 'MLA, share of the peak', 'GQA, share of the peak'
 _PLANS, _SLOWER = 'plans', 'published plan, its time over that of the best'
-_LEAST = 10_000
+_MIN_PLANS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Run:
 
   Attributes:
     machine: by name.
-    plan: how it was dealt out.
+    plan: its parallelism.
     changes: of `plan.Setting`, beside model, machine and devices.
     model: sizes.
   """
@@ -74,14 +74,14 @@ _ALL = frozenset({'exchange', 'pipeline', 'gradients'})
 
 def _pangu(dp: int, micro_batch: int = 2, recompute='cheap', **changes) -> Run:
   plan = Plan(8, 16, 2, 4, dp, micro_batch, 0, recompute)
-  made = dict(
+  settings = dict(
     sequence=_SEQUENCE,
     global_batch=_SEQUENCES * plan.devices,
     fused=False,
     exchange='nodes',
     overlap=_ALL,
   )
-  return Run(NPU, plan, tuple((made | changes).items()))
+  return Run(NPU, plan, tuple((settings | changes).items()))
 
 
 _AFTER = _pangu(48)
@@ -91,18 +91,20 @@ _LARGER = _pangu(80, micro_batch=4)
 
 
 def _gpu(machine, model, plan, batch, **changes) -> Run:
-  made = dict(sequence=4096, global_batch=batch, fused=False, element='int8')
+  settings = dict(
+    sequence=4096, global_batch=batch, fused=False, element='int8'
+  )
   if 'overlap' in changes:
     changes['overlap'] = frozenset(changes['overlap'])
   plan, model = Plan(**plan), published.MODELS[model]
-  return Run(machine, plan, tuple((made | changes).items()), model)
+  return Run(machine, plan, tuple((settings | changes).items()), model)
 
 
 # FP8 products are as fast as int8 ones on a Hopper.  EP of Megatron counts TP
 # ranks, too.
 _GPU_RUNS: dict[str, tuple[Run, float, str]] = {
-  name: (_gpu(**of['run']), of['tokens'], of['source'])
-  for name, of in witness_lib.published('pangu')['gpus'].items()
+  name: (_gpu(**entry['run']), entry['tokens'], entry['source'])
+  for name, entry in witness_lib.published('pangu')['gpus'].items()
 }
 
 
@@ -124,7 +126,7 @@ def _rows() -> Iterator[Row]:
 
 
 class Rates:
-  """Tokens a second of a device, each layer simulated once."""
+  """Tokens per second of a device; each layer is simulated once."""
 
   def __init__(self, machines: witness_lib.Machines, tell: witness_lib.Tell):
     self.machines = machines
@@ -133,8 +135,10 @@ class Rates:
     }
 
   def __call__(self, run: Run) -> float:
-    """Returns tokens/s of a device, dealt out as is best for the plan."""
-    return layers.once(run, self.machines[run.machine], lambda: self._best(run))
+    """Returns tokens/s of a device under the best padding of the plan."""
+    return layers.cache_result(
+      run, self.machines[run.machine], lambda: self._best(run)
+    )
 
   def _best(self, run: Run) -> float:
     setting = run.setting(self.machines)
@@ -149,7 +153,7 @@ def _padded(plan: Plan) -> list[Plan]:
   return [dataclasses.replace(plan, pad=pad) for pad in pads]
 
 
-def _changed(run: Run, **changes) -> Run:
+def _with_settings(run: Run, **changes) -> Run:
   return dataclasses.replace(
     run, changes=tuple((dict(run.changes) | changes).items())
   )
@@ -170,10 +174,10 @@ class Peaks:
     products = memory = tensor = exchange = 0.0
     for kind in run.model.units():
       unit = share.unit(kind)
-      for one in unit.operators:
-        rate = cube if one.linear else machine['cube_bf16']
-        products += 3 * one.flops / (machine['aic'] * rate)
-        memory += 3 * one.moved / machine['hbm']
+      for operator in unit.operators:
+        rate = cube if operator.linear else machine['cube_bf16']
+        products += 3 * operator.flops / (machine['aic'] * rate)
+        memory += 3 * operator.moved / machine['hbm']
       tensor += 2 * sum(
         collectives.all_gather(whole, size, run.plan.tp)
         for size in (*unit.gathered, *unit.scattered)
@@ -200,14 +204,14 @@ def _values(rate: Callable[[Run], float]) -> dict[str, float]:
 
 
 def attention_share(machine: machine_lib.Machine, model: sizes.Model) -> float:
-  """Returns what products of attention reach of the peak, forward."""
+  """Returns the share of the peak that attention reaches, forward."""
   setting = plan_lib.Setting(model, machine, 8, _SEQUENCE)
   unit = setting.share(Plan(tp=8, micro_batch=2)).unit(sizes.MOE)
-  names = [one.name for one in unit.operators]
+  names = [operator.name for operator in unit.operators]
   attention = unit.operators[: names.index('out') + 1]
-  took = sum(one.seconds(machine) for one in attention)
-  flops = sum(one.flops for one in attention)
-  return flops / took / (machine['aic'] * machine['cube_bf16'])
+  seconds = sum(operator.seconds(machine) for operator in attention)
+  flops = sum(operator.flops for operator in attention)
+  return flops / seconds / (machine['aic'] * machine['cube_bf16'])
 
 
 # With grouped queries: as many heads, eight of keys.
@@ -221,22 +225,27 @@ def _copies(machine: machine_lib.Machine) -> float:
   layer = share.unit(sizes.MOE).routed
   assert layer
   by_rows = dataclasses.replace(layer, exchange='flat')
-  far, all_far = (moe_layer.sent(machine, one)[-1] for one in (layer, by_rows))
+  far, all_far = (
+    moe_layer.sent(machine, layer_variant)[-1]
+    for layer_variant in (layer, by_rows)
+  )
   return far / all_far
 
 
 def _searched(machines, rates: Rates, tell) -> dict[str, float]:
-  """Returns whether the published plan is the best of all that fit."""
+  """Returns how the published plan compares with the best that fits."""
   setting = _AFTER.setting(machines)
   layers = rates.layers[NPU]
   plan = _AFTER.plan
-  mine = dict(tp=(plan.tp,), pp=(plan.pp,), vpp=(plan.vpp,), ep=(plan.ep,))
+  fixed_fields = dict(
+    tp=(plan.tp,), pp=(plan.pp,), vpp=(plan.vpp,), ep=(plan.ep,)
+  )
   best = search.search(setting, layers, 1, tell=tell)
-  own = search.search(setting, layers, 1, mine, tell)
+  published = search.search(setting, layers, 1, fixed_fields, tell)
   first = best.ranked[0]
   return {
     _PLANS: float(best.plans - best.refused),
-    _SLOWER: own.ranked[0].seconds / first.seconds,
+    _SLOWER: published.ranked[0].seconds / first.seconds,
   } | {
     f'best {n}': float(getattr(first.plan, n))
     for n in ('tp', 'pp', 'vpp', 'ep', 'micro_batch')
@@ -256,7 +265,7 @@ def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
       _MLA: attention_share(npu, _PANGU),
       _GQA: attention_share(npu, _GROUPED),
     }
-    | layers.once(_PLANS, npu, lambda: _searched(machines, rates, tell))
+    | layers.cache_result(_PLANS, npu, lambda: _searched(machines, rates, tell))
   )
 
 
@@ -280,10 +289,12 @@ _HYPOTHESES: dict[str, Callable[[Run], Run]] = {
     )
   ),
   'Megatron Bridge sends a token once to a node, not each row': (
-    lambda run: _changed(run, exchange='nodes') if run.machine == DGX else run
+    lambda run: (
+      _with_settings(run, exchange='nodes') if run.machine == DGX else run
+    )
   ),
   'Megatron Bridge hides the exchange behind products': (
-    lambda run: _changed(run, overlap=_ALL) if run.machine == DGX else run
+    lambda run: _with_settings(run, overlap=_ALL) if run.machine == DGX else run
   ),
 }
 
@@ -293,7 +304,7 @@ def _variant(text: str) -> witness_lib.Variant:
 
   def run(machines: witness_lib.Machines, tell) -> dict[str, float]:
     rates = Rates(machines, tell)
-    values = _values(lambda one: rates(change(one)))
+    values = _values(lambda other_run: rates(change(other_run)))
     return values | {_COPIES: _copies(machines[NPU])}
 
   def run_fitted(machines: witness_lib.Machines, tell) -> dict[str, float]:
@@ -313,10 +324,12 @@ def _roofline(machines: witness_lib.Machines) -> dict[str, float]:
 
 def why_not_first(values: witness_lib.Values) -> str:
   """Returns which plan is the first, and by how much; '': the published one."""
-  if values[_PLANS] >= _LEAST and values[_SLOWER] == 1.0:
+  if values[_PLANS] >= _MIN_PLANS and values[_SLOWER] == 1.0:
     return ''
   names = dict(TP='tp', PP='pp', VPP='vpp', EP='ep', MBS='micro_batch')
-  best = ' '.join(f'{n}{values[f"best {of}"]:.0f}' for n, of in names.items())
+  best = ' '.join(
+    f'{n}{values[f"best {field}"]:.0f}' for n, field in names.items()
+  )
   return (
     f'of {values[_PLANS]:,.0f} plans {best} is first, '
     f'{values[_SLOWER]:.2f} times as fast; batch, NPU and swapping to the host '
@@ -334,7 +347,7 @@ def _mla_no_nearer(values: witness_lib.Values) -> str:
 
 
 WITNESS = witness_lib.Witness(
-  **witness_lib.told('pangu'),
+  **witness_lib.load_fields('pangu'),
   machines=(NPU, GPU, DGX),
   quick=False,
   rows=tuple(_rows()),
@@ -349,7 +362,7 @@ WITNESS = witness_lib.Witness(
       _mla_no_nearer,
     ),
     witness_lib.Claim(
-      f'TP8 PP16 VPP2 EP4 is the first of at least {_LEAST:,} plans',
+      f'TP8 PP16 VPP2 EP4 is the first of at least {_MIN_PLANS:,} plans',
       why_not_first,
     ),
   ),

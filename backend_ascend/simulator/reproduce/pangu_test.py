@@ -44,11 +44,11 @@ def test_the_scale_scales_rates_and_no_ratio(machines):
   half[pangu.NPU] = machines[pangu.NPU].with_figures(
     run_share=machines[pangu.NPU]['run_share'] / 2
   )
-  rates = [pangu.Rates(of, print) for of in (machines, half)]
+  rates = [pangu.Rates(m, print) for m in (machines, half)]
   whole, scaled = (
     [rate(run) for run in (pangu._AFTER, pangu._BEFORE)] for rate in rates
   )
-  assert scaled == pytest.approx([one / 2 for one in whole])
+  assert scaled == pytest.approx([rate / 2 for rate in whole])
 
 
 def test_copies_by_hand(machines):
@@ -62,8 +62,8 @@ def test_the_roofline_of_the_run_before_by_hand(machines):
   slow = dict(machines)
   slow[pangu.NPU] = machines[pangu.NPU].with_figures(rdma_link=1e9)
   rows = 59 * 4 * 2048 * 6
-  got = 2048 / pangu.Peaks(slow)(pangu._BEFORE)
-  assert got == pytest.approx(rows * 7680 * 2 / 1e9)
+  seconds = 2048 / pangu.Peaks(slow)(pangu._BEFORE)
+  assert seconds == pytest.approx(rows * 7680 * 2 / 1e9)
 
 
 def test_links_decide_by_bytes(machines):
@@ -77,8 +77,8 @@ def test_links_decide_by_bytes(machines):
 
 
 def test_null_predictors_know_every_row_but_the_fitted_one(machines):
-  known = null.predictions(pangu.WITNESS, machines)[null.ROOFLINE]
-  assert set(known) == {row.name for row in pangu.WITNESS.rows}
+  predictions = null.predictions(pangu.WITNESS, machines)[null.ROOFLINE]
+  assert set(predictions) == {row.name for row in pangu.WITNESS.rows}
 
 
 def test_who_is_first_instead_is_told():

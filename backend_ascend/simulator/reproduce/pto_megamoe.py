@@ -126,7 +126,7 @@ def scheduler(
 def image(
   ep: int, tokens: int, schedule: str, join: int | None = None
 ) -> image_lib.Image:
-  """Returns the proven image; it stores bfloat16, and its timing assumes int8."""
+  """Returns the proven image, which stores bfloat16; timing assumes int8."""
   return compiler.compile_forward(
     config(ep, tokens),
     precision.PrecisionPolicy(storage='bfloat16', placement='combine'),
@@ -259,7 +259,7 @@ def _rows() -> Iterator[Row]:
 
 
 def _select_tasks(simulation: simulate.Simulation, kind: int) -> np.ndarray:
-  """Returns a mask of one kind's tasks on rank 0, whose timeline is published."""
+  """Returns a mask of one kind's tasks on rank 0, which has the timeline."""
   tasks = simulation.image.tables['tasks']
   return (tasks['kind'] == kind) & (tasks['rank'] == 0)
 
@@ -339,12 +339,8 @@ def wrong_order(values: witness_lib.Values) -> str:
   for ep in (8, 16):
     for i, tokens in enumerate(TOKENS):
       stage, expert = (TABLE[ep, s][i] for s in (STAGE_MAJOR, EXPERT_MAJOR))
-      simulated = [
-        values[name(ep, s, tokens)] for s in (STAGE_MAJOR, EXPERT_MAJOR)
-      ]
-      agrees = simulated[0] != simulated[1] and (stage < expert) == (
-        simulated[0] < simulated[1]
-      )
+      pair = [values[name(ep, s, tokens)] for s in (STAGE_MAJOR, EXPERT_MAJOR)]
+      agrees = pair[0] != pair[1] and (stage < expert) == (pair[0] < pair[1])
       if abs(stage - expert) > _APART * min(stage, expert) and not agrees:
         wrong.append(f'EP{ep}, M={tokens}')
   return '; '.join(wrong)
@@ -353,7 +349,7 @@ def wrong_order(values: witness_lib.Values) -> str:
 _FITTED_ROWS = tuple(name(*_FITTED, tokens) for tokens in TOKENS)
 
 WITNESS = witness_lib.Witness(
-  **witness_lib.told('pto-megamoe'),
+  **witness_lib.load_fields('pto-megamoe'),
   machines=(MACHINE,),
   quick=False,
   rows=tuple(_rows()),

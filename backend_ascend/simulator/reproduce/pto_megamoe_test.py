@@ -25,9 +25,11 @@ def test_experts_are_dealt_in_turn(ep, tokens):
   # are those that it makes, and those of lower halves come first.
   ids = pto_megamoe.topk_ids(ep, tokens)
   assert (np.bincount(ids.ravel()) == tokens * 8 // 16).all()
-  dealt = (np.arange(ep * tokens * 8) % (16 * ep)).reshape(ep, tokens, 8)
+  round_robin = (np.arange(ep * tokens * 8) % (16 * ep)).reshape(ep, tokens, 8)
   for rank in range(ep):
-    assert sorted(map(tuple, ids[rank])) == sorted(map(tuple, dealt[rank]))
+    assert sorted(map(tuple, ids[rank])) == sorted(
+      map(tuple, round_robin[rank])
+    )
     late = ids[rank, :, 0] % 16 >= 8
     assert (np.diff(late.astype(int)) >= 0).all()
 
@@ -42,41 +44,41 @@ def test_all_cores_join_when_the_first_gemm_is_done(machine):
   # Given the knobs of EP8 at 128 tokens, when expert-major runs, then no AIC of
   # the first GEMM's group runs the second before its own first ends, and the
   # join is not before the authors' expert.
-  timed = pto_megamoe.run(machine, 8, 128, EXPERT_MAJOR)
-  tasks = timed.image.tables['tasks']
+  simulation = pto_megamoe.run(machine, 8, 128, EXPERT_MAJOR)
+  tasks = simulation.image.tables['tasks']
   down = tasks['kind'] == Kind.DOWN
   helpers = down & (tasks['core'] < 16)
   join = (tasks['expert'][helpers] % 16).min()
   assert join >= pto_megamoe.knobs(8, 128).join
-  first = timed.end[tasks['kind'] == Kind.GATE_UP].max()
+  first = simulation.end[tasks['kind'] == Kind.GATE_UP].max()
   before = down & (tasks['expert'] % 16 == join - 1)
-  assert first <= timed.end[before].max() or join == 15
+  assert first <= simulation.end[before].max() or join == 15
 
 
 def test_a_segment_of_swiglu_waits_for_its_last_expert(machine):
   # Given stage-major with a SwiGLU task of each expert on each AIV, when it
   # runs, then SwiGLU begins when the first GEMM of the 13th expert has ended,
   # and the sums when all rows of all ranks are home.
-  timed = pto_megamoe.run(machine, 8, 128, STAGE_MAJOR)
-  tasks = timed.image.tables['tasks']
+  simulation = pto_megamoe.run(machine, 8, 128, STAGE_MAJOR)
+  tasks = simulation.image.tables['tasks']
 
-  def of(kind, experts=range(16)):
+  def select(kind, experts=range(16)):
     local = np.isin(tasks['expert'] % 16, experts)
     return (tasks['kind'] == kind) & (tasks['rank'] == 0) & local
 
-  segment = timed.end[of(Kind.GATE_UP, [12])].max()
-  assert timed.start[of(Kind.SWIGLU)].min() >= segment
+  segment = simulation.end[select(Kind.GATE_UP, [12])].max()
+  assert simulation.start[select(Kind.SWIGLU)].min() >= segment
   sums = (tasks['kind'] == Kind.COMBINE) & (tasks['rank'] == 0)
-  home = timed.end[tasks['kind'] == Kind.RETURN].max()
-  assert timed.start[sums].min() >= home
+  home = simulation.end[tasks['kind'] == Kind.RETURN].max()
+  assert simulation.start[sums].min() >= home
 
 
 def test_the_front_grows_by_what_it_moves(machine):
   # 1024 tokens of 7168 read in float16, and written in int8 for 8 slots.
-  grown = pto_megamoe.compute_front(machine, 2048) - pto_megamoe.compute_front(
+  growth = pto_megamoe.compute_front(machine, 2048) - pto_megamoe.compute_front(
     machine, 1024
   )
-  assert grown == pytest.approx(1024 * 7168 * (2 + 8) / machine['hbm'])
+  assert growth == pytest.approx(1024 * 7168 * (2 + 8) / machine['hbm'])
   assert pto_megamoe.compute_front(machine, 16) > machine['launch']
 
 
@@ -106,12 +108,12 @@ def test_the_megakernel_is_no_better_known_than_by_its_fitted_rows():
   witness = pto_megamoe.WITNESS
   machines = witness.load()
   values = witness.simulate(machines, print)
-  scored = score.score(witness, values, machines)
-  (time,) = (group for group in scored.groups if group.limit is not None)
+  result = score.score(witness, values, machines)
+  (time,) = (group for group in result.groups if group.limit is not None)
   assert time.mean_error <= time.limit
-  assert not time.has_skill and not scored.holds
-  assert [holds for _, holds, _ in scored.claims] == [True]
-  assert not scored.trivial
+  assert not time.has_skill and not result.holds
+  assert [holds for _, holds, _ in result.claims] == [True]
+  assert not result.trivial
   assert witness.simulate(machines, print) == values
 
 
@@ -121,7 +123,7 @@ def test_a_fit_gives_the_figures_of_the_file(machine, start):
   # Given figures up to a fifth off, when fitted to the seven times, then they
   # come out as the file has them: none is where the search happened to end.
   witness = pto_megamoe.WITNESS
-  off = {f.figure: start * machine[f.figure] for f in witness.fits}
-  machines = {machine.name: machine.with_figures(**off)}
+  starts = {f.figure: start * machine[f.figure] for f in witness.fits}
+  machines = {machine.name: machine.with_figures(**starts)}
   for (_, figure), value in fit.fit(witness, machines, print).items():
     assert value == pytest.approx(machine[figure], rel=0.01)

@@ -1,6 +1,7 @@
-"""Simulated beside published: errors, goals, and which rows are evidence.
+"""Scores simulated figures against published ones: errors, goals, evidence.
 
-A goal is met only where the simulator errs less than every null predictor.
+A goal is met only if the simulator's error is less than that of every null
+predictor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,21 +12,21 @@ from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class Scored:
-  """A row with what the simulator says.
+class ScoredRow:
+  """A row and its simulated value.
 
   Attributes:
     row: as published.
-    simulated: in the row's unit.
+    value: simulated, in the row's unit.
   """
 
   row: witness_lib.Row
-  simulated: float
+  value: float
 
   @property
   def error(self) -> float:
     """Simulated over published, less one."""
-    return self.simulated / self.row.published - 1
+    return self.value / self.row.published - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Group:
     rows: how many of its rows are evidence.
     mean_error: mean of their absolute errors.
     worst: name of the row with the greatest.
-    limit: what the mean must not exceed; None where nothing is asked.
+    limit: what the mean must not exceed; None without a goal.
     nulls: mean absolute error of each null predictor, of the rows it knows.
     beside: the simulator's, of the same rows.
     unknown: by null predictor, the rows that it knows nothing of.
@@ -54,31 +55,31 @@ class Group:
 
   @property
   def has_skill(self) -> bool:
-    """Whether there is a null predictor, and none errs as little."""
+    """Whether there is a null predictor, and all of them have larger errors."""
     return bool(self.nulls) and all(
       self.beside[name] < error for name, error in self.nulls.items()
     )
 
   @property
   def holds(self) -> bool:
-    within = self.limit is None or self.mean_error <= self.limit
-    return within and (self.limit is None or self.has_skill)
+    within_limit = self.limit is None or self.mean_error <= self.limit
+    return within_limit and (self.limit is None or self.has_skill)
 
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """What `hpmoe reproduce` says of a witness.
+  """The result of `hpmoe reproduce` for a witness.
 
   Attributes:
     witness: whose.
     rows: all, in the order of the witness.
     groups: of rows that are evidence.
-    claims: text, whether it holds, and why it does not.
+    claims: text, whether it holds, and the reason if it does not.
     trivial: texts of the claims that a null predictor meets.
   """
 
   witness: witness_lib.Witness
-  rows: tuple[Scored, ...]
+  rows: tuple[ScoredRow, ...]
   groups: tuple[Group, ...]
   claims: tuple[tuple[str, bool, str], ...]
   trivial: tuple[str, ...]
@@ -92,28 +93,28 @@ class Score:
 
   @property
   def worst_fitted(self) -> float:
-    """The greatest absolute error of a fitted row; what fitting left over."""
+    """The largest absolute error of a fitted row."""
     return max((abs(s.error) for s in self.rows if s.row.fitted), default=0.0)
 
 
-def _mean(rows: Sequence[Scored]) -> float:
-  return sum(abs(scored.error) for scored in rows) / len(rows)
+def _mean(rows: Sequence[ScoredRow]) -> float:
+  return sum(abs(scored_row.error) for scored_row in rows) / len(rows)
 
 
-def _group(name: str, rows: Sequence[Scored], limit, predicted) -> Group:
-  worst = max(rows, key=lambda scored: abs(scored.error)).row.name
-  known = {
-    n: some
-    for n, of in predicted.items()
-    if (some := [s for s in rows if s.row.name in of])
+def _group(name: str, rows: Sequence[ScoredRow], limit, predicted) -> Group:
+  worst = max(rows, key=lambda scored_row: abs(scored_row.error)).row.name
+  rows_by_predictor = {
+    n: covered_rows
+    for n, values in predicted.items()
+    if (covered_rows := [s for s in rows if s.row.name in values])
   }
-  said = {
-    n: [Scored(s.row, predicted[n][s.row.name]) for s in some]
-    for n, some in known.items()
+  scored_by_predictor = {
+    n: [ScoredRow(s.row, predicted[n][s.row.name]) for s in covered_rows]
+    for n, covered_rows in rows_by_predictor.items()
   }
   unknown = {
-    n: tuple(s.row.name for s in rows if s.row.name not in of)
-    for n, of in predicted.items()
+    n: tuple(s.row.name for s in rows if s.row.name not in values)
+    for n, values in predicted.items()
   }
   return Group(
     name,
@@ -121,17 +122,19 @@ def _group(name: str, rows: Sequence[Scored], limit, predicted) -> Group:
     _mean(rows),
     worst,
     limit,
-    {n: _mean(some) for n, some in said.items()},
-    {n: _mean(some) for n, some in known.items()},
+    {n: _mean(scores) for n, scores in scored_by_predictor.items()},
+    {n: _mean(scores) for n, scores in rows_by_predictor.items()},
     {n: names for n, names in unknown.items() if names},
   )
 
 
 def _meets(claim: witness_lib.Claim, witness, values) -> bool:
-  """Whether a null predictor that knows so much meets a claim."""
-  known = {row.name: row.published for row in witness.rows if row.fitted}
+  """Whether a null predictor with these values meets a claim."""
+  fitted_values = {
+    row.name: row.published for row in witness.rows if row.fitted
+  }
   try:
-    return not claim.fails(known | values)
+    return not claim.fails(fitted_values | values)
   except KeyError:
     return False
 
@@ -151,13 +154,13 @@ def score(
   Raises:
     ValueError: a goal for a group without evidence.
   """
-  rows = tuple(Scored(row, float(values[row.name])) for row in witness.rows)
+  rows = tuple(ScoredRow(row, float(values[row.name])) for row in witness.rows)
   predicted = null.predictions(witness, machines)
   limits = {goal.group: goal.limit for goal in witness.goals}
-  evidence: dict[str, list[Scored]] = {}
-  for scored in rows:
-    if scored.row.counts:
-      evidence.setdefault(scored.row.group, []).append(scored)
+  evidence: dict[str, list[ScoredRow]] = {}
+  for scored_row in rows:
+    if scored_row.row.counts:
+      evidence.setdefault(scored_row.row.group, []).append(scored_row)
   missing = set(limits) - set(evidence)
   if missing:
     raise ValueError(
@@ -168,12 +171,12 @@ def score(
     rows,
     tuple(_group(n, g, limits.get(n), predicted) for n, g in evidence.items()),
     tuple(
-      (claim.text, not (why := claim.fails(values)), why)
+      (claim.text, not (reason := claim.fails(values)), reason)
       for claim in witness.claims
     ),
     tuple(
       claim.text
       for claim in witness.claims
-      if any(_meets(claim, witness, of) for of in predicted.values() if of)
+      if any(_meets(claim, witness, p) for p in predicted.values() if p)
     ),
   )

@@ -1,8 +1,8 @@
-"""What each assumed figure decides: halved and doubled, row by row.
+"""Halves and doubles each assumed figure, and shows how each row changes.
 
-A figure that nobody published or measured is a guess.  A row that moves with
-it stands on that guess, and a reader should know.  What no row
-reads is not run.
+A figure that nobody published or measured is a guess.  If a row changes with
+it, the row depends on that guess, and a reader should know.  Figures that no
+row reads are not simulated.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Effect:
     changes: of every row, simulated over what it was, less one; None where the
       machine refuses the value.
     errors: by group of held-out rows, the mean absolute error it would give.
-    refused: why, or ''.
+    refusal: why the machine refuses the value, or ''.
   """
 
   machine: str
@@ -36,13 +36,13 @@ class Effect:
   factor: float
   changes: dict[str, float] | None
   errors: dict[str, float]
-  refused: str = ''
+  refusal: str = ''
 
 
 def assumed(machines: witness_lib.Machines) -> Iterator[tuple[str, str]]:
   """Yields (machine, figure) of every figure with the tag assumed."""
-  for name, described in machines.items():
-    for figure, content in described.figures.items():
+  for name, machine in machines.items():
+    for figure, content in machine.figures.items():
       if content.tag == 'assumed':
         yield name, figure
 
@@ -62,31 +62,35 @@ class Watched(machine_lib.Machine):
     return super().__getitem__(name)
 
 
-def watched(described: machine_lib.Machine) -> Watched:
-  return Watched(**vars(described), read=set(described.fabric.named()))
+def watched(machine: machine_lib.Machine) -> Watched:
+  return Watched(**vars(machine), read=set(machine.fabric.named()))
 
 
 def _effect(witness, machines, values, change) -> Effect:
   name, figure, factor = change
   value = machines[name].figures[figure].value * factor
   try:
-    changed = machines[name].with_figures(**{figure: value})
+    other_machine = machines[name].with_figures(**{figure: value})
     if figure in machines[name].read:
-      got = witness.simulate(machines | {name: changed}, lambda text: None)
+      new_values = witness.simulate(
+        machines | {name: other_machine}, lambda text: None
+      )
     else:
-      got = values
+      new_values = values
   except ValueError as error:
     return Effect(name, figure, factor, None, {}, str(error))
-  scored = score_lib.score(witness, got, machines | {name: changed})
+  score = score_lib.score(witness, new_values, machines | {name: other_machine})
   return Effect(
     name,
     figure,
     factor,
     {
-      row.name: got[row.name] / was - 1 if (was := values[row.name]) else 0.0
+      row.name: new_values[row.name] / value - 1
+      if (value := values[row.name])
+      else 0.0
       for row in witness.rows
     },
-    {g.name: g.mean_error for g in scored.groups},
+    {g.name: g.mean_error for g in score.groups},
   )
 
 
@@ -105,21 +109,21 @@ def effects(
     tell: is told the figure that was done.
   """
   witness = witness.of_rows()
-  machines = {name: watched(described) for name, described in machines.items()}
+  machines = {name: watched(machine) for name, machine in machines.items()}
   witness.simulate(machines, tell)
   changes = [
     (name, figure, factor)
     for name, figure in assumed(machines)
     for factor in FACTORS
   ]
-  done = []
+  finished_effects = []
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-    made = pool.map(
+    pending = pool.map(
       lambda change: _effect(witness, machines, values, change), changes
     )
-    for number, effect in enumerate(made, 1):
-      done.append(effect)
+    for number, effect in enumerate(pending, 1):
+      finished_effects.append(effect)
       tell(
         f'{effect.figure} x {effect.factor:g}, {number} of {len(changes)} done:'
       )
-  return done
+  return finished_effects

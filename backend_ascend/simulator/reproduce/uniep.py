@@ -50,7 +50,7 @@ LAYERS = {
 # DeepEP: 20 of the SMs communicate.
 _START_SMS = 40
 _START_ORDER = dataclasses.replace(granularity.PUBLISHED_ORDER, comm_share=0.5)
-# What the tuner chooses among.
+# The candidates of the tuner.
 _OTHER_SMS = (24, 32, 40, 48, 56)
 _ORDERS = tuple(
   granularity.Order(lead=lead, lag=lag, swizzle=0, comm_share=share)
@@ -59,42 +59,50 @@ _ORDERS = tuple(
 )
 
 _RANKS_ROW = 'distinct ranks of a token, top-8 over 8'
-_SAVED_ROW = 'bytes that dispatch saves by relay'
-_RELAY, _TUNED, _BOTH = 'relay', 'tuner and priority', 'both'
-# Links and puts as much faster as relay has less to send, and no copies.
-_FREE = 'relay that costs nothing'
-# Ranks of a token whose experts are drawn one by one.
+_SAVINGS_ROW = 'bytes that dispatch saves by relay'
+_RELAY_STEP, _TUNER_STEP, _RELAY_AND_TUNER = (
+  'relay',
+  'tuner and priority',
+  'both',
+)
+# Links and puts faster in proportion to the bytes that relay saves; no copies.
+_FREE_RELAY = 'relay that costs nothing'
+# Expected ranks of a token whose experts are drawn independently.
 _DISTINCT = RANKS * (1 - (1 - 1 / RANKS) ** TOP_K)
-# Factors of the ablation, least and most over its configurations.
-_FACTORS = {_RELAY: (1.06, 1.36), _TUNED: (1.15, 1.68), _BOTH: (1.24, 1.73)}
+# Speed-ups of the ablation: minimum and maximum over its configurations.
+_FACTORS = {
+  _RELAY_STEP: (1.06, 1.36),
+  _TUNER_STEP: (1.15, 1.68),
+  _RELAY_AND_TUNER: (1.24, 1.73),
+}
 
 
-def _factor_name(step: str, which: str) -> str:
-  return f'{step}, {which} of the layers'
+def _factor_name(step: str, extreme: str) -> str:
+  return f'{step}, {extreme} of the layers'
 
 
-def _of_layer(step: str, name: str) -> str:
+def _layer_name(step: str, name: str) -> str:
   return f'{step}, {name}'
 
 
 def _rows() -> Iterator[Row]:
   yield Row(_RANKS_ROW, 5.25, 'ranks', 'traffic', _PAPER)
-  yield Row(_SAVED_ROW, 34.0, '%', 'traffic', _PAPER)
+  yield Row(_SAVINGS_ROW, 34.0, '%', 'traffic', _PAPER)
   for step, factors in _FACTORS.items():
-    for which, factor in zip(('least', 'most'), factors):
-      yield Row(_factor_name(step, which), factor, 'x', 'ablation', _PAPER)
+    for extreme, factor in zip(('least', 'most'), factors):
+      yield Row(_factor_name(step, extreme), factor, 'x', 'ablation', _PAPER)
 
 
 @functools.lru_cache(maxsize=len(LAYERS))
 def topk_ids(config: config_lib.MoEConfig) -> np.ndarray:
-  """Returns `[R, T, K]` i32: experts drawn without preference."""
+  """Returns `[R, T, K]` i32: experts drawn uniformly."""
   rng = np.random.default_rng(0)
   draw = rng.random((config.num_ranks, config.num_tokens, config.num_experts))
   return np.argsort(draw, axis=-1)[..., : config.top_k].astype(np.int32)
 
 
 def distinct_ranks(config: config_lib.MoEConfig) -> float:
-  """Returns how many ranks a token's experts lie on, on average."""
+  """Returns the mean number of ranks that hold a token's experts."""
   owner = np.sort(topk_ids(config) // config.experts_per_rank, axis=-1)
   return float(1 + (np.diff(owner, axis=-1) != 0).sum(-1).mean())
 
@@ -126,41 +134,43 @@ def run(
   """Returns the forward layer in modelled time."""
   config = _config(name)
   ids = topk_ids(config)
-  received = layers.rows(config, ids)
-  most = int(received.max())
+  expert_rows = layers.rows(config, ids)
+  capacity = int(expert_rows.max())
   options = granularity.Options(
     row_block=128,
     col_block=256,
-    # A put is a slice: of lower ones most have no rows, and dealt round in
-    # step with the SMs they would leave all work to a few.
-    put_rows=most,
+    # A put is a whole slice.  Most smaller puts would have no rows, and their
+    # round-robin order would leave all work to a few SMs.
+    put_rows=capacity,
     vector_rows=32,
     token_block=16,
     num_aic=_SMS - point.other_sms,
     num_aiv=point.other_sms,
-    expert_capacity=most,
+    expert_capacity=capacity,
     order=point.order,
     relay=point.relay,
   )
-  sized = dataclasses.replace(
-    config, capacity=int(received.reshape(RANKS, -1).sum(1).max())
+  sized_config = dataclasses.replace(
+    config, capacity=int(expert_rows.reshape(RANKS, -1).sum(1).max())
   )
-  made = layers.image(sized, options, layout.Direction.FORWARD)
-  return simulate.simulate(made, machine, ids)
+  image = layers.image(sized_config, options, layout.Direction.FORWARD)
+  return simulate.simulate(image, machine, ids)
 
 
-def dispatched(timed: simulate.Simulation) -> float:
-  """Returns bytes that rows take on links on their way to experts."""
-  kind = timed.image.tables['tasks']['kind']
-  return float(timed.link_bytes[kind < Kind.GATE_UP].sum())
+def count_dispatch_bytes(simulation: simulate.Simulation) -> float:
+  """Returns the bytes of dispatch on all links."""
+  kind = simulation.image.tables['tasks']['kind']
+  return float(simulation.link_bytes[kind < Kind.GATE_UP].sum())
 
 
-def _faster(machine: machine_lib.Machine, saved: float) -> machine_lib.Machine:
-  """Returns a machine that sends all in the time of what is not saved."""
+def _faster(
+  machine: machine_lib.Machine, savings: float
+) -> machine_lib.Machine:
+  """Returns a machine whose links need less time by the share `savings`."""
   rates = ('nvlink', 'rdma_link', 'aiv_link')
   return machine.with_figures(
     **{
-      name: machine[name] / (1 - saved)
+      name: machine[name] / (1 - savings)
       for name in rates
       if name in machine.figures
     }
@@ -171,42 +181,46 @@ def _faster(machine: machine_lib.Machine, saved: float) -> machine_lib.Machine:
 _Seconds = Callable[[machine_lib.Machine, str, Point], float]
 
 
-def _at_peak(machine: machine_lib.Machine, name: str, point: Point) -> float:
-  """Returns the roofline of a schedule; what is relayed crosses links once."""
+def _bound_seconds(
+  machine: machine_lib.Machine, name: str, point: Point
+) -> float:
+  """Returns the roofline of a schedule; relayed rows cross links once."""
   config = _config(name)
   shared = machine.with_figures(aic=_SMS - point.other_sms)
-  of = null.roofline(config, shared, topk_ids(config))
-  crossed = (1 + _DISTINCT / TOP_K) / 2 if point.relay else 1.0
-  return dataclasses.replace(of, exchange=of.exchange * crossed).fused
+  roofline = null.roofline(config, shared, topk_ids(config))
+  exchange_share = (1 + _DISTINCT / TOP_K) / 2 if point.relay else 1.0
+  return dataclasses.replace(
+    roofline, exchange=roofline.exchange * exchange_share
+  ).fused
 
 
-def _factors(machine, name, saved: float, seconds: _Seconds):
+def _factors(machine, name, savings: float, seconds: _Seconds):
   start, relayed = (
     seconds(machine, name, Point(relay=relay)) for relay in (False, True)
   )
-  free = seconds(_faster(machine, saved), name, Point())
-  tuned = min(
+  free = seconds(_faster(machine, savings), name, Point())
+  tuned_seconds = min(
     seconds(machine, name, Point(True, sms, order))
     for sms in _OTHER_SMS
     for order in _ORDERS
   )
   return {
-    _RELAY: start / relayed,
-    _TUNED: relayed / tuned,
-    _BOTH: start / tuned,
-    _FREE: start / free,
+    _RELAY_STEP: start / relayed,
+    _TUNER_STEP: relayed / tuned_seconds,
+    _RELAY_AND_TUNER: start / tuned_seconds,
+    _FREE_RELAY: start / free,
   }
 
 
-def _ablation(machine, saved: float, seconds: _Seconds) -> dict[str, float]:
+def _ablation(machine, savings: float, seconds: _Seconds) -> dict[str, float]:
   values: dict[str, float] = {}
-  steps = {n: _factors(machine, n, saved, seconds) for n in LAYERS}
+  steps = {n: _factors(machine, n, savings, seconds) for n in LAYERS}
   for name, factors in steps.items():
-    values |= {_of_layer(step, name): x for step, x in factors.items()}
+    values |= {_layer_name(step, name): x for step, x in factors.items()}
   for step in _FACTORS:
-    of = [factors[step] for factors in steps.values()]
-    values[_factor_name(step, 'least')] = min(of)
-    values[_factor_name(step, 'most')] = max(of)
+    gains = [factors[step] for factors in steps.values()]
+    values[_factor_name(step, 'least')] = min(gains)
+    values[_factor_name(step, 'most')] = max(gains)
   return values
 
 
@@ -214,10 +228,10 @@ def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
   machine = machines[MACHINE]
   widest = max(LAYERS, key=lambda name: LAYERS[name][0])
   plain, relayed = (
-    dispatched(run(machine, widest, Point(relay=relay)))
+    count_dispatch_bytes(run(machine, widest, Point(relay=relay)))
     for relay in (False, True)
   )
-  saved = 1 - relayed / plain
+  savings = 1 - relayed / plain
 
   def seconds(machine, name: str, point: Point) -> float:
     tell(f'{name}: {point.other_sms} other SMs, relay {point.relay}')
@@ -225,23 +239,23 @@ def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
 
   traffic = {
     _RANKS_ROW: distinct_ranks(_config(widest)),
-    _SAVED_ROW: 100 * saved,
+    _SAVINGS_ROW: 100 * savings,
   }
-  return traffic | _ablation(machine, saved, seconds)
+  return traffic | _ablation(machine, savings, seconds)
 
 
 def _roofline(machines: witness_lib.Machines) -> dict[str, float]:
-  saved = 1 - _DISTINCT / TOP_K
-  traffic = {_RANKS_ROW: _DISTINCT, _SAVED_ROW: 100 * saved}
-  return traffic | _ablation(machines[MACHINE], saved, _at_peak)
+  savings = 1 - _DISTINCT / TOP_K
+  traffic = {_RANKS_ROW: _DISTINCT, _SAVINGS_ROW: 100 * savings}
+  return traffic | _ablation(machines[MACHINE], savings, _bound_seconds)
 
 
 def no_relay_gain(values: witness_lib.Values) -> str:
-  """Returns what relay gains at no cost where it gains nothing."""
-  gains = {name: values[_of_layer(_RELAY, name)] for name in LAYERS}
+  """Returns the gain of a free relay on layers where relay gains nothing."""
+  gains = {name: values[_layer_name(_RELAY_STEP, name)] for name in LAYERS}
   return '; '.join(
-    f'{name}: {gain:.2f}x, and {values[_of_layer(_FREE, name)]:.2f}x if it '
-    'cost nothing'
+    f'{name}: {gain:.2f}x, and '
+    f'{values[_layer_name(_FREE_RELAY, name)]:.2f}x if it cost nothing'
     for name, gain in gains.items()
     if gain <= 1
   )
@@ -250,18 +264,20 @@ def no_relay_gain(values: witness_lib.Values) -> str:
 def no_tuner_gain(values: witness_lib.Values) -> str:
   """Returns the layers on which the tuner gains no more than relay."""
   gains = {
-    name: [values[_of_layer(step, name)] for step in (_TUNED, _RELAY)]
+    name: [
+      values[_layer_name(step, name)] for step in (_TUNER_STEP, _RELAY_STEP)
+    ]
     for name in LAYERS
   }
   return '; '.join(
-    f'{name}: {tuned:.2f}x, relay {max(1.0, relay):.2f}x'
-    for name, (tuned, relay) in gains.items()
-    if tuned <= max(1.0, relay)
+    f'{name}: {gain:.2f}x, relay {max(1.0, relay):.2f}x'
+    for name, (gain, relay) in gains.items()
+    if gain <= max(1.0, relay)
   )
 
 
 WITNESS = witness_lib.Witness(
-  **witness_lib.told('uniep'),
+  **witness_lib.load_fields('uniep'),
   machines=(MACHINE,),
   quick=False,
   rows=tuple(_rows()),

@@ -13,13 +13,13 @@ def test_distinct_ranks_follow_the_formula():
   # K experts drawn without putting back: a rank has none of them with
   # C(E - L, K) / C(E, K).  Deviation of a mean over 8192 tokens: 0.01.
   config = config_testing.sized(r=8, t=1024, e=512, k=8, d=8, f=4)
-  missed = math.comb(512 - 64, 8) / math.comb(512, 8)
+  absent_share = math.comb(512 - 64, 8) / math.comb(512, 8)
   assert uniep.distinct_ranks(config) == pytest.approx(
-    8 * (1 - missed), abs=0.05
+    8 * (1 - absent_share), abs=0.05
   )
   # With one rank they all lie there.
-  one = config_testing.sized(r=1, t=64, e=16, k=8, d=8, f=4)
-  assert uniep.distinct_ranks(one) == 1
+  single_rank = config_testing.sized(r=1, t=64, e=16, k=8, d=8, f=4)
+  assert uniep.distinct_ranks(single_rank) == 1
 
 
 def test_the_roofline_is_a_formula():
@@ -39,7 +39,9 @@ def test_relay_puts_each_token_on_a_link_once(monkeypatch):
     uniep.run(machine, 'small', uniep.Point(relay=relay))
     for relay in (False, True)
   )
-  ratio = uniep.dispatched(relayed) / uniep.dispatched(plain)
+  ratio = uniep.count_dispatch_bytes(relayed) / uniep.count_dispatch_bytes(
+    plain
+  )
   distinct = uniep.distinct_ranks(
     config_testing.sized(r=8, t=128, e=64, k=8, d=256, f=128)
   )
@@ -49,18 +51,22 @@ def test_relay_puts_each_token_on_a_link_once(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'relay, tuned, gains, more',
+  'relay, tuner, relay_gains, tuner_gains',
   [(1.2, 1.5, True, True), (0.9, 1.1, False, True), (1.2, 1.1, True, False)],
 )
-def test_the_order_of_the_ablation_is_judged(relay, tuned, gains, more):
+def test_the_order_of_the_ablation_is_judged(
+  relay, tuner, relay_gains, tuner_gains
+):
   good = {f'relay, {n}': 1.2 for n in uniep.LAYERS}
   good |= {f'tuner and priority, {n}': 1.5 for n in uniep.LAYERS}
   last = list(uniep.LAYERS)[-1]
   values = good | {
     f'relay, {last}': relay,
-    f'tuner and priority, {last}': tuned,
+    f'tuner and priority, {last}': tuner,
   }
   values |= {f'relay that costs nothing, {last}': 1.05}
-  told = uniep.no_relay_gain(values)
-  assert (told == '') == gains == (f'{last}: {relay:.2f}x, and' not in told)
-  assert (uniep.no_tuner_gain(values) == '') == more
+  text = uniep.no_relay_gain(values)
+  assert (
+    (text == '') == relay_gains == (f'{last}: {relay:.2f}x, and' not in text)
+  )
+  assert (uniep.no_tuner_gain(values) == '') == tuner_gains

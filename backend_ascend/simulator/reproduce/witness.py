@@ -1,7 +1,8 @@
-"""What a published system is to the simulator: rows, goals, gaps and a run.
+"""A published system that the simulator reproduces: rows, goals, gaps, a run.
 
-A witness is data and one function.  The framework runs it, compares, fits,
-doubles and halves; it knows nothing of the system.
+A witness is data and one function.  The framework runs it, compares it with
+the published figures, fits it, and doubles and halves its figures; it knows
+nothing else of the system.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,8 +33,8 @@ class Row:
       follows from; such a row is no evidence.
     nearest: the fitted row that is most like it, which a null predictor
       repeats; '' where there is none.
-    of: rows that it is the sum of, or that its parts are; it is no evidence
-      beside them.
+    summands: rows of which it is the sum, or of which its summands are; it is
+      no evidence beside them.
   """
 
   name: str
@@ -43,17 +44,17 @@ class Row:
   source: str
   fitted: bool = False
   nearest: str = ''
-  of: tuple[str, ...] = ()
+  summands: tuple[str, ...] = ()
 
   @property
   def counts(self) -> bool:
     """Whether it is evidence."""
-    return not self.fitted and not self.of
+    return not self.fitted and not self.summands
 
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-  """The most that the mean absolute error of a group's held-out rows may be."""
+  """The limit of the mean absolute error of a group's held-out rows."""
 
   group: str
   limit: float
@@ -61,10 +62,10 @@ class Goal:
 
 @dataclasses.dataclass(frozen=True)
 class Gap:
-  """What is published and cannot be reproduced, and why."""
+  """A published figure that cannot be reproduced, and the reason."""
 
-  what: str
-  why: str
+  figure: str
+  reason: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Witness:
     variants: the same under other hypotheses.
     quick: whether a run is so short that sensitivity is shown unasked.
     roofline: by row, what the busiest resource needs at its peak.
-    seen: what was settled with the held-out rows known.
+    informed: choices made when the held-out rows were already known.
 
   Raises:
     ValueError: two rows of one name, a published zero, a fit to a row that is
@@ -165,7 +166,7 @@ class Witness:
   variants: 'tuple[Variant, ...]' = ()
   quick: bool = True
   roofline: Callable[[Machines], Values] = lambda machines: {}
-  seen: tuple[str, ...] = ()
+  informed: tuple[str, ...] = ()
 
   def __post_init__(self):
     rows = {row.name: row for row in self.rows}
@@ -174,14 +175,14 @@ class Witness:
     for row in self.rows:
       if not row.published:
         raise ValueError(f'rows: expected a figure that is not 0: {row.name}')
-      for name in (*row.of, *filter(None, [row.nearest])):
+      for name in (*row.summands, *filter(None, [row.nearest])):
         if name not in rows or (name == row.nearest and not rows[name].fitted):
           raise ValueError(
             f'rows: expected one that is there, and fitted if it is the '
             f'nearest, got {name!r} for {row.name!r}'
           )
-    used = {name for fit in self.fits for name in fit.rows}
-    for name in sorted(used):
+    fitted_rows = {name for fit in self.fits for name in fit.rows}
+    for name in sorted(fitted_rows):
       if name not in rows or not rows[name].fitted:
         raise ValueError(f'fits: expected a row marked as fitted, got {name!r}')
     for fit in self.fits:
@@ -189,10 +190,10 @@ class Witness:
         raise ValueError(
           f'fits: expected a machine of {self.machines}, got {fit.machine!r}'
         )
-    if len(self.fits) > len(used):
+    if len(self.fits) > len(fitted_rows):
       raise ValueError(
-        f'fits: expected at most {len(used)} figures, as many as rows they '
-        f'are fitted to, got {len(self.fits)}'
+        f'fits: expected at most {len(fitted_rows)} figures, as many as rows '
+        f'they are fitted to, got {len(self.fits)}'
       )
 
   def load(self, replaced: str | None = None) -> dict[str, machine_lib.Machine]:
@@ -249,38 +250,38 @@ class Variant:
 def under(witness: Witness, text: str, machine: str, **figures) -> Variant:
   """Returns the variant that runs with other figures of a machine."""
 
-  def changed(run):
+  def change_run(run):
     def call(machines: Machines, tell: Tell) -> Values:
       other = machines[machine].with_figures(**figures)
       return run(dict(machines) | {machine: other}, tell)
 
     return call
 
-  run, run_fitted = changed(witness.run), changed(witness.run_fitted)
+  run, run_fitted = change_run(witness.run), change_run(witness.run_fitted)
   return Variant(
     text, dataclasses.replace(witness, run=run, run_fitted=run_fitted)
   )
 
 
-_TOLD = tomllib.loads(
+_TABLES = tomllib.loads(
   pathlib.Path(__file__).with_name('witnesses.toml').read_text()
 )
 
 
 def published(name: str) -> Mapping[str, Any]:
-  """Returns what `witnesses.toml` has of a witness."""
-  return _TOLD[name]
+  """Returns the table of a witness in `witnesses.toml`."""
+  return _TABLES[name]
 
 
-def told(name: str) -> dict[str, Any]:
-  """Returns the fields of a witness that are published."""
-  of = published(name)
+def load_fields(name: str) -> dict[str, Any]:
+  """Returns the fields of a witness that `witnesses.toml` holds."""
+  table = published(name)
   return dict(
     name=name,
-    about=of['about'],
-    seen=tuple(of.get('seen', ())),
-    goals=tuple(Goal(*goal) for goal in of['goals'].items()),
-    gaps=tuple(Gap(*gap) for gap in of['gaps'].items()),
+    about=table['about'],
+    informed=tuple(table.get('seen', ())),
+    goals=tuple(Goal(*goal) for goal in table['goals'].items()),
+    gaps=tuple(Gap(*gap) for gap in table['gaps'].items()),
   )
 
 

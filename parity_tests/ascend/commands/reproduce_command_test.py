@@ -144,7 +144,7 @@ def test_no_skill_is_exit_1_and_told(reproduce, capsys, tmp_path):
   witness = dataclasses.replace(
     _WITNESS,
     claims=(claim,),
-    seen=('its form',),
+    informed=('its form',),
     run=lambda machines, tell: _run(machines, tell) | {'else': 2.0},
     roofline=lambda machines: {'launch': 20e-6},
   )

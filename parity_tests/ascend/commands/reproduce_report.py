@@ -42,7 +42,7 @@ class Reproduction:
       verdict='pass' if self.score.holds else 'fail',
       seconds=round(self.seconds, 2),
       rows=[
-        dataclasses.asdict(s.row) | dict(simulated=s.simulated, error=s.error)
+        _fields(s.row, summands='of') | dict(simulated=s.value, error=s.error)
         for s in self.score.rows
       ],
       held_out=[
@@ -65,17 +65,21 @@ class Reproduction:
         }
         for name, machine in self.machines.items()
       },
-      sensitivity=[dataclasses.asdict(effect) for effect in self.effects],
+      sensitivity=[
+        _fields(effect, refusal='refused') for effect in self.effects
+      ],
       hypotheses=[
         dict(
           text=other.text,
           fitted=other.figures,
-          rows={s.row.name: s.simulated for s in other.score.rows},
+          rows={s.row.name: s.value for s in other.score.rows},
           held_out=[dataclasses.asdict(g) for g in other.score.groups],
         )
         for other in self.refitted
       ],
-      not_reproduced=[dataclasses.asdict(gap) for gap in witness.gaps],
+      not_reproduced=[
+        _fields(gap, figure='what', reason='why') for gap in witness.gaps
+      ],
     )
 
   def text(self) -> str:
@@ -116,13 +120,13 @@ class Reproduction:
       assumed_figures=tags.count('assumed'),
       evidence=sum(g.rows for g in score.groups if g.limit is not None),
       without_goal=sum(g.rows for g in score.groups if g.limit is None),
-      sums=sum(bool(row.of) and not row.fitted for row in rows),
-      seen=list(witness.seen),
+      sums=sum(bool(row.summands) and not row.fitted for row in rows),
+      seen=list(witness.informed),
     )
 
   def _audit_line(self) -> str:
     of = self._audit()
-    seen = '; '.join(self.score.witness.seen) or 'nothing'
+    seen = '; '.join(self.score.witness.informed) or 'nothing'
     return (
       f'audit: {of["fitted_figures"]} figures chosen by {of["fitted_rows"]} '
       f'rows, {of["fitted_elsewhere"]} by those of others, '
@@ -229,7 +233,7 @@ class Reproduction:
 
   def _gaps(self) -> list[str]:
     rows = [
-      {'cannot be reproduced': gap.what, 'because': gap.why}
+      {'cannot be reproduced': gap.figure, 'because': gap.reason}
       for gap in self.score.witness.gaps
     ]
     return _table(rows)
@@ -259,12 +263,17 @@ class Reproduction:
     plot_style.save(figure, path)
 
 
+def _fields(item, **keys: str) -> dict:
+  """Returns the fields of a dataclass under the keys of the JSON report."""
+  return {keys.get(n, n): x for n, x in dataclasses.asdict(item).items()}
+
+
 def _table(rows: Sequence[Mapping[str, object]]) -> list[str]:
   """Returns the table of some rows, if there are any."""
   return [text_table.format_rows(rows)] if rows else []
 
 
-def _draw(axis, rows: Sequence[score_lib.Scored]) -> None:
+def _draw(axis, rows: Sequence[score_lib.ScoredRow]) -> None:
   """Draws a bar for each row."""
   for fitted, colour in zip((False, True), plot_style.COLOURS):
     chosen = [i for i, s in enumerate(rows) if s.row.fitted == fitted]
@@ -304,9 +313,13 @@ def _rows(score: score_lib.Score) -> str:
         'row': s.row.name,
         'unit': s.row.unit,
         'published': f'{s.row.published:.4g}',
-        'simulated': f'{s.simulated:.4g}',
+        'simulated': f'{s.value:.4g}',
         'error': f'{100 * s.error:+.1f}%',
-        'use': 'fitted' if s.row.fitted else 'sum' if s.row.of else 'held out',
+        'use': 'fitted'
+        if s.row.fitted
+        else 'sum'
+        if s.row.summands
+        else 'held out',
       }
       for n, s in enumerate(score.rows, 1)
     ]
@@ -350,7 +363,7 @@ def _held_out(score: score_lib.Score) -> str:
 
 def _changes(effect: sensitivity.Effect, number: dict[str, str]) -> str:
   if effect.changes is None:
-    return effect.refused
+    return effect.refusal
   moved = [
     f'{number[row]}: {100 * change:+.0f}'
     for row, change in effect.changes.items()
