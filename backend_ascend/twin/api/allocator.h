@@ -1,7 +1,7 @@
 // LocalMemAllocator: on-chip memory one piece after the other, without TPipe.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_ALLOCATOR_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_ALLOCATOR_H_
+#ifndef BACKEND_ASCEND_TWIN_API_ALLOCATOR_H_
+#define BACKEND_ASCEND_TWIN_API_ALLOCATOR_H_
 
 #include <cstdint>
 
@@ -67,4 +67,4 @@ class LocalMemAllocator {
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_ALLOCATOR_H_
+#endif  // BACKEND_ASCEND_TWIN_API_ALLOCATOR_H_

@@ -1,7 +1,7 @@
 // TPipe, TQue and TBuf: who hands out on-chip memory and sets its flags.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_QUEUE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_QUEUE_H_
+#ifndef BACKEND_ASCEND_TWIN_API_QUEUE_H_
+#define BACKEND_ASCEND_TWIN_API_QUEUE_H_
 
 #include <cstdint>
 
@@ -189,4 +189,4 @@ class TBuf {
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_QUEUE_H_
+#endif  // BACKEND_ASCEND_TWIN_API_QUEUE_H_

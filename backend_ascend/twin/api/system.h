@@ -1,7 +1,7 @@
 // What a core asks of itself: its index, its clock.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_SYSTEM_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_SYSTEM_H_
+#ifndef BACKEND_ASCEND_TWIN_API_SYSTEM_H_
+#define BACKEND_ASCEND_TWIN_API_SYSTEM_H_
 
 #include <cstdint>
 #include <string>
@@ -64,4 +64,4 @@ inline int64_t GetSystemCycle(Site site = Site::Here()) {
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_SYSTEM_H_
+#endif  // BACKEND_ASCEND_TWIN_API_SYSTEM_H_

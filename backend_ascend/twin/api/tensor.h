@@ -1,7 +1,7 @@
 // LocalTensor and GlobalTensor: typed views of on-chip and of global memory.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_TENSOR_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_TENSOR_H_
+#ifndef BACKEND_ASCEND_TWIN_API_TENSOR_H_
+#define BACKEND_ASCEND_TWIN_API_TENSOR_H_
 
 #include <cstdint>
 
@@ -97,4 +97,4 @@ class GlobalTensor {
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_TENSOR_H_
+#endif  // BACKEND_ASCEND_TWIN_API_TENSOR_H_

@@ -1,7 +1,7 @@
 // The element types and positions of Ascend C.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_TYPES_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_TYPES_H_
+#ifndef BACKEND_ASCEND_TWIN_API_TYPES_H_
+#define BACKEND_ASCEND_TWIN_API_TYPES_H_
 
 #include <cstdint>
 
@@ -77,4 +77,4 @@ constexpr int32_t AIV = 2;
 #define ASCEND_IS_AIV \
   (ascend_twin::ThisCoreType() == ascend_twin::CoreType::kAiv)
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_API_TYPES_H_
+#endif  // BACKEND_ASCEND_TWIN_API_TYPES_H_

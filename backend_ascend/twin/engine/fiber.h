@@ -1,7 +1,7 @@
 // A function on a stack of its own, which stops and goes on where it says.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_FIBER_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_FIBER_H_
+#ifndef BACKEND_ASCEND_TWIN_ENGINE_FIBER_H_
+#define BACKEND_ASCEND_TWIN_ENGINE_FIBER_H_
 
 #include <ucontext.h>
 
@@ -43,4 +43,4 @@ class Fiber {
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_FIBER_H_
+#endif  // BACKEND_ASCEND_TWIN_ENGINE_FIBER_H_

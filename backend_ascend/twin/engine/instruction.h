@@ -2,8 +2,8 @@
 // with all that it reads and writes.  `instructions/` makes them, the engine
 // runs them when their pipe and the mode say so.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_INSTRUCTION_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_INSTRUCTION_H_
+#ifndef BACKEND_ASCEND_TWIN_ENGINE_INSTRUCTION_H_
+#define BACKEND_ASCEND_TWIN_ENGINE_INSTRUCTION_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -155,4 +155,4 @@ Registers& ThisRegisters();
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_INSTRUCTION_H_
+#endif  // BACKEND_ASCEND_TWIN_ENGINE_INSTRUCTION_H_

@@ -1,8 +1,8 @@
 // Memory and flags that a core hands out by itself: what TPipe and TQue are on
 // top of.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_LOCAL_PIPE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_LOCAL_PIPE_H_
+#ifndef BACKEND_ASCEND_TWIN_ENGINE_LOCAL_PIPE_H_
+#define BACKEND_ASCEND_TWIN_ENGINE_LOCAL_PIPE_H_
 
 #include <cstdint>
 
@@ -80,4 +80,4 @@ class LocalQueue {
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_LOCAL_PIPE_H_
+#endif  // BACKEND_ASCEND_TWIN_ENGINE_LOCAL_PIPE_H_

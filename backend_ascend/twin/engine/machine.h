@@ -1,7 +1,7 @@
 // A launch as it goes: cores, their pipes, memories and flags, and which runs.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_MACHINE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_MACHINE_H_
+#ifndef BACKEND_ASCEND_TWIN_ENGINE_MACHINE_H_
+#define BACKEND_ASCEND_TWIN_ENGINE_MACHINE_H_
 
 #include <deque>
 #include <exception>
@@ -388,4 +388,4 @@ Machine* ThisMachine();
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_MACHINE_H_
+#endif  // BACKEND_ASCEND_TWIN_ENGINE_MACHINE_H_

@@ -1,8 +1,8 @@
 // What the scalar unit does itself: loads and stores, on chip and through its
 // cache of global memory.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_SCALAR_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_SCALAR_H_
+#ifndef BACKEND_ASCEND_TWIN_ENGINE_SCALAR_H_
+#define BACKEND_ASCEND_TWIN_ENGINE_SCALAR_H_
 
 #include <cstdint>
 
@@ -25,4 +25,4 @@ void CleanAndInvalidateAll(Site site);
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_SCALAR_H_
+#endif  // BACKEND_ASCEND_TWIN_ENGINE_SCALAR_H_

@@ -1,7 +1,7 @@
 // What orders the pipes of a core, and the cores.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_SYNC_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_SYNC_H_
+#ifndef BACKEND_ASCEND_TWIN_ENGINE_SYNC_H_
+#define BACKEND_ASCEND_TWIN_ENGINE_SYNC_H_
 
 #include <cstdint>
 #include <functional>
@@ -57,4 +57,4 @@ int64_t NumSubBlocks();
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_ENGINE_SYNC_H_
+#endif  // BACKEND_ASCEND_TWIN_ENGINE_SYNC_H_

@@ -1,8 +1,8 @@
 // A header that lies over the compiler's intrinsics, as those of Ascend C do:
 // blocks of floats of one core.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_EXAMPLES_RAW_BLOCK_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_EXAMPLES_RAW_BLOCK_H_
+#ifndef BACKEND_ASCEND_TWIN_EXAMPLES_RAW_BLOCK_H_
+#define BACKEND_ASCEND_TWIN_EXAMPLES_RAW_BLOCK_H_
 
 namespace raw {
 
@@ -39,4 +39,4 @@ __aicore__ inline void Add(Block to, Block a, Block b) {
 
 }  // namespace raw
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_EXAMPLES_RAW_BLOCK_H_
+#endif  // BACKEND_ASCEND_TWIN_EXAMPLES_RAW_BLOCK_H_

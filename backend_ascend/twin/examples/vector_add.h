@@ -1,8 +1,8 @@
 // A kernel as others write them: z = x + y on all AIVs, each over its part, in
 // tiles through queues of two buffers.  It includes nothing of this project.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_EXAMPLES_VECTOR_ADD_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_EXAMPLES_VECTOR_ADD_H_
+#ifndef BACKEND_ASCEND_TWIN_EXAMPLES_VECTOR_ADD_H_
+#define BACKEND_ASCEND_TWIN_EXAMPLES_VECTOR_ADD_H_
 
 #include "kernel_operator.h"
 
@@ -75,4 +75,4 @@ extern "C" __global__ __aicore__ void vector_add(GM_ADDR x, GM_ADDR y,
   kernel.Process();
 }
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_EXAMPLES_VECTOR_ADD_H_
+#endif  // BACKEND_ASCEND_TWIN_EXAMPLES_VECTOR_ADD_H_

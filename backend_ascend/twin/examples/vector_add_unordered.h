@@ -2,8 +2,8 @@
 // calls EnQue and DeQue, so nothing orders the pipes.  A simulator that runs a
 // core's instructions one after the other computes the right sums.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_EXAMPLES_VECTOR_ADD_UNORDERED_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_EXAMPLES_VECTOR_ADD_UNORDERED_H_
+#ifndef BACKEND_ASCEND_TWIN_EXAMPLES_VECTOR_ADD_UNORDERED_H_
+#define BACKEND_ASCEND_TWIN_EXAMPLES_VECTOR_ADD_UNORDERED_H_
 
 #include "kernel_operator.h"
 
@@ -37,4 +37,4 @@ extern "C" __global__ __aicore__ void vector_add_unordered(GM_ADDR x, GM_ADDR y,
   }
 }
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_EXAMPLES_VECTOR_ADD_UNORDERED_H_
+#endif  // BACKEND_ASCEND_TWIN_EXAMPLES_VECTOR_ADD_UNORDERED_H_

@@ -1,7 +1,7 @@
 // What device source includes, in place of the header of that name.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INCLUDE_KERNEL_OPERATOR_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INCLUDE_KERNEL_OPERATOR_H_
+#ifndef BACKEND_ASCEND_TWIN_INCLUDE_KERNEL_OPERATOR_H_
+#define BACKEND_ASCEND_TWIN_INCLUDE_KERNEL_OPERATOR_H_
 
 #include "backend_ascend/twin/api/allocator.h"
 #include "backend_ascend/twin/api/queue.h"
@@ -11,4 +11,4 @@
 #include "backend_ascend/twin/api/types.h"
 #include "backend_ascend/twin/instructions/instructions.h"
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INCLUDE_KERNEL_OPERATOR_H_
+#endif  // BACKEND_ASCEND_TWIN_INCLUDE_KERNEL_OPERATOR_H_

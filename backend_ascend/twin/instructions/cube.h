@@ -1,7 +1,7 @@
 // The matrix product, and what takes its result out of L0C.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_CUBE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_CUBE_H_
+#ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_CUBE_H_
+#define BACKEND_ASCEND_TWIN_INSTRUCTIONS_CUBE_H_
 
 #include "backend_ascend/twin/instructions/operand.h"
 #include "backend_ascend/twin/instructions/params.h"
@@ -56,4 +56,4 @@ inline void SetHF32Mode(bool mode, Site site = Site::Here()) {
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_CUBE_H_
+#endif  // BACKEND_ASCEND_TWIN_INSTRUCTIONS_CUBE_H_

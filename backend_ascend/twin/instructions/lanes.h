@@ -1,8 +1,8 @@
 // Which elements a vector instruction takes: repeats of eight blocks, strides
 // between them, and a mask over the lanes of a repeat.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_LANES_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_LANES_H_
+#ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_LANES_H_
+#define BACKEND_ASCEND_TWIN_INSTRUCTIONS_LANES_H_
 
 #include <cstdint>
 #include <functional>
@@ -129,4 +129,4 @@ inline void ResetMask() {
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_LANES_H_
+#endif  // BACKEND_ASCEND_TWIN_INSTRUCTIONS_LANES_H_

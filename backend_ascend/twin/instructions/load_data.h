@@ -1,7 +1,7 @@
 // From L1 into the operands of the cube: fractals, whole or transposed.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_LOAD_DATA_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_LOAD_DATA_H_
+#ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_LOAD_DATA_H_
+#define BACKEND_ASCEND_TWIN_INSTRUCTIONS_LOAD_DATA_H_
 
 #include "backend_ascend/twin/instructions/operand.h"
 #include "backend_ascend/twin/instructions/params.h"
@@ -42,4 +42,4 @@ void LoadDataWithTranspose(const LocalTensor<T>& dst, const LocalTensor<T>& src,
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_LOAD_DATA_H_
+#endif  // BACKEND_ASCEND_TWIN_INSTRUCTIONS_LOAD_DATA_H_

@@ -1,8 +1,8 @@
 // Moves between global memory and the chip, and the atomic type that moves to
 // global memory carry.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_MOVES_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_MOVES_H_
+#ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_MOVES_H_
+#define BACKEND_ASCEND_TWIN_INSTRUCTIONS_MOVES_H_
 
 #include <cstdint>
 
@@ -85,4 +85,4 @@ inline void SetAtomicNone() { DisableDmaAtomic(); }
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_MOVES_H_
+#endif  // BACKEND_ASCEND_TWIN_INSTRUCTIONS_MOVES_H_

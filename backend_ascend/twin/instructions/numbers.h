@@ -1,7 +1,7 @@
 // How elements become floats and back, as the units' modes say.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_NUMBERS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_NUMBERS_H_
+#ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_NUMBERS_H_
+#define BACKEND_ASCEND_TWIN_INSTRUCTIONS_NUMBERS_H_
 
 #include <cfenv>
 #include <cmath>
@@ -202,4 +202,4 @@ class FloatScope {
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_NUMBERS_H_
+#endif  // BACKEND_ASCEND_TWIN_INSTRUCTIONS_NUMBERS_H_

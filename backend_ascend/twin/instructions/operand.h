@@ -1,7 +1,7 @@
 // Operands without their types, as the calls check and describe them.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_OPERAND_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_OPERAND_H_
+#ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_OPERAND_H_
+#define BACKEND_ASCEND_TWIN_INSTRUCTIONS_OPERAND_H_
 
 #include <cstdint>
 #include <cstring>
@@ -130,4 +130,4 @@ void AddSpan(std::vector<Span>* spans, Memory memory, uint64_t begin,
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_OPERAND_H_
+#endif  // BACKEND_ASCEND_TWIN_INSTRUCTIONS_OPERAND_H_

@@ -1,8 +1,8 @@
 // What the calls take besides their operands: structs and modes, spelt and
 // defaulted as Ascend C has them on A2 and A3.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_PARAMS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_PARAMS_H_
+#ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_PARAMS_H_
+#define BACKEND_ASCEND_TWIN_INSTRUCTIONS_PARAMS_H_
 
 #include <cstdint>
 
@@ -300,4 +300,4 @@ struct BrcbRepeatParams {
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_PARAMS_H_
+#endif  // BACKEND_ASCEND_TWIN_INSTRUCTIONS_PARAMS_H_

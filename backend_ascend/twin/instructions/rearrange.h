@@ -1,8 +1,8 @@
 // Vector calls that move elements within the unified buffer, and that choose
 // between them.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_REARRANGE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_REARRANGE_H_
+#ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_REARRANGE_H_
+#define BACKEND_ASCEND_TWIN_INSTRUCTIONS_REARRANGE_H_
 
 #include "backend_ascend/twin/instructions/lanes.h"
 #include "backend_ascend/twin/instructions/operand.h"
@@ -106,4 +106,4 @@ void Select(const LocalTensor<T>& dst, const LocalTensor<U>& mask,
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_REARRANGE_H_
+#endif  // BACKEND_ASCEND_TWIN_INSTRUCTIONS_REARRANGE_H_

@@ -1,7 +1,7 @@
 // Sums within blocks, within repeats, and of all elements.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_REDUCE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_REDUCE_H_
+#ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_REDUCE_H_
+#define BACKEND_ASCEND_TWIN_INSTRUCTIONS_REDUCE_H_
 
 #include "backend_ascend/twin/instructions/lanes.h"
 #include "backend_ascend/twin/instructions/operand.h"
@@ -95,4 +95,4 @@ void ReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_REDUCE_H_
+#endif  // BACKEND_ASCEND_TWIN_INSTRUCTIONS_REDUCE_H_

@@ -1,7 +1,7 @@
 // Vector arithmetic, element by element.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_VECTOR_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_VECTOR_H_
+#ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_VECTOR_H_
+#define BACKEND_ASCEND_TWIN_INSTRUCTIONS_VECTOR_H_
 
 #include "backend_ascend/twin/instructions/lanes.h"
 #include "backend_ascend/twin/instructions/operand.h"
@@ -156,4 +156,4 @@ void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src,
 
 }  // namespace AscendC
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INSTRUCTIONS_VECTOR_H_
+#endif  // BACKEND_ASCEND_TWIN_INSTRUCTIONS_VECTOR_H_

@@ -1,8 +1,8 @@
 // What the intrinsics of Ascend C's compiler are called with, as plain data:
 // shared by the twin and by the source that is compiled against real headers.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_ARGUMENT_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_ARGUMENT_H_
+#ifndef BACKEND_ASCEND_TWIN_INTRINSICS_ARGUMENT_H_
+#define BACKEND_ASCEND_TWIN_INTRINSICS_ARGUMENT_H_
 
 #include <cstdint>
 
@@ -48,4 +48,4 @@ void hpmoe_twin_launch(const void* kernel, const char* cores, uint32_t blocks,
                        const void* arguments);
 }
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_ARGUMENT_H_
+#endif  // BACKEND_ASCEND_TWIN_INTRINSICS_ARGUMENT_H_

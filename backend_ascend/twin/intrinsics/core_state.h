@@ -1,7 +1,7 @@
 // What a core keeps for its intrinsics, from one to the next.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_CORE_STATE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_CORE_STATE_H_
+#ifndef BACKEND_ASCEND_TWIN_INTRINSICS_CORE_STATE_H_
+#define BACKEND_ASCEND_TWIN_INTRINSICS_CORE_STATE_H_
 
 #include <cstdint>
 #include <string>
@@ -32,4 +32,4 @@ CoreState& ThisState();
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_CORE_STATE_H_
+#endif  // BACKEND_ASCEND_TWIN_INTRINSICS_CORE_STATE_H_

@@ -1,7 +1,7 @@
 // An intrinsic: a name, and how its arguments become a call of an instruction.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INTRINSIC_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INTRINSIC_H_
+#ifndef BACKEND_ASCEND_TWIN_INTRINSICS_INTRINSIC_H_
+#define BACKEND_ASCEND_TWIN_INTRINSICS_INTRINSIC_H_
 
 #include <cstdint>
 #include <functional>
@@ -81,4 +81,4 @@ std::vector<Intrinsic> CubeIntrinsics();
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INTRINSIC_H_
+#endif  // BACKEND_ASCEND_TWIN_INTRINSICS_INTRINSIC_H_

@@ -1,7 +1,7 @@
 // Code of kernels for both types of core, as build_kernel.py compiled it.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_MODULES_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_MODULES_H_
+#ifndef BACKEND_ASCEND_TWIN_INTRINSICS_MODULES_H_
+#define BACKEND_ASCEND_TWIN_INTRINSICS_MODULES_H_
 
 #include <cstdint>
 #include <string>
@@ -37,4 +37,4 @@ void Adapt(Modules* modules, LaunchSpec* spec);
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_MODULES_H_
+#endif  // BACKEND_ASCEND_TWIN_INTRINSICS_MODULES_H_

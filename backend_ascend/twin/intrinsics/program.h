@@ -1,8 +1,8 @@
 // A program that launches kernels on the twin: its code for both types of core,
 // its device memory, and what the launches found.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_PROGRAM_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_PROGRAM_H_
+#ifndef BACKEND_ASCEND_TWIN_INTRINSICS_PROGRAM_H_
+#define BACKEND_ASCEND_TWIN_INTRINSICS_PROGRAM_H_
 
 #include <cstdint>
 #include <map>
@@ -36,4 +36,4 @@ Program& ThisProgram();
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_PROGRAM_H_
+#endif  // BACKEND_ASCEND_TWIN_INTRINSICS_PROGRAM_H_

@@ -1,7 +1,7 @@
 // What a pipe knows to be complete: vector clocks over all pipes of all cores.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_MEMORY_CLOCKS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_MEMORY_CLOCKS_H_
+#ifndef BACKEND_ASCEND_TWIN_MEMORY_CLOCKS_H_
+#define BACKEND_ASCEND_TWIN_MEMORY_CLOCKS_H_
 
 #include <cstdint>
 #include <vector>
@@ -44,4 +44,4 @@ class Clock {
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_MEMORY_CLOCKS_H_
+#endif  // BACKEND_ASCEND_TWIN_MEMORY_CLOCKS_H_

@@ -1,8 +1,8 @@
 // Global memory as the cores may touch it: registered ranges, who touched them
 // last, and what a flag word publishes.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_MEMORY_GLOBALS_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_MEMORY_GLOBALS_H_
+#ifndef BACKEND_ASCEND_TWIN_MEMORY_GLOBALS_H_
+#define BACKEND_ASCEND_TWIN_MEMORY_GLOBALS_H_
 
 #include <memory>
 #include <string>
@@ -49,4 +49,4 @@ class Globals {
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_MEMORY_GLOBALS_H_
+#endif  // BACKEND_ASCEND_TWIN_MEMORY_GLOBALS_H_

@@ -1,8 +1,8 @@
 // Who wrote and who read each part of a memory last, and whether a further
 // access is ordered after them.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_MEMORY_SHADOW_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_MEMORY_SHADOW_H_
+#ifndef BACKEND_ASCEND_TWIN_MEMORY_SHADOW_H_
+#define BACKEND_ASCEND_TWIN_MEMORY_SHADOW_H_
 
 #include <cstdint>
 #include <cstdlib>
@@ -91,4 +91,4 @@ class Shadow {
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_MEMORY_SHADOW_H_
+#endif  // BACKEND_ASCEND_TWIN_MEMORY_SHADOW_H_

@@ -1,7 +1,7 @@
 // Which lines of the user's source ran, and how often control came to them.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_WATCH_COVERAGE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_WATCH_COVERAGE_H_
+#ifndef BACKEND_ASCEND_TWIN_WATCH_COVERAGE_H_
+#define BACKEND_ASCEND_TWIN_WATCH_COVERAGE_H_
 
 #include <cstdint>
 #include <map>
@@ -20,4 +20,4 @@ bool WriteCoverage(const std::string& path);
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_WATCH_COVERAGE_H_
+#endif  // BACKEND_ASCEND_TWIN_WATCH_COVERAGE_H_

@@ -1,7 +1,7 @@
 // How long an instruction takes, by a few figures of a machine.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_WATCH_RATES_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_WATCH_RATES_H_
+#ifndef BACKEND_ASCEND_TWIN_WATCH_RATES_H_
+#define BACKEND_ASCEND_TWIN_WATCH_RATES_H_
 
 #include "backend_ascend/twin/engine/launch.h"
 
@@ -34,4 +34,4 @@ Seconds SecondsOf(const Rates& rates, const Instruction& work);
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_WATCH_RATES_H_
+#endif  // BACKEND_ASCEND_TWIN_WATCH_RATES_H_

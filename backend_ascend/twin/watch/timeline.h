@@ -1,7 +1,7 @@
 // When pipes did what they did, as Perfetto and chrome://tracing read it.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_WATCH_TIMELINE_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_WATCH_TIMELINE_H_
+#ifndef BACKEND_ASCEND_TWIN_WATCH_TIMELINE_H_
+#define BACKEND_ASCEND_TWIN_WATCH_TIMELINE_H_
 
 #include <cstdio>
 #include <set>
@@ -37,4 +37,4 @@ class Timeline {
 
 }  // namespace ascend_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_WATCH_TIMELINE_H_
+#endif  // BACKEND_ASCEND_TWIN_WATCH_TIMELINE_H_

@@ -1,7 +1,7 @@
 // Runs one kernel on memory that lies in files, for run_kernel.py.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INCLUDE_HPMOE_RUN_KERNEL_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INCLUDE_HPMOE_RUN_KERNEL_H_
+#ifndef BACKEND_ASCEND_TWIN_INTRINSICS_INCLUDE_HPMOE_RUN_KERNEL_H_
+#define BACKEND_ASCEND_TWIN_INTRINSICS_INCLUDE_HPMOE_RUN_KERNEL_H_
 
 #include <cstdio>
 #include <cstdlib>
@@ -100,4 +100,4 @@ int RunKernel(void (*kernel)(P...), int count, char** words) {
 
 }  // namespace hpmoe_twin
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INCLUDE_HPMOE_RUN_KERNEL_H_
+#endif  // BACKEND_ASCEND_TWIN_INTRINSICS_INCLUDE_HPMOE_RUN_KERNEL_H_

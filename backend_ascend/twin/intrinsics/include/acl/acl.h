@@ -1,8 +1,8 @@
 // What a program asks of the host's runtime to launch a kernel, of the twin:
 // one device, whose memory is the host's, and streams that never wait.
 
-#ifndef BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INCLUDE_ACL_ACL_H_
-#define BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INCLUDE_ACL_ACL_H_
+#ifndef BACKEND_ASCEND_TWIN_INTRINSICS_INCLUDE_ACL_ACL_H_
+#define BACKEND_ASCEND_TWIN_INTRINSICS_INCLUDE_ACL_ACL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -68,4 +68,4 @@ inline const char* aclGetRecentErrMsg() { return ""; }
 
 }  // extern "C"
 
-#endif  // BACKEND_ASCEND_KERNELS_ASCENDC_TWIN_INTRINSICS_INCLUDE_ACL_ACL_H_
+#endif  // BACKEND_ASCEND_TWIN_INTRINSICS_INCLUDE_ACL_ACL_H_
