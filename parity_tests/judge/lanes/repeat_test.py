@@ -202,6 +202,7 @@ def _check_keeping(tmp_path, name, in_process, **case_fields):
 
 @pytest.mark.parametrize('in_process', [True, False], ids=['here', 'process'])
 @pytest.mark.parametrize('name', KEEPERS)
+@pytest.mark.few(5)
 def test_a_kernel_that_keeps_something_fails(tmp_path, name, in_process):
   report = _check_keeping(tmp_path, name, in_process)
   assert not report.passed
