@@ -148,11 +148,11 @@ class Bound:
   parts: collections.abc.Mapping[str, np.ndarray]
 
 
-def _element_bytes(image, element: str, given) -> list[float]:
+def _element_bytes(image, element: str, overrides) -> list[float]:
   width = float(ELEMENTS[element][0])
   sizes = {b.name.lower(): width for b in layout.Buffer}
   sizes |= dict.fromkeys(_FLOAT_BUFFERS, 4.0)
-  for name, size in (given or {}).items():
+  for name, size in (overrides or {}).items():
     if name not in sizes:
       raise ValueError(
         f'element_bytes: expected names of buffers, got {name!r}'
@@ -161,7 +161,7 @@ def _element_bytes(image, element: str, given) -> list[float]:
   return list(sizes.values())
 
 
-def _skipped(skip) -> list[bool]:
+def _mark_skipped(skip) -> list[bool]:
   kinds = [kind.name.lower() for kind in layout.Kind]
   for name in skip:
     if name not in kinds:
@@ -187,11 +187,11 @@ def _require_cores(image, machine) -> None:
   if machine['threads']:  # drive any number of workers
     return
   for unit in ('aic', 'aiv'):
-    wanted = getattr(image.options, f'num_{unit}')
-    if wanted > machine[unit]:
+    cores = getattr(image.options, f'num_{unit}')
+    if cores > machine[unit]:
       raise ValueError(
         f'image: expected at most {machine[unit]:.0f} {unit.upper()} '
-        f'on {machine.name}, got {wanted}'
+        f'on {machine.name}, got {cores}'
       )
 
 
@@ -237,7 +237,7 @@ def _model(
     cube=machine[cube],
     cube_depth=float(depth),
     element_bytes=_element_bytes(image, element, element_bytes),
-    skipped=_skipped(skip),
+    skipped=_mark_skipped(skip),
   )
 
 
@@ -280,25 +280,25 @@ def simulate(
     image, machine, topk_ids, skip, element, element_bytes, barriers
   )
   times = np.zeros((int(image.header['tasks']['count']), _TIME_WORDS))
-  told = model.simulate(times, barriers=barriers, sharing=sharing)
+  result = model.simulate(times, barriers=barriers, sharing=sharing)
   columns = {name: times[:, i] for i, name in enumerate(_TIMES)}
   thread = columns.pop('thread').astype(np.int32)
   links = machine.fabric.links(image.config.num_ranks)
   share = machine['collective'] if barriers else 1.0
   resources = [
-    Resource(name, rank, machine[name], *used)
+    Resource(name, rank, machine[name], *usage)
     for name in ('hbm', 'l2')
-    for rank, used in enumerate(told[name])
+    for rank, usage in enumerate(result[name])
   ] + [
-    Resource(link.name, -1, share * link.capacity, *used)
-    for link, used in zip(links, told['links'])
+    Resource(link.name, -1, share * link.capacity, *usage)
+    for link, usage in zip(links, result['links'])
   ]
   return Simulation(
     image=image,
     machine=machine,
-    total=told['total'],
+    total=result['total'],
     thread=thread if machine['threads'] else None,
-    busy=np.array(told['busy']),
+    busy=np.array(result['busy']),
     resources=tuple(resources),
     **columns,
   )
@@ -314,26 +314,26 @@ def costs(
   """Returns what each task asks for; arguments as of `simulate`."""
   model = _model(image, machine, topk_ids, skip)
   tasks = int(image.header['tasks']['count'])
-  made = np.zeros((tasks, len(_COSTS)))
-  told = model.costs(made)
-  columns = dict(zip(_COSTS, np.ascontiguousarray(made.T)))
+  table = np.zeros((tasks, len(_COSTS)))
+  totals = model.costs(table)
+  columns = dict(zip(_COSTS, np.ascontiguousarray(table.T)))
   unit = image.tables['tasks']['unit']
   aic = unit == layout.Unit.AIC
   read = np.where(aic, machine['aic_read'], machine['aiv_read'])
   cap = np.where(aic, read, read + machine['aiv_write'])
-  touched = columns['read'] + columns['written']
+  moved_bytes = columns['read'] + columns['written']
   alone = columns['fixed'] + np.maximum.reduce(
     [
       columns['own'],
-      touched / np.minimum(cap, machine['l2']),
+      moved_bytes / np.minimum(cap, machine['l2']),
       columns['written'] / np.minimum(cap, machine['hbm']),
     ]
   )
   return Costs(
     **columns,
     alone=alone,
-    link_bytes=np.array(told['links']),
-    arrived=np.array(told['arrives']),
+    link_bytes=np.array(totals['links']),
+    arrived=np.array(totals['arrives']),
   )
 
 
@@ -351,25 +351,28 @@ def bound(
   tasks = image.tables['tasks']
   ranks = image.config.num_ranks
 
-  def by_rank(values, of=slice(None)):
-    return np.bincount(tasks['rank'][of], values[of], ranks)
+  def by_rank(values, mask=slice(None)):
+    return np.bincount(tasks['rank'][mask], values[mask], ranks)
 
-  moved = by_rank(cost.missed + cost.written) + cost.arrived
-  touched = by_rank(cost.read + cost.written)
+  hbm_bytes = by_rank(cost.missed + cost.written) + cost.arrived
+  l2_bytes = by_rank(cost.read + cost.written)
   parts = {}
   if machine['threads']:
-    took = np.sum(cost.fixed + cost.own)
-    parts['threads'] = np.array([took / machine['threads']])
-    moved, touched = moved.sum(keepdims=True), touched.sum(keepdims=True)
+    seconds = np.sum(cost.fixed + cost.own)
+    parts['threads'] = np.array([seconds / machine['threads']])
+    hbm_bytes, l2_bytes = (
+      hbm_bytes.sum(keepdims=True),
+      l2_bytes.sum(keepdims=True),
+    )
   else:
     for unit in layout.Unit:
       name = unit.name.lower()
       cores = getattr(image.options, f'num_{name}')
-      of = tasks['unit'] == unit
-      parts[name] = by_rank(cost.fixed + cost.own, of) / cores
-  parts['hbm'] = moved / machine['hbm']
-  parts['l2'] = touched / machine['l2']
-  for link, carried in zip(machine.fabric.links(ranks), cost.link_bytes):
-    parts[link.name] = np.array([carried / link.capacity])
+      mask = tasks['unit'] == unit
+      parts[name] = by_rank(cost.fixed + cost.own, mask) / cores
+  parts['hbm'] = hbm_bytes / machine['hbm']
+  parts['l2'] = l2_bytes / machine['l2']
+  for link, link_bytes in zip(machine.fabric.links(ranks), cost.link_bytes):
+    parts[link.name] = np.array([link_bytes / link.capacity])
   name = max(parts, key=lambda part: parts[part].max())
   return Bound(float(parts[name].max()), name, parts)

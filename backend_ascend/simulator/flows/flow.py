@@ -75,10 +75,10 @@ class _Table:
 
   def add(self, **values) -> np.ndarray:
     """Returns the numbers of the new rows; a scalar stands for all of them."""
-    made = np.broadcast_arrays(*(np.asarray(v) for v in values.values()))
-    made = [column.reshape(-1) for column in made]
-    self._blocks.append(dict(zip(values, made)))
-    first, self.rows = self.rows, self.rows + len(made[0])
+    columns = np.broadcast_arrays(*(np.asarray(v) for v in values.values()))
+    columns = [column.reshape(-1) for column in columns]
+    self._blocks.append(dict(zip(values, columns)))
+    first, self.rows = self.rows, self.rows + len(columns[0])
     return np.arange(first, self.rows)
 
   def columns(self) -> dict[str, np.ndarray]:
@@ -91,10 +91,10 @@ class _Table:
       for name, kind in self._types.items()
     }
 
-  def grouped(self, by: str, rows: int):
+  def grouped(self, key: str, rows: int):
     """Returns columns sorted by another, and where each of its rows begins."""
     whole = self.columns()
-    begin, order, place = _native.grouped(whole.pop(by), rows)
+    begin, order, place = _native.grouped(whole.pop(key), rows)
     return {n: c[order] for n, c in whole.items()}, begin, place
 
 
@@ -195,8 +195,10 @@ class Flow:
       ids: targets that the packet names.
       region: that gives the rows addresses, in place of an event.
     """
-    where = event if region is None else -2 - np.asarray(region)
-    return self._peers.add(message=message, peer=peer, ids=ids, event=where)
+    counted_event = event if region is None else -2 - np.asarray(region)
+    return self._peers.add(
+      message=message, peer=peer, ids=ids, event=counted_event
+    )
 
   def tables(self) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Returns flat tables, and where messages and peers went in them."""
@@ -236,15 +238,15 @@ def _links(machine: machine_lib.Machine, ranks: int):
   fabric = machine.fabric
   links = fabric.links(ranks)
   ends: Sequence[str] = fabric.routes[0].links
-  found = {fabric.classes[name].end: name for name in ends}
-  if len(ends) != 2 or set(found) != {'source', 'destination'}:
+  link_by_end = {fabric.classes[name].end: name for name in ends}
+  if len(ends) != 2 or set(link_by_end) != {'source', 'destination'}:
     raise ValueError(
       f'{machine.name}: expected a link at each end of its first route, '
       f'got {list(ends)}'
     )
   rates = {link.name: link.capacity / link.factor for link in links}
   return tuple(
-    np.array([rates[f'{found[end]} {r}'] for r in range(ranks)])
+    np.array([rates[f'{link_by_end[end]} {r}'] for r in range(ranks)])
     for end in ('source', 'destination')
   )
 
@@ -267,9 +269,9 @@ def simulate(flow: Flow, machine: machine_lib.Machine) -> Timed:
     )
   up, down = _links(machine, flow.ranks)
   tables, place, peer_place = flow.tables()
-  told = _native.simulate_flow(
+  result = _native.simulate_flow(
     flow.ranks, tables | dict(up=up, down=down), switch
   )
-  told['arrived'] = told['arrived'][place]
-  told['row'] = told['row'][peer_place]
-  return Timed(**told)
+  result['arrived'] = result['arrived'][place]
+  result['row'] = result['row'][peer_place]
+  return Timed(**result)

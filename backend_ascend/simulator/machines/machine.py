@@ -93,9 +93,9 @@ class Machine:
 
   def digest(self) -> str:
     """Returns what differs where a time may: of all values and the fabric."""
-    known = (sorted(_values(self.figures).items()), self.fabric.classes)
+    values = (sorted(_values(self.figures).items()), self.fabric.classes)
     switch = (self.fabric.switch,) if self.fabric.switch else ()
-    text = repr((*known, self.fabric.routes, *switch))
+    text = repr((*values, self.fabric.routes, *switch))
     return f'{zlib.crc32(text.encode()):08x}'
 
   def with_figures(self, **values: float) -> 'Machine':
@@ -181,29 +181,31 @@ def _read(name: str) -> dict:
   return below | {'name': path.stem} | data
 
 
-def parse(data: collections.abc.Mapping, where: str) -> Machine:
+def parse(data: collections.abc.Mapping, machine_name: str) -> Machine:
   """Returns the machine that a file's data describes; raises as `load`."""
-  _require_keys(where, data, ('name', 'about', 'figures', 'fabric'))
+  _require_keys(machine_name, data, ('name', 'about', 'figures', 'fabric'))
   figures = {
-    name: _figure(where, name, entry) for name, entry in data['figures'].items()
+    name: _figure(machine_name, name, entry)
+    for name, entry in data['figures'].items()
   }
   for name, meaning in OPTIONAL.items():
     figures.setdefault(name, Figure(0.0, UNITS[name], 'published', meaning))
-  classes, routes = _fabric(where, data['fabric'])
-  switch = _switch(where, data['fabric'].get('switch', {}))
+  classes, routes = _fabric(machine_name, data['fabric'])
+  switch = _switch(machine_name, data['fabric'].get('switch', {}))
   fabric = fabric_lib.Fabric(classes, routes, _values(figures), switch)
-  used = fabric.named() | set(data['fabric'].get('flows', ()))
-  for name in sorted({*UNITS, *used} - set(figures)):
-    raise ValueError(f'{where}: expected a figure {name!r}, got none')
-  for name in sorted(set(figures) - {*UNITS, *used}):
-    raise ValueError(_unknown(where, name, {*UNITS, *used}))
+  fabric_figures = fabric.named() | set(data['fabric'].get('flows', ()))
+  for name in sorted({*UNITS, *fabric_figures} - set(figures)):
+    raise ValueError(f'{machine_name}: expected a figure {name!r}, got none')
+  for name in sorted(set(figures) - {*UNITS, *fabric_figures}):
+    raise ValueError(_unknown(machine_name, name, {*UNITS, *fabric_figures}))
   for field, name in switch.items():
-    unit, wanted = figures[name].unit, SWITCH_UNITS[field]
-    if unit != wanted:
+    unit, required = figures[name].unit, SWITCH_UNITS[field]
+    if unit != required:
       raise ValueError(
-        f'{where}: figure {name!r}: expected unit {wanted!r}, got {unit!r}'
+        f'{machine_name}: figure {name!r}: expected unit {required!r}, '
+        f'got {unit!r}'
       )
-  _check_values(where, figures)
+  _check_values(machine_name, figures)
   return Machine(data['name'], data['about'], figures, fabric)
 
 
@@ -211,78 +213,82 @@ def _values(figures) -> dict[str, float]:
   return {name: figure.value for name, figure in figures.items()}
 
 
-def _unknown(where: str, name: str, known) -> str:
-  return (
-    f'{where}: expected figures among {", ".join(sorted(known))}, got {name!r}'
-  )
+def _unknown(machine_name: str, name: str, figure_names) -> str:
+  return f'{machine_name}: expected figures among {", ".join(sorted(figure_names))}, got {name!r}'
 
 
-def _require_keys(where: str, table, keys) -> None:
+def _require_keys(location: str, table, keys) -> None:
   for key in keys:
     if key not in table:
-      raise ValueError(f'{where}: expected {key!r}, got none')
+      raise ValueError(f'{location}: expected {key!r}, got none')
   for key in sorted(set(table) - set(keys)):
-    raise ValueError(f'{where}: expected {", ".join(keys)}, got {key!r}')
+    raise ValueError(f'{location}: expected {", ".join(keys)}, got {key!r}')
 
 
-def _figure(where: str, name: str, entry) -> Figure:
-  at = f'{where}: figure {name!r}'
+def _figure(machine_name: str, name: str, entry) -> Figure:
+  location = f'{machine_name}: figure {name!r}'
   if not isinstance(entry, dict):
-    raise ValueError(f'{at}: expected a table, got {entry!r}')
-  _require_keys(at, entry, ('value', 'unit', 'tag', 'source'))
+    raise ValueError(f'{location}: expected a table, got {entry!r}')
+  _require_keys(location, entry, ('value', 'unit', 'tag', 'source'))
   value, unit, tag, source = (
     entry[key] for key in ('value', 'unit', 'tag', 'source')
   )
   if isinstance(value, bool) or not isinstance(value, (int, float)):
-    raise ValueError(f'{at}: expected a number, got {value!r}')
+    raise ValueError(f'{location}: expected a number, got {value!r}')
   if tag not in TAGS:
-    raise ValueError(f'{at}: expected a tag of {TAGS}, got {tag!r}')
+    raise ValueError(f'{location}: expected a tag of {TAGS}, got {tag!r}')
   if unit != UNITS.get(name, unit):
-    raise ValueError(f'{at}: expected unit {UNITS[name]!r}, got {unit!r}')
+    raise ValueError(f'{location}: expected unit {UNITS[name]!r}, got {unit!r}')
   if not isinstance(source, str) or not source.strip():
-    raise ValueError(f'{at}: expected a source, got {source!r}')
+    raise ValueError(f'{location}: expected a source, got {source!r}')
   return Figure(float(value), unit, tag, source)
 
 
-def _check_values(where: str, figures) -> None:
-  """What is divided by may not be 0."""
+def _check_values(machine_name: str, figures) -> None:
+  """Raises ValueError if a figure that is a divisor is 0."""
   for name, figure in figures.items():
-    least = (
+    limit = (
       'at least 0'
       if name in OPTIONAL or figure.unit in _MAY_BE_NONE
       else 'more than 0'
     )
-    good = figure.value >= 0 if least == 'at least 0' else figure.value > 0
+    good = figure.value >= 0 if limit == 'at least 0' else figure.value > 0
     if not good or not math.isfinite(figure.value):
       raise ValueError(
-        f'{where}: figure {name!r}: expected {least}, got {figure.value}'
+        f'{machine_name}: figure {name!r}: expected {limit}, got {figure.value}'
       )
 
 
-def _fabric(where: str, table):
-  at = f'{where}: fabric'
-  more = dict(switch=None, flows=None)  # what a file need not have
-  _require_keys(at, more | table, ('links', 'routes', *more))
+def _fabric(machine_name: str, table):
+  location = f'{machine_name}: fabric'
+  optional_keys = dict(switch=None, flows=None)  # what a file need not have
+  _require_keys(
+    location, optional_keys | table, ('links', 'routes', *optional_keys)
+  )
   classes = {}
   for name, entry in table['links'].items():
     _require_keys(
-      f'{at}: link {name!r}', entry, ('owner', 'end', 'capacity', 'factor')
+      f'{location}: link {name!r}',
+      entry,
+      ('owner', 'end', 'capacity', 'factor'),
     )
     if entry['end'] not in ('source', 'destination'):
       raise ValueError(
-        f"{at}: link {name!r}: expected end 'source' or 'destination', "
+        f"{location}: link {name!r}: expected end 'source' or 'destination', "
         f'got {entry["end"]!r}'
       )
     classes[name] = fabric_lib.LinkClass(**entry)
   routes = []
   for entry in table['routes']:
     _require_keys(
-      f'{at}: route', {'within': None} | entry, ('links', 'latency', 'within')
+      f'{location}: route',
+      {'within': None} | entry,
+      ('links', 'latency', 'within'),
     )
     for name in entry['links']:
       if name not in classes:
         raise ValueError(
-          f'{at}: route: expected links among {", ".join(classes)}, '
+          f'{location}: route: expected links among {", ".join(classes)}, '
           f'got {name!r}'
         )
     routes.append(
@@ -293,12 +299,12 @@ def _fabric(where: str, table):
   return classes, tuple(routes)
 
 
-def _switch(where: str, table) -> dict[str, str]:
+def _switch(machine_name: str, table) -> dict[str, str]:
   """Returns which figure each field of a switch is."""
-  at = f'{where}: fabric: switch'
+  location = f'{machine_name}: fabric: switch'
   if table:
-    _require_keys(at, table, tuple(SWITCH_UNITS))
+    _require_keys(location, table, tuple(SWITCH_UNITS))
   for field, name in table.items():
     if not isinstance(name, str):
-      raise ValueError(f'{at}: {field}: expected a figure, got {name!r}')
+      raise ValueError(f'{location}: {field}: expected a figure, got {name!r}')
   return dict(table)

@@ -40,10 +40,12 @@ class TestBase:
 
   def test_what_it_does_not_say_is_the_base(self, tmp_path):
     base = machine_lib.load('ascend_a3')
-    mine = self.load(tmp_path, _HBM.format(", source = 'x'"))
-    assert mine.name == 'mine' and mine['hbm'] == 2e12
-    assert mine.figures == dict(base.figures) | {'hbm': mine.figures['hbm']}
-    assert mine.fabric.links(4) == base.fabric.links(4)
+    machine = self.load(tmp_path, _HBM.format(", source = 'x'"))
+    assert machine.name == 'mine' and machine['hbm'] == 2e12
+    assert machine.figures == dict(base.figures) | {
+      'hbm': machine.figures['hbm']
+    }
+    assert machine.fabric.links(4) == base.fabric.links(4)
 
   def test_its_name_is_its_files_and_its_base_is_known(self, tmp_path):
     # Given files with and without a name, when loaded, then each has its own
@@ -51,9 +53,9 @@ class TestBase:
     unnamed = tmp_path / 'other.toml'
     unnamed.write_text("base = 'ascend_a3_pto'")
     other = machine_lib.load(str(unnamed))
-    named = self.load(tmp_path, "base = 'hopper'")
+    renamed = self.load(tmp_path, "base = 'hopper'")
     assert (other.name, other.shipped) == ('other', 'ascend_a3_pto')
-    assert (named.name, named.shipped) == ('mine', 'hopper')
+    assert (renamed.name, renamed.shipped) == ('mine', 'hopper')
     assert machine_lib.load('ascend_a3_pto').shipped == 'ascend_a3_pto'
 
   def test_a_figure_is_replaced_whole(self, tmp_path):
@@ -82,7 +84,7 @@ class TestRefusals:
       machine_lib.load(str(path))
 
   @pytest.mark.parametrize(
-    'way, value, told',
+    'way, value, message',
     [
       *(
         (f'figures.hbm.{key}', None, f"'hbm': expected {key!r}, got none")
@@ -107,27 +109,27 @@ class TestRefusals:
       ('fabric.links.egress.end', 'middle', "got 'middle'"),
     ],
   )
-  def test_what_a_file_may_not_say(self, data, way, value, told):
+  def test_what_a_file_may_not_say(self, data, way, value, message):
     *steps, last = way.split('.')
-    at = data
+    table = data
     for step in steps:
-      at = at[int(step) if step.isdigit() else step]
-    at[last] = value
+      table = table[int(step) if step.isdigit() else step]
+    table[last] = value
     if value is None:
-      del at[last]
+      del table[last]
     with pytest.raises(ValueError) as error:
       machine_lib.parse(data, 'mine')
     (line,) = str(error.value).splitlines()
-    assert line.startswith('mine: ') and told in line
+    assert line.startswith('mine: ') and message in line
 
 
 class TestWithFigures:
   def test_changes_a_copy_and_says_so(self):
     machine = machine_lib.load('ascend_a3')
-    changed = machine.with_figures(hbm=1e12, bus_link=1e11)
-    assert (changed['hbm'], machine['hbm']) == (1e12, 1.4e12)
-    assert changed.changed == ('bus_link', 'hbm')
-    assert changed.fabric.links(2)[-1].capacity == 1e11
+    other = machine.with_figures(hbm=1e12, bus_link=1e11)
+    assert (other['hbm'], machine['hbm']) == (1e12, 1.4e12)
+    assert other.changed == ('bus_link', 'hbm')
+    assert other.fabric.links(2)[-1].capacity == 1e11
     # It refuses what a file may not say.
     with pytest.raises(ValueError, match="got 'warp'"):
       machine.with_figures(warp=1)

@@ -1,4 +1,4 @@
-"""What a device of each stage holds."""
+"""The memory of a device of each stage."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -11,7 +11,7 @@ from hpmoe.backend_ascend.simulator.plan import unit_costs
 
 Plan = plan_lib.Plan
 Setting = plan_lib.Setting
-Held = unit_costs.Held
+UnitMemory = unit_costs.UnitMemory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Memory:
 def parameters(
   setting: Setting,
   plan: Plan,
-  held: Mapping[str, Held],
+  unit_memory: Mapping[str, UnitMemory],
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns `[P]` twice: parameters of a rank, shared ones and experts."""
   shared, experts = (
-    unit_costs.of_chunks(setting, plan, held, value).sum(0)
+    unit_costs.sum_chunks(setting, plan, unit_memory, value).sum(0)
     for value in (lambda u: u.shared, lambda u: u.experts)
   )
   return shared, experts
@@ -54,17 +54,19 @@ def parameters(
 def memories(
   setting: Setting,
   plan: Plan,
-  held: Mapping[str, Held],
+  unit_memory: Mapping[str, UnitMemory],
 ) -> tuple[Memory, ...]:
-  """Returns what a device of each stage holds."""
-  kept = unit_costs.of_chunks(setting, plan, held, lambda u: u.kept)
+  """Returns the memory of a device of each stage."""
+  kept_bytes = unit_costs.sum_chunks(
+    setting, plan, unit_memory, lambda u: u.kept
+  )
   flying = pipeline.in_flight(plan.pp, plan.vpp, setting.micros(plan))
-  active, host = (kept * flying.T).sum(0), np.zeros(plan.pp)
+  active, host = (kept_bytes * flying.T).sum(0), np.zeros(plan.pp)
   if plan.offload:  # But for two units on their way.
     host = active
-    active = np.minimum(active, 2 * max(u.kept for u in held.values()))
-  active = active + max(u.working for u in held.values())
-  shared, experts = parameters(setting, plan, held)
+    active = np.minimum(active, 2 * max(u.kept for u in unit_memory.values()))
+  active = active + max(u.working for u in unit_memory.values())
+  shared, experts = parameters(setting, plan, unit_memory)
   whole = shared + experts
   apart = shared / plan.dp + experts * plan.ep / plan.dp
   states = setting.states
@@ -81,7 +83,9 @@ def memories(
 def fullest(
   setting: Setting,
   plan: Plan,
-  held: Mapping[str, Held],
+  unit_memory: Mapping[str, UnitMemory],
 ) -> Memory:
-  """Returns what a device of the fullest stage holds."""
-  return max(memories(setting, plan, held), key=lambda one: one.total)
+  """Returns the memory of a device of the fullest stage."""
+  return max(
+    memories(setting, plan, unit_memory), key=lambda memory: memory.total
+  )

@@ -77,7 +77,7 @@ class Times:
   exchange: float
 
 
-def sent(machine: machine_lib.Machine, layer: Layer) -> tuple[float, ...]:
+def count_sent(machine: machine_lib.Machine, layer: Layer) -> tuple[float, ...]:
   """Returns copies of a token that leave its rank by level, near to far.
 
   Each row for itself: K times the share of the ranks there.  By nodes: over
@@ -96,12 +96,14 @@ def sent(machine: machine_lib.Machine, layer: Layer) -> tuple[float, ...]:
 
 def _few(layer: Layer) -> int:
   """Returns ranks that stand for all: few, with experts for all K."""
-  each = layer.experts // layer.ranks
+  experts_per_rank = layer.experts // layer.ranks
   return next(
     d
     for d in range(1, layer.ranks + 1)
     if layer.ranks % d == 0
-    and (d == layer.ranks or (d >= _FEW and d * each >= layer.top_k))
+    and (
+      d == layer.ranks or (d >= _FEW and d * experts_per_rank >= layer.top_k)
+    )
   )
 
 
@@ -111,32 +113,34 @@ def stand_in(
   """Returns the machine on which `few` ranks take as long as all of them."""
   if layer.ranks == 1 or (few, layer.exchange) == (layer.ranks, 'flat'):
     return machine
-  by_level = sent(machine, layer)
+  by_level = count_sent(machine, layer)
   parts = collectives.shares(machine, layer.ranks)
-  carried = collectives.on_links(machine, by_level, layer.ranks)
+  copies_by_link = collectives.on_links(machine, by_level, layer.ranks)
   leaves = layer.top_k * (few - 1) / few
   fabric = machine.fabric
-  used = {}
+  links = {}
   figures = dict(fabric.figures)
-  for name, copies in carried.items():
+  for name, copies in copies_by_link.items():
     link = fabric.classes[name]
     owners = 1 if link.owner == 'rank' else fabric.figures[link.owner]
     figures[f'{name} of few'] = (
       fabric.figures[link.capacity] / owners * leaves / copies
     )
-    used[name] = dataclasses.replace(
+    links[name] = dataclasses.replace(
       link, owner='rank', capacity=f'{name} of few'
     )
   far = collectives.levels(machine, layer.ranks)
   figures['latency of few'] = sum(
     level.latency * part for level, part in zip(far, parts)
   ) / sum(parts)
-  route = fabric_lib.RouteClass(tuple(used), 'latency of few')
+  route = fabric_lib.RouteClass(tuple(links), 'latency of few')
   # An AIV puts rows on more ranks than the few.
   leaving = sum(parts) * few / (few - 1)
-  described = machine.with_figures(aiv_link=machine['aiv_link'] / leaving)
+  stand_in_machine = machine.with_figures(
+    aiv_link=machine['aiv_link'] / leaving
+  )
   return dataclasses.replace(
-    described, fabric=fabric_lib.Fabric(used, (route,), figures)
+    stand_in_machine, fabric=fabric_lib.Fabric(links, (route,), figures)
   )
 
 
@@ -146,12 +150,12 @@ def balanced(config: config_lib.MoEConfig) -> np.ndarray:
   Rows of two slices (source, expert) differ by one at most, and are equal where
   E divides T * K.
   """
-  dealt = np.arange(config.num_tokens * config.top_k, dtype=np.int32)
-  ids = (dealt % config.num_experts).reshape(-1, config.top_k)
+  slots = np.arange(config.num_tokens * config.top_k, dtype=np.int32)
+  ids = (slots % config.num_experts).reshape(-1, config.top_k)
   return np.tile(ids, (config.num_ranks, 1, 1))
 
 
-def _options(machine, layer: Layer, most: int) -> granularity.Options:
+def _options(machine, layer: Layer, capacity: int) -> granularity.Options:
   slice_rows = max(1, layer.rows // layer.experts)
   return granularity.Options(
     row_block=_ROWS,
@@ -160,7 +164,7 @@ def _options(machine, layer: Layer, most: int) -> granularity.Options:
     token_block=_TOKENS,
     num_aic=int(machine['aic']),
     num_aiv=int(machine['aiv']),
-    expert_capacity=most,
+    expert_capacity=capacity,
   )
 
 
@@ -187,7 +191,7 @@ class Timer:
       self._tell(
         f'simulating a layer of {layer.ranks} ranks, {layer.tokens} tokens'
       )
-      self.times[layer] = timed(self.machine, layer, _few(layer))
+      self.times[layer] = simulate_few(self.machine, layer, _few(layer))
     return self.times[layer]
 
 
@@ -214,23 +218,25 @@ class Roofline(Timer):
 
 def link_seconds(machine: machine_lib.Machine, layer: Layer) -> float:
   """Returns s that the busiest link needs for a rank's rows, one way."""
-  carried = collectives.on_links(machine, sent(machine, layer), layer.ranks)
+  copies_by_link = collectives.on_links(
+    machine, count_sent(machine, layer), layer.ranks
+  )
   size = _BYTES['expert_in'] * layer.hidden * layer.tokens
   whole = machine['collective'] if layer.fused else 1.0
   return max(
     (
       size * copies / collectives.link_rate(machine, name) * whole
-      for name, copies in carried.items()
+      for name, copies in copies_by_link.items()
     ),
     default=0.0,
   )
 
 
-def timed(
+def simulate_few(
   machine: machine_lib.Machine, layer: Layer, few: int
 ) -> tuple[Times, Times]:
   """Returns times of both passes by simulation of `few` ranks."""
-  described = stand_in(machine, layer, few)
+  stand_in_machine = stand_in(machine, layer, few)
   config = config_lib.MoEConfig(
     num_ranks=few,
     num_tokens=layer.tokens,
@@ -240,12 +246,12 @@ def timed(
     d_ff=layer.width,
   )
   ids = balanced(config)
-  received = np.bincount(ids.ravel(), minlength=config.num_experts)
-  most = int(received.reshape(few, -1).sum(1).max())
-  config = dataclasses.replace(config, capacity=most)
-  options = _options(machine, layer, int(received.max()))
+  expert_rows = np.bincount(ids.ravel(), minlength=config.num_experts)
+  capacity = int(expert_rows.reshape(few, -1).sum(1).max())
+  config = dataclasses.replace(config, capacity=capacity)
+  options = _options(machine, layer, int(expert_rows.max()))
   forward, backward = (
-    _pass(described, layer, config, options, ids, direction)
+    _pass(stand_in_machine, layer, config, options, ids, direction)
     for direction in layout.Direction
   )
   return forward, backward

@@ -32,7 +32,9 @@ def _a2():
   ],
 )
 def test_copies_of_a_token_leave_its_rank(a2, changes, copies):
-  assert moe_layer.sent(a2, dataclasses.replace(LAYER, **changes)) == copies
+  assert (
+    moe_layer.count_sent(a2, dataclasses.replace(LAYER, **changes)) == copies
+  )
 
 
 @pytest.mark.parametrize('name', ['ascend_a2', 'ascend_a3'])
@@ -41,8 +43,8 @@ def test_few_ranks_compute_what_all_do(name, few):
   # Given the experts, tokens and puts of a rank of 32, when rows move at once,
   # then a layer takes the same time on a few.
   machine = machine_lib.load(name)
-  whole = moe_layer.timed(machine, LAYER, 32)
-  some = moe_layer.timed(machine, LAYER, few)
+  whole = moe_layer.simulate_few(machine, LAYER, 32)
+  some = moe_layer.simulate_few(machine, LAYER, few)
   for one, other in zip(whole, some):
     assert other.compute == pytest.approx(one.compute, rel=1e-9)
 
@@ -56,7 +58,7 @@ def test_links_of_few_take_as_long(name, exchange):
   layer = dataclasses.replace(LAYER, exchange=exchange)
   few = moe_layer.stand_in(machine, layer, 4)
   carried = collectives.on_links(
-    machine, moe_layer.sent(machine, layer), layer.ranks
+    machine, moe_layer.count_sent(machine, layer), layer.ranks
   )
   for name, copies in carried.items():
     busy = layer.top_k * 3 / 4 / collectives.link_rate(few, name)

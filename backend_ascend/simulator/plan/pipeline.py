@@ -47,11 +47,11 @@ def order(
   """
 
   def step(number: int, backward: bool) -> Step:
-    turn, at = divmod(number, stages * chunks)
-    mine, within = divmod(at, stages)
+    turn, offset = divmod(number, stages * chunks)
+    local_chunk, micro = divmod(offset, stages)
     if backward:
-      mine = chunks - 1 - mine
-    return Step(backward, turn * stages + within, mine * stages + stage)
+      local_chunk = chunks - 1 - local_chunk
+    return Step(backward, turn * stages + micro, local_chunk * stages + stage)
 
   total, warm = micros * chunks, _warm_up(stages, chunks, micros, stage)
   steps = [step(i, False) for i in range(warm)]
@@ -65,19 +65,19 @@ def in_flight(stages: int, chunks: int, micros: int) -> np.ndarray:
   """Returns `[P, V]`: micro-batches of each chunk when a stage holds most."""
   # More micro-batches than this change nothing: the steady state is reached.
   micros = min(micros, 2 * stages * (1 if chunks == 1 else 2))
-  most = np.zeros((stages, chunks), np.int64)
+  peak = np.zeros((stages, chunks), np.int64)
   for stage in range(stages):
-    held = np.zeros(chunks, np.int64)
+    in_stage = np.zeros(chunks, np.int64)
     for step in order(stages, chunks, micros, stage):
-      held[step.chunk // stages] += -1 if step.backward else 1
-      if held.sum() > most[stage].sum():
-        most[stage] = held
-  most.flags.writeable = False
-  return most
+      in_stage[step.chunk // stages] += -1 if step.backward else 1
+      if in_stage.sum() > peak[stage].sum():
+        peak[stage] = in_stage
+  peak.flags.writeable = False
+  return peak
 
 
 @dataclasses.dataclass(frozen=True)
-class Timed:
+class Execution:
   """A step of training in time.
 
   Attributes:
@@ -101,7 +101,7 @@ def simulate(
   stages: int,
   micros: int,
   hop: float = 0.0,
-) -> Timed:
+) -> Execution:
   """Runs the orders of all stages.
 
   Args:
@@ -117,26 +117,26 @@ def simulate(
     for stage in range(stages)
   ]
   ends: dict[tuple[bool, int, int], float] = {}
-  told: list[list[tuple[Step, float, float]]] = [[] for _ in orders]
+  executed: list[list[tuple[Step, float, float]]] = [[] for _ in orders]
   clock, left = [0.0] * stages, sum(map(len, orders))
   while left:
     before = left
-    for stage, (steps, done) in enumerate(zip(orders, told)):
-      while len(done) < len(steps):
-        step = steps[len(done)]
+    for stage, (steps, stage_steps) in enumerate(zip(orders, executed)):
+      while len(stage_steps) < len(steps):
+        step = steps[len(stage_steps)]
         ready = _ready(step, ends, last, hop)
         if ready is None:
           break
         start = max(clock[stage], ready)
-        took = (backward if step.backward else forward)[step.chunk]
+        seconds = (backward if step.backward else forward)[step.chunk]
         clock[stage] = ends[step.backward, step.micro, step.chunk] = (
-          start + took
+          start + seconds
         )
-        done.append((step, start, clock[stage]))
+        stage_steps.append((step, start, clock[stage]))
         left -= 1
     if left == before:
       raise RuntimeError('orders: expected one that ends, got stages that wait')
-  return Timed(max(clock), tuple(map(tuple, told)))
+  return Execution(max(clock), tuple(map(tuple, executed)))
 
 
 def _ready(step: Step, ends, last: int, hop: float) -> float | None:
@@ -161,7 +161,7 @@ def bound(
   has all its passes, and then the last gradient goes back through them.  Where
   all chunks are alike that is the time itself: (m + (P - 1) / V) (F + B).
   """
-  both = forward + backward
-  work = micros * both.reshape(-1, stages).sum(0)
-  before = np.concatenate([[0.0], np.cumsum(both[: stages - 1] + 2 * hop)])
+  seconds = forward + backward
+  work = micros * seconds.reshape(-1, stages).sum(0)
+  before = np.concatenate([[0.0], np.cumsum(seconds[: stages - 1] + 2 * hop)])
   return float((before + work).max())

@@ -31,13 +31,13 @@ def _costs(setting) -> unit_costs.Costs:
   return unit_costs.Costs(setting, moe_layer.Roofline(setting.machine))
 
 
-def _held(plan, setting=None) -> dict[str, unit_costs.Held]:
-  return _costs(setting or _setting()).held(plan)
+def _unit_memory(plan, setting=None) -> dict[str, unit_costs.UnitMemory]:
+  return _costs(setting or _setting()).memory(plan)
 
 
 def _memories(plan):
   setting = _setting(devices=plan.devices)
-  return memory_lib.memories(setting, plan, _held(plan, setting))
+  return memory_lib.memories(setting, plan, _unit_memory(plan, setting))
 
 
 class TestMemory:
@@ -51,10 +51,10 @@ class TestMemory:
   HEAD = 64 + 4 * 4 * 32
 
   def test_nothing_is_recomputed(self):
-    held = _held(Plan())
-    assert held['dense'].kept == self.DENSE
-    assert held['moe'].kept == self.MOE
-    assert held['head'].kept == self.HEAD
+    unit_memory = _unit_memory(Plan())
+    assert unit_memory['dense'].kept == self.DENSE
+    assert unit_memory['moe'].kept == self.MOE
+    assert unit_memory['head'].kept == self.HEAD
     (memory,) = _memories(Plan())
     assert memory.activations == self.DENSE + 2 * self.MOE + self.HEAD
     count = TINY.count()
@@ -62,14 +62,16 @@ class TestMemory:
     assert memory.optimizer == 12 * count
 
   def test_norms_and_activations_are_recomputed(self):
-    held = _held(Plan(recompute='cheap'))
-    assert held['dense'].kept == self.DENSE - 2 * 64 - 2 * 4 * 16
-    assert held['dense'].working == 2 * 64 + 2 * 4 * 16
-    assert held['moe'].kept == self.MOE - 2 * 64 - 2 * 4 * 4 - 2 * 8 * 4
+    unit_memory = _unit_memory(Plan(recompute='cheap'))
+    assert unit_memory['dense'].kept == self.DENSE - 2 * 64 - 2 * 4 * 16
+    assert unit_memory['dense'].working == 2 * 64 + 2 * 4 * 16
+    assert unit_memory['moe'].kept == self.MOE - 2 * 64 - 2 * 4 * 4 - 2 * 8 * 4
 
   def test_layers_are_recomputed(self):
-    held = _held(Plan(recompute='layer'))
-    assert held['moe'].kept == 64 and held['moe'].working == self.MOE
+    unit_memory = _unit_memory(Plan(recompute='layer'))
+    assert (
+      unit_memory['moe'].kept == 64 and unit_memory['moe'].working == self.MOE
+    )
 
   def test_micro_batches_in_flight_add_up(self):
     # Two stages of 1F1B, chunks (embedding, dense) and (moe, moe, head): the
@@ -103,19 +105,19 @@ class TestConservation:
   @pytest.mark.parametrize('pp, vpp', [(1, 1), (4, 1), (16, 2), (3, 7)])
   def test_every_layer_is_in_one_stage(self, layers, pad, pp, vpp):
     model = dataclasses.replace(published.PANGU_ULTRA_MOE, layers=layers)
-    dealt = plan_lib.chunks(model, pp, vpp, pad)
-    assert len(dealt) == pp * vpp
-    assert sum(dealt, ()) == model.units()
-    counted = plan_lib.counts(model, pp, vpp, pad).sum((0, 1))
-    assert [*counted] == [model.units().count(k) for k in sizes.KINDS]
+    chunks = plan_lib.chunks(model, pp, vpp, pad)
+    assert len(chunks) == pp * vpp
+    assert sum(chunks, ()) == model.units()
+    counts = plan_lib.counts(model, pp, vpp, pad).sum((0, 1))
+    assert [*counts] == [model.units().count(k) for k in sizes.KINDS]
 
   @pytest.mark.parametrize('tp, ep', [(1, 1), (1, 32), (8, 4)])
   def test_shares_add_up_to_the_model(self, tp, ep):
     model = published.PANGU_ULTRA_MOE
     setting = _setting(model, tp * ep * 2, sequence=8192, global_batch=2 * ep)
     plan = Plan(tp=tp, pp=2, ep=ep, dp=ep)
-    held = _held(plan, setting)
-    shared, experts = memory_lib.parameters(setting, plan, held)
+    unit_memory = _unit_memory(plan, setting)
+    shared, experts = memory_lib.parameters(setting, plan, unit_memory)
     of_experts = 59 * 256 * model.parameters()['expert']  # MTP has some, too
     assert experts.sum() * tp * ep == pytest.approx(of_experts)
     if tp == 1:
@@ -192,7 +194,7 @@ class TestTimes:
       unit_costs.Pass(compute=compute, exchange=1.0, tensor=8.0)
       for compute in (2.0, 4.0)
     )
-    both = unit_costs._exposed(passes, frozenset(overlap))
+    both = unit_costs._expose(passes, frozenset(overlap))
     assert [one.compute for one in both] == [2.0, 4.0]
     assert [(p.exchange, p.tensor) for p in both] == [pytest.approx(left)] * 2
 

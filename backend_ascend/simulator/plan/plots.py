@@ -47,7 +47,7 @@ def write(
 
 def _pipeline(axes, setting, costs, cost) -> None:
   plan = cost.plan
-  forward, backward = step_lib.passes(setting, plan, costs.timed(plan))
+  forward, backward = step_lib.passes(setting, plan, costs.times(plan))
   micros = setting.micros(plan)
   shown = min(micros, _TURNS * plan.pp)
   timed = pipeline.simulate(
@@ -90,14 +90,16 @@ def _pipeline(axes, setting, costs, cost) -> None:
 
 
 def _memory(axes, setting, costs, cost) -> None:
-  held = memory_lib.memories(setting, cost.plan, costs.held(cost.plan))
-  stages = np.arange(len(held))
-  below = np.zeros(len(held))
+  stage_memory = memory_lib.memories(
+    setting, cost.plan, costs.memory(cost.plan)
+  )
+  stages = np.arange(len(stage_memory))
+  below = np.zeros(len(stage_memory))
   names = ('weights', 'gradients', 'optimizer', 'activations')
   for name, colour in zip(names, plot_style.COLOURS):
-    of = np.array([getattr(one, name) for one in held]) / _GB
-    axes.bar(stages, of, bottom=below, color=colour, label=name)
-    below += of
+    gigabytes = np.array([getattr(m, name) for m in stage_memory]) / _GB
+    axes.bar(stages, gigabytes, bottom=below, color=colour, label=name)
+    below += gigabytes
   room = setting.memory_share * setting.machine['memory'] / _GB
   axes.axhline(room, color='0.3', lw=0.8, ls='--', label='may be filled')
   axes.set_xlabel('stage')
@@ -113,9 +115,9 @@ def _operators(axes, setting, layers, cost) -> None:
   machine, share = setting.machine, setting.share(cost.plan)
   unit = share.unit(sizes.MOE)
   points = [
-    (one.name, one.flops, one.moved, one.seconds(machine, setting.element))
-    for one in unit.operators
-    if one.flops
+    (o.name, o.flops, o.moved, o.seconds(machine, setting.element))
+    for o in unit.operators
+    if o.flops
   ]
   layer = unit.routed
   forward, _ = layers(layer)
@@ -132,13 +134,13 @@ def _operators(axes, setting, layers, cost) -> None:
   peak = machine['aic'] * machine[cube]
   x = np.geomspace(10, 1e4, 100)
   axes.loglog(x, np.minimum(peak, x * machine['hbm']) / 1e12, color='0.3')
-  for i, (name, flops, moved, took) in enumerate(points):
+  for i, (name, flops, bytes_moved, seconds) in enumerate(points):
     axes.scatter(
-      [flops / moved],
-      [flops / took / 1e12],
+      [flops / bytes_moved],
+      [flops / seconds / 1e12],
       color=plot_style.COLOURS[i % len(plot_style.COLOURS)],
       marker='os^D'[i // len(plot_style.COLOURS)],
-      label=f'{name}: {1e3 * took:.2f} ms',
+      label=f'{name}: {1e3 * seconds:.2f} ms',
       zorder=3,
     )
   axes.set_xlabel('operations for a byte of HBM')

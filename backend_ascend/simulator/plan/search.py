@@ -15,7 +15,7 @@ from hpmoe.backend_ascend.simulator.plan import unit_costs
 _MICRO_BATCHES = (1, 2, 4, 8)
 PADS = (0, 1, 2, 3, 4)
 _MOST_TP, _MOST_VPP = 16, 8
-_TOLD = 500  # plans from one line of progress to the next
+_PROGRESS_STEP = 500  # plans from one line of progress to the next
 Only = Mapping[str, Collection]
 
 
@@ -115,45 +115,47 @@ def search(
     lambda plan: step_lib.cost(costs, plan, exact=False),
     lambda plan: step_lib.cost(costs, plan),
   )
-  fits, counted = _fitting(setting, bounds, only, tell)
+  fits, counts = _select_fitting(setting, bounds, only, tell)
   waiting: list[tuple[float, plan_lib.Plan, int]] = []
   for plan in fits:
-    if len(waiting) % _TOLD == 0:
+    if len(waiting) % _PROGRESS_STEP == 0:
       tell(f'{len(waiting):,} of {len(fits):,} plans that fit')
     waiting.append((times[0](plan).seconds, plan, 0))
   heapq.heapify(waiting)
   ranked: list[step_lib.Cost] = []
   before = len(layers.times)
   while waiting and len(ranked) < top:
-    _, plan, timed = heapq.heappop(waiting)
-    if timed == len(times) - 1:
-      ranked.append(times[timed](plan))
+    _, plan, stage = heapq.heappop(waiting)
+    if stage == len(times) - 1:
+      ranked.append(times[stage](plan))
       continue
     tell(f'rank {len(ranked) + 1}')
-    again = times[timed + 1](plan).seconds
-    heapq.heappush(waiting, (again, plan, timed + 1))
+    seconds = times[stage + 1](plan).seconds
+    heapq.heappush(waiting, (seconds, plan, stage + 1))
   return dataclasses.replace(
-    counted, ranked=tuple(ranked), layers=len(layers.times) - before
+    counts, ranked=tuple(ranked), layers=len(layers.times) - before
   )
 
 
-def _fitting(setting, costs, only, tell) -> tuple[list[plan_lib.Plan], Found]:
+def _select_fitting(
+  setting, costs, only, tell
+) -> tuple[list[plan_lib.Plan], Found]:
   """Returns the plans that divide and fit, and how many do not."""
   room = setting.memory_share * setting.machine['memory']
   fits, looked, needs = [], 0, []
   whys: collections.Counter[str] = collections.Counter()
   for plan in plans(setting, only):
-    if looked % _TOLD == 0:
+    if looked % _PROGRESS_STEP == 0:
       tell(f'memory of {looked:,} plans')
     looked += 1
-    if why := setting.refusal(plan):
-      whys[why] += 1
+    if reason := setting.refusal(plan):
+      whys[reason] += 1
       continue
-    size = memory_lib.fullest(setting, plan, costs.held(plan)).total
+    size = memory_lib.fullest(setting, plan, costs.memory(plan)).total
     if size <= room:
       fits.append(plan)
     else:
       needs.append(size)
-  why = whys.most_common(1)[0][0] if whys else ''
+  reason = whys.most_common(1)[0][0] if whys else ''
   least = min(needs, default=0.0)
-  return fits, Found((), looked, whys.total(), len(needs), least, why)
+  return fits, Found((), looked, whys.total(), len(needs), least, reason)

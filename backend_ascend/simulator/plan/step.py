@@ -17,12 +17,12 @@ from hpmoe.backend_ascend.simulator.plan import unit_costs
 
 Plan = plan_lib.Plan
 Setting = plan_lib.Setting
-Timed = unit_costs.Timed
+UnitTimes = unit_costs.UnitTimes
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-  """What a step of training costs under a plan.
+  """The cost of a training step under a plan.
 
   Attributes:
     plan: the plan.
@@ -58,12 +58,12 @@ def hop(setting: Setting, plan: Plan) -> float:
 def passes(
   setting: Setting,
   plan: Plan,
-  timed: Mapping[str, Timed],
+  unit_times: Mapping[str, UnitTimes],
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns `[P * V]` s of a micro-batch's passes through each chunk."""
   forward, backward = (
-    unit_costs.of_chunks(
-      setting, plan, timed, lambda u, i=i: u.exposed[i].seconds
+    unit_costs.sum_chunks(
+      setting, plan, unit_times, lambda u, i=i: u.exposed[i].seconds
     ).ravel()
     for i in range(2)
   )
@@ -84,21 +84,21 @@ def _sums(setting: Setting, plan: Plan, shared, experts) -> np.ndarray:
 def _update(setting: Setting, plan: Plan, shared, experts) -> float:
   """Returns s to read and write all states of a rank's share once."""
   states = setting.states
-  moved = 2 * states.optimizer + states.gradient + states.weight
-  mine = shared / plan.dp + experts * plan.ep / plan.dp
-  return moved * float(mine.max()) / setting.machine['hbm']
+  state_bytes = 2 * states.optimizer + states.gradient + states.weight
+  local_parameters = shared / plan.dp + experts * plan.ep / plan.dp
+  return state_bytes * float(local_parameters.max()) / setting.machine['hbm']
 
 
 def cost(costs: unit_costs.Costs, plan: Plan, exact: bool = True) -> Cost:
-  """Returns what a plan costs.
+  """Returns the cost of a plan.
 
   Args:
     costs: of units, in a setting whose `refusal` lets the plan pass.
     plan: the plan.
     exact: whether the pipeline is simulated; else its bound stands for it.
   """
-  setting, held = costs.setting, costs.held(plan)
-  forward, backward = passes(setting, plan, costs.timed(plan))
+  setting, unit_memory = costs.setting, costs.memory(plan)
+  forward, backward = passes(setting, plan, costs.times(plan))
   micros, wait = setting.micros(plan), hop(setting, plan)
   way = plan.pp, micros, wait
   run = (
@@ -106,7 +106,7 @@ def cost(costs: unit_costs.Costs, plan: Plan, exact: bool = True) -> Cost:
     if exact
     else pipeline.bound(forward, backward, *way)
   )
-  own = memory_lib.parameters(setting, plan, held)
+  own = memory_lib.parameters(setting, plan, unit_memory)
   sums = _sums(setting, plan, *own)
   if 'gradients' in setting.overlap:
     # Those of a stage behind its last backward passes.
@@ -125,7 +125,7 @@ def cost(costs: unit_costs.Costs, plan: Plan, exact: bool = True) -> Cost:
     float(sums.max()),
     update,
     max(0.0, 1 - busy / run),
-    memory_lib.fullest(setting, plan, held),
+    memory_lib.fullest(setting, plan, unit_memory),
     tokens / whole,
     tokens / whole * setting.model.flops(setting.sequence) / peak,
   )
@@ -134,25 +134,25 @@ def cost(costs: unit_costs.Costs, plan: Plan, exact: bool = True) -> Cost:
 PARTS = ('compute', 'tensor', 'exchange', 'offload')
 
 
-def parts(costs: unit_costs.Costs, found: Cost) -> dict[str, float]:
-  """Returns s of a step by what an average stage does in it: they add up.
+def parts(costs: unit_costs.Costs, cost: Cost) -> dict[str, float]:
+  """Returns the seconds of a step by activity of an average stage.
 
   'compute', 'tensor', 'exchange' and 'offload' as far as they are not hidden;
   'waits' for other stages; 'gradients', 'optimizer'; 'run', what a run loses to
   `run_share`.
   """
-  plan, setting = found.plan, costs.setting
-  timed = costs.timed(plan)
-  each = setting.micros(plan) / plan.pp
-  made = {}
+  plan, setting = cost.plan, costs.setting
+  unit_times = costs.times(plan)
+  micros_per_stage = setting.micros(plan) / plan.pp
+  seconds = {}
   for name in PARTS:
-    of = unit_costs.of_chunks(
+    exposed_seconds = unit_costs.sum_chunks(
       setting,
       plan,
-      timed,
-      lambda u, name=name: sum(getattr(one, name) for one in u.exposed),
+      unit_times,
+      lambda u, name=name: sum(getattr(p, name) for p in u.exposed),
     )
-    made[name] = each * float(of.sum())
-  made['waits'] = found.pipeline - sum(made.values())
-  made |= dict(gradients=found.gradients, optimizer=found.optimizer)
-  return made | dict(run=found.seconds - sum(made.values()))
+    seconds[name] = micros_per_stage * float(exposed_seconds.sum())
+  seconds['waits'] = cost.pipeline - sum(seconds.values())
+  seconds |= dict(gradients=cost.gradients, optimizer=cost.optimizer)
+  return seconds | dict(run=cost.seconds - sum(seconds.values()))

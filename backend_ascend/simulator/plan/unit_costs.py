@@ -1,4 +1,4 @@
-"""What a rank's unit of a model holds and how long it takes, once for each."""
+"""Memory and time of each unit of a model on a rank, computed once each."""
 
 from collections.abc import Iterable
 import dataclasses
@@ -39,8 +39,8 @@ class Pass:
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
-  """What a unit holds on a rank.
+class UnitMemory:
+  """The memory of a unit on a rank.
 
   Attributes:
     kept: B of a micro-batch from its forward pass to its backward one.
@@ -55,7 +55,7 @@ class Held:
 
 
 @dataclasses.dataclass(frozen=True)
-class Timed:
+class UnitTimes:
   """Seconds of a unit's passes for one micro-batch.
 
   Attributes:
@@ -74,35 +74,35 @@ def _sum(*passes: Pass) -> Pass:
   )
 
 
-def _exposed(passes: tuple[Pass, Pass], overlap) -> tuple[Pass, Pass]:
-  """Returns both passes where computation hides what it can.
+def _expose(passes: tuple[Pass, Pass], overlap) -> tuple[Pass, Pass]:
+  """Returns the parts of both passes that computation does not hide.
 
-  It hides that of the other pass of another micro-batch, so both are one sum.
-  Copies to the host hide behind it always.
+  Computation hides communication of the other pass of another micro-batch, so
+  both passes form one sum.  Copies to the host are always hidden behind it.
   """
-  both = _sum(*passes)
-  left, exposed = both.compute, {'compute': 1.0}
+  total = _sum(*passes)
+  left, shares = total.compute, {'compute': 1.0}
   for name in ('exchange', 'tensor', 'offload'):
-    whole = getattr(both, name)
+    whole = getattr(total, name)
     hidden = min(left, whole) if name == 'offload' or name in overlap else 0.0
     left -= hidden
-    exposed[name] = (whole - hidden) / whole if whole else 0.0
+    shares[name] = (whole - hidden) / whole if whole else 0.0
   forward, backward = (
-    Pass(**{name: part * getattr(one, name) for name, part in exposed.items()})
-    for one in passes
+    Pass(**{name: share * getattr(p, name) for name, share in shares.items()})
+    for p in passes
   )
   return forward, backward
 
 
-def _held(unit: operators.Unit, recompute: str) -> Held:
-  whole = sum(one.kept for one in unit.operators)
-  cheap = sum(one.kept for one in unit.operators if one.cheap)
-  kept, working = dict(
+def _measure_memory(unit: operators.Unit, recompute: str) -> UnitMemory:
+  whole = sum(o.kept for o in unit.operators)
+  cheap = sum(o.kept for o in unit.operators if o.cheap)
+  kept_bytes, working = dict(
     none=(whole, 0.0),
     cheap=(whole - cheap, cheap),
     layer=(unit.input, whole),
   )[recompute]
-  return Held(kept, working, unit.shared, unit.experts)
+  return UnitMemory(kept_bytes, working, unit.shared, unit.experts)
 
 
 class Costs:
@@ -117,53 +117,56 @@ class Costs:
     self.setting = setting
     self.layers = layers
     self._kinds = frozenset(setting.model.units())
-    self._held = functools.cache(self._new_held)
-    self._timed = functools.cache(self._new_timed)
+    self._memory_cache = functools.cache(self._new_memory)
+    self._times_cache = functools.cache(self._new_times)
 
-  def held(self, plan: Plan) -> dict[str, Held]:
-    """Returns by kind what a unit holds; the engine does not run."""
-    return self._held(_key(plan))
+  def memory(self, plan: Plan) -> dict[str, UnitMemory]:
+    """Returns the memory of a unit by kind, without a run of the engine."""
+    return self._memory_cache(_key(plan))
 
-  def timed(self, plan: Plan) -> dict[str, Timed]:
-    """Returns by kind how long a unit takes."""
-    return self._timed(_key(plan))
+  def times(self, plan: Plan) -> dict[str, UnitTimes]:
+    """Returns the times of a unit by kind."""
+    return self._times_cache(_key(plan))
 
-  def _new_held(self, key: Plan) -> dict[str, Held]:
+  def _new_memory(self, key: Plan) -> dict[str, UnitMemory]:
     share = self.setting.share(key)
-    return {k: _held(share.unit(k), key.recompute) for k in self._kinds}
+    return {
+      k: _measure_memory(share.unit(k), key.recompute) for k in self._kinds
+    }
 
-  def _new_timed(self, key: Plan) -> dict[str, Timed]:
+  def _new_times(self, key: Plan) -> dict[str, UnitTimes]:
     share = self.setting.share(key)
     return {k: self._time(share.unit(k), key) for k in self._kinds}
 
-  def _time(self, unit: operators.Unit, key: Plan) -> Timed:
+  def _time(self, unit: operators.Unit, key: Plan) -> UnitTimes:
     machine = self.setting.machine
     forward, backward = self._passes(unit, key.tp)
     if key.recompute == 'layer':
       backward = _sum(backward, forward)
     elif key.recompute == 'cheap':
-      again = (one for one in unit.operators if one.cheap)
-      backward = _sum(backward, Pass(compute=self._run(again)))
+      recomputed = (o for o in unit.operators if o.cheap)
+      backward = _sum(backward, Pass(compute=self._run(recomputed)))
     if key.offload:
-      kept = _held(unit, key.recompute).kept
-      copied = Pass(offload=kept / machine['host_link'])
-      forward, backward = _sum(forward, copied), _sum(backward, copied)
+      kept_bytes = _measure_memory(unit, key.recompute).kept
+      copies = Pass(offload=kept_bytes / machine['host_link'])
+      forward, backward = _sum(forward, copies), _sum(backward, copies)
     passes = forward, backward
-    return Timed(*passes, _exposed(passes, self.setting.overlap))
+    return UnitTimes(*passes, _expose(passes, self.setting.overlap))
 
-  def _run(self, some: Iterable[operators.Operator]) -> float:
+  def _run(self, operators_: Iterable[operators.Operator]) -> float:
     """Returns s of operators forward, one after the other."""
     return sum(
-      one.seconds(self.setting.machine, self.setting.element) for one in some
+      operator.seconds(self.setting.machine, self.setting.element)
+      for operator in operators_
     )
 
   def _passes(self, unit: operators.Unit, tp: int) -> tuple[Pass, Pass]:
     machine, element = self.setting.machine, self.setting.element
     forward = self._run(o for o in unit.operators if not o.routed)
-    backward = sum(one.back(machine, element) for one in unit.operators)
+    backward = sum(o.back(machine, element) for o in unit.operators)
     gathers, scatters = (
-      sum(collectives.all_gather(machine, size, tp) for size in some)
-      for some in (unit.gathered, unit.scattered)
+      sum(collectives.all_gather(machine, size, tp) for size in sizes_)
+      for sizes_ in (unit.gathered, unit.scattered)
     )
     routed = (moe_layer.Times(0.0, 0.0),) * 2
     if unit.routed:
@@ -181,13 +184,13 @@ class Costs:
 
 
 def _key(plan: Plan) -> Plan:
-  """Returns a plan with what no unit depends on at its least."""
+  """Returns a plan whose fields that no unit depends on are minimal."""
   return dataclasses.replace(plan, pp=1, vpp=1, dp=plan.ep, pad=0)
 
 
-def of_chunks(setting: Setting, plan: Plan, units, value) -> np.ndarray:
+def sum_chunks(setting: Setting, plan: Plan, units, value) -> np.ndarray:
   """Returns `[V, P]`: sums over the units of each chunk."""
-  each = [value(units[k]) if k in units else 0.0 for k in sizes.KINDS]
+  unit_values = [value(units[k]) if k in units else 0.0 for k in sizes.KINDS]
   return plan_lib.counts(setting.model, plan.pp, plan.vpp, plan.pad) @ np.array(
-    each
+    unit_values
   )

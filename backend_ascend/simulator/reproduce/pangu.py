@@ -226,7 +226,7 @@ def _copies(machine: machine_lib.Machine) -> float:
   assert layer
   by_rows = dataclasses.replace(layer, exchange='flat')
   far, all_far = (
-    moe_layer.sent(machine, layer_variant)[-1]
+    moe_layer.count_sent(machine, layer_variant)[-1]
     for layer_variant in (layer, by_rows)
   )
   return far / all_far

@@ -146,7 +146,7 @@ class Summary:
   roofline: Roofline | None = None
 
 
-def covered(
+def merge_intervals(
   start: Float[np.ndarray, ' n'], end: Float[np.ndarray, ' n']
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the union of intervals as disjoint ones in order."""
@@ -157,23 +157,25 @@ def covered(
   return start[opens], reach[closes]
 
 
-def _length_before(at: np.ndarray, start, end) -> np.ndarray:
+def _length_before(times: np.ndarray, start, end) -> np.ndarray:
   """Returns how much of disjoint intervals lies before each time."""
   length = np.concatenate([[0.0], np.cumsum(end - start)])
-  begun = np.searchsorted(start, at)
-  past = np.maximum(0, np.concatenate([[0.0], end])[begun] - at)
-  return length[begun] - past
+  index = np.searchsorted(start, times)
+  past = np.maximum(0, np.concatenate([[0.0], end])[index] - times)
+  return length[index] - past
 
 
-def uncovered(mine, others) -> float:
+def uncovered(intervals, cover) -> float:
   """Returns the length of one union of intervals outside another.
 
   Args:
-    mine: (start, end), as of `covered`.
-    others: as well.
+    intervals: (start, end), as of `merge_intervals`.
+    cover: likewise.
   """
-  inside = _length_before(mine[1], *others) - _length_before(mine[0], *others)
-  return float((mine[1] - mine[0] - inside).sum())
+  inside = _length_before(intervals[1], *cover) - _length_before(
+    intervals[0], *cover
+  )
+  return float((intervals[1] - intervals[0] - inside).sum())
 
 
 def _busy(name: str, seconds: np.ndarray, cores: int, total: float) -> Busy:
@@ -191,7 +193,7 @@ def _busy(name: str, seconds: np.ndarray, cores: int, total: float) -> Busy:
 
 def units(times: timeline.Timeline) -> tuple[Busy, ...]:
   """Returns how busy each unit was, and the threads where there are any."""
-  options, took = times.image.options, times.end - times.start
+  options, seconds_of_task = times.image.options, times.end - times.start
   by_unit: dict[str, tuple[tuple[layout.Unit, ...], int]] = {
     'AIC': ((layout.Unit.AIC,), options.num_aic),
     'AIV': ((layout.Unit.AIV,), options.num_aiv),
@@ -201,35 +203,35 @@ def units(times: timeline.Timeline) -> tuple[Busy, ...]:
     group, groups = times.thread, int(times.thread.max(initial=0)) + 1
     by_unit = {name: (units_, 1) for name, (units_, _) in by_unit.items()}
     by_unit['threads'] = (tuple(layout.Unit), 1)
-  found = []
+  busy_units = []
   for name, (units_, cores) in by_unit.items():
-    mine = np.isin(times.tasks['unit'], units_)
-    seconds = np.bincount(group[mine], took[mine], groups)
-    found.append(_busy(name, seconds, cores, times.total))
-  return tuple(found)
+    mask = np.isin(times.tasks['unit'], units_)
+    seconds = np.bincount(group[mask], seconds_of_task[mask], groups)
+    busy_units.append(_busy(name, seconds, cores, times.total))
+  return tuple(busy_units)
 
 
 def stages(times: timeline.Timeline, path: np.ndarray) -> tuple[Stage, ...]:
   """Returns the kinds, in dependency order."""
-  tasks, took = times.tasks, times.end - times.start
-  found = []
+  tasks, durations = times.tasks, times.end - times.start
+  rows = []
   for kind in timeline.kinds(tasks):
-    mine = np.flatnonzero(tasks['kind'] == kind)
+    members = np.flatnonzero(tasks['kind'] == kind)
     of_path = path[tasks['kind'][path] == kind]
-    found.append(
+    rows.append(
       Stage(
         name=kind.name.lower(),
         unit=layout.UNIT_OF_KIND[kind].name,
-        tasks=len(mine),
-        busy=float(took[mine].sum()),
-        waited=float(times.waited[mine].sum()),
-        first=float(times.start[mine].min()),
-        last=float(times.end[mine].max()),
-        on_path=float(took[of_path].sum()),
+        tasks=len(members),
+        busy=float(durations[members].sum()),
+        waited=float(times.waited[members].sum()),
+        first=float(times.start[members].min()),
+        last=float(times.end[members].max()),
+        on_path=float(durations[of_path].sum()),
         path_tasks=len(of_path),
       )
     )
-  return tuple(found)
+  return tuple(rows)
 
 
 def exposed(times: timeline.Timeline) -> Exposed:
@@ -241,16 +243,16 @@ def exposed(times: timeline.Timeline) -> Exposed:
   tasks, puts = times.tasks, timeline.is_put(times.tasks)
   rank = tasks['rank'] if times.thread is None else np.zeros(len(tasks), int)
   rows = []
-  for one in np.unique(rank):
-    here = rank == one
-    union = lambda mask: covered(times.start[mask], times.end[mask])
-    sent = union(here & puts)
-    gemms = union(here & (tasks['unit'] == layout.Unit.AIC))
+  for rank_number in np.unique(rank):
+    is_local = rank == rank_number
+    union = lambda mask: merge_intervals(times.start[mask], times.end[mask])
+    put_time = union(is_local & puts)
+    gemms = union(is_local & (tasks['unit'] == layout.Unit.AIC))
     rows.append(
       (
-        float((sent[1] - sent[0]).sum()),
-        uncovered(sent, gemms),
-        uncovered(sent, union(here & ~puts)),
+        float((put_time[1] - put_time[0]).sum()),
+        uncovered(put_time, gemms),
+        uncovered(put_time, union(is_local & ~puts)),
       )
     )
   table = np.array(rows)
@@ -265,23 +267,25 @@ def exposed(times: timeline.Timeline) -> Exposed:
   )
 
 
-def roofline(simulated: simulate.Simulation, bound: simulate.Bound) -> Roofline:
+def roofline(
+  simulation: simulate.Simulation, bound: simulate.Bound
+) -> Roofline:
   """Returns how far a simulation is from the bound, and on what."""
-  total = simulated.total or 1.0
-  used: dict[str, list[tuple[float, float]]] = {}
-  for one in simulated.resources:
-    shares = one.busy / total, one.bytes / (one.capacity * total)
-    if simulated.thread is None or one.rank <= 0:  # a host has one memory
-      used.setdefault(_class_of(one.name), []).append(shares)
-  for unit, busy in _unit_shares(simulated):
-    used[unit] = [(busy, busy)]
+  total = simulation.total or 1.0
+  shares_by_class: dict[str, list[tuple[float, float]]] = {}
+  for resource in simulation.resources:
+    shares = resource.busy / total, resource.bytes / (resource.capacity * total)
+    if simulation.thread is None or resource.rank <= 0:  # a host has one memory
+      shares_by_class.setdefault(_class_of(resource.name), []).append(shares)
+  for unit, busy in _unit_shares(simulation):
+    shares_by_class[unit] = [(busy, busy)]
   needs: dict[str, float] = {}
   for name, seconds in bound.parts.items():
     longest = float(np.max(seconds, initial=0.0))
     needs[_class_of(name)] = max(needs.get(_class_of(name), 0.0), longest)
   parts = []
   for name, longest in needs.items():
-    busy, rate = np.mean(used[name], axis=0).tolist()
+    busy, rate = np.mean(shares_by_class[name], axis=0).tolist()
     parts.append(Part(name=name, needs=longest, busy=busy, rate=rate))
   return Roofline(
     name=_class_of(bound.name),
@@ -291,12 +295,12 @@ def roofline(simulated: simulate.Simulation, bound: simulate.Bound) -> Roofline:
   )
 
 
-def _unit_shares(simulated: simulate.Simulation) -> list[tuple[str, float]]:
+def _unit_shares(simulation: simulate.Simulation) -> list[tuple[str, float]]:
   """Returns how much of the total each unit's cores are busy."""
-  share = simulated.busy / (simulated.total or 1.0)
-  if simulated.thread is not None:
-    return [('threads', float(share.sum()) / simulated.machine['threads'])]
-  units_ = simulated.image.tables['queues']['unit']
+  share = simulation.busy / (simulation.total or 1.0)
+  if simulation.thread is not None:
+    return [('threads', float(share.sum()) / simulation.machine['threads'])]
+  units_ = simulation.image.tables['queues']['unit']
   return [
     (unit.name.lower(), float(share[units_ == unit].mean()))
     for unit in layout.Unit

@@ -27,8 +27,8 @@ class TestUncovered:
       )
       mine, others = seconds_of(a, b, 30), seconds_of(c, d, 30)
       got = summary.uncovered(
-        summary.covered(a.astype(float), b.astype(float)),
-        summary.covered(c.astype(float), d.astype(float)),
+        summary.merge_intervals(a.astype(float), b.astype(float)),
+        summary.merge_intervals(c.astype(float), d.astype(float)),
       )
       assert got == (mine & ~others).sum()
 

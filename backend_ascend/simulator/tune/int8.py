@@ -17,7 +17,7 @@ from hpmoe.backend_ascend.simulator.tune import tuner
 
 _ELEMENT = 'int8'
 # What products write, and what goes home, in the storage of the layer.
-_STORED = ('gate_up', 'expert_out', 'returned', 'y')
+_STORED_BUFFERS = ('gate_up', 'expert_out', 'returned', 'y')
 # Of an element: casts, absolute value, row maximum, scale and casts to int8.
 _QUANTISE_OPS = 8
 # A cast and a scale.
@@ -28,11 +28,13 @@ def _width(layer: tuner.Layer) -> float:
   return float(simulate.ELEMENTS[layer.policy.storage][0])
 
 
-def _converted(layer: tuner.Layer, elements: float, ops: float) -> float:
+def _convert_seconds(layer: tuner.Layer, elements: float, ops: float) -> float:
   """Returns s of a pass over codes and numbers that runs beside nothing."""
   machine = layer.machine
-  moved = elements * (1 + _width(layer)) / machine['hbm']
-  return max(moved, elements * ops / (machine['aiv'] * machine['vector']))
+  memory_seconds = elements * (1 + _width(layer)) / machine['hbm']
+  return max(
+    memory_seconds, elements * ops / (machine['aiv'] * machine['vector'])
+  )
 
 
 def seconds(
@@ -41,15 +43,17 @@ def seconds(
   image: image_lib.Image,
   topk_ids: np.ndarray,
 ) -> float:
-  """Returns s of a pass; arguments as of `tuner.stored`."""
-  of, machine = layer.config.dims(), layer.machine
+  """Returns s of a pass; arguments as of `tuner.simulate_stored`."""
+  sizes, machine = layer.config.dims(), layer.machine
   if direction == layout.Direction.BACKWARD:
-    rows = int(np.bincount(topk_ids.ravel() // of['L']).max())
-    saved = rows * (of['D'] + of['F'])
-    made = _converted(layer, saved, _DEQUANTISE_OPS)
-    return made + tuner.stored(layer, direction, image, topk_ids)
-  weights = 3 * of['L'] * of['D'] * of['F']
-  front = _converted(layer, weights + of['T'] * of['D'], _QUANTISE_OPS)
+    rows = int(np.bincount(topk_ids.ravel() // sizes['L']).max())
+    elements = rows * (sizes['D'] + sizes['F'])
+    conversion = _convert_seconds(layer, elements, _DEQUANTISE_OPS)
+    return conversion + tuner.simulate_stored(layer, direction, image, topk_ids)
+  weights = 3 * sizes['L'] * sizes['D'] * sizes['F']
+  front = _convert_seconds(
+    layer, weights + sizes['T'] * sizes['D'], _QUANTISE_OPS
+  )
   # Of a written element, besides: the scales of both halves of its row.
   ops = machine['activation_ops'] + 2 + _QUANTISE_OPS
   run = simulate.simulate(
@@ -57,6 +61,6 @@ def seconds(
     machine.with_figures(activation_ops=ops),
     topk_ids,
     element=_ELEMENT,
-    element_bytes=dict.fromkeys(_STORED, _width(layer)),
+    element_bytes=dict.fromkeys(_STORED_BUFFERS, _width(layer)),
   )
   return front + run.total

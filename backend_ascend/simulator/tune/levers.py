@@ -1,8 +1,8 @@
-"""Levers: what makes a layer faster that is no schedule of one image.
+"""Levers: changes that make a layer faster and are not part of a schedule.
 
-A schedule is searched first; levers are pulled on the best one, each kept only
-if it helps.  None changes a rate of the machine: what it needs of one has been
-published or measured.
+The search finds a schedule first.  Levers are applied to the best one, and each
+is kept only if it helps.  No lever changes a rate of the machine: every rate
+that it uses was published or measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,11 +45,11 @@ def spread(rows: np.ndarray, ranks: int) -> np.ndarray:
   """
   local = len(rows) // ranks
   number = np.empty(len(rows), np.int32)
-  held, load = np.zeros(ranks, int), np.zeros(ranks)
+  expert_counts, load = np.zeros(ranks, int), np.zeros(ranks)
   for expert in np.argsort(-rows, kind='stable'):
-    rank = int(np.where(held < local, load, np.inf).argmin())
-    number[expert] = rank * local + held[rank]
-    held[rank] += 1
+    rank = int(np.where(expert_counts < local, load, np.inf).argmin())
+    number[expert] = rank * local + expert_counts[rank]
+    expert_counts[rank] += 1
     load[rank] += rows[expert]
   return number
 
@@ -66,10 +66,10 @@ def _spread(layer: tuner.Layer) -> tuner.Layer:
   ]
   number = spread(np.sum(rows, axis=0), sizes['R'])
   cases = {name: number[ids] for name, ids in layer.cases.items()}
-  most = max(
+  capacity = max(
     int(np.bincount(ids.ravel() // sizes['L']).max()) for ids in cases.values()
   )
-  config = dataclasses.replace(layer.config, capacity=most)
+  config = dataclasses.replace(layer.config, capacity=capacity)
   return dataclasses.replace(layer, cases=cases, config=config)
 
 
@@ -116,19 +116,19 @@ LEVERS: Mapping[str, Lever] = {
 }
 
 
-def pulled(layer: tuner.Layer, names: Sequence[str]) -> tuner.Layer:
-  """Returns the layer with some levers."""
+def apply_levers(layer: tuner.Layer, names: Sequence[str]) -> tuner.Layer:
+  """Returns the layer with the named levers."""
   for name in names:
     layer = LEVERS[name].pull(layer)
   return layer
 
 
 def _retiled(layer: tuner.Layer, best: tuner.Timed, tiles, progress):
-  """Returns the best with the tiles that a layer of levers likes most."""
-  found = tuner.Pareto(tuner.Tuner(layer))
-  found.add(best.options)
-  tuner.refine(found, ({'tile': tiles},), 1, progress)
-  return found.best()
+  """Returns the best schedule, with the best tiles for a layer with levers."""
+  pareto = tuner.Pareto(tuner.Tuner(layer))
+  pareto.add(best.options)
+  tuner.refine(pareto, ({'tile': tiles},), 1, progress)
+  return pareto.best()
 
 
 def pull(
@@ -149,18 +149,18 @@ def pull(
   best = _retiled(layer, best, tiles, progress)
   for name in LEVERS:
     progress(f'lever {name}')
-    trial = _retiled(pulled(layer, [*names, name]), best, tiles, progress)
+    trial = _retiled(apply_levers(layer, [*names, name]), best, tiles, progress)
     if best.slower(trial) > 0:
       names, best = [*names, name], trial
   shares = []
   for name in names:
-    others = [other for other in names if other != name]
-    timed = _retiled(pulled(layer, others), best, tiles, progress)
-    seconds = {case: timed.total(case) for case in timed.simulated}
+    other_names = [other for other in names if other != name]
+    schedule = _retiled(apply_levers(layer, other_names), best, tiles, progress)
+    seconds = {case: schedule.total(case) for case in schedule.simulated}
     lever = LEVERS[name]
     shares.append(
       tuner.Ablation(
-        name, lever.mine, lever.without, seconds, timed.slower(best)
+        name, lever.mine, lever.without, seconds, schedule.slower(best)
       )
     )
   return best, shares

@@ -47,7 +47,7 @@ def test_experts_are_spread_fullest_first(rows, ranks, number):
 def test_spread_moves_whole_experts():
   # Given 128 and 64 rows for the experts of rank 0, and 32 for the others, when
   # spread, then ranks have 2 x 160 and 2 x 96 rows in place of 2 x 192 and 64.
-  layer = levers.pulled(_layer(128, 64, 32, 32), ['placement'])
+  layer = levers.apply_levers(_layer(128, 64, 32, 32), ['placement'])
   (ids,) = layer.cases.values()
   assert np.bincount(ids.ravel()).tolist() == [256, 64, 128, 64]
   assert layer.config.capacity == 320
@@ -62,7 +62,7 @@ def test_a_write_out_runs_beside_what_a_stage_of_l1_holds(storage, terms):
   layer = dataclasses.replace(
     _layer(64, 64, 64, 64), policy=precision.PrecisionPolicy(storage=storage)
   )
-  pulled = levers.pulled(layer, ['write_out']).machine
+  pulled = levers.apply_levers(layer, ['write_out']).machine
   assert pulled['write_beside'] == terms
   # A lever changes how a core is used and no rate.
   assert pulled.changed == ('write_beside',)
@@ -100,7 +100,7 @@ def test_a_forward_pass_of_int8_pays_for_what_it_converts():
   )
   options = tuner.Tuner(fast).base
   whole = tuner.Tuner(fast).time(options).simulated['uneven']
-  half = tuner.Tuner(levers.pulled(fast, ['forward'])).time(options)
+  half = tuner.Tuner(levers.apply_levers(fast, ['forward'])).time(options)
   made = half.simulated['uneven']
   assert made['backward'] == pytest.approx(whole['backward'] + saved, rel=1e-12)
   # Casts, row maximum, scale; the scales of both halves; SwiGLU itself.
@@ -121,4 +121,4 @@ def test_no_assumed_rate_of_int8_is_a_lever():
   layer = dataclasses.replace(
     _layer(64, 64, 64, 64), machine=machine_lib.load('host')
   )
-  assert levers.pulled(layer, ['forward']) == layer
+  assert levers.apply_levers(layer, ['forward']) == layer

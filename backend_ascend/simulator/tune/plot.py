@@ -11,7 +11,7 @@ def write(
   path: str | os.PathLike,
   best: tuner.Timed,
   published: tuner.Timed,
-  timed: Sequence[tuner.Timed],
+  schedules: Sequence[tuner.Timed],
   ablation: Sequence[tuner.Ablation],
 ) -> None:
   """Writes a PNG.
@@ -20,36 +20,38 @@ def write(
     path: where.
     best: what the search found.
     published: the published system's schedule.
-    timed: schedules that were simulated.
+    schedules: those that were simulated.
     ablation: what each choice is worth.
 
   Raises:
     OSError: the file cannot be written.
   """
-  made = plot_style.figure(9)
-  left, right = made.subplots(2, height_ratios=[5, 4])
+  figure = plot_style.figure(9)
+  left, right = figure.subplots(2, height_ratios=[5, 4])
   left.set_prop_cycle(color=plot_style.COLOURS)
   for case in best.predicted:
     left.scatter(
-      [1e3 * one.total(case) for one in timed],
-      [1e3 * one.predicted[case] for one in timed],
+      [1e3 * schedule.total(case) for schedule in schedules],
+      [1e3 * schedule.predicted[case] for schedule in schedules],
       s=16,
       alpha=0.6,
-      label=f'{len(timed)} schedules, {case}',
+      label=f'{len(schedules)} schedules, {case}',
     )
-    for name, one, mark in (
+    for name, schedule, mark in (
       ('published', published, 's'),
       ('tuned', best, '*'),
     ):
       left.scatter(
-        [1e3 * one.total(case)],
-        [1e3 * one.predicted[case]],
+        [1e3 * schedule.total(case)],
+        [1e3 * schedule.predicted[case]],
         s=140,
         marker=mark,
         label=f'{name}, {case}',
       )
   ends = [
-    1e3 * one.total(case) for one in (*timed, best) for case in best.predicted
+    1e3 * schedule.total(case)
+    for schedule in (*schedules, best)
+    for case in best.predicted
   ]
   left.plot([min(ends), max(ends)], [min(ends), max(ends)], color='0.6', lw=0.8)
   left.set_xlabel('simulated, forward + backward, ms')
@@ -63,4 +65,4 @@ def write(
   )
   right.axvline(0, color='0.4', lw=0.8)
   right.set_xlabel('slower with the published option instead, %')
-  plot_style.save(made, path)
+  plot_style.save(figure, path)

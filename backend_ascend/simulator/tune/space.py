@@ -62,7 +62,7 @@ PUBLISHED = granularity.Options(
 )
 
 
-def on(choices: Choices, aiv: int) -> Choices:
+def choose_cores(choices: Choices, aiv: int) -> Choices:
   """Returns choices whose AIVs are one of each core, or both: all `aiv`."""
   if 'aiv' not in choices:
     return choices
@@ -123,10 +123,10 @@ _COUPLED = (
 NAMES = tuple(dict.fromkeys([*GRID, *BESIDE]))
 
 
-def changed(
+def replace_fields(
   options: granularity.Options, fields: Fields
 ) -> granularity.Options:
-  """Returns options with other fields.
+  """Returns options in which some fields are replaced.
 
   Raises:
     ValueError: they do not go together.
@@ -146,18 +146,18 @@ def fields_of(name: str) -> tuple[str, ...]:
 
 def value(options: granularity.Options, field: str) -> Any:
   """Returns a field by its name in the space."""
-  of, _, name = field.rpartition('.')
-  return getattr(options.order if of else options, name)
+  group, _, name = field.rpartition('.')
+  return getattr(options.order if group else options, name)
 
 
 def label(options: granularity.Options, name: str) -> str:
   """Returns which option of a choice options have, in words."""
-  mine = {field: value(options, field) for field in fields_of(name)}
+  current = {field: value(options, field) for field in fields_of(name)}
   for choices in (GRID, BESIDE):
     for word, fields in choices.get(name, {}).items():
-      if mine == dict(fields):
+      if current == dict(fields):
         return word
-  return ' '.join(_word(field, of) for field, of in mine.items())
+  return ' '.join(_word(field, x) for field, x in current.items())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,15 +173,15 @@ class Grid:
 
   choices: Choices
   base: granularity.Options
-  picked: np.ndarray
+  indices: np.ndarray
   table: np.ndarray
 
   def options(self, point: int) -> granularity.Options:
     """Returns a point as options."""
     fields: dict[str, Any] = {}
-    for options, pick in zip(self.choices.values(), self.picked[:, point]):
+    for options, pick in zip(self.choices.values(), self.indices[:, point]):
       fields |= list(options.values())[pick]
-    return changed(self.base, fields)
+    return replace_fields(self.base, fields)
 
 
 def grid(
@@ -201,14 +201,14 @@ def grid(
   Raises:
     ValueError: none can be compiled.
   """
-  choices = allowed(choices, tiles)
+  choices = drop_tiles(choices, tiles)
   counts = [len(options) for options in choices.values()]
-  none = [name for name, options in choices.items() if not options]
-  if none:
+  empty = [name for name, options in choices.items() if not options]
+  if empty:
     raise ValueError(
-      f'space: expected a point that can be run, got no {none[0]} for one'
+      f'space: expected a point that can be run, got no {empty[0]} for one'
     )
-  picked = np.indices(counts, np.int16).reshape(len(counts), -1)
+  indices = np.indices(counts, np.int16).reshape(len(counts), -1)
   groups = _groups(list(choices))
   parts = [
     _columns(config, base, [list(choices.values())[axis] for axis in axes])
@@ -217,21 +217,21 @@ def grid(
 
   def place(axes) -> np.ndarray:
     """Returns `[points]`, which of the points of a group of choices."""
-    return np.ravel_multi_index(picked[axes], [counts[axis] for axis in axes])
+    return np.ravel_multi_index(indices[axes], [counts[axis] for axis in axes])
 
-  can_be = [can[place(axes)] for axes, (_, can) in zip(groups, parts)]
-  picked = picked[:, np.logical_and.reduce(can_be)]
-  if not picked.size:
+  can_be = [valid[place(axes)] for axes, (_, valid) in zip(groups, parts)]
+  indices = indices[:, np.logical_and.reduce(can_be)]
+  if not indices.size:
     raise ValueError('space: expected a point that can be compiled, got none')
-  of_base = np.array(model.columns(config, base))
-  table = np.tile(of_base, (picked.shape[1], 1))
-  for axes, (made, can) in zip(groups, parts):
-    moved = (made[can] != of_base).any(0)
-    table[:, moved] = made[:, moved][place(axes)]
-  return Grid(choices, base, picked, table)
+  base_columns = np.array(model.columns(config, base))
+  table = np.tile(base_columns, (indices.shape[1], 1))
+  for axes, (columns, valid) in zip(groups, parts):
+    differs = (columns[valid] != base_columns).any(0)
+    table[:, differs] = columns[:, differs][place(axes)]
+  return Grid(choices, base, indices, table)
 
 
-def allowed(
+def drop_tiles(
   choices: Choices, tiles: Callable[[Fields], bool]
 ) -> dict[str, dict[str, Fields]]:
   """Returns choices without tiles that cannot be run."""
@@ -261,10 +261,12 @@ def _columns(config, base, choices) -> tuple[np.ndarray, np.ndarray]:
   rows = []
   for fields in itertools.product(*(options.values() for options in choices)):
     try:
-      made = changed(base, {n: v for of in fields for n, v in of.items()})
+      options_of_point = replace_fields(
+        base, {n: v for group in fields for n, v in group.items()}
+      )
     except ValueError:
       rows.append([np.nan] * len(model.COLUMNS))
     else:
-      rows.append(model.columns(config, made))
+      rows.append(model.columns(config, options_of_point))
   table = np.array(rows)
   return table, ~np.isnan(table).any(1)

@@ -1,8 +1,8 @@
 """The search: the model prunes, the simulator confirms, neighbours refine.
 
-What is minimised is the time of forward and backward pass together, over
-routings that each are as likely: the mean of how much longer a schedule takes
-than the best one known for that routing.
+The search minimises the mean regret of forward and backward pass together over
+equally likely routings.  The regret of a schedule is its extra time over the
+best schedule known for that routing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,13 +36,13 @@ _LOWER = {
 }
 
 
-def stored(
+def simulate_stored(
   layer: 'Layer',
   direction: layout.Direction,
   image: image_lib.Image,
   topk_ids: np.ndarray,
 ) -> float:
-  """Returns s of a pass in the storage of its image.
+  """Returns the seconds of a pass in the storage of its image.
 
   Args:
     layer: on whose machine.
@@ -56,7 +56,7 @@ def stored(
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-  """What is tuned, and where.
+  """The layer to tune, and its machine.
 
   Attributes:
     config: sizes; N holds what every case sends.
@@ -64,7 +64,7 @@ class Layer:
     machine: on which.
     cases: `[R, T, K]` i32 experts of every token, by name of the routing.
     target: as `compiler.require_target`.
-    seconds: of a pass; arguments as of `stored`.
+    seconds: of a pass; arguments as of `simulate_stored`.
   """
 
   config: config_lib.MoEConfig
@@ -72,7 +72,7 @@ class Layer:
   machine: machine_lib.Machine
   cases: Mapping[str, np.ndarray]
   target: str = 'host'
-  seconds: Callable[..., float] = stored
+  seconds: Callable[..., float] = simulate_stored
 
   @property
   def cores(self) -> tuple[int, int]:
@@ -82,8 +82,8 @@ class Layer:
     of an A3 die are taken.
     """
     aic, aiv = int(self.machine['aic']), int(self.machine['aiv'])
-    of_die = granularity.Options()
-    return (aic, aiv) if aiv == 2 * aic else (of_die.num_aic, of_die.num_aiv)
+    die = granularity.Options()
+    return (aic, aiv) if aiv == 2 * aic else (die.num_aic, die.num_aiv)
 
   @property
   def expert_rows(self) -> int:
@@ -179,7 +179,7 @@ class Tuner:
       name: model.traffic(layer.config, layer.machine, ids)
       for name, ids in layer.cases.items()
     }
-    self._known: dict[granularity.Options, Timed] = {}
+    self._schedules: dict[granularity.Options, Timed] = {}
     self._runs = functools.cache(self._compiles)
 
   @functools.cached_property
@@ -235,18 +235,18 @@ class Tuner:
   def predict(self, table: np.ndarray) -> np.ndarray:
     """Returns `[cases, points]` f8 s of both passes, by the model."""
     layer = self.layer
-    made = [
+    passes = [
       model.predict(layer.config, layer.policy, layer.machine, case, table)
       for case in self.traffic.values()
     ]
-    return np.array([sum(one.values()) for one in made])
+    return np.array([sum(seconds.values()) for seconds in passes])
 
   def images(self, options: granularity.Options):
-    """Yields (pass, image) without proofs: what is taken is compiled anew."""
+    """Yields (pass, image) without proofs; the result is compiled again."""
     for direction, lower in _LOWER.items():
       flow = lower(self.layer.config, self.layer.policy, options)
-      placed = placement.place(flow, orders.select_scheduler(options)(flow))
-      yield direction, image_lib.load(image_lib.serialize(placed))
+      placement_ = placement.place(flow, orders.select_scheduler(options)(flow))
+      yield direction, image_lib.load(image_lib.serialize(placement_))
 
   def time(self, options: granularity.Options) -> Timed:
     """Returns a schedule, simulated in every case.
@@ -254,19 +254,21 @@ class Tuner:
     Raises:
       ValueError: options that do not go together, or more cores than there are.
     """
-    if options in self._known:
-      return self._known[options]
+    if options in self._schedules:
+      return self._schedules[options]
     self._require(options)
     layer = self.layer
     seconds: dict[str, dict[str, float]] = {name: {} for name in layer.cases}
     for direction, image in self.images(options):
       for name, ids in layer.cases.items():
-        took = layer.seconds(layer, direction, image, ids)
-        seconds[name][direction.name.lower()] = took
+        pass_seconds = layer.seconds(layer, direction, image, ids)
+        seconds[name][direction.name.lower()] = pass_seconds
     predicted = self.predict(model.table(layer.config, [options]))[:, 0]
-    made = Timed(options, dict(zip(layer.cases, predicted.tolist())), seconds)
-    self._known[options] = made
-    return made
+    schedule = Timed(
+      options, dict(zip(layer.cases, predicted.tolist())), seconds
+    )
+    self._schedules[options] = schedule
+    return schedule
 
   def _require(self, options: granularity.Options) -> None:
     """Raises ValueError if the target does not run them."""
@@ -293,9 +295,9 @@ class Tuner:
     parts: dict[str, dict[str, str]] = {name: {} for name in layer.cases}
     for direction, image in self.images(options):
       for name, ids in layer.cases.items():
-        found = simulate.bound(image, machine, ids)
-        seconds[name] += found.seconds
-        parts[name][direction.name.lower()] = found.name
+        bounds = simulate.bound(image, machine, ids)
+        seconds[name] += bounds.seconds
+        parts[name][direction.name.lower()] = bounds.name
     return {n: Bound(seconds[n], parts[n]) for n in layer.cases}
 
 
@@ -316,35 +318,38 @@ class Pareto:
 
   def __init__(self, tuner: Tuner):
     self.tuner = tuner
-    self.tried: dict[granularity.Options, Timed] = {}
+    self.schedules: dict[granularity.Options, Timed] = {}
 
   def add(self, options: granularity.Options) -> None:
     """Simulates a schedule, if it can be."""
     # Refused are fields that do not go together.
     with contextlib.suppress(ValueError):
-      self.tried[options] = self.tuner.time(options)
+      self.schedules[options] = self.tuner.time(options)
 
   def _seconds(self) -> np.ndarray:
     cases = self.tuner.layer.cases
     return np.array(
-      [[one.total(name) for one in self.tried.values()] for name in cases]
+      [
+        [schedule.total(name) for schedule in self.schedules.values()]
+        for name in cases
+      ]
     )
 
   def best(self) -> Timed:
-    """Returns the one of least expected regret."""
+    """Returns the schedule with the least expected regret."""
     cost = regrets(self._seconds()).mean(0)
-    return list(self.tried.values())[int(cost.argmin())]
+    return list(self.schedules.values())[int(cost.argmin())]
 
   def best_by_case(self) -> dict[str, Timed]:
     """Returns the fastest of each case."""
-    found = list(self.tried.values())
-    at = self._seconds().argmin(1)
-    return {n: found[i] for n, i in zip(self.tuner.layer.cases, at)}
+    schedules = list(self.schedules.values())
+    fastest = self._seconds().argmin(1)
+    return {n: schedules[i] for n, i in zip(self.tuner.layer.cases, fastest)}
 
-  def regret(self, of: Timed) -> dict[str, float]:
-    """Returns how much longer one takes than the fastest, by case."""
+  def regret(self, schedule: Timed) -> dict[str, float]:
+    """Returns the extra time of a schedule over the fastest, by case."""
     best = self.best_by_case()
-    return {n: of.total(n) / best[n].total(n) - 1 for n in best}
+    return {n: schedule.total(n) / best[n].total(n) - 1 for n in best}
 
 
 # More than the model's worst error over the subspace of the paper's layer.
@@ -352,10 +357,10 @@ _SLOWER_BY_MODEL = 0.05
 
 
 def _is_slow(tuner: Tuner, best: Timed, options: granularity.Options) -> bool:
-  """Returns whether the model takes options for far slower than the best."""
-  told = tuner.predict(model.table(tuner.layer.config, [options]))[:, 0]
-  known = np.array([best.predicted[case] for case in tuner.layer.cases])
-  return float((told / known).mean()) > 1 + _SLOWER_BY_MODEL
+  """Returns whether the model predicts far more time than for the best."""
+  predicted = tuner.predict(model.table(tuner.layer.config, [options]))[:, 0]
+  best_seconds = np.array([best.predicted[case] for case in tuner.layer.cases])
+  return float((predicted / best_seconds).mean()) > 1 + _SLOWER_BY_MODEL
 
 
 def refine(
@@ -378,7 +383,7 @@ def refine(
           progress(name)
           # Refused are fields that do not go together.
           with contextlib.suppress(ValueError):
-            near = space.changed(best.options, fields)
+            near = space.replace_fields(best.options, fields)
             if not _is_slow(pareto.tuner, best, near):
               pareto.add(near)
     if pareto.best() is before:
@@ -396,17 +401,19 @@ def ablate(
       for field in space.fields_of(name)
     }
     progress(f'without {name}')
-    mine = space.label(best.options, name)
-    without = space.label(tuner.published, name)
-    if mine == without:
+    option = space.label(best.options, name)
+    published_option = space.label(tuner.published, name)
+    if option == published_option:
       continue
     try:
-      timed = tuner.time(space.changed(best.options, fields))
+      schedule = tuner.time(space.replace_fields(best.options, fields))
     except ValueError:
-      rows.append(Ablation(name, mine, without, {}, None))
+      rows.append(Ablation(name, option, published_option, {}, None))
       continue
-    seconds = {case: timed.total(case) for case in timed.simulated}
-    rows.append(Ablation(name, mine, without, seconds, timed.slower(best)))
+    seconds = {case: schedule.total(case) for case in schedule.simulated}
+    rows.append(
+      Ablation(name, option, published_option, seconds, schedule.slower(best))
+    )
   return sorted(rows, key=lambda row: -(row.gain or 0))
 
 
@@ -414,31 +421,35 @@ def accuracy(
   tuner: Tuner, choices: space.Choices, progress: Progress = lambda step: None
 ) -> tuple[Accuracy, list[Timed]]:
   """Returns the model's errors over all points of choices, and the points."""
-  choices = space.on(choices, tuner.base.num_aiv)
+  choices = space.choose_cores(choices, tuner.base.num_aiv)
   grid = space.grid(tuner.layer.config, tuner.base, choices, tuner.runs)
-  timed = []
+  schedules = []
   for point in range(len(grid.table)):
     progress('subspace')
-    timed.append(tuner.time(grid.options(point)))
+    schedules.append(tuner.time(grid.options(point)))
   cases = tuner.layer.cases
-  told = np.array([[one.predicted[c] for one in timed] for c in cases])
-  real = np.array([[one.total(c) for one in timed] for c in cases])
-  error = np.abs(told / real - 1)
-  ranks = [_spearman(*pair) for pair in zip(told, real)]
-  chosen = real[np.arange(len(real)), told.argmin(1)] / real.min(1) - 1
+  predicted = np.array([[s.predicted[c] for s in schedules] for c in cases])
+  simulated_seconds = np.array([[s.total(c) for s in schedules] for c in cases])
+  error = np.abs(predicted / simulated_seconds - 1)
+  ranks = [_spearman(*pair) for pair in zip(predicted, simulated_seconds)]
+  regret = (
+    simulated_seconds[np.arange(len(simulated_seconds)), predicted.argmin(1)]
+    / simulated_seconds.min(1)
+    - 1
+  )
   return Accuracy(
-    len(timed),
+    len(schedules),
     float(error.mean()),
     float(error.max()),
     float(np.mean(ranks)),
-    float(chosen.max()),
-  ), timed
+    float(regret.max()),
+  ), schedules
 
 
-def _spearman(one: np.ndarray, other: np.ndarray) -> float:
+def _spearman(first: np.ndarray, second: np.ndarray) -> float:
   """Returns the correlation of ranks; equal values share theirs."""
   ranks = []
-  for values in (one, other):
+  for values in (first, second):
     _, inverse, counts = np.unique(
       values, return_inverse=True, return_counts=True
     )
@@ -450,9 +461,9 @@ def _spearman(one: np.ndarray, other: np.ndarray) -> float:
 # All of whose points are simulated, to see how good the model is.
 SUBSPACE: space.Choices = {
   name: {
-    word: fields for word, fields in space.GRID[name].items() if word in of
+    word: fields for word, fields in space.GRID[name].items() if word in words
   }
-  for name, of in dict(
+  for name, words in dict(
     event_grain=('expert', 'row_block'),
     tile=('128x128', '256x128'),
     put_rows=('32', '128'),

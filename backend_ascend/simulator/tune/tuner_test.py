@@ -19,7 +19,7 @@ CONFIG = config_testing.sized(r=2, t=2048, e=8, k=4, d=2048, f=1024)
 PUBLISHED_MODEL_ERROR = 0.038
 POLICY = precision.PrecisionPolicy(storage='bfloat16')
 LEFT_OUT = ('put_rows', 'vector_rows', 'token_block', 'aiv', 'lead')
-CHOICES = {n: of for n, of in space.GRID.items() if n not in LEFT_OUT} | {
+CHOICES = {n: words for n, words in space.GRID.items() if n not in LEFT_OUT} | {
   'tile': {w: space.GRID['tile'][w] for w in ('64x128', '128x128', '128x256')}
 }
 
@@ -37,7 +37,7 @@ def routing(seed: int) -> np.ndarray:
   return np.argsort(-scores, axis=-1)[..., : sizes['K']].astype(np.int32)
 
 
-def made(*seeds: int, target: str = 'ascend') -> tuner.Tuner:
+def build_tuner(*seeds: int, target: str = 'ascend') -> tuner.Tuner:
   return tuner.Tuner(
     tuner.Layer(
       CONFIG,
@@ -51,7 +51,7 @@ def made(*seeds: int, target: str = 'ascend') -> tuner.Tuner:
 
 @pytest.fixture(scope='module')
 def search():
-  return made(0)
+  return build_tuner(0)
 
 
 def sample(grid: space.Grid, count: int) -> list[int]:
@@ -63,13 +63,13 @@ class TestSpace:
   def test_its_table_is_what_each_point_says(self):
     # Given the whole grid, made choice by choice, for experts whose rows fill
     # no whole blocks, then the columns of points are those of their options.
-    search = made(0, 3)
+    search = build_tuner(0, 3)
     assert search.layer.expert_rows % 64
     grid = space.grid(CONFIG, search.published, space.GRID, search.runs)
     assert len(grid.table) >= 200_000
     for point in sample(grid, 40):
-      told = model.columns(CONFIG, grid.options(point))
-      assert told == grid.table[point].tolist()
+      columns = model.columns(CONFIG, grid.options(point))
+      assert columns == grid.table[point].tolist()
 
   def test_tiles_that_the_target_does_not_run_are_no_points(self):
     # Given tiles of as many sums as L0C holds, of one column of fractals more,
@@ -81,17 +81,19 @@ class TestSpace:
       'weights too high': {**tile['128x256'], 'weight_rows': None},
     }
     for target, ran in (('host', list(tiles)), ('ascend', ['all of L0C'])):
-      runs = made(0, target=target).runs
-      assert list(space.allowed({'tile': tiles}, runs)['tile']) == ran
+      runs = build_tuner(0, target=target).runs
+      assert list(space.drop_tiles({'tile': tiles}, runs)['tile']) == ran
 
   def test_what_the_target_does_not_run_is_not_timed(self, search):
-    best = space.changed(search.base, space.GRID['tile']['128x256'])
-    higher = space.changed(best, space.BESIDE['weight_rows']['col_block'])
+    best = space.replace_fields(search.base, space.GRID['tile']['128x256'])
+    higher = space.replace_fields(
+      best, space.BESIDE['weight_rows']['col_block']
+    )
     pareto = tuner.Pareto(search)
     more_cores = dataclasses.replace(best, num_aic=25)
     for options in (best, higher, more_cores):
       pareto.add(options)
-    assert list(pareto.tried) == [best]
+    assert list(pareto.schedules) == [best]
 
   def test_without_a_point_it_is_refused(self, search):
     with pytest.raises(ValueError, match='space: expected a point'):
@@ -104,12 +106,12 @@ class TestSpace:
       words = set(space.GRID[name])
       if name not in ('put_rows', 'token_block'):  # of a whole row block
         assert space.label(search.published, name) in words
-    told = {name: space.label(search.published, name) for name in space.NAMES}
+    labels = {name: space.label(search.published, name) for name in space.NAMES}
     for name in ('put_rows', 'vector_rows', 'token_block'):
-      assert told[name] == 'row_block'
+      assert labels[name] == 'row_block'
     for name in ('lag', 'lead', 'chain_rows'):
-      assert told[name] == 'all'
-    assert 'none' not in told.values()
+      assert labels[name] == 'all'
+    assert 'none' not in labels.values()
     assert len(tuner.SUBSPACE['lag']) == 2
 
   @pytest.mark.parametrize('name', space.NAMES)
@@ -128,22 +130,22 @@ class TestModel:
     # Given points all over a subspace, when both time them, then the model is
     # near, and orders them alike.
     grid = space.grid(CONFIG, search.base, CHOICES, search.runs)
-    timed = [search.time(grid.options(p)) for p in sample(grid, 24)]
-    told = np.array([one.predicted['case 0'] for one in timed])
-    real = np.array([one.total('case 0') for one in timed])
-    assert np.abs(told / real - 1).mean() <= PUBLISHED_MODEL_ERROR
+    schedules = [search.time(grid.options(p)) for p in sample(grid, 24)]
+    predicted = np.array([s.predicted['case 0'] for s in schedules])
+    real = np.array([s.total('case 0') for s in schedules])
+    assert np.abs(predicted / real - 1).mean() <= PUBLISHED_MODEL_ERROR
     # No order of 10,000 drawn at random agrees as well.
     rng = np.random.default_rng(7)
-    drawn = [
-      tuner._spearman(rng.permutation(told), real) for _ in range(10_000)
+    correlations = [
+      tuner._spearman(rng.permutation(predicted), real) for _ in range(10_000)
     ]
-    assert tuner._spearman(told, real) > max(drawn)
+    assert tuner._spearman(predicted, real) > max(correlations)
 
   def test_times_rise_with_the_rows_of_the_busiest_rank(self):
-    both = made(0, 3)
-    even, skewed = both.predict(model.table(CONFIG, [both.published]))[:, 0]
-    busiest = both.traffic['case 3'].rows.sum()
-    assert busiest > both.traffic['case 0'].rows.sum()
+    search = build_tuner(0, 3)
+    even, skewed = search.predict(model.table(CONFIG, [search.published]))[:, 0]
+    busiest = search.traffic['case 3'].rows.sum()
+    assert busiest > search.traffic['case 0'].rows.sum()
     assert skewed > even
 
 
@@ -151,7 +153,7 @@ class TestSearch:
   def test_finds_what_is_faster_than_the_published_point(self):
     # Given the best points of the model, when they are simulated, then one is
     # faster than the published system, and no slower than any that was tried.
-    search = made(0, target='host')
+    search = build_tuner(0, target='host')
     grid = space.grid(CONFIG, search.base, CHOICES, search.runs)
     pareto = tuner.Pareto(search)
     for point in tuner.candidates(search, grid, 4):
@@ -163,13 +165,13 @@ class TestSearch:
     assert best.total('case 0') < published.total('case 0')
     assert best.total('case 0') <= confirmed.total('case 0')
     assert best.total('case 0') == min(
-      one.total('case 0') for one in pareto.tried.values()
+      schedule.total('case 0') for schedule in pareto.schedules.values()
     )
     assert search.bound(best.options)['case 0'].seconds < best.total('case 0')
     for row in tuner.ablate(search, best):
-      again = row.seconds.get('case 0')
-      if again is not None:
-        assert row.gain == pytest.approx(again / best.total('case 0') - 1)
+      seconds = row.seconds.get('case 0')
+      if seconds is not None:
+        assert row.gain == pytest.approx(seconds / best.total('case 0') - 1)
 
   def test_neighbours_that_the_model_takes_for_slow_are_not_simulated(
     self, search
@@ -178,25 +180,25 @@ class TestSearch:
     # does not know are its neighbours, then only the latter is simulated.
     pareto = tuner.Pareto(search)
     tile = space.GRID['tile']
-    best = space.changed(search.base, tile['128x128'])
-    small = space.changed(best, tile['64x64'])
-    other_start = space.changed(best, {'order.rotate': False})
+    best = space.replace_fields(search.base, tile['128x128'])
+    small = space.replace_fields(best, tile['64x64'])
+    other_start = space.replace_fields(best, {'order.rotate': False})
     pareto.add(best)
     assert tuner._is_slow(search, pareto.best(), small)
     rotate = {'false': {'order.rotate': False}}
     choices = {'tile': {'64x64': tile['64x64']}, 'rotate': rotate}
     tuner.refine(pareto, [choices], 1)
-    assert set(pareto.tried) == {best, other_start}
+    assert set(pareto.schedules) == {best, other_start}
 
   def test_under_uncertainty_the_mean_regret_is_least(self):
-    both = made(0, 3)
-    pareto = tuner.Pareto(both)
+    search = build_tuner(0, 3)
+    pareto = tuner.Pareto(search)
     for fields in CHOICES['put_aiv'].values():
       for grain in CHOICES['event_grain'].values():
-        pareto.add(space.changed(both.base, {**fields, **grain}))
+        pareto.add(space.replace_fields(search.base, {**fields, **grain}))
     regret = {
-      options: np.mean(list(pareto.regret(one).values()))
-      for options, one in pareto.tried.items()
+      options: np.mean(list(pareto.regret(schedule).values()))
+      for options, schedule in pareto.schedules.items()
     }
     best = pareto.best()
     assert regret[best.options] == min(regret.values())
@@ -209,7 +211,7 @@ class TestSearch:
     monkeypatch.setattr(search, 'runs', lambda fields: not fields['relay'])
     with pytest.raises(ValueError, match='ascend runs, got .* relay True'):
       search.time(relayed)
-    host = made(0, target='host')
+    host = build_tuner(0, target='host')
     assert host.time(relayed).total('case 0') > 0
 
   def test_time_of_a_schedule_is_that_of_its_compiled_image(self, search):
@@ -219,10 +221,10 @@ class TestSearch:
     options = dataclasses.replace(
       search.base, order=granularity.Order(comm_share=0.5)
     )
-    timed = search.time(options).simulated['case 0']
+    passes = search.time(options).simulated['case 0']
     image = compiler.compile_forward(CONFIG, POLICY, options).image
     ran = simulate.simulate(image, search.layer.machine, routing(0))
-    assert timed['forward'] == ran.total
+    assert passes['forward'] == ran.total
 
 
 def test_ranks_that_agree_correlate():

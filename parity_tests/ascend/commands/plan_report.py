@@ -126,7 +126,7 @@ class Planned:
     """Returns all of it as plain data."""
     setting, found = self.setting, self.found
     costs, first = self._costs(), self.found.ranked[0]
-    held = costs.held(first.plan)
+    held = costs.memory(first.plan)
     return dict(
       model=dataclasses.asdict(setting.model)
       | dict(parameters=setting.model.count(), active=setting.model.active()),
@@ -155,7 +155,7 @@ class Planned:
         ),
         units={
           kind: dataclasses.asdict(timed)
-          for kind, timed in costs.timed(first.plan).items()
+          for kind, timed in costs.times(first.plan).items()
         },
         memory=[
           dataclasses.asdict(one)

@@ -97,7 +97,7 @@ def _search(f: flags.FlagValues, layer, step):
   published = search.time(search.published)
   step('grid')
   start = time.perf_counter()
-  choices = space.on(space.GRID, search.base.num_aiv)
+  choices = space.choose_cores(space.GRID, search.base.num_aiv)
   grid = space.grid(layer.config, search.base, choices, search.runs)
   built = time.perf_counter()
   found = tuner.candidates(search, grid, f.confirm)
@@ -110,13 +110,13 @@ def _search(f: flags.FlagValues, layer, step):
   confirmed = pareto.best()
   tuner.refine(
     pareto,
-    (space.allowed(choices, search.runs), space.BESIDE),
+    (space.drop_tiles(choices, search.runs), space.BESIDE),
     f.rounds,
     step,
   )
   best = pareto.best()
   ablation = tuner.ablate(search, best, step)
-  tiles = space.allowed(choices, search.runs)['tile']
+  tiles = space.drop_tiles(choices, search.runs)['tile']
   levered, shares = levers.pull(layer, best, tiles, step)
   subspace = (
     tuner.accuracy(search, tuner.SUBSPACE, step) if f.exhaustive else None
@@ -129,8 +129,8 @@ def _search(f: flags.FlagValues, layer, step):
     model_seconds=pruned - built,
     confirmed=confirmed,
     best=best,
-    tried=len(pareto.tried),
-    all=list(pareto.tried.values()),
+    tried=len(pareto.schedules),
+    all=list(pareto.schedules.values()),
     by_case=pareto.best_by_case(),
     regret=pareto.regret(best),
     bound=search.bound(best.options),
