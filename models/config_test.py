@@ -133,6 +133,20 @@ class TestMeaning:
     with pytest.raises(ValueError, match='^text_config: expected an object'):
       config_lib.from_hf({'model_type': 'qwen3_vl_moe'})
 
+  def test_the_width_of_a_head_that_rotates(self):
+    config = config_lib.from_hf(_GOLDEN['minimax_part'])
+    assert config.rope_dim == 8 and config.head_dim == 12
+    assert config_lib.from_hf(config.to_hf()) == config
+    raw = {
+      k: v for k, v in _GOLDEN['minimax_part'].items() if k != 'rotary_dim'
+    }
+    assert config_lib.from_hf(raw).rope_dim == 12
+    for width in (0, 13, '8'):
+      with pytest.raises(ValueError, match='^rotary_dim: expected 1 to head_d'):
+        config_lib.from_hf(_GOLDEN['minimax_part'] | {'rotary_dim': width})
+    with pytest.raises(ValueError, match='^attn_type_list: expected .1, 1'):
+      config_lib.from_hf(_GOLDEN['minimax_part'] | {'attn_type_list': [1, 0]})
+
   def test_each_layer_has_an_indexer_of_its_own(self):
     raw = _GOLDEN['glm5_index']
     full = config_lib.from_hf(raw | {'indexer_types': ['full'] * 2})
@@ -250,6 +264,7 @@ class TestAbsentKeys:
     'glm_moe_dsa': _GOLDEN['glm5_index'],
     'solar_open': _GOLDEN['solar_plain'],
     'hy_v3': _GOLDEN['hy_plain'],
+    'minimax_m2': _GOLDEN['minimax_part'],
     'qwen3_vl_moe_text': {
       name: value
       for name, value in _GOLDEN['vision_text']['text_config'].items()
@@ -288,6 +303,7 @@ class TestAbsentKeys:
     others = {
       *('head_dim', 'rope_scaling', 'moe_layer_freq', 'rope_interleave'),
       *('num_nextn_predict_layers', 'first_k_dense_replace'),
+      'partial_rotary_factor',
     }
     assert len(reference(model_type)) >= len(set(family.defaults) - others)
 

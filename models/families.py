@@ -47,6 +47,8 @@ class Family:
     fixed: keys of config.json that no model here computes another value of ->
       that value; it may be in `defaults` too.
     unused: keys that the family's reference does not compute with.
+    rotary_width: a key for the width of a head that rotates, in place of its
+      part; '' for none.
     entries: lists of config.json -> what each of their entries must be.
     rope_unused: keys in a form of rope that change nothing for text.
     holder: `model_type` of a config.json that holds this family's as
@@ -82,7 +84,8 @@ class Family:
   )
   fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   unused: tuple[str, ...] = ()
-  entries: Mapping[str, str] = dataclasses.field(
+  rotary_width: str = ''
+  entries: Mapping[str, Any] = dataclasses.field(
     default_factory=lambda: {'layer_types': 'full_attention'}
   )
   rope_unused: tuple[str, ...] = ()

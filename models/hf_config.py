@@ -42,6 +42,7 @@ def read(fields: Mapping[str, Any]) -> dict[str, Any]:
   model_type = families.check_type(fields.get('model_type'))
   family = families.FAMILIES[model_type]
   _check_keys(model_type, fields)
+  fields = _with_rotary_part(family, fields)
   fields = _with_groups(family, _with_rope(family, fields))
   values = {ours: _value(family, ours, fields) for ours in family.defaults}
   values.pop('topk_method', None)
@@ -166,6 +167,20 @@ def _with_groups(
   known = ('greedy', _LIMITED)
   require(method in known, 'topk_method', f'one of {known}', method)
   return fields | (dict(n_group=1, topk_group=1) if method == 'greedy' else {})
+
+
+def _with_rotary_part(
+  family: families.Family, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns fields with the part of a head that rotates, if its width is."""
+  name = 'partial_rotary_factor'
+  width = fields.get(family.rotary_width)
+  if width is None or fields.get(name) is not None:
+    return dict(fields)
+  whole = _value(family, 'head_dim', fields)
+  fine = is_int(width) and 0 < width <= whole
+  require(fine, family.rotary_width, f'1 to head_dim={whole}', width)
+  return {**fields, name: width / whole}
 
 
 def _with_rope(

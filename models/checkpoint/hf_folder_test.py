@@ -149,6 +149,17 @@ class TestOtherNames:
     for name, tensor in files.items():
       np.testing.assert_array_equal(back[name].astype(tensor.dtype), tensor)
 
+  def test_a_bias_of_a_router_beside_it(self, tmp_path):
+    weights = golden.weights('minimax_part', 0)
+    config = golden.config('minimax_part')
+    convert.write(
+      tmp_path / 'm2', weights_lib.of_parameters(config, weights, {})
+    )
+    name = 'model.layers.1.block_sparse_moe.e_score_correction_bias'
+    assert name in model_testing.tensors(tmp_path / 'm2')
+    again = hf_folder.read(tmp_path / 'm2', 'float64').load()
+    model_testing.assert_same(again, weights)
+
   def test_stacked_experts_of_either_order(self, tmp_path, seed):
     # given experts [E, in, out], as published, of widths that tell
     fields = _fields(model_testing.TESTDATA / 'qwen3_vl_moe')
