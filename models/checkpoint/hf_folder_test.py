@@ -157,8 +157,8 @@ class TestOtherNames:
     )
     name = 'model.layers.1.block_sparse_moe.e_score_correction_bias'
     assert name in model_testing.tensors(tmp_path / 'm2')
-    again = hf_folder.read(tmp_path / 'm2', 'float64').load()
-    model_testing.assert_same(again, weights)
+    parameters = hf_folder.read(tmp_path / 'm2', 'float64').load()
+    model_testing.assert_same(parameters, weights)
 
   def test_stacked_experts_of_either_order(self, tmp_path, seed):
     # given experts [E, in, out], as published, of widths that tell
