@@ -32,24 +32,24 @@ def layer(
     ValueError: as `layer.forward`.
   """
   arrays = (x, topk_ids, topk_weights, w_gate_up, w_down, *parts)
-  inputs = layer_lib.named(config, arrays)
+  inputs = layer_lib.name_inputs(config, arrays)
   outputs = layer_lib.forward(config, policy, run=layer_lib.stage, **inputs)
   return outputs['y']
 
 
 def _forward(config, policy, *arguments):
-  inputs = layer_lib.named(config, arguments)
-  known = inputs | layer_lib.forward(
+  inputs = layer_lib.name_inputs(config, arguments)
+  arrays = inputs | layer_lib.forward(
     config, policy, run=layer_lib.stage, **inputs
   )
-  kept = {name: known[name] for name in layer_grad.reads(config, policy)}
+  residuals = {name: arrays[name] for name in layer_grad.reads(config, policy)}
   # Residuals are arrays: empty ones carry the dtypes of what is not kept.
-  return known['y'], (kept, {n: a[:0] for n, a in inputs.items()})
+  return arrays['y'], (residuals, {n: a[:0] for n, a in inputs.items()})
 
 
-def _backward(config, policy, saved, dy):
-  kept, empty = saved
-  out = layer_grad.backward(config, policy, kept, dy)
+def _backward(config, policy, state, dy):
+  residuals, empty = state
+  out = layer_grad.backward(config, policy, residuals, dy)
   grads = {'x': out['dx'].astype(empty['x'].dtype), 'topk_ids': None}
   for name in tensors.inputs(config):
     if name not in grads:

@@ -77,10 +77,10 @@ def weight_grad(
 
   def accumulate(group: at.Int32[at.Array, '']) -> at.Array:
     def add(i: at.Array, total: at.Array) -> at.Array:
-      where = rank, begin[group] + i * height, end[group], height
-      a = numerics.values(_block(left, *where), rows.dtype)
-      b = numerics.values(_block(right, *where), d_out.dtype)
-      a, b = (expert_gemm.operand(policy, one) for one in (a, b))
+      block_args = rank, begin[group] + i * height, end[group], height
+      a = numerics.values(_block(left, *block_args), rows.dtype)
+      b = numerics.values(_block(right, *block_args), d_out.dtype)
+      a, b = (expert_gemm.operand(policy, x) for x in (a, b))
       return numerics.at_point(policy, 'accumulator', total + _dot(a, b))
 
     rank = group // config.experts_per_rank

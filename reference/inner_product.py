@@ -53,15 +53,15 @@ def chain_over_rows(
     flushes: whether subnormal numbers are read and made as zeros, as the
       contract has it of bfloat16.
   """
-  kept = _flushed if flushes else np.asarray
+  convert = _flush if flushes else np.asarray
   total = np.zeros((left.shape[1], right.shape[1]), np.float32)
   for row in order:
-    a, b = (kept(side[row]).astype(np.float64) for side in (left, right))
-    total = kept(_rounded_once(a[:, None] * b, total))
+    a, b = (convert(side[row]).astype(np.float64) for side in (left, right))
+    total = convert(_rounded_once(a[:, None] * b, total))
   return total
 
 
-def _flushed(array: np.ndarray) -> np.ndarray:
+def _flush(array: np.ndarray) -> np.ndarray:
   wide = array.astype(np.float32)
   zero = np.copysign(np.float32(0), wide)
   return np.where(np.abs(wide) < _LEAST_NORMAL, zero, wide)
@@ -76,8 +76,8 @@ def _rounded_once(product: np.ndarray, total: np.ndarray) -> np.ndarray:
   wide = total.astype(np.float64)
   near = product + wide
   back = near - product
-  lost = (product - (near - back)) + (wide - back)
+  residue = (product - (near - back)) + (wide - back)
   is_even = (near.view(np.int64) & 1) == 0
-  side = np.where(lost > 0, np.inf, -np.inf)
-  odd = np.where(is_even & (lost != 0), np.nextafter(near, side), near)
+  side = np.where(residue > 0, np.inf, -np.inf)
+  odd = np.where(is_even & (residue != 0), np.nextafter(near, side), near)
   return odd.astype(np.float32)

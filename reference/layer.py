@@ -13,7 +13,7 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-Known = Mapping[str, at.Array]
+Arrays = Mapping[str, at.Array]
 # `stages.run`, or what does the same.
 Run = Callable[..., at.Array]
 
@@ -22,7 +22,7 @@ def stage(
   name: str,
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  known: Known,
+  known: Arrays,
 ) -> at.Array:
   """Returns one tensor, see `stages.run`."""
   from hpmoe.reference import stages
@@ -78,7 +78,7 @@ def forward(
 def sublayer(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  inputs: Known,
+  inputs: Arrays,
   *,
   run: Run = stage,
 ) -> dict[str, at.Array]:
@@ -104,15 +104,15 @@ def sublayer(
   return _run(config, policy, inputs, run)
 
 
-def _run(config, policy, inputs: Known, run: Run) -> dict[str, at.Array]:
+def _run(config, policy, inputs: Arrays, run: Run) -> dict[str, at.Array]:
   names = tensors.inputs(config)
   checks.check_arrays(config, policy, inputs, names)
-  known = {name: inputs[name] for name in names}
+  arrays = {name: inputs[name] for name in names}
   make = functools.partial(run, config=config, policy=policy)
-  return each(tensors.PLAN + tensors.stages(config), make, known)
+  return each(tensors.PLAN + tensors.stages(config), make, arrays)
 
 
-def named(
+def name_inputs(
   config: config_lib.MoEConfig, arrays: Sequence[at.Array]
 ) -> dict[str, at.Array]:
   """Returns the inputs of a layer by name, of arrays in their order.
@@ -129,7 +129,7 @@ def named(
 
 
 def each(
-  names: Iterable[str], make: Callable[..., at.Array], known: Known
+  names: Iterable[str], make: Callable[..., at.Array], known: Arrays
 ) -> dict[str, at.Array]:
   """Returns tensors by name, each made of `known` and of those before it."""
   made: dict[str, at.Array] = {}

@@ -14,14 +14,16 @@ def reads(
   config: config_lib.MoEConfig, policy: precision.PrecisionPolicy
 ) -> tuple[str, ...]:
   """Returns the names of the forward tensors that `backward` reads."""
-  of = config, policy.placement
-  return tensors.read_again(*of) + tensors.PLAN + tensors.saved(*of)
+  layer_args = config, policy.placement
+  return (
+    tensors.read_again(*layer_args) + tensors.PLAN + tensors.saved(*layer_args)
+  )
 
 
 def backward(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  forward: layer.Known,
+  forward: layer.Arrays,
   dy: at.Float[at.Array, 'R _ _'],
   *,
   run: layer.Run = layer.stage,
@@ -48,10 +50,10 @@ def backward(
   Raises:
     ValueError: as in `layer.forward`, or a tensor of `forward` is missing.
   """
-  given = tensors.grad_given(config)
-  known = {**forward, given: dy}
-  names = (*reads(config, policy), given)
-  checks.check_arrays(config, policy, known, names)
-  known = {name: known[name] for name in names}
+  output_grad = tensors.grad_given(config)
+  arrays = {**forward, output_grad: dy}
+  names = (*reads(config, policy), output_grad)
+  checks.check_arrays(config, policy, arrays, names)
+  arrays = {name: arrays[name] for name in names}
   make = functools.partial(run, config=config, policy=policy)
-  return layer.each(tensors.grads(config), make, known)
+  return layer.each(tensors.grads(config), make, arrays)

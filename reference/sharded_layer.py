@@ -57,7 +57,7 @@ def forward(
       no such axis.
   """
   arrays = (x, topk_ids, topk_weights, w_gate_up, w_down, *parts)
-  inputs = layer.named(config, arrays)
+  inputs = layer.name_inputs(config, arrays)
   run = functools.partial(_forward_shard, config, policy, axis)
   return _on_mesh(config, policy, mesh, axis, run, inputs, [*inputs])
 
@@ -77,9 +77,9 @@ def backward(
   Raises:
     ValueError: as in `forward`, or a tensor of `forward` is missing.
   """
-  known = {**forward, 'dy': dy}
+  arrays = {**forward, 'dy': dy}
   names = (*layer_grad.reads(config, policy), 'dy')
-  inputs = {name: known[name] for name in names if name in known}
+  inputs = {name: arrays[name] for name in names if name in arrays}
   run = functools.partial(_backward_shard, config, policy, axis)
   return _on_mesh(config, policy, mesh, axis, run, inputs, names)
 
@@ -100,9 +100,9 @@ def of_process(
     axis: name of the mesh axis that is the rank.
     held: `[r, ...]` by name, of the r ranks on this process's devices.
   """
-  where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(axis))
+  sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(axis))
   make = jax.make_array_from_process_local_data
-  return {name: make(where, array) for name, array in held.items()}
+  return {name: make(sharding, array) for name, array in held.items()}
 
 
 def _on_mesh(
@@ -173,16 +173,16 @@ def layer_of_shard(
 
 
 def _shard_forward(config, policy, axis, *arrays):
-  inputs = layer.named(config, arrays)
+  inputs = layer.name_inputs(config, arrays)
   checks.check_arrays(config, policy, inputs, inputs, ranks=1)
-  known = inputs | _forward_shard(config, policy, axis, inputs)
-  return known['y'], {
-    name: known[name] for name in layer_grad.reads(config, policy)
+  tensors_by_name = inputs | _forward_shard(config, policy, axis, inputs)
+  return tensors_by_name['y'], {
+    name: tensors_by_name[name] for name in layer_grad.reads(config, policy)
   }
 
 
-def _shard_backward(config, policy, axis, kept, dy):
-  out = _backward_shard(config, policy, axis, kept | {'dy': dy})
+def _shard_backward(config, policy, axis, residuals, dy):
+  out = _backward_shard(config, policy, axis, residuals | {'dy': dy})
   rest = tensors.inputs(config)[1:]
   return out['dx'], *(out.get(f'd_{name}') for name in rest)
 
@@ -199,13 +199,13 @@ def _forward_shard(
   ids = inputs['topk_ids']
   counts = token_order.slot_counts(config, ids)
   all_counts = lax.all_gather(counts, axis, tiled=True)
-  base = _mine(token_order.row_bases(config, all_counts), axis)
+  base = _select_own(token_order.row_bases(config, all_counts), axis)
   rows = token_order.slot_rows(ids, counts, base)
   plan = token_order.Plan(counts, base, rows)
-  known = inputs | plan._asdict()
+  arrays = inputs | plan._asdict()
   place = _place(config, policy, axis, plan, all_counts, ids)
   make = functools.partial(stages.at_place, place=place)
-  return plan._asdict() | layer.each(tensors.stages(config), make, known)
+  return plan._asdict() | layer.each(tensors.stages(config), make, arrays)
 
 
 def _backward_shard(
@@ -235,12 +235,12 @@ def _place(
   return stages.Place(
     _one_rank(config),
     policy,
-    _held(config, all_counts, plan.row_of_slot, axis),
+    _own_plan(config, all_counts, plan.row_of_slot, axis),
     _by_message(routes, axis),
   )
 
 
-def _mine(
+def _select_own(
   of_ranks: at.Num[at.Array, 'R *shape'], axis: str
 ) -> at.Num[at.Array, '1 *shape']:
   return lax.dynamic_slice_in_dim(of_ranks, lax.axis_index(axis), 1)
@@ -258,7 +258,7 @@ def _one_rank(config: config_lib.MoEConfig) -> config_lib.MoEConfig:
   )
 
 
-def _held(
+def _own_plan(
   config: config_lib.MoEConfig,
   all_counts: at.Int32[at.Array, 'R E'],
   row_of_slot: at.Int32[at.Array, '1 T K'],
@@ -267,7 +267,7 @@ def _held(
   """Returns the plan of `_one_rank`, as far as GEMMs read it: its counts."""
   rows = jnp.sum(all_counts, axis=0, dtype=jnp.int32)
   rows = rows.reshape(config.num_ranks, config.experts_per_rank)
-  counts = _mine(rows, axis)
+  counts = _select_own(rows, axis)
   base = token_order.row_bases(_one_rank(config), counts)
   return token_order.Plan(counts, base, row_of_slot)
 
@@ -300,19 +300,21 @@ def _routes(
   local = config.experts_per_rank
   pairs = all_counts.reshape(config.num_ranks, config.num_ranks, local)
   begin = token_order.exclusive_sum(pairs, axis=2)
-  first = _mine(begin, axis).reshape(-1)
+  first = _select_own(begin, axis).reshape(-1)
   ids = topk_ids[0]
   place = first[ids] + plan.row_of_slot[0] - plan.row_base[0][ids]
-  me = lax.axis_index(axis)
-  end = (begin + pairs)[:, me]
+  own_rank = lax.axis_index(axis)
+  end = (begin + pairs)[:, own_rank]
   base = token_order.row_bases(config, all_counts)
-  base = base.reshape(pairs.shape)[:, me]
+  base = base.reshape(pairs.shape)[:, own_rank]
   size = config.num_tokens * min(config.top_k, local)
   places = jnp.arange(size, dtype=jnp.int32)
   expert = jnp.sum(places[:, None] >= end[:, None, :], axis=-1, dtype=jnp.int32)
-  held = jnp.minimum(expert, local - 1)
-  offset = places - jnp.take_along_axis(begin[:, me], held, axis=1)
-  row = jnp.take_along_axis(base, held, axis=1) + offset
+  local_expert = jnp.minimum(expert, local - 1)
+  offset = places - jnp.take_along_axis(
+    begin[:, own_rank], local_expert, axis=1
+  )
+  row = jnp.take_along_axis(base, local_expert, axis=1) + offset
   row = jnp.where(expert < local, row, jnp.int32(config.num_rows))
   owner = token_order.owners(config, ids)
   return _Routes(config.num_rows, owner, place, row)

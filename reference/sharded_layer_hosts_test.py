@@ -29,30 +29,32 @@ CONFIG = config_testing.sized(r=2, t=5, e=4, k=2, d=8, f=6)
 POLICY = precision.PrecisionPolicy('bfloat16')
 
 
-def differing(where, mine, inputs, dy, want, fault=False) -> list[str]:
+def differing(mesh_args, own_rank, inputs, dy, want, fault=False) -> list[str]:
   """Returns the names of tensors whose bits differ on this process's rank."""
-  held = {n: np.asarray(a)[mine] for n, a in (inputs | {'dy': dy}).items()}
+  local_arrays = {
+    n: np.asarray(a)[own_rank] for n, a in (inputs | {'dy': dy}).items()
+  }
   if fault:
-    held['w_down'] = held['w_down'][:, ::-1]
-  given = sharded_layer.of_process(*where, held)
-  got = by_devices(*where, given)
-  found = []
-  for name, array in got.items():
+    local_arrays['w_down'] = local_arrays['w_down'][:, ::-1]
+  global_arrays = sharded_layer.of_process(*mesh_args, local_arrays)
+  outputs = by_devices(*mesh_args, global_arrays)
+  names = []
+  for name, array in outputs.items():
     (shard,) = array.addressable_shards
     right = np.asarray(want[name])[shard.index]
-    assert shard.index[0] == mine
+    assert shard.index[0] == own_rank
     if np.asarray(shard.data).tobytes() != right.tobytes():
-      found.append(name)
-  assert got.keys() == want.keys()
-  return sorted(found)
+      names.append(name)
+  assert outputs.keys() == want.keys()
+  return sorted(names)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def by_devices(mesh, axis, given):
-  of = CONFIG, POLICY, mesh, axis
-  inputs = {name: given[name] for name in tensors.INPUTS}
-  out = sharded_layer.forward(*of, **inputs)
-  return out | sharded_layer.backward(*of, inputs | out, given['dy'])
+def by_devices(mesh, axis, arrays):
+  layer_args = CONFIG, POLICY, mesh, axis
+  inputs = {name: arrays[name] for name in tensors.INPUTS}
+  out = sharded_layer.forward(*layer_args, **inputs)
+  return out | sharded_layer.backward(*layer_args, inputs | out, arrays['dy'])
 
 
 @jax.jit

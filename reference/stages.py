@@ -1,7 +1,7 @@
-"""The one table of what a layer computes: each tensor from those before it.
+"""The table of a layer's stages: each computes one tensor from earlier ones.
 
-`layer.forward`, `layer_grad.backward` and `sharded_layer` run entries of it
-and nothing beside.
+`layer.forward`, `layer_grad.backward` and `sharded_layer` run only entries of
+this table.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -30,7 +30,7 @@ from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.quantised import quantise
 
-Known = Mapping[str, at.Array]
+Arrays = Mapping[str, at.Array]
 
 
 class Place(NamedTuple):
@@ -53,7 +53,7 @@ def run(
   name: str,
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  known: Known,
+  known: Arrays,
 ) -> at.Array:
   """Returns a tensor of `tensors.SPECS`, computed from others, on all ranks.
 
@@ -76,7 +76,7 @@ def run(
   return at_place(name, Place(config, policy, plan, moves), known)
 
 
-def at_place(name: str, place: Place, known: Known) -> at.Array:
+def at_place(name: str, place: Place, known: Arrays) -> at.Array:
   """Returns a tensor of `tensors.STAGES` or `GRADS`, however rows travel."""
   if tensors.SPECS[name].part == 'shared':
     return _of_shared(name, place, known)
@@ -84,203 +84,202 @@ def at_place(name: str, place: Place, known: Known) -> at.Array:
   return _STAGES[name](place._replace(policy=policy), known)
 
 
-def _of_shared(name: str, place: Place, known: Known) -> at.Array:
+def _of_shared(name: str, place: Place, arrays: Arrays) -> at.Array:
   """Returns a tensor of the shared experts, whose layer `config.shared` is."""
   config = place.config.shared()
   policy = place.policy.of_shared()
   read = tensors.reads(place.config, 'combine')[name]
-  held = tensors.as_routed({one: known[one] for one in read})
-  shape = (*known[read[0]].shape[:2], 1)
+  shared_inputs = tensors.as_routed({n: arrays[n] for n in read})
+  shape = (*arrays[read[0]].shape[:2], 1)
   ids = jnp.arange(shape[0], dtype=jnp.int32)[:, None, None]
   plan = token_order.plan(config, jnp.broadcast_to(ids, shape))
-  there = Place(config, policy, plan, place.moves)
+  shared_place = Place(config, policy, plan, place.moves)
   routed = tensors.AS_ROUTED[name]
-  made = {routed: _STAGES[routed](there, held)}
-  return tensors.of_shared(made)[name]
+  outputs = {routed: _STAGES[routed](shared_place, shared_inputs)}
+  return tensors.of_shared(outputs)[name]
 
 
-def _rows(name: str, place: Place, known: Known) -> at.Array:
+def _rows(name: str, place: Place, arrays: Arrays) -> at.Array:
   storage = numerics.storage_dtype(place.policy)
-  return place.moves.dispatch(known[name].astype(storage))
+  return place.moves.dispatch(arrays[name].astype(storage))
 
 
-def _home(name: str, place: Place, known: Known) -> at.Array:
-  return place.moves.return_rows(known[name])
+def _home(name: str, place: Place, arrays: Arrays) -> at.Array:
+  return place.moves.return_rows(arrays[name])
 
 
-def _returned(place: Place, known: Known) -> at.Array:
-  rows = _home('expert_out', place, known)
-  weights = _weight_at({'returned'}, place, known)
+def _weight_returned(place: Place, arrays: Arrays) -> at.Array:
+  rows = _home('expert_out', place, arrays)
+  weights = _weight_at({'returned'}, place, arrays)
   if weights is None:
     return rows
   rows = combine.weighted(place.policy, rows, weights)
   return numerics.store(place.policy, rows)
 
 
-def _relayed(name: str, place: Place, known: Known) -> at.Array:
-  return relay.relayed(place.config, known['topk_ids'], known[name])
+def _relayed(name: str, place: Place, arrays: Arrays) -> at.Array:
+  return relay.relayed(place.config, arrays['topk_ids'], arrays[name])
 
 
-def _gemm(function, left: str, right: str, place: Place, known: Known):
+def _gemm(function, left: str, right: str, place: Place, arrays: Arrays):
   config, policy, plan, _ = place
-  rows = known[left]
+  rows = arrays[left]
   if name := quantised.row_forms(policy.rows).get(left):
     form = quantised.FORMS[name]
     rows = quantise.dequantise(form, quantise.quantise(form, rows))
-  return function(config, policy, plan, rows, known[right])
+  return function(config, policy, plan, rows, arrays[right])
 
 
-def _biased(name: str, bias: str, place: Place, known: Known) -> at.Array:
-  added = dict(after=_weight_at({name}, place, known))
+def _biased(name: str, bias: str, place: Place, arrays: Arrays) -> at.Array:
+  options = dict(after=_weight_at({name}, place, arrays))
   if place.config.bias:
-    # Where the weight was applied before w_down, b_down has not had it.
+    # If the weight was applied before w_down, b_down is not yet weighted.
     early = bias == 'b_down'
-    scale = _weight_at({'activation'}, place, known) if early else None
-    added |= dict(bias=known[bias], scale=scale)
-  function = functools.partial(expert_gemm.expert_gemm, **added)
-  return _gemm(function, *tensors.GEMMS[name], place, known)
+    scale = _weight_at({'activation'}, place, arrays) if early else None
+    options |= dict(bias=arrays[bias], scale=scale)
+  function = functools.partial(expert_gemm.expert_gemm, **options)
+  return _gemm(function, *tensors.GEMMS[name], place, arrays)
 
 
-def _bias_grad(bias: str, of: str, place: Place, known: Known) -> at.Array:
+def _bias_grad(bias: str, grad: str, place: Place, arrays: Arrays) -> at.Array:
   config, policy, plan, _ = place
   scale = (
-    _weight_at(tensors.OF_EXPERTS, place, known) if bias == 'b_down' else None
+    _weight_at(tensors.OF_EXPERTS, place, arrays) if bias == 'b_down' else None
   )
-  return expert_gemm_grad.bias_grad(config, policy, plan, known[of], scale)
+  return expert_gemm_grad.bias_grad(config, policy, plan, arrays[grad], scale)
 
 
 def _weight_at(
-  stages: Collection[str], place: Place, known: Known
+  stages: Collection[str], place: Place, arrays: Arrays
 ) -> at.Array | None:
-  """Returns what rows are multiplied by, if at one of these stages.
+  """Returns the weights of rows, if they are applied at one of these stages.
 
-  `[R, N]` in the accumulate dtype, of a stage of tokens `[R, T, K]`.
+  `[R, N]` in the accumulate dtype; `[R, T, K]` for a stage of tokens.
   """
   stage = tensors.WEIGHTED[place.policy.placement]
   if stage not in stages:
     return None
-  weights = known['topk_weights']
+  weights = arrays['topk_weights']
   if stage in tensors.OF_EXPERTS:
     weights = place.moves.row_weight(weights)
   weights = numerics.widen(place.policy, weights)
   return numerics.at_point(place.policy, 'routing_weight', weights)
 
 
-def _activation(place: Place, known: Known) -> at.Array:
-  weight = _weight_at({'activation'}, place, known)
-  return swiglu.swiglu(place.policy, known['gate_up'], weight)
+def _activation(place: Place, arrays: Arrays) -> at.Array:
+  weight = _weight_at({'activation'}, place, arrays)
+  return swiglu.swiglu(place.policy, arrays['gate_up'], weight)
 
 
-def _y(place: Place, known: Known) -> at.Array:
+def _y(place: Place, arrays: Arrays) -> at.Array:
   in_order = functools.partial(
-    combine.in_order, place.policy.sum_order, known['topk_ids']
+    combine.in_order, place.policy.sum_order, arrays['topk_ids']
   )
-  weights = _weight_at({'y'}, place, known)
+  weights = _weight_at({'y'}, place, arrays)
   weights = None if weights is None else in_order(weights)
-  rows, last = in_order(known['returned']), known.get('shared_out')
+  rows, last = in_order(arrays['returned']), arrays.get('shared_out')
   return combine.combine(place.policy, rows, weights, last)
 
 
-def _d_expert_out(place: Place, known: Known) -> at.Array:
-  dy = known['dy'].astype(numerics.storage_dtype(place.policy))
-  weights = _weight_at({'returned', 'y'}, place, known)
+def _d_expert_out(place: Place, arrays: Arrays) -> at.Array:
+  dy = arrays['dy'].astype(numerics.storage_dtype(place.policy))
+  weights = _weight_at({'returned', 'y'}, place, arrays)
   return dispatch_grad.dispatch_grad(place.policy, place.moves, weights, dy)
 
 
-def _d_topk_weights(place: Place, known: Known) -> at.Array:
+def _d_topk_weights(place: Place, arrays: Arrays) -> at.Array:
   """Returns `[R, T, K]` in the dtype of `topk_weights`."""
-  dtype = known['topk_weights'].dtype
+  dtype = arrays['topk_weights'].dtype
   home, of_rows = _DOTS[place.policy.placement]
-  dots = of_rows(place, known)
+  dots = of_rows(place, arrays)
   if home:
     return dots.astype(dtype)
   if place.config.bias:
-    # Of each row its product with the one column that its expert's bias is.
+    # The product of each row with its expert's bias as a single column.
     wide = dataclasses.replace(place.policy, storage=place.policy.accumulate)
-    rows, column = known['d_expert_out'], known['b_down'][..., None]
-    where = place.config, wide, place.plan
-    dots += expert_gemm.expert_gemm(*where, rows, column)[..., 0]
+    rows, column = arrays['d_expert_out'], arrays['b_down'][..., None]
+    layer_args = place.config, wide, place.plan
+    dots += expert_gemm.expert_gemm(*layer_args, rows, column)[..., 0]
   return place.moves.return_rows(dots.astype(dtype)[..., None])[..., 0]
 
 
-# What gradients of routing weights are, by placement; whether at home, where
-# tokens are.
-_DOTS: dict[str, tuple[bool, Callable[[Place, Known], at.Array]]] = {
+# Gradients of routing weights by placement; True: computed on the token's rank.
+_DOTS: dict[str, tuple[bool, Callable[[Place, Arrays], at.Array]]] = {
   'combine': (
     True,
-    lambda place, known: dispatch_grad.combine_weight_grad(
-      place.policy, known['dy'], known['returned']
+    lambda place, arrays: dispatch_grad.combine_weight_grad(
+      place.policy, arrays['dy'], arrays['returned']
     ),
   ),
-  # Of what came home before it was weighted.
+  # From the returned rows before they are weighted.
   'returned': (
     True,
-    lambda place, known: dispatch_grad.combine_weight_grad(
-      place.policy, known['dy'], _home('expert_out', place, known)
+    lambda place, arrays: dispatch_grad.combine_weight_grad(
+      place.policy, arrays['dy'], _home('expert_out', place, arrays)
     ),
   ),
   'before_down': (
     False,
-    lambda place, known: swiglu_grad.row_weight_grad(
-      place.policy, known['gate_up'], known['d_activation']
+    lambda place, arrays: swiglu_grad.row_weight_grad(
+      place.policy, arrays['gate_up'], arrays['d_activation']
     ),
   ),
   'epilogue': (
     False,
-    lambda place, known: inner_product.inner_product(
-      place.policy, known['d_activation'], known['activation']
+    lambda place, arrays: inner_product.inner_product(
+      place.policy, arrays['d_activation'], arrays['activation']
     ),
   ),
 }
 
 
-def _d_gate_up(place: Place, known: Known) -> at.Array:
+def _d_gate_up(place: Place, arrays: Arrays) -> at.Array:
   return swiglu_grad.swiglu_grad(
     place.policy,
-    known['gate_up'],
-    known['d_activation'],
-    _weight_at(tensors.OF_EXPERTS, place, known),
+    arrays['gate_up'],
+    arrays['d_activation'],
+    _weight_at(tensors.OF_EXPERTS, place, arrays),
   )
 
 
-def _d_w_down(place: Place, known: Known) -> at.Array:
+def _d_w_down(place: Place, arrays: Arrays) -> at.Array:
   config, policy, plan, _ = place
-  d_out = known['d_expert_out']
-  weight = _weight_at({'expert_out'}, place, known)
+  d_out = arrays['d_expert_out']
+  weight = _weight_at({'expert_out'}, place, arrays)
   if weight is not None:
-    # What was weighted were the sums: nobody stored rows that have it.
+    # The forward pass weighted sums and stored no weighted rows.
     weighted = combine.weighted(policy, d_out, weight)
     d_out = numerics.store(policy, weighted)
-  rows = known['activation']
+  rows = arrays['activation']
   return expert_gemm_grad.weight_grad(config, policy, plan, rows, d_out)
 
 
-def _dx(place: Place, known: Known) -> at.Array:
-  order, rows = place.policy.d_sum_order, known['d_returned']
-  rows = combine.in_order(order, known['topk_ids'], rows)
-  last = known.get('d_shared_in')
+def _dx(place: Place, arrays: Arrays) -> at.Array:
+  order, rows = place.policy.d_sum_order, arrays['d_returned']
+  rows = combine.in_order(order, arrays['topk_ids'], rows)
+  last = arrays.get('d_shared_in')
   return combine.combine_grad(place.policy, rows, last)
 
 
-_PLANS: dict[str, Callable[[config_lib.MoEConfig, Known], at.Array]] = {
-  'counts': lambda config, known: token_order.slot_counts(
-    config, known['topk_ids']
+_PLANS: dict[str, Callable[[config_lib.MoEConfig, Arrays], at.Array]] = {
+  'counts': lambda config, arrays: token_order.slot_counts(
+    config, arrays['topk_ids']
   ),
-  'row_base': lambda config, known: token_order.row_bases(
-    config, known['counts']
+  'row_base': lambda config, arrays: token_order.row_bases(
+    config, arrays['counts']
   ),
-  'row_of_slot': lambda config, known: token_order.slot_rows(
-    known['topk_ids'], known['counts'], known['row_base']
+  'row_of_slot': lambda config, arrays: token_order.slot_rows(
+    arrays['topk_ids'], arrays['counts'], arrays['row_base']
   ),
 }
 
-_STAGES: dict[str, Callable[[Place, Known], at.Array]] = {
+_STAGES: dict[str, Callable[[Place, Arrays], at.Array]] = {
   'x_relayed': functools.partial(_relayed, 'x'),
   'expert_in': functools.partial(_rows, 'x'),
   'gate_up': functools.partial(_biased, 'gate_up', 'b_gate_up'),
   'activation': _activation,
   'expert_out': functools.partial(_biased, 'expert_out', 'b_down'),
-  'returned': _returned,
+  'returned': _weight_returned,
   'y': _y,
   'dy_relayed': functools.partial(_relayed, 'dy'),
   'd_expert_out': _d_expert_out,
@@ -290,14 +289,14 @@ _STAGES: dict[str, Callable[[Place, Known], at.Array]] = {
   'd_b_gate_up': functools.partial(_bias_grad, 'b_gate_up', 'd_gate_up'),
   'd_returned': functools.partial(_home, 'd_expert_in'),
   'dx': _dx,
-  'x': lambda place, known: norm.norm(
-    place.policy, known['y'], known['w_norm']
+  'x': lambda place, arrays: norm.norm(
+    place.policy, arrays['y'], arrays['w_norm']
   ),
-  'dy': lambda place, known: norm.norm_grad(
-    place.policy, known['dx'], known['y'], known['w_norm']
+  'dy': lambda place, arrays: norm.norm_grad(
+    place.policy, arrays['dx'], arrays['y'], arrays['w_norm']
   ),
-  'd_w_norm': lambda place, known: norm.gain_grad(
-    place.policy, known['dx'], known['y']
+  'd_w_norm': lambda place, arrays: norm.gain_grad(
+    place.policy, arrays['dx'], arrays['y']
   ),
 }
 for _function, _gemms in (

@@ -55,34 +55,37 @@ def quantise(
   across, along = values.shape[-2:]
   groups = _grouped(form, xp, values.astype('float32'))
   scaled, scales, zeros = _scaled(form, xp, groups)
-  for name, how in form.rounding:
-    scaled = rounded(quantised.ELEMENTS[name], how, scaled)
+  for name, mode in form.rounding:
+    scaled = rounded(quantised.ELEMENTS[name], mode, scaled)
   if zeros is not None:
     scaled, zeros = scaled + zeros, zeros.astype('int32')
   scaled = xp.clip(scaled, xp.float32(element.lowest), element.highest)
   *batch, a, height, b, width = scaled.shape
   codes = scaled.reshape(*batch, a * height, b * width)[..., :across, :along]
-  made = [
+  parts = [
     codes,
     *(z if z is None else z[..., 0, :, 0] for z in (scales, zeros)),
   ]
   if depth == -2:
-    made = [m if m is None else xp.swapaxes(m, -1, -2) for m in made]
-  return Quantised(made[0].astype(numpy_dtype(form.element)), *made[1:])
+    parts = [m if m is None else xp.swapaxes(m, -1, -2) for m in parts]
+  return Quantised(parts[0].astype(numpy_dtype(form.element)), *parts[1:])
 
 
 def dequantise(
-  form: quantised.Form, made: Quantised, depth: int = -1, dtype: str = 'float32'
+  form: quantised.Form,
+  coded: Quantised,
+  depth: int = -1,
+  dtype: str = 'float32',
 ) -> at.Float[at.Array, '*batch A B']:
   """Returns (code - zero) * scale, `[..., A, B]`, one operation in `dtype`.
 
   It is exact in float64, and in float32 where scales are powers of two or have
   16 bits; a product with a float32 scale is rounded once.
   """
-  codes = made.codes.astype(dtype)
-  scales = made.scales.astype(dtype)
-  if made.zeros is not None:
-    codes = codes - spread(form, made.zeros, codes.shape, depth).astype(dtype)
+  codes = coded.codes.astype(dtype)
+  scales = coded.scales.astype(dtype)
+  if coded.zeros is not None:
+    codes = codes - spread(form, coded.zeros, codes.shape, depth).astype(dtype)
   return codes * spread(form, scales, codes.shape, depth)
 
 
@@ -101,20 +104,20 @@ def spread(
 
 
 def rounded(
-  element: quantised.Element, how: str, values: at.Float[at.Array, '*shape']
+  element: quantised.Element, mode: str, values: at.Float[at.Array, '*shape']
 ) -> at.Float[at.Array, '*shape']:
   """Returns float32 values `[...]` as the element has them, were it unbounded.
 
-  `how` is one of `quantised.MODES`.
+  `mode` is one of `quantised.MODES`.
   """
   xp = _library(values)
   exponent = xp.maximum(_exponent(xp, values), element.min_exponent)
   exponent = exponent - (element.digits - 1)
   steps = xp.abs(values * _power(xp, -exponent))
-  whole = xp.rint(steps) if how == 'even' else xp.floor(steps)
-  if how == 'away':
+  whole = xp.rint(steps) if mode == 'even' else xp.floor(steps)
+  if mode == 'away':
     whole = whole + (steps - whole >= 0.5)
-  elif how == 'zero':
+  elif mode == 'zero':
     whole = whole + (steps - whole > 0.5)
   return xp.copysign(whole * _power(xp, exponent), values)
 
@@ -135,8 +138,8 @@ def pack(form: quantised.Form, codes: np.ndarray, axis: int = -1) -> np.ndarray:
   words = _nibbles(nibbles).reshape(*nibbles.shape[:-1], -1, len(order))
   word = np.dtype(f'u{len(order) // 2}')
   shifts = (4 * np.arange(len(order))).astype(word)
-  held = words[..., list(order)].astype(word) << shifts
-  return np.moveaxis(np.bitwise_or.reduce(held, -1), -1, axis)
+  shifted = words[..., list(order)].astype(word) << shifts
+  return np.moveaxis(np.bitwise_or.reduce(shifted, -1), -1, axis)
 
 
 def unpack(
@@ -168,14 +171,14 @@ def _library(array: Any) -> Any:
   return jnp
 
 
-def _kept(xp, value, by=None):
+def _pin(xp, value, operand=None):
   """Returns a value that a compiler neither folds nor moves.
 
   XLA makes a / 448 a product with 1 / 448, and 1 / (448 / a) a / 448, which
-  have other bits.  `by` is what a constant is used with.
+  have other bits.  `operand` is the value that a constant is used with.
   """
-  by = value if by is None else by
-  return xp.where(by == by, value, xp.float32(xp.nan))
+  operand = value if operand is None else operand
+  return xp.where(operand == operand, value, xp.float32(xp.nan))
 
 
 def _grouped(form: quantised.Form, xp, values):
@@ -185,7 +188,7 @@ def _grouped(form: quantised.Form, xp, values):
   sizes = [g or n for g, n in zip(form.group, (across, along))]
   missing = [c * s - n for c, s, n in zip(counts, sizes, (across, along))]
   if any(missing):
-    widths = [(0, 0)] * len(batch) + [(0, more) for more in missing]
+    widths = [(0, 0)] * len(batch) + [(0, count) for count in missing]
     values = xp.pad(values, widths)
   return values.reshape(*batch, counts[0], sizes[0], counts[1], sizes[1])
 
@@ -195,37 +198,39 @@ def _scaled(form: quantised.Form, xp, groups):
 
   Both of them `[..., a, 1, b, 1]`.
   """
-  most = xp.max(groups, axis=(-3, -1), keepdims=True, initial=0)
-  least = xp.max(-groups, axis=(-3, -1), keepdims=True, initial=0)
-  live = xp.maximum(xp.maximum(most, least), xp.float32(form.least)) > 0
+  maximum = xp.max(groups, axis=(-3, -1), keepdims=True, initial=0)
+  minimum = xp.max(-groups, axis=(-3, -1), keepdims=True, initial=0)
+  live = xp.maximum(xp.maximum(maximum, minimum), xp.float32(form.least)) > 0
   # A group of zeros is scaled as if there were a 1: 0 stays 0.
-  most, least = (xp.where(live, a, xp.float32(1)) for a in (most, least))
-  amax = xp.maximum(xp.maximum(most, least), xp.float32(form.least))
-  top, bottom, one = (_kept(xp, xp.float32(a), amax) for a in (*form.top, 1.0))
+  maximum, minimum = (
+    xp.where(live, a, xp.float32(1)) for a in (maximum, minimum)
+  )
+  amax = xp.maximum(xp.maximum(maximum, minimum), xp.float32(form.least))
+  top, bottom, unit = (_pin(xp, xp.float32(a), amax) for a in (*form.top, 1.0))
   scales = amax / top
   if form.rule == 'zero_point':
-    scales = _kept(xp, most + least) / top
+    scales = _pin(xp, maximum + minimum) / top
   elif form.top[0] != form.top[1]:
-    scales = xp.maximum(most / top, least / bottom)
-  scales = _kept(xp, scales)
+    scales = xp.maximum(maximum / top, minimum / bottom)
+  scales = _pin(xp, scales)
   if form.rule in quantised.POWERS:
     return _by_powers(form, xp, groups, live, amax, scales)
-  encode = _kept(xp, top / amax)
+  encode = _pin(xp, top / amax)
   if form.rule in ('encode_torch', 'encode_apart'):
-    encode = _kept(xp, _kept(xp, one / amax) * top)
+    encode = _pin(xp, _pin(xp, unit / amax) * top)
   if form.rule in ('encode', 'encode_torch'):
-    scales = _kept(xp, one / encode)
+    scales = _pin(xp, unit / encode)
   # Codes are made of scales as they are stored.
-  stored = scales.astype(numpy_dtype(form.scale))
-  scales = stored.astype('float32')
+  stored_scales = scales.astype(numpy_dtype(form.scale))
+  scales = stored_scales.astype('float32')
   if form.rule in ('divide', 'zero_point'):
     scaled = groups / scales
   else:
-    encode = _kept(xp, one / scales) if form.rule == 'reciprocal' else encode
+    encode = _pin(xp, unit / scales) if form.rule == 'reciprocal' else encode
     scaled = groups * encode
-  zeros = xp.rint(least / scales) if form.rule == 'zero_point' else None
-  of_zeros = xp.float32(form.of_zeros).astype(stored.dtype)
-  return scaled, xp.where(live, stored, of_zeros), zeros
+  zeros = xp.rint(minimum / scales) if form.rule == 'zero_point' else None
+  of_zeros = xp.float32(form.of_zeros).astype(stored_scales.dtype)
+  return scaled, xp.where(live, stored_scales, of_zeros), zeros
 
 
 def _by_powers(form: quantised.Form, xp, groups, live, amax, scales):
@@ -239,8 +244,8 @@ def _by_powers(form: quantised.Form, xp, groups, live, amax, scales):
   scaled = groups * _power(xp, -exponent)
   of_zeros = math.frexp(form.of_zeros)[1] - 1
   # By bits: 2^-127, whose byte is 0, is no normal float32.
-  held = (xp.where(live, exponent, of_zeros) + _BIAS).astype('uint8')
-  return scaled, held.view(numpy_dtype(form.scale)), None
+  scale_bytes = (xp.where(live, exponent, of_zeros) + _BIAS).astype('uint8')
+  return scaled, scale_bytes.view(numpy_dtype(form.scale)), None
 
 
 def _exponent(xp, values):

@@ -214,7 +214,8 @@ def _values(figures) -> dict[str, float]:
 
 
 def _unknown(machine_name: str, name: str, figure_names) -> str:
-  return f'{machine_name}: expected figures among {", ".join(sorted(figure_names))}, got {name!r}'
+  names_text = ', '.join(sorted(figure_names))
+  return f'{machine_name}: expected figures among {names_text}, got {name!r}'
 
 
 def _require_keys(location: str, table, keys) -> None:
