@@ -30,7 +30,7 @@ class Op(enum.IntEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Timed:
+class Timing:
   """A flow in modelled time.
 
   Attributes:
@@ -251,7 +251,7 @@ def _links(machine: machine_lib.Machine, ranks: int):
   )
 
 
-def simulate(flow: Flow, machine: machine_lib.Machine) -> Timed:
+def simulate(flow: Flow, machine: machine_lib.Machine) -> Timing:
   """Executes a flow in modelled time: same arguments, same bits.
 
   Args:
@@ -274,4 +274,4 @@ def simulate(flow: Flow, machine: machine_lib.Machine) -> Timed:
   )
   result['arrived'] = result['arrived'][place]
   result['row'] = result['row'][peer_place]
-  return Timed(**result)
+  return Timing(**result)

@@ -1,4 +1,4 @@
-"""Rules of a fabric that computes: times by hand, bytes that are kept.
+"""Rules of a fabric that computes: times by hand, conservation of bytes.
 
 On the machine of `flow_testing` a byte takes a second, a packet holds four
 bytes behind a header of one, and a hop takes ten seconds.
@@ -43,7 +43,7 @@ def _run(ranks, sends, thresholds=(), holds=False, **figures):
 
 
 ALL = [(1,), (2,), (3,)]
-EACH = [(0, 0.0, Op.PUT, 4, [peer]) for peer in ALL]
+PUTS_ONE_BY_ONE = [(0, 0.0, Op.PUT, 4, [peer]) for peer in ALL]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ EACH = [(0, 0.0, Op.PUT, 4, [peer]) for peer in ALL]
     ([(0, 3.0, Op.PUT, 4, [(0,)])], {}, 3, [0, 0], [0, 0]),
     # One of many goes up once and down once each; three wait for one link up.
     ([(0, 0.0, Op.PUT, 4, ALL)], {}, 30, [5, 0, 0, 0], [0, 5, 5, 5]),
-    (EACH, {}, 15 + 10 + 5 + 10, [15, 0, 0, 0], [0, 5, 5, 5]),
+    (PUTS_ONE_BY_ONE, {}, 15 + 10 + 5 + 10, [15, 0, 0, 0], [0, 5, 5, 5]),
     # Two requests of a flit: up 2, hop, down 2, hop; then 10 up, hop, 10, hop.
     ([(0, 0.0, Op.GET, 8, [(1,)])], {}, 64, [2, 10], [10, 2]),
     # Each peer answers up; the switch sends one home when the last is there.
@@ -80,28 +80,28 @@ EACH = [(0, 0.0, Op.PUT, 4, [peer]) for peer in ALL]
   ],
 )
 def test_messages_by_hand(sends, figures, total, up, down):
-  timed = _run(len(up), sends, **figures)
-  assert timed.total == pytest.approx(total, **EXACT)
-  assert [*timed.up_bytes] == up and [*timed.down_bytes] == down
+  timing = _run(len(up), sends, **figures)
+  assert timing.total == pytest.approx(total, **EXACT)
+  assert [*timing.up_bytes] == up and [*timing.down_bytes] == down
 
 
 @pytest.mark.parametrize('holds, end', [(False, 2.0), (True, 42.0)])
 def test_a_task_that_holds_ends_with_its_arrival(holds, end):
-  timed = _run(2, [(0, 2.0, Op.PUT, 8, [(1,)])], holds=holds)
-  assert timed.arrived == pytest.approx([42.0], **EXACT)
-  assert timed.end == pytest.approx([end], **EXACT)
+  timing = _run(2, [(0, 2.0, Op.PUT, 8, [(1,)])], holds=holds)
+  assert timing.arrived == pytest.approx([42.0], **EXACT)
+  assert timing.end == pytest.approx([end], **EXACT)
 
 
 def test_a_part_of_a_sum_is_let_go_by_the_switch():
   # Given two parts, when both hold, then each ends when the switch has it,
   # though the sum is at its owner 15 after the last.
-  timed = _run(4, _sum([0.0, 7.0], expected=2), [1], holds=True)
-  assert timed.end == pytest.approx([15.0, 22.0], **EXACT)
-  assert timed.total == pytest.approx(37.0, **EXACT)
+  timing = _run(4, _sum([0.0, 7.0], expected=2), [1], holds=True)
+  assert timing.end == pytest.approx([15.0, 22.0], **EXACT)
+  assert timing.total == pytest.approx(37.0, **EXACT)
 
 
 @pytest.mark.parametrize(
-  'channels, arrived',
+  'channels, arrivals',
   [
     # A queue: 50 up, then 5 more; down the second waits for none.
     (1.0, [120.0, 125.0]),
@@ -110,19 +110,19 @@ def test_a_part_of_a_sum_is_let_go_by_the_switch():
     (2.0, [125.0, 36.0]),
   ],
 )
-def test_channels_share_alike(channels, arrived):
+def test_channels_share_alike(channels, arrivals):
   last = dict(channel=int(channels) - 1)
   sends = [(0, 0.0, Op.PUT, 40, [(1,)]), (0, 1.0, Op.PUT, 4, [(1,)], last)]
-  timed = _run(2, sends, virtual_channels=channels)
-  assert timed.arrived == pytest.approx(arrived, **EXACT)
+  timing = _run(2, sends, virtual_channels=channels)
+  assert timing.arrived == pytest.approx(arrivals, **EXACT)
 
 
 def test_a_long_queue_keeps_its_order():
   # Given 300 packets of 5 flits at once, then one leaves every 5 s.
   sends = [(0, 0.0, Op.PUT, 4, [(1,)])] * 300
-  timed = _run(2, sends)
-  gone = 5.0 * np.arange(1, 301)
-  assert timed.arrived == pytest.approx(gone + 10 + 5 + 10, **EXACT)
+  timing = _run(2, sends)
+  departures = 5.0 * np.arange(1, 301)
+  assert timing.arrived == pytest.approx(departures + 10 + 5 + 10, **EXACT)
 
 
 class TestEvents:
@@ -138,9 +138,9 @@ class TestEvents:
     flow.add_waits(waiters, events[0])
     flow.add_waits(waiters[1:], events[1])
     flow.add_signals(waiters[0], events[1])
-    timed = flow_lib.simulate(flow, flow_testing.machine())
-    assert timed.start[1:] == pytest.approx([33.0, 40.0], **EXACT)
-    assert timed.total == pytest.approx(47, **EXACT)
+    timing = flow_lib.simulate(flow, flow_testing.machine())
+    assert timing.start[1:] == pytest.approx([33.0, 40.0], **EXACT)
+    assert timing.total == pytest.approx(47, **EXACT)
 
   def test_what_waits_for_ever_is_named(self):
     flow = _flow(2, [(0, 0.0, Op.PUT, 4, [(1,)])], [1])
@@ -153,18 +153,18 @@ def _sum(starts, expected=3, payload=4, owner=3, key=0):
   """Returns parts of one sum, that ranks send at their times."""
   rest = dict(key=key, expected=expected)
   return [
-    (rank, at, Op.REDUCE_PUT, payload, [(owner, 0)], rest)
-    for rank, at in enumerate(starts)
+    (rank, start, Op.REDUCE_PUT, payload, [(owner, 0)], rest)
+    for rank, start in enumerate(starts)
   ]
 
 
 class TestSums:
   def test_one_leaves_when_the_last_part_is_there(self):
-    timed = _run(4, _sum([0.0, 20.0, 3.0]), [1])
-    assert timed.total == pytest.approx(20 + 15 + 15, **EXACT)
-    assert timed.down_bytes[3] == 5 and timed.delivered[3] == 4
-    assert timed.sessions['residence'] == pytest.approx(20, **EXACT)
-    assert (timed.sessions['merged'], timed.sessions['peak']) == (2, 4)
+    timing = _run(4, _sum([0.0, 20.0, 3.0]), [1])
+    assert timing.total == pytest.approx(20 + 15 + 15, **EXACT)
+    assert timing.down_bytes[3] == 5 and timing.delivered[3] == 4
+    assert timing.sessions['residence'] == pytest.approx(20, **EXACT)
+    assert (timing.sessions['merged'], timing.sessions['peak']) == (2, 4)
 
   def test_a_full_table_gives_up_the_oldest(self):
     # Given room for one sum, when another comes between its parts, then three
@@ -172,12 +172,12 @@ class TestSums:
     rest = dict(key=1, expected=2)
     other = [(r, 10.0, Op.REDUCE_PUT, 4, [(3, -1)], rest) for r in (0, 1)]
     sends = _sum([0.0, 20.0, 40.0]) + other
-    timed = _run(4, sends, [1], merge_table=4.0)
+    timing = _run(4, sends, [1], merge_table=4.0)
     # Comes: key 0 at 15, 1 at 25, 0 at 35, 1 at 45, 0 at 55: each evicts.
-    assert timed.sessions['evicted'] == 4
-    assert timed.sessions['merged'] == 0
+    assert timing.sessions['evicted'] == 4
+    assert timing.sessions['merged'] == 0
     # The last of each key stays a part for ever, unless a timer lets it out.
-    assert timed.delivered[3] == 4 * 4
+    assert timing.delivered[3] == 4 * 4
     late = _run(4, sends, [1], merge_table=4.0, merge_timeout=100.0)
     assert late.sessions['timed_out'] == 1
     assert late.delivered[3] == 5 * 4
@@ -192,41 +192,43 @@ class TestSums:
 
     sends = [part(0, 0.0, 0), part(1, 1.0, 1), part(2, 5.0, 0)]
     sends += [part(0, 30.0, 2), part(1, 40.0, 0)]
-    timed = _run(4, sends, merge_table=8.0)
-    assert (timed.sessions['evicted'], timed.sessions['merged']) == (1, 2)
+    timing = _run(4, sends, merge_table=8.0)
+    assert (timing.sessions['evicted'], timing.sessions['merged']) == (1, 2)
     # One of key 1 and the sum of key 0: key 2 is still there.
-    assert timed.delivered[3] == 8
+    assert timing.delivered[3] == 8
 
   @pytest.mark.parametrize(
-    'starts, held', [([0, 1, 2], 1), ([2, 1, 0], 3), ([1, 0, 2], 2)]
+    'starts, parts', [([0, 1, 2], 1), ([2, 1, 0], 3), ([1, 0, 2], 2)]
   )
-  def test_order_of_ranks_costs_room_and_no_time(self, starts, held):
+  def test_order_of_ranks_costs_room_and_no_time(self, starts, parts):
     # What comes before its turn is kept beside the sum.
-    sends = _sum([float(at) for at in starts])
-    timed = [_run(4, sends, [1], rank_order=order) for order in (0.0, 1.0)]
-    assert timed[0].total == timed[1].total
-    assert [t.sessions['peak'] for t in timed] == [4, 4 * held]
+    sends = _sum([float(start) for start in starts])
+    timing = [_run(4, sends, [1], rank_order=order) for order in (0.0, 1.0)]
+    assert timing[0].total == timing[1].total
+    assert [t.sessions['peak'] for t in timing] == [4, 4 * parts]
 
 
 def _asks(expected):
   rest = dict(key=5, expected=expected)
   starts = enumerate([0.0, 5.0, 40.0])
-  return _run(4, [(rank, at, Op.GET, 4, [(3,)], rest) for rank, at in starts])
+  return _run(
+    4, [(rank, start, Op.GET, 4, [(3,)], rest) for rank, start in starts]
+  )
 
 
 def test_one_answer_serves_who_waits_and_who_comes_later():
   # First asks at 11, its data are at the switch at 11 + 11 + 15 = 37; the
   # second waits, the third is answered from the table at 40 + 11.
-  timed = _asks(expected=3)
-  assert timed.arrived == pytest.approx([52.0, 52.0, 66.0], **EXACT)
-  assert timed.up_bytes[3] == 5 and timed.sessions['merged'] == 2
-  assert list(timed.delivered) == [4, 4, 4, 0]
+  timing = _asks(expected=3)
+  assert timing.arrived == pytest.approx([52.0, 52.0, 66.0], **EXACT)
+  assert timing.up_bytes[3] == 5 and timing.sessions['merged'] == 2
+  assert list(timing.delivered) == [4, 4, 4, 0]
 
 
 def test_the_last_asked_for_frees_the_table():
   # A third after two that were expected opens another.
-  timed = _asks(expected=2)
-  assert timed.sessions['sessions'] == 2 and timed.up_bytes[3] == 10
+  timing = _asks(expected=2)
+  assert timing.sessions['sessions'] == 2 and timing.up_bytes[3] == 10
 
 
 def test_more_rows_than_there_is_room_for():
@@ -240,41 +242,50 @@ def test_more_rows_than_there_is_room_for():
 
 def _random(rng, ranks=5, sends=60):
   """Returns sends of all kinds, and bytes on each link by hand."""
-  made, up, down, got = [], np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
+  sends_made, up, down, received_bytes = (
+    [],
+    np.zeros(ranks),
+    np.zeros(ranks),
+    np.zeros(ranks),
+  )
   for _ in range(sends):
     rank, payload = int(rng.integers(ranks)), int(rng.integers(1, 30))
-    others = [r for r in range(ranks) if r != rank]
+    peers_of_rank = [r for r in range(ranks) if r != rank]
     op = Op(int(rng.integers(4)))
-    many = op in (Op.PUT, Op.REDUCE_GET)
-    peers = list(rng.permutation(others)[: rng.integers(1, 4) if many else 1])
+    is_multicast = op in (Op.PUT, Op.REDUCE_GET)
+    peers = list(
+      rng.permutation(peers_of_rank)[
+        : rng.integers(1, 4) if is_multicast else 1
+      ]
+    )
     heads = -(-payload // 4)
     data = heads + payload
-    asked = op in (Op.GET, Op.REDUCE_GET)
-    up[rank] += heads if asked else data
+    is_request = op in (Op.GET, Op.REDUCE_GET)
+    up[rank] += heads if is_request else data
     for peer in peers:
-      down[peer] += heads if asked else data
-      up[peer] += data if asked else 0
-      got[peer] += 0 if asked else payload
-    down[rank] += data if asked else 0
-    got[rank] += payload if asked else 0
-    to = [(int(p),) for p in peers]
-    made.append((rank, float(rng.random()), op, payload, to))
-  return made, up, down, got
+      down[peer] += heads if is_request else data
+      up[peer] += data if is_request else 0
+      received_bytes[peer] += 0 if is_request else payload
+    down[rank] += data if is_request else 0
+    received_bytes[rank] += payload if is_request else 0
+    receivers = [(int(p),) for p in peers]
+    sends_made.append((rank, float(rng.random()), op, payload, receivers))
+  return sends_made, up, down, received_bytes
 
 
 @pytest.mark.parametrize('seed', range(5))
 def test_no_byte_is_lost_or_made(seed):
-  sends, up, down, got = _random(np.random.default_rng(seed))
-  timed = _run(5, sends, hop_latency=0.5)
-  np.testing.assert_array_equal(timed.up_bytes, up)
-  np.testing.assert_array_equal(timed.down_bytes, down)
-  np.testing.assert_array_equal(timed.delivered, got)
+  sends, up, down, payload = _random(np.random.default_rng(seed))
+  timing = _run(5, sends, hop_latency=0.5)
+  np.testing.assert_array_equal(timing.up_bytes, up)
+  np.testing.assert_array_equal(timing.down_bytes, down)
+  np.testing.assert_array_equal(timing.delivered, payload)
   # A link carries what it carries at its rate, and no time beats it.
-  np.testing.assert_allclose(timed.up_busy, up, rtol=1e-12)
-  np.testing.assert_allclose(timed.down_busy, down, rtol=1e-12)
-  assert timed.total >= max(up.max(), down.max())
-  again = _run(5, sends, hop_latency=0.5)
-  np.testing.assert_array_equal(timed.arrived, again.arrived)
+  np.testing.assert_allclose(timing.up_busy, up, rtol=1e-12)
+  np.testing.assert_allclose(timing.down_busy, down, rtol=1e-12)
+  assert timing.total >= max(up.max(), down.max())
+  repetition = _run(5, sends, hop_latency=0.5)
+  np.testing.assert_array_equal(timing.arrived, repetition.arrived)
 
 
 def _of_each_key(seed, op, event=lambda key: -1):
@@ -293,12 +304,12 @@ def _of_each_key(seed, op, event=lambda key: -1):
 def test_each_who_asks_is_answered_once(seed, table):
   """Loads that merge spare the owner's link what they merge, and no more."""
   ranks, keys, sends = 6, 20, _of_each_key(seed, Op.GET)
-  timed = _run(ranks, sends, merge_table=table)
-  assert list(timed.delivered) == [0, *[4 * keys] * (ranks - 1)]
-  assert timed.up_bytes[0] == 5 * (len(sends) - timed.sessions['merged'])
-  assert timed.sessions['peak'] <= table
+  timing = _run(ranks, sends, merge_table=table)
+  assert list(timing.delivered) == [0, *[4 * keys] * (ranks - 1)]
+  assert timing.up_bytes[0] == 5 * (len(sends) - timing.sessions['merged'])
+  assert timing.sessions['peak'] <= table
   # Without room for one each is forwarded.
-  assert (timed.sessions['bypassed'] == len(sends)) == (table < 4)
+  assert (timing.sessions['bypassed'] == len(sends)) == (table < 4)
 
 
 @pytest.mark.parametrize('seed', range(3))
@@ -320,19 +331,19 @@ def test_each_row_has_an_address_and_each_block_opens(seed):
     flow.add_peers(message, 0, region=region)
   waiters = flow.add_tasks(pools[0], np.zeros(len(events)))
   flow.add_waits(waiters, events)
-  timed = flow_lib.simulate(flow, flow_testing.machine())
-  taken = [
-    row + i for row, many in zip(timed.row, amounts) for i in range(many)
+  timing = flow_lib.simulate(flow, flow_testing.machine())
+  addresses = [
+    row + i for row, count in zip(timing.row, amounts) for i in range(count)
   ]
-  assert sorted(taken) == list(range(whole))
+  assert sorted(addresses) == list(range(whole))
   # Rows take addresses as they come.
-  assert (np.diff(timed.row[np.argsort(timed.arrived)]) > 0).all()
+  assert (np.diff(timing.row[np.argsort(timing.arrived)]) > 0).all()
   # A block opens when the last that has rows in it is there.
   for number, begin in enumerate(edges[:-1]):
     end = edges[number + 1]
-    within = (timed.row < end) & (timed.row + amounts > begin)
-    assert timed.start[puts + number] == timed.arrived[within].max()
-  assert timed.delivered[0] == 4 * puts
+    in_block = (timing.row < end) & (timing.row + amounts > begin)
+    assert timing.start[puts + number] == timing.arrived[in_block].max()
+  assert timing.delivered[0] == 4 * puts
 
 
 @pytest.mark.parametrize('table', [1.0, 8.0, 40.0, 1e9])
@@ -347,18 +358,18 @@ def test_a_sum_has_all_of_its_parts_however_small_the_table(
   flow = _flow(ranks, sends, np.full(keys, ranks - 1))
   waiters = flow.add_tasks(0, np.zeros(keys))
   flow.add_waits(waiters, np.arange(keys))
-  timed = flow_lib.simulate(
+  timing = flow_lib.simulate(
     flow,
     flow_testing.machine(
       merge_table=table, merge_timeout=300.0, rank_order=rank_order
     ),
   )
   # In order of ranks nothing is given up: the peak is the room that it needs.
-  assert timed.sessions['peak'] <= table or rank_order
-  assert timed.sessions['evicted'] == 0 or not rank_order
-  parts = timed.delivered[0] / 4
+  assert timing.sessions['peak'] <= table or rank_order
+  assert timing.sessions['evicted'] == 0 or not rank_order
+  parts = timing.delivered[0] / 4
   assert keys <= parts <= keys * (ranks - 1)
-  assert parts == keys * (ranks - 1) - timed.sessions['merged']
+  assert parts == keys * (ranks - 1) - timing.sessions['merged']
 
 
 @pytest.mark.parametrize('name', ['hopper', 'ascend_a3'])

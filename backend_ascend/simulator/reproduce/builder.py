@@ -36,5 +36,5 @@ class Builder:
     """Returns one event per rank, one kernel launch after `event`."""
     return self.after(event, self.machine['launch'])
 
-  def run(self) -> flow_lib.Timed:
+  def run(self) -> flow_lib.Timing:
     return flow_lib.simulate(self.flow, self.machine)

@@ -265,7 +265,7 @@ def _to_tiles(layer: _Layer, event) -> np.ndarray:
   return np.repeat(event, layer.tiles.size)
 
 
-def _norm_and_second(layer: _Layer, arrivals) -> flow_lib.Timed:
+def _norm_and_second(layer: _Layer, arrivals) -> flow_lib.Timing:
   """Adds the norm of all rows and the second GEMM, once all tiles arrived."""
   gathered = layer.launch_after(layer.join(arrivals))
   seconds_of_norm = norm_seconds(layer.machine, layer.sub_layer.size)
@@ -276,7 +276,7 @@ def _norm_and_second(layer: _Layer, arrivals) -> flow_lib.Timed:
   return layer.run()
 
 
-def tp_nvls(sub_layer: SubLayer, machine) -> flow_lib.Timed:
+def tp_nvls(sub_layer: SubLayer, machine) -> flow_lib.Timing:
   """Runs GEMM, all-reduce by switches, norm of all rows, GEMM, in turn."""
   layer = _Layer(sub_layer, machine, waves=True)
   first_done = layer.barrier(layer.first(layer.cores()))
@@ -287,7 +287,7 @@ def tp_nvls(sub_layer: SubLayer, machine) -> flow_lib.Timed:
   return _norm_and_second(layer, arrivals)
 
 
-def sp_nvls(sub_layer: SubLayer, machine) -> flow_lib.Timed:
+def sp_nvls(sub_layer: SubLayer, machine) -> flow_lib.Timing:
   """Runs GEMM, reduce-scatter, norm of a share, all-gather, GEMM, in turn."""
   layer = _Layer(sub_layer, machine, waves=True)
   first_done = layer.barrier(layer.first(layer.cores()))
@@ -315,7 +315,7 @@ def _chunked(layer: _Layer, tasks) -> np.ndarray:
 
 def _overlap_all_reduce(
   sub_layer: SubLayer, machine, *, chunks: bool, nvls: bool
-) -> flow_lib.Timed:
+) -> flow_lib.Timing:
   """Overlaps the first GEMM with its all-reduce; then norm and second GEMM."""
   layer = _Layer(sub_layer, machine, waves=True)
   tasks = layer.first(layer.cores())
@@ -338,7 +338,7 @@ def _overlap_all_reduce(
   return _norm_and_second(layer, arrivals)
 
 
-def t3(sub_layer: SubLayer, machine, nvls: bool = False) -> flow_lib.Timed:
+def t3(sub_layer: SubLayer, machine, nvls: bool = False) -> flow_lib.Timing:
   """Overlaps GEMM with reduce-scatter, then all-gather with GEMM."""
   layer = _Layer(sub_layer, machine, waves=True)
   tasks = layer.first(layer.cores())
@@ -364,7 +364,7 @@ def compute_delays(machine, ranks: int) -> np.ndarray:
   return machine['request_skew'] * np.arange(ranks) / (ranks - 1)
 
 
-def cais_base(sub_layer: SubLayer, machine) -> flow_lib.Timed:
+def cais_base(sub_layer: SubLayer, machine) -> flow_lib.Timing:
   """Merges loads and sums of ranks that are not synchronised; GEMMs in turn.
 
   In a model of many layers each rank keeps its delay, so a sub-layer takes the
@@ -382,7 +382,7 @@ def cais_base(sub_layer: SubLayer, machine) -> flow_lib.Timed:
   return layer.run()
 
 
-def cais(sub_layer: SubLayer, machine) -> flow_lib.Timed:
+def cais(sub_layer: SubLayer, machine) -> flow_lib.Timing:
   """Overlaps both GEMMs tile by tile, each on half of the SMs.
 
   Uses the better of both orders of tiles.
@@ -393,7 +393,9 @@ def cais(sub_layer: SubLayer, machine) -> flow_lib.Timed:
   )
 
 
-def _overlap_gemms(sub_layer: SubLayer, machine, waves: bool) -> flow_lib.Timed:
+def _overlap_gemms(
+  sub_layer: SubLayer, machine, waves: bool
+) -> flow_lib.Timing:
   layer = _Layer(sub_layer, machine, waves=waves)
   half = int(machine['aic']) // 2
   max_lead = int(machine['merge_table'] / layer.tile) // 2
@@ -415,12 +417,12 @@ def _overlap_gemms(sub_layer: SubLayer, machine, waves: bool) -> flow_lib.Timed:
   return layer.run()
 
 
-def cais_partial(sub_layer: SubLayer, machine) -> flow_lib.Timed:
+def cais_partial(sub_layer: SubLayer, machine) -> flow_lib.Timing:
   """Runs `cais` with loads and reductions in one queue."""
   return cais(sub_layer, machine.with_figures(virtual_channels=1.0))
 
 
-System = Callable[[SubLayer, machine_lib.Machine], flow_lib.Timed]
+System = Callable[[SubLayer, machine_lib.Machine], flow_lib.Timing]
 SYSTEMS: dict[str, System] = {
   'TP-NVLS': tp_nvls,
   'SP-NVLS': sp_nvls,
@@ -444,7 +446,7 @@ def seconds(system: str, sub_layer: SubLayer, machine) -> float:
   return total - machine['request_skew']
 
 
-def link_use(timing: flow_lib.Timed, seconds: float, machine) -> float:
+def link_use(timing: flow_lib.Timing, seconds: float, machine) -> float:
   """Returns the used share of both directions' rate, headers included."""
   carried_bytes = timing.up_bytes.sum() + timing.down_bytes.sum()
   return float(

@@ -165,7 +165,7 @@ def _arrivals(flow: _Exchange, copies) -> np.ndarray:
   return flow.events(senders.ravel()).reshape(senders.shape)
 
 
-def deepep(layer: Layer, machine) -> flow_lib.Timed:
+def deepep(layer: Layer, machine) -> flow_lib.Timing:
   """Runs dispatch, GEMMs and combine one after the other."""
   exchange = _Exchange(layer, _plain(machine))
   copies, rows = _by_chunk(layer, 1)
@@ -189,7 +189,7 @@ def _idle(exchange: _Exchange, chunks: int) -> np.ndarray:
   return exchange.idle(np.repeat(exchange.pools(1), chunks)).reshape(-1, chunks)
 
 
-def comet(layer: Layer, machine) -> flow_lib.Timed:
+def comet(layer: Layer, machine) -> flow_lib.Timing:
   """Overlaps dispatch with the first GEMM, then the second with combine."""
   exchange = _Exchange(layer, _plain(machine))
   copies, rows = _by_chunk(layer, _CHUNKS)
@@ -212,7 +212,7 @@ def comet(layer: Layer, machine) -> flow_lib.Timed:
   return exchange.run()
 
 
-def nvls(layer: Layer, machine) -> flow_lib.Timed:
+def nvls(layer: Layer, machine) -> flow_lib.Timing:
   """Multicasts all tokens to all ranks, runs GEMMs, reduces in switches."""
   exchange = _Exchange(layer, _plain(machine))
   _, rows = _by_chunk(layer, 1)
@@ -255,7 +255,7 @@ class Parts:
   by_source: bool = False
 
 
-def dysharp(layer: Layer, machine, parts: Parts = Parts()) -> flow_lib.Timed:
+def dysharp(layer: Layer, machine, parts: Parts = Parts()) -> flow_lib.Timing:
   """Overlaps dispatch, GEMMs and combine, token by token."""
   exchange = _Exchange(layer, machine if parts.multicast else _plain(machine))
   expert_counts = count_experts(layer)

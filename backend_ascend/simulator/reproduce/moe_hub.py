@@ -60,7 +60,7 @@ class Hub:
     window: seconds until all tasks of the first GEMM are done.
   """
 
-  timing: flow_lib.Timed
+  timing: flow_lib.Timing
   window: float
 
 

@@ -1,9 +1,9 @@
 """A launch as Chrome's trace JSON, which Perfetto opens.
 
-A rank is a process, which Perfetto shows with its number, a worker a track and
-a task a slice.  Where workers share a few threads, these are one more process.
-An event's arrow goes from the task that filled it to the first task that it let
-begin.
+A rank is a process, which Perfetto shows with its number; a worker is a track
+and a task is a slice.  If workers share a few threads, the threads form another
+process.  The arrow of an event goes from the task that completed it to the
+first task that started after it.
 """
 
 import collections.abc
@@ -54,10 +54,19 @@ def arrows(times: timeline.Timeline, most: int = MOST_ARROWS) -> Arrow:
   by_start = np.argsort(-times.start[waiter], kind='stable')
   first[event[by_start]] = waiter[by_start]
   signaller = timeline.last_signaller(times)
-  has = np.flatnonzero((first != timeline.NONE) & (signaller != timeline.NONE))
-  waited = times.waited[first[has]]
-  kept = np.sort(has[np.argsort(-waited, kind='stable')[:most]])
-  return Arrow(kept, signaller[kept], first[kept], len(has) - len(kept))
+  candidates = np.flatnonzero(
+    (first != timeline.NONE) & (signaller != timeline.NONE)
+  )
+  waiting_times = times.waited[first[candidates]]
+  selected = np.sort(
+    candidates[np.argsort(-waiting_times, kind='stable')[:most]]
+  )
+  return Arrow(
+    selected,
+    signaller[selected],
+    first[selected],
+    len(candidates) - len(selected),
+  )
 
 
 def _nanoseconds(seconds: np.ndarray) -> np.ndarray:
@@ -70,25 +79,25 @@ def _us(nanoseconds: int) -> str:
   return f'{nanoseconds // 1000}.{nanoseconds % 1000:03}'
 
 
-def _named(pid: int, what: str, name: str, tid: int | None = None):
-  of = {'ph': 'M', 'pid': pid} | ({} if tid is None else {'tid': tid})
-  yield json.dumps(of | {'name': f'{what}_name', 'args': {'name': name}})
+def _name_track(pid: int, kind: str, name: str, tid: int | None = None):
+  record = {'ph': 'M', 'pid': pid} | ({} if tid is None else {'tid': tid})
+  yield json.dumps(record | {'name': f'{kind}_name', 'args': {'name': name}})
   order = {'sort_index': pid if tid is None else tid}
-  yield json.dumps(of | {'name': f'{what}_sort_index', 'args': order})
+  yield json.dumps(record | {'name': f'{kind}_sort_index', 'args': order})
 
 
 def _tracks(times: timeline.Timeline) -> collections.abc.Iterator[str]:
   queues = times.image.tables['queues']
   for rank in np.unique(queues['rank']):
-    yield from _named(int(rank), 'process', 'rank')
+    yield from _name_track(int(rank), 'process', 'rank')
   for queue, tid in zip(queues, _tid_of_queue(times)):
     name = f'{layout.Unit(queue["unit"]).name} {queue["core"]}'
-    yield from _named(int(queue['rank']), 'thread', name, int(tid))
+    yield from _name_track(int(queue['rank']), 'thread', name, int(tid))
   if times.thread is not None:
     pid = _threads_pid(times)
-    yield from _named(pid, 'process', 'threads, number')
+    yield from _name_track(pid, 'process', 'threads, number')
     for thread in np.unique(times.thread).tolist():
-      yield from _named(pid, 'thread', f'thread {thread}', thread + 1)
+      yield from _name_track(pid, 'thread', f'thread {thread}', thread + 1)
 
 
 def _tid_of_queue(times: timeline.Timeline) -> np.ndarray:
@@ -111,7 +120,7 @@ def _slices(times: timeline.Timeline) -> collections.abc.Iterator[str]:
   names = [kind.name.lower() for kind in layout.Kind]
   units = [unit.name for unit in layout.Unit]
   start, end = _nanoseconds(times.start), _nanoseconds(times.end)
-  waited = _nanoseconds(times.waited)
+  waiting_times = _nanoseconds(times.waited)
   tid = _tid_of_task(times)
   columns = [tasks[name].tolist() for name in _COORDINATES]
   thread = None if times.thread is None else (times.thread + 1).tolist()
@@ -123,7 +132,7 @@ def _slices(times: timeline.Timeline) -> collections.abc.Iterator[str]:
     tid.tolist(),
     start.tolist(),
     end.tolist(),
-    waited.tolist(),
+    waiting_times.tolist(),
     *columns,
   )
   for task, row in enumerate(rows):
@@ -142,22 +151,24 @@ def _slices(times: timeline.Timeline) -> collections.abc.Iterator[str]:
 
 
 def _flows(
-  times: timeline.Timeline, shown: Arrow
+  times: timeline.Timeline, arrows_: Arrow
 ) -> collections.abc.Iterator[str]:
   tasks = times.tasks
   start, end = _nanoseconds(times.start), _nanoseconds(times.end)
   tid = _tid_of_task(times)
   # An arrow's ends belong to the slices that are open at their times.
-  leaves = np.maximum(start[shown.signaller], end[shown.signaller] - 1)
-  for phase, bound, task, when in (
-    ('s', '', shown.signaller, leaves),
-    ('f', '"bp":"e",', shown.waiter, start[shown.waiter]),
+  leaves = np.maximum(start[arrows_.signaller], end[arrows_.signaller] - 1)
+  for phase, bound, task, nanosecond_ends in (
+    ('s', '', arrows_.signaller, leaves),
+    ('f', '"bp":"e",', arrows_.waiter, start[arrows_.waiter]),
   ):
-    for event, one, at in zip(shown.event, task, when.tolist()):
+    for event, task_number, nanoseconds in zip(
+      arrows_.event, task, nanosecond_ends.tolist()
+    ):
       yield (
         f'{{"ph":"{phase}",{bound}"id":{event},"name":"{_ARROW}",'
-        f'"cat":"{_ARROW}","ts":{_us(at)},"pid":{tasks["rank"][one]},'
-        f'"tid":{tid[one]}}}'
+        f'"cat":"{_ARROW}","ts":{_us(nanoseconds)},"pid":{tasks["rank"][task_number]},'
+        f'"tid":{tid[task_number]}}}'
       )
 
 
@@ -171,19 +182,19 @@ def write(
   Raises:
     OSError: the file cannot be written.
   """
-  shown = arrows(times, most_arrows)
+  arrows_ = arrows(times, most_arrows)
   about = dict(
     origin=times.origin,
     layer=dataclasses.asdict(times.image.config),
     direction=times.image.direction.name.lower(),
     tasks=len(times.start),
     total_s=times.total,
-    arrows=len(shown.event),
-    arrows_left_out=shown.left_out,
+    arrows=len(arrows_.event),
+    arrows_left_out=arrows_.left_out,
     arrow_rule=ARROW_RULE,
   )
   records = itertools.chain(
-    _tracks(times), _slices(times), _flows(times, shown)
+    _tracks(times), _slices(times), _flows(times, arrows_)
   )
   with open(path, 'w', encoding='utf-8') as f:
     f.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},')
@@ -193,4 +204,4 @@ def write(
       f.write(separator + record)
       separator = ',\n'
     f.write('\n]}\n')
-  return shown
+  return arrows_
