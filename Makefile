@@ -276,6 +276,7 @@ $(GALLERY)/gallery.stamp: examples/gallery/requirements.txt
 test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
 	HPMOE_TORCH_PYTHON=$(abspath $(GALLERY))/bin/python \
 	  $(BIN)/python -m pytest --users_xla=none parity_tests/capture/capture_torch_test.py \
+	  parity_tests/dumps/dump_torch_test.py \
 	  backend_ascend/frontends/npus/torch_npus_torch_test.py
 
 # The twin's wheel and the backend's are of this machine's glibc or newer.

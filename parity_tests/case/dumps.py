@@ -26,7 +26,7 @@ _DATA = '|'.join(passes.DATA)
 _OF_DATA = re.compile(rf'({_DATA})(?:\.rank(\d+))?')
 _OF_RANK = re.compile(r'(?:.*\.)?rank(\d+)')
 # What msprobe calls its description, and the folder of its tensors.
-_MSPROBE, _MSPROBE_TENSORS = 'dump.json', 'dump_tensor_data'
+MSPROBE, _MSPROBE_TENSORS = 'dump.json', 'dump_tensor_data'
 
 
 class Missing(ValueError):
@@ -109,7 +109,7 @@ def _of_ranks(top: pathlib.Path) -> dict[int | None, pathlib.Path]:
 def _read_folder(
   path: pathlib.Path, raw: Mapping[str, names_lib.Raw]
 ) -> tuple[dict, dict]:
-  dump_files = sorted(path.rglob(_MSPROBE))
+  dump_files = sorted(path.rglob(MSPROBE))
   if dump_files:
     return _read_msprobe(dump_files), {}
   tensors = {name: file.read(path) for name, file in raw.items()}
@@ -136,22 +136,31 @@ def _read_msprobe(dump_files: list[pathlib.Path]) -> dict[str, np.ndarray]:
       f'{len(dump_files)}'
     )
   (path,) = dump_files
+  tensors: dict[str, np.ndarray] = {}
+  for name, file in list_msprobe_files(path).items():
+    (tensors[name],) = read(file)[0].values()
+  return tensors
+
+
+def list_msprobe_files(path: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Returns the files of all tensors that a dump.json names, by their names.
+
+  Raises:
+    ValueError: it is no dump of msprobe, or has statistics alone.
+  """
   try:
     calls = json.loads(path.read_text())['data']
   except (ValueError, KeyError, TypeError) as error:
     raise ValueError(
       f'{path}: expected a dump of msprobe, got {error!r}'
     ) from error
-  tensors: dict[str, np.ndarray] = {}
-  for name in _names(calls):
-    file = path.parent / _MSPROBE_TENSORS / name
-    (tensors[file.stem],) = read(file)[0].values()
-
-  if not tensors:
+  folder = path.parent / _MSPROBE_TENSORS
+  files = {pathlib.PurePath(n).stem: folder / n for n in _names(calls)}
+  if not files:
     raise ValueError(
       f'{path}: expected tensors, got statistics alone: dump with task "tensor"'
     )
-  return tensors
+  return files
 
 
 def _names(node: object) -> Iterator[str]:

@@ -12,6 +12,7 @@ from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import backend_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import definition_flags
+from hpmoe.parity_tests.commands import dump_flags
 from hpmoe.parity_tests.commands import layer_flags
 
 
@@ -29,6 +30,7 @@ def _define_check(f: flags.FlagValues) -> None:
     cli.define(f, [row])
   cli.define(f, table.FLAGS)
   cli.define(f, definition_flags.FLAGS)
+  cli.define(f, dump_flags.FLAGS)
   cli.define(f, judgement.FLAGS)
   cli.own(f, 'check')
 
@@ -58,6 +60,7 @@ def _heads() -> list[tuple[str, Sequence[str]]]:
     ('case', [*(flag.name for flag in case_flags.FLAGS), 'case']),
     *((f'candidate, {row.head}', row.flags) for row in rows),
     ('benchmark definition', definition_flags.NAMES),
+    ('dumped run', dump_flags.NAMES),
     ('judgement', [*(flag.name for flag in judgement.FLAGS), *_FAMILY]),
     ('report', _REPORT),
     ('several processes', _SHARDS),
@@ -135,6 +138,8 @@ def _check(f: flags.FlagValues) -> int:
 
   if f.shapes:
     return _check_shapes(f)
+  if f.dump is not None:
+    return dump_flags.judge_dump(f)
   if f.shard is not None or f.parts is not None:
     return _sharded(f)
   job = None

@@ -1,0 +1,61 @@
+"""`hpmoe check --dump`: every MoE layer of a dumped run."""
+
+from collections.abc import Sequence
+
+from absl import flags
+
+from hpmoe.parity_tests.case import flag_tables
+from hpmoe.parity_tests.commands import cli
+
+FLAGS = flag_tables.read_flags('dump')
+# With those of a check that it understands too.
+NAMES = (*(flag.name for flag in FLAGS), 'names', 'policy', 'lane', 'json')
+_HEADING = ('layer', 'passes', 'verdict', 'first failure', 'why')
+_MOST_WORDS = 120
+
+
+def judge_dump(f: flags.FlagValues) -> int:
+  """Prints a row for each call of a layer, and the first failure in full.
+
+  Raises:
+    ValueError: the folder is no dump, or a flag would have no effect.
+  """
+  from hpmoe.parity_tests.dumps import dump_check
+  from hpmoe.parity_tests.report import failure_text
+  from hpmoe.parity_tests.report import text_table
+
+  others = [name for name in f if name not in NAMES and f[name].present]
+  cli.refuse(f, others, f'beside --dump={f.dump}, which decides it')
+  lanes = tuple(f.lane) if f['lane'].present else dump_check.LANES
+  with cli.progress() as step:
+    rows = dump_check.check_dump(
+      f.dump, f.names, policy=tuple(f.policy), lanes=lanes, progress=step
+    )
+  print(text_table.format_table(_HEADING, [_format_row(row) for row in rows]))
+  failure = dump_check.find_first_failure(rows)
+  if failure is not None and failure.report is not None:
+    print(f'\n{failure.call.name}:')
+    print(failure_text.format_failure(failure.report))
+  counts = {v: sum(row.verdict == v for row in rows) for v in _VERDICTS}
+  summary = ', '.join(f'{count} {v}' for v, count in counts.items() if count)
+  print(f'\n{len(rows)} calls of MoE layers: {summary}')
+  if f.json is not None:
+    cli.write_json(f.json, dict(dump=f.dump, calls=[r.to_json() for r in rows]))
+  return cli.PARITY if counts['pass'] == len(rows) else cli.NO_PARITY
+
+
+_VERDICTS = ('pass', 'fail', 'not judged')
+
+
+def _format_row(row) -> Sequence[str]:
+  report = row.to_json()
+  why = row.reason or report['pattern']
+  if len(why) > _MOST_WORDS:
+    why = f'{why[:_MOST_WORDS]} ...'
+  return (
+    row.call.name,
+    row.direction or '-',
+    row.verdict,
+    report['first_failure'] or '-',
+    why or '-',
+  )

@@ -1,0 +1,160 @@
+"""Judges every call of every MoE layer that a dump holds."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from hpmoe.parity_tests.candidates import outputs
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.dumps import dump_layers
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import standards
+
+LANES = ('bounded', 'standard')
+Progress = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """What came of one call of a layer.
+
+  Attributes:
+    call: the call.
+    direction: the passes that were judged; '': none.
+    report: of the check; None: it could not be judged.
+    reason: why not, in a line.
+  """
+
+  call: dump_layers.LayerCall
+  direction: str = ''
+  report: check.Report | None = None
+  reason: str = ''
+
+  @property
+  def verdict(self) -> str:
+    """'pass', 'fail' or 'not judged'."""
+    if self.report is None:
+      return verdicts.NOT_JUDGED
+    return self.report.verdict
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the row as plain data."""
+    failure = None if self.report is None else self.report.first_failure
+    return dict(
+      layer=self.call.path,
+      place=self.call.place,
+      call=self.call.call,
+      module=self.call.kind.label,
+      direction=self.direction,
+      verdict=self.verdict,
+      reason=self.reason,
+      first_failure=None if failure is None else failure.stage,
+      pattern='' if failure is None else failure.pattern,
+    )
+
+
+def check_dump(
+  folder: str,
+  names: str | None = None,
+  *,
+  policy: Sequence[str] = (),
+  lanes: Sequence[str] = LANES,
+  progress: Progress = lambda step: None,
+) -> tuple[Verdict, ...]:
+  """Returns the verdict of each call of each MoE layer in a dump.
+
+  Args:
+    folder: of the dump, of msprobe with task "tensor" and level L0 or mix.
+    names: a TOML file of modules beside those that are known.
+    policy: where the layers round, see `Case`.
+    lanes: some of `LANES`.
+    progress: called with the name of each layer before it is judged.
+
+  Raises:
+    ValueError: the folder is no dump, or holds no MoE layer that is known.
+  """
+  kinds = dump_layers.read_kinds(names)
+  calls = dump_layers.find_calls(folder, kinds)
+  if not calls:
+    known_kinds = ', '.join(kind.module for kind in kinds)
+    raise ValueError(
+      f'dump: expected modules of a class like {known_kinds} in {folder}, got '
+      'none; describe yours in a file of --names'
+    )
+  rows = []
+  for call in calls:
+    progress(call.name)
+    rows.append(_judge_call(call, tuple(policy), tuple(lanes)))
+  return tuple(rows)
+
+
+def _judge_call(
+  call: dump_layers.LayerCall, policy: tuple[str, ...], lanes: tuple[str, ...]
+) -> Verdict:
+  if call.lacking:
+    return Verdict(call, reason=f'the dump lacks {", ".join(call.lacking)}')
+  direction = 'both' if call.has_backward else 'forward'
+  with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
+    try:
+      _write_call(call, folder)
+      case = case_lib.Case(
+        direction, input=f'{folder}/inputs.safetensors', policy=policy
+      )
+      candidate = outputs.Outputs(folder)
+      request = request_lib.Request(
+        case, candidate, judgement.Judgement(lanes, standards.DEFAULT)
+      )
+      report = check.run(request)
+    except ValueError as error:
+      reason = str(error).replace(f'{folder}/', '')
+      return Verdict(call, reason=reason[:200])
+  report = dataclasses.replace(report, config={**report.config, 'command': ''})
+  return Verdict(call, direction, report)
+
+
+def _write_call(call: dump_layers.LayerCall, folder: str) -> None:
+  """Writes a call as `capture` does: what it read, and what it computed."""
+  read = functools.partial(_read_tensor, call)
+  read_roles = (*dump_layers.INPUTS, *(['dy'] if call.has_backward else []))
+  computed_roles = [
+    role
+    for role in ('y', *(dump_layers.GRADS if call.has_backward else ()))
+    if role in call.files
+  ]
+  notes = dict(call.kind.layouts)
+  for role in ('topk_ids', 'topk_weights'):
+    notes[role] = f'{notes[role]}, {_name_dtype(read(role))}'
+  # Layouts of all tensors stand in both files, as `capture` writes them.
+  for file, roles in (('inputs', read_roles), ('real', computed_roles)):
+    arrays = {role: read(role) for role in roles}
+    notes.setdefault('case', read_case.digest(arrays))
+    read_case.save(read_case.path_of(folder, file), arrays, notes)
+
+
+def _read_tensor(call: dump_layers.LayerCall, role: str) -> np.ndarray:
+  """Returns the bits of a tensor, its leading axes as one."""
+  (array,) = dumps.read(call.files[role])[0].values()
+  axes = call.kind.layouts[role].split()
+  rest = array.shape[array.ndim - len(axes) + 1 :]
+  return np.ascontiguousarray(array).reshape(-1, *rest)
+
+
+def _name_dtype(bits: np.ndarray) -> str:
+  if bits.dtype == read_case.BFLOAT16:
+    return 'bfloat16'
+  return str(bits.dtype.name)
+
+
+def find_first_failure(rows: Sequence[Verdict]) -> Verdict | None:
+  """Returns the first call that fails, or None."""
+  failures = (row for row in rows if row.verdict == verdicts.FAIL)
+  return next(failures, None)

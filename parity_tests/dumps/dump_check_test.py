@@ -1,0 +1,139 @@
+"""Dumps as msprobe lays them out, of a small model in numpy."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+from hpmoe.parity_tests.dumps import dump_check
+from hpmoe.parity_tests.dumps import dump_layers
+
+_TOKENS, _EXPERTS, _TOP_K, _D, _F = 10, 4, 2, 16, 8
+
+
+def _compute_y(x, ids, weights, gate_up, down, lost_expert=None):
+  y = np.zeros_like(x)
+  for expert in range(_EXPERTS):
+    token, slot = np.nonzero(ids == expert)
+    if expert == lost_expert:
+      continue
+    gate, up = np.split(x[token] @ gate_up[expert].T, 2, axis=-1)
+    activation = gate / (1 + np.exp(-gate)) * up
+    rows = activation @ down[expert].T * weights[token, slot, None]
+    np.add.at(y, token, rows)
+  return y
+
+
+def _write_layer(folder, name, seed, lost_expert=None, lacking=()):
+  """Writes a call's tensors; returns what dump.json says of it."""
+  rng = np.random.default_rng(seed)
+  x = rng.normal(size=(2, _TOKENS // 2, _D)).astype(np.float32)
+  order = rng.permuted(np.tile(np.arange(_EXPERTS), (_TOKENS, 1)), axis=1)
+  ids = order[:, :_TOP_K].astype(np.int64)
+  weights = rng.random((_TOKENS, _TOP_K)).astype(np.float32)
+  gate_up = rng.normal(size=(_EXPERTS, 2 * _F, _D)).astype(np.float32) / 4
+  down = rng.normal(size=(_EXPERTS, _D, _F)).astype(np.float32) / 3
+  y = _compute_y(
+    x.reshape(-1, _D), ids, weights, gate_up, down, lost_expert
+  ).reshape(x.shape)
+  tensors = {
+    'forward.0.input.0': x,
+    'forward.0.input.1': ids,
+    'forward.0.input.2': weights,
+    'forward.0.parameters.gate_up_proj': gate_up,
+    'forward.0.parameters.down_proj': down,
+    'forward.0.output.0': y,
+  }
+  rows = []
+  for key, array in tensors.items():
+    if key in lacking:
+      continue
+    file = f'{name}.{key}.npy'
+    np.save(folder / 'dump_tensor_data' / file, array)
+    rows.append(dict(type='numpy.ndarray', data_name=file))
+  return {f'{name}.forward.0': dict(input_args=rows)}
+
+
+def _write_dump(top: pathlib.Path, *layers: dict, module='FooMoeExperts'):
+  folder = top / 'step0' / 'rank0'
+  (folder / 'dump_tensor_data').mkdir(parents=True)
+  data: dict = {}
+  for number, options in enumerate(layers):
+    name = f'Module.model.layers.{number}.mlp.experts.{module}'
+    data |= _write_layer(folder, name, number, **options)
+  table = dict(task='tensor', level='L0', data=data)
+  (folder / 'dump.json').write_text(json.dumps(table))
+  return str(top)
+
+
+class TestDump:
+  def test_every_layer_is_found_and_a_lost_expert_named(self, tmp_path):
+    # Given a dump of three layers, of which the second loses expert 2,
+    dump = _write_dump(tmp_path, {}, dict(lost_expert=2), {})
+    # when it is judged,
+    rows = dump_check.check_dump(dump)
+    # then each has a verdict, and the second fails at y.
+    assert [row.verdict for row in rows] == ['pass', 'fail', 'pass']
+    assert rows[0].call.name == 'step0/rank0 model.layers.0.mlp.experts call 0'
+    failure = dump_check.find_first_failure(rows)
+    assert failure is rows[1]
+    assert failure.to_json()['first_failure'] == 'y'
+    assert 'expert 2' in failure.to_json()['pattern']
+
+  def test_what_a_dump_lacks_is_said_of_the_layer(self, tmp_path):
+    dump = _write_dump(tmp_path, dict(lacking=('forward.0.input.1',)), {})
+    rows = dump_check.check_dump(dump)
+    assert [row.verdict for row in rows] == ['not judged', 'pass']
+    assert rows[0].reason == 'the dump lacks topk_ids'
+
+  def test_a_module_of_the_user_s_own_is_described(self, tmp_path):
+    dump = _write_dump(tmp_path / 'dump', {}, module='FusedLayer')
+    with pytest.raises(ValueError, match='expected modules of a class like'):
+      dump_check.check_dump(dump)
+    names = tmp_path / 'names.toml'
+    table = pathlib.Path(dump_layers.__file__).with_name('modules.toml')
+    names.write_text(table.read_text().replace(r"'\w*Experts'", "'FusedLayer'"))
+    (row,) = dump_check.check_dump(dump, str(names))
+    assert row.verdict == 'pass'
+
+  @pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+      ('[a]\nx = 3', "expected module = 'CLASS'"),
+      ("[a]\nmodule = 'A'\nz = ['forward.input.0', 'M D']", 'ROLE = '),
+      ('[a', 'expected a TOML file'),
+    ],
+  )
+  def test_a_wrong_file_of_names_is_refused(self, tmp_path, text, words):
+    (tmp_path / 'names.toml').write_text(text)
+    with pytest.raises(ValueError, match=words):
+      dump_layers.read_kinds(str(tmp_path / 'names.toml'))
+
+
+class TestCommand:
+  def test_a_row_for_each_call_and_the_failure(self, tmp_path, capsys):
+    dump = _write_dump(tmp_path / 'dump', {}, dict(lost_expert=0))
+    json_path = tmp_path / 'out.json'
+    code = main.main(['check', f'--dump={dump}', f'--json={json_path}'])
+    text = capsys.readouterr().out
+    assert code == cli.NO_PARITY
+    assert '2 calls of MoE layers: 1 pass, 1 fail' in text
+    assert 'first failure: y' in text
+    calls = json.loads(json_path.read_text())['calls']
+    assert [call['verdict'] for call in calls] == ['pass', 'fail']
+
+  @pytest.mark.parametrize(
+    ('words', 'text'),
+    [
+      (['--dump={}'], 'dump: expected a folder with a dump.json'),
+      (['--dump={}', '--preset=tiny'], 'preset: expected'),
+    ],
+  )
+  def test_a_wrong_request_is_a_line(self, tmp_path, capsys, words, text):
+    words = [word.format(tmp_path) for word in words]
+    assert main.main(['check', *words]) == cli.WRONG_REQUEST
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert text in line and len(line) < 300
