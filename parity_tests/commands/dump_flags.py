@@ -24,8 +24,8 @@ def judge_dump(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.report import failure_text
   from hpmoe.parity_tests.report import text_table
 
-  others = [name for name in f if name not in NAMES and f[name].present]
-  cli.refuse(f, others, f'beside --dump={f.dump}, which decides it')
+  foreign_flags = [name for name in f if name not in NAMES and f[name].present]
+  cli.refuse(f, foreign_flags, f'beside --dump={f.dump}, which decides it')
   lanes = tuple(f.lane) if f['lane'].present else dump_check.LANES
   with cli.progress() as step:
     rows = dump_check.check_dump(
@@ -49,13 +49,13 @@ _VERDICTS = ('pass', 'fail', 'not judged')
 
 def _format_row(row) -> Sequence[str]:
   report = row.to_json()
-  why = row.reason or report['pattern']
-  if len(why) > _MOST_WORDS:
-    why = f'{why[:_MOST_WORDS]} ...'
+  reason = row.reason or report['pattern']
+  if len(reason) > _MOST_WORDS:
+    reason = f'{reason[:_MOST_WORDS]} ...'
   return (
     row.call.name,
     row.direction or '-',
     row.verdict,
     report['first_failure'] or '-',
-    why or '-',
+    reason or '-',
   )

@@ -61,8 +61,8 @@ class LayerCall:
   @property
   def name(self) -> str:
     """What reports call it."""
-    where = f'{self.place} ' if self.place else ''
-    return f'{where}{self.path} call {self.call}'
+    prefix = f'{self.place} ' if self.place else ''
+    return f'{prefix}{self.path} call {self.call}'
 
   @property
   def lacking(self) -> tuple[str, ...]:

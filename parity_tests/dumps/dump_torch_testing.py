@@ -1,6 +1,6 @@
 """Dumps a small Qwen3-MoE of transformers with msprobe, in torch's Python.
 
-    python dump_torch_testing.py FOLDER BUG
+Run as: python dump_torch_testing.py FOLDER BUG
 """
 
 import json
