@@ -13,7 +13,7 @@ PAGES = {
   str(path.relative_to(figures.ROOT)): path.read_text('utf-8')
   for path in figures.pages()
 }
-MOST_PAGES, MOST_WORDS, MOST_WORDS_IN_ALL = 15, 2200, 22000
+MOST_PAGES, MOST_WORDS, MOST_WORDS_IN_ALL = 16, 2200, 22000
 
 
 def too_long(pages: dict[str, str]) -> list[str]:
