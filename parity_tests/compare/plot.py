@@ -1,4 +1,4 @@
-"""A picture of how far two sides are apart, from layer to layer."""
+"""Plots the distance of two sides from layer to layer."""
 
 import io
 import math
@@ -14,10 +14,10 @@ from hpmoe.reference.contract import plot_style
 
 
 def write(path: str, title: str, result: compare.Result) -> None:
-  """Writes a PNG: the distance of what each module returned, each way.
+  """Writes a PNG: the distance of each module's outputs, in each direction.
 
-  It is EucDist over the reference's norm, on a logarithmic scale, on which
-  what has the same bits is not; a module without a number has a cross.
+  It is EucDist over the reference's norm, on a logarithmic scale, which leaves
+  out outputs with the same bits; a module without a number has a cross.
 
   Raises:
     ImportError: matplotlib is missing.
@@ -28,10 +28,10 @@ def write(path: str, title: str, result: compare.Result) -> None:
   axis = axes[0]
   # As they are computed, backward in the same order from left to right.
   places: dict[str, int] = {}
-  for number, (way, found) in enumerate(report.distances(result).items()):
-    for module in found:
+  for number, (way, by_module) in enumerate(report.distances(result).items()):
+    for module in by_module:
       places.setdefault(module, len(places))
-    _draw(axis, plot_style.COLOURS[number], way, found, places)
+    _draw(axis, plot_style.COLOURS[number], way, by_module, places)
   axis.set_xticks([*places.values()], [*places], rotation=45, ha='right')
   _mark(axis, result, places)
   axis.set(ylabel='difference / norm', title=title)
@@ -44,20 +44,24 @@ def write(path: str, title: str, result: compare.Result) -> None:
   atomic_folder.write_file(pathlib.Path(path), png.getvalue())
 
 
-def _draw(axis, colour: str, way: str, found: dict[str, float], places) -> None:
-  drawn = sorted((places[m], far) for m, far in found.items() if far > 0)
-  steps, fars = zip(*drawn) if drawn else ((), ())
+def _draw(
+  axis, colour: str, way: str, by_module: dict[str, float], places
+) -> None:
+  points = sorted((places[m], far) for m, far in by_module.items() if far > 0)
+  steps, fars = zip(*points) if points else ((), ())
   axis.plot(steps, fars, 'o-', color=colour, label=way)
-  lost = [places[m] for m, far in found.items() if far != far]
-  if lost:
+  undefined = [places[m] for m, far in by_module.items() if far != far]
+  if undefined:
     transform = axis.get_xaxis_transform()
-    axis.plot(lost, [0.97] * len(lost), 'x', color=colour, transform=transform)
+    axis.plot(
+      undefined, [0.97] * len(undefined), 'x', color=colour, transform=transform
+    )
 
 
 def _scale(axis) -> None:
   """Makes an axis logarithmic, where there is something on it."""
-  drawn = [y for line in axis.lines for y in line.get_ydata()]
-  if any(y > 0 for y in drawn):
+  heights = [y for line in axis.lines for y in line.get_ydata()]
+  if any(y > 0 for y in heights):
     axis.set(yscale='log')
 
 
@@ -69,10 +73,10 @@ def _draw_steps(axis, result: compare.Result) -> None:
     for kind, line in (('measured', '-'), ('predicted', '--')):
       fars = [getattr(s, kind).modules[module] for s in result.steps]
       label = module if kind == 'measured' else None
-      drawn = [far or math.nan for far in fars]
-      axis.plot(numbers, drawn, line, color=colour, label=label)
-  said = 'difference / norm (dashed: predicted)'
-  axis.set(xlabel='step of training', ylabel=said)
+      heights = [far or math.nan for far in fars]
+      axis.plot(numbers, heights, line, color=colour, label=label)
+  label_text = 'difference / norm (dashed: predicted)'
+  axis.set(xlabel='step of training', ylabel=label_text)
   _scale(axis)
   axis.legend(fontsize='small')
 

@@ -1,4 +1,4 @@
-"""What a reader of `hpmoe compare` sees: the table, the first difference."""
+"""The report of `hpmoe compare`: the table and the first difference."""
 
 from collections.abc import Mapping, Sequence
 import csv
@@ -20,7 +20,7 @@ from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import report_text
 from hpmoe.parity_tests.report import text_table
 
-_SHOWN = (
+_COLUMNS = (
   'NPU Tensor Shape',
   'Cosine',
   'EucDist',
@@ -30,8 +30,8 @@ _SHOWN = (
   'Five Thousandths Err Ratio',
   'Result',
 )
-_HEADING = ('', 'Name', 'Shape', *_SHOWN[1:])
-_MOST_TOLD = 8
+_HEADING = ('', 'Name', 'Shape', *_COLUMNS[1:])
+_MAX_CHOICES = 8
 _COLOURS = {metrics.WARNING: '\x1b[33m', metrics.ERROR: '\x1b[31m'}
 
 
@@ -51,7 +51,7 @@ def table(result: compare.Result, colour: bool = False) -> str:
   """Returns a line for each tensor; '>' marks the first difference."""
   first = result.first
   cells = [
-    ('>' if row is first else '', row.name, *map(_cell(row), _SHOWN))
+    ('>' if row is first else '', row.name, *map(_cell(row), _COLUMNS))
     for row in result.rows
   ]
   colours = [_COLOURS.get(row.result, '') for row in result.rows]
@@ -75,22 +75,22 @@ def conclusion(request: compare.Request, result: compare.Result) -> str:
       lines.append(f'  {first.values["Err_message"]}')
   for layer, choices in result.choices.items():
     lines.append(f'layer {layer}: tokens that go to other experts:')
-    lines += [f'  {choice}' for choice in choices[:_MOST_TOLD]]
-    if len(choices) > _MOST_TOLD:
-      lines.append(f'  and {len(choices) - _MOST_TOLD} more')
+    lines += [f'  {choice}' for choice in choices[:_MAX_CHOICES]]
+    if len(choices) > _MAX_CHOICES:
+      lines.append(f'  and {len(choices) - _MAX_CHOICES} more')
   lines += [*_apart(result), *_alone(result.judged, result.wrong)]
   lines += _steps(result)
   far = [s.measured.modules for s in result.steps]
-  parted = first is not None or any(any(each.values()) for each in far)
+  parted = first is not None or any(any(distance.values()) for distance in far)
   if parted and not (result.wrong or result.later) and result.judged:
     lines.append(_cause(request, result))
-  same = all(row.same for row in result.rows)
-  equal = 'every tensor has the same bits' if same else 'within thresholds'
-  said = equal if first is None else 'a difference beyond thresholds'
+  all_same = all(row.same for row in result.rows)
+  equal = 'every tensor has the same bits' if all_same else 'within thresholds'
+  sentence = equal if first is None else 'a difference beyond thresholds'
   if first is None and result.later is not None:
-    said = f'layer {result.later.layer} is wrong in step '
-    said += str(result.steps[-1].number)
-  lines.append(f'{result.verdict}: {said}')
+    sentence = f'layer {result.later.layer} is wrong in step '
+    sentence += str(result.steps[-1].number)
+  lines.append(f'{result.verdict}: {sentence}')
   return '\n'.join(lines)
 
 
@@ -100,24 +100,26 @@ def _has_bounds(request: compare.Request) -> bool:
 
 
 def _cause(request: compare.Request, result: compare.Result) -> str:
-  """Returns why sides part of which no experts are wrong."""
-  # Of a user's layer on the left nothing is known.
+  """Returns why the sides differ although no experts are wrong."""
+  # The rounding of a user's layer on the left is not known.
   unknown = ':' in request.left.moe or request.left.candidate is not None
-  said = 'no experts are wrong on what they read'
+  sentence = 'no experts are wrong on what they read'
   if result.steps and not _has_bounds(request):
     # Those may be wrong by more than rounding.
-    return f'{said}; of its gradients only large errors are: see predicted'
+    return f'{sentence}; of its gradients only large errors are: see predicted'
   if not result.is_rounding or unknown:
-    return said
-  said = 'rounding alone parts them: each layer of experts with other bits is '
-  said += 'within its bound on what it read'
+    return sentence
+  sentence = (
+    'rounding alone parts them: each layer of experts with other bits is '
+  )
+  sentence += 'within its bound on what it read'
   if request.left.framework == request.right.framework:
-    return f'{said}, and all else is the same code'
-  return f'{said}; what two frameworks compute between them is not judged'
+    return f'{sentence}, and all else is the same code'
+  return f'{sentence}; what two frameworks compute between them is not judged'
 
 
-# What passes between modules, as `capture` names it.
-_PASSED = {
+# Tensors that pass between modules, as `capture` names them.
+_MODULE_TENSORS = {
   'forward': re.compile(
     r'Module\.model\.(layers\.\d+|\w+)\.0\.forward\.output\.0'
   ),
@@ -128,28 +130,28 @@ _PASSED = {
 
 
 def distances(result: compare.Result) -> dict[str, dict[str, float]]:
-  """Returns by way and module how far what it returned is apart.
+  """Returns the distance of each module's outputs, by direction and module.
 
   EucDist / l2norm; NaN where the sides cannot be subtracted.
   """
-  found: dict[str, dict[str, float]] = {}
-  for way, pattern in _PASSED.items():
-    named = [(pattern.fullmatch(row.name), row.values) for row in result.rows]
-    of_way = {m[1]: _distance(of) for m, of in named if m is not None}
+  by_way: dict[str, dict[str, float]] = {}
+  for way, pattern in _MODULE_TENSORS.items():
+    matches = [(pattern.fullmatch(row.name), row.values) for row in result.rows]
+    of_way = {m[1]: _distance(v) for m, v in matches if m is not None}
     if of_way:
-      found[way] = of_way
-  return found
+      by_way[way] = of_way
+  return by_way
 
 
 def _apart(result: compare.Result) -> list[str]:
-  """Returns how far the sides are apart from module to module, each way."""
+  """Returns the distance of the sides by module, in each direction."""
   lines = []
-  for way, found in distances(result).items():
-    said = [f'{module} {far:.2g}' for module, far in found.items()]
-    if said:
+  for way, by_module in distances(result).items():
+    items = [f'{module} {far:.2g}' for module, far in by_module.items()]
+    if items:
       lines.append(f'EucDist / l2norm of what modules return, {way}:')
       lines += textwrap.wrap(
-        ', '.join(said), 96, initial_indent='  ', subsequent_indent='  '
+        ', '.join(items), 96, initial_indent='  ', subsequent_indent='  '
       )
   return lines
 
@@ -167,42 +169,42 @@ _MOST_STEPS = 24
 
 
 def _steps(result: compare.Result) -> list[str]:
-  """Returns how training parts the sides, beside what rounding does."""
+  """Returns how the sides diverge in training, and the predicted rounding."""
   if not result.steps:
     return []
-  every = -(-len(result.steps) // _MOST_STEPS)
-  shown = [*result.steps[:-1:every], result.steps[-1]]
+  stride = -(-len(result.steps) // _MOST_STEPS)
+  sample = [*result.steps[:-1:stride], result.steps[-1]]
   cells = [
     [str(s.number), f'{s.loss:.6g}']
     + [f'{abs(o.loss):.2g}' for o in (s.measured, s.predicted)]
     + [f'{o.modules["model.norm"]:.2g}' for o in (s.measured, s.predicted)]
     + [str(o.choices) for o in (s.measured, s.predicted)]
-    for s in shown
+    for s in sample
   ]
   lines = ['', 'training, each side from its own weights; predicted of']
   lines[-1] += ' rounding as large as the first gradients have it:'
   lines.append(text_table.format_table(_STEPS, cells, None))
   if not any(result.steps[0].predicted.modules.values()):
     lines.append('first gradients have the same bits: nothing is predicted')
-  where = f'step {result.steps[-1].number}'
+  last_step = f'step {result.steps[-1].number}'
   if result.later is None:
-    lines.append(f'{where}: no experts are wrong on what they read')
+    lines.append(f'{last_step}: no experts are wrong on what they read')
     return lines
-  lines.append(f'{where}: layer {result.later.layer} is wrong')
+  lines.append(f'{last_step}: layer {result.later.layer} is wrong')
   return lines + _alone(result.trained, result.later)
 
 
 def _alone(
-  judged: Sequence[compare.Judged], wrong: compare.Judged | None
+  layers: Sequence[compare.Judged], wrong: compare.Judged | None
 ) -> list[str]:
-  """Returns what was found of each MoE layer by itself."""
+  """Returns the finding on each MoE layer by itself."""
   lines = []
-  for one in judged:
-    said = one.why
-    if one.report is not None:
-      bound = 'out of' if one.is_wrong else 'within'
-      said = f'{bound} the rounding bound on its own inputs'
-    lines.append(f'layer {one.layer}, its experts alone: {said}')
+  for layer in layers:
+    finding = layer.why
+    if layer.report is not None:
+      bound = 'out of' if layer.is_wrong else 'within'
+      finding = f'{bound} the rounding bound on its own inputs'
+    lines.append(f'layer {layer.layer}, its experts alone: {finding}')
   if wrong is not None and wrong.report is not None:
     lines.append(f'\nlayer {wrong.layer}, hpmoe check of {wrong.why}:')
     lines += filter(
@@ -240,8 +242,8 @@ def to_json(
         for layer, choices in result.choices.items()
       },
       layers=[
-        dict(layer=one.layer, why=one.why, wrong=one.is_wrong)
-        for one in result.judged
+        dict(layer=judged.layer, why=judged.why, wrong=judged.is_wrong)
+        for judged in result.judged
       ],
       rounding_alone=result.is_rounding
       and (not result.steps or _has_bounds(request)),
