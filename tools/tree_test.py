@@ -109,6 +109,7 @@ class TestBuildFiles:
     known = {'absl': 'absl_py'}
     optional = {
       'mindspore',
+      'msprobe',
       'torch',
       'transformers',
       'scikit_build_core',

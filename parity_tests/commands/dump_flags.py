@@ -9,7 +9,8 @@ from hpmoe.parity_tests.commands import cli
 
 FLAGS = flag_tables.read_flags('dump')
 # With those of a check that it understands too.
-NAMES = (*(flag.name for flag in FLAGS), 'names', 'policy', 'lane', 'json')
+NAMES = (*(flag.name for flag in FLAGS), 'names', 'policy')
+_OF_REPORT = ('lane', 'json')
 _HEADING = ('layer', 'passes', 'verdict', 'first failure', 'why')
 _MOST_WORDS = 120
 
@@ -24,7 +25,8 @@ def judge_dump(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.report import failure_text
   from hpmoe.parity_tests.report import text_table
 
-  foreign_flags = [name for name in f if name not in NAMES and f[name].present]
+  known_names = {*NAMES, *_OF_REPORT}
+  foreign_flags = [n for n in f if n not in known_names and f[n].present]
   cli.refuse(f, foreign_flags, f'beside --dump={f.dump}, which decides it')
   lanes = tuple(f.lane) if f['lane'].present else dump_check.LANES
   with cli.progress() as step:
