@@ -569,11 +569,13 @@ def get(name: str, dtype: str = FLOAT32) -> Standard:
 
   Raises:
     ValueError: there is none, or it has no numbers for the dtype; the text
-      lists the names that have.
+      lists some names that have.
   """
   known = names(dtype)
   if name not in known:
+    some = ', '.join(known[:8])
     raise ValueError(
-      f'standard: expected one of {known} for {dtype}, got {name!r}'
+      f'standard: expected one of {some} and {len(known) - 8} more for {dtype} '
+      f'(hpmoe check --help lists them), got {name!r}'
     )
   return STANDARDS[name]
