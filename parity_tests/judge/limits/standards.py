@@ -23,6 +23,7 @@ values of order one, and is as much larger as their root mean square is.
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import difflib
 import functools
 import pathlib
 import tomllib
@@ -573,9 +574,10 @@ def get(name: str, dtype: str = FLOAT32) -> Standard:
   """
   known = names(dtype)
   if name not in known:
-    some = ', '.join(known[:8])
+    closest = difflib.get_close_matches(name, known, n=8, cutoff=0.0)
     raise ValueError(
-      f'standard: expected one of {some} and {len(known) - 8} more for {dtype} '
-      f'(hpmoe check --help lists them), got {name!r}'
+      f'standard: expected one of {", ".join(closest)} or '
+      f'{len(known) - len(closest)} more for {dtype} (hpmoe check --help lists '
+      f'them), got {name!r}'
     )
   return STANDARDS[name]
