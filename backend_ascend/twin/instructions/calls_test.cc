@@ -727,8 +727,15 @@ void AddReduction(const Reduction& how, int each) {
        {"srcRepStride:", "0 to 65535"});
   bent([](Setting* s) { s->at[0].repeat = -1; },
        {"dstRepStride:", "0 to 65535"});
-  bent([](Setting* s) { s->at[0].begin = s->at[1].begin, s->bits[0] = 255; },
-       {"dst:", "no source of this or a later repeat"});
+  // A repeat writes where it reads, or where the next one does.
+  const auto same = [](Setting* s) {
+    s->at[0].begin = s->at[1].begin;
+    s->at[0].repeat = 1, s->at[1].block = 1, s->at[1].repeat = 8;
+    s->bits[0] = 255, s->bits[1] = 0, s->repeat = 3;
+  };
+  bent(same, {});
+  bent([&](Setting* s) { same(s), s->at[0].begin += ascend_twin::kRepeat; },
+       {"dst:", "no source of a later repeat"});
 }
 
 template <typename T, ReduceType op>

@@ -291,7 +291,7 @@ int64_t FirstReadLater(const Lanes& lanes, size_t operand, uint64_t begin,
   }
   const auto reads = ByRepeat(lanes, operand);
   for (size_t i = 0; i < reads.size(); ++i, begin += pitch) {
-    for (size_t later = i; later < reads.size(); ++later) {
+    for (size_t later = i + 1; later < reads.size(); ++later) {
       if (Meet({{begin, begin + bytes}}, reads[later])) {
         return static_cast<int64_t>(later);
       }

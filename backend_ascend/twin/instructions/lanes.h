@@ -82,8 +82,8 @@ Lanes LanesWithoutOverlap(const Call& call, const Mask& mask, int64_t repeat,
 // written first `next` does not read.
 Lanes Joined(const Call& call, Lanes one, const Lanes& next);
 
-// The first repeat i or later of which an operand's bytes are among `bytes` at
-// `begin` + i * `pitch`; -1 if there is none.
+// The first repeat after i of which an operand's bytes are among `bytes` at
+// `begin` + i * `pitch`; -1 if there is none.  A repeat reads before it writes.
 int64_t FirstReadLater(const Lanes& lanes, size_t operand, uint64_t begin,
                        uint64_t bytes, uint64_t pitch);
 

@@ -110,16 +110,14 @@ void CheckDestination(const Call& call, const Operand& dst, const Operand& src,
   call.Aligned("dst", dst, alignment);
 }
 
-// What a repeat writes, `bytes` at `pitch`, is no source of it or of a later
-// one.
+// What a repeat writes, `bytes` at `pitch`, is no source of a later one.
 void CheckNoOverlap(const Call& call, const Operand& dst, uint64_t bytes,
                     uint64_t pitch, const Source& source) {
   const int64_t repeat =
       FirstReadLater(source.lanes, 0, dst.begin, bytes, pitch);
   if (repeat < 0) return;
-  call.Refuse(
-      "dst: expected no source of this or a later repeat, got src of repeat " +
-      std::to_string(repeat));
+  call.Refuse("dst: expected no source of a later repeat, got src of repeat " +
+              std::to_string(repeat));
 }
 
 Instruction StartReduction(const Call& call, Source* source) {
