@@ -25,9 +25,11 @@ from hpmoe.parity_tests.report import report_text
 Candidate = str | Callable[..., Mapping] | candidates.Candidate | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Report:
   """What a check found; `print` shows it as the command does.
+
+  A prompt shows the verdict in three lines, a notebook a table.
 
   Attributes:
     found: every comparison, and what decided the outcome.
@@ -59,6 +61,13 @@ class Report:
   def to_html(self) -> str:
     """Returns a page that needs nothing beside it."""
     return report_html.to_html(self.found)
+
+  def _repr_html_(self) -> str:
+    """Returns what a notebook shows."""
+    return report_html.to_fragment(self.found)
+
+  def __repr__(self) -> str:
+    return report_text.format_brief(self.found)
 
   def __str__(self) -> str:
     return report_text.format_report(

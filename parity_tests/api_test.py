@@ -101,6 +101,20 @@ class TestCheck:
     page = report.to_html()
     assert ElementTree.fromstring(page.partition('\n')[2]).tag.endswith('html')
 
+  def test_a_prompt_shows_three_lines_and_a_notebook_a_table(self):
+    report = hpmoe.check(wrong, CASE, lanes=['bounded'])
+
+    lines = repr(report).splitlines()
+    assert len(lines) == 3 and max(map(len, lines)) <= 120
+    assert lines[0] == (
+      f'FAIL {__name__}:wrong: R=2 T=16 E=8 K=2 D=32 F=16, float32'
+    )
+    assert lines[1] == 'first failure: y (bounded): got = 1.02 * expected'
+    shown = ElementTree.fromstring(report._repr_html_())
+    text = ''.join(shown.itertext())
+    assert 'got = 1.02 * expected' in text and 'of bound' in text
+    assert not [*shown.iter('a')] and not [*shown.iter('script')]
+
   def test_a_name_runs_in_a_process_of_its_own(self):
     name = f'{numpy_kernel_testing.__name__}:moe'
     assert hpmoe.check(name, CASE, lanes=['exact']).passed

@@ -18,6 +18,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import locate
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import answers
@@ -192,8 +193,7 @@ class Interpreter(Program):
         f'candidate: expected FILE.py:function beside --python, got '
         f'{self.name!r}'
       )
-    if not pathlib.Path(path).is_file():
-      raise ValueError(f'candidate: expected a file, got {path!r}')
+    locate.find_source(self.name)
 
   def _words(self, places: dict[str, str]) -> Sequence[str]:
     case, out = places[_CASE], places[_OUT]

@@ -52,6 +52,7 @@ import numpy as np
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking as checking_lib
 from hpmoe.parity_tests.candidates import exchange
+from hpmoe.parity_tests.candidates import locate
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import answers
 from hpmoe.parity_tests.case import flag_tables
@@ -135,6 +136,7 @@ class Subprocess(candidates.Candidate):
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
     super().ready(case, beside)
+    locate.find_source(self.name)
     return dataclasses.replace(
       self, has_backward=passes.BACKWARD in case.passes
     )

@@ -61,4 +61,9 @@ def _append(parent: ET.Element, child: ET.Element | str) -> None:
 
 def format_page(root: ET.Element) -> str:
   """Returns the file."""
-  return f'<!DOCTYPE html>\n{ET.tostring(root, encoding="unicode")}\n'
+  return f'<!DOCTYPE html>\n{format_element(root)}\n'
+
+
+def format_element(element: ET.Element) -> str:
+  """Returns one element of a page."""
+  return ET.tostring(element, encoding='unicode')

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 import pathlib
+import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -56,6 +57,30 @@ def to_html(report: check.Report) -> str:
   )
 
 
+def to_fragment(report: check.Report) -> str:
+  """Returns what a notebook shows: the verdict, the failure, the table.
+
+  Its rules of style say nothing of the page around it.
+  """
+  return markup.format_element(
+    _tag(
+      'div',
+      _tag('style', _scope_css(_CSS.read_text(encoding='utf-8'))),
+      *_heading(report),
+      *_first_failure(report, has_links=False),
+      *_comparisons(report, has_links=False),
+      class_='hpmoe-report',
+    )
+  )
+
+
+def _scope_css(text: str) -> str:
+  """Returns rules of a page as those of an element of it."""
+  rules = re.sub(r'^@page .*$', '', text, flags=re.MULTILINE)
+  rules = re.sub(r'(?<![-\w])(:root|body)(?= {)', '&', rules)
+  return f'.hpmoe-report {{\n{rules}}}\n'
+
+
 def _head(title: str) -> ET.Element:
   # Whatever got in nevertheless, a browser neither runs nor fetches.
   policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -89,17 +114,17 @@ def _heading(report: check.Report) -> Iterator[ET.Element]:
   )
 
 
-def _first_failure(report: check.Report) -> Iterator[ET.Element]:
+def _first_failure(
+  report: check.Report, has_links: bool = True
+) -> Iterator[ET.Element]:
   words, first = failure_text.format_location(report), report.first_failure
   if first is not None:
     title, _, rest = words.partition('\n')
     yield _tag('h2', title[0].upper() + title[1:])
     yield _tag('pre', rest, class_='fail')
-    yield _tag(
-      'p',
-      _tag('a', 'Its tile map', href=f'#{_anchor(first.stage)}'),
-      class_='small',
-    )
+  if first is not None and has_links:
+    link = _tag('a', 'Its tile map', href=f'#{_anchor(first.stage)}')
+    yield _tag('p', link, class_='small')
 
 
 def _modes(report: check.Report) -> Iterator[ET.Element]:
@@ -109,7 +134,9 @@ def _modes(report: check.Report) -> Iterator[ET.Element]:
     yield _tag('pre', words)
 
 
-def _comparisons(report: check.Report) -> Iterator[ET.Element]:
+def _comparisons(
+  report: check.Report, has_links: bool = True
+) -> Iterator[ET.Element]:
   lanes = lane_table.list_lanes(report)
   rows = [_tag('tr', *(_tag('th', name) for name in ['stage', *lanes]))]
   before = None
@@ -120,7 +147,8 @@ def _comparisons(report: check.Report) -> Iterator[ET.Element]:
       rows.append(_tag('tr', title, class_='pass-name'))
       before = direction
     link = _tag('a', stage, href=f'#{_anchor(stage)}')
-    rows.append(_tag('tr', _tag('th', link), *map(_cell, cells)))
+    name = _tag('th', link if has_links else stage)
+    rows.append(_tag('tr', name, *map(_cell, cells)))
   yield _tag('h2', 'Comparisons')
   yield _tag('div', _tag('table', *rows, class_='cells'), class_='wide')
   notes = report_text.format_notes(report)

@@ -270,3 +270,14 @@ def test_a_page_stays_small_and_says_what_is_missing(bad, tile_rows):
   assert len(page.encode('utf-8')) < 2_000_000
   left_out = 'not drawn, to keep the file small' in page
   assert left_out == bad
+
+
+def test_a_fragment_keeps_its_style_to_itself(faulty):
+  fragment = ET.fromstring(report_html.to_fragment(faulty))
+
+  assert fragment.get('class') == 'hpmoe-report'
+  css = _text(fragment.find('style'))
+  assert css.startswith('.hpmoe-report {') and css.count('{') == css.count('}')
+  assert not re.search(r'^\s*(:root|body|@page)\b', css, re.MULTILINE)
+  assert not [e for e in fragment.iter() if e.get('id') or e.get('href')]
+  assert faulty.first_failure.replay in _text(fragment)

@@ -13,6 +13,7 @@ from hpmoe.parity_tests.judge.lanes import exact_lane
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.report import failure_text
+from hpmoe.parity_tests.report import lane_table
 from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import precision
@@ -342,6 +343,55 @@ def format_summary(report: check.Report) -> str:
     f'{_count_races(report)}{_describe_repeats(report)}'
     f'{report.seconds:.1f} s{_describe_blind_spot(report)}'
   )
+
+
+def format_brief(report: check.Report) -> str:
+  """Returns the verdict in three lines, as a prompt shows a report."""
+  layer, policy = report.config['layer'], report.config['policy']
+  sizes = ' '.join(f'{letter}={layer[name]}' for letter, name in _SIZES)
+  results = _judged_results(report)
+  num_failed = sum(r.verdict == verdicts.FAIL for r in results)
+  lines = (
+    f'{report.verdict.upper()} {report.config["candidate"]}: {sizes}, '
+    f'{policy["storage"]}',
+    _describe_worst(report),
+    f'{num_failed} of {len(results)} comparisons fail, '
+    f'{_count_races(report)}{_describe_repeats(report)}{report.seconds:.1f} s'
+    '; print(report) shows all',
+  )
+  return '\n'.join(map(_shorten, lines))
+
+
+_SIZES = (
+  *(('R', 'num_ranks'), ('T', 'num_tokens'), ('E', 'num_experts')),
+  *(('K', 'top_k'), ('D', 'd_model'), ('F', 'd_ff')),
+)
+_MOST_CHARS = 120
+
+
+def _shorten(line: str) -> str:
+  # A name or a pattern may be of any length, and hold any character.
+  line = ' '.join(line.split())
+  return line if len(line) <= _MOST_CHARS else f'{line[: _MOST_CHARS - 4]} ...'
+
+
+def _describe_worst(report: check.Report) -> str:
+  """Returns the first failure, or how near the limits errors came."""
+  first = report.first_failure
+  if first is not None:
+    pattern = f': {first.pattern}' if first.pattern else ''
+    return f'first failure: {first.stage} ({first.lane}){pattern}'
+  if report.verdict == verdicts.FAIL:
+    return f'first: {[*report.changes, *report.races][0]}'
+  shares = [
+    (r.values[lane_table.SHARE], r.stage)
+    for r in report.results
+    if lane_table.SHARE in r.values
+  ]
+  if not shares:
+    return 'nothing was judged by a limit'
+  share, stage = max(shares)
+  return f'largest error over its limit: {share:.3g}, of {stage}'
 
 
 def format_report(report: check.Report, table: str) -> str:

@@ -317,3 +317,22 @@ def test_the_last_line_says_what_could_hide():
     'root mean square, one row by 2 %, all by 0.1 %; returned would show '
     'smaller ones; 3 elements have no limit'
   )
+
+
+def test_a_verdict_in_three_lines_of_a_pass_a_change_and_a_long_name():
+  right = verdicts.Result('y', 'bounded', 'b', values={'error_of_bound': 0.25})
+  worse = verdicts.Result('dx', 'bounded', 'b', values={'error_of_bound': 0.5})
+  change = verdicts.Change('forward', 2, 'y', 1, 4, 3, (0,), 1.0, 2.0)
+  passes_ = reports_testing.report(right, worse, candidate='a:\n' + 300 * 'b')
+  changed = dataclasses.replace(
+    reports_testing.report(right, allow_nondeterministic=False),
+    changes=(change,),
+  )
+
+  first, second, third = report_text.format_brief(passes_).splitlines()
+  assert first.startswith('PASS a: bbb') and first.endswith(' ...')
+  assert second == 'largest error over its limit: 0.5, of dx'
+  assert third == '0 of 2 comparisons fail, 1.5 s; print(report) shows all'
+  assert 'first: y: 1 of 4 elements differ in run 2' in (
+    report_text.format_brief(changed)
+  )
