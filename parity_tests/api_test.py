@@ -110,10 +110,10 @@ class TestCheck:
       f'FAIL {__name__}:wrong: R=2 T=16 E=8 K=2 D=32 F=16, float32'
     )
     assert lines[1] == 'first failure: y (bounded): got = 1.02 * expected'
-    shown = ElementTree.fromstring(report._repr_html_())
-    text = ''.join(shown.itertext())
+    fragment = ElementTree.fromstring(report._repr_html_())
+    text = ''.join(fragment.itertext())
     assert 'got = 1.02 * expected' in text and 'of bound' in text
-    assert not [*shown.iter('a')] and not [*shown.iter('script')]
+    assert not [*fragment.iter('a')] and not [*fragment.iter('script')]
 
   def test_a_name_runs_in_a_process_of_its_own(self):
     name = f'{numpy_kernel_testing.__name__}:moe'

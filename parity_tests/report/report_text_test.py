@@ -324,7 +324,7 @@ def test_a_verdict_in_three_lines_of_a_pass_a_change_and_a_long_name():
   worse = verdicts.Result('dx', 'bounded', 'b', values={'error_of_bound': 0.5})
   change = verdicts.Change('forward', 2, 'y', 1, 4, 3, (0,), 1.0, 2.0)
   passes_ = reports_testing.report(right, worse, candidate='a:\n' + 300 * 'b')
-  changed = dataclasses.replace(
+  unsteady = dataclasses.replace(
     reports_testing.report(right, allow_nondeterministic=False),
     changes=(change,),
   )
@@ -334,5 +334,5 @@ def test_a_verdict_in_three_lines_of_a_pass_a_change_and_a_long_name():
   assert second == 'largest error over its limit: 0.5, of dx'
   assert third == '0 of 2 comparisons fail, 1.5 s; print(report) shows all'
   assert 'first: y: 1 of 4 elements differ in run 2' in (
-    report_text.format_brief(changed)
+    report_text.format_brief(unsteady)
   )
