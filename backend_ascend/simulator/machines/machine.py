@@ -44,6 +44,12 @@ OPTIONAL = {
   'product_head': 'products begin at once',
 }
 
+# Shares of a peak or of a time: more than 1 is outside physics.
+SHARES = frozenset(
+  ['cube_efficiency', 'operator_efficiency', 'collective', 'run_share']
+  + [f'overlap_{system}' for system in ('fastermoe', 'tutel', 'ccfuser')]
+)
+
 # A time may be 0, and what a packet need not have.
 _MAY_BE_NONE = ('s', 'op', 'flits', 'ids', 'yes')
 
@@ -141,8 +147,8 @@ def load(name: str) -> Machine:
   of the figures that its base's fabric names.
 
   Raises:
-    ValueError: no such machine, or a figure that is unknown, missing, or
-      without value, unit, tag or source; in one line.
+    ValueError: no such machine, or a figure that is unknown, missing, without
+      value, unit, tag or source, or a share of a peak above 1; in one line.
   """
   data = _read(name)
   base = data.pop('base', '')
@@ -206,7 +212,18 @@ def parse(data: collections.abc.Mapping, machine_name: str) -> Machine:
         f'got {unit!r}'
       )
   _check_values(machine_name, figures)
+  for name, figure in figures.items():
+    check_share(machine_name, name, figure.value)
   return Machine(data['name'], data['about'], figures, fabric)
+
+
+def check_share(machine_name: str, figure: str, value: float) -> None:
+  """Raises ValueError if the figure is a share and above 1."""
+  if figure in SHARES and value > 1:
+    raise ValueError(
+      f'{figure}: expected at most 1 in {machine_name}, as it is a share, '
+      f'got {value:.4g}'
+    )
 
 
 def _values(figures) -> dict[str, float]:

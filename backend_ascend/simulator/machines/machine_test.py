@@ -101,6 +101,7 @@ class TestRefusals:
       ('figures.hbm.value', 'fast', "'hbm': expected a number, got 'fast'"),
       ('figures.hbm.value', True, "'hbm': expected a number, got True"),
       ('figures.hbm.value', 0, "'hbm': expected more than 0, got 0"),
+      ('figures.cube_efficiency.value', 1.5, 'expected at most 1 in mine'),
       ('figures.hbm.value', math.nan, "'hbm': expected more than 0, got nan"),
       ('figures.hbm.value', math.inf, "'hbm': expected more than 0, got inf"),
       ('figures.poll.value', -1e-9, 'expected at least 0, got -1e-09'),
@@ -120,7 +121,7 @@ class TestRefusals:
     with pytest.raises(ValueError) as error:
       machine_lib.parse(data, 'mine')
     (line,) = str(error.value).splitlines()
-    assert line.startswith('mine: ') and message in line
+    assert line.startswith(('mine: ', 'cube_efficiency: ')) and message in line
 
 
 class TestWithFigures:

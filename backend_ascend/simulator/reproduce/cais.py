@@ -83,7 +83,7 @@ def gpus_name(ranks: int) -> str:
 
 
 def _rows() -> Iterator[Row]:
-  yield Row(_SHARE, 1.6, '1', 'share', _PAPER, fitted=True)
+  yield Row(_SHARE, 1.6, '1', 'share', _PAPER)
   for group, _, name, value in factors_lib.published(FACTORS):
     yield Row(name, value, 'x', group, _PAPER)
   for system, use in _USES.items():
@@ -157,16 +157,6 @@ def _share(machine, times) -> float:
   return (
     times['L1'] + times['L2'] + attention - compute_seconds
   ) / compute_seconds
-
-
-def _run_fitted(machines: witness_lib.Machines, tell) -> dict[str, float]:
-  machine = machines[MACHINE]
-  tell('TP-NVLS, LLaMA-7B')
-  times = {
-    name: flows.seconds('TP-NVLS', sub_layer, machine)
-    for name, sub_layer in MODELS[_LLAMA].sub_layers().items()
-  }
-  return {_SHARE: _share(machine, times)}
 
 
 def _uses(machine) -> dict[str, float]:
@@ -290,11 +280,7 @@ _BASE = witness_lib.Witness(
   quick=False,
   rows=tuple(_rows()),
   run=_run,
-  run_fitted=_run_fitted,
   roofline=_roofline,
-  fits=(
-    witness_lib.Fit(MACHINE, 'cube_efficiency', (_SHARE,), value=4.594449),
-  ),
   claims=(
     witness_lib.Claim(
       'baselines are slower than CAIS in the published order', out_of_order
@@ -306,10 +292,8 @@ _BASE = witness_lib.Witness(
 )
 
 
-def _ring_share(machines: witness_lib.Machines, tell) -> dict[str, float]:
+def _ring_share(machine) -> dict[str, float]:
   """Returns the share if the all-reduce used no switches."""
-  del tell
-  machine = machines[MACHINE]
   size = MODELS[_LLAMA].sub_layers()['L1'].size
   packets = 1 + machine['header_flits'] * machine['flit'] / machine['packet']
   ring_seconds = 2 * 2 * size * 7 / 8 * packets / machine['nvlink']
@@ -317,7 +301,7 @@ def _ring_share(machines: witness_lib.Machines, tell) -> dict[str, float]:
 
 
 def _run_with_ring(machines: witness_lib.Machines, tell) -> dict[str, float]:
-  return _run(machines, tell) | _ring_share(machines, tell)
+  return _run(machines, tell) | _ring_share(machines[MACHINE])
 
 
 WITNESS = dataclasses.replace(
@@ -329,7 +313,7 @@ WITNESS = dataclasses.replace(
     ),
     witness_lib.Variant(
       '1.6 is of an all-reduce by ring, not by switches',
-      dataclasses.replace(_BASE, run=_run_with_ring, run_fitted=_ring_share),
+      dataclasses.replace(_BASE, run=_run_with_ring),
     ),
   ),
 )

@@ -76,7 +76,7 @@ def fit(
   held-out rows have no part in it.
 
   Raises:
-    ValueError: a machine without the figure.
+    ValueError: a machine without the figure, or a best value outside physics.
   """
   for figure_fit in witness.fits:
     machine = machines[figure_fit.machine]
@@ -85,16 +85,21 @@ def fit(
         f'fit: expected a figure {figure_fit.figure!r} in {machine.name}, '
         'got none'
       )
+  if not witness.fits:
+    return {}
   logs = np.log(
     [machines[f.machine].figures[f.figure].value for f in witness.fits]
   )
   best = _best(
     lambda point: _residuals(witness, machines, point, tell), logs, tell
   )
-  return {
+  fitted = {
     (f.machine, f.figure): float(np.exp(log))
     for f, log in zip(witness.fits, best)
   }
+  for (name, figure), value in fitted.items():
+    machine_lib.check_share(machines[name].name, figure, value)
+  return fitted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,12 +109,14 @@ class Refitted:
   Attributes:
     text: the hypothesis.
     figures: fitted values by name.
-    score: with them.
+    score: with them; None if the fit was refused.
+    refusal: why it was, or ''.
   """
 
   text: str
   figures: dict[str, float]
-  score: score_lib.Score
+  score: score_lib.Score | None
+  refusal: str = ''
 
 
 def variants(
@@ -119,7 +126,11 @@ def variants(
   refitted = []
   for variant in witness.variants:
     machines = variant.witness.load()
-    fitted = fit(variant.witness, machines, tell)
+    try:
+      fitted = fit(variant.witness, machines, tell)
+    except ValueError as error:
+      refitted.append(Refitted(variant.text, {}, None, str(error)))
+      continue
     for (name, figure), value in fitted.items():
       machines[name] = machines[name].with_figures(**{figure: value})
     values = variant.witness.simulate(machines, tell)

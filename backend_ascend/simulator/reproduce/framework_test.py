@@ -94,6 +94,14 @@ def _silent(text):
     (dict(fits=(_fit('hbm', 'two'),)), "marked as fitted, got 'two'"),
     (dict(fits=(_fit('hbm', machine='ascend_a4'),)), "got 'ascend_a4'"),
     (
+      dict(withdrawals=(witness_lib.Withdrawal('time', 'why'),)),
+      "without a goal, got 'time' in arithmetic",
+    ),
+    (
+      dict(withdrawals=(witness_lib.Withdrawal('tame', 'why'),)),
+      "got 'tame' in arithmetic",
+    ),
+    (
       dict(fits=(_fit('cube_efficiency'), _fit('collective'))),
       'at most 1 figures, as many as rows',
     ),
@@ -116,6 +124,44 @@ def test_a_fitted_figure_has_its_tag_or_a_value_of_the_witness():
   assert machine_lib.load(_MACHINE)['l2_bytes'] != 2e6
 
 
+@pytest.mark.parametrize('figure', ['cube_efficiency', 'collective'])
+def test_a_fit_outside_physics_is_refused(figure):
+  # Given a witness whose GEMMs would need more than their peak, when it is
+  # loaded, fitted, or fitted under a hypothesis, then that is refused; a rate
+  # may be any.
+  message = f'{figure}: expected at most 1 in {_MACHINE}.*, got 4.59'
+  with pytest.raises(ValueError, match=message):
+    _witness(fits=(_fit(figure, value=4.594),)).load()
+  _witness(fits=(_fit(figure, value=1.0),)).load()
+  _witness(fits=(_fit('hbm', value=1e30),)).load()
+
+
+def test_a_fit_that_ends_outside_physics_is_refused():
+  machine = machine_lib.load(_MACHINE)
+  published = _WORK / (1.25 * machine['cube_bf16'])
+  witness = _witness(first=published, second=1.0, late=1.0)
+  with pytest.raises(ValueError, match='cube_efficiency: .*, got 1.25$'):
+    fit.fit(witness, witness.load(), _silent)
+  variant = witness_lib.Variant('faster', witness)
+  (refitted,) = fit.variants(_witness(variants=(variant,)), _silent)
+  assert (refitted.score, refitted.figures) == (None, {})
+  assert refitted.refusal.endswith('got 1.25')
+
+
+@pytest.mark.parametrize('name', witness_lib.MODULES)
+def test_no_published_system_is_fitted_outside_physics(name):
+  machines = witness_lib.get(name).load()
+  for fitted in witness_lib.get(name).fits:
+    value = machines[fitted.machine][fitted.figure]
+    assert fitted.figure not in machine_lib.SHARES or value <= 1
+    published = machine_lib.load(fitted.machine).figures[fitted.figure]
+    assert (
+      published.tag != 'published'
+      or fitted.figure in machine_lib.SHARES
+      or value <= published.value
+    )
+
+
 def test_each_row_has_a_value():
   witness = _witness(run=lambda machines, tell: {'one': 1.0})
   with pytest.raises(ValueError, match=r"got none for \['two', 'late'\]"):
@@ -135,8 +181,8 @@ def _score(witness, values):
 def test_only_held_out_rows_are_evidence():
   # Given a fitted row that is half of the published one and held-out rows that
   # are 10 and 30 % off, when scored, then the mean error is 20 %.
-  witness = _witness(first=1.0, second=1.0, late=1.0, limit=0.21)
-  values = {'one': 0.5, 'two': 1.1, 'late': 0.7}
+  witness = _witness(first=1.0, second=1.0, late=2.0, limit=0.21)
+  values = {'one': 0.5, 'two': 1.1, 'late': 1.4}
   witness = dataclasses.replace(witness, roofline=lambda machines: _FAR)
   result = _score(witness, values)
   (group,) = result.groups
@@ -147,17 +193,31 @@ def test_only_held_out_rows_are_evidence():
   assert not _score(tight, values).holds
 
 
-def test_a_claim_can_fail_the_score():
+def test_a_claim_that_fails_has_no_part_in_the_goals():
   # ... and says why, where it does.
   claim = witness_lib.Claim(
     'two is longer', lambda v: '' if v['two'] > v['one'] else f'{v["one"]} s'
   )
   witness = _witness(claims=(claim,), limit=9.0, roofline=lambda m: _FAR)
   near = {'one': 20.0, 'two': 40.0, 'late': 20.0}
-  assert _score(witness, near).holds
-  result = _score(witness, {'one': 2.0, 'two': 1.0, 'late': 1.0})
-  assert not result.holds
-  assert result.claims == (('two is longer', False, '2.0 s'),)
+  result = _score(witness, near)
+  assert result.holds
+  assert result.failing_claims == ()
+  result = _score(witness, near | {'one': 40.0})
+  assert result.holds
+  assert result.failing_claims == (('two is longer', '40.0 s'),)
+
+
+def test_a_group_of_rows_can_be_withdrawn():
+  # Given rows that are far off and no evidence, when scored, then no goal
+  # fails, and the reason stands beside their error.
+  withdrawal = witness_lib.Withdrawal('time', 'not published')
+  witness = _witness(goals=(), withdrawals=(withdrawal,))
+  result = _score(witness, {'one': 20.0, 'two': 4.0, 'late': 2.0})
+  (group,) = result.groups
+  assert result.holds
+  assert group.mean_error == pytest.approx(0.9)
+  assert group.withdrawal == 'not published'
 
 
 def _published(witness):
@@ -172,15 +232,34 @@ def test_null_predictors_repeat_a_row_and_scale_it():
   assert predictions == {
     null.NEAREST: {'two': 20.0, 'late': 20.0},
     null.ROOFLINE: {'one': 1.0, 'two': 60.0, 'late': pytest.approx(24.0)},
+    null.CONSTANT: {'two': 25.0, 'late': 25.0},
   }
   (group,) = score.score(witness, _published(witness), witness.load()).groups
   assert group.nulls == {
     null.NEAREST: pytest.approx((0.5 + 0.2) / 2),
     null.ROOFLINE: pytest.approx((0.5 + 0.04) / 2),
+    null.CONSTANT: pytest.approx((0.375 + 0) / 2),
   }
 
 
-@pytest.mark.parametrize('predictor', [null.NEAREST, null.ROOFLINE])
+def test_the_best_constant_is_that_with_the_least_mean_error():
+  # Given values, when every constant of a fine grid is tried, then none errs
+  # less than the best one; rows of one value, or a single row, leave no skill.
+  values = [1.06, 1.36, 1.15, 1.68, 1.24, 1.73]
+
+  def error(constant):
+    return np.mean([abs(constant / value - 1) for value in values])
+
+  best = null.best_constant(values)
+  assert best in values
+  assert error(best) <= min(map(error, np.linspace(0.5, 2.5, 2001)))
+  witness = _witness(second=20.0, late=20.0, roofline=lambda machines: {})
+  (group,) = _score(witness, _published(witness)).groups
+  assert (group.mean_error, group.nulls[null.CONSTANT]) == (0, 0)
+  assert not group.holds
+
+
+@pytest.mark.parametrize('predictor', null.NAMES)
 @pytest.mark.parametrize('name', ['arithmetic', *witness_lib.MODULES])
 def test_a_null_predictor_in_place_of_the_simulator_does_not_pass(
   name, predictor
@@ -192,7 +271,10 @@ def test_a_null_predictor_in_place_of_the_simulator_does_not_pass(
   witness = dataclasses.replace(witness, goals=goals, claims=())
   machines, published = witness.load(), _published(witness)
   assert witness.name == name
-  assert goals and score.score(witness, published, machines).holds
+  assert score.score(witness, published, machines).holds
+  if not goals:  # each group says why
+    assert witness.withdrawals
+    return
   predictions = null.predictions(witness, machines)[predictor]
   if not predictions:  # no fitted row is like another
     assert predictor == null.NEAREST

@@ -1,11 +1,13 @@
 """Null predictors: they predict a row without a simulation.
 
 A simulator that predicts held-out rows no better has no skill.  One predictor
-repeats the nearest fitted row.  The other, a roofline, scales that row by the
+repeats the nearest fitted row.  The second, a roofline, scales that row by the
 time of the busiest resource at its peak; without a fitted row it uses the
-machine's own scale.
+machine's own scale.  The third repeats one constant for all held-out rows of a
+group, the best in hindsight: it knows them.
 """
 
+from collections.abc import Sequence
 import dataclasses
 
 import numpy as np
@@ -18,6 +20,33 @@ from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.reference.contract import config as config_lib
 
 NEAREST, ROOFLINE = 'nearest fitted row', 'roofline'
+CONSTANT = 'best constant'
+NAMES = (NEAREST, ROOFLINE, CONSTANT)
+
+
+def best_constant(published: Sequence[float]) -> float:
+  """Returns the constant with the least mean absolute relative error.
+
+  It is one of the values: between two of them the error is linear.
+  """
+
+  def error(constant: float) -> float:
+    return sum(abs(constant / value - 1) for value in published)
+
+  return min(published, key=error)
+
+
+def _constants(rows: Sequence[witness_lib.Row]) -> dict[str, float]:
+  """Returns the best constant of its group for each row that is evidence."""
+  groups: dict[str, list[witness_lib.Row]] = {}
+  for row in rows:
+    if row.counts:
+      groups.setdefault(row.group, []).append(row)
+  constants = {
+    name: best_constant([row.published for row in group])
+    for name, group in groups.items()
+  }
+  return {row.name: constants[row.group] for row in rows if row.counts}
 
 
 def predictions(
@@ -38,6 +67,7 @@ def predictions(
   return {
     NEAREST: {n: other.published for n, other in near.items()},
     ROOFLINE: {n: x * scale[n] for n, x in plain.items() if n in scale},
+    CONSTANT: _constants(witness.rows),
   }
 
 

@@ -42,6 +42,7 @@ class Group:
     nulls: mean absolute error of each null predictor, of the rows it knows.
     beside: the simulator's, of the same rows.
     unknown: by null predictor, the rows that it knows nothing of.
+    withdrawal: why the group is no evidence, or ''.
   """
 
   name: str
@@ -52,11 +53,16 @@ class Group:
   nulls: Mapping[str, float]
   beside: Mapping[str, float]
   unknown: Mapping[str, tuple[str, ...]]
+  withdrawal: str = ''
 
   @property
   def has_skill(self) -> bool:
-    """Whether there is a null predictor, and all of them have larger errors."""
-    return bool(self.nulls) and all(
+    """Whether all null predictors have larger errors.
+
+    One beside the best constant must know a row: of rows that spread widely
+    any constant is far off.
+    """
+    return bool(set(self.nulls) - {null.CONSTANT}) and all(
       self.beside[name] < error for name, error in self.nulls.items()
     )
 
@@ -86,9 +92,14 @@ class Score:
 
   @property
   def holds(self) -> bool:
-    """Whether every goal is met and every claim holds."""
-    return all(g.holds for g in self.groups) and all(
-      holds for _, holds, _ in self.claims
+    """Whether every goal is met; claims have no part in it."""
+    return all(group.holds for group in self.groups)
+
+  @property
+  def failing_claims(self) -> tuple[tuple[str, str], ...]:
+    """Text and reason of each claim that does not hold."""
+    return tuple(
+      (text, reason) for text, holds, reason in self.claims if not holds
     )
 
   @property
@@ -101,7 +112,9 @@ def _mean(rows: Sequence[ScoredRow]) -> float:
   return sum(abs(scored_row.error) for scored_row in rows) / len(rows)
 
 
-def _group(name: str, rows: Sequence[ScoredRow], limit, predicted) -> Group:
+def _group(
+  name: str, rows: Sequence[ScoredRow], limit, predicted, withdrawal: str
+) -> Group:
   worst = max(rows, key=lambda scored_row: abs(scored_row.error)).row.name
   rows_by_predictor = {
     n: covered_rows
@@ -125,6 +138,7 @@ def _group(name: str, rows: Sequence[ScoredRow], limit, predicted) -> Group:
     {n: _mean(scores) for n, scores in scored_by_predictor.items()},
     {n: _mean(scores) for n, scores in rows_by_predictor.items()},
     {n: names for n, names in unknown.items() if names},
+    withdrawal,
   )
 
 
@@ -157,6 +171,7 @@ def score(
   rows = tuple(ScoredRow(row, float(values[row.name])) for row in witness.rows)
   predicted = null.predictions(witness, machines)
   limits = {goal.group: goal.limit for goal in witness.goals}
+  reasons = {w.group: w.reason for w in witness.withdrawals}
   evidence: dict[str, list[ScoredRow]] = {}
   for scored_row in rows:
     if scored_row.row.counts:
@@ -169,7 +184,10 @@ def score(
   return Score(
     witness,
     rows,
-    tuple(_group(n, g, limits.get(n), predicted) for n, g in evidence.items()),
+    tuple(
+      _group(n, g, limits.get(n), predicted, reasons.get(n, ''))
+      for n, g in evidence.items()
+    ),
     tuple(
       (claim.text, not (reason := claim.fails(values)), reason)
       for claim in witness.claims

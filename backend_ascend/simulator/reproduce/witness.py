@@ -61,6 +61,17 @@ class Goal:
 
 
 @dataclasses.dataclass(frozen=True)
+class Withdrawal:
+  """A group of held-out rows that is no evidence, and the reason.
+
+  Its flow runs and its rows are printed; no error of it is a goal.
+  """
+
+  group: str
+  reason: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Gap:
   """A published figure that cannot be reproduced, and the reason."""
 
@@ -103,9 +114,11 @@ class Fit:
     """Returns the machine with the witness's own value, if it has one.
 
     Raises:
-      ValueError: it has none, and the file does not say that it is fitted.
+      ValueError: it has none, and the file does not say that it is fitted; or
+        a share of a peak is more than 1.
     """
     if self.value is not None:
+      machine_lib.check_share(machine.name, self.figure, self.value)
       machine = machine.with_figures(**{self.figure: self.value})
       fitted = dataclasses.replace(
         machine.figures[self.figure],
@@ -135,6 +148,7 @@ class Witness:
       machines by name; tells what it does.  The same machines give the same
       values.
     goals: what the errors must be.
+    withdrawals: groups of rows without a goal, and the reason.
     fits: which figures were fitted to which rows.
     claims: statements judged beside the rows.
     gaps: what is not compared, and why.
@@ -148,8 +162,9 @@ class Witness:
   Raises:
     ValueError: two rows of one name, a published zero, a fit to a row that is
       not marked as fitted or of a machine that is not named, more fitted
-      figures than rows they were fitted to, or a row that names one that is
-      not there, or as nearest one that is not fitted.
+      figures than rows they were fitted to, a row that names one that is
+      not there, or as nearest one that is not fitted, or a group that is
+      withdrawn and has no rows or has a goal.
   """
 
   name: str
@@ -158,6 +173,7 @@ class Witness:
   rows: tuple[Row, ...]
   run: Callable[[Machines, Tell], Values]
   goals: tuple[Goal, ...] = ()
+  withdrawals: tuple[Withdrawal, ...] = ()
   fits: tuple[Fit, ...] = ()
   claims: tuple[Claim, ...] = ()
   gaps: tuple[Gap, ...] = ()
@@ -181,6 +197,14 @@ class Witness:
             f'rows: expected one that is there, and fitted if it is the '
             f'nearest, got {name!r} for {row.name!r}'
           )
+    groups = {row.group for row in self.rows if row.counts}
+    groups -= {goal.group for goal in self.goals}
+    for withdrawal in self.withdrawals:
+      if withdrawal.group not in groups:
+        raise ValueError(
+          f'withdrawals: expected a group of held-out rows without a goal, '
+          f'got {withdrawal.group!r} in {self.name}'
+        )
     fitted_rows = {name for fit in self.fits for name in fit.rows}
     for name in sorted(fitted_rows):
       if name not in rows or not rows[name].fitted:
@@ -257,9 +281,12 @@ def under(witness: Witness, text: str, machine: str, **figures) -> Variant:
 
     return call
 
-  run, run_fitted = change_run(witness.run), change_run(witness.run_fitted)
+  run_fitted = witness.run_fitted and change_run(witness.run_fitted)
   return Variant(
-    text, dataclasses.replace(witness, run=run, run_fitted=run_fitted)
+    text,
+    dataclasses.replace(
+      witness, run=change_run(witness.run), run_fitted=run_fitted
+    ),
   )
 
 
@@ -280,7 +307,10 @@ def load_fields(name: str) -> dict[str, Any]:
     name=name,
     about=table['about'],
     informed=tuple(table.get('seen', ())),
-    goals=tuple(Goal(*goal) for goal in table['goals'].items()),
+    goals=tuple(Goal(*goal) for goal in table.get('goals', {}).items()),
+    withdrawals=tuple(
+      Withdrawal(*entry) for entry in table.get('withdrawn', {}).items()
+    ),
     gaps=tuple(Gap(*gap) for gap in table['gaps'].items()),
   )
 

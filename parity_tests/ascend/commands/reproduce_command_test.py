@@ -36,6 +36,7 @@ def _run(machines, tell):
   return {
     'sum': machine['cube_efficiency'],
     'launch': 2 * machine['launch'],
+    'launches': 4 * machine['launch'],
   }
 
 
@@ -46,9 +47,10 @@ _WITNESS = witness_lib.Witness(
   rows=(
     witness_lib.Row('sum', 0.9, '1', 'time', 'here', fitted=True),
     witness_lib.Row('launch', 20e-6, 's', 'time', 'here'),
+    witness_lib.Row('launches', 40e-6, 's', 'time', 'here'),
   ),
   run=_run,
-  roofline=lambda machines: {'launch': 3.0},
+  roofline=lambda machines: {'launch': 3.0, 'launches': 3.0},
   goals=(witness_lib.Goal('time', 0.01),),
   fits=(witness_lib.Fit('ascend_a3', 'cube_efficiency', ('sum',)),),
   gaps=(witness_lib.Gap('the rest', 'it is a test'),),
@@ -56,7 +58,7 @@ _WITNESS = witness_lib.Witness(
 
 
 def test_a_reproduction_as_text_data_and_plot(capsys, tmp_path, reproduce):
-  # Given a witness of two rows, when it is reproduced after a fit, then the
+  # Given a witness of three rows, when it is reproduced after a fit, then the
   # table, the held-out error, the sensitivity of the one row that rests on a
   # guess, and the gap are told, and the fit has moved the other row.
   report, plot = tmp_path / 'out.json', tmp_path / 'out.png'
@@ -146,7 +148,7 @@ def test_no_skill_is_exit_1_and_told(reproduce, capsys, tmp_path):
     claims=(claim,),
     informed=('its form',),
     run=lambda machines, tell: _run(machines, tell) | {'else': 2.0},
-    roofline=lambda machines: {'launch': 20e-6},
+    roofline=lambda machines: {'launch': 20e-6, 'launches': 40e-6},
   )
   path = tmp_path / 'out.json'
   code = reproduce(witness, '--nosensitivity', f'--json={path}')
@@ -154,14 +156,18 @@ def test_no_skill_is_exit_1_and_told(reproduce, capsys, tmp_path):
   out = capsys.readouterr().out
   assert 'NO SKILL in time' in out and 'Beyond it: it is long.' in out
   assert 'audit: 1 figures chosen by 1 rows, 2 by those of others' in out
-  assert '1 held-out rows count' in out and 'rows known: its form' in out
+  assert '2 held-out rows count' in out and 'rows known: its form' in out
   content = json.loads(path.read_text())
   (group,) = content['held_out']
   assert group['mean_error'] <= group['limit']
   assert (group['has_skill'], group['holds']) == (False, False)
-  assert group['nulls'] == {'roofline': pytest.approx(0)}
+  assert group['nulls'] == {
+    'roofline': pytest.approx(0),
+    'best constant': pytest.approx(0.25),
+  }
   assert content['verdict'] == 'fail'
-  assert content['audit']['fitted_rows'] == content['audit']['evidence'] == 1
+  assert content['audit']['fitted_rows'] == 1
+  assert content['audit']['evidence'] == 2
 
 
 def test_a_predictor_of_some_rows_is_compared_on_those(reproduce, capsys):
@@ -172,8 +178,62 @@ def test_a_predictor_of_some_rows_is_compared_on_those(reproduce, capsys):
   witness = dataclasses.replace(
     _WITNESS,
     rows=(_WITNESS.rows[0], near, far),
+    goals=(),
     run=lambda machines, tell: _run(machines, tell) | {'else': 2.0},
   )
   reproduce(witness, '--nosensitivity')
   told = 'time: no nearest fitted row for else; on the others ours is 0.00%'
   assert told in capsys.readouterr().out
+
+
+def test_exit_code_1_means_that_a_goal_fails_and_nothing_else(
+  reproduce, capsys, tmp_path
+):
+  # Given a claim that fails beside a goal that holds, when reproduced, then the
+  # exit code is 0 and the claim is printed; of rows that are withdrawn in place
+  # of a goal likewise, however far off; and 1 of a goal that fails.
+  claim = witness_lib.Claim('it is short', lambda values: 'it is not')
+  witness = dataclasses.replace(_WITNESS, claims=(claim,))
+  path = tmp_path / 'out.json'
+  flags = ('--nosensitivity', f'--json={path}')
+  assert reproduce(witness, *flags) == cli.PARITY
+  out = capsys.readouterr().out
+  assert 'CLAIM FAILS: it is short: it is not' in out
+  assert 'PASS: 1 of 1 goals hold, failing claims: 1, ' in out
+  assert json.loads(path.read_text())['claims'][0]['holds'] is False
+
+  far = lambda machines, tell: dict(sum=0.9, launch=1.0, launches=1.0)
+  assert reproduce(dataclasses.replace(witness, run=far)) == cli.NO_PARITY
+  assert 'FAIL: 0 of 1 goals hold, not time, failing' in capsys.readouterr().out
+
+  withdrawal = witness_lib.Withdrawal('time', 'not testable: by nobody')
+  withdrawn = dataclasses.replace(
+    witness, run=far, goals=(), withdrawals=(withdrawal,)
+  )
+  assert reproduce(withdrawn, *flags) == cli.PARITY
+  out = capsys.readouterr().out
+  assert 'WITHDRAWN time: not testable: by nobody' in out
+  assert 'NO GOAL, withdrawn: 1, failing claims: 1, ' in out
+  content = json.loads(path.read_text())
+  assert content['verdict'] == 'no goal'
+  assert content['held_out'][0]['withdrawal'] == 'not testable: by nobody'
+
+
+def test_a_hypothesis_outside_physics_is_refused_beside_the_others(
+  reproduce, capsys, tmp_path
+):
+  faster = dataclasses.replace(
+    _WITNESS,
+    run=lambda machines, tell: {
+      name: value / 2 for name, value in _run(machines, tell).items()
+    },
+  )
+  witness = dataclasses.replace(
+    _WITNESS, variants=(witness_lib.Variant('twice as fast', faster),)
+  )
+  path = tmp_path / 'out.json'
+  flags = ('--hypotheses', '--nosensitivity', f'--json={path}')
+  assert reproduce(witness, *flags) == cli.PARITY
+  assert 'cube_efficiency: expected at most 1' in capsys.readouterr().out
+  (content,) = json.loads(path.read_text())['hypotheses']
+  assert 'got 1.8' in content['refused']

@@ -39,7 +39,7 @@ class Reproduction:
     return dict(
       witness=witness.name,
       about=witness.about,
-      verdict='pass' if self.score.holds else 'fail',
+      verdict=_verdict(self.score),
       seconds=round(self.seconds, 2),
       rows=[
         _fields(s.row, summands='of') | dict(simulated=s.value, error=s.error)
@@ -75,6 +75,8 @@ class Reproduction:
           rows={s.row.name: s.value for s in other.score.rows},
           held_out=[dataclasses.asdict(g) for g in other.score.groups],
         )
+        if other.score
+        else dict(text=other.text, refused=other.refusal)
         for other in self.refitted
       ],
       not_reproduced=[
@@ -92,13 +94,46 @@ class Reproduction:
       self._audit_line(),
       *self._claims(),
       *self._no_skill(),
+      *self._lines(),
       self._fitted(),
       *self._sensitivity(),
       *self._hypotheses(),
       *self._gaps(),
-      f'{self.seconds:.1f} s',
+      self._verdict_line(),
     ]
     return '\n\n'.join(parts)
+
+  def _lines(self) -> list[str]:
+    """Returns a line for each group without a goal and each failing claim."""
+    lines = [
+      f'WITHDRAWN {w.group}: {w.reason}' for w in self.score.witness.withdrawals
+    ]
+    lines += [
+      f'CLAIM FAILS: {text}: {reason}'
+      for text, reason in self.score.failing_claims
+    ]
+    return ['\n'.join(lines)] if lines else []
+
+  def _verdict_line(self) -> str:
+    goals = [g for g in self.score.groups if g.limit is not None]
+    failing = [group.name for group in goals if not group.holds]
+    result = (
+      f'{_verdict(self.score).upper()}: {len(goals) - len(failing)} of '
+      f'{len(goals)} goals hold'
+      if goals
+      else 'NO GOAL'
+    )
+    counts = {
+      'withdrawn:': len(self.score.witness.withdrawals),
+      'failing claims:': len(self.score.failing_claims),
+    }
+    return ', '.join(
+      [
+        result + (f', not {", ".join(failing)}' if failing else ''),
+        *(f'{name} {count}' for name, count in counts.items() if count),
+        f'{self.seconds:.1f} s',
+      ]
+    )
 
   def _audit(self) -> dict[str, object]:
     """Counts what was chosen, by what, and what is left as evidence.
@@ -125,15 +160,14 @@ class Reproduction:
     )
 
   def _audit_line(self) -> str:
-    of = self._audit()
-    seen = '; '.join(self.score.witness.informed) or 'nothing'
+    audit = self._audit()
+    choices = '; '.join(self.score.witness.informed) or 'nothing'
     return (
-      f'audit: {of["fitted_figures"]} figures chosen by {of["fitted_rows"]} '
-      f'rows, {of["fitted_elsewhere"]} by those of others, '
-      f'{of["assumed_figures"]} assumed; {of["evidence"]} held-out rows count, '
-      f'{of["sums"]} are sums of others, {of["without_goal"]} have no goal; '
-      f'settled with held-out rows known: {seen}'
-    )
+      'audit: {fitted_figures} figures chosen by {fitted_rows} rows, '
+      '{fitted_elsewhere} by those of others, {assumed_figures} assumed; '
+      '{evidence} held-out rows count, {sums} are sums of others, '
+      '{without_goal} have no goal; settled with held-out rows known: '
+    ).format(**audit) + choices
 
   def _no_skill(self) -> list[str]:
     """Tells the groups that a null predictor knows as well, if any."""
@@ -214,18 +248,26 @@ class Reproduction:
     )
 
   def _hypotheses(self) -> list[str]:
+    def errors(other: fit.Refitted) -> dict[str, float | None]:
+      groups = other.score.groups if other.score else ()
+      values = {group.name: group.mean_error for group in groups}
+      return {g.name: values.get(g.name) for g in self.score.groups}
+
     return _table(
       [
         {
           'other hypothesis': other.text,
-          'fitted rows, worst': _percent(other.score.worst_fitted),
+          'fitted rows, worst': _percent(
+            other.score and other.score.worst_fitted
+          ),
           **{
-            f'{group.name} error': _percent(group.mean_error)
-            for group in other.score.groups
+            f'{name} error': _percent(error)
+            for name, error in errors(other).items()
           },
           'fitted anew': ', '.join(
             f'{n} {v:.4g}' for n, v in other.figures.items()
-          ),
+          )
+          or other.refusal,
         }
         for other in self.refitted
       ]
@@ -293,8 +335,20 @@ def _draw(axis, rows: Sequence[score_lib.ScoredRow]) -> None:
   axis.set(xlabel='simulated over published, less 1, %')
 
 
-_NULLS = (null.NEAREST, null.ROOFLINE)
 _HOLDS = {True: 'yes', False: 'NO'}
+
+
+def _holds(group: score_lib.Group) -> str:
+  if group.withdrawal:
+    return 'withdrawn'
+  return '-' if group.limit is None else _HOLDS[group.holds]
+
+
+def _verdict(score: score_lib.Score) -> str:
+  """Returns what the goals say: pass, fail, or that there is none."""
+  if all(group.limit is None for group in score.groups):
+    return 'no goal'
+  return 'pass' if score.holds else 'fail'
 
 
 def _percent(value: float | None) -> str:
@@ -350,10 +404,10 @@ def _held_out(score: score_lib.Score) -> str:
         'held out': group.name,
         'rows': group.rows,
         'mean error': _percent(group.mean_error),
-        **{name: _percent(group.nulls.get(name)) for name in _NULLS},
+        **{name: _percent(group.nulls.get(name)) for name in null.NAMES},
         'skill': _HOLDS[group.has_skill] if group.nulls else '-',
         'goal': _percent(group.limit),
-        'holds': _HOLDS[group.holds] if group.limit is not None else '-',
+        'holds': _holds(group),
         'worst row': group.worst,
       }
       for group in score.groups
