@@ -5,7 +5,7 @@ import pathlib
 from typing import Any
 
 _BLOCK = 128
-_D, _F, _E, _L = 256, 128, 16, 8
+_E, _L = 16, 8
 
 # What a kernel of numpy needs: dequantised tensors of one definition.
 KERNELS = """
@@ -154,19 +154,21 @@ def writes_half(*inputs):
 """
 
 
-def write_definition(folder: pathlib.Path) -> str:
+def write_definition(
+  folder: pathlib.Path, width: int = 256, hidden: int = 128
+) -> str:
   """Writes the contest's definition in a small size; returns its path."""
   axes: dict[str, Any] = {
     name: {'type': 'const', 'value': size}
     for name, size in (
       ('num_experts', _E),
       ('num_local_experts', _L),
-      ('hidden_size', _D),
-      ('gemm1_out_size', 2 * _F),
-      ('intermediate_size', _F),
-      ('num_hidden_blocks', _D // _BLOCK),
-      ('num_intermediate_blocks', _F // _BLOCK),
-      ('num_gemm1_out_blocks', 2 * _F // _BLOCK),
+      ('hidden_size', width),
+      ('gemm1_out_size', 2 * hidden),
+      ('intermediate_size', hidden),
+      ('num_hidden_blocks', width // _BLOCK),
+      ('num_intermediate_blocks', hidden // _BLOCK),
+      ('num_gemm1_out_blocks', 2 * hidden // _BLOCK),
     )
   }
   axes['seq_len'] = {'type': 'var'}
@@ -195,7 +197,9 @@ def write_definition(folder: pathlib.Path) -> str:
     'routed_scaling_factor': (None, 'float32'),
   }
   table = dict(
-    name='moe_fp8_block_scale_ds_routing_topk4_ng4_kg2_e8_h256_i128',
+    name=(
+      f'moe_fp8_block_scale_ds_routing_topk4_ng4_kg2_e{_L}_h{width}_i{hidden}'
+    ),
     op_type='moe',
     axes=axes,
     inputs={n: dict(shape=s, dtype=d) for n, (s, d) in inputs.items()},
