@@ -56,7 +56,7 @@ def read(
   """
   folder = pathlib.Path(path)
   fields, config = config_file.read(folder)
-  files = _Files(folder, fields, _index(folder), rounds=dtype is not None)
+  files = Files(folder, fields, _index(folder), rounds=dtype is not None)
   config = weights_lib.without_absent_head(config, files.index)
   specs = dict(parameters_lib.parameter_shapes(config, dtype))
   pieces = files.resolve(config, specs)
@@ -106,8 +106,21 @@ def _index(folder: pathlib.Path) -> safetensors_file.Index:
   return index
 
 
+def open_files(path: str | os.PathLike[str]) -> 'Files':
+  """Returns the tensors of a folder, whether or not they are a model's.
+
+  Raises:
+    OSError: a file cannot be read.
+    ValueError: the config is not one of a model here, or a shard is missing or
+      damaged.
+  """
+  folder = pathlib.Path(path)
+  fields, _ = config_file.read(folder)
+  return Files(folder, fields, _index(folder), rounds=True)
+
+
 @dataclasses.dataclass(frozen=True)
-class _Files:
+class Files:
   """The tensors of a folder, under the names of the files."""
 
   folder: pathlib.Path
@@ -119,14 +132,28 @@ class _Files:
     self, config: config_lib.ModelConfig, specs: weights_lib.Specs
   ) -> dict[str, list[expert_layout.Piece]]:
     """Returns the pieces of each parameter; refuses what does not fit."""
+    found, faults = self.find_faults(config, specs)
+    left = set(faults.unexpected) - self._repeated(config)
+    faults.unexpected = sorted(left)
+    reason = quantization.explain_refusal(
+      self.folder, self.fields, faults.unexpected
+    )
+    faults.refuse(self.folder, reason)
+    return found
+
+  def find_faults(
+    self, config: config_lib.ModelConfig, specs: weights_lib.Specs
+  ) -> tuple[dict[str, list[expert_layout.Piece]], weights_lib.Faults]:
+    """Returns the pieces of each parameter, and what does not fit.
+
+    Repeated tensors count as unexpected.
+    """
     faults = weights_lib.Faults()
     left = set(self.index)
-    found = {}
+    pieces = {n: self.pieces(config, n, s.shape) for n, s in specs.items()}
     for name, spec in specs.items():
-      found[name] = self._pieces(config, name, spec.shape)
-      for piece in found[name]:
+      for piece in pieces[name]:
         left -= self._check(piece, spec.dtype, faults)
-    left -= self._repeated(config)
     # transformers saves the weights of no shared experts: `[0, D]`.
     faults.unexpected += sorted(
       name
@@ -135,13 +162,11 @@ class _Files:
       and not name.startswith(self.family.ignored)
       and 0 not in self.index[name].shape
     )
-    reason = quantization.explain_refusal(
-      self.folder, self.fields, faults.unexpected
-    )
-    faults.refuse(self.folder, reason)
-    return found
+    return pieces, faults
 
-  def _pieces(self, config, name, shape) -> list[expert_layout.Piece]:
+  def pieces(
+    self, config: config_lib.ModelConfig, name: str, shape: tuple[int, ...]
+  ) -> list[expert_layout.Piece]:
     """Returns a parameter's pieces under the names that the files use."""
     pieces = expert_layout.pieces(config, name, shape)
     choices = [pieces]
@@ -225,21 +250,34 @@ class _Files:
 
   def copy(self, piece: expert_layout.Piece, out: np.ndarray) -> None:
     """Copies a tensor of the files into a part of a parameter."""
+    tensor = self.read_piece(piece)
+    if not self.rounds and not self.find_codes(piece):
+      weights_lib.check_exact(self.folder, piece.name, tensor, out.dtype)
+    out[...] = tensor.reshape(out.shape).astype(out.dtype, copy=False)
+
+  def find_codes(self, piece: expert_layout.Piece) -> str:
+    """Returns 'mxfp4' or 'float8' of a tensor of codes; '' of another."""
     if piece.name + mxfp4.BLOCKS in self.index:
+      return 'mxfp4'
+    stored = self.index.get(piece.name)
+    is_codes = stored is not None and stored.dtype == safetensors_file.FLOAT8
+    return 'float8' if is_codes else ''
+
+  def read_piece(self, piece: expert_layout.Piece) -> np.ndarray:
+    """Returns a tensor in the file's shape; of codes, what they stand for."""
+    codes = self.find_codes(piece)
+    if codes == 'mxfp4':
       assert piece.row is not None
       both = (piece.name + mxfp4.BLOCKS, piece.name + mxfp4.SCALES)
-      codes = [self.index[name].row(piece.row).read() for name in both]
-      tensor = mxfp4.dequantised(*codes)
-      out[...] = tensor.reshape(out.shape).astype(out.dtype, copy=False)
-      return
-    tensor = self._read(piece.name, piece.row).reshape(out.shape)
-    if tensor.dtype == safetensors_file.FLOAT8:
-      block = block_scales.block_size(self.fields)
-      scales = self._read(piece.name + block_scales.SUFFIX, piece.row)
-      tensor = block_scales.dequantised(tensor, scales, block)
-    elif not self.rounds:
-      weights_lib.check_exact(self.folder, piece.name, tensor, out.dtype)
-    out[...] = tensor.astype(out.dtype, copy=False)
+      return mxfp4.dequantised(*(self._read(n, piece.row) for n in both))
+    tensor = self._read(piece.name, piece.row)
+    if not codes:
+      return tensor
+    if piece.name + block_scales.SUFFIX not in self.index:
+      return tensor
+    block = block_scales.block_size(self.fields)
+    scales = self._read(piece.name + block_scales.SUFFIX, piece.row)
+    return block_scales.dequantised(tensor, scales, block)
 
   def _read(self, name: str, row: int | None) -> np.ndarray:
     stored = self.index[name]

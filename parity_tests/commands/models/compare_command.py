@@ -17,6 +17,46 @@ def _define(f: flags.FlagValues) -> None:
 
 
 def _compare(f: flags.FlagValues) -> int:
+  if f.left_model is not None or f.right_model is not None:
+    return _compare_weights(f)
+  return _compare_layers(f)
+
+
+def _compare_weights(f: flags.FlagValues) -> int:
+  """Compares two folders of weights."""
+  from hpmoe.parity_tests.compare import weight_diff
+  from hpmoe.parity_tests.compare import weight_report
+  from hpmoe.parity_tests.compare import weight_sides
+  from hpmoe.parity_tests.judge import verdicts
+
+  for name, other in (
+    ('left_model', 'right_model'),
+    ('right_model', 'left_model'),
+  ):
+    if f[name].value is None:
+      raise cli.UsageError(
+        f'{name}: expected a folder beside --{other}, got none'
+      )
+  known_names = {'left_model', 'right_model', 'json'}
+  foreign_flags = [n for n in f if n not in known_names and f[n].present]
+  cli.refuse(f, foreign_flags, 'beside --left_model, which compares weights')
+  left, right = (
+    weight_sides.open_side(name, f[name].value)
+    for name in ('left_model', 'right_model')
+  )
+  with cli.progress(weight_diff.count_steps(left)) as step:
+    result = weight_diff.compare(left, right, step)
+  cli.write_json(
+    f.json, weight_report.to_json(result, f.left_model, f.right_model)
+  )
+  print(f'{f.right_model} beside {f.left_model}: weights')
+  if table := weight_report.format_table(result):
+    print(f'{table}\n')
+  print(weight_report.conclude(result))
+  return cli.PARITY if result.verdict == verdicts.PASS else cli.NO_PARITY
+
+
+def _compare_layers(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.compare import compare
   from hpmoe.parity_tests.compare import report
   from hpmoe.parity_tests.compare import subject as subject_lib

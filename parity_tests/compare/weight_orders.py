@@ -1,0 +1,140 @@
+"""Orders in which a wrong conversion leaves the rows of a tensor, by name."""
+
+from collections.abc import Iterator
+import dataclasses
+
+import numpy as np
+
+from hpmoe.models import config as config_lib
+
+Order = np.ndarray  # `[N]`: row i of the right is row order[i] of the left.
+# Tensor-parallel parts that a fused tensor may have been cut into.
+_SHARDS = (2, 4, 8, 16, 32, 64)
+_SHOWN = 4  # places of an order without a name
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+  """Where heads lie in the rows of a tensor.
+
+  Attributes:
+    width: rows of a head.
+    begin: first row of a head that rotates; None: its rows do not rotate.
+    turning: rows that do.
+  """
+
+  width: int
+  begin: int | None = None
+  turning: int = 0
+
+
+def find_heads(config: config_lib.ModelConfig, name: str) -> Heads | None:
+  """Returns how a parameter's rows are heads; None if they are not."""
+  module = name.split('.')[-2] if '.' in name else name
+  if '.indexer.' in name or '.self_attn.' not in name:
+    return None
+  turning = config.rope_dim
+  if config.family.attention == 'mla':
+    if module in ('q_proj', 'q_b_proj'):
+      return Heads(config.qk_head_dim, config.qk_nope_head_dim, turning)
+    if module == 'kv_a_proj_with_mqa':
+      return Heads(config.kv_lora_rank + turning, config.kv_lora_rank, turning)
+    if module == 'kv_b_proj':
+      return Heads(config.qk_nope_head_dim + config.v_head_dim)
+    return None
+  if module in ('q_proj', 'k_proj', 'q_norm', 'k_norm'):
+    return Heads(config.head_dim, 0, turning)
+  return Heads(config.head_dim) if module == 'v_proj' else None
+
+
+def list_rope_orders(heads: Heads, rows: int) -> Iterator[tuple[str, Order]]:
+  """Yields the orders that confuse the pairs that rotate together, by name."""
+  if heads.begin is None or rows % heads.width:
+    return
+  pairs = np.arange(heads.turning)
+  half = heads.turning // 2
+  orders = {
+    'rope: rows of a pair are neighbours in left, half a head apart in right': (
+      np.concatenate([pairs[0::2], pairs[1::2]])
+    ),
+    'rope: rows of a pair are half a head apart in left, neighbours in right': (
+      pairs.reshape(2, half).T.reshape(-1)
+    ),
+    'rope: the halves of each head are exchanged': np.roll(pairs, half),
+  }
+  for words, inner in orders.items():
+    order = np.arange(rows).reshape(-1, heads.width)
+    turned = slice(heads.begin, heads.begin + heads.turning)
+    order[:, turned] = order[:, turned][:, inner]
+    yield words, order.reshape(-1)
+
+
+def list_half_orders(rows: int) -> Iterator[tuple[str, Order]]:
+  """Yields orders of two stacked halves, gate and up, by name."""
+  if rows % 2:
+    return
+  places = np.arange(rows)
+  halves = places.reshape(2, -1)
+  yield 'gate and up are exchanged', np.roll(places, rows // 2)
+  yield 'gate and up by turns in right, not in left', halves.T.reshape(-1)
+  by_turns = np.concatenate([places[0::2], places[1::2]])
+  yield 'gate and up by turns in left, not in right', by_turns
+  for shards in _SHARDS:
+    if rows % (2 * shards) or rows == 2 * shards:
+      continue
+    blocks = places.reshape(2, shards, -1)
+    order = blocks.swapaxes(0, 1).reshape(-1)
+    yield f'gate and up of {shards} shards each by turns in right', order
+    order = places.reshape(shards, 2, -1).swapaxes(0, 1).reshape(-1)
+    yield f'gate and up of {shards} shards each by turns in left', order
+
+
+def match_rows(left: np.ndarray, right: np.ndarray) -> Order | None:
+  """Returns the row of the left that each row of the right is, if all are.
+
+  A row that the left has twice is taken in turn.
+  """
+  if left.shape != right.shape or not left.size:
+    return None
+  places: dict[bytes, list[int]] = {}
+  for place, key in enumerate(_list_keys(left)):
+    places.setdefault(key, []).append(place)
+  order = []
+  for key in _list_keys(right):
+    if key not in places:
+      return None
+    matches = places[key]
+    order.append(matches.pop(0) if len(matches) > 1 else matches[0])
+  return np.array(order)
+
+
+def _list_keys(rows: np.ndarray) -> Iterator[bytes]:
+  # -0 is 0.
+  return (np.ascontiguousarray(row + 0).tobytes() for row in rows)
+
+
+def describe_order(order: Order, noun: str = 'row') -> str:
+  """Returns what an order does, in a line: right's in words of left's."""
+  moved = [(int(to), int(of)) for to, of in enumerate(order) if to != of]
+  counts = np.bincount(order, minlength=len(order))
+  twice, absent = np.flatnonzero(counts > 1), np.flatnonzero(counts == 0)
+  if twice.size:
+    return (
+      f'{noun} {_list_places(twice)} of left more than once, '
+      f'{noun} {_list_places(absent)} nowhere'
+    )
+  if len(moved) == 2:
+    return f'{noun}s {moved[0][0]} and {moved[1][0]} are exchanged'
+  shift, places = int(order[0]), np.arange(len(order))
+  if np.array_equal(order, np.roll(places, -shift)):
+    return f'{noun}s are shifted: {noun} 0 of right is {noun} {shift} of left'
+  if np.array_equal(order, places[::-1]):
+    return f'{noun}s are in reverse order'
+  pairs = ', '.join(f'{to} is {of}' for to, of in moved[:_SHOWN])
+  more = ', ...' if len(moved) > _SHOWN else ''
+  return f'{noun}s are in another order: of right {pairs}{more} of left'
+
+
+def _list_places(places: np.ndarray) -> str:
+  text = ', '.join(map(str, places[:_SHOWN]))
+  return f'{text}, ...' if len(places) > _SHOWN else text

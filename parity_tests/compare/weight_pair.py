@@ -1,0 +1,122 @@
+"""One tensor of two sides, brought to the values that both can have.
+
+A wrong conversion often rounds as well: experts are exchanged *and* in
+bfloat16.  So the wider side is rounded to what the narrower one holds before
+anything is looked for, and what is looked for is then equality of bits.  Codes
+of a quantised side are compared with a tolerance instead.
+"""
+
+from collections.abc import Callable, Iterator
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
+# Largest relative error of a number that is a code's, and of one whose code is
+# the least: in parts of the largest magnitude.
+_OF_CODES = {'float8': (2.0**-4, 2.0**-10 / 448), 'mxfp4': (0.34, 0.25 / 6)}
+
+
+def _round_to(dtype: np.dtype) -> Callable[[Array], Array]:
+  def round_(values: Array) -> Array:
+    with np.errstate(over='ignore'):
+      return values.astype(dtype).astype(values.dtype)
+
+  return round_
+
+
+def _cut(values: Array) -> Array:
+  """Returns float32 without the bits that bfloat16 lacks: a wrong rounding."""
+  bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+  return (bits & np.uint32(0xFFFF0000)).view(np.float32).astype(values.dtype)
+
+
+# Each way to make values narrower, the narrowest first.
+_ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+  'rounded to bfloat16': _round_to(_BFLOAT16),
+  'cut to bfloat16': _cut,
+  'rounded to float16': _round_to(np.dtype(np.float16)),
+  'rounded to float32': _round_to(np.dtype(np.float32)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """Values of two sides that are to be equal once one is moved about.
+
+  Attributes:
+    left: of the reference, float32 or float64.
+    right: of the candidate, in the same dtype.
+    rounding: what was done to one of them before, in words; '' for nothing.
+    codes: 'float8' or 'mxfp4' where a side holds codes; '' for none.
+  """
+
+  left: Array
+  right: Array
+  rounding: str = ''
+  codes: str = ''
+
+  def with_arrays(self, left: Array, right: Array) -> 'Pair':
+    """Returns parts of these."""
+    return dataclasses.replace(self, left=left, right=right)
+
+  def are_alike(self, left: Array | None = None) -> bool:
+    """Returns whether `left`, or the left, has the values of the right."""
+    left = self.left if left is None else left
+    if left.shape != self.right.shape:
+      return False
+    if not self.codes:
+      return np.array_equal(left, self.right, equal_nan=True)
+    relative, least = _OF_CODES[self.codes]
+    floor = least * np.abs(left).max(initial=0)
+    error = np.abs(left - self.right)
+    return bool(np.all(error <= relative * np.abs(left) + floor))
+
+  @property
+  def tolerance(self) -> float:
+    """How far from a factor's product an element may be, relatively."""
+    if self.codes:
+      return _OF_CODES[self.codes][0]
+    if any(map(_is_float8, (self.left, self.right))):
+      return _OF_CODES['float8'][0]
+    return 2.0**-7 if 'bfloat16' in self.rounding else 2.0**-9
+
+
+def _is_float8(values: Array) -> bool:
+  """Returns whether these may be codes without their scales."""
+  flat = values.reshape(-1)
+  narrow = flat[:64].astype(_FLOAT8).astype(flat.dtype)
+  if not np.array_equal(narrow, flat[:64]):
+    return False
+  return np.array_equal(values.astype(_FLOAT8).astype(values.dtype), values)
+
+
+def widen(values: Array) -> Array:
+  """Returns values in float32, or float64 if that is theirs."""
+  wide = np.float64 if values.dtype == np.float64 else np.float32
+  return np.asarray(values, wide)
+
+
+def list_pairs(left: Array, right: Array, codes: str = '') -> Iterator[Pair]:
+  """Yields both sides as they are, then each rounded to the other's values.
+
+  Args:
+    left: of any shape.
+    right: of any shape.
+    codes: see `Pair`.
+  """
+  common = np.promote_types(widen(left).dtype, widen(right).dtype)
+  left, right = left.astype(common), right.astype(common)
+  yield Pair(left, right, codes=codes)
+  if codes:
+    return
+  for words, round_ in _ROUNDINGS.items():
+    if np.array_equal(round_(right), right, equal_nan=True):
+      narrow = round_(left)
+      if not np.array_equal(narrow, left, equal_nan=True):
+        yield Pair(narrow, right, words)
+    elif np.array_equal(round_(left), left, equal_nan=True):
+      yield Pair(left, round_(right), f'left {words}')

@@ -1,0 +1,178 @@
+"""The weights of one side as they lie in files, right or wrong.
+
+A folder whose tensors are not a model's is read too: what is wrong with it is
+what is looked for.  A tensor that is the transpose of what it should be is
+turned, and that is noted.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import parameters
+from hpmoe.models.checkpoint import block_scales
+from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import expert_layout
+from hpmoe.models.checkpoint import hf_folder
+from hpmoe.models.checkpoint import weights as weights_lib
+from hpmoe.parity_tests.compare import weight_pair
+
+# Of an expert, by name: gate and up beside each other `[D, 2F]`, down `[F, D]`.
+Expert = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightSide:
+  """The weights of a model in files.
+
+  Attributes:
+    name: as the user called it.
+    files: its tensors.
+    config: what its config.json means.
+    pieces: by parameter, the tensors that it is made of.
+    extra: tensors that are no parameter's.
+    absent: tensors that no file has.
+  """
+
+  name: str
+  files: hf_folder.Files
+  config: config_lib.ModelConfig
+  pieces: Mapping[str, list[expert_layout.Piece]]
+  extra: tuple[str, ...]
+  absent: tuple[str, ...]
+
+  @property
+  def block(self) -> tuple[int, int] | None:
+    """Of elements under one scale, if config.json says that there are any."""
+    fields = self.files.fields
+    if 'quantization_config' not in fields:
+      return None
+    try:
+      return block_scales.block_size(fields)
+    except ValueError:
+      return None
+
+  def find_shape(self, parameter: str) -> tuple[int, ...] | None:
+    """Returns the shape of a parameter of one tensor; None: it is absent."""
+    (piece,) = self.pieces.get(parameter, [None])[:1]
+    stored = piece and self.files.index.get(piece.name)
+    return stored.shape if stored else None
+
+  def find_dtype(self, parameter: str) -> str:
+    """Returns the dtype in which a parameter is stored; '': it is absent."""
+    for piece in self.pieces.get(parameter, []):
+      if self.files.find_codes(piece) == 'mxfp4':
+        return 'mxfp4'
+      if piece.name in self.files.index:
+        return str(self.files.index[piece.name].dtype)
+    return ''
+
+  def find_codes(self, parameter: str) -> str:
+    """Returns 'float8' or 'mxfp4' of a parameter in codes; '' of another."""
+    codes = (self.files.find_codes(p) for p in self.pieces.get(parameter, []))
+    return next(filter(None, codes), '')
+
+  def read_tensor(self, parameter: str) -> np.ndarray | None:
+    """Returns a parameter of one tensor, as it lies there; None: absent."""
+    if self.find_shape(parameter) is None:
+      return None
+    (piece,) = self.pieces[parameter]
+    return weight_pair.widen(self.files.read_piece(piece))
+
+  def count_experts(self, prefix: str) -> int:
+    """Returns how many experts of a layer the files hold."""
+    name = f'{prefix}w_down'
+    for piece in self.pieces.get(name, [])[:1]:
+      stored = self.files.index.get(piece.name)
+      if piece.row is not None and stored is not None:
+        return min(stored.shape[0], self.config.num_experts)
+    return self.config.num_experts
+
+  def read_expert(self, prefix: str, expert: int) -> tuple[Expert, list[str]]:
+    """Returns the parts of an expert that are there, and what is odd of them.
+
+    Args:
+      prefix: of the layer's experts, see `parameters.experts_prefix`.
+      expert: its place.
+    """
+    parts: dict[str, np.ndarray] = {}
+    notes: list[str] = []
+    for last in parameters.OF_EXPERTS:
+      pieces = self.pieces.get(f'{prefix}{last}', [])
+      columns = []
+      for piece in pieces:
+        if piece.expert == expert:
+          part, note = self._read_part(piece)
+          notes += [f'{last.removeprefix("w_")}: {note}'] if note else []
+          columns.append(part)
+      if columns and all(part is not None for part in columns):
+        parts[last] = np.concatenate(columns, axis=-1)
+    return parts, list(dict.fromkeys(notes))
+
+  def _read_part(
+    self, piece: expert_layout.Piece
+  ) -> tuple[np.ndarray | None, str]:
+    """Returns a tensor in the layout of the models, and what is odd of it."""
+    index = self.files.index
+    if not self.files.find_codes(piece) and piece.name not in index:
+      return None, 'absent'
+    try:
+      tensor = weight_pair.widen(self.files.read_piece(piece))
+    except (ValueError, IndexError) as error:
+      return None, f'cannot be read: {error}'[:200]
+    shape = piece.shape if piece.row is None else piece.shape[1:]
+    note, is_turned = '', piece.transposed
+    if tensor.shape != shape:
+      if tensor.shape != shape[::-1] or tensor.ndim != 2:
+        return None, f'shape {list(tensor.shape)}, expected {list(shape)}'
+      note, is_turned = 'transposed', not is_turned
+    if piece.by_turns:
+      return np.concatenate([tensor[..., 0::2], tensor[..., 1::2]], -1), note
+    return (tensor.swapaxes(-1, -2) if is_turned else tensor), note
+
+
+def find_block(*sides: WeightSide) -> tuple[int, int]:
+  """Returns the shape of elements under one scale, the usual where unknown."""
+  return next(filter(None, (side.block for side in sides)), (128, 128))
+
+
+def open_side(name: str, path: str) -> WeightSide:
+  """Returns the weights of a folder; reads only headers.
+
+  Args:
+    name: of the flag that names the folder.
+    path: of the folder, of Hugging Face.
+
+  Raises:
+    OSError: a file cannot be read.
+    ValueError: it is no such folder, or not of a model here.
+  """
+  if not pathlib.Path(path).is_dir() or convert.format_of(path) != 'hf':
+    raise ValueError(
+      f'{name}: expected a Hugging Face folder (`hpmoe convert` makes one), '
+      f'got {path!r}'
+    )
+  files = hf_folder.open_files(path)
+  return open_files(path, files)
+
+
+def open_files(name: str, files: hf_folder.Files) -> WeightSide:
+  """Returns the weights in files, whatever holds them."""
+  config = weights_lib.without_absent_head(
+    config_lib.from_hf(_widen_dtype(files.fields)), files.index
+  )
+  specs = dict(parameters.parameter_shapes(config))
+  pieces, faults = files.find_faults(config, specs)
+  repeated = parameters.shared_parameters(config)
+  extra = tuple(n for n in faults.unexpected if n not in repeated)
+  return WeightSide(name, files, config, pieces, extra, tuple(faults.missing))
+
+
+def _widen_dtype(fields):
+  return {
+    name: 'float32' if value == 'float16' else value
+    for name, value in fields.items()
+  }
