@@ -118,15 +118,15 @@ def _feed_forward(
   run: Run, number: int, params: Params, x: at.Float[Any, 'B S D']
 ) -> tuple[at.Float[Any, 'B S D'], Any]:
   if not run.config.has_experts(number):
-    return _mlp(run, parameters.under(params, 'mlp'), x), None
+    return mlp(run, parameters.under(params, 'mlp'), x), None
   block = parameters.under(params, run.config.family.block)
   y, routed = routed_lib.feed_forward(run, block, x)
   if run.config.shared_width:
-    y = y + _shared(run, block, x)
+    y = y + shared_experts(run, block, x)
   return y, routed
 
 
-def _mlp(
+def mlp(
   run: Run, params: Params, x: at.Float[Any, 'B S D']
 ) -> at.Float[Any, 'B S D']:
   """Returns `down(silu(gate(x)) * up(x))`."""
@@ -136,11 +136,11 @@ def _mlp(
   return nn.linear(params, 'down_proj', nn.gated(gate, up).astype(x.dtype))
 
 
-def _shared(
+def shared_experts(
   run: Run, params: Params, x: at.Float[Any, 'B S D']
 ) -> at.Float[Any, 'B S D']:
   nn, family = run.nn, run.config.family
-  y = _mlp(run, parameters.under(params, family.shared), x)
+  y = mlp(run, parameters.under(params, family.shared), x)
   if not family.shared_gate:
     return y
   wide = x.astype(nn.wide(x.dtype))

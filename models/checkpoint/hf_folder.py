@@ -132,14 +132,14 @@ class Files:
     self, config: config_lib.ModelConfig, specs: weights_lib.Specs
   ) -> dict[str, list[expert_layout.Piece]]:
     """Returns the pieces of each parameter; refuses what does not fit."""
-    found, faults = self.find_faults(config, specs)
+    pieces, faults = self.find_faults(config, specs)
     left = set(faults.unexpected) - self._repeated(config)
     faults.unexpected = sorted(left)
     reason = quantization.explain_refusal(
       self.folder, self.fields, faults.unexpected
     )
     faults.refuse(self.folder, reason)
-    return found
+    return pieces
 
   def find_faults(
     self, config: config_lib.ModelConfig, specs: weights_lib.Specs
@@ -259,8 +259,8 @@ class Files:
     """Returns 'mxfp4' or 'float8' of a tensor of codes; '' of another."""
     if piece.name + mxfp4.BLOCKS in self.index:
       return 'mxfp4'
-    stored = self.index.get(piece.name)
-    is_codes = stored is not None and stored.dtype == safetensors_file.FLOAT8
+    entry = self.index.get(piece.name)
+    is_codes = entry is not None and entry.dtype == safetensors_file.FLOAT8
     return 'float8' if is_codes else ''
 
   def read_piece(self, piece: expert_layout.Piece) -> np.ndarray:

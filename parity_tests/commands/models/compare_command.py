@@ -24,9 +24,9 @@ def _compare(f: flags.FlagValues) -> int:
 
 def _compare_weights(f: flags.FlagValues) -> int:
   """Compares two folders of weights."""
-  from hpmoe.parity_tests.compare import weight_diff
-  from hpmoe.parity_tests.compare import weight_report
-  from hpmoe.parity_tests.compare import weight_sides
+  from hpmoe.parity_tests.compare.weights import weight_diff
+  from hpmoe.parity_tests.compare.weights import weight_report
+  from hpmoe.parity_tests.compare.weights import weight_sides
   from hpmoe.parity_tests.judge import verdicts
 
   for name, other in (

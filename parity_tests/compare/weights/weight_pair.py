@@ -16,7 +16,7 @@ Array = np.ndarray
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
 # Largest relative error of a number that is a code's, and of one whose code is
-# the least: in parts of the largest magnitude.
+# the smallest: in parts of the largest magnitude.
 _OF_CODES = {'float8': (2.0**-4, 2.0**-10 / 448), 'mxfp4': (0.34, 0.25 / 6)}
 
 
@@ -70,8 +70,8 @@ class Pair:
       return False
     if not self.codes:
       return np.array_equal(left, self.right, equal_nan=True)
-    relative, least = _OF_CODES[self.codes]
-    floor = least * np.abs(left).max(initial=0)
+    relative, smallest = _OF_CODES[self.codes]
+    floor = smallest * np.abs(left).max(initial=0)
     error = np.abs(left - self.right)
     return bool(np.all(error <= relative * np.abs(left) + floor))
 

@@ -5,10 +5,10 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.parity_tests.compare import weight_forms
-from hpmoe.parity_tests.compare import weight_orders
-from hpmoe.parity_tests.compare import weight_pair
-from hpmoe.parity_tests.compare import weight_sides
+from hpmoe.parity_tests.compare.weights import weight_forms
+from hpmoe.parity_tests.compare.weights import weight_orders
+from hpmoe.parity_tests.compare.weights import weight_pair
+from hpmoe.parity_tests.compare.weights import weight_sides
 
 Expert = weight_sides.Expert
 Pair = weight_pair.Pair
@@ -71,24 +71,24 @@ class _Comparison:
     count = right.config.num_experts
     order, distance = [-1] * count, 0.0
     for place in range(count):
-      theirs, notes = right.read_expert(self._prefix, place)
-      ours, our_notes = self._read_left(place)
-      for note in [f'in left {n}' for n in our_notes if n not in notes] + [
-        note for note in notes if note not in our_notes
+      candidate, notes = right.read_expert(self._prefix, place)
+      reference, left_notes = self._read_left(place)
+      for note in [f'in left {n}' for n in left_notes if n not in notes] + [
+        note for note in notes if note not in left_notes
       ]:
         self._add(place, weight_forms.Finding(weight_forms.WRONG, note))
-      if not theirs or not ours:
-        if ours and not notes:
+      if not candidate or not reference:
+        if reference and not notes:
           text = 'absent in right'
           self._add(place, weight_forms.Finding(weight_forms.WRONG, text))
         continue
-      order[place], changes = self._find_expert(place, ours, theirs)
+      order[place], changes = self._find_expert(place, reference, candidate)
       if order[place] < 0:
-        changes = self._explain_rest(ours, theirs)
+        changes = self._explain_rest(reference, candidate)
       for change in changes:
         self._add(place, change)
       if self._changes.get(place) or order[place] != place:
-        distance = max(distance, _measure(ours, theirs))
+        distance = max(distance, _measure(reference, candidate))
     findings = [*self._describe_order(order), *self._list_findings(count)]
     absent = left.config.num_experts - count
     if absent:
@@ -102,7 +102,7 @@ class _Comparison:
     return self._left.read_expert(self._prefix, place)
 
   def _add(self, place: int, change: weight_forms.Finding) -> None:
-    if change.kind != weight_forms.SAME:
+    if change.kind != weight_forms.EQUAL:
       self._changes.setdefault(place, []).append(change)
 
   def _list_findings(self, count: int) -> list[weight_forms.Finding]:
@@ -123,21 +123,21 @@ class _Comparison:
     return findings
 
   def _find_expert(
-    self, place: int, ours: Expert, theirs: Expert
+    self, place: int, reference: Expert, candidate: Expert
   ) -> tuple[int, list[weight_forms.Finding]]:
     """Returns which of the left's experts it is, and what was done to it."""
-    changes = _explain(ours, theirs, self._codes)
+    changes = _explain(reference, candidate, self._codes)
     if changes is not None:
       return place, changes
-    for other in self._list_nearest(theirs):
+    for other in self._list_nearest(candidate):
       if other == place:
         continue
-      changes = _explain(self._read_left(other)[0], theirs, self._codes)
+      changes = _explain(self._read_left(other)[0], candidate, self._codes)
       if changes is not None:
         return other, changes
     return -1, []
 
-  def _list_nearest(self, theirs: Expert) -> list[int]:
+  def _list_nearest(self, candidate: Expert) -> list[int]:
     """Returns experts of the left that are about as long, the nearest first."""
     if self._lengths is None:
       self._lengths = np.array(
@@ -146,24 +146,24 @@ class _Comparison:
           for e in range(self._left.config.num_experts)
         ]
       )
-    apart = np.abs(self._lengths - _measure_length(theirs))
+    apart = np.abs(self._lengths - _measure_length(candidate))
     return [int(e) for e in np.argsort(apart)[:_CANDIDATES]]
 
   def _explain_rest(
-    self, ours: Expert, theirs: Expert
+    self, reference: Expert, candidate: Expert
   ) -> list[weight_forms.Finding]:
     """Returns what may be said of an expert that is none of the left's."""
     changes = []
-    for last in ours:
-      if last not in theirs:
+    for last in reference:
+      if last not in candidate:
         text = f'{last}: absent in right'
         changes.append(weight_forms.Finding(weight_forms.WRONG, text))
         continue
       pairs = list(
-        weight_pair.list_pairs(ours[last], theirs[last], self._codes)
+        weight_pair.list_pairs(reference[last], candidate[last], self._codes)
       )
       names = [last.removeprefix('w_')]
-      if last == 'w_gate_up' and ours[last].shape == theirs[last].shape:
+      if last == 'w_gate_up' and reference[last].shape == candidate[last].shape:
         names = ['gate', 'up']
       for number, name in enumerate(names):
         halves = [
@@ -180,13 +180,13 @@ class _Comparison:
     left, right = pairs[0].left, pairs[0].right
     wrong = weight_forms.WRONG
     if any(pair.are_alike() for pair in pairs):
-      return weight_forms.Finding(weight_forms.SAME, '')
+      return weight_forms.Finding(weight_forms.EQUAL, '')
     if not np.any(right):
       return weight_forms.Finding(wrong, f'{name}: zeros in right')
     # Files hold an expert's matrices `[out, in]`, in blocks of that.
     block = weight_sides.find_block(self._right, self._left)
-    turned = [pair.with_arrays(pair.left.T, pair.right.T) for pair in pairs]
-    scale = weight_forms.find_scale(turned, block)
+    transposed = [pair.with_arrays(pair.left.T, pair.right.T) for pair in pairs]
+    scale = weight_forms.find_scale(transposed, block)
     if scale is not None:
       group = f'{name}: {scale.group}' if scale.group else ''
       return weight_forms.Finding(wrong, f'{name}: {scale.text}', group=group)
@@ -197,9 +197,11 @@ class _Comparison:
 
   def _describe_order(self, order: list[int]) -> list[weight_forms.Finding]:
     places = range(len(order))
-    if all(of in (-1, to) for to, of in enumerate(order)):
+    if all(source in (-1, place) for place, source in enumerate(order)):
       return []
-    whole = np.array([to if of < 0 else of for to, of in zip(places, order)])
+    whole = np.array(
+      [p if source < 0 else source for p, source in zip(places, order)]
+    )
     text = weight_orders.describe_order(whole, 'expert')
     return [weight_forms.Finding(weight_forms.WRONG, text, tuple(order))]
 
@@ -228,31 +230,31 @@ def _measure_length(expert: Expert) -> float:
   return float(np.sqrt(total))
 
 
-def _measure(ours: Expert, theirs: Expert) -> float:
+def _measure(reference: Expert, candidate: Expert) -> float:
   return max(
-    weight_forms.measure_distance(ours[n], theirs[n])
-    for n in ours
-    if n in theirs
+    weight_forms.measure_distance(reference[n], candidate[n])
+    for n in reference
+    if n in candidate
   )
 
 
 def _explain(
-  ours: Expert, theirs: Expert, codes: str
+  reference: Expert, candidate: Expert, codes: str
 ) -> list[weight_forms.Finding] | None:
   """Returns what was done to an expert; None: it is another one.
 
-  What a rounding is, and what was moved.
+  What a rounding is, and what was reordered.
   """
-  if set(ours) != set(theirs):
+  if set(reference) != set(candidate):
     return None
   if all(
-    a.shape == theirs[n].shape and np.array_equal(a, theirs[n])
-    for n, a in ours.items()
+    a.shape == candidate[n].shape and np.array_equal(a, candidate[n])
+    for n, a in reference.items()
   ):
     return []
   pairs = {
-    n: list(weight_pair.list_pairs(a, theirs[n], codes))
-    for n, a in ours.items()
+    n: list(weight_pair.list_pairs(a, candidate[n], codes))
+    for n, a in reference.items()
   }
   changes: dict[weight_forms.Finding, None] = {}
   for find in (_find_parts, _find_units):
@@ -275,7 +277,7 @@ def _find_first(
     if form is not None:
       rounding = weight_forms.name_rounding(pair)
       findings = (form, rounding)
-      return [f for f in findings if f.kind != weight_forms.SAME]
+      return [f for f in findings if f.kind != weight_forms.EQUAL]
   return None
 
 
@@ -294,7 +296,7 @@ def _find_parts(
   """Returns what was done to one matrix or bias of an expert."""
   del pairs
   if pair.are_alike():
-    return weight_forms.Finding(weight_forms.SAME, '')
+    return weight_forms.Finding(weight_forms.EQUAL, '')
   wrong = weight_forms.WRONG
   if 'gate_up' in name:
     for words, order in weight_orders.list_half_orders(pair.left.shape[-1]):
@@ -308,8 +310,8 @@ def _find_parts(
     return None
   halves = np.split(pair.left, 2, axis=-1)
   if halves[0].shape == halves[0].T.shape:
-    turned = np.concatenate([half.T for half in halves], axis=-1)
-    if pair.are_alike(turned):
+    transposed = np.concatenate([half.T for half in halves], axis=-1)
+    if pair.are_alike(transposed):
       return weight_forms.Finding(wrong, 'gate and up: transposed')
   return None
 
@@ -325,10 +327,10 @@ def _find_units(
   if order is None:
     return None
   if 'gate_up' in name:
-    both = np.concatenate([order, order + len(order)])
-    moved = pair.left[..., both]
+    columns = np.concatenate([order, order + len(order)])
+    reordered = pair.left[..., columns]
   else:
-    moved = pair.left if name[0] == 'b' else pair.left[order]
-  if not pair.are_alike(moved):
+    reordered = pair.left if name[0] == 'b' else pair.left[order]
+  if not pair.are_alike(reordered):
     return None
-  return weight_forms.Finding(weight_forms.MOVED, _UNITS)
+  return weight_forms.Finding(weight_forms.REORDERED, _UNITS)

@@ -10,10 +10,10 @@ import pytest
 
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
-from hpmoe.parity_tests.compare import weight_diff
-from hpmoe.parity_tests.compare import weight_report
-from hpmoe.parity_tests.compare import weight_sides
-from hpmoe.parity_tests.compare import weight_testing
+from hpmoe.parity_tests.compare.weights import weight_diff
+from hpmoe.parity_tests.compare.weights import weight_report
+from hpmoe.parity_tests.compare.weights import weight_sides
+from hpmoe.parity_tests.compare.weights import weight_testing
 
 BFLOAT16 = ml_dtypes.bfloat16
 LAYER = 'model.layers.1.'
@@ -43,10 +43,10 @@ def find_lines(tmp_path):
 
 def _move_experts(tensors, order, router=False):
   before = dict(tensors)
-  for to, of in enumerate(order):
+  for place, source in enumerate(order):
     for name in MATRICES:
-      key = f'{EXPERTS}{to}.{name}.weight'
-      tensors[key] = before[f'{EXPERTS}{of}.{name}.weight']
+      key = f'{EXPERTS}{place}.{name}.weight'
+      tensors[key] = before[f'{EXPERTS}{source}.{name}.weight']
   if router:
     gate = f'{LAYER}mlp.gate.weight'
     tensors[gate] = before[gate][list(order)]
@@ -77,9 +77,9 @@ def _swap_halves(tensors):
 
 def _interleave(tensors):
   stacked = weight_testing.stack_experts(tensors, 1)
-  both = stacked[f'{EXPERTS}gate_up_proj']
-  gate, up = np.split(both, 2, axis=1)
-  turns = np.stack([gate, up], axis=2).reshape(both.shape)
+  gate_up = stacked[f'{EXPERTS}gate_up_proj']
+  gate, up = np.split(gate_up, 2, axis=1)
+  turns = np.stack([gate, up], axis=2).reshape(gate_up.shape)
   return stacked | {f'{EXPERTS}gate_up_proj': turns}
 
 
@@ -347,9 +347,9 @@ class TestCommand:
     right = weight_testing.write_changed(
       left, tmp_path / 'right', _permute_experts
     )
-    asked = [f'--left_model={left}', f'--right_model={right}']
+    options = [f'--left_model={left}', f'--right_model={right}']
     path = tmp_path / 'out.json'
-    code = main.main(['compare', *asked, f'--json={path}'])
+    code = main.main(['compare', *options, f'--json={path}'])
     assert code == cli.NO_PARITY
     text = capsys.readouterr().out
     assert 'experts 3 and 4 are exchanged, not so the router' in text
@@ -357,7 +357,7 @@ class TestCommand:
     report = json.loads(path.read_text())
     wrong = [r['name'] for r in report['tensors'] if r['kind'] == 'wrong']
     assert wrong == ['model.layers.1.mlp.experts']
-    assert main.main(['compare', asked[0], f'--right_model={left}']) == 0
+    assert main.main(['compare', options[0], f'--right_model={left}']) == 0
 
   @pytest.mark.parametrize(
     ('words', 'text'),

@@ -10,7 +10,7 @@ from hpmoe.models import config as config_lib
 Order = np.ndarray  # `[N]`: row i of the right is row order[i] of the left.
 # Tensor-parallel parts that a fused tensor may have been cut into.
 _SHARDS = (2, 4, 8, 16, 32, 64)
-_SHOWN = 4  # places of an order without a name
+_MAX_PLACES = 4  # places of an order without a name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +64,8 @@ def list_rope_orders(heads: Heads, rows: int) -> Iterator[tuple[str, Order]]:
   }
   for words, inner in orders.items():
     order = np.arange(rows).reshape(-1, heads.width)
-    turned = slice(heads.begin, heads.begin + heads.turning)
-    order[:, turned] = order[:, turned][:, inner]
+    rotary = slice(heads.begin, heads.begin + heads.turning)
+    order[:, rotary] = order[:, rotary][:, inner]
     yield words, order.reshape(-1)
 
 
@@ -115,7 +115,7 @@ def _list_keys(rows: np.ndarray) -> Iterator[bytes]:
 
 def describe_order(order: Order, noun: str = 'row') -> str:
   """Returns what an order does, in a line: right's in words of left's."""
-  moved = [(int(to), int(of)) for to, of in enumerate(order) if to != of]
+  changes = [(p, int(source)) for p, source in enumerate(order) if p != source]
   counts = np.bincount(order, minlength=len(order))
   twice, absent = np.flatnonzero(counts > 1), np.flatnonzero(counts == 0)
   if twice.size:
@@ -123,18 +123,20 @@ def describe_order(order: Order, noun: str = 'row') -> str:
       f'{noun} {_list_places(twice)} of left more than once, '
       f'{noun} {_list_places(absent)} nowhere'
     )
-  if len(moved) == 2:
-    return f'{noun}s {moved[0][0]} and {moved[1][0]} are exchanged'
+  if len(changes) == 2:
+    return f'{noun}s {changes[0][0]} and {changes[1][0]} are exchanged'
   shift, places = int(order[0]), np.arange(len(order))
   if np.array_equal(order, np.roll(places, -shift)):
     return f'{noun}s are shifted: {noun} 0 of right is {noun} {shift} of left'
   if np.array_equal(order, places[::-1]):
     return f'{noun}s are in reverse order'
-  pairs = ', '.join(f'{to} is {of}' for to, of in moved[:_SHOWN])
-  more = ', ...' if len(moved) > _SHOWN else ''
-  return f'{noun}s are in another order: of right {pairs}{more} of left'
+  pairs = ', '.join(
+    f'{place} is {source}' for place, source in changes[:_MAX_PLACES]
+  )
+  suffix = ', ...' if len(changes) > _MAX_PLACES else ''
+  return f'{noun}s are in another order: of right {pairs}{suffix} of left'
 
 
 def _list_places(places: np.ndarray) -> str:
-  text = ', '.join(map(str, places[:_SHOWN]))
-  return f'{text}, ...' if len(places) > _SHOWN else text
+  text = ', '.join(map(str, places[:_MAX_PLACES]))
+  return f'{text}, ...' if len(places) > _MAX_PLACES else text

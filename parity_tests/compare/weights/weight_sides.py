@@ -18,7 +18,7 @@ from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import expert_layout
 from hpmoe.models.checkpoint import hf_folder
 from hpmoe.models.checkpoint import weights as weights_lib
-from hpmoe.parity_tests.compare import weight_pair
+from hpmoe.parity_tests.compare.weights import weight_pair
 
 # Of an expert, by name: gate and up beside each other `[D, 2F]`, down `[F, D]`.
 Expert = Mapping[str, np.ndarray]
@@ -58,8 +58,8 @@ class WeightSide:
   def find_shape(self, parameter: str) -> tuple[int, ...] | None:
     """Returns the shape of a parameter of one tensor; None: it is absent."""
     (piece,) = self.pieces.get(parameter, [None])[:1]
-    stored = piece and self.files.index.get(piece.name)
-    return stored.shape if stored else None
+    entry = piece and self.files.index.get(piece.name)
+    return entry.shape if entry else None
 
   def find_dtype(self, parameter: str) -> str:
     """Returns the dtype in which a parameter is stored; '': it is absent."""
@@ -86,9 +86,9 @@ class WeightSide:
     """Returns how many experts of a layer the files hold."""
     name = f'{prefix}w_down'
     for piece in self.pieces.get(name, [])[:1]:
-      stored = self.files.index.get(piece.name)
-      if piece.row is not None and stored is not None:
-        return min(stored.shape[0], self.config.num_experts)
+      entry = self.files.index.get(piece.name)
+      if piece.row is not None and entry is not None:
+        return min(entry.shape[0], self.config.num_experts)
     return self.config.num_experts
 
   def read_expert(self, prefix: str, expert: int) -> tuple[Expert, list[str]]:
@@ -166,8 +166,8 @@ def open_files(name: str, files: hf_folder.Files) -> WeightSide:
   )
   specs = dict(parameters.parameter_shapes(config))
   pieces, faults = files.find_faults(config, specs)
-  repeated = parameters.shared_parameters(config)
-  extra = tuple(n for n in faults.unexpected if n not in repeated)
+  duplicates = parameters.shared_parameters(config)
+  extra = tuple(n for n in faults.unexpected if n not in duplicates)
   return WeightSide(name, files, config, pieces, extra, tuple(faults.missing))
 
 

@@ -87,7 +87,7 @@ def write_changed(
 
 def _read_tensors(path: pathlib.Path) -> Tensors:
   index, _ = safetensors_file.read_index(path)
-  return {name: stored.read() for name, stored in index.items()}
+  return {name: entry.read() for name, entry in index.items()}
 
 
 def _write_tensors(path: pathlib.Path, tensors: Tensors) -> None:
@@ -109,9 +109,9 @@ def stack_experts(tensors: Tensors, layer: int) -> Tensors:
     names = (f'{prefix}{e}.{last}.weight' for e in range(count))
     return np.stack([tensors[name] for name in names])
 
-  both = np.concatenate([stack('gate_proj'), stack('up_proj')], axis=1)
+  gate_up = np.concatenate([stack('gate_proj'), stack('up_proj')], axis=1)
   return rest | {
-    f'{prefix}gate_up_proj': both,
+    f'{prefix}gate_up_proj': gate_up,
     f'{prefix}down_proj': stack('down_proj'),
   }
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import parameters
-from hpmoe.parity_tests.compare import weight_experts
-from hpmoe.parity_tests.compare import weight_forms
-from hpmoe.parity_tests.compare import weight_pair
-from hpmoe.parity_tests.compare import weight_sides
+from hpmoe.parity_tests.compare.weights import weight_experts
+from hpmoe.parity_tests.compare.weights import weight_forms
+from hpmoe.parity_tests.compare.weights import weight_pair
+from hpmoe.parity_tests.compare.weights import weight_sides
 from hpmoe.parity_tests.judge import verdicts
 
 Finding = weight_forms.Finding
@@ -32,7 +32,7 @@ class Row:
     name: of the parameter; of experts the module's.
     shape: the left's; () where it has none.
     dtypes: in which the left and the right hold it; '': absent.
-    findings: none where all bits are the same.
+    findings: none where all values are equal.
     distance: of the sides, relatively.
   """
 
@@ -47,7 +47,7 @@ class Row:
     """The worst of its findings, one of `weight_forms.KINDS`."""
     kinds = [finding.kind for finding in self.findings]
     order = weight_forms.KINDS
-    return max(kinds, key=order.index, default=weight_forms.SAME)
+    return max(kinds, key=order.index, default=weight_forms.EQUAL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Result:
     kinds += [weight_forms.WRONG] * bool(
       set(self.extra[1]) - set(self.extra[0])
     )
-    return max(kinds, key=weight_forms.KINDS.index, default=weight_forms.SAME)
+    return max(kinds, key=weight_forms.KINDS.index, default=weight_forms.EQUAL)
 
   @property
   def verdict(self) -> str:
@@ -167,14 +167,14 @@ def _compare_tensor(left, right, name: str) -> Row:
     left.config, name, *sides, codes=codes, block=block
   )
   distance = 0.0
-  if finding is None or finding.kind != weight_forms.SAME:
+  if finding is None or finding.kind != weight_forms.EQUAL:
     distance = weight_forms.measure_distance(*sides)
   if finding is None:
     text = _find_elsewhere(left, name, sides[1], codes)
     text = text or weight_forms.describe_difference(*sides)
     finding = Finding(weight_forms.WRONG, text)
-  same = finding.kind == weight_forms.SAME
-  findings = () if same else (finding,)
+  is_equal = finding.kind == weight_forms.EQUAL
+  findings = () if is_equal else (finding,)
   return Row(name, sides[0].shape, dtypes, findings, distance)
 
 
@@ -188,7 +188,7 @@ def _compare_absent(name, dtypes, left, right) -> Row:
   noun = 'bias' if 'bias' in name.rpartition('.')[2] else 'tensor'
   text, kind = f'{noun} lost: absent in {side}', weight_forms.WRONG
   if noun == 'bias' and not np.any(tensor):
-    text, kind = f'absent in {side}, zeros in the other', weight_forms.MOVED
+    text, kind = f'absent in {side}, zeros in the other', weight_forms.REORDERED
   return Row(name, tensor.shape, dtypes, (Finding(kind, text),), 1.0)
 
 
@@ -221,7 +221,7 @@ def _join_routers(rows: list[Row]) -> list[Row]:
     for finding in row.findings
     if finding.order
   }
-  joined = []
+  results = []
   for row in rows:
     findings = []
     for finding in row.findings:
@@ -237,7 +237,7 @@ def _join_routers(rows: list[Row]) -> list[Row]:
         alike = all(orders.get(n) == finding.order for n in names)
         if alike:
           text = f'{finding.text}, alike in experts and router'
-          finding = Finding(weight_forms.MOVED, text, finding.order)
+          finding = Finding(weight_forms.REORDERED, text, finding.order)
         elif row.name.endswith('.experts'):
           text = f'{finding.text}, not so the router'
           finding = dataclasses.replace(finding, text=text)
@@ -246,8 +246,8 @@ def _join_routers(rows: list[Row]) -> list[Row]:
           text = f'{text}, not so the experts'
           finding = dataclasses.replace(finding, text=text)
       findings.append(finding)
-    joined.append(dataclasses.replace(row, findings=tuple(findings)))
-  return joined
+    results.append(dataclasses.replace(row, findings=tuple(findings)))
+  return results
 
 
 def _list_blocks(rows: list[Row]) -> list[str]:
@@ -267,11 +267,14 @@ def _compare_configs(
   left: config_lib.ModelConfig, right: config_lib.ModelConfig
 ) -> Iterator[tuple[str, bool]]:
   for field in dataclasses.fields(left):
-    ours, theirs = (getattr(c, field.name) for c in (left, right))
-    if ours != theirs:
+    left_value, right_value = (getattr(c, field.name) for c in (left, right))
+    if left_value != right_value:
       theirs_name = left.family.renamed.get(field.name, field.name)
       has_effect = field.name not in _NO_EFFECT
-      yield f'{theirs_name}: {ours} in left, {theirs} in right', has_effect
+      yield (
+        f'{theirs_name}: {left_value} in left, {right_value} in right',
+        has_effect,
+      )
 
 
 def _excuse_rope(left, right, lines, rows):
@@ -280,13 +283,13 @@ def _excuse_rope(left, right, lines, rows):
     return lines, rows
   side = 'left' if left.rope_interleave else 'right'
   words = f'neighbours in {side}'
-  turned = [any(words in f.text for f in row.findings) for row in rows]
-  if not any(turned):
+  has_turns = [any(words in f.text for f in row.findings) for row in rows]
+  if not any(has_turns):
     return lines, rows
   excused = []
   for row in rows:
     findings = tuple(
-      Finding(weight_forms.MOVED, f'{f.text}, as the configs say')
+      Finding(weight_forms.REORDERED, f'{f.text}, as the configs say')
       if words in f.text
       else f
       for f in row.findings

@@ -7,12 +7,12 @@ import itertools
 import numpy as np
 
 from hpmoe.models import config as config_lib
-from hpmoe.parity_tests.compare import weight_orders
-from hpmoe.parity_tests.compare import weight_pair
+from hpmoe.parity_tests.compare.weights import weight_orders
+from hpmoe.parity_tests.compare.weights import weight_pair
 
 # How much a finding matters, from nothing to a wrong conversion.
-SAME, ROUNDED, MOVED, WRONG = 'same', 'rounded', 'same function', 'wrong'
-KINDS = (SAME, ROUNDED, MOVED, WRONG)
+EQUAL, ROUNDED, REORDERED, WRONG = 'same', 'rounded', 'same function', 'wrong'
+KINDS = (EQUAL, ROUNDED, REORDERED, WRONG)
 Pair = weight_pair.Pair
 
 
@@ -54,7 +54,7 @@ def find_form(
     block: of elements under one scale.
   """
   if left.shape == right.shape and left.tobytes() == right.tobytes():
-    return Finding(SAME, '')
+    return Finding(EQUAL, '')
   if right.size and not np.any(right):
     return Finding(WRONG, 'zeros in right')
   if left.size and not np.any(left):
@@ -81,7 +81,7 @@ def name_rounding(pair: Pair) -> Finding:
   if pair.codes:
     return Finding(ROUNDED, f'rounded to {pair.codes} by blocks')
   if not pair.rounding:
-    return Finding(SAME, '')  # in another dtype
+    return Finding(EQUAL, '')  # in another dtype
   kind = WRONG if 'cut' in pair.rounding else ROUNDED
   return Finding(kind, pair.rounding)
 
@@ -116,9 +116,9 @@ def _find_order(
     return None
   rows, heads = len(pair.left), weight_orders.find_heads(config, name)
   if heads is not None:
-    for words, turned in weight_orders.list_rope_orders(heads, rows):
-      if pair.are_alike(pair.left[turned]):
-        return Finding(WRONG, words, tuple(turned))
+    for words, rope_order in weight_orders.list_rope_orders(heads, rows):
+      if pair.are_alike(pair.left[rope_order]):
+        return Finding(WRONG, words, tuple(rope_order))
   if pair.codes:
     return None
   order = weight_orders.match_rows(pair.left, pair.right)
@@ -216,9 +216,9 @@ def _fit_factors(
   spread = np.repeat(spread, cut[1], axis=1)[:, : left.shape[1]]
   product = spread * left
   # A factor is fitted to roundings, so that it is a part of one off.
-  most = 1.25 * tolerance
-  floor = most * np.sqrt(np.mean(product**2)) * 2.0**-4
-  fits = np.abs(right - product) <= most * np.abs(product) + floor
+  limit = 1.25 * tolerance
+  floor = limit * np.sqrt(np.mean(product**2)) * 2.0**-4
+  fits = np.abs(right - product) <= limit * np.abs(product) + floor
   return factors if np.all(fits) else None
 
 

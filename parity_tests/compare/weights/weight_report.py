@@ -6,9 +6,9 @@ import math
 import re
 from typing import Any
 
-from hpmoe.parity_tests.compare import weight_diff
-from hpmoe.parity_tests.compare import weight_experts
-from hpmoe.parity_tests.compare import weight_forms
+from hpmoe.parity_tests.compare.weights import weight_diff
+from hpmoe.parity_tests.compare.weights import weight_experts
+from hpmoe.parity_tests.compare.weights import weight_forms
 from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import text_table
 
@@ -41,14 +41,14 @@ def _list_groups(result: weight_diff.Result) -> list[_Group]:
 
   Of tensors that are rounded and nothing else there is one group.
   """
-  groups = collections.defaultdict(list)
+  rows_by_key = collections.defaultdict(list)
   for row in result.rows:
     for finding in row.findings:
       name = _LAYER.sub('.layers.*.', row.name)
       if finding.kind == weight_forms.ROUNDED:
         name = ''
-      groups[name, row.dtypes, finding.kind, finding.text].append(row)
-  merged = [
+      rows_by_key[name, row.dtypes, finding.kind, finding.text].append(row)
+  groups = [
     _Group(
       _name_layers(name, rows) if name else f'{len(rows)} tensors',
       dtypes,
@@ -56,9 +56,9 @@ def _list_groups(result: weight_diff.Result) -> list[_Group]:
       text,
       max((r.distance for r in rows if r.kind == kind), default=math.nan),
     )
-    for (name, dtypes, kind, text), rows in groups.items()
+    for (name, dtypes, kind, text), rows in rows_by_key.items()
   ]
-  return sorted(merged, key=lambda g: -weight_forms.KINDS.index(g.kind))
+  return sorted(groups, key=lambda g: -weight_forms.KINDS.index(g.kind))
 
 
 def list_lines(result: weight_diff.Result) -> list[str]:
@@ -69,8 +69,8 @@ def list_lines(result: weight_diff.Result) -> list[str]:
   lines += [f'{group.name}: {group.text}' for group in _list_groups(result)]
   extra = [n for n in result.extra[1] if n not in result.extra[0]]
   if extra:
-    more = f' and {len(extra) - 1} more' if len(extra) > 1 else ''
-    lines.append(f'no parameters, in right alone: {extra[0]}{more}')
+    suffix = f' and {len(extra) - 1} more' if len(extra) > 1 else ''
+    lines.append(f'no parameters, in right alone: {extra[0]}{suffix}')
   return lines
 
 
@@ -103,7 +103,7 @@ def format_table(result: weight_diff.Result) -> str:
 def conclude(result: weight_diff.Result) -> str:
   """Returns counts, lines about configurations, and the verdict."""
   counts = collections.Counter(row.kind for row in result.rows)
-  words = {weight_forms.SAME: 'with the same values'}
+  words = {weight_forms.EQUAL: 'with the same values'}
   items = [
     f'{counts[kind]} {words.get(kind, kind)}'
     for kind in weight_forms.KINDS
@@ -119,9 +119,9 @@ def conclude(result: weight_diff.Result) -> str:
       f'right holds {len(extra)} tensors of no parameter: {extra[0]}'
     )
   sentence = {
-    weight_forms.SAME: 'a right conversion: the same values',
+    weight_forms.EQUAL: 'a right conversion: the same values',
     weight_forms.ROUNDED: f'a right conversion, {_name_roundings(result)}',
-    weight_forms.MOVED: 'another order, the same function',
+    weight_forms.REORDERED: 'another order, the same function',
     weight_forms.WRONG: 'a wrong conversion',
   }[result.kind]
   lines.append(f'{result.verdict}: {sentence}')
