@@ -37,8 +37,8 @@ class Command:
     name: as typed.
     define: defines its flags.
     execute: runs it with parsed flags and the arguments; returns the exit code.
-    operand: the flag that one argument without a name sets, as in `hpmoe
-      reproduce uniep`; None where there is none.
+    operands: the flags that arguments without a name set, in order, as in
+      `hpmoe reproduce uniep`.
     compiles: whether XLA compiles an oracle for it, which is kept.
     heads: returns what its flags decide, and which; None: all in one list.
   """
@@ -46,7 +46,7 @@ class Command:
   name: str
   define: Callable[[flags.FlagValues], None]
   execute: Callable[[flags.FlagValues], int]
-  operand: str | None = None
+  operands: tuple[str, ...] = ()
   compiles: bool = False
   heads: Callable[[], list[tuple[str, Sequence[str]]]] | None = None
 

@@ -25,6 +25,7 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import export_command
 from hpmoe.parity_tests.commands import invariance_command
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.commands import report_command
 from hpmoe.parity_tests.commands import shrink_command
 from hpmoe.parity_tests.commands.models import compare_command
 from hpmoe.parity_tests.commands.models import convert_command
@@ -38,7 +39,10 @@ _OWN_COMMANDS = {
     export_command.COMMAND,
     invariance_command.COMMAND,
   ),
-  'find the cause, and test the checks': (shrink_command.COMMAND,),
+  'find the cause, and test the checks': (
+    shrink_command.COMMAND,
+    report_command.COMMAND,
+  ),
   'schedule and simulate': (),
   'models': (
     train_command.COMMAND,
@@ -95,10 +99,9 @@ def _parse(command: cli.Command, arguments: Sequence[str]) -> flags.FlagValues:
   except flags.Error as error:
     text = _with_same(_as_ours(_one_line(error)), values)
     raise cli.UsageError(text) from error
-  if (
-    left and command.operand is not None and not values[command.operand].present
-  ):
-    values[command.operand].parse(left.pop(0))
+  for name in command.operands:
+    if left and not values[name].present:
+      values[name].parse(left.pop(0))
   if left:
     raise cli.UsageError(f'arguments: expected --options only, got {left[0]!r}')
   return values

@@ -22,7 +22,7 @@ _MOST_TILES = 7_000
 _ASIDE = 400  # Characters that a hover or a cell tells at most.
 
 _MARKS = lane_table.MARKS
-_CLASSES = {
+CLASSES = {
   verdicts.PASS: 'pass',
   verdicts.FAIL: 'fail',
   verdicts.NOT_JUDGED: 'unseen',
@@ -43,7 +43,7 @@ def to_html(report: check.Report) -> str:
   return markup.format_page(
     _tag(
       'html',
-      _head(f'{mark} {report.verdict} {report.config["candidate"]}'),
+      make_head(f'{mark} {report.verdict} {report.config["candidate"]}'),
       _tag(
         'body',
         *_heading(report),
@@ -81,7 +81,8 @@ def _scope_css(text: str) -> str:
   return f'.hpmoe-report {{\n{rules}}}\n'
 
 
-def _head(title: str) -> ET.Element:
+def make_head(title: str) -> ET.Element:
+  """Returns the head of a page, with all of its style."""
   # Whatever got in nevertheless, a browser neither runs nor fetches.
   policy = "default-src 'none'; style-src 'unsafe-inline'"
   return _tag(
@@ -170,7 +171,7 @@ def _cell(cell: lane_table.Cell) -> ET.Element:
     'td',
     f'{_MARKS[cell.verdict]} {cell.figure}',
     *aside,
-    class_=_CLASSES[cell.verdict],
+    class_=CLASSES[cell.verdict],
     title=about,
   )
 
@@ -236,14 +237,14 @@ def _stage(report, stage, results, groups, max_tiles) -> ET.Element:
     'details',
     _tag(
       'summary',
-      _tag('span', _MARKS[verdict], class_=f'mark {_CLASSES[verdict]}'),
+      _tag('span', _MARKS[verdict], class_=f'mark {CLASSES[verdict]}'),
       f' {stage}' + (f' ({tensor})' if stage == verdicts.LAYER else ''),
       _tag('small', f' {verdict}{lanes_text if failing else ""}'),
     ),
     *(part for group in groups for part in _group(report, group, max_tiles)),
     _figures(results),
     id=_anchor(stage),
-    class_=_CLASSES[verdict],
+    class_=CLASSES[verdict],
     open='open' if failing else None,
   )
 
@@ -302,7 +303,7 @@ def _figures(results: Sequence[verdicts.Result]) -> ET.Element:
       _tag(
         'tr',
         *(_tag('td', markup.escape_text(text, _ASIDE)) for text in cells),
-        class_=_CLASSES[result.verdict],
+        class_=CLASSES[result.verdict],
       )
     )
   return _tag('div', _tag('table', *rows, class_='figures'), class_='wide')

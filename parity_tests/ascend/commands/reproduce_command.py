@@ -44,5 +44,5 @@ def _reproduce(f: flags.FlagValues) -> int:
 
 
 COMMAND = cli.Command(
-  'reproduce', _define_reproduce, _reproduce, operand='witness'
+  'reproduce', _define_reproduce, _reproduce, operands=('witness',)
 )

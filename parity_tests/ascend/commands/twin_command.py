@@ -73,4 +73,4 @@ def _twin(f: flags.FlagValues) -> int:
   return code
 
 
-COMMAND = cli.Command('twin', _define_twin, _twin, operand='source')
+COMMAND = cli.Command('twin', _define_twin, _twin, operands=('source',))
