@@ -12,8 +12,8 @@ from hpmoe.parity_tests.report import lane_table
 from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import text_table
 
-BETTER, WORSE, MIXED, SAME = 'BETTER', 'WORSE', 'MIXED', 'SAME'
-_NONE = 'none'
+BETTER, WORSE, MIXED, UNCHANGED = 'BETTER', 'WORSE', 'MIXED', 'UNCHANGED'
+_ABSENT = 'none'
 # What the two are expected to differ in, or what says it once more.
 _UNTOLD = ('command', 'ranges', 'shape', 'notes', 'inputs', 'name')
 _MOST_DIFFERENCES = 8
@@ -61,7 +61,7 @@ class Side:
       return f'no answer: {self.error}'
     first = self.failure
     if first is None:
-      return _NONE
+      return _ABSENT
     location = [f'rank {first["rank"]}']
     for name in ('expert', 'row_block', 'col_block'):
       if first[name] is not None:
@@ -141,7 +141,7 @@ class Comparison:
 
   @property
   def outcome(self) -> str:
-    """BETTER, WORSE, MIXED or SAME, by verdicts alone."""
+    """BETTER, WORSE, MIXED or UNCHANGED, by verdicts alone."""
     had_failed = self.before.verdict == verdicts.FAIL
     has_failed = self.after.verdict == verdicts.FAIL
     worse = any(row.is_broken for row in self.rows)
@@ -152,12 +152,12 @@ class Comparison:
     better = better or (bool(self.before.error) and not self.after.error)
     if better and worse:
       return MIXED
-    return BETTER if better else WORSE if worse else SAME
+    return BETTER if better else WORSE if worse else UNCHANGED
 
   @property
   def is_no_worse(self) -> bool:
     """Whether nothing fails that did not."""
-    return self.outcome in (BETTER, SAME)
+    return self.outcome in (BETTER, UNCHANGED)
 
   def list_differences(self) -> list[str]:
     """Returns what decided the outcome otherwise, a text each."""
@@ -169,7 +169,7 @@ class Comparison:
     for before, after in zip(*pairs):
       names = [*dict.fromkeys((*before, *after))]
       differences += [
-        f'{name} {before.get(name, _NONE)}, now {after.get(name, _NONE)}'
+        f'{name} {before.get(name, _ABSENT)}, now {after.get(name, _ABSENT)}'
         for name in names
         if before.get(name) != after.get(name)
       ]
@@ -230,8 +230,11 @@ def compare_sides(before: Side, after: Side) -> Comparison:
   for stage in stages:
     for lane in verdicts.LANES:
       if (stage, lane) in keys:
-        cells = [_make_cell(side, stage, lane) for side in sides]
-        rows.append(Row(stage, lane, *cells, _divide(*cells)))
+        before_cell, after_cell = (
+          _make_cell(side, stage, lane) for side in sides
+        )
+        factor = _divide(before_cell, after_cell)
+        rows.append(Row(stage, lane, before_cell, after_cell, factor))
   return Comparison(before, after, tuple(rows))
 
 

@@ -11,7 +11,7 @@ from hpmoe.parity_tests.report import report_html
 _tag = markup.make_tag
 _BADGES = {
   comparison_lib.BETTER: verdicts.PASS,
-  comparison_lib.SAME: verdicts.PASS,
+  comparison_lib.UNCHANGED: verdicts.PASS,
   comparison_lib.MIXED: verdicts.FAIL,
   comparison_lib.WORSE: verdicts.FAIL,
 }

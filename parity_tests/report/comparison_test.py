@@ -52,9 +52,9 @@ def compare(tmp_path):
 @pytest.mark.parametrize(
   ('before', 'after', 'outcome', 'change'),
   [
-    (0.5, 0.25, 'SAME', 'error x 0.5'),
-    (0.5, 0.5, 'SAME', ''),
-    (4.0, 2.0, 'SAME', 'error x 0.5'),
+    (0.5, 0.25, 'UNCHANGED', 'error x 0.5'),
+    (0.5, 0.5, 'UNCHANGED', ''),
+    (4.0, 2.0, 'UNCHANGED', 'error x 0.5'),
     (4.0, 0.5, 'BETTER', 'mended, error x 0.125'),
     (0.5, 4.0, 'WORSE', 'broken, error x 8'),
     (0.0, float('inf'), 'WORSE', 'broken'),
