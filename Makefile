@@ -2,7 +2,7 @@
 # make model       train a small decoder with the megakernel; it writes on
 # make model-mindspore  the same in MindSpore
 # make test        style, types and the test suite, MindSpore included
-# make test-torch  a layer of Hugging Face recorded in torch, and judged
+# make test-torch  layers in torch recorded and judged, and FlashInfer-Bench's own rules
 # make test-core   the suite without MindSpore, on the newest JAX and numpy
 # make sweep       all tests, every preset, rank count and routing, mutants,
 #                  ARM64
@@ -264,10 +264,14 @@ time-peers: $(VENV)/peers.stamp
 GALLERY = .venv-gallery
 NO_GALLERY = make test-torch: expected the packages of \
 examples/gallery/requirements.txt from PyPI; what pip said is in $(GALLERY)/pip.log
+# Its evaluators run without the kernels that it depends on.
+EVALUATOR = flashinfer-bench==0.1.2
 $(GALLERY)/gallery.stamp: examples/gallery/requirements.txt
 	$(PYTHON) -m venv --clear $(GALLERY)
 	@$(GALLERY)/bin/python -m pip --disable-pip-version-check install \
 	  --requirement=$< >$(GALLERY)/pip.log 2>&1 \
+	  && $(GALLERY)/bin/python -m pip --disable-pip-version-check install \
+	  --no-deps $(EVALUATOR) >>$(GALLERY)/pip.log 2>&1 \
 	  || { echo '$(NO_GALLERY)' >&2; exit 1; }
 	@touch $@
 
@@ -276,6 +280,7 @@ $(GALLERY)/gallery.stamp: examples/gallery/requirements.txt
 test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
 	HPMOE_TORCH_PYTHON=$(abspath $(GALLERY))/bin/python \
 	  $(BIN)/python -m pytest --users_xla=none parity_tests/capture/capture_torch_test.py \
+	  parity_tests/definitions/evaluator_torch_test.py \
 	  parity_tests/dumps/dump_torch_test.py \
 	  backend_ascend/frontends/npus/torch_npus_torch_test.py
 

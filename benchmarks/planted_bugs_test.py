@@ -1,4 +1,4 @@
-"""Bugs of quantised kernels are found at their stage."""
+"""Bugs of quantised kernels are found at their stage, and the page says so."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,14 @@ import pytest
 from benchmarks import coded_kernel
 from benchmarks import planted_bugs
 from benchmarks import planted_changes
+from hpmoe.tools.docs import figures
 
 _LAYERS = planted_changes.LAYERS
 _BUGS = [bug for layer in _LAYERS.values() for bug in layer.bugs]
+_OUTCOMES = {
+  (row['layer'], row['bug']): row
+  for row in figures.load('planted_bugs')['outcomes']
+}
 # One of each kind; `make sweep` tries all.
 _QUICK = (
   ('int4', 'codes are read as packed along the columns'),
@@ -36,7 +41,10 @@ def _judge(layer: str, bug: planted_changes.Bug | None):
 def test_a_bug_is_found_at_its_stage(bug):
   outcome = _judge(bug.layer, bug)
   assert outcome.stage == bug.stage
-  assert outcome.y_alone == 'y'
+  row = _OUTCOMES[bug.layer, bug.bug]
+  assert outcome.y_alone == row['y_alone']
+  accepting = [name for name, value in outcome.accepts.items() if value]
+  assert accepting == row['accepted_by']
 
 
 @pytest.mark.parametrize(
@@ -72,3 +80,10 @@ def test_every_bug_changes_what_the_kernel_computes(layer):
       n for n in right if not np.array_equal(right[n], wrong[n])
     ]
     assert bug.stage in changed_stages, bug.bug
+
+
+def test_the_page_has_every_bug():
+  assert [*_OUTCOMES] == [(bug.layer, bug.bug) for bug in _BUGS]
+  assert [row['stage'] for row in _OUTCOMES.values()] == [
+    bug.stage for bug in _BUGS
+  ]

@@ -108,6 +108,7 @@ class TestBuildFiles:
     # without.
     known = {'absl': 'absl_py'}
     optional = {
+      'flashinfer_bench',
       'mindspore',
       'msprobe',
       'torch',
