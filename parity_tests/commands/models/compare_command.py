@@ -9,6 +9,9 @@ from absl import flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands.models import dry_run
 
+# What stands before the folder of a dump, in --right.
+_DUMP = 'dump:'
+
 
 def _define(f: flags.FlagValues) -> None:
   from hpmoe.models import config as config_lib
@@ -19,7 +22,33 @@ def _define(f: flags.FlagValues) -> None:
 def _compare(f: flags.FlagValues) -> int:
   if f.left_model is not None or f.right_model is not None:
     return _compare_weights(f)
+  if f.right.startswith(_DUMP):
+    return _compare_run(f)
   return _compare_layers(f)
+
+
+def _compare_run(f: flags.FlagValues) -> int:
+  """Compares a dumped run with the model of a folder."""
+  from hpmoe.models.checkpoint import convert
+  from hpmoe.parity_tests.compare import run_diff
+  from hpmoe.parity_tests.compare import run_dump
+  from hpmoe.parity_tests.compare import run_report
+  from hpmoe.parity_tests.compare.weights import weight_sides
+  from hpmoe.parity_tests.judge import verdicts
+
+  known_names = {'right', 'model', 'json'}
+  foreign_flags = [n for n in f if n not in known_names and f[n].present]
+  cli.refuse(f, foreign_flags, f'beside --right={f.right}')
+  files = weight_sides.open_side('model', f.model).files
+  dump = run_dump.open_dump(f.right.removeprefix(_DUMP))
+  weights = convert.read(f.model)
+  with cli.progress(run_diff.count_steps(weights)) as step:
+    result = run_diff.compare(weights, files, dump, step)
+  cli.write_json(f.json, run_report.to_json(result, f.model, dump.name))
+  print(f'{f.right} beside {f.model} in float64')
+  print(run_report.format_table(result))
+  print(f'\n{run_report.conclude(result)}')
+  return cli.PARITY if result.verdict == verdicts.PASS else cli.NO_PARITY
 
 
 def _compare_weights(f: flags.FlagValues) -> int:

@@ -86,6 +86,8 @@ def compare(
   left: weight_sides.WeightSide,
   right: weight_sides.WeightSide,
   progress: Progress = lambda name: None,
+  *,
+  is_part: bool = False,
 ) -> Result:
   """Compares the weights of two sides; holds an expert of a layer at a time.
 
@@ -93,6 +95,8 @@ def compare(
     left: the reference.
     right: the candidate.
     progress: called with each parameter's name before it is compared.
+    is_part: whether the right may lack modules, as a dump does; of a module
+      that it has it may lack nothing.
 
   Raises:
     OSError: a file cannot be read.
@@ -107,6 +111,8 @@ def compare(
   rows = []
   for name in _list_names(left, right):
     progress(name)
+    if is_part and not _has_module(right, name):
+      continue
     if name.endswith('.experts.'):
       rows.append(_compare_experts(left, right, name))
     else:
@@ -115,6 +121,15 @@ def compare(
   lines = list(_compare_configs(left.config, right.config))
   lines, rows = _excuse_rope(left.config, right.config, lines, rows)
   return Result(tuple(rows), tuple(lines), (left.extra, right.extra))
+
+
+def _has_module(side: weight_sides.WeightSide, name: str) -> bool:
+  """Returns whether a side has any tensor of a parameter's module."""
+  if parameters.is_router_bias(name):
+    return bool(side.find_dtype(name))  # no dump has it
+  module = name.rpartition('.')[0]
+  last = '.w_down' if name.endswith('.experts.') else '.weight'
+  return bool(side.find_dtype(name) or side.find_dtype(f'{module}{last}'))
 
 
 def count_steps(left: weight_sides.WeightSide) -> int:

@@ -1,0 +1,135 @@
+"""A dump of a model's run, by module: what each read, returned and held."""
+
+from collections.abc import Mapping
+import dataclasses
+import pathlib
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from hpmoe.models.checkpoint import hf_folder
+from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.compare.weights import weight_sides
+
+_NAME = re.compile(
+  r'(?:Module|Cell)\.(?P<path>.+)\.(?P<module>[A-Za-z_]\w*)'
+  r'\.forward\.0\.(?P<rest>.+)'
+)
+_FIRST = 'model.embed_tokens'
+_PARAMETER = 'parameters.'
+
+
+@dataclasses.dataclass(frozen=True)
+class DumpTensor:
+  """A tensor of a dump as `safetensors_file.StoredTensor` is one of a file."""
+
+  path: pathlib.Path
+
+  def read(self) -> np.ndarray:
+    """Returns the tensor; bfloat16 as ml_dtypes has it."""
+    (array,) = dumps.read(self.path)[0].values()
+    if array.dtype == read_case.BFLOAT16:
+      return array.view(np.uint16).view(ml_dtypes.bfloat16)
+    return np.asarray(array)
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return self.read().shape
+
+  @property
+  def dtype(self) -> np.dtype:
+    return self.read().dtype
+
+  def row(self, index: int) -> '_Row':
+    """Returns one row along the first axis."""
+    return _Row(self, index)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+  tensor: DumpTensor
+  index: int
+
+  def read(self) -> np.ndarray:
+    return self.tensor.read()[self.index]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDump:
+  """The first call of each module in the dump of one step and rank.
+
+  Attributes:
+    name: as the user called it.
+    tensors: by path of a module and name, such as ('lm_head', 'output.0').
+  """
+
+  name: str
+  tensors: Mapping[tuple[str, str], DumpTensor]
+
+  def read(self, slot: tuple[str, str]) -> np.ndarray | None:
+    """Returns a tensor; None: the dump has none."""
+    tensor = self.tensors.get(slot)
+    return None if tensor is None else tensor.read()
+
+  def open_weights(
+    self, files: hf_folder.Files
+  ) -> weight_sides.WeightSide | None:
+    """Returns the parameters that the dump holds; None: it holds none.
+
+    Args:
+      files: of the model, whose config.json the run had.
+    """
+    index: Any = {
+      f'{path}.{rest.removeprefix(_PARAMETER)}': tensor
+      for (path, rest), tensor in self.tensors.items()
+      if rest.startswith(_PARAMETER)
+    }
+    if not index:
+      return None
+    own_files = hf_folder.Files(
+      pathlib.Path(self.name), files.fields, index, True
+    )
+    return weight_sides.open_files(self.name, own_files)
+
+
+def open_dump(folder: str) -> RunDump:
+  """Returns the dump of a run; reads nothing but names.
+
+  Raises:
+    ValueError: the folder holds no dump of a whole model's run, or several.
+  """
+  top = pathlib.Path(folder)
+  indices = sorted(top.rglob(dumps.MSPROBE))
+  if len(indices) != 1:
+    places = ', '.join(str(i.parent.relative_to(top)) for i in indices[:3])
+    raise ValueError(
+      f'right: expected dump:DIR with one {dumps.MSPROBE} of msprobe below it, '
+      f'got {len(indices)} in {folder}' + (f': {places}' if places else '')
+    )
+  tensors = {}
+  for name, file in dumps.list_msprobe_files(indices[0]).items():
+    match = _NAME.fullmatch(name)
+    if match:
+      tensors[match['path'], match['rest']] = DumpTensor(file)
+  prefix = _find_prefix(folder, tensors)
+  return RunDump(
+    folder,
+    {
+      (path.removeprefix(prefix), rest): tensor
+      for (path, rest), tensor in tensors.items()
+    },
+  )
+
+
+def _find_prefix(folder: str, tensors) -> str:
+  """Returns what a wrapper puts before the names of modules."""
+  for path, _ in tensors:
+    if path.endswith(_FIRST):
+      return path.removesuffix(_FIRST)
+  raise ValueError(
+    f'right: expected a dump of a whole model, with a module {_FIRST}, got '
+    f'none in {folder}'
+  )

@@ -1,0 +1,348 @@
+"""A decoder as steps that each follow from what the modules before returned.
+
+A step is one module of a model, such as a norm, a projection, the core of
+attention, a router: what it reads, what it returns, both under the names that
+a dump has, and the function between.  Run one after the other they are the
+decoder (`models/layers.py`); each may also be run on what a dump says that it
+read.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hpmoe.models import config as config_lib
+from hpmoe.models import layers
+from hpmoe.models import operators
+from hpmoe.models import parameters
+from hpmoe.models import routed as routed_lib
+from hpmoe.models.jax import decoder
+from hpmoe.models.jax import moe as moe_lib
+
+Array = Any
+# A tensor of a module: its path, then 'input.0', 'output.0' and so on.
+Slot = tuple[str, str]
+OUTPUT, INPUT = 'output.0', 'input.0'
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+  """What a step reads.
+
+  Attributes:
+    slot: where a dump has it.
+    source: the result of an earlier step that it is; None: tokens.
+  """
+
+  slot: Slot
+  source: Slot | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """One module.
+
+  Attributes:
+    name: as reports call it.
+    reads: what it reads, in order.
+    results: where a dump has what it returns; some may be in several places.
+    prefixes: what the names of its parameters begin with.
+    compute: from a run with these parameters, what tokens see
+      (`states.Seen`), and the arrays.
+    is_choice: whether it chooses experts, so that equal scores may part it.
+  """
+
+  name: str
+  reads: tuple[Read, ...]
+  results: tuple[Slot, ...]
+  prefixes: tuple[str, ...]
+  compute: Callable[[operators.Run, Any, Sequence[Array]], tuple[Array, ...]]
+  is_choice: bool = False
+
+
+def make_run(
+  config: config_lib.ModelConfig, params: dict[str, Array], dtype: str
+) -> operators.Run:
+  """Returns a run of the decoder's operators with these parameters."""
+  policy = routed_lib.policy_of_model(
+    moe_lib.policy_of(jnp.dtype(dtype)), config
+  )
+  return operators.Run(
+    decoder.OPERATORS,
+    config,
+    params,
+    moe_lib.framework,
+    policy,
+    1,
+    lambda name, x: x,
+  )
+
+
+def list_steps(config: config_lib.ModelConfig) -> Iterator[Step]:
+  """Yields the steps of a decoder, in the order in which they are computed."""
+  embedding = 'model.embed_tokens'
+  yield Step(
+    embedding,
+    (Read((embedding, INPUT), None),),
+    ((embedding, OUTPUT),),
+    (embedding,),
+    lambda run, visible, arrays: (
+      run.nn.embed(run.params[f'{embedding}.weight'], arrays[0]),
+    ),
+  )
+  hidden = (embedding, OUTPUT)
+  for number in range(config.num_hidden_layers):
+    yield from _list_layer(config, number, hidden)
+    hidden = (f'model.layers.{number}', OUTPUT)
+  yield _norm_step(config, 'model.norm', hidden)
+  head = parameters.head_name(config).removesuffix('.weight')
+  yield Step(
+    'lm_head',
+    (Read(('lm_head', INPUT), ('model.norm', OUTPUT)),),
+    (('lm_head', OUTPUT),),
+    (head,),
+    lambda run, visible, arrays: (layers.logits(run, arrays[0]),),
+  )
+
+
+def _list_layer(
+  config: config_lib.ModelConfig, number: int, hidden: Slot
+) -> Iterator[Step]:
+  prefix = f'model.layers.{number}'
+  yield _norm_step(config, f'{prefix}.input_layernorm', hidden)
+  yield from _list_attention(config, number)
+  attention = (f'{prefix}.self_attn', OUTPUT)
+  first = (f'{prefix}.post_attention_layernorm', INPUT)
+  block_norm = 'post_attention_layernorm'
+  if config.sandwich_norm:
+    yield _norm_step(config, f'{prefix}.post_attention_layernorm', attention)
+    attention = (f'{prefix}.post_attention_layernorm', OUTPUT)
+    block_norm = 'pre_mlp_layernorm'
+    first = (f'{prefix}.pre_mlp_layernorm', INPUT)
+  yield _sum_step(
+    f'{prefix}: residual after attention', hidden, attention, first
+  )
+  yield _norm_step(config, f'{prefix}.{block_norm}', first)
+  normed = (f'{prefix}.{block_norm}', OUTPUT)
+  block = f'{prefix}.mlp'
+  if config.has_experts(number):
+    block = f'{prefix}.{config.family.block}'
+    yield from _list_experts(config, block, normed)
+  else:
+    yield _mlp_step(block, normed)
+  update = (block, OUTPUT)
+  if config.sandwich_norm:
+    yield _norm_step(config, f'{prefix}.post_mlp_layernorm', update)
+    update = (f'{prefix}.post_mlp_layernorm', OUTPUT)
+  yield _sum_step(f'{prefix}: residual', first, update, (prefix, OUTPUT))
+
+
+def _norm_step(
+  config: config_lib.ModelConfig,
+  module: str,
+  source: Slot,
+  eps: float | None = None,
+) -> Step:
+  def compute(run, visible, arrays):
+    weight = run.params[f'{module}.weight']
+    own = config.rms_norm_eps if eps is None else eps
+    return (run.nn.rms_norm(arrays[0], weight, own),)
+
+  slots = (module, INPUT), (module, OUTPUT)
+  return Step(module, (Read(slots[0], source),), slots[1:], (module,), compute)
+
+
+def _linear_step(module: str, source: Slot) -> Step:
+  slots = (module, INPUT), (module, OUTPUT)
+  return Step(
+    module,
+    (Read(slots[0], source),),
+    slots[1:],
+    (module,),
+    lambda run, visible, arrays: (
+      run.nn.linear(run.params, module, arrays[0]),
+    ),
+  )
+
+
+def _sum_step(name: str, left: Slot, right: Slot, result: Slot) -> Step:
+  def compute(run, visible, arrays):
+    return (arrays[0] + arrays[1].reshape(arrays[0].shape),)
+
+  reads = (Read(left, left), Read(right, right))
+  return Step(name, reads, (result,), (), compute)
+
+
+def _mlp_step(module: str, source: Slot) -> Step:
+  def compute(run, visible, arrays):
+    return (layers.mlp(run, parameters.under(run.params, module), arrays[0]),)
+
+  slots = (module, INPUT), (module, OUTPUT)
+  return Step(module, (Read(slots[0], source),), slots[1:], (module,), compute)
+
+
+def _list_attention(
+  config: config_lib.ModelConfig, number: int
+) -> Iterator[Step]:
+  """Yields projections and norms of attention, then all of it.
+
+  The whole is the last, so that it is to blame only if none of its parts is.
+  """
+  attention = f'model.layers.{number}.self_attn'
+  normed = (f'model.layers.{number}.input_layernorm', OUTPUT)
+  latent = config.family.attention == 'mla'
+  name_child = lambda name: f'{attention}.{name}'
+  if not latent:
+    yield from (
+      _linear_step(name_child(f'{part}_proj'), normed) for part in 'qkv'
+    )
+    for part in 'qk' if config.qk_norm else '':
+      source = (name_child(f'{part}_proj'), OUTPUT)
+      yield _head_norm_step(config, name_child(f'{part}_norm'), source)
+  else:
+    eps = config.family.latent_eps
+    queries = normed
+    if config.q_lora_rank is not None:
+      yield _linear_step(name_child('q_a_proj'), normed)
+      source = (name_child('q_a_proj'), OUTPUT)
+      yield _norm_step(config, name_child('q_a_layernorm'), source, eps)
+      queries = (name_child('q_a_layernorm'), OUTPUT)
+    last = 'q_proj' if config.q_lora_rank is None else 'q_b_proj'
+    yield _linear_step(name_child(last), queries)
+    yield _linear_step(name_child('kv_a_proj_with_mqa'), normed)
+  whole = layers.latent_attention if latent else layers.grouped_attention
+
+  def compute(run, visible, arrays):
+    if config.has_window(number):
+      visible = visible._replace(mask=visible.near)
+    params = parameters.under(run.params, attention)
+    return (whole(run, params, arrays[0], visible, None)[0],)
+
+  yield Step(
+    f'{attention}',
+    (Read((attention, 'kwargs.hidden_states'), normed),),
+    ((attention, OUTPUT),),
+    (attention,),
+    compute,
+  )
+
+
+def _head_norm_step(
+  config: config_lib.ModelConfig, module: str, source: Slot
+) -> Step:
+  """Returns the norm of queries or keys, of each head or of all at once."""
+
+  def compute(run, visible, arrays):
+    x = arrays[0]
+    if config.qk_norm != 'whole' and x.shape[-1] != config.head_dim:
+      x = x.reshape(*x.shape[:-1], -1, config.head_dim)
+    return (run.norm(run.params, module, x),)
+
+  slots = (module, INPUT), (module, OUTPUT)
+  return Step(module, (Read(slots[0], source),), slots[1:], (module,), compute)
+
+
+def _list_experts(
+  config: config_lib.ModelConfig, block: str, normed: Slot
+) -> Iterator[Step]:
+  """Yields router, choice, experts, shared experts and their sum."""
+  gate, experts = f'{block}.{config.family.gate}', f'{block}.experts'
+  yield _linear_step(gate, normed)
+
+  def choose(run, visible, arrays):
+    scores = arrays[0].reshape(1, -1, config.num_experts)
+    params = parameters.under(run.params, block)
+    ids, weights = routed_lib.choose(run.nn, config, params, scores)
+    return ids[0], weights[0]
+
+  yield Step(
+    f'{block}: choice of experts',
+    (Read((gate, OUTPUT), (gate, OUTPUT)),),
+    ((experts, 'input.1'), (experts, 'input.2')),
+    (f'{gate}.e_score_correction_bias',),
+    choose,
+    is_choice=True,
+  )
+
+  def compute(run, visible, arrays):
+    x, ids, weights = arrays
+    tokens = x.reshape(1, -1, x.shape[-1])
+    params = parameters.under(run.params, experts)
+    slabs = [params[n][None] for n in parameters.OF_EXPERTS if n in params]
+    y = run.layer(
+      tokens,
+      jnp.asarray(ids, jnp.int32)[None],
+      jnp.asarray(weights)[None],
+      *slabs[:2],
+      run.policy,
+      *slabs[2:],
+    )
+    return (y.reshape(x.shape),)
+
+  yield Step(
+    experts,
+    (
+      Read((experts, INPUT), normed),
+      Read((experts, 'input.1'), (experts, 'input.1')),
+      Read((experts, 'input.2'), (experts, 'input.2')),
+    ),
+    ((experts, OUTPUT),),
+    (experts,),
+    compute,
+  )
+  if not config.shared_width:
+    yield _copy_step(block, (experts, OUTPUT), normed)
+    return
+  shared = f'{block}.{config.family.shared}'
+  yield _mlp_step(shared, normed)
+
+  def add(run, visible, arrays):
+    x, y = arrays
+    params = parameters.under(run.params, block)
+    return (y.reshape(x.shape) + layers.shared_experts(run, params, x),)
+
+  prefixes = [shared]
+  if config.family.shared_gate:
+    prefixes.append(f'{block}.{config.family.shared_gate}')
+  yield Step(
+    f'{block}: experts and shared experts',
+    (Read((block, INPUT), normed), Read((experts, OUTPUT), (experts, OUTPUT))),
+    ((block, OUTPUT),),
+    tuple(prefixes),
+    add,
+  )
+
+
+def _copy_step(block: str, source: Slot, normed: Slot) -> Step:
+  """Returns the block of experts, which returns what they do."""
+
+  def compute(run, visible, arrays):
+    return (arrays[0].reshape(arrays[1].shape),)
+
+  reads = (Read(source, source), Read((block, INPUT), normed))
+  return Step(f'{block}: its sum', reads, ((block, OUTPUT),), (), compute)
+
+
+def list_parameters(step: Step, names: Sequence[str]) -> list[str]:
+  """Returns the parameters that a step reads.
+
+  Args:
+    step: the step.
+    names: of all parameters.
+  """
+  return [
+    name
+    for name in names
+    if any(name == p or name.startswith(f'{p}.') for p in step.prefixes)
+  ]
+
+
+def to_array(values: Any, dtype: str) -> Array:
+  """Returns an array of JAX: integers as they are, the rest in a dtype."""
+  array = np.asarray(values)
+  if array.dtype.kind in 'iu':
+    return jnp.asarray(array, jnp.int32)
+  return jnp.asarray(array.astype(dtype))

@@ -1,0 +1,55 @@
+"""Runs of transformers that msprobe dumped, against the folder they are of.
+
+`make test-torch` runs it; HPMOE_TORCH_PYTHON names a Python that has torch,
+transformers and mindstudio-probe.
+"""
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import hf_folder
+from hpmoe.parity_tests.compare import run_diff
+from hpmoe.parity_tests.compare import run_dump
+from hpmoe.parity_tests.compare import run_report
+
+_SCRIPT = pathlib.Path(__file__).with_name('run_torch_testing.py')
+_LAYER = 'model.layers.1'
+
+
+def _compare(folder: pathlib.Path, bug: str) -> run_diff.Result:
+  subprocess.run(
+    [os.environ['HPMOE_TORCH_PYTHON'], '-I', _SCRIPT, folder, bug], check=True
+  )
+  model = folder / 'model'
+  return run_diff.compare(
+    convert.read(model),
+    hf_folder.open_files(model),
+    run_dump.open_dump(str(folder / 'dump')),
+  )
+
+
+@pytest.mark.parametrize('bug', ['none', 'bfloat16'])
+def test_rounding_alone_parts_a_right_run(tmp_path, bug):
+  result = _compare(tmp_path, bug)
+  assert [r.name for r in result.rows if r.verdict != run_diff.ROUNDING] == []
+  assert result.verdict == 'pass'
+
+
+@pytest.mark.parametrize(
+  ('bug', 'module', 'text'),
+  [
+    ('experts', f'{_LAYER}.mlp.experts', 'experts 3 and 4 are exchanged'),
+    ('rope', 'model.layers.0.self_attn', ''),
+    ('eps', f'{_LAYER}.post_attention_layernorm', ''),
+    ('router', f'{_LAYER}.mlp.gate', 'rows 0 and 1 are exchanged'),
+  ],
+)
+def test_the_first_wrong_module_is_named(tmp_path, bug, module, text):
+  result = _compare(tmp_path, bug)
+  assert result.first is not None
+  assert result.first.name == module
+  assert text in run_report.conclude(result)
