@@ -44,6 +44,9 @@ EXTENSIONS = {
   'backend_ascend.device.twin_launch._ascend_twin': (
     'backend_ascend/device/twin_launch/twin_binding.cc'
   ),
+  'parity_tests.case.values._normals': (
+    'parity_tests/case/values/normals_binding.cc'
+  ),
   'parity_tests.judge.limits._chunk_sums': (
     'parity_tests/judge/limits/chunk_sums_binding.cc'
   ),

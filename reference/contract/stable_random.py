@@ -25,6 +25,13 @@ def raw(seed: int, shape: tuple[int, ...], skip: int = 0) -> np.ndarray:
   return stream.random_raw(math.prod(shape)).reshape(shape)
 
 
+def read_state(seed: int) -> tuple[int, int, int, int]:
+  """Returns the upper and lower half of a stream's state, and increment."""
+  bits = np.random.PCG64(seed).state['state']
+  halves = (divmod(bits[name], 1 << 64) for name in ('state', 'inc'))
+  return tuple(half for pair in halves for half in pair)
+
+
 def integers(
   seed: int, shape: tuple[int, ...], bound: int, skip: int = 0
 ) -> np.ndarray:
@@ -33,8 +40,9 @@ def integers(
   return ((words * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
 
 
-# No `normal` is further from 0: four uniforms at their end.
-MOST_DEVIATIONS = 2 * (2**16 - 1) / math.sqrt((2**32 - 1) / 3)
+# Of a sum of four 16-bit uniforms; and no `normal` is further from 0.
+DEVIATION = math.sqrt((2**32 - 1) / 3)
+MOST_DEVIATIONS = 2 * (2**16 - 1) / DEVIATION
 
 
 def normal(seed: int, shape: tuple[int, ...], skip: int = 0) -> np.ndarray:
@@ -54,7 +62,7 @@ def normal(seed: int, shape: tuple[int, ...], skip: int = 0) -> np.ndarray:
   pairs &= np.uint64(2**32 - 1)
   total = pairs.view(np.int64)
   total -= 2 * (2**16 - 1)
-  return total / math.sqrt((2**32 - 1) / 3)
+  return total / DEVIATION
 
 
 def permutation(seed: int, count: int) -> np.ndarray:

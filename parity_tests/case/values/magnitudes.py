@@ -83,13 +83,6 @@ class Magnitudes:
     bits = b''.join(factor.tobytes() for factor in vars(self).values())
     return hashlib.sha256(bits).hexdigest()
 
-  def w_gate_up(self) -> Float[np.ndarray, 'D 2*F']:
-    return self.gate_up / self.x[:, None]
-
-  def w_down(self) -> Float[np.ndarray, 'F D']:
-    """Of an expert whose routing weights are as drawn."""
-    return self.down[:, None] / self.dy
-
 
 def plan_magnitudes(
   config: MoEConfig,

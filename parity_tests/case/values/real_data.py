@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 import dataclasses
 import os
+from types import ModuleType
 
 import numpy as np
 
@@ -13,7 +14,14 @@ from hpmoe.parity_tests.case.values import magnitudes
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract import tensors
+from hpmoe.reference.contract.array_typing import Float
 from hpmoe.reference.contract.config import MoEConfig
+
+_normals: ModuleType | None
+try:
+  from hpmoe.parity_tests.case.values import _normals
+except ImportError:  # The extension module is not installed.
+  _normals = None
 
 WEIGHTS_OF_PARTS = {
   part: tuple(
@@ -106,8 +114,19 @@ def draw_shared(config, storage, seed, plan) -> dict[str, np.ndarray]:
   return {n: np.repeat(a, config.num_ranks, axis=0) for n, a in weights.items()}
 
 
-# Elements that are drawn together: what is computed of them stays in a cache.
+# Elements that numpy draws together: what is computed of them stays in a cache.
 _PANEL = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class _Factors:
+  """What a weight `[X, Y]` is multiplied by, rows by columns.
+
+  Powers of two on one of them: no product of both rounds.
+  """
+
+  rows: Float[np.ndarray, 'X']
+  columns: Float[np.ndarray, 'Y']
 
 
 def draw_weights(
@@ -128,17 +147,17 @@ def draw_weights(
   ranks, local = config.num_ranks, config.experts_per_rank
   everyone = np.arange(config.num_experts)
   weights = {}
-  for name, factor in _list_factors(scales).items():
-    shape = (ranks, local, *factor.shape)
+  for name, factors in _list_factors(scales).items():
+    shape = (ranks, local, len(factors.rows), len(factors.columns))
     array, drawn_experts = shared_memory.empty_rows(shape, storage, experts)
     if drawn_experts is None:
       drawn_experts = everyone
 
-    def draw(expert: int, name=name, factor=factor, array=array) -> None:
+    def draw(expert: int, name=name, factors=factors, array=array) -> None:
       weight_seed = stable_random.seed_of(name, expert, seed)
       divisor = scales.experts[expert] if name == 'w_down' else 1.0
       place = array[divmod(expert, local)]
-      _draw_scaled(weight_seed, factor, divisor, place)
+      _draw_scaled(weight_seed, factors, divisor, place)
 
     _draw_experts(draw, drawn_experts.tolist(), array.nbytes)
     recipe = seed, scales.digest, ranks, drawn_experts.tobytes()
@@ -146,12 +165,13 @@ def draw_weights(
   return weights
 
 
-def _list_factors(scales) -> dict[str, np.ndarray]:
-  """Returns the factors of weights `[X, Y]`, the root of X among them."""
-  factors = dict(w_gate_up=scales.w_gate_up(), w_down=scales.w_down())
-  for factor in factors.values():
-    factor /= np.sqrt(len(factor))
-  return factors
+def _list_factors(scales) -> dict[str, _Factors]:
+  """Returns the factors of weights, over the root of their fan-in."""
+  of_features = scales.down / np.sqrt(len(scales.down))
+  return dict(
+    w_gate_up=_Factors(1 / scales.x, scales.gate_up / np.sqrt(len(scales.x))),
+    w_down=_Factors(of_features, 1 / scales.dy),
+  )
 
 
 def refuse_overflow(storage: np.dtype, scales) -> None:
@@ -161,8 +181,9 @@ def refuse_overflow(storage: np.dtype, scales) -> None:
     ValueError: the largest weight is beyond `storage`.
   """
   divisors = dict(w_gate_up=1.0, w_down=float(scales.experts.min()))
-  for name, factor in _list_factors(scales).items():
-    largest = stable_random.MOST_DEVIATIONS * factor.max() / divisors[name]
+  for name, factors in _list_factors(scales).items():
+    largest = factors.rows.max() * factors.columns.max()
+    largest *= stable_random.MOST_DEVIATIONS / divisors[name]
     if not largest < storage_lib.FORMATS[np.dtype(storage).name].largest:
       raise ValueError(
         f'{name}: expected weights that {np.dtype(storage)} holds, got up to '
@@ -171,16 +192,28 @@ def refuse_overflow(storage: np.dtype, scales) -> None:
 
 
 def _draw_scaled(
-  seed: int, factor: np.ndarray, divisor: float, weight: np.ndarray
+  seed: int, factors: _Factors, divisor: float, weight: np.ndarray
 ) -> None:
-  """Writes normal values times `factor` over `divisor` into `weight` [X, Y]."""
+  """Writes normal values times factors over `divisor` into `weight` [X, Y]."""
+  # As the extension module takes what it draws.
+  words = {'float32': np.float32, 'bfloat16': np.uint16}.get(weight.dtype.name)
+  if _normals is not None and words is not None:
+    _normals.draw(
+      stable_random.read_state(seed),
+      factors.rows,
+      factors.columns,
+      stable_random.DEVIATION,
+      divisor,
+      weight.view(words),
+    )
+    return
   step = max(1, _PANEL // weight.shape[1])
   for first in range(0, len(weight), step):
     rows = slice(first, first + step)
     values = stable_random.normal(
       seed, weight[rows].shape, skip=first * weight.shape[1]
     )
-    values *= factor[rows]
+    values *= factors.rows[rows, None] * factors.columns
     if divisor != 1:
       values /= divisor
     weight[rows] = values

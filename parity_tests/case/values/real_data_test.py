@@ -1,5 +1,7 @@
 """Weights are the same however many threads and panels draw them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from hpmoe.parity_tests.case.values import magnitudes
 from hpmoe.parity_tests.case.values import real_data
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import stable_random
 
 _CONFIG = config_lib.MoEConfig(
   num_ranks=2, num_tokens=4, num_experts=8, top_k=2, d_model=40, d_ff=24
@@ -24,17 +27,54 @@ def draw(dtype: str = 'float32', **changes) -> dict[str, np.ndarray]:
   return real_data.draw_weights(_CONFIG, storage, 3, scales)
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+DTYPES = ['float32', 'bfloat16', 'float16']
+
+
+@pytest.mark.parametrize('dtype', DTYPES)
 def test_panels_and_threads_change_no_bit(monkeypatch, dtype):
   whole = draw(dtype)
   monkeypatch.setattr(shared_memory, 'LEAST_BYTES', 1)
   monkeypatch.setattr(real_data, '_PANEL', 100)
+  monkeypatch.setattr(real_data, '_normals', None)
 
   parts = draw(dtype)
 
   for name, weight in whole.items():
     assert weight.tobytes() == parts[name].tobytes()
     checks.check_finite(name, weight)
+
+
+@pytest.mark.parametrize('dtype', DTYPES)
+@pytest.mark.parametrize('limit', [0.0, 7.0])
+def test_each_weight_is_a_normal_value_times_its_factors(dtype, limit):
+  # given: more elements than C++ draws together, and no multiple of it
+  config = dataclasses.replace(_CONFIG, d_model=37, d_ff=67)
+  storage = np.dtype(dtype)
+  scales = magnitudes.plan_magnitudes(config, storage, limit)
+  factors = dict(
+    w_gate_up=scales.gate_up / scales.x[:, None] / np.sqrt(37),
+    w_down=scales.down[:, None] / scales.dy / np.sqrt(67),
+  )
+
+  weights = real_data.draw_weights(config, storage, 3, scales)
+
+  for name, factor in factors.items():
+    for expert in range(config.num_experts):
+      seed = stable_random.seed_of(name, expert, 3)
+      values = stable_random.normal(seed, factor.shape) * factor
+      values /= scales.experts[expert] if name == 'w_down' else 1
+      weight = weights[name][divmod(expert, 4)]
+      assert weight.tobytes() == values.astype(storage).tobytes()
+
+
+@pytest.mark.skipif(real_data._normals is None, reason='no extension module')
+@pytest.mark.parametrize('name', ['rows', 'columns'])
+def test_factors_of_another_shape_are_refused(name):
+  factors = dict(rows=np.ones(3), columns=np.ones(5))
+  factors[name] = np.ones(4)
+  values = np.zeros((3, 5), np.float32)
+  with pytest.raises(ValueError, match=f'{name}: expected . factors, got 4'):
+    real_data._normals.draw((0, 1, 0, 1), *factors.values(), 1.0, 1.0, values)
 
 
 def test_weights_that_might_overflow_are_refused():
