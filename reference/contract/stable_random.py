@@ -28,8 +28,7 @@ def raw(seed: int, shape: tuple[int, ...], skip: int = 0) -> np.ndarray:
 def read_state(seed: int) -> tuple[int, int, int, int]:
   """Returns the upper and lower half of a stream's state, and increment."""
   bits = np.random.PCG64(seed).state['state']
-  halves = (divmod(bits[name], 1 << 64) for name in ('state', 'inc'))
-  return tuple(half for pair in halves for half in pair)
+  return *divmod(bits['state'], 1 << 64), *divmod(bits['inc'], 1 << 64)
 
 
 def integers(

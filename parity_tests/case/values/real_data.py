@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent import futures
 import dataclasses
+import importlib
 import os
 from types import ModuleType
 
@@ -19,7 +20,7 @@ from hpmoe.reference.contract.config import MoEConfig
 
 _normals: ModuleType | None
 try:
-  from hpmoe.parity_tests.case.values import _normals
+  _normals = importlib.import_module(f'{__package__}._normals')
 except ImportError:  # The extension module is not installed.
   _normals = None
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -67,7 +68,23 @@ def test_each_weight_is_a_normal_value_times_its_factors(dtype, limit):
       assert weight.tobytes() == values.astype(storage).tobytes()
 
 
-@pytest.mark.skipif(real_data._normals is None, reason='no extension module')
+needs_extension = pytest.mark.skipif(
+  real_data._normals is None, reason='no extension module'
+)
+
+
+@needs_extension
+def test_ties_go_to_even():
+  seed, units = 7, np.ones(99)
+  sums = stable_random.normal(seed, (99, 99)) * stable_random.DEVIATION
+  values = np.zeros(sums.shape, np.uint16)
+  state = stable_random.read_state(seed)
+  real_data._normals.draw(state, units, units, 1.0, 1.0, values)
+  right = np.rint(sums).astype(ml_dtypes.bfloat16)
+  np.testing.assert_array_equal(values, right.view(np.uint16))
+
+
+@needs_extension
 @pytest.mark.parametrize('name', ['rows', 'columns'])
 def test_factors_of_another_shape_are_refused(name):
   factors = dict(rows=np.ones(3), columns=np.ones(5))
