@@ -133,12 +133,31 @@ def test_every_figure_moves_some_task(name):
   st.sampled_from(sorted(MACHINES)),
   st.booleans(),
   st.integers(0, 99),
+  st.sampled_from([None, *simulate.ELEMENTS]),
+  st.sampled_from([(), ('down',), ('dispatch', 'swiglu')]),
 )
-def test_no_time_beats_the_bound(image, machine, barriers, seed):
+def test_no_time_beats_the_bound(image, machine, barriers, seed, element, skip):
   ids = testing.routing_of(image, seed)
-  result = simulate.simulate(image, MACHINES[machine], ids, barriers=barriers)
-  bound = simulate.bound(image, MACHINES[machine], ids)
+  changes = dict(element=element, skip=skip)
+  result = simulate.simulate(
+    image, MACHINES[machine], ids, barriers=barriers, **changes
+  )
+  bound = simulate.bound(image, MACHINES[machine], ids, **changes)
   assert result.total >= bound.seconds * (1 - 1e-12), bound
+
+
+def test_a_bound_is_of_the_element_and_of_what_is_not_skipped():
+  # Given an image, when its products are of int8 in place of float32, or all
+  # GEMMs are skipped, then the bound of the AIC is less, or nothing.
+  image = testing.image_of()
+  ids = testing.routing_of(image)
+  machine = MACHINES['a3']
+
+  def aic(**changes):
+    return simulate.bound(image, machine, ids, **changes).parts['aic'].max()
+
+  assert aic(element='int8') < aic(element='float32') == aic()
+  assert aic(skip=('gate_up', 'down')) == 0
 
 
 def _rows_sent(image, ids, once: bool):

@@ -310,9 +310,11 @@ def costs(
   topk_ids: np.ndarray,
   *,
   skip: collections.abc.Collection[str] = (),
+  element: str | None = None,
+  element_bytes: collections.abc.Mapping[str, float] | None = None,
 ) -> Costs:
   """Returns what each task asks for; arguments as of `simulate`."""
-  model = _model(image, machine, topk_ids, skip)
+  model = _model(image, machine, topk_ids, skip, element, element_bytes)
   tasks = int(image.header['tasks']['count'])
   table = np.zeros((tasks, len(_COSTS)))
   totals = model.costs(table)
@@ -341,13 +343,24 @@ def bound(
   image: image_lib.Image,
   machine: machine_lib.Machine,
   topk_ids: np.ndarray,
+  *,
+  skip: collections.abc.Collection[str] = (),
+  element: str | None = None,
+  element_bytes: collections.abc.Mapping[str, float] | None = None,
 ) -> Bound:
   """Returns the time that the busiest unit, memory or link needs at least.
 
   Every core of a unit busy to the end; HBM carries what is written and what
   is read for the first time.  Arguments as of `simulate`.
   """
-  cost = costs(image, machine, topk_ids)
+  cost = costs(
+    image,
+    machine,
+    topk_ids,
+    skip=skip,
+    element=element,
+    element_bytes=element_bytes,
+  )
   tasks = image.tables['tasks']
   ranks = image.config.num_ranks
 

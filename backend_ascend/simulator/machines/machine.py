@@ -85,6 +85,7 @@ class Machine:
     changed: names of figures that are no longer the file's.
     shipped: the description that ships and that it is, or is based on; ''
       where there is none.
+    location: the name or path that `load` read; '' if none was read.
   """
 
   name: str
@@ -93,6 +94,7 @@ class Machine:
   fabric: fabric_lib.Fabric
   changed: tuple[str, ...] = ()
   shipped: str = ''
+  location: str = ''
 
   def __getitem__(self, name: str) -> float:
     return self.figures[name].value
@@ -153,7 +155,9 @@ def load(name: str) -> Machine:
   data = _read(name)
   base = data.pop('base', '')
   machine = parse(data, pathlib.Path(name).stem)
-  return dataclasses.replace(machine, shipped=name if name in names() else base)
+  return dataclasses.replace(
+    machine, shipped=name if name in names() else base, location=name
+  )
 
 
 def _read(name: str) -> dict:

@@ -184,14 +184,8 @@ class Tuner:
 
   @functools.cached_property
   def base(self) -> granularity.Options:
-    """What no choice changes: room for what the cases send, whose costs.
-
-    The list scheduler plans with costs of a description that ships, for a file
-    of the user's need not be where the schedule is used.
-    """
-    order = granularity.Order(
-      machine=self.layer.machine.shipped or granularity.Order().machine
-    )
+    """What no choice changes: room for what the cases send, whose costs."""
+    order = granularity.Order(machine=self._location)
     aic, aiv = self.layer.cores
     return granularity.Options(
       num_aic=aic,
@@ -201,10 +195,17 @@ class Tuner:
     )
 
   @property
+  def _location(self) -> str:
+    """What loads the machine with whose costs a list scheduler plans."""
+    return self.layer.machine.location or granularity.Order().machine
+
+  @property
   def published(self) -> granularity.Options:
     aic, aiv = self.layer.cores
+    order = dataclasses.replace(space.PUBLISHED.order, machine=self._location)
     return dataclasses.replace(
       space.PUBLISHED,
+      order=order,
       num_aic=aic,
       num_aiv=aiv // 2,
       expert_capacity=self.layer.expert_rows,

@@ -25,11 +25,18 @@ def test_a_ranking_as_text_data_and_picture(capsys, tmp_path):
   assert code == cli.PARITY
   text = capsys.readouterr().out
   assert 'qwen3_moe_tiny: ' in text and '8 x ascend_a3' in text
-  assert 'rank 1, average stage' in text
+  assert 'plan 1, average stage' in text
+  # Of Qwen3-30B, the published model whose size is nearest.
+  assert 'Qwen3-30B, 16 H100, 2.68 times the published tokens/s' in text
+  assert 'Not ranked: plans 1 to 3; published ratios' in text
   assert png.read_bytes().startswith(b'\x89PNG')
   said = json.loads(json_path.read_text())
   assert len(said['ranked']) == 3
   first = said['ranked'][0]
+  assert first['ranks'] == said['ranked'][-1]['ranks'] == [1, 3]
+  assert said['accuracy']['resolution'] == pytest.approx(1.4, abs=0.01)
+  rate = first['tokens_per_second']
+  assert f'{rate:,.0f} ({rate / 2.676:,.0f})' in text
   assert first['seconds'] <= said['ranked'][1]['seconds']
   assert sum(said['first']['parts'].values()) == pytest.approx(first['seconds'])
   plan = first['plan']
@@ -52,7 +59,7 @@ def test_a_folder_sizes_of_ones_own_and_what_a_plan_may_be(capsys, tmp_path):
 
   assert code == cli.PARITY
   lines = capsys.readouterr().out.splitlines()
-  row = next(line for line in lines if line.startswith('   1 ')).split()
+  row = next(line for line in lines if line.startswith('1-10 ')).split()
   assert row[1:3] == ['2', '2'] and row[8:10] == ['layer', 'no']
   assert 'operator by operator' in lines[1]
   model = json.loads(path.read_text())['model']

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from hpmoe.backend_ascend.simulator.plan import accuracy
 from hpmoe.backend_ascend.simulator.plan import memory as memory_lib
 from hpmoe.backend_ascend.simulator.plan import moe_layer
 from hpmoe.backend_ascend.simulator.plan import plan as plan_lib
@@ -18,6 +19,14 @@ _NOTHING = 1e-9
 
 def _many(number: float) -> str:
   return f'{number / 1e9:.1f} B' if number >= 1e9 else f'{number / 1e6:.1f} M'
+
+
+def _span(value: float, rates, form: str, power: int = -1) -> str:
+  """Returns a figure, and in brackets what it would be if off as `rates`."""
+  ends = dict.fromkeys(
+    format(end, form) for end in accuracy.corrected(value, rates, power)
+  )
+  return f'{value:{form}} ({" to ".join(ends)})'
 
 
 def nothing(setting: plan_lib.Setting, found: search_lib.Found) -> str:
@@ -50,29 +59,63 @@ class Planned:
 
   def text(self) -> str:
     """Returns the ranking, and where the time of the first plan goes."""
+    rates = self._published()
+    groups = self._groups()
     rows = [
       {
-        'rank': rank,
+        'rank': f'{first}-{last}' if first < last else first,
         **{n.upper(): getattr(cost.plan, n) for n in _RANKS},
         'micro-batch': cost.plan.micro_batch,
         'pad': cost.plan.pad,
         'recompute': cost.plan.recompute,
         'offload': 'yes' if cost.plan.offload else 'no',
-        's/step': f'{cost.seconds:.3g}',
-        'tokens/s/device': f'{cost.tokens_per_second:,.0f}',
-        'MFU': f'{100 * cost.mfu:.1f}%',
+        's/step': _span(cost.seconds, rates, '.3g', 1),
+        'tokens/s/device': _span(cost.tokens_per_second, rates, ',.0f'),
+        'MFU, %': _span(100 * cost.mfu, rates, '.1f'),
         'waits': f'{100 * cost.bubble:.0f}%',
         'GB': f'{cost.memory.total / _GB:.1f}',
       }
-      for rank, cost in enumerate(self.found.ranked, 1)
+      for (first, last), cost in zip(groups, self.found.ranked)
     ]
     parts = (
       self._about(),
       text_table.format_rows(rows),
+      self._accuracy(),
       self._first(),
       self._counted(),
     )
     return '\n\n'.join(parts)
+
+  def _published(self) -> tuple[accuracy.PublishedRate, ...]:
+    """Returns the published plans of this kind."""
+    setting = self.setting
+    family = (setting.machine.shipped or setting.machine.name).split('_')[0]
+    return accuracy.similar_rates(setting.model.count(), family)
+
+  def _groups(self) -> list[tuple[int, int]]:
+    return accuracy.rank_groups([cost.seconds for cost in self.found.ranked])
+
+  def _accuracy(self) -> str:
+    """Tells how far published plans came out, and what is not ranked."""
+    rates = '; '.join(
+      f'{rate.name}, {rate.ratio:.2f} times the published tokens/s'
+      for rate in self._published()
+    )
+    first, last = self._groups()[0]
+    ranking = (
+      f'Not ranked: plans {first} to {last}'
+      if last > first
+      else 'Ranked: plan 1 alone is first'
+    )
+    ratios = ', '.join(f'{ratio:.2f}' for ratio in accuracy.RATIOS.values())
+    return (
+      'In brackets: the figure, if it is as far off as published plans of this '
+      f'kind ({rates}).\n'
+      f'{ranking}; published ratios of two plans came out {ratios} times as '
+      f'large, so plans within a factor of {accuracy.RESOLUTION:.2f} are not '
+      'told apart, and stand in the order of the model. '
+      'Waits and GB: nothing is published of them.'
+    )
 
   def _about(self) -> str:
     setting, model = self.setting, self.setting.model
@@ -99,7 +142,7 @@ class Planned:
       f'{name} {getattr(memory, name) / _GB:.1f}'
       for name in ('weights', 'gradients', 'optimizer', 'activations')
     )
-    heading = ('rank 1, average stage', 's', 'share')
+    heading = ('plan 1, average stage', 's', 'share')
     return (
       f'{text_table.format_table(heading, rows)}\n'
       f'GB of a device of stage {memory.stage}, the fullest: {held}'
@@ -145,9 +188,15 @@ class Planned:
       layers_simulated=found.layers,
       seconds=round(self.seconds, 2),
       ranked=[
-        dataclasses.asdict(cost) | dict(memory_total=cost.memory.total)
-        for cost in found.ranked
+        dataclasses.asdict(cost)
+        | dict(memory_total=cost.memory.total, ranks=ranks)
+        for ranks, cost in zip(self._groups(), found.ranked)
       ],
+      accuracy=dict(
+        published=[dataclasses.asdict(rate) for rate in self._published()],
+        ratios=accuracy.RATIOS,
+        resolution=accuracy.RESOLUTION,
+      ),
       first=dict(
         parts=self._parts(),
         chunks=plan_lib.chunks(

@@ -16,7 +16,8 @@ def _define_timeline(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.ascend import host
 
   cli.define(f, layer_flags.ONE_PASS)
-  cli.define(f, case_flags.DATA)
+  # As tune.
+  cli.define(f, case_flags.DATA, routing='balanced')
   cli.define(f, flag_tables.select(host.FLAGS, 'threads'))
   cli.own(
     f,
@@ -55,16 +56,36 @@ def _layer(f: flags.FlagValues):
     made = layer_flags.case(f).make()
     return made.config, made.policy, made.arrays
   config = presets.config(preset, f.ranks, f.tokens, f.capacity)
-  routing = f.routing if f['routing'].present else 'balanced'
-  if routing in text_router.LARGE:
-    ids = text_router.topk_ids(routing, preset, config, f.seed)
+  if f.routing in text_router.LARGE:
+    ids = text_router.topk_ids(f.routing, preset, config, f.seed)
   else:
-    ids = routings.load(routing, config, f.seed).topk_ids
+    ids = routings.load(f.routing, config, f.seed).topk_ids
   if f.capacity is None:
     rows = int(routings.measure_skew(config, ids)['max_rows_of_rank'])
     config = dataclasses.replace(config, capacity=rows)
   policy = layer_flags.policy(f)
   return config, policy, dict(topk_ids=ids)
+
+
+def _require_cores(f: flags.FlagValues, options, machine) -> None:
+  """Refuses more cores than a machine has, by the option that asks for them.
+
+  Raises:
+    cli.UsageError: there are more.
+  """
+  if machine['threads']:  # drive any number of workers
+    return
+  for name in ('aic', 'aiv'):
+    cores = getattr(options, f'num_{name}')
+    if cores <= machine[name]:
+      continue
+    option = name if f.schedule is None else 'schedule'
+    origin = '' if f[option].present else f", the {f.preset} preset's"
+    advice = f': pass --{name}={machine[name]:.0f}' if option == name else ''
+    raise cli.UsageError(
+      f'{option}: expected at most {machine[name]:.0f} {name.upper()} on '
+      f'{machine.name}, got {cores}{origin}{advice}'
+    )
 
 
 def _model(f: flags.FlagValues, step):
@@ -83,6 +104,7 @@ def _model(f: flags.FlagValues, step):
   step('compile')
   (which,) = passes.from_direction(f.direction)
   options = _sized(layer_flags.options(f), config, ids)
+  _require_cores(f, options, machine)
   image = compiler.COMPILE[which.direction](config, policy, options).image
   step('simulate')
   simulated = simulate.simulate(image, machine, ids)

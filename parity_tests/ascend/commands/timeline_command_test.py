@@ -1,6 +1,7 @@
 """`hpmoe timeline`: what it writes, and what it refuses."""
 
 import json
+import sys
 
 import pytest
 
@@ -58,6 +59,60 @@ def test_a_modelled_launch_names_its_bound(direction, tmp_path, capsys):
   again = tmp_path / 'again.out'
   main.main([*asked, f'--trace={again}'])
   assert again.read_bytes() == files['trace'].read_bytes()
+
+
+@pytest.mark.parametrize(
+  'flags, message',
+  [
+    ((), "aic: expected at most 2 AIC on two, got 24, the tiny preset's: pass"),
+    (('--aic=3',), 'aic: expected at most 2 AIC on two, got 3: pass --aic=2'),
+    (('--aic=2', '--aiv=5'), 'aiv: expected at most 4 AIV on two, got 5: pass'),
+  ],
+)
+def test_more_cores_than_a_machine_has_are_refused_by_their_option(
+  flags, message, tmp_path, capsys
+):
+  machine = tmp_path / 'two.toml'
+  machine.write_text(
+    "base = 'ascend_a3'\n[figures]\n"
+    + ''.join(
+      f"{name} = {{ value = {cores}, unit = 'cores', tag = 'assumed', "
+      "source = 'a test' }\n"
+      for name, cores in dict(aic=2, aiv=4).items()
+    )
+  )
+  arguments = ('timeline', '--preset=tiny', '--ranks=2', f'--machine={machine}')
+  assert main.main([*arguments, *flags]) == cli.WRONG_REQUEST
+  assert message in capsys.readouterr().err
+  assert main.main([*arguments, '--aic=2', '--aiv=4']) == cli.PARITY
+
+
+def test_tune_and_timeline_take_the_same_routing(tmp_path):
+  # Given one layer and schedule, when tune predicts its time and timeline
+  # models it, no routing named, then both say the same.
+  path, report = tmp_path / 'small.schedule', tmp_path / 'report.json'
+  layer = ('--preset=small', '--ranks=2', '--dtype=bf16')
+  options = ('--confirm=1', '--rounds=0', f'--out={path}')
+  assert main.main(['tune', *layer, *options]) == cli.PARITY
+  modelled = (f'--schedule={path}', '--machine=ascend_a3', f'--json={report}')
+  assert main.main(['timeline', *layer, *modelled]) == cli.PARITY
+  predicted = schedule_file.load(path).predicted_s['forward']
+  total = json.loads(report.read_text())['total']
+  assert total == pytest.approx(predicted, rel=1e-9)
+
+
+def test_a_picture_without_its_extra_says_what_to_install(monkeypatch, capsys):
+  monkeypatch.setitem(sys.modules, 'matplotlib', None)
+  arguments = (
+    'timeline',
+    '--machine=ascend_a3',
+    '--preset=tiny',
+    '--png=t.png',
+  )
+  assert main.main(arguments) == cli.WRONG_REQUEST
+  (line,) = capsys.readouterr().err.splitlines()
+  assert 'matplotlib: expected the extra `models`, got none; ' in line
+  assert '-m pip install' in line
 
 
 def test_a_schedule_says_which_cores(tmp_path):

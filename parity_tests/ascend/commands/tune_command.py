@@ -14,6 +14,8 @@ from hpmoe.parity_tests.report import text_table
 _MS = 1e3
 # Times over the published point.
 _GOAL = 1.15
+# The layer at which a schedule is judged whose own is too large to run.
+_SCALED = 'tiny'
 
 
 def _define_tune(f: flags.FlagValues) -> None:
@@ -146,6 +148,8 @@ def _tune(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.backend_ascend.compiler.orders import schedule_file
 
+  if f.check and f.out is None:
+    raise cli.UsageError('check: expected --out beside it, got none')
   with cli.progress(_count_steps(f), estimate=True) as step:
     layer = _layer(f, step)
     found = _search(f, layer, step)
@@ -175,11 +179,51 @@ def _tune(f: flags.FlagValues) -> int:
         seconds,
       ),
     )
+  judge_layer = _judge_request(f, layer)
   for table in (_cases, _choices, _ablation, _levers, _accuracy):
     print(table(layer, found), end='\n\n')
   print(_summary(layer, found))
   print(f'schedule: {f.out or "not written, see --out"}')
-  return cli.PARITY
+  if f.out is None:
+    return cli.PARITY
+  request = [*judge_layer, f'--schedule={f.out}']
+  print(f'judge it: hpmoe {" ".join(request)}')
+  if not f.check:
+    return cli.PARITY
+  from hpmoe.parity_tests.commands import main
+
+  return main.main(request)
+
+
+def _judge_request(f: flags.FlagValues, layer) -> list[str]:
+  """Returns the request that launches a schedule and judges it.
+
+  A layer that only compiles is judged scaled: another size, the same order.
+  """
+  from hpmoe.reference.contract import presets
+
+  scaled = not presets.get(f.preset).runs_here
+  sizes = {'tokens', 'capacity', *(row.name for row in case_flags.SIZES)}
+  rows = [
+    row
+    for row in (*case_flags.LAYER, case_flags.RANKS_OF_PRESET)
+    if f[row.name].present and not (scaled and row.name in sizes)
+  ]
+  values: dict[str, object] = {
+    row.name: cli.text(f[row.name].value) for row in rows
+  }
+  values |= dict(dtype=f.dtype, routing=next(iter(layer.cases)))
+  if scaled:
+    ranks = layer.config.num_ranks
+    experts = presets.get(_SCALED).num_experts
+    values |= dict(preset=_SCALED, ranks=math.gcd(ranks, experts))
+  else:
+    values |= dict(preset=f.preset, capacity=layer.config.capacity)
+  return [
+    'check',
+    *(f'--{name}={value}' for name, value in values.items()),
+    *(['--schedule_scaled'] if scaled else []),
+  ]
 
 
 def _cases(layer, found) -> str:

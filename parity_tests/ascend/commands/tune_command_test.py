@@ -70,8 +70,8 @@ def test_a_machine_file_has_target_and_cores_of_its_base(
 ):
   # Given a machine of the user's, based on one that ships, when a schedule is
   # searched, then its tiles are those of the base's target, a list scheduler
-  # plans with the base's costs, and the base's cores work, two AIVs beside each
-  # AIC; where it has no such units, those of an A3.
+  # plans with that machine's own costs, and the base's cores work, two AIVs
+  # beside each AIC; where it has no such units, those of an A3.
   described, report = tmp_path / 'mine.toml', tmp_path / 'tune.json'
   described.write_text(f'base = {base!r}')
   arguments = [f'--machine={described}', f'--json={report}', '--confirm=1']
@@ -79,9 +79,45 @@ def test_a_machine_file_has_target_and_cores_of_its_base(
   found = json.loads(report.read_text())
   assert (found['machine'], found['target']) == ('mine', target)
   options = found['best']['options']
-  assert options['order']['machine'] == base
+  assert options['order']['machine'] == str(described)
   assert options['num_aic'] == aic and options['num_aiv'] in aiv
-  assert found['published']['options']['num_aiv'] == aiv[0]
+  published = found['published']['options']
+  assert published['num_aiv'] == aiv[0]
+  assert published['order']['machine'] == str(described)
+
+
+@pytest.mark.parametrize(
+  'layer, request_text',
+  [
+    ('--preset=tiny --ranks=2', 'check --preset=tiny --dtype=f32 --ranks=2 '),
+    (
+      '--preset=ep16 --ranks=2 --tokens=256 --d_model=256 --d_ff=64',
+      'check --preset=tiny --dtype=f32 --ranks=2 --routing=balanced '
+      '--schedule_scaled',
+    ),
+  ],
+)
+def test_a_schedule_is_judged_by_one_request(
+  layer, request_text, tmp_path, capsys
+):
+  # Given a layer, when its schedule is to be judged, then it is launched and
+  # judged, scaled where the layer only compiles, by the printed request;
+  # and the exit code is the judge's.
+  path = tmp_path / 'best.schedule'
+  options = f'--dtype=f32 --confirm=1 --rounds=0 --out={path} --check'
+  assert main.main(['tune', *layer.split(), *options.split()]) == 0
+  text = capsys.readouterr().out
+  (line,) = [x for x in text.splitlines() if x.startswith('judge it: ')]
+  assert 'PASS: ' in text
+  start, _, request = line.partition('hpmoe ')
+  assert request.startswith(request_text)
+  assert request.endswith(f' --schedule={path}')
+  assert main.main(request.split()) == 0
+
+
+def test_what_is_judged_is_written(capsys):
+  assert main.main(['tune', *SMALL, '--check']) == 2
+  assert 'check: expected --out beside it' in capsys.readouterr().err
 
 
 def test_a_space_without_a_point_is_told_in_one_line(capsys, monkeypatch):
