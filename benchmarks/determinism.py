@@ -13,9 +13,7 @@ Example:
 from absl import app
 
 from hpmoe.backend_ascend.simulator.reproduce import cais
-from hpmoe.backend_ascend.simulator.reproduce import cais_flows
 from hpmoe.backend_ascend.simulator.reproduce import dysharp
-from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows
 from hpmoe.backend_ascend.simulator.reproduce import moe_hub
 from hpmoe.tools.docs import figures
 
@@ -39,8 +37,8 @@ def time_dysharp_layer(name: str) -> tuple[str, ...]:
   """Returns the row of a layer on DySHARP, where rows arrive by token."""
   machine = dysharp.WITNESS.load()[dysharp.MACHINE]
   arrival, source = (
-    dysharp_flows.dysharp(
-      dysharp.LAYERS[name], machine, dysharp_flows.Parts(by_source=by_source)
+    dysharp.dysharp(
+      dysharp.LAYERS[name], machine, dysharp.Parts(by_source=by_source)
     ).total
     for by_source in (False, True)
   )
@@ -53,8 +51,7 @@ def time_cais_layer(name: str) -> tuple[str, ...]:
   machine = cais.WITNESS.load()[cais.MACHINE]
   layer = cais.MODELS['LLaMA-7B'].sub_layers()[name]
   arrival, rank_order = (
-    cais_flows.cais(layer, m)
-    for m in (machine, machine.with_figures(rank_order=1))
+    cais.cais(layer, m) for m in (machine, machine.with_figures(rank_order=1))
   )
   return (
     f'CAIS, {name}',

@@ -19,9 +19,7 @@ from absl import flags
 from hpmoe.backend_ascend.simulator.flows import flow as flow_lib
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import cais
-from hpmoe.backend_ascend.simulator.reproduce import cais_flows
 from hpmoe.backend_ascend.simulator.reproduce import dysharp
-from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows
 from hpmoe.backend_ascend.simulator.reproduce import hyperparallel
 from hpmoe.backend_ascend.simulator.reproduce import moe_hub
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
@@ -53,14 +51,14 @@ WORK = {
   'image,EP16': _image,
   'CAIS,L2': lambda: _flow(
     'cais',
-    cais_flows.cais,
+    cais.cais,
     cais.MODELS['LLaMA-7B'].sub_layers()['L2'],
   ),
   'MoE-Hub,Mixtral': lambda: _flow(
     'moe-hub', moe_hub.moe_hub, moe_hub.LAYERS['Mixtral-8x7B at 4096']
   ),
   'DySHARP,M-8': lambda: _flow(
-    'dysharp', dysharp_flows.dysharp, dysharp.LAYERS['M-8']
+    'dysharp', dysharp.dysharp, dysharp.LAYERS['M-8']
   ),
 }
 

@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.simulator.reproduce import dysharp
-from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows as flows
 from hpmoe.backend_ascend.simulator.reproduce import factors
 
 # A row is one packet: 8 flits of payload, one of header, one of a list.
-LAYER = flows.Layer(hidden=64, ffn=64, experts=16, tokens=64, top_k=4, ranks=8)
+LAYER = dysharp.Layer(
+  hidden=64, ffn=64, experts=16, tokens=64, top_k=4, ranks=8
+)
 FLIT_BYTES, PLAIN_BYTES, LISTED_BYTES = 16, 9 * 16, 10 * 16
-SYSTEMS = dict(deepep=flows.deepep, comet=flows.comet) | {
-  name: functools.partial(flows.dysharp, parts=parts)
+SYSTEMS = dict(deepep=dysharp.deepep, comet=dysharp.comet) | {
+  name: functools.partial(dysharp.dysharp, parts=parts)
   for name, parts in dict(
-    basic=flows.Parts(fused=False),
-    fusion=flows.Parts(multicast=False),
-    dysharp=flows.Parts(),
+    basic=dysharp.Parts(fused=False),
+    fusion=dysharp.Parts(multicast=False),
+    dysharp=dysharp.Parts(),
   ).items()
 }
 
@@ -30,7 +31,7 @@ def _machine():
 
 def _remote():
   """Returns `[R, T, R]` experts of each token on other ranks."""
-  expert_counts = flows.count_experts(LAYER).astype(int)
+  expert_counts = dysharp.count_experts(LAYER).astype(int)
   expert_counts[np.arange(LAYER.ranks), :, np.arange(LAYER.ranks)] = 0
   return expert_counts
 
@@ -47,7 +48,7 @@ def _check(timing, up, down):
 
 
 def test_each_token_names_its_experts():
-  expert_counts = flows.count_experts(LAYER)
+  expert_counts = dysharp.count_experts(LAYER)
   assert (
     expert_counts.sum(2) == LAYER.top_k
   ).all() and expert_counts.max() <= LAYER.experts // LAYER.ranks
@@ -82,7 +83,7 @@ def test_a_token_goes_up_once_and_comes_home_once(machine, parts, ids):
 def test_all_tokens_go_to_all_ranks_over_nvls(machine):
   rows, requests = LAYER.tokens * PLAIN_BYTES, 32 * FLIT_BYTES
   _check(
-    flows.nvls(LAYER, machine),
+    dysharp.nvls(LAYER, machine),
     [rows + requests + 8 * rows] * 8,
     [7 * rows + 8 * requests + rows] * 8,
   )
@@ -119,7 +120,7 @@ def test_growth_is_judged():
 def test_the_order_of_rows_moves_no_byte(machine):
   layer = dataclasses.replace(LAYER, tokens=512)
   free, fixed = (
-    flows.dysharp(layer, machine, flows.Parts(by_source=by_source))
+    dysharp.dysharp(layer, machine, dysharp.Parts(by_source=by_source))
     for by_source in (False, True)
   )
   np.testing.assert_array_equal(free.up_bytes, fixed.up_bytes)

@@ -18,7 +18,7 @@ import numpy as np
 
 from hpmoe.backend_ascend.simulator.flows import flow as flow_lib
 from hpmoe.backend_ascend.simulator.reproduce import builder
-from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows as exchange
+from hpmoe.backend_ascend.simulator.reproduce import dysharp as exchange
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 
 Op = flow_lib.Op

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpmoe.backend_ascend.simulator.reproduce import dysharp_flows as exchange
+from hpmoe.backend_ascend.simulator.reproduce import dysharp as exchange
 from hpmoe.backend_ascend.simulator.reproduce import moe_hub
 
 LAYER = exchange.Layer(
