@@ -233,12 +233,15 @@ def test_null_predictors_repeat_a_row_and_scale_it():
     null.NEAREST: {'two': 20.0, 'late': 20.0},
     null.ROOFLINE: {'one': 1.0, 'two': 60.0, 'late': pytest.approx(24.0)},
     null.CONSTANT: {'two': 25.0, 'late': 25.0},
+    # 3 and 1.2 s by 25 / 1.2: of 40 / 3 and that the better.
+    null.SCALED: {'two': pytest.approx(40.0), 'late': pytest.approx(16.0)},
   }
   (group,) = score.score(witness, _published(witness), witness.load()).groups
   assert group.nulls == {
     null.NEAREST: pytest.approx((0.5 + 0.2) / 2),
     null.ROOFLINE: pytest.approx((0.5 + 0.04) / 2),
     null.CONSTANT: pytest.approx((0.375 + 0) / 2),
+    null.SCALED: pytest.approx((0 + 0.36) / 2),
   }
 
 
@@ -307,7 +310,10 @@ def test_a_roofline_without_its_nearest_row_is_a_gap():
   predictions = null.predictions(witness, witness.load())
   assert predictions[null.ROOFLINE] == {}
   (group,) = score.score(witness, _published(witness), witness.load()).groups
-  assert group.unknown == {null.ROOFLINE: ('two', 'late')}
+  assert group.unknown == {
+    null.ROOFLINE: ('two', 'late'),
+    null.SCALED: ('late',),
+  }
   # Rows that no predictor knows are no pass, even if they are met.
   witness = _witness(roofline=lambda machines: {})
   assert not _score(witness, _published(witness)).holds
@@ -346,7 +352,7 @@ def test_a_claim_that_a_null_predictor_meets_is_told():
     witness_lib.Claim(text, lambda v, holds=holds: '' if holds(v) else 'no')
     for text, holds in {
       'two is longer': lambda v: v['two'] > v['one'],
-      'two is twice': lambda v: v['two'] == 2 * v['one'],
+      'two is twice as long': lambda v: v['two'] == 2 * v['late'],
       'none knows': lambda v: v['else'] > 0,
     }.items()
   )

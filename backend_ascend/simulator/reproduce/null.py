@@ -3,8 +3,8 @@
 A simulator that predicts held-out rows no better has no skill.  One predictor
 repeats the nearest fitted row.  The second, a roofline, scales that row by the
 time of the busiest resource at its peak; without a fitted row it uses the
-machine's own scale.  The third repeats one constant for all held-out rows of a
-group, the best in hindsight: it knows them.
+machine's own scale.  Two more know the held-out rows: they repeat the best
+constant for all rows of a group, or scale the roofline by one, in hindsight.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.reference.contract import config as config_lib
 
 NEAREST, ROOFLINE = 'nearest fitted row', 'roofline'
-CONSTANT = 'best constant'
-NAMES = (NEAREST, ROOFLINE, CONSTANT)
+CONSTANT, SCALED = 'best constant', 'best-scaled roofline'
+NAMES = (NEAREST, ROOFLINE, CONSTANT, SCALED)
 
 
 def best_constant(published: Sequence[float]) -> float:
@@ -36,17 +36,23 @@ def best_constant(published: Sequence[float]) -> float:
   return min(published, key=error)
 
 
-def _constants(rows: Sequence[witness_lib.Row]) -> dict[str, float]:
-  """Returns the best constant of its group for each row that is evidence."""
+def _scaled(
+  rows: Sequence[witness_lib.Row], plain: witness_lib.Values
+) -> dict[str, float]:
+  """Returns `plain`, scaled by the best constant of a group.
+
+  Of the rows that are evidence and that `plain` knows.
+  """
   groups: dict[str, list[witness_lib.Row]] = {}
   for row in rows:
-    if row.counts:
+    if row.counts and plain.get(row.name):
       groups.setdefault(row.group, []).append(row)
-  constants = {
-    name: best_constant([row.published for row in group])
-    for name, group in groups.items()
+  return {
+    row.name: scale * plain[row.name]
+    for group in groups.values()
+    for scale in [best_constant([x.published / plain[x.name] for x in group])]
+    for row in group
   }
-  return {row.name: constants[row.group] for row in rows if row.counts}
 
 
 def predictions(
@@ -67,7 +73,8 @@ def predictions(
   return {
     NEAREST: {n: other.published for n, other in near.items()},
     ROOFLINE: {n: x * scale[n] for n, x in plain.items() if n in scale},
-    CONSTANT: _constants(witness.rows),
+    CONSTANT: _scaled(witness.rows, dict.fromkeys(rows, 1.0)),
+    SCALED: _scaled(witness.rows, plain),
   }
 
 

@@ -320,6 +320,7 @@ _ROOM = __name__.rpartition('.')[0]
 MODULES = {
   'hyperparallel-moe': f'{_ROOM}.hyperparallel',
   'pto-megamoe': f'{_ROOM}.pto_megamoe',
+  'deepgemm': f'{_ROOM}.deepgemm',
   'uniep': f'{_ROOM}.uniep',
   'pangu': f'{_ROOM}.pangu',
   'cais': f'{_ROOM}.cais',

@@ -164,6 +164,7 @@ def test_no_skill_is_exit_1_and_told(reproduce, capsys, tmp_path):
   assert group['nulls'] == {
     'roofline': pytest.approx(0),
     'best constant': pytest.approx(0.25),
+    'best-scaled roofline': pytest.approx(0),
   }
   assert content['verdict'] == 'fail'
   assert content['audit']['fitted_rows'] == 1

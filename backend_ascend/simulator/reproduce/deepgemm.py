@@ -1,0 +1,142 @@
+"""DeepGEMM's FP8 MegaMoE on eight H200 (pull request 383): 22 absolute times.
+
+Nothing is fitted.  Two launches follow one another on a GPU: dispatch, the first
+GEMM and SwiGLU; the second GEMM and combine.  Here that is one image, in which
+each SM does all of its first GEMM before its second.  Groups of warps of one SM
+multiply and move data at the same time, so a GPU has 132 SMs that multiply and
+132 that move.  8-bit integers stand for FP8, which is as fast.
+"""
+
+from collections.abc import Iterator
+import dataclasses
+
+import numpy as np
+
+from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.simulator import simulate
+from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
+from hpmoe.backend_ascend.simulator.reproduce import layers
+from hpmoe.backend_ascend.simulator.reproduce import null
+from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import granularity
+
+Row = witness_lib.Row
+MACHINE = 'h200'
+_SOURCE = 'deepseek-ai/DeepGEMM, pull request 383, H200 High Throughput'
+
+RANKS, TOP_K, SMS = 8, 6, 132
+# (experts, hidden, intermediate).
+MODELS = {'Flash': (256, 4096, 2048), 'Pro': (384, 7168, 3072)}
+TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+LARGE = 512  # tokens a rank
+# us, by model, one for each of TOKENS.
+TIMES = witness_lib.published('deepgemm')['times']
+
+_TILE_ROWS, _TILE_COLS = 128, 256
+_ELEMENT = 'int8'
+# The epilogue of the first GEMM writes the activation, half as wide as its sums,
+# in 8 bits; what goes home is bfloat16.
+_ELEMENT_BYTES = dict(gate_up=0.5, expert_out=2, returned=2, y=2)
+_IN_EPILOGUE = ('swiglu',)
+
+
+def name(model: str, tokens: int) -> str:
+  return f'{model}, M={tokens}'
+
+
+def _rows() -> Iterator[Row]:
+  for model, times in TIMES.items():
+    for tokens, time in zip(TOKENS, times):
+      group = 'large' if tokens >= LARGE else 'small'
+      yield Row(name(model, tokens), time, 'us', group, _SOURCE)
+
+
+def config(model: str, tokens: int) -> config_lib.MoEConfig:
+  experts, hidden, intermediate = MODELS[model]
+  return config_lib.MoEConfig(
+    num_ranks=RANKS,
+    num_tokens=tokens,
+    num_experts=experts,
+    top_k=TOP_K,
+    d_model=hidden,
+    d_ff=intermediate,
+  )
+
+
+def topk_ids(config: config_lib.MoEConfig) -> np.ndarray:
+  """Returns `[R, T, K]` i32: experts drawn uniformly."""
+  shape = (config.num_ranks, config.num_tokens, config.num_experts)
+  draw = np.random.default_rng(0).random(shape)
+  return np.argsort(draw, axis=-1)[..., : config.top_k].astype(np.int32)
+
+
+def run(
+  machine: machine_lib.Machine, model: str, tokens: int
+) -> simulate.Simulation:
+  """Returns the forward layer in modelled time."""
+  plain_config = config(model, tokens)
+  ids = topk_ids(plain_config)
+  expert_rows = layers.rows(plain_config, ids)
+  capacity = int(expert_rows.max())
+  tile_rows = min(_TILE_ROWS, capacity)
+  options = granularity.Options(
+    event_grain='row_block',
+    row_block=tile_rows,
+    col_block=_TILE_COLS,
+    put_rows=capacity,
+    vector_rows=tile_rows,
+    token_block=max(1, tokens // SMS),
+    num_aic=SMS,
+    num_aiv=SMS,
+    expert_capacity=capacity,
+    order=granularity.Order(lag=None),
+  )
+  rank_rows = expert_rows.reshape(RANKS, -1).sum(1)
+  sized_config = dataclasses.replace(
+    plain_config, capacity=int(rank_rows.max())
+  )
+  return simulate.simulate(
+    layers.image(sized_config, options, layout.Direction.FORWARD),
+    machine,
+    ids,
+    element=_ELEMENT,
+    element_bytes=_ELEMENT_BYTES,
+    skip=_IN_EPILOGUE,
+  )
+
+
+def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
+  machine = machines[MACHINE]
+  values = {}
+  for model in MODELS:
+    for tokens in TOKENS:
+      tell(name(model, tokens))
+      values[name(model, tokens)] = 1e6 * run(machine, model, tokens).total
+  return values
+
+
+def _roofline(machines: witness_lib.Machines) -> dict[str, float]:
+  values = {}
+  for model in MODELS:
+    for tokens in TOKENS:
+      layer = config(model, tokens)
+      bound = null.roofline(
+        layer,
+        machines[MACHINE],
+        topk_ids(layer),
+        element=_ELEMENT,
+        home_bytes=_ELEMENT_BYTES['returned'],
+      )
+      values[name(model, tokens)] = 1e6 * bound.fused
+  return values
+
+
+WITNESS = witness_lib.Witness(
+  **witness_lib.load_fields('deepgemm'),
+  machines=(MACHINE,),
+  quick=False,
+  rows=tuple(_rows()),
+  run=_run,
+  roofline=_roofline,
+)
