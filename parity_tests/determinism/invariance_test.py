@@ -315,6 +315,21 @@ class TestVariants:
           got[tensor][mask], pair.mapped(tensor, base[tensor])[mask]
         )
 
+  def test_codes_of_tokens_go_where_the_tokens_go(self):
+    # given
+    fields = dict(x_form='e4m3_1x128', quantised='int8_channel')
+    base = dataclasses.replace(CASE, **fields).make()
+
+    for variant in variants.PROPERTIES['tokens'](base.config, 0):
+      # when
+      pair = variants.pair(base, variant)
+      arrays = variants.inputs(base, pair).arrays
+
+      # then
+      for name in ('x_codes', 'x_scales'):
+        by_token = base.arrays[name].reshape(-1, *base.arrays[name].shape[2:])
+        np.testing.assert_array_equal(arrays[name], by_token[variant.tokens])
+
   def test_sums_over_tokens_are_of_all_tokens_or_none(self):
     # given
     made = CASE.make()

@@ -129,6 +129,9 @@ class Pair:
     config, other, variant = self.base.config, self.other.config, self.variant
     tokens = variant.tokens.reshape(-1)
     spec = tensors.SPECS.get(name)
+    if spec is None and name.startswith('x_'):  # codes, token by token
+      flat = array.reshape(-1, *array.shape[2:])
+      return flat[tokens].reshape(*variant.tokens.shape, *array.shape[2:])
     if spec is None:  # codes, expert by expert
       flat = array.reshape(config.num_experts, *array.shape[2:])
       home = other.num_ranks, other.experts_per_rank

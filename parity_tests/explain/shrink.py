@@ -272,10 +272,12 @@ def shrink(
   """
   progress('as it is')
   tensors.require_layer(request.case, 'to shrink')
-  if form := request.case.quantised:
-    raise ValueError(
-      f'weights: expected none, codes of groups do not shrink, got {form}'
-    )
+  case = request.case
+  for flag, form in (('weights', case.quantised), ('x_form', case.x_form)):
+    if form:
+      raise ValueError(
+        f'{flag}: expected none, codes of groups do not shrink, got {form}'
+      )
   bugs = separate_bugs(check_lib.run(request))
   if not bugs:
     raise NothingFails(

@@ -158,6 +158,18 @@ def test_a_right_kernel_has_none():
     shrink.shrink(right_request)
 
 
+@pytest.mark.parametrize(
+  ('flag', 'field'), [('weights', 'quantised'), ('x_form', 'x_form')]
+)
+def test_codes_of_groups_do_not_shrink(flag, field):
+  # given
+  case = dataclasses.replace(CASE, **{field: 'e4m3_1x128'})
+
+  # when / then
+  with pytest.raises(ValueError, match=f'^{flag}: expected none, codes of'):
+    shrink.shrink(request(trial.Kernel(trial.ascending).forward, case))
+
+
 def test_the_folder_shows_it_without_us(tmp_path, capsys):
   # given
   kernel, out = tmp_path / 'kernel.py', tmp_path / 'smallest'

@@ -387,6 +387,21 @@ class TestTokensAsCodes:
     assert self._judge(kernel).passed
 
   @pytest.mark.parametrize(
+    ('form', 'group'), [('e4m3_1x128', 128), ('mxfp8_e5m2', 32)]
+  )
+  def test_x_alone_may_come_in_codes(self, form, group):
+    # Every lane, and the mirrored data, of a layer with plain weights.
+    case = dataclasses.replace(self.CASE, x_form=form, quantised='')
+    report = hpmoe.check(functools.partial(_compute_y, group=group), case)
+    assert report.passed
+    assert {
+      r.lane for r in report.found.results if r.verdict == verdicts.PASS
+    } >= {
+      'exact',
+      'bounded',
+    }
+
+  @pytest.mark.parametrize(
     'wrong', ['scales of the next block', 'scales of the next token']
   )
   def test_a_wrong_scale_fails(self, wrong):
@@ -520,10 +535,10 @@ def _compute_y(
   quantises=False,
   weight_error=0.0,
   stores='float32',
+  group=128,
 ):
   """Returns y of a layer in numpy that reads x as codes."""
-  del policy
-  x, weights = _read_tokens(inputs, wrong), inputs['topk_weights']
+  x, weights = _read_tokens(inputs, wrong, group), inputs['topk_weights']
   weights = weights * np.float32(1 + weight_error)
   matrices = [_read_weight(inputs, name) for name in codes.WEIGHTS]
   y = np.zeros(x.shape, np.float32)
@@ -534,8 +549,11 @@ def _compute_y(
     gate, up = np.split(
       _multiply(rows, matrices[0][owner, local], scaled), 2, -1
     )
-    with np.errstate(over='ignore'):
-      activation = gate / (1 + np.exp(-gate)) * up
+    if policy.activation == 'absolute':
+      activation = np.abs(gate) * up
+    else:
+      with np.errstate(over='ignore'):
+        activation = gate / (1 + np.exp(-gate)) * up
     if quantises:
       activation = _quantise_rows(activation)
     out = activation @ matrices[1][owner, local]
@@ -543,10 +561,7 @@ def _compute_y(
   return {'y': y.astype(getattr(ml_dtypes, stores, stores))}
 
 
-_compute_y.activations = ('swiglu',)
-
-
-def _read_tokens(inputs, wrong: str) -> np.ndarray:
+def _read_tokens(inputs, wrong: str, group: int) -> np.ndarray:
   if 'x_codes' not in inputs:
     return inputs['x']
   scales = inputs['x_scales']
@@ -555,7 +570,10 @@ def _read_tokens(inputs, wrong: str) -> np.ndarray:
   elif wrong == 'scales of the next token':
     scales = np.roll(scales, 1, -2)
   code_values = inputs['x_codes'].astype(np.float32)
-  return code_values * np.repeat(scales, 128, -1)[..., : code_values.shape[-1]]
+  if scales.dtype == np.uint8:
+    scales = np.exp2(scales.astype(np.float32) - 127)
+  scales = np.repeat(scales, group, -1)
+  return code_values * scales[..., : code_values.shape[-1]]
 
 
 def _read_weight(inputs, name: str) -> np.ndarray:

@@ -78,8 +78,10 @@ def make(
   storage = exact_limits.STORAGE[policy.storage]
   cycle = _cycle_rows_oddly if backward else _cycle_rows
   sizes = _magnitudes(config, policy, topk_ids) if backward else _MAGNITUDES
-  limit = largest_weight(policy)
-  sizes = tuple(m for m in sizes if m.gate <= limit) or _MAGNITUDES[-1:]
+  largest_gate = largest_whole(policy, 'w_gate_up')
+  largest_x = largest_whole(policy, 'x')
+  sizes = tuple(m for m in sizes if m.gate <= largest_gate and m.x <= largest_x)
+  sizes = sizes or _MAGNITUDES[-1:]
   if x_max is not None:
     sizes = (dataclasses.replace(sizes[0], x=x_max),)
 
@@ -129,10 +131,15 @@ _MAGNITUDES = tuple(
 )
 
 
-def largest_weight(policy: PrecisionPolicy) -> int:
-  """Returns the largest n, odd, such that weights can hold all of 1 to n."""
-  if policy.quantised:
-    form = quantised.FORMS[policy.quantised]
+def largest_whole(policy: PrecisionPolicy, name: str) -> int:
+  """Returns the largest n, odd, such that an input can hold all of 1 to n.
+
+  Args:
+    policy: the form of the input, or its storage.
+    name: of `tensors.inputs`.
+  """
+  if name in policy.coded:
+    form = quantised.FORMS[policy.coded[name]]
     return quantised.ELEMENTS[form.element].most_whole
   return 2 ** storage_lib.FORMATS[policy.storage].digits - 1
 

@@ -77,7 +77,7 @@ def build_mirror(
   """
   if config.sublayer or policy.activation != 'swiglu':
     return None
-  coded = bool(policy.quantised or policy.rows)
+  coded = bool(policy.coded or policy.rows)
   size = sum(array.nbytes for array in arrays.values())
   if coded or policy.offset or size > _MOST_BYTES:
     early = policy.placement in tensors.EARLY

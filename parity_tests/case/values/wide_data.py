@@ -128,9 +128,17 @@ def make(
 
 @dataclasses.dataclass(frozen=True)
 class _Bits:
-  """Bits of wide numbers: stored ones, routing weights, expert weights."""
+  """Bits of wide numbers.
+
+  Attributes:
+    storage: of stored ones.
+    x: of tokens.
+    weights: of routing weights.
+    matrix: of expert weights.
+  """
 
   storage: int
+  x: int
   weights: int
   matrix: int
 
@@ -139,8 +147,11 @@ class _Bits:
     digits = storage.FORMATS[policy.storage].digits
     # A routing weight is float32: in narrow storage it has more bits than the
     # activation, and yet is finite there.
-    matrix = exact_data.largest_weight(policy).bit_length()
-    return cls(digits, max(digits, 15), matrix)
+    x, matrix = (
+      exact_data.largest_whole(policy, name).bit_length()
+      for name in ('x', 'w_gate_up')
+    )
+    return cls(digits, x, max(digits, 15), matrix)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +260,7 @@ def _draw_tokens(
     if column is not None:
       dy_met[token, column] = True
       dy_wide[token, column] = role.wide == 'dy'
-  x = _draw_odd(('wide/x', seed), x_wide, bits.storage) * x_read
+  x = _draw_odd(('wide/x', seed), x_wide, bits.x) * x_read
   dy = _draw_odd(('wide/dy', seed), dy_wide, bits.storage) * dy_met
   home = (config.num_ranks, config.num_tokens, -1)
   tensors_by_name = dict(x=x, topk_weights=weights, dy=dy)
