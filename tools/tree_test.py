@@ -111,6 +111,7 @@ class TestBuildFiles:
       'flashinfer_bench',
       'mindspore',
       'msprobe',
+      'qwen3_torch_testing',
       'torch',
       'transformers',
       'scikit_build_core',

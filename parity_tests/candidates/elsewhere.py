@@ -201,6 +201,4 @@ class Interpreter(Program):
     return [self.python, reader, case, self.name, out]
 
   def _env(self) -> dict[str, str]:
-    # Modules of our Python would be found by the other.
-    ours = ('PYTHONPATH', 'PYTHONHOME')
-    return {n: value for n, value in os.environ.items() if n not in ours}
+    return processes.make_foreign_environment()

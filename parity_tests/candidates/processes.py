@@ -63,6 +63,12 @@ def unlike_an_answer(code: int | None, timeout_s: float) -> str:
   return f'expected an answer, got {how}'
 
 
+def make_foreign_environment() -> dict[str, str]:
+  """Returns our environment without the paths of our Python's modules."""
+  own_names = ('PYTHONPATH', 'PYTHONHOME')
+  return {n: value for n, value in os.environ.items() if n not in own_names}
+
+
 def call(
   job: pathlib.Path,
   commands: Mapping[int | None, Sequence[str]],

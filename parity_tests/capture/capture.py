@@ -122,6 +122,33 @@ def _arguments(function):
   return inspect.signature(function).parameters if callable(function) else ()
 
 
+def write_folder(folder, inputs, outputs, layouts):
+  """Writes what a layer read and what it computed, as a check reads them.
+
+  Args:
+    folder: to write.
+    inputs: bits of what it read, by name.
+    outputs: likewise what it computed.
+    layouts: axes of each of them; the leading ones may be several of an array.
+  """
+  arrays = dict(inputs, **outputs)
+  notes = dict(layouts)
+  # Their dtypes are not those of the layer.
+  for name in ('topk_ids', 'topk_weights', 'd_topk_weights'):
+    if name in arrays:
+      notes[name] = f'{layouts[name]}, {_name_dtype(arrays[name])}'
+  flat = {name: _flattened(a, layouts[name]) for name, a in arrays.items()}
+  notes['case'] = read_case.digest({name: flat[name] for name in inputs})
+  os.makedirs(folder, exist_ok=True)
+  for file, names in (('inputs', inputs), ('real', outputs)):
+    part = {name: flat[name] for name in names}
+    read_case.save(read_case.path_of(folder, file), part, notes)
+
+
+def _name_dtype(bits):
+  return 'bfloat16' if bits.dtype == read_case.BFLOAT16 else bits.dtype.name
+
+
 class _Record:
   """What one call reads and computes."""
 
@@ -183,10 +210,6 @@ class _Record:
     self._check()
     inputs, outputs = dict(self._inputs), dict(self._outputs)
     layouts = dict(self._layouts)
-    for name in ('topk_ids', 'topk_weights'):
-      dtype = inputs[name].dtype
-      word = 'bfloat16' if dtype == read_case.BFLOAT16 else dtype.name
-      layouts[name] = f'{layouts[name]}, {word}'
     layouts.update((grad, layouts[name]) for name, grad in _GRADS.items())
     layouts.update(y=layouts['x'], dy=layouts['x'])
     if self._dy:
@@ -194,12 +217,7 @@ class _Record:
       for name, parts in self._parts.items():
         if any(part.is_wanted for part in _flat(parts)):
           outputs[_GRADS[name]] = _whole(parts, self._layouts[name], 'grad')
-    os.makedirs(folder, exist_ok=True)
-    for file, held in (('inputs', inputs), ('real', outputs)):
-      held = {n: _flattened(a, layouts[n]) for n, a in held.items()}
-      if file == 'inputs':
-        layouts['case'] = read_case.digest(held)
-      read_case.save(read_case.path_of(folder, file), held, layouts)
+    write_folder(folder, inputs, outputs, layouts)
 
   def _check(self):
     """Refuses what is not one call and one backward pass.

@@ -23,7 +23,8 @@ GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
 def ran(tmp_path_factory) -> tuple[pathlib.Path, dict]:
   """Returns a folder of what was recorded, and what was seen beside."""
   folder = tmp_path_factory.mktemp('torch')
-  for file in (FOLDER / 'capture.py', read_case.__file__):
+  names = 'capture.py', 'qwen3_torch_testing.py'
+  for file in (*(FOLDER / name for name in names), read_case.__file__):
     shutil.copy(file, folder)
   process = subprocess.run(
     [

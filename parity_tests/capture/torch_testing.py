@@ -13,33 +13,8 @@ import sys
 
 import numpy as np
 import torch
-import transformers
 
 TOKENS = torch.tensor(np.random.default_rng(0).integers(0, 64, (2, 8)))
-
-
-def model(dtype=torch.float32, implementation='eager'):
-  """Returns Qwen3-MoE with two layers of eight experts."""
-  torch.manual_seed(0)
-  config = transformers.Qwen3MoeConfig(
-    vocab_size=64,
-    hidden_size=32,
-    intermediate_size=48,
-    moe_intermediate_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    num_experts=8,
-    num_experts_per_tok=2,
-    experts_implementation=implementation,
-  )
-  decoder = transformers.Qwen3MoeForCausalLM(config).to(dtype)
-  with torch.no_grad():
-    for item in decoder.parameters():
-      if item.dim() > 1:
-        item.normal_(std=item.shape[-1] ** -0.5)
-  return decoder
 
 
 def train(decoder):
@@ -50,14 +25,6 @@ def train(decoder):
   for item in decoder.parameters():
     total.update(b'' if item.grad is None else read_case.bits_of(item.grad))
   return total.hexdigest()
-
-
-def lose_expert(experts):
-  """Expert 3 returns nothing."""
-  forward = experts.forward
-  experts.forward = lambda hidden_states, top_k_index, top_k_weights: forward(
-    hidden_states, top_k_index, top_k_weights * (top_k_index != 3)
-  )
 
 
 def cut_gradient(experts):
@@ -78,7 +45,7 @@ def cut_gradient(experts):
 
 
 def record_model(folder, fault=None, **options):
-  decoder = model(**options)
+  decoder = qwen3.make_model(**options)
   block = decoder.model.layers[0].mlp
   if fault is not None:
     fault(block.experts)
@@ -92,7 +59,7 @@ def record_model(folder, fault=None, **options):
 
 def record_two_steps(folder):
   """The second of two passes whose gradients add up, on shared weights."""
-  decoder = model()
+  decoder = qwen3.make_model()
   decoder.model.layers[1].mlp = decoder.model.layers[0].mlp
   with capture.capture(decoder.model.layers[0].mlp, folder, call=3):
     train(decoder)
@@ -101,7 +68,7 @@ def record_two_steps(folder):
 
 def record_frozen(folder):
   """Without a gradient of x and of w_down."""
-  decoder = model()
+  decoder = qwen3.make_model()
   decoder.requires_grad_(False)
   decoder.model.layers[0].mlp.experts.gate_up_proj.requires_grad_(True)
   with capture.capture(decoder.model.layers[0].mlp, folder):
@@ -159,7 +126,7 @@ def collect_refusals(folder):
   messages = {}
 
   def record(name, run, layer=None, **options):
-    decoder = model()
+    decoder = qwen3.make_model()
     layer = decoder.model.layers[0].mlp if layer is None else layer
     try:
       with capture.capture(layer, folder, **options):
@@ -188,7 +155,7 @@ def collect_refusals(folder):
   record('where', forward, x='tokens')
   record('name', forward, w_up='up_proj')
   record('block', lambda decoder: None, Block())
-  experts = model().model.layers[0].mlp.experts
+  experts = qwen3.make_model().model.layers[0].mlp.experts
   experts.bias = torch.nn.Parameter(torch.zeros(3))
   record('bias', lambda decoder: None, experts)
   return messages
@@ -235,11 +202,11 @@ def read_as_they_are():
 
 
 def main(out):
-  plain = train(model())
+  plain = train(qwen3.make_model())
   is_unchanged = record_model(f'{out}/right') == plain
-  record_model(f'{out}/grouped', implementation='grouped_mm')
+  record_model(f'{out}/grouped', experts_implementation='grouped_mm')
   record_model(f'{out}/bf16', dtype=torch.bfloat16)
-  record_model(f'{out}/lost', lose_expert)
+  record_model(f'{out}/lost', qwen3.lose_expert)
   record_model(f'{out}/cut', cut_gradient)
   record_two_steps(f'{out}/two_steps')
   record_frozen(f'{out}/frozen')
@@ -253,6 +220,7 @@ def main(out):
 if __name__ == '__main__':
   sys.path.insert(0, sys.argv[1])
   import capture
+  import qwen3_torch_testing as qwen3
   import read_case
 
   main(sys.argv[2])

@@ -27,7 +27,6 @@ that is installed, else widened to float32, which loses nothing.
 
 import argparse
 import hashlib
-import importlib.machinery
 import json
 import os
 import sys
@@ -329,6 +328,21 @@ def _tables(path, lines):
     yield name, values
 
 
+def load_module(path):
+  """Returns the module in a file of the user, which may import from beside it.
+
+  It is compiled from its text: bytecode may be of another text that had the
+  same size in the same second.
+  """
+  sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+  module = types.ModuleType('hpmoe_candidate')
+  module.__file__ = path
+  sys.modules[module.__name__] = module
+  with open(path, encoding='utf-8') as file:
+    exec(compile(file.read(), path, 'exec'), vars(module))
+  return module
+
+
 def function(spec):
   """Returns a function that FILE.py:function names.
 
@@ -338,11 +352,7 @@ def function(spec):
   path, _, name = spec.rpartition(':')
   if not path or not os.path.exists(path):
     raise ValueError(f'function: expected FILE.py:function, got {spec!r}')
-  sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-  loader = importlib.machinery.SourceFileLoader('hpmoe_candidate', path)
-  module = types.ModuleType(loader.name)
-  sys.modules[loader.name] = module
-  loader.exec_module(module)
+  module = load_module(path)
   if not callable(getattr(module, name, None)):
     raise ValueError(f'function: expected {name!r} in {path}, got none')
   return getattr(module, name)

@@ -11,20 +11,20 @@ import json
 import pathlib
 from typing import Any
 
-# A definition's dtypes, by how numpy and ml_dtypes call them.
-DTYPES = {
-  'float32': 'float32',
-  'float16': 'float16',
-  'bfloat16': 'bfloat16',
-  'float8_e4m3fn': 'float8_e4m3fn',
-  'float8_e5m2': 'float8_e5m2',
-  'int64': 'int64',
-  'int32': 'int32',
-  'int16': 'int16',
-  'int8': 'int8',
-  'uint8': 'uint8',
-  'bool': 'bool',
-}
+# A definition's dtypes; numpy and ml_dtypes have the same names.
+DTYPES = (
+  'float32',
+  'float16',
+  'bfloat16',
+  'float8_e4m3fn',
+  'float8_e5m2',
+  'int64',
+  'int32',
+  'int16',
+  'int8',
+  'uint8',
+  'bool',
+)
 REFERENCE = 'reference'
 
 
@@ -125,7 +125,7 @@ def read_definition(path: str) -> Definition:
   Raises:
     ValueError: it is none; the text names the file and the key.
   """
-  table = _read_object(path)
+  table = _read_object('definition', path)
   try:
     axes = {
       name: axis['value'] if axis['type'] == 'const' else None
@@ -215,7 +215,7 @@ def read_solution(place: str, definition: Definition) -> Solution:
 
 
 def _read_solution_file(path: str, definition: Definition) -> Solution:
-  table = _read_object(path)
+  table = _read_object('solution', path)
   try:
     spec = table['spec']
     entry_file, _, function = spec['entry_point'].partition('::')
@@ -268,7 +268,7 @@ def _read_specs(path: str, table: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
   for name, row in table.items():
     if row['dtype'] not in DTYPES:
       raise ValueError(
-        f'definition: expected a dtype among {[*DTYPES]} for {name} in {path}, '
+        f'definition: expected a dtype among {DTYPES} for {name} in {path}, '
         f'got {row["dtype"]!r}'
       )
     shape = None if row['shape'] is None else tuple(row['shape'])
@@ -287,8 +287,7 @@ def _find_root(path: str) -> pathlib.Path:
   return pathlib.Path(path).absolute().parent
 
 
-def _read_object(path: str) -> dict[str, Any]:
-  flag = 'solution' if 'solution' in path else 'definition'
+def _read_object(flag: str, path: str) -> dict[str, Any]:
   try:
     table = json.loads(_read_text(flag, path))
   except json.JSONDecodeError as error:

@@ -185,7 +185,8 @@ def settle_routing(
       float(np.abs(row - output[token].astype(np.float64)).max())
       for row in rows
     ]
-    nearest = choices[int(np.nanargmin([*distances]))]
+    # An answer of NaN is as far from every choice.
+    nearest = choices[int(np.argmin(np.nan_to_num(distances, nan=np.inf)))]
     if {*nearest} != {*ids[token].tolist()}:
       ids[token] = nearest
     notes.append(_describe_undecided(token, choices, nearest))

@@ -124,8 +124,9 @@ class TestCheats:
 
 
 class TestNearTies:
-  def test_an_undecided_token_follows_the_solution(self, files, tmp_path):
-    # Given a token whose fourth and fifth expert score the same,
+  @pytest.fixture
+  def layer(self, files):
+    """Returns a layer where two experts of token 3 score the same."""
     _, definition, workload = files
     task = definition_lib.read_definition(definition)
     work = definition_lib.read_workload(workload)
@@ -135,7 +136,19 @@ class TestNearTies:
     logits[3] = np.linspace(2, -2, 16)
     logits[3, 4] = logits[3, 3]
     kind = kinds.find_kind(task)
-    layer = layer_inputs.Layer.from_inputs(kind, task.name, inputs)
+    return layer_inputs.Layer.from_inputs(kind, task.name, inputs)
+
+  def test_an_answer_of_nan_follows_no_choice(self, layer):
+    class _Kernel:
+      def compute(self):
+        return {'output': np.full((_TOKENS, 256), np.nan)}
+
+    settled_routing = definition_check.settle_routing(layer, _Kernel())
+    (choices,) = layer.route().undecided.values()
+    ids = sorted(settled_routing.routing.ids[3].tolist())
+    assert ids in [sorted(choice) for choice in choices]
+
+  def test_an_undecided_token_follows_the_solution(self, layer):
     # when a kernel takes either of them,
     choice = layer.route()
     assert [*choice.undecided] == [3]

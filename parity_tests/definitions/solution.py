@@ -104,12 +104,7 @@ class Solution(candidates.Candidate):
       job = pathlib.Path(folder)
       self._write_job(job)
       command = [self.python or sys.executable, str(job / _WORKER.name), folder]
-      env = {
-        name: value
-        for name, value in os.environ.items()
-        # Modules of our Python would be found by the other.
-        if name not in ('PYTHONPATH', 'PYTHONHOME')
-      }
+      env = processes.make_foreign_environment()
       if not self.python:
         env['PYTHONPATH'] = os.pathsep.join(path for path in sys.path if path)
       try:
@@ -143,10 +138,8 @@ class Solution(candidates.Candidate):
       if isinstance(value, np.ndarray)
     }
     read_case.save(str(job / 'inputs.safetensors'), arrays, {})
-    changed_inputs = workload_inputs.change_tokens(
-      arrays, [name for name in self.token_inputs if name in arrays]
-    )
-    other = {name: changed_inputs[name] for name in self.token_inputs}
+    token_inputs = {name: arrays[name] for name in self.token_inputs}
+    other = workload_inputs.change_tokens(token_inputs)
     read_case.save(str(job / 'other_inputs.safetensors'), other, {})
     (job / 'request.json').write_text(json.dumps(self._make_request()))
 

@@ -14,7 +14,6 @@ it is given is filled with NaN before each call.
 import json
 import os
 import sys
-import types
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -33,13 +32,7 @@ def load(folder, request):
   path = request['entry_file']
   if request['is_packaged']:
     path = os.path.join(folder, 'sources', path)
-  sys.path.insert(0, os.path.dirname(path))
-  module = types.ModuleType('hpmoe_solution')
-  module.__file__ = path
-  sys.modules[module.__name__] = module
-  # Not by an import: bytecode of another text may have its size and second.
-  with open(path, encoding='utf-8') as file:
-    exec(compile(file.read(), path, 'exec'), module.__dict__)
+  module = read_case.load_module(path)
   function = getattr(module, request['entry_function'], None)
   if not callable(function):
     raise Refusal(
@@ -71,7 +64,7 @@ class Memory:
         ) from None
 
   def fill(self, arrays):
-    """Writes values into the memory; returns the arguments."""
+    """Writes values into the memory of some inputs, and of all at first."""
     for name, bits in arrays.items():
       value = self._convert(bits)
       memory = self._tensors.get(name)
@@ -81,6 +74,9 @@ class Memory:
         memory.copy_(value)
       else:
         memory[...] = value
+
+  def list_arguments(self):
+    """Returns the arguments of a call, without outputs."""
     return [
       self._tensors[row['name']] if row['is_tensor'] else row['value']
       for row in self._request['inputs']
@@ -104,8 +100,8 @@ class Memory:
   def find_changed(self, arrays):
     """Returns the name of an input that has other bytes, or None."""
     for name, bits in arrays.items():
-      now = read_case.bits_of(self._tensors[name])
-      if now.tobytes() != np.ascontiguousarray(bits).tobytes():
+      actual = read_case.bits_of(self._tensors[name])
+      if not np.array_equal(_view_bytes(actual), _view_bytes(bits)):
         return name
     return None
 
@@ -134,6 +130,10 @@ class Memory:
     return read_case.as_torch(bits).to(self._device)
 
 
+def _view_bytes(bits):
+  return np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
+
+
 def _numpy_dtype(row):
   import ml_dtypes
 
@@ -141,8 +141,8 @@ def _numpy_dtype(row):
 
 
 def call(function, memory, arrays, request):
-  """Returns the bits of all outputs of one call."""
-  arguments = memory.fill(arrays)
+  """Returns the bits of all outputs of one call on the arrays in memory."""
+  arguments = memory.list_arguments()
   if request['destination_passing']:
     values = memory.make_outputs()
     function(*arguments, *values)
@@ -175,12 +175,15 @@ def main():
     request = json.load(file)
   inputs = read_case.read(os.path.join(folder, 'inputs.safetensors'))[0]
   path = os.path.join(folder, 'other_inputs.safetensors')
-  other = {**inputs, **read_case.read(path)[0]}
+  other_tokens = read_case.read(path)[0]
   try:
     function = load(folder, request)
     memory = Memory(request, request['device'])
-    for arrays in (other, inputs):
-      call(function, memory, arrays, request)
+    memory.fill(inputs)
+    memory.fill(other_tokens)
+    call(function, memory, {**inputs, **other_tokens}, request)
+    memory.fill({name: inputs[name] for name in other_tokens})
+    call(function, memory, inputs, request)
     outputs = call(function, memory, inputs, request)
   except Refusal as refusal:
     with open(os.path.join(folder, 'refusal'), 'w', encoding='utf-8') as file:

@@ -55,15 +55,16 @@ def numpy_dtype(name: str) -> np.dtype:
   return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def change_tokens(inputs: Mapping[str, Any], names: list[str]) -> Inputs:
+def change_tokens(
+  token_inputs: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
   """Returns inputs of the same shapes with other tokens: half of them moved.
 
   The first elements stay, so that who knows data by a few of them is misled.
   """
-  other_inputs = dict(inputs)
-  for name in names:
-    array = inputs[name]
-    if isinstance(array, np.ndarray) and array.size > 1:
+  other_inputs = dict(token_inputs)
+  for name, array in token_inputs.items():
+    if array.size > 1:
       flat = array.reshape(-1).copy()
       half = flat.size // 2
       flat[half:] = np.roll(flat[half:], 1)

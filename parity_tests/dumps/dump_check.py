@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
-import functools
 import tempfile
 from typing import Any
 
 import numpy as np
 
-from hpmoe.parity_tests.candidates import outputs
+from hpmoe.parity_tests.candidates import outputs as outputs_lib
+from hpmoe.parity_tests.capture import capture
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import dumps
-from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.dumps import dump_layers
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
@@ -109,7 +108,7 @@ def _judge_call(
       case = case_lib.Case(
         direction, input=f'{folder}/inputs.safetensors', policy=policy
       )
-      candidate = outputs.Outputs(folder)
+      candidate = outputs_lib.Outputs(folder)
       request = request_lib.Request(
         case, candidate, judgement.Judgement(lanes, standards.DEFAULT)
       )
@@ -123,35 +122,22 @@ def _judge_call(
 
 def _write_call(call: dump_layers.LayerCall, folder: str) -> None:
   """Writes a call as `capture` does: what it read, and what it computed."""
-  read = functools.partial(_read_tensor, call)
   read_roles = (*dump_layers.INPUTS, *(['dy'] if call.has_backward else []))
   computed_roles = [
     role
     for role in ('y', *(dump_layers.GRADS if call.has_backward else ()))
     if role in call.files
   ]
-  notes = dict(call.kind.layouts)
-  for role in ('topk_ids', 'topk_weights'):
-    notes[role] = f'{notes[role]}, {_name_dtype(read(role))}'
-  # Layouts of all tensors stand in both files, as `capture` writes them.
-  for file, roles in (('inputs', read_roles), ('real', computed_roles)):
-    arrays = {role: read(role) for role in roles}
-    notes.setdefault('case', read_case.digest(arrays))
-    read_case.save(read_case.path_of(folder, file), arrays, notes)
+  inputs, outputs = (
+    {role: _read_tensor(call, role) for role in roles}
+    for roles in (read_roles, computed_roles)
+  )
+  capture.write_folder(folder, inputs, outputs, call.kind.layouts)
 
 
 def _read_tensor(call: dump_layers.LayerCall, role: str) -> np.ndarray:
-  """Returns the bits of a tensor, its leading axes as one."""
   (array,) = dumps.read(call.files[role])[0].values()
-  axes = call.kind.layouts[role].split()
-  rest = array.shape[array.ndim - len(axes) + 1 :]
-  return np.ascontiguousarray(array).reshape(-1, *rest)
-
-
-def _name_dtype(bits: np.ndarray) -> str:
-  if bits.dtype == read_case.BFLOAT16:
-    return 'bfloat16'
-  return str(bits.dtype.name)
+  return np.ascontiguousarray(array)
 
 
 def find_first_failure(rows: Sequence[Verdict]) -> Verdict | None:

@@ -4,39 +4,20 @@ Run as: python dump_torch_testing.py FOLDER BUG
 """
 
 import json
+import pathlib
 import sys
 
 from msprobe.pytorch import PrecisionDebugger
 import torch
-from transformers import Qwen3MoeConfig
-from transformers import Qwen3MoeForCausalLM
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'capture'))
 
-def make_model():
-  """Returns the model, in float32."""
-  torch.manual_seed(0)
-  config = Qwen3MoeConfig(
-    vocab_size=64,
-    hidden_size=32,
-    intermediate_size=48,
-    moe_intermediate_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    num_experts=8,
-    num_experts_per_tok=2,
-    norm_topk_prob=True,
-  )
-  return Qwen3MoeForCausalLM(config).float()
+import qwen3_torch_testing as qwen3  # noqa: E402
 
 
 def plant(experts, bug):
   """Makes the experts of a layer wrong."""
   right = experts.forward
-
-  def lose_expert(x, ids, weights):
-    return right(x, ids, weights * (ids != 3))
 
   def weigh_twice(x, ids, weights):
     return right(x, ids, weights * weights)
@@ -44,16 +25,16 @@ def plant(experts, bug):
   def cut_gradient(x, ids, weights):
     return right(x.detach() + 0 * x, ids, weights)
 
-  wrong = dict(
-    lose_expert=lose_expert, weigh_twice=weigh_twice, cut_gradient=cut_gradient
-  )
-  if bug in wrong:
+  wrong = dict(weigh_twice=weigh_twice, cut_gradient=cut_gradient)
+  if bug == 'lose_expert':
+    qwen3.lose_expert(experts)
+  elif bug in wrong:
     experts.forward = wrong[bug]
 
 
 def main():
   folder, bug = sys.argv[1:]
-  model = make_model()
+  model = qwen3.make_model(norm_topk_prob=True)
   plant(model.model.layers[1].mlp.experts, bug)
   config = dict(
     task='tensor',
