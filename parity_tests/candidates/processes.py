@@ -1,7 +1,7 @@
 """The processes of a job: who carries its mark, whoever started it.
 
 The mark is a variable of the environment, which children inherit: so those that
-left their parent's session or outlived it are found, too.
+left their parent's session or outlived it are pids, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,14 @@ def mark(job: pathlib.Path) -> dict[str, str]:
 def of(job: pathlib.Path) -> list[int]:
   """Returns the ids of this machine's live processes that work on the job."""
   word = os.fsencode(f'{JOB_VARIABLE}={job}')
-  found = []
+  pids = []
   for entry in pathlib.Path('/proc').iterdir():
     # Another user's processes, and those that just ended, cannot be read.
     with contextlib.suppress(OSError):
       if entry.name.isdigit():
         words = (entry / 'environ').read_bytes().split(b'\0')
-        found += [int(entry.name)] if word in words else []
-  return found
+        pids += [int(entry.name)] if word in words else []
+  return pids
 
 
 def end(job: pathlib.Path) -> None:
@@ -59,8 +59,8 @@ def unlike_an_answer(code: int | None, timeout_s: float) -> str:
   """
   if code is None:
     return f'expected an answer within {timeout_s:g} s, got none'
-  how = f'signal {-code}' if code < 0 else f'exit code {code}'
-  return f'expected an answer, got {how}'
+  ending = f'signal {-code}' if code < 0 else f'exit code {code}'
+  return f'expected an answer, got {ending}'
 
 
 def make_foreign_environment() -> dict[str, str]:

@@ -49,6 +49,8 @@ class Case:
     rows: as of the policy.
     x_form: of `quantised.FORMS`, what x comes in; ''.
     weight_ulp: as of the policy.
+    router: a rule and its numbers, see `router.parse_router`; a candidate then
+      gets router_logits and router_bias in place of topk_ids and topk_weights.
     folder: of a case that was written, which decides all but `direction`.
   """
 
@@ -75,6 +77,7 @@ class Case:
   rows: str = ''
   x_form: str = ''
   weight_ulp: float = 0.0
+  router: str = ''
   folder: str | None = None
 
   def __post_init__(self):
@@ -159,6 +162,11 @@ class Case:
     Raises:
       ValueError: the case or a file is wrong.
     """
+    if self.router:
+      raise ValueError(
+        'router: expected none here: only hpmoe check judges kernels that '
+        f'route by themselves, got {self.router}'
+      )
     for flag, form in (
       ('weights', self.quantised),
       ('rows', self.rows),

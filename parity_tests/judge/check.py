@@ -12,6 +12,7 @@ from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import price as price_lib
 from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import self_routing
 from hpmoe.parity_tests.judge import value_ranges
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import equality
@@ -114,6 +115,8 @@ def run(
     ValueError: the request was wrong.
     candidates.CandidateError: the candidate crashed, hung or could not run.
   """
+  if request.case.router:
+    return self_routing.run(request, progress, run)
   start = time.perf_counter()
   candidate = request.candidate.ready(request.case)
   request.judgement.refuse(request.case, candidate)

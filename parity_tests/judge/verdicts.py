@@ -50,7 +50,9 @@ def comparisons(layer: tensors.Layer) -> int:
   return len(order(layer)) - len(tensors.RELAYED)
 
 
-ORDER = order(tensors.EVERY_PART)
+# Of a kernel that routes by itself, before all others.
+ROUTER_ROWS = ('topk_ids', 'topk_weights')
+ORDER = (*ROUTER_ROWS, *order(tensors.EVERY_PART))
 _OF_SUBLAYER = order(passes.SUBLAYER)
 
 
@@ -248,7 +250,7 @@ def pass_of(stage: str) -> passes.Pass:
   """Returns the pass that a row belongs to."""
   whole = passes.FORWARD.of_layer(tensors.EVERY_PART)
   own = passes.FORWARD.of_layer(passes.SUBLAYER).stages
-  forward = (*whole.outputs, whole.relayed, *own)
+  forward = (*ROUTER_ROWS, *whole.outputs, whole.relayed, *own)
   return passes.FORWARD if tensor_of(stage) in forward else passes.BACKWARD
 
 

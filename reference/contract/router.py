@@ -21,9 +21,11 @@ choices rounding allows.
 import dataclasses
 import pathlib
 import tomllib
+from typing import Any
 
 SCORES = ('softmax', 'sigmoid', 'none')
 BIASES = ('', 'choice', 'logits')
+DTYPES = ('float32', 'bfloat16', 'float16')
 # Experts of a group whose scores are added to be the group's.
 GROUP_TERMS = 2
 
@@ -78,6 +80,8 @@ class Router:
     groups: groups of experts; 1 where the rule has none.
     top_groups: groups that are kept.
     scale: factor of all weights.
+    dtype: in which a kernel may compute scores; the oracle computes them in
+      the dtype of its logits.
 
   Raises:
     ValueError: a field is not as above; names it.
@@ -88,8 +92,11 @@ class Router:
   groups: int = 1
   top_groups: int = 1
   scale: float = 1.0
+  dtype: str = 'float32'
 
   def __post_init__(self):
+    if self.dtype not in DTYPES:
+      raise ValueError(f'dtype: expected one of {DTYPES}, got {self.dtype!r}')
     if self.rule not in RULES:
       raise ValueError(f'rule: expected one of {[*RULES]}, got {self.rule!r}')
     if self.top_k < 1:
@@ -124,3 +131,32 @@ class Router:
         f'top_k: expected at most {self.top_groups * size}, the experts of '
         f'{self.top_groups} groups, got {self.top_k}'
       )
+
+
+# Numbers of `parse_router`, with what makes one of a word.
+_NUMBERS = dict(top_k=int, groups=int, top_groups=int, scale=float, dtype=str)
+
+
+def parse_router(text: str, top_k: int = 0) -> Router:
+  """Returns the router of a text such as `deepseek_v3:groups=8:top_groups=4`.
+
+  Args:
+    text: a rule of `RULES`, then with a colon each `top_k`, `groups`,
+      `top_groups`, `scale` and `dtype`, as `Router` has them.
+    top_k: K where the text does not say it; 0: it must.
+
+  Raises:
+    ValueError: the rule or a number is unknown; names it.
+  """
+  rule, *words = text.split(':')
+  numbers: dict[str, Any] = {'top_k': top_k}
+  for word in words:
+    name, _, value = word.partition('=')
+    try:
+      numbers[name] = _NUMBERS[name](value)
+    except (KeyError, ValueError):
+      raise ValueError(
+        f'router: expected RULE:NAME=NUMBER with some of {[*_NUMBERS]}, got '
+        f'{word!r} in {text!r}'
+      ) from None
+  return Router(rule, **numbers)

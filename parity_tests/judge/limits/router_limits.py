@@ -76,7 +76,7 @@ def bound_scores(
   router: router_lib.Router,
   logits: at.Float[np.ndarray, 'T E'],
   bias: at.Float[np.ndarray, 'E'] | None = None,
-  dtype: str = 'float32',
+  dtype: str = '',
 ) -> Scores:
   """Returns golden scores and how far those of a right kernel may be off.
 
@@ -84,8 +84,9 @@ def bound_scores(
     router: the rule.
     logits: `[T, E]` as the kernel gets them.
     bias: `[E]`; None: 0.
-    dtype: in which the kernel computes scores.
+    dtype: in which the kernel computes scores; '': the router's.
   """
+  dtype = dtype or router.dtype
   table, u = router.table, ulp.unit_roundoff(dtype)
   tiny = ulp.smallest_normal(dtype)
   value = logits.astype(np.float64)

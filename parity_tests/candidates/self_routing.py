@@ -1,0 +1,116 @@
+"""A kernel that routes by itself: it reads logits in place of experts."""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any, Self
+
+import numpy as np
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import in_process
+from hpmoe.parity_tests.candidates import user_candidate
+from hpmoe.parity_tests.case import passes
+
+ROUTING = ('topk_ids', 'topk_weights')
+# What has a row for each token, `[R, T, ...]`.
+_BY_TOKEN = ('x', 'x_codes', 'x_scales', 'router_logits')
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfRouting(candidates.Candidate):
+  """A function of the user that is called with logits.
+
+  Each run is two calls: the first is on the same tokens in another order, so
+  that a kernel that keeps something by shape or address answers wrongly.
+
+  Attributes:
+    function: the candidate that is called.
+    router_inputs: router_logits `[R, T, E]`, and router_bias `[E]` if the rule
+      has one.
+    routings: of each run, those tensors of `ROUTING` that were returned.
+  """
+
+  function: candidates.Candidate
+  router_inputs: Mapping[str, np.ndarray] = dataclasses.field(repr=False)
+  # One list for all copies of the candidate: `ready` makes some.
+  routings: list[dict[str, np.ndarray]] = dataclasses.field(
+    default_factory=list, compare=False, repr=False
+  )
+
+  @property
+  def can(self) -> candidates.Can:  # type: ignore[override]
+    """That of the function, forward; `run` itself looks for what it keeps."""
+    return dataclasses.replace(
+      self.function.can, directions=(passes.FORWARD.name,), keeps=False
+    )
+
+  @property
+  def name(self) -> str:  # type: ignore[override]
+    """The function's."""
+    return self.function.name
+
+  @property
+  def options(self):  # type: ignore[override]
+    """The function's."""
+    return self.function.options
+
+  @property
+  def checking(self):  # type: ignore[override]
+    """The function's."""
+    return self.function.checking
+
+  @property
+  def seconds(self):  # type: ignore[override]
+    """The function's."""
+    return self.function.seconds
+
+  def facts(self) -> dict[str, Any]:
+    """See `Candidate`."""
+    return self.function.facts()
+
+  def ready(self, case, beside='') -> Self:
+    """See `Candidate`.
+
+    Raises:
+      ValueError: the candidate cannot be called with logits.
+    """
+    callable_kinds = (in_process.Function, user_candidate.Subprocess)
+    if not isinstance(self.function, callable_kinds):
+      raise ValueError(
+        'router: expected a function as the candidate, which gets '
+        f'router_logits, got {self.name}'
+      )
+    if self.checking.isolate:
+      raise ValueError(
+        'isolate: expected none beside --router, whose kernel computes its '
+        'own routing, got isolate'
+      )
+    function = self.function.ready(case, beside)
+    return dataclasses.replace(self, function=function)
+
+  def run(
+    self, config, policy, inputs, which=passes.FORWARD, given=None
+  ) -> dict[str, np.ndarray]:
+    """See `Candidate`; what it chose is added to `routings`."""
+    del given
+    own = {n: a for n, a in inputs.items() if n not in ROUTING}
+    own |= self.router_inputs
+    # Its choice of experts is among its outputs.
+    routed_pass = dataclasses.replace(which, stages=(*ROUTING, *which.stages))
+    data = [_move_tokens(own), own]
+    outputs = self.function.run_in_turn(config, policy, data, routed_pass)[-1]
+    self.routings.append({n: outputs[n] for n in ROUTING if n in outputs})
+    return {n: a for n, a in outputs.items() if n not in ROUTING}
+
+
+def _move_tokens(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Returns inputs whose tokens are the next ones, or with signs exchanged."""
+  moved_inputs = dict(inputs)
+  for name in _BY_TOKEN:
+    array = inputs.get(name)
+    if array is not None:
+      tokens = array.shape[1]
+      moved_inputs[name] = (
+        np.roll(array, 1, 1) if tokens > 1 else array[..., ::-1]
+      )
+  return moved_inputs

@@ -1,0 +1,411 @@
+"""A check of a kernel that routes by itself, from logits to y.
+
+The kernel gets `router_logits` and `router_bias` in place of `topk_ids` and
+`topk_weights`.  If it returns those two they are judged: a choice of experts
+must be one that rounding allows, a routing weight within its bound.  All else
+is judged under the kernel's own choice, so an error of the router is not one of
+every stage behind it.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import self_routing
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import request as request_lib
+from hpmoe.parity_tests.judge import router_data
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import router_limits
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference import routing as routing_lib
+from hpmoe.reference.contract import array_typing as at
+from hpmoe.reference.contract import checks
+from hpmoe.reference.contract import router as router_lib
+
+# Lane exact needs routing weights that are whole numbers; a router's are not.
+LANES = ('bitwise', 'bounded', 'standard')
+CHOICE_RULE = 'a choice that rounding allows'
+# Tokens of one tile row.
+_TOKEN_BLOCK = 64
+_U = ulp.unit_roundoff('float32')
+
+Run = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Routing:
+  """Experts and weights.
+
+  Attributes:
+    ids: `[R, T, K]` int32.
+    weights: `[R, T, K]` float32.
+    weight_ulp: how far those of a kernel may be off these.
+  """
+
+  ids: at.Int32[np.ndarray, 'R T K']
+  weights: at.Float[np.ndarray, 'R T K']
+  weight_ulp: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """What a kernel is to route.
+
+  Attributes:
+    router: the rule.
+    inputs: logits and bias.
+    layer: all other inputs by name; None: they are drawn.
+  """
+
+  router: router_lib.Router
+  inputs: router_data.RouterInputs
+  layer: Mapping[str, np.ndarray] | None = None
+
+  @classmethod
+  def from_case(cls, case: case_lib.Case) -> 'Task':
+    """Returns the task of a case with a router.
+
+    Raises:
+      ValueError: the router does not suit the case.
+    """
+    for name, default in (('routing', 'text'), ('direction', 'forward')):
+      value = getattr(case, name)
+      if value != default:
+        raise ValueError(
+          f'{name}: expected {default} beside --router={case.router}, got '
+          f'{value}'
+        )
+    if case.folder is not None:
+      raise ValueError(
+        f'router: expected none beside a case that was written, whose '
+        f'topk_ids are inputs, got {case.router}'
+      )
+    if case.input is not None:
+      return cls._from_inputs(case.router, _read_inputs(case.input))
+    config, _ = case.estimate_sizes()
+    router = router_lib.parse_router(case.router, config.top_k)
+    return cls(router, router_data.draw(config, router, case.seed))
+
+  @classmethod
+  def _from_inputs(cls, text: str, arrays: Mapping[str, np.ndarray]) -> 'Task':
+    layer = dict(arrays)
+    logits, bias = (
+      layer.pop('router_logits', None),
+      layer.pop('router_bias', None),
+    )
+    if logits is None or np.ndim(logits) != 3:
+      raise ValueError(
+        'input: expected router_logits [R, T, E] beside --router, got '
+        f'{sorted(arrays)}'[:200]
+      )
+    for name in self_routing.ROUTING:
+      if name in layer:
+        raise ValueError(
+          f'input: expected router_logits in place of {name}, got both'
+        )
+    router = router_lib.parse_router(text)
+    router.check(logits.shape[-1])
+    wide = np.asarray(logits, np.float32)
+    checks.check_scores(wide)
+    own_bias = None if bias is None else np.asarray(bias, np.float32)
+    return cls(router, router_data.RouterInputs(wide, own_bias), layer)
+
+  @functools.cached_property
+  def undecided(self) -> dict[int, list[tuple[int, ...]]]:
+    """The possible choices of each token `[R T]` that has several."""
+    return router_limits.find_undecided(self.router, self.scores)
+
+  @functools.cached_property
+  def scores(self) -> router_limits.Scores:
+    """What all tokens `[R T]` choose experts by."""
+    logits = self.inputs.logits
+    flat = logits.reshape(-1, logits.shape[-1])
+    return router_limits.bound_scores(self.router, flat, self.inputs.bias)
+
+  @property
+  def weight_ulp(self) -> float:
+    """How far routing weights may be off, in float32 roundings."""
+    unit = ulp.unit_roundoff(self.router.dtype) / _U
+    logits = self.inputs.logits
+    flat = logits.reshape(-1, logits.shape[-1])
+    return 1 + unit * router_limits.count_weight_roundings(self.router, flat)
+
+  def route(self) -> Routing:
+    """Returns the right routing."""
+    ids = routing_lib.route(
+      self.router, self.inputs.logits, self.inputs.bias
+    ).topk_ids
+    return self.weigh_float32(ids)
+
+  def weigh_float32(self, ids: np.ndarray) -> Routing:
+    """Returns the routing to some experts `[R, T, K]`."""
+    weights = self.weigh(ids).astype(np.float32)
+    return Routing(ids.astype(np.int32), weights, self.weight_ulp)
+
+  def weigh(self, ids: np.ndarray) -> np.ndarray:
+    """Returns weights `[R, T, K]` float64 of some experts `[R, T, K]`."""
+    bias = self.inputs.bias
+    logits, scores, _ = routing_lib.compute_scores(
+      self.router,
+      self.inputs.logits.astype(np.float64),
+      None if bias is None else bias.astype(np.float64),
+    )
+    source = logits if self.router.table.of_chosen else scores
+    own_scores = np.take_along_axis(source, ids.astype(np.int64), -1)
+    return routing_lib.weigh(self.router, own_scores)
+
+
+def _read_inputs(source: str | Mapping) -> dict[str, np.ndarray]:
+  """Returns inputs by name, of a file or as they are."""
+  if isinstance(source, Mapping):
+    return {n: np.asarray(a) for n, a in source.items()}
+  bits = dumps.read(pathlib.Path(source))[0]
+  return {name: read_case.as_numpy(array) for name, array in bits.items()}
+
+
+def run(request: request_lib.Request, progress, run_check: Run):
+  """Returns the report of a request whose case has a router.
+
+  Args:
+    request: the request.
+    progress: called with the name of each step as it begins.
+    run_check: makes the report of a request without a router.
+
+  Raises:
+    ValueError: the router does not suit the case or the candidate.
+    CandidateError: the kernel failed, or chose what is no expert.
+  """
+  lanes = tuple(lane for lane in request.judgement.lanes if lane in LANES)
+  if not lanes:
+    raise ValueError(
+      f'lanes: expected some of {", ".join(LANES)} beside --router='
+      f'{request.case.router}, got {", ".join(request.judgement.lanes)}'
+    )
+  task = Task.from_case(request.case)
+  routing = task.route()
+  report, candidate = _run_under(
+    request, lanes, task, routing, progress, run_check
+  )
+  results = _judge_routing(task, candidate, request)
+  own = _find_own_routing(task, routing, candidate.routings[-1], results)
+  if own is not None:
+    report, _ = _run_under(request, lanes, task, own, progress, run_check)
+  return _describe(request, task, report, results)
+
+
+def _find_own_routing(
+  task: Task, routing: Routing, outputs, results
+) -> Routing | None:
+  """Returns the routing that all else is judged under; None: the right one."""
+  ids, weights = (outputs.get(name) for name in self_routing.ROUTING)
+  if ids is None:
+    if task.undecided:
+      token, choices = next(iter(task.undecided.items()))
+      raise ValueError(
+        'router: expected topk_ids among the outputs, as rounding leaves '
+        f'{len(task.undecided)} tokens undecided, got none; token {token} may '
+        f'go to {" or ".join(map(str, choices[:2]))}'
+      )
+    return None
+  if results[1].verdict == verdicts.FAIL:
+    return Routing(ids, weights.astype(np.float32), 0.0)
+  is_same = np.array_equal(ids, routing.ids)
+  return None if is_same else task.weigh_float32(ids)
+
+
+def _run_under(request, lanes, task, routing, progress, run_check):
+  """Returns the report under a routing, and the kernel that ran."""
+  tensors = dict(topk_ids=routing.ids, topk_weights=routing.weights)
+  with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
+    fields: dict[str, Any] = dict(router='', weight_ulp=routing.weight_ulp)
+    if task.layer is not None:
+      fields['input'] = {**task.layer, **tensors}
+    else:
+      fields['routing'] = str(pathlib.Path(folder) / 'routing.safetensors')
+      read_case.save(fields['routing'], tensors, {})
+    case = dataclasses.replace(request.case, **fields)
+    router_inputs = {'router_logits': task.inputs.logits}
+    if task.inputs.bias is not None:
+      router_inputs['router_bias'] = task.inputs.bias
+    candidate = self_routing.SelfRouting(request.candidate, router_inputs)
+    candidate = candidate.ready(case)
+    judgement = dataclasses.replace(request.judgement, lanes=lanes)
+    inner = dataclasses.replace(
+      request, case=case, candidate=candidate, judgement=judgement
+    )
+    return run_check(inner, progress), candidate
+
+
+def _judge_routing(
+  task: Task, candidate: self_routing.SelfRouting, request
+) -> list[verdicts.Result]:
+  """Returns a row each of the experts and of the weights of a kernel."""
+  outputs = candidate.routings[-1]
+  results = []
+  for name, lane, rule, compare in (
+    ('topk_ids', 'bitwise', CHOICE_RULE, _compare_ids),
+    ('topk_weights', 'bounded', verdicts.BOUND_RULE, _compare_weights),
+  ):
+    lacking = [
+      n for n in self_routing.ROUTING[:1] + (name,) if n not in outputs
+    ]
+    if lacking:
+      results.append(
+        verdicts.Result(
+          name,
+          lane,
+          rule,
+          verdict=verdicts.NOT_JUDGED,
+          why=f'{lacking[0]} was not returned',
+          missing=lacking[0],
+        )
+      )
+    else:
+      results.append(compare(task, outputs, lane, rule, request))
+  return results
+
+
+def _compare_ids(task, outputs, lane, rule, request) -> verdicts.Result:
+  ids = outputs['topk_ids']
+  flat = ids.reshape(-1, ids.shape[-1])
+  try:
+    wrong = router_limits.find_wrong_choice(task.router, task.scores, flat)
+  except ValueError as error:
+    raise candidates.CandidateError(
+      f'{request.candidate.name}: {error}'
+    ) from error
+  expected, is_bad = ids.copy(), np.zeros(ids.shape, bool)
+  if wrong is not None:
+    place = np.unravel_index(wrong.token, ids.shape[:2])
+    right = task.route().ids[place]
+    is_bad[place] = ~np.isin(ids[place], right)
+    expected[place] = np.where(is_bad[place], right, ids[place])
+    if wrong.unit == 'expert':
+      is_bad[place] = ids[place] == wrong.chosen_id
+      expected[place][is_bad[place]] = wrong.left_out_id
+  tensors = _Tensors(ids, expected, is_bad, str(wrong or ''))
+  return tensors.make_result('topk_ids', lane, rule, request)
+
+
+def _compare_weights(task, outputs, lane, rule, request) -> verdicts.Result:
+  weights = outputs['topk_weights'].astype(np.float32)
+  expected = task.weigh(outputs['topk_ids'])
+  limit = task.weight_ulp * _U * np.abs(expected)
+  limit += ulp.smallest_normal(task.router.dtype)
+  ratio = np.abs(weights - expected) / limit
+  worst = float(np.max(ratio, initial=0.0))
+  tensors = _Tensors(
+    weights,
+    expected.astype(np.float32),
+    ~(ratio <= 1.0),
+    f'{worst:.3g} times what its {task.weight_ulp:.3g} float32 roundings allow',
+  )
+  result = tensors.make_result('topk_weights', lane, rule, request)
+  return dataclasses.replace(result, values={'error over limit': worst})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tensors:
+  """A tensor of a kernel's routing beside what was expected.
+
+  Attributes:
+    actual: `[R, T, K]`.
+    expected: `[R, T, K]` in the same dtype.
+    is_bad: `[R, T, K]`.
+    pattern: what bad elements are.
+  """
+
+  actual: np.ndarray
+  expected: np.ndarray
+  is_bad: at.Bool[np.ndarray, 'R T K']
+  pattern: str
+
+  def make_result(self, stage, lane, rule, request) -> verdicts.Result:
+    """Returns the row of a stage."""
+    grids = tuple(
+      np.add.reduceat(bad.sum(-1), starts, axis=0)[:, None]
+      for bad in self.is_bad
+      for starts in [np.arange(0, len(bad), _TOKEN_BLOCK)]
+    )
+    failures = sum(int((grid > 0).sum()) for grid in grids)
+    result = verdicts.Result(
+      stage,
+      lane,
+      rule,
+      tiles=sum(grid.size for grid in grids),
+      grids=grids,
+      experts=tuple(np.full(len(g), tiles.NO_EXPERT) for g in grids),
+    )
+    if not failures:
+      return result
+    replay = request.replay(lane)
+    return dataclasses.replace(
+      result,
+      failed=failures,
+      verdict=verdicts.FAIL,
+      why=self.pattern,
+      failure=self._make_failure(stage, lane, rule, replay),
+    )
+
+  def _make_failure(self, stage, lane, rule, replay) -> verdicts.Failure:
+    rank, token, slot = (int(i) for i in np.argwhere(self.is_bad)[0])
+    index, block = (rank, token, slot), token // _TOKEN_BLOCK
+    rows = slice(block * _TOKEN_BLOCK, (block + 1) * _TOKEN_BLOCK)
+    tile = self.is_bad[rank, rows]
+    distance = ulp.distance(
+      self.actual[rank, token], self.expected[rank, token]
+    )[slot]
+    return verdicts.Failure(
+      stage=stage,
+      lane=lane,
+      rule=rule,
+      rank=rank,
+      expert=None,
+      row_block=block,
+      col_block=0,
+      token=token,
+      source_rank=rank,
+      slot=slot,
+      index=index,
+      got=float(self.actual[index]),
+      expected=float(self.expected[index]),
+      ulp=int(distance),
+      bad_rows=int(tile.any(-1).sum()),
+      bad_cols=int(tile.any(0).sum()),
+      rows=tile.shape[0],
+      cols=tile.shape[1],
+      pattern=self.pattern,
+      replay=replay,
+    )
+
+
+def _describe(request, task, report, results):
+  """Returns a report with the rows of the router, and the request as asked."""
+  config = dict(report.config)
+  config['routing'] = f'router {request.case.router}'
+  config['command'] = request.replay()
+  config['notes'] = [
+    f'token {token}: undecided between {" or ".join(map(str, choices[:3]))}'
+    for token, choices in task.undecided.items()
+  ]
+  rows = (*results, *report.results)
+  replayed = tuple(
+    row
+    if row.failure is None
+    else dataclasses.replace(
+      row,
+      failure=dataclasses.replace(row.failure, replay=request.replay(row.lane)),
+    )
+    for row in rows
+  )
+  return dataclasses.replace(report, config=config, results=replayed)

@@ -1,0 +1,285 @@
+"""Kernels that route by themselves, right and wrong, on every rule."""
+
+import dataclasses
+import functools
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hpmoe
+from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.commands import main
+from hpmoe.parity_tests.judge import router_data
+from hpmoe.parity_tests.judge import self_routing
+from hpmoe.reference import routing
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import router as router_lib
+
+GROUPED = ':groups=4:top_groups=2:scale=2.5'
+WORDS = {
+  name: name + (GROUPED if rule.grouped else '')
+  for name, rule in router_lib.RULES.items()
+}
+DEEPSEEK = WORDS['deepseek_v3']
+CASE = hpmoe.Case(preset='tiny:experts=16:top_k=4', ranks=2, router=DEEPSEEK)
+
+
+def kernel(inputs, config, policy, word, change='', returns=True):
+  """Returns y of a layer in numpy, and the routing that it computed."""
+  del policy
+  router = router_lib.parse_router(word, config.top_k)
+  logits, bias = inputs['router_logits'], inputs.get('router_bias')
+  if change == 'scores in bf16':
+    logits = logits.astype(ml_dtypes.bfloat16).astype(np.float32)
+  if change == 'groups ignored':
+    router = dataclasses.replace(router, groups=1, top_groups=1)
+  if change == 'bias left out':
+    bias = None
+  ids, weights = routing.route(router, logits, bias)
+  if change == 'slots backwards':
+    ids, weights = ids[..., ::-1].copy(), weights[..., ::-1].copy()
+  if change == 'weights of 1 % more':
+    weights = weights * np.float32(1.01)
+  if change == 'an expert twice':
+    ids[..., 1] = ids[..., 0]
+  y = _compute_experts(inputs, config, ids, weights)
+  if change == 'y of 1 % more':
+    y = y * np.float32(1.01)
+  routed = {'topk_ids': ids, 'topk_weights': weights}
+  return {'y': y, **(routed if returns else {})}
+
+
+def _compute_experts(inputs, config, ids, weights):
+  y = np.zeros_like(inputs['x'])
+  for expert in range(config.num_experts):
+    owner, local = divmod(expert, config.experts_per_rank)
+    rank, token, slot = np.nonzero(ids == expert)
+    rows = inputs['x'][rank, token] @ inputs['w_gate_up'][owner, local]
+    gate, up = np.split(rows, 2, -1)
+    with np.errstate(over='ignore'):
+      rows = gate / (1 + np.exp(-gate)) * up @ inputs['w_down'][owner, local]
+    np.add.at(y, (rank, token), rows * weights[rank, token, slot, None])
+  return y
+
+
+def check(change='', returns=True, word=DEEPSEEK, case=CASE, **options):
+  """Returns the report of a kernel that computes the rule of `word`."""
+  function = functools.partial(
+    kernel, word=word, change=change, returns=returns
+  )
+  lanes = options.pop('lanes', ['bitwise', 'bounded'])
+  return hpmoe.check(function, case, lanes=lanes, **options)
+
+
+class TestRightKernels:
+  @pytest.mark.parametrize('returns', [True, False])
+  @pytest.mark.parametrize('rule', [*router_lib.RULES])
+  def test_each_rule_passes(self, rule, returns):
+    case = dataclasses.replace(CASE, router=WORDS[rule])
+    report = check(word=WORDS[rule], returns=returns, case=case)
+    assert report.passed, str(report)
+    rows = {report.stages[name] for name in ('topk_ids', 'topk_weights')}
+    assert rows == {'pass' if returns else 'not judged'}
+
+  def test_slots_in_another_order_pass(self):
+    assert check('slots backwards').passed
+
+  def test_scores_in_the_dtype_that_is_declared_pass(self):
+    # Logits are drawn so that bfloat16 decides.
+    coarse_case = dataclasses.replace(CASE, router=f'{DEEPSEEK}:dtype=bfloat16')
+    report = check('scores in bf16', case=coarse_case)
+    assert report.stages['topk_ids'] == 'pass'
+
+  def test_x_and_weights_may_be_codes(self):
+    case = dataclasses.replace(
+      CASE, preset='tiny:d_model=128:d_ff=64:experts=16:top_k=4'
+    )
+    coded = dataclasses.replace(case, x_form='int8_token')
+
+    def dequantise(inputs, config, policy):
+      scales = inputs['x_scales']
+      x = inputs['x_codes'].astype(np.float32) * scales
+      return kernel({**inputs, 'x': x}, config, policy, DEEPSEEK)
+
+    assert hpmoe.check(dequantise, coded, lanes=['bounded']).passed
+
+
+class TestWrongKernels:
+  @pytest.mark.parametrize(
+    ('change', 'words'),
+    [
+      ('scores in bf16', 'chose expert'),
+      ('groups ignored', 'chose'),
+      ('bias left out', 'chose'),
+    ],
+  )
+  def test_a_wrong_choice_is_the_first_failure(self, change, words):
+    report = check(change)
+    failure = report.first_failure
+    assert failure is not None and failure.stage == 'topk_ids'
+    assert words in failure.pattern and 'left out' in failure.pattern
+
+  @pytest.mark.parametrize('change', ['scores in bf16', 'groups ignored'])
+  def test_the_rest_is_judged_under_the_choice_of_the_kernel(self, change):
+    assert check(change).stages['y'] == 'pass'
+
+  @pytest.mark.parametrize('change', ['scores in bf16', 'groups ignored'])
+  def test_a_wrong_choice_shows_in_y_alone_too(self, change):
+    report = check(change, returns=False)
+    failure = report.first_failure
+    assert failure is not None and failure.stage == 'y'
+
+  def test_a_wrong_weight_is_no_error_of_y(self):
+    report = check('weights of 1 % more')
+    assert report.stages['topk_ids'] == report.stages['y'] == 'pass'
+    failure = report.first_failure
+    assert failure is not None and failure.stage == 'topk_weights'
+
+  def test_an_error_behind_the_router_is_none_of_the_router(self):
+    report = check('y of 1 % more')
+    failure = report.first_failure
+    assert failure is not None and failure.stage == 'y'
+
+  def test_an_expert_twice_is_no_choice(self):
+    with pytest.raises(
+      candidates.CandidateError, match='topk_ids: expected 4 different experts'
+    ):
+      check('an expert twice')
+
+  def test_an_answer_kept_by_shape_fails(self):
+    answers = {}
+
+    def by_shape(inputs, config, policy):
+      return answers.setdefault(
+        inputs['x'].shape, kernel(inputs, config, policy, DEEPSEEK)
+      )
+
+    assert not hpmoe.check(by_shape, CASE, lanes=['bounded']).passed
+
+
+class TestNearTies:
+  @pytest.fixture
+  def layer(self):
+    """Returns inputs in which two experts of token 1 score the same."""
+    plain = dataclasses.replace(CASE, router='').make()
+    names = ('x', 'w_gate_up', 'w_down')
+    arrays = {name: np.array(plain.arrays[name]) for name in names}
+    task = self_routing.Task.from_case(CASE)
+    logits = task.inputs.logits.copy()
+    bias = np.zeros_like(task.inputs.bias)
+    logits[0, 1] = np.linspace(2, -2, 16)
+    logits[0, 1, 4] = logits[0, 1, 3]
+    return arrays | {'router_logits': logits, 'router_bias': bias}
+
+  def _case(self, layer):
+    return hpmoe.Case(input=layer, router=f'{DEEPSEEK}:top_k=4')
+
+  @pytest.mark.parametrize('ids', [(0, 1, 2, 3), (0, 1, 2, 4)])
+  def test_an_undecided_token_follows_the_kernel(self, layer, ids):
+    def choose(inputs, config, policy):
+      del policy
+      router = router_lib.parse_router(DEEPSEEK, 4)
+      bias = inputs['router_bias'].copy()
+      if ids[-1] == 4:  # the other of the two
+        bias[3] -= 1e-3
+      scores = inputs['router_logits']
+      chosen_ids = routing.route(router, scores, inputs['router_bias']).topk_ids
+      other_ids = routing.route(router, scores, bias).topk_ids
+      is_tied = scores[..., 3] == scores[..., 4]
+      chosen_ids = np.where(is_tied[..., None], other_ids, chosen_ids)
+      task = self_routing.Task(
+        router, router_data.RouterInputs(scores, inputs['router_bias'])
+      )
+      weights = task.weigh(chosen_ids).astype(np.float32)
+      y = _compute_experts(inputs, config, chosen_ids, weights)
+      return {'y': y, 'topk_ids': chosen_ids, 'topk_weights': weights}
+
+    report = hpmoe.check(choose, self._case(layer), lanes=['bounded'])
+    assert report.passed, str(report)
+    assert 'token 1: undecided between (0, 1, 2, 3) or (0, 1, 2, 4)' in str(
+      report
+    )
+
+  def test_y_alone_does_not_say_which_choice_was_made(self, layer):
+    with pytest.raises(ValueError, match='leaves 1 tokens undecided'):
+      check(returns=False, case=self._case(layer))
+
+  @pytest.mark.parametrize('rule', [*router_lib.RULES])
+  def test_drawn_tokens_are_decided_and_near_a_tie(self, rule):
+    config = config_lib.MoEConfig(
+      num_ranks=2,
+      num_tokens=13,
+      num_experts=16,
+      top_k=4,
+      d_model=8,
+      d_ff=8,
+      capacity=64,
+    )
+    router = router_lib.parse_router(WORDS[rule], 4)
+    inputs = router_data.draw(config, router, 0)
+    task = self_routing.Task(router, inputs)
+    assert not task.undecided
+    # What bfloat16 leaves open are the planted ones, where scores are computed.
+    narrow = self_routing.Task(
+      dataclasses.replace(router, dtype='bfloat16'), inputs
+    )
+    if rule in ('renormalize', 'topk'):  # logits are compared as they come
+      best = -np.sort(-inputs.logits[:, 0], -1)
+      assert (best[:, 3] - best[:, 4] < 1e-4).all()
+    else:
+      assert {0, 13} <= {*narrow.undecided}
+
+
+class TestRequests:
+  def test_words_of_a_rule(self):
+    router = router_lib.parse_router('deepseek_v3:groups=8:top_groups=4', 8)
+    assert router == router_lib.Router('deepseek_v3', 8, 8, 4)
+
+  @pytest.mark.parametrize(
+    ('fields', 'words'),
+    [
+      (dict(router='deepseek'), 'rule: expected one of'),
+      (dict(router='softmax:group=2'), 'router: expected RULE:NAME=NUMBER'),
+      (dict(router='softmax:scale=x'), 'router: expected RULE:NAME=NUMBER'),
+      (dict(router='softmax:groups=2'), 'groups: expected 1 with rule softmax'),
+      (dict(router='softmax:dtype=int8'), 'dtype: expected one of'),
+      (dict(router='deepseek_v3:groups=3'), 'groups: expected a divisor of'),
+      (dict(routing='zipf'), 'routing: expected text beside --router'),
+      (dict(direction='both'), 'direction: expected forward beside --router'),
+      (dict(input={'x': np.zeros((1, 2, 3))}), 'input: expected router_logits'),
+    ],
+  )
+  def test_what_does_not_suit_is_named(self, fields, words):
+    with pytest.raises(ValueError, match=words) as error:
+      check(case=dataclasses.replace(CASE, **fields))
+    assert len(str(error.value)) < 300
+
+  def test_lane_exact_alone_is_refused(self):
+    with pytest.raises(ValueError, match='lanes: expected some of bitwise'):
+      check(lanes=['exact'])
+
+  def test_our_own_backend_routes_elsewhere(self):
+    with pytest.raises(ValueError, match='router: expected a function as the'):
+      hpmoe.check(None, CASE)
+
+  def test_other_commands_say_that_they_cannot(self):
+    with pytest.raises(ValueError, match='router: expected none here'):
+      CASE.make()
+
+  def test_the_command_judges_a_file(self, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'mine.py').write_text(
+      'from hpmoe.parity_tests.judge import self_routing_test as test\n\n\n'
+      'def run(inputs, config, policy):\n'
+      f'  return test.kernel(inputs, config, policy, {DEEPSEEK!r})\n'
+    )
+    words = [
+      *('check', '--candidate=mine.py:run', '--preset=tiny', '--experts=16'),
+      *('--top_k=4', '--ranks=2', f'--router={DEEPSEEK}', '--json=out.json'),
+    ]
+    assert main.main(words) == 0
+    report = json.loads((tmp_path / 'out.json').read_text())
+    assert report['config']['routing'] == f'router {DEEPSEEK}'
+    assert f'--router={DEEPSEEK}' in report['config']['command']
