@@ -1,10 +1,10 @@
 """DeepGEMM's FP8 MegaMoE on eight H200 (pull request 383): 22 absolute times.
 
-Nothing is fitted.  Two launches follow one another on a GPU: dispatch, the first
-GEMM and SwiGLU; the second GEMM and combine.  Here that is one image, in which
-each SM does all of its first GEMM before its second.  Groups of warps of one SM
-multiply and move data at the same time, so a GPU has 132 SMs that multiply and
-132 that move.  8-bit integers stand for FP8, which is as fast.
+Nothing is fitted.  Two launches follow one another on a GPU: dispatch, the
+first GEMM and SwiGLU; the second GEMM and combine.  Here that is one image, in
+which each SM does all of its first GEMM before its second.  Groups of warps of
+one SM multiply and move data at the same time, so a GPU has 132 SMs that
+multiply and 132 that move.  8-bit integers stand for FP8, which is as fast.
 """
 
 from collections.abc import Iterator
@@ -35,8 +35,8 @@ TIMES = witness_lib.published('deepgemm')['times']
 
 _TILE_ROWS, _TILE_COLS = 128, 256
 _ELEMENT = 'int8'
-# The epilogue of the first GEMM writes the activation, half as wide as its sums,
-# in 8 bits; what goes home is bfloat16.
+# The epilogue of the first GEMM writes the activation, half as wide as its
+# sums, in 8 bits; what goes home is bfloat16.
 _ELEMENT_BYTES = dict(gate_up=0.5, expert_out=2, returned=2, y=2)
 _IN_EPILOGUE = ('swiglu',)
 

@@ -109,7 +109,7 @@ def roofline(
   topk_ids: np.ndarray,
   direction: layout.Direction = layout.Direction.FORWARD,
   element: str = 'bfloat16',
-  home_bytes: int | None = None,
+  home_bytes: float | None = None,
 ) -> Roofline:
   """Returns the roofline of a pass.
 
