@@ -31,7 +31,12 @@ def judge_dump(f: flags.FlagValues) -> int:
   lanes = tuple(f.lane) if f['lane'].present else dump_check.LANES
   with cli.progress() as step:
     rows = dump_check.check_dump(
-      f.dump, f.names, policy=tuple(f.policy), lanes=lanes, progress=step
+      f.dump,
+      f.names,
+      model=f.dump_model,
+      policy=tuple(f.policy),
+      lanes=lanes,
+      progress=step,
     )
   print(text_table.format_table(_HEADING, [_format_row(row) for row in rows]))
   failure = dump_check.find_first_failure(rows)

@@ -12,6 +12,7 @@ from hpmoe.parity_tests.capture import capture
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.dumps import dump_layers
+from hpmoe.parity_tests.dumps import dump_weights
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import request as request_lib
@@ -65,6 +66,7 @@ def check_dump(
   folder: str,
   names: str | None = None,
   *,
+  model: str | None = None,
   policy: Sequence[str] = (),
   lanes: Sequence[str] = LANES,
   progress: Progress = lambda step: None,
@@ -74,6 +76,7 @@ def check_dump(
   Args:
     folder: of the dump, of msprobe with task "tensor" and level L0 or mix.
     names: a TOML file of modules beside those that are known.
+    model: a folder of the run's model, for a dump without weights.
     policy: where the layers round, see `Case`.
     lanes: some of `LANES`.
     progress: called with the name of each layer before it is judged.
@@ -82,6 +85,7 @@ def check_dump(
     ValueError: the folder is no dump, or holds no MoE layer that is known.
   """
   kinds = dump_layers.read_kinds(names)
+  weights = None if model is None else dump_weights.open_model(model)
   calls = dump_layers.find_calls(folder, kinds)
   if not calls:
     known_kinds = ', '.join(kind.module for kind in kinds)
@@ -92,19 +96,24 @@ def check_dump(
   rows = []
   for call in calls:
     progress(call.name)
-    rows.append(_judge_call(call, tuple(policy), tuple(lanes)))
+    rows.append(_judge_call(call, weights, tuple(policy), tuple(lanes)))
   return tuple(rows)
 
 
 def _judge_call(
-  call: dump_layers.LayerCall, policy: tuple[str, ...], lanes: tuple[str, ...]
+  call: dump_layers.LayerCall,
+  weights: dump_weights.Weights | None,
+  policy: tuple[str, ...],
+  lanes: tuple[str, ...],
 ) -> Verdict:
-  if call.lacking:
-    return Verdict(call, reason=f'the dump lacks {", ".join(call.lacking)}')
+  in_model = () if weights is None else dump_weights.ROLES
+  lacking = [role for role in call.lacking if role not in in_model]
+  if lacking:
+    return Verdict(call, reason=f'the dump lacks {", ".join(lacking)}')
   direction = 'both' if call.has_backward else 'forward'
   with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
     try:
-      _write_call(call, folder)
+      _write_call(call, folder, weights)
       case = case_lib.Case(
         direction, input=f'{folder}/inputs.safetensors', policy=policy
       )
@@ -120,19 +129,34 @@ def _judge_call(
   return Verdict(call, direction, report)
 
 
-def _write_call(call: dump_layers.LayerCall, folder: str) -> None:
+def _write_call(
+  call: dump_layers.LayerCall,
+  folder: str,
+  weights: dump_weights.Weights | None,
+) -> None:
   """Writes a call as `capture` does: what it read, and what it computed."""
+
+  def read(role: str) -> np.ndarray:
+    if role in call.files or weights is None:
+      return _read_tensor(call, role)
+    x = _read_tensor(call, 'x')
+    return dump_weights.read_role(weights, call.path, role, x)
+
   read_roles = (*dump_layers.INPUTS, *(['dy'] if call.has_backward else []))
   computed_roles = [
     role
     for role in ('y', *(dump_layers.GRADS if call.has_backward else ()))
     if role in call.files
   ]
+  layouts = dict(call.kind.layouts)
+  if weights is not None:
+    model_layouts = dump_weights.LAYOUTS
+    layouts |= {r: n for r, n in model_layouts.items() if r not in call.files}
   inputs, outputs = (
-    {role: _read_tensor(call, role) for role in roles}
+    {role: read(role) for role in roles}
     for roles in (read_roles, computed_roles)
   )
-  capture.write_folder(folder, inputs, outputs, call.kind.layouts)
+  capture.write_folder(folder, inputs, outputs, layouts)
 
 
 def _read_tensor(call: dump_layers.LayerCall, role: str) -> np.ndarray:

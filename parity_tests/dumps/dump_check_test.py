@@ -6,6 +6,10 @@ import pathlib
 import numpy as np
 import pytest
 
+from hpmoe.models import config as config_lib
+from hpmoe.models import init
+from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import weights as weights_lib
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.dumps import dump_check
@@ -27,7 +31,33 @@ def _compute_y(x, ids, weights, gate_up, down, lost_expert=None):
   return y
 
 
-def _write_layer(folder, name, seed, lost_expert=None, lacking=()):
+_WEIGHTS = (
+  'forward.0.parameters.gate_up_proj',
+  'forward.0.parameters.down_proj',
+)
+
+
+def _make_config():
+  return config_lib.from_hf(
+    dict(
+      model_type='qwen3_moe',
+      vocab_size=16,
+      hidden_size=_D,
+      intermediate_size=_F,
+      moe_intermediate_size=_F,
+      num_hidden_layers=2,
+      num_attention_heads=2,
+      num_key_value_heads=2,
+      head_dim=8,
+      num_experts=_EXPERTS,
+      num_experts_per_tok=_TOP_K,
+      initializer_range=0.3,
+      dtype='float32',
+    )
+  )
+
+
+def _write_layer(folder, name, seed, lost_expert=None, lacking=(), slabs=None):
   """Writes a call's tensors; returns what dump.json says of it."""
   rng = np.random.default_rng(seed)
   x = rng.normal(size=(2, _TOKENS // 2, _D)).astype(np.float32)
@@ -36,6 +66,8 @@ def _write_layer(folder, name, seed, lost_expert=None, lacking=()):
   weights = rng.random((_TOKENS, _TOP_K)).astype(np.float32)
   gate_up = rng.normal(size=(_EXPERTS, 2 * _F, _D)).astype(np.float32) / 4
   down = rng.normal(size=(_EXPERTS, _D, _F)).astype(np.float32) / 3
+  if slabs is not None:
+    gate_up, down = slabs
   y = _compute_y(
     x.reshape(-1, _D), ids, weights, gate_up, down, lost_expert
   ).reshape(x.shape)
@@ -89,6 +121,30 @@ class TestDump:
     assert [row.verdict for row in rows] == ['not judged', 'pass']
     assert rows[0].reason == 'the dump lacks topk_ids'
 
+  def test_a_dump_without_weights_takes_those_of_a_folder(self, tmp_path):
+    # Given a model's folder, and dumps of its two layers, the second of which
+    # lost an expert,
+    config = _make_config()
+    params = init.init(config, 1)
+    model = tmp_path / 'model'
+    convert.write(model, weights_lib.of_parameters(config, params))
+    layers = []
+    for number, lost_expert in enumerate((None, 2)):
+      prefix = f'model.layers.{number}.mlp.experts.'
+      slabs = [params[f'{prefix}{n}'] for n in ('w_gate_up', 'w_down')]
+      slabs = [np.asarray(s).swapaxes(1, 2) for s in slabs]
+      layers.append(
+        dict(slabs=slabs, lost_expert=lost_expert, lacking=_WEIGHTS)
+      )
+    dump = _write_dump(tmp_path / 'dump', *layers)
+    # when it is judged without and with the folder,
+    bare = dump_check.check_dump(dump)
+    rows = dump_check.check_dump(dump, model=str(model))
+    # then the folder's weights are the layers'.
+    reason = 'the dump lacks w_gate_up, w_down'
+    assert [row.reason for row in bare] == [reason] * 2
+    assert [row.verdict for row in rows] == ['pass', 'fail'], rows
+
   def test_a_module_of_the_user_s_own_is_described(self, tmp_path):
     dump = _write_dump(tmp_path / 'dump', {}, module='FusedLayer')
     with pytest.raises(ValueError, match='expected modules of a class like'):
@@ -130,6 +186,8 @@ class TestCommand:
     [
       (['--dump={}'], 'dump: expected a folder with a dump.json'),
       (['--dump={}', '--preset=tiny'], 'preset: expected'),
+      (['--dump={}', '--dump_model={}'], 'dump_model: '),
+      (['--dump_model={}'], 'dump_model: expected --dump beside it'),
     ],
   )
   def test_a_wrong_request_is_a_line(self, tmp_path, capsys, words, text):
