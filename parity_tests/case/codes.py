@@ -2,10 +2,10 @@
 
 They are expert weights and x.  The oracle and every limit read the values, code
 times scale in float32, under the tensor's own name.  A candidate gets
-`NAME_codes`, `NAME_scales` and, where the form has them, `NAME_zeros` in their
-place, as files have them: codes of 4 bits in bytes, two along the depth, the
-even one in the low nibble; scales that are powers of two as the byte of their
-exponent.
+`NAME_codes`, `NAME_scales` and, where the form has them, `NAME_zeros` or
+`NAME_tensor_scales` in their place, as files have them: codes of 4 bits in
+bytes, two along the depth, the even one in the low nibble; scales that are
+powers of two as the byte of their exponent.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -114,7 +114,12 @@ def _list_parts(
   return (
     ('uint8' if element.is_packed else row.element, dims[:-2] + shape),
     (scale, dims[:-2] + groups),
-    ('int32', dims[:-2] + groups),
+    *(
+      ('int32', dims[:-2] + groups)
+      if part == 'zeros'
+      else ('float32', (*dims[:-2], 1, 1))
+      for part in row.parts[2:]
+    ),
   )
 
 
@@ -169,13 +174,13 @@ def compute_values(forms: Forms, arrays: Arrays) -> dict[str, np.ndarray]:
   values = {}
   for tensor, form in forms.items():
     row, depth = quantised.FORMS[form], _DEPTHS[tensor]
-    parts = [arrays[name] for name in quantised.parts(form, tensor)]
-    codes, scales, *zeros = parts
+    names = quantised.parts(form, tensor)
+    parts = {part: arrays[n] for part, n in zip(row.parts, names)}
     if quantised.ELEMENTS[row.element].is_packed:
-      codes = quantise.unpack(row, codes, depth)
-    if scales.dtype == np.uint8:
-      scales = scales.view(quantise.numpy_dtype(row.scale))
-    coded = quantise.Quantised(codes, scales, *zeros)
+      parts['codes'] = quantise.unpack(row, parts['codes'], depth)
+    if parts['scales'].dtype == np.uint8:
+      parts['scales'] = parts['scales'].view(quantise.numpy_dtype(row.scale))
+    coded = quantise.Quantised(**parts)
     values[tensor] = np.asarray(quantise.dequantise(row, coded, depth))
   return values
 
@@ -202,20 +207,14 @@ def _with_codes(forms: Forms, arrays: Arrays, make: Make) -> dict:
 def _pack_for_file(
   row: quantised.Form, codes_and_scales: quantise.Quantised, depth: int
 ) -> tuple[np.ndarray, ...]:
-  codes, scales = (
-    np.asarray(codes_and_scales.codes),
-    np.asarray(codes_and_scales.scales),
+  codes, scales, *further_parts = (
+    np.asarray(getattr(codes_and_scales, part)) for part in row.parts
   )
   if quantised.ELEMENTS[row.element].is_packed:
     codes = quantise.pack(row, codes, depth)
   if row.rule in quantised.POWERS:
     scales = scales.view(np.uint8)
-  zeros = (
-    ()
-    if codes_and_scales.zeros is None
-    else (np.asarray(codes_and_scales.zeros),)
-  )
-  return (codes, scales, *zeros)
+  return (codes, scales, *further_parts)
 
 
 def _factor_scales(
@@ -233,15 +232,17 @@ def _factor_scales(
   room = np.floor(np.log2(largest / np.maximum(largest_values, 1)))
   exponents = stable_random.integers(seed, shape, _EXPONENTS)
   scales = np.exp2(-np.minimum(exponents, room)).astype(np.float32)
-  codes, zeros = (
-    values / quantise.spread(row, scales, values.shape, depth_axis),
-    None,
-  )
+  codes = values / quantise.spread(row, scales, values.shape, depth_axis)
+  zeros = tensor_scales = None
   if row.rule == 'zero_point':
     zeros = np.full(shape, int(largest) + 1, np.int32)
     codes = codes + zeros[0, 0]
+  if row.rule == 'two_level':
+    tensor_scales = np.full((1, 1), 2.0, np.float32)
+    scales = scales / 2
   return quantise.Quantised(
     codes.astype(quantise.numpy_dtype(row.element)),
     scales.astype(quantise.numpy_dtype(row.scale)),
     zeros,
+    tensor_scales,
   )

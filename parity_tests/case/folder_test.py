@@ -1,6 +1,7 @@
 """A case as a folder: what is read is what was written, anywhere."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 
@@ -222,6 +223,30 @@ def test_a_kernel_elsewhere_reads_all_of_it(tmp_path):
       ), name
   # Outputs of an earlier run are not mixed in.
   assert 'out: expected' in _run_elsewhere(tmp_path, _ELSEWHERE % '').stderr
+
+
+def test_the_layer_of_a_kernel_elsewhere_has_the_sizes_of_ours(tmp_path):
+  inputs_by_data = _make_inputs('float32')
+  folder_writer.write(tmp_path / 'case', 'forward', inputs_by_data)
+  layers = []
+
+  def kernel(inputs, layer, policy):
+    del policy
+    layers.append(layer)
+    return {'y': inputs['x']}
+
+  read_case.run(read_case.load(tmp_path / 'case'), kernel, tmp_path / 'out')
+  config = inputs_by_data['real'].config
+  for name in ('num_ranks', 'experts_per_rank', 'num_rows'):
+    assert {getattr(layer, name) for layer in layers} == {getattr(config, name)}
+
+
+def test_a_file_that_changed_within_a_second_is_compiled_anew(tmp_path):
+  path = tmp_path / 'kernel.py'
+  for value in (1, 2):
+    path.write_text(f'def answer():\n  return {value}\n')
+    os.utime(path, (1, 1))  # bytecode goes by time and size
+    assert read_case.function(f'{path}:answer')() == value
 
 
 def test_a_kernel_elsewhere_may_lack_an_activation(tmp_path):

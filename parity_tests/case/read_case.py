@@ -7,10 +7,10 @@ It needs numpy alone, in any Python from 3.8 on, and may be copied anywhere.
 calls `function(inputs, layer, policy)` for each kind of data in the folder CASE
 and writes what it returns, tensors by name, to the folder OUT, for `hpmoe check
 --case=CASE --outputs=OUT`.  `layer` and `policy` have what case.toml says of
-them as attributes.  The backward pass is `function.backward`, called likewise;
-it also gets dy and what a forward pass saved; one that computes that again says
-so: `function.backward.recomputes = True`.  `function.torch = True` does what
---torch does.
+them as attributes, `layer` also experts_per_rank and num_rows.  The backward
+pass is `function.backward`, called likewise; it also gets dy and what a forward
+pass saved; one that computes that again says so: `function.backward.recomputes
+= True`.  `function.torch = True` does what --torch does.
 
 In a program of your own:
 
@@ -36,7 +36,10 @@ import numpy as np
 
 # numpy knows none of these: their bits, under their names.
 BFLOAT16 = np.dtype([('bfloat16', '<u2')])
-FLOAT8 = {n: np.dtype([(n, 'u1')]) for n in ('float8_e4m3fn', 'float8_e5m2')}
+FLOAT8 = {
+  n: np.dtype([(n, 'u1')])
+  for n in ('float8_e4m3fn', 'float8_e4m3fnuz', 'float8_e5m2')
+}
 _BARE = {'bfloat16': BFLOAT16, **FLOAT8}
 _DTYPES: 'dict[str, np.dtype]' = {
   'F64': np.dtype('<f8'),
@@ -44,6 +47,7 @@ _DTYPES: 'dict[str, np.dtype]' = {
   'F16': np.dtype('<f2'),
   'BF16': BFLOAT16,
   'F8_E4M3': FLOAT8['float8_e4m3fn'],
+  'F8_E4M3FNUZ': FLOAT8['float8_e4m3fnuz'],
   'F8_E5M2': FLOAT8['float8_e5m2'],
   'I64': np.dtype('<i8'),
   'I32': np.dtype('<i4'),
@@ -275,8 +279,10 @@ def _widened(name, bits):
     return (bits.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
   codes = np.arange(256)
   power, low = codes >> 3 & 15, codes & 7
+  is_fnuz = name == 'float8_e4m3fnuz'
   size = np.where(power, np.ldexp(8 + low, power - 10), np.ldexp(low, -9))
-  size[codes & 127 == 127] = np.nan
+  size = np.ldexp(size, -is_fnuz)
+  size[codes == 128 if is_fnuz else codes & 127 == 127] = np.nan
   table = np.where(codes < 128, size, -size).astype(np.float32)
   return table[bits]
 
@@ -373,6 +379,9 @@ def run(case, kernel, out, torch=False):
     if table.activation not in activations:
       continue
     layer = types.SimpleNamespace(**dict(_PLAIN_LAYER, **vars(case.layer)))
+    # As `hpmoe.MoEConfig` has them.
+    layer.experts_per_rank = layer.num_experts // layer.num_ranks
+    layer.num_rows = layer.capacity
     policy = types.SimpleNamespace(**dict(_PLAIN_POLICY, **vars(case.policy)))
     for name in ('activation', 'limit', 'offset'):
       if hasattr(table, name):

@@ -51,8 +51,11 @@ def _changes(
   for says, scales in _scales(wide):
     rounded_scales = scales.astype(quantise.numpy_dtype(row.scale))
     yield says, names[1], rounded_scales.view(stored_scales.dtype)
-  for name in names[2:]:
-    yield 'had no zero points', name, np.zeros_like(arrays[name])
+  for part, name in zip(row.parts[2:], names[2:]):
+    if part == 'zeros':
+      yield 'had no zero points', name, np.zeros_like(arrays[name])
+    else:
+      yield 'had no scale of the matrix', name, np.ones_like(arrays[name])
   codes_of_weight = arrays[names[0]]
   if (
     quantised.ELEMENTS[row.element].is_packed

@@ -40,7 +40,10 @@ CASE = case_lib.Case(
 # Weights come in these, by size of a group along the depth and across.
 FORMS = {
   'int4_32': (32, 1),
+  'nvfp4': (16, 1),
   'mxfp4': (32, 1),
+  'mxint4': (32, 1),
+  'e4m3fnuz_128x128': (128, 128),
   'int8_channel': (0, 1),
   'int8_channel_bf16': (0, 1),
   'int4_128': (128, 1),

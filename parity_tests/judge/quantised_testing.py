@@ -31,9 +31,9 @@ def _codes(form: str, codes: np.ndarray) -> np.ndarray:
     return codes.astype(np.float32)
   pairs = np.stack([codes & 15, codes >> 4], axis=1)
   nibbles = pairs.reshape(-1, codes.shape[1]).astype(np.int32)
-  if form.startswith('mxfp4'):
+  if form.startswith(('mxfp4', 'nvfp4')):
     return np.where(nibbles & 8, -1, 1) * E2M1[nibbles & 7]
-  if form.startswith('int4'):
+  if form.startswith(('int4', 'mxint4')):
     nibbles = nibbles - 16 * (nibbles > 7)
   return nibbles.astype(np.float32)
 
@@ -67,6 +67,8 @@ class Kernel(trial.Kernel):
     a = a.astype(np.float32)
     codes = _codes(policy.quantised, inputs[f'{name}_codes'][expert])
     scales = _wide(inputs[f'{name}_scales'][expert])
+    if f'{name}_tensor_scales' in inputs:
+      scales = scales * inputs[f'{name}_tensor_scales'][expert]
     size = [g or n for g, n in zip(_groups(policy.quantised), codes.shape)]
     if name == 'w_gate_up':
       scales = _spoilt(self.wrong, scales)

@@ -20,10 +20,14 @@ RULES = {
   'encode': 'e = top / a, s = 1 / e, x * e',
   # 448 / a in torch is a product with the reciprocal of a.
   'encode_torch': 'e = (1 / a) * top, s = 1 / e, x * e',
+  'reciprocal_apart': 's = a / top, x * (1 / s) before s is stored',
   'encode_apart': 'e = (1 / a) * top, s = a / top, x * e',
   # Powers of two, found by bits, so that x / s is exact.
   'ceil': 's = the power of two that is not below a / top, x / s',
   'floor': 's = 2^floor(log2 a) / 2^floor(log2 top), x / s',
+  # A scale of a group in 8 bits, times a float32 scale 1 / g of the matrix,
+  # whose largest magnitude is A: g = (448 top) / A.
+  'two_level': 's = (a / top) * g, x * (1 / (s * (1 / g)))',
   # All between 0 and the largest code; the group's zero is round(-least / s).
   'zero_point': 's = (most - least) / top, round(x / s) + zero',
 }
@@ -68,6 +72,7 @@ ELEMENTS = {
     Element('int4', 4, 3, -8, 7),
     Element('uint4', 4, 3, 0, 15),
     Element('float8_e4m3fn', 4, -6, -448, 448),
+    Element('float8_e4m3fnuz', 4, -7, -240, 240),
     Element('float8_e5m2', 3, -14, -57344, 57344),
     Element('float4_e2m1fn', 2, 0, -6, 6),
     Element('float16', 11, -14, -65504, 65504),
@@ -126,6 +131,12 @@ class Form:
       if not any(getattr(self, name)):
         object.__setattr__(self, name, value)
 
+  @property
+  def parts(self) -> tuple[str, ...]:
+    """What stands for a tensor, fields of `quantise.Quantised`."""
+    further_parts = {'zero_point': ('zeros',), 'two_level': ('tensor_scales',)}
+    return ('codes', 'scales', *further_parts.get(self.rule, ()))
+
   def groups(self, across: int, depth: int) -> tuple[int, int]:
     """Returns how many scales a tensor of such sizes has along each axis."""
     rows, columns = (
@@ -153,16 +164,13 @@ OF_ROWS = tuple(
 )
 # What GEMMs may quantise before they multiply it.
 ROWS = ('expert_in', 'activation')
-# Of a tensor, in whose name they go.
-PARTS = ('codes', 'scales', 'zeros')
 
 
 def parts(form: str, name: str) -> tuple[str, ...]:
   """Returns the names of what stands for a tensor; '': nothing."""
   if not form:
     return ()
-  count = 3 if FORMS[form].rule == 'zero_point' else 2
-  return tuple(f'{name}_{part}' for part in PARTS[:count])
+  return tuple(f'{name}_{part}' for part in FORMS[form].parts)
 
 
 def row_forms(rows: str) -> dict[str, str]:

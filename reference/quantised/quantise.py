@@ -23,11 +23,13 @@ class Quantised(NamedTuple):
     codes: `[..., A, B]` in the form's element.
     scales: `[..., a, b]` in its scale dtype, one for each group.
     zeros: `[..., a, b]` int32, codes of 0; None: 0 throughout.
+    tensor_scales: `[..., 1, 1]` float32, one for each matrix; None: 1.
   """
 
   codes: at.Array
   scales: at.Array
   zeros: at.Array | None = None
+  tensor_scales: at.Array | None = None
 
 
 def quantise(
@@ -54,7 +56,7 @@ def quantise(
     values = xp.swapaxes(values, -1, -2)
   across, along = values.shape[-2:]
   groups = _grouped(form, xp, values.astype('float32'))
-  scaled, scales, zeros = _scaled(form, xp, groups)
+  scaled, scales, zeros, tensor_scales = _scaled(form, xp, groups)
   for name, mode in form.rounding:
     scaled = rounded(quantised.ELEMENTS[name], mode, scaled)
   if zeros is not None:
@@ -64,7 +66,10 @@ def quantise(
   codes = scaled.reshape(*batch, a * height, b * width)[..., :across, :along]
   parts = [
     codes,
-    *(z if z is None else z[..., 0, :, 0] for z in (scales, zeros)),
+    *(
+      z if z is None else z[..., 0, :, 0]
+      for z in (scales, zeros, tensor_scales)
+    ),
   ]
   if depth == -2:
     parts = [m if m is None else xp.swapaxes(m, -1, -2) for m in parts]
@@ -79,11 +84,14 @@ def dequantise(
 ) -> at.Float[at.Array, '*batch A B']:
   """Returns (code - zero) * scale, `[..., A, B]`, one operation in `dtype`.
 
-  It is exact in float64, and in float32 where scales are powers of two or have
+  The scale is that of the group times that of the matrix, if it has one.  It is
+  exact in float64, and in float32 where scales are powers of two or have
   16 bits; a product with a float32 scale is rounded once.
   """
   codes = coded.codes.astype(dtype)
   scales = coded.scales.astype(dtype)
+  if coded.tensor_scales is not None:
+    scales = scales * coded.tensor_scales.astype(dtype)
   if coded.zeros is not None:
     codes = codes - spread(form, coded.zeros, codes.shape, depth).astype(dtype)
   return codes * spread(form, scales, codes.shape, depth)
@@ -196,7 +204,7 @@ def _grouped(form: quantised.Form, xp, values):
 def _scaled(form: quantised.Form, xp, groups):
   """Returns `[..., a, across, b, depth]` to be rounded, scales and zeros.
 
-  Both of them `[..., a, 1, b, 1]`.
+  Both of them `[..., a, 1, b, 1]`; then `[..., 1, 1, 1, 1]` of the matrix.
   """
   maximum = xp.max(groups, axis=(-3, -1), keepdims=True, initial=0)
   minimum = xp.max(-groups, axis=(-3, -1), keepdims=True, initial=0)
@@ -215,6 +223,8 @@ def _scaled(form: quantised.Form, xp, groups):
   scales = _pin(xp, scales)
   if form.rule in quantised.POWERS:
     return _by_powers(form, xp, groups, live, amax, scales)
+  if form.rule == 'two_level':
+    return _by_two_levels(form, xp, groups)
   encode = _pin(xp, top / amax)
   if form.rule in ('encode_torch', 'encode_apart'):
     encode = _pin(xp, _pin(xp, unit / amax) * top)
@@ -222,15 +232,34 @@ def _scaled(form: quantised.Form, xp, groups):
     scales = _pin(xp, unit / encode)
   # Codes are made of scales as they are stored.
   stored_scales = scales.astype(numpy_dtype(form.scale))
-  scales = stored_scales.astype('float32')
+  wide_scales, scales = scales, stored_scales.astype('float32')
   if form.rule in ('divide', 'zero_point'):
     scaled = groups / scales
   else:
-    encode = _pin(xp, unit / scales) if form.rule == 'reciprocal' else encode
+    if form.rule in ('reciprocal', 'reciprocal_apart'):
+      is_apart = form.rule == 'reciprocal_apart'
+      encode = _pin(xp, unit / (wide_scales if is_apart else scales))
     scaled = groups * encode
   zeros = xp.rint(minimum / scales) if form.rule == 'zero_point' else None
   of_zeros = xp.float32(form.of_zeros).astype(stored_scales.dtype)
-  return scaled, xp.where(live, stored_scales, of_zeros), zeros
+  return scaled, xp.where(live, stored_scales, of_zeros), zeros, None
+
+
+def _by_two_levels(form: quantised.Form, xp, groups):
+  """Returns what `_scaled` does, of scales in 8 bits and one of a matrix."""
+  largest = xp.float32(np.finfo(np.float32).max)
+  highest = xp.float32(quantised.ELEMENTS[form.scale].highest)
+  top, magnitudes = xp.float32(form.top[0]), xp.abs(groups)
+  amax = xp.max(magnitudes, axis=(-3, -1), keepdims=True, initial=0)
+  matrix_amax = xp.max(amax, axis=(-4, -2), keepdims=True, initial=0)
+  with np.errstate(divide='ignore', over='ignore'):
+    encode = xp.minimum(highest * top / matrix_amax, largest)
+    tensor_scales = xp.float32(1) / encode
+    scales = xp.minimum(amax / top * encode, highest)
+    scales = scales.astype(numpy_dtype(form.scale))
+    wide_scales = scales.astype('float32') * tensor_scales
+    scaled = groups * xp.minimum(xp.float32(1) / wide_scales, largest)
+  return scaled, scales, None, tensor_scales
 
 
 def _by_powers(form: quantised.Form, xp, groups, live, amax, scales):
@@ -245,7 +274,7 @@ def _by_powers(form: quantised.Form, xp, groups, live, amax, scales):
   of_zeros = math.frexp(form.of_zeros)[1] - 1
   # By bits: 2^-127, whose byte is 0, is no normal float32.
   scale_bytes = (xp.where(live, exponent, of_zeros) + _BIAS).astype('uint8')
-  return scaled, scale_bytes.view(numpy_dtype(form.scale)), None
+  return scaled, scale_bytes.view(numpy_dtype(form.scale)), None, None
 
 
 def _exponent(xp, values):

@@ -50,7 +50,7 @@ def _to(dtype):
 
 
 E4M3, E5M2 = _to('float8_e4m3fn'), _to('float8_e5m2')
-E2M1 = _to('float4_e2m1fn')
+E2M1, FNUZ = _to('float4_e2m1fn'), _to('float8_e4m3fnuz')
 
 
 def ascend_dynamic_quant(x, amax):
@@ -104,6 +104,29 @@ def vllm_fp8(top, to, x, amax):
   return scale, to(_clip(x * (f32(1) / scale), top))
 
 
+def compressed_int4(x, amax):
+  scale = max(amax / f32(7.5), f32(2**-23))
+  scale = _to('bfloat16')(scale)
+  return scale, np.clip(np.rint(x / scale), -8, 7)
+
+
+def flashinfer_mxint4(x, amax):
+  del amax
+  scale = max(x.max() * f32(8) / f32(7), -x.min()) / f32(8)
+  codes = np.clip(np.rint(x * (f32(1) / scale)), -8, 7)
+  return _to('bfloat16')(scale), codes
+
+
+def vllm_fp8_token_rocm(x, amax):
+  scale = max(amax / f32(224), f32(1) / f32(224 * 512))
+  return scale, FNUZ(_clip(x * (f32(1) / scale), 224))
+
+
+def divided_fnuz(top, floor, x, amax):
+  scale = max(amax, f32(floor)) / f32(top)
+  return scale, FNUZ(x / scale)
+
+
 def vllm_fp8_token(x, amax):
   scale = max(amax / f32(448), f32(1) / f32(448 * 512))
   return scale, E4M3(_clip(x * (f32(1) / scale), 448))
@@ -153,6 +176,13 @@ def ocp(top, to, x, amax):
   return scale, to(_clip(x / scale, top))
 
 
+def transformer_engine_nvfp4(matrix_amax, x, amax):
+  encode = f32(448 * 6) / matrix_amax
+  scale = E4M3(min(amax / f32(6) * encode, f32(448)))
+  x = x * min(f32(1) / (scale * (f32(1) / encode)), np.finfo(f32).max)
+  return scale, E2M1(_clip(x, 6))
+
+
 def deepgemm_fp4(x, amax):
   scale = _ceil_power(max(amax, f32(1e-4)) / f32(6))
   edges = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
@@ -169,6 +199,8 @@ PLAIN = {
   'int8_token_routing': ascend_routing_quant,
   'int8_token_torch': torch_int8,
   **dict.fromkeys([f'int4_{n}' for n in (32, 64, 128)], vllm_uint4b8),
+  'int4_32_compressed': compressed_int4,
+  'mxint4': flashinfer_mxint4,
   **dict.fromkeys([f'uint4_{n}' for n in (32, 64, 128)], gptq),
   'e4m3_tensor': functools.partial(vllm_fp8, 448, E4M3),
   'e5m2_tensor': functools.partial(vllm_fp8, 57344, E5M2),
@@ -181,6 +213,11 @@ PLAIN = {
   'e4m3_128x128': functools.partial(divided, 0),
   'e4m3_128x128_deepgemm': deepgemm,
   'e4m3_128x128_transformers': transformers_fp8,
+  'e4m3fnuz_tensor': functools.partial(divided_fnuz, 240, 0),
+  'e4m3fnuz_token': vllm_fp8_token_rocm,
+  'e4m3fnuz_1x128': functools.partial(divided_fnuz, 240, 0),
+  'e4m3fnuz_1x128_vllm': functools.partial(divided_fnuz, 224, 1e-10),
+  'e4m3fnuz_128x128': functools.partial(divided_fnuz, 240, 0),
   'e4m3_1x128_ceil': deepgemm_ceil,
   'e4m3_128x128_ceil': deepgemm_ceil,
   'mxfp8': functools.partial(ocp, 448, E4M3),
@@ -189,12 +226,14 @@ PLAIN = {
   'mxfp4': functools.partial(ocp, 6, E2M1),
   'mxfp4_ceil': functools.partial(torch_mx, 6, E2M1),
   'mxfp4_deepgemm': deepgemm_fp4,
+  'nvfp4': transformer_engine_nvfp4,
 }
 
 
 class TestElements:
   @pytest.mark.parametrize(
-    'name', ['float8_e4m3fn', 'float8_e5m2', 'float4_e2m1fn']
+    'name',
+    ['float8_e4m3fn', 'float8_e4m3fnuz', 'float8_e5m2', 'float4_e2m1fn'],
   )
   def test_rounding_is_that_of_ml_dtypes(self, name):
     # Given: every number of the format, midpoints, and their neighbours.
@@ -239,9 +278,13 @@ class TestQuantise:
     values = drawn(140, 200)
     # When.
     made = quantise.quantise(form, values if depth == -1 else values.T, depth)
-    codes, scales, zeros = (
+    codes, scales, zeros, tensor_scales = (
       a if a is None or depth == -1 else a.T for a in made
     )
+    plain_of_group = PLAIN[name]
+    if tensor_scales is not None:
+      plain_of_group = functools.partial(plain_of_group, np.abs(values).max())
+      assert f32(1) / tensor_scales == f32(448 * 6) / np.abs(values).max()
     # Then.
     height, width = (g or n for g, n in zip(form.group, values.shape))
     for a, b in np.ndindex(scales.shape):
@@ -251,7 +294,7 @@ class TestQuantise:
         plain = form.of_zeros, group
       else:
         with np.errstate(all='ignore'):
-          plain = PLAIN[name](group, np.abs(group).max())
+          plain = plain_of_group(group, np.abs(group).max())
       assert f32(scales[a, b]) == f32(plain[0]), (a, b)
       np.testing.assert_array_equal(codes[here].astype(f32), plain[1])
       if zeros is not None:
@@ -346,6 +389,9 @@ class TestDequantise:
     exact = quantise.dequantise(form, made, -2, 'float64')
     got = quantise.dequantise(form, made, -2)
     # Then.
+    if form.rule == 'two_level':  # the product of its scales is rounded too
+      np.testing.assert_allclose(got, exact, rtol=2.0**-23)
+      return
     np.testing.assert_array_equal(got, exact.astype(f32))
     if form.scale != 'float32':
       np.testing.assert_array_equal(got, exact)

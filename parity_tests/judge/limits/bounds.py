@@ -53,6 +53,7 @@ import numpy as np
 
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised as quantised_lib
 from hpmoe.reference.contract import storage
 
 _U = ulp.unit_roundoff('float32')
@@ -378,7 +379,11 @@ def gemm(
   block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
   value, prefixes = _prefix_sums(rows.value, weights.value, block)
   of_total, of_terms = sum_variance(policy, depth, min(block, depth))
-  scalings = bool(policy.quantised) + bool(policy.rows or policy.x_form)
+  scalings = int(bool(policy.rows or policy.x_form))
+  if policy.quantised:
+    # A scale of the group, and one of the matrix if the form has it.
+    form = quantised_lib.FORMS[policy.quantised]
+    scalings += 1 + ('tensor_scales' in form.parts)
   of_total, of_terms = (
     of + scalings * kernels(policy) * _VARIANCE for of in (of_total, of_terms)
   )
