@@ -310,6 +310,14 @@ def test_a_right_quantiser_of_rows_passes(form, rows, quantiser):
   assert report.verdict == verdicts.PASS
   (reason,) = {r.why for r in report.results if r.lane == 'exact'}
   assert reason == f'no data are exact whose rows become {rows}'
+  coded = {r.stage: r.histogram for r in report.results if _has_codes(r)}
+  assert [*coded] == ['activation']
+  assert coded['activation'].codes > 0
+  assert coded['activation'].moved_codes <= coded['activation'].codes // 50
+
+
+def _has_codes(result: verdicts.Result) -> bool:
+  return result.histogram is not None and result.histogram.codes > 0
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import numpy as np
 
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import power as power_lib
+from hpmoe.parity_tests.judge.limits import shares as shares_lib
 from hpmoe.parity_tests.judge.limits import standards
 
 
@@ -145,6 +146,8 @@ class Part:
     figures: what the rule adds up, of each rank; none: bad tiles say it all.
     grids: `[B, C]` int64 by rank, bad elements of each tile.
     experts: `[B]` by rank, expert of a tile row or `tiles.NO_EXPERT`.
+    shares: `[B, C]` by rank, see `verdicts.Result`.
+    histogram: likewise.
   """
 
   key: tuple[str, str, str]
@@ -160,6 +163,8 @@ class Part:
   figures: tuple[Figures, ...]
   grids: Mapping[int, np.ndarray]
   experts: Mapping[int, np.ndarray]
+  shares: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
+  histogram: shares_lib.Histogram | None = None
 
   def __add__(self, other: 'Part') -> 'Part':
     """Returns both; `other` is of later ranks."""
@@ -183,6 +188,8 @@ class Part:
       figures=self.figures + other.figures,
       grids={**self.grids, **other.grids},
       experts={**self.experts, **other.experts},
+      shares={**self.shares, **other.shares},
+      histogram=_add_histograms(self.histogram, other.histogram),
     )
 
   def but(
@@ -233,6 +240,8 @@ class Part:
       failure=failure,
       grids=_by_rank(self.grids, np.zeros((0, 0), np.int64)),
       experts=_by_rank(self.experts, np.zeros(0, int)),
+      shares=_by_rank(self.shares, np.zeros((0, 0), np.float32)),
+      histogram=self.histogram,
       part=self,
     )
 
@@ -285,6 +294,14 @@ def _merge_rows(
 def largest(first: float, other: float) -> float:
   """Returns the larger; NaN stays."""
   return float(np.maximum(first, other))
+
+
+def _add_histograms(
+  first: shares_lib.Histogram | None, other: shares_lib.Histogram | None
+) -> shares_lib.Histogram | None:
+  if first is None or other is None:
+    return first or other
+  return first + other
 
 
 def _by_rank(

@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import shares as shares_lib
 from hpmoe.parity_tests.report import lane_table
 from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import text_table
@@ -213,6 +214,10 @@ def _read_result(row: Mapping[str, Any]) -> verdicts.Result:
     fields[name] = float(row[name])
   for name in ('values', 'power'):
     fields[name] = {key: float(value) for key, value in row[name].items()}
+  if histogram := row.get('histogram'):
+    fields['histogram'] = shares_lib.Histogram(
+      tuple(histogram['counts']), histogram['moved_codes'], histogram['codes']
+    )
   return verdicts.Result(**fields)
 
 

@@ -40,7 +40,11 @@ def _list_parts(
   differences = comparison_lib.describe_differences(comparison)
   if differences:
     yield _tag('p', f'Differs: {differences}', class_='small')
-  heading = _tag('tr', *(_tag('th', name) for name in ('', 'before', 'after')))
+  heading = _tag(
+    'tr',
+    *(_tag('th', name) for name in ('', 'before', 'after')),
+    class_='heading',
+  )
   facts = [
     _tag('tr', _tag('th', name), *_label_cells(before, after))
     for name, before, after in comparison_lib.list_facts(comparison)
@@ -48,7 +52,7 @@ def _list_parts(
   yield _tag('table', heading, *facts, class_='sides')
   if comparison.rows:
     names = ('stage', 'lane', 'before', 'after', 'change')
-    rows = [_tag('tr', *(_tag('th', name) for name in names))]
+    rows = [_tag('tr', *(_tag('th', name) for name in names), class_='heading')]
     rows += map(_make_row, comparison.rows)
     yield _tag('h2', 'Comparisons')
     yield _tag('table', *rows, class_='cells sides')

@@ -11,6 +11,7 @@ from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import failure_text
+from hpmoe.parity_tests.report import histogram
 from hpmoe.parity_tests.report import lane_table
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import report_text
@@ -138,10 +139,40 @@ def _modes(report: check.Report) -> Iterator[ET.Element]:
 def _comparisons(
   report: check.Report, has_links: bool = True
 ) -> Iterator[ET.Element]:
+  rows = [*lane_table.iterate_rows(report)]
+  present_rows = [row for row in rows if not _is_missing(row[1])]
+  missing = [row for row in rows if _is_missing(row[1])]
+  yield _tag('h2', 'Comparisons')
+  yield _table_of_lanes(report, present_rows, has_links)
+  if missing:
+    yield _fold_missing(
+      [stage for stage, _ in missing],
+      _table_of_lanes(report, missing, has_links),
+    )
+  notes = report_text.format_notes(report)
+  if notes:
+    yield _tag('pre', notes, class_='small')
+
+
+def _is_missing(cells: Sequence[lane_table.Cell]) -> bool:
+  """Says whether nothing was judged, because it was not returned."""
+  is_judged = {c.verdict for c in cells} - {'', verdicts.NOT_JUDGED}
+  return not is_judged and any(r.missing for c in cells for r in c.results)
+
+
+def _fold_missing(stages: Sequence[str], *children: ET.Element) -> ET.Element:
+  """Returns one line for all stages that were not returned."""
+  mark = _tag('span', _MARKS[verdicts.NOT_JUDGED], class_='mark unseen')
+  text = f' {len(stages)} not returned: {", ".join(stages)}'
+  return _tag('details', _tag('summary', mark, _tag('small', text)), *children)
+
+
+def _table_of_lanes(report, stages, has_links: bool) -> ET.Element:
   lanes = lane_table.list_lanes(report)
-  rows = [_tag('tr', *(_tag('th', name) for name in ['stage', *lanes]))]
+  names = [_tag('th', name) for name in ['stage', *lanes]]
+  rows = [_tag('tr', *names, class_='heading')]
   before = None
-  for stage, cells in lane_table.iterate_rows(report):
+  for stage, cells in stages:
     direction = verdicts.pass_of(stage)
     if direction is not before:
       title = _tag('th', f'{direction.name} pass', colspan=len(lanes) + 1)
@@ -149,15 +180,11 @@ def _comparisons(
       before = direction
     link = _tag('a', stage, href=f'#{_anchor(stage)}')
     name = _tag('th', link if has_links else stage)
-    rows.append(_tag('tr', name, *map(_cell, cells)))
-  yield _tag('h2', 'Comparisons')
-  yield _tag('div', _tag('table', *rows, class_='cells'), class_='wide')
-  notes = report_text.format_notes(report)
-  if notes:
-    yield _tag('pre', notes, class_='small')
+    rows.append(_tag('tr', name, *map(_cell, lanes, cells)))
+  return _tag('div', _tag('table', *rows, class_='cells'), class_='wide')
 
 
-def _cell(cell: lane_table.Cell) -> ET.Element:
+def _cell(lane: str, cell: lane_table.Cell) -> ET.Element:
   """Returns what a lane says of a stage, with all figures in its title."""
   if not cell.verdict:
     return _tag('td', '', class_='none', title='this lane has no rule for it')
@@ -173,6 +200,7 @@ def _cell(cell: lane_table.Cell) -> ET.Element:
     *aside,
     class_=CLASSES[cell.verdict],
     title=about,
+    data_label=lane,
   )
 
 
@@ -204,17 +232,37 @@ def _tiles(report: check.Report) -> Iterator[ET.Element]:
     for stage_groups in groups.values()
     for g in stage_groups
   )
+  colours = {stage: _find_limited(results) for stage, results in stages.items()}
   yield _tag('h2', 'Tiles')
+  yield tile_map.draw_legend()
   yield _tag(
     'p',
     'A failing tile has the number of its wrong elements; the first failure '
-    'has a ring. Hover for its name. e3: expert 3. Rows of tiles in which '
-    'nothing is wrong are drawn as one.',
+    'has a ring. Hover for its name. e3: expert 3. Where there are many tiles, '
+    'rows in which nothing is wrong are drawn as one.',
     class_='small',
   )
-  max_tiles = _MOST_TILES // max(1, failing)
+  num_maps = failing + sum(result is not None for result in colours.values())
+  max_tiles = _MOST_TILES // max(1, num_maps)
+  missing = []
   for stage, results in stages.items():
-    yield _stage(report, stage, results, groups[stage], max_tiles)
+    section = _stage(
+      report, stage, results, groups[stage], colours[stage], max_tiles
+    )
+    if all(r.missing for r in results):
+      missing.append((stage, section))
+    else:
+      yield section
+  if missing:
+    names, sections = zip(*missing)
+    yield _fold_missing(names, *sections)
+
+
+def _find_limited(
+  results: Sequence[verdicts.Result],
+) -> verdicts.Result | None:
+  """Returns the comparison that has a limit of each element."""
+  return next((r for r in results if tile_map.has_shares(r)), None)
 
 
 def _groups(results: Sequence[verdicts.Result]) -> list[list[verdicts.Result]]:
@@ -228,7 +276,7 @@ def _groups(results: Sequence[verdicts.Result]) -> list[list[verdicts.Result]]:
   return list(groups.values())
 
 
-def _stage(report, stage, results, groups, max_tiles) -> ET.Element:
+def _stage(report, stage, results, groups, limited, max_tiles) -> ET.Element:
   verdict = lane_table.find_worst_verdict(results)
   failing = {r.lane for r in results if r.verdict == verdicts.FAIL}
   lanes_text = f' in {", ".join(l for l in verdicts.LANES if l in failing)}'
@@ -239,14 +287,33 @@ def _stage(report, stage, results, groups, max_tiles) -> ET.Element:
       'summary',
       _tag('span', _MARKS[verdict], class_=f'mark {CLASSES[verdict]}'),
       f' {stage}' + (f' ({tensor})' if stage == verdicts.LAYER else ''),
-      _tag('small', f' {verdict}{lanes_text if failing else ""}'),
+      _tag(
+        'small', f' {verdict}{lanes_text if failing else ""}{_codes(limited)}'
+      ),
     ),
+    *(() if limited is None else _draw_shares(groups, limited, max_tiles)),
     *(part for group in groups for part in _group(report, group, max_tiles)),
     _figures(results),
     id=_anchor(stage),
     class_=CLASSES[verdict],
     open='open' if failing else None,
   )
+
+
+def _codes(limited: verdicts.Result | None) -> str:
+  words = '' if limited is None else histogram.describe_codes(limited)
+  return f', {words}' if words else ''
+
+
+def _draw_shares(
+  groups, limited: verdicts.Result, max_tiles: int
+) -> Iterator[ET.Element]:
+  """Yields how near errors come to their limits; a group may have the map."""
+  yield from histogram.draw_histogram(limited)
+  is_drawn = any(_has_failing_tile(g[0]) and limited in g[:1] for g in groups)
+  if not is_drawn:
+    parts = tile_map.draw_map(limited, max_tiles)
+    yield _tag('div', *parts, class_='of-limit')
 
 
 def _group(report, group, max_tiles) -> Iterator[ET.Element]:
@@ -295,15 +362,22 @@ def _beside(result: verdicts.Result) -> Iterator[str]:
 
 
 def _figures(results: Sequence[verdicts.Result]) -> ET.Element:
-  names = [n.replace('_', ' ') for n in report_text.HEADING[1:]] + ['why']
-  rows = [_tag('tr', *(_tag('th', name) for name in names))]
+  names = [n.replace('_', ' ') for n in report_text.HEADING[1:]]
+  rows = [_tag('tr', *(_tag('th', name) for name in names), class_='heading')]
   for result in results:
-    cells = (*report_text.format_cells(result)[1:], result.why)
+    cells = report_text.format_cells(result)[1:]
     rows.append(
       _tag(
         'tr',
-        *(_tag('td', markup.escape_text(text, _ASIDE)) for text in cells),
+        *(
+          _tag('td', markup.escape_text(text, _ASIDE), data_label=name)
+          for name, text in zip(names, cells)
+        ),
         class_=CLASSES[result.verdict],
       )
     )
+    if result.why:
+      reason = markup.escape_text(result.why, _ASIDE)
+      cell = _tag('td', reason, colspan=len(names), data_label='why')
+      rows.append(_tag('tr', cell, class_='why'))
   return _tag('div', _tag('table', *rows, class_='figures'), class_='wide')

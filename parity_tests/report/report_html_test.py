@@ -16,6 +16,7 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import report_html
 from hpmoe.parity_tests.report import reports_testing
+from hpmoe.parity_tests.report import tile_map
 from hpmoe.reference.contract import tensors
 
 VOID = ('meta',)
@@ -135,8 +136,61 @@ def test_every_failing_tile_of_every_stage_is_in_its_maps(faulty):
       tuple((g > 0).tobytes() for g in r.grids): r.grids for r in failing
     }
     bad = sum(np.count_nonzero(g) for gs in grids.values() for g in gs)
+    limit_cells = {c for part in _limit_maps(element) for c in part.iter('td')}
     marked = [c for c in element.iter('td') if 'bad' in c.get('class', '')]
-    assert len(marked) == bad
+    assert len([c for c in marked if c not in limit_cells]) == bad
+
+
+def _limit_maps(stage):
+  """Returns the maps of errors over limits that no failing tile is in."""
+  return [d for d in stage.iter('div') if d.get('class') == 'of-limit']
+
+
+def test_each_tile_has_the_colour_of_its_error_and_each_stage_a_histogram(
+  faulty,
+):
+  tree = _parsed(report_html.to_html(faulty))
+
+  limited = [r for r in faulty.results if r.histogram is not None]
+  assert {r.stage for r in limited} > {'gate_up', 'y', 'layer', 'd_w_gate_up'}
+  for result in limited:
+    stage = _stage(tree, result.stage.replace(' ', '-'))
+    levels = [
+      tile_map.find_level(float(share))
+      for shares in result.shares
+      for share in shares.reshape(-1)
+    ]
+    cells = [c.get('class').split()[-1] for c in stage.iter('td') if _level(c)]
+    assert sorted(cells) == sorted(levels)
+    (picture,) = stage.iter('svg')
+    counts = [int(_text(t).split(': ')[1]) for t in picture.iter('title')]
+    assert counts == [*result.histogram.counts]
+    elements = sum(counts)
+    assert f'{elements} elements by their error over its limit' in _text(stage)
+
+
+def _level(cell) -> bool:
+  return bool(re.search(r' s\d$', cell.get('class', '')))
+
+
+def test_stages_that_were_not_returned_are_one_folded_line():
+  unseen = [
+    verdicts.not_captured(name, lane, 'rule', name)
+    for name in ('gate_up', 'activation')
+    for lane in ('exact', 'bounded')
+  ]
+
+  tree = _parsed(report_html.to_html(reports_testing.report(*unseen, Y)))
+
+  folds = [
+    d
+    for d in tree.iter('details')
+    if '2 not returned: gate_up, activation' in _text(d.find('summary'))
+  ]
+  assert len(folds) == 2 and not any(d.get('open') for d in folds)
+  (table,) = folds[0].iter('table')
+  outer = [t for t in tree.iter('table') if t.get('class') == 'cells'][0]
+  assert 'gate_up' in _text(table) and 'gate_up' not in _text(outer)
 
 
 def test_every_comparison_has_a_coloured_cell_with_a_mark(faulty):

@@ -52,6 +52,7 @@ def to_json(report: check.Report) -> dict[str, Any]:
           values=r.values,
           power=r.power,
           not_judged=r.not_judged,
+          histogram=r.histogram,
         )
         for r in report.results
       ],

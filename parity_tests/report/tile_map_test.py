@@ -1,5 +1,9 @@
 """Every failing tile is a cell with its number; right ones share a row."""
 
+import dataclasses
+import pathlib
+import re
+
 import numpy as np
 import pytest
 
@@ -118,3 +122,66 @@ def test_right_rows_are_left_out_first(max_tiles, names, message):
   result = _result([*ranks, (5, fails)])
   lines, _, words = _draw(result, max_tiles)
   assert [name for name, _ in lines] == names and message in words
+
+
+@pytest.mark.parametrize(
+  ('share', 'level'),
+  [
+    *((0.0, 's0'), (1e-6, 's1'), (0.5, 's3'), (1.0, 's4'), (1.001, 's5')),
+    *((64.0, 's6'), (1e9, 's7'), (np.inf, 's7'), (np.nan, 's7')),
+  ],
+)
+def test_a_share_has_the_colour_of_its_level(share, level):
+  assert tile_map.find_level(share) == level
+
+
+def test_colours_get_darker_and_pass_and_fail_differ_in_brightness():
+  css = (
+    pathlib.Path(tile_map.__file__).parents[1] / 'data/report.css'
+  ).read_text()
+
+  brightness = []
+  for name, _, _ in tile_map.LEVELS:
+    digits = re.search(rf'--{name}: #(\w+);', css)[1]
+    red, green, blue = (int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4))
+    linear = [
+      c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+      for c in (red, green, blue)
+    ]
+    brightness.append(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+  assert brightness == sorted(brightness, reverse=True)
+  # As WCAG has it, of what passes and fails next to each other.
+  assert (brightness[4] + 0.05) / (brightness[5] + 0.05) > 2
+  assert all(1.05 / (b + 0.05) > 4.5 for b in brightness[5:])  # white numbers
+
+
+def test_right_tiles_are_drawn_one_by_one_where_their_errors_are_known():
+  result = dataclasses.replace(
+    _result([(0, [[0, 0], [0, 0]])]),
+    shares=(np.float32([[0.25, 0], [1, 0.125]]),),
+  )
+
+  drawing, _ = tile_map.draw_map(result, PLENTY)
+  narrow_drawing, _ = tile_map.draw_map(result, 1)
+
+  classes = [[c.get('class') for c in row[1:]] for row in drawing.iter('tr')]
+  assert classes == [['good s3', 'good s0'], ['good s4', 'good s2']]
+  titles = [c.get('title') for c in drawing.iter('td')]
+  assert titles[2] == (
+    'rank 0, expert 0, row block 1, column block 0, '
+    'error at most 1 of its limit'
+  )
+  assert [c.get('class') for c in narrow_drawing.iter('td')] == [
+    'good s4',
+    'good s2',
+  ]
+
+
+def test_many_cells_have_numbers_of_three_characters():
+  bad = np.zeros((1, 40), int)
+  bad[0, [0, 7]] = 123_456, 1000
+
+  ((_, cells),), _, _ = _draw(_result([(0, bad)]))
+
+  assert [*filter(None, cells)] == ['1e5', '1e3']

@@ -27,6 +27,7 @@ from hpmoe.parity_tests.judge.lanes import equality
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import spread_tally
 from hpmoe.parity_tests.judge.limits import power
+from hpmoe.parity_tests.judge.limits import shares
 from hpmoe.parity_tests.judge.limits import spread
 from hpmoe.reference.contract import precision
 
@@ -298,6 +299,7 @@ _KINDS = {
     spread.Independent,
     spread.Sums,
     power.Power,
+    shares.Histogram,
     precision.PrecisionPolicy,
   )
 }

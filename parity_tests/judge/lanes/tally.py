@@ -10,6 +10,7 @@ from hpmoe.parity_tests.explain import patterns
 from hpmoe.parity_tests.judge import rank_parts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import chunk_sums
+from hpmoe.parity_tests.judge.limits import shares as shares_lib
 from hpmoe.parity_tests.judge.limits import ulp
 
 
@@ -92,6 +93,8 @@ class Tally:
     self._grids: dict[int, list[np.ndarray]] = {}
     self._experts: dict[int, list[np.ndarray]] = {}
     self._bad_tokens: dict[int, list[np.ndarray]] = {}
+    self._shares: dict[int, list[np.ndarray]] = {}
+    self._histogram: shares_lib.Histogram | None = None
     self._failure: verdicts.Failure | None = None
     self._worst: tuple | None = None
 
@@ -148,6 +151,12 @@ class Tally:
     if self._is_worst(right.error):
       self._worst = (cut, rank, first, *right.worst_position, right.element())
       self._worst_abs = right.error
+
+  def add_shares(self, rank: int, shares: shares_lib.Shares) -> None:
+    """Adds the errors of tile rows over their limits."""
+    self._shares.setdefault(rank, []).append(shares.largest)
+    total = self._histogram or shares_lib.Histogram()
+    self._histogram = total + shares.summarise()
 
   @property
   def _of_tokens(self) -> bool:
@@ -228,6 +237,8 @@ class Tally:
       figures=(figures,) if figures else (),
       grids={rank: np.concatenate(g) for rank, g in self._grids.items()},
       experts={rank: np.concatenate(e) for rank, e in self._experts.items()},
+      shares={rank: np.concatenate(s) for rank, s in self._shares.items()},
+      histogram=self._histogram,
     )
 
   def _bad_of_rank(self) -> dict[int, np.ndarray]:

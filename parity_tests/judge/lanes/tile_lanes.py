@@ -11,6 +11,7 @@ standard  any data: published rules, see `standards`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+import dataclasses
 import functools
 
 import numpy as np
@@ -26,8 +27,10 @@ from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import power
+from hpmoe.parity_tests.judge.limits import shares as shares_lib
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
 
 # Tiles of a rank, the first tile row, and its rows.
@@ -263,6 +266,8 @@ class _ToleranceRules:
     )
     self._spread_tally = spread_tally.SpreadTally(stage, golden, stored_oracle)
     self._bounded, self._dtype = bounded, dtype
+    forms = quantised.row_forms(golden.policy.rows)
+    self._form = forms.get(stage, '')
     self._worst_of_bound = 0.0
     self._regions: chunk_sums.Regions | None = None  # of right chunks
     self._worth = power.Power()
@@ -281,7 +286,31 @@ class _ToleranceRules:
     # A transposed product is not in the order in which all else is.
     value = golden.rows(tensor, rank, *rows).contiguous()
     right = self._right(tile_range, rows_held, value, beside)
-    return rows_held, value, beside, right, self._power(rows_held, value, right)
+    worth = self._power(rows_held, value, right)
+    measured = self._measure(tile_range, rows_held, value, right)
+    return rows_held, value, beside, right, worth, measured
+
+  def _measure(
+    self,
+    tile_range: _Range,
+    actual: np.ndarray,
+    value: bounds.Bounded,
+    right: tally_lib.CleanRows | None,
+  ) -> shares_lib.Shares | None:
+    """Returns errors over limits, where any are to be shown."""
+    if not self._bounded:
+      return None
+    cut, first, _ = tile_range
+    if right is None:
+      e = _elements(value, actual, actual)
+      errors, limits = np.abs(e.actual - e.golden), e.bound
+    else:
+      errors, limits = np.abs(actual - value.value), value.bound()
+    measured = shares_lib.measure_shares(cut, first, errors, limits)
+    if not self._form:
+      return measured
+    moved_codes, codes = shares_lib.count_moved(self._form, actual, value.value)
+    return dataclasses.replace(measured, moved_codes=moved_codes, codes=codes)
 
   def _power(
     self,
@@ -305,10 +334,13 @@ class _ToleranceRules:
     beside: np.ndarray | None,
     right: tally_lib.CleanRows | None,
     worth: power.Power,
+    measured: shares_lib.Shares | None,
   ) -> None:
     """Adds whole tile rows; `beside`: the benchmark's, if a record needs it."""
     cut, first, rows = tile_range
     self._worth += worth
+    if measured is not None:
+      self._bound_tally.add_shares(rank, measured)
     if right is not None and self._add_right(rank, cut, first, right, value):
       return
     self._num_bounded += int(np.isfinite(value.bound()).sum())

@@ -261,6 +261,11 @@ class TestWithoutTheExtension:
 
 def _facts(result: verdicts.Result):
   plain = dataclasses.replace(
-    result, values={}, power={}, grids=(), experts=(), why='', part=None
+    result,
+    **dict.fromkeys(('values', 'power'), {}),
+    **dict.fromkeys(('grids', 'experts', 'shares'), ()),
+    why='',
+    part=None,
   )
-  return plain, [grid.tolist() for grid in result.grids + result.experts]
+  arrays = result.grids + result.experts + result.shares
+  return plain, [array.tolist() for array in arrays]

@@ -1,0 +1,143 @@
+"""How near errors come to their limits: of each tile, and as a histogram.
+
+A verdict needs neither; a reader who asks how right a kernel is needs both.
+"""
+
+import dataclasses
+from typing import Self
+
+import numpy as np
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.reference.contract import quantised
+from hpmoe.reference.quantised import quantise
+
+# Ends of the bins of a histogram; its first bin has no error at all, its last
+# one what is larger than all of these, or not finite.
+_LEAST_POWER, _MOST_POWER = -12, 4
+ENDS = (0.0, *(2.0**n for n in range(_LEAST_POWER, _MOST_POWER + 1)))
+NUM_BINS = len(ENDS) + 1
+_BIAS = 127  # of exponents of float32
+# A bin holds its end: times this, its exponent puts it there.
+_BELOW = np.float32(1 - 2.0**-24)
+_ABOVE = np.nextafter(np.float32(1), np.float32(2))
+
+
+@dataclasses.dataclass(frozen=True)
+class Shares:
+  """Errors of some tile rows over their limits.
+
+  Attributes:
+    largest: `[b, C]` float32, of each tile; NaN where one is not finite.
+    counts: `[NUM_BINS]` int64, elements by their share.
+    moved_codes: codes that differ from the golden's, of elements that a GEMM
+      quantises.
+    codes: how many there are.
+  """
+
+  largest: np.ndarray
+  counts: np.ndarray
+  moved_codes: int = 0
+  codes: int = 0
+
+  def summarise(self) -> 'Histogram':
+    """Returns it without its tiles."""
+    return Histogram(tuple(self.counts.tolist()), self.moved_codes, self.codes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Histogram:
+  """The counts of `Shares`, of all that was compared.
+
+  Attributes:
+    counts: elements by their share, as in `Shares`.
+    moved_codes, codes: as in `Shares`.
+  """
+
+  counts: tuple[int, ...] = (0,) * NUM_BINS
+  moved_codes: int = 0
+  codes: int = 0
+
+  def __add__(self, other: Self) -> Self:
+    counts = tuple(a + b for a, b in zip(self.counts, other.counts))
+    moved_codes, codes = (
+      self.moved_codes + other.moved_codes,
+      self.codes + other.codes,
+    )
+    return dataclasses.replace(
+      self, counts=counts, moved_codes=moved_codes, codes=codes
+    )
+
+  @property
+  def total(self) -> int:
+    """How many elements there are."""
+    return sum(self.counts)
+
+
+def measure_shares(
+  cut: tiles.Cut,
+  first: int,
+  errors: np.ndarray,
+  limits: np.ndarray,
+) -> Shares:
+  """Returns the shares of whole tile rows.
+
+  Args:
+    cut: the rank's tiles.
+    first: tile row that the arrays start with.
+    errors: `[rows, columns]` float64, not negative or NaN.
+    limits: `[rows, columns]` float64, not negative.
+  """
+  if not errors.size:
+    shape = cut.row_of(first, len(errors)) - first, cut.shape[1]
+    return Shares(np.zeros(shape, np.float32), np.zeros(NUM_BINS, np.int64))
+  # Where a limit is zero, no error at all is no share of it.
+  with np.errstate(divide='ignore', invalid='ignore', over='ignore'):
+    shares = np.divide(errors, limits).astype(np.float32)
+  shares[errors == 0] = 0
+  is_beyond = errors > limits
+  if is_beyond.any():  # and is so in float32 too
+    shares[is_beyond] = np.maximum(shares[is_beyond], _ABOVE)
+  rows = cut.starts[first : cut.row_of(first, len(errors))] - cut.starts[first]
+  largest = np.maximum.reduceat(shares, rows, axis=0)
+  return Shares(
+    np.maximum.reduceat(largest, cut.col_starts[:-1], axis=1), _count(shares)
+  )
+
+
+def _count(shares: np.ndarray) -> np.ndarray:
+  """Returns `[NUM_BINS]` int64, how many shares each bin has."""
+  bits = (shares.reshape(-1) * _BELOW).view(np.uint32)
+  by_exponent = np.bincount((bits >> 23) & 255, minlength=256)
+  counts = np.zeros(NUM_BINS, np.int64)
+  bins = np.arange(256) - (_BIAS - 1) - _LEAST_POWER + 1
+  np.add.at(counts, np.clip(bins, 1, NUM_BINS - 1), by_exponent)
+  counts[0] = shares.size - np.count_nonzero(shares)
+  counts[1] -= counts[0]
+  return counts
+
+
+def count_moved(
+  form_name: str, actual: np.ndarray, golden: np.ndarray
+) -> tuple[int, int]:
+  """Returns how many codes differ, and how many there are.
+
+  Both are what a GEMM makes of rows that it is given: of the candidate's and
+  of the golden's.
+
+  Args:
+    form_name: of `quantised.FORMS`.
+    actual: `[rows, columns]` as stored.
+    golden: `[rows, columns]` float64.
+  """
+  form = quantised.FORMS[form_name]
+  own, right = (
+    quantise.quantise(form, _finite(values)).codes.view(np.uint8)
+    for values in (actual, golden)
+  )
+  return int((own != right).sum()), int(own.size)
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+  narrow = np.asarray(values, np.float32)
+  return np.where(np.isfinite(narrow), narrow, np.float32(0))
