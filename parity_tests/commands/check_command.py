@@ -36,12 +36,13 @@ def _define_check(f: flags.FlagValues) -> None:
 
 
 # Flags that say nothing of what is judged.
-_REPORT = ('verbose', 'json', 'html')
+_REPORT = ('verbose', 'json', 'html', 'junit', 'annotate')
 _FAMILY = ('shapes',)
 # What --shapes decides, or what has one shape.
 _OF_ONE_SHAPE = (
   *('tokens', 'routing', 'input', 'text', 'capacity', 'case', 'outputs'),
   *('tiles', 'lane', 'standard', 'repeat', 'html', 'verbose'),
+  *('junit', 'annotate'),
   *('shard', 'parts', 'merge'),
 )
 _SHARDS = ('shard', 'parts', 'merge')
@@ -271,6 +272,7 @@ def _report(f: flags.FlagValues, run: Callable) -> int:
       report = run(asked, step)
   except candidates.CandidateError as error:
     cli.write_json(f.json, report_json.error_json(asked, error))
+    _show_error(f, asked.candidate.name, error)
     raise
   _show(f, report)
   if f.json is not None:
@@ -300,6 +302,26 @@ def _show(f: flags.FlagValues, report) -> None:
     from hpmoe.parity_tests.report import report_html
 
     cli.write('html', f.html, report_html.to_html(report))
+  if f.junit is not None:
+    from hpmoe.parity_tests.report import junit
+
+    cli.write('junit', f.junit, junit.to_junit(report))
+  if f.annotate:
+    from hpmoe.parity_tests.report import annotations
+
+    print(f'\n{annotations.format_annotations(report)}', flush=True)
+
+
+def _show_error(f: flags.FlagValues, name: str, error) -> None:
+  """Says to CI that a candidate gave no answer."""
+  if f.junit is not None:
+    from hpmoe.parity_tests.report import junit
+
+    cli.write('junit', f.junit, junit.error_junit(name, error))
+  if f.annotate:
+    from hpmoe.parity_tests.report import annotations
+
+    print(annotations.format_error(name, error), flush=True)
 
 
 COMMAND = cli.Command(

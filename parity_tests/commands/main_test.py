@@ -197,6 +197,17 @@ def test_version_is_said(capsys):
   assert said == f'hpmoe {versions.list_versions()["hyperparallel-moe"]}'
 
 
+def test_a_check_tells_ci_what_it_says(capsys, tmp_path):
+  path = tmp_path / 'parity.xml'
+
+  code = _main(f'check {TINY} --lane=bitwise --annotate --junit={path}')
+
+  assert code == cli.PARITY
+  last_line = capsys.readouterr().out.splitlines()[-1]
+  assert last_line.startswith('::notice title=hpmoe check%3A parity holds::')
+  assert 'failures="0"' in path.read_text()
+
+
 def test_a_check_that_holds_prints_a_table_and_writes_a_report(
   capsys, tmp_path
 ):

@@ -180,7 +180,9 @@ def _table_of_lanes(report, stages, has_links: bool) -> ET.Element:
       before = direction
     link = _tag('a', stage, href=f'#{_anchor(stage)}')
     name = _tag('th', link if has_links else stage)
-    rows.append(_tag('tr', name, *map(_cell, lanes, cells)))
+    fails = any(cell.verdict == verdicts.FAIL for cell in cells)
+    kind = 'fails' if fails else None
+    rows.append(_tag('tr', name, *map(_cell, lanes, cells), class_=kind))
   return _tag('div', _tag('table', *rows, class_='cells'), class_='wide')
 
 
