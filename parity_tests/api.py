@@ -95,6 +95,8 @@ class _Call(check_lib.Request):
     )
     words = [typed, f'hpmoe.Case({", ".join(_format_arguments(case))})']
     words += _format_arguments(judgement_fields)
+    layout = getattr(self.candidate, 'layout', '')
+    words += [f'layout={layout!r}'] if layout else []
     return f'hpmoe.check({", ".join(words)})'
 
 
@@ -108,6 +110,7 @@ def check(
   repeat: int | None = None,
   allow_nondeterministic: bool = False,
   timeout_s: float = 600.0,
+  layout: str = '',
 ) -> Report:
   """Compares a candidate with the oracle, tile by tile.
 
@@ -125,6 +128,8 @@ def check(
       two of a kernel of yours where that is cheap.
     allow_nondeterministic: whether they may differ; then each is judged.
     timeout_s: seconds that a candidate in a process of its own may take.
+    layout: whose layout its tensors have, such as 'vllm': w_gate_up is
+      [E, 2F, D]; '': ours.
 
   Raises:
     ValueError: the request was wrong; the text names the argument.
@@ -139,7 +144,7 @@ def check(
       raise ValueError(f'{name}: expected a list, [{value!r}], got {value!r}')
   request = _Call(
     case=case,
-    candidate=_candidate(candidate, timeout_s),
+    candidate=_candidate(candidate, timeout_s, layout),
     judgement=judgement_lib.Judgement(
       tuple(lanes), tuple(standards), tiles, repeat, allow_nondeterministic
     ),
@@ -196,20 +201,27 @@ def _typed(candidate: candidates.Candidate) -> str | None:
   )
 
 
-def _candidate(given: Candidate, timeout_s: float) -> candidates.Candidate:
+def _candidate(
+  given: Candidate, timeout_s: float, layout: str
+) -> candidates.Candidate:
+  if isinstance(given, str):
+    kind, _, rest = given.partition(':')
+    if kind == 'command':
+      return elsewhere.Program(rest, timeout_s=timeout_s, layout=layout)
+    if kind != 'outputs':
+      return user_candidate.Subprocess(given, timeout_s, layout=layout)
+  elif callable(given) and not isinstance(given, candidates.Candidate):
+    return in_process.Function(given, layout=layout)
+  if layout:
+    raise ValueError(
+      f'layout: expected none but of a function or a program, got {layout!r}'
+    )
   if given is None:
     return backends.default_candidate()
   if isinstance(given, str):
-    kind, _, of = given.partition(':')
-    if kind == 'outputs':
-      return outputs.Outputs(of)
-    if kind == 'command':
-      return elsewhere.Program(of, timeout_s=timeout_s)
-    return user_candidate.Subprocess(given, timeout_s)
+    return outputs.Outputs(given.partition(':')[2])
   if isinstance(given, candidates.Candidate):
     return given
-  if callable(given):
-    return in_process.Function(given)
   raise ValueError(
     "candidate: expected a function, 'pkg.module:function' or None, got "
     f'{given!r}'

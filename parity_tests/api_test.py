@@ -236,3 +236,82 @@ class TestCompile:
   def test_a_direction_that_is_none(self):
     with pytest.raises(ValueError, match="direction: expected .*'forward'"):
       hpmoe.compile(self.CONFIG, direction='both')
+
+
+def of_vllm(inputs, config, policy):
+  """A layer as vLLM's kernels have it: one rank's tokens, `[E, 2F, D]`."""
+  x, ids, weights = inputs['x'], inputs['topk_ids'], inputs['topk_weights']
+  w13, w2 = inputs['w_gate_up'], inputs['w_down']
+  y = np.zeros(x.shape, np.float32)
+  for token, slot in np.ndindex(ids.shape):
+    expert = ids[token, slot]
+    gate, up = np.split(w13[expert] @ x[token], 2)
+    if policy.activation == 'absolute':
+      hidden = abs(gate) * up
+    else:
+      with np.errstate(over='ignore'):
+        hidden = gate / (1 + np.exp(-gate)) * up
+    y[token] += weights[token, slot] * (w2[expert] @ hidden)
+  return {'y': y}
+
+
+def right_of_ours(inputs, config, policy):
+  return of_vllm(inputs, config, policy)
+
+
+class TestLayout:
+  @pytest.mark.parametrize('lane', ['exact', 'bounded'])
+  def test_a_function_is_judged_on_a_projects_tensors(self, lane):
+    report = hpmoe.check(of_vllm, CASE, lanes=[lane], layout='vllm')
+
+    assert report.passed
+    assert 'tensors laid out as vllm has them' in str(report)
+
+  def test_a_name_and_a_line_that_repeats_it(self):
+    name = f'{__name__}:of_vllm'
+    assert hpmoe.check(name, CASE, lanes=['bounded'], layout='vllm').passed
+    failure = hpmoe.check(
+      lambda *layer: {'y': of_vllm(*layer)['y'] * 2},
+      CASE,
+      lanes=['bounded'],
+      layout='vllm',
+    ).first_failure
+    assert 'twice' in failure.pattern
+    assert failure.replay.startswith('none: ')
+
+  def test_the_line_that_repeats_it_has_the_layout(self):
+    report = hpmoe.check(right_of_ours, CASE, lanes=['bitwise'], layout='vllm')
+
+    assert (
+      "lanes=('bitwise',), layout='vllm')"
+      in report.to_json()['config']['command']
+    )
+
+  def test_an_answer_in_another_layout_is_named(self):
+    message = r'of_ours: layout vllm: y: expected \[M D\] = \[32, 32\], got'
+
+    def of_ours(*layer):
+      return {'y': of_vllm(*layer)['y'].reshape(2, 16, 32)}
+
+    with pytest.raises(ValueError, match=message):
+      hpmoe.check(of_ours, CASE, layout='vllm')
+
+  @pytest.mark.parametrize(
+    ('candidate', 'case', 'layout', 'message'),
+    [
+      (of_vllm, CASE, 'vlm', r"layout: expected one of \['vllm', "),
+      (None, CASE, 'vllm', 'layout: expected none but of a function'),
+      ('outputs:a', CASE, 'vllm', 'layout: expected none but of a function'),
+      (
+        of_vllm,
+        hpmoe.Case(preset='tiny', quantised='int8_channel'),
+        'vllm',
+        'layout: expected none with weights=int8_channel',
+      ),
+    ],
+  )
+  def test_a_layout_without_effect_is_refused(
+    self, candidate, case, layout, message
+  ):
+    with pytest.raises(ValueError, match=message):
+      hpmoe.check(candidate, case, layout=layout)

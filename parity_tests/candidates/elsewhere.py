@@ -45,6 +45,7 @@ class Program(candidates.Candidate):
     per_rank: whether each rank has files of its own.
     names: a file that says what its tensors are called, or None.
     timeout_s: seconds after which it counts as hung.
+    layout: how tensors are laid out that it does not say, see `projects`.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
@@ -55,6 +56,7 @@ class Program(candidates.Candidate):
   per_rank: bool = False
   names: str | None = None
   timeout_s: float = 600.0
+  layout: str = ''
   options: granularity.Options = granularity.Options()
   seconds: list[float] = candidates.noted(list)
   said: dict[str, bool] = candidates.noted(dict)
@@ -74,7 +76,7 @@ class Program(candidates.Candidate):
     """See `Candidate`."""
     super().ready(case, beside)
     self._refuse()
-    names_lib.read(self.names)
+    names_lib.read(self.names, self.layout)
     return dataclasses.replace(self)
 
   def _refuse(self) -> None:
@@ -94,7 +96,7 @@ class Program(candidates.Candidate):
   ) -> dict[str, np.ndarray]:
     """See `Candidate`."""
     del given
-    names = names_lib.read(self.names)
+    names = names_lib.read(self.names, self.layout)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
       job = pathlib.Path(folder)

@@ -16,6 +16,7 @@ from hpmoe.parity_tests.candidates import candidate_worker
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case.layouts import projects
 from hpmoe.reference.contract import granularity
 
 
@@ -26,6 +27,7 @@ class Function(candidates.Candidate):
   Attributes:
     function: takes inputs, config and policy, and returns tensors by name.
     options: how its tensors are cut into tiles.
+    layout: as of `user_candidate.Subprocess`.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
@@ -38,6 +40,7 @@ class Function(candidates.Candidate):
   )
   function: Callable[..., Mapping]
   options: granularity.Options = granularity.Options()
+  layout: str = ''
   seconds: list[float] = candidates.noted(list)
   copies: dict[str, np.ndarray] = candidates.noted(dict)
 
@@ -56,6 +59,7 @@ class Function(candidates.Candidate):
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
     super().ready(case, beside)
+    user_candidate.refuse_layout(self.layout, case)
     if passes.BACKWARD in case.passes:
       with _told():
         candidate_worker.backward_of(self.name, self.function)
@@ -63,7 +67,7 @@ class Function(candidates.Candidate):
 
   def facts(self) -> dict[str, object]:
     """See `Candidate`."""
-    return {}
+    return dict(layout=self.layout) if self.layout else {}
 
   def run(
     self, config, policy, inputs, which=passes.FORWARD, given=None
@@ -71,6 +75,7 @@ class Function(candidates.Candidate):
     """See `Candidate`."""
     del given
     name, function, result = self.name, self.function, which.results[0]
+    inputs = projects.lay_out(self.layout, inputs, config)
 
     def timed(*arguments):
       start = time.perf_counter()
@@ -88,6 +93,7 @@ class Function(candidates.Candidate):
       found = candidate_worker.arrays(name, returned, result)
     # Copies: the next call may answer in the same memory.
     found = {n: array.copy() for n, array in found.items()}
+    found = user_candidate.restore_outputs(name, self.layout, found, config)
     return user_candidate.check_outputs(
       name, config, policy, found, which, (result,)
     )

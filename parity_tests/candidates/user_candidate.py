@@ -57,6 +57,7 @@ from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import answers
 from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case.layouts import projects
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
@@ -76,7 +77,9 @@ KINDS = {
 }
 
 
-FLAGS = flag_tables.read_flags('function')
+FLAGS = flag_tables.read_flags(
+  'function', layout=dict(choices=('', *projects.list_words()))
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Subprocess(candidates.Candidate):
     checking: `poison`: memory that it allocates and never writes is not zero by
       luck, under glibc; `isolate`: its stages run, each on the oracle's
       tensors.
+    layout: a word of `projects`: how its tensors are laid out; '': as ours.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
@@ -107,6 +111,7 @@ class Subprocess(candidates.Candidate):
   has_backward: bool = False
   options: granularity.Options = granularity.Options()
   checking: checking_lib.Checking = checking_lib.Checking()
+  layout: str = ''
   seconds: list[float] = candidates.noted(list)
   said: dict[str, bool] = candidates.noted(dict)
 
@@ -136,6 +141,7 @@ class Subprocess(candidates.Candidate):
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
     super().ready(case, beside)
+    refuse_layout(self.layout, case)
     locate.find_source(self.name)
     return dataclasses.replace(
       self, has_backward=passes.BACKWARD in case.passes
@@ -152,6 +158,11 @@ class Subprocess(candidates.Candidate):
     self, config, policy, data, layer_pass
   ) -> list[dict[str, np.ndarray]]:
     """See `Candidate`: calls in one process, which may keep something."""
+    laid_out = {
+      id(arrays): projects.lay_out(self.layout, arrays, config)
+      for arrays in data
+    }
+    data = [laid_out[id(arrays)] for arrays in data]
     sets = list({id(arrays): arrays for arrays in data}.values())
     turns = [
       next(n for n, other in enumerate(sets) if other is arrays)
@@ -185,7 +196,14 @@ class Subprocess(candidates.Candidate):
     self.seconds.append(time.perf_counter() - start)
     needed = () if self.checking.isolate else layer_pass.results[:1]
     return [
-      check_outputs(self.name, config, policy, outputs, layer_pass, needed)
+      check_outputs(
+        self.name,
+        config,
+        policy,
+        restore_outputs(self.name, self.layout, outputs, config),
+        layer_pass,
+        needed,
+      )
       for outputs in answers
     ]
 
@@ -205,6 +223,38 @@ class Subprocess(candidates.Candidate):
     if code != 0:
       how = processes.unlike_an_answer(code, self.timeout_s)
     raise candidates.CandidateError(f'{self.name}: {how}')
+
+
+def refuse_layout(layout: str, case) -> None:
+  """Refuses a layout of what comes as codes and scales.
+
+  Raises:
+    ValueError: it does, or there is no such layout.
+  """
+  projects.read_layouts(layout)
+  for flag, form in (('weights', case.quantised), ('x_form', case.x_form)):
+    if layout and form:
+      raise ValueError(
+        f'layout: expected none with {flag}={form}, which comes as codes, got '
+        f'{layout!r}'
+      )
+
+
+def restore_outputs(
+  name: str,
+  layout: str,
+  outputs: passes.Tensors,
+  config: config_lib.MoEConfig,
+) -> dict[str, np.ndarray]:
+  """Returns a candidate's tensors as ours.
+
+  Raises:
+    ValueError: one is not laid out as was said.
+  """
+  try:
+    return projects.restore(layout, outputs, config)
+  except ValueError as error:
+    raise ValueError(f'{name}: layout {layout}: {error}') from error
 
 
 def check_outputs(

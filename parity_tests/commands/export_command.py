@@ -11,7 +11,15 @@ from hpmoe.parity_tests.commands import layer_flags
 
 def _define(f: flags.FlagValues) -> None:
   cli.define(f, case_flags.FLAGS, direction='forward')
-  cli.own(f, 'export')
+  from hpmoe.parity_tests.case.layouts import projects
+
+  words = projects.list_words()
+  cli.own(
+    f,
+    'export',
+    dict(layouts=', '.join(words)),
+    layout=dict(choices=words),
+  )
 
 
 def _export(f: flags.FlagValues) -> int:
@@ -20,7 +28,7 @@ def _export(f: flags.FlagValues) -> int:
 
   if f.out is None:
     raise cli.UsageError('out: expected a folder to write, got none')
-  layouts = names.read(f.names).layouts
+  layouts = names.read(f.names, f.layout or '').layouts
   of_weights = layouts.get('topk_weights')
   dtype = of_weights.dtype if of_weights else ''
   case = dataclasses.replace(layer_flags.case(f), weights=dtype or 'float32')

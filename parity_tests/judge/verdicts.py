@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.judge.limits import shares as shares_lib
 from hpmoe.reference.contract import tensors
 
 LANES = ('exact', 'bitwise', 'bounded', 'standard')
@@ -176,7 +175,8 @@ class Result:
     experts: per rank `[B]`, expert of a tile row or `tiles.NO_EXPERT`.
     shares: per rank `[B, C]` float32, largest error of each tile over its
       limit; (): the rule has no limit of an element.
-    histogram: elements by that share, and how many codes moved; None likewise.
+    histogram: `shares.Histogram`, elements by that share, and how many codes
+      moved; None likewise.
     part: the `parts.Part` that it was made of; None where nothing was compared,
       and in a report.
   """
@@ -199,7 +199,7 @@ class Result:
   grids: tuple[np.ndarray, ...] = ()
   experts: tuple[np.ndarray, ...] = ()
   shares: tuple[np.ndarray, ...] = ()
-  histogram: shares_lib.Histogram | None = None
+  histogram: Any = None
   part: Any = None
 
 

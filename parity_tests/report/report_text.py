@@ -112,8 +112,13 @@ def format_heading(report: check.Report) -> str:
     f'D={layer["d_model"]} F={layer["d_ff"]} N={layer["capacity"]}, '
     f'{c["policy"]["storage"]}, sums {c["policy"]["accumulation_order"]}, '
     f'weights {c["policy"]["placement"]}, {_describe_policy(c["policy"])}'
-    f'routing {c["routing"]}{passes}'
+    f'routing {c["routing"]}{passes}{_describe_layout(c)}'
   )
+
+
+def _describe_layout(config: Mapping[str, Any]) -> str:
+  word = config.get('layout')
+  return f', tensors laid out as {word} has them' if word else ''
 
 
 def format_notes(report: check.Report) -> str:

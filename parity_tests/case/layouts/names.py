@@ -28,6 +28,7 @@ import numpy as np
 
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.parity_tests.case.layouts import projects
 from hpmoe.reference.contract import tensors
 
 
@@ -112,14 +113,19 @@ class Names:
   raw: Mapping[str, Raw] = dataclasses.field(default_factory=dict)
 
 
-def read(path: str | None) -> Names:
+def read(path: str | None, project: str = '') -> Names:
   """Returns a map; None: names and layouts of ours.
+
+  Args:
+    path: of the file.
+    project: a word of `projects`, for what the file does not say.
 
   Raises:
     ValueError: the file cannot be read, or names a tensor that is none of ours.
   """
+  layouts = projects.read_layouts(project)
   if path is None:
-    return Names()
+    return Names(layouts=layouts)
   try:
     with open(path, 'rb') as file:
       tables = tomllib.load(file)
@@ -136,7 +142,7 @@ def read(path: str | None) -> Names:
       )
     return Names(
       tables.get('tensors', {}),
-      layout_text.parse_all(tables.get('layouts', {})),
+      {**layouts, **layout_text.parse_all(tables.get('layouts', {}))},
       tuple(tables.get('drop', {}).get('names', ())),
       {name: Raw(**row) for name, row in tables.get('raw', {}).items()},
     )

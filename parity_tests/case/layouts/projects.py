@@ -1,0 +1,97 @@
+"""Layouts of projects, each by a word: data/layouts.toml has their rows."""
+
+from collections.abc import Mapping
+import functools
+import math
+
+import numpy as np
+
+from hpmoe.parity_tests.case import flag_tables
+from hpmoe.parity_tests.case.layouts import layout_text
+from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import tensors
+
+_DESCRIPTION = 'of'
+# Of every project, unless its row says something else.
+_TOKENS = dict(x='M D', y='M D', topk_ids='M K', topk_weights='M K')
+
+
+def list_words() -> tuple[str, ...]:
+  """Returns the words that there are."""
+  return tuple(flag_tables.read('layouts'))
+
+
+def describe(word: str) -> str:
+  """Returns whose layout it is."""
+  return flag_tables.read('layouts')[word][_DESCRIPTION]
+
+
+@functools.cache
+def read_layouts(word: str) -> Mapping[str, layouts_lib.Layout]:
+  """Returns the layouts of a word, by tensor; '': there are none.
+
+  Raises:
+    ValueError: there is no such word.
+  """
+  if not word:
+    return {}
+  rows = flag_tables.read('layouts')
+  if word not in rows:
+    raise ValueError(f'layout: expected one of {[*rows]}, got {word!r}')
+  texts = _TOKENS | {
+    name: text for name, text in rows[word].items() if name != _DESCRIPTION
+  }
+  for name, text in [*texts.items()]:
+    gradient = f'd{name}' if name in ('x', 'y') else f'd_{name}'
+    if gradient in tensors.SPECS:
+      texts[gradient] = text
+  return layout_text.parse_all(texts)
+
+
+def lay_out(
+  word: str, inputs: Mapping[str, np.ndarray], config: config_lib.MoEConfig
+) -> dict[str, np.ndarray]:
+  """Returns tensors of ours as a project has them.
+
+  Raises:
+    ValueError: there is no such word.
+  """
+  layouts = read_layouts(word)
+  return {
+    name: _apply(layouts[name], array, config) if name in layouts else array
+    for name, array in inputs.items()
+  }
+
+
+def restore(
+  word: str, outputs: Mapping[str, np.ndarray], config: config_lib.MoEConfig
+) -> dict[str, np.ndarray]:
+  """Returns a project's tensors as ours.
+
+  Raises:
+    ValueError: one has another shape.
+  """
+  layouts = read_layouts(word)
+  sizes = config.dims()
+  return {
+    name: layouts[name].undo(array, sizes) if name in layouts else array
+    for name, array in outputs.items()
+  }
+
+
+def _apply(
+  layout: layouts_lib.Layout, array: np.ndarray, config: config_lib.MoEConfig
+) -> np.ndarray:
+  """Returns a tensor as it is laid out; weights move without a map of each."""
+  own_axes, axes = layout.own_axes, layout.split_axes
+  moves_axes_only = layout == layouts_lib.Layout(layout.name, layout.axes)
+  if not moves_axes_only or sorted(own_axes) != sorted(axes):
+    return layout.apply(array, config.dims())
+  lengths = dict(zip(own_axes, array.shape))
+  shape = [
+    math.prod(lengths[part] for part in layout.parts(axis))
+    for axis in layout.axes
+  ]
+  moved_axes = array.transpose([own_axes.index(axis) for axis in axes])
+  return np.ascontiguousarray(moved_axes.reshape(shape))

@@ -1,0 +1,97 @@
+"""A project's word moves tensors as the project has them, and back."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hpmoe.parity_tests.case import flag_tables
+from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.parity_tests.case.layouts import projects
+from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import tensors
+
+CONFIG = config_testing.sized(r=2, t=3, e=4, k=2, d=6, f=5)
+_INPUTS = ('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down')
+
+
+def _draw(names, dtype=np.float32):
+  """Returns a tensor of each name, no two elements alike."""
+  arrays = {}
+  for name in names:
+    dims = tensors.SPECS[name].dims(**CONFIG.dims())
+    kind = np.int32 if tensors.SPECS[name].kind == 'i32' else dtype
+    arrays[name] = np.arange(np.prod(dims)).reshape(dims).astype(kind)
+  return arrays
+
+
+def _interleave(weights):
+  gate, up = np.split(weights, 2, -1)
+  return np.stack([gate, up], -1).reshape(weights.shape)
+
+
+# What each project's kernel reads, written down once more.
+_WEIGHTS = {
+  'vllm': lambda w: w.transpose(0, 2, 1),
+  'hf': lambda w: w.transpose(0, 2, 1),
+  'te': lambda w: w.transpose(0, 2, 1),
+  'flashinfer': lambda w: np.concatenate(
+    np.split(w, 2, -1)[::-1], -1
+  ).transpose(0, 2, 1),
+  'gpt_oss': _interleave,
+  'megatron': lambda w: w,
+  'cann': lambda w: w,
+}
+
+
+@pytest.mark.parametrize('word', projects.list_words())
+def test_weights_and_tokens_are_as_the_project_has_them(word):
+  inputs = _draw(_INPUTS)
+  stacked = inputs['w_gate_up'].reshape(4, 6, 10)
+  down = inputs['w_down'].reshape(4, 5, 6)
+  is_transposed = projects.read_layouts(word)['w_down'].axes[-1] == 'F'
+
+  laid_out = projects.lay_out(word, inputs, CONFIG)
+
+  np.testing.assert_array_equal(laid_out['w_gate_up'], _WEIGHTS[word](stacked))
+  expected = down.transpose(0, 2, 1) if is_transposed else down
+  np.testing.assert_array_equal(laid_out['w_down'], expected)
+  np.testing.assert_array_equal(laid_out['x'], inputs['x'].reshape(6, 6))
+  assert laid_out['topk_ids'].shape == (6, 2)
+  assert all(array.flags.c_contiguous for array in laid_out.values())
+
+
+@pytest.mark.parametrize('word', projects.list_words())
+def test_what_was_laid_out_is_restored(word):
+  names = (*_INPUTS, 'y', 'dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
+  arrays = _draw((*names, 'gate_up'), ml_dtypes.bfloat16)
+
+  laid_out = projects.lay_out(word, arrays, CONFIG)
+  restored = projects.restore(word, laid_out, CONFIG)
+
+  for name, array in arrays.items():
+    np.testing.assert_array_equal(restored[name], array)
+  assert laid_out['d_w_down'].shape == laid_out['w_down'].shape
+  assert laid_out['dx'].shape == (6, 6)
+
+
+def test_axes_that_move_alone_agree_with_the_map_of_each_element():
+  for word in projects.list_words():
+    for name, array in _draw(('w_gate_up', 'w_down', 'b_down')).items():
+      layout = projects.read_layouts(word).get(name)
+      if layout is not None:
+        by_map = layouts_lib.Layout.apply(layout, array, CONFIG.dims())
+        moved_axes = projects.lay_out(word, {name: array}, CONFIG)[name]
+        np.testing.assert_array_equal(moved_axes, by_map)
+
+
+def test_a_row_says_whose_it_is():
+  for word in projects.list_words():
+    assert projects.describe(word)
+    assert {*flag_tables.read('layouts')[word]} - {'of'} <= {*tensors.SPECS}
+
+
+def test_a_word_that_is_none_is_refused():
+  with pytest.raises(ValueError, match=r"layout: expected one of \['vllm'.*"):
+    projects.read_layouts('vlm')
+  with pytest.raises(ValueError, match=r'y: expected \[M D\] = \[6, 6\], got'):
+    projects.restore('vllm', _draw(['y']), CONFIG)
