@@ -310,6 +310,21 @@ def run(
   return _train(request, subject, wanted, result, progress)
 
 
+def compute_logits(
+  request: Request, subject: subject_lib.Subject, side: Pair
+) -> Callable[[np.ndarray], np.ndarray]:
+  """Returns a side as a function from tokens `[B, S]` to logits."""
+  framework = _framework(side, subject)
+  candidates_ = _instead(request, subject, side)
+
+  def compute(tokens: np.ndarray) -> np.ndarray:
+    part = dataclasses.replace(subject, tokens=tokens)
+    raw = framework.run(part, side.moe, False, candidates_, request.device)
+    return raw.logits[0]
+
+  return compute
+
+
 def _train(request, subject, wanted, result, progress) -> Result:
   """Adds steps of training, up to one with a wrong layer."""
   judged: list[Judged] = []

@@ -55,6 +55,10 @@ class TestRightRuns:
     assert not parting
     assert result.verdict == 'pass'
     assert result.weights is not None and result.weights.kind == 'same'
+    # What rounding explains is that of results and of what they are of.
+    logits = result.rows[-1]
+    assert logits.name == 'lm_head'
+    assert 1.3 * 2.0**-24 / 3**0.5 < logits.rounding < 2.0**-22
 
   @pytest.mark.parametrize('family', FAMILIES)
   def test_the_steps_are_the_decoder(self, folders, family):

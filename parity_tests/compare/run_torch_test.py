@@ -4,10 +4,12 @@
 transformers and mindstudio-probe.
 """
 
+import json
 import os
 import pathlib
 import subprocess
 
+import numpy as np
 import pytest
 
 from hpmoe.models.checkpoint import convert
@@ -15,15 +17,20 @@ from hpmoe.models.checkpoint import hf_folder
 from hpmoe.parity_tests.compare import run_diff
 from hpmoe.parity_tests.compare import run_dump
 from hpmoe.parity_tests.compare import run_report
+from hpmoe.parity_tests.compare import scores
 
 _SCRIPT = pathlib.Path(__file__).with_name('run_torch_testing.py')
 _LAYER = 'model.layers.1'
 
 
-def _compare(folder: pathlib.Path, bug: str) -> run_diff.Result:
+def _run(folder: pathlib.Path, bug: str) -> None:
   subprocess.run(
     [os.environ['HPMOE_TORCH_PYTHON'], '-I', _SCRIPT, folder, bug], check=True
   )
+
+
+def _compare(folder: pathlib.Path, bug: str) -> run_diff.Result:
+  _run(folder, bug)
   model = folder / 'model'
   return run_diff.compare(
     convert.read(model),
@@ -53,3 +60,16 @@ def test_the_first_wrong_module_is_named(tmp_path, bug, module, text):
   assert result.first is not None
   assert result.first.name == module
   assert text in run_report.conclude(result)
+
+
+def test_scores_are_those_of_transformers(tmp_path):
+  _run(tmp_path, 'router')
+  sides = [
+    scores.compute_logits(weights.config, weights.load())
+    for weights in (convert.read(tmp_path / n) for n in ('model', 'run'))
+  ]
+  tokens = np.arange(24, dtype=np.int32).reshape(2, 12) * 5 % 64
+  measured = scores.measure(tokens, 2, *sides).to_json()
+  expected = json.loads((tmp_path / 'scores.json').read_text())
+  assert expected['divergence'] > 1e-3
+  assert {n: measured[n] for n in expected} == pytest.approx(expected, rel=1e-5)

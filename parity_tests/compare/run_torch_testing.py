@@ -1,6 +1,7 @@
 """Runs a small Qwen3-MoE of transformers under msprobe, in torch's Python.
 
-Writes FOLDER/model, FOLDER/dump, and FOLDER/logits.npy of the same tokens.
+Writes FOLDER/model, the run's weights as FOLDER/run, FOLDER/dump, and
+FOLDER/scores.json: perplexity, top-1 agreement and KL of both on the tokens.
 
 Run as: python run_torch_testing.py FOLDER BUG
 """
@@ -9,7 +10,6 @@ import json
 import sys
 
 from msprobe.pytorch import PrecisionDebugger
-import numpy as np
 import torch
 from transformers import Qwen3MoeConfig
 from transformers import Qwen3MoeForCausalLM
@@ -57,7 +57,10 @@ def main():
   folder, bug = sys.argv[1:]
   model = make_model()
   model.save_pretrained(f'{folder}/model')
+  tokens = torch.arange(24).reshape(2, 12) * 5 % 64
+  left = model(tokens, labels=tokens)
   plant(model, bug)
+  model.save_pretrained(f'{folder}/run')
   config = dict(
     task='tensor',
     dump_path=f'{folder}/dump',
@@ -68,13 +71,28 @@ def main():
   )
   with open(f'{folder}/dump.json', 'w', encoding='utf-8') as file:
     json.dump(config, file)
-  tokens = torch.arange(24).reshape(2, 12) * 5 % 64
   debugger = PrecisionDebugger(config_path=f'{folder}/dump.json')
   debugger.start(model=model)
-  logits = model(tokens).logits
+  right = model(tokens, labels=tokens)
   debugger.stop()
   debugger.step()
-  np.save(f'{folder}/logits.npy', logits.detach().float().numpy())
+  logs = [
+    torch.log_softmax(side.logits[:, :-1].double(), -1).flatten(0, 1)
+    for side in (left, right)
+  ]
+  best = [side.argmax(-1) for side in logs]
+  scores = dict(
+    left_perplexity=float(left.loss.exp()),
+    right_perplexity=float(right.loss.exp()),
+    agreement=float((best[0] == best[1]).double().mean()),
+    divergence=float(
+      torch.nn.functional.kl_div(
+        logs[1], logs[0], log_target=True, reduction='batchmean'
+      )
+    ),
+  )
+  with open(f'{folder}/scores.json', 'w', encoding='utf-8') as file:
+    json.dump(scores, file)
 
 
 if __name__ == '__main__':

@@ -11,6 +11,8 @@ from hpmoe.parity_tests.commands.models import dry_run
 
 # What stands before the folder of a dump, in --right.
 _DUMP = 'dump:'
+# Flags of what is run on a text.
+_TEXT_FLAGS = ('text', 'score_windows', 'sequence', 'batch', 'dtype')
 
 
 def _define(f: flags.FlagValues) -> None:
@@ -66,7 +68,7 @@ def _compare_weights(f: flags.FlagValues) -> int:
       raise cli.UsageError(
         f'{name}: expected a folder beside --{other}, got none'
       )
-  known_names = {'left_model', 'right_model', 'json'}
+  known_names = {'left_model', 'right_model', 'json', *_TEXT_FLAGS}
   foreign_flags = [n for n in f if n not in known_names and f[n].present]
   cli.refuse(f, foreign_flags, 'beside --left_model, which compares weights')
   left, right = (
@@ -75,19 +77,66 @@ def _compare_weights(f: flags.FlagValues) -> int:
   )
   with cli.progress(weight_diff.count_steps(left)) as step:
     result = weight_diff.compare(left, right, step)
-  cli.write_json(
-    f.json, weight_report.to_json(result, f.left_model, f.right_model)
-  )
+  report, texts = _score_folders(f) if f.score_windows else ({}, [])
+  report = weight_report.to_json(result, f.left_model, f.right_model) | report
+  cli.write_json(f.json, report)
   print(f'{f.right_model} beside {f.left_model}: weights')
   if table := weight_report.format_table(result):
     print(f'{table}\n')
+  for text in texts:
+    print(f'{text}\n')
   print(weight_report.conclude(result))
   return cli.PARITY if result.verdict == verdicts.PASS else cli.NO_PARITY
+
+
+def _score_folders(
+  f: flags.FlagValues,
+) -> tuple[dict[str, Any], list[str]]:
+  """Returns what two folders' models predict on a text: data, and tables."""
+  from hpmoe.models.checkpoint import convert
+  from hpmoe.models.train import text as text_lib
+  from hpmoe.parity_tests.compare import scores
+
+  try:
+    sides = [convert.read(n, f.dtype) for n in (f.left_model, f.right_model)]
+  except ValueError as error:
+    return dict(not_run=str(error)), [f'not run: {error}']
+  encoding = text_lib.encoding_of(f.left_model, sides[0].config)
+  tokens = text_lib.read(f.text, encoding).tokens
+  windows = scores.cut_windows(tokens, f.sequence, f.score_windows)
+  distances = scores.measure_modules(sides[0], sides[1], windows[: f.batch])
+  left, right = (
+    scores.compute_logits(side.config, side.load()) for side in sides
+  )
+  with cli.progress(-(-len(windows) // f.batch)) as step:
+    measured = scores.measure(windows, f.batch, left, right, step)
+  modules = [dataclasses.asdict(distance) for distance in distances]
+  report = dict(scores=measured.to_json(), modules=modules)
+  tables = [scores.format_distances(distances), scores.format_scores(measured)]
+  return report, tables
+
+
+def _score_layers(f: flags.FlagValues, request, subject):
+  """Returns what two layers of a model predict on its text."""
+  from hpmoe.parity_tests.compare import compare
+  from hpmoe.parity_tests.compare import scores
+
+  windows = scores.cut_windows(subject.text, f.sequence, f.score_windows)
+  left, right = (
+    compare.compute_logits(request, subject, side)
+    for side in (request.left, request.right)
+  )
+  with (
+    cli.launches_in_frameworks(),
+    cli.progress(-(-len(windows) // f.batch)) as step,
+  ):
+    return scores.measure(windows, f.batch, left, right, step)
 
 
 def _compare_layers(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.compare import compare
   from hpmoe.parity_tests.compare import report
+  from hpmoe.parity_tests.compare import scores
   from hpmoe.parity_tests.compare import subject as subject_lib
   from hpmoe.parity_tests.judge import verdicts
 
@@ -121,7 +170,11 @@ def _compare_layers(f: flags.FlagValues) -> int:
   steps = compare.count_steps(request, subject)
   with cli.launches_in_frameworks(), cli.progress(steps) as step:
     result = compare.run(request, subject, step)
-  cli.write_json(f.json, report.to_json(request, subject, result))
+  measured = _score_layers(f, request, subject) if f.score_windows else None
+  json_report = report.to_json(request, subject, result)
+  if measured is not None:
+    json_report['scores'] = measured.to_json()
+  cli.write_json(f.json, json_report)
   if f.csv is not None:
     report.write_csv(f.csv, result)
   if f.png is not None:
@@ -130,6 +183,8 @@ def _compare_layers(f: flags.FlagValues) -> int:
     plot.write(f.png, f'{request.right} beside {request.left}', result)
   print(report.heading(request, subject))
   print(report.table(result, cli.colour()))
+  if measured is not None:
+    print(f'\n{scores.format_scores(measured)}')
   print(f'\n{report.conclusion(request, result)}')
   return cli.PARITY if result.verdict == verdicts.PASS else cli.NO_PARITY
 
