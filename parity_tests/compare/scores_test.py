@@ -10,6 +10,7 @@ import pytest
 
 from hpmoe.models.checkpoint import convert
 from hpmoe.models.jax import decoder
+from hpmoe.models.train import text as text_lib
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.compare import scores
@@ -115,4 +116,12 @@ class TestFolders:
     words += ['--direction=forward', '--right=jax:framework', f'--json={path}']
     assert main.main(['compare', *words, f'--out={tmp_path}/out']) == cli.PARITY
     assert 'top-1 agreement: 100.00 % of 30 tokens' in capsys.readouterr().out
-    assert json.loads(path.read_text())['scores']['divergence'] < 1e-9
+    report = json.loads(path.read_text())['scores']
+    assert report['divergence'] < 1e-9
+    # And it is of the text's first windows.
+    weights = convert.read(model)
+    side = scores.compute_logits(weights.config, weights.load())
+    tokens = np.frombuffer(text_lib.SHIPPED.read_bytes()[:32], np.uint8)
+    windows = tokens.astype(np.int32).reshape(2, 16)
+    expected = scores.measure(windows, 2, side, side).left_nats
+    assert report['left_nats'] == pytest.approx(expected, rel=1e-5)

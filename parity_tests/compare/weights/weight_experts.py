@@ -1,7 +1,8 @@
 """The experts of one layer in two sides: which is which, and what was done."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -159,34 +160,28 @@ class _Comparison:
         text = f'{last}: absent in right'
         changes.append(weight_forms.Finding(weight_forms.WRONG, text))
         continue
-      pairs = list(
-        weight_pair.list_pairs(reference[last], candidate[last], self._codes)
-      )
+      sides = [reference[last], candidate[last]]
       names = [last.removeprefix('w_')]
-      if last == 'w_gate_up' and reference[last].shape == candidate[last].shape:
+      if last == 'w_gate_up' and sides[0].shape == sides[1].shape:
         names = ['gate', 'up']
-      for number, name in enumerate(names):
-        halves = [
-          pair.with_arrays(
-            np.split(pair.left, len(names), -1)[number],
-            np.split(pair.right, len(names), -1)[number],
-          )
-          for pair in pairs
-        ]
-        changes.append(self._explain_part(name, halves))
+      parts = zip(*(np.split(side, len(names), -1) for side in sides))
+      for name, (left, right) in zip(names, parts, strict=True):
+        changes.append(self._explain_part(name, left, right))
     return changes
 
-  def _explain_part(self, name: str, pairs: list[Pair]) -> weight_forms.Finding:
-    left, right = pairs[0].left, pairs[0].right
+  def _explain_part(
+    self, name: str, left: np.ndarray, right: np.ndarray
+  ) -> weight_forms.Finding:
     wrong = weight_forms.WRONG
+    pairs = weight_pair.list_pairs(left, right, self._codes)
     if any(pair.are_alike() for pair in pairs):
       return weight_forms.Finding(weight_forms.EQUAL, '')
     if not np.any(right):
       return weight_forms.Finding(wrong, f'{name}: zeros in right')
     # Files hold an expert's matrices `[out, in]`, in blocks of that.
     block = weight_sides.find_block(self._right, self._left)
-    transposed = [pair.with_arrays(pair.left.T, pair.right.T) for pair in pairs]
-    scale = weight_forms.find_scale(transposed, block)
+    pairs = weight_pair.list_pairs(left.T, right.T, self._codes)
+    scale = weight_forms.find_scale(pairs, block)
     if scale is not None:
       group = f'{name}: {scale.group}' if scale.group else ''
       return weight_forms.Finding(wrong, f'{name}: {scale.text}', group=group)
@@ -238,6 +233,21 @@ def _measure(reference: Expert, candidate: Expert) -> float:
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Form:
+  """Something that may have been done to a matrix or bias of an expert.
+
+  Attributes:
+    finding: what it is called.
+    move: what it makes of the left's.
+    show: the first row of that; a whole bias.
+  """
+
+  finding: weight_forms.Finding
+  move: Callable[[np.ndarray], np.ndarray]
+  show: Callable[[np.ndarray], np.ndarray]
+
+
 def _explain(
   reference: Expert, candidate: Expert, codes: str
 ) -> list[weight_forms.Finding] | None:
@@ -247,90 +257,110 @@ def _explain(
   """
   if set(reference) != set(candidate):
     return None
-  if all(
-    a.shape == candidate[n].shape and np.array_equal(a, candidate[n])
-    for n, a in reference.items()
-  ):
-    return []
-  pairs = {
-    n: list(weight_pair.list_pairs(a, candidate[n], codes))
-    for n, a in reference.items()
-  }
   changes: dict[weight_forms.Finding, None] = {}
-  for find in (_find_parts, _find_units):
-    changes.clear()
-    for name in pairs:
-      explanation = _find_first(find, name, pairs)
-      if explanation is None:
-        break
-      changes |= dict.fromkeys(explanation)
-    else:
-      return list(changes)
-  return None
+  for name, left in reference.items():
+    findings = _find_form(name, left, candidate[name], codes)
+    if findings is None:
+      return _find_units(reference, candidate, codes)
+    changes |= dict.fromkeys(findings)
+  return list(changes)
 
 
-def _find_first(
-  find, name: str, pairs: Mapping[str, list[Pair]]
+def _find_form(
+  name: str, left: np.ndarray, right: np.ndarray, codes: str
 ) -> list[weight_forms.Finding] | None:
-  for pair in pairs[name]:
-    form = find(name, pair, pairs)
-    if form is not None:
-      rounding = weight_forms.name_rounding(pair)
-      findings = (form, rounding)
-      return [f for f in findings if f.kind != weight_forms.EQUAL]
+  """Returns what was done to one part; tries the whole where a row is right."""
+  for form in _list_forms(name, left.shape):
+    row, first = form.show(left), right[:1] if right.ndim > 1 else right
+    rows = weight_pair.list_pairs(row, first, codes)
+    if row.shape != first.shape or not any(r.may_be_alike() for r in rows):
+      continue
+    for pair in weight_pair.list_pairs(form.move(left), right, codes):
+      if pair.are_alike():
+        return _list_changes(form.finding, pair)
   return None
 
 
-def _match(gate_up: Pair) -> np.ndarray | None:
-  """Returns the left's hidden unit in each place of the right."""
-  if gate_up.left.shape != gate_up.right.shape:
-    return None
-  sides = (gate_up.left, gate_up.right)
-  gates = [np.split(side, 2, axis=-1)[0].T for side in sides]
-  return weight_orders.match_rows(*gates)
+def _list_changes(
+  finding: weight_forms.Finding, pair: Pair
+) -> list[weight_forms.Finding]:
+  findings = (finding, weight_forms.name_rounding(pair))
+  return [f for f in findings if f.kind != weight_forms.EQUAL]
 
 
-def _find_parts(
-  name: str, pair: Pair, pairs: Mapping[str, list[Pair]]
-) -> weight_forms.Finding | None:
-  """Returns what was done to one matrix or bias of an expert."""
-  del pairs
-  if pair.are_alike():
-    return weight_forms.Finding(weight_forms.EQUAL, '')
-  wrong = weight_forms.WRONG
-  if 'gate_up' in name:
-    for words, order in weight_orders.list_half_orders(pair.left.shape[-1]):
-      if pair.are_alike(pair.left[..., order]):
-        return weight_forms.Finding(wrong, words)
-  if pair.left.ndim != 2:
-    return None
-  if pair.are_alike(pair.left.T):
-    return weight_forms.Finding(wrong, f'{name[2:]}: transposed')
-  if 'gate_up' not in name:
-    return None
-  halves = np.split(pair.left, 2, axis=-1)
-  if halves[0].shape == halves[0].T.shape:
-    transposed = np.concatenate([half.T for half in halves], axis=-1)
-    if pair.are_alike(transposed):
-      return weight_forms.Finding(wrong, 'gate and up: transposed')
-  return None
+@functools.cache
+def _list_forms(name: str, shape: tuple[int, ...]) -> tuple[_Form, ...]:
+  """Returns the forms of a part, the likeliest first."""
+
+  def make_order(text: str, order: np.ndarray) -> _Form:
+    return _Form(
+      weight_forms.Finding(weight_forms.WRONG, text),
+      lambda part: part[..., order],
+      lambda part: (part[:1] if part.ndim > 1 else part)[..., order],
+    )
+
+  def make_turn(text: str, count: int) -> _Form:
+    """Returns the form of matrices beside each other that are transposed."""
+
+    def turn(part: np.ndarray) -> np.ndarray:
+      halves = np.split(part, count, axis=-1)
+      return np.concatenate([half.T for half in halves], axis=-1)
+
+    def show(part: np.ndarray) -> np.ndarray:
+      halves = np.split(part, count, axis=-1)
+      return np.concatenate([half[:, :1].T for half in halves], axis=-1)
+
+    return _Form(weight_forms.Finding(weight_forms.WRONG, text), turn, show)
+
+  forms = [
+    _Form(
+      weight_forms.Finding(weight_forms.EQUAL, ''),
+      lambda part: part,
+      lambda part: part[:1] if part.ndim > 1 else part,
+    )
+  ]
+  is_gate_up = 'gate_up' in name
+  if is_gate_up:
+    forms += [
+      make_order(words, order)
+      for words, order in weight_orders.list_half_orders(shape[-1])
+    ]
+  if len(shape) == 2:
+    forms.append(make_turn(f'{name.removeprefix("w_")}: transposed', 1))
+    if is_gate_up and shape[1] == 2 * shape[0]:
+      forms.append(make_turn('gate and up: transposed', 2))
+  return tuple(forms)
 
 
 def _find_units(
-  name: str, pair: Pair, pairs: Mapping[str, list[Pair]]
-) -> weight_forms.Finding | None:
-  """As `_find_parts`, of hidden units that are in another order in all."""
-  if pair.codes or 'w_gate_up' not in pairs:
+  reference: Expert, candidate: Expert, codes: str
+) -> list[weight_forms.Finding] | None:
+  """Returns that hidden units are in another order, alike in all parts."""
+  shapes = [
+    [part.shape for part in side.values()] for side in (reference, candidate)
+  ]
+  if codes or 'w_gate_up' not in reference or shapes[0] != shapes[1]:
     return None
-  orders = filter(lambda o: o is not None, map(_match, pairs['w_gate_up']))
-  order = next(orders, None)
+  gates = [np.split(s['w_gate_up'], 2, -1)[0] for s in (reference, candidate)]
+  rows = weight_pair.list_pairs(*(np.sort(gate[:1]) for gate in gates))
+  if not any(row.are_alike() for row in rows):
+    return None
+  pairs = weight_pair.list_pairs(gates[0].T, gates[1].T)
+  orders = (weight_orders.match_rows(pair.left, pair.right) for pair in pairs)
+  order = next((order for order in orders if order is not None), None)
   if order is None:
     return None
-  if 'gate_up' in name:
-    columns = np.concatenate([order, order + len(order)])
-    reordered = pair.left[..., columns]
-  else:
-    reordered = pair.left if name[0] == 'b' else pair.left[order]
-  if not pair.are_alike(reordered):
-    return None
-  return weight_forms.Finding(weight_forms.REORDERED, _UNITS)
+  finding = weight_forms.Finding(weight_forms.REORDERED, _UNITS)
+  changes: dict[weight_forms.Finding, None] = {}
+  for name, left in reference.items():
+    if 'gate_up' in name:
+      left = left[..., np.concatenate([order, order + len(order)])]
+    elif name[0] == 'w':
+      left = left[order]
+    for pair in weight_pair.list_pairs(left, candidate[name]):
+      if pair.are_alike():
+        changes |= dict.fromkeys(_list_changes(finding, pair))
+        break
+    else:
+      return None
+  return list(changes)

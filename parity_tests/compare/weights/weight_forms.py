@@ -59,8 +59,7 @@ def find_form(
     return Finding(WRONG, 'zeros in right')
   if left.size and not np.any(left):
     return Finding(WRONG, 'zeros in left')
-  pairs = list(weight_pair.list_pairs(left, right, codes))
-  for pair in pairs:
+  for pair in weight_pair.list_pairs(left, right, codes):
     if pair.are_alike():
       return name_rounding(pair)
   forms: list[Callable[[Pair], Finding | None]] = [
@@ -69,11 +68,11 @@ def find_form(
   ]
   if left.ndim == 1 and 'norm' in name:
     forms.insert(0, _find_one_more)
-  for pair in pairs:
+  for pair in weight_pair.list_pairs(left, right, codes):
     for find in forms:
       if (finding := find(pair)) is not None:
         return _add_rounding(finding, pair)
-  return find_scale(pairs, block)
+  return find_scale(weight_pair.list_pairs(left, right, codes), block)
 
 
 def name_rounding(pair: Pair) -> Finding:
@@ -148,25 +147,24 @@ def _describe_rows(heads: weight_orders.Heads | None, order) -> str:
   return weight_orders.describe_order(order)
 
 
-def find_scale(pairs: list[Pair], block: tuple[int, int]) -> Finding | None:
+def find_scale(pairs: Iterator[Pair], block: tuple[int, int]) -> Finding | None:
   """Returns the factors that make the left the right, if few do.
 
   Args:
     pairs: both sides as they are, then rounded.
     block: of elements under one scale.
   """
-  coarsest = max(pairs, key=lambda pair: pair.tolerance)
-  wide = coarsest.with_arrays(pairs[0].left, pairs[0].right)
+  wide = next(pairs)
   if wide.left.shape != wide.right.shape or wide.left.size < 2:
     return None
-  tolerances = sorted({pair.tolerance for pair in pairs} | {2.0**-9})
+  tolerances = {2.0**-9, wide.tolerance, *(pair.tolerance for pair in pairs)}
   cuts = list(_list_cuts(wide.left.shape, block))
-  for tolerance, (words, cut) in itertools.product(tolerances, cuts):
+  for tolerance, (words, cut) in itertools.product(sorted(tolerances), cuts):
     factors = _fit_factors(wide, cut, tolerance)
     if factors is None or np.all(np.abs(factors - 1) <= tolerance):
       continue
     if factors.size == 1:
-      digits = 3 if coarsest.tolerance > 2.0**-8 else 4
+      digits = 3 if max(tolerances) > 2.0**-8 else 4
       factor = f'{float(factors[0, 0]):.{digits}g}'
       return Finding(
         WRONG,

@@ -69,11 +69,24 @@ class Pair:
     if left.shape != self.right.shape:
       return False
     if not self.codes:
-      return np.array_equal(left, self.right, equal_nan=True)
+      # Of what is not alike the first row says so.
+      return all(
+        _are_equal(left[part], self.right[part])
+        for part in (slice(1), slice(None))
+      )
     relative, smallest = _OF_CODES[self.codes]
     floor = smallest * np.abs(left).max(initial=0)
     error = np.abs(left - self.right)
     return bool(np.all(error <= relative * np.abs(left) + floor))
+
+  def may_be_alike(self) -> bool:
+    """Returns whether one row of each says that the rest is to be looked at."""
+    if not self.codes or self.left.shape != self.right.shape:
+      return self.are_alike()
+    # The smallest of a block's codes depend on the block's largest.
+    relative, _ = _OF_CODES[self.codes]
+    error = np.abs(self.left - self.right)
+    return bool(np.mean(error <= relative * np.abs(self.left)) > 0.5)
 
   @property
   def tolerance(self) -> float:
@@ -87,11 +100,7 @@ class Pair:
 
 def _is_float8(values: Array) -> bool:
   """Returns whether these may be codes without their scales."""
-  flat = values.reshape(-1)
-  narrow = flat[:64].astype(_FLOAT8).astype(flat.dtype)
-  if not np.array_equal(narrow, flat[:64]):
-    return False
-  return np.array_equal(values.astype(_FLOAT8).astype(values.dtype), values)
+  return _is_exact(_round_to(_FLOAT8), values)
 
 
 def widen(values: Array) -> Array:
@@ -109,14 +118,31 @@ def list_pairs(left: Array, right: Array, codes: str = '') -> Iterator[Pair]:
     codes: see `Pair`.
   """
   common = np.promote_types(widen(left).dtype, widen(right).dtype)
-  left, right = left.astype(common), right.astype(common)
+  left, right = (a.astype(common, copy=False) for a in (left, right))
   yield Pair(left, right, codes=codes)
   if codes:
     return
   for words, round_ in _ROUNDINGS.items():
-    if np.array_equal(round_(right), right, equal_nan=True):
-      narrow = round_(left)
-      if not np.array_equal(narrow, left, equal_nan=True):
-        yield Pair(narrow, right, words)
-    elif np.array_equal(round_(left), left, equal_nan=True):
+    if common == np.float32 and words.endswith('float32'):
+      continue
+    if _is_exact(round_, right):
+      if not _is_exact(round_, left):
+        yield Pair(round_(left), right, words)
+    elif _is_exact(round_, left):
       yield Pair(left, round_(right), f'left {words}')
+
+
+def _are_equal(left: Array, right: Array) -> bool:
+  """Returns whether values are the same; NaN is NaN."""
+  if np.array_equal(left, right):
+    return True
+  has_nan = left.shape == right.shape and bool(np.isnan(left).any())
+  return has_nan and np.array_equal(left, right, equal_nan=True)
+
+
+def _is_exact(round_: Callable[[Array], Array], values: Array) -> bool:
+  """Returns whether a rounding changes nothing; of most the first row says."""
+  return all(
+    _are_equal(round_(values[part]), values[part])
+    for part in (slice(1), slice(None))
+  )
