@@ -7,6 +7,7 @@ from benchmarks import unsafe_schedules
 from hpmoe.backend_ascend.compiler import interpreter
 from hpmoe.backend_ascend.compiler.proofs import proofs
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.tools.docs import figures
 
 
 @pytest.fixture(name='bases', scope='module')
@@ -83,3 +84,9 @@ def test_what_is_called_right_has_the_bits_of_any_order(bases):
           _outputs(flow, topk_ids, seed), expected, name
         )
   assert num_right > 4
+
+
+def test_the_page_has_no_unsafe_schedule_that_was_accepted():
+  rows = figures.load('unsafe_schedules')['rows']
+  assert [row[4] for row in rows] == ['0'] * len(unsafe_schedules.CHANGES)
+  assert sum(int(row[1].replace(',', '')) for row in rows) == 10_000
