@@ -1,4 +1,4 @@
-"""A kernel that routes by itself: it reads logits in place of experts."""
+"""A kernel that reads logits in place of experts, or holds some of them."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -13,12 +13,12 @@ from hpmoe.parity_tests.case import passes
 
 ROUTING = ('topk_ids', 'topk_weights')
 # What has a row for each token, `[R, T, ...]`.
-_BY_TOKEN = ('x', 'x_codes', 'x_scales', 'router_logits')
+_BY_TOKEN = ('x', 'x_codes', 'x_scales', 'router_logits', *ROUTING)
 
 
 @dataclasses.dataclass(frozen=True)
 class SelfRouting(candidates.Candidate):
-  """A function of the user that is called with logits.
+  """A function of the user that is called with a routing of its own kind.
 
   Each run is two calls: the first is on the same tokens in another order, so
   that a kernel that keeps something by shape or address answers wrongly.
@@ -26,7 +26,8 @@ class SelfRouting(candidates.Candidate):
   Attributes:
     function: the candidate that is called.
     router_inputs: router_logits `[R, T, E]`, and router_bias `[E]` if the rule
-      has one.
+      has one, or topk_ids `[R, T, K]` of all experts; and local_experts `[2]`,
+      the first of those that it holds and how many they are.
     routings: of each run, those tensors of `ROUTING` that were returned.
   """
 
@@ -77,13 +78,12 @@ class SelfRouting(candidates.Candidate):
     callable_kinds = (in_process.Function, user_candidate.Subprocess)
     if not isinstance(self.function, callable_kinds):
       raise ValueError(
-        'router: expected a function as the candidate, which gets '
-        f'router_logits, got {self.name}'
+        'candidate: expected a function beside --router or --local_experts, '
+        f'got {self.name}'
       )
     if self.checking.isolate:
       raise ValueError(
-        'isolate: expected none beside --router, whose kernel computes its '
-        'own routing, got isolate'
+        'isolate: expected none beside --router or --local_experts, got isolate'
       )
     function = self.function.ready(case, beside)
     return dataclasses.replace(self, function=function)
@@ -93,7 +93,8 @@ class SelfRouting(candidates.Candidate):
   ) -> dict[str, np.ndarray]:
     """See `Candidate`; what it chose is added to `routings`."""
     del given
-    own = {n: a for n, a in inputs.items() if n not in ROUTING}
+    routes = 'router_logits' in self.router_inputs
+    own = {n: a for n, a in inputs.items() if not (routes and n in ROUTING)}
     own |= self.router_inputs
     # Its choice of experts is among its outputs.
     routed_pass = dataclasses.replace(which, stages=(*ROUTING, *which.stages))

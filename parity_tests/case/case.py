@@ -51,6 +51,7 @@ class Case:
     weight_ulp: as of the policy.
     router: a rule and its numbers, see `router.parse_router`; a candidate then
       gets router_logits and router_bias in place of topk_ids and topk_weights.
+    local_experts: FIRST:COUNT, the experts that a candidate holds; '': all.
     folder: of a case that was written, which decides all but `direction`.
   """
 
@@ -78,6 +79,7 @@ class Case:
   x_form: str = ''
   weight_ulp: float = 0.0
   router: str = ''
+  local_experts: str = ''
   folder: str | None = None
 
   def __post_init__(self):
@@ -162,11 +164,12 @@ class Case:
     Raises:
       ValueError: the case or a file is wrong.
     """
-    if self.router:
-      raise ValueError(
-        'router: expected none here: only hpmoe check judges kernels that '
-        f'route by themselves, got {self.router}'
-      )
+    for name in ('router', 'local_experts'):
+      if value := getattr(self, name):
+        raise ValueError(
+          f'{name}: expected none here, as only hpmoe check judges a function '
+          f'with it, got {value}'
+        )
     for flag, form in (
       ('weights', self.quantised),
       ('rows', self.rows),

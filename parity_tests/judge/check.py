@@ -115,7 +115,7 @@ def run(
     ValueError: the request was wrong.
     candidates.CandidateError: the candidate crashed, hung or could not run.
   """
-  if request.case.router:
+  if request.case.router or request.case.local_experts:
     return self_routing.run(request, progress, run)
   start = time.perf_counter()
   candidate = request.candidate.ready(request.case)

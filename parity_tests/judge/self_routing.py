@@ -22,6 +22,7 @@ from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.judge import local_experts
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import router_data
 from hpmoe.parity_tests.judge import verdicts
@@ -78,17 +79,10 @@ class Task:
     Raises:
       ValueError: the router does not suit the case.
     """
-    for name, default in (('routing', 'text'), ('direction', 'forward')):
-      value = getattr(case, name)
-      if value != default:
-        raise ValueError(
-          f'{name}: expected {default} beside --router={case.router}, got '
-          f'{value}'
-        )
-    if case.folder is not None:
+    if case.routing != 'text':
       raise ValueError(
-        f'router: expected none beside a case that was written, whose '
-        f'topk_ids are inputs, got {case.router}'
+        f'routing: expected text beside --router={case.router}, got '
+        f'{case.routing}'
       )
     if case.input is not None:
       return cls._from_inputs(case.router, _read_inputs(case.input))
@@ -174,33 +168,65 @@ def _read_inputs(source: str | Mapping) -> dict[str, np.ndarray]:
 
 
 def run(request: request_lib.Request, progress, run_check: Run):
-  """Returns the report of a request whose case has a router.
+  """Returns the report of a request with a router, or with some experts alone.
 
   Args:
     request: the request.
     progress: called with the name of each step as it begins.
-    run_check: makes the report of a request without a router.
+    run_check: makes the report of a request with neither.
 
   Raises:
-    ValueError: the router does not suit the case or the candidate.
+    ValueError: an option does not suit the case or the candidate.
     CandidateError: the kernel failed, or chose what is no expert.
   """
+  case = request.case
+  _refuse(case)
+  view = local_experts.read(case)
+  if not case.router:
+    assert view is not None  # or `run_check` would be called
+    routing = _read_routing(case)
+    return _describe(
+      request,
+      view,
+      _run_under(request, view, None, routing, progress, run_check)[0],
+    )
   lanes = tuple(lane for lane in request.judgement.lanes if lane in LANES)
   if not lanes:
     raise ValueError(
       f'lanes: expected some of {", ".join(LANES)} beside --router='
-      f'{request.case.router}, got {", ".join(request.judgement.lanes)}'
+      f'{case.router}, got {", ".join(request.judgement.lanes)}'
     )
-  task = Task.from_case(request.case)
+  narrow = request.but(lanes=lanes)
+  task = Task.from_case(case)
   routing = task.route()
   report, candidate = _run_under(
-    request, lanes, task, routing, progress, run_check
+    narrow, view, task, routing, progress, run_check
   )
   results = _judge_routing(task, candidate, request)
   own = _find_own_routing(task, routing, candidate.routings[-1], results)
   if own is not None:
-    report, _ = _run_under(request, lanes, task, own, progress, run_check)
-  return _describe(request, task, report, results)
+    report, _ = _run_under(narrow, view, task, own, progress, run_check)
+  return _describe(request, view, report, task, results)
+
+
+def _refuse(case: case_lib.Case) -> None:
+  flag = 'router' if case.router else 'local_experts'
+  if case.direction != 'forward':
+    raise ValueError(
+      f'direction: expected forward beside --{flag}, got {case.direction}'
+    )
+  if case.folder is not None:
+    raise ValueError(
+      f'{flag}: expected none beside a case that was written, whose topk_ids '
+      f'are inputs, got {getattr(case, flag)}'
+    )
+
+
+def _read_routing(case: case_lib.Case) -> Routing:
+  """Returns the routing of a case over all experts."""
+  arrays = dataclasses.replace(case, local_experts='').make().arrays
+  ids, weights = (np.array(arrays[name]) for name in self_routing.ROUTING)
+  return Routing(ids, weights, case.weight_ulp)
 
 
 def _find_own_routing(
@@ -223,27 +249,37 @@ def _find_own_routing(
   return None if is_same else task.weigh_float32(ids)
 
 
-def _run_under(request, lanes, task, routing, progress, run_check):
+def _run_under(request, view, task: Task | None, routing, progress, run_check):
   """Returns the report under a routing, and the kernel that ran."""
-  tensors = dict(topk_ids=routing.ids, topk_weights=routing.weights)
+  ids = routing.ids if view is None else view.number(routing.ids)
+  tensors = dict(topk_ids=ids, topk_weights=routing.weights)
+  fields: dict[str, Any] = dict(router='', weight_ulp=routing.weight_ulp)
+  if view is not None:
+    fields |= view.fields(request.case)
   with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
-    fields: dict[str, Any] = dict(router='', weight_ulp=routing.weight_ulp)
-    if task.layer is not None:
+    if task is not None and task.layer is not None:
       fields['input'] = {**task.layer, **tensors}
     else:
       fields['routing'] = str(pathlib.Path(folder) / 'routing.safetensors')
       read_case.save(fields['routing'], tensors, {})
     case = dataclasses.replace(request.case, **fields)
-    router_inputs = {'router_logits': task.inputs.logits}
-    if task.inputs.bias is not None:
-      router_inputs['router_bias'] = task.inputs.bias
+    router_inputs = _list_router_inputs(view, task, routing)
     candidate = self_routing.SelfRouting(request.candidate, router_inputs)
     candidate = candidate.ready(case)
-    judgement = dataclasses.replace(request.judgement, lanes=lanes)
-    inner = dataclasses.replace(
-      request, case=case, candidate=candidate, judgement=judgement
-    )
+    inner = dataclasses.replace(request, case=case, candidate=candidate)
     return run_check(inner, progress), candidate
+
+
+def _list_router_inputs(
+  view, task: Task | None, routing: Routing
+) -> dict[str, np.ndarray]:
+  """Returns what a kernel gets in place of its experts' own numbers."""
+  inputs = {} if view is None else {'local_experts': view.array}
+  if task is None:
+    return inputs | {'topk_ids': routing.ids}
+  if task.inputs.bias is not None:
+    inputs['router_bias'] = task.inputs.bias
+  return inputs | {'router_logits': task.inputs.logits}
 
 
 def _judge_routing(
@@ -389,23 +425,27 @@ class _Tensors:
     )
 
 
-def _describe(request, task, report, results):
+def _describe(request, view, report, task=None, results=()):
   """Returns a report with the rows of the router, and the request as asked."""
   config = dict(report.config)
-  config['routing'] = f'router {request.case.router}'
+  case = request.case
+  config['routing'] = f'router {case.router}' if case.router else case.routing
+  if view is not None:
+    config['routing'] += f', {view}'
   config['command'] = request.replay()
-  config['notes'] = [
-    f'token {token}: undecided between {" or ".join(map(str, choices[:3]))}'
-    for token, choices in task.undecided.items()
-  ]
-  rows = (*results, *report.results)
-  replayed = tuple(
-    row
-    if row.failure is None
-    else dataclasses.replace(
-      row,
-      failure=dataclasses.replace(row.failure, replay=request.replay(row.lane)),
-    )
-    for row in rows
-  )
-  return dataclasses.replace(report, config=config, results=replayed)
+  if task is not None:
+    config['notes'] = [
+      f'token {token}: undecided between {" or ".join(map(str, choices[:3]))}'
+      for token, choices in task.undecided.items()
+    ]
+  rows = tuple(_replay(request, row) for row in (*results, *report.results))
+  return dataclasses.replace(report, config=config, results=rows)
+
+
+def _replay(request, row: verdicts.Result) -> verdicts.Result:
+  """Returns a row whose failure names the command of the request."""
+  if row.failure is None:
+    return row
+  replay = request.replay(row.lane)
+  failure = dataclasses.replace(row.failure, replay=replay)
+  return dataclasses.replace(row, failure=failure)

@@ -38,13 +38,14 @@ def kernel(inputs, config, policy, word, change='', returns=True):
   if change == 'bias left out':
     bias = None
   ids, weights = routing.route(router, logits, bias)
+  first, _ = inputs.get('local_experts', (0, 0))
   if change == 'slots backwards':
     ids, weights = ids[..., ::-1].copy(), weights[..., ::-1].copy()
   if change == 'weights of 1 % more':
     weights = weights * np.float32(1.01)
   if change == 'an expert twice':
     ids[..., 1] = ids[..., 0]
-  y = _compute_experts(inputs, config, ids, weights)
+  y = _compute_experts(inputs, config, ids - first, weights)
   if change == 'y of 1 % more':
     y = y * np.float32(1.01)
   routed = {'topk_ids': ids, 'topk_weights': weights}
@@ -61,6 +62,19 @@ def _compute_experts(inputs, config, ids, weights):
     with np.errstate(over='ignore'):
       rows = gate / (1 + np.exp(-gate)) * up @ inputs['w_down'][owner, local]
     np.add.at(y, (rank, token), rows * weights[rank, token, slot, None])
+  return y
+
+
+def _compute_exactly(inputs, config, ids):
+  """Returns y with the activation |gate| up of exact data."""
+  y = np.zeros_like(inputs['x'])
+  for expert in range(config.num_experts):
+    rank, token, slot = np.nonzero(ids == expert)
+    rows = inputs['x'][rank, token] @ inputs['w_gate_up'][0, expert]
+    gate, up = np.split(rows, 2, -1)
+    rows = np.abs(gate) * up @ inputs['w_down'][0, expert]
+    weights = inputs['topk_weights'][rank, token, slot, None]
+    np.add.at(y, (rank, token), rows * weights)
   return y
 
 
@@ -232,6 +246,57 @@ class TestNearTies:
       assert {0, 13} <= {*narrow.undecided}
 
 
+class TestLocalExperts:
+  CASE = dataclasses.replace(CASE, ranks=1, tokens=24, local_experts='4:8')
+
+  @pytest.mark.parametrize('returns', [True, False])
+  def test_a_kernel_that_routes_and_holds_some_experts_passes(self, returns):
+    report = check(case=self.CASE, returns=returns)
+    assert report.passed, str(report)
+    assert 'experts 4 to 11 of 16' in report.found.config['routing']
+
+  def test_a_wrong_choice_of_another_rank_s_expert_is_found_too(self):
+    failure = check('groups ignored', case=self.CASE).first_failure
+    assert failure is not None and failure.stage == 'topk_ids'
+
+  @pytest.mark.parametrize('right', [True, False])
+  def test_a_given_routing_is_of_all_experts(self, right):
+    def compute(inputs, config, policy):
+      first, count = inputs['local_experts']
+      assert (first, count, config.num_experts) == (4, 8, 8)
+      assert inputs['topk_ids'].max() == 15
+      ids = inputs['topk_ids'] - first if right else inputs['topk_ids']
+      if policy.activation != 'swiglu':
+        return {'y': _compute_exactly(inputs, config, ids)}
+      y = _compute_experts(inputs, config, ids, inputs['topk_weights'])
+      return {'y': y}
+
+    case = dataclasses.replace(self.CASE, router='')
+    report = hpmoe.check(compute, case, lanes=['exact', 'bounded'])
+    assert report.passed == right
+    if right:
+      passing_lanes = {
+        r.lane for r in report.found.results if r.verdict == 'pass'
+      }
+      assert passing_lanes == {'exact', 'bounded'}
+
+  @pytest.mark.parametrize(
+    ('fields', 'words'),
+    [
+      (dict(local_experts='4'), 'local_experts: expected FIRST:COUNT'),
+      (dict(local_experts='0:3'), 'expected at least 4 experts of 16, got 0:3'),
+      (dict(local_experts='9:8'), 'expected at least 4 experts of 16, got 9:8'),
+      (dict(ranks=2), 'ranks: expected 1 beside --local_experts=4:8, got 2'),
+      (dict(input={'x': np.zeros(1)}), 'expected none beside --input'),
+      (dict(direction='both'), 'direction: expected forward beside --router'),
+    ],
+  )
+  def test_what_does_not_suit_is_named(self, fields, words):
+    with pytest.raises(ValueError, match=words) as error:
+      check(case=dataclasses.replace(self.CASE, **fields))
+    assert len(str(error.value)) < 300
+
+
 class TestRequests:
   def test_words_of_a_rule(self):
     router = router_lib.parse_router('deepseek_v3:groups=8:top_groups=4', 8)
@@ -261,7 +326,7 @@ class TestRequests:
       check(lanes=['exact'])
 
   def test_our_own_backend_routes_elsewhere(self):
-    with pytest.raises(ValueError, match='router: expected a function as the'):
+    with pytest.raises(ValueError, match='candidate: expected a function'):
       hpmoe.check(None, CASE)
 
   def test_other_commands_say_that_they_cannot(self):
