@@ -241,7 +241,10 @@ def test_the_layer_of_a_kernel_elsewhere_has_the_sizes_of_ours(tmp_path):
     assert {getattr(layer, name) for layer in layers} == {getattr(config, name)}
 
 
-def test_a_file_that_changed_within_a_second_is_compiled_anew(tmp_path):
+def test_a_file_that_changed_within_a_second_is_compiled_anew(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(sys, 'dont_write_bytecode', False)
   path = tmp_path / 'kernel.py'
   for value in (1, 2):
     path.write_text(f'def answer():\n  return {value}\n')

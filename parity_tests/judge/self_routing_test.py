@@ -145,6 +145,16 @@ class TestWrongKernels:
     failure = report.first_failure
     assert failure is not None and failure.stage == 'y'
 
+  def test_the_router_comes_before_what_follows_it(self):
+    def compute(inputs, config, policy):
+      outputs = kernel(inputs, config, policy, DEEPSEEK, 'groups ignored')
+      return outputs | {'y': outputs['y'] * np.float32(1.01)}
+
+    report = hpmoe.check(compute, CASE, lanes=['bitwise', 'bounded'])
+    assert report.stages['y'] == 'fail'
+    failure = report.first_failure
+    assert failure is not None and failure.stage == 'topk_ids'
+
   def test_a_wrong_weight_is_no_error_of_y(self):
     report = check('weights of 1 % more')
     assert report.stages['topk_ids'] == report.stages['y'] == 'pass'
