@@ -50,6 +50,9 @@ EXTENSIONS = {
   'parity_tests.judge.limits._chunk_sums': (
     'parity_tests/judge/limits/chunk_sums_binding.cc'
   ),
+  'parity_tests.judge.limits.weights._products': (
+    'parity_tests/judge/limits/weights/products_binding.cc'
+  ),
 }
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

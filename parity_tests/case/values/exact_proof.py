@@ -6,9 +6,10 @@ reached 2^24 never falls below it again, however it is rounded, and a smaller
 one is exact.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
+from typing import Any
 import zlib
 
 import numpy as np
@@ -329,11 +330,15 @@ def check_distinct(config, arrays):
   for name in numeric_inputs(config):
     if name in ('x', 'topk_weights'):
       continue
-    # Each rank has one shared expert.
-    lead = 1 if tensors.SPECS[name].part == 'shared' else 2
-    shape = arrays[name].shape
-    experts = arrays[name].reshape(-1, *shape[lead:])
-    marks = {zlib.crc32(expert) for expert in experts}
+    experts: Sequence[Any] | None = sparse.find(arrays[name])
+    if experts is not None:
+      marks = {expert.mark() for expert in experts}
+    else:
+      # Each rank has one shared expert.
+      lead = 1 if tensors.SPECS[name].part == 'shared' else 2
+      shape = arrays[name].shape
+      experts = arrays[name].reshape(-1, *shape[lead:])
+      marks = {zlib.crc32(expert) for expert in experts}
     if len(marks) != len(experts):
       raise exact_limits.ExactnessError(
         f'{name}: expected {len(experts)} distinct experts, got {len(marks)}'

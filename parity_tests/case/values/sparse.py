@@ -6,6 +6,7 @@ A sum over a column is then a handful of terms, so that a proof reads no zero.
 from collections.abc import Sequence
 import dataclasses
 import weakref
+import zlib
 
 import numpy as np
 
@@ -36,6 +37,14 @@ class SparseWeight:
   def absolute(self) -> 'SparseWeight':
     """Returns the magnitudes."""
     return SparseWeight(self.rows, np.abs(self.values))
+
+  def mark(self) -> int:
+    """Returns a digest, the same for any order of entries that are not 0."""
+    order = np.argsort(self.rows, axis=1)
+    mark = 0
+    for part in (self.rows, self.values):
+      mark = zlib.crc32(np.take_along_axis(part, order, 1), mark)
+    return mark
 
   def has_distinct_rows(self) -> bool:
     """Says whether no column has two entries in one row."""

@@ -61,6 +61,23 @@ class TestEntries:
       exact_proof.prove(_CONFIG, policy, arrays)
 
 
+def test_two_experts_that_are_one_are_refused(monkeypatch):
+  monkeypatch.setattr(shared_memory, 'LEAST_BYTES', 1)
+  arrays = draw('exact', 'bfloat16')
+  exact_proof.check_distinct(_CONFIG, arrays)
+  # given: the first expert twice, its entries in another order
+  weight = arrays['w_down'].copy()
+  first, _, *rest = sparse.find(arrays['w_down'])
+  reversed_expert = sparse.SparseWeight(
+    first.rows[:, ::-1], first.values[:, ::-1]
+  )
+  sparse.note(weight, [first, reversed_expert, *rest])
+  with pytest.raises(
+    exact_limits.ExactnessError, match='w_down: expected 6 distinct .* got 5'
+  ):
+    exact_proof.check_distinct(_CONFIG, {**arrays, 'w_down': weight})
+
+
 def test_two_entries_in_one_place_are_no_sparse_weight(monkeypatch):
   monkeypatch.setattr(shared_memory, 'LEAST_BYTES', 1)
   weight = np.zeros((1, 1, 3, 2), np.float32)

@@ -52,6 +52,7 @@ import functools
 import numpy as np
 
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.weights import products
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised as quantised_lib
 from hpmoe.reference.contract import storage
@@ -497,6 +498,9 @@ def _prefix_sums(
   Prefixes end every `block` terms; where there is but one block it is None.
   Weights that are stored narrower are widened block by block.
   """
+  if weights.dtype != np.float64 and products.suits(weights):
+    sums, of_prefixes = products.add_up(rows, weights, block)
+    return sums, of_prefixes if block < len(weights) else None
 
   def multiply(first: int) -> np.ndarray:
     terms = slice(first, first + block)
@@ -537,6 +541,14 @@ class _Sizes:
 
     A few rows at a time: what is between lies in a core's cache.
     """
+    if weights.size >= _LARGE and products.suits(weights):
+      measured = products.measure(weights)
+      if measured is not None:
+        size, squares, row_scale, column_scale = measured
+        return (
+          cls(size, row_scale, column_scale),
+          cls(squares, row_scale**2, column_scale**2),
+        )
     size = np.empty_like(weights, np.float32)
     # Of transposed weights, the rows that lie together are columns.
     step = len(size)
@@ -594,8 +606,11 @@ class _Sizes:
     rows = rows * self.row_scale
     row = np.max(rows, axis=1, keepdims=True, initial=least)
     with np.errstate(invalid='ignore'):  # infinite, where the value is
-      sums = (rows / row).astype(np.float32) @ self.size
-    return sums.astype(np.float64), row
+      rows = (rows / row).astype(np.float32)
+    if self.size.size >= _LARGE and products.suits(self.size):
+      return products.multiply(rows, self.size).astype(np.float64), row
+    with np.errstate(invalid='ignore'):
+      return (rows @ self.size).astype(np.float64), row
 
 
 def _power_above(largest: np.ndarray) -> np.ndarray:

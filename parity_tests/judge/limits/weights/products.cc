@@ -1,0 +1,299 @@
+#include "parity_tests/judge/limits/weights/products.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+// What is called from here is compiled twice, for wide registers as well.
+// target_clones knows no pair of features.
+#if defined(__x86_64__)
+#define HPMOE_WIDE __attribute__((target("avx2,fma"), flatten))
+#else
+#define HPMOE_WIDE
+#endif
+
+namespace hpmoe_limits {
+namespace {
+
+constexpr int64_t kRegister = 32;  // bytes
+template <class Number>
+struct LanesOf;
+template <>
+struct LanesOf<double> {
+  using Type = double __attribute__((vector_size(kRegister)));
+};
+template <>
+struct LanesOf<float> {
+  using Type = float __attribute__((vector_size(kRegister)));
+};
+
+// A tile: so many rows and registers of columns are summed up in registers.
+constexpr int64_t kTileRows = 3, kTileLanes = 4;
+// Rows of weights that lie in a core's first cache beside them.
+constexpr int64_t kPanelDepth = 128;
+template <class Number>
+constexpr int64_t kTileColumns = kTileLanes * kRegister / sizeof(Number);
+
+float Widen(float weight) { return weight; }
+float Widen(Bfloat16 weight) {
+  const uint32_t bits = static_cast<uint32_t>(weight) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// Widens `[depth, count]` weights into whole tiles; what is past them is 0.
+template <class Number, class Weight>
+void TakePanel(const Weight* weights, int64_t depth, int64_t count,
+               int64_t stride, Number* panel) {
+  constexpr int64_t kColumns = kTileColumns<Number>;
+  for (int64_t k = 0; k < depth; ++k) {
+    const Weight* from = weights + k * stride;
+    Number* to = panel + k * kColumns;
+    if (count == kColumns) {
+      for (int64_t j = 0; j < kColumns; ++j) to[j] = Widen(from[j]);
+      continue;
+    }
+    for (int64_t j = 0; j < kColumns; ++j) {
+      to[j] = j < count ? static_cast<Number>(Widen(from[j])) : Number{0};
+    }
+  }
+}
+
+// Adds `kRows` rows times a panel to sums, which begin every `kTileColumns`.
+template <int64_t kRows, class Number>
+void AddTile(const Number* rows, int64_t stride, const Number* panel,
+             int64_t depth, Number* sums) {
+  using Lanes = typename LanesOf<Number>::Type;
+  constexpr int64_t kColumns = kTileColumns<Number>;
+  constexpr int64_t kWidth = kRegister / sizeof(Number);
+  Lanes sum[kRows][kTileLanes];
+  std::memcpy(sum, sums, sizeof(sum));
+  for (int64_t k = 0; k < depth; ++k) {
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kTileLanes; ++v) {
+      Lanes weight;
+      std::memcpy(&weight, panel + k * kColumns + v * kWidth, sizeof(weight));
+#pragma GCC unroll 8
+      for (int64_t r = 0; r < kRows; ++r) {
+        sum[r][v] += rows[r * stride + k] * weight;
+      }
+    }
+  }
+  std::memcpy(sums, sum, sizeof(sum));
+}
+
+template <class Number>
+void AddPanel(const Number* rows, int64_t count, int64_t stride,
+              const Number* panel, int64_t depth, Number* sums) {
+  constexpr int64_t kColumns = kTileColumns<Number>;
+  int64_t row = 0;
+  for (; row + kTileRows <= count; row += kTileRows) {
+    AddTile<kTileRows>(rows + row * stride, stride, panel, depth,
+                       sums + row * kColumns);
+  }
+  for (; row < count; ++row) {
+    AddTile<1>(rows + row * stride, stride, panel, depth,
+               sums + row * kColumns);
+  }
+}
+
+// What is summed up of a few tiles beside each other: `kTiles` of `[rows,
+// kTileColumns]`.  A row of weights is then read by whole cache lines.
+constexpr int64_t kTiles = 4;
+template <class Number>
+struct Strip {
+  explicit Strip(int64_t rows)
+      : size(rows * kTileColumns<Number>),
+        sums(kTiles * size),
+        squares(kTiles * size) {}
+
+  void Clear() {
+    std::fill(sums.begin(), sums.end(), Number{0});
+    std::fill(squares.begin(), squares.end(), Number{0});
+  }
+
+  void AddSquares() {
+    for (size_t i = 0; i < sums.size(); ++i) squares[i] += sums[i] * sums[i];
+  }
+
+  const int64_t size;
+  std::vector<Number> sums, squares;
+  Number panels[kTiles][kPanelDepth * kTileColumns<Number>];
+};
+
+// Copies `[rows, count]` of a tile to its place in `[rows, columns]`.
+template <class Number>
+void PutTile(const Number* tile, int64_t rows, int64_t count, int64_t columns,
+             Number* to) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const Number* from = tile + row * kTileColumns<Number>;
+    std::copy(from, from + count, to + row * columns);
+  }
+}
+
+template <class Number, class Weight>
+void MultiplyOf(const Number* rows, const Weight* weights, const Sizes& sizes,
+                int64_t block, Number* total, Number* squares) {
+  constexpr int64_t kColumns = kTileColumns<Number>;
+  const auto strip = std::make_unique<Strip<Number>>(sizes.rows);
+  for (int64_t first = 0; first < sizes.columns; first += kTiles * kColumns) {
+    const int64_t left = sizes.columns - first;
+    const int64_t tiles = std::min(kTiles, (left + kColumns - 1) / kColumns);
+    const auto width = [&](int64_t t) {
+      return std::min(kColumns, left - t * kColumns);
+    };
+    strip->Clear();
+    for (int64_t k = 0; k < sizes.depth;) {
+      const int64_t end = std::min(sizes.depth, (k / block + 1) * block);
+      const int64_t depth = std::min(kPanelDepth, end - k);
+      const Weight* from = weights + k * sizes.columns + first;
+      for (int64_t t = 0; t < tiles; ++t) {
+        Number* panel = strip->panels[t];
+        TakePanel(from + t * kColumns, depth, width(t), sizes.columns, panel);
+        AddPanel(rows + k, sizes.rows, sizes.depth, panel, depth,
+                 strip->sums.data() + t * strip->size);
+      }
+      k += depth;
+      if (squares != nullptr && k == end && k < sizes.depth) {
+        strip->AddSquares();
+      }
+    }
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t at = first + t * kColumns, tile = t * strip->size;
+      PutTile(strip->sums.data() + tile, sizes.rows, width(t), sizes.columns,
+              total + at);
+      if (squares == nullptr) continue;
+      PutTile(strip->squares.data() + tile, sizes.rows, width(t), sizes.columns,
+              squares + at);
+    }
+  }
+}
+
+// Returns a power of two above a number that is not zero.
+double PowerAbove(float largest) {
+  int exponent = 0;
+  std::frexp(largest, &exponent);
+  // Beyond, the factor itself is none of float's normal numbers.
+  return std::ldexp(1.0, std::clamp(exponent, -126, 126));
+}
+
+// Of numbers that are not negative bits are ordered as the numbers are.
+int32_t BitsOf(float value) {
+  int32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+float NumberOf(int32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+constexpr int32_t kMagnitude = 0x7FFFFFFF, kInfinity = 0x7F800000;
+
+template <class Weight>
+bool MeasureOf(const Weight* weights, int64_t depth, int64_t columns,
+               float* size, float* squares, double* row_scale,
+               double* column_scale) {
+  std::vector<int32_t> largest(columns);
+  for (int64_t k = 0; k < depth; ++k) {
+    const Weight* row = weights + k * columns;
+    for (int64_t j = 0; j < columns; ++j) {
+      largest[j] = std::max(largest[j], BitsOf(Widen(row[j])) & kMagnitude);
+    }
+  }
+  std::vector<float> factors(columns);
+  for (int64_t j = 0; j < columns; ++j) {
+    if (largest[j] >= kInfinity) return false;
+    column_scale[j] = PowerAbove(NumberOf(largest[j]));
+    factors[j] = static_cast<float>(1 / column_scale[j]);
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    const Weight* row = weights + k * columns;
+    float *to = size + k * columns, *square = squares + k * columns;
+    int32_t most = 0;
+    for (int64_t j = 0; j < columns; ++j) {
+      to[j] = NumberOf(BitsOf(Widen(row[j])) & kMagnitude) * factors[j];
+      most = std::max(most, BitsOf(to[j]));
+    }
+    row_scale[k] = PowerAbove(NumberOf(most));
+    const auto factor = static_cast<float>(1 / row_scale[k]);
+    for (int64_t j = 0; j < columns; ++j) {
+      to[j] *= factor;
+      square[j] = to[j] * to[j];
+    }
+  }
+  return true;
+}
+
+bool HasWideRegisters() {
+#if defined(__x86_64__)
+  static const bool has =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return has;
+#else
+  return false;
+#endif
+}
+
+template <class... Arguments>
+HPMOE_WIDE void MultiplyWide(Arguments... arguments) {
+  MultiplyOf(arguments...);
+}
+
+template <class... Arguments>
+HPMOE_WIDE bool MeasureWide(Arguments... arguments) {
+  return MeasureOf(arguments...);
+}
+
+}  // namespace
+
+template <class Weight>
+void Multiply(const double* rows, const Weight* weights, const Sizes& sizes,
+              int64_t block, double* total, double* squares) {
+  if (HasWideRegisters()) {
+    MultiplyWide(rows, weights, sizes, block, total, squares);
+  } else {
+    MultiplyOf(rows, weights, sizes, block, total, squares);
+  }
+}
+
+template void Multiply(const double*, const Bfloat16*, const Sizes&, int64_t,
+                       double*, double*);
+template void Multiply(const double*, const float*, const Sizes&, int64_t,
+                       double*, double*);
+
+void Multiply(const float* rows, const float* weights, const Sizes& sizes,
+              float* total) {
+  float* squares = nullptr;
+  if (HasWideRegisters()) {
+    MultiplyWide(rows, weights, sizes, sizes.depth, total, squares);
+  } else {
+    MultiplyOf(rows, weights, sizes, sizes.depth, total, squares);
+  }
+}
+
+template <class Weight>
+bool MeasureWeights(const Weight* weights, int64_t depth, int64_t columns,
+                    float* size, float* squares, double* row_scale,
+                    double* column_scale) {
+  const auto measure = [&](auto function) {
+    return function(weights, depth, columns, size, squares, row_scale,
+                    column_scale);
+  };
+  return HasWideRegisters()
+             ? measure([](auto... a) { return MeasureWide(a...); })
+             : measure([](auto... a) { return MeasureOf(a...); });
+}
+
+template bool MeasureWeights(const Bfloat16*, int64_t, int64_t, float*, float*,
+                             double*, double*);
+template bool MeasureWeights(const float*, int64_t, int64_t, float*, float*,
+                             double*, double*);
+
+}  // namespace hpmoe_limits
