@@ -280,6 +280,7 @@ $(GALLERY)/gallery.stamp: examples/gallery/requirements.txt
 test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
 	HPMOE_TORCH_PYTHON=$(abspath $(GALLERY))/bin/python \
 	  $(BIN)/python -m pytest --users_xla=none parity_tests/capture/capture_torch_test.py \
+	  parity_tests/candidates/device_torch_test.py \
 	  parity_tests/definitions/evaluator_torch_test.py \
 	  parity_tests/dumps/dump_torch_test.py \
 	  parity_tests/compare/run_torch_test.py \

@@ -95,8 +95,9 @@ class _Call(check_lib.Request):
     )
     words = [typed, f'hpmoe.Case({", ".join(_format_arguments(case))})']
     words += _format_arguments(judgement_fields)
-    layout = getattr(self.candidate, 'layout', '')
-    words += [f'layout={layout!r}'] if layout else []
+    for name in ('layout', 'device'):
+      value = getattr(self.candidate, name, '')
+      words += [f'{name}={value!r}'] if value else []
     return f'hpmoe.check({", ".join(words)})'
 
 
@@ -111,6 +112,7 @@ def check(
   allow_nondeterministic: bool = False,
   timeout_s: float = 600.0,
   layout: str = '',
+  device: str = '',
 ) -> Report:
   """Compares a candidate with the oracle, tile by tile.
 
@@ -130,6 +132,8 @@ def check(
     timeout_s: seconds that a candidate in a process of its own may take.
     layout: whose layout its tensors have, such as 'vllm': w_gate_up is
       [E, 2F, D]; '': ours.
+    device: hands a function of this process tensors of torch that lie there,
+      'cpu' or 'cuda'; '': numpy's.  It may return either.
 
   Raises:
     ValueError: the request was wrong; the text names the argument.
@@ -144,7 +148,7 @@ def check(
       raise ValueError(f'{name}: expected a list, [{value!r}], got {value!r}')
   request = _Call(
     case=case,
-    candidate=_candidate(candidate, timeout_s, layout),
+    candidate=_candidate(candidate, timeout_s, layout, device),
     judgement=judgement_lib.Judgement(
       tuple(lanes), tuple(standards), tiles, repeat, allow_nondeterministic
     ),
@@ -202,16 +206,21 @@ def _typed(candidate: candidates.Candidate) -> str | None:
 
 
 def _candidate(
-  given: Candidate, timeout_s: float, layout: str
+  given: Candidate, timeout_s: float, layout: str, device: str
 ) -> candidates.Candidate:
+  is_function = callable(given) and not isinstance(given, candidates.Candidate)
+  if device and not is_function:
+    raise ValueError(
+      f'device: expected none but of a function of this process, got {device!r}'
+    )
   if isinstance(given, str):
     kind, _, rest = given.partition(':')
     if kind == 'command':
       return elsewhere.Program(rest, timeout_s=timeout_s, layout=layout)
     if kind != 'outputs':
       return user_candidate.Subprocess(given, timeout_s, layout=layout)
-  elif callable(given) and not isinstance(given, candidates.Candidate):
-    return in_process.Function(given, layout=layout)
+  elif callable(given) and is_function:
+    return in_process.Function(given, layout=layout, device=device)
   if layout:
     raise ValueError(
       f'layout: expected none but of a function or a program, got {layout!r}'

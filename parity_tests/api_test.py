@@ -1,6 +1,7 @@
 """A check from Python: functions of this process, values of the caller."""
 
 import functools
+import importlib.util
 import itertools
 import json
 import pathlib
@@ -315,3 +316,17 @@ class TestLayout:
   ):
     with pytest.raises(ValueError, match=message):
       hpmoe.check(candidate, case, layout=layout)
+
+
+class TestDevice:
+  @pytest.mark.skipif(
+    importlib.util.find_spec('torch') is not None, reason='torch is installed'
+  )
+  def test_without_torch_is_refused(self):
+    with pytest.raises(ValueError, match="device: expected torch .* 'cuda'"):
+      hpmoe.check(of_vllm, CASE, device='cuda')
+
+  @pytest.mark.parametrize('candidate', [None, 'a:b', 'outputs:a'])
+  def test_of_what_is_no_function_is_refused(self, candidate):
+    with pytest.raises(ValueError, match='device: expected none but of a func'):
+      hpmoe.check(candidate, CASE, device='cpu')

@@ -14,6 +14,7 @@ import numpy as np
 
 from hpmoe.parity_tests.candidates import candidate_worker
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import torch_device
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.layouts import projects
@@ -28,6 +29,7 @@ class Function(candidates.Candidate):
     function: takes inputs, config and policy, and returns tensors by name.
     options: how its tensors are cut into tiles.
     layout: as of `user_candidate.Subprocess`.
+    device: where its tensors, torch's, lie; '': they are numpy's.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
@@ -41,6 +43,7 @@ class Function(candidates.Candidate):
   function: Callable[..., Mapping]
   options: granularity.Options = granularity.Options()
   layout: str = ''
+  device: str = ''
   seconds: list[float] = candidates.noted(list)
   copies: dict[str, np.ndarray] = candidates.noted(dict)
 
@@ -60,6 +63,7 @@ class Function(candidates.Candidate):
     """See `Candidate`."""
     super().ready(case, beside)
     user_candidate.refuse_layout(self.layout, case)
+    torch_device.refuse_device(self.device)
     if passes.BACKWARD in case.passes:
       with _told():
         candidate_worker.backward_of(self.name, self.function)
@@ -67,7 +71,8 @@ class Function(candidates.Candidate):
 
   def facts(self) -> dict[str, object]:
     """See `Candidate`."""
-    return dict(layout=self.layout) if self.layout else {}
+    fields = dict(layout=self.layout, device=self.device)
+    return {name: value for name, value in fields.items() if value}
 
   def run(
     self, config, policy, inputs, which=passes.FORWARD, given=None
@@ -87,6 +92,8 @@ class Function(candidates.Candidate):
       candidate_worker.check_activation(name, function, policy.activation)
       if which.name == passes.BACKWARD.name:
         function = candidate_worker.backward_of(name, function)
+      if self.device:
+        function = torch_device.move_inputs(function, self.device)
       returned = candidate_worker.call(
         name, timed, inputs, config, policy, copies=self.copies
       )

@@ -1,0 +1,61 @@
+"""Calls a function of torch with its tensors on a device."""
+
+from collections.abc import Callable, Mapping
+import importlib.util
+from typing import Any
+
+import numpy as np
+
+from hpmoe.parity_tests.candidates import exchange
+from hpmoe.parity_tests.case import read_case
+
+
+def refuse_device(device: str) -> None:
+  """Refuses a device that torch does not have here.
+
+  Raises:
+    ValueError: it has not.
+  """
+  if not device:
+    return
+  if importlib.util.find_spec('torch') is None:
+    raise ValueError(
+      f'device: expected torch in this Python beside {device!r}, got none'
+    )
+  import torch
+
+  try:
+    torch.zeros(1, device=device)
+  except Exception as error:  # whatever a build of torch raises
+    reason = str(error).partition('\n')[0]
+    raise ValueError(
+      f'device: expected one that torch has here, got {device!r}: {reason}'
+    ) from error
+
+
+def move_inputs(
+  function: Callable, device: str
+) -> Callable[[dict[str, np.ndarray], Any, Any], Any]:
+  """Returns a function of numpy's tensors that calls one of torch's.
+
+  What the function writes to its inputs is written to numpy's too, where who
+  looks for that finds it.
+  """
+
+  def call_with_torch(inputs, *layer):
+    moved_inputs = {
+      name: read_case.as_torch(read_case.bits_of(array)).to(device)
+      for name, array in inputs.items()
+    }
+    answer = function(dict(moved_inputs), *layer)
+    _write_back(inputs, moved_inputs)
+    return answer
+
+  return call_with_torch
+
+
+def _write_back(inputs: Mapping[str, np.ndarray], tensors: Mapping) -> None:
+  for name, array in inputs.items():
+    after = exchange.as_array(tensors[name])
+    if after.tobytes() != array.tobytes():
+      np.copyto(array, after)
