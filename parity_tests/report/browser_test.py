@@ -58,7 +58,9 @@ frame.onload = () => {
             b.getBoundingClientRect().top ||
             a.getBoundingClientRect().left - b.getBoundingClientRect().left)
       .map(c => c.getAttribute('data-label') || c.textContent.trim()));
-  const result = {wide, rows, height: page.documentElement.scrollHeight};
+  const colours = [...page.querySelectorAll('.cells td')].map(cell =>
+      view.getComputedStyle(cell).backgroundColor);
+  const result = {wide, rows, colours};
   document.body.innerHTML = '<pre id="told"></pre>';
   document.getElementById('told').textContent =
       'BEGIN' + encodeURIComponent(JSON.stringify(result)) + 'END';
@@ -171,3 +173,16 @@ def test_nothing_of_two_reports_is_cut(report, tmp_path, width):
   page = comparison_html.to_html(comparison)
 
   assert not _measure(tmp_path, page, width)['wide']
+
+
+def test_a_notebook_keeps_its_style_and_the_report_has_its_own(
+  report, tmp_path
+):
+  fragment = report_html.to_fragment(report)
+  page = f'<!DOCTYPE html><meta charset="utf-8"><table></table>{fragment}'
+
+  layout = _measure(tmp_path, page, 1280)
+
+  assert not layout['wide']
+  # Colours are there where variables are.
+  assert len({*layout['colours']}) > 2

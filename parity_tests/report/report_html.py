@@ -67,18 +67,25 @@ def to_fragment(report: check.Report) -> str:
     _tag(
       'div',
       _tag('style', _scope_css(_CSS.read_text(encoding='utf-8'))),
-      *_heading(report),
-      *_first_failure(report, has_links=False),
-      *_comparisons(report, has_links=False),
+      _tag(
+        'div',
+        *_heading(report),
+        *_first_failure(report, has_links=False),
+        *_comparisons(report, has_links=False),
+        class_='page',
+      ),
       class_='hpmoe-report',
     )
   )
 
 
 def _scope_css(text: str) -> str:
-  """Returns rules of a page as those of an element of it."""
+  """Returns rules of a page as those of an element of it.
+
+  Without an ampersand, which would be an entity, where style knows none.
+  """
   rules = re.sub(r'^@page .*$', '', text, flags=re.MULTILINE)
-  rules = re.sub(r'(?<![-\w])(:root|body)(?= {)', '&', rules)
+  rules = re.sub(r'(?<![-\w])(:root|body)(?= {)', '.page', rules)
   return f'.hpmoe-report {{\n{rules}}}\n'
 
 
@@ -108,7 +115,10 @@ def _heading(report: check.Report) -> Iterator[ET.Element]:
   yield _tag('p', report_text.format_heading(report), class_='facts')
   yield _tag('p', report_text.format_summary(report))
   yield _tag('p', 'Again:', class_='small')
-  yield _tag('pre', f'{config["command"]} --lane={",".join(config["lanes"])}')
+  command = config['command']
+  if command.startswith('hpmoe check'):  # and no line of Python
+    command += f' --lane={",".join(config["lanes"])}'
+  yield _tag('pre', command)
   made_with = versions.list_versions().items()
   versions_text = ', '.join(f'{n} {v}' for n, v in made_with)
   yield _tag(
@@ -140,8 +150,15 @@ def _comparisons(
   report: check.Report, has_links: bool = True
 ) -> Iterator[ET.Element]:
   rows = [*lane_table.iterate_rows(report)]
-  present_rows = [row for row in rows if not _is_missing(row[1])]
-  missing = [row for row in rows if _is_missing(row[1])]
+  missing_stages = {
+    stage
+    for stage, results in lane_table.group_by_stage(report).items()
+    if any(r.missing for r in results)
+  }
+  present_rows = [
+    row for row in rows if row[0] not in missing_stages or _is_judged(row[1])
+  ]
+  missing = [row for row in rows if row not in present_rows]
   yield _tag('h2', 'Comparisons')
   yield _table_of_lanes(report, present_rows, has_links)
   if missing:
@@ -154,10 +171,9 @@ def _comparisons(
     yield _tag('pre', notes, class_='small')
 
 
-def _is_missing(cells: Sequence[lane_table.Cell]) -> bool:
-  """Says whether nothing was judged, because it was not returned."""
-  is_judged = {c.verdict for c in cells} - {'', verdicts.NOT_JUDGED}
-  return not is_judged and any(r.missing for c in cells for r in c.results)
+def _is_judged(cells: Sequence[lane_table.Cell]) -> bool:
+  """Says whether any lane that is shown judged something."""
+  return bool({c.verdict for c in cells} - {'', verdicts.NOT_JUDGED})
 
 
 def _fold_missing(stages: Sequence[str], *children: ET.Element) -> ET.Element:

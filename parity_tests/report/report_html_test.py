@@ -176,11 +176,15 @@ def _level(cell) -> bool:
 def test_stages_that_were_not_returned_are_one_folded_line():
   unseen = [
     verdicts.not_captured(name, lane, 'rule', name)
-    for name in ('gate_up', 'activation')
-    for lane in ('exact', 'bounded')
+    for name, lane in (
+      *(('gate_up', 'exact'), ('gate_up', 'bounded')),
+      ('activation', 'exact'),
+    )
   ]
 
-  tree = _parsed(report_html.to_html(reports_testing.report(*unseen, Y)))
+  # Of lanes that are not shown, too.
+  report = reports_testing.report(*unseen, Y, lanes=['bounded', 'standard'])
+  tree = _parsed(report_html.to_html(report))
 
   folds = [
     d
@@ -333,5 +337,16 @@ def test_a_fragment_keeps_its_style_to_itself(faulty):
   css = _text(fragment.find('style'))
   assert css.startswith('.hpmoe-report {') and css.count('{') == css.count('}')
   assert not re.search(r'^\s*(:root|body|@page)\b', css, re.MULTILINE)
+  # A browser reads what is in style as it stands.
+  assert not re.search('[&<>]', css)
+  assert fragment[1].get('class') == 'page' and '\n.page {' in css
   assert not [e for e in fragment.iter() if e.get('id') or e.get('href')]
   assert faulty.first_failure.replay in _text(fragment)
+
+
+def test_a_line_of_python_has_no_flag():
+  report = reports_testing.report(Y, command="hpmoe.check(a, lanes=('exact',))")
+
+  lines = [_text(p) for p in _parsed(report_html.to_html(report)).iter('pre')]
+
+  assert lines[0] == "hpmoe.check(a, lanes=('exact',))"
