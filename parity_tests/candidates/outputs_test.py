@@ -90,7 +90,8 @@ def _figures(report: check.Report) -> list[dict]:
   """Returns all that a report says of tensors, but for who was asked."""
   rows = [dataclasses.asdict(r) for r in report.results]
   for row in rows:
-    row['grids'] = [grid.tolist() for grid in row['grids']]
+    for name in ('grids', 'shares'):
+      row[name] = [array.tolist() for array in row[name]]
     row['experts'] = [experts.tolist() for experts in row['experts']]
     if row['failure']:
       row['failure'] |= dict(replay='', hint='', there='')
