@@ -1,15 +1,17 @@
 r"""Runs the public samples of Ascend C on the twin, as they are.
 
   python -m hpmoe.tools.twin_samples --samples_include=DIR [--samples_only=add]
-      [--samples_sync]
+      [--samples_sync] [--samples_operators=CSRC]
 
 DIR is a checkout of asc-devkit.  Of each sample for A2 and A3 its README says
 how it is built, which data it takes and how its answer is judged: just that is
 done, with the twin in place of the NPU, in order, seeded and late.  Then
 --samples_sync leaves out each of its calls that synchronise, one by one, and
-keeps what the twin says.
+keeps what the twin says.  --samples_operators runs operators of vllm-ascend in
+their place: CSRC is its folder of this name.
 
-Exit codes: 0 all that run are right, 1 not, 2 DIR is missing.
+Exit codes: 0 all that run are right, or operators were asked for; 1 not; 2 DIR
+is missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,6 +30,7 @@ from absl import app
 from absl import flags
 
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
+from hpmoe.tools import twin_samples_operators
 from hpmoe.tools.docs import figures
 from hpmoe.tools.sync import calls
 
@@ -42,6 +45,9 @@ _JSON = flags.DEFINE_string(
 )
 _VERSION = flags.DEFINE_string(
   'samples_version', '', 'Of the headers, for the file.'
+)
+_OPERATORS = flags.DEFINE_string(
+  'samples_operators', None, 'csrc of a checkout of vllm-ascend.'
 )
 _WORK = flags.DEFINE_string('samples_work', None, 'Keep what is built here.')
 _SYNC = flags.DEFINE_bool(
@@ -374,6 +380,48 @@ def judged(
   return row
 
 
+_SHIPPED = 'operators of vllm-ascend'
+_SHIPPED_RIGHT = 'operators right against NumPy, in all modes'
+_SHIPPED_OTHER = 'operators for another chip'
+
+
+def shipped(csrc: pathlib.Path, headers: pathlib.Path) -> list[dict]:
+  """Returns a row for each operator of vllm-ascend."""
+  table = []
+  for case in twin_samples_operators.CASES:
+    if _ONLY.value and not case.name.endswith(tuple(_ONLY.value)):
+      continue
+    row = dict(operator=case.name)
+    for mode in build_kernel.MODES:
+      row[mode] = twin_samples_operators.verdict(
+        case, csrc, str(headers), mode=mode, seed=1
+      )
+      if row[mode] != 'right':
+        break
+    table.append(row)
+    print(f'{case.name}: {list(row.values())[-1]}', flush=True)
+  return table
+
+
+def keep_shipped(table: list[dict]) -> None:
+  """Writes the figures of operators beside those of samples."""
+  held = figures.load('samples')
+  other = sum('expected an operator for' in r['order'] for r in table)
+  right = sum(r.get('late') == 'right' for r in table)
+  said = {
+    _SHIPPED: len(table),
+    _SHIPPED_RIGHT: right,
+    _SHIPPED_OTHER: other,
+  }
+  rows = [row for row in held.pop('rows') if row[0] not in said]
+  rows += [[what, str(count)] for what, count in said.items()]
+  command = 'python -m hpmoe.tools.twin_samples --samples_operators=CSRC'
+  runs = [r for r in held.pop('runs') if r['command'] != command]
+  runs.append(figures.run(command))
+  held['operators'] = table
+  figures.write('samples', held.pop('columns'), rows, runs, **held)
+
+
 def keep(table: list[dict], headers: pathlib.Path) -> None:
   """Writes the figures, and the page that shows them."""
   table = json.loads(json.dumps(table).replace(f'{headers}/', ''))
@@ -401,7 +449,8 @@ def keep(table: list[dict], headers: pathlib.Path) -> None:
     ]
   ran = figures.run('python -m hpmoe.tools.twin_samples --samples_include=DIR')
   columns = ('samples', str(len(table)))
-  more = dict(headers=_VERSION.value, samples=table)
+  operators = figures.load('samples').get('operators', [])
+  more = dict(headers=_VERSION.value, samples=table, operators=operators)
   figures.write('samples', columns, rows, [ran], **more)
 
 
@@ -414,6 +463,11 @@ def main(argv: list[str]) -> int:
       '--samples_include: expected a checkout of asc-devkit', file=sys.stderr
     )
     return 2
+  if _OPERATORS.value:
+    operators = shipped(pathlib.Path(_OPERATORS.value), headers)
+    if figures.KEEP.value:
+      keep_shipped(operators)
+    return 0
   work = pathlib.Path(_WORK.value or tempfile.mkdtemp(prefix='twin_samples'))
   (work / 'built').mkdir(parents=True, exist_ok=True)
   kept = pathlib.Path(_JSON.value) if _JSON.value else None

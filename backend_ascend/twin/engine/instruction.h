@@ -84,6 +84,9 @@ struct Instruction {
   // not 0 where nobody wrote, to those of the bytes from the first write on,
   // which come as they were.
   std::function<void(const char* from, char* to)> spread;
+  // What it writes comes of what it reads alone: nothing spreads where all of
+  // that was written.
+  bool spreads_reads = false;
   // The hardware orders it with earlier ones of its pipe, as Mmad of 10 blocks
   // of 16 x 16 and more: no barrier is needed.
   bool in_order = false;

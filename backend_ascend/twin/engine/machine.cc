@@ -146,6 +146,7 @@ void Machine::RunWork(Core* core, Queued* queued) {
                             queued->order});
   }
   const Place at = PlaceOf(*core, *queued);
+  read_unwritten_ = false;
   for (const Span& span : work.reads)
     Touch(core, at, work, span, access, false);
   const std::vector<char> unwritten = Unwritten(*core, work);
@@ -240,6 +241,7 @@ uint64_t EndOf(const std::vector<Span>& spans) {
 std::vector<char> Machine::Unwritten(const Core& core,
                                      const Instruction& work) const {
   if (!spec_.hazards || !work.spread) return {};
+  if (work.spreads_reads && !read_unwritten_) return {};
   const auto marks = [&core](const std::vector<Span>& spans) {
     const Span& first = spans[0];
     return core.chips[static_cast<int>(first.memory)].shadow->Unwritten(
@@ -284,6 +286,7 @@ void Machine::TouchRow(Core* core, const Place& at, Memory memory,
         Pending(*core,
                 {memory, base + conflict.begin, conflict.end - conflict.begin},
                 true, false, running_) == nullptr) {
+      read_unwritten_ = true;
       conflict = shadow->Read(&accesses_, begin, end, access, known, false);
     }
   } while (conflict.other != 0 &&

@@ -357,7 +357,8 @@ class Machine {
   size_t next_core_ = 0;
   uint64_t order_ = 0;
   uint64_t head_steps_ = 0;
-  uint64_t running_ = 0;  // of what runs, its `order`
+  uint64_t running_ = 0;         // of what runs, its `order`
+  bool read_unwritten_ = false;  // what runs has read what nobody wrote
   uint64_t cycles_ = 0;
   uint64_t instructions_ = 0;
   uint64_t progress_ = 0;       // instructions, flags, tasks, first looks

@@ -896,11 +896,12 @@ void Vectors() {
     if (bits % 16384 != 16383) continue;
     core->checks = bits < 16384;
     Cast(Ub<float>(kDst), Ub<half>(kSrc0), RoundMode::CAST_NONE, 16384);
-    Cast(Ub<half>(kSrc1), Ub<float>(kDst), RoundMode::CAST_RINT, 16384);
+    // In place: shorter elements may take the place of longer ones.
+    Cast(Ub<half>(kDst), Ub<float>(kDst), RoundMode::CAST_RINT, 16384);
     for (int i = 0; i < 16384; ++i) {
       const uint16_t was = Get<uint16_t>(kSrc0, i);
       if ((was & 0x7FFF) > 0x7C00) continue;
-      Expect("half and back", Get<uint16_t>(kSrc1, i), was);
+      Expect("half and back", Get<uint16_t>(kDst, i), was);
     }
   }
   core->checks = true;
@@ -1135,7 +1136,8 @@ std::vector<Attempt> VectorAttempts() {
       {kAiv, [=] { Cast(h, x, RoundMode::CAST_NONE, 64); }},
       {kAiv, [=] { Cast(x, h, RoundMode::CAST_RINT, 64); }},
       {kAiv, [=] { Cast(Ub<half>(0), h, RoundMode::CAST_NONE, 64); }},
-      {kAiv, [=] { Cast(Ub<bfloat16_t>(0), x, RoundMode::CAST_RINT, 64); }},
+      {kAiv,
+       [=] { Cast(Ub<float>(0), Ub<half>(0), RoundMode::CAST_NONE, 64); }},
       {kAiv, [=] { Compare(Ub<uint8_t>(0), n, n, CMPMODE::LT, 64); }},
       {kAiv,
        [=] {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -197,7 +199,8 @@ bool InPlace(const Lanes& lanes, size_t source) {
          IsContiguous(b, lanes.lanes_a_repeat);
 }
 
-// Inside a repeat operands are the same bytes or have none in common, and what
+// Inside a repeat operands are the same bytes or have none in common, but for a
+// conversion to shorter elements, of which the pages name no overlap; and what
 // a repeat writes is no source of a later one.
 void CheckOverlap(const Call& call, const Lanes& lanes, size_t source,
                   bool accumulates) {
@@ -211,8 +214,13 @@ void CheckOverlap(const Call& call, const Lanes& lanes, size_t source,
   const std::string what = strided.what;
   const bool sums = accumulates && (strided.repeat_stride == 0 ||
                                     lanes.operands[0].repeat_stride == 0);
+  // Shorter elements may take the place of longer ones.
+  const bool shortens =
+      lanes.operands[0].operand.size() < strided.operand.size();
   for (size_t i = 0; i < dst.size(); ++i) {
-    if (Meet(dst[i], src[i]) && !Equal(dst[i], src[i])) {
+    const bool in_place =
+        shortens && !dst[i].empty() && dst[i][0].begin <= src[i][0].begin;
+    if (!in_place && Meet(dst[i], src[i]) && !Equal(dst[i], src[i])) {
       call.Refuse("dst and " + what +
                   ": expected the same bytes or none in common in a repeat, "
                   "got part of them");
@@ -363,6 +371,40 @@ void AddSpans(std::vector<Span>* spans, const Lanes& lanes, size_t operand) {
   }
 }
 
+namespace {
+
+// Has a lane of the destination be unwritten where one of a source is: what is
+// computed of padding is no error before it is used.
+void SpreadLanes(const std::shared_ptr<const Lanes>& lanes, bool reads_dst,
+                 Instruction* instruction) {
+  if (instruction->reads.empty()) return;
+  Loosen(&instruction->reads);
+  std::sort(instruction->reads.begin(), instruction->reads.end(),
+            [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  const uint64_t read = instruction->reads[0].begin;
+  const uint64_t written = instruction->writes[0].begin;
+  instruction->spreads_reads = true;
+  instruction->spread = [=](const char* from, char* to) {
+    for (const Piece& piece : lanes->pieces) {
+      for (int64_t i = 0; i < piece.lanes; ++i) {
+        bool unwritten = false;
+        for (size_t k = reads_dst ? 0 : 1; k < lanes->operands.size(); ++k) {
+          const Operand& operand = lanes->operands[k].operand;
+          const char* const at = from + operand.begin + piece.offset[k] +
+                                 i * operand.size() - read;
+          unwritten = unwritten || std::any_of(at, at + operand.size(),
+                                               [](char c) { return c != 0; });
+        }
+        const Operand& dst = lanes->operands[0].operand;
+        std::memset(to + dst.begin + piece.offset[0] + i * dst.size() - written,
+                    unwritten, dst.size());
+      }
+    }
+  };
+}
+
+}  // namespace
+
 void IssueLanes(const Call& call, const Lanes& lanes, PieceFunction run,
                 bool reads_dst) {
   if (lanes.empty()) return;
@@ -372,9 +414,12 @@ void IssueLanes(const Call& call, const Lanes& lanes, PieceFunction run,
   for (size_t i = 1; i < lanes.operands.size(); ++i) {
     AddSpans(&instruction.reads, lanes, i);
   }
+  const auto all = std::make_shared<const Lanes>(lanes);
+  SpreadLanes(all, reads_dst, &instruction);
   instruction.work.vector_steps = lanes.repeats;
   const bool flush = ThisNumerics().flush_subnormals;
-  instruction.run = [lanes, run = std::move(run), flush] {
+  instruction.run = [all, run = std::move(run), flush] {
+    const Lanes& lanes = *all;
     const FloatScope scope(flush);
     char* bases[4] = {};
     for (size_t i = 0; i < lanes.operands.size(); ++i) {

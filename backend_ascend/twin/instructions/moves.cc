@@ -123,7 +123,9 @@ void MoveRows(const Call& call, Pipe pipe, const Operand& dst,
   };
   // A bias is moved in 64 bytes: past its end nobody need have written, unless
   // Mmad reads it.
-  if (dst.memory == Memory::kBias) Copies(move, &instruction);
+  if (dst.memory == Memory::kBias || instruction.pipe == Pipe::kV) {
+    Copies(move, &instruction);
+  }
   Issue(std::move(instruction));
 }
 

@@ -3,6 +3,7 @@
 #ifndef BACKEND_ASCEND_TWIN_INSTRUCTIONS_OPERAND_H_
 #define BACKEND_ASCEND_TWIN_INSTRUCTIONS_OPERAND_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -123,6 +124,14 @@ void Loosen(std::vector<Span>* spans);
 // nobody wrote, as an L1 tail that is moved with its fractal, stays unwritten.
 void Copies(std::function<void(const char* from, char* to)> copy,
             Instruction* instruction);
+
+// Marks bytes that come of others: all of them, if one of those is marked.
+inline void SpreadTo(char* to, uint64_t bytes, const char* from,
+                     uint64_t from_bytes) {
+  const bool marked =
+      std::any_of(from, from + from_bytes, [](char c) { return c != 0; });
+  std::fill(to, to + bytes, static_cast<char>(marked));
+}
 
 // Adds a span, and drops what is empty; rows that touch become one.
 void AddSpan(std::vector<Span>* spans, Memory memory, uint64_t begin,

@@ -1,6 +1,8 @@
 #include "backend_ascend/twin/instructions/rearrange.h"
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,18 +109,19 @@ void IssueBroadcast(const Call& call, const Operand& dst, const Operand& src,
   }
   call.Apart("dst and src", instruction.writes, instruction.reads);
   instruction.work.vector_steps = repeat;
-  instruction.run = [=] {
-    char* const to = Bytes(dst.memory, dst.begin);
-    const char* const from = Bytes(src.memory, src.begin);
-    for (int64_t i = 0; i < repeat; ++i) {
-      for (uint64_t block = 0; block < kBlocks; ++block) {
-        for (uint64_t at = 0; at < kBlock; at += size) {
-          std::memcpy(to + i * repeat_pitch + block * block_pitch + at,
-                      from + (i * kBlocks + block) * size, size);
+  Copies(
+      [=](const char* from, char* to) {
+        for (int64_t i = 0; i < repeat; ++i) {
+          for (uint64_t block = 0; block < kBlocks; ++block) {
+            for (uint64_t at = 0; at < kBlock; at += size) {
+              std::memcpy(to + i * repeat_pitch + block * block_pitch + at,
+                          from + (i * kBlocks + block) * size, size);
+            }
+          }
         }
-      }
-    }
-  };
+      },
+      &instruction);
+  instruction.spreads_reads = true;
   Issue(std::move(instruction));
 }
 
@@ -183,6 +186,64 @@ bool Holds(AscendC::CMPMODE mode, float a, float b) {
 
 }  // namespace
 
+namespace {
+
+void LooseFromFirst(Instruction* instruction) {
+  Loosen(&instruction->reads);
+  std::sort(instruction->reads.begin(), instruction->reads.end(),
+            [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  instruction->spreads_reads = true;
+}
+
+// Eight results are a byte, which is unwritten where none of them is of what
+// somebody wrote.
+void SpreadCompared(const Operand& src0, const Operand* src1, int64_t count,
+                    Instruction* instruction) {
+  LooseFromFirst(instruction);
+  const uint64_t read = instruction->reads[0].begin;
+  const uint64_t size = src0.size();
+  std::vector<uint64_t> begins = {src0.begin - read};
+  if (src1 != nullptr) begins.push_back(src1->begin - read);
+  instruction->spread = [=](const char* from, char* to) {
+    for (int64_t i = 0; i < count / 8; ++i) {
+      bool all = true;
+      for (int64_t lane = 8 * i; lane < 8 * i + 8; ++lane) {
+        bool one = false;
+        for (const uint64_t begin : begins) {
+          char mark = 0;
+          SpreadTo(&mark, 1, from + begin + lane * size, size);
+          one = one || mark != 0;
+        }
+        all = all && one;
+      }
+      to[i] = static_cast<char>(all);
+    }
+  };
+}
+
+// A choice is unwritten where what is chosen is.
+void SpreadChosen(const Operand& src0, const Operand* src1, uint64_t size,
+                  int64_t count, std::function<bool(int64_t)> first,
+                  Instruction* instruction) {
+  LooseFromFirst(instruction);
+  const uint64_t read = instruction->reads[0].begin;
+  const uint64_t a = src0.begin - read;
+  const bool tensor = src1 != nullptr;
+  const uint64_t b = tensor ? src1->begin - read : 0;
+  instruction->spread = [=](const char* from, char* to) {
+    for (int64_t i = 0; i < count; ++i) {
+      const bool of_a = first(i);
+      if (!of_a && !tensor) {
+        std::memset(to + i * size, 0, size);
+      } else {
+        SpreadTo(to + i * size, size, from + (of_a ? a : b) + i * size, size);
+      }
+    }
+  };
+}
+
+}  // namespace
+
 void IssueCompare(const Call& call, const Operand& dst, const Operand& src0,
                   const Operand* src1, uint64_t scalar, AscendC::CMPMODE mode,
                   int64_t count) {
@@ -208,6 +269,7 @@ void IssueCompare(const Call& call, const Operand& dst, const Operand& src0,
   AddSpan(&instruction.writes, dst.memory, dst.begin, count / 8);
   call.Apart("dst and src", instruction.writes, instruction.reads);
   instruction.work.vector_steps = count * size / kRepeat;
+  SpreadCompared(src0, tensor ? &other : nullptr, count, &instruction);
   instruction.run = [=] {
     char* const to = Bytes(dst.memory, dst.begin);
     const char* const a = Bytes(src0.memory, src0.begin);
@@ -261,15 +323,19 @@ void IssueSelect(const Call& call, const Operand& dst, const Operand& mask,
   }
   instruction.work.vector_steps = lanes.repeats;
   const Operand other = tensor ? *src1 : src0;
+  const auto first = [=](int64_t i) {
+    const char* const choose = Bytes(mask.memory, mask.begin);
+    const int64_t bit = i % bits;
+    return (choose[bit / 8] >> (bit % 8) & 1) != 0;
+  };
+  SpreadChosen(src0, tensor ? &other : nullptr, size, count, first,
+               &instruction);
   instruction.run = [=] {
     char* const to = Bytes(dst.memory, dst.begin);
     const char* const a = Bytes(src0.memory, src0.begin);
     const char* const b = Bytes(other.memory, other.begin);
-    const char* const choose = Bytes(mask.memory, mask.begin);
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t bit = i % bits;
-      const bool first = (choose[bit / 8] >> (bit % 8) & 1) != 0;
-      const char* const from = first ? a + i * size
+      const char* const from = first(i) ? a + i * size
                                : tensor
                                    ? b + i * size
                                    : reinterpret_cast<const char*>(&scalar);
@@ -288,17 +354,19 @@ void IssueTranspose(const Call& call, const Operand& dst, const Operand& src) {
   AddSpan(&instruction.reads, src.memory, src.begin, kFractal);
   AddSpan(&instruction.writes, dst.memory, dst.begin, kFractal);
   instruction.work.vector_steps = kFractal / kRepeat;
-  instruction.run = [=] {
-    char from[kFractal];
-    std::memcpy(from, Bytes(src.memory, src.begin), kFractal);
-    char* const to = Bytes(dst.memory, dst.begin);
-    for (uint64_t row = 0; row < kSide; ++row) {
-      for (uint64_t column = 0; column < kSide; ++column) {
-        std::memcpy(to + (column * kSide + row) * 2,
-                    from + (row * kSide + column) * 2, 2);
-      }
-    }
-  };
+  Copies(
+      [=](const char* source, char* to) {
+        char from[kFractal];
+        std::memcpy(from, source, kFractal);
+        for (uint64_t row = 0; row < kSide; ++row) {
+          for (uint64_t column = 0; column < kSide; ++column) {
+            std::memcpy(to + (column * kSide + row) * 2,
+                        from + (row * kSide + column) * 2, 2);
+          }
+        }
+      },
+      &instruction);
+  instruction.spreads_reads = true;
   Issue(std::move(instruction));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -120,6 +121,41 @@ void CheckNoOverlap(const Call& call, const Operand& dst, uint64_t bytes,
               std::to_string(repeat));
 }
 
+// What is reduced of padding is no error before it is used.
+// `results`: bytes from the first write on, of a repeat and its group of lanes.
+void SpreadReduced(const Source& source, int64_t width,
+                   std::function<Span(int64_t, int64_t)> results,
+                   Instruction* instruction) {
+  Loosen(&instruction->reads);
+  const uint64_t read = instruction->reads[0].begin;
+  instruction->spreads_reads = true;
+  instruction->spread = [=](const char* from, char* to) {
+    const uint64_t size = source.operand.size();
+    const auto a_block = static_cast<int64_t>(kBlock / size);
+    const int64_t groups = source.lanes.lanes_a_repeat / width;
+    for (int64_t i = 0; i < source.repeats(); ++i) {
+      for (int64_t group = 0; group < groups; ++group) {
+        bool any = false;
+        bool marked = false;
+        for (int64_t lane = group * width; lane < (group + 1) * width; ++lane) {
+          if (!source.IsActive(i, lane)) continue;
+          any = true;
+          const uint64_t at = source.operand.begin - read +
+                              (i * source.strides.src_repeat +
+                               lane / a_block * source.strides.src_block) *
+                                  kBlock +
+                              lane % a_block * size;
+          char mark = 0;
+          SpreadTo(&mark, 1, from + at, size);
+          marked = marked || mark != 0;
+        }
+        const Span result = results(i, group);
+        if (any) std::memset(to + result.begin, marked, result.bytes);
+      }
+    }
+  };
+}
+
 Instruction StartReduction(const Call& call, Source* source) {
   Instruction instruction = call.Start(Pipe::kV);
   AddSpans(&instruction.reads, source->lanes, 0);
@@ -155,6 +191,13 @@ void ReduceNeighbours(const Call& call, ReduceType op, const Operand& dst,
               dst.begin + i * pitch + group * size, size);
     }
   }
+  SpreadReduced(
+      source, width,
+      [=, first = instruction.writes[0].begin](int64_t i, int64_t group) {
+        return Span{dst.memory, dst.begin + i * pitch + group * size - first,
+                    size};
+      },
+      &instruction);
   instruction.run = [=] {
     const FloatScope scope(flush);
     char* const to = Bytes(dst.memory, dst.begin);
@@ -232,6 +275,12 @@ void ReduceRepeats(const Call& call, ReduceType op, const Operand& dst,
   Instruction instruction = StartReduction(call, &source);
   AddSpan(&instruction.writes, dst.memory, dst.begin, result.bytes,
           source.repeats(), pitch);
+  SpreadReduced(
+      source, source.lanes.lanes_a_repeat,
+      [=](int64_t i, int64_t) {
+        return Span{dst.memory, i * pitch, result.bytes};
+      },
+      &instruction);
   instruction.run = [=] {
     const FloatScope scope(flush);
     char* to = Bytes(dst.memory, dst.begin);
@@ -252,15 +301,12 @@ void ReduceRepeats(const Call& call, ReduceType op, const Operand& dst,
   Issue(std::move(instruction));
 }
 
-// The device sums in a register, which the scalar unit then stores between
-// flags of TPipe's: here it is one instruction of the vector unit.  [inferred]
 void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
-               const Operand& scratch, int64_t count) {
+               const Mask& mask, int64_t repeat, const ReduceStrides& strides,
+               uint64_t* sum_bits) {
   const uint64_t size = src.size();
   CheckDestination(call, dst, src, size);
-  call.In("sharedTmpBuffer", scratch, {Memory::kUb});
-  call.Aligned("sharedTmpBuffer", scratch, kBlock);
-  Source source = SourceOf(call, src, Mask::Count(count), 0, {1, 1, 8});
+  Source source = SourceOf(call, src, mask, repeat, strides);
   if (source.lanes.empty()) return;
   const bool saturate = ThisNumerics().saturate;
   const bool flush = ThisNumerics().flush_subnormals;
@@ -278,9 +324,20 @@ void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
                          src.type, saturate),
                     ReduceType::SUM, src.type, saturate);
     }
-    Store(sum.x, dst.type, Bytes(dst.memory, dst.begin));
+    char* const to = Bytes(dst.memory, dst.begin);
+    Store(sum.x, dst.type, to);
+    if (sum_bits != nullptr) std::memcpy(sum_bits, to, size);
   };
   Issue(std::move(instruction));
+}
+
+// The device sums in a register, which the scalar unit then stores between
+// flags of TPipe's: here it is one instruction of the vector unit.  [inferred]
+void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
+               const Operand& scratch, int64_t count) {
+  call.In("sharedTmpBuffer", scratch, {Memory::kUb});
+  call.Aligned("sharedTmpBuffer", scratch, kBlock);
+  ReduceAll(call, dst, src, Mask::Count(count), 0, {1, 1, 8}, nullptr);
 }
 
 }  // namespace ascend_twin

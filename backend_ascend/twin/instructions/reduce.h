@@ -30,7 +30,11 @@ void ReduceBlocks(const Call& call, AscendC::ReduceType op, const Operand& dst,
 void ReduceRepeats(const Call& call, AscendC::ReduceType op, const Operand& dst,
                    const Operand& src, const Mask& mask, int64_t repeat,
                    const ReduceStrides& strides, AscendC::ReduceOrder order);
-// One result; the repeats' sums are added in sequence.
+// One result; the repeats' sums are added in sequence.  `sum_bits`, unless
+// null, gets its bits, too: the register that holds them.
+void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
+               const Mask& mask, int64_t repeat, const ReduceStrides& strides,
+               uint64_t* sum_bits);
 void ReduceAll(const Call& call, const Operand& dst, const Operand& src,
                const Operand& scratch, int64_t count);
 

@@ -22,6 +22,7 @@ import subprocess
 
 from hpmoe.backend_ascend.twin import intrinsics
 from hpmoe.backend_ascend.twin.intrinsics import rewrite
+from hpmoe.backend_ascend.twin.intrinsics import tiling_structs
 
 _HERE = pathlib.Path(__file__).resolve().parent
 _ROOT = _HERE.parents[2]
@@ -48,6 +49,9 @@ _FLAGS = (
   *('-Wno-invalid-constexpr', '-fdiagnostics-print-source-range-info'),
 )
 _UNDECLARED = re.compile(r"use of undeclared identifier '(\w+)'")
+_UNDECLARED_AT = re.compile(
+  r"^(.*?):\d+:\d+:\S* error: use of undeclared identifier '(\w+)'", re.M
+)
 _ERROR = re.compile(r'^(.*?:\d+):\d+:\S* (?:fatal )?error: (.*)$', re.M)
 # A pointer of the host's where one of global memory is expected: their compiler
 # sees the host's code without address spaces, and literals in global memory.
@@ -94,8 +98,10 @@ _ATTRIBUTES = (
     r'__mix__(\1, \2)',
   ),
 )
+# Cores of one type.
+_ALONE = {'aiv': ('vector',), 'aic': ('cube',)}
 _TASK_TYPE = re.compile(r'\bKERNEL_TYPE_(\w+)')
-_TYPES = {
+TYPES = {
   'AIV_ONLY': 'aiv',
   'AIC_ONLY': 'aic',
   'MIX_AIV_1_0': 'aiv',
@@ -181,6 +187,46 @@ def _refuse(said: str, source: pathlib.Path) -> None:
   raise Refused(f'{source} does not compile:\n{shown}')
 
 
+# Headers of CANN's host code that headers of kernels include.
+_HOSTS_HEADERS = ('toolchain/slog.h', 'securec.h')
+
+
+def _install(to: pathlib.Path) -> None:
+  """Writes what an installed CANN has beside the headers of asc-devkit.
+
+  `lib/` is another name of the advanced API, and `kernel_tiling.h` is made of
+  its structs of tiling.
+  """
+  api = to / 'include/adv_api'
+  paths = sorted(api.rglob('*tilingdata.h'))
+  structs = tiling_structs.read([path.read_text() for path in paths])
+  using = '\n'.join(f'using AscendC::tiling::{name};' for name in structs.names)
+  tiling = to / 'kernel_tiling/kernel_tiling.h'
+  tiling.parent.mkdir(exist_ok=True)
+  tiling.write_text(
+    '#pragma once\n#include <cstdint>\n'
+    f'namespace AscendC {{\nnamespace tiling {{\n{structs.text}\n}}\n}}\n'
+    f'{using}\n'
+  )
+  for name in _HOSTS_HEADERS:
+    log = to / name
+    log.parent.mkdir(exist_ok=True)
+    log.write_text('// Of the host: kernels take nothing of it.\n')
+  for path in sorted(api.rglob('*.h')):
+    own = path.relative_to(api)
+    # Before 9.0 each had a folder of its own name, matrix/matmul one more.
+    others = [own, pathlib.Path(path.stem, path.name)]
+    if own.parts[0] == 'matmul':
+      others += [pathlib.Path(path.name), pathlib.Path('matrix', own)]
+    if own.stem.startswith('softmax'):
+      others.append(pathlib.Path('softmax', path.name))
+    for other in others:
+      at = to / 'lib' / other
+      if not at.exists():
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(f'#include "include/adv_api/{own}"\n')
+
+
 def loosen(headers: pathlib.Path, to: pathlib.Path) -> None:
   """Copies headers, their message strings out of global memory.
 
@@ -188,6 +234,7 @@ def loosen(headers: pathlib.Path, to: pathlib.Path) -> None:
   """
   for part in ('include', 'impl'):
     shutil.copytree(headers / part, to / part, dirs_exist_ok=True)
+  _install(to)
   literal = re.compile(r'__gm__ (const )?char\b|const __gm__ char\b')
   cast = re.compile(r'reinterpret_cast<(__gm__ const uint8_t\*)>\((\w+)\)')
   for path in to.rglob('*.h'):
@@ -207,9 +254,10 @@ def _stamp(folder: pathlib.Path) -> list:
   return sorted((str(p), p.stat().st_mtime_ns) for p in folder.rglob('*.h'))
 
 
-def _loose(headers: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
-  """Returns the copy of headers that `work` holds."""
-  how = inspect.getsource(loosen)
+def install(headers: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
+  """Returns the copy of headers in `work`, as an installed CANN has them."""
+  headers = headers.resolve()
+  how = inspect.getsource(loosen) + inspect.getsource(_install)
   to = work / f'headers-{hashed(how, _stamp(headers))}'
   if not to.exists():
     part = to.with_suffix('.part')
@@ -275,6 +323,7 @@ class _Setting:
   headers: pathlib.Path | None
   flags: tuple[str, ...]
   lines: set[tuple[str, int]] | None
+  types: tuple[str, ...] = tuple(CORES)
 
   def command(self, core: str) -> list[str]:
     theirs = [self.headers / f for f in FOLDERS] if self.headers else []
@@ -376,8 +425,11 @@ def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
   names = {*_names()}
   file = setting.work / _PRELUDE
   known = setting.work / 'lacking.txt'
-  if known.exists():
-    names |= {*known.read_text().split()}
+  # Of headers, whatever includes them: found once for all sources.
+  common = (setting.headers or setting.work) / 'lacking.txt'
+  for path in {known, common}:
+    if path.exists():
+      names |= {*path.read_text().split()}
   files = _changed(setting)
   own = {setting.source, *_included(setting)}
   if setting.headers:
@@ -390,7 +442,7 @@ def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
         lambda core: _said(
           [*setting.command(core), '-fsyntax-only', str(setting.source)]
         ),
-        CORES,
+        setting.types,
       )
     )
     new = {n for s in said for n in _UNDECLARED.findall(s)} - names
@@ -401,6 +453,15 @@ def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
       known.write_text('\n'.join(sorted(names - {*_names()})))
       return
     names |= new
+    if setting.headers:
+      theirs = {
+        name
+        for one in said
+        for file_, name in _UNDECLARED_AT.findall(one)
+        if file_.startswith(f'{setting.headers}/')
+      }
+      held = common.read_text().split() if common.exists() else []
+      common.write_text('\n'.join(sorted({*held, *(theirs & new)})))
 
 
 def _compile(setting: _Setting, core: str) -> tuple[pathlib.Path, bool]:
@@ -461,6 +522,7 @@ def build(
   flags: Sequence[str] = (),
   *,
   coverage: bool = False,
+  cores: str = '',
 ) -> Kernel:
   """Compiles one source, as it is.
 
@@ -470,29 +532,36 @@ def build(
     work: where files may lie, from one call to the next.
     flags: of the compiler: -D, -I.
     coverage: its lines are counted as they run.
+    cores: which run all of its kernels, where that is known: code for others is
+      not compiled.
 
   Raises:
     Refused: it does not compile; which names and constructs, in which lines.
   """
   source = source.resolve()
   text = source.read_text()
-  own = work / f'{source.stem}-{hashed(str(source), headers, coverage, *flags)}'
+  own = (
+    work
+    / f'{source.stem}-{hashed(str(source), headers, coverage, cores, *flags)}'
+  )
   own.mkdir(parents=True, exist_ok=True)
   with (
     open(work / 'lock', 'w') as lock,
     concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
   ):
     fcntl.flock(lock, fcntl.LOCK_EX)  # one process at a time in `work`
-    loose = _loose(headers.resolve(), work) if headers else None
+    loose = install(headers.resolve(), work) if headers else None
     lines: set[tuple[str, int]] | None = set() if coverage else None
-    setting = _Setting(source, own, loose, tuple(flags), lines)
+    types = _ALONE.get(cores, tuple(CORES))
+    setting = _Setting(source, own, loose, tuple(flags), lines, types)
     _learn(setting, pool)
-    made = dict(zip(CORES, pool.map(lambda c: _compile(setting, c), CORES)))
-  said = {_TYPES.get(kind, '') for kind in _TASK_TYPE.findall(text)}
-  cores = said.pop() if len(said) == 1 else ''
+    made = dict(zip(types, pool.map(lambda c: _compile(setting, c), types)))
+  said = {TYPES.get(kind, '') for kind in _TASK_TYPE.findall(text)}
+  cores = cores or (said.pop() if len(said) == 1 else '')
+  code = [library for library, _ in made.values()]
   return Kernel(
-    made['vector'][0],
-    made['cube'][0],
+    code[0],
+    code[-1],
     cores,
     all(b for _, b in made.values()),
     frozenset(lines or ()),

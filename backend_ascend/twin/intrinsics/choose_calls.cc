@@ -60,15 +60,18 @@ void Chosen(const Arguments& a) {
   ThisState().kept = from.size();
   AddSpan(&instruction.writes, dst.memory, dst.begin, from.size() * size);
   instruction.work.vector_steps = repeats;
-  instruction.run = [=] {
-    std::vector<char> taken(from.size() * size);
-    const char* const source = Bytes(src.memory, src.begin);
-    for (size_t i = 0; i < from.size(); ++i) {
-      std::memcpy(&taken[i * size], source + from[i], size);
-    }
-    std::memcpy(Bytes(dst.memory, dst.begin), taken.data(), taken.size());
-  };
-  if (!from.empty()) Issue(std::move(instruction));
+  if (from.empty()) return;
+  Copies(
+      [=](const char* source, char* to) {
+        std::vector<char> taken(from.size() * size);
+        for (size_t i = 0; i < from.size(); ++i) {
+          std::memcpy(&taken[i * size], source + from[i], size);
+        }
+        std::memcpy(to, taken.data(), taken.size());
+      },
+      &instruction);
+  instruction.spreads_reads = true;
+  Issue(std::move(instruction));
 }
 
 // -- Sorting: pairs of eight bytes, a score and at byte 4 an index.
@@ -121,8 +124,10 @@ struct List {
   uint64_t left;
 };
 
-// The greatest head goes first, of equals that of the first list.
-void Merge(std::vector<List> lists, Type type, char* to) {
+// The greatest head goes first, of equals that of the first list; `suspends`:
+// until a list is empty.  Gives what is left of each.
+std::vector<List> Merge(std::vector<List> lists, Type type, bool suspends,
+                        char* to) {
   while (true) {
     List* best = nullptr;
     for (List& list : lists) {
@@ -131,11 +136,11 @@ void Merge(std::vector<List> lists, Type type, char* to) {
         best = &list;
       }
     }
-    if (best == nullptr) return;
+    if (best == nullptr) return lists;
     std::memcpy(to, best->at, kPair);
     to += kPair;
     best->at += kPair;
-    --best->left;
+    if (--best->left == 0 && suspends) return lists;
   }
 }
 
@@ -145,12 +150,13 @@ void Merged(const Arguments& a) {
   InUb(a.call, "dst", dst);
   a.call.OneOf("dst", dst.type, {Type::kHalf, Type::kFloat});
   const uint64_t config = a.Bits(3);
-  a.call.Equal("ifExhaustedSuspension", config >> 12 & 1, 0);
+  const bool suspends = (config >> 12 & 1) != 0;
   const uint64_t repeats = config & 255;
   uint64_t begins[4];
   std::memcpy(begins, reinterpret_cast<const char*>(a.Bits(1)), sizeof(begins));
   Instruction instruction = a.call.Start(Pipe::kV);
   std::vector<std::pair<uint64_t, uint64_t>> lists;  // begin, pairs
+  std::vector<int> numbers;
   uint64_t all = 0;
   for (int i = 0; i < 4; ++i) {
     if ((config >> (8 + i) & 1) == 0) continue;
@@ -158,6 +164,7 @@ void Merged(const Arguments& a) {
     a.call.Between("elementLengths", length, 1, 4095);
     a.call.Multiple("src", begins[i], kBlock);
     lists.push_back({begins[i], length});
+    numbers.push_back(i);
     all += length;
   }
   if (repeats > 1 && (lists.size() < 4 || all != 4 * lists[0].second)) {
@@ -171,14 +178,21 @@ void Merged(const Arguments& a) {
   AddSpan(&instruction.writes, dst.memory, dst.begin, repeats * all * kPair);
   a.call.Apart("dst and src", instruction.writes, instruction.reads);
   instruction.work.vector_steps = CeilDiv(repeats * all * kPair, kRepeat);
+  CoreState* const state = &ThisState();
   instruction.run = [=] {
+    state->merged = 0;
     for (uint64_t repeat = 0; repeat < repeats; ++repeat) {
       const uint64_t later = repeat * all * kPair;
       std::vector<List> now;
       for (const auto& [begin, length] : lists) {
         now.push_back({Bytes(Memory::kUb, begin + later), length});
       }
-      Merge(std::move(now), dst.type, Bytes(dst.memory, dst.begin + later));
+      const std::vector<List> left =
+          Merge(std::move(now), dst.type, suspends,
+                Bytes(dst.memory, dst.begin + later));
+      for (size_t i = 0; repeats == 1 && i < left.size(); ++i) {
+        state->merged |= (lists[i].second - left[i].left) << 16 * numbers[i];
+      }
     }
   };
   Issue(std::move(instruction));
@@ -193,6 +207,8 @@ std::vector<Intrinsic> ChooseIntrinsics() {
        [](const Arguments&) { return ThisState().kept; }},
       {"vbitsort", 4, 4, &Sorted},
       {"vmrgsort4", 4, 4, &Merged},
+      {"get_vms4_sr", 0, kAny,
+       [](const Arguments&) { return ThisState().merged; }},
   };
 }
 

@@ -40,9 +40,10 @@ void Transposed(const Arguments& a) {
 
 // (dst, src, kExtension, mExtension, kStart, mStart, strides, filters,
 // dilations, filter sizes, transpose, fMatrixCtrl, channels); the image is
-// set_fmatrix's: width, height and four pads.
+// set_fmatrix's, or set_fmatrix_b's: width, height and four pads.
 void Image(const Arguments& a) {
-  const uint64_t image = ThisState().image;
+  const uint64_t image =
+      a.At(15) == 0 ? ThisState().image : ThisState().image_b;
   AscendC::LoadData3DParamsV2Base params;
   params.l1W = static_cast<uint16_t>(image);
   params.l1H = static_cast<uint16_t>(image >> 16);
@@ -62,7 +63,6 @@ void Image(const Arguments& a) {
   params.filterSizeW = a[12];
   params.filterSizeH = a[13];
   params.enTranspose = a[14];
-  params.fMatrixCtrl = a[15];
   params.channelSize = a[16];
   LoadMatrix(a.call, a.Of(0), a.Of(1), params);
 }

@@ -107,6 +107,9 @@ struct bfloat16_t {
   }
 };
 
+// The compiler's own word for it, which a clang before 15 has not.
+#define __bf16 bfloat16_t
+
 // Enums that the device's compiler knows by itself: their order is ours.
 enum pipe_t {
   PIPE_S,

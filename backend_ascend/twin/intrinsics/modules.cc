@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -23,8 +24,7 @@ struct Kept {
 };
 CoreState* running = nullptr;
 
-void Switch(Module* module, std::vector<Kept>* all, size_t index,
-            bool goes_on) {
+void Switch(Module* module, std::deque<Kept>* all, size_t index, bool goes_on) {
   if (all->size() <= index) all->resize(index + 1);
   Kept& one = (*all)[index];
   if (one.locals.empty()) one.locals = module->fresh;
@@ -103,7 +103,7 @@ void Adapt(Modules* modules, LaunchSpec* spec) {
   spec->reserved_ub = false;
   spec->reserved_ub_end = 0;
   spec->reserved_l1 = 0;
-  const auto all = std::make_shared<std::vector<Kept>>();
+  const auto all = std::make_shared<std::deque<Kept>>();
   spec->on_switch = [=](size_t index, bool goes_on) {
     const bool cube = ThisCoreType() == CoreType::kAic;
     Switch(cube ? &modules->cube : &modules->vector, all.get(), index, goes_on);

@@ -2,9 +2,15 @@
 
 kernel = run_kernel.Kernel('add.asc', 'add_custom', include='asc-devkit')
 (z,) = kernel(x, y, run_kernel.Empty(x.shape, x.dtype), 1024, blocks=8)[2:]
+
+An operator of CANN, with op_host and op_kernel:
+
+op = run_kernel.Operator('add_rms_norm_bias', include='asc-devkit')
+(y,) = op(x, gamma, run_kernel.Empty(x.shape, x.dtype), key=10, blocks=2,
+          tiling={'num_row': 8, 'num_col': 64})[2:]
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import os
@@ -15,6 +21,8 @@ import tempfile
 import numpy as np
 
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
+from hpmoe.backend_ascend.twin.intrinsics import build_operator
+from hpmoe.backend_ascend.twin.intrinsics import tiling_layout
 
 _FOUND = 3
 
@@ -46,6 +54,8 @@ class Empty:
     return np.zeros(self.shape, self.dtype)
 
 
+# A list of tensors, which an operator takes as one argument.
+Tensors = Sequence[np.ndarray | Empty]
 # Arrays lie in device memory; a number, or bytes of a struct, goes by value.
 # A number of Python is int32 or float32: name another type as numpy does.
 Argument = np.ndarray | Empty | np.generic | bytes | int | float
@@ -96,28 +106,16 @@ class Kernel:
       ValueError: it does not compile, or an argument does not fit.
       Found: the twin has found something.
     """
-    if mode not in build_kernel.MODES:
-      raise ValueError(
-        f'mode: expected one of {list(build_kernel.MODES)}, got {mode!r}'
-      )
-    with tempfile.TemporaryDirectory(prefix='hpmoe-twin-') as folder:
-      words, arrays = _write(pathlib.Path(folder), arguments)
-      command = build_kernel.command(
-        self._built,
-        mode=mode,
-        seed=seed,
-        auto_sync=int(auto_sync),
-        cores=self.cores or self._built.cores,
-        flags=','.join(map(str, polled)),
-      )
-      done = subprocess.run(
-        [*command, '--', str(blocks), *words], capture_output=True, text=True
-      )
-      _raise(done)
-      return [
-        np.fromfile(path, array.dtype).reshape(array.shape)
-        for path, array in arrays
-      ]
+    return _launch(
+      self._built,
+      arguments,
+      blocks,
+      mode=mode,
+      seed=seed,
+      auto_sync=int(auto_sync),
+      cores=self.cores or self._built.cores,
+      flags=','.join(map(str, polled)),
+    )
 
   @functools.cached_property
   def _built(self) -> build_kernel.Kernel:
@@ -137,27 +135,229 @@ class Kernel:
       build_kernel.headers(str(self.include)) if self.include else None,
       work,
       (f'-I{source.parent}', *self.flags),
+      cores=self.cores,
     )
 
 
-def _write(folder: pathlib.Path, arguments: Sequence[Argument]):
+@dataclasses.dataclass(frozen=True)
+class Operator:
+  """An operator of CANN: its folder has op_kernel, and op_host for its tiling.
+
+  What CANN's build makes of the folder is made here, and the operator's source
+  compiled as it is, at the first launch of a tiling key and dtypes.
+
+  Attributes:
+    folder: of the operator.
+    include: headers of Ascend C: asc-devkit, or asc of an installed CANN; '':
+      the source brings what it includes.
+    kernel: name of the function in op_kernel, where there are several.
+    flags: of the compiler: -D, -I.
+  """
+
+  folder: str | os.PathLike[str]
+  include: str | os.PathLike[str] = ''
+  kernel: str = ''
+  flags: tuple[str, ...] = ()
+
+  def __call__(
+    self,
+    *arguments: 'np.ndarray | Empty | Tensors | None',
+    tiling: Mapping[str, object] | bytes,
+    key: int = 0,
+    blocks: int = 1,
+    workspace: int = 0,
+    dtypes: Mapping[str, str] | None = None,
+    formats: Mapping[str, str] | None = None,
+    template: Sequence[str] = (),
+    struct: str = '',
+    cores: str = '',
+    mode: str = 'late',
+    seed: int = 0,
+    auto_sync: bool = True,
+    zero_workspace: bool = False,
+  ) -> list[np.ndarray]:
+    """Launches the operator on the twin.
+
+    Args:
+      *arguments: inputs and outputs in the kernel's order, without workspace
+        and tiling; an optional one that is absent is None.
+      tiling: values of the struct's fields by name, or its bytes.
+      key: the tiling key.
+      blocks: cores, or groups of cores, that run it.
+      workspace: bytes of it, beside those that CANN keeps for itself.
+      dtypes: by argument, where op_host defines none; else the arrays' own.
+      formats: by argument, where one is no ND.
+      template: arguments of the kernel's template.
+      struct: which `tiling` is of, where the kernel reads several.
+      cores: aiv, aic, mix11 or mix12, where the source does not say it.
+      mode: one of `build_kernel.MODES`.
+      seed: of mode 'seeded'.
+      auto_sync: orders what CANN's compiler orders by default.
+      zero_workspace: it begins as zeros.
+
+    Returns:
+      What each array holds at the end, those of lists too.
+
+    Raises:
+      ValueError: it is no operator, does not compile, or what is passed does
+        not fit.
+      Found: the twin has found something.
+    """
+    op = self._read
+    kinds = self._dtypes(arguments) | {
+      name.upper(): str(dtype) for name, dtype in (dtypes or {}).items()
+    }
+    upper = {name.upper(): form for name, form in (formats or {}).items()}
+    cores = cores or op.cores(key)
+    built = self._build(key, kinds, upper, template, cores)
+    if not isinstance(tiling, bytes):
+      code = {built.vector, built.cube}
+      texts = [
+        path.with_suffix('.ll').read_text(errors='surrogateescape')
+        for path in sorted(code, reverse=True)
+      ]
+      tiling = tiling_layout.read(texts, struct).pack(tiling)
+    space = np.zeros(_SYSTEM_WORKSPACE + workspace, np.uint8)
+    own = {
+      'workspace': space if zero_workspace else Empty(space.shape, np.uint8),
+      'tiling': np.frombuffer(tiling, np.uint8),
+    }
+    whole = op.kernel.complete(arguments, own)
+    given = _launch(
+      built,
+      whole,
+      blocks,
+      mode=mode,
+      seed=seed,
+      auto_sync=int(auto_sync),
+      cores=cores,
+      begins=int(build_operator.begins(built.vector.with_suffix('.ll'))),
+    )
+    begin = 0
+    out = []
+    for i, argument in enumerate(whole):
+      count = _arrays_in(argument)
+      if i not in op.kernel.own:
+        out += given[begin : begin + count]
+      begin += count
+    return out
+
+  @functools.cached_property
+  def _read(self) -> build_operator.Folder:
+    return build_operator.read(pathlib.Path(self.folder), self.kernel)
+
+  def _dtypes(self, arguments: Sequence) -> dict[str, str]:
+    """Returns the dtype of each argument that op_host defines."""
+    kinds = {}
+    for one, argument in zip(self._read.definition.arguments, arguments):
+      first = argument
+      if isinstance(argument, list | tuple) and argument:
+        first = argument[0]
+      if isinstance(first, np.ndarray | Empty):
+        kinds[one.macro] = np.dtype(first.dtype).name
+    return kinds
+
+  def _build(
+    self, key, dtypes, formats, template, cores
+  ) -> build_kernel.Kernel:
+    op = self._read
+    headers = build_kernel.headers(str(self.include)) if self.include else None
+    text = build_operator.write(
+      op,
+      key=key,
+      dtypes=dtypes,
+      formats=formats,
+      template=template,
+      bare=headers is None,
+    )
+    work = build_kernel.kept()
+    name = op.kernel.name
+    source = work / f'{name}-{build_kernel.hashed(text, *self.flags)}.cc'
+    source.write_text(
+      f'{text}#include "hpmoe_run_kernel.h"\n'
+      'int main(int count, char** words) {\n'
+      f'  return hpmoe_twin::RunKernel(as_built::{name}, count, words);\n}}\n'
+    )
+    near = build_operator.folders(
+      op, self.flags, build_kernel.install(headers, work) if headers else None
+    )
+    flags = (*self.flags, *(f'-I{folder}' for folder in near))
+    try:
+      return build_kernel.build(source, headers, work, flags, cores=cores)
+    except build_kernel.Refused as error:
+      raise build_operator.Refused(
+        build_operator.reason(str(error), op)
+      ) from None
+
+
+# That CANN keeps for itself at a workspace's begin.
+_SYSTEM_WORKSPACE = 16 << 20
+
+
+def _arrays_in(argument: object) -> int:
+  if isinstance(argument, list | tuple):
+    return len(argument)
+  return int(isinstance(argument, np.ndarray | Empty))
+
+
+def _launch(
+  kernel: build_kernel.Kernel,
+  arguments: Sequence,
+  blocks: int,
+  *,
+  mode: str,
+  **options: object,
+) -> list[np.ndarray]:
+  if mode not in build_kernel.MODES:
+    raise ValueError(
+      f'mode: expected one of {list(build_kernel.MODES)}, got {mode!r}'
+    )
+  with tempfile.TemporaryDirectory(prefix='hpmoe-twin-') as folder:
+    words, arrays = _write(pathlib.Path(folder), arguments)
+    command = build_kernel.command(kernel, mode=mode, **options)
+    done = subprocess.run(
+      [*command, '--', str(blocks), *words], capture_output=True, text=True
+    )
+    _raise(done)
+    return [
+      np.fromfile(path, array.dtype).reshape(array.shape)
+      for path, array in arrays
+    ]
+
+
+def _write(folder: pathlib.Path, arguments: Sequence):
   """Returns the words that name arguments in files, and files of arrays."""
-  words, arrays = [], []
+  words: list[str] = []
+  arrays: list[tuple[pathlib.Path, np.ndarray]] = []
   for i, argument in enumerate(arguments):
     path = folder / f'{i}.bin'
-    kind = 'value'
-    if isinstance(argument, bytes):
+    if argument is None:
+      words.append('none:')
+    elif isinstance(argument, bytes):
       path.write_bytes(argument)
+      words.append(f'value:{path}')
     elif isinstance(argument, Empty | np.ndarray):
-      empty = isinstance(argument, Empty)
-      kind = 'empty' if empty else 'filled'
-      array = argument.array() if isinstance(argument, Empty) else argument
-      path.write_bytes(array.tobytes())
-      arrays.append((path, array))
+      words.append(_array(path, argument, arrays))
+    elif isinstance(argument, list | tuple):
+      lines = []
+      for j, one in enumerate(argument):
+        word = _array(folder / f'{i}-{j}.bin', one, arrays)
+        lines.append(f'{word} {",".join(map(str, arrays[-1][1].shape))}\n')
+      path.write_text(''.join(lines))
+      words.append(f'list:{path}')
     else:
       path.write_bytes(_number(i, argument).tobytes())
-    words.append(f'{kind}:{path}')
+      words.append(f'value:{path}')
   return words, arrays
+
+
+def _array(path: pathlib.Path, argument: np.ndarray | Empty, arrays) -> str:
+  """Writes one array; returns the word that names it."""
+  empty = isinstance(argument, Empty)
+  array = argument.array() if isinstance(argument, Empty) else argument
+  path.write_bytes(array.tobytes())
+  arrays.append((path, array))
+  return f'{"empty" if empty else "filled"}:{path}'
 
 
 def _number(i: int, argument) -> np.generic:

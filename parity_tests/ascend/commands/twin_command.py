@@ -1,5 +1,6 @@
 """`hpmoe twin`."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -25,9 +26,61 @@ def _rates(name: str) -> str:
   return ','.join(f'{rate}:{machine[rate]!r}' for rate in twin_runtime.RATES)
 
 
+def _operator(f: flags.FlagValues) -> int:
+  """Launches an operator of CANN, or says what it takes."""
+  import numpy as np
+
+  from hpmoe.backend_ascend.twin.intrinsics import build_kernel
+  from hpmoe.backend_ascend.twin.intrinsics import build_operator
+  from hpmoe.backend_ascend.twin.intrinsics import run_kernel
+
+  try:
+    op = build_operator.read(pathlib.Path(f.op))
+  except build_kernel.Refused as error:
+    raise cli.UsageError(str(error)) from error
+  if not f.launch:
+    print(build_operator.describe(op))
+    return cli.PARITY
+  launch = json.loads(pathlib.Path(f.launch).read_text())
+
+  def array(one):
+    if one is None:
+      return None
+    if isinstance(one, list):
+      return [array(each) for each in one]
+    if isinstance(one, str):
+      return np.load(pathlib.Path(f.launch).parent / one)
+    return run_kernel.Empty(one['shape'], one['dtype'])
+
+  arguments = [array(one) for one in launch.pop('arguments')]
+  flags_ = [f'-D{d}' for d in f.define or ()]
+  flags_ += [f'-I{d}' for d in f.folder or ()]
+  operator = run_kernel.Operator(f.op, f.include or '', flags=tuple(flags_))
+  options = dict(mode=f.mode, seed=f.seed, auto_sync=f.auto_sync)
+  try:
+    outputs = operator(*arguments, **launch, cores=f.cores or '', **options)
+  except run_kernel.Found as error:
+    print('\n'.join(error.findings), file=sys.stderr)
+    return cli.CANDIDATE_FAILED
+  except build_kernel.Refused as error:
+    print(error, file=sys.stderr)
+    return cli.CANDIDATE_FAILED
+  except (ValueError, TypeError) as error:
+    raise cli.UsageError(str(error)) from error
+  if f.out:
+    folder = pathlib.Path(f.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, one in enumerate(outputs):
+      np.save(folder / f'{i}.npy', one)
+  print('twin: launches: 1, errors: 0')
+  return cli.PARITY
+
+
 def _twin(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 
+  if f.op:
+    return _operator(f)
   source = pathlib.Path(f.source or '')
   if not source.is_file():
     raise cli.UsageError(f'source: expected a file, got {f.source}')

@@ -5,6 +5,7 @@ import itertools
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.host.checks import faults
@@ -146,6 +147,38 @@ class TestTwin:
     arguments = ['twin', str(source), '--arguments=5', f'--work={tmp_path}']
     assert main.main(arguments) == 5
     assert 'twin: launches: 1, errors: 0' in capfd.readouterr().err
+
+  def test_an_operator_says_what_it_takes_and_runs(self, tmp_path, capfd):
+    # Given an operator's folder, when it is named alone, then its arguments are
+    # told; and with a launch, then its outputs are there.
+    code = tmp_path / 'double/op_kernel/double.cpp'
+    code.parent.mkdir(parents=True)
+    code.write_text(
+      'struct Tiling { int32_t count; };\n'
+      '__global__ void doubled(__gm__ uint8_t* x, __gm__ uint8_t* tiling) {\n'
+      '  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);\n'
+      '  GET_TILING_DATA_WITH_STRUCT(Tiling, t, tiling);\n'
+      '  auto* const at = (__gm__ float*)x;\n'
+      '  for (int i = 0; i < t.count; ++i) at[i] = 2 * at[i];\n'
+      '  dcci(at, SINGLE_CACHE_LINE, CACHELINE_OUT);\n'
+      '  pipe_barrier(PIPE_ALL);\n}\n'
+    )
+    op = f'--op={tmp_path / "double"}'
+    assert main.main(['twin', op]) == cli.PARITY
+    assert 'argument 0: x' in capfd.readouterr().out
+    assert main.main(['twin', f'--op={tmp_path}']) == cli.WRONG_REQUEST
+    assert 'expected a folder that holds op_kernel' in capfd.readouterr().err
+    if not any(map(shutil.which, ('clang++', 'clang++-14'))):
+      pytest.skip('no clang++')
+    np.save(tmp_path / 'x.npy', np.ones(4, np.float32))
+    launch = tmp_path / 'launch.json'
+    launch.write_text(
+      json.dumps(dict(arguments=['x.npy'], tiling=dict(count=3)))
+    )
+    out = tmp_path / 'out'
+    arguments = ['twin', op, f'--launch={launch}', f'--out={out}']
+    assert main.main(arguments) == cli.PARITY
+    np.testing.assert_array_equal(np.load(out / '0.npy'), [2, 2, 2, 1])
 
 
 PRODUCT = tuple(

@@ -22,14 +22,17 @@ constexpr int kWrongArgument = 2;
   std::exit(kWrongArgument);
 }
 
-// One argument: `filled:FILE`, `empty:FILE`, or `value:FILE`, the bytes of a
-// value.
+// One argument: `filled:FILE`, `empty:FILE`, `value:FILE`, the bytes of a
+// value, `none:`, a null pointer, or `list:FILE`, the lines of a list of
+// tensors, each `filled:FILE` or `empty:FILE` and, after a space, sizes with
+// commas between.
 class FileArgument {
  public:
   FileArgument(size_t index, const std::string& word) : index_(index) {
     const size_t at = word.find(':');
     kind_ = word.substr(0, at);
     path_ = word.substr(at + 1);
+    if (kind_ == "none") return;
     std::FILE* const file = std::fopen(path_.c_str(), "rb");
     if (file == nullptr) WrongArgument(index_, "a file, got " + path_);
     char piece[4096];
@@ -37,14 +40,17 @@ class FileArgument {
       bytes_.insert(bytes_.end(), piece, piece + got);
     }
     std::fclose(file);
+    if (kind_ == "list") ReadTensors();
   }
 
   template <typename P>
   P As() {
     if constexpr (std::is_pointer<P>::value) {
       if (kind_ == "value") WrongArgument(index_, "an array, got a value");
+      if (kind_ == "none") return (P)(uint64_t)0;
+      if (kind_ == "list") DescribeTensors();
       aclrtMalloc(&memory_, bytes_.size(), ACL_MEM_MALLOC_HUGE_FIRST);
-      if (kind_ == "filled") {
+      if (kind_ != "empty") {
         aclrtMemcpy(memory_, bytes_.size(), bytes_.data(), bytes_.size(),
                     ACL_MEMCPY_HOST_TO_DEVICE);
       }
@@ -63,14 +69,52 @@ class FileArgument {
 
   // What memory holds now.
   void Keep() const {
-    if (memory_ == nullptr) return;
+    for (const FileArgument& tensor : tensors_) tensor.Keep();
+    if (memory_ == nullptr || kind_ == "list") return;
     std::FILE* const file = std::fopen(path_.c_str(), "wb");
     std::fwrite(memory_, 1, bytes_.size(), file);
     std::fclose(file);
   }
 
  private:
+  void ReadTensors() {
+    std::string line;
+    for (const char c : bytes_) {
+      if (c != '\n') {
+        line += c;
+        continue;
+      }
+      const size_t space = line.find(' ');
+      tensors_.emplace_back(index_, line.substr(0, space));
+      shapes_.emplace_back();
+      for (const char* at = line.c_str() + space; *at != '\0';) {
+        char* end = nullptr;
+        shapes_.back().push_back(std::strtoull(at + 1, &end, 10));
+        at = end;
+      }
+      line.clear();
+    }
+  }
+
+  // As ListTensorDesc reads it: where the pointers begin, then of each tensor
+  // its number of sizes and the sizes, then the pointers.
+  void DescribeTensors() {
+    std::vector<uint64_t> words = {0};
+    for (size_t i = 0; i < shapes_.size(); ++i) {
+      words.push_back(shapes_[i].size() | uint64_t{i} << 32);
+      words.insert(words.end(), shapes_[i].begin(), shapes_[i].end());
+    }
+    words[0] = words.size() * sizeof(uint64_t);
+    for (FileArgument& tensor : tensors_) {
+      words.push_back((uint64_t)tensor.As<char*>());
+    }
+    const char* const begin = (const char*)words.data();
+    bytes_.assign(begin, begin + words.size() * sizeof(uint64_t));
+  }
+
   size_t index_;
+  std::vector<FileArgument> tensors_;
+  std::vector<std::vector<uint64_t>> shapes_;
   std::string kind_;
   std::string path_;
   std::vector<char> bytes_;

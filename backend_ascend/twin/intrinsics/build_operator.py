@@ -1,0 +1,509 @@
+"""Makes of an operator's folder what CANN's build makes of it.
+
+An operator of CANN has a folder: `op_host` defines its arguments and the struct
+that its kernel takes as tiling, `op_kernel` has the kernel.  CANN's build
+writes that struct, the macros of types, formats and the tiling key, and the
+words that read the struct: so does this, for the twin.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import functools
+import pathlib
+import re
+
+from hpmoe.backend_ascend.twin.intrinsics import build_kernel
+from hpmoe.backend_ascend.twin.intrinsics import tiling_structs
+
+# Of a number of NumPy's: what a kernel calls it, and CANN.
+DTYPES = {
+  'float32': ('float', 'DT_FLOAT'),
+  'float16': ('half', 'DT_FLOAT16'),
+  'bfloat16': ('bfloat16_t', 'DT_BF16'),
+  'int8': ('int8_t', 'DT_INT8'),
+  'uint8': ('uint8_t', 'DT_UINT8'),
+  'int16': ('int16_t', 'DT_INT16'),
+  'uint16': ('uint16_t', 'DT_UINT16'),
+  'int32': ('int32_t', 'DT_INT32'),
+  'uint32': ('uint32_t', 'DT_UINT32'),
+  'int64': ('int64_t', 'DT_INT64'),
+  'uint64': ('uint64_t', 'DT_UINT64'),
+  'float64': ('double', 'DT_DOUBLE'),
+  'bool': ('bool', 'DT_BOOL'),
+}
+# The basic API, the advanced one and the structs of its tilings.
+_APIS = (
+  'kernel_operator.h',
+  'include/adv_api/kernel_api.h',
+  'kernel_tiling/kernel_tiling.h',
+)
+# How far above a folder its repository's headers are looked for.
+_LEVELS = 3
+# Chips whose cores the twin has.
+CHIPS = ('ascend910b', 'ascend910_93')
+_COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/', re.S)
+_DEFAULT = re.compile(r'REGISTER_TILING_DEFAULT\s*\(\s*([\w:]+)\s*\)')
+_ARGUMENT = re.compile(
+  r'(?<![\w.])(?:this->)(Input|Output)\s*\(\s*"(\w+)"\s*\)(?=([^;]*))'
+)
+_CONFIG = re.compile(r'AddConfig\s*\(\s*"(\w+)"')
+_FILE = re.compile(r'"opFile\.value"\s*,\s*"(\w+)"')
+_KERNEL = re.compile(
+  r'\b__global__\b(?P<words>[^;{}()]*?)\b(?P<name>\w+)\s*'
+  r'\((?P<parameters>[^(){};]*)\)\s*\{'
+)
+_TASK = re.compile(
+  r'\bKERNEL_TASK_TYPE(?:\(\s*(?P<key>\w+)\s*,|_DEFAULT\()\s*'
+  r'KERNEL_TYPE_(?P<type>\w+)\s*\)'
+)
+# Structs that kernels define themselves.
+_DEFINED = re.compile(
+  r'\b(?:struct|class)\s+(?:alignas\s*\(\w+\)\s*)?(\w+)\s*(?:final\s*)?[{:]'
+)
+_KEY = re.compile(r'\bTILING_KEY_IS\s*\(\s*(\w+)\s*\)')
+_INCLUDED = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.M)
+_CUBE = re.compile(r'\b(?:MatmulImpl|REGIST_MATMUL_OBJ|Mmad|mmad|mad)\b')
+# Words of other chips, which no header for these has.
+_OTHER_CHIP = re.compile(
+  r"'(?:MicroAPI|Reg|Simt|RegTensor|MaskReg|LocalMemBar)'|__simt_|__VEC_SCOPE__"
+)
+_PRELUDE = """\
+// Reads a struct as the scalar unit does.
+namespace hpmoe_twin {
+// `Whole`: the struct that T is, or is a member of.
+template <typename T, typename Whole>
+inline void ReadTiling(const __gm__ uint8_t* from, T* to) {
+  auto* const bytes = reinterpret_cast<uint8_t*>(to);
+  size_t i = 0;
+  for (; i + 8 <= sizeof(T); i += 8) {
+    const uint64_t word = *reinterpret_cast<const __gm__ uint64_t*>(from + i);
+    __builtin_memcpy(bytes + i, &word, 8);
+  }
+  for (; i < sizeof(T); ++i) bytes[i] = from[i];
+}
+template <typename T, typename Whole = T>
+struct Tiling {
+  alignas(8) uint8_t bytes[sizeof(T)];
+  explicit Tiling(const __gm__ uint8_t* from) {
+    ReadTiling<T, Whole>(from, reinterpret_cast<T*>(bytes));
+  }
+  T& Value() { return *reinterpret_cast<T*>(bytes); }
+};
+}  // namespace hpmoe_twin
+#define HPMOE_TILING(type, name, at)         \\
+  ::hpmoe_twin::Tiling<type> hpmoe_of_##name( \\
+      (const __gm__ uint8_t*)(at));          \\
+  type& name = hpmoe_of_##name.Value()
+#define GET_TILING_DATA_WITH_STRUCT(type, name, at) HPMOE_TILING(type, name, at)
+#define GET_TILING_DATA_MEMBER(type, member, name, at)                       \\
+  ::hpmoe_twin::Tiling<std::remove_reference_t<decltype(((type*)0)->member)>, \\
+                       type>                                                 \\
+      hpmoe_of_##name((const __gm__ uint8_t*)(at) +                          \\
+                      __builtin_offsetof(type, member));                     \\
+  auto& name = hpmoe_of_##name.Value()
+#define GET_TILING_DATA_PTR_WITH_STRUCT(type, name, at) \\
+  const __gm__ type* name = (const __gm__ type*)(at)
+#define COPY_TILING_WITH_STRUCT(type, at, name) \\
+  HPMOE_TILING(type, hpmoe_at_##name, at);      \\
+  const type* name = &hpmoe_at_##name
+#define COPY_TILING_WITH_ARRAY(type, count, at, name)                \\
+  using HpmoeArray##name = struct { type values[count]; };           \\
+  HPMOE_TILING(HpmoeArray##name, hpmoe_at_##name, at);               \\
+  const type(*name)[count] = &hpmoe_at_##name.values
+#define __tiling_data_ptr__ const __gm__
+#define REGISTER_TILINGDATA_SIZE(type, counter)
+#undef REGISTER_TILING_DEFAULT
+#define REGISTER_TILING_DEFAULT(type)
+#undef REGISTER_TILING_FOR_TILINGKEY
+#define REGISTER_TILING_FOR_TILINGKEY(condition, type)
+#ifndef TILING_KEY_IS
+#define TILING_KEY_IS(key) (TILING_KEY_VAR == (key))
+#endif
+#ifndef KERNEL_TASK_TYPE_DEFAULT
+#define KERNEL_TASK_TYPE_DEFAULT(type)
+#define KERNEL_TASK_TYPE(key, type)
+#endif
+"""
+
+
+class Refused(build_kernel.Refused):
+  """The folder is no operator that the twin can run: why, in one line."""
+
+
+def _code(path: pathlib.Path) -> str:
+  """Returns a file's text without its comments."""
+  return _COMMENT.sub(' ', path.read_text(errors='surrogateescape'))
+
+
+def _files(folder: pathlib.Path, *endings: str) -> list[pathlib.Path]:
+  return sorted(p for p in folder.rglob('*') if p.suffix in endings)
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+  """One of an operator's inputs and outputs.
+
+  Attributes:
+    name: in the definition.
+    macro: what the names of its macros end in.
+    dynamic: it is a list of tensors.
+  """
+
+  name: str
+  macro: str
+  dynamic: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Definition:
+  """What `op_host` says of an operator.
+
+  Attributes:
+    arguments: inputs and outputs, in order.
+    chips: it is built for; empty where nothing is said.
+    files: kernels' sources that a chip has for itself.
+  """
+
+  arguments: tuple[Argument, ...]
+  chips: tuple[str, ...]
+  files: frozenset[str]
+
+
+def define(folder: pathlib.Path) -> Definition:
+  """Returns what the definition in an operator's folder says."""
+  texts = [_code(p) for p in _files(folder, '.cpp', '.cc')]
+  text = '\n'.join(t for t in texts if 'OP_ADD' in t)
+  arguments: list[Argument] = []
+  for kind, name, rest in _ARGUMENT.findall(text):
+    macro = name.upper()
+    if kind == 'Output' and any(a.macro == macro for a in arguments):
+      macro += '_REF'
+    if all(a.macro != macro for a in arguments):
+      arguments.append(Argument(name, macro, 'DYNAMIC' in rest))
+  return Definition(
+    tuple(arguments),
+    tuple(_CONFIG.findall(text)),
+    frozenset(_FILE.findall(text)),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+  """A kernel as its source declares it.
+
+  Attributes:
+    name: of the function.
+    parameters: each as it is written.
+    template: it has parameters of a template.
+  """
+
+  name: str
+  parameters: tuple[str, ...]
+  template: bool
+
+  def position(self, *words: str) -> int | None:
+    """Returns which parameter's name has one of the words, or None."""
+    for i, name in enumerate(self.names):
+      plain = name.lower().replace('_', '')
+      if any(word in plain for word in words):
+        return i
+    return None
+
+  @functools.cached_property
+  def names(self) -> tuple[str, ...]:
+    return tuple(re.findall(r'\w+', p)[-1] for p in self.parameters)
+
+  @functools.cached_property
+  def own(self) -> dict[int, str]:
+    """What the twin passes itself, by position."""
+    at = {
+      'workspace': self.position('workspace', 'userws'),
+      'tiling': self.position('tiling'),
+    }
+    return {i: what for what, i in at.items() if i is not None}
+
+  def complete(
+    self, arguments: Sequence[object], own: Mapping[str, object]
+  ) -> list[object]:
+    """Returns arguments for all parameters.
+
+    Args:
+      arguments: without those of `own`.
+      own: workspace and tiling.
+
+    Raises:
+      Refused: it takes another number of them.
+    """
+    names = [n for i, n in enumerate(self.names) if i not in self.own]
+    if len(names) != len(arguments):
+      raise Refused(
+        f'{self.name}: expected {len(names)} arguments ({", ".join(names)}), '
+        f'got {len(arguments)}'
+      )
+    rest = iter(arguments)
+    return [
+      own[self.own[i]] if i in self.own else next(rest)
+      for i in range(len(self.names))
+    ]
+
+
+def _signatures(path: pathlib.Path) -> Iterator[Signature]:
+  text = _code(path)
+  for found in _KERNEL.finditer(text):
+    parameters = [' '.join(p.split()) for p in found['parameters'].split(',')]
+    before = text[: found.start()].rstrip()
+    yield Signature(
+      found['name'],
+      tuple(p for p in parameters if p),
+      before.endswith('>'),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+  """An operator's folder, as CANN's build reads it.
+
+  Attributes:
+    folder: it.
+    source: the kernel's.
+    kernel: its function.
+    definition: of the operator, by `op_host`.
+  """
+
+  folder: pathlib.Path
+  source: pathlib.Path
+  kernel: Signature
+  definition: Definition
+
+  @functools.cached_property
+  def code(self) -> str:
+    """The kernel's source, without comments."""
+    return _code(self.source)
+
+  @functools.cached_property
+  def structs(self) -> tiling_structs.Structs:
+    host = self.folder / 'op_host'
+    paths = _files(host if host.is_dir() else self.folder, '.h', '.hpp', '.cpp')
+    kernels = '\n'.join(
+      _code(p) for p in _files(self.source.parent, '.h', '.hpp', '.cpp')
+    )
+    own = frozenset(_DEFINED.findall(kernels))
+    return tiling_structs.read([_code(p) for p in paths], own)
+
+  def struct(self, key: int) -> str:
+    """Returns the struct that GET_TILING_DATA reads; '': none is known."""
+    stem = self.source.stem.replace('_', '').lower()
+    by_key = by_name = ''
+    for name, its in self.structs.registered.items():
+      operator_name, _, number = name.rpartition('_')
+      if number == str(key) and operator_name.lower() == stem:
+        by_key = its
+      elif name.replace('_', '').lower() == stem:
+        by_name = its
+    declared = _DEFAULT.search(self.code)
+    if by_key or declared or by_name:
+      return by_key or (declared[1] if declared else by_name)
+    return self.structs.names[0] if len(self.structs.names) == 1 else ''
+
+  def cores(self, key: int) -> str:
+    """Returns which cores run the kernel, as its source says it."""
+    kinds = {
+      found['key'] or '': build_kernel.TYPES.get(found['type'], '')
+      for found in _TASK.finditer(self.code)
+    }
+    if f'{key}' in kinds or '' in kinds:
+      return kinds.get(f'{key}') or kinds['']
+    texts = [self.code, *(_code(p) for p in _files(self.source.parent, '.h'))]
+    return 'mix12' if any(_CUBE.search(text) for text in texts) else 'aiv'
+
+
+def read(folder: pathlib.Path, kernel: str = '') -> Folder:
+  """Reads an operator's folder.
+
+  Args:
+    folder: it holds op_kernel, and op_host where there is one.
+    kernel: the name of its function, where there are several.
+
+  Raises:
+    Refused: it is none, or for other chips.
+  """
+  folder = folder.resolve()
+  code = folder / 'op_kernel'
+  if not code.is_dir():
+    raise Refused(f'op: expected a folder that holds op_kernel, got {folder}')
+  host = folder / 'op_host'
+  definition = define(host) if host.is_dir() else define(folder)
+  if definition.chips and not {*definition.chips} & {*CHIPS}:
+    raise Refused(
+      f'{folder.name}: expected an operator for {" or ".join(CHIPS)}, got one '
+      f'for {", ".join(sorted({*definition.chips}))}'
+    )
+  paths = [p for p in _files(code, '.cpp', '.cc', '.asc')]
+  own = [p for p in paths if p.stem not in definition.files] or paths
+  held = [(p, s) for p in own for s in _signatures(p)]
+  wanted = kernel or folder.name
+  named = [(p, s) for p, s in held if s.name == wanted]
+  at = named or ([] if kernel else held)
+  if len({s.name for _, s in at}) != 1:
+    names = ', '.join(sorted({s.name for _, s in held})) or 'none'
+    raise Refused(f'kernel: expected one of op_kernel: {names}; got {wanted}')
+  source, signature = at[0]
+  return Folder(folder, source, signature, definition)
+
+
+@functools.cache
+def _headers_below(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
+  return tuple(_files(folder, '.h', '.hpp'))
+
+
+def _beyond(op: Folder, name: str) -> pathlib.Path | None:
+  """Returns the folder near an operator's from which an include is found."""
+  for above in (op.folder, *op.folder.parents[:_LEVELS]):
+    if len(above.parts) < 3:
+      break
+    ends = f'/{name}'
+    held = [p for p in _headers_below(above) if f'{p}'.endswith(ends)]
+    if held:
+      nearest = min(
+        held, key=lambda p: ('op_kernel' not in p.parts, len(p.parts))
+      )
+      return pathlib.Path(str(nearest)[: -len(ends)])
+    if (above / '.git').exists():
+      break
+  return None
+
+
+def folders(
+  op: Folder, flags: Sequence[str], headers: pathlib.Path | None
+) -> list[pathlib.Path]:
+  """Returns folders of the operator's repository whose headers it includes.
+
+  Args:
+    op: the operator's folder.
+    flags: of the compiler: its -I come first.
+    headers: of Ascend C, if there are any; what they have is not looked for.
+  """
+  added = [op.source.parent, op.folder]
+  theirs = [headers / f for f in build_kernel.FOLDERS] if headers else []
+  own = [pathlib.Path(f[2:]) for f in flags if f.startswith('-I')]
+  seen = {op.source}
+  todo = [op.source]
+  while todo:
+    path = todo.pop()
+    for name in _INCLUDED.findall(_code(path)):
+      if not name.endswith(('.h', '.hpp')):
+        continue
+      near = [path.parent, *own, *added]
+      at = next((f / name for f in near if (f / name).is_file()), None)
+      held = at is not None or any((f / name).is_file() for f in theirs)
+      if not held and (folder := _beyond(op, name)):
+        added.append(folder)
+        at = folder / name
+      if at is not None and at.resolve() not in seen:
+        seen.add(at.resolve())
+        todo.append(at)
+  return added
+
+
+def write(
+  op: Folder,
+  *,
+  key: int,
+  dtypes: Mapping[str, str],
+  formats: Mapping[str, str],
+  template: Sequence[str] = (),
+  bare: bool = False,
+) -> str:
+  """Returns the source that is compiled: macros, structs and the kernel.
+
+  Its kernel is `as_built::` the kernel's name.
+
+  Args:
+    op: the operator's folder.
+    key: TILING_KEY_IS(key) holds.
+    dtypes: of arguments, by their macros' ends: names of DTYPES.
+    formats: of arguments, likewise: ND, FRACTAL_NZ.
+    template: arguments of the kernel's template.
+    bare: without headers of Ascend C.
+
+  Raises:
+    Refused: it is no dtype, or the kernel is a template without arguments.
+  """
+  if op.kernel.template and not template:
+    raise Refused(
+      f'template: expected arguments of the template {op.kernel.name}, got none'
+    )
+  lines = [] if bare else [f'#include "{name}"' for name in _APIS]
+  lines += ['#undef TILING_KEY_VAR', f'#define TILING_KEY_VAR {key}UL']
+  for name, dtype in dtypes.items():
+    if dtype not in DTYPES:
+      raise Refused(
+        f'dtypes: expected one of {", ".join(DTYPES)} for {name}, got {dtype}'
+      )
+    theirs, code = DTYPES[dtype]
+    lines += [
+      f'#define DTYPE_{name} {theirs}',
+      f'#define ORIG_DTYPE_{name} {code}',
+      f'#define FORMAT_{name} FORMAT_{formats.get(name, "ND")}',
+    ]
+  struct = op.struct(key)
+  lines += [_PRELUDE, op.structs.text]
+  lines.append(
+    f'#define GET_TILING_DATA(name, at) HPMOE_TILING({struct}, name, at)'
+  )
+  lines.append(f'#include "{op.source}"')
+  lines.append(_entry(op.kernel, template, bare))
+  return '\n'.join((*lines, ''))
+
+
+def _entry(kernel: Signature, template: Sequence[str], bare: bool) -> str:
+  """Returns what CANN's build calls a kernel by."""
+  parameters = ', '.join(kernel.parameters)
+  arguments = ', '.join(kernel.names)
+  at = kernel.position('workspace', 'userws')
+  space = ''
+  if at is not None and not bare:
+    space = f'  AscendC::SetSysWorkspaceForce({kernel.names[at]});\n'
+  name = f'{kernel.name}<{", ".join(template)}>' if template else kernel.name
+  return (
+    f'namespace as_built {{\n__global__ void {kernel.name}({parameters}) {{\n'
+    f'{space}  ::{name}({arguments});\n}}\n}}  // namespace as_built'
+  )
+
+
+def begins(code: pathlib.Path) -> bool:
+  """Returns whether a kernel calls nothing that readies its core.
+
+  Operators that use no TPipe run as they are launched.
+
+  Args:
+    code: LLVM IR of the kernel.
+  """
+  text = code.read_text(errors='surrogateescape')
+  return not re.search(r'_ZN7AscendC(?:5TPipeC[12]E|12InitSocState)', text)
+
+
+def reason(error: str, op: Folder) -> str:
+  """Returns what to say of a compiler's errors: one line for another chip's."""
+  if found := _OTHER_CHIP.search(error):
+    return (
+      f'{op.folder.name}: expected code for {" or ".join(CHIPS)}, got code for '
+      f'another chip ({found[0]})'
+    )
+  return error
+
+
+def describe(op: Folder) -> str:
+  """Returns what an operator takes, a line a thing."""
+  rows = [('kernel', f'{op.kernel.name} in {op.source}')]
+  chips = ', '.join(dict.fromkeys(op.definition.chips))
+  rows += [('chips', chips)] if chips else []
+  names = [n for i, n in enumerate(op.kernel.names) if i not in op.kernel.own]
+  defined = op.definition.arguments
+  for i, name in enumerate(names):
+    more = f', DTYPE_{defined[i].macro}' if i < len(defined) else ''
+    rows.append((f'argument {i}', f'{name}{more}'))
+  rows += [('tiling', name) for name in op.structs.names]
+  keys = dict.fromkeys(_KEY.findall(op.code))
+  rows += [('keys', ', '.join(keys))] if keys else []
+  return '\n'.join(f'{what}: {said}' for what, said in rows)

@@ -1,0 +1,240 @@
+"""Operators as CANN's build makes them: what is read, written and run."""
+
+import subprocess
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.twin import twin_testing
+from hpmoe.backend_ascend.twin.intrinsics import build_kernel
+from hpmoe.backend_ascend.twin.intrinsics import build_operator
+from hpmoe.backend_ascend.twin.intrinsics import run_kernel
+from hpmoe.backend_ascend.twin.intrinsics import tiling_layout
+from hpmoe.backend_ascend.twin.intrinsics import tiling_structs
+
+# One struct by macros, in which another and an array lie, and one of a key.
+_TILING = """
+#include "register/tilingdata_base.h"
+constexpr uint32_t HALF = 2;
+#define LONGEST (HALF * 2U)
+namespace optiling {
+BEGIN_TILING_DATA_DEF(RangeTiling)
+TILING_DATA_FIELD_DEF(uint16_t, begin);  // of the rows
+TILING_DATA_FIELD_DEF(int64_t, end);
+END_TILING_DATA_DEF;
+REGISTER_TILING_DATA_CLASS(RangeTilingOp, RangeTiling)
+BEGIN_TILING_DATA_DEF(ScaledAddTiling)
+TILING_DATA_FIELD_DEF(float, by);
+TILING_DATA_FIELD_DEF_ARR(int32_t, LONGEST, offsets);
+TILING_DATA_FIELD_DEF_STRUCT(RangeTiling, range);
+END_TILING_DATA_DEF;
+REGISTER_TILING_DATA_CLASS(ScaledAdd, ScaledAddTiling)
+REGISTER_TILING_DATA_CLASS(ScaledAdd_7, RangeTiling)
+}
+"""
+_DEFINITION = """
+class ScaledAdd : public OpDef {
+  explicit ScaledAdd(const char* name) : OpDef(name) {
+    this->Input("x").ParamType(REQUIRED).DataType({ge::DT_FLOAT});
+    this->Input("bias").ParamType(OPTIONAL);
+    this->Input("lists").ParamType(DYNAMIC);
+    this->Output("x").ParamType(REQUIRED);
+    this->AICore().AddConfig("CHIP");
+  }
+};
+OP_ADD(ScaledAdd);
+"""
+# Of scalar loads and stores alone: it needs no headers of Ascend C.
+_KERNEL = """
+#include "scaled_add.h"
+extern "C" __global__ __aicore__ void scaled_add(
+    __gm__ uint8_t* x, __gm__ uint8_t* bias, __gm__ uint8_t* lists,
+    __gm__ uint8_t* out, __gm__ uint8_t* workspace, __gm__ uint8_t* tiling) {
+  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
+  auto* const from = (__gm__ DTYPE_X*)x;
+  auto* const to = (__gm__ DTYPE_X*)out;
+#if TILING_KEY_VAR == 7
+  GET_TILING_DATA(range, tiling);
+  Store(to, range.begin, range.end);
+#endif
+  if (TILING_KEY_IS(1)) {
+    GET_TILING_DATA_WITH_STRUCT(ScaledAddTiling, t, tiling);
+    auto* const table = (__gm__ uint64_t*)lists;
+    auto* const second = (__gm__ int32_t*)table[table[0] / 8 + 1];
+    for (int i = t.range.begin; i < t.range.end; ++i) {
+      const DTYPE_X more = bias == nullptr ? 0 : ((__gm__ DTYPE_X*)bias)[i];
+      to[i] = from[i + t.offsets[3]] * t.by + more + second[i];
+    }
+  } else if (TILING_KEY_IS(2)) {
+    GET_TILING_DATA_MEMBER(ScaledAddTiling, range.end, end, tiling);
+    Store(to, 0, end);
+  }
+  dcci(to, SINGLE_CACHE_LINE, CACHELINE_OUT);
+  pipe_barrier(PIPE_ALL);
+}
+"""
+_HEADER = """
+#pragma once
+template <typename T>
+inline void Store(__gm__ T* to, int begin, int end) {
+  for (int i = begin; i < end; ++i) to[i] = i;
+}
+"""
+
+
+def _folder(tmp_path, chip='ascend910b', **files):
+  """Writes an operator's folder; returns it."""
+  folder = tmp_path / 'scaled_add'
+  texts = {
+    'op_host/scaled_add_tiling.h': _TILING,
+    'op_host/scaled_add_def.cpp': _DEFINITION.replace('CHIP', chip),
+    'op_kernel/scaled_add.cpp': _KERNEL,
+    'op_kernel/scaled_add.h': _HEADER,
+  }
+  for name, text in (texts | files).items():
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+  return folder
+
+
+def test_structs_have_the_fields_of_their_macros():
+  structs = tiling_structs.read([_TILING])
+  assert structs.names == ('RangeTiling', 'ScaledAddTiling')
+  assert '  int32_t offsets[4];\n  RangeTiling range;\n' in structs.text
+  assert structs.registered['ScaledAdd_7'] == 'RangeTiling'
+
+
+def test_a_length_that_is_no_constant_is_named():
+  with pytest.raises(tiling_structs.Wrong, match='constant length, got Most'):
+    tiling_structs.read([_TILING.replace('LONGEST,', 'Most(),')])
+
+
+def test_a_folder_says_what_its_kernel_takes(tmp_path):
+  op = build_operator.read(_folder(tmp_path))
+  assert [a.macro for a in op.definition.arguments] == [
+    'X',
+    'BIAS',
+    'LISTS',
+    'X_REF',
+  ]
+  assert op.kernel.own == {4: 'workspace', 5: 'tiling'}
+  assert op.struct(7) == 'RangeTiling'
+  assert op.struct(1) == 'ScaledAddTiling'
+  assert op.cores(1) == 'aiv'
+  said = build_operator.describe(op).splitlines()
+  assert 'argument 1: bias, DTYPE_BIAS' in said and 'keys: 1, 2' in said
+
+
+class TestRefused:
+  def test_a_folder_without_a_kernel(self, tmp_path):
+    with pytest.raises(build_operator.Refused, match='^op: expected a folder'):
+      build_operator.read(tmp_path)
+
+  def test_an_operator_of_another_chip_in_one_line(self, tmp_path):
+    folder = _folder(tmp_path, chip='ascend950')
+    with pytest.raises(build_operator.Refused) as error:
+      build_operator.read(folder)
+    assert str(error.value) == (
+      'scaled_add: expected an operator for ascend910b or ascend910_93, got '
+      'one for ascend950'
+    )
+
+  def test_a_kernel_of_another_name(self, tmp_path):
+    with pytest.raises(build_operator.Refused, match='scaled_add; got other'):
+      build_operator.read(_folder(tmp_path), 'other')
+
+  @twin_testing.needs_clang()
+  def test_code_of_another_chip_in_one_line(self, tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    text = 'namespace AscendC {}\nusing AscendC::MicroAPI::RegTensor;\n'
+    code = {'op_kernel/scaled_add.h': text}
+    op = run_kernel.Operator(_folder(tmp_path, **code))
+    with pytest.raises(build_operator.Refused) as error:
+      op(*_arguments(), tiling=b'', key=1)
+    assert '\n' not in str(error.value)
+    assert 'got code for another chip' in str(error.value)
+
+
+def _arguments():
+  x = np.arange(8, dtype=np.float32)
+  lists = [np.zeros(3, np.int32), np.full(8, 100, np.int32)]
+  return x, None, lists, np.zeros(8, np.float32)
+
+
+@pytest.fixture(scope='module')
+def op(tmp_path_factory):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+    yield run_kernel.Operator(_folder(tmp_path_factory.mktemp('op')))
+
+
+@twin_testing.needs_clang()
+class TestRun:
+  def test_fields_by_name_nested_and_arrays(self, op):
+    tiling = dict(by=0.5, offsets=[0, 0, 0, 1], range=dict(begin=1, end=7))
+    x, _, lists, out = _arguments()
+    for bias in (None, x * 10):
+      got = op(x, bias, lists, out, tiling=tiling, key=1)[-1]
+      wanted = np.zeros(8)
+      wanted[1:7] = x[2:] * 0.5 + 100 + (0 if bias is None else bias[1:7])
+      np.testing.assert_array_equal(got, wanted)
+
+  def test_the_struct_of_a_key_and_a_member(self, op):
+    got = op(*_arguments(), tiling=dict(begin=2, end=5), key=7)[-1]
+    np.testing.assert_array_equal(got, [0, 0, 2, 3, 4, 0, 0, 0])
+    got = op(*_arguments(), tiling={'range.end': 3}, key=2)[-1]
+    np.testing.assert_array_equal(got, [0, 1, 2, 0, 0, 0, 0, 0])
+
+  @pytest.mark.parametrize(
+    'tiling, said',
+    [
+      (dict(end=5, last=1), 'expected a field of RangeTiling: begin, end; got'),
+      (dict(begin=1 << 16), 'expected uint16 for begin, got 65536'),
+      (dict(end=[1, 2]), 'expected 1 for end, got 2'),
+    ],
+  )
+  def test_fields_that_do_not_fit_are_named(self, op, tiling, said):
+    with pytest.raises(tiling_layout.Wrong, match=said):
+      op(*_arguments(), tiling=tiling, key=7)
+
+  def test_a_wrong_number_of_arguments(self, op):
+    with pytest.raises(ValueError, match=r'expected 4 arguments \(x, bias, '):
+      op(np.ones(8, np.float32), tiling=dict(end=1), key=7)
+
+
+@twin_testing.needs_clang()
+def test_layouts_are_the_compilers(tmp_path):
+  # Given a struct with padding, an array of structs, a base and an enum, when
+  # the compiler has laid it out, then so has the reader.
+  source = tmp_path / 'layout.cc'
+  source.write_text(
+    '#include <cstdint>\n'
+    'enum Kind : uint8_t { kNone };\n'
+    'struct Base { int8_t a; };\n'
+    'struct Pair { int16_t x; double y; };\n'
+    'struct Whole : Base { Pair pairs[2]; const bool* at; Kind kind; '
+    'unsigned u : 32; uint64_t words[2][3]; };\n'
+    'int Read(const Whole& w) { return w.kind; }\n'
+  )
+  flags = ('-S', '-emit-llvm', '-g', '-fstandalone-debug', '-o', '-')
+  ran = subprocess.run(
+    [build_kernel.clang(), *flags, source], capture_output=True, text=True
+  )
+  layout = tiling_layout.read([ran.stdout], 'Whole')
+  fields = {f.name: (f.offset, str(f.dtype), f.count) for f in layout.fields}
+  assert fields['a'] == (0, 'int8', 0)
+  assert fields['pairs[1].y'] == (32, 'float64', 0)
+  assert fields['words'][1:] == ('uint64', 6)
+  assert layout.size == fields['words'][0] + 48
+  assert 'at' not in fields
+
+
+@twin_testing.needs_asc_devkit
+def test_an_operator_over_real_headers(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  kernel = '#include "kernel_operator.h"\n' + _KERNEL
+  files = {'op_kernel/scaled_add.cpp': kernel}
+  op = run_kernel.Operator(_folder(tmp_path, **files), twin_testing.ASC_DEVKIT)
+  got = op(*_arguments(), tiling=dict(begin=2, end=5), key=7)[-1]
+  np.testing.assert_array_equal(got, [0, 0, 2, 3, 4, 0, 0, 0])
