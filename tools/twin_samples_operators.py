@@ -74,7 +74,7 @@ def _lora(form: str, segments: bool, csrc, include, **how) -> Iterator[Outcome]:
   if segments:
     which, lengths = np.array([2, -1, 0], np.int64), np.array([2, 1, 2])
   each = np.repeat(which, lengths)
-  lora = (which, np.uint32(which.size))
+  lora: tuple = (which, np.uint32(which.size))
   if segments:
     lora += (lengths.astype(np.int64), np.uint32(lengths.size))
   kernel = run_kernel.Kernel(
@@ -89,7 +89,7 @@ def _lora(form: str, segments: bool, csrc, include, **how) -> Iterator[Outcome]:
     x = rng.standard_normal((tokens, hidden)).astype(half)
     w = rng.standard_normal((adapters, rank, hidden)).astype(half)
     y = np.zeros((tokens, rank), np.float32)
-    more = (np.uint32(hidden), np.uint32(rank), np.float32(0.5))
+    more: tuple = (np.uint32(hidden), np.uint32(rank), np.float32(0.5))
     out = kernel(x, w, *lora, y, *sizes, *more, blocks=blocks, **how)[-1]
     wanted = y.copy()
     for i, at in enumerate(each):
@@ -100,8 +100,8 @@ def _lora(form: str, segments: bool, csrc, include, **how) -> Iterator[Outcome]:
   x = rng.standard_normal((tokens, rank)).astype(np.float32)
   w = rng.standard_normal((adapters, hidden, rank)).astype(half)
   y = rng.standard_normal((tokens, hidden + 64)).astype(half)
-  more = tuple(map(np.uint32, (rank, hidden, 32, hidden + 64)))
-  out = kernel(x, w, *lora, y, y, *sizes, *more, blocks=blocks, **how)[-1]
+  slices = map(np.uint32, (rank, hidden, 32, hidden + 64))
+  out = kernel(x, w, *lora, y, y, *sizes, *slices, blocks=blocks, **how)[-1]
   wanted = y.astype(np.float64)
   for i, at in enumerate(each):
     if at >= 0:
