@@ -405,21 +405,23 @@ def shipped(csrc: pathlib.Path, headers: pathlib.Path) -> list[dict]:
 
 def keep_shipped(table: list[dict]) -> None:
   """Writes the figures of operators beside those of samples."""
-  held = figures.load('samples')
+  kept_figures = figures.load('samples')
   other = sum('expected an operator for' in r['order'] for r in table)
   right = sum(r.get('late') == 'right' for r in table)
-  said = {
+  counts = {
     _SHIPPED: len(table),
     _SHIPPED_RIGHT: right,
     _SHIPPED_OTHER: other,
   }
-  rows = [row for row in held.pop('rows') if row[0] not in said]
-  rows += [[what, str(count)] for what, count in said.items()]
+  rows = [row for row in kept_figures.pop('rows') if row[0] not in counts]
+  rows += [[label, str(count)] for label, count in counts.items()]
   command = 'python -m hpmoe.tools.twin_samples --samples_operators=CSRC'
-  runs = [r for r in held.pop('runs') if r['command'] != command]
+  runs = [r for r in kept_figures.pop('runs') if r['command'] != command]
   runs.append(figures.run(command))
-  held['operators'] = table
-  figures.write('samples', held.pop('columns'), rows, runs, **held)
+  kept_figures['operators'] = table
+  figures.write(
+    'samples', kept_figures.pop('columns'), rows, runs, **kept_figures
+  )
 
 
 def keep(table: list[dict], headers: pathlib.Path) -> None:

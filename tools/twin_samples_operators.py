@@ -24,23 +24,25 @@ class Outcome:
 
   Attributes:
     name: of the output.
-    got, wanted: its values.
+    actual, expected: its values.
     rtol, atol: 0: exactly.
   """
 
   name: str
-  got: np.ndarray
-  wanted: np.ndarray
+  actual: np.ndarray
+  expected: np.ndarray
   rtol: float = 0
   atol: float = 0
 
   def wrong(self) -> str:
     """Returns how far the output is off; '': it is right."""
-    got, wanted = (np.asarray(a).astype(float) for a in (self.got, self.wanted))
-    close = np.isclose(got, wanted, self.rtol, self.atol, equal_nan=True)
+    actual, expected = (
+      np.asarray(a).astype(float) for a in (self.actual, self.expected)
+    )
+    close = np.isclose(actual, expected, self.rtol, self.atol, equal_nan=True)
     if close.all():
       return ''
-    worst = np.nanmax(np.abs(got - wanted))
+    worst = np.nanmax(np.abs(actual - expected))
     return (
       f'wrong: {self.name}: {np.count_nonzero(~close)} of {close.size} differ, '
       f'by up to {worst:.3g}'
@@ -55,26 +57,28 @@ class Case:
     name: where it lies in `csrc`.
     run: given folders of the operators and of headers, and options of the
       launch, yields its outputs.
-    wanted: its verdict.
+    verdict: that is expected.
   """
 
   name: str
   run: Callable[..., Iterator[Outcome]]
-  wanted: str = 'right'
+  verdict: str = 'right'
 
 
-def _lora(form: str, segments: bool, csrc, include, **how) -> Iterator[Outcome]:
+def _lora(
+  form: str, segments: bool, csrc, include, **options
+) -> Iterator[Outcome]:
   """A matrix product by each token's adapter, of rank or of hidden size."""
   rng = np.random.default_rng(1)
   tokens, rank, adapters, per_core = 5, 16, 3, 2
   hidden = 512
   half = np.float16
-  which = np.array([0, 2, -1, 1, 2], np.int64)
+  adapters_of = np.array([0, 2, -1, 1, 2], np.int64)
   lengths = np.ones(tokens, np.int64)
   if segments:
-    which, lengths = np.array([2, -1, 0], np.int64), np.array([2, 1, 2])
-  each = np.repeat(which, lengths)
-  lora: tuple = (which, np.uint32(which.size))
+    adapters_of, lengths = np.array([2, -1, 0], np.int64), np.array([2, 1, 2])
+  adapter_of = np.repeat(adapters_of, lengths)
+  lora: tuple = (adapters_of, np.uint32(adapters_of.size))
   if segments:
     lora += (lengths.astype(np.int64), np.uint32(lengths.size))
   kernel = run_kernel.Kernel(
@@ -89,29 +93,31 @@ def _lora(form: str, segments: bool, csrc, include, **how) -> Iterator[Outcome]:
     x = rng.standard_normal((tokens, hidden)).astype(half)
     w = rng.standard_normal((adapters, rank, hidden)).astype(half)
     y = np.zeros((tokens, rank), np.float32)
-    more: tuple = (np.uint32(hidden), np.uint32(rank), np.float32(0.5))
-    out = kernel(x, w, *lora, y, *sizes, *more, blocks=blocks, **how)[-1]
-    wanted = y.copy()
-    for i, at in enumerate(each):
-      if at >= 0:
-        wanted[i] = 0.5 * (w[at].astype(np.float64) @ x[i].astype(np.float64))
-    yield Outcome('y', out, wanted, 1e-5, 1e-4)
+    extra: tuple = (np.uint32(hidden), np.uint32(rank), np.float32(0.5))
+    out = kernel(x, w, *lora, y, *sizes, *extra, blocks=blocks, **options)[-1]
+    expected = y.copy()
+    for i, adapter in enumerate(adapter_of):
+      if adapter >= 0:
+        expected[i] = 0.5 * (
+          w[adapter].astype(np.float64) @ x[i].astype(np.float64)
+        )
+    yield Outcome('y', out, expected, 1e-5, 1e-4)
     return
   x = rng.standard_normal((tokens, rank)).astype(np.float32)
   w = rng.standard_normal((adapters, hidden, rank)).astype(half)
   y = rng.standard_normal((tokens, hidden + 64)).astype(half)
   slices = map(np.uint32, (rank, hidden, 32, hidden + 64))
-  out = kernel(x, w, *lora, y, y, *sizes, *slices, blocks=blocks, **how)[-1]
-  wanted = y.astype(np.float64)
-  for i, at in enumerate(each):
-    if at >= 0:
-      wanted[i, 32 : 32 + hidden] += w[at].astype(np.float64) @ x[i]
-  yield Outcome('y', out, wanted, 1e-3, 1e-3)
+  out = kernel(x, w, *lora, y, y, *sizes, *slices, blocks=blocks, **options)[-1]
+  expected = y.astype(np.float64)
+  for i, adapter in enumerate(adapter_of):
+    if adapter >= 0:
+      expected[i, 32 : 32 + hidden] += w[adapter].astype(np.float64) @ x[i]
+  yield Outcome('y', out, expected, 1e-3, 1e-3)
 
 
 def _lora_case(form: str, segments: bool) -> Case:
-  def run(csrc, include, **how):
-    return _lora(form, segments, csrc, include, **how)
+  def run(csrc, include, **options):
+    return _lora(form, segments, csrc, include, **options)
 
   return Case(f'kernels/{"sgmv" if segments else "bgmv"}_{form}', run)
 
@@ -121,30 +127,30 @@ def _padded(values: Sequence[int]) -> np.ndarray:
   return np.pad(np.asarray(values, np.int32), (0, 8))
 
 
-def _eagle(csrc, include, **how) -> Iterator[Outcome]:
+def _eagle(csrc, include, **options) -> Iterator[Outcome]:
   """Inputs of a draft model: a request's tokens, a bonus, slots, rejected."""
   op = run_kernel.Operator(csrc / 'moe/copy_and_expand_eagle_inputs', include)
   begins, ends, slots, fill, draft = [0, 4, 7, 12], [2, 5, 11], 2, -1, 55
   total = begins[-1]
   bonus = [7, 8, 9]
-  tokens, at = range(100, 100 + total), range(total)
+  tokens, places = range(100, 100 + total), range(total)
   size = total + len(ends) * slots
   ids, positions = np.full(size, 0, np.int32), np.zeros(size, np.int32)
   rejected, masked = np.zeros(size, np.int8), np.zeros(size, np.int8)
   new = np.zeros(len(ends) * slots, np.int32)
   for r, last in enumerate(ends):
     begin, end = begins[r], begins[r + 1]
-    kept = last - begin + 1
-    off = end - last - 1
+    accepted = last - begin + 1
+    rejects = end - last - 1
     out = begin + r * slots
-    row = [*tokens[begin : last + 1], bonus[r], *[draft] * (slots - 1)]
-    ids[out : out + len(row) + off] = row + [fill] * off
-    positions[out : out + len(row)] = begin + np.arange(len(row))
-    masked[out + kept + 1 : out + kept + slots] = 1
-    rejected[out + kept + slots : out + kept + slots + off] = 1
-    new[r * slots : (r + 1) * slots] = out + kept + np.arange(slots)
-  got = op(
-    *(_padded(v) for v in (tokens, at, bonus, begins, ends)),
+    tokens_out = [*tokens[begin : last + 1], bonus[r], *[draft] * (slots - 1)]
+    ids[out : out + len(tokens_out) + rejects] = tokens_out + [fill] * rejects
+    positions[out : out + len(tokens_out)] = begin + np.arange(len(tokens_out))
+    masked[out + accepted + 1 : out + accepted + slots] = 1
+    rejected[out + accepted + slots : out + accepted + slots + rejects] = 1
+    new[r * slots : (r + 1) * slots] = out + accepted + np.arange(slots)
+  outputs = op(
+    *(_padded(v) for v in (tokens, places, bonus, begins, ends)),
     *(np.zeros(size, t) for t in ('i4', 'i4', 'i1', 'i1')),
     np.zeros(new.size, np.int32),
     np.zeros(total, np.int32),
@@ -159,28 +165,28 @@ def _eagle(csrc, include, **how) -> Iterator[Outcome]:
       totalInputTokens=total,
       totalDraftTokens=size,
     ),
-    **how,
+    **options,
   )
-  yield Outcome('ids', got[5], ids)
-  yield Outcome('positions', got[6], positions)
-  yield Outcome('rejected', got[7], rejected)
-  yield Outcome('masked', got[8], masked)
-  yield Outcome('new', got[9], new)
+  yield Outcome('ids', outputs[5], ids)
+  yield Outcome('positions', outputs[6], positions)
+  yield Outcome('rejected', outputs[7], rejected)
+  yield Outcome('masked', outputs[8], masked)
+  yield Outcome('new', outputs[9], new)
 
 
-def _transpose_kv(csrc, include, **how) -> Iterator[Outcome]:
+def _transpose_kv(csrc, include, **options) -> Iterator[Outcome]:
   """Blocks of caches in place: from parts of heads to heads, for each token."""
   op = run_kernel.Operator(csrc / 'moe/transpose_kv_cache_by_block', include)
   rng = np.random.default_rng(2)
-  layers, held, block, heads, size, parts = 2, 6, 8, 4, 32, 2
+  layers, blocks, block, heads, size, parts = 2, 6, 8, 4, 32, 2
   ids = np.array([4, 1, 3], np.int64)
-  shape = (held, block, heads, size)
+  shape = (blocks, block, heads, size)
   caches = [
     [rng.standard_normal(shape).astype(np.float16) for _ in range(layers)]
     for _ in 'kv'
   ]
   cores = layers * ids.size
-  got = op(
+  outputs = op(
     *caches,
     ids,
     key=0,
@@ -198,17 +204,17 @@ def _transpose_kv(csrc, include, **how) -> Iterator[Outcome]:
       blockSizePerTime=block,
       blockSizeSplitNum=1,
     ),
-    **how,
+    **options,
   )
   for i, cache in enumerate([*caches[0], *caches[1]]):
-    wanted = cache.copy()
+    expected = cache.copy()
     for b in ids:
       by_part = cache[b].reshape(parts, block, heads // parts, size)
-      wanted[b] = by_part.transpose(1, 0, 2, 3).reshape(block, heads, size)
-    yield Outcome(f'cache {i}', got[i], wanted)
+      expected[b] = by_part.transpose(1, 0, 2, 3).reshape(block, heads, size)
+    yield Outcome(f'cache {i}', outputs[i], expected)
 
 
-def _add_rms_norm(csrc, include, **how) -> Iterator[Outcome]:
+def _add_rms_norm(csrc, include, **options) -> Iterator[Outcome]:
   """X = x1 + x2, y = x / sqrt(mean(x * x) + e) * gamma + beta."""
   op = run_kernel.Operator(csrc / 'moe/add_rms_norm_bias', include)
   rng = np.random.default_rng(3)
@@ -217,7 +223,7 @@ def _add_rms_norm(csrc, include, **how) -> Iterator[Outcome]:
   x1, x2 = rng.standard_normal((2, rows, columns)).astype(half)
   gamma, beta = rng.standard_normal((2, columns)).astype(half)
   empty = run_kernel.Empty
-  got = op(
+  outputs = op(
     x1,
     x2,
     gamma,
@@ -244,16 +250,16 @@ def _add_rms_norm(csrc, include, **how) -> Iterator[Outcome]:
       last_block_row_tail=1,
       nullptr_beta=0,
     ),
-    **how,
+    **options,
   )
   x = x1.astype(np.float64) + x2
   scale = 1 / np.sqrt((x * x).mean(1, keepdims=True) + e)
-  yield Outcome('x', got[6], x, 1e-3, 1e-3)
-  yield Outcome('rstd', got[5], scale, 1e-3, 1e-5)
-  yield Outcome('y', got[4], x * scale * gamma + beta, 4e-3, 4e-3)
+  yield Outcome('x', outputs[6], x, 1e-3, 1e-3)
+  yield Outcome('rstd', outputs[5], scale, 1e-3, 1e-5)
+  yield Outcome('y', outputs[4], x * scale * gamma + beta, 4e-3, 4e-3)
 
 
-def _scatter(csrc, include, **how) -> Iterator[Outcome]:
+def _scatter(csrc, include, **options) -> Iterator[Outcome]:
   """Rows of an array, by their indices."""
   op = run_kernel.Operator(csrc / 'moe/scatter_nd_update_v2', include)
   rng = np.random.default_rng(4)
@@ -267,7 +273,7 @@ def _scatter(csrc, include, **how) -> Iterator[Outcome]:
   ub = _UB
   room = (ub - 1024 * 2 * 4) // 512 * 512 // 4
   block = min(ub // 5 // 4 // 512 * 512, 1024)
-  got = op(
+  outputs = op(
     var,
     indices,
     updates,
@@ -301,14 +307,14 @@ def _scatter(csrc, include, **how) -> Iterator[Outcome]:
         scatterTileAlignLength=128,
       ),
     ),
-    **how,
+    **options,
   )
-  wanted = var.copy()
-  wanted[tuple(indices.T)] = updates
-  yield Outcome('var', got[3], wanted)
+  expected = var.copy()
+  expected[tuple(indices.T)] = updates
+  yield Outcome('var', outputs[3], expected)
 
 
-def _gating(csrc, include, **how) -> Iterator[Outcome]:
+def _gating(csrc, include, **options) -> Iterator[Outcome]:
   """The k greatest of a softmax over experts, which then sum to 1."""
   op = run_kernel.Operator(csrc / 'moe/moe_gating_top_k', include)
   rng = np.random.default_rng(5)
@@ -316,7 +322,7 @@ def _gating(csrc, include, **how) -> Iterator[Outcome]:
   half = np.float16
   x = rng.standard_normal((rows, experts)).astype(half)
   empty = run_kernel.Empty
-  got = op(
+  outputs = op(
     x,
     None,
     empty((rows, k), half),
@@ -339,17 +345,17 @@ def _gating(csrc, include, **how) -> Iterator[Outcome]:
       routedScalingFactor=1.0,
       eps=1e-20,
     ),
-    **how,
+    **options,
   )
   exp = np.exp(x.astype(np.float64))
   share = exp / exp.sum(1, keepdims=True)
   order = np.argsort(-share, 1, kind='stable')[:, :k]
   best = np.take_along_axis(share, order, 1)
-  yield Outcome('expert_idx', got[2], order)
-  yield Outcome('y', got[1], best / best.sum(1, keepdims=True), 1e-3, 1e-4)
+  yield Outcome('expert_idx', outputs[2], order)
+  yield Outcome('y', outputs[1], best / best.sum(1, keepdims=True), 1e-3, 1e-4)
 
 
-def _dequant_swiglu_quant(csrc, include, **how) -> Iterator[Outcome]:
+def _dequant_swiglu_quant(csrc, include, **options) -> Iterator[Outcome]:
   """Rows of experts, dequantised, activated and quantised again."""
   op = run_kernel.Operator(csrc / 'moe/dequant_swiglu_quant', include)
   rng = np.random.default_rng(6)
@@ -359,7 +365,7 @@ def _dequant_swiglu_quant(csrc, include, **how) -> Iterator[Outcome]:
   weights = rng.uniform(1e-3, 2e-3, (counts.size, 2 * width)).astype(np.float32)
   tokens = rng.uniform(0.1, 0.2, rows).astype(np.float32)
   smooth = rng.uniform(0.5, 1.5, (counts.size, width)).astype(np.float32)
-  got = op(
+  outputs = op(
     x,
     weights,
     tokens,
@@ -383,7 +389,7 @@ def _dequant_swiglu_quant(csrc, include, **how) -> Iterator[Outcome]:
       quantMode=1,
       needSmoothScale=1,
     ),
-    **how,
+    **options,
   )
   group = np.repeat(np.arange(counts.size), counts)
   n = group.size
@@ -392,11 +398,11 @@ def _dequant_swiglu_quant(csrc, include, **how) -> Iterator[Outcome]:
   act, gate = gate, act
   v = act / (1 + np.exp(-act)) * gate * smooth[group]
   scale = np.abs(v).max(1) / 127
-  yield Outcome('scale', got[-1][:n], scale, 1e-4)
-  yield Outcome('y', got[-2][:n], np.rint(v / scale[:, None]), 0, 1)
+  yield Outcome('scale', outputs[-1][:n], scale, 1e-4)
+  yield Outcome('y', outputs[-2][:n], np.rint(v / scale[:, None]), 0, 1)
 
 
-def _batch_matmul(csrc, include, **how) -> Iterator[Outcome]:
+def _batch_matmul(csrc, include, **options) -> Iterator[Outcome]:
   """c[m, b] = a[m, b] @ b[b], in bfloat16."""
   op = run_kernel.Operator(csrc / 'batch_matmul_transpose', include)
   rng = np.random.default_rng(7)
@@ -405,7 +411,7 @@ def _batch_matmul(csrc, include, **how) -> Iterator[Outcome]:
   a = rng.standard_normal((m, batch, k)).astype(dtype)
   b = rng.standard_normal((batch, k, n)).astype(dtype)
   loops = -(-m // rows)
-  got = op(
+  outputs = op(
     a,
     b,
     run_kernel.Empty((m, batch, n), dtype),
@@ -421,13 +427,13 @@ def _batch_matmul(csrc, include, **how) -> Iterator[Outcome]:
       tilingKey=0b00001001001000 << 2,
       blockDim=4,
     ),
-    **how,
+    **options,
   )
-  wanted = np.einsum('mbk,bkn->mbn', a.astype(float), b.astype(float))
-  yield Outcome('c', got[2], wanted, 1e-2, 1e-2)
+  expected = np.einsum('mbk,bkn->mbn', a.astype(float), b.astype(float))
+  yield Outcome('c', outputs[2], expected, 1e-2, 1e-2)
 
 
-def _grouped_matmul(csrc, include, **how) -> Iterator[Outcome]:
+def _grouped_matmul(csrc, include, **options) -> Iterator[Outcome]:
   """Rows of each expert times its weights."""
   op = run_kernel.Operator(csrc / 'moe/moe_grouped_matmul', include)
   rng = np.random.default_rng(8)
@@ -438,7 +444,7 @@ def _grouped_matmul(csrc, include, **how) -> Iterator[Outcome]:
   x = rng.standard_normal((m, k)).astype(half)
   w = rng.standard_normal((experts, k, n)).astype(half)
   rows = 32
-  got = op(
+  outputs = op(
     [x],
     [w],
     groups,
@@ -478,20 +484,20 @@ def _grouped_matmul(csrc, include, **how) -> Iterator[Outcome]:
         dbL0C=1,
       ),
     ),
-    **how,
+    **options,
   )
   begin = 0
-  wanted = np.zeros((m, n))
+  expected = np.zeros((m, n))
   for expert, count in groups:
     rows_of = slice(begin, begin + count)
-    wanted[rows_of] = x[rows_of].astype(float) @ w[expert].astype(float)
+    expected[rows_of] = x[rows_of].astype(float) @ w[expert].astype(float)
     begin += count
-  yield Outcome('y', got[-1], wanted, 1e-3, 2e-2)
+  yield Outcome('y', outputs[-1], expected, 1e-3, 2e-2)
 
 
-def _other_chip(csrc, include, **how) -> Iterator[Outcome]:
+def _other_chip(csrc, include, **options) -> Iterator[Outcome]:
   """Its registers are another chip's, which is said in one line."""
-  del how
+  del options
   op = run_kernel.Operator(csrc / 'moe/swiglu_group_quant', include)
   op(tiling=b'')
   yield from ()
@@ -516,21 +522,21 @@ CASES = (
 )
 
 
-def verdict(case: Case, csrc: pathlib.Path, include: str, **how) -> str:
+def verdict(case: Case, csrc: pathlib.Path, include: str, **options) -> str:
   """Returns 'right', or the first that is not.
 
   Args:
     case: what is judged.
     csrc: the folder of vllm-ascend's operators.
     include: headers of Ascend C.
-    **how: mode, seed and auto_sync of the launch.
+    **options: mode, seed and auto_sync of the launch.
   """
   try:
-    for outcome in case.run(csrc, include, **how):
-      if said := outcome.wrong():
-        return said
-  except run_kernel.Found as found:
-    return found.findings[0]
+    for outcome in case.run(csrc, include, **options):
+      if text := outcome.wrong():
+        return text
+  except run_kernel.Found as report:
+    return report.findings[0]
   except ValueError as error:
     return f'refused: {str(error).splitlines()[0]}'
   return 'right'

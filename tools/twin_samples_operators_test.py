@@ -15,7 +15,7 @@ _CSRC = os.environ.get('HPMOE_VLLM_ASCEND', '')
 
 
 def _case(*outcomes, error=None):
-  def run(csrc, include, **how):
+  def run(csrc, include, **options):
     if error:
       raise error
     yield from outcomes
@@ -29,17 +29,19 @@ def _verdict(case):
 
 def test_the_first_output_that_is_off_is_named():
   right = operators.Outcome('x', np.ones(3), np.ones(3))
-  off = operators.Outcome('y', np.array([1.0, 2.5]), np.array([1.0, 2.0]), 0.1)
+  worse = operators.Outcome(
+    'y', np.array([1.0, 2.5]), np.array([1.0, 2.0]), 0.1
+  )
   assert _verdict(_case(right)) == 'right'
-  said = 'wrong: y: 1 of 2 differ, by up to 0.5'
-  assert _verdict(_case(right, off)) == said
+  text = 'wrong: y: 1 of 2 differ, by up to 0.5'
+  assert _verdict(_case(right, worse)) == text
 
 
 def test_what_the_twin_reports_or_refuses_is_the_verdict():
-  found = run_kernel.Found(['hazard: k reads UB', 'second'])
-  assert _verdict(_case(error=found)) == 'hazard: k reads UB'
-  refused = ValueError('op: expected a folder\nmore')
-  assert _verdict(_case(error=refused)) == 'refused: op: expected a folder'
+  report = run_kernel.Found(['hazard: k reads UB', 'second'])
+  assert _verdict(_case(error=report)) == 'hazard: k reads UB'
+  error_ = ValueError('op: expected a folder\nmore')
+  assert _verdict(_case(error=error_)) == 'refused: op: expected a folder'
 
 
 @twin_testing.needs_asc_devkit
@@ -47,7 +49,7 @@ def test_what_the_twin_reports_or_refuses_is_the_verdict():
 @pytest.mark.parametrize('case', operators.CASES, ids=lambda case: case.name)
 def test_operators_of_vllm_ascend(case, tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  said = operators.verdict(
+  text = operators.verdict(
     case, pathlib.Path(_CSRC), twin_testing.ASC_DEVKIT, mode='late'
   )
-  assert said == case.wanted
+  assert text == case.verdict

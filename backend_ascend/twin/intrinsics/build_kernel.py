@@ -22,7 +22,7 @@ import subprocess
 
 from hpmoe.backend_ascend.twin import intrinsics
 from hpmoe.backend_ascend.twin.intrinsics import rewrite
-from hpmoe.backend_ascend.twin.intrinsics import tiling_structs
+from hpmoe.backend_ascend.twin.tiling import structs as tiling_structs
 
 _HERE = pathlib.Path(__file__).resolve().parent
 _ROOT = _HERE.parents[2]
@@ -215,16 +215,16 @@ def _install(to: pathlib.Path) -> None:
   for path in sorted(api.rglob('*.h')):
     own = path.relative_to(api)
     # Before 9.0 each had a folder of its own name, matrix/matmul one more.
-    others = [own, pathlib.Path(path.stem, path.name)]
+    names_of = [own, pathlib.Path(path.stem, path.name)]
     if own.parts[0] == 'matmul':
-      others += [pathlib.Path(path.name), pathlib.Path('matrix', own)]
+      names_of += [pathlib.Path(path.name), pathlib.Path('matrix', own)]
     if own.stem.startswith('softmax'):
-      others.append(pathlib.Path('softmax', path.name))
-    for other in others:
-      at = to / 'lib' / other
-      if not at.exists():
-        at.parent.mkdir(parents=True, exist_ok=True)
-        at.write_text(f'#include "include/adv_api/{own}"\n')
+      names_of.append(pathlib.Path('softmax', path.name))
+    for name in names_of:
+      header = to / 'lib' / name
+      if not header.exists():
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.write_text(f'#include "include/adv_api/{own}"\n')
 
 
 def loosen(headers: pathlib.Path, to: pathlib.Path) -> None:
@@ -454,14 +454,14 @@ def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
       return
     names |= new
     if setting.headers:
-      theirs = {
+      of_headers = {
         name
-        for one in said
-        for file_, name in _UNDECLARED_AT.findall(one)
-        if file_.startswith(f'{setting.headers}/')
+        for errors in said
+        for path_name, name in _UNDECLARED_AT.findall(errors)
+        if path_name.startswith(f'{setting.headers}/')
       }
-      held = common.read_text().split() if common.exists() else []
-      common.write_text('\n'.join(sorted({*held, *(theirs & new)})))
+      known_names = common.read_text().split() if common.exists() else []
+      common.write_text('\n'.join(sorted({*known_names, *(of_headers & new)})))
 
 
 def _compile(setting: _Setting, core: str) -> tuple[pathlib.Path, bool]:

@@ -13,7 +13,7 @@ import pathlib
 import re
 
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
-from hpmoe.backend_ascend.twin.intrinsics import tiling_structs
+from hpmoe.backend_ascend.twin.tiling import structs as tiling_structs
 
 # Of a number of NumPy's: what a kernel calls it, and CANN.
 DTYPES = {
@@ -126,7 +126,7 @@ struct Tiling {
 """
 
 
-class Refused(build_kernel.Refused):
+class OperatorError(build_kernel.Refused):
   """The folder is no operator that the twin can run: why, in one line."""
 
 
@@ -216,11 +216,11 @@ class Signature:
   @functools.cached_property
   def own(self) -> dict[int, str]:
     """What the twin passes itself, by position."""
-    at = {
+    position = {
       'workspace': self.position('workspace', 'userws'),
       'tiling': self.position('tiling'),
     }
-    return {i: what for what, i in at.items() if i is not None}
+    return {i: role for role, i in position.items() if i is not None}
 
   def complete(
     self, arguments: Sequence[object], own: Mapping[str, object]
@@ -232,11 +232,11 @@ class Signature:
       own: workspace and tiling.
 
     Raises:
-      Refused: it takes another number of them.
+      OperatorError: it takes another number of them.
     """
     names = [n for i, n in enumerate(self.names) if i not in self.own]
     if len(names) != len(arguments):
-      raise Refused(
+      raise OperatorError(
         f'{self.name}: expected {len(names)} arguments ({", ".join(names)}), '
         f'got {len(arguments)}'
       )
@@ -249,11 +249,11 @@ class Signature:
 
 def _signatures(path: pathlib.Path) -> Iterator[Signature]:
   text = _code(path)
-  for found in _KERNEL.finditer(text):
-    parameters = [' '.join(p.split()) for p in found['parameters'].split(',')]
-    before = text[: found.start()].rstrip()
+  for match in _KERNEL.finditer(text):
+    parameters = [' '.join(p.split()) for p in match['parameters'].split(',')]
+    before = text[: match.start()].rstrip()
     yield Signature(
-      found['name'],
+      match['name'],
       tuple(p for p in parameters if p),
       before.endswith('>'),
     )
@@ -294,22 +294,22 @@ class Folder:
     """Returns the struct that GET_TILING_DATA reads; '': none is known."""
     stem = self.source.stem.replace('_', '').lower()
     by_key = by_name = ''
-    for name, its in self.structs.registered.items():
+    for name, struct_name in self.structs.registered.items():
       operator_name, _, number = name.rpartition('_')
       if number == str(key) and operator_name.lower() == stem:
-        by_key = its
+        by_key = struct_name
       elif name.replace('_', '').lower() == stem:
-        by_name = its
-    declared = _DEFAULT.search(self.code)
-    if by_key or declared or by_name:
-      return by_key or (declared[1] if declared else by_name)
+        by_name = struct_name
+    default = _DEFAULT.search(self.code)
+    if by_key or default or by_name:
+      return by_key or (default[1] if default else by_name)
     return self.structs.names[0] if len(self.structs.names) == 1 else ''
 
   def cores(self, key: int) -> str:
     """Returns which cores run the kernel, as its source says it."""
     kinds = {
-      found['key'] or '': build_kernel.TYPES.get(found['type'], '')
-      for found in _TASK.finditer(self.code)
+      match['key'] or '': build_kernel.TYPES.get(match['type'], '')
+      for match in _TASK.finditer(self.code)
     }
     if f'{key}' in kinds or '' in kinds:
       return kinds.get(f'{key}') or kinds['']
@@ -325,29 +325,33 @@ def read(folder: pathlib.Path, kernel: str = '') -> Folder:
     kernel: the name of its function, where there are several.
 
   Raises:
-    Refused: it is none, or for other chips.
+    OperatorError: it is none, or for other chips.
   """
   folder = folder.resolve()
   code = folder / 'op_kernel'
   if not code.is_dir():
-    raise Refused(f'op: expected a folder that holds op_kernel, got {folder}')
+    raise OperatorError(
+      f'op: expected a folder that holds op_kernel, got {folder}'
+    )
   host = folder / 'op_host'
   definition = define(host) if host.is_dir() else define(folder)
   if definition.chips and not {*definition.chips} & {*CHIPS}:
-    raise Refused(
+    raise OperatorError(
       f'{folder.name}: expected an operator for {" or ".join(CHIPS)}, got one '
       f'for {", ".join(sorted({*definition.chips}))}'
     )
   paths = [p for p in _files(code, '.cpp', '.cc', '.asc')]
   own = [p for p in paths if p.stem not in definition.files] or paths
-  held = [(p, s) for p in own for s in _signatures(p)]
-  wanted = kernel or folder.name
-  named = [(p, s) for p, s in held if s.name == wanted]
-  at = named or ([] if kernel else held)
-  if len({s.name for _, s in at}) != 1:
-    names = ', '.join(sorted({s.name for _, s in held})) or 'none'
-    raise Refused(f'kernel: expected one of op_kernel: {names}; got {wanted}')
-  source, signature = at[0]
+  candidates = [(p, s) for p in own for s in _signatures(p)]
+  expected = kernel or folder.name
+  matches = [(p, s) for p, s in candidates if s.name == expected]
+  sources = matches or ([] if kernel else candidates)
+  if len({s.name for _, s in sources}) != 1:
+    names = ', '.join(sorted({s.name for _, s in candidates})) or 'none'
+    raise OperatorError(
+      f'kernel: expected one of op_kernel: {names}; got {expected}'
+    )
+  source, signature = sources[0]
   return Folder(folder, source, signature, definition)
 
 
@@ -356,16 +360,16 @@ def _headers_below(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
   return tuple(_files(folder, '.h', '.hpp'))
 
 
-def _beyond(op: Folder, name: str) -> pathlib.Path | None:
+def _find_folder(op: Folder, name: str) -> pathlib.Path | None:
   """Returns the folder near an operator's from which an include is found."""
   for above in (op.folder, *op.folder.parents[:_LEVELS]):
     if len(above.parts) < 3:
       break
     ends = f'/{name}'
-    held = [p for p in _headers_below(above) if f'{p}'.endswith(ends)]
-    if held:
+    headers = [p for p in _headers_below(above) if f'{p}'.endswith(ends)]
+    if headers:
       nearest = min(
-        held, key=lambda p: ('op_kernel' not in p.parts, len(p.parts))
+        headers, key=lambda p: ('op_kernel' not in p.parts, len(p.parts))
       )
       return pathlib.Path(str(nearest)[: -len(ends)])
     if (above / '.git').exists():
@@ -383,26 +387,28 @@ def folders(
     flags: of the compiler: its -I come first.
     headers: of Ascend C, if there are any; what they have is not looked for.
   """
-  added = [op.source.parent, op.folder]
-  theirs = [headers / f for f in build_kernel.FOLDERS] if headers else []
+  folders_found = [op.source.parent, op.folder]
+  public = [headers / f for f in build_kernel.FOLDERS] if headers else []
   own = [pathlib.Path(f[2:]) for f in flags if f.startswith('-I')]
-  seen = {op.source}
+  visited = {op.source}
   todo = [op.source]
   while todo:
     path = todo.pop()
     for name in _INCLUDED.findall(_code(path)):
       if not name.endswith(('.h', '.hpp')):
         continue
-      near = [path.parent, *own, *added]
-      at = next((f / name for f in near if (f / name).is_file()), None)
-      held = at is not None or any((f / name).is_file() for f in theirs)
-      if not held and (folder := _beyond(op, name)):
-        added.append(folder)
-        at = folder / name
-      if at is not None and at.resolve() not in seen:
-        seen.add(at.resolve())
-        todo.append(at)
-  return added
+      near = [path.parent, *own, *folders_found]
+      position = next((f / name for f in near if (f / name).is_file()), None)
+      resolved = position is not None or any(
+        (f / name).is_file() for f in public
+      )
+      if not resolved and (folder := _find_folder(op, name)):
+        folders_found.append(folder)
+        position = folder / name
+      if position is not None and position.resolve() not in visited:
+        visited.add(position.resolve())
+        todo.append(position)
+  return folders_found
 
 
 def write(
@@ -427,22 +433,22 @@ def write(
     bare: without headers of Ascend C.
 
   Raises:
-    Refused: it is no dtype, or the kernel is a template without arguments.
+    OperatorError: it is no dtype, or a template's arguments are missing.
   """
   if op.kernel.template and not template:
-    raise Refused(
+    raise OperatorError(
       f'template: expected arguments of the template {op.kernel.name}, got none'
     )
   lines = [] if bare else [f'#include "{name}"' for name in _APIS]
   lines += ['#undef TILING_KEY_VAR', f'#define TILING_KEY_VAR {key}UL']
   for name, dtype in dtypes.items():
     if dtype not in DTYPES:
-      raise Refused(
+      raise OperatorError(
         f'dtypes: expected one of {", ".join(DTYPES)} for {name}, got {dtype}'
       )
-    theirs, code = DTYPES[dtype]
+    scalar, code = DTYPES[dtype]
     lines += [
-      f'#define DTYPE_{name} {theirs}',
+      f'#define DTYPE_{name} {scalar}',
       f'#define ORIG_DTYPE_{name} {code}',
       f'#define FORMAT_{name} FORMAT_{formats.get(name, "ND")}',
     ]
@@ -460,10 +466,10 @@ def _entry(kernel: Signature, template: Sequence[str], bare: bool) -> str:
   """Returns what CANN's build calls a kernel by."""
   parameters = ', '.join(kernel.parameters)
   arguments = ', '.join(kernel.names)
-  at = kernel.position('workspace', 'userws')
+  position = kernel.position('workspace', 'userws')
   space = ''
-  if at is not None and not bare:
-    space = f'  AscendC::SetSysWorkspaceForce({kernel.names[at]});\n'
+  if position is not None and not bare:
+    space = f'  AscendC::SetSysWorkspaceForce({kernel.names[position]});\n'
   name = f'{kernel.name}<{", ".join(template)}>' if template else kernel.name
   return (
     f'namespace as_built {{\n__global__ void {kernel.name}({parameters}) {{\n'
@@ -485,10 +491,10 @@ def begins(code: pathlib.Path) -> bool:
 
 def reason(error: str, op: Folder) -> str:
   """Returns what to say of a compiler's errors: one line for another chip's."""
-  if found := _OTHER_CHIP.search(error):
+  if match := _OTHER_CHIP.search(error):
     return (
       f'{op.folder.name}: expected code for {" or ".join(CHIPS)}, got code for '
-      f'another chip ({found[0]})'
+      f'another chip ({match[0]})'
     )
   return error
 
@@ -501,9 +507,9 @@ def describe(op: Folder) -> str:
   names = [n for i, n in enumerate(op.kernel.names) if i not in op.kernel.own]
   defined = op.definition.arguments
   for i, name in enumerate(names):
-    more = f', DTYPE_{defined[i].macro}' if i < len(defined) else ''
-    rows.append((f'argument {i}', f'{name}{more}'))
+    suffix = f', DTYPE_{defined[i].macro}' if i < len(defined) else ''
+    rows.append((f'argument {i}', f'{name}{suffix}'))
   rows += [('tiling', name) for name in op.structs.names]
   keys = dict.fromkeys(_KEY.findall(op.code))
   rows += [('keys', ', '.join(keys))] if keys else []
-  return '\n'.join(f'{what}: {said}' for what, said in rows)
+  return '\n'.join(f'{role}: {text}' for role, text in rows)

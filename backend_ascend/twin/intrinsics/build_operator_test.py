@@ -9,8 +9,8 @@ from hpmoe.backend_ascend.twin import twin_testing
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 from hpmoe.backend_ascend.twin.intrinsics import build_operator
 from hpmoe.backend_ascend.twin.intrinsics import run_kernel
-from hpmoe.backend_ascend.twin.intrinsics import tiling_layout
-from hpmoe.backend_ascend.twin.intrinsics import tiling_structs
+from hpmoe.backend_ascend.twin.tiling import layout as tiling_layout
+from hpmoe.backend_ascend.twin.tiling import structs as tiling_structs
 
 # One struct by macros, in which another and an array lie, and one of a key.
 _TILING = """
@@ -122,18 +122,20 @@ def test_a_folder_says_what_its_kernel_takes(tmp_path):
   assert op.struct(7) == 'RangeTiling'
   assert op.struct(1) == 'ScaledAddTiling'
   assert op.cores(1) == 'aiv'
-  said = build_operator.describe(op).splitlines()
-  assert 'argument 1: bias, DTYPE_BIAS' in said and 'keys: 1, 2' in said
+  text = build_operator.describe(op).splitlines()
+  assert 'argument 1: bias, DTYPE_BIAS' in text and 'keys: 1, 2' in text
 
 
 class TestRefused:
   def test_a_folder_without_a_kernel(self, tmp_path):
-    with pytest.raises(build_operator.Refused, match='^op: expected a folder'):
+    with pytest.raises(
+      build_operator.OperatorError, match='^op: expected a folder'
+    ):
       build_operator.read(tmp_path)
 
   def test_an_operator_of_another_chip_in_one_line(self, tmp_path):
     folder = _folder(tmp_path, chip='ascend950')
-    with pytest.raises(build_operator.Refused) as error:
+    with pytest.raises(build_operator.OperatorError) as error:
       build_operator.read(folder)
     assert str(error.value) == (
       'scaled_add: expected an operator for ascend910b or ascend910_93, got '
@@ -141,7 +143,9 @@ class TestRefused:
     )
 
   def test_a_kernel_of_another_name(self, tmp_path):
-    with pytest.raises(build_operator.Refused, match='scaled_add; got other'):
+    with pytest.raises(
+      build_operator.OperatorError, match='scaled_add; got other'
+    ):
       build_operator.read(_folder(tmp_path), 'other')
 
   @twin_testing.needs_clang()
@@ -150,7 +154,7 @@ class TestRefused:
     text = 'namespace AscendC {}\nusing AscendC::MicroAPI::RegTensor;\n'
     code = {'op_kernel/scaled_add.h': text}
     op = run_kernel.Operator(_folder(tmp_path, **code))
-    with pytest.raises(build_operator.Refused) as error:
+    with pytest.raises(build_operator.OperatorError) as error:
       op(*_arguments(), tiling=b'', key=1)
     assert '\n' not in str(error.value)
     assert 'got code for another chip' in str(error.value)
@@ -175,27 +179,27 @@ class TestRun:
     tiling = dict(by=0.5, offsets=[0, 0, 0, 1], range=dict(begin=1, end=7))
     x, _, lists, out = _arguments()
     for bias in (None, x * 10):
-      got = op(x, bias, lists, out, tiling=tiling, key=1)[-1]
-      wanted = np.zeros(8)
-      wanted[1:7] = x[2:] * 0.5 + 100 + (0 if bias is None else bias[1:7])
-      np.testing.assert_array_equal(got, wanted)
+      outputs = op(x, bias, lists, out, tiling=tiling, key=1)[-1]
+      expected = np.zeros(8)
+      expected[1:7] = x[2:] * 0.5 + 100 + (0 if bias is None else bias[1:7])
+      np.testing.assert_array_equal(outputs, expected)
 
   def test_the_struct_of_a_key_and_a_member(self, op):
-    got = op(*_arguments(), tiling=dict(begin=2, end=5), key=7)[-1]
-    np.testing.assert_array_equal(got, [0, 0, 2, 3, 4, 0, 0, 0])
-    got = op(*_arguments(), tiling={'range.end': 3}, key=2)[-1]
-    np.testing.assert_array_equal(got, [0, 1, 2, 0, 0, 0, 0, 0])
+    outputs = op(*_arguments(), tiling=dict(begin=2, end=5), key=7)[-1]
+    np.testing.assert_array_equal(outputs, [0, 0, 2, 3, 4, 0, 0, 0])
+    outputs = op(*_arguments(), tiling={'range.end': 3}, key=2)[-1]
+    np.testing.assert_array_equal(outputs, [0, 1, 2, 0, 0, 0, 0, 0])
 
   @pytest.mark.parametrize(
-    'tiling, said',
+    'tiling, text',
     [
       (dict(end=5, last=1), 'expected a field of RangeTiling: begin, end; got'),
       (dict(begin=1 << 16), 'expected uint16 for begin, got 65536'),
       (dict(end=[1, 2]), 'expected 1 for end, got 2'),
     ],
   )
-  def test_fields_that_do_not_fit_are_named(self, op, tiling, said):
-    with pytest.raises(tiling_layout.Wrong, match=said):
+  def test_fields_that_do_not_fit_are_named(self, op, tiling, text):
+    with pytest.raises(tiling_layout.Wrong, match=text):
       op(*_arguments(), tiling=tiling, key=7)
 
   def test_a_wrong_number_of_arguments(self, op):
@@ -236,5 +240,5 @@ def test_an_operator_over_real_headers(tmp_path, monkeypatch):
   kernel = '#include "kernel_operator.h"\n' + _KERNEL
   files = {'op_kernel/scaled_add.cpp': kernel}
   op = run_kernel.Operator(_folder(tmp_path, **files), twin_testing.ASC_DEVKIT)
-  got = op(*_arguments(), tiling=dict(begin=2, end=5), key=7)[-1]
-  np.testing.assert_array_equal(got, [0, 0, 2, 3, 4, 0, 0, 0])
+  outputs = op(*_arguments(), tiling=dict(begin=2, end=5), key=7)[-1]
+  np.testing.assert_array_equal(outputs, [0, 0, 2, 3, 4, 0, 0, 0])

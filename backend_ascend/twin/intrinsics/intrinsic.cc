@@ -60,7 +60,7 @@ Table MakeTable() {
   Table table;
   for (const auto& family :
        {SyncIntrinsics(), MoveIntrinsics(), VectorIntrinsics(),
-        ChooseIntrinsics(), RearrangeIntrinsics(), CubeIntrinsics()}) {
+        ChooseIntrinsics(), CubeIntrinsics()}) {
     for (const Intrinsic& one : family) table.emplace(one.name, one);
   }
   return table;

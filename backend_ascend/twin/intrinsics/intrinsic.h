@@ -77,7 +77,6 @@ std::vector<Intrinsic> SyncIntrinsics();
 std::vector<Intrinsic> MoveIntrinsics();
 std::vector<Intrinsic> VectorIntrinsics();
 std::vector<Intrinsic> ChooseIntrinsics();
-std::vector<Intrinsic> RearrangeIntrinsics();
 std::vector<Intrinsic> CubeIntrinsics();
 
 }  // namespace ascend_twin

@@ -22,7 +22,7 @@ import numpy as np
 
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 from hpmoe.backend_ascend.twin.intrinsics import build_operator
-from hpmoe.backend_ascend.twin.intrinsics import tiling_layout
+from hpmoe.backend_ascend.twin.tiling import layout as tiling_layout
 
 _FOUND = 3
 
@@ -209,12 +209,12 @@ class Operator:
     }
     upper = {name.upper(): form for name, form in (formats or {}).items()}
     cores = cores or op.cores(key)
-    built = self._build(key, kinds, upper, template, cores)
+    code = self._build(key, kinds, upper, template, cores)
     if not isinstance(tiling, bytes):
-      code = {built.vector, built.cube}
+      libraries = {code.vector, code.cube}
       texts = [
         path.with_suffix('.ll').read_text(errors='surrogateescape')
-        for path in sorted(code, reverse=True)
+        for path in sorted(libraries, reverse=True)
       ]
       tiling = tiling_layout.read(texts, struct).pack(tiling)
     space = np.zeros(_SYSTEM_WORKSPACE + workspace, np.uint8)
@@ -223,22 +223,22 @@ class Operator:
       'tiling': np.frombuffer(tiling, np.uint8),
     }
     whole = op.kernel.complete(arguments, own)
-    given = _launch(
-      built,
+    results = _launch(
+      code,
       whole,
       blocks,
       mode=mode,
       seed=seed,
       auto_sync=int(auto_sync),
       cores=cores,
-      begins=int(build_operator.begins(built.vector.with_suffix('.ll'))),
+      begins=int(build_operator.begins(code.vector.with_suffix('.ll'))),
     )
     begin = 0
     out = []
     for i, argument in enumerate(whole):
       count = _arrays_in(argument)
       if i not in op.kernel.own:
-        out += given[begin : begin + count]
+        out += results[begin : begin + count]
       begin += count
     return out
 
@@ -249,12 +249,12 @@ class Operator:
   def _dtypes(self, arguments: Sequence) -> dict[str, str]:
     """Returns the dtype of each argument that op_host defines."""
     kinds = {}
-    for one, argument in zip(self._read.definition.arguments, arguments):
+    for defined, argument in zip(self._read.definition.arguments, arguments):
       first = argument
       if isinstance(argument, list | tuple) and argument:
         first = argument[0]
       if isinstance(first, np.ndarray | Empty):
-        kinds[one.macro] = np.dtype(first.dtype).name
+        kinds[defined.macro] = np.dtype(first.dtype).name
     return kinds
 
   def _build(
@@ -285,7 +285,7 @@ class Operator:
     try:
       return build_kernel.build(source, headers, work, flags, cores=cores)
     except build_kernel.Refused as error:
-      raise build_operator.Refused(
+      raise build_operator.OperatorError(
         build_operator.reason(str(error), op)
       ) from None
 
@@ -340,8 +340,8 @@ def _write(folder: pathlib.Path, arguments: Sequence):
       words.append(_array(path, argument, arrays))
     elif isinstance(argument, list | tuple):
       lines = []
-      for j, one in enumerate(argument):
-        word = _array(folder / f'{i}-{j}.bin', one, arrays)
+      for j, tensor in enumerate(argument):
+        word = _array(folder / f'{i}-{j}.bin', tensor, arrays)
         lines.append(f'{word} {",".join(map(str, arrays[-1][1].shape))}\n')
       path.write_text(''.join(lines))
       words.append(f'list:{path}')

@@ -43,16 +43,16 @@ def _operator(f: flags.FlagValues) -> int:
     return cli.PARITY
   launch = json.loads(pathlib.Path(f.launch).read_text())
 
-  def array(one):
-    if one is None:
+  def array(item):
+    if item is None:
       return None
-    if isinstance(one, list):
-      return [array(each) for each in one]
-    if isinstance(one, str):
-      return np.load(pathlib.Path(f.launch).parent / one)
-    return run_kernel.Empty(one['shape'], one['dtype'])
+    if isinstance(item, list):
+      return [array(tensor) for tensor in item]
+    if isinstance(item, str):
+      return np.load(pathlib.Path(f.launch).parent / item)
+    return run_kernel.Empty(item['shape'], item['dtype'])
 
-  arguments = [array(one) for one in launch.pop('arguments')]
+  arguments = [array(item) for item in launch.pop('arguments')]
   flags_ = [f'-D{d}' for d in f.define or ()]
   flags_ += [f'-I{d}' for d in f.folder or ()]
   operator = run_kernel.Operator(f.op, f.include or '', flags=tuple(flags_))
@@ -70,8 +70,8 @@ def _operator(f: flags.FlagValues) -> int:
   if f.out:
     folder = pathlib.Path(f.out)
     folder.mkdir(parents=True, exist_ok=True)
-    for i, one in enumerate(outputs):
-      np.save(folder / f'{i}.npy', one)
+    for i, item in enumerate(outputs):
+      np.save(folder / f'{i}.npy', item)
   print('twin: launches: 1, errors: 0')
   return cli.PARITY
 

@@ -78,38 +78,40 @@ def _field(kind: str, words: str, constants: Mapping[str, str]) -> str:
   return f'  {parts[0]} {parts[1]};'
 
 
-def read(texts: Sequence[str], others: Collection[str] = ()) -> Structs:
+def read(texts: Sequence[str], excluded: Collection[str] = ()) -> Structs:
   """Returns the structs that sources define by macros.
 
   Args:
     texts: of the sources.
-    others: names of structs that somebody else defines.
+    excluded: names of structs that somebody else defines.
   """
   constants: dict[str, str] = {}
   for text in texts:
-    for macro, its, name, other in _CONSTANT.findall(text):
-      constants.setdefault(macro or name, its or other)
+    for macro, value, name, constant in _CONSTANT.findall(text):
+      constants.setdefault(macro or name, value or constant)
   fields: dict[str, list[tuple[str, str]]] = {}
   registered: dict[str, str] = {}
   for text in texts:
     for name, body in _STRUCT.findall(text):
-      if name not in others:
+      if name not in excluded:
         fields.setdefault(name, _FIELD.findall(body))
     registered |= {n: s for n, s in _REGISTERED.findall(text)}
-  done: dict[str, str] = {}
+  texts_of: dict[str, str] = {}
 
   def write(name: str) -> None:
-    if name in done:
+    if name in texts_of:
       return
     for kind, words in fields[name]:
       inner = words.split(',')[0].strip().split('::')[-1]
       if kind == '_STRUCT' and inner in fields:
         write(inner)
     lines = [_field(kind, words, constants) for kind, words in fields[name]]
-    done[name] = '\n'.join((f'struct {name} {{', *lines, '};'))
+    texts_of[name] = '\n'.join((f'struct {name} {{', *lines, '};'))
 
   for name in fields:
     write(name)
-  body = '\n'.join(done.values())
-  text = f'#pragma pack(push, 8)\n{body}\n#pragma pack(pop)\n' if done else ''
-  return Structs(text, tuple(done), registered)
+  body = '\n'.join(texts_of.values())
+  text = (
+    f'#pragma pack(push, 8)\n{body}\n#pragma pack(pop)\n' if texts_of else ''
+  )
+  return Structs(text, tuple(texts_of), registered)

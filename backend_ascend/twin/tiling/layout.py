@@ -78,7 +78,7 @@ class Layout:
         raise Wrong(
           f'tiling: expected a field of {self.name}: {near}; got {name}'
         )
-      out[field.offset : field.offset + _bytes(field)] = _packed(field, value)
+      out[field.offset : field.offset + _bytes(field)] = _pack(field, value)
     return bytes(out)
 
 
@@ -86,7 +86,7 @@ def _bytes(field: Field) -> int:
   return field.dtype.itemsize * max(field.count, 1)
 
 
-def _packed(field: Field, value: object) -> bytes:
+def _pack(field: Field, value: object) -> bytes:
   numbers = np.ravel(np.asarray(value))
   if numbers.size > max(field.count, 1):
     raise Wrong(
@@ -112,8 +112,8 @@ def _flat(
     elif isinstance(value, Sequence) and any(
       isinstance(v, Mapping) for v in value
     ):
-      for i, one in enumerate(value):
-        yield from _flat(one, f'{before}{name}[{i}].')
+      for i, item in enumerate(value):
+        yield from _flat(item, f'{before}{name}[{i}].')
     else:
       yield before + name, value
 
@@ -124,30 +124,30 @@ class _Types:
   def __init__(self, text: str):
     self.nodes: dict[str, dict[str, str]] = {}
     self.lists: dict[str, list[str]] = {}
-    for number, kind, body, held in _NODE.findall(text):
+    for number, kind, body, nodes in _NODE.findall(text):
       if kind:
         words = {n: quoted or plain for n, quoted, plain in _WORD.findall(body)}
         self.nodes[number] = words | {'kind': kind}
       else:
-        self.lists[number] = re.findall(r'!(\d+)', held)
+        self.lists[number] = re.findall(r'!(\d+)', nodes)
 
-  def at(self, reference: str) -> dict[str, str]:
+  def position(self, reference: str) -> dict[str, str]:
     return self.nodes.get(reference.lstrip('!'), {})
 
   def bare(self, reference: str) -> dict[str, str]:
     """Returns a type without the names that stand for it."""
-    node = self.at(reference)
+    node = self.position(reference)
     while node.get('tag') in (
       'DW_TAG_typedef',
       'DW_TAG_const_type',
       'DW_TAG_volatile_type',
     ):
-      node = self.at(node.get('baseType', ''))
+      node = self.position(node.get('baseType', ''))
     return node
 
   def elements(self, node: Mapping[str, str]) -> list[dict[str, str]]:
-    held = self.lists.get(node.get('elements', '').lstrip('!'), [])
-    return [self.at(one) for one in held]
+    nodes = self.lists.get(node.get('elements', '').lstrip('!'), [])
+    return [self.position(item) for item in nodes]
 
   def fields(
     self, node: Mapping[str, str], name: str, offset: int
@@ -158,17 +158,17 @@ class _Types:
       for member in self.elements(node):
         if 'StaticMember' in member.get('flags', ''):
           continue
-        at = offset + int(member.get('offset', 0)) // 8
-        its = self.bare(member.get('baseType', ''))
+        position = offset + int(member.get('offset', 0)) // 8
+        base = self.bare(member.get('baseType', ''))
         if member.get('tag') == 'DW_TAG_inheritance':
-          yield from self.fields(its, name, at)
+          yield from self.fields(base, name, position)
         elif member.get('tag') == 'DW_TAG_member':
           before = f'{name}.' if name else ''
-          yield from self.fields(its, before + member['name'], at)
+          yield from self.fields(base, before + member['name'], position)
     elif tag == 'DW_TAG_array_type':
       count = 1
-      for one in self.elements(node):
-        count *= int(one.get('count', 1))
+      for item in self.elements(node):
+        count *= int(item.get('count', 1))
       inner = self.bare(node.get('baseType', ''))
       if number := _number(inner):
         yield Field(name, offset, number, count)
@@ -187,9 +187,9 @@ class _Types:
         if name == struct.split('::')[-1] and node.get('size'):
           yield node
       elif name.startswith(_READ):
-        held = self.lists.get(node.get('templateParams', '').lstrip('!'), [])
-        if len(held) > 1:
-          yield self.bare(self.at(held[1])['type'])
+        nodes = self.lists.get(node.get('templateParams', '').lstrip('!'), [])
+        if len(nodes) > 1:
+          yield self.bare(self.position(nodes[1])['type'])
 
   def layout(self, node: Mapping[str, str]) -> Layout:
     fields = tuple(self.fields(node, '', 0))
