@@ -315,10 +315,10 @@ def _launch(
   with tempfile.TemporaryDirectory(prefix='hpmoe-twin-') as folder:
     words, arrays = _write(pathlib.Path(folder), arguments)
     command = build_kernel.command(kernel, mode=mode, **options)
-    done = subprocess.run(
+    process = subprocess.run(
       [*command, '--', str(blocks), *words], capture_output=True, text=True
     )
-    _raise(done)
+    _raise(process)
     return [
       np.fromfile(path, array.dtype).reshape(array.shape)
       for path, array in arrays
@@ -371,11 +371,11 @@ def _number(i: int, argument) -> np.generic:
   return (np.int32 if isinstance(argument, int) else np.float32)(argument)
 
 
-def _raise(done: subprocess.CompletedProcess) -> None:
-  if done.returncode == 0:
+def _raise(process: subprocess.CompletedProcess) -> None:
+  if process.returncode == 0:
     return
-  said = done.stderr.splitlines()
-  if done.returncode == _FOUND:
+  said = process.stderr.splitlines()
+  if process.returncode == _FOUND:
     found = [line.removeprefix('twin: ') for line in said[:-1]]
     raise Found([line for line in found if line])
-  raise ValueError('\n'.join(said) or f'exit code {done.returncode}')
+  raise ValueError('\n'.join(said) or f'exit code {process.returncode}')
