@@ -40,6 +40,8 @@ CORES = {
   'cube': ('__DAV_CUBE__', '__DAV_C220_CUBE__'),
 }
 FOLDERS = ('include', 'impl', '', 'include/basic_api', 'impl/basic_api')
+# The least that has compiled all samples and operators.
+_LEAST_CLANG = 14
 _CLANGS = ('clang++', *(f'clang++-{n}' for n in range(20, 13, -1)))
 _FLAGS = (
   *('-x', 'c++', '-std=c++17', '-w', '-ferror-limit=0', '-ffp-contract=off'),
@@ -143,10 +145,22 @@ def clang() -> str:
     Refused: there is none.
   """
   named = os.environ.get('HPMOE_CLANG')
+  older = ''
   for name in (named,) if named else _CLANGS:
-    if shutil.which(name):
+    if not shutil.which(name):
+      continue
+    version = subprocess.run(
+      [name, '-dumpversion'], capture_output=True, text=True
+    ).stdout.strip()
+    if version.partition('.')[0].isdigit() and (
+      int(version.partition('.')[0]) >= _LEAST_CLANG
+    ):
       return name
-  raise Refused('expected clang++ 14 or later (or HPMOE_CLANG), got none')
+    older = older or f'{name} {version or "of no version"}'
+  raise Refused(
+    f'expected clang++ {_LEAST_CLANG} or later (or HPMOE_CLANG), got '
+    f'{older or "none"}'
+  )
 
 
 def headers(folder: str) -> pathlib.Path:

@@ -326,3 +326,22 @@ class TestRealHeaders:
 
     assert done.returncode == 3
     assert re.search(r'add\.asc:\d+ .*MTE2_V', done.stderr)
+
+
+@pytest.mark.parametrize('version, enough', [('13.0.1', False), ('14', True)])
+def test_a_compiler_that_is_too_old_is_named_first(
+  tmp_path, monkeypatch, version, enough
+):
+  compiler = tmp_path / 'clang++'
+  compiler.write_text(f'#!/bin/sh\necho {version}\n')
+  compiler.chmod(0o755)
+  monkeypatch.setenv('HPMOE_CLANG', str(compiler))
+  search = build_kernel.clang.__wrapped__
+  if enough:
+    assert search() == str(compiler)
+    return
+  with pytest.raises(build_kernel.Refused) as error:
+    search()
+  assert str(error.value) == (
+    f'expected clang++ 14 or later (or HPMOE_CLANG), got {compiler} 13.0.1'
+  )

@@ -499,6 +499,12 @@ def reason(error: str, op: Folder) -> str:
   return error
 
 
+def stamp(op: Folder) -> tuple[tuple[str, int], ...]:
+  """Returns the files of an operator's folder, and when they were written."""
+  paths = _files(op.folder, '.h', '.hpp', '.cpp', '.cc', '.asc')
+  return tuple((str(path), path.stat().st_mtime_ns) for path in paths)
+
+
 def describe(op: Folder) -> str:
   """Returns what an operator takes, a line a thing."""
   rows = [('kernel', f'{op.kernel.name} in {op.source}')]

@@ -278,18 +278,25 @@ class Operator:
       'int main(int count, char** words) {\n'
       f'  return hpmoe_twin::RunKernel(as_built::{name}, count, words);\n}}\n'
     )
+    # Of sources as they are now: a launch in another order compiles nothing.
+    now = (source, headers, self.flags, cores, build_operator.stamp(op))
+    if now in _CODE:
+      return _CODE[now]
     near = build_operator.folders(
       op, self.flags, build_kernel.install(headers, work) if headers else None
     )
     flags = (*self.flags, *(f'-I{folder}' for folder in near))
     try:
-      return build_kernel.build(source, headers, work, flags, cores=cores)
+      _CODE[now] = build_kernel.build(source, headers, work, flags, cores=cores)
     except build_kernel.Refused as error:
       raise build_operator.OperatorError(
         build_operator.reason(str(error), op)
       ) from None
+    return _CODE[now]
 
 
+# Operators that were compiled in this process.
+_CODE: dict[tuple, build_kernel.Kernel] = {}
 # That CANN keeps for itself at a workspace's begin.
 _SYSTEM_WORKSPACE = 16 << 20
 

@@ -29,6 +29,60 @@ extern "C" __global__ __vector__ void scaled(
 """
 
 
+# Vector intrinsics of 128 floats, of which 8 or all are loaded.
+_CHOICES = """\
+template <typename T>
+__aicore__ __ubuf__ T* At(uint64_t byte) {
+  return reinterpret_cast<__ubuf__ T*>(byte);
+}
+constexpr uint64_t kOut = 1024;
+template <int choice>
+__global__ __vector__ void choices(
+    __gm__ float* x, __gm__ uint32_t* offsets, __gm__ float* y) {
+  copy_gm_to_ubuf(At<void>(0), (__gm__ void*)x, 0, 1, choice == 4 ? 16 : 1, 0,
+                  0);
+  copy_gm_to_ubuf(At<void>(512), (__gm__ void*)offsets, 0, 1, 1, 0, 0);
+  set_flag(PIPE_MTE2, PIPE_V, EVENT_ID0);
+  wait_flag(PIPE_MTE2, PIPE_V, EVENT_ID0);
+  set_mask_norm();
+  set_vector_mask(0, choice == 2 ? 0xFF : ~0ull);
+  int blocks = 1;
+  if (choice < 2) {  // of 64 lanes 56 are nobody's
+    vadds(At<float>(kOut), At<float>(0), 1.0f, 1, 1, 1, 8, 8);
+    blocks = 1 + choice;
+  } else if (choice == 2) {
+    vgather(At<uint32_t>(kOut), At<uint32_t>(512), 0, 8, 1);
+  } else if (choice == 3) {
+    set_mask_count();
+    set_vector_mask(0, 8);
+    vcadd(At<float>(0), At<float>(0), 1, 1, 1, 8, 1);
+    set_flag(PIPE_V, PIPE_S, EVENT_ID0);
+    wait_flag(PIPE_V, PIPE_S, EVENT_ID0);
+    const int64_t bits = get_acc_val();
+    float sum;
+    __builtin_memcpy(&sum, &bits, 4);
+    y[0] = sum;
+    dcci(y, SINGLE_CACHE_LINE, CACHELINE_OUT);
+    pipe_barrier(PIPE_ALL);
+    return;
+  } else {
+    uint64_t to[16], from[16];
+    for (int i = 0; i < 16; ++i) to[i] = kOut + 32 * i, from[i] = 32 * i;
+    set_va_reg_sb(VA0, to);
+    set_va_reg_sb(VA1, to + 8);
+    set_va_reg_sb(VA2, from);
+    set_va_reg_sb(VA3, from + 8);
+    scatter_vnchwconv_b32(VA0, VA2, 1, 0, 0);
+    blocks = 16;
+  }
+  set_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);
+  wait_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);
+  copy_ubuf_to_gm((__gm__ void*)y, At<void>(kOut), 0, 1, blocks, 0, 0);
+  pipe_barrier(PIPE_ALL);
+}
+"""
+
+
 pytestmark = twin_testing.needs_clang()
 
 
@@ -110,6 +164,40 @@ class TestValues:
   def test_a_mode_that_is_none(self, scaled):
     with pytest.raises(ValueError, match='^mode: expected one of'):
       scaled(mode='sideways')
+
+
+class TestVectors:
+  def _launch(self, tmp_path, choice, offsets=range(28, -4, -4)):
+    source = tmp_path / 'choices.asc'
+    source.write_text(_CHOICES)
+    kernel = run_kernel.Kernel(source, f'choices<{choice}>', cores='aiv')
+    x = np.arange(128, dtype=np.float32)
+    indices = np.array(offsets, np.uint32)
+    return x, kernel(x, indices, np.zeros(128, np.float32))[2]
+
+  def test_padding_may_be_computed_with_but_not_used(self, tmp_path):
+    x, y = self._launch(tmp_path, 0)
+    np.testing.assert_array_equal(y[:8], x[:8] + 1)
+    with pytest.raises(
+      run_kernel.Found, match='copy_ubuf_to_gm reads .*nobody'
+    ):
+      self._launch(tmp_path, 1)
+
+  def test_elements_of_offsets(self, tmp_path):
+    x, y = self._launch(tmp_path, 2)
+    np.testing.assert_array_equal(y[:8], x[7::-1])
+    with pytest.raises(
+      run_kernel.Found, match='srcOffset 1: expected a multip'
+    ):
+      self._launch(tmp_path, 2, [0, 2, 4, 4, 4, 4, 4, 4])
+
+  def test_a_sum_in_a_register_of_a_source_that_it_overwrites(self, tmp_path):
+    x, y = self._launch(tmp_path, 3)
+    assert y[0] == x[:8].sum()
+
+  def test_blocks_as_rows_become_columns(self, tmp_path):
+    x, y = self._launch(tmp_path, 4)
+    np.testing.assert_array_equal(y, x.reshape(16, 8).T.ravel())
 
 
 def test_source_that_does_not_compile_is_told_by_line(tmp_path):
