@@ -234,8 +234,8 @@ def _install(to: pathlib.Path) -> None:
       names_of += [pathlib.Path(path.name), pathlib.Path('matrix', own)]
     if own.stem.startswith('softmax'):
       names_of.append(pathlib.Path('softmax', path.name))
-    for name in names_of:
-      header = to / 'lib' / name
+    for below in names_of:
+      header = to / 'lib' / below
       if not header.exists():
         header.parent.mkdir(parents=True, exist_ok=True)
         header.write_text(f'#include "include/adv_api/{own}"\n')
