@@ -1,6 +1,7 @@
 """Wrong conversions, each named in a line; right ones are called that."""
 
 import functools
+import itertools
 import json
 import re
 
@@ -203,6 +204,20 @@ class TestWrongConversions:
   def test_a_bias_of_zeros(self, find_lines):
     (line,), _ = find_lines(_zero_bias, attention_bias=True)
     assert line == 'model.layers.1.self_attn.q_proj.bias: zeros in right'
+
+  @pytest.mark.parametrize(
+    ('name', 'text'),
+    [('down_proj', 'down'), ('gate_proj up_proj', 'gate and up')],
+  )
+  def test_square_experts_transposed(self, find_lines, name, text):
+    # Shapes do not show it.
+    def change(tensors):
+      for e, last in itertools.product(range(8), name.split()):
+        key = f'{EXPERTS}{e}.{last}.weight'
+        tensors[key] = tensors[key].T
+
+    (line,), _ = find_lines(change, moe_intermediate_size=32)
+    assert line == f'model.layers.1.mlp.experts: {text}: transposed'
 
   def test_layers_exchanged(self, find_lines):
     lines, _ = find_lines(_exchange_layers)
