@@ -1,4 +1,4 @@
-"""A fused MoE layer of codes and scales in numpy, right or with one bug.
+"""A fused MoE layer in numpy, of codes or values, right or with one bug.
 
 It has the form of the contract, `compute_case`, and that of FlashInfer-Bench's
 DeepSeek-V3 definition, `make_solution`.  Between two steps a value passes
@@ -99,7 +99,8 @@ class Form:
   """What a layer's tensors come in, and what becomes of its rows.
 
   Attributes:
-    element: of codes of both weights: int8, float8_..., int4, uint4 or e2m1.
+    element: of codes of both weights: int8, float8_..., int4, uint4 or e2m1;
+      '': weights are values.
     group: elements along the depth and across that share a scale; 0: all.
     expert_in, activation: what the two GEMMs make of their rows.
     storage: dtype of stages.
@@ -130,6 +131,7 @@ FORMS = {
   'int4': Form('int4', (32, 1), storage='bfloat16', y='bfloat16'),
   'uint4': Form('uint4', (64, 1), storage='bfloat16', y='bfloat16'),
   'mxfp4': Form('e2m1', (32, 1), storage='bfloat16', y='bfloat16'),
+  'values': Form('', (0, 0), storage='bfloat16', y='bfloat16'),
   'contest': Form('float8_e4m3fn', (BLOCK, BLOCK), y='bfloat16'),
 }
 
@@ -163,6 +165,7 @@ class Kernel:
       weights: `[T, K]` float32.
       arrays: codes `[E, X, Y]`, scales and zeros of both weights, by name.
     """
+    ids = self.pass_('topk_ids', ids)
     weights = self.pass_('topk_weights', weights)
     if 'x_scales' in arrays:
       codes = self.pass_('x_codes', x).astype(np.float32)
@@ -183,13 +186,13 @@ class Kernel:
       rows, scales = self._quantise('expert_in', x[token], None)
       if scales is not None:
         first_scale = scales[:, :1]
-      gate_up = self._store(rows @ matrices[0][places[expert]])
+      gate_up = self._multiply(rows, matrices[0][places[expert]])
       gate, up = self.pass_('split', np.split(gate_up, 2, -1), gate_up)
       with np.errstate(over='ignore', invalid='ignore'):
         activation = self._store(gate / (1 + np.exp(-gate)) * up)
       activation = self.pass_('activation', activation, (gate, up))
       values, _ = self._quantise('activation', activation, first_scale)
-      out = self._store(values @ matrices[1][places[expert]])
+      out = self._multiply(values, matrices[1][places[expert]])
       out = self.pass_('expert_out', out)
       for name, tensor in zip(
         ('gate_up', 'activation', 'expert_out'), (gate_up, activation, out)
@@ -207,11 +210,16 @@ class Kernel:
     """Returns a value, changed where the bug is."""
     return self.change(value, source) if point == self.point else value
 
+  def _multiply(self, rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    return self._store(self.pass_('product', rows @ matrix, (rows, matrix)))
+
   def _store(self, values: np.ndarray) -> np.ndarray:
     return _round_to(values, self.form.storage)
 
   def _read(self, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """Returns a weight `[E, X, Y]` float32."""
+    if not self.form.element:
+      return arrays[name].astype(np.float32)
     words = self.pass_(f'{name}_codes', arrays[f'{name}_codes'])
     scales = arrays[f'{name}_scales']
     if scales.dtype == np.uint8:
@@ -266,6 +274,18 @@ def _round_to(values: np.ndarray, dtype: str) -> np.ndarray:
   return values.astype(_find_dtype(dtype)).astype(np.float32)
 
 
+def compute_y(kernel: Kernel, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+  """Returns y `[1, T, D]` of a case of one rank."""
+  return _compute(kernel, inputs)['y'][None]
+
+
+def _compute(kernel: Kernel, inputs: Mapping[str, np.ndarray]):
+  arrays = {name: array[0] for name, array in inputs.items()}
+  x = arrays['x_codes' if 'x_codes' in arrays else 'x']
+  routing = arrays['topk_ids'], arrays['topk_weights']
+  return kernel.compute(x, *routing, arrays)
+
+
 def compute_case(
   kernel: Kernel, inputs: Mapping[str, np.ndarray], capacity: int
 ) -> dict[str, np.ndarray]:
@@ -276,11 +296,7 @@ def compute_case(
     inputs: of the contract.
     capacity: rows that stages have.
   """
-  arrays = {name: array[0] for name, array in inputs.items()}
-  x = arrays['x_codes' if 'x_codes' in arrays else 'x']
-  outputs = kernel.compute(
-    x, arrays['topk_ids'], arrays['topk_weights'], arrays
-  )
+  outputs = _compute(kernel, inputs)
   for name, rows in outputs.items():
     if name != 'y':
       padding = np.zeros((capacity - len(rows), rows.shape[1]), rows.dtype)

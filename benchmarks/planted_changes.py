@@ -155,6 +155,12 @@ def _odd_row_zero(rows, _):
   return rows
 
 
+def _first_slot_zero(weights, _):
+  weights = weights.copy()
+  weights[:, 0] = 0
+  return weights
+
+
 def _tail_zero(rows, _):
   rows = rows.copy()
   rows[len(rows) // _TAIL * _TAIL :] = 0
@@ -191,6 +197,12 @@ CHANGES: dict[str, coded_kernel.Change] = {
   'every_second': _every_second,
   'ones': lambda v, _: np.ones_like(v),
   'zero': lambda v, _: 0 * v,
+  'negative': lambda v, _: -v,
+  'tenth_more': lambda v, _: v * np.float32(1.1),
+  'hundredth_more': lambda v, _: v * np.float32(1.01),
+  'first_slot_zero': _first_slot_zero,
+  # Sums from the last product to the first.
+  'descending': lambda _, pair: pair[0][:, ::-1] @ pair[1][::-1],
   'plus_one': lambda v, _: v + 1,
   'squared': lambda v, _: v * v,
   'inverse': lambda v, _: 1 / v,

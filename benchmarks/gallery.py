@@ -1,0 +1,257 @@
+r"""Judges layers of other projects: `hpmoe check`, `hpmoe invariance` of each.
+
+Entries are in gallery.toml, adapters in examples/gallery.  An entry whose
+Python is not named stays as it was measured.
+
+Exit code 0: each fails where its entry has a reason, and nowhere else; 1: not
+so.
+
+Example:
+  python -m benchmarks.gallery --torch_python=.venv-gallery/bin/python --keep
+  python -m benchmarks.gallery --entries='JAX ragged_dot'
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from typing import Any
+
+from absl import app
+from absl import flags
+
+from hpmoe.parity_tests.determinism import invariance
+from hpmoe.tools.docs import figures
+
+_TORCH_PYTHON = flags.DEFINE_string(
+  'torch_python', None, 'A Python that has torch, as make test-torch makes it.'
+)
+_PYTHON = flags.DEFINE_string(
+  'python', sys.executable, 'The Python that has JAX and MindSpore.'
+)
+_ENTRIES = flags.DEFINE_multi_string('entries', [], 'Names; none: all.')
+
+ADAPTERS = figures.ROOT / 'examples/gallery'
+DTYPES = ('f32', 'bf16')
+POLICY, INVARIANCE = 'policy', 'invariance'
+PASSES, CANNOT_RUN = 'PASS', 'cannot run'
+_NAME = 'gallery'
+_COLUMNS = (
+  'layer',
+  'float32',
+  'bfloat16',
+  'why',
+  'right in 16 bits under',
+  'float32: y or dx changes bits by',
+)
+# What a model's tokens see; sums over tokens follow their order anyway.
+_OF_TOKENS = ('y', 'dx')
+_CANNOT_RUN = 3
+_TIMEOUT_S = 900
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """A layer of another project, see gallery.toml.
+
+  Attributes:
+    case: flags of the layer that is judged.
+    bits: flags of the layer on which it is seen what changes bits.
+  """
+
+  name: str
+  adapter: str
+  packages: Sequence[str]
+  reason: str = ''
+  has_backward: bool = False
+  policy: str = ''
+  narrow: str = 'bf16'
+  python: str = 'torch'
+  case: Sequence[str] = ('--preset=small', '--ranks=1', '--tokens=64')
+  bits: Sequence[str] = ('--preset=tiny', '--ranks=1')
+
+  def find_python(self) -> str | None:
+    """Returns its interpreter; None: nobody named one."""
+    if self.python == 'ours':
+      return _PYTHON.value
+    if self.python == 'torch':
+      return _TORCH_PYTHON.value
+    return os.environ.get(self.python)
+
+  def list_words(self, dtype: str, python: str) -> list[str]:
+    """Returns flags of both commands; dtype may be `POLICY`."""
+    words = [f'--dtype={self.narrow if dtype == POLICY else dtype}']
+    words += [f'--policy={self.policy}'] if dtype == POLICY else []
+    words += ['--direction=both'] if self.has_backward else []
+    candidate = ADAPTERS / self.adapter
+    return [*words, f'--python={python}', f'--candidate={candidate}']
+
+
+ENTRIES = tuple(
+  Entry(**row)
+  for row in tomllib.loads(
+    pathlib.Path(__file__).with_suffix('.toml').read_text('utf-8')
+  )['entries']
+)
+
+
+def check(entry: Entry, dtype: str, python: str) -> str:
+  """Returns PASS, FAIL with the first failure, or that it cannot run.
+
+  Raises:
+    RuntimeError: the check itself failed.
+  """
+  words = [*entry.case, *entry.list_words(dtype, python)]
+  code, report, message = _run('check', words)
+  if code == _CANNOT_RUN:
+    return CANNOT_RUN
+  if report is None:
+    raise RuntimeError(f'{entry.name}: {message[-2000:]}')
+  failure = report['first_failure']
+  if failure is None:
+    return PASSES
+  return f'FAIL: {failure["stage"]} ({failure["lane"]})'
+
+
+def list_changes(entry: Entry, python: str) -> str:
+  """Returns what gives a token of a float32 layer other bits.
+
+  Raises:
+    RuntimeError: the command failed.
+  """
+  words = [*entry.list_words(DTYPES[0], python), *entry.bits]
+  _, report, message = _run('invariance', words)
+  if report is None:
+    raise RuntimeError(f'{entry.name}: {message[-2000:]}')
+  return describe_changes(report['rows'])
+
+
+def describe_changes(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Returns the names of rows in which a token has other bits."""
+  changes = []
+  for row in rows:
+    apart = [row['apart'].get(name) for name in _OF_TOKENS]
+    grades = [item['grade'] for item in apart if item]
+    if grades:
+      worst = max(grades, key=invariance.GRADES.index)
+      is_wrong = worst == invariance.WRONG
+      changes.append(row['name'] + (' (WRONG)' if is_wrong else ''))
+  return ', '.join(changes) or 'nothing'
+
+
+def _run(
+  command: str, words: Sequence[str]
+) -> tuple[int, dict[str, Any] | None, str]:
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / 'report.json'
+    process = subprocess.run(
+      [
+        *(sys.executable, '-m', 'hpmoe.parity_tests.commands.main', command),
+        *words,
+        f'--json={path}',
+      ],
+      capture_output=True,
+      text=True,
+      timeout=_TIMEOUT_S,
+    )
+    is_judged = process.returncode in (0, 1) and path.exists()
+    report = json.loads(path.read_text()) if is_judged else None
+  return process.returncode, report, process.stderr
+
+
+def read_versions(entry: Entry, python: str) -> str:
+  """Returns 'torch 2.13.0' and so on, as that Python has them."""
+  script = (
+    'import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))'
+  )
+  process = subprocess.run(
+    [python, '-c', script, *entry.packages],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  pairs = zip(entry.packages, process.stdout.split())
+  return ', '.join(f'{name} {version}' for name, version in pairs)
+
+
+def measure(entry: Entry, python: str) -> dict[str, Any]:
+  """Returns what is said of an entry."""
+  dtypes = (*DTYPES, POLICY) if entry.policy else DTYPES
+  outcomes = {dtype: check(entry, dtype, python) for dtype in dtypes}
+  outcomes[INVARIANCE] = list_changes(entry, python)
+  run = figures.run(f'python -m benchmarks.{_NAME}')
+  return dict(run=run, versions=read_versions(entry, python), **outcomes)
+
+
+def list_contradictions(layers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+  """Returns a line for each entry whose words are not what was measured."""
+  lines = []
+  for entry in ENTRIES:
+    layer = layers.get(entry.name)
+    if layer is None:
+      lines.append(f'{entry.name}: expected figures, got none')
+      continue
+    for dtype in DTYPES:
+      if (layer[dtype] == PASSES) == (dtype in entry.reason):
+        lines.append(
+          f'{entry.name}: reason: expected {dtype} in it if it does not pass, '
+          f'got {entry.reason!r} of {layer[dtype]}'
+        )
+    if entry.policy and layer[POLICY] != PASSES:
+      lines.append(
+        f'{entry.name}: policy: expected one under which it passes, got '
+        f'{entry.policy}: {layer[POLICY]}'
+      )
+  return lines
+
+
+def tabulate(layers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+  """Returns a row for each entry."""
+  rows = []
+  for entry in ENTRIES:
+    layer = layers[entry.name]
+    file, _, _ = entry.adapter.partition(':')
+    dtype = '' if entry.narrow == 'bf16' else f'--dtype={entry.narrow} '
+    rows.append(
+      [
+        f'[{entry.name}](../examples/gallery/{file})',
+        *(layer[dtype] for dtype in DTYPES),
+        entry.reason,
+        f'`{dtype}--policy={entry.policy}`' if entry.policy else '',
+        layer.get(INVARIANCE, 'not tried'),
+      ]
+    )
+  return rows
+
+
+def main(argv):
+  del argv
+  layers = figures.load(_NAME)['layers']
+  for entry in ENTRIES:
+    python = entry.find_python()
+    if python is None or (_ENTRIES.value and entry.name not in _ENTRIES.value):
+      continue
+    layers[entry.name] = measure(entry, python)
+    print(entry.name, layers[entry.name], flush=True)
+  lines = list_contradictions(layers)
+  if figures.KEEP.value and not lines:
+    # As many lines as there are commits.
+    runs = {
+      re.sub(r'load .*', '', str(layer['run'])): layer['run']
+      for layer in layers.values()
+    }
+    figures.write(
+      _NAME, _COLUMNS, tabulate(layers), [*runs.values()], layers=layers
+    )
+  print(*lines, sep='\n')
+  return int(bool(lines))
+
+
+if __name__ == '__main__':
+  app.run(main)

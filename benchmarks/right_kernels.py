@@ -1,0 +1,138 @@
+r"""Counts how often right kernels fail: layers in numpy, by three judges.
+
+By stage: each stage and gradient of a layer, in lane bounded.  Whole: checks in
+lanes exact, bounded and standard, both passes.  Quantised: y of layers of every
+form, and of rows in codes, in lane bounded.  Dtypes, placements of the routing
+weight, orders of sums, and what multiplies a scale take turns by seed.
+
+Exit code 0: none failed; 1: one did.
+
+Example:
+  python -m benchmarks.right_kernels --keep
+  python -m benchmarks.right_kernels --stages=10 --checks=1 --codes=1
+"""
+
+from collections.abc import Iterator
+import dataclasses
+import sys
+
+from absl import app
+from absl import flags
+
+from hpmoe.parity_tests.judge import numpy_testing
+from hpmoe.parity_tests.judge import quantised_testing
+from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import quantised
+from hpmoe.tools.docs import figures
+
+_STAGES = flags.DEFINE_integer('stages', 1000, 'Layers judged by stage.')
+_CHECKS = flags.DEFINE_integer('checks', 48, 'Layers checked whole.')
+_CODES = flags.DEFINE_integer('codes', 200, 'Layers of each quantised form.')
+
+_DTYPES = ('float32', 'bfloat16', 'float16')
+_ORDERS = tuple(trial.ORDERS.values())
+_CONFIG = dataclasses.replace(
+  presets.config(presets.get('tiny'), 2, 8), capacity=64
+)
+_LANES = ('exact', 'bounded', 'standard')
+
+
+def choose(seed: int) -> tuple[str, str, trial.Kernel]:
+  """Returns the dtype, the placement and the kernel of a seed."""
+  turn = seed // len(_DTYPES)
+  placement = precision.PLACEMENTS[turn % len(precision.PLACEMENTS)]
+  kernel = trial.Kernel(_ORDERS[turn % len(_ORDERS)])
+  return _DTYPES[seed % len(_DTYPES)], placement, kernel
+
+
+def fails_by_stage(seed: int) -> bool:
+  """Says whether a stage or gradient of a right layer fails."""
+  dtype, placement, kernel = choose(seed)
+  policy = precision.PrecisionPolicy(dtype, placement=placement)
+  inputs = trial.with_saved(trial.draw(_CONFIG, policy, seed))
+  results: list[verdicts.Result] = []
+  for run in (kernel.forward, kernel.backward):
+    outputs = run(inputs.config, policy, inputs.arrays)
+    results += trial.judge_stages(inputs, outputs).values()
+  return has_failed(results)
+
+
+def fails_whole(seed: int) -> bool:
+  """Says whether a check of a right layer fails."""
+  dtype, placement, kernel = choose(seed)
+  candidate = numpy_testing.Numpy(kernel, everything=seed // 3 % 5 > 0)
+  results = numpy_testing.check_rows(
+    candidate,
+    _LANES,
+    seed=seed,
+    tokens=8,
+    capacity=64,
+    dtype=dtype,
+    direction='both',
+    policy=(f'placement={placement}',),
+  )
+  return has_failed(results)
+
+
+def has_failed(results) -> bool:
+  """Says whether a result fails; one must have passed.
+
+  Raises:
+    ValueError: nothing was judged.
+  """
+  verdicts_of_results = {result.verdict for result in results}
+  if verdicts_of_results <= {verdicts.NOT_JUDGED}:
+    raise ValueError('results: expected a verdict, got none')
+  return verdicts.FAIL in verdicts_of_results
+
+
+def fails_in_codes(form: str, rows: str, quantiser: str, seed: int) -> bool:
+  """Says whether y of a right layer of codes fails."""
+  kernel = quantised_testing.Kernel(('sums', 'terms')[seed % 2], rows=quantiser)
+  if rows:
+    kernel = quantised_testing.Kernel(rows=quantiser)
+  dtype = _DTYPES[seed // 2 % len(_DTYPES)]
+  inputs = quantised_testing.draw_inputs(form, dtype, seed, rows)
+  return bool(quantised_testing.list_failed_rules(inputs, kernel))
+
+
+def judge_all(
+  stages: int, checks: int, codes: int
+) -> Iterator[tuple[str, bool]]:
+  """Yields each layer's row of the table, and whether it fails."""
+  for seed in range(stages):
+    yield 'judged by stage', fails_by_stage(seed)
+  for seed in range(checks):
+    yield 'judged end to end', fails_whole(seed)
+  forms = [(form, '', '') for form in quantised.FORMS]
+  for form, rows, quantiser in (*forms, *quantised_testing.DYNAMIC):
+    for seed in range(codes):
+      yield 'quantised', fails_in_codes(form, rows, quantiser, seed)
+
+
+def main(argv):
+  del argv
+  counts: dict[str, list[int]] = {}
+  numbers = _STAGES.value, _CHECKS.value, _CODES.value
+  for row, fails in judge_all(*numbers):
+    count = counts.setdefault(row, [0, 0])
+    count[0] += 1
+    count[1] += fails
+    if count[0] % 500 == 0 or fails:
+      print(row, *count, flush=True)
+  rows = [[row, *map(str, count)] for row, count in counts.items()]
+  for cells in rows:
+    print(*cells, sep='\t')
+  if figures.KEEP.value:
+    words = [word for word in sys.argv[1:] if word != '--keep']
+    command = ' '.join(['python -m benchmarks.right_kernels', *words])
+    columns = ['right', 'layers', 'fail']
+    figures.write('right_kernels', columns, rows, [figures.run(command)])
+  return int(any(count[1] for count in counts.values()))
+
+
+if __name__ == '__main__':
+  app.run(main)

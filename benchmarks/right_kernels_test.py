@@ -1,0 +1,30 @@
+"""Right kernels pass, a wrong one is counted, and the page has the rows."""
+
+import pytest
+
+from benchmarks import right_kernels
+from hpmoe.parity_tests.judge import quantised_testing
+from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.tools.docs import figures
+
+
+def test_every_row_of_the_page_is_counted_and_none_fails():
+  rows = dict(right_kernels.judge_all(stages=1, checks=1, codes=0))
+  rows['quantised'] = right_kernels.fails_in_codes('int4_32', '', '', 0)
+  assert not any(rows.values())
+  assert [row[0] for row in figures.load('right_kernels')['rows']] == [*rows]
+
+
+def test_a_wrong_kernel_is_counted(monkeypatch):
+  wrong = trial.Kernel(silu=1.1)
+  monkeypatch.setattr(
+    right_kernels, 'choose', lambda seed: ('float32', 'combine', wrong)
+  )
+  assert right_kernels.fails_by_stage(0)
+  assert right_kernels.fails_whole(0)
+
+
+@pytest.mark.parametrize('form, rows, quantiser', quantised_testing.DYNAMIC[:1])
+def test_a_wrong_quantiser_is_counted(form, rows, quantiser):
+  assert not right_kernels.fails_in_codes(form, rows, quantiser, 0)
+  assert right_kernels.fails_in_codes(form, rows, 'int8 cut', 0)
