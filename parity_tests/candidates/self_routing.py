@@ -78,8 +78,8 @@ class SelfRouting(candidates.Candidate):
     callable_kinds = (in_process.Function, user_candidate.Subprocess)
     if not isinstance(self.function, callable_kinds):
       raise ValueError(
-        'candidate: expected a function beside --router or --local_experts, '
-        f'got {self.name}'
+        'router, local_experts: expected a function that is called here, '
+        f'without --python, --command or --outputs, got {self.name}'
       )
     if self.checking.isolate:
       raise ValueError(

@@ -211,6 +211,10 @@ def read_solution(place: str, definition: Definition) -> Solution:
     text = pathlib.Path(path).read_text('utf-8')
     folder, name = str(pathlib.Path(path).absolute()), place
     return Solution(name, folder, function, {}, _is_destination_passing(text))
+  if '.py:' in place:
+    raise ValueError(
+      f'solution: expected FILE.py::function, with two colons, got {place!r}'
+    )
   return _read_solution_file(place, definition)
 
 

@@ -56,6 +56,27 @@ class TestVerdict:
     notes = '\n'.join(report.config['notes'])
     assert 'rule flashinfer_contest (MLSys 2026) accepts the output' in notes
 
+  @pytest.mark.parametrize(
+    ('source', 'verdict'),
+    [
+      ('layer(*inputs)', verdicts.PASS),
+      ('layer(*inputs[:9], 1.0)', verdicts.FAIL),
+      ('layer(*inputs[:8], 0, inputs[9])', verdicts.FAIL),
+    ],
+    ids=['right', 'factor ignored', 'first expert ignored'],
+  )
+  def test_random_inputs_show_who_ignores_a_scalar(
+    self, files, source, verdict
+  ):
+    folder, definition, _ = files
+    text = f'def changed(*inputs):\n  return {source}\n'
+    path = testing.write_kernels(folder, text)
+    case, candidate = definition_check.make_request(
+      definition, f'{path}::changed', tokens=_TOKENS
+    )
+    request = request_lib.Request(case, candidate, _JUDGEMENT)
+    assert check.run(request).verdict == verdict
+
   @pytest.mark.parametrize('change', testing.CHANGES)
   def test_a_wrong_kernel_fails(self, files, change):
     report = _judge(files, testing.make_change(change), 'changed')
@@ -242,6 +263,10 @@ class TestCommand:
       (
         ['--definition={}', '--solution=missing.py::run', '--tokens=2'],
         "solution: expected FILE.py::function, got 'missing.py::run'",
+      ),
+      (
+        ['--definition={}', '--solution=mine.py:run', '--tokens=2'],
+        'solution: expected FILE.py::function, with two colons',
       ),
       (
         ['--definition={}', '--solution=reference', '--preset=tiny'],

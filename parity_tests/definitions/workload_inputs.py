@@ -2,7 +2,7 @@
 
 `random` inputs are drawn as FlashInfer-Bench draws them: normal numbers, those
 of 8 bits cut off at 2 either way.  The values are not its: torch's generator
-differs from numpy's.
+differs from numpy's.  It draws no scalars; `_choose_scalar` says what they are.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,8 @@ from hpmoe.reference.contract import stable_random
 
 Inputs = dict[str, Any]
 _CUT_OFF = 2.0
+# A routed scaling factor.
+_FACTOR = 2.5
 _DRAWN_AT_ONCE = 1 << 20
 
 
@@ -41,7 +43,11 @@ def make_inputs(
     elif row['type'] == 'safetensors':
       inputs[spec.name] = _read(spec, shape, row, workload.root)
     elif row['type'] == 'random':
-      inputs[spec.name] = _draw(spec, shape, seed)
+      inputs[spec.name] = (
+        _choose_scalar(definition, spec)
+        if shape is None
+        else _draw(spec, shape, seed)
+      )
     else:
       raise ValueError(
         f'workload {workload.uuid}: expected type random, scalar or '
@@ -75,18 +81,29 @@ def change_tokens(
   return other_inputs
 
 
+def _choose_scalar(
+  definition: definition_lib.Definition, spec: definition_lib.TensorSpec
+) -> int | float:
+  """Returns a number with which a kernel that ignores it is wrong.
+
+  An integer is the first expert of a rank: that of the second rank, if there is
+  one.  Others are factors.
+  """
+  if not spec.dtype.startswith(('int', 'uint', 'bool')):
+    return _FACTOR
+  experts = definition.axes.get('num_experts') or 0
+  local = definition.axes.get('num_local_experts') or experts
+  return local if 2 * local <= experts else 0
+
+
 def _draw(
-  spec: definition_lib.TensorSpec, shape: tuple[int, ...] | None, seed: int
+  spec: definition_lib.TensorSpec, shape: tuple[int, ...], seed: int
 ) -> Any:
   if spec.dtype.startswith(('int', 'uint', 'bool')):
-    if shape is None:  # the first expert of a rank
-      return 0
     raise ValueError(
       f'workload: expected {spec.name} as safetensors, got random: random '
       'integers are no experts'
     )
-  if shape is None:
-    return 1.0
   rng = np.random.default_rng(stable_random.seed_of(spec.name, seed))
   if spec.dtype.startswith('float8'):
     return _draw_codes(rng, shape, numpy_dtype(spec.dtype))

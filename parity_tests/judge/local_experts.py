@@ -74,9 +74,13 @@ def read(case: case_lib.Case) -> LocalExperts | None:
     )
   config, _ = case.estimate_sizes()
   experts = LocalExperts(int(first), int(count), config.num_experts)
-  if not config.top_k <= experts.count <= config.num_experts - experts.first:
+  if experts.first + experts.count > config.num_experts:
     raise ValueError(
-      f'local_experts: expected at least {config.top_k} experts of '
-      f'{config.num_experts}, got {text}'
+      f'local_experts: expected FIRST + COUNT of at most {config.num_experts}, '
+      f'the experts of the layer, got {text}'
+    )
+  if experts.count < config.top_k:
+    raise ValueError(
+      f'local_experts: expected COUNT of at least K={config.top_k}, got {text}'
     )
   return experts

@@ -121,8 +121,12 @@ def _run(
   needs = tensors.needs(name, config, policy.placement)
   known = {name: lazy_tensors.load_whole(known[name]) for name in needs}
   rows, _ = tensors.GEMMS.get(name, ('', ''))
+  # A copy of codes' values has their dtype, which `x_form` says.
+  is_copy = tensors.role(name, policy.placement) == 'movement'
+  storage = policy.dtype(name) if is_copy and policy.x_form else policy.storage
   policy = dataclasses.replace(
     policy.multiplying(rows),
+    storage=storage,
     accumulation_order='ascending',
     activation_ulp=precision.ACTIVATION_ULP,
     sigmoid_ulp=0.0,

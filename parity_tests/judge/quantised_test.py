@@ -25,6 +25,7 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import controls_testing
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import numpy_testing
+from hpmoe.parity_tests.judge import oracle
 from hpmoe.parity_tests.judge import quantised_testing
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import precision
@@ -435,6 +436,40 @@ class TestTokensAsCodes:
     )
     np.testing.assert_array_equal(values, exact.arrays['x'])
     assert np.any(exact.arrays['x_scales'] != 1)
+
+  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+  def test_moved_rows_are_values_of_codes(self, dtype):
+    # expert_in is float32 in every storage: code times scale.
+    case = dataclasses.replace(self.CASE, dtype=dtype, quantised='')
+    rows = self._judge_expert_in(case)
+    assert rows == {'pass'}
+
+  def _judge_expert_in(self, case):
+    def kernel(inputs, config, policy):
+      y = _compute_y(inputs, config, policy, stores=policy.storage)
+      arrays = {'topk_ids': inputs['topk_ids']}
+      plan = oracle.Oracle(config, precision.PrecisionPolicy(), arrays).plan
+      rows = np.zeros(
+        (config.num_ranks, config.num_rows, config.d_model), np.float32
+      )
+      x, ids = _read_tokens(inputs, '', 128), inputs['topk_ids']
+      for place in np.argwhere(ids >= 0):
+        rank, token, _ = place
+        owner = ids[tuple(place)] // config.experts_per_rank
+        rows[owner, plan['row_of_slot'][tuple(place)]] = x[rank, token]
+      return y | {'expert_in': rows}
+
+    report = hpmoe.check(kernel, case, lanes=['bitwise'], repeat=1)
+    return {
+      result.verdict
+      for result in report.found.results
+      if result.stage == 'expert_in'
+    }
+
+  def test_a_sample_of_tiles_is_judged(self):
+    lanes = ['bitwise', 'bounded']
+    report = hpmoe.check(_compute_y, self.CASE, lanes=lanes, tiles=1, repeat=1)
+    assert report.passed
 
   def test_routing_weights_of_a_kernel_s_own_have_their_roundings(self):
     # Weights a few units off: right for who computes them, else wrong.

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import self_routing
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import dumps
@@ -243,6 +242,9 @@ def _find_own_routing(
         f'go to {" or ".join(map(str, choices[:2]))}'
       )
     return None
+  flat = ids.reshape(-1, ids.shape[-1])
+  if _find_invalid(flat, task.inputs.logits.shape[-1]).any():
+    return None
   if results[1].verdict == verdicts.FAIL:
     return Routing(ids, weights.astype(np.float32), 0.0)
   is_same = np.array_equal(ids, routing.ids)
@@ -314,27 +316,55 @@ def _judge_routing(
 def _compare_ids(task, outputs, lane, rule, request) -> verdicts.Result:
   ids = outputs['topk_ids']
   flat = ids.reshape(-1, ids.shape[-1])
-  try:
+  expected = task.route().ids.reshape(flat.shape).copy()
+  is_bad = _find_invalid(flat, task.inputs.logits.shape[-1])
+  if is_bad.any():
+    token = int(np.flatnonzero(is_bad.any(-1))[0])
+    pattern = (
+      f'token {token}: {flat.shape[-1]} different experts of the whole layer, '
+      f'0 to {task.inputs.logits.shape[-1] - 1}, were expected, got '
+      f'{flat[token].tolist()}'
+    )
+  else:
     wrong = router_limits.find_wrong_choice(task.router, task.scores, flat)
-  except ValueError as error:
-    raise candidates.CandidateError(
-      f'{request.candidate.name}: {error}'
-    ) from error
-  expected, is_bad = ids.copy(), np.zeros(ids.shape, bool)
-  if wrong is not None:
-    place = np.unravel_index(wrong.token, ids.shape[:2])
-    right = task.route().ids[place]
-    is_bad[place] = ~np.isin(ids[place], right)
-    expected[place] = np.where(is_bad[place], right, ids[place])
-    if wrong.unit == 'expert':
-      is_bad[place] = ids[place] == wrong.chosen_id
-      expected[place][is_bad[place]] = wrong.left_out_id
-  tensors = _Tensors(ids, expected, is_bad, str(wrong or ''))
+    pattern = str(wrong or '')
+    for token in router_limits.list_wrong_tokens(
+      task.router, task.scores, flat
+    ):
+      is_bad[token] = ~np.isin(flat[token], expected[token])
+    if wrong is not None and wrong.unit == 'expert':
+      is_bad[wrong.token] = flat[wrong.token] == wrong.chosen_id
+      expected[wrong.token, is_bad[wrong.token]] = wrong.left_out_id
+  tensors = _Tensors(
+    ids, expected.reshape(ids.shape), is_bad.reshape(ids.shape), pattern
+  )
   return tensors.make_result('topk_ids', lane, rule, request)
+
+
+def _find_invalid(ids: np.ndarray, experts: int) -> np.ndarray:
+  """Returns what of ids `[T, K]` is no expert, or there twice."""
+  is_bad = (ids < 0) | (ids >= experts)
+  order = np.argsort(ids, -1, kind='stable')
+  ascending = np.take_along_axis(ids, order, -1)
+  is_twice = np.zeros(ids.shape, bool)
+  is_twice[:, 1:] = ascending[:, 1:] == ascending[:, :-1]
+  is_repetition = np.zeros(ids.shape, bool)
+  np.put_along_axis(is_repetition, order, is_twice, -1)
+  return is_bad | is_repetition
 
 
 def _compare_weights(task, outputs, lane, rule, request) -> verdicts.Result:
   weights = outputs['topk_weights'].astype(np.float32)
+  ids = outputs['topk_ids']
+  flat = ids.reshape(-1, ids.shape[-1])
+  if _find_invalid(flat, task.inputs.logits.shape[-1]).any():
+    return verdicts.Result(
+      'topk_weights',
+      lane,
+      rule,
+      verdict=verdicts.NOT_JUDGED,
+      why='topk_ids are no experts',
+    )
   expected = task.weigh(outputs['topk_ids'])
   limit = task.weight_ulp * _U * np.abs(expected)
   limit += ulp.smallest_normal(task.router.dtype)
@@ -385,9 +415,11 @@ class _Tensors:
     if not failures:
       return result
     replay = request.replay(lane)
+    distances = ulp.distance(self.actual, self.expected)
     return dataclasses.replace(
       result,
       failed=failures,
+      worst_ulp=int(distances[self.is_bad].max()),
       verdict=verdicts.FAIL,
       why=self.pattern,
       failure=self._make_failure(stage, lane, rule, replay),
@@ -439,7 +471,21 @@ def _describe(request, view, report, task=None, results=()):
       for token, choices in task.undecided.items()
     ]
   rows = tuple(_replay(request, row) for row in (*results, *report.results))
+  if any(row.missing in self_routing.ROUTING for row in results if row.missing):
+    rows = tuple(_ask_for_routing(row) for row in rows)
   return dataclasses.replace(report, config=config, results=rows)
+
+
+def _ask_for_routing(row: verdicts.Result) -> verdicts.Result:
+  """Returns a row whose failure says what would show an error of the router."""
+  if row.failure is None:
+    return row
+  names = ', '.join(self_routing.ROUTING)
+  hint = row.failure.hint
+  words = hint.removeprefix('return ') if hint.startswith('return ') else ''
+  hint = f'return {names}, {words}' if words else f'return {names}; {hint}'
+  failure = dataclasses.replace(row.failure, hint=hint.rstrip('; '))
+  return dataclasses.replace(row, failure=failure)
 
 
 def _replay(request, row: verdicts.Result) -> verdicts.Result:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import hpmoe
-from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import router_data
 from hpmoe.parity_tests.judge import self_routing
@@ -46,6 +45,8 @@ def kernel(inputs, config, policy, word, change='', returns=True):
   if change == 'an expert twice':
     ids[..., 1] = ids[..., 0]
   y = _compute_experts(inputs, config, ids - first, weights)
+  if change == 'others are -1':
+    ids = np.where(ids < 8, ids, -1).astype(np.int32)
   if change == 'y of 1 % more':
     y = y * np.float32(1.01)
   routed = {'topk_ids': ids, 'topk_weights': weights}
@@ -133,7 +134,8 @@ class TestWrongKernels:
     report = check(change)
     failure = report.first_failure
     assert failure is not None and failure.stage == 'topk_ids'
-    assert words in failure.pattern and 'left out' in failure.pattern
+    assert words in failure.pattern
+    assert 'left out' in failure.pattern or 'keeps' in failure.pattern
 
   @pytest.mark.parametrize('change', ['scores in bf16', 'groups ignored'])
   def test_the_rest_is_judged_under_the_choice_of_the_kernel(self, change):
@@ -166,11 +168,25 @@ class TestWrongKernels:
     failure = report.first_failure
     assert failure is not None and failure.stage == 'y'
 
-  def test_an_expert_twice_is_no_choice(self):
-    with pytest.raises(
-      candidates.CandidateError, match='topk_ids: expected 4 different experts'
-    ):
-      check('an expert twice')
+  @pytest.mark.parametrize('change', ['an expert twice', 'others are -1'])
+  def test_what_is_no_expert_is_no_choice(self, change):
+    report = check(change)
+    failure = report.first_failure
+    assert failure is not None and failure.stage == 'topk_ids'
+    assert '4 different experts of the whole layer, 0 to 15' in failure.pattern
+    assert failure.bad_rows > 8
+
+  def test_all_wrong_tokens_are_counted(self):
+    right, wrong = (check(change) for change in ('', 'groups ignored'))
+    assert right.passed
+    failure = wrong.first_failure
+    assert failure is not None and failure.bad_rows > 3
+    assert 'where the rule keeps 2' in failure.pattern
+
+  def test_y_alone_asks_for_the_routing(self):
+    failure = check('groups ignored', returns=False).first_failure
+    assert failure is not None
+    assert failure.hint.startswith('return topk_ids, topk_weights, expert_in')
 
   def test_an_answer_kept_by_shape_fails(self):
     answers = {}
@@ -294,8 +310,8 @@ class TestLocalExperts:
     ('fields', 'words'),
     [
       (dict(local_experts='4'), 'local_experts: expected FIRST:COUNT'),
-      (dict(local_experts='0:3'), 'expected at least 4 experts of 16, got 0:3'),
-      (dict(local_experts='9:8'), 'expected at least 4 experts of 16, got 9:8'),
+      (dict(local_experts='0:3'), 'expected COUNT of at least K=4, got 0:3'),
+      (dict(local_experts='9:8'), 'expected FIRST . COUNT of at most 16'),
       (dict(ranks=2), 'ranks: expected 1 beside --local_experts=4:8, got 2'),
       (dict(input={'x': np.zeros(1)}), 'expected none beside --input'),
       (dict(direction='both'), 'direction: expected forward beside --router'),
@@ -336,7 +352,9 @@ class TestRequests:
       check(lanes=['exact'])
 
   def test_our_own_backend_routes_elsewhere(self):
-    with pytest.raises(ValueError, match='candidate: expected a function'):
+    with pytest.raises(
+      ValueError, match='router, local_experts: expected a function'
+    ):
       hpmoe.check(None, CASE)
 
   def test_other_commands_say_that_they_cannot(self):

@@ -97,7 +97,7 @@ def _describe_policy(policy: Mapping[str, Any]) -> str:
   for name, words in _FORMS:
     if form := policy.get(name):
       parts.append(f'{words} {form}')
-  return f'{" ".join(parts)}, ' if parts else ''
+  return f'{", ".join(parts)}, ' if parts else ''
 
 
 def format_heading(report: check.Report) -> str:

@@ -93,6 +93,7 @@ def _layer(
   arrays = {
     name: a[:, tokens] if tiles.is_of_tokens(name) else a
     for name, a in case.inputs.arrays.items()
+    if name in tensors.SPECS  # values, and not the codes that they come from
   }
   small = dataclasses.replace(config, num_tokens=len(tokens))
   plan = oracle_lib.Oracle(small, case.inputs.policy, arrays).plan

@@ -55,6 +55,8 @@ class WrongChoice:
     chosen_id, left_out_id: experts, of which the second scores more.
     chosen_score, left_out_score: what they score, in float64.
     unit: 'expert', or 'group' where a group was chosen wrongly.
+    groups: that experts were chosen from, if they are more than the rule keeps.
+    best_groups: those that it keeps.
   """
 
   token: int
@@ -63,8 +65,15 @@ class WrongChoice:
   chosen_score: float
   left_out_score: float
   unit: str = 'expert'
+  groups: tuple[int, ...] = ()
+  best_groups: tuple[int, ...] = ()
 
   def __str__(self) -> str:
+    if self.groups:
+      return (
+        f'token {self.token}: chose from groups {[*self.groups]}, where the '
+        f'rule keeps {len(self.best_groups)}, {[*self.best_groups]}'
+      )
     return (
       f'token {self.token}: chose {self.unit} {self.chosen_id}, which scores '
       f'{self.chosen_score:.9g}, and left out {self.unit} {self.left_out_id}, '
@@ -174,14 +183,27 @@ def find_wrong_choice(
         f'topk_ids: expected {len(chosen_id)} different experts below '
         f'{experts}, got {chosen_id} for token {token}'
       )
+  wrong_tokens = list_wrong_tokens(router, scores, ids)
+  if not wrong_tokens:
+    return None
+  token = wrong_tokens[0]
+  return _explain_wrong(router, scores, token, tuple(sorted(ids[token])))
+
+
+def list_wrong_tokens(
+  router: router_lib.Router,
+  scores: Scores,
+  ids: at.Int[np.ndarray, 'T K'],
+) -> list[int]:
+  """Returns the tokens `[T, K]` whose choice no rounding explains."""
   best = np.argsort(-scores.value, axis=-1, kind='stable')
   plain = np.sort(best[:, : router.top_k], -1) == np.sort(ids, -1)
   decided = plain.all(-1) if router.groups == 1 else np.zeros(len(ids), bool)
-  for token in np.flatnonzero(~decided).tolist():
-    choice = tuple(sorted(ids[token].tolist()))
-    if not is_possible(router, scores, token, choice):
-      return _explain_wrong(router, scores, token, choice)
-  return None
+  return [
+    token
+    for token in np.flatnonzero(~decided).tolist()
+    if not is_possible(router, scores, token, tuple(sorted(ids[token])))
+  ]
 
 
 def count_weight_roundings(
@@ -321,6 +343,12 @@ def _explain_wrong(
     groups = _bound_groups(router, row)
     used_groups = sorted({expert // size for expert in members_in})
     best = np.argsort(-groups.value, kind='stable')[: router.top_groups]
+    if len(used_groups) > router.top_groups:
+      return WrongChoice(
+        *(token, choice[0], choice[0], 0.0, 0.0, 'group'),
+        tuple(int(group) for group in used_groups),
+        tuple(sorted(best.tolist())),
+      )
     if not {*used_groups} <= {*best.tolist()}:
       row, members_in, unit = groups, used_groups, 'group'
       eligible = np.ones(router.groups, bool)
