@@ -71,6 +71,18 @@ _PLAIN_POLICY = dict(
 )
 
 
+class _Layer(types.SimpleNamespace):
+  """The sizes of case.toml, and what `hpmoe.MoEConfig` makes of them."""
+
+  @property
+  def experts_per_rank(self):
+    return self.num_experts // self.num_ranks
+
+  @property
+  def num_rows(self):
+    return self.capacity
+
+
 def load(folder):
   """Returns case.toml: its tables are objects, `data` a dict of such.
 
@@ -378,10 +390,7 @@ def run(case, kernel, out, torch=False):
     activations = getattr(kernel, 'activations', (table.activation,))
     if table.activation not in activations:
       continue
-    layer = types.SimpleNamespace(**dict(_PLAIN_LAYER, **vars(case.layer)))
-    # As `hpmoe.MoEConfig` has them.
-    layer.experts_per_rank = layer.num_experts // layer.num_ranks
-    layer.num_rows = layer.capacity
+    layer = _Layer(**dict(_PLAIN_LAYER, **vars(case.layer)))
     policy = types.SimpleNamespace(**dict(_PLAIN_POLICY, **vars(case.policy)))
     for name in ('activation', 'limit', 'offset'):
       if hasattr(table, name):

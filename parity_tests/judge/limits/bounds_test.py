@@ -10,6 +10,7 @@ import pytest
 
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.weights import products
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 
@@ -416,7 +417,8 @@ def test_weights_of_any_number_are_made_ready_alike(monkeypatch, dtype):
   rows = EXACT(rng.normal(size=(6, 700)).astype(np.float32))
   with np.errstate(invalid='ignore'):
     expected = bounds.gemm(F32, rows, weights)
-    # when: they are taken in panels, and not kept in float64
+    # when: numpy takes them in panels, and does not keep them in float64
+    monkeypatch.setattr(products, '_products', None)
     monkeypatch.setattr(bounds, '_PANEL', 100)
     monkeypatch.setattr(bounds, '_LARGE', 1)
     actual = bounds.gemm(F32, rows, weights)
