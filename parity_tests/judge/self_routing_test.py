@@ -89,8 +89,14 @@ def check(change='', returns=True, word=DEEPSEEK, case=CASE, **options):
 
 
 class TestRightKernels:
-  @pytest.mark.parametrize('returns', [True, False])
-  @pytest.mark.parametrize('rule', [*router_lib.RULES])
+  @pytest.mark.parametrize(
+    ('rule', 'returns'),
+    [
+      *((rule, True) for rule in router_lib.RULES),
+      ('deepseek_v3', False),
+      ('renormalize', False),
+    ],
+  )
   def test_each_rule_passes(self, rule, returns):
     case = dataclasses.replace(CASE, router=WORDS[rule])
     report = check(word=WORDS[rule], returns=returns, case=case)
