@@ -8,11 +8,12 @@ and weights to the run's dtype changes.  The first module that parts by more is
 where the run leaves the model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
 import dataclasses
 from typing import Any
 
-from jax.experimental import enable_x64
+import jax
 import ml_dtypes
 import numpy as np
 
@@ -42,6 +43,17 @@ _NARROW_FACTOR = 8.0
 
 Progress = Callable[[str], None]
 Array = np.ndarray
+
+
+@contextlib.contextmanager
+def use_float64() -> Iterator[None]:
+  """Has JAX compute in float64 inside the context."""
+  is_wide = jax.config.read('jax_enable_x64')
+  jax.config.update('jax_enable_x64', True)
+  try:
+    yield
+  finally:
+    jax.config.update('jax_enable_x64', is_wide)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +123,7 @@ def compare(
     OSError: a file cannot be read.
     ValueError: the dump has no tokens.
   """
-  with enable_x64():
+  with use_float64():
     rows = _Comparison(weights, dump, progress).run()
   held_side = dump.open_weights(files)
   result = None

@@ -3,7 +3,6 @@
 import json
 import pathlib
 
-from jax.experimental import enable_x64
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -64,7 +63,7 @@ class TestRightRuns:
   def test_the_steps_are_the_decoder(self, folders, family):
     weights = convert.read(folders[family])
     params = weights.load()
-    with enable_x64():
+    with run_diff.use_float64():
       wide = {n: jnp.asarray(a, jnp.float64) for n, a in params.items()}
       tokens = jnp.asarray(run_testing.TOKENS, jnp.int32)
       logits, _ = decoder.forward(wide, weights.config, tokens, moe='framework')
