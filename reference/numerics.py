@@ -1,5 +1,8 @@
 """How every stage reads and writes: widen, compute, round once."""
 
+from collections.abc import Iterator
+import contextlib
+
 import jax
 from jax import lax
 import jax.numpy as jnp
@@ -9,6 +12,17 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage as storage_lib
 
 _FLOAT64 = jnp.dtype('float64')
+
+
+@contextlib.contextmanager
+def use_x64(enabled: bool = True) -> Iterator[None]:
+  """Switches jax_enable_x64 in the context: without it there is no float64."""
+  before = jax.config.read('jax_enable_x64')
+  jax.config.update('jax_enable_x64', enabled)
+  try:
+    yield
+  finally:
+    jax.config.update('jax_enable_x64', before)
 
 
 def _dtype(name: str) -> jnp.dtype:

@@ -59,9 +59,31 @@ def route(
     nobody = xp.asarray(-xp.inf, choice.dtype)
     choice = xp.where(eligible, xp.maximum(choice, lowest), nobody)
   topk_ids = _best(xp, choice, router.top_k)
+  return Routing(topk_ids, _weigh_scores(router, logits, shares, topk_ids))
+
+
+def weigh_choice(
+  router: router_lib.Router,
+  logits: at.Float[Any, '*tokens E'],
+  bias: at.Float[Any, 'E'] | None,
+  topk_ids: at.Int[Any, '*tokens K'],
+) -> at.Float[Any, '*tokens K']:
+  """Returns the weights `[..., K]` of experts that somebody chose.
+
+  Args:
+    router: the rule.
+    logits: `[..., E]` float; all is computed in their dtype.
+    bias: `[E]` in that dtype; None: 0.
+    topk_ids: `[..., K]` the experts, in any order.
+  """
+  logits, shares, _ = compute_scores(router, logits, bias)
+  return _weigh_scores(router, logits, shares, topk_ids)
+
+
+def _weigh_scores(router: router_lib.Router, logits, shares, topk_ids):
   of_chosen = logits if router.table.of_chosen else shares
-  chosen_scores = xp.take_along_axis(of_chosen, topk_ids, axis=-1)
-  return Routing(topk_ids, weigh(router, chosen_scores))
+  chosen_scores = _library(logits).take_along_axis(of_chosen, topk_ids, axis=-1)
+  return weigh(router, chosen_scores)
 
 
 def compute_scores(

@@ -1,33 +1,22 @@
 """What the oracle's tests share: seeds, the x64 switch, a layer's inputs."""
 
-from collections.abc import Iterator
-import contextlib
 import zlib
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpmoe.reference import numerics
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
+x64 = numerics.use_x64
+
 
 def generator(name: str) -> np.random.Generator:
   """Returns the random generator of the test `name`."""
   return np.random.default_rng(zlib.crc32(name.encode()))
-
-
-@contextlib.contextmanager
-def x64(enabled: bool = True) -> Iterator[None]:
-  """Switches jax_enable_x64 inside a block."""
-  before = jax.config.read('jax_enable_x64')
-  jax.config.update('jax_enable_x64', enabled)
-  try:
-    yield
-  finally:
-    jax.config.update('jax_enable_x64', before)
 
 
 def random_ids(

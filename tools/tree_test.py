@@ -111,6 +111,7 @@ class TestBuildFiles:
       'flashinfer_bench',
       'mindspore',
       'msprobe',
+      'msprobe_torch_testing',
       'qwen3_torch_testing',
       'torch',
       'transformers',

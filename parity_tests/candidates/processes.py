@@ -1,7 +1,7 @@
 """The processes of a job: who carries its mark, whoever started it.
 
 The mark is a variable of the environment, which children inherit: so those that
-left their parent's session or outlived it are pids, too.
+left their parent's session or outlived it are found, too.
 """
 
 from collections.abc import Mapping, Sequence

@@ -10,10 +10,10 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import passes
+from hpmoe.reference.contract import tensors
 
-ROUTING = ('topk_ids', 'topk_weights')
 # What has a row for each token, `[R, T, ...]`.
-_BY_TOKEN = ('x', 'x_codes', 'x_scales', 'router_logits', *ROUTING)
+_BY_TOKEN = ('x', 'x_codes', 'x_scales', 'router_logits', *tensors.ROUTING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SelfRouting(candidates.Candidate):
     router_inputs: router_logits `[R, T, E]`, and router_bias `[E]` if the rule
       has one, or topk_ids `[R, T, K]` of all experts; and local_experts `[2]`,
       the first of those that it holds and how many they are.
-    routings: of each run, those tensors of `ROUTING` that were returned.
+    routings: of each run, those of `tensors.ROUTING` that were returned.
   """
 
   function: candidates.Candidate
@@ -94,14 +94,20 @@ class SelfRouting(candidates.Candidate):
     """See `Candidate`; what it chose is added to `routings`."""
     del given
     routes = 'router_logits' in self.router_inputs
-    own = {n: a for n, a in inputs.items() if not (routes and n in ROUTING)}
+    own = {
+      n: a for n, a in inputs.items() if not (routes and n in tensors.ROUTING)
+    }
     own |= self.router_inputs
     # Its choice of experts is among its outputs.
-    routed_pass = dataclasses.replace(which, stages=(*ROUTING, *which.stages))
+    routed_pass = dataclasses.replace(
+      which, stages=(*tensors.ROUTING, *which.stages)
+    )
     data = [_move_tokens(own), own]
     outputs = self.function.run_in_turn(config, policy, data, routed_pass)[-1]
-    self.routings.append({n: outputs[n] for n in ROUTING if n in outputs})
-    return {n: a for n, a in outputs.items() if n not in ROUTING}
+    self.routings.append(
+      {n: outputs[n] for n in tensors.ROUTING if n in outputs}
+    )
+    return {n: a for n, a in outputs.items() if n not in tensors.ROUTING}
 
 
 def _move_tokens(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -8,12 +8,10 @@ and weights to the run's dtype changes.  The first module that parts by more is
 where the run leaves the model.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-import contextlib
+from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any
 
-import jax
 import ml_dtypes
 import numpy as np
 
@@ -24,6 +22,7 @@ from hpmoe.parity_tests.compare import run_steps
 from hpmoe.parity_tests.compare.weights import weight_diff
 from hpmoe.parity_tests.compare.weights import weight_sides
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference import numerics
 
 ROUNDING, PARTS, ABSENT = 'rounding', 'parts', 'not in the dump'
 _DTYPE = 'float64'
@@ -43,17 +42,6 @@ _NARROW_FACTOR = 8.0
 
 Progress = Callable[[str], None]
 Array = np.ndarray
-
-
-@contextlib.contextmanager
-def use_float64() -> Iterator[None]:
-  """Has JAX compute in float64 inside the context."""
-  is_wide = jax.config.read('jax_enable_x64')
-  jax.config.update('jax_enable_x64', True)
-  try:
-    yield
-  finally:
-    jax.config.update('jax_enable_x64', is_wide)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +111,7 @@ def compare(
     OSError: a file cannot be read.
     ValueError: the dump has no tokens.
   """
-  with use_float64():
+  with numerics.use_x64():
     rows = _Comparison(weights, dump, progress).run()
   held_side = dump.open_weights(files)
   result = None

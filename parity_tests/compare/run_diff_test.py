@@ -18,6 +18,7 @@ from hpmoe.parity_tests.compare import run_report
 from hpmoe.parity_tests.compare import run_testing
 from hpmoe.parity_tests.compare.weights import weight_diff_test
 from hpmoe.parity_tests.compare.weights import weight_testing
+from hpmoe.reference import numerics
 
 FAMILIES = ('qwen3_moe', 'qwen2_moe', 'deepseek_v3')
 LAYER = 'model.layers.1'
@@ -63,7 +64,7 @@ class TestRightRuns:
   def test_the_steps_are_the_decoder(self, folders, family):
     weights = convert.read(folders[family])
     params = weights.load()
-    with run_diff.use_float64():
+    with numerics.use_x64():
       wide = {n: jnp.asarray(a, jnp.float64) for n, a in params.items()}
       tokens = jnp.asarray(run_testing.TOKENS, jnp.int32)
       logits, _ = decoder.forward(wide, weights.config, tokens, moe='framework')

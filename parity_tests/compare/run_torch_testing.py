@@ -7,33 +7,16 @@ Run as: python run_torch_testing.py FOLDER BUG
 """
 
 import json
+import pathlib
 import sys
 
-from msprobe.pytorch import PrecisionDebugger
 import torch
-from transformers import Qwen3MoeConfig
-from transformers import Qwen3MoeForCausalLM
 
+_ROOMS = pathlib.Path(__file__).parents[1]
+sys.path += [str(_ROOMS / 'capture'), str(_ROOMS / 'dumps')]
 
-def make_model():
-  """Returns the model, in float32."""
-  torch.manual_seed(0)
-  config = Qwen3MoeConfig(
-    vocab_size=64,
-    hidden_size=32,
-    intermediate_size=48,
-    moe_intermediate_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    num_experts=8,
-    num_experts_per_tok=2,
-    norm_topk_prob=True,
-    initializer_range=0.1,
-    tie_word_embeddings=False,
-  )
-  return Qwen3MoeForCausalLM(config).float()
+import msprobe_torch_testing  # noqa: E402
+import qwen3_torch_testing as qwen3  # noqa: E402
 
 
 def plant(model, bug):
@@ -55,27 +38,15 @@ def plant(model, bug):
 
 def main():
   folder, bug = sys.argv[1:]
-  model = make_model()
+  model = qwen3.make_model(norm_topk_prob=True, tie_word_embeddings=False)
   model.save_pretrained(f'{folder}/model')
   tokens = torch.arange(24).reshape(2, 12) * 5 % 64
   left = model(tokens, labels=tokens)
   plant(model, bug)
   model.save_pretrained(f'{folder}/run')
-  config = dict(
-    task='tensor',
-    dump_path=f'{folder}/dump',
-    rank=[],
-    step=[],
-    level='L0',
-    tensor=dict(scope=[], list=[], data_mode=['all']),
+  right = msprobe_torch_testing.dump_run(
+    model, f'{folder}/dump', lambda: model(tokens, labels=tokens)
   )
-  with open(f'{folder}/dump.json', 'w', encoding='utf-8') as file:
-    json.dump(config, file)
-  debugger = PrecisionDebugger(config_path=f'{folder}/dump.json')
-  debugger.start(model=model)
-  right = model(tokens, labels=tokens)
-  debugger.stop()
-  debugger.step()
   logs = [
     torch.log_softmax(side.logits[:, :-1].double(), -1).flatten(0, 1)
     for side in (left, right)

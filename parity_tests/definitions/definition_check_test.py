@@ -69,10 +69,10 @@ class TestVerdict:
     self, files, source, verdict
   ):
     folder, definition, _ = files
-    text = f'def changed(*inputs):\n  return {source}\n'
+    text = f'def compute_output(*inputs):\n  return {source}\n'
     path = testing.write_kernels(folder, text)
     case, candidate = definition_check.make_request(
-      definition, f'{path}::changed', tokens=_TOKENS
+      definition, f'{path}::compute_output', tokens=_TOKENS
     )
     request = request_lib.Request(case, candidate, _JUDGEMENT)
     assert check.run(request).verdict == verdict

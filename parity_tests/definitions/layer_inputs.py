@@ -99,14 +99,13 @@ class Layer:
     """Returns the weights `[T, K]` float32 of chosen experts `[T, K]`."""
     assert self.router is not None  # `route`
     bias = self.get('bias')
-    logits, scores, _ = routing.compute_scores(
+    weights = routing.weigh_choice(
       self.router,
       self.get('logits').astype(np.float64),
       None if bias is None else bias.astype(np.float64),
+      ids,
     )
-    source = logits if self.router.table.of_chosen else scores
-    chosen_scores = np.take_along_axis(source, ids.astype(np.int64), -1)
-    return routing.weigh(self.router, chosen_scores).astype(np.float32)
+    return weights.astype(np.float32)
 
   def _read_routing(self) -> tuple[np.ndarray, np.ndarray]:
     packed_ids = self.get('packed_ids')

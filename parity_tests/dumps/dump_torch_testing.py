@@ -3,15 +3,15 @@
 Run as: python dump_torch_testing.py FOLDER BUG
 """
 
-import json
 import pathlib
 import sys
 
-from msprobe.pytorch import PrecisionDebugger
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'capture'))
+_ROOMS = pathlib.Path(__file__).parents[1]
+sys.path += [str(_ROOMS / 'capture'), str(_ROOMS / 'dumps')]
 
+import msprobe_torch_testing  # noqa: E402
 import qwen3_torch_testing as qwen3  # noqa: E402
 
 
@@ -36,22 +36,10 @@ def main():
   folder, bug = sys.argv[1:]
   model = qwen3.make_model(norm_topk_prob=True)
   plant(model.model.layers[1].mlp.experts, bug)
-  config = dict(
-    task='tensor',
-    dump_path=folder,
-    rank=[],
-    step=[],
-    level='L0',
-    tensor=dict(scope=[], list=[], data_mode=['all']),
-  )
-  with open(f'{folder}.json', 'w', encoding='utf-8') as file:
-    json.dump(config, file)
-  debugger = PrecisionDebugger(config_path=f'{folder}.json')
   tokens = torch.arange(12).reshape(2, 6) * 5 % 64
-  debugger.start(model=model)
-  model(tokens, labels=tokens).loss.backward()
-  debugger.stop()
-  debugger.step()
+  msprobe_torch_testing.dump_run(
+    model, folder, lambda: model(tokens, labels=tokens).loss.backward()
+  )
 
 
 if __name__ == '__main__':

@@ -121,17 +121,16 @@ def _run(
   needs = tensors.needs(name, config, policy.placement)
   known = {name: lazy_tensors.load_whole(known[name]) for name in needs}
   rows, _ = tensors.GEMMS.get(name, ('', ''))
-  # A copy of codes' values has their dtype, which `x_form` says.
+  # Only a copy of x has to do with what x comes in: it has its dtype.
   is_copy = tensors.role(name, policy.placement) == 'movement'
-  storage = policy.dtype(name) if is_copy and policy.x_form else policy.storage
+  x_form = policy.x_form if is_copy else ''
   policy = dataclasses.replace(
     policy.multiplying(rows),
-    storage=storage,
     accumulation_order='ascending',
     activation_ulp=precision.ACTIVATION_ULP,
     sigmoid_ulp=0.0,
     weight_ulp=0.0,
-    x_form='',
+    x_form=x_form,
     points=precision.points_of(name, policy),
     **{
       field: getattr(policy, field) if name == summed_tensor else 'slot'

@@ -31,6 +31,7 @@ from hpmoe.reference import routing as routing_lib
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import router as router_lib
+from hpmoe.reference.contract import tensors as tensors_lib
 
 # Lane exact needs routing weights that are whole numbers; a router's are not.
 LANES = ('bitwise', 'bounded', 'standard')
@@ -101,7 +102,7 @@ class Task:
         'input: expected router_logits [R, T, E] beside --router, got '
         f'{sorted(arrays)}'[:200]
       )
-    for name in self_routing.ROUTING:
+    for name in tensors_lib.ROUTING:
       if name in layer:
         raise ValueError(
           f'input: expected router_logits in place of {name}, got both'
@@ -148,14 +149,16 @@ class Task:
   def weigh(self, ids: np.ndarray) -> np.ndarray:
     """Returns weights `[R, T, K]` float64 of some experts `[R, T, K]`."""
     bias = self.inputs.bias
-    logits, scores, _ = routing_lib.compute_scores(
+    return routing_lib.weigh_choice(
       self.router,
       self.inputs.logits.astype(np.float64),
       None if bias is None else bias.astype(np.float64),
+      ids,
     )
-    source = logits if self.router.table.of_chosen else scores
-    own_scores = np.take_along_axis(source, ids.astype(np.int64), -1)
-    return routing_lib.weigh(self.router, own_scores)
+
+  def find_invalid(self, ids: np.ndarray) -> np.ndarray:
+    """Says which ids `[R, T, K]` are no experts, or in their token before."""
+    return router_limits.find_invalid(ids, self.inputs.logits.shape[-1])
 
 
 def _read_inputs(source: str | Mapping) -> dict[str, np.ndarray]:
@@ -224,7 +227,7 @@ def _refuse(case: case_lib.Case) -> None:
 def _read_routing(case: case_lib.Case) -> Routing:
   """Returns the routing of a case over all experts."""
   arrays = dataclasses.replace(case, local_experts='').make().arrays
-  ids, weights = (np.array(arrays[name]) for name in self_routing.ROUTING)
+  ids, weights = (np.array(arrays[name]) for name in tensors_lib.ROUTING)
   return Routing(ids, weights, case.weight_ulp)
 
 
@@ -232,7 +235,7 @@ def _find_own_routing(
   task: Task, routing: Routing, outputs, results
 ) -> Routing | None:
   """Returns the routing that all else is judged under; None: the right one."""
-  ids, weights = (outputs.get(name) for name in self_routing.ROUTING)
+  ids, weights = (outputs.get(name) for name in tensors_lib.ROUTING)
   if ids is None:
     if task.undecided:
       token, choices = next(iter(task.undecided.items()))
@@ -242,8 +245,7 @@ def _find_own_routing(
         f'go to {" or ".join(map(str, choices[:2]))}'
       )
     return None
-  flat = ids.reshape(-1, ids.shape[-1])
-  if _find_invalid(flat, task.inputs.logits.shape[-1]).any():
+  if task.find_invalid(ids).any():
     return None
   if results[1].verdict == verdicts.FAIL:
     return Routing(ids, weights.astype(np.float32), 0.0)
@@ -294,9 +296,7 @@ def _judge_routing(
     ('topk_ids', 'bitwise', CHOICE_RULE, _compare_ids),
     ('topk_weights', 'bounded', verdicts.BOUND_RULE, _compare_weights),
   ):
-    lacking = [
-      n for n in self_routing.ROUTING[:1] + (name,) if n not in outputs
-    ]
+    lacking = [n for n in tensors_lib.ROUTING[:1] + (name,) if n not in outputs]
     if lacking:
       results.append(
         verdicts.Result(
@@ -314,50 +314,48 @@ def _judge_routing(
 
 
 def _compare_ids(task, outputs, lane, rule, request) -> verdicts.Result:
-  ids = outputs['topk_ids']
-  flat = ids.reshape(-1, ids.shape[-1])
-  expected = task.route().ids.reshape(flat.shape).copy()
-  is_bad = _find_invalid(flat, task.inputs.logits.shape[-1])
+  ids, expected = outputs['topk_ids'], task.route().ids
+  is_bad = task.find_invalid(ids)
   if is_bad.any():
-    token = int(np.flatnonzero(is_bad.any(-1))[0])
-    pattern = (
-      f'token {token}: {flat.shape[-1]} different experts of the whole layer, '
-      f'0 to {task.inputs.logits.shape[-1] - 1}, were expected, got '
-      f'{flat[token].tolist()}'
-    )
+    pattern = _describe_invalid(task, ids, is_bad)
   else:
-    wrong = router_limits.find_wrong_choice(task.router, task.scores, flat)
-    pattern = str(wrong or '')
-    for token in router_limits.list_wrong_tokens(
-      task.router, task.scores, flat
-    ):
-      is_bad[token] = ~np.isin(flat[token], expected[token])
-    if wrong is not None and wrong.unit == 'expert':
-      is_bad[wrong.token] = flat[wrong.token] == wrong.chosen_id
-      expected[wrong.token, is_bad[wrong.token]] = wrong.left_out_id
-  tensors = _Tensors(
-    ids, expected.reshape(ids.shape), is_bad.reshape(ids.shape), pattern
-  )
+    expected, is_bad, pattern = _compare_experts(task, ids, expected)
+  tensors = _Tensors(ids, expected, is_bad, pattern)
   return tensors.make_result('topk_ids', lane, rule, request)
 
 
-def _find_invalid(ids: np.ndarray, experts: int) -> np.ndarray:
-  """Returns what of ids `[T, K]` is no expert, or there twice."""
-  is_bad = (ids < 0) | (ids >= experts)
-  order = np.argsort(ids, -1, kind='stable')
-  ascending = np.take_along_axis(ids, order, -1)
-  is_twice = np.zeros(ids.shape, bool)
-  is_twice[:, 1:] = ascending[:, 1:] == ascending[:, :-1]
-  is_repetition = np.zeros(ids.shape, bool)
-  np.put_along_axis(is_repetition, order, is_twice, -1)
-  return is_bad | is_repetition
+def _describe_invalid(task, ids: np.ndarray, is_bad: np.ndarray) -> str:
+  rank, token, _ = np.argwhere(is_bad)[0]
+  return (
+    f'token {rank * ids.shape[1] + token}: {ids.shape[-1]} different experts '
+    f'of the whole layer, 0 to {task.inputs.logits.shape[-1] - 1}, were '
+    f'expected, got {ids[rank, token].tolist()}'
+  )
+
+
+def _compare_experts(
+  task, ids: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, str]:
+  """Returns what was expected of ids `[R, T, K]`, which are bad, and why."""
+  flat, expected = (a.reshape(-1, a.shape[-1]) for a in (ids, right.copy()))
+  is_bad = np.zeros(flat.shape, bool)
+  wrong_tokens = router_limits.list_wrong_tokens(task.router, task.scores, flat)
+  for token in wrong_tokens:
+    is_bad[token] = ~np.isin(flat[token], expected[token])
+  pattern = ''
+  if wrong_tokens:
+    first = wrong_tokens[0]
+    wrong = router_limits.explain_wrong(task.router, task.scores, first, flat)
+    pattern = str(wrong)
+    if wrong.unit == 'expert':
+      is_bad[first] = flat[first] == wrong.chosen_id
+      expected[first, is_bad[first]] = wrong.left_out_id
+  return expected.reshape(ids.shape), is_bad.reshape(ids.shape), pattern
 
 
 def _compare_weights(task, outputs, lane, rule, request) -> verdicts.Result:
   weights = outputs['topk_weights'].astype(np.float32)
-  ids = outputs['topk_ids']
-  flat = ids.reshape(-1, ids.shape[-1])
-  if _find_invalid(flat, task.inputs.logits.shape[-1]).any():
+  if task.find_invalid(outputs['topk_ids']).any():
     return verdicts.Result(
       'topk_weights',
       lane,
@@ -471,7 +469,7 @@ def _describe(request, view, report, task=None, results=()):
       for token, choices in task.undecided.items()
     ]
   rows = tuple(_replay(request, row) for row in (*results, *report.results))
-  if any(row.missing in self_routing.ROUTING for row in results if row.missing):
+  if any(row.missing in tensors_lib.ROUTING for row in results if row.missing):
     rows = tuple(_ask_for_routing(row) for row in rows)
   return dataclasses.replace(report, config=config, results=rows)
 
@@ -480,7 +478,7 @@ def _ask_for_routing(row: verdicts.Result) -> verdicts.Result:
   """Returns a row whose failure says what would show an error of the router."""
   if row.failure is None:
     return row
-  names = ', '.join(self_routing.ROUTING)
+  names = ', '.join(tensors_lib.ROUTING)
   hint = row.failure.hint
   words = hint.removeprefix('return ') if hint.startswith('return ') else ''
   hint = f'return {names}, {words}' if words else f'return {names}; {hint}'

@@ -50,9 +50,8 @@ def comparisons(layer: tensors.Layer) -> int:
   return len(order(layer)) - len(tensors.RELAYED)
 
 
-# Of a kernel that routes by itself, before all others.
-ROUTER_ROWS = ('topk_ids', 'topk_weights')
-ORDER = (*ROUTER_ROWS, *order(tensors.EVERY_PART))
+# The routing, of a kernel that routes by itself, is before all others.
+ORDER = (*tensors.ROUTING, *order(tensors.EVERY_PART))
 _OF_SUBLAYER = order(passes.SUBLAYER)
 
 
@@ -256,7 +255,7 @@ def pass_of(stage: str) -> passes.Pass:
   """Returns the pass that a row belongs to."""
   whole = passes.FORWARD.of_layer(tensors.EVERY_PART)
   own = passes.FORWARD.of_layer(passes.SUBLAYER).stages
-  forward = (*ROUTER_ROWS, *whole.outputs, whole.relayed, *own)
+  forward = (*tensors.ROUTING, *whole.outputs, whole.relayed, *own)
   return passes.FORWARD if tensor_of(stage) in forward else passes.BACKWARD
 
 

@@ -337,11 +337,14 @@ class PrecisionPolicy:
 
   def storing(self, name: str) -> 'PrecisionPolicy':
     """Returns the policy of a stage that writes a tensor: its dtype stored."""
-    if tensors.SPECS[name].kind != 'storage' or not self.points:
+    if tensors.SPECS[name].kind != 'storage':
+      return self
+    own_storage = self.dtype(name)
+    if own_storage == self.storage and not self.points:
       return self
     return dataclasses.replace(
       self,
-      storage=self.dtype(name),
+      storage=own_storage,
       accumulation_order='ascending',
       points=tuple(
         f'{point.name}={self.roundings[point.name]}'

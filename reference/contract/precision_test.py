@@ -42,3 +42,13 @@ def test_each_dtype_has_the_orders_that_are_defined_for_it():
   )
   with pytest.raises(ValueError, match="expected 'ascending' .* float16"):
     precision.sums(('bfloat16', 'float16'), both[1:])
+
+
+def test_a_copy_of_codes_values_is_stored_as_they_are():
+  # A copy is in the dtype of its source, with points or without.
+  for points in ((), ('y=bfloat16',)):
+    policy = PrecisionPolicy('bfloat16', x_form='e4m3_1x128', points=points)
+    assert policy.storing('expert_in').storage == 'float32'
+    assert policy.storing('gate_up').storage == 'bfloat16'
+  plain = PrecisionPolicy('bfloat16')
+  assert plain.storing('expert_in') is plain

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any, Protocol
 
+# What a router computes.
+ROUTING = ('topk_ids', 'topk_weights')
 # In topk_ids: no expert serves this slot.  It has no row (-1 in row_of_slot),
 # comes back as zeros, and its routing weight, which is finite like all of them,
 # has no effect and gradient 0.
@@ -348,7 +350,7 @@ def needs(name: str, layer: Layer, placement: str) -> tuple[str, ...]:
     KeyError: it is an input.
   """
   read = reads(layer, placement)[name]
-  return read if name in PLAN else ('topk_ids', 'topk_weights', *PLAN, *read)
+  return read if name in PLAN else (*ROUTING, *PLAN, *read)
 
 
 def role(name: str, placement: str) -> str:
@@ -364,7 +366,7 @@ def saved(layer: Layer, placement: str) -> tuple[str, ...]:
 
 def read_again(layer: Layer, placement: str) -> tuple[str, ...]:
   """Returns the inputs that the backward pass reads, routing among them."""
-  read = {'topk_ids', 'topk_weights'} | _read_by_grads(layer, placement)
+  read = {*ROUTING} | _read_by_grads(layer, placement)
   return tuple(name for name in inputs(layer) if name in read)
 
 

@@ -498,7 +498,7 @@ def _prefix_sums(
   Prefixes end every `block` terms; where there is but one block it is None.
   Weights that are stored narrower are widened block by block.
   """
-  if weights.dtype != np.float64 and products.suits(weights):
+  if products.suits(weights):
     sums, of_prefixes = products.add_up(rows, weights, block)
     return sums, of_prefixes if block < len(weights) else None
 

@@ -174,20 +174,27 @@ def find_wrong_choice(
     ValueError: an id is no expert, or a token has one twice.
   """
   experts = scores.value.shape[1]
-  for token, chosen_id in enumerate(ids.tolist()):
-    if (
-      len({*chosen_id}) < len(chosen_id)
-      or not 0 <= min(chosen_id) <= max(chosen_id) < experts
-    ):
-      raise ValueError(
-        f'topk_ids: expected {len(chosen_id)} different experts below '
-        f'{experts}, got {chosen_id} for token {token}'
-      )
+  invalid_tokens = np.flatnonzero(find_invalid(ids, experts).any(-1))
+  if invalid_tokens.size:
+    token = int(invalid_tokens[0])
+    raise ValueError(
+      f'topk_ids: expected {ids.shape[1]} different experts below {experts}, '
+      f'got {ids[token].tolist()} for token {token}'
+    )
   wrong_tokens = list_wrong_tokens(router, scores, ids)
   if not wrong_tokens:
     return None
-  token = wrong_tokens[0]
-  return _explain_wrong(router, scores, token, tuple(sorted(ids[token])))
+  return explain_wrong(router, scores, wrong_tokens[0], ids)
+
+
+def find_invalid(
+  ids: at.Int[np.ndarray, '*tokens K'], experts: int
+) -> at.Bool[np.ndarray, '*tokens K']:
+  """Says which ids are none of so many experts, or in their token before."""
+  is_before = np.tri(ids.shape[-1], k=-1, dtype=bool)
+  is_equal = ids[..., :, None] == ids[..., None, :]
+  is_twice = (is_equal & is_before).any(-1)
+  return (ids < 0) | (ids >= experts) | is_twice
 
 
 def list_wrong_tokens(
@@ -329,13 +336,21 @@ def _subsets(
       yield tuple(sorted(choice))
 
 
-def _explain_wrong(
+def explain_wrong(
   router: router_lib.Router,
   scores: Scores,
   token: int,
-  choice: tuple[int, ...],
+  ids: at.Int[np.ndarray, 'T K'],
 ) -> WrongChoice:
-  """Returns the pair that shows best that a choice is wrong."""
+  """Returns what shows best that the choice of a token is wrong.
+
+  Args:
+    router: the rule.
+    scores: of `bound_scores`.
+    token: one of `list_wrong_tokens`.
+    ids: `[T, K]` experts that the kernel chose, in any order.
+  """
+  choice = tuple(sorted(ids[token].tolist()))
   row, unit = _row(scores, token), 'expert'
   members_in, eligible = [*choice], np.ones(len(row.value), bool)
   if router.groups > 1:
