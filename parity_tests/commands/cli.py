@@ -1,6 +1,6 @@
 """What every subcommand of `hpmoe` is made of."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
@@ -353,6 +353,17 @@ def refuse(
       raise UsageError(
         f'{name}: expected none {beside}, got {text(f[name].value)}{why}'
       )
+
+
+def refuse_all_but(
+  f: flags.FlagValues, known_names: Collection[str], beside: str
+) -> None:
+  """Refuses all options but some, as `refuse` does.
+
+  Raises:
+    UsageError: another one was given.
+  """
+  refuse(f, [name for name in f if name not in known_names], beside)
 
 
 def refuse_unwritable(f: flags.FlagValues) -> None:

@@ -88,9 +88,8 @@ def find_run(f: flags.FlagValues):
 
 def _refuse_without_effect(f: flags.FlagValues) -> None:
   known_names = {*NAMES, *_OF_JUDGEMENT, *_OF_REPORT}
-  foreign_flags = [name for name in f if name not in known_names]
   decides = f'beside --definition={f.definition}, which decides it'
-  cli.refuse(f, [name for name in foreign_flags if f[name].present], decides)
+  cli.refuse_all_but(f, known_names, decides)
   if f.workload is not None and f.tokens is not None:
     raise cli.UsageError(
       f'tokens: expected none beside --workload={f.workload}, whose axes say '

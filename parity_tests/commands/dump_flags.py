@@ -26,8 +26,9 @@ def judge_dump(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.report import text_table
 
   known_names = {*NAMES, *_OF_REPORT}
-  foreign_flags = [n for n in f if n not in known_names and f[n].present]
-  cli.refuse(f, foreign_flags, f'beside --dump={f.dump}, which decides it')
+  cli.refuse_all_but(
+    f, known_names, f'beside --dump={f.dump}, which decides it'
+  )
   lanes = tuple(f.lane) if f['lane'].present else dump_check.LANES
   with cli.progress() as step:
     rows = dump_check.check_dump(

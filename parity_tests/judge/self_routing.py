@@ -375,7 +375,7 @@ def _compare_weights(task, outputs, lane, rule, request) -> verdicts.Result:
     f'{worst:.3g} times what its {task.weight_ulp:.3g} float32 roundings allow',
   )
   result = tensors.make_result('topk_weights', lane, rule, request)
-  return dataclasses.replace(result, values={'error over limit': worst})
+  return dataclasses.replace(result, values={'error_of_bound': worst})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,8 +39,7 @@ def _compare_run(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.judge import verdicts
 
   known_names = {'right', 'model', 'json'}
-  foreign_flags = [n for n in f if n not in known_names and f[n].present]
-  cli.refuse(f, foreign_flags, f'beside --right={f.right}')
+  cli.refuse_all_but(f, known_names, f'beside --right={f.right}')
   files = weight_sides.open_side('model', f.model).files
   dump = run_dump.open_dump(f.right.removeprefix(_DUMP))
   weights = convert.read(f.model)
@@ -69,8 +68,8 @@ def _compare_weights(f: flags.FlagValues) -> int:
         f'{name}: expected a folder beside --{other}, got none'
       )
   known_names = {'left_model', 'right_model', 'json', *_TEXT_FLAGS}
-  foreign_flags = [n for n in f if n not in known_names and f[n].present]
-  cli.refuse(f, foreign_flags, 'beside --left_model, which compares weights')
+  beside = 'beside --left_model, which compares weights'
+  cli.refuse_all_but(f, known_names, beside)
   left, right = (
     weight_sides.open_side(name, f[name].value)
     for name in ('left_model', 'right_model')
