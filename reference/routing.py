@@ -80,6 +80,34 @@ def weigh_choice(
   return _weigh_scores(router, logits, shares, topk_ids)
 
 
+def weigh_choice_grad(
+  router: router_lib.Router,
+  logits: at.Float[Any, '*tokens E'],
+  bias: at.Float[Any, 'E'] | None,
+  topk_ids: at.Int[Any, '*tokens K'],
+  d_weights: at.Float[Any, '*tokens K'],
+) -> at.Float[Any, '*tokens E']:
+  """Returns gradients of logits `[..., E]` through weights, by JAX.
+
+  The choice of experts has no gradient, and no auxiliary loss is added.
+
+  Args:
+    router: the rule.
+    logits: `[..., E]` float; all is computed in their dtype.
+    bias: `[E]` in that dtype; None: 0.
+    topk_ids: `[..., K]` the experts, in any order.
+    d_weights: `[..., K]` gradients of the weights, in the dtype of the logits.
+  """
+  import jax
+  import jax.numpy as jnp
+
+  def weigh_logits(logits):
+    return weigh_choice(router, logits, bias, topk_ids)
+
+  _, pull_back = jax.vjp(weigh_logits, jnp.asarray(logits))
+  return pull_back(jnp.asarray(d_weights))[0]
+
+
 def _weigh_scores(router: router_lib.Router, logits, shares, topk_ids):
   of_chosen = logits if router.table.of_chosen else shares
   chosen_scores = _library(logits).take_along_axis(of_chosen, topk_ids, axis=-1)

@@ -20,15 +20,18 @@ _BY_TOKEN = ('x', 'x_codes', 'x_scales', 'router_logits', *tensors.ROUTING)
 class SelfRouting(candidates.Candidate):
   """A function of the user that is called with a routing of its own kind.
 
-  Each run is two calls: the first is on the same tokens in another order, so
-  that a kernel that keeps something by shape or address answers wrongly.
+  Each run is two calls: the first is on the same tokens in another order, or on
+  dy of the other sign, so that a kernel that keeps something by shape or
+  address answers wrongly.  A backward pass gets the routing too, and may return
+  `tensors.ROUTER_GRADS`.
 
   Attributes:
     function: the candidate that is called.
     router_inputs: router_logits `[R, T, E]`, and router_bias `[E]` if the rule
       has one, or topk_ids `[R, T, K]` of all experts; and local_experts `[2]`,
       the first of those that it holds and how many they are.
-    routings: of each run, those of `tensors.ROUTING` that were returned.
+    routings: of each forward run, those of `tensors.ROUTING` that were
+      returned.
   """
 
   function: candidates.Candidate
@@ -40,10 +43,8 @@ class SelfRouting(candidates.Candidate):
 
   @property
   def can(self) -> candidates.Can:  # type: ignore[override]
-    """That of the function, forward; `run` itself looks for what it keeps."""
-    return dataclasses.replace(
-      self.function.can, directions=(passes.FORWARD.name,), keeps=False
-    )
+    """That of the function; `run` itself looks for what it keeps."""
+    return dataclasses.replace(self.function.can, keeps=False)
 
   @property
   def name(self) -> str:  # type: ignore[override]
@@ -59,6 +60,11 @@ class SelfRouting(candidates.Candidate):
   def checking(self):  # type: ignore[override]
     """The function's."""
     return self.function.checking
+
+  @property
+  def recomputes(self) -> bool | None:
+    """The function's."""
+    return self.function.recomputes
 
   @property
   def seconds(self):  # type: ignore[override]
@@ -93,6 +99,8 @@ class SelfRouting(candidates.Candidate):
   ) -> dict[str, np.ndarray]:
     """See `Candidate`; what it chose is added to `routings`."""
     del given
+    if which.name == passes.BACKWARD.name:
+      return self._run_backward(config, policy, inputs, which)
     routes = 'router_logits' in self.router_inputs
     own = {
       n: a for n, a in inputs.items() if not (routes and n in tensors.ROUTING)
@@ -108,6 +116,15 @@ class SelfRouting(candidates.Candidate):
       {n: outputs[n] for n in tensors.ROUTING if n in outputs}
     )
     return {n: a for n, a in outputs.items() if n not in tensors.ROUTING}
+
+  def _run_backward(self, config, policy, inputs, layer_pass):
+    own = {**inputs, **self.router_inputs}
+    names = tuple(spec.name for spec in tensors.ROUTER_GRADS)
+    routed_pass = dataclasses.replace(
+      layer_pass, stages=(*layer_pass.stages, *names)
+    )
+    data = [{**own, 'dy': -own['dy']}, own]
+    return self.function.run_in_turn(config, policy, data, routed_pass)[-1]
 
 
 def _move_tokens(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -242,7 +242,12 @@ class Bench:
       for n in judgement.standards
     )
     options = pass_case.LaneOptions(
-      judgement.lanes, tuple(records), progress, roundings, explain
+      judgement.lanes,
+      tuple(records),
+      progress,
+      roundings,
+      explain,
+      request.beside,
     )
     results: list[verdicts.Result] = []
     wrong: list[isolation.WrongTask] = []

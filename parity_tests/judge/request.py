@@ -1,5 +1,6 @@
 """A request: a case, who answers it, and how the answer is judged."""
 
+from collections.abc import Callable
 import dataclasses
 import os
 import shlex
@@ -11,6 +12,7 @@ from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import judgement as judgement_lib
+from hpmoe.parity_tests.judge import verdicts
 
 _CHECK = 'check'
 
@@ -24,6 +26,7 @@ class Request:
     candidate: what answers.
     judgement: how the answer is judged.
     command: the arguments of `hpmoe` that make this request, without lanes.
+    beside: of `pass_case.LaneOptions`.
   """
 
   case: case_lib.Case = case_lib.Case()
@@ -32,6 +35,7 @@ class Request:
   )
   judgement: judgement_lib.Judgement = judgement_lib.Judgement()
   command: tuple[str, ...] = (_CHECK,)
+  beside: Callable[..., list[verdicts.Result]] | None = None
 
   def but(self, **fields: Any) -> Self:
     """Returns the request with other parts, or other fields of its parts.

@@ -4,7 +4,7 @@ The kernel gets `router_logits` and `router_bias` in place of `topk_ids` and
 `topk_weights`.  If it returns those two they are judged: a choice of experts
 must be one that rounding allows, a routing weight within its bound.  All else
 is judged under the kernel's own choice, so an error of the router is not one of
-every stage behind it.
+every stage behind it.  A backward pass may return `d_router_logits`.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,12 +19,15 @@ import numpy as np
 from hpmoe.parity_tests.candidates import self_routing
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import local_experts
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import router_data
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.limits import router_grad
 from hpmoe.parity_tests.judge.limits import router_limits
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference import routing as routing_lib
@@ -38,6 +41,9 @@ LANES = ('bitwise', 'bounded', 'standard')
 CHOICE_RULE = 'a choice that rounding allows'
 # Tokens of one tile row.
 _TOKEN_BLOCK = 64
+# Elements of what gradients of logits are made of, at once.
+_CHUNK = 1 << 22
+_GRAD = tensors_lib.ROUTER_GRADS[0].name
 _U = ulp.unit_roundoff('float32')
 
 Run = Callable[..., Any]
@@ -204,6 +210,8 @@ def run(request: request_lib.Request, progress, run_check: Run):
   report, candidate = _run_under(
     narrow, view, task, routing, progress, run_check
   )
+  if not candidate.routings:  # A backward pass alone is told the routing.
+    return _describe(request, view, report, task)
   results = _judge_routing(task, candidate, request)
   own = _find_own_routing(task, routing, candidate.routings[-1], results)
   if own is not None:
@@ -213,9 +221,10 @@ def run(request: request_lib.Request, progress, run_check: Run):
 
 def _refuse(case: case_lib.Case) -> None:
   flag = 'router' if case.router else 'local_experts'
-  if case.direction != 'forward':
+  if case.direction != 'forward' and case.local_experts:
     raise ValueError(
-      f'direction: expected forward beside --{flag}, got {case.direction}'
+      'direction: expected forward beside --local_experts, got '
+      f'{case.direction}'
     )
   if case.folder is not None:
     raise ValueError(
@@ -270,7 +279,10 @@ def _run_under(request, view, task: Task | None, routing, progress, run_check):
     router_inputs = _list_router_inputs(view, task, routing)
     candidate = self_routing.SelfRouting(request.candidate, router_inputs)
     candidate = candidate.ready(case)
-    inner = dataclasses.replace(request, case=case, candidate=candidate)
+    beside = task and functools.partial(_judge_grads, task, request)
+    inner = dataclasses.replace(
+      request, case=case, candidate=candidate, beside=beside
+    )
     return run_check(inner, progress), candidate
 
 
@@ -378,20 +390,60 @@ def _compare_weights(task, outputs, lane, rule, request) -> verdicts.Result:
   return dataclasses.replace(result, values={'error_of_bound': worst})
 
 
+def _judge_grads(
+  task: Task, request, case: pass_case.PassCase, answer: pass_case.Answer
+) -> list[verdicts.Result]:
+  """Returns the row of gradients of logits, of a backward pass."""
+  if case.layer_pass.name != passes.BACKWARD.name:
+    return []
+  if _GRAD not in answer.outputs:
+    return [verdicts.not_captured(_GRAD, 'bounded', verdicts.BOUND_RULE, _GRAD)]
+  actual = answer.outputs[_GRAD]
+  golden = case.golden(answer.sources)
+  value, limit = np.zeros(actual.shape), np.zeros(actual.shape)
+  ids = case.inputs.arrays['topk_ids']
+  step = max(1, _CHUNK // (ids.shape[-1] * actual.shape[-1]))
+  for rank in range(len(actual)):
+    for lo in range(0, actual.shape[1], step):
+      hi = min(lo + step, actual.shape[1])
+      rows = router_grad.bound_logits_grad(
+        task.router,
+        task.inputs.logits[rank, lo:hi],
+        task.inputs.bias,
+        ids[rank, lo:hi],
+        golden.held('d_topk_weights', rank, lo, hi),
+      )
+      value[rank, lo:hi], limit[rank, lo:hi] = rows.value, rows.bound()
+  return [_compare_grads(actual, value, limit, request)]
+
+
+def _compare_grads(actual, value, limit, request) -> verdicts.Result:
+  ratio = np.abs(actual - value) / limit
+  worst = float(np.max(ratio, initial=0.0))
+  tensors = _Tensors(
+    actual,
+    value.astype(np.float32),
+    ~(ratio <= 1.0),
+    f'{worst:.3g} times what roundings of the rule allow',
+  )
+  result = tensors.make_result(_GRAD, 'bounded', verdicts.BOUND_RULE, request)
+  return dataclasses.replace(result, values={'error_of_bound': worst})
+
+
 @dataclasses.dataclass(frozen=True)
 class _Tensors:
   """A tensor of a kernel's routing beside what was expected.
 
   Attributes:
-    actual: `[R, T, K]`.
-    expected: `[R, T, K]` in the same dtype.
-    is_bad: `[R, T, K]`.
+    actual: `[R, T, K]`, or `[R, T, E]` of logits.
+    expected: the same, in the same dtype.
+    is_bad: the same.
     pattern: what bad elements are.
   """
 
   actual: np.ndarray
   expected: np.ndarray
-  is_bad: at.Bool[np.ndarray, 'R T K']
+  is_bad: at.Bool[np.ndarray, 'R T *of_experts']
   pattern: str
 
   def make_result(self, stage, lane, rule, request) -> verdicts.Result:
@@ -441,7 +493,7 @@ class _Tensors:
       col_block=0,
       token=token,
       source_rank=rank,
-      slot=slot,
+      slot=None if stage == _GRAD else slot,
       index=index,
       got=float(self.actual[index]),
       expected=float(self.expected[index]),

@@ -12,6 +12,7 @@ import hpmoe
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import router_data
 from hpmoe.parity_tests.judge import self_routing
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.reference import routing
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import router as router_lib
@@ -205,6 +206,99 @@ class TestWrongKernels:
     assert not hpmoe.check(by_shape, CASE, lanes=['bounded']).passed
 
 
+def differentiate(inputs, config, policy, word, change='', returns=()):
+  """Returns gradients of a layer in numpy, those of logits by JAX."""
+  grads = trial.Kernel().backward(config, policy, inputs)
+  router = router_lib.parse_router(word, config.top_k)
+  d_weights = grads['d_topk_weights']
+  if change == 'scale forgotten':
+    router = dataclasses.replace(router, scale=1.0)
+  if change == 'slots exchanged':
+    d_weights = d_weights[..., ::-1]
+  if change == 'weights in place of gradients':
+    d_weights = inputs['topk_weights']
+  d_logits = np.array(
+    routing.weigh_choice_grad(
+      router,
+      inputs['router_logits'],
+      inputs.get('router_bias'),
+      inputs['topk_ids'],
+      d_weights,
+    )
+  )
+  if change == 'an expert that was not chosen':
+    left_out = np.setdiff1d(np.arange(16), inputs['topk_ids'][1, 2])[0]
+    d_logits[1, 2, left_out] = 1e-3
+  names = ('dx', 'd_w_down', 'd_w_gate_up', *returns)
+  outputs = {name: grads[name] for name in names}
+  if change != 'not returned':
+    outputs['d_router_logits'] = d_logits
+  return outputs
+
+
+class TestGradients:
+  def _check(self, change='', returns=(), direction='both', **fields):
+    word = fields.setdefault('router', DEEPSEEK)
+
+    def layer(inputs, config, policy):
+      own = change if change == 'scores in bf16' else ''
+      return kernel(inputs, config, policy, word, own)
+
+    def backward(inputs, config, policy):
+      return differentiate(inputs, config, policy, word, change, returns)
+
+    layer.backward = backward
+    backward.recomputes = True
+    # The forward pass of a right kernel saves what the oracle's does.
+    case = dataclasses.replace(CASE, direction=direction, **fields)
+    return hpmoe.check(layer, case, lanes=['bounded'])
+
+  @pytest.mark.parametrize('rule', ['renormalize', 'deepseek_v3', 'softmax'])
+  def test_a_right_kernel_passes(self, rule):
+    report = self._check(router=WORDS[rule])
+    assert report.passed, str(report)
+    assert report.stages['d_router_logits'] == 'pass'
+
+  @pytest.mark.parametrize('placement', ['before_down', 'epilogue'])
+  def test_it_passes_wherever_the_weight_multiplies(self, placement):
+    returns = ('d_topk_weights',)
+    report = self._check('', returns, 'backward', placement=placement)
+    assert report.stages['d_router_logits'] == 'pass', str(report)
+
+  def test_it_passes_under_its_own_choice(self):
+    # Given a kernel whose choice is wrong, and its gradients right under that,
+    report = self._check('scores in bf16')
+    # then no gradient is.
+    assert report.stages['topk_ids'] == 'fail'
+    assert report.stages['dx'] == report.stages['d_router_logits'] == 'pass'
+
+  @pytest.mark.parametrize('returns', [(), ('d_topk_weights',)])
+  @pytest.mark.parametrize(
+    'change',
+    [
+      'scale forgotten',
+      'slots exchanged',
+      'weights in place of gradients',
+      'an expert that was not chosen',
+    ],
+  )
+  def test_a_wrong_gradient_is_the_only_failure(self, change, returns):
+    report = self._check(change, returns, 'backward')
+    failed_stages = {
+      n for n, verdict in report.stages.items() if verdict == 'fail'
+    }
+    assert failed_stages == {'d_router_logits'}
+    failure = report.first_failure
+    assert 'times what roundings of the rule allow' in failure.pattern
+    if change == 'an expert that was not chosen':
+      assert failure.index[:2] == (1, 2) and failure.token == 2
+
+  def test_one_that_is_not_returned_is_not_judged(self):
+    report = self._check('not returned', direction='backward')
+    assert report.passed
+    assert report.stages['d_router_logits'] == 'not judged'
+
+
 class TestNearTies:
   @pytest.fixture
   def layer(self):
@@ -320,7 +414,7 @@ class TestLocalExperts:
       (dict(local_experts='9:8'), 'expected FIRST . COUNT of at most 16'),
       (dict(ranks=2), 'ranks: expected 1 beside --local_experts=4:8, got 2'),
       (dict(input={'x': np.zeros(1)}), 'expected none beside --input'),
-      (dict(direction='both'), 'direction: expected forward beside --router'),
+      (dict(direction='both'), 'direction: expected forward beside --local_e'),
     ],
   )
   def test_what_does_not_suit_is_named(self, fields, words):
@@ -344,7 +438,7 @@ class TestRequests:
       (dict(router='softmax:dtype=int8'), 'dtype: expected one of'),
       (dict(router='deepseek_v3:groups=3'), 'groups: expected a divisor of'),
       (dict(routing='zipf'), 'routing: expected text beside --router'),
-      (dict(direction='both'), 'direction: expected forward beside --router'),
+      (dict(direction='both'), 'expected its backward pass as an attribute'),
       (dict(input={'x': np.zeros((1, 2, 3))}), 'input: expected router_logits'),
     ],
   )

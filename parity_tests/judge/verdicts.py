@@ -51,7 +51,12 @@ def comparisons(layer: tensors.Layer) -> int:
 
 
 # The routing, of a kernel that routes by itself, is before all others.
-ORDER = (*tensors.ROUTING, *order(tensors.EVERY_PART))
+# The gradient of its logits is the last of all.
+ORDER = (
+  *tensors.ROUTING,
+  *order(tensors.EVERY_PART),
+  *(spec.name for spec in tensors.ROUTER_GRADS),
+)
 _OF_SUBLAYER = order(passes.SUBLAYER)
 
 

@@ -126,6 +126,9 @@ RELAYED = (
   TensorSpec('dy_relayed', 'R N D', 'storage', 'movement'),
 )
 
+# Of a kernel that routes by itself: the gradient of its logits through weights.
+ROUTER_GRADS = (TensorSpec('d_router_logits', 'R T E', 'f32', 'compute'),)
+
 _PARTS = ('', 'bias', 'shared', 'norm')
 # Those of every layer first: a place here does not depend on parts.
 SPECS = {
@@ -133,7 +136,7 @@ SPECS = {
   for part in _PARTS
   for spec in FORWARD + BACKWARD + RELAYED
   if spec.part == part
-}
+} | {spec.name: spec for spec in ROUTER_GRADS}
 
 
 def parts(layer: Layer) -> tuple[str, ...]:

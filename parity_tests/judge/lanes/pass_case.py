@@ -39,6 +39,7 @@ class LaneOptions:
     progress: called with the name of each step as it begins.
     roundings: stages whose failures are searched for roundings; None: all.
     explain: whether failures are explained.
+    beside: judges what a pass returned beside its stages; None: nothing.
   """
 
   lanes: tuple[str, ...]
@@ -46,6 +47,7 @@ class LaneOptions:
   progress: Progress
   roundings: Sequence[str] | None = None
   explain: bool = True
+  beside: 'Callable[[PassCase, Answer], Results] | None' = None
 
 
 @dataclasses.dataclass(frozen=True)

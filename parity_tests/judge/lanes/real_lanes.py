@@ -103,6 +103,8 @@ def judge_real(
     ),
     exact=False,
   )
+  if options.beside is not None:
+    results += options.beside(case, answer)
   blame(
     'bounded',
     [r for r in rows if r.lane == 'bounded'],
