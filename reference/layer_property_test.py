@@ -47,7 +47,7 @@ POLICIES = tuple(
   )
   for storage in ('float64', 'float32', 'bfloat16')
   for placement in precision.LAUNCHED
-  for activation in precision.ACTIVATIONS
+  for activation in precision.LAUNCHED_ACTIVATIONS
 )
 # Half of them hold every pair of storage, placement and activation; `make
 # sweep` runs the others.

@@ -91,7 +91,7 @@ def cases(which):
     CONFIGS.values(),
     ('float32', 'bfloat16'),
     precision.PLACEMENTS,
-    precision.ACTIVATIONS,
+    precision.LAUNCHED_ACTIVATIONS,
   )
   if which == 'quick':
     every = [

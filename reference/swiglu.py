@@ -1,10 +1,17 @@
 """Activation between the two expert GEMMs."""
 
+from collections.abc import Callable
+import math
+
+from jax import lax
 import jax.numpy as jnp
 
 from hpmoe.reference import numerics
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
+
+# Of the GELU with a tanh: tanh(TANH_SCALE (z + TANH_CUBE z^3)).
+TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
 def swiglu(
@@ -14,9 +21,9 @@ def swiglu(
 ) -> at.Float[at.Array, '*batch F']:
   """Returns `activation` `[..., F]` in the storage dtype, rounded once.
 
-  In the accumulation dtype, but for the policy's points: 'swiglu' is
-  gate / (1 + exp(-alpha gate)) * up, 'absolute' is |gate| * up, of what `gated`
-  makes of both; then times the weight, if it is applied here.
+  In the accumulation dtype, but for the policy's points: `act` of the gate
+  times up, of what `gated` makes of both; then times the weight, if it is
+  applied here.
 
   Args:
     policy: activation, placement and dtypes.
@@ -65,10 +72,53 @@ def gated(
 def act(
   policy: precision.PrecisionPolicy, gate: at.Float[at.Array, '*shape']
 ) -> at.Float[at.Array, '*shape']:
-  """Returns what of an activation up is multiplied with, `[...]`."""
-  if policy.activation == 'swiglu':
-    return gate / (1 + jnp.exp(-scaled(policy, gate)))
-  return jnp.abs(gate)
+  """Returns what of an activation up is multiplied with, `[...]`.
+
+  'swiglu' gate / (1 + exp(-alpha gate)), 'absolute' |gate|, 'geglu' gate times
+  the normal distribution's share below it, 'geglu_tanh' that with a tanh,
+  'reglu' the gate if it is above 0, 'relu2' its square, 'glu' 1 / (1 +
+  exp(-gate)), 'bilinear' the gate.
+  """
+  return _ACTS[policy.activation](policy, gate)
+
+
+def _swish(policy: precision.PrecisionPolicy, gate: at.Array) -> at.Array:
+  return gate / (1 + jnp.exp(-scaled(policy, gate)))
+
+
+def _gelu(policy: precision.PrecisionPolicy, gate: at.Array) -> at.Array:
+  del policy
+  return gate * share_below(gate)
+
+
+def share_below(gate: at.Float[at.Array, '*shape']) -> at.Array:
+  """Returns how much of the normal distribution lies below a gate, `[...]`."""
+  # Not 1 + erf: it has no digit left of a small share.
+  return lax.erfc(-gate * math.sqrt(0.5)) / 2
+
+
+def _gelu_tanh(policy: precision.PrecisionPolicy, gate: at.Array) -> at.Array:
+  del policy
+  # (1 + tanh(z)) / 2 is the sigmoid of 2 z.
+  return gate / (1 + jnp.exp(-cubic(gate)))
+
+
+def cubic(gate: at.Float[at.Array, '*shape']) -> at.Array:
+  """Returns twice the argument of the tanh of 'geglu_tanh', `[...]`."""
+  bent = numerics.rounded(TANH_CUBE * gate * gate)
+  return 2 * TANH_SCALE * (gate * (1 + bent))
+
+
+_ACTS: dict[str, Callable[[precision.PrecisionPolicy, at.Array], at.Array]] = {
+  'swiglu': _swish,
+  'absolute': lambda _, gate: jnp.abs(gate),
+  'geglu': _gelu,
+  'geglu_tanh': _gelu_tanh,
+  'reglu': lambda _, gate: jnp.maximum(gate, 0),
+  'relu2': lambda _, gate: jnp.square(jnp.maximum(gate, 0)),
+  'glu': lambda _, gate: 1 / (1 + jnp.exp(-gate)),
+  'bilinear': lambda _, gate: gate,
+}
 
 
 def scaled(

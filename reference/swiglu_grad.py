@@ -1,5 +1,8 @@
 """Gradient of the activation between the two expert GEMMs."""
 
+from collections.abc import Callable
+import math
+
 import jax.numpy as jnp
 
 from hpmoe.reference import inner_product
@@ -39,10 +42,7 @@ def swiglu_grad(
   if row_weight is not None:
     g = g * numerics.widen(policy, row_weight)[..., None]
   d_gate = numerics.at_point(policy, 'd_silu', g * up)
-  if policy.activation == 'swiglu':
-    d_gate = d_gate * _slope(swiglu.scaled(policy, gate))
-  else:
-    d_gate = d_gate * jnp.sign(gate)
+  d_gate = d_gate * _SLOPES[policy.activation](policy, gate)
   d_up = g * numerics.at_point(policy, 'silu', swiglu.act(policy, gate))
   d_gate_up = jnp.concatenate([d_gate, d_up], axis=-1)
   if policy.limit:
@@ -81,11 +81,54 @@ def row_weight_grad(
   return inner_product.inner_product(policy, d_activation, unweighted)
 
 
-def _slope(z: at.Float[at.Array, '*shape']) -> at.Float[at.Array, '*shape']:
+def _swish_slope(
+  policy: precision.PrecisionPolicy, gate: at.Float[at.Array, '*shape']
+) -> at.Float[at.Array, '*shape']:
   """Returns the slope of gate * sigmoid(z), z = alpha gate."""
+  z = swiglu.scaled(policy, gate)
   # Not 1 - sigmoid: it has no digit left where z multiplies it most.
   sigmoid, complement = 1 / (1 + jnp.exp(-z)), 1 / (1 + jnp.exp(z))
   return sigmoid * (1 + numerics.rounded(z * complement))
+
+
+def _gelu_slope(policy: precision.PrecisionPolicy, gate: at.Array) -> at.Array:
+  """Returns the share below the gate, plus gate times the density there."""
+  del policy
+  density = jnp.exp(-gate * gate / 2) / math.sqrt(2 * math.pi)
+  return swiglu.share_below(gate) + numerics.rounded(gate * density)
+
+
+def _gelu_tanh_slope(
+  policy: precision.PrecisionPolicy, gate: at.Array
+) -> at.Array:
+  """Returns the slope of gate * sigmoid(z), z = `swiglu.cubic` of gate."""
+  del policy
+  z = swiglu.cubic(gate)
+  sigmoid, complement = 1 / (1 + jnp.exp(-z)), 1 / (1 + jnp.exp(z))
+  bent = numerics.rounded(3 * swiglu.TANH_CUBE * gate * gate)
+  z_slope = 2 * swiglu.TANH_SCALE * (1 + bent)
+  return sigmoid * (1 + numerics.rounded(gate * complement * z_slope))
+
+
+def _sigmoid_slope(
+  policy: precision.PrecisionPolicy, gate: at.Array
+) -> at.Array:
+  del policy
+  return 1 / (1 + jnp.exp(-gate)) / (1 + jnp.exp(gate))
+
+
+_SLOPES: dict[
+  str, Callable[[precision.PrecisionPolicy, at.Array], at.Array]
+] = {
+  'swiglu': _swish_slope,
+  'absolute': lambda _, gate: jnp.sign(gate),
+  'geglu': _gelu_slope,
+  'geglu_tanh': _gelu_tanh_slope,
+  'reglu': lambda _, gate: jnp.where(gate > 0, 1, 0).astype(gate.dtype),
+  'relu2': lambda _, gate: 2 * jnp.maximum(gate, 0),
+  'glu': _sigmoid_slope,
+  'bilinear': lambda _, gate: jnp.ones_like(gate),
+}
 
 
 def _check_columns(gate_up: at.Array, d_activation: at.Array) -> None:

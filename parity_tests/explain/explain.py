@@ -212,6 +212,8 @@ def _changes(
   yield f'as if {stage.name} was twice that', '', 2 * stage.expected
   if _count_products(stage) > _MOST_PRODUCTS:
     return
+  for says, look, compute in stage.variants:
+    yield says, look, compute()
   yield from _exchanged_experts(stage)
   for says, look, bugs in _bugs(stage):
     yield says, look, stage.recompute(bugs)

@@ -30,6 +30,8 @@ class FailedStage:
     exact: whether right values are equal, not only near.
     misreads: by tensor that is read, other mistakes: words and a `Bug`.
     before: tensors that the previous call of this pass read and wrote.
+    variants: other layers that a kernel may compute in its place: words, where
+      to look, and what computes the stage so.
   """
 
   name: str
@@ -43,6 +45,7 @@ class FailedStage:
   exact: bool
   misreads: Mapping[str, Sequence[tuple[str, known_bugs.Bug]]]
   before: Arrays = dataclasses.field(default_factory=dict)
+  variants: Sequence[tuple[str, str, Callable[[], np.ndarray]]] = ()
 
   @functools.cached_property
   def ranks(self) -> tuple[int, ...]:

@@ -29,10 +29,11 @@ _EXPLAINED_SHARE, _WORTH_A_WORD, _ALIKE = 0.25, 0.5, 1.25
 # removes a fifth.
 _LITTLE, _HARDLY = 1 / 16, 0.9
 # Only the words of a rounding contain one of these.
-ASKS = ('; --policy=', '; --rows=')
+ASKS = ('; --policy=', '; --rows=', '; --activation=')
 # A word of this kind and a tensor's name is the form of what a GEMM multiplies.
 _ROWS_OF = 'rows of '
 _UNQUANTISED = 'none'
+_ACTIVATION = 'the activation'
 # Causes that are written out, of those that explain a stage equally well.
 _MOST_CAUSES = 4
 # Most words in a set; sets that are tried with one word more.
@@ -224,6 +225,9 @@ def _words(stage: RoundedStage) -> Iterator[str]:
       if order != getattr(policy, field):
         yield f'{field}={order}'
   yield from _form_words(stage)
+  if _ACTIVATED & {*stage.chain} and policy.activation != 'absolute':
+    for form in precision.list_other_forms(policy):
+      yield f'{_ACTIVATION}={form}'
   weighs = {*tensors.WEIGHTED.values()} & {*stage.chain}
   for placement, weighted_stage in tensors.WEIGHTED.items():
     both_stages = {weighted_stage, tensors.WEIGHTED[policy.placement]} <= weighs
@@ -247,6 +251,8 @@ def _form_words(stage: RoundedStage) -> Iterator[str]:
           yield f'{_ROWS_OF}{rows}={form}'
 
 
+# Stages that have to do with the activation.
+_ACTIVATED = {'activation', 'd_gate_up', 'd_topk_weights'}
 _ORDERS = {'expert_back': 'expert, from the last one back'}
 # Dtypes beside the storage that points are rounded to.
 _MORE_DTYPES: Mapping[str, tuple[str, ...]] = {
@@ -261,9 +267,21 @@ def _add_words(
 ) -> precision.PrecisionPolicy:
   """Returns a policy with words added to its own, or replacing them."""
   own = [word for word in policy.points if not _is_set_by(word, words)]
-  plain = [word for word in words if not word.startswith(_ROWS_OF)]
+  plain = _list_plain(words)
   fields = {'points': (), **policies.fields((*own, *plain))}
+  policy = precision.with_form(policy, _find_form(policy, words))
   return dataclasses.replace(policy, rows=_format_rows(policy, words), **fields)
+
+
+def _list_plain(words: Sequence[str]) -> list[str]:
+  """Returns the words that `policies.fields` reads."""
+  return [w for w in words if not w.startswith((_ROWS_OF, _ACTIVATION))]
+
+
+def _find_form(policy: precision.PrecisionPolicy, words: Sequence[str]) -> str:
+  """Returns the activation that words say, or else the policy's own."""
+  forms = (w.partition('=')[2] for w in words if w.startswith(_ACTIVATION))
+  return next(forms, policy.form)
 
 
 def _format_rows(
@@ -300,6 +318,8 @@ def _format_word(stage: RoundedStage, word: str) -> str:
     if value == _UNQUANTISED:
       return f'{rows} was not quantised before its GEMM'
     return f'{rows} was quantised to {value} before its GEMM'
+  if name == _ACTIVATION:
+    return f'{name} was {value}'
   if name == 'placement':
     return f'the routing weight multiplied at {value}'
   if name in precision.SUM_ORDERS:
@@ -333,15 +353,18 @@ def _format_fit(
 def _format_flag(stage: RoundedStage, alike: Sequence[Sequence[str]]) -> str:
   """Returns the flag that allows the roundings, and policies that do."""
   rows = _format_rows(stage.policy, alike[0])
-  asks_for_rows = ''
-  if rows != stage.policy.rows:
-    asks_for_rows = ASKS[1] + (rows or '""')
+  form = _find_form(stage.policy, alike[0])
   own = (w for w in policies.words(stage.policy) if not _is_set_by(w, alike[0]))
-  plain = (word for word in alike[0] if not word.startswith(_ROWS_OF))
-  words = (*own, *plain)
-  if asks_for_rows:
-    also = f' --policy={",".join(words)}' if words else ''
-    return f'{asks_for_rows}{also} allows it'
+  words = (*own, *_list_plain(alike[0]))
+  changes = {
+    ASKS[1]: None if rows == stage.policy.rows else rows or '""',
+    ASKS[2]: None if form == stage.policy.form else form,
+    ASKS[0]: ','.join(words) or None,
+  }
+  told = [flag + value for flag, value in changes.items() if value is not None]
+  if told[0].startswith(ASKS[1:]):
+    others = (' ' + flag.removeprefix('; ') for flag in told[1:])
+    return f'{told[0]}{"".join(others)} allows it'
   of_name = [
     name
     for name in policies.POLICIES

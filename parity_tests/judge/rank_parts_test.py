@@ -243,7 +243,9 @@ def test_exact_data_reach_a_limit_or_are_refused():
 def test_our_backend_refuses_parts():
   clamped = dataclasses.replace(CASE, bias=False, d_shared=0)
   shared = dataclasses.replace(CASE, bias=False, activation='swiglu')
+  gelu = dataclasses.replace(clamped, activation='geglu_tanh')
   for case, message in (
+    (gelu, "policy.activation: expected one of .*, got 'geglu_tanh'"),
     (CASE, 'bias: expected False for our backend, got True'),
     (shared, 'd_shared: expected 0 for our backend, got 20'),
     (

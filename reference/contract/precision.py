@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
+from typing import Any
 
 from hpmoe.reference.contract import quantised as quantised_lib
 from hpmoe.reference.contract import storage
@@ -15,7 +16,12 @@ LAUNCHED = PLACEMENTS[:3]
 # Fields of a policy that say how a token's rows are added, and what they make.
 SUM_ORDERS = {'sum_order': 'y', 'd_sum_order': 'dx'}
 ROW_ORDERS = ('slot', 'expert', 'expert_back')
-ACTIVATIONS = ('swiglu', 'absolute')
+# Of a gate, times up.  The first two are what the project's own launches have.
+ACTIVATIONS = (
+  *('swiglu', 'absolute', 'geglu', 'geglu_tanh'),
+  *('reglu', 'relu2', 'glu', 'bilinear'),
+)
+LAUNCHED_ACTIVATIONS = ACTIVATIONS[:2]
 # Added to the mean square of a norm, as published models have it.
 EPSILONS = (1e-6, 1e-5)
 ACCUMULATION_ORDERS = ('ascending', 'even_odd_32')
@@ -170,8 +176,11 @@ class PrecisionPolicy:
       the sum that is y).  They are not equal in narrow storage.
     activation: 'swiglu', gate / (1 + exp(-alpha gate)) * (up + offset); or
       'absolute', |gate| * (up + offset), which has no exp and keeps integers
-      exact, and tells gate from up.
-    alpha, limit, offset: of it, as numbers of `accumulate`.  A limit that is
+      exact, and tells gate from up; or of the gate 'geglu' the GELU with erf,
+      'geglu_tanh' that with tanh, 'reglu' the ReLU, 'relu2' its square, 'glu'
+      the sigmoid, 'bilinear' the gate itself.
+    alpha, limit, offset: of it, as numbers of `accumulate`; alpha of 'swiglu',
+      and of 'absolute', which ignores it.  A limit that is
       not 0 comes first: gate becomes min(gate, limit), and up is clamped to
       [-limit, limit].  GPT-OSS has 1.702, 7 and 1.
     accumulation_order: of the sum that is an element of a GEMM, in backends;
@@ -187,8 +196,9 @@ class PrecisionPolicy:
     sum_order: of a token's rows in y: 'slot'; 'expert', by id; 'expert_back',
       from the last expert back, as autograd adds what a loop over experts has.
     d_sum_order: the same of dx.
-    activation_ulp: how far silu may be off, in units in the last place of its
-      float32 result: see `ACTIVATION_ULP`.
+    activation_ulp: how far silu, or the sigmoid of 'glu', may be off, in units
+      in the last place of its float32 result: see `ACTIVATION_ULP`; of a GELU,
+      how far its erf or tanh may be.
     sigmoid_ulp: how far its sigmoid may be off beside that, in units in the
       last place of 1: an error that does not shrink with the result.
     quantised: of `quantised.FORMS`, what expert weights come in; '': in
@@ -282,6 +292,11 @@ class PrecisionPolicy:
         raise ValueError(f'{name}: expected a {what}, got {value!r}')
       # In a file 7 is as good as 7.0.
       object.__setattr__(self, name, float(value))
+    if self.alpha != 1 and self.activation not in LAUNCHED_ACTIVATIONS:
+      raise ValueError(
+        f'alpha: expected 1 of {self.activation}, as it is a factor of the '
+        f'sigmoid of swiglu, got {self.alpha:g}'
+      )
 
   @property
   def form(self) -> str:
@@ -368,6 +383,31 @@ class PrecisionPolicy:
       accumulation_order='ascending',
       points=(),
     )
+
+
+def with_form(policy: PrecisionPolicy, form: str) -> PrecisionPolicy:
+  """Returns a policy with another activation, see `activation_of`."""
+  plain = {name: getattr(PrecisionPolicy, name) for name in FORM}
+  fields: dict[str, Any] = {**plain, **activation_of(form)}
+  return dataclasses.replace(policy, **fields)
+
+
+def list_other_forms(policy: PrecisionPolicy) -> list[str]:
+  """Returns activations that a kernel may have in place of a policy's.
+
+  Others with its limit and offset, and its own without one of its numbers.
+  """
+  names = [n for n in ACTIVATIONS if n not in (policy.activation, 'absolute')]
+  forms = [
+    dataclasses.replace(policy, activation=name, alpha=1.0) for name in names
+  ]
+  forms += [
+    with_form(policy, policy.form.replace(f':{word}', ''))
+    for word in policy.form.split(':')[1:]
+  ]
+  is_plain = policy.form == policy.activation
+  gpt_oss = [with_form(policy, 'gpt_oss')] if is_plain else []
+  return [other.form for other in (*forms, *gpt_oss)]
 
 
 def points_of(name: str, policy: PrecisionPolicy) -> tuple[str, ...]:

@@ -52,3 +52,20 @@ def test_a_copy_of_codes_values_is_stored_as_they_are():
     assert policy.storing('gate_up').storage == 'bfloat16'
   plain = PrecisionPolicy('bfloat16')
   assert plain.storing('expert_in') is plain
+
+
+@pytest.mark.parametrize('name', precision.ACTIVATIONS[2:])
+def test_alpha_is_a_number_of_swiglu(name):
+  with pytest.raises(ValueError, match=f'^alpha: expected 1 of {name}, .* 2$'):
+    precision.PrecisionPolicy(activation=name, alpha=2)
+
+
+def test_other_forms_differ_and_keep_the_other_numbers():
+  policy = precision.with_form(precision.PrecisionPolicy(), 'gpt_oss')
+  forms = precision.list_other_forms(policy)
+  assert {*forms} == {
+    *(f'{name}:limit=7:offset=1' for name in precision.ACTIVATIONS[2:]),
+    'swiglu:limit=7:offset=1',
+    'swiglu:alpha=1.702:offset=1',
+    'swiglu:alpha=1.702:limit=7',
+  }

@@ -130,7 +130,7 @@ def _limits(
   options: granularity.Options,
 ) -> list[tuple]:
   """Returns (name, value, choices of the backend, choices in words)."""
-  scope, forms = 'for our backend', precision.ACTIVATIONS
+  scope, forms = 'for our backend', precision.LAUNCHED_ACTIVATIONS
   plain = dict(points=(), **dict.fromkeys(precision.SUM_ORDERS, 'slot'))
   stores = f'{scope}, which rounds what it stores and nothing else'
   of_policy = [

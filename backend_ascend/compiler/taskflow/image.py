@@ -25,7 +25,7 @@ _OPTIONS = (
 _POLICY = (
   ('dtype', 'storage', layout.DTYPES),
   ('placement', 'placement', precision.PLACEMENTS),
-  ('activation', 'activation', precision.ACTIVATIONS),
+  ('activation', 'activation', precision.LAUNCHED_ACTIVATIONS),
   ('accumulation_order', 'accumulation_order', precision.ACCUMULATION_ORDERS),
 )
 

@@ -75,7 +75,7 @@ def build_mirror(
     arrays: what the pass reads.
     layer_pass: the pass.
   """
-  if config.sublayer or policy.activation != 'swiglu':
+  if config.sublayer or policy.activation == 'absolute':
     return None
   coded = bool(policy.coded or policy.rows)
   size = sum(array.nbytes for array in arrays.values())
@@ -102,7 +102,7 @@ def _sign_rows(policy: PrecisionPolicy, product: float, down: float) -> Signs:
 
   Args:
     policy: its placement.
-    product: sign of silu(gate) * up.
+    product: sign of act(gate) * up.
     down: of w_down.
   """
   place = tensors.WEIGHTED[policy.placement]

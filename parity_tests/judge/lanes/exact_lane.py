@@ -16,7 +16,7 @@ from hpmoe.reference.contract import precision
 
 EXACT_HINT = (
   "hint: lane exact sets policy.activation='absolute'; a kernel that does only "
-  "swiglu should say so: function.activations = ('swiglu',)"
+  "swiglu, say, should say so: function.activations = ('swiglu',)"
 )
 # Stages whose values depend on where the routing weight multiplies.
 _WEIGHTED_BY_PLACEMENT = (

@@ -1,6 +1,6 @@
 """Explains the stages of a pass that fail: which bug or rounding fits them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import dataclasses
 import functools
 
@@ -18,6 +18,9 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
+
+# Stages that have to do with the activation.
+_ACTIVATED = ('activation', 'd_gate_up', 'd_topk_weights')
 
 
 def explain_results(
@@ -105,6 +108,8 @@ def _build_rounding_stage(
       rows, _ = tensors.GEMMS.get(stage, ('', ''))
       form = policy.multiplying(rows).rows
       order_key = policy.placement, policy.dtype(stage), sum_order, form
+      if tensors.routed(stage) in _ACTIVATED:
+        order_key = *order_key, policy.form
       key = (*key, precision.points_of(stage, policy), *order_key)
       if key not in computed_stages:
         computed_stages[key] = lazy_tensors.load_whole(
@@ -176,4 +181,24 @@ def _build_failed_stage(
       case.inputs.policy.quantised, case.inputs.arrays
     ),
     {n: lazy_tensors.load_whole(a) for n, a in case.before.items()},
+    [*_list_variants(case, name, sources, chain, exact)],
   )
+
+
+def _list_variants(
+  case: pass_case.PassCase,
+  name: str,
+  sources: passes.Tensors,
+  chain: tuple[str, ...],
+  exact: bool,
+) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
+  """Yields the stage with other activations, in words; none in lane exact."""
+  if exact or {*_ACTIVATED}.isdisjoint(map(tensors.routed, chain)):
+    return
+  for form in precision.list_other_forms(case.inputs.policy):
+    policy = precision.with_form(case.inputs.policy, form)
+    compute = functools.partial(
+      case.with_policy(policy).recompute, name, sources
+    )
+    words = f'as if the activation was {form}; --activation={form} allows it'
+    yield words, '', compute

@@ -51,6 +51,7 @@ import functools
 
 import numpy as np
 
+from hpmoe.parity_tests.judge.limits import curves
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.judge.limits.weights import products
 from hpmoe.reference.contract import precision
@@ -185,6 +186,21 @@ def exp_roundings(policy: precision.PrecisionPolicy) -> float:
 def _exp_variance(policy: precision.PrecisionPolicy) -> float:
   """Returns it as a variance: all that it may err counts as spread."""
   return (exp_roundings(policy) * _U) ** 2
+
+
+def drift(policy: precision.PrecisionPolicy) -> float:
+  """Returns what activations may be off in one direction, relative to them.
+
+  A sigmoid or the share of a GELU that is off whatever its size counts twice:
+  z s leans on z s^2 by 2 at most, where as many gates are negative as not.
+  """
+  if policy.activation in ('geglu', 'geglu_tanh'):
+    return 2 * curves.share_error(policy)
+  if policy.activation not in ('swiglu', 'glu'):
+    return 0.0
+  off = 2 * exp_roundings(policy) * _U + 2 * sigmoid_error(policy)
+  # Likewise z^2 s c on z^2 s^2, by less.
+  return off + 2 * _U * (policy.alpha != 1)
 
 
 def is_narrow(policy: precision.PrecisionPolicy) -> bool:
@@ -663,11 +679,11 @@ def activation(
   """Returns `[n, F]` of gate and up `[n, 2F]`, weighted `[n]` if asked.
 
   'absolute': |gate| * up, 1 rounding.  'swiglu': silu(gate), which may be off
-  as the policy says, and its product with up.  exp(-gate) may overflow and
-  1 / (1 + exp(-gate)) may be flushed: both lose at most tiny * |gate|.  Of
-  both, alpha times gate may be off as `_argument` says, a clamp takes no error
-  larger, and up + offset is one rounding more.  It is stored in `dtype`; None:
-  in the policy's storage.
+  as the policy says, and its product with up; others as `curves` has them.
+  exp(-gate) may overflow and 1 / (1 + exp(-gate)) may be flushed: both lose at
+  most tiny * |gate|.  Of both, alpha times gate may be off as `_argument` says,
+  a clamp takes no error larger, and up + offset is one rounding more.  It is
+  stored in `dtype`; None: in the policy's storage.
   """
   gate_up = dataclasses.replace(
     gate_up, crossed=_crossed_by(policy, gate_up, dtype)
@@ -897,7 +913,7 @@ def row_weight_grad(
     d_activation = beside(d_activation, d_expert_out)
     unweighted = beside(unweighted, exact(bias))
   dots = inner_product(policy, d_activation, unweighted)
-  if dots.crossed is None or policy.activation != 'swiglu':
+  if dots.crossed is None or not drift(policy):
     return dots
   # Each element is judged alone, so a scale that exp is off by counts in it.
   scale = kernels(policy) * _exp_variance(policy)
@@ -987,6 +1003,8 @@ def _act(policy, gate: Bounded) -> Bounded:
   z, e = gate.value, gate.bound()
   if policy.activation == 'absolute':
     return dataclasses.replace(gate, value=np.abs(z))
+  if policy.activation in curves.CURVES:
+    return _curved_act(policy, gate)
   alpha, z, turned = _argument(policy, gate)
   s = _sigmoid(z)
   value, carried = gate.value * s, _SILU_SLOPE * e
@@ -1028,6 +1046,8 @@ def _slope(policy, gate: Bounded) -> Bounded:
   z, e = gate.value, gate.bound()
   if policy.activation == 'absolute':
     return Bounded(np.sign(z), np.where(np.abs(z) <= e, 2.0 * (e > 0), 0.0))
+  if policy.activation in curves.CURVES:
+    return _curved_slope(policy, gate)
   alpha, z, turned = _argument(policy, gate)
   e = alpha * e
   s, c = _sigmoid(z), _sigmoid(-z)
@@ -1049,6 +1069,38 @@ def _slope(policy, gate: Bounded) -> Bounded:
     bend = alpha * s * c * (2 + z * (c - s))
     variance = variance + np.square(bend) * gate.variance
   return Bounded(s * (1 + z * c), error, variance)
+
+
+def _curved_act(policy, gate: Bounded) -> Bounded:
+  """Returns act(gate) of `curves`, as computed in float32."""
+  curve, z, e = curves.CURVES[policy.activation], gate.value, gate.bound()
+  value, carried = curve.act(z), curve.moved(z, e)
+  scale = gamma(curve.act_roundings) + gamma(curve.act_roundings, _U64)
+  off = np.zeros_like(z)
+  if curve.act_off is not None:
+    off = curve.act_off(policy, z, e)
+  flushed = np.where(e + off + scale > 0, _TINY * (np.abs(z) + e + 1), 0.0)
+  error = carried + scale * (np.abs(value) + carried) + off + flushed
+  own = _few_roundings(policy, value, curve.act_roundings, flushed)
+  own = own + kernels(policy) * np.square(off)
+  return Bounded(value, error, *_carried(own, (gate, curve.slope(z))))
+
+
+def _curved_slope(policy, gate: Bounded) -> Bounded:
+  """Returns act'(gate) of `curves`, as computed in float32."""
+  curve, z, e = curves.CURVES[policy.activation], gate.value, gate.bound()
+  value, carried = curve.slope(z), curve.slope_moved(z, e)
+  scale = gamma(curve.slope_roundings) + gamma(curve.slope_roundings, _U64)
+  off = np.zeros_like(z)
+  if curve.slope_off is not None:
+    off = curve.slope_off(policy, z, e)
+  flushed = np.where(off + scale > 0, 4 * _TINY * (1 + np.abs(z) + e), 0.0)
+  error = carried + scale * (np.abs(value) + carried) + off + flushed
+  own = _few_roundings(policy, value, curve.slope_roundings, flushed)
+  variance = own + kernels(policy) * np.square(off)
+  if gate.variance is not None:
+    variance = variance + np.square(curve.bend(z)) * gate.variance
+  return Bounded(value, error, variance)
 
 
 def combine(

@@ -72,7 +72,6 @@ _MOST_ELEMENTS = 2.0**31
 FALSE_ALARM = 1e-9
 # Most that a tile is judged by: a root mean square and a slope, of two parts.
 _NUMBERS, _PARTS = 2, 2
-_U = ulp.unit_roundoff('float32')
 _STEPS = 60  # of Newton, from above on a convex function: monotone
 
 
@@ -457,11 +456,10 @@ class Judge:
   def _peak_limit(self) -> float:
     """Deviations that no right element is off, but by bad luck.
 
-    One more is what exp may be off in one direction.
+    One more is what exp, erf or tanh may be off in one direction.
     """
     log_p = self._log_p + np.log(2 * _MOST_ELEMENTS)
-    biases = self.policy.activation == 'swiglu'
-    return float(np.sqrt(2 * log_p)) + biases
+    return float(np.sqrt(2 * log_p)) + bool(bounds.drift(self.policy))
 
   def _find_peak_power(self, cut: tiles.Cut, rows: Any) -> float:
     """Returns the error of an element that is seen by itself, as `Power`."""
@@ -499,15 +497,10 @@ class Judge:
       own, of_all = np.sqrt(1 - common), np.sqrt(common)
       rms = own * rms + of_all * all_rms
       slope_of = own * slope_of + of_all * all_slope
-    if self.policy.activation == 'swiglu':
+    off = bounds.drift(self.policy)
+    if off:
       # exp may be off in one direction, in silu and in its slope: within its
       # variance, but not random.
-      off = 2 * bounds.exp_roundings(self.policy) * _U
-      # z s' leans on z s as z^2 s on z^2 s^2: by 2 at most, where as many gates
-      # are negative as not.
-      off += 2 * bounds.sigmoid_error(self.policy)
-      # And so does z^2 s c on z^2 s^2, by less.
-      off += 2 * _U * (self.policy.alpha != 1)
       rms, slope_of = np.sqrt(np.square(rms) + 1), slope_of + off
     return rms, slope_of
 
