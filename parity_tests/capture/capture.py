@@ -15,9 +15,11 @@ it what it computed: y and, of a backward pass, gradients.  The verdict:
 import contextlib
 import fnmatch
 import inspect
+import math
 import os
 import re
 import sys
+import warnings
 
 import numpy as np
 
@@ -48,12 +50,32 @@ LAYERS = (
   _TRANSFORMERS,
 )
 INPUTS = tuple(_TRANSFORMERS)
+# What an activation is called in a module, and as a word of a configuration.
+_ACTIVATIONS = (
+  *('act_fn', 'act', 'activation', 'activation_fn', 'activation_func'),
+  *('hidden_act', 'hidden_activation'),
+)
+_WORDS = {
+  'silu': 'swiglu',
+  'swish': 'swiglu',
+  'gelu': 'geglu',
+  'gelu_new': 'geglu_tanh',
+  'gelu_tanh': 'geglu_tanh',
+  'gelu_pytorch_tanh': 'geglu_tanh',
+  'relu': 'reglu',
+  'relu2': 'relu2',
+  'sigmoid': 'glu',
+  'linear': 'bilinear',
+}
+# Gates that a function is tried on, to see which activation it is.
+_GATES = np.linspace(-6, 6, 48, dtype=np.float32)
+_NEAR = 1e-5
 _GRADS = {'x': 'dx', 'topk_weights': 'd_topk_weights'}
 _GRADS.update({name: 'd_' + name for name in ('w_gate_up', 'w_down')})
 
 
 @contextlib.contextmanager
-def capture(layer, folder, call=None, **places):
+def capture(layer, folder, call=None, activation=None, **places):
   """Records one call of a layer that is made within its block.
 
   What is recorded of a gradient is what flows through this call alone,
@@ -67,6 +89,9 @@ def capture(layer, folder, call=None, **places):
       called as what the block is given.
     folder: to write, empty or not there; it is left so if the block raises.
     call: which of several calls, from 0.
+    activation: of the layer, as `hpmoe check --activation` has it; None: what
+      an attribute such as `act_fn` is, which is tried on a few gates.  Where
+      that cannot be seen, a warning says so.
     **places: by names of `INPUTS`, where a tensor is: the name of an argument
       or a parameter, of several that are stacked if it has a *, a list of names
       whose tensors are the halves of 2F, or a function of the call's arguments;
@@ -84,6 +109,7 @@ def capture(layer, folder, call=None, **places):
   target, method = _target(layer, not places)
   function = getattr(target, method) if method else target
   record = _Record(function, target if method else None, call, places)
+  record.activation = activation or _read_activation(layer)
   if not method:
     yield record.called
   else:
@@ -117,12 +143,94 @@ def _target(layer, inside):
   return layer, ''
 
 
+def _read_activation(layer):
+  """Returns the activation of a layer, as a check calls it, or None."""
+  known = {_name_activation(one) for one in _list_activations(layer)} - {None}
+  if len(known) == 1:
+    return known.pop()
+  told = ' and '.join(sorted(known)) or 'none'
+  warnings.warn(
+    'activation: expected one that the layer shows, as an attribute act_fn or '
+    f'so, got {told}: hpmoe check takes swiglu unless capture(..., '
+    'activation=...) says another',
+    stacklevel=4,
+  )
+  return None
+
+
+def _list_activations(layer):
+  """Yields what a layer and its parts have as an activation."""
+  modules = [layer]
+  for method in ('modules', 'cells'):
+    if hasattr(layer, method):
+      modules += list(getattr(layer, method)())
+  for module in modules:
+    for held in (module, getattr(module, 'config', None)):
+      for name in _ACTIVATIONS:
+        if getattr(held, name, None) is not None:
+          yield getattr(held, name)
+
+
+def _name_activation(act):
+  """Returns which activation a function or a word is; None: unknown."""
+  if isinstance(act, str):
+    return _WORDS.get(act)
+  try:
+    outputs = _try_activation(act)
+  except Exception:  # one that takes more than a gate
+    return None
+  for name, function in _FUNCTIONS.items():
+    expected = function(_GATES.astype(np.float64))
+    if np.shape(outputs) == expected.shape and np.all(
+      np.abs(outputs - expected) <= _NEAR * (1 + np.abs(expected))
+    ):
+      return name
+  return None
+
+
+def _try_activation(act):
+  """Returns what an activation makes of `_GATES`, with up 1 where it has up."""
+  make, read = _frameworks()
+  outputs = read(act(make(_GATES)))
+  if outputs.shape[-1] == _GATES.shape[-1] // 2:
+    outputs = read(act(make(np.concatenate([_GATES, np.ones_like(_GATES)]))))
+  return outputs
+
+
+def _frameworks():
+  """Returns how a tensor of the framework in use is made, and read."""
+  if 'torch' in sys.modules:
+    torch = sys.modules['torch']
+    return torch.from_numpy, lambda a: a.detach().numpy()
+  if 'mindspore' in sys.modules:
+    return sys.modules['mindspore'].Tensor, lambda a: a.asnumpy()
+  return np.asarray, np.asarray
+
+
+def _sigmoid(z):
+  return 1 / (1 + np.exp(-z))
+
+
+_FUNCTIONS = {
+  'swiglu': lambda z: z * _sigmoid(z),
+  'geglu': lambda z: z * np.array([1 + math.erf(a / 2**0.5) for a in z]) / 2,
+  'geglu_tanh': lambda z: (
+    z * (1 + np.tanh((2 / np.pi) ** 0.5 * (z + 0.044715 * z**3))) / 2
+  ),
+  'swiglu:alpha=1.702': lambda z: z * _sigmoid(1.702 * z),
+  'reglu': lambda z: np.maximum(z, 0),
+  'relu2': lambda z: np.maximum(z, 0) ** 2,
+  'glu': _sigmoid,
+  'bilinear': lambda z: z,
+}
+
+
 def _arguments(function):
   """Returns the names of a function's arguments."""
   return inspect.signature(function).parameters if callable(function) else ()
 
 
-def write_folder(folder, inputs, outputs, layouts):
+def write_folder(folder, inputs, outputs, layouts, activation=None):
   """Writes what a layer read and what it computed, as a check reads them.
 
   Args:
@@ -130,9 +238,12 @@ def write_folder(folder, inputs, outputs, layouts):
     inputs: bits of what it read, by name.
     outputs: likewise what it computed.
     layouts: axes of each of them; the leading ones may be several of an array.
+    activation: of the layer, or None.
   """
   arrays = dict(inputs, **outputs)
   notes = dict(layouts)
+  if activation:
+    notes['activation_form'] = activation
   # Their dtypes are not those of the layer.
   for name in ('topk_ids', 'topk_weights', 'd_topk_weights'):
     if name in arrays:
@@ -161,6 +272,7 @@ class _Record:
     # By name, each part of a tensor with what its gradients were.
     self._parts = {}
     self._dy = []
+    self.activation = None
 
   def called(self, *args, **kwargs):
     """Calls the layer; of the call in question, keeps what it reads."""
@@ -217,7 +329,7 @@ class _Record:
       for name, parts in self._parts.items():
         if any(part.is_wanted for part in _flat(parts)):
           outputs[_GRADS[name]] = _whole(parts, self._layouts[name], 'grad')
-    write_folder(folder, inputs, outputs, layouts)
+    write_folder(folder, inputs, outputs, layouts, self.activation)
 
   def _check(self):
     """Refuses what is not one call and one backward pass.

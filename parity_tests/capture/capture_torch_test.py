@@ -51,6 +51,27 @@ def test_a_run_that_is_recorded_is_as_one_that_is_not(ran):
   assert ran[1]['same']
 
 
+@pytest.mark.parametrize(
+  ('run', 'form'),
+  [
+    ('right', 'swiglu'),
+    ('gelu', 'geglu'),
+    ('gelu_pytorch_tanh', 'geglu_tanh'),
+    ('relu', 'reglu'),
+    ('quick_gelu', 'swiglu:alpha=1.702'),
+  ],
+)
+def test_the_activation_is_that_of_the_module(ran, run, form):
+  _, notes = read_case.read(ran[0] / run / 'inputs.safetensors')
+  assert notes['activation_form'] == form
+  assert _verdict(ran[0] / run).passed
+
+
+def test_an_activation_that_is_no_attribute_is_not_known(ran):
+  _, notes = read_case.read(ran[0] / 'list' / 'inputs.safetensors')
+  assert 'activation_form' not in notes
+
+
 @pytest.mark.parametrize('run', ('right', 'grouped', 'two_steps'))
 def test_a_right_layer_and_its_gradients_pass(ran, run):
   report = _verdict(ran[0] / run)

@@ -208,6 +208,8 @@ def main(out):
   record_model(f'{out}/bf16', dtype=torch.bfloat16)
   record_model(f'{out}/lost', qwen3.lose_expert)
   record_model(f'{out}/cut', cut_gradient)
+  for act in ('gelu', 'gelu_pytorch_tanh', 'relu', 'quick_gelu'):
+    record_model(f'{out}/{act}', hidden_act=act)
   record_two_steps(f'{out}/two_steps')
   record_frozen(f'{out}/frozen')
   record_list(f'{out}/list')

@@ -186,8 +186,9 @@ class Case:
         )
     if self.folder is not None:
       return folder_lib.read(self.folder).inputs()
+    real_inputs = self._make_real()
     return (
-      inputs_lib.with_weights(self._make_real(), self.weights)
+      inputs_lib.with_weights(real_inputs, self.weights)
       .with_policy(
         accumulation_order=self.accumulation_order,
         **policies.fields(self.policy),
@@ -195,10 +196,28 @@ class Case:
         sigmoid_ulp=self.sigmoid_ulp,
         rows=self.rows,
         weight_ulp=self.weight_ulp,
-        **precision.activation_of(self.activation),
+        **precision.activation_of(self._find_form(real_inputs.policy.form)),
       )
       .with_codes(self.quantised, self.x_form)
     )
+
+  def _find_form(self, of_inputs: str) -> str:
+    """Returns the activation: that of a file, if it says one.
+
+    Raises:
+      ValueError: this case says another.
+    """
+    default = precision.PrecisionPolicy.activation
+    if default in (of_inputs, self.activation):
+      return self.activation if of_inputs == default else of_inputs
+    if precision.activation_of(self.activation) != precision.activation_of(
+      of_inputs
+    ):
+      raise ValueError(
+        f'activation: expected {of_inputs}, as {self.input} says, got '
+        f'{self.activation}'
+      )
+    return of_inputs
 
   def data(
     self, inputs: inputs_lib.LayerInputs, name: str

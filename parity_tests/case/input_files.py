@@ -23,6 +23,7 @@ from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import real_data
 from hpmoe.reference.contract import checks
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
@@ -55,7 +56,7 @@ def load_safetensors(
       hold dy, and nothing else.  A tensor that is laid out otherwise has its
       layout in the metadata, under its name; so has a weight whose last two
       axes are equally long, as `save_safetensors` writes it: transposed it
-      would look the same.
+      would look the same.  The metadata may have the activation too.
     placement: where the routing weight multiplies.
     capacity: N, as for `make_inputs`.
     seed: of dy, if the file holds none.
@@ -83,6 +84,8 @@ def load_safetensors(
       known_axes = {name: AXES[name] for name in {*layouts} & {*AXES}}
       _check_axes(arrays, notes | known_axes)
       inputs_of_file = from_arrays(arrays, placement, capacity, seed)
+    form = notes.get('activation_form', PrecisionPolicy.activation)
+    inputs_of_file = inputs_of_file.with_policy(**precision.activation_of(form))
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
   return dataclasses.replace(inputs_of_file, routing=str(path))
