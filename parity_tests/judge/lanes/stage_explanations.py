@@ -107,10 +107,10 @@ def _build_rounding_stage(
       sum_order = precision.order_of(stage, policy)
       rows, _ = tensors.GEMMS.get(stage, ('', ''))
       form = policy.multiplying(rows).rows
+      is_activated = tensors.routed(stage) in _ACTIVATED
       order_key = policy.placement, policy.dtype(stage), sum_order, form
-      if tensors.routed(stage) in _ACTIVATED:
-        order_key = *order_key, policy.form
-      key = (*key, precision.points_of(stage, policy), *order_key)
+      act = policy.form if is_activated else ''
+      key = (*key, precision.points_of(stage, policy), *order_key, act)
       if key not in computed_stages:
         computed_stages[key] = lazy_tensors.load_whole(
           of_policy.recompute(stage, sources)
