@@ -1,5 +1,6 @@
 """Grouped GEMM: each row times the weight of its expert."""
 
+from collections.abc import Iterable
 import functools
 
 import jax
@@ -135,15 +136,24 @@ def operand(policy: precision.PrecisionPolicy, a: at.Array) -> at.Array:
   return numerics.at_point(policy, 'operands', numerics.widen(policy, a))
 
 
+def add_up(terms: Iterable[at.Array]) -> at.Array:
+  """Returns the sum of arrays `[...]`, one after another."""
+  return functools.reduce(lambda x, y: x + y, terms)
+
+
 def _dot(
   policy: precision.PrecisionPolicy, a: at.Array, b: at.Array
 ) -> at.Array:
+  multiplied = numerics.multiplied_parts(policy, a, b)
   parts = [
-    jnp.dot(
-      a[:, inner : inner + BLOCK_INNER],
-      b[inner : inner + BLOCK_INNER],
-      precision=lax.Precision.HIGHEST,
-      preferred_element_type=a.dtype,
+    add_up(
+      jnp.dot(
+        left[:, inner : inner + BLOCK_INNER],
+        right[inner : inner + BLOCK_INNER],
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=a.dtype,
+      )
+      for left, right in multiplied
     )
     for inner in range(0, a.shape[1], BLOCK_INNER)
   ]

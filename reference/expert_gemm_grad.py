@@ -81,7 +81,9 @@ def weight_grad(
       a = numerics.values(_block(left, *block_args), rows.dtype)
       b = numerics.values(_block(right, *block_args), d_out.dtype)
       a, b = (expert_gemm.operand(policy, x) for x in (a, b))
-      return numerics.at_point(policy, 'accumulator', total + _dot(a, b))
+      multiplied = numerics.multiplied_parts(policy, a, b)
+      sums = expert_gemm.add_up(_dot(*pair) for pair in multiplied)
+      return numerics.at_point(policy, 'accumulator', total + sums)
 
     rank = group // config.experts_per_rank
     blocks = (end[group] - begin[group] + (height - 1)) // height

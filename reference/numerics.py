@@ -78,6 +78,30 @@ def at_point(
   return a if dtype is None else _narrowed(storage_lib.ROUNDED[dtype], a)
 
 
+def multiplied_parts(
+  policy: precision.PrecisionPolicy,
+  a: at.Float[at.Array, '...'],
+  b: at.Float[at.Array, '...'],
+) -> list[tuple[at.Array, at.Array]]:
+  """Returns what is multiplied of two operands, in their dtype, and added up.
+
+  The operands themselves, or their parts where products are emulated.
+  """
+  emulated = policy.emulated
+  if emulated is None:
+    return [(a, b)]
+  of_a, of_b = (_split(emulated, operand) for operand in (a, b))
+  return [(of_a[i], of_b[j]) for i, j in emulated.pairs]
+
+
+def _split(emulated: storage_lib.Emulated, a: at.Array) -> list[at.Array]:
+  parts = []
+  for _ in range(emulated.parts):
+    parts.append(_narrowed(storage_lib.ROUNDED[emulated.dtype], a))
+    a = a - parts[-1]
+  return parts
+
+
 def _narrowed(to: storage_lib.Format, a: at.Array) -> at.Array:
   # XLA may drop a convert to bfloat16 and back inside one jitted function
   # (excess precision); it never drops reduce_precision.

@@ -145,13 +145,13 @@ def _target(layer, inside):
 
 def _read_activation(layer):
   """Returns the activation of a layer, as a check calls it, or None."""
-  known = {_name_activation(one) for one in _list_activations(layer)} - {None}
-  if len(known) == 1:
-    return known.pop()
-  told = ' and '.join(sorted(known)) or 'none'
+  names = {_name_activation(act) for act in _list_activations(layer)} - {None}
+  if len(names) == 1:
+    return names.pop()
+  seen = ' and '.join(sorted(names)) or 'none'
   warnings.warn(
     'activation: expected one that the layer shows, as an attribute act_fn or '
-    f'so, got {told}: hpmoe check takes swiglu unless capture(..., '
+    f'so, got {seen}: hpmoe check takes swiglu unless capture(..., '
     'activation=...) says another',
     stacklevel=4,
   )
@@ -165,10 +165,10 @@ def _list_activations(layer):
     if hasattr(layer, method):
       modules += list(getattr(layer, method)())
   for module in modules:
-    for held in (module, getattr(module, 'config', None)):
+    for owner in (module, getattr(module, 'config', None)):
       for name in _ACTIVATIONS:
-        if getattr(held, name, None) is not None:
-          yield getattr(held, name)
+        if getattr(owner, name, None) is not None:
+          yield getattr(owner, name)
 
 
 def _name_activation(act):

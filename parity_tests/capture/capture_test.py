@@ -36,7 +36,9 @@ class Layer:
 
 def gated(act):
   """As `silu_and_mul` of kernels is: of gate and up side by side."""
-  return lambda both: act(both[: len(both) // 2]) * both[len(both) // 2 :]
+  return lambda gate_up: (
+    act(gate_up[: len(gate_up) // 2]) * gate_up[len(gate_up) // 2 :]
+  )
 
 
 @pytest.mark.parametrize('name', FORMULAS)
@@ -56,7 +58,7 @@ def test_a_word_of_a_configuration_is_known():
 
 
 @pytest.mark.parametrize(
-  ('layer', 'told'),
+  ('layer', 'seen'),
   [
     (Layer(), 'none'),
     (lambda x: x, 'none'),
@@ -65,8 +67,8 @@ def test_a_word_of_a_configuration_is_known():
     (Layer(Layer(act='gelu'), act='silu'), 'geglu and swiglu'),
   ],
 )
-def test_what_is_not_seen_is_said(layer, told):
-  with pytest.warns(UserWarning, match=f'^activation: expected .* got {told}:'):
+def test_what_is_not_seen_is_said(layer, seen):
+  with pytest.warns(UserWarning, match=f'^activation: expected .* got {seen}:'):
     assert capture._read_activation(layer) is None
 
 
@@ -81,9 +83,9 @@ def _write(folder: pathlib.Path, form: str) -> str:
 
 def test_a_check_takes_the_activation_of_a_file(tmp_path):
   path = _write(tmp_path, 'geglu_tanh')
-  for asked in ('swiglu', 'geglu_tanh'):
-    made = case_lib.Case(input=path, activation=asked).make()
-    assert made.policy.activation == 'geglu_tanh'
+  for form in ('swiglu', 'geglu_tanh'):
+    policy = case_lib.Case(input=path, activation=form).make().policy
+    assert policy.activation == 'geglu_tanh'
   with pytest.raises(ValueError, match='^activation: .* geglu_tanh, as .* got'):
     case_lib.Case(input=path, activation='reglu').make()
 

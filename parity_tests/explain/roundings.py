@@ -204,13 +204,12 @@ def _words(stage: RoundedStage) -> Iterator[str]:
     if not {*point.stages} & {*stage.chain}:
       continue
     now = policy.rounding(point.name)
+    if point.name == 'operands' and policy.emulated:
+      now = policy.roundings[point.name]
     if now is not None:
       yield f'{point.name}=accumulate'
     for dtype in dict.fromkeys((narrow, *_MORE_DTYPES.get(point.name, ()))):
-      wide = (
-        storage.ROUNDED[dtype].digits
-        >= storage.ROUNDED[policy.accumulate].digits
-      )
+      wide = _is_wide(policy, dtype)
       # Operands are stored so already, but for weights of codes.
       is_stored_so = point.name == 'operands' and dtype == policy.storage
       is_stored_so = is_stored_so and not policy.quantised
@@ -235,6 +234,14 @@ def _words(stage: RoundedStage) -> Iterator[str]:
       yield f'placement={placement}'
 
 
+def _is_wide(policy: precision.PrecisionPolicy, dtype: str) -> bool:
+  """Says whether a dtype, or products, lose nothing of what is stored."""
+  if dtype in storage.EMULATED:
+    return policy.storage != policy.accumulate
+  digits = storage.ROUNDED[dtype].digits
+  return digits >= storage.ROUNDED[policy.accumulate].digits
+
+
 def _form_words(stage: RoundedStage) -> Iterator[str]:
   """Yields other forms of what a GEMM of the chain multiplies.
 
@@ -256,7 +263,7 @@ _ACTIVATED = {'activation', 'd_gate_up', 'd_topk_weights'}
 _ORDERS = {'expert_back': 'expert, from the last one back'}
 # Dtypes beside the storage that points are rounded to.
 _MORE_DTYPES: Mapping[str, tuple[str, ...]] = {
-  'operands': ('tf32', 'bfloat16'),
+  'operands': ('tf32', 'bfloat16', 'tf32x3', 'bf16x3'),
   'accumulator': ('float16',),
   'routing_weight': ('bfloat16', 'float16'),
 }
@@ -328,6 +335,8 @@ def _format_word(stage: RoundedStage, word: str) -> str:
   says = '' if point in precision.TENSORS else f' ({point.says})'
   if value == 'accumulate':
     return f'{name} was not rounded{says}'
+  if value in storage.EMULATED:
+    return f'{name} was multiplied as {value}{says}'
   return f'{name} was rounded to {value}{says}'
 
 
@@ -361,10 +370,10 @@ def _format_flag(stage: RoundedStage, alike: Sequence[Sequence[str]]) -> str:
     ASKS[2]: None if form == stage.policy.form else form,
     ASKS[0]: ','.join(words) or None,
   }
-  told = [flag + value for flag, value in changes.items() if value is not None]
-  if told[0].startswith(ASKS[1:]):
-    others = (' ' + flag.removeprefix('; ') for flag in told[1:])
-    return f'{told[0]}{"".join(others)} allows it'
+  flags = [flag + value for flag, value in changes.items() if value is not None]
+  if flags[0].startswith(ASKS[1:]):
+    later_flags = (' ' + flag.removeprefix('; ') for flag in flags[1:])
+    return f'{flags[0]}{"".join(later_flags)} allows it'
   of_name = [
     name
     for name in policies.POLICIES

@@ -13,16 +13,14 @@ NAMES = precision.ACTIVATIONS[2:]
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(numpy_testing.Numpy):
-  """A kernel that has one activation, whatever it is asked for."""
+  """A kernel that has one activation, whatever it is form for."""
 
-  form: str = 'swiglu'
+  own_form: str = 'swiglu'
 
-  def run(
-    self, config, policy, inputs, which=numpy_testing.passes.FORWARD, given=None
-  ):
+  def run(self, config, policy, *arguments, **options):
     if policy.activation != 'absolute':
-      policy = precision.with_form(policy, self.form)
-    return super().run(config, policy, inputs, which, given)
+      policy = precision.with_form(policy, self.own_form)
+    return super().run(config, policy, *arguments, **options)
 
 
 @pytest.mark.parametrize('everything', [True, False], ids=['all', 'results'])
@@ -39,7 +37,7 @@ def test_a_right_kernel_passes(name, direction, dtype, everything):
 @pytest.mark.parametrize('everything', [True, False], ids=['all', 'y'])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize(
-  'asked, actual',
+  'form, actual',
   [
     ('geglu_tanh', 'geglu'),
     ('geglu', 'geglu_tanh'),
@@ -52,12 +50,12 @@ def test_a_right_kernel_passes(name, direction, dtype, everything):
   ],
 )
 @pytest.mark.few(4)
-def test_another_activation_is_named(asked, actual, dtype, everything):
-  # Given a kernel that has another activation than it is asked for,
-  candidate = Fixed(everything=everything, form=actual)
+def test_another_activation_is_named(form, actual, dtype, everything):
+  # Given a kernel that has another activation than it is form for,
+  candidate = Fixed(everything=everything, own_form=actual)
   lanes = ('bounded',)
   # when it is judged,
-  case = dict(activation=asked, dtype=dtype)
+  case = dict(activation=form, dtype=dtype)
   results = numpy_testing.check_rows(candidate, lanes, **case)
   # then the stage where it is fails, and the activation is named.
   stage = 'activation' if everything else 'y'

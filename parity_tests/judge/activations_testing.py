@@ -6,13 +6,13 @@ import math
 import numpy as np
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
-_HALF, _ONE = np.float32(0.5), np.float32(1)
+_HALF, _UNIT = np.float32(0.5), np.float32(1)
 _ROOT, _CUBE = np.float32(math.sqrt(2 / math.pi)), np.float32(0.044715)
 
 
 def _share_of_erf(z: np.ndarray) -> np.ndarray:
   erf = _ERF(z * np.float32(math.sqrt(0.5))).astype(np.float32)
-  return _HALF * (_ONE + erf)
+  return _HALF * (_UNIT + erf)
 
 
 def _tanh(z: np.ndarray) -> np.ndarray:
@@ -21,7 +21,7 @@ def _tanh(z: np.ndarray) -> np.ndarray:
 
 def _sigmoid(z: np.ndarray) -> np.ndarray:
   with np.errstate(over='ignore'):
-    return _ONE / (_ONE + np.exp(-z))
+    return _UNIT / (_UNIT + np.exp(-z))
 
 
 def _erf_slope(z: np.ndarray) -> np.ndarray:
@@ -32,14 +32,14 @@ def _erf_slope(z: np.ndarray) -> np.ndarray:
 
 def _tanh_slope(z: np.ndarray) -> np.ndarray:
   tanh = _tanh(z)
-  inner = _ROOT * (_ONE + 3 * _CUBE * z * z)
-  return _HALF * (_ONE + tanh) + _HALF * z * (_ONE - tanh * tanh) * inner
+  inner = _ROOT * (_UNIT + 3 * _CUBE * z * z)
+  return _HALF * (_UNIT + tanh) + _HALF * z * (_UNIT - tanh * tanh) * inner
 
 
 # By name: act(gate) and its slope.
 FORMULAS: dict[str, tuple[Callable, Callable]] = {
   'geglu': (lambda z: z * _share_of_erf(z), _erf_slope),
-  'geglu_tanh': (lambda z: _HALF * z * (_ONE + _tanh(z)), _tanh_slope),
+  'geglu_tanh': (lambda z: _HALF * z * (_UNIT + _tanh(z)), _tanh_slope),
   'reglu': (
     lambda z: np.maximum(z, 0),
     lambda z: (z > 0).astype(np.float32),
@@ -48,6 +48,6 @@ FORMULAS: dict[str, tuple[Callable, Callable]] = {
     lambda z: np.square(np.maximum(z, 0)),
     lambda z: 2 * np.maximum(z, 0),
   ),
-  'glu': (_sigmoid, lambda z: _sigmoid(z) * (_ONE - _sigmoid(z))),
+  'glu': (_sigmoid, lambda z: _sigmoid(z) * (_UNIT - _sigmoid(z))),
   'bilinear': (lambda z: z, np.ones_like),
 }

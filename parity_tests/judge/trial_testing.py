@@ -139,6 +139,35 @@ def _round_at(policy, point: str, a: np.ndarray) -> np.ndarray:
     return a.astype(storage.FORMATS[dtype].numpy).astype(np.float32)
 
 
+# Bits of the mantissa of each part, and which parts are multiplied, in order.
+_OF_TWO_PARTS = ((0, 0), (0, 1), (1, 0))
+_SIX = (*_OF_TWO_PARTS, (1, 1), (0, 2), (2, 0))
+_PARTS = {
+  'tf32x3': (10, _OF_TWO_PARTS),
+  'bf16x3': (7, _OF_TWO_PARTS),
+  'bf16x6': (7, _SIX),
+  'bf16x9': (7, (*_SIX, (1, 2), (2, 1), (2, 2))),
+}
+
+
+def _side_by_side(products: str, a: np.ndarray, b: np.ndarray):
+  """Returns parts `[n, p x]` and `[p x, y]` of `[n, x]` and `[x, y]`."""
+  digits, pairs = _PARTS[products]
+
+  def split(m: np.ndarray) -> list[np.ndarray]:
+    parts = []
+    for _ in range(3):
+      parts.append(cut_bits(np.ascontiguousarray(m), digits))
+      m = m - parts[-1]
+    return parts
+
+  of_a, of_b = split(a), split(b)
+  return (
+    np.hstack([of_a[i] for i, _ in pairs]),
+    np.vstack([of_b[j] for _, j in pairs]),
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class Kernel:
   """How a kernel computes.
@@ -186,6 +215,9 @@ class Kernel:
     if self.operand_bits < 23:
       a, b = (cut_bits(m, self.operand_bits) for m in (a, b))
     a, b = (_round_at(policy, 'operands', m) for m in (a, b))
+    products = policy.roundings.get('operands')
+    if products in _PARTS:
+      a, b = _side_by_side(products, a, b)
     gemm = self.gemm
     if policy.rounding('accumulator'):
       gemm = functools.partial(self._in_blocks, policy)

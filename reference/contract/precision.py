@@ -9,6 +9,8 @@ from hpmoe.reference.contract import quantised as quantised_lib
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
+# A policy has a field by the name of the module.
+Emulated = storage.Emulated
 STORAGE_DTYPES = tuple(storage.FORMATS)
 PLACEMENTS = tuple(tensors.WEIGHTED)
 # Of these, what the project's own launches compute.
@@ -190,7 +192,8 @@ class PrecisionPolicy:
       even and one over the odd of them, their sum then added to the total; so
       do the matrix units of x86 CPUs (AMX).
     points: 'POINT=DTYPE' of `POINTS`, a dtype of `storage.ROUNDED` or one of
-      the words storage and accumulate: what is rounded to it.  A tensor that a
+      the words storage and accumulate: what is rounded to it; of operands also
+      a name of `storage.EMULATED`, how they are multiplied.  A tensor that a
       fused kernel does not round is so in accumulate, and whoever returns one
       returns it so.
     sum_order: of a token's rows in y: 'slot'; 'expert', by id; 'expert_back',
@@ -319,8 +322,15 @@ class PrecisionPolicy:
   def rounding(self, point: str) -> str | None:
     """Returns what a point inside a stage rounds to; None: to nothing."""
     dtype = self.roundings.get(point, self.accumulate)
+    if dtype in storage.EMULATED:
+      return None
     wide = storage.ROUNDED[self.accumulate].digits
     return dtype if storage.ROUNDED[dtype].digits < wide else None
+
+  @property
+  def emulated(self) -> Emulated | None:
+    """How GEMMs multiply, where it is by products of narrower parts."""
+    return storage.EMULATED.get(self.roundings.get('operands', ''))
 
   def dtype(self, name: str) -> str:
     """Returns the dtype of a tensor of `tensors.SPECS`."""
@@ -441,7 +451,8 @@ def _sorted(points: Iterable[str], own: Mapping[str, str]) -> tuple[str, ...]:
     dtype = own.get(dtype, short.get(dtype, dtype))
     if name not in POINTS:
       raise ValueError(f'points: expected some of {[*POINTS]}, got {word!r}')
-    known = [*_OWN, *storage.ROUNDED]
+    products = storage.EMULATED if name == 'operands' else ()
+    known = [*_OWN, *storage.ROUNDED, *products]
     whole = POINTS[name] in TENSORS
     if dtype not in known or (whole and dtype == 'tf32'):
       raise ValueError(

@@ -72,3 +72,56 @@ ROUNDED = FORMATS | {'tf32': Format('tf32', 'tf32', 11, -126, None)}
 
 # What a kernel may store; float64 is for golden values.
 STORED = {name: row for name, row in FORMATS.items() if row.file_code}
+
+
+@dataclasses.dataclass(frozen=True)
+class Emulated:
+  """Products of float32 numbers, made of products of narrower parts.
+
+  An operand is split into `parts`: its value in `dtype`, what is left of it in
+  `dtype`, and so on.  Part i of one is multiplied by part j of the other where
+  i + j is at most `largest_sum`; each product is exact in float32.
+
+  Attributes:
+    dtype: of `ROUNDED`.
+    parts: of an operand.
+    largest_sum: see above.
+  """
+
+  dtype: str
+  parts: int
+  largest_sum: int
+
+  @property
+  def pairs(self) -> tuple[tuple[int, int], ...]:
+    """Parts (i, j) that are multiplied, the smallest products first."""
+    grid = ((i, j) for i in range(self.parts) for j in range(self.parts))
+    return tuple(
+      sorted(
+        (p for p in grid if sum(p) <= self.largest_sum), key=sum, reverse=True
+      )
+    )
+
+  @property
+  def error(self) -> float:
+    """What the products left out come to, at most, relative to a product."""
+    u = ROUNDED[self.dtype].unit_roundoff
+    left_out = sum(
+      u ** (i + j)
+      for i in range(self.parts)
+      for j in range(self.parts)
+      if i + j > self.largest_sum
+    )
+    # What no part holds of an operand: nothing, where all of its bits are held.
+    bits_held = self.parts * (ROUNDED[self.dtype].digits + 1) - 1
+    rest = 0.0 if bits_held >= FORMATS['float32'].digits else u**self.parts
+    return left_out + rest * (2 + rest)
+
+
+# As cuBLAS's emulation and XLA's `dot_algorithm` have them.
+EMULATED = {
+  'tf32x3': Emulated('tf32', 2, 1),
+  'bf16x3': Emulated('bfloat16', 2, 1),
+  'bf16x6': Emulated('bfloat16', 3, 2),
+  'bf16x9': Emulated('bfloat16', 3, 4),
+}

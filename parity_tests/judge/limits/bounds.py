@@ -66,6 +66,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 # Of z / (1 + exp(-z)) beside its exp, whose error counts in full in the sum: of
 # the sum, and the quotient (or reciprocal and product).
 _BESIDE_EXP = 3
+# Parts of two operands are no larger than they are by more than this, at most.
+_TWO_PARTS = 2.0**-6
 # Variance of one float32 rounding, relative to the square of its result.
 _VARIANCE = _U**2 / 3
 # Prefixes of a long sum that are looked at, and terms between two of them.
@@ -198,9 +200,9 @@ def drift(policy: precision.PrecisionPolicy) -> float:
     return 2 * curves.share_error(policy)
   if policy.activation not in ('swiglu', 'glu'):
     return 0.0
-  off = 2 * exp_roundings(policy) * _U + 2 * sigmoid_error(policy)
+  drift_of_exp = 2 * exp_roundings(policy) * _U + 2 * sigmoid_error(policy)
   # Likewise z^2 s c on z^2 s^2, by less.
-  return off + 2 * _U * (policy.alpha != 1)
+  return drift_of_exp + 2 * _U * (policy.alpha != 1)
 
 
 def is_narrow(policy: precision.PrecisionPolicy) -> bool:
@@ -385,7 +387,8 @@ def gemm(
   of the x products passes one rounding of its own and at most x - 1 of sums,
   and x products and x - 1 sums may be flushed; so may each operand, times what
   it multiplies.  Weights that have an error f
-  add (1 + gamma_x) sum (|x| + e) f.  Of codes, a scale multiplies each weight,
+  add (1 + gamma_x) sum (|x| + e) f.  Of emulated products there are some of
+  each pair, and others are left out.  Of codes, a scale multiplies each weight,
   whose product may be rounded, or sums of terms: two roundings more, and as
   many of the scales of rows.
   """
@@ -404,14 +407,23 @@ def gemm(
   of_total, of_terms = (
     of + scalings * kernels(policy) * _VARIANCE for of in (of_total, of_terms)
   )
+  products, left_out = 1, 0.0
+  if policy.emulated is not None:
+    products, left_out = len(policy.emulated.pairs), policy.emulated.error
+    # Small products may be added after all others.
+    of_total += (products - 1) * depth * kernels(policy) * _VARIANCE
+    of_terms += kernels(policy) * left_out**2
   own = of_terms * np.square(rows.value)
   sizes, square = weights.sizes, weights.squares
   size = _finite(rows.value)
   flush = _TINY * (2 * depth + size.sum(1, keepdims=True) + weights.total)
+  flush = products * flush
   of_sum = of_total * np.square(value) + np.square(flush)
   if prefixes is not None:
     of_sum += kernels(policy) * _VARIANCE * block * prefixes
-  scale = gamma(depth + 2 * scalings) + gamma(depth, _U64)
+  scale = gamma(products * depth + 2 * scalings) + gamma(depth, _U64)
+  # Parts may have either sign: what is left out, and sizes of what is not.
+  scale = scale * (1 + _TWO_PARTS * (products > 1)) + left_out
   reach = sizes.at_most(size)
   error = scale * reach + flush
   if rows.error is not None:
@@ -1074,30 +1086,30 @@ def _slope(policy, gate: Bounded) -> Bounded:
 def _curved_act(policy, gate: Bounded) -> Bounded:
   """Returns act(gate) of `curves`, as computed in float32."""
   curve, z, e = curves.CURVES[policy.activation], gate.value, gate.bound()
-  value, carried = curve.act(z), curve.moved(z, e)
+  value, from_gate = curve.act(z), curve.act_moved(z, e)
   scale = gamma(curve.act_roundings) + gamma(curve.act_roundings, _U64)
-  off = np.zeros_like(z)
+  beside_it = np.zeros_like(z)
   if curve.act_off is not None:
-    off = curve.act_off(policy, z, e)
-  flushed = np.where(e + off + scale > 0, _TINY * (np.abs(z) + e + 1), 0.0)
-  error = carried + scale * (np.abs(value) + carried) + off + flushed
-  own = _few_roundings(policy, value, curve.act_roundings, flushed)
-  own = own + kernels(policy) * np.square(off)
+    beside_it = curve.act_off(policy, z, e)
+  flush = np.where(e + beside_it + scale > 0, _TINY * (np.abs(z) + e + 1), 0.0)
+  error = from_gate + scale * (np.abs(value) + from_gate) + beside_it + flush
+  own = _few_roundings(policy, value, curve.act_roundings, flush)
+  own = own + kernels(policy) * np.square(beside_it)
   return Bounded(value, error, *_carried(own, (gate, curve.slope(z))))
 
 
 def _curved_slope(policy, gate: Bounded) -> Bounded:
   """Returns act'(gate) of `curves`, as computed in float32."""
   curve, z, e = curves.CURVES[policy.activation], gate.value, gate.bound()
-  value, carried = curve.slope(z), curve.slope_moved(z, e)
+  value, from_gate = curve.slope(z), curve.slope_moved(z, e)
   scale = gamma(curve.slope_roundings) + gamma(curve.slope_roundings, _U64)
-  off = np.zeros_like(z)
+  beside_it = np.zeros_like(z)
   if curve.slope_off is not None:
-    off = curve.slope_off(policy, z, e)
-  flushed = np.where(off + scale > 0, 4 * _TINY * (1 + np.abs(z) + e), 0.0)
-  error = carried + scale * (np.abs(value) + carried) + off + flushed
-  own = _few_roundings(policy, value, curve.slope_roundings, flushed)
-  variance = own + kernels(policy) * np.square(off)
+    beside_it = curve.slope_off(policy, z, e)
+  flush = np.where(beside_it + scale > 0, 4 * _TINY * (1 + np.abs(z) + e), 0.0)
+  error = from_gate + scale * (np.abs(value) + from_gate) + beside_it + flush
+  own = _few_roundings(policy, value, curve.slope_roundings, flush)
+  variance = own + kernels(policy) * np.square(beside_it)
   if gate.variance is not None:
     variance = variance + np.square(curve.bend(z)) * gate.variance
   return Bounded(value, error, variance)

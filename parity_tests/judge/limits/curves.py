@@ -37,8 +37,8 @@ _GELU_STEEPEST, _GELU_BEND = 1.13, 0.81
 _SIGMOID_STEEPEST, _SIGMOID_BEND = 0.25, 0.0963
 
 Real = np.ndarray
-Of = Callable[[Real], Real]
-Off = Callable[[precision.PrecisionPolicy, Real, Real], Real]
+Function = Callable[[Real], Real]
+ErrorOf = Callable[[precision.PrecisionPolicy, Real, Real], Real]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Curve:
     act: act(z).
     slope: act'(z).
     bend: act''(z).
-    moved: takes z and e `[...]`; the most that act moves if z does by e.
+    act_moved: takes z and e `[...]`; the most that act moves if z does by e.
     slope_moved: likewise of the slope.
     act_roundings: of act, beside `act_off`.
     act_off: takes the policy, z and e; what act is off beside, of a kernel
@@ -58,15 +58,15 @@ class Curve:
     slope_off: as `act_off`.
   """
 
-  act: Of
-  slope: Of
-  bend: Of
-  moved: Callable[[Real, Real], Real]
+  act: Function
+  slope: Function
+  bend: Function
+  act_moved: Callable[[Real, Real], Real]
   slope_moved: Callable[[Real, Real], Real]
   act_roundings: int = 0
-  act_off: Off | None = None
+  act_off: ErrorOf | None = None
   slope_roundings: int = 0
-  slope_off: Off | None = None
+  slope_off: ErrorOf | None = None
 
 
 def share_error(policy: precision.PrecisionPolicy) -> float:
@@ -126,14 +126,14 @@ def _erf_slope_off(policy: precision.PrecisionPolicy, z: Real, e: Real) -> Real:
 def _tanh_slope_off(
   policy: precision.PrecisionPolicy, z: Real, e: Real
 ) -> Real:
-  off, size = share_error(policy), np.abs(z) + e
+  error, size = share_error(policy), np.abs(z) + e
   value, slope, _ = _argument(np.minimum(size, _SATURATED))
   product = size * slope * _sigmoid(value) * _sigmoid(-value)
   # Of two sigmoids; or of 1 - tanh^2: 2 errors of tanh, each twice that of p,
   # and 2 roundings.
   units = 4 * policy.activation_ulp + 8 + 6 * value
   cancelled = np.where(size < _SATURATED, size * slope / 4, 0.0)
-  return off + product * units * _U + cancelled * (4 * off + 2 * _U)
+  return error + product * units * _U + cancelled * (4 * error + 2 * _U)
 
 
 def _sigmoid_off(policy: precision.PrecisionPolicy, z: Real, e: Real) -> Real:
@@ -149,7 +149,7 @@ def _sigmoid_slope_off(
   return _sigmoid(z + e) * units * _U + 4 * policy.sigmoid_ulp * _U
 
 
-def _none(z: Real, e: Real) -> Real:
+def _zeros(z: Real, e: Real) -> Real:
   del z
   return np.zeros_like(e)
 
@@ -164,7 +164,7 @@ CURVES = {
     act=lambda z: z * _share_below(z),
     slope=lambda z: _share_below(z) + z * _density(z),
     bend=lambda z: _density(z) * (2 - np.minimum(z * z, 1e6)),
-    moved=lambda z, e: _GELU_STEEPEST * e,
+    act_moved=lambda z, e: _GELU_STEEPEST * e,
     slope_moved=lambda z, e: _GELU_BEND * e,
     act_roundings=2,
     act_off=_gelu_off,
@@ -175,7 +175,7 @@ CURVES = {
     act=_tanh_act,
     slope=_tanh_slope,
     bend=_tanh_bend,
-    moved=lambda z, e: _GELU_STEEPEST * e,
+    act_moved=lambda z, e: _GELU_STEEPEST * e,
     slope_moved=lambda z, e: _GELU_BEND * e,
     act_roundings=2,
     act_off=_gelu_off,
@@ -186,14 +186,14 @@ CURVES = {
     act=lambda z: np.maximum(z, 0),
     slope=lambda z: np.where(z > 0, 1.0, 0.0),
     bend=np.zeros_like,
-    moved=lambda z, e: e,
+    act_moved=lambda z, e: e,
     slope_moved=_step,
   ),
   'relu2': Curve(
     act=lambda z: np.square(np.maximum(z, 0)),
     slope=lambda z: 2 * np.maximum(z, 0),
     bend=lambda z: np.where(z > 0, 2.0, 0.0),
-    moved=lambda z, e: (2 * np.maximum(z, 0) + e) * e,
+    act_moved=lambda z, e: (2 * np.maximum(z, 0) + e) * e,
     slope_moved=lambda z, e: 2 * e,
     act_roundings=1,
     slope_roundings=1,
@@ -202,7 +202,7 @@ CURVES = {
     act=_sigmoid,
     slope=lambda z: _sigmoid(z) * _sigmoid(-z),
     bend=lambda z: _sigmoid(z) * _sigmoid(-z) * (_sigmoid(-z) - _sigmoid(z)),
-    moved=lambda z, e: _SIGMOID_STEEPEST * e,
+    act_moved=lambda z, e: _SIGMOID_STEEPEST * e,
     slope_moved=lambda z, e: _SIGMOID_BEND * e,
     act_off=_sigmoid_off,
     slope_roundings=1,
@@ -212,7 +212,7 @@ CURVES = {
     act=lambda z: z,
     slope=np.ones_like,
     bend=np.zeros_like,
-    moved=lambda z, e: e,
-    slope_moved=_none,
+    act_moved=lambda z, e: e,
+    slope_moved=_zeros,
   ),
 }

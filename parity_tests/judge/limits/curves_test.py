@@ -14,7 +14,6 @@ NAMES = tuple(curves.CURVES)
 # Both signs, near 0, where GELUs saturate, and beyond.
 SPAN = np.linspace(-12, 12, 24001)
 GATES = np.float32([*SPAN, 0.0, 1e-8, -1e-8, 1e-30, 60, -60, 500, -500])
-OTHERS = np.abs(GATES) + np.float32(0.5)
 
 
 def policy_of(name: str) -> precision.PrecisionPolicy:
@@ -30,18 +29,18 @@ def test_slopes_and_bends_are_derivatives(name):
     np.testing.assert_allclose(difference, part(z), atol=1e-8, rtol=1e-6)
 
 
-@pytest.mark.parametrize('off', [1e-3, 0.3, 3.0])
+@pytest.mark.parametrize('step', [1e-3, 0.3, 3.0])
 @pytest.mark.parametrize('name', NAMES)
-def test_a_gate_that_is_off_moves_no_more_than_is_said(name, off):
+def test_a_gate_that_is_off_moves_no_more_than_is_said(name, step):
   curve = curves.CURVES[name]
-  e = np.full_like(SPAN, off)
-  for function, moved in (
-    (curve.act, curve.moved),
+  e = np.full_like(SPAN, step)
+  for function, bound_move in (
+    (curve.act, curve.act_moved),
     (curve.slope, curve.slope_moved),
   ):
-    for step in np.linspace(-off, off, 21):
-      distance = np.abs(function(SPAN + step) - function(SPAN))
-      assert (distance <= moved(SPAN, e) * (1 + 1e-12) + 1e-15).all()
+    for move in np.linspace(-step, step, 21):
+      distance = np.abs(function(SPAN + move) - function(SPAN))
+      assert (distance <= bound_move(SPAN, e) * (1 + 1e-12) + 1e-15).all()
 
 
 def compute_shares(name: str, formulas) -> tuple[float, float]:
@@ -66,10 +65,10 @@ def oracle_of(name: str):
   )
 
 
-@pytest.mark.parametrize('of', [oracle_of, activations_testing.FORMULAS.get])
+@pytest.mark.parametrize('build', [oracle_of, activations_testing.FORMULAS.get])
 @pytest.mark.parametrize('name', NAMES)
-def test_right_formulas_are_within_the_bounds(name, of):
-  assert max(compute_shares(name, of(name))) <= 1
+def test_right_formulas_are_within_the_bounds(name, build):
+  assert max(compute_shares(name, build(name))) <= 1
 
 
 @pytest.mark.parametrize(

@@ -497,11 +497,11 @@ class Judge:
       own, of_all = np.sqrt(1 - common), np.sqrt(common)
       rms = own * rms + of_all * all_rms
       slope_of = own * slope_of + of_all * all_slope
-    off = bounds.drift(self.policy)
-    if off:
+    drift = bounds.drift(self.policy)
+    if drift:
       # exp may be off in one direction, in silu and in its slope: within its
       # variance, but not random.
-      rms, slope_of = np.sqrt(np.square(rms) + 1), slope_of + off
+      rms, slope_of = np.sqrt(np.square(rms) + 1), slope_of + drift
     return rms, slope_of
 
   def _limits(self, sums: Sums, alike) -> tuple[np.ndarray, np.ndarray]:
