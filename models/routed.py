@@ -91,21 +91,47 @@ def choose(
   As `reference/routing.py` chooses, to the bit in JAX: equal scores go to the
   lower group and the lower expert id.
   """
-  softmax = config.family.router == 'softmax'
-  shares = nn.softmax(scores) if softmax else nn.sigmoid(scores)
-  by = scores if softmax else shares
+  shares = find_shares(nn, config, scores)
+  by = scores if config.family.router == 'softmax' else shares
   if (bias := params.get('gate.e_score_correction_bias')) is not None:
     by = by + bias.astype(by.dtype)
   if config.n_group > 1:
     lowest = nn.constant(float('-inf'), by)
     by = nn.where(_allowed(nn, config, by), by, lowest)
   ids = nn.best(by, config.num_experts_per_tok)
+  return ids, weigh(nn, config, shares, ids)
+
+
+def find_shares(
+  nn: operators.Operators,
+  config: config_lib.ModelConfig,
+  scores: at.Float[Any, '*tokens E'],
+) -> at.Float[Any, '*tokens E']:
+  """Returns what weights are of, `[..., E]`, of a router's logits."""
+  softmax = config.family.router == 'softmax'
+  return nn.softmax(scores) if softmax else nn.sigmoid(scores)
+
+
+def weigh(
+  nn: operators.Operators,
+  config: config_lib.ModelConfig,
+  shares: at.Float[Any, '*tokens E'],
+  ids: at.Int[Any, '*tokens K'],
+) -> at.Float[Any, '*tokens K']:
+  """Returns the weights `[..., K]` of experts, whoever chose them.
+
+  Args:
+    nn: operators of the framework.
+    config: of the model.
+    shares: of `find_shares`.
+    ids: `[..., K]`.
+  """
   weights = nn.gather(shares, ids)
   if config.normalizes_weights:
     # As DeepSeek-V3's published code: where all sigmoids of a token underflow,
     # its weights are 0, not NaN.
     weights = weights / (weights.sum(axis=-1, keepdims=True) + 1e-20)
-  return ids, weights * nn.constant(config.routed_scaling_factor, weights)
+  return weights * nn.constant(config.routed_scaling_factor, weights)
 
 
 def _allowed(

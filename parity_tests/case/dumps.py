@@ -9,9 +9,11 @@ Where no name begins with a kind of data, all of it is of real data.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+import dataclasses
 import json
 import pathlib
 import re
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +29,12 @@ _OF_DATA = re.compile(rf'({_DATA})(?:\.rank(\d+))?')
 _OF_RANK = re.compile(r'(?:.*\.)?rank(\d+)')
 # What msprobe calls its description, and the folder of its tensors.
 MSPROBE, _MSPROBE_TENSORS = 'dump.json', 'dump_tensor_data'
+_RUN_NAME = re.compile(
+  r'(?:(?:Module|Cell)\.)?(?P<path>.+)\.(?P<module>[A-Za-z_]\w*)'
+  r'\.(?P<part>forward|backward|parameters_grad)\.(?P<call>\d+)\.(?P<rest>.+)'
+)
+# A file of one step or rank of a run, by its name.
+_PLACE = re.compile(r'(?:(?:step|rank)_?\d+[._-]?)+')
 
 
 class Missing(ValueError):
@@ -161,6 +169,126 @@ def list_msprobe_files(path: pathlib.Path) -> dict[str, pathlib.Path]:
       f'{path}: expected tensors, got statistics alone: dump with task "tensor"'
     )
   return files
+
+
+class RunName(NamedTuple):
+  """What the name of a tensor of a whole run says.
+
+  msprobe's names are `Module.PATH.CLASS.forward.CALL.input.0`, with `backward`
+  and `parameters_grad` in place of `forward`; MindSpore's are `Cell`s.
+
+  Attributes:
+    path: the module's name in the model.
+    module: its class.
+    part: forward, backward or parameters_grad.
+    call: which call of it.
+    rest: the tensor's name within the call.
+  """
+
+  path: str
+  module: str
+  part: str
+  call: int
+  rest: str
+
+
+def parse_run_name(name: str) -> RunName | None:
+  """Returns what the name of a tensor says; None: it is none of a module's."""
+  match = _RUN_NAME.fullmatch(name)
+  if match is None:
+    return None
+  fields = match.groupdict()
+  return RunName(**{**fields, 'call': int(fields['call'])})
+
+
+@dataclasses.dataclass(frozen=True)
+class RunTensor:
+  """A tensor of a run, in a file of its own or under a name in one."""
+
+  file: pathlib.Path
+  name: str = ''
+
+  def read(self) -> np.ndarray:
+    """Returns its bits; bfloat16 is `read_case.BFLOAT16`.
+
+    Raises:
+      ValueError: the file cannot be read.
+    """
+    tensors = read(self.file)[0]
+    if self.name:
+      return np.asarray(tensors[self.name])
+    (array,) = tensors.values()
+    return np.asarray(array)
+
+
+class StoredTensor(Protocol):
+  """What holds a tensor of a run."""
+
+  def read(self) -> np.ndarray:
+    """Returns its bits."""
+
+
+RunTensors = Mapping[str, StoredTensor]
+
+
+def list_places(flag: str, folder: str) -> dict[str, RunTensors]:
+  """Returns the tensors of each step and rank of a dumped run, by its name.
+
+  A place is a folder with a dump.json of msprobe; where there is none, a file
+  such as step0.rank1.npz, or a folder of others of `SUFFIXES`, whose tensors
+  have msprobe's names.  Steps and ranks are in the order of their numbers.
+
+  Args:
+    flag: that named the folder.
+    folder: the dump's.
+
+  Raises:
+    ValueError: the folder holds no dump, or one of statistics alone.
+  """
+  top = pathlib.Path(folder)
+  indices = sorted(top.rglob(MSPROBE), key=_order_numbers)
+  if indices:
+    places: dict[str, RunTensors] = {}
+    for index in indices:
+      files = list_msprobe_files(index)
+      places[_name_place(top, index.parent)] = {
+        name: RunTensor(file) for name, file in files.items()
+      }
+    return places
+  plain_places = _list_plain_places(top)
+  if not plain_places:
+    raise ValueError(
+      f'{flag}: expected a folder with a {MSPROBE} of msprobe, or with '
+      f'{", ".join(SUFFIXES)} of tensors under such names, got {folder}'
+    )
+  return plain_places
+
+
+def _list_plain_places(top: pathlib.Path) -> dict[str, RunTensors]:
+  places: dict[str, dict[str, StoredTensor]] = {}
+  files = [f for f in top.rglob('*') if f.suffix in SUFFIXES]
+  for file in sorted(files, key=_order_numbers):
+    is_place = _PLACE.fullmatch(file.stem)
+    place = file.with_suffix('') if is_place else file.parent
+    tensors = {
+      name: RunTensor(file, name)
+      for name in read(file)[0]
+      if parse_run_name(name)
+    }
+    if tensors:
+      places.setdefault(_name_place(top, place), {}).update(tensors)
+  return dict(places)
+
+
+def _name_place(top: pathlib.Path, place: pathlib.Path) -> str:
+  name = str(place.relative_to(top))
+  return '' if name == '.' else name
+
+
+def _order_numbers(path: pathlib.Path) -> tuple:
+  """Returns a key that has step2 before step10."""
+  parts = re.split(r'(\d+)', str(path))
+  return tuple((int(p), '') if p.isdigit() else (-1, p) for p in parts)
 
 
 def _names(node: object) -> Iterator[str]:

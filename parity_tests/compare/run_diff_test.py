@@ -215,7 +215,7 @@ class TestCommand:
       (['--right=dump:{}'], 'model: expected a Hugging Face folder'),
       (
         ['--right=dump:{}', '--model={}'],
-        'right: expected dump:DIR with one dump.json',
+        'right: expected a folder with a dump.json',
       ),
       (['--right=dump:{}', '--model={}', '--steps=3'], 'steps: expected none'),
     ],

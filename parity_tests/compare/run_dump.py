@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 import dataclasses
 import pathlib
-import re
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from hpmoe.models.checkpoint import hf_folder
@@ -14,10 +12,6 @@ from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.compare.weights import weight_sides
 
-_NAME = re.compile(
-  r'(?:Module|Cell)\.(?P<path>.+)\.(?P<module>[A-Za-z_]\w*)'
-  r'\.forward\.0\.(?P<rest>.+)'
-)
 _FIRST = 'model.embed_tokens'
 _PARAMETER = 'parameters.'
 
@@ -26,14 +20,11 @@ _PARAMETER = 'parameters.'
 class DumpTensor:
   """A tensor of a dump as `safetensors_file.StoredTensor` is one of a file."""
 
-  path: pathlib.Path
+  tensor: dumps.StoredTensor
 
   def read(self) -> np.ndarray:
     """Returns the tensor; bfloat16 as ml_dtypes has it."""
-    (array,) = dumps.read(self.path)[0].values()
-    if array.dtype == read_case.BFLOAT16:
-      return array.view(np.uint16).view(ml_dtypes.bfloat16)
-    return np.asarray(array)
+    return read_case.as_numpy(self.tensor.read())
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -101,19 +92,18 @@ def open_dump(folder: str) -> RunDump:
   Raises:
     ValueError: the folder holds no dump of a whole model's run, or several.
   """
-  top = pathlib.Path(folder)
-  indices = sorted(top.rglob(dumps.MSPROBE))
-  if len(indices) != 1:
-    places = ', '.join(str(i.parent.relative_to(top)) for i in indices[:3])
+  places = dumps.list_places('right', folder)
+  if len(places) != 1:
     raise ValueError(
-      f'right: expected dump:DIR with one {dumps.MSPROBE} of msprobe below it, '
-      f'got {len(indices)} in {folder}' + (f': {places}' if places else '')
+      f'right: expected dump:DIR of one step and rank, got {len(places)} in '
+      f'{folder}: {", ".join([*places][:3])}'
     )
+  (by_name,) = places.values()
   tensors = {}
-  for name, file in dumps.list_msprobe_files(indices[0]).items():
-    match = _NAME.fullmatch(name)
-    if match:
-      tensors[match['path'], match['rest']] = DumpTensor(file)
+  for name, tensor in by_name.items():
+    parts = dumps.parse_run_name(name)
+    if parts and (parts.part, parts.call) == ('forward', 0):
+      tensors[parts.path, parts.rest] = DumpTensor(tensor)
   prefix = _find_prefix(folder, tensors)
   return RunDump(
     folder,

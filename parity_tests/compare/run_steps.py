@@ -340,9 +340,14 @@ def list_parameters(step: Step, names: Sequence[str]) -> list[str]:
   ]
 
 
+def find_dtype(name: str) -> np.dtype:
+  """Returns the dtype of a name, bfloat16 too."""
+  return jnp.dtype(getattr(jnp, name))
+
+
 def to_array(values: Any, dtype: str) -> Array:
   """Returns an array of JAX: integers as they are, the rest in a dtype."""
   array = np.asarray(values)
   if array.dtype.kind in 'iu':
     return jnp.asarray(array, jnp.int32)
-  return jnp.asarray(array.astype(dtype))
+  return jnp.asarray(array.astype(find_dtype(dtype)))

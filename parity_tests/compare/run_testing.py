@@ -21,19 +21,21 @@ def compute_run(
   config: config_lib.ModelConfig,
   params: Mapping[str, np.ndarray],
   tokens: np.ndarray = TOKENS,
+  dtype: str = _DTYPE,
 ) -> Tensors:
-  """Returns what a run in float32 reads and returns, by module."""
-  run = run_steps.make_run(config, {}, _DTYPE)
+  """Returns what a run in a dtype reads and returns, by module."""
+  run = run_steps.make_run(config, {}, dtype)
   count = tokens.shape[1]
-  visible = run.nn.seen(config, 0, count, count, np.dtype(_DTYPE), None)
+  numpy_dtype = run_steps.find_dtype(dtype)
+  visible = run.nn.seen(config, 0, count, count, numpy_dtype, None)
   results: Tensors = {}
   tensors: Tensors = {}
   for step in run_steps.list_steps(config):
     names = run_steps.list_parameters(step, list(params))
     run = run_steps.make_run(
       config,
-      {n: run_steps.to_array(params[n], _DTYPE) for n in names},
-      _DTYPE,
+      {n: run_steps.to_array(params[n], dtype) for n in names},
+      dtype,
     )
     arrays = [
       tokens if read.source is None else results[read.source]
@@ -41,7 +43,7 @@ def compute_run(
     ]
     for read, array in zip(step.reads, arrays, strict=True):
       tensors[read.slot] = array
-    wide = [run_steps.to_array(array, _DTYPE) for array in arrays]
+    wide = [run_steps.to_array(array, dtype) for array in arrays]
     computed = step.compute(run, visible, wide)
     for slot, array in zip(step.results, map(np.array, computed), strict=True):
       tensors[slot] = results[slot] = array
@@ -61,13 +63,19 @@ def list_weights(params: Mapping[str, np.ndarray]) -> Tensors:
   return tensors
 
 
+def name_call(path: str, call: int = 0) -> str:
+  """Returns what a dump calls a call of a module."""
+  module = 'FooExperts' if path.endswith('.experts') else 'Layer'
+  return f'Module.{path}.{module}.forward.{call}'
+
+
 def write_dump(folder: pathlib.Path, tensors: Tensors) -> str:
   """Writes tensors as msprobe does; returns the folder."""
   data = folder / 'step0' / 'rank0' / 'dump_tensor_data'
   data.mkdir(parents=True)
   calls: dict[str, dict[str, Any]] = {}
   for (path, rest), array in tensors.items():
-    name = f'Module.{path}.Layer.forward.0'
+    name = name_call(path)
     np.save(data / f'{name}.{rest}.npy', array)
     rows = calls.setdefault(name, dict(input_args=[]))['input_args']
     rows.append(dict(data_name=f'{name}.{rest}.npy'))

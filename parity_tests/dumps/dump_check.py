@@ -10,7 +10,6 @@ import numpy as np
 from hpmoe.parity_tests.candidates import outputs as outputs_lib
 from hpmoe.parity_tests.capture import capture
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.dumps import dump_layers
 from hpmoe.parity_tests.dumps import dump_weights
 from hpmoe.parity_tests.judge import check
@@ -88,7 +87,7 @@ def check_dump(
   weights = None if model is None else dump_weights.open_model(model)
   calls = dump_layers.find_calls(folder, kinds)
   if not calls:
-    known_kinds = ', '.join(kind.module for kind in kinds)
+    known_kinds = ', '.join(k.module for k in kinds if not k.is_router)
     raise ValueError(
       f'dump: expected modules of a class like {known_kinds} in {folder}, got '
       'none; describe yours in a file of --names'
@@ -160,8 +159,7 @@ def _write_call(
 
 
 def _read_tensor(call: dump_layers.LayerCall, role: str) -> np.ndarray:
-  (array,) = dumps.read(call.files[role])[0].values()
-  return np.ascontiguousarray(array)
+  return np.ascontiguousarray(call.files[role].read())
 
 
 def find_first_failure(rows: Sequence[Verdict]) -> Verdict | None:

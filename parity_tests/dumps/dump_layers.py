@@ -1,8 +1,6 @@
 """Finds the calls of MoE layers in a dump of a whole model.
 
-msprobe names a tensor of a module `Module.PATH.CLASS.forward.CALL.input.0`, or
-`backward` and `parameters_grad` in place of `forward`; MindSpore's are `Cell`s.
-A row of modules.toml says which of them is what.
+A row of modules.toml says which tensor of a module (`dumps.RunName`) is what.
 """
 
 from collections.abc import Mapping
@@ -17,10 +15,10 @@ from hpmoe.parity_tests.case import dumps
 INPUTS = ('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down')
 GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
 ROLES = (*INPUTS, 'y', 'dy', *GRADS)
-_NAME = re.compile(
-  r'(?:Module|Cell)\.(?P<path>.+)\.(?P<module>[A-Za-z_]\w*)'
-  r'\.(?P<part>forward|backward|parameters_grad)\.(?P<call>\d+)\.(?P<rest>.+)'
-)
+_LAYER = re.compile(r'(?:.*\.)?layers\.(\d+)(?:\.|$)')
+# Of a router.
+LOGITS = 'logits'
+OF_ROUTER = ('x', LOGITS, 'weight', 'bias')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +28,21 @@ class Kind:
   Attributes:
     label: its table.
     module: a regular expression of its class.
+    path: likewise of its path.
     places: by role, a tensor's name after the class, without the call's number.
     layouts: by role, as in `case/layouts`.
   """
 
   label: str
   module: str
+  path: str
   places: Mapping[str, str]
   layouts: Mapping[str, str]
+
+  @property
+  def is_router(self) -> bool:
+    """Whether it chooses experts, and does not hold them."""
+    return LOGITS in self.places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,14 +54,14 @@ class LayerCall:
     path: the module's name in the model.
     call: which call of it.
     kind: of the module.
-    files: of its tensors, by role.
+    files: its tensors, by role.
   """
 
   place: str
   path: str
   call: int
   kind: Kind
-  files: Mapping[str, pathlib.Path]
+  files: Mapping[str, dumps.StoredTensor]
 
   @property
   def name(self) -> str:
@@ -102,15 +107,45 @@ def _read_kind(file: pathlib.Path, label: str, row: Any) -> Kind:
     )
   places, layouts = {}, {}
   for role, value in row.items():
-    if role == 'module':
+    if role in ('module', 'path'):
       continue
-    if role not in ROLES or not isinstance(value, list) or len(value) != 2:
+    roles = OF_ROUTER if LOGITS in row else ROLES
+    if role not in roles or not isinstance(value, list) or len(value) != 2:
       raise ValueError(
         f'names: expected ROLE = [NAME, LAYOUT] with a role of '
-        f'{", ".join(ROLES)} in [{label}] of {file}, got {role}'
+        f'{", ".join(roles)} in [{label}] of {file}, got {role}'
       )
     places[role], layouts[role] = value
-  return Kind(label, row['module'], places, layouts)
+  path = row.get('path', '.*')
+  return Kind(label, row['module'], path, places, layouts)
+
+
+def parse_numbers(text: str | None) -> frozenset[int] | None:
+  """Returns the numbers of layers in a text such as 3,5:8; None: all.
+
+  5:8 is 5, 6 and 7.
+
+  Raises:
+    ValueError: it is no such text.
+  """
+  if text is None:
+    return None
+  numbers: set[int] = set()
+  for word in text.split(','):
+    match = re.fullmatch(r'(\d+)(?::(\d+))?', word.strip())
+    last = int(match[2]) if match and match[2] else None
+    if not match or (last is not None and last <= int(match[1])):
+      raise ValueError(
+        f'layers: expected numbers and ranges such as 3,5:8, got {text!r}'
+      )
+    numbers.update(range(int(match[1]), last or int(match[1]) + 1))
+  return frozenset(numbers)
+
+
+def find_number(path: str) -> int:
+  """Returns the number of the layer that a module is in; -1: none."""
+  match = _LAYER.match(path)
+  return int(match[1]) if match else -1
 
 
 def find_calls(folder: str, kinds: tuple[Kind, ...]) -> tuple[LayerCall, ...]:
@@ -119,39 +154,43 @@ def find_calls(folder: str, kinds: tuple[Kind, ...]) -> tuple[LayerCall, ...]:
   Raises:
     ValueError: the folder holds no dump, or one of statistics alone.
   """
-  top = pathlib.Path(folder)
-  indices = sorted(top.rglob(dumps.MSPROBE))
-  if not indices:
-    raise ValueError(
-      f'dump: expected a folder with a {dumps.MSPROBE} of msprobe, got {folder}'
-    )
+  experts = tuple(kind for kind in kinds if not kind.is_router)
   calls: list[LayerCall] = []
-  for index in indices:
-    place = str(index.parent.relative_to(top))
-    files = dumps.list_msprobe_files(index)
-    calls += _group_calls('' if place == '.' else place, files, kinds)
+  for place, tensors in dumps.list_places('dump', folder).items():
+    calls += group_calls(place, tensors, experts)
   return tuple(calls)
 
 
-def _group_calls(
-  place: str, files: Mapping[str, pathlib.Path], kinds: tuple[Kind, ...]
+def group_calls(
+  place: str, tensors: dumps.RunTensors, kinds: tuple[Kind, ...]
 ) -> list[LayerCall]:
-  groups: dict[tuple[str, int], tuple[Kind, dict[str, pathlib.Path]]] = {}
-  for name, file in files.items():
-    match = _NAME.fullmatch(name)
-    if match is None:
+  """Returns the calls of modules of some kinds.
+
+  Args:
+    place: the step and rank.
+    tensors: of it.
+    kinds: the first that is a module's class is its kind.
+  """
+  groups: dict[tuple[str, int], tuple[Kind, dict[str, dumps.StoredTensor]]] = {}
+  for name, tensor in tensors.items():
+    parts = dumps.parse_run_name(name)
+    kind = parts and _find_kind(kinds, parts)
+    if not parts or not kind:
       continue
-    for kind in kinds:
-      if not re.fullmatch(kind.module, match['module']):
-        continue
-      key = match['path'], int(match['call'])
-      _, roles = groups.setdefault(key, (kind, {}))
-      tensor = f'{match["part"]}.{match["rest"]}'
-      roles.update(
-        (role, file) for role, n in kind.places.items() if n == tensor
-      )
-      break
+    _, roles = groups.setdefault((parts.path, parts.call), (kind, {}))
+    place_in_call = f'{parts.part}.{parts.rest}'
+    roles.update(
+      (role, tensor) for role, n in kind.places.items() if n == place_in_call
+    )
   return [
     LayerCall(place, path, call, kind, roles)
     for (path, call), (kind, roles) in groups.items()
   ]
+
+
+def _find_kind(kinds: tuple[Kind, ...], name: dumps.RunName) -> Kind | None:
+  for kind in kinds:
+    patterns = ((kind.module, name.module), (kind.path, name.path))
+    if all(re.fullmatch(*pattern) for pattern in patterns):
+      return kind
+  return None

@@ -7,10 +7,10 @@ from typing import Any
 from absl import flags
 
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands.models import compare_runs
 from hpmoe.parity_tests.commands.models import dry_run
 
-# What stands before the folder of a dump, in --right.
-_DUMP = 'dump:'
+_DUMP = compare_runs.DUMP
 # Flags of what is run on a text.
 _TEXT_FLAGS = ('text', 'score_windows', 'sequence', 'batch', 'dtype')
 
@@ -24,6 +24,8 @@ def _define(f: flags.FlagValues) -> None:
 def _compare(f: flags.FlagValues) -> int:
   if f.left_model is not None or f.right_model is not None:
     return _compare_weights(f)
+  if f.left.startswith(compare_runs.SIDES):
+    return compare_runs.execute(f)
   if f.right.startswith(_DUMP):
     return _compare_run(f)
   return _compare_layers(f)

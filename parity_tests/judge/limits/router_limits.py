@@ -86,6 +86,7 @@ def bound_scores(
   logits: at.Float[np.ndarray, 'T E'],
   bias: at.Float[np.ndarray, 'E'] | None = None,
   dtype: str = '',
+  spread: at.Float[np.ndarray, 'T E'] | None = None,
 ) -> Scores:
   """Returns golden scores and how far those of a right kernel may be off.
 
@@ -94,28 +95,46 @@ def bound_scores(
     logits: `[T, E]` as the kernel gets them.
     bias: `[E]`; None: 0.
     dtype: in which the kernel computes scores; '': the router's.
+    spread: `[T, E]` how far the kernel's logits may be from `logits`; None: 0.
   """
   dtype = dtype or router.dtype
+  wide = logits.astype(np.float64)
+  wide_bias = None if bias is None else bias.astype(np.float64)
+  peak = wide.max(-1, keepdims=True)
+  value, error = _score(router, wide, wide_bias, dtype, peak)
+  if spread is None:
+    return Scores(value, value - error, value + error)
+  # Scores grow with their logit; the peak is the same for all of a token.
+  low, low_error = _score(router, wide - spread, wide_bias, dtype, peak)
+  high, high_error = _score(router, wide + spread, wide_bias, dtype, peak)
+  return Scores(value, low - low_error, high + high_error)
+
+
+def _score(
+  router: router_lib.Router,
+  value: np.ndarray,
+  bias: np.ndarray | None,
+  dtype: str,
+  peak: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns scores `[T, E]` of logits, and how far rounding moves them."""
   table, u = router.table, ulp.unit_roundoff(dtype)
   tiny = ulp.smallest_normal(dtype)
-  value = logits.astype(np.float64)
   error = np.zeros_like(value)
-  wide_bias = None if bias is None else bias.astype(np.float64)
-  if wide_bias is not None and table.bias == 'logits':
-    value = value + wide_bias
+  if bias is not None and table.bias == 'logits':
+    value = value + bias
     error = u * np.abs(value)
   if table.scores == 'sigmoid':
     value = _sigmoid(value)
     error = _SIGMOID * u * value + tiny
   elif table.scores == 'softmax' and not table.of_chosen:
-    peak = value.max(-1, keepdims=True)
-    below = np.where(np.isneginf(value), 0.0, peak - value)
+    below = np.where(np.isneginf(value), 0.0, np.abs(peak - value))
     value = np.exp(value - peak)
     error = (below + _EXP + 2) * u * value + tiny
-  if wide_bias is not None and table.bias == 'choice':
-    value = value + wide_bias
+  if bias is not None and table.bias == 'choice':
+    value = value + bias
     error = error + u * (np.abs(value) + error)
-  return Scores(value, value - error, value + error)
+  return value, error
 
 
 def list_choices(
@@ -153,7 +172,7 @@ def find_undecided(
   router: router_lib.Router, scores: Scores
 ) -> dict[int, list[tuple[int, ...]]]:
   """Returns the possible choices of every token that has more than one."""
-  tokens = np.flatnonzero(_may_be_undecided(router, scores)).tolist()
+  tokens = np.flatnonzero(may_be_undecided(router, scores)).tolist()
   choices = {token: list_choices(router, scores, token) for token in tokens}
   return {token: c for token, c in choices.items() if len(c) > 1}
 
@@ -266,7 +285,9 @@ def _bound_groups(router: router_lib.Router, scores: Scores) -> Scores:
   )
 
 
-def _may_be_undecided(router: router_lib.Router, scores: Scores) -> np.ndarray:
+def may_be_undecided(
+  router: router_lib.Router, scores: Scores
+) -> at.Bool[np.ndarray, 'T']:
   """Returns `[T]` bool; False where every right kernel chooses alike.
 
   Between the last that is taken and the first that is left out no interval

@@ -212,3 +212,26 @@ class TestEdges:
     scores = router_limits.bound_scores(router, np.zeros((1, 8), np.float32))
     with pytest.raises(ValueError, match='topk_ids: expected 2 different'):
       router_limits.find_wrong_choice(router, scores, np.array([ids]))
+
+
+@pytest.mark.parametrize('rule', ['softmax', 'sigmoid', 'deepseek_v3'])
+def test_scores_hold_those_of_every_logit_within_a_spread(rule):
+  router = _router(rule)
+  logits, bias = _logits(rule)
+  rule_bias = bias if router.table.bias else None
+  spread = np.abs(logits) * 2.0**-9
+  scores = router_limits.bound_scores(router, logits, rule_bias, spread=spread)
+  rng = np.random.default_rng(5)
+  peak = logits.max(-1, keepdims=True).astype(np.float64)
+  for sign in (-1.0, 1.0, rng.uniform(-1, 1, logits.shape)):
+    other = (logits + sign * spread).astype(np.float64)
+    _, shares, choice = routing.compute_scores(router, other, rule_bias)
+    value = np.exp(other - peak) if rule == 'softmax' else choice
+    assert shares.shape == value.shape
+    assert np.all((scores.lowest <= value) & (value <= scores.highest))
+  plain = router_limits.bound_scores(router, logits, rule_bias)
+  zero = router_limits.bound_scores(
+    router, logits, rule_bias, spread=np.zeros(logits.shape)
+  )
+  assert np.array_equal(plain.lowest, zero.lowest)
+  assert np.array_equal(plain.highest, zero.highest)
