@@ -1,4 +1,4 @@
-"""Golden gradients of router logits, and how far those of a kernel may be grad_error.
+"""Golden gradients of router logits, and how far those of a kernel may be off.
 
 With a_k the scores of a token's K experts c_k, S their sum and epsilon, and f
 the scale, a weight is w_k = f a_k / S, or f a_k.  Its gradients are
