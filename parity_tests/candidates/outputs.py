@@ -118,7 +118,8 @@ class Outputs(candidates.Candidate):
         self.origins.update(origins)
     except dumps.Missing as error:
       raise candidates.CannotJudge(str(error)) from error
-    mine = {n: a for n, a in held.items() if n in which.outputs}
+    names = which.list_outputs(policy)
+    mine = {n: a for n, a in held.items() if n in names}
     return user_candidate.check_outputs(
       self.name, config, policy, mine, which, ()
     )

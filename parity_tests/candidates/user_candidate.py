@@ -55,13 +55,13 @@ from hpmoe.parity_tests.candidates import exchange
 from hpmoe.parity_tests.candidates import locate
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.case import answers
+from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.layouts import projects
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
-from hpmoe.reference.contract import tensors
 
 # glibc fills memory that `malloc` returns with the complement of this byte: a
 # float32 or bfloat16 of it is 3.4e38, a float16 NaN, an int32 2.1e9.  Only the
@@ -211,8 +211,10 @@ class Subprocess(candidates.Candidate):
     worker = pathlib.Path(__file__).with_name('candidate_worker.py')
     command = [sys.executable, str(worker), str(job)]
     env = os.environ | (_POISON if self.checking.poison else {})
-    codes = processes.call(job, {None: command}, env, self.timeout_s, files)
-    code = codes[None]
+    exit_codes = processes.call(
+      job, {None: command}, env, self.timeout_s, files
+    )
+    code = exit_codes[None]
     told = job / 'error.json'
     if code is not None and told.exists():
       word = json.loads(told.read_text())
@@ -282,13 +284,17 @@ def check_outputs(
       f'{which.results[0]!r}, got none'
     )
   given = {}
+  names = which.list_outputs(policy)
+  try:
+    codes.check_row_parts(policy, {*outputs} & {*names})
+  except ValueError as error:
+    raise ValueError(f'{name}: {error}') from error
   for key, value in outputs.items():
-    if key not in which.outputs:
+    if key not in names:
       raise ValueError(
-        f'{name}: expected tensors among {list(which.outputs)}, got {key!r}'
+        f'{name}: expected tensors among {list(names)}, got {key!r}'
       )
-    spec = tensors.SPECS[key]
-    dims = spec.dims(**config.dims())
+    dims = which.find_shape(policy, key, **config.dims())
     given[key] = answers.with_rows(key, value, config.num_rows)
     if given[key].shape != dims or str(value.dtype) != policy.dtype(key):
       raise ValueError(

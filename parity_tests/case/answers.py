@@ -170,7 +170,7 @@ class Answer:
       shape.insert(missing_axis, self.case.config.num_ranks)
     ranked_layout = layout if None in files else layout.with_ranks
     elements = ranked_layout.map_elements(
-      self.case.config.dims(), shape=tuple(shape)
+      self.case.find_sizes(name, self.case.policy), shape=tuple(shape)
     )
     user_name = self.names.tensors.get(name, name)
     paths = {rank: str(file) for rank, file in files.items()}
@@ -278,7 +278,7 @@ class Answer:
     outputs = {
       n
       for layer_pass in layer_passes
-      for n in layer_pass.of_layer(layer).outputs
+      for n in layer_pass.of_layer(layer).list_outputs(self.case.policy)
     }
     orders = {layer_pass.order for layer_pass in self.names.layouts.values()}
     for name, array in user_tensors.items():

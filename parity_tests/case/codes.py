@@ -20,8 +20,8 @@ from hpmoe.reference.contract import tensors
 from hpmoe.reference.quantised import quantise
 
 WEIGHTS = tuple(weight for _, weight in tensors.GEMMS.values())
-# The axis that a GEMM sums over: X of `[R, L, X, Y]`, D of `[R, T, D]`.
-_DEPTHS = dict.fromkeys(WEIGHTS, -2) | {'x': -1}
+# The axis that a GEMM sums over: X of `[R, L, X, Y]`, the last of rows.
+_DEPTHS = dict.fromkeys(WEIGHTS, -2) | dict.fromkeys(('x', *quantised.ROWS), -1)
 # Exponents of scales that exact data may have.
 _EXPONENTS = 4
 
@@ -49,6 +49,59 @@ def replace_names(forms: Forms, inputs: Sequence[str]) -> tuple[str, ...]:
   for name in inputs:
     names += quantised.parts(forms.get(name, ''), name) or (name,)
   return tuple(names)
+
+
+def list_row_names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+  """Returns the names of codes and scales of rows that a kernel quantises."""
+  forms = quantised.row_forms(policy.rows)
+  return tuple(
+    spec.name
+    for spec in tensors.ROW_CODES
+    if spec.name.removesuffix(f'_{spec.kind}') in forms
+  )
+
+
+def find_row_shape(
+  policy: precision.PrecisionPolicy, name: str, **sizes: int
+) -> tuple[int, ...]:
+  """Returns the shape of one of `list_row_names`: `[R, N, X]` or groups.
+
+  Args:
+    policy: has the form.
+    name: of the tensor.
+    **sizes: by the letters of the notation.
+  """
+  spec = tensors.SPECS[name]
+  dims = spec.dims(**sizes)
+  form = quantised.row_forms(policy.rows)[name.removesuffix(f'_{spec.kind}')]
+  parts = _list_parts(quantised.FORMS[form], dims, -1, dims[-1])
+  return parts[quantised.FORMS[form].parts.index(spec.kind)][1]
+
+
+def check_row_parts(
+  policy: precision.PrecisionPolicy, outputs: Iterable[str]
+) -> None:
+  """Refuses codes of rows without their scales, or scales without codes.
+
+  Raises:
+    ValueError: names what is missing.
+  """
+  outputs = {*outputs}
+  for name, form in quantised.row_forms(policy.rows).items():
+    names = quantised.parts(form, name)
+    missing = [part for part in names if part not in outputs]
+    if missing and len(missing) < len(names):
+      present = next(part for part in names if part in outputs)
+      raise ValueError(f'{missing[0]}: expected it beside {present}, got none')
+
+
+def read_rows(
+  policy: precision.PrecisionPolicy, arrays: Arrays
+) -> dict[str, np.ndarray]:
+  """Returns `[R, N, X]` float32, by name: rows of which codes are there."""
+  forms = quantised.row_forms(policy.rows)
+  forms = select_forms(forms, arrays)
+  return compute_values(forms, arrays)
 
 
 def make_forms(weights: str = '', x: str = '') -> dict[str, str]:
@@ -110,16 +163,10 @@ def _list_parts(
   shape = (across, depth // words)
   if depth_axis == -2:
     groups, shape = groups[::-1], shape[::-1]
-  scale = 'uint8' if row.rule in quantised.POWERS else row.scale
-  return (
-    ('uint8' if element.is_packed else row.element, dims[:-2] + shape),
-    (scale, dims[:-2] + groups),
-    *(
-      ('int32', dims[:-2] + groups)
-      if part == 'zeros'
-      else ('float32', (*dims[:-2], 1, 1))
-      for part in row.parts[2:]
-    ),
+  shapes = {'codes': shape, 'tensor_scales': (1, 1)}
+  return tuple(
+    (dtype, dims[:-2] + shapes.get(part, groups))
+    for part, dtype in row.dtypes.items()
   )
 
 

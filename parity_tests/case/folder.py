@@ -30,6 +30,7 @@ from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
+from hpmoe.reference.quantised import quantise
 
 FORMAT = 1
 TOML_NAME = 'case.toml'
@@ -154,9 +155,11 @@ class Folder:
       order: reads what `layout.order` names.
     """
     layout = layout or self.layouts.get(name)
-    shape = tensors.SPECS[name].dims(**self.config.dims())
+    shape = passes.FORWARD.find_shape(policy, name, **self.config.dims())
     dtype = storage.FORMATS.get(policy.dtype(name))
     numpy = np.dtype(np.int32) if dtype is None else np.dtype(dtype.numpy)
+    if tensors.SPECS[name].role == 'codes':
+      numpy = quantise.numpy_dtype(policy.dtype(name))
 
     def read(rank: int) -> np.ndarray:
       whole = None in files
@@ -226,6 +229,17 @@ class Folder:
     """Returns `[R, ...]` of a tensor that is laid out as in this case."""
     return self.undo_layout(name, parts, policy)[0]
 
+  def find_sizes(self, name: str, policy: PrecisionPolicy) -> dict[str, int]:
+    """Returns the sizes of a tensor by the letters of its axes.
+
+    The last axis of scales has their groups.
+    """
+    sizes, spec = self.config.dims(), tensors.SPECS[name]
+    if spec.role != 'codes':
+      return sizes
+    shape = passes.FORWARD.find_shape(policy, name, **sizes)
+    return sizes | {spec.shape[-1]: shape[-1]}
+
   def undo_layout(
     self,
     name: str,
@@ -268,7 +282,7 @@ class Folder:
       slots = layout.join_ranks(order, ranks, of_order=True)
     ids = self.ids if layout.moves_rows else None
     elements = ranked_layout.map_elements(
-      self.config.dims(), ids, slots, user_tensor.shape
+      self.find_sizes(name, policy), ids, slots, user_tensor.shape
     )
     restored = elements.undo(user_tensor, present_ranks)
     return exact_cast.cast_exactly(name, restored, policy.dtype(name)), elements

@@ -18,6 +18,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
@@ -164,11 +165,21 @@ def _list_returns(
 ) -> dict[str, str]:
   """Returns axes and dtype of what may be returned, by name."""
   return {
-    name: f'{layouts.get(name, tensors.SPECS[name].shape)}, '
+    name: f'{layouts.get(name) or _describe_axes(inputs.policy, name)}, '
     f'{inputs.policy.dtype(name)}'
     for layer_pass in passes.from_direction(direction)
-    for name in layer_pass.of_layer(inputs.config).outputs
+    for name in layer_pass.of_layer(inputs.config).list_outputs(inputs.policy)
   }
+
+
+def _describe_axes(policy: precision.PrecisionPolicy, name: str) -> str:
+  """Returns 'R N D', or 'R N D/128' of scales, of which a group has one."""
+  spec = tensors.SPECS[name]
+  if spec.kind != 'scales':
+    return spec.shape
+  form = quantised.row_forms(policy.rows)[name.removesuffix('_scales')]
+  group = quantised.FORMS[form].group[1]
+  return f'{spec.shape}/{group}' if group else f'{spec.shape[:-1]}1'
 
 
 def _format_toml(tables: Mapping[str, Mapping[str, object]]) -> str:

@@ -74,6 +74,19 @@ class Pass:
     """Names that a candidate may return."""
     return self.plan + self.stages
 
+  def list_outputs(self, policy: precision.PrecisionPolicy) -> tuple[str, ...]:
+    """Returns `outputs`, and codes of rows that a policy quantises."""
+    is_forward = self.name == 'forward'
+    return self.outputs + (codes.list_row_names(policy) if is_forward else ())
+
+  def find_shape(
+    self, policy: precision.PrecisionPolicy, name: str, **sizes: int
+  ) -> tuple[int, ...]:
+    """Returns the shape of one of `list_outputs`, by letters of axes."""
+    if tensors.SPECS[name].role == 'codes':
+      return codes.find_row_shape(policy, name, **sizes)
+    return tensors.SPECS[name].dims(**sizes)
+
   def sources(
     self, layer: tensors.Layer, policy: precision.PrecisionPolicy
   ) -> Sources:

@@ -89,14 +89,24 @@ class Oracle:
     arguments = self.config, self.policy
     return _to_numpy(layer_grad.backward(*arguments, forward, dy, run=_run))
 
-  def stage(self, name: str, sources: Tensors) -> np.ndarray:
+  def stage(
+    self,
+    name: str,
+    sources: Tensors,
+    policy: precision.PrecisionPolicy | None = None,
+  ) -> np.ndarray:
     """Returns a stage or gradient, from captured tensors and the inputs.
+
+    Args:
+      name: of it.
+      sources: captured tensors by name.
+      policy: None: that of the layer.
 
     Raises:
       KeyError: one that it is computed from is in neither, or it is an input.
     """
     arrays = {**self.inputs, **self.plan, **sources}
-    return np.asarray(_run(name, self.config, self.policy, arrays))
+    return np.asarray(_run(name, self.config, policy or self.policy, arrays))
 
   @functools.cached_property
   def plan(self) -> dict[str, np.ndarray]:

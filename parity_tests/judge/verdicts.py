@@ -1,6 +1,6 @@
 """The rows of a check: results and failures, their names and order."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -50,11 +50,20 @@ def comparisons(layer: tensors.Layer) -> int:
   return len(order(layer)) - len(tensors.RELAYED)
 
 
+def _place_codes(row_order: Iterable[str]) -> Iterator[str]:
+  """Yields rows, each before the codes and scales that are made of it."""
+  for name in row_order:
+    yield name
+    for spec in tensors.ROW_CODES:
+      if spec.name == f'{name}_{spec.kind}':
+        yield spec.name
+
+
 # The routing, of a kernel that routes by itself, is before all others.
 # The gradient of its logits is the last of all.
 ORDER = (
   *tensors.ROUTING,
-  *order(tensors.EVERY_PART),
+  *_place_codes(order(tensors.EVERY_PART)),
   *(spec.name for spec in tensors.ROUTER_GRADS),
 )
 _OF_SUBLAYER = order(passes.SUBLAYER)
@@ -77,6 +86,7 @@ COMPARISONS = comparisons(tensors.Parts())
 BOUND_RULE = 'a-priori rounding bound'
 SPREAD_RULE = 'spread of rounding errors'
 EDGES_RULE = 'rounding edges'
+CODES_RULE = 'codes and scales that rounding allows'
 
 PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
 NO_LIMIT = 'no element has a limit that is less than its size'
@@ -106,6 +116,10 @@ class Failure:
     hint: what helps to find the cause, or ''.
     pattern: what the tile looks like, or ''.
     replay: the command that shows it again.
+    before: of a code, or the scale of a group, what was quantised: the value,
+      or the largest of the group; None of other tensors.
+    scale: what it was divided by, likewise: the kernel's own, if it is right.
+    group: which of its row, likewise.
     there: the place of the element and tile in the candidate's files, or ''.
   """
 
@@ -131,6 +145,9 @@ class Failure:
   pattern: str = ''
   replay: str = ''
   there: str = ''
+  before: float | None = None
+  scale: float | None = None
+  group: int | None = None
 
   def order(self, sublayer: bool = False) -> tuple:
     """Sort key: dependency order of tasks, then lane.
@@ -260,7 +277,8 @@ def pass_of(stage: str) -> passes.Pass:
   """Returns the pass that a row belongs to."""
   whole = passes.FORWARD.of_layer(tensors.EVERY_PART)
   own = passes.FORWARD.of_layer(passes.SUBLAYER).stages
-  forward = (*tensors.ROUTING, *whole.outputs, whole.relayed, *own)
+  coded = [spec.name for spec in tensors.ROW_CODES]
+  forward = (*tensors.ROUTING, *whole.outputs, whole.relayed, *own, *coded)
   return passes.FORWARD if tensor_of(stage) in forward else passes.BACKWARD
 
 

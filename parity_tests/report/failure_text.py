@@ -54,6 +54,11 @@ def format_location(report: check.Report) -> str:
     f'  expected  {first.expected!r}',
     f'  ulp       {"-" if _is_nan(first) else first.ulp}',
   ]
+  if first.before is not None:
+    lines.append(
+      f'  before    {first.before!r}, group {first.group} of its row, scale '
+      f'{first.scale!r}'
+    )
   if first.there:
     lines.insert(3, f'  theirs    {first.there}')
   if first.bad_rows:

@@ -306,7 +306,7 @@ def _stage(report, stage, results, groups, limited, max_tiles) -> ET.Element:
       _tag('span', _MARKS[verdict], class_=f'mark {CLASSES[verdict]}'),
       f' {stage}' + (f' ({tensor})' if stage == verdicts.LAYER else ''),
       _tag(
-        'small', f' {verdict}{lanes_text if failing else ""}{_codes(limited)}'
+        'small', f' {verdict}{lanes_text if failing else ""}{_codes(results)}'
       ),
     ),
     *(() if limited is None else _draw_shares(groups, limited, max_tiles)),
@@ -318,9 +318,9 @@ def _stage(report, stage, results, groups, limited, max_tiles) -> ET.Element:
   )
 
 
-def _codes(limited: verdicts.Result | None) -> str:
-  words = '' if limited is None else histogram.describe_codes(limited)
-  return f', {words}' if words else ''
+def _codes(results: Sequence[verdicts.Result]) -> str:
+  words = filter(None, map(histogram.describe_codes, results))
+  return ''.join(f', {text}' for text in dict.fromkeys(words))
 
 
 def _draw_shares(

@@ -334,9 +334,14 @@ class PrecisionPolicy:
 
   def dtype(self, name: str) -> str:
     """Returns the dtype of a tensor of `tensors.SPECS`."""
-    kind = tensors.SPECS[name].kind
-    if kind != 'storage':
-      return {'f32': 'float32', 'i32': 'int32'}[kind]
+    spec = tensors.SPECS[name]
+    if spec.role == 'codes':
+      form = quantised_lib.row_forms(self.rows)[
+        name.removesuffix(f'_{spec.kind}')
+      ]
+      return quantised_lib.FORMS[form].dtypes[spec.kind]
+    if spec.kind != 'storage':
+      return {'f32': 'float32', 'i32': 'int32'}[spec.kind]
     if tensors.role(name, self.placement) == 'movement':
       name = _COPY_OF[name]
     stored = self.accumulate if name in self.coded else self.storage
@@ -359,6 +364,19 @@ class PrecisionPolicy:
     if (form, x_form) == (self.rows, self.x_form):
       return self
     return dataclasses.replace(self, rows=form, x_form=x_form)
+
+  def reading(self, names: Iterable[str]) -> 'PrecisionPolicy':
+    """Returns the policy of GEMMs that read codes of rows that are there.
+
+    Args:
+      names: tensors that are there, some of `tensors.ROW_CODES` among them.
+    """
+    names, forms = {*names}, quantised_lib.row_forms(self.rows)
+    left = {n: form for n, form in forms.items() if f'{n}_codes' not in names}
+    if left == forms:
+      return self
+    rows = ','.join(f'{name}={form}' for name, form in left.items())
+    return dataclasses.replace(self, rows=rows)
 
   def storing(self, name: str) -> 'PrecisionPolicy':
     """Returns the policy of a stage that writes a tensor: its dtype stored."""

@@ -137,6 +137,18 @@ class Form:
     further_parts = {'zero_point': ('zeros',), 'two_level': ('tensor_scales',)}
     return ('codes', 'scales', *further_parts.get(self.rule, ()))
 
+  @property
+  def dtypes(self) -> dict[str, str]:
+    """The dtype of each part in files."""
+    is_packed = ELEMENTS[self.element].is_packed
+    dtypes = {
+      'codes': 'uint8' if is_packed else self.element,
+      'scales': 'uint8' if self.rule in POWERS else self.scale,
+      'zeros': 'int32',
+      'tensor_scales': 'float32',
+    }
+    return {part: dtypes[part] for part in self.parts}
+
   def groups(self, across: int, depth: int) -> tuple[int, int]:
     """Returns how many scales a tensor of such sizes has along each axis."""
     rows, columns = (

@@ -54,8 +54,9 @@ class TensorSpec:
   Attributes:
     name: the design's name.
     shape: axes, space separated, in the notation's letters.
-    kind: 'storage' (the policy's storage dtype), 'f32' or 'i32'.
-    role: 'input', 'weight', 'plan', 'movement' or 'compute'.
+    kind: 'storage' (the policy's storage dtype), 'f32' or 'i32'; of
+      `ROW_CODES` the part of a form.
+    role: 'input', 'weight', 'plan', 'movement', 'compute' or 'codes'.
     part: of a layer that has it; '' of every layer.
   """
 
@@ -129,6 +130,15 @@ RELAYED = (
 # Of a kernel that routes by itself: the gradient of its logits through weights.
 ROUTER_GRADS = (TensorSpec('d_router_logits', 'R T E', 'f32', 'compute'),)
 
+# What a GEMM that quantises its rows makes of them, if a kernel returns it: the
+# scales of a row's groups, along the last axis, and codes in the element of the
+# form.  No pass has them as stages of its own.
+ROW_CODES = tuple(
+  TensorSpec(f'{name}_{part}', f'R N {width}', part, 'codes')
+  for name, width in (('expert_in', 'D'), ('activation', 'F'))
+  for part in ('scales', 'codes')
+)
+
 _PARTS = ('', 'bias', 'shared', 'norm')
 # Those of every layer first: a place here does not depend on parts.
 SPECS = {
@@ -136,7 +146,7 @@ SPECS = {
   for part in _PARTS
   for spec in FORWARD + BACKWARD + RELAYED
   if spec.part == part
-} | {spec.name: spec for spec in ROUTER_GRADS}
+} | {spec.name: spec for spec in (*ROUTER_GRADS, *ROW_CODES)}
 
 
 def parts(layer: Layer) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import numpy as np
 
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
+from hpmoe.reference.quantised import quantise
 
 
 def cast_exactly(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
@@ -44,4 +45,4 @@ def _advise_rounding(name: str, dtype: str) -> str:
 
 def _numpy_dtype(dtype: str) -> np.dtype:
   row = storage.FORMATS.get(dtype)
-  return np.dtype(dtype) if row is None else row.numpy
+  return quantise.numpy_dtype(dtype) if row is None else row.numpy

@@ -71,7 +71,7 @@ def judge_exact(
     options, case, answer, expected, results, refuses, exact=True
   )
   wrong = []
-  if answer.sources is not outputs:
+  if answer.is_isolated:
     differs = equality.select_unequal(outputs, expected, 'exact')
     wrong = launch_tasks.find_wrong_tasks(
       case, candidate, 'exact', results, differs

@@ -101,16 +101,30 @@ class PassCase:
     """Runs a candidate; a replay gets the oracle's tensors as its inputs."""
     if not candidate.checking.replays:
       outputs = self.run(candidate.run)
-      return Answer(outputs, outputs, candidate.serial)
+      return Answer(outputs, self._read_codes(outputs), candidate.serial)
     oracle_tensors = self.answer()
     run: Callable[..., Arrays] = candidate.run
     outputs = self.run(functools.partial(run, given=oracle_tensors))
     serial = candidate.serial and functools.partial(
       candidate.serial, given=oracle_tensors
     )
-    return Answer(
-      outputs, oracle_tensors if candidate.checking.isolate else outputs, serial
-    )
+    isolated = candidate.checking.isolate
+    sources = oracle_tensors if isolated else outputs
+    return Answer(outputs, sources, serial, isolated)
+
+  def _read_codes(self, outputs: Arrays) -> Arrays:
+    """Returns tensors that stages are computed from.
+
+    Of rows that were returned as codes, it is what these mean: no stage reads
+    what they were made of.
+    """
+    rows = codes.read_rows(self.inputs.policy, outputs)
+    if not rows:
+      return outputs
+    for name, values in rows.items():
+      for rank in range(len(values)):
+        self.tiling.padding(name, values, rank)[:] = 0
+    return {**outputs, **rows}
 
   @functools.cached_property
   def oracle(self) -> oracle_lib.Oracle:
@@ -178,7 +192,8 @@ class PassCase:
       else self.recompute(source, available)
       for source in self.sources[name]
     }
-    return self.oracle.stage(name, read)
+    policy = self.inputs.policy.reading(available)
+    return self.oracle.stage(name, read, policy)
 
   def has_all_sources(self, name: str, available: passes.Tensors) -> bool:
     """Says whether every source of a stage is available."""
@@ -227,13 +242,16 @@ class Answer:
   Attributes:
     outputs: its tensors by name.
     sources: the tensors from which its stages were computed: its own outputs,
-      or in isolated replay the oracle's tensors.
+      or in isolated replay the oracle's tensors.  Rows that it returned as
+      codes are what these mean, in float32.
     serial: `Candidate.serial` on the same sources; or None.
+    is_isolated: whether they are the oracle's.
   """
 
   outputs: Arrays
   sources: passes.Tensors
   serial: Callable[..., Arrays] | None
+  is_isolated: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

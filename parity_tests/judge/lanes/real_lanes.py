@@ -7,6 +7,7 @@ import numpy as np
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import isolation
+from hpmoe.parity_tests.judge.lanes import code_lane
 from hpmoe.parity_tests.judge.lanes import equality
 from hpmoe.parity_tests.judge.lanes import launch_tasks
 from hpmoe.parity_tests.judge.lanes import pass_case
@@ -33,7 +34,7 @@ def judge_real(
   if candidate.checking.is_part:
     answer = launch_tasks.fill_left_out(case, candidate, answer)
   outputs, sources = answer.outputs, answer.sources
-  isolated = sources is not outputs
+  isolated = answer.is_isolated
   results: pass_case.Results = []
   wrong: list[isolation.WrongTask] = []
   golden = case.golden(sources)
@@ -87,6 +88,7 @@ def judge_real(
   rows, homes = compare_movement(case, answer, expected)
   results += rows
   blame('bitwise', rows, equality.select_unequal(outputs, homes))
+  results += code_lane.judge_codes(case, answer)
   rows = tolerance_lanes.judge_tolerances(options, case, answer, expected)
   results = stage_explanations.explain_results(
     options,

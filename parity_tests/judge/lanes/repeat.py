@@ -19,6 +19,7 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import tile_lanes
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import tensors
 
 # A user's kernel is run again by default if its runs took less than this.
 CHEAP_S = 5.0
@@ -151,7 +152,8 @@ def _changes(
   later: passes.Tensors,
 ) -> list[verdicts.Change]:
   changes = []
-  for name in (name for name in layer_pass.outputs if name in first):
+  row_codes = tuple(spec.name for spec in tensors.ROW_CODES)
+  for name in (n for n in layer_pass.outputs + row_codes if n in first):
     apart = ulp.bits(first[name]) != ulp.bits(later[name])
     if apart.any():
       index = tuple(int(i) for i in np.argwhere(apart)[0])

@@ -15,6 +15,7 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import code_lane
 from hpmoe.parity_tests.judge.lanes import equality
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import tile_lanes
@@ -35,7 +36,8 @@ def lanes_of_sample(
   layer_pass = case.layer_pass
   tensors.require_layer(case.inputs.config, 'to judge a sample of its tiles')
   options.progress(f'{layer_pass.name}, real data: candidate')
-  outputs = case.ask(candidate).outputs
+  answer = case.ask(candidate)
+  outputs = answer.outputs
   options.progress(f'{layer_pass.name}, bitwise: order and movement')
   plan = case.oracle.plan
   results = [
@@ -45,10 +47,11 @@ def lanes_of_sample(
     for name in layer_pass.plan
   ]
   tiling = dataclasses.replace(case.tiling, sample=sample)
-  golden = dataclasses.replace(case.golden(outputs), tiling=tiling)
+  golden = dataclasses.replace(case.golden(answer.sources), tiling=tiling)
   for name in layer_pass.stages:
     options.progress(f'{layer_pass.name}, bounded: {name}')
-    results += _stage(case, golden, name, outputs)
+    results += _stage(case, golden, name, answer)
+  results += code_lane.judge_codes(case, answer, tiling)
   options.progress(f'{layer_pass.name}, bounded: layer')
   return pass_case.Findings(results + _layer(case, outputs, sample), outputs)
 
@@ -57,14 +60,15 @@ def _stage(
   case: pass_case.PassCase,
   golden: golden_lib.Rows,
   name: str,
-  outputs: pass_case.Arrays,
+  answer: pass_case.Answer,
 ) -> pass_case.Results:
+  outputs = answer.outputs
   moves = name in case.movement
   lane = 'bitwise' if moves else 'bounded'
   rule = equality.ORACLE_RULE if moves else verdicts.BOUND_RULE
   needed_names = (name, *case.sources[name])
   usable = (
-    {name: outputs[name], **case.select_usable(name, outputs)}
+    {name: outputs[name], **case.select_usable(name, answer.sources)}
     if name in outputs
     else {}
   )

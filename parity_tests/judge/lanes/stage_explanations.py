@@ -160,7 +160,8 @@ def _build_failed_stage(
       read = {
         n: np.ascontiguousarray(a) for n, a in read.items() if a is not None
       }
-      computed[stage] = case.oracle.stage(stage, {**computed, **read})
+      policy = case.inputs.policy.reading(sources)
+      computed[stage] = case.oracle.stage(stage, {**computed, **read}, policy)
     return computed[name]
 
   reads = tensors.reads(case.inputs.config, case.inputs.policy.placement)

@@ -158,6 +158,13 @@ class Tally:
     total = self._histogram or shares_lib.Histogram()
     self._histogram = total + shares.summarise()
 
+  def add_codes(self, moved_codes: int, num_codes: int) -> None:
+    """Adds to the count of codes that are not the oracle's."""
+    total = self._histogram or shares_lib.Histogram()
+    self._histogram = total + shares_lib.Histogram(
+      moved_codes=moved_codes, codes=num_codes
+    )
+
   @property
   def _of_tokens(self) -> bool:
     return self._tiling is not None and verdicts.is_of_tokens(self._id[0])

@@ -36,7 +36,7 @@ def judge_tolerances(
   """
   layer_pass, outputs = case.layer_pass, answer.outputs
   records = options.records if 'standard' in options.lanes else ()
-  whole = answer.sources is outputs
+  whole = not answer.is_isolated
   layer = case.golden({})
   goldens = layer, case.golden(answer.sources)
   fused = layer
@@ -78,7 +78,7 @@ def _stage_jobs(
   has_sources = case.has_all_sources(name, sources)
   # Its bits have nothing to be compared with: the source was not returned.
   is_untraced = name in case.movement and not has_sources
-  whole = answer.sources is outputs or answer.serial
+  whole = not answer.is_isolated or answer.serial
   bound = 'bounded' in options.lanes or is_untraced or not whole
   if name not in outputs:
     yield functools.partial(_report_missing, name, records, bound)

@@ -11,9 +11,14 @@ what x strays by at most: an error with variance V is sub-Gaussian, and none of
 that no such error moves is the same for all, and has no variance.  One that may
 move is off by its step at most, so it is sub-Gaussian with that step for a
 deviation (Hoeffding).
+
+Codes and scales that a candidate returns are judged by the same errors one by
+one, `bound_codes` and `bound_scales`.  No code is then left that may move, and
+what a GEMM makes of them is judged as of any other rows, see `read`.
 """
 
 from collections.abc import Iterator
+import dataclasses
 import math
 
 import numpy as np
@@ -22,11 +27,17 @@ from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
+from hpmoe.reference.contract import storage
 from hpmoe.reference.quantised import quantise
 
 # Of a scale (or its reciprocal, or both), of x / s, and of x itself.
 _OF_SCALES = 4 * ulp.unit_roundoff('float32')
 _TINY = ulp.smallest_normal('float32')
+_LARGEST = float(np.finfo(np.float32).max)
+EXPONENT_BIAS = 127
+# Float32 roundings of a scale, and of what becomes a code where the scale is
+# known.
+_SCALE_ROUNDINGS, _CODE_ROUNDINGS = 3, 4
 # P(|error| > r sqrt(V)) <= 2 exp(-r^2 / 2), of so many values, so seldom.
 REACH = math.sqrt(2 * math.log(2 * 2.0**31 / 1e-9))
 
@@ -145,3 +156,155 @@ def _rounded(form: quantised.Form, scaled: np.ndarray) -> np.ndarray:
   for name, how in form.rounding:
     found = np.asarray(quantise.rounded(quantised.ELEMENTS[name], how, found))
   return np.clip(found, element.lowest, element.highest).astype(np.float64)
+
+
+def read(
+  form: quantised.Form, codes: np.ndarray, scales: np.ndarray
+) -> bounds.Bounded:
+  """Returns rows `[n, x]` as codes and scales of a candidate's own mean them.
+
+  Args:
+    form: of them.
+    codes: `[n, x]` as files have them.
+    scales: `[n, g]` likewise.
+  """
+  wide = widen_scales(form, scales)
+  return bounds.Bounded(
+    codes.astype(np.float64) * quantise.spread(form, wide, codes.shape)
+  )
+
+
+def widen_scales(form: quantised.Form, scales: np.ndarray) -> np.ndarray:
+  """Returns scales `[n, g]` float64; a byte 255 of an exponent is NaN."""
+  if scales.dtype == np.uint8:
+    scales = scales.view(quantise.numpy_dtype(form.scale))
+  return scales.astype(np.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+  """Codes or scales that right kernels may have, each `[n, c]` float64.
+
+  Attributes:
+    expected: those of the oracle's quantiser.
+    low, high: of right ones; infinite where nothing is known.
+  """
+
+  expected: np.ndarray
+  low: np.ndarray
+  high: np.ndarray
+
+  def refuses(self, actual: np.ndarray) -> np.ndarray:
+    """Returns bool `[n, c]`, where `actual` is no right one; NaN never is."""
+    has_limit = np.isfinite(self.low) | np.isfinite(self.high)
+    return has_limit & ~((self.low <= actual) & (actual <= self.high))
+
+
+def bound_scales(form: quantised.Form, rows: bounds.Bounded) -> Range:
+  """Returns the scales `[n, g]` of rows `[n, x]` that may be off as they say.
+
+  The largest magnitude a of a group lies between the largest of |x| - e and of
+  |x| + e.  What is a / top takes three float32 roundings at most: of 1 / a, of
+  its product with top, and of one over that; then one to the dtype of scales.
+  A power of two below a is found by bits, without any.
+  """
+  strays = _stray(rows)
+  size = np.abs(rows.value)
+  smallest, largest = (
+    np.maximum(_reduce_groups(form, np.maximum(size + e, 0)), form.least)
+    for e in (-strays, strays)
+  )
+  expected = widen_scales(form, _scales_of(form, rows.value))
+  error = 0.0 if form.rule == 'floor' else bounds.gamma(_SCALE_ROUNDINGS)
+  low, high = (
+    _make_scale(form, a * (1 + s * error))
+    for a, s in ((smallest, -1), (largest, 1))
+  )
+  low, high = np.minimum(low, expected), np.maximum(high, expected)
+  # A group of zeros, or that a kernel may flush to them, has any scale.
+  is_zero = smallest < _TINY
+  low = np.where(is_zero, 0.0, low)
+  high = np.where(largest == 0, _LARGEST, high)
+  high = np.where(is_zero, np.maximum(high, form.of_zeros), high)
+  return _forget(Range(expected, low, high), _reduce_groups(form, size))
+
+
+def bound_codes(
+  form: quantised.Form, rows: bounds.Bounded, scales: np.ndarray
+) -> Range:
+  """Returns the codes `[n, x]` of rows `[n, x]` at scales `[n, g]` float64.
+
+  What is rounded to a code, x / s, is off by what x is, and by four float32
+  roundings at most: of two of a factor that is 1 / s but for the rounding of s,
+  and of the product.  A product with a power of two has none.
+  """
+  exact = form.rule in quantised.POWERS
+  error = 0.0 if exact else bounds.gamma(_CODE_ROUNDINGS)
+  if form.rule == 'reciprocal_apart':  # a factor of a scale before it is stored
+    error += storage.ROUNDED[form.scale].unit_roundoff
+  scale_of_element = quantise.spread(
+    form, np.where(scales == 0, 1.0, scales), rows.value.shape
+  )
+  strays = _stray(rows) + error * np.abs(rows.value)
+  with np.errstate(over='ignore', invalid='ignore'):
+    expected, low, high = (
+      _rounded(form, (rows.value + e) / scale_of_element)
+      for e in (np.zeros_like(strays), -strays, strays)
+    )
+  return _forget(Range(expected, low, high), rows.value)
+
+
+def _forget(right: Range, values: np.ndarray) -> Range:
+  """Returns a range without limits where values `[n, c]` are not finite."""
+  unknown = ~np.isfinite(values)
+  if not unknown.any():
+    return right
+  return Range(
+    right.expected,
+    np.where(unknown, -np.inf, right.low),
+    np.where(unknown, np.inf, right.high),
+  )
+
+
+def _stray(rows: bounds.Bounded) -> np.ndarray:
+  """Returns `[n, x]`, how far values before they are quantised are off.
+
+  In the worst case; where there is a variance, as far as such errors stray, see
+  the module.
+  """
+  error = rows.bound()
+  if rows.variance is None or rows.crossed is not None:
+    return error
+  return np.minimum(error, REACH * np.sqrt(rows.variance))
+
+
+def _reduce_groups(form: quantised.Form, values: np.ndarray) -> np.ndarray:
+  """Returns the largest of each group, `[n, g]`."""
+  depth = values.shape[1]
+  starts = np.arange(0, depth, form.group[1] or depth)
+  return np.maximum.reduceat(values, starts, 1)
+
+
+def _scales_of(form: quantised.Form, values: np.ndarray) -> np.ndarray:
+  with np.errstate(over='ignore', invalid='ignore'):
+    return np.asarray(_quantised(form, values).scales)
+
+
+def _make_scale(form: quantised.Form, largest: np.ndarray) -> np.ndarray:
+  """Returns the scale `[n, g]` of a largest magnitude, without roundings.
+
+  But for that to the dtype of scales.
+  """
+  top = form.top[0]
+  if form.rule not in quantised.POWERS:
+    with np.errstate(over='ignore'):
+      scale = (largest / top).astype(quantise.numpy_dtype(form.scale))
+    return scale.astype(np.float64)
+  if form.rule == 'floor':
+    exponent = np.frexp(largest)[1] - math.frexp(top)[1]
+  else:
+    fraction, exponent = np.frexp(largest / top)
+    exponent = exponent - (fraction == 0.5)
+  exponent = np.clip(exponent, -EXPONENT_BIAS, EXPONENT_BIAS)
+  scale = np.where(largest == 0, form.of_zeros, np.ldexp(1.0, exponent))
+  return np.where(np.isfinite(largest), scale, np.inf)

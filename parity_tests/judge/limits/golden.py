@@ -21,6 +21,7 @@ from hpmoe.parity_tests.judge.limits import coded_rows
 from hpmoe.parity_tests.judge.limits import golden_cache
 from hpmoe.parity_tests.judge.limits import norm_bounds
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
 
 # What a GEMM reads, and its weights.
@@ -83,6 +84,19 @@ class Rows:
     off = self.tiling.rows(stage, self.off[stage], rank)[lo:hi]
     return bounds.exact(own, off)
 
+  def operand(self, name: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns rows `[hi - lo, X]` of a tensor as a GEMM multiplies them.
+
+    What it makes codes of is what the candidate's own codes mean, where it
+    returned them, or else what those of right kernels may.
+    """
+    policy = self.policy.multiplying(name)
+    parts = [f'{name}_{part}' for part in ('codes', 'scales')]
+    if not {*parts} <= {*self.captured}:
+      return coded_rows.of(policy, self.held(name, rank, lo, hi))
+    rows = (self.tiling.rows(n, self.captured[n], rank)[lo:hi] for n in parts)
+    return coded_rows.read(quantised.FORMS[policy.rows], *rows)
+
   def tokens(self, name: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, D]`, tokens `[R, T, D]` at packed rows."""
     config = self.tiling.config
@@ -133,7 +147,6 @@ class Rows:
     """
     hi = lo + len(source.value)
     policy = self.policy.multiplying('' if transposed else _ROWS_OF[name])
-    source = coded_rows.of(policy, source)
 
     def multiply(begin: int, end: int, expert: int) -> bounds.Bounded:
       rows, added = source[begin:end], None
@@ -406,7 +419,7 @@ class Golden(Rows):
       weight = self.early_weight(rank, lo, hi)
     if stage in _GEMMS:
       before, name = _GEMMS[stage]
-      source = self.held(before, rank, lo, hi)
+      source = self.operand(before, rank, lo, hi)
       bias, dtype = self._bias(stage, rank, lo, hi), self.dtype(stage)
       return self.gemm(source, name, rank, lo, dtype, bias=bias, after=weight)
     if stage == 'activation':

@@ -35,7 +35,7 @@ def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   """
   if a.dtype != b.dtype:
     raise ValueError(f'b: expected dtype {a.dtype}, got {b.dtype}')
-  if a.dtype.kind == 'i':
+  if a.dtype.kind in 'iu':
     return np.abs(a.astype(np.int64) - b)
   one, other = bits(a), bits(b)
   apart = np.abs(one - other).astype(np.int64)

@@ -1,0 +1,248 @@
+"""Codes and scales of rows that a kernel quantised and returned.
+
+They are judged on what the kernel made them of: the tensor itself if it was
+returned, else its golden rows with their bound.  Scales come first.  A code is
+judged at the kernel's own scale if that is right, else at the oracle's, so that
+a wrong scale is not found again in every code of its group.
+"""
+
+from collections.abc import Iterator
+import dataclasses
+import functools
+
+import numpy as np
+
+from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.explain import code_patterns
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import tally as tally_lib
+from hpmoe.parity_tests.judge.lanes import tile_lanes
+from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import coded_rows
+from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference.contract import quantised
+from hpmoe.reference.quantised import quantise
+
+_LANE = 'bounded'
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantisedRows:
+  """Rows of one tensor, and what a kernel made of them.
+
+  Attributes:
+    name: of the tensor.
+    form: of its codes.
+    golden: its rows are those before they are quantised.
+    codes: `[R, N, X]` the kernel's.
+    scales: `[R, N, g]` the kernel's.
+  """
+
+  name: str
+  form: quantised.Form
+  golden: golden_lib.Rows
+  codes: np.ndarray
+  scales: np.ndarray
+
+  @property
+  def tiling(self) -> tiles.Tiling:
+    return self.golden.tiling
+
+  @property
+  def stages(self) -> tuple[str, str]:
+    """The names of scales and codes."""
+    return f'{self.name}_scales', f'{self.name}_codes'
+
+  def _bound_values(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    """Returns rows before they are quantised.
+
+    What is stored in a narrow dtype has no variance that is an error: a golden
+    value is not rounded.
+    """
+    rows = self.golden.held(self.name, rank, lo, hi)
+    if self.golden.dtype(self.name) == self.golden.policy.accumulate:
+      return rows
+    return bounds.Bounded(rows.value, rows.error)
+
+  def compare(self, rank: int, lo: int, hi: int) -> 'Comparison':
+    """Returns what is right and wrong in some rows of a rank."""
+    rows = self._bound_values(rank, lo, hi)
+    scales, codes = (
+      self.tiling.rows(stage, tensor, rank)[lo:hi]
+      for stage, tensor in zip(self.stages, (self.scales, self.codes))
+    )
+    form = self.form
+    own = coded_rows.widen_scales(form, scales)
+    right_scales = coded_rows.bound_scales(form, rows)
+    bad_scales = right_scales.refuses(own)
+    divisors = np.where(bad_scales, right_scales.expected, own)
+    right_codes = coded_rows.bound_codes(form, rows, divisors)
+    wide = codes.astype(np.float64)
+    return Comparison(
+      rows.value,
+      (own, wide),
+      (right_scales.expected, right_codes.expected),
+      (bad_scales, right_codes.refuses(wide)),
+      divisors,
+      (scales, codes),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """Some rows; each pair is of scales `[n, g]` and of codes `[n, X]`.
+
+  Attributes:
+    values: `[n, X]` float64 before they were quantised.
+    actual: float64, the kernel's.
+    expected: float64, the oracle's.
+    bad: bool, where those are not right.
+    divisors: `[n, g]` float64, scales that codes were judged at.
+    raw: as the kernel has them.
+  """
+
+  values: np.ndarray
+  actual: tuple[np.ndarray, np.ndarray]
+  expected: tuple[np.ndarray, np.ndarray]
+  bad: tuple[np.ndarray, np.ndarray]
+  divisors: np.ndarray
+  raw: tuple[np.ndarray, np.ndarray]
+
+  def make_chunk(
+    self, part: int, rank: int, cut: tiles.Cut, first: int
+  ) -> tally_lib.Chunk:
+    """Returns scales (0) or codes (1) for a tally."""
+    actual, expected = self.actual[part], self.expected[part]
+    with np.errstate(over='ignore', invalid='ignore'):
+      error = np.abs(actual - expected)
+      apart = ulp.distance(
+        self.raw[part], _store_like(self.raw[part], expected)
+      )
+    return tally_lib.Chunk(
+      rank,
+      cut,
+      first,
+      actual.astype(np.float32),
+      expected.astype(np.float32),
+      self.bad[part],
+      error,
+      apart,
+    )
+
+
+def _store_like(raw: np.ndarray, values: np.ndarray) -> np.ndarray:
+  """Returns float64 codes or scales in the dtype of others."""
+  if raw.dtype != np.uint8:
+    return values.astype(raw.dtype)
+  exponents = np.frexp(values)[1] - 1 + coded_rows.EXPONENT_BIAS
+  return exponents.astype(np.uint8)
+
+
+def judge_codes(
+  case: pass_case.PassCase,
+  answer: pass_case.Answer,
+  tiling: tiles.Tiling | None = None,
+) -> pass_case.Results:
+  """Judges the codes and scales that a kernel returned.
+
+  Args:
+    case: the pass.
+    answer: the kernel's.
+    tiling: which tiles are judged; None: all of the case.
+  """
+  results = []
+  for rows in _list_rows(case, answer, tiling or case.tiling):
+    results += _judge_rows(rows)
+  return results
+
+
+def _list_rows(
+  case: pass_case.PassCase, answer: pass_case.Answer, tiling: tiles.Tiling
+) -> Iterator[QuantisedRows]:
+  outputs = answer.outputs
+  for name, form in quantised.row_forms(case.inputs.policy.rows).items():
+    codes, scales = (outputs.get(f'{name}_{p}') for p in ('codes', 'scales'))
+    if codes is None or scales is None:
+      continue
+    sources = dict(case.select_usable(name, answer.sources))
+    # What its own codes mean is no source of them.
+    for own in quantised.parts(form, name):
+      sources.pop(own, None)
+    sources.pop(name, None)
+    if name in outputs:
+      sources[name] = outputs[name]
+    golden = dataclasses.replace(case.golden(sources), tiling=tiling)
+    yield QuantisedRows(name, quantised.FORMS[form], golden, codes, scales)
+
+
+def _judge_rows(rows: QuantisedRows) -> pass_case.Results:
+  tallies = [
+    tally_lib.Tally(stage, _LANE, verdicts.CODES_RULE, rows.tiling)
+    for stage in rows.stages
+  ]
+  codes_stage = rows.stages[1]
+  for rank in rows.tiling.judged_ranks:
+    for cut, first, span in tile_lanes.ranges_of(
+      rows.tiling, codes_stage, rank
+    ):
+      comparison = rows.compare(rank, span.start, span.stop)
+      for part, tally in enumerate(tallies):
+        tally.add(comparison.make_chunk(part, rank, cut, first))
+      tallies[1].add_codes(*_count_moved(rows.form, comparison))
+    padding = rows.tiling.padding(codes_stage, rows.codes, rank)
+    tallies[1].add_padding(rank, padding)
+  results = []
+  for part, tally in enumerate(tallies):
+    explain = functools.partial(_explain, rows, part)
+    results.append(tally.part().but(explain))
+  return results
+
+
+def _count_moved(
+  form: quantised.Form, comparison: Comparison
+) -> tuple[int, int]:
+  """Returns how many codes are not the oracle's, and how many there are."""
+  with np.errstate(over='ignore', invalid='ignore'):
+    values = comparison.values.astype(np.float32)
+  values = np.where(np.isfinite(values), values, np.float32(0))
+  right = np.asarray(quantise.quantise(form, values).codes).astype(np.float64)
+  return int((right != comparison.actual[1]).sum()), right.size
+
+
+def _explain(
+  rows: QuantisedRows, part: int, failure: verdicts.Failure
+) -> verdicts.Failure:
+  """Returns a failure with the value, the scale, the group and a pattern."""
+  if failure.row_block is None or failure.bad_rows == 0:
+    return failure
+  rank, row, column = failure.index
+  num_rows = rows.tiling.num_valid(rank)
+  comparison = rows.compare(rank, 0, num_rows)
+  width = rows.form.group[1] or comparison.values.shape[1]
+  group = column if part == 0 else column // width
+  value = comparison.values[row, column]
+  if part == 0:
+    members = comparison.values[row, group * width : (group + 1) * width]
+    value = np.abs(members).max()
+  edges = tiles.expert_rows(rows.tiling.config, rows.tiling.counts, rank)
+  pattern = code_patterns.describe(
+    code_patterns.WrongCodes(
+      rows.form,
+      comparison.values,
+      comparison.actual[part],
+      comparison.expected[part],
+      comparison.bad[part],
+      comparison.divisors,
+      np.repeat(np.arange(len(edges) - 1), np.diff(edges)),
+    ),
+    rows.stages[part],
+  )
+  return dataclasses.replace(
+    failure,
+    before=float(value),
+    scale=float(comparison.divisors[row, group]),
+    group=int(group),
+    pattern=pattern,
+  )

@@ -1,0 +1,231 @@
+"""Codes and scales of rows that a kernel quantises and returns are judged."""
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hpmoe
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.judge import row_codes_testing as testing
+from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import quantised
+from hpmoe.reference.contract import tensors
+
+CASE = case_lib.Case(
+  'forward',
+  preset='tiny:d_model=144:d_ff=136',
+  ranks=1,
+  tokens=13,
+  routing='zipf',
+)
+PARTS = tuple(spec.name for spec in tensors.ROW_CODES)
+SLOW = pytest.mark.slow
+QUICK = ('int8_token', 'e4m3_1x128', 'mxfp8')
+_NAMES = ('expert_in', 'activation')
+# From what rows are quantised.
+FROM_DTYPES: tuple[dict, ...] = (
+  {},
+  {'policy': ('activation=bf16',)},
+  {'dtype': 'bfloat16'},
+)
+
+
+def _layer(form: str, order: str = 'divide', **fields) -> testing.Layer:
+  quantiser = testing.Quantiser(form, order)
+  return testing.Layer(dict.fromkeys(_NAMES, quantiser), **fields)
+
+
+def _check(kernel, rows: str, **fields):
+  case = dataclasses.replace(CASE, rows=rows, **fields)
+  return hpmoe.check(kernel, case, lanes=['bounded'], repeat=1)
+
+
+def _list_judged(report) -> dict[str, str]:
+  """Returns the verdicts on codes and scales, by name."""
+  return {r.stage: r.verdict for r in report.found.results if r.stage in PARTS}
+
+
+def _change(layer: testing.Layer, name: str, change):
+  """Returns a kernel that answers one tensor otherwise."""
+
+  def kernel(inputs, config, policy):
+    outputs = layer(inputs, config, policy)
+    outputs[name] = change(outputs[name])
+    return outputs
+
+  return kernel
+
+
+@pytest.mark.parametrize(
+  'form',
+  [
+    *QUICK,
+    *(pytest.param(f, marks=SLOW) for f in quantised.OF_ROWS if f not in QUICK),
+  ],
+)
+def test_codes_of_right_kernels_pass(form):
+  # Given three orders of arithmetic, from stages in float32 and in bfloat16,
+  for number, (order, fields) in enumerate(zip(testing.ORDERS, FROM_DTYPES)):
+    # when all stages are returned, or codes alone,
+    names = None if number != 1 else {'y', *PARTS}
+    report = _check(
+      _layer(form, order, outputs=names), form, seed=number, **fields
+    )
+    # then each code and scale is judged, and right.
+    assert report.passed, (order, fields, report.first_failure)
+    assert _list_judged(report) == dict.fromkeys(PARTS, verdicts.PASS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', range(40))
+@pytest.mark.parametrize('form', quantised.OF_ROWS)
+def test_codes_of_many_right_kernels_pass(form, seed):
+  order = testing.ORDERS[seed % 3]
+  names = None if seed % 4 else {'y', *PARTS}
+  report = _check(
+    _layer(form, order, outputs=names),
+    form,
+    seed=seed,
+    **FROM_DTYPES[seed // 3 % 3],
+  )
+  assert report.passed, report.first_failure
+
+
+def test_limits_start_anew_from_returned_codes():
+  # Given a kernel that returns its codes and y, and one that returns y alone,
+  case = dict(preset='tiny:d_model=256:d_ff=256', rows='e4m3_1x128')
+  powers = []
+  for names in ({'y', *PARTS}, {'y'}):
+    report = _check(_layer('e4m3_1x128', outputs=names), **case)
+    assert report.passed
+    powers.append(
+      [
+        r.power
+        for r in report.found.results
+        if verdicts.tensor_of(r.stage) == 'y' and 'element' in r.power
+      ]
+    )
+  # then the smallest error that is found in y is far smaller with codes.
+  with_codes, alone = (min(p['element'] for p in shares) for shares in powers)
+  assert with_codes < alone / 50
+
+
+@pytest.mark.parametrize(
+  'name, change, pattern',
+  [
+    ('activation_scales', lambda a: a * np.float32(1.001), 'largest code was'),
+    ('activation_scales', lambda a: np.roll(a, 1, 2), 'of the next group'),
+    ('activation_codes', lambda a: (-a).astype(a.dtype), 'opposite sign'),
+    ('expert_in_codes', lambda a: a * 0, 'codes were 0'),
+    ('expert_in_scales', lambda a: np.ones_like(a), 'scales were 1'),
+  ],
+)
+def test_wrong_codes_and_scales_are_the_first_failure(name, change, pattern):
+  report = _check(_change(_layer('e4m3_1x128'), name, change), 'e4m3_1x128')
+  assert report.first_failure.stage == name
+  assert pattern in report.first_failure.pattern
+
+
+@pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+def test_one_code_that_is_next_to_the_right_one_is_wrong(storage):
+  # Given a code whose value is far from the edge, moved by one,
+  def move(codes):
+    bits = codes.copy().view(np.uint8)
+    bits[0, 3, 5] ^= 1
+    return bits.view(codes.dtype)
+
+  layer = _layer('e4m3_1x128')
+  report = _check(
+    _change(layer, 'activation_codes', move), 'e4m3_1x128', dtype=storage
+  )
+  # then it is found, with its value, scale and group.
+  failure = report.first_failure
+  assert failure.stage == 'activation_codes'
+  assert failure.index == (0, 3, 5)
+  assert failure.group == 0
+  code = failure.before / failure.scale
+  rounded = np.float32(code).astype(ml_dtypes.float8_e4m3fn)
+  assert failure.expected == float(rounded) != failure.got
+
+
+def test_a_code_at_an_edge_may_be_either():
+  # Given x whose second value lies at the edge of two codes at scale 1,
+  inputs = dataclasses.replace(CASE, rows='int8_token').make().arrays
+  inputs = {n: np.array(inputs[n]) for n in tensors.INPUTS}
+  inputs['x'][:] = 0
+  inputs['x'][..., 0], inputs['x'][..., 1] = 127, 2.5
+
+  def compute(step):
+    def move(codes):
+      codes = codes.copy()
+      codes[0, :, 1] = step
+      return codes
+
+    return _change(_layer('int8_token'), 'expert_in_codes', move)
+
+  # then both neighbours are right, and no other one is.
+  for code in (1, 2, 3, 4):
+    report = hpmoe.check(
+      compute(code),
+      case_lib.Case('forward', input=inputs, rows='int8_token'),
+      lanes=['bounded'],
+      repeat=1,
+    )
+    wrong = _list_judged(report)['expert_in_codes'] == verdicts.FAIL
+    assert wrong == (code in (1, 4))
+
+
+def test_codes_past_the_last_row_must_be_zero():
+  def fill(codes):
+    padded = np.pad(codes, [(0, 0), (0, 2), (0, 0)])
+    padded[0, -1, 0] = 1
+    return padded
+
+  case = dict(rows='int8_token', capacity=40)
+  report = _check(
+    _change(_layer('int8_token'), 'activation_codes', fill), **case
+  )
+  failure = report.first_failure
+  assert failure.stage == 'activation_codes' and failure.row_block is None
+
+
+@pytest.mark.parametrize(
+  'rows, change, message',
+  [
+    (
+      'int8_token',
+      ('activation_scales', None),
+      'activation_scales: expected i',
+    ),
+    (
+      'int8_token',
+      ('activation_codes', 'f4'),
+      'activation_codes: expected int',
+    ),
+    ('activation=int8_token', ('', ''), 'expected tensors among .*expert_in_'),
+  ],
+)
+def test_codes_that_cannot_be_read_are_refused(rows, change, message):
+  def kernel(*arguments):
+    outputs = _layer('int8_token')(*arguments)
+    name, dtype = change
+    if dtype is None:
+      del outputs[name]
+    elif name:
+      outputs[name] = outputs[name].astype(dtype)
+    return outputs
+
+  with pytest.raises(ValueError, match=message):
+    _check(kernel, rows)
+
+
+def test_a_sample_of_codes_is_judged():
+  case = dataclasses.replace(CASE, rows='e4m3_1x128')
+  few = dict(lanes=['bitwise', 'bounded'], tiles=1, repeat=1)
+  layer = _layer('e4m3_1x128')
+  report = hpmoe.check(layer, case, **few)
+  assert report.passed and set(_list_judged(report)) == {*PARTS}
+  wrong = _change(layer, 'activation_scales', lambda a: a * np.float32(2))
+  assert not hpmoe.check(wrong, case, **few).passed

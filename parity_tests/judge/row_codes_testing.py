@@ -1,0 +1,159 @@
+"""Layers of one rank in numpy that quantise their rows, and return the codes.
+
+Each quantiser is written down in plain steps of numpy and ml_dtypes, in one of
+the orders of arithmetic that kernels have; of the table of forms it reads only
+numbers.
+"""
+
+from collections.abc import Collection, Mapping
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+
+from hpmoe.reference.contract import quantised
+
+ORDERS = ('divide', 'reciprocal', 'encode')
+f32 = np.float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantiser:
+  """Makes codes of rows.
+
+  Attributes:
+    form: a name of the table.
+    order: of `ORDERS`: x / s; x times 1 / s; x times top / a, and s from that.
+  """
+
+  form: str
+  order: str = 'divide'
+
+  def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns codes `[n, X]` and scales `[n, g]`, as files have them."""
+    form = quantised.FORMS[self.form]
+    width = form.group[1] or rows.shape[1]
+    padded = np.zeros((len(rows), -(-rows.shape[1] // width) * width), f32)
+    padded[:, : rows.shape[1]] = rows
+    groups = padded.reshape(len(rows), -1, width)
+    largest = np.maximum(np.abs(groups).max(2, keepdims=True), f32(form.least))
+    live = largest > 0
+    scaled, scales = self._scale(form, groups, np.where(live, largest, f32(1)))
+    codes = self._round(form, scaled).reshape(padded.shape)
+    scales = np.where(live, scales, f32(form.of_zeros))[..., 0]
+    return codes[:, : rows.shape[1]], _store_scales(form, scales)
+
+  def _scale(self, form, groups, largest):
+    top = f32(form.top[0])
+    if form.rule in ('ceil', 'floor'):
+      if form.rule == 'floor':
+        power = np.frexp(largest)[1] - np.frexp(top)[1]
+      else:
+        fraction, power = np.frexp(largest / top)
+        power = power - (fraction == 0.5)
+      return np.ldexp(groups, -power), np.ldexp(f32(1), power)
+    if self.order == 'encode' and form.scale == 'float32':
+      factor = top / largest
+      return groups * factor, f32(1) / factor
+    scale = (largest / top).astype(_find_dtype(form.scale)).astype(f32)
+    if self.order == 'divide':
+      return groups / scale, scale
+    return groups * (f32(1) / scale), scale
+
+  def _round(self, form, scaled):
+    dtype = _find_dtype(form.element)
+    if form.element != 'int8':
+      highest = f32(ml_dtypes.finfo(dtype).max)
+      return np.clip(scaled, -highest, highest).astype(dtype)
+    for name, mode in form.rounding:
+      if name == 'float16':
+        half = scaled.astype(np.float16)
+        is_beyond = np.abs(half.astype(f32)) > np.abs(scaled)
+        if mode == 'cut':
+          half = np.where(is_beyond, np.nextafter(half, np.float16(0)), half)
+        scaled = half.astype(f32)
+      elif mode == 'away':
+        scaled = np.copysign(np.floor(np.abs(scaled) + f32(0.5)), scaled)
+    return np.clip(np.rint(scaled), -128, 127).astype(np.int8)
+
+
+def _store_scales(form: quantised.Form, scales: np.ndarray) -> np.ndarray:
+  if form.rule in ('ceil', 'floor'):
+    return (np.frexp(scales)[1] - 1 + 127).astype(np.uint8)
+  return scales.astype(_find_dtype(form.scale))
+
+
+def _find_dtype(name: str) -> np.dtype:
+  return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def dequantise(form: str, codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+  """Returns values `[n, X]` float32 of codes and scales."""
+  if scales.dtype == np.uint8:
+    scales = np.ldexp(f32(1), scales.astype(np.int32) - 127)
+  width = quantised.FORMS[form].group[1] or codes.shape[1]
+  spread = np.repeat(scales.astype(f32), width, 1)[:, : codes.shape[1]]
+  return codes.astype(f32) * spread
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+  """A kernel of one rank that returns all its stages, or some.
+
+  Attributes:
+    quantisers: of rows, by name.
+    outputs: names; None: all.
+  """
+
+  quantisers: Mapping[str, Quantiser]
+  outputs: Collection[str] | None = None
+
+  def __call__(self, inputs, config, policy) -> dict[str, np.ndarray]:
+    tensors: dict[str, np.ndarray] = {}
+    ids, x = inputs['topk_ids'][0], inputs['x'][0].astype(f32)
+    slots = np.argsort(ids.reshape(-1), kind='stable')
+    slots = slots[ids.reshape(-1)[slots] >= 0]
+    expert, token = ids.reshape(-1)[slots], slots // config.top_k
+    rows = self._quantise('expert_in', x[token], tensors)
+    gate_up = _multiply(rows, inputs['w_gate_up'][0], expert)
+    tensors['gate_up'] = _store(policy, 'gate_up', gate_up)
+    gate, up = np.split(tensors['gate_up'].astype(f32), 2, 1)
+    with np.errstate(over='ignore'):
+      activation = gate / (1 + np.exp(-gate)) * up
+    tensors['activation'] = _store(policy, 'activation', activation)
+    rows = self._quantise(
+      'activation', tensors['activation'].astype(f32), tensors
+    )
+    out = _multiply(rows, inputs['w_down'][0], expert)
+    tensors['expert_out'] = _store(policy, 'expert_out', out)
+    weights = inputs['topk_weights'].reshape(-1)[slots]
+    y = np.zeros(x.shape, f32)
+    order = np.argsort(slots, kind='stable')
+    weighted = tensors['expert_out'].astype(f32) * weights[:, None]
+    np.add.at(y, token[order], weighted[order])
+    tensors['y'] = _store(policy, 'y', y)
+    return {
+      name: tensor[None]
+      for name, tensor in tensors.items()
+      if self.outputs is None or name in self.outputs
+    }
+
+  def _quantise(self, name: str, rows: np.ndarray, tensors) -> np.ndarray:
+    if name not in self.quantisers:
+      return rows
+    quantiser = self.quantisers[name]
+    codes, scales = quantiser(rows)
+    tensors[f'{name}_codes'], tensors[f'{name}_scales'] = codes, scales
+    return dequantise(quantiser.form, codes, scales)
+
+
+def _store(policy, name: str, values: np.ndarray) -> np.ndarray:
+  return values.astype(_find_dtype(policy.dtype(name)))
+
+
+def _multiply(rows, weights, expert) -> np.ndarray:
+  sums = np.zeros((len(rows), weights.shape[2]), f32)
+  for number in np.unique(expert):
+    of_expert = expert == number
+    sums[of_expert] = rows[of_expert] @ weights[number].astype(f32)
+  return sums
