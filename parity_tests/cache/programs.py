@@ -6,7 +6,7 @@ it is made from: the source text of the oracle, the versions of the libraries
 that compile it, the CPU, and its arguments' shapes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import functools
 import importlib
@@ -28,6 +28,29 @@ from hpmoe.parity_tests.cache import trees
 MAX_COMPILED = 100
 
 Compiled = Callable[..., Any]
+
+_CPU = 'cpu'
+_settings = {'hides_accelerators': False}
+
+
+def hide_accelerators() -> None:
+  """Keeps JAX in this process off every device but the CPU.
+
+  Otherwise its first use takes most of the memory of a GPU, which the kernel
+  under test needs.  For a process that runs no code of the user.
+  """
+  _settings['hides_accelerators'] = True
+
+
+@contextlib.contextmanager
+def on_cpu() -> Iterator[None]:
+  """Runs JAX on the CPU: there the oracle has one order of additions."""
+  import jax
+
+  if _settings['hides_accelerators']:
+    jax.config.update('jax_platforms', _CPU)
+  with jax.default_device(jax.local_devices(backend=_CPU)[0]):
+    yield
 
 
 class Program:
@@ -83,12 +106,16 @@ class Program:
     folder = cache_folder.active_folder()
     if folder is None or not all(map(_is_plain, leaves)):
       cache_folder.announce_compilation()
-      return self._jit(*args)
+      with on_cpu():
+        return self._jit(*args)
     kinds = tuple((leaf.shape, leaf.dtype.name) for leaf in leaves)
     key = self.build_key((static, json.dumps(tree), kinds))
-    return cached_results.get_or_run(
-      folder, key, leaves, lambda: self._run(folder, key, args)
-    )
+
+    def run():
+      with on_cpu():
+        return self._run(folder, key, args)
+
+    return cached_results.get_or_run(folder, key, leaves, run)
 
   def _run(self, folder: pathlib.Path, key: bytes, args: tuple):
     import jax
@@ -170,7 +197,10 @@ def _run_and_store(folder: pathlib.Path, key: bytes, program: Compiled, arrays):
 def _deserialize(data: bytes | memoryview) -> Compiled:
   from jax.experimental import serialize_executable
 
-  return serialize_executable.deserialize_and_load(*pickle.loads(data))
+  code, in_tree, out_tree = pickle.loads(data)
+  return serialize_executable.deserialize_and_load(
+    code, in_tree, out_tree, backend=_CPU
+  )
 
 
 def _have_same_bits(first, second) -> bool:

@@ -173,3 +173,30 @@ class TestNotCached:
     assert not programs._have_same_bits(
       {'a': 0 * testing.ONES}, {'a': -0.0 * testing.ONES}
     )
+
+
+_OTHER_DEVICE = """
+import jax
+import numpy as np
+from hpmoe.parity_tests.cache import programs
+from hpmoe.parity_tests.cache import programs_testing as testing
+
+# A second device stands for a GPU, which JAX would use by default.
+jax.config.update('jax_default_device', jax.devices()[1])
+programs.hide_accelerators()
+result = programs.Program(testing.scaled, 1)(3, testing.ONES)
+print(jax.numpy.ones(1).device.id, result.device.id)
+print(jax.config.jax_platforms)
+"""
+
+
+def test_the_oracle_runs_on_the_cpu_whatever_else_there_is():
+  flags = '--xla_force_host_platform_device_count=2'
+  process = subprocess.run(
+    [sys.executable, '-c', _OTHER_DEVICE],
+    env=os.environ | dict(XLA_FLAGS=flags, JAX_PLATFORMS='', HPMOE_CACHE='off'),
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  assert process.stdout.splitlines() == ['1 0', 'cpu']

@@ -184,7 +184,9 @@ def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
   if not command.compiles:
     return contextlib.nullcontext()
   from hpmoe.parity_tests.cache import cache_folder
+  from hpmoe.parity_tests.cache import programs
 
+  programs.hide_accelerators()
   where = cache_folder.find_folder()
 
   def tell() -> None:
