@@ -58,17 +58,17 @@ def _import(name: str):
 
 def _function(name: str) -> Callable:
   module_name, _, path = name.partition(':')
-  found = _import(module_name)
+  target = _import(module_name)
   for part in path.split('.'):
-    if not hasattr(found, part):
+    if not hasattr(target, part):
       raise Refused(
         f'candidate: expected a function in {module_name}, got {path!r}, '
         'which is not in it'
       )
-    found = getattr(found, part)
-  if not callable(found):
-    raise Refused(f'candidate: expected a function, got {found!r}')
-  return found
+    target = getattr(target, part)
+  if not callable(target):
+    raise Refused(f'candidate: expected a function, got {target!r}')
+  return target
 
 
 def _check_arguments(
@@ -177,6 +177,22 @@ def check_activation(name: str, function: Callable, activation: str) -> None:
     )
 
 
+def _choose_device(name: str, function: Callable) -> str:
+  """Returns the device that a function wants torch's tensors on, or ''.
+
+  Raises:
+    Refused: this Python's torch has no such device.
+  """
+  from hpmoe.parity_tests.candidates import torch_device
+
+  device = torch_device.find_device(function)
+  try:
+    torch_device.refuse_device(device)
+  except ValueError as error:
+    raise Refused(f'{name}.torch: {error}') from None
+  return device
+
+
 def arrays(name: str, outputs, result: str) -> dict:
   """Returns the outputs as arrays; `result` is what a message asks for.
 
@@ -211,6 +227,7 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   sys.path[:] = request['path']
   # Only now: the project and the user's module come from that path.
   from hpmoe.parity_tests.candidates import exchange
+  from hpmoe.parity_tests.candidates import torch_device
   from hpmoe.reference.contract import config as config_lib
   from hpmoe.reference.contract import precision
 
@@ -219,6 +236,7 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   config = config_lib.MoEConfig(**request['config'])
   policy = precision.PrecisionPolicy(**request['policy'])
   check_activation(name, function, policy.activation)
+  device = _choose_device(name, function)
   if request['has_backward'] or request['is_backward']:
     backward = backward_of(name, function)
   if request['is_backward']:
@@ -232,18 +250,20 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   ]
   answers: list[dict] = []
   if request['isolate']:
-    stages = _stages(name, function, known)
+    stages = {
+      key: torch_device.move_inputs(stage, device)
+      for key, stage in _stages(name, function, known).items()
+    }
     outputs = _run_stages(name, stages, known, data[0], config, policy)
     answers.append(arrays(name, outputs, request['result']))
   else:
     _check_arguments(name, function)
+    kernel = torch_device.move_inputs(function, device)
     copies: dict = {}
     for number in request['turns']:
       # The next call may answer in the memory of the one before.
       answers = [exchange.copy(answer) for answer in answers]
-      outputs = call(
-        name, function, data[number], config, policy, copies=copies
-      )
+      outputs = call(name, kernel, data[number], config, policy, copies=copies)
       answers.append(arrays(name, outputs, request['result']))
   backward = getattr(function, 'backward', function)
   said = dict(recomputes=bool(getattr(backward, 'recomputes', False)))

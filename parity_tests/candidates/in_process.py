@@ -29,7 +29,8 @@ class Function(candidates.Candidate):
     function: takes inputs, config and policy, and returns tensors by name.
     options: how its tensors are cut into tiles.
     layout: as of `user_candidate.Subprocess`.
-    device: where its tensors, torch's, lie; '': they are numpy's.
+    device: where its tensors, torch's, lie; '': as the function's attribute
+      `torch` says, or numpy's.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
@@ -54,6 +55,10 @@ class Function(candidates.Candidate):
     return f'{getattr(self.function, "__module__", "")}:{named}'
 
   @property
+  def _device(self) -> str:
+    return self.device or torch_device.find_device(self.function)
+
+  @property
   def recomputes(self) -> bool:
     """See `Candidate`."""
     backward = getattr(self.function, 'backward', None)
@@ -63,7 +68,7 @@ class Function(candidates.Candidate):
     """See `Candidate`."""
     super().ready(case, beside)
     user_candidate.refuse_layout(self.layout, case)
-    torch_device.refuse_device(self.device)
+    torch_device.refuse_device(self._device)
     if passes.BACKWARD in case.passes:
       with _told():
         candidate_worker.backward_of(self.name, self.function)
@@ -92,8 +97,7 @@ class Function(candidates.Candidate):
       candidate_worker.check_activation(name, function, policy.activation)
       if which.name == passes.BACKWARD.name:
         function = candidate_worker.backward_of(name, function)
-      if self.device:
-        function = torch_device.move_inputs(function, self.device)
+      function = torch_device.move_inputs(function, self._device)
       returned = candidate_worker.call(
         name, timed, inputs, config, policy, copies=self.copies
       )

@@ -33,14 +33,26 @@ def refuse_device(device: str) -> None:
     ) from error
 
 
+def find_device(function: Callable) -> str:
+  """Returns the device that a function's attribute `torch` asks for.
+
+  `function.torch = 'cuda'` asks for tensors of torch there, `True` for tensors
+  on the CPU; without the attribute the tensors are numpy's: ''.
+  """
+  torch = getattr(function, 'torch', False)
+  return read_case.device_of(torch) if torch else ''
+
+
 def move_inputs(
   function: Callable, device: str
 ) -> Callable[[dict[str, np.ndarray], Any, Any], Any]:
   """Returns a function of numpy's tensors that calls one of torch's.
 
   What the function writes to its inputs is written to numpy's too, where who
-  looks for that finds it.
+  looks for that finds it.  Without a device the function is returned as it is.
   """
+  if not device:
+    return function
 
   def call_with_torch(inputs, *layer):
     moved_inputs = {

@@ -388,6 +388,21 @@ def test_stages_that_cannot_be_asked_are_a_wrong_request(
   _refuse(_run_stages, ours, text)
 
 
+def test_a_device_that_torch_lacks_is_a_wrong_request(candidate, tmp_path):
+  # Given a torch that has no GPU,
+  (tmp_path / 'torch.py').write_text(
+    'def zeros(size, device):\n  assert device == "cpu", "no CUDA here"\n'
+  )
+  # then a kernel that asks for tensors there is refused before it runs.
+  ours = candidate("""
+      import os
+      def forward(inputs, config, policy):
+        os.abort()
+      forward.torch = 'cuda'
+      """)
+  _refuse(_run, ours, "forward.torch: device: .*'cuda': no CUDA here")
+
+
 def test_what_the_backward_pass_lacks_is_told_before_the_forward_runs(
   candidate,
 ):

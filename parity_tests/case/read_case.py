@@ -2,7 +2,7 @@
 
 It needs numpy alone, in any Python from 3.8 on, and may be copied anywhere.
 
-    python read_case.py CASE my_kernel.py:function OUT [--torch]
+    python read_case.py CASE my_kernel.py:function OUT [--torch[=DEVICE]]
 
 calls `function(inputs, layer, policy)` for each kind of data in the folder CASE
 and writes what it returns, tensors by name, to the folder OUT, for `hpmoe check
@@ -10,7 +10,8 @@ and writes what it returns, tensors by name, to the folder OUT, for `hpmoe check
 them as attributes, `layer` also experts_per_rank and num_rows.  The backward
 pass is `function.backward`, called likewise; it also gets dy and what a forward
 pass saved; one that computes that again says so: `function.backward.recomputes
-= True`.  `function.torch = True` does what --torch does.
+= True`.  `function.torch = True` does what --torch does, and `function.torch =
+'cuda'` what --torch=cuda does: tensors of torch on that device.
 
 In a program of your own:
 
@@ -112,7 +113,7 @@ def inputs(case, data, rank=None, torch=False, direction=FORWARD):
     case: of `load`.
     data: one of `case.data`.
     rank: which rank's, without a rank axis; None: `[R, ...]` of all.
-    torch: whether as tensors of torch.
+    torch: whether as tensors of torch; the name of a device: as tensors there.
     direction: the pass; 'backward' has more.
 
   Raises:
@@ -121,9 +122,10 @@ def inputs(case, data, rank=None, torch=False, direction=FORWARD):
   tensors_by_name = {}
   for part in (FORWARD, BACKWARD)[: 1 + (direction == BACKWARD)]:
     tensors_by_name.update(_read_bits(case, f'{data}.{part}', rank))
-  return {
-    n: (as_torch if torch else as_numpy)(a) for n, a in tensors_by_name.items()
-  }
+  if not torch:
+    return {n: as_numpy(a) for n, a in tensors_by_name.items()}
+  device = device_of(torch)
+  return {n: as_torch(a).to(device) for n, a in tensors_by_name.items()}
 
 
 def write(folder, case, data, tensors, rank=None, **notes):
@@ -229,6 +231,11 @@ def as_numpy(array):
     return bits.view(getattr(ml_dtypes, name))
   except ImportError:
     return _widened(name, bits)
+
+
+def device_of(torch):
+  """Returns the device that `function.torch` or --torch names: cpu if none."""
+  return torch if isinstance(torch, str) else 'cpu'
 
 
 def as_torch(array):
@@ -441,7 +448,14 @@ def main():
   parser.add_argument('case', help='folder with case.toml')
   parser.add_argument('function', help='FILE.py:function')
   parser.add_argument('out', help='folder to write to')
-  parser.add_argument('--torch', action='store_true', help='tensors of torch')
+  parser.add_argument(
+    '--torch',
+    nargs='?',
+    const='cpu',
+    default='',
+    metavar='DEVICE',
+    help='tensors of torch, on that device',
+  )
   options = parser.parse_args()
   try:
     run(
