@@ -77,6 +77,17 @@ def _keep_programs(config: pytest.Config) -> None:
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 
 
+@pytest.fixture(autouse=True)
+def _search_no_causes(
+  request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  """Leaves out the search for roundings in a `verdict_alone` test."""
+  if request.node.get_closest_marker('verdict_alone'):
+    from hpmoe.parity_tests.explain import roundings
+
+    monkeypatch.setattr(roundings, 'explain', lambda stage: '')
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
   """Adds --ends and --users_xla."""
   parser.addoption(

@@ -47,6 +47,7 @@ def _change_run(folders, tmp_path, change, family='qwen3_moe') -> str:
 
 class TestRightRuns:
   @pytest.mark.parametrize('family', FAMILIES)
+  @pytest.mark.few(1)
   def test_rounding_alone_parts_it(self, folders, tmp_path, family):
     model = folders[family]
     dump = run_testing.dump_folder(tmp_path / 'dump', model)

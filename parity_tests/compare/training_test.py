@@ -60,7 +60,9 @@ def _jvp(primals, tangents):
 
 
 class TestTraining:
-  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+  @pytest.mark.parametrize(
+    'dtype', [pytest.param('float32', marks=pytest.mark.slow), 'bfloat16']
+  )
   def test_a_right_layer_parts_by_rounding_alone(
     self, tmp_path, model, capsys, dtype
   ):

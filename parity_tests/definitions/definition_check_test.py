@@ -19,6 +19,9 @@ from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
 
+# No test here is of the roundings that a failure is put down to.
+pytestmark = pytest.mark.verdict_alone
+
 _TOKENS = 9
 _JUDGEMENT = judgement.Judgement(
   definition_check.LANES, definition_check.RECORDS, repeat=1

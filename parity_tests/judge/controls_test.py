@@ -17,6 +17,9 @@ from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import storage
 
+# No test here is of the roundings that a failure is put down to.
+pytestmark = pytest.mark.verdict_alone
+
 # 13 tokens: no multiple of the block; capacity leaves padding.
 REQUEST = check.Request(
   case_lib.Case(preset='tiny', ranks=2, tokens=13, routing='zipf'),

@@ -345,7 +345,7 @@ def test_a_wrong_quantiser_of_rows_is_located(form, rows, quantiser):
 @pytest.mark.parametrize(
   'policy, scaled, pattern',
   _mark_slow(
-    2,
+    1,
     ((), 'operands', 'as if operands was rounded to bfloat16'),
     (('operands=storage',), 'operands', ''),
     (('operands=storage',), 'sums', 'as if operands was not rounded'),
@@ -416,10 +416,12 @@ class TestTokensAsCodes:
   @pytest.mark.parametrize(
     'wrong', ['scales of the next block', 'scales of the next token']
   )
+  @pytest.mark.verdict_alone
   def test_a_wrong_scale_fails(self, wrong):
     kernel = functools.partial(_compute_y, wrong=wrong)
     assert not self._judge(kernel).passed
 
+  @pytest.mark.verdict_alone
   def test_an_activation_in_codes_is_a_policy_of_one_gemm(self):
     # Given a kernel that quantises its activation, and not its tokens again,
     kernel = functools.partial(_compute_y, quantises=True)
@@ -438,6 +440,7 @@ class TestTokensAsCodes:
     assert np.any(exact.arrays['x_scales'] != 1)
 
   @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+  @pytest.mark.verdict_alone
   def test_moved_rows_are_values_of_codes(self, dtype):
     # expert_in is float32 in every storage: code times scale.
     case = dataclasses.replace(self.CASE, dtype=dtype, quantised='')
@@ -499,6 +502,7 @@ class TestTokensAsCodes:
     ],
     ids=['all by 1 %', 'a row by 1 %', 'an element by a half'],
   )
+  @pytest.mark.verdict_alone
   def test_y_in_bfloat16_is_sharp_all_the_same(self, change):
     index, factor = change
 
@@ -511,18 +515,19 @@ class TestTokensAsCodes:
 
   @pytest.mark.parametrize(
     ('rows', 'quantises', 'words'),
-    [
-      (
-        '',
-        True,
-        'activation was quantised to e4m3_1x128 before its GEMM',
-      ),
+    _mark_slow(
+      1,
       (
         'activation=e4m3_1x128',
         False,
         'activation was not quantised before its GEMM',
       ),
-    ],
+      (
+        '',
+        True,
+        'activation was quantised to e4m3_1x128 before its GEMM',
+      ),
+    ),
   )
   def test_a_form_that_nobody_declared_is_named(self, rows, quantises, words):
     kernel = functools.partial(_compute_y, quantises=quantises)
@@ -550,6 +555,7 @@ class TestTokensAsCodes:
 
   @pytest.mark.parametrize('stores', ['bfloat16', 'float32'])
   @pytest.mark.parametrize('wrong', ['a row by 2 %', 'an element by a quarter'])
+  @pytest.mark.verdict_alone
   def test_limits_of_eight_bit_rows_are_sharp(self, wrong, stores):
     # Codes that no error can move have no part in the limit.
     def kernel(inputs, config, policy):

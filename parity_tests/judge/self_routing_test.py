@@ -17,6 +17,9 @@ from hpmoe.reference import routing
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import router as router_lib
 
+# No test here is of the roundings that a failure is put down to.
+pytestmark = pytest.mark.verdict_alone
+
 GROUPED = ':groups=4:top_groups=2:scale=2.5'
 WORDS = {
   name: name + (GROUPED if rule.grouped else '')

@@ -12,6 +12,9 @@ from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import shapes
 from hpmoe.parity_tests.judge import trial_testing as trial
 
+# No test here is of the roundings that a failure is put down to.
+pytestmark = pytest.mark.verdict_alone
+
 KERNEL = trial.Kernel()
 CASE = case_lib.Case(preset='tiny', ranks=2, direction='forward')
 

@@ -264,6 +264,7 @@ def test_the_best_constant_is_that_with_the_least_mean_error():
 
 @pytest.mark.parametrize('predictor', null.NAMES)
 @pytest.mark.parametrize('name', ['arithmetic', *witness_lib.MODULES])
+@pytest.mark.few(4)
 def test_a_null_predictor_in_place_of_the_simulator_does_not_pass(
   name, predictor
 ):

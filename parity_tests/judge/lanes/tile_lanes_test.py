@@ -25,6 +25,9 @@ from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
+# No test here is of the roundings that a failure is put down to.
+pytestmark = pytest.mark.verdict_alone
+
 DTYPES = ('float32', 'bfloat16')
 OPTIONS = granularity.Options(row_block=4)
 # 13 tokens: no multiple of the block; capacity leaves padding.

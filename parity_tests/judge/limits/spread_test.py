@@ -20,6 +20,9 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
 
+# No test here is of the roundings that a failure is put down to.
+pytestmark = pytest.mark.verdict_alone
+
 F32 = precision.PrecisionPolicy()
 BF16 = precision.PrecisionPolicy(storage='bfloat16')
 F16 = precision.PrecisionPolicy(storage='float16')
