@@ -36,6 +36,7 @@ class Quantiser:
     overflow: 'saturate' or 'wrap'.
     scale: dtype that scales are rounded to.
     before: dtype that rows are rounded to first; ''.
+    shift: values are divided by the scale of so many groups further on.
   """
 
   element: str = ''
@@ -48,6 +49,7 @@ class Quantiser:
   overflow: str = 'saturate'
   scale: str = 'float32'
   before: str = ''
+  shift: int = 0
 
   def quantise(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns codes `[n, X]` float32 and scales `[n, G]` of rows `[n, X]`."""
@@ -62,7 +64,8 @@ class Quantiser:
     else:
       scales = np.maximum(largest, np.float32(self.lowest))
       scales = _round_to(scales / np.float32(self.top), self.scale)
-    codes = self._round_codes(groups / scales).reshape(rows.shape)
+    divisors = np.roll(scales, -self.shift, 1)
+    codes = self._round_codes(groups / divisors).reshape(rows.shape)
     scales = np.broadcast_to(scales, groups.shape)
     if self.scope == 'column':  # one scale for each element
       return codes, scales.reshape(rows.shape)
@@ -183,32 +186,43 @@ class Kernel:
       token, slot = np.nonzero(ids == expert)
       if not len(token):
         continue
-      rows, scales = self._quantise('expert_in', x[token], None)
-      if scales is not None:
-        first_scale = scales[:, :1]
+      rows, coded = self._quantise('expert_in', x[token], None)
+      if coded:
+        first_scale = coded['expert_in_scales'][:, :1]
       gate_up = self._multiply(rows, matrices[0][places[expert]])
       gate, up = self.pass_('split', np.split(gate_up, 2, -1), gate_up)
       with np.errstate(over='ignore', invalid='ignore'):
         activation = self._store(gate / (1 + np.exp(-gate)) * up)
       activation = self.pass_('activation', activation, (gate, up))
-      values, _ = self._quantise('activation', activation, first_scale)
+      values, coded_activation = self._quantise(
+        'activation', activation, first_scale
+      )
       out = self._multiply(values, matrices[1][places[expert]])
       out = self.pass_('expert_out', out)
-      for name, tensor in zip(
-        ('gate_up', 'activation', 'expert_out'), (gate_up, activation, out)
-      ):
+      of_expert = dict(gate_up=gate_up, activation=activation, expert_out=out)
+      for name, tensor in (of_expert | coded | coded_activation).items():
         stages.setdefault(name, []).append(tensor)
       weighted = out * weights[token, slot, None]
       np.add.at(y, token, self.pass_('weighted', weighted))
     y = self.pass_('y', y, ids)
     outputs = {n: np.concatenate(t) for n, t in stages.items()}
-    storage = _find_dtype(self.form.storage)
-    outputs = {name: rows.astype(storage) for name, rows in outputs.items()}
+    outputs = {n: self._store_output(n, rows) for n, rows in outputs.items()}
     return outputs | {'y': y.astype(_find_dtype(self.form.y))}
 
   def pass_(self, point: str, value: Any, source: Any = None) -> Any:
     """Returns a value, changed where the bug is."""
     return self.change(value, source) if point == self.point else value
+
+  def _store_output(self, name: str, rows: np.ndarray) -> np.ndarray:
+    """Returns rows of a stage, codes or scales in the dtype of files."""
+    quantiser = getattr(self.form, name.rpartition('_')[0], None)
+    if name.endswith('_codes'):
+      return rows.astype(_find_dtype(quantiser.element))
+    if not name.endswith('_scales'):
+      return rows.astype(_find_dtype(self.form.storage))
+    if quantiser.power:
+      return (np.log2(rows) + 127).astype(np.uint8)
+    return rows.astype(np.float32)
 
   def _multiply(self, rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     return self._store(self.pass_('product', rows @ matrix, (rows, matrix)))
@@ -254,16 +268,23 @@ class Kernel:
     return scales[:, : shape[_DEPTH], : shape[_ACROSS]]
 
   def _quantise(self, name: str, rows: np.ndarray, source: Any):
-    """Returns values of codes, and scales, or None."""
-    quantiser = getattr(self.form, name)
-    quantiser = self.pass_(f'{name}_quantiser', quantiser)
+    """Returns values of codes; and codes and scales, by name, as returned."""
+    right = getattr(self.form, name)
+    quantiser = self.pass_(f'{name}_quantiser', right)
     if not quantiser.element:
-      return rows, None
+      return rows, {}
     codes, scales = quantiser.quantise(rows)
     codes = self.pass_(f'{name}_codes', codes)
     scales = self.pass_(f'{name}_scales', scales, source)
-    size = -(-rows.shape[1] // scales.shape[1])
-    return codes * np.repeat(scales, size, 1)[:, : rows.shape[1]], scales
+    width = rows.shape[1]
+    spread = np.repeat(scales, -(-width // scales.shape[1]), 1)[:, :width]
+    coded = {f'{name}_codes': codes}
+    coded[f'{name}_scales'] = spread[:, :: right.group or width]
+    if not right.element:  # a case without codes has no place for them
+      coded = {}
+    codes = self.pass_(f'{name}_codes_read', codes)
+    spread = self.pass_(f'{name}_scales_read', spread, right.group or width)
+    return codes * spread, coded
 
 
 def _find_dtype(name: str) -> np.dtype:

@@ -116,6 +116,15 @@ def _every_second(values, _):
   return np.repeat(values[:, ::2], 2, -2)[:, :size]
 
 
+def _next_group_read(values, group):
+  return np.roll(values, -group, -1)
+
+
+def _swap_pairs(values, _):
+  pairs = values.reshape(len(values), -1, 2)
+  return pairs[..., ::-1].reshape(values.shape)
+
+
 # --- Nibbles --------------------------------------------------------------
 
 
@@ -187,6 +196,10 @@ def _view(values, dtype):
 
 CHANGES: dict[str, coded_kernel.Change] = {
   'next_group': _next_group,
+  'next_group_read': _next_group_read,
+  'pairs_swapped': _swap_pairs,
+  'at_most_240': lambda v, _: np.clip(v, -240, 240),
+  'doubled': lambda v, _: v * 2,
   'next_column': lambda v, _: np.roll(v, -1, -1),
   'next_row': lambda v, _: np.roll(v, -1, 0),
   'next_expert': lambda v, _: np.roll(v, -1, 0),

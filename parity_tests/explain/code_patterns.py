@@ -173,7 +173,7 @@ _SCALES: tuple[tuple[str, Bug], ...] = (
   ),
   ('scales were squared', lambda w: w.expected**2),
   ('scales were their reciprocals', lambda w: 1 / w.expected),
-  ('scales were 1', lambda w: np.ones_like(w.expected)),
+  ('scales were 1', lambda w: np.ones(())),
   ('scales were the largest magnitudes', lambda w: w.expected * w.form.top[0]),
 )
 
@@ -225,7 +225,7 @@ _CODES: tuple[tuple[str, Bug], ...] = (
   ('codes of even and odd columns were swapped', lambda w: _swap(w.expected)),
   ('signs of codes were lost', lambda w: np.abs(w.expected)),
   ('codes were of the opposite sign', lambda w: -w.expected),
-  ('codes were 0', lambda w: np.zeros_like(w.expected)),
+  ('codes were 0', lambda w: np.zeros(())),
   ('codes wrapped around', _wrap),
   *(
     (f'codes were rounded to {name}', _in_element(name))
@@ -257,7 +257,7 @@ def describe(wrong: WrongCodes, stage: str) -> str:
 def _fits(wrong: WrongCodes, output: np.ndarray, exact: bool) -> bool:
   """Says whether a bug explains where codes are wrong, and how far."""
   actual, output = wrong.actual, np.asarray(output, np.float64)
-  if (output == output[:1, :1]).all():  # some may be as they should
+  if output.ndim == 0:  # all of one number: some may be as they should
     return bool((actual == output)[wrong.bad].mean() >= _SHARE)
   alike = (actual == output) | (np.isnan(actual) & np.isnan(output))
   if not exact:

@@ -2,12 +2,21 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 
 import hpmoe
+from hpmoe.parity_tests.candidates import outputs as outputs_lib
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import folder_writer
+from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.judge import bench as bench_lib
+from hpmoe.parity_tests.judge import check
+from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import row_codes_testing as testing
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import quantised
@@ -219,6 +228,57 @@ def test_codes_that_cannot_be_read_are_refused(rows, change, message):
 
   with pytest.raises(ValueError, match=message):
     _check(kernel, rows)
+
+
+@pytest.mark.parametrize(
+  ('form', 'per_rank'), [('e4m3_1x128', True), ('mxfp8', False)]
+)
+def test_codes_that_were_computed_elsewhere_are_judged(
+  tmp_path, form, per_rank
+):
+  # Given a case that was written, and what a kernel made of it elsewhere,
+  bench = bench_lib.Bench(dataclasses.replace(CASE, rows=form))
+  real = {'real': bench.read_by((passes.FORWARD,), 'real')}
+  folder_writer.write(tmp_path / 'case', 'forward', real, per_rank)
+  case = read_case.load(tmp_path / 'case')
+  axes = case.returns.activation_scales
+  assert axes.startswith('R N F/128' if form == 'e4m3_1x128' else 'R N F/32')
+  inputs = read_case.inputs(case, 'real')
+  policy = bench.real_inputs.policy
+  outputs = _layer(form)(inputs, bench.real_inputs.config, policy)
+  # when a scale is right, or twice as large, then the report says so.
+  for factor in (1, 2):
+    if factor > 1:
+      scales = outputs['activation_scales'] = outputs['activation_scales'] * 1
+      scales[0, 3, 1] += scales[0, 3, 1] if scales.dtype != np.uint8 else 1
+    folder = tmp_path / f'out{factor}'
+    rank = 0 if per_rank else None
+    by_name = {n: a[0] if per_rank else a for n, a in outputs.items()}
+    read_case.write(folder, case, 'real', by_name, rank)
+    report = numpy_testing.check_unexplained(
+      check.Request(
+        case_lib.Case.from_folder(str(tmp_path / 'case'), 'forward'),
+        outputs_lib.Outputs(str(folder)),
+        judgement.Judgement(('bounded',)),
+      )
+    )
+    stages = {r.stage for r in report.results if r.stage in PARTS}
+    assert stages == {*PARTS}
+    failure = report.first_failure
+    if factor == 1:
+      assert failure is None
+    else:
+      assert failure.stage == 'activation_scales'
+      assert 'activation_scales[' in failure.there
+
+
+@pytest.mark.parametrize('form', ['e4m3_1x128', 'mxfp8'])
+def test_codes_of_jax_are_judged(form):
+  def kernel(inputs, config, policy):
+    outputs = _layer(form)(inputs, config, policy)
+    return {name: jnp.asarray(array) for name, array in outputs.items()}
+
+  assert set(_list_judged(_check(kernel, form)).values()) == {verdicts.PASS}
 
 
 def test_a_sample_of_codes_is_judged():
