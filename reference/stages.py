@@ -26,9 +26,9 @@ from hpmoe.reference import token_order
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
-from hpmoe.reference.contract import quantised
+from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import tensors
-from hpmoe.reference.quantised import quantise
+from hpmoe.reference.quantised import operands
 
 Arrays = Mapping[str, at.Array]
 
@@ -121,13 +121,20 @@ def _relayed(name: str, place: Place, arrays: Arrays) -> at.Array:
   return relay.relayed(place.config, arrays['topk_ids'], arrays[name])
 
 
-def _gemm(function, left: str, right: str, place: Place, arrays: Arrays):
+def _gemm(name: str, function, place: Place, arrays: Arrays):
+  left, right = recipes.OPERANDS[name]
+  return _multiply(name, function, place, arrays[left], arrays[right])
+
+
+def _multiply(name: str, function, place: Place, *values: at.Array):
+  """Returns what a GEMM makes of its operands, quantised as a policy says."""
   config, policy, plan, _ = place
-  rows = arrays[left]
-  if name := quantised.row_forms(policy.rows).get(left):
-    form = quantised.FORMS[name]
-    rows = quantise.dequantise(form, quantise.quantise(form, rows))
-  return function(config, policy, plan, rows, arrays[right])
+  experts = operands.Experts(*token_order.expert_rows(config, plan.counts))
+  coded = [
+    operands.multiplied(name, operand, policy, experts, value)
+    for operand, value in zip(recipes.OPERANDS[name], values)
+  ]
+  return function(config, policy, plan, *coded)
 
 
 def _biased(name: str, bias: str, place: Place, arrays: Arrays) -> at.Array:
@@ -138,7 +145,7 @@ def _biased(name: str, bias: str, place: Place, arrays: Arrays) -> at.Array:
     scale = _weight_at({'activation'}, place, arrays) if early else None
     options |= dict(bias=arrays[bias], scale=scale)
   function = functools.partial(expert_gemm.expert_gemm, **options)
-  return _gemm(function, *tensors.GEMMS[name], place, arrays)
+  return _gemm(name, function, place, arrays)
 
 
 def _bias_grad(bias: str, grad: str, place: Place, arrays: Arrays) -> at.Array:
@@ -243,15 +250,14 @@ def _d_gate_up(place: Place, arrays: Arrays) -> at.Array:
 
 
 def _d_w_down(place: Place, arrays: Arrays) -> at.Array:
-  config, policy, plan, _ = place
-  d_out = arrays['d_expert_out']
+  policy, d_out = place.policy, arrays['d_expert_out']
   weight = _weight_at({'expert_out'}, place, arrays)
   if weight is not None:
     # The forward pass weighted sums and stored no weighted rows.
     weighted = combine.weighted(policy, d_out, weight)
     d_out = numerics.store(policy, weighted)
-  rows = arrays['activation']
-  return expert_gemm_grad.weight_grad(config, policy, plan, rows, d_out)
+  rows, function = arrays['activation'], expert_gemm_grad.weight_grad
+  return _multiply('d_w_down', function, place, rows, d_out)
 
 
 def _dx(place: Place, arrays: Arrays) -> at.Array:
@@ -304,7 +310,6 @@ for _function, _gemms in (
   (expert_gemm_grad.weight_grad, tensors.WEIGHT_GRADS),
 ):
   _STAGES |= {
-    name: functools.partial(_gemm, _function, *read)
-    for name, read in _gemms.items()
+    name: functools.partial(_gemm, name, _function) for name in _gemms
   }
 _STAGES['d_w_down'] = _d_w_down

@@ -104,6 +104,7 @@ _EXPECTED = dict(
   weights=_OF_DTYPE,
   rows=_OF_DTYPE,
   x_form=_OF_DTYPE,
+  recipe=_OF_DTYPE,
   policy='none with {}, which rounds what it stores and nothing else',
   placement=f'one of {precision.LAUNCHED} with {{}}',
 )
@@ -232,6 +233,7 @@ class Candidate(abc.ABC):
       ('weights', case.quantised, '', can.parts),
       ('rows', case.rows, '', can.parts),
       ('x_form', case.x_form, '', can.parts),
+      ('recipe', case.recipe, '', can.parts),
       ('policy', ','.join(case.policy), '', can.rounds),
       ('placement', placed, '', can.rounds),
     ):

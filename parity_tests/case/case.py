@@ -18,6 +18,7 @@ from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import recipes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Case:
     quantised: of `quantised.FORMS`, what expert weights are made of; ''.
     rows: as of the policy.
     x_form: of `quantised.FORMS`, what x comes in; ''.
+    recipe: what GEMMs quantise of their operands, as of `recipes.read_words`.
     weight_ulp: as of the policy.
     router: a rule and its numbers, see `router.parse_router`; a candidate then
       gets router_logits and router_bias in place of topk_ids and topk_weights.
@@ -77,6 +79,7 @@ class Case:
   quantised: str = ''
   rows: str = ''
   x_form: str = ''
+  recipe: str = ''
   weight_ulp: float = 0.0
   router: str = ''
   local_experts: str = ''
@@ -170,20 +173,7 @@ class Case:
           f'{name}: expected none here, as only hpmoe check judges a function '
           f'with it, got {value}'
         )
-    for flag, form in (
-      ('weights', self.quantised),
-      ('rows', self.rows),
-      ('x_form', self.x_form),
-    ):
-      if form and self.d_shared:
-        raise ValueError(
-          f'd_shared: expected 0 with {flag}={form}, got {self.d_shared}'
-        )
-      if form and self.direction != 'forward':
-        raise ValueError(
-          f'direction: expected forward with {flag}={form}, whose codes have '
-          f'no gradient, got {self.direction}'
-        )
+    self._refuse_forms()
     if self.folder is not None:
       return folder_lib.read(self.folder).inputs()
     real_inputs = self._make_real()
@@ -194,7 +184,7 @@ class Case:
         **policies.fields(self.policy),
         activation_ulp=self.activation_ulp,
         sigmoid_ulp=self.sigmoid_ulp,
-        rows=self.rows,
+        **self._list_operands(),
         weight_ulp=self.weight_ulp,
         **precision.activation_of(self._find_form(real_inputs.policy.form)),
       )
@@ -219,6 +209,34 @@ class Case:
       )
     return of_inputs
 
+  def _refuse_forms(self) -> None:
+    for flag, form in (
+      ('weights', self.quantised),
+      ('rows', self.rows),
+      ('x_form', self.x_form),
+      ('recipe', self.recipe),
+    ):
+      if form and self.d_shared:
+        raise ValueError(
+          f'd_shared: expected 0 with {flag}={form}, got {self.d_shared}'
+        )
+    if not self.recipe:
+      return
+    for flag, form in (('weights', self.quantised), ('rows', self.rows)):
+      if form:
+        raise ValueError(
+          f'{flag}: expected none with recipe={self.recipe}, which says what '
+          f'becomes of operands, got {form}'
+        )
+    if self.sublayer:
+      presets_words = 'preset: expected a whole layer with recipe='
+      raise ValueError(f'{presets_words}{self.recipe}, got a sub-layer')
+
+  def _list_operands(self) -> dict[str, str]:
+    """Returns what GEMMs quantise, fields of a policy."""
+    rows, operands = recipes.split_rows(self.recipe)
+    return dict(rows=self.rows or rows, operand_forms=operands)
+
   def data(
     self, inputs: inputs_lib.LayerInputs, name: str
   ) -> inputs_lib.LayerInputs:
@@ -230,9 +248,9 @@ class Case:
     """
     if self.folder is not None:
       return folder_lib.read(self.folder).inputs(name)
-    if self.rows:
+    if form := self.rows or self.recipe:
       raise exact_limits.ExactnessError(
-        f'no data are exact whose rows become {self.rows}'
+        f'no data are exact whose rows become {form}'
       )
     backward = passes.BACKWARD in self.passes
     data_inputs = inputs_lib.with_data(inputs, name, backward, self.seed)
@@ -299,5 +317,5 @@ class Case:
       bias=self.bias,
       d_shared=self.d_shared,
       limit=float(precision.activation_of(self.activation).get('limit', 0)),
-      coded=bool(self.quantised or self.rows or self.x_form),
+      coded=bool(self.quantised or self.rows or self.x_form or self.recipe),
     )

@@ -3,6 +3,7 @@
 from hpmoe.parity_tests.case import flag_tables
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
+from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import storage
 
 SHORT = tuple(row.short for row in storage.STORED.values())
@@ -44,11 +45,28 @@ def _read_rows(text: str) -> str:
   return text
 
 
+def _read_recipe(text: str) -> str:
+  """Returns a recipe, if it is known.
+
+  Raises:
+    ValueError: it is not; says what was expected.
+  """
+  try:
+    recipes.read_words(text)
+  except ValueError as error:
+    raise ValueError(
+      f'some of {", ".join(recipes.RECIPES)} or GEMM:OPERAND=FORM, such as '
+      'd_w_down:d_expert_out=e5m2_tensor, with commas'
+    ) from error
+  return text
+
+
 QUANTISED = flag_tables.read_flags(
   'quantised',
   weights=dict(choices=('', *quantised.FORMS)),
   rows=dict(kind=_read_rows),
   x_form=dict(choices=('', *quantised.OF_ROWS)),
+  recipe=dict(kind=_read_recipe),
 )
 DATA = flag_tables.read_flags('data')
 RANKS_OF_PRESET = DATA[0].replace(

@@ -104,6 +104,7 @@ def _select_fields(record: MoEConfig | PrecisionPolicy) -> dict[str, object]:
     'rows',
     'x_form',
     'weight_ulp',
+    'operand_forms',
     *precision.FORM,
   )
   usual = {n: getattr(type(record), n) for n in later if n in fields}

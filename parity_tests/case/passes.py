@@ -115,6 +115,7 @@ class Pass:
     gradient = tensors.grad_given(layer)
     return (
       *inputs,
+      *codes.list_names(policy),
       gradient,
       *tensors.PLAN,
       *tensors.saved(layer, policy.placement),

@@ -69,6 +69,7 @@ _PLAIN_POLICY = dict(
   rows='',
   x_form='',
   weight_ulp=0.0,
+  operand_forms='',
 )
 
 

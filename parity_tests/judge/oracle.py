@@ -130,12 +130,11 @@ def _run(
   """Returns `stages.run`, compiled once for all policies that agree on it."""
   needs = tensors.needs(name, config, policy.placement)
   known = {name: lazy_tensors.load_whole(known[name]) for name in needs}
-  rows, _ = tensors.GEMMS.get(name, ('', ''))
   # Only a copy of x has to do with what x comes in: it has its dtype.
   is_copy = tensors.role(name, policy.placement) == 'movement'
   x_form = policy.x_form if is_copy else ''
   policy = dataclasses.replace(
-    policy.multiplying(rows),
+    policy.of_gemm(name),
     accumulation_order='ascending',
     activation_ulp=precision.ACTIVATION_ULP,
     sigmoid_ulp=0.0,

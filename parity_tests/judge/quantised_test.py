@@ -27,6 +27,7 @@ from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import oracle
 from hpmoe.parity_tests.judge import quantised_testing
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import precision
 
@@ -198,7 +199,7 @@ def test_a_case_of_codes_is_judged_elsewhere(tmp_path, change, per_rank):
   assert failed_lanes & expected == (expected if change else set())
 
 
-def test_a_form_that_has_no_gradient_or_no_backend_is_refused():
+def test_a_form_that_has_no_backend_is_refused():
   inputs = dataclasses.replace(CASE, quantised='int4_32').make()
   with pytest.raises(
     ValueError, match="quantised: expected '' for our backend"
@@ -209,7 +210,6 @@ def test_a_form_that_has_no_gradient_or_no_backend_is_refused():
     check.run(check.Request(case))
   odd = dict(preset='tiny:d_model=143', quantised='mxfp4')
   for change, message in (
-    (dict(direction='both'), '^direction: expected forward with wei'),
     (odd, '^codes: expected a multiple of 2'),
     (
       dict(input=_load_codes('int8_channel'), quantised=''),
@@ -220,6 +220,56 @@ def test_a_form_that_has_no_gradient_or_no_backend_is_refused():
       dataclasses.replace(case, **change).make()
   with pytest.raises(ValueError, match='^quantised: expected one of'):
     precision.PrecisionPolicy(quantised='int3')
+
+
+def _dequantise(inputs):
+  """Returns inputs of e4m3 codes as numbers."""
+  values = dict(inputs)
+  for name in ('w_gate_up', 'w_down', 'x'):
+    if f'{name}_codes' in inputs:
+      coded = inputs[f'{name}_codes'].astype(np.float32)
+      scales = np.repeat(inputs[f'{name}_scales'], 128, -1)
+      if name != 'x':
+        scales = np.repeat(scales, 128, -2)[..., : coded.shape[-2], :]
+      values[name] = coded * scales[..., : coded.shape[-1]]
+  return values
+
+
+@pytest.mark.parametrize(
+  'fields, wrong, first_stage',
+  _mark_slow(
+    1,
+    (dict(quantised='e4m3_128x128'), '', None),
+    (dict(x_form='e4m3_1x128'), '', None),
+    (
+      dict(quantised='e4m3_128x128'),
+      'scales',
+      'd_activation',
+    ),
+  ),
+)
+def test_a_backward_pass_reads_codes(fields, wrong, first_stage):
+  # Given a kernel that dequantises, with the right scales or others,
+  def backward(inputs, config, policy):
+    if wrong:
+      name = 'w_down_scales'
+      inputs = inputs | {name: 2 * inputs[name]}
+    return trial.Kernel().backward(config, policy, _dequantise(inputs))
+
+  def layer(inputs, config, policy):
+    return trial.Kernel().forward(config, policy, _dequantise(inputs))
+
+  layer.backward = backward
+  # when both passes are checked,
+  case = dataclasses.replace(CASE, direction='both', dtype='float32', **fields)
+  report = hpmoe.check(layer, case, lanes=['exact', 'bounded'])
+  # then gradients are those of the numbers that codes mean.
+  failure = report.first_failure
+  assert first_stage == (failure and failure.stage)
+  passing_lanes = {
+    r.lane for r in report.found.results if r.verdict == verdicts.PASS
+  }
+  assert {'exact', 'bounded'} <= passing_lanes
 
 
 def _load_codes(form: str) -> dict[str, np.ndarray]:

@@ -1,6 +1,6 @@
 """What a reader sees: the table, the failure, the JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import math
 import shlex
 from typing import Any
@@ -17,6 +17,7 @@ from hpmoe.parity_tests.report import lane_table
 from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import tensors
 
 HEADING = (
@@ -86,7 +87,12 @@ def format_table(report: check.Report, colour: bool = False) -> str:
 
 
 # Fields of a policy that are forms, and how a heading calls them.
-_FORMS = (('quantised', 'expert weights'), ('x_form', 'x'), ('rows', 'rows'))
+_FORMS = (
+  ('quantised', 'expert weights'),
+  ('x_form', 'x'),
+  ('rows', 'rows'),
+  ('operand_forms', 'operands'),
+)
 
 
 def _describe_policy(policy: Mapping[str, Any]) -> str:
@@ -94,10 +100,18 @@ def _describe_policy(policy: Mapping[str, Any]) -> str:
   for name in precision.SUM_ORDERS:
     if policy.get(name, 'slot') != 'slot':
       parts.append(f'{name}={policy[name]}')
+  parts += _list_forms(policy)
+  return f'{", ".join(parts)}, ' if parts else ''
+
+
+def _list_forms(policy: Mapping[str, Any]) -> Iterator[str]:
+  rows, operands = (policy.get(name, '') for name in ('rows', 'operand_forms'))
+  if recipe := operands and recipes.find_name(rows, operands):
+    policy = {**policy, 'rows': '', 'operand_forms': ''}
+    yield f'recipe {recipe}'
   for name, words in _FORMS:
     if form := policy.get(name):
-      parts.append(f'{words} {form}')
-  return f'{", ".join(parts)}, ' if parts else ''
+      yield f'{words} {form}'
 
 
 def format_heading(report: check.Report) -> str:

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from hpmoe.reference.contract import quantised as quantised_lib
+from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
@@ -214,6 +215,8 @@ class PrecisionPolicy:
       are then code times scale, in `accumulate`.
     weight_ulp: how far routing weights may be off, in units roundoff of
       themselves: a kernel that routes by itself computes its own.
+    operand_forms: what else GEMMs quantise before they multiply it, words of
+      `recipes.read_words`.
     epsilon: one of `EPSILONS`, of the norm of a sub-layer.  With the activation
       'absolute' a norm does not divide: its rows are multiplied by the gain.
 
@@ -240,6 +243,7 @@ class PrecisionPolicy:
   epsilon: float = EPSILONS[0]
   x_form: str = ''
   weight_ulp: float = 0.0
+  operand_forms: str = ''
 
   def __post_init__(self):
     for name, known in (
@@ -273,6 +277,8 @@ class PrecisionPolicy:
         f'{self.weight_ulp!r}'
       )
     quantised_lib.row_forms(self.rows)
+    words = recipes.join_words(recipes.read_words(self.operand_forms))
+    object.__setattr__(self, 'operand_forms', words)
     self._check_form()
     own = {name: getattr(self, name) for name in _OWN}
     object.__setattr__(self, 'points', _sorted(self.points, own))
@@ -377,6 +383,35 @@ class PrecisionPolicy:
       return self
     rows = ','.join(f'{name}={form}' for name, form in left.items())
     return dataclasses.replace(self, rows=rows)
+
+  def of_gemm(self, gemm: str) -> 'PrecisionPolicy':
+    """Returns the policy of one GEMM: forms of its own operands alone.
+
+    Args:
+      gemm: the stage that it computes; of any other stage there are none.
+    """
+    rows, _ = tensors.GEMMS.get(gemm, ('', ''))
+    own_policy = self.multiplying(rows)
+    operands = recipes.select_gemm(self.operand_forms, gemm)
+    # Gradients of weights read no weights.
+    quantised = '' if gemm in tensors.WEIGHT_GRADS else self.quantised
+    if (operands, quantised) == (
+      own_policy.operand_forms,
+      own_policy.quantised,
+    ):
+      return own_policy
+    return dataclasses.replace(
+      own_policy, operand_forms=operands, quantised=quantised
+    )
+
+  def forms(self, gemm: str, operand: str) -> tuple[quantised_lib.Form, ...]:
+    """Returns what a GEMM quantises an operand to, in turn, see `recipes`."""
+    forms = recipes.find_forms(self.operand_forms, gemm, operand)
+    is_row = tensors.GEMMS.get(gemm, ('',))[0] == operand
+    if forms or not is_row:
+      return forms
+    form = quantised_lib.row_forms(self.rows).get(operand)
+    return (quantised_lib.FORMS[form],) if form else ()
 
   def storing(self, name: str) -> 'PrecisionPolicy':
     """Returns the policy of a stage that writes a tensor: its dtype stored."""

@@ -155,6 +155,17 @@ def transformers_fp8(x, amax):
   return f32(1) / encode, E4M3(_clip(x * encode, 448))
 
 
+def transformer_engine(top, cast, x, amax):
+  encode = f32(top) / amax if amax else f32(1)
+  return f32(1) / encode, cast(_clip(x * encode, top))
+
+
+def transformer_engine_power(x, amax):
+  encode = f32(448) / amax if amax else f32(1)
+  encode = f32(math.ldexp(0.5, math.frexp(encode)[1]))
+  return f32(1) / encode, E4M3(x * encode)
+
+
 def _ceil_power(scale):
   mantissa, exponent = math.frexp(scale)
   return f32(math.ldexp(1, exponent - (mantissa == 0.5)))
@@ -218,6 +229,11 @@ PLAIN = {
   'e4m3fnuz_1x128': functools.partial(divided_fnuz, 240, 0),
   'e4m3fnuz_1x128_vllm': functools.partial(divided_fnuz, 224, 1e-10),
   'e4m3fnuz_128x128': functools.partial(divided_fnuz, 240, 0),
+  'e4m3_1x128_online': functools.partial(divided, 0),
+  'e4m3_tensor_encode': functools.partial(transformer_engine, 448, E4M3),
+  'e5m2_tensor_encode': functools.partial(transformer_engine, 57344, E5M2),
+  'e4m3_1x128_power': transformer_engine_power,
+  'e4m3_128x128_power': transformer_engine_power,
   'e4m3_1x128_ceil': deepgemm_ceil,
   'e4m3_128x128_ceil': deepgemm_ceil,
   'mxfp8': functools.partial(ocp, 448, E4M3),

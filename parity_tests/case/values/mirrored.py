@@ -77,11 +77,11 @@ def build_mirror(
   """
   if config.sublayer or policy.activation == 'absolute':
     return None
-  coded = bool(policy.coded or policy.rows)
+  coded = bool(policy.coded or policy.rows or policy.operand_forms)
   size = sum(array.nbytes for array in arrays.values())
   if coded or policy.offset or size > _MOST_BYTES:
     early = policy.placement in tensors.EARLY
-    if config.d_shared or policy.rows and early:
+    if config.d_shared or (policy.rows or policy.operand_forms) and early:
       return None
     return Mirror(_sign_weights(policy))
   forward = layer_pass.name == passes.FORWARD.name

@@ -56,6 +56,7 @@ from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.judge.limits.weights import products
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised as quantised_lib
+from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import storage
 
 _U = ulp.unit_roundoff('float32')
@@ -400,6 +401,7 @@ def gemm(
   value, prefixes = _prefix_sums(rows.value, weights.value, block)
   of_total, of_terms = sum_variance(policy, depth, min(block, depth))
   scalings = int(bool(policy.rows or policy.x_form))
+  scalings += recipes.count_operands(policy.operand_forms)
   if policy.quantised:
     # A scale of the group, and one of the matrix if the form has it.
     form = quantised_lib.FORMS[policy.quantised]

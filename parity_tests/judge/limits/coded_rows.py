@@ -48,7 +48,18 @@ def of(
   """Returns rows `[n, x]` as a GEMM of the policy multiplies them."""
   if not policy.rows:
     return rows
-  form = quantised.FORMS[policy.rows]
+  return requantise(policy, quantised.FORMS[policy.rows], rows)
+
+
+def requantise(
+  policy: precision.PrecisionPolicy,
+  form: quantised.Form,
+  rows: bounds.Bounded,
+) -> bounds.Bounded:
+  """Returns rows `[n, x]` as codes and scales of a form mean them.
+
+  The last axis is the depth.  All rows of a group must be there.
+  """
   codes = _quantised(form, rows.value)
   values = np.asarray(quantise.dequantise(form, codes, dtype='float64'))
   jump, rest = _find_jumps(form, rows.value, values, codes, rows.bound())
@@ -143,9 +154,7 @@ def _scales(
 
 def _of_groups(form: quantised.Form, values: np.ndarray) -> np.ndarray:
   """Returns the largest of each element's group, `[n, x]`."""
-  depth = values.shape[1]
-  starts = np.arange(0, depth, form.group[1] or depth)
-  largest = np.maximum.reduceat(values, starts, 1)
+  largest = _reduce_groups(form, values)
   return np.asarray(quantise.spread(form, largest, values.shape))
 
 
@@ -279,10 +288,12 @@ def _stray(rows: bounds.Bounded) -> np.ndarray:
 
 
 def _reduce_groups(form: quantised.Form, values: np.ndarray) -> np.ndarray:
-  """Returns the largest of each group, `[n, g]`."""
-  depth = values.shape[1]
-  starts = np.arange(0, depth, form.group[1] or depth)
-  return np.maximum.reduceat(values, starts, 1)
+  """Returns the largest of each group, `[n, g]`, or `[m, g]` of blocks."""
+  for axis, size in enumerate(form.group):
+    if size != 1 and values.size:
+      starts = np.arange(0, values.shape[axis], size or values.shape[axis])
+      values = np.maximum.reduceat(values, starts, axis)
+  return values
 
 
 def _scales_of(form: quantised.Form, values: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ that it did not capture are computed here, from the last that it did, and
 bring their rounding bound along.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import threading
@@ -22,13 +22,13 @@ from hpmoe.parity_tests.judge.limits import golden_cache
 from hpmoe.parity_tests.judge.limits import norm_bounds
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
+from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import tensors
 
 # What a GEMM reads, and its weights.
 _GEMMS = tensors.GEMMS
 # Of a layer, from how many on its experts are not taken rank by rank.
 _MANY_PRODUCTS = 1 << 32
-_ROWS_OF = {weight: rows for rows, weight in tensors.GEMMS.values()}
 
 
 def own(factory: Callable[[], Any]) -> Any:
@@ -84,19 +84,6 @@ class Rows:
     off = self.tiling.rows(stage, self.off[stage], rank)[lo:hi]
     return bounds.exact(own, off)
 
-  def operand(self, name: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    """Returns rows `[hi - lo, X]` of a tensor as a GEMM multiplies them.
-
-    What it makes codes of is what the candidate's own codes mean, where it
-    returned them, or else what those of right kernels may.
-    """
-    policy = self.policy.multiplying(name)
-    parts = [f'{name}_{part}' for part in ('codes', 'scales')]
-    if not {*parts} <= {*self.captured}:
-      return coded_rows.of(policy, self.held(name, rank, lo, hi))
-    rows = (self.tiling.rows(n, self.captured[n], rank)[lo:hi] for n in parts)
-    return coded_rows.read(quantised.FORMS[policy.rows], *rows)
-
   def tokens(self, name: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, D]`, tokens `[R, T, D]` at packed rows."""
     config = self.tiling.config
@@ -129,24 +116,56 @@ class Rows:
       return None
     return self.slot_weight(rank, lo, hi)
 
+  def operand(
+    self, gemm: str, name: str, rank: int, lo: int, hi: int
+  ) -> bounds.Bounded:
+    """Returns rows `[hi - lo, X]` of a tensor as a GEMM multiplies them.
+
+    What it makes codes of is what the candidate's own codes mean, where it
+    returned them, or else what those of right kernels may.
+    """
+    policy = self.policy.of_gemm(gemm)
+    parts = [f'{name}_{part}' for part in ('codes', 'scales')]
+    if policy.rows and {*parts} <= {*self.captured}:
+      rows = (self.tiling.rows(n, self.captured[n], rank)[lo:hi] for n in parts)
+      return coded_rows.read(quantised.FORMS[policy.rows], *rows)
+    forms = recipes.find_forms(policy.operand_forms, gemm, name)
+    if not forms:
+      return coded_rows.of(policy, self.held(name, rank, lo, hi))
+    if all(form.group[0] == 1 for form in forms):
+      return self._requantise(forms, self.held(name, rank, lo, hi))
+    edges = tiles.expert_rows(self.tiling.config, self.tiling.counts, rank)
+    parts = []
+    for expert, begin, end in self._experts(rank, lo, hi):
+      first, last = int(edges[expert]), int(edges[expert + 1])
+      whole = self._requantise(forms, self.held(name, rank, first, last))
+      parts.append(whole[lo + begin - first : lo + end - first])
+    return bounds.join(parts or [self.held(name, rank, lo, lo)])
+
+  def _requantise(
+    self, forms: Sequence[quantised.Form], rows: bounds.Bounded
+  ) -> bounds.Bounded:
+    for form in forms:
+      rows = coded_rows.requantise(self.policy, form, rows)
+    return rows
+
   def gemm(
     self,
+    gemm: str,
     source: bounds.Bounded,
-    name: str,
     rank: int,
     lo: int,
     dtype: str,
-    transposed: bool = False,
     bias: tuple[str, np.ndarray] | None = None,
     after: np.ndarray | None = None,
   ) -> bounds.Bounded:
-    """Returns packed rows from `lo` on, times the weights `[R, L, X, Y]`.
+    """Returns packed rows from `lo` on, as `operand`, times the GEMM's weights.
 
     A `bias` is the name of `[R, L, Y]` that is added, and a factor of it for
     each row `[n]`.  The sums are multiplied by `after` `[n]`.
     """
     hi = lo + len(source.value)
-    policy = self.policy.multiplying('' if transposed else _ROWS_OF[name])
+    policy = self.policy.of_gemm(gemm)
 
     def multiply(begin: int, end: int, expert: int) -> bounds.Bounded:
       rows, added = source[begin:end], None
@@ -156,7 +175,7 @@ class Rows:
         # the first, as kernels begin with a bias or end with it.
         column = bounds.exact(factors[begin:end, None])
         rows = bounds.beside(column, rows)
-      weights = self._weights(name, rank, expert, transposed, added)
+      weights = self._weights(gemm, rank, expert, added)
       weight = None if after is None else after[begin:end]
       return bounds.gemm(policy, rows, weights, dtype, weight)
 
@@ -168,30 +187,32 @@ class Rows:
     return bounds.join(parts or [multiply(0, 0, 0)])
 
   def _weights(
-    self,
-    name: str,
-    rank: int,
-    expert: int,
-    transposed: bool,
-    bias: str | None,
+    self, gemm: str, rank: int, expert: int, bias: str | None
   ) -> bounds.Weights:
-    """Returns one expert's weights, below its bias.
+    """Returns one expert's weights as a GEMM multiplies them, below its bias.
 
     Each thread keeps the last ones of each name: rows of one expert come one
     after another, and are those of more than one policy.
     """
+    _, name = recipes.OPERANDS[gemm]
     array, biases = self.inputs[name], self.inputs.get(bias or '')
-    operands = self.policy.rounding('operands')
-    key = id(array), id(biases), rank, expert, transposed, operands
+    forms = recipes.find_forms(self.policy.operand_forms, gemm, name)
+    rounding = self.policy.rounding('operands')
+    key = id(array), id(biases), rank, expert, gemm, rounding, forms
     by_name = vars(self._ready)
     if by_name.get(name, (None,))[0] != key:
       by_name.pop(name, None)
       stored = array[rank, expert]
-      stored = stored.T if transposed else stored
-      if biases is not None:
-        row = biases[rank, expert]
-        stored = np.concatenate([row[None], stored])
-      by_name[name] = key, bounds.Weights.of(self.policy, stored)
+      stored = stored.T if gemm in tensors.TRANSPOSED_GEMMS else stored
+      row = None if biases is None else biases[rank, expert][None]
+      if forms:
+        weights = self._requantise(forms, bounds.exact(stored.T)).T
+        if row is not None:
+          weights = bounds.beside(bounds.exact(row.T), weights.T).T
+        by_name[name] = key, bounds.Weights.of(self.policy, weights)
+      else:
+        stored = stored if row is None else np.concatenate([row, stored])
+        by_name[name] = key, bounds.Weights.of(self.policy, stored)
     return by_name[name][1]
 
   def _experts(
@@ -418,10 +439,9 @@ class Golden(Rows):
     if tensors.WEIGHTED[self.policy.placement] == stage:
       weight = self.early_weight(rank, lo, hi)
     if stage in _GEMMS:
-      before, name = _GEMMS[stage]
-      source = self.operand(before, rank, lo, hi)
+      source = self.operand(stage, _GEMMS[stage][0], rank, lo, hi)
       bias, dtype = self._bias(stage, rank, lo, hi), self.dtype(stage)
-      return self.gemm(source, name, rank, lo, dtype, bias=bias, after=weight)
+      return self.gemm(stage, source, rank, lo, dtype, bias, weight)
     if stage == 'activation':
       source = self.held('gate_up', rank, lo, hi)
       return bounds.activation(self.policy, source, weight, self.dtype(stage))

@@ -12,6 +12,7 @@ from hpmoe.parity_tests.judge import prefetch
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden
 from hpmoe.parity_tests.judge.limits import norm_bounds
+from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import tensors
 
 # What a transposed GEMM reads, and its weights.
@@ -43,10 +44,8 @@ class GoldenGrad(golden.Rows):
     if (routed := tensors.routed(stage)) != stage:
       return self.shared.rows(routed, rank, lo, hi)
     if stage in _GEMMS:
-      before, name = _GEMMS[stage]
-      source = self.held(before, rank, lo, hi)
-      dtype = self.dtype(stage)
-      return self.gemm(source, name, rank, lo, dtype, transposed=True)
+      source = self.operand(stage, _GEMMS[stage][0], rank, lo, hi)
+      return self.gemm(stage, source, rank, lo, self.dtype(stage))
     if stage in _WEIGHT_GRADS:
       return self._weight_grad(stage, rank, lo, hi)
     compute: dict[str, Callable[[int, int, int], bounds.Bounded]] = {
@@ -117,11 +116,30 @@ class GoldenGrad(golden.Rows):
     with self._making:
       if key not in self._expert:
         self._expert.clear()
-        rows = self._saved(saved, rank, lo, hi)
-        self._expert[key] = rows, self._d_out(stage, grad, rank, lo, hi)
+        columns = (
+          self._saved(saved, rank, lo, hi),
+          self._d_out(stage, grad, rank, lo, hi),
+        )
+        self._expert[key] = self._columns(stage, *columns)
       rows, held = self._expert[key]
-    dtype = self.dtype(stage)
-    return bounds.weight_grad(self.policy, rows[:, part], held, dtype)
+    policy, dtype = self.policy.of_gemm(stage), self.dtype(stage)
+    return bounds.weight_grad(policy, rows[:, part], held, dtype)
+
+  def _columns(
+    self, stage: str, *operands: bounds.Bounded
+  ) -> tuple[bounds.Bounded, ...]:
+    """Returns all rows `[n, X]` of an expert as a weight gradient reads them.
+
+    Quantised to one form by columns, perhaps after another one by rows.
+    """
+    names, columns = recipes.OPERANDS[stage], []
+    for name, rows in zip(names, operands, strict=True):
+      forms = self.policy.forms(stage, name)
+      if forms and len(rows.value):
+        rows = self._requantise(forms[:-1], rows)
+        rows = self._requantise(forms[-1:], rows.T).T
+      columns.append(rows)
+    return tuple(columns)
 
   def _d_out(
     self, stage: str, grad: str, rank: int, lo: int, hi: int

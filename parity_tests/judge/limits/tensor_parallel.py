@@ -28,7 +28,7 @@ def applies(
 ) -> bool:
   """Says whether a layer is such an MLP, rounded at its tensors only."""
   inside = {point.name for point in precision.INSIDE} & {*policy.roundings}
-  narrow = policy.coded or policy.rows or inside
+  narrow = policy.coded or policy.rows or policy.operand_forms or inside
   return bool(
     config.top_k == config.num_experts
     and not (config.d_shared or narrow)
