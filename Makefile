@@ -275,10 +275,19 @@ $(GALLERY)/gallery.stamp: examples/gallery/requirements.txt
 	  || { echo '$(NO_GALLERY)' >&2; exit 1; }
 	@touch $@
 
+# msprobe beside MindSpore, with what it imports there: numpy stays below 2.
+MSPROBE = mindstudio-probe==26.2.0 einops 'pandas<3' openpyxl et_xmlfile \
+  psutil pytz python-dateutil six tzdata
+$(GALLERY)/msprobe.stamp: $(GALLERY)/gallery.stamp $(VENV)/full.stamp
+	$(BIN)/python -m pip --quiet install --no-deps \
+	  --target=$(GALLERY)/msprobe $(MSPROBE)
+	@touch $@
+
 # A user's environment: this project is not in it.
 .PHONY: test-torch
-test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp
+test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp $(GALLERY)/msprobe.stamp
 	HPMOE_TORCH_PYTHON=$(abspath $(GALLERY))/bin/python \
+	  HPMOE_MSPROBE=$(abspath $(GALLERY))/msprobe \
 	  $(BIN)/python -m pytest --users_xla=none parity_tests/capture/capture_torch_test.py \
 	  parity_tests/candidates/device_torch_test.py \
 	  parity_tests/definitions/evaluator_torch_test.py \

@@ -261,7 +261,7 @@ class TestWrongRuns:
     ]
     bare = _compare(tmp_path / 'bare', *runs)
     assert bare.verdict == 'pass'
-    assert any('no weights of experts' in n for n in bare.rows[1].notes)
+    assert any('no weights of all experts' in n for n in bare.rows[1].notes)
     result = _compare(tmp_path, *runs, model=str(top / 'model'))
     (fault,) = _list_faults(result)
     assert fault.startswith(f"{LAYER}.mlp: experts: right's y parts by")

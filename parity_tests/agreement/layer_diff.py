@@ -320,19 +320,24 @@ class _Comparison:
       if text:
         self._faults.append(f'router of {name}: {text}')
 
-  def _read_slabs(self, sides: tuple[int, ...]) -> list[np.ndarray] | None:
-    """Returns the experts' weights of the first side that has them."""
-    for side in sides:
-      layer = self._layers[side]
-      slabs = [layer.read_weight(role) for role in ('w_gate_up', 'w_down')]
-      if slabs[0] is not None and slabs[1] is not None:
-        return [slabs[0], slabs[1]]
+  def _read_slabs(
+    self, sides: tuple[int, ...], ids: np.ndarray
+  ) -> list[np.ndarray] | None:
+    """Returns the experts' weights of the first side that has those of ids.
+
+    A rank may hold a part of the experts.
+    """
     number = self._layers[1].number
-    slabs = [self._model.read(number, r) for r in ('w_gate_up', 'w_down')]
-    if slabs[0] is None or slabs[1] is None:
-      self._note('no weights of experts: --model names their folder')
-      return None
-    return [slabs[0], slabs[1]]
+    sources = [self._layers[side].read_weight for side in sides]
+    sources.append(lambda role: self._model.read(number, role))
+    for read in sources:
+      slabs = [read(role) for role in ('w_gate_up', 'w_down')]
+      if slabs[0] is None or slabs[1] is None:
+        continue
+      if len(slabs[0]) > ids.max(initial=-1):
+        return [slabs[0], slabs[1]]
+    self._note('no weights of all experts: --model names their folder')
+    return None
 
   def _note(self, text: str) -> None:
     if text not in self._notes:
@@ -343,7 +348,7 @@ class _Comparison:
     tokens = np.flatnonzero(choices.is_other)
     if not tokens.size:
       return y
-    slabs = self._read_slabs((1, 0))
+    slabs = self._read_slabs((1, 0), np.stack([left.ids, right.ids]))
     if slabs is None or right.x is None or right.weights is None:
       return None
     if self._router is None or right.logits is None:
@@ -372,7 +377,7 @@ class _Comparison:
     """Returns the largest error of a token's y, in parts of its limit."""
     if right.x is None or right.weights is None:
       return NAN
-    slabs = self._read_slabs((0, 1))
+    slabs = self._read_slabs((0, 1), right.ids)
     if slabs is None or slabs[1].shape[2] != y.shape[1]:
       return NAN
     # Ids are in the left's numbers of experts, and so are its weights.

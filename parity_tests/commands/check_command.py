@@ -141,10 +141,7 @@ def _check(f: flags.FlagValues) -> int:
     return _check_shapes(f)
   if f.dump is not None:
     return dump_flags.judge_dump(f)
-  if f.dump_model is not None:
-    raise cli.UsageError(
-      f'dump_model: expected --dump beside it, got {f.dump_model!r} alone'
-    )
+  dump_flags.refuse_alone(f)
   if f.shard is not None or f.parts is not None:
     return _sharded(f)
   job = None

@@ -15,6 +15,20 @@ _HEADING = ('layer', 'passes', 'verdict', 'first failure', 'why')
 _MOST_WORDS = 120
 
 
+def refuse_alone(f: flags.FlagValues) -> None:
+  """Refuses what has an effect beside --dump alone.
+
+  Raises:
+    UsageError: such a flag was given.
+  """
+  for flag in FLAGS:
+    if f[flag.name].value is not None:
+      raise cli.UsageError(
+        f'{flag.name}: expected --dump beside it, got {f[flag.name].value!r} '
+        'alone'
+      )
+
+
 def judge_dump(f: flags.FlagValues) -> int:
   """Prints a row for each call of a layer, and the first failure in full.
 
@@ -22,6 +36,7 @@ def judge_dump(f: flags.FlagValues) -> int:
     ValueError: the folder is no dump, or a flag would have no effect.
   """
   from hpmoe.parity_tests.dumps import dump_check
+  from hpmoe.parity_tests.dumps import dump_layers
   from hpmoe.parity_tests.report import failure_text
   from hpmoe.parity_tests.report import text_table
 
@@ -36,6 +51,7 @@ def judge_dump(f: flags.FlagValues) -> int:
       f.names,
       model=f.dump_model,
       policy=tuple(f.policy),
+      layers=dump_layers.parse_numbers(f.layers),
       lanes=lanes,
       progress=step,
     )
@@ -47,6 +63,10 @@ def judge_dump(f: flags.FlagValues) -> int:
   counts = {v: sum(row.verdict == v for row in rows) for v in _VERDICTS}
   summary = ', '.join(f'{count} {v}' for v, count in counts.items() if count)
   print(f'\n{len(rows)} calls of MoE layers: {summary}')
+  if f.png is not None:
+    from hpmoe.parity_tests.dumps import dump_plot
+
+    dump_plot.write(f.png, f.dump, rows)
   if f.json is not None:
     cli.write_json(f.json, dict(dump=f.dump, calls=[r.to_json() for r in rows]))
   return cli.PARITY if counts['pass'] == len(rows) else cli.NO_PARITY

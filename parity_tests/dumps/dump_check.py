@@ -12,6 +12,7 @@ from hpmoe.parity_tests.capture import capture
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.dumps import dump_layers
 from hpmoe.parity_tests.dumps import dump_weights
+from hpmoe.parity_tests.dumps import joined_ranks
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import request as request_lib
@@ -45,6 +46,17 @@ class Verdict:
       return verdicts.NOT_JUDGED
     return self.report.verdict
 
+  @property
+  def shares(self) -> dict[str, float]:
+    """The largest error of each tensor over its rounding bound."""
+    results = () if self.report is None else self.report.results
+    shares: dict[str, float] = {}
+    for result in results:
+      if result.lane == 'bounded' and result.shares:
+        share = max(float(grid.max(initial=0.0)) for grid in result.shares)
+        shares[result.stage] = max(share, shares.get(result.stage, 0.0))
+    return shares
+
   def to_json(self) -> dict[str, Any]:
     """Returns the row as plain data."""
     failure = None if self.report is None else self.report.first_failure
@@ -58,6 +70,7 @@ class Verdict:
       reason=self.reason,
       first_failure=None if failure is None else failure.stage,
       pattern='' if failure is None else failure.pattern,
+      shares=self.shares,
     )
 
 
@@ -67,6 +80,7 @@ def check_dump(
   *,
   model: str | None = None,
   policy: Sequence[str] = (),
+  layers: frozenset[int] | None = None,
   lanes: Sequence[str] = LANES,
   progress: Progress = lambda step: None,
 ) -> tuple[Verdict, ...]:
@@ -77,6 +91,7 @@ def check_dump(
     names: a TOML file of modules beside those that are known.
     model: a folder of the run's model, for a dump without weights.
     policy: where the layers round, see `Case`.
+    layers: numbers of layers that are judged; None: all.
     lanes: some of `LANES`.
     progress: called with the name of each layer before it is judged.
 
@@ -85,8 +100,15 @@ def check_dump(
   """
   kinds = dump_layers.read_kinds(names)
   weights = None if model is None else dump_weights.open_model(model)
-  calls = dump_layers.find_calls(folder, kinds)
+  calls = joined_ranks.join(dump_layers.find_calls(folder, kinds))
+  if layers is not None:
+    calls = [c for c in calls if dump_layers.find_number(c.path) in layers]
   if not calls:
+    if layers is not None:
+      raise ValueError(
+        f'layers: expected numbers of MoE layers that {folder} holds, got '
+        f'{sorted(layers)}'
+      )
     known_kinds = ', '.join(k.module for k in kinds if not k.is_router)
     raise ValueError(
       f'dump: expected modules of a class like {known_kinds} in {folder}, got '

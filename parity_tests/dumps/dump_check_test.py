@@ -169,17 +169,105 @@ class TestDump:
       dump_layers.read_kinds(str(tmp_path / 'names.toml'))
 
 
+def _split_experts(tensors: dict, rank: int) -> dict:
+  """Returns what a rank's dump has of a layer whose experts lie on two."""
+  tokens, own = slice(5 * rank, 5 * rank + 5), slice(2 * rank, 2 * rank + 2)
+  result = {}
+  for name, array in tensors.items():
+    rows = array if 'parameters' in name else array.reshape(-1, array.shape[-1])
+    result[name] = rows[own if 'parameters' in name else tokens]
+  return result
+
+
+def _save_place(path: pathlib.Path, tensors: dict) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  np.savez(path, **tensors)
+
+
+def _read_layer(top: pathlib.Path, **options) -> dict:
+  """Returns the tensors of a layer, under their names."""
+  folder = pathlib.Path(_write_dump(top, options)) / 'step0/rank0'
+  files = sorted((folder / 'dump_tensor_data').iterdir())
+  return {file.stem: np.load(file) for file in files}
+
+
+class TestPlaces:
+  @pytest.mark.parametrize('lost_expert', [None, 3])
+  def test_experts_of_two_ranks_are_joined(self, tmp_path, lost_expert):
+    # Given two steps, in each of which two ranks hold half of the experts,
+    for step in (10, 2):
+      tensors = _read_layer(tmp_path / f'{step}', lost_expert=lost_expert)
+      for rank in (0, 1):
+        path = tmp_path / 'dump' / f'step{step}' / f'rank{rank}.npz'
+        _save_place(path, _split_experts(tensors, rank))
+    # when the dump is judged,
+    rows = dump_check.check_dump(str(tmp_path / 'dump'))
+    # then the ranks of a step are a layer, and steps are in their order.
+    places = [row.call.place for row in rows]
+    assert places == ['step2/rank0+rank1', 'step10/rank0+rank1']
+    verdict = 'pass' if lost_expert is None else 'fail'
+    assert {row.verdict for row in rows} == {verdict}, rows[0].reason
+    if lost_expert is not None:
+      assert 'expert 3' in rows[0].to_json()['pattern']
+
+  def test_copies_of_experts_are_groups_of_their_own(self, tmp_path):
+    # Given four ranks, of which 0 and 1 hold the first experts, 2 and 3 the
+    # others, and the last group's second half of tokens is wrong,
+    tensors = _read_layer(tmp_path / 'layer')
+    for rank, part in enumerate((0, 0, 1, 1)):
+      own = _split_experts(tensors, part)
+      if rank == 3:
+        own = {n: a * 2 if 'output' in n else a for n, a in own.items()}
+      _save_place(tmp_path / 'dump' / f'rank{rank}.npz', own)
+    rows = dump_check.check_dump(str(tmp_path / 'dump'))
+    assert [row.call.place for row in rows] == ['rank0+rank2', 'rank1+rank3']
+    assert [row.verdict for row in rows] == ['pass', 'fail']
+
+  def test_ranks_that_read_the_same_tokens_are_read_once(self, tmp_path):
+    tensors = _read_layer(tmp_path / 'layer')
+    for rank in (0, 1):
+      own = _split_experts(tensors, rank)
+      whole = {n: a for n, a in tensors.items() if 'parameters' not in n}
+      _save_place(tmp_path / 'dump' / f'rank{rank}.npz', own | whole)
+    (row,) = dump_check.check_dump(str(tmp_path / 'dump'))
+    assert row.verdict == 'pass'
+
+  def test_ranks_that_hold_all_experts_are_rows(self, tmp_path):
+    for rank in (0, 1):
+      tensors = _read_layer(tmp_path / f'{rank}', lost_expert=[None, 1][rank])
+      _save_place(tmp_path / 'dump' / f'rank{rank}.npz', tensors)
+    rows = dump_check.check_dump(str(tmp_path / 'dump'))
+    assert [row.verdict for row in rows] == ['pass', 'fail']
+
+  def test_some_layers_are_judged(self, tmp_path):
+    dump = _write_dump(tmp_path, *({} for _ in range(4)))
+    layers = dump_layers.parse_numbers('0,2:4')
+    rows = dump_check.check_dump(dump, layers=layers)
+    assert [dump_layers.find_number(row.call.path) for row in rows] == [0, 2, 3]
+    with pytest.raises(ValueError, match='layers: expected numbers of MoE'):
+      dump_check.check_dump(dump, layers=frozenset({7}))
+
+  @pytest.mark.parametrize('text', ['', '3-5', '5:3', '4:4', 'x', '1,,2'])
+  def test_other_texts_of_layers_are_refused(self, text):
+    with pytest.raises(ValueError, match='layers: expected numbers and ranges'):
+      dump_layers.parse_numbers(text)
+
+
 class TestCommand:
   def test_a_row_for_each_call_and_the_failure(self, tmp_path, capsys):
     dump = _write_dump(tmp_path / 'dump', {}, dict(lost_expert=0))
     json_path = tmp_path / 'out.json'
-    code = main.main(['check', f'--dump={dump}', f'--json={json_path}'])
+    png_path = tmp_path / 'out.png'
+    paths = [f'--json={json_path}', f'--png={png_path}']
+    code = main.main(['check', f'--dump={dump}', *paths])
     text = capsys.readouterr().out
     assert code == cli.NO_PARITY
     assert '2 calls of MoE layers: 1 pass, 1 fail' in text
     assert 'first failure: y' in text
     calls = json.loads(json_path.read_text())['calls']
     assert [call['verdict'] for call in calls] == ['pass', 'fail']
+    assert calls[0]['shares']['y'] < 1 < calls[1]['shares']['y']
+    assert png_path.read_bytes()[1:4] == b'PNG'
 
   @pytest.mark.parametrize(
     ('words', 'text'),
@@ -188,6 +276,7 @@ class TestCommand:
       (['--dump={}', '--preset=tiny'], 'preset: expected'),
       (['--dump={}', '--dump_model={}'], 'dump_model: '),
       (['--dump_model={}'], 'dump_model: expected --dump beside it'),
+      (['--layers=1'], 'layers: expected --dump beside it'),
     ],
   )
   def test_a_wrong_request_is_a_line(self, tmp_path, capsys, words, text):

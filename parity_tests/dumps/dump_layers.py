@@ -29,7 +29,8 @@ class Kind:
     label: its table.
     module: a regular expression of its class.
     path: likewise of its path.
-    places: by role, a tensor's name after the class, without the call's number.
+    places: by role, a tensor's name after the class, without the call's number;
+      where frameworks differ, several with | between.
     layouts: by role, as in `case/layouts`.
   """
 
@@ -180,7 +181,9 @@ def group_calls(
     _, roles = groups.setdefault((parts.path, parts.call), (kind, {}))
     place_in_call = f'{parts.part}.{parts.rest}'
     roles.update(
-      (role, tensor) for role, n in kind.places.items() if n == place_in_call
+      (role, tensor)
+      for role, n in kind.places.items()
+      if place_in_call in n.split('|')
     )
   return [
     LayerCall(place, path, call, kind, roles)

@@ -1,4 +1,4 @@
-"""Dumps that the real msprobe writes of transformers' Qwen3-MoE, judged.
+"""Dumps that the real msprobe writes, of torch and of MindSpore, judged.
 
 `make test-torch` runs it; HPMOE_TORCH_PYTHON names a Python that has torch,
 transformers and mindstudio-probe.
@@ -7,6 +7,7 @@ transformers and mindstudio-probe.
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -41,3 +42,64 @@ def test_a_bug_is_found_in_its_layer(tmp_path, bug, stage):
   assert first.verdict == 'pass'
   assert second.verdict == 'fail'
   assert second.to_json()['first_failure'] == stage
+
+
+def _judge_ranks(folder: pathlib.Path, mode: str, bug: str):
+  python = os.environ['HPMOE_TORCH_PYTHON']
+  launch = ['-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2']
+  script = _SCRIPT.with_name('ranks_torch_testing.py')
+  # Of this Python's packages the ranks know nothing.
+  env = {n: v for n, v in os.environ.items() if n != 'PYTHONPATH'}
+  subprocess.run(
+    [python, '-I', *launch, script, folder / 'dump', mode, bug],
+    check=True,
+    env=env | dict(OMP_NUM_THREADS='1'),
+  )
+  return dump_check.check_dump(str(folder / 'dump'))
+
+
+@pytest.mark.parametrize(
+  ('mode', 'places'),
+  [
+    ('all_reduce', ['step0/rank0+rank1']),
+    ('all_to_all', ['step0/rank0+rank1']),
+    ('data', ['step0/rank0', 'step0/rank1']),
+  ],
+)
+@pytest.mark.parametrize('bug', ['none', 'lose_expert'])
+def test_all_layers_of_two_ranks_are_judged(tmp_path, mode, places, bug):
+  rows = _judge_ranks(tmp_path, mode, bug)
+  # Layers and ranks, forward and backward, in one command.
+  assert [row.call.place for row in rows] == [p for p in places for _ in '01']
+  assert {row.direction for row in rows} == {'both'}
+  wrong = [row for row in rows if row.verdict != 'pass']
+  if bug == 'none':
+    assert not wrong
+    return
+  (row,) = wrong
+  assert row.call.place == places[-1]
+  assert row.call.path.endswith('layers.1.mlp.experts')
+  assert row.to_json()['first_failure'] == 'y'
+  expert = 3 if mode == 'data' else 7
+  assert f'expert {expert}' in row.to_json()['pattern']
+
+
+@pytest.mark.parametrize('level', ['L0', 'mix'])
+@pytest.mark.parametrize('bug', ['none', 'lose_expert'])
+def test_cells_of_mindspore_are_judged(tmp_path, level, bug):
+  # HPMOE_MSPROBE is a folder of packages with msprobe for this Python.
+  script = _SCRIPT.with_name('cells_torch_testing.py')
+  path = os.pathsep.join(
+    [os.environ['HPMOE_MSPROBE'], os.environ.get('PYTHONPATH', '')]
+  )
+  subprocess.run(
+    [sys.executable, script, tmp_path / 'dump', level, bug],
+    check=True,
+    env={**os.environ, 'PYTHONPATH': path},
+  )
+  first, second = dump_check.check_dump(str(tmp_path / 'dump'))
+  assert first.direction == second.direction == 'both'
+  assert first.verdict == 'pass', first.report
+  assert second.verdict == ('pass' if bug == 'none' else 'fail')
+  if bug != 'none':
+    assert 'expert 3' in second.to_json()['pattern']
