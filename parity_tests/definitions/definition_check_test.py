@@ -250,6 +250,19 @@ class TestCommand:
     report = json.loads((tmp_path / 'report.json').read_text())
     assert report['verdict'] == 'pass'
 
+  def test_a_solution_that_raises_is_a_report_too(self, files, tmp_path):
+    _, definition, _ = files
+    (tmp_path / 'kernel.py').write_text('def run(*inputs):\n  1 / 0\n')
+    words = f'--solution={tmp_path}/kernel.py::run', '--tokens=2'
+    path = tmp_path / 'report.json'
+    code = main.main(
+      ['check', f'--definition={definition}', *words, f'--json={path}']
+    )
+    assert code == cli.CANDIDATE_FAILED
+    report = json.loads(path.read_text())
+    assert 'got exit code 1' in report['error']
+    assert report['config']['input']['x_codes'].startswith('float8_e4m3fn [1, ')
+
   @pytest.mark.parametrize(
     ('words', 'text'),
     [

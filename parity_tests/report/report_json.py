@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
@@ -94,7 +95,7 @@ def error_json(
     dict(
       verdict=verdicts.FAIL,
       error=str(error),
-      config=dataclasses.asdict(request.case)
+      config=_describe_case(request.case)
       | request.candidate.facts()
       | dataclasses.asdict(request.judgement),
       stages=[],
@@ -103,6 +104,17 @@ def error_json(
       seconds=None if seconds is None else round(seconds, 3),
     )
   )
+
+
+def _describe_case(case: case_lib.Case) -> dict[str, Any]:
+  """Returns the fields of a case; of tensors, their dtypes and shapes."""
+  fields = {f.name: getattr(case, f.name) for f in dataclasses.fields(case)}
+  if isinstance(case.input, Mapping):
+    fields['input'] = {
+      name: f'{array.dtype} {list(array.shape)}'
+      for name, array in case.input.items()
+    }
+  return fields
 
 
 def _describe_blocked_task(error: candidates.CandidateError) -> dict | None:
