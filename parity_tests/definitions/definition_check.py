@@ -89,6 +89,9 @@ def make_request(
     work = definition_lib.make_workload(task, tokens)
   inputs = workload_inputs.make_inputs(task, work, seed)
   layer = layer_inputs.Layer.from_inputs(kind, task.name, inputs)
+  if workload is None:
+    layer = layer.move_to_busiest_rank()
+    inputs = dict(layer.inputs)
   candidate = solution_lib.Solution(
     task,
     definition_lib.read_solution(solution, task),
@@ -114,7 +117,11 @@ def make_request(
     weight_ulp=settled_routing.routing.weight_ulp,
     seed=seed,
   )
-  notes = (describe(task, work, settled_routing), *settled_routing.notes)
+  notes = (
+    describe(task, work, settled_routing),
+    layer.describe_experts(settled_routing.routing),
+    *settled_routing.notes,
+  )
   return case, dataclasses.replace(candidate, notes=notes)
 
 

@@ -1,6 +1,7 @@
 """Solutions of a benchmark's definition: right, wrong, and those that cheat."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -108,6 +109,26 @@ class TestVerdict:
     rules = report.config['public_rules']
     assert rules['flashinfer_contest']['verdict'] == verdicts.PASS
     assert report.verdict == verdicts.FAIL
+
+
+class TestRandomInputs:
+  @pytest.mark.parametrize('seed', range(6))
+  def test_a_single_token_has_an_expert_here(self, files, seed):
+    # Given one token, whose experts may all be of one rank,
+    _, definition, _ = files
+    case, candidate = definition_check.make_request(
+      definition, 'reference', tokens=1, seed=seed
+    )
+    # then the rank that is judged has a row, and the report says of whom.
+    assert (case.input['topk_ids'] >= 0).any()
+    held = len(candidate.inputs['gemm1_weights'])
+    first = candidate.inputs['local_expert_offset']
+    (line,) = [n for n in candidate.notes if 'have an expert here' in n]
+    named = re.search(r'are experts ([\d, ]+) of', line)
+    experts = [int(number) for number in named[1].split(',')]
+    assert line.startswith('1 of 1 tokens')
+    assert all(first <= expert < first + held for expert in experts)
+    assert len(experts) == len(case.input['w_gate_up_codes'][0])
 
 
 class TestCheats:

@@ -6,7 +6,7 @@ token chose are left out: neither has a part in the output.
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +19,7 @@ from hpmoe.reference.contract import router as router_lib
 from hpmoe.reference.contract import tensors
 
 _BLOCK = 128
+_MOST_NAMED = 8  # experts that a line lists
 Inputs = Mapping[str, Any]
 
 
@@ -116,6 +117,48 @@ class Layer:
     weights = bits.view(ml_dtypes.bfloat16).astype(np.float32)
     return (packed_ids >> 16).astype(np.int32), weights
 
+  @property
+  def _num_held(self) -> int:
+    return self.get('w_gate_up').shape[0]
+
+  @property
+  def _first_expert(self) -> int:
+    return int(self.get('first_expert') or 0)
+
+  def _find_local(self, choice: Routing) -> tuple[np.ndarray, np.ndarray]:
+    """Returns local numbers of experts `[T, K]`, and which are held here."""
+    local = choice.ids - self._first_expert
+    return local, (local >= 0) & (local < self._num_held)
+
+  def move_to_busiest_rank(self) -> Self:
+    """Returns the layer of another rank: of the one with the most rows.
+
+    Not of the first, whose kernel may ignore the offset of its experts, but
+    where all rows are the first's.
+    """
+    name = self.kind.tensors.get('first_expert')
+    if name is None or self.router is None:
+      return self
+    rows = np.bincount(self.route().ids.ravel() // self._num_held)
+    rank = 1 + int(rows[1:].argmax()) if rows[1:].any() else 0
+    first = rank * self._num_held
+    return dataclasses.replace(self, inputs={**self.inputs, name: first})
+
+  def describe_experts(self, choice: Routing) -> str:
+    """Returns which experts of the definition a report's numbers stand for."""
+    local, is_local = self._find_local(choice)
+    experts = self._first_expert + np.unique(local[is_local])
+    served = int(is_local.any(axis=-1).sum())
+    text = f'{served} of {len(local)} tokens have an expert here'
+    if not len(experts):
+      return f'{text}: every output must be 0'
+    named = ', '.join(map(str, experts[:_MOST_NAMED]))
+    more = '' if len(experts) <= _MOST_NAMED else ', ...'
+    return (
+      f'{text}; experts 0 to {len(experts) - 1} of this report are experts '
+      f'{named}{more} of the definition'
+    )
+
   def make_arrays(self, choice: Routing) -> dict[str, np.ndarray]:
     """Returns the inputs of one rank's layer, by the contract's names.
 
@@ -125,14 +168,11 @@ class Layer:
     Raises:
       ValueError: an expert is none, or a block of scales is cut.
     """
-    first = int(self.get('first_expert') or 0)
-    held_experts = self.get('w_gate_up').shape[0]
-    local = choice.ids - first
-    is_local = (local >= 0) & (local < held_experts)
+    local, is_local = self._find_local(choice)
     used_experts = np.unique(local[is_local])
     if not used_experts.size:
       used_experts = np.zeros(1, np.int64)
-    numbers = np.full(held_experts, tensors.UNUSED, np.int32)
+    numbers = np.full(self._num_held, tensors.UNUSED, np.int32)
     numbers[used_experts] = np.arange(len(used_experts))
     ids = np.where(is_local, numbers[np.where(is_local, local, 0)], -1)
     weights = np.where(is_local, choice.weights, 0.0)

@@ -78,7 +78,8 @@ def _count_wrong_slots(
   """Returns experts `[n, k]` of rows, which rows are wrong, and which count.
 
   Rows of all ranks: a token's have an expert for each slot, whose weight is not
-  0; others have one.  None: some have none, or all are wrong.
+  0; others have one.  None: their numbers differ, or every row that has an
+  expert is wrong.
   """
   tiling = stage.tiling
   ranks = range(len(stage.bad))
@@ -96,7 +97,7 @@ def _count_wrong_slots(
     bad = [tiling.rows(stage.name, stage.bad, rank) for rank in ranks]
     is_wrong = np.concatenate([b.any(axis=1) for b in bad])
     is_served = experts != tiles.NO_EXPERT
-  if not is_served.any() or is_wrong.all() or len(is_wrong) != len(experts):
+  if len(is_wrong) != len(experts) or is_wrong[is_served.any(axis=-1)].all():
     return None
   return experts, is_wrong, is_served
 

@@ -257,6 +257,8 @@ class Tally:
     if self._tiling is None or not self._bad_tokens or self._tiling.sample:
       return []
     ids, bad = self._tiling.topk_ids, self._bad_of_rank()
+    if all(bad[rank][(ids[rank] >= 0).any(axis=-1)].all() for rank in bad):
+      return []  # every token that has an expert is bad
     return [
       expert
       for expert in range(self._tiling.config.num_experts)
