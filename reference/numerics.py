@@ -105,12 +105,24 @@ def _split(emulated: storage_lib.Emulated, a: at.Array) -> list[at.Array]:
 def _narrowed(to: storage_lib.Format, a: at.Array) -> at.Array:
   # XLA may drop a convert to bfloat16 and back inside one jitted function
   # (excess precision); it never drops reduce_precision.
+  if to.truncates:
+    return _truncated(to, a)
   narrow = lax.reduce_precision(a, to.exponent_bits, to.digits - 1)
   if to.exponent_bits < jnp.finfo(a.dtype).nexp:
     # It flushes the subnormal numbers of a format with fewer exponents.
     subnormal = jnp.round(a / to.smallest) * to.smallest
     narrow = jnp.where(jnp.abs(a) < to.smallest_normal, subnormal, narrow)
   return narrow
+
+
+def _truncated(target: storage_lib.Format, a: at.Array) -> at.Array:
+  """Returns values without the digits that a format with their range lacks."""
+  info = jnp.finfo(a.dtype)
+  assert target.exponent_bits == info.nexp
+  word = jnp.dtype(f'uint{info.bits}')
+  excess = info.nmant - (target.digits - 1)
+  high_bits = lax.bitcast_convert_type(a, word) >> excess << excess
+  return lax.bitcast_convert_type(high_bits, a.dtype)
 
 
 def rounded(

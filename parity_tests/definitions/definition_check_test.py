@@ -121,13 +121,13 @@ class TestRandomInputs:
     )
     # then the rank that is judged has a row, and the report says of whom.
     assert (case.input['topk_ids'] >= 0).any()
-    held = len(candidate.inputs['gemm1_weights'])
+    num_local = len(candidate.inputs['gemm1_weights'])
     first = candidate.inputs['local_expert_offset']
     (line,) = [n for n in candidate.notes if 'have an expert here' in n]
-    named = re.search(r'are experts ([\d, ]+) of', line)
-    experts = [int(number) for number in named[1].split(',')]
+    match = re.search(r'are experts ([\d, ]+) of', line)
+    experts = [int(number) for number in match[1].split(',')]
     assert line.startswith('1 of 1 tokens')
-    assert all(first <= expert < first + held for expert in experts)
+    assert all(first <= expert < first + num_local for expert in experts)
     assert len(experts) == len(case.input['w_gate_up_codes'][0])
 
 

@@ -152,11 +152,11 @@ class Layer:
     text = f'{served} of {len(local)} tokens have an expert here'
     if not len(experts):
       return f'{text}: every output must be 0'
-    named = ', '.join(map(str, experts[:_MOST_NAMED]))
-    more = '' if len(experts) <= _MOST_NAMED else ', ...'
+    listing = ', '.join(map(str, experts[:_MOST_NAMED]))
+    listing += '' if len(experts) <= _MOST_NAMED else ', ...'
     return (
       f'{text}; experts 0 to {len(experts) - 1} of this report are experts '
-      f'{named}{more} of the definition'
+      f'{listing} of the definition'
     )
 
   def make_arrays(self, choice: Routing) -> dict[str, np.ndarray]:

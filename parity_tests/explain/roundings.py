@@ -263,7 +263,7 @@ _ACTIVATED = {'activation', 'd_gate_up', 'd_topk_weights'}
 _ORDERS = {'expert_back': 'expert, from the last one back'}
 # Dtypes beside the storage that points are rounded to.
 _MORE_DTYPES: Mapping[str, tuple[str, ...]] = {
-  'operands': ('tf32', 'bfloat16', 'tf32x3', 'bf16x3'),
+  'operands': ('tf32', 'tf32_rz', 'bfloat16', 'tf32x3', 'bf16x3'),
   'accumulator': ('float16',),
   'routing_weight': ('bfloat16', 'float16'),
 }

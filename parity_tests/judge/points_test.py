@@ -33,7 +33,9 @@ DIRECTIONS = passes.DIRECTIONS[:2]
 ROUNDED = [
   (point.name, narrow)
   for point in precision.INSIDE
-  for narrow in ('bfloat16', 'tf32')[: 1 + (point.name == 'operands')]
+  for narrow in ('bfloat16', 'tf32', 'tf32_rz')[
+    : 3 if point.name == 'operands' else 1
+  ]
 ]
 
 

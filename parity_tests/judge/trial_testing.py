@@ -135,6 +135,9 @@ def _round_at(policy, point: str, a: np.ndarray) -> np.ndarray:
     return a
   if dtype == 'tf32':
     return cut_bits(np.ascontiguousarray(a), 10)
+  if dtype == 'tf32_rz':
+    bits = np.ascontiguousarray(a, np.float32).view(np.uint32)
+    return (bits & np.uint32(0xFFFFE000)).view(np.float32)
   with np.errstate(over='ignore'):
     return a.astype(storage.FORMATS[dtype].numpy).astype(np.float32)
 

@@ -507,7 +507,8 @@ def _sorted(points: Iterable[str], own: Mapping[str, str]) -> tuple[str, ...]:
     products = storage.EMULATED if name == 'operands' else ()
     known = [*_OWN, *storage.ROUNDED, *products]
     whole = POINTS[name] in TENSORS
-    if dtype not in known or (whole and dtype == 'tf32'):
+    only_inside = dtype not in (*_OWN, *storage.FORMATS)
+    if dtype not in known or (whole and only_inside):
       raise ValueError(
         f'points: expected {name}=DTYPE, one of {known}, got {word!r}'
       )

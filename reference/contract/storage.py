@@ -17,6 +17,8 @@ class Format:
     digits: bits of the significand, the hidden one included.
     min_exponent: of the smallest normal number, 2**min_exponent.
     file_code: what safetensors calls it; None: files hold none.
+    truncates: whether numbers are rounded to it toward zero; the others, to
+      nearest even.
   """
 
   name: str
@@ -24,6 +26,7 @@ class Format:
   digits: int
   min_exponent: int
   file_code: str | None
+  truncates: bool = False
 
   @property
   def numpy(self) -> 'np.dtype':
@@ -40,8 +43,8 @@ class Format:
 
   @property
   def unit_roundoff(self) -> float:
-    """The largest relative error of one rounding to nearest."""
-    return 2.0**-self.digits
+    """The largest relative error of one rounding."""
+    return 2.0 ** (self.truncates - self.digits)
 
   @property
   def smallest_normal(self) -> float:
@@ -67,8 +70,15 @@ _TABLE = (
 
 FORMATS = {row.name: row for row in _TABLE}
 
+# What a matrix unit reads of a float32 operand.  Tensor cores drop bits that
+# TF32 lacks; a kernel that converts first (cvt.rna) rounds them away.
+_OF_OPERANDS = (
+  Format('tf32', 'tf32', 11, -126, None),
+  Format('tf32_rz', 'tf32_rz', 11, -126, None, truncates=True),
+)
+
 # What a value may be rounded to on its way: operands of matrix units too.
-ROUNDED = FORMATS | {'tf32': Format('tf32', 'tf32', 11, -126, None)}
+ROUNDED = FORMATS | {row.name: row for row in _OF_OPERANDS}
 
 # What a kernel may store; float64 is for golden values.
 STORED = {name: row for name, row in FORMATS.items() if row.file_code}

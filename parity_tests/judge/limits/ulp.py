@@ -64,18 +64,20 @@ def half_spacing(magnitude: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
-  """Returns `[...]` float64, values `[...]` rounded to nearest even.
+  """Returns `[...]` float64, values `[...]` rounded to `dtype`.
 
-  Beyond the largest number of `dtype` they are infinite.
+  To nearest even, or toward zero where the format truncates.  Beyond the
+  largest number of `dtype` they are infinite.
   """
   spacing = 2 * half_spacing(np.abs(values), dtype)
-  near = np.rint(values / spacing) * spacing
+  to_whole = np.trunc if storage.ROUNDED[dtype].truncates else np.rint
+  near = to_whole(values / spacing) * spacing
   beyond = np.abs(near) > storage.ROUNDED[dtype].largest
   return np.where(beyond, np.copysign(np.inf, values), near)
 
 
 def unit_roundoff(dtype: str) -> float:
-  """Returns u, the largest relative error of one rounding to nearest."""
+  """Returns u, the largest relative error of one rounding."""
   return storage.ROUNDED[dtype].unit_roundoff
 
 
