@@ -1,7 +1,8 @@
 r"""Judges layers of other projects: `hpmoe check`, `hpmoe invariance` of each.
 
 Entries are in gallery.toml, adapters in examples/gallery.  An entry whose
-Python is not named stays as it was measured.
+Python is not named stays as it was measured.  With --gpu they are those of
+gallery_gpu.toml, whose kernels run on the GPU that torch has here.
 
 Exit code 0: each fails where its entry has a reason, and nowhere else; 1: not
 so.
@@ -9,9 +10,11 @@ so.
 Example:
   python -m benchmarks.gallery --torch_python=.venv-gallery/bin/python --keep
   python -m benchmarks.gallery --entries='JAX ragged_dot'
+  python -m benchmarks.gallery --gpu --jobs=8 --keep
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent import futures
 import dataclasses
 import json
 import os
@@ -37,11 +40,15 @@ _PYTHON = flags.DEFINE_string(
 )
 _ENTRIES = flags.DEFINE_multi_string('entries', [], 'Names; none: all.')
 
+_GPU = flags.DEFINE_bool('gpu', False, 'Kernels on a GPU: gallery_gpu.toml.')
+_JOBS = flags.DEFINE_integer('jobs', 1, 'Entries that are judged at once.')
+
 ADAPTERS = figures.ROOT / 'examples/gallery'
 DTYPES = ('f32', 'bf16')
-POLICY, INVARIANCE = 'policy', 'invariance'
+POLICY, WIDE_POLICY, INVARIANCE = 'policy', 'wide_policy', 'invariance'
+NOT_TRIED = 'not tried'
 PASSES, CANNOT_RUN = 'PASS', 'cannot run'
-_NAME = 'gallery'
+_NAME, _GPU_NAME = 'gallery', 'gallery_gpu'
 _COLUMNS = (
   'layer',
   'float32',
@@ -50,6 +57,7 @@ _COLUMNS = (
   'right in 16 bits under',
   'float32: y or dx changes bits by',
 )
+_GPU_COLUMNS = ('layer', 'float32', 'bfloat16', 'why', 'right under')
 # What a model's tokens see; sums over tokens follow their order anyway.
 _OF_TOKENS = ('y', 'dx')
 _CANNOT_RUN = 3
@@ -61,6 +69,8 @@ class Entry:
   """A layer of another project, see gallery.toml.
 
   Attributes:
+    dtypes: those of `DTYPES` that it is judged in.
+    wide_policy: the policy under which its float32 passes; '': the default.
     case: flags of the layer that is judged.
     bits: flags of the layer on which it is seen what changes bits.
   """
@@ -73,6 +83,8 @@ class Entry:
   policy: str = ''
   narrow: str = 'bf16'
   python: str = 'torch'
+  dtypes: Sequence[str] = DTYPES
+  wide_policy: str = ''
   case: Sequence[str] = ('--preset=small', '--ranks=1', '--tokens=64')
   bits: Sequence[str] = ('--preset=tiny', '--ranks=1')
 
@@ -85,20 +97,29 @@ class Entry:
     return os.environ.get(self.python)
 
   def list_words(self, dtype: str, python: str) -> list[str]:
-    """Returns flags of both commands; dtype may be `POLICY`."""
-    words = [f'--dtype={self.narrow if dtype == POLICY else dtype}']
-    words += [f'--policy={self.policy}'] if dtype == POLICY else []
+    """Returns flags of both commands; dtype may be a policy's name."""
+    policies = {
+      POLICY: (self.narrow, self.policy),
+      WIDE_POLICY: (DTYPES[0], self.wide_policy),
+    }
+    dtype, policy = policies.get(dtype, (dtype, ''))
+    words = [f'--dtype={dtype}']
+    words += [f'--policy={policy}'] if policy else []
     words += ['--direction=both'] if self.has_backward else []
-    candidate = ADAPTERS / self.adapter
-    return [*words, f'--python={python}', f'--candidate={candidate}']
+    # A machine with a GPU may have all packages in the Python that judges.
+    words += [] if python == sys.executable else [f'--python={python}']
+    return [*words, f'--candidate={ADAPTERS / self.adapter}']
 
 
-ENTRIES = tuple(
-  Entry(**row)
-  for row in tomllib.loads(
-    pathlib.Path(__file__).with_suffix('.toml').read_text('utf-8')
-  )['entries']
-)
+def read_entries(name: str) -> tuple[Entry, ...]:
+  """Returns the entries of a file beside this one."""
+  path = pathlib.Path(__file__).with_name(f'{name}.toml')
+  rows = tomllib.loads(path.read_text('utf-8'))['entries']
+  return tuple(Entry(**row) for row in rows)
+
+
+ENTRIES = read_entries(_NAME)
+GPU_ENTRIES = read_entries(_GPU_NAME)
 
 
 def check(entry: Entry, dtype: str, python: str) -> str:
@@ -182,32 +203,44 @@ def read_versions(entry: Entry, python: str) -> str:
 
 def measure(entry: Entry, python: str) -> dict[str, Any]:
   """Returns what is said of an entry."""
-  dtypes = (*DTYPES, POLICY) if entry.policy else DTYPES
-  outcomes = {dtype: check(entry, dtype, python) for dtype in dtypes}
-  outcomes[INVARIANCE] = list_changes(entry, python)
-  run = figures.run(f'python -m benchmarks.{_NAME}')
+  outcomes = dict.fromkeys(DTYPES, NOT_TRIED)
+  for dtype in (*entry.dtypes, *_list_policies(entry)):
+    outcomes[dtype] = check(entry, dtype, python)
+  command = f'python -m benchmarks.{_NAME}'
+  if _GPU.value:
+    command += ' --gpu'
+  else:
+    outcomes[INVARIANCE] = list_changes(entry, python)
+  run = figures.run(command)
   return dict(run=run, versions=read_versions(entry, python), **outcomes)
 
 
-def list_contradictions(layers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _list_policies(entry: Entry) -> list[str]:
+  return [name for name in (POLICY, WIDE_POLICY) if getattr(entry, name)]
+
+
+def list_contradictions(
+  layers: Mapping[str, Mapping[str, Any]], entries: Sequence[Entry] = ENTRIES
+) -> list[str]:
   """Returns a line for each entry whose words are not what was measured."""
   lines = []
-  for entry in ENTRIES:
+  for entry in entries:
     layer = layers.get(entry.name)
     if layer is None:
       lines.append(f'{entry.name}: expected figures, got none')
       continue
-    for dtype in DTYPES:
+    for dtype in entry.dtypes:
       if (layer[dtype] == PASSES) == (dtype in entry.reason):
         lines.append(
           f'{entry.name}: reason: expected {dtype} in it if it does not pass, '
           f'got {entry.reason!r} of {layer[dtype]}'
         )
-    if entry.policy and layer[POLICY] != PASSES:
-      lines.append(
-        f'{entry.name}: policy: expected one under which it passes, got '
-        f'{entry.policy}: {layer[POLICY]}'
-      )
+    lines += [
+      f'{entry.name}: {name}: expected one under which it passes, got '
+      f'{getattr(entry, name)}: {layer[name]}'
+      for name in _list_policies(entry)
+      if layer[name] != PASSES
+    ]
   return lines
 
 
@@ -224,22 +257,61 @@ def tabulate(layers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         *(layer[dtype] for dtype in DTYPES),
         entry.reason,
         f'`{dtype}--policy={entry.policy}`' if entry.policy else '',
-        layer.get(INVARIANCE, 'not tried'),
+        layer.get(INVARIANCE, NOT_TRIED),
       ]
     )
   return rows
 
 
+def tabulate_gpu(layers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+  """Returns a row for each entry on a GPU."""
+  rows = []
+  for entry in GPU_ENTRIES:
+    layer = layers[entry.name]
+    file, _, _ = entry.adapter.partition(':')
+    words = {
+      f'{entry.narrow}: ': entry.policy,
+      'f32: ': entry.wide_policy,
+    }
+    policies = [f'{d}`{policy}`' for d, policy in words.items() if policy]
+    rows.append(
+      [
+        f'[{entry.name}](../examples/gallery/{file})',
+        *(layer[dtype] for dtype in DTYPES),
+        entry.reason,
+        '; '.join(policies),
+      ]
+    )
+  return rows
+
+
+def _measure_all(
+  entries: Sequence[Entry], layers: dict[str, dict[str, Any]]
+) -> None:
+  """Measures entries whose Python is known, and adds them to the layers."""
+  with futures.ThreadPoolExecutor(_JOBS.value) as pool:
+    jobs = {
+      pool.submit(measure, entry, python): entry.name
+      for entry in entries
+      if (python := entry.find_python()) is not None
+      and (not _ENTRIES.value or entry.name in _ENTRIES.value)
+    }
+    for job in futures.as_completed(jobs):
+      layers[jobs[job]] = job.result()
+      print(jobs[job], job.result(), flush=True)
+
+
 def main(argv):
   del argv
-  layers = figures.load(_NAME)['layers']
-  for entry in ENTRIES:
-    python = entry.find_python()
-    if python is None or (_ENTRIES.value and entry.name not in _ENTRIES.value):
-      continue
-    layers[entry.name] = measure(entry, python)
-    print(entry.name, layers[entry.name], flush=True)
-  lines = list_contradictions(layers)
+  name, entries = _NAME, ENTRIES
+  columns, make_rows = _COLUMNS, tabulate
+  if _GPU.value:
+    name, entries = _GPU_NAME, GPU_ENTRIES
+    columns, make_rows = _GPU_COLUMNS, tabulate_gpu
+  path = figures.FIGURES / f'{name}.json'
+  layers = figures.load(name)['layers'] if path.exists() else {}
+  _measure_all(entries, layers)
+  lines = list_contradictions(layers, entries)
   if figures.KEEP.value and not lines:
     # As many lines as there are commits.
     runs = {
@@ -247,7 +319,7 @@ def main(argv):
       for layer in layers.values()
     }
     figures.write(
-      _NAME, _COLUMNS, tabulate(layers), [*runs.values()], layers=layers
+      name, columns, make_rows(layers), [*runs.values()], layers=layers
     )
   print(*lines, sep='\n')
   return int(bool(lines))

@@ -39,7 +39,8 @@ def test_an_entry_without_figures_is_named():
 
 
 def test_every_adapter_is_an_entry_s():
-  files = {entry.adapter.partition(':')[0] for entry in gallery.ENTRIES}
+  entries = (*gallery.ENTRIES, *gallery.GPU_ENTRIES)
+  files = {entry.adapter.partition(':')[0] for entry in entries}
   shared_files = {'of_both.py', 'of_jax.py', 'of_onnx.py', 'of_torch.py'}
   shared_files.add('triton_gmm.py')
   adapters = {path.name for path in gallery.ADAPTERS.glob('*.py')}

@@ -1,7 +1,17 @@
-"""What the adapters of torch share."""
+"""What the adapters of torch share.
+
+Kernels run on the GPU where torch has one; elsewhere those of Triton run under
+its interpreter, which must be asked for before Triton is imported.
+"""
+
+import os
 
 import of_both
 import torch
+
+DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+if DEVICE == 'cpu':
+  os.environ.setdefault('TRITON_INTERPRET', '1')
 
 
 def of_rank(inputs):
@@ -29,7 +39,7 @@ def differentiable(moe):
     grads = torch.autograd.grad(y, leaves, inputs['dy'])
     return dict(zip(of_both.GRADS.values(), grads))
 
-  moe.torch = True  # inputs are tensors of torch
+  moe.torch = DEVICE  # inputs are tensors of torch, there
   moe.backward = backward
   backward.recomputes = True  # it calls moe again
   return moe

@@ -1,12 +1,8 @@
 """A grouped product as a Triton kernel; on a CPU under its interpreter."""
 
-import os
-
-os.environ.setdefault('TRITON_INTERPRET', '1')
-
-import torch  # noqa: E402
-import triton  # noqa: E402
-import triton.language as tl  # noqa: E402
+import of_torch  # noqa: F401, it comes before Triton
+import triton
+import triton.language as tl
 
 
 @triton.jit
@@ -52,7 +48,7 @@ def product(rows, weights, sizes, wide=False):
       f'weights: expected [E, A, B], A of 32s and B of 64s, got {shape}'
     )
   last = sizes.cumsum(0)
-  out = torch.empty(len(rows), weights.shape[-1], dtype=rows.dtype)
+  out = rows.new_empty(len(rows), weights.shape[-1])
   out = out.float() if wide else out
   grid = (len(weights), triton.cdiv(int(sizes.max()), 16), out.shape[1] // 64)
   held = (rows.contiguous(), weights.contiguous(), out, last - sizes, last)

@@ -2,6 +2,7 @@
 
 import functools
 
+import of_torch
 import torch_grouped_mm
 import triton_gmm
 
@@ -15,4 +16,4 @@ def wide(inputs, layer, policy):
   return torch_grouped_mm.moe(inputs, layer, policy, product)
 
 
-moe.torch = wide.torch = True
+moe.torch = wide.torch = of_torch.DEVICE

@@ -1,4 +1,4 @@
-"""vLLM's fused_moe_kernel as it is installed, under Triton's interpreter.
+"""vLLM's fused_moe_kernel as it is installed.
 
 Each slot is a block of its own, as vLLM does with few tokens: the kernel that
 sorts slots into blocks is not for CPUs.  The activation is the adapter's.
@@ -6,10 +6,12 @@ sorts slots into blocks is not for CPUs.  The activation is the adapter's.
 
 import os
 
-# An empty list of GPUs keeps vLLM from leaving Triton out where there is none.
-os.environ.update(TRITON_INTERPRET='1', CUDA_VISIBLE_DEVICES='')
+import of_torch
 
-import of_torch  # noqa: E402
+if of_torch.DEVICE == 'cpu':
+  # With an empty list of GPUs vLLM keeps Triton where there is none.
+  os.environ['CUDA_VISIBLE_DEVICES'] = ''
+
 import torch  # noqa: E402
 import triton.language as tl  # noqa: E402
 from vllm.model_executor.layers.fused_moe import fused_moe  # noqa: E402
@@ -41,4 +43,4 @@ def moe(inputs, layer, policy):
   return {'y': rows.reshape(*ids.shape, -1).sum(1)[None]}
 
 
-moe.torch = True
+moe.torch = of_torch.DEVICE
