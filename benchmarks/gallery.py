@@ -230,7 +230,9 @@ def list_contradictions(
       lines.append(f'{entry.name}: expected figures, got none')
       continue
     for dtype in entry.dtypes:
-      if (layer[dtype] == PASSES) == (dtype in entry.reason):
+      if layer[dtype] != NOT_TRIED and (
+        (layer[dtype] == PASSES) == (dtype in entry.reason)
+      ):
         lines.append(
           f'{entry.name}: reason: expected {dtype} in it if it does not pass, '
           f'got {entry.reason!r} of {layer[dtype]}'
@@ -239,7 +241,7 @@ def list_contradictions(
       f'{entry.name}: {name}: expected one under which it passes, got '
       f'{getattr(entry, name)}: {layer[name]}'
       for name in _list_policies(entry)
-      if layer[name] != PASSES
+      if layer.get(name, NOT_TRIED) not in (PASSES, NOT_TRIED)
     ]
   return lines
 
@@ -269,11 +271,13 @@ def tabulate_gpu(layers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
   for entry in GPU_ENTRIES:
     layer = layers[entry.name]
     file, _, _ = entry.adapter.partition(':')
-    words = {
-      f'{entry.narrow}: ': entry.policy,
-      'f32: ': entry.wide_policy,
-    }
-    policies = [f'{d}`{policy}`' for d, policy in words.items() if policy]
+    words = {POLICY: entry.narrow, WIDE_POLICY: DTYPES[0]}
+    policies = [
+      f'{dtype}: `{getattr(entry, name)}`'
+      + ('' if layer.get(name) == PASSES else ', not tried')
+      for name, dtype in words.items()
+      if getattr(entry, name)
+    ]
     rows.append(
       [
         f'[{entry.name}](../examples/gallery/{file})',

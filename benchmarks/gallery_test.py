@@ -9,11 +9,21 @@ from benchmarks import gallery
 from hpmoe.tools.docs import figures
 
 _TABLE = figures.load('gallery')
+_GPU_TABLE = figures.load('gallery_gpu')
 
 
 def test_rows_are_of_the_entries_and_what_was_measured():
   assert _TABLE['rows'] == gallery.tabulate(_TABLE['layers'])
   assert not gallery.list_contradictions(_TABLE['layers'])
+
+
+def test_rows_of_a_gpu_are_of_its_entries():
+  layers = _GPU_TABLE['layers']
+  assert _GPU_TABLE['rows'] == gallery.tabulate_gpu(layers)
+  assert not gallery.list_contradictions(layers, gallery.GPU_ENTRIES)
+  layers[gallery.GPU_ENTRIES[0].name]['bf16'] = 'PASS'
+  (line,) = gallery.list_contradictions(layers, gallery.GPU_ENTRIES)
+  assert line.startswith('torch grouped_mm: reason: expected bf16')
 
 
 @pytest.mark.parametrize(
