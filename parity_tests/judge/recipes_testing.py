@@ -288,9 +288,11 @@ def spread(inputs: inputs_lib.LayerInputs, seed: int) -> inputs_lib.LayerInputs:
   """
   rng, arrays = np.random.default_rng(seed), dict(inputs.arrays)
   config = inputs.config
+  # Weights are divided by two of them.
+  span = 6 if inputs.policy.storage == 'float16' else 13
 
   def draw(count: int) -> np.ndarray:
-    return np.exp2(-rng.integers(0, 13, count)).astype(np.float32)
+    return np.exp2(-rng.integers(0, span, count)).astype(np.float32)
 
   def scale(name: str, factors: np.ndarray) -> None:
     wide = arrays[name].astype(np.float32) * factors
