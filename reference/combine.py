@@ -83,11 +83,13 @@ def summed(
 
   `last`, if there is one, is added to it before it is rounded.
   """
+  rounded = functools.partial(numerics.at_point, policy, point)
 
   def add(total: at.Array, slot: int) -> at.Array:
-    return numerics.at_point(policy, point, total + terms[:, :, slot])
+    return rounded(total + terms[:, :, slot])
 
-  total = functools.reduce(add, range(1, terms.shape[2]), terms[:, :, 0])
+  first = rounded(terms[:, :, 0])
+  total = functools.reduce(add, range(1, terms.shape[2]), first)
   if last is not None:
     total = total + numerics.widen(policy, last)
   return numerics.store(policy, total)

@@ -25,7 +25,7 @@ _NEAR, _NEAR_EACH = 2.0**-5, 2.0**-3
 # errors differ by less than this factor are both named.
 _EXPLAINED_SHARE, _WORTH_A_WORD, _ALIKE = 0.25, 0.5, 1.25
 # No more words are tried if at most this share of the error is left, or if
-# every word alone leaves more than this share: of three that act together, each
+# every pair leaves more than this share: of three that act together, each
 # removes a fifth.
 _LITTLE, _HARDLY = 1 / 16, 0.9
 # Only the words of a rounding contain one of these.
@@ -38,6 +38,8 @@ _ACTIVATION = 'the activation'
 _MOST_CAUSES = 4
 # Most words in a set; sets that are tried with one word more.
 _MOST_WORDS, _BEAM = 3, 4
+# Sets that are judged by limits.
+_MOST_TRIED = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,8 @@ class RoundedStage:
     expected: `[R, ...]` what it should have, computed as `under` does.
     real: `[R, ...]` bool, elements that are not padding.
     under: computes it under a policy from the candidate's tensors.
+    is_right: says whether it is right under a policy, by the limits of a lane;
+      None: nobody can say.
   """
 
   name: str
@@ -61,16 +65,23 @@ class RoundedStage:
   expected: np.ndarray
   real: np.ndarray
   under: Callable[[precision.PrecisionPolicy], np.ndarray]
+  is_right: Callable[[precision.PrecisionPolicy], bool] | None = None
 
 
-def explain(stage: RoundedStage) -> str:
-  """Returns the roundings that explain a stage, or ''."""
+def explain(stage: RoundedStage) -> tuple[str, int]:
+  """Returns the roundings that explain a stage, or '', and how many it tried.
+
+  An error larger than roundings cause is searched for none.
+  """
   deviation = _Deviation.measure(stage)
   if deviation is None or not deviation.right > 0:
-    return ''
-  explaining_sets = _search(stage, deviation)
+    return '', 0
+  left_by_set = _search(stage, deviation)
+  explaining_sets = _select_best(left_by_set, deviation)
+  explaining_sets = explaining_sets or _find_right(stage, left_by_set)
+  tries = len(left_by_set) - 1
   if not explaining_sets:
-    return ''
+    return '', tries
   alike = [*explaining_sets]
   causes = ' or '.join(
     _format_words(stage, words) for words in alike[:_MOST_CAUSES]
@@ -78,9 +89,8 @@ def explain(stage: RoundedStage) -> str:
   if len(alike) > _MOST_CAUSES:
     causes += f', or {len(alike) - _MOST_CAUSES} more that round alike'
   best = min(explaining_sets, key=lambda words: explaining_sets[words])
-  return (
-    f'{causes}{_format_fit(stage, deviation, best)}{_format_flag(stage, alike)}'
-  )
+  fit, flag = _format_fit(stage, deviation, best), _format_flag(stage, alike)
+  return f'{causes}{fit}{flag}', tries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,40 +141,69 @@ class _Deviation:
 def _search(
   stage: RoundedStage, deviation: _Deviation
 ) -> dict[tuple[str, ...], float]:
-  """Returns sets of words that explain a stage, with the error that they leave.
+  """Returns sets of words, with the error that they leave.
 
-  Sets of two and three words are tried that contain one of the best smaller
-  sets.
+  It stops when one leaves next to nothing, or no pair leaves less than none.
   """
   words = [*_words(stage)]
   left_by_set: dict[tuple[str, ...], float] = {(): deviation.right}
   sets: list[tuple[str, ...]] = [(word,) for word in words]
-  for _ in range(_MOST_WORDS):
+  for count in range(1, _MOST_WORDS + 1):
     for word_set in sets:
       left_by_set[word_set] = deviation.measure_left(
         stage, stage.under(_add_words(stage.policy, word_set))
       )
     smallest_left = min(left_by_set.values())
-    if (
-      smallest_left <= max(deviation.smallest, _LITTLE * deviation.right)
-      or not sets
-    ):
+    is_least = smallest_left <= max(
+      deviation.smallest, _LITTLE * deviation.right
+    )
+    is_hopeless = count > 1 and smallest_left > _HARDLY * deviation.right
+    if is_least or is_hopeless or not sets:
       break
-    if smallest_left > _HARDLY * deviation.right:
-      return {}
-    going_on = sorted(sets, key=lambda word_set: left_by_set[word_set])[:_BEAM]
-    longer = {
-      tuple(
-        other_word
-        for other_word in words
-        if other_word in word_set or other_word == word
-      )
-      for word_set in going_on
-      for word in words
-      if word not in word_set and _is_one((*word_set, word))
-    }
-    sets = sorted(longer)
-  return _select_best(left_by_set, deviation)
+    sets = _list_longer(words, sets, left_by_set)
+  return left_by_set
+
+
+def _list_longer(
+  words: Sequence[str],
+  sets: Sequence[tuple[str, ...]],
+  left_by_set: dict[tuple[str, ...], float],
+) -> list[tuple[str, ...]]:
+  """Returns sets with one word more: all pairs, then those of the best sets.
+
+  Of two roundings that act together, neither alone may leave less.  Activations
+  do not act together with others: those that leave much are in no pair.
+  """
+  best = sorted(sets, key=lambda word_set: left_by_set[word_set])[:_BEAM]
+  if len(best[0]) == 1:
+    best = [s for s in sets if s in best or not s[0].startswith(_ACTIVATION)]
+    words = [word for (word,) in best]
+  longer = {
+    tuple(w for w in words if w in word_set or w == word)
+    for word_set in best
+    for word in words
+    if word not in word_set and _is_one((*word_set, word))
+  }
+  return sorted(longer)
+
+
+def _find_right(
+  stage: RoundedStage, left_by_set: dict[tuple[str, ...], float]
+) -> dict[tuple[str, ...], float]:
+  """Returns a set of words under whose policy the stage is right, if any is.
+
+  A kernel that rounds at other terms of a sum than the oracle has other bits,
+  and is right by the limits.  The set must leave less of the error than none.
+  """
+  if stage.is_right is None:
+    return {}
+  most_left = _HARDLY * left_by_set[()]
+  near = [s for s, left in left_by_set.items() if s and left <= most_left]
+  near.sort(key=lambda word_set: (len(word_set), left_by_set[word_set]))
+  for word_set in near[:_MOST_TRIED]:
+    if stage.is_right(_add_words(stage.policy, word_set)):
+      return {word_set: left_by_set[word_set]}
+  return {}
 
 
 def _select_best(

@@ -177,7 +177,20 @@ def compile_less() -> Iterator[None]:
     yield
 
 
+def _is_weighted(
+  name: str, config: config_lib.MoEConfig, policy: precision.PrecisionPolicy
+) -> bool:
+  """Says whether a GEMM has to do with where routing weights multiply."""
+  if name not in tensors.GEMMS:
+    return True
+  early = name == 'expert_out' and config.bias
+  return early or name == tensors.WEIGHTED[policy.placement]
+
+
 def _run_compiling_less(name, config, policy, sources):
+  if not _is_weighted(name, config, policy):
+    # One program of a GEMM for all placements.
+    policy = dataclasses.replace(policy, placement='combine')
   if tensors.routed(name) not in _WITH_GEMM:
     return _uncompiled(name, config, policy, sources)
   wide = {

@@ -186,6 +186,8 @@ class Kernel:
       to bfloat16.
     truncate: stores cut a mantissa off instead of rounding.
     add_bias: adds one to a product of matrices.
+    first_row_whole: the first row of a token is added as it is, whatever the
+      policy rounds a running sum to.
     wrong: one of `WRONG`, `WRONG_GRADS` or `WRONG_SHARED`, what it gets wrong
       of parts; or ''.
   """
@@ -199,6 +201,7 @@ class Kernel:
   round_weights: bool = False
   truncate: bool = False
   add_bias: Callable[..., np.ndarray] = ends_with
+  first_row_whole: bool = False
   wrong: str = ''
 
   def _store(self, policy, a: np.ndarray) -> np.ndarray:
@@ -419,7 +422,8 @@ class Kernel:
     point = 'running_sum' if name == 'y' else 'd_running_sum'
     for k in range(rows.shape[1]):
       total = total + terms[:, k]
-      total = _round_at(policy, point, total) if k else total
+      if k or not self.first_row_whole:
+        total = _round_at(policy, point, total)
     total = total if last is None else total + last
     return self._store(policy.storing(name), total)
 

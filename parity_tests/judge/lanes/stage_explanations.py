@@ -16,6 +16,7 @@ from hpmoe.parity_tests.explain import roundings
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.lanes import tolerance_lanes
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -70,9 +71,12 @@ def explain_results(
     seeks_roundings = options.roundings is None or name in options.roundings
     # A hundred roundings need not be tried where one bug is enough.
     if seeks_roundings and pass_case.is_small(case) and not whole:
-      rounded = _build_rounding_stage(case, answer, name)
+      rounded = build_rounding_stage(case, answer, name, exact)
       with oracle_lib.compile_less():
-        explanation = roundings.explain(rounded) or explanation
+        cause, tries = roundings.explain(rounded)
+      explanation = cause or explanation or failure.pattern
+      if tries and not cause:
+        explanation += f'; no rounding, of {tries} that were tried, explains it'
     words_of_stage[name] = explanation or failure.pattern
 
   def tell(result: verdicts.Result) -> verdicts.Result:
@@ -87,9 +91,20 @@ def explain_results(
   return [tell(r) for r in results]
 
 
-def _build_rounding_stage(
-  case: pass_case.PassCase, answer: pass_case.Answer, name: str
+def build_rounding_stage(
+  case: pass_case.PassCase,
+  answer: pass_case.Answer,
+  name: str,
+  exact: bool = False,
 ) -> roundings.RoundedStage:
+  """Returns a stage of an answer, to be searched for roundings.
+
+  Args:
+    case: the pass.
+    answer: what the candidate returned.
+    name: of the stage.
+    exact: whether right values are equal, so that no limits say more.
+  """
   chain = (*case.list_unseen(name, answer.sources), name)
   actual = lazy_tensors.load_whole(answer.outputs[name])
   real = np.ones(actual.shape, bool)
@@ -99,7 +114,7 @@ def _build_rounding_stage(
   computed = [stage for stage in chain if stage in case.sources]
   computed_stages: dict[tuple, np.ndarray] = {}
 
-  def under(policy: precision.PrecisionPolicy) -> np.ndarray:
+  def compute(policy: precision.PrecisionPolicy) -> pass_case.Arrays:
     of_policy = case.with_policy(policy)
     sources = dict(answer.sources)
     key: tuple = ()
@@ -116,12 +131,27 @@ def _build_rounding_stage(
           of_policy.recompute(stage, sources)
         )
       sources[stage] = computed_stages[key]
-    return sources[name]
+    return {stage: sources[stage] for stage in computed}
+
+  def under(policy: precision.PrecisionPolicy) -> np.ndarray:
+    return compute(policy)[name]
+
+  def is_right(policy: precision.PrecisionPolicy) -> bool:
+    refused = tolerance_lanes.find_refused(
+      case.with_policy(policy), name, answer.sources, compute(policy), actual
+    )
+    return not refused.any()
 
   policy = case.inputs.policy
-  expected = under(policy)
   return roundings.RoundedStage(
-    name, policy, chain, actual, expected, real, under
+    name,
+    policy,
+    chain,
+    actual,
+    under(policy),
+    real,
+    under,
+    None if exact else is_right,
   )
 
 

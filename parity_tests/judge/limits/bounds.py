@@ -1235,7 +1235,7 @@ class CombineSums:
     more, of_rounding, crossed = _often_rounded(
       self.policy,
       point,
-      self.slots - 1,
+      self.slots,
       reach,
       lambda: np.sqrt(own + self.variance),
     )
