@@ -305,7 +305,14 @@ def _names(node: object) -> Iterator[str]:
 
 def _read_npz(path):
   with np.load(path, allow_pickle=False) as archive:
-    return {name: archive[name] for name in archive.files}, {}
+    arrays = {name: archive[name] for name in archive.files}
+  for name, array in arrays.items():
+    if array.dtype == np.dtype('V1'):
+      raise ValueError(
+        f'{path}: {name}: expected a dtype that .npz keeps, got bytes without '
+        'one: numpy forgets which FP8 they were; save a .safetensors file'
+      )
+  return arrays, {}
 
 
 def _read_npy(path):

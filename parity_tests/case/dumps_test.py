@@ -204,3 +204,10 @@ def test_what_holds_no_tensors_is_refused(tmp_path, name):
     np.save(path, np.array([{}]), allow_pickle=True)
   with pytest.raises(ValueError, match=f'{name}: expected .*(safeten|np)'):
     dumps.read(path)
+
+
+def test_fp8_in_an_npz_is_refused_in_words(tmp_path):
+  path = tmp_path / 'case.npz'
+  np.savez(path, x=np.zeros(3, ml_dtypes.float8_e4m3fn))
+  with pytest.raises(ValueError, match='x: expected a dtype .* FP8 .* save a'):
+    dumps.read(path)

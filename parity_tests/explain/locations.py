@@ -12,6 +12,9 @@ from hpmoe.parity_tests.explain import failed_stage
 _MULTIPLES = (128, 64, 32, 16, 8, 4)
 # Fewer wrong rows say nothing of their experts.
 _FEWEST_ROWS = 3
+# A pair of experts says nothing of more than this share of wrong rows, nor
+# where fewer rows than for each of them are right.
+_MOST_WRONG = 0.75
 # More experts are not paired.
 _MOST_SUSPECTS = 24
 
@@ -106,12 +109,23 @@ def _describe_experts(stage: failed_stage.FailedStage) -> str:
   """Returns which experts all wrong rows, and no others, belong to, or ''."""
   group = find_experts(stage)
   wrong = _count_wrong_slots(stage)
-  if not group or wrong is None or wrong[1].sum() < _FEWEST_ROWS:
+  if not group or wrong is None or not _is_telling(wrong[1], len(group)):
     return ''
   names = ' or '.join(map(str, group))
   if stage.name in ('y', 'dx'):
     return f'all wrong tokens, and no others, chose expert {names}'
   return f'in rows of experts {" and ".join(map(str, group))} alone'
+
+
+def _is_telling(is_wrong: np.ndarray, count: int) -> bool:
+  """Says whether rows that are wrong `[n]` are hardly an expert's by chance.
+
+  Where nearly all are wrong, some pair of experts has all of them.
+  """
+  wrong, right = int(is_wrong.sum()), int((~is_wrong).sum())
+  if count > 1 and wrong > _MOST_WRONG * len(is_wrong):
+    return False
+  return min(wrong, right) >= count * _FEWEST_ROWS
 
 
 def _describe_tokens(stage: failed_stage.FailedStage, bad: np.ndarray) -> str:

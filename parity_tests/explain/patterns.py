@@ -54,13 +54,8 @@ def describe(
   actual_row, expected_row = (
     a[row].astype(np.float64) for a in (actual, expected)
   )
-  for part in (np.arange(len(bad)) == row, slice(None)):
-    bad_part = bad[part]
-    factor = _factor(
-      actual_units[part][bad_part], expected_units[part][bad_part]
-    )
-    if factor is not None:
-      return f'got = {factor:.6g} * expected'
+  if scaled := _describe_factor(actual_units, expected_units, bad):
+    return scaled
   if near := _near(actual, expected, bad):
     return near
   if actual_row.size > 2 and _close(actual_row[:-1], expected_row[1:]):
@@ -126,6 +121,20 @@ def _factor(actual: np.ndarray, expected: np.ndarray) -> float | None:
     return None
   largest_residual = min(abs(factor - 1) / 4, 2.0**-6 * abs(factor))
   return factor if residual <= largest_residual**2 * size else None
+
+
+def _describe_factor(
+  actual: np.ndarray, expected: np.ndarray, bad: np.ndarray
+) -> str:
+  """Returns the factor of all bad elements, or that each row has its own."""
+  factor = _factor(actual[bad], expected[bad])
+  if factor is not None:
+    return f'got = {factor:.6g} * expected'
+  rows = np.flatnonzero(bad.any(axis=1))
+  factors = [_factor(actual[r][bad[r]], expected[r][bad[r]]) for r in rows]
+  if None in factors or not any(factors):
+    return ''
+  return f'got = {factors[0]:.6g} * expected, each row with a factor of its own'
 
 
 def _near(actual: np.ndarray, expected: np.ndarray, bad: np.ndarray) -> str:

@@ -248,6 +248,7 @@ class Bench:
       roundings,
       explain,
       request.beside,
+      request.other_inputs,
     )
     results: list[verdicts.Result] = []
     wrong: list[isolation.WrongTask] = []

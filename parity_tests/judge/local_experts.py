@@ -40,6 +40,17 @@ class LocalExperts:
     is_local = (ids >= 0) & (local >= 0) & (local < self.count)
     return np.where(is_local, local, tensors.UNUSED).astype(np.int32)
 
+  def list_wrong_places(self) -> list['LocalExperts']:
+    """Returns the places at which kernels take these experts to begin."""
+    places = dict.fromkeys(
+      (0, self.first - 1, self.first + 1, self.first + self.count)
+    )
+    return [
+      dataclasses.replace(self, first=first)
+      for first in places
+      if first >= 0 and first != self.first
+    ]
+
   def fields(self, case: case_lib.Case) -> dict[str, str]:
     """Returns the fields of the case of these experts alone."""
     name, *words = case.preset.split(':')

@@ -11,6 +11,7 @@ from typing import Any, Self
 from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.explain import routing_mistakes
 from hpmoe.parity_tests.judge import judgement as judgement_lib
 from hpmoe.parity_tests.judge import verdicts
 
@@ -27,6 +28,7 @@ class Request:
     judgement: how the answer is judged.
     command: the arguments of `hpmoe` that make this request, without lanes.
     beside: of `pass_case.LaneOptions`.
+    other_inputs: likewise.
   """
 
   case: case_lib.Case = case_lib.Case()
@@ -36,6 +38,7 @@ class Request:
   judgement: judgement_lib.Judgement = judgement_lib.Judgement()
   command: tuple[str, ...] = (_CHECK,)
   beside: Callable[..., list[verdicts.Result]] | None = None
+  other_inputs: tuple[routing_mistakes.OtherInputs, ...] = ()
 
   def but(self, **fields: Any) -> Self:
     """Returns the request with other parts, or other fields of its parts.

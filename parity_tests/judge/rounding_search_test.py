@@ -36,11 +36,11 @@ def list_words(dtype: str, everything: bool) -> list[str]:
   Who returns a tensor returns it in the dtype that the policy says.
   """
   narrow = 'bfloat16' if dtype == 'float32' else dtype
-  stored = 'bfloat16' if dtype == 'float32' else 'float32'
+  other_dtype = 'bfloat16' if dtype == 'float32' else 'float32'
   inside = [p.name for p in precision.INSIDE if not p.name.startswith('d_')]
   words = [f'{name}={narrow}' for name in inside if name != 'operands']
   unseen = () if everything else ('gate_up', 'activation', 'expert_out')
-  words += [f'{name}={stored}' for name in unseen]
+  words += [f'{name}={other_dtype}' for name in unseen]
   words += [f'placement={name}' for name in precision.PLACEMENTS[1:]]
   words += [f'sum_order={name}' for name in precision.ROW_ORDERS[1:]]
   if dtype == 'float32':
@@ -71,7 +71,7 @@ class Search:
     self, word_sets: Sequence[Words], kernel: trial.Kernel | None = None
   ) -> list[Words]:
     """Returns sets whose kernel fails, and is right under no policy named."""
-    missed = []
+    unnamed_sets = []
     for words in word_sets:
       candidate = numpy_testing.Numpy(
         kernel or trial.Kernel(), self.everything, words=(*PLAIN, *words)
@@ -81,8 +81,8 @@ class Search:
       if is_named or not self._list_failed(candidate, ()):
         continue
       if all(self._list_failed(candidate, policy) for policy in policies):
-        missed.append(words)
-    return missed
+        unnamed_sets.append(words)
+    return unnamed_sets
 
   def _name_policies(self, candidate) -> list[Words]:
     outputs = self.layer.run(candidate.run)
@@ -104,8 +104,8 @@ class Search:
   def _list_failed(self, candidate, policy: Words) -> set[str]:
     case = dataclasses.replace(self.case, policy=policy)
     bench = bench_lib.Bench(case) if policy else self.bench
-    refused = numpy_testing.list_refused(bench, case, candidate, 'bounded')
-    return {stage for _, stage in refused}
+    failures = numpy_testing.list_refused(bench, case, candidate, 'bounded')
+    return {stage for _, stage in failures}
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ is judged under the kernel's own choice, so an error of the router is not one of
 every stage behind it.  A backward pass may return `d_router_logits`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import functools
 import pathlib
@@ -22,6 +22,7 @@ from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.explain import routing_mistakes
 from hpmoe.parity_tests.judge import local_experts
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import router_data
@@ -45,6 +46,8 @@ _TOKEN_BLOCK = 64
 _CHUNK = 1 << 22
 _GRAD = tensors_lib.ROUTER_GRADS[0].name
 _U = ulp.unit_roundoff('float32')
+# Limits of a weight that one with a mistake may be off, computed by itself.
+_NEAR_UNITS = 4
 
 Run = Callable[..., Any]
 
@@ -281,9 +284,37 @@ def _run_under(request, view, task: Task | None, routing, progress, run_check):
     candidate = candidate.ready(case)
     beside = task and functools.partial(_judge_grads, task, request)
     inner = dataclasses.replace(
-      request, case=case, candidate=candidate, beside=beside
+      request,
+      case=case,
+      candidate=candidate,
+      beside=beside,
+      other_inputs=tuple(_list_other_inputs(view, task, routing)),
     )
     return run_check(inner, progress), candidate
+
+
+def _list_other_inputs(
+  view: local_experts.LocalExperts | None, task: Task | None, routing: Routing
+) -> Iterator[routing_mistakes.OtherInputs]:
+  """Yields what kernels that mistake the routing have in its place."""
+  if task is not None:
+    for says, weights in _list_wrong_weights(task, routing.ids):
+      arrays = dict(topk_weights=weights.astype(np.float32))
+      says = f'topk_weights: {says}'
+      yield routing_mistakes.OtherInputs(says, arrays)
+  for other in () if view is None else view.list_wrong_places():
+    arrays = dict(topk_ids=other.number(routing.ids))
+    says = f'the local experts began at expert {other.first}'
+    yield routing_mistakes.OtherInputs(says, arrays)
+
+
+def _list_wrong_weights(
+  task: Task, ids: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields mistakes of weights `[R, T, K]` of some experts, in words."""
+  return routing_mistakes.list_wrong_weights(
+    task.router, task.inputs.logits, task.inputs.bias, ids
+  )
 
 
 def _list_router_inputs(
@@ -380,12 +411,17 @@ def _compare_weights(task, outputs, lane, rule, request) -> verdicts.Result:
   limit += ulp.smallest_normal(task.router.dtype)
   ratio = np.abs(weights - expected) / limit
   worst = float(np.max(ratio, initial=0.0))
-  tensors = _Tensors(
-    weights,
-    expected.astype(np.float32),
-    ~(ratio <= 1.0),
-    f'{worst:.3g} times what its {task.weight_ulp:.3g} float32 roundings allow',
+  pattern = (
+    f'{worst:.3g} times what its {task.weight_ulp:.3g} float32 roundings allow'
   )
+  is_bad = ~(ratio <= 1.0)
+  for says, other in _list_wrong_weights(task, outputs['topk_ids']):
+    distance = np.abs(weights - other)[is_bad]
+    nearest = np.maximum(limit, np.abs(other) * task.weight_ulp * _U)[is_bad]
+    if is_bad.any() and (distance <= _NEAR_UNITS * nearest).all():
+      pattern = f'as if {says}; {pattern}'
+      break
+  tensors = _Tensors(weights, expected.astype(np.float32), is_bad, pattern)
   result = tensors.make_result('topk_weights', lane, rule, request)
   return dataclasses.replace(result, values={'error_of_bound': worst})
 

@@ -42,6 +42,9 @@ def kernel(inputs, config, policy, word, change='', returns=True):
     bias = None
   ids, weights = routing.route(router, logits, bias)
   first, _ = inputs.get('local_experts', (0, 0))
+  if change in MISTAKES:
+    ids, _ = routing.route(router, logits, bias)
+    weights = MISTAKES[change](logits, bias, ids).astype(np.float32)
   if change == 'slots backwards':
     ids, weights = ids[..., ::-1].copy(), weights[..., ::-1].copy()
   if change == 'weights of 1 % more':
@@ -55,6 +58,40 @@ def kernel(inputs, config, policy, word, change='', returns=True):
     y = y * np.float32(1.01)
   routed = {'topk_ids': ids, 'topk_weights': weights}
   return {'y': y, **(routed if returns else {})}
+
+
+def _take(scores, ids):
+  return np.take_along_axis(scores, ids, -1)
+
+
+def _share(weights):
+  return 2.5 * weights / weights.sum(-1, keepdims=True)
+
+
+def _sigmoid(logits):
+  return 1 / (1 + np.exp(-logits))
+
+
+def _softmax(logits):
+  exp = np.exp(logits - logits.max(-1, keepdims=True))
+  return exp / exp.sum(-1, keepdims=True)
+
+
+# Weights of DeepSeek-V3's rule, by what is wrong of them.
+MISTAKES = {
+  'they were not renormalised': lambda z, bias, ids: (
+    2.5 * _take(_sigmoid(z), ids)
+  ),
+  'the scale 2.5 was forgotten': lambda z, bias, ids: (
+    _share(_take(_sigmoid(z), ids)) / 2.5
+  ),
+  'the bias was in the weights': lambda z, bias, ids: _share(
+    _take(_sigmoid(z) + bias, ids)
+  ),
+  'softmax was in place of sigmoid': lambda z, bias, ids: _share(
+    _take(_softmax(z), ids)
+  ),
+}
 
 
 def _compute_experts(inputs, config, ids, weights):
@@ -479,3 +516,32 @@ class TestRequests:
     report = json.loads((tmp_path / 'out.json').read_text())
     assert report['config']['routing'] == f'router {DEEPSEEK}'
     assert f'--router={DEEPSEEK}' in report['config']['command']
+
+
+@pytest.mark.parametrize('returns', [True, False], ids=['weights', 'y'])
+@pytest.mark.parametrize('mistake', MISTAKES)
+def test_a_mistake_of_weights_is_named(mistake, returns):
+  report = check(mistake, returns=returns)
+  failure = report.first_failure
+  assert failure.stage == ('topk_weights' if returns else 'y')
+  assert f'{mistake};' in failure.pattern + ';'
+
+
+@pytest.mark.parametrize('begin', [0, 3, 5])
+def test_local_experts_that_begin_elsewhere_are_named(begin):
+  # given: a kernel that takes its four experts, 4 to 7, for others
+  def layer(inputs, config, policy):
+    first, _ = inputs['local_experts']
+    ids = inputs['topk_ids'] - (begin - 4)
+    weights = inputs['topk_weights']
+    return {'y': _compute_experts(inputs, config, ids - first, weights)}
+
+  layer.activations = ('swiglu',)
+  case = hpmoe.Case(
+    preset='tiny:experts=16', ranks=1, local_experts='4:4', direction='forward'
+  )
+  # when
+  report = hpmoe.check(layer, case, lanes=['bitwise', 'bounded'])
+  # then
+  words = f'as if the local experts began at expert {begin}'
+  assert words in report.first_failure.pattern

@@ -14,6 +14,7 @@ from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
+from hpmoe.parity_tests.explain import routing_mistakes
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import pass_reference
@@ -40,6 +41,7 @@ class LaneOptions:
     roundings: stages whose failures are searched for roundings; None: all.
     explain: whether failures are explained.
     beside: judges what a pass returned beside its stages; None: nothing.
+    other_inputs: what kernels with a known mistake have in place of a routing.
   """
 
   lanes: tuple[str, ...]
@@ -48,6 +50,7 @@ class LaneOptions:
   roundings: Sequence[str] | None = None
   explain: bool = True
   beside: 'Callable[[PassCase, Answer], Results] | None' = None
+  other_inputs: tuple[routing_mistakes.OtherInputs, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.explain import explain
@@ -65,7 +66,7 @@ def explain_results(
     explanation, whole = '', False
     if first and failure.bad_rows:
       stage = _build_failed_stage(
-        case, answer, expected, failure, refuses, exact
+        options, case, answer, expected, failure, refuses, exact
       )
       explanation, whole = explain.explain(stage, failure.pattern)
     seeks_roundings = options.roundings is None or name in options.roundings
@@ -137,10 +138,10 @@ def build_rounding_stage(
     return compute(policy)[name]
 
   def is_right(policy: precision.PrecisionPolicy) -> bool:
-    refused = tolerance_lanes.find_refused(
+    wrong_elements = tolerance_lanes.find_refused(
       case.with_policy(policy), name, answer.sources, compute(policy), actual
     )
-    return not refused.any()
+    return not wrong_elements.any()
 
   policy = case.inputs.policy
   return roundings.RoundedStage(
@@ -164,7 +165,7 @@ def _list_weights(stage: str) -> tuple[str, ...]:
 
 
 def _build_failed_stage(
-  case, answer, expected, failure, refuses, exact
+  options, case, answer, expected, failure, refuses, exact
 ) -> failed_stage.FailedStage:
   name, sources = verdicts.tensor_of(failure.stage), answer.sources
   arrays = {**case.inputs.arrays, **expected, **sources, **case.oracle.plan}
@@ -212,8 +213,37 @@ def _build_failed_stage(
       case.inputs.policy.quantised, case.inputs.arrays
     ),
     {n: lazy_tensors.load_whole(a) for n, a in case.before.items()},
-    [*_list_variants(case, name, sources, chain, exact)],
+    [
+      *_list_other_routings(options, case, name, sources),
+      *_list_variants(case, name, sources, chain, exact),
+    ],
   )
+
+
+def _list_other_routings(
+  options: pass_case.LaneOptions,
+  case: pass_case.PassCase,
+  name: str,
+  sources: passes.Tensors,
+) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
+  """Yields y of kernels that mistake the routing, in words."""
+  for other in options.other_inputs if name == 'y' else ():
+    inputs = case.inputs
+    config = inputs.config
+    if 'topk_ids' in other.arrays:
+      ids = other.arrays['topk_ids']
+      config = inputs_lib.with_capacity(
+        dataclasses.replace(config, capacity=None), ids
+      )
+      config = dataclasses.replace(
+        config, capacity=max(config.num_rows, inputs.config.num_rows)
+      )
+    arrays = {**inputs.arrays, **other.arrays}
+    changed_inputs = dataclasses.replace(inputs, config=config, arrays=arrays)
+    changed_case = dataclasses.replace(case, inputs=changed_inputs)
+    usable = {} if 'topk_ids' in other.arrays else sources
+    compute = functools.partial(changed_case.recompute, name, usable)
+    yield f'as if {other.says}', '', compute
 
 
 def _list_variants(
