@@ -41,7 +41,9 @@ def list_words(dtype: str, everything: bool) -> list[str]:
   words = [f'{name}={narrow}' for name in inside if name != 'operands']
   unseen = () if everything else ('gate_up', 'activation', 'expert_out')
   words += [f'{name}={other_dtype}' for name in unseen]
-  words += [f'placement={name}' for name in precision.PLACEMENTS[1:]]
+  # Where all is returned a placement is no rounding: see below.
+  placements = () if everything else precision.PLACEMENTS[1:]
+  words += [f'placement={name}' for name in placements]
   words += [f'sum_order={name}' for name in precision.ROW_ORDERS[1:]]
   if dtype == 'float32':
     words += ['operands=tf32', 'operands=bfloat16']
@@ -155,3 +157,15 @@ def test_what_no_rounding_explains_is_said_with_what_was_tried():
   # then
   pattern = next(r.failure.pattern for r in results if r.failure)
   assert re.search('; no rounding, of [0-9]+ that were tried, expl', pattern)
+
+
+@pytest.mark.parametrize('placement', precision.PLACEMENTS[1:])
+@pytest.mark.few(1)
+def test_another_placement_is_named_where_all_is_returned(placement):
+  candidate = numpy_testing.Numpy(words=(f'placement={placement}',))
+  results = numpy_testing.check_rows(
+    candidate, ('bounded',), dtype='bfloat16', direction='forward'
+  )
+  pattern_by_stage = {r.stage: r.failure.pattern for r in results if r.failure}
+  words = f'as if the routing weight multiplied at {placement}; --placement='
+  assert words in pattern_by_stage[tensors.WEIGHTED[placement]]

@@ -253,13 +253,31 @@ def _list_variants(
   chain: tuple[str, ...],
   exact: bool,
 ) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
-  """Yields the stage with other activations, in words; none in lane exact."""
-  if exact or {*_ACTIVATED}.isdisjoint(map(tensors.routed, chain)):
-    return
-  for form in precision.list_other_forms(case.inputs.policy):
-    policy = precision.with_form(case.inputs.policy, form)
+  """Yields the stage under other policies, in words; none in lane exact."""
+  changes = [] if exact else [*_list_other_policies(case, chain)]
+  for words, flag, policy in changes:
     compute = functools.partial(
       case.with_policy(policy).recompute, name, sources
     )
-    words = f'as if the activation was {form}; --activation={form} allows it'
-    yield words, '', compute
+    yield f'as if {words}; {flag} allows it', '', compute
+
+
+def _list_other_policies(
+  case: pass_case.PassCase, chain: tuple[str, ...]
+) -> Iterator[tuple[str, str, precision.PrecisionPolicy]]:
+  """Yields words, the flag and the policy with another activation, placement.
+
+  A placement changes no more than roundings where both stages that it concerns
+  are in the chain: the search for those tries it.
+  """
+  own = case.inputs.policy
+  if not {*_ACTIVATED}.isdisjoint(map(tensors.routed, chain)):
+    for form in precision.list_other_forms(own):
+      policy = precision.with_form(own, form)
+      yield f'the activation was {form}', f'--activation={form}', policy
+  for placement, weighted_stage in tensors.WEIGHTED.items():
+    stages = {weighted_stage, tensors.WEIGHTED[own.placement]}
+    if placement != own.placement and len(stages & {*chain}) == 1:
+      words = f'the routing weight multiplied at {placement}'
+      policy = dataclasses.replace(own, placement=placement)
+      yield words, f'--placement={placement}', policy
