@@ -58,7 +58,8 @@ def forward(
     w_gate_up: `[R, L, D, 2F]` storage, gate columns first.
     w_down: `[R, L, F, D]` storage.
     run: makes one tensor.
-    **parts: what else `tensors.inputs` names of the layer.
+    **parts: what else `tensors.inputs` names of the layer, and the scales of
+      rows that `policy.static_scales` names.
 
   Returns:
     Every tensor of `tensors.PLAN` and `tensors.stages` by its name.
@@ -69,7 +70,7 @@ def forward(
   """
   arrays = (x, topk_ids, topk_weights, w_gate_up, w_down)
   inputs = dict(zip(tensors.INPUTS, arrays, strict=True)) | parts
-  names = tensors.inputs(config)
+  names = (*tensors.inputs(config), *policy.static_scales)
   for name in {*parts} - {*names}:
     raise ValueError(f'{name}: expected only {", ".join(names)}, got it too')
   return _run(config, policy, inputs, run)
@@ -105,7 +106,7 @@ def sublayer(
 
 
 def _run(config, policy, inputs: Arrays, run: Run) -> dict[str, at.Array]:
-  names = tensors.inputs(config)
+  names = (*tensors.inputs(config), *policy.static_scales)
   checks.check_arrays(config, policy, inputs, names)
   arrays = {name: inputs[name] for name in names}
   make = functools.partial(run, config=config, policy=policy)

@@ -67,7 +67,7 @@ def run(
     KeyError: one of those is missing, or `name` is an input.
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
-  needs = tensors.needs(name, config, policy.placement)
+  needs = policy.needs(name, config)
   known = {name: jnp.asarray(known[name]) for name in needs}
   if name in _PLANS:
     return _PLANS[name](config, known)
@@ -123,15 +123,26 @@ def _relayed(name: str, place: Place, arrays: Arrays) -> at.Array:
 
 def _gemm(name: str, function, place: Place, arrays: Arrays):
   left, right = recipes.OPERANDS[name]
-  return _multiply(name, function, place, arrays[left], arrays[right])
+  scale = arrays.get(f'{left}_scale')
+  values = arrays[left], arrays[right]
+  return _multiply(name, function, place, *values, scale=scale)
 
 
-def _multiply(name: str, function, place: Place, *values: at.Array):
-  """Returns what a GEMM makes of its operands, quantised as a policy says."""
+def _multiply(
+  name: str,
+  function,
+  place: Place,
+  *values: at.Array,
+  scale: at.Float[at.Array, 'R L'] | None = None,
+):
+  """Returns what a GEMM makes of its operands, quantised as a policy says.
+
+  `scale` is that of its rows, where it is an input.
+  """
   config, policy, plan, _ = place
   experts = operands.Experts(*token_order.expert_rows(config, plan.counts))
   coded = [
-    operands.multiplied(name, operand, policy, experts, value)
+    operands.multiplied(name, operand, policy, experts, value, scale)
     for operand, value in zip(recipes.OPERANDS[name], values)
   ]
   return function(config, policy, plan, *coded)

@@ -189,6 +189,7 @@ class Case:
         **precision.activation_of(self._find_form(real_inputs.policy.form)),
       )
       .with_codes(self.quantised, self.x_form)
+      .with_static_scales()
     )
 
   def _find_form(self, of_inputs: str) -> str:

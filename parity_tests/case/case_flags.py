@@ -63,9 +63,9 @@ def _read_recipe(text: str) -> str:
 
 QUANTISED = flag_tables.read_flags(
   'quantised',
-  weights=dict(choices=('', *quantised.FORMS)),
+  weights=dict(choices=('', *quantised.OF_VALUES)),
   rows=dict(kind=_read_rows),
-  x_form=dict(choices=('', *quantised.OF_ROWS)),
+  x_form=dict(choices=('', *quantised.OF_X)),
   recipe=dict(kind=_read_recipe),
 )
 DATA = flag_tables.read_flags('data')

@@ -39,8 +39,9 @@ def replace_values(
 
 
 def list_names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
-  """Returns the names of codes, scales and zeros."""
-  return replace_names(policy.coded, [*policy.coded])
+  """Returns the names of codes, scales and zeros that are inputs."""
+  coded = replace_names(policy.coded, [*policy.coded])
+  return (*coded, *policy.static_scales)
 
 
 def replace_names(forms: Forms, inputs: Sequence[str]) -> tuple[str, ...]:
@@ -55,10 +56,14 @@ def list_row_names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
   """Returns the names of codes and scales of rows that a kernel quantises."""
   forms = quantised.row_forms(policy.rows)
   return tuple(
-    spec.name
-    for spec in tensors.ROW_CODES
-    if spec.name.removesuffix(f'_{spec.kind}') in forms
+    spec.name for spec in tensors.ROW_CODES if spec.name in _name_parts(forms)
   )
+
+
+def _name_parts(forms: Forms) -> set[str]:
+  return {
+    n for name, form in forms.items() for n in quantised.parts(form, name)
+  }
 
 
 def find_row_shape(
@@ -96,12 +101,23 @@ def check_row_parts(
 
 
 def read_rows(
-  policy: precision.PrecisionPolicy, arrays: Arrays
+  policy: precision.PrecisionPolicy, arrays: Arrays, static_scales: Arrays
 ) -> dict[str, np.ndarray]:
-  """Returns `[R, N, X]` float32, by name: rows of which codes are there."""
-  forms = quantised.row_forms(policy.rows)
-  forms = select_forms(forms, arrays)
-  return compute_values(forms, arrays)
+  """Returns `[R, N, X]` float32, by name: rows of which codes are there.
+
+  Args:
+    policy: says which they may be.
+    arrays: codes and scales among them.
+    static_scales: `[R, N]` of rows whose scales are an input, by its name.
+  """
+  forms = select_forms(quantised.row_forms(policy.rows), arrays)
+  static = {n for n in forms if f'{n}_scale' in static_scales}
+  computed = {n: form for n, form in forms.items() if n not in static}
+  return compute_values(computed, arrays) | {
+    name: arrays[f'{name}_codes'].astype(np.float32)
+    * static_scales[f'{name}_scale'][..., None]
+    for name in static
+  }
 
 
 def make_forms(weights: str = '', x: str = '') -> dict[str, str]:

@@ -121,8 +121,9 @@ def _check_names(
   )
   layer = tensors.Parts(bias=bias, d_shared=int(shared))
   required = codes.replace_names(forms or {}, tensors.inputs(layer))
+  scales = [spec.name for spec in tensors.STATIC_SCALES]
   for name in (*required, *names):
-    if name not in names or name not in (*required, 'dy'):
+    if name not in names or name not in (*required, 'dy', *scales):
       raise ValueError(
         f'{name}: expected {", ".join(required)} and maybe dy, got '
         f'{", ".join(names)}'

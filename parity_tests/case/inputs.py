@@ -20,6 +20,7 @@ from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import exact_proof
 from hpmoe.parity_tests.case.values import magnitudes
 from hpmoe.parity_tests.case.values import real_data
+from hpmoe.parity_tests.case.values import static_scales
 from hpmoe.parity_tests.case.values import unusual_values
 from hpmoe.parity_tests.case.values import wide_data
 from hpmoe.reference.contract import checks
@@ -88,6 +89,31 @@ class LayerInputs:
       arrays = codes.factor_exactly(forms, self.arrays, seed)
     quantised = dataclasses.replace(self, arrays=arrays)
     return quantised.with_policy(quantised=weights, x_form=x)
+
+  def with_static_scales(self) -> 'LayerInputs':
+    """Returns the same layer with scales of rows that are inputs.
+
+    They are drawn where nobody gave them.
+
+    Raises:
+      ValueError: one is there of which the policy knows nothing, or is not
+        above 0, or has another shape or dtype.
+    """
+    names = self.policy.static_scales
+    present = [s.name for s in tensors.STATIC_SCALES if s.name in self.arrays]
+    for name in present:
+      if name not in names:
+        raise ValueError(
+          f'{name}: expected none without --rows of a static form, got '
+          f'{self.policy.rows!r}'
+        )
+      if not (np.asarray(self.arrays[name]) > 0).all():
+        raise ValueError(f'{name}: expected scales above 0, got others')
+    checks.check_arrays(self.config, self.policy, self.arrays, present)
+    if {*present} == {*names}:
+      return self
+    scales = static_scales.draw_scales(self.config, self.policy, self.arrays)
+    return dataclasses.replace(self, arrays={**scales, **self.arrays})
 
 
 def make_inputs(

@@ -374,6 +374,11 @@ class Tiling:
     of_expert = _row_axes(stage)[1:]
     return self.config.dims()[of_expert] if of_expert else 1
 
+  def repeat_experts(self, rank: int, of_experts: np.ndarray) -> np.ndarray:
+    """Returns `[valid rows]` of `[L]`: what the expert of each row has."""
+    edges = expert_rows(self.config, self.counts, rank)
+    return np.repeat(of_experts, np.diff(edges))
+
   def num_valid(self, rank: int) -> int:
     return int(expert_rows(self.config, self.counts, rank)[-1])
 

@@ -65,7 +65,7 @@ class WrongCodes:
     element = quantised.ELEMENTS[self.form.element]
     codes = self.divide(scales, values)
     codes = np.asarray(quantise.rounded(element, 'even', codes))
-    return np.clip(codes, element.lowest, element.highest).astype(np.float64)
+    return np.clip(codes, *self.form.limits).astype(np.float64)
 
   def divide(
     self, scales: np.ndarray, values: np.ndarray | None = None
@@ -222,6 +222,7 @@ _CODES: tuple[tuple[str, Bug], ...] = (
   ('codes were of the next row', lambda w: w.roll_rows(w.expected, -1)),
   ('codes were of the row before', lambda w: w.roll_rows(w.expected, 1)),
   ('codes were of the next column', lambda w: np.roll(w.expected, -1, 1)),
+  ('codes were of the column before', lambda w: np.roll(w.expected, 1, 1)),
   ('codes of even and odd columns were swapped', lambda w: _swap(w.expected)),
   ('signs of codes were lost', lambda w: np.abs(w.expected)),
   ('codes were of the opposite sign', lambda w: -w.expected),

@@ -292,7 +292,7 @@ def _form_words(stage: RoundedStage) -> Iterator[str]:
   forms = quantised.row_forms(policy.rows)
   for gemm, (rows, _) in tensors.GEMMS.items():
     if gemm in stage.chain:
-      for form in (_UNQUANTISED, *quantised.OF_ROWS):
+      for form in (_UNQUANTISED, *quantised.OF_X):
         if form != forms.get(rows, _UNQUANTISED):
           yield f'{_ROWS_OF}{rows}={form}'
 

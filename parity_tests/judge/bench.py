@@ -333,7 +333,9 @@ def finish_findings(
   # In isolation a stage is located without the tensors of other stages.
   isolated = request.candidate.checking.isolate
   can_return_more = request.candidate.can.stages and not isolated
-  hinted = failure_details.add_hints(results) if can_return_more else results
+  hinted = results
+  if can_return_more:
+    hinted = failure_details.add_hints(results, request.case.rows)
 
   def add_replay(failure: verdicts.Failure) -> verdicts.Failure:
     return dataclasses.replace(failure, replay=request.replay(failure.lane))

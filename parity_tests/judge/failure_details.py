@@ -1,6 +1,6 @@
 """Details added to a failure: what to return, where it is in files."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 import dataclasses
 
 import numpy as np
@@ -9,6 +9,7 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
 
 RECOMPUTES_HINT = (
@@ -18,8 +19,15 @@ RECOMPUTES_HINT = (
 )
 
 
-def add_hints(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
-  """Adds the names of tensors that would locate a failure more closely."""
+def add_hints(
+  results: Sequence[verdicts.Result], rows: str = ''
+) -> list[verdicts.Result]:
+  """Adds the names of tensors that would locate a failure more closely.
+
+  Args:
+    results: of all passes.
+    rows: forms of the policy.
+  """
   missing = {r.missing for r in results}
   hints: dict[str, str] = {}
   for layer_pass in passes.from_direction('both'):
@@ -30,6 +38,7 @@ def add_hints(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
         f'return {", ".join(missing_stages)} to locate it more closely'
       )
       hints |= dict.fromkeys(layer_pass.results, stage_hint)
+  hints |= _hint_codes({r.stage for r in results}, rows)
   hinted = []
   for result in results:
     failure = result.failure
@@ -38,6 +47,16 @@ def add_hints(results: Sequence[verdicts.Result]) -> list[verdicts.Result]:
       failure = dataclasses.replace(failure, hint=failure.hint or hint)
     hinted.append(dataclasses.replace(result, failure=failure))
   return hinted
+
+
+def _hint_codes(stages: Set[str], rows: str) -> dict[str, str]:
+  """Returns, by GEMM, the names of its rows' codes, if none was judged."""
+  forms, hints = quantised.row_forms(rows), {}
+  for gemm, (name, _) in tensors.GEMMS.items():
+    parts = quantised.parts(forms.get(name, ''), name)
+    if parts and not {*parts} & stages:
+      hints[gemm] = f'return {", ".join(parts)}: is it they that are wrong?'
+  return hints
 
 
 def add_places(

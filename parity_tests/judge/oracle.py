@@ -67,7 +67,8 @@ class Oracle:
     As `layer.forward` does, whose stages are compiled one by one: single ones
     are judged anyway, and a pass as one function takes longer to compile.
     """
-    inputs = {n: self.inputs[n] for n in tensors.inputs(self.config)}
+    names = (*tensors.inputs(self.config), *self.policy.static_scales)
+    inputs = {n: self.inputs[n] for n in names}
     if self.config.sublayer:
       arguments = self.config, self.policy, inputs
       return _to_numpy(layer.sublayer(*arguments, run=_run))
@@ -128,7 +129,7 @@ def _run(
   known: Tensors,
 ) -> array_typing.Array:
   """Returns `stages.run`, compiled once for all policies that agree on it."""
-  needs = tensors.needs(name, config, policy.placement)
+  needs = policy.needs(name, config)
   known = {name: lazy_tensors.load_whole(known[name]) for name in needs}
   # Only a copy of x has to do with what x comes in: it has its dtype.
   is_copy = tensors.role(name, policy.placement) == 'movement'

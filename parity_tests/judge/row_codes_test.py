@@ -10,6 +10,7 @@ import pytest
 import hpmoe
 from hpmoe.parity_tests.candidates import outputs as outputs_lib
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import codes as codes_lib
 from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
@@ -19,6 +20,7 @@ from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import row_codes_testing as testing
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
 
@@ -31,7 +33,7 @@ CASE = case_lib.Case(
 )
 PARTS = tuple(spec.name for spec in tensors.ROW_CODES)
 SLOW = pytest.mark.slow
-QUICK = ('int8_token', 'e4m3_1x128', 'mxfp8')
+QUICK = ('int8_token', 'e4m3_1x128', 'mxfp8', 'e4m3_static')
 _NAMES = ('expert_in', 'activation')
 # From what rows are quantised.
 FROM_DTYPES: tuple[dict, ...] = (
@@ -84,7 +86,8 @@ def test_codes_of_right_kernels_pass(form):
     )
     # then each code and scale is judged, and right.
     assert report.passed, (order, fields, report.first_failure)
-    assert _list_judged(report) == dict.fromkeys(PARTS, verdicts.PASS)
+    parts = codes_lib.list_row_names(precision.PrecisionPolicy(rows=form))
+    assert _list_judged(report) == dict.fromkeys(parts, verdicts.PASS)
 
 
 @pytest.mark.slow
@@ -129,12 +132,24 @@ def test_limits_start_anew_from_returned_codes():
     ('activation_codes', lambda a: (-a).astype(a.dtype), 'opposite sign'),
     ('expert_in_codes', lambda a: a * 0, 'codes were 0'),
     ('expert_in_scales', lambda a: np.ones_like(a), 'scales were 1'),
+    ('activation_codes', lambda a: np.roll(a, 1, 2), 'of the column before'),
   ],
 )
 def test_wrong_codes_and_scales_are_the_first_failure(name, change, pattern):
   report = _check(_change(_layer('e4m3_1x128'), name, change), 'e4m3_1x128')
   assert report.first_failure.stage == name
   assert pattern in report.first_failure.pattern
+
+
+def test_a_gemm_whose_codes_are_not_returned_asks_for_them():
+  stages = {'y', 'activation', 'gate_up', 'expert_out'}
+  layer = _change(
+    _layer('e4m3_1x128', outputs=stages), 'expert_out', lambda a: a * 2
+  )
+  report = _check(layer, 'e4m3_1x128')
+  assert report.first_failure.stage == 'expert_out'
+  parts = 'activation_codes, activation_scales'
+  assert report.first_failure.hint.startswith(f'return {parts}: ')
 
 
 @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
@@ -289,3 +304,79 @@ def test_a_sample_of_codes_is_judged():
   assert report.passed and set(_list_judged(report)) == {*PARTS}
   wrong = _change(layer, 'activation_scales', lambda a: a * np.float32(2))
   assert not hpmoe.check(wrong, case, **few).passed
+
+
+class TestStaticScales:
+  """Scales of rows are an input, whatever the rows are."""
+
+  def test_they_are_drawn_so_that_some_codes_saturate(self):
+    inputs = dataclasses.replace(CASE, rows='e4m3_static').make()
+    layer = _layer('e4m3_static')
+    outputs = layer(inputs.arrays, inputs.config, inputs.policy)
+    for name in _NAMES:
+      scale = inputs.arrays[f'{name}_scale']
+      assert scale.shape == (1, 8) and scale.dtype == np.float32
+      codes = outputs[f'{name}_codes'].astype(np.float32)
+      saturated = np.mean(np.abs(codes) == 448)
+      assert 0 < saturated < 0.2
+    assert len(np.unique(inputs.arrays['expert_in_scale'])) == 1
+    assert len(np.unique(inputs.arrays['activation_scale'])) > 1
+
+  @pytest.mark.parametrize('names', [None, {'y'}])
+  @pytest.mark.parametrize(
+    'wrong', ['next expert', 'own scale', 'overflow', 'reciprocal']
+  )
+  def test_wrong_kernels_fail(self, wrong, names):
+    def kernel(inputs, config, policy):
+      inputs, order = dict(inputs), 'divide'
+      scale = inputs['activation_scale']
+      if wrong == 'next expert':
+        inputs['activation_scale'] = np.roll(scale, 1, 1)
+      elif wrong == 'reciprocal':
+        inputs['activation_scale'] = 1 / scale
+      elif wrong == 'own scale':
+        del inputs['activation_scale']
+      elif wrong == 'overflow':
+        order = 'overflow'
+      layer = testing.Layer(
+        {
+          'expert_in': testing.Quantiser('e4m3_static'),
+          'activation': testing.Quantiser(
+            'e4m3_channel' if wrong == 'own scale' else 'e4m3_static', order
+          ),
+        }
+      )
+      outputs = layer(inputs, config, policy)
+      outputs.pop('activation_scales', None)
+      return {n: a for n, a in outputs.items() if names is None or n in names}
+
+    report = _check(kernel, 'e4m3_static')
+    assert not report.passed
+    if names is None:
+      assert report.first_failure.stage == 'activation_codes'
+
+  @pytest.mark.parametrize(
+    ('rows', 'change', 'message'),
+    [
+      ('e4m3_static', lambda a: -a, 'expected scales above 0'),
+      ('e4m3_static', lambda a: a[:, :1], r'expected float32 \[1, 8\]'),
+      ('e4m3_token', lambda a: a, 'expected none without --rows of a static'),
+    ],
+  )
+  def test_scales_of_a_file_are_taken_or_refused(self, rows, change, message):
+    inputs = dataclasses.replace(CASE, rows='e4m3_static').make().arrays
+    scales = [spec.name for spec in tensors.STATIC_SCALES]
+    inputs = {n: np.array(inputs[n]) for n in (*tensors.INPUTS, *scales)}
+    inputs['activation_scale'] *= np.float32(1.5)
+    case = case_lib.Case('forward', input=inputs, rows='e4m3_static')
+    np.testing.assert_array_equal(
+      case.make().arrays['activation_scale'], inputs['activation_scale']
+    )
+    inputs['activation_scale'] = change(inputs['activation_scale'])
+    with pytest.raises(ValueError, match=f'_scale: {message}'):
+      case_lib.Case('forward', input=inputs, rows=rows).make()
+
+  def test_weights_and_x_have_no_static_form(self):
+    for field in ('quantised', 'x_form'):
+      with pytest.raises(ValueError, match=f'^{field}: expected one of'):
+        precision.PrecisionPolicy(**{field: 'e4m3_static'})

@@ -29,9 +29,25 @@ class Quantiser:
   form: str
   order: str = 'divide'
 
-  def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns codes `[n, X]` and scales `[n, g]`, as files have them."""
+  def __call__(
+    self, rows: np.ndarray, static: np.ndarray | None = None
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns codes `[n, X]` and scales `[n, g]`, as files have them.
+
+    `static` `[n]` are scales that are an input; None: they are computed.
+    """
     form = quantised.FORMS[self.form]
+    if static is not None:
+      scale = static[:, None]
+      scaled = rows / scale
+      if self.order != 'divide':
+        scaled = rows * (f32(1) / scale)
+      top = f32(form.top[0])
+      if self.order == 'overflow':  # a bug: NaN, not the largest code
+        return scaled.astype(_find_dtype(form.element)), scale
+      if form.element != 'int8':
+        scaled = np.clip(scaled, -top, top)
+      return self._round(form, scaled), scale
     width = form.group[1] or rows.shape[1]
     padded = np.zeros((len(rows), -(-rows.shape[1] // width) * width), f32)
     padded[:, : rows.shape[1]] = rows
@@ -114,7 +130,12 @@ class Layer:
     slots = np.argsort(ids.reshape(-1), kind='stable')
     slots = slots[ids.reshape(-1)[slots] >= 0]
     expert, token = ids.reshape(-1)[slots], slots // config.top_k
-    rows = self._quantise('expert_in', x[token], tensors)
+    scales = {
+      name: inputs[f'{name}_scale'][0][expert]
+      for name in self.quantisers
+      if f'{name}_scale' in inputs
+    }
+    rows = self._quantise('expert_in', x[token], tensors, scales)
     gate_up = _multiply(rows, inputs['w_gate_up'][0], expert)
     tensors['gate_up'] = _store(policy, 'gate_up', gate_up)
     gate, up = np.split(tensors['gate_up'].astype(f32), 2, 1)
@@ -122,7 +143,7 @@ class Layer:
       activation = gate / (1 + np.exp(-gate)) * up
     tensors['activation'] = _store(policy, 'activation', activation)
     rows = self._quantise(
-      'activation', tensors['activation'].astype(f32), tensors
+      'activation', tensors['activation'].astype(f32), tensors, scales
     )
     out = _multiply(rows, inputs['w_down'][0], expert)
     tensors['expert_out'] = _store(policy, 'expert_out', out)
@@ -138,12 +159,14 @@ class Layer:
       if self.outputs is None or name in self.outputs
     }
 
-  def _quantise(self, name: str, rows: np.ndarray, tensors) -> np.ndarray:
+  def _quantise(self, name: str, rows, tensors, static) -> np.ndarray:
     if name not in self.quantisers:
       return rows
     quantiser = self.quantisers[name]
-    codes, scales = quantiser(rows)
-    tensors[f'{name}_codes'], tensors[f'{name}_scales'] = codes, scales
+    codes, scales = quantiser(rows, static.get(name))
+    tensors[f'{name}_codes'] = codes
+    if name not in static:
+      tensors[f'{name}_scales'] = scales
     return dequantise(quantiser.form, codes, scales)
 
 

@@ -253,8 +253,8 @@ class PrecisionPolicy:
       ('activation', ACTIVATIONS),
       ('accumulation_order', ACCUMULATION_ORDERS),
       *((name, ROW_ORDERS) for name in SUM_ORDERS),
-      ('quantised', ('', *quantised_lib.FORMS)),
-      ('x_form', ('', *quantised_lib.OF_ROWS)),
+      ('quantised', ('', *quantised_lib.OF_VALUES)),
+      ('x_form', ('', *quantised_lib.OF_X)),
       ('epsilon', EPSILONS),
     ):
       if getattr(self, name) not in known:
@@ -370,6 +370,22 @@ class PrecisionPolicy:
     if (form, x_form) == (self.rows, self.x_form):
       return self
     return dataclasses.replace(self, rows=form, x_form=x_form)
+
+  @functools.cached_property
+  def static_scales(self) -> tuple[str, ...]:
+    """The inputs that are scales of rows, see `tensors.STATIC_SCALES`."""
+    forms = quantised_lib.row_forms(self.rows)
+    return tuple(
+      f'{name}_scale'
+      for name, form in forms.items()
+      if quantised_lib.FORMS[form].is_static
+    )
+
+  def needs(self, name: str, layer: tensors.Layer) -> tuple[str, ...]:
+    """Returns `tensors.needs` of a tensor, and scales that its GEMM reads."""
+    rows, _ = tensors.GEMMS.get(name, ('', ''))
+    scales = (n for n in self.static_scales if n == f'{rows}_scale')
+    return (*tensors.needs(name, layer, self.placement), *scales)
 
   def reading(self, names: Iterable[str]) -> 'PrecisionPolicy':
     """Returns the policy of GEMMs that read codes of rows that are there.

@@ -28,6 +28,8 @@ RULES = {
   # A scale of a group in 8 bits, times a float32 scale 1 / g of the matrix,
   # whose largest magnitude is A: g = (448 top) / A.
   'two_level': 's = (a / top) * g, x * (1 / (s * (1 / g)))',
+  # Of rows: `NAME_scale` of the expert, whatever their magnitudes are.
+  'static': 's is an input, x / s, saturated',
   # All between 0 and the largest code; the group's zero is round(-least / s).
   'zero_point': 's = (most - least) / top, round(x / s) + zero',
 }
@@ -132,8 +134,24 @@ class Form:
         object.__setattr__(self, name, value)
 
   @property
+  def limits(self) -> tuple[float, float]:
+    """The least and the largest code; of static scales `top` may be less."""
+    element = ELEMENTS[self.element]
+    low, high = element.lowest, element.highest
+    if self.is_static and self.top[0] < high:
+      return -self.top[1], self.top[0]
+    return low, high
+
+  @property
+  def is_static(self) -> bool:
+    """Whether scales are an input, one for each expert."""
+    return self.rule == 'static'
+
+  @property
   def parts(self) -> tuple[str, ...]:
     """What stands for a tensor, fields of `quantise.Quantised`."""
+    if self.is_static:
+      return ('codes',)
     further_parts = {'zero_point': ('zeros',), 'two_level': ('tensor_scales',)}
     return ('codes', 'scales', *further_parts.get(self.rule, ()))
 
@@ -174,6 +192,9 @@ OF_ROWS = tuple(
   for name, row in FORMS.items()
   if row.group[0] == 1 and not ELEMENTS[row.element].is_packed
 )
+# Of what comes as codes: its scales come too, or are computed.
+OF_VALUES = tuple(name for name, row in FORMS.items() if not row.is_static)
+OF_X = tuple(name for name in OF_ROWS if name in OF_VALUES)
 # What GEMMs may quantise before they multiply it.
 ROWS = ('expert_in', 'activation')
 

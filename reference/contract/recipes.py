@@ -54,7 +54,7 @@ SOURCES: dict[str, str] = {name: row['source'] for name, row in _TABLES.items()}
 _FORMS = {
   name: row
   for name, row in quantised.FORMS.items()
-  if not quantised.ELEMENTS[row.element].is_packed
+  if not (quantised.ELEMENTS[row.element].is_packed or row.is_static)
 }
 OF_LINES = tuple(
   name
@@ -98,7 +98,7 @@ def _check_word(word: str, name: str, form: str) -> str:
   is_weight = tensors.SPECS[operand].role == 'weight'
   allowed_forms = _FORMS if is_weight else OF_LINES
   max_before = int(gemm in tensors.WEIGHT_GRADS)
-  is_right = len(before) <= max_before and {*before} <= {*quantised.OF_ROWS}
+  is_right = len(before) <= max_before and {*before} <= {*quantised.OF_X}
   if form and not (is_right and last in allowed_forms):
     raise ValueError(
       f'recipe: expected a form of 8 bits in {name}=FORM'

@@ -138,6 +138,11 @@ ROW_CODES = tuple(
   for name, width in (('expert_in', 'D'), ('activation', 'F'))
   for part in ('scales', 'codes')
 )
+# What scales are of rows whose form has them as inputs, one for each expert.
+STATIC_SCALES = tuple(
+  TensorSpec(f'{name}_scale', 'R L', 'f32', 'input')
+  for name in ('expert_in', 'activation')
+)
 
 _PARTS = ('', 'bias', 'shared', 'norm')
 # Those of every layer first: a place here does not depend on parts.
@@ -146,7 +151,7 @@ SPECS = {
   for part in _PARTS
   for spec in FORWARD + BACKWARD + RELAYED
   if spec.part == part
-} | {spec.name: spec for spec in (*ROUTER_GRADS, *ROW_CODES)}
+} | {spec.name: spec for spec in (*ROUTER_GRADS, *ROW_CODES, *STATIC_SCALES)}
 
 
 def parts(layer: Layer) -> tuple[str, ...]:

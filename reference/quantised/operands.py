@@ -34,6 +34,7 @@ def multiplied(
   policy: precision.PrecisionPolicy,
   experts: Experts,
   values: at.Float[at.Array, 'R _ ...'],
+  scale: at.Float[at.Array, 'R L'] | None = None,
 ) -> at.Float[at.Array, 'R _ ...']:
   """Returns an operand `[R, N, X]` or `[R, L, X, Y]` as a GEMM multiplies it.
 
@@ -43,6 +44,7 @@ def multiplied(
     policy: says the forms.
     experts: of the rows.
     values: the tensor, as it is stored.
+    scale: of rows of each expert, of a static form; None: of others.
 
   Returns:
     The same shape: float32, or `values` where the GEMM quantises nothing.
@@ -50,6 +52,10 @@ def multiplied(
   *before, last = policy.forms(gemm, operand) or (None,)
   if last is None:
     return values
+  if last.is_static:
+    scales = _scale_rows(experts, scale, values.shape[1])
+    coded = quantise.quantise(last, values, scales=scales)
+    return quantise.dequantise(last, coded)
   if tensors.SPECS[operand].role == 'weight':
     # Of a transposed product the depth is the last axis.
     depth = -2 if gemm in tensors.GEMMS else -1
@@ -58,6 +64,16 @@ def multiplied(
     values = _by_rows(form, experts, values)
   by_lines = _by_columns if gemm in tensors.WEIGHT_GRADS else _by_rows
   return by_lines(last, experts, values)
+
+
+def _scale_rows(
+  experts: Experts, scale: at.Float[at.Array, 'R L'] | None, count: int
+) -> at.Float[at.Array, 'R N']:
+  """Returns the scale of each row's expert; past the last row 1."""
+  assert scale is not None  # `precision.PrecisionPolicy.needs` names it
+  expert, _ = _places(experts, count)
+  padded = jnp.pad(scale, [(0, 0), (0, 1)], constant_values=1)
+  return jnp.take_along_axis(padded, expert, axis=1)
 
 
 def _requantised(form: quantised.Form, values: at.Array, depth: int = -1):

@@ -36,6 +36,7 @@ def quantise(
   form: quantised.Form,
   values: at.Float[at.Array, '*batch A B'],
   depth: int = -1,
+  scales: at.Float[at.Array, '*batch A'] | None = None,
 ) -> Quantised:
   """Returns what stands for finite values `[..., A, B]`.
 
@@ -43,6 +44,7 @@ def quantise(
     form: how.
     values: `[..., A, B]` float, of at most 32 bits.
     depth: the axis that a GEMM sums over: -1 of rows, -2 of weights.
+    scales: `[..., A]` float32 of rows, of a static form; None: of others.
 
   Raises:
     TypeError: a form of 4 bits of JAX's arrays.
@@ -56,24 +58,24 @@ def quantise(
     values = xp.swapaxes(values, -1, -2)
   across, along = values.shape[-2:]
   groups = _grouped(form, xp, values.astype('float32'))
-  scaled, scales, zeros, tensor_scales = _scaled(form, xp, groups)
+  scaled, group_scales, zeros, tensor_scales = _scaled(form, xp, groups, scales)
   for name, mode in form.rounding:
     scaled = rounded(quantised.ELEMENTS[name], mode, scaled)
   if zeros is not None:
     scaled, zeros = scaled + zeros, zeros.astype('int32')
-  scaled = xp.clip(scaled, xp.float32(element.lowest), element.highest)
+  scaled = xp.clip(scaled, *map(xp.float32, form.limits))
   *batch, a, height, b, width = scaled.shape
   codes = scaled.reshape(*batch, a * height, b * width)[..., :across, :along]
-  parts = [
+  coded = [
     codes,
     *(
       z if z is None else z[..., 0, :, 0]
-      for z in (scales, zeros, tensor_scales)
+      for z in (group_scales, zeros, tensor_scales)
     ),
   ]
   if depth == -2:
-    parts = [m if m is None else xp.swapaxes(m, -1, -2) for m in parts]
-  return Quantised(parts[0].astype(numpy_dtype(form.element)), *parts[1:])
+    coded = [m if m is None else xp.swapaxes(m, -1, -2) for m in coded]
+  return Quantised(coded[0].astype(numpy_dtype(form.element)), *coded[1:])
 
 
 def dequantise(
@@ -201,11 +203,15 @@ def _grouped(form: quantised.Form, xp, values):
   return values.reshape(*batch, counts[0], sizes[0], counts[1], sizes[1])
 
 
-def _scaled(form: quantised.Form, xp, groups):
+def _scaled(form: quantised.Form, xp, groups, static=None):
   """Returns `[..., a, across, b, depth]` to be rounded, scales and zeros.
 
   Both of them `[..., a, 1, b, 1]`; then `[..., 1, 1, 1, 1]` of the matrix.
+  Scales that are an input are `static` `[..., A]`.
   """
+  if static is not None:
+    static = static.astype('float32')[..., None, None, None]
+    return groups / static, static, None, None
   maximum = xp.max(groups, axis=(-3, -1), keepdims=True, initial=0)
   minimum = xp.max(-groups, axis=(-3, -1), keepdims=True, initial=0)
   live = xp.maximum(xp.maximum(maximum, minimum), xp.float32(form.least)) > 0

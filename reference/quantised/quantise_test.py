@@ -16,7 +16,8 @@ import pytest
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.quantised import quantise
 
-FORMS = quantised.FORMS
+# Static scales are an input.
+FORMS = {name: quantised.FORMS[name] for name in quantised.OF_VALUES}
 FILE = pathlib.Path(__file__).resolve().parents[1] / 'testdata/quantised.npz'
 f32 = np.float32
 
@@ -335,6 +336,35 @@ class TestQuantise:
   def test_a_packed_form_of_jax_is_refused(self):
     with pytest.raises(TypeError, match='expected numpy for mxfp4, got JAX'):
       quantise.quantise(FORMS['mxfp4'], jax.numpy.ones((2, 32)))
+
+  @pytest.mark.parametrize(
+    ('name', 'lowest', 'highest'),
+    [
+      ('e4m3_static', -448, 448),
+      ('e4m3fnuz_static', -224, 224),
+      ('int8_static', -128, 127),
+    ],
+  )
+  def test_static_scales_are_taken_and_codes_saturate(
+    self, name, lowest, highest
+  ):
+    # Given a scale of each row, and values beyond all codes.
+    form = quantised.FORMS[name]
+    values = f32([[-4e3, -1, 0.3, 1, 4e3], [-2, 0.5, 0, 2.25, 3]])
+    scales = f32([1, 0.5])
+    # When, in numpy and in JAX.
+    for library in (np, jax.numpy):
+      coded = quantise.quantise(
+        form, library.asarray(values), scales=library.asarray(scales)
+      )
+      # Then.
+      codes = np.asarray(coded.codes).astype(f32)
+      right = np.clip(values / scales[:, None], lowest, highest)
+      dtype = quantise.numpy_dtype(form.element)
+      whole = np.rint(right) if name == 'int8_static' else right
+      np.testing.assert_array_equal(codes, whole.astype(dtype).astype(f32))
+      np.testing.assert_array_equal(np.asarray(coded.scales)[:, 0], scales)
+      assert codes.min() == lowest and codes.max() == highest
 
   def test_nothing_has_no_scales(self):
     made = quantise.quantise(FORMS['e4m3_1x128'], np.zeros((0, 256), f32))

@@ -37,14 +37,14 @@ class QuantisedRows:
     form: of its codes.
     golden: its rows are those before they are quantised.
     codes: `[R, N, X]` the kernel's.
-    scales: `[R, N, g]` the kernel's.
+    scales: `[R, N, g]` the kernel's; None: they are an input.
   """
 
   name: str
   form: quantised.Form
   golden: golden_lib.Rows
   codes: np.ndarray
-  scales: np.ndarray
+  scales: np.ndarray | None
 
   @property
   def tiling(self) -> tiles.Tiling:
@@ -69,13 +69,16 @@ class QuantisedRows:
   def compare(self, rank: int, lo: int, hi: int) -> 'Comparison':
     """Returns what is right and wrong in some rows of a rank."""
     rows = self._bound_values(rank, lo, hi)
-    scales, codes = (
-      self.tiling.rows(stage, tensor, rank)[lo:hi]
-      for stage, tensor in zip(self.stages, (self.scales, self.codes))
-    )
-    form = self.form
+    form, (scales_stage, codes_stage) = self.form, self.stages
+    codes = self.tiling.rows(codes_stage, self.codes, rank)[lo:hi]
+    scales = self.golden.static_scales(self.name, rank, lo, hi)
+    if self.scales is None:
+      assert scales is not None  # what else is not returned
+      right_scales = coded_rows.Range(scales, scales, scales)
+    else:
+      scales = self.tiling.rows(scales_stage, self.scales, rank)[lo:hi]
+      right_scales = coded_rows.bound_scales(form, rows)
     own = coded_rows.widen_scales(form, scales)
-    right_scales = coded_rows.bound_scales(form, rows)
     bad_scales = right_scales.refuses(own)
     divisors = np.where(bad_scales, right_scales.expected, own)
     right_codes = coded_rows.bound_codes(form, rows, divisors)
@@ -163,12 +166,13 @@ def _list_rows(
 ) -> Iterator[QuantisedRows]:
   outputs = answer.outputs
   for name, form in quantised.row_forms(case.inputs.policy.rows).items():
-    codes, scales = (outputs.get(f'{name}_{p}') for p in ('codes', 'scales'))
-    if codes is None or scales is None:
+    parts = quantised.parts(form, name)
+    if not {*parts} <= {*outputs}:
       continue
+    codes, scales = (outputs.get(f'{name}_{p}') for p in ('codes', 'scales'))
     sources = dict(case.select_usable(name, answer.sources))
     # What its own codes mean is no source of them.
-    for own in quantised.parts(form, name):
+    for own in parts:
       sources.pop(own, None)
     sources.pop(name, None)
     if name in outputs:
@@ -195,6 +199,8 @@ def _judge_rows(rows: QuantisedRows) -> pass_case.Results:
     tallies[1].add_padding(rank, padding)
   results = []
   for part, tally in enumerate(tallies):
+    if part == 0 and rows.scales is None:
+      continue
     explain = functools.partial(_explain, rows, part)
     results.append(tally.part().but(explain))
   return results
@@ -207,7 +213,9 @@ def _count_moved(
   with np.errstate(over='ignore', invalid='ignore'):
     values = comparison.values.astype(np.float32)
   values = np.where(np.isfinite(values), values, np.float32(0))
-  right = np.asarray(quantise.quantise(form, values).codes).astype(np.float64)
+  scales = comparison.divisors[:, 0] if form.is_static else None
+  coded = quantise.quantise(form, values, scales=scales)
+  right = np.asarray(coded.codes).astype(np.float64)
   return int((right != comparison.actual[1]).sum()), right.size
 
 

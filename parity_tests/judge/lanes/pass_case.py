@@ -121,13 +121,24 @@ class PassCase:
     Of rows that were returned as codes, it is what these mean: no stage reads
     what they were made of.
     """
-    rows = codes.read_rows(self.inputs.policy, outputs)
-    if not rows:
+    policy, arrays = self.inputs.policy, self.inputs.arrays
+    if not {*codes.list_row_names(policy)} & {*outputs}:
       return outputs
+    scales = {n: self._scale_rows(arrays[n]) for n in policy.static_scales}
+    rows = codes.read_rows(policy, outputs, scales)
     for name, values in rows.items():
       for rank in range(len(values)):
         self.tiling.padding(name, values, rank)[:] = 0
     return {**outputs, **rows}
+
+  def _scale_rows(self, scale: np.ndarray) -> np.ndarray:
+    """Returns `[R, N]` of `[R, L]`: what each row's expert has, else 0."""
+    config = self.inputs.config
+    scales = np.zeros((config.num_ranks, config.num_rows), np.float32)
+    for rank, of_experts in enumerate(scale):
+      of_rows = self.tiling.repeat_experts(rank, of_experts)
+      scales[rank, : len(of_rows)] = of_rows
+    return scales
 
   @functools.cached_property
   def oracle(self) -> oracle_lib.Oracle:

@@ -43,12 +43,23 @@ REACH = math.sqrt(2 * math.log(2 * 2.0**31 / 1e-9))
 
 
 def of(
-  policy: precision.PrecisionPolicy, rows: bounds.Bounded
+  policy: precision.PrecisionPolicy,
+  rows: bounds.Bounded,
+  static_scales: np.ndarray | None = None,
 ) -> bounds.Bounded:
-  """Returns rows `[n, x]` as a GEMM of the policy multiplies them."""
+  """Returns rows `[n, x]` as a GEMM of the policy multiplies them.
+
+  Args:
+    policy: of the GEMM.
+    rows: before they are quantised.
+    static_scales: `[n, 1]` float64 that are inputs; None: they are computed.
+  """
   if not policy.rows:
     return rows
-  return requantise(policy, quantised.FORMS[policy.rows], rows)
+  form = quantised.FORMS[policy.rows]
+  if static_scales is not None:
+    return _quantise_at(policy, form, rows, static_scales)
+  return requantise(policy, form, rows)
 
 
 def requantise(
@@ -66,7 +77,7 @@ def requantise(
   # A power of two is right or another one.
   near = 0 if form.rule in quantised.POWERS else rest * np.abs(values)
   if rows.variance is None or bounds.is_narrow(policy):
-    return _spread(policy, form, rows, values, jump, jump + near)
+    return _spread(policy, form, rows, values, jump, jump + near, codes)
   deviation = np.sqrt(rows.variance)
   strays = np.minimum(rows.bound(), REACH * deviation)
   step, _ = _find_jumps(form, rows.value, values, codes, strays)
@@ -75,6 +86,25 @@ def requantise(
   return bounds.Bounded(
     values, jump + near, variance, step + by_scale, rows.crossed
   )
+
+
+def _quantise_at(policy, form, rows, scales) -> bounds.Bounded:
+  """Returns what `of` does, of scales `[n, 1]` that no error moves."""
+  codes = bound_codes(form, bounds.Bounded(rows.value), scales).expected
+  values = codes * scales
+
+  def find_step(strays: np.ndarray) -> np.ndarray:
+    right = bound_codes(form, bounds.Bounded(rows.value, strays), scales)
+    return scales * np.maximum(right.high - codes, codes - right.low)
+
+  with np.errstate(invalid='ignore'):
+    jump = find_step(rows.bound())
+  if rows.variance is None or bounds.is_narrow(policy):
+    coded = quantise.Quantised(codes, scales)
+    return _spread(policy, form, rows, values, jump, jump, coded)
+  strays = np.minimum(rows.bound(), REACH * np.sqrt(rows.variance))
+  step = find_step(strays)
+  return bounds.Bounded(values, jump, np.square(step), step, rows.crossed)
 
 
 def _relative(
@@ -114,12 +144,12 @@ def _find_jumps(
   return jump, rest
 
 
-def _spread(policy, form, rows, codes, jump, error) -> bounds.Bounded:
+def _spread(policy, form, rows, codes, jump, error, coded) -> bounds.Bounded:
   """Returns codes with the distance of two right kernels' beside the error."""
   if rows.variance is None:
     return bounds.Bounded(codes, error, np.square(jump), jump)
   apart = rows.distance()
-  (scale,) = _scales(form, rows.value, _quantised(form, rows.value))
+  (scale,) = _scales(form, rows.value, coded)
   element = quantised.ELEMENTS[form.element]
   exponent = np.frexp(np.abs(codes) / scale)[1] - 1
   exponent = np.maximum(exponent, element.min_exponent) - (element.digits - 1)
@@ -160,11 +190,10 @@ def _of_groups(form: quantised.Form, values: np.ndarray) -> np.ndarray:
 
 def _rounded(form: quantised.Form, scaled: np.ndarray) -> np.ndarray:
   """Returns codes `[n, x]` float64 of values over their scales."""
-  element = quantised.ELEMENTS[form.element]
   found = np.asarray(scaled, np.float32)
   for name, how in form.rounding:
     found = np.asarray(quantise.rounded(quantised.ELEMENTS[name], how, found))
-  return np.clip(found, element.lowest, element.highest).astype(np.float64)
+  return np.clip(found, *form.limits).astype(np.float64)
 
 
 def read(

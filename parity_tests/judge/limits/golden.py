@@ -84,6 +84,16 @@ class Rows:
     off = self.tiling.rows(stage, self.off[stage], rank)[lo:hi]
     return bounds.exact(own, off)
 
+  def static_scales(
+    self, name: str, rank: int, lo: int, hi: int
+  ) -> np.ndarray | None:
+    """Returns `[hi - lo, 1]` float64, scales that are an input, or None."""
+    if f'{name}_scale' not in self.policy.static_scales:
+      return None
+    of_experts = self.inputs[f'{name}_scale'][rank]
+    of_rows = self.tiling.repeat_experts(rank, of_experts)
+    return of_rows[lo:hi, None].astype(np.float64)
+
   def tokens(self, name: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, D]`, tokens `[R, T, D]` at packed rows."""
     config = self.tiling.config
@@ -125,13 +135,17 @@ class Rows:
     returned them, or else what those of right kernels may.
     """
     policy = self.policy.of_gemm(gemm)
-    parts = [f'{name}_{part}' for part in ('codes', 'scales')]
-    if policy.rows and {*parts} <= {*self.captured}:
-      rows = (self.tiling.rows(n, self.captured[n], rank)[lo:hi] for n in parts)
-      return coded_rows.read(quantised.FORMS[policy.rows], *rows)
+    names = quantised.parts(policy.rows, name)
+    scales = self.static_scales(name, rank, lo, hi) if policy.rows else None
+    if names and {*names} <= {*self.captured}:
+      codes, *own_scales = (
+        self.tiling.rows(n, self.captured[n], rank)[lo:hi] for n in names
+      )
+      scales = own_scales[0] if scales is None else scales
+      return coded_rows.read(quantised.FORMS[policy.rows], codes, scales)
     forms = recipes.find_forms(policy.operand_forms, gemm, name)
     if not forms:
-      return coded_rows.of(policy, self.held(name, rank, lo, hi))
+      return coded_rows.of(policy, self.held(name, rank, lo, hi), scales)
     if all(form.group[0] == 1 for form in forms):
       return self._requantise(forms, self.held(name, rank, lo, hi))
     edges = tiles.expert_rows(self.tiling.config, self.tiling.counts, rank)
