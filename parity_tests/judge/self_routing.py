@@ -454,6 +454,12 @@ def _judge_grads(
 
 
 def _compare_grads(actual, value, limit, request) -> verdicts.Result:
+  if not (limit < np.abs(value)).any() and value.any():
+    return verdicts.Result(
+      *(_GRAD, 'bounded', verdicts.BOUND_RULE),
+      verdict=verdicts.NOT_JUDGED,
+      why=verdicts.NO_LIMIT,
+    )
   ratio = np.abs(actual - value) / limit
   worst = float(np.max(ratio, initial=0.0))
   tensors = _Tensors(

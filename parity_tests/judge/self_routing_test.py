@@ -13,6 +13,7 @@ from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import router_data
 from hpmoe.parity_tests.judge import self_routing
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference import routing
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import router as router_lib
@@ -332,6 +333,14 @@ class TestGradients:
     assert 'times what roundings of the rule allow' in failure.pattern
     if change == 'an expert that was not chosen':
       assert failure.index[:2] == (1, 2) and failure.token == 2
+
+  def test_one_without_a_limit_is_not_judged(self):
+    # Given scores of 128 experts in bfloat16, whose sum has no digit left,
+    word = 'softmax:dtype=bfloat16'
+    preset = 'tiny:experts=128:top_k=4:d_model=8:d_ff=8'
+    report = self._check('', (), 'backward', router=word, preset=preset)
+    row = next(r for r in report.found.results if r.stage == 'd_router_logits')
+    assert (row.verdict, row.why) == ('not judged', verdicts.NO_LIMIT)
 
   def test_one_that_is_not_returned_is_not_judged(self):
     report = self._check('not returned', direction='backward')

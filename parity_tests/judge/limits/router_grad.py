@@ -51,6 +51,10 @@ def bound_logits_grad(
   unit = ulp.unit_roundoff(router.dtype)
   roundings = _SCORES * router_limits.count_weight_roundings(router, logits)
   roundings += _SUMS * (router.top_k + 1) + _OPERATIONS
+  # So many roundings that no digit is left.
+  if roundings * unit >= 1:
+    value = np.einsum('tke,tk->te', slopes, grads)
+    return bounds.Bounded(value, np.full(value.shape, np.inf))
   relative = bounds.gamma(roundings, unit)
   size = np.abs(grads) + grad_error
   error = np.einsum('tke,tk->te', np.abs(slopes), grad_error)

@@ -150,6 +150,19 @@ def test_a_wrong_gradient_is_beyond_the_bound(wrong, rule):
   assert (np.abs(actual - golden.value) > golden.error).any()
 
 
+def test_a_dtype_of_few_digits_leaves_no_limit():
+  # Given a softmax of 512 scores, summed in bfloat16,
+  router = router_lib.Router('softmax', TOP_K, dtype='bfloat16')
+  logits = np.zeros((1, 512), np.float32)
+  ids, d_weights = np.arange(TOP_K)[None], np.ones((1, TOP_K), np.float32)
+  golden = router_grad.bound_logits_grad(
+    router, logits, None, ids, bounds.exact(d_weights)
+  )
+  # then nothing is known, and nothing is refused.
+  assert np.isinf(golden.error).all()
+  assert np.isfinite(golden.value).all()
+
+
 @pytest.mark.parametrize('rule', RULES)
 def test_logits_of_minus_infinity_have_gradients_too(rule):
   router, logits, bias, _, d_weights = draw(rule, 3)
