@@ -10,6 +10,9 @@ Example:
   python -m benchmarks.determinism --keep
 """
 
+from collections.abc import Sequence
+import pathlib
+
 from absl import app
 
 from hpmoe.backend_ascend.simulator.reproduce import cais
@@ -18,6 +21,10 @@ from hpmoe.backend_ascend.simulator.reproduce import moe_hub
 from hpmoe.tools.docs import figures
 
 COLUMNS = ('layer', 'as it comes, us', 'by source', 'by token', 'table')
+PLOT = figures.ROOT / 'docs/plots/determinism.png'
+_BAR_HEIGHT = 0.4
+_COLOURS = {'by source': '#0072b2', 'by token': '#e69f00'}
+_LABELS = {'by source': 'by source, or sums by rank', 'by token': 'by token'}
 _DYSHARP_LAYERS = ('S-8', 'M-8', 'M-32')
 
 
@@ -71,6 +78,32 @@ def time_layers() -> list[tuple[str, ...]]:
   ]
 
 
+def plot_costs(rows: Sequence[Sequence[str]], path: pathlib.Path) -> None:
+  """Draws a bar for each cost in the rows of the table.
+
+  Raises:
+    ImportError: matplotlib is missing.
+  """
+  from matplotlib import figure  # type: ignore[import-untyped]
+
+  drawing = figure.Figure(figsize=(9.9, 5), layout='constrained')
+  axes = drawing.subplots()
+  for number, (name, colour) in enumerate(_COLOURS.items()):
+    cells = [row[COLUMNS.index(name)] for row in rows]
+    costs = [0.0 if cell == '-' else float(cell.rstrip('%')) for cell in cells]
+    places = [place + number * _BAR_HEIGHT for place in range(len(rows))]
+    bars = axes.barh(
+      places, costs, _BAR_HEIGHT, color=colour, label=_LABELS[name]
+    )
+    axes.bar_label(bars, [c.replace('-', '') for c in cells], padding=4)
+  axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+  axes.invert_yaxis()
+  axes.margins(x=0.12)
+  axes.set_xlabel('longer than rows placed or added as they come, %')
+  axes.legend()
+  drawing.savefig(path)
+
+
 def main(argv):
   del argv
   rows = time_layers()
@@ -80,6 +113,7 @@ def main(argv):
     run = figures.run('python -m benchmarks.determinism')
     run |= dict(processor=figures.ANY, load=figures.ANY)
     figures.write('determinism', COLUMNS, [list(row) for row in rows], [run])
+    plot_costs(rows, PLOT)
 
 
 if __name__ == '__main__':
