@@ -37,6 +37,7 @@ class Quantiser:
     scale: dtype that scales are rounded to.
     before: dtype that rows are rounded to first; ''.
     shift: values are divided by the scale of so many groups further on.
+    static: a row's one scale is an input.
   """
 
   element: str = ''
@@ -50,9 +51,18 @@ class Quantiser:
   scale: str = 'float32'
   before: str = ''
   shift: int = 0
+  static: bool = False
 
-  def quantise(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns codes `[n, X]` float32 and scales `[n, G]` of rows `[n, X]`."""
+  def quantise(
+    self, rows: np.ndarray, scale: float = 1.0
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns codes `[n, X]` float32 and scales `[n, G]` of rows `[n, X]`.
+
+    `scale` is the input, of a static quantiser.
+    """
+    if self.static:
+      scales = np.full((len(rows), 1), scale, np.float32)
+      return self._round_codes(rows / scales), scales
     if self.before:
       rows = _round_to(rows, self.before)
     group = self.group or rows.shape[1]
@@ -119,12 +129,14 @@ class Form:
 
 
 _E4M3 = Quantiser('float8_e4m3fn', BLOCK)
+_STATIC = Quantiser('float8_e4m3fn', static=True)
 _INT8 = Quantiser('int8', 0, 127.0, 1e-30)
 FORMS = {
   'fp8_blocks': Form(
     'float8_e4m3fn', (BLOCK, BLOCK), activation=_E4M3, y='bfloat16'
   ),
   'fp8_rows': Form('float8_e4m3fn', (BLOCK, BLOCK), _E4M3, _E4M3),
+  'fp8_static': Form('float8_e4m3fn', (BLOCK, BLOCK), _STATIC, _STATIC),
   'int8': Form('int8', (0, 1), _INT8, _INT8),
   'mxfp8': Form(
     'float8_e4m3fn',
@@ -179,6 +191,9 @@ class Kernel:
     num_experts = len(matrices[0])
     counts = np.bincount(ids[ids >= 0], minlength=num_experts)
     places = self.pass_('expert_of_rows', np.arange(num_experts), counts)
+    static = {
+      n: self._read_scale(arrays, n) for n in ('expert_in', 'activation')
+    }
     stages: dict[str, list[np.ndarray]] = {}
     y = np.zeros(x.shape, np.float32)
     first_scale = np.float32(1)
@@ -186,8 +201,9 @@ class Kernel:
       token, slot = np.nonzero(ids == expert)
       if not len(token):
         continue
-      rows, coded = self._quantise('expert_in', x[token], None)
-      if coded:
+      scale = static['expert_in'][expert]
+      rows, coded = self._quantise('expert_in', x[token], None, scale)
+      if 'expert_in_scales' in coded:
         first_scale = coded['expert_in_scales'][:, :1]
       gate_up = self._multiply(rows, matrices[0][places[expert]])
       gate, up = self.pass_('split', np.split(gate_up, 2, -1), gate_up)
@@ -195,7 +211,7 @@ class Kernel:
         activation = self._store(gate / (1 + np.exp(-gate)) * up)
       activation = self.pass_('activation', activation, (gate, up))
       values, coded_activation = self._quantise(
-        'activation', activation, first_scale
+        'activation', activation, first_scale, static['activation'][expert]
       )
       out = self._multiply(values, matrices[1][places[expert]])
       out = self.pass_('expert_out', out)
@@ -267,13 +283,22 @@ class Kernel:
       scales = np.repeat(scales, group or shape[axis], axis)
     return scales[:, : shape[_DEPTH], : shape[_ACROSS]]
 
-  def _quantise(self, name: str, rows: np.ndarray, source: Any):
+  def _read_scale(self, arrays: Mapping[str, np.ndarray], name: str):
+    """Returns `[E]`, scales of rows that are inputs, or ones."""
+    if f'{name}_scale' not in arrays:
+      return np.ones(
+        len(arrays['w_down_codes' if self.form.element else 'w_down'])
+      )
+    first = arrays['expert_in_scale']
+    return self.pass_(f'{name}_scale', arrays[f'{name}_scale'], first)
+
+  def _quantise(self, name: str, rows: np.ndarray, source: Any, scale: float):
     """Returns values of codes; and codes and scales, by name, as returned."""
     right = getattr(self.form, name)
     quantiser = self.pass_(f'{name}_quantiser', right)
     if not quantiser.element:
       return rows, {}
-    codes, scales = quantiser.quantise(rows)
+    codes, scales = quantiser.quantise(rows, scale)
     codes = self.pass_(f'{name}_codes', codes)
     scales = self.pass_(f'{name}_scales', scales, source)
     width = rows.shape[1]
@@ -282,6 +307,8 @@ class Kernel:
     coded[f'{name}_scales'] = spread[:, :: right.group or width]
     if not right.element:  # a case without codes has no place for them
       coded = {}
+    if right.static:
+      del coded[f'{name}_scales']
     codes = self.pass_(f'{name}_codes_read', codes)
     spread = self.pass_(f'{name}_scales_read', spread, right.group or width)
     return codes * spread, coded

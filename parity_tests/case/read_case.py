@@ -42,6 +42,8 @@ FLOAT8 = {
   for n in ('float8_e4m3fn', 'float8_e4m3fnuz', 'float8_e5m2')
 }
 _BARE = {'bfloat16': BFLOAT16, **FLOAT8}
+# Scales that are powers of two are bytes in files.
+_EXPONENTS = 'float8_e8m0fnu'
 _DTYPES: 'dict[str, np.dtype]' = {
   'F64': np.dtype('<f8'),
   'F32': np.dtype('<f4'),
@@ -267,7 +269,7 @@ def bits_of(value):
   if name == 'bfloat16' and hasattr(value, 'float'):
     wide = np.asarray(value.float())
     value = (wide.view(np.uint32) >> 16).astype(np.uint16)
-  elif name in _BARE and hasattr(value, 'contiguous'):
+  elif name in (*_BARE, _EXPONENTS) and hasattr(value, 'contiguous'):
     import torch
 
     value = value.contiguous().view(torch.uint8).numpy()
@@ -279,6 +281,7 @@ def bits_of(value):
     raise TypeError(f'its elements are objects, not numbers: {array.dtype}')
   array = array if array.flags.c_contiguous else array.copy()
   array = array.view(_BARE[name]) if name in _BARE else array
+  array = array.view(np.uint8) if name == _EXPONENTS else array
   return array.astype(array.dtype.newbyteorder('<'), copy=False)
 
 

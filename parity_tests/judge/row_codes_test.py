@@ -20,6 +20,8 @@ from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import row_codes_testing as testing
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.report import failure_text
+from hpmoe.parity_tests.report import report_html
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
@@ -246,10 +248,12 @@ def test_codes_that_cannot_be_read_are_refused(rows, change, message):
 
 
 @pytest.mark.parametrize(
-  ('form', 'per_rank'), [('e4m3_1x128', True), ('mxfp8', False)]
+  ('form', 'per_rank', 'in_shares'),
+  [('e4m3_1x128', True, False), ('mxfp8', False, False)]
+  + [('e4m3_1x128', True, True)],
 )
 def test_codes_that_were_computed_elsewhere_are_judged(
-  tmp_path, form, per_rank
+  tmp_path, form, per_rank, in_shares
 ):
   # Given a case that was written, and what a kernel made of it elsewhere,
   bench = bench_lib.Bench(dataclasses.replace(CASE, rows=form))
@@ -273,7 +277,7 @@ def test_codes_that_were_computed_elsewhere_are_judged(
     report = numpy_testing.check_unexplained(
       check.Request(
         case_lib.Case.from_folder(str(tmp_path / 'case'), 'forward'),
-        outputs_lib.Outputs(str(folder)),
+        outputs_lib.Outputs(str(folder), in_shares=in_shares),
         judgement.Judgement(('bounded',)),
       )
     )
@@ -284,14 +288,23 @@ def test_codes_that_were_computed_elsewhere_are_judged(
       assert failure is None
     else:
       assert failure.stage == 'activation_scales'
-      assert 'activation_scales[' in failure.there
+      assert in_shares or 'activation_scales[' in failure.there
+      text = failure_text.format_failure(report)
+      assert f'before    {failure.before!r}, group 1 of its row' in text
+      page = report_html.to_html(report)
+      assert 'activation_codes<small> pass, 0 of ' in page
+      assert 'codes moved' in page
 
 
 @pytest.mark.parametrize('form', ['e4m3_1x128', 'mxfp8'])
 def test_codes_of_jax_are_judged(form):
   def kernel(inputs, config, policy):
     outputs = _layer(form)(inputs, config, policy)
-    return {name: jnp.asarray(array) for name, array in outputs.items()}
+    outputs = {name: jnp.asarray(array) for name, array in outputs.items()}
+    for name, array in outputs.items():
+      if array.dtype == np.uint8:  # bytes of exponents have a dtype there
+        outputs[name] = array.view(jnp.float8_e8m0fnu)
+    return outputs
 
   assert set(_list_judged(_check(kernel, form)).values()) == {verdicts.PASS}
 
