@@ -15,6 +15,11 @@ _OF_JUDGEMENT = ('lane', 'standard', 'repeat', 'allow_nondeterministic')
 _OF_REPORT = ('verbose', 'json', 'html', 'cache')
 
 
+def define_definition(f: flags.FlagValues) -> None:
+  """Defines --definition alone, for a command that runs no solution."""
+  cli.define(f, [flag for flag in FLAGS if flag.name == 'definition'])
+
+
 def is_asked(f: flags.FlagValues) -> bool:
   """Says whether flags ask for a definition.
 

@@ -6,6 +6,7 @@ from absl import flags
 
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import definition_flags
 from hpmoe.parity_tests.commands import layer_flags
 
 
@@ -20,6 +21,25 @@ def _define(f: flags.FlagValues) -> None:
     dict(layouts=', '.join(words)),
     layout=dict(choices=words),
   )
+  definition_flags.define_definition(f)
+
+
+def _export_definition(f: flags.FlagValues) -> int:
+  from hpmoe.parity_tests.definitions import trace_set
+
+  decides = f'beside --definition={f.definition}, which decides it'
+  cli.refuse_all_but(f, ('definition', 'tokens', 'seed', 'out'), decides)
+  if f.tokens is None:
+    raise cli.UsageError(
+      'tokens: expected a number beside --definition, got none'
+    )
+  path = trace_set.write_trace_set(f.out, f.definition, f.tokens, f.seed)
+  print(
+    f'{f.out}: a set of traces of FlashInfer-Bench; the same inputs here:\n'
+    f'  hpmoe check --definition={f.definition} --workload={path} '
+    '--solution=kernel.py::run'
+  )
+  return cli.PARITY
 
 
 def _export(f: flags.FlagValues) -> int:
@@ -28,6 +48,8 @@ def _export(f: flags.FlagValues) -> int:
 
   if f.out is None:
     raise cli.UsageError('out: expected a folder to write, got none')
+  if f.definition is not None:
+    return _export_definition(f)
   layouts = names.read(f.names, f.layout or '').layouts
   of_weights = layouts.get('topk_weights')
   dtype = of_weights.dtype if of_weights else ''

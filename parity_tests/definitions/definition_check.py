@@ -76,7 +76,6 @@ def make_request(
     CandidateError: undecided tokens were to follow a solution that failed.
   """
   task = definition_lib.read_definition(definition)
-  kind = kinds_lib.find_kind(task)
   if (workload is None) == (tokens is None):
     raise ValueError(
       'workload: expected a workload or a number of tokens, got '
@@ -87,11 +86,8 @@ def make_request(
   else:
     assert tokens is not None
     work = definition_lib.make_workload(task, tokens)
-  inputs = workload_inputs.make_inputs(task, work, seed)
-  layer = layer_inputs.Layer.from_inputs(kind, task.name, inputs)
-  if workload is None:
-    layer = layer.move_to_busiest_rank()
-    inputs = dict(layer.inputs)
+  layer = make_layer(task, work, seed, is_random=workload is None)
+  kind, inputs = layer.kind, dict(layer.inputs)
   candidate = solution_lib.Solution(
     task,
     definition_lib.read_solution(solution, task),
@@ -123,6 +119,30 @@ def make_request(
     *settled_routing.notes,
   )
   return case, dataclasses.replace(candidate, notes=notes)
+
+
+def make_layer(
+  task: definition_lib.Definition,
+  work: definition_lib.Workload,
+  seed: int,
+  is_random: bool,
+) -> layer_inputs.Layer:
+  """Returns the inputs of a workload, drawn, read or given as numbers.
+
+  Args:
+    task: the definition.
+    work: the workload.
+    seed: of random inputs.
+    is_random: whether all inputs are random: then the rank may be chosen too.
+
+  Raises:
+    ValueError: the definition is of no kind that is judged, or inputs do not
+      suit it.
+  """
+  kind = kinds_lib.find_kind(task)
+  inputs = workload_inputs.make_inputs(task, work, seed)
+  layer = layer_inputs.Layer.from_inputs(kind, task.name, inputs)
+  return layer.move_to_busiest_rank() if is_random else layer
 
 
 def separate_rules(report: check.Report) -> check.Report:

@@ -131,6 +131,42 @@ class TestRandomInputs:
     assert len(experts) == len(case.input['w_gate_up_codes'][0])
 
 
+class TestTraceSet:
+  def test_a_workload_has_the_inputs_that_a_check_draws(self, files, tmp_path):
+    # Given inputs that hpmoe export wrote,
+    _, definition, _ = files
+    out = f'{tmp_path}/traces'
+    words = f'--definition={definition}', '--tokens=3', '--seed=1'
+    assert main.main(['export', *words, f'--out={out}']) == cli.PARITY
+    (workload,) = (tmp_path / 'traces/workloads').rglob('*.jsonl')
+    # then a check of that workload judges what one of random inputs does.
+    drawn_case, drawn = definition_check.make_request(
+      definition, 'reference', tokens=3, seed=1
+    )
+    case, candidate = definition_check.make_request(
+      definition, 'reference', workload=str(workload)
+    )
+    assert drawn.inputs.keys() == candidate.inputs.keys()
+    for name, value in drawn.inputs.items():
+      np.testing.assert_array_equal(candidate.inputs[name], value)
+    for name, array in drawn_case.input.items():
+      np.testing.assert_array_equal(case.input[name], array)
+
+  @pytest.mark.parametrize(
+    ('words', 'text'),
+    [
+      (['--out={}'], 'tokens: expected a number beside --definition'),
+      (['--out={}', '--tokens=2', '--preset=tiny'], 'preset: expected'),
+      (['--tokens=2'], 'out: expected a folder to write, got none'),
+    ],
+  )
+  def test_a_wrong_request_is_named(self, files, tmp_path, capsys, words, text):
+    words = [word.format(tmp_path / 'new') for word in words]
+    arguments = ['export', f'--definition={files[1]}', *words]
+    assert main.main(arguments) == cli.WRONG_REQUEST
+    assert text in capsys.readouterr().err
+
+
 class TestCheats:
   @pytest.mark.parametrize(
     'name',

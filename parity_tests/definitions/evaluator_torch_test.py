@@ -4,6 +4,7 @@
 flashinfer-bench.
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -14,7 +15,9 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.definitions import definition as definition_lib
+from hpmoe.parity_tests.definitions import definition_check
 from hpmoe.parity_tests.definitions import definition_testing as testing
+from hpmoe.parity_tests.definitions import trace_set
 from hpmoe.parity_tests.judge.limits import standards
 
 _SCRIPT = pathlib.Path(__file__).with_name('evaluator_torch_testing.py')
@@ -118,6 +121,7 @@ def run(tmp_path_factory):
   table = json.loads(pathlib.Path(path).read_text())
   table['reference'] = _write_solution(folder)
   pathlib.Path(path).write_text(json.dumps(table))
+  trace_set.write_trace_set(str(folder / 'traces'), path, _TOKENS)
   golden, outputs = _draw_outputs()
   np.savez(
     folder / 'outputs.npz',
@@ -142,6 +146,20 @@ def test_its_package_reads_our_files(run):
   assert verdicts['evaluator'] == 'LowBitEvaluator'
   # A solution of the kernel that is the reference has its output.
   assert verdicts['solution']
+
+
+def test_its_package_reads_the_inputs_that_we_export(run):
+  folder, _, _, verdicts = run
+  _, candidate = definition_check.make_request(
+    str(folder / 'definition.json'), 'reference', tokens=_TOKENS
+  )
+  expected = {
+    name: hashlib.sha256(value.tobytes()).hexdigest()
+    if isinstance(value, np.ndarray)
+    else value
+    for name, value in candidate.inputs.items()
+  }
+  assert verdicts['inputs'] == expected
 
 
 @pytest.mark.parametrize('name', _RULES)

@@ -2,11 +2,12 @@
 
 Run as: python evaluator_torch_testing.py FOLDER
 
-FOLDER holds definition.json, workloads.jsonl, solution.json and outputs.npz
-with bits of bfloat16: `golden` and `outputs`.  What the package says is written
-to verdicts.json.
+FOLDER holds definition.json, workloads.jsonl, solution.json, a set of traces in
+traces/, and outputs.npz with bits of bfloat16: `golden` and `outputs`.  What
+the package says is written to verdicts.json.
 """
 
+import hashlib
 import json
 import pathlib
 import sys
@@ -62,6 +63,23 @@ def judge(definition, solution, inputs, golden, rule):
   return failure is None
 
 
+def digest_inputs(root):
+  """Returns a digest of each input of the only workload in a set of traces."""
+  traces = data.TraceSet.from_path(str(root))
+  ((name, (trace,)),) = traces.workloads.items()
+  definition = traces.definitions[name]
+  tensors = utils.load_safetensors(definition, trace.workload, root)
+  inputs = utils.gen_inputs(definition, trace.workload, 'cpu', tensors)
+  digests = {}
+  for name, value in zip(definition.inputs, inputs):
+    if isinstance(value, torch.Tensor):
+      value = hashlib.sha256(
+        value.contiguous().view(torch.uint8).numpy().tobytes()
+      ).hexdigest()
+    digests[name] = value
+  return digests
+
+
 def main():
   folder = pathlib.Path(sys.argv[1])
   definition = data.load_json_file(data.Definition, folder / 'definition.json')
@@ -78,6 +96,7 @@ def main():
   kernel = registry.build(definition, solution)
   table = dict(
     evaluator=evaluators.resolve_evaluator(definition).__name__,
+    inputs=digest_inputs(folder / 'traces'),
     shapes=definition.get_input_shapes(trace.workload.axes),
     rules={
       rule: [
