@@ -137,7 +137,8 @@ def compare(
   if len(left_runs) != len(right_runs):
     names = [_name([r.place for r in s]) for s in (left_runs, right_runs)]
     raise ValueError(
-      f'right: expected the steps and ranks of left, {names[0]}, got {names[1]}'
+      f'right: expected the steps and ranks of left, {names[0]}, got '
+      f'{names[1]}; dump:DIR/STEP/RANK is one of them'
     )
   weights = None if options.model is None else _open_model(options.model)
   comparison = _Comparison(layer_diff.Model(weights), options, progress)

@@ -42,7 +42,8 @@ def write(path: str, title: str, result: agreement.Result) -> None:
   upper.set(ylabel='% of tokens with other experts', title=title)
   for field, label, line in _LINES:
     means = [_average([getattr(r, field) for r in rows]) for rows in by_layer]
-    lower.plot(places, means, f'o{line}', markersize=4, label=label)
+    if not all(map(math.isnan, means)):
+      lower.plot(places, means, f'o{line}', markersize=4, label=label)
   lower.set(ylabel='difference / norm')
   heights = [y for line in lower.lines for y in line.get_ydata()]
   if any(y > 0 for y in heights):
@@ -52,7 +53,8 @@ def write(path: str, title: str, result: agreement.Result) -> None:
   lower.set_xticks(places[::step], labels[::step])
   lower.set(xlabel='layer')
   for axis in (upper, lower):
-    axis.legend(fontsize='small')
+    if axis.get_legend_handles_labels()[0]:
+      axis.legend(fontsize='small')
   png = io.BytesIO()
   plot_style.save(figure, png)
   atomic_folder.write_file(pathlib.Path(path), png.getvalue())
@@ -69,7 +71,7 @@ def _draw_shares(axis, places, by_layer) -> None:
         for rows in by_layer
       ]
     )
-    if shares.any() or reason == choices_lib.TIE:
+    if shares.any():
       label = reason or 'not known'
       axis.bar(places, shares, bottom=bottom, color=colour, label=label)
     bottom = bottom + shares

@@ -125,6 +125,26 @@ class TestRoundedRuns:
       assert np.array_equal(row.choices.is_other, is_other)
     assert cut.verdict == 'pass'
 
+  def test_groups_and_a_bias_are_those_of_the_model(self, tmp_path):
+    # Given runs of a DeepSeek-V3, whose bias no dump has,
+    model = testing.write_model(tmp_path / 'model', 'deepseek_v3')
+    runs = [
+      testing.compute_run(model, dtype) for dtype in ('float32', 'bfloat16')
+    ]
+    options = dict(model=str(model), layers=frozenset({1}))
+    # when the model is named, then its rule is the router's,
+    result = _compare(tmp_path, *runs, **options)
+    rule = 'deepseek_v3:groups=2:top_groups=1:scale=2.5'
+    assert result.rule == rule
+    # whose scores this run has in bfloat16.
+    (fault,) = _list_faults(result)
+    assert '--router=RULE:dtype=bfloat16' in fault
+    narrow = f'{rule}:dtype=bfloat16'
+    result = _compare(tmp_path, *runs, router=narrow, **options)
+    assert result.verdict == 'pass', _list_faults(result)
+    bare = _compare(tmp_path / 'bare', *runs)
+    assert bare.verdict == 'not judged' and 'a bias or groups' in bare.reason
+
   def test_a_model_that_runs_here_stands_for_a_dump(
     self, top, tmp_path, left, right
   ):

@@ -15,9 +15,11 @@ LAYER = 'model.layers.1'
 TOKENS = np.random.default_rng(4).integers(0, 48, (4, 24)).astype(np.int64)
 
 
-def write_model(folder: pathlib.Path) -> pathlib.Path:
-  """Writes a Qwen3-MoE of two layers with eight experts; returns its folder."""
-  return weight_testing.write_folder(folder, 'qwen3_moe')
+def write_model(
+  folder: pathlib.Path, family: str = 'qwen3_moe'
+) -> pathlib.Path:
+  """Writes a model of two layers with eight experts; returns its folder."""
+  return weight_testing.write_folder(folder, family)
 
 
 def compute_run(

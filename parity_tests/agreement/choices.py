@@ -210,6 +210,10 @@ def find_wrong_scores(
   if not tokens:
     return ''
   text = str(router_limits.explain_wrong(router, scores, tokens[0], side.ids))
+  dtype = str(side.logits.dtype)
+  narrow = router_limits.bound_scores(router, side.logits, bias, dtype)
+  if not router_limits.list_wrong_tokens(router, narrow, side.ids):
+    text = f'scores in {dtype} would: --router=RULE:dtype={dtype}; {text}'
   return f'chooses in {len(tokens)} tokens what its own logits do not: {text}'
 
 
@@ -272,6 +276,6 @@ def _check_choice(
   if 2 * len(tokens) > len(side.ids):
     return None, (
       f'{len(tokens)} of {len(side.ids)} tokens of left do not choose by '
-      f'{router.rule}: a bias or groups that --model or --router name'
+      f'{router.rule}: a bias or groups, which --model has'
     )
   return router, ''

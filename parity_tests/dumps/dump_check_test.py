@@ -208,7 +208,7 @@ class TestPlaces:
     verdict = 'pass' if lost_expert is None else 'fail'
     assert {row.verdict for row in rows} == {verdict}, rows[0].reason
     if lost_expert is not None:
-      assert 'expert 3' in rows[0].to_json()['pattern']
+      assert rows[0].to_json()['first_failure'] == 'y'
 
   def test_copies_of_experts_are_groups_of_their_own(self, tmp_path):
     # Given four ranks, of which 0 and 1 hold the first experts, 2 and 3 the
@@ -231,17 +231,27 @@ class TestPlaces:
       _save_place(tmp_path / 'dump' / f'rank{rank}.npz', own | whole)
     (row,) = dump_check.check_dump(str(tmp_path / 'dump'))
     assert row.verdict == 'pass'
+    assert row.call.files['x'].read().shape == (_TOKENS, _D)
 
   def test_ranks_that_hold_all_experts_are_rows(self, tmp_path):
-    for rank in (0, 1):
-      tensors = _read_layer(tmp_path / f'{rank}', lost_expert=[None, 1][rank])
+    # Given ranks that have all experts, of which the third has others,
+    rng = np.random.default_rng(7)
+    slabs = [
+      rng.normal(size=shape).astype(np.float32) / 4
+      for shape in ((_EXPERTS, 2 * _F, _D), (_EXPERTS, _D, _F))
+    ]
+    options = ({}, dict(lost_expert=1), dict(slabs=slabs))
+    for rank, own in enumerate(options):
+      tensors = _read_layer(tmp_path / f'{rank}', **own)
       _save_place(tmp_path / 'dump' / f'rank{rank}.npz', tensors)
     rows = dump_check.check_dump(str(tmp_path / 'dump'))
-    assert [row.verdict for row in rows] == ['pass', 'fail']
+    assert [row.verdict for row in rows] == ['pass', 'fail', 'pass']
+    assert [row.call.place for row in rows] == ['rank0', 'rank1', 'rank2']
 
   def test_some_layers_are_judged(self, tmp_path):
     dump = _write_dump(tmp_path, *({} for _ in range(4)))
     layers = dump_layers.parse_numbers('0,2:4')
+    assert layers == {0, 2, 3}
     rows = dump_check.check_dump(dump, layers=layers)
     assert [dump_layers.find_number(row.call.path) for row in rows] == [0, 2, 3]
     with pytest.raises(ValueError, match='layers: expected numbers of MoE'):
