@@ -126,15 +126,17 @@ def _factor(actual: np.ndarray, expected: np.ndarray) -> float | None:
 def _describe_factor(
   actual: np.ndarray, expected: np.ndarray, bad: np.ndarray
 ) -> str:
-  """Returns the factor of all bad elements, or that each row has its own."""
-  factor = _factor(actual[bad], expected[bad])
-  if factor is not None:
-    return f'got = {factor:.6g} * expected'
+  """Returns the first bad row's factor, if most rows have one, or that of all."""
   rows = np.flatnonzero(bad.any(axis=1))
   factors = [_factor(actual[r][bad[r]], expected[r][bad[r]]) for r in rows]
-  if None in factors or not any(factors):
-    return ''
-  return f'got = {factors[0]:.6g} * expected, each row with a factor of its own'
+  row_factors = [factor for factor in factors if factor is not None]
+  # Of a row that is zero where others are not, nothing is explained.
+  if factors[0] and 2 * len(row_factors) >= len(rows):
+    alike = np.ptp(row_factors) <= 2.0**-6 * abs(factors[0])
+    own = '' if alike else ', each row with a factor of its own'
+    return f'got = {factors[0]:.6g} * expected{own}'
+  factor = _factor(actual[bad], expected[bad])
+  return '' if factor is None else f'got = {factor:.6g} * expected'
 
 
 def _near(actual: np.ndarray, expected: np.ndarray, bad: np.ndarray) -> str:

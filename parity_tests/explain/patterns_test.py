@@ -9,6 +9,7 @@ import pytest
 from hpmoe.parity_tests import api
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.explain import explain
+from hpmoe.parity_tests.explain import locations
 from hpmoe.parity_tests.explain import patterns
 from hpmoe.parity_tests.judge import trial_testing as trial
 
@@ -201,3 +202,28 @@ def test_a_row_is_another_in_columns_of_any_size():
   text = patterns.describe(actual, right, actual != right, right)
 
   assert text == "holds another row's values"
+
+
+@pytest.mark.parametrize('zero', [True, False])
+def test_a_row_that_is_zero_is_no_factor_of_rows_that_are_noise(zero):
+  # given: a first row that is zero, and other rows that are unrelated
+  generator = np.random.default_rng(7)
+  right, actual = generator.normal(size=(2, 8, 32)).astype(np.float32)
+  actual[0] = 0 if zero else right[0] / 2
+  text = patterns.describe(actual, right, actual != right, right)
+  assert 'expected' not in text
+
+
+def test_rows_with_factors_of_their_own_are_said_to_be():
+  right = np.random.default_rng(7).normal(size=(8, 32)).astype(np.float32)
+  actual = right * np.arange(1, 9, dtype=np.float32)[:, None] / 8
+  text = patterns.describe(actual, right, actual != right, right)
+  assert text == 'got = 0.125 * expected, each row with a factor of its own'
+
+
+@pytest.mark.parametrize(('right_tokens', 'is_named'), [(1, False), (40, True)])
+def test_a_pair_of_experts_is_named_where_others_are_right(
+  right_tokens, is_named
+):
+  is_wrong = np.arange(64) >= right_tokens
+  assert locations._is_telling(is_wrong, 2) is is_named
