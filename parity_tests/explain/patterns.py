@@ -126,7 +126,7 @@ def _factor(actual: np.ndarray, expected: np.ndarray) -> float | None:
 def _describe_factor(
   actual: np.ndarray, expected: np.ndarray, bad: np.ndarray
 ) -> str:
-  """Returns the first bad row's factor, if most rows have one, or that of all."""
+  """Returns the first bad row's factor, if most rows have one, or all's."""
   rows = np.flatnonzero(bad.any(axis=1))
   factors = [_factor(actual[r][bad[r]], expected[r][bad[r]]) for r in rows]
   row_factors = [factor for factor in factors if factor is not None]

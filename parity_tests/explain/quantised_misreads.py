@@ -14,23 +14,49 @@ _ALONG = {-2: 'depth', -1: 'columns'}
 
 
 def list_misreads(
-  form: str, arrays: Arrays
+  form: str, arrays: Arrays, x_form: str = ''
 ) -> dict[str, list[tuple[str, Callable]]]:
-  """Returns ways to misread each weight: words, and the weight as misread.
+  """Returns ways to misread each weight, and x: words, and it as misread.
 
   Args:
-    form: one of `quantised.FORMS`; '': nothing is quantised.
-    arrays: codes, scales and zeros of each weight, by name.
+    form: one of `quantised.FORMS`; '': no weight is quantised.
+    arrays: codes, scales and zeros of each weight, and of x, by name.
+    x_form: likewise, of x.
   """
+  misreads_of_x = {}
+  if x_form:
+    misreads_of_x['x'] = [
+      (says, _weight(x_form, arrays, 'x', changed_part))
+      for says, changed_part in _changes_of_x(x_form, arrays)
+    ]
   if not form:
-    return {}
-  return {
+    return misreads_of_x
+  return misreads_of_x | {
     weight: [
       (says, _weight(form, arrays, weight, {name: changed_part}))
       for says, name, changed_part in _changes(form, weight, arrays)
     ]
     for weight in codes.WEIGHTS
   }
+
+
+def _changes_of_x(form: str, arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
+  """Yields words, and changed scales of x `[R, T, groups]`, by name."""
+  name = quantised.parts(form, 'x')[1]
+  scales = arrays[name]
+  for axis, (before, after) in (
+    (-1, ('the group before', 'the group after')),
+    (-2, ('the token before', 'the next token')),
+  ):
+    if scales.shape[axis] > 1:
+      yield f'had the scales of {before}', {name: np.roll(scales, 1, axis)}
+      yield f'had the scales of {after}', {name: np.roll(scales, -1, axis)}
+      first = np.take(scales, [0], axis)
+      kind = 'first group' if axis == -1 else 'first token'
+      changed = {name: np.broadcast_to(first, scales.shape).copy()}
+      yield f'had the scales of its {kind} throughout', changed
+  wide = scales.view(quantise.numpy_dtype(quantised.FORMS[form].scale))
+  yield 'had no scales', {name: np.ones_like(wide).view(scales.dtype)}
 
 
 def _weight(

@@ -82,7 +82,7 @@ def explain(stage: RoundedStage) -> tuple[str, int]:
   tries = len(left_by_set) - 1
   if not explaining_sets:
     return '', tries
-  alike = [*explaining_sets]
+  alike = sorted(explaining_sets, key=_count_tensors)
   causes = ' or '.join(
     _format_words(stage, words) for words in alike[:_MOST_CAUSES]
   )
@@ -227,6 +227,11 @@ def _select_best(
         s: v for s, v in of_count.items() if v <= min(near, largest_accepted)
       }
   return {}
+
+
+def _count_tensors(words: Sequence[str]) -> int:
+  """Returns how many words are dtypes of tensors, not of points inside."""
+  return sum(word.partition('=')[0] in tensors.SPECS for word in words)
 
 
 def _is_one(words: Sequence[str]) -> bool:

@@ -556,6 +556,10 @@ def _describe(request, view, report, task=None, results=()):
   config['routing'] = f'router {case.router}' if case.router else case.routing
   if view is not None:
     config['routing'] += f', {view}'
+    # K are those of the whole layer.
+    config['shape'] = str(config['shape']).replace(
+      f' of {view.count},', f' of {view.num_experts},'
+    )
   config['command'] = request.replay()
   if task is not None:
     config['notes'] = [

@@ -536,21 +536,27 @@ def test_a_mistake_of_weights_is_named(mistake, returns):
   assert f'{mistake};' in failure.pattern + ';'
 
 
-@pytest.mark.parametrize('begin', [0, 3, 5])
-def test_local_experts_that_begin_elsewhere_are_named(begin):
-  # given: a kernel that takes its four experts, 4 to 7, for others
+def check_local_experts(begin):
+  """Returns the report of a kernel whose experts 4 to 7 begin elsewhere."""
+
   def layer(inputs, config, policy):
-    first, _ = inputs['local_experts']
-    ids = inputs['topk_ids'] - (begin - 4)
+    ids, (first, _) = inputs['topk_ids'], inputs['local_experts']
+    local_ids = ids - first - (begin - 4)
     weights = inputs['topk_weights']
-    return {'y': _compute_experts(inputs, config, ids - first, weights)}
+    return {'y': _compute_experts(inputs, config, local_ids, weights)}
 
   layer.activations = ('swiglu',)
   case = hpmoe.Case(
     preset='tiny:experts=16', ranks=1, local_experts='4:4', direction='forward'
   )
-  # when
-  report = hpmoe.check(layer, case, lanes=['bitwise', 'bounded'])
-  # then
-  words = f'as if the local experts began at expert {begin}'
-  assert words in report.first_failure.pattern
+  return hpmoe.check(layer, case, lanes=['bitwise', 'bounded'])
+
+
+@pytest.mark.parametrize('begin', [0, 3, 5])
+def test_local_experts_that_begin_elsewhere_are_named(begin):
+  failure = check_local_experts(begin).first_failure
+  assert f'as if the local experts began at expert {begin}' in failure.pattern
+
+
+def test_slots_are_those_of_the_whole_layer():
+  assert 'K 2 of 16,' in str(check_local_experts(4))

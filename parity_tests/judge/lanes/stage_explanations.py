@@ -210,7 +210,9 @@ def _build_failed_stage(
     case.tiling,
     exact,
     quantised_misreads.list_misreads(
-      case.inputs.policy.quantised, case.inputs.arrays
+      case.inputs.policy.quantised,
+      case.inputs.arrays,
+      case.inputs.policy.x_form,
     ),
     {n: lazy_tensors.load_whole(a) for n, a in case.before.items()},
     [
