@@ -392,6 +392,8 @@ def test_a_wrong_quantiser_of_rows_is_located(form, rows, quantiser):
 
 
 # Triton's and Marlin's kernels multiply weights that the storage dtype has.
+# Each compiles the oracle under dozens of policies.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'policy, scaled, pattern',
   _mark_slow(
@@ -579,6 +581,7 @@ class TestTokensAsCodes:
       ),
     ),
   )
+  @pytest.mark.slow
   def test_a_form_that_nobody_declared_is_named(self, rows, quantises, words):
     kernel = functools.partial(_compute_y, quantises=quantises)
     # Where a row is more than one group, or a token's scale would do as well.
