@@ -143,6 +143,28 @@ def test_wrong_codes_and_scales_are_the_first_failure(name, change, pattern):
   assert pattern in report.first_failure.pattern
 
 
+_COARSE = np.float32(1.5)
+
+
+class _Coarse(testing.Quantiser):
+  """Scales are half as large again as is right, and codes made with them."""
+
+  def __call__(self, rows, static=None):
+    _, scales = super().__call__(rows, static)
+    codes = np.ones(rows.shape, ml_dtypes.float8_e4m3fn)
+    codes = rows / testing.dequantise(self.form, codes, _COARSE * scales)
+    return codes.astype(ml_dtypes.float8_e4m3fn), _COARSE * scales
+
+
+def test_a_gemm_is_judged_from_codes_though_they_are_wrong():
+  layer = testing.Layer(dict.fromkeys(_NAMES, _Coarse('e4m3_1x128')))
+  report = _check(layer, 'e4m3_1x128')
+  wrong = {r.stage for r in report.found.results if r.verdict == verdicts.FAIL}
+  # A GEMM of such codes is right; one that reads others would not be.
+  assert {*PARTS} <= wrong
+  assert not wrong & {'gate_up', 'activation', 'expert_out', 'y'}
+
+
 def test_a_gemm_whose_codes_are_not_returned_asks_for_them():
   stages = {'y', 'activation', 'gate_up', 'expert_out'}
   layer = _change(
