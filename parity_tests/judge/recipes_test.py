@@ -155,6 +155,35 @@ class TestOracle:
       )
     assert not list_failed(inputs, outputs)
 
+  @pytest.mark.slow
+  @pytest.mark.parametrize(
+    ('placement', 'storage', 'bias'),
+    [
+      ('before_down', 'float32', True),
+      ('epilogue', 'bfloat16', True),
+      ('returned', 'float32', False),
+    ],
+  )
+  @pytest.mark.parametrize('recipe', ['deepseek_v3', 'current_scaling'])
+  def test_so_they_are_wherever_a_weight_multiplies(
+    self, recipe, placement, storage, bias
+  ):
+    config = config_testing.sized(r=2, t=24, e=4, k=2, d=72, f=40)
+    config = dataclasses.replace(config, bias=bias)
+    rows, words = recipes.split_rows(recipe)
+    policy = precision.PrecisionPolicy(
+      storage, rows=rows, operand_forms=words, placement=placement
+    )
+    inputs = recipes_testing.spread(trial.draw(config, policy, 1), 1)
+    layer_oracle = oracle_lib.Oracle(config, policy, inputs.arrays)
+    with oracle_lib.use_stages(stages_lib.run):
+      forward = layer_oracle.forward()
+      arrays = {**inputs.arrays, **forward}
+      outputs = layer_oracle.backward(arrays, arrays['dy'])
+    inputs = dataclasses.replace(inputs, arrays=arrays)
+    assert not list_failed(inputs, {name: forward[name] for name in FORWARD})
+    assert not list_failed(inputs, outputs)
+
 
 class TestWrongKernels:
   @pytest.mark.parametrize(
