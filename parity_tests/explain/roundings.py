@@ -14,6 +14,7 @@ from hpmoe.parity_tests.explain import sizes
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
+from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
@@ -29,9 +30,10 @@ _EXPLAINED_SHARE, _WORTH_A_WORD, _ALIKE = 0.25, 0.5, 1.25
 # removes a fifth.
 _LITTLE, _HARDLY = 1 / 16, 0.9
 # Only the words of a rounding contain one of these.
-ASKS = ('; --policy=', '; --rows=', '; --activation=')
+ASKS = ('; --policy=', '; --rows=', '; --activation=', '; --recipe=')
 # A word of this kind and a tensor's name is the form of what a GEMM multiplies.
 _ROWS_OF = 'rows of '
+_OPERAND = 'operand '
 _UNQUANTISED = 'none'
 _ACTIVATION = 'the activation'
 # Causes that are written out, of those that explain a stage equally well.
@@ -268,6 +270,7 @@ def _words(stage: RoundedStage) -> Iterator[str]:
       if order != getattr(policy, field):
         yield f'{field}={order}'
   yield from _form_words(stage)
+  yield from _operand_words(stage)
   if _ACTIVATED & {*stage.chain} and policy.activation != 'absolute':
     for form in precision.list_other_forms(policy):
       yield f'{_ACTIVATION}={form}'
@@ -302,6 +305,17 @@ def _form_words(stage: RoundedStage) -> Iterator[str]:
           yield f'{_ROWS_OF}{rows}={form}'
 
 
+def _operand_words(stage: RoundedStage) -> Iterator[str]:
+  """Yields other forms of what a recipe quantises: none, or of its others."""
+  forms = recipes.read_words(stage.policy.operand_forms)
+  for name, own_form in forms.items():
+    if name.partition(':')[0] in stage.chain:
+      for form in dict.fromkeys((_UNQUANTISED, *forms.values())):
+        is_known = form == _UNQUANTISED or recipes.suits(name, form)
+        if is_known and form != own_form:
+          yield f'{_OPERAND}{name}={form}'
+
+
 # Stages that have to do with the activation.
 _ACTIVATED = {'activation', 'd_gate_up', 'd_topk_weights'}
 _ORDERS = {'expert_back': 'expert, from the last one back'}
@@ -321,12 +335,18 @@ def _add_words(
   plain = _list_plain(words)
   fields = {'points': (), **policies.fields((*own, *plain))}
   policy = precision.with_form(policy, _find_form(policy, words))
-  return dataclasses.replace(policy, rows=_format_rows(policy, words), **fields)
+  return dataclasses.replace(
+    policy,
+    rows=_format_rows(policy, words),
+    operand_forms=_format_operands(policy, words),
+    **fields,
+  )
 
 
 def _list_plain(words: Sequence[str]) -> list[str]:
   """Returns the words that `policies.fields` reads."""
-  return [w for w in words if not w.startswith((_ROWS_OF, _ACTIVATION))]
+  not_plain = (_ROWS_OF, _OPERAND, _ACTIVATION)
+  return [w for w in words if not w.startswith(not_plain)]
 
 
 def _find_form(policy: precision.PrecisionPolicy, words: Sequence[str]) -> str:
@@ -352,6 +372,37 @@ def _format_rows(
   )
 
 
+def _format_operands(
+  policy: precision.PrecisionPolicy, words: Sequence[str]
+) -> str:
+  """Returns the field `operand_forms` of a policy, changed by words."""
+  changes = dict(
+    word.removeprefix(_OPERAND).split('=')
+    for word in words
+    if word.startswith(_OPERAND)
+  )
+  forms = recipes.read_words(policy.operand_forms) | changes
+  return recipes.join_words(
+    {name: form for name, form in forms.items() if form != _UNQUANTISED}
+  )
+
+
+def _format_recipe(
+  policy: precision.PrecisionPolicy, words: Sequence[str]
+) -> str | None:
+  """Returns the recipe that words make of a policy's; None: they do not."""
+  changes = [w.removeprefix(_OPERAND) for w in words if w.startswith(_OPERAND)]
+  for word in words:
+    for gemm, (rows, _) in tensors.GEMMS.items():
+      if word.startswith(f'{_ROWS_OF}{rows}='):
+        changes.append(f'{gemm}:{word.removeprefix(_ROWS_OF)}')
+  if not (changes and policy.operand_forms):
+    return None
+  changes = [change.removesuffix(_UNQUANTISED) for change in changes]
+  name = recipes.find_name(policy.rows, policy.operand_forms)
+  return ','.join([name or policy.operand_forms, *changes])
+
+
 def _is_set_by(word: str, words: Sequence[str]) -> bool:
   name = word.partition('=')[0]
   return any(other_word.partition('=')[0] == name for other_word in words)
@@ -369,6 +420,12 @@ def _format_word(stage: RoundedStage, word: str) -> str:
     if value == _UNQUANTISED:
       return f'{rows} was not quantised before its GEMM'
     return f'{rows} was quantised to {value} before its GEMM'
+  if name.startswith(_OPERAND):
+    gemm, _, operand = name.removeprefix(_OPERAND).partition(':')
+    quantised_to = f'quantised to {value}'
+    if value == _UNQUANTISED:
+      quantised_to = 'not quantised'
+    return f'{operand} was {quantised_to} in {gemm}'
   if name == _ACTIVATION:
     return f'{name} was {value}'
   if name == 'placement':
@@ -409,8 +466,11 @@ def _format_flag(stage: RoundedStage, alike: Sequence[Sequence[str]]) -> str:
   form = _find_form(stage.policy, alike[0])
   own = (w for w in policies.words(stage.policy) if not _is_set_by(w, alike[0]))
   words = (*own, *_list_plain(alike[0]))
+  recipe = _format_recipe(stage.policy, alike[0])
+  is_same = rows == stage.policy.rows or recipe is not None
   changes = {
-    ASKS[1]: None if rows == stage.policy.rows else rows or '""',
+    ASKS[3]: recipe,
+    ASKS[1]: None if is_same else rows or '""',
     ASKS[2]: None if form == stage.policy.form else form,
     ASKS[0]: ','.join(words) or None,
   }
@@ -446,6 +506,7 @@ def _is_named(stage: RoundedStage, name: str, words: Sequence[str]) -> bool:
     orders = [
       precision.order_of(stage_name, policy) for stage_name in stage.chain
     ]
-    return rounds, dtypes, policy.placement, policy.rows, orders
+    forms = policy.rows, policy.operand_forms
+    return rounds, dtypes, policy.placement, forms, orders
 
   return list_roundings(named_policy) == list_roundings(own_policy)

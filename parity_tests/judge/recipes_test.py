@@ -221,11 +221,14 @@ class TestWrongKernels:
   @pytest.mark.slow
   def test_a_check_names_the_stage(self):
     case = hpmoe.Case(
-      direction='both', preset='tiny', ranks=2, recipe='deepseek_v3'
+      direction='backward', preset='tiny', ranks=2, recipe='deepseek_v3'
     )
     layer = recipes_testing.make_layer('deepseek_v3', 'weight not quantised')
     failure = hpmoe.check(layer, case, lanes=['bounded']).first_failure
     assert failure.stage == 'd_activation'
+    assert 'as if w_down was not quantised in d_activation' in failure.pattern
+    words = '--recipe=deepseek_v3,d_activation:w_down= allows it'
+    assert words in failure.pattern
 
 
 class TestRequests:

@@ -109,6 +109,15 @@ def _check_word(word: str, name: str, form: str) -> str:
   return form
 
 
+def suits(name: str, form: str) -> bool:
+  """Says whether `GEMM:OPERAND` may have a form, or `A>B`."""
+  try:
+    _check_word(f'{name}={form}', name, form)
+  except ValueError:
+    return False
+  return True
+
+
 def join_words(forms: dict[str, str]) -> str:
   """Returns the text of forms by `GEMM:OPERAND`."""
   return ','.join(f'{name}={form}' for name, form in forms.items())

@@ -121,8 +121,8 @@ def build_rounding_stage(
     key: tuple = ()
     for stage in computed:
       sum_order = precision.order_of(stage, policy)
-      rows, _ = tensors.GEMMS.get(stage, ('', ''))
-      form = policy.multiplying(rows).rows
+      of_gemm = policy.of_gemm(stage)
+      form = of_gemm.rows, of_gemm.operand_forms
       is_activated = tensors.routed(stage) in _ACTIVATED
       order_key = policy.placement, policy.dtype(stage), sum_order, form
       act = policy.form if is_activated else ''
