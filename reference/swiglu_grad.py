@@ -104,10 +104,10 @@ def _gelu_tanh_slope(
   """Returns the slope of gate * sigmoid(z), z = `swiglu.cubic` of gate."""
   del policy
   z = swiglu.cubic(gate)
-  sigmoid, complement = 1 / (1 + jnp.exp(-z)), 1 / (1 + jnp.exp(z))
+  share, rest = 1 / (1 + jnp.exp(-z)), 1 / (1 + jnp.exp(z))
   bent = numerics.rounded(3 * swiglu.TANH_CUBE * gate * gate)
   z_slope = 2 * swiglu.TANH_SCALE * (1 + bent)
-  return sigmoid * (1 + numerics.rounded(gate * complement * z_slope))
+  return share * (1 + numerics.rounded(gate * rest * z_slope))
 
 
 def _sigmoid_slope(
