@@ -78,6 +78,26 @@ class TestStore:
     assert float(stored) == np.inf * np.sign(value)
 
 
+class TestTruncated:
+  @pytest.mark.parametrize('x64', [False, True])
+  def test_drops_the_bits_that_tf32_lacks(self, x64):
+    # Given numbers of every sign and size, and those that round up or away,
+    policy = precision.PrecisionPolicy(points=('operands=tf32_rz',))
+    a = np.concatenate(
+      [
+        np.random.default_rng(0).standard_normal(1000),
+        [1 + 2**-10 - 2**-23, -1 - 2**-10 + 2**-23, 2 - 2**-23, 2.0**-149],
+        [0.0, -0.0, np.inf, -np.inf, 3.4e38],
+      ]
+    ).astype(np.float32)
+    with numerics.use_x64(x64):
+      values = np.asarray(numerics.at_point(policy, 'operands', jnp.asarray(a)))
+    # then each keeps its sign, exponent and ten bits of its fraction.
+    bits = a.view(np.uint32) & np.uint32(0xFFFFE000)
+    np.testing.assert_array_equal(values.view(np.uint32), bits)
+    assert np.isnan(numerics.at_point(policy, 'operands', jnp.float32(np.nan)))
+
+
 class TestX64:
   @pytest.mark.parametrize(
     'read', [numerics.storage_dtype, numerics.accumulate_dtype]

@@ -109,6 +109,9 @@ class TestVerdict:
     rules = report.config['public_rules']
     assert rules['flashinfer_contest']['verdict'] == verdicts.PASS
     assert report.verdict == verdicts.FAIL
+    # Every token that has an expert is wrong, so none of them is to blame.
+    failure = report.first_failure
+    assert 'expert' not in failure.pattern + failure.hint
 
 
 class TestRandomInputs:

@@ -71,3 +71,13 @@ def test_rounding_moves_no_more_and_sometimes_that_much(dtype, scale):
 
   assert (moved <= half).all()
   assert (moved / half).max() > 0.95
+
+
+def test_truncation_drops_bits_and_is_off_by_less_than_a_step():
+  a = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+  expected = (a.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+  truncated = ulp.rounded(a.astype(np.float64), 'tf32_rz')
+  np.testing.assert_array_equal(truncated, expected)
+  apart = np.abs(truncated - a) / np.abs(a)
+  # Twice what rounding to nearest may be off, and more than it is.
+  assert ulp.unit_roundoff('tf32') < apart.max() < ulp.unit_roundoff('tf32_rz')
