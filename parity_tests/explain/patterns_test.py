@@ -227,3 +227,30 @@ def test_a_pair_of_experts_is_named_where_others_are_right(
 ):
   is_wrong = np.arange(64) >= right_tokens
   assert locations._is_telling(is_wrong, 2) is is_named
+
+
+@pytest.mark.parametrize('spares_a_token', [False, True])
+def test_an_expert_of_all_wrong_tokens_is_named_if_another_has_right_ones(
+  spares_a_token,
+):
+  # given: half of the tokens have experts, and all of expert 0's are wrong
+  inputs = case_lib.Case(preset='tiny', ranks=1).make().arrays
+  ids = np.full(inputs['topk_ids'].shape, -1, np.int32)
+  ids[0, :8, 0] = 0
+  ids[0, 8, 0] = 1 if spares_a_token else 0
+  inputs = {**inputs, 'topk_ids': ids}
+
+  def function(arrays, config, policy):
+    y = KERNEL.forward(config, policy, arrays)['y'].copy()
+    y[0, :8] = np.flip(y[0, :8], axis=-1)
+    y[0, 8] *= 1 if spares_a_token else -1
+    return {'y': y}
+
+  function.activations = ('swiglu',)
+  # when
+  report = api.check(
+    function, case_lib.Case(input=inputs), lanes=('bounded',), repeat=1
+  )
+  # then
+  text = report.first_failure.pattern + report.first_failure.hint
+  assert ('expert 0' in text) == spares_a_token
