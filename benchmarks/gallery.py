@@ -10,7 +10,7 @@ so.
 Example:
   python -m benchmarks.gallery --torch_python=.venv-gallery/bin/python --keep
   python -m benchmarks.gallery --entries='JAX ragged_dot'
-  python -m benchmarks.gallery --gpu --jobs=8 --keep
+  python -m benchmarks.gallery --gpu --at_once=8 --keep
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _PYTHON = flags.DEFINE_string(
 _ENTRIES = flags.DEFINE_multi_string('entries', [], 'Names; none: all.')
 
 _GPU = flags.DEFINE_bool('gpu', False, 'Kernels on a GPU: gallery_gpu.toml.')
-_JOBS = flags.DEFINE_integer('jobs', 1, 'Entries that are judged at once.')
+_AT_ONCE = flags.DEFINE_integer('at_once', 1, 'Entries judged at once.')
 
 ADAPTERS = figures.ROOT / 'examples/gallery'
 DTYPES = ('f32', 'bf16')
@@ -293,7 +293,7 @@ def _measure_all(
   entries: Sequence[Entry], layers: dict[str, dict[str, Any]]
 ) -> None:
   """Measures entries whose Python is known, and adds them to the layers."""
-  with futures.ThreadPoolExecutor(_JOBS.value) as pool:
+  with futures.ThreadPoolExecutor(_AT_ONCE.value) as pool:
     jobs = {
       pool.submit(measure, entry, python): entry.name
       for entry in entries

@@ -222,7 +222,7 @@ class FrontEndTests:
   def test_a_deadlock_is_told_as_the_runtime_tells_it(self):
     # Given: an image in which one task forgets to signal.
     config = config_testing.sized(r=2, t=5, e=4, k=2, d=8, f=10)
-    inputs, dy = case(config=config)
+    inputs, dy = case(routing='one_expert_first', config=config)
     image = testing.compile_layer(config, F32, row_block=8)
     spoilt = testing.without_signals(image, 0)
     with pytest.raises(runtime.WaitError) as want:

@@ -183,6 +183,8 @@ def _choose_device(name: str, function: Callable) -> str:
   Raises:
     Refused: this Python's torch has no such device.
   """
+  if not getattr(function, 'torch', False):
+    return ''
   from hpmoe.parity_tests.candidates import torch_device
 
   device = torch_device.find_device(function)
@@ -191,6 +193,15 @@ def _choose_device(name: str, function: Callable) -> str:
   except ValueError as error:
     raise Refused(f'{name}.torch: {error}') from None
   return device
+
+
+def _on_device(function: Callable, device: str) -> Callable:
+  """Returns a function of numpy's tensors; '': it is one."""
+  if not device:
+    return function
+  from hpmoe.parity_tests.candidates import torch_device
+
+  return torch_device.move_inputs(function, device)
 
 
 def arrays(name: str, outputs, result: str) -> dict:
@@ -227,7 +238,6 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   sys.path[:] = request['path']
   # Only now: the project and the user's module come from that path.
   from hpmoe.parity_tests.candidates import exchange
-  from hpmoe.parity_tests.candidates import torch_device
   from hpmoe.reference.contract import config as config_lib
   from hpmoe.reference.contract import precision
 
@@ -251,14 +261,14 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   answers: list[dict] = []
   if request['isolate']:
     stages = {
-      key: torch_device.move_inputs(stage, device)
+      key: _on_device(stage, device)
       for key, stage in _stages(name, function, known).items()
     }
     outputs = _run_stages(name, stages, known, data[0], config, policy)
     answers.append(arrays(name, outputs, request['result']))
   else:
     _check_arguments(name, function)
-    kernel = torch_device.move_inputs(function, device)
+    kernel = _on_device(function, device)
     copies: dict = {}
     for number in request['turns']:
       # The next call may answer in the memory of the one before.

@@ -175,10 +175,15 @@ def _name_activation(act):
   """Returns which activation a function or a word is; None: unknown."""
   if isinstance(act, str):
     return _WORDS.get(act)
-  try:
-    outputs = _try_activation(act)
-  except Exception:  # one that takes more than a gate
-    return None
+  for make, read in _list_frameworks():
+    # One that takes more than a gate, or another framework's tensors.
+    with contextlib.suppress(Exception):
+      return _name_outputs(_try_activation(act, make, read))
+  return None
+
+
+def _name_outputs(outputs):
+  """Returns which activation made these of `_GATES`; None: an unknown one."""
   for name, function in _FUNCTIONS.items():
     expected = function(_GATES.astype(np.float64))
     if np.shape(outputs) == expected.shape and np.all(
@@ -188,23 +193,22 @@ def _name_activation(act):
   return None
 
 
-def _try_activation(act):
+def _try_activation(act, make, read):
   """Returns what an activation makes of `_GATES`, with up 1 where it has up."""
-  make, read = _frameworks()
   outputs = read(act(make(_GATES)))
   if outputs.shape[-1] == _GATES.shape[-1] // 2:
     outputs = read(act(make(np.concatenate([_GATES, np.ones_like(_GATES)]))))
   return outputs
 
 
-def _frameworks():
-  """Returns how a tensor of the framework in use is made, and read."""
+def _list_frameworks():
+  """Yields how a tensor of each framework in this process is made, and read."""
   if 'torch' in sys.modules:
     torch = sys.modules['torch']
-    return torch.from_numpy, lambda a: a.detach().numpy()
+    yield torch.from_numpy, lambda a: a.detach().numpy()
   if 'mindspore' in sys.modules:
-    return sys.modules['mindspore'].Tensor, lambda a: a.asnumpy()
-  return np.asarray, np.asarray
+    yield sys.modules['mindspore'].Tensor, lambda a: a.asnumpy()
+  yield np.asarray, np.asarray
 
 
 def _sigmoid(z):

@@ -12,6 +12,8 @@ _MAX_ROWS = 4096
 _FILL = 0x7F
 # Units in the last place that a right kernel's errors may have here and there.
 _FEW = 4
+# How the pattern begins of an error that may be a rounding, or not.
+NEAR = 'near what is expected'
 
 
 def describe(
@@ -156,7 +158,7 @@ def _near(actual: np.ndarray, expected: np.ndarray, bad: np.ndarray) -> str:
     return ''
   unit = 2 * storage.FORMATS[str(actual.dtype)].unit_roundoff
   if worst_share <= _FEW * unit:
-    return 'near what is expected: rounding, or a lost low-order term'
+    return f'{NEAR}: rounding, or a lost low-order term'
   median = np.median(apart[bad[rows]])
   return (
     f'off by up to {100 * worst_share:.2g} %, in the median '

@@ -12,6 +12,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.explain import explain
 from hpmoe.parity_tests.explain import failed_stage
 from hpmoe.parity_tests.explain import known_bugs
+from hpmoe.parity_tests.explain import patterns
 from hpmoe.parity_tests.explain import quantised_misreads
 from hpmoe.parity_tests.explain import roundings
 from hpmoe.parity_tests.judge import oracle as oracle_lib
@@ -76,7 +77,9 @@ def explain_results(
       with oracle_lib.compile_less():
         cause, tries = roundings.explain(rounded)
       explanation = cause or explanation or failure.pattern
-      if tries and not cause:
+      # A pattern that says how far off all is leaves nothing to a rounding.
+      is_vague = not explanation or explanation.startswith(patterns.NEAR)
+      if tries and not cause and is_vague:
         explanation += f'; no rounding, of {tries} that were tried, explains it'
     words_of_stage[name] = explanation or failure.pattern
 
