@@ -15,6 +15,7 @@ def test_every_row_of_the_page_is_counted_and_none_fails():
   assert [row[0] for row in figures.load('right_kernels')['rows']] == [*rows]
 
 
+@pytest.mark.verdict_alone
 def test_a_wrong_kernel_is_counted(monkeypatch):
   wrong = trial.Kernel(silu=1.1)
   monkeypatch.setattr(
@@ -25,6 +26,7 @@ def test_a_wrong_kernel_is_counted(monkeypatch):
 
 
 @pytest.mark.parametrize('form, rows, quantiser', quantised_testing.DYNAMIC[:1])
+@pytest.mark.verdict_alone
 def test_a_wrong_quantiser_is_counted(form, rows, quantiser):
   assert not right_kernels.fails_in_codes(form, rows, quantiser, 0)
   assert right_kernels.fails_in_codes(form, rows, 'int8 cut', 0)

@@ -84,6 +84,7 @@ class TestTraining:
     assert 'step 1: no experts are wrong on what they read' in said
     assert png.read_bytes().startswith(b'\x89PNG')
 
+  @pytest.mark.slow
   def test_what_is_wrong_from_a_step_on_is_named(self, tmp_path, model, capsys):
     _KEPT.clear()
     right = f'--right=jax:{__name__}:stale_weights'

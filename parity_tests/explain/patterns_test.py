@@ -139,7 +139,7 @@ def find_pattern(bug, dtype, everything):
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
 @pytest.mark.parametrize('everything', [False, True], ids=['y', 'all'])
 @pytest.mark.parametrize('bug', BUGS)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_a_bug_is_named_by_where_and_how_far(bug, everything, dtype):
   _, words, from_y = BUGS[bug]
 

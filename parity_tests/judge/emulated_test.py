@@ -33,7 +33,7 @@ def test_a_right_kernel_passes(name, direction, order, everything):
     ('f32', 'bf16x3', 'multiplied as bf16x3'),
   ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_fewer_products_are_named(policy, actual, text, everything):
   candidate = Numpy(words=(f'operands={actual}',), everything=everything)
   case = dict(policy=(f'operands={policy}',), preset='small')
