@@ -110,6 +110,7 @@ def check(
   tiles: int | None = None,
   repeat: int | None = None,
   allow_nondeterministic: bool = False,
+  search_roundings: bool = True,
   timeout_s: float = 600.0,
   layout: str = '',
   device: str = '',
@@ -129,6 +130,8 @@ def check(
     repeat: runs of each pass on real data, which must give the same bits; None:
       two of a kernel of yours where that is cheap.
     allow_nondeterministic: whether they may differ; then each is judged.
+    search_roundings: whether the roundings that explain a failure are searched
+      for, which may take a minute.
     timeout_s: seconds that a candidate in a process of its own may take.
     layout: whose layout its tensors have, such as 'vllm': w_gate_up is
       [E, 2F, D]; '': ours.
@@ -150,7 +153,12 @@ def check(
     case=case,
     candidate=_candidate(candidate, timeout_s, layout, device),
     judgement=judgement_lib.Judgement(
-      tuple(lanes), tuple(standards), tiles, repeat, allow_nondeterministic
+      tuple(lanes),
+      tuple(standards),
+      tiles,
+      repeat,
+      allow_nondeterministic,
+      search_roundings,
     ),
   )
   with cache_folder.use_cache(cache_folder.find_folder()):

@@ -16,6 +16,7 @@ import pytest
 import hpmoe
 from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.explain import roundings
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.reference.contract import presets
 
@@ -101,6 +102,26 @@ class TestCheck:
     assert told['first_failure']['stage'] == 'y'
     page = report.to_html()
     assert ElementTree.fromstring(page.partition('\n')[2]).tag.endswith('html')
+
+  @pytest.mark.parametrize('searches', [False, True])
+  def test_the_search_for_roundings_may_be_left_out(
+    self, monkeypatch, searches
+  ):
+    # Given an error that has no pattern, and a search that finds nothing,
+    monkeypatch.setattr(roundings, 'explain', lambda stage: ('', 7))
+    noise = 1 + np.random.default_rng(0).normal(size=(2, 16, 32)) / 10
+
+    def noisy(inputs, config, policy):
+      y = wrong(inputs, config, policy)['y'] * noise
+      return {'y': y.astype(np.float32)}
+
+    # then the report says what was tried, if anything was.
+    report = hpmoe.check(
+      noisy, CASE, lanes=['bounded'], search_roundings=searches
+    )
+    pattern = report.first_failure.pattern
+    assert ('no rounding, of 7 that were tried' in pattern) == searches
+    assert not pattern.startswith(';')
 
   def test_a_prompt_shows_three_lines_and_a_notebook_a_table(self):
     report = hpmoe.check(wrong, CASE, lanes=['bounded'])

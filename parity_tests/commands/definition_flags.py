@@ -11,7 +11,10 @@ NAMES = (
   *(flag.name for flag in FLAGS),
   *('tokens', 'policy', 'rows', 'seed', 'python', 'timeout'),
 )
-_OF_JUDGEMENT = ('lane', 'standard', 'repeat', 'allow_nondeterministic')
+_OF_JUDGEMENT = (
+  *('lane', 'standard', 'repeat'),
+  *('allow_nondeterministic', 'search_roundings'),
+)
 _OF_REPORT = ('verbose', 'json', 'html', 'cache')
 
 

@@ -174,12 +174,19 @@ def _list_longer(
   """Returns sets with one word more: all pairs, then those of the best sets.
 
   Of two roundings that act together, neither alone may leave less.  Activations
-  do not act together with others: those that leave much are in no pair.
+  do not act together with others: those that leave much are in no pair.  Of a
+  quantised layer, which has dozens of forms to try, pairs are of the best words
+  and the best forms of each operand.
   """
-  best = sorted(sets, key=lambda word_set: left_by_set[word_set])[:_BEAM]
+  ranked = sorted(sets, key=lambda word_set: left_by_set[word_set])
+  best = ranked[:_BEAM]
   if len(best[0]) == 1:
-    best = [s for s in sets if s in best or not s[0].startswith(_ACTIVATION)]
-    words = [word for (word,) in best]
+    forms = [s for s in ranked if s[0].startswith(_ROWS_OF)]
+    if forms:
+      best = [*best, *_select_forms(forms)]
+    else:
+      best = [s for s in sets if s in best or not s[0].startswith(_ACTIVATION)]
+    words = [word for word in words if (word,) in best]
   longer = {
     tuple(w for w in words if w in word_set or w == word)
     for word_set in best
@@ -187,6 +194,17 @@ def _list_longer(
     if word not in word_set and _is_one((*word_set, word))
   }
   return sorted(longer)
+
+
+def _select_forms(
+  ranked_forms: Sequence[tuple[str, ...]],
+) -> list[tuple[str, ...]]:
+  """Returns the two best words on the form of each operand."""
+  by_operand: dict[str, list[tuple[str, ...]]] = {}
+  for word_set in ranked_forms:
+    operand = word_set[0].partition('=')[0]
+    by_operand.setdefault(operand, []).append(word_set)
+  return [s for word_sets in by_operand.values() for s in word_sets[:2]]
 
 
 def _find_right(

@@ -237,6 +237,8 @@ class Bench:
     """
     self._refuse_other_passes(request.case)
     judgement = request.judgement
+    if not judgement.search_roundings:
+      roundings = ()
     records = (
       standards.get(n, self.real_inputs.policy.storage)
       for n in judgement.standards

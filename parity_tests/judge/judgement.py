@@ -23,6 +23,8 @@ class Judgement:
     repeat: runs of each pass on real data; None: two of a user's kernel where
       that is cheap, one of ours.
     allow_nondeterministic: whether runs may differ; then each is judged.
+    search_roundings: whether the roundings that explain a failure are searched
+      for, which compiles the oracle under many policies.
   """
 
   lanes: tuple[str, ...] = verdicts.LANES
@@ -30,6 +32,7 @@ class Judgement:
   tiles: int | None = None
   repeat: int | None = None
   allow_nondeterministic: bool = False
+  search_roundings: bool = True
 
   def __post_init__(self):
     unknown = [lane for lane in self.lanes if lane not in verdicts.LANES]

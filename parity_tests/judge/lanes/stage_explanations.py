@@ -80,7 +80,8 @@ def explain_results(
       # A pattern that says how far off all is leaves nothing to a rounding.
       is_vague = not explanation or explanation.startswith(patterns.NEAR)
       if tries and not cause and is_vague:
-        explanation += f'; no rounding, of {tries} that were tried, explains it'
+        remark = f'no rounding, of {tries} that were tried, explains it'
+        explanation = '; '.join(filter(None, (explanation, remark)))
     words_of_stage[name] = explanation or failure.pattern
 
   def tell(result: verdicts.Result) -> verdicts.Result:
