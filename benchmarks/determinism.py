@@ -18,12 +18,13 @@ from absl import app
 from hpmoe.backend_ascend.simulator.reproduce import cais
 from hpmoe.backend_ascend.simulator.reproduce import dysharp
 from hpmoe.backend_ascend.simulator.reproduce import moe_hub
+from hpmoe.reference.contract import plot_style
 from hpmoe.tools.docs import figures
 
 COLUMNS = ('layer', 'as it comes, us', 'by source', 'by token', 'table')
 PLOT = figures.ROOT / 'docs/plots/determinism.png'
 _BAR_HEIGHT = 0.4
-_COLOURS = {'by source': '#0072b2', 'by token': '#e69f00'}
+_COLOURS = dict(zip(('by source', 'by token'), plot_style.COLOURS))
 _LABELS = {'by source': 'by source, or sums by rank', 'by token': 'by token'}
 _DYSHARP_LAYERS = ('S-8', 'M-8', 'M-32')
 
@@ -84,9 +85,7 @@ def plot_costs(rows: Sequence[Sequence[str]], path: pathlib.Path) -> None:
   Raises:
     ImportError: matplotlib is missing.
   """
-  from matplotlib import figure  # type: ignore[import-untyped]
-
-  drawing = figure.Figure(figsize=(9.9, 5), layout='constrained')
+  drawing = plot_style.figure(4.5)
   axes = drawing.subplots()
   for number, (name, colour) in enumerate(_COLOURS.items()):
     cells = [row[COLUMNS.index(name)] for row in rows]
@@ -101,7 +100,7 @@ def plot_costs(rows: Sequence[Sequence[str]], path: pathlib.Path) -> None:
   axes.margins(x=0.12)
   axes.set_xlabel('longer than rows placed or added as they come, %')
   axes.legend()
-  drawing.savefig(path)
+  plot_style.save(drawing, path)
 
 
 def main(argv):

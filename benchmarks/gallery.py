@@ -246,18 +246,22 @@ def list_contradictions(
   return lines
 
 
+def _list_first_cells(entry: Entry, layer: Mapping[str, Any]) -> list[str]:
+  """Returns the cells that both tables begin with."""
+  file, _, _ = entry.adapter.partition(':')
+  link = f'[{entry.name}](../examples/gallery/{file})'
+  return [link, *(layer[dtype] for dtype in DTYPES), entry.reason]
+
+
 def tabulate(layers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
   """Returns a row for each entry."""
   rows = []
   for entry in ENTRIES:
     layer = layers[entry.name]
-    file, _, _ = entry.adapter.partition(':')
     dtype = '' if entry.narrow == 'bf16' else f'--dtype={entry.narrow} '
     rows.append(
       [
-        f'[{entry.name}](../examples/gallery/{file})',
-        *(layer[dtype] for dtype in DTYPES),
-        entry.reason,
+        *_list_first_cells(entry, layer),
         f'`{dtype}--policy={entry.policy}`' if entry.policy else '',
         layer.get(INVARIANCE, NOT_TRIED),
       ]
@@ -270,7 +274,6 @@ def tabulate_gpu(layers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
   rows = []
   for entry in GPU_ENTRIES:
     layer = layers[entry.name]
-    file, _, _ = entry.adapter.partition(':')
     words = {POLICY: entry.narrow, WIDE_POLICY: DTYPES[0]}
     policies = [
       f'{dtype}: `{getattr(entry, name)}`'
@@ -280,9 +283,7 @@ def tabulate_gpu(layers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     ]
     rows.append(
       [
-        f'[{entry.name}](../examples/gallery/{file})',
-        *(layer[dtype] for dtype in DTYPES),
-        entry.reason,
+        *_list_first_cells(entry, layer),
         '; '.join(policies),
       ]
     )

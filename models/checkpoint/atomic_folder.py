@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator
 import contextlib
+import io
 import os
 import pathlib
 import shutil
 import tempfile
+from typing import Any
+
+from hpmoe.reference.contract import plot_style
 
 _UNFINISHED = '.unfinished-'
 
@@ -44,6 +48,17 @@ def write_file(path: pathlib.Path, content: bytes) -> None:
   """Writes a file; one that is there stays until the new one is on the disk."""
   with replacing(path) as made:
     made.write_bytes(content)
+
+
+def write_png(path: pathlib.Path, figure: Any) -> None:
+  """Writes a figure of `plot_style` as `write_file` does.
+
+  Raises:
+    OSError: the file cannot be written.
+  """
+  png = io.BytesIO()
+  plot_style.save(figure, png)
+  write_file(path, png.getvalue())
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Plots of a run: the loss, and which experts have how much to do."""
 
-import io
 import os
 import pathlib
 
@@ -37,20 +36,14 @@ def write(
   """
   figure = plot_style.figure(4.5)
   _draw_loss(figure.subplots(), losses, bigram, held_out, unit)
-  _save(figure, pathlib.Path(folder) / LOSS)
+  atomic_folder.write_png(pathlib.Path(folder) / LOSS, figure)
   figure = plot_style.figure(1 + 1.5 * len(layers))
   axes = figure.subplots(len(layers), sharex=True, squeeze=False)[:, 0]
   for axis, layer, of_layer in zip(axes, layers, loads.swapaxes(0, 1)):
     image = _draw_load(axis, layer, of_layer)
   axes[-1].set_xlabel('step')
   figure.colorbar(image, ax=axes, label='load / mean load')
-  _save(figure, pathlib.Path(folder) / LOAD)
-
-
-def _save(figure, path: pathlib.Path) -> None:
-  png = io.BytesIO()
-  plot_style.save(figure, png)
-  atomic_folder.write_file(path, png.getvalue())
+  atomic_folder.write_png(pathlib.Path(folder) / LOAD, figure)
 
 
 def _draw_loss(axis, losses, bigram: float, held_out: float, unit: str) -> None:

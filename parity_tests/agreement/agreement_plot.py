@@ -1,6 +1,5 @@
 """Draws two runs by layer: tokens with other experts, and what that costs."""
 
-import io
 import math
 import pathlib
 
@@ -55,9 +54,7 @@ def write(path: str, title: str, result: agreement.Result) -> None:
   for axis in (upper, lower):
     if axis.get_legend_handles_labels()[0]:
       axis.legend(fontsize='small')
-  png = io.BytesIO()
-  plot_style.save(figure, png)
-  atomic_folder.write_file(pathlib.Path(path), png.getvalue())
+  atomic_folder.write_png(pathlib.Path(path), figure)
 
 
 def _draw_shares(axis, places, by_layer) -> None:

@@ -18,6 +18,7 @@ from hpmoe.models import routed as routed_lib
 from hpmoe.models.checkpoint import weights as weights_lib
 from hpmoe.parity_tests.agreement import log_shares
 from hpmoe.parity_tests.agreement import runs
+from hpmoe.parity_tests.compare import predictions
 from hpmoe.parity_tests.compare import run_steps
 from hpmoe.parity_tests.dumps import dump_layers
 from hpmoe.reference import numerics
@@ -71,7 +72,7 @@ def replay(
     slots = compute_slots(weights, tokens, ids, progress=progress)
     logits = slots['lm_head', run_steps.OUTPUT]
     flat = logits.reshape(-1, logits.shape[-1])[shares.rows]
-    logs = log_shares.find_log_shares(flat)
+    logs = predictions.find_log_shares(flat)
     sides.append(np.take_along_axis(logs, targets[:, None], -1)[:, 0])
   apart, routing = shares.right - shares.left, sides[1] - sides[0]
   rest = apart - routing

@@ -8,6 +8,7 @@ import numpy as np
 from hpmoe.parity_tests.agreement import runs
 from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.compare import predictions
 from hpmoe.reference.contract import array_typing as at
 
 _CHUNK = 256
@@ -81,14 +82,14 @@ def measure(
   for begin in range(0, len(indices), _CHUNK):
     part = indices[begin : begin + _CHUNK]
     logs = [
-      find_log_shares(s.read(n[part]))
+      predictions.find_log_shares(s.read(n[part]))
       for s, n in zip(sides, numbers, strict=True)
     ]
     target = targets[begin : begin + _CHUNK, None]
     for side, log in zip(target_logs, logs, strict=True):
       side.append(np.take_along_axis(log, target, -1)[:, 0])
-    divergence += float(np.sum(np.exp(logs[0]) * (logs[0] - logs[1])))
-    agreeing += int(np.sum(logs[0].argmax(-1) == logs[1].argmax(-1)))
+    divergence += float(predictions.measure_divergence(*logs).sum())
+    agreeing += predictions.count_agreeing(*logs)
   wide = [np.concatenate(side) for side in target_logs]
   return _summarise(wide[0], wide[1], indices, divergence, agreeing)
 
@@ -117,15 +118,6 @@ def _summarise(
     right=right,
     rows=indices,
   )
-
-
-def find_log_shares(
-  logits: at.Float[np.ndarray, 'T V'],
-) -> at.Float[np.ndarray, 'T V']:
-  """Returns log-probabilities `[T, V]` in float64."""
-  wide = logits.astype(np.float64)
-  wide -= wide.max(axis=-1, keepdims=True)
-  return wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
 
 
 class _Head:

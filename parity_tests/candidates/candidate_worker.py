@@ -5,6 +5,7 @@ may have any name but `hpmoe`, and few of ours are imported beside them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import importlib
 import inspect
 import json
@@ -177,14 +178,17 @@ def check_activation(name: str, function: Callable, activation: str) -> None:
     )
 
 
-def _choose_device(name: str, function: Callable) -> str:
-  """Returns the device that a function wants torch's tensors on, or ''.
+def _find_mover(
+  name: str, function: Callable
+) -> Callable[[Callable], Callable]:
+  """Returns what makes a function, or a stage of it, one of numpy's tensors.
 
   Raises:
-    Refused: this Python's torch has no such device.
+    Refused: this Python's torch lacks the device that the function asks for.
   """
   if not getattr(function, 'torch', False):
-    return ''
+    return lambda kernel: kernel
+  # Kernels of numpy import nothing for it.
   from hpmoe.parity_tests.candidates import torch_device
 
   device = torch_device.find_device(function)
@@ -192,16 +196,7 @@ def _choose_device(name: str, function: Callable) -> str:
     torch_device.refuse_device(device)
   except ValueError as error:
     raise Refused(f'{name}.torch: {error}') from None
-  return device
-
-
-def _on_device(function: Callable, device: str) -> Callable:
-  """Returns a function of numpy's tensors; '': it is one."""
-  if not device:
-    return function
-  from hpmoe.parity_tests.candidates import torch_device
-
-  return torch_device.move_inputs(function, device)
+  return functools.partial(torch_device.move_inputs, device=device)
 
 
 def arrays(name: str, outputs, result: str) -> dict:
@@ -246,7 +241,7 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   config = config_lib.MoEConfig(**request['config'])
   policy = precision.PrecisionPolicy(**request['policy'])
   check_activation(name, function, policy.activation)
-  device = _choose_device(name, function)
+  move = _find_mover(name, function)
   if request['has_backward'] or request['is_backward']:
     backward = backward_of(name, function)
   if request['is_backward']:
@@ -261,14 +256,13 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   answers: list[dict] = []
   if request['isolate']:
     stages = {
-      key: _on_device(stage, device)
-      for key, stage in _stages(name, function, known).items()
+      key: move(stage) for key, stage in _stages(name, function, known).items()
     }
     outputs = _run_stages(name, stages, known, data[0], config, policy)
     answers.append(arrays(name, outputs, request['result']))
   else:
     _check_arguments(name, function)
-    kernel = _on_device(function, device)
+    kernel = move(function)
     copies: dict = {}
     for number in request['turns']:
       # The next call may answer in the memory of the one before.

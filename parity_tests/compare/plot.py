@@ -1,6 +1,5 @@
 """Plots the distance of two sides from layer to layer."""
 
-import io
 import math
 import pathlib
 from typing import Any
@@ -39,9 +38,7 @@ def write(path: str, title: str, result: compare.Result) -> None:
   axis.legend()
   if result.steps:
     _draw_steps(axes[1], result)
-  png = io.BytesIO()
-  plot_style.save(figure, png)
-  atomic_folder.write_file(pathlib.Path(path), png.getvalue())
+  atomic_folder.write_png(pathlib.Path(path), figure)
 
 
 def _draw(

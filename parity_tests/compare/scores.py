@@ -16,6 +16,7 @@ import numpy as np
 from hpmoe.models import config as config_lib
 from hpmoe.models.checkpoint import weights as weights_lib
 from hpmoe.models.jax import decoder
+from hpmoe.parity_tests.compare import predictions
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import array_typing as at
 
@@ -100,13 +101,15 @@ def measure(
   for begin in range(0, len(windows), batch):
     progress(f'window {begin}')
     tokens = windows[begin : begin + batch]
-    shares = [_find_log_shares(side(tokens)) for side in (left, right)]
+    shares = [
+      predictions.find_log_shares(np.asarray(side(tokens))[:, :-1])
+      for side in (left, right)
+    ]
     targets = tokens[:, 1:, None]
     for number, logs in enumerate(shares):
       nats[number] -= np.take_along_axis(logs, targets, -1).sum()
-    best = [logs.argmax(axis=-1) for logs in shares]
-    agreeing += int((best[0] == best[1]).sum())
-    apart = np.sum(np.exp(shares[0]) * (shares[0] - shares[1]), axis=-1)
+    agreeing += predictions.count_agreeing(*shares)
+    apart = predictions.measure_divergence(*shares)
     divergence += float(apart.sum())
     predicted += apart.size
     if apart.max() > largest:
@@ -122,13 +125,6 @@ def measure(
     largest,
     place,
   )
-
-
-def _find_log_shares(logits: np.ndarray) -> np.ndarray:
-  """Returns log-probabilities `[B, S-1, V]` of the tokens after the first."""
-  wide = np.asarray(logits, np.float64)[:, :-1]
-  wide = wide - wide.max(axis=-1, keepdims=True)
-  return wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
 
 
 def compute_logits(

@@ -80,12 +80,7 @@ class Layer:
     if self.router is None:
       return Routing(*self._read_routing(), {}, 0.0)
     logits, bias = self.get('logits'), self.get('bias')
-    choice = routing.route(
-      self.router,
-      logits[None].astype(np.float32),
-      None if bias is None else bias.astype(np.float32),
-    )
-    ids = choice.topk_ids[0]
+    ids = self._choose()
     undecided = router_limits.find_undecided(
       self.router, router_limits.bound_scores(self.router, logits, bias)
     )
@@ -95,6 +90,16 @@ class Layer:
       undecided,
       1 + router_limits.count_weight_roundings(self.router, logits),
     )
+
+  def _choose(self) -> np.ndarray:
+    """Returns the experts `[T, K]` that the rule chooses in float32."""
+    assert self.router is not None  # `route`
+    logits, bias = self.get('logits'), self.get('bias')
+    return routing.route(
+      self.router,
+      logits[None].astype(np.float32),
+      None if bias is None else bias.astype(np.float32),
+    ).topk_ids[0]
 
   def weigh(self, ids: at.Int[np.ndarray, 'T K']) -> np.ndarray:
     """Returns the weights `[T, K]` float32 of chosen experts `[T, K]`."""
@@ -139,7 +144,7 @@ class Layer:
     name = self.kind.tensors.get('first_expert')
     if name is None or self.router is None:
       return self
-    rows = np.bincount(self.route().ids.ravel() // self._num_held)
+    rows = np.bincount(self._choose().ravel() // self._num_held)
     rank = 1 + int(rows[1:].argmax()) if rows[1:].any() else 0
     first = rank * self._num_held
     return dataclasses.replace(self, inputs={**self.inputs, name: first})

@@ -1,7 +1,6 @@
 """Draws a dump by layer: the largest error of each tensor over its limit."""
 
 from collections.abc import Sequence
-import io
 import math
 import pathlib
 
@@ -48,9 +47,7 @@ def write(path: str, title: str, rows: Sequence[dump_check.Verdict]) -> None:
   )
   axis.set_title(title)
   axis.legend(fontsize='small')
-  png = io.BytesIO()
-  plot_style.save(figure, png)
-  atomic_folder.write_file(pathlib.Path(path), png.getvalue())
+  atomic_folder.write_png(pathlib.Path(path), figure)
 
 
 def _find_share(calls: Sequence[dump_check.Verdict], stage: str) -> float:

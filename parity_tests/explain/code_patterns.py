@@ -85,36 +85,34 @@ def _to_bfloat16(values: np.ndarray) -> np.ndarray:
   return values.astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
+def _share_largest(wrong: WrongCodes, sizes: np.ndarray) -> np.ndarray:
+  """Returns `[n, c]` in which each row has the largest of its expert's rows."""
+  largest = np.array(sizes)
+  for expert in np.unique(wrong.expert):
+    rows = wrong.expert == expert
+    largest[rows] = sizes[rows].max(0)
+  return largest
+
+
 def _largest(wrong: WrongCodes, of_rows: bool) -> np.ndarray:
   """Returns `[n, 1]`: one magnitude of each row, or of an expert's."""
   largest = np.abs(wrong.values).max(1, keepdims=True)
-  if of_rows:
-    return largest
-  for expert in np.unique(wrong.expert):
-    rows = wrong.expert == expert
-    largest[rows] = largest[rows].max()
-  return largest
+  return largest if of_rows else _share_largest(wrong, largest)
 
 
 def _largest_of_expert(wrong: WrongCodes) -> np.ndarray:
   """Returns `[n, g]`: a magnitude of the same group of all its rows."""
   width = wrong.form.group[1] or wrong.values.shape[1]
   starts = np.arange(0, wrong.values.shape[1], width)
-  largest = np.maximum.reduceat(np.abs(wrong.values), starts, 1)
-  for expert in np.unique(wrong.expert):
-    rows = wrong.expert == expert
-    largest[rows] = largest[rows].max(0)
-  return largest
+  return _share_largest(
+    wrong, np.maximum.reduceat(np.abs(wrong.values), starts, 1)
+  )
 
 
 def _first_of_columns(wrong: WrongCodes) -> np.ndarray:
   """Returns `[n, g]`: the largest in the first column of each group."""
   width = wrong.form.group[1] or wrong.values.shape[1]
-  largest = np.abs(wrong.values[:, ::width])
-  for expert in np.unique(wrong.expert):
-    rows = wrong.expert == expert
-    largest[rows] = largest[rows].max(0)
-  return largest
+  return _share_largest(wrong, np.abs(wrong.values[:, ::width]))
 
 
 def _scale_of(wrong: WrongCodes, largest: np.ndarray) -> np.ndarray:

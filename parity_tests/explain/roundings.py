@@ -289,7 +289,7 @@ def _words(stage: RoundedStage) -> Iterator[str]:
         yield f'{field}={order}'
   yield from _form_words(stage)
   yield from _operand_words(stage)
-  if _ACTIVATED & {*stage.chain} and policy.activation != 'absolute':
+  if ACTIVATED & {*stage.chain} and policy.activation != 'absolute':
     for form in precision.list_other_forms(policy):
       yield f'{_ACTIVATION}={form}'
   weighs = {*tensors.WEIGHTED.values()} & {*stage.chain}
@@ -335,7 +335,7 @@ def _operand_words(stage: RoundedStage) -> Iterator[str]:
 
 
 # Stages that have to do with the activation.
-_ACTIVATED = {'activation', 'd_gate_up', 'd_topk_weights'}
+ACTIVATED = {'activation', 'd_gate_up', 'd_topk_weights'}
 _ORDERS = {'expert_back': 'expert, from the last one back'}
 # Dtypes beside the storage that points are rounded to.
 _MORE_DTYPES: Mapping[str, tuple[str, ...]] = {
@@ -373,15 +373,20 @@ def _find_form(policy: precision.PrecisionPolicy, words: Sequence[str]) -> str:
   return next(forms, policy.form)
 
 
+def _read_changes(words: Sequence[str], kind: str) -> dict[str, str]:
+  """Returns forms by operand, of the words of one kind."""
+  return dict(
+    word.removeprefix(kind).split('=')
+    for word in words
+    if word.startswith(kind)
+  )
+
+
 def _format_rows(
   policy: precision.PrecisionPolicy, words: Sequence[str]
 ) -> str:
   """Returns the field `rows` of a policy with the forms that words say."""
-  changes = dict(
-    word.removeprefix(_ROWS_OF).split('=')
-    for word in words
-    if word.startswith(_ROWS_OF)
-  )
+  changes = _read_changes(words, _ROWS_OF)
   if not changes:
     return policy.rows
   forms = quantised.row_forms(policy.rows) | changes
@@ -394,11 +399,7 @@ def _format_operands(
   policy: precision.PrecisionPolicy, words: Sequence[str]
 ) -> str:
   """Returns the field `operand_forms` of a policy, changed by words."""
-  changes = dict(
-    word.removeprefix(_OPERAND).split('=')
-    for word in words
-    if word.startswith(_OPERAND)
-  )
+  changes = _read_changes(words, _OPERAND)
   forms = recipes.read_words(policy.operand_forms) | changes
   return recipes.join_words(
     {name: form for name, form in forms.items() if form != _UNQUANTISED}

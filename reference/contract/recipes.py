@@ -157,7 +157,7 @@ def find_forms(
 ) -> tuple[quantised.Form, ...]:
   """Returns what a GEMM quantises an operand to, in turn; (): to nothing."""
   chain = read_words(operands).get(_word(gemm, operand), '')
-  return tuple(quantised.FORMS[name] for name in chain.split('>') if name)
+  return tuple(quantised.FORMS[name] for name in chain.split(_THROUGH) if name)
 
 
 def count_operands(operands: str) -> int:

@@ -22,9 +22,6 @@ from hpmoe.parity_tests.judge.lanes import tolerance_lanes
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-# Stages that have to do with the activation.
-_ACTIVATED = ('activation', 'd_gate_up', 'd_topk_weights')
-
 
 def explain_results(
   options: pass_case.LaneOptions,
@@ -127,7 +124,7 @@ def build_rounding_stage(
       sum_order = precision.order_of(stage, policy)
       of_gemm = policy.of_gemm(stage)
       form = of_gemm.rows, of_gemm.operand_forms
-      is_activated = tensors.routed(stage) in _ACTIVATED
+      is_activated = tensors.routed(stage) in roundings.ACTIVATED
       order_key = policy.placement, policy.dtype(stage), sum_order, form
       act = policy.form if is_activated else ''
       key = (*key, precision.points_of(stage, policy), *order_key, act)
@@ -277,7 +274,7 @@ def _list_other_policies(
   are in the chain: the search for those tries it.
   """
   own = case.inputs.policy
-  if not {*_ACTIVATED}.isdisjoint(map(tensors.routed, chain)):
+  if not roundings.ACTIVATED.isdisjoint(map(tensors.routed, chain)):
     for form in precision.list_other_forms(own):
       policy = precision.with_form(own, form)
       yield f'the activation was {form}', f'--activation={form}', policy
