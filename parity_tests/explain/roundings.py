@@ -181,7 +181,7 @@ def _list_longer(
   ranked = sorted(sets, key=lambda word_set: left_by_set[word_set])
   best = ranked[:_BEAM]
   if len(best[0]) == 1:
-    forms = [s for s in ranked if s[0].startswith(_ROWS_OF)]
+    forms = [s for s in ranked if s[0].startswith((_ROWS_OF, _OPERAND))]
     if forms:
       best = [*best, *_select_forms(forms)]
     else:
