@@ -206,8 +206,8 @@ class ModelConfig:
 
   def has_window(self, layer: int) -> bool:
     """Returns whether a layer, counted from 0, has the sliding window."""
-    listed = self.layer_types[layer : layer + 1]
-    full = 'full_attention' in listed
+    layer_type = self.layer_types[layer : layer + 1]
+    full = 'full_attention' in layer_type
     return self.sliding_window is not None and not full
 
   def moe_layers(self) -> tuple[int, ...]:
@@ -223,9 +223,9 @@ class ModelConfig:
       'hidden_act': 'silu',
       'torch_dtype': self.dtype,
     }
-    for ours, theirs in names.items():
-      value = getattr(self, ours)
-      out[theirs] = list(value) if isinstance(value, tuple) else value
+    for name, file_key in names.items():
+      value = getattr(self, name)
+      out[file_key] = list(value) if isinstance(value, tuple) else value
     if self.rope_scaling is not None:
       out['rope_scaling'] = rope_scaling_lib.to_fields(self.rope_scaling)
     elif self.family.defaults['rope_scaling']:  # null would mean that
@@ -274,8 +274,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   except (ValueError, RecursionError) as error:
     raise ValueError(f'{path}: expected JSON, got {error}') from error
   if not isinstance(content, dict):
-    got = type(content).__name__
-    raise ValueError(f'{path}: expected an object, got {got}')
+    type_name = type(content).__name__
+    raise ValueError(f'{path}: expected an object, got {type_name}')
   return content
 
 

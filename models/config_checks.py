@@ -9,7 +9,7 @@ from hpmoe.models import rope_scaling
 DTYPES = ('float32', 'bfloat16', 'float16')
 LAYER_TYPES = ('sliding_attention', 'full_attention')
 # Indices are int32.
-MOST = 2**31 - 1
+MAX_SIZE = 2**31 - 1
 OPTIONAL_SIZES = ('sliding_window', 'q_lora_rank')
 # Fields that may be 0, each with what it then means in `ModelConfig`.
 MAY_BE_ZERO = (
@@ -20,10 +20,10 @@ MAY_BE_ZERO = (
 _NO_SIZES = ('bos_token_id', 'rope_scaling')
 
 
-def require(fine: bool, name: str, expected: str, got: Any) -> None:
+def require(fine: bool, name: str, expected: str, actual: Any) -> None:
   """Refuses a value by its name."""
   if not fine:
-    raise ValueError(f'{name}: expected {expected}, got {got!r}')
+    raise ValueError(f'{name}: expected {expected}, got {actual!r}')
 
 
 def is_int(value: Any) -> bool:
@@ -38,19 +38,21 @@ def check(config: Any) -> None:
     ValueError: names the field as files do.
   """
   for name, default in config.family.defaults.items():
-    value, theirs = getattr(config, name), _hf(config, name)
+    value, file_key = getattr(config, name), _hf(config, name)
     if name in OPTIONAL_SIZES and value is None:
       continue
     is_size = default is None or is_int(default) or name in OPTIONAL_SIZES
     if is_size and name not in _NO_SIZES:
-      least = 0 if name in MAY_BE_ZERO else 1
-      require(is_int(value) and value >= least, theirs, f'>= {least}', value)
-      require(value <= MOST, theirs, f'<= {MOST}', value)
+      minimum = 0 if name in MAY_BE_ZERO else 1
+      require(
+        is_int(value) and value >= minimum, file_key, f'>= {minimum}', value
+      )
+      require(value <= MAX_SIZE, file_key, f'<= {MAX_SIZE}', value)
     elif isinstance(default, float):
       turns = name == 'rope_theta'  # YaRN divides by its logarithm.
       fine = math.isfinite(value) and (value > 1 if turns else value >= 0)
       expected = f'a finite number {"> 1" if turns else ">= 0"}'
-      require(fine, theirs, expected, value)
+      require(fine, file_key, expected, value)
   _check_heads(config)
   if config.rope_scaling is not None:
     pairs = config.rope_dim // 2
@@ -112,17 +114,17 @@ def _check_router(config: Any) -> None:
     f'at most {_hf(config, "num_experts")}={experts}',
     top_k,
   )
-  groups, chosen = config.n_group, config.topk_group
+  groups, top_groups = config.n_group, config.topk_group
   require(experts % groups == 0, 'n_group', f'a divisor of {experts}', groups)
   size = experts // groups
   best = config.family.group_best
   fine = groups == 1 or size >= best
   require(fine, 'n_group', f'groups of {best} or more', groups)
   require(
-    chosen <= groups and chosen * size >= top_k,
+    top_groups <= groups and top_groups * size >= top_k,
     'topk_group',
     f'at most n_group={groups}, and groups of {size} that hold {top_k} experts',
-    chosen,
+    top_groups,
   )
 
 

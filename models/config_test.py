@@ -20,31 +20,31 @@ CONTEXT = 'original_max_position_embeddings'
 YARN = {'type': 'yarn', 'factor': 4.0, CONTEXT: 64}
 
 
-def fields(name: str, **changed) -> dict:
-  out = config_lib.load(name).to_hf() | changed
+def fields(name: str, **changes) -> dict:
+  out = config_lib.load(name).to_hf() | changes
   return {key: value for key, value in out.items() if value != 'absent'}
 
 
 class TestRoundTrip:
   @pytest.mark.parametrize('name', config_lib.names())
   def test_what_is_written_is_read(self, name):
-    given = config_lib.load(name)
-    text = json.dumps(given.to_hf())
-    assert config_lib.from_hf(json.loads(text)) == given
+    config = config_lib.load(name)
+    text = json.dumps(config.to_hf())
+    assert config_lib.from_hf(json.loads(text)) == config
 
   @pytest.mark.parametrize('name', config_lib.names())
   def test_transformers_5_writes_rope_in_one_field(self, name):
-    given = fields(name)
-    scaling = dict(given.pop('rope_scaling') or {'type': 'default'})
+    file = fields(name)
+    scaling = dict(file.pop('rope_scaling') or {'type': 'default'})
     scaling['rope_type'] = scaling.pop('type')
-    scaling['rope_theta'] = given.pop('rope_theta')
-    given['rope_parameters'] = scaling
-    assert config_lib.from_hf(given) == config_lib.load(name)
+    scaling['rope_theta'] = file.pop('rope_theta')
+    file['rope_parameters'] = scaling
+    assert config_lib.from_hf(file) == config_lib.load(name)
 
   def test_both_forms_of_rope_that_agree(self):
-    given = fields('deepseek_tiny', rope_scaling=YARN)
-    both = given | {'rope_parameters': YARN | {'rope_theta': 10000.0}}
-    assert config_lib.from_hf(both) == config_lib.from_hf(given)
+    file = fields('deepseek_tiny', rope_scaling=YARN)
+    both_forms = file | {'rope_parameters': YARN | {'rope_theta': 10000.0}}
+    assert config_lib.from_hf(both_forms) == config_lib.from_hf(file)
 
 
 class TestMeaning:
@@ -53,10 +53,12 @@ class TestMeaning:
     assert config.head_dim == 128
     assert config.moe_intermediate_size == config.intermediate_size == 14336
 
-  @pytest.mark.parametrize('used, window', [(True, 64), (False, None)])
-  def test_a_window_that_is_not_used_is_none(self, used, window):
-    given = fields('qwen3_moe_tiny', sliding_window=64, use_sliding_window=used)
-    assert config_lib.from_hf(given).sliding_window == window
+  @pytest.mark.parametrize('is_used, window', [(True, 64), (False, None)])
+  def test_a_window_that_is_not_used_is_none(self, is_used, window):
+    file = fields(
+      'qwen3_moe_tiny', sliding_window=64, use_sliding_window=is_used
+    )
+    assert config_lib.from_hf(file).sliding_window == window
 
   @pytest.mark.parametrize('experts', [0, None])
   def test_no_shared_experts(self, experts):
@@ -66,30 +68,28 @@ class TestMeaning:
     assert config.num_shared_experts == 0
 
   def test_a_greedy_router_ignores_groups(self):
-    given = _GOLDEN['deepseek2_groups']
-    config = config_lib.from_hf(given | {'topk_method': 'greedy'})
+    file = _GOLDEN['deepseek2_groups']
+    config = config_lib.from_hf(file | {'topk_method': 'greedy'})
     assert (config.n_group, config.topk_group) == (1, 1)
     assert config.to_hf()['topk_method'] == 'greedy'
-    limited = config_lib.from_hf(given)
+    limited = config_lib.from_hf(file)
     assert config_lib.from_hf(limited.to_hf()) == limited
     assert limited.n_group == 4
 
   def test_the_names_of_pangu_that_vllm_reads(self):
-    given, family = fields('pangu_ultra_moe'), config_lib.FAMILIES
-    for ours, (other,) in family['pangu_ultra_moe'].also_named.items():
-      given[other] = given.pop(
-        family['pangu_ultra_moe'].renamed.get(ours, ours)
-      )
-    assert config_lib.from_hf(given) == config_lib.load('pangu_ultra_moe')
+    file, family = fields('pangu_ultra_moe'), config_lib.FAMILIES
+    for name, (other,) in family['pangu_ultra_moe'].also_named.items():
+      file[other] = file.pop(family['pangu_ultra_moe'].renamed.get(name, name))
+    assert config_lib.from_hf(file) == config_lib.load('pangu_ultra_moe')
 
   @pytest.mark.parametrize('model_type', config_lib.FAMILIES)
   def test_a_single_weight_is_divided_by_itself_or_not(self, model_type):
-    given = TestAbsentKeys.SMALL[model_type] | {'num_experts_per_tok': 1}
+    file = TestAbsentKeys.SMALL[model_type] | {'num_experts_per_tok': 1}
     if model_type not in ('mixtral', 'deepseek_v2', 'gpt_oss'):
-      given = given | {'norm_topk_prob': True}
-    config = config_lib.from_hf(given)
-    never = ('deepseek_v2', 'kimi_k2', 'pangu_ultra_moe')
-    assert config.normalizes_weights == (model_type not in never)
+      file = file | {'norm_topk_prob': True}
+    config = config_lib.from_hf(file)
+    unnormalised = ('deepseek_v2', 'kimi_k2', 'pangu_ultra_moe')
+    assert config.normalizes_weights == (model_type not in unnormalised)
 
   def test_kimi_k2_is_deepseek_v3_but_for_a_single_weight(self):
     kimi = config_lib.FAMILIES['kimi_k2']
@@ -166,19 +166,19 @@ class TestMeaning:
 
   def test_layers_with_experts(self):
     assert config_lib.load('deepseek_v3').moe_layers() == tuple(range(3, 61))
-    given = fields(
+    file = fields(
       'qwen3_moe_tiny',
       num_hidden_layers=7,
       decoder_sparse_step=2,
       mlp_only_layers=[3],
     )
-    assert config_lib.from_hf(given).moe_layers() == (1, 5)
+    assert config_lib.from_hf(file).moe_layers() == (1, 5)
 
   def test_neighbours_rotate_unless_a_file_says_otherwise(self):
-    given = fields('deepseek_tiny', rope_interleave='absent')
-    assert config_lib.from_hf(given).rope_interleave
-    given['rope_interleave'] = False
-    assert not config_lib.from_hf(given).rope_interleave
+    file = fields('deepseek_tiny', rope_interleave='absent')
+    assert config_lib.from_hf(file).rope_interleave
+    file['rope_interleave'] = False
+    assert not config_lib.from_hf(file).rope_interleave
 
 
 # As published: https://huggingface.co/Qwen/Qwen3-Coder-30B-A3B-Instruct has the
@@ -215,17 +215,17 @@ class TestKeysWithoutEffect:
 def reference(model_type: str) -> dict:
   """Returns the defaults of the keys that are read, under our first names."""
   family, out = config_lib.FAMILIES[model_type], {}
-  for ours in family.defaults:
-    first = family.renamed.get(ours, ours)
-    for name in (first, *family.also_named.get(ours, ())):
+  for field in family.defaults:
+    first = family.renamed.get(field, field)
+    for name in (first, *family.also_named.get(field, ())):
       if name in REFERENCE[model_type]['defaults']:
         out[first] = REFERENCE[model_type]['defaults'][name]
   return out
 
 
-def outcome(given: dict) -> config_lib.ModelConfig | str:
+def outcome(file: dict) -> config_lib.ModelConfig | str:
   try:
-    return config_lib.from_hf(given)
+    return config_lib.from_hf(file)
   except ValueError as refusal:
     return str(refusal)
 
@@ -276,17 +276,17 @@ class TestAbsentKeys:
   def test_each_means_what_the_reference_takes(self, model_type):
     small, defaults = self.SMALL[model_type], reference(model_type)
     for key, default in defaults.items():
-      without = {k: v for k, v in small.items() if k != key}
-      assert outcome(without) == outcome(small | {key: default}), key
+      shortened = {k: v for k, v in small.items() if k != key}
+      assert outcome(shortened) == outcome(small | {key: default}), key
 
   def test_a_width_of_heads_is_a_part_of_the_whole(self):
     for model_type, family in config_lib.FAMILIES.items():
-      given = REFERENCE[model_type]['defaults'].get('head_dim')
-      if 'head_dim' not in family.defaults or given is not None:
+      head_dim = REFERENCE[model_type]['defaults'].get('head_dim')
+      if 'head_dim' not in family.defaults or head_dim is not None:
         continue
       small = self.SMALL[model_type]
-      without = {n: v for n, v in small.items() if n != 'head_dim'}
-      config = config_lib.from_hf(without)
+      shortened = {n: v for n, v in small.items() if n != 'head_dim'}
+      config = config_lib.from_hf(shortened)
       heads = config.num_attention_heads
       assert config.head_dim * heads == config.hidden_size, model_type
 
@@ -300,12 +300,14 @@ class TestAbsentKeys:
   def test_the_table_has_no_key_that_the_reference_lacks(self, model_type):
     family = config_lib.FAMILIES[model_type]
     # Read with getattr, in one of two forms, or by the published code alone.
-    others = {
+    special_keys = {
       *('head_dim', 'rope_scaling', 'moe_layer_freq', 'rope_interleave'),
       *('num_nextn_predict_layers', 'first_k_dense_replace'),
       'partial_rotary_factor',
     }
-    assert len(reference(model_type)) >= len(set(family.defaults) - others)
+    assert len(reference(model_type)) >= len(
+      set(family.defaults) - special_keys
+    )
 
 
 class TestRefusals:
@@ -365,11 +367,14 @@ class TestRefusals:
     ],
   )
   def test_a_field_is_named(self, name, field, value):
-    named = {'n_routed_experts': 'num_experts_per_tok', 'torch_dtype': 'dtype'}
-    expected = named.get(field, field)
-    given = fields(name, rope_scaling=YARN) | {field: value}
+    file_keys = {
+      'n_routed_experts': 'num_experts_per_tok',
+      'torch_dtype': 'dtype',
+    }
+    expected = file_keys.get(field, field)
+    file = fields(name, rope_scaling=YARN) | {field: value}
     with pytest.raises(ValueError, match=f'^{expected}[.:a-z_]* ?expected '):
-      config_lib.from_hf(given)
+      config_lib.from_hf(file)
 
   @pytest.mark.parametrize('key', ['rope_scaling', 'rope_parameters'])
   @pytest.mark.parametrize(
@@ -386,10 +391,10 @@ class TestRefusals:
     ],
   )
   def test_a_number_of_yarn_out_of_range(self, key, field, values):
-    given = fields('deepseek_tiny', rope_scaling='absent')
+    file = fields('deepseek_tiny', rope_scaling='absent')
     for value in values:
       with pytest.raises(ValueError, match=f'^{key}.{field}: expected .*got'):
-        config_lib.from_hf(given | {key: YARN | {field: value}})
+        config_lib.from_hf(file | {key: YARN | {field: value}})
       if field != 'rope_theta' and value != 16.5:
         scaling = config_lib.RopeScaling(
           **{'factor': 4.0, CONTEXT: 64, field: value}
@@ -457,21 +462,21 @@ class TestRefusals:
     assert len(str(error.value)) < 300
 
   def test_listed_layers_without_a_window(self):
-    listed = {'layer_types': ['full_attention'] * 2, 'max_window_layers': 0}
-    config = config_lib.from_hf(_GOLDEN['dots_groups'] | listed)
+    changes = {'layer_types': ['full_attention'] * 2, 'max_window_layers': 0}
+    config = config_lib.from_hf(_GOLDEN['dots_groups'] | changes)
     assert config.sliding_window is None
 
   def test_parts_of_a_head_that_rotates_that_disagree(self):
-    given = _GOLDEN['glm_yarn'] | {'partial_rotary_factor': 0.5}
+    file = _GOLDEN['glm_yarn'] | {'partial_rotary_factor': 0.5}
     name = 'partial_rotary_factor'
     refusal = f'^rope_parameters.{name}: expected {name}=0.5, got 0.75$'
     with pytest.raises(ValueError, match=refusal):
-      config_lib.from_hf(given)
+      config_lib.from_hf(file)
 
   def test_two_names_of_a_field_that_disagree(self):
-    given = fields('pangu_ultra_moe', n_routed_experts=8)
+    file = fields('pangu_ultra_moe', n_routed_experts=8)
     with pytest.raises(ValueError, match='^n_routed_experts: .*experts=256'):
-      config_lib.from_hf(given)
+      config_lib.from_hf(file)
 
   def test_a_dataclass_is_checked_too(self):
     config = config_lib.load('qwen3_moe_tiny')

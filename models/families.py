@@ -101,25 +101,25 @@ def _tuples(value: Any) -> Any:
 
 
 def _family(
-  row: dict[str, Any], common: Mapping[str, Any], known: Mapping[str, Family]
+  row: dict[str, Any], common: Mapping[str, Any], families: Mapping[str, Family]
 ) -> Family:
-  """Returns what a table of families.toml says, after those before it."""
+  """Returns the family of one table; `families` are those of earlier tables."""
   if like := row.pop('like', ''):
-    return dataclasses.replace(known[like], **row)
+    return dataclasses.replace(families[like], **row)
   base = row.pop('defaults_of', '')
-  start = known[base].defaults if base else common
-  without = row.pop('without', ())
-  given = {**start, **row.pop('defaults')}
+  start = families[base].defaults if base else common
+  removed_names = row.pop('without', ())
+  defaults_and_null = {**start, **row.pop('defaults')}
   defaults = {
     name: None if value == 'null' else _tuples(value)
-    for name, value in given.items()
-    if name not in without
+    for name, value in defaults_and_null.items()
+    if name not in removed_names
   }
-  also = row.pop('also_named', {})
+  aliases = row.pop('also_named', {})
   return Family(
     **{name: _tuples(value) for name, value in row.items()},
     defaults=defaults,
-    also_named={name: tuple(others) for name, others in also.items()},
+    also_named={name: tuple(names) for name, names in aliases.items()},
   )
 
 
@@ -127,10 +127,10 @@ def _read() -> dict[str, Family]:
   rows = dict(_TABLES)
   common = rows.pop('common')
   del rows['without_effect']
-  known: dict[str, Family] = {}
+  families: dict[str, Family] = {}
   for name, row in rows.items():
-    known[name] = _family(row, common, known)
-  return known
+    families[name] = _family(row, common, families)
+  return families
 
 
 _TABLES = tomllib.loads(_FILE.read_text())

@@ -36,7 +36,7 @@ def generate(
   prompts: Sequence[Sequence[int]],
   count: int,
   sampling: sampling_lib.Sampling,
-  told: Callable[[int, int | None], bool] = lambda row, token: True,
+  on_token: Callable[[int, int | None], bool] = lambda row, token: True,
 ) -> list[list[int]]:
   """Returns the tokens that follow each prompt, at most `count` of each.
 
@@ -47,9 +47,9 @@ def generate(
     config: sizes and options.
     prompts: tokens, at least one of each.
     count: most tokens to draw.
-    sampling: how.
-    told: is given the number of a prompt and each token when it is there, or
-      None when the text has ended; returns whether it goes on.
+    sampling: temperature, limits and seed of the draws.
+    on_token: called with the number of a prompt and each new token, or None
+      when the text has ended; returns whether the text goes on.
 
   Raises:
     ValueError: a prompt is empty, has a token that the model lacks, or is too
@@ -63,7 +63,7 @@ def generate(
   )
   padded = starts if starts.any() else None
   cache = model.empty(len(prompts), width + count, padded)
-  made: list[list[int]] = [[] for _ in prompts]
+  texts: list[list[int]] = [[] for _ in prompts]
   live = set(range(len(prompts)))
   for place in range(count):
     logits, cache = model.step(tokens, cache)
@@ -73,14 +73,14 @@ def generate(
       tokens[row] = token
       goes_on = token not in config.eos_token_id
       if goes_on:
-        made[row].append(token)
-        goes_on = told(row, token)
+        texts[row].append(token)
+        goes_on = on_token(row, token)
       if not goes_on or place + 1 == count:
-        told(row, None)
+        on_token(row, None)
         live.discard(row)
     if not live:
       break
-  return made
+  return texts
 
 
 def _check(

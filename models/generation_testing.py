@@ -36,8 +36,8 @@ def check_batch_is_one_at_a_time(name: str, stepper: Callable) -> None:
   def alone(prompt):
     # In as much room as together, for which a step is compiled.
     count = _COUNT + len(prompts[0]) - len(prompt)
-    (made,) = generation.generate(model, config, [prompt], count, GREEDY)
-    return made[:_COUNT]
+    (text,) = generation.generate(model, config, [prompt], count, GREEDY)
+    return text[:_COUNT]
 
   together = generation.generate(model, config, prompts, _COUNT, GREEDY)
   assert together == [alone(prompt) for prompt in prompts]
@@ -52,8 +52,8 @@ def check_greedy_is_the_reference(name: str, stepper: Callable) -> None:
   )
   params = golden.weights(name, want['seed'])
   params = {n: value.astype(np.float32) for n, value in params.items()}
-  model = stepper(params, config, golden.launched(name))
+  model = stepper(params, config, golden.choose_layer(name))
   prompt = golden.tokens(name, want['seed'])[0].tolist()
-  (made,) = generation.generate(model, config, [prompt], COUNT, GREEDY)
+  (text,) = generation.generate(model, config, [prompt], COUNT, GREEDY)
   assert len(want['tokens']) == COUNT
-  assert made == want['tokens']
+  assert text == want['tokens']

@@ -81,11 +81,11 @@ def with_layers(*layers: str) -> list[tuple[str, str]]:
     (name, moe)
     for name in CONFIGS
     for moe in layers
-    if moe != 'host' or launched(name) == 'host'
+    if moe != 'host' or choose_layer(name) == 'host'
   ]
 
 
-def launched(name: str) -> str:
+def choose_layer(name: str) -> str:
   """Returns 'host', or 'framework' where the megakernel lacks something."""
   return 'framework' if config(name).family.by_turns else 'host'
 
@@ -128,8 +128,8 @@ def neighbour(
   out = {}
   for name, value in params.items():
     drawn_from = stable_random.seed_of('neighbour', number, name)
-    moved = 2.0**-16 * stable_random.normal(drawn_from, value.shape)
-    out[name] = (value * (1 + moved)).astype(np.float32).astype(np.float64)
+    noise = 2.0**-16 * stable_random.normal(drawn_from, value.shape)
+    out[name] = (value * (1 + noise)).astype(np.float32).astype(np.float64)
   return out
 
 
@@ -137,11 +137,11 @@ def tokens(name: str, seed: int) -> np.ndarray:
   """Returns `[2, 8]` int32 tokens of a configuration."""
   drawn_from = stable_random.seed_of(name, seed, 'tokens')
   vocabulary = config(name).vocab_size
-  drawn = stable_random.integers(drawn_from, (2, 8), vocabulary)
-  return drawn.astype(np.int32)
+  ids = stable_random.integers(drawn_from, (2, 8), vocabulary)
+  return ids.astype(np.int32)
 
 
-def trained(params: dict[str, np.ndarray]) -> list[str]:
+def list_trained(params: dict[str, np.ndarray]) -> list[str]:
   """Returns the names of the parameters that have a gradient."""
   return [n for n in params if parameters.has_gradient(n)]
 
@@ -150,19 +150,19 @@ def keep(
   grads: dict[str, np.ndarray], scales: np.ndarray, params: dict
 ) -> np.ndarray:
   """Returns what a file keeps of gradients: `Result.grads`."""
-  kept = []
-  for name, scale in zip(trained(params), scales, strict=True):
+  parts = []
+  for name, scale in zip(list_trained(params), scales, strict=True):
     flat = np.asarray(grads[name]).astype(np.float64).reshape(-1)
-    chosen = stable_random.permutation(stable_random.seed_of(name), flat.size)
-    kept.append(flat[np.sort(chosen[:_MOST_KEPT])] / scale)
-  return np.concatenate(kept)
+    order = stable_random.permutation(stable_random.seed_of(name), flat.size)
+    parts.append(flat[np.sort(order[:_MOST_KEPT])] / scale)
+  return np.concatenate(parts)
 
 
 @functools.cache
 def load(name: str) -> Golden:
   """Returns the golden values of the configuration `name`."""
-  with np.load(FOLDER / f'{name}.npz') as held:
-    arrays = dict(held)
+  with np.load(FOLDER / f'{name}.npz') as file:
+    arrays = dict(file)
   seed = int(arrays['seed'])
   results = {}
   for dtype in DTYPES:
@@ -208,12 +208,12 @@ def result(case: Golden, logits, hidden_states, grads, topk_ids) -> Result:
     grads: by name.
     topk_ids: `[R, T, K]` of each MoE layer.
   """
-  named = {n: np.asarray(grads[n]) for n in trained(case.params)}
+  trained_grads = {n: np.asarray(grads[n]) for n in list_trained(case.params)}
   ids = [np.sort(np.asarray(i), axis=-1).reshape(-1) for i in topk_ids]
   return Result(
     np.concatenate([_wide(v).reshape(-1) for v in logits]),
     np.stack([_wide(h) for h in hidden_states]),
-    keep(named, case.scales, case.params),
+    keep(trained_grads, case.scales, case.params),
     np.concatenate(ids).astype(np.int8),
   )
 
@@ -243,8 +243,11 @@ def check_exactness(actual: Result, case: Golden, dtype: str) -> None:
   """
   want = case.results['float64']
   np.testing.assert_array_equal(actual.topk_ids, want.topk_ids)
-  ours, theirs = errors(actual, want), errors(case.results[dtype], want)
-  _check_twice(f'{case.name} {dtype}', ours, theirs)
+  own_errors, reference_errors = (
+    errors(actual, want),
+    errors(case.results[dtype], want),
+  )
+  _check_twice(f'{case.name} {dtype}', own_errors, reference_errors)
 
 
 def check_exactness_or_nearby(
@@ -288,25 +291,27 @@ def check_exactness_nearby(
       `check_same` holds them together.
     case: the configuration.
   """
-  ours = []
+  own_errors = []
   for number in range(NEIGHBOURS):
     params = neighbour(case.params, number)
     actual, want = narrow(params), wide(params)
     np.testing.assert_array_equal(actual.topk_ids, want.topk_ids)
-    ours.append(errors(actual, want))
+    own_errors.append(errors(actual, want))
   _check_twice(
-    f'{case.name} nearby', _pooled(np.asarray(ours)), _pooled(case.nearby)
+    f'{case.name} nearby', _pooled(np.asarray(own_errors)), _pooled(case.nearby)
   )
 
 
-def _pooled(each: np.ndarray) -> np.ndarray:
+def _pooled(errors_by_neighbour: np.ndarray) -> np.ndarray:
   """Returns `[FIELDS, 2]` of all neighbours' `[NEIGHBOURS, FIELDS, 2]`."""
-  rms, worst = each[..., 0], each[..., 1]
+  rms, worst = errors_by_neighbour[..., 0], errors_by_neighbour[..., 1]
   return np.stack([np.sqrt(np.mean(rms**2, axis=0)), np.max(worst, axis=0)], 1)
 
 
-def _check_twice(what: str, ours: np.ndarray, theirs: np.ndarray) -> None:
-  ratios = ours / theirs
+def _check_twice(
+  title: str, own_errors: np.ndarray, reference_errors: np.ndarray
+) -> None:
+  ratios = own_errors / reference_errors
   for field, (rms, worst) in zip(FIELDS, ratios):
-    print(f'{what} {field}: rms {rms:.2f}, worst {worst:.2f}')
-  assert np.all(ratios <= 2), (what, ratios)
+    print(f'{title} {field}: rms {rms:.2f}, worst {worst:.2f}')
+  assert np.all(ratios <= 2), (title, ratios)

@@ -44,7 +44,7 @@ def read(fields: Mapping[str, Any]) -> dict[str, Any]:
   _check_keys(model_type, fields)
   fields = _with_rotary_part(family, fields)
   fields = _with_groups(family, _with_rope(family, fields))
-  values = {ours: _value(family, ours, fields) for ours in family.defaults}
+  values = {name: _value(family, name, fields) for name in family.defaults}
   values.pop('topk_method', None)
   if not values.pop('use_sliding_window', True):
     values['sliding_window'] = None
@@ -69,12 +69,12 @@ def read(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _dense_layers(
   kinds: Sequence[str], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns which layers are dense, of a list that says so of each."""
+  """Returns the fields for dense layers, from the kind of each layer."""
   if not kinds:
     return {}
-  layers, known = values['num_hidden_layers'], {'dense', 'sparse'}
-  fine = len(kinds) == layers and {*kinds} <= known
-  expected = f'num_hidden_layers={layers} of {sorted(known)}'
+  layers, kinds_allowed = values['num_hidden_layers'], {'dense', 'sparse'}
+  fine = len(kinds) == layers and {*kinds} <= kinds_allowed
+  expected = f'num_hidden_layers={layers} of {sorted(kinds_allowed)}'
   require(fine, 'mlp_layer_types', expected, [*kinds][:4])
   dense = tuple(i for i, kind in enumerate(kinds) if kind == 'dense')
   if dense == tuple(range(len(dense))):
@@ -112,47 +112,50 @@ def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
 
 
 def _value(
-  family: families.Family, ours: str, fields: Mapping[str, Any]
+  family: families.Family, field: str, fields: Mapping[str, Any]
 ) -> Any:
-  """Returns what a file says of a field under any of its names."""
-  theirs = family.renamed.get(ours, ours)
-  names = (theirs, *family.also_named.get(ours, ()))
-  given = {name: fields[name] for name in names if name in fields}
-  first = next(iter(given), theirs)
-  given.setdefault(first, family.defaults[ours])
-  for name, value in given.items():
-    same = value == given[first]
-    require(same, name, f'{first}={given[first]!r}', value)
-  if given[first] is None and ours in _MAY_BE_NULL:
+  """Returns the value of a field, which a file holds under any of its names."""
+  file_key = family.renamed.get(field, field)
+  names = (file_key, *family.also_named.get(field, ()))
+  stated = {name: fields[name] for name in names if name in fields}
+  first = next(iter(stated), file_key)
+  stated.setdefault(first, family.defaults[field])
+  for name, value in stated.items():
+    agrees = value == stated[first]
+    require(agrees, name, f'{first}={stated[first]!r}', value)
+  if stated[first] is None and field in _MAY_BE_NULL:
     return None
-  required = family.defaults[ours] is None
-  if given[first] is None and ours in _NULLS and not required:
-    return _NULLS[ours]
-  return _typed(first, family.defaults[ours], given[first])
+  required = family.defaults[field] is None
+  if stated[first] is None and field in _NULLS and not required:
+    return _NULLS[field]
+  return _typed(first, family.defaults[field], stated[first])
 
 
-def _typed(theirs: str, default: Any, value: Any) -> Any:
+def _typed(file_key: str, default: Any, value: Any) -> Any:
   """Returns a value of config.json in the type of the field's default."""
   if isinstance(value, rope_scaling.RopeScaling) or isinstance(default, str):
     return value
   if isinstance(default, tuple):
     value = value if isinstance(value, (list, tuple)) else [value]
-    if theirs in _WORDS and all(isinstance(v, str) for v in value):
+    if file_key in _WORDS and all(isinstance(v, str) for v in value):
       return tuple(value)
     if isinstance((*default, 0)[0], float):
-      return tuple(_typed(theirs, 0.0, number) for number in value)
-    require(all(map(is_int, value)), theirs, 'integers', value)
+      return tuple(_typed(file_key, 0.0, number) for number in value)
+    require(all(map(is_int, value)), file_key, 'integers', value)
     return tuple(value)
   if isinstance(default, bool):
-    require(isinstance(value, bool), theirs, 'true or false', value)
+    require(isinstance(value, bool), file_key, 'true or false', value)
     return value
   if isinstance(default, float):
     real = isinstance(value, float) or (is_int(value) and abs(value) < _HUGE)
-    require(real, theirs, 'a number', value)
+    require(real, file_key, 'a number', value)
     return float(value)
-  require(is_int(value), theirs, 'an integer', value)
+  require(is_int(value), file_key, 'an integer', value)
   require(
-    value <= config_checks.MOST, theirs, f'<= {config_checks.MOST}', value
+    value <= config_checks.MAX_SIZE,
+    file_key,
+    f'<= {config_checks.MAX_SIZE}',
+    value,
   )
   return value
 
@@ -164,8 +167,8 @@ def _with_groups(
   if 'topk_method' not in family.defaults:
     return fields
   method = fields.get('topk_method', family.defaults['topk_method'])
-  known = ('greedy', _LIMITED)
-  require(method in known, 'topk_method', f'one of {known}', method)
+  methods = ('greedy', _LIMITED)
+  require(method in methods, 'topk_method', f'one of {methods}', method)
   return fields | (dict(n_group=1, topk_group=1) if method == 'greedy' else {})
 
 
@@ -192,33 +195,35 @@ def _with_rope(
   """
   out = {name: value for name, value in fields.items() if name not in _ROPE[1:]}
   forms = {name: fields.get(name) for name in _ROPE[1:]}
-  given = [name for name, form in forms.items() if form is not None]
-  if not given and (default := family.defaults['rope_scaling']):
-    given, forms = ['rope_scaling'], {'rope_scaling': default}
-  read = [_rope(family, name, forms[name], out) for name in given]
-  for name, rope in zip(given, read, strict=True):
+  stated_forms = [name for name, form in forms.items() if form is not None]
+  if not stated_forms and (default := family.defaults['rope_scaling']):
+    stated_forms, forms = ['rope_scaling'], {'rope_scaling': default}
+  read = [_rope(family, name, forms[name], out) for name in stated_forms]
+  for name, rope in zip(stated_forms, read, strict=True):
     if rope != read[0]:
-      raise ValueError(f'{name}: expected {given[0]}={read[0]}, got {rope}')
+      raise ValueError(
+        f'{name}: expected {stated_forms[0]}={read[0]}, got {rope}'
+      )
   return out | (read[0] if read else {})
 
 
 def _rope(
   family: families.Family, key: str, value: Any, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns what one form says, with the rest of the file's `fields`."""
+  """Returns the fields that one form of RoPE states, or the file beside it."""
   require(isinstance(value, Mapping), key, 'an object', value)
-  given = {name: v for name, v in value.items() if v is not None}
-  kind_names = [name for name in ('rope_type', 'type') if name in given]
-  kinds = {str(given.pop(name)) for name in kind_names} or {'default'}
-  known = ['default', *rope_scaling.KINDS]
-  fine = len(kinds) == 1 and kinds <= {*known}
-  require(fine, key, f'a type of {known}', sorted(kinds))
+  numbers = {name: v for name, v in value.items() if v is not None}
+  kind_names = [name for name in ('rope_type', 'type') if name in numbers]
+  kinds = {str(numbers.pop(name)) for name in kind_names} or {'default'}
+  kind_choices = ['default', *rope_scaling.KINDS]
+  fine = len(kinds) == 1 and kinds <= {*kind_choices}
+  require(fine, key, f'a type of {kind_choices}', sorted(kinds))
   (kind,) = kinds
-  given = {n: v for n, v in given.items() if n not in family.rope_unused}
+  numbers = {n: v for n, v in numbers.items() if n not in family.rope_unused}
   beside = [name for name in _BESIDE if name in family.defaults]
-  out = {name: _beside(family, key, name, given, fields) for name in beside}
+  out = {name: _beside(family, key, name, numbers, fields) for name in beside}
   required, optional = rope_scaling.KINDS.get(kind, ((), ()))
-  if unknown := sorted(set(given) - {*required, *optional}):
+  if unknown := sorted(set(numbers) - {*required, *optional}):
     raise ValueError(
       f'{key}: expected of the type {kind!r} no key but '
       f'{[*beside, *required, *optional]}, got {unknown[0]!r}'
@@ -226,17 +231,19 @@ def _rope(
   if kind == 'default':
     return out | {'rope_scaling': None}
   longest = _value(family, 'max_position_embeddings', fields)
-  given.setdefault(rope_scaling.CONTEXT, longest)
-  if kind == 'longrope' and rope_scaling.CONTEXT in given:
-    given.setdefault('factor', max(1.0, longest / given[rope_scaling.CONTEXT]))
+  numbers.setdefault(rope_scaling.CONTEXT, longest)
+  if kind == 'longrope' and rope_scaling.CONTEXT in numbers:
+    numbers.setdefault(
+      'factor', max(1.0, longest / numbers[rope_scaling.CONTEXT])
+    )
   for name in required:
-    if name not in given:
+    if name not in numbers:
       raise ValueError(f'{key}.{name}: expected a number, got none')
   types = rope_scaling.TYPES
-  given = {
-    n: _typed(f'{key}.{n}', types.get(n, 0.0), v) for n, v in given.items()
+  numbers = {
+    n: _typed(f'{key}.{n}', types.get(n, 0.0), v) for n, v in numbers.items()
   }
-  scaling = rope_scaling.RopeScaling(**given, kind=kind)
+  scaling = rope_scaling.RopeScaling(**numbers, kind=kind)
   rope_scaling.check(key, scaling, _pairs(family, {**fields, **out}))
   return out | {'rope_scaling': scaling}
 
@@ -245,12 +252,12 @@ def _beside(
   family: families.Family,
   key: str,
   name: str,
-  given: dict[str, Any],
+  numbers: dict[str, Any],
   fields: Mapping[str, Any],
 ) -> float:
-  """Takes a number out of one form; beside it, it must be the same."""
+  """Takes a number out of one form; the file's own, if any, must equal it."""
   outer = _value(family, name, fields)
-  value = given.pop(name, outer)
+  value = numbers.pop(name, outer)
   if name in fields and value != outer:
     raise ValueError(f'{key}.{name}: expected {name}={outer}, got {value!r}')
   return _typed(f'{key}.{name}', 0.0, value)

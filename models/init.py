@@ -38,5 +38,5 @@ def _first(
     return np.ones(shape)
   if name.endswith(('bias', '.b_gate_up', '.b_down')):
     return np.zeros(shape)
-  drawn = stable_random.normal(stable_random.seed_of(seed, name), shape)
-  return deviation * drawn
+  values = stable_random.normal(stable_random.seed_of(seed, name), shape)
+  return deviation * values

@@ -17,13 +17,15 @@ SHAPES = (
 )
 
 
-def found(name: str, layers: Mapping[str, Layer], *others: str) -> Layer:
+def find_layer(
+  name: str, layers: Mapping[str, Layer], *unavailable: str
+) -> Layer:
   """Returns the layer `name` of `layers`, or `pkg.module:function` of a user.
 
   Args:
-    name: what was asked for.
-    layers: those of a framework, by name.
-    others: names to tell of that are not in `layers`.
+    name: of the layer.
+    layers: a framework's layers by name.
+    unavailable: names that messages list besides those of `layers`.
 
   Raises:
     ValueError: there is no such layer, or no such function.
@@ -33,7 +35,7 @@ def found(name: str, layers: Mapping[str, Layer], *others: str) -> Layer:
   module, colon, function = name.partition(':')
   if not (module and colon and function):
     raise ValueError(
-      f'moe: expected one of {[*layers, *others]} or pkg.module:function, '
+      f'moe: expected one of {[*layers, *unavailable]} or pkg.module:function, '
       f'got {name!r}'
     )
   return _imported(name, module, function)
@@ -66,7 +68,7 @@ def check_biased(layer: Layer) -> None:
 
 
 def check_returned(name: str, x: Any, y: Any) -> None:
-  """Refuses what is no y of `x` `[R, T, D]`.
+  """Checks that a layer returned an array like `x` `[R, T, D]`.
 
   Args:
     name: of the layer that returned it.
@@ -76,13 +78,15 @@ def check_returned(name: str, x: Any, y: Any) -> None:
   Raises:
     ValueError: it is no array, or of another shape or dtype.
   """
-  got = [getattr(y, each, None) for each in ('dtype', 'shape')]
-  if got == [x.dtype, x.shape]:
+  dtype_and_shape = [
+    getattr(y, attribute, None) for attribute in ('dtype', 'shape')
+  ]
+  if dtype_and_shape == [x.dtype, x.shape]:
     return
-  is_array = all(each is not None for each in got)
-  told = f'{y.dtype} {list(y.shape)}' if is_array else type(y).__name__
+  is_array = all(value is not None for value in dtype_and_shape)
+  actual = f'{y.dtype} {list(y.shape)}' if is_array else type(y).__name__
   raise ValueError(
-    f'{name}: expected y {x.dtype} {list(x.shape)} of {SHAPES}, got {told}'
+    f'{name}: expected y {x.dtype} {list(x.shape)} of {SHAPES}, got {actual}'
   )
 
 

@@ -43,10 +43,12 @@ def forward(
   if cache is not None:
     length, capacity, starts = cache.length, cache.capacity, cache.starts
     cached = cache.layers
-  seen = run.nn.seen(run.config, length, count, capacity, hidden.dtype, starts)
-  hidden_states, held, routed = stack(run, hidden, seen, cached)
+  positions = run.nn.find_positions(
+    run.config, length, count, capacity, hidden.dtype, starts
+  )
+  hidden_states, entries, routed = stack(run, hidden, positions, cached)
   if cache is not None:
-    cache = states.Cache(length + count, tuple(held), starts)
+    cache = states.Cache(length + count, tuple(entries), starts)
   last, further = hidden_states[-1], None
   if mtp:
     number = run.config.num_hidden_layers
@@ -58,60 +60,60 @@ def forward(
 def stack(
   run: Run,
   hidden: at.Float[Any, 'B S D'],
-  seen: Any,
+  positions: Any,
   cached: Sequence[Entries | None],
 ) -> tuple[list[at.Float[Any, 'B S D']], list[Entries], dict[int, Any]]:
-  """Returns the states, what each attention holds, and routings by layer.
+  """Returns hidden states, cache entries and routing, layer by layer.
 
-  States `[B, S, D]` are the embeddings and what follows each layer, of the last
-  one after the norm.
+  The hidden states `[B, S, D]` are the embeddings and the output of each layer;
+  the last one is taken after the norm.
 
   Args:
     run: of this call.
     hidden: `[B, S, D]`, the embeddings.
-    seen: of these tokens.
+    positions: of these tokens.
     cached: of each layer, entries of the tokens before; None for none.
   """
-  states, held = [hidden], []
+  states, new_entries = [hidden], []
   routed = {}
   for number, entries in enumerate(cached):
-    hidden, entries, of_layer = layer(run, number, hidden, seen, entries)
+    hidden, entries, of_layer = layer(run, number, hidden, positions, entries)
     hidden = run.between(f'model.layers.{number}', hidden)
     states.append(hidden)
-    held.append(entries)
+    new_entries.append(entries)
     if of_layer is not None:
       routed[number] = of_layer
   normed = run.norm(run.params, 'model.norm', hidden)
   states[-1] = run.between('model.norm', normed)
-  return states, held, routed
+  return states, new_entries, routed
 
 
 def layer(
   run: Run,
   number: int,
   hidden: at.Float[Any, 'B S D'],
-  seen: Any,
+  positions: Any,
   entries: Entries | None,
 ) -> tuple[at.Float[Any, 'B S D'], Entries, Any]:
-  """Returns a layer's sum, what its attention holds, and its routing if any."""
+  """Returns a layer's hidden state, cache entries, and routing if any."""
   params = parameters.under(run.params, f'model.layers.{number}')
   latent = run.config.family.attention == 'mla'
   attention = latent_attention if latent else grouped_attention
   of_attention = parameters.under(params, 'self_attn')
   x = run.norm(params, 'input_layernorm', hidden)
   if run.config.has_window(number):
-    seen = seen._replace(mask=seen.near)
-  added, entries = attention(run, of_attention, x, seen, entries)
+    positions = positions._replace(mask=positions.near)
+  branch, entries = attention(run, of_attention, x, positions, entries)
   if run.config.sandwich_norm:
-    hidden = hidden + run.norm(params, 'post_attention_layernorm', added)
+    hidden = hidden + run.norm(params, 'post_attention_layernorm', branch)
     x = run.norm(params, 'pre_mlp_layernorm', hidden)
-    added, routed = _feed_forward(run, number, params, x)
-    added = run.norm(params, 'post_mlp_layernorm', added)
-    return hidden + added, entries, routed
-  hidden = hidden + added
+    branch, routed = _feed_forward(run, number, params, x)
+    branch = run.norm(params, 'post_mlp_layernorm', branch)
+    return hidden + branch, entries, routed
+  hidden = hidden + branch
   x = run.norm(params, 'post_attention_layernorm', hidden)
-  added, routed = _feed_forward(run, number, params, x)
-  return hidden + added, entries, routed
+  branch, routed = _feed_forward(run, number, params, x)
+  return hidden + branch, entries, routed
 
 
 def _feed_forward(
@@ -168,15 +170,19 @@ def _mtp(
   nn, (number,) = run.nn, parameters.mtp_layers(run.config)
   params = parameters.under(run.params, f'model.layers.{number}')
   after = nn.embed(run.params['model.embed_tokens.weight'], tokens[:, 1:])
-  both = (
+  halves = (
     run.norm(params, 'enorm', after),
     run.norm(params, 'hnorm', nn.without_last(hidden)),
   )
-  x = nn.linear(params, 'eh_proj', nn.concat(both))
+  x = nn.linear(params, 'eh_proj', nn.concat(halves))
   x = run.between(f'model.layers.{number}.eh_proj', x)
   count = x.shape[1]
   x, _, routed = layer(
-    run, number, x, nn.seen(run.config, 0, count, count, x.dtype), None
+    run,
+    number,
+    x,
+    nn.find_positions(run.config, 0, count, count, x.dtype),
+    None,
   )
   x = run.between(f'model.layers.{number}', x)
   return logits(run, run.norm(params, 'shared_head.norm', x)), routed
@@ -186,7 +192,7 @@ def grouped_attention(
   run: Run,
   params: Params,
   x: at.Float[Any, 'B S D'],
-  seen: Any,
+  positions: Any,
   entries: Entries | None,
 ) -> tuple[at.Float[Any, 'B S D'], Entries]:
   """Returns `[B, S, D]` and the layer's keys and values, these tokens' too.
@@ -195,37 +201,39 @@ def grouped_attention(
     run: of this call.
     params: those of `self_attn`.
     x: `[B, S, D]`, normalised.
-    seen: of these tokens.
+    positions: of these tokens.
     entries: of the tokens before; None for none.
   """
   nn, config = run.nn, run.config
   queries, keys, values = (_heads(run, params, name, x) for name in 'qkv')
-  queries, keys = (_turned(run, x, seen) for x in (queries, keys))
-  held: Entries = {'keys': keys, 'values': values}
+  queries, keys = (_rotate_heads(run, x, positions) for x in (queries, keys))
+  new_entries: Entries = {'keys': keys, 'values': values}
   if entries is not None:
-    held = nn.append(entries, held, seen.length)
+    new_entries = nn.append(entries, new_entries, positions.length)
   scale = config.head_dim**-0.5
-  both = held['keys'], held['values']
-  out = nn.attend(queries, *both, seen.mask, scale, params.get('sinks'))
-  return nn.linear(params, 'o_proj', out), held
+  keys_values = new_entries['keys'], new_entries['values']
+  out = nn.attend(
+    queries, *keys_values, positions.mask, scale, params.get('sinks')
+  )
+  return nn.linear(params, 'o_proj', out), new_entries
 
 
-def _turned(
-  run: Run, x: at.Float[Any, 'B S H X'], seen: Any
+def _rotate_heads(
+  run: Run, x: at.Float[Any, 'B S H X'], positions: Any
 ) -> at.Float[Any, 'B S H X']:
-  """Returns `x` with the part of each head that rotates turned."""
+  """Returns `x` after rotating the part of each head that RoPE covers."""
   nn, config = run.nn, run.config
   if config.rope_dim == x.shape[-1]:
-    return _rotated(run, x, seen.rope)
+    return _rotate_pairs(run, x, positions.rope)
   turning, plain = nn.parts(x, config.rope_dim)
-  turned = _rotated(run, turning, seen.rope)
-  return nn.concat((turned, plain))
+  rotated_part = _rotate_pairs(run, turning, positions.rope)
+  return nn.concat((rotated_part, plain))
 
 
-def _rotated(
+def _rotate_pairs(
   run: Run, x: at.Float[Any, 'B S H X'], rope: states.Rope
 ) -> at.Float[Any, 'B S H X']:
-  """Returns `x` with each pair of its last axis turned.
+  """Returns `x` with each pair of its last axis rotated.
 
   Pairs are neighbours if `rope_interleave`, or half of X apart.  Either way the
   first members of all pairs come out first: queries and keys are permuted
@@ -237,8 +245,8 @@ def _rotated(
     pairs = values.reshape(*x.shape[:-1], half, 2)
     first, second = pairs[..., 0], pairs[..., 1]
   cos, sin = (a.reshape(*a.shape[:-1], 1, half) for a in rope)
-  turned = (first * cos - second * sin, second * cos + first * sin)
-  return run.nn.concat(turned).astype(x.dtype)
+  members = (first * cos - second * sin, second * cos + first * sin)
+  return run.nn.concat(members).astype(x.dtype)
 
 
 def _heads(
@@ -259,24 +267,24 @@ def latent_attention(
   run: Run,
   params: Params,
   x: at.Float[Any, 'B S D'],
-  seen: Any,
+  positions: Any,
   entries: Entries | None,
 ) -> tuple[at.Float[Any, 'B S D'], Entries]:
   """As `grouped_attention`, with compressed entries."""
   nn, config = run.nn, run.config
-  held = _compressed(run, params, x, seen)
+  new_entries = _compressed(run, params, x, positions)
   if entries is not None:
-    held = nn.append(entries, held, seen.length)
-  queries = _queries(run, params, x, seen)
-  keys, values = _expanded(run, params, held)
+    new_entries = nn.append(entries, new_entries, positions.length)
+  queries = _queries(run, params, x, positions)
+  keys, values = _expanded(run, params, new_entries)
   scale = config.qk_head_dim**-0.5
   scale *= rope_numbers.softmax_factor(config.rope_scaling)
-  out = nn.attend(queries, keys, values, seen.mask, scale)
-  return nn.linear(params, 'o_proj', out), held
+  out = nn.attend(queries, keys, values, positions.mask, scale)
+  return nn.linear(params, 'o_proj', out), new_entries
 
 
 def _queries(
-  run: Run, params: Params, x: at.Float[Any, 'B S D'], seen: Any
+  run: Run, params: Params, x: at.Float[Any, 'B S D'], positions: Any
 ) -> at.Float[Any, 'B S H X']:
   nn, config = run.nn, run.config
   if config.q_lora_rank is None:
@@ -288,34 +296,38 @@ def _queries(
     queries = nn.linear(params, 'q_b_proj', low)
   queries = queries.reshape(*x.shape[:2], -1, config.qk_head_dim)
   plain, turning = nn.parts(queries, config.qk_nope_head_dim)
-  turned = _rotated(run, turning, seen.rope)
-  return nn.concat((plain, turned))
+  rotated_part = _rotate_pairs(run, turning, positions.rope)
+  return nn.concat((plain, rotated_part))
 
 
 def _compressed(
-  run: Run, params: Params, x: at.Float[Any, 'B S D'], seen: Any
+  run: Run, params: Params, x: at.Float[Any, 'B S D'], positions: Any
 ) -> Entries:
   nn, config = run.nn, run.config
-  both = nn.linear(params, 'kv_a_proj_with_mqa', x)
-  low, turning = nn.parts(both, config.kv_lora_rank)
+  latent = nn.linear(params, 'kv_a_proj_with_mqa', x)
+  low, turning = nn.parts(latent, config.kv_lora_rank)
   one_head = turning.reshape(*turning.shape[:2], 1, -1)
-  turned = _rotated(run, one_head, seen.rope)
+  rotated_part = _rotate_pairs(run, one_head, positions.rope)
   norm = params['kv_a_layernorm.weight']
   return {
     'compressed': nn.rms_norm(low, norm, config.family.latent_eps),
-    'rotated': turned.reshape(turning.shape),
+    'rotated': rotated_part.reshape(turning.shape),
   }
 
 
 def _expanded(
-  run: Run, params: Params, held: Entries
+  run: Run, params: Params, entries: Entries
 ) -> tuple[at.Float[Any, 'B C H X'], at.Float[Any, 'B C H Y']]:
   """Returns keys and values of every head."""
   nn, config = run.nn, run.config
-  both = nn.linear(params, 'kv_b_proj', held['compressed'])
-  both = both.reshape(*both.shape[:2], config.num_attention_heads, -1)
-  plain, values = nn.parts(both, config.qk_nope_head_dim)
-  rotated = held['rotated']
-  rotated = rotated.reshape(*rotated.shape[:2], 1, -1)
-  rotated = nn.broadcast(rotated, (*plain.shape[:3], rotated.shape[-1]))
-  return nn.concat((plain, rotated)), values
+  expanded = nn.linear(params, 'kv_b_proj', entries['compressed'])
+  expanded = expanded.reshape(
+    *expanded.shape[:2], config.num_attention_heads, -1
+  )
+  plain, values = nn.parts(expanded, config.qk_nope_head_dim)
+  shared_part = entries['rotated']
+  shared_part = shared_part.reshape(*shared_part.shape[:2], 1, -1)
+  shared_part = nn.broadcast(
+    shared_part, (*plain.shape[:3], shared_part.shape[-1])
+  )
+  return nn.concat((plain, shared_part)), values

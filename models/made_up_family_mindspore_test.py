@@ -58,30 +58,32 @@ def test_a_family_is_one_row_for_both_frameworks(monkeypatch, tmp_path):
   monkeypatch.setitem(families.FAMILIES, 'made_up', _ROW)
   file = {'model_type': 'made_up', 'how_many_experts': 8, 'colour': 'red'}
   config = config_lib.from_hf(file)
-  drawn = init.init(config, 0, 'float32')
+  params = init.init(config, 0, 'float32')
   tokens = np.arange(16, dtype=np.int32).reshape(2, 8)
   # When both frameworks compute it, and a folder of it is written and read.
   device.use('cpu', 'host')
-  wide = {n: np.asarray(v, np.float64) for n, v in drawn.items()}
+  wide = {n: np.asarray(v, np.float64) for n, v in params.items()}
   narrow = {n: jnp.asarray(v) for n, v in wide.items()}
   run = functools.partial(jax_decoder.forward, config=config, moe='framework')
-  ours, _ = jax.jit(run)(narrow, tokens=tokens)
-  theirs, _ = mindspore_decoder.forward(
+  jax_logits, _ = jax.jit(run)(narrow, tokens=tokens)
+  mindspore_logits, _ = mindspore_decoder.forward(
     model_testing.tensors(wide, 'float64'),
     config,
     ms.Tensor(tokens),
     moe='framework',
   )
-  weights = weights_lib.of_parameters(config, drawn, {})
+  weights = weights_lib.of_parameters(config, params, {})
   convert.write(tmp_path / 'folder', weights)
-  again = convert.read(tmp_path / 'folder')
+  copy = convert.read(tmp_path / 'folder')
   (tensors,) = (tmp_path / 'folder').glob('*.safetensors')
   # Then the logits are the same, and the model.
-  assert ours.dtype == np.float64
-  np.testing.assert_allclose(theirs.asnumpy(), ours, rtol=0, atol=1e-12)
-  assert again.fields['how_many_experts'] == 8
+  assert jax_logits.dtype == np.float64
+  np.testing.assert_allclose(
+    mindspore_logits.asnumpy(), jax_logits, rtol=0, atol=1e-12
+  )
+  assert copy.fields['how_many_experts'] == 8
   assert (
     b'layers.1.experts_block.experts.7.rises.weight' in tensors.read_bytes()
   )
-  for name, value in again.load().items():
-    np.testing.assert_array_equal(value, drawn[name])
+  for name, value in copy.load().items():
+    np.testing.assert_array_equal(value, params[name])

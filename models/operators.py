@@ -42,7 +42,7 @@ class Operators(NamedTuple):
   softmax: Callable[..., Any]
   best: Callable[..., Any]
   gather: Callable[..., Any]
-  where: Callable[..., Any]
+  select: Callable[..., Any]
   constant: Callable[..., Any]
   wide: Callable[..., Any]
   embed: Callable[..., Any]
@@ -51,7 +51,7 @@ class Operators(NamedTuple):
   broadcast: Callable[..., Any]
   without_last: Callable[..., Any]
   attend: Callable[..., Any]
-  seen: Callable[..., Any]
+  find_positions: Callable[..., Any]
   append: Callable[..., Any]
 
 

@@ -36,8 +36,10 @@ def parameter_shapes(
   out = {}
   for name, shape in _shapes(config).items():
     wide = is_router_bias(name) or any(part in name for part in _WIDE)
-    of = jnp.promote_types(weights, jnp.float32) if wide else weights
-    out[name] = jax.ShapeDtypeStruct(shape, of)
+    parameter_dtype = (
+      jnp.promote_types(weights, jnp.float32) if wide else weights
+    )
+    out[name] = jax.ShapeDtypeStruct(shape, parameter_dtype)
   return out
 
 

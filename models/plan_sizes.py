@@ -4,7 +4,7 @@ from hpmoe.backend_ascend.simulator.plan import sizes
 from hpmoe.models import config as config_lib
 
 
-def of(config: config_lib.ModelConfig, name: str) -> sizes.Model:
+def from_config(config: config_lib.ModelConfig, name: str) -> sizes.Model:
   """Returns the sizes of a decoder.
 
   Args:

@@ -20,10 +20,12 @@ def test_parameters_are_those_by_name(name):
   )
   shapes = parameters.parameter_shapes(config)
   spare = ('q_norm.weight', 'k_norm.weight', 'model.norm.weight', 'bias')
-  counted = sum(
-    math.prod(of.shape) for key, of in shapes.items() if not key.endswith(spare)
+  total = sum(
+    math.prod(spec.shape)
+    for key, spec in shapes.items()
+    if not key.endswith(spare)
   )
-  assert plan_sizes.of(config, name).count() == counted
+  assert plan_sizes.from_config(config, name).count() == total
 
 
 @pytest.mark.parametrize(
@@ -37,11 +39,11 @@ def test_parameters_are_those_by_name(name):
   ids=lambda model: model.name,
 )
 def test_published_models_are_their_configurations(model):
-  made = plan_sizes.of(config_lib.load(model.name), model.name)
+  model_sizes = plan_sizes.from_config(config_lib.load(model.name), model.name)
   if not model.dense:  # No layer is that wide.
-    made = dataclasses.replace(made, dense_width=0)
-  rope = made.rope_dim if model.kv_rank else 0
-  assert dataclasses.replace(made, rope_dim=rope) == model
+    model_sizes = dataclasses.replace(model_sizes, dense_width=0)
+  rope = model_sizes.rope_dim if model.kv_rank else 0
+  assert dataclasses.replace(model_sizes, rope_dim=rope) == model
 
 
 def test_a_model_without_experts_is_refused():
@@ -50,4 +52,4 @@ def test_a_model_without_experts_is_refused():
     config, first_k_dense_replace=config.num_hidden_layers
   )
   with pytest.raises(ValueError, match='model: expected a layer with experts'):
-    plan_sizes.of(dense, 'mine')
+    plan_sizes.from_config(dense, 'mine')

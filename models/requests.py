@@ -25,8 +25,8 @@ def check_parameters(
     if parameters.is_of_experts(name):
       shape = (shape[0] // shards, *shape[1:])
     if name not in params or params[name].shape != shape:
-      got = list(params[name].shape) if name in params else 'nothing'
-      raise ValueError(f'{name}: expected shape {list(shape)}, got {got}')
+      actual = list(params[name].shape) if name in params else 'nothing'
+      raise ValueError(f'{name}: expected shape {list(shape)}, got {actual}')
 
 
 def check(

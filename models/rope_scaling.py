@@ -101,14 +101,14 @@ def check(key: str, scaling: RopeScaling, pairs: int) -> None:
   # The next above 0 for what must not be 0.
   tiny, slow = math.ulp(0.0), scaling.beta_slow
   low = scaling.low_freq_factor
-  for name, least in (
+  for name, minimum in (
     *(('factor', 1), (CONTEXT, 1), ('mscale', 0), ('mscale_all_dim', 0)),
     *(('attention_factor', tiny), ('beta_slow', tiny), ('beta_fast', slow)),
     *(('low_freq_factor', tiny), ('high_freq_factor', low)),
   ):
     value = getattr(scaling, name)
-    fine = value is None or (math.isfinite(value) and value >= least)
-    expected = '> 0' if least == tiny else f'>= {least}'
+    fine = value is None or (math.isfinite(value) and value >= minimum)
+    expected = '> 0' if minimum == tiny else f'>= {minimum}'
     if not fine:
       raise ValueError(
         f'{key}.{name}: expected a finite number {expected}, got {value!r}'

@@ -69,10 +69,10 @@ def feed_forward(
   names = (f'experts.{name}' for name in parameters.OF_EXPERTS)
   slabs = (params[name] for name in names if name in params)
   by_rank = [w.reshape(run.ranks, -1, *w.shape[1:]) for w in slabs]
-  both, biases = by_rank[:2], by_rank[2:]
+  matrices, biases = by_rank[:2], by_rank[2:]
   if biases:
     layer_names.check_biased(run.layer)
-  y = run.layer(tokens, ids, weights, *both, run.policy, *biases)
+  y = run.layer(tokens, ids, weights, *matrices, run.policy, *biases)
   layer_names.check_returned(layer_names.name_of(run.layer), tokens, y)
   experts = nn.constant(np.arange(config.num_experts), ids)
   hits = (ids[..., None] == experts).astype(ids.dtype)
@@ -92,13 +92,13 @@ def choose(
   lower group and the lower expert id.
   """
   shares = find_shares(nn, config, scores)
-  by = scores if config.family.router == 'softmax' else shares
+  ranking = scores if config.family.router == 'softmax' else shares
   if (bias := params.get('gate.e_score_correction_bias')) is not None:
-    by = by + bias.astype(by.dtype)
+    ranking = ranking + bias.astype(ranking.dtype)
   if config.n_group > 1:
-    lowest = nn.constant(float('-inf'), by)
-    by = nn.where(_allowed(nn, config, by), by, lowest)
-  ids = nn.best(by, config.num_experts_per_tok)
+    lowest = nn.constant(float('-inf'), ranking)
+    ranking = nn.select(_mask_groups(nn, config, ranking), ranking, lowest)
+  ids = nn.best(ranking, config.num_experts_per_tok)
   return ids, weigh(nn, config, shares, ids)
 
 
@@ -134,18 +134,18 @@ def weigh(
   return weights * nn.constant(config.routed_scaling_factor, weights)
 
 
-def _allowed(
+def _mask_groups(
   nn: operators.Operators,
   config: config_lib.ModelConfig,
-  by: at.Float[Any, 'R T E'],
+  ranking: at.Float[Any, 'R T E'],
 ) -> at.Bool[Any, 'R T E']:
-  """Returns where the expert's group is a token's: by its best."""
+  """Returns where an expert is in one of its token's best groups."""
   size = config.num_experts // config.n_group
-  groups = by.reshape(*by.shape[:-1], config.n_group, size)
+  groups = ranking.reshape(*ranking.shape[:-1], config.n_group, size)
   best = nn.gather(groups, nn.best(groups, config.family.group_best))
-  chosen = nn.best(best.sum(axis=-1), config.topk_group)
-  of_expert = nn.constant(np.arange(config.num_experts) // size, chosen)
-  hits = (chosen[..., None] == of_expert).astype(chosen.dtype)
+  top_groups = nn.best(best.sum(axis=-1), config.topk_group)
+  of_expert = nn.constant(np.arange(config.num_experts) // size, top_groups)
+  hits = (top_groups[..., None] == of_expert).astype(top_groups.dtype)
   return hits.sum(axis=-2) > 0
 
 

@@ -25,28 +25,30 @@ def _cpu():
   device.use('cpu', 'host')
 
 
-def config_of(router: str, **changed) -> config_lib.ModelConfig:
+def config_of(router: str, **changes) -> config_lib.ModelConfig:
   name = 'qwen3_moe_tiny' if router == 'softmax' else 'deepseek_tiny'
   key = 'num_experts' if router == 'softmax' else 'n_routed_experts'
-  given = config_lib.load(name).to_hf() | {key: EXPERTS} | changed
-  return config_lib.from_hf(given)
+  file = config_lib.load(name).to_hf() | {key: EXPERTS} | changes
+  return config_lib.from_hf(file)
 
 
 def tied_scores() -> np.ndarray:
   """Returns `[2, T/2, E]` of few values, zeros of both signs among them."""
-  drawn = np.random.default_rng(0).integers(-2, 3, (2, TOKENS // 2, EXPERTS))
+  integers = np.random.default_rng(0).integers(-2, 3, (2, TOKENS // 2, EXPERTS))
   zeros = np.where(np.arange(EXPERTS) % 2, -0.0, 0.0)
-  out = np.where(drawn == 0, zeros, drawn / 2).astype(np.float32)
+  out = np.where(integers == 0, zeros, integers / 2).astype(np.float32)
   # Shares of 0, of which the scores still tell which is more.
   out[0, 0] = -300 * np.arange(EXPERTS)[::-1]
   return out
 
 
-def chosen(framework: str, config, params) -> tuple[np.ndarray, np.ndarray]:
+def choose(framework: str, config, params) -> tuple[np.ndarray, np.ndarray]:
   nn, array = FRAMEWORKS[framework]
   params = {name: array(value) for name, value in params.items()}
-  both = routed.choose(nn, config, params, array(tied_scores()))
-  return tuple(np.asarray(getattr(x, 'asnumpy', lambda x=x: x)()) for x in both)
+  ids_weights = routed.choose(nn, config, params, array(tied_scores()))
+  return tuple(
+    np.asarray(getattr(x, 'asnumpy', lambda x=x: x)()) for x in ids_weights
+  )
 
 
 def check(framework: str, actual, want: routing.Routing) -> None:
@@ -69,19 +71,30 @@ class TestChoose:
       'softmax', num_experts_per_tok=top_k, norm_topk_prob=normalize
     )
     want = routing.softmax_topk(jnp.asarray(tied_scores()), top_k, normalize)
-    check(framework, chosen(framework, config, {}), want)
+    check(framework, choose(framework, config, {}), want)
 
   @pytest.mark.parametrize('biased', [True, False])
-  @pytest.mark.parametrize('groups, kept', [(1, 1), (8, 3), (4, 4), (2, 1)])
-  def test_by_groups_of_sigmoids(self, framework, groups, kept, biased):
+  @pytest.mark.parametrize(
+    'groups, top_groups', [(1, 1), (8, 3), (4, 4), (2, 1)]
+  )
+  def test_by_groups_of_sigmoids(self, framework, groups, top_groups, biased):
     config = config_of(
-      'sigmoid_group', num_experts_per_tok=4, n_group=groups, topk_group=kept
+      'sigmoid_group',
+      num_experts_per_tok=4,
+      n_group=groups,
+      topk_group=top_groups,
     )
     bias = np.where(np.arange(EXPERTS) % 3, 0.25, -0.5).astype(np.float32)
     bias = bias * np.float32(biased)
     want = routing.sigmoid_group_topk(
       jnp.asarray(tied_scores()),
       jnp.asarray(bias),
-      *(4, groups, kept, config.norm_topk_prob, config.routed_scaling_factor),
+      *(
+        4,
+        groups,
+        top_groups,
+        config.norm_topk_prob,
+        config.routed_scaling_factor,
+      ),
     )
-    check(framework, chosen(framework, config, {BIAS: bias}), want)
+    check(framework, choose(framework, config, {BIAS: bias}), want)

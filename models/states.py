@@ -30,15 +30,15 @@ class Rope(NamedTuple):
   sin: at.Float[Any, '*B S X/2']
 
 
-class Seen(NamedTuple):
-  """Where the tokens of a call stand, and which tokens each of them sees.
+class Positions(NamedTuple):
+  """The positions of a call's tokens, and the tokens that each attends to.
 
   Attributes:
-    length: tokens before them; in JAX `[]` int32.
+    length: number of tokens before them; in JAX `[]` int32.
     rope: their rotations.
-    mask: `[S, C]`, true where token s sees token c, of all C that are held; of
-      each sequence, `[B, S, C]`, if they begin at tokens of their own.
-    near: the same in a layer with a sliding window, if any has.
+    mask: `[S, C]`, true where token s attends to token c of the C in the cache;
+      `[B, S, C]` if each sequence begins at its own token.
+    near: the mask of layers with a sliding window.
   """
 
   length: Any
@@ -79,19 +79,18 @@ def entry_shapes(config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def check_room(cache: Cache, count: int) -> None:
-  """Refuses `count` more tokens than a cache has room for.
+  """Checks that a cache has room for `count` more tokens.
 
-  A length that JAX traces cannot be checked: whoever compiles a step checks
-  before.
+  A length that JAX traces cannot be checked; check before compiling a step.
 
   Raises:
-    ValueError: there is no room; says how much there is.
+    ValueError: there is too little room.
   """
   traced = isinstance(cache.length, jax.core.Tracer)
-  needed = count + (0 if traced else int(cache.length))
-  if needed > cache.capacity:
+  size = count + (0 if traced else int(cache.length))
+  if size > cache.capacity:
     raise ValueError(
-      f'cache: expected room for {needed} tokens, got {cache.capacity}'
+      f'cache: expected room for {size} tokens, got {cache.capacity}'
     )
 
 
@@ -114,7 +113,7 @@ class Aux(NamedTuple):
   mtp_logits: at.Float[Any, 'B S-1 V'] | None
 
 
-def placed(
+def place_tokens(
   xp: Any,
   config: config_lib.ModelConfig,
   length: Any,
@@ -124,26 +123,26 @@ def placed(
 ) -> tuple[at.Int32[Any, '*B S'], list[at.Bool[Any, '*B S C']]]:
   """Returns positions of `count` tokens after `length` others, and two masks.
 
-  A token sees itself and those before it; with a sliding window, of which the
-  second mask is, itself and the `sliding_window` - 1 before it.
+  A token attends to itself and to all tokens before it; in the second mask,
+  that of the sliding window, to itself and the `sliding_window` - 1 before it.
 
   Args:
     xp: `numpy`, or `jax.numpy`.
     config: sizes and options.
-    length: tokens before them.
+    length: number of tokens before them.
     count: S.
-    capacity: C, tokens that keys are held of, of which the last may be empty.
-    starts: `[B]`, the first token of each sequence, whose position is 0 and
-      before which none is seen but by itself; None for 0.
+    capacity: C, tokens that the cache holds keys for; the last may be empty.
+    starts: `[B]`, the first token of each sequence, at position 0; tokens
+      before it are padding and attend only to themselves; None for 0.
   """
   own = length + xp.arange(count, dtype=np.int32)
-  every = xp.arange(capacity, dtype=np.int32)
-  back = own[:, None] - every
+  all_tokens = xp.arange(capacity, dtype=np.int32)
+  back = own[:, None] - all_tokens
   masks = [back >= 0] * 2
   if config.sliding_window is not None:
     masks[1] = masks[1] & (back < config.sliding_window)
   if starts is not None:
-    begun = every >= starts[:, None, None]
-    masks = [mask & begun | (back == 0) for mask in masks]
+    has_begun = all_tokens >= starts[:, None, None]
+    masks = [mask & has_begun | (back == 0) for mask in masks]
     own = xp.maximum(own - starts[:, None], 0)
   return own, masks

@@ -24,33 +24,39 @@ class Writer:
     self._decoding = tokenizers.decoders.DecodeStream(
       ids=[*prompt], skip_special_tokens=True
     )
-    self._held = ''
+    self._pending = ''
     self.text = ''
     self.stopped: str | None = None
 
   def add(self, token: int) -> str:
-    """Returns what text there is now: whole characters, no part of a stop.
+    """Returns the text that is now certain: no part of a character or a stop.
 
-    After a stop string nothing comes; special tokens are left out.
+    Nothing follows a stop string; special tokens are left out.
     """
-    self._held += self._decoding.step(self._tokenizer, token) or ''
-    found = {s: at for s in self._stops if (at := self._held.find(s)) >= 0}
-    if found:
-      self.stopped = min(found, key=lambda s: found[s])
-      self._held = self._held[: found[self.stopped]]
-    keep = 0 if found else max(map(self._begun, self._stops), default=0)
-    return self._let(len(self._held) - keep)
+    self._pending += self._decoding.step(self._tokenizer, token) or ''
+    first_places = {
+      s: place for s in self._stops if (place := self._pending.find(s)) >= 0
+    }
+    if first_places:
+      self.stopped = min(first_places, key=lambda s: first_places[s])
+      self._pending = self._pending[: first_places[self.stopped]]
+    keep = (
+      0
+      if first_places
+      else max(map(self._match_length, self._stops), default=0)
+    )
+    return self._let(len(self._pending) - keep)
 
   def end(self) -> str:
     """Returns what was held back, as no stop string came of it."""
-    return self._let(len(self._held))
+    return self._let(len(self._pending))
 
-  def _begun(self, stop: str) -> int:
-    """Returns how much of a stop string stands at the end."""
-    lengths = range(min(len(stop) - 1, len(self._held)), 0, -1)
-    return next((n for n in lengths if self._held.endswith(stop[:n])), 0)
+  def _match_length(self, stop: str) -> int:
+    """Returns how many characters of a stop string end the pending text."""
+    lengths = range(min(len(stop) - 1, len(self._pending)), 0, -1)
+    return next((n for n in lengths if self._pending.endswith(stop[:n])), 0)
 
   def _let(self, count: int) -> str:
-    piece, self._held = self._held[:count], self._held[count:]
+    piece, self._pending = self._pending[:count], self._pending[count:]
     self.text += piece
     return piece

@@ -44,10 +44,10 @@ class TestWriter:
   def test_a_space_after_the_prompt_stays(self):
     # given a tokenizer whose text begins without the space of its first word
     words = {'\u2581She': 0, '\u2581was': 1, '?': 2}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, '?'))
-    made.decoder = tokenizers.decoders.Metaspace()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, '?'))
+    tokenizer.decoder = tokenizers.decoders.Metaspace()
     # when, then
-    assert writing.Writer(made, [0]).add(1) == ' was'
+    assert writing.Writer(tokenizer, [0]).add(1) == ' was'
 
   @pytest.mark.parametrize(
     'text, stops, want, stop',
@@ -68,9 +68,9 @@ class TestWriter:
 
   def test_the_first_of_two_that_come_at_once(self):
     # given one token that is a whole text
-    made = tokenizers.Tokenizer(
+    tokenizer = tokenizers.Tokenizer(
       tokenizers.models.WordLevel({'a.b,c': 0, '?': 1}, '?')
     )
-    writer = writing.Writer(made, [], [',', '.'])
+    writer = writing.Writer(tokenizer, [], [',', '.'])
     # when, then
     assert writer.add(0) == 'a' and writer.stopped == '.'

@@ -16,10 +16,10 @@ _UNFINISHED = '.unfinished-'
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
-  """Yields an empty folder beside `path`, which becomes `path` at the end.
+  """Yields an empty folder beside `path`, and renames it to `path` at the end.
 
-  The files are on the disk before the folder has its name. What an error
-  leaves is removed; what a killed process leaves, `remove_unfinished` removes.
+  All files are on the disk before the folder is renamed. After an error the
+  folder is removed; `remove_unfinished` removes those of killed processes.
 
   Raises:
     ValueError: something is there already, or the folder above it is not.
@@ -30,24 +30,24 @@ def writing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
   if not target.parent.is_dir():
     raise ValueError(f'{target}: expected a folder {target.parent}, got none')
   prefix = f'{_UNFINISHED}{target.name}-'
-  made = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+  unfinished = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
   try:
-    made.chmod(0o777 & ~_umask())  # mkdtemp's is the owner's alone
-    yield made
-    for file in made.rglob('*'):
+    unfinished.chmod(0o777 & ~_umask())  # mkdtemp's is the owner's alone
+    yield unfinished
+    for file in unfinished.rglob('*'):
       _sync(file)
-    _sync(made)
-    made.rename(target)
+    _sync(unfinished)
+    unfinished.rename(target)
   except BaseException:
-    shutil.rmtree(made, ignore_errors=True)
+    shutil.rmtree(unfinished, ignore_errors=True)
     raise
   _sync(target.parent)
 
 
 def write_file(path: pathlib.Path, content: bytes) -> None:
-  """Writes a file; one that is there stays until the new one is on the disk."""
-  with replacing(path) as made:
-    made.write_bytes(content)
+  """Writes a file; an old one stays until the new one is on the disk."""
+  with replacing(path) as unfinished:
+    unfinished.write_bytes(content)
 
 
 def write_png(path: pathlib.Path, figure: Any) -> None:
@@ -63,17 +63,17 @@ def write_png(path: pathlib.Path, figure: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields the path of a file to write, which becomes `path` at the end.
+  """Yields the path of a file to write, and renames it to `path` at the end.
 
-  One that is there stays until the new one is on the disk.
+  An old file stays until the new one is on the disk.
   """
-  made = path.with_name(f'{_UNFINISHED}{path.name}')
+  unfinished = path.with_name(f'{_UNFINISHED}{path.name}')
   try:
-    yield made
-    _sync(made)
-    made.replace(path)
+    yield unfinished
+    _sync(unfinished)
+    unfinished.replace(path)
   except BaseException:
-    made.unlink(missing_ok=True)
+    unfinished.unlink(missing_ok=True)
     raise
   _sync(path.parent)
 

@@ -9,10 +9,10 @@ class TestReplacing:
   def test_the_old_one_stays_until_the_new_one_is_whole(self, tmp_path):
     path = tmp_path / 'file'
     path.write_text('old')
-    with atomic_folder.replacing(path) as made:
-      made.write_text('ne')
+    with atomic_folder.replacing(path) as unfinished:
+      unfinished.write_text('ne')
       assert path.read_text() == 'old'
-      made.write_text('new')
+      unfinished.write_text('new')
     assert path.read_text() == 'new'
     assert [p.name for p in tmp_path.iterdir()] == ['file']
 
@@ -21,9 +21,9 @@ class TestReplacing:
     path.write_text('old')
     with (
       pytest.raises(OSError, match='full'),
-      atomic_folder.replacing(path) as made,
+      atomic_folder.replacing(path) as unfinished,
     ):
-      made.write_text('ne')
+      unfinished.write_text('ne')
       raise OSError('full')
     assert path.read_text() == 'old'
     assert [p.name for p in tmp_path.iterdir()] == ['file']

@@ -23,11 +23,13 @@ def block_size(fields: Mapping[str, Any]) -> tuple[int, int]:
   Raises:
     ValueError: the weights are quantised in another way.
   """
-  given = fields.get('quantization_config') or {}
-  method = given.get('quant_method', 'fp8')
-  size = given.get('weight_block_size', _BLOCK)
-  known = method == 'fp8' and isinstance(size, (list, tuple)) and len(size) == 2
-  if not known or not all(type(n) is int and n > 0 for n in size):
+  quantisation = fields.get('quantization_config') or {}
+  method = quantisation.get('quant_method', 'fp8')
+  size = quantisation.get('weight_block_size', _BLOCK)
+  is_block_fp8 = (
+    method == 'fp8' and isinstance(size, (list, tuple)) and len(size) == 2
+  )
+  if not is_block_fp8 or not all(type(n) is int and n > 0 for n in size):
     raise ValueError(
       'quantization_config: expected fp8 in blocks of weights, got '
       f'{method!r} with weight_block_size {size!r}'

@@ -71,15 +71,17 @@ def _source(files: Mapping[str, bytes], fields: Mapping[str, Any]) -> str:
 
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
   """Returns what templates are written for: transformers' environment."""
-  made = jinja2.sandbox.ImmutableSandboxedEnvironment(
+  environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
     trim_blocks=True,
     lstrip_blocks=True,
     extensions=[jinja2.ext.loopcontrols, _Generation],
   )
-  made.filters['tojson'] = _tojson
-  made.globals['raise_exception'] = _refuse
-  made.globals['strftime_now'] = lambda f: datetime.datetime.now().strftime(f)
-  return made
+  environment.filters['tojson'] = _tojson
+  environment.globals['raise_exception'] = _refuse
+  environment.globals['strftime_now'] = lambda f: (
+    datetime.datetime.now().strftime(f)
+  )
+  return environment
 
 
 class _Generation(jinja2.ext.Extension):

@@ -22,8 +22,8 @@ def _files(template, **config):
 class TestRender:
   def test_as_transformers(self):
     # Made by transformers 5.23, apply_chat_template(..., tokenize=False).
-    said = chat.render(_files(TEMPLATE), ASK)
-    assert said == '<|user|>Who <are> you?</s>\n<|assistant|>'
+    text = chat.render(_files(TEMPLATE), ASK)
+    assert text == '<|user|>Who <are> you?</s>\n<|assistant|>'
 
   def test_a_file_of_its_own_comes_first(self):
     files = _files('no') | {'chat_template.jinja': b'{{ bos_token }}{{ a }}!'}
@@ -80,6 +80,6 @@ class TestRender:
   )
   def test_refuses(self, template, text):
     messages = [dict(role='tool', content='x')] if template == TEMPLATE else ASK
-    with pytest.raises(ValueError, match='^chat: ') as told:
+    with pytest.raises(ValueError, match='^chat: ') as error:
       chat.render(_files(template), messages)
-    assert text in str(told.value) and '\n' not in str(told.value)
+    assert text in str(error.value) and '\n' not in str(error.value)

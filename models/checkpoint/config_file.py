@@ -48,11 +48,14 @@ def read(
   if not path.is_file():
     raise ValueError(f'{folder}: expected a folder with {NAME}, got none')
   fields = config_lib.read_json(path)
-  known = {family.architecture for family in config_lib.FAMILIES.values()}
+  architectures = {
+    family.architecture for family in config_lib.FAMILIES.values()
+  }
   for name in fields.get('architectures') or ():
-    if name not in known:
+    if name not in architectures:
       raise ValueError(
-        f'{path}: architectures: expected one of {sorted(known)}, got {name!r}'
+        f'{path}: architectures: expected one of {sorted(architectures)}, '
+        f'got {name!r}'
       )
   widened = {
     name: 'float32'
@@ -65,14 +68,19 @@ def read(
     raise ValueError(f'{path}: {error}') from error
 
 
-def described(fields: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-  """Returns the contents of config.json as they are true of weights read."""
+def describe(fields: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+  """Returns the contents of config.json for weights that were read.
+
+  The weights are dequantised, and `dtype` is theirs.
+  """
   text = families.unwrap(fields)
   if families.FAMILIES[text['model_type']].read_as:
     fields = config_lib.from_hf({**fields, 'dtype': dtype}).to_hf()
-  kept = {k: v for k, v in fields.items() if k != 'quantization_config'}
-  name = 'torch_dtype' if 'torch_dtype' in kept else 'dtype'
-  return kept | {name: dtype}
+  stored_fields = {
+    k: v for k, v in fields.items() if k != 'quantization_config'
+  }
+  name = 'torch_dtype' if 'torch_dtype' in stored_fields else 'dtype'
+  return stored_fields | {name: dtype}
 
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:

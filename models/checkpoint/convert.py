@@ -23,13 +23,13 @@ def format_of(path: str | os.PathLike[str]) -> str:
   folder = pathlib.Path(path)
   if not folder.is_dir():
     raise ValueError(f'{folder}: expected a folder, got none')
-  found = [name for name, form in FORMATS.items() if form.is_one(folder)]
-  if len(found) != 1:
+  formats = [name for name, form in FORMATS.items() if form.is_one(folder)]
+  if len(formats) != 1:
     raise ValueError(
       f'{folder}: expected weights in one of {list(FORMATS)}, got '
-      f'{found or "none"}'
+      f'{formats or "none"}'
     )
-  return found[0]
+  return formats[0]
 
 
 def read(
@@ -63,9 +63,9 @@ def write(
     OSError: a file cannot be written.
     ValueError: something is there, or a parameter is damaged or not finite.
   """
-  with atomic_folder.writing(path) as made:
-    config_file.write_json(made / config_file.NAME, weights.fields)
+  with atomic_folder.writing(path) as unfinished:
+    config_file.write_json(unfinished / config_file.NAME, weights.fields)
     for name, content in weights.extras.items():
-      (made / name).parent.mkdir(exist_ok=True)
-      (made / name).write_bytes(content)
-    FORMATS[form].write(made, weights)
+      (unfinished / name).parent.mkdir(exist_ok=True)
+      (unfinished / name).write_bytes(content)
+    FORMATS[form].write(unfinished, weights)

@@ -135,6 +135,6 @@ def stacked_pieces(
     (whole,) = pieces(config, name, shape)
   else:
     prefix, _, last = name.rpartition('.')
-    theirs = (shape[0], *shape[:0:-1])
-    whole = Piece(f'{prefix}.{_STACKED[last]}', theirs, transposed=True)
+    file_shape = (shape[0], *shape[:0:-1])
+    whole = Piece(f'{prefix}.{_STACKED[last]}', file_shape, transposed=True)
   return [dataclasses.replace(whole, expert=e, row=e) for e in range(shape[0])]

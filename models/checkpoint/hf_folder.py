@@ -68,9 +68,9 @@ def read(
     weights_lib.check_finite(folder, name, out)
     return out
 
-  described = config_file.described(fields, dtype or config.dtype)
+  stored_fields = config_file.describe(fields, dtype or config.dtype)
   extras = config_file.extras(folder)
-  return weights_lib.Weights(described, config, specs, read_one, extras)
+  return weights_lib.Weights(stored_fields, config, specs, read_one, extras)
 
 
 def _index(folder: pathlib.Path) -> safetensors_file.Index:
@@ -95,14 +95,14 @@ def _index(folder: pathlib.Path) -> safetensors_file.Index:
     )
   index: safetensors_file.Index = {}
   for shard in shards:
-    held = safetensors_file.read_index(folder / shard)[0]
-    listed = {name for name, of in shard_of.items() if of == shard}
-    if listed != set(held):
+    shard_index = safetensors_file.read_index(folder / shard)[0]
+    listed_names = {name for name, file in shard_of.items() if file == shard}
+    if listed_names != set(shard_index):
       raise ValueError(
         f'{folder / shard}: expected the tensors that {INDEX} lists, got '
-        f'others, such as {sorted(listed ^ set(held))[0]}'
+        f'others, such as {sorted(listed_names ^ set(shard_index))[0]}'
       )
-    index |= held
+    index |= shard_index
   return index
 
 
@@ -133,7 +133,7 @@ class Files:
   ) -> dict[str, list[expert_layout.Piece]]:
     """Returns the pieces of each parameter; refuses what does not fit."""
     pieces, faults = self.find_faults(config, specs)
-    left = set(faults.unexpected) - self._repeated(config)
+    left = set(faults.unexpected) - self._find_repeats(config)
     faults.unexpected = sorted(left)
     reason = quantization.explain_refusal(
       self.folder, self.fields, faults.unexpected
@@ -199,18 +199,18 @@ class Files:
     return name in self.index or name + mxfp4.BLOCKS in self.index
 
   def _check(self, piece, dtype, faults) -> set[str]:
-    """Notes what is wrong with a piece; returns the tensors that it uses."""
+    """Records the faults of a piece; returns the tensors that it uses."""
     if piece.name + mxfp4.BLOCKS in self.index:
       return self._check_mxfp4(piece, faults)
-    stored = self.index.get(piece.name)
-    if stored is None:
+    tensor = self.index.get(piece.name)
+    if tensor is None:
       faults.missing.append(piece.name)
       return set()
-    if piece.row:  # the first row has spoken for all
+    if piece.row:  # the first row was checked for all
       return set()
     want = jax.ShapeDtypeStruct(piece.shape, dtype)
-    faults.check(piece.name, want, stored, any_dtype=True)
-    if stored.dtype != safetensors_file.FLOAT8:
+    faults.check(piece.name, want, tensor, any_dtype=True)
+    if tensor.dtype != safetensors_file.FLOAT8:
       return {piece.name}
     block = block_scales.block_size(self.fields)
     scale_name = piece.name + block_scales.SUFFIX
@@ -224,29 +224,35 @@ class Files:
     return {piece.name, scale_name}
 
   def _check_mxfp4(self, piece, faults) -> set[str]:
-    wanted = {
+    expected = {
       piece.name + suffix: jax.ShapeDtypeStruct(shape, np.uint8)
       for suffix, shape in mxfp4.shapes(piece.shape).items()
     }
     if not piece.row:
-      found = {name: self.index[name] for name in wanted if name in self.index}
-      faults.compare(wanted, found)
-    return set(wanted)
+      present = {
+        name: self.index[name] for name in expected if name in self.index
+      }
+      faults.compare(expected, present)
+    return set(expected)
 
-  def _repeated(self, config) -> set[str]:
-    """Returns tensors that repeat others; refuses one that does not."""
-    repeated = set()
+  def _find_repeats(self, config) -> set[str]:
+    """Returns tensors that repeat a shared parameter.
+
+    Raises:
+      ValueError: a tensor differs from the parameter that it repeats.
+    """
+    repeats = set()
     shared = parameters_lib.shared_parameters(config)
     for name, parameter in shared.items():
-      of = expert_layout.rename(self.family, parameter)
-      if name in self.index and of in self.index:
-        if not _equal(self.index[name], self.index[of]):
+      original = expert_layout.rename(self.family, parameter)
+      if name in self.index and original in self.index:
+        if not _equal(self.index[name], self.index[original]):
           raise ValueError(
-            f'{self.folder}: {name}: expected the bits of {of}, which it is '
-            'shared with, got others'
+            f'{self.folder}: {name}: expected the bits of {original}, which it '
+            'is shared with, got others'
           )
-        repeated.add(name)
-    return repeated
+        repeats.add(name)
+    return repeats
 
   def copy(self, piece: expert_layout.Piece, out: np.ndarray) -> None:
     """Copies a tensor of the files into a part of a parameter."""
@@ -264,12 +270,12 @@ class Files:
     return 'float8' if is_codes else ''
 
   def read_piece(self, piece: expert_layout.Piece) -> np.ndarray:
-    """Returns a tensor in the file's shape; of codes, what they stand for."""
+    """Returns a tensor in the file's shape; codes are dequantised."""
     codes = self.find_codes(piece)
     if codes == 'mxfp4':
       assert piece.row is not None
-      both = (piece.name + mxfp4.BLOCKS, piece.name + mxfp4.SCALES)
-      return mxfp4.dequantised(*(self._read(n, piece.row) for n in both))
+      names = (piece.name + mxfp4.BLOCKS, piece.name + mxfp4.SCALES)
+      return mxfp4.dequantised(*(self._read(n, piece.row) for n in names))
     tensor = self._read(piece.name, piece.row)
     if not codes:
       return tensor
@@ -280,8 +286,8 @@ class Files:
     return block_scales.dequantised(tensor, scales, block)
 
   def _read(self, name: str, row: int | None) -> np.ndarray:
-    stored = self.index[name]
-    return (stored if row is None else stored.row(row)).read()
+    tensor = self.index[name]
+    return (tensor if row is None else tensor.row(row)).read()
 
 
 def _equal(
@@ -324,31 +330,36 @@ def write(
 
 
 class _Parts:
-  """The tensors of a file, cut out of the parameters that they are parts of.
+  """The tensors of a file, each cut out of a parameter.
 
-  Holds the parameter that was cut last: its pieces follow each other.
+  Caches the last parameter, because its pieces follow each other.
   """
 
   def __init__(self, weights: weights_lib.Weights):
     self._weights = weights
-    self._of = {}
+    self._sources = {}
     self.specs: weights_lib.Specs = {}
     for name, spec in weights.specs.items():
       for piece in expert_layout.pieces(weights.config, name, spec.shape):
         file_name = expert_layout.rename(weights.config.family, piece.name)
-        self._of[file_name] = (name, piece)
+        self._sources[file_name] = (name, piece)
         self.specs[file_name] = jax.ShapeDtypeStruct(piece.shape, spec.dtype)
-    for name, of in parameters_lib.shared_parameters(weights.config).items():
+    for name, source in parameters_lib.shared_parameters(
+      weights.config
+    ).items():
       if name != _TIED_HEAD:
-        self._of[name] = (of, expert_layout.Piece(name, self.specs[of].shape))
-        self.specs[name] = self.specs[of]
-    self._held: tuple[str, np.ndarray | None] = ('', None)
+        self._sources[name] = (
+          source,
+          expert_layout.Piece(name, self.specs[source].shape),
+        )
+        self.specs[name] = self.specs[source]
+    self._cache: tuple[str, np.ndarray | None] = ('', None)
 
   def read(self, name: str) -> np.ndarray:
-    parameter, piece = self._of[name]
-    if self._held[0] != parameter:
-      self._held = ('', None)  # first let the last one go
-      self._held = (parameter, self._weights.read(parameter))
-    held = self._held[1]
-    assert held is not None
-    return piece.view(held).reshape(piece.shape)
+    parameter, piece = self._sources[name]
+    if self._cache[0] != parameter:
+      self._cache = ('', None)  # first let the last one go
+      self._cache = (parameter, self._weights.read(parameter))
+    cached = self._cache[1]
+    assert cached is not None
+    return piece.view(cached).reshape(piece.shape)

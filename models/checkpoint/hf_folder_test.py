@@ -37,10 +37,10 @@ class TestRead:
     # given a folder that transformers wrote
     files = model_testing.tensors(folder)
     # when
-    loaded = hf_folder.read(folder).load()
+    weights = hf_folder.read(folder).load()
     # then
     prefix = f'model.layers.{layer}.{prefix}.experts'
-    gate_up, down = loaded[f'{prefix}.w_gate_up'], loaded[f'{prefix}.w_down']
+    gate_up, down = weights[f'{prefix}.w_gate_up'], weights[f'{prefix}.w_down']
     width = gate_up.shape[2] // 2
     for e in range(4):
       gate, up, out = (files[f'{prefix}.{e}.{n}.weight'] for n in names)
@@ -49,26 +49,28 @@ class TestRead:
       np.testing.assert_array_equal(down[e], out.T)
 
   def test_stacked_files_hold_the_same_model(self):
-    loaded, stacked = (hf_folder.read(f).load() for f in (MIXTRAL, STACKED))
+    listed_weights, stacked = (
+      hf_folder.read(f).load() for f in (MIXTRAL, STACKED)
+    )
     assert not set(model_testing.tensors(STACKED)) & {
       name for name in model_testing.tensors(MIXTRAL) if 'experts' in name
     }
-    model_testing.assert_same(loaded, stacked)
+    model_testing.assert_same(listed_weights, stacked)
 
   def test_gates_and_ups_by_turns(self):
-    files, loaded = model_testing.tensors(GPT), hf_folder.read(GPT).load()
+    files, weights = model_testing.tensors(GPT), hf_folder.read(GPT).load()
     block = 'model.layers.1.mlp'
-    for theirs, ours in (
+    for file_name, name in (
       ('experts.gate_up_proj', 'experts.w_gate_up'),
       ('experts.gate_up_proj_bias', 'experts.b_gate_up'),
       ('experts.down_proj', 'experts.w_down'),
       ('experts.down_proj_bias', 'experts.b_down'),
       ('router.bias', 'router.bias'),
     ):
-      want = files[f'{block}.{theirs}']
-      if 'gate_up' in ours:
+      want = files[f'{block}.{file_name}']
+      if 'gate_up' in name:
         want = np.concatenate([want[..., 0::2], want[..., 1::2]], axis=-1)
-      np.testing.assert_array_equal(loaded[f'{block}.{ours}'], want)
+      np.testing.assert_array_equal(weights[f'{block}.{name}'], want)
 
   def test_mxfp4_is_what_transformers_makes_of_it(self):
     codes = model_testing.tensors(MXFP4)
@@ -94,11 +96,11 @@ class TestRead:
     }
     _folder(tmp_path / 'f16', QWEN, files, dtype='float16')
     # when
-    loaded = hf_folder.read(tmp_path / 'f16')
+    weights = hf_folder.read(tmp_path / 'f16')
     # then
-    assert loaded.fields['dtype'] == 'float32'
+    assert weights.fields['dtype'] == 'float32'
     want = files['model.norm.weight'].astype(np.float32)
-    np.testing.assert_array_equal(loaded.read('model.norm.weight'), want)
+    np.testing.assert_array_equal(weights.read('model.norm.weight'), want)
 
   def test_no_shared_experts(self, tmp_path):
     # given what transformers saves of them: matrices without rows
@@ -107,14 +109,14 @@ class TestRead:
       for name, tensor in model_testing.tensors(DEEPSEEK).items()
     }
     assert any('shared_experts' in name for name in files)
-    none = _folder(tmp_path / 'none', DEEPSEEK, files, n_shared_experts=0)
-    assert not [n for n in hf_folder.read(none).load() if 'shared' in n]
+    folder = _folder(tmp_path / 'none', DEEPSEEK, files, n_shared_experts=0)
+    assert not [n for n in hf_folder.read(folder).load() if 'shared' in n]
 
   def test_a_tied_head_that_is_repeated(self, tmp_path):
     files = model_testing.tensors(QWEN)
     files['lm_head.weight'] = files['model.embed_tokens.weight']
-    repeated = _folder(tmp_path / 'same', QWEN, files)
-    assert 'lm_head.weight' not in hf_folder.read(repeated).specs
+    folder = _folder(tmp_path / 'same', QWEN, files)
+    assert 'lm_head.weight' not in hf_folder.read(folder).specs
     files['lm_head.weight'] = files['lm_head.weight'] + 1
     with pytest.raises(ValueError, match='lm_head.weight: expected the bits'):
       hf_folder.read(_folder(tmp_path / 'other', QWEN, files))
@@ -220,35 +222,35 @@ class TestRoundTrip:
   def test_a_model_in_memory_in_shards(self, tmp_path, seed, name):
     # given
     config = config_lib.load(name)
-    made = model_testing.parameters(config, seed)
+    params = model_testing.parameters(config, seed)
     # when
     (tmp_path / 'hf').mkdir()
     hf_folder.write(
-      tmp_path / 'hf', weights_lib.of_parameters(config, made), 300_000
+      tmp_path / 'hf', weights_lib.of_parameters(config, params), 300_000
     )
     (tmp_path / 'hf/config.json').write_text(json.dumps(config.to_hf()))
     # then
     shards = sorted(p.name for p in tmp_path.glob('hf/*.safetensors'))
     assert len(shards) > 1
     assert shards[0] == f'model-00001-of-{len(shards):05d}.safetensors'
-    model_testing.assert_same(hf_folder.read(tmp_path / 'hf').load(), made)
+    model_testing.assert_same(hf_folder.read(tmp_path / 'hf').load(), params)
 
   def test_an_mtp_head_and_what_it_shares(self, tmp_path, seed):
     # given a model with a head that predicts one token further
     config = config_lib.load('deepseek_tiny')
     fields = config.to_hf() | {'num_nextn_predict_layers': 1}
     config = config_lib.from_hf(fields)
-    made = model_testing.parameters(config, seed)
+    params = model_testing.parameters(config, seed)
     # when
     out = tmp_path / 'hf'
-    convert.write(out, weights_lib.of_parameters(config, made))
+    convert.write(out, weights_lib.of_parameters(config, params))
     # then published files hold its copies of embeddings and head, and so do we
     last = f'model.layers.{config.num_hidden_layers}'
     files = model_testing.tensors(out)
     np.testing.assert_array_equal(
       files[f'{last}.shared_head.head.weight'], files['lm_head.weight']
     )
-    model_testing.assert_same(convert.read(out).load(), made)
+    model_testing.assert_same(convert.read(out).load(), params)
 
 
 class TestFloat8:
@@ -256,8 +258,8 @@ class TestFloat8:
   def quantised(self, tmp_path, seed) -> tuple[pathlib.Path, dict]:
     """Returns a folder, and its tensors; no width is a multiple of a block."""
     config = config_lib.from_hf(_fields(QWEN) | _WIDE)
-    made = model_testing.parameters(config, seed)
-    convert.write(tmp_path / 'bf16', weights_lib.of_parameters(config, made))
+    params = model_testing.parameters(config, seed)
+    convert.write(tmp_path / 'bf16', weights_lib.of_parameters(config, params))
     files = model_testing.tensors(tmp_path / 'bf16')
     rng = np.random.default_rng(seed)
     for name in [n for n in files if n.endswith('_proj.weight')]:
@@ -281,14 +283,14 @@ class TestFloat8:
     folder, files = quantised
     read = hf_folder.read(folder)
     assert 'quantization_config' not in read.fields
-    got = read.read(f'model.layers.0.{name}')
+    actual = read.read(f'model.layers.0.{name}')
     weight = files[f'model.layers.0.{tensor}']
     scale = files[f'model.layers.0.{tensor}_scale_inv']
     assert weight.shape[0] % 128 and weight.shape[0] > 128
     rows, columns = np.indices(weight.shape)
     want = weight.astype(np.float32) * scale[rows // 128, columns // 128]
-    got = got[1].T if 'experts' in name else got
-    np.testing.assert_array_equal(got, want.astype(ml_dtypes.bfloat16))
+    actual = actual[1].T if 'experts' in name else actual
+    np.testing.assert_array_equal(actual, want.astype(ml_dtypes.bfloat16))
 
   def test_without_its_scale(self, quantised):
     folder, files = quantised
@@ -338,9 +340,9 @@ class TestFloat8:
         )
         for part in ('gate', 'up', 'down')
       }
-      both = np.concatenate([parts['gate'], parts['up']], axis=1)
-      both = parts['gate'] if end else both
-      stacked[f'{prefix}gate_up_proj{end}'] = both
+      gate_up = np.concatenate([parts['gate'], parts['up']], axis=1)
+      gate_up = parts['gate'] if end else gate_up
+      stacked[f'{prefix}gate_up_proj{end}'] = gate_up
       stacked[f'{prefix}down_proj{end}'] = parts['down']
     _save(folder / 'model.safetensors', stacked)
     # then
@@ -350,8 +352,8 @@ class TestFloat8:
 class TestDtypes:
   def _bfloat16(self, folder) -> dict[str, np.ndarray]:
     config = config_lib.from_hf(_fields(QWEN) | {'dtype': 'bfloat16'})
-    made = model_testing.parameters(config, 0)
-    convert.write(folder, weights_lib.of_parameters(config, made))
+    params = model_testing.parameters(config, 0)
+    convert.write(folder, weights_lib.of_parameters(config, params))
     return model_testing.tensors(folder)
 
   @pytest.mark.parametrize('dtype', ['float8_e8m0fnu', 'float8_e5m2'])
@@ -496,7 +498,7 @@ def _config(**fields) -> Callable:
   return damage
 
 
-def _without(name: str) -> Callable:
+def _drop_tensor(name: str) -> Callable:
   return _tensors(lambda tensors: tensors.pop(name))
 
 
@@ -534,10 +536,10 @@ _THIRD = 'model-00003-of-00004.safetensors'
 _HEADER = (20).to_bytes(8, 'little') + b'{"a":{"dtype":"F32"}' + bytes(9)
 _INDEX = hf_folder.INDEX
 FAULTS = [
-  (MXFP4, _without(f'{_CODED}_scales'), f'1 missing: {_CODED}_scales'),
+  (MXFP4, _drop_tensor(f'{_CODED}_scales'), f'1 missing: {_CODED}_scales'),
   (
     MXFP4,
-    _without(f'{_CODED}_blocks'),
+    _drop_tensor(f'{_CODED}_blocks'),
     f'1 missing: {_CODED}; 1 unexpected: {_CODED}_scales',
   ),
   (
@@ -630,10 +632,10 @@ class TestRefuses:
     shutil.copytree(like, tmp_path / 'in')
     damage(tmp_path / 'in')
     # when
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as error:
       convert.write(tmp_path / 'out', convert.read(tmp_path / 'in'))
     # then
     pattern = re.escape(text).replace(r'\.\*', '.*')
-    assert re.search(pattern, str(told.value)), told.value
-    assert '\n' not in str(told.value)
+    assert re.search(pattern, str(error.value)), error.value
+    assert '\n' not in str(error.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == ['in']

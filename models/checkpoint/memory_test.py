@@ -43,13 +43,13 @@ def model(tmp_path_factory):
     torch_dtype='float32',
   )
   config = config_lib.from_hf(fields)
-  made = {
+  params = {
     name: np.full(spec.shape, 0.5, np.float32)
     for name, spec in parameters_lib.parameter_shapes(config).items()
   }
   folder = tmp_path_factory.mktemp('model') / 'hf'
-  convert.write(folder, weights_lib.of_parameters(config, made))
-  sizes = [array.nbytes for array in made.values()]
+  convert.write(folder, weights_lib.of_parameters(config, params))
+  sizes = [array.nbytes for array in params.values()]
   # Large enough to tell.
   assert max(sizes) + _SLACK < sum(sizes) / 4
   return folder, sum(sizes), max(sizes)
@@ -68,8 +68,8 @@ def _measured(folder, work: str) -> int:
 class TestPeakMemory:
   def test_loading_holds_one_copy_and_a_tensor(self, model):
     folder, total, largest = model
-    used = _measured(folder, 'held = convert.read(sys.argv[1]).load()')
-    assert total <= used <= total + largest + _SLACK
+    peak = _measured(folder, 'held = convert.read(sys.argv[1]).load()')
+    assert total <= peak <= total + largest + _SLACK
 
   def test_converting_holds_two_tensors(self, model, tmp_path):
     folder, _, largest = model

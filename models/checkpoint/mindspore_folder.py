@@ -48,7 +48,7 @@ def _mindspore() -> Any:
   return mindspore_layer
 
 
-def _loaded(path: pathlib.Path) -> dict[str, np.ndarray]:
+def _load(path: pathlib.Path) -> dict[str, np.ndarray]:
   frontend = _mindspore()
   try:
     tensors = frontend.ms.load_checkpoint(str(path))
@@ -69,24 +69,24 @@ def read(
     ModuleNotFoundError: there is no MindSpore.
   """
   folder = pathlib.Path(path)
-  held: dict[str, np.ndarray] = {}
+  arrays: dict[str, np.ndarray] = {}
   for file in _files(folder):
-    held |= _loaded(file)
+    arrays |= _load(file)
   fields, config = config_file.read(folder)
-  config = weights_lib.without_absent_head(config, held)
+  config = weights_lib.without_absent_head(config, arrays)
   specs = dict(parameters_lib.parameter_shapes(config, dtype))
   faults = weights_lib.Faults()
-  faults.compare(specs, held, any_dtype=dtype is not None)
+  faults.compare(specs, arrays, any_dtype=dtype is not None)
   faults.refuse(folder)
 
   def read_one(name: str) -> np.ndarray:
-    array = held[name].astype(specs[name].dtype, copy=False)
+    array = arrays[name].astype(specs[name].dtype, copy=False)
     weights_lib.check_finite(folder, name, array)
     return array
 
-  described = config_file.described(fields, dtype or config.dtype)
+  stored_fields = config_file.describe(fields, dtype or config.dtype)
   extras = config_file.extras(folder)
-  return weights_lib.Weights(described, config, specs, read_one, extras)
+  return weights_lib.Weights(stored_fields, config, specs, read_one, extras)
 
 
 def write(

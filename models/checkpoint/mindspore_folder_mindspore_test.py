@@ -28,17 +28,17 @@ def model(seed):
 
 def test_mindspore_loads_what_we_write(tmp_path, model):
   # given
-  config, made = model
-  weights = weights_lib.of_parameters(config, made)
+  config, params = model
+  weights = weights_lib.of_parameters(config, params)
   convert.write(tmp_path / 'out', weights, 'mindspore')
   # when
-  loaded = mindspore.load_checkpoint(str(tmp_path / 'out/model.ckpt'))
+  checkpoint = mindspore.load_checkpoint(str(tmp_path / 'out/model.ckpt'))
   # then
-  assert set(loaded) == set(made)
-  for name, array in made.items():
-    assert loaded[name].shape == array.shape
-    assert str(loaded[name].dtype).lower() == str(array.dtype)
-    assert loaded[name].asnumpy().tobytes() == array.tobytes()
+  assert set(checkpoint) == set(params)
+  for name, array in params.items():
+    assert checkpoint[name].shape == array.shape
+    assert str(checkpoint[name].dtype).lower() == str(array.dtype)
+    assert checkpoint[name].asnumpy().tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize('name', model_testing.FOLDERS[:3])
@@ -57,15 +57,15 @@ def test_gives_the_same_tensors(tmp_path, name):
 
 def test_shards(tmp_path, model):
   # given
-  config, made = model
-  weights = weights_lib.of_parameters(config, made)
+  config, params = model
+  weights = weights_lib.of_parameters(config, params)
   # when
   mindspore_folder.write(tmp_path, weights, 300_000)
   (tmp_path / 'config.json').write_text(json.dumps(config.to_hf()))
   # then
   files = sorted(tmp_path.glob('*.ckpt'))
   assert files[1].name == f'model-00002-of-{len(files):05d}.ckpt'
-  model_testing.assert_same(convert.read(tmp_path).load(), made)
+  model_testing.assert_same(convert.read(tmp_path).load(), params)
   # and one that is lost is named
   files[1].unlink()
   with pytest.raises(ValueError, match=f"got none of .'{files[1].name}'"):
@@ -79,16 +79,20 @@ def _cut(folder):
 
 def _without_norm(folder):
   file = str(folder / mindspore_folder.SINGLE)
-  held = mindspore.load_checkpoint(file)
-  kept = [dict(name=n, data=t) for n, t in held.items() if n != NORM]
-  mindspore.save_checkpoint(kept, file)
+  checkpoint = mindspore.load_checkpoint(file)
+  others_left = [
+    dict(name=n, data=t) for n, t in checkpoint.items() if n != NORM
+  ]
+  mindspore.save_checkpoint(others_left, file)
 
 
 def _nan(folder):
   file = str(folder / mindspore_folder.SINGLE)
-  held = mindspore.load_checkpoint(file)
-  held[NORM] = mindspore.Tensor(np.full(16, np.nan, np.float32))
-  mindspore.save_checkpoint([dict(name=n, data=held[n]) for n in held], file)
+  checkpoint = mindspore.load_checkpoint(file)
+  checkpoint[NORM] = mindspore.Tensor(np.full(16, np.nan, np.float32))
+  mindspore.save_checkpoint(
+    [dict(name=n, data=checkpoint[n]) for n in checkpoint], file
+  )
 
 
 @pytest.mark.parametrize(
@@ -105,19 +109,19 @@ def test_a_fault_is_told_in_one_line(tmp_path, damage, text):
   convert.write(tmp_path / 'in', source, 'mindspore')
   damage(tmp_path / 'in')
   # when
-  with pytest.raises(ValueError, match=text) as told:
+  with pytest.raises(ValueError, match=text) as error:
     convert.write(tmp_path / 'out', convert.read(tmp_path / 'in'))
   # then
-  assert '\n' not in str(told.value)
+  assert '\n' not in str(error.value)
   shutil.rmtree(tmp_path / 'in')
   assert not list(tmp_path.iterdir())
 
 
 def test_a_tensor_that_mindspore_cannot_read(tmp_path, model):
-  config, made = model
-  name = next(iter(made))
-  weights = weights_lib.of_parameters(config, made)
-  large = np.lib.stride_tricks.as_strided(made[name], (2**30,), (0,))
+  config, params = model
+  name = next(iter(params))
+  weights = weights_lib.of_parameters(config, params)
+  large = np.lib.stride_tricks.as_strided(params[name], (2**30,), (0,))
   weights.specs[name] = large
   with pytest.raises(ValueError, match=f'{name}: expected at most 2147418112 '):
     mindspore_folder.write(tmp_path, weights)

@@ -31,19 +31,19 @@ def parameters(
 
 def tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
   """Returns every tensor of a folder, by the safetensors library."""
-  found = {}
+  arrays = {}
   for path in sorted(folder.glob('*.safetensors')):
     with safetensors.safe_open(path, 'np') as file:
-      found |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-  return found
+      arrays |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+  return arrays
 
 
 def assert_same(
-  got: dict[str, np.ndarray], want: dict[str, np.ndarray]
+  actual: dict[str, np.ndarray], want: dict[str, np.ndarray]
 ) -> None:
   """Fails unless both hold the same tensors, bit for bit."""
-  assert set(got) == set(want)
+  assert set(actual) == set(want)
   for name, tensor in want.items():
-    assert got[name].dtype == tensor.dtype, name
-    assert got[name].shape == tensor.shape, name
-    assert got[name].tobytes() == tensor.tobytes(), name
+    assert actual[name].dtype == tensor.dtype, name
+    assert actual[name].shape == tensor.shape, name
+    assert actual[name].tobytes() == tensor.tobytes(), name

@@ -108,7 +108,7 @@ def read_index(path: str | os.PathLike[str]) -> tuple[Index, dict[str, str]]:
     header = json.loads(text)
     metadata = header.pop(_METADATA, {})
     index = {
-      name: _stored(pathlib.Path(path), 8 + length, name, entry)
+      name: _parse_entry(pathlib.Path(path), 8 + length, name, entry)
       for name, entry in header.items()
     }
   except (
@@ -126,7 +126,7 @@ def read_index(path: str | os.PathLike[str]) -> tuple[Index, dict[str, str]]:
   return index, metadata
 
 
-def _stored(
+def _parse_entry(
   path: pathlib.Path, begin: int, name: str, entry: Mapping[str, Any]
 ) -> StoredTensor:
   if entry['dtype'] not in DTYPES:
@@ -195,15 +195,15 @@ def check_spec(name: str, spec: Any, tensor: np.ndarray) -> None:
 
 def _header(names, specs, metadata) -> bytes:
   entries: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
-  at = 0
+  offset = 0
   for name in names:
     dtype = np.dtype(specs[name].dtype)
     shape = [int(n) for n in specs[name].shape]
     size = math.prod(shape) * dtype.itemsize
     entries[name] = dict(
-      dtype=_NAMES[dtype], shape=shape, data_offsets=[at, at + size]
+      dtype=_NAMES[dtype], shape=shape, data_offsets=[offset, offset + size]
     )
-    at += size
+    offset += size
   text = json.dumps(entries, separators=(',', ':')).encode()
   text += b' ' * (-len(text) % _ALIGNMENT)
   return len(text).to_bytes(8, 'little') + text

@@ -25,17 +25,16 @@ def load(folder: str | os.PathLike[str]) -> tokenizers.Tokenizer:
   if not path.is_file():
     raise ValueError(f'{folder}: expected a folder with {FILE}, got none')
   try:
-    return of(config_file.extras(path.parent))
+    return from_files(config_file.extras(path.parent))
   except ValueError as error:
     raise ValueError(f'{folder}/{error}') from error
 
 
-def of(files: Mapping[str, bytes]) -> tokenizers.Tokenizer:
-  """Returns the tokenizer of a folder's files by name; bytes' without one.
+def from_files(files: Mapping[str, bytes]) -> tokenizers.Tokenizer:
+  """Returns the tokenizer in a folder's files; without one, that of bytes.
 
-  It gives the ids that transformers gives: of a whole text, whatever length
-  the file was saved to truncate or pad to, with the tokens that other files
-  add.
+  It gives the ids that transformers gives: the whole text is encoded, whatever
+  length the file truncates or pads to, with the tokens that other files add.
 
   Raises:
     ValueError: it is damaged, or in another file.
@@ -61,15 +60,15 @@ def byte_level() -> tokenizers.Tokenizer:
   are recognised by their spelling.
   """
   vocabulary = {char: byte for byte, char in enumerate(_alphabet())}
-  made = tokenizers.Tokenizer(
+  tokenizer = tokenizers.Tokenizer(
     tokenizers.models.BPE(vocab=vocabulary, merges=[])
   )
-  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
     add_prefix_space=False, use_regex=False
   )
-  made.decoder = tokenizers.decoders.ByteLevel()
-  made.add_special_tokens(list(SPECIALS))
-  return made
+  tokenizer.decoder = tokenizers.decoders.ByteLevel()
+  tokenizer.add_special_tokens(list(SPECIALS))
+  return tokenizer
 
 
 def byte_level_files() -> dict[str, bytes]:
@@ -91,5 +90,5 @@ def _alphabet() -> list[str]:
   convention of GPT-2, which the library's ByteLevel has too.
   """
   printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-  others = iter(range(256, 512))
-  return [chr(b if b in printable else next(others)) for b in range(256)]
+  substitutes = iter(range(256, 512))
+  return [chr(b if b in printable else next(substitutes)) for b in range(256)]

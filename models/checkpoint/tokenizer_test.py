@@ -21,14 +21,16 @@ class TestByteLevel:
   @pytest.mark.parametrize('text', TEXTS)
   def test_tokens_are_the_bytes_and_survive_a_file(self, tmp_path, text):
     tokenizer.byte_level().save(str(tmp_path / tokenizer.FILE))
-    made = tokenizer.load(tmp_path)
-    assert made.encode(text).ids == list(text.encode())
-    assert made.decode(list(text.encode())) == text
+    loaded_tokenizer = tokenizer.load(tmp_path)
+    assert loaded_tokenizer.encode(text).ids == list(text.encode())
+    assert loaded_tokenizer.decode(list(text.encode())) == text
 
   def test_specials_follow_the_bytes(self):
-    made = tokenizer.byte_level()
-    assert made.get_vocab_size() == 258
-    ids = made.encode(f'{tokenizer.SPECIALS[0]}a{tokenizer.SPECIALS[1]}').ids
+    byte_tokenizer = tokenizer.byte_level()
+    assert byte_tokenizer.get_vocab_size() == 258
+    ids = byte_tokenizer.encode(
+      f'{tokenizer.SPECIALS[0]}a{tokenizer.SPECIALS[1]}'
+    ).ids
     assert ids == [256, 97, 257]
 
 
@@ -142,7 +144,7 @@ class TestLoad:
   def test_another_file_is_named_and_never_bytes(self, name):
     refusal = f'^{name}: expected tokenizer.json beside it, got none; '
     with pytest.raises(ValueError, match=refusal) as error:
-      tokenizer.of({name: b'', 'tokenizer_config.json': b'{}'})
+      tokenizer.from_files({name: b'', 'tokenizer_config.json': b'{}'})
     assert len(str(error.value)) < 300
 
   def test_a_list_that_is_none_is_refused(self, tmp_path):
@@ -160,6 +162,6 @@ class TestLoad:
   @pytest.mark.parametrize('content', ['', '{', json.dumps({'version': 1})])
   def test_damaged(self, tmp_path, content):
     (tmp_path / tokenizer.FILE).write_text(content)
-    with pytest.raises(ValueError, match='expected a tokenizer, got') as told:
+    with pytest.raises(ValueError, match='expected a tokenizer, got') as error:
       tokenizer.load(tmp_path)
-    assert '\n' not in str(told.value)
+    assert '\n' not in str(error.value)

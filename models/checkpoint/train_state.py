@@ -59,12 +59,12 @@ def save(
   arrays = {name: np.asarray(leaf) for name, leaf in _leaves(tree).items()}
   text = json.dumps(dict(header or {}, step=step), allow_nan=False)
   target = root / f'step-{step:08d}'
-  with atomic_folder.writing(target) as made:
+  with atomic_folder.writing(target) as unfinished:
     safetensors_file.write(
-      made / _FILE, arrays, arrays.__getitem__, {_HEADER: text}
+      unfinished / _FILE, arrays, arrays.__getitem__, {_HEADER: text}
     )
     for name, content in (files or {}).items():
-      (made / name).write_bytes(content)
+      (unfinished / name).write_bytes(content)
   for old in _steps(root)[:-keep]:
     atomic_folder.remove(old)
   return target
@@ -77,12 +77,12 @@ def latest(folder: str | os.PathLike[str]) -> pathlib.Path | None:
 
 
 def _steps(root: pathlib.Path) -> list[pathlib.Path]:
-  found = {
+  folders = {
     int(match[1]): path
     for path in root.glob('step-*')
     if (match := _STEP.fullmatch(path.name))
   }
-  return [found[step] for step in sorted(found)]
+  return [folders[step] for step in sorted(folders)]
 
 
 def header(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -119,23 +119,23 @@ def load(path: str | os.PathLike[str], like: Any) -> tuple[Any, dict[str, Any]]:
   """
   file = pathlib.Path(path) / _FILE
   index, metadata = safetensors_file.read_index(file)
-  wanted = _leaves(like)
-  if odd := sorted(set(wanted) ^ set(index)):
-    kind = 'missing' if odd[0] in wanted else 'unexpected'
+  expected = _leaves(like)
+  if odd := sorted(set(expected) ^ set(index)):
+    kind = 'missing' if odd[0] in expected else 'unexpected'
     raise ValueError(
       f'{file}: expected the state of this run, got {len(odd)} leaves missing '
       f'or unexpected, such as {odd[0]}, {kind}'
     )
-  said = _header(file, metadata)
+  header = _header(file, metadata)
   leaves = []
-  for name, leaf in wanted.items():
+  for name, leaf in expected.items():
     array = index[name].read()
     try:
       safetensors_file.check_spec(name, leaf, array)
     except ValueError as error:
       raise ValueError(f'{file}: {error}') from error
     leaves.append(array)
-  return jax.tree.unflatten(jax.tree.structure(like), leaves), said
+  return jax.tree.unflatten(jax.tree.structure(like), leaves), header
 
 
 def _leaves(tree: Any) -> dict[str, Any]:

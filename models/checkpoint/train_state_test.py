@@ -69,12 +69,12 @@ class TestRoundTrip:
     # given a state of every kind of leaf; its floats are any bits, NaNs too
     state = _state(seed)
     # when
-    saved = train_state.save(tmp_path, 3, state, {'place': 12, 'text': 'x'})
-    got, header = train_state.load(saved, state)
+    folder = train_state.save(tmp_path, 3, state, {'place': 12, 'text': 'x'})
+    actual, header = train_state.load(folder, state)
     # then
     assert header == {'step': 3, 'place': 12, 'text': 'x'}
-    assert jax.tree.structure(got) == jax.tree.structure(state)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(state)):
+    assert jax.tree.structure(actual) == jax.tree.structure(state)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(state)):
       assert (a.dtype, a.shape) == (b.dtype, b.shape)
       assert a.tobytes() == np.asarray(b).tobytes()
 
@@ -109,17 +109,17 @@ class TestRefuses:
     ],
   )
   def test_another_run(self, tmp_path, like, text):
-    saved = train_state.save(tmp_path, 1, TREE)
+    folder = train_state.save(tmp_path, 1, TREE)
     with pytest.raises(ValueError, match=text):
-      train_state.load(saved, like)
+      train_state.load(folder, like)
 
   @pytest.mark.parametrize('cut', [0, 4, 100, -1])
   def test_a_truncated_file(self, tmp_path, cut):
-    saved = train_state.save(tmp_path, 1, TREE)
-    file = saved / 'state.safetensors'
+    folder = train_state.save(tmp_path, 1, TREE)
+    file = folder / 'state.safetensors'
     file.write_bytes(file.read_bytes()[:cut])
     with pytest.raises(ValueError, match='state.safetensors: expected'):
-      train_state.load(saved, TREE)
+      train_state.load(folder, TREE)
 
   def test_an_error_while_saving_leaves_no_trace(self, tmp_path):
     train_state.save(tmp_path, 1, TREE)
@@ -138,16 +138,16 @@ class TestKilled:
     )
     survived = int(ran.stdout)
     assert survived > 5
-    found = set()
+    steps = set()
     for deadly in range(1, survived + 1):
       # then what each left is whole: the old state or the new one
       folder = tmp_path / str(deadly)
       state, header = train_state.load(train_state.latest(folder), TREE)
-      found.add(header['step'])
+      steps.add(header['step'])
       for n in range(3):
         value = n + {1: 0, 2: 10}[header['step']]
         np.testing.assert_array_equal(state[str(n)], value)
       # and the next writer clears up and goes on
       train_state.save(folder, 3, TREE, keep=1)
       assert [p.name for p in folder.iterdir()] == ['step-00000003']
-    assert found == {1, 2}
+    assert steps == {1, 2}

@@ -17,7 +17,7 @@ from hpmoe.models import config as config_lib
 from hpmoe.models import parameters as parameters_lib
 from hpmoe.models.checkpoint import safetensors_file
 
-SHOWN = 2  # of each kind of fault
+MAX_SHOWN = 2  # of each kind of fault
 _LENGTH = 300  # of a message, without the path before it
 
 Specs = dict[str, jax.ShapeDtypeStruct]
@@ -44,12 +44,12 @@ class Weights:
   def load(
     self, step: Callable[[str], None] = lambda name: None
   ) -> dict[str, np.ndarray]:
-    """Returns every parameter; `step` is told the name of the next one."""
-    loaded = {}
+    """Returns all parameters; calls `step` with each name before reading it."""
+    arrays = {}
     for name in self.specs:
       step(name)
-      loaded[name] = self.read(name)
-    return loaded
+      arrays[name] = self.read(name)
+    return arrays
 
 
 def of_parameters(
@@ -72,8 +72,8 @@ def of_parameters(
     for name, array in parameters.items()
   }
   faults = Faults()
-  wanted = parameters_lib.parameter_shapes(config)
-  faults.compare(wanted, specs, any_dtype=True)
+  expected = parameters_lib.parameter_shapes(config)
+  faults.compare(expected, specs, any_dtype=True)
   faults.refuse('parameters')
 
   def read(name: str) -> np.ndarray:
@@ -81,7 +81,7 @@ def of_parameters(
     check_finite('parameters', name, array)
     return array
 
-  ordered = {name: specs[name] for name in wanted}
+  ordered = {name: specs[name] for name in expected}
   return Weights(config.to_hf(), config, ordered, read, extras or {})
 
 
@@ -155,46 +155,50 @@ class Faults:
 
   def compare(
     self,
-    wanted: Mapping[str, Any],
-    found: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    actual: Mapping[str, Any],
     any_dtype: bool = False,
   ) -> None:
-    """Notes what differs between the tensors wanted and those found."""
-    self.missing += [name for name in wanted if name not in found]
-    self.unexpected += [name for name in found if name not in wanted]
-    for name in wanted:
-      if name in found:
-        self.check(name, wanted[name], found[name], any_dtype)
+    """Records how the actual tensors differ from the expected ones."""
+    self.missing += [name for name in expected if name not in actual]
+    self.unexpected += [name for name in actual if name not in expected]
+    for name in expected:
+      if name in actual:
+        self.check(name, expected[name], actual[name], any_dtype)
 
-  def check(self, name: str, want: Any, got: Any, any_dtype: bool) -> None:
-    """Notes a tensor of another shape, or one that would be rounded."""
-    if tuple(got.shape) != tuple(want.shape):
+  def check(self, name: str, want: Any, actual: Any, any_dtype: bool) -> None:
+    """Records a tensor of another shape, or one that would be rounded."""
+    if tuple(actual.shape) != tuple(want.shape):
       self.misshapen.append(
-        f'{name} (expected {list(want.shape)}, got {list(got.shape)})'
+        f'{name} (expected {list(want.shape)}, got {list(actual.shape)})'
       )
-    if not is_exact(got.dtype, want.dtype) and not (
-      any_dtype and is_float(got.dtype)
+    if not is_exact(actual.dtype, want.dtype) and not (
+      any_dtype and is_float(actual.dtype)
     ):
-      self.mistyped.append(f'{name} (expected {want.dtype}, got {got.dtype})')
+      self.mistyped.append(
+        f'{name} (expected {want.dtype}, got {actual.dtype})'
+      )
 
   def refuse(self, path: Any, reason: str = '') -> None:
     """Raises a ValueError of one line if there is any fault.
 
     Args:
-      path: of what has it.
-      reason: the cause of all, where it is known; else some are named.
+      path: of the folder with the faults.
+      reason: the common cause if it is known; if '', some faults are listed.
     """
-    found = {
+    names_by_kind = {
       kind: names for kind, names in dataclasses.asdict(self).items() if names
     }
-    if not found:
+    if not names_by_kind:
       return
     if reason:
       raise ValueError(f'{path}: {reason}')
     parts = []
-    for kind, names in found.items():
-      more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
-      parts.append(f'{len(names)} {kind}: {", ".join(names[:SHOWN])}{more}')
+    for kind, names in names_by_kind.items():
+      rest = (
+        f' and {len(names) - MAX_SHOWN} more' if len(names) > MAX_SHOWN else ''
+      )
+      parts.append(f'{len(names)} {kind}: {", ".join(names[:MAX_SHOWN])}{rest}')
     text = f'expected the tensors of the model, got {"; ".join(parts)}'
     if len(text) > _LENGTH:
       text = f'{text[: _LENGTH - 4]} ...'

@@ -10,26 +10,26 @@ from hpmoe.models.jax import ops
 from hpmoe.reference.contract import array_typing as at
 
 
-def seen(
+def find_positions(
   config: config_lib.ModelConfig,
   length: at.Int32[at.Array, ''],
   count: int,
   capacity: int,
   dtype,
   starts: at.Int32[at.Array, 'B'] | None = None,
-) -> states.Seen:
-  """Returns what `count` tokens after `length` others see.
+) -> states.Positions:
+  """Returns the positions and masks of `count` tokens after `length` others.
 
-  Arguments as of `states.placed`; `dtype` is the model's.
+  The arguments are those of `states.place_tokens`; `dtype` is the model's.
   """
-  own, masks = states.placed(jnp, config, length, count, capacity, starts)
+  own, masks = states.place_tokens(jnp, config, length, count, capacity, starts)
   wide = ops.wide(dtype)
   places = own.astype(wide)
   turns = rope_numbers.frequencies(config, places.max() + 1, jnp)
   angles = places[..., None] * jnp.asarray(turns, wide)
   factor = rope_numbers.amplitude(config.rope_scaling)
   rope = states.Rope(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
-  return states.Seen(length, rope, *masks)
+  return states.Positions(length, rope, *masks)
 
 
 def attend(

@@ -32,7 +32,7 @@ OPERATORS = operators.Operators(
   softmax=jax.nn.softmax,
   best=ops.best,
   gather=functools.partial(jnp.take_along_axis, axis=-1),
-  where=jnp.where,
+  select=jnp.where,
   constant=lambda value, like: jnp.asarray(value, like.dtype),
   wide=ops.wide,
   embed=lambda embeddings, tokens: embeddings[tokens],
@@ -41,7 +41,7 @@ OPERATORS = operators.Operators(
   broadcast=jnp.broadcast_to,
   without_last=lambda x: x[:, :-1],
   attend=attention_lib.attend,
-  seen=attention_lib.seen,
+  find_positions=attention_lib.find_positions,
   append=cache_lib.append,
 )
 
@@ -107,15 +107,15 @@ def next_token_loss(
   """
   wide = logits[:, :-1].astype(ops.wide(logits.dtype))
   shares = jax.nn.log_softmax(wide, axis=-1)
-  picked = jnp.take_along_axis(shares, tokens[:, 1:, None], axis=-1)
-  return -jnp.mean(picked)
+  target_scores = jnp.take_along_axis(shares, tokens[:, 1:, None], axis=-1)
+  return -jnp.mean(target_scores)
 
 
 def _moe_layer(moe: str | moe_lib.Layer, axis: str | None) -> moe_lib.Layer:
   if not isinstance(moe, str):
     return moe
   if axis is None:
-    return moe_lib.named(moe)
+    return moe_lib.find_layer(moe)
   if moe != 'oracle':
     raise ValueError(
       f"moe: expected 'oracle' or a function for the axis {axis!r}, got {moe!r}"

@@ -54,8 +54,8 @@ class TestCache:
     cache = jax.eval_shape(
       lambda: cache_lib.empty(config, 1, 100, jnp.bfloat16)
     )
-    held = sum(array.size for array in cache.layers[0].values())
-    assert held == 100 * (512 + 64)
+    size = sum(array.size for array in cache.layers[0].values())
+    assert size == 100 * (512 + 64)
 
   def test_a_full_cache_is_refused(self):
     config, params, tokens = model_testing.model('qwen3_window')
@@ -92,33 +92,33 @@ class TestSizes:
 class TestLayers:
   @pytest.mark.parametrize('ranks', [1, 2])
   def test_routing_is_what_the_layer_is_given(self, ranks):
-    given, policies = {}, []
+    inputs, policies = {}, []
 
     def layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
-      given.update(x=x, topk_ids=topk_ids, topk_weights=topk_weights)
-      given.update(w_gate_up=w_gate_up, w_down=w_down)
+      inputs.update(x=x, topk_ids=topk_ids, topk_weights=topk_weights)
+      inputs.update(w_gate_up=w_gate_up, w_down=w_down)
       policies.append(policy)
       return 2 * x
 
     @model_testing.jit
     def run(params, tokens):
       _, aux = decoder.forward(params, config, tokens, moe=layer, ranks=ranks)
-      return given, aux.routed[0]
+      return inputs, aux.routed[0]
 
     # Given, when.
     config, params, tokens = model_testing.model('mixtral_plain', 'float32')
     config = dataclasses.replace(config, num_hidden_layers=1)
-    given, routed = jax.device_get(run(params, tokens))
+    inputs, routed = jax.device_get(run(params, tokens))
     # Then.
-    assert given['w_gate_up'].shape == (ranks, 8 // ranks, 32, 32)
-    assert given['w_down'].shape == (ranks, 8 // ranks, 16, 32)
+    assert inputs['w_gate_up'].shape == (ranks, 8 // ranks, 32, 32)
+    assert inputs['w_down'].shape == (ranks, 8 // ranks, 16, 32)
     assert policies == [precision.PrecisionPolicy()]
     for name in ('x', 'topk_ids', 'topk_weights'):
-      assert given[name].shape[:2] == (ranks, 16 // ranks)
-      np.testing.assert_array_equal(given[name], getattr(routed, name))
+      assert inputs[name].shape[:2] == (ranks, 16 // ranks)
+      np.testing.assert_array_equal(inputs[name], getattr(routed, name))
     np.testing.assert_array_equal(routed.y, 2 * routed.x)
-    counted = np.bincount(np.ravel(routed.topk_ids), minlength=8)
-    np.testing.assert_array_equal(routed.loads, counted)
+    loads = np.bincount(np.ravel(routed.topk_ids), minlength=8)
+    np.testing.assert_array_equal(routed.loads, loads)
 
   @pytest.mark.parametrize(
     'name, message',
@@ -132,18 +132,18 @@ class TestLayers:
     ],
   )
   def test_a_name_that_is_none(self, name, message):
-    with pytest.raises(ValueError, match=f'^moe: .*{message}') as caught:
-      moe_lib.named(name)
-    assert '\n' not in str(caught.value)
+    with pytest.raises(ValueError, match=f'^moe: .*{message}') as error:
+      moe_lib.find_layer(name)
+    assert '\n' not in str(error.value)
 
   def test_a_function_of_the_user(self):
-    assert moe_lib.named('hpmoe.models.jax.moe:oracle') is moe_lib.oracle
+    assert moe_lib.find_layer('hpmoe.models.jax.moe:oracle') is moe_lib.oracle
 
   @pytest.mark.parametrize(
     'moe, expected',
     [
       ('host', "'framework' for experts with biases"),
-      (lambda x, *others: x, None),
+      (lambda x, *rest: x, None),
       (lambda x, i, w, up, down, policy: x, r'a layer\(.*, b_down\) -> y, got'),
     ],
   )
@@ -157,19 +157,19 @@ class TestLayers:
       jax.eval_shape(run, params, tokens=tokens)
 
   @pytest.mark.parametrize(
-    'changed, told',
+    'damage, actual',
     [
       (lambda x: (x,), 'tuple'),
       (lambda x: x[:, 1:], r'float64 \[1, 15, 32\]'),
       (lambda x: x.astype(jnp.bfloat16), r'bfloat16 \[1, 16, 32\]'),
     ],
   )
-  def test_what_is_no_y(self, changed, told):
+  def test_what_is_no_y(self, damage, actual):
     config, params, tokens = model_testing.model('gpt_full')
     expected = r'expected y float64 \[1, 16, 32\] of x \[R, T, D\], .*'
     # Of several lines: JAX adds its own.
-    refusal = f'(?m)^<lambda>: {expected}, got {told}$'
-    moe = lambda x, *_: changed(x)
+    refusal = f'(?m)^<lambda>: {expected}, got {actual}$'
+    moe = lambda x, *_: damage(x)
     run = functools.partial(decoder.forward, config=config, moe=moe)
     with pytest.raises(ValueError, match=refusal):
       jax.eval_shape(run, params, tokens=tokens)
@@ -182,7 +182,7 @@ class TestLayers:
 
 class TestRefusals:
   @pytest.mark.parametrize(
-    'changed, message',
+    'changes, message',
     [
       (dict(tokens=jnp.zeros(4, jnp.int32)), r'tokens: .* int32 \[4\]'),
       (dict(tokens=jnp.zeros((2, 4))), r'tokens: .* float64 \[2, 4\]'),
@@ -193,9 +193,9 @@ class TestRefusals:
       (dict(bad='lm_head.weight'), r'lm_head.weight: .*\[48, 32\], got \[3\]'),
     ],
   )
-  def test_an_argument_is_named(self, changed, message):
+  def test_an_argument_is_named(self, changes, message):
     config, params, tokens = model_testing.model('mixtral_plain')
-    options = dict(changed)
+    options = dict(changes)
     params.pop(options.pop('drop', None), None)
     if bad := options.pop('bad', None):
       params[bad] = jnp.zeros(3)

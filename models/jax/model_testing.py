@@ -50,8 +50,8 @@ def model_of(
   compiled = jit(jax.grad(loss, has_aux=True))
 
   def run(params: dict[str, np.ndarray]) -> golden.Result:
-    given = {n: jnp.asarray(v, dtype) for n, v in params.items()}
-    grads, (logits, aux) = compiled(given)
+    arrays = {n: jnp.asarray(v, dtype) for n, v in params.items()}
+    grads, (logits, aux) = compiled(arrays)
     return golden.result(
       case,
       [logits, aux.mtp_logits] if mtp else [logits],

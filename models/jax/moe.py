@@ -24,7 +24,7 @@ def policy_of(dtype) -> precision.PrecisionPolicy:
   )
 
 
-def named(name: str) -> Layer:
+def find_layer(name: str) -> Layer:
   """Returns the layer `name`.
 
   Args:
@@ -38,7 +38,7 @@ def named(name: str) -> Layer:
       "moe: 'ascend' expects an Ascend NPU, got none that JAX can reach; its "
       "operator is MindSpore's, and here 'host' runs the same task image"
     )
-  return layer_names.found(name, LAYERS, 'ascend')
+  return layer_names.find_layer(name, LAYERS, 'ascend')
 
 
 def oracle(
@@ -114,8 +114,8 @@ def framework(
   activation = ops.gated(gate, up, *form).astype(x.dtype)
   out = grouped(activation, w_down, *biases[1:])
   place = jnp.argsort(order)
-  returned = out[place].reshape(*topk_ids.shape, -1)
-  weighted = returned.astype(policy.accumulate) * topk_weights[..., None]
+  combined = out[place].reshape(*topk_ids.shape, -1)
+  weighted = combined.astype(policy.accumulate) * topk_weights[..., None]
   return jnp.sum(weighted, axis=2).astype(x.dtype)
 
 

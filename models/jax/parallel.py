@@ -40,8 +40,8 @@ def logits(
   def run(params, tokens):
     return decoder.forward(params, config, tokens, moe=moe, axis=axis)[0]
 
-  given = specs(config, axis), P(axis)
-  return _on(mesh, run, given, P(axis))(dict(params), tokens)
+  in_specs = specs(config, axis), P(axis)
+  return _shard_map(mesh, run, in_specs, P(axis))(dict(params), tokens)
 
 
 def loss_and_grads(
@@ -81,14 +81,14 @@ def loss_and_grads(
     return jax.lax.psum(share, axis), grads | jax.lax.psum(whole, axis)
 
   divided = specs(config, axis)
-  run = _on(mesh, run, (divided, P(axis)), (P(), divided))
+  run = _shard_map(mesh, run, (divided, P(axis)), (P(), divided))
   return run(dict(params), tokens)
 
 
-def _on(mesh, run, given, returned):
+def _shard_map(mesh, run, in_specs, out_specs):
   # The layer's collectives are in its own gradient: nothing is to be inferred.
   return jax.shard_map(
-    run, mesh=mesh, in_specs=given, out_specs=returned, check_vma=False
+    run, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
   )
 
 

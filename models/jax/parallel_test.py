@@ -51,28 +51,28 @@ def differences(name: str, dtype: str) -> dict[str, float]:
     return parallel.logits(params, config, tokens, mesh), value, grads
 
   # When.
-  want, got = on_one(params), on_four(params)
+  want, actual = on_one(params), on_four(params)
   # Then.
-  out = {'logits': far(got[0], want[0]), 'loss': far(got[1], want[1])}
+  out = {'logits': far(actual[0], want[0]), 'loss': far(actual[1], want[1])}
   for parameter, grad in want[2].items():
     size = float(jnp.sqrt(jnp.mean(jnp.square(grad)))) or 1.0
-    out[parameter] = far(got[2][parameter], grad) / size
+    out[parameter] = far(actual[2][parameter], grad) / size
   return out
 
 
-def far(one, other) -> float:
-  return float(np.max(np.abs(np.asarray(one) - np.asarray(other))))
+def far(left, other) -> float:
+  return float(np.max(np.abs(np.asarray(left) - np.asarray(other))))
 
 
-def main(which: str) -> None:
-  print(json.dumps([[*c, differences(*c)] for c in CASES[which]]))
+def main(suite: str) -> None:
+  print(json.dumps([[*c, differences(*c)] for c in CASES[suite]]))
 
 
-def compare(which: str) -> list:
+def compare(suite: str) -> list:
   flags = '--xla_force_host_platform_device_count=4'
   environment = dict(os.environ, XLA_FLAGS=flags, JAX_ENABLE_X64='1')
   ran = subprocess.run(
-    [sys.executable, '-m', 'hpmoe.models.jax.parallel_test', which],
+    [sys.executable, '-m', 'hpmoe.models.jax.parallel_test', suite],
     env=environment,
     capture_output=True,
     text=True,
@@ -86,8 +86,8 @@ def compare(which: str) -> list:
 ORDER = {'float32': 100 * 2.0**-23, 'float64': 100 * 2.0**-52}
 
 
-def check(found: list) -> None:
-  for name, dtype, differs in found:
+def check(measurements: list) -> None:
+  for name, dtype, differs in measurements:
     for part, difference in differs.items():
       assert difference < ORDER[dtype], (name, dtype, part, difference)
 
@@ -101,17 +101,17 @@ class TestParallel:
     check(compare('all'))
 
   @pytest.mark.parametrize(
-    'changed, message',
+    'changes, message',
     [
       (dict(axis='x'), "axis: .*'rank'.* got 'x'"),
       (dict(moe='host'), "moe: expected 'oracle' or a function .* got 'host'"),
       (dict(tokens=jnp.zeros(3, jnp.int32)), r'tokens: .* got \[3\]'),
     ],
   )
-  def test_an_argument_is_named(self, changed, message):
+  def test_an_argument_is_named(self, changes, message):
     config, params, tokens = model_testing.model('mixtral_plain')
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ('rank',))
-    options = dict(tokens=jnp.asarray(tokens), axis='rank') | changed
+    options = dict(tokens=jnp.asarray(tokens), axis='rank') | changes
     with pytest.raises(ValueError, match=f'^{message}'):
       parallel.logits(params, config, mesh=mesh, **options)
 

@@ -37,7 +37,7 @@ class Stepper:
     """
     # What the step does not depend on would compile it again.
     self._config = dataclasses.replace(config, eos_token_id=())
-    self._layer = moe_lib.named(moe)
+    self._layer = moe_lib.find_layer(moe)
     self._params = jax.tree.map(jnp.asarray, dict(params))
 
   def empty(self, batch, capacity, starts) -> states.Cache:

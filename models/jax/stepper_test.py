@@ -26,10 +26,12 @@ def model():
   return config, init.init(config, 3)
 
 
-def _made(model, prompts, count=6, how=GREEDY, **options):
+def _generate(model, prompts, count=6, sampling_rule=GREEDY, **options):
   config, params = model
   steps = stepper.Stepper(params, config, 'framework')
-  return generation.generate(steps, config, prompts, count, how, **options)
+  return generation.generate(
+    steps, config, prompts, count, sampling_rule, **options
+  )
 
 
 PROMPT = [5, 9, 200]
@@ -56,39 +58,39 @@ def test_greedy_is_the_reference(name):
 def test_padding_counts_no_position():
   config = config_lib.load('mixtral_tiny')
   starts = np.array([0, 2], np.int32)
-  seen = attention.seen(config, 0, 4, 4, 'float32', starts)
-  cos = np.asarray(seen.rope.cos)
+  positions = attention.find_positions(config, 0, 4, 4, 'float32', starts)
+  cos = np.asarray(positions.rope.cos)
   np.testing.assert_array_equal(cos[1, 2:], cos[0, :2])
   assert (cos[0, 2:] != cos[0, :2]).any()
 
 
 class TestGenerate:
   def test_draws_do_not_depend_on_company(self, model):
-    how = sampling.Sampling(temperature=2.0, seed=7)
-    first, other, third = _made(model, PROMPTS, how=how)
+    rule = sampling.Sampling(temperature=2.0, seed=7)
+    first, other, third = _generate(model, PROMPTS, sampling_rule=rule)
     assert first == third != other
-    assert [first] == _made(model, [PROMPT], how=how)
+    assert [first] == _generate(model, [PROMPT], sampling_rule=rule)
 
   def test_ends_at_the_end_of_text_and_others_go_on(self, model):
     # given one text's third token, which the other text has not
     config, params = model
-    first, other, _ = _made(model, PROMPTS)
+    first, other, _ = _generate(model, PROMPTS)
     third = first[2]
     assert third not in [*first[:2], *other]
     # when it ends a text
     ends = dataclasses.replace(config, eos_token_id=(third,))
-    assert _made((ends, params), PROMPTS) == [first[:2], other, first[:2]]
+    assert _generate((ends, params), PROMPTS) == [first[:2], other, first[:2]]
 
   def test_ends_where_it_is_told(self, model):
-    told = []
+    calls = []
 
     def goes_on(row, token):
-      told.append((row, token))
-      return token is None or len(told) < 3
+      calls.append((row, token))
+      return token is None or len(calls) < 3
 
-    (made,) = _made(model, [PROMPT], told=goes_on)
-    assert told == [*((0, token) for token in made), (0, None)]
-    assert len(made) == 3
+    (text,) = _generate(model, [PROMPT], on_token=goes_on)
+    assert calls == [*((0, token) for token in text), (0, None)]
+    assert len(text) == 3
 
   @pytest.mark.parametrize(
     'prompt, count, text',
@@ -101,4 +103,4 @@ class TestGenerate:
   )
   def test_refuses(self, model, prompt, count, text):
     with pytest.raises(ValueError, match=text):
-      _made(model, [prompt], count)
+      _generate(model, [prompt], count)

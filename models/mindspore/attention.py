@@ -11,26 +11,26 @@ from hpmoe.models.mindspore import ops
 from hpmoe.reference.contract import array_typing as at
 
 
-def seen(
+def find_positions(
   config: config_lib.ModelConfig,
   length: int,
   count: int,
   capacity: int,
   dtype,
   starts: np.ndarray | None = None,
-) -> states.Seen:
-  """Returns what `count` tokens after `length` others see.
+) -> states.Positions:
+  """Returns the positions and masks of `count` tokens after `length` others.
 
-  Arguments as of `states.placed`; `dtype` is the model's.
+  The arguments are those of `states.place_tokens`; `dtype` is the model's.
   """
-  own, masks = states.placed(np, config, length, count, capacity, starts)
+  own, masks = states.place_tokens(np, config, length, count, capacity, starts)
   wide = ops.wide(dtype)
   turns = rope_numbers.frequencies(config, float(own.max() + 1))
   turns = ms.Tensor(turns, wide)
   angles = ms.Tensor(own, wide).expand_dims(-1) * turns
   factor = ops.constant(rope_numbers.amplitude(config.rope_scaling), angles)
   rope = states.Rope(ms_ops.cos(angles) * factor, ms_ops.sin(angles) * factor)
-  return states.Seen(length, rope, *map(ms.Tensor, masks))
+  return states.Positions(length, rope, *map(ms.Tensor, masks))
 
 
 def attend(
@@ -49,25 +49,27 @@ def attend(
   """
   wide = ops.wide(queries.dtype)
   batch, count, heads, width = queries.shape
-  held, groups = keys.shape[1:3]
-  each = heads // groups
-  rows = queries.astype(wide).reshape(batch, count, groups, each, width)
-  rows = rows.permute(0, 2, 3, 1, 4).reshape(-1, each * count, width)
-  columns = keys.astype(wide).permute(0, 2, 3, 1).reshape(-1, width, held)
-  scores = ms_ops.bmm(rows, columns).reshape(batch, -1, count, held)
+  capacity, groups = keys.shape[1:3]
+  group_heads = heads // groups
+  rows = queries.astype(wide).reshape(batch, count, groups, group_heads, width)
+  rows = rows.permute(0, 2, 3, 1, 4).reshape(-1, group_heads * count, width)
+  columns = keys.astype(wide).permute(0, 2, 3, 1).reshape(-1, width, capacity)
+  scores = ms_ops.bmm(rows, columns).reshape(batch, -1, count, capacity)
   scores = scores * ops.constant(scale, scores)
   lowest = ms_ops.full_like(scores, float('-inf'))
-  scores = ms_ops.where(mask.reshape(-1, 1, count, held), scores, lowest)
+  scores = ms_ops.where(mask.reshape(-1, 1, count, capacity), scores, lowest)
   if sinks is not None:
     column = sinks.astype(wide).reshape(1, heads, 1, 1)
     column = ms_ops.broadcast_to(column, (batch, heads, count, 1))
     scores = ms_ops.cat((scores, column), -1)
-  shares = ops.softmax(scores)[..., :held]
+  shares = ops.softmax(scores)[..., :capacity]
   shares = shares.astype(values.dtype).astype(wide)
-  shares = shares.reshape(-1, each * count, held)
+  shares = shares.reshape(-1, group_heads * count, capacity)
   right = (
-    values.astype(wide).permute(0, 2, 1, 3).reshape(*shares.shape[:1], held, -1)
+    values.astype(wide)
+    .permute(0, 2, 1, 3)
+    .reshape(*shares.shape[:1], capacity, -1)
   )
-  out = ms_ops.bmm(shares, right).reshape(batch, groups, each, count, -1)
+  out = ms_ops.bmm(shares, right).reshape(batch, groups, group_heads, count, -1)
   out = out.permute(0, 3, 1, 2, 4).reshape(batch, count, -1)
   return out.astype(values.dtype)

@@ -33,8 +33,8 @@ def append(
   """Returns `entries` with `new` `[B, S, ...]` from token `length` on."""
   out = {}
   for name, value in new.items():
-    held = entries[name]
+    previous = entries[name]
     end = length + value.shape[1]
-    parts = [held[:, :length], value, held[:, end:]]
+    parts = [previous[:, :length], value, previous[:, end:]]
     out[name] = ms_ops.cat([p for p in parts if p.shape[1]], 1)
   return out

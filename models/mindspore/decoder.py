@@ -32,8 +32,8 @@ OPERATORS = operators.Operators(
   sigmoid=ops.sigmoid,
   softmax=ops.softmax,
   best=ops.best,
-  gather=lambda values, at: ms_ops.gather_elements(values, -1, at),
-  where=ms_ops.where,
+  gather=lambda values, places: ms_ops.gather_elements(values, -1, places),
+  select=ms_ops.where,
   constant=ops.constant,
   wide=ops.wide,
   embed=ops.embed,
@@ -42,7 +42,7 @@ OPERATORS = operators.Operators(
   broadcast=ops.broadcast,
   without_last=ops.without_last,
   attend=attention_lib.attend,
-  seen=attention_lib.seen,
+  find_positions=attention_lib.find_positions,
   append=cache_lib.append,
 )
 
@@ -90,15 +90,17 @@ def next_token_loss(
   """
   wide = logits.astype(ops.wide(logits.dtype))[:, :-1]
   shares = ops.log_softmax(wide)
-  picked = ms_ops.gather_elements(shares, -1, tokens[:, 1:].expand_dims(-1))
-  return -picked.mean()
+  target_scores = ms_ops.gather_elements(
+    shares, -1, tokens[:, 1:].expand_dims(-1)
+  )
+  return -target_scores.mean()
 
 
 def _moe_layer(moe: str | moe_lib.Layer, shards: int) -> moe_lib.Layer:
   if not isinstance(moe, str):
     return moe
   if shards == 1:
-    return moe_lib.named(moe)
+    return moe_lib.find_layer(moe)
   if moe != 'host':
     raise ValueError(
       f"moe: expected 'host' or a function for {shards} shards, got {moe!r}"

@@ -38,8 +38,8 @@ class TestCache:
       parts.append(ops.to_numpy(logits))
     # Then.
     assert cache.length == 8
-    got = np.concatenate(parts, axis=1)
-    np.testing.assert_allclose(got, ops.to_numpy(whole), rtol=0, atol=1e-12)
+    actual = np.concatenate(parts, axis=1)
+    np.testing.assert_allclose(actual, ops.to_numpy(whole), rtol=0, atol=1e-12)
 
   def test_a_full_cache_is_refused(self):
     config, params, tokens = model_testing.model('qwen3_window')
@@ -104,11 +104,11 @@ class TestFunctions:
       softmax=shares,
       log_softmax=np.log(shares),
     )[name]
-    more = [ms.ops.ones_like(ms.Tensor(x))] * (name == 'gated')
-    got = ops.to_numpy(getattr(ops, name)(ms.Tensor(x), *more))
-    assert got.dtype == np.float32
+    operands = [ms.ops.ones_like(ms.Tensor(x))] * (name == 'gated')
+    actual = ops.to_numpy(getattr(ops, name)(ms.Tensor(x), *operands))
+    assert actual.dtype == np.float32
     # One rounding, to nearest.
-    np.testing.assert_allclose(got, want, rtol=2**-24 * 1.01, atol=1e-44)
+    np.testing.assert_allclose(actual, want, rtol=2**-24 * 1.01, atol=1e-44)
 
 
 class TestRefused:
@@ -123,11 +123,11 @@ class TestRefused:
   )
   def test_a_layer_that_is_not_there(self, name, message):
     with pytest.raises(ValueError, match=f'^moe: .*{message}'):
-      moe_lib.named(name)
+      moe_lib.find_layer(name)
 
   def test_experts_with_biases(self):
     config, params, tokens = model_testing.model('gpt_full')
-    decoder.forward(params, config, tokens, moe=lambda x, *others: x)
+    decoder.forward(params, config, tokens, moe=lambda x, *rest: x)
     with pytest.raises(ValueError, match="^moe: expected 'framework' for exp"):
       decoder.forward(params, config, tokens, moe='host')
 

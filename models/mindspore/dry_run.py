@@ -109,11 +109,11 @@ def recorded() -> Iterator[collections.Counter[Operator]]:
 
   For a process that does nothing else.
   """
-  seen: collections.Counter[Operator] = collections.Counter()
-  mindspore_npu.dry = functools.partial(_Megakernel, seen)
+  operators: collections.Counter[Operator] = collections.Counter()
+  mindspore_npu.dry = functools.partial(_Megakernel, operators)
   try:
-    with _Recorder(seen):
-      yield seen
+    with _Recorder(operators):
+      yield operators
   finally:
     mindspore_npu.dry = None
 
@@ -121,9 +121,9 @@ def recorded() -> Iterator[collections.Counter[Operator]]:
 class _Recorder(ms_utils.MsDispatchMode):
   """Notes each operator, and runs it."""
 
-  def __init__(self, seen: collections.Counter[Operator]):
+  def __init__(self, operators: collections.Counter[Operator]):
     super().__init__()
-    self._seen = seen
+    self._operators = operators
 
   def __ms_dispatch__(self, func, args, kwargs=None):
     name, operands, kind = func.name, args, Kind.FUNCTION
@@ -131,21 +131,21 @@ class _Recorder(ms_utils.MsDispatchMode):
       operands, kind = args[-1], Kind.PRIMITIVE
       if isinstance(args[0], ms_ops.Custom):
         name, kind = str(args[0].func).rpartition(':')[2], Kind.CUSTOM
-    self._seen[Operator(name, _dtypes(operands), kind)] += 1
+    self._operators[Operator(name, _dtypes(operands), kind)] += 1
     return func(*args)
 
 
 class _Megakernel:
   """Notes an operator that a CPU does not have, and returns zeros."""
 
-  def __init__(self, seen, name, shapes, dtypes, kind, reg_info):
+  def __init__(self, operators, name, shapes, dtypes, kind, reg_info):
     assert kind == 'aot' and reg_info['target'] == 'Ascend'
-    self._seen, self._name = seen, name
+    self._operators, self._name = operators, name
     self._results = tuple(map(_zero, shapes, dtypes))
 
   def __call__(self, *operands: ms.Tensor) -> tuple[ms.Tensor, ...]:
     row = Operator(self._name, _dtypes(operands), Kind.MEGAKERNEL)
-    self._seen[row] += 1
+    self._operators[row] += 1
     return self._results
 
 
@@ -164,5 +164,5 @@ def _dtype(operand: Any) -> str | None:
 
 def _zero(shape: tuple[int, ...], dtype) -> ms.Tensor:
   name = str(dtype).lower()
-  known = ml_dtypes.bfloat16 if name == 'bfloat16' else name
-  return ms.Tensor(np.zeros(shape, known))
+  dtype_name = ml_dtypes.bfloat16 if name == 'bfloat16' else name
+  return ms.Tensor(np.zeros(shape, dtype_name))

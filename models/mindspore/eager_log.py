@@ -41,18 +41,18 @@ def read(lines: Iterable[str]) -> Log:
   emitted = collections.Counter()
   open_in: dict[str, tuple[str, list[str]]] = {}
   for line in lines:
-    found = _LINE.match(line)
-    if not found:
+    match = _LINE.match(line)
+    if not match:
       continue
-    thread, said = found.groups()
-    if run := _RUN.match(said):
+    thread, message = match.groups()
+    if run := _RUN.match(message):
       ran.add(run[1])
       # Shapes are known ahead only to who calls from Python.
       if run[2] == 'dynamic':
         open_in[thread] = run[1], []
-    elif thread in open_in and (operand := _OPERAND.match(said)):
+    elif thread in open_in and (operand := _OPERAND.match(message)):
       open_in[thread][1].append(operand[1].lower())
-    elif thread in open_in and said.startswith(_END):
+    elif thread in open_in and message.startswith(_END):
       name, dtypes = open_in.pop(thread)
       emitted[name, tuple(dtypes)] += 1
   return Log(frozenset(ran), emitted)

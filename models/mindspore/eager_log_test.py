@@ -10,18 +10,22 @@ _OPERAND = (
 _END = 'End update input device address for 1_1_{}true'
 
 
-def _line(thread: str, said: str) -> str:
+def _line(thread: str, message: str) -> str:
   return (
     f'[DEBUG] PYNATIVE(7,{thread},python):2026-01-02-03:04:05.678.901 '
-    f'[mindspore/ccsrc/pynative/op.cc:1] Function] {said}\n'
+    f'[mindspore/ccsrc/pynative/op.cc:1] Function] {message}\n'
   )
 
 
 def _operator(thread: str, name: str, *dtypes: str) -> list[str]:
-  said = (_OPERAND.format(dtype, dtype) for dtype in dtypes)
+  operand_lines = (_OPERAND.format(dtype, dtype) for dtype in dtypes)
   return [
     _line(thread, line)
-    for line in (_RUN.format(name, 'dynamic'), *said, _END.format(name))
+    for line in (
+      _RUN.format(name, 'dynamic'),
+      *operand_lines,
+      _END.format(name),
+    )
   ]
 
 

@@ -21,7 +21,7 @@ class TestExactness:
   @pytest.mark.few(3)
   def test_no_less_exact_than_the_reference(self, name):
     case = golden.load(name)
-    narrow = model_testing.model_of(case, 'float32', golden.launched(name))
+    narrow = model_testing.model_of(case, 'float32', golden.choose_layer(name))
     wide = model_testing.model_of(case, 'float64', 'framework')
     golden.check_exactness_or_nearby(narrow, wide, case)
 

@@ -36,30 +36,32 @@ def model_of(
 def gradients(case: golden.Golden, dtype: str, moe: str) -> golden.Result:
   """Returns what the MindSpore decoder computes for a golden configuration."""
   params = tensors(case.params, dtype)
-  trained = golden.trained(case.params)
+  names = golden.list_trained(case.params)
   tokens = ms.Tensor(case.tokens)
   mtp = bool(case.config.num_nextn_predict_layers)
-  seen = {}
+  outputs = {}
 
   # Positions: a gradient over a dict is an empty tuple, without an error.
   def loss(*values):
-    given = params | dict(zip(trained, values, strict=True))
-    logits, aux = decoder.forward(given, case.config, tokens, moe=moe, mtp=mtp)
-    seen.update(logits=logits, aux=aux)
+    merged_params = params | dict(zip(names, values, strict=True))
+    logits, aux = decoder.forward(
+      merged_params, case.config, tokens, moe=moe, mtp=mtp
+    )
+    outputs.update(logits=logits, aux=aux)
     total = decoder.next_token_loss(logits, tokens)
     if mtp:
       further = decoder.next_token_loss(aux.mtp_logits, tokens[:, 1:])
       total += golden.MTP_WEIGHT * further
     return total
 
-  places = tuple(range(len(trained)))
-  grads = ms.grad(loss, places)(*(params[name] for name in trained))
-  aux = seen['aux']
-  logits = [seen['logits'], *([aux.mtp_logits] if mtp else [])]
+  places = tuple(range(len(names)))
+  grads = ms.grad(loss, places)(*(params[name] for name in names))
+  aux = outputs['aux']
+  logits = [outputs['logits'], *([aux.mtp_logits] if mtp else [])]
   return golden.result(
     case,
     list(map(ops.to_numpy, logits)),
     list(map(ops.to_numpy, aux.hidden_states)),
-    dict(zip(trained, map(ops.to_numpy, grads), strict=True)),
+    dict(zip(names, map(ops.to_numpy, grads), strict=True)),
     [ops.to_numpy(aux.routed[layer].topk_ids) for layer in sorted(aux.routed)],
   )

@@ -26,14 +26,14 @@ def policy_of(dtype) -> precision.PrecisionPolicy:
   )
 
 
-def named(name: str) -> Layer:
+def find_layer(name: str) -> Layer:
   """As `models/jax/moe.py`; 'ascend' is one where there is an NPU."""
   if name == 'ascend' and not mindspore_layer.has_ascend():
     raise ValueError(
       "moe: 'ascend' expects an Ascend NPU, got none that MindSpore finds; "
       "here 'host' runs the same task image"
     )
-  return layer_names.found(name, LAYERS)
+  return layer_names.find_layer(name, LAYERS)
 
 
 # One Cell for all layers of a size: it has no parameters.
@@ -44,7 +44,7 @@ def _cell(
   return mindspore_layer.MoELayer(config, policy, device=device)
 
 
-def _launched(
+def _launch(
   device, x, topk_ids, topk_weights, w_gate_up, w_down, policy, *biases
 ) -> at.Float[ms.Tensor, 'R T D']:
   routed.check_launched(biases)
@@ -53,8 +53,8 @@ def _launched(
 
 
 # The megakernel, one launch forward and one backward.
-host = functools.partial(_launched, 'cpu')
-ascend = functools.partial(_launched, 'ascend')
+host = functools.partial(_launch, 'cpu')
+ascend = functools.partial(_launch, 'ascend')
 
 
 @functools.cache
@@ -114,8 +114,8 @@ def framework(
   ids = topk_ids.reshape(-1, count)
   tokens = ms_ops.arange(ids.shape[0]).astype(ms.int32).reshape(-1, 1)
   places = (ids * ids.shape[0] + tokens).reshape(-1)
-  returned = ms_ops.gather(out.reshape(-1, d_model), places, 0)
-  weighted = returned.reshape(-1, count, d_model) * topk_weights.reshape(
+  combined = ms_ops.gather(out.reshape(-1, d_model), places, 0)
+  weighted = combined.reshape(-1, count, d_model) * topk_weights.reshape(
     -1, count, 1
   )
   return weighted.sum(axis=1).astype(x.dtype).reshape(x.shape)

@@ -109,8 +109,8 @@ def read(folder: pathlib.Path | None = None) -> Tables:
     folder = pathlib.Path(spec.submodule_search_locations[0])
   names = {}
   for way, (file, pattern) in _SYMBOLS.items():
-    found = re.findall(pattern, _bytes(folder / file))
-    names[way] = frozenset(name.decode() for name in found)
+    matches = re.findall(pattern, _bytes(folder / file))
+    names[way] = frozenset(name.decode() for name in matches)
     _check(folder / file, names[way])
   return Tables(names, _ai_cpu(folder / _AI_CPU_FILE))
 

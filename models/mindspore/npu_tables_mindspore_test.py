@@ -26,7 +26,7 @@ def _row(name: str, kind: str, *operands: str) -> str:
 
 
 @pytest.fixture(scope='module')
-def installed() -> npu_tables.Tables:
+def tables() -> npu_tables.Tables:
   return npu_tables.read()
 
 
@@ -66,15 +66,17 @@ def test_how_an_npu_takes_an_operator(folder, name, dtypes, way):
 
 
 @pytest.mark.parametrize(
-  'content, told',
+  'content, expected',
   [(None, 'a table .* got no such file'), (b'', 'names .* got none')],
 )
 @pytest.mark.parametrize('file', _FILES)
-def test_a_table_without_names_is_one_line(folder, file, content, told):
+def test_a_table_without_names_is_one_line(folder, file, content, expected):
   (folder / file).unlink()
   if content is not None:
     (folder / file).write_bytes(content)
-  with pytest.raises(ValueError, match=rf'^\S+/{file}: expected {told} in 2\.'):
+  with pytest.raises(
+    ValueError, match=rf'^\S+/{file}: expected {expected} in 2\.'
+  ):
     npu_tables.read(folder)
 
 
@@ -95,5 +97,5 @@ def test_rows_that_are_others_are_one_line(folder):
     ('Eigh', ('float32',), None),
   ],
 )
-def test_the_tables_of_the_installed_mindspore(installed, name, dtypes, way):
-  assert installed.way(name, dtypes) == way
+def test_the_tables_of_the_installed_mindspore(tables, name, dtypes, way):
+  assert tables.way(name, dtypes) == way

@@ -46,12 +46,12 @@ def linear(
 
   `[..., Y]` in the dtype of `x`, summed in `wide`.
   """
-  of = wide(x.dtype)
-  weight = params[f'{name}.weight'].astype(of)
-  rows = x.astype(of).reshape(-1, x.shape[-1])
+  wide_dtype = wide(x.dtype)
+  weight = params[f'{name}.weight'].astype(wide_dtype)
+  rows = x.astype(wide_dtype).reshape(-1, x.shape[-1])
   y = ops.matmul(rows, weight.swapaxes(0, 1))
   if (bias := params.get(f'{name}.bias')) is not None:
-    y = y + bias.astype(of)
+    y = y + bias.astype(wide_dtype)
   return y.astype(x.dtype).reshape(*x.shape[:-1], -1)
 
 
@@ -85,12 +85,12 @@ def gated(
   With a limit, of `min(gate, limit)`, and `up` within it on both sides.
   """
   if limit:
-    most = constant(limit, gate)
-    gate = ops.where(gate > most, most, gate)
-    up = ops.where(up.abs() > most, up.sign() * most, up)
+    bound = constant(limit, gate)
+    gate = ops.where(gate > bound, bound, gate)
+    up = ops.where(up.abs() > bound, up.sign() * bound, up)
   exact = _exactly(gate)
-  turned = exact * ops.sigmoid(exact * constant(alpha, exact))
-  return turned.astype(gate.dtype) * (up + constant(offset, up))
+  activation = exact * ops.sigmoid(exact * constant(alpha, exact))
+  return activation.astype(gate.dtype) * (up + constant(offset, up))
 
 
 def sigmoid(

@@ -70,25 +70,25 @@ def loss_and_grads(
     ValueError: an argument is not as above; names it.
   """
   shards = communication.get_group_size()
-  trained = [n for n in params if parameters.has_gradient(n)]
+  names = [n for n in params if parameters.has_gradient(n)]
 
   # Positions: a gradient over a dict is an empty tuple, without an error.
   def loss(*values):
-    given = dict(params) | dict(zip(trained, values, strict=True))
-    out = logits(given, config, tokens)
+    merged_params = dict(params) | dict(zip(names, values, strict=True))
+    out = logits(merged_params, config, tokens)
     # Of the mean over all processes this one's share.
     return decoder.next_token_loss(out, tokens) / shards
 
-  places = tuple(range(len(trained)))
-  share, grads = ms.value_and_grad(loss, places)(*(params[n] for n in trained))
-  named = dict(zip(trained, grads, strict=True))
-  return _summed(share), {
-    name: grad if parameters.is_of_experts(name) else _summed(grad)
-    for name, grad in named.items()
+  places = tuple(range(len(names)))
+  share, grads = ms.value_and_grad(loss, places)(*(params[n] for n in names))
+  grads_by_name = dict(zip(names, grads, strict=True))
+  return _all_reduce(share), {
+    name: grad if parameters.is_of_experts(name) else _all_reduce(grad)
+    for name, grad in grads_by_name.items()
   }
 
 
-def _summed(value: ms.Tensor) -> ms.Tensor:
+def _all_reduce(value: ms.Tensor) -> ms.Tensor:
   # No sum of bfloat16 over processes on a CPU.
   wide = value.astype(ops.wide(value.dtype))
   return ms_ops.AllReduce()(wide).astype(value.dtype)

@@ -38,10 +38,10 @@ def main(folder: str) -> None:
     tokens = ms.Tensor(golden.tokens(name, 0)[rank : rank + 1])
     config = golden.config(name)
     loss, grads = parallel.loss_and_grads(params, config, tokens)
-    made = dict(
+    results = dict(
       grads, loss=loss, logits=parallel.logits(params, config, tokens)
     )
-    _save(f'{folder}/{name}.{dtype}.{rank}.npz', made)
+    _save(f'{folder}/{name}.{dtype}.{rank}.npz', results)
   for wrong in (
     lambda: parallel.own({'mlp.experts.w_down': np.zeros((3, 2, 2))}),
     lambda: decoder.forward(params, config, tokens, shards=2, moe='framework'),
@@ -55,30 +55,30 @@ def main(folder: str) -> None:
 def on_one(name: str, dtype: str) -> dict[str, ms.Tensor]:
   """Returns loss, logits and gradients, which one process computes."""
   config, params, tokens = model_testing.model(name, dtype)
-  trained = golden.trained(params)
+  names = golden.list_trained(params)
 
   def loss(*values):
-    given = params | dict(zip(trained, values, strict=True))
-    out, _ = decoder.forward(given, config, tokens, ranks=2)
+    merged_params = params | dict(zip(names, values, strict=True))
+    out, _ = decoder.forward(merged_params, config, tokens, ranks=2)
     return decoder.next_token_loss(out, tokens), out
 
-  values = [params[n] for n in trained]
+  values = [params[n] for n in names]
   places = tuple(range(len(values)))
   (value, out), grads = ms.value_and_grad(loss, places, has_aux=True)(*values)
-  return dict(zip(trained, grads), loss=value, logits=out)
+  return dict(zip(names, grads), loss=value, logits=out)
 
 
-def _save(path: str, made: dict[str, ms.Tensor]) -> None:
-  arrays = {n: ops.to_numpy(value) for n, value in made.items()}
+def _save(path: str, results: dict[str, ms.Tensor]) -> None:
+  arrays = {n: ops.to_numpy(value) for n, value in results.items()}
   np.savez(path, **{n: a.astype(np.float32) for n, a in arrays.items()})
 
 
-def differences(got: list, want: dict) -> dict[str, float]:
+def differences(actual: list, want: dict) -> dict[str, float]:
   """Returns largest differences, of gradients over their mean square's root."""
   out = {}
   for name, value in want.items():
     value = ops.to_numpy(value).astype(np.float32)
-    parts = [part[name] for part in got]
+    parts = [part[name] for part in actual]
     if name != 'logits' and not parameters.is_of_experts(name):
       np.testing.assert_array_equal(*parts, name)
       parts = parts[:1]
@@ -104,14 +104,16 @@ def has_the_same_bits(name: str) -> bool:
 def test_two_processes_are_one(tmp_path):
   program = f'import sys\nfrom {__name__} import main\nmain(sys.argv[1])\n'
   logs = msrun_testing.run(program, tmp_path)
-  for told in ('divides 3 experts, got 2', "for 2 shards, got 'framework'"):
-    assert logs.count(told) == 2, logs
+  for message in ('divides 3 experts, got 2', "for 2 shards, got 'framework'"):
+    assert logs.count(message) == 2, logs
   ms.set_device('CPU')
   for name, dtype in CASES:
-    got = [dict(np.load(tmp_path / f'{name}.{dtype}.{r}.npz')) for r in (0, 1)]
-    found = differences(got, on_one(name, dtype))
-    print(name, dtype, max(found.items(), key=lambda item: item[1]))
-    for tensor, far in found.items():
+    actual = [
+      dict(np.load(tmp_path / f'{name}.{dtype}.{r}.npz')) for r in (0, 1)
+    ]
+    distances = differences(actual, on_one(name, dtype))
+    print(name, dtype, max(distances.items(), key=lambda item: item[1]))
+    for tensor, far in distances.items():
       bound = 0 if has_the_same_bits(tensor) else ORDER[dtype]
       assert far <= bound, (name, dtype, tensor, far)
 

@@ -23,7 +23,7 @@ class Stepper:
     moe: str = 'host',
   ):
     """As of `models/jax/stepper.py`."""
-    self._config, self._layer = config, moe_lib.named(moe)
+    self._config, self._layer = config, moe_lib.find_layer(moe)
     self._params = {name: ms.Tensor(value) for name, value in params.items()}
 
   def empty(self, batch, capacity, starts) -> states.Cache:

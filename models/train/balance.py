@@ -50,8 +50,8 @@ def loss(
   shares = nn.softmax(scores) if softmax else nn.sigmoid(scores)
   if not softmax:
     shares = shares / shares.sum(axis=-1, keepdims=True)
-  chosen = routed.topk_ids.reshape(groups, -1, 1)
-  hits = chosen == nn.constant(np.arange(experts), chosen)
+  choices = routed.topk_ids.reshape(groups, -1, 1)
+  hits = choices == nn.constant(np.arange(experts), choices)
   product = hits.astype(shares.dtype).mean(axis=1) * shares.mean(axis=1)
   return (experts * product.sum(axis=-1)).mean()
 

@@ -25,7 +25,7 @@ def _routed(config, scores, ids) -> routed_lib.Routed:
   )
 
 
-def _sized(config, experts, top_k):
+def _resize(config, experts, top_k):
   return dataclasses.replace(
     config,
     num_experts=experts,
@@ -41,16 +41,16 @@ class TestLoss:
     # given 2 ranks that hold 4 sequences of 3 tokens
     rng = np.random.default_rng(seed)
     experts, top_k, sequences, length = 6, 2, 4, 3
-    config = _sized(config, experts, top_k)
+    config = _resize(config, experts, top_k)
     scores = rng.standard_normal((2, 6, experts))
     ids = rng.permuted(np.tile(np.arange(experts), (2, 6, 1)), axis=-1)
     ids = ids[..., :top_k]
     # when
-    got = balance.loss(
+    actual = balance.loss(
       decoder.OPERATORS, config, _routed(config, scores, ids), sequences
     )
     # then, written with loops
-    flat, chosen = scores.reshape(-1, experts), ids.reshape(-1, top_k)
+    flat, choices = scores.reshape(-1, experts), ids.reshape(-1, top_k)
     if config.family.router == 'softmax':
       shares = np.exp(flat) / np.exp(flat).sum(1, keepdims=True)
       parts = [range(12)]
@@ -62,7 +62,7 @@ class TestLoss:
       [
         sum(
           experts
-          * np.mean([(chosen[t] == e).sum() for t in part])
+          * np.mean([(choices[t] == e).sum() for t in part])
           / top_k
           * np.mean([shares[t, e] for t in part])
           for e in range(experts)
@@ -71,11 +71,11 @@ class TestLoss:
       ]
     )
     # A few hundred float32 roundings of terms below 1.
-    assert got == pytest.approx(want, rel=300 * 2.0**-24)
+    assert actual == pytest.approx(want, rel=300 * 2.0**-24)
 
 
 def test_the_bias_moves_up_where_too_few_down_where_too_many():
   bias = jnp.array([0.5, 0.5, 0.5], jnp.float32)
   loads = jnp.array([1, 2, 3], jnp.int32)
-  moved = balance.moved_bias(bias, loads, 0.25)
-  assert moved.tolist() == [0.75, 0.5, 0.25]
+  bias_after = balance.moved_bias(bias, loads, 0.25)
+  assert bias_after.tolist() == [0.75, 0.5, 0.25]

@@ -72,12 +72,12 @@ def write(path: pathlib.Path, family: str = 'deepseek_tiny') -> pathlib.Path:
   )
   if family == 'deepseek_tiny':
     fields |= _ONE_LAYER[family]
-  made = config_lib.from_hf(fields)
+  config = config_lib.from_hf(fields)
   convert.write(
     path,
     weights_lib.of_parameters(
-      made,
-      init.init(made, 5),
+      config,
+      init.init(config, 5),
       {'tokenizer.json': words().to_str().encode()},
     ),
   )
@@ -88,10 +88,10 @@ def words() -> tokenizers.Tokenizer:
   """Returns 254 words of the shipped text; 0 is any other, 255 the end."""
   text = text_lib.SHIPPED.read_text()
   common = collections.Counter(re.findall(_SPLIT, text)).most_common(254)
-  known = {'?': 0} | {word: n for n, (word, _) in enumerate(common, 1)}
-  made = tokenizers.Tokenizer(tokenizers.models.WordLevel(known, '?'))
-  made.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+  vocabulary = {'?': 0} | {word: n for n, (word, _) in enumerate(common, 1)}
+  tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, '?'))
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(
     tokenizers.Regex(_SPLIT), 'removed', invert=True
   )
-  made.add_special_tokens(['<end>'])
-  return made
+  tokenizer.add_special_tokens(['<end>'])
+  return tokenizer

@@ -14,28 +14,30 @@ GROUPS = {
 }
 
 
-def names(parameters: Iterable[str], asked: str) -> frozenset[str]:
-  """Returns the names of parameters that `asked` freezes.
+def names(parameters: Iterable[str], patterns_text: str) -> frozenset[str]:
+  """Returns the names of parameters that `patterns_text` freezes.
 
   Args:
     parameters: names of all.
-    asked: keys of `GROUPS` and patterns, such as `model.layers.0.*`, with
-      commas between; '' for none.
+    patterns_text: comma-separated keys of `GROUPS` and patterns, such as
+      `model.layers.0.*`; '' for none.
 
   Raises:
     ValueError: one of them matches no parameter, or none is left to train.
   """
-  known = list(parameters)
-  frozen: set[str] = set()
-  for word in filter(None, map(str.strip, asked.split(','))):
+  all_names = list(parameters)
+  frozen_names: set[str] = set()
+  for word in filter(None, map(str.strip, patterns_text.split(','))):
     patterns = GROUPS.get(word, (word,))
-    found = [n for p in patterns for n in fnmatch.filter(known, p)]
-    if not found:
+    matches = [n for p in patterns for n in fnmatch.filter(all_names, p)]
+    if not matches:
       raise ValueError(
         f'freeze: expected one of {list(GROUPS)} that the model has, or a '
-        f'pattern of its parameters such as {known[0]}, got {word!r}'
+        f'pattern of its parameters such as {all_names[0]}, got {word!r}'
       )
-    frozen.update(found)
-  if frozen.issuperset(known):
-    raise ValueError(f'freeze: expected a parameter left, got {asked!r}')
-  return frozenset(frozen)
+    frozen_names.update(matches)
+  if frozen_names.issuperset(all_names):
+    raise ValueError(
+      f'freeze: expected a parameter left, got {patterns_text!r}'
+    )
+  return frozenset(frozen_names)

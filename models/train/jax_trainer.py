@@ -23,7 +23,7 @@ class Trainer(trainer_lib.Trainer):
   def __init__(
     self, config: config_lib.ModelConfig, settings: settings_lib.Settings
   ):
-    super().__init__(config, settings, moe_lib.named(settings.moe))
+    super().__init__(config, settings, moe_lib.find_layer(settings.moe))
     self._optimizer = optimizer(settings)
     self.step = jax.jit(self._step, donate_argnums=0)
     self.loss = jax.jit(lambda params, batch: self._loss(params, batch)[1].loss)
@@ -31,24 +31,24 @@ class Trainer(trainer_lib.Trainer):
   def first(self, values: Mapping[str, np.ndarray]) -> trainer_lib.State:
     """Returns the state before step 0, of parameters by name."""
     params = jax.tree.map(jnp.asarray, dict(values))
-    moments = self._optimizer.init(self._trained(params))
+    moments = self._optimizer.init(self._select_trainable(params))
     return trainer_lib.State(params, moments)
 
   def _step(
     self, state: trainer_lib.State, batch: at.Int32[at.Array, 'B T+1']
   ) -> tuple[trainer_lib.State, trainer_lib.Metrics]:
-    trained = self._trained(state.params)
-    fixed = {k: v for k, v in state.params.items() if k not in trained}
+    trainable = self._select_trainable(state.params)
+    fixed = {k: v for k, v in state.params.items() if k not in trainable}
 
-    def total(trained):
-      return self._loss({**trained, **fixed}, batch)
+    def total(params):
+      return self._loss({**params, **fixed}, batch)
 
-    grads, metrics = jax.grad(total, has_aux=True)(trained)
-    updates, moments = self._optimizer.update(grads, state.moments, trained)
-    trained = optax.apply_updates(trained, updates)
-    params = {**trained, **self._moved(fixed, metrics.loads)}
-    kept = {name: params[name] for name in state.params}
-    return trainer_lib.State(kept, moments), metrics
+    grads, metrics = jax.grad(total, has_aux=True)(trainable)
+    updates, moments = self._optimizer.update(grads, state.moments, trainable)
+    trainable = optax.apply_updates(trainable, updates)
+    params = {**trainable, **self._move_biases(fixed, metrics.loads)}
+    ordered = {name: params[name] for name in state.params}
+    return trainer_lib.State(ordered, moments), metrics
 
   def _loss(
     self, params: Mapping[str, at.Array], batch: at.Int32[at.Array, 'B T+1']

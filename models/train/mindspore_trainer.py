@@ -33,12 +33,13 @@ class Trainer(trainer_lib.Trainer):
   def __init__(
     self, config: config_lib.ModelConfig, settings: settings_lib.Settings
   ):
-    super().__init__(config, settings, moe_lib.named(settings.moe))
+    super().__init__(config, settings, moe_lib.find_layer(settings.moe))
 
   def first(self, values: Arrays) -> trainer_lib.State:
     """Returns the state before step 0, of parameters by name."""
     zeros = {
-      name: np.zeros_like(values[name]) for name in self._trained(values)
+      name: np.zeros_like(values[name])
+      for name in self._select_trainable(values)
     }
     moments = dict(count=np.int32(0), mu=zeros, nu=dict(zeros))
     return trainer_lib.State(values, moments)
@@ -48,32 +49,34 @@ class Trainer(trainer_lib.Trainer):
   ) -> tuple[trainer_lib.State, trainer_lib.Metrics]:
     """Returns the state after a step on `batch`, and the step's metrics."""
     params = {name: ms.Tensor(array) for name, array in state.params.items()}
-    trained = list(self._trained(params))
-    seen: dict[str, trainer_lib.Metrics] = {}
+    trainable = list(self._select_trainable(params))
+    outputs: dict[str, trainer_lib.Metrics] = {}
 
     # Positions: a gradient over a dict is an empty tuple, without an error.
     def total(*values):
-      given = params | dict(zip(trained, values, strict=True))
-      loss, seen['metrics'] = self._loss(given, batch)
+      merged_params = params | dict(zip(trainable, values, strict=True))
+      loss, outputs['metrics'] = self._loss(merged_params, batch)
       return loss
 
-    places = tuple(range(len(trained)))
-    grads = ms.grad(total, places)(*(params[name] for name in trained))
-    named = dict(zip(trained, grads, strict=True))
-    values, moments = updated(self._settings, params, named, state.moments)
-    metrics = seen['metrics']
+    places = tuple(range(len(trainable)))
+    grads = ms.grad(total, places)(*(params[name] for name in trainable))
+    grads_by_name = dict(zip(trainable, grads, strict=True))
+    values, moments = updated(
+      self._settings, params, grads_by_name, state.moments
+    )
+    metrics = outputs['metrics']
     fixed = {k: v for k, v in state.params.items() if k not in values}
-    made = values | self._moved(fixed, metrics.loads)
+    new_params = values | self._move_biases(fixed, metrics.loads)
     return trainer_lib.State(
-      {name: made[name] for name in state.params}, moments
+      {name: new_params[name] for name in state.params}, moments
     ), metrics
 
   def loss(
     self, params: Mapping[str, np.ndarray], batch: at.Int32[np.ndarray, 'B T+1']
   ) -> float:
     """Returns the mean cross-entropy of a batch, nats for each token."""
-    given = {name: ms.Tensor(array) for name, array in params.items()}
-    return self._loss(given, batch)[1].loss
+    tensors = {name: ms.Tensor(array) for name, array in params.items()}
+    return self._loss(tensors, batch)[1].loss
 
   def _loss(
     self, params: ops.Params, batch: at.Int32[np.ndarray, 'B T+1']
@@ -86,8 +89,8 @@ class Trainer(trainer_lib.Trainer):
       params, config, tokens, moe=self._layer, ranks=self._settings.ranks
     )
     shares = ops.log_softmax(logits.astype(ms.float32))
-    picked = ms_ops.gather_elements(shares, -1, after.expand_dims(-1))
-    entropy = -picked.mean()
+    target_scores = ms_ops.gather_elements(shares, -1, after.expand_dims(-1))
+    entropy = -target_scores.mean()
     routed = [r for r in aux.routed.values() if r is not None]
     uneven = [
       balance.loss(decoder.OPERATORS, config, r, len(batch)) for r in routed

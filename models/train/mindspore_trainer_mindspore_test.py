@@ -87,10 +87,10 @@ class TestRun:
   def test_all_parameters_move_but_those_that_are_frozen(
     self, straight, settings
   ):
-    before = start_lib.of(settings).first()
+    before = start_lib.from_settings(settings).first()
     after = convert.read(straight[0] / run.MODEL).load()
-    same = {n for n in before if np.array_equal(before[n], after[n])}
-    assert same == {'model.embed_tokens.weight'}
+    unmoved = {n for n in before if np.array_equal(before[n], after[n])}
+    assert unmoved == {'model.embed_tokens.weight'}
 
   def test_the_oracle_is_refused(self, settings, tmp_path):
     wrong = dataclasses.replace(settings, moe='oracle')
@@ -112,18 +112,18 @@ class TestOptimizer:
     optimizer = jax_trainer.optimizer(settings)
 
     @jax.jit
-    def stepped(grads, held, params):
-      changes, held = optimizer.update(grads, held, params)
-      return jax.tree.map(jnp.add, params, changes), held
+    def stepped(grads, state, params):
+      changes, state = optimizer.update(grads, state, params)
+      return jax.tree.map(jnp.add, params, changes), state
 
-    theirs = {name: jnp.asarray(value) for name, value in params.items()}
-    held = optimizer.init(theirs)
+    jax_params = {name: jnp.asarray(value) for name, value in params.items()}
+    state = optimizer.init(jax_params)
     zeros = {name: np.zeros_like(value) for name, value in params.items()}
     moments = dict(count=np.int32(0), mu=zeros, nu=dict(zeros))
     for step in range(4):
       grads = draw()
       # When.
-      theirs, held = stepped(grads, held, theirs)
+      jax_params, state = stepped(grads, state, jax_params)
       params, moments = mindspore_trainer.updated(
         settings,
         {name: ms.Tensor(value) for name, value in params.items()},
@@ -134,7 +134,7 @@ class TestOptimizer:
       rate = mindspore_trainer.learning_rate(settings, step)
       for name, value in params.items():
         room = (step + 1) * _UNIT * (12 * 4 * rate + np.abs(value))
-        assert (np.abs(value - np.asarray(theirs[name])) <= room).all()
+        assert (np.abs(value - np.asarray(jax_params[name])) <= room).all()
 
 
 class TestBalance:
@@ -145,7 +145,7 @@ class TestBalance:
     scores = rng.normal(size=(1, 12, config.num_experts)).astype(np.float32)
     ids = rng.random(scores.shape).argsort(-1)[..., :2].astype(np.int32)
     rest = dict(x=None, topk_weights=None, loads=None, y=None)
-    ours, theirs = (
+    mindspore_loss, jax_loss = (
       balance.loss(
         lib.OPERATORS,
         config,
@@ -158,5 +158,7 @@ class TestBalance:
       )
     )
     # Positive terms: as many roundings as there are additions, at most.
-    most = 2 * (scores.size + config.num_experts)
-    assert float(ours) == pytest.approx(float(theirs), rel=most * _UNIT)
+    roundings = 2 * (scores.size + config.num_experts)
+    assert float(mindspore_loss) == pytest.approx(
+      float(jax_loss), rel=roundings * _UNIT
+    )

@@ -72,7 +72,7 @@ def train(
   steps: int,
   save_every: int = 100,
   resume: bool = False,
-  told: Callable[[str], None] = lambda text: None,
+  report: Callable[[str], None] = lambda text: None,
   start: start_lib.Start | None = None,
 ) -> Result:
   """Trains until `steps` steps are done, and writes the folder.
@@ -84,7 +84,7 @@ def train(
     save_every: steps from one state to the next; the last is always written.
     resume: whether to go on from the folder's newest state; after the last
       step only the model is written.
-    told: is given a line for each step.
+    report: called with a line of text for each step.
     start: of these settings, if it has been read.
 
   Raises:
@@ -99,7 +99,7 @@ def train(
       f'steps: expected at least 1, got {min(steps, save_every)}'
     )
   root = pathlib.Path(folder)
-  start = start or start_lib.of(settings)
+  start = start or start_lib.from_settings(settings)
   config = start.config
   data = text_lib.read(settings.text, start.encoding)
   learnt, held_out = text_lib.split(data.tokens)
@@ -114,7 +114,7 @@ def train(
     )
     state, metrics = trainer.step(state, batch)
     rows.append(_row(step, metrics))
-    told(f'loss {rows[-1]["loss"]:.4f}')
+    report(f'loss {rows[-1]["loss"]:.4f}')
     run.note(rows[-1])
     if (step + 1) % save_every == 0 or step + 1 == steps:
       run.save(state, rows)

@@ -101,15 +101,15 @@ class TestResume:
     assert resumed.held_out == result.held_out
 
   @pytest.mark.parametrize(
-    'changed, text',
+    'changes, text',
     [
       (dict(seed=1), 'seed: expected 0, as the run has it, got 1'),
       (dict(moe='oracle'), "moe: expected 'framework', as the run has it"),
       (dict(batch=4), 'batch: expected 2, as the run has it, got 4'),
     ],
   )
-  def test_another_run_is_refused(self, straight, settings, changed, text):
-    other = dataclasses.replace(settings, **changed)
+  def test_another_run_is_refused(self, straight, settings, changes, text):
+    other = dataclasses.replace(settings, **changes)
     with pytest.raises(ValueError, match=text):
       run.train(other, straight[0], _STEPS + 1, resume=True)
 
@@ -120,10 +120,10 @@ class TestResume:
     model = folder / 'model/model.safetensors'
     before = model.read_bytes()
     model.unlink()
-    again = run.train(settings, folder, _STEPS, resume=True)
-    assert again.first == _STEPS
+    repeat = run.train(settings, folder, _STEPS, resume=True)
+    assert repeat.first == _STEPS
     assert model.read_bytes() == before
-    np.testing.assert_array_equal(again.losses, result.losses)
+    np.testing.assert_array_equal(repeat.losses, result.losses)
 
   def test_fewer_steps_than_are_done(self, straight, settings):
     with pytest.raises(ValueError, match='steps: expected at least the 6'):
@@ -155,7 +155,7 @@ class TestRefuses:
       run.train(small, tmp_path / 'out', 3)
 
   @pytest.mark.parametrize(
-    'changed, text',
+    'changes, text',
     [
       (dict(batch=0), 'batch: expected a positive integer, got 0'),
       (dict(learning_rate=-1.0), 'learning_rate: expected at least 0'),
@@ -163,9 +163,9 @@ class TestRefuses:
       (dict(framework='torch'), "framework: expected one of .* got 'torch'"),
     ],
   )
-  def test_settings(self, settings, changed, text):
+  def test_settings(self, settings, changes, text):
     with pytest.raises(ValueError, match=text):
-      dataclasses.replace(settings, **changed)
+      dataclasses.replace(settings, **changes)
 
 
 class TestPlots:

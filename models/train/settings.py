@@ -57,10 +57,10 @@ class Settings:
       raise ValueError(
         f'framework: expected one of {list(FRAMEWORKS)}, got {self.framework!r}'
       )
-    known = DEVICES[: 1 + (self.framework == 'mindspore')]
-    if self.device not in known:
+    devices = DEVICES[: 1 + (self.framework == 'mindspore')]
+    if self.device not in devices:
       raise ValueError(
-        f'device: expected one of {list(known)} with framework '
+        f'device: expected one of {list(devices)} with framework '
         f'{self.framework}, got {self.device!r}'
       )
     for name in ('ranks', 'batch', 'length'):
@@ -82,7 +82,9 @@ class Settings:
 
   def differences(self, other: dict[str, Any]) -> list[str]:
     """Returns the names of settings that differ from those of another run."""
-    mine = dataclasses.asdict(self)
+    own_fields = dataclasses.asdict(self)
     # Of a run that is older than a setting, it has the default.
     old = dataclasses.asdict(Settings()) | other
-    return [n for n in sorted({*mine, *old}) if mine.get(n) != old[n]]
+    return [
+      n for n in sorted({*own_fields, *old}) if own_fields.get(n) != old[n]
+    ]

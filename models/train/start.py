@@ -36,7 +36,7 @@ class Start:
   fields: Mapping[str, Any] | None = None
 
 
-def of(settings: settings_lib.Settings) -> Start:
+def from_settings(settings: settings_lib.Settings) -> Start:
   """Returns the beginning of a run.
 
   The tokenizer is that of the folder of weights, or beside the config.json.
@@ -84,10 +84,10 @@ def _files(
 ) -> dict[str, bytes]:
   if encoding.tokenizer is not None:
     return config_file.extras(folder)
-  needed = tokenizer.byte_level().get_vocab_size()
-  if config.vocab_size < needed:
+  size = tokenizer.byte_level().get_vocab_size()
+  if config.vocab_size < size:
     raise ValueError(
-      f'vocab_size: expected at least {needed}, bytes and specials, got '
+      f'vocab_size: expected at least {size}, bytes and specials, got '
       f'{config.vocab_size}'
     )
   return tokenizer.byte_level_files()

@@ -51,16 +51,18 @@ class TestFrom:
   ):
     run.train(settings, tmp_path, 10, save_every=10)
     run.train(settings, tmp_path, _STEPS, save_every=10, resume=True)
-    ours, theirs = map(folder_testing.state, (tmp_path, straight[0]))
-    assert ours == theirs
+    resumed_state, straight_state = map(
+      folder_testing.state, (tmp_path, straight[0])
+    )
+    assert resumed_state == straight_state
 
   def test_frozen_parameters_keep_their_bits_and_others_move(
     self, straight, folder
   ):
     before = convert.read(folder, 'float32').load()
     after = convert.read(straight[0] / run.MODEL).load()
-    same = {n for n in before if before[n].tobytes() == after[n].tobytes()}
-    assert same == {
+    unmoved = {n for n in before if before[n].tobytes() == after[n].tobytes()}
+    assert unmoved == {
       'model.embed_tokens.weight',
       'model.layers.0.self_attn.kv_b_proj.weight',
     }
@@ -68,10 +70,10 @@ class TestFrom:
   def test_the_model_has_the_tokenizer_and_converts_back(
     self, straight, folder, tmp_path
   ):
-    made = straight[0] / run.MODEL
+    folder_written = straight[0] / run.MODEL
     name = 'tokenizer.json'
-    assert (made / name).read_bytes() == (folder / name).read_bytes()
-    convert.write(tmp_path / 'back', convert.read(made, 'bfloat16'))
+    assert (folder_written / name).read_bytes() == (folder / name).read_bytes()
+    convert.write(tmp_path / 'back', convert.read(folder_written, 'bfloat16'))
     fields = [
       json.loads((f / 'config.json').read_text())
       for f in (folder, tmp_path / 'back')
@@ -88,18 +90,18 @@ class TestFrom:
     convert.write(tmp_path / 'bare', dataclasses.replace(weights, extras={}))
     bare = settings_lib.Settings(source=str(tmp_path / 'bare'))
     with pytest.raises(ValueError, match='vocab_size: expected at least 258'):
-      start_lib.of(bare)
+      start_lib.from_settings(bare)
 
   def test_a_config_has_the_tokenizer_beside_it(self, folder):
     beside = settings_lib.Settings(model=str(folder / 'config.json'))
-    assert start_lib.of(beside).encoding.unit == 'token'
+    assert start_lib.from_settings(beside).encoding.unit == 'token'
 
 
 class TestFrozen:
   NAMES = ('model.embed_tokens.weight', 'a.mlp.gate.weight', 'a.norm.weight')
 
   @pytest.mark.parametrize(
-    'asked, want',
+    'patterns_text, want',
     [
       ('', set()),
       ('embed', {NAMES[0]}),
@@ -107,17 +109,17 @@ class TestFrozen:
       ('norms', {NAMES[2]}),
     ],
   )
-  def test_names(self, asked, want):
-    assert frozen.names(self.NAMES, asked) == want
+  def test_names(self, patterns_text, want):
+    assert frozen.names(self.NAMES, patterns_text) == want
 
   @pytest.mark.parametrize(
-    'asked, said',
+    'patterns_text, message',
     [
       ('embd', "freeze: expected one of .*, got 'embd'"),
       ('embed,head', "got 'head'"),
       ('*', 'freeze: expected a parameter left, got'),
     ],
   )
-  def test_refuses(self, asked, said):
-    with pytest.raises(ValueError, match=said):
-      frozen.names(self.NAMES, asked)
+  def test_refuses(self, patterns_text, message):
+    with pytest.raises(ValueError, match=message):
+      frozen.names(self.NAMES, patterns_text)

@@ -31,7 +31,7 @@ _OF_BYTES = 258
 # Part of a text that a model is judged on and does not learn from.
 _HELD_OUT = 0.05
 # Tokens that `bigram_entropy` counts, at most.
-_COUNTED = 1 << 24
+_MAX_COUNTED = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Encoding:
     if self.tokenizer is None:
       ids = np.frombuffer(text, np.uint8).astype(np.int64)
     else:
-      said = self.tokenizer.encode(
+      encoding = self.tokenizer.encode(
         text.decode(errors='replace'), add_special_tokens=False
       )
-      ids = np.array(said.ids, np.int64)
+      ids = np.array(encoding.ids, np.int64)
     if ids.size and ids.max() >= self.vocabulary:
       raise ValueError(
         f'text: expected tokens below vocab_size={self.vocabulary}, got '
@@ -191,10 +191,10 @@ def documents(
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
   if not path.is_dir():
     return [path]
-  found = [p for p in path.rglob('*') if p.suffix in _SUFFIXES and p.is_file()]
-  if not found:
+  files = [p for p in path.rglob('*') if p.suffix in _SUFFIXES and p.is_file()]
+  if not files:
     raise ValueError(f'{path}: expected files {_SUFFIXES} in it, got none')
-  return sorted(found, key=lambda p: p.relative_to(path).parts)
+  return sorted(files, key=lambda p: p.relative_to(path).parts)
 
 
 def _pieces(path: pathlib.Path) -> Iterator[bytes]:
@@ -210,15 +210,15 @@ def _lines(path: pathlib.Path) -> Iterator[Iterator[bytes]]:
         yield iter((_text_of(line, f'{path}:{number}'),))
 
 
-def _text_of(line: bytes, where: str) -> bytes:
+def _text_of(line: bytes, location: str) -> bytes:
   try:
     content = json.loads(line)
   except (ValueError, RecursionError) as error:
-    raise ValueError(f'{where}: expected JSON, got {error}') from error
+    raise ValueError(f'{location}: expected JSON, got {error}') from error
   text = content.get('text') if isinstance(content, dict) else None
   if not isinstance(text, str):
     raise ValueError(
-      f'{where}: expected an object with a text, got {str(content)[:40]}'
+      f'{location}: expected an object with a text, got {str(content)[:40]}'
     )
   return text.encode(errors='replace')
 
@@ -313,9 +313,9 @@ def bigram_entropy(text: Int[np.ndarray, ' S']) -> float:
   """
   if len(text) < 2:
     raise ValueError(f'text: expected at least 2 tokens, got {len(text)}')
-  counted = text[:_COUNTED].astype(np.int64)
-  values = int(counted.max()) + 1
-  pairs, n = np.unique(counted[:-1] * values + counted[1:], return_counts=True)
+  tokens = text[:_MAX_COUNTED].astype(np.int64)
+  values = int(tokens.max()) + 1
+  pairs, n = np.unique(tokens[:-1] * values + tokens[1:], return_counts=True)
   first = np.bincount(pairs // values, weights=n, minlength=values)
   return float(-(n * np.log(n / first[pairs // values])).sum() / n.sum())
 

@@ -28,13 +28,13 @@ class TestRead:
 def _words() -> text.Encoding:
   """Returns tokens that are words, 7 of them; what it lacks is token 0."""
   vocabulary = ['?', 'a', 'cat', 'sat', '\n', 'on', '<end>']
-  made = tokenizers.Tokenizer(
+  tokenizer = tokenizers.Tokenizer(
     tokenizers.models.WordLevel({w: i for i, w in enumerate(vocabulary)}, '?')
   )
-  made.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(
     tokenizers.Regex('[a-z]+|\n'), 'removed', invert=True
   )
-  return text.Encoding(made, end=6, vocabulary=7)
+  return text.Encoding(tokenizer, end=6, vocabulary=7)
 
 
 class TestDocuments:
@@ -49,8 +49,8 @@ class TestDocuments:
     return tmp_path
 
   def test_of_a_folder_in_the_order_of_its_paths(self, folder):
-    found = [b''.join(d) for d in text.documents(folder)]
-    assert found == [b'a cat\n', b'sat', b'on a\ncat']
+    documents = [b''.join(d) for d in text.documents(folder)]
+    assert documents == [b'a cat\n', b'sat', b'on a\ncat']
 
   def test_tokens_of_a_tokenizer_with_ends_between(self, folder):
     read = text.read(folder, _words()).tokens
@@ -63,9 +63,9 @@ class TestDocuments:
     assert read.tolist() == want
 
   def test_one_file_is_its_bytes_whatever_they_are(self, tmp_path):
-    every = bytes(range(256)) * 999  # more than one piece
-    (tmp_path / 'file').write_bytes(every)
-    assert text.read(tmp_path / 'file').tokens.tolist() == [*every]
+    all_bytes = bytes(range(256)) * 999  # more than one piece
+    (tmp_path / 'file').write_bytes(all_bytes)
+    assert text.read(tmp_path / 'file').tokens.tolist() == [*all_bytes]
 
   def test_the_sum_tells_texts_and_tokenizers_apart(self, folder):
     ends = text.Encoding(end=257, vocabulary=258)
@@ -76,16 +76,16 @@ class TestDocuments:
     assert text.read(folder, ends).crc != first
 
   @pytest.mark.parametrize(
-    'line, said',
+    'line, message',
     [
       ('{"text": 3}', 'one.jsonl:2: expected an object with a text, got'),
       ('["text"]', 'one.jsonl:2: expected an object with a text, got'),
       ('{"text"', 'one.jsonl:2: expected JSON, got'),
     ],
   )
-  def test_refuses_a_line(self, tmp_path, line, said):
+  def test_refuses_a_line(self, tmp_path, line, message):
     (tmp_path / 'one.jsonl').write_text(f'{{"text": "a"}}\n{line}\n')
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
       text.read(tmp_path)
 
   def test_refuses_a_folder_without_text(self, tmp_path):
@@ -155,8 +155,8 @@ class TestBigramEntropy:
     ],
   )
   def test_of_known_texts(self, data, nats):
-    got = text.bigram_entropy(np.frombuffer(data, np.uint8))
-    assert got == pytest.approx(nats, rel=1e-15)
+    actual = text.bigram_entropy(np.frombuffer(data, np.uint8))
+    assert actual == pytest.approx(nats, rel=1e-15)
 
   def test_needs_a_pair(self):
     with pytest.raises(ValueError, match='at least 2 tokens, got 1'):

@@ -54,23 +54,23 @@ class Trainer:
   ):
     self._config, self._settings, self._layer = config, settings, layer
     shapes = parameters_lib.parameter_shapes(config)
-    self._frozen = frozen.names(shapes, settings.freeze)
+    self._frozen_names = frozen.names(shapes, settings.freeze)
 
-  def _trained(self, params: Mapping[str, Any]) -> dict[str, Any]:
+  def _select_trainable(self, params: Mapping[str, Any]) -> dict[str, Any]:
     return {
       name: array
       for name, array in params.items()
-      if name not in self._frozen and parameters_lib.has_gradient(name)
+      if name not in self._frozen_names and parameters_lib.has_gradient(name)
     }
 
-  def _moved(
+  def _move_biases(
     self, fixed: Mapping[str, Any], loads: at.Int32[Any, 'M E']
   ) -> dict[str, Any]:
-    """Returns what is not trained after a step: routers' biases are moved."""
+    """Returns the parameters without gradients, with routers' biases moved."""
     rows = {layer: n for n, layer in enumerate(self._config.moe_layers())}
     return {
       name: value
-      if name in self._frozen
+      if name in self._frozen_names
       else balance.moved_bias(
         value, loads[rows[int(name.split('.')[2])]], self._settings.bias_rate
       )

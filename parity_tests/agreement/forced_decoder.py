@@ -109,7 +109,7 @@ def compute_slots(
     count = tokens.shape[1]
     run = run_steps.make_run(config, {}, dtype)
     numpy_dtype = run_steps.find_dtype(dtype)
-    visible = run.nn.seen(config, 0, count, count, numpy_dtype, None)
+    visible = run.nn.find_positions(config, 0, count, count, numpy_dtype, None)
     for step in run_steps.list_steps(config):
       progress(step.name)
       names = run_steps.list_parameters(step, list(weights.specs))

@@ -375,7 +375,7 @@ def _framework(pair: Pair, subject: subject_lib.Subject) -> types.ModuleType:
     importlib.import_module('hpmoe.models.mindspore.device')
   side = importlib.import_module(_SIDES[pair.framework])
   if pair.candidate is None:
-    layer = side.moe_lib.named(pair.moe)
+    layer = side.moe_lib.find_layer(pair.moe)
     if subject.config.family.by_turns:
       layer_names.check_biased(layer)
       if pair.moe in ('host', 'ascend'):

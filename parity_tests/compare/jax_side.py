@@ -102,7 +102,7 @@ def run(
 
 
 def _named(moe: str) -> Callable[..., jax.Array]:
-  layer = moe_lib.named(moe)
+  layer = moe_lib.find_layer(moe)
   if moe in moe_lib.LAYERS:
     return jax.jit(layer, static_argnums=5)
   return capture.guarded(moe, layer)

@@ -29,7 +29,7 @@ def run(
   # The error of an operator is told where it runs, not at a later one.
   device_lib.use(device, moe)
   ms.set_context(pynative_synchronize=True)
-  layer = moe_lib.named(moe)
+  layer = moe_lib.find_layer(moe)
   if moe not in moe_lib.LAYERS:
     layer = capture.guarded(moe, layer)
   params = {n: ms.Tensor(value) for n, value in subject.params.items()}

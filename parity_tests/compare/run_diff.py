@@ -141,7 +141,7 @@ class _Comparison:
     self._tokens = tokens.reshape(-1, tokens.shape[-1])
     run = self._make_run({})
     count = self._tokens.shape[1]
-    self._visible = run.nn.seen(
+    self._visible = run.nn.find_positions(
       run.config, 0, count, count, np.dtype(_DTYPE), None
     )
     # What the steps before returned, in float64.

@@ -51,7 +51,7 @@ class Step:
     results: where a dump has what it returns; some may be in several places.
     prefixes: what the names of its parameters begin with.
     compute: from a run with these parameters, what tokens see
-      (`states.Seen`), and the arrays.
+      (`states.Positions`), and the arrays.
     is_choice: whether it chooses experts, so that equal scores may part it.
   """
 

@@ -27,7 +27,7 @@ def compute_run(
   run = run_steps.make_run(config, {}, dtype)
   count = tokens.shape[1]
   numpy_dtype = run_steps.find_dtype(dtype)
-  visible = run.nn.seen(config, 0, count, count, numpy_dtype, None)
+  visible = run.nn.find_positions(config, 0, count, count, numpy_dtype, None)
   results: Tensors = {}
   tensors: Tensors = {}
   for step in run_steps.list_steps(config):

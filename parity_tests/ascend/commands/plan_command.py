@@ -54,7 +54,7 @@ def _model(f: flags.FlagValues):
     name = folder.resolve().name
   else:
     config = config_lib.load(name)
-  model = plan_sizes.of(config, name)
+  model = plan_sizes.from_config(config, name)
   given: dict[str, Any] = {
     field: f[name].value
     for name, field in _SIZES.items()

@@ -44,7 +44,7 @@ def _generate(f: flags.FlagValues) -> int:
     import jinja2  # noqa: F401
   sampling = sampling_lib.Sampling(f.temperature, f.top_k, f.top_p, f.seed)
   weights = convert.read(f['from'].value, f.dtype)
-  tokenizer = tokenizer_lib.of(weights.extras)
+  tokenizer = tokenizer_lib.from_files(weights.extras)
   if cli.warn_of_bytes(f['from'].value, weights.config) and f.chat:
     raise ValueError('chat: expected a tokenizer.json, got none')
   prompts = _prompts(f, weights.extras)

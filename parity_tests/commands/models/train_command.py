@@ -54,7 +54,7 @@ def _run(f: flags.FlagValues, settings) -> int:
   from hpmoe.models.train import start as start_lib
 
   began = time.perf_counter()
-  start = start_lib.of(settings)
+  start = start_lib.from_settings(settings)
   cli.warn_of_bytes(settings.source or settings.model, start.config)
   with cli.launches_in_frameworks(), cli.progress(f.steps) as step:
     result = run.train(
