@@ -56,13 +56,15 @@ def _read_twin_modes(f: Any) -> dict[str, Any]:
 
 
 _TASKS = _names(tasks.FLAGS)
+# Of our launches that no framework makes.
+_IMAGE = (*_TASKS, *_names(host.PLACEMENT))
 
 _ROWS = (
   row_lib.Row(
     twin_candidate.Twin,
     'backend',
     twin_candidate.NAME,
-    (*_TASKS, *_names(twin_candidate.FLAGS), 'backend', 'deadline', 'fault'),
+    (*_IMAGE, *_names(twin_candidate.FLAGS), 'backend', 'deadline', 'fault'),
     "the twin runs the device's source, all ranks in one process and thread",
     read_fields=_read_twin_modes,
   ),
@@ -71,7 +73,7 @@ _ROWS = (
     'backend',
     npus_candidate.NAME,
     (
-      *_TASKS,
+      *_IMAGE,
       *_names(twin_candidate.FLAGS),
       *_names(npus_candidate.FLAGS),
       'backend',
@@ -95,14 +97,14 @@ _MPI = row_lib.Row(
   mpi_launcher.MpiMegakernel,
   'launcher',
   'mpi',
-  (*_TASKS, 'launcher', 'deadline'),
+  (*_IMAGE, 'launcher', 'deadline'),
   'there each rank is a process with one thread',
 )
 HOST = row_lib.Row(
   host.Megakernel,
   None,
   None,
-  (*_TASKS, *_names(checking.FLAGS), *_names(host.FLAGS)),
+  (*_IMAGE, *_names(checking.FLAGS), *_names(host.FLAGS)),
   'all ranks are in one process of the host',
 )
 
@@ -112,6 +114,7 @@ BACKEND = row_lib.Backend(
   default=HOST,
   flags=(
     *CHOICES,
+    *host.PLACEMENT,
     *host.FLAGS,
     *checking.FLAGS,
     *twin_candidate.FLAGS,

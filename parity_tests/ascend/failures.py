@@ -5,12 +5,19 @@ import contextlib
 
 from hpmoe.backend_ascend.compiler.proofs import proofs
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.load import expert_placement as placement_lib
 from hpmoe.parity_tests.candidates import candidates
 
 
 @contextlib.contextmanager
-def report_failures(name: str) -> Iterator[None]:
+def report_failures(
+  name: str, view: placement_lib.View | None = None
+) -> Iterator[None]:
   """Tells what our own backend made wrong from a request that was wrong.
+
+  Args:
+    name: what reports call it.
+    view: in which it launches; None: as the layer is.
 
   Raises:
     candidates.CandidateError: a proof refused a flow of our compiler, the
@@ -27,6 +34,5 @@ def report_failures(name: str) -> Iterator[None]:
     raise candidates.CandidateError(f'{name}: {error}') from error
   except runtime.WaitError as error:
     found = error.diagnosis
-    raise candidates.CandidateError(
-      str(found), found, plan=error.plan
-    ) from error
+    plan = view.restore(error.plan) if view else error.plan
+    raise candidates.CandidateError(str(found), found, plan=plan) from error

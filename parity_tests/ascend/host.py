@@ -14,6 +14,7 @@ from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.load import expert_placement as placement_lib
 from hpmoe.parity_tests.ascend import checking_modes
 from hpmoe.parity_tests.ascend import failures
 from hpmoe.parity_tests.ascend import image_launch
@@ -34,6 +35,7 @@ Tensors = Mapping[str, np.ndarray]
 _TRIES = 8
 
 _FAULTS = ', '.join(dict.fromkeys(s.name for s in faults.TABLE))
+PLACEMENT = flag_tables.read_flags('expert_placement')
 FLAGS = flag_tables.read_flags('host', dict(faults=_FAULTS))
 
 
@@ -56,6 +58,7 @@ class Megakernel(candidates.Candidate):
     isa: instruction sets: a launch is by the first, a serial run by the last;
       none: the best.
     fused: what it makes is the pass's results only, of what front ends keep.
+    expert_placement: as of `expert_placement.read`; '': experts stay.
     committed: for each run with a fault, the task (layout.TASK) that did it.
     images: compiled so far, by pass, config, policy and options.
   """
@@ -71,6 +74,7 @@ class Megakernel(candidates.Candidate):
   name: str = 'backend_ascend'
   isa: tuple[str, ...] = ()
   fused: bool = False
+  expert_placement: str = ''
   committed: list[np.void] = candidates.noted(list)
   launches: list[image_launch.ImageLaunch] = candidates.noted(list)
   images: dict[tuple, image_lib.Image] = candidates.noted(dict)
@@ -97,18 +101,31 @@ class Megakernel(candidates.Candidate):
         'fused: expected none with isolate, which replays the fused launch, '
         'too, nor with start_at or stop_after'
       )
+    require_placeable(case, self.options, self.expert_placement)
     return dataclasses.replace(self)
+
+  def _view(self, config, inputs) -> placement_lib.View:
+    return placement_lib.view_layer(
+      self.expert_placement, config, inputs['topk_ids']
+    )
 
   def run(
     self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
     """See `Candidate`."""
-    with failures.report_failures(self.name):
-      image = self._compiled(which, config, policy, self.options)
-      modes = checking_modes.build_modes(self.checking, image, given)
-      return self._run(which, image, inputs, modes, self.fused)
+    view = self._view(config, inputs)
+    with failures.report_failures(self.name, view):
+      image = self._compiled(which, view.config, policy, self.options)
+      healing = given and view.place(given)
+      modes = checking_modes.build_modes(self.checking, image, healing)
+      inputs = view.place(inputs)
+      return view.restore(
+        self._run(which, image, inputs, modes, self.fused, view)
+      )
 
-  def _run(self, which, image, inputs, modes, fused) -> dict[str, np.ndarray]:
+  def _run(
+    self, which, image, inputs, modes, fused, view
+  ) -> dict[str, np.ndarray]:
     """Commits the fault, if there is one, in the first task that it changes."""
     policy, asked = image.policy, None
     if fused:
@@ -118,7 +135,14 @@ class Megakernel(candidates.Candidate):
       inputs = read_by_runtime(which, policy, inputs)
     plan = runtime.route(image, inputs['topk_ids'])
     launch = functools.partial(
-      self._launch, which, image, plan, inputs, modes=modes, asked=asked
+      self._launch,
+      which,
+      image,
+      plan,
+      inputs,
+      modes=modes,
+      asked=asked,
+      view=view,
     )
     if self.fault not in faults.specs(which.direction):
       return launch(None)
@@ -138,7 +162,7 @@ class Megakernel(candidates.Candidate):
     )
 
   def _launch(
-    self, which, image, plan, inputs, fault, *, modes, asked
+    self, which, image, plan, inputs, fault, *, modes, asked, view
   ) -> dict[str, np.ndarray]:
     launched = runtime.run(
       image,
@@ -156,7 +180,9 @@ class Megakernel(candidates.Candidate):
       left_out = (modes.actions & modes_lib.Action.RUN) == 0
     found = launched.races, launched.num_races
     self.launches.append(
-      image_launch.ImageLaunch(which, *found, left_out, image=image, plan=plan)
+      image_launch.ImageLaunch(
+        which, *found, left_out, image=image, plan=plan, view=view
+      )
     )
     return _own_outputs(plan, launched)
 
@@ -178,16 +204,18 @@ class Megakernel(candidates.Candidate):
   def _run_serially(
     self, config, policy, inputs, which=passes.FORWARD, given=None
   ) -> dict[str, np.ndarray]:
-    with failures.report_failures(self.name):
-      options = self._serial_options(config, which)
-      image = self._compiled(which, config, policy, options)
-      inputs = read_by_runtime(which, policy, inputs)
+    view = self._view(config, inputs)
+    with failures.report_failures(self.name, view):
+      options = self._serial_options(view.config, which)
+      image = self._compiled(which, view.config, policy, options)
+      inputs = read_by_runtime(which, policy, view.place(inputs))
       plan = runtime.route(image, inputs['topk_ids'])
+      healing = given and view.place(given)
       modes = checking_lib.Checking(isolate=self.checking.isolate)
       launched = self._launch_serial(
-        image, inputs, plan, checking_modes.build_modes(modes, image, given)
+        image, inputs, plan, checking_modes.build_modes(modes, image, healing)
       )
-      return _own_outputs(plan, launched)
+      return view.restore(_own_outputs(plan, launched))
 
   @property
   def as_used(self) -> Callable[..., dict[str, np.ndarray]] | None:
@@ -202,10 +230,12 @@ class Megakernel(candidates.Candidate):
   def _run_as_used(
     self, config, policy, inputs, which=passes.FORWARD
   ) -> dict[str, np.ndarray]:
-    given = given_by_front_ends(which, config, policy, inputs)
+    view = self._view(config, inputs)
+    config = view.config
+    given = given_by_front_ends(which, config, policy, view.place(inputs))
     routing = {n: given[n][:, ::-1] for n in ('topk_ids', 'topk_weights')}
     layer = which, config, policy
-    with failures.report_failures(self.name):
+    with failures.report_failures(self.name, view):
       # Blocks of this check cut what those of a front end hold whole.
       cut = self._asked_of_users(*layer, self.options)
       whole = self._asked_of_users(*layer, granularity.host_options(config))
@@ -222,7 +252,7 @@ class Megakernel(candidates.Candidate):
           f'{self.name}: the launch that front ends make: {name}: expected the '
           'same bits however tasks are cut and whatever ran before, got others'
         )
-    return outputs
+    return view.restore(outputs)
 
   def alone_as_used(
     self, config, policy, inputs, which=passes.FORWARD
@@ -239,10 +269,12 @@ class Megakernel(candidates.Candidate):
       candidates.FaultDoesNothing: the fault has no place in it.
       candidates.CandidateError: it ended early.
     """
-    with failures.report_failures(self.name):
-      image = self._compiled(which, config, policy, self.options)
+    view = self._view(config, inputs)
+    inputs = view.place(inputs)
+    with failures.report_failures(self.name, view):
+      image = self._compiled(which, view.config, policy, self.options)
       whole = dataclasses.replace(self, fault=None)._run(
-        which, image, inputs, modes_lib.Modes(), False
+        which, image, inputs, modes_lib.Modes(), False, view
       )
       alone = dataclasses.replace(self.checking, isolate=True)
       got = self._run(
@@ -251,8 +283,9 @@ class Megakernel(candidates.Candidate):
         inputs,
         checking_modes.build_modes(alone, image, whole),
         True,
+        view,
       )
-    return got, whole
+      return view.restore(got), view.restore(whole)
 
   def _asked_of_users(self, which, config, policy, options) -> runtime.Launch:
     return runtime.Launch(
@@ -279,6 +312,33 @@ class Megakernel(candidates.Candidate):
   ) -> modes_lib.LaunchResult:
     isa = self.isa[-1] if self.isa else None
     return runtime.run_serial(image, inputs, isa=isa, plan=plan, modes=modes)
+
+
+def require_placeable(
+  case: case_lib.Case, options: granularity.Options, placement: str
+) -> None:
+  """Refuses what a launch under a placement is not judged in.
+
+  Raises:
+    ValueError: relayed rows, which the oracle has by the layer's own ranks; a
+      sub-layer; gradients of experts that have copies; a placement that cannot
+      be read.
+    OSError: likewise.
+  """
+  if not placement:
+    return
+  if options.relay:
+    raise ValueError(
+      'relay: expected none beside --expert_placement, under which rows cross '
+      'to other ranks than those of the layer, got relay'
+    )
+  tensors.require_layer(case, 'beside --expert_placement')
+  has_copies = placement_lib.read(placement, case.ranks).has_copies
+  if has_copies and case.direction != 'forward':
+    raise ValueError(
+      'expert_placement: expected no copies of experts beside direction '
+      f'{case.direction}, which would sum their gradients, got {placement}'
+    )
 
 
 def _own_outputs(plan, launched) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ from hpmoe.backend_ascend import _native
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.load import expert_placement as placement_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.judge import isolation
 from hpmoe.reference.contract import tensors
@@ -23,10 +24,14 @@ class ImageLaunch(candidates.Launch):
   Attributes:
     image: what was launched.
     plan: of its routing.
+    view: of the layer, in which experts may have other places; None: as it is.
   """
 
   image: image_lib.Image = dataclasses.field(kw_only=True)
   plan: _native.Routing = dataclasses.field(kw_only=True)
+  view: placement_lib.View | None = dataclasses.field(
+    kw_only=True, default=None
+  )
 
   @property
   def num_tasks(self) -> int:
@@ -37,12 +42,24 @@ class ImageLaunch(candidates.Launch):
     self, lane: str, bad: Masks
   ) -> list[isolation.WrongTask]:
     """See `Launch`."""
-    return find_wrong_tasks(self.image, self.plan, lane, bad)
+    image_masks = self.view.place(bad) if self.view else bad
+    return find_wrong_tasks(self.image, self.plan, lane, image_masks)
 
   def find_left_out(self, like: Masks) -> dict[str, np.ndarray]:
     """See `Launch`."""
     assert self.left_out is not None
-    return written_by(self.image, self.plan, self.left_out, like)
+    return self.find_written(self.left_out, like)
+
+  def find_written(
+    self, tasks: np.ndarray, like: Masks
+  ) -> dict[str, np.ndarray]:
+    """As `written_by`, in the layer's own order of experts."""
+    if self.view is None:
+      return written_by(self.image, self.plan, tasks, like)
+    image_masks = written_by(
+      self.image, self.plan, tasks, self.view.place(like)
+    )
+    return self.view.restore(image_masks)
 
 
 def find_wrong_tasks(

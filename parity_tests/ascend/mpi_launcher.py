@@ -24,6 +24,7 @@ from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.load import arrays
+from hpmoe.backend_ascend.host.load import expert_placement as placement_lib
 from hpmoe.backend_ascend.host.ranks import rank_runtime
 from hpmoe.parity_tests.ascend import failures
 from hpmoe.parity_tests.ascend import host
@@ -294,16 +295,19 @@ class MpiMegakernel(candidates.Candidate):
     options: granularity and cores.
     deadline_s: seconds without progress that end a launch.
     name: what reports call it.
+    expert_placement: as of `host.Megakernel`.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(relays=True)
   options: granularity.Options = granularity.Options()
   deadline_s: float = 60.0
   name: str = 'backend_ascend/mpi'
+  expert_placement: str = ''
 
   def ready(self, case, beside='') -> Self:
     """See `candidates.Candidate`."""
     find_mpiexec()
+    host.require_placeable(case, self.options, self.expert_placement)
     return super().ready(case, beside)
 
   def run(
@@ -311,15 +315,21 @@ class MpiMegakernel(candidates.Candidate):
   ) -> dict[str, np.ndarray]:
     """See `candidates.Candidate`."""
     del given  # It does not replay.
-    with failures.report_failures(self.name):
+    view = placement_lib.view_layer(
+      self.expert_placement, config, inputs['topk_ids']
+    )
+    with failures.report_failures(self.name, view):
       image = compiler.COMPILE[which.direction](
-        config, policy, self.options
+        view.config, policy, self.options
       ).image
       names = arrays.INPUTS[image.direction]
       given = {n: np.asarray(inputs[n]) for n in names if n in inputs}
-      return launch(image, given, deadline_s=self.deadline_s)
+      outputs = launch(image, view.place(given), deadline_s=self.deadline_s)
+      return view.restore(outputs)
 
   @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
     """As `host.Megakernel.serial`."""
-    return host.Megakernel(self.options).serial
+    return host.Megakernel(
+      self.options, expert_placement=self.expert_placement
+    ).serial

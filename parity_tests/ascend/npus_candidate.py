@@ -117,7 +117,7 @@ class Npus(twin_candidate.Twin):
     return None if self.npus else super().serial
 
   def _launch(
-    self, which, image, plan, inputs, fault, *, modes, asked
+    self, which, image, plan, inputs, fault, *, modes, asked, view
   ) -> dict[str, np.ndarray]:
     del fault, modes, asked
     try:
@@ -128,7 +128,7 @@ class Npus(twin_candidate.Twin):
       raise candidates.CandidateError(f'{self.name}: {error}') from error
     self._raise_findings(image)
     self.launches.append(
-      image_launch.ImageLaunch(which, image=image, plan=plan)
+      image_launch.ImageLaunch(which, image=image, plan=plan, view=view)
     )
     return outputs
 

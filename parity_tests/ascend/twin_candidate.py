@@ -65,7 +65,7 @@ class Twin(host.Megakernel):
   counts: list[np.ndarray] = candidates.noted(list)
 
   def _launch(
-    self, which, image, plan, inputs, fault, *, modes, asked
+    self, which, image, plan, inputs, fault, *, modes, asked, view
   ) -> dict[str, np.ndarray]:
     del modes, asked  # Those of the host, of which the twin has none.
     try:
@@ -79,7 +79,7 @@ class Twin(host.Megakernel):
     except twin_runtime.TwinError as error:
       raise TwinFailure(error) from error
     self.launches.append(
-      image_launch.ImageLaunch(which, image=image, plan=plan)
+      image_launch.ImageLaunch(which, image=image, plan=plan, view=view)
     )
     self.counts.append(launched.counts)
     return launched.outputs

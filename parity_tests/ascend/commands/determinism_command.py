@@ -31,6 +31,7 @@ def _define(f: flags.FlagValues) -> None:
   cli.define(f, flag_tables.select(layer, *mine, 'tokens'), **defaults)
   cli.define(f, [*case_flags.SIZES, *tasks.SCHEDULE, backend.IN_PROCESS])
   cli.define(f, flag_tables.select(layer, 'relay', 'fault', 'isa'))
+  cli.define(f, host.PLACEMENT)
   for row, default in zip(
     flag_tables.select(
       layer, 'direction', 'dtype', 'threads', 'accumulation_order'
@@ -87,6 +88,7 @@ def _plan(f: flags.FlagValues):
     layouts=tuple((int(aic), int(aiv)) for aic, aiv in layouts),
     fault=f.fault,
     relay=f.relay,
+    expert_placement=f.expert_placement,
   )
 
 
@@ -135,7 +137,7 @@ def _run_orders(f: flags.FlagValues, plan) -> int:
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
   from hpmoe.parity_tests.ascend.determinism import arrival_orders
 
-  fixed = ('threads', 'isa', 'fault', 'schedule', 'relay')
+  fixed = ('threads', 'isa', 'fault', 'schedule', 'relay', 'expert_placement')
   cli.refuse(f, fixed, f'with --order={f.order}')
   if f.backend != 'host':
     raise cli.UsageError(

@@ -17,6 +17,7 @@ def _define_faults(f: flags.FlagValues) -> None:
   cli.define(f, layer_flags.CASE, preset='tiny', row_block=16)
   cli.define(f, [backend.IN_PROCESS, *twin_candidate.FLAGS])
   cli.define(f, flag_tables.select(host.FLAGS, 'threads'))
+  cli.define(f, host.PLACEMENT)
   cli.own(f, 'faults')
 
 

@@ -22,6 +22,7 @@ from hpmoe.backend_ascend.host.checks import coverage as coverage_lib
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.load import expert_placement as placement_lib
 from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.ascend.determinism import interleavings_table
 from hpmoe.parity_tests.candidates import candidates
@@ -71,6 +72,8 @@ class Plan:
       its cores are those of `layouts`.
     schedule_arguments: of hpmoe check, that ask for it.
     relay: whether tokens cross to a rank once; of a schedule, the schedule's.
+    expert_placement: as of `expert_placement.read`: launches, but not the
+      serial run whose bits they must give, have experts there; '': they stay.
   """
 
   preset: str = 'tiny'
@@ -95,6 +98,7 @@ class Plan:
   scheduled: granularity.Options | None = None
   schedule_arguments: tuple[str, ...] = ()
   relay: bool = False
+  expert_placement: str = ''
 
   def __post_init__(self):
     for name, value in vars(self).items():
@@ -232,6 +236,22 @@ def _saved(
   return dataclasses.replace(made, arrays=arrays)
 
 
+def view_layer(
+  plan: Plan, inputs: inputs_lib.LayerInputs
+) -> placement_lib.View:
+  """Returns the plan's layer as its images have it."""
+  ids = inputs.arrays['topk_ids']
+  return placement_lib.view_layer(plan.expert_placement, inputs.config, ids)
+
+
+def place_inputs(
+  view: placement_lib.View, inputs: inputs_lib.LayerInputs
+) -> inputs_lib.LayerInputs:
+  """Returns a layer's data as its images have it."""
+  arrays = view.place(dict(inputs.arrays))
+  return dataclasses.replace(inputs, config=view.config, arrays=arrays)
+
+
 def compile_image(
   which: passes.Pass, made: inputs_lib.LayerInputs, options: granularity.Options
 ) -> image_lib.Image:
@@ -248,15 +268,18 @@ def _try(
 ) -> tuple[list[interleavings_table.Row], interleavings_table.Schedules]:
   tallies: list[interleavings_table.Tally] = []
   counts = collections.Counter[str]()
+  view = view_layer(plan, made)
+  image_inputs = place_inputs(view, made)
   for options in plan.options():
-    image = compile_image(which, made, options)
+    image = compile_image(which, image_inputs, options)
     if not tallies:
       read = host.read_by_runtime(which, made.policy, made.arrays)
-      expected = runtime.launch_serial(image, read)
+      serial_image = compile_image(which, made, options)
+      expected = runtime.launch_serial(serial_image, read)
       tallies = [
         interleavings_table.Tally(n, expected[n]) for n in which.results
       ]
-    routing = runtime.route(image, made.arrays['topk_ids'])
+    routing = runtime.route(image, image_inputs.arrays['topk_ids'])
     _, signals = runtime.inspect(image, routing)
     seen = coverage_lib.Coverage(image, signals)
     for threads in plan.threads:
@@ -266,11 +289,13 @@ def _try(
         f'{threads} threads'
       )
       for launched, how in _launches(
-        plan, which, image, routing, made, options, threads
+        plan, which, image, routing, image_inputs, options, threads
       ):
         seen.add(launched.order)
+        outputs = {n: launched.outputs[n] for n in which.results}
+        outputs = view.restore(outputs)
         for tally in tallies:
-          tally.add(launched.outputs[tally.name], **how)
+          tally.add(outputs[tally.name], **how)
     counts.update({name: getattr(seen, of) for name, of in _COUNTS.items()})
   dtype = sums_of(made)
   rows = [t.row(which.name, dtype, t.name) for t in tallies]
@@ -369,6 +394,7 @@ def replay(
     routing=plan.routing,
     seed=plan.seed,
     placement=plan.placement,
+    expert_placement=plan.expert_placement or None,
     dtype=dtype,
     direction=which.name,
     **_cut(plan, which, options),

@@ -107,12 +107,15 @@ def _rows(
   group: Group, which: passes.Pass, made: inputs_lib.LayerInputs
 ) -> list[interleavings_table.Row]:
   tallies: list[interleavings_table.Tally] = []
+  view = interleavings.view_layer(group.plan, made)
+  image_inputs = interleavings.place_inputs(view, made)
   for options in group.plan.options():
-    image = interleavings.compile_image(which, made, options)
+    image = interleavings.compile_image(which, image_inputs, options)
     if not tallies:
-      serial = _serial(image, made, group.mmad_orders[0])
+      serial_image = interleavings.compile_image(which, made, options)
+      serial = _serial(serial_image, made, group.mmad_orders[0])
       tallies = [interleavings_table.Tally(n, serial[n]) for n in which.results]
-    routing = runtime.route(image, made.arrays['topk_ids'])
+    routing = runtime.route(image, image_inputs.arrays['topk_ids'])
     fault = interleavings.fault_of(group.plan, which, image, routing)
     for order in group.mmad_orders:
       for one in modes(group.plan, order):
@@ -126,7 +129,8 @@ def _rows(
           mmad_order=order,
           twin_seed=one.seed if one.order == 'seeded' else None,
         )
-        outputs = _launch(image, made, one, fault, replay)
+        outputs = _launch(image, image_inputs, one, fault, replay)
+        outputs = view.restore({n: outputs[n] for n in which.results})
         for tally in tallies:
           tally.add(
             outputs[tally.name],

@@ -1,0 +1,155 @@
+"""`--expert_placement`: judged like any launch, and wrong ones are named."""
+
+import json
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from hpmoe.backend_ascend.host.load import expert_placement
+from hpmoe.parity_tests.commands import cli
+from hpmoe.parity_tests.commands import main
+
+TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--routing=zipf')
+TWIN = ('--backend=ascend_twin', '--row_block=16', '--col_block=32')
+LOADS = [3, 9, 1, 7, 5, 2, 8, 4]
+
+
+@pytest.fixture
+def path(tmp_path):
+  path = tmp_path / 'loads.json'
+  path.write_text(json.dumps(LOADS))
+  return path
+
+
+def run(capsys, command, *arguments) -> tuple[int, str]:
+  """Returns the exit code and what was output on either channel."""
+  code = main.main([command, *TINY, *arguments])
+  return code, ''.join(capsys.readouterr())
+
+
+def find_first_bad(output: str) -> str:
+  """Returns the first tensor of a report's table that has a cross."""
+  return next(line for line in output.splitlines() if '✕' in line).split()[0]
+
+
+@pytest.mark.parametrize(
+  'arguments',
+  [
+    ('--lane=exact,bitwise',),
+    ('--isolate', '--lane=bitwise'),
+    ('--lane=exact', *TWIN),
+  ],
+)
+def test_both_passes_are_judged(path, capsys, arguments):
+  code, output = run(
+    capsys, 'check', f'--expert_placement=loads:{path}', *arguments
+  )
+  assert code == cli.PARITY, output
+
+
+def test_copies_are_judged_forward(path, capsys):
+  flag = f'--expert_placement=copies:{path}'
+  code, output = run(
+    capsys, 'check', flag, '--direction=forward', '--lane=exact,bitwise'
+  )
+  assert code == cli.PARITY, output
+
+
+def test_launches_have_the_bits_of_one_without(path, capsys):
+  code, output = run(
+    capsys,
+    'determinism',
+    f'--expert_placement=loads:{path}',
+    '--interleavings=2',
+    '--layout=3x5',
+    '--dtype=bf16',
+  )
+  assert code == cli.PARITY, output
+
+
+PlacedLayer = expert_placement.PlacedLayer
+
+
+def _map_twice(place):
+  def wrong(self, name, array):
+    if name != 'topk_ids':
+      return place(self, name, array)
+    return self._placement.map_ids(self._ids)
+
+  return wrong
+
+
+def _leave_weights(place):
+  def wrong(self, name, array):
+    return array if name.startswith('w_') else place(self, name, array)
+
+  return wrong
+
+
+def _leave_gradients(restore):
+  def wrong(self, name, array):
+    return array if name.startswith('d_w_') else restore(self, name, array)
+
+  return wrong
+
+
+def _lose_second_copy(place):
+  def wrong(self, name, array):
+    weights = place(self, name, array)
+    if name == 'w_down':
+      experts = np.array(self._placement.experts)
+      second = [e in experts[:i] for i, e in enumerate(experts)]
+      weights = np.where(
+        np.reshape(second, weights.shape[:2])[..., None, None], 0, weights
+      )
+    return weights
+
+  return wrong
+
+
+@pytest.mark.parametrize(
+  'kind, direction, method, plant, stage',
+  [
+    ('loads', 'both', '_place', _map_twice, 'counts'),
+    ('loads', 'both', '_place', _leave_weights, 'gate_up'),
+    ('loads', 'backward', '_restore', _leave_gradients, 'd_w_down'),
+    ('copies', 'forward', '_place', _lose_second_copy, 'expert_out'),
+  ],
+)
+def test_a_wrong_placement_is_named(
+  path, capsys, kind, direction, method, plant, stage
+):
+  wrong = plant(getattr(PlacedLayer, method))
+  with mock.patch.object(PlacedLayer, method, wrong):
+    code, output = run(
+      capsys,
+      'check',
+      f'--expert_placement={kind}:{path}',
+      f'--direction={direction}',
+      '--lane=exact',
+    )
+  assert code == cli.NO_PARITY, output
+  assert find_first_bad(output) == stage
+
+
+@pytest.mark.parametrize(
+  'arguments, says',
+  [
+    (['--relay'], 'relay: expected none beside --expert_placement'),
+    (['--frontend=jax'], 'expert_placement: '),
+    (['--preset=tp_norm'], 'expected a whole layer beside --expert_placement'),
+  ],
+)
+def test_what_has_no_placement_is_refused(path, capsys, arguments, says):
+  flag = f'--expert_placement=loads:{path}'
+  code, output = run(capsys, 'check', flag, *arguments)
+  assert code == cli.WRONG_REQUEST
+  assert says in output and output.count('\n') == 1
+
+
+def test_gradients_of_copies_are_refused(path, capsys):
+  code, output = run(capsys, 'check', f'--expert_placement=copies:{path}')
+  assert code == cli.WRONG_REQUEST
+  assert 'expected no copies of experts beside direction both' in output
+  assert output.count('\n') == 1
