@@ -10,6 +10,7 @@
 # make mutants     plant bugs one by one; says which check finds each
 # make arm         the native part on an emulated ARM64 CPU: the same bits
 # make sync        leave out the NPU source's synchronisation, call by call
+# make witness     the vendor's compiler beside the twin, on random programs
 # make bazel       builds and runs some tests under Bazel (Debian's will do)
 # make ascend-npu  the operators for an NPU, where CANN is installed
 # make ascend-npus the host program and kernel for several, beside SHMEM
@@ -119,6 +120,22 @@ mutants: $(VENV)/full.stamp
 
 sync: $(VENV)/full.stamp
 	$(BIN)/python -m hpmoe.tools.sync.main
+
+# The vendor's compiler is 161 MB, so this environment is made for nothing else.
+WITNESS = .venv-witness
+WITNESS_FLAGS ?=
+NO_WITNESS = make witness: expected the package of tools/witness/requirements.txt \
+from PyPI, for CPython 3.10 to 3.13; what pip said is in $(WITNESS)/pip.log
+$(WITNESS)/witness.stamp: tools/witness/requirements.txt
+	$(PYTHON) -m venv --clear $(WITNESS)
+	@$(WITNESS)/bin/python -m pip --disable-pip-version-check install \
+	  --requirement=$< >$(WITNESS)/pip.log 2>&1 || { echo '$(NO_WITNESS)' >&2; exit 1; }
+	@touch $@
+
+.PHONY: witness
+witness: $(VENV)/full.stamp $(WITNESS)/witness.stamp
+	$(BIN)/python -m hpmoe.tools.witness.main $(WITNESS_FLAGS) --witness_tool="$$(echo \
+	  $(WITNESS)/lib/python*/site-packages/ascendnpuir/bin/bishengir-opt)"
 
 # It needs a cross compiler and QEMU, and says so where they are missing.
 arm: $(VENV)/core.stamp
@@ -335,7 +352,7 @@ format: $(VENV)/full.stamp
 	$(BIN)/clang-format -i $(CXX_FILES)
 
 clean:
-	rm -rf .venv .venv-core .venv-peers .venv-gallery out build .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf .venv .venv-core .venv-peers .venv-gallery .venv-witness out build .pytest_cache .mypy_cache .ruff_cache \
 	  .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

@@ -387,6 +387,15 @@ const Drill kMemoryDrills[] = {
        Sum(32, 64, 64, 8);
        Order<HardEvent::V_S>();
      }},
+    {"a sum of a sum, beside its store",
+     [](World* w) {
+       MoveIn(0, w->in.data(), kBytes);
+       Order<HardEvent::MTE2_V>();
+       Sum(kBytes, 0, 0, kWords);
+       Order<HardEvent::V_MTE3>();
+       MoveOut(w->out.data(), kBytes, kBytes);
+       Sum(2 * kBytes, kBytes, kBytes, kWords);
+     }},
     {"one target twice",
      [](World* w) {
        MoveIn(0, w->in.data(), kBytes);

@@ -93,6 +93,11 @@ _FOUND = {
     'GetValue reads',
   ),
   'a sum behind a scalar store': (('hazard [MTE3_V]', 'hazard [MTE2_S]'), ''),
+  # Its store, which only reads, needs no order to it.
+  'a sum of a sum, beside its store': (
+    'hazard [PipeBarrier<PIPE_V>]',
+    'written by V at',
+  ),
   'one target twice': ('hazard [PipeBarrier<PIPE_MTE2>]', 'UB [0x20, 0x40)'),
   # The scalar cache.
   'own write, line kept': (
@@ -124,6 +129,7 @@ _FOUND = {
 # scalar unit and V, MTE2 or MTE3 of an AIV.
 _INSERTED = (
   'no PIPE_V',
+  'a sum of a sum, beside its store',
   'no S_MTE3',
   'a scalar store after a read',
   'a scalar load of a sum',

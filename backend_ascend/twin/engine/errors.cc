@@ -113,7 +113,7 @@ void Machine::FailConflict(const Place& at, Memory memory, uint64_t base,
               base + conflict.end};
   error.text = std::string(at.call) + (writes ? " writes " : " reads ") +
                SpanText(memory, error.begin, error.end);
-  DescribeConflict(at, conflict, &error);
+  DescribeConflict(at, conflict, writes, &error);
   Fail(std::move(error));
 }
 
@@ -146,13 +146,15 @@ const Queued* Machine::Pending(const Core& core, const Span& bytes, bool writes,
 }
 
 void Machine::DescribeConflict(const Place& at, const Conflict& conflict,
-                               Error* error) const {
+                               bool writes, Error* error) const {
   const bool undefined = conflict.kind == Conflict::kUndefined;
   const Access& access = accesses_.At(conflict.other);
   const Place other = undefined ? Place{} : WhereOf(access);
   const bool same_pipe =
       !undefined && SameCore(at.core, other.core) && at.pipe == other.pipe;
-  // What it overtook says more than what it came upon.
+  // What it overtook says more than what it came upon: a reader only if it
+  // writes, as two reads need no order.
+  const bool overtook_reader = same_pipe && writes;
   for (const auto& core : cores_) {
     if (!undefined && !same_pipe) break;
     if (error->memory != Memory::kGm && !SameCore(core->name, at.core)) {
@@ -160,13 +162,14 @@ void Machine::DescribeConflict(const Place& at, const Conflict& conflict,
     }
     const Queued* const older =
         Pending(*core, {error->memory, error->begin, error->end - error->begin},
-                !same_pipe, same_pipe, running_);
+                !overtook_reader, overtook_reader, running_);
     if (older == nullptr || (same_pipe && older->work.pipe == at.pipe)) {
       continue;
     }
     return DescribeOrder(
         at, PlaceOf(*core, *older), older->order,
-        same_pipe ? " before it is read" : " before it is written", error);
+        overtook_reader ? " before it is read" : " before it is written",
+        error);
   }
   if (undefined) {
     error->text += ", which nobody has written";

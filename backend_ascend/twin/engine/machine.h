@@ -341,7 +341,7 @@ class Machine {
   // writes, or reads, some of the bytes; null: none.
   const Queued* Pending(const Core& core, const Span& bytes, bool writes,
                         bool reads, uint64_t last) const;
-  void DescribeConflict(const Place& at, const Conflict& conflict,
+  void DescribeConflict(const Place& at, const Conflict& conflict, bool writes,
                         Error* error) const;
   void DescribeOrder(const Place& at, const Place& other, uint64_t other_order,
                      const char* how, Error* error) const;
