@@ -62,6 +62,22 @@ def route(
   return Routing(topk_ids, _weigh_scores(router, logits, shares, topk_ids))
 
 
+def compute_logits(
+  x: at.Float[Any, '*tokens D'],
+  router_w: at.Float[Any, 'D E'],
+  bias: at.Float[Any, 'E'] | None = None,
+) -> at.Float[Any, '*tokens E']:
+  """Returns a router's logits `[..., E]` float32, the sums not rounded.
+
+  Args:
+    x: `[..., D]` tokens.
+    router_w: `[D, E]` weights.
+    bias: `[E]` that is added; None: nothing is.
+  """
+  logits = x.astype('float32') @ router_w.astype('float32')
+  return logits if bias is None else logits + bias
+
+
 def weigh_choice(
   router: router_lib.Router,
   logits: at.Float[Any, '*tokens E'],

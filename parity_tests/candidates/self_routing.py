@@ -27,11 +27,12 @@ class SelfRouting(candidates.Candidate):
 
   Attributes:
     function: the candidate that is called.
-    router_inputs: router_logits `[R, T, E]`, and router_bias `[E]` if the rule
-      has one, or topk_ids `[R, T, K]` of all experts; and local_experts `[2]`,
-      the first of those that it holds and how many they are.
+    router_inputs: router_logits `[R, T, E]`, or router_w `[D, E]` in their
+      place, and router_bias `[E]` if the rule has one; or topk_ids
+      `[R, T, K]` of all experts; and local_experts `[2]`, the first of those
+      that it holds and how many they are.
     routings: of each forward run, those of `tensors.ROUTING` that were
-      returned.
+      returned, and router_logits of a kernel that computes them.
   """
 
   function: candidates.Candidate
@@ -101,21 +102,19 @@ class SelfRouting(candidates.Candidate):
     del given
     if which.name == passes.BACKWARD.name:
       return self._run_backward(config, policy, inputs, which)
-    routes = 'router_logits' in self.router_inputs
+    computes_logits = 'router_w' in self.router_inputs
+    routes = computes_logits or 'router_logits' in self.router_inputs
     own = {
       n: a for n, a in inputs.items() if not (routes and n in tensors.ROUTING)
     }
     own |= self.router_inputs
     # Its choice of experts is among its outputs.
-    routed_pass = dataclasses.replace(
-      which, stages=(*tensors.ROUTING, *which.stages)
-    )
+    names = ('router_logits',) * computes_logits + tensors.ROUTING
+    routed_pass = dataclasses.replace(which, stages=(*names, *which.stages))
     data = [_move_tokens(own), own]
     outputs = self.function.run_in_turn(config, policy, data, routed_pass)[-1]
-    self.routings.append(
-      {n: outputs[n] for n in tensors.ROUTING if n in outputs}
-    )
-    return {n: a for n, a in outputs.items() if n not in tensors.ROUTING}
+    self.routings.append({n: outputs[n] for n in names if n in outputs})
+    return {n: a for n, a in outputs.items() if n not in names}
 
   def _run_backward(self, config, policy, inputs, layer_pass):
     own = {**inputs, **self.router_inputs}

@@ -53,6 +53,7 @@ class Case:
     weight_ulp: as of the policy.
     router: a rule and its numbers, see `router.parse_router`; a candidate then
       gets router_logits and router_bias in place of topk_ids and topk_weights.
+    router_gemm: whether it gets router_w in place of router_logits.
     local_experts: FIRST:COUNT, the experts that a candidate holds; '': all.
     folder: of a case that was written, which decides all but `direction`.
   """
@@ -82,6 +83,7 @@ class Case:
   recipe: str = ''
   weight_ulp: float = 0.0
   router: str = ''
+  router_gemm: bool = False
   local_experts: str = ''
   folder: str | None = None
 
@@ -167,7 +169,7 @@ class Case:
     Raises:
       ValueError: the case or a file is wrong.
     """
-    for name in ('router', 'local_experts'):
+    for name in ('router', 'router_gemm', 'local_experts'):
       if value := getattr(self, name):
         raise ValueError(
           f'{name}: expected none here, as only hpmoe check judges a function '

@@ -115,7 +115,8 @@ def run(
     ValueError: the request was wrong.
     candidates.CandidateError: the candidate crashed, hung or could not run.
   """
-  if request.case.router or request.case.local_experts:
+  case = request.case
+  if case.router or case.router_gemm or case.local_experts:
     return self_routing.run(request, progress, run)
   start = time.perf_counter()
   candidate = request.candidate.ready(request.case)

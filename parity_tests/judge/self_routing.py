@@ -5,6 +5,10 @@ The kernel gets `router_logits` and `router_bias` in place of `topk_ids` and
 must be one that rounding allows, a routing weight within its bound.  All else
 is judged under the kernel's own choice, so an error of the router is not one of
 every stage behind it.  A backward pass may return `d_router_logits`.
+
+With `router_gemm` it gets `router_w` in place of logits.  If it returns its
+logits these are judged, and its choice under them; else a logit may be anywhere
+within its bound.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,14 +27,15 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import routing_mistakes
-from hpmoe.parity_tests.judge import local_experts
 from hpmoe.parity_tests.judge import request as request_lib
-from hpmoe.parity_tests.judge import router_data
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.limits import router_grad
 from hpmoe.parity_tests.judge.limits import router_limits
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.router import local_experts
+from hpmoe.parity_tests.judge.router import router_data
+from hpmoe.parity_tests.judge.router import router_logits
 from hpmoe.reference import routing as routing_lib
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import checks
@@ -45,6 +50,7 @@ _TOKEN_BLOCK = 64
 # Elements of what gradients of logits are made of, at once.
 _CHUNK = 1 << 22
 _GRAD = tensors_lib.ROUTER_GRADS[0].name
+_LOGITS = router_logits.LOGITS
 _U = ulp.unit_roundoff('float32')
 # Limits of a weight that one with a mistake may be off, computed by itself.
 _NEAR_UNITS = 4
@@ -75,11 +81,15 @@ class Task:
     router: the rule.
     inputs: logits and bias.
     layer: all other inputs by name; None: they are drawn.
+    gemm: what computes the logits, if the kernel does.
+    spread: `[R, T, E]` how far its logits may be off; None: not at all.
   """
 
   router: router_lib.Router
   inputs: router_data.RouterInputs
   layer: Mapping[str, np.ndarray] | None = None
+  gemm: router_logits.RouterGemm | None = None
+  spread: at.Float[np.ndarray, 'R T E'] | None = None
 
   @classmethod
   def from_case(cls, case: case_lib.Case) -> 'Task':
@@ -94,34 +104,74 @@ class Task:
         f'{case.routing}'
       )
     if case.input is not None:
-      return cls._from_inputs(case.router, _read_inputs(case.input))
-    config, _ = case.estimate_sizes()
+      return cls._from_inputs(case, _read_inputs(case.input))
+    config, policy = case.estimate_sizes()
     router = router_lib.parse_router(case.router, config.top_k)
-    return cls(router, router_data.draw(config, router, case.seed))
+    if not case.router_gemm:
+      return cls(router, router_data.draw(config, router, case.seed))
+    plain = dataclasses.replace(case, router='', router_gemm=False)
+    x = np.array(plain.make().arrays['x'])
+    experts = config.num_experts
+    weights_and_bias = router_data.draw_weights(
+      policy, router, x, experts, case.seed
+    )
+    return cls._from_gemm(router, policy, x, *weights_and_bias)
 
   @classmethod
-  def _from_inputs(cls, text: str, arrays: Mapping[str, np.ndarray]) -> 'Task':
+  def _from_inputs(
+    cls, case: case_lib.Case, arrays: Mapping[str, np.ndarray]
+  ) -> 'Task':
     layer = dict(arrays)
-    logits, bias = (
-      layer.pop('router_logits', None),
-      layer.pop('router_bias', None),
-    )
-    if logits is None or np.ndim(logits) != 3:
+    read, axes = ('router_w', 2) if case.router_gemm else (_LOGITS, 3)
+    array, bias = layer.pop(read, None), layer.pop('router_bias', None)
+    if array is None or np.ndim(array) != axes:
+      shape = '[D, E]' if case.router_gemm else '[R, T, E]'
       raise ValueError(
-        'input: expected router_logits [R, T, E] beside --router, got '
-        f'{sorted(arrays)}'[:200]
+        f'input: expected {read} {shape} beside --router, got {sorted(arrays)}'[
+          :200
+        ]
       )
-    for name in tensors_lib.ROUTING:
+    for name in (*tensors_lib.ROUTING, _LOGITS):
       if name in layer:
-        raise ValueError(
-          f'input: expected router_logits in place of {name}, got both'
-        )
-    router = router_lib.parse_router(text)
-    router.check(logits.shape[-1])
-    wide = np.asarray(logits, np.float32)
-    checks.check_scores(wide)
+        raise ValueError(f'input: expected {read} in place of {name}, got both')
+    router = router_lib.parse_router(case.router)
+    router.check(array.shape[-1])
     own_bias = None if bias is None else np.asarray(bias, np.float32)
+    if case.router_gemm:
+      _, policy = case.estimate_sizes()
+      x = layer['x']
+      policy = dataclasses.replace(policy, storage=str(x.dtype))
+      if x.shape[-1:] != array.shape[:1]:
+        raise ValueError(
+          f'router_w: expected {x.shape[-1]} rows, as x has columns, got '
+          f'{list(array.shape)}'
+        )
+      return cls._from_gemm(router, policy, x, array, own_bias, layer)
+    wide = np.asarray(array, np.float32)
+    checks.check_scores(wide)
     return cls(router, router_data.RouterInputs(wide, own_bias), layer)
+
+  @classmethod
+  def _from_gemm(
+    cls, router, policy, x, router_w, bias=None, layer=None
+  ) -> 'Task':
+    adds_bias = router.table.bias == 'logits'
+    gemm = router_logits.RouterGemm(policy, x, router_w, bias, adds_bias)
+    logits, spread = gemm.bound_logits()
+    later_bias = None if adds_bias else bias
+    inputs = router_data.RouterInputs(logits, later_bias)
+    return cls(router, inputs, layer, gemm, spread)
+
+  def follow(self, own_logits: np.ndarray | None) -> 'Task':
+    """Returns what is right after logits `[R, T, E]` that a kernel computed.
+
+    None, or logits that are not finite, leave what all kernels may choose.
+    """
+    if own_logits is None or not np.isfinite(own_logits).all():
+      return self
+    logits = own_logits.astype(np.float64)
+    inputs = dataclasses.replace(self.inputs, logits=logits)
+    return dataclasses.replace(self, inputs=inputs, spread=None)
 
   @functools.cached_property
   def undecided(self) -> dict[int, list[tuple[int, ...]]]:
@@ -133,7 +183,10 @@ class Task:
     """What all tokens `[R T]` choose experts by."""
     logits = self.inputs.logits
     flat = logits.reshape(-1, logits.shape[-1])
-    return router_limits.bound_scores(self.router, flat, self.inputs.bias)
+    spread = None if self.spread is None else self.spread.reshape(flat.shape)
+    return router_limits.bound_scores(
+      self.router, flat, self.inputs.bias, '', spread
+    )
 
   @property
   def weight_ulp(self) -> float:
@@ -152,8 +205,20 @@ class Task:
 
   def weigh_float32(self, ids: np.ndarray) -> Routing:
     """Returns the routing to some experts `[R, T, K]`."""
-    weights = self.weigh(ids).astype(np.float32)
-    return Routing(ids.astype(np.int32), weights, self.weight_ulp)
+    wide = self.weigh(ids)
+    spread = self.spread_weights(ids) / np.where(
+      wide == 0, np.inf, np.abs(wide)
+    )
+    units = self.weight_ulp + float(spread.max(initial=0.0)) / _U
+    return Routing(ids.astype(np.int32), wide.astype(np.float32), units)
+
+  def spread_weights(self, ids: np.ndarray) -> np.ndarray:
+    """Returns how far weights `[R, T, K]` may be off, as their logits are."""
+    if self.spread is None:
+      return np.zeros(ids.shape)
+    bias = self.inputs.bias
+    arguments = self.inputs.logits, bias, ids, self.spread
+    return router_limits.spread_weights(self.router, *arguments)
 
   def weigh(self, ids: np.ndarray) -> np.ndarray:
     """Returns weights `[R, T, K]` float64 of some experts `[R, T, K]`."""
@@ -215,8 +280,12 @@ def run(request: request_lib.Request, progress, run_check: Run):
   )
   if not candidate.routings:  # A backward pass alone is told the routing.
     return _describe(request, view, report, task)
-  results = _judge_routing(task, candidate, request)
-  own = _find_own_routing(task, routing, candidate.routings[-1], results)
+  results, outputs = [], candidate.routings[-1]
+  if task.gemm is not None:
+    results = task.gemm.judge(outputs.get(_LOGITS))
+    task = task.follow(outputs.get(_LOGITS))
+  results += _judge_routing(task, candidate, request)
+  own = _find_own_routing(task, routing, outputs, results)
   if own is not None:
     report, _ = _run_under(narrow, view, task, own, progress, run_check)
   return _describe(request, view, report, task, results)
@@ -224,6 +293,20 @@ def run(request: request_lib.Request, progress, run_check: Run):
 
 def _refuse(case: case_lib.Case) -> None:
   flag = 'router' if case.router else 'local_experts'
+  if case.router_gemm:
+    unsuitable = dict(
+      local_experts=case.local_experts,
+      x_form=case.x_form,
+      direction=case.direction.replace('forward', ''),
+    )
+    for name, value in unsuitable.items():
+      if value:
+        raise ValueError(
+          f'{name}: expected {"forward" * (name == "direction") or "none"} '
+          f'beside --router_gemm, got {value}'
+        )
+    if not case.router:
+      raise ValueError('router_gemm: expected --router beside it, got none')
   if case.direction != 'forward' and case.local_experts:
     raise ValueError(
       'direction: expected forward beside --local_experts, got '
@@ -256,20 +339,34 @@ def _find_own_routing(
         f'{len(task.undecided)} tokens undecided, got none; token {token} may '
         f'go to {" or ".join(map(str, choices[:2]))}'
       )
-    return None
+    return _unless_equal(task.route(), routing)
   if task.find_invalid(ids).any():
     return None
-  if results[1].verdict == verdicts.FAIL:
+  has_failed = any(
+    row.stage == 'topk_weights' and row.verdict == verdicts.FAIL
+    for row in results
+  )
+  # Limits are sharper than those of all that its logits may be.
+  is_sharper = task.gemm is not None and weights is not None
+  if has_failed or is_sharper:
     return Routing(ids, weights.astype(np.float32), 0.0)
-  is_same = np.array_equal(ids, routing.ids)
-  return None if is_same else task.weigh_float32(ids)
+  return _unless_equal(task.weigh_float32(ids), routing)
+
+
+def _unless_equal(own: Routing, routing: Routing) -> Routing | None:
+  is_same = np.array_equal(own.ids, routing.ids) and np.array_equal(
+    own.weights, routing.weights
+  )
+  return None if is_same else own
 
 
 def _run_under(request, view, task: Task | None, routing, progress, run_check):
   """Returns the report under a routing, and the kernel that ran."""
   ids = routing.ids if view is None else view.number(routing.ids)
   tensors = dict(topk_ids=ids, topk_weights=routing.weights)
-  fields: dict[str, Any] = dict(router='', weight_ulp=routing.weight_ulp)
+  fields: dict[str, Any] = dict(
+    router='', router_gemm=False, weight_ulp=routing.weight_ulp
+  )
   if view is not None:
     fields |= view.fields(request.case)
   with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
@@ -324,6 +421,8 @@ def _list_router_inputs(
   inputs = {} if view is None else {'local_experts': view.array}
   if task is None:
     return inputs | {'topk_ids': routing.ids}
+  if task.gemm is not None:
+    return inputs | task.gemm.inputs
   if task.inputs.bias is not None:
     inputs['router_bias'] = task.inputs.bias
   return inputs | {'router_logits': task.inputs.logits}
@@ -409,6 +508,7 @@ def _compare_weights(task, outputs, lane, rule, request) -> verdicts.Result:
   expected = task.weigh(outputs['topk_ids'])
   limit = task.weight_ulp * _U * np.abs(expected)
   limit += ulp.smallest_normal(task.router.dtype)
+  limit += task.spread_weights(outputs['topk_ids'])
   ratio = np.abs(weights - expected) / limit
   worst = float(np.max(ratio, initial=0.0))
   pattern = (
@@ -554,6 +654,8 @@ def _describe(request, view, report, task=None, results=()):
   config = dict(report.config)
   case = request.case
   config['routing'] = f'router {case.router}' if case.router else case.routing
+  if case.router_gemm:
+    config['routing'] += ' and its GEMM'
   if view is not None:
     config['routing'] += f', {view}'
     # K are those of the whole layer.
@@ -567,16 +669,19 @@ def _describe(request, view, report, task=None, results=()):
       for token, choices in task.undecided.items()
     ]
   rows = tuple(_replay(request, row) for row in (*results, *report.results))
-  if any(row.missing in tensors_lib.ROUTING for row in results if row.missing):
-    rows = tuple(_ask_for_routing(row) for row in rows)
+  missing = [row.missing for row in results if row.missing]
+  if missing:
+    rows = tuple(_ask_for_routing(row, missing) for row in rows)
   return dataclasses.replace(report, config=config, results=rows)
 
 
-def _ask_for_routing(row: verdicts.Result) -> verdicts.Result:
+def _ask_for_routing(row: verdicts.Result, missing) -> verdicts.Result:
   """Returns a row whose failure says what would show an error of the router."""
   if row.failure is None:
     return row
-  names = ', '.join(tensors_lib.ROUTING)
+  stages = [*tensors_lib.ROUTING] * (missing != [_LOGITS])
+  stages = [_LOGITS] * (_LOGITS in missing) + stages
+  names = ', '.join(stages)
   hint = row.failure.hint
   words = hint.removeprefix('return ') if hint.startswith('return ') else ''
   hint = f'return {names}, {words}' if words else f'return {names}; {hint}'

@@ -10,10 +10,10 @@ import pytest
 
 import hpmoe
 from hpmoe.parity_tests.commands import main
-from hpmoe.parity_tests.judge import router_data
 from hpmoe.parity_tests.judge import self_routing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.router import router_data
 from hpmoe.reference import routing
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import router as router_lib

@@ -60,8 +60,10 @@ def _place_codes(row_order: Iterable[str]) -> Iterator[str]:
 
 
 # The routing, of a kernel that routes by itself, is before all others.
+_LOGITS = tensors.ROUTER_GEMM[1].name
 # The gradient of its logits is the last of all.
 ORDER = (
+  _LOGITS,
   *tensors.ROUTING,
   *_place_codes(order(tensors.EVERY_PART)),
   *(spec.name for spec in tensors.ROUTER_GRADS),
@@ -278,7 +280,14 @@ def pass_of(stage: str) -> passes.Pass:
   whole = passes.FORWARD.of_layer(tensors.EVERY_PART)
   own = passes.FORWARD.of_layer(passes.SUBLAYER).stages
   coded = [spec.name for spec in tensors.ROW_CODES]
-  forward = (*tensors.ROUTING, *whole.outputs, whole.relayed, *own, *coded)
+  forward = (
+    _LOGITS,
+    *tensors.ROUTING,
+    *whole.outputs,
+    whole.relayed,
+    *own,
+    *coded,
+  )
   return passes.FORWARD if tensor_of(stage) in forward else passes.BACKWARD
 
 

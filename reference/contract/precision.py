@@ -51,6 +51,7 @@ _GEMM_STAGES = (
   *tensors.GEMMS,
   *tensors.TRANSPOSED_GEMMS,
   *tensors.WEIGHT_GRADS,
+  'router_logits',
 )
 # Terms of a sum between two roundings of an accumulator.
 BLOCK_INNER = 128

@@ -127,6 +127,11 @@ RELAYED = (
   TensorSpec('dy_relayed', 'R N D', 'storage', 'movement'),
 )
 
+# Of a kernel that computes its router's logits too.
+ROUTER_GEMM = (
+  TensorSpec('router_w', 'D E', 'storage', 'weight'),
+  TensorSpec('router_logits', 'R T E', 'storage', 'compute'),
+)
 # Of a kernel that routes by itself: the gradient of its logits through weights.
 ROUTER_GRADS = (TensorSpec('d_router_logits', 'R T E', 'f32', 'compute'),)
 
@@ -144,6 +149,7 @@ STATIC_SCALES = tuple(
   for name in ('expert_in', 'activation')
 )
 
+_BESIDE_A_LAYER = (*ROUTER_GRADS, *ROW_CODES, *STATIC_SCALES, *ROUTER_GEMM)
 _PARTS = ('', 'bias', 'shared', 'norm')
 # Those of every layer first: a place here does not depend on parts.
 SPECS = {
@@ -151,7 +157,7 @@ SPECS = {
   for part in _PARTS
   for spec in FORWARD + BACKWARD + RELAYED
   if spec.part == part
-} | {spec.name: spec for spec in (*ROUTER_GRADS, *ROW_CODES, *STATIC_SCALES)}
+} | {spec.name: spec for spec in _BESIDE_A_LAYER}
 
 
 def parts(layer: Layer) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ import itertools
 import numpy as np
 
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.reference import routing
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import router as router_lib
 
@@ -258,6 +259,40 @@ def count_weight_roundings(
   if table.scores == 'softmax' and table.renormalise and not table.of_chosen:
     of_sum += of_score + router.top_k + 2
   return of_score + of_sum + 1 + (router.scale != 1.0)
+
+
+def spread_weights(
+  router: router_lib.Router,
+  logits: at.Float[np.ndarray, '*tokens E'],
+  bias: at.Float[np.ndarray, 'E'] | None,
+  topk_ids: at.Int[np.ndarray, '*tokens K'],
+  spread: at.Float[np.ndarray, '*tokens E'],
+) -> at.Float[np.ndarray, '*tokens K']:
+  """Returns how far weights `[..., K]` are off whose logits may be off.
+
+  Under every rule a weight grows with its own logit, and where it changes with
+  another one it falls: the ends of its interval are those of the logits.
+
+  Args:
+    router: the rule.
+    logits: `[..., E]`.
+    bias: `[E]`; None: 0.
+    topk_ids: `[..., K]` experts.
+    spread: `[..., E]` how far a logit may be off.
+  """
+  weights = routing.weigh_choice(router, logits, bias, topk_ids)
+  reach = np.zeros_like(weights)
+  for slot in range(topk_ids.shape[-1]):
+    is_own = topk_ids[..., slot, None] == np.arange(logits.shape[-1])
+    for side in (spread, -spread):
+      side_logits = np.where(is_own, logits + side, logits - side)
+      ends = routing.weigh_choice(router, side_logits, bias, topk_ids)[
+        ..., slot
+      ]
+      reach[..., slot] = np.maximum(
+        reach[..., slot], np.abs(ends - weights[..., slot])
+      )
+  return reach
 
 
 def _sigmoid(z: np.ndarray) -> np.ndarray:
