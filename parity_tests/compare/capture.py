@@ -61,7 +61,7 @@ class Tensor:
 
 
 def guarded(moe: str, layer: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a user's layer, whose errors are told as a candidate's.
+  """Returns a user's layer that reports its errors as a candidate does.
 
   Raises:
     candidates.CandidateError: when called: the layer raised something.
@@ -70,9 +70,9 @@ def guarded(moe: str, layer: Callable[..., Any]) -> Callable[..., Any]:
     ValueError: when called: it returned no y.
   """
 
-  def called(x, *others):
+  def run_layer(x, *rest):
     try:
-      y = layer(x, *others)
+      y = layer(x, *rest)
     except jax.errors.TracerArrayConversionError:
       raise
     except Exception as error:
@@ -82,32 +82,32 @@ def guarded(moe: str, layer: Callable[..., Any]) -> Callable[..., Any]:
     layer_names.check_returned(moe, x, y)
     return y
 
-  return called
+  return run_layer
 
 
-def named(subject: subject_lib.Subject, raw: Raw) -> list[Tensor]:
+def list_tensors(subject: subject_lib.Subject, raw: Raw) -> list[Tensor]:
   """Returns the tensors of a side in the order in which they are computed."""
-  found = [
+  tensors = [
     Tensor(_io('model.embed_tokens', 'output'), None, '', raw.hidden_states[0])
   ]
   last = subject.config.num_hidden_layers
   for layer in range(last):
-    found += _forward_of(subject, raw, layer)
+    tensors += _forward_of(subject, raw, layer)
     if layer + 1 < last:
       name = _io(f'model.layers.{layer}', 'output')
-      found.append(Tensor(name, layer, '', raw.hidden_states[layer + 1]))
-  found.append(
+      tensors.append(Tensor(name, layer, '', raw.hidden_states[layer + 1]))
+  tensors.append(
     Tensor(_io('model.norm', 'output'), None, '', raw.hidden_states[-1])
   )
-  found.append(Tensor(_io('lm_head', 'output'), None, '', raw.logits[0]))
+  tensors.append(Tensor(_io('lm_head', 'output'), None, '', raw.logits[0]))
   for layer in subject.moe_layers:
     if layer >= last:
-      found += _forward_of(subject, raw, layer)
+      tensors += _forward_of(subject, raw, layer)
       name = f'Module.model.layers.{layer}.shared_head.0.forward.output.0'
-      found.append(Tensor(name, layer, '', raw.logits[1]))
+      tensors.append(Tensor(name, layer, '', raw.logits[1]))
   loss = np.asarray(raw.loss).reshape(1)
   name = 'Functional.cross_entropy.0.forward.output.0'
-  return [*found, Tensor(name, None, '', loss), *_backward(subject, raw)]
+  return [*tensors, Tensor(name, None, '', loss), *_backward(subject, raw)]
 
 
 def _io(
@@ -125,15 +125,15 @@ def _forward_of(subject, raw: Raw, layer: int) -> list[Tensor]:
     return []
   routed, block = raw.routed[layer], _block(subject, layer)
   gate = subject.config.family.gate
-  found = [
+  tensors = [
     Tensor(_io(f'{block}.experts', 'input'), layer, 'x', routed['x']),
     Tensor(_io(f'{block}.{gate}', 'output'), layer, 'scores', routed['scores']),
   ]
   for index, role in enumerate(READ[1:], 1):
     name = _io(f'{block}.experts', 'input', index)
-    found.append(Tensor(name, layer, role, routed[role]))
+    tensors.append(Tensor(name, layer, role, routed[role]))
   name = _io(f'{block}.experts', 'output')
-  return [*found, Tensor(name, layer, 'y', routed['y'])]
+  return [*tensors, Tensor(name, layer, 'y', routed['y'])]
 
 
 def _backward(subject, raw: Raw) -> list[Tensor]:
@@ -146,17 +146,17 @@ def _backward(subject, raw: Raw) -> list[Tensor]:
   if not raw.grads:
     return []
   last = subject.config.num_hidden_layers
-  found = _of_module(raw, 'lm_head')
+  tensors = _of_module(raw, 'lm_head')
   for layer in range(last, last + subject.mtp):
-    found += _backward_of(subject, raw, layer)
-    found += _flow(raw, f'model.layers.{layer}.eh_proj', layer)
-  found += _of_module(raw, 'model.norm')
+    tensors += _backward_of(subject, raw, layer)
+    tensors += _flow(raw, f'model.layers.{layer}.eh_proj', layer)
+  tensors += _of_module(raw, 'model.norm')
   for layer in reversed(range(last)):
-    found += _backward_of(subject, raw, layer)
-  found += _of_module(raw, 'model.embed_tokens')
+    tensors += _backward_of(subject, raw, layer)
+  tensors += _of_module(raw, 'model.embed_tokens')
   taps = sum(map(len, raw.taps.values()))
-  assert len(found) == len(raw.flows) + len(subject.trained) + taps
-  return found
+  assert len(tensors) == len(raw.flows) + len(subject.trainable) + taps
+  return tensors
 
 
 def _of_module(raw: Raw, module: str) -> list[Tensor]:
@@ -166,13 +166,17 @@ def _of_module(raw: Raw, module: str) -> list[Tensor]:
 
 
 def _backward_of(subject, raw: Raw, layer: int) -> list[Tensor]:
-  found = _flow(raw, f'model.layers.{layer}', layer)
+  tensors = _flow(raw, f'model.layers.{layer}', layer)
   if layer in raw.taps:
-    found += _taps(subject, raw.taps[layer], layer)
+    tensors += _taps(subject, raw.taps[layer], layer)
   experts = {v: f'd_{k}' for k, v in subject.experts(layer).items()}
-  mine = [n for n in subject.trained if n.startswith(f'model.layers.{layer}.')]
-  mine.sort(key=lambda name: name not in experts)
-  return found + [_grad(n, layer, experts.get(n, ''), raw.grads) for n in mine]
+  names = [
+    n for n in subject.trainable if n.startswith(f'model.layers.{layer}.')
+  ]
+  names.sort(key=lambda name: name not in experts)
+  return tensors + [
+    _grad(n, layer, experts.get(n, ''), raw.grads) for n in names
+  ]
 
 
 def _flow(raw: Raw, module: str, layer: int | None) -> list[Tensor]:

@@ -98,18 +98,18 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged:
-  """A MoE layer of the candidate's side, judged alone.
+class JudgedLayer:
+  """A MoE layer of the candidate's side, judged on its own inputs.
 
   Attributes:
     layer: its number.
-    report: of `hpmoe check`; None if it could not be judged.
-    why: then the reason; else what the report is of.
+    report: of `hpmoe check`; None if the layer could not be judged.
+    reason: why it could not be judged; with a report, what was checked.
   """
 
   layer: int
   report: check.Report | None
-  why: str
+  reason: str
 
   @property
   def is_wrong(self) -> bool:
@@ -130,19 +130,21 @@ class Result:
 
   rows: tuple[metrics.Row, ...]
   choices: dict[int, list[routing_diff.Choice]]
-  judged: tuple[Judged, ...]
+  judged_layers: tuple[JudgedLayer, ...]
   steps: tuple[training.Step, ...] = ()
-  trained: tuple[Judged, ...] = ()
+  trained_layers: tuple[JudgedLayer, ...] = ()
 
   @property
-  def later(self) -> Judged | None:
+  def later(self) -> JudgedLayer | None:
     """The first layer that is wrong in the last step of training."""
-    return next((one for one in self.trained if one.is_wrong), None)
+    return next(
+      (layer for layer in self.trained_layers if layer.is_wrong), None
+    )
 
   @property
-  def wrong(self) -> Judged | None:
+  def wrong(self) -> JudgedLayer | None:
     """The first layer that is wrong on its own inputs."""
-    return next((one for one in self.judged if one.is_wrong), None)
+    return next((layer for layer in self.judged_layers if layer.is_wrong), None)
 
   @property
   def first(self) -> metrics.Row | None:
@@ -163,31 +165,31 @@ class Result:
 
   @property
   def is_rounding(self) -> bool:
-    """Whether every layer of experts with other bits is right by itself."""
-    all_ = (*self.judged, *self.trained)
-    right = [one.report is not None and not one.is_wrong for one in all_]
+    """Whether each MoE layer with different bits is right on its own inputs."""
+    all_ = (*self.judged_layers, *self.trained_layers)
+    right = [layer.report is not None and not layer.is_wrong for layer in all_]
     return bool(right) and all(right)
 
 
-def _places(rows, wrong: Judged) -> list[int]:
-  """Returns where the row of the wrong layer's first failing result is."""
+def _places(rows, wrong: JudgedLayer) -> list[int]:
+  """Returns the index of the row with the wrong layer's first failure."""
   assert wrong.report is not None
-  failed = {
+  failed_tensors = {
     verdicts.tensor_of(r.stage)
     for r in wrong.report.results
     if r.verdict == verdicts.FAIL
   }
   # A race may leave every value right.
-  backward = failed and not failed & set(passes.FORWARD.outputs)
-  roles = failed if backward else {'y'}
-  found = [
+  backward = failed_tensors and not failed_tensors & set(passes.FORWARD.outputs)
+  roles = failed_tensors if backward else {'y'}
+  own_rows = [
     i for i, r in enumerate(rows) if r.layer == wrong.layer and r.role in roles
   ]
   # A stage that only the kernel's own replay shows is one of this pass.
   pass_ = [
     i for i, r in enumerate(rows) if r.layer == wrong.layer and r.role in _GRADS
   ]
-  return (found or pass_)[:1]
+  return (own_rows or pass_)[:1]
 
 
 def pair(name: str, text: str) -> Pair:
@@ -210,7 +212,7 @@ def pair(name: str, text: str) -> Pair:
 
 
 def check_request(request: Request, subject: subject_lib.Subject) -> None:
-  """Refuses a request that cannot be met.
+  """Checks that a request can be met.
 
   Raises:
     ValueError: names the argument.
@@ -237,10 +239,10 @@ def check_request(request: Request, subject: subject_lib.Subject) -> None:
     return
   ways = passes.from_direction('both' if request.backward else 'forward')
   find_names = backends.require_backend('fault').find_fault_names
-  known = dict.fromkeys(n for w in ways for n in find_names(w.direction))
-  if request.fault not in known:
+  names = dict.fromkeys(n for w in ways for n in find_names(w.direction))
+  if request.fault not in names:
     raise ValueError(
-      f'fault: expected one of {list(known)}, got {request.fault!r}'
+      f'fault: expected one of {list(names)}, got {request.fault!r}'
     )
   if str(request.right) != 'jax:host':
     raise ValueError(
@@ -273,22 +275,24 @@ def run(
   """
   check_request(request, subject)
   pairs = (request.left, request.right)
-  frameworks = [_framework(one, subject) for one in pairs]
-  wanted = [
-    (one, side, _instead(request, subject, one))
-    for one, side in zip(pairs, frameworks, strict=True)
+  frameworks = [_framework(candidate, subject) for candidate in pairs]
+  runs = [
+    (candidate, side, _instead(request, subject, candidate))
+    for candidate, side in zip(pairs, frameworks, strict=True)
   ]
   raws = []
-  for one, side, instead in wanted:
-    progress(str(one))
-    raws.append(side.run(subject, one.moe, False, instead, request.device))
+  for candidate, side, instead in runs:
+    progress(str(candidate))
+    raws.append(
+      side.run(subject, candidate.moe, False, instead, request.device)
+    )
   # Of a loss that is not finite no launch computes gradients.
   if request.backward and all(np.isfinite(raw.loss).all() for raw in raws):
     raws = [
-      side.run(subject, one.moe, True, instead, request.device)
-      for one, side, instead in wanted
+      side.run(subject, candidate.moe, True, instead, request.device)
+      for candidate, side, instead in runs
     ]
-  bench, npu = (capture.named(subject, raw) for raw in raws)
+  bench, npu = (capture.list_tensors(subject, raw) for raw in raws)
   assert [t.name for t in npu] == [t.name for t in bench]
   rows = [
     metrics.compare(a.name, a.layer, a.role, a.array, b.array)
@@ -297,17 +301,17 @@ def run(
   sides = [_by_layer(subject, side) for side in (npu, bench)]
   choices = {}
   for layer in subject.moe_layers:
-    found = list(routing_diff.choices(*(side[layer] for side in sides)))
-    if found:
-      choices[layer] = found
+    differences = list(routing_diff.choices(*(side[layer] for side in sides)))
+    if differences:
+      choices[layer] = differences
   rows = [_with_choices(row, choices) for row in rows]
-  judged = _judge(request, subject, rows, sides[0], progress)
+  judged_layers = _judge(request, subject, rows, sides[0], progress)
   if request.cases is not None:
     _write_cases(request, subject, sides[0], progress)
-  result = Result(tuple(rows), choices, tuple(judged))
+  result = Result(tuple(rows), choices, tuple(judged_layers))
   if not request.steps or result.wrong is not None:
     return result
-  return _train(request, subject, wanted, result, progress)
+  return _train(request, subject, runs, result, progress)
 
 
 def compute_logits(
@@ -325,29 +329,33 @@ def compute_logits(
   return compute
 
 
-def _train(request, subject, wanted, result, progress) -> Result:
+def _train(request, subject, sides, result, progress) -> Result:
   """Adds steps of training, up to one with a wrong layer."""
-  judged: list[Judged] = []
+  judged_layers: list[JudgedLayer] = []
 
-  def judge(number, given, raw) -> bool:
+  def judge(number, subject_then, raw) -> bool:
     progress(f'step {number}')
-    side = _by_layer(given, capture.named(given, raw))
-    judged[:] = []
+    side = _by_layer(subject_then, capture.list_tensors(subject_then, raw))
+    judged_layers[:] = []
     for layer in subject.moe_layers:
-      judged.append(_judge_layer(request, subject, layer, side[layer]))
-      if judged[-1].is_wrong:
+      judged_layers.append(_judge_layer(request, subject, layer, side[layer]))
+      if judged_layers[-1].is_wrong:
         return False
     return True
 
-  def of(one, side, instead):
-    def run_(given, noise):
-      return side.run(given, one.moe, True, instead, request.device, noise)
+  def describe_side(candidate, side, instead):
+    def run_(subject_then, noise):
+      return side.run(
+        subject_then, candidate.moe, True, instead, request.device, noise
+      )
 
-    return str(one), run_
+    return str(candidate), run_
 
-  left, right = (of(*each) for each in wanted)
+  left, right = (describe_side(*entry) for entry in sides)
   steps = training.run(subject, request.steps, left, right, judge)
-  return dataclasses.replace(result, steps=steps, trained=tuple(judged))
+  return dataclasses.replace(
+    result, steps=steps, trained_layers=tuple(judged_layers)
+  )
 
 
 def _instead(
@@ -386,42 +394,44 @@ def _framework(pair: Pair, subject: subject_lib.Subject) -> types.ModuleType:
 def _by_layer(
   subject: subject_lib.Subject, side: list[capture.Tensor]
 ) -> dict[int, dict[str, np.ndarray]]:
-  """Returns what each MoE layer read and returned, as a check names it."""
-  found = {}
+  """Returns the inputs and outputs of each MoE layer, as a check names them."""
+  arrays_by_layer = {}
   for layer in subject.moe_layers:
-    mine = {t.role: t.array for t in side if t.layer == layer and t.role}
+    arrays = {t.role: t.array for t in side if t.layer == layer and t.role}
     weights = subject.experts(layer)
-    mine |= {n: subject.params[full] for n, full in weights.items()}
+    arrays |= {n: subject.params[full] for n, full in weights.items()}
     for name in (*weights, *(f'd_{n}' for n in weights)):
-      if name in mine:
-        array = mine[name]
-        mine[name] = array.reshape(subject.ranks, -1, *array.shape[1:])
-    found[layer] = mine
-  return found
+      if name in arrays:
+        array = arrays[name]
+        arrays[name] = array.reshape(subject.ranks, -1, *array.shape[1:])
+    arrays_by_layer[layer] = arrays
+  return arrays_by_layer
 
 
 def _with_choices(row: metrics.Row, choices) -> metrics.Row:
   """Says in the row of ids what kind of difference it is."""
   if row.role != 'topk_ids' or row.layer not in choices:
     return row
-  kinds = {choice.why for choice in choices[row.layer]}
+  kinds = {choice.reason for choice in choices[row.layer]}
   count = len(choices[row.layer])
   message = f'{count} token{"s" * (count > 1)}: {"; ".join(sorted(kinds))}'
   return dataclasses.replace(row, values=row.values | {'Err_message': message})
 
 
-def _judge(request, subject, rows, side, progress) -> list[Judged]:
+def _judge(request, subject, rows, side, progress) -> list[JudgedLayer]:
   """Judges MoE layers in order until one is wrong."""
-  judged = []
+  judged_layers = []
   for layer in subject.moe_layers:
-    mine = [r for r in rows if r.layer == layer and r.role in verdicts.LAYERS]
-    if all(row.same for row in mine):
+    layer_rows = [
+      r for r in rows if r.layer == layer and r.role in verdicts.LAYERS
+    ]
+    if all(row.same_bits for row in layer_rows):
       continue
     progress(f'layer {layer} alone')
-    judged.append(_judge_layer(request, subject, layer, side[layer]))
-    if judged[-1].is_wrong:
+    judged_layers.append(_judge_layer(request, subject, layer, side[layer]))
+    if judged_layers[-1].is_wrong:
       break
-  return judged
+  return judged_layers
 
 
 def _write_cases(request, subject, side, progress) -> None:
@@ -432,40 +442,38 @@ def _write_cases(request, subject, side, progress) -> None:
     progress(f'case of layer {layer}')
     if layers.not_finite(side[layer]):
       continue
-    asked = _saved(request, subject, layer, side[layer])
+    case = _save_case(request, subject, layer, side[layer])
     # As `hpmoe export` does, for kernels elsewhere.
-    with atomic_folder.writing(str(root / f'layer_{layer}')) as made:
-      case_export.write(str(made), asked, command=' '.join(request.command))
+    with atomic_folder.writing(str(root / f'layer_{layer}')) as folder:
+      case_export.write(str(folder), case, command=' '.join(request.command))
 
 
-def _saved(request, subject, layer: int, captured) -> case_lib.Case:
-  """Returns the case of a file of what a layer read."""
+def _save_case(request, subject, layer: int, arrays) -> case_lib.Case:
+  """Writes a layer's inputs to a file, and returns their case."""
   folder = pathlib.Path(request.out)
   folder.mkdir(parents=True, exist_ok=True)
   path = str(folder / f'layer_{layer}.safetensors')
-  return layers.save(path, captured, subject.activation)
+  return layers.save(path, arrays, subject.activation)
 
 
-def _judge_layer(request: Request, subject, layer: int, captured) -> Judged:
-  if name := layers.not_finite(captured):
-    return Judged(layer, None, f'{name} is not finite before it')
-  asked = _saved(request, subject, layer, captured)
-  what = 'what the layer returned'
+def _judge_layer(request: Request, subject, layer: int, arrays) -> JudgedLayer:
+  if name := layers.not_finite(arrays):
+    return JudgedLayer(layer, None, f'{name} is not finite before it')
+  case = _save_case(request, subject, layer, arrays)
+  source = 'what the layer returned'
   if (alone := _alone(request, layer)) is not None:
     candidate, arguments = alone
-    report, other = layers.judge_candidate(
-      asked, captured, candidate, arguments
-    )
+    report, other = layers.judge_candidate(case, arrays, candidate, arguments)
     if not other:
-      return Judged(
+      return JudgedLayer(
         layer, report, f'{request.right.kind} on what the layer read'
       )
-    what += f' ({request.right.kind} alone gives other bits of '
-    what += f'{", ".join(other)})'
+    source += f' ({request.right.kind} alone gives other bits of '
+    source += f'{", ".join(other)})'
   report = layers.judge_outputs(
-    asked, captured, str(request.right), request.command
+    case, arrays, str(request.right), request.command
   )
-  return Judged(layer, report, what)
+  return JudgedLayer(layer, report, source)
 
 
 def _alone(
@@ -483,5 +491,5 @@ def _alone(
 
 def count_steps(request: Request, subject: subject_lib.Subject) -> int:
   """Returns the most steps of `run`."""
-  each = 1 + (request.cases is not None)
-  return 2 + each * len(subject.moe_layers) + request.steps
+  steps_per_layer = 1 + (request.cases is not None)
+  return 2 + steps_per_layer * len(subject.moe_layers) + request.steps

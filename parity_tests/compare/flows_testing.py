@@ -24,19 +24,19 @@ def subject() -> subject_lib.Subject:
   return subject_lib.Subject('small', config, init.init(config), tokens)
 
 
-def check(of: subject_lib.Subject, raw: capture.Raw) -> None:
+def check(subject: subject_lib.Subject, raw: capture.Raw) -> None:
   """Holds gradients between modules to those of parameters beside them."""
   names = [f'model.layers.{n}' for n in (0, 1)]
   assert set(raw.flows) == {'model.embed_tokens', *names, 'model.norm'}
   # A row of the embeddings gets what flows to each of its tokens.
   grad = np.zeros_like(raw.grads['model.embed_tokens.weight'], np.float64)
-  rows = raw.flows['model.embed_tokens'].reshape(of.tokens.size, -1)
-  np.add.at(grad, of.tokens.reshape(-1), rows)
+  rows = raw.flows['model.embed_tokens'].reshape(subject.tokens.size, -1)
+  np.add.at(grad, subject.tokens.reshape(-1), rows)
   _close(raw.grads['model.embed_tokens.weight'], grad)
   # The last norm is its input, of length 1, times its weights, which are 1: its
   # gradient and what flows into it have the same sums with what it returned.
   flow, out = raw.flows['model.norm'], raw.hidden_states[-1]
-  assert np.all(of.params['model.norm.weight'] == 1)
+  assert np.all(subject.params['model.norm.weight'] == 1)
   _close(raw.grads['model.norm.weight'], np.sum(flow * out, axis=(0, 1)))
   # In front of the norm a gradient is across: length is what it takes away.
   flow, out = (a.astype(np.float64) for a in (raw.flows[names[1]], out))

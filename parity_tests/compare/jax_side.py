@@ -47,20 +47,22 @@ def run(
     ValueError: there is no such layer.
   """
   del device
-  named = functools.cache(lambda: _named(moe))
+  load_layer = functools.cache(lambda: _load_layer(moe))
   # In the order in which they run.
-  of = {
-    number: _launched(number, instead[number]) if number in instead else named()
+  layers = {
+    number: _launch(number, instead[number])
+    if number in instead
+    else load_layer()
     for number in subject.moe_layers
   }
   if moe == 'host' or instead:
-    of = {number: _of_finite(one) for number, one in of.items()}
+    layers = {number: _of_finite(layer) for number, layer in layers.items()}
   params = {n: jnp.asarray(value) for n, value in subject.params.items()}
-  trained = {n: params[n] for n in subject.trained}
+  trainable = {n: params[n] for n in subject.trainable}
   taps, flows = _zeros(subject, params) if backward else ({}, {})
   tokens = jnp.asarray(subject.tokens)
 
-  def total(trained, taps, flows):
+  def total(params_trained, taps, flows):
     def between(name, x):
       if noise:
         size = jnp.sqrt(jnp.mean(jnp.square(x.astype(jnp.float32))))
@@ -69,10 +71,10 @@ def run(
       return x + flows[name] if flows else x
 
     logits, aux = decoder.forward(
-      params | trained,
+      params | params_trained,
       subject.config,
       tokens,
-      moe=_tapped(of, taps),
+      moe=_tap_layers(layers, taps),
       ranks=subject.ranks,
       mtp=subject.mtp,
       between=between,
@@ -86,9 +88,9 @@ def run(
   if backward:
     (loss, (logits, aux)), grads = jax.value_and_grad(
       total, (0, 1, 2), has_aux=True
-    )(trained, taps, flows)
+    )(trainable, taps, flows)
   else:
-    loss, (logits, aux) = total(trained, taps, flows)
+    loss, (logits, aux) = total(trainable, taps, flows)
   fields = dict(
     hidden_states=list(aux.hidden_states),
     routed={n: r._asdict() for n, r in aux.routed.items() if r is not None},
@@ -101,7 +103,7 @@ def run(
   return capture.Raw(**jax.tree.map(np.asarray, fields))
 
 
-def _named(moe: str) -> Callable[..., jax.Array]:
+def _load_layer(moe: str) -> Callable[..., jax.Array]:
   layer = moe_lib.find_layer(moe)
   if moe in moe_lib.LAYERS:
     return jax.jit(layer, static_argnums=5)
@@ -125,36 +127,36 @@ def _zeros(
   return taps, {n: jnp.zeros(shape, dtype) for n, shape in shapes.items()}
 
 
-def _tapped(of, taps) -> Callable[..., jax.Array]:
-  """Returns a layer that is, in turn, each of `of`."""
-  turn = iter(of)
+def _tap_layers(layers, taps) -> Callable[..., jax.Array]:
+  """Returns a layer whose n-th call runs the n-th of `layers`, with taps."""
+  turn = iter(layers)
 
-  def layer(x, topk_ids, topk_weights, *others):
+  def layer(x, topk_ids, topk_weights, *rest):
     number = next(turn)
     tap = taps.get(number)
     if tap is None:
-      return of[number](x, topk_ids, topk_weights, *others)
+      return layers[number](x, topk_ids, topk_weights, *rest)
     x, topk_weights = x + tap['dx'], topk_weights + tap['d_topk_weights']
-    return of[number](x, topk_ids, topk_weights, *others) + tap['dy']
+    return layers[number](x, topk_ids, topk_weights, *rest) + tap['dy']
 
   return layer
 
 
 def _of_finite(layer: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-  """Returns a layer that passes NaN on, which a launch would refuse."""
+  """Returns a layer that propagates NaN, which a launch would refuse."""
 
-  def called(x, topk_ids, topk_weights, *others):
+  def run_finite(x, topk_ids, topk_weights, *rest):
     if not jnp.isfinite(x).all() or not jnp.isfinite(topk_weights).all():
       return x * jnp.nan
-    return layer(x, topk_ids, topk_weights, *others)
+    return layer(x, topk_ids, topk_weights, *rest)
 
-  return called
+  return run_finite
 
 
-def _launched(
+def _launch(
   number: int, candidate: candidates.Candidate
 ) -> Callable[..., jax.Array]:
-  """Returns the layer that a candidate of `hpmoe check` computes; eager."""
+  """Returns a layer that a candidate of `hpmoe check` computes, eagerly."""
 
   def run(*arguments):
     try:
@@ -167,30 +169,36 @@ def _launched(
     # As a case that is written has it.
     config = dataclasses.replace(config, capacity=config.num_rows)
     names = tensors.inputs(config)
-    which = [one.of_layer(config) for one in (passes.FORWARD, passes.BACKWARD)]
+    layer_passes = [
+      pass_.of_layer(config) for pass_ in (passes.FORWARD, passes.BACKWARD)
+    ]
     grads = {n: f'd_{n}' for n in names} | {'x': 'dx'}
     del grads['topk_ids']
 
     def forward(*arrays):
-      given = dict(zip(names, map(np.asarray, arrays), strict=True))
-      made = run(config, policy, given, which[0])
-      return jnp.asarray(made['y']), given | made
+      inputs = dict(zip(names, map(np.asarray, arrays), strict=True))
+      outputs = run(config, policy, inputs, layer_passes[0])
+      return jnp.asarray(outputs['y']), inputs | outputs
 
-    def backward(saved, dy):
-      saved = {n: np.asarray(array) for n, array in saved.items()}
-      read = which[1].reads(config, policy)
-      if not {*read} <= {*saved, 'dy'}:  # it did not return what it reads
-        given = {n: saved[n] for n in names}
-        saved = oracle_lib.Oracle(config, policy, given).forward() | saved
-      saved |= dict(dy=np.asarray(dy))
-      made = run(config, policy, {n: saved[n] for n in read}, which[1])
-      if absent := [grad for grad in grads.values() if grad not in made]:
+    def backward(residuals, dy):
+      residuals = {n: np.asarray(array) for n, array in residuals.items()}
+      read = layer_passes[1].reads(config, policy)
+      if not {*read} <= {*residuals, 'dy'}:  # it did not return what it reads
+        inputs = {n: residuals[n] for n in names}
+        residuals = (
+          oracle_lib.Oracle(config, policy, inputs).forward() | residuals
+        )
+      residuals |= dict(dy=np.asarray(dy))
+      outputs = run(
+        config, policy, {n: residuals[n] for n in read}, layer_passes[1]
+      )
+      if absent := [grad for grad in grads.values() if grad not in outputs]:
         raise ValueError(
           f'{candidate.name}: expected {absent[0]}, which the model needs, got '
-          f'{sorted(made)}'
+          f'{sorted(outputs)}'
         )
       return tuple(
-        jnp.asarray(made[grads[n]]) if n in grads else None for n in names
+        jnp.asarray(outputs[grads[n]]) if n in grads else None for n in names
       )
 
     call = jax.custom_vjp(lambda *arrays: forward(*arrays)[0])

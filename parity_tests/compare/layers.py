@@ -29,12 +29,12 @@ Arrays = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Captured(candidates.Candidate):
-  """A candidate that answers with what a model's layer returned.
+class CapturedLayer(candidates.Candidate):
+  """A candidate that returns the recorded outputs of a model's layer.
 
   Attributes:
     outputs: y, and gradients if there are any, by name.
-    name: as reports call it.
+    name: of the candidate in reports.
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(stages=False)
@@ -42,7 +42,7 @@ class Captured(candidates.Candidate):
   name: str
 
   def facts(self) -> dict[str, Any]:
-    """See `candidates.Candidate`; its answers are no facts of how it ran."""
+    """See `candidates.Candidate`; recorded outputs tell nothing of the run."""
     return {}
 
   def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
@@ -51,128 +51,128 @@ class Captured(candidates.Candidate):
     return {n: self.outputs[n] for n in which.results}
 
 
-def inputs_of(captured: Arrays) -> dict[str, np.ndarray]:
-  """Returns the inputs of a layer and dy, those that are there."""
-  known = (*tensors.inputs(tensors.EVERY_PART), 'dy')
-  return {n: captured[n] for n in known if n in captured}
+def inputs_of(arrays: Arrays) -> dict[str, np.ndarray]:
+  """Returns those inputs of a layer, and dy, that were recorded."""
+  names = (*tensors.inputs(tensors.EVERY_PART), 'dy')
+  return {n: arrays[n] for n in names if n in arrays}
 
 
-def not_finite(captured: Arrays) -> str:
-  """Returns the first input of a layer that no check can take, or ''."""
-  for name, array in inputs_of(captured).items():
+def not_finite(arrays: Arrays) -> str:
+  """Returns the first input of a layer that is not finite, or ''."""
+  for name, array in inputs_of(arrays).items():
     if not np.isfinite(array.astype(np.float64)).all():
       return name
   return ''
 
 
-def save(path: str, captured: Arrays, activation: str) -> case_lib.Case:
+def save(path: str, arrays: Arrays, activation: str) -> case_lib.Case:
   """Writes a layer's inputs for `hpmoe check --input`; returns their case.
 
   Args:
     path: of the file.
-    captured: the inputs, by name; dy if backward too.
+    arrays: the inputs, by name; dy if backward too.
     activation: of the layer, as `precision.activation_of` reads it.
   """
-  with atomic_folder.replacing(pathlib.Path(path)) as made:
-    input_files.save_safetensors(made, inputs_of(captured))
-  direction = 'both' if 'dy' in captured else 'forward'
+  with atomic_folder.replacing(pathlib.Path(path)) as unfinished:
+    input_files.save_safetensors(unfinished, inputs_of(arrays))
+  direction = 'both' if 'dy' in arrays else 'forward'
   return case_lib.Case(direction, input=path, activation=activation)
 
 
 def judge_outputs(
-  asked: case_lib.Case, captured: Arrays, name: str, command: tuple[str, ...]
+  layer_case: case_lib.Case, arrays: Arrays, name: str, command: tuple[str, ...]
 ) -> check.Report:
-  """Returns what is said of a layer of which only its results are known.
+  """Returns a report on a layer from its inputs and outputs alone.
 
-  Its y must lie in lane bounded.  The bound of a gradient is that of what the
-  forward pass kept, which is not known; so a gradient is refused where msprobe
-  refuses it beside the oracle's on the same inputs, and lane bounded then says
-  where.
+  Its y must lie in lane bounded.  The bound of a gradient depends on what the
+  forward pass saved, which was not recorded.  So a gradient fails where msprobe
+  rejects it beside the oracle's on the same inputs; lane bounded then shows
+  which elements.
 
   Args:
-    asked: its case, see `save`.
-    captured: its outputs, by name.
+    layer_case: the case of the inputs, see `save`.
+    arrays: its outputs, by name.
     name: of the side.
-    command: what repeats all this.
+    command: that repeats the comparison.
   """
-  outputs = {n: a for n, a in captured.items() if n not in inputs_of(captured)}
-  side = Captured(outputs, name)
+  outputs = {n: a for n, a in arrays.items() if n not in inputs_of(arrays)}
+  side = CapturedLayer(outputs, name)
   lanes_ = judgement.Judgement(lanes=('bounded',))
-  request = check.Request(asked, side, lanes_, command)
+  request = check.Request(layer_case, side, lanes_, command)
   start = time.perf_counter()
-  bench = bench_lib.Bench(asked, keep=True)
+  bench = bench_lib.Bench(layer_case, keep=True)
   report = check.run_on_bench(request, bench, start)
-  if passes.BACKWARD not in asked.passes:
+  if passes.BACKWARD not in layer_case.passes:
     return report
   case = bench.case(side, passes.BACKWARD, bench.real_inputs)
   expected = case.answer()
-  refused = [
+  rejected = [
     n
     for n in passes.BACKWARD.of_layer(bench.real_inputs.config).results
     if metrics.compare(n, None, n, outputs[n], expected[n]).result
     == metrics.ERROR
   ]
-  kept = tuple(
+  results = tuple(
     r
     for r in report.results
     if verdicts.pass_of(r.stage) is passes.FORWARD
-    or verdicts.tensor_of(r.stage) in refused
+    or verdicts.tensor_of(r.stage) in rejected
   )
-  return dataclasses.replace(report, results=kept)
+  return dataclasses.replace(report, results=results)
 
 
 def _recorded(
   candidate: candidates.Candidate, outputs: dict[str, np.ndarray]
 ) -> candidates.Candidate:
-  """Returns the candidate, which notes in `outputs` what it returns last."""
+  """Returns the candidate, which also writes its last results to `outputs`."""
   kind: Any = type(candidate)
 
   class Recorded(kind):
     def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-      made = super().run(config, policy, inputs, which, given)
-      outputs.update({n: made[n] for n in which.results if n in made})
-      return made
+      outputs_now = super().run(config, policy, inputs, which, given)
+      outputs.update(
+        {n: outputs_now[n] for n in which.results if n in outputs_now}
+      )
+      return outputs_now
 
-  made = copy.copy(candidate)
+  recorder = copy.copy(candidate)
   # Not by its fields: of a kind of candidate only the kind knows them all.
-  object.__setattr__(made, '__class__', Recorded)
-  return made
+  object.__setattr__(recorder, '__class__', Recorded)
+  return recorder
 
 
 def judge_candidate(
-  asked: case_lib.Case,
-  captured: Arrays,
+  case: case_lib.Case,
+  arrays: Arrays,
   candidate: candidates.Candidate,
   flags: Sequence[str],
 ) -> tuple[check.Report, list[str]]:
   """Returns a check of a candidate on a layer's inputs.
 
   Args:
-    asked: its case, see `save`.
-    captured: what it holds, and what the layer returned.
-    candidate: what computed it.
-    flags: of `hpmoe check`, that ask for the candidate.
+    case: of the inputs, see `save`.
+    arrays: inputs and outputs of the layer, by name.
+    candidate: that computed the layer.
+    flags: of `hpmoe check` that name the candidate.
 
   Returns:
-    The report, and the results that the layer returned with other bits.
+    The report, and the results whose bits differ from the layer's.
 
   Raises:
     candidates.CandidateError: a launch ended early.
   """
-  arguments = [f'--input={asked.input}', f'--direction={asked.direction}']
-  if asked.activation != case_lib.Case.activation:
-    arguments.append(f'--activation={asked.activation}')
+  arguments = [f'--input={case.input}', f'--direction={case.direction}']
+  if case.activation != case_lib.Case.activation:
+    arguments.append(f'--activation={case.activation}')
   outputs: dict[str, np.ndarray] = {}
   lanes_ = judgement.Judgement(lanes=('bitwise', 'bounded'))
   request = check.Request(
-    asked,
+    case,
     _recorded(candidate, outputs),
     lanes_,
     ('check', *arguments, *flags),
   )
   start = time.perf_counter()
-  report = check.run_on_bench(request, bench_lib.Bench(asked), start)
-  other = [
-    n for n, a in outputs.items() if a.tobytes() != captured[n].tobytes()
-  ]
+  report = check.run_on_bench(request, bench_lib.Bench(case), start)
+  other = [n for n, a in outputs.items() if a.tobytes() != arrays[n].tobytes()]
   return report, other

@@ -86,7 +86,7 @@ class Row:
   layer: int | None
   role: str
   values: dict[str, object]
-  same: bool
+  same_bits: bool
 
   @property
   def result(self) -> str:
@@ -114,13 +114,17 @@ def compare(
     }
   values['Requires_grad Consistent'] = 'True'
   alike = npu.dtype == bench.dtype and npu.shape == bench.shape
-  same = alike and npu.tobytes() == bench.tobytes()
+  same_bits = alike and npu.tobytes() == bench.tobytes()
   if not alike:
     result, message = ERROR, 'dtype or shape differs'
   else:
     result, message = _judge(values, npu, bench)
   return Row(
-    name, layer, role, values | dict(Result=result, Err_message=message), same
+    name,
+    layer,
+    role,
+    values | dict(Result=result, Err_message=message),
+    same_bits,
   )
 
 

@@ -35,25 +35,25 @@ def run(
   params = {n: ms.Tensor(value) for n, value in subject.params.items()}
   zeros = _zeros(subject, params) if backward else {}
   tokens = ms.Tensor(np.ascontiguousarray(subject.tokens))
-  seen: dict[str, Any] = {}
+  outputs: dict[str, Any] = {}
 
   # Positions: a gradient over a dict is an empty tuple, without an error.
   def total(*values):
-    trained = dict(zip(subject.trained, values))
-    added = dict(zip(zeros, values[len(trained) :]))
+    trainable = dict(zip(subject.trainable, values))
+    taps_and_flows = dict(zip(zeros, values[len(trainable) :]))
 
     def between(name, x):
       if noise:
         wide = x.astype(ms.float32)
         size = ms.ops.stop_gradient(ms.ops.sqrt((wide * wide).mean()))
         x = (wide + size * ms.Tensor(noise[name])).astype(x.dtype)
-      return x + added[name] if added else x
+      return x + taps_and_flows[name] if taps_and_flows else x
 
     logits, aux = decoder.forward(
-      params | trained,
+      params | trainable,
       subject.config,
       tokens,
-      moe=_tapped(subject, layer, added),
+      moe=_tapped(subject, layer, taps_and_flows),
       ranks=subject.ranks,
       mtp=subject.mtp,
       between=between,
@@ -61,33 +61,35 @@ def run(
     loss = decoder.next_token_loss(logits, tokens)
     if subject.mtp:
       loss += decoder.next_token_loss(aux.mtp_logits, tokens[:, 1:])
-    seen.update(_seen(subject, logits, aux))
+    outputs.update(_to_numpy(subject, logits, aux))
     return loss
 
-  values = [params[n] for n in subject.trained]
+  values = [params[n] for n in subject.trainable]
   values += zeros.values()
   grads: list[np.ndarray] = []
   if backward:
-    loss, found = ms.value_and_grad(total, tuple(range(len(values))))(*values)
-    grads = [ops.to_numpy(grad) for grad in found]
+    loss, gradients = ms.value_and_grad(total, tuple(range(len(values))))(
+      *values
+    )
+    grads = [ops.to_numpy(grad) for grad in gradients]
   else:
     loss = total(*values)
-  flat = dict(zip(zeros, grads[len(subject.trained) :]))
+  flat = dict(zip(zeros, grads[len(subject.trainable) :]))
   return capture.Raw(
     loss=ops.to_numpy(loss),
-    grads=dict(zip(subject.trained, grads)),
+    grads=dict(zip(subject.trainable, grads)),
     taps={
       layer: {n: flat[layer, n] for n in subject.tap_shapes(layer)}
       for layer in subject.moe_layers
       if flat
     },
     flows={n: flat[n] for n in subject.flow_shapes() if flat},
-    **seen,
+    **outputs,
   )
 
 
-def _seen(subject, logits, aux) -> dict[str, Any]:
-  """Returns what the forward pass computed, as NumPy's."""
+def _to_numpy(subject, logits, aux) -> dict[str, Any]:
+  """Returns the results of the forward pass as NumPy arrays."""
   heads = [logits, aux.mtp_logits] if subject.mtp else [logits]
   return dict(
     hidden_states=[ops.to_numpy(state) for state in aux.hidden_states],
@@ -117,18 +119,18 @@ def _zeros(subject, params) -> dict[tuple[int, str] | str, ms.Tensor]:
 
 
 def _tapped(
-  subject, layer, added: Mapping[tuple[int, str] | str, ms.Tensor]
+  subject, layer, taps_and_flows: Mapping[tuple[int, str] | str, ms.Tensor]
 ) -> Callable[..., ms.Tensor]:
-  """Returns the layer between the zeros of the layer whose turn it is."""
+  """Returns a layer whose n-th call adds the zeros of the n-th MoE layer."""
   turn = iter(subject.moe_layers)
 
-  def tapped(x, topk_ids, topk_weights, *others):
+  def run_tapped(x, topk_ids, topk_weights, *rest):
     number = next(turn)
-    if not added:
-      return layer(x, topk_ids, topk_weights, *others)
-    x = x + added[number, 'dx']
-    topk_weights = topk_weights + added[number, 'd_topk_weights']
-    y = layer(x, topk_ids, topk_weights, *others)
-    return y + added[number, 'dy']
+    if not taps_and_flows:
+      return layer(x, topk_ids, topk_weights, *rest)
+    x = x + taps_and_flows[number, 'dx']
+    topk_weights = topk_weights + taps_and_flows[number, 'd_topk_weights']
+    y = layer(x, topk_ids, topk_weights, *rest)
+    return y + taps_and_flows[number, 'dy']
 
-  return tapped
+  return run_tapped

@@ -78,13 +78,13 @@ def conclusion(request: compare.Request, result: compare.Result) -> str:
     lines += [f'  {choice}' for choice in choices[:_MAX_CHOICES]]
     if len(choices) > _MAX_CHOICES:
       lines.append(f'  and {len(choices) - _MAX_CHOICES} more')
-  lines += [*_apart(result), *_alone(result.judged, result.wrong)]
+  lines += [*_apart(result), *_alone(result.judged_layers, result.wrong)]
   lines += _steps(result)
   far = [s.measured.modules for s in result.steps]
   parted = first is not None or any(any(distance.values()) for distance in far)
-  if parted and not (result.wrong or result.later) and result.judged:
+  if parted and not (result.wrong or result.later) and result.judged_layers:
     lines.append(_cause(request, result))
-  all_same = all(row.same for row in result.rows)
+  all_same = all(row.same_bits for row in result.rows)
   equal = 'every tensor has the same bits' if all_same else 'within thresholds'
   sentence = equal if first is None else 'a difference beyond thresholds'
   if first is None and result.later is not None:
@@ -191,22 +191,22 @@ def _steps(result: compare.Result) -> list[str]:
     lines.append(f'{last_step}: no experts are wrong on what they read')
     return lines
   lines.append(f'{last_step}: layer {result.later.layer} is wrong')
-  return lines + _alone(result.trained, result.later)
+  return lines + _alone(result.trained_layers, result.later)
 
 
 def _alone(
-  layers: Sequence[compare.Judged], wrong: compare.Judged | None
+  layers: Sequence[compare.JudgedLayer], wrong: compare.JudgedLayer | None
 ) -> list[str]:
   """Returns the finding on each MoE layer by itself."""
   lines = []
   for layer in layers:
-    finding = layer.why
+    finding = layer.reason
     if layer.report is not None:
       bound = 'out of' if layer.is_wrong else 'within'
       finding = f'{bound} the rounding bound on its own inputs'
     lines.append(f'layer {layer.layer}, its experts alone: {finding}')
   if wrong is not None and wrong.report is not None:
-    lines.append(f'\nlayer {wrong.layer}, hpmoe check of {wrong.why}:')
+    lines.append(f'\nlayer {wrong.layer}, hpmoe check of {wrong.reason}:')
     lines += filter(
       None,
       (
@@ -235,15 +235,15 @@ def to_json(
       ranks=subject.ranks,
       fault=request.fault,
       fault_layer=request.fault_layer,
-      rows=[row.values | dict(same_bits=row.same) for row in result.rows],
+      rows=[row.values | dict(same_bits=row.same_bits) for row in result.rows],
       first_difference=first and first.name,
       choices={
         str(layer): [str(choice) for choice in choices]
         for layer, choices in result.choices.items()
       },
       layers=[
-        dict(layer=judged.layer, why=judged.why, wrong=judged.is_wrong)
-        for judged in result.judged
+        dict(layer=layer.layer, why=layer.reason, wrong=layer.is_wrong)
+        for layer in result.judged_layers
       ],
       rounding_alone=result.is_rounding
       and (not result.steps or _has_bounds(request)),

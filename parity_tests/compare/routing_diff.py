@@ -27,23 +27,23 @@ class Choice:
   bench: tuple[int, ...]
   npu_scores: tuple[float, ...]
   bench_scores: tuple[float, ...]
-  why: str
+  reason: str
 
   def __str__(self) -> str:
-    where = f'token {self.token} of rank {self.rank}'
+    place = f'token {self.token} of rank {self.rank}'
     if not self.npu:
-      return f'{where}: {self.why}'
+      return f'{place}: {self.reason}'
     experts = (*self.npu, *self.bench)
 
-    def told(scores):
+    def format_scores(scores):
       return ', '.join(
         f'{e}: {s:.9g}' for e, s in zip(experts, scores, strict=True)
       )
 
     return (
-      f'{where}: {self.why}: NPU chose {list(self.npu)}, bench '
-      f'{list(self.bench)}; scores of NPU {told(self.npu_scores)}; of bench '
-      f'{told(self.bench_scores)}'
+      f'{place}: {self.reason}: NPU chose {list(self.npu)}, bench '
+      f'{list(self.bench)}; scores of NPU {format_scores(self.npu_scores)}; '
+      f'of bench {format_scores(self.bench_scores)}'
     )
 
 
@@ -59,30 +59,35 @@ def choices(
   row = metrics.compare('', None, '', npu['scores'], bench['scores'])
   apart = (npu['topk_ids'] != bench['topk_ids']).any(axis=-1)
   for rank, token in np.argwhere(apart):
-    chosen = [
+    choices_by_side = [
       set(side['topk_ids'][rank, token].tolist()) for side in (npu, bench)
     ]
-    only = [sorted(chosen[0] - chosen[1]), sorted(chosen[1] - chosen[0])]
-    experts = [*only[0], *only[1]]
+    differing = [
+      sorted(choices_by_side[0] - choices_by_side[1]),
+      sorted(choices_by_side[1] - choices_by_side[0]),
+    ]
+    experts = [*differing[0], *differing[1]]
     scores = [
       side['scores'][rank, token, experts].tolist() for side in (npu, bench)
     ]
     yield Choice(
       int(rank),
       int(token),
-      npu=tuple(only[0]),
-      bench=tuple(only[1]),
+      npu=tuple(differing[0]),
+      bench=tuple(differing[1]),
       npu_scores=tuple(scores[0]),
       bench_scores=tuple(scores[1]),
-      why=_why(row, bool(experts), scores[0] == scores[1]),
+      reason=_find_reason(row, bool(experts), scores[0] == scores[1]),
     )
 
 
-def _why(row: metrics.Row, other_experts: bool, equal_scores: bool) -> str:
+def _find_reason(
+  row: metrics.Row, other_experts: bool, equal_scores: bool
+) -> str:
   if not other_experts:
     return 'the same experts in another order of slots'
   if row.result != metrics.PASS:
     return 'scores differ by more than rounding before the choice'
-  if equal_scores and row.same:
+  if equal_scores and row.same_bits:
     return 'another choice from the same scores, so the routers differ'
   return 'near tie: scores agree within rounding, the choice does not'

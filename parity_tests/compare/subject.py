@@ -38,8 +38,8 @@ class Subject:
   text: at.Int32[np.ndarray, 'N'] | None = None
   seed: int = 0
 
-  def at(self, step: int) -> 'Subject':
-    """Returns it before the batch of a step."""
+  def at_step(self, step: int) -> 'Subject':
+    """Returns the subject with the batch of a training step."""
     assert self.text is not None
     batch, sequence = self.tokens.shape
     read = text_lib.batch(self.text, sequence, batch, self.seed, step)
@@ -57,7 +57,7 @@ class Subject:
     return (*self.config.moe_layers(), *heads)
 
   @property
-  def trained(self) -> tuple[str, ...]:
+  def trainable(self) -> tuple[str, ...]:
     """Parameters that have a gradient."""
     return tuple(n for n in self.params if parameters.has_gradient(n))
 
@@ -122,9 +122,9 @@ def load(
     OSError: a file cannot be read.
     ValueError: an argument or a file is wrong; names it.
   """
-  for name, value, least in (('batch', batch, 1), ('sequence', sequence, 3)):
-    if value < least:
-      raise ValueError(f'{name}: expected at least {least}, got {value}')
+  for name, value, minimum in (('batch', batch, 1), ('sequence', sequence, 3)):
+    if value < minimum:
+      raise ValueError(f'{name}: expected at least {minimum}, got {value}')
   if pathlib.Path(model).is_dir():
     weights = convert.read(model, dtype)
     config, params = weights.config, weights.load()

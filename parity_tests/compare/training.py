@@ -86,28 +86,30 @@ def run(
       finite.
   """
   sides = {'left': left, 'right': right, 'noise': left}
-  trained = {name: _Trained(subject) for name in sides}
-  size, found = 0.0, []
+  states = {name: _SideState(subject) for name in sides}
+  size, steps_done = 0.0, []
   for number in range(steps):
-    given = {n: t.subject.at(number) for n, t in trained.items()}
-    raws = {n: sides[n][1](given[n], {}) for n in ('left', 'right')}
+    subjects = {n: t.subject.at_step(number) for n, t in states.items()}
+    raws = {n: sides[n][1](subjects[n], {}) for n in ('left', 'right')}
     if number == 0:
-      size = _size(given['noise'], left[1], raws)
+      size = _size(subjects['noise'], left[1], raws)
     raws['noise'] = raws['left']
     if size:
       noise = _noise(subject, number, size)
-      raws['noise'] = left[1](given['noise'], noise)
-    of = [_apart(subject, raws['left'], raws[n]) for n in ('right', 'noise')]
-    found.append(Step(number, float(raws['left'].loss), *of))
-    if not judge(number, given['right'], raws['right']):
+      raws['noise'] = left[1](subjects['noise'], noise)
+    differences = [
+      _apart(subject, raws['left'], raws[n]) for n in ('right', 'noise')
+    ]
+    steps_done.append(Step(number, float(raws['left'].loss), *differences))
+    if not judge(number, subjects['right'], raws['right']):
       break
-    for name, (said, _) in sides.items():
-      trained[name].update(f'{said}: step {number}', raws[name].grads)
-  return tuple(found)
+    for name, (title, _) in sides.items():
+      states[name].update(f'{title}: step {number}', raws[name].grads)
+  return tuple(steps_done)
 
 
-class _Trained:
-  """A side's weights, and its moments."""
+class _SideState:
+  """The weights of a side, and the moments of its optimizer."""
 
   def __init__(self, subject: subject_lib.Subject):
     # An extra, which only training needs.
@@ -119,39 +121,41 @@ class _Trained:
     optimizer = jax_trainer.optimizer(SETTINGS)
     self._moments: Any = optimizer.init(self._weights())
 
-    def moved(grads, moments, weights):
+    def update_weights(grads, moments, weights):
       updates, moments = optimizer.update(grads, moments, weights)
       return optax.apply_updates(weights, updates), moments
 
-    self._moved = jax.jit(moved)
+    self._update_weights = jax.jit(update_weights)
 
   def _weights(self) -> dict[str, jax.Array]:
     params = self.subject.params
-    return {n: jnp.asarray(params[n]) for n in self.subject.trained}
+    return {n: jnp.asarray(params[n]) for n in self.subject.trainable}
 
-  def update(self, where: str, grads: Arrays) -> None:
+  def update(self, title: str, grads: Arrays) -> None:
     for name, grad in grads.items():
       if not np.isfinite(grad.astype(np.float64)).all():
         raise candidates.CandidateError(
-          f'{where}: expected a finite gradient of {name}, got others'
+          f'{title}: expected a finite gradient of {name}, got others'
         )
-    given = {n: jnp.asarray(grads[n]) for n in self.subject.trained}
-    moved, self._moments = self._moved(given, self._moments, self._weights())
-    params = dict(self.subject.params) | jax.tree.map(np.asarray, moved)
+    arrays = {n: jnp.asarray(grads[n]) for n in self.subject.trainable}
+    weights, self._moments = self._update_weights(
+      arrays, self._moments, self._weights()
+    )
+    params = dict(self.subject.params) | jax.tree.map(np.asarray, weights)
     self.subject = dataclasses.replace(self.subject, params=params)
 
 
 def _size(
   subject: subject_lib.Subject, run_: Run, raws: Mapping[str, capture.Raw]
 ) -> float:
-  """Returns the noise with which first gradients differ as the sides' do."""
-  wanted = _of_grads(raws['left'].grads, raws['right'].grads)
-  size = wanted
-  for _ in range(_TRIES if wanted else 0):
-    made = run_(subject, _noise(subject, -1, size))
-    if got := _of_grads(raws['left'].grads, made.grads):
-      # So small a difference is in proportion to what makes it.
-      return size * wanted / got
+  """Returns the noise that parts first gradients as far as the sides part."""
+  target = _measure_difference(raws['left'].grads, raws['right'].grads)
+  size = target
+  for _ in range(_TRIES if target else 0):
+    raw = run_(subject, _noise(subject, -1, size))
+    if difference := _measure_difference(raws['left'].grads, raw.grads):
+      # A difference this small is proportional to the noise.
+      return size * target / difference
     size *= _LOUDER
   return size
 
@@ -168,9 +172,10 @@ def _noise(
   }
 
 
-def _of_grads(ours: Arrays, theirs: Arrays) -> float:
+def _measure_difference(left_grads: Arrays, right_grads: Arrays) -> float:
   pairs = [
-    (ours[n].astype(np.float64), theirs[n].astype(np.float64)) for n in ours
+    (left_grads[n].astype(np.float64), right_grads[n].astype(np.float64))
+    for n in left_grads
   ]
   far = sum(np.sum((a - b) ** 2) for a, b in pairs)
   return float(np.sqrt(far / sum(np.sum(a**2) for a, _ in pairs)))
@@ -190,6 +195,6 @@ def _apart(
   )
   return Apart(
     float(npu.loss) - float(bench.loss),
-    {n: _of_grads({n: a}, {n: b}) for n, a, b in states},
+    {n: _measure_difference({n: a}, {n: b}) for n, a, b in states},
     choices,
   )

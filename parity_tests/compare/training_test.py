@@ -14,8 +14,8 @@ from hpmoe.parity_tests.commands import main
 @pytest.fixture
 def model(tmp_path) -> str:
   """Returns the path of the config of a model of two layers with experts."""
-  more = dict(num_hidden_layers=2, initializer_range=0.1)
-  return folder_testing.config(tmp_path, 'mixtral_tiny', **more)
+  fields = dict(num_hidden_layers=2, initializer_range=0.1)
+  return folder_testing.config(tmp_path, 'mixtral_tiny', **fields)
 
 
 def _compare(folder, model: str, *options: str) -> tuple[int, dict]:
@@ -27,26 +27,26 @@ def _compare(folder, model: str, *options: str) -> tuple[int, dict]:
 
 
 # What a user's layer has of each layer's `w_down`, by place in the model.
-_KEPT: list[jax.Array] = []
+_FIRST_WEIGHTS: list[jax.Array] = []
 
 
 def stale_weights(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
   """A user's layer that keeps the weights of the first call of a layer."""
-  for kept in _KEPT:
-    if jnp.array_equal(kept, w_down):
+  for first in _FIRST_WEIGHTS:
+    if jnp.array_equal(first, w_down):
       break
     # Weights move little in a step, and layers are far apart.
-    if jnp.max(jnp.abs(kept - w_down)) < 0.01:
-      w_down = kept
+    if jnp.max(jnp.abs(first - w_down)) < 0.01:
+      w_down = first
       break
   else:
-    _KEPT.append(jax.lax.stop_gradient(w_down))
+    _FIRST_WEIGHTS.append(jax.lax.stop_gradient(w_down))
   return moe.framework(x, topk_ids, topk_weights, w_gate_up, w_down, policy)
 
 
-def wrong_gradient(x, *others):
+def wrong_gradient(x, *rest):
   """A user's layer whose gradient of x is 1 % too large."""
-  return moe.framework(_grows(x), *others)
+  return moe.framework(_grows(x), *rest)
 
 
 @jax.custom_jvp
@@ -77,16 +77,16 @@ class TestTraining:
       [s[k]['modules']['model.norm'] for s in report['steps']]
       for k in ('measured', 'predicted')
     ]
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
     if dtype == 'float32':  # bfloat16 hides it in so small a model
       assert all(norms[0]) and all(norms[1])
-      assert report['rounding_alone'] and 'rounding alone parts' in said
-    assert 'step 1: no experts are wrong on what they read' in said
+      assert report['rounding_alone'] and 'rounding alone parts' in text
+    assert 'step 1: no experts are wrong on what they read' in text
     assert png.read_bytes().startswith(b'\x89PNG')
 
   @pytest.mark.slow
   def test_what_is_wrong_from_a_step_on_is_named(self, tmp_path, model, capsys):
-    _KEPT.clear()
+    _FIRST_WEIGHTS.clear()
     right = f'--right=jax:{__name__}:stale_weights'
     code, report = _compare(
       tmp_path, model, '--steps=3', '--left=jax:framework', right
@@ -95,10 +95,10 @@ class TestTraining:
     assert report['wrong_layer'] is None and report['later_layer'] == 0
     assert [step['number'] for step in report['steps']] == [0, 1]
     assert report['later_check']['first_failure']['stage'] == 'y'
-    said = capsys.readouterr().out
-    assert 'step 1: layer 0 is wrong' in said
-    assert 'fail: layer 0 is wrong in step 1' in said
-    assert 'rounding alone' not in said
+    text = capsys.readouterr().out
+    assert 'step 1: layer 0 is wrong' in text
+    assert 'fail: layer 0 is wrong in step 1' in text
+    assert 'rounding alone' not in text
 
   def test_a_wrong_gradient_in_one_layer_is_named(self, tmp_path, model):
     fault = ('--fault=weight_grad_twice', '--fault_layer=0')
