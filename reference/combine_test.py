@@ -18,7 +18,7 @@ run_return = jax.jit(combine.return_rows, static_argnums=0)
 def test_a_row_past_the_capacity_is_nan():
   # Given, by hand: owner 0 holds expert 0 three times, then expert 1; owner 1
   # holds expert 2, then expert 3 three times; there is room for three rows.
-  config = config_testing.sized(r=2, t=2, e=4, k=2, d=1, f=1, n=3)
+  config = config_testing.make_config(r=2, t=2, e=4, k=2, d=1, f=1, n=3)
   ids = np.array([[[3, 0], [2, 3]], [[0, 3], [1, 0]]], np.int32)
   # When.
   plan = jax.jit(token_order.plan, static_argnums=0)(config, ids)

@@ -11,7 +11,7 @@ from hpmoe.reference import token_order
 from hpmoe.reference.contract import config_testing
 
 # Two ranks of two experts; expert 1 gets nothing, rank 1 more than rank 0.
-CONFIG = config_testing.sized(r=2, t=2, e=4, k=2, d=3, f=1, n=7)
+CONFIG = config_testing.make_config(r=2, t=2, e=4, k=2, d=3, f=1, n=7)
 IDS = jnp.array([[[3, 0], [2, 3]], [[0, 3], [2, 0]]], jnp.int32)
 # (source rank, token, slot) of each row of each rank, by hand.
 ROWS = (

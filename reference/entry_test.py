@@ -18,7 +18,7 @@ from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-CONFIG = config_testing.sized(r=4, t=6, e=8, k=2, d=8, f=4)
+CONFIG = config_testing.make_config(r=4, t=6, e=8, k=2, d=8, f=4)
 FLOAT32 = precision.PrecisionPolicy()
 
 

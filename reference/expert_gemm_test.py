@@ -77,7 +77,9 @@ def test_integers_equal_a_serial_loop(name, storage, ranks):
   # Given: small integers, exact in any order; NaN where no row is.
   counts, num_rows = CASES[name]
   counts = counts[:ranks]
-  config = config_testing.sized(r=ranks, t=1, e=2, k=1, d=3, f=1, n=num_rows)
+  config = config_testing.make_config(
+    r=ranks, t=1, e=2, k=1, d=3, f=1, n=num_rows
+  )
   policy = precision.PrecisionPolicy(storage)
   rng = test_util.generator(name)
   rows = rng.integers(-4, 5, (ranks, num_rows, 3)).astype(float)
@@ -103,7 +105,7 @@ def test_integers_equal_a_serial_loop(name, storage, ranks):
 @pytest.mark.parametrize('inner', [1, 256, 600])
 def test_golden_takes_any_float_and_keeps_float64(inner):
   # Given: float32 rows and bfloat16 weights.
-  config = config_testing.sized(r=1, t=1, e=2, k=1, d=inner, f=1, n=9)
+  config = config_testing.make_config(r=1, t=1, e=2, k=1, d=inner, f=1, n=9)
   rng = test_util.generator('golden')
   rows = rng.normal(size=(1, 9, inner)).astype('float32')
   weights = rng.normal(size=(1, 2, inner, 4)).astype('bfloat16')
@@ -122,7 +124,7 @@ def test_golden_takes_any_float_and_keeps_float64(inner):
 
 def test_rows_of_another_expert_never_reach_a_weight():
   # Given: expert 0 holds NaN and infinity, in the same block as expert 1.
-  config = config_testing.sized(r=1, t=1, e=2, k=1, d=1, f=1, n=3)
+  config = config_testing.make_config(r=1, t=1, e=2, k=1, d=1, f=1, n=3)
   rows = np.array([[[np.nan], [2.0], [3.0]]], np.float32)
   d_out = np.array([[[np.inf], [5.0], [7.0]]], np.float32)
   # When.
@@ -136,7 +138,9 @@ def test_rows_of_another_expert_never_reach_a_weight():
 def test_blocks_are_added_in_row_order(before):
   # Given: 2^24 in the first block and a unit in each of the two after it, which
   # are lost one by one, and kept where they meet first.
-  config = config_testing.sized(r=1, t=1, e=2, k=1, d=1, f=1, n=before + 300)
+  config = config_testing.make_config(
+    r=1, t=1, e=2, k=1, d=1, f=1, n=before + 300
+  )
   rows = np.zeros((1, before + 300, 1), np.float32)
   rows[0, before :: expert_gemm.BLOCK_ROWS] = 1
   rows[0, before] = 2.0**24
@@ -158,7 +162,7 @@ def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
   rows, d_out = rng.normal(size=(150, 3)), rng.normal(size=(150, 5))
   seen = set()
   for before, after in ((0, 0), (0, 90), (77, 0), (130, 300)):
-    config = config_testing.sized(
+    config = config_testing.make_config(
       r=1, t=1, e=2, k=1, d=1, f=1, n=before + 150 + after
     )
     padding = ((before, after), (0, 0))
@@ -178,7 +182,7 @@ def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
 def test_a_sum_is_rounded_once():
   # Given: 4096 in the first block and 12 in each of the two after it, which are
   # lost beside it in bfloat16, whose unit there is 32, one by one.
-  config = config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1, n=300)
+  config = config_testing.make_config(r=1, t=1, e=1, k=1, d=1, f=1, n=300)
   rows = np.zeros((1, 300, 1), 'bfloat16')
   rows[0, :: expert_gemm.BLOCK_ROWS] = 12
   rows[0, 0] = 4096
@@ -191,7 +195,7 @@ def test_a_sum_is_rounded_once():
 
 def test_memory_does_not_grow_with_experts_times_rows():
   # Given: 32 experts of 16 x 16 and 10^4 rows.
-  config = config_testing.sized(r=1, t=1, e=32, k=1, d=16, f=1, n=10_000)
+  config = config_testing.make_config(r=1, t=1, e=32, k=1, d=16, f=1, n=10_000)
   plan = plan_of([[300] * 32])
   for storage, size in (('float32', 4), ('bfloat16', 2)):
     policy = precision.PrecisionPolicy(storage)
@@ -218,7 +222,7 @@ def digests() -> list[int]:
   """Returns checksums of long sums."""
 
   def shape(rows):
-    return config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1, n=rows)
+    return config_testing.make_config(r=1, t=1, e=1, k=1, d=1, f=1, n=rows)
 
   rng = np.random.default_rng(0)
   out = []

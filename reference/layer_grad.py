@@ -16,7 +16,9 @@ def reads(
   """Returns the names of the forward tensors that `backward` reads."""
   layer_args = config, policy.placement
   return (
-    tensors.read_again(*layer_args) + tensors.PLAN + tensors.saved(*layer_args)
+    tensors.read_again(*layer_args)
+    + tensors.PLAN
+    + tensors.saved_stages(*layer_args)
   )
 
 

@@ -26,13 +26,13 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 SHAPES = {
-  'plain': config_testing.sized(r=2, t=5, e=4, k=2, d=6, f=3),
-  'empty experts': config_testing.sized(r=2, t=2, e=8, k=1, d=3, f=2),
-  'one row': config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1),
-  'one rank gets all': config_testing.sized(r=4, t=3, e=8, k=2, d=3, f=2),
-  'K = E': config_testing.sized(r=2, t=3, e=4, k=4, d=5, f=2),
-  'R = 1': config_testing.sized(r=1, t=4, e=5, k=3, d=4, f=3),
-  'R = E': config_testing.sized(r=3, t=3, e=3, k=2, d=2, f=4),
+  'plain': config_testing.make_config(r=2, t=5, e=4, k=2, d=6, f=3),
+  'empty experts': config_testing.make_config(r=2, t=2, e=8, k=1, d=3, f=2),
+  'one row': config_testing.make_config(r=1, t=1, e=1, k=1, d=1, f=1),
+  'one rank gets all': config_testing.make_config(r=4, t=3, e=8, k=2, d=3, f=2),
+  'K = E': config_testing.make_config(r=2, t=3, e=4, k=4, d=5, f=2),
+  'R = 1': config_testing.make_config(r=1, t=4, e=5, k=3, d=4, f=3),
+  'R = E': config_testing.make_config(r=3, t=3, e=3, k=2, d=2, f=4),
 }
 # High skew sends every token to the first K experts.
 SKEWS = (0.0, 0.1, 0.5, 9.0)
@@ -46,7 +46,7 @@ POLICIES = tuple(
     activation,
   )
   for storage in ('float64', 'float32', 'bfloat16')
-  for placement in precision.LAUNCHED
+  for placement in precision.LAUNCHED_PLACEMENTS
   for activation in precision.LAUNCHED_ACTIVATIONS
 )
 # Half of them hold every pair of storage, placement and activation; `make

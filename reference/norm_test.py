@@ -22,7 +22,7 @@ SIZES = {'one rank': (1, 3), 'one token': (2, 1), 'three ranks': (3, 5)}
 
 
 def _config(ranks, tokens):
-  return config_testing.sized(
+  return config_testing.make_config(
     r=ranks, t=tokens, e=ranks, k=ranks, d=8, f=6, sublayer=True
   )
 
@@ -122,7 +122,9 @@ def test_weights_elsewhere_are_refused(placement):
 @pytest.mark.parametrize('fields', [dict(bias=True), dict(s=2)])
 def test_a_sublayer_has_no_other_parts(fields):
   with pytest.raises(ValueError, match='sublayer: expected one without'):
-    config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1, sublayer=True, **fields)
+    config_testing.make_config(
+      r=1, t=1, e=1, k=1, d=1, f=1, sublayer=True, **fields
+    )
 
 
 def test_an_epsilon_that_no_image_names_is_refused():

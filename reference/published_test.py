@@ -25,7 +25,7 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 FILES = pathlib.Path(__file__).resolve().parent / 'testdata'
-GPT_OSS = config_testing.sized(r=2, t=5, e=4, k=2, d=6, f=3, bias=True)
+GPT_OSS = config_testing.make_config(r=2, t=5, e=4, k=2, d=6, f=3, bias=True)
 # Two shared experts of width 3.
 DEEPSEEK = dataclasses.replace(GPT_OSS, bias=False, d_shared=6)
 FORM = precision.activation_of('gpt_oss')

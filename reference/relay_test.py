@@ -10,10 +10,10 @@ from hpmoe.reference.contract import config_testing
 
 # R, T, E, K, D, F: K = E, one expert, one rank, T no multiple of anything.
 CONFIGS = {
-  'ragged': config_testing.sized(r=2, t=7, e=8, k=3, d=2, f=1),
-  'k_is_e': config_testing.sized(r=2, t=3, e=4, k=4, d=2, f=1),
-  'one_expert': config_testing.sized(r=1, t=3, e=1, k=1, d=2, f=1),
-  'one_rank': config_testing.sized(r=1, t=5, e=4, k=2, d=2, f=1),
+  'ragged': config_testing.make_config(r=2, t=7, e=8, k=3, d=2, f=1),
+  'k_is_e': config_testing.make_config(r=2, t=3, e=4, k=4, d=2, f=1),
+  'one_expert': config_testing.make_config(r=1, t=3, e=1, k=1, d=2, f=1),
+  'one_rank': config_testing.make_config(r=1, t=5, e=4, k=2, d=2, f=1),
 }
 
 

@@ -25,7 +25,7 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 PROCESSES = 2
-CONFIG = config_testing.sized(r=2, t=5, e=4, k=2, d=8, f=6)
+CONFIG = config_testing.make_config(r=2, t=5, e=4, k=2, d=8, f=6)
 POLICY = precision.PrecisionPolicy('bfloat16')
 
 

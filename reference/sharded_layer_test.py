@@ -25,12 +25,12 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 CONFIGS = {
-  1: config_testing.sized(r=1, t=5, e=3, k=3, d=8, f=6),  # K = E
-  2: config_testing.sized(r=2, t=7, e=4, k=2, d=8, f=6, s=4),
-  4: config_testing.sized(
+  1: config_testing.make_config(r=1, t=5, e=3, k=3, d=8, f=6),  # K = E
+  2: config_testing.make_config(r=2, t=7, e=4, k=2, d=8, f=6, s=4),
+  4: config_testing.make_config(
     r=4, t=3, e=8, k=2, d=8, f=6, n=10
   ),  # at times too few
-  8: config_testing.sized(
+  8: config_testing.make_config(
     r=8, t=2, e=8, k=8, d=8, f=6
   ),  # K = E, one expert a rank
 }

@@ -15,12 +15,14 @@ from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing
 
 CONFIGS = {
-  'several ranks': config_testing.sized(r=2, t=5, e=6, k=3, d=1, f=1),
-  'one rank': config_testing.sized(r=1, t=4, e=3, k=2, d=1, f=1),
-  'one expert a rank': config_testing.sized(r=4, t=3, e=4, k=2, d=1, f=1),
-  'K = E': config_testing.sized(r=2, t=2, e=4, k=4, d=1, f=1),
-  'one row': config_testing.sized(r=1, t=1, e=2, k=1, d=1, f=1),
-  'small capacity': config_testing.sized(r=2, t=5, e=6, k=3, d=1, f=1, n=26),
+  'several ranks': config_testing.make_config(r=2, t=5, e=6, k=3, d=1, f=1),
+  'one rank': config_testing.make_config(r=1, t=4, e=3, k=2, d=1, f=1),
+  'one expert a rank': config_testing.make_config(r=4, t=3, e=4, k=2, d=1, f=1),
+  'K = E': config_testing.make_config(r=2, t=2, e=4, k=4, d=1, f=1),
+  'one row': config_testing.make_config(r=1, t=1, e=2, k=1, d=1, f=1),
+  'small capacity': config_testing.make_config(
+    r=2, t=5, e=6, k=3, d=1, f=1, n=26
+  ),
 }
 NAMES = sorted(CONFIGS)
 plan = jax.jit(token_order.plan, static_argnums=0)
@@ -52,7 +54,7 @@ def appended(
 class TestPlan:
   def test_golden_routing_case(self):
     # Given: the published case of two ranks and four experts.
-    config = config_testing.sized(r=2, t=26, e=4, k=1, d=1, f=1)
+    config = config_testing.make_config(r=2, t=26, e=4, k=1, d=1, f=1)
     counts = jnp.array([[1, 2, 3, 4], [5, 6, 7, 8]], jnp.int32)
     # When.
     base = token_order.row_bases(config, counts)
@@ -99,7 +101,7 @@ class TestPlan:
 
 
 class TestChecks:
-  CONFIG = config_testing.sized(r=2, t=3, e=4, k=2, d=1, f=1, n=6)
+  CONFIG = config_testing.make_config(r=2, t=3, e=4, k=2, d=1, f=1, n=6)
   IDS = np.array([[[0, 1], [2, 3], [1, 2]], [[3, 0], [0, 2], [2, 1]]], np.int32)
 
   def test_valid_ids_pass(self):

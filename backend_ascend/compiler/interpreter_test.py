@@ -49,7 +49,7 @@ def test_runtime_equals_interpreter(layer, routing):
 
 @pytest.mark.parametrize('grain', granularity.EVENT_GRAINS)
 @pytest.mark.parametrize('storage', layout.DTYPES)
-@pytest.mark.parametrize('placement', precision.LAUNCHED)
+@pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
 def test_policies_and_event_grains(placement, storage, grain):
   image, inputs = build_case(
     placement=placement, storage=storage, event_grain=grain

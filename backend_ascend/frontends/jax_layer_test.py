@@ -168,7 +168,7 @@ class TestArgumentsRefused:
 class TestRefusedWhenItRuns:
   def test_deadline(self):
     # Given: idle threads, and a deadline far below the length of a task.
-    config = config_testing.sized(r=1, t=512, e=1, k=1, d=512, f=512)
+    config = config_testing.make_config(r=1, t=512, e=1, k=1, d=512, f=512)
     options = granularity.Options(
       row_block=512, col_block=1024, num_aic=1, num_aiv=2
     )

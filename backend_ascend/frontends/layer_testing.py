@@ -19,14 +19,14 @@ from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract import tensors
 
 # Two ranks, rows that are no multiple of a block, a column left over.
-CONFIG = config_testing.sized(r=2, t=21, e=4, k=2, d=17, f=13)
+CONFIG = config_testing.make_config(r=2, t=21, e=4, k=2, d=17, f=13)
 OPTIONS = granularity.Options(row_block=8, col_block=16, num_aic=2, num_aiv=3)
 POLICIES = {
   f'{storage}-{placement}': precision.PrecisionPolicy(
     storage, placement=placement
   )
-  for storage in storage_lib.STORED
-  for placement in precision.LAUNCHED
+  for storage in storage_lib.KERNEL_FORMATS
+  for placement in precision.LAUNCHED_PLACEMENTS
 }
 POLICIES['float16-combine'] = precision.PrecisionPolicy('float16')
 F32 = POLICIES['float32-combine']
@@ -100,7 +100,7 @@ class FrontEndTests:
   @pytest.mark.parametrize('routing', testing.ROUTINGS)
   @pytest.mark.parametrize('top_k', [2, 4])
   def test_bits_under_awkward_routings(self, routing, top_k):
-    config = config_testing.sized(r=2, t=9, e=4, k=top_k, d=8, f=6)
+    config = config_testing.make_config(r=2, t=9, e=4, k=top_k, d=8, f=6)
     inputs, dy = case(routing=routing, config=config)
     actual = self.call(inputs, dy, config)
     assert not testing.differing(
@@ -141,7 +141,7 @@ class FrontEndTests:
     assert compile_mock.call_args.args[2].row_block == 4
 
   def test_images_are_compiled_once(self):
-    config = config_testing.sized(r=1, t=3, e=2, k=1, d=4, f=4)
+    config = config_testing.make_config(r=1, t=3, e=2, k=1, d=4, f=4)
     inputs, dy = case(config=config)
     with compiled() as compile_mock:
       for call in (*self.calls(config), *self.calls(config, threads=1)):
@@ -221,7 +221,7 @@ class FrontEndTests:
 
   def test_a_deadlock_is_told_as_the_runtime_tells_it(self):
     # Given: an image in which one task forgets to signal.
-    config = config_testing.sized(r=2, t=5, e=4, k=2, d=8, f=10)
+    config = config_testing.make_config(r=2, t=5, e=4, k=2, d=8, f=10)
     inputs, dy = case(routing='one_expert_first', config=config)
     image = testing.compile_layer(config, F32, row_block=8)
     spoilt = testing.without_signals(image, 0)

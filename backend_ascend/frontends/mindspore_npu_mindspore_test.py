@@ -20,7 +20,7 @@ from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
 
-CONFIG = config_testing.sized(r=1, t=21, e=4, k=2, d=17, f=13)
+CONFIG = config_testing.make_config(r=1, t=21, e=4, k=2, d=17, f=13)
 POLICIES = {
   name: policy
   for name, policy in layer_testing.POLICIES.items()

@@ -55,7 +55,7 @@ for name in {policies}:
     np.save(f'{{sys.argv[1]}}/{{name}}.{{key}}.{{rank}}.npy', raw)
   refused(lambda: cell(slabs[0][:, :-1], *slabs[1:]), 'x: expected shape')
   getattr(cell, 'close', bool)()
-four = config_testing.sized(r=4, t=8, e=4, k=2, d=8, f=8)
+four = config_testing.make_config(r=4, t=8, e=4, k=2, d=8, f=8)
 call = lambda: make(four, policy, testing.OPTIONS)
 refused(call, 'config.num_ranks: expected 2')
 """

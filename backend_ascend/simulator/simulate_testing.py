@@ -11,7 +11,7 @@ from hpmoe.reference.contract import precision
 DIRECTIONS = ('forward', 'backward')
 # One has parts enough for a cache that holds some of them.
 SHAPES = lowering.SHAPES | {
-  'many_parts': config_testing.sized(r=2, t=24, e=4, k=2, d=24, f=16)
+  'many_parts': config_testing.make_config(r=2, t=24, e=4, k=2, d=24, f=16)
 }
 
 

@@ -26,7 +26,7 @@ from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
-CONFIG = config_testing.sized(r=2, t=9, e=4, k=2, d=16, f=8)
+CONFIG = config_testing.make_config(r=2, t=9, e=4, k=2, d=16, f=8)
 OPTIONS = granularity.Options(row_block=8, col_block=8, num_aic=2, num_aiv=2)
 TINY = ('--preset=tiny', '--ranks=2', '--tokens=13', '--row_block=8')
 
@@ -147,7 +147,7 @@ def _report(tmp_path, *arguments) -> tuple[int, dict]:
 # Each once; `make sweep` runs the other pairs.
 @pytest.mark.parametrize(
   'direction, placement',
-  halved_testing.halved(['forward', 'backward'], precision.LAUNCHED),
+  halved_testing.halved(['forward', 'backward'], precision.LAUNCHED_PLACEMENTS),
 )
 @pytest.mark.few(1)
 def test_every_mode_finds_nothing_in_what_is_right(direction, placement):

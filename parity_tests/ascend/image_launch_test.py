@@ -14,7 +14,7 @@ from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
-CONFIG = config_testing.sized(r=2, t=9, e=4, k=2, d=16, f=8)
+CONFIG = config_testing.make_config(r=2, t=9, e=4, k=2, d=16, f=8)
 IDS = np.tile(np.array([0, 3], np.int32), (2, 9, 1))
 
 

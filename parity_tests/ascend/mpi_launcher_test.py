@@ -61,9 +61,9 @@ DEADLINE_S = 3.0
 HUNG_S = 90.0
 SIZES = dict(row_block=16, col_block=16, num_aic=2, num_aiv=3)
 LAYERS = {
-  2: config_testing.sized(r=2, t=23, e=6, k=3, d=24, f=20),
-  4: config_testing.sized(r=4, t=19, e=8, k=3, d=20, f=12),
-  8: config_testing.sized(r=8, t=9, e=8, k=2, d=17, f=9),
+  2: config_testing.make_config(r=2, t=23, e=6, k=3, d=24, f=20),
+  4: config_testing.make_config(r=4, t=19, e=8, k=3, d=20, f=12),
+  8: config_testing.make_config(r=8, t=9, e=8, k=2, d=17, f=9),
 }
 
 
@@ -106,7 +106,7 @@ class TestSameBits:
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
   @pytest.mark.parametrize('grain', ['expert', 'row_block'])
   @pytest.mark.parametrize('data', ['exact', 'real'])
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
   @pytest.mark.few(3)
   def test_as_in_one_process(
     self, placement, data, grain, storage, num_ranks, direction

@@ -82,7 +82,7 @@ class Can:
   """
 
   directions: tuple[str, ...] = passes.DIRECTIONS
-  dtypes: tuple[str, ...] = tuple(storage.STORED)
+  dtypes: tuple[str, ...] = tuple(storage.KERNEL_FORMATS)
   orders: tuple[str, ...] | None = precision.ACCUMULATION_ORDERS
   modes: tuple[str, ...] = ()
   rounds: bool = False
@@ -106,7 +106,7 @@ _EXPECTED = dict(
   x_form=_OF_DTYPE,
   recipe=_OF_DTYPE,
   policy='none with {}, which rounds what it stores and nothing else',
-  placement=f'one of {precision.LAUNCHED} with {{}}',
+  placement=f'one of {precision.LAUNCHED_PLACEMENTS} with {{}}',
 )
 
 
@@ -224,7 +224,9 @@ class Candidate(abc.ABC):
     if not (can.sublayers or can.parts):
       tensors.require_layer(case, f'with {beside}')
     routing = case.routing if case.routing in routings.DROPPING else ''
-    placed = '' if case.placement in precision.LAUNCHED else case.placement
+    placed = (
+      '' if case.placement in precision.LAUNCHED_PLACEMENTS else case.placement
+    )
     for name, value, plain, is_able in (
       ('activation', case.activation, 'swiglu', can.parts),
       ('bias', case.bias, False, can.parts),

@@ -19,7 +19,7 @@ from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-CONFIG = config_testing.sized(r=1, t=3, e=2, k=1, d=4, f=2)
+CONFIG = config_testing.make_config(r=1, t=3, e=2, k=1, d=4, f=2)
 
 
 def _given(names, dtype: str = 'float32', value: int = 1):

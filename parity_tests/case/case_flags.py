@@ -6,9 +6,9 @@ from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import storage
 
-SHORT = tuple(row.short for row in storage.STORED.values())
-DTYPES = {row.short: name for name, row in storage.STORED.items()} | {
-  name: name for name in storage.STORED
+SHORT = tuple(row.short for row in storage.KERNEL_FORMATS.values())
+DTYPES = {row.short: name for name, row in storage.KERNEL_FORMATS.items()} | {
+  name: name for name in storage.KERNEL_FORMATS
 }
 DIRECTIONS = ('forward', 'backward', 'both')
 # Of a preset, in whose name they go.

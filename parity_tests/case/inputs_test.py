@@ -23,7 +23,7 @@ def _tiny(**options):
 class TestMakeInputs:
   @pytest.mark.parametrize('routing', inputs.ROUTINGS)
   def test_every_routing_gives_valid_inputs(self, routing):
-    for dtype in storage.STORED:
+    for dtype in storage.KERNEL_FORMATS:
       real = _tiny(routing=routing, dtype=dtype)
       assert set(real.arrays) == {*tensors.INPUTS, 'dy'}
       assert real.routing == routing

@@ -118,7 +118,7 @@ class Pass:
       *codes.list_names(policy),
       gradient,
       *tensors.PLAN,
-      *tensors.saved(layer, policy.placement),
+      *tensors.saved_stages(layer, policy.placement),
     )
 
 

@@ -39,7 +39,9 @@ def test_the_backward_pass_reads_what_the_oracle_reads(placement, layer):
 
   required = {*layer_grad.reads(layer, policy), 'dy'}
   assert required | {*tensors.inputs(layer)} == read
-  assert set(tensors.saved(layer, placement)) < set(tensors.stages(layer))
+  assert set(tensors.saved_stages(layer, placement)) < set(
+    tensors.stages(layer)
+  )
 
 
 def test_a_direction_is_its_passes_in_order():

@@ -24,7 +24,9 @@ AWKWARD = {
 
 
 def _config(ranks, tokens, experts, top_k):
-  return config_testing.sized(r=ranks, t=tokens, e=experts, k=top_k, d=8, f=8)
+  return config_testing.make_config(
+    r=ranks, t=tokens, e=experts, k=top_k, d=8, f=8
+  )
 
 
 CONFIGS = [

@@ -19,7 +19,7 @@ ROWS = tuple(name for name in ALL if name not in WEIGHTS + TOKENS)
 def _routing(name: str):
   """Named routings with their config: the awkward cases."""
   rng = np.random.default_rng(zlib.crc32(name.encode()))
-  config = config_testing.sized(r=2, t=7, e=4, k=2, d=6, f=5)
+  config = config_testing.make_config(r=2, t=7, e=4, k=2, d=6, f=5)
   ids = np.stack(
     [np.stack([rng.permutation(4)[:2] for _ in range(7)]) for _ in range(2)]
   )

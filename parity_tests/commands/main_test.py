@@ -493,7 +493,7 @@ def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
     assert name in out
 
 
-@pytest.mark.parametrize('placement', precision.LAUNCHED)
+@pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
 @pytest.mark.parametrize('chain', ('', '--chain_rows=16'))
 def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
   # Given an image of the backward pass, when it is compiled,

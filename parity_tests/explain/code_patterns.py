@@ -290,7 +290,8 @@ def _describe_least(wrong: WrongCodes) -> str:
     return ''
   magnitude = scales[0] * wrong.form.top[0]
   return (
-    f'as if the least magnitude was {magnitude:.6g}, not {wrong.form.least:g}'
+    f'as if the least magnitude was {magnitude:.6g}, '
+    f'not {wrong.form.min_magnitude:g}'
   )
 
 

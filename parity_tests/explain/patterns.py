@@ -39,7 +39,7 @@ def describe(
     return (
       'never written, or added to memory that was not: the fill of --poison'
     )
-  for narrow_format in storage.STORED.values():
+  for narrow_format in storage.KERNEL_FORMATS.values():
     if _rounded_early(actual[bad], expected[bad], narrow_format):
       return (
         f'{actual.dtype} values that {narrow_format.name} could hold: '

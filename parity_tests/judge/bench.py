@@ -126,7 +126,7 @@ class Bench:
     usable_saved = {}
     if layer_pass is passes.BACKWARD:
       usable_saved = _usable(
-        own or {}, tensors.saved(inputs.config, inputs.policy.placement)
+        own or {}, tensors.saved_stages(inputs.config, inputs.policy.placement)
       )
       arrays |= self._collect_saved(inputs, usable_saved)
     read = layer_pass.reads(inputs.config, inputs.policy)
@@ -151,7 +151,7 @@ class Bench:
         its_own = own is not None
       if layer_pass is not passes.BACKWARD or not its_own:
         return ()
-      saved_names = tensors.saved(inputs.config, inputs.policy.placement)
+      saved_names = tensors.saved_stages(inputs.config, inputs.policy.placement)
       return tuple(name for name in saved_names if name not in usable_saved)
 
     return pass_case.PassCase(
@@ -179,7 +179,7 @@ class Bench:
 
     A case that was written says what a kernel elsewhere read.
     """
-    names = tensors.saved(inputs.config, inputs.policy.placement)
+    names = tensors.saved_stages(inputs.config, inputs.policy.placement)
     saved_tensors = {
       n: inputs.arrays[n] for n in names if n in inputs.arrays
     } | dict(own_saved)
@@ -309,7 +309,7 @@ class Bench:
       if not candidate.checking.replays:
         outputs, names = (
           findings.outputs,
-          tensors.saved(inputs.config, inputs.policy.placement),
+          tensors.saved_stages(inputs.config, inputs.policy.placement),
         )
         saved_tensors = {n: outputs[n] for n in names if n in outputs}
         del outputs

@@ -30,10 +30,12 @@ from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
 
 SHAPES = {
-  'one_of_each': config_testing.sized(r=1, t=1, e=1, k=1, d=3, f=2),
-  'k_is_e': config_testing.sized(r=2, t=5, e=4, k=4, d=6, f=3),
-  'an_expert_per_rank': config_testing.sized(r=4, t=3, e=4, k=1, d=8, f=5),
-  'one_token_each': config_testing.sized(r=2, t=1, e=4, k=2, d=5, f=4),
+  'one_of_each': config_testing.make_config(r=1, t=1, e=1, k=1, d=3, f=2),
+  'k_is_e': config_testing.make_config(r=2, t=5, e=4, k=4, d=6, f=3),
+  'an_expert_per_rank': config_testing.make_config(
+    r=4, t=3, e=4, k=1, d=8, f=5
+  ),
+  'one_token_each': config_testing.make_config(r=2, t=1, e=4, k=2, d=5, f=4),
 }
 LAYERS = SHAPES | {
   name: presets.config(presets.get(name), 4) for name in presets.RUNS_HERE

@@ -69,7 +69,7 @@ class TestTheOraclesOwnOutput:
     [
       pytest.param(dtype, placement, marks=() if i == j else pytest.mark.slow)
       for i, dtype in enumerate(('float32', *NARROW))
-      for j, placement in enumerate(precision.LAUNCHED)
+      for j, placement in enumerate(precision.LAUNCHED_PLACEMENTS)
     ],
   )
   @pytest.mark.few(2)
@@ -343,6 +343,8 @@ def test_right_kernels_pass_1000_seeds(storage):
     presets.config(presets.get('tiny'), 2, 8), capacity=64
   )
   for seed in range(1000):
-    placement = precision.LAUNCHED[seed % len(precision.LAUNCHED)]
+    placement = precision.LAUNCHED_PLACEMENTS[
+      seed % len(precision.LAUNCHED_PLACEMENTS)
+    ]
     policy = precision.PrecisionPolicy(storage=storage, placement=placement)
     assert not trial.failed_edges(trial.draw(config, policy, seed), seed)

@@ -11,7 +11,7 @@ from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
 
-CONFIG = config_testing.sized(r=2, t=16, e=4, k=2, d=144, f=72)
+CONFIG = config_testing.make_config(r=2, t=16, e=4, k=2, d=144, f=72)
 # (weights, rows, what kernels do to rows).
 DYNAMIC = [
   ('int8_channel', 'int8_token', 'int8 divide'),

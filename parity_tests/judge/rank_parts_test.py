@@ -27,7 +27,9 @@ from hpmoe.reference.contract import precision
 # No test here is of the roundings that a failure is put down to.
 pytestmark = pytest.mark.verdict_alone
 
-CONFIG = config_testing.sized(r=2, t=24, e=4, k=2, d=40, f=24, bias=True, s=28)
+CONFIG = config_testing.make_config(
+  r=2, t=24, e=4, k=2, d=40, f=24, bias=True, s=28
+)
 CASE = case_lib.Case(
   'both',
   preset='tiny',

@@ -21,8 +21,8 @@ from hpmoe.reference.quantised import operands
 
 RECIPES = [*recipes_testing.RECIPES]
 # Last groups of 32 and 128 are not full; experts have more rows than one group.
-CONFIG = config_testing.sized(r=2, t=150, e=4, k=2, d=144, f=72)
-SMALL = config_testing.sized(r=2, t=40, e=4, k=2, d=144, f=72)
+CONFIG = config_testing.make_config(r=2, t=150, e=4, k=2, d=144, f=72)
+SMALL = config_testing.make_config(r=2, t=40, e=4, k=2, d=144, f=72)
 FORWARD = ('expert_in', 'gate_up', 'activation', 'expert_out', 'returned', 'y')
 
 
@@ -66,7 +66,7 @@ class TestRightKernels:
       sizes |= dict(e=4, k=int(rng.integers(1, 5)))
       sizes |= {n: int(rng.integers(2, 300)) for n in 'df'}
       storage = ('float32', 'bfloat16', 'float16')[seed % 3]
-      config = config_testing.sized(**sizes)
+      config = config_testing.make_config(**sizes)
       inputs = draw.__wrapped__(recipe, storage, seed, config)
       forward = {name: inputs.arrays[name] for name in FORWARD}
       failed_stages = list_failed(inputs, forward)
@@ -168,7 +168,7 @@ class TestOracle:
   def test_so_they_are_wherever_a_weight_multiplies(
     self, recipe, placement, storage, bias
   ):
-    config = config_testing.sized(r=2, t=24, e=4, k=2, d=72, f=40)
+    config = config_testing.make_config(r=2, t=24, e=4, k=2, d=72, f=40)
     config = dataclasses.replace(config, bias=bias)
     rows, words = recipes.split_rows(recipe)
     policy = precision.PrecisionPolicy(

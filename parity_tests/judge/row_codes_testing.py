@@ -52,7 +52,9 @@ class Quantiser:
     padded = np.zeros((len(rows), -(-rows.shape[1] // width) * width), f32)
     padded[:, : rows.shape[1]] = rows
     groups = padded.reshape(len(rows), -1, width)
-    largest = np.maximum(np.abs(groups).max(2, keepdims=True), f32(form.least))
+    largest = np.maximum(
+      np.abs(groups).max(2, keepdims=True), f32(form.min_magnitude)
+    )
     live = largest > 0
     scaled, scales = self._scale(form, groups, np.where(live, largest, f32(1)))
     codes = self._round(form, scaled).reshape(padded.shape)

@@ -20,7 +20,7 @@ from hpmoe.reference.contract import tensors
 CASE = case_lib.Case(
   'both', preset='tiny', ranks=2, tokens=13, routing='dropped'
 )
-CONFIG = config_testing.sized(r=2, t=24, e=4, k=2, d=40, f=24)
+CONFIG = config_testing.make_config(r=2, t=24, e=4, k=2, d=40, f=24)
 KERNEL = trial.Kernel()
 
 

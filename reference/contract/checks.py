@@ -46,8 +46,8 @@ def _counts(
 ) -> Int[np.ndarray, 'R E']:
   """Returns `[R, E]` counts."""
   ids = np.asarray(topk_ids).reshape(config.num_ranks, -1)
-  most = config.num_experts
-  return np.stack([np.bincount(i[i >= 0], minlength=most) for i in ids])
+  num_experts = config.num_experts
+  return np.stack([np.bincount(i[i >= 0], minlength=num_experts) for i in ids])
 
 
 def check_arrays(
@@ -78,13 +78,13 @@ def check_arrays(
   for name in names:
     dims = tensors.SPECS[name].dims(**sizes)
     dtype, value = policy.dtype(name), arrays.get(name)
-    told = f'{name}: expected {dtype} {list(dims)}'
+    expectation = f'{name}: expected {dtype} {list(dims)}'
     if value is None:
-      raise ValueError(f'{told}, got nothing')
+      raise ValueError(f'{expectation}, got nothing')
     narrower = storage.FORMATS if wide and dtype != 'int32' else ()
-    got = str(value.dtype)
-    if tuple(value.shape) != dims or got not in (dtype, *narrower):
-      raise ValueError(f'{told}, got {got} {list(value.shape)}')
+    actual = str(value.dtype)
+    if tuple(value.shape) != dims or actual not in (dtype, *narrower):
+      raise ValueError(f'{expectation}, got {actual} {list(value.shape)}')
     if name == 'topk_ids' and _is_known(value):
       _check_routing(config, np.asarray(value))
 
@@ -127,8 +127,8 @@ def check_ids(
 def _check_routing(
   config: config_lib.MoEConfig, ids: Int[np.ndarray, 'R T K']
 ) -> None:
-  used = ids != tensors.UNUSED
-  outside = np.argwhere(used & ((ids < 0) | (ids >= config.num_experts)))
+  is_used = ids != tensors.UNUSED
+  outside = np.argwhere(is_used & ((ids < 0) | (ids >= config.num_experts)))
   if outside.size:
     rank, token, slot = outside[0]
     raise ValueError(
@@ -137,8 +137,8 @@ def _check_routing(
       f'{ids[rank, token, slot]} at rank {rank}, token {token}, slot {slot}'
     )
   ascending = np.sort(ids, axis=-1)
-  same = ascending[..., 1:] == ascending[..., :-1]
-  twice = np.argwhere(same & (ascending[..., 1:] != tensors.UNUSED))
+  is_repeated = ascending[..., 1:] == ascending[..., :-1]
+  twice = np.argwhere(is_repeated & (ascending[..., 1:] != tensors.UNUSED))
   if twice.size:
     rank, token, place = twice[0]
     raise ValueError(
@@ -156,9 +156,9 @@ def check_capacity(
     ValueError: a rank gets more than N rows; names the first.
   """
   rows = np.asarray(counts).sum(0).reshape(config.num_ranks, -1).sum(1)
-  over = np.flatnonzero(rows > config.num_rows)
-  if over.size:
-    rank = over[0]
+  overfull_ranks = np.flatnonzero(rows > config.num_rows)
+  if overfull_ranks.size:
+    rank = overfull_ranks[0]
     raise ValueError(
       f'capacity: expected at least {rows[rank]} rows, which is what rank '
       f'{rank} gets, got {config.num_rows}'

@@ -3,7 +3,7 @@
 import dataclasses
 import operator
 
-_MOST = 2**31 - 1
+_MAX_INT32 = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,10 +60,10 @@ class MoEConfig:
         continue
       if field.name == 'capacity' and value is None:
         continue
-      least = int(field.name != 'd_shared')
-      if not hasattr(value, '__index__') or value < least:
-        what = 'a positive integer' if least else 'an integer, 0 for none'
-        raise ValueError(f'{field.name}: expected {what}, got {value!r}')
+      minimum = int(field.name != 'd_shared')
+      if not hasattr(value, '__index__') or value < minimum:
+        kind = 'a positive integer' if minimum else 'an integer, 0 for none'
+        raise ValueError(f'{field.name}: expected {kind}, got {value!r}')
       # A numpy integer would wrap where sizes are multiplied.
       object.__setattr__(self, field.name, operator.index(value))
     if self.num_experts % self.num_ranks:
@@ -80,7 +80,7 @@ class MoEConfig:
   def _check_addresses(self):
     # Slots, rows and columns are counted in int32, in arrays and in images.
     r, t, e, k = self.num_ranks, self.num_tokens, self.num_experts, self.top_k
-    for name, what, size in (
+    for name, formula, size in (
       ('num_tokens', 'R * T * K', r * t * k),
       ('num_experts', 'R * E', r * e),
       ('d_model', 'D', self.d_model),
@@ -88,10 +88,10 @@ class MoEConfig:
       ('d_shared', '2 * S', 2 * self.d_shared),
       ('capacity', 'N', self.num_rows),
     ):
-      if size > _MOST:
+      if size > _MAX_INT32:
         raise ValueError(
-          f'{name}: expected {what} of at most {_MOST}, which int32 can '
-          f'address, got {size}'
+          f'{name}: expected {formula} of at most {_MAX_INT32}, which int32 '
+          f'can address, got {size}'
         )
 
   @property

@@ -3,7 +3,7 @@
 from hpmoe.reference.contract import config as config_lib
 
 
-def sized(
+def make_config(
   *, r, t, e, k, d, f, n: int | None = None, s: int = 0, **parts: bool
 ) -> config_lib.MoEConfig:
   """Returns the layer of R, T, E, K, D, F and perhaps N, S and `parts`."""

@@ -72,15 +72,16 @@ class Order:
   machine: str = 'ascend_a3'
 
   def __post_init__(self):
-    for name, known in (
+    for name, choices in (
       ('policy', ORDER_POLICIES),
       ('expert_order', EXPERT_ORDERS),
       ('rotate', (False, True)),
       ('row_order', ROW_ORDERS),
     ):
-      if getattr(self, name) not in known:
+      if getattr(self, name) not in choices:
         raise ValueError(
-          f'order.{name}: expected one of {known}, got {getattr(self, name)!r}'
+          f'order.{name}: expected one of {choices}, got '
+          f'{getattr(self, name)!r}'
         )
     for name, start, end in (
       ('swizzle', 0, math.inf),

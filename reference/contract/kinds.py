@@ -55,7 +55,7 @@ class Direction(enum.IntEnum):
 class Form(enum.IntEnum):
   """The shape of a task's tile; see `kinds.h`."""
 
-  NONE = 0
+  NO_TILE = 0
   SLICE_PUT = 1
   EXPERT_TILE = 2
   WEIGHT_TILE = 3

@@ -1,4 +1,4 @@
-"""How much memory a layer needs, before any is taken."""
+"""How much memory a layer needs, computed before any is allocated."""
 
 import math
 import pathlib
@@ -7,8 +7,8 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-# How often each holds the inputs and what is computed of them, at the least: a
-# check has those of a candidate and of the oracle, and data of two kinds.
+# Copies of the inputs and of all stages that each holds at least: a check holds
+# those of the candidate and of the oracle, for two kinds of data.
 COPIES = dict(launch=1, check=2)
 _BYTES = dict(float64=8, float32=4, int32=4, bfloat16=2, float16=2)
 
@@ -17,21 +17,21 @@ def bytes_needed(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
   direction: str,
-  of: str = 'check',
+  purpose: str = 'check',
 ) -> int:
-  """Returns the bytes that are needed at the least, by shapes alone.
+  """Returns a lower bound of the bytes needed, from shapes alone.
 
   Args:
-    config: sizes; N counts as rows that are held.
+    config: sizes; all N rows count.
     policy: dtypes.
     direction: 'forward', or another that includes the backward pass.
-    of: one of `COPIES`.
+    purpose: one of `COPIES`.
   """
-  specs = [*tensors.of(tensors.FORWARD, config)]
+  specs = [*tensors.select_specs(tensors.FORWARD, config)]
   if direction != 'forward':
-    specs += tensors.of(tensors.BACKWARD, config)
+    specs += tensors.select_specs(tensors.BACKWARD, config)
   elements = {s.name: math.prod(s.dims(**config.dims())) for s in specs}
-  return COPIES[of] * sum(
+  return COPIES[purpose] * sum(
     count * _BYTES[policy.dtype(name)] for name, count in elements.items()
   )
 
@@ -39,8 +39,8 @@ def bytes_needed(
 def weight_bytes(
   config: config_lib.MoEConfig, policy: precision.PrecisionPolicy
 ) -> int:
-  """Returns the bytes of all weights, once."""
-  specs = tensors.of(tensors.FORWARD, config)
+  """Returns the bytes of one copy of all weights."""
+  specs = tensors.select_specs(tensors.FORWARD, config)
   dims = config.dims()
   return sum(
     math.prod(s.dims(**dims)) * _BYTES[policy.dtype(s.name)]
@@ -50,7 +50,7 @@ def weight_bytes(
 
 
 def available(proc: pathlib.Path = pathlib.Path('/proc/meminfo')) -> int | None:
-  """Returns bytes that can be taken without swapping; None: nobody says."""
+  """Returns the bytes available without swapping; None if unknown."""
   try:
     lines = proc.read_text().splitlines()
     (free,) = (line for line in lines if line.startswith('MemAvailable:'))
@@ -59,20 +59,20 @@ def available(proc: pathlib.Path = pathlib.Path('/proc/meminfo')) -> int | None:
     return None
 
 
-def check(needed: int, of: str, name: str = 'num_tokens') -> None:
-  """Refuses what does not fit.
+def check(size: int, consumer: str, name: str = 'num_tokens') -> None:
+  """Checks that a layer fits the available memory.
 
   Args:
-    needed: bytes.
-    of: what needs them.
-    name: the size that they grow with most.
+    size: bytes that the layer needs.
+    consumer: what needs them, for the message.
+    name: the field of the layer that they grow with most.
 
   Raises:
-    ValueError: it is more than is available; says both.
+    ValueError: more bytes are needed than available; the message has both.
   """
   free = available()
-  if free is not None and needed > free:
+  if free is not None and size > free:
     raise ValueError(
-      f'{name}: expected a layer whose {of} fits the memory available, '
-      f'{free / 1e9:.1f} GB, got one that needs {needed / 1e9:.1f} GB or more'
+      f'{name}: expected a layer whose {consumer} fits the memory available, '
+      f'{free / 1e9:.1f} GB, got one that needs {size / 1e9:.1f} GB or more'
     )

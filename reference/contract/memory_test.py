@@ -13,22 +13,26 @@ BFLOAT16 = precision.PrecisionPolicy('bfloat16')
 def test_bytes_are_those_of_every_tensor():
   config = config_lib.MoEConfig(num_tokens=3, **SIZES, capacity=5)
   # Of 2 bytes: x and y, weights, rows of D, 2F, F and D, slots; of 4: routing.
-  stored = 2 * 3 * 8 * 2 + 4 * 8 * 8 + 4 * 4 * 8
-  stored += 2 * 5 * (8 + 8 + 4 + 8) + 2 * 3 * 2 * 8
+  storage_bytes = 2 * 3 * 8 * 2 + 4 * 8 * 8 + 4 * 4 * 8
+  storage_bytes += 2 * 5 * (8 + 8 + 4 + 8) + 2 * 3 * 2 * 8
   rest = 3 * (2 * 3 * 2) + 2 * (2 * 4)
-  needed = 2 * stored + 4 * rest
-  assert memory.bytes_needed(config, BFLOAT16, 'forward', 'launch') == needed
-  assert memory.bytes_needed(config, BFLOAT16, 'forward') == 2 * needed
-  both = memory.bytes_needed(config, BFLOAT16, 'both', 'launch')
-  assert both > memory.bytes_needed(config, BFLOAT16, 'forward', 'launch')
+  launch_bytes = 2 * storage_bytes + 4 * rest
+  assert (
+    memory.bytes_needed(config, BFLOAT16, 'forward', 'launch') == launch_bytes
+  )
+  assert memory.bytes_needed(config, BFLOAT16, 'forward') == 2 * launch_bytes
+  both_passes = memory.bytes_needed(config, BFLOAT16, 'both', 'launch')
+  assert both_passes > memory.bytes_needed(
+    config, BFLOAT16, 'forward', 'launch'
+  )
 
 
 def test_unrounded_tensors_count_as_what_they_are():
   config = config_lib.MoEConfig(num_tokens=3, **SIZES, capacity=5)
   policy = precision.PrecisionPolicy('bfloat16', points=('gate_up=f32',))
-  more = memory.bytes_needed(config, policy, 'forward', 'launch')
+  unrounded = memory.bytes_needed(config, policy, 'forward', 'launch')
   fewer = memory.bytes_needed(config, BFLOAT16, 'forward', 'launch')
-  assert more - fewer == 2 * 5 * 8 * 2
+  assert unrounded - fewer == 2 * 5 * 8 * 2
 
 
 @pytest.mark.parametrize(
@@ -48,11 +52,11 @@ def test_sizes_past_int32_are_refused_at_once(sizes, match):
 
 
 def test_available_is_read_or_unknown(tmp_path):
-  told = tmp_path / 'meminfo'
-  told.write_text('MemTotal: 9 kB\nMemAvailable:    7 kB\n')
-  assert memory.available(told) == 7 * 1024
-  told.write_text('MemTotal: 9 kB\n')
-  assert memory.available(told) is None
+  file = tmp_path / 'meminfo'
+  file.write_text('MemTotal: 9 kB\nMemAvailable:    7 kB\n')
+  assert memory.available(file) == 7 * 1024
+  file.write_text('MemTotal: 9 kB\n')
+  assert memory.available(file) is None
   assert memory.available(tmp_path / 'none') is None
 
 

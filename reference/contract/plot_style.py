@@ -28,7 +28,7 @@ def figure(height_inches: float):
   return Figure(figsize=size, layout='constrained', dpi=_DPI)
 
 
-def save(made, path) -> None:
+def save(figure, path) -> None:
   """Writes a figure as PNG.
 
   Raises:
@@ -36,4 +36,4 @@ def save(made, path) -> None:
   """
   from matplotlib.backends import backend_agg
 
-  backend_agg.FigureCanvasAgg(made).print_png(path)
+  backend_agg.FigureCanvasAgg(figure).print_png(path)

@@ -28,7 +28,7 @@ def is_poison(array: np.ndarray) -> np.ndarray:
   Raises:
     ValueError: the array has another dtype.
   """
-  names = list(storage.STORED)
+  names = list(storage.KERNEL_FORMATS)
   if str(array.dtype) not in names:
     raise ValueError(f'array: expected one of {names}, got {array.dtype}')
   if array.dtype.itemsize == 2:

@@ -10,11 +10,11 @@ from hpmoe.reference.contract import precision
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
-  """What a public implementation does.
+class PublicPolicy:
+  """The policy of a public implementation.
 
   Attributes:
-    words: of its policy.
+    words: that name the policy.
     source: repository, path and commit that it was read from.
   """
 
@@ -36,83 +36,83 @@ _EAGER = (
 _TRANSFORMERS = 'huggingface/transformers 5.23.0 '
 
 POLICIES = {
-  'torch_grouped_mm': Named(
+  'torch_grouped_mm': PublicPolicy(
     (*_SILU, _WEIGHT, 'weighted=storage'),
     f'{_TRANSFORMERS}integrations/moe.py, weights in the dtype of x',
   ),
-  'grouped_mm_f32_weights': Named(
+  'grouped_mm_f32_weights': PublicPolicy(
     _SILU, f'{_TRANSFORMERS}integrations/moe.py, weights in float32'
   ),
-  'hf_mixtral': Named(
+  'hf_mixtral': PublicPolicy(
     _EAGER, f'{_TRANSFORMERS}models/mixtral/modeling_mixtral.py, eager'
   ),
-  'hf_qwen3_moe': Named(
+  'hf_qwen3_moe': PublicPolicy(
     (*_EAGER, _WEIGHT),
     f'{_TRANSFORMERS}models/qwen3_moe/modeling_qwen3_moe.py, eager',
   ),
-  'deepseek_v3': Named(
+  'deepseek_v3': PublicPolicy(
     (*_EAGER, _WEIGHT), 'deepseek-ai/DeepSeek-V3 inference/model.py 9b4e978'
   ),
-  'megatron': Named(
+  'megatron': PublicPolicy(
     ('placement=before_down',),
     'NVIDIA/Megatron-LM core/fusions/fused_bias_swiglu.py d98e8a6, compiled',
   ),
-  'megatron_eager': Named(
+  'megatron_eager': PublicPolicy(
     ('placement=before_down', *_SILU, 'product=storage'),
     'NVIDIA/Megatron-LM core/fusions/fused_bias_swiglu.py d98e8a6, eager',
   ),
-  'transformer_engine_index_map': Named(
+  'transformer_engine_index_map': PublicPolicy(
     (_WEIGHT, 'weighted=storage', 'running_sum=storage'),
     'NVIDIA/TransformerEngine common/permutation/permutation.cu d0067d0',
   ),
-  'deepgemm_mega_moe': Named(
+  'deepgemm_mega_moe': PublicPolicy(
     ('placement=before_down',),
     'deepseek-ai/DeepGEMM impls/sm100_*_mega_moe.cuh 54e2261, bfloat16',
   ),
-  'vllm': Named(
+  'vllm': PublicPolicy(
     ('placement=epilogue', *_SILU),
     'vllm-project/vllm fused_moe.py 000d145, more than 4 slots',
   ),
-  'vllm_few_slots': Named(
+  'vllm_few_slots': PublicPolicy(
     ('placement=epilogue', *_SILU, 'running_sum=storage'),
     'vllm-project/vllm fused_moe.py 000d145, moe_sum of 4 slots or fewer',
   ),
-  'sglang': Named(
+  'sglang': PublicPolicy(
     ('placement=epilogue', *_SILU),
     'sgl-project/sglang fused_moe_triton_kernels.py 018e2ed, over 32 tokens',
   ),
-  'marlin': Named(
+  'marlin': PublicPolicy(
     ('placement=returned', *_SILU),
     'vllm-project/vllm contiguous finalise, a multiply in storage',
   ),
-  'megablocks': Named(
+  'megablocks': PublicPolicy(
     (*_SILU, 'weighted=storage'), 'databricks/megablocks 78eea65'
   ),
-  'maxtext': Named(
+  'maxtext': PublicPolicy(
     (*_SILU, _WEIGHT), 'AI-Hypercomputer/maxtext layers/moe.py e591f30'
   ),
-  'onnxruntime': Named(
+  'onnxruntime': PublicPolicy(
     ('sum_order=expert',),
     'microsoft/onnxruntime contrib_ops/cpu/moe/moe_cpu.cc 09fc631',
   ),
-  'mindformers': Named(
+  'mindformers': PublicPolicy(
     (_WEIGHT, 'weighted=storage', 'running_sum=storage'),
     'MindFormers parallel_core/training_graph fd4deeb',
   ),
-  'ascend_finalize_routing': Named(
+  'ascend_finalize_routing': PublicPolicy(
     ('placement=epilogue',),
     'CANN ops-transformer grouped_matmul_finalize_routing c29bc10',
   ),
-  'dysharp': Named(('placement=epilogue',), 'DySHARP, section 4'),
+  'dysharp': PublicPolicy(('placement=epilogue',), 'DySHARP, section 4'),
 }
 _FIELDS = ('placement', *precision.SUM_ORDERS)
 
 
 def words(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
-  """Returns what of a policy `fields` reads, its placement apart."""
+  """Returns the words of a policy, without its placement; see `fields`."""
   orders = ((name, getattr(policy, name)) for name in precision.SUM_ORDERS)
-  told = (f'{name}={order}' for name, order in orders if order != 'slot')
-  return (*policy.points, *told)
+  order_words = (f'{name}={order}' for name, order in orders if order != 'slot')
+  return (*policy.points, *order_words)
 
 
 def fields(words: str | Sequence[str]) -> dict[str, str | tuple[str, ...]]:
@@ -123,18 +123,18 @@ def fields(words: str | Sequence[str]) -> dict[str, str | tuple[str, ...]]:
   Raises:
     ValueError: a word is neither a name of `POLICIES` nor as above.
   """
-  found: dict[str, str] = {}
+  values: dict[str, str] = {}
   words = words.split(',') if isinstance(words, str) else words
   for word in words:
-    named = POLICIES.get(word)
-    for one in named.words if named else (word,):
-      name, _, value = one.partition('=')
+    public_policy = POLICIES.get(word)
+    for pair in public_policy.words if public_policy else (word,):
+      name, _, value = pair.partition('=')
       if name not in _FIELDS and name not in precision.POINTS:
         raise ValueError(
           f'policy: expected one of {[*POLICIES]}, or NAME=VALUE of '
           f'{[*_FIELDS, *precision.POINTS]}, got {word!r}'
         )
-      found[name] = value
-  own = {name: found.pop(name) for name in _FIELDS if name in found}
-  points = tuple(f'{name}={dtype}' for name, dtype in found.items())
+      values[name] = value
+  own = {name: values.pop(name) for name in _FIELDS if name in values}
+  points = tuple(f'{name}={dtype}' for name, dtype in values.items())
   return {**own, **(dict(points=points) if points else {})}

@@ -13,18 +13,21 @@ def policy(words, storage='bfloat16'):
 @pytest.mark.parametrize('name', policies.POLICIES)
 def test_each_name_is_a_policy_with_a_source(name):
   # given, when
-  made = policy((name,))
+  public_policy = policy((name,))
 
   # then: its own words say the same again
-  again = policies.words(made)
-  assert policy((*again, f'placement={made.placement}')) == made
+  own_words = policies.words(public_policy)
+  assert (
+    policy((*own_words, f'placement={public_policy.placement}'))
+    == public_policy
+  )
   assert policies.POLICIES[name].source
 
 
 def test_later_words_win_and_a_string_has_commas():
-  made = policy('vllm,silu=accumulate,placement=combine')
-  assert made.rounding('silu') is None
-  assert made.placement == 'combine'
+  changed_policy = policy('vllm,silu=accumulate,placement=combine')
+  assert changed_policy.rounding('silu') is None
+  assert changed_policy.placement == 'combine'
 
 
 def test_storage_is_that_of_the_policy():

@@ -14,12 +14,13 @@ from hpmoe.reference.contract import tensors
 Emulated = storage.Emulated
 STORAGE_DTYPES = tuple(storage.FORMATS)
 PLACEMENTS = tuple(tensors.WEIGHTED)
-# Of these, what the project's own launches compute.
-LAUNCHED = PLACEMENTS[:3]
-# Fields of a policy that say how a token's rows are added, and what they make.
+# Those that the project's own launches compute.
+LAUNCHED_PLACEMENTS = PLACEMENTS[:3]
+# Fields of a policy with the order in which a token's rows are added -> the
+# tensor that is their sum.
 SUM_ORDERS = {'sum_order': 'y', 'd_sum_order': 'dx'}
 ROW_ORDERS = ('slot', 'expert', 'expert_back')
-# Of a gate, times up.  The first two are what the project's own launches have.
+# Of a gate, times up.  The project's own launches compute the first two.
 ACTIVATIONS = (
   *('swiglu', 'absolute', 'geglu', 'geglu_tanh'),
   *('reglu', 'relu2', 'glu', 'bilinear'),
@@ -121,21 +122,23 @@ _WEIGHTS = tuple(weight for _, weight in tensors.GEMMS.values())
 def sums(
   storages: Iterable[str], orders: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
-  """Returns storage dtypes, each with those of some orders that it has.
+  """Returns pairs of a storage dtype and an order that is defined for it.
 
   Raises:
-    ValueError: a dtype has none of them.
+    ValueError: none of `orders` is defined for a dtype.
   """
-  found = []
+  pairs = []
   for dtype in storages:
-    mine = [o for o in orders if o == 'ascending' or dtype == _EVEN_ODD_STORAGE]
-    if not mine:
+    supported = [
+      o for o in orders if o == 'ascending' or dtype == _EVEN_ODD_STORAGE
+    ]
+    if not supported:
       raise ValueError(
         f"accumulation_orders: expected 'ascending' among them for {dtype}, "
         f'got {list(orders)}'
       )
-    found += [(dtype, order) for order in mine]
-  return tuple(found)
+    pairs += [(dtype, order) for order in supported]
+  return tuple(pairs)
 
 
 def activation_of(form: str) -> dict[str, str | float]:
@@ -247,7 +250,7 @@ class PrecisionPolicy:
   operand_forms: str = ''
 
   def __post_init__(self):
-    for name, known in (
+    for name, choices in (
       ('storage', STORAGE_DTYPES),
       ('accumulate', ('float32', 'float64')),
       ('placement', PLACEMENTS),
@@ -258,9 +261,9 @@ class PrecisionPolicy:
       ('x_form', ('', *quantised_lib.OF_X)),
       ('epsilon', EPSILONS),
     ):
-      if getattr(self, name) not in known:
+      if getattr(self, name) not in choices:
         raise ValueError(
-          f'{name}: expected one of {known}, got {getattr(self, name)!r}'
+          f'{name}: expected one of {choices}, got {getattr(self, name)!r}'
         )
     if not 0 < self.activation_ulp < float('inf'):
       raise ValueError(
@@ -293,13 +296,17 @@ class PrecisionPolicy:
       )
 
   def _check_form(self):
-    for name, least in (('alpha', 0), ('limit', 0), ('offset', -float('inf'))):
+    for name, minimum in (
+      ('alpha', 0),
+      ('limit', 0),
+      ('offset', -float('inf')),
+    ):
       value = getattr(self, name)
-      above = value > least or (name == 'limit' and value == 0)
+      above = value > minimum or (name == 'limit' and value == 0)
       if not (above and value < float('inf')):
-        what = 'positive' if name == 'alpha' else 'finite'
-        what += ' number, 0 for none' if name == 'limit' else ' number'
-        raise ValueError(f'{name}: expected a {what}, got {value!r}')
+        kind = 'positive' if name == 'alpha' else 'finite'
+        kind += ' number, 0 for none' if name == 'limit' else ' number'
+        raise ValueError(f'{name}: expected a {kind}, got {value!r}')
       # In a file 7 is as good as 7.0.
       object.__setattr__(self, name, float(value))
     if self.alpha != 1 and self.activation not in LAUNCHED_ACTIVATIONS:
@@ -351,8 +358,8 @@ class PrecisionPolicy:
       return {'f32': 'float32', 'i32': 'int32'}[spec.kind]
     if tensors.role(name, self.placement) == 'movement':
       name = _COPY_OF[name]
-    stored = self.accumulate if name in self.coded else self.storage
-    return self.roundings.get(name, stored)
+    default = self.accumulate if name in self.coded else self.storage
+    return self.roundings.get(name, default)
 
   @functools.cached_property
   def coded(self) -> Mapping[str, str]:
@@ -491,14 +498,14 @@ def list_other_forms(policy: PrecisionPolicy) -> list[str]:
 
 
 def points_of(name: str, policy: PrecisionPolicy) -> tuple[str, ...]:
-  """Returns the points of a policy that have to do with a tensor."""
-  made = {name, _COPY_OF.get(name)}
-  return tuple(word for word in policy.points if made & {*_point(word).stages})
+  """Returns the points of a policy that affect a tensor."""
+  names = {name, _COPY_OF.get(name)}
+  return tuple(word for word in policy.points if names & {*_point(word).stages})
 
 
 def order_of(name: str, policy: PrecisionPolicy) -> str:
-  """Returns in which of `ROW_ORDERS` a tensor's rows are added, if they are."""
-  fields = (field for field, made in SUM_ORDERS.items() if made == name)
+  """Returns the order, of `ROW_ORDERS`, in which a tensor's rows are added."""
+  fields = (field for field, tensor in SUM_ORDERS.items() if tensor == name)
   return next((getattr(policy, field) for field in fields), 'slot')
 
 
@@ -509,12 +516,12 @@ def _point(word: str) -> Point:
 def _sorted(points: Iterable[str], own: Mapping[str, str]) -> tuple[str, ...]:
   """Returns points in the order of `POINTS`, dtypes by their names.
 
-  Those of the policy's `own` fields may be told by the field.
+  A dtype may be named by one of the policy's `own` fields.
 
   Raises:
-    ValueError: one is not POINT=DTYPE, or is told twice.
+    ValueError: a word is not POINT=DTYPE, or a point has two dtypes.
   """
-  found: dict[str, str] = {}
+  dtypes: dict[str, str] = {}
   short = {row.short: name for name, row in storage.ROUNDED.items()}
   for word in points:
     name, _, dtype = word.partition('=')
@@ -522,13 +529,13 @@ def _sorted(points: Iterable[str], own: Mapping[str, str]) -> tuple[str, ...]:
     if name not in POINTS:
       raise ValueError(f'points: expected some of {[*POINTS]}, got {word!r}')
     products = storage.EMULATED if name == 'operands' else ()
-    known = [*_OWN, *storage.ROUNDED, *products]
+    dtype_names = [*_OWN, *storage.ROUNDED, *products]
     whole = POINTS[name] in TENSORS
     only_inside = dtype not in (*_OWN, *storage.FORMATS)
-    if dtype not in known or (whole and only_inside):
+    if dtype not in dtype_names or (whole and only_inside):
       raise ValueError(
-        f'points: expected {name}=DTYPE, one of {known}, got {word!r}'
+        f'points: expected {name}=DTYPE, one of {dtype_names}, got {word!r}'
       )
-    if found.setdefault(name, dtype) != dtype:
-      raise ValueError(f'points: expected {name} once, got {found[name]} too')
-  return tuple(f'{name}={found[name]}' for name in POINTS if name in found)
+    if dtypes.setdefault(name, dtype) != dtype:
+      raise ValueError(f'points: expected {name} once, got {dtypes[name]} too')
+  return tuple(f'{name}={dtypes[name]}' for name in POINTS if name in dtypes)

@@ -34,14 +34,14 @@ def test_golden_has_no_order_of_its_own():
 
 
 def test_each_dtype_has_the_orders_that_are_defined_for_it():
-  both = precision.ACCUMULATION_ORDERS
-  assert precision.sums(('float32', 'bfloat16'), both) == (
+  orders = precision.ACCUMULATION_ORDERS
+  assert precision.sums(('float32', 'bfloat16'), orders) == (
     ('float32', 'ascending'),
     ('bfloat16', 'ascending'),
     ('bfloat16', 'even_odd_32'),
   )
   with pytest.raises(ValueError, match="expected 'ascending' .* float16"):
-    precision.sums(('bfloat16', 'float16'), both[1:])
+    precision.sums(('bfloat16', 'float16'), orders[1:])
 
 
 def test_a_copy_of_codes_values_is_stored_as_they_are():

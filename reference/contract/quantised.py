@@ -98,18 +98,20 @@ class Form:
 
   Attributes:
     name: in flags and reports.
-    element: of `ELEMENTS`, of a code.
+    element: key of `ELEMENTS`, the type of a code.
     group: elements across and along the depth that share a scale; 0 is all.
-      Groups start at 0; the last one may be shorter, and is filled with zeros.
-    source: whose it is.
-    rule: of `RULES`.
-    top: what the largest magnitude becomes, above zero and below.
+      Groups start at 0; the last one may be shorter, and is padded with zeros.
+    source: repository, path and commit of the kernel.
+    rule: key of `RULES`.
+    top: scaled value of a group's largest magnitude, for positive and for
+      negative elements.
     least: a magnitude, that of a group is at least this.
     of_zeros: the scale of a group of zeros; its codes are zeros.
     scale: dtype of scales.
-    rounding: in turn, (format, how): to nearest and a tie to even, away from
-      zero or to zero; or cut.  The last one is to `element`, and saturates.
-    packing: of `PACKINGS`, of 4-bit codes in files.
+    rounding: roundings in sequence, each (format, mode): to nearest with ties
+      to even, away from zero or to zero; or cut.  The last is to `element`, and
+      saturates.
+    packing: key of `PACKINGS`, for 4-bit codes in files.
   """
 
   name: str
@@ -118,7 +120,7 @@ class Form:
   source: str
   rule: str = 'divide'
   top: tuple[float, float] = (0.0, 0.0)
-  least: float = 0.0
+  min_magnitude: float = 0.0
   of_zeros: float = 1.0
   scale: str = 'float32'
   rounding: tuple[tuple[str, str], ...] = ()
@@ -135,7 +137,7 @@ class Form:
 
   @property
   def limits(self) -> tuple[float, float]:
-    """The least and the largest code; of static scales `top` may be less."""
+    """The smallest and largest code; with static scales `top` may be less."""
     element = ELEMENTS[self.element]
     low, high = element.lowest, element.highest
     if self.is_static and self.top[0] < high:
@@ -168,10 +170,10 @@ class Form:
     return {part: dtypes[part] for part in self.parts}
 
   def groups(self, across: int, depth: int) -> tuple[int, int]:
-    """Returns how many scales a tensor of such sizes has along each axis."""
+    """Returns the number of scales of such a tensor along each axis."""
     rows, columns = (
-      -(-size // (most or max(size, 1)))
-      for size, most in zip((across, depth), self.group)
+      -(-size // (limit or max(size, 1)))
+      for size, limit in zip((across, depth), self.group)
     )
     return rows, columns
 

@@ -80,8 +80,8 @@ _OF_OPERANDS = (
 # What a value may be rounded to on its way: operands of matrix units too.
 ROUNDED = FORMATS | {row.name: row for row in _OF_OPERANDS}
 
-# What a kernel may store; float64 is for golden values.
-STORED = {name: row for name, row in FORMATS.items() if row.file_code}
+# The formats that a kernel may store; float64 is for golden values.
+KERNEL_FORMATS = {name: row for name, row in FORMATS.items() if row.file_code}
 
 
 @dataclasses.dataclass(frozen=True)

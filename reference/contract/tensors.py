@@ -17,7 +17,7 @@ UNUSED = -1
 
 
 class Layer(Protocol):
-  """What of a `config.MoEConfig` says which tensors there are."""
+  """The fields of a `config.MoEConfig` that decide which tensors exist."""
 
   @property
   def bias(self) -> bool: ...
@@ -31,17 +31,19 @@ class Layer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-  """The same, without sizes."""
+  """A `Layer` without sizes."""
 
   bias: bool = False
   d_shared: int = 0
   sublayer: bool = False
 
 
-def require_layer(layer: Layer, by: str) -> None:
-  """Raises ValueError for a sub-layer, which `by` does not take."""
+def require_layer(layer: Layer, purpose: str) -> None:
+  """Raises ValueError for a sub-layer; `purpose` says what needs a layer."""
   if layer.sublayer:
-    raise ValueError(f'preset: expected a whole layer {by}, got a sub-layer')
+    raise ValueError(
+      f'preset: expected a whole layer {purpose}, got a sub-layer'
+    )
 
 
 EVERY_PART = Parts(bias=True, d_shared=1)
@@ -161,9 +163,9 @@ SPECS = {
 
 
 def parts(layer: Layer) -> tuple[str, ...]:
-  """Returns the parts of a layer that not every layer has, '' before them."""
-  has = True, layer.bias, layer.d_shared > 0, layer.sublayer
-  return tuple(part for part, there in zip(_PARTS, has) if there)
+  """Returns '' and the optional parts that a layer has."""
+  is_present = True, layer.bias, layer.d_shared > 0, layer.sublayer
+  return tuple(part for part, present in zip(_PARTS, is_present) if present)
 
 
 # A sub-layer of tensor parallelism is the layer from `activation` on, a norm
@@ -184,39 +186,45 @@ _SUBLAYER_ROLES = {
 }
 
 
-def of(specs: Sequence[TensorSpec], layer: Layer) -> tuple[TensorSpec, ...]:
-  """Returns those of `FORWARD` or `BACKWARD` that a layer has, in order."""
+def select_specs(
+  specs: Sequence[TensorSpec], layer: Layer
+) -> tuple[TensorSpec, ...]:
+  """Returns the tensors of `FORWARD` or `BACKWARD` in a layer, in order."""
   if layer.sublayer:
-    known = (SPECS[name] for name in _SUBLAYER)
+    specs_known = (SPECS[name] for name in _SUBLAYER)
     return tuple(
       dataclasses.replace(s, role=_SUBLAYER_ROLES.get(s.name, s.role))
-      for s in known
+      for s in specs_known
       if s in specs
     )
-  mine = parts(layer)
-  return tuple(s for s in specs if s.part in mine)
+  own_parts = parts(layer)
+  return tuple(s for s in specs if s.part in own_parts)
 
 
 def inputs(layer: Layer) -> tuple[str, ...]:
-  """Returns what a layer reads: `INPUTS`, then those of its parts."""
-  given = of(FORWARD, layer)
-  return tuple(s.name for s in given if s.role in ('input', 'weight'))
+  """Returns the inputs of a layer: `INPUTS`, then those of its parts."""
+  specs = select_specs(FORWARD, layer)
+  return tuple(s.name for s in specs if s.role in ('input', 'weight'))
 
 
 def stages(layer: Layer) -> tuple[str, ...]:
-  """Returns what the forward pass of a layer computes, in dependency order."""
-  made = of(FORWARD, layer)
-  return tuple(s.name for s in made if s.role in ('movement', 'compute'))
+  """Returns the stages of a layer's forward pass, in dependency order."""
+  specs = select_specs(FORWARD, layer)
+  return tuple(s.name for s in specs if s.role in ('movement', 'compute'))
 
 
 def grads(layer: Layer) -> tuple[str, ...]:
   """Returns what the backward pass of a layer computes, in that order."""
-  return tuple(s.name for s in of(BACKWARD, layer) if s.role != 'input')
+  return tuple(
+    s.name for s in select_specs(BACKWARD, layer) if s.role != 'input'
+  )
 
 
 def grad_given(layer: Layer) -> str:
   """Returns the gradient that the backward pass of a layer begins with."""
-  return next(s.name for s in of(BACKWARD, layer) if s.role == 'input')
+  return next(
+    s.name for s in select_specs(BACKWARD, layer) if s.role == 'input'
+  )
 
 
 # Of a layer without parts.
@@ -254,9 +262,9 @@ WEIGHTED = {
   'epilogue': 'expert_out',
   'returned': 'returned',
 }
-# Of these stages, the ones that the expert's rank computes; their placements.
+# Those stages that the expert's rank computes, and their placements.
 OF_EXPERTS = ('activation', 'expert_out')
-EARLY = tuple(name for name, at in WEIGHTED.items() if at in OF_EXPERTS)
+EARLY = tuple(name for name, stage in WEIGHTED.items() if stage in OF_EXPERTS)
 # What differs from 'combine', by placement.
 _READS_AT: dict[str, dict[str, tuple[str, ...]]] = {
   'combine': {},
@@ -320,25 +328,28 @@ AS_ROUTED = {
 
 
 def routed(name: str) -> str:
-  """Returns what a tensor of shared experts is there, or its own name."""
+  """Returns the routed experts' name for a tensor of shared experts.
+
+  Other tensors keep their name.
+  """
   return AS_ROUTED[name] if SPECS[name].part == 'shared' else name
 
 
-def as_routed(held: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns those of `AS_ROUTED` by their other names; weights have an L."""
+def as_routed(arrays: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns shared experts' arrays by routed names; weights get an axis L."""
   return {
     AS_ROUTED[name]: array[:, None] if _is_of_experts(name) else array
-    for name, array in held.items()
+    for name, array in arrays.items()
     if name in AS_ROUTED
   }
 
 
-def of_shared(held: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns what `as_routed` made, by the names of the shared experts."""
+def of_shared(arrays: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the arrays of `as_routed` by the names of the shared experts."""
   return {
-    name: held[routed][:, 0] if _is_of_experts(name) else held[routed]
+    name: arrays[routed][:, 0] if _is_of_experts(name) else arrays[routed]
     for name, routed in AS_ROUTED.items()
-    if SPECS[name].part and routed in held
+    if SPECS[name].part and routed in arrays
   }
 
 
@@ -359,12 +370,12 @@ WEIGHT_GRADS = _gemms('d_w_down', 'd_w_gate_up')
 def reads(layer: Layer, placement: str) -> dict[str, tuple[str, ...]]:
   """Returns `READS` of a layer, for a placement of the routing weights."""
   early = placement in EARLY
-  made = READS | _READS_AT[placement]
+  stages_read = READS | _READS_AT[placement]
   for part in parts(layer)[1:]:
-    for more in (_MORE_READS, _MORE_EARLY_READS)[: 1 + early]:
-      for name, read in more[part].items():
-        made[name] = (*made.get(name, ()), *read)
-  return made
+    for extra_reads in (_MORE_READS, _MORE_EARLY_READS)[: 1 + early]:
+      for name, read in extra_reads[part].items():
+        stages_read[name] = (*stages_read.get(name, ()), *read)
+  return stages_read
 
 
 def needs(name: str, layer: Layer, placement: str) -> tuple[str, ...]:
@@ -382,7 +393,7 @@ def role(name: str, placement: str) -> str:
   return _ROLES_AT[placement].get(name, SPECS[name].role)
 
 
-def saved(layer: Layer, placement: str) -> tuple[str, ...]:
+def saved_stages(layer: Layer, placement: str) -> tuple[str, ...]:
   """Returns the forward stages that the backward pass reads."""
   read = _read_by_grads(layer, placement)
   return tuple(name for name in stages(layer) if name in read)
@@ -395,5 +406,5 @@ def read_again(layer: Layer, placement: str) -> tuple[str, ...]:
 
 
 def _read_by_grads(layer: Layer, placement: str) -> set[str]:
-  made = reads(layer, placement)
-  return {before for name in grads(layer) for before in made[name]}
+  stages_read = reads(layer, placement)
+  return {before for name in grads(layer) for before in stages_read[name]}

@@ -214,12 +214,16 @@ def _scaled(form: quantised.Form, xp, groups, static=None):
     return groups / static, static, None, None
   maximum = xp.max(groups, axis=(-3, -1), keepdims=True, initial=0)
   minimum = xp.max(-groups, axis=(-3, -1), keepdims=True, initial=0)
-  live = xp.maximum(xp.maximum(maximum, minimum), xp.float32(form.least)) > 0
+  live = (
+    xp.maximum(xp.maximum(maximum, minimum), xp.float32(form.min_magnitude)) > 0
+  )
   # A group of zeros is scaled as if there were a 1: 0 stays 0.
   maximum, minimum = (
     xp.where(live, a, xp.float32(1)) for a in (maximum, minimum)
   )
-  amax = xp.maximum(xp.maximum(maximum, minimum), xp.float32(form.least))
+  amax = xp.maximum(
+    xp.maximum(maximum, minimum), xp.float32(form.min_magnitude)
+  )
   top, bottom, unit = (_pin(xp, xp.float32(a), amax) for a in (*form.top, 1.0))
   scales = amax / top
   if form.rule == 'zero_point':

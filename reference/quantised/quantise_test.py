@@ -27,7 +27,7 @@ def bits(array) -> np.ndarray:
   return array.view(f'u{array.dtype.itemsize}')
 
 
-def drawn(*shape: int) -> np.ndarray:
+def draw_values(*shape: int) -> np.ndarray:
   """Returns values of many sizes; rows 1 and 2, and a corner, are zero."""
   rng = np.random.default_rng(len(shape))
   sizes = np.exp2(rng.integers(-12, 12, size=(shape[0], 1)))
@@ -45,13 +45,13 @@ def _clip(values, highest):
   return np.clip(values, -highest, highest)
 
 
-def _to(dtype):
+def _make_cast(dtype):
   dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
   return lambda values: values.astype(dtype).astype(f32)
 
 
-E4M3, E5M2 = _to('float8_e4m3fn'), _to('float8_e5m2')
-E2M1, FNUZ = _to('float4_e2m1fn'), _to('float8_e4m3fnuz')
+E4M3, E5M2 = _make_cast('float8_e4m3fn'), _make_cast('float8_e5m2')
+E2M1, FNUZ = _make_cast('float4_e2m1fn'), _make_cast('float8_e4m3fnuz')
 
 
 def ascend_dynamic_quant(x, amax):
@@ -69,8 +69,10 @@ def ascend_routing_quant(x, amax):
   scale = amax / f32(127)
   scaled = x / scale
   half = scaled.astype('f2')
-  beyond = np.abs(half.astype(f32)) > np.abs(scaled)
-  half = np.where(beyond, np.nextafter(half, np.float16(0)), half).astype('f8')
+  is_beyond = np.abs(half.astype(f32)) > np.abs(scaled)
+  half = np.where(is_beyond, np.nextafter(half, np.float16(0)), half).astype(
+    'f8'
+  )
   return scale, np.copysign(np.floor(np.abs(half) + 0.5), half)
 
 
@@ -80,34 +82,36 @@ def torch_int8(x, amax):
 
 
 def int8_divided(scale_dtype, x, amax):
-  scale = _to(scale_dtype)(amax / f32(127))
+  scale = _make_cast(scale_dtype)(amax / f32(127))
   return scale, np.rint(x / scale)
 
 
 def vllm_uint4b8(x, amax):
   del amax
-  scale = _to('bfloat16')(max(abs(x.max() / f32(7)), abs(x.min() / f32(8))))
+  scale = _make_cast('bfloat16')(
+    max(abs(x.max() / f32(7)), abs(x.min() / f32(8)))
+  )
   return scale, np.clip(np.rint(x / scale), -8, 7)
 
 
 def gptq(x, amax):
   del amax
-  least, most = min(x.min(), f32(0)), max(x.max(), f32(0))
-  if least == most == 0:
-    least, most = f32(-1), f32(1)
-  scale = _to('bfloat16')((most - least) / f32(15))
-  zero = np.rint(-least / scale)
+  lowest, highest = min(x.min(), f32(0)), max(x.max(), f32(0))
+  if lowest == highest == 0:
+    lowest, highest = f32(-1), f32(1)
+  scale = _make_cast('bfloat16')((highest - lowest) / f32(15))
+  zero = np.rint(-lowest / scale)
   return scale, np.clip(np.rint(x / scale) + zero, 0, 15), zero
 
 
-def vllm_fp8(top, to, x, amax):
+def vllm_fp8(top, cast, x, amax):
   scale = amax / f32(top)
-  return scale, to(_clip(x * (f32(1) / scale), top))
+  return scale, cast(_clip(x * (f32(1) / scale), top))
 
 
 def compressed_int4(x, amax):
   scale = max(amax / f32(7.5), f32(2**-23))
-  scale = _to('bfloat16')(scale)
+  scale = _make_cast('bfloat16')(scale)
   return scale, np.clip(np.rint(x / scale), -8, 7)
 
 
@@ -115,7 +119,7 @@ def flashinfer_mxint4(x, amax):
   del amax
   scale = max(x.max() * f32(8) / f32(7), -x.min()) / f32(8)
   codes = np.clip(np.rint(x * (f32(1) / scale)), -8, 7)
-  return _to('bfloat16')(scale), codes
+  return _make_cast('bfloat16')(scale), codes
 
 
 def vllm_fp8_token_rocm(x, amax):
@@ -177,15 +181,15 @@ def deepgemm_ceil(x, amax):
   return scale, E4M3(x / scale)
 
 
-def torch_mx(top, to, x, amax):
+def torch_mx(top, cast, x, amax):
   scale = _ceil_power(amax / f32(top)) if amax else f32(2.0**-127)
-  return scale, to(_clip(x / scale, top))
+  return scale, cast(_clip(x / scale, top))
 
 
-def ocp(top, to, x, amax):
+def ocp(top, cast, x, amax):
   exponent = math.frexp(amax)[1] - math.frexp(top)[1] if amax else -127
   scale = f32(2.0**exponent)
-  return scale, to(_clip(x / scale, top))
+  return scale, cast(_clip(x / scale, top))
 
 
 def transformer_engine_nvfp4(matrix_amax, x, amax):
@@ -199,8 +203,8 @@ def deepgemm_fp4(x, amax):
   scale = _ceil_power(max(amax, f32(1e-4)) / f32(6))
   edges = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
   codes = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-  found = codes[np.searchsorted(edges, np.abs(x / scale))]
-  return scale, np.copysign(found, x)
+  magnitudes = codes[np.searchsorted(edges, np.abs(x / scale))]
+  return scale, np.copysign(magnitudes, x)
 
 
 PLAIN = {
@@ -257,20 +261,22 @@ class TestElements:
     element = quantised.ELEMENTS[name]
     dtype = quantise.numpy_dtype(name)
     count = 16 if element.is_packed else 256
-    held = np.arange(count, dtype=np.uint8).view(dtype).astype(f32)
-    held = np.unique(held[np.isfinite(held)])
-    edges = np.concatenate([held, (held[1:] + held[:-1]) / 2])
-    near = [np.nextafter(edges, f32(to)) for to in (-np.inf, np.inf)]
+    finite = np.arange(count, dtype=np.uint8).view(dtype).astype(f32)
+    finite = np.unique(finite[np.isfinite(finite)])
+    edges = np.concatenate([finite, (finite[1:] + finite[:-1]) / 2])
+    near = [
+      np.nextafter(edges, f32(direction)) for direction in (-np.inf, np.inf)
+    ]
     values = np.concatenate([edges, *near])
     values = values[np.abs(values) <= element.highest]
     # When.
-    got = quantise.rounded(element, 'even', values)
+    actual = quantise.rounded(element, 'even', values)
     # Then.
-    np.testing.assert_array_equal(got, values.astype(dtype).astype(f32))
-    assert held[-1] == element.highest
+    np.testing.assert_array_equal(actual, values.astype(dtype).astype(f32))
+    assert finite[-1] == element.highest
 
   @pytest.mark.parametrize(
-    'how, expected',
+    'mode, expected',
     [
       ('even', [0, 2, 2, 3, -2, 0]),
       ('away', [1, 2, 3, 3, -2, 0]),
@@ -278,12 +284,12 @@ class TestElements:
       ('cut', [0, 1, 2, 2, -1, 0]),
     ],
   )
-  def test_ties_go_as_the_mode_says(self, how, expected):
+  def test_ties_go_as_the_mode_says(self, mode, expected):
     values = np.float32(
       [0.5, 1.5, 2.5, 2.75, -1.5, np.nextafter(f32(0.5), f32(0))]
     )
-    got = quantise.rounded(quantised.ELEMENTS['int8'], how, values)
-    np.testing.assert_array_equal(got, expected)
+    actual = quantise.rounded(quantised.ELEMENTS['int8'], mode, values)
+    np.testing.assert_array_equal(actual, expected)
 
 
 class TestQuantise:
@@ -292,11 +298,11 @@ class TestQuantise:
   def test_it_is_what_the_kernel_does_to_each_group(self, name, depth):
     # Given: 140 x 200, whose last groups are not full.
     form = FORMS[name]
-    values = drawn(140, 200)
+    values = draw_values(140, 200)
     # When.
-    made = quantise.quantise(form, values if depth == -1 else values.T, depth)
+    result = quantise.quantise(form, values if depth == -1 else values.T, depth)
     codes, scales, zeros, tensor_scales = (
-      a if a is None or depth == -1 else a.T for a in made
+      a if a is None or depth == -1 else a.T for a in result
     )
     plain_of_group = PLAIN[name]
     if tensor_scales is not None:
@@ -305,33 +311,33 @@ class TestQuantise:
     # Then.
     height, width = (g or n for g, n in zip(form.group, values.shape))
     for a, b in np.ndindex(scales.shape):
-      here = np.s_[a * height : (a + 1) * height, b * width : (b + 1) * width]
-      group = values[here]
-      if not group.any() and form.of_zeros != 2 / 15 and not form.least:
+      block = np.s_[a * height : (a + 1) * height, b * width : (b + 1) * width]
+      group = values[block]
+      if not group.any() and form.of_zeros != 2 / 15 and not form.min_magnitude:
         plain = form.of_zeros, group
       else:
         with np.errstate(all='ignore'):
           plain = plain_of_group(group, np.abs(group).max())
       assert f32(scales[a, b]) == f32(plain[0]), (a, b)
-      np.testing.assert_array_equal(codes[here].astype(f32), plain[1])
+      np.testing.assert_array_equal(codes[block].astype(f32), plain[1])
       if zeros is not None:
         assert zeros[a, b] == plain[2]
 
   def test_jax_makes_the_same_bits(self):
-    values = drawn(140, 200)
+    values = draw_values(140, 200)
     # One form of each rule; 4 bits are numpy's.
     forms = {
       (form.rule, form.rounding): form
       for form in FORMS.values()
       if not quantised.ELEMENTS[form.element].is_packed
     }.values()
-    found = jax.jit(lambda a: [quantise.quantise(f, a)[:2] for f in forms])(
+    results = jax.jit(lambda a: [quantise.quantise(f, a)[:2] for f in forms])(
       values
     )
-    for form, made in zip(forms, found):
-      for got, expected in zip(made, quantise.quantise(form, values)):
-        assert got.dtype == expected.dtype
-        np.testing.assert_array_equal(bits(got), bits(expected), form.name)
+    for form, result in zip(forms, results):
+      for actual, expected in zip(result, quantise.quantise(form, values)):
+        assert actual.dtype == expected.dtype
+        np.testing.assert_array_equal(bits(actual), bits(expected), form.name)
 
   def test_a_packed_form_of_jax_is_refused(self):
     with pytest.raises(TypeError, match='expected numpy for mxfp4, got JAX'):
@@ -367,27 +373,27 @@ class TestQuantise:
       assert codes.min() == lowest and codes.max() == highest
 
   def test_nothing_has_no_scales(self):
-    made = quantise.quantise(FORMS['e4m3_1x128'], np.zeros((0, 256), f32))
-    assert made.codes.shape == (0, 256) and made.scales.shape == (0, 2)
+    result = quantise.quantise(FORMS['e4m3_1x128'], np.zeros((0, 256), f32))
+    assert result.codes.shape == (0, 256) and result.scales.shape == (0, 2)
 
   def test_floor_saturates_and_ceil_does_not(self):
     # 7.5 of e2m1, whose largest number is 6.
     values = np.full((1, 32), 7.5, f32)
     for name, expected in (('mxfp4', 6), ('mxfp4_ceil', 8)):
       form = FORMS[name]
-      made = quantise.quantise(form, values)
-      np.testing.assert_array_equal(quantise.dequantise(form, made), expected)
+      result = quantise.quantise(form, values)
+      np.testing.assert_array_equal(quantise.dequantise(form, result), expected)
 
 
 @functools.cache
 def _golden() -> dict[str, np.ndarray]:
-  with np.load(FILE) as held:
-    return dict(held)
+  with np.load(FILE) as file:
+    return dict(file)
 
 
 class TestTorch:
   @pytest.mark.parametrize(
-    'name, of',
+    'name, key',
     [
       ('int8_token_torch', 'rows'),
       ('e4m3_128x128_transformers', 'weights'),
@@ -396,32 +402,34 @@ class TestTorch:
       ('mxfp4_ceil', 'rows'),
     ],
   )
-  def test_codes_and_scales_are_its(self, name, of):
+  def test_codes_and_scales_are_its(self, name, key):
     golden, form = _golden(), FORMS[name]
-    values = golden[of].view(ml_dtypes.bfloat16).astype(f32)
-    made = quantise.quantise(form, values)
-    codes = made.codes
+    values = golden[key].view(ml_dtypes.bfloat16).astype(f32)
+    result = quantise.quantise(form, values)
+    codes = result.codes
     if quantised.ELEMENTS[form.element].is_packed:
       codes = quantise.pack(form, codes)
     np.testing.assert_array_equal(bits(codes), golden[f'{name}.codes'])
     scales = golden[f'{name}.scales']
-    np.testing.assert_array_equal(bits(made.scales), bits(scales))
+    np.testing.assert_array_equal(bits(result.scales), bits(scales))
 
   @pytest.mark.parametrize('name', ['float8_e4m3fn', 'float8_e5m2'])
   def test_rounding_is_its(self, name):
     cast = _golden()[f'{name}.casts']
     values = np.arange(len(cast), dtype=np.uint16).view(ml_dtypes.bfloat16)
-    got = quantise.rounded(quantised.ELEMENTS[name], 'even', values.astype(f32))
+    actual = quantise.rounded(
+      quantised.ELEMENTS[name], 'even', values.astype(f32)
+    )
     np.testing.assert_array_equal(
-      bits(got.astype(quantise.numpy_dtype(name))), cast
+      bits(actual.astype(quantise.numpy_dtype(name))), cast
     )
 
   def test_values_of_packed_weights_are_those_of_transformers(self):
     golden, form = _golden(), FORMS['mxfp4']
     codes = quantise.unpack(form, golden['mxfp4_ceil.codes'])
     scales = golden['mxfp4_ceil.scales'].view(ml_dtypes.float8_e8m0fnu)
-    got = quantise.dequantise(form, quantise.Quantised(codes, scales))
-    np.testing.assert_array_equal(got, golden['mxfp4.values'])
+    actual = quantise.dequantise(form, quantise.Quantised(codes, scales))
+    np.testing.assert_array_equal(actual, golden['mxfp4.values'])
 
 
 class TestDequantise:
@@ -429,18 +437,18 @@ class TestDequantise:
   def test_it_is_one_product_in_float32(self, name):
     # Given: weights of 2 experts, 200 x 140.
     form = FORMS[name]
-    values = np.stack([drawn(140, 200).T] * 2)
-    made = quantise.quantise(form, values, -2)
+    values = np.stack([draw_values(140, 200).T] * 2)
+    result = quantise.quantise(form, values, -2)
     # When.
-    exact = quantise.dequantise(form, made, -2, 'float64')
-    got = quantise.dequantise(form, made, -2)
+    exact = quantise.dequantise(form, result, -2, 'float64')
+    actual = quantise.dequantise(form, result, -2)
     # Then.
     if form.rule == 'two_level':  # the product of its scales is rounded too
-      np.testing.assert_allclose(got, exact, rtol=2.0**-23)
+      np.testing.assert_allclose(actual, exact, rtol=2.0**-23)
     else:
-      np.testing.assert_array_equal(got, exact.astype(f32))
+      np.testing.assert_array_equal(actual, exact.astype(f32))
     if form.scale != 'float32' and form.rule != 'two_level':
-      np.testing.assert_array_equal(got, exact)
+      np.testing.assert_array_equal(actual, exact)
     worst = np.abs(exact - values).max() / np.abs(values).max()
     assert worst < 2.0 ** (1 - quantised.ELEMENTS[form.element].digits)
 

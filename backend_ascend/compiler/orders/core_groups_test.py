@@ -20,7 +20,7 @@ from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 Kind = layout.Kind
-CONFIG = config_testing.sized(r=2, t=32, e=32, k=2, d=8, f=4)
+CONFIG = config_testing.make_config(r=2, t=32, e=32, k=2, d=8, f=4)
 OPTIONS = granularity.Options(
   'row_block', 4, 2, num_aic=24, num_aiv=48, token_block=2, vector_rows=2
 )

@@ -21,7 +21,7 @@ LOWER = {
 Form = layout.Form
 
 # Four experts a rank, three row blocks an expert.
-CONFIG = config_testing.sized(r=2, t=12, e=8, k=4, d=8, f=4)
+CONFIG = config_testing.make_config(r=2, t=12, e=8, k=4, d=8, f=4)
 
 # Each field away from its default, and all of them.
 ORDERS = [

@@ -17,7 +17,7 @@ from hpmoe.reference.contract import precision
 @pytest.fixture(scope='module')
 def flow():
   return lower_forward.lower_forward(
-    config_testing.sized(r=2, t=8, e=4, k=2, d=8, f=4),
+    config_testing.make_config(r=2, t=8, e=4, k=2, d=8, f=4),
     precision.PrecisionPolicy(),
     granularity.Options('row_block', 4, 4, num_aic=3, num_aiv=2),
   )

@@ -11,7 +11,7 @@ from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
-CONFIG = config_testing.sized(r=8, t=4096, e=64, k=8, d=7168, f=2048)
+CONFIG = config_testing.make_config(r=8, t=4096, e=64, k=8, d=7168, f=2048)
 POLICY = precision.PrecisionPolicy(storage='bfloat16')
 SCHEDULE = schedule_file.Schedule(
   CONFIG,
@@ -65,7 +65,7 @@ def test_another_layer_is_refused(path, config, policy, message):
 def test_blocks_shrink_with_the_layer(path):
   # Given a layer with a 32nd of the width and a 64th of the tokens, when the
   # schedule is scaled to it, then it has as many blocks, in the same order.
-  small = config_testing.sized(r=8, t=64, e=64, k=8, d=224, f=64)
+  small = config_testing.make_config(r=8, t=64, e=64, k=8, d=224, f=64)
   scaled_options = schedule_file.load_options(
     path, small, precision.PrecisionPolicy(), scaled=True
   )

@@ -197,7 +197,7 @@ def test_order_agrees_with_brute_force(grain, direction, seed, cores, request):
   relay = seed >= 3
   flow = proofs_testing.copy(
     testing.COMPILE[direction](
-      config_testing.sized(r=2, t=2, e=4 if relay else 2, k=1, d=2, f=2),
+      config_testing.make_config(r=2, t=2, e=4 if relay else 2, k=1, d=2, f=2),
       precision.PrecisionPolicy(placement='before_down'),
       granularity.Options(
         grain,

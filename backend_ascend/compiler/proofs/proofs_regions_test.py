@@ -28,7 +28,7 @@ class TestUnit:
 
 class TestRegions:
   @proofs_testing.both_directions
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
   @proofs_testing.both_grains
   def test_every_read_that_is_not_declared(self, grain, placement, direction):
     # Given each kind's declared reads, when one loses a row or a column at

@@ -135,7 +135,11 @@ def _limits(
   stores = f'{scope}, which rounds what it stores and nothing else'
   of_policy = [
     *((n, (value,), f'{value!r} {stores}') for n, value in plain.items()),
-    ('placement', precision.LAUNCHED, f'one of {precision.LAUNCHED} {scope}'),
+    (
+      'placement',
+      precision.LAUNCHED_PLACEMENTS,
+      f'one of {precision.LAUNCHED_PLACEMENTS} {scope}',
+    ),
     *((name, ('',), f"'' {scope}") for name in ('quantised', 'rows')),
   ]
   if config.sublayer:

@@ -20,7 +20,7 @@ def small_image(
   compile_layer, grain: str, placement: str, relay: bool = False
 ) -> image_lib.Image:
   return compile_layer(
-    config_testing.sized(r=2, t=2, e=2, k=1, d=2, f=1),
+    config_testing.make_config(r=2, t=2, e=2, k=1, d=2, f=1),
     precision.PrecisionPolicy(placement=placement),
     granularity.Options(
       grain, 2, 2, num_aic=1, num_aiv=2, chain_rows=2, relay=relay

@@ -13,7 +13,7 @@ from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
-CONFIG = config_testing.sized(r=2, t=5, e=4, k=2, d=9, f=5, n=16)
+CONFIG = config_testing.make_config(r=2, t=5, e=4, k=2, d=9, f=5, n=16)
 POLICY = precision.PrecisionPolicy('bfloat16', placement='before_down')
 OPTIONS = granularity.Options('expert', 4, 3, num_aic=2, num_aiv=3)
 

@@ -90,7 +90,7 @@ def test_dtypes_are_the_formats_that_are_stored():
   assert [name for _, name, _ in rows] == list(layout.DTYPES)
   assert [name.lower() for name, _, _ in rows] == list(layout.DTYPES)
   assert {name: int(bits) + 1 for _, name, bits in rows} == {
-    name: row.digits for name, row in storage.STORED.items()
+    name: row.digits for name, row in storage.KERNEL_FORMATS.items()
   }
 
 

@@ -13,17 +13,17 @@ from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 SHAPES = {
-  'one_rank': config_testing.sized(r=1, t=8, e=2, k=1, d=8, f=4),
-  'ragged': config_testing.sized(r=2, t=5, e=4, k=2, d=9, f=5),
-  'k_is_e': config_testing.sized(r=2, t=4, e=4, k=4, d=8, f=4),
-  'rank_per_expert': config_testing.sized(r=4, t=6, e=4, k=2, d=8, f=6),
+  'one_rank': config_testing.make_config(r=1, t=8, e=2, k=1, d=8, f=4),
+  'ragged': config_testing.make_config(r=2, t=5, e=4, k=2, d=9, f=5),
+  'k_is_e': config_testing.make_config(r=2, t=4, e=4, k=4, d=8, f=4),
+  'rank_per_expert': config_testing.make_config(r=4, t=6, e=4, k=2, d=8, f=6),
 }
 # Beside them: not every test is of such a flow.
 SUBLAYER = dataclasses.replace(SHAPES['ragged'], sublayer=True)
 GRAINS = granularity.EVENT_GRAINS
 RELAYED = (layout.Buffer.X_RELAYED, layout.Buffer.DY_RELAYED)
 ARRIVAL_BUFFERS = (layout.Buffer.EXPERT_IN, layout.Buffer.D_EXPERT_OUT)
-PLACEMENTS = precision.LAUNCHED
+PLACEMENTS = precision.LAUNCHED_PLACEMENTS
 COMPILE = {
   'forward': compiler.compile_forward,
   'backward': compiler.compile_backward,

@@ -111,7 +111,9 @@ class RankLayer:
     Raises:
       ValueError, RankError, runtime.WaitError, DeviceError: as `y`.
     """
-    saved_names = tensors.saved(tensors.Parts(), self._call.policy.placement)
+    saved_names = tensors.saved_stages(
+      tensors.Parts(), self._call.policy.placement
+    )
     backward_operands = self._run(layer_call.FORWARD, operands, saved_names)
     backward_operands = {**operands, **backward_operands, 'dy': dy}
     del backward_operands['x']

@@ -16,7 +16,7 @@ from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
 
 # Two ranks, one expert each, two tokens each: puts of one row.
-TINY = config_testing.sized(r=2, t=2, e=2, k=1, d=2, f=2)
+TINY = config_testing.make_config(r=2, t=2, e=2, k=1, d=2, f=2)
 OPTIONS = dict(row_block=4, col_block=4, put_rows=1, num_aic=1, num_aiv=2)
 
 

@@ -100,7 +100,7 @@ class FaultSpec:
   @property
   def storages(self) -> tuple[str, ...]:
     """The storage dtypes in which it is sure to show."""
-    formats = storage.STORED.values()
+    formats = storage.KERNEL_FORMATS.values()
     return tuple(f.name for f in formats if f.digits > self.digits)
 
   @property

@@ -19,9 +19,9 @@ from hpmoe.reference.contract import storage as storage_lib
 
 Kind = layout.Kind
 Direction = layout.Direction
-CONFIG = config_testing.sized(r=4, t=33, e=8, k=3, d=40, f=24)
+CONFIG = config_testing.make_config(r=4, t=33, e=8, k=3, d=40, f=24)
 SMALLEST_LAYER = testing.LAYERS['one_of_everything']
-STORAGES = tuple(storage_lib.STORED)
+STORAGES = tuple(storage_lib.KERNEL_FORMATS)
 GRAINS = ('expert', 'row_block')
 # All faults that do not hang, in every dtype in which they are sure to show;
 # of weight gradients, in one link and in chains.
@@ -107,7 +107,7 @@ def test_table_has_the_names_of_the_runtime():
   assert list(backward) == native
   assert list(faults.SPECS) == native[:19] + ['skipped_wait']
   for spec in faults.TABLE:
-    for placement in precision.LAUNCHED:
+    for placement in precision.LAUNCHED_PLACEMENTS:
       kind, stage = spec.located(placement)
       assert (kind >= Kind.DISPATCH_GRAD) == bool(spec.direction)
       of_order = spec.hangs or spec.name == 'early_signal'
@@ -117,7 +117,8 @@ def test_table_has_the_names_of_the_runtime():
 # Each once; `make sweep` runs the other pairs.  That it is in its task's tile
 # `faults_table_test` says.
 @pytest.mark.parametrize(
-  'grain, placement', halved_testing.halved(GRAINS, precision.LAUNCHED)
+  'grain, placement',
+  halved_testing.halved(GRAINS, precision.LAUNCHED_PLACEMENTS),
 )
 @pytest.mark.parametrize('spec, chain, storage', CASES)
 def test_every_fault_is_first_seen_in_its_stage(

@@ -14,7 +14,7 @@ from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 _FOLDER = 'backend_ascend/host/checks'
-CONFIG = config_testing.sized(r=4, t=13, e=8, k=3, d=10, f=6)
+CONFIG = config_testing.make_config(r=4, t=13, e=8, k=3, d=10, f=6)
 
 # What kernels do that read or write beyond their tiles, and what is said.
 _EXPECTED = """\

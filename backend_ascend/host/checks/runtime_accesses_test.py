@@ -14,7 +14,7 @@ from hpmoe.reference.contract import tensors
 Buffer = layout.Buffer
 Direction = layout.Direction
 Kind = layout.Kind
-CONFIG = config_testing.sized(r=4, t=13, e=8, k=3, d=10, f=6)
+CONFIG = config_testing.make_config(r=4, t=13, e=8, k=3, d=10, f=6)
 BLOCKS = dict(
   row_block=8, col_block=5, put_rows=3, token_block=4, num_aic=2, num_aiv=3
 )
@@ -31,7 +31,7 @@ every_case = pytest.mark.parametrize(
     Direction,
     testing.ROUTINGS,
     ('expert', 'row_block'),
-    precision.LAUNCHED,
+    precision.LAUNCHED_PLACEMENTS,
     (None, 8),
   ),
 )

@@ -20,7 +20,7 @@ Action = modes_lib.Action
 Direction = layout.Direction
 Kind = layout.Kind
 Modes = modes_lib.Modes
-CONFIG = config_testing.sized(r=4, t=33, e=8, k=3, d=40, f=24)
+CONFIG = config_testing.make_config(r=4, t=33, e=8, k=3, d=40, f=24)
 BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
 PUTS = (Kind.DISPATCH, Kind.RETURN, Kind.DISPATCH_GRAD, Kind.RETURN_GRAD)
 both_passes = pytest.mark.parametrize('direction', Direction)
@@ -112,7 +112,7 @@ class Follower:
 
 class TestPoison:
   def test_values_are_nans_that_no_kernel_computes(self):
-    for dtype in (row.numpy for row in storage_lib.STORED.values()):
+    for dtype in (row.numpy for row in storage_lib.KERNEL_FORMATS.values()):
       array = np.full(3, poison_lib.poison(dtype))
       assert runtime.is_poison(array).all()
       assert np.isnan(array.astype(np.float32)).all()
@@ -123,7 +123,7 @@ class TestPoison:
     with pytest.raises(ValueError, match='array: expected one of'):
       runtime.is_poison(np.zeros(2))
 
-  @pytest.mark.parametrize('storage', list(storage_lib.STORED))
+  @pytest.mark.parametrize('storage', list(storage_lib.KERNEL_FORMATS))
   @both_passes
   def test_marks_what_no_task_wrote(self, direction, storage):
     # Given a tile that is not written, when launched, then it is poison, and
@@ -249,7 +249,7 @@ class TestLatePuts:
     assert len(orders) == 1
 
   @pytest.mark.parametrize('grain', ['expert', 'row_block'])
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
   @both_passes
   def test_skipped_wait_reads_poison(self, direction, placement, grain):
     # Given a task that does not wait for puts, when launched as usual, then
@@ -285,8 +285,8 @@ class TestLatePuts:
 
 class TestActions:
   @pytest.mark.parametrize('chain', [None, 16])
-  @pytest.mark.parametrize('storage', list(storage_lib.STORED))
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
+  @pytest.mark.parametrize('storage', list(storage_lib.KERNEL_FORMATS))
+  @pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
   @both_passes
   def test_capture_of_a_right_launch_is_its_output(
     self, direction, placement, storage, chain
@@ -309,7 +309,7 @@ class TestActions:
       assert runtime.is_poison(captures[~is_real]).all(), name
 
   @pytest.mark.parametrize('chain', [None, 16])
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
   @pytest.mark.parametrize('action', [Action.HEAL, modes_lib.ISOLATED])
   @both_passes
   def test_healed_outputs_are_the_given_ones(
@@ -330,7 +330,7 @@ class TestActions:
     actual = run(layer, modes, threads=2)
     assert not testing.differing(actual.outputs, healing)
 
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
   @both_passes
   def test_what_travels_beside_rows_is_healed_too(self, direction, placement):
     # Given one kind of task that is healed and not run, when the others run,

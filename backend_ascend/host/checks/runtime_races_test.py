@@ -23,9 +23,9 @@ from hpmoe.reference.contract import precision
 
 Direction = layout.Direction
 Kind = layout.Kind
-CONFIG = config_testing.sized(r=4, t=33, e=8, k=3, d=40, f=24)
-SMALL = config_testing.sized(r=2, t=20, e=4, k=2, d=17, f=9)
-ONE_RANK = config_testing.sized(r=1, t=20, e=4, k=2, d=17, f=9)
+CONFIG = config_testing.make_config(r=4, t=33, e=8, k=3, d=40, f=24)
+SMALL = config_testing.make_config(r=2, t=20, e=4, k=2, d=17, f=9)
+ONE_RANK = config_testing.make_config(r=1, t=20, e=4, k=2, d=17, f=9)
 GRAINS = ('expert', 'row_block')
 BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
 RACES = modes_lib.Modes(races=True)
@@ -113,7 +113,11 @@ class TestClean:
   @pytest.mark.parametrize(
     'direction, routing, placement, grain, chain',
     halved_testing.covering(
-      Direction, testing.ROUTINGS, precision.LAUNCHED, GRAINS, (None, 16)
+      Direction,
+      testing.ROUTINGS,
+      precision.LAUNCHED_PLACEMENTS,
+      GRAINS,
+      (None, 16),
     ),
   )
   def test_no_race_in_any_layout(
@@ -139,7 +143,7 @@ class TestClean:
 class TestSkippedWait:
   @pytest.mark.parametrize(
     'kind, placement, grain',
-    halved_testing.covering(WAITING, precision.LAUNCHED, GRAINS),
+    halved_testing.covering(WAITING, precision.LAUNCHED_PLACEMENTS, GRAINS),
   )
   def test_every_kind_that_waits(self, kind, placement, grain):
     # Given a task of each kind that does not wait, when launched, then the

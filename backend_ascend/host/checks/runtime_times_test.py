@@ -12,7 +12,7 @@ from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
 
 Modes = modes_lib.Modes
-CONFIG = config_testing.sized(r=4, t=33, e=8, k=3, d=40, f=24)
+CONFIG = config_testing.make_config(r=4, t=33, e=8, k=3, d=40, f=24)
 BLOCKS = dict(row_block=16, col_block=16, num_aic=3, num_aiv=5)
 MODES = (
   Modes(times=True),

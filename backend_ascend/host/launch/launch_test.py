@@ -102,7 +102,7 @@ class TestBothPasses:
     'layer, routing, chain, relay, placement, storage',
     halved_testing.covering(
       *(LAYERS, ('uniform', 'empty_experts'), (None, 16), (False, True)),
-      *(precision.LAUNCHED, storage_lib.STORED),
+      *(precision.LAUNCHED_PLACEMENTS, storage_lib.KERNEL_FORMATS),
     ),
   )
   def test_bits(self, layer, routing, chain, relay, placement, storage):
@@ -115,7 +115,7 @@ class TestBothPasses:
   @pytest.mark.parametrize('relay', [False, True])
   @pytest.mark.parametrize('rank', [0, 7])
   def test_bits_where_seven_ranks_of_eight_have_no_row(self, rank, relay):
-    config = config_testing.sized(r=8, t=5, e=16, k=2, d=12, f=7)
+    config = config_testing.make_config(r=8, t=5, e=16, k=2, d=12, f=7)
     inputs = testing.make_inputs(config, policy())
     inputs['topk_ids'][...] = [2 * rank + 1, 2 * rank]
     options = dict(row_block=16, col_block=8, relay=relay)
@@ -145,7 +145,7 @@ class TestHostOptions:
   def test_blocks_hold_twice_an_even_load_up_to_a_limit(self):
     blocks = [
       granularity.host_options(
-        config_testing.sized(r=2, t=t, e=8, k=2, d=8, f=8)
+        config_testing.make_config(r=2, t=t, e=8, k=2, d=8, f=8)
       ).row_block
       for t in (1, 64, 100, 4096)
     ]
@@ -156,7 +156,7 @@ class TestHostOptions:
     # then no two full blocks share a queue while another has none: threads
     # would wait for it.
     for experts, limit in ((8, 1), (128, 2)):
-      config = config_testing.sized(r=1, t=256, e=experts, k=2, d=8, f=8)
+      config = config_testing.make_config(r=1, t=256, e=experts, k=2, d=8, f=8)
       flow = compiler.compile_forward(
         config, policy(), granularity.host_options(config)
       ).flow
@@ -168,7 +168,7 @@ class TestHostOptions:
 
 class TestOneAfterAnother:
   @pytest.mark.parametrize('relay', [False, True])
-  @pytest.mark.parametrize('placement', precision.LAUNCHED)
+  @pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
   def test_nothing_is_left_of_the_launch_before(self, placement, relay):
     # Given an image whose arena holds another launch, when tokens, their
     # weights or their experts are others, then bits are those of a launch that
@@ -322,7 +322,7 @@ class TestChecked:
   @pytest.mark.parametrize(
     'direction, placement, relay',
     halved_testing.covering(
-      layout.Direction, precision.LAUNCHED, (False, True)
+      layout.Direction, precision.LAUNCHED_PLACEMENTS, (False, True)
     ),
   )
   def test_every_mode_finds_nothing_and_changes_no_bit(

@@ -16,10 +16,12 @@ from hpmoe.reference.contract import precision
 Buffer = layout.Buffer
 BF16 = precision.PrecisionPolicy(storage='bfloat16')
 # Few rows of many: those of the last rank lie past 2**31 elements.
-FEW = config_testing.sized(r=4, t=3, e=4, k=2, d=512, f=512)
+FEW = config_testing.make_config(r=4, t=3, e=4, k=2, d=512, f=512)
 CAPACITY = 1_400_000
 # Rows so wide that the slots of the last ranks do.
-WIDE = config_testing.sized(r=4, t=2048, e=4, k=2, d=1 << 18, f=64, n=5000)
+WIDE = config_testing.make_config(
+  r=4, t=2048, e=4, k=2, d=1 << 18, f=64, n=5000
+)
 PACKED_BUFFERS = ('expert_in', 'gate_up', 'activation', 'expert_out')
 
 

@@ -10,7 +10,7 @@ from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 # Experts of more than 32 rows; no size is a multiple of 32.
-CONFIG = config_testing.sized(r=2, t=90, e=4, k=2, d=70, f=41)
+CONFIG = config_testing.make_config(r=2, t=90, e=4, k=2, d=70, f=41)
 FORWARD, BACKWARD = testing.compile_layer, testing.compile_grad
 CORES = dict(num_aic=2, num_aiv=3)
 
@@ -36,7 +36,7 @@ def equal_bits(actual, want) -> bool:
   return all(actual[n].tobytes() == want[n].tobytes() for n in want)
 
 
-@pytest.mark.parametrize('placement', precision.LAUNCHED)
+@pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
 @pytest.mark.parametrize('compile_layer', [FORWARD, BACKWARD])
 def test_bits_depend_on_the_order_alone(compile_layer, placement):
   # Given one order, when tiles, links of chains, threads, instruction sets and

@@ -15,11 +15,11 @@ from hpmoe.reference.contract import precision
 Kind = layout.Kind
 # R, T, E, K, D, F.
 SHAPES = {
-  'ragged': config_testing.sized(r=2, t=13, e=8, k=3, d=6, f=5),
-  'one_rank': config_testing.sized(r=1, t=7, e=4, k=4, d=6, f=5),
-  'k_is_e': config_testing.sized(r=4, t=9, e=8, k=8, d=5, f=3),
-  'one_expert': config_testing.sized(r=1, t=5, e=1, k=1, d=4, f=3),
-  'rank_per_expert': config_testing.sized(r=3, t=10, e=3, k=2, d=4, f=3),
+  'ragged': config_testing.make_config(r=2, t=13, e=8, k=3, d=6, f=5),
+  'one_rank': config_testing.make_config(r=1, t=7, e=4, k=4, d=6, f=5),
+  'k_is_e': config_testing.make_config(r=4, t=9, e=8, k=8, d=5, f=3),
+  'one_expert': config_testing.make_config(r=1, t=5, e=1, k=1, d=4, f=3),
+  'rank_per_expert': config_testing.make_config(r=3, t=10, e=3, k=2, d=4, f=3),
 }
 # No two experts of a token on one rank, and all of them where they fit.
 ROUTINGS = (*testing.ROUTINGS, 'apart', 'together')
@@ -53,7 +53,7 @@ def distinct(config, ids: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
   'shape, routing, grain, placement',
   halved_testing.covering(
-    SHAPES, ROUTINGS, ('row_block', 'expert'), precision.LAUNCHED
+    SHAPES, ROUTINGS, ('row_block', 'expert'), precision.LAUNCHED_PLACEMENTS
   ),
 )
 def test_every_bit_is_that_of_a_launch_without(

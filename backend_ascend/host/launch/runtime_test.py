@@ -52,7 +52,7 @@ class TestSameBits:
   @pytest.mark.parametrize(
     'layer, grain, placement, storage',
     halved_testing.covering(
-      LAYERS, GRAINS, precision.LAUNCHED, storage_lib.STORED
+      LAYERS, GRAINS, precision.LAUNCHED_PLACEMENTS, storage_lib.KERNEL_FORMATS
     ),
   )
   def test_any_workers_threads_blocks_and_chains(
@@ -307,7 +307,7 @@ class TestDiagnosis:
     # Given idle threads and a deadline far below the length of a task (the
     # portable kernel takes its time), when launched, then it ends, and with
     # the same image a minute is enough.
-    config = config_testing.sized(r=1, t=256, e=1, k=1, d=512, f=512)
+    config = config_testing.make_config(r=1, t=256, e=1, k=1, d=512, f=512)
     pol = policy()
     inputs = testing.make_inputs(config, pol)
     image = testing.compile_layer(
@@ -374,7 +374,7 @@ from hpmoe.reference.contract import precision
 
 tokens = 1 << 17
 image = testing.compile_layer(
-    config_testing.sized(r=1, t=tokens, e=1, k=1, d=64, f=64),
+    config_testing.make_config(r=1, t=tokens, e=1, k=1, d=64, f=64),
     precision.PrecisionPolicy('bfloat16'),
     row_block=tokens, put_rows=tokens, token_block=tokens,
     num_aic=1, num_aiv=1,

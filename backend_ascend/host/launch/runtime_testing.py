@@ -18,11 +18,11 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 
 LAYERS = {
-  'one_of_everything': config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1),
-  'one_rank': config_testing.sized(r=1, t=33, e=5, k=2, d=24, f=20),
-  'two_ranks': config_testing.sized(r=2, t=37, e=6, k=3, d=17, f=9),
-  'all_experts': config_testing.sized(r=2, t=5, e=4, k=4, d=8, f=8),
-  'four_ranks': config_testing.sized(r=4, t=19, e=8, k=3, d=20, f=12),
+  'one_of_everything': config_testing.make_config(r=1, t=1, e=1, k=1, d=1, f=1),
+  'one_rank': config_testing.make_config(r=1, t=33, e=5, k=2, d=24, f=20),
+  'two_ranks': config_testing.make_config(r=2, t=37, e=6, k=3, d=17, f=9),
+  'all_experts': config_testing.make_config(r=2, t=5, e=4, k=4, d=8, f=8),
+  'four_ranks': config_testing.make_config(r=4, t=19, e=8, k=3, d=20, f=12),
 }
 ROUTINGS = ('uniform', 'one_rank', 'empty_experts', 'one_expert_first')
 

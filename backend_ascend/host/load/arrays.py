@@ -21,7 +21,7 @@ INPUTS = {
   layout.Direction.BACKWARD: (
     'dy',
     *(name for name in tensors.INPUTS if name != 'x'),
-    *tensors.saved(tensors.Parts(), 'combine'),
+    *tensors.saved_stages(tensors.Parts(), 'combine'),
   ),
 }
 OUTPUTS = {
@@ -35,7 +35,7 @@ _SUBLAYER_INPUTS = {
   layout.Direction.BACKWARD: (
     tensors.grad_given(_SUBLAYER),
     *tensors.inputs(_SUBLAYER),
-    *tensors.saved(_SUBLAYER, 'combine'),
+    *tensors.saved_stages(_SUBLAYER, 'combine'),
   ),
 }
 _SUBLAYER_OUTPUTS = {

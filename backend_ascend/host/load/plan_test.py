@@ -14,11 +14,11 @@ from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
 LAYERS = {
-  'one_of_everything': config_testing.sized(r=1, t=1, e=1, k=1, d=1, f=1),
-  'one_rank': config_testing.sized(r=1, t=9, e=5, k=2, d=4, f=4),
-  'two_ranks': config_testing.sized(r=2, t=7, e=6, k=3, d=4, f=4),
-  'all_experts': config_testing.sized(r=2, t=5, e=4, k=4, d=4, f=4),
-  'four_ranks': config_testing.sized(r=4, t=13, e=16, k=4, d=4, f=4),
+  'one_of_everything': config_testing.make_config(r=1, t=1, e=1, k=1, d=1, f=1),
+  'one_rank': config_testing.make_config(r=1, t=9, e=5, k=2, d=4, f=4),
+  'two_ranks': config_testing.make_config(r=2, t=7, e=6, k=3, d=4, f=4),
+  'all_experts': config_testing.make_config(r=2, t=5, e=4, k=4, d=4, f=4),
+  'four_ranks': config_testing.make_config(r=4, t=13, e=16, k=4, d=4, f=4),
 }
 
 
@@ -51,7 +51,7 @@ class TestPlan:
 
 
 class TestRefusals:
-  CONFIG = config_testing.sized(r=2, t=6, e=4, k=2, d=4, f=4)
+  CONFIG = config_testing.make_config(r=2, t=6, e=4, k=2, d=4, f=4)
 
   def refusal(self, config, ids, **options) -> str:
     with pytest.raises(ValueError) as error:
@@ -132,7 +132,7 @@ def _far(table):
 class TestBijection:
   """A launch checks the tables that its own puts read."""
 
-  CONFIG = config_testing.sized(r=2, t=6, e=4, k=2, d=4, f=4)
+  CONFIG = config_testing.make_config(r=2, t=6, e=4, k=2, d=4, f=4)
   # A slot of another expert, or that is no slot; a row that another has.
   SPOILT_TABLES = (
     ('slice_slots', _swap, 'slot'),
@@ -205,7 +205,7 @@ class TestBijection:
 
   def test_a_plan_of_another_image_is_a_wrong_request(self):
     image, inputs = self.case()
-    other = config_testing.sized(r=2, t=5, e=4, k=2, d=4, f=4)
+    other = config_testing.make_config(r=2, t=5, e=4, k=2, d=4, f=4)
     ids = testing.make_ids(other, 'uniform', testing.rng('other'))
     plan = runtime.route(testing.compile_layer(other), ids)
 

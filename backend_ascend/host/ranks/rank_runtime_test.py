@@ -16,11 +16,11 @@ from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 
 LAYERS = {
-  'one_rank': config_testing.sized(r=1, t=9, e=5, k=2, d=24, f=20),
-  'one_slot': config_testing.sized(r=2, t=23, e=2, k=1, d=8, f=8),
-  'all_experts': config_testing.sized(r=2, t=5, e=4, k=4, d=8, f=8),
-  'four_ranks': config_testing.sized(r=4, t=19, e=8, k=3, d=20, f=12),
-  'eight_ranks': config_testing.sized(r=8, t=7, e=8, k=2, d=9, f=5),
+  'one_rank': config_testing.make_config(r=1, t=9, e=5, k=2, d=24, f=20),
+  'one_slot': config_testing.make_config(r=2, t=23, e=2, k=1, d=8, f=8),
+  'all_experts': config_testing.make_config(r=2, t=5, e=4, k=4, d=8, f=8),
+  'four_ranks': config_testing.make_config(r=4, t=19, e=8, k=3, d=20, f=12),
+  'eight_ranks': config_testing.make_config(r=8, t=7, e=8, k=2, d=9, f=5),
 }
 GRAINS = ('expert', 'row_block')
 OPTIONS = dict(row_block=16, col_block=16, num_aic=2, num_aiv=3)
@@ -49,7 +49,7 @@ class TestSameBits:
   @pytest.mark.parametrize(
     'layer, placement, grain, direction, is_mapped',
     halved_testing.covering(
-      *(LAYERS, precision.LAUNCHED, GRAINS, ('forward', 'backward')),
+      *(LAYERS, precision.LAUNCHED_PLACEMENTS, GRAINS, ('forward', 'backward')),
       (False, True),
     ),
   )

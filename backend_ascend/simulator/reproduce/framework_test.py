@@ -323,7 +323,7 @@ def test_a_roofline_without_its_nearest_row_is_a_gap():
 def test_a_roofline_has_the_total_of_the_busiest_link():
   # Given two ranks that send 4 rows to the other's first and second expert,
   # when bounded, then each link has 4 rows there and 4 back, not 8 and 8.
-  config = config_testing.sized(r=2, t=4, e=4, k=1, d=16, f=16)
+  config = config_testing.make_config(r=2, t=4, e=4, k=1, d=16, f=16)
   machine = machine_lib.load(_MACHINE)
   ids = np.array([[[2]] * 4, [[1]] * 4])
   links = machine.fabric.links(2)

@@ -8,7 +8,7 @@ from hpmoe.backend_ascend.simulator.reproduce import hyperparallel
 from hpmoe.backend_ascend.simulator.reproduce import score
 from hpmoe.reference.contract import config_testing
 
-_SMALL = config_testing.sized(r=4, t=512, e=32, k=8, d=1024, f=512)
+_SMALL = config_testing.make_config(r=4, t=512, e=32, k=8, d=1024, f=512)
 
 
 @pytest.fixture(scope='module')

@@ -29,7 +29,7 @@ def test_balanced_slices_are_equal(ranks):
 def test_the_hot_rank_receives_its_ratio(ratio):
   # Given the sizes of the repository's measurement, when rank 0 is to be hot,
   # then it receives that many times the mean, and the others share the rest.
-  config = config_testing.sized(r=8, t=4096, e=48, k=8, d=5120, f=1792)
+  config = config_testing.make_config(r=8, t=4096, e=48, k=8, d=5120, f=1792)
   case = hyperparallel.cases(config, 'system', ratio)['forward']
   ids = case.topk_ids()
   assert _distinct(ids)
@@ -42,6 +42,6 @@ def test_the_hot_rank_receives_its_ratio(ratio):
 
 
 def test_a_rank_cannot_receive_more_than_its_experts_can():
-  config = config_testing.sized(r=8, t=64, e=16, k=8, d=32, f=16)
+  config = config_testing.make_config(r=8, t=64, e=16, k=8, d=32, f=16)
   with pytest.raises(ValueError, match='ratio: expected experts of one rank'):
     layers.hot(config, 6.0)

@@ -12,13 +12,13 @@ from hpmoe.reference.contract import config_testing
 def test_distinct_ranks_follow_the_formula():
   # K experts drawn without putting back: a rank has none of them with
   # C(E - L, K) / C(E, K).  Deviation of a mean over 8192 tokens: 0.01.
-  config = config_testing.sized(r=8, t=1024, e=512, k=8, d=8, f=4)
+  config = config_testing.make_config(r=8, t=1024, e=512, k=8, d=8, f=4)
   absent_share = math.comb(512 - 64, 8) / math.comb(512, 8)
   assert uniep.distinct_ranks(config) == pytest.approx(
     8 * (1 - absent_share), abs=0.05
   )
   # With one rank they all lie there.
-  single_rank = config_testing.sized(r=1, t=64, e=16, k=8, d=8, f=4)
+  single_rank = config_testing.make_config(r=1, t=64, e=16, k=8, d=8, f=4)
   assert uniep.distinct_ranks(single_rank) == 1
 
 
@@ -43,7 +43,7 @@ def test_relay_puts_each_token_on_a_link_once(monkeypatch):
     plain
   )
   distinct = uniep.distinct_ranks(
-    config_testing.sized(r=8, t=128, e=64, k=8, d=256, f=128)
+    config_testing.make_config(r=8, t=128, e=64, k=8, d=256, f=128)
   )
   # A row of 512 B has 8 B beside it, a relayed one 12 B for each of 8 copies.
   headers = (512 + 96) / (512 + 8)

@@ -13,7 +13,7 @@ from hpmoe.backend_ascend.simulator.tune import tuner
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
-_CONFIG = config_testing.sized(r=2, t=256, e=4, k=1, d=256, f=128)
+_CONFIG = config_testing.make_config(r=2, t=256, e=4, k=1, d=256, f=128)
 _TILES = {w: space.GRID['tile'][w] for w in ('64x64', '128x128')}
 
 

@@ -14,7 +14,7 @@ from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 
 # Large enough that its GEMMs take most of the time, as the paper's do.
-CONFIG = config_testing.sized(r=2, t=2048, e=8, k=4, d=2048, f=1024)
+CONFIG = config_testing.make_config(r=2, t=2048, e=8, k=4, d=2048, f=1024)
 # Mean error of UniEP's model against exhaustive search (arXiv 2604.19241).
 PUBLISHED_MODEL_ERROR = 0.038
 POLICY = precision.PrecisionPolicy(storage='bfloat16')

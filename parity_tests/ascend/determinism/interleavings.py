@@ -83,7 +83,7 @@ class Plan:
   seed: int = 0
   placement: str = 'combine'
   directions: tuple[str, ...] = DIRECTIONS
-  dtypes: tuple[str, ...] = tuple(storage.STORED)
+  dtypes: tuple[str, ...] = tuple(storage.KERNEL_FORMATS)
   accumulation_orders: tuple[str, ...] = ('ascending',)
   isa: tuple[str, ...] = ()
   interleavings: int = 1000

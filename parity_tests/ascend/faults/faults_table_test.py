@@ -24,7 +24,7 @@ REQUEST = check.Request(
 # Each grain and each placement once; `make sweep` runs the other pairs.
 @pytest.mark.parametrize(
   'grain, placement',
-  halved_testing.halved(['expert', 'row_block'], precision.LAUNCHED),
+  halved_testing.halved(['expert', 'row_block'], precision.LAUNCHED_PLACEMENTS),
 )
 @pytest.mark.few(1)
 def test_every_fault_is_caught_and_located(grain, placement):

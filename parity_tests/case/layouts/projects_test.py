@@ -10,7 +10,7 @@ from hpmoe.parity_tests.case.layouts import projects
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import tensors
 
-CONFIG = config_testing.sized(r=2, t=3, e=4, k=2, d=6, f=5)
+CONFIG = config_testing.make_config(r=2, t=3, e=4, k=2, d=6, f=5)
 _INPUTS = ('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down')
 
 

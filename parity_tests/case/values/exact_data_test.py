@@ -289,13 +289,13 @@ class TestDiscriminating:
 
   @pytest.mark.parametrize('backward', (False, True))
   def test_tokens_that_cannot_be_told_apart_are_refused(self, backward):
-    config = config_testing.sized(r=1, t=17, e=2, k=1, d=1, f=4)
+    config = config_testing.make_config(r=1, t=17, e=2, k=1, d=1, f=4)
     ids = routings.make('balanced', config).topk_ids
     with pytest.raises(exact_limits.ExactnessError, match='17 distinct rows'):
       exact_data.make(config, _policy(), ids, backward=backward)
 
   def test_experts_that_cannot_be_told_apart_are_refused(self):
-    config = config_testing.sized(r=1, t=4, e=64, k=1, d=8, f=1)
+    config = config_testing.make_config(r=1, t=4, e=64, k=1, d=8, f=1)
     with pytest.raises(
       exact_limits.ExactnessError, match='64 distinct experts'
     ):
@@ -310,7 +310,7 @@ class TestAwkward:
       ('combine', 'before_down'), (False, True)
     ):
       config, policy = (
-        config_testing.sized(**sizes),
+        config_testing.make_config(**sizes),
         _policy(storage, placement),
       )
       arrays, proof = _make(config, policy, backward=backward)
@@ -393,7 +393,7 @@ def _scalars(storage, x=1, gate=1, up=1, down=1, dy=1, tokens=1, top_k=1):
   """Returns a layer of D = F = 1 whose experts are alike."""
   dtype = exact_limits.STORAGE[storage]
   ids = np.tile(np.arange(top_k, dtype=np.int32), (1, tokens, 1))
-  config = config_testing.sized(r=1, t=tokens, e=top_k, k=top_k, d=1, f=1)
+  config = config_testing.make_config(r=1, t=tokens, e=top_k, k=top_k, d=1, f=1)
   return config, {
     'x': np.full((1, tokens, 1), x, dtype),
     'topk_ids': ids,

@@ -10,7 +10,7 @@ from hpmoe.reference.contract import storage as storage_lib
 LIMIT = 2**24  # Integers up to here are exact in float32.
 
 # Dtypes that exact data can be stored in: name -> numpy's.
-STORAGE = {name: row.numpy for name, row in storage_lib.STORED.items()}
+STORAGE = {name: row.numpy for name, row in storage_lib.KERNEL_FORMATS.items()}
 
 # By stage the largest sum |a| |b| of any output element, all below `LIMIT`: the
 # proof that data are exact.

@@ -45,13 +45,13 @@ class TestWeights:
 
 
 class TestX:
-  @pytest.mark.parametrize('dtype', storage.STORED)
+  @pytest.mark.parametrize('dtype', storage.KERNEL_FORMATS)
   def test_has_subnormals_and_negative_zero(self, seed, dtype):
-    x = np.ones((2, 16, 5), storage.STORED[dtype].numpy)
+    x = np.ones((2, 16, 5), storage.KERNEL_FORMATS[dtype].numpy)
 
     odd = unusual_values.change_x(x, seed).reshape(32, 5)[_is_odd(32)]
 
-    smallest = storage.STORED[dtype].smallest
+    smallest = storage.KERNEL_FORMATS[dtype].smallest
     for value in (smallest, -smallest):
       assert (odd.astype(np.float64) == value).sum(-1).tolist() == [1] * 4
     assert ((odd == 0) & np.signbit(odd)).sum(-1).tolist() == [1] * 4

@@ -185,5 +185,5 @@ def test_every_preset_has_wide_rows_in_every_expert(name):
 )
 @_policies()
 def test_awkward_sizes(sizes, policy):
-  arrays, _ = _make(policy, config_testing.sized(**sizes), 'balanced')
+  arrays, _ = _make(policy, config_testing.make_config(**sizes), 'balanced')
   assert arrays['x'].any() and arrays['w_down'].any() and arrays['dy'].any()

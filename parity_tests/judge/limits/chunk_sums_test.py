@@ -164,7 +164,7 @@ RECORDS = tuple(
   for name in standards.names('float32')
   if (record := standards.get(name)).excuse_rounding
 )
-CONFIG = config_testing.sized(r=2, t=40, e=4, k=2, d=48, f=24, n=120)
+CONFIG = config_testing.make_config(r=2, t=40, e=4, k=2, d=48, f=24, n=120)
 
 
 def _judged(name, got, made, layer: bool) -> list[verdicts.Result]:

@@ -111,7 +111,7 @@ def _relative(
   form: quantised.Form, values: np.ndarray, error: np.ndarray
 ) -> np.ndarray:
   """Returns `[n, x]`, the error of a group over its largest magnitude."""
-  largest = np.maximum(_of_groups(form, np.abs(values)), form.least)
+  largest = np.maximum(_of_groups(form, np.abs(values)), form.min_magnitude)
   return _of_groups(form, error) / np.maximum(largest, _TINY)
 
 
@@ -249,7 +249,9 @@ def bound_scales(form: quantised.Form, rows: bounds.Bounded) -> Range:
   strays = _stray(rows)
   size = np.abs(rows.value)
   smallest, largest = (
-    np.maximum(_reduce_groups(form, np.maximum(size + e, 0)), form.least)
+    np.maximum(
+      _reduce_groups(form, np.maximum(size + e, 0)), form.min_magnitude
+    )
     for e in (-strays, strays)
   )
   expected = widen_scales(form, _scales_of(form, rows.value))

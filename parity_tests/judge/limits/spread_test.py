@@ -250,7 +250,7 @@ _POLICIES = {
     policy, placement=placement
   )
   for policy in (F32, BF16, F16)
-  for placement in precision.LAUNCHED
+  for placement in precision.LAUNCHED_PLACEMENTS
 }
 
 
@@ -315,12 +315,13 @@ _WRONG_GRADS = {
 
 
 @pytest.mark.parametrize(
-  'wrong, placement', halved_testing.halved(_WRONG_GRADS, precision.LAUNCHED)
+  'wrong, placement',
+  halved_testing.halved(_WRONG_GRADS, precision.LAUNCHED_PLACEMENTS),
 )
 @pytest.mark.few(4)
 def test_wrong_gradients_fail_each_alone(wrong, placement):
   policy, how, *reached = _WRONG_GRADS[wrong]
-  names = reached[precision.LAUNCHED.index(placement)]
+  names = reached[precision.LAUNCHED_PLACEMENTS.index(placement)]
   made, same = _bench(f'{policy.storage}-{placement}', True)
 
   got = trial.Kernel(**how).results(made, backward=True)
