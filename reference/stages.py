@@ -200,8 +200,9 @@ def _y(place: Place, arrays: Arrays) -> at.Array:
 
 
 def _d_expert_out(place: Place, arrays: Arrays) -> at.Array:
-  dy = arrays['dy'].astype(numerics.storage_dtype(place.policy))
-  weights = _weight_at({'returned', 'y'}, place, arrays)
+  dy, weights = arrays['dy'], _weight_at({'returned', 'y'}, place, arrays)
+  if weights is None:  # a copy; a product is rounded once, after it
+    dy = dy.astype(numerics.storage_dtype(place.policy))
   return dispatch_grad.dispatch_grad(place.policy, place.moves, weights, dy)
 
 

@@ -1,10 +1,13 @@
 """Every rounding point: right under its policy, and in which stage without."""
 
+import dataclasses
 import itertools
 
 import pytest
 
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
@@ -123,6 +126,35 @@ def test_a_kernel_that_rounds_there_unasked_is_wrong_there(
   assert pattern_by_stage
   for text in pattern_by_stage.values():
     assert f'{point} was rounded to {narrow}' in text
+
+
+# A tensor that is stored narrower than all others, direction, preset.
+NARROWER_TENSORS = [
+  *((name, 'forward', 'small') for name in ('gate_up', 'activation')),
+  ('expert_out', 'forward', 'tiny'),
+  *(
+    (name, 'backward', 'tiny')
+    for name in ('d_expert_out', 'd_activation', 'd_gate_up', 'd_expert_in')
+  ),
+]
+
+
+@pytest.mark.parametrize('name, direction, preset', NARROWER_TENSORS)
+@pytest.mark.few(3)
+def test_results_alone_are_judged_through_a_tensor_stored_narrower(
+  name, direction, preset
+):
+  # given: a policy that stores one tensor of float32 in bfloat16
+  case = case_lib.Case(
+    preset=preset, ranks=2, direction=direction, policy=(f'{name}=bfloat16',)
+  )
+  bench = bench_lib.Bench(case)
+  # when: a kernel stores it so, and one does not; each returns results alone
+  right = Rounds(everything=False)
+  wrong = dataclasses.replace(right, words=())
+  # then
+  assert not numpy_testing.list_refused(bench, case, right, 'bounded')
+  assert numpy_testing.list_refused(bench, case, wrong, 'bounded')
 
 
 @pytest.mark.parametrize('order', precision.ROW_ORDERS[1:])

@@ -232,9 +232,9 @@ def stored(
   # Sums are float32 already: only a narrower storage rounds once more.
   if dtype != policy.accumulate:
     half = ulp.half_spacing(np.abs(value) + error, dtype)
-    crossed = None
     apart = np.sqrt(variance) if apart is None else apart
     error, variance = error + half, variance + 2 * half * apart
+    crossed = _stored_crossing(policy, crossed, apart / (2 * half))
   stored, error = _overflowed(dtype, value, error)
   if reach is not None and not reach.max(initial=0.0) < _LARGEST:
     # Terms of the other sign may overflow too, and then the sum is NaN.
@@ -244,14 +244,29 @@ def stored(
   return Bounded(stored, error, variance, apart, crossed)
 
 
+def _stored_crossing(
+  policy: precision.PrecisionPolicy,
+  crossed: np.ndarray | None,
+  chance: np.ndarray,
+) -> np.ndarray | None:
+  """Returns `crossed` after storing, which moves an element by `chance`.
+
+  In narrow storage the variance has all that crosses; elsewhere what crossed
+  before may be stored otherwise too.
+  """
+  if crossed is None or is_narrow(policy):
+    return None
+  return np.minimum(crossed + chance, 1)
+
+
 def at(
   policy: precision.PrecisionPolicy, point: str, given: Bounded
 ) -> Bounded:
   """Returns a value after a rounding point of the policy."""
-  return _rounded(policy, policy.rounding(point), given)
+  return rounded(policy, policy.rounding(point), given)
 
 
-def _rounded(
+def rounded(
   policy: precision.PrecisionPolicy, dtype: str | None, given: Bounded
 ) -> Bounded:
   """Returns a value that a stage rounds and reads again; None: it does not.
@@ -833,7 +848,7 @@ def weighted_operand(
 ) -> Bounded:
   """Returns `[n, D]`, rows `[n, D]` times weights `[n]`, rounded on the way."""
   narrow = dtype if dtype != policy.accumulate else None
-  return _rounded(policy, narrow, _scaled(policy, rows, weight))
+  return rounded(policy, narrow, _scaled(policy, rows, weight))
 
 
 def weight_grad(

@@ -50,6 +50,7 @@ class Rows:
     chunk: elements computed at once.
     off: how far captured tensors may be off, by name; elsewhere they are exact.
     within: dtype of rows that a stage rounds for itself; '': of what it writes.
+    unrounded: a tensor whose rounding to storage is left out; '': none is.
   """
 
   tiling: tiles.Tiling
@@ -59,7 +60,9 @@ class Rows:
   chunk: int = 1 << 19
   off: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   within: str = ''
+  unrounded: str = ''
   _whole: dict = own(dict)
+  _before_rounding: dict = own(dict)
   _ready: threading.local = dataclasses.field(
     default_factory=threading.local, repr=False, compare=False
   )
@@ -70,6 +73,8 @@ class Rows:
 
   def dtype(self, stage: str) -> str:
     """Returns the dtype that a tensor is stored in."""
+    if stage == self.unrounded:
+      return self.policy.accumulate
     return self.policy.dtype(stage)
 
   def held(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
@@ -77,12 +82,35 @@ class Rows:
     if stage not in self.captured:
       if self.tiling.config.sublayer and stage in self.inputs:
         return bounds.exact(self.inputs[stage][rank, lo:hi])
-      return self.rows(stage, rank, lo, hi)
+      rows = self.before_rounding(stage).rows(stage, rank, lo, hi)
+      return self.as_stored(stage, rows)
     own = self.tiling.rows(stage, self.captured[stage], rank)[lo:hi]
     if stage not in self.off:
       return bounds.exact(own)
     off = self.tiling.rows(stage, self.off[stage], rank)[lo:hi]
     return bounds.exact(own, off)
+
+  def before_rounding(self, stage: str) -> Self:
+    """Returns the golden whose `stage` is what `as_stored` rounds.
+
+    It is this golden unless float32 sums are stored narrower in this tensor
+    alone: then two right kernels mostly store the same number, which a
+    variance cannot say, so the next stage must read the rounded golden.
+    """
+    if bounds.is_narrow(self.policy) or stage == self.unrounded:
+      return self
+    if self.policy.dtype(stage) == self.policy.accumulate:
+      return self
+    if stage not in self._before_rounding:
+      wide = dataclasses.replace(self, unrounded=stage)
+      self._before_rounding[stage] = wide
+    return self._before_rounding[stage]
+
+  def as_stored(self, stage: str, rows: bounds.Bounded) -> bounds.Bounded:
+    """Returns rows of `before_rounding`, as the next stage reads them."""
+    if self.before_rounding(stage) is self:
+      return rows
+    return bounds.rounded(self.policy, self.policy.dtype(stage), rows)
 
   def static_scales(
     self, name: str, rank: int, lo: int, hi: int
@@ -263,7 +291,7 @@ class Rows:
     """
     if source not in self._whole:
       held = [
-        (slots, self.rows(source, rank, lo, hi))
+        (slots, self.held(source, rank, lo, hi))
         for rank, lo, hi, slots in self.packed()
       ]
       found = np.concatenate([slots for slots, _ in held])
@@ -338,7 +366,10 @@ class Rows:
       for slot in range(config.top_k):
         mine = slots % config.top_k == slot
         own = slots[mine]
-        rows = self.late(own, out[mine]) if late else out[mine]
+        rows = out[mine]
+        if late:
+          wide = self.before_rounding('returned')
+          rows = self.as_stored('returned', wide.late(own, rows))
         weight = None if weights is None else weights.reshape(-1)[own]
         sums.add(own // config.top_k, rows, weight)
     for rank in self.tiling.judged_ranks if last else ():
@@ -371,7 +402,7 @@ class Rows:
     """Plain data that decides all rows, beside `arrays`."""
     tiling = self.tiling
     own = type(self).__name__, self.policy, self.chunk, self.within
-    return *own, tiling.config, tuple(tiling.judged_ranks)
+    return *own, self.unrounded, tiling.config, tuple(tiling.judged_ranks)
 
   @property
   def arrays(self) -> dict[str, np.ndarray]:
@@ -388,9 +419,7 @@ class Rows:
   def late(self, slots: np.ndarray, rows: bounds.Bounded) -> bounds.Bounded:
     """Returns rows of slots, weighted and stored as they come home."""
     weight = self.inputs['topk_weights'].reshape(-1)[slots]
-    return bounds.weighted(
-      self.policy, rows, weight, self.policy.dtype('returned')
-    )
+    return bounds.weighted(self.policy, rows, weight, self.dtype('returned'))
 
   def combined(
     self,
