@@ -281,8 +281,8 @@ class Rows:
       off = self.off[source][owner, row] if source in self.off else None
       return bounds.exact(self.captured[source][owner, row], off).among(used)
     first = rank * self.tiling.config.num_tokens * self.tiling.config.top_k
-    at, rows = self._of_slots(source)
-    return rows[at[first + lo : first + hi][used]].among(used)
+    row_of_slot, rows = self._of_slots(source)
+    return rows[row_of_slot[first + lo : first + hi][used]].among(used)
 
   def _of_slots(self, source: str) -> tuple[np.ndarray, bounds.Bounded]:
     """Returns packed rows of a tensor that was not captured.
@@ -290,14 +290,14 @@ class Rows:
     Before them, `[R T K]`, which of them is of a slot of the judged ranks.
     """
     if source not in self._whole:
-      held = [
+      parts = [
         (slots, self.held(source, rank, lo, hi))
         for rank, lo, hi, slots in self.packed()
       ]
-      found = np.concatenate([slots for slots, _ in held])
-      at = np.zeros(self.tiling.topk_ids.size, np.int64)
-      at[found] = np.arange(len(found))
-      self._whole[source] = at, bounds.join([rows for _, rows in held])
+      slots_in_order = np.concatenate([slots for slots, _ in parts])
+      row = np.zeros(self.tiling.topk_ids.size, np.int64)
+      row[slots_in_order] = np.arange(len(slots_in_order))
+      self._whole[source] = row, bounds.join([rows for _, rows in parts])
     return self._whole[source]
 
   def packed(self) -> Iterator[tuple[int, int, int, np.ndarray]]:
