@@ -111,10 +111,10 @@ def capture(layer, folder, call=None, activation=None, **places):
   record = _Record(function, target if method else None, call, places)
   record.activation = activation or _read_activation(layer)
   if not method:
-    yield record.called
+    yield record.call_layer
   else:
     own = method in vars(target)
-    setattr(target, method, record.called)
+    setattr(target, method, record.call_layer)
     try:
       yield layer
     finally:
@@ -125,17 +125,19 @@ def capture(layer, folder, call=None, activation=None, **places):
 
 
 def _target(layer, inside):
-  """Returns what is called with a routing, and the method that is it.
+  """Returns the module that is called with a routing, and its method.
 
   Args:
     layer: of the user.
-    inside: whether it may be the `experts` of the layer.
+    inside: whether the module may be the layer's `experts`.
   """
   for method in ('forward', 'construct'):
     if hasattr(layer, method):
       experts = getattr(layer, 'experts', None)
-      known = _arguments(getattr(experts, method, None))
-      return (experts if inside and 'top_k_index' in known else layer), method
+      argument_names = _arguments(getattr(experts, method, None))
+      return (
+        experts if inside and 'top_k_index' in argument_names else layer
+      ), method
   if not callable(layer):
     raise ValueError(
       f'layer: expected a Module, a Cell or a function, got {layer!r}'
@@ -148,10 +150,10 @@ def _read_activation(layer):
   names = {_name_activation(act) for act in _list_activations(layer)} - {None}
   if len(names) == 1:
     return names.pop()
-  seen = ' and '.join(sorted(names)) or 'none'
+  activations = ' and '.join(sorted(names)) or 'none'
   warnings.warn(
     'activation: expected one that the layer shows, as an attribute act_fn or '
-    f'so, got {seen}: hpmoe check takes swiglu unless capture(..., '
+    f'so, got {activations}: hpmoe check takes swiglu unless capture(..., '
     'activation=...) says another',
     stacklevel=4,
   )
@@ -278,46 +280,46 @@ class _Record:
     self._dy = []
     self.activation = None
 
-  def called(self, *args, **kwargs):
-    """Calls the layer; of the call in question, keeps what it reads."""
+  def call_layer(self, *args, **kwargs):
+    """Calls the layer; in the call to capture, records what it reads."""
     self._calls += 1
     if self._calls - 1 != (self._call or 0):
       return self._function(*args, **kwargs)
     bound = inspect.signature(self._function).bind(*args, **kwargs)
-    named = _parameters(self._module)
+    parameters = _parameters(self._module)
     with contextlib.ExitStack() as after:
-      for name, (where, layout) in self._places.items():
-        if callable(where):
-          self._inputs[name] = _bits(where(*args, **kwargs))
-        elif where in tuple(bound.arguments):
-          self._read(name, where, bound.arguments)
+      for name, (source, layout) in self._places.items():
+        if callable(source):
+          self._inputs[name] = _bits(source(*args, **kwargs))
+        elif source in tuple(bound.arguments):
+          self._read(name, source, bound.arguments)
         else:
-          self._read_weights(name, where, layout, named, after)
+          self._read_weights(name, source, layout, parameters, after)
       result = self._function(*bound.args, **bound.kwargs)
-    many = isinstance(result, tuple)
-    y = result[0] if many else result
+    is_tuple = isinstance(result, tuple)
+    y = result[0] if is_tuple else result
     self._outputs['y'] = _bits(y)
     y = _tapped(y, self._dy)
-    return (y, *result[1:]) if many else y
+    return (y, *result[1:]) if is_tuple else y
 
   def _read(self, name, argument, arguments):
-    """Keeps an argument; an alias, whose gradient is kept, takes its place."""
+    """Records an argument; replaces it by an alias that records gradients."""
     part = _Part(arguments[argument])
     self._inputs[name] = part.value
     # Where the layer routes by itself, x has a gradient of the router too.
-    routes = any(callable(where) for where, _ in self._places.values())
+    routes = any(callable(source) for source, _ in self._places.values())
     if name in _GRADS and not (routes and name == 'x'):
       self._parts[name] = [part]
       arguments[argument] = _tapped(arguments[argument], part.grads)
 
-  def _read_weights(self, name, where, layout, named, after):
-    """Likewise of parameters, until the call is over."""
+  def _read_weights(self, name, source, layout, parameters, after):
+    """Does the same with parameters, until the call is over."""
     self._parts[name] = []
-    for one in where if isinstance(where, list) else [where]:
-      found = _matching(one, named)
-      parts = [_Part(named[path]) for path in found]
-      self._parts[name].append(parts if '*' in one else parts[0])
-      for path, part in zip(found, parts):
+    for pattern in source if isinstance(source, list) else [source]:
+      paths = _matching(pattern, parameters)
+      parts = [_Part(parameters[path]) for path in paths]
+      self._parts[name].append(parts if '*' in pattern else parts[0])
+      for path, part in zip(paths, parts):
         after.enter_context(_in_place(self._module, path, part.grads))
     self._inputs[name] = _whole(self._parts[name], layout, 'value')
 
@@ -336,27 +338,28 @@ class _Record:
     write_folder(folder, inputs, outputs, layouts, self.activation)
 
   def _check(self):
-    """Refuses what is not one call and one backward pass.
+    """Checks that the block had one call and one backward pass.
 
     Raises:
-      ValueError: says which.
+      ValueError: it had another number of either.
     """
-    wanted = self._call or 0
-    if self._calls <= wanted:
+    call = self._call or 0
+    if self._calls <= call:
       raise ValueError(
-        f'layer: expected call {wanted} within the block, got {self._calls} '
-        'calls'
+        f'layer: expected call {call} within the block, got {self._calls} calls'
       )
     if self._call is None and self._calls > 1:
       raise ValueError(
         f'call: expected which one, 0 to {self._calls - 1}, of the '
         f'{self._calls} within the block, got none'
       )
-    parts = [part for held in self._parts.values() for part in _flat(held)]
-    most = max(len(grads) for grads in (self._dy, *(p.grads for p in parts)))
-    if most > 1:
+    parts = [
+      part for part_list in self._parts.values() for part in _flat(part_list)
+    ]
+    passes = max(len(grads) for grads in (self._dy, *(p.grads for p in parts)))
+    if passes > 1:
       raise ValueError(
-        f'layer: expected one backward pass through call {wanted}, got {most}'
+        f'layer: expected one backward pass through call {call}, got {passes}'
       )
 
 
@@ -384,70 +387,72 @@ class _Part:
     return self.grads[0] if self.grads else np.zeros_like(self.value)
 
 
-def _places(function, module, given):
-  """Returns, by name, (where, layout) of each input.
+def _places(function, module, sources_given):
+  """Returns (source, layout) of each input, by name.
 
   Raises:
-    ValueError: one is not to be found.
+    ValueError: an input has no argument and no parameter.
   """
-  strange = [name for name in given if name not in INPUTS]
+  strange = [name for name in sources_given if name not in INPUTS]
   if strange:
     raise ValueError(
       f'{strange[0]}: expected {", ".join(INPUTS)}, got {strange[0]!r}'
     )
-  named = _parameters(module)
-  known = (*_arguments(function), *named)
+  parameters = _parameters(module)
+  names_known = (*_arguments(function), *parameters)
   lacking = []
   for row in LAYERS:
-    asked = {n: given.get(n, row[n]) for n in INPUTS}
+    sources = {n: sources_given.get(n, row[n]) for n in INPUTS}
     places = {
-      n: one if isinstance(one, tuple) else (one, row[n][1])
-      for n, one in asked.items()
+      n: source if isinstance(source, tuple) else (source, row[n][1])
+      for n, source in sources.items()
     }
-    lacks = [n for n, place in places.items() if not _is_known(place, known)]
+    lacks = [
+      n for n, place in places.items() if not _is_known(place, names_known)
+    ]
     if not lacks:
-      _refuse_others(places, named)
+      _refuse_others(places, parameters)
       return places
     lacking.append((len(lacks), lacks[0], places[lacks[0]][0]))
-  _, name, where = min(lacking)
-  some = [*known[:6], '...'] if len(known) > 6 else known
+  _, name, source = min(lacking)
+  sample = [*names_known[:6], '...'] if len(names_known) > 6 else names_known
   raise ValueError(
     f'{name}: expected an argument of the layer or a parameter of that name, '
-    f'got none named {where!r}, but {", ".join(some) or "nothing"}: say where '
-    f'it is, as {name}=...'
+    f'got none named {source!r}, but {", ".join(sample) or "nothing"}: say '
+    f'where it is, as {name}=...'
   )
 
 
-def _is_known(place, known):
-  where = place[0]
-  names = where if isinstance(where, list) else [where]
-  return all(callable(n) or fnmatch.filter(known, n) for n in names)
+def _is_known(place, names_known):
+  source = place[0]
+  names = source if isinstance(source, list) else [source]
+  return all(callable(n) or fnmatch.filter(names_known, n) for n in names)
 
 
-def _refuse_others(places, named):
-  """Refuses parameters that are none of the layer's weights.
+def _refuse_others(places, parameters):
+  """Checks that every parameter is one of the layer's weights.
 
   Raises:
-    ValueError: names one.
+    ValueError: a parameter is not.
   """
-  if any(callable(where) for where, _ in places.values()):
+  if any(callable(source) for source, _ in places.values()):
     return  # the router's are among them
-  used = []
-  for where, _ in places.values():
-    for one in where if isinstance(where, list) else [where]:
-      used += fnmatch.filter(named, one)
-  others = [name for name in named if name not in used]
-  if others and used:
+  own_parameters = []
+  for source, _ in places.values():
+    for pattern in source if isinstance(source, list) else [source]:
+      own_parameters += fnmatch.filter(parameters, pattern)
+  spare = [name for name in parameters if name not in own_parameters]
+  if spare and own_parameters:
     raise ValueError(
-      f'layer: expected parameters {", ".join(used)} alone, got {others[0]}, '
-      'which this layer has not'
+      f'layer: expected parameters {", ".join(own_parameters)} alone, got '
+      f'{spare[0]}, which this layer has not'
     )
 
 
-def _matching(pattern, named):
-  """Returns the names that a pattern means, in order of their numbers."""
+def _matching(pattern, parameters):
+  """Returns the names that match a pattern, in the order of their numbers."""
   return sorted(
-    fnmatch.filter(named, pattern),
+    fnmatch.filter(parameters, pattern),
     key=lambda name: [int(n) for n in re.findall(r'\d+', name)],
   )
 
@@ -463,19 +468,19 @@ def _parameters(module):
 
 @contextlib.contextmanager
 def _in_place(module, path, grads):
-  """Has an alias where a parameter is, whose gradients are kept."""
+  """Replaces a parameter by an alias that records its gradients."""
   *parents, name = path.split('.')
   for parent in parents:
     module = getattr(module, parent)
-  held = getattr(
+  module_parameters = getattr(
     module, '_params' if hasattr(module, 'construct') else '_parameters'
   )
-  own = held[name]
-  held[name] = _tapped(own, grads)
+  own = module_parameters[name]
+  module_parameters[name] = _tapped(own, grads)
   try:
     yield
   finally:
-    held[name] = own
+    module_parameters[name] = own
 
 
 def _is_mindspore(tensor):
@@ -506,16 +511,16 @@ def _flat(parts):
 
 
 def _whole(halves, layout, field):
-  """Returns a tensor of its parts: halves of 2F, each perhaps a stack."""
-  held = [
+  """Returns a tensor from its halves of 2F; a half may be a stack."""
+  arrays = [
     np.stack([getattr(part, field) for part in half])
     if isinstance(half, list)
     else getattr(half, field)
     for half in halves
   ]
-  if len(held) == 1:
-    return held[0]
-  return np.concatenate(held, _axes(layout).index('2F'))
+  if len(arrays) == 1:
+    return arrays[0]
+  return np.concatenate(arrays, _axes(layout).index('2F'))
 
 
 def _axes(layout):

@@ -58,7 +58,7 @@ def test_a_word_of_a_configuration_is_known():
 
 
 @pytest.mark.parametrize(
-  ('layer', 'seen'),
+  ('layer', 'expected'),
   [
     (Layer(), 'none'),
     (lambda x: x, 'none'),
@@ -67,8 +67,10 @@ def test_a_word_of_a_configuration_is_known():
     (Layer(Layer(act='gelu'), act='silu'), 'geglu and swiglu'),
   ],
 )
-def test_what_is_not_seen_is_said(layer, seen):
-  with pytest.warns(UserWarning, match=f'^activation: expected .* got {seen}:'):
+def test_what_is_not_seen_is_said(layer, expected):
+  with pytest.warns(
+    UserWarning, match=f'^activation: expected .* got {expected}:'
+  ):
     assert capture._read_activation(layer) is None
 
 

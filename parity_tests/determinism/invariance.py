@@ -41,63 +41,65 @@ _THREADS = ('OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'OPENBLAS_NUM_THREADS')
 
 @dataclasses.dataclass(frozen=True)
 class Apart:
-  """A tensor that a variant gave other bits.
+  """A tensor whose bits differ between a variant and the base.
 
   Attributes:
-    says: the variant.
+    says: description of the variant.
     grade: ROUNDING or WRONG.
-    elements, of: those that differ, of those compared.
+    elements: how many differ.
+    compared_elements: how many were compared.
     ulp: the largest distance.
-    index: coordinates of the first one in the variant.
-    where: the same, as rank, token or expert of the base.
-    got, expected: the variant's value there and the base's.
+    index: coordinates in the variant of the first element that differs.
+    place: rank, token or expert of that element in the base.
+    actual: its value in the variant.
+    expected: its value in the base.
   """
 
   says: str
   grade: str
   elements: int
-  of: int
+  compared_elements: int
   ulp: int
   index: tuple[int, ...]
-  where: str
-  got: float
+  place: str
+  actual: float
   expected: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What became of one property in one pass.
+  """The result of testing one property in one pass.
 
   Attributes:
     name: of the property.
     direction: the pass.
-    tried: its variants; none: the layer is too small to have one.
-    compared: tensors, in the order in which they are computed.
-    apart: by tensor, the variant that is furthest off.
+    variants_tried: descriptions; empty if the layer is too small for any.
+    tensors_compared: names, in the order of computation.
+    apart: by tensor that differs, the variant with the largest difference.
     promised: grade by tensor.
-    why: why nothing was tried, or ''.
-    likely: what would explain it, or ''.
+    reason: why no variant ran, or ''.
+    likely: a likely cause of the differences, or ''.
   """
 
   name: str
   direction: str
-  tried: tuple[str, ...]
-  compared: tuple[str, ...]
+  variants_tried: tuple[str, ...]
+  tensors_compared: tuple[str, ...]
   apart: Mapping[str, Apart]
   promised: Mapping[str, str]
-  why: str = ''
+  reason: str = ''
   likely: str = ''
 
   @property
   def holds(self) -> str:
-    """The worst grade, BITS where nothing differs, '' where nothing ran."""
-    if not self.tried:
+    """The worst grade; BITS if nothing differs, '' if nothing ran."""
+    if not self.variants_tried:
       return ''
     return max((a.grade for a in self.apart.values()), key=_rank, default=BITS)
 
   @property
-  def broken(self) -> tuple[str, ...]:
-    """Tensors that are not as promised."""
+  def broken_promises(self) -> tuple[str, ...]:
+    """Tensors whose grade is worse than promised."""
     return tuple(
       name
       for name, apart in self.apart.items()
@@ -110,7 +112,7 @@ def _rank(grade: str) -> int:
 
 
 def read_promise(path: str | None) -> Promise:
-  """Returns what a file promises: [promise], each property a grade or a table.
+  """Returns the table [promise] of a file: a grade, or a table, per property.
 
       [promise]
       batch = "bits"
@@ -123,32 +125,33 @@ def read_promise(path: str | None) -> Promise:
     return DEFAULT
   try:
     with open(path, 'rb') as file:
-      held = tomllib.load(file)
+      tables = tomllib.load(file)
   except (OSError, tomllib.TOMLDecodeError) as error:
     raise ValueError(f'promise: expected a TOML file, got {error}') from error
-  promise = held.get('promise')
-  if not isinstance(promise, dict) or {*held} != {'promise'}:
+  promise = tables.get('promise')
+  if not isinstance(promise, dict) or {*tables} != {'promise'}:
     raise ValueError(
-      f'promise: expected one table [promise] in {path}, got {sorted(held)}'
+      f'promise: expected one table [promise] in {path}, got {sorted(tables)}'
     )
   check_promise(promise)
   return promise
 
 
 def check_promise(promise: Promise) -> None:
-  """Refuses a promise of what is not known.
+  """Checks that a promise names known properties, tensors and grades.
 
   Raises:
     ValueError: a property, a tensor or a grade is unknown.
   """
-  known = variants.PROPERTIES
-  for name, said in promise.items():
-    if name not in known:
+  properties = variants.PROPERTIES
+  for name, grades in promise.items():
+    if name not in properties:
       raise ValueError(
-        f'promise: expected properties among {", ".join(known)}, got {name!r}'
+        f'promise: expected properties among {", ".join(properties)}, '
+        f'got {name!r}'
       )
-    of = said if isinstance(said, Mapping) else {None: said}
-    for tensor, grade in of.items():
+    grade_of_tensor = grades if isinstance(grades, Mapping) else {None: grades}
+    for tensor, grade in grade_of_tensor.items():
       if tensor is not None and tensor not in tensors.SPECS:
         raise ValueError(
           f'promise: {name}: expected names of tensors, got {tensor!r}'
@@ -161,8 +164,8 @@ def check_promise(promise: Promise) -> None:
 
 def promised(promise: Promise, name: str, tensor: str) -> str:
   """Returns the grade that a tensor must have under a property."""
-  said = promise.get(name, ROUNDING)
-  return said.get(tensor, ROUNDING) if isinstance(said, Mapping) else said
+  grade = promise.get(name, ROUNDING)
+  return grade.get(tensor, ROUNDING) if isinstance(grade, Mapping) else grade
 
 
 def count_steps(case: case_lib.Case) -> int:
@@ -201,145 +204,149 @@ def run(
   candidate = candidate.ready(case)
   bench = bench_lib.Bench(case)
   rows = []
-  for which in case.passes:
-    made = bench.read_by((which,), 'real')
-    which = which.of_layer(made.config)
-    tried = _Tried(candidate, which, made, bench.plan, case.seed)
-    progress(f'{which.name}: as it is')
+  for pass_ in case.passes:
+    layer_inputs = bench.read_by((pass_,), 'real')
+    pass_ = pass_.of_layer(layer_inputs.config)
+    trial = _Trial(candidate, pass_, layer_inputs, bench.plan, case.seed)
+    progress(f'{pass_.name}: as it is')
     unsteady: frozenset[str] = frozenset()
     for name in variants.PROPERTIES:
       if properties and name not in properties:
         continue
-      row = tried.row(name, promise, unsteady, progress)
+      row = trial.row(name, promise, unsteady, progress)
       if name == 'run_to_run':
         unsteady = frozenset(row.apart)
       rows.append(row)
   return rows
 
 
-class _Tried:
-  """A candidate on one pass of a layer, and on its variants."""
+class _Trial:
+  """Runs a candidate on one pass of a layer, and on variants of the layer."""
 
   def __init__(
     self,
     candidate: candidates.Candidate,
-    which: passes.Pass,
-    made: inputs_lib.LayerInputs,
+    pass_: passes.Pass,
+    layer_inputs: inputs_lib.LayerInputs,
     plan: passes.Tensors,
     seed: int,
   ):
-    self._candidate, self._which, self._made = candidate, which, made
-    self._tiling = bench_lib.cut_tiles(candidate.options, made, plan)
+    self._candidate, self._pass, self._base = candidate, pass_, layer_inputs
+    self._tiling = bench_lib.cut_tiles(candidate.options, layer_inputs, plan)
     self._seed = seed
-    self._got = self._run(candidate, made)
+    self._base_outputs = self._run(candidate, layer_inputs)
     self._limits: dict[str, np.ndarray] = {}
 
   def row(
     self,
-    of: str,
+    property_name: str,
     promise: Promise,
     unsteady: frozenset[str],
     progress: Callable[[str], None],
   ) -> Row:
-    """Returns what became of a property."""
+    """Returns the result of testing a property."""
     apart: dict[str, Apart] = {}
-    compared: set[str] = set()
-    tried = []
-    trials = variants.PROPERTIES[of]
-    why = self._cannot(of)
-    for variant in [] if why else trials(self._made.config, self._seed):
-      progress(f'{self._which.name}, {of}: {variant.says}')
+    names_compared: set[str] = set()
+    variants_tried = []
+    trials = variants.PROPERTIES[property_name]
+    reason = self._find_obstacle(property_name)
+    for variant in [] if reason else trials(self._base.config, self._seed):
+      progress(f'{self._pass.name}, {property_name}: {variant.says}')
       try:
-        found = [*self._compared(variant)]
+        differences = [*self._compare(variant)]
       except candidates.CandidateError as error:
-        # Who was made for one number of ranks has promised no other.
-        if of != 'ranks' or of in promise:
+        # A kernel built for one number of ranks has promised no other.
+        if property_name != 'ranks' or property_name in promise:
           raise
-        why = f'it cannot: {variant.says}: {error}'
+        reason = f'it cannot: {variant.says}: {error}'
         break
-      tried.append(variant.says)
-      for name, one in found:
-        compared.add(name)
-        if one is None:
+      variants_tried.append(variant.says)
+      for name, difference in differences:
+        names_compared.add(name)
+        if difference is None:
           continue
-        worse = name not in apart or _badness(one) > _badness(apart[name])
-        apart |= {name: one} if worse else {}
-    names = tuple(n for n in self._which.stages if n in compared)
+        worse = name not in apart or _badness(difference) > _badness(
+          apart[name]
+        )
+        apart |= {name: difference} if worse else {}
+    names = tuple(n for n in self._pass.stages if n in names_compared)
     apart = {name: apart[name] for name in names if name in apart}
     return Row(
-      of,
-      self._which.name,
-      tuple(tried),
+      property_name,
+      self._pass.name,
+      tuple(variants_tried),
       names,
       apart,
-      {name: promised(promise, of, name) for name in names},
-      why or ('' if tried else 'the layer is too small'),
-      likely(of, self._which, names, apart, unsteady),
+      {name: promised(promise, property_name, name) for name in names},
+      reason or ('' if variants_tried else 'the layer is too small'),
+      likely(property_name, self._pass, names, apart, unsteady),
     )
 
-  def _cannot(self, of: str) -> str:
-    here = isinstance(self._candidate, in_process.Function)
-    if of == 'threads' and here:
+  def _find_obstacle(self, property_name: str) -> str:
+    is_in_process = isinstance(self._candidate, in_process.Function)
+    if property_name == 'threads' and is_in_process:
       return 'it runs in this process, whose threads it shares'
     return ''
 
   def _run(
     self,
     candidate: candidates.Candidate,
-    made: inputs_lib.LayerInputs,
+    layer_inputs: inputs_lib.LayerInputs,
   ) -> dict[str, np.ndarray]:
-    given = codes.replace_values(made.policy, made.arrays)
-    got = candidate.run(made.config, made.policy, given, self._which)
-    return {n: a for n, a in got.items() if n in self._which.stages}
+    arrays = codes.replace_values(layer_inputs.policy, layer_inputs.arrays)
+    outputs = candidate.run(
+      layer_inputs.config, layer_inputs.policy, arrays, self._pass
+    )
+    return {n: a for n, a in outputs.items() if n in self._pass.stages}
 
-  def _compared(
+  def _compare(
     self, variant: variants.Variant
   ) -> Iterator[tuple[str, Apart | None]]:
-    """Yields what is compared, and what differs of it."""
-    pair = variants.pair(self._made, variant)
+    """Yields each compared tensor, and its difference if it has one."""
+    pair = variants.pair(self._base, variant)
     with _with_threads(self._candidate, variant.threads) as candidate:
-      got = self._run(candidate, variants.inputs(self._made, pair))
-    for name in (n for n in got if n in self._got):
-      mask = pair.compared(name)
+      outputs = self._run(candidate, variants.inputs(self._base, pair))
+    for name in (n for n in outputs if n in self._base_outputs):
+      mask = pair.compare_mask(name)
       if mask is None:
         continue
-      expected = pair.mapped(name, self._got[name])
-      bad = mask & (ulp.bits(got[name]) != ulp.bits(expected))
+      expected = pair.map_tensor(name, self._base_outputs[name])
+      bad = mask & (ulp.bits(outputs[name]) != ulp.bits(expected))
       yield (
         name,
-        self._apart(pair, name, got[name], expected, bad, mask)
+        self._apart(pair, name, outputs[name], expected, bad, mask)
         if bad.any()
         else None,
       )
 
-  def _apart(self, pair, name, got, expected, bad, mask) -> Apart:
-    error = np.abs(got[bad].astype(np.float64) - expected[bad])
-    limit = pair.mapped(name, self._limit(name))[bad]
+  def _apart(self, pair, name, actual, expected, bad, mask) -> Apart:
+    error = np.abs(actual[bad].astype(np.float64) - expected[bad])
+    limit = pair.map_tensor(name, self._limit(name))[bad]
     index = tuple(int(i) for i in np.argwhere(bad)[0])
     return Apart(
       pair.variant.says,
       ROUNDING if bool(np.all(error <= 2 * limit)) else WRONG,
       int(bad.sum()),
       int(mask.sum()),
-      int(ulp.distance(got[bad], expected[bad]).max()),
+      int(ulp.distance(actual[bad], expected[bad]).max()),
       index,
-      _where(pair, name, index),
-      float(got[index]),
+      _locate(pair, name, index),
+      float(actual[index]),
       float(expected[index]),
     )
 
   def _limit(self, name: str) -> np.ndarray:
-    """Returns `[R, ...]` float64, how far a right kernel's may be off."""
+    """Returns `[R, ...]` float64, the largest error of a right kernel."""
     if name not in self._limits:
       self._limits[name] = self._bounds(name)
     return self._limits[name]
 
   def _bounds(self, name: str) -> np.ndarray:
-    tiling, made = self._tiling, self._made
+    tiling, base = self._tiling, self._base
     golden = pass_reference.build_golden(
-      self._which, tiling, made.policy, made.arrays, {}
+      self._pass, tiling, base.policy, base.arrays, {}
     )
-    limits = np.zeros(self._got[name].shape)
+    limits = np.zeros(self._base_outputs[name].shape)
     for rank in tiling.judged_ranks:
       rows = tiling.rows(name, limits, rank)
       with np.errstate(over='ignore', invalid='ignore'):
@@ -348,7 +355,7 @@ class _Tried:
 
 
 def _badness(apart: Apart) -> tuple:
-  return _rank(apart.grade), apart.elements / apart.of, apart.ulp
+  return _rank(apart.grade), apart.elements / apart.compared_elements, apart.ulp
 
 
 @contextlib.contextmanager
@@ -362,20 +369,20 @@ def _with_threads(candidate: candidates.Candidate, threads: int | None):
     return
   # A process of its own inherits both.
   cores = os.sched_getaffinity(0)
-  kept = {name: os.environ.get(name) for name in _THREADS}
+  saved_environment = {name: os.environ.get(name) for name in _THREADS}
   os.environ.update(dict.fromkeys(_THREADS, str(threads)))
   os.sched_setaffinity(0, sorted(cores)[:threads])
   try:
     yield candidate
   finally:
     os.sched_setaffinity(0, cores)
-    for name, value in kept.items():
+    for name, value in saved_environment.items():
       os.environ.pop(name)
       os.environ.update({name: value} if value is not None else {})
 
 
-def _where(pair: variants.Pair, name: str, index: tuple[int, ...]) -> str:
-  """Returns which token or expert of the base an element is of."""
+def _locate(pair: variants.Pair, name: str, index: tuple[int, ...]) -> str:
+  """Returns the token or expert of the base that an element belongs to."""
   axes = tensors.SPECS[name].shape.split()
   base, variant = pair.base.config, pair.variant
   if axes[1] == 'L':
@@ -385,8 +392,8 @@ def _where(pair: variants.Pair, name: str, index: tuple[int, ...]) -> str:
     flat, slot = int(variant.tokens[index[:2]]), ''
   else:
     owner, row = pair.other.rows
-    at, k = np.argwhere((owner == index[0]) & (row == index[1]))[0]
-    flat = int(variant.tokens.reshape(-1)[at])
+    place, k = np.argwhere((owner == index[0]) & (row == index[1]))[0]
+    flat = int(variant.tokens.reshape(-1)[place])
     slot = f', slot {variant.slots[k]}'
   rank, token = divmod(flat, base.num_tokens)
   return f'rank {rank} token {token}{slot}'
@@ -407,17 +414,17 @@ _LIKELY = tomllib.loads(
 
 def likely(
   name: str,
-  which: passes.Pass,
-  held: Sequence[str],
+  pass_: passes.Pass,
+  names_compared: Sequence[str],
   apart: Mapping[str, Apart],
   unsteady: frozenset[str] = frozenset(),
 ) -> str:
-  """Returns what would explain differences, or ''.
+  """Returns a likely cause of differences, or ''.
 
   Args:
     name: of the property.
-    which: the pass of the layer.
-    held: tensors that were compared.
+    pass_: the pass of the layer.
+    names_compared: tensors that were compared.
     apart: those that differ, in order.
     unsteady: those that differ from run to run.
   """
@@ -427,29 +434,31 @@ def likely(
     return 'not told apart from what changes from run to run'
   first = next(iter(apart))
   kind = _KINDS.get(first, '')
-  known = _LIKELY.get(name, {})
-  found = known.get(kind, known.get('any', ''))
-  unseen = [n for n in _before(which, first) if n not in held and n in _KINDS]
+  causes = _LIKELY.get(name, {})
+  cause = causes.get(kind, causes.get('any', ''))
+  unseen = [
+    n for n in _before(pass_, first) if n not in names_compared and n in _KINDS
+  ]
   if kind == 'sum' and unseen:
-    gemm = known.get('gemm')
-    either = '; or '.join(dict.fromkeys(w for w in (gemm, found) if w))
-    return f'{either}; return {", ".join(unseen)} to tell which'
-  return found
+    gemm = causes.get('gemm')
+    both_causes = '; or '.join(dict.fromkeys(w for w in (gemm, cause) if w))
+    return f'{both_causes}; return {", ".join(unseen)} to tell which'
+  return cause
 
 
 @functools.cache
-def _before(which: passes.Pass, name: str) -> tuple[str, ...]:
-  """Returns the stages of its pass that a tensor is computed from, in order."""
-  found: set[str] = set()
+def _before(pass_: passes.Pass, name: str) -> tuple[str, ...]:
+  """Returns the stages of a pass that a tensor depends on, in order."""
+  stages: set[str] = set()
   reads = tensors.reads(tensors.EVERY_PART, 'combine')
   todo = [name]
   while todo:
-    read = [r for r in reads[todo.pop()] if r in which.stages]
-    todo += [r for r in read if r not in found]
-    found |= {*read}
-  return tuple(n for n in which.stages if n in found)
+    read = [r for r in reads[todo.pop()] if r in pass_.stages]
+    todo += [r for r in read if r not in stages]
+    stages |= {*read}
+  return tuple(n for n in pass_.stages if n in stages)
 
 
 def is_kept(rows: Sequence[Row]) -> bool:
-  """Says whether all is as promised."""
-  return not any(row.broken for row in rows)
+  """Returns whether every property holds as promised."""
+  return not any(row.broken_promises for row in rows)

@@ -1,7 +1,7 @@
 """What `hpmoe invariance` prints and writes."""
 
 from collections.abc import Sequence
-import dataclasses
+from typing import Any
 
 from hpmoe.parity_tests.determinism import invariance
 from hpmoe.parity_tests.report import text_table
@@ -19,57 +19,93 @@ def text(rows: Sequence[invariance.Row]) -> str:
 
 
 def verdict(rows: Sequence[invariance.Row]) -> str:
-  """Returns one line."""
-  broken = [
-    f'{row.name} ({", ".join(row.broken)})' for row in rows if row.broken
+  """Returns the verdict on all properties as one line."""
+  broken_rows = [
+    f'{row.name} ({", ".join(row.broken_promises)})'
+    for row in rows
+    if row.broken_promises
   ]
   steady = [row for row in rows if row.holds == invariance.BITS]
-  ran = [row for row in rows if row.tried]
-  if broken:
-    return f'FAIL: not as promised: {"; ".join(broken)}'
-  untried = ', '.join(dict.fromkeys(r.name for r in rows if not r.tried))
-  more = f'; not tried: {untried}' if untried else ''
-  return f'PASS: {len(steady)} of {len(ran)} properties hold bit for bit{more}'
+  ran = [row for row in rows if row.variants_tried]
+  if broken_rows:
+    return f'FAIL: not as promised: {"; ".join(broken_rows)}'
+  untried = ', '.join(
+    dict.fromkeys(r.name for r in rows if not r.variants_tried)
+  )
+  suffix = f'; not tried: {untried}' if untried else ''
+  return (
+    f'PASS: {len(steady)} of {len(ran)} properties hold bit for bit{suffix}'
+  )
 
 
 def to_json(rows: Sequence[invariance.Row]) -> dict:
   """Returns rows as plain data."""
-  kept = invariance.is_kept(rows)
+  is_kept = invariance.is_kept(rows)
   return dict(
-    verdict='pass' if kept else 'fail',
+    verdict='pass' if is_kept else 'fail',
     rows=[
-      dict(dataclasses.asdict(row), holds=row.holds, broken=row.broken)
+      dict(
+        name=row.name,
+        direction=row.direction,
+        tried=row.variants_tried,
+        compared=row.tensors_compared,
+        apart={name: _describe(apart) for name, apart in row.apart.items()},
+        promised=row.promised,
+        why=row.reason,
+        likely=row.likely,
+        holds=row.holds,
+        broken=row.broken_promises,
+      )
       for row in rows
     ],
   )
 
 
+def _describe(apart: invariance.Apart) -> dict[str, Any]:
+  return dict(
+    says=apart.says,
+    grade=apart.grade,
+    elements=apart.elements,
+    of=apart.compared_elements,
+    ulp=apart.ulp,
+    index=apart.index,
+    where=apart.place,
+    got=apart.actual,
+    expected=apart.expected,
+  )
+
+
 def _cells(row: invariance.Row) -> tuple[str, ...]:
-  if not row.tried:
-    return row.direction, row.name, '0', '', row.why, ''
-  same = [name for name in row.compared if name not in row.apart]
+  if not row.variants_tried:
+    return row.direction, row.name, '0', '', row.reason, ''
+  equal_tensors = [
+    name for name in row.tensors_compared if name not in row.apart
+  ]
   apart = [
-    f'{name}{"" if one.grade == invariance.ROUNDING else ": WRONG"}'
-    for name, one in row.apart.items()
+    f'{name}{"" if difference.grade == invariance.ROUNDING else ": WRONG"}'
+    for name, difference in row.apart.items()
   ]
   promise = sorted({*row.promised.values()}, key=invariance.GRADES.index)
-  said = ', '.join(promise) + (': BROKEN' if row.broken else '')
+  promise_cell = ', '.join(promise) + (
+    ': BROKEN' if row.broken_promises else ''
+  )
   return (
     row.direction,
     row.name,
-    str(len(row.tried)),
-    ', '.join(same) if apart else 'all',
+    str(len(row.variants_tried)),
+    ', '.join(equal_tensors) if apart else 'all',
     ', '.join(apart),
-    said,
+    promise_cell,
   )
 
 
 def _differs(row: invariance.Row) -> list[str]:
   name, first = next(iter(row.apart.items()))
   lines = [
-    f'{row.name}: {name}: {first.elements} of {first.of} elements differ, '
-    f'by {first.ulp} ulp at most, {first.grade}: {first.says}; first '
-    f'{name}{list(first.index)}, {first.where}: {first.got!r} for '
+    f'{row.name}: {name}: {first.elements} of {first.compared_elements} '
+    f'elements differ, by {first.ulp} ulp at most, {first.grade}: '
+    f'{first.says}; first '
+    f'{name}{list(first.index)}, {first.place}: {first.actual!r} for '
     f'{first.expected!r}'
   ]
   return [*lines, f'  likely: {row.likely}'] if row.likely else lines

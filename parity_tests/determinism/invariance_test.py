@@ -19,7 +19,7 @@ from hpmoe.parity_tests.explain import bugs_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 
 CASE = case_lib.Case(preset='tiny:top_k=4', ranks=2)
-BOTH = dataclasses.replace(CASE, direction='both')
+BOTH_PASSES = dataclasses.replace(CASE, direction='both')
 NAMES = tuple(variants.PROPERTIES)
 STEADY = tuple(name for name in NAMES if name not in ('slots', 'threads'))
 
@@ -32,16 +32,16 @@ def split_by_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def by_place(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   """Odd rows of a tile sum from the other end."""
-  made = trial.ascending(a, b)
-  made[1::2] = trial.descending(a[1::2], b)
-  return made
+  product = trial.ascending(a, b)
+  product[1::2] = trial.descending(a[1::2], b)
+  return product
 
 
 def scaled_together(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   """In fixed point, of a scale that the tile's rows share."""
   scale = 2.0 ** np.ceil(np.log2(np.abs(a).max(initial=2.0**-20))) / 2.0**16
-  held = (np.rint(a / scale) * scale).astype(np.float32)
-  return trial.ascending(held, b)
+  fixed = (np.rint(a / scale) * scale).astype(np.float32)
+  return trial.ascending(fixed, b)
 
 
 class Atomics(trial.Kernel):
@@ -49,12 +49,12 @@ class Atomics(trial.Kernel):
 
   calls = itertools.count()
 
-  def _combine(self, policy, name, ids, returned, weights, last=None):
+  def _combine(self, policy, name, ids, returned_rows, weights, last=None):
     rng = np.random.default_rng(next(self.calls))
-    order = rng.permutation(returned.shape[1])
+    order = rng.permutation(returned_rows.shape[1])
     weights = None if weights is None else weights[:, order]
-    returned = returned[:, order]
-    return super()._combine(policy, name, ids, returned, weights, last)
+    returned_rows = returned_rows[:, order]
+    return super()._combine(policy, name, ids, returned_rows, weights, last)
 
 
 class ByExpert(trial.Kernel):
@@ -72,38 +72,38 @@ class LeavesPadding(trial.Kernel):
   """The last token has what is left of capacity added."""
 
   def forward(self, config, policy, arrays):
-    made = super().forward(config, policy, arrays)
-    made['y'][:, -1] *= np.float32(1 + config.num_rows / 2.0**12)
-    return made
+    outputs = super().forward(config, policy, arrays)
+    outputs['y'][:, -1] *= np.float32(1 + config.num_rows / 2.0**12)
+    return outputs
 
 
 def candidate(kernel: trial.Kernel, names: tuple[str, ...] = ()):
   """Returns a kernel that returns some tensors, or all."""
 
   def forward(config, policy, arrays):
-    made = kernel.forward(config, policy, arrays)
-    return {n: made[n] for n in names or made}
+    outputs = kernel.forward(config, policy, arrays)
+    return {n: outputs[n] for n in names or outputs}
 
   return in_process.Function(bugs_testing.function(forward, kernel.backward))
 
 
 def rows(kernel, case=CASE, names=(), promise=invariance.DEFAULT):
-  found = invariance.run(candidate(kernel, names), case, promise)
-  return {(row.direction, row.name): row for row in found}
+  rows_ = invariance.run(candidate(kernel, names), case, promise)
+  return {(row.direction, row.name): row for row in rows_}
 
 
-def first_apart(found, name: str, direction: str = 'forward') -> str:
-  return next(iter(found[direction, name].apart), '')
+def first_apart(rows_by_name, name: str, direction: str = 'forward') -> str:
+  return next(iter(rows_by_name[direction, name].apart), '')
 
 
 class TestRightKernels:
   @pytest.mark.slow
   def test_ours_keeps_all_but_orders_of_sums(self):
     # given / when
-    found = invariance.run(host.Megakernel(), BOTH)
+    rows_ = invariance.run(host.Megakernel(), BOTH_PASSES)
 
     # then
-    apart = {(row.name, name) for row in found for name in row.apart}
+    apart = {(row.name, name) for row in rows_ for name in row.apart}
     weights = {'d_w_down', 'd_w_gate_up'}
     assert ('tokens', 'd_w_down') in apart
     # y and dx in slots' order; sums over tokens in theirs.
@@ -112,38 +112,38 @@ class TestRightKernels:
       ('slots', 'dx'),
       *itertools.product(('tokens', 'slots', 'ranks', 'experts'), weights),
     }
-    assert invariance.is_kept(found)
+    assert invariance.is_kept(rows_)
 
   def test_one_that_sums_row_by_row_holds(self):
     # given
     kernel = trial.Kernel(trial.ascending)
 
     # when
-    found = rows(kernel)
+    rows_by_name = rows(kernel)
 
     # then
-    assert [found['forward', n].holds for n in STEADY] == ['bits'] * 7
-    assert first_apart(found, 'slots') == 'y'
-    assert found['forward', 'slots'].holds == 'rounding'
-    assert 'order of its slots' in found['forward', 'slots'].likely
-    assert found['forward', 'threads'].why
+    assert [rows_by_name['forward', n].holds for n in STEADY] == ['bits'] * 7
+    assert first_apart(rows_by_name, 'slots') == 'y'
+    assert rows_by_name['forward', 'slots'].holds == 'rounding'
+    assert 'order of its slots' in rows_by_name['forward', 'slots'].likely
+    assert rows_by_name['forward', 'threads'].reason
 
   def test_weight_gradients_follow_the_order_of_tokens_alone(self):
     # given
     case = dataclasses.replace(CASE, direction='backward')
 
     # when
-    found = rows(trial.Kernel(trial.ascending), case)
+    rows_by_name = rows(trial.Kernel(trial.ascending), case)
 
     # then
-    row = found['backward', 'tokens']
+    row = rows_by_name['backward', 'tokens']
     assert {*row.apart} <= {'d_w_down', 'd_w_gate_up'} and row.apart
     assert row.holds == 'rounding' and 'order of rows' in row.likely
 
 
 class TestPlanted:
   @pytest.mark.parametrize(
-    'kernel, name, first, holds, where, said, steady',
+    'kernel, name, first, holds, place, cause, steady',
     [
       (
         *(trial.Kernel(split_by_rows), 'batch', 'gate_up', 'rounding', 'rank'),
@@ -169,35 +169,37 @@ class TestPlanted:
     ids=('split_k', 'place', 'shared_scale', 'order_of_experts', 'padding'),
   )
   def test_is_named_with_what_would_explain_it(
-    self, kernel, name, first, holds, where, said, steady
+    self, kernel, name, first, holds, place, cause, steady
   ):
     # given / when
-    found = rows(kernel)
+    rows_by_name = rows(kernel)
 
     # then
-    row = found['forward', name]
+    row = rows_by_name['forward', name]
     assert next(iter(row.apart)) == first and row.apart[first].elements
-    assert row.holds == holds and bool(row.broken) == (holds == 'wrong')
-    assert where in row.apart[first].where and said in row.likely
-    assert {found['forward', n].holds for n in steady} <= {'bits'}
+    assert row.holds == holds and bool(row.broken_promises) == (
+      holds == 'wrong'
+    )
+    assert place in row.apart[first].place and cause in row.likely
+    assert {rows_by_name['forward', n].holds for n in steady} <= {'bits'}
 
   def test_split_k_seen_from_y_names_what_to_return(self):
     # given / when
-    found = rows(trial.Kernel(split_by_rows), names=('y',))
+    rows_by_name = rows(trial.Kernel(split_by_rows), names=('y',))
 
     # then
-    told = found['forward', 'batch'].likely
-    assert 'split-K' in told and 'return gate_up, expert_out' in told
+    cause = rows_by_name['forward', 'batch'].likely
+    assert 'split-K' in cause and 'return gate_up, expert_out' in cause
 
   def test_atomics(self):
     # given / when
-    found = rows(Atomics(trial.ascending))
+    rows_by_name = rows(Atomics(trial.ascending))
 
     # then
-    row = found['forward', 'run_to_run']
-    assert [*row.apart] == ['y'] and row.broken == ('y',)
+    row = rows_by_name['forward', 'run_to_run']
+    assert [*row.apart] == ['y'] and row.broken_promises == ('y',)
     assert 'atomic' in row.likely
-    assert 'run to run' in found['forward', 'batch'].likely
+    assert 'run to run' in rows_by_name['forward', 'batch'].likely
     assert not invariance.is_kept([row])
 
   def test_threads_of_a_process_of_its_own(self, tmp_path):
@@ -214,10 +216,10 @@ class TestPlanted:
     kernel = user_candidate.Subprocess(f'{file}:moe')
 
     # when
-    found = invariance.run(kernel, CASE, properties=['threads'])
+    rows_ = invariance.run(kernel, CASE, properties=['threads'])
 
     # then
-    (row,) = found
+    (row,) = rows_
     assert [*row.apart] == ['y'] and 'threads' in row.likely
 
   @pytest.mark.parametrize('promise', [{}, {'ranks': 'bits'}])
@@ -229,18 +231,24 @@ class TestPlanted:
       assert config.num_ranks == 2
       return kernel.forward(config, policy, inputs)
 
-    ours = in_process.Function(function)
+    function_candidate = in_process.Function(function)
 
     # when / then: it is held to other numbers of ranks if it promised them
     if promise:
       with pytest.raises(candidates.CandidateError):
-        invariance.run(ours, CASE, promise, ['ranks'])
+        invariance.run(function_candidate, CASE, promise, ['ranks'])
       return
-    row, steady = invariance.run(ours, CASE, promise, ['ranks', 'others'])[::-1]
-    assert not row.tried and not row.holds and 'it cannot: ' in row.why
+    row, steady = invariance.run(
+      function_candidate, CASE, promise, ['ranks', 'others']
+    )[::-1]
+    assert (
+      not row.variants_tried and not row.holds and 'it cannot: ' in row.reason
+    )
     assert steady.holds == 'bits'
-    told = invariance_table.verdict([row, steady])
-    assert told == 'PASS: 1 of 1 properties hold bit for bit; not tried: ranks'
+    verdict = invariance_table.verdict([row, steady])
+    assert (
+      verdict == 'PASS: 1 of 1 properties hold bit for bit; not tried: ranks'
+    )
 
 
 class TestPromise:
@@ -250,19 +258,21 @@ class TestPromise:
     path.write_text('[promise]\nslots = {y = "bits"}\ntokens = "bits"\n')
 
     # when
-    found = invariance.run(
+    rows_ = invariance.run(
       candidate(trial.Kernel(trial.ascending)),
       CASE,
       invariance.read_promise(str(path)),
     )
 
     # then
-    broken = {row.name: row.broken for row in found if row.broken}
-    assert broken == {'slots': ('y',)}
-    assert 'FAIL: not as promised: slots (y)' in invariance_table.text(found)
+    broken_promises = {
+      row.name: row.broken_promises for row in rows_ if row.broken_promises
+    }
+    assert broken_promises == {'slots': ('y',)}
+    assert 'FAIL: not as promised: slots (y)' in invariance_table.text(rows_)
 
   @pytest.mark.parametrize(
-    'text, said',
+    'text, message',
     [
       ('[promise]\nbatches = "bits"', 'expected properties among'),
       ('[promise]\nbatch = "all"', "expected 'bits' or 'rounding'"),
@@ -271,7 +281,7 @@ class TestPromise:
       ('[promise', 'expected a TOML file'),
     ],
   )
-  def test_refuses_what_it_does_not_know(self, tmp_path, text, said):
+  def test_refuses_what_it_does_not_know(self, tmp_path, text, message):
     # given
     path = tmp_path / 'promise.toml'
     path.write_text(text)
@@ -279,7 +289,7 @@ class TestPromise:
     # when / then
     with pytest.raises(ValueError) as error:
       invariance.read_promise(str(path))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 class TestVariants:
@@ -290,20 +300,24 @@ class TestVariants:
   ):
     # given
     fields = dict(routing=routing, d_shared=d_shared)
-    made = dataclasses.replace(CASE, **fields).make()
+    base_inputs = dataclasses.replace(CASE, **fields).make()
     kernel = trial.Kernel(trial.ascending)
-    base = kernel.forward(made.config, made.policy, made.arrays)
+    base = kernel.forward(
+      base_inputs.config, base_inputs.policy, base_inputs.arrays
+    )
 
-    for variant in variants.PROPERTIES[name](made.config, 0):
+    for variant in variants.PROPERTIES[name](base_inputs.config, 0):
       # when
-      pair = variants.pair(made, variant)
-      given = variants.inputs(made, pair)
-      got = kernel.forward(given.config, given.policy, given.arrays)
+      pair = variants.pair(base_inputs, variant)
+      variant_inputs = variants.inputs(base_inputs, pair)
+      outputs = kernel.forward(
+        variant_inputs.config, variant_inputs.policy, variant_inputs.arrays
+      )
 
       # then: all rows that have a token are compared, no other one is
       shared = ('shared_out',) if d_shared else ()
       for tensor in ('gate_up', 'expert_out', 'returned', *shared):
-        mask = pair.compared(tensor)
+        mask = pair.compare_mask(tensor)
         ids = pair.other.ids[~variant.strangers]
         rows_ = (ids >= 0).sum()
         if tensor == 'returned':
@@ -312,7 +326,7 @@ class TestVariants:
           rows_ = len(ids)
         assert mask.any(axis=-1).sum() == rows_
         np.testing.assert_array_equal(
-          got[tensor][mask], pair.mapped(tensor, base[tensor])[mask]
+          outputs[tensor][mask], pair.map_tensor(tensor, base[tensor])[mask]
         )
 
   def test_codes_of_tokens_go_where_the_tokens_go(self):
@@ -332,18 +346,22 @@ class TestVariants:
 
   def test_sums_over_tokens_are_of_all_tokens_or_none(self):
     # given
-    made = CASE.make()
+    base = CASE.make()
     whole = dict(run_to_run=1, tokens=1, slots=1, experts=1, ranks=1, threads=1)
 
     for name, trials in variants.PROPERTIES.items():
-      for variant in trials(made.config, 0):
+      for variant in trials(base.config, 0):
         # when
-        pair = variants.pair(made, variant)
+        pair = variants.pair(base, variant)
 
         # then
-        more = variant.more_rows > 0  # of padding, the one with more room
-        expected = name in whole or more
-        assert (pair.compared('d_w_down') is not None) == expected, variant.says
+        has_more_room = (
+          variant.more_rows > 0
+        )  # of padding, the one with more room
+        expected = name in whole or has_more_room
+        assert (pair.compare_mask('d_w_down') is not None) == expected, (
+          variant.says
+        )
 
   @pytest.mark.parametrize('tokens', [1, 2])
   def test_small_layers(self, tokens):
@@ -351,10 +369,10 @@ class TestVariants:
     case = dataclasses.replace(CASE, tokens=tokens)
 
     # when
-    found = invariance.run(candidate(trial.Kernel(trial.ascending)), case)
+    rows_ = invariance.run(candidate(trial.Kernel(trial.ascending)), case)
 
     # then
-    assert invariance.is_kept(found)
-    untried = {row.name for row in found if not row.tried}
-    gone = {'batch', 'others'} if tokens == 1 else set()
-    assert untried == {'threads'} | gone
+    assert invariance.is_kept(rows_)
+    untried = {row.name for row in rows_ if not row.variants_tried}
+    too_small = {'batch', 'others'} if tokens == 1 else set()
+    assert untried == {'threads'} | too_small

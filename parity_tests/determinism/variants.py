@@ -53,14 +53,14 @@ class Variant:
   more_rows: int = 0
   threads: int | None = None
 
-  def taken(self, base: np.ndarray) -> np.ndarray:
+  def gather(self, base: np.ndarray) -> np.ndarray:
     """Returns `[R' T', K, ...]`, of `[R T, K, ...]` of the base."""
     tokens = self.tokens.reshape(-1, 1)
     return base[tokens, self.slots]
 
 
 @dataclasses.dataclass(frozen=True)
-class Dealt:
+class RoutedLayer:
   """A layer's tensors by token, slot, row and expert.
 
   Attributes:
@@ -95,8 +95,8 @@ class Pair:
     variant: how they are related.
   """
 
-  base: Dealt
-  other: Dealt
+  base: RoutedLayer
+  other: RoutedLayer
   variant: Variant
 
   @property
@@ -115,12 +115,12 @@ class Pair:
     everyone = everyone.reshape(base.num_ranks, base.num_tokens)
     return self.is_whole and np.array_equal(np.sort(tokens, axis=1), everyone)
 
-  def mapped(self, name: str, array: np.ndarray) -> np.ndarray:
-    """Returns a tensor of the base as the variant has it.
+  def map_tensor(self, name: str, array: np.ndarray) -> np.ndarray:
+    """Returns a tensor of the base, rearranged as in the variant.
 
     Args:
-      name: of `tensors.SPECS`, no plan, or codes; a sum over tokens is taken as
-        it is.
+      name: in `tensors.SPECS`, but no plan and no codes; a sum over tokens is
+        returned unchanged.
       array: the base's.
 
     Raises:
@@ -151,78 +151,80 @@ class Pair:
     if axes[1] == 'T':
       flat = array.reshape(-1, *array.shape[2:])
       by_slot = axes[2:3] == ['K']
-      return (variant.taken(flat) if by_slot else flat[tokens]).reshape(shape)
-    made = np.zeros(shape, array.dtype)
-    rank, row = map(variant.taken, self.base.rows)
-    used = row >= 0
-    there = tuple(a[used] for a in self.other.rows)
-    made[there] = array[rank[used], row[used]]
-    return made
+      return (variant.gather(flat) if by_slot else flat[tokens]).reshape(shape)
+    out = np.zeros(shape, array.dtype)
+    rank, row = map(variant.gather, self.base.rows)
+    is_used = row >= 0
+    places = tuple(a[is_used] for a in self.other.rows)
+    out[places] = array[rank[is_used], row[is_used]]
+    return out
 
-  def compared(self, name: str) -> np.ndarray | None:
-    """Returns `[R', ...]` bool, what of a tensor must be the base's.
+  def compare_mask(self, name: str) -> np.ndarray | None:
+    """Returns `[R', ...]` bool, the elements that must equal the base's.
 
-    None: nothing, as its sums are over other tokens.
+    Returns None if there are none: sums over other tokens.
     """
     axes = tensors.SPECS[name].shape.split()
     shape = tensors.SPECS[name].dims(**self.other.config.dims())
-    known = ~self.variant.strangers
+    is_known = ~self.variant.strangers
     if axes[1] == 'L':
       return np.ones(shape, bool) if self.is_whole else None
     if axes[1] in _OF_SHARED:
       return np.ones(shape, bool) if self.keeps_ranks else None
-    made = np.zeros(shape, bool)
+    mask = np.zeros(shape, bool)
     if axes[1] == 'T':
-      made[known] = True
+      mask[is_known] = True
     else:
-      rank, row = (a[known.reshape(-1)] for a in self.other.rows)
-      made[rank[row >= 0], row[row >= 0]] = True
-    return made
+      rank, row = (a[is_known.reshape(-1)] for a in self.other.rows)
+      mask[rank[row >= 0], row[row >= 0]] = True
+    return mask
 
 
-def pair(made: inputs_lib.LayerInputs, variant: Variant) -> Pair:
-  """Returns a layer beside a variant of it, which has the room that it needs.
+def pair(base: inputs_lib.LayerInputs, variant: Variant) -> Pair:
+  """Returns a layer and its variant, whose capacity fits its rows.
 
   Args:
-    made: the base.
-    variant: what is different.
+    base: inputs of the layer.
+    variant: the change.
   """
-  config, ids = made.config, made.arrays['topk_ids']
-  flat = variant.taken(ids.reshape(-1, config.top_k))
+  config, ids = base.config, base.arrays['topk_ids']
+  flat = variant.gather(ids.reshape(-1, config.top_k))
   labels = np.argsort(variant.experts).astype(np.int32)
-  theirs = np.where(flat < 0, flat, labels[flat])
-  theirs = theirs.reshape(*variant.tokens.shape, -1)
+  variant_ids = np.where(flat < 0, flat, labels[flat])
+  variant_ids = variant_ids.reshape(*variant.tokens.shape, -1)
   ranks, num_tokens = variant.tokens.shape
   local = config.num_experts // ranks
-  owner = theirs[theirs >= 0] // local
-  most = int(np.bincount(owner, minlength=ranks).max())
+  owner = variant_ids[variant_ids >= 0] // local
+  most_rows = int(np.bincount(owner, minlength=ranks).max())
   other = dataclasses.replace(
     config,
     num_ranks=ranks,
     num_tokens=num_tokens,
     # At least one row more than it needs, as cases have.
-    capacity=(most // 16 + 1) * 16 + variant.more_rows,
+    capacity=(most_rows // 16 + 1) * 16 + variant.more_rows,
   )
-  return Pair(Dealt(config, ids), Dealt(other, theirs), variant)
+  return Pair(
+    RoutedLayer(config, ids), RoutedLayer(other, variant_ids), variant
+  )
 
 
-def inputs(made: inputs_lib.LayerInputs, of: Pair) -> inputs_lib.LayerInputs:
-  """Returns what the variant reads; `made` is what the base does."""
+def inputs(base: inputs_lib.LayerInputs, pair: Pair) -> inputs_lib.LayerInputs:
+  """Returns the inputs of the variant of a pair, from those of the base."""
   arrays = {}
-  for name, array in made.arrays.items():
+  for name, array in base.arrays.items():
     if name == 'topk_ids':
-      arrays[name] = of.other.ids
+      arrays[name] = pair.other.ids
     elif name in tensors.PLAN:
-      arrays[name] = of.other.plan[name]
+      arrays[name] = pair.other.plan[name]
     else:
-      arrays[name] = of.mapped(name, array)
-  strange = of.variant.strangers
+      arrays[name] = pair.map_tensor(name, array)
+  strange = pair.variant.strangers
   for name in {'x', 'dy'} & {*arrays} if strange.any() else ():
     huge = np.resize([_HUGE, -_HUGE / 2], arrays[name].shape[-1])
     arrays[name] = np.where(strange[..., None], huge, arrays[name]).astype(
       arrays[name].dtype
     )
-  return dataclasses.replace(made, config=of.other.config, arrays=arrays)
+  return dataclasses.replace(base, config=pair.other.config, arrays=arrays)
 
 
 def as_it_is(config: config_lib.MoEConfig, says: str) -> Variant:
@@ -237,17 +239,21 @@ def as_it_is(config: config_lib.MoEConfig, says: str) -> Variant:
   )
 
 
-def _some(base: Variant, says: str, columns: np.ndarray | slice) -> Variant:
-  """Returns some tokens of each rank."""
+def _select_tokens(
+  base: Variant, says: str, columns: np.ndarray | slice
+) -> Variant:
+  """Returns the variant with some tokens of each rank."""
   tokens = base.tokens[:, columns]
   return dataclasses.replace(
     base, says=says, tokens=tokens, strangers=np.zeros(tokens.shape, bool)
   )
 
 
-def _permutation(of: str, seed: int, size: int) -> np.ndarray:
-  drawn = stable_random.normal(stable_random.seed_of(of, seed), (size,))
-  return np.argsort(drawn, kind='stable')
+def _permutation(property_name: str, seed: int, size: int) -> np.ndarray:
+  scores = stable_random.normal(
+    stable_random.seed_of(property_name, seed), (size,)
+  )
+  return np.argsort(scores, kind='stable')
 
 
 def _runs(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
@@ -260,18 +266,22 @@ def _batches(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   del seed
   base, num = as_it_is(config, ''), config.num_tokens
   for token in sorted({0, num // 2, num - 1}) if num > 1 else ():
-    yield _some(base, f'token {token} of each rank alone', [token])
+    yield _select_tokens(base, f'token {token} of each rank alone', [token])
   if num > 2:
-    yield _some(base, 'the first half of each rank', slice(num // 2))
-    yield _some(base, 'the second half of each rank', slice(num // 2, None))
-    yield _some(base, 'all but the first token', slice(1, None))
+    yield _select_tokens(base, 'the first half of each rank', slice(num // 2))
+    yield _select_tokens(
+      base, 'the second half of each rank', slice(num // 2, None)
+    )
+    yield _select_tokens(base, 'all but the first token', slice(1, None))
 
 
 def _tokens(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   base, num = as_it_is(config, ''), config.num_tokens
   if num > 1:
-    yield _some(base, 'each rank, last token first', np.roll(range(num), 1))
-    yield _some(base, 'each rank backwards', slice(None, None, -1))
+    yield _select_tokens(
+      base, 'each rank, last token first', np.roll(range(num), 1)
+    )
+    yield _select_tokens(base, 'each rank backwards', slice(None, None, -1))
   order = _permutation('tokens', seed, config.num_ranks * num)
   tokens = order.reshape(base.tokens.shape)
   yield dataclasses.replace(base, says='any token on any rank', tokens=tokens)
@@ -307,17 +317,19 @@ def _ranks(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
       )
 
 
-def _others(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
+def _make_strangers(
+  config: config_lib.MoEConfig, seed: int
+) -> Iterator[Variant]:
   del seed
   base, num = as_it_is(config, ''), config.num_tokens
-  at = np.arange(num)
+  token_indices = np.arange(num)
   for says, strange in (
-    ('every second token is huge', at % 2 == 1),
-    ('all tokens but the first are huge', at > 0),
+    ('every second token is huge', token_indices % 2 == 1),
+    ('all tokens but the first are huge', token_indices > 0),
   ):
     if strange.any():
-      every = np.broadcast_to(strange, base.tokens.shape)
-      yield dataclasses.replace(base, says=says, strangers=every)
+      strangers = np.broadcast_to(strange, base.tokens.shape)
+      yield dataclasses.replace(base, says=says, strangers=strangers)
 
 
 def _padding(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
@@ -326,9 +338,11 @@ def _padding(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   yield dataclasses.replace(
     base, says=f'{_MORE_ROWS} rows more room', more_rows=_MORE_ROWS
   )
-  more = np.concatenate([np.arange(num), np.arange(num)[:3]])
-  padded = _some(base, f'{len(more) - num} huge tokens at the end', more)
-  strange = np.broadcast_to(np.arange(len(more)) >= num, padded.tokens.shape)
+  columns = np.concatenate([np.arange(num), np.arange(num)[:3]])
+  padded = _select_tokens(
+    base, f'{len(columns) - num} huge tokens at the end', columns
+  )
+  strange = np.broadcast_to(np.arange(len(columns)) >= num, padded.tokens.shape)
   yield dataclasses.replace(padded, strangers=strange)
 
 
@@ -344,7 +358,7 @@ PROPERTIES: Mapping[
   'run_to_run': _runs,  # the same call gives the same bits
   'batch': _batches,  # whatever else is in the batch, by number
   'tokens': _tokens,  # wherever a token stands
-  'others': _others,  # whatever the other tokens hold
+  'others': _make_strangers,  # whatever the other tokens hold
   'padding': _padding,  # whatever fills the batch or the buffers up
   'experts': _experts,  # whatever the experts are numbered
   'slots': _slots,  # in any order of a token's experts

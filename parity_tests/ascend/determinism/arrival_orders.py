@@ -192,7 +192,7 @@ def oracle(
     rows, weighs = _SUMS[name]
     terms, weights = (
       jnp.asarray(
-        pair.variant.taken(array.reshape(-1, *array.shape[2:])).reshape(
+        pair.variant.gather(array.reshape(-1, *array.shape[2:])).reshape(
           array.shape
         )
       )
@@ -201,13 +201,13 @@ def oracle(
     total = combine.combine(made.policy, terms, weights if weighs else None)
     return np.asarray(total)
   # Made row by row: wherever it stands, it has the same bits.
-  return pair.mapped(name, fixed[name])
+  return pair.map_tensor(name, fixed[name])
 
 
 def _weight_grads(pair, left, right, like, flushes: bool) -> np.ndarray:
   """Returns gradients of all experts, rows as the variant has them."""
   base, other = pair.base, pair.other
-  row = pair.variant.taken(base.rows[1])
+  row = pair.variant.gather(base.rows[1])
   there = other.rows[1]
   ids = other.ids.reshape(there.shape)
   found = np.zeros(like.shape, like.dtype)
@@ -283,7 +283,7 @@ def _rows(
   for come, pair, got in _launches(comes, which, made, options):
     for name, tally in tallies.items():
       expected = oracle(name, made, pair, fixed)
-      still = pair.mapped(name, fixed[name])
+      still = pair.map_tensor(name, fixed[name])
       tally.add(*(come.ours(name, a) for a in (got[name], still, expected)))
   for name, tally in tallies.items():
     yield Row(which.name, interleavings.sums_of(made), name, **vars(tally))

@@ -78,7 +78,7 @@ def test_another_order_than_the_oracles_is_named(monkeypatch, order, machine):
         come,
         pair,
         {
-          name: array if name in tensors else pair.mapped(name, array)
+          name: array if name in tensors else pair.map_tensor(name, array)
           for name, array in got.items()
           if name in which.results
         },
