@@ -45,12 +45,12 @@ _PROMPT, _STEPS = 8, 8
 
 def model_of(name: str) -> tuple[config_lib.ModelConfig, dict[str, np.ndarray]]:
   """Returns the configuration and weights of one of `--models`."""
-  which, dtype = name.split(':')
-  if which == 'tiny' and _TINY.value:
+  model, dtype = name.split(':')
+  if model == 'tiny' and _TINY.value:
     weights = convert.read(_TINY.value, dtype)
     return weights.config, weights.load()
   config = config_lib.load('deepseek_tiny')
-  if which != 'tiny':
+  if model != 'tiny':
     config = dataclasses.replace(
       config_lib.load('qwen3_30b_a3b'),
       num_hidden_layers=1,
@@ -78,13 +78,15 @@ def milliseconds(
   shape = (batch, _PROMPT + _STEPS)
   tokens = stable_random.integers(drawn_from, shape, config.vocab_size)
   tokens = tokens.astype(np.int32)
-  taken: dict[str, list[float]] = {layer: [] for layer in LAYERS}
+  seconds_by_layer: dict[str, list[float]] = {layer: [] for layer in LAYERS}
   for turn in range(rounds + 1):
     for layer in LAYERS[:: -1 if turn % 2 else 1]:
       seconds = list(steps(models[layer], tokens))
       if turn:  # the first compiles
-        taken[layer] += seconds
-  return {n: 1e3 * statistics.median(each) for n, each in taken.items()}
+        seconds_by_layer[layer] += seconds
+  return {
+    n: 1e3 * statistics.median(values) for n, values in seconds_by_layer.items()
+  }
 
 
 def main(argv):
@@ -101,8 +103,8 @@ def main(argv):
       print(*(cell.ljust(14) for cell in rows[-1]), flush=True)
   columns = ['model', 'in', 'batch', *(f'{n}, ms' for n in LAYERS), 'quotient']
   if figures.KEEP.value:
-    given = (word for word in sys.argv[1:] if word != '--keep')
-    ran = figures.run(' '.join(['python -m benchmarks.decode', *given]))
+    flags_given = (word for word in sys.argv[1:] if word != '--keep')
+    ran = figures.run(' '.join(['python -m benchmarks.decode', *flags_given]))
     figures.write('decode', columns, rows, [ran])
 
 

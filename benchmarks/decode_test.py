@@ -37,4 +37,4 @@ def test_each_layer_has_its_own_median_by_turns(monkeypatch):
   config = config_lib.load('deepseek_tiny')
   ms = decode.milliseconds(_Slow, config, {}, _BATCH, _ROUNDS)
   assert _Slow.turns == ['framework', 'host', 'host', 'framework']
-  assert ms == {layer: 1e3 * each for layer, each in _SECONDS.items()}
+  assert ms == {layer: 1e3 * seconds for layer, seconds in _SECONDS.items()}

@@ -104,11 +104,11 @@ def loop(a: Arrays, with_grads: bool) -> Arrays:
 def numpy_loop(config, arrays: Arrays):
   if arrays['x'].dtype != np.float32:
     raise ValueError('numpy has no products of bfloat16')
-  return lambda which: loop(arrays, which == 'both')
+  return lambda pass_: loop(arrays, pass_ == 'both')
 
 
-def ours(config, arrays: Arrays, order: str = 'ascending'):
-  """The megakernel on arrays of numpy; images and results are made once."""
+def megakernel(config, arrays: Arrays, order: str = 'ascending'):
+  """The megakernel on NumPy arrays; images and output buffers are reused."""
   from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.backend_ascend.frontends import layer_call
   from hpmoe.backend_ascend.host.launch import runtime
@@ -117,28 +117,30 @@ def ours(config, arrays: Arrays, order: str = 'ascending'):
   policy = precision.PrecisionPolicy(
     storage=arrays['x'].dtype.name, accumulation_order=order
   )
-  there, back = (
+  forward, backward = (
     runtime.Launch(
       lower(config, policy, granularity.host_options(config)).image
     )
     for lower in (compiler.compile_forward, compiler.compile_backward)
   )
   inputs = {name: a[None] for name, a in arrays.items() if name != 'dy'}
-  held: dict[str, Arrays] = {}
+  buffers: dict[str, Arrays] = {}
 
-  def launch(name: str, image, given, asked=None) -> Arrays:
-    held[name] = image.run(given, asked, out=held.get(name)).outputs
-    return held[name]
+  def launch(name: str, image, arrays_in, names=None) -> Arrays:
+    buffers[name] = image.run(arrays_in, names, out=buffers.get(name)).outputs
+    return buffers[name]
 
-  def run(which: str) -> Arrays:
-    if which == 'forward':
-      return {'y': launch('forward', there, inputs)['y'][0]}
-    kept = launch('kept', there, inputs, ('y', *layer_call.list_saved(policy)))
-    known = inputs | kept | dict(dy=arrays['dy'][None])
+  def run(pass_: str) -> Arrays:
+    if pass_ == 'forward':
+      return {'y': launch('forward', forward, inputs)['y'][0]}
+    saved_arrays = launch(
+      'kept', forward, inputs, ('y', *layer_call.list_saved(policy))
+    )
+    available = inputs | saved_arrays | dict(dy=arrays['dy'][None])
     read = ('dy', *layer_call.gradient_inputs(policy))
-    grads = launch('backward', back, {n: known[n] for n in read})
-    made = dict(y=kept['y']) | grads
-    return {name: array[0] for name, array in made.items()}
+    grads = launch('backward', backward, {n: available[n] for n in read})
+    outputs = dict(y=saved_arrays['y']) | grads
+    return {name: array[0] for name, array in outputs.items()}
 
   return run
 
@@ -147,7 +149,7 @@ def ours_even_odd(config, arrays: Arrays):
   """Sums of bfloat16 in the order of AMX, which computes them where it is."""
   if arrays['x'].dtype == np.float32:
     raise ValueError('an order of bfloat16')
-  return ours(config, arrays, 'even_odd_32')
+  return megakernel(config, arrays, 'even_odd_32')
 
 
 def _of_jax(arrays: Arrays, layer):
@@ -162,12 +164,14 @@ def _of_jax(arrays: Arrays, layer):
     return y, *pull(dy)
 
   forward = jax.jit(lambda *leaves: (layer(ids, *leaves),))
-  both = jax.jit(with_grads)
+  forward_backward = jax.jit(with_grads)
 
-  def run(which: str) -> Arrays:
-    got = forward(*leaves) if which == 'forward' else both(dy, *leaves)
+  def run(pass_: str) -> Arrays:
+    results = (
+      forward(*leaves) if pass_ == 'forward' else forward_backward(dy, *leaves)
+    )
     names = ('y', 'dx', *(f'd_{name}' for name in _LEAVES[1:]))
-    return dict(zip(names, jax.block_until_ready(got), strict=False))
+    return dict(zip(names, jax.block_until_ready(results), strict=False))
 
   return run
 
@@ -185,7 +189,7 @@ def ours_jax(config, arrays: Arrays):
 
 
 def jax_capacity(config, arrays: Arrays):
-  """Experts of one capacity, which is what the routing needs, as in GShard."""
+  """Experts of one capacity, the smallest for the routing, as in GShard."""
   import jax
   import jax.numpy as jnp
 
@@ -194,16 +198,18 @@ def jax_capacity(config, arrays: Arrays):
   def layer(ids, x, weights, w_gate_up, w_down):
     num_experts, _, d_model = w_down.shape
     flat = ids.reshape(-1)
-    chosen = jax.nn.one_hot(flat, num_experts, dtype=jnp.int32)
-    before = jnp.cumsum(chosen, axis=0) - 1
+    one_hot = jax.nn.one_hot(flat, num_experts, dtype=jnp.int32)
+    before = jnp.cumsum(one_hot, axis=0) - 1
     place = jnp.take_along_axis(before, flat[:, None], axis=1)[:, 0]
-    held = jnp.zeros((num_experts, capacity, d_model), x.dtype)
-    held = held.at[flat, place].set(jnp.repeat(x, ids.shape[1], axis=0))
-    gate_up = jnp.einsum('ecd,edf->ecf', held, w_gate_up)
+    expert_rows = jnp.zeros((num_experts, capacity, d_model), x.dtype)
+    expert_rows = expert_rows.at[flat, place].set(
+      jnp.repeat(x, ids.shape[1], axis=0)
+    )
+    gate_up = jnp.einsum('ecd,edf->ecf', expert_rows, w_gate_up)
     gate, up = jnp.split(gate_up, 2, axis=-1)
     out = jnp.einsum('ecf,efd->ecd', jax.nn.silu(gate) * up, w_down)
-    returned = out[flat, place].reshape(*ids.shape, d_model)
-    return jnp.sum(returned * weights[..., None].astype(x.dtype), axis=1)
+    slot_rows = out[flat, place].reshape(*ids.shape, d_model)
+    return jnp.sum(slot_rows * weights[..., None].astype(x.dtype), axis=1)
 
   return _of_jax(arrays, layer)
 
@@ -231,8 +237,8 @@ def torch_grouped(config, arrays: Arrays):
     rows = rows * weights.reshape(-1)[order, None].to(rows.dtype)
     return torch.zeros_like(x).index_add(0, token, rows)
 
-  def run(which: str) -> Arrays:
-    if which == 'forward':
+  def run(pass_: str) -> Arrays:
+    if pass_ == 'forward':
       with torch.no_grad():
         return dict(y=layer().float().numpy())
     for leaf in leaves.values():
@@ -240,14 +246,16 @@ def torch_grouped(config, arrays: Arrays):
     y = layer()
     y.backward(dy)
     grads = {n: leaf.grad.float().numpy() for n, leaf in leaves.items()}
-    found = {'dx' if n == 'x' else f'd_{n}': grad for n, grad in grads.items()}
-    return dict(y=y.detach().float().numpy()) | found
+    named_grads = {
+      'dx' if n == 'x' else f'd_{n}': grad for n, grad in grads.items()
+    }
+    return dict(y=y.detach().float().numpy()) | named_grads
 
   return run
 
 
 PEERS = {
-  'ours, numpy': ours,
+  'ours, numpy': megakernel,
   'ours, JAX': ours_jax,
   'ours, even_odd_32': ours_even_odd,
   'torch grouped_mm': torch_grouped,
@@ -256,15 +264,15 @@ PEERS = {
 }
 
 
-def _difference(got, right: np.ndarray) -> float:
-  a, g = (np.asarray(v, np.float64).reshape(-1) for v in (got, right))
+def _difference(actual, right: np.ndarray) -> float:
+  a, g = (np.asarray(v, np.float64).reshape(-1) for v in (actual, right))
   if a.shape != g.shape or not np.isfinite(a).all():
     return float('inf')
   return float(1 - 2 * (a @ g) / (a @ a + g @ g))
 
 
 def serve(pipe, name: str, config, dtype: str, routing: str) -> None:
-  """Sends how far each pass is from right, then seconds of what is asked."""
+  """Sends the error of each pass, then the seconds of each requested pass."""
   arrays = make(config, dtype, routing)
   wide = {
     n: a if n == 'topk_ids' else a.astype(np.float64) for n, a in arrays.items()
@@ -272,16 +280,16 @@ def serve(pipe, name: str, config, dtype: str, routing: str) -> None:
   try:
     run = PEERS[name](config, arrays)
     right = loop(wide, with_grads=True)
-    for which in PASSES:
-      got = run(which)
-      expected = right if which == 'both' else ('y',)
-      pipe.send(max(_difference(got[n], right[n]) for n in expected))
+    for pass_ in PASSES:
+      outputs = run(pass_)
+      expected = right if pass_ == 'both' else ('y',)
+      pipe.send(max(_difference(outputs[n], right[n]) for n in expected))
   except (ImportError, ValueError) as error:
     pipe.send(f'{name}: {error}')
     return
-  while which := pipe.recv():
+  while pass_ := pipe.recv():
     wall, processor = time.perf_counter(), time.process_time()
-    run(which)
+    run(pass_)
     pipe.send(
       dict(
         wall=time.perf_counter() - wall,
@@ -298,30 +306,30 @@ def run_case(config, dtype: str, routing: str) -> bool:
     pipe, end = context.Pipe()
     args = (end, name, config, dtype, routing)
     context.Process(target=serve, args=args, daemon=True).start()
-    for which in PASSES:
+    for pass_ in PASSES:
       apart = pipe.recv()
       if isinstance(apart, str):
         print(apart)
         break
       if not apart < _MOST_DIFFERENT:
-        print(f'{name}: {which}: WRONG: {apart}')
+        print(f'{name}: {pass_}: WRONG: {apart}')
         is_right = False
-      todo.append((name, which, pipe))
+      todo.append((name, pass_, pipe))
   seconds: dict[tuple[str, str], list[float]] = {}
   order = random.Random(0)
   for _ in range(_ROUNDS.value):
     order.shuffle(todo)
-    for name, which, pipe in todo:
-      pipe.send(which)
+    for name, pass_, pipe in todo:
+      pipe.send(pass_)
       took = pipe.recv()[_CLOCK.value]
-      seconds.setdefault((which, name), []).append(took)
+      seconds.setdefault((pass_, name), []).append(took)
       time.sleep(_SPIN_S)
-  for _, which, pipe in todo:
-    if which == PASSES[0]:
+  for _, pass_, pipe in todo:
+    if pass_ == PASSES[0]:
       pipe.send('')
-  for (which, name), found in sorted(seconds.items(), reverse=True):
-    median = 1e3 * statistics.median(found)
-    print(f'{dtype} {routing:8} {which:7} {name:17} {median:8.1f} ms')
+  for (pass_, name), samples in sorted(seconds.items(), reverse=True):
+    median = 1e3 * statistics.median(samples)
+    print(f'{dtype} {routing:8} {pass_:7} {name:17} {median:8.1f} ms')
   return is_right
 
 

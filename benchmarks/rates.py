@@ -36,14 +36,14 @@ def _image() -> Callable[[], object]:
   return lambda: case.simulate(machine)
 
 
-def _flow(name, make, of) -> Callable[[], object]:
-  """Returns what simulates the flow that `make` builds, without building it."""
+def _flow(name, make, layer) -> Callable[[], object]:
+  """Returns a function that simulates the flow of `make`, built once."""
   machine = witness_lib.get(name).load()[name.replace('-', '_')]
-  simulated = mock.patch.object(flow_lib, 'simulate')
+  patch = mock.patch.object(flow_lib, 'simulate')
   # Some read times of a flow that did not run.
-  with simulated as called, contextlib.suppress(AttributeError, TypeError):
-    make(of, machine)
-  flow = called.call_args.args[0]
+  with patch as simulate_mock, contextlib.suppress(AttributeError, TypeError):
+    make(layer, machine)
+  flow = simulate_mock.call_args.args[0]
   return lambda: flow_lib.simulate(flow, machine)
 
 
@@ -71,12 +71,12 @@ def main(argv):
     seconds = []
     for _ in range(_RUNS.value):
       begin = time.process_time()
-      timed = run()
+      times = run()
       seconds.append(time.process_time() - begin)
-    tasks = len(timed.start)
+    tasks = len(times.start)
     rate = tasks / statistics.median(seconds) / 1e6
     rows.append([name, f'{tasks:,}', f'{rate:.2f}'])
-    print(*rows[-1], repr(timed.total), flush=True)
+    print(*rows[-1], repr(times.total), flush=True)
   if figures.KEEP.value:
     command = f'python -m benchmarks.rates --runs={_RUNS.value}'
     columns = ['simulated', 'tasks', 'million/s']

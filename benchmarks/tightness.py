@@ -151,9 +151,9 @@ def main(argv):
     columns = ['depth', *_SHARES, 'TF32 operands', 'bf16 operands']
     figures.write('tightness_depth', columns, by_depth, [run])
     heads = [
-      f'{_SHORT[dtype]}, {head}' if at == 0 else head
+      f'{_SHORT[dtype]}, {head}' if column == 0 else head
       for dtype in by_dtype
-      for at, head in enumerate(_SHARES)
+      for column, head in enumerate(_SHARES)
     ]
     figures.write('tightness_stages', ['stage', *heads], by_stage, [run])
 

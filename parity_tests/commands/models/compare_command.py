@@ -158,7 +158,7 @@ def _compare_layers(f: flags.FlagValues) -> int:
       *cli.arguments(f, without=('json', 'csv', 'png', 'cases')),
     ),
   )
-  if dry_run.asked(f):
+  if dry_run.is_requested(f):
     return dry_run.execute(f, 'compare', _sides(f, request))
   subject = subject_lib.load(
     f.model, f.text, f.seed, f.batch, f.sequence, f.ranks, f.dtype
@@ -191,14 +191,14 @@ def _compare_layers(f: flags.FlagValues) -> int:
 
 
 def _sides(f: flags.FlagValues, request) -> list[dict[str, Any]]:
-  """Returns what `dry_run_main` is asked of the sides that are in MindSpore."""
+  """Returns the request to `dry_run_main` of each side in MindSpore."""
   sides = [request.left, request.right]
   names = dict.fromkeys(s.moe for s in sides if s.framework == 'mindspore')
   if not names:
     raise cli.UsageError(
       f'device: expected a side in mindspore beside it, got {f.device}'
     )
-  asked = dict(
+  request_fields = dict(
     model=f.model,
     batch=f.batch,
     sequence=f.sequence,
@@ -206,11 +206,11 @@ def _sides(f: flags.FlagValues, request) -> list[dict[str, Any]]:
     dtype=f.dtype,
     backward=request.backward,
   )
-  return [dict(asked, moe=moe) for moe in names]
+  return [dict(request_fields, moe=moe) for moe in names]
 
 
 def _pair(f: flags.FlagValues, name: str):
-  """Returns a side, with its candidate if flags of `hpmoe check` ask for one.
+  """Returns a side, with its candidate if it is given as `hpmoe check` flags.
 
   Raises:
     ValueError: the flags are none of a candidate's, or ask for no computation.
@@ -225,13 +225,19 @@ def _pair(f: flags.FlagValues, name: str):
   side = compare.pair(name, f[name].value)
   if not side.moe.startswith('--'):
     return side
-  asked = check_command.COMMAND.flags()
+  check_flags = check_command.COMMAND.flags()
   try:
-    left = asked(['hpmoe check', *shlex.split(side.moe)])[1:]
+    left = check_flags(['hpmoe check', *shlex.split(side.moe)])[1:]
   except (flags.Error, ValueError) as error:
     raise cli.UsageError(f'{name}: {" ".join(str(error).split())}') from error
-  known = {one.name for one in (*table.FLAGS, *tasks.FLAGS)} - {'outputs'}
-  left += [n for n in asked if asked[n].present and n not in known]
+  candidate_flags = {option.name for option in (*table.FLAGS, *tasks.FLAGS)} - {
+    'outputs'
+  }
+  left += [
+    n
+    for n in check_flags
+    if check_flags[n].present and n not in candidate_flags
+  ]
   if left:
     raise cli.UsageError(
       f'{name}: expected flags of a candidate that computes, such as '
@@ -239,7 +245,7 @@ def _pair(f: flags.FlagValues, name: str):
     )
   case = case_lib.Case(f.direction, dtype=f.dtype or 'float32')
   return dataclasses.replace(
-    side, candidate=backend_flags.candidate(asked, case)
+    side, candidate=backend_flags.candidate(check_flags, case)
   )
 
 

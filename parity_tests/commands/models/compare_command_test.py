@@ -47,8 +47,8 @@ def compare(tmp_path, model):
   def run(options: str, model: str = model) -> tuple[int, dict]:
     out = tmp_path / 'out.json'
     files = f'--json={out} --out={tmp_path}/out'
-    asked = f'--model={model} {files} {_SIZES} {options}'
-    code = main.main(['compare', *shlex.split(asked)])
+    arguments = f'--model={model} {files} {_SIZES} {options}'
+    code = main.main(['compare', *shlex.split(arguments)])
     return code, json.loads(out.read_text()) if out.exists() else {}
 
   return run
@@ -91,22 +91,22 @@ class TestFaults:
     assert report['first_difference'].startswith(
       'Module.model.layers.2.mlp.experts.0.'
     )
-    said = capsys.readouterr().out
-    assert f'>  {report["first_difference"]}' in said
-    assert 'layer 1, its experts alone: within the rounding bound' in said
-    assert f'first failure: {spec.stage} (' in said
-    assert 'hpmoe check --input=' in said
+    output = capsys.readouterr().out
+    assert f'>  {report["first_difference"]}' in output
+    assert 'layer 1, its experts alone: within the rounding bound' in output
+    assert f'first failure: {spec.stage} (' in output
+    assert 'hpmoe check --input=' in output
     # and what it replays is the same
-    again = tmp_path / 'again.json'
+    replayed = tmp_path / 'again.json'
     replay = first['replay'].split()[1:]
-    assert main.main([*replay, f'--json={again}']) == 1
-    found = json.loads(again.read_text())['first_failure']
+    assert main.main([*replay, f'--json={replayed}']) == 1
+    failure = json.loads(replayed.read_text())['first_failure']
     for name in ('stage', 'rank', 'expert', 'row_block', 'col_block', 'got'):
-      assert found[name] == first[name]
+      assert failure[name] == first[name]
 
   def test_a_deadlock_names_its_layer(self, compare, capsys):
-    asked = '--fault=missing_signal --fault_layer=2 --direction=forward'
-    assert compare(asked)[0] == 3
+    options = '--fault=missing_signal --fault_layer=2 --direction=forward'
+    assert compare(options)[0] == 3
     assert 'hpmoe compare: layer 2: deadlock: ' in capsys.readouterr().err
 
 
@@ -136,18 +136,18 @@ class TestSides:
     names = sorted(path.name for path in cases.iterdir())
     assert names == ['layer_1', 'layer_2', 'layer_3']
     capsys.readouterr()
-    checked = ('check', f'--case={cases}/layer_2', '--fault=swapped_experts')
-    assert main.main([*checked, '--direction=both']) == 1
+    command = ('check', f'--case={cases}/layer_2', '--fault=swapped_experts')
+    assert main.main([*command, '--direction=both']) == 1
     assert 'gate_up' in capsys.readouterr().out
 
 
 framework = jax.jit(moe.framework, static_argnums=5)
 
 
-def narrow_weights(x, topk_ids, topk_weights, *others):
+def narrow_weights(x, topk_ids, topk_weights, *rest):
   """A user's layer that rounds the routing weights."""
   narrow = topk_weights.astype(jnp.bfloat16).astype(topk_weights.dtype)
-  return framework(x, topk_ids, narrow, *others)
+  return framework(x, topk_ids, narrow, *rest)
 
 
 def wrong(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
@@ -156,9 +156,9 @@ def wrong(x, topk_ids, topk_weights, w_gate_up, w_down, policy):
   return y.at[0, 5:8, 16:32].multiply(1.001)
 
 
-def not_a_number(x, *others):
+def not_a_number(x, *rest):
   """A user's layer with a NaN in one token."""
-  return framework(x, *others).at[0, 3, 1].set(jnp.nan)
+  return framework(x, *rest).at[0, 3, 1].set(jnp.nan)
 
 
 @jax.custom_jvp
@@ -171,9 +171,9 @@ def _half(primals, tangents):
   return primals[0], tangents[0] / 2
 
 
-def wrong_gradient(x, *others):
+def wrong_gradient(x, *rest):
   """A user's layer that is right, but for the gradient of what it reads."""
-  return framework(_half_its_gradient(x), *others)
+  return framework(_half_its_gradient(x), *rest)
 
 
 def raises(*arguments):
@@ -181,12 +181,12 @@ def raises(*arguments):
   raise RuntimeError('no device')
 
 
-def of_numpy(x, *others):
+def of_numpy(x, *rest):
   return np.asarray(x)
 
 
-def too_long(x, *others):
-  return jnp.concatenate([x, framework(x, *others)])
+def too_long(x, *rest):
+  return jnp.concatenate([x, framework(x, *rest)])
 
 
 class TestLayersOfUsers:
@@ -206,14 +206,14 @@ class TestLayersOfUsers:
   @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
   @pytest.mark.slow
   def test_a_cast_of_routing_weights_is_named(self, compare, capsys, dtype):
-    asked = f'--dtype={dtype} --direction=forward'
-    code, report = compare(f'{self.RIGHT}narrow_weights {asked}')
+    options = f'--dtype={dtype} --direction=forward'
+    code, report = compare(f'{self.RIGHT}narrow_weights {options}')
     assert code == 1
     assert report['wrong_layer'] == 1 and not report['rounding_alone']
-    said = capsys.readouterr().out
-    assert 'as if routing_weight was rounded to bfloat16' in said
+    output = capsys.readouterr().out
+    assert 'as if routing_weight was rounded to bfloat16' in output
     # Its contract has no place for what lies between.
-    assert 'to locate it more closely' not in said
+    assert 'to locate it more closely' not in output
 
   def test_nan_is_an_error_where_it_begins(self, compare, capsys):
     code, report = compare(f'{self.RIGHT}not_a_number --direction=forward')
@@ -235,8 +235,8 @@ class TestLayersOfUsers:
     far = [row['EucDist'] / row['Bench l2norm'] for row in flows]
     assert far[0] < 1e-5
     assert min(far[1:]) > 0.01, far
-    told = ', '.join(f'layers.{n} {d:.2g}' for n, d in zip((3, 2, 1, 0), far))
-    assert told in ' '.join(capsys.readouterr().out.split())
+    ratios = ', '.join(f'layers.{n} {d:.2g}' for n, d in zip((3, 2, 1, 0), far))
+    assert ratios in ' '.join(capsys.readouterr().out.split())
 
   @pytest.mark.parametrize(
     ('name', 'direction', 'code', 'text'),
@@ -249,8 +249,8 @@ class TestLayersOfUsers:
   def test_one_that_gives_no_answer_is_one_line(
     self, compare, capsys, name, direction, code, text
   ):
-    asked = f'{self.RIGHT}{name} --direction={direction}'
-    assert compare(asked)[0] == code
+    options = f'{self.RIGHT}{name} --direction={direction}'
+    assert compare(options)[0] == code
     # Of a busy machine, progress is told before it.
     assert text in capsys.readouterr().err.splitlines()[-1]
 
@@ -284,9 +284,9 @@ class TestNearTies:
     name = 'Module.model.layers.1.block_sparse_moe.experts.0.forward.input.1'
     assert report['first_difference'] == name
     assert 'near tie' in _row(report, name)['Err_message']
-    said = capsys.readouterr().out
-    assert 'near tie: scores agree within rounding' in said
-    assert 'rounding alone parts them' in said
+    output = capsys.readouterr().out
+    assert 'near tie: scores agree within rounding' in output
+    assert 'rounding alone parts them' in output
     assert report['rounding_alone']
 
 
@@ -322,22 +322,22 @@ class TestCandidates:
     first = report['check']['first_failure']
     assert first['stage'] == 'gate_up'
     assert isinstance(first['row_block'], int)
-    said = capsys.readouterr().out
-    assert f'hpmoe check of --candidate={function} on what the layer' in said
-    assert f'--input={tmp_path}/out/layer_1.safetensors' in said
+    output = capsys.readouterr().out
+    assert f'hpmoe check of --candidate={function} on what the layer' in output
+    assert f'--input={tmp_path}/out/layer_1.safetensors' in output
 
   @pytest.mark.slow
   def test_backward_reads_what_forward_did_not_return(self, compare):
     code, report = compare(f'--right=jax:--candidate={__name__}:y_alone')
     assert code == 0
-    assert [one['wrong'] for one in report['layers']] == [False] * 3
+    assert [layer['wrong'] for layer in report['layers']] == [False] * 3
     assert _row(report, 'Module.model.layers.3.0.backward.input.0')
 
 
 def without_a_bias(*arguments):
   """A user's layer that forgets one bias of one expert."""
-  *others, b_down = arguments
-  return framework(*others, b_down.at[0, 2].set(0))
+  *rest, b_down = arguments
+  return framework(*rest, b_down.at[0, 2].set(0))
 
 
 class TestBiases:
@@ -359,10 +359,10 @@ class TestBiases:
   @pytest.mark.slow
   def test_a_folder_is_judged_both_ways(self, tmp_path, compare, biased):
     cases = tmp_path / 'cases'
-    asked = f'--left=jax:oracle --right=jax:framework --cases={cases}'
-    code, report = compare(asked, biased)
+    options = f'--left=jax:oracle --right=jax:framework --cases={cases}'
+    code, report = compare(options, biased)
     assert code == 0, report['first_difference']
-    assert [one['wrong'] for one in report['layers']] == [False] * 2
+    assert [layer['wrong'] for layer in report['layers']] == [False] * 2
     for name in ('b_gate_up', 'b_down', 'w_down'):
       name = f'Module.model.layers.1.mlp.experts.0.parameters_grad.{name}'
       assert float(_row(report, name)['NPU l2norm']) > 0
@@ -382,6 +382,6 @@ class TestBiases:
 
   def test_the_megakernel_is_refused_in_one_line(self, compare, biased, capsys):
     assert compare('--right=jax:host', biased)[0] == 2
-    said = capsys.readouterr().err
-    assert said.count('\n') == 2  # it reads bytes, too
-    assert "moe: expected 'framework' for experts with biases" in said
+    message = capsys.readouterr().err
+    assert message.count('\n') == 2  # it reads bytes, too
+    assert "moe: expected 'framework' for experts with biases" in message

@@ -36,8 +36,8 @@ def _convert(f: flags.FlagValues) -> int:
       step(name)
       return weights.read(name)
 
-    told = dataclasses.replace(weights, read=read)
-    convert.write(f.to, told, f.format)
+    counted_weights = dataclasses.replace(weights, read=read)
+    convert.write(f.to, counted_weights, f.format)
   summary = {
     'from': f['from'].value,
     'from_format': convert.format_of(f['from'].value),

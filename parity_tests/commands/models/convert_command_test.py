@@ -43,14 +43,14 @@ class TestConvert:
     assert (content['from_format'], content['to_format']) == ('hf', 'hf')
     assert content['parameters'] == sum(a.size for a in model[1].values())
     assert 'to_format' in capsys.readouterr().out
-    loaded = convert.read(tmp_path / 'out').load()
+    params = convert.read(tmp_path / 'out').load()
     for name, array in model[1].items():
-      np.testing.assert_array_equal(loaded[name], array)
+      np.testing.assert_array_equal(params[name], array)
 
   def test_rounds_if_asked(self, folder, tmp_path):
     assert _run(folder, '--dtype=bfloat16') == cli.PARITY
-    written = convert.read(tmp_path / 'out')
-    assert written.config.dtype == 'bfloat16'
+    copy = convert.read(tmp_path / 'out')
+    assert copy.config.dtype == 'bfloat16'
 
   def test_refuses_a_truncated_file_and_leaves_nothing(self, folder, capsys):
     file = folder / 'model.safetensors'
@@ -63,24 +63,24 @@ class TestConvert:
     self, model, tmp_path, capsys
   ):
     # given NaN in the last tensor, when all others are written already
-    config, made = model
-    last = list(made)[-1]
-    weights = weights_lib.of_parameters(config, made)
-    broken = {**made, last: np.full_like(made[last], np.nan)}
-    written = tmp_path / 'in'
+    config, params = model
+    last = list(params)[-1]
+    weights = weights_lib.of_parameters(config, params)
+    damaged = {**params, last: np.full_like(params[last], np.nan)}
+    folder_in = tmp_path / 'in'
     convert.write(
-      written,
+      folder_in,
       weights_lib.Weights(
-        weights.fields, config, weights.specs, broken.__getitem__
+        weights.fields, config, weights.specs, damaged.__getitem__
       ),
     )
     # then
-    assert _run(written) == cli.WRONG_REQUEST
+    assert _run(folder_in) == cli.WRONG_REQUEST
     self._one_line(capsys, f'{last}: expected finite weights, got nan')
     assert [path.name for path in tmp_path.iterdir()] == ['in']
 
   def _one_line(self, capsys, text):
-    captured = capsys.readouterr()
-    assert captured.err.count('\n') == 1
-    assert captured.err.startswith('hpmoe convert: ')
-    assert text in captured.err
+    output = capsys.readouterr()
+    assert output.err.count('\n') == 1
+    assert output.err.startswith('hpmoe convert: ')
+    assert text in output.err

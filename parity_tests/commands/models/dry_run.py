@@ -37,11 +37,11 @@ class Row:
   way: str | None
 
 
-def asked(f: flags.FlagValues) -> bool:
-  """Returns whether a dry run is asked for.
+def is_requested(f: flags.FlagValues) -> bool:
+  """Returns whether the flags request a dry run.
 
   Raises:
-    UsageError: it is, but not for an NPU.
+    UsageError: they do, but not for an NPU.
   """
   if f.dry_run and f.device != 'ascend':
     raise cli.UsageError(
@@ -71,7 +71,7 @@ def execute(
   with cli.progress(len(requests)) as step:
     for arguments in requests:
       step('operators')
-      counts |= _ran(task, arguments)
+      counts |= _count_operators(task, arguments)
   rows = [
     Row(name, dtypes, count, _way(tables, name, dtypes, kind))
     for (name, dtypes, kind), count in sorted(counts.items())
@@ -84,7 +84,7 @@ def execute(
     operators=rows,
   )
   cli.write_json(f.json, content)
-  print(_told(rows, missing, version))
+  print(_format_rows(rows, missing, version))
   return cli.NO_PARITY if missing else cli.PARITY
 
 
@@ -94,7 +94,7 @@ def _way(tables, name: str, dtypes: tuple[str, ...], kind: str) -> str | None:
   return None if kind == 'custom' else tables.way(name, dtypes)
 
 
-def _told(rows: list[Row], missing: list[Row], version: str) -> str:
+def _format_rows(rows: list[Row], missing: list[Row], version: str) -> str:
   from hpmoe.parity_tests.report import text_table
 
   heading = ('operator', 'dtypes', 'count', 'an NPU takes it as')
@@ -107,22 +107,22 @@ def _told(rows: list[Row], missing: list[Row], version: str) -> str:
   )
   tables = f"MindSpore {version}'s tables"
   if missing:
-    named = '; '.join(f'{r.name}({", ".join(r.dtypes)})' for r in missing)
-    return f'{table}\n\nan NPU lacks, by {tables}: {named}'
+    operators = '; '.join(f'{r.name}({", ".join(r.dtypes)})' for r in missing)
+    return f'{table}\n\nan NPU lacks, by {tables}: {operators}'
   return (
     f'{table}\n\nan NPU takes all {len(rows)}, by {tables}; of dtypes these '
     'know those of AI CPU kernels alone'
   )
 
 
-def _ran(task: str, asked: Mapping[str, Any]) -> _Counts:
-  """Returns how many operators ran, by name, dtypes and kind."""
+def _count_operators(task: str, request_fields: Mapping[str, Any]) -> _Counts:
+  """Runs a task; returns the number of calls by operator, dtypes and kind."""
   from hpmoe.models.mindspore import eager_log
 
   with tempfile.TemporaryDirectory() as folder:
     request = pathlib.Path(folder) / 'request.json'
     result = pathlib.Path(folder) / 'result.json'
-    request.write_text(json.dumps(dict(task=task, asked=asked)))
+    request.write_text(json.dumps(dict(task=task, fields=request_fields)))
     last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
       [sys.executable, '-m', _MAIN, str(request), str(result)],
@@ -132,18 +132,18 @@ def _ran(task: str, asked: Mapping[str, Any]) -> _Counts:
       errors='replace',
     ) as process:
       assert process.stderr is not None
-      log = eager_log.read(_kept(process.stderr, last))
+      log = eager_log.read(_keep_last(process.stderr, last))
     if process.returncode or not result.exists():
-      raise cli.UsageError(_failed(process.returncode, last))
-    found = json.loads(result.read_text())
-  if 'error' in found:
-    raise cli.UsageError(found['error'])
+      raise cli.UsageError(_describe_failure(process.returncode, last))
+    report = json.loads(result.read_text())
+  if 'error' in report:
+    raise cli.UsageError(report['error'])
   if not log.ran:
     raise cli.UsageError(
       'dry_run: expected operators in the log of MindSpore as in 2.10, got none'
     )
   counts: _Counts = collections.Counter()
-  for row in found['operators']:
+  for row in report['operators']:
     if row['kind'] != 'primitive' or row['name'] in log.ran:
       kind = row['kind'].replace('primitive', 'function')
       counts[row['name'], tuple(row['dtypes']), kind] += row['count']
@@ -154,17 +154,19 @@ def _ran(task: str, asked: Mapping[str, Any]) -> _Counts:
   return counts
 
 
-def _kept(lines: Iterable[str], last: collections.deque[str]) -> Iterator[str]:
-  """Yields lines, and keeps the last of those that no log wrote."""
+def _keep_last(
+  lines: Iterable[str], last: collections.deque[str]
+) -> Iterator[str]:
+  """Yields lines; keeps the last lines that are not the log's in `last`."""
   for line in lines:
     if line.strip() and not line.startswith('['):
       last.append(line.strip())
     yield line
 
 
-def _failed(code: int, last: Sequence[str]) -> str:
-  said = last[-1] if last else 'nothing'
+def _describe_failure(code: int, last: Sequence[str]) -> str:
+  last_line = last[-1] if last else 'nothing'
   return (
     'dry_run: expected the model to run on this machine, got exit code '
-    f'{code}: {said}'
+    f'{code}: {last_line}'
   )

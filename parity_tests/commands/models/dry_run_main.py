@@ -39,14 +39,15 @@ def _config(model: str, dtype: str | None = None) -> config_lib.ModelConfig:
 def _train(settings: Mapping[str, Any]) -> None:
   """Runs a step of training, and the loss after it."""
   # Parameters that stay as they are may lie in layers that are left out.
-  asked = settings_lib.Settings(**{**settings, 'freeze': ''})
+  run_settings = settings_lib.Settings(**{**settings, 'freeze': ''})
   config = dataclasses.replace(
-    _config(asked.source or asked.model), num_nextn_predict_layers=0
+    _config(run_settings.source or run_settings.model),
+    num_nextn_predict_layers=0,
   )
-  device.use(asked.device, asked.moe)
-  trainer = mindspore_trainer.Trainer(config, asked)
+  device.use(run_settings.device, run_settings.moe)
+  trainer = mindspore_trainer.Trainer(config, run_settings)
   state = trainer.first(dry_run.zeros(config, 'float32'))
-  batch = np.zeros((asked.batch, asked.length + 1), np.int32)
+  batch = np.zeros((run_settings.batch, run_settings.length + 1), np.int32)
   state, _ = trainer.step(state, batch)
   trainer.loss(state.params, batch)
 
@@ -84,21 +85,21 @@ TASKS: Mapping[str, Callable[..., None]] = dict(
 )
 
 
-def _run(task: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _run(task: str, fields: Mapping[str, Any]) -> dict[str, Any]:
   try:
-    with dry_run.recorded() as seen:
-      TASKS[task](**asked)
+    with dry_run.recorded() as operators:
+      TASKS[task](**fields)
   except (ValueError, OSError, ImportError) as error:
     return dict(error=' '.join(str(error).split()))
-  rows = [dict(row._asdict(), count=n) for row, n in seen.items()]
+  rows = [dict(row._asdict(), count=n) for row, n in operators.items()]
   return dict(operators=rows)
 
 
 def main(arguments: list[str]) -> None:
   """Runs the task of the first file and writes the second."""
   request, result = map(pathlib.Path, arguments)
-  found = _run(**json.loads(request.read_text()))
-  result.write_text(json.dumps(found))
+  report = _run(**json.loads(request.read_text()))
+  result.write_text(json.dumps(report))
 
 
 if __name__ == '__main__':

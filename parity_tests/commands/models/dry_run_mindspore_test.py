@@ -25,14 +25,14 @@ _F32 = ['float32', 'float32']
 @pytest.fixture(scope='module')
 def config(tmp_path_factory) -> str:
   """Returns the path of the config of a model of eight layers, one dense."""
-  more = dict(
+  fields = dict(
     first_k_dense_replace=1, num_experts_per_tok=2, num_hidden_layers=8
   )
   folder = tmp_path_factory.mktemp('config')
-  return folder_testing.config(folder, 'deepseek_tiny', **more)
+  return folder_testing.config(folder, 'deepseek_tiny', **fields)
 
 
-def _listed(tmp_path, command: str, *options: str) -> tuple[int, dict]:
+def _list_operators(tmp_path, command: str, *options: str) -> tuple[int, dict]:
   """Returns the exit code, and rows by name and dtypes."""
   out = tmp_path / 'out.json'
   code = main.main([command, *options, *_NPU, f'--json={out}'])
@@ -41,14 +41,16 @@ def _listed(tmp_path, command: str, *options: str) -> tuple[int, dict]:
 
 
 class TestTrain:
-  def _listed(self, tmp_path, config, moe_layer):
+  def _list_operators(self, tmp_path, config, moe_layer):
     sizes = ('--framework=mindspore', '--batch=2', '--length=16')
     model = f'--model={config}'
-    return _listed(tmp_path, 'train', model, *sizes, f'--moe={moe_layer}')
+    return _list_operators(
+      tmp_path, 'train', model, *sizes, f'--moe={moe_layer}'
+    )
 
   @pytest.mark.slow
   def test_the_frameworks_own_operators(self, tmp_path, config, capsys):
-    code, rows = self._listed(tmp_path, config, 'framework')
+    code, rows = self._list_operators(tmp_path, config, 'framework')
     assert code == cli.PARITY
     # Forward; of the log alone, backward; of the optimizer.
     for row, way in (
@@ -71,7 +73,7 @@ class TestTrain:
     assert 'an NPU takes all' in capsys.readouterr().out
 
   def test_the_megakernel_is_one_operator(self, tmp_path, config, capsys):
-    code, rows = self._listed(tmp_path, config, 'ascend')
+    code, rows = self._list_operators(tmp_path, config, 'ascend')
     assert code == cli.PARITY
     own = {r[0]: row for r, row in rows.items() if 'Hpmoe' in r[0]}
     # Forward, again for the gradient, and for the loss after the step.
@@ -87,17 +89,17 @@ class TestTrain:
     options = ('--framework=mindspore', '--moe=ascend', '--ranks=2')
     command = ['train', f'--model={config}', *_NPU, *options]
     assert main.main(command) == cli.WRONG_REQUEST
-    captured = capsys.readouterr()
-    assert captured.err.count('\n') == 1
-    assert 'config.num_ranks: expected 1 on an' in captured.err
+    output = capsys.readouterr()
+    assert output.err.count('\n') == 1
+    assert 'config.num_ranks: expected 1 on an' in output.err
 
 
-def unknown(x, ids, weights, *others):
+def unknown(x, ids, weights, *rest):
   """A user's layer with an operator that no NPU has."""
   solve = scipy_ops.SolveTriangular(False, False, 'N')
-  one = ms.Tensor(np.eye(1, dtype=np.float32))
-  y = moe.framework(x, ids, weights, *others)
-  return y * solve(one, one).astype(y.dtype)
+  identity = ms.Tensor(np.eye(1, dtype=np.float32))
+  y = moe.framework(x, ids, weights, *rest)
+  return y * solve(identity, identity).astype(y.dtype)
 
 
 @pytest.fixture(scope='module')
@@ -110,7 +112,7 @@ class TestGenerate:
   @pytest.mark.slow
   def test_a_model_in_bfloat16(self, tmp_path, folder):
     options = (f'--from={folder}', '--framework=mindspore', '--moe=ascend')
-    code, rows = _listed(tmp_path, 'generate', *options)
+    code, rows = _list_operators(tmp_path, 'generate', *options)
     assert code == cli.PARITY
     (own,) = {row[1:] for row in rows if row[0] == 'HpmoeLaunch'}
     assert own.count('bfloat16') == 3
@@ -119,7 +121,7 @@ class TestGenerate:
   def test_an_operator_that_an_npu_lacks_is_named(
     self, tmp_path, folder, capsys
   ):
-    code, rows = _listed(
+    code, rows = _list_operators(
       tmp_path,
       'generate',
       f'--from={folder}',
@@ -127,7 +129,7 @@ class TestGenerate:
       f'--moe={__name__}:unknown',
     )
     assert code == cli.NO_PARITY
-    lacked = [row for row, told in rows.items() if told['way'] is None]
+    lacked = [row for row, fields in rows.items() if fields['way'] is None]
     assert lacked == [('SolveTriangular', *_F32)]
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith('an NPU lacks, ')
@@ -166,7 +168,7 @@ class TestNarrowed:
 @pytest.mark.slow
 def test_compare_lists_a_side_with_its_gradients(tmp_path, config, capsys):
   options = (f'--model={config}', '--batch=1', '--sequence=16')
-  code, rows = _listed(
+  code, rows = _list_operators(
     tmp_path, 'compare', '--right=mindspore:framework', *options
   )
   assert code == cli.PARITY

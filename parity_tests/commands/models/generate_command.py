@@ -33,12 +33,14 @@ def _generate(f: flags.FlagValues) -> int:
 
   if f['from'].value is None:
     raise cli.UsageError('from: expected a folder, got none')
-  if dry_run.asked(f):
+  if dry_run.is_requested(f):
     if f.framework != 'mindspore':
       raise _without_mindspore(f)
-    asked = dict(model=f['from'].value, moe=f.moe, batch=f.batch, dtype=f.dtype)
-    return dry_run.execute(f, 'generate', [asked])
-  # What is missing is told before any work.
+    request = dict(
+      model=f['from'].value, moe=f.moe, batch=f.batch, dtype=f.dtype
+    )
+    return dry_run.execute(f, 'generate', [request])
+  # Report a missing package before any work.
   stepper = _stepper(f)
   if f.chat:
     import jinja2  # noqa: F401
@@ -55,25 +57,25 @@ def _generate(f: flags.FlagValues) -> int:
   with cli.progress(len(weights.specs)) as step:
     params = weights.load(step)
   stops = [stop.replace(r'\n', '\n') for stop in f.stop]
-  shown = _Shown([''] * len(prompts) if f.chat else prompts)
+  screen = _Screen([''] * len(prompts) if f.chat else prompts)
   # The megakernel has no biases of experts.
   biased = config.family.by_turns and not f['moe'].present
   with cli.launches_in_frameworks():
     model = stepper(params, config, 'framework' if biased else f.moe)
     texts: list[dict[str, Any]] = []
     for first in range(0, len(ids), f.batch):
-      some = ids[first : first + f.batch]
-      texts += _written(
-        model, config, tokenizer, some, f.tokens, sampling, stops, shown
+      batch_ids = ids[first : first + f.batch]
+      texts += _write_texts(
+        model, config, tokenizer, batch_ids, f.tokens, sampling, stops, screen
       )
-  told = [dict(prompt=p, **text) for p, text in zip(prompts, texts)]
-  print(shown.speed(), file=sys.stderr)
-  cli.write_json(f.json, dict(texts=told, tokens_per_second=shown.rate))
+  text_rows = [dict(prompt=p, **text) for p, text in zip(prompts, texts)]
+  print(screen.speed(), file=sys.stderr)
+  cli.write_json(f.json, dict(texts=text_rows, tokens_per_second=screen.rate))
   return cli.PARITY
 
 
 def _prompts(f: flags.FlagValues, files: Mapping[str, bytes]) -> list[str]:
-  """Returns what the model is to read.
+  """Returns the prompts for the model.
 
   Raises:
     ValueError: there is none, or the template refuses it.
@@ -82,11 +84,11 @@ def _prompts(f: flags.FlagValues, files: Mapping[str, bytes]) -> list[str]:
     raise cli.UsageError('prompt: expected none beside --prompts, got one')
   if f.system is not None and not f.chat:
     raise cli.UsageError('system: expected --chat beside it, got none')
-  asked: list[Any] = [f.prompt] if f.prompts is None else _read(f.prompts)
+  prompts: list[Any] = [f.prompt] if f.prompts is None else _read(f.prompts)
   if not f.chat:
-    if wrong := [p for p in asked if not isinstance(p, str)]:
+    if wrong := [p for p in prompts if not isinstance(p, str)]:
       raise cli.UsageError(f'chat: expected for messages, got none: {wrong[0]}')
-    return asked
+    return prompts
   from hpmoe.models.checkpoint import chat
 
   begin = [dict(role='system', content=f.system)] if f.system else []
@@ -95,19 +97,19 @@ def _prompts(f: flags.FlagValues, files: Mapping[str, bytes]) -> list[str]:
       files,
       begin + ([dict(role='user', content=p)] if isinstance(p, str) else p),
     )
-    for p in asked
+    for p in prompts
   ]
 
 
 def _read(path: str) -> list[Any]:
   """Returns the prompts of a file: texts, or messages."""
   lines = pathlib.Path(path).read_text(encoding='utf-8').splitlines()
-  found = [line for line in lines if line.strip()]
+  prompts = [line for line in lines if line.strip()]
   if pathlib.Path(path).suffix == '.jsonl':
-    found = [_of_line(path, line) for line in found]
-  if not found:
+    prompts = [_of_line(path, line) for line in prompts]
+  if not prompts:
     raise ValueError(f'prompts: expected some in {path}, got none')
-  return found
+  return prompts
 
 
 def _of_line(path: str, line: str) -> Any:
@@ -141,27 +143,29 @@ def _stepper(f: flags.FlagValues):
   return of_mindspore.Stepper
 
 
-def _written(
-  model, config, tokenizer, prompts, count, sampling, stops, shown: '_Shown'
+def _write_texts(
+  model, config, tokenizer, prompts, count, sampling, stops, screen: '_Screen'
 ) -> list[dict[str, Any]]:
-  """Returns text, tokens and end of what follows some prompts; shows them."""
+  """Generates and shows texts; returns text, tokens and end of each."""
   from hpmoe.models import generation
   from hpmoe.models import writing
 
   writers = [writing.Writer(tokenizer, prompt, stops) for prompt in prompts]
-  first = shown.begin(len(prompts))
+  first = screen.begin(len(prompts))
 
-  def told(row: int, token: int | None) -> bool:
+  def show_token(row: int, token: int | None) -> bool:
     if token is None:
-      shown.end(first + row, writers[row].end())
+      screen.end(first + row, writers[row].end())
     else:
-      shown.add(first + row, writers[row].add(token))
+      screen.add(first + row, writers[row].add(token))
     return writers[row].stopped is None
 
-  made = generation.generate(model, config, prompts, count, sampling, told)
+  texts = generation.generate(
+    model, config, prompts, count, sampling, show_token
+  )
   return [
     dict(text=writer.text, tokens=tokens, end=_end(writer, tokens, count))
-    for writer, tokens in zip(writers, made)
+    for writer, tokens in zip(writers, texts)
   ]
 
 
@@ -171,22 +175,22 @@ def _end(writer, tokens: Sequence[int], count: int) -> str:
   return 'tokens' if len(tokens) == count else 'eos'
 
 
-class _Shown:
-  """Writes texts in order: the first that has not ended as it comes."""
+class _Screen:
+  """Prints texts in order; the first unfinished one is printed as it grows."""
 
   def __init__(self, heads: Sequence[str]):
     self._heads = heads
     self._texts = [''] * len(heads)
     self._counts = [0] * len(heads)
-    self._ended: set[int] = set()
-    self._begun = 0
-    self._next = self._shown = 0  # a text, and so much of it
+    self._finished_texts: set[int] = set()
+    self._num_begun = 0
+    self._next = self._num_shown = 0  # a text, and its characters shown so far
     self._last: float | None = None
-    self._timed, self._seconds = 0, 0.0
+    self._num_timed, self._seconds = 0, 0.0
 
   def begin(self, count: int) -> int:
-    """Notes that `count` further texts begin; returns the first's number."""
-    first, self._begun = self._begun, self._begun + count
+    """Begins `count` further texts; returns the number of the first."""
+    first, self._num_begun = self._num_begun, self._num_begun + count
     self._last = None
     return first
 
@@ -199,21 +203,21 @@ class _Shown:
   def end(self, number: int, piece: str) -> None:
     """Takes the last of a text."""
     self._texts[number] += piece
-    self._ended.add(number)
+    self._finished_texts.add(number)
     self._flush()
 
   def _flush(self) -> None:
     while self._next < len(self._heads):
       number = self._next
       # Nothing before the first token: an error is one line.
-      if self._texts[number] or number in self._ended:
+      if self._texts[number] or number in self._finished_texts:
         text = self._heads[number] + self._texts[number]
-        self._show(text[self._shown :])
-        self._shown = len(text)
-      if number not in self._ended:
+        self._show(text[self._num_shown :])
+        self._num_shown = len(text)
+      if number not in self._finished_texts:
         return
       self._show('\n')
-      self._next, self._shown = number + 1, 0
+      self._next, self._num_shown = number + 1, 0
 
   def _show(self, text: str) -> None:
     sys.stdout.write(text)
@@ -223,14 +227,14 @@ class _Shown:
     self._counts[number] += 1
     now = time.perf_counter()
     if self._counts[number] > _UNTIMED and self._last is not None:
-      self._timed += 1
+      self._num_timed += 1
       self._seconds += now - self._last
     self._last = now
 
   @property
   def rate(self) -> float | None:
     """Tokens a second, of all texts."""
-    return self._timed / self._seconds if self._timed else None
+    return self._num_timed / self._seconds if self._num_timed else None
 
   def speed(self) -> str:
     """Returns how many tokens there are, and how fast they came."""

@@ -47,29 +47,29 @@ class TestGenerate:
     prompts = ['She ', 'Anne was very much', 'the']
     (tmp_path / 'prompts.txt').write_text('\n'.join(prompts))
     # when
-    many = _generated(
+    rows = _generated(
       folder, tmp_path, f'--prompts={tmp_path}/prompts.txt', '--batch=2'
     )
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     # then
-    assert [one['prompt'] for one in many] == prompts
-    assert said.out == ''.join(f'{o["prompt"]}{o["text"]}\n' for o in many)
-    assert '12 tokens, ' in said.err and ' a second' in said.err
-    for prompt, one in zip(prompts, many):
-      assert _generated(folder, tmp_path, f'--prompt={prompt}') == [one]
+    assert [row['prompt'] for row in rows] == prompts
+    assert output.out == ''.join(f'{o["prompt"]}{o["text"]}\n' for o in rows)
+    assert '12 tokens, ' in output.err and ' a second' in output.err
+    for prompt, row in zip(prompts, rows):
+      assert _generated(folder, tmp_path, f'--prompt={prompt}') == [row]
 
   def test_a_chat_is_in_the_template_of_the_model(
     self, folder, tmp_path, capsys
   ):
-    (made,) = _generated(folder, tmp_path, '--chat', '--prompt=Anne')
-    assert made['prompt'] == 'Anne said '
-    assert capsys.readouterr().out == f'{made["text"]}\n'
-    asked = dict(messages=[dict(role='user', content='She')])
-    (tmp_path / 'asked.jsonl').write_text(json.dumps(asked))
-    (made,) = _generated(
+    (row,) = _generated(folder, tmp_path, '--chat', '--prompt=Anne')
+    assert row['prompt'] == 'Anne said '
+    assert capsys.readouterr().out == f'{row["text"]}\n'
+    message = dict(messages=[dict(role='user', content='She')])
+    (tmp_path / 'asked.jsonl').write_text(json.dumps(message))
+    (row,) = _generated(
       folder, tmp_path, '--chat', f'--prompts={tmp_path}/asked.jsonl'
     )
-    assert made['prompt'] == 'She said '
+    assert row['prompt'] == 'She said '
 
   def test_bytes_in_place_of_a_lost_tokenizer_are_said(
     self, folder, tmp_path, capsys
@@ -78,8 +78,8 @@ class TestGenerate:
     weights = convert.read(folder)
     files = {**weights.extras}
     del files['tokenizer.json']
-    lost = dataclasses.replace(weights, extras=files)
-    convert.write(tmp_path / 'lost', lost)
+    bytes_model = dataclasses.replace(weights, extras=files)
+    convert.write(tmp_path / 'lost', bytes_model)
     # when, then
     _generated(tmp_path / 'lost', tmp_path, '--prompt=Anne')
     assert 'no tokenizer.json: text is read as bytes' in capsys.readouterr().err
@@ -101,8 +101,10 @@ class TestGenerate:
     options = (f'--model={config}', f'--out={tmp_path}/out', wrong)
     # when, then
     assert main.main((command, *options)) == cli.WRONG_REQUEST
-    told = f'{config}: its vocabulary has 300 tokens, and no tokenizer.json: '
-    assert told in capsys.readouterr().err
+    warning = (
+      f'{config}: its vocabulary has 300 tokens, and no tokenizer.json: '
+    )
+    assert warning in capsys.readouterr().err
 
   def test_a_model_with_biases_of_experts_needs_no_option(self, tmp_path):
     out = tmp_path / 'out.json'
@@ -114,9 +116,9 @@ class TestGenerate:
   def test_ends_before_a_stop_string(self, folder, tmp_path):
     (whole,) = _generated(folder, tmp_path, '--prompt=Anne was')
     stop = whole['text'][2:4].replace('\n', '\\n')
-    (made,) = _generated(
+    (row,) = _generated(
       folder, tmp_path, '--prompt=Anne was', f'--stop=@@,{stop}'
     )
-    assert made['end'] == 'stop'
-    assert whole['text'].startswith(made['text'])
-    assert len(made['text']) <= 2
+    assert row['end'] == 'stop'
+    assert whole['text'].startswith(row['text'])
+    assert len(row['text']) <= 2

@@ -36,9 +36,9 @@ def _train(f: flags.FlagValues) -> int:
   if f['from'].value is not None and f['model'].present:
     raise cli.UsageError(f'model: expected none beside --from, got {f.model}')
   names = (field.name for field in dataclasses.fields(settings_lib.Settings))
-  given = {name: f[_flag(name)].value for name in names}
-  settings = settings_lib.Settings(**given)
-  if dry_run.asked(f):
+  fields = {name: f[_flag(name)].value for name in names}
+  settings = settings_lib.Settings(**fields)
+  if dry_run.is_requested(f):
     return dry_run.execute(
       f, 'train', [dict(settings=dataclasses.asdict(settings))]
     )
@@ -92,7 +92,7 @@ def _run(f: flags.FlagValues, settings) -> int:
 def _print(summary: dict, unit: str) -> None:
   from hpmoe.models.train import run
 
-  def both(name: str) -> str:
+  def format_loss(name: str) -> str:
     nats = summary[name]
     return f'{nats:.4f} nats, {nats / math.log(2):.4f} bits'
 
@@ -103,7 +103,7 @@ def _print(summary: dict, unit: str) -> None:
     ('held_out_loss', 'loss on held-out text'),
     ('bigram_entropy', 'bigram entropy of the text'),
   ):
-    print(f'  {text:<28}{both(name)} a {unit}')
+    print(f'  {text:<28}{format_loss(name)} a {unit}')
   print(f'hpmoe generate --from={summary["model"]}')
 
 

@@ -42,9 +42,9 @@ class TestTrain:
     content = json.loads(report.read_text())
     assert len(content['losses']) == 2
     assert content['settings']['moe'] == 'host'
-    said = capsys.readouterr().out
-    assert 'bigram entropy' in said
-    assert 'mean loss of the last 2 ' in said
+    output = capsys.readouterr().out
+    assert 'bigram entropy' in output
+    assert 'mean loss of the last 2 ' in output
     assert {p.name for p in out.iterdir()} == {
       *('states', 'model', 'metrics.jsonl'),
       *('loss.png', 'expert_load.png'),
@@ -53,9 +53,9 @@ class TestTrain:
     command = ['generate', f'--from={out}/model', '--prompt=The ', '--tokens=3']
     assert main.main([*command, f'--json={report}']) == cli.PARITY
     # then
-    (made,) = json.loads(report.read_text())['texts']
-    assert len(made['tokens']) == 3 and made['end'] == 'tokens'
-    assert capsys.readouterr().out == f'The {made["text"]}\n'
+    (text,) = json.loads(report.read_text())['texts']
+    assert len(text['tokens']) == 3 and text['end'] == 'tokens'
+    assert capsys.readouterr().out == f'The {text["text"]}\n'
 
   @pytest.mark.slow
   def test_a_run_that_diverges_is_one_line(self, config, tmp_path, capsys):
@@ -97,7 +97,7 @@ def test_without_its_extra_a_command_says_how_to_install_it(
     'from hpmoe.parity_tests.commands import main; '
     'sys.exit(main.main(sys.argv[2:]))'
   )
-  ended = subprocess.run(
+  process = subprocess.run(
     [sys.executable, '-c', text, module, *command.split()],
     cwd=tmp_path,
     env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
@@ -107,12 +107,12 @@ def test_without_its_extra_a_command_says_how_to_install_it(
   )
   name = command.split()[0]
   extra = 'mindspore' if module == 'mindspore' else 'models'
-  assert ended.returncode == cli.WRONG_REQUEST, ended.stderr
-  (line,) = ended.stderr.splitlines()
+  assert process.returncode == cli.WRONG_REQUEST, process.stderr
+  (line,) = process.stderr.splitlines()
   assert line.startswith(
     f'hpmoe {name}: {module}: expected the extra `{extra}`, got none; '
     f'{sys.executable} -m pip install '
   )
-  named = ('mindspore',) if extra == 'mindspore' else _EXTRA
-  assert all(package in line for package in named)
+  packages = ('mindspore',) if extra == 'mindspore' else _EXTRA
+  assert all(package in line for package in packages)
   assert not list(tmp_path.iterdir())
