@@ -83,6 +83,25 @@ def find_row_shape(
   return parts[quantised.FORMS[form].parts.index(spec.kind)][1]
 
 
+def check_row_widths(policy: precision.PrecisionPolicy, **sizes: int) -> None:
+  """Refuses rows that do not fill bytes with their codes.
+
+  Args:
+    policy: has the forms.
+    **sizes: by the letters of the notation.
+
+  Raises:
+    ValueError: names the rows and their width.
+  """
+  for name, form in quantised.row_forms(policy.rows).items():
+    width = tensors.SPECS[name].dims(**sizes)[-1]
+    if quantised.FORMS[form].is_packed and width % 2:
+      raise ValueError(
+        f'rows: expected an even number of columns of {name} with {form}, two '
+        f'codes a byte, got {width}'
+      )
+
+
 def check_row_parts(
   policy: precision.PrecisionPolicy, outputs: Iterable[str]
 ) -> None:
@@ -111,13 +130,16 @@ def read_rows(
     static_scales: `[R, N]` of rows whose scales are an input, by its name.
   """
   forms = select_forms(quantised.row_forms(policy.rows), arrays)
-  static = {n for n in forms if f'{n}_scale' in static_scales}
-  computed = {n: form for n, form in forms.items() if n not in static}
-  return compute_values(computed, arrays) | {
-    name: arrays[f'{name}_codes'].astype(np.float32)
-    * static_scales[f'{name}_scale'][..., None]
-    for name in static
+  computed = {
+    n: form for n, form in forms.items() if not quantised.FORMS[form].is_static
   }
+  rows = compute_values(computed, arrays)
+  for name in forms:
+    scales = static_scales.get(f'{name}_scale')
+    if scales is not None:
+      codes = rows.get(name, arrays[f'{name}_codes'])
+      rows[name] = codes.astype(np.float32) * scales[..., None]
+  return rows
 
 
 def make_forms(weights: str = '', x: str = '') -> dict[str, str]:

@@ -97,8 +97,9 @@ class LayerInputs:
 
     Raises:
       ValueError: one is there of which the policy knows nothing, or is not
-        above 0, or has another shape or dtype.
+        above 0, or has another shape or dtype; or rows do not fill bytes.
     """
+    codes.check_row_widths(self.policy, **self.config.dims())
     names = self.policy.static_scales
     present = [s.name for s in tensors.STATIC_SCALES if s.name in self.arrays]
     for name in present:

@@ -35,7 +35,10 @@ CASE = case_lib.Case(
 )
 PARTS = tuple(spec.name for spec in tensors.ROW_CODES)
 SLOW = pytest.mark.slow
-QUICK = ('int8_token', 'e4m3_1x128', 'mxfp8', 'e4m3_static')
+QUICK = (
+  *('int8_token', 'e4m3_1x128', 'mxfp8', 'e4m3_static'),
+  *('mxfp4', 'mxfp4_deepgemm', 'nvfp4_static'),
+)
 _NAMES = ('expert_in', 'activation')
 # From what rows are quantised.
 FROM_DTYPES: tuple[dict, ...] = (
@@ -340,6 +343,66 @@ def test_a_sample_of_codes_is_judged():
   assert report.passed and set(_list_judged(report)) == {*PARTS}
   wrong = _change(layer, 'activation_scales', lambda a: a * np.float32(2))
   assert not hpmoe.check(wrong, case, **few).passed
+
+
+def _swap_nibbles(codes):
+  return codes << 4 | codes >> 4
+
+
+class TestPackedRows:
+  """Two codes of 4 bits lie in a byte."""
+
+  FORMS = ('mxfp4', 'nvfp4_static')
+
+  @pytest.mark.few(4)
+  @pytest.mark.parametrize('form', FORMS)
+  @pytest.mark.parametrize(
+    'name, change, pattern',
+    [
+      (
+        'expert_in_codes',
+        _swap_nibbles,
+        'even and odd columns were swapped',
+      ),
+      ('activation_codes', lambda a: a ^ 0x88, 'of the opposite sign'),
+      ('activation_codes', lambda a: np.roll(a, 1, 1), 'of the row before'),
+      ('expert_in_scales', lambda a: np.roll(a, 1, 2), 'of the group before'),
+      ('activation_scales', lambda a: a + np.uint8(8), ''),
+    ],
+  )
+  def test_wrong_codes_are_named(self, form, name, change, pattern):
+    def as_bytes(array):
+      return change(array.view(np.uint8)).view(array.dtype)
+
+    report = _check(_change(_layer(form), name, as_bytes), form)
+    assert report.first_failure.stage == name
+    assert pattern in report.first_failure.pattern
+
+  @pytest.mark.parametrize('names', [None, {'y'}])
+  def test_the_scale_of_the_next_expert_is_wrong(self, names):
+    def kernel(inputs, config, policy):
+      scale = np.roll(inputs['activation_scale'], 1, 1)
+      layer = _layer('nvfp4_static', outputs=names)
+      return layer({**inputs, 'activation_scale': scale}, config, policy)
+
+    report = _check(kernel, 'nvfp4_static')
+    stage = 'activation_scales' if names is None else 'y'
+    assert report.first_failure.stage == stage
+
+  @pytest.mark.parametrize('wrong', ['mxfp4_ceil', 'mxfp8'])
+  def test_rows_of_another_form_show_in_y_alone(self, wrong):
+    layer = _layer(wrong, outputs={'y'})
+    assert not _check(layer, 'mxfp4').passed
+
+  def test_codes_that_are_not_packed_are_refused(self):
+    layer = _change(_layer('mxfp4'), 'expert_in_codes', lambda a: a[..., :9])
+    with pytest.raises(ValueError, match=r'expected uint8 \[1, \d+, 72\], got'):
+      _check(layer, 'mxfp4')
+
+  def test_columns_that_fill_no_bytes_are_refused(self):
+    words = 'expected an even number of columns of activation with mxfp4'
+    with pytest.raises(ValueError, match=words):
+      _check(_layer('mxfp4'), 'mxfp4', preset='tiny:d_model=32:d_ff=33')
 
 
 class TestStaticScales:

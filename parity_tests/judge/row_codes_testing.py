@@ -37,7 +37,9 @@ class Quantiser:
     `static` `[n]` are scales that are an input; None: they are computed.
     """
     form = quantised.FORMS[self.form]
-    if static is not None:
+    if static is not None and form.is_packed:
+      rows = rows / static[:, None]
+    elif static is not None:
       scale = static[:, None]
       scaled = rows / scale
       if self.order != 'divide':
@@ -59,6 +61,10 @@ class Quantiser:
     scaled, scales = self._scale(form, groups, np.where(live, largest, f32(1)))
     codes = self._round(form, scaled).reshape(padded.shape)
     scales = np.where(live, scales, f32(form.of_zeros))[..., 0]
+    if form.is_packed:
+      nibbles = codes.view(np.uint8)[:, : rows.shape[1]]
+      pairs = nibbles[:, ::2] | nibbles[:, 1::2] << 4
+      return pairs, _store_scales(form, scales)
     return codes[:, : rows.shape[1]], _store_scales(form, scales)
 
   def _scale(self, form, groups, largest):
@@ -73,7 +79,11 @@ class Quantiser:
     if self.order == 'encode' and form.scale == 'float32':
       factor = top / largest
       return groups * factor, f32(1) / factor
-    scale = (largest / top).astype(_find_dtype(form.scale)).astype(f32)
+    scale = np.minimum(largest / top, f32(448) if form.is_packed else np.inf)
+    scale = scale.astype(_find_dtype(form.scale)).astype(f32)
+    if form.is_packed:
+      live = scale > 0
+      return np.where(live, groups / np.where(live, scale, 1), 0), scale
     if self.order == 'divide':
       return groups / scale, scale
     return groups * (f32(1) / scale), scale
@@ -82,6 +92,8 @@ class Quantiser:
     dtype = _find_dtype(form.element)
     if form.element != 'int8':
       highest = f32(ml_dtypes.finfo(dtype).max)
+      if form.rounding[0][1] == 'zero':  # a tie goes to zero
+        scaled = scaled * f32(1 - 2.0**-23)
       return np.clip(scaled, -highest, highest).astype(dtype)
     for name, mode in form.rounding:
       if name == 'float16':
@@ -107,6 +119,9 @@ def _find_dtype(name: str) -> np.dtype:
 
 def dequantise(form: str, codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
   """Returns values `[n, X]` float32 of codes and scales."""
+  if quantised.FORMS[form].is_packed:
+    nibbles = np.stack([codes & 15, codes >> 4], -1).reshape(len(codes), -1)
+    codes = nibbles.astype(np.uint8).view(ml_dtypes.float4_e2m1fn)
   if scales.dtype == np.uint8:
     scales = np.ldexp(f32(1), scales.astype(np.int32) - 127)
   width = quantised.FORMS[form].group[1] or codes.shape[1]
@@ -167,9 +182,13 @@ class Layer:
     quantiser = self.quantisers[name]
     codes, scales = quantiser(rows, static.get(name))
     tensors[f'{name}_codes'] = codes
-    if name not in static:
+    form = quantised.FORMS[quantiser.form]
+    if not form.is_static:
       tensors[f'{name}_scales'] = scales
-    return dequantise(quantiser.form, codes, scales)
+    values = dequantise(quantiser.form, codes, scales)
+    return (
+      values * static[name][:, None] if form.is_packed and static else values
+    )
 
 
 def _store(policy, name: str, values: np.ndarray) -> np.ndarray:

@@ -60,7 +60,7 @@ def _place_codes(row_order: Iterable[str]) -> Iterator[str]:
 
 
 # The routing, of a kernel that routes by itself, is before all others.
-_LOGITS = tensors.ROUTER_GEMM[1].name
+_LOGITS = tensors.ROUTER_GEMM[0].name
 # The gradient of its logits is the last of all.
 ORDER = (
   _LOGITS,

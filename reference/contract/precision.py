@@ -386,7 +386,7 @@ class PrecisionPolicy:
     return tuple(
       f'{name}_scale'
       for name, form in forms.items()
-      if quantised_lib.FORMS[form].is_static
+      if quantised_lib.FORMS[form].reads_scale
     )
 
   def needs(self, name: str, layer: tensors.Layer) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ RULES = {
   'two_level': 's = (a / top) * g, x * (1 / (s * (1 / g)))',
   # Of rows: `NAME_scale` of the expert, whatever their magnitudes are.
   'static': 's is an input, x / s, saturated',
+  # Of rows: a scale of a group in 8 bits, times `NAME_scale` g of the expert.
+  'static_two_level': 's = (a / top) / g, x / (s * g)',
   # All between 0 and the largest code; the group's zero is round(-least / s).
   'zero_point': 's = (most - least) / top, round(x / s) + zero',
 }
@@ -150,6 +152,21 @@ class Form:
     return self.rule == 'static'
 
   @property
+  def reads_scale(self) -> bool:
+    """Whether such an input multiplies scales, or is them."""
+    return self.rule in ('static', 'static_two_level')
+
+  @property
+  def is_packed(self) -> bool:
+    """Whether files hold several codes in a word."""
+    return ELEMENTS[self.element].is_packed
+
+  @property
+  def has_coarse_scales(self) -> bool:
+    """Whether the next scale is far: a power of two, or one in 8 bits."""
+    return self.rule in POWERS or self.scale.startswith('float8')
+
+  @property
   def parts(self) -> tuple[str, ...]:
     """What stands for a tensor, fields of `quantise.Quantised`."""
     if self.is_static:
@@ -188,15 +205,19 @@ def _form(name: str, row: dict[str, Any]) -> Form:
 
 _ROWS = tomllib.loads(pathlib.Path(__file__).with_suffix('.toml').read_text())
 FORMS = {name: _form(name, row) for name, row in _ROWS.items()}
+_PACKED_ROWS = ('float4_e2m1fn',)
 # Of rows, quantised as they come: no value of another row counts.
 OF_ROWS = tuple(
   name
   for name, row in FORMS.items()
-  if row.group[0] == 1 and not ELEMENTS[row.element].is_packed
+  if row.group[0] == 1 and (not row.is_packed or row.element in _PACKED_ROWS)
+  if row.rule != 'two_level'
 )
 # Of what comes as codes: its scales come too, or are computed.
-OF_VALUES = tuple(name for name, row in FORMS.items() if not row.is_static)
-OF_X = tuple(name for name in OF_ROWS if name in OF_VALUES)
+OF_VALUES = tuple(name for name, row in FORMS.items() if not row.reads_scale)
+OF_X = tuple(
+  name for name in OF_ROWS if name in OF_VALUES and not FORMS[name].is_packed
+)
 # What GEMMs may quantise before they multiply it.
 ROWS = ('expert_in', 'activation')
 

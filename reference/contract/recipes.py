@@ -54,7 +54,7 @@ SOURCES: dict[str, str] = {name: row['source'] for name, row in _TABLES.items()}
 _FORMS = {
   name: row
   for name, row in quantised.FORMS.items()
-  if not (quantised.ELEMENTS[row.element].is_packed or row.is_static)
+  if not (quantised.ELEMENTS[row.element].is_packed or row.reads_scale)
 }
 OF_LINES = tuple(
   name

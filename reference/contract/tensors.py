@@ -129,11 +129,8 @@ RELAYED = (
   TensorSpec('dy_relayed', 'R N D', 'storage', 'movement'),
 )
 
-# Of a kernel that computes its router's logits too.
-ROUTER_GEMM = (
-  TensorSpec('router_w', 'D E', 'storage', 'weight'),
-  TensorSpec('router_logits', 'R T E', 'storage', 'compute'),
-)
+# Of a kernel that computes its router's logits too, of x and router_w `[D, E]`.
+ROUTER_GEMM = (TensorSpec('router_logits', 'R T E', 'storage', 'compute'),)
 # Of a kernel that routes by itself: the gradient of its logits through weights.
 ROUTER_GRADS = (TensorSpec('d_router_logits', 'R T E', 'f32', 'compute'),)
 

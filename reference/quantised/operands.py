@@ -52,7 +52,7 @@ def multiplied(
   *before, last = policy.forms(gemm, operand) or (None,)
   if last is None:
     return values
-  if last.is_static:
+  if last.reads_scale:
     scales = _scale_rows(experts, scale, values.shape[1])
     coded = quantise.quantise(last, values, scales=scales)
     return quantise.dequantise(last, coded)

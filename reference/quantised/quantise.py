@@ -44,16 +44,12 @@ def quantise(
     form: how.
     values: `[..., A, B]` float, of at most 32 bits.
     depth: the axis that a GEMM sums over: -1 of rows, -2 of weights.
-    scales: `[..., A]` float32 of rows, of a static form; None: of others.
+    scales: `[..., A]` float32 of rows, of a form that reads them; None: 1.
 
-  Raises:
-    TypeError: a form of 4 bits of JAX's arrays.
+  Returns:
+    Codes and scales; codes of 4 bits of JAX's arrays are float32.
   """
   xp = _library(values)
-  element = quantised.ELEMENTS[form.element]
-  if element.is_packed and xp is not np:
-    # XLA on CPUs writes 4-bit results past their buffer.
-    raise TypeError(f'values: expected numpy for {form.name}, got JAX')
   if depth == -2:
     values = xp.swapaxes(values, -1, -2)
   across, along = values.shape[-2:]
@@ -75,7 +71,10 @@ def quantise(
   ]
   if depth == -2:
     coded = [m if m is None else xp.swapaxes(m, -1, -2) for m in coded]
-  return Quantised(coded[0].astype(numpy_dtype(form.element)), *coded[1:])
+  # XLA on CPUs writes 4-bit results past their buffer.
+  is_wide = form.is_packed and xp is not np
+  dtype = np.dtype('float32') if is_wide else numpy_dtype(form.element)
+  return Quantised(coded[0].astype(dtype), *coded[1:])
 
 
 def dequantise(
@@ -211,7 +210,11 @@ def _scaled(form: quantised.Form, xp, groups, static=None):
   """
   if static is not None:
     static = static.astype('float32')[..., None, None, None]
-    return groups / static, static, None, None
+    groups = groups / static
+  if form.is_static:
+    return groups, static, None, None
+  if form.rule == 'static_two_level':
+    return *_by_coarse_scales(form, xp, groups), None, static
   maximum = xp.max(groups, axis=(-3, -1), keepdims=True, initial=0)
   minimum = xp.max(-groups, axis=(-3, -1), keepdims=True, initial=0)
   live = (
@@ -270,6 +273,21 @@ def _by_two_levels(form: quantised.Form, xp, groups):
     wide_scales = scales.astype('float32') * tensor_scales
     scaled = groups * xp.minimum(xp.float32(1) / wide_scales, largest)
   return scaled, scales, None, tensor_scales
+
+
+def _by_coarse_scales(form: quantised.Form, xp, groups):
+  """Returns groups to be rounded, and scales in 8 bits, which saturate."""
+  element = quantised.ELEMENTS[form.scale]
+  amax = xp.max(xp.abs(groups), axis=(-3, -1), keepdims=True, initial=0)
+  top = _pin(xp, xp.float32(form.top[0]), amax)
+  # XLA's own conversion rounds twice.
+  scales = rounded(element, 'even', _pin(xp, amax / top))
+  scales = xp.minimum(scales, xp.float32(element.highest))
+  scales = scales.astype(numpy_dtype(form.scale))
+  wide_scales = scales.astype('float32')
+  is_zero = wide_scales == 0
+  scaled = groups / xp.where(is_zero, xp.float32(1), wide_scales)
+  return xp.where(is_zero, xp.float32(0), scaled), scales
 
 
 def _by_powers(form: quantised.Form, xp, groups, live, amax, scales):

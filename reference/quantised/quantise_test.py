@@ -339,9 +339,46 @@ class TestQuantise:
         assert actual.dtype == expected.dtype
         np.testing.assert_array_equal(bits(actual), bits(expected), form.name)
 
-  def test_a_packed_form_of_jax_is_refused(self):
-    with pytest.raises(TypeError, match='expected numpy for mxfp4, got JAX'):
-      quantise.quantise(FORMS['mxfp4'], jax.numpy.ones((2, 32)))
+  @pytest.mark.parametrize(
+    'name', [n for n in quantised.OF_ROWS if quantised.FORMS[n].is_packed]
+  )
+  def test_rows_of_4_bits_are_the_same_in_jax_but_float32(self, name):
+    # Given rows, of a form that reads them with a scale each.
+    form, values = quantised.FORMS[name], drawn(40, 200)
+    scales = f32(1) / np.arange(1, 41, dtype=f32) if form.reads_scale else None
+    # When, in numpy and in JAX.
+    right = quantise.quantise(form, values, scales=scales)
+    coded = quantise.quantise(
+      form,
+      jax.numpy.asarray(values),
+      scales=None if scales is None else jax.numpy.asarray(scales),
+    )
+    # Then.
+    np.testing.assert_array_equal(coded.codes, right.codes.astype(f32))
+    np.testing.assert_array_equal(bits(coded.scales), bits(right.scales))
+    rows = (quantise.dequantise(form, a) for a in (coded, right))
+    np.testing.assert_array_equal(*rows)
+
+  def test_two_levels_of_rows_are_those_of_plain_numpy(self):
+    # Given rows with a scale each, and groups that are small beside it.
+    form, values = quantised.FORMS['nvfp4_static'], drawn(6, 48)
+    scales = f32([1e-3, 1e-2, 0.1, 1, 10, 1e4])
+    coded = quantise.quantise(form, values, scales=scales)
+    # Then each group has the scale and codes of its own arithmetic.
+    e4m3, e2m1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float4_e2m1fn
+    for row, group in np.ndindex(6, 3):
+      columns = slice(16 * group, 16 * group + 16)
+      scaled = values[row, columns] / scales[row]
+      scale = np.minimum(np.abs(scaled).max() / f32(6), f32(448)).astype(e4m3)
+      wide = scale.astype(f32)
+      codes = scaled / wide if wide else 0 * scaled
+      codes = np.clip(codes, -6, 6).astype(e2m1)
+      assert coded.scales[row, group] == scale
+      np.testing.assert_array_equal(
+        coded.codes[row, columns].astype(f32), codes.astype(f32)
+      )
+    assert {*coded.scales.astype(f32)[0]} == {448.0}
+    assert not coded.codes.astype(f32)[5].any()
 
   @pytest.mark.parametrize(
     ('name', 'lowest', 'highest'),

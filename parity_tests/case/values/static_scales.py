@@ -36,7 +36,10 @@ def draw_scales(
   scales = {}
   for name in policy.static_scales:
     rows = name.removesuffix('_scale')
-    top = np.float32(quantised.FORMS[forms[rows]].limits[1])
+    form = quantised.FORMS[forms[rows]]
+    top = np.float32(form.limits[1])
+    if not form.is_static:  # scales of groups saturate
+      top *= np.float32(quantised.ELEMENTS[form.scale].highest)
     largest = _measure_rows(config, arrays, rows)
     if rows == 'expert_in':
       largest = np.full_like(largest, largest.max())

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import dataclasses
 import functools
 
+import ml_dtypes
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
@@ -26,6 +27,7 @@ from hpmoe.reference.contract import quantised
 from hpmoe.reference.quantised import quantise
 
 _LANE = 'bounded'
+_SIZES_OF_4_BITS = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +73,10 @@ class QuantisedRows:
     rows = self._bound_values(rank, lo, hi)
     form, (scales_stage, codes_stage) = self.form, self.stages
     codes = self.tiling.rows(codes_stage, self.codes, rank)[lo:hi]
+    codes = coded_rows.unpack(form, codes)
     scales = self.golden.static_scales(self.name, rank, lo, hi)
+    if scales is not None and self.scales is not None:
+      rows = coded_rows.scale_rows(rows, 1 / scales)
     if self.scales is None:
       assert scales is not None  # what else is not returned
       right_scales = coded_rows.Range(scales, scales, scales)
@@ -120,9 +125,11 @@ class Comparison:
     actual, expected = self.actual[part], self.expected[part]
     with np.errstate(over='ignore', invalid='ignore'):
       error = np.abs(actual - expected)
-      apart = ulp.distance(
-        self.raw[part], _store_like(self.raw[part], expected)
-      )
+      raw = self.raw[part]
+      if raw.dtype == ml_dtypes.float4_e2m1fn:
+        apart = np.abs(_count_steps(raw) - _count_steps(expected))
+      else:
+        apart = ulp.distance(raw, _store_like(raw, expected))
     return tally_lib.Chunk(
       rank,
       cut,
@@ -133,6 +140,13 @@ class Comparison:
       error,
       apart,
     )
+
+
+def _count_steps(codes: np.ndarray) -> np.ndarray:
+  """Returns `[...]` int64, which code from 0 up or down these of 4 bits are."""
+  values = codes.astype(np.float64)
+  steps = np.searchsorted(_SIZES_OF_4_BITS, np.abs(values))
+  return np.where(values < 0, -steps, steps)
 
 
 def _store_like(raw: np.ndarray, values: np.ndarray) -> np.ndarray:

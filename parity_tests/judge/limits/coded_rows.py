@@ -57,9 +57,26 @@ def of(
   if not policy.rows:
     return rows
   form = quantised.FORMS[policy.rows]
-  if static_scales is not None:
+  if static_scales is None:
+    return requantise(policy, form, rows)
+  if form.is_static:
     return _quantise_at(policy, form, rows, static_scales)
-  return requantise(policy, form, rows)
+  return scale_rows(
+    requantise(policy, form, scale_rows(rows, 1 / static_scales)),
+    static_scales,
+  )
+
+
+def scale_rows(rows: bounds.Bounded, factors: np.ndarray) -> bounds.Bounded:
+  """Returns rows `[n, x]` times factors `[n, 1]` above 0, in float64."""
+  value, error, variance, apart, _ = rows.arrays()
+  return dataclasses.replace(
+    rows,
+    value=value * factors,
+    error=None if error is None else error * factors,
+    variance=None if variance is None else variance * np.square(factors),
+    apart=None if apart is None else apart * factors,
+  )
 
 
 def requantise(
@@ -74,8 +91,8 @@ def requantise(
   codes = _quantised(form, rows.value)
   values = np.asarray(quantise.dequantise(form, codes, dtype='float64'))
   jump, rest = _find_jumps(form, rows.value, values, codes, rows.bound())
-  # A power of two is right or another one.
-  near = 0 if form.rule in quantised.POWERS else rest * np.abs(values)
+  # A coarse scale is right or another one.
+  near = 0 if form.has_coarse_scales else rest * np.abs(values)
   if rows.variance is None or bounds.is_narrow(policy):
     return _spread(policy, form, rows, values, jump, jump + near, codes)
   deviation = np.sqrt(rows.variance)
@@ -174,7 +191,7 @@ def _scales(
   `rest` `[n, x]` is how far the largest of a group may be off, of itself.
   """
   all_made = [made]
-  if rest is not None and form.rule in quantised.POWERS:
+  if rest is not None and form.has_coarse_scales:
     all_made += [_quantised(form, values * (1 + s * rest)) for s in (1, -1)]
   for one in all_made:
     scales = np.asarray(one.scales).astype(np.float64)
@@ -197,7 +214,10 @@ def _rounded(form: quantised.Form, scaled: np.ndarray) -> np.ndarray:
 
 
 def read(
-  form: quantised.Form, codes: np.ndarray, scales: np.ndarray
+  form: quantised.Form,
+  codes: np.ndarray,
+  scales: np.ndarray,
+  static_scales: np.ndarray | None = None,
 ) -> bounds.Bounded:
   """Returns rows `[n, x]` as codes and scales of a candidate's own mean them.
 
@@ -205,11 +225,19 @@ def read(
     form: of them.
     codes: `[n, x]` as files have them.
     scales: `[n, g]` likewise.
+    static_scales: `[n, 1]` that multiply them; None: 1.
   """
-  wide = widen_scales(form, scales)
+  wide, codes = widen_scales(form, scales), unpack(form, codes)
+  if static_scales is not None:
+    wide = wide * static_scales
   return bounds.Bounded(
     codes.astype(np.float64) * quantise.spread(form, wide, codes.shape)
   )
+
+
+def unpack(form: quantised.Form, codes: np.ndarray) -> np.ndarray:
+  """Returns codes `[n, x]` of those that files have, perhaps two in a byte."""
+  return quantise.unpack(form, codes) if form.is_packed else codes
 
 
 def widen_scales(form: quantised.Form, scales: np.ndarray) -> np.ndarray:
@@ -339,8 +367,11 @@ def _make_scale(form: quantised.Form, largest: np.ndarray) -> np.ndarray:
   """
   top = form.top[0]
   if form.rule not in quantised.POWERS:
+    scale = largest / top
+    if form.has_coarse_scales:
+      scale = np.minimum(scale, quantised.ELEMENTS[form.scale].highest)
     with np.errstate(over='ignore'):
-      scale = (largest / top).astype(quantise.numpy_dtype(form.scale))
+      scale = scale.astype(quantise.numpy_dtype(form.scale))
     return scale.astype(np.float64)
   if form.rule == 'floor':
     exponent = np.frexp(largest)[1] - math.frexp(top)[1]

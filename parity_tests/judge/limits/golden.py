@@ -169,8 +169,11 @@ class Rows:
       codes, *own_scales = (
         self.tiling.rows(n, self.captured[n], rank)[lo:hi] for n in names
       )
-      scales = own_scales[0] if scales is None else scales
-      return coded_rows.read(quantised.FORMS[policy.rows], codes, scales)
+      form = quantised.FORMS[policy.rows]
+      if own_scales:
+        return coded_rows.read(form, codes, own_scales[0], scales)
+      assert scales is not None  # as the codes have none of their own
+      return coded_rows.read(form, codes, scales)
     forms = recipes.find_forms(policy.operand_forms, gemm, name)
     if not forms:
       return coded_rows.of(policy, self.held(name, rank, lo, hi), scales)

@@ -120,7 +120,7 @@ def draw_weights(
   if router.table.bias:
     own_bias = _BIAS_SPREAD * _draw_normal('router/bias', seed, (num_experts,))
     bias = own_bias.astype(np.float32)
-  dtype = ulp.storage_dtype(policy.dtype('router_w'))
+  dtype = ulp.storage_dtype(policy.storage)
   fewest, best = np.inf, None
   for attempt in range(_MOST_WEIGHTS):
     normal = _draw_normal(f'router_w/{attempt}', seed, (width, num_experts))
