@@ -14,6 +14,8 @@ _ATTRIBUTES = (
   '{hacc.entry, hacc.function_kind = #hacc.function_kind<DEVICE>, '
   'hivm.func_core_type = #hivm.func_core_type<AIV>}'
 )
+_ON_CPU = '{llvm.emit_c_interface}'
+_BUFFER = f'memref<{programs.UB_BYTES}xi8>'
 _FUNCTION = re.compile(r'\s*func\.func @p(\d+)\(')
 _SYNC = re.compile(
   r'\s*hivm\.hir\.(set|wait)_flag\[<PIPE_(\w+)>, <PIPE_(\w+)>, '
@@ -62,41 +64,51 @@ class Round:
 Body = tuple[Sync | programs.Step | Round, ...]
 
 
-def _type(operand: programs.Place | programs.Slice) -> str:
-  if isinstance(operand, programs.Place):
-    return f'memref<{operand.count}x{operand.dtype}, #hivm.address_space<ub>>'
-  offset = '?' if operand.stride else str(operand.begin)
-  return (
-    f'memref<{operand.count}x{operand.dtype}, strided<[1], offset: {offset}>, '
-    '#hivm.address_space<gm>>'
-  )
-
-
-def _array_type(array: programs.Array) -> str:
-  return f'memref<{array.count}x{array.dtype}, #hivm.address_space<gm>>'
-
-
 class _Text:
-  """Writes one function."""
+  """Writes one function.
 
-  def __init__(self, program: programs.Program):
+  Args:
+    program: what it does.
+    on_cpu: for the compiler's lowering to a CPU: one memory, of which the
+      unified buffer is the first argument.
+  """
+
+  def __init__(self, program: programs.Program, on_cpu: bool):
     self._program = program
+    self._on_cpu = on_cpu
     self._lines: list[str] = []
     self._names: dict[object, str] = {}
 
+  def _type(self, operand: programs.Place | programs.Slice) -> str:
+    shape = f'{operand.count}x{operand.dtype}'
+    if isinstance(operand, programs.Place):
+      return self._in_memory(shape, 'ub')
+    offset = '?' if operand.stride else str(operand.begin)
+    return self._in_memory(f'{shape}, strided<[1], offset: {offset}>', 'gm')
+
+  def _array_type(self, array: programs.Array) -> str:
+    return self._in_memory(f'{array.count}x{array.dtype}', 'gm')
+
+  def _in_memory(self, kind: str, memory: str) -> str:
+    space = '' if self._on_cpu else f', #hivm.address_space<{memory}>'
+    return f'memref<{kind}{space}>'
+
   def write(self) -> str:
     program = self._program
-    arguments = ', '.join(
-      f'%g{i}: {_array_type(array)}' for i, array in enumerate(program.arrays)
-    )
+    arguments = [
+      f'%g{i}: {self._array_type(array)}'
+      for i, array in enumerate(program.arrays)
+    ]
+    if self._on_cpu:
+      arguments.insert(0, f'%ub: {_BUFFER}')
     for step in program.steps():
       for operand in (*step.ins, step.out):
         self._declare(operand)
     self._body(program.body, '')
     lines = '\n'.join(f'    {line}' for line in self._lines)
     return (
-      f'  func.func @p{program.seed}({arguments}) attributes '
-      f'{_ATTRIBUTES} {{\n{lines}\n    return\n  }}\n'
+      f'  func.func @p{program.seed}({", ".join(arguments)}) attributes '
+      f'{_ON_CPU if self._on_cpu else _ATTRIBUTES} {{\n{lines}\n    return\n  }}\n'
     )
 
   def _constant(self, value: int | float, kind: str) -> str:
@@ -110,10 +122,12 @@ class _Text:
     if isinstance(operand, programs.Slice) or operand in self._names:
       return
     name = self._names[operand] = f'%b{len(self._names)}'
-    address = self._constant(operand.begin, 'i64')
-    self._lines.append(
-      f'{name} = hivm.hir.pointer_cast({address}) [] : {_type(operand)}'
-    )
+    address = self._constant(operand.begin, 'index' if self._on_cpu else 'i64')
+    view = f'hivm.hir.pointer_cast({address}) []'
+    if self._on_cpu:
+      view = f'memref.view %ub[{address}][] : {_BUFFER} to'
+    colon = '' if self._on_cpu else ': '
+    self._lines.append(f'{name} = {view} {colon}{self._type(operand)}')
 
   def _operand(
     self, operand: programs.Place | programs.Slice, counter: str
@@ -128,10 +142,10 @@ class _Text:
       self._lines.append(f'{name}m = arith.muli {counter}, {stride} : index')
       self._lines.append(f'{name}o = arith.addi {name}m, {first} : index')
       begin = f'{name}o'
-    array = _array_type(self._program.arrays[operand.array])
+    array = self._array_type(self._program.arrays[operand.array])
     self._lines.append(
       f'{name} = memref.subview %g{operand.array}[{begin}] [{operand.count}] '
-      f'[1] : {array} to {_type(operand)}'
+      f'[1] : {array} to {self._type(operand)}'
     )
     return name
 
@@ -155,23 +169,31 @@ class _Text:
 
   def _step(self, step: programs.Step, counter: str) -> None:
     operands = [self._operand(operand, counter) for operand in step.ins]
-    types = [_type(operand) for operand in step.ins]
+    types = [self._type(operand) for operand in step.ins]
     if step.scalar is not None:
       operands.append(self._constant(step.scalar, step.out.dtype))
       types.append(step.out.dtype)
     out = self._operand(step.out, counter)
+    name = step.instruction.hivm
+    if self._on_cpu and name == 'copy':
+      name = 'store'  # which alone has a lowering there
     self._lines.append(
-      f'hivm.hir.{step.instruction.hivm} ins({", ".join(operands)} : '
-      f'{", ".join(types)}) outs({out} : {_type(step.out)}) '
+      f'hivm.hir.{name} ins({", ".join(operands)} : '
+      f'{", ".join(types)}) outs({out} : {self._type(step.out)}) '
       f'{step.instruction.attributes}'
     )
 
 
-def write(batch: Sequence[programs.Program]) -> str:
-  """Returns a module with a function p<seed> for each program."""
-  return (
-    f'module {{\n{"".join(_Text(program).write() for program in batch)}}}\n'
-  )
+def write(batch: Sequence[programs.Program], on_cpu: bool = False) -> str:
+  """Returns a module with a function p<seed> for each program.
+
+  Args:
+    batch: the programs.
+    on_cpu: for the compiler's lowering to a CPU: places are views of the first
+      argument, bytes of the unified buffer.
+  """
+  texts = [_Text(program, on_cpu).write() for program in batch]
+  return f'module {{\n{"".join(texts)}}}\n'
 
 
 def functions(text: str) -> Iterator[tuple[int, list[str]]]:
