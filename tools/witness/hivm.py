@@ -106,9 +106,10 @@ class _Text:
         self._declare(operand)
     self._body(program.body, '')
     lines = '\n'.join(f'    {line}' for line in self._lines)
+    attributes = _ON_CPU if self._on_cpu else _ATTRIBUTES
     return (
       f'  func.func @p{program.seed}({", ".join(arguments)}) attributes '
-      f'{_ON_CPU if self._on_cpu else _ATTRIBUTES} {{\n{lines}\n    return\n  }}\n'
+      f'{attributes} {{\n{lines}\n    return\n  }}\n'
     )
 
   def _constant(self, value: int | float, kind: str) -> str:

@@ -6,10 +6,12 @@
 Random programs of loads, stores and vector instructions, straight and in
 loops, are written for the vendor's compiler and for the twin.  The vendor's two
 solvers put flags and barriers into them.  The twin runs each program so, then
-without each of these calls, then without all, adding what it asks for.
+without each of these calls, then without all, adding what it asks for.  What
+instructions and programs compute is compared with the vendor's lowering to a
+CPU, where Debian's LLVM 19 is there to compile it.
 
 Exit code 0: where both differ the vendor asks for more, and why is known.
-1: they differ otherwise, the twin is wrong or the vendor.
+1: they differ otherwise: the twin is wrong, or the vendor.
 2: the request is wrong.
 """
 
@@ -23,10 +25,12 @@ from absl import flags
 
 from hpmoe.tools.docs import figures
 from hpmoe.tools.witness import compare
+from hpmoe.tools.witness import cpu
 from hpmoe.tools.witness import hivm
 from hpmoe.tools.witness import order
 from hpmoe.tools.witness import programs
 from hpmoe.tools.witness import twin as twins
+from hpmoe.tools.witness import values
 from hpmoe.tools.witness import vendor
 
 _TOOL = flags.DEFINE_string(
@@ -44,6 +48,7 @@ _STORE = flags.DEFINE_bool(
 DATA = pathlib.Path(__file__).parent / 'data'
 _NUM_STORED = 12  # programs
 _BATCH = 100
+_VALUES = 500  # programs
 _HEAD = '// make witness WITNESS_FLAGS=--witness_store\n'
 _ROWS = {
   'programs': 'programs',
@@ -182,7 +187,28 @@ def _run(tool: pathlib.Path) -> int:
     for verdict in of_solver
     for kind in (verdict.whole, *verdict.parts)
   }
-  return int(bool(kinds & set(compare.WRONG)))
+  return int(bool(kinds & set(compare.WRONG)) or _run_values(tool, seeds))
+
+
+def _run_values(tool: pathlib.Path, seeds: range) -> bool:
+  """Compares values; returns whether some differ for no known reason."""
+  absent = cpu.lacks()
+  if absent:
+    print(cpu.NO_TOOLS.format(absent))
+    return False
+  counts = values.judge(tool, seeds[:_VALUES])
+  table = values.rows(counts)
+  for row in table:
+    print('|'.join(map(str, row)))
+  for count in counts:
+    if not count.is_explained:
+      print(f'NOT EXPLAINED: {count.name}: {count.example}')
+  if figures.KEEP.value:
+    run = figures.run('make witness')
+    columns = ('values of', 'elements', *values.KINDS, 'why')
+    examples_of = {c.name: c.example for c in counts if c.example}
+    figures.write('witness_values', columns, table, [run], examples=examples_of)
+  return not all(count.is_explained for count in counts)
 
 
 if __name__ == '__main__':

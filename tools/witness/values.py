@@ -1,9 +1,14 @@
-"""Compares what programs compute: the vendor's lowering to a CPU, the twin."""
+"""Compares what programs compute: the vendor's lowering to a CPU, the twin.
 
-from collections.abc import Iterator, Sequence
+Each instruction is compared alone, on numbers of all kinds; then the random
+programs are, in which others stand for those that differ.
+"""
+
 import collections
+from collections.abc import Iterator, Sequence
 import dataclasses
 import pathlib
+import tempfile
 
 import numpy as np
 
@@ -11,6 +16,7 @@ from hpmoe.tools.witness import cpu
 from hpmoe.tools.witness import instructions
 from hpmoe.tools.witness import programs
 from hpmoe.tools.witness import twin as twins
+from hpmoe.tools.witness import vendor
 
 DTYPES = {
   'f32': np.float32,
@@ -21,11 +27,28 @@ DTYPES = {
 _FIRST = 1_000_000  # seed of the first program of one instruction
 _COUNT = 256
 _ROUNDS = 256  # all halves
-EQUAL = 'equal bits'
+_BATCH = 100
 NAN = 'NaN of other bits'
 ZERO = 'sign of zero'
 LAST = 'last bit'
 OTHER = 'other'
+KINDS = (NAN, ZERO, LAST, OTHER)
+# Why an instruction differs by more than a NaN's bits.
+REASONS = {
+  'exp': "the CPU's libm is not rounded to nearest, the twin is",
+  'ln': "the CPU's libm is not rounded to nearest, the twin is",
+  'rsqrt': 'the vendor rounds the root, then its reciprocal; the twin once',
+  'reciprocal': 'its page allows 1e-4: the twin drops bits of the result',
+  'not': "the vendor's lowering is wrong: it leaves the operand as it is",
+}
+# What stands for them in programs.
+_STAND_INS = {
+  'exp': 'abs',
+  'ln': 'abs',
+  'rsqrt': 'sqrt',
+  'reciprocal': 'relu',
+  'not': 'copy',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,19 +57,33 @@ class Difference:
 
   Attributes:
     kind: how far they are apart.
-    ours, theirs: of the twin, and of the vendor's compiler.
+    twin_value, vendor_value: of the twin, and of the vendor's compiler.
     element: of all arrays, in order.
   """
 
   kind: str
-  ours: np.generic
-  theirs: np.generic
+  twin_value: np.generic
+  vendor_value: np.generic
   element: int
 
 
 def is_lowered(program: programs.Program) -> bool:
   """Whether the vendor's lowering has all that a program does."""
   return all(s.instruction.hivm != 'vcast' for s in program.steps())
+
+
+def comparable(program: programs.Program) -> programs.Program:
+  """Returns a program without the instructions that differ."""
+  return dataclasses.replace(program, body=_comparable(program.body))
+
+
+def _comparable(body) -> tuple[programs.Step | programs.Loop, ...]:
+  return tuple(
+    dataclasses.replace(node, body=_comparable(node.body))
+    if isinstance(node, programs.Loop)
+    else dataclasses.replace(node, name=_STAND_INS.get(node.name, node.name))
+    for node in body
+  )
 
 
 def singles() -> Iterator[tuple[str, str, programs.Program]]:
@@ -129,11 +166,11 @@ def run(
   )
   if report:
     raise ValueError(report.text)
-  theirs = lowering.run(program, arrays)
-  ours = _split(after.read_bytes(), arrays)
+  vendor_value = lowering.run(program, arrays)
+  twin_value = _split(after.read_bytes(), arrays)
   differences: list[Difference] = []
   begin = 0
-  for a, b in zip(ours, theirs):
+  for a, b in zip(twin_value, vendor_value):
     differences += _differences(a, b, begin)
     begin += a.size
   return begin, differences
@@ -149,24 +186,110 @@ def _split(data: bytes, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _differences(
-  ours: np.ndarray, theirs: np.ndarray, begin: int
+  twin_value: np.ndarray, vendor_value: np.ndarray, begin: int
 ) -> Iterator[Difference]:
-  bits = np.dtype(f'i{ours.dtype.itemsize}')
-  apart = ours.view(bits) != theirs.view(bits)
+  bits = np.dtype(f'i{twin_value.dtype.itemsize}')
+  apart = twin_value.view(bits) != vendor_value.view(bits)
   for k in np.flatnonzero(apart):
-    yield Difference(_kind(ours[k], theirs[k]), ours[k], theirs[k], begin + k)
+    yield Difference(
+      _kind(twin_value[k], vendor_value[k]),
+      twin_value[k],
+      vendor_value[k],
+      begin + k,
+    )
 
 
-def _kind(ours: np.generic, theirs: np.generic) -> str:
-  if not isinstance(ours, np.floating):
+def _kind(twin_value: np.generic, vendor_value: np.generic) -> str:
+  if not isinstance(twin_value, np.floating):
     return OTHER
-  if np.isnan(ours) and np.isnan(theirs):
+  if np.isnan(twin_value) and np.isnan(vendor_value):
     return NAN
-  if ours == theirs:
+  if twin_value == vendor_value:
     return ZERO
-  return LAST if np.nextafter(ours, theirs) == theirs else OTHER
+  return (
+    LAST if np.nextafter(twin_value, vendor_value) == vendor_value else OTHER
+  )
 
 
-def tally(differences: Sequence[Difference]) -> dict[str, int]:
-  """Returns how many differences are of each kind."""
-  return dict(collections.Counter(d.kind for d in differences))
+@dataclasses.dataclass
+class Count:
+  """Of an instruction, or of all programs.
+
+  Attributes:
+    name: of the instruction and dtype.
+    elements: compared.
+    kinds: how many differ, by kind.
+    example: the first that differs by more than a NaN's bits.
+    reason: of `REASONS`; '' where nothing differs so.
+  """
+
+  name: str
+  elements: int = 0
+  kinds: collections.Counter[str] = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  example: str = ''
+  reason: str = ''
+
+  def add(
+    self, seed: int, elements: int, differences: Sequence[Difference]
+  ) -> None:
+    self.elements += elements
+    self.kinds.update(d.kind for d in differences)
+    for d in differences:
+      if d.kind != NAN and not self.example:
+        self.example = (
+          f'p{seed}, element {d.element}: the twin {d.twin_value!r}, '
+          f'the vendor {d.vendor_value!r}'
+        )
+
+  @property
+  def is_explained(self) -> bool:
+    return not self.example or bool(self.reason)
+
+
+def judge(tool: pathlib.Path, seeds: range) -> list[Count]:
+  """Returns counts of each instruction and dtype, and of the programs."""
+  alone = [single for single in singles() if is_lowered(single[2])]
+  counts = {
+    program.seed: Count(f'{name} {dtype}', reason=REASONS.get(name, ''))
+    for name, dtype, program in alone
+  }
+  together = Count('programs')
+  batch = [program for _, _, program in alone]
+  batch += [
+    comparable(program)
+    for program in map(programs.write, seeds)
+    if is_lowered(program)
+  ]
+  for begin in range(0, len(batch), _BATCH):
+    part = batch[begin : begin + _BATCH]
+    for seed, elements, differences in _run_batch(tool, part):
+      counts.get(seed, together).add(seed, elements, differences)
+  return [*counts.values(), together]
+
+
+def _run_batch(
+  tool: pathlib.Path, batch: Sequence[programs.Program]
+) -> Iterator[tuple[int, int, list[Difference]]]:
+  pairs = vendor.synchronise(tool, batch, vendor.SOLVERS[0])
+  with tempfile.TemporaryDirectory(prefix='hpmoe-witness-') as name:
+    folder = pathlib.Path(name)
+    lowering = cpu.Lowering(tool, batch, folder)
+    with twins.Twin(pairs, folder) as twin:
+      for program in batch:
+        yield program.seed, *run(program, lowering, twin, folder)
+
+
+def rows(counts: Sequence[Count]) -> list[list[object]]:
+  """Returns the table's rows; what differs in NaNs' bits alone is one."""
+  alike = Count('all other instructions')
+  for count in counts[:-1]:
+    if not count.example:
+      alike.elements += count.elements
+      alike.kinds.update(count.kinds)
+  apart = [count for count in counts[:-1] if count.example]
+  return [
+    [c.name, c.elements, *(c.kinds[kind] for kind in KINDS), c.reason]
+    for c in (alike, *apart, counts[-1])
+  ]
