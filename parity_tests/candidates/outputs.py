@@ -23,6 +23,10 @@ from hpmoe.reference.contract import granularity
 FLAGS = flag_tables.read_flags('outputs')
 
 
+# What `read_case.run` notes of a backward pass that it called.
+_NOTES_OF_RECOMPUTES = {'true': True, 'false': False}
+
+
 @dataclasses.dataclass(frozen=True)
 class Outputs(candidates.Candidate):
   """Tensors in files.
@@ -45,6 +49,7 @@ class Outputs(candidates.Candidate):
   ranks: tuple[int, ...] | None = None
   in_shares: bool = False
   origins: dict[str, answers.Origin] = candidates.noted(dict)
+  said: dict[str, bool | None] = candidates.noted(dict)
   options: granularity.Options = granularity.Options()
 
   @property
@@ -77,6 +82,11 @@ class Outputs(candidates.Candidate):
         f'a backward pass read what they saved, got both and ranks {ranks}'
       )
     return dataclasses.replace(self, answer=answer, ranks=ranks)
+
+  @property
+  def recomputes(self) -> bool | None:
+    """See `Candidate`; None: they do not say what their backward pass read."""
+    return self.said.get('recomputes')
 
   def place(self, tensor, index) -> str:
     """See `Candidate`."""
@@ -116,6 +126,9 @@ class Outputs(candidates.Candidate):
       else:
         held, origins = answer.tensors(data, policy)
         self.origins.update(origins)
+      if which.name == passes.BACKWARD.name:
+        note = answer.notes(data).get('recomputes', '')
+        self.said['recomputes'] = _NOTES_OF_RECOMPUTES.get(note)
     except dumps.Missing as error:
       raise candidates.CannotJudge(str(error)) from error
     names = which.list_outputs(policy)

@@ -658,3 +658,47 @@ def test_a_wrong_map_is_refused_first(tmp_path, text, said):
   case, out = _one(tmp_path, y=None)
   with pytest.raises(ValueError, match=f'names: .*names.toml: .*{said}|{said}'):
     _check(case, out, names=text)
+
+
+def _list_failed(report: check.Report) -> set[str]:
+  return {r.stage for r in report.results if r.verdict == verdicts.FAIL}
+
+
+def _run_by_read_case(tmp_path, recomputes: bool) -> check.Report:
+  """Runs a kernel whose activation is wrong and which returns no `returned`."""
+  kernel, made = trial.Kernel(), _made('real')
+
+  def layer(inputs, config, policy):
+    del config, policy
+    outputs = kernel.forward(made.config, made.policy, inputs)
+    return dict(y=outputs['y'], activation=outputs['activation'] * 2)
+
+  def backward(inputs, config, policy):
+    del config, policy
+    return kernel.backward(made.config, made.policy, inputs)
+
+  layer.backward, layer.activations = backward, ('swiglu',)
+  backward.recomputes = recomputes
+  case = _export(tmp_path / 'case')
+  read_case.run(read_case.load(case.path), layer, str(tmp_path / 'out'))
+  return _check(case, tmp_path / 'out', 'both')
+
+
+def test_a_backward_pass_that_read_case_called_is_judged_on_what_it_read(
+  tmp_path,
+):
+  # when: it reads the rows that the case holds, as its own were not returned
+  report = _run_by_read_case(tmp_path, recomputes=False)
+
+  assert report.config['recomputes'] is False
+  assert report.first_failure.stage == 'activation'
+  assert 'd_topk_weights' not in _list_failed(report)
+
+
+def test_a_backward_pass_that_computes_again_is_judged_on_its_own_rows(
+  tmp_path,
+):
+  report = _run_by_read_case(tmp_path, recomputes=True)
+
+  assert report.config['recomputes'] is True
+  assert 'd_topk_weights' in _list_failed(report)

@@ -416,11 +416,11 @@ def run(case, kernel, out, torch=False):
         (n, a) for n, a in outputs.items() if n in tensors_by_name
       )
       outputs.update(_call(kernel.backward, tensors_by_name, layer, policy))
-    backward = getattr(kernel, 'backward', None)
-    recomputes = getattr(backward, 'recomputes', False)
-    write(
-      out, case, data, outputs, **({'recomputes': 'true'} if recomputes else {})
-    )
+    notes = {}
+    if case.case.direction != FORWARD:
+      recomputes = bool(getattr(kernel.backward, 'recomputes', False))
+      notes['recomputes'] = 'true' if recomputes else 'false'
+    write(out, case, data, outputs, **notes)
 
 
 def _is_raised_in(error, spec):

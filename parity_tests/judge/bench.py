@@ -147,7 +147,7 @@ class Bench:
 
     def hidden() -> tuple[str, ...]:
       its_own = candidate.recomputes
-      if candidate.can.saves:
+      if its_own is None and candidate.can.saves:
         its_own = own is not None
       if layer_pass is not passes.BACKWARD or not its_own:
         return ()
