@@ -49,7 +49,7 @@ class Outputs(candidates.Candidate):
   ranks: tuple[int, ...] | None = None
   in_shares: bool = False
   origins: dict[str, answers.Origin] = candidates.noted(dict)
-  said: dict[str, bool | None] = candidates.noted(dict)
+  notes: dict[str, bool | None] = candidates.noted(dict)
   options: granularity.Options = granularity.Options()
 
   @property
@@ -86,7 +86,7 @@ class Outputs(candidates.Candidate):
   @property
   def recomputes(self) -> bool | None:
     """See `Candidate`; None: they do not say what their backward pass read."""
-    return self.said.get('recomputes')
+    return self.notes.get('recomputes')
 
   def place(self, tensor, index) -> str:
     """See `Candidate`."""
@@ -128,7 +128,7 @@ class Outputs(candidates.Candidate):
         self.origins.update(origins)
       if which.name == passes.BACKWARD.name:
         note = answer.notes(data).get('recomputes', '')
-        self.said['recomputes'] = _NOTES_OF_RECOMPUTES.get(note)
+        self.notes['recomputes'] = _NOTES_OF_RECOMPUTES.get(note)
     except dumps.Missing as error:
       raise candidates.CannotJudge(str(error)) from error
     names = which.list_outputs(policy)

@@ -666,16 +666,16 @@ def _list_failed(report: check.Report) -> set[str]:
 
 def _run_by_read_case(tmp_path, recomputes: bool) -> check.Report:
   """Runs a kernel whose activation is wrong and which returns no `returned`."""
-  kernel, made = trial.Kernel(), _made('real')
+  kernel, drawn_layer = trial.Kernel(), _made('real')
 
   def layer(inputs, config, policy):
     del config, policy
-    outputs = kernel.forward(made.config, made.policy, inputs)
+    outputs = kernel.forward(drawn_layer.config, drawn_layer.policy, inputs)
     return dict(y=outputs['y'], activation=outputs['activation'] * 2)
 
   def backward(inputs, config, policy):
     del config, policy
-    return kernel.backward(made.config, made.policy, inputs)
+    return kernel.backward(drawn_layer.config, drawn_layer.policy, inputs)
 
   layer.backward, layer.activations = backward, ('swiglu',)
   backward.recomputes = recomputes
