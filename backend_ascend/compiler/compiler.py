@@ -82,16 +82,20 @@ class Compiled:
 def _heap_bytes(flow: flow_lib.Flow) -> int:
   sizes = flow.config.dims()
   item = storage.FORMATS[flow.policy.storage].numpy.itemsize
+  # Of elements that are stored, codes and sums.
+  code, total = (1, 4) if flow.policy.rows else (item, item)
   # Both passes hold two tensors of D columns and one each of F and 2F.
-  row = 2 * sizes['D'] + 3 * sizes['F']
+  row = (code + total) * sizes['D'] + (code + 2 * total) * sizes['F']
+  row += 8 if flow.policy.rows else 0  # two scales
   slots = sizes['T'] * sizes['K']
   header = 8 * sizes['N']
   events = 4 * len(flow.events) // sizes['R']
-  num_bytes = item * (sizes['N'] * row + slots * sizes['D']) + header + events
+  num_bytes = sizes['N'] * row + item * slots * sizes['D'] + header + events
   if flow.options.relay:
     # A row of D columns more, and beside it row, slot and weight of each copy.
     copies = min(sizes['K'], sizes['L'])
-    num_bytes += sizes['N'] * (item * sizes['D'] + 12 * copies)
+    scale = 4 if flow.policy.rows else 0
+    num_bytes += sizes['N'] * (code * sizes['D'] + scale + 12 * copies)
   if flow.direction == layout.Direction.FORWARD:
     return num_bytes
   return num_bytes + _grad_sums_bytes(flow)

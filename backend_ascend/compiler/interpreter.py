@@ -50,21 +50,22 @@ class Interpreter:
     """Lays out a launch.
 
     Args:
-      image: a forward image of a layer without relay, or its bytes.
+      image: a forward image of a layer without relay, or its bytes; of values.
       inputs: x `[R, T, D]`, topk_ids and topk_weights `[R, T, K]`, w_gate_up
         `[R, L, D, 2F]`, w_down `[R, L, F, D]`.
 
     Raises:
-      ValueError: the image is of another pass, of a sub-layer, or has relay.
+      ValueError: the image is of another pass, of a sub-layer, of codes, or has
+        relay.
     """
     self.image = image_lib.load(image)
     self.config, self.policy = self.image.config, self.image.policy
-    options = (self.image.direction, self.config.sublayer)
+    options = (self.image.direction, self.config.sublayer, self.policy.rows)
     if any(options) or self.image.options.relay:
       raise ValueError(
-        'image: expected the forward pass of a layer without relay, got '
-        f'{self.image.direction.name}, sublayer={self.config.sublayer}, '
-        f'relay={self.image.options.relay}'
+        'image: expected the forward pass of a layer without relay and codes, '
+        f'got {self.image.direction.name}, sublayer={self.config.sublayer}, '
+        f'relay={self.image.options.relay}, rows={self.policy.rows!r}'
       )
     self.dtype = storage.FORMATS[self.policy.storage].numpy
     self.memory = dict(inputs) | {

@@ -62,6 +62,11 @@ class LayerCall:
         raise ValueError(
           f'{name}: expected a {kind.__name__}, got {getattr(self, name)!r}'
         )
+    if self.policy.rows or self.policy.quantised:
+      raise ValueError(
+        "policy.rows: expected '' of a front end, whose operands are values, "
+        f'got {self.policy.rows or self.policy.quantised!r}'
+      )
     runtime.require_options(self.threads, self.deadline_s)
 
   def shape(self, name: str) -> tuple[int, ...]:

@@ -21,6 +21,12 @@ constexpr int32_t kPerRow = -1;         // SignalDesc::amount: one per row
 enum EventGrain : uint32_t { kExpertGrain = 0, kRowBlockGrain = 1 };
 enum ActivationKind : uint32_t { kSwigluActivation = 0, kAbsolute = 1 };
 
+// What products multiply: values of the storage, or int8 codes, of rows with a
+// scale each and of weights with one for each column, summed in int32.
+enum Quantised : uint16_t { kOfValues = 0, kInt8TokenChannel = 1 };
+// Terms of two codes of 8 bits that an int32 can sum.
+constexpr int32_t kMaxCodeDepth = 0x7FFFFFFF / (128 * 128);
+
 // What a norm adds to the mean square, as precision.EPSILONS has them.
 constexpr float kEpsilons[] = {1e-6f, 1e-5f};
 constexpr int kNumEpsilons = 2;
@@ -167,7 +173,8 @@ struct ImageHeader {
   int32_t num_aic;      // per rank
   int32_t num_aiv;
   int32_t chain_rows;    // backward: rows of one link of a weight gradient
-  uint32_t relay;        // 1: a token crosses to a rank once; kinds.h
+  uint16_t relay;        // 1: a token crosses to a rank once; kinds.h
+  uint16_t quantised;    // Quantised.  It was the upper half of `relay`
   TableRef tasks;        // TaskDesc
   TableRef waits;        // WaitDesc
   TableRef signals;      // SignalDesc

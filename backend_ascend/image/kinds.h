@@ -19,9 +19,9 @@
 // accumulate in the same float32 place.
 //
 // What travels beside a row is one more column.  The row header is (slot,
-// weight): the slot on the source rank and the routing weight.  It travels with
-// its row, so owners need no global table.  The weight's gradient is there only
-// where an expert's rank applies the weight.
+// weight): the slot on the source rank and the routing weight, and the scale of
+// a row of codes.  It travels with its row, so owners need no global table. The
+// weight's gradient is there only where an expert's rank applies the weight.
 //
 // A put knows which rows it SENDS, not where they land: its write region is a
 // dense box in the sender view.
@@ -84,11 +84,12 @@ enum class Use : uint8_t { kAbsent, kInput, kWritten };
 // An extent, in the notation's letters; C is the rows of one expert.
 enum class Axis : uint8_t { kT, kTK, kC, kD, kF, k2F, kK, kOne };
 
-// kHeaders: those of a relayed row's copies.
-enum class Beside : uint8_t { kNone, kHeader, kGrad, kHeaders };
+// kHeaders: those of a relayed row's copies; kScale: that of a row of codes.
+enum class Beside : uint8_t { kNone, kHeader, kGrad, kHeaders, kScale };
 
-// What an element is: of the policy's storage, or always float32.
-enum class Element : uint8_t { kStored, kFloat };
+// What an element is: of the policy's storage, or always float32; where the
+// image quantises, kCode is an int8 and kSum an int32, else of the storage too.
+enum class Element : uint8_t { kStored, kFloat, kCode, kSum };
 
 // The forms of task, the same as the emitters of the lowering.  A form
 // says what the rows of a tile are, who runs it and what `peer` names.
@@ -179,7 +180,9 @@ enum class When : uint8_t {
   kInEpilogue,
   kEarly,  // where an expert's rank applies the weight: either of the last two
   kNotFirstLink,
-  kInLayer,  // in a sub-layer the plan of the launch says it
+  kInLayer,    // in a sub-layer the plan of the launch says it
+  kQuantised,  // where rows are codes, with a scale beside them
+  kBeforeDownOrQuantised,
 };
 
 // clang-format off
@@ -189,13 +192,13 @@ enum class When : uint8_t {
 // of its own: forward tensors are its inputs.
 #define HPMOE_BUFFERS(B)                                                       \
   B(kX,            "x",              Input,   Absent,  T,  D,  None,   Stored) \
-  B(kWGateUp,      "w_gate_up",      Input,   Input,   D,  2F, None,   Stored) \
-  B(kWDown,        "w_down",         Input,   Input,   F,  D,  None,   Stored) \
-  B(kXRelayed,     "x_relayed",      Written, Absent,  C,  D,  Headers, Stored) \
-  B(kExpertIn,     "expert_in",      Written, Input,   C,  D,  Header, Stored) \
-  B(kGateUpBuffer, "gate_up",        Written, Input,   C,  2F, None,   Stored) \
-  B(kActivation,   "activation",     Written, Input,   C,  F,  None,   Stored) \
-  B(kExpertOut,    "expert_out",     Written, Absent,  C,  D,  None,   Stored) \
+  B(kWGateUp,      "w_gate_up",      Input,   Input,   D,  2F, None,   Code)   \
+  B(kWDown,        "w_down",         Input,   Input,   F,  D,  None,   Code)   \
+  B(kXRelayed,     "x_relayed",      Written, Absent,  C,  D,  Headers, Code)   \
+  B(kExpertIn,     "expert_in",      Written, Input,   C,  D,  Header, Code)   \
+  B(kGateUpBuffer, "gate_up",        Written, Input,   C,  2F, None,   Sum)    \
+  B(kActivation,   "activation",     Written, Input,   C,  F,  Scale,  Code)   \
+  B(kExpertOut,    "expert_out",     Written, Absent,  C,  D,  None,   Sum)    \
   B(kReturned,     "returned",       Written, Input,   TK, D,  None,   Stored) \
   B(kY,            "y",              Written, Absent,  T,  D,  None,   Stored) \
   B(kDy,           "dy",             Absent,  Input,   T,  D,  None,   Stored) \
@@ -228,14 +231,15 @@ enum class When : uint8_t {
        {kWGateUp, Rows::kAll, Cols::kTile})                                    \
   KIND(kSwiglu, "swiglu", Activation, kActivation, kBeforeDown,                \
        {kGateUpBuffer, Rows::kTile, Cols::kGateAndUp},                         \
-       {kExpertIn, Rows::kTile, Cols::kBeside, When::kBeforeDown})             \
+       {kExpertIn, Rows::kTile, Cols::kBeside, When::kBeforeDownOrQuantised})  \
   KIND(kDown, "down", Gemm, kExpertOut, kInEpilogue,                           \
        {kActivation, Rows::kTile, Cols::kAll},                                 \
        {kWDown, Rows::kAll, Cols::kTile},                                      \
        {kExpertIn, Rows::kTile, Cols::kBeside, When::kInEpilogue})             \
   KIND(kReturn, "return", PutHome, kReturned, kUnweighted,                     \
        {kExpertOut, Rows::kHome, Cols::kAll},                                  \
-       {kExpertIn, Rows::kHome, Cols::kBeside, When::kInLayer})                \
+       {kExpertIn, Rows::kHome, Cols::kBeside, When::kInLayer},                \
+       {kActivation, Rows::kHome, Cols::kBeside, When::kQuantised})            \
   KIND(kCombine, "combine", SumSlots, kY, kAtCombine,                          \
        {kReturned, Rows::kSlots, Cols::kTile})                                 \
   KIND(kDispatchGrad, "dispatch_grad", PutRows, kDExpertOut, kAtCombine,       \

@@ -97,11 +97,53 @@ HPMOE_FUNCTION bool WeightsTravel(const ImageHeader& h) {
   return h.direction == kBackward && IsEarly(h);
 }
 
+HPMOE_FUNCTION bool IsQuantised(const ImageHeader& h) {
+  return h.quantised != kOfValues;
+}
+
+HPMOE_FUNCTION Element ElementOf(const ImageHeader& h, int buffer) {
+  const Element element = kBuffers[buffer].element;
+  const bool fixed = element == Element::kFloat || IsQuantised(h);
+  return fixed ? element : Element::kStored;
+}
+
+HPMOE_FUNCTION int64_t ElementBytes(const ImageHeader& h, int buffer) {
+  switch (ElementOf(h, buffer)) {
+    case Element::kCode:
+      return sizeof(int8_t);
+    case Element::kSum:
+      return sizeof(int32_t);
+    case Element::kFloat:
+      return sizeof(float);
+    default:
+      return BytesOf(DType{h.dtype});
+  }
+}
+
 // Columns beside those of a buffer's tensor.
 HPMOE_FUNCTION int32_t BesideOf(const ImageHeader& h, int buffer) {
   const Beside beside = kBuffers[buffer].beside;
   return beside == Beside::kHeader || beside == Beside::kHeaders ||
-         (beside == Beside::kGrad && IsEarly(h));
+         (beside == Beside::kGrad && IsEarly(h)) ||
+         (beside == Beside::kScale && IsQuantised(h));
+}
+
+// float32 scales of a buffer of codes: one for each row, of a weight one for
+// each column of each expert of all ranks.  0: it has none.
+HPMOE_FUNCTION int64_t NumScales(const ImageHeader& h, int buffer) {
+  if (ElementOf(h, buffer) != Element::kCode) return 0;
+  if (PassUse(h, buffer) == Use::kAbsent) return 0;
+  const BufferInfo& info = kBuffers[buffer];
+  return IsWeight(info.rows) ? h.num_experts * SizeOf(h, info.cols)
+                             : int64_t{h.num_ranks} * h.num_rows;
+}
+
+// Whether a kind writes all columns, whatever those of the task: the scale of a
+// row of codes is that of all of it.
+HPMOE_FUNCTION bool WritesWholeRows(const ImageHeader& h,
+                                    const KindInfo& kind) {
+  return kind.info().whole_rows ||
+         (kind.work == Work::kActivation && IsQuantised(h));
 }
 
 // Logical size of a buffer on one rank.
@@ -154,6 +196,10 @@ HPMOE_FUNCTION bool Applies(const ImageHeader& h, When when) {
       return LinksOf(h) > 1;
     case When::kInLayer:
       return h.span != kSublayer;
+    case When::kQuantised:
+      return IsQuantised(h);
+    case When::kBeforeDownOrQuantised:
+      return h.placement == kBeforeDown || IsQuantised(h);
     default:
       return true;
   }
@@ -192,7 +238,7 @@ class Touched {
     const Form form = kind.form();
     RegionDesc w = {kind.written, kRows,       t.rank,    Group(t), t.row_begin,
                     t.row_end,    t.col_begin, t.col_end, 0};
-    if (kind.info().whole_rows) {
+    if (WritesWholeRows(h_, kind)) {
       w.col_begin = 0;
       w.col_end = static_cast<int32_t>(extents_[w.buffer].cols);
     }

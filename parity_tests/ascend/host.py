@@ -14,6 +14,7 @@ from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import faults
 from hpmoe.backend_ascend.host.checks import modes as modes_lib
 from hpmoe.backend_ascend.host.launch import runtime
+from hpmoe.backend_ascend.host.load import code_values
 from hpmoe.backend_ascend.host.load import expert_placement as placement_lib
 from hpmoe.parity_tests.ascend import checking_modes
 from hpmoe.parity_tests.ascend import failures
@@ -64,7 +65,10 @@ class Megakernel(candidates.Candidate):
   """
 
   can: ClassVar[candidates.Can] = candidates.Can(
-    modes=checking_lib.NAMES, relays=True, sublayers=True
+    modes=checking_lib.NAMES,
+    relays=True,
+    sublayers=True,
+    forms=layout.QUANTISED[1:],
   )
   options: granularity.Options = granularity.Options()
   threads: int | None = None
@@ -95,6 +99,11 @@ class Megakernel(candidates.Candidate):
       raise ValueError(
         f'fault: expected one of {list(known)} in direction '
         f'{case.direction}, got {self.fault!r}'
+      )
+    if case.rows and self.checking.replays:
+      raise ValueError(
+        f'rows: expected none beside isolate, start_at and stop_after, which '
+        f"replay the oracle's tensors and not its codes, got {case.rows}"
       )
     if self.fused and self.checking.replays:
       raise ValueError(
@@ -184,7 +193,7 @@ class Megakernel(candidates.Candidate):
         which, *found, left_out, image=image, plan=plan, view=view
       )
     )
-    return _own_outputs(plan, launched)
+    return as_stages(image, plan, inputs, _own_outputs(plan, launched))
 
   def _compiled(self, which, *layer) -> image_lib.Image:
     """Returns an image: a check launches it on data of several kinds."""
@@ -215,7 +224,9 @@ class Megakernel(candidates.Candidate):
       launched = self._launch_serial(
         image, inputs, plan, checking_modes.build_modes(modes, image, healing)
       )
-      return view.restore(_own_outputs(plan, launched))
+      return view.restore(
+        as_stages(image, plan, inputs, _own_outputs(plan, launched))
+      )
 
   @property
   def as_used(self) -> Callable[..., dict[str, np.ndarray]] | None:
@@ -362,6 +373,20 @@ def _own_outputs(plan, launched) -> dict[str, np.ndarray]:
   return outputs
 
 
+def as_stages(
+  image: image_lib.Image,
+  plan: _native.Routing,
+  inputs: Tensors,
+  outputs: dict[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+  """Returns a launch's tensors; in place of sums of codes what they mean."""
+  sums = [name for name in outputs if name.endswith('_sums')]
+  if not sums:
+    return outputs
+  values = code_values.compute_values(image, plan, inputs, outputs)
+  return {n: a for n, a in outputs.items() if n not in sums} | values
+
+
 def read_by_runtime(
   which: passes.Pass, policy: precision.PrecisionPolicy, inputs: Tensors
 ) -> dict[str, np.ndarray]:
@@ -370,7 +395,7 @@ def read_by_runtime(
   unread = {'x', *tensors.PLAN} if backward else ()
   layer = passes.SUBLAYER if 'w_norm' in inputs else tensors.Parts()
   read = which.reads(layer, policy)
-  return {n: inputs[n] for n in read if n not in unread}
+  return {n: inputs[n] for n in read if n not in (*unread, *policy.coded)}
 
 
 def given_by_front_ends(
@@ -383,7 +408,7 @@ def given_by_front_ends(
   if config.sublayer:
     return read_by_runtime(which, policy, inputs)
   if which is passes.FORWARD:
-    return {name: inputs[name] for name in which.reads(config, policy)}
+    return read_by_runtime(which, policy, inputs)
   names = ('dy', *tensors.INPUTS, 'gate_up', 'activation')
   given = {name: inputs[name] for name in names}
   if policy.placement == 'combine':

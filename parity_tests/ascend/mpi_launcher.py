@@ -22,6 +22,7 @@ import numpy as np
 
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.backend_ascend.host.load import expert_placement as placement_lib
@@ -298,7 +299,9 @@ class MpiMegakernel(candidates.Candidate):
     expert_placement: as of `host.Megakernel`.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(relays=True)
+  can: ClassVar[candidates.Can] = candidates.Can(
+    relays=True, forms=layout.QUANTISED[1:]
+  )
   options: granularity.Options = granularity.Options()
   deadline_s: float = 60.0
   name: str = 'backend_ascend/mpi'
@@ -322,10 +325,12 @@ class MpiMegakernel(candidates.Candidate):
       image = compiler.COMPILE[which.direction](
         view.config, policy, self.options
       ).image
-      names = arrays.INPUTS[image.direction]
+      names = arrays.inputs_of(image)
       given = {n: np.asarray(inputs[n]) for n in names if n in inputs}
-      outputs = launch(image, view.place(given), deadline_s=self.deadline_s)
-      return view.restore(outputs)
+      layer = view.place(given)
+      outputs = launch(image, layer, deadline_s=self.deadline_s)
+      plan = runtime.route(image, layer['topk_ids'])
+      return view.restore(host.as_stages(image, plan, layer, outputs))
 
   @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:

@@ -77,6 +77,8 @@ class Can:
     keeps: whether a call may keep something that a later one reads.
     saves: whether its backward pass may read what its own forward pass saved
       and did not return.
+    forms: (weights, rows) that it has, if not `parts`: what its products are
+      of, by names of `quantised.FORMS`, in the forward pass.
     stages: whether it may return what lies between its inputs and results.
     why: what it is, for who asks for more.
   """
@@ -93,6 +95,7 @@ class Can:
   saves: bool = False
   declares: bool = False
   parts: bool = False
+  forms: tuple[tuple[str, str], ...] = ()
   stages: bool = True
   why: str = ''
 
@@ -224,6 +227,12 @@ class Candidate(abc.ABC):
     if not (can.sublayers or can.parts):
       tensors.require_layer(case, f'with {beside}')
     routing = case.routing if case.routing in routings.DROPPING else ''
+    has_forms = (case.quantised, case.rows) in can.forms
+    if has_forms and case.direction != 'forward':
+      raise ValueError(
+        f'direction: expected forward with rows={case.rows} and {beside}, got '
+        f'{case.direction}'
+      )
     placed = (
       '' if case.placement in precision.LAUNCHED_PLACEMENTS else case.placement
     )
@@ -232,8 +241,8 @@ class Candidate(abc.ABC):
       ('bias', case.bias, False, can.parts),
       ('d_shared', case.d_shared, 0, can.parts),
       ('routing', routing, '', can.parts),
-      ('weights', case.quantised, '', can.parts),
-      ('rows', case.rows, '', can.parts),
+      ('weights', case.quantised, '', can.parts or has_forms),
+      ('rows', case.rows, '', can.parts or has_forms),
       ('x_form', case.x_form, '', can.parts),
       ('recipe', case.recipe, '', can.parts),
       ('policy', ','.join(case.policy), '', can.rounds),
@@ -241,6 +250,9 @@ class Candidate(abc.ABC):
     ):
       if value != plain and not is_able:
         expected = _EXPECTED.get(name, f'{plain} with {{}}').format(beside)
+        if name in ('weights', 'rows') and can.forms:
+          pairs = ' or '.join(f'{w} with rows={r}' for w, r in can.forms)
+          expected = f'weights={pairs}, or none, with {beside}'
         raise ValueError(f'{name}: expected {expected}, got {value}')
     for mode, value in self.checking.asked().items():
       if mode not in can.modes:

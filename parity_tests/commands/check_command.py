@@ -85,6 +85,7 @@ def _direction(f: flags.FlagValues) -> str:
   if f.outputs is not None and f.input is not None:
     return f.direction or _direction_of(f.input)
   partly = f.candidate or f.command or f.tiles is not None or f.shapes
+  partly = partly or f.rows  # our backend has them in the forward pass alone
   return f.direction or ('forward' if partly else 'both')
 
 

@@ -38,7 +38,7 @@ void ProveRegions(Context* c) {
                 TaskText(*c, i).s, RegionText(write).s, t.write_count);
     }
     const int32_t width = write.col_end - BesideOf(*c->v.header, write.buffer);
-    if (KindOf(t).info().whole_rows &&
+    if (WritesWholeRows(*c->v.header, KindOf(t)) &&
         (t.col_begin != 0 || t.col_end < width)) {
       c->Refuse(kRegionsRule, i, -1, -1, &write,
                 "regions: %s writes whole rows: expected columns 0:%d, got "

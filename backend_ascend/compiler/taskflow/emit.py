@@ -52,6 +52,7 @@ class Shape:
       once, so at most T.
     options: resolved granularity.
     placement: where the routing weight multiplies.
+    quantised: whether rows are codes, each with a scale beside it.
   """
 
   r: int
@@ -65,6 +66,7 @@ class Shape:
   slice_rows: int
   options: granularity.Options
   placement: str
+  quantised: bool
 
   @property
   def early(self) -> bool:
@@ -121,6 +123,7 @@ def shape(
     slice_rows=min(dims['T'], options.expert_capacity),
     options=options,
     placement=policy.placement,
+    quantised=bool(policy.rows),
   )
 
 
@@ -140,11 +143,16 @@ def _limits(
       precision.LAUNCHED_PLACEMENTS,
       f'one of {precision.LAUNCHED_PLACEMENTS} {scope}',
     ),
-    *((name, ('',), f"'' {scope}") for name in ('quantised', 'rows')),
+    *((name, ('',), f"'' {scope}") for name in ('x_form', 'operand_forms')),
   ]
   if config.sublayer:
     of_policy.append(('placement', ('combine',), "'combine' of a sub-layer"))
+  if policy.rows:
+    of_policy.append(
+      ('placement', precision.LAUNCHED_PLACEMENTS[:2], _SUMS_UNWEIGHTED)
+    )
   return [
+    *_code_limits(config, policy, scope),
     ('bias', config.bias, (False,), f'False {scope}'),
     ('d_shared', config.d_shared, (0,), f'0 {scope}'),
     *((f'policy.{n}', getattr(policy, n), *rest) for n, *rest in of_policy),
@@ -157,6 +165,48 @@ def _limits(
       'False of a sub-layer',
     ),
   ]
+
+
+_SUMS_UNWEIGHTED = (
+  f'one of {precision.LAUNCHED_PLACEMENTS[:2]} with rows, as sums of codes are '
+  'integers'
+)
+
+
+def _code_limits(
+  config: config_lib.MoEConfig, policy: precision.PrecisionPolicy, scope: str
+) -> list[tuple]:
+  """Returns what `_limits` does, of products of codes."""
+  forms = layout.QUANTISED[1:] if policy.rows else layout.QUANTISED[:1]
+  pair = ' and '.join(layout.QUANTISED[1])
+  limits: list[tuple] = [
+    (
+      'policy.quantised, policy.rows',
+      (policy.quantised, policy.rows),
+      forms,
+      f"{pair}, or '' of both, {scope}",
+    )
+  ]
+  if policy.rows:
+    depths = range(1, layout.MAX_CODE_DEPTH + 1)
+    expected = f'at most {depths[-1]} with rows, whose sums are int32'
+    limits += [
+      (n, getattr(config, n), depths, expected) for n in ('d_model', 'd_ff')
+    ]
+  return limits
+
+
+def refuse_codes(policy: precision.PrecisionPolicy, scope: str) -> None:
+  """Refuses products of codes where there are none.
+
+  Raises:
+    ValueError: the policy has rows of codes.
+  """
+  if policy.rows or policy.quantised:
+    raise ValueError(
+      f"policy.rows: expected '' {scope}, which multiplies the dtype alone, "
+      f'got {policy.rows or policy.quantised!r}'
+    )
 
 
 def _least_tasks(dims: Mapping[str, int], options: granularity.Options) -> int:
@@ -346,8 +396,13 @@ def gemm(
   return Batch(table, reads, writes)
 
 
-def row_wise(s: Shape, kind: Kind, reads, width: int) -> Batch:
-  """One vector tile per `vector_rows`; `reads` lists (buffer, columns)."""
+def row_wise(
+  s: Shape, kind: Kind, reads, width: int, beside: bool = False
+) -> Batch:
+  """One vector tile per `vector_rows`; `reads` lists (buffer, columns).
+
+  `beside`: it writes what travels beside its rows, too.
+  """
   g = grid(r=s.r, l=s.l, b=s.vector_blocks)
   n = g['r'].size
   rows = blocks(g['b'], s.vector_rows, s.c)
@@ -356,7 +411,8 @@ def row_wise(s: Shape, kind: Kind, reads, width: int) -> Batch:
   table = expert_tasks(s, kind, g, rows, (0, width), row_block=block)
   read = [region(n, b, View.ROWS, *rank_group, rows, cols) for b, cols in reads]
   target = layout.OUTPUT_OF_KIND[kind]
-  writes = stack(region(n, target, View.ROWS, *rank_group, rows, (0, width)))
+  cols = (0, width + beside)
+  writes = stack(region(n, target, View.ROWS, *rank_group, rows, cols))
   return Batch(table, stack(*read), writes)
 
 

@@ -59,6 +59,8 @@ def _header(flow: flow_lib.Flow) -> np.ndarray:
   header['header_bytes'] = layout.HEADER.itemsize
   for field, name, names in _POLICY:
     header[field] = names.index(getattr(policy, name))
+  forms = policy.quantised, policy.rows
+  header['quantised'] = layout.QUANTISED.index(forms)
   header['event_grain'] = granularity.EVENT_GRAINS.index(options.event_grain)
   return header
 
@@ -159,9 +161,12 @@ class Image(_native.Image):
 
   @functools.cached_property
   def policy(self) -> precision.PrecisionPolicy:
+    quantised, rows = layout.QUANTISED[self.header['quantised']]
     return precision.PrecisionPolicy(
       **{name: names[self.header[field]] for field, name, names in _POLICY},
       epsilon=precision.EPSILONS[self.header['epsilon']],
+      quantised=quantised,
+      rows=rows,
     )
 
   @functools.cached_property

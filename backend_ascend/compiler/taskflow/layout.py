@@ -36,6 +36,11 @@ TABLE_ALIGN = 64
 DTYPES: tuple[str, ...] = tuple(_native.dtypes())
 
 
+# Forms of weights and of rows, by `Quantised` of image.h: ('', '') is values.
+QUANTISED = (('', ''), ('int8_channel', 'int8_token'))
+# Terms of two codes that an int32 can sum.
+MAX_CODE_DEPTH = (2**31 - 1) // 128**2
+
 # Forms whose tasks write in the sender view, and are complete at their events.
 PUTS = (Form.SLICE_PUT, Form.HOME_PUT, Form.RELAY_TILE)
 
@@ -111,7 +116,8 @@ HEADER = np.dtype(
     'num_ranks:i4 num_tokens:i4 num_experts:i4 top_k:i4 d_model:i4 d_ff:i4 '
     'num_rows:i4 expert_capacity:i4 dtype:u4 placement:u4 activation:u2 '
     'accumulation_order:u2 event_grain:u4 row_block:i4 col_block:i4 '
-    'put_rows:i4 token_block:i4 num_aic:i4 num_aiv:i4 chain_rows:i4 relay:u4'
+    'put_rows:i4 token_block:i4 num_aic:i4 num_aiv:i4 chain_rows:i4 '
+    'relay:u2 quantised:u2'
   ).descr
   + [(name, _struct('offset:u8 count:u8')) for name in TABLES]
 )

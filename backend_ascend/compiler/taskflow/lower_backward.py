@@ -140,6 +140,7 @@ def lower_backward(
   options: granularity.Options,
 ) -> flow_lib.Flow:
   """As `lower_forward`, for the backward layer."""
+  emit.refuse_codes(policy, 'of the backward pass')
   s = emit.shape(config, policy, options)
   links = s.l * links_of(s)
   homes = [Buffer.D_RETURNED]

@@ -30,16 +30,23 @@ ARRIVALS = emit.Arrivals(
 def _batches(s: emit.Shape) -> list[emit.Batch]:
   header = (Buffer.EXPERT_IN, (s.d, s.d + 1))
   swiglu_reads = [(Buffer.GATE_UP, (0, 2 * s.f))]
-  if s.placement == 'before_down':
+  if s.placement == 'before_down' or s.quantised:
     swiglu_reads.append(header)
   down_reads = [header] if s.placement == 'epilogue' else []
   return [
     *ARRIVALS.batches(s),
     emit.gemm(s, Kind.GATE_UP, s.d, 2 * s.f),
-    emit.row_wise(s, Kind.SWIGLU, swiglu_reads, s.f),
+    emit.row_wise(s, Kind.SWIGLU, swiglu_reads, s.f, beside=s.quantised),
     emit.gemm(s, Kind.DOWN, s.f, s.d, extra_reads=down_reads),
     emit.puts_home(
-      s, Kind.RETURN, [(Buffer.EXPERT_OUT, (0, s.d)), header], s.d
+      s,
+      Kind.RETURN,
+      [
+        (Buffer.EXPERT_OUT, (0, s.d)),
+        header,
+        *([(Buffer.ACTIVATION, (s.f, s.f + 1))] if s.quantised else []),
+      ],
+      s.d,
     ),
     emit.token_wise(s, Kind.COMBINE, [(Buffer.RETURNED, s.k, (0, s.d))], s.d),
   ]
@@ -64,7 +71,7 @@ def lower_forward(
   homes = [Buffer.RETURNED]
   rows = [
     (Buffer.GATE_UP, s.l, s.c, 2 * s.f),
-    (Buffer.ACTIVATION, s.l, s.c, s.f),
+    (Buffer.ACTIVATION, s.l, s.c, s.f + s.quantised),
     (Buffer.EXPERT_OUT, s.l, s.c, s.d),
   ]
   return emit.flow(

@@ -85,6 +85,7 @@ def lower_forward_pass(
   Raises:
     ValueError: policy or options are not those of a sub-layer.
   """
+  emit.refuse_codes(policy, 'of a sub-layer')
   s = emit.shape(config, policy, options)
   arrivals, width = lower_forward.ARRIVALS, (0, s.d)
   batches = [
@@ -121,6 +122,7 @@ def lower_backward_pass(
 
   As `lower_forward_pass`.
   """
+  emit.refuse_codes(policy, 'of a sub-layer')
   s = emit.shape(config, policy, options)
   arrivals, links = lower_backward.ARRIVALS, lower_backward.links_of(s)
   width, weight_grad = (0, s.d), lower_backward.weight_grad

@@ -30,8 +30,7 @@ inline int64_t ElementsOfRank(const ImageHeader& h, int b) {
   return slabs * rows * SizeOf(h, info.cols);
 }
 inline int64_t BytesOfRank(const ImageHeader& h, int b) {
-  const bool stored = kBuffers[b].element == Element::kStored;
-  return ElementsOfRank(h, b) * BytesOf(stored ? DType{h.dtype} : kFloat32);
+  return ElementsOfRank(h, b) * ElementBytes(h, b);
 }
 
 // Slots in slice_slots, and tokens in once_slice_slots, of the ranks that a

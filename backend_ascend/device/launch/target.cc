@@ -36,6 +36,12 @@ Status CheckTarget(const ImageView& view) {
         "policy.accumulation_order: expected ascending for ascend, got "
         "even_odd_32");
   }
+  if (IsQuantised(*view.header)) {
+    return Refused(
+        1,
+        "policy.rows: expected '' for ascend, whose source multiplies "
+        "values alone, got int8_token");
+  }
   if (view.header->placement == kInEpilogue) {
     return Refused(
         1,

@@ -271,6 +271,43 @@ class FaultyKernels final : public Kernels {
     Spoil(rows, [&] { right_.Norm(t); }, [] {});
   }
 
+  void CodeGemm(const CodeGemmTile& t) override {
+    const Rows rows = RowsAt(t.c, t.m, t.n, t.ldc, sizeof(int32_t));
+    Spoil(rows, [&] { right_.CodeGemm(t); }, [&] { SpoilCodeGemm(t); });
+  }
+
+  void QuantiseRows(const QuantiseRowsTile& t) override {
+    Rows rows = RowsAt(t.codes, t.rows, t.cols, t.ld_codes, 1);
+    Add(t.scales, t.rows, 4, 4, &rows);
+    Spoil(rows, [&] { right_.QuantiseRows(t); }, [&] { SpoilCodes(t, rows); });
+  }
+
+  void CodeSwiglu(const CodeSwigluTile& t) override {
+    Rows rows = RowsAt(t.codes, t.rows, t.cols, t.ld_codes, 1);
+    Add(t.scales, t.rows, 4, 4, &rows);
+    Spoil(
+        rows, [&] { right_.CodeSwiglu(t); },
+        [&] {
+          if (kind_ != FaultKind::kSwappedGateUp) return;
+          CodeSwigluTile wrong = t;
+          std::swap(wrong.gate, wrong.up);
+          right_.CodeSwiglu(wrong);
+        });
+  }
+
+  void DequantiseRows(const DequantiseRowsTile& t) override {
+    const Rows rows = RowsAt(t.out, t.rows, t.cols, t.ld_out, BytesOf(t.dtype));
+    Spoil(
+        rows, [&] { right_.DequantiseRows(t); },
+        [&] {
+          if (kind_ != FaultKind::kOffByOneRow) return;
+          DequantiseRowsTile wrong = t;
+          const int64_t bytes = t.ld_sums * int64_t{sizeof(int32_t)};
+          wrong.sums = static_cast<const int32_t*>(NextReturned(t.sums, bytes));
+          right_.DequantiseRows(wrong);
+        });
+  }
+
   void Copy(const void* from, size_t bytes, void* to) override {
     const auto copy = [&] { right_.Copy(from, bytes, to); };
     if (KindOf(task_).work != Work::kPutHome) return copy();
@@ -346,6 +383,31 @@ class FaultyKernels final : public Kernels {
         return t.trans_a && layer_.plan.expert_rows[task_.expert] == 0;
       default:
         return false;
+    }
+  }
+
+  void SpoilCodeGemm(CodeGemmTile t) {
+    if (kind_ == FaultKind::kDroppedKTerm) {
+      t.k = std::max(t.k - 1, 0);
+    } else if (kind_ == FaultKind::kSwappedExperts) {
+      t.b = static_cast<const int8_t*>(OfNextExpert(t.b));
+    } else {
+      return;
+    }
+    right_.CodeGemm(t);
+  }
+
+  // As SpoilRow does, of codes.
+  void SpoilCodes(QuantiseRowsTile t, const Rows& rows) {
+    if (kind_ == FaultKind::kWrongOffset) {
+      std::rotate(t.codes, t.codes + 1, t.codes + t.cols);
+    } else if (kind_ == FaultKind::kStaleRow && !changed_) {
+      const std::vector<char> right = Gather(rows);
+      const Array& tokens = layer_.buffers[KindOf(task_).left()];
+      for (int32_t i = 0; i < tokens.rows && Gather(rows) == right; ++i) {
+        t.x = tokens.At(task_.rank, i, 0);
+        right_.QuantiseRows(t);
+      }
     }
   }
 

@@ -12,7 +12,9 @@ namespace {
 int64_t FirstChanged(const char* begin, int64_t elements,
                      int64_t element_bytes) {
   for (int64_t i = 0; i < elements; ++i) {
-    if (element_bytes == 2) {
+    if (element_bytes == 1) {
+      if (static_cast<uint8_t>(begin[i]) != kPoison8) return i;
+    } else if (element_bytes == 2) {
       if (reinterpret_cast<const uint16_t*>(begin)[i] != kPoison16) return i;
     } else if (reinterpret_cast<const uint32_t*>(begin)[i] != kPoison) {
       return i;
@@ -109,9 +111,11 @@ const void* const* GuardedKernels::ReadRows(const TileOperand& operand) {
 }
 
 void GuardedKernels::Copy(const void* from, size_t bytes, void* to) {
-  const auto size = static_cast<int64_t>(bytes / 2);  // two bytes each
-  const void* source = margins_.Place({"from", from, 1, size, size, 2}, false);
-  void* target = margins_.Place({"to", to, 1, size, size, 2}, true);
+  const int64_t each = bytes % 2 == 0 ? 2 : 1;
+  const int64_t size = static_cast<int64_t>(bytes) / each;
+  const void* source =
+      margins_.Place({"from", from, 1, size, size, each}, false);
+  void* target = margins_.Place({"to", to, 1, size, size, each}, true);
   kernels_.Copy(source, bytes, target);
   Finish();
 }

@@ -64,6 +64,16 @@ class GuardedKernels final : public Kernels {
     Run(&Kernels::ScaleRows, t);
   }
   void Norm(const NormTile& t) override { Run(&Kernels::Norm, t); }
+  void CodeGemm(const CodeGemmTile& t) override { Run(&Kernels::CodeGemm, t); }
+  void QuantiseRows(const QuantiseRowsTile& t) override {
+    Run(&Kernels::QuantiseRows, t);
+  }
+  void CodeSwiglu(const CodeSwigluTile& t) override {
+    Run(&Kernels::CodeSwiglu, t);
+  }
+  void DequantiseRows(const DequantiseRowsTile& t) override {
+    Run(&Kernels::DequantiseRows, t);
+  }
   void Copy(const void* from, size_t bytes, void* to) override;
   void WriteHeader(int32_t slot, float weight, int32_t* slot_to,
                    float* weight_to) override;

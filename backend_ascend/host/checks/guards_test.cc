@@ -22,6 +22,10 @@ struct Drill final : Kernels {
   std::function<void(const RowDotTile&)> dots = [](const RowDotTile&) {};
   std::function<void(const ScaleRowsTile&)> scale = [](const auto&) {};
   std::function<void(const NormTile&)> norm = [](const NormTile&) {};
+  std::function<void(const CodeGemmTile&)> codes = [](const auto&) {};
+  std::function<void(const QuantiseRowsTile&)> quantise = [](const auto&) {};
+  std::function<void(const CodeSwigluTile&)> code_swiglu = [](const auto&) {};
+  std::function<void(const DequantiseRowsTile&)> meaning = [](const auto&) {};
   std::function<void(const char*, size_t, char*)> copy = [](const char*, size_t,
                                                             char*) {};
   std::function<void(int32_t*, float*)> header = [](int32_t*, float*) {};
@@ -33,6 +37,12 @@ struct Drill final : Kernels {
   void RowDots(const RowDotTile& tile) override { dots(tile); }
   void ScaleRows(const ScaleRowsTile& tile) override { scale(tile); }
   void Norm(const NormTile& tile) override { norm(tile); }
+  void CodeGemm(const CodeGemmTile& tile) override { codes(tile); }
+  void QuantiseRows(const QuantiseRowsTile& tile) override { quantise(tile); }
+  void CodeSwiglu(const CodeSwigluTile& tile) override { code_swiglu(tile); }
+  void DequantiseRows(const DequantiseRowsTile& tile) override {
+    meaning(tile);
+  }
   void Copy(const void* from, size_t bytes, void* to) override {
     copy(static_cast<const char*>(from), bytes, static_cast<char*>(to));
   }
@@ -228,6 +238,44 @@ int main() {
   norm.out_cols = 2;
   drill.norm = [](const NormTile& t) { *At(t.out, t.out_cols) = 5; };
   bench.Print("gain", [&](Kernels* k) { k->Norm(norm); });
+
+  // Of codes: what lies beyond is -128, which no row has.
+  auto* const bytes = reinterpret_cast<int8_t*>(bench.Take(60));
+  auto* const sums = reinterpret_cast<int32_t*>(bench.Take(40));
+  CodeGemmTile codes{bytes, bytes + 80, sums, 8, 7, 9, 2, 3, 4};
+  drill.codes = [](const CodeGemmTile& t) { t.c[2 * t.ldc] = 5; };
+  bench.Print("codes, a row too many", [&](Kernels* k) { k->CodeGemm(codes); });
+  drill.codes = [](const CodeGemmTile& t) {
+    const_cast<int8_t*>(t.a)[t.lda - 1] = 5;
+    t.c[0] = t.a[4] + t.b[3];
+  };
+  bench.Print("codes, an operand", [&](Kernels* k) { k->CodeGemm(codes); });
+  std::printf("read: %d\n", sums[0]);
+  QuantiseRowsTile quantise{At(scale.x, 0), bytes, weight, 4, 8, 3, 4, f32};
+  drill.quantise = [](const QuantiseRowsTile& t) { t.codes[4] = 5; };
+  bench.Print("quantise", [&](Kernels* k) { k->QuantiseRows(quantise); });
+  drill.quantise = [](const QuantiseRowsTile& t) { t.scales[3] = 5; };
+  bench.Print("scales", [&](Kernels* k) { k->QuantiseRows(quantise); });
+  CodeSwigluTile code_swiglu{};
+  code_swiglu.gate = code_swiglu.up = sums;
+  code_swiglu.row_scales = code_swiglu.gate_scales = code_swiglu.up_scales =
+      weight;
+  code_swiglu.codes = bytes;
+  code_swiglu.scales = bench.Take(4);
+  code_swiglu.ld_in = code_swiglu.ld_codes = 8;
+  code_swiglu.rows = 2;
+  code_swiglu.cols = 3;
+  drill.code_swiglu = [](const CodeSwigluTile& t) {
+    t.scales[0] = t.row_scales[2];
+    t.scales[1] = t.up_scales[3];
+    t.codes[2 * t.ld_codes] = 5;
+  };
+  bench.Print("code swiglu", [&](Kernels* k) { k->CodeSwiglu(code_swiglu); });
+  std::printf("read: %f %f\n", code_swiglu.scales[0], code_swiglu.scales[1]);
+  DequantiseRowsTile meaning{sums, weight, weight, bench.Take(40), 8, 8,
+                             2,    3,      f32};
+  drill.meaning = [](const DequantiseRowsTile& t) { *At(t.out, 3) = 5; };
+  bench.Print("meaning", [&](Kernels* k) { k->DequantiseRows(meaning); });
 
   float* const to = bench.Take(8);
   drill.copy = [](const char* from, size_t bytes, char* dest) {

@@ -49,6 +49,14 @@ norm: wrote element [3, 0] of out, which is [3, 4]
 norm, reads beyond:
 read: nan nan nan 2.000000
 gain: wrote element [0, 2] of out, which is [1, 2]
+codes, a row too many: wrote element [2, 0] of c, which is [2, 3]
+codes, an operand: wrote element [1, -1] of a, which is [2, 4]
+read: -256
+quantise: wrote element [0, 4] of codes, which is [3, 4]
+scales: wrote element [0, 3] of scales, which is [1, 3]
+code swiglu: wrote element [2, 0] of codes, which is [2, 3]
+read: nan nan
+meaning: wrote element [0, 3] of out, which is [2, 3]
 copy: wrote element [0, 8] of to, which is [1, 8]
 header: wrote element [0, 1] of weight, which is [1, 1]
 slot: 3

@@ -1,5 +1,6 @@
 #include "backend_ascend/host/checks/launch_inspect.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 
@@ -47,6 +48,8 @@ LaunchTensors TensorsIn(const ImageHeader& image, const Plan& plan,
     if (PassUse(image, b) == Use::kAbsent) continue;
     tensors.buffers[b] =
         memory->Take(ShapeOf(image, static_cast<BufferId>(b)).bytes());
+    tensors.scales[b] = static_cast<float*>(
+        memory->Take(std::max<int64_t>(NumScales(image, b), 1) * 4));
   }
   return tensors;
 }

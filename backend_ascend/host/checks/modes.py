@@ -188,6 +188,11 @@ def check_actions(image: image_lib.Image, modes: Modes):
       f'modes.actions: expected uint8 {shape}, got {actions.dtype} '
       f'{actions.shape}'
     )
+  if image.policy.rows and (actions & ~Action.RUN).any():
+    raise ValueError(
+      'modes.actions: expected none that capture or heal with rows of '
+      f'{image.policy.rows}, which the oracle has no codes of, got some'
+    )
   if (actions > ISOLATED).any():
     raise ValueError(
       f'modes.actions: expected at most {int(ISOLATED)}, got {actions.max()}'

@@ -49,6 +49,9 @@ std::vector<Range> RangesOf(const Layer& layer) {
     beside(image.direction == kForward ? kXRelayed : kDyRelayed, layer.copies,
            image.num_rows, CopiesOf(image) * (sizeof(RowCopy) / 4));
   }
+  for (uint16_t b = 0; b < kNumBuffers; ++b) {
+    if (IsWritten(image, b)) beside(b, layer.scales[b], image.num_rows, 1);
+  }
   beside(kDGateUp, layer.d_row_weight, image.num_rows, 1);
   beside(kDReturned, layer.d_slot_weight, layer.Slots(), 1);
   return ranges;
@@ -70,6 +73,10 @@ class Recorder final : public Kernels {
   void RowDots(const RowDotTile& t) override { Record(t); }
   void ScaleRows(const ScaleRowsTile& t) override { Record(t); }
   void Norm(const NormTile& t) override { Record(t); }
+  void CodeGemm(const CodeGemmTile& t) override { Record(t); }
+  void QuantiseRows(const QuantiseRowsTile& t) override { Record(t); }
+  void CodeSwiglu(const CodeSwigluTile& t) override { Record(t); }
+  void DequantiseRows(const DequantiseRowsTile& t) override { Record(t); }
 
   void Copy(const void* from, size_t bytes, void* to) override {
     Run(kReads, from, bytes);
@@ -166,7 +173,7 @@ class Recorder final : public Kernels {
     }
   }
 
-  // Grows the last access of its like where it can.  A row header has two
+  // Grows the last access of its like where it can.  A row header has several
   // parts, which are one column.
   void Add(const Access& next) {
     const bool beside = next.col_begin >= cols_[next.buffer];

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "backend_ascend/host/tiles/codes/code_gemm.h"
+#include "backend_ascend/host/tiles/codes/code_tiles.h"
 #include "backend_ascend/host/tiles/gemm.h"
 #include "backend_ascend/host/tiles/tile_kernels.h"
 
@@ -132,6 +134,52 @@ void VisitOperands(const ScaleRowsTile& t, Visit visit) {
   const TileVisitor<T, Visit> of{t, visit};
   of(TileUse::kRead, "x", &T::x, &T::ld_x, t.ld_x == 0 ? 1 : t.rows, t.cols);
   of(TileUse::kRead, "weight", &T::weight, t.rows);
+  of(TileUse::kWrite, "out", &T::out, &T::ld_out, t.rows, t.cols);
+}
+
+template <class Visit>
+void VisitOperands(const CodeGemmTile& t, Visit visit) {
+  using T = CodeGemmTile;
+  visit(TileUse::kRead, {"a", t.a, t.m, t.k, t.lda, 1}, &T::a, &T::lda);
+  visit(TileUse::kRead, {"b", t.b, t.k, t.n, t.ldb, 1}, &T::b, &T::ldb);
+  visit(TileUse::kWrite, {"c", t.c, t.m, t.n, t.ldc, 4}, &T::c, &T::ldc);
+}
+
+template <class Visit>
+void VisitOperands(const QuantiseRowsTile& t, Visit visit) {
+  using T = QuantiseRowsTile;
+  const TileVisitor<T, Visit> of{t, visit};
+  of(TileUse::kRead, "x", &T::x, &T::ld_x, t.rows, t.cols);
+  visit(TileUse::kWrite, {"codes", t.codes, t.rows, t.cols, t.ld_codes, 1},
+        &T::codes, &T::ld_codes);
+  of(TileUse::kWrite, "scales", &T::scales, t.rows);
+}
+
+template <class Visit>
+void VisitOperands(const CodeSwigluTile& t, Visit visit) {
+  using T = CodeSwigluTile;
+  const TileVisitor<T, Visit> of{t, visit};
+  visit(TileUse::kRead, {"gate", t.gate, t.rows, t.cols, t.ld_in, 4}, &T::gate,
+        &T::ld_in);
+  visit(TileUse::kRead, {"up", t.up, t.rows, t.cols, t.ld_in, 4}, &T::up,
+        &T::ld_in);
+  of(TileUse::kRead, "row_scales", &T::row_scales, t.rows);
+  of(TileUse::kRead, "gate_scales", &T::gate_scales, t.cols);
+  of(TileUse::kRead, "up_scales", &T::up_scales, t.cols);
+  of(TileUse::kRead, "row_weight", &T::row_weight, t.rows);
+  visit(TileUse::kWrite, {"codes", t.codes, t.rows, t.cols, t.ld_codes, 1},
+        &T::codes, &T::ld_codes);
+  of(TileUse::kWrite, "scales", &T::scales, t.rows);
+}
+
+template <class Visit>
+void VisitOperands(const DequantiseRowsTile& t, Visit visit) {
+  using T = DequantiseRowsTile;
+  const TileVisitor<T, Visit> of{t, visit};
+  visit(TileUse::kRead, {"sums", t.sums, t.rows, t.cols, t.ld_sums, 4},
+        &T::sums, &T::ld_sums);
+  of(TileUse::kRead, "row_scales", &T::row_scales, t.rows);
+  of(TileUse::kRead, "col_scales", &T::col_scales, t.cols);
   of(TileUse::kWrite, "out", &T::out, &T::ld_out, t.rows, t.cols);
 }
 

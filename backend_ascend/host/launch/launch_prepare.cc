@@ -30,7 +30,7 @@ class Makes {
   }
 
   bool operator()(int buffer) const {
-    if (image_.span == kSublayer) return true;
+    if (image_.span == kSublayer || IsQuantised(image_)) return true;
     return tensors_.buffers[buffer] != nullptr || IsNeeded(buffer);
   }
 
@@ -104,6 +104,11 @@ class Placement {
     array = ShapeOf(image_, static_cast<BufferId>(b));
     array.data = static_cast<char*>(tensors_.buffers[b]);
     const Use use = PassUse(image_, b);
+    layer_.scales[b] = tensors_.scales[b];
+    if (NumScales(image_, b) > 0 && layer_.scales[b] == nullptr) {
+      if (use == Use::kInput) return Missing(ScalesName(b).c_str());
+      Take(NumScales(image_, b) * 4, &layer_.scales[b]);
+    }
     if (array.data != nullptr || use == Use::kAbsent) return {};
     if (use == Use::kInput) {
       return IsSpared(b) ? Status{} : Missing(kBuffers[b].name);
@@ -200,6 +205,9 @@ void Fill(const Plan& plan, bool poison, const Layer& layer) {
   };
   const int64_t rows = int64_t{image.num_ranks} * image.num_rows;
   fill(layer.header_weight, rows);
+  for (int b = 0; b < kNumBuffers; ++b) {
+    if (IsWritten(image, b)) fill(layer.scales[b], rows);
+  }
   fill(layer.d_row_weight, rows);
   fill(layer.d_slot_weight, image.num_ranks * layer.Slots());
   for (int b = 0; b < kNumBuffers; ++b) {
@@ -290,7 +298,9 @@ void PoisonPadding(const Plan& plan, const Layer& layer) {
 void ClearPadding(const Plan& plan, const Layer& layer) {
   ForEachPadding(
       plan, layer, [](char* begin, int64_t elements, int64_t element_bytes) {
-        if (element_bytes == 2) {
+        if (element_bytes == 1) {
+          Clear<uint8_t>(begin, elements, kPoison8, kPoison8);
+        } else if (element_bytes == 2) {
           Clear<uint16_t>(begin, elements, kPoison16, kQuietNan >> 16);
         } else {
           Clear<uint32_t>(begin, elements, kPoison, kQuietNan);

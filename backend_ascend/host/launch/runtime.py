@@ -114,7 +114,8 @@ def _with_poisoned_padding(image: image_lib.Image, read, plan):
   rows = plan.counts.sum(axis=0).reshape(image.config.num_ranks, -1).sum(axis=1)
   poisoned = {}
   for name, bits in read.items():
-    if tensors.SPECS[name].shape.split()[1] != 'N':
+    spec = tensors.SPECS.get(name)
+    if spec is None or spec.shape.split()[1] != 'N':
       continue
     poisoned[name] = bits.copy()
     poison = arrays.bits(np.array(poison_lib.poison(arrays.dtype(image, name))))

@@ -29,7 +29,7 @@ void FindWritten(const ImageHeader& header,
   for (int b = 0; b < kNumBuffers; ++b) {
     if (!IsWritten(header, b)) continue;
     const int64_t size = ShapeOf(header, static_cast<BufferId>(b)).bytes();
-    buffers[b] = Find(arrays, kBuffers[b].name, size);
+    buffers[b] = Find(arrays, ArrayName(header, b), size);
   }
 }
 

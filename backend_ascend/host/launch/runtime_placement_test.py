@@ -15,10 +15,10 @@ from hpmoe.reference.contract import tensors
 
 # R, T, E, K, D, F.
 SHAPES = {
-  'ragged': config_testing.sized(r=2, t=13, e=8, k=3, d=6, f=5),
-  'one_rank': config_testing.sized(r=1, t=7, e=4, k=4, d=6, f=5),
-  'k_is_e': config_testing.sized(r=4, t=9, e=8, k=8, d=5, f=3),
-  'rank_per_expert': config_testing.sized(r=3, t=10, e=3, k=2, d=4, f=3),
+  'ragged': config_testing.make_config(r=2, t=13, e=8, k=3, d=6, f=5),
+  'one_rank': config_testing.make_config(r=1, t=7, e=4, k=4, d=6, f=5),
+  'k_is_e': config_testing.make_config(r=4, t=9, e=8, k=8, d=5, f=3),
+  'rank_per_expert': config_testing.make_config(r=3, t=10, e=3, k=2, d=4, f=3),
 }
 OPTIONS = dict(
   row_block=4, col_block=4, put_rows=3, num_aic=2, num_aiv=3, chain_rows=4
@@ -40,7 +40,7 @@ def launch_placed(direction, placement, config, policy, inputs, **options):
 @pytest.mark.parametrize(
   'shape, routing, placement, relay',
   halved_testing.covering(
-    SHAPES, testing.ROUTINGS, precision.LAUNCHED, (False, True)
+    SHAPES, testing.ROUTINGS, precision.LAUNCHED_PLACEMENTS, (False, True)
   ),
 )
 def test_every_bit_is_that_of_a_launch_without(

@@ -32,6 +32,22 @@ void HostKernels::ScaleRows(const ScaleRowsTile& tile) {
 
 void HostKernels::Norm(const NormTile& tile) { RunNormTile(tile, isa_); }
 
+void HostKernels::CodeGemm(const CodeGemmTile& tile) {
+  RunCodeGemmTile(tile, isa_, scratch_);
+}
+
+void HostKernels::QuantiseRows(const QuantiseRowsTile& tile) {
+  RunQuantiseRowsTile(tile, isa_);
+}
+
+void HostKernels::CodeSwiglu(const CodeSwigluTile& tile) {
+  RunCodeSwigluTile(tile, isa_);
+}
+
+void HostKernels::DequantiseRows(const DequantiseRowsTile& tile) {
+  RunDequantiseRowsTile(tile, isa_);
+}
+
 void* HostKernels::Scratch(GemmScratch::Slot slot, int64_t elements,
                            int64_t element_bytes) {
   float* const tile = scratch_->Reserve(slot, elements);
@@ -45,10 +61,8 @@ Array ShapeOf(const ImageHeader& image, BufferId buffer) {
   const BufferInfo& info = kBuffers[buffer];
   const int64_t rows =
       info.rows == Axis::kC ? image.num_rows : SizeOf(image, info.rows);
-  const int64_t stored = BytesOf(DType{image.dtype});
   return {nullptr, IsWeight(info.rows) ? image.num_experts : image.num_ranks,
-          rows, SizeOf(image, info.cols),
-          info.element == Element::kFloat ? 4 : stored};
+          rows, SizeOf(image, info.cols), ElementBytes(image, buffer)};
 }
 
 namespace {
@@ -217,6 +231,49 @@ NormTile MakeNormTile(const TaskDesc& task, const Layer& layer) {
   tile.dtype = StoredAs(layer);
   tile.epsilon = kEpsilons[layer.image->epsilon];
   tile.plain = layer.image->activation == kAbsolute;
+  return tile;
+}
+
+// Of an image that quantises, whose rows are all made.
+
+CodeGemmTile MakeCodeGemmTile(const TaskDesc& task, const Layer& layer) {
+  const Array& rows = Left(task, layer);
+  const Array& weight = Right(task, layer);
+  const Array& out = Written(task, layer);
+  const int32_t row = FirstRow(task, layer);
+  CodeGemmTile tile{};
+  tile.a = CodesAt(rows, task.rank, row, 0);
+  tile.b = CodesAt(weight, task.expert, 0, task.col_begin);
+  tile.c = SumsAt(out, task.rank, row, task.col_begin);
+  tile.lda = rows.cols;
+  tile.ldb = weight.cols;
+  tile.ldc = out.cols;
+  tile.m = RealRows(task, layer).count();
+  tile.n = task.col_end - task.col_begin;
+  tile.k = static_cast<int32_t>(rows.cols);
+  return tile;
+}
+
+// Whole rows, whatever the columns of the task: a row has one scale.
+CodeSwigluTile MakeCodeSwigluTile(const TaskDesc& task, const Layer& layer) {
+  const Array& gate_up = Left(task, layer);
+  const Array& out = Written(task, layer);
+  const int32_t row = FirstRow(task, layer), width = layer.image->d_ff;
+  CodeSwigluTile tile{};
+  tile.gate = SumsAt(gate_up, task.rank, row, 0);
+  tile.up = SumsAt(gate_up, task.rank, row, width);
+  tile.row_scales = layer.RowScales(kExpertIn, task.rank, row);
+  tile.gate_scales = layer.ColScales(kWGateUp, task.expert, 0);
+  tile.up_scales = layer.ColScales(kWGateUp, task.expert, width);
+  tile.row_weight = RowWeights(KindOf(task), task, layer);
+  tile.codes = CodesAt(out, task.rank, row, 0);
+  tile.scales = layer.RowScales(kActivation, task.rank, row);
+  tile.ld_in = gate_up.cols;
+  tile.ld_codes = out.cols;
+  tile.rows = RealRows(task, layer).count();
+  tile.cols = width;
+  tile.dtype = StoredAs(layer);
+  tile.activation = static_cast<ActivationKind>(layer.image->activation);
   return tile;
 }
 
@@ -471,7 +528,8 @@ class Fused {
 void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
   const KindInfo& kind = KindOf(task);
   // A corrupt image may have tiles without columns: there is no memory then.
-  const bool wide = kind.info().whole_rows || task.col_end > task.col_begin;
+  const bool wide =
+      WritesWholeRows(*layer.image, kind) || task.col_end > task.col_begin;
   if (RealRows(task, layer).count() == 0 || !wide) return;
   ReadHeaders(task, layer, kernels);
   if (!layer.Has(kind.written)) return;
@@ -480,11 +538,18 @@ void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
     case Work::kPutRows:
       return PutRows(task, layer, kernels);
     case Work::kGemm:
+      if (IsQuantised(*layer.image)) {
+        return kernels->CodeGemm(MakeCodeGemmTile(task, layer));
+      }
+      return fused.Gemm();
     case Work::kGemmTransposed:
       return fused.Gemm();
     case Work::kWeightGrad:
       return fused.WeightGrad();
     case Work::kActivation:
+      if (IsQuantised(*layer.image)) {
+        return kernels->CodeSwiglu(MakeCodeSwigluTile(task, layer));
+      }
       return fused.Activate();
     case Work::kActivationGrad:
       return fused.ActivateGrad();

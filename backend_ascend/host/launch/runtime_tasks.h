@@ -6,10 +6,13 @@
 #include <cassert>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "backend_ascend/host/load/image_loader.h"
 #include "backend_ascend/host/load/plan.h"
 #include "backend_ascend/host/ranks/transport.h"
+#include "backend_ascend/host/tiles/codes/code_gemm.h"
+#include "backend_ascend/host/tiles/codes/code_tiles.h"
 #include "backend_ascend/host/tiles/gemm.h"
 #include "backend_ascend/host/tiles/tile_kernels.h"
 #include "backend_ascend/image/image.h"
@@ -34,6 +37,11 @@ struct Array {
   }
 };
 
+// What scales beside a buffer's codes are called.
+inline std::string ScalesName(int buffer) {
+  return std::string(kBuffers[buffer].name) + "_scales";
+}
+
 // Shape of a buffer as reference/contract/tensors.py says, without data.
 Array ShapeOf(const ImageHeader& image, BufferId buffer);
 
@@ -48,6 +56,8 @@ struct LaunchTensors {
   int32_t* row_base;
   int32_t* row_of_slot;
   void* buffers[kNumBuffers];
+  // Beside codes: of weights given, of rows made where they are asked for.
+  float* scales[kNumBuffers];
 };
 
 // All that a task reads and writes.  R below is the ranks held.
@@ -61,9 +71,10 @@ struct Layer {
   const int32_t* row_of_slot;  // [R, T * K]
   // Those that this launch does not have are without data.
   Array buffers[kNumBuffers];
-  int32_t* header_slot;  // [R, N] row headers: token * K + slot, or -1
-  float* header_weight;  // [R, N]
-  RowCopy* copies;       // [R, N, CopiesOf] beside relayed rows, or null
+  int32_t* header_slot;        // [R, N] row headers: token * K + slot, or -1
+  float* header_weight;        // [R, N]
+  float* scales[kNumBuffers];  // beside codes, NumScales of each, or null
+  RowCopy* copies;             // [R, N, CopiesOf] beside relayed rows, or null
   // Gradients of the weights where an expert's rank applies them: with their
   // rows, then with their slots.
   float* d_row_weight;       // [R, N], or null
@@ -85,6 +96,14 @@ struct Layer {
   int64_t RowAt(int32_t rank, int64_t row) const {
     assert(Holds(rank));
     return int64_t{rank - first_rank} * image->num_rows + row;
+  }
+  // Beside a row of codes on a rank; or the column of an expert's weight.
+  float* RowScales(int buffer, int32_t rank, int64_t row) const {
+    return scales[buffer] + RowAt(rank, row);
+  }
+  const float* ColScales(int buffer, int32_t expert, int64_t col) const {
+    const Array& weight = buffers[buffer];
+    return scales[buffer] + (expert - weight.first) * weight.cols + col;
   }
   // Slots of a rank's row headers, [N].
   const int32_t* HeaderSlots(int32_t rank) const {
@@ -141,6 +160,10 @@ class Kernels {
   virtual void RowDots(const RowDotTile& tile) = 0;
   virtual void ScaleRows(const ScaleRowsTile& tile) = 0;
   virtual void Norm(const NormTile& tile) = 0;
+  virtual void CodeGemm(const CodeGemmTile& tile) = 0;
+  virtual void QuantiseRows(const QuantiseRowsTile& tile) = 0;
+  virtual void CodeSwiglu(const CodeSwigluTile& tile) = 0;
+  virtual void DequantiseRows(const DequantiseRowsTile& tile) = 0;
   virtual void Copy(const void* from, size_t bytes, void* to) {
     std::memcpy(to, from, bytes);
   }
@@ -170,6 +193,10 @@ class HostKernels final : public Kernels {
   void RowDots(const RowDotTile& tile) override;
   void ScaleRows(const ScaleRowsTile& tile) override;
   void Norm(const NormTile& tile) override;
+  void CodeGemm(const CodeGemmTile& tile) override;
+  void QuantiseRows(const QuantiseRowsTile& tile) override;
+  void CodeSwiglu(const CodeSwigluTile& tile) override;
+  void DequantiseRows(const DequantiseRowsTile& tile) override;
   void* Scratch(GemmScratch::Slot slot, int64_t elements,
                 int64_t element_bytes) override;
 
@@ -190,7 +217,7 @@ class HostKernels final : public Kernels {
 //   returned, d_returned          is read where the owners of its rows have it
 //
 // so every element that is made comes from the same values by the same chain,
-// rounded at the same places.
+// rounded at the same places.  Where products are of codes, all are made.
 void RunTask(const TaskDesc& task, const Layer& layer, Kernels* kernels);
 void RunTask(const TaskDesc& task, const Layer& layer, GemmScratch* scratch);
 

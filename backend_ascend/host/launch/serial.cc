@@ -8,6 +8,7 @@
 #include "backend_ascend/host/checks/replay.h"
 #include "backend_ascend/host/launch/launch.h"
 #include "backend_ascend/host/splitmix.h"
+#include "backend_ascend/host/tiles/codes/code_rows.h"
 #include "backend_ascend/host/tiles/float_environment.h"
 #include "backend_ascend/host/tiles/storage.h"
 #include "backend_ascend/host/tiles/tile_rows.h"
@@ -99,6 +100,18 @@ class PinnedKernels final : public Kernels {
   void Norm(const NormTile& t) override {
     if (t.work != Work::kGainGrad) return Pin(t, t.rows, &Kernels::Norm);
     (calls_++ % kEvery == 0 ? plain_ : fast_).Norm(t);
+  }
+  void CodeGemm(const CodeGemmTile& t) override {
+    Pin(t, t.m, &Kernels::CodeGemm);
+  }
+  void QuantiseRows(const QuantiseRowsTile& t) override {
+    Pin(t, t.rows, &Kernels::QuantiseRows);
+  }
+  void CodeSwiglu(const CodeSwigluTile& t) override {
+    Pin(t, t.rows, &Kernels::CodeSwiglu);
+  }
+  void DequantiseRows(const DequantiseRowsTile& t) override {
+    Pin(t, t.rows, &Kernels::DequantiseRows);
   }
   void* Scratch(GemmScratch::Slot slot, int64_t elements,
                 int64_t element_bytes) override {

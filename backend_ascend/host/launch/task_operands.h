@@ -45,6 +45,16 @@ inline const float* RowWeights(const KindInfo& kind, const TaskDesc& task,
   return layer.header_weight + layer.RowAt(task.rank, FirstRow(task, layer));
 }
 
+inline int8_t* CodesAt(const Array& codes, int64_t slab, int64_t row,
+                       int64_t col) {
+  return reinterpret_cast<int8_t*>(codes.At(slab, row, col));
+}
+
+inline int32_t* SumsAt(const Array& sums, int64_t slab, int64_t row,
+                       int64_t col) {
+  return reinterpret_cast<int32_t*>(sums.At(slab, row, col));
+}
+
 // Null where the launch does not have the rows.
 inline const char* RowsAt(const Array& rows, int64_t slab, int64_t row,
                           int64_t col) {

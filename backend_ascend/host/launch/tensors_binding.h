@@ -15,13 +15,24 @@ struct PlanBytes {
         by_slot(int64_t{h.num_ranks} * h.num_tokens * h.top_k * 4) {}
 };
 
+// What the arrays of a buffer are called: codes and sums take the place of
+// values where an image quantises.
+inline std::string ArrayName(const ImageHeader& header, int b) {
+  const Element element = ElementOf(header, b);
+  const std::string name = kBuffers[b].name;
+  return element == Element::kCode  ? name + "_codes"
+         : element == Element::kSum ? name + "_sums"
+                                    : name;
+}
+
 // Of any tensors; `plan`: of the routing, or null.  Arrays must outlive what is
 // returned.
 inline LaunchTensors TensorsOf(const ImageHeader& header, const Plan* plan,
                                const ConstArrays& inputs,
                                const Arrays& outputs) {
   const PlanBytes bytes(header);
-  const auto find = [](const auto& arrays, const char* name, int64_t size) {
+  const auto find = [](const auto& arrays, const std::string& name,
+                       int64_t size) {
     using Data = decltype(Find(arrays, name, size));
     return arrays.count(name) == 0 ? Data{nullptr} : Find(arrays, name, size);
   };
@@ -38,7 +49,7 @@ inline LaunchTensors TensorsOf(const ImageHeader& header, const Plan* plan,
   tensors.row_base = ints("row_base", bytes.by_expert);
   tensors.row_of_slot = ints("row_of_slot", bytes.by_slot);
   for (int b = 0; b < kNumBuffers; ++b) {
-    const char* const name = kBuffers[b].name;
+    const std::string name = ArrayName(header, b);
     const int64_t size = ShapeOf(header, static_cast<BufferId>(b)).bytes();
     if (PassUse(header, b) == Use::kWritten) {
       tensors.buffers[b] = find(outputs, name, size);
@@ -46,6 +57,12 @@ inline LaunchTensors TensorsOf(const ImageHeader& header, const Plan* plan,
       tensors.buffers[b] =
           const_cast<void*>(static_cast<const void*>(find(inputs, name, size)));
     }
+    const int64_t scales = NumScales(header, b) * 4;
+    if (scales == 0) continue;
+    const void* const found = PassUse(header, b) == Use::kWritten
+                                  ? find(outputs, ScalesName(b), scales)
+                                  : find(inputs, ScalesName(b), scales);
+    tensors.scales[b] = static_cast<float*>(const_cast<void*>(found));
   }
   return tensors;
 }

@@ -50,8 +50,46 @@ SPARES = {
 _RELAYED = dict(zip(layout.Direction, (s.name for s in tensors.RELAYED)))
 
 
+# Of an image that quantises: shapes and dtypes of what takes the place of
+# values, in the letters of `tensors.TensorSpec`.
+_OF_CODES = {
+  spec.name: spec
+  for spec in (
+    tensors.TensorSpec('w_gate_up_codes', 'R L D 2F', 'int8', 'weight'),
+    tensors.TensorSpec('w_gate_up_scales', 'R L 1 2F', 'float32', 'weight'),
+    tensors.TensorSpec('w_down_codes', 'R L F D', 'int8', 'weight'),
+    tensors.TensorSpec('w_down_scales', 'R L 1 D', 'float32', 'weight'),
+    tensors.TensorSpec('x_relayed_codes', 'R N D', 'int8', 'movement'),
+    tensors.TensorSpec('x_relayed_scales', 'R N 1', 'float32', 'movement'),
+    tensors.TensorSpec('expert_in_codes', 'R N D', 'int8', 'movement'),
+    tensors.TensorSpec('expert_in_scales', 'R N 1', 'float32', 'movement'),
+    tensors.TensorSpec('gate_up_sums', 'R N 2F', 'int32', 'compute'),
+    tensors.TensorSpec('activation_codes', 'R N F', 'int8', 'compute'),
+    tensors.TensorSpec('activation_scales', 'R N 1', 'float32', 'compute'),
+    tensors.TensorSpec('expert_out_sums', 'R N D', 'int32', 'compute'),
+  )
+}
+
+
+def _of_codes(names: Iterable[str]) -> tuple[str, ...]:
+  """Returns names of codes, scales and sums in place of those of values."""
+  replaced: list[str] = []
+  for name in names:
+    parts = (f'{name}_{part}' for part in ('codes', 'scales', 'sums'))
+    replaced += [part for part in parts if part in _OF_CODES] or [name]
+  return tuple(replaced)
+
+
 def outputs(image: image_lib.Image) -> tuple[str, ...]:
-  """Returns what a launch of an image returns: `OUTPUTS`, and relayed rows."""
+  """Returns what a launch of an image returns: `OUTPUTS`, and relayed rows.
+
+  Where it quantises, codes, scales and sums in place of values.
+  """
+  names = _list_outputs(image)
+  return _of_codes(names) if image.policy.rows else names
+
+
+def _list_outputs(image: image_lib.Image) -> tuple[str, ...]:
   if image.config.sublayer:
     return _SUBLAYER_OUTPUTS[image.direction]
   relayed = (_RELAYED[image.direction],) if image.options.relay else ()
@@ -61,11 +99,19 @@ def outputs(image: image_lib.Image) -> tuple[str, ...]:
 def inputs_of(image: image_lib.Image) -> tuple[str, ...]:
   """Returns the names of what a launch of an image may read."""
   input_table = _SUBLAYER_INPUTS if image.config.sublayer else INPUTS
-  return input_table[image.direction]
+  names = input_table[image.direction]
+  return _of_codes(names) if image.policy.rows else names
+
+
+def find_spec(name: str) -> tensors.TensorSpec:
+  """Returns shape and kind of a tensor that a launch takes or makes."""
+  return _OF_CODES.get(name) or tensors.SPECS[name]
 
 
 def dtype(image: image_lib.Image, name: str) -> np.dtype:
   """Returns the dtype of a tensor."""
+  if name in _OF_CODES:
+    return np.dtype(_OF_CODES[name].kind)
   kind = tensors.SPECS[name].kind
   if kind == 'storage':
     return storage.FORMATS[image.policy.storage].numpy
@@ -76,7 +122,8 @@ def shape(
   image: image_lib.Image, name: str, of_rank: bool = False
 ) -> tuple[int, ...]:
   """Returns the shape of a tensor, or of a rank's slab of it."""
-  return tensors.SPECS[name].dims(**image.config.dims())[of_rank:]
+  sizes = image.config.dims() | {'1': 1}
+  return find_spec(name).dims(**sizes)[of_rank:]
 
 
 def bits(array: np.ndarray) -> np.ndarray:
@@ -115,7 +162,7 @@ def require_finite(
     ValueError: a value of it is not finite.
   """
   # What a forward pass saved may have overflowed, and it is its user's.
-  if value.dtype != np.int32 and name not in tensors.STAGES:
+  if value.dtype.kind != 'i' and name not in tensors.STAGES:
     position = _native.first_non_finite(value)
     if position >= 0:
       index = tuple(int(i) for i in np.unravel_index(position, value.shape))

@@ -21,6 +21,7 @@ import pathlib
 
 import numpy as np
 
+from hpmoe.backend_ascend.host.load import arrays
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import tensors
 
@@ -206,7 +207,7 @@ class PlacedLayer:
     return {name: self._restore(name, array) for name, array in image.items()}
 
   def _place(self, name: str, array: np.ndarray) -> np.ndarray:
-    axes = tensors.SPECS[name].shape.split()
+    axes = arrays.find_spec(name).shape.split()
     if name == 'topk_ids':
       return self._ids
     if name in tensors.PLAN:
@@ -226,7 +227,7 @@ class PlacedLayer:
     return array
 
   def _restore(self, name: str, array: np.ndarray) -> np.ndarray:
-    axes = tensors.SPECS[name].shape.split()
+    axes = arrays.find_spec(name).shape.split()
     if name == 'counts':
       return self._restore_counts(array)
     if name in tensors.PLAN:

@@ -8,7 +8,7 @@ import pytest
 from hpmoe.backend_ascend.host.load import expert_placement
 from hpmoe.reference.contract import config_testing
 
-CONFIG = config_testing.sized(r=2, t=5, e=6, k=2, d=4, f=3)
+CONFIG = config_testing.make_config(r=2, t=5, e=6, k=2, d=4, f=3)
 
 
 def test_the_fullest_expert_goes_to_the_emptiest_rank_that_has_room():

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend_ascend/host/binding.h"
+#include "backend_ascend/host/launch/tensors_binding.h"
 #include "backend_ascend/host/ranks/symmetric_heap.h"
 #include "backend_ascend/image/dtypes.h"
 #include "backend_ascend/image/kinds.h"
@@ -48,7 +49,9 @@ std::map<std::string, int64_t> HeapOffsets(const LoadedImage& image) {
   const HeapLayout heap = MakeHeapLayout(image.header());
   std::map<std::string, int64_t> offsets;
   for (int b = 0; b < kNumBuffers; ++b) {
-    if (heap.buffers[b] >= 0) offsets[kBuffers[b].name] = heap.buffers[b];
+    if (heap.buffers[b] < 0) continue;
+    offsets[ArrayName(image.header(), b)] = heap.buffers[b];
+    if (heap.scales[b] >= 0) offsets[ScalesName(b)] = heap.scales[b];
   }
   return offsets;
 }

@@ -125,7 +125,20 @@ bool CheckPreamble(const void* data, size_t size, Checker* check) {
   return true;
 }
 
+// What can multiply codes: the forward pass of a layer, without weights on
+// sums.
+int64_t LastQuantised(const ImageHeader& h) {
+  const bool can = h.direction == kForward && h.span == kLayer;
+  return can ? kInt8TokenChannel : kOfValues;
+}
+
+int64_t LastPlacement(const ImageHeader& h) {
+  if (h.span == kSublayer) return kAtCombine;
+  return IsQuantised(h) ? kBeforeDown : kInEpilogue;
+}
+
 bool CheckLayer(const ImageHeader& h, Checker* check) {
+  const int32_t depth = IsQuantised(h) ? kMaxCodeDepth : kMaxInt32 - 1;
   const struct {
     const char* name;
     int64_t got, low, high;
@@ -137,13 +150,13 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
       {"num_tokens", h.num_tokens, 1, kMaxInt32},
       {"num_experts", h.num_experts, 1, kMaxInt32},
       {"top_k", h.top_k, 1, h.num_experts},
-      {"d_model", h.d_model, 1, kMaxInt32 - 1},
-      {"d_ff", h.d_ff, 1, kMaxInt32 / 2},
+      {"quantised", h.quantised, 0, LastQuantised(h)},
+      {"d_model", h.d_model, 1, depth},
+      {"d_ff", h.d_ff, 1, depth < kMaxInt32 / 2 ? depth : kMaxInt32 / 2},
       {"num_rows", h.num_rows, 1, kMaxInt32},
       {"expert_capacity", h.expert_capacity, 1, kMaxInt32},
       {"dtype", h.dtype, 0, kNumDTypes - 1},
-      {"placement", h.placement, 0,
-       h.span == kSublayer ? kAtCombine : kInEpilogue},
+      {"placement", h.placement, 0, LastPlacement(h)},
       {"activation", h.activation, 0, kAbsolute},
       {"accumulation_order", h.accumulation_order, 0,
        h.dtype == kBFloat16 ? kEvenOdd32 : kAscending},
@@ -186,7 +199,6 @@ bool CheckLayer(const ImageHeader& h, Checker* check) {
 // Everywhere below, a size in bytes and an index are int64.
 bool CheckBytes(const ImageHeader& h, Checker* check) {
   constexpr int64_t kMaxBytes = int64_t{1} << 60;
-  const int64_t item = BytesOf(DType{h.dtype});
   for (uint16_t b = 0; b < kNumBuffers; ++b) {
     Extent e = ExtentOf(h, b, kRows);
     // Rows of all experts of a rank are packed.  Links, which share a place,
@@ -194,7 +206,7 @@ bool CheckBytes(const ImageHeader& h, Checker* check) {
     if (e.groups > 0 && IsPacked(BufferForm(h, b))) {
       e = {1, h.num_rows, e.cols};
     }
-    int64_t bytes = item * h.num_ranks;
+    int64_t bytes = ElementBytes(h, b) * h.num_ranks;
     bool fits = true;
     for (const int64_t size : {e.groups, e.rows, e.cols}) {
       fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);

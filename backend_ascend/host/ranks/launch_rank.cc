@@ -94,7 +94,14 @@ void RankLaunch::PlaceBuffers(const RankTensors& tensors) {
     array.first = tensors.rank * array.slabs;
     array.data = heap_.buffers[b] >= 0 ? tensors.heap + heap_.buffers[b]
                                        : static_cast<char*>(tensors.buffers[b]);
+    layer_.scales[b] =
+        heap_.scales[b] >= 0
+            ? reinterpret_cast<float*>(tensors.heap + heap_.scales[b])
+            : tensors.scales[b];
     if (IsWritten(image, b)) {
+      if (layer_.scales[b] != nullptr) {
+        std::fill_n(layer_.scales[b], image.num_rows, BitsFloat(kPoison));
+      }
       Poison(SlicesOf(*tensors.plan, b), BufferForm(image, b), array);
     }
   }

@@ -24,6 +24,7 @@ struct RankTensors {
   const float* topk_weights;   // [T, K]
   void* buffers[kNumBuffers];  // of the image's direction; those that puts
                                // write lie in the heap
+  float* scales[kNumBuffers];  // beside codes, likewise
   char* heap;                  // HeapLayout::bytes, aligned for floats
   int32_t* counters;           // [events], zero; only other ranks add
   Transport* transport;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend_ascend/host/binding.h"
+#include "backend_ascend/host/launch/tensors_binding.h"
 #include "backend_ascend/host/ranks/launch_rank.h"
 #include "backend_ascend/host/ranks/mapped_transport.h"
 #include "backend_ascend/host/ranks/symmetric_heap.h"
@@ -105,20 +106,31 @@ class PyRankLaunch {
     if (mapped_ != nullptr) tensors.transport = mapped_.get();
     for (int b = 0; b < kNumBuffers; ++b) {
       if (heap.buffers[b] < 0) tensors.buffers[b] = Buffer(b);
+      if (heap.scales[b] < 0) tensors.scales[b] = Scales(b);
     }
     return tensors;
   }
 
   void* Buffer(int b) const {
     const ImageHeader& header = *view_.header;
-    const BufferInfo& info = kBuffers[b];
+    const std::string name = ArrayName(header, b);
     const Use use = UseOf(header, b);
     const int64_t bytes =
         ShapeOf(header, static_cast<BufferId>(b)).bytes() / header.num_ranks;
-    if (use == Use::kWritten) return Find(outputs_, info.name, bytes);
+    if (use == Use::kWritten) return Find(outputs_, name, bytes);
     if (use != Use::kInput) return nullptr;
     return const_cast<void*>(
-        static_cast<const void*>(Find(inputs_, info.name, bytes)));
+        static_cast<const void*>(Find(inputs_, name, bytes)));
+  }
+
+  float* Scales(int b) const {
+    const ImageHeader& header = *view_.header;
+    const int64_t bytes = NumScales(header, b) * 4 / header.num_ranks;
+    if (bytes == 0) return nullptr;
+    const void* const scales = PassUse(header, b) == Use::kWritten
+                                   ? Find(outputs_, ScalesName(b), bytes)
+                                   : Find(inputs_, ScalesName(b), bytes);
+    return static_cast<float*>(const_cast<void*>(scales));
   }
 
   const ConstArrays inputs_;

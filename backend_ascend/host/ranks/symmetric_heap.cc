@@ -25,6 +25,10 @@ HeapLayout MakeHeapLayout(const ImageHeader& image) {
     heap.buffers[b] =
         put ? Place(shape.bytes() / image.num_ranks, &heap.bytes) : -1;
   }
+  for (int b = 0; b < kNumBuffers; ++b) {
+    const bool put = heap.buffers[b] >= 0 && NumScales(image, b) > 0;
+    heap.scales[b] = put ? Place(int64_t{image.num_rows} * 4, &heap.bytes) : -1;
+  }
   heap.header_slot = Place(int64_t{image.num_rows} * 4, &heap.bytes);
   heap.header_weight = Place(int64_t{image.num_rows} * 4, &heap.bytes);
   const int64_t copies =

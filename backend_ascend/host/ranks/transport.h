@@ -17,6 +17,7 @@ struct HeapLayout {
   int64_t buffers[kNumBuffers];  // -1: not written by puts
   int64_t header_slot;           // [N] int32
   int64_t header_weight;         // [N] float
+  int64_t scales[kNumBuffers];   // [N] float beside codes, or -1: none
   int64_t copies;                // [N, CopiesOf] RowCopy, with relay
   int64_t d_slot_weight;         // [T * K] float, or -1: not used
   int64_t bytes;

@@ -94,6 +94,18 @@ bool IsaSupported(Isa isa) {
   return supported[static_cast<int32_t>(isa)];
 }
 
+bool HasVnni() {
+#if HPMOE_X86
+  static const bool has = [] {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512vnni") != 0;
+  }();
+  return has;
+#else
+  return false;
+#endif
+}
+
 Isa BestIsa() {
   static const Isa best = DetectBest();
   return best;

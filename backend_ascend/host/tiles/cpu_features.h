@@ -41,6 +41,8 @@ constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kNeon,       Isa::kAvx2,
 
 // Whether this build has it and this CPU runs it.
 bool IsaSupported(Isa isa);
+// AVX-512's products of bytes: of codes, beside any Isa of AVX-512.
+bool HasVnni();
 Isa BestIsa();
 const char* IsaName(Isa isa);
 

@@ -7,6 +7,8 @@
 #include <iterator>
 
 #include "backend_ascend/host/binding.h"
+#include "backend_ascend/host/tiles/codes/code_gemm.h"
+#include "backend_ascend/host/tiles/codes/code_tiles.h"
 #include "backend_ascend/host/tiles/gemm.h"
 #include "backend_ascend/host/tiles/gemm_kernels.h"
 #include "backend_ascend/host/tiles/tile_kernels.h"
@@ -39,6 +41,11 @@ void BindTile(nb::module_& m, const char* name, Run run) {
 void RunGemm(const GemmTile& tile, Isa isa) {
   thread_local GemmScratch scratch;
   RunGemmTile(tile, isa, &scratch);
+}
+
+void RunCodeGemm(const CodeGemmTile& tile, Isa isa) {
+  thread_local GemmScratch scratch;
+  RunCodeGemmTile(tile, isa, &scratch);
 }
 
 double MaxUlp(uint64_t begin, uint64_t end, const MaybeIsa& isa) {
@@ -97,6 +104,11 @@ void BindKernels(nb::module_& m) {
   BindTile<ScaleRowsTile>(m, "scale_rows_tile", &RunScaleRowsTile);
   BindTile<RowDotTile>(m, "row_dot_tile", &RunRowDotTile);
   BindTile<CombineTile>(m, "combine_tile", &RunCombineTile);
+  BindTile<CodeGemmTile>(m, "code_gemm_tile", &RunCodeGemm);
+  BindTile<QuantiseRowsTile>(m, "quantise_rows_tile", &RunQuantiseRowsTile);
+  BindTile<CodeSwigluTile>(m, "code_swiglu_tile", &RunCodeSwigluTile);
+  BindTile<DequantiseRowsTile>(m, "dequantise_rows_tile",
+                               &RunDequantiseRowsTile);
   m.def("convert", &Convert, "x"_a, "to"_a, "isa"_a = none,
         "`[rows, cols]` of a storage dtype in the one named `to`.\n\nAs GEMM "
         "tiles convert.");

@@ -1,15 +1,19 @@
-"""The tile kernels on numpy arrays: structs of gemm.h and tile_kernels.h.
+"""The tile kernels on numpy arrays: structs of gemm.h and tile_kernels.h, and
+of code_gemm.h and code_tiles.h.
 
 Arrays are float32 or float16, or uint16 that hold bfloat16 bits; rows may be
 strided, columns are contiguous.
 """
 
 import ctypes
+from typing import Any
 
 import numpy as np
 
 from hpmoe.backend_ascend import _native
 
+# Tests alone call them.
+_KERNELS: Any = _native
 _DTYPES = {'float32': 0, 'uint16': 1, 'float16': 2}
 _ORDERS = ('ascending', 'even_odd_32')
 _ACTIVATIONS = ('swiglu', 'absolute')
@@ -50,6 +54,15 @@ _ROW_DOT = _struct('p:a,b,out q:ld_a,ld_b i:rows,cols u:dtype')
 _COMBINE = _struct(
   'p:returned,weights,y q:ld,ld_y i:tokens,top_k,cols u:dtype p:rows'
 )
+_CODE_GEMM = _struct('p:a,b,c q:lda,ldb,ldc i:m,n,k')
+_QUANTISE_ROWS = _struct('p:x,codes,scales q:ld_x,ld_codes i:rows,cols u:dtype')
+_CODE_SWIGLU = _struct(
+  'p:gate,up,row_scales,gate_scales,up_scales,row_weight,codes,scales '
+  'q:ld_in,ld_codes i:rows,cols u:dtype,activation'
+)
+_DEQUANTISE_ROWS = _struct(
+  'p:sums,row_scales,col_scales,out q:ld_sums,ld_out i:rows,cols u:dtype'
+)
 
 
 def _tile(struct, like: np.ndarray, **fields) -> bytes:
@@ -62,7 +75,9 @@ def _tile(struct, like: np.ndarray, **fields) -> bytes:
         or (value.shape[-1] == 1)
       )
       fields[name] = value.ctypes.data
-  return bytes(struct(**fields, dtype=_DTYPES[like.dtype.name]))
+  if any(name == 'dtype' for name, _ in struct._fields_):
+    fields['dtype'] = _DTYPES[like.dtype.name]
+  return bytes(struct(**fields))
 
 
 def _pitch(array: np.ndarray) -> int:
@@ -201,3 +216,61 @@ def combine_tile(returned_rows, weights=None, isa=None):
   operands = dict(returned=returned_rows, weights=weights, y=y)
   _native.combine_tile(_tile(_COMBINE, y, **operands, **sizes), isa)
   return y
+
+
+def code_gemm_tile(a, b, isa=None):
+  """Returns `[m, n]` i32, `[m, k] @ [k, n]` of int8."""
+  (m, k), n = a.shape, b.shape[1]
+  c = np.full((m, n), -1, np.int32)
+  sizes = dict(lda=_pitch(a), ldb=_pitch(b), ldc=n, m=m, n=n, k=k)
+  _KERNELS.code_gemm_tile(_tile(_CODE_GEMM, a, a=a, b=b, c=c, **sizes), isa)
+  return c
+
+
+def quantise_rows_tile(x, isa=None):
+  """Returns codes `[rows, cols]` int8 and scales `[rows, 1]` f32."""
+  codes, scales = np.zeros(x.shape, np.int8), np.zeros((len(x), 1), np.float32)
+  sizes = dict(ld_x=_pitch(x), ld_codes=_pitch(codes))
+  sizes |= zip(('rows', 'cols'), x.shape, strict=True)
+  tile = _tile(_QUANTISE_ROWS, x, x=x, codes=codes, scales=scales, **sizes)
+  _KERNELS.quantise_rows_tile(tile, isa)
+  return codes, scales
+
+
+def code_swiglu_tile(
+  sums,
+  row_scales,
+  col_scales,
+  dtype,
+  weight=None,
+  activation='swiglu',
+  isa=None,
+):
+  """Returns codes `[rows, F]` and scales `[rows, 1]` of sums `[rows, 2F]`."""
+  rows, cols = sums.shape[0], sums.shape[1] // 2
+  codes, scales = np.zeros((rows, cols), np.int8), np.zeros((rows, 1), 'f4')
+  tile = _tile(
+    _CODE_SWIGLU,
+    np.zeros(0, dtype),
+    **dict(gate=sums, up=sums[:, cols:], row_weight=weight),
+    **dict(row_scales=row_scales, gate_scales=col_scales),
+    **dict(up_scales=col_scales[cols:], codes=codes, scales=scales),
+    **dict(ld_in=_pitch(sums), ld_codes=_pitch(codes), rows=rows, cols=cols),
+    activation=_ACTIVATIONS.index(activation),
+  )
+  _KERNELS.code_swiglu_tile(tile, isa)
+  return codes, scales
+
+
+def dequantise_rows_tile(sums, row_scales, col_scales, dtype, isa=None):
+  """Returns `[rows, cols]` of a dtype: (sum * row scale) * column scale."""
+  out = np.zeros(sums.shape, dtype)
+  tile = _tile(
+    _DEQUANTISE_ROWS,
+    out,
+    **dict(sums=sums, row_scales=row_scales, col_scales=col_scales, out=out),
+    **dict(ld_sums=_pitch(sums), ld_out=_pitch(out)),
+    **dict(zip(('rows', 'cols'), sums.shape, strict=True)),
+  )
+  _KERNELS.dequantise_rows_tile(tile, isa)
+  return out

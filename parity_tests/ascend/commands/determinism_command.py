@@ -32,6 +32,7 @@ def _define(f: flags.FlagValues) -> None:
   cli.define(f, [*case_flags.SIZES, *tasks.SCHEDULE, backend.IN_PROCESS])
   cli.define(f, flag_tables.select(layer, 'relay', 'fault', 'isa'))
   cli.define(f, host.PLACEMENT)
+  cli.define(f, flag_tables.select(case_flags.QUANTISED, 'weights', 'rows'))
   for row, default in zip(
     flag_tables.select(
       layer, 'direction', 'dtype', 'threads', 'accumulation_order'
@@ -79,7 +80,9 @@ def _plan(f: flags.FlagValues):
     routing=_routing(f),
     seed=f.seed,
     placement=f.placement,
-    directions=tuple(f.direction),
+    directions=_directions(f),
+    quantised=f.weights,
+    rows=f.rows,
     dtypes=dtypes,
     accumulation_orders=orders,
     isa=tuple(f.isa),
@@ -90,6 +93,14 @@ def _plan(f: flags.FlagValues):
     relay=f.relay,
     expert_placement=f.expert_placement,
   )
+
+
+def _directions(f: flags.FlagValues) -> tuple[str, ...]:
+  """Returns --direction; of codes the pass that has them."""
+  from hpmoe.parity_tests.ascend.determinism import interleavings
+
+  is_whole = f['direction'].present or not f.rows
+  return tuple(f.direction) if is_whole else interleavings.DIRECTIONS[:1]
 
 
 def _routing(f: flags.FlagValues) -> str:
@@ -138,7 +149,7 @@ def _run_orders(f: flags.FlagValues, plan) -> int:
   from hpmoe.parity_tests.ascend.determinism import arrival_orders
 
   fixed = ('threads', 'isa', 'fault', 'schedule', 'relay', 'expert_placement')
-  cli.refuse(f, fixed, f'with --order={f.order}')
+  cli.refuse(f, (*fixed, 'weights', 'rows'), f'with --order={f.order}')
   if f.backend != 'host':
     raise cli.UsageError(
       f'backend: expected host with --order={f.order}, got {f.backend}'
@@ -165,7 +176,7 @@ def _run_on_twin(f: flags.FlagValues, plan) -> int:
 
   cli.refuse(
     f,
-    ('threads', 'isa', 'accumulation_order'),
+    ('threads', 'isa', 'accumulation_order', 'weights', 'rows'),
     f'with --backend={f.backend}',
     ': the twin is one thread of one process, with an order of its own',
   )

@@ -74,6 +74,7 @@ class Plan:
     relay: whether tokens cross to a rank once; of a schedule, the schedule's.
     expert_placement: as of `expert_placement.read`: launches, but not the
       serial run whose bits they must give, have experts there; '': they stay.
+    quantised, rows: of the policy, of the forward pass alone.
   """
 
   preset: str = 'tiny'
@@ -99,6 +100,8 @@ class Plan:
   schedule_arguments: tuple[str, ...] = ()
   relay: bool = False
   expert_placement: str = ''
+  quantised: str = ''
+  rows: str = ''
 
   def __post_init__(self):
     for name, value in vars(self).items():
@@ -108,6 +111,11 @@ class Plan:
     if self.interleavings < 1:
       raise ValueError(
         f'interleavings: expected at least 1, got {self.interleavings}'
+      )
+    if self.rows and self.directions != DIRECTIONS[:1]:
+      raise ValueError(
+        f'direction: expected forward alone with rows={self.rows}, got '
+        f'{", ".join(self.directions)}'
       )
     self._refuse_unknown_sums()
     passes_ = [
@@ -204,8 +212,11 @@ def make_inputs(
     plan.routing,
     plan.seed,
     placement=plan.placement,
+    coded=bool(plan.rows),
   )
-  return made.with_policy(accumulation_order=order)
+  return made.with_policy(accumulation_order=order, rows=plan.rows).with_codes(
+    plan.quantised
+  )
 
 
 def sums_of(made: inputs_lib.LayerInputs) -> str:
@@ -397,6 +408,8 @@ def replay(
     expert_placement=plan.expert_placement or None,
     dtype=dtype,
     direction=which.name,
+    weights=plan.quantised or None,
+    rows=plan.rows or None,
     **_cut(plan, which, options),
     **how,
   )
