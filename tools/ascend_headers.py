@@ -119,21 +119,24 @@ def prelude(functions: Iterable[str]) -> str:
 
 
 def compile_source(
-  headers: pathlib.Path, ours: pathlib.Path, core: str, source: pathlib.Path
+  headers: pathlib.Path,
+  prelude_folder: pathlib.Path,
+  core: str,
+  source: pathlib.Path,
 ) -> str:
-  """Returns what clang says of a source for a type of core.
+  """Returns the messages of clang for a source and a type of core.
 
   Args:
     headers: of Ascend C.
-    ours: a folder in front of them, with prelude.h.
+    prelude_folder: a folder in front of them, with prelude.h.
     core: of `build_kernel.CORES`.
     source: to compile.
   """
-  said = subprocess.run(
+  messages = subprocess.run(
     [
       *(build_kernel.clang(), *_FLAGS),
       *(f'-D{macro}' for macro in build_kernel.CORES[core]),
-      *('-include', f'{ours}/prelude.h', f'-I{ours}'),
+      *('-include', f'{prelude_folder}/prelude.h', f'-I{prelude_folder}'),
       *(
         word
         for f in build_kernel.FOLDERS
@@ -146,27 +149,29 @@ def compile_source(
   ).stderr
   # Variables of the headers that live on the device.
   host = re.compile(r".*__host__ variable 'g_.*")
-  lines = [line for line in said.splitlines() if not host.match(line)]
+  lines = [line for line in messages.splitlines() if not host.match(line)]
   return '\n'.join(lines)
 
 
 def learn(
-  headers: pathlib.Path, ours: pathlib.Path, source: pathlib.Path
+  headers: pathlib.Path, prelude_folder: pathlib.Path, source: pathlib.Path
 ) -> dict[str, str]:
-  """Declares all intrinsics that a source reaches; returns what is left.
+  """Declares all intrinsics that a source reaches; returns the other messages.
 
   Returns:
-    What clang says, by type of core.
+    Messages of clang, by type of core.
   """
   functions: set[str] = set()
   while True:
-    (ours / 'prelude.h').write_text(prelude(functions))
+    (prelude_folder / 'prelude.h').write_text(prelude(functions))
     cores = build_kernel.CORES
-    said = {c: compile_source(headers, ours, c, source) for c in cores}
-    found = set(_UNKNOWN.findall(''.join(said.values())))
-    if not found - functions:
-      return said
-    functions |= found
+    messages = {
+      c: compile_source(headers, prelude_folder, c, source) for c in cores
+    }
+    unknown = set(_UNKNOWN.findall(''.join(messages.values())))
+    if not unknown - functions:
+      return messages
+    functions |= unknown
 
 
 def _operator(headers: pathlib.Path) -> str:
@@ -181,21 +186,24 @@ def _operator(headers: pathlib.Path) -> str:
 
 
 def check(headers: pathlib.Path, sources: list[pathlib.Path]) -> int:
-  """Prints what clang says of each source; returns the exit code."""
-  failed = 0
+  """Prints the messages of clang for each source; returns the exit code."""
+  has_failed = 0
   with tempfile.TemporaryDirectory() as folder:
-    ours, loose = pathlib.Path(folder, 'ours'), pathlib.Path(folder, 'loose')
-    ours.mkdir()
+    prelude_folder, loose = (
+      pathlib.Path(folder, 'ours'),
+      pathlib.Path(folder, 'loose'),
+    )
+    prelude_folder.mkdir()
     # The basic API: the others need headers that a build of CANN generates.
-    (ours / 'kernel_operator.h').write_text(_operator(headers))
+    (prelude_folder / 'kernel_operator.h').write_text(_operator(headers))
     build_kernel.loosen(headers, loose)
     for source in sources:
-      for core, said in learn(loose, ours, source).items():
-        told = re.findall(r'.*(?:error|warning): .*', said)
-        failed |= bool(told)
+      for core, messages in learn(loose, prelude_folder, source).items():
+        problems = re.findall(r'.*(?:error|warning): .*', messages)
+        has_failed |= bool(problems)
         print(f'{source.name}, {core}: ', end='')
-        print('\n'.join(told) if told else 'compiles, no warning')
-  return int(failed)
+        print('\n'.join(problems) if problems else 'compiles, no warning')
+  return int(has_failed)
 
 
 def main(argv: list[str]) -> int:

@@ -49,13 +49,13 @@ def headers(tmp_path):
 
 @twin_testing.needs_clang()
 class TestCheck:
-  @pytest.mark.parametrize('more', ['', '#include "some_version.h"\n'])
+  @pytest.mark.parametrize('extra_lines', ['', '#include "some_version.h"\n'])
   def test_source_that_fits_the_headers_compiles(
-    self, more, headers, tmp_path, capsys
+    self, extra_lines, headers, tmp_path, capsys
   ):
     # Given an intrinsic that is declared nowhere, and headers that print, when
     # a source that reaches them is checked, then nothing is said.
-    (tmp_path / 'k.cc').write_text(_RIGHT + more)
+    (tmp_path / 'k.cc').write_text(_RIGHT + extra_lines)
     assert ascend_headers.check(headers, [tmp_path / 'k.cc']) == 0
     assert capsys.readouterr().out.count('compiles, no warning') == 2
 
@@ -70,10 +70,10 @@ class TestCheck:
     assert 'error:' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('given', [[], ['--include=/nowhere']])
-def test_missing_headers_are_a_wrong_request(given):
+@pytest.mark.parametrize('flags', [[], ['--include=/nowhere']])
+def test_missing_headers_are_a_wrong_request(flags):
   ran = subprocess.run(
-    [sys.executable, '-m', 'hpmoe.tools.ascend_headers', *given],
+    [sys.executable, '-m', 'hpmoe.tools.ascend_headers', *flags],
     capture_output=True,
     text=True,
   )

@@ -42,27 +42,33 @@ def test_ends_keeps_first_and_last_parameters_where_only_compared(pytester):
     '[pytest]\nmarkers =\n  slow\n  all\npython_files = *_test.py'
   )
 
-  done = pytester.runpytest(
+  result = pytester.runpytest(
     '--ends', '--users_xla=there', '-m', 'not slow', '-v', '-p', 'no:xdist'
   )
 
-  done.assert_outcomes(passed=3 + 7, deselected=4 + 2 * SLOW)
-  done.stdout.fnmatch_lines(['*test_many?x-1? PASSED*', '*test_many?y-3? PAS*'])
+  result.assert_outcomes(passed=3 + 7, deselected=4 + 2 * SLOW)
+  result.stdout.fnmatch_lines(
+    ['*test_many?x-1? PASSED*', '*test_many?y-3? PAS*']
+  )
 
 
 def test_few_are_from_first_to_last_and_all_others_slow(pytester):
   pytester.makeconftest(_CONFTEST.read_text())
-  kept = {1: ['x-1'], 2: ['x-1', 'y-3'], 3: ['x-1', 'x-3', 'y-3']}
-  pytester.makepyfile(**{f'test_{n}': _TESTS % f'few({n})' for n in kept})
+  parameters = {1: ['x-1'], 2: ['x-1', 'y-3'], 3: ['x-1', 'x-3', 'y-3']}
+  pytester.makepyfile(**{f'test_{n}': _TESTS % f'few({n})' for n in parameters})
   pytester.makeini('[pytest]\nmarkers =\n  slow\n  few(n)')
 
-  done = pytester.runpytest('-m', 'not slow', '-v', '-p', 'no:xdist')
-  others = pytester.runpytest('-m', 'slow', '-p', 'no:xdist')
+  quick_result = pytester.runpytest('-m', 'not slow', '-v', '-p', 'no:xdist')
+  slow_result = pytester.runpytest('-m', 'slow', '-p', 'no:xdist')
 
-  done.assert_outcomes(passed=1 + 2 + 3, deselected=7 + 6 + 5)
-  others.assert_outcomes(passed=7 + 6 + 5, deselected=1 + 2 + 3)
-  done.stdout.fnmatch_lines(
-    [f'test_{n}.py*test_many?{one}? PASS*' for n in kept for one in kept[n]]
+  quick_result.assert_outcomes(passed=1 + 2 + 3, deselected=7 + 6 + 5)
+  slow_result.assert_outcomes(passed=7 + 6 + 5, deselected=1 + 2 + 3)
+  quick_result.stdout.fnmatch_lines(
+    [
+      f'test_{n}.py*test_many?{parameter}? PASS*'
+      for n in parameters
+      for parameter in parameters[n]
+    ]
   )
 
 
@@ -72,14 +78,14 @@ def test_xla_optimises_little_but_where_users_are_asked_for(pytester):
     pytester.mkpydir(folder).joinpath('it_test.py').write_text(_XLA)
   pytester.makeini('[pytest]\npython_files = *_test.py')
 
-  for asked, levels in (
+  for options, levels in (
     (['--users_xla=here'], ['level 3 None', 'level 0 1']),
     (['--users_xla=none'], ['level 0 1', 'level 0 1']),
     ([], ['level 3 None', 'level 3 None']),
   ):
-    done = pytester.runpytest(*asked, '-s', '-p', 'no:xdist')
-    done.assert_outcomes(passed=2)
-    done.stdout.fnmatch_lines([f'*{level}*' for level in levels])
+    result = pytester.runpytest(*options, '-s', '-p', 'no:xdist')
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([f'*{level}*' for level in levels])
 
 
 _BYTECODE = """

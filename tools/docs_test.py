@@ -27,20 +27,20 @@ _BLOCK = re.compile(
 
 
 def run(page: str) -> dict:
-  """Runs the blocks of a page, each after the one before; returns its names.
+  """Runs the blocks of a page in order; returns the names that they define.
 
   Raises:
-    AssertionError: one prints something else than the page says.
+    AssertionError: the output of a block differs from that on the page.
   """
   names: dict = {'__name__': 'docs'}
   blocks = list(_BLOCK.finditer(page))
   assert blocks, 'expected a block of python'
   for block in blocks:
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
       exec(block['code'], names)
-    code, said = block['code'], block['said'] or ''
-    assert (code, told.getvalue()) == (code, said)
+    code, expected = block['code'], block['said'] or ''
+    assert (code, output.getvalue()) == (code, expected)
   return names
 
 
@@ -54,12 +54,12 @@ _SECONDS = re.compile(r'(, the same bits in \d runs)?, \d+\.\d s\b')
 _DIGITS = re.compile(r'\b(\d+\.\d{4}|\d{5})\d{2,}\b')
 
 
-def _same_everywhere(said: str) -> str:
-  return _DIGITS.sub(r'\1', _SECONDS.sub('', said))
+def _mask_varying(text: str) -> str:
+  return _DIGITS.sub(r'\1', _SECONDS.sub('', text))
 
 
 def run_commands(page: str, folder: pathlib.Path) -> None:
-  """Runs the commands of a page in a folder, with the files that it shows.
+  """Runs the commands of a page in a folder with the files of the page.
 
   In what they print `...` is anything, and so are seconds and last digits.
 
@@ -67,37 +67,37 @@ def run_commands(page: str, folder: pathlib.Path) -> None:
     AssertionError: one prints something else than the page says.
   """
   # Not a link, which would be a Python without what is installed beside it.
-  for name, of in dict(
+  for name, module in dict(
     python='', hpmoe=' -m hpmoe.parity_tests.commands.main'
   ).items():
     program = folder / 'bin' / name
     program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\nexec {sys.executable}{of} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable}{module} "$@"\n')
     program.chmod(0o755)
   env = os.environ | dict(PATH=f'{folder}/bin:{os.environ["PATH"]}')
   for file in _FILE.finditer(page):
     (folder / file['name']).write_text(file['text'])
   for block in _CONSOLE.finditer(page):
-    for command, said in _commands(block['text']):
-      done = subprocess.run(
+    for command, pattern in _commands(block['text']):
+      process = subprocess.run(
         ['sh', '-c', command],
         cwd=folder,
         env=env,
         stdout=subprocess.PIPE,
         text=True,
       )
-      told = _same_everywhere(done.stdout)
-      assert fnmatch.fnmatchcase(told, said), (command, said, told)
+      output = _mask_varying(process.stdout)
+      assert fnmatch.fnmatchcase(output, pattern), (command, pattern, output)
 
 
 def _commands(block: str):
   """Yields (command, pattern of what it prints) of a console."""
   for part in re.split(r'^\$ ', block, flags=re.M)[1:]:
-    command, _, said = part.replace('\\\n', '').partition('\n')
-    said = _same_everywhere(said).replace('[', '[[]')
+    command, _, pattern = part.replace('\\\n', '').partition('\n')
+    pattern = _mask_varying(pattern).replace('[', '[[]')
     yield (
       command,
-      re.sub(r'^\.\.\.\n', '*', said, flags=re.M).replace('...', '*'),
+      re.sub(r'^\.\.\.\n', '*', pattern, flags=re.M).replace('...', '*'),
     )
 
 
@@ -126,8 +126,8 @@ _CODE = re.compile(r'`(hpmoe [^`]*)`|^(?:    |\$ )(.*)$', re.M)
 def commands_of(page: str):
   """Yields the words of each `hpmoe` command of a page, after that name."""
   for match in _CODE.finditer(page.replace('\\\n', ' ')):
-    _, known, rest = f' {match[1] or match[2]}'.partition(' hpmoe ')
-    if known and rest[0].islower():
+    _, command, rest = f' {match[1] or match[2]}'.partition(' hpmoe ')
+    if command and rest[0].islower():
       plain = re.sub(r'[|;#&].*', '', rest.replace('$i', '0'))
       yield shlex.split(plain)
 
@@ -141,10 +141,10 @@ def not_commands(page: str) -> list[str]:
     except (KeyError, cli.UsageError, ValueError) as error:
       wrong.append(f'hpmoe {name} {" ".join(words)}: {error}')
   makefile = (ROOT / 'Makefile').read_text()
-  made = set(re.findall(r'(?:`|^    )make ([a-z-]+)', page, re.M))
+  targets = set(re.findall(r'(?:`|^    )make ([a-z-]+)', page, re.M))
   return wrong + [
     f'make {n}'
-    for n in made
+    for n in targets
     if not re.search(rf'(^| ){n}( [a-z-]+)*:', makefile, re.M)
   ]
 
@@ -209,15 +209,17 @@ def test_what_is_no_command_is_named():
 
 def test_layouts_of_a_page_are_such():
   page = (ROOT / 'docs/elsewhere.md').read_text()
-  shown = re.findall(r'`(\w+) = "([^"]+)"`', page)
-  assert len(shown) >= 10
-  for name, text in shown:
+  layouts = re.findall(r'`(\w+) = "([^"]+)"`', page)
+  assert len(layouts) >= 10
+  for name, text in layouts:
     assert layout_text.parse(name, text).axes
 
 
-@pytest.mark.parametrize('said', ('b', '...\nb', 'a\n'))
-def test_a_command_that_prints_something_else_is_named(tmp_path, said):
-  page = f'```console\n$ echo a\n{said}\n```\n'
+@pytest.mark.parametrize('expected_output', ('b', '...\nb', 'a\n'))
+def test_a_command_that_prints_something_else_is_named(
+  tmp_path, expected_output
+):
+  page = f'```console\n$ echo a\n{expected_output}\n```\n'
   with pytest.raises(AssertionError, match='echo a'):
     run_commands(page, tmp_path)
 

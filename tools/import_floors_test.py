@@ -77,14 +77,14 @@ def climbs(graph: dict[str, import_graph.Imports]) -> list[str]:
 
 
 def violations(graph: dict[str, import_graph.Imports]) -> list[str]:
-  """Returns one line per import that climbs."""
+  """Returns one line per import of a room that may not be imported there."""
   lines = []
   for path, imports in graph.items():
     folder = path.split('/')[0]
-    allowed = (folder, *FLOORS.get(folder, FLOORS))
+    may_import = (folder, *FLOORS.get(folder, FLOORS))
     # The judge runs without a backend; tests of both may have one.
     if path.startswith(BACKEND_SIDE) or path.endswith(_ANYWHERE):
-      allowed = (*allowed, 'backend_ascend')
+      may_import = (*may_import, 'backend_ascend')
     elif folder == 'parity_tests':
       lines += [
         f'{path}: expected a judge that does without the backend, got {target}'
@@ -94,8 +94,8 @@ def violations(graph: dict[str, import_graph.Imports]) -> list[str]:
     for target in sorted(imports.project):
       if folder == 'backend_ascend' and target.startswith(VOCABULARY):
         continue
-      if target.split('/')[0] not in allowed:
-        lines.append(f'{path}: expected imports of {allowed}, got {target}')
+      if target.split('/')[0] not in may_import:
+        lines.append(f'{path}: expected imports of {may_import}, got {target}')
   return lines
 
 
@@ -147,16 +147,16 @@ class TestImportFloors:
     words = [path for path in graph if path.startswith(VOCABULARY)]
     assert words
     for word in words:
-      for reached in import_graph.closure(graph, word):
-        assert reached.startswith(VOCABULARY), (word, reached)
+      for imported_file in import_graph.closure(graph, word):
+        assert imported_file.startswith(VOCABULARY), (word, imported_file)
 
   def test_device_headers_include_nothing_of_the_host(self):
     graph = import_graph.of_tree()
     for path in graph:
       folder, _, name = path.rpartition('/')
       if folder == 'backend_ascend/image' and name.endswith('.h'):
-        reached = import_graph.closure(graph, path)
-        assert not [p for p in reached if '/host/' in p], path
+        imported_files = import_graph.closure(graph, path)
+        assert not [p for p in imported_files if '/host/' in p], path
 
   @pytest.mark.parametrize(
     'path, line',

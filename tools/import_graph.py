@@ -82,10 +82,10 @@ class Imports:
 
 def files(root: pathlib.Path = ROOT) -> tuple[str, ...]:
   """Returns every Python and C++ file of the project, sorted."""
-  found = list(root.glob('*.py'))
+  paths = list(root.glob('*.py'))
   for folder in FOLDERS:
-    found += (p for p in (root / folder).rglob('*') if p.suffix in SUFFIXES)
-  return tuple(sorted(p.relative_to(root).as_posix() for p in found))
+    paths += (p for p in (root / folder).rglob('*') if p.suffix in SUFFIXES)
+  return tuple(sorted(p.relative_to(root).as_posix() for p in paths))
 
 
 def graph(root: pathlib.Path = ROOT) -> dict[str, Imports]:
@@ -113,13 +113,13 @@ def of_tree() -> dict[str, Imports]:
 
 def closure(graph_: dict[str, Imports], path: str) -> frozenset[str]:
   """Returns the files that `path` imports, directly or not."""
-  seen: set[str] = set()
+  reachable: set[str] = set()
   todo = [path]
   while todo:
-    new = graph_[todo.pop()].project - seen
-    seen |= new
+    new = graph_[todo.pop()].project - reachable
+    reachable |= new
     todo += new
-  return frozenset(seen)
+  return frozenset(reachable)
 
 
 def _python_imports(root: pathlib.Path, path: str) -> Imports:
@@ -129,16 +129,16 @@ def _python_imports(root: pathlib.Path, path: str) -> Imports:
       continue
     for module, name in _imported(node, path):
       top, _, inside = module.partition('.')
-      where = f'{path}:{node.lineno}'
+      location = f'{path}:{node.lineno}'
       if module == PACKAGE and not (name and (root / name).is_dir()):
         project.add(FACE)
       elif top == PACKAGE:
-        project.add(_resolve(root, inside, name, where))
+        project.add(_resolve(root, inside, name, location))
       elif top in OUTSIDE:
-        project.add(_resolve(root, module, name, where))
+        project.add(_resolve(root, module, name, location))
       elif top in FOLDERS:
         raise ValueError(
-          f'{where}: expected an import of {PACKAGE}.{module}, got {module}'
+          f'{location}: expected an import of {PACKAGE}.{module}, got {module}'
         )
       elif top not in sys.stdlib_module_names:
         third_party.add(top)
@@ -159,7 +159,7 @@ def _imported(
 
 
 def _resolve(
-  root: pathlib.Path, module: str, name: str | None, where: str
+  root: pathlib.Path, module: str, name: str | None, location: str
 ) -> str:
   """Returns the file that `from module import name` reads."""
   candidates = [f'{module}.{name}'] if name else []
@@ -170,7 +170,9 @@ def _resolve(
     for path in (f'{stem}.py', f'{stem}/__init__.py'):
       if (root / path).is_file():
         return path
-  raise ValueError(f'{where}: expected a module of the project, got {module}')
+  raise ValueError(
+    f'{location}: expected a module of the project, got {module}'
+  )
 
 
 def _includes(root: pathlib.Path, path: str) -> Imports:

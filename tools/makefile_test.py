@@ -12,22 +12,22 @@ from hpmoe.tools import import_graph
 LACKING = ('PYTHON=false', 'CLANGXX=false', 'BAZEL=false', 'NPU_CMAKE=false')
 
 
-def _said(target, tmp_path, **environment):
+def _run_make(target, tmp_path, **environment):
   """Returns what `make` says but for its own lines."""
-  kept = {
+  environment_kept = {
     k: v
     for k, v in os.environ.items()
     if not k.startswith(('MAKE', 'MFLAGS', 'ASCEND_'))
   }
-  done = subprocess.run(
+  process = subprocess.run(
     ['make', f'VENV={tmp_path}/venv', *LACKING, target],
     cwd=import_graph.ROOT,
-    env=kept | environment,
+    env=environment_kept | environment,
     capture_output=True,
     text=True,
   )
-  assert done.returncode == 2
-  lines = (done.stdout + done.stderr).splitlines()
+  assert process.returncode == 2
+  lines = (process.stdout + process.stderr).splitlines()
   return [line for line in lines if not line.startswith('make')]
 
 
@@ -58,7 +58,7 @@ def _said(target, tmp_path, **environment):
   ],
 )
 def test_a_target_says_in_one_line_what_lacks(target, lacks, tmp_path):
-  assert _said(target, tmp_path, CXX='false') == [lacks]
+  assert _run_make(target, tmp_path, CXX='false') == [lacks]
 
 
 @pytest.mark.parametrize('stamp', ['full', 'newest'])
@@ -78,14 +78,14 @@ _NO_CMAKE = 'false: expected CMake. On Debian: apt-get install cmake'
 
 
 @pytest.mark.parametrize(
-  ('said', 'version'),
+  ('expected', 'version'),
   [
     *[(_OLD, version) for version in ('8.3.RC1', '8.0.0.alpha003', '7.0.1')],
     *[(_NO_CMAKE, version) for version in (None, '8.5.0', '9.1.0', '10.0.0')],
   ],
 )
 def test_operators_for_an_npu_need_a_new_cann_and_cmake(
-  said, version, tmp_path
+  expected, version, tmp_path
 ):
   # Given a folder that looks like that of a CANN, which may not say which,
   if version:
@@ -97,5 +97,5 @@ def test_operators_for_an_npu_need_a_new_cann_and_cmake(
   config.touch()
 
   # when there is no CMake, then one line names what lacks, an old CANN first.
-  told = _said('ascend-npu', tmp_path, ASCEND_HOME_PATH=str(tmp_path))
-  assert told == [said.format(version=version, folder=tmp_path)]
+  lines = _run_make('ascend-npu', tmp_path, ASCEND_HOME_PATH=str(tmp_path))
+  assert lines == [expected.format(version=version, folder=tmp_path)]

@@ -7,13 +7,13 @@ from hpmoe.tools import names
 
 def test_rooms_have_no_more_such_names_than_they_had():
   counts = names.count_by_room()
-  more = {
+  over_limit = {
     room: (count, names.OPEN.get(room, 0))
     for room, count in counts.items()
     if count > names.OPEN.get(room, 0)
   }
-  assert not more, (
-    f'room: (names, admitted): {more}; see python -m hpmoe.tools.names'
+  assert not over_limit, (
+    f'room: (names, admitted): {over_limit}; see python -m hpmoe.tools.names'
   )
 
 

@@ -38,10 +38,10 @@ def sources() -> list[pathlib.Path]:
 
 
 def check(acl: pathlib.Path, shmem: pathlib.Path) -> int:
-  """Prints what the compiler says of each source; returns the exit code."""
-  failed = False
+  """Prints the compiler's messages for each source; returns the exit code."""
+  has_failed = False
   for source in sources():
-    said = subprocess.run(
+    process = subprocess.run(
       [
         *shlex.split(os.environ.get('CXX') or 'g++'),
         *('-std=c++17', '-Wall', '-Wextra', '-fsyntax-only', f'-I{ROOT}'),
@@ -50,11 +50,11 @@ def check(acl: pathlib.Path, shmem: pathlib.Path) -> int:
       capture_output=True,
       text=True,
     )
-    told = re.findall(r'.*(?:error|warning): .*', said.stderr)
-    failed |= bool(told) or said.returncode != 0
+    problems = re.findall(r'.*(?:error|warning): .*', process.stderr)
+    has_failed |= bool(problems) or process.returncode != 0
     name = source.relative_to(NPUS.parent)
-    print(f'{name}: ' + ('\n'.join(told) or 'compiles, no warning'))
-  return int(failed)
+    print(f'{name}: ' + ('\n'.join(problems) or 'compiles, no warning'))
+  return int(has_failed)
 
 
 def main(argv: list[str]) -> int:

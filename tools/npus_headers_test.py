@@ -24,9 +24,9 @@ def _run(acl, shmem) -> subprocess.CompletedProcess:
 
 class TestNpusHeaders:
   def test_passes_headers_that_have_the_calls(self):
-    done = _run(HEADERS, HEADERS)
-    assert done.returncode == 0, done.stdout
-    lines = done.stdout.splitlines()
+    process = _run(HEADERS, HEADERS)
+    assert process.returncode == 0, process.stdout
+    lines = process.stdout.splitlines()
     assert len(lines) == len(npus_headers.sources()) > 7
     assert all(line.endswith('compiles, no warning') for line in lines)
 
@@ -50,14 +50,16 @@ class TestNpusHeaders:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    one = [path for path in npus_headers.sources() if path.name == file]
-    monkeypatch.setattr(npus_headers, 'sources', lambda: one)
+    changed_source = [
+      path for path in npus_headers.sources() if path.name == file
+    ]
+    monkeypatch.setattr(npus_headers, 'sources', lambda: changed_source)
     assert npus_headers.check(headers, headers) == 1
     assert f'{file}: ' in capsys.readouterr().out
 
-  @pytest.mark.parametrize('acl, told', [('', 'acl'), (HEADERS, 'shmem')])
-  def test_without_a_folder_says_which(self, acl, told):
-    done = _run(acl, '/nowhere')
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f'--{told}: expected a folder that holds ')
+  @pytest.mark.parametrize('acl, folder', [('', 'acl'), (HEADERS, 'shmem')])
+  def test_without_a_folder_says_which(self, acl, folder):
+    process = _run(acl, '/nowhere')
+    assert process.returncode == 2
+    (line,) = process.stderr.splitlines()
+    assert line.startswith(f'--{folder}: expected a folder that holds ')

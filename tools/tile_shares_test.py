@@ -7,7 +7,7 @@ from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.tools import tile_shares
 
 # Of the peak; `cube_efficiency` of the machine is the most that any reaches.
-_LEAST = {768: 0.75, 2048: 0.85}
+_MIN_SHARES = {768: 0.75, 2048: 0.85}
 
 
 @pytest.fixture(scope='module')
@@ -18,12 +18,12 @@ def machine():
 @pytest.mark.parametrize(
   'dtype, rate', [('bfloat16', 1), ('float32', 1), ('bfloat16', 2)]
 )
-@pytest.mark.parametrize('depth', _LEAST)
+@pytest.mark.parametrize('depth', _MIN_SHARES)
 def test_a_large_tile_is_bound_by_the_cube(machine, dtype, rate, depth):
   # Half the rate of the write-out is still hidden.
   slow = machine.with_figures(aic_write=machine['aic_write'] / rate)
   share = tile_shares.measure(slow, 128, 256, depth, dtype)
-  assert _LEAST[depth] <= share.peak <= machine['cube_efficiency']
+  assert _MIN_SHARES[depth] <= share.peak <= machine['cube_efficiency']
   assert rate > 1 or share.busy['m'] == max(share.busy.values()) > 0.98
 
 
@@ -48,8 +48,8 @@ def test_the_figure_of_the_overlap_is_what_flags_give(dtype, width, rate):
   _, cube, _ = simulate.ELEMENTS[dtype]
   product = 2 * rows * cols * depth / machine[cube] / machine['cube_efficiency']
   beside = machine['write_beside'] * 2 / width / depth
-  written = rows * cols * width / machine['aic_write']
-  seconds = product + max(0, written - product * beside)
+  write_seconds = rows * cols * width / machine['aic_write']
+  seconds = product + max(0, write_seconds - product * beside)
   share = tile_shares.measure(machine, rows, cols, depth, dtype)
   assert share.ns / 1e9 == pytest.approx(seconds, rel=0.015)
   assert share.ns / 1e9 > seconds

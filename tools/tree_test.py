@@ -20,17 +20,17 @@ def rooms(paths) -> dict[str, list[str]]:
   by_folder = itertools.groupby(
     sorted(paths, key=os.path.dirname), os.path.dirname
   )
-  return {folder: list(held) for folder, held in by_folder if folder}
+  return {folder: list(sources) for folder, sources in by_folder if folder}
 
 
 def crowded(paths) -> list[str]:
   """Returns a line for each folder with too many sources that are no tests."""
   return [
-    f'{folder}: expected at most {MOST_SOURCES} sources, got {len(held)}'
-    for folder, held in rooms(
+    f'{folder}: expected at most {MOST_SOURCES} sources, got {len(sources)}'
+    for folder, sources in rooms(
       p for p in paths if not p.endswith(_TESTS)
     ).items()
-    if len(held) > MOST_SOURCES
+    if len(sources) > MOST_SOURCES
   ]
 
 
@@ -70,28 +70,30 @@ class TestFolders:
 
   def test_architecture_names_every_room(self):
     text = (ROOT / 'docs/architecture.md').read_text()
-    named = set(re.findall(r'^\| ?`([^`]+)/`', text, re.M))
-    assert named == set(rooms(import_graph.files())) - {'hpmoe'}
+    rooms_named = set(re.findall(r'^\| ?`([^`]+)/`', text, re.M))
+    assert rooms_named == set(rooms(import_graph.files())) - {'hpmoe'}
 
   def test_hpmoe_links_to_every_floor(self):
     links = [p for p in (ROOT / 'src/hpmoe').iterdir() if p.is_symlink()]
     assert sorted(p.name for p in links) == sorted(FLOORS)
     assert all(os.readlink(p) == f'../../{p.name}' for p in links)
-    held = {f.split('/')[0] for f in rooms(import_graph.files())}
-    assert held - {'hpmoe', 'benchmarks'} == set(FLOORS)
+    top_folders = {f.split('/')[0] for f in rooms(import_graph.files())}
+    assert top_folders - {'hpmoe', 'benchmarks'} == set(FLOORS)
 
 
 class TestBuildFiles:
   def test_every_folder_makes_its_targets_and_a_floor_lists_its_rooms(self):
     for folder in INSIDE:
-      made = calls(ROOT / folder / 'BUILD')
-      assert ('floor' if folder in FLOORS else 'room') in made, folder
+      rules = calls(ROOT / folder / 'BUILD')
+      assert ('floor' if folder in FLOORS else 'room') in rules, folder
     for floor in FLOORS:
       inside = {
         f[len(floor) + 1 :] for f in INSIDE if f.startswith(f'{floor}/')
       }
-      listed = strings(ROOT / floor / 'BUILD')
-      rooms_ = {s for s in listed if (ROOT / floor / s / 'BUILD').exists()}
+      strings_listed = strings(ROOT / floor / 'BUILD')
+      rooms_ = {
+        s for s in strings_listed if (ROOT / floor / s / 'BUILD').exists()
+      }
       assert rooms_ == inside, floor
 
   def test_bazel_reads_a_floor_under_one_name(self):
@@ -103,10 +105,12 @@ class TestBuildFiles:
     imported = set().union(
       *(i.third_party for p, i in graph.items() if p.split('/')[0] in FLOORS)
     )
-    named = {s.replace('-', '_') for s in strings(ROOT / 'tools/room.bzl')}
+    packages_named = {
+      s.replace('-', '_') for s in strings(ROOT / 'tools/room.bzl')
+    }
     # Distributions whose module has another name, and those that a test does
     # without.
-    known = {'absl': 'absl_py'}
+    module_names = {'absl': 'absl_py'}
     optional = {
       'flashinfer_bench',
       'mindspore',
@@ -121,7 +125,9 @@ class TestBuildFiles:
       'capture',
       'read_case',
     }
-    assert {known.get(m, m) for m in imported} - optional <= named
+    assert {
+      module_names.get(m, m) for m in imported
+    } - optional <= packages_named
 
 
 def test_a_release_has_one_version():

@@ -37,7 +37,7 @@ from hpmoe.tools.sync import calls
 _INCLUDE = flags.DEFINE_string(
   'samples_include', None, 'A checkout of asc-devkit.'
 )
-_ONLY = flags.DEFINE_list(
+_SELECTED = flags.DEFINE_list(
   'samples_only', [], 'Samples by the end of their folder.'
 )
 _JSON = flags.DEFINE_string(
@@ -108,7 +108,7 @@ _QUEUE_CALL = re.compile(
   r'(?:EnQue|DeQue|AllocTensor|FreeTensor)\b(?=\s*[<(])'
 )
 # The call that is left out, by number, and what says that it would have run.
-_WITHOUT = 'HPMOE_LEFT_OUT'
+_LEFT_OUT_NUMBER = 'HPMOE_LEFT_OUT'
 _MARK = 'hpmoe: left out'
 _NOT_RUN = 'does not run'
 _UNKNOWN = 'not explained'
@@ -121,7 +121,7 @@ _LEFT_OUT = f"""
 #include <cstdlib>
 static bool hpmoe_quiet = false;
 static bool HpmoeLeftOut(int number) {{
-  static const int left_out = std::atoi(std::getenv("{_WITHOUT}"));
+  static const int left_out = std::atoi(std::getenv("{_LEFT_OUT_NUMBER}"));
   if (number == left_out) std::puts("{_MARK}"), std::fflush(stdout);
   return number == left_out;
 }}
@@ -131,7 +131,7 @@ static bool HpmoeNoFlag() {{
 }}
 struct HpmoeQuiet {{
   explicit HpmoeQuiet(int number) {{
-    static const int left_out = std::atoi(std::getenv("{_WITHOUT}"));
+    static const int left_out = std::atoi(std::getenv("{_LEFT_OUT_NUMBER}"));
     hpmoe_quiet = number == left_out;
   }}
   ~HpmoeQuiet() {{ hpmoe_quiet = false; }}
@@ -163,9 +163,9 @@ class Sample:
   after: tuple[str, ...]
 
 
-def _filled(text: str, names: dict[str, str]) -> str:
+def _substitute(text: str, names: dict[str, str]) -> str:
   return re.sub(
-    r'\$\{?(\w+)\}?', lambda found: names.get(found[1], found[0]), text
+    r'\$\{?(\w+)\}?', lambda match: names.get(match[1], match[0]), text
   )
 
 
@@ -173,13 +173,15 @@ def _sample(folder: pathlib.Path) -> Sample:
   readme = (folder / 'README.md').read_text()
   lines = [line.split('#')[0].strip() for line in readme.splitlines()]
   names = dict(re.findall(r'^\s*(SCENARIO_NUM)=(\d+)', readme, re.M)[:1])
-  builds = [_filled(line, names) for line in lines if line.startswith('cmake ')]
+  builds = [
+    _substitute(line, names) for line in lines if line.startswith('cmake ')
+  ]
   defines = re.findall(r'-D(?!CMAKE)\w+=\w+', builds[0]) if builds else []
   cmake = (folder / 'CMakeLists.txt').read_text()
   if 'ARCH_NUM' in cmake:
     defines.append('-DASC_ARCHITECTURES=2201')
   scripts = [
-    _filled(line, names) for line in lines if line.startswith('python3 ')
+    _substitute(line, names) for line in lines if line.startswith('python3 ')
   ]
   data = [line for line in scripts if 'gen_data' in line][:1]
   judges = [line for line in scripts if 'verify' in line][:1]
@@ -203,28 +205,28 @@ def _options(sample: Sample) -> dict[str, object]:
   return next((o for end, o in _OPTIONS.items() if folder.endswith(end)), {})
 
 
-def silent(folder: str, told: dict[str, str]) -> dict[str, str]:
-  """Returns why calls of a sample may be left out without a report."""
-  why = next((w for end, w in _SILENT.items() if folder.endswith(end)), {})
+def silent(folder: str, findings: dict[str, str]) -> dict[str, str]:
+  """Returns the reason why the twin reports nothing, for each such call."""
+  reasons = next((w for end, w in _SILENT.items() if folder.endswith(end)), {})
   return {
-    call: said.removeprefix('right: ')
-    if said != 'right'
-    else why.get(int(call.split(':')[0].split()[-1]), _UNKNOWN)
-    for call, said in told.items()
-    if said.startswith('right')
+    call: finding.removeprefix('right: ')
+    if finding != 'right'
+    else reasons.get(int(call.split(':')[0].split()[-1]), _UNKNOWN)
+    for call, finding in findings.items()
+    if finding.startswith('right')
   }
 
 
 def _run(
-  command: str, folder: pathlib.Path, without: int = 0
+  command: str, folder: pathlib.Path, omitted_call: int = 0
 ) -> tuple[int, str]:
   words = shlex.split(command)
   words[0] = sys.executable if words[0] == 'python3' else words[0]
   try:
-    done = subprocess.run(
+    process = subprocess.run(
       words,
       cwd=folder,
-      env=os.environ | {_WITHOUT: str(without)},
+      env=os.environ | {_LEFT_OUT_NUMBER: str(omitted_call)},
       text=True,
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
@@ -232,25 +234,25 @@ def _run(
     )
   except subprocess.TimeoutExpired:
     return 1, f'no end after {_SECONDS} s'
-  return done.returncode, done.stdout
+  return process.returncode, process.stdout
 
 
 def verdict(
   sample: Sample,
   kernel: build_kernel.Kernel,
   mode: str,
-  without: int = 0,
-  **more: object,
+  omitted_call: int = 0,
+  **extra_options: object,
 ) -> str:
-  """Returns 'right', or the first that is not.
+  """Returns 'right', or the first problem of a run of a sample.
 
   Args:
-    sample: what is judged.
+    sample: to judge.
     kernel: its source, compiled.
-    mode: order of what flags leave open.
-    without: number of the call that is left out, from 1; `_NOT_RUN` is
+    mode: the order of instructions that flags do not order.
+    omitted_call: number of the call that is left out, from 1; `_NOT_RUN` is
       returned where it does not run.
-    **more: options of run_program.cc.
+    **extra_options: options of run_program.cc.
   """
   with tempfile.TemporaryDirectory() as folder:
     own = pathlib.Path(folder, sample.folder.name)
@@ -258,35 +260,35 @@ def verdict(
     build = own / 'build'
     build.mkdir()
     for command in sample.before:
-      code, said = _run(command, build)
+      code, output = _run(command, build)
       if code:
-        return f'its data: {said.strip().splitlines()[-1]}'
+        return f'its data: {output.strip().splitlines()[-1]}'
     options: dict[str, object] = dict(
       mode=mode, seed=1, auto_sync=1, max_instructions=_INSTRUCTIONS
     )
-    options |= _options(sample) | more
+    options |= _options(sample) | extra_options
     words = build_kernel.command(kernel, **options)
-    code, said = _run(shlex.join([*words, '--']), build, without)
-    if without and _MARK not in said:
+    code, output = _run(shlex.join([*words, '--']), build, omitted_call)
+    if omitted_call and _MARK not in output:
       return _NOT_RUN
-    found = re.findall(r'^twin: (?!launches)(.*)', said, re.M)
-    if found:
-      return found[0]
+    reports = re.findall(r'^twin: (?!launches)(.*)', output, re.M)
+    if reports:
+      return reports[0]
     if code:
-      return f'exit {code}: {said.strip().splitlines()[-1:]}'
-    if not re.search(r'^twin: launches: [1-9]', said, re.M):
+      return f'exit {code}: {output.strip().splitlines()[-1:]}'
+    if not re.search(r'^twin: launches: [1-9]', output, re.M):
       return 'no launch'
     for command in sample.after:
-      code, said = _run(command, build)
-      if code or 'error' in said.lower().replace('error ratio', ''):
-        return f'wrong: {said.strip().splitlines()[-1]}'
+      code, output = _run(command, build)
+      if code or 'error' in output.lower().replace('error ratio', ''):
+        return f'wrong: {output.strip().splitlines()[-1]}'
   return 'right'
 
 
 def optional(text: str, first: int = 1) -> tuple[str, list[str]]:
-  """Returns source whose synchronising calls can be left out as it runs.
+  """Returns source whose synchronising calls can be left out at run time.
 
-  Of a queue's call, its flags are.  Lines stay.
+  Of a call of a queue, only the flags are left out.  Line numbers stay.
 
   Args:
     text: of the source.
@@ -306,27 +308,29 @@ def optional(text: str, first: int = 1) -> tuple[str, list[str]]:
     (call.start(), closing(code, call.end()), '(HpmoeQuiet(%d),', ')')
     for call in _QUEUE_CALL.finditer(code)
   ]
-  told, done, last = [], '', 0
+  call_lines, out, last = [], '', 0
   for number, (begin, end, before, after) in enumerate(sorted(pieces), first):
     call = text[begin:end]
     line = text.count('\n', 0, begin) + 1
-    told.append(f'{line}: {" ".join(call.split())}')
-    done += text[last:begin] + before % number + call + after
+    call_lines.append(f'{line}: {" ".join(call.split())}')
+    out += text[last:begin] + before % number + call + after
     last = end
-  return done + text[last:], told
+  return out + text[last:], call_lines
 
 
-def _first(said: Iterable[str]) -> str:
-  """Returns the first that is not right."""
-  return next((one for one in said if one != 'right'), 'right')
+def _find_first_wrong(verdicts: Iterable[str]) -> str:
+  """Returns the first verdict that is not 'right'."""
+  return next(
+    (verdict_ for verdict_ in verdicts if verdict_ != 'right'), 'right'
+  )
 
 
 def left_out(
   sample: Sample, headers: pathlib.Path, work: pathlib.Path
 ) -> dict[str, str]:
-  """Returns what is said of each call that is left out, by line and call.
+  """Returns the finding for each left-out call, by line and call.
 
-  Calls that do not run are no part of it.
+  Calls that do not run are not included.
   """
   folder = work / 'left_out' / sample.folder.relative_to(headers)
   shutil.copytree(sample.folder, folder, dirs_exist_ok=True)
@@ -336,30 +340,35 @@ def left_out(
     original = (sample.folder / path.name).read_text()
     text, of_file = optional(original, len(names) + 1)
     path.write_text(text)
-    where = '' if path == source else f'{path.name} '
-    names += [where + one for one in of_file]
+    prefix = '' if path == source else f'{path.name} '
+    names += [prefix + line for line in of_file]
   # Not where the sample's own lines are.
   choice = work / 'built/left_out.h'
   choice.write_text(_LEFT_OUT)
-  changed = dataclasses.replace(sample, folder=folder, source=source)
+  changed_sample = dataclasses.replace(sample, folder=folder, source=source)
   options = ('-include', str(choice), *sample.defines)
   kernel = build_kernel.build(source, headers, work / 'built', options)
-  told: dict[str, str] = {}
+  findings: dict[str, str] = {}
   for number, name in enumerate(names, 1):
-    one = _first(verdict(changed, kernel, m, number) for m in _ORDERS)
-    if one == 'right' and verdict(changed, kernel, 'late', **_STRICT) == one:
-      strict = verdict(changed, kernel, 'late', number, **_STRICT)
-      one = 'right' if strict == one else f'{_INSERTED}, or {strict}'
-    if one != _NOT_RUN:
-      told[name] = one.replace(f'{work / "left_out"}/', '')
-    print(f'  {name}: {one[:60]}', flush=True)
-  return told
+    finding = _find_first_wrong(
+      verdict(changed_sample, kernel, m, number) for m in _ORDERS
+    )
+    if (
+      finding == 'right'
+      and verdict(changed_sample, kernel, 'late', **_STRICT) == finding
+    ):
+      strict = verdict(changed_sample, kernel, 'late', number, **_STRICT)
+      finding = 'right' if strict == finding else f'{_INSERTED}, or {strict}'
+    if finding != _NOT_RUN:
+      findings[name] = finding.replace(f'{work / "left_out"}/', '')
+    print(f'  {name}: {finding[:60]}', flush=True)
+  return findings
 
 
-def judged(
+def judge(
   name: str, sample: Sample, headers: pathlib.Path, work: pathlib.Path
 ) -> dict:
-  """Returns what is found of a sample: a row of the table."""
+  """Returns the findings of a sample: a row of the table."""
   row: dict = dict(sample=name, defines=' '.join(sample.defines))
   row['options'] = ' '.join(f'{k}={v}' for k, v in _options(sample).items())
   try:
@@ -389,7 +398,7 @@ def shipped(csrc: pathlib.Path, headers: pathlib.Path) -> list[dict]:
   """Returns a row for each operator of vllm-ascend."""
   table = []
   for case in twin_samples_operators.CASES:
-    if _ONLY.value and not case.name.endswith(tuple(_ONLY.value)):
+    if _SELECTED.value and not case.name.endswith(tuple(_SELECTED.value)):
       continue
     row = dict(operator=case.name)
     for mode in build_kernel.MODES:
@@ -427,8 +436,10 @@ def keep_shipped(table: list[dict]) -> None:
 def keep(table: list[dict], headers: pathlib.Path) -> None:
   """Writes the figures, and the page that shows them."""
   table = json.loads(json.dumps(table).replace(f'{headers}/', ''))
-  told = [said for row in table for said in row.get('left_out', {}).values()]
-  why = [w for row in table for w in row.get('not_reported', {}).values()]
+  findings = [
+    finding for row in table for finding in row.get('left_out', {}).values()
+  ]
+  reasons = [w for row in table for w in row.get('not_reported', {}).values()]
   modes = ('late', 'seeded', 'order', 'compiles')
   verdicts = [next(row[m] for m in modes if m in row) for row in table]
   right = verdicts.count('right')
@@ -440,20 +451,25 @@ def keep(table: list[dict], headers: pathlib.Path) -> None:
     *([['give other results', str(wrong)]] if wrong else []),
     ['hold what it reports', str(len(table) - right - lacks - wrong)],
   ]
-  if told:
+  if findings:
     rows += [
-      ['calls left out', str(len(told))],
-      ['reported', str(sum(not said.startswith('right') for said in told))],
+      ['calls left out', str(len(findings))],
+      [
+        'reported',
+        str(sum(not finding.startswith('right') for finding in findings)),
+      ],
       [
         'redundant',
-        str(sum(not w.startswith((_UNKNOWN, 'matters')) for w in why)),
+        str(sum(not w.startswith((_UNKNOWN, 'matters')) for w in reasons)),
       ],
     ]
   ran = figures.run('python -m hpmoe.tools.twin_samples --samples_include=DIR')
   columns = ('samples', str(len(table)))
   operators = figures.load('samples').get('operators', [])
-  more = dict(headers=_VERSION.value, samples=table, operators=operators)
-  figures.write('samples', columns, rows, [ran], **more)
+  extra_fields = dict(
+    headers=_VERSION.value, samples=table, operators=operators
+  )
+  figures.write('samples', columns, rows, [ran], **extra_fields)
 
 
 def main(argv: list[str]) -> int:
@@ -472,20 +488,24 @@ def main(argv: list[str]) -> int:
     return 0
   work = pathlib.Path(_WORK.value or tempfile.mkdtemp(prefix='twin_samples'))
   (work / 'built').mkdir(parents=True, exist_ok=True)
-  kept = pathlib.Path(_JSON.value) if _JSON.value else None
-  held = json.loads(kept.read_text()) if kept and kept.exists() else []
-  done = {row['sample']: row for row in held}
+  table_path = pathlib.Path(_JSON.value) if _JSON.value else None
+  rows_before = (
+    json.loads(table_path.read_text())
+    if table_path and table_path.exists()
+    else []
+  )
+  row_of_sample = {row['sample']: row for row in rows_before}
   table = []
   for sample in samples(headers):
     name = str(sample.folder.relative_to(headers / 'examples/01_simd_cpp_api'))
-    if _ONLY.value and not name.endswith(tuple(_ONLY.value)):
+    if _SELECTED.value and not name.endswith(tuple(_SELECTED.value)):
       continue
-    row = done.get(name) or judged(name, sample, headers, work)
+    row = row_of_sample.get(name) or judge(name, sample, headers, work)
     if 'left_out' in row:
       row['not_reported'] = silent(name, row['left_out'])
     table.append(row)
-    if kept:
-      kept.write_text(json.dumps(table, indent=1) + '\n')
+    if table_path:
+      table_path.write_text(json.dumps(table, indent=1) + '\n')
   right = sum(row.get('late') == 'right' for row in table)
   print(f'{right} of {len(table)} right')
   if figures.KEEP.value:

@@ -41,17 +41,17 @@ class TestSamples:
 
 def test_a_call_that_is_not_reported_has_its_reason_or_none_is_known():
   row = 'room/09_utils/gm_by_pass_dcache'
-  told = {
+  findings = {
     '42: A();': 'right',
     '41: B();': 'hazard: x',
     '50: C();': 'right: inserted',
   }
 
-  why = twin_samples.silent(row, told)
+  reasons = twin_samples.silent(row, findings)
 
-  assert why['42: A();'].startswith('redundant')
-  assert why['50: C();'] == 'inserted' and len(why) == 2
-  assert twin_samples.silent('add', told)['42: A();'] == 'not explained'
+  assert reasons['42: A();'].startswith('redundant')
+  assert reasons['50: C();'] == 'inserted' and len(reasons) == 2
+  assert twin_samples.silent('add', findings)['42: A();'] == 'not explained'
 
 
 def test_calls_and_the_flags_of_queues_can_be_left_out_in_their_lines():
@@ -61,11 +61,11 @@ def test_calls_and_the_flags_of_queues_can_be_left_out_in_their_lines():
   pool[i]->FreeTensor(x); Add(x);
 """
 
-  changed, told = twin_samples.optional(text)
+  text_out, call_lines = twin_samples.optional(text)
 
-  assert changed.splitlines() == [
+  assert text_out.splitlines() == [
     '  {if(!HpmoeLeftOut(1)){if (last) SetFlag<E>(0);}}  // DeQue()',
     '  auto x = (HpmoeQuiet(2),in.DeQue<T>());',
     '  (HpmoeQuiet(3),pool[i]->FreeTensor(x)); Add(x);',
   ]
-  assert [name.split(':')[0] for name in told] == ['1', '2', '3']
+  assert [name.split(':')[0] for name in call_lines] == ['1', '2', '3']

@@ -137,8 +137,8 @@ class TestWheel:
       and not path.startswith(_ELSEWHERE)
     }
     package = site_folder / 'hpmoe'
-    found = {p.relative_to(package).as_posix() for p in package.rglob('*.py')}
-    assert found == want
+    modules = {p.relative_to(package).as_posix() for p in package.rglob('*.py')}
+    assert modules == want
 
   @pytest.mark.parametrize(
     ('line', 'text'),
@@ -168,9 +168,11 @@ class TestWheel:
       assert (site_folder / f'hpmoe/{text}.txt').is_file()
 
   def test_holds_nothing_that_only_tests_read(self, site_folder):
-    held = [p.relative_to(site_folder) for p in site_folder.rglob('*')]
-    assert not [p for p in held if 'testdata' in p.parts]
-    assert not [p for p in held if p.suffix in ('.safetensors', '.npz', '.bin')]
+    paths = [p.relative_to(site_folder) for p in site_folder.rglob('*')]
+    assert not [p for p in paths if 'testdata' in p.parts]
+    assert not [
+      p for p in paths if p.suffix in ('.safetensors', '.npz', '.bin')
+    ]
 
   def test_a_pytest_of_the_user(self, site_folder, tmp_path):
     # given tests beside folders of our names, one of which must fail
@@ -179,8 +181,8 @@ class TestWheel:
     shutil.copy(trial_testing.__file__, tmp_path / 'trial.py')
     (tmp_path / 'mine_test.py').write_text(_TESTS)
     # when they run from there
-    asked = 'pytest -q -p no:cacheprovider mine_test.py'
-    ran = _run(site_folder, tmp_path, asked)
+    command = 'pytest -q -p no:cacheprovider mine_test.py'
+    ran = _run(site_folder, tmp_path, command)
     # then the failure says where
     assert '1 failed, 1 passed' in ran.stdout, ran.stdout + ran.stderr
     assert 'AssertionError: first failure: y (bounded: ' in ran.stdout

@@ -58,26 +58,26 @@ def cases(layers=LAYERS) -> Iterator[Case]:
   """
   for i, plan in enumerate(layers):
     for dtype, order in plan.sums:
-      made = interleavings.make_inputs(plan, dtype, order)
-      yield from _passes(plan, made, 'drawn')
+      layer_inputs = interleavings.make_inputs(plan, dtype, order)
+      yield from _passes(plan, layer_inputs, 'drawn')
       if i == 0:
-        yield from _passes(plan, made, 'subnormal', _SUBNORMAL[dtype])
+        yield from _passes(plan, layer_inputs, 'subnormal', _SUBNORMAL[dtype])
 
 
 def _passes(
-  plan: interleavings.Plan, made, data: str, scale=1.0
+  plan: interleavings.Plan, layer_inputs, data: str, scale=1.0
 ) -> Iterator[Case]:
-  for which in (passes.FORWARD, passes.BACKWARD):
-    inputs = dict(interleavings.read(plan, which, made).arrays)
-    first = arrays.INPUTS[which.direction][0]
+  for pass_ in (passes.FORWARD, passes.BACKWARD):
+    inputs = dict(interleavings.read(plan, pass_, layer_inputs).arrays)
+    first = arrays.INPUTS[pass_.direction][0]
     inputs[first] = _times(inputs[first], scale)
-    sums = interleavings.sums_of(made)
+    sums = interleavings.sums_of(layer_inputs)
     name = ' '.join(
-      (plan.preset, f'R={plan.ranks}', plan.placement, data, which.name, sums)
+      (plan.preset, f'R={plan.ranks}', plan.placement, data, pass_.name, sums)
     )
     for options in plan.options():
       yield Case(
-        name, interleavings.compile_image(which, made, options), inputs
+        name, interleavings.compile_image(pass_, layer_inputs, options), inputs
       )
 
 
@@ -106,6 +106,6 @@ def read(case: Case, folder: pathlib.Path) -> dict[str, np.ndarray]:
   }
 
 
-def here(case: Case) -> dict[str, np.ndarray]:
-  """Returns what a launch on this machine gives."""
+def run_here(case: Case) -> dict[str, np.ndarray]:
+  """Returns the outputs of a launch on this machine."""
   return runtime.launch(case.image, case.inputs)

@@ -65,14 +65,16 @@ def build(compiler: str, folder: pathlib.Path, jobs: int) -> pathlib.Path:
     f'-DCMAKE_CXX_COMPILER={compiler}'
   )
   for command in configure, f'cmake --build {folder} --parallel {jobs}':
-    done = subprocess.run(
+    process = subprocess.run(
       shlex.split(command),
       env=dict(os.environ, PATH=path),
       capture_output=True,
       text=True,
     )
-    if done.returncode:
-      raise ValueError(f'{command}: {(done.stdout + done.stderr)[-2000:]}')
+    if process.returncode:
+      raise ValueError(
+        f'{command}: {(process.stdout + process.stderr)[-2000:]}'
+      )
   return folder / 'launch_files'
 
 
@@ -82,33 +84,40 @@ def call(*command: str | os.PathLike[str]) -> str:
   Raises:
     RuntimeError: it failed.
   """
-  done = subprocess.run(command, capture_output=True, text=True)
-  if done.returncode:
+  process = subprocess.run(command, capture_output=True, text=True)
+  if process.returncode:
     raise RuntimeError(
-      f'exit code {done.returncode}: {done.stderr.strip()[-500:]}'
+      f'exit code {process.returncode}: {process.stderr.strip()[-500:]}'
     )
-  return done.stdout
+  return process.stdout
 
 
-def difference(here: np.ndarray, there: np.ndarray) -> str:
-  """Returns how many elements have other bits, and the first; '' if none."""
-  kind = np.dtype(f'u{here.itemsize}')
-  other = np.argwhere(here.view(kind) != there.view(kind))
+def difference(x86_array: np.ndarray, arm_array: np.ndarray) -> str:
+  """Returns how many elements differ in bits, and the first; '' if none."""
+  kind = np.dtype(f'u{x86_array.itemsize}')
+  other = np.argwhere(x86_array.view(kind) != arm_array.view(kind))
   if not len(other):
     return ''
-  at = tuple(int(i) for i in other[0])
-  return f'{len(other)} of {here.size} elements, {at}: {here[at]}, {there[at]}'
+  index = tuple(int(i) for i in other[0])
+  return (
+    f'{len(other)} of {x86_array.size} elements, {index}: {x86_array[index]}, '
+    f'{arm_array[index]}'
+  )
 
 
 def compare(
-  expected: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]
+  expected: Mapping[str, np.ndarray], actual: Mapping[str, np.ndarray]
 ) -> list[str]:
   """Returns a line for each tensor of a launch that differs."""
-  found = {
-    name: difference(array, got[name]) if name in got else 'not made'
+  differences = {
+    name: difference(array, actual[name]) if name in actual else 'not made'
     for name, array in expected.items()
   }
-  return [f'{name}: {how}' for name, how in found.items() if how]
+  return [
+    f'{name}: {difference_text}'
+    for name, difference_text in differences.items()
+    if difference_text
+  ]
 
 
 def try_cases(
@@ -116,22 +125,22 @@ def try_cases(
   isas: Iterable[str],
   group: Sequence[cases_lib.Case],
 ) -> tuple[int, list[str]]:
-  """Returns how many tensors of some cases were compared, and what differs."""
-  compared, lines = 0, []
+  """Returns the number of compared tensors, and a line for each difference."""
+  num_compared, lines = 0, []
   with tempfile.TemporaryDirectory() as out:
     folders = [pathlib.Path(out) / str(i) for i in range(len(group))]
     for case, folder in zip(group, folders):
       cases_lib.write(case, folder)
-    expected = [cases_lib.here(case) for case in group]
+    expected = [cases_lib.run_here(case) for case in group]
     for isa, threads in itertools.product(isas, THREADS):
       call(*runner, isa, str(threads), *folders)
       for i, (case, folder) in enumerate(zip(group, folders)):
-        compared += len(expected[i])
+        num_compared += len(expected[i])
         lines += [
           f'{isa}, threads {threads}, image {i}: {line}'
           for line in compare(expected[i], cases_lib.read(case, folder))
         ]
-  return compared, lines
+  return num_compared, lines
 
 
 def run() -> int:
@@ -144,19 +153,23 @@ def run() -> int:
   )
   runner = [*shlex.split(_EMULATOR.value), str(binary)]
   isas = call(*runner, 'list').split()
-  compared, others = 0, 0
+  num_compared, num_different = 0, 0
   for name, group in itertools.groupby(cases_lib.cases(), lambda c: c.name):
     count, lines = try_cases(runner, isas, list(group))
-    compared, others = compared + count, others + len(lines)
-    said = f'{len(lines)} DIFFER' if lines else 'the same'
-    print('\n  '.join([f'{name:56} {count} tensors: {said}', *lines[:9]]))
+    num_compared, num_different = (
+      num_compared + count,
+      num_different + len(lines),
+    )
+    result = f'{len(lines)} DIFFER' if lines else 'the same'
+    print('\n  '.join([f'{name:56} {count} tensors: {result}', *lines[:9]]))
     sys.stdout.flush()
   print(
-    f'arm: {"NO parity" if others else "parity"}: {compared} comparisons by '
-    f'{", ".join(isas)}, {others} tensors differ from x86-64 '
+    f'arm: {"NO parity" if num_different else "parity"}: {num_compared} '
+    f'comparisons by {", ".join(isas)}, {num_different} tensors differ from '
+    'x86-64 '
     f'({time.monotonic() - start:.0f} s, emulated: no timing)'
   )
-  return 1 if others else 0
+  return 1 if num_different else 0
 
 
 def main(argv: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from hpmoe.reference.contract import precision
 from hpmoe.tools.arm import cases
 from hpmoe.tools.arm import main
 
-ONE = interleavings.Plan(ranks=2, dtypes=('bfloat16',), layouts=((1, 1),))
+PLAN = interleavings.Plan(ranks=2, dtypes=('bfloat16',), layouts=((1, 1),))
 
 
 def test_a_missing_program_is_named_with_what_installs_it():
@@ -19,22 +19,28 @@ def test_a_missing_program_is_named_with_what_installs_it():
 
 
 def test_a_zero_of_another_sign_is_a_difference():
-  here, there = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32)
-  there[1, 2] = -0.0
-  assert main.difference(here, here) == ''
-  assert main.difference(here, there) == '1 of 6 elements, (1, 2): 0.0, -0.0'
+  positive_zeros, mixed_zeros = (
+    np.zeros((2, 3), np.float32),
+    np.zeros((2, 3), np.float32),
+  )
+  mixed_zeros[1, 2] = -0.0
+  assert main.difference(positive_zeros, positive_zeros) == ''
+  assert (
+    main.difference(positive_zeros, mixed_zeros)
+    == '1 of 6 elements, (1, 2): 0.0, -0.0'
+  )
 
 
 def test_a_tensor_that_was_not_made_there_differs():
-  (case, *_) = cases.cases((ONE,))
-  expected = cases.here(case)
-  got = {name: a for name, a in expected.items() if name != 'y'}
+  (case, *_) = cases.cases((PLAN,))
+  expected = cases.run_here(case)
+  actual = {name: a for name, a in expected.items() if name != 'y'}
   assert main.compare(expected, expected) == []
-  assert main.compare(expected, got) == ['y: not made']
+  assert main.compare(expected, actual) == ['y: not made']
 
 
 def test_what_is_written_has_the_size_that_the_image_says(tmp_path):
-  (case, *_) = cases.cases((ONE,))
+  (case, *_) = cases.cases((PLAN,))
   cases.write(case, tmp_path / 'case')
   for name, array in case.inputs.items():
     path = tmp_path / 'case' / f'{name}.in'
@@ -49,7 +55,7 @@ def test_a_layer_tells_the_orders_apart():
   y = {}
   for order in precision.ACCUMULATION_ORDERS:
     plan = dataclasses.replace(deep, accumulation_orders=(order,))
-    y[order] = cases.here(next(cases.cases((plan,))))['y'].tobytes()
+    y[order] = cases.run_here(next(cases.cases((plan,))))['y'].tobytes()
   assert len(y) == len(set(y.values())) == 2
 
 

@@ -50,8 +50,8 @@ def load(name: str) -> dict[str, Any]:
 
 
 def run(command: str, load: str = '') -> dict[str, str]:
-  """Returns what is known of a run on this machine, now."""
-  shown = subprocess.run(
+  """Describes a run on this machine, now: command, commit, processor, load."""
+  process = subprocess.run(
     ['git', 'rev-parse', '--short', 'HEAD'],
     cwd=ROOT,
     capture_output=True,
@@ -61,7 +61,7 @@ def run(command: str, load: str = '') -> dict[str, str]:
   busy = f'load {os.getloadavg()[0]:.1f}'
   return dict(
     command=command,
-    commit=shown.stdout.strip() or 'unknown',
+    commit=process.stdout.strip() or 'unknown',
     date=str(datetime.date.today()),
     processor=f'{processor()}, {os.cpu_count()} cores',
     load=load or busy,
@@ -70,8 +70,8 @@ def run(command: str, load: str = '') -> dict[str, str]:
 
 def processor() -> str:
   """Returns the name of this machine's processor."""
-  known = pathlib.Path('/proc/cpuinfo')
-  for line in known.read_text().splitlines() if known.exists() else ():
+  cpu_info = pathlib.Path('/proc/cpuinfo')
+  for line in cpu_info.read_text().splitlines() if cpu_info.exists() else ():
     if line.startswith('model name'):
       return line.partition(': ')[2]
   return platform.machine()
@@ -82,19 +82,19 @@ def write(
   columns: Sequence[str],
   rows: Sequence[Sequence[object]],
   runs: Sequence[dict[str, str]],
-  **more: Any,
+  **extra: Any,
 ) -> None:
-  """Writes a file of figures, and the pages that show it.
+  """Writes a file of figures, and updates the pages that show it.
 
   Args:
     name: of the file.
     columns: heads of the table.
-    rows: its cells, as they are shown.
-    runs: what `run` returns; one that has a `name` is one of several.
-    **more: what else was found, which no page shows.
+    rows: cells of the table, as pages show them.
+    runs: results of `run`; if there are several, each has a `name`.
+    **extra: further fields of the file, which no page shows.
   """
-  held = dict(runs=list(runs), columns=list(columns), rows=rows, **more)
-  text = json.dumps(held, indent=1, ensure_ascii=False)
+  data = dict(runs=list(runs), columns=list(columns), rows=rows, **extra)
+  text = json.dumps(data, indent=1, ensure_ascii=False)
   FIGURES.mkdir(exist_ok=True)
   (FIGURES / f'{name}.json').write_text(text + '\n', 'utf-8')
   fill()
@@ -103,11 +103,11 @@ def write(
 def fill() -> None:
   """Writes the tables of every page."""
   for path in pages():
-    path.write_text(filled(path.read_text('utf-8')), 'utf-8')
+    path.write_text(fill_page(path.read_text('utf-8')), 'utf-8')
 
 
-def filled(page: str) -> str:
-  """Returns a page with its tables as the figures are."""
+def fill_page(page: str) -> str:
+  """Returns a page with its tables updated from the figures."""
 
   def table_of(match: re.Match[str]) -> str:
     name = match['name']
@@ -118,16 +118,16 @@ def filled(page: str) -> str:
   return _PLACE.sub(table_of, page)
 
 
-def shown(page: str) -> list[str]:
+def list_shown(page: str) -> list[str]:
   """Returns the names of the figures that a page shows."""
   return [match['name'] for match in _PLACE.finditer(page)]
 
 
-def table(held: dict[str, Any]) -> str:
+def table(data: dict[str, Any]) -> str:
   """Returns figures as a table, and a line for each command that made them."""
-  rows = [held['columns'], ['---'] * len(held['columns']), *held['rows']]
+  rows = [data['columns'], ['---'] * len(data['columns']), *data['rows']]
   lines = [f'|{"|".join(_cell(cell) for cell in row)}|' for row in rows]
-  return '\n'.join([*lines, '', *_sources(held['runs']), ''])
+  return '\n'.join([*lines, '', *_sources(data['runs']), ''])
 
 
 def _cell(cell: object) -> str:
@@ -135,14 +135,15 @@ def _cell(cell: object) -> str:
 
 
 def _sources(runs: Sequence[dict[str, str]]) -> list[str]:
-  """Returns a line for each command that was run, once or often."""
+  """Returns a line for each command, with the times at which it ran."""
   of_command: dict[str, list[dict[str, str]]] = {}
   for run in runs:
     name = f'{run["name"]}: ' if 'name' in run else ''
-    only = ', only' if is_gone(run['command']) else ''
-    of_command.setdefault(f'{name}`{run["command"]}`{only}', []).append(run)
+    suffix = ', only' if is_gone(run['command']) else ''
+    of_command.setdefault(f'{name}`{run["command"]}`{suffix}', []).append(run)
   return [
-    f'{command} at {_when(same)}.' for command, same in of_command.items()
+    f'{command} at {_format_time(command_runs)}.'
+    for command, command_runs in of_command.items()
   ]
 
 
@@ -163,10 +164,10 @@ def is_gone(command: str) -> bool:
   )
 
 
-def _when(runs: Sequence[dict[str, str]]) -> str:
+def _format_time(runs: Sequence[dict[str, str]]) -> str:
   if len(runs) == 1:
-    known = (runs[0][name] for name in RUN[1:])
-    return ', '.join(one for one in known if one != ANY)
+    values = (runs[0][name] for name in RUN[1:])
+    return ', '.join(value for value in values if value != ANY)
   dates = sorted(run['date'] for run in runs)
   return f'{len(runs)} commits, {dates[0]} to {dates[-1]}: each in the file'
 

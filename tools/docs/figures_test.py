@@ -32,20 +32,20 @@ def too_long(pages: dict[str, str]) -> list[str]:
   return lines
 
 
-def unsourced(held: dict) -> list[str]:
-  """Returns what a file of figures lacks to be believed."""
+def unsourced(data: dict) -> list[str]:
+  """Returns a line for each thing that a file of figures lacks."""
   lines = [
-    f'run {at}: expected {name}'
-    for at, run in enumerate(held['runs'])
+    f'run {index}: expected {name}'
+    for index, run in enumerate(data['runs'])
     for name in figures.RUN
     if not run.get(name)
   ]
-  if not held['runs']:
+  if not data['runs']:
     lines.append('expected a run')
-  wide = len(held['columns'])
+  wide = len(data['columns'])
   return lines + [
     f'{row[0]}: expected {wide} cells, got {len(row)}'
-    for row in held['rows']
+    for row in data['rows']
     if len(row) != wide
   ]
 
@@ -66,16 +66,19 @@ def history() -> str:
   return subprocess.check_output([*git, 'rev-list', 'HEAD'], text=True)
 
 
-def not_in(known: str, runs: list[dict[str, str]]) -> list[str]:
-  """Returns the hashes that runs name and a history does not have."""
-  named = (re.findall(r'\b[0-9a-f]{7}\b', run['commit']) for run in runs)
+def not_in(history_text: str, runs: list[dict[str, str]]) -> list[str]:
+  """Returns the commits of runs that are not in a history."""
+  hashes = (re.findall(r'\b[0-9a-f]{7}\b', run['commit']) for run in runs)
   return [
-    name for names in named for name in names if f'\n{name}' not in f'\n{known}'
+    name
+    for names in hashes
+    for name in names
+    if f'\n{name}' not in f'\n{history_text}'
   ]
 
 
-def broken(pages: dict[str, str]) -> list[str]:
-  """Returns the links of pages that lead to no file, or to no heading."""
+def list_broken_links(pages: dict[str, str]) -> list[str]:
+  """Returns the links of pages whose file or heading does not exist."""
   return [
     f'{page}: {target}'
     for page, text in pages.items()
@@ -92,30 +95,30 @@ def _leads(page: str, target: str, text: str) -> bool:
   path = (figures.ROOT / page).parent / name
   if not anchor or not path.exists():
     return path.exists()
-  known = path.read_text('utf-8') if name else text
-  heads = re.findall(r'^#+ (.*)', known, re.M)
+  target_text = path.read_text('utf-8') if name else text
+  heads = re.findall(r'^#+ (.*)', target_text, re.M)
   plain = (re.sub(r'[^\w\s-]', '', head.lower()) for head in heads)
   return anchor in [head.replace(' ', '-') for head in plain]
 
 
 class TestPages:
   def test_have_the_figures_of_the_data(self):
-    stale = [p for p, text in PAGES.items() if figures.filled(text) != text]
+    stale = [p for p, text in PAGES.items() if figures.fill_page(text) != text]
     assert not stale, 'make docs writes them'
 
   def test_another_figure_is_written_anew(self):
     name = NAMES[0]
     page = f'a\n<!-- figures: {name} -->\n|1|\n<!-- end -->\nb\n'
-    whole = figures.filled(page)
+    whole = figures.fill_page(page)
     assert whole != page and '|1|\n' not in whole
     assert whole.startswith('a\n') and whole.endswith('-->\nb\n')
-    assert figures.filled(whole) == whole
+    assert figures.fill_page(whole) == whole
 
   def test_every_file_is_shown_once(self):
-    shown = collections.Counter(
-      name for text in PAGES.values() for name in figures.shown(text)
+    counts = collections.Counter(
+      name for text in PAGES.values() for name in figures.list_shown(text)
     )
-    assert shown == collections.Counter(NAMES)
+    assert counts == collections.Counter(NAMES)
 
   def test_are_short(self):
     assert not too_long(PAGES)
@@ -126,7 +129,7 @@ class TestPages:
     assert len(too_long({f'{i}.md': 'word ' * 1400 for i in range(17)})) == 2
 
   def test_links_lead_somewhere(self):
-    assert not broken(PAGES)
+    assert not list_broken_links(PAGES)
 
   def test_readme_links_to_every_page(self):
     linked = set(re.findall(r'\((docs/\w+\.md)', PAGES['README.md']))
@@ -134,12 +137,12 @@ class TestPages:
 
   def test_a_broken_link_is_named(self):
     text = '# A b\n[a](b.md) [c](#a-b) [d](#e) `[f](g)` [h](https://h.i)\n'
-    assert broken({'a.md': text}) == ['a.md: b.md', 'a.md: #e']
+    assert list_broken_links({'a.md': text}) == ['a.md: b.md', 'a.md: #e']
 
 
-def held(*columns, command='echo', row=('1',), **more) -> dict:
+def make_figures(*columns, command='echo', row=('1',), **extra) -> dict:
   """Returns figures of one run."""
-  runs = [figures.run(command) | more]
+  runs = [figures.run(command) | extra]
   return dict(runs=runs, columns=columns, rows=[row])
 
 
@@ -149,34 +152,36 @@ class TestFigures:
     assert not {name: lines for name, lines in lacking.items() if lines}
 
   def test_are_of_commits_of_this_history(self):
-    known = history()
-    lost = {name: not_in(known, figures.load(name)['runs']) for name in NAMES}
-    assert not {name: hashes for name, hashes in lost.items() if hashes}
+    history_text = history()
+    unknown = {
+      name: not_in(history_text, figures.load(name)['runs']) for name in NAMES
+    }
+    assert not {name: hashes for name, hashes in unknown.items() if hashes}
 
   def test_a_commit_that_is_not_there_is_named(self):
     runs = [dict(commit='abcdef0, 2 of them at 1234567'), dict(commit='x')]
     assert not_in('abcdef01\n91234567\n', runs) == ['1234567']
 
   def test_what_is_missing_is_named(self):
-    assert unsourced(held('a', 'b')) == ['1: expected 2 cells, got 1']
-    assert unsourced(held('a', load='')) == ['run 0: expected load']
+    assert unsourced(make_figures('a', 'b')) == ['1: expected 2 cells, got 1']
+    assert unsourced(make_figures('a', load='')) == ['run 0: expected load']
 
   def test_a_cell_with_a_bar_stays_one_cell(self):
-    assert '|x\\|y|' in figures.table(held('a', row=['x|y']))
+    assert '|x\\|y|' in figures.table(make_figures('a', row=['x|y']))
 
   def test_a_command_that_is_no_longer_here_is_marked(self):
-    for command, gone in {
+    for command, is_gone in {
       'python -m benchmarks.peers': False,
       'python -m hpmoe.tools.tile_shares': False,
       'make docs': False,
       'python -m benchmarks.of_last_year --x=1': True,
       'python -m benchmarks.peers, benchmarks.of_last_year': True,
     }.items():
-      table = figures.table(held('a', command=command))
-      assert (f'`{command}`, only at ' in table) == gone, command
+      table = figures.table(make_figures('a', command=command))
+      assert (f'`{command}`, only at ' in table) == is_gone, command
 
   def test_runs_of_one_command_are_one_line(self):
-    once = held('a', commit='aa', date='2026-01-02')
+    once = make_figures('a', commit='aa', date='2026-01-02')
     (run,) = once['runs']
     twice = once | dict(runs=[run, run | dict(date='2026-01-03')])
     assert figures.table(twice).splitlines()[-1] == (

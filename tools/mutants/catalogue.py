@@ -55,16 +55,16 @@ class Mutant:
         f'{self.name}: stage: expected one, or why it is equivalent, or a guard'
       )
 
-  def planted(self, text: str) -> str:
+  def plant(self, text: str) -> str:
     """Returns the file's text with the bug.
 
     Raises:
       ValueError: the place is not there, or more than once.
     """
-    found = text.count(self.find)
-    if found != 1:
+    count = text.count(self.find)
+    if count != 1:
       raise ValueError(
-        f'{self.name}: find: expected once in {self.file}, got {found} times'
+        f'{self.name}: find: expected once in {self.file}, got {count} times'
       )
     return text.replace(self.find, self.change)
 

@@ -11,7 +11,7 @@ MUTANTS = catalogue.load()
 def test_each_place_is_there_once():
   for mutant in MUTANTS:
     text = (planting.ROOT / mutant.file).read_text()
-    assert mutant.planted(text) != text  # an error names the mutant
+    assert mutant.plant(text) != text  # an error names the mutant
     assert not mutant.guard or (planting.ROOT / mutant.guard).is_file()
 
 
@@ -21,7 +21,7 @@ class TestCatalogue:
   def test_a_place_that_is_there_twice_is_refused(self):
     mutant = catalogue.Mutant('m', **self.FIELDS, stage='y')
     with pytest.raises(ValueError, match=r'm: find: expected once.*got 2'):
-      mutant.planted('x x')
+      mutant.plant('x x')
 
   @pytest.mark.parametrize(
     'fields, message',

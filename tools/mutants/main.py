@@ -26,7 +26,7 @@ from hpmoe.tools.mutants import score
 _OUT = flags.DEFINE_string(
   'mutants_out', 'out/mutants', 'where trees and outcomes are'
 )
-_ONLY = flags.DEFINE_list('only', [], 'names, or patterns such as gemm_*')
+_PATTERNS = flags.DEFINE_list('only', [], 'names, or patterns such as gemm_*')
 _JOBS = flags.DEFINE_integer('jobs', 1, 'trees side by side', lower_bound=1)
 _STALE = flags.DEFINE_bool(
   'stale',
@@ -41,8 +41,8 @@ _WRITE = flags.DEFINE_bool(
 TryOut = Callable[[planting.Nursery, Any, str], planting.Outcome]
 
 
-def chosen(changes: Sequence[Any], patterns: Sequence[str]) -> list[Any]:
-  """Returns the changes that some pattern names; all if there is none.
+def select(changes: Sequence[Any], patterns: Sequence[str]) -> list[Any]:
+  """Returns the changes that match a pattern; all if there are no patterns.
 
   Raises:
     ValueError: a pattern names no change.
@@ -57,33 +57,33 @@ def chosen(changes: Sequence[Any], patterns: Sequence[str]) -> list[Any]:
   ]
 
 
-def kept(
+def load_outcomes(
   path: pathlib.Path, keys: Mapping[str, str], stale: bool
 ) -> dict[str, planting.Outcome]:
-  """Returns the outcomes in a file that still hold, by what they are of.
+  """Returns the valid outcomes in a file, by the name of the mutant.
 
   Args:
-    path: of the file, which may not be there.
-    keys: what the outcome of each holds for.
+    path: of the file, which may not exist.
+    keys: the current key of each mutant.
     stale: whether outcomes with another key are returned as well.
   """
   return {
-    one.mutant: one
-    for one in planting.read(path)
-    if stale or keys.get(one.mutant) == one.key
+    outcome.mutant: outcome
+    for outcome in planting.read(path)
+    if stale or keys.get(outcome.mutant) == outcome.key
   }
 
 
-def told(mutant: catalogue.Mutant, outcome: planting.Outcome) -> str:
-  """Returns the line of progress."""
-  if not outcome.by:
+def format_progress(mutant: catalogue.Mutant, outcome: planting.Outcome) -> str:
+  """Returns the line that reports an outcome."""
+  if not outcome.finders:
     return f'{mutant.name}: {score.verdict(mutant, outcome)}'
-  here = planting.located(mutant, outcome)
-  where = 'located' if here else f'expected {mutant.stage}, not'
+  is_located = planting.located(mutant, outcome)
+  relation = 'located' if is_located else f'expected {mutant.stage}, not'
   place = outcome.stage or outcome.text[:120]
   return (
-    f'{mutant.name}: {", ".join(outcome.by)} at {outcome.rung}, {where} at '
-    f'{place}'
+    f'{mutant.name}: {", ".join(outcome.finders)} at {outcome.check}, '
+    f'{relation} at {place}'
   )
 
 
@@ -125,10 +125,10 @@ class Runner:
       nursery.build()
       self._free.put(nursery)
     clean = clean or self._try_out(self._nurseries[0], None, self.tree)
-    if clean.by:
+    if clean.finders:
       raise ValueError(
-        f'the tree as it is: expected to pass, got {clean.by} at {clean.rung}: '
-        f'{clean.text}'
+        f'the tree as it is: expected to pass, got {clean.finders} at '
+        f'{clean.check}: {clean.text}'
       )
     for nursery in self._nurseries:
       nursery.set_limit(clean.seconds)
@@ -147,30 +147,30 @@ def run(
   outcomes: dict[str, planting.Outcome],
   runner: Runner,
   log: pathlib.Path,
-  told: Callable[[Any, planting.Outcome], str],
+  format_line: Callable[[Any, planting.Outcome], str],
 ) -> list[str]:
-  """Tries out what has no outcome yet; returns the changes that are none."""
+  """Tries the changes without outcome; returns a line for each broken one."""
   todo = [c for c in changes if c.name not in outcomes]
-  broken: list[str] = []
+  broken_changes: list[str] = []
   pool = futures.ThreadPoolExecutor(runner.jobs)
-  tried = {pool.submit(runner.try_out, c): c for c in todo}
+  change_of_job = {pool.submit(runner.try_out, c): c for c in todo}
   try:
-    for done in futures.as_completed(tried):
-      change = tried[done]
-      count = f'[{len(outcomes) + len(broken) + 1}/{len(changes)}]'
+    for job in futures.as_completed(change_of_job):
+      change = change_of_job[job]
+      count = f'[{len(outcomes) + len(broken_changes) + 1}/{len(changes)}]'
       try:
-        outcome = done.result()
+        outcome = job.result()
       except (planting.BuildError, ValueError) as error:
-        broken.append(f'{change.name}: {error}')
-        print(f'{count} {broken[-1]}', flush=True)
+        broken_changes.append(f'{change.name}: {error}')
+        print(f'{count} {broken_changes[-1]}', flush=True)
         continue
       outcomes[change.name] = outcome
       planting.append(log, outcome)
-      line = told(change, outcome)
+      line = format_line(change, outcome)
       print(f'{count} {line} ({outcome.seconds:.0f} s)', flush=True)
   finally:  # an interrupt ends it after those that are being tried
     pool.shutdown(cancel_futures=True)
-  return broken
+  return broken_changes
 
 
 def resumed(
@@ -178,19 +178,19 @@ def resumed(
   runner: Runner,
   log: pathlib.Path,
   keys: Mapping[str, str],
-  told: Callable[[Any, planting.Outcome], str],
-  known: Mapping[str, planting.Outcome] = {},
+  format_line: Callable[[Any, planting.Outcome], str],
+  known_outcomes: Mapping[str, planting.Outcome] = {},
 ) -> tuple[dict[str, planting.Outcome], list[str]]:
-  """Tries out changes whose outcomes are not known, nor in the log.
+  """Tries the changes whose outcomes are neither known nor in the log.
 
   Returns:
-    Outcomes by name, and a line for each change that is none.
+    Outcomes by name, and a line for each change that cannot be applied.
 
   Raises:
     ValueError, planting.BuildError: the tree as it is does not pass or build.
   """
   keys = {**keys, planting.CLEAN: runner.tree}
-  outcomes = {**known, **kept(log, keys, _STALE.value)}
+  outcomes = {**known_outcomes, **load_outcomes(log, keys, _STALE.value)}
   clean = outcomes.pop(planting.CLEAN, None)
   names = {c.name for c in changes}
   outcomes = {n: o for n, o in outcomes.items() if n in names}
@@ -199,7 +199,7 @@ def resumed(
       planting.append(log, runner.prepare())
     else:
       runner.prepare(clean)
-  return outcomes, run(changes, outcomes, runner, log, told)
+  return outcomes, run(changes, outcomes, runner, log, format_line)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -210,40 +210,40 @@ def main(argv: Sequence[str]) -> None:
   log = out / 'outcomes.jsonl'
   try:
     everyone = catalogue.load()
-    mutants = chosen(everyone, _ONLY.value)
+    mutants = select(everyone, _PATTERNS.value)
     runner = Runner(out, _JOBS.value, planting.try_out)
-    outcomes, broken = resumed(
+    outcomes, broken_changes = resumed(
       mutants,
       runner,
       log,
       {m.name: planting.key(m, runner.tree) for m in mutants},
-      told,
+      format_progress,
       score.outcomes(everyone) if _STALE.value else {},
     )
   except (planting.BuildError, ValueError) as error:
-    sys.exit(refused('mutants', error))
+    sys.exit(report_refusal('mutants', error))
   if _WRITE.value:
     score.write(everyone, score.outcomes(everyone) | outcomes)
   wrong = [
     line
     for line in score.wrong(mutants, outcomes)
-    if not any(b.startswith(line.split(':')[0] + ':') for b in broken)
+    if not any(b.startswith(line.split(':')[0] + ':') for b in broken_changes)
   ]
   misplaced = score.misplaced(mutants, outcomes)
   for title, lines in (
     ('not where it is:', misplaced),
-    ('not a mutant:', broken),
+    ('not a mutant:', broken_changes),
     ('not found:', wrong),
   ):
     print(
       '\n'.join(f'{title} {line}' for line in lines), end='\n' * bool(lines)
     )
   print(score.table(mutants, outcomes))
-  sys.exit(2 if broken else 1 if wrong or misplaced else 0)
+  sys.exit(2 if broken_changes else 1 if wrong or misplaced else 0)
 
 
-def refused(tool: str, error: Exception) -> int:
-  """Says why a request is refused; returns the exit code."""
+def report_refusal(tool: str, error: Exception) -> int:
+  """Prints why a request is refused; returns the exit code."""
   print(f'{tool}: {error}', file=sys.stderr)
   return 2
 

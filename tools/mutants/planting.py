@@ -1,6 +1,6 @@
 """A copy of the tree in which one bug at a time is planted, built, checked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
 import datetime
@@ -51,6 +51,8 @@ CLEAN = 'no change'
 UNIT_TEST = 'unit test'
 _NO_TESTS = 5  # exit code of pytest
 _TEST_LIMITS = 4  # a test may take so much longer than the checks
+# Names of fields of an `Outcome` in logs, where they differ.
+_JSON_NAMES = dict(finders='by', check='rung')
 # Others may come to share the machine after the clean tree was timed.
 _TIMES_CLEAN, _LEAST_LIMIT_S = 5, 60.0
 
@@ -61,24 +63,24 @@ class BuildError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What became of one mutant.
+  """The outcome of trying one mutant.
 
   Attributes:
     mutant: its name.
     key: of the mutant and of the tree that it was planted in.
-    by: which lanes found it, none if it survived.
-    rung: the check that did.
+    finders: the lanes that found it; empty if it survived.
+    check: the first check that found it.
     stage: the first wrong tensor.
     tile: its first wrong tile.
-    text: what was said of it.
+    text: the message of the check.
     seconds: wall time, building included.
     date: when, as 2026-11-22.
   """
 
   mutant: str
   key: str
-  by: tuple[str, ...]
-  rung: str
+  finders: tuple[str, ...]
+  check: str
   stage: str
   tile: dict[str, int | None]
   text: str
@@ -90,26 +92,37 @@ def read(path: pathlib.Path) -> Iterator[Outcome]:
   """Yields the outcomes of a log, which may not exist yet."""
   for line in path.read_text().splitlines() if path.exists() else ():
     with contextlib.suppress(json.JSONDecodeError):  # its writer was stopped
-      fields = json.loads(line)
-      yield Outcome(**fields | dict(by=tuple(fields['by'])))
+      yield from_json(json.loads(line))
 
 
 def append(path: pathlib.Path, outcome: Outcome) -> None:
   """Adds an outcome to a log: one JSON object a line."""
   with path.open('a') as file:
-    file.write(json.dumps(dataclasses.asdict(outcome)) + '\n')
+    file.write(json.dumps(to_json(outcome)) + '\n')
+
+
+def from_json(fields: Mapping[str, Any]) -> Outcome:
+  """Returns the outcome that a JSON object of a log describes."""
+  rest = {n: v for n, v in fields.items() if n not in _JSON_NAMES.values()}
+  return Outcome(finders=tuple(fields['by']), check=fields['rung'], **rest)
+
+
+def to_json(outcome: Outcome) -> dict[str, Any]:
+  """Returns the JSON object of an outcome."""
+  fields = dataclasses.asdict(outcome)
+  return {_JSON_NAMES.get(n, n): value for n, value in fields.items()}
 
 
 def sources(root: pathlib.Path = ROOT) -> dict[str, bytes | str]:
-  """Returns the bytes of every file by its path, of a link where it leads."""
-  found: dict[str, bytes | str] = {}
+  """Returns the bytes of every file by its path; of a link, its target."""
+  contents: dict[str, bytes | str] = {}
   ignore = shutil.ignore_patterns(*_NOT_SOURCES)
   for part in _PARTS:
     for path in _walk(root / part, ignore):
       name = path.relative_to(root).as_posix()
       is_link = path.is_symlink()
-      found[name] = os.readlink(path) if is_link else path.read_bytes()
-  return found
+      contents[name] = os.readlink(path) if is_link else path.read_bytes()
+  return contents
 
 
 def _walk(path: pathlib.Path, ignore) -> Iterator[pathlib.Path]:
@@ -192,20 +205,20 @@ class Nursery:
     self._call('cmake', '--install', self._build, '--prefix', self.tree / 'src')
 
   def _call(self, *command: str | os.PathLike[str]) -> None:
-    ended = subprocess.run(
+    process = subprocess.run(
       command, capture_output=True, text=True, env=_with_tools()
     )
-    if ended.returncode:
-      lines = (ended.stdout + ended.stderr).splitlines()
+    if process.returncode:
+      lines = (process.stdout + process.stderr).splitlines()
       errors = [line for line in lines if 'error: ' in line.lower()]
       raise BuildError(' '.join((errors or lines or ['no output'])[0].split()))
 
   @contextlib.contextmanager
-  def planted(self, change: Any) -> Iterator[None]:
-    """Has a change made of its `file` for as long as the block runs."""
+  def plant(self, change: Any) -> Iterator[None]:
+    """Applies a change to its `file` while the block runs."""
     path = self.tree / change.file
     clean = path.read_text()
-    path.write_text(change.planted(clean))
+    path.write_text(change.plant(clean))
     try:
       yield
     finally:
@@ -226,25 +239,25 @@ class Nursery:
     )
     try:
       out, err = process.communicate(timeout=self._limit_s)
-      why = f'exit code {process.returncode}'
+      end = f'exit code {process.returncode}'
     except subprocess.TimeoutExpired:
       process.kill()
       out, err = process.communicate()
-      why = f'no end within {self._limit_s:g} s'
+      end = f'no end within {self._limit_s:g} s'
     last = ' '.join((err.strip().splitlines() or [''])[-1].split())
     lines = [json.loads(line) for line in out.splitlines() if line[:1] == '{']
-    return lines, f'{why}: {last}'
+    return lines, f'{end}: {last}'
 
   def examine(self) -> tuple[str, dict[str, Any] | None]:
-    """Runs the checks; returns the last rung and what was found, or None."""
-    lines, why = self.probe('hpmoe.tools.mutants.probe')
+    """Runs the checks; returns the last check and its finding, or None."""
+    lines, end_text = self.probe('hpmoe.tools.mutants.probe')
     if not lines:
       # A tree that cannot even be imported.
-      return 'import', _crash(why)
+      return 'import', _crash(end_text)
     end = lines[-1]
     if end['rung'] is None:
       return '', None
-    return end['rung'], end.get('found') or _crash(why)
+    return end['rung'], end.get('found') or _crash(end_text)
 
   def guarded(
     self, test: str, slow: bool = True
@@ -253,7 +266,7 @@ class Nursery:
     command = [_python(), '-m', 'pytest', '-q', '-x', '-p', 'no:cacheprovider']
     limit_s = self._limit_s and _TEST_LIMITS * self._limit_s
     try:
-      ended = subprocess.run(
+      process = subprocess.run(
         [*command, *([] if slow else ['-m', 'not slow']), test],
         cwd=self.tree,
         env=self._environment(),
@@ -264,10 +277,12 @@ class Nursery:
     except subprocess.TimeoutExpired:
       text = f'no end within {limit_s:g} s'
     else:
-      if ended.returncode in (0, _NO_TESTS):
+      if process.returncode in (0, _NO_TESTS):
         return '', None
-      failed = [line for line in ended.stdout.splitlines() if 'FAILED' in line]
-      text = (failed or [f'exit code {ended.returncode}'])[-1]
+      failures = [
+        line for line in process.stdout.splitlines() if 'FAILED' in line
+      ]
+      text = (failures or [f'exit code {process.returncode}'])[-1]
     return test, dict(by=[UNIT_TEST], stage='', tile={}, text=text)
 
   def _environment(self) -> dict[str, str]:
@@ -313,34 +328,34 @@ def try_out(
   """
   start = time.monotonic()
   if mutant is None:
-    rung, found = nursery.examine()
-    return outcome(CLEAN, tree, rung, found, start)
-  with nursery.planted(mutant):
+    check, finding = nursery.examine()
+    return outcome(CLEAN, tree, check, finding, start)
+  with nursery.plant(mutant):
     nursery.build()  # also what the mutant before this one has left
-    rung, found = '', None
+    check, finding = '', None
     if not mutant.guard:
-      rung, found = nursery.examine()
+      check, finding = nursery.examine()
     test = mutant.guard or test_beside(mutant.file)
-    if found is None and (nursery.tree / test).is_file():
+    if finding is None and (nursery.tree / test).is_file():
       # A test that the catalogue names may take long; the one that stands
       # beside a file is run for every mutant without effect.
-      rung, found = nursery.guarded(test, slow=bool(mutant.guard))
-  return outcome(mutant.name, key(mutant, tree), rung, found, start)
+      check, finding = nursery.guarded(test, slow=bool(mutant.guard))
+  return outcome(mutant.name, key(mutant, tree), check, finding, start)
 
 
 def outcome(
-  name: str, key: str, rung: str, found: dict[str, Any] | None, start: float
+  name: str, key: str, check: str, finding: dict[str, Any] | None, start: float
 ) -> Outcome:
-  """Returns what became of a change that was begun at a time of `monotonic`."""
-  found = found or dict(by=[], stage='', tile={}, text='')
+  """Returns the outcome of a change; `start` is a time of `monotonic`."""
+  finding = finding or dict(by=[], stage='', tile={}, text='')
   return Outcome(
     name,
     key,
-    tuple(found['by']),
-    rung,
-    found['stage'],
-    found['tile'],
-    found['text'],
+    tuple(finding['by']),
+    check,
+    finding['stage'],
+    finding['tile'],
+    finding['text'],
     round(time.monotonic() - start, 1),
     datetime.date.today().isoformat(),
   )
@@ -353,16 +368,16 @@ def test_beside(file: str) -> str:
 
 
 def located(mutant: catalogue.Mutant, outcome: Outcome) -> bool:
-  """Says whether what was found names the place of the bug.
+  """Returns whether the finding names the place of the bug.
 
   A refused or stopped launch has no wrong tensor: its message must name the
   task, the buffer or the rule instead.  A test stands beside what it tests.
   """
-  if UNIT_TEST in outcome.by:
+  if UNIT_TEST in outcome.finders:
     return True
-  if not outcome.by or not mutant.stage:
+  if not outcome.finders or not mutant.stage:
     return False
   if not outcome.stage:
     return mutant.stage in outcome.text
-  here = all(outcome.tile.get(n) == v for n, v in mutant.tile.items())
-  return here and outcome.stage == mutant.stage
+  is_tile = all(outcome.tile.get(n) == v for n, v in mutant.tile.items())
+  return is_tile and outcome.stage == mutant.stage

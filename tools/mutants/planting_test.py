@@ -23,7 +23,7 @@ FILES = {
   'reference/a_test.py': b'assert True\n',
   'src/hpmoe/reference': '../../reference',
 }
-FOUND = dict(by=['exact'], stage='y', tile=dict(rank=1, expert=3), text='y')
+FINDING = dict(by=['exact'], stage='y', tile=dict(rank=1, expert=3), text='y')
 
 
 class Fake(planting.Nursery):
@@ -34,10 +34,10 @@ class Fake(planting.Nursery):
   def build(self):
     self.builds += 1
 
-  def prints(self, *lines, then=''):
+  def prints(self, *lines, statement=''):
     """Makes a probe that prints some objects, then does something."""
     texts = [json.dumps(line) for line in lines]
-    code = f'for line in {texts!r}: print(line, flush=True)\n{then}\n'
+    code = f'for line in {texts!r}: print(line, flush=True)\n{statement}\n'
     path = self.tree / 'src/hpmoe/tools/mutants/probe.py'
     path.parent.mkdir(parents=True)
     path.write_text(code)
@@ -52,21 +52,21 @@ class TestCopy:
   def test_tree_becomes_equal_and_keeps_what_is_so_or_was_built(self, nursery):
     # Given a copy with one file too many, and one that differs.
     nursery.copy(FILES | {'reference/old.py': b''})
-    same = nursery.tree / 'reference/a_test.py'
-    os.utime(same, (1, 1))
-    built = nursery.tree / 'reference/_native.so'
-    built.touch()
+    equal_file = nursery.tree / 'reference/a_test.py'
+    os.utime(equal_file, (1, 1))
+    extension = nursery.tree / 'reference/_native.so'
+    extension.touch()
     (nursery.tree / 'reference/a.py').write_text('planted')
     # When.
     nursery.copy(FILES)
     # Then.
     assert planting.sources(nursery.tree) == FILES
-    assert same.stat().st_mtime == 1 and built.exists()
+    assert equal_file.stat().st_mtime == 1 and extension.exists()
 
 
 class TestKeys:
   @pytest.mark.parametrize(
-    'name, same',
+    'name, is_same_key',
     [
       ('reference/a.py', False),
       ('reference/b.py', False),
@@ -74,9 +74,9 @@ class TestKeys:
       ('tools/b.py', True),
     ],
   )
-  def test_what_decides_an_outcome_changes_the_key(self, name, same):
+  def test_what_decides_an_outcome_changes_the_key(self, name, is_same_key):
     other = FILES | {name: b'other'}
-    assert (planting.digest(FILES) == planting.digest(other)) is same
+    assert (planting.digest(FILES) == planting.digest(other)) is is_same_key
     # A tool that judges decides, too.
     assert planting.digest(FILES, name) != planting.digest(other, name)
 
@@ -85,8 +85,8 @@ class TestKeys:
     other = catalogue.Mutant(**fields)
     assert planting.key(MUTANT, 'tree') != planting.key(other, 'tree')
     # What is said of it decides nothing that was measured.
-    same = catalogue.Mutant(**dict(vars(MUTANT), stage='dx', tile={}))
-    assert planting.key(MUTANT, 'tree') == planting.key(same, 'tree')
+    renamed_place = catalogue.Mutant(**dict(vars(MUTANT), stage='dx', tile={}))
+    assert planting.key(MUTANT, 'tree') == planting.key(renamed_place, 'tree')
     assert planting.key(MUTANT, 'tree') != planting.key(MUTANT, 'other')
 
 
@@ -94,12 +94,12 @@ class TestTryOut:
   def test_what_is_found_is_told_and_the_tree_is_clean_again(self, nursery):
     # Given.
     nursery.copy(FILES)
-    nursery.prints(dict(rung='tiny'), dict(rung='tiny', found=FOUND))
+    nursery.prints(dict(rung='tiny'), dict(rung='tiny', found=FINDING))
     path = nursery.tree / MUTANT.file
     # When.
     outcome = planting.try_out(nursery, MUTANT, 'tree')
     # Then.
-    assert (outcome.by, outcome.rung, outcome.stage) == (
+    assert (outcome.finders, outcome.check, outcome.stage) == (
       ('exact',),
       'tiny',
       'y',
@@ -108,23 +108,23 @@ class TestTryOut:
     assert path.read_bytes() == FILES[MUTANT.file]
 
   @pytest.mark.parametrize(
-    'test, by', [('assert False', ('unit test',)), ('assert True', ())]
+    'test, finders', [('assert False', ('unit test',)), ('assert True', ())]
   )
   def test_what_no_check_sees_the_test_beside_the_file_may(
-    self, nursery, test, by
+    self, nursery, test, finders
   ):
     code = f'def test_it():\n  {test}\n'
     nursery.copy(FILES | {'reference/a_test.py': code.encode()})
     nursery.prints(dict(rung=None))
     outcome = planting.try_out(nursery, MUTANT, 'tree')
-    assert outcome.by == by
-    assert outcome.rung == ('reference/a_test.py' if by else '')
-    assert planting.located(MUTANT, outcome) is bool(by)
+    assert outcome.finders == finders
+    assert outcome.check == ('reference/a_test.py' if finders else '')
+    assert planting.located(MUTANT, outcome) is bool(finders)
 
   def test_a_bug_does_not_outlive_an_interrupt(self, nursery):
     nursery.copy(FILES)
     path = nursery.tree / MUTANT.file
-    with pytest.raises(KeyboardInterrupt), nursery.planted(MUTANT):
+    with pytest.raises(KeyboardInterrupt), nursery.plant(MUTANT):
       assert path.read_text() == 'y = x + 2\n'
       raise KeyboardInterrupt
     assert path.read_bytes() == FILES[MUTANT.file]
@@ -132,7 +132,7 @@ class TestTryOut:
 
 class TestExamine:
   @pytest.mark.parametrize(
-    'limit_s, then, text',
+    'limit_s, statement, text',
     [
       (20, 'raise MemoryError("no room")', 'MemoryError: no room'),
       (20, 'import os; os.abort()', 'exit code -6'),
@@ -140,13 +140,13 @@ class TestExamine:
     ],
   )
   def test_a_crash_or_hang_is_found_at_its_rung(
-    self, tmp_path, limit_s, then, text
+    self, tmp_path, limit_s, statement, text
   ):
     nursery = Fake(tmp_path / '0', limit_s)
-    nursery.prints(dict(rung='tiny'), then=then)
-    rung, found = nursery.examine()
-    assert (rung, found['by']) == ('tiny', ['launch'])
-    assert text in found['text']
+    nursery.prints(dict(rung='tiny'), statement=statement)
+    check, finding = nursery.examine()
+    assert (check, finding['by']) == ('tiny', ['launch'])
+    assert text in finding['text']
 
   def test_what_the_clean_tree_took_is_the_measure(self, tmp_path, monkeypatch):
     # Given a machine so busy that the tree without a bug takes longer than any
@@ -154,7 +154,7 @@ class TestExamine:
     monkeypatch.setattr(planting, '_LEAST_LIMIT_S', 0.2)
     nursery = Fake(tmp_path / '0')
     nursery.prints(
-      dict(rung='tiny'), dict(rung=None), then='import time; time.sleep(1)'
+      dict(rung='tiny'), dict(rung=None), statement='import time; time.sleep(1)'
     )
     start = time.monotonic()
     assert nursery.examine() == ('', None)
@@ -167,8 +167,8 @@ class TestExamine:
 
   def test_a_tree_that_cannot_be_imported(self, nursery):
     nursery.copy({'src/hpmoe/tools/mutants/probe.py': b'import nothing_such'})
-    rung, found = nursery.examine()
-    assert rung == 'import' and 'nothing_such' in found['text']
+    check, finding = nursery.examine()
+    assert check == 'import' and 'nothing_such' in finding['text']
 
 
 class TestGuarded:
@@ -195,12 +195,12 @@ def test_slow(): time.sleep(%d) or pytest.fail("slow")
   ):
     nursery = Fake(tmp_path / '0', limit_s)
     nursery.copy({'a_test.py': self.TESTS % (passes, seconds)})
-    test, found = nursery.guarded('a_test.py', slow=slow)
+    test, finding = nursery.guarded('a_test.py', slow=slow)
     if text is None:
-      assert (test, found) == ('', None)
+      assert (test, finding) == ('', None)
       return
-    assert (test, found['by']) == ('a_test.py', [planting.UNIT_TEST])
-    assert text in found['text']
+    assert (test, finding['by']) == ('a_test.py', [planting.UNIT_TEST])
+    assert text in finding['text']
 
 
 class TestLocated:
@@ -217,5 +217,5 @@ class TestLocated:
   )
   def test_stage_and_tile_decide(self, change, expected):
     fields = dict(mutant='m', key='', rung='tiny', seconds=1.0)
-    outcome = planting.Outcome(**fields | FOUND | change)
+    outcome = planting.from_json(fields | FINDING | change)
     assert planting.located(MUTANT, outcome) is expected

@@ -27,7 +27,7 @@ from hpmoe.reference.contract import presets
 from hpmoe.tools.mutants import score
 
 _DEADLINE_S = 20.0  # a wait that no task meets ends a launch long before
-_WHERE = ('rank', 'expert', 'row_block', 'col_block')
+_TILE_FIELDS = ('rank', 'expert', 'row_block', 'col_block')
 # Tiles, events and chains so small that even the smallest shape has many.
 _FINE = granularity.Options(
   row_block=4, col_block=8, put_rows=3, token_block=3, chain_rows=8
@@ -40,9 +40,9 @@ def rungs() -> dict[str, check.Request]:
   """Returns the requests by name, in the order of use."""
   # Room for every routing, so that the oracle is compiled once for all.
   shape = presets.config(presets.get('tiny'), ranks=2)
-  ours = host.Megakernel(deadline_s=_DEADLINE_S)
+  megakernel = host.Megakernel(deadline_s=_DEADLINE_S)
   tiny = check.Request(
-    case_lib.Case('both', 'tiny', 2, capacity=shape.num_rows), ours
+    case_lib.Case('both', 'tiny', 2, capacity=shape.num_rows), megakernel
   )
   request = tiny.but
   narrow = dict(dtype='bfloat16')
@@ -50,9 +50,9 @@ def rungs() -> dict[str, check.Request]:
   sums = dict(placement='epilogue')
   odd: dict[str, Any] = dict(preset='odd', capacity=None)
   wide: dict[str, Any] = dict(ranks=4, tokens=64, preset='small', capacity=None)
-  found = {
+  requests = {
     # As the command makes it, but for the time that a hang may take.
-    score.DEFAULT: check.Request(case_lib.Case('both'), ours),
+    score.DEFAULT: check.Request(case_lib.Case('both'), megakernel),
     'tiny': tiny,
     'tiny bf16 before_down': request(**narrow, **down),
     'tiny fine': request(options=_FINE),
@@ -99,52 +99,56 @@ def rungs() -> dict[str, check.Request]:
     ranks = mpi_launcher.MpiMegakernel(deadline_s=_DEADLINE_S)
     for fields in ({}, narrow | down):
       name = ' '.join(['tiny mpi', *fields.values()])
-      found[name] = request(candidate=ranks, **fields)
-    found['tiny relay mpi'] = request(candidate=ranks, options=_RELAY)
-  return found
+      requests[name] = request(candidate=ranks, **fields)
+    requests['tiny relay mpi'] = request(candidate=ranks, options=_RELAY)
+  return requests
 
 
 def examine(request: check.Request) -> dict[str, Any] | None:
-  """Returns what a check found, as plain data, or None.
+  """Returns the finding of a check, as plain data, or None.
 
-  Lane exact goes first: it takes a third of the time, and finds most.  What it
-  sees in the layer as a whole alone is left to the others to locate.
+  Lane exact goes first: it takes a third of the time, and finds most.  If it
+  finds only that the layer as a whole is wrong, the other lanes locate the bug.
   """
-  others = tuple(lane for lane in verdicts.LANES if lane != 'exact')
-  first = _found(request.but(lanes=('exact',)))
+  other_lanes = tuple(lane for lane in verdicts.LANES if lane != 'exact')
+  first = _find_failure(request.but(lanes=('exact',)))
   if first is not None and first['by'] != ['bounded']:
     return first
-  return _found(request.but(lanes=others)) or first
+  return _find_failure(request.but(lanes=other_lanes)) or first
 
 
-def _found(request: check.Request) -> dict[str, Any] | None:
+def _find_failure(request: check.Request) -> dict[str, Any] | None:
   try:
     report = check.run(request)
   except Exception as error:  # whatever a bug makes of our own code
     return _stopped(error)
-  failed = [r for r in report.results if r.verdict == verdicts.FAIL]
-  if not failed and not report.num_races:
+  failures = [r for r in report.results if r.verdict == verdicts.FAIL]
+  if not failures and not report.num_races:
     return None
-  by = [lane for lane in verdicts.LANES if any(r.lane == lane for r in failed)]
-  by += ['races'] * bool(report.num_races)
+  finders = [
+    lane for lane in verdicts.LANES if any(r.lane == lane for r in failures)
+  ]
+  finders += ['races'] * bool(report.num_races)
   failure = report.first_failure
   if failure is None:
-    text = str(report.races[0]) if report.races else failed[0].why
-    stage = failed[0].stage if failed else ''
-    return dict(by=by, stage=stage, tile={}, text=text)
-  tile = {name: getattr(failure, name) for name in _WHERE}
+    text = str(report.races[0]) if report.races else failures[0].why
+    stage = failures[0].stage if failures else ''
+    return dict(by=finders, stage=stage, tile={}, text=text)
+  tile = {name: getattr(failure, name) for name in _TILE_FIELDS}
   text = f'{failure.stage} {failure.lane}: {failure.rule}'
-  return dict(by=by, stage=failure.stage, tile=tile, text=text)
+  return dict(by=finders, stage=failure.stage, tile=tile, text=text)
 
 
 def _stopped(error: BaseException) -> dict[str, Any]:
-  """A launch that was refused or did not end."""
+  """Returns the finding for a launch that was refused or did not end."""
   causes = list(_chain(error))
-  refused = any(isinstance(one, proofs.ProofError) for one in causes)
-  ended = any(isinstance(one, candidates.CandidateError) for one in causes)
-  by = 'proof' if refused else 'launch' if ended else 'error'
+  is_refused = any(isinstance(cause, proofs.ProofError) for cause in causes)
+  is_launch_error = any(
+    isinstance(cause, candidates.CandidateError) for cause in causes
+  )
+  finder = 'proof' if is_refused else 'launch' if is_launch_error else 'error'
   text = ' '.join(f'{type(error).__name__}: {error}'.split())
-  return dict(by=[by], stage='', tile={}, text=text)
+  return dict(by=[finder], stage='', tile={}, text=text)
 
 
 def _chain(error: BaseException | None):
@@ -159,9 +163,9 @@ def main() -> None:
     sys.exit(f'hpmoe: expected the one in {root}, got {proofs.__file__}')
   for name, request in rungs().items():
     print(json.dumps(dict(rung=name)), flush=True)
-    found = examine(request)
-    if found is not None:
-      print(json.dumps(dict(rung=name, found=found)), flush=True)
+    finding = examine(request)
+    if finding is not None:
+      print(json.dumps(dict(rung=name, found=finding)), flush=True)
       return
   print(json.dumps(dict(rung=None)), flush=True)
 

@@ -45,26 +45,35 @@ def outcomes(
 ) -> dict[str, planting.Outcome]:
   """Returns the outcomes that the catalogue holds of its mutants."""
   names = {mutant.name for mutant in mutants}
-  found = planting.read(_OUTCOMES)
-  return {one.mutant: one for one in found if one.mutant in names}
+  outcomes_read = planting.read(_OUTCOMES)
+  return {
+    outcome.mutant: outcome
+    for outcome in outcomes_read
+    if outcome.mutant in names
+  }
 
 
-def write(mutants: Sequence[catalogue.Mutant], found: Outcomes) -> None:
+def write(
+  mutants: Sequence[catalogue.Mutant], outcomes_found: Outcomes
+) -> None:
   """Writes the catalogue's outcomes, and counts of them for docs/."""
   _OUTCOMES.unlink(missing_ok=True)
   for mutant in mutants:
-    if mutant.name in found:
-      planting.append(_OUTCOMES, found[mutant.name])
+    if mutant.name in outcomes_found:
+      planting.append(_OUTCOMES, outcomes_found[mutant.name])
   figures.write(
-    'mutants', COLUMNS, rows(mutants, found), [figures.run('make mutants')]
+    'mutants',
+    COLUMNS,
+    rows(mutants, outcomes_found),
+    [figures.run('make mutants')],
   )
 
 
 def verdict(mutant: catalogue.Mutant, outcome: planting.Outcome) -> str:
-  """Returns the first who found it, or that nobody did."""
-  known = [one for one in FINDERS if one in outcome.by]
-  if outcome.by:
-    return (known or list(outcome.by))[0]
+  """Returns the first finder of a mutant, or that it survived."""
+  known_finders = [finder for finder in FINDERS if finder in outcome.finders]
+  if outcome.finders:
+    return (known_finders or list(outcome.finders))[0]
   return EQUIVALENT if mutant.equivalent else SURVIVED
 
 
@@ -75,12 +84,12 @@ def wrong(mutants: Sequence[catalogue.Mutant], outcomes: Outcomes) -> list[str]:
     outcome = outcomes.get(mutant.name)
     if outcome is None:
       lines.append(f'{mutant.name}: expected an outcome, got none')
-    elif not outcome.by and not mutant.equivalent:
+    elif not outcome.finders and not mutant.equivalent:
       lines.append(f'{mutant.name}: survived: {mutant.imitates}')
-    elif outcome.by and mutant.equivalent:
+    elif outcome.finders and mutant.equivalent:
       lines.append(
         f'{mutant.name}: expected no difference ({mutant.equivalent}), got '
-        f'{outcome.text} at {outcome.rung}'
+        f'{outcome.text} at {outcome.check}'
       )
   return lines
 
@@ -92,7 +101,7 @@ def misplaced(
   lines = []
   for mutant in mutants:
     outcome = outcomes.get(mutant.name)
-    if outcome is None or not outcome.by:
+    if outcome is None or not outcome.finders:
       continue
     if mutant.elsewhere or planting.located(mutant, outcome):
       continue
@@ -124,23 +133,25 @@ def rows(
 def _row(
   kind: str, mutants: Sequence[catalogue.Mutant], outcomes: Outcomes
 ) -> list[object]:
-  tried = [m for m in mutants if m.name in outcomes]
-  ends = {m.name: verdict(m, outcomes[m.name]) for m in tried}
-  tested = [m for m in tried if planting.UNIT_TEST in outcomes[m.name].by]
-  found = [m for m in tried if outcomes[m.name].by]
-  first = [m for m in found if outcomes[m.name].rung == DEFAULT]
+  with_outcome = [m for m in mutants if m.name in outcomes]
+  ends = {m.name: verdict(m, outcomes[m.name]) for m in with_outcome}
+  tested = [
+    m for m in with_outcome if planting.UNIT_TEST in outcomes[m.name].finders
+  ]
+  detected = [m for m in with_outcome if outcomes[m.name].finders]
+  first = [m for m in detected if outcomes[m.name].check == DEFAULT]
   away = [
     m
-    for m in found
+    for m in detected
     if m not in tested and not planting.located(m, outcomes[m.name])
   ]
   survivors = [name for name, end in ends.items() if end == SURVIVED]
   return [
     kind.replace('_', ' '),
     len(mutants),
-    len(mutants) - len(tried),
+    len(mutants) - len(with_outcome),
     len(first),
-    len(found) - len(first) - len(tested),
+    len(detected) - len(first) - len(tested),
     len(tested),
     list(ends.values()).count(EQUIVALENT),
     len(away),

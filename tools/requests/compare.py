@@ -21,8 +21,8 @@ def find_differences(left, right, path: str = '') -> list[str]:
   """Returns a line for each value of two outcomes that differs."""
   if isinstance(left, float) and isinstance(right, float):
     near = math.isclose(left, right, rel_tol=RELATIVE, abs_tol=0)
-    same = near or (math.isnan(left) and math.isnan(right))
-    return [] if same else [f'{path}: {left!r} and {right!r}']
+    are_equal = near or (math.isnan(left) and math.isnan(right))
+    return [] if are_equal else [f'{path}: {left!r} and {right!r}']
   if isinstance(left, dict) and isinstance(right, dict):
     keys = dict.fromkeys((*left, *right))
     pairs = [(f'{path}.{k}', left.get(k), right.get(k)) for k in keys]

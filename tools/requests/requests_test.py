@@ -12,7 +12,7 @@ _OUTCOMES = json.loads(
   (pathlib.Path(__file__).with_name('outcomes.json')).read_text()
 )
 # One of each kind of outcome; `make sweep` runs all.
-_SOME = (0, 1, 14, 17, 22, 24, 26)
+_QUICK_REQUESTS = (0, 1, 14, 17, 22, 24, 26)
 
 
 def test_forty_requests_are_recorded():
@@ -20,7 +20,7 @@ def test_forty_requests_are_recorded():
   assert len(_OUTCOMES) == 40
 
 
-@pytest.mark.parametrize('number', _SOME)
+@pytest.mark.parametrize('number', _QUICK_REQUESTS)
 def test_an_outcome_is_as_recorded(number, tmp_path):
   outcome = run.run_request(_OUTCOMES[number]['request'], tmp_path)
   assert run.summarise(outcome) == _OUTCOMES[number]

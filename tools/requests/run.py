@@ -20,7 +20,7 @@ import sys
 import tempfile
 import tomllib
 
-_HERE = pathlib.Path(__file__).resolve().parent
+_FOLDER = pathlib.Path(__file__).resolve().parent
 # What differs from run to run, and names what was installed.
 _VOLATILE = ('seconds', 'versions', 'sources')
 _FIGURES = ('verdict', 'stage', 'lane', 'failed', 'tiles', 'where', 'pattern')
@@ -28,7 +28,7 @@ _FIGURES = ('verdict', 'stage', 'lane', 'failed', 'tiles', 'where', 'pattern')
 
 def read_requests() -> list[str]:
   """Returns the command lines, with {k} and {out} in them."""
-  text = (_HERE / 'requests.toml').read_text(encoding='utf-8')
+  text = (_FOLDER / 'requests.toml').read_text(encoding='utf-8')
   return tomllib.loads(text)['requests']
 
 
@@ -41,7 +41,7 @@ def run_request(line: str, folder: pathlib.Path) -> dict:
   """
   from hpmoe.parity_tests.commands import main
 
-  words = line.format(k=_HERE / 'kernels.py', out=folder).split()
+  words = line.format(k=_FOLDER / 'kernels.py', out=folder).split()
   report = folder / 'report.json'
   report.unlink(missing_ok=True)
   if words[0] != 'export':
@@ -64,7 +64,7 @@ def run_request(line: str, folder: pathlib.Path) -> dict:
 
 def _normalise(text: str, folder: pathlib.Path) -> str:
   """Returns a text without seconds and paths of this machine."""
-  for path, name in ((folder, '{out}'), (_HERE, '{here}')):
+  for path, name in ((folder, '{out}'), (_FOLDER, '{here}')):
     text = text.replace(str(path), name)
   return re.sub(r'\b\d+(\.\d+)? s\b', 'S s', text)
 

@@ -70,7 +70,7 @@ class Change:
   change: str
   pieces: tuple[tuple[int, int, str], ...]
 
-  def planted(self, text: str) -> str:
+  def plant(self, text: str) -> str:
     """Returns the file's text with the change."""
     for begin, end, new in reversed(self.pieces):
       text = text[:begin] + new + text[end:]
@@ -89,17 +89,17 @@ def without_comments(text: str) -> str:
 def _spans(code: str) -> Iterator[tuple[int, int, int]]:
   """Yields begin, end and block of each statement."""
   begin, depth, block = 0, 0, 0
-  for at, char in enumerate(code):
+  for place, char in enumerate(code):
     if char == '(':
       depth += 1
     elif char == ')':
       depth -= 1
     elif char in '{}' and not depth:
       block += 1
-      begin = at + 1
+      begin = place + 1
     elif char == ';' and not depth:
-      yield begin, at + 1, block
-      begin = at + 1
+      yield begin, place + 1, block
+      begin = place + 1
 
 
 def _queue(call: str, arguments: str) -> str:
@@ -126,19 +126,19 @@ def statements(
   last = -1
   for begin, end, block in _spans(code):
     begin += len(code[begin:end]) - len(code[begin:end].lstrip())
-    found = _CALL.match(_after_control(code[begin:end]))
-    if block != last or not found:
+    match = _CALL.match(_after_control(code[begin:end]))
+    if block != last or not match:
       if run:
         yield run
       run, last = [], block
-    if found:
-      call, arguments = found.group(1), found.group(2) or ''
-      at = code.index(found.group(0), begin)
+    if match:
+      call, arguments = match.group(1), match.group(2) or ''
+      place = code.index(match.group(0), begin)
       run.append(
         Statement(
           begin,
           end,
-          code.count('\n', 0, at) + 1,
+          code.count('\n', 0, place) + 1,
           call,
           _queue(call, arguments),
           call in _SYNC or call in helpers,
@@ -150,20 +150,20 @@ def statements(
 
 
 def _after_control(code: str) -> str:
-  """Returns what an if, for or while governs."""
+  """Returns the statement after an if, for or while."""
   if not _CONTROL.match(code):
     return code
   depth = 0
-  for at, char in enumerate(code):
+  for place, char in enumerate(code):
     depth += (char == '(') - (char == ')')
     if char == ')' and not depth:
-      return code[at + 1 :].lstrip()
+      return code[place + 1 :].lstrip()
   return code
 
 
 def helpers(files: Mapping[str, str]) -> tuple[str, ...]:
   """Returns the functions that do nothing but synchronise, by name."""
-  found = set()
+  names = set()
   for text in files.values():
     code = without_comments(text)
     for match in re.finditer(r'(\w+)\([^(){};]*\)\s*(?:const\s*)?\{', code):
@@ -171,8 +171,8 @@ def helpers(files: Mapping[str, str]) -> tuple[str, ...]:
       lines = [s.strip() for s in body.split(';')]
       calls = [_CALL.match(s) for s in lines if s]
       if calls and all(c and c.group(1) in _SYNC for c in calls):
-        found.add(match.group(1))
-  return tuple(sorted(found))
+        names.add(match.group(1))
+  return tuple(sorted(names))
 
 
 def _order_matters(a: Statement, b: Statement) -> bool:
@@ -195,34 +195,42 @@ def _blanked(text: str, begin: int, end: int) -> str:
   return re.sub(r'[^\n]', ' ', text[begin:end])[:-1] + ';'
 
 
-def changes(files: Mapping[str, str], more: Sequence[str] = ()) -> list[Change]:
+def changes(
+  files: Mapping[str, str], extra_calls: Sequence[str] = ()
+) -> list[Change]:
   """Returns every change of the source, `files` by path.
 
   Args:
     files: of the source.
-    more: calls that synchronise, too.
+    extra_calls: further calls that synchronise.
   """
-  found = []
-  pure = (*helpers(files), *more)
+  change_list = []
+  pure = (*helpers(files), *extra_calls)
   for file, text in sorted(files.items()):
     for run in statements(text, pure):
-      for i, one in enumerate(run):
-        if one.syncs:
-          found.append(_left_out(file, text, one))
+      for i, statement in enumerate(run):
+        if statement.syncs:
+          change_list.append(_leave_out(file, text, statement))
         before = run[i - 1] if i else None
-        if before and _order_matters(before, one):
-          found.append(_swapped(file, text, before, one))
-  return found
+        if before and _order_matters(before, statement):
+          change_list.append(_swapped(file, text, before, statement))
+  return change_list
 
 
-def _left_out(file: str, text: str, one: Statement) -> Change:
+def _leave_out(file: str, text: str, statement: Statement) -> Change:
   return Change(
-    f'{file}:{one.line} left out',
+    f'{file}:{statement.line} left out',
     file,
-    one.line,
-    one.text,
+    statement.line,
+    statement.text,
     'left out',
-    ((one.begin, one.end, _blanked(text, one.begin, one.end)),),
+    (
+      (
+        statement.begin,
+        statement.end,
+        _blanked(text, statement.begin, statement.end),
+      ),
+    ),
   )
 
 

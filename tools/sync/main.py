@@ -32,7 +32,7 @@ _OUT = flags.DEFINE_string(
   'sync_out', 'out/sync', 'where tree and outcomes are'
 )
 SOURCE = 'backend_ascend/device/megakernel'
-_SAME = pathlib.Path(__file__).parent / 'same.toml'
+_SAME_PROGRAMS_FILE = pathlib.Path(__file__).parent / 'same.toml'
 _PROBE = 'tools/sync/probe.py'
 _REAL = bool(os.environ.get('HPMOE_ASC_DEVKIT'))
 _SAME_PROGRAM = 'the same program'
@@ -54,10 +54,12 @@ def device_source(root: pathlib.Path = planting.ROOT) -> dict[str, str]:
   }
 
 
-def same_programs(path: pathlib.Path = _SAME) -> dict[tuple[str, str], str]:
-  """Returns why a change is the same program, by call and change."""
+def same_programs(
+  path: pathlib.Path = _SAME_PROGRAMS_FILE,
+) -> dict[tuple[str, str], str]:
+  """Returns the reason why a change has no effect, by call and change."""
   read = tomllib.loads(path.read_text())
-  return {(one['call'], one['change']): one['why'] for one in read['same']}
+  return {(row['call'], row['change']): row['why'] for row in read['same']}
 
 
 def try_out(
@@ -69,59 +71,68 @@ def try_out(
     planting.BuildError: the change does not compile.
   """
   start = time.monotonic()
-  with nursery.planted(change) if change else contextlib.nullcontext():
+  with nursery.plant(change) if change else contextlib.nullcontext():
     # Over real headers the source is compiled as it is run.
     if change and not _REAL:
       nursery.build()
-    lines, why = nursery.probe('hpmoe.tools.sync.probe')
-  end = lines[-1] if lines else dict(how='crash', case='', text=why)
+    lines, end_text = nursery.probe('hpmoe.tools.sync.probe')
+  end = lines[-1] if lines else dict(how='crash', case='', text=end_text)
   if end['text'] and not end['how']:
     raise planting.BuildError(end['text'])
-  found: dict[str, Any] | None = None
+  finding: dict[str, Any] | None = None
   if end['how']:
-    found = dict(by=[end['how']], stage='', tile={}, text=end['text'])
+    finding = dict(by=[end['how']], stage='', tile={}, text=end['text'])
   name = change.name if change else planting.CLEAN
-  return planting.outcome(name, tree, end['case'], found, start)
+  return planting.outcome(name, tree, end['case'], finding, start)
 
 
 def verdict(
-  change: calls.Change, outcome: planting.Outcome, same: Mapping
+  change: calls.Change, outcome: planting.Outcome, reasons: Mapping
 ) -> str:
-  """Returns how a change was found, or why it needs not be."""
-  if outcome.by:
-    return outcome.by[0]
-  why = same.get((change.call, change.change))
-  return f'{_SAME_PROGRAM}: {why}' if why else 'PASSED'
+  """Returns how a change was found, or the reason why it has no effect."""
+  if outcome.finders:
+    return outcome.finders[0]
+  reason = reasons.get((change.call, change.change))
+  return f'{_SAME_PROGRAM}: {reason}' if reason else 'PASSED'
 
 
-def tally(found: Sequence[str]) -> tuple[int, int, int, int]:
-  """Returns how many were tried, reported, are the same, and passed."""
-  passed = sum(f == 'PASSED' for f in found)
-  same = sum(f.startswith(_SAME_PROGRAM) for f in found)
-  return len(found), len(found) - passed - same, same, passed
+def tally(verdicts: Sequence[str]) -> tuple[int, int, int, int]:
+  """Returns the numbers of tried, reported, equal and passed changes."""
+  num_passed = sum(f == 'PASSED' for f in verdicts)
+  num_same = sum(f.startswith(_SAME_PROGRAM) for f in verdicts)
+  return (
+    len(verdicts),
+    len(verdicts) - num_passed - num_same,
+    num_same,
+    num_passed,
+  )
 
 
 def counts(rows: Sequence[Row]) -> list[list[str | int]]:
   """Returns the tally of calls left out, and of those swapped."""
-  found: dict[str, list[str]] = {'left out': [], 'swapped': []}
-  for change, _, said in rows:
-    found['swapped' if ' with ' in change.change else 'left out'].append(said)
-  return [[kind, *tally(said)] for kind, said in found.items()]
+  verdicts_by_kind: dict[str, list[str]] = {'left out': [], 'swapped': []}
+  for change, _, verdict_text in rows:
+    verdicts_by_kind[
+      'swapped' if ' with ' in change.change else 'left out'
+    ].append(verdict_text)
+  return [
+    [kind, *tally(verdicts)] for kind, verdicts in verdicts_by_kind.items()
+  ]
 
 
 def plain(rows: Sequence[Row]) -> dict[str, str]:
   """Returns how each change was found, and by which launch."""
   return {
-    c.name.removeprefix(f'{SOURCE}/'): f'{v}, {o.rung}' if o.by else v
+    c.name.removeprefix(f'{SOURCE}/'): f'{v}, {o.check}' if o.finders else v
     for c, o, v in rows
   }
 
 
-def summary(found: Sequence[str]) -> str:
-  tried, reported, same, passed = tally(found)
+def summary(verdicts: Sequence[str]) -> str:
+  num_tried, reported, num_same, num_passed = tally(verdicts)
   return (
-    f'{tried} changes: {reported} reported, {same} the same program, '
-    f'{passed} passed'
+    f'{num_tried} changes: {reported} reported, {num_same} the same program, '
+    f'{num_passed} passed'
   )
 
 
@@ -130,26 +141,26 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f'expected flags only, got {argv[1:]}')
   out = pathlib.Path(_OUT.value)
   out.mkdir(parents=True, exist_ok=True)
-  same = same_programs()
+  reasons = same_programs()
 
-  def told(change: calls.Change, outcome: planting.Outcome) -> str:
-    said = verdict(change, outcome, same)
-    return f'{change.name}: {change.call} {change.change}: {said}'
+  def format_line(change: calls.Change, outcome: planting.Outcome) -> str:
+    verdict_text = verdict(change, outcome, reasons)
+    return f'{change.name}: {change.call} {change.change}: {verdict_text}'
 
   try:
-    changes = mutants.chosen(calls.changes(device_source()), flags.FLAGS.only)
+    changes = mutants.select(calls.changes(device_source()), flags.FLAGS.only)
     runner = mutants.Runner(out, 1, try_out, _PROBE)
     runner.tree += ' over real headers' if _REAL else ''
     keys = {change.name: runner.tree for change in changes}
     log = out / 'outcomes.jsonl'
-    outcomes, _ = mutants.resumed(changes, runner, log, keys, told)
+    outcomes, _ = mutants.resumed(changes, runner, log, keys, format_line)
   except (planting.BuildError, ValueError) as error:
-    sys.exit(mutants.refused('sync', error))
+    sys.exit(mutants.report_refusal('sync', error))
   rows = [
     (
       change,
       outcomes[change.name],
-      verdict(change, outcomes[change.name], same),
+      verdict(change, outcomes[change.name], reasons),
     )
     for change in changes
     if change.name in outcomes
@@ -157,9 +168,9 @@ def main(argv: Sequence[str]) -> None:
   if figures.KEEP.value:
     run = figures.run('make sync')
     figures.write('sync', _COLUMNS, counts(rows), [run], every=plain(rows))
-  found = [v for _, _, v in rows]
-  print(summary(found))
-  sys.exit(1 if 'PASSED' in found else 0)
+  verdicts = [v for _, _, v in rows]
+  print(summary(verdicts))
+  sys.exit(1 if 'PASSED' in verdicts else 0)
 
 
 if __name__ == '__main__':

@@ -17,7 +17,7 @@ OUTCOME = planting.outcome(
   dict(by=['hazard'], stage='', tile={}, text='why'),
   0.0,
 )
-PASSED = dataclasses.replace(OUTCOME, by=(), rung='')
+PASSED_OUTCOME = dataclasses.replace(OUTCOME, finders=(), check='')
 
 
 class TestRunner:
@@ -26,9 +26,9 @@ class TestRunner:
   ):
     # Given headers that a changed source does not compile against, when it is
     # run, then that is said: no launch found nothing.
-    said = dict(case='', how='', text='a.h:1: no Wait')
+    line = dict(case='', how='', text='a.h:1: no Wait')
     monkeypatch.setattr(
-      planting.Nursery, 'probe', lambda *_: ([said], 'exit code 0')
+      planting.Nursery, 'probe', lambda *_: ([line], 'exit code 0')
     )
     monkeypatch.setattr(planting.Nursery, 'build', lambda _: None)
     with pytest.raises(planting.BuildError, match='no Wait'):
@@ -44,15 +44,15 @@ class TestRunner:
 class TestVerdict:
   def test_a_change_that_no_launch_finds_has_passed(self):
     assert main.verdict(CHANGE, OUTCOME, {}) == 'hazard'
-    assert main.verdict(CHANGE, PASSED, {}) == 'PASSED'
-    why = {('Set();', 'left out'): 'nothing was set'}
-    assert main.verdict(CHANGE, PASSED, why) == (
+    assert main.verdict(CHANGE, PASSED_OUTCOME, {}) == 'PASSED'
+    reasons = {('Set();', 'left out'): 'nothing was set'}
+    assert main.verdict(CHANGE, PASSED_OUTCOME, reasons) == (
       'the same program: nothing was set'
     )
 
   def test_the_summary_counts_them(self):
-    found = ['hazard', 'the same program: x', 'PASSED']
-    assert main.summary(found) == (
+    verdicts = ['hazard', 'the same program: x', 'PASSED']
+    assert main.summary(verdicts) == (
       '3 changes: 1 reported, 1 the same program, 1 passed'
     )
 
@@ -62,8 +62,8 @@ class TestCounts:
     swapped = dataclasses.replace(CHANGE, change='swapped with Wait();')
     rows = [
       (CHANGE, OUTCOME, 'hazard'),
-      (CHANGE, PASSED, 'PASSED'),
-      (swapped, PASSED, 'the same program: x'),
+      (CHANGE, PASSED_OUTCOME, 'PASSED'),
+      (swapped, PASSED_OUTCOME, 'the same program: x'),
     ]
     assert main.counts(rows) == [
       ['left out', 2, 1, 0, 1],
@@ -74,7 +74,7 @@ class TestCounts:
 
 class TestSource:
   def test_the_device_source_has_calls_and_reasons_name_one(self):
-    made = calls.changes(main.device_source())
-    assert len(made) > 100
-    known = {(c.call, c.change) for c in made}
-    assert set(main.same_programs()) <= known
+    changes = calls.changes(main.device_source())
+    assert len(changes) > 100
+    calls_and_changes = {(c.call, c.change) for c in changes}
+    assert set(main.same_programs()) <= calls_and_changes

@@ -110,8 +110,8 @@ def cases() -> Iterator[Case]:
     yield Case(routing, small, kind, _FINE, _LATE, routing)
 
 
-def found(case: Case) -> dict | None:
-  """Returns how a case finds something, and what it says, or None."""
+def find_difference(case: Case) -> dict | None:
+  """Returns the finding of a case, or None."""
   for backward in (False, True):
     make = runtime_testing.make_inputs
     compiled = runtime_testing.compile_layer
@@ -123,16 +123,16 @@ def found(case: Case) -> dict | None:
     want = runtime.launch(image, inputs, threads=1)
     if case.policy.activation == 'swiglu':
       want = {}
-    how = _difference(image, inputs, case.modes, want)
-    if how is not None:
+    difference = _difference(image, inputs, case.modes, want)
+    if difference is not None:
       pass_ = 'backward' if backward else 'forward'
-      return dict(case=f'{case.name} {pass_}', **how)
+      return dict(case=f'{case.name} {pass_}', **difference)
   return None
 
 
 def _difference(image, inputs, modes, want) -> dict | None:
   try:
-    got = twin_runtime.launch(image, inputs, modes=modes)
+    outputs = twin_runtime.launch(image, inputs, modes=modes)
   except twin_runtime.TwinError as error:
     first = error.findings[0]
     return dict(how=first.kind, text=first.text, line=first.line)
@@ -140,7 +140,7 @@ def _difference(image, inputs, modes, want) -> dict | None:
     return dict(how='deadline', text=str(error), line=0)
   for name, tensor in want.items():
     bits = np.ascontiguousarray(tensor).view(np.uint8)
-    if (bits != np.ascontiguousarray(got[name]).view(np.uint8)).any():
+    if (bits != np.ascontiguousarray(outputs[name]).view(np.uint8)).any():
       return dict(how='wrong bits', text=f'in {name}', line=0)
   return None
 
@@ -156,9 +156,9 @@ def main() -> None:
       print(json.dumps(dict(case='', how='', text=str(error), line=0)))
       return
   for case in cases():
-    how = found(case)
-    if how is not None:
-      print(json.dumps(how), flush=True)
+    finding = find_difference(case)
+    if finding is not None:
+      print(json.dumps(finding), flush=True)
       return
   print(json.dumps(dict(case='', how='', text='', line=0)), flush=True)
 

@@ -15,4 +15,4 @@ from hpmoe.tools.sync import probe
 )
 @pytest.mark.few(14)
 def test_bits_are_the_hosts(case):
-  assert probe.found(case) is None
+  assert probe.find_difference(case) is None
