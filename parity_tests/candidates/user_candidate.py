@@ -62,12 +62,14 @@ from hpmoe.parity_tests.case.layouts import projects
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import tensors
 
 # glibc fills memory that `malloc` returns with the complement of this byte: a
 # float32 or bfloat16 of it is 3.4e38, a float16 NaN, an int32 2.1e9.  Only the
 # byte 0xff is NaN in all, and its complement, 0, switches the variable off.
 _POISON = {'MALLOC_PERTURB_': str(0x80)}
 
+_ROW_CODES = tuple(spec.name for spec in tensors.ROW_CODES)
 # What the worker may leave word of.
 KINDS = {
   'request': ValueError,
@@ -290,6 +292,12 @@ def check_outputs(
   except ValueError as error:
     raise ValueError(f'{name}: {error}') from error
   for key, value in outputs.items():
+    if key not in names and key in _ROW_CODES:
+      raise ValueError(
+        f'{name}: {key}: expected --rows=FORM of what codes stand for beside '
+        f'it, such as --rows={key.rpartition("_")[0]}=e4m3_1x128, got '
+        f'{policy.rows or "none"}'
+      )
     if key not in names:
       raise ValueError(
         f'{name}: expected tensors among {list(names)}, got {key!r}'

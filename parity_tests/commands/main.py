@@ -187,10 +187,11 @@ def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
   from hpmoe.parity_tests.cache import programs
 
   programs.hide_accelerators()
-  where = cache_folder.find_folder()
+  where, process = cache_folder.find_folder(), os.getpid()
 
   def tell() -> None:
-    if not sys.stderr.isatty():  # A terminal shows each step.
+    # A terminal shows each step, and a fork is the same command.
+    if not sys.stderr.isatty() and os.getpid() == process:
       once = 'once' if where else 'each time: HPMOE_CACHE=off or JAX keeps it'
       print(
         f'hpmoe {command.name}: compiling the oracle for this layer, a minute '

@@ -42,7 +42,8 @@ def locate(stage: failed_stage.FailedStage) -> str:
   bad = stage.tiling.rows(stage.name, stage.bad, stage.rank)
   cut = stage.tiling.cut(stage.name, stage.rank)
   parts = [
-    _describe_tokens(stage, bad.any(axis=1))
+    _describe_unserved(stage)
+    or _describe_tokens(stage, bad.any(axis=1))
     or _describe_rows(cut, bad.any(axis=1)),
     _describe_stretch('column', bad.any(axis=0)),
     _describe_experts(stage) or _describe_rank(stage),
@@ -139,6 +140,17 @@ def _describe_tokens(stage: failed_stage.FailedStage, bad: np.ndarray) -> str:
     if len(bad) // multiple * multiple == first:
       return f'in the tokens past a multiple of {multiple} alone'
   return ''
+
+
+def _describe_unserved(stage: failed_stage.FailedStage) -> str:
+  """Returns that wrong tokens are those without an expert, or ''."""
+  if stage.name not in ('y', 'dx'):
+    return ''
+  is_served = (stage.tiling.topk_ids >= 0).any(axis=-1)
+  is_wrong = stage.bad.reshape(*is_served.shape, -1).any(axis=-1)
+  if not is_wrong.any() or (is_wrong & is_served).any():
+    return ''
+  return 'in tokens without an expert alone'
 
 
 def _describe_rank(stage: failed_stage.FailedStage) -> str:

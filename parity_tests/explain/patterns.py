@@ -39,6 +39,8 @@ def describe(
     return (
       'never written, or added to memory that was not: the fill of --poison'
     )
+  if not expected[bad.any(axis=1)].any():
+    return 'not zero, in rows that should be'
   for narrow_format in storage.KERNEL_FORMATS.values():
     if _rounded_early(actual[bad], expected[bad], narrow_format):
       return (

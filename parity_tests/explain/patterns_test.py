@@ -254,3 +254,31 @@ def test_an_expert_of_all_wrong_tokens_is_named_if_another_has_right_ones(
   # then
   text = report.first_failure.pattern + report.first_failure.hint
   assert ('expert 0' in text) == spares_a_token
+
+
+def test_rows_where_nothing_belongs_are_said_to_be():
+  # Given rows of zeros, to which a kernel adds one row, times a number each,
+  expected = np.zeros((4, 8), np.float32)
+  actual = np.outer([0, 1, 2, 3], np.arange(1, 9)).astype(np.float32)
+  pattern = patterns.describe(actual, expected, actual != 0, expected)
+  assert pattern == 'not zero, in rows that should be'
+
+
+def test_tokens_without_an_expert_are_named():
+  # Given a kernel that leaves something in tokens that nobody serves,
+  inputs = case_lib.Case(preset='tiny', ranks=1).make().arrays
+  ids = np.array(inputs['topk_ids'])
+  ids[0, 8:] = -1
+
+  def function(arrays, config, policy):
+    y = KERNEL.forward(config, policy, arrays)['y'].copy()
+    is_served = (arrays['topk_ids'] >= 0).any(-1, keepdims=True)
+    trash = arrays['topk_weights'][..., :1] * np.arange(y.shape[-1])
+    return {'y': np.where(is_served, y, trash.astype(y.dtype))}
+
+  function.activations = ('swiglu',)
+  case = case_lib.Case(input={**inputs, 'topk_ids': ids})
+  report = api.check(function, case, lanes=('bounded',), repeat=1)
+  pattern = report.first_failure.pattern
+  words = 'not zero, in rows that should be; in tokens without an expert alone'
+  assert pattern.startswith(words)

@@ -432,6 +432,13 @@ def _format_words(stage: RoundedStage, words: Sequence[str]) -> str:
   return 'as if ' + ' and '.join(_format_word(stage, word) for word in words)
 
 
+def name_activation(chain: Sequence[str]) -> str:
+  """Returns 'the activation was', or what of it alone a chain reads."""
+  if {*chain} & ACTIVATED == {'d_gate_up'}:
+    return 'the slope of the activation was that of'
+  return f'{_ACTIVATION} was'
+
+
 def _format_word(stage: RoundedStage, word: str) -> str:
   name, _, value = word.partition('=')
   if name.startswith(_ROWS_OF):
@@ -446,7 +453,7 @@ def _format_word(stage: RoundedStage, word: str) -> str:
       quantised_to = 'not quantised'
     return f'{operand} was {quantised_to} in {gemm}'
   if name == _ACTIVATION:
-    return f'{name} was {value}'
+    return f'{name_activation(stage.chain)} {value}'
   if name == 'placement':
     return f'the routing weight multiplied at {value}'
   if name in precision.SUM_ORDERS:

@@ -61,3 +61,12 @@ def test_another_activation_is_named(form, actual, dtype, everything):
   stage = 'activation' if everything else 'y'
   pattern_by_stage = {r.stage: r.failure.pattern for r in results if r.failure}
   assert f'as if the activation was {actual}' in pattern_by_stage[stage]
+
+
+def test_a_slope_alone_is_told_from_an_activation():
+  candidate = Fixed(own_form='geglu')
+  results = numpy_testing.check_rows(
+    candidate, ('bounded',), activation='swiglu', direction='backward'
+  )
+  failure = next(r.failure for r in results if r.stage == 'd_gate_up')
+  assert 'the slope of the activation was that of geglu' in failure.pattern

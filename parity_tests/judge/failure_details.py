@@ -32,13 +32,17 @@ def add_hints(
   hints: dict[str, str] = {}
   for layer_pass in passes.from_direction('both'):
     layer_pass = layer_pass.of_layer(tensors.EVERY_PART)
-    missing_stages = [name for name in layer_pass.stages if name in missing]
+    names = {*layer_pass.stages}
+    if layer_pass.name == passes.FORWARD.name:
+      names |= {spec.name for spec in tensors.ROW_CODES}
+    missing_stages = verdicts.ordered(names & missing)
     if missing_stages:
       stage_hint = (
         f'return {", ".join(missing_stages)} to locate it more closely'
       )
       hints |= dict.fromkeys(layer_pass.results, stage_hint)
-  hints |= _hint_codes({r.stage for r in results}, rows)
+  judged_stages = {r.stage for r in results if r.verdict != verdicts.NOT_JUDGED}
+  hints |= _hint_codes(judged_stages, rows)
   hinted = []
   for result in results:
     failure = result.failure

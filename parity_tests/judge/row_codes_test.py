@@ -22,6 +22,7 @@ from hpmoe.parity_tests.judge import row_codes_testing as testing
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import failure_text
 from hpmoe.parity_tests.report import report_html
+from hpmoe.parity_tests.report import report_text
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
@@ -178,6 +179,16 @@ def test_a_gemm_whose_codes_are_not_returned_asks_for_them():
   assert report.first_failure.stage == 'expert_out'
   parts = 'activation_codes, activation_scales'
   assert report.first_failure.hint.startswith(f'return {parts}: ')
+  # They are named as tensors that would show more.
+  notes = report_text.format_notes(report.found)
+  assert parts in notes.replace('activation_scales, activation_codes', parts)
+
+
+def test_codes_of_rows_that_were_not_declared_say_what_is_lacking():
+  words = r'activation_codes: expected --rows=FORM.* such as --rows=activation='
+  layer = _layer('e4m3_1x128', outputs={'y', 'activation_codes'})
+  with pytest.raises(ValueError, match=words):
+    _check(layer, '')
 
 
 @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])

@@ -33,6 +33,7 @@ from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.limits import router_grad
 from hpmoe.parity_tests.judge.limits import router_limits
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.router import grad_mistakes
 from hpmoe.parity_tests.judge.router import local_experts
 from hpmoe.parity_tests.judge.router import router_data
 from hpmoe.parity_tests.judge.router import router_logits
@@ -511,17 +512,19 @@ def _compare_weights(task, outputs, lane, rule, request) -> verdicts.Result:
   limit += task.spread_weights(outputs['topk_ids'])
   ratio = np.abs(weights - expected) / limit
   worst = float(np.max(ratio, initial=0.0))
-  pattern = (
+  words = (
     f'{worst:.3g} times what its {task.weight_ulp:.3g} float32 roundings allow'
   )
+  pattern = ''
   is_bad = ~(ratio <= 1.0)
   for says, other in _list_wrong_weights(task, outputs['topk_ids']):
     distance = np.abs(weights - other)[is_bad]
     nearest = np.maximum(limit, np.abs(other) * task.weight_ulp * _U)[is_bad]
     if is_bad.any() and (distance <= _NEAR_UNITS * nearest).all():
-      pattern = f'as if {says}; {pattern}'
+      pattern = f'as if {says}'
       break
-  tensors = _Tensors(weights, expected.astype(np.float32), is_bad, pattern)
+  right = expected.astype(np.float32)
+  tensors = _Tensors(weights, right, is_bad, pattern, words)
   result = tensors.make_result('topk_weights', lane, rule, request)
   return dataclasses.replace(result, values={'error_of_bound': worst})
 
@@ -538,22 +541,27 @@ def _judge_grads(
   golden = case.golden(answer.sources)
   value, limit = np.zeros(actual.shape), np.zeros(actual.shape)
   ids = case.inputs.arrays['topk_ids']
+  d_weights = np.zeros(ids.shape)
   step = max(1, _CHUNK // (ids.shape[-1] * actual.shape[-1]))
   for rank in range(len(actual)):
     for lo in range(0, actual.shape[1], step):
       hi = min(lo + step, actual.shape[1])
+      of_weights = golden.held('d_topk_weights', rank, lo, hi)
       rows = router_grad.bound_logits_grad(
         task.router,
         task.inputs.logits[rank, lo:hi],
         task.inputs.bias,
         ids[rank, lo:hi],
-        golden.held('d_topk_weights', rank, lo, hi),
+        of_weights,
       )
       value[rank, lo:hi], limit[rank, lo:hi] = rows.value, rows.bound()
-  return [_compare_grads(actual, value, limit, request)]
+      d_weights[rank, lo:hi] = of_weights.value
+  logits, bias = task.inputs.logits, task.inputs.bias
+  inputs = grad_mistakes.Inputs(task.router, logits, bias, ids, d_weights)
+  return [_compare_grads(inputs, actual, value, limit, request)]
 
 
-def _compare_grads(actual, value, limit, request) -> verdicts.Result:
+def _compare_grads(inputs, actual, value, limit, request) -> verdicts.Result:
   if not (limit < np.abs(value)).any() and value.any():
     return verdicts.Result(
       *(_GRAD, 'bounded', verdicts.BOUND_RULE),
@@ -562,12 +570,13 @@ def _compare_grads(actual, value, limit, request) -> verdicts.Result:
     )
   ratio = np.abs(actual - value) / limit
   worst = float(np.max(ratio, initial=0.0))
-  tensors = _Tensors(
-    actual,
-    value.astype(np.float32),
-    ~(ratio <= 1.0),
-    f'{worst:.3g} times what roundings of the rule allow',
-  )
+  is_bad = ~(ratio <= 1.0)
+  pattern = ''
+  if is_bad.any():
+    pattern = grad_mistakes.explain(inputs, actual, limit, is_bad)
+  words = f'{worst:.3g} times what roundings of the rule allow'
+  expected = value.astype(np.float32)
+  tensors = _Tensors(actual, expected, is_bad, pattern, words)
   result = tensors.make_result(_GRAD, 'bounded', verdicts.BOUND_RULE, request)
   return dataclasses.replace(result, values={'error_of_bound': worst})
 
@@ -580,13 +589,15 @@ class _Tensors:
     actual: `[R, T, K]`, or `[R, T, E]` of logits.
     expected: the same, in the same dtype.
     is_bad: the same.
-    pattern: what bad elements are.
+    pattern: what bad elements are, or ''.
+    excess: by how much they pass their limits, in words; '': no limit does.
   """
 
   actual: np.ndarray
   expected: np.ndarray
   is_bad: at.Bool[np.ndarray, 'R T *of_experts']
   pattern: str
+  excess: str = ''
 
   def make_result(self, stage, lane, rule, request) -> verdicts.Result:
     """Returns the row of a stage."""
@@ -613,7 +624,7 @@ class _Tensors:
       failed=failures,
       worst_ulp=int(distances[self.is_bad].max()),
       verdict=verdicts.FAIL,
-      why=self.pattern,
+      why=self.excess or self.pattern,
       failure=self._make_failure(stage, lane, rule, replay),
     )
 

@@ -277,6 +277,15 @@ def differentiate(inputs, config, policy, word, change='', returns=()):
   return outputs
 
 
+# What is wrong of gradients, and the cause that is told.
+GRADIENTS = {
+  'scale forgotten': 'as if the scale 2.5 was forgotten',
+  'slots exchanged': 'as if gradients of weights were in reverse order',
+  'weights in place of gradients': 'as if weights were in place of their gra',
+  'an expert that was not chosen': 'experts that were not chosen have gradien',
+}
+
+
 class TestGradients:
   def _check(self, change='', returns=(), direction='both', **fields):
     word = fields.setdefault('router', DEEPSEEK)
@@ -316,12 +325,7 @@ class TestGradients:
   @pytest.mark.parametrize('returns', [(), ('d_topk_weights',)])
   @pytest.mark.parametrize(
     'change',
-    [
-      'scale forgotten',
-      'slots exchanged',
-      'weights in place of gradients',
-      'an expert that was not chosen',
-    ],
+    GRADIENTS,
   )
   def test_a_wrong_gradient_is_the_only_failure(self, change, returns):
     report = self._check(change, returns, 'backward')
@@ -330,7 +334,9 @@ class TestGradients:
     }
     assert failed_stages == {'d_router_logits'}
     failure = report.first_failure
-    assert 'times what roundings of the rule allow' in failure.pattern
+    row = next(r for r in report.found.results if r.failure)
+    assert 'times what roundings of the rule allow' in row.why
+    assert GRADIENTS[change] in failure.pattern
     if change == 'an expert that was not chosen':
       assert failure.index[:2] == (1, 2) and failure.token == 2
 
@@ -534,6 +540,10 @@ def test_a_mistake_of_weights_is_named(mistake, returns):
   failure = report.first_failure
   assert failure.stage == ('topk_weights' if returns else 'y')
   assert f'{mistake};' in failure.pattern + ';'
+  if returns:
+    row = next(r for r in report.found.results if r.failure)
+    assert 'float32 roundings allow' in row.why
+    assert row.why != failure.pattern
 
 
 def check_local_experts(begin):

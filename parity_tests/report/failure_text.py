@@ -52,7 +52,7 @@ def format_location(report: check.Report) -> str:
     f'  element   {first.stage}{list(first.index)}{_describe_token(first)}',
     f'  got       {first.got!r}',
     f'  expected  {first.expected!r}',
-    f'  ulp       {"-" if _is_nan(first) else first.ulp}',
+    _describe_distance(first),
   ]
   if first.before is not None:
     lines.append(
@@ -105,6 +105,14 @@ def _list_worst_stages(
     'bounded '
     'passes, by the order of sums'
   ]
+
+
+def _describe_distance(first: verdicts.Failure) -> str:
+  """Returns the line of how far an element is off; of scales, of itself."""
+  if first.stage.endswith('_scales') and first.expected and not _is_nan(first):
+    share = 100 * (first.got / first.expected - 1)
+    return f'  off       {share:+.3g} %'
+  return f'  ulp       {"-" if _is_nan(first) else first.ulp}'
 
 
 def _is_nan(first: verdicts.Failure) -> bool:

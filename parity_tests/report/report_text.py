@@ -52,6 +52,12 @@ def _missing_tensors(report: check.Report) -> list[str]:
   return verdicts.ordered(missing - {''})
 
 
+def _askable_tensors(report: check.Report) -> list[str]:
+  """Returns those of them that this kind of candidate can return."""
+  has_stages = not report.config.get('results_alone')
+  return _missing_tensors(report) if has_stages else []
+
+
 def format_cells(result: verdicts.Result) -> tuple[str, ...]:
   """Returns a comparison as words, one for each name of `HEADING`."""
   share = result.values.get('error_of_bound')
@@ -143,7 +149,7 @@ def format_notes(report: check.Report) -> str:
       f'rules of {name}: {standards.get(name).version}'
       for name in report.config['standards']
     ]
-  missing = _missing_tensors(report)
+  missing = _askable_tensors(report)
   if missing:
     lines.append(f'not judged, because not returned: {", ".join(missing)}')
   lines += dict.fromkeys(
@@ -319,13 +325,18 @@ def _describe_blind_spot(report: check.Report) -> str:
     if name in sizes
   ]
   names = verdicts.ordered(rows)
-  missing = [
-    name for name in _missing_tensors(report) if name not in tensors.PLAN
-  ]
+  missing, askable = (
+    [name for name in of_report if name not in tensors.PLAN]
+    for of_report in (_missing_tensors(report), _askable_tensors(report))
+  )
   alone = f'from {", ".join(names)} alone, ' if missing else ''
-  remarks = f'; {", ".join(missing)} would show smaller ones' if missing else ''
+  remarks = f'; {", ".join(askable)} would show smaller ones' if askable else ''
   unseen = sum(result.not_judged for result in report.results)
-  remarks += f'; {unseen} elements have no limit' if unseen else ''
+  total = sum(
+    max(result.not_judged, result.histogram.total if result.histogram else 0)
+    for result in report.results
+  )
+  remarks += f'; {unseen} of {total} elements have no limit' if unseen else ''
   remarks += _describe_ranges(report)
   return f'; {alone}this could hide: {", ".join(parts)}{remarks}'
 
@@ -339,7 +350,10 @@ def _describe_ranges(report: check.Report) -> str:
     if name in ranges
   ]
   shape = report.config.get('shape')
-  shapes = f'; one shape, --shapes tries others: {shape}' if shape else ''
+  # Inputs of a file or a definition have no other shapes.
+  is_drawn = 'preset' in report.config.get('inputs', {})
+  advice = ', --shapes tries others' if is_drawn else ''
+  shapes = f'; one shape{advice}: {shape}' if shape else ''
   ranges_text = (
     f'; nothing was tried beyond {", ".join(parts)}' if parts else ''
   )

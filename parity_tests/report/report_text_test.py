@@ -315,8 +315,35 @@ def test_the_last_line_says_what_could_hide():
   assert last.endswith(
     "; from y alone, this could hide: one element off by 18 % of its row's "
     'root mean square, one row by 2 %, all by 0.1 %; returned would show '
-    'smaller ones; 3 elements have no limit'
+    'smaller ones; 3 of 3 elements have no limit'
   )
+
+
+@pytest.mark.parametrize('results_alone', [True, False])
+def test_what_a_candidate_cannot_return_is_not_asked_for(results_alone):
+  # Given y alone, of a solution or of a function, with inputs of a file,
+  away = verdicts.not_captured('returned', 'bounded', 'rule', 'returned')
+  y = dataclasses.replace(Y, power=dict(element=0.18))
+  config = dict(results_alone=True) if results_alone else {}
+  report = reports_testing.report(y, away, shape='T 1, R 1', **config)
+  # then only the function is asked to return more,
+  last = report_text.format_summary(report)
+  words = report_text.format_notes(report) + last
+  assert ('returned' in words) != results_alone
+  # a part was judged of both, and neither has other shapes.
+  assert 'PASS of a part (judged: y' in last
+  assert 'one shape: T 1, R 1' in last
+
+
+def test_a_scale_is_off_by_a_share_of_itself():
+  failure = reports_testing.failure(
+    stage='activation_scales', got=0.015, expected=0.0125
+  )
+  wrong = dataclasses.replace(
+    Y, stage='activation_scales', verdict='fail', failure=failure
+  )
+  text = failure_text.format_failure(reports_testing.report(wrong))
+  assert '  off       +20 %' in text and 'ulp  ' not in text
 
 
 def test_a_verdict_in_three_lines_of_a_pass_a_change_and_a_long_name():

@@ -13,6 +13,8 @@ import functools
 import ml_dtypes
 import numpy as np
 
+from hpmoe.parity_tests.case import codes
+from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import code_patterns
 from hpmoe.parity_tests.judge import verdicts
@@ -169,10 +171,23 @@ def judge_codes(
     answer: the kernel's.
     tiling: which tiles are judged; None: all of the case.
   """
-  results = []
+  results = _report_missing(case, answer)
   for rows in _list_rows(case, answer, tiling or case.tiling):
     results += _judge_rows(rows)
   return results
+
+
+def _report_missing(
+  case: pass_case.PassCase, answer: pass_case.Answer
+) -> pass_case.Results:
+  """Returns a row of each part of codes that a kernel could have returned."""
+  is_forward = case.layer_pass.name == passes.FORWARD.name
+  names = codes.list_row_names(case.inputs.policy) if is_forward else ()
+  return [
+    verdicts.not_captured(name, _LANE, verdicts.CODES_RULE, name)
+    for name in names
+    if name not in answer.outputs
+  ]
 
 
 def _list_rows(

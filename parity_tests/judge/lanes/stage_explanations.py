@@ -262,7 +262,8 @@ def _list_variants(
     compute = functools.partial(
       case.with_policy(policy).recompute, name, sources
     )
-    yield f'as if {words}; {flag} allows it', '', compute
+    passes_words = ', in both passes' if words.startswith('the slope') else ''
+    yield f'as if {words}; {flag} allows it{passes_words}', '', compute
 
 
 def _list_other_policies(
@@ -275,9 +276,10 @@ def _list_other_policies(
   """
   own = case.inputs.policy
   if not roundings.ACTIVATED.isdisjoint(map(tensors.routed, chain)):
+    noun = roundings.name_activation(chain)
     for form in precision.list_other_forms(own):
       policy = precision.with_form(own, form)
-      yield f'the activation was {form}', f'--activation={form}', policy
+      yield f'{noun} {form}', f'--activation={form}', policy
   for placement, weighted_stage in tensors.WEIGHTED.items():
     stages = {weighted_stage, tensors.WEIGHTED[own.placement]}
     if placement != own.placement and len(stages & {*chain}) == 1:

@@ -131,7 +131,7 @@ def count_moved(
     golden: `[rows, columns]` float64.
   """
   form = quantised.FORMS[form_name]
-  if form.is_static:  # the rows' experts are not known here
+  if form.reads_scale:  # the rows' experts are not known here
     return 0, 0
   own, right = (
     quantise.quantise(form, _finite(values)).codes.view(np.uint8)
