@@ -46,43 +46,44 @@ def link_rate(machine: machine_lib.Machine, name: str) -> float:
 def levels(
   machine: machine_lib.Machine, ranks: int, stride: int = 1
 ) -> tuple[Level, ...]:
-  """Returns the levels of a group of each so-manieth rank, near to far.
+  """Returns the levels of a group of every `stride`-th rank, near to far.
 
   Raises:
-    ValueError: the fabric has no way between two of them.
+    ValueError: the fabric has no route between two of the ranks.
   """
   figures = machine.fabric.figures
-  found: list[Level] = []
+  levels_: list[Level] = []
   for route in machine.fabric.routes:
     near = ranks
     if route.within:
       near = min(ranks, max(1, int(figures[route.within]) // stride))
-    if near > (found[-1].ranks if found else 1):
+    if near > (levels_[-1].ranks if levels_ else 1):
       rates = [link_rate(machine, name) for name in route.links]
       rate = min(rates, default=math.inf)
-      found.append(Level(near, rate, figures[route.latency], route.links))
-  reached = found[-1].ranks if found else 1
-  if reached < ranks:
+      levels_.append(Level(near, rate, figures[route.latency], route.links))
+  ranks_joined = levels_[-1].ranks if levels_ else 1
+  if ranks_joined < ranks:
     raise ValueError(
       f'machine: expected a fabric of {ranks * stride} ranks, got '
-      f'{machine.name}, whose routes join {reached * stride}'
+      f'{machine.name}, whose routes join {ranks_joined * stride}'
     )
-  return tuple(found)
+  return tuple(levels_)
 
 
 def all_gather(
   machine: machine_lib.Machine, size: Size, ranks: int, stride: int = 1
 ) -> Size:
-  """Returns s until every rank has `size` bytes, of which each had its share.
+  """Returns s of an all-gather of `size` bytes, an equal share on each rank.
 
-  Rings: first between the farthest, with one share each, and last between the
-  nearest, with all that came.  A reduce-scatter is the same backwards.
+  Rings run level by level: first between the farthest ranks, with one share
+  each, and last between the nearest, with all shares received so far.  A
+  reduce-scatter is the same in reverse.
   """
   seconds, inner = 0.0 * size, 1
   for level in levels(machine, ranks, stride):
     members = level.ranks / inner
-    moved = size * (members - 1) / level.ranks
-    seconds = seconds + moved / level.rate + (members - 1) * level.latency
+    bytes_moved = size * (members - 1) / level.ranks
+    seconds = seconds + bytes_moved / level.rate + (members - 1) * level.latency
     inner = level.ranks
   return seconds
 
@@ -107,12 +108,12 @@ def on_links(
   ranks: int,
   stride: int = 1,
 ) -> Mapping[str, float]:
-  """Returns what each class of links carries of what takes each level."""
-  carried: dict[str, float] = {}
+  """Returns the traffic of each class of links, from that of each level."""
+  traffic: dict[str, float] = {}
   for level, part in zip(levels(machine, ranks, stride), by_level, strict=True):
     for name in level.links:
-      carried[name] = carried.get(name, 0.0) + part
-  return carried
+      traffic[name] = traffic.get(name, 0.0) + part
+  return traffic
 
 
 def send(machine: machine_lib.Machine, size: float, distance: int) -> float:

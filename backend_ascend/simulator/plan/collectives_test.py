@@ -34,8 +34,8 @@ def _a2():
   ],
 )
 def test_all_gather_on_two_levels(a2, size, ranks, stride, seconds):
-  got = collectives.all_gather(a2, size, ranks, stride)
-  assert got == pytest.approx(seconds)
+  seconds_taken = collectives.all_gather(a2, size, ranks, stride)
+  assert seconds_taken == pytest.approx(seconds)
 
 
 def test_send(a2):
@@ -47,8 +47,8 @@ def test_levels_that_share_a_link_add_up_on_it():
   # Given dies of which two are a package, and nodes of 16 on the same links as
   # what is farther: 62 of 64 shares leave the package.
   a3 = machine_lib.load('ascend_a3')
-  carried = collectives.on_links(a3, collectives.shares(a3, 64), 64)
-  assert carried['egress'] == carried['ingress'] == pytest.approx(62 / 64)
+  traffic = collectives.on_links(a3, collectives.shares(a3, 64), 64)
+  assert traffic['egress'] == traffic['ingress'] == pytest.approx(62 / 64)
 
 
 @pytest.mark.parametrize('name', ['ascend_a2', 'ascend_a3', 'hopper'])

@@ -58,13 +58,15 @@ def memories(
 ) -> tuple[Memory, ...]:
   """Returns the memory of a device of each stage."""
   kept_bytes = unit_costs.sum_chunks(
-    setting, plan, unit_memory, lambda u: u.kept
+    setting, plan, unit_memory, lambda u: u.saved_bytes
   )
   flying = pipeline.in_flight(plan.pp, plan.vpp, setting.micros(plan))
   active, host = (kept_bytes * flying.T).sum(0), np.zeros(plan.pp)
   if plan.offload:  # But for two units on their way.
     host = active
-    active = np.minimum(active, 2 * max(u.kept for u in unit_memory.values()))
+    active = np.minimum(
+      active, 2 * max(u.saved_bytes for u in unit_memory.values())
+    )
   active = active + max(u.working for u in unit_memory.values())
   shared, experts = parameters(setting, plan, unit_memory)
   whole = shared + experts

@@ -44,9 +44,9 @@ def test_few_ranks_compute_what_all_do(name, few):
   # then a layer takes the same time on a few.
   machine = machine_lib.load(name)
   whole = moe_layer.simulate_few(machine, LAYER, 32)
-  some = moe_layer.simulate_few(machine, LAYER, few)
-  for one, other in zip(whole, some):
-    assert other.compute == pytest.approx(one.compute, rel=1e-9)
+  small_group = moe_layer.simulate_few(machine, LAYER, few)
+  for pass_, other in zip(whole, small_group):
+    assert other.compute == pytest.approx(pass_.compute, rel=1e-9)
 
 
 @pytest.mark.parametrize('exchange', moe_layer.EXCHANGES)
@@ -57,10 +57,10 @@ def test_links_of_few_take_as_long(name, exchange):
   machine = machine_lib.load(name)
   layer = dataclasses.replace(LAYER, exchange=exchange)
   few = moe_layer.stand_in(machine, layer, 4)
-  carried = collectives.on_links(
+  traffic = collectives.on_links(
     machine, moe_layer.count_sent(machine, layer), layer.ranks
   )
-  for name, copies in carried.items():
+  for name, copies in traffic.items():
     busy = layer.top_k * 3 / 4 / collectives.link_rate(few, name)
     assert busy == pytest.approx(copies / collectives.link_rate(machine, name))
 
@@ -72,16 +72,16 @@ def test_no_layer_is_faster_than_its_roofline(a2, fused, ranks, exchange):
   layer = dataclasses.replace(
     LAYER, ranks=ranks, fused=fused, exchange=exchange
   )
-  for bound, one in zip(
+  for bound, pass_ in zip(
     moe_layer.Roofline(a2)(layer), moe_layer.Timer(a2)(layer)
   ):
-    assert bound.compute <= one.compute
-    whole = one.compute + one.exchange
+    assert bound.compute <= pass_.compute
+    whole = pass_.compute + pass_.exchange
     assert bound.compute + bound.exchange <= whole * (1 + 1e-9)
 
 
 def test_a_layer_runs_once(a2):
-  told = []
-  timer = moe_layer.Timer(a2, told.append)
+  messages = []
+  timer = moe_layer.Timer(a2, messages.append)
   assert timer(LAYER) is timer(LAYER)
-  assert len(told) == 1 and len(timer.times) == 1
+  assert len(messages) == 1 and len(timer.times) == 1

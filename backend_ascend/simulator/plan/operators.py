@@ -8,6 +8,7 @@ rank's share of the tokens, so that experts are whole (TP ranks join EP).
 
 from collections.abc import Iterator
 import dataclasses
+from typing import Any
 
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
@@ -24,30 +25,36 @@ class Operator:
   """One operator, forward, of one rank.
 
   Attributes:
-    name: what it is.
+    name: of the operator.
     flops: of matrix products.
-    moved: B that pass HBM.
-    kept: B of its result that the backward pass reads.
-    cheap: whether recomputation of cheap operators makes that anew.
-    backward: work of the backward pass over that of this one.
+    bytes_moved: B between HBM and the cores.
+    saved_bytes: B of its result that the backward pass reads.
+    cheap: whether recomputation of cheap operators recomputes its result.
+    backward: work of the backward pass divided by that of the forward pass.
     linear: whether its products may run in another element.
     routed: whether it is a part of the layer that the engine times.
   """
 
   name: str
   flops: float = 0.0
-  moved: float = 0.0
-  kept: float = 0.0
+  bytes_moved: float = 0.0
+  saved_bytes: float = 0.0
   cheap: bool = False
   backward: float = 2.0
   linear: bool = True
   routed: bool = False
 
+  def to_json(self) -> dict[str, Any]:
+    """Returns the fields under their names in reports."""
+    names = dict(bytes_moved='moved', saved_bytes='kept')
+    fields = dataclasses.asdict(self)
+    return {names.get(n, n): value for n, value in fields.items()}
+
   def seconds(
     self, machine: machine_lib.Machine, element: str = 'bfloat16'
   ) -> float:
     """Returns s of the forward pass: at a peak, and its start."""
-    if not (self.flops or self.moved):
+    if not (self.flops or self.bytes_moved):
       return 0.0
     return self._runs(machine, element) + machine['launch']
 
@@ -55,7 +62,7 @@ class Operator:
     self, machine: machine_lib.Machine, element: str = 'bfloat16'
   ) -> float:
     """Returns s of the backward pass: a product has two, and two starts."""
-    if self.routed or not (self.flops or self.moved):
+    if self.routed or not (self.flops or self.bytes_moved):
       return 0.0
     starts = (2 if self.flops else 1) * machine['launch']
     return self.backward * self._runs(machine, element) + starts
@@ -63,7 +70,7 @@ class Operator:
   def _runs(self, machine, element: str) -> float:
     cube = simulate.ELEMENTS[element if self.linear else 'bfloat16'][1]
     rate = machine['aic'] * machine[cube] * machine['operator_efficiency']
-    return max(self.flops / rate, self.moved / machine['hbm'])
+    return max(self.flops / rate, self.bytes_moved / machine['hbm'])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,30 +134,32 @@ class Share:
     return _UNITS[kind](self)
 
 
-def _product(name, rows, inputs, outputs, **more) -> Operator:
+def _product(name, rows, inputs, outputs, **options) -> Operator:
   return Operator(
     name,
     2.0 * rows * inputs * outputs,
     _B * (rows * inputs + inputs * outputs + rows * outputs),
-    **{'kept': _B * rows * outputs} | more,
+    **{'saved_bytes': _B * rows * outputs} | options,
   )
 
 
-def _rowwise(name: str, rows, width, touched: int, **more) -> Operator:
-  """Returns an operator that reads and writes `touched` rows for a row."""
-  return Operator(name, 0.0, _B * touched * rows * width, **more)
+def _rowwise(name: str, rows, width, rows_touched: int, **options) -> Operator:
+  """Returns an operator that reads and writes `rows_touched` rows for a row."""
+  return Operator(name, 0.0, _B * rows_touched * rows * width, **options)
 
 
 def _norm(share: Share, name: str) -> Operator:
   size = _B * share.own * share.model.hidden
-  return _rowwise(name, share.own, share.model.hidden, 2, kept=size, cheap=True)
+  return _rowwise(
+    name, share.own, share.model.hidden, 2, saved_bytes=size, cheap=True
+  )
 
 
-def _added(share: Share) -> list[Operator]:
-  """Returns the end of a block; its sum is the next block's input."""
+def _finish_block(share: Share) -> list[Operator]:
+  """Returns the operators that end a block with the next block's input."""
   width = share.model.hidden
   size = _B * share.own * width
-  out = [_rowwise('residual', share.own, width, 3, kept=size)]
+  out = [_rowwise('residual', share.own, width, 3, saved_bytes=size)]
   if share.model.sandwich:
     out.insert(0, _norm(share, 'norm after'))
   return out
@@ -163,7 +172,7 @@ def _core(share: Share) -> Operator:
     'attention',
     2.0 * share.tokens * share.sequence / 2 * heads * wide,
     _B * share.tokens * heads * 2 * wide,
-    kept=_B * share.tokens * heads * model.v_dim,
+    saved_bytes=_B * share.tokens * heads * model.v_dim,
     backward=_CORE_BACKWARD,
     linear=False,
   )
@@ -189,7 +198,7 @@ def _mla(share: Share) -> Iterator[Operator]:
     all_tokens,
     model.kv_rank,
     heads * (nope + model.v_dim),
-    kept=_B * all_tokens * heads * (model.qk_dim + model.v_dim),
+    saved_bytes=_B * all_tokens * heads * (model.qk_dim + model.v_dim),
     cheap=True,
   )
   yield _rowwise('rotate', all_tokens, heads * model.rope_dim, 4)
@@ -213,8 +222,10 @@ def attention(share: Share) -> tuple[Operator, ...]:
     _norm(share, 'norm'),
     *projected,
     _core(share),
-    _product('out', share.tokens, heads * model.v_dim, model.hidden, kept=0.0),
-    *_added(share),
+    _product(
+      'out', share.tokens, heads * model.v_dim, model.hidden, saved_bytes=0.0
+    ),
+    *_finish_block(share),
   )
 
 
@@ -231,8 +242,10 @@ def _block(share: Share, rows: int, width: int) -> tuple[Operator, ...]:
   hidden = share.model.hidden
   return (
     _product('gate up', rows, hidden, 2 * width),
-    _rowwise('swiglu', rows, width, 3, kept=_B * rows * width, cheap=True),
-    _product('down', rows, width, hidden, kept=0.0),
+    _rowwise(
+      'swiglu', rows, width, 3, saved_bytes=_B * rows * width, cheap=True
+    ),
+    _product('down', rows, width, hidden, saved_bytes=0.0),
   )
 
 
@@ -244,7 +257,7 @@ def _dense(share: Share) -> Unit:
       *attention(share),
       _norm(share, 'norm'),
       *_block(share, share.tokens, model.dense_width // share.tp),
-      *_added(share),
+      *_finish_block(share),
     ),
     whole / share.tp,
     (_gathered(share), whole),
@@ -260,9 +273,11 @@ def _routed(share: Share) -> Iterator[Operator]:
   model = share.model
   rows = share.own * model.top_k
   size = _B * rows * model.hidden
-  yield Operator('expert rows', kept=size, routed=True)
+  yield Operator('expert rows', saved_bytes=size, routed=True)
   yield Operator(
-    'expert gate up', kept=_B * rows * 2 * model.expert_width, routed=True
+    'expert gate up',
+    saved_bytes=_B * rows * 2 * model.expert_width,
+    routed=True,
   )
   yield Operator(
     'expert swiglu',
@@ -272,7 +287,7 @@ def _routed(share: Share) -> Iterator[Operator]:
     cheap=True,
     routed=True,
   )
-  yield Operator('returned rows', kept=size, routed=True)
+  yield Operator('returned rows', saved_bytes=size, routed=True)
 
 
 def _moe(share: Share) -> Unit:
@@ -283,10 +298,12 @@ def _moe(share: Share) -> Unit:
     (
       *attention(share),
       _norm(share, 'norm'),
-      _product('router', share.own, model.hidden, model.experts, kept=0.0),
+      _product(
+        'router', share.own, model.hidden, model.experts, saved_bytes=0.0
+      ),
       *(block if model.shared_width else ()),
       *_routed(share),
-      *_added(share),
+      *_finish_block(share),
     ),
     whole / share.tp,
     (_gathered(share),),
@@ -335,7 +352,7 @@ def _head(share: Share) -> Unit:
         share.tokens,
         model.hidden,
         model.vocabulary / share.tp,
-        kept=0.0,
+        saved_bytes=0.0,
       ),
       # Read twice in float32 and written once, for the softmax.
       Operator('loss', 0.0, 12.0 * logits, 4.0 * logits, backward=1.0),
@@ -349,10 +366,10 @@ def _head(share: Share) -> Unit:
 def _mtp(share: Share) -> Unit:
   model, part = share.model, share.model.parameters()
   layer, head = _moe(share), _head(share)
-  joined = _product('join', share.own, 2 * model.hidden, model.hidden)
+  join = _product('join', share.own, 2 * model.hidden, model.hidden)
   return dataclasses.replace(
     layer,
-    operators=(joined, *layer.operators, *head.operators),
+    operators=(join, *layer.operators, *head.operators),
     gathered=layer.gathered + head.gathered,
     shared=layer.shared + part['mtp'],
   )

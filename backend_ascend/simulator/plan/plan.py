@@ -181,25 +181,25 @@ class Setting:
 def chunks(
   model: sizes.Model, pp: int, vpp: int, pad: int
 ) -> tuple[tuple[str, ...], ...]:
-  """Returns the units of each chunk: every unit in one, in order.
+  """Returns the units of each chunk; each unit is in one chunk, in order.
 
-  Layers and MTP heads are dealt out evenly, as if there were `pad` more of them
-  at the end: so the last chunk, which has the head too, gets fewer.
+  Layers and MTP heads are spread evenly, as if `pad` more followed at the end:
+  so the last chunk, which also has the output head, gets fewer layers.
   """
   units = model.units()
   inner, number = units[1:-1], pp * vpp
   slots = len(inner) + pad
   edges = [min(i * slots // number, len(inner)) for i in range(number + 1)]
-  dealt = [inner[a:b] for a, b in zip(edges, edges[1:])]
-  dealt[0] = (units[0], *dealt[0])
-  dealt[-1] = (*dealt[-1], units[-1])
-  return tuple(dealt)
+  chunks_ = [inner[a:b] for a, b in zip(edges, edges[1:])]
+  chunks_[0] = (units[0], *chunks_[0])
+  chunks_[-1] = (*chunks_[-1], units[-1])
+  return tuple(chunks_)
 
 
 @functools.lru_cache(maxsize=4096)
 def counts(model: sizes.Model, pp: int, vpp: int, pad: int) -> np.ndarray:
   """Returns `[V, P, kinds]`: units of each kind of `sizes.KINDS` in a chunk."""
-  dealt = chunks(model, pp, vpp, pad)
-  made = np.array([[c.count(kind) for kind in sizes.KINDS] for c in dealt])
-  made.flags.writeable = False
-  return made.reshape(vpp, pp, -1)
+  chunks_ = chunks(model, pp, vpp, pad)
+  table = np.array([[c.count(kind) for kind in sizes.KINDS] for c in chunks_])
+  table.flags.writeable = False
+  return table.reshape(vpp, pp, -1)

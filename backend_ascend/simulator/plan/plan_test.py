@@ -52,9 +52,9 @@ class TestMemory:
 
   def test_nothing_is_recomputed(self):
     unit_memory = _unit_memory(Plan())
-    assert unit_memory['dense'].kept == self.DENSE
-    assert unit_memory['moe'].kept == self.MOE
-    assert unit_memory['head'].kept == self.HEAD
+    assert unit_memory['dense'].saved_bytes == self.DENSE
+    assert unit_memory['moe'].saved_bytes == self.MOE
+    assert unit_memory['head'].saved_bytes == self.HEAD
     (memory,) = _memories(Plan())
     assert memory.activations == self.DENSE + 2 * self.MOE + self.HEAD
     count = TINY.count()
@@ -63,14 +63,18 @@ class TestMemory:
 
   def test_norms_and_activations_are_recomputed(self):
     unit_memory = _unit_memory(Plan(recompute='cheap'))
-    assert unit_memory['dense'].kept == self.DENSE - 2 * 64 - 2 * 4 * 16
+    assert unit_memory['dense'].saved_bytes == self.DENSE - 2 * 64 - 2 * 4 * 16
     assert unit_memory['dense'].working == 2 * 64 + 2 * 4 * 16
-    assert unit_memory['moe'].kept == self.MOE - 2 * 64 - 2 * 4 * 4 - 2 * 8 * 4
+    assert (
+      unit_memory['moe'].saved_bytes
+      == self.MOE - 2 * 64 - 2 * 4 * 4 - 2 * 8 * 4
+    )
 
   def test_layers_are_recomputed(self):
     unit_memory = _unit_memory(Plan(recompute='layer'))
     assert (
-      unit_memory['moe'].kept == 64 and unit_memory['moe'].working == self.MOE
+      unit_memory['moe'].saved_bytes == 64
+      and unit_memory['moe'].working == self.MOE
     )
 
   def test_micro_batches_in_flight_add_up(self):
@@ -143,22 +147,22 @@ class TestConservation:
 class TestTimes:
   def test_a_product_by_hand(self):
     # 16384 x 7680 x 1024 at 0.7653 of 353.9 TFLOPS; its bytes take less.
-    one = operators._product('p', 16384, 7680, 1024)
+    product = operators._product('p', 16384, 7680, 1024)
     rate = 24 * 14.7456e12 * A3['operator_efficiency']
-    assert one.seconds(A3) == pytest.approx(
+    assert product.seconds(A3) == pytest.approx(
       2 * 16384 * 7680 * 1024 / rate + A3['launch']
     )
-    assert one.back(A3) == pytest.approx(
+    assert product.back(A3) == pytest.approx(
       4 * 16384 * 7680 * 1024 / rate + 2 * A3['launch']
     )
-    assert one.seconds(A3, 'int8') < one.seconds(A3)
+    assert product.seconds(A3, 'int8') < product.seconds(A3)
 
   def test_a_norm_and_collectives_by_hand(self):
     share = operators.Share(published.PANGU_ULTRA_MOE, 8192, 2, 8, 4)
-    one = operators._norm(share, 'norm')
-    assert one.moved == 2 * 2 * 2048 * 7680
-    assert one.seconds(A3) == pytest.approx(
-      one.moved / A3['hbm'] + A3['launch']
+    norm = operators._norm(share, 'norm')
+    assert norm.bytes_moved == 2 * 2 * 2048 * 7680
+    assert norm.seconds(A3) == pytest.approx(
+      norm.bytes_moved / A3['hbm'] + A3['launch']
     )
     # Latents are gathered and rows scattered.
     unit = share.unit('moe')
@@ -194,9 +198,11 @@ class TestTimes:
       unit_costs.Pass(compute=compute, exchange=1.0, tensor=8.0)
       for compute in (2.0, 4.0)
     )
-    both = unit_costs._expose(passes, frozenset(overlap))
-    assert [one.compute for one in both] == [2.0, 4.0]
-    assert [(p.exchange, p.tensor) for p in both] == [pytest.approx(left)] * 2
+    exposed_passes = unit_costs._expose(passes, frozenset(overlap))
+    assert [pass_.compute for pass_ in exposed_passes] == [2.0, 4.0]
+    assert [(p.exchange, p.tensor) for p in exposed_passes] == [
+      pytest.approx(left)
+    ] * 2
 
 
 class TestRefusals:
@@ -221,5 +227,5 @@ class TestRefusals:
       plan_lib.Setting(TINY, machine_lib.load('host'), 8)
     a2 = machine_lib.load('ascend_a2')
     refusal = dataclasses.replace(_setting(), machine=a2).refusal
-    told = refusal(Plan(offload=True))
-    assert told.startswith('offload: expected a machine that says')
+    message = refusal(Plan(offload=True))
+    assert message.startswith('offload: expected a machine that says')

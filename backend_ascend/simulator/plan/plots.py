@@ -28,8 +28,8 @@ def write(
   """Writes a PNG.
 
   Args:
-    path: where.
-    setting: what is planned.
+    path: of the file.
+    setting: model, machine and devices.
     layers: the engine's times.
     cost: of the plan.
 
@@ -37,40 +37,40 @@ def write(
     OSError: the file cannot be written.
   """
   costs = unit_costs.Costs(setting, layers)
-  made = plot_style.figure(12)
-  top, middle, bottom = made.subplots(3, height_ratios=[4, 3, 4])
+  figure = plot_style.figure(12)
+  top, middle, bottom = figure.subplots(3, height_ratios=[4, 3, 4])
   _pipeline(top, setting, costs, cost)
   _memory(middle, setting, costs, cost)
   _operators(bottom, setting, layers, cost)
-  plot_style.save(made, path)
+  plot_style.save(figure, path)
 
 
 def _pipeline(axes, setting, costs, cost) -> None:
   plan = cost.plan
   forward, backward = step_lib.passes(setting, plan, costs.times(plan))
   micros = setting.micros(plan)
-  shown = min(micros, _TURNS * plan.pp)
-  timed = pipeline.simulate(
+  num_shown = min(micros, _TURNS * plan.pp)
+  schedule = pipeline.simulate(
     forward.tolist(),
     backward.tolist(),
     plan.pp,
-    shown,
+    num_shown,
     step_lib.hop(setting, plan),
   )
-  for stage, steps in enumerate(timed.steps):
+  for stage, steps in enumerate(schedule.steps):
     for back in (False, True):
-      some = [
+      bars = [
         (s, end - s, step) for step, s, end in steps if step.backward == back
       ]
       axes.broken_barh(
-        [(start, took) for start, took, _ in some],
+        [(start, took) for start, took, _ in bars],
         (stage - 0.4, 0.8),
         facecolors=[
           (
             plot_style.COLOURS[int(back)],
             0.45 + 0.55 * (step.chunk // plan.pp + 1) / plan.vpp,
           )
-          for _, _, step in some
+          for _, _, step in bars
         ],
         edgecolor='white',
         linewidth=0.4,
@@ -85,7 +85,7 @@ def _pipeline(axes, setting, costs, cost) -> None:
   )
   axes.set_title(
     f'{setting.model.name}: TP{plan.tp} PP{plan.pp} VPP{plan.vpp} EP{plan.ep} '
-    f'DP{plan.dp}, {shown} of {micros} micro-batches; darker: later chunks'
+    f'DP{plan.dp}, {num_shown} of {micros} micro-batches; darker: later chunks'
   )
 
 
@@ -115,7 +115,7 @@ def _operators(axes, setting, layers, cost) -> None:
   machine, share = setting.machine, setting.share(cost.plan)
   unit = share.unit(sizes.MOE)
   points = [
-    (o.name, o.flops, o.moved, o.seconds(machine, setting.element))
+    (o.name, o.flops, o.bytes_moved, o.seconds(machine, setting.element))
     for o in unit.operators
     if o.flops
   ]

@@ -7,7 +7,9 @@ from hpmoe.backend_ascend.simulator.plan import sizes
 
 _TEXT = pathlib.Path(__file__).with_suffix('.toml').read_text()
 MODELS = {
-  name: sizes.Model(name=name, **of | dict(dense=tuple(of.get('dense', ()))))
-  for name, of in tomllib.loads(_TEXT).items()
+  name: sizes.Model(
+    name=name, **fields | dict(dense=tuple(fields.get('dense', ())))
+  )
+  for name, fields in tomllib.loads(_TEXT).items()
 }
 PANGU_ULTRA_MOE, DEEPSEEK_V3, QWEN3_235B, QWEN3_30B = MODELS.values()

@@ -16,29 +16,29 @@ _MICRO_BATCHES = (1, 2, 4, 8)
 PADS = (0, 1, 2, 3, 4)
 _MOST_TP, _MOST_VPP = 16, 8
 _PROGRESS_STEP = 500  # plans from one line of progress to the next
-Only = Mapping[str, Collection]
+Choices = Mapping[str, Collection]
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-  """What a search found.
+class SearchResult:
+  """The result of a search.
 
   Attributes:
-    ranked: the fastest, first the fastest; their pipelines are simulated.
-    plans: that were looked at.
-    refused: of them, that do not divide.
-    too_large: of them, whose memory is not enough.
-    least: B of the smallest of those, 0 if there is none.
-    why: what most of those lack that do not divide, '' if there is none.
-    layers: distinct MoE layers that the engine ran.
+    ranked: the fastest plans, fastest first; their pipelines are simulated.
+    plans: number of plans that were considered.
+    num_refused: number of plans that do not divide the model or the devices.
+    too_large: number of plans that need more memory than a device has.
+    smallest_excess: B that the smallest of those needs; 0 if there is none.
+    reason: why most refused plans were refused; '' if there is none.
+    layers: number of distinct MoE layers that the engine ran.
   """
 
   ranked: tuple[step_lib.Cost, ...]
   plans: int
-  refused: int
+  num_refused: int
   too_large: int
-  least: float
-  why: str = ''
+  smallest_excess: float
+  reason: str = ''
   layers: int = 0
 
 
@@ -47,36 +47,36 @@ def _divisors(number: int) -> list[int]:
 
 
 def plans(
-  setting: plan_lib.Setting, only: Only | None = None
+  setting: plan_lib.Setting, choices_of: Choices | None = None
 ) -> Iterator[plan_lib.Plan]:
-  """Yields every plan whose TP, PP and DP make the devices.
+  """Yields every plan whose TP, PP and DP multiply to the number of devices.
 
   Args:
-    setting: what is planned.
-    only: by field of `Plan`, what it may be.
+    setting: model, machine and devices.
+    choices_of: allowed values by field of `Plan`.
   """
-  model, only = setting.model, only or {}
+  model, choices_of = setting.model, choices_of or {}
   units = len(model.units())
 
-  def some(name: str, choices: Collection) -> Collection:
-    return only.get(name, choices)
+  def select(name: str, choices: Collection) -> Collection:
+    return choices_of.get(name, choices)
 
   alike = [d for d in _divisors(setting.devices) if d <= units]
   split = [d for d in alike if d <= _MOST_TP and model.heads % d == 0]
-  for tp in some('tp', split):
-    for pp in some('pp', alike):
+  for tp in select('tp', split):
+    for pp in select('pp', alike):
       dp = setting.devices // (tp * pp)
-      if tp * pp * dp != setting.devices or dp not in some('dp', (dp,)):
+      if tp * pp * dp != setting.devices or dp not in select('dp', (dp,)):
         continue
       deep = min(units // pp, _MOST_VPP) if pp > 1 else 1
       whole = [d for d in _divisors(dp) if model.experts % (tp * d) == 0]
       for rest in itertools.product(
-        some('vpp', range(1, deep + 1)),
-        some('ep', whole),
-        some('micro_batch', _MICRO_BATCHES),
-        some('pad', PADS if pp > 1 else (0,)),
-        some('recompute', plan_lib.RECOMPUTE),
-        some(
+        select('vpp', range(1, deep + 1)),
+        select('ep', whole),
+        select('micro_batch', _MICRO_BATCHES),
+        select('pad', PADS if pp > 1 else (0,)),
+        select('recompute', plan_lib.RECOMPUTE),
+        select(
           'offload', (False, True) if setting.machine['host_link'] else (False,)
         ),
       ):
@@ -90,23 +90,23 @@ def search(
   setting: plan_lib.Setting,
   layers: moe_layer.Timer,
   top: int = 10,
-  only: Only | None = None,
+  choices_of: Choices | None = None,
   tell: Callable[[str], None] = lambda text: None,
-) -> Found:
-  """Returns the plans of most tokens a second, in order.
+) -> SearchResult:
+  """Returns the plans with most tokens a second, in order.
 
-  A plan is timed three times, each no faster than the time before: by bounds
-  of its layers and its pipeline; with layers that the engine runs; with its
-  pipeline simulated, too.  The one that may be the fastest is timed next, until
-  `top` are timed for good: so most layers never run, and no better plan is
-  missed.
+  A plan is timed in three ways, each no faster than the one before: by bounds
+  of its layers and its pipeline; with layers that the engine runs; and with its
+  pipeline simulated, too.  The plan with the fastest time so far is timed next,
+  until `top` plans are fully timed.  So most layers never run, and no better
+  plan is missed.
 
   Args:
-    setting: what is planned.
+    setting: model, machine and devices.
     layers: the engine's times.
-    top: how many are ranked.
-    only: by field of `Plan`, what it may be.
-    tell: is told what is done.
+    top: number of plans to rank.
+    choices_of: allowed values by field of `Plan`.
+    tell: called with a line of progress.
   """
   bounds = unit_costs.Costs(setting, moe_layer.Roofline(setting.machine))
   costs = unit_costs.Costs(setting, layers)
@@ -115,7 +115,7 @@ def search(
     lambda plan: step_lib.cost(costs, plan, exact=False),
     lambda plan: step_lib.cost(costs, plan),
   )
-  fits, counts = _select_fitting(setting, bounds, only, tell)
+  fits, counts = _select_fitting(setting, bounds, choices_of, tell)
   waiting: list[tuple[float, plan_lib.Plan, int]] = []
   for plan in fits:
     if len(waiting) % _PROGRESS_STEP == 0:
@@ -138,13 +138,13 @@ def search(
 
 
 def _select_fitting(
-  setting, costs, only, tell
-) -> tuple[list[plan_lib.Plan], Found]:
-  """Returns the plans that divide and fit, and how many do not."""
+  setting, costs, choices_of, tell
+) -> tuple[list[plan_lib.Plan], SearchResult]:
+  """Returns the plans that divide and fit, and counts of the others."""
   room = setting.memory_share * setting.machine['memory']
   fits, looked, needs = [], 0, []
   whys: collections.Counter[str] = collections.Counter()
-  for plan in plans(setting, only):
+  for plan in plans(setting, choices_of):
     if looked % _PROGRESS_STEP == 0:
       tell(f'memory of {looked:,} plans')
     looked += 1
@@ -157,5 +157,7 @@ def _select_fitting(
     else:
       needs.append(size)
   reason = whys.most_common(1)[0][0] if whys else ''
-  least = min(needs, default=0.0)
-  return fits, Found((), looked, whys.total(), len(needs), least, reason)
+  smallest_excess = min(needs, default=0.0)
+  return fits, SearchResult(
+    (), looked, whys.total(), len(needs), smallest_excess, reason
+  )

@@ -26,7 +26,7 @@ MODEL = dataclasses.replace(
   shared_width=0,
 )
 SETTING = plan_lib.Setting(MODEL, A3, 8, sequence=256, global_batch=32)
-ONLY = dict(pad=(0, 2), recompute=('none', 'cheap'), micro_batch=(1, 2))
+CHOICES = dict(pad=(0, 2), recompute=('none', 'cheap'), micro_batch=(1, 2))
 
 
 def test_the_ranking_is_that_of_trying_all():
@@ -34,20 +34,22 @@ def test_the_ranking_is_that_of_trying_all():
   # fastest are searched, then they are those of all timed for good.
   setting = dataclasses.replace(SETTING, overlap=frozenset(), global_batch=8)
   layers = moe_layer.Timer(A3)
-  found = search_lib.search(setting, layers, top=6, only=ONLY)
+  result = search_lib.search(setting, layers, top=6, choices_of=CHOICES)
   costs = unit_costs.Costs(setting, layers)
-  timed = [
+  costs_of_all = [
     step_lib.cost(costs, plan)
-    for plan in search_lib.plans(setting, ONLY)
+    for plan in search_lib.plans(setting, CHOICES)
     if not setting.refusal(plan)
   ]
-  assert found.plans - found.refused == len(timed) > 100
-  best = sorted(timed, key=lambda one: (one.seconds, one.plan))[:6]
-  assert [c.seconds for c in found.ranked] == [c.seconds for c in best]
-  assert found.layers < len(layers.times)
+  assert result.plans - result.num_refused == len(costs_of_all) > 100
+  best = sorted(costs_of_all, key=lambda cost: (cost.seconds, cost.plan))[:6]
+  assert [c.seconds for c in result.ranked] == [c.seconds for c in best]
+  assert result.layers < len(layers.times)
   bounds = unit_costs.Costs(setting, moe_layer.Roofline(A3))
-  first = [step_lib.cost(bounds, one.plan, exact=False) for one in timed]
-  by_bound = sorted(first, key=lambda one: (one.seconds, one.plan))[:6]
+  first = [
+    step_lib.cost(bounds, cost.plan, exact=False) for cost in costs_of_all
+  ]
+  by_bound = sorted(first, key=lambda cost: (cost.seconds, cost.plan))[:6]
   assert [c.plan for c in by_bound] != [c.plan for c in best]
 
 
@@ -58,8 +60,10 @@ def test_plans_are_different_and_make_all_devices():
   # Everything is offered that the machine has.
   assert {p.offload for p in plans} == {False, True}
   assert {p.recompute for p in plans} == set(plan_lib.RECOMPUTE)
-  only = [*search_lib.plans(SETTING, dict(tp=(2,), pp=(2,), ep=(1,)))]
-  assert only and {(p.tp, p.pp, p.ep, p.dp) for p in only} == {(2, 2, 1, 2)}
+  few_plans = [*search_lib.plans(SETTING, dict(tp=(2,), pp=(2,), ep=(1,)))]
+  assert few_plans and {(p.tp, p.pp, p.ep, p.dp) for p in few_plans} == {
+    (2, 2, 1, 2)
+  }
 
 
 def test_what_does_not_fit_is_counted():
@@ -67,7 +71,7 @@ def test_what_does_not_fit_is_counted():
     SETTING, machine=A3.with_figures(memory=1e6), memory_share=1.0
   )
   layers = moe_layer.Timer(A3)
-  found = search_lib.search(small, layers)
-  assert not found.ranked and not layers.times
-  assert found.too_large == found.plans - found.refused
-  assert found.least > 1e6
+  result = search_lib.search(small, layers)
+  assert not result.ranked and not layers.times
+  assert result.too_large == result.plans - result.num_refused
+  assert result.smallest_excess > 1e6

@@ -64,10 +64,10 @@ class Model:
       value = getattr(self, field.name)
       if field.type not in (int, 'int') or isinstance(value, bool):
         continue
-      least = 1 if field.default is dataclasses.MISSING else 0
-      if not isinstance(value, int) or value < least:
+      minimum = 1 if field.default is dataclasses.MISSING else 0
+      if not isinstance(value, int) or value < minimum:
         raise ValueError(
-          f'{field.name}: expected an integer of at least {least}, '
+          f'{field.name}: expected an integer of at least {minimum}, '
           f'got {value!r}'
         )
     if self.top_k > self.experts:
@@ -122,11 +122,12 @@ class Model:
     """
     part = self.parameters()
     moe = self.layers - len(self.dense)
-    each = self.experts if experts is None else experts
+    experts_counted = self.experts if experts is None else experts
     return (
       self.layers * (part['attention'] + part['norms'])
       + len(self.dense) * part['dense']
-      + moe * (part['router'] + part['shared'] + each * part['expert'])
+      + moe
+      * (part['router'] + part['shared'] + experts_counted * part['expert'])
       + part['embedding']
       + part['head']
     )

@@ -63,7 +63,7 @@ def passes(
   """Returns `[P * V]` s of a micro-batch's passes through each chunk."""
   forward, backward = (
     unit_costs.sum_chunks(
-      setting, plan, unit_times, lambda u, i=i: u.exposed[i].seconds
+      setting, plan, unit_times, lambda u, i=i: u.exposed_passes[i].seconds
     ).ravel()
     for i in range(2)
   )
@@ -150,7 +150,7 @@ def parts(costs: unit_costs.Costs, cost: Cost) -> dict[str, float]:
       setting,
       plan,
       unit_times,
-      lambda u, name=name: sum(getattr(p, name) for p in u.exposed),
+      lambda u, name=name: sum(getattr(p, name) for p in u.exposed_passes),
     )
     seconds[name] = micros_per_stage * float(exposed_seconds.sum())
   seconds['waits'] = cost.pipeline - sum(seconds.values())

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -43,12 +44,12 @@ class UnitMemory:
   """The memory of a unit on a rank.
 
   Attributes:
-    kept: B of a micro-batch from its forward pass to its backward one.
+    saved_bytes: B that a micro-batch keeps until its backward pass.
     working: B besides, while its backward pass runs.
     shared, experts: parameters, as of `operators.Unit`.
   """
 
-  kept: float = 0.0
+  saved_bytes: float = 0.0
   working: float = 0.0
   shared: float = 0.0
   experts: float = 0.0
@@ -59,13 +60,18 @@ class UnitTimes:
   """Seconds of a unit's passes for one micro-batch.
 
   Attributes:
-    forward, backward: nothing hidden.
-    exposed: of both, what computation does not hide.
+    forward, backward: the passes without any overlap.
+    exposed_passes: both passes, without what computation hides.
   """
 
   forward: Pass
   backward: Pass
-  exposed: tuple[Pass, Pass]
+  exposed_passes: tuple[Pass, Pass]
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the fields under their names in reports."""
+    fields = dataclasses.asdict(self)
+    return fields | dict(exposed=fields.pop('exposed_passes'))
 
 
 def _sum(*passes: Pass) -> Pass:
@@ -95,8 +101,8 @@ def _expose(passes: tuple[Pass, Pass], overlap) -> tuple[Pass, Pass]:
 
 
 def _measure_memory(unit: operators.Unit, recompute: str) -> UnitMemory:
-  whole = sum(o.kept for o in unit.operators)
-  cheap = sum(o.kept for o in unit.operators if o.cheap)
+  whole = sum(o.saved_bytes for o in unit.operators)
+  cheap = sum(o.saved_bytes for o in unit.operators if o.cheap)
   kept_bytes, working = dict(
     none=(whole, 0.0),
     cheap=(whole - cheap, cheap),
@@ -147,7 +153,7 @@ class Costs:
       recomputed = (o for o in unit.operators if o.cheap)
       backward = _sum(backward, Pass(compute=self._run(recomputed)))
     if key.offload:
-      kept_bytes = _measure_memory(unit, key.recompute).kept
+      kept_bytes = _measure_memory(unit, key.recompute).saved_bytes
       copies = Pass(offload=kept_bytes / machine['host_link'])
       forward, backward = _sum(forward, copies), _sum(backward, copies)
     passes = forward, backward

@@ -177,7 +177,7 @@ class Peaks:
       for operator in unit.operators:
         rate = cube if operator.linear else machine['cube_bf16']
         products += 3 * operator.flops / (machine['aic'] * rate)
-        memory += 3 * operator.moved / machine['hbm']
+        memory += 3 * operator.bytes_moved / machine['hbm']
       tensor += 2 * sum(
         collectives.all_gather(whole, size, run.plan.tp)
         for size in (*unit.gathered, *unit.scattered)
@@ -244,7 +244,7 @@ def _searched(machines, rates: Rates, tell) -> dict[str, float]:
   published = search.search(setting, layers, 1, fixed_fields, tell)
   first = best.ranked[0]
   return {
-    _PLANS: float(best.plans - best.refused),
+    _PLANS: float(best.plans - best.num_refused),
     _SLOWER: published.ranked[0].seconds / first.seconds,
   } | {
     f'best {n}': float(getattr(first.plan, n))

@@ -47,19 +47,19 @@ class Arrow:
   left_out: int
 
 
-def arrows(times: timeline.Timeline, most: int = MOST_ARROWS) -> Arrow:
-  """Returns at most `most` arrows by ARROW_RULE, by event."""
+def arrows(times: timeline.Timeline, max_arrows: int = MOST_ARROWS) -> Arrow:
+  """Returns at most `max_arrows` arrows by ARROW_RULE, by event."""
   waiter, event = happens_before.list_waits(times.image).T
-  first = np.full(len(times.image.tables['events']), timeline.NONE, np.int64)
+  first = np.full(len(times.image.tables['events']), timeline.NO_TASK, np.int64)
   by_start = np.argsort(-times.start[waiter], kind='stable')
   first[event[by_start]] = waiter[by_start]
   signaller = timeline.last_signaller(times)
   candidates = np.flatnonzero(
-    (first != timeline.NONE) & (signaller != timeline.NONE)
+    (first != timeline.NO_TASK) & (signaller != timeline.NO_TASK)
   )
-  waiting_times = times.waited[first[candidates]]
+  waiting_times = times.wait_times[first[candidates]]
   selected = np.sort(
-    candidates[np.argsort(-waiting_times, kind='stable')[:most]]
+    candidates[np.argsort(-waiting_times, kind='stable')[:max_arrows]]
   )
   return Arrow(
     selected,
@@ -75,7 +75,7 @@ def _nanoseconds(seconds: np.ndarray) -> np.ndarray:
   return np.rint(seconds * 1e9).astype(np.int64)
 
 
-def _us(nanoseconds: int) -> str:
+def _format_us(nanoseconds: int) -> str:
   return f'{nanoseconds // 1000}.{nanoseconds % 1000:03}'
 
 
@@ -120,7 +120,7 @@ def _slices(times: timeline.Timeline) -> collections.abc.Iterator[str]:
   names = [kind.name.lower() for kind in layout.Kind]
   units = [unit.name for unit in layout.Unit]
   start, end = _nanoseconds(times.start), _nanoseconds(times.end)
-  waiting_times = _nanoseconds(times.waited)
+  waiting_times = _nanoseconds(times.wait_times)
   tid = _tid_of_task(times)
   columns = [tasks[name].tolist() for name in _COORDINATES]
   thread = None if times.thread is None else (times.thread + 1).tolist()
@@ -140,11 +140,10 @@ def _slices(times: timeline.Timeline) -> collections.abc.Iterator[str]:
     tile = ','.join(f'"{n}":{v}' for n, v in zip(_COORDINATES, place))
     slice_ = (
       f'{{"ph":"X","name":"{names[kind]}","cat":"{units[unit]}",'
-      f'"ts":{_us(begin)},"dur":{_us(finish - begin)},'
+      f'"ts":{_format_us(begin)},"dur":{_format_us(finish - begin)},'
     )
-    args = (
-      f'"args":{{"task":{task},"rank":{rank},{tile},"waited_us":{_us(wait)}'
-    )
+    wait_us = _format_us(wait)
+    args = f'"args":{{"task":{task},"rank":{rank},{tile},"waited_us":{wait_us}'
     yield f'{slice_}"pid":{rank},"tid":{track},{args}}}}}'
     if thread is not None:
       yield f'{slice_}"pid":{of_threads},"tid":{thread[task]},{args}}}}}'
@@ -167,7 +166,7 @@ def _flows(
     ):
       yield (
         f'{{"ph":"{phase}",{bound}"id":{event},"name":"{_ARROW}",'
-        f'"cat":"{_ARROW}","ts":{_us(nanoseconds)},"pid":{tasks["rank"][task_number]},'
+        f'"cat":"{_ARROW}","ts":{_format_us(nanoseconds)},"pid":{tasks["rank"][task_number]},'
         f'"tid":{tid[task_number]}}}'
       )
 

@@ -10,18 +10,18 @@ from hpmoe.backend_ascend.simulator.trace import chrome
 from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
 
 
-def written(tmp_path, times, **options) -> dict:
+def write_trace(tmp_path, times, **options) -> dict:
   path = tmp_path / 'trace.json'
   chrome.write(path, times, **options)
   return json.loads(path.read_text())
 
 
-def of(trace: dict, phase: str) -> list[dict]:
+def select_records(trace: dict, phase: str) -> list[dict]:
   return [r for r in trace['traceEvents'] if r['ph'] == phase]
 
 
-def ns(us: float) -> int:
-  return round(us * 1000)
+def to_ns(microseconds: float) -> int:
+  return round(microseconds * 1000)
 
 
 def track(record: dict) -> tuple[int, int]:
@@ -36,32 +36,38 @@ class TestWrite:
   ):
     times = source(direction)
     tasks, ranks = times.tasks, times.image.config.num_ranks
-    trace = written(tmp_path, times)
-    slices = of(trace, 'X')
+    trace = write_trace(tmp_path, times)
+    slices = select_records(trace, 'X')
     own = [s for s in slices if s['pid'] < ranks]
     assert sorted(s['args']['task'] for s in own) == list(range(len(tasks)))
-    for one in own:
-      task = one['args']['task']
+    for slice_ in own:
+      task = slice_['args']['task']
       row = tasks[task]
-      assert one['name'] == layout.Kind(row['kind']).name.lower()
-      assert one['pid'] == row['rank']
+      assert slice_['name'] == layout.Kind(row['kind']).name.lower()
+      assert slice_['pid'] == row['rank']
       for name in ('expert', 'row_begin', 'col_end', 'row_block', 'col_block'):
-        assert one['args'][name] == row[name]
-      assert ns(one['ts']) == round(times.start[task] * 1e9)
-      assert ns(one['ts'] + one['dur']) == round(times.end[task] * 1e9)
-      assert ns(one['args']['waited_us']) == round(times.waited[task] * 1e9)
-    again = [s['args']['task'] for s in slices if s['pid'] >= ranks]
-    assert sorted(again) == (
+        assert slice_['args'][name] == row[name]
+      assert to_ns(slice_['ts']) == round(times.start[task] * 1e9)
+      assert to_ns(slice_['ts'] + slice_['dur']) == round(times.end[task] * 1e9)
+      assert to_ns(slice_['args']['waited_us']) == round(
+        times.wait_times[task] * 1e9
+      )
+    thread_tasks = [s['args']['task'] for s in slices if s['pid'] >= ranks]
+    assert sorted(thread_tasks) == (
       [] if times.thread is None else list(range(len(tasks)))
     )
     # Tracks have names, and their slices do not overlap.
-    named = {track(r) for r in of(trace, 'M') if r['name'] == 'thread_name'}
+    tracks = {
+      track(r) for r in select_records(trace, 'M') if r['name'] == 'thread_name'
+    }
     by_track: dict[tuple, list] = {}
-    for one in slices:
-      at = ns(one['ts'])
-      by_track.setdefault(track(one), []).append((at, at + ns(one['dur'])))
-    assert set(by_track) <= named
-    assert min(tid for _, tid in named) == 1
+    for slice_ in slices:
+      begin = to_ns(slice_['ts'])
+      by_track.setdefault(track(slice_), []).append(
+        (begin, begin + to_ns(slice_['dur']))
+      )
+    assert set(by_track) <= tracks
+    assert min(tid for _, tid in tracks) == 1
     for spans in by_track.values():
       ordered = sorted(spans)
       for (_, end), (start, _) in zip(ordered, ordered[1:]):
@@ -71,26 +77,28 @@ class TestWrite:
   @testing.both_passes
   def test_arrows_join_slices_that_are_open(self, source, direction, tmp_path):
     times = source(direction)
-    trace = written(tmp_path, times)
+    trace = write_trace(tmp_path, times)
     slices: dict[tuple, list] = {}
-    for one in of(trace, 'X'):
-      slices.setdefault(track(one), []).append(one)
+    for slice_ in select_records(trace, 'X'):
+      slices.setdefault(track(slice_), []).append(slice_)
 
     def open_at(record) -> set[int]:
-      at = ns(record['ts'])
+      instant = to_ns(record['ts'])
       return {
         s['args']['task']
         for s in slices[track(record)]
-        if ns(s['ts']) <= at <= ns(s['ts']) + ns(s['dur'])
+        if to_ns(s['ts']) <= instant <= to_ns(s['ts']) + to_ns(s['dur'])
       }
 
-    starts = {r['id']: r for r in of(trace, 's')}
-    ends = {r['id']: r for r in of(trace, 'f')}
+    starts = {r['id']: r for r in select_records(trace, 's')}
+    ends = {r['id']: r for r in select_records(trace, 'f')}
     waiters = {
       (event, task) for task, event in happens_before.list_waits(times.image)
     }
     signals = {(event, task) for task, event in times.signals.tolist()}
-    assert starts.keys() == ends.keys() and len(of(trace, 's')) == len(starts)
+    assert starts.keys() == ends.keys() and len(
+      select_records(trace, 's')
+    ) == len(starts)
     assert starts.keys() == {e for e, _ in signals} & {e for e, _ in waiters}
     for event, start in starts.items():
       end = ends[event]
@@ -101,13 +109,13 @@ class TestWrite:
 
   def test_most_arrows_are_those_that_were_waited_for(self, tmp_path):
     times = testing.made_up()
-    every = chrome.arrows(times)
-    assert every.left_out == 0
+    all_arrows = chrome.arrows(times)
+    assert all_arrows.left_out == 0
     few = chrome.arrows(times, 5)
-    assert len(few.event) == 5 and few.left_out == len(every.event) - 5
-    kept = times.waited[few.waiter].min()
-    others = ~np.isin(every.event, few.event)
-    assert kept >= times.waited[every.waiter[others]].max()
-    about = written(tmp_path, times, most_arrows=5)['otherData']
+    assert len(few.event) == 5 and few.left_out == len(all_arrows.event) - 5
+    shortest_wait = times.wait_times[few.waiter].min()
+    left_out = ~np.isin(all_arrows.event, few.event)
+    assert shortest_wait >= times.wait_times[all_arrows.waiter[left_out]].max()
+    about = write_trace(tmp_path, times, most_arrows=5)['otherData']
     assert about['arrows'] == 5 and about['arrow_rule'] == chrome.ARROW_RULE
     assert about['arrows_left_out'] == few.left_out

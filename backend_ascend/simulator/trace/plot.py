@@ -41,8 +41,8 @@ def utilisation(
     """Returns the seconds from all of `times` that lie before each edge."""
     ordered = np.sort(times)
     sums = np.concatenate([[0.0], np.cumsum(ordered)])
-    passed = np.searchsorted(ordered, edges)
-    return passed * edges - sums[passed]
+    counts = np.searchsorted(ordered, edges)
+    return counts * edges - sums[counts]
 
   return np.diff(since(start) - since(end)) / np.diff(edges)
 
@@ -54,11 +54,11 @@ def _rows(times: timeline.Timeline) -> tuple[np.ndarray, list[str]]:
     return times.thread.astype(np.int64), names
   queues = times.image.tables['queues']
   ranks = shown_ranks(times)
-  shown = np.isin(queues['rank'], ranks)
-  row = np.where(shown, np.cumsum(shown) - 1, timeline.NONE)
+  is_shown = np.isin(queues['rank'], ranks)
+  row = np.where(is_shown, np.cumsum(is_shown) - 1, timeline.NO_TASK)
   names = [
     f'{q["rank"]} {layout.Unit(q["unit"]).name} {q["core"]}'
-    for q in queues[shown]
+    for q in queues[is_shown]
   ]
   return row[happens_before.locate_tasks(times.image)[0]], names
 
@@ -79,9 +79,9 @@ def _draw_tasks(axis, times: timeline.Timeline, scale: float) -> None:
   # Gaps between rows that are a pixel high would be stripes.
   half = 0.45 if len(names) <= _NAMED_ROWS else 0.5
   for kind in kinds:
-    mine = (times.tasks['kind'] == kind) & (row != timeline.NONE)
-    left, right = times.start[mine] * scale, times.end[mine] * scale
-    low, high = row[mine] - half, row[mine] + half
+    of_kind = (times.tasks['kind'] == kind) & (row != timeline.NO_TASK)
+    left, right = times.start[of_kind] * scale, times.end[of_kind] * scale
+    low, high = row[of_kind] - half, row[of_kind] + half
     ends = (left, low), (left, high), (right, high), (right, low)
     corners = np.stack([np.stack(end, -1) for end in ends], axis=1)
     axis.add_collection(
@@ -136,16 +136,19 @@ def _draw_units(axis, times: timeline.Timeline, scale: float) -> None:
   else:
     cores = dict.fromkeys(('AIC', 'AIV'), int(times.thread.max(initial=0)) + 1)
   axis.set_prop_cycle(color=plot_style.COLOURS)
-  for name, mine, of, line in (
+  for name, mask, worker_name, line in (
     ('AIC', ~aiv, 'AIC', '-'),
     ('AIV', aiv, 'AIV', '-'),
     ('AIV, puts alone', puts, 'AIV', '--'),
   ):
-    share = utilisation(times.start[mine], times.end[mine], edges) / cores[of]
+    share = (
+      utilisation(times.start[mask], times.end[mask], edges)
+      / cores[worker_name]
+    )
     axis.plot(middles, 100 * share, line, linewidth=1.5, label=name)
   axis.set_ylim(0, 102)
-  of = 'cores' if times.thread is None else 'threads'
-  axis.set_ylabel(f'% of {of}, all ranks')
+  worker_name = 'cores' if times.thread is None else 'threads'
+  axis.set_ylabel(f'% of {worker_name}, all ranks')
   _legend(axis)
 
 

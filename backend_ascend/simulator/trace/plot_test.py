@@ -27,9 +27,9 @@ class TestShownRanks:
     ranks = times.image.config.num_ranks
     assert plot.shown_ranks(times) == list(range(ranks))
     monkeypatch.setattr(plot, 'MOST_WORKERS', 2 * 8)
-    shown = plot.shown_ranks(times)
+    ranks_shown = plot.shown_ranks(times)
     ends = [times.end[times.tasks['rank'] == r].max() for r in range(ranks)]
-    assert sorted(shown) == sorted(np.argsort(ends, kind='stable')[-2:])
+    assert sorted(ranks_shown) == sorted(np.argsort(ends, kind='stable')[-2:])
 
 
 class TestWritePng:
@@ -45,5 +45,5 @@ class TestWritePng:
       for kind, colour in plot.colours(timeline.kinds(times.tasks)).items():
         of_kind = took[times.tasks['kind'] == kind].sum()
         if of_kind > 0.05 * took.sum():
-          same = pixels == [round(255 * c) for c in colour[:3]]
-          assert same.all(-1).sum() > patch, kind
+          is_colour = pixels == [round(255 * c) for c in colour[:3]]
+          assert is_colour.all(-1).sum() > patch, kind

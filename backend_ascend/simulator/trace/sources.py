@@ -19,19 +19,19 @@ def signals(image: image_lib.Image, plan: _native.Routing) -> np.ndarray:
 
 
 def of_simulation(
-  simulated: simulate.Simulation, topk_ids: np.ndarray
+  simulation: simulate.Simulation, topk_ids: np.ndarray
 ) -> timeline.Timeline:
   """Returns the times of an image in modelled time, on its routing."""
-  image, machine = simulated.image, simulated.machine
-  changed = ', '.join(f'{n}={machine[n]:g}' for n in machine.changed)
+  image, machine = simulation.image, simulation.machine
+  changes = ', '.join(f'{n}={machine[n]:g}' for n in machine.changed)
   return timeline.Timeline(
     image=image,
     signals=signals(image, runtime.route(image, topk_ids)),
-    start=simulated.start,
-    end=simulated.end,
-    waited=simulated.waited,
-    thread=simulated.thread,
-    origin=f'modelled, {machine.name}' + (f' with {changed}' * bool(changed)),
+    start=simulation.start,
+    end=simulation.end,
+    wait_times=simulation.waited,
+    thread=simulation.thread,
+    origin=f'modelled, {machine.name}' + (f' with {changes}' * bool(changes)),
   )
 
 
@@ -53,19 +53,19 @@ def measure(
     launches: how many; one more comes first and is not counted.
     progress: called with the name of each launch as it begins.
   """
-  seen = []
+  times_of_launches = []
   for number in range(launches + 1):
     progress(f'launch {number} of {launches}')
-    launched = runtime.run(
+    result = runtime.run(
       image,
       inputs,
       threads=threads,
       plan=plan,
       modes=modes_lib.Modes(times=True),
     )
-    assert launched.times is not None
-    seen.append(launched.times)
-  ordered = sorted(seen[1:], key=lambda times: times.total)
+    assert result.times is not None
+    times_of_launches.append(result.times)
+  ordered = sorted(times_of_launches[1:], key=lambda times: times.total)
   median = ordered[(len(ordered) - 1) // 2]
   ran = int(median.thread.max()) + 1
   return timeline.Timeline(
@@ -73,7 +73,7 @@ def measure(
     signals=signals(image, plan),
     start=median.start,
     end=median.end,
-    waited=median.wait_times,
+    wait_times=median.wait_times,
     thread=median.thread,
     origin=f'measured here, threads: {ran}, median of {launches} launches',
   )

@@ -4,6 +4,7 @@ Every figure follows from the times and the image; nothing is fitted here.
 """
 
 import dataclasses
+from typing import Any
 
 from jaxtyping import Float
 import numpy as np
@@ -17,23 +18,23 @@ from hpmoe.backend_ascend.simulator.trace import timeline
 class Busy:
   """How busy the cores of a unit were.
 
-  Where workers share threads, these stand for the cores of either unit.
+  If workers share threads, the threads count as the cores of both units.
 
   Attributes:
     name: 'AIC', 'AIV', or 'threads' for both.
-    cores: of all ranks, or threads.
-    seconds: of all cores together.
-    utilisation: of cores * total.
-    least: utilisation on the rank, or thread, where it is least.
-    most: where it is most.
+    cores: number of cores of all ranks, or of threads.
+    seconds: busy time of all cores together.
+    utilisation: `seconds` divided by cores * total.
+    lowest: utilisation on the rank, or thread, with the lowest.
+    highest: utilisation on the rank, or thread, with the highest.
   """
 
   name: str
   cores: int
   seconds: float
   utilisation: float
-  least: float
-  most: float
+  lowest: float
+  highest: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,18 +46,18 @@ class Stage:
     unit: that runs it.
     tasks: how many.
     busy: seconds of all of them together.
-    waited: seconds that their workers stood before them.
-    first: seconds at which the first one began.
-    last: seconds at which the last one ended.
-    on_path: seconds of the critical path.
-    path_tasks: how many of them are on it.
+    wait_seconds: time that workers waited before these tasks.
+    first: seconds at which the first task began.
+    last: seconds at which the last task ended.
+    on_path: seconds of the critical path in these tasks.
+    path_tasks: number of these tasks on the critical path.
   """
 
   name: str
   unit: str
   tasks: int
   busy: float
-  waited: float
+  wait_seconds: float
   first: float
   last: float
   on_path: float
@@ -64,15 +65,15 @@ class Stage:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exposed:
-  """Communication that nothing hid, seconds.
+class ExposedPuts:
+  """Communication time that computation does not hide, seconds.
 
   Attributes:
-    puts: during which a put ran; mean over ranks.
-    without_gemm: of these, while no AIC task of the rank ran.
-    without_compute: of these, while no task but puts ran on the rank.
-    worst_rank: where `without_gemm` is most.
-    worst: `without_gemm` there.
+    puts: time with a put running; mean over ranks.
+    without_gemm: part of it with no AIC task of the rank running.
+    without_compute: part of it with only puts running on the rank.
+    worst_rank: the rank with the most `without_gemm`.
+    worst: its `without_gemm`.
   """
 
   puts: float
@@ -131,8 +132,8 @@ class Summary:
     stages: kinds, in dependency order.
     between: seconds of the critical path between its tasks: to signal, to be
       seen, to fetch, and to get a thread.
-    exposed: communication that nothing hid.
-    roofline: the bound; None for what was measured.
+    exposed_puts: communication that computation does not hide.
+    roofline: the bound; None for measured times.
   """
 
   origin: str
@@ -142,7 +143,7 @@ class Summary:
   units: tuple[Busy, ...]
   stages: tuple[Stage, ...]
   between: float
-  exposed: Exposed
+  exposed_puts: ExposedPuts
   roofline: Roofline | None = None
 
 
@@ -186,8 +187,8 @@ def _busy(name: str, seconds: np.ndarray, cores: int, total: float) -> Busy:
     cores=cores * len(seconds),
     seconds=float(seconds.sum()),
     utilisation=float(share.mean()),
-    least=float(share.min()),
-    most=float(share.max()),
+    lowest=float(share.min()),
+    highest=float(share.max()),
   )
 
 
@@ -224,7 +225,7 @@ def stages(times: timeline.Timeline, path: np.ndarray) -> tuple[Stage, ...]:
         unit=layout.UNIT_OF_KIND[kind].name,
         tasks=len(members),
         busy=float(durations[members].sum()),
-        waited=float(times.waited[members].sum()),
+        wait_seconds=float(times.wait_times[members].sum()),
         first=float(times.start[members].min()),
         last=float(times.end[members].max()),
         on_path=float(durations[of_path].sum()),
@@ -234,11 +235,11 @@ def stages(times: timeline.Timeline, path: np.ndarray) -> tuple[Stage, ...]:
   return tuple(rows)
 
 
-def exposed(times: timeline.Timeline) -> Exposed:
-  """Returns what communication nothing hid.
+def measure_exposed_puts(times: timeline.Timeline) -> ExposedPuts:
+  """Returns the communication time that computation does not hide.
 
-  Ranks that share threads are one: a put of one and a GEMM of another are of
-  the same machine.
+  Ranks that share threads count as one rank: a put of one and a GEMM of another
+  run on the same machine.
   """
   tasks, puts = times.tasks, timeline.is_put(times.tasks)
   rank = tasks['rank'] if times.thread is None else np.zeros(len(tasks), int)
@@ -258,7 +259,7 @@ def exposed(times: timeline.Timeline) -> Exposed:
   table = np.array(rows)
   worst = int(np.argmax(table[:, 1]))
   puts_run, without_gemm, without_compute = table.mean(axis=0).tolist()
-  return Exposed(
+  return ExposedPuts(
     puts=puts_run,
     without_gemm=without_gemm,
     without_compute=without_compute,
@@ -312,10 +313,24 @@ def _class_of(name: str) -> str:
   return name.split()[0]
 
 
+# Names of fields in reports, where they differ.
+_JSON_NAMES = dict(
+  lowest='least', highest='most', wait_seconds='waited', exposed_puts='exposed'
+)
+
+
+def to_json(summary: Summary) -> dict[str, Any]:
+  """Returns the fields of a summary under their names in reports."""
+  return dataclasses.asdict(
+    summary,
+    dict_factory=lambda fields: {_JSON_NAMES.get(n, n): v for n, v in fields},
+  )
+
+
 def summarise(
   times: timeline.Timeline, bound: Roofline | None = None
 ) -> Summary:
-  """Returns what a launch's time went into."""
+  """Returns a summary of the times of a launch."""
   path = timeline.critical_path(times)
   took = float((times.end - times.start)[path].sum())
   return Summary(
@@ -326,6 +341,6 @@ def summarise(
     units=units(times),
     stages=stages(times, path),
     between=times.total - took,
-    exposed=exposed(times),
+    exposed_puts=measure_exposed_puts(times),
     roofline=bound,
   )

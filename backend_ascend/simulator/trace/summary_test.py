@@ -11,10 +11,10 @@ from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
 
 def seconds_of(start, end, total: int) -> np.ndarray:
   """Returns whether any interval covers each whole second."""
-  covered = np.zeros(total, bool)
+  is_covered = np.zeros(total, bool)
   for a, b in zip(start.astype(int), end.astype(int)):
-    covered[a:b] = True
-  return covered
+    is_covered[a:b] = True
+  return is_covered
 
 
 class TestUncovered:
@@ -25,12 +25,12 @@ class TestUncovered:
       (a, b), (c, d) = (
         np.sort(generator.integers(0, 30, (2, size)), axis=0) for size in sizes
       )
-      mine, others = seconds_of(a, b, 30), seconds_of(c, d, 30)
-      got = summary.uncovered(
+      own_seconds, other_seconds = seconds_of(a, b, 30), seconds_of(c, d, 30)
+      actual = summary.uncovered(
         summary.merge_intervals(a.astype(float), b.astype(float)),
         summary.merge_intervals(c.astype(float), d.astype(float)),
       )
-      assert got == (mine & ~others).sum()
+      assert actual == (own_seconds & ~other_seconds).sum()
 
 
 class TestSummarise:
@@ -38,19 +38,19 @@ class TestSummarise:
   @testing.both_passes
   def test_units_stages_and_path_add_up(self, source, direction):
     times = source(direction)
-    found = summary.summarise(times)
+    result = summary.summarise(times)
     took = (times.end - times.start).sum()
-    units = {unit.name: unit for unit in found.units}
-    np.testing.assert_allclose(sum(s.busy for s in found.stages), took)
+    units = {unit.name: unit for unit in result.units}
+    np.testing.assert_allclose(sum(s.busy for s in result.stages), took)
     np.testing.assert_allclose(
       units['AIC'].seconds + units['AIV'].seconds, took
     )
-    assert sum(s.tasks for s in found.stages) == found.tasks
-    on_path = sum(s.on_path for s in found.stages)
-    np.testing.assert_allclose(on_path + found.between, found.total)
-    assert found.between >= -1e-12
+    assert sum(s.tasks for s in result.stages) == result.tasks
+    on_path = sum(s.on_path for s in result.stages)
+    np.testing.assert_allclose(on_path + result.between, result.total)
+    assert result.between >= -1e-12
     assert all(
-      0 <= u.least <= u.utilisation <= u.most <= 1 for u in found.units
+      0 <= u.lowest <= u.utilisation <= u.highest <= 1 for u in result.units
     )
 
   @testing.both_passes
@@ -60,18 +60,18 @@ class TestSummarise:
     puts = timeline.is_put(tasks)
     rows = []
     for rank in range(times.image.config.num_ranks):
-      sent, gemm, other = (
-        seconds_of(times.start[mine], times.end[mine], total)
-        for mine in (
+      put, gemm, other = (
+        seconds_of(times.start[mask], times.end[mask], total)
+        for mask in (
           (tasks['rank'] == rank) & puts,
           (tasks['rank'] == rank) & (tasks['unit'] == layout.Unit.AIC),
           (tasks['rank'] == rank) & ~puts,
         )
       )
-      rows.append([sent.sum(), (sent & ~gemm).sum(), (sent & ~other).sum()])
+      rows.append([put.sum(), (put & ~gemm).sum(), (put & ~other).sum()])
     puts_run, without_gemm, without_compute = np.mean(rows, axis=0)
-    found = summary.exposed(times)
-    assert found.puts == puts_run
-    assert found.without_gemm == without_gemm
-    assert found.without_compute == without_compute
-    assert found.worst == rows[found.worst_rank][1] == max(r[1] for r in rows)
+    result = summary.measure_exposed_puts(times)
+    assert result.puts == puts_run
+    assert result.without_gemm == without_gemm
+    assert result.without_compute == without_compute
+    assert result.worst == rows[result.worst_rank][1] == max(r[1] for r in rows)

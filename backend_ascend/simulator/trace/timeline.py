@@ -14,7 +14,7 @@ from hpmoe.backend_ascend.compiler.taskflow import happens_before
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 
-NONE = -1  # no task
+NO_TASK = -1  # no task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Timeline:
       event, as of `runtime.inspect`.
     start: `[tasks]` f64, when the task's waits were met and it began.
     end: `[tasks]` f64, when its work was done.
-    waited: `[tasks]` f64, how long its worker stood before its waits were met.
+    wait_times: `[tasks]` f64, s that the worker idled until it could begin.
     origin: where the times are from, for titles: 'modelled, ascend_a3'.
     thread: `[tasks]` i32, the thread that ran it, where workers share a few
       threads; None where each worker is a core of its own.
@@ -41,13 +41,13 @@ class Timeline:
   signals: Int[np.ndarray, 's 2']
   start: Float[np.ndarray, ' tasks']
   end: Float[np.ndarray, ' tasks']
-  waited: Float[np.ndarray, ' tasks']
+  wait_times: Float[np.ndarray, ' tasks']
   origin: str
   thread: Int[np.ndarray, ' tasks'] | None = None
 
   def __post_init__(self):
     tasks = len(self.image.tables['tasks'])
-    for name in ('start', 'end', 'waited', 'thread'):
+    for name in ('start', 'end', 'wait_times', 'thread'):
       values = getattr(self, name)
       if values is None:
         continue
@@ -62,8 +62,8 @@ class Timeline:
         f'{self.start[early[0]]} for task {early[0]}'
       )
     _, _, before = happens_before.locate_tasks(self.image)
-    has = np.flatnonzero(before != NONE)
-    overlap = has[self.start[has] < self.end[before[has]]]
+    followers = np.flatnonzero(before != NO_TASK)
+    overlap = followers[self.start[followers] < self.end[before[followers]]]
     if overlap.size:
       raise ValueError(
         f'start: expected task {overlap[0]} after task {before[overlap[0]]} '
@@ -95,7 +95,7 @@ def is_put(tasks: np.ndarray) -> np.ndarray:
 
 def _last(keys, times, tasks, size: int) -> np.ndarray:
   """Returns, for each key in [0, size), the task with the latest time."""
-  last = np.full(size, NONE, np.int64)
+  last = np.full(size, NO_TASK, np.int64)
   by_time = np.argsort(times, kind='stable')
   last[keys[by_time]] = tasks[by_time]
   return last
@@ -113,12 +113,12 @@ def last_signaller(times: Timeline) -> Int[np.ndarray, ' events']:
 
 def _on_thread_before(times: Timeline) -> np.ndarray:
   """Returns the task before each one on its thread, or NONE."""
-  before = np.full(len(times.start), NONE, np.int64)
+  before = np.full(len(times.start), NO_TASK, np.int64)
   if times.thread is None:
     return before
   order = np.lexsort((times.end, times.start, times.thread))
-  same = times.thread[order[1:]] == times.thread[order[:-1]]
-  before[order[1:]] = np.where(same, order[:-1], NONE)
+  is_same_thread = times.thread[order[1:]] == times.thread[order[:-1]]
+  before[order[1:]] = np.where(is_same_thread, order[:-1], NO_TASK)
   return before
 
 
@@ -136,7 +136,7 @@ def released_by(times: Timeline) -> Int[np.ndarray, ' tasks']:
   # Of equal ends the later in this list wins: a signal before a queue.
   after = np.concatenate([np.arange(tasks), np.arange(tasks), waiter])
   cause = np.concatenate([*befores, signaller])
-  after, cause = after[cause != NONE], cause[cause != NONE]
+  after, cause = after[cause != NO_TASK], cause[cause != NO_TASK]
   return _last(after, times.end[cause], cause, tasks)
 
 
@@ -144,6 +144,6 @@ def critical_path(times: Timeline) -> Int[np.ndarray, ' path']:
   """Returns tasks up to the last end, each released by the one before it."""
   released = released_by(times)
   path = [int(np.argmax(times.end))]
-  while (before := int(released[path[-1]])) != NONE:
+  while (before := int(released[path[-1]])) != NO_TASK:
     path.append(before)
   return np.array(path[::-1])

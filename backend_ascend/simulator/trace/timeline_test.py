@@ -8,7 +8,7 @@ import pytest
 from hpmoe.backend_ascend.simulator.trace import timeline
 from hpmoe.backend_ascend.simulator.trace import timeline_testing as testing
 
-NONE = timeline.NONE
+NO_TASK = timeline.NO_TASK
 
 
 def causes(times: timeline.Timeline, task: int) -> list[int]:
@@ -16,18 +16,24 @@ def causes(times: timeline.Timeline, task: int) -> list[int]:
   tables = times.image.tables
   row = tables['tasks'][task]
   waits = tables['waits'][row['wait_begin'] :][: row['wait_count']]
-  found = [
-    int(one) for one, event in times.signals if event in set(waits['event'])
+  tasks = [
+    int(signaller)
+    for signaller, event in times.signals
+    if event in set(waits['event'])
   ]
   for queue in tables['queues']:
-    mine = list(tables['queue_tasks'][queue['begin'] :][: queue['count']])
-    if task in mine[1:]:
-      found.append(int(mine[mine.index(task) - 1]))
+    queue_tasks = list(
+      tables['queue_tasks'][queue['begin'] :][: queue['count']]
+    )
+    if task in queue_tasks[1:]:
+      tasks.append(int(queue_tasks[queue_tasks.index(task) - 1]))
   if times.thread is not None:
-    same = np.flatnonzero(times.thread == times.thread[task])
-    earlier = same[times.end[same] <= times.start[task]]
-    found += [int(one) for one in earlier if one != task]
-  return found
+    thread_tasks = np.flatnonzero(times.thread == times.thread[task])
+    earlier = thread_tasks[times.end[thread_tasks] <= times.start[task]]
+    tasks += [
+      int(task_before) for task_before in earlier if task_before != task
+    ]
+  return tasks
 
 
 class TestReleasedBy:
@@ -37,12 +43,12 @@ class TestReleasedBy:
     times = source(direction)
     released = timeline.released_by(times)
     for task in range(0, len(released), 7):
-      needed = causes(times, task)
-      if not needed:
-        assert released[task] == NONE
+      needed_tasks = causes(times, task)
+      if not needed_tasks:
+        assert released[task] == NO_TASK
         continue
-      assert released[task] in needed
-      assert times.end[released[task]] == times.end[needed].max(), task
+      assert released[task] in needed_tasks
+      assert times.end[released[task]] == times.end[needed_tasks].max(), task
       assert times.end[released[task]] <= times.start[task]
 
 
@@ -63,7 +69,11 @@ class TestTimeline:
     ('name', 'change', 'text'),
     [
       ('start', lambda a: a[:-1], r'start: expected \[\d+\], got'),
-      ('waited', lambda a: a - 1e9, 'waited: expected finite values from 0'),
+      (
+        'wait_times',
+        lambda a: a - 1e9,
+        'wait_times: expected finite values from 0',
+      ),
       ('end', lambda a: a * np.nan, 'end: expected finite values from 0'),
       ('end', lambda a: a * 0, 'end: expected at least start, got'),
       ('end', lambda a: a + 9, r'start: expected task \d+ after task \d+ of'),

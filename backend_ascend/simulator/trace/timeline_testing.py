@@ -39,7 +39,7 @@ def made_up(direction=layout.Direction.FORWARD) -> timeline.Timeline:
   signals = sources.signals(image, layer.routing)
   tasks = len(image.tables['tasks'])
   took = runtime_testing.rng('made_up', direction).integers(0, 4, tasks)
-  start, end, waited = np.full((3, tasks), -1.0)
+  start, end, wait_times = np.full((3, tasks), -1.0)
   waits = happens_before.list_waits(image)
   needed_by = [
     signals[np.isin(signals[:, 1], waits[waits[:, 0] == task, 1]), 0]
@@ -54,15 +54,15 @@ def made_up(direction=layout.Direction.FORWARD) -> timeline.Timeline:
     for worker, queue in enumerate(left):
       while queue:
         task = queue[0]
-        needed = needed_by[task]
-        if (end[needed] < 0).any():
+        needed_tasks = needed_by[task]
+        if (end[needed_tasks] < 0).any():
           break
-        ready = end[needed].max(initial=0.0)
+        ready = end[needed_tasks].max(initial=0.0)
         start[task] = max(ready, free[worker])
-        waited[task] = start[task] - free[worker]
+        wait_times[task] = start[task] - free[worker]
         free[worker] = end[task] = start[task] + took[task]
         queue.pop(0)
-  return timeline.Timeline(image, signals, start, end, waited, 'made up')
+  return timeline.Timeline(image, signals, start, end, wait_times, 'made up')
 
 
 both_sources = pytest.mark.parametrize('source', [measured, made_up])

@@ -29,15 +29,17 @@ def _span(value: float, rates, form: str, power: int = -1) -> str:
   return f'{value:{form}} ({" to ".join(ends)})'
 
 
-def nothing(setting: plan_lib.Setting, found: search_lib.Found) -> str:
+def nothing(setting: plan_lib.Setting, found: search_lib.SearchResult) -> str:
   """Returns why nothing was ranked, and what to change."""
   if not found.too_large:
-    return found.why or 'devices: expected a plan that divides them, got none'
+    return (
+      found.reason or 'devices: expected a plan that divides them, got none'
+    )
   room = setting.memory_share * setting.machine['memory']
   return (
     f'devices: expected enough for {setting.model.name}, whose smallest plan '
-    f'takes {found.least / _GB:.1f} of {room / _GB:.1f} GB a device, got '
-    f'{setting.devices}'
+    f'takes {found.smallest_excess / _GB:.1f} of {room / _GB:.1f} GB a device, '
+    f'got {setting.devices}'
   )
 
 
@@ -53,7 +55,7 @@ class Planned:
   """
 
   setting: plan_lib.Setting
-  found: search_lib.Found
+  found: search_lib.SearchResult
   layers: moe_layer.Timer
   seconds: float
 
@@ -151,7 +153,7 @@ class Planned:
 
   def _counted(self) -> str:
     found = self.found
-    made = found.plans - found.refused
+    made = found.plans - found.num_refused
     return (
       f'{made:,} plans in {self.seconds:.1f} s: {found.too_large:,} do not fit '
       f'in {self.setting.memory_share:g} of '
@@ -183,7 +185,7 @@ class Planned:
       overlap=sorted(setting.overlap),
       states=dataclasses.asdict(setting.states),
       memory_share=setting.memory_share,
-      plans=found.plans - found.refused,
+      plans=found.plans - found.num_refused,
       too_large=found.too_large,
       layers_simulated=found.layers,
       seconds=round(self.seconds, 2),
@@ -203,17 +205,17 @@ class Planned:
           setting.model, first.plan.pp, first.plan.vpp, first.plan.pad
         ),
         units={
-          kind: dataclasses.asdict(timed)
-          for kind, timed in costs.times(first.plan).items()
+          kind: unit_times.to_json()
+          for kind, unit_times in costs.times(first.plan).items()
         },
         memory=[
           dataclasses.asdict(one)
           for one in memory_lib.memories(setting, first.plan, held)
         ],
         operators=[
-          dataclasses.asdict(one)
-          | dict(seconds=one.seconds(setting.machine, setting.element))
-          for one in setting.share(first.plan).unit('moe').operators
+          operator.to_json()
+          | dict(seconds=operator.seconds(setting.machine, setting.element))
+          for operator in setting.share(first.plan).unit('moe').operators
         ],
       ),
     )

@@ -157,7 +157,7 @@ def _timeline(f: flags.FlagValues) -> int:
     times, bound = (_measure if f.machine is None else _model)(f, step)
     step('summary')
     found = summary.summarise(times, bound)
-    content = dataclasses.asdict(found)
+    content = summary.to_json(found)
     if f.trace is not None:
       step('trace')
       shown = chrome.write(f.trace, times, f.arrows)
@@ -187,7 +187,7 @@ def _text(found) -> str:
   from hpmoe.parity_tests.report import text_table
 
   total = found.total or 1.0
-  exposed = found.exposed
+  exposed = found.exposed_puts
   # Ranks that share threads are one.
   shared = any(unit.name == 'threads' for unit in found.units)
   of_worst = f' (most: rank {exposed.worst_rank}, {_us(exposed.worst)} us)'
@@ -198,7 +198,7 @@ def _text(found) -> str:
       'unit': s.unit,
       'tasks': s.tasks,
       'busy us': _us(s.busy),
-      'waited us': _us(s.waited),
+      'waited us': _us(s.wait_seconds),
       'first us': _us(s.first),
       'last us': _us(s.last),
       'on critical path us': _us(s.on_path),
@@ -220,8 +220,8 @@ def _text(found) -> str:
       'cores': u.cores,
       'busy us': _us(u.seconds),
       'utilisation': _percent(u.utilisation),
-      'least': _percent(u.least),
-      'most': _percent(u.most),
+      'least': _percent(u.lowest),
+      'most': _percent(u.highest),
     }
     for u in found.units
   ]
