@@ -204,7 +204,7 @@ void CostModel::Vector(const TaskDesc& task, Cost* cost) {
   const auto elements = static_cast<double>(box.elements());
   const double read = ReadBoxes(task, cost);
   const double ops =
-      VectorOperations(figures_, KindOf(task).work, read, elements);
+      VectorOperations(figures_, header_, KindOf(task).work, read, elements);
   const double width = pricing_.element_bytes[written.buffer];
   cost->flops = ops;
   cost->written = elements * width;
@@ -293,9 +293,9 @@ void CostModel::Send(const TaskDesc& task, Cost* cost) {
   }
   cost->fixed += figures_.put_head + latency;
   const bool weighted = Applies(header_, kind.weighted);
-  const double ops = weighted ? figures_.sum_ops * cost->read /
-                                    pricing_.element_bytes[kind.left()]
-                              : 0;
+  const double elements = cost->read / pricing_.element_bytes[kind.left()];
+  const double ops = elements * ((weighted ? figures_.sum_ops : 0) +
+                                 SentOperations(header_, kind.work));
   cost->own = std::max({ops / figures_.vector, cost->read / figures_.aiv_read,
                         cost->written / figures_.aiv_write +
                             cost->linked / figures_.aiv_link + held_up});

@@ -58,22 +58,41 @@ inline double CubeOperations(double rows, double cols, double depth,
   return 2 * up(rows, kFractal) * up(cols, kFractal) * up(depth, step_depth);
 }
 
-// Of elements that a vector tile reads and writes.
-inline double VectorOperations(const Figures& figures, Work work, double read,
-                               double written) {
-  return work == Work::kActivation       ? written * figures.activation_ops
+// Of an element that becomes a code: casts, absolute value, row maximum, scale
+// and casts to int8; and of a sum that becomes a number: a cast and two scales.
+constexpr double kQuantiseOps = 8, kDequantiseOps = 3;
+
+// Of elements that a vector tile reads and writes.  The activation of codes
+// also dequantises both halves of its row, and quantises what it makes.
+inline double VectorOperations(const Figures& figures,
+                               const ImageHeader& header, Work work,
+                               double read, double written) {
+  const double codes =
+      IsQuantised(header) ? 2 * kDequantiseOps + kQuantiseOps : 0;
+  return work == Work::kActivation ? written * (figures.activation_ops + codes)
          : work == Work::kActivationGrad ? written * figures.activation_grad_ops
                                          : read * figures.sum_ops;
+}
+
+// Of a row of codes.
+inline double ScaleBytes(const ImageHeader& header, int buffer) {
+  return NumScales(header, buffer) > 0 ? kFloatBytes : 0;
+}
+
+// What a put makes of an element that it sends.
+inline double SentOperations(const ImageHeader& header, Work work) {
+  if (!IsQuantised(header) || work == Work::kRelayRows) return 0;
+  return work == Work::kPutHome ? kDequantiseOps : kQuantiseOps;
 }
 
 // What travels beside a row of a buffer.
 inline double BesideBytes(const ImageHeader& header, int buffer) {
   if (BesideOf(header, buffer) == 0) return 0;
   switch (kBuffers[buffer].beside) {
-    case Beside::kHeader:
-      return 8;  // a slot and a weight
+    case Beside::kHeader:  // a slot and a weight
+      return 8 + ScaleBytes(header, buffer);
     case Beside::kHeaders:
-      return sizeof(RowCopy) * CopiesOf(header);
+      return sizeof(RowCopy) * CopiesOf(header) + ScaleBytes(header, buffer);
     default:
       return kFloatBytes;
   }

@@ -33,6 +33,9 @@ ELEMENTS = {
   'int8': (1, 'cube_int8', 32),
 }
 _FLOAT_BUFFERS = ('d_topk_weights',)
+# Of an image of codes: what stays in its storage, and what sums codes.
+_STORED_BUFFERS = ('x', 'returned', 'y')
+_SUM_BUFFERS = ('gate_up', 'expert_out')
 # As `TaskTime` of `engine.h`, which fills a cache line.
 _TIMES = (
   'start',
@@ -152,6 +155,10 @@ def _element_bytes(image, element: str, overrides) -> list[float]:
   width = float(ELEMENTS[element][0])
   sizes = {b.name.lower(): width for b in layout.Buffer}
   sizes |= dict.fromkeys(_FLOAT_BUFFERS, 4.0)
+  if image.policy.rows:
+    storage_width = float(ELEMENTS[image.policy.storage][0])
+    sizes |= dict.fromkeys(_STORED_BUFFERS, storage_width)
+    sizes |= dict.fromkeys(_SUM_BUFFERS, 4.0)
   for name, size in (overrides or {}).items():
     if name not in sizes:
       raise ValueError(
@@ -211,7 +218,7 @@ def _model(
   element_bytes=None,
   barriers=False,
 ):
-  element = element or image.policy.storage
+  element = element or ('int8' if image.policy.rows else image.policy.storage)
   if element not in ELEMENTS:
     raise ValueError(
       f'element: expected one of {tuple(ELEMENTS)}, got {element!r}'
@@ -265,7 +272,7 @@ def simulate(
       `collective` of their capacity, matrix products `operator_efficiency`.
     sharing: whether cores and ranks share memories and links; without, each
       demand has them for itself, and L2 holds what tasks of lower numbers left.
-    element: one of ELEMENTS; None is the image's storage.
+    element: one of ELEMENTS; None is the image's storage, or its codes'.
     element_bytes: B of an element of some buffers, by name, if another.
 
   Raises:

@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.proofs import proofs
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
@@ -15,6 +16,9 @@ from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.simulate_testing import DIRECTIONS
 from hpmoe.backend_ascend.simulator.simulate_testing import image_of
 from hpmoe.backend_ascend.simulator.simulate_testing import routing_of
+from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import granularity
+from hpmoe.reference.contract import precision
 
 CORPUS = pathlib.Path(__file__).parents[1] / 'compiler/testdata/image_corpus'
 
@@ -158,3 +162,38 @@ class TestOptions:
     np.testing.assert_array_equal(wide.own, free.own)
     held_up = free.linked * (1e-3 - 1e-6)
     np.testing.assert_allclose(narrow.own, free.own + held_up)
+
+
+def test_an_image_of_codes_sends_half_and_multiplies_int8(a3):
+  # Given a layer in bfloat16 and on codes, when both are priced, then a row on
+  # a link is D bytes and a slot, a weight and a scale instead of 2 D and 8;
+  # sums of four bytes are written where numbers of two were; cubes take the
+  # steps of int8.
+  config = config_testing.make_config(r=2, t=24, e=4, k=2, d=24, f=16)
+  options = granularity.Options(row_block=4, col_block=3, num_aic=2, num_aiv=3)
+  weights, rows = layout.QUANTISED[1]
+  plain = precision.PrecisionPolicy('bfloat16')
+  coded = dataclasses.replace(plain, quantised=weights, rows=rows)
+  prices = []
+  for policy in (plain, coded):
+    image = compiler.compile_forward(config, policy, options).image
+    tasks = image.tables['tasks']
+    price = simulate.costs(image, a3, routing_of(image))
+    kinds = {
+      kind: np.flatnonzero(tasks['kind'] == kind)
+      for kind in (layout.Kind.DISPATCH, layout.Kind.GATE_UP, layout.Kind.DOWN)
+    }
+    prices.append((price, kinds))
+  (wide, kinds), (narrow, kinds_of_codes) = prices
+  assert all((kinds[kind] == kinds_of_codes[kind]).all() for kind in kinds)
+  puts = kinds[layout.Kind.DISPATCH]
+  assert wide.linked[puts].sum() > 0
+  np.testing.assert_allclose(
+    narrow.linked[puts] * (2 * 24 + 8), wide.linked[puts] * (24 + 12)
+  )
+  for kind in (layout.Kind.GATE_UP, layout.Kind.DOWN):
+    cubes = kinds[kind]
+    np.testing.assert_allclose(narrow.written[cubes], 2 * wide.written[cubes])
+    np.testing.assert_allclose(narrow.flops[cubes], wide.flops[cubes])
+  deep = a3['cube_int8'] / a3['cube_bf16']
+  assert deep == pytest.approx(2, rel=0.1)

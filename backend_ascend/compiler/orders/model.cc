@@ -331,7 +331,7 @@ class Predictor {
       elements += n;
       read += n * Width(spec.buffer);
     }
-    const double ops = sim::VectorOperations(f_, info.work, elements, cols);
+    const double ops = sim::VectorOperations(f_, h_, info.work, elements, cols);
     const double written = cols * Width(info.written);
     const double row =
         std::max({ops / f_.vector, read / f_.aiv_read, written / f_.aiv_write});

@@ -250,7 +250,7 @@ CodeGemmTile MakeCodeGemmTile(const TaskDesc& task, const Layer& layer) {
   tile.ldc = out.cols;
   tile.m = RealRows(task, layer).count();
   tile.n = task.col_end - task.col_begin;
-  tile.k = static_cast<int32_t>(rows.cols);
+  tile.k = static_cast<int32_t>(tile.lda);
   return tile;
 }
 
@@ -271,7 +271,7 @@ CodeSwigluTile MakeCodeSwigluTile(const TaskDesc& task, const Layer& layer) {
   tile.ld_in = gate_up.cols;
   tile.ld_codes = out.cols;
   tile.rows = RealRows(task, layer).count();
-  tile.cols = width;
+  tile.cols = layer.image->d_ff;
   tile.dtype = StoredAs(layer);
   tile.activation = static_cast<ActivationKind>(layer.image->activation);
   return tile;

@@ -10,6 +10,7 @@ import dataclasses
 
 import numpy as np
 
+from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.tune import int8
@@ -77,7 +78,9 @@ def _quantised(layer: tuner.Layer) -> tuner.Layer:
   """Returns the layer with products of int8, if their rate is known."""
   if layer.machine.figures['cube_int8'].tag == 'assumed':
     return layer
-  return dataclasses.replace(layer, seconds=int8.seconds)
+  weights, rows = layout.QUANTISED[1]
+  forward = dataclasses.replace(layer.policy, quantised=weights, rows=rows)
+  return dataclasses.replace(layer, seconds=int8.seconds, forward=forward)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +114,7 @@ LEVERS: Mapping[str, Lever] = {
     'int8',
     'storage',
     _quantised,
-    'other numbers; our flow has no tasks of int8',
+    'other numbers; weights are quantised in each pass',
   ),
 }
 

@@ -87,13 +87,14 @@ def test_only_what_helps_is_pulled_and_each_has_its_share(rows, kept):
 
 
 def test_a_forward_pass_of_int8_pays_for_what_it_converts():
-  # Given a pass of two bytes an element, when its products take one, then rows
-  # and weights are quantised before it and numbers made before the other pass,
-  # by hand, at three bytes an element over HBM; and products take no longer.
+  # Given a pass of two bytes an element, when its products are of codes, then
+  # weights are quantised before it and numbers made before the other pass, by
+  # hand, at three bytes an element over HBM; and the image, which runs, takes
+  # no longer.
   layer = _layer(64, 64, 64, 64)
   hbm = layer.machine['hbm']
-  tokens, experts, width, hidden, rows = 256, 2, 256, 128, 256
-  front = (3 * experts * width * hidden + tokens * width) * 3 / hbm
+  experts, width, hidden, rows = 2, 256, 128, 256
+  front = 3 * experts * width * hidden * 3 / hbm
   saved = rows * (width + hidden) * 3 / hbm
   fast = dataclasses.replace(
     layer, machine=layer.machine.with_figures(vector=1e18)
@@ -103,16 +104,10 @@ def test_a_forward_pass_of_int8_pays_for_what_it_converts():
   half = tuner.Tuner(levers.apply_levers(fast, ['forward'])).time(options)
   made = half.simulated['uneven']
   assert made['backward'] == pytest.approx(whole['backward'] + saved, rel=1e-12)
-  # Casts, row maximum, scale; the scales of both halves; SwiGLU itself.
-  machine = fast.machine.with_figures(activation_ops=8 + 2 + 10)
-  _, image = next(iter(tuner.Tuner(fast).images(options)))
-  run = simulate.simulate(
-    image,
-    machine,
-    fast.cases['uneven'],
-    element='int8',
-    element_bytes=dict(gate_up=2, expert_out=2, returned=2, y=2),
-  )
+  quantised = levers.apply_levers(fast, ['forward'])
+  _, image = next(iter(tuner.Tuner(quantised).images(options)))
+  assert image.policy.rows == 'int8_token'
+  run = simulate.simulate(image, fast.machine, fast.cases['uneven'])
   assert made['forward'] == pytest.approx(front + run.total, rel=1e-12)
   assert run.total < whole['forward']
 

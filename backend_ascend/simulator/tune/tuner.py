@@ -65,6 +65,7 @@ class Layer:
     cases: `[R, T, K]` i32 experts of every token, by name of the routing.
     target: as `compiler.require_target`.
     seconds: of a pass; arguments as of `simulate_stored`.
+    forward: precision of the forward pass, if another one than `policy`.
   """
 
   config: config_lib.MoEConfig
@@ -73,6 +74,12 @@ class Layer:
   cases: Mapping[str, np.ndarray]
   target: str = 'host'
   seconds: Callable[..., float] = simulate_stored
+  forward: precision.PrecisionPolicy | None = None
+
+  def policy_of(self, direction: layout.Direction) -> precision.PrecisionPolicy:
+    """Returns the precision of a pass."""
+    is_forward = direction == layout.Direction.FORWARD
+    return self.forward if is_forward and self.forward else self.policy
 
   @property
   def cores(self) -> tuple[int, int]:
@@ -245,7 +252,8 @@ class Tuner:
   def images(self, options: granularity.Options):
     """Yields (pass, image) without proofs; the result is compiled again."""
     for direction, lower in _LOWER.items():
-      flow = lower(self.layer.config, self.layer.policy, options)
+      policy = self.layer.policy_of(direction)
+      flow = lower(self.layer.config, policy, options)
       placement_ = placement.place(flow, orders.select_scheduler(options)(flow))
       yield direction, image_lib.load(image_lib.serialize(placement_))
 
