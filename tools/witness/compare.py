@@ -14,9 +14,9 @@ CLEAN = 'clean'
 CLEAN_IF_COUNTED = 'clean where flags count'
 # Of a flag or barrier that is left out.
 REPORTED = 'reported'
-TWICE = 'redundant: others order the same bytes'
-WHOLE_ARRAY = 'vendor stricter: an array in global memory is one piece'
-ROUNDS = 'vendor stricter: rounds that the loop has not'
+TWICE = 'redundant'
+WHOLE_ARRAY = 'vendor stricter: whole arrays'
+ROUNDS = 'vendor stricter: rounds that do not come'
 # Of which one side is wrong.
 UNORDERED = 'twin stricter: the vendor leaves the same bytes unordered'
 SILENT = 'SILENT: the graph names a lack, the twin does not'

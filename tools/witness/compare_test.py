@@ -99,6 +99,6 @@ class TestRows:
 
     rows = main.rows({'a': [right, right], 'b': [right, wrong]})
 
-    assert ['programs', 2, 2] in rows
-    assert [compare.SILENT, 0, 1] in rows
+    assert ['programs', '2', '2'] in rows
+    assert [compare.SILENT, '0', '1'] in rows
     assert compare.ALONE not in [row[0] for row in rows]

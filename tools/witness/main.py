@@ -2,6 +2,7 @@
 
   python -m hpmoe.tools.witness.main --witness_tool=PATH/bishengir-opt
       [--witness_programs=2000] [--witness_first=0] [--witness_show=SEED]
+      [--nowitness_order]
 
 Random programs of loads, stores and vector instructions, straight and in
 loops, are written for the vendor's compiler and for the twin.  The vendor's two
@@ -41,6 +42,9 @@ _FIRST = flags.DEFINE_integer('witness_first', 0, 'Seed of the first.')
 _SHOW = flags.DEFINE_integer(
   'witness_show', None, 'Print this program and what is said of it, only.'
 )
+_ORDER = flags.DEFINE_bool(
+  'witness_order', True, 'Compare order; else values alone.'
+)
 _STORE = flags.DEFINE_bool(
   'witness_store', False, 'Write the data of witness_test.py, only.'
 )
@@ -52,11 +56,11 @@ _VALUES = 500  # programs
 _HEAD = '// make witness WITNESS_FLAGS=--witness_store\n'
 _ROWS = {
   'programs': 'programs',
-  compare.CLEAN: 'run clean on the twin',
-  compare.CLEAN_IF_COUNTED: 'run clean with flags_count',
-  'left out': 'flags and barriers of the vendor',
-  'demands': 'asked for by the twin, from none on',
-  compare.REPORTED: 'left out alone: reported',
+  compare.CLEAN: 'clean',
+  compare.CLEAN_IF_COUNTED: 'clean with `flags_count`',
+  'left out': 'flags and barriers',
+  'demands': 'that the twin asks for',
+  compare.REPORTED: 'left out: reported',
   compare.TWICE: compare.TWICE,
   compare.ROUNDS: compare.ROUNDS,
   compare.WHOLE_ARRAY: compare.WHOLE_ARRAY,
@@ -93,7 +97,7 @@ def rows(verdicts: dict[str, list[compare.Verdict]]) -> list[list[object]]:
   }
   wrong = {kind: kind for kind in compare.WRONG}
   return [
-    [head, *(counts[name][kind] for name in verdicts)]
+    [head, *(f'{counts[name][kind]:,}' for name in verdicts)]
     for kind, head in (_ROWS | wrong).items()
     if kind in _ROWS or any(counts[name][kind] for name in verdicts)
   ]
@@ -165,12 +169,13 @@ def main(argv: Sequence[str]) -> None:
       pairs = vendor.synchronise(tool, [programs.write(_SHOW.value)], solver)
       print(show(pairs[0], solver))
   else:
-    sys.exit(_run(tool))
+    seeds = range(_FIRST.value, _FIRST.value + _PROGRAMS.value)
+    wrong = _ORDER.value and _run_order(tool, seeds)
+    sys.exit(int(_run_values(tool, seeds) or wrong))
 
 
-def _run(tool: pathlib.Path) -> int:
-  """Judges all programs; returns the exit code."""
-  seeds = range(_FIRST.value, _FIRST.value + _PROGRAMS.value)
+def _run_order(tool: pathlib.Path, seeds: range) -> bool:
+  """Judges all programs; returns whether one side is wrong."""
   verdicts = {
     solver: list(judge(tool, seeds, solver)) for solver in vendor.SOLVERS
   }
@@ -187,7 +192,7 @@ def _run(tool: pathlib.Path) -> int:
     for verdict in of_solver
     for kind in (verdict.whole, *verdict.parts)
   }
-  return int(bool(kinds & set(compare.WRONG)) or _run_values(tool, seeds))
+  return bool(kinds & set(compare.WRONG))
 
 
 def _run_values(tool: pathlib.Path, seeds: range) -> bool:

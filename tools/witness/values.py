@@ -35,11 +35,11 @@ OTHER = 'other'
 KINDS = (NAN, ZERO, LAST, OTHER)
 # Why an instruction differs by more than a NaN's bits.
 REASONS = {
-  'exp': "the CPU's libm is not rounded to nearest, the twin is",
-  'ln': "the CPU's libm is not rounded to nearest, the twin is",
-  'rsqrt': 'the vendor rounds the root, then its reciprocal; the twin once',
-  'reciprocal': 'its page allows 1e-4: the twin drops bits of the result',
-  'not': "the vendor's lowering is wrong: it leaves the operand as it is",
+  'exp': 'libm: the twin is nearest',
+  'ln': 'libm: the twin is nearest',
+  'rsqrt': 'vendor rounds twice: the twin is nearest',
+  'reciprocal': 'twin rough, as its page allows',
+  'not': 'vendor wrong: the operand comes back',
 }
 # What stands for them in programs.
 _STAND_INS = {
@@ -153,7 +153,7 @@ def run(
   twin: twins.Twin,
   folder: pathlib.Path,
 ) -> tuple[int, list[Difference]]:
-  """Returns how many elements a program wrote, and those that differ.
+  """Returns how many elements there are of results, and those that differ.
 
   Raises:
     ValueError: the twin reports something.
@@ -169,11 +169,12 @@ def run(
   vendor_value = lowering.run(program, arrays)
   twin_value = _split(after.read_bytes(), arrays)
   differences: list[Difference] = []
+  results = {s.out.array for s in program.steps() if s.name == 'store'}
   begin = 0
   for a, b in zip(twin_value, vendor_value):
     differences += _differences(a, b, begin)
     begin += a.size
-  return begin, differences
+  return sum(arrays[i].size for i in results), differences
 
 
 def _split(data: bytes, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -282,14 +283,21 @@ def _run_batch(
 
 
 def rows(counts: Sequence[Count]) -> list[list[object]]:
-  """Returns the table's rows; what differs in NaNs' bits alone is one."""
-  alike = Count('all other instructions')
+  """Returns the table's rows: instructions that differ, all others, programs.
+
+  An instruction that differs in a NaN's bits alone is one of the others.
+  """
+  others = Count('others')
+  by_name = {c.name.split()[0]: Count('', reason=c.reason) for c in counts}
+  apart = {c.name.split()[0] for c in counts[:-1] if c.example}
   for count in counts[:-1]:
-    if not count.example:
-      alike.elements += count.elements
-      alike.kinds.update(count.kinds)
-  apart = [count for count in counts[:-1] if count.example]
+    name = count.name.split()[0]
+    row = by_name[name] if name in apart else others
+    row.name = row.name or name
+    row.elements += count.elements
+    row.kinds.update(count.kinds)
+  differing = [row for name, row in by_name.items() if name in apart]
   return [
-    [c.name, c.elements, *(c.kinds[kind] for kind in KINDS), c.reason]
-    for c in (alike, *apart, counts[-1])
+    [c.name, f'{c.elements:,}', *(f'{c.kinds[k]:,}' for k in KINDS), c.reason]
+    for c in (*differing, others, counts[-1])
   ]
