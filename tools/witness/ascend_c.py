@@ -47,7 +47,7 @@ class _Text:
         if isinstance(node, hivm.Sync)
         else self._step(node, counter)
       )
-      self._lines.append(f'#line {self._number + 1}\n  {call}')
+      self._lines.append(f'#line {self._number + 1} "batch.cc"\n  {call}')
       self._number += 1
 
   def _sync(self, sync: hivm.Sync) -> str:

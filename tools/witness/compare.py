@@ -15,8 +15,8 @@ CLEAN_IF_COUNTED = 'clean where flags count'
 # Of a flag or barrier that is left out.
 REPORTED = 'reported'
 TWICE = 'redundant'
-WHOLE_ARRAY = 'vendor stricter: whole arrays'
-ROUNDS = 'vendor stricter: rounds that do not come'
+WHOLE_ARRAY = 'vendor stricter: arrays'
+ROUNDS = 'vendor stricter: loops'
 # Of which one side is wrong.
 UNORDERED = 'twin stricter: the vendor leaves the same bytes unordered'
 SILENT = 'SILENT: the graph names a lack, the twin does not'

@@ -183,7 +183,7 @@ def _run_order(tool: pathlib.Path, seeds: range) -> bool:
   for row in table:
     print('|'.join(map(str, row)))
   if figures.KEEP.value:
-    run = figures.run('make witness')
+    run = _source()
     columns = ('', *vendor.SOLVERS)
     figures.write('witness', columns, table, [run], examples=examples(verdicts))
   kinds = {
@@ -193,6 +193,11 @@ def _run_order(tool: pathlib.Path, seeds: range) -> bool:
     for kind in (verdict.whole, *verdict.parts)
   }
   return bool(kinds & set(compare.WRONG))
+
+
+def _source() -> dict[str, str]:
+  run = figures.run('make witness')
+  return run | dict(processor=figures.ANY, load=figures.ANY)
 
 
 def _run_values(tool: pathlib.Path, seeds: range) -> bool:
@@ -209,7 +214,7 @@ def _run_values(tool: pathlib.Path, seeds: range) -> bool:
     if not count.is_explained:
       print(f'NOT EXPLAINED: {count.name}: {count.example}')
   if figures.KEEP.value:
-    run = figures.run('make witness')
+    run = _source()
     columns = ('values of', 'elements', *values.KINDS, 'why')
     examples_of = {c.name: c.example for c in counts if c.example}
     figures.write('witness_values', columns, table, [run], examples=examples_of)

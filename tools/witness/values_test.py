@@ -86,6 +86,22 @@ class TestRun:
     assert not count.is_explained
 
 
+class TestReasons:
+  def test_a_twin_that_is_not_nearest_has_none(self):
+    program = _single('exp', 'f32')
+    (x,) = values.inputs(program)[:1]
+    k = int(np.flatnonzero(np.abs(x) < 1)[0])
+    exact = np.float32(np.exp(np.float64(x[k])))
+    other = np.nextafter(exact, np.float32(0))
+
+    def is_nearest(*pair):
+      last = values.Difference(values.LAST, *pair, x.size + k)
+      return values.is_nearest('exp', program, [last])
+
+    assert is_nearest(exact, other)
+    assert not is_nearest(other, exact)
+
+
 class TestPrograms:
   def test_reasons_are_of_instructions_that_have_a_stand_in(self):
     assert set(values.REASONS) <= set(instructions.TABLE)
