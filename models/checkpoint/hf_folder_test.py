@@ -1,6 +1,5 @@
 """Folders of Hugging Face: every tensor in its place, every fault named."""
 
-from collections.abc import Callable
 import json
 import pathlib
 import re
@@ -9,7 +8,6 @@ import shutil
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors import numpy as safetensors_numpy
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import golden_testing as golden
@@ -21,6 +19,10 @@ from hpmoe.models.checkpoint import weights as weights_lib
 
 DEEPSEEK, QWEN, MIXTRAL, STACKED, GPT, MXFP4 = (
   model_testing.TESTDATA / name for name in model_testing.FOLDERS
+)
+
+_WIDE = dict(
+  hidden_size=136, num_hidden_layers=1, dtype='bfloat16', head_dim=72
 )
 
 
@@ -94,7 +96,7 @@ class TestRead:
       name: tensor.astype(np.float16)
       for name, tensor in model_testing.tensors(QWEN).items()
     }
-    _folder(tmp_path / 'f16', QWEN, files, dtype='float16')
+    model_testing.write_folder(tmp_path / 'f16', QWEN, files, dtype='float16')
     # when
     weights = hf_folder.read(tmp_path / 'f16')
     # then
@@ -109,17 +111,21 @@ class TestRead:
       for name, tensor in model_testing.tensors(DEEPSEEK).items()
     }
     assert any('shared_experts' in name for name in files)
-    folder = _folder(tmp_path / 'none', DEEPSEEK, files, n_shared_experts=0)
+    folder = model_testing.write_folder(
+      tmp_path / 'none', DEEPSEEK, files, n_shared_experts=0
+    )
     assert not [n for n in hf_folder.read(folder).load() if 'shared' in n]
 
   def test_a_tied_head_that_is_repeated(self, tmp_path):
     files = model_testing.tensors(QWEN)
     files['lm_head.weight'] = files['model.embed_tokens.weight']
-    folder = _folder(tmp_path / 'same', QWEN, files)
+    folder = model_testing.write_folder(tmp_path / 'same', QWEN, files)
     assert 'lm_head.weight' not in hf_folder.read(folder).specs
     files['lm_head.weight'] = files['lm_head.weight'] + 1
     with pytest.raises(ValueError, match='lm_head.weight: expected the bits'):
-      hf_folder.read(_folder(tmp_path / 'other', QWEN, files))
+      hf_folder.read(
+        model_testing.write_folder(tmp_path / 'other', QWEN, files)
+      )
 
 
 # Of the golden configurations with weights of seed 0, by transformers 5.23.
@@ -164,7 +170,7 @@ class TestOtherNames:
 
   def test_stacked_experts_of_either_order(self, tmp_path, seed):
     # given experts [E, in, out], as published, of widths that tell
-    fields = _fields(model_testing.TESTDATA / 'qwen3_vl_moe')
+    fields = model_testing.read_fields(model_testing.TESTDATA / 'qwen3_vl_moe')
     fields['text_config']['moe_intermediate_size'] = 24
     weights = model_testing.parameters(config_lib.from_hf(fields), seed)
     stacked = dict(w_gate_up='gate_up_proj', w_down='down_proj')
@@ -175,7 +181,7 @@ class TestOtherNames:
         name = name.replace(part, file_part)
       files[expert_layout.rename(family, name)] = value
     (tmp_path / 'vl').mkdir()
-    _save(tmp_path / 'vl/model.safetensors', files)
+    model_testing.save(tmp_path / 'vl/model.safetensors', files)
     (tmp_path / 'vl/config.json').write_text(json.dumps(fields))
     # then
     model_testing.assert_same(hf_folder.read(tmp_path / 'vl').load(), weights)
@@ -183,7 +189,9 @@ class TestOtherNames:
   def test_the_text_of_a_model_of_pictures_is_one_of_text(self, tmp_path):
     source = model_testing.TESTDATA / 'qwen3_vl_moe'
     convert.write(tmp_path / 'text', convert.read(source))
-    assert _fields(tmp_path / 'text')['model_type'] == 'qwen3_moe'
+    assert (
+      model_testing.read_fields(tmp_path / 'text')['model_type'] == 'qwen3_moe'
+    )
     text = convert.read(tmp_path / 'text')
     model_testing.assert_same(text.load(), convert.read(source).load())
     assert not [
@@ -201,7 +209,9 @@ class TestRoundTrip:
     model_testing.assert_same(
       model_testing.tensors(tmp_path / 'back'), model_testing.tensors(folder)
     )
-    assert _fields(tmp_path / 'back') == _fields(folder)
+    assert model_testing.read_fields(
+      tmp_path / 'back'
+    ) == model_testing.read_fields(folder)
     before, after = (
       (f / 'generation_config.json').read_bytes()
       for f in (folder, tmp_path / 'back')
@@ -257,7 +267,7 @@ class TestFloat8:
   @pytest.fixture
   def quantised(self, tmp_path, seed) -> tuple[pathlib.Path, dict]:
     """Returns a folder, and its tensors; no width is a multiple of a block."""
-    config = config_lib.from_hf(_fields(QWEN) | _WIDE)
+    config = config_lib.from_hf(model_testing.read_fields(QWEN) | _WIDE)
     params = model_testing.parameters(config, seed)
     convert.write(tmp_path / 'bf16', weights_lib.of_parameters(config, params))
     files = model_testing.tensors(tmp_path / 'bf16')
@@ -270,7 +280,9 @@ class TestFloat8:
       files[name + '_scale_inv'] = scale
     quantised = dict(quant_method='fp8', weight_block_size=[128, 128])
     fields = _WIDE | dict(quantization_config=quantised)
-    return _folder(tmp_path / 'f8', QWEN, files, **fields), files
+    return model_testing.write_folder(
+      tmp_path / 'f8', QWEN, files, **fields
+    ), files
 
   @pytest.mark.parametrize(
     'name, tensor',
@@ -295,13 +307,15 @@ class TestFloat8:
   def test_without_its_scale(self, quantised):
     folder, files = quantised
     del files['model.layers.0.self_attn.o_proj.weight_scale_inv']
-    _save(folder / 'model.safetensors', files)
+    model_testing.save(folder / 'model.safetensors', files)
     with pytest.raises(ValueError, match='1 missing: .*o_proj.weight_scale_i'):
       hf_folder.read(folder)
 
   def test_another_way_to_quantise_is_refused(self, quantised):
     folder, _ = quantised
-    _config(quantization_config={'quant_method': 'awq'})(folder)
+    fields = model_testing.read_fields(folder)
+    fields |= dict(quantization_config={'quant_method': 'awq'})
+    (folder / 'config.json').write_text(json.dumps(fields))
     with pytest.raises(ValueError, match="blocks of weights, got 'awq'"):
       hf_folder.read(folder)
 
@@ -310,7 +324,7 @@ class TestFloat8:
     folder, files = quantised
     for name in [n for n in files if n.endswith('_scale_inv')]:
       files[name] = np.exp2(np.round(np.log2(files[name])))
-    _save(folder / 'model.safetensors', files)
+    model_testing.save(folder / 'model.safetensors', files)
     want = hf_folder.read(folder).load()
     powers = {
       name: tensor.astype(ml_dtypes.float8_e8m0fnu)
@@ -319,7 +333,7 @@ class TestFloat8:
       for name, tensor in files.items()
     }
     assert {t.dtype.name for t in powers.values()} >= {'float8_e8m0fnu'}
-    _save(folder / 'model.safetensors', powers)
+    model_testing.save(folder / 'model.safetensors', powers)
     # then
     model_testing.assert_same(hf_folder.read(folder).load(), want)
 
@@ -329,7 +343,7 @@ class TestFloat8:
     folder, files = quantised
     for name in [n for n in files if n.endswith('gate_proj.weight_scale_inv')]:
       files[name.replace('gate_proj', 'up_proj')] = files[name]
-    _save(folder / 'model.safetensors', files)
+    model_testing.save(folder / 'model.safetensors', files)
     want = hf_folder.read(folder).load()
     prefix = 'model.layers.0.mlp.experts.'
     stacked = {n: t for n, t in files.items() if not n.startswith(prefix)}
@@ -344,14 +358,16 @@ class TestFloat8:
       gate_up = parts['gate'] if end else gate_up
       stacked[f'{prefix}gate_up_proj{end}'] = gate_up
       stacked[f'{prefix}down_proj{end}'] = parts['down']
-    _save(folder / 'model.safetensors', stacked)
+    model_testing.save(folder / 'model.safetensors', stacked)
     # then
     model_testing.assert_same(hf_folder.read(folder).load(), want)
 
 
 class TestDtypes:
   def _bfloat16(self, folder) -> dict[str, np.ndarray]:
-    config = config_lib.from_hf(_fields(QWEN) | {'dtype': 'bfloat16'})
+    config = config_lib.from_hf(
+      model_testing.read_fields(QWEN) | {'dtype': 'bfloat16'}
+    )
     params = model_testing.parameters(config, 0)
     convert.write(folder, weights_lib.of_parameters(config, params))
     return model_testing.tensors(folder)
@@ -362,14 +378,14 @@ class TestDtypes:
     want = hf_folder.read(tmp_path / 'a').load()
     buffer = np.ones(4, getattr(ml_dtypes, dtype))
     name = 'model.layers.0.self_attn.rotary_emb.inv_freq'
-    _save(tmp_path / 'a/model.safetensors', files | {name: buffer})
+    model_testing.save(tmp_path / 'a/model.safetensors', files | {name: buffer})
     model_testing.assert_same(hf_folder.read(tmp_path / 'a').load(), want)
 
   def test_weights_in_five_bits_of_exponent_are_themselves(self, tmp_path):
     files = self._bfloat16(tmp_path / 'a')
     name = 'model.layers.0.self_attn.q_proj.weight'
     files[name] = files[name].astype(ml_dtypes.float8_e5m2)
-    _save(tmp_path / 'a/model.safetensors', files)
+    model_testing.save(tmp_path / 'a/model.safetensors', files)
     read = hf_folder.read(tmp_path / 'a').read(name)
     assert read.dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(read, files[name].astype(read.dtype))
@@ -387,11 +403,11 @@ class TestDtypes:
     files = self._bfloat16(tmp_path / 'a')
     want = hf_folder.read(tmp_path / 'a').load()
     files['model.norm.weight'] = files['model.norm.weight'].astype(np.float32)
-    _save(tmp_path / 'a/model.safetensors', files)
+    model_testing.save(tmp_path / 'a/model.safetensors', files)
     model_testing.assert_same(hf_folder.read(tmp_path / 'a').load(), want)
     # when its values are others
     files['model.norm.weight'][3] += 2.0**-20
-    _save(tmp_path / 'a/model.safetensors', files)
+    model_testing.save(tmp_path / 'a/model.safetensors', files)
     # then it says how to read them
     with pytest.raises(ValueError, match=r'norm.weight: .*--dtype=bfloat16 ro'):
       hf_folder.read(tmp_path / 'a').load()
@@ -435,7 +451,9 @@ class TestQuantised:
     files = model_testing.tensors(QWEN)
     name = 'model.layers.0.self_attn.q_proj.'
     files[name + end] = files.pop(name + 'weight')
-    _folder(tmp_path / 'q', QWEN, files, quantization_config=options)
+    model_testing.write_folder(
+      tmp_path / 'q', QWEN, files, quantization_config=options
+    )
     if options is None:
       content = dict(quantization=dict(quant_algo='NVFP4'))
       path = tmp_path / 'q/hf_quant_config.json'
@@ -449,193 +467,8 @@ class TestQuantised:
   def test_weights_in_float_are_read_whatever_the_method(self, tmp_path):
     files = model_testing.tensors(QWEN)
     options = dict(quant_method='bitsandbytes', load_in_8bit=True)
-    _folder(tmp_path / 'q', QWEN, files, quantization_config=options)
+    model_testing.write_folder(
+      tmp_path / 'q', QWEN, files, quantization_config=options
+    )
     want = hf_folder.read(QWEN).load()
     model_testing.assert_same(hf_folder.read(tmp_path / 'q').load(), want)
-
-
-_WIDE = dict(
-  hidden_size=136, num_hidden_layers=1, dtype='bfloat16', head_dim=72
-)
-
-
-def _fields(folder: pathlib.Path) -> dict:
-  return json.loads((folder / 'config.json').read_text())
-
-
-# --- What is damaged is refused -------------------------------------------
-
-
-def _save(path: pathlib.Path, tensors) -> None:
-  contiguous = {n: np.ascontiguousarray(t) for n, t in tensors.items()}
-  safetensors_numpy.save_file(contiguous, path)
-
-
-def _folder(out, like, tensors, **fields) -> pathlib.Path:
-  out.mkdir()
-  _save(out / 'model.safetensors', tensors)
-  (out / 'config.json').write_text(json.dumps(_fields(like) | fields))
-  return out
-
-
-def _tensors(change: Callable) -> Callable:
-  """Returns damage that changes the tensors of a folder's first file."""
-
-  def damage(folder):
-    path = sorted(folder.glob('*.safetensors'))[0]
-    tensors = safetensors_numpy.load_file(path)
-    change(tensors)
-    _save(path, tensors)
-
-  return damage
-
-
-def _config(**fields) -> Callable:
-  def damage(folder):
-    text = json.dumps(_fields(folder) | fields)
-    (folder / 'config.json').write_text(text)
-
-  return damage
-
-
-def _drop_tensor(name: str) -> Callable:
-  return _tensors(lambda tensors: tensors.pop(name))
-
-
-def _file(name: str, change: Callable[[bytes], bytes] | None) -> Callable:
-  """Returns damage that changes the bytes of a file, or removes it."""
-
-  def damage(folder):
-    content = (folder / name).read_bytes()
-    (folder / name).unlink()
-    if change is not None:
-      (folder / name).write_bytes(change(content))
-
-  return damage
-
-
-def _all_bad(tensors) -> None:
-  del tensors['model.norm.weight'], tensors['lm_head.weight']
-  tensors['model.extra'] = np.zeros(3, np.float32)
-  tensors['model.embed_tokens.weight'] = np.zeros((3, 4), np.float32)
-  name = 'model.layers.0.input_layernorm.weight'
-  tensors[name] = tensors[name].astype(np.int32)
-
-
-def _set(name, index, value) -> Callable:
-  def change(tensors):
-    tensors[name] = tensors[name].copy()
-    tensors[name][index] = value
-
-  return _tensors(change)
-
-
-_CODED = 'model.layers.0.mlp.experts.down_proj'
-_FLAT = np.zeros((4, 32, 16), np.int8)
-_THIRD = 'model-00003-of-00004.safetensors'
-_HEADER = (20).to_bytes(8, 'little') + b'{"a":{"dtype":"F32"}' + bytes(9)
-_INDEX = hf_folder.INDEX
-FAULTS = [
-  (MXFP4, _drop_tensor(f'{_CODED}_scales'), f'1 missing: {_CODED}_scales'),
-  (
-    MXFP4,
-    _drop_tensor(f'{_CODED}_blocks'),
-    f'1 missing: {_CODED}; 1 unexpected: {_CODED}_scales',
-  ),
-  (
-    MXFP4,
-    _tensors(lambda t: t.update({f'{_CODED}_blocks': _FLAT})),
-    f'1 misshapen: {_CODED}_blocks (expected [4, 32, 1, 16], got [4, 32, 16]); '
-    f'1 mistyped: {_CODED}_blocks (expected uint8, got int8)',
-  ),
-  (
-    MXFP4,
-    _set(f'{_CODED}_scales', (2, 7, 0), 255),
-    'experts.w_down: expected finite weights, got nan at [2, 0, 7], 32 of 4096',
-  ),
-  (
-    MIXTRAL,
-    _tensors(_all_bad),
-    '2 missing: model.norm.weight, lm_head.weight; 1 unexpected: model.extra; '
-    '1 misshapen: model.embed_tokens.weight (expected [48, 16], got [3, 4]); '
-    '1 mistyped: model.layers.0.input_layernorm.weight (expected float32, got '
-    'int32)',
-  ),
-  (
-    MIXTRAL,
-    _tensors(lambda tensors: tensors.clear()),
-    '41 missing: model.embed_tokens.weight, .* and 39 more',
-  ),
-  (DEEPSEEK, _file(_THIRD, None), f"expected 4 shards, got none of ['{_THIRD}"),
-  (DEEPSEEK, _file(_THIRD, lambda b: b[:-1]), f'{_THIRD}: expected .* bytes,'),
-  (DEEPSEEK, _file(_INDEX, lambda _: b'{'), f'{_INDEX}: expected JSON, got'),
-  (
-    DEEPSEEK,
-    _file(_INDEX, lambda _: b'{"weight_map": {"a": "../b"}}'),
-    'expected weight_map, of names to names of files',
-  ),
-  (
-    DEEPSEEK,
-    _tensors(lambda tensors: tensors.popitem()),
-    f'expected the tensors that {_INDEX} lists, got others',
-  ),
-  (
-    MIXTRAL,
-    _file(hf_folder.SINGLE, lambda _: bytes(5)),
-    'expected a safetensors file, got a header of 0 bytes',
-  ),
-  (
-    MIXTRAL,
-    _file(hf_folder.SINGLE, lambda _: _HEADER),
-    'expected a safetensors header, got',
-  ),
-  (
-    MIXTRAL,
-    _file(hf_folder.SINGLE, None),
-    'expected weights in one of .*, got none',
-  ),
-  (MIXTRAL, _config(model_type='llama'), "expected one of .* got 'llama'"),
-  (
-    MIXTRAL,
-    _config(architectures=['LlamaForCausalLM']),
-    "architectures: expected one of .* got 'LlamaForCausalLM'",
-  ),
-  (
-    MIXTRAL,
-    _file('config.json', None),
-    'expected a folder with config.json, got none',
-  ),
-  (
-    MIXTRAL,
-    _config(dtype='bfloat16'),
-    "model.embed_tokens.weight: expected values that config.json's bfloat16 "
-    'has, got float32; --dtype=bfloat16 rounds them, --dtype=float32 keeps',
-  ),
-  (
-    MIXTRAL,
-    _set('model.norm.weight', 5, np.nan),
-    'model.norm.weight: expected finite weights, got nan at [5], 1 of 16',
-  ),
-  (
-    QWEN,
-    _set('model.layers.1.mlp.experts.3.up_proj.weight', (2, 7), -np.inf),
-    'model.layers.1.mlp.experts.w_gate_up: expected finite weights, got -inf '
-    'at [3, 7, 10], 1 of 1024',
-  ),
-]
-
-
-class TestRefuses:
-  @pytest.mark.parametrize('like, damage, text', FAULTS)
-  def test_in_one_line_and_writes_nothing(self, tmp_path, like, damage, text):
-    # given a folder with one fault
-    shutil.copytree(like, tmp_path / 'in')
-    damage(tmp_path / 'in')
-    # when
-    with pytest.raises(ValueError) as error:
-      convert.write(tmp_path / 'out', convert.read(tmp_path / 'in'))
-    # then
-    pattern = re.escape(text).replace(r'\.\*', '.*')
-    assert re.search(pattern, str(error.value)), error.value
-    assert '\n' not in str(error.value)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ['in']

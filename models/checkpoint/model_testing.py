@@ -1,10 +1,13 @@
 """Small models with made weights, and an independent reader of their files."""
 
+import json
 import pathlib
+from typing import Any
 
 import ml_dtypes  # noqa: F401, safetensors needs it to return bfloat16.
 import numpy as np
 import safetensors
+from safetensors import numpy as safetensors_numpy
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import parameters as parameters_lib
@@ -47,3 +50,28 @@ def assert_same(
     assert actual[name].dtype == tensor.dtype, name
     assert actual[name].shape == tensor.shape, name
     assert actual[name].tobytes() == tensor.tobytes(), name
+
+
+def read_fields(folder: pathlib.Path) -> dict[str, Any]:
+  """Returns the contents of a folder's config.json."""
+  return json.loads((folder / 'config.json').read_text())
+
+
+def save(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+  """Writes tensors to a safetensors file."""
+  contiguous = {n: np.ascontiguousarray(t) for n, t in arrays.items()}
+  safetensors_numpy.save_file(contiguous, path)
+
+
+def write_folder(
+  out: pathlib.Path,
+  like: pathlib.Path,
+  arrays: dict[str, np.ndarray],
+  **fields: Any,
+) -> pathlib.Path:
+  """Writes a folder with the config of `like` but for `fields`; returns it."""
+  out.mkdir()
+  save(out / 'model.safetensors', arrays)
+  text = json.dumps(read_fields(like) | fields)
+  (out / 'config.json').write_text(text)
+  return out
