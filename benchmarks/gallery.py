@@ -89,7 +89,7 @@ class Entry:
   bits: Sequence[str] = ('--preset=tiny', '--ranks=1')
 
   def find_python(self) -> str | None:
-    """Returns its interpreter; None: nobody named one."""
+    """Returns its interpreter, or None if none was named."""
     if self.python == 'ours':
       return _PYTHON.value
     if self.python == 'torch':
@@ -141,7 +141,7 @@ def check(entry: Entry, dtype: str, python: str) -> str:
 
 
 def list_changes(entry: Entry, python: str) -> str:
-  """Returns what gives a token of a float32 layer other bits.
+  """Returns what changes the bits of a token of a float32 layer.
 
   Raises:
     RuntimeError: the command failed.
@@ -202,7 +202,7 @@ def read_versions(entry: Entry, python: str) -> str:
 
 
 def measure(entry: Entry, python: str) -> dict[str, Any]:
-  """Returns what is said of an entry."""
+  """Returns the judgement of an entry."""
   outcomes = dict.fromkeys(DTYPES, NOT_TRIED)
   for dtype in (*entry.dtypes, *_list_policies(entry)):
     outcomes[dtype] = check(entry, dtype, python)

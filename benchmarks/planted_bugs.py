@@ -51,7 +51,7 @@ _JUDGEMENT = judgement.Judgement(definition_check.LANES, _RULES, repeat=1)
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What is said of a kernel.
+  """The verdicts on a kernel.
 
   Attributes:
     bug: the bug; None: the kernel is right.
@@ -76,7 +76,7 @@ class Outcome:
 
 
 def judge_case(layer: Layer, bug: Bug | None, explain: bool = False) -> Outcome:
-  """Returns what is said of a kernel of the contract's form."""
+  """Returns the verdicts on a kernel of the contract's form."""
   bench = _make_bench(layer)
   y: list[np.ndarray] = []
 
@@ -100,7 +100,7 @@ def judge_case(layer: Layer, bug: Bug | None, explain: bool = False) -> Outcome:
 def judge_solution(
   layer: Layer, bug: Bug | None, explain: bool = False
 ) -> Outcome:
-  """Returns what is said of a kernel of the contest's form."""
+  """Returns the verdicts on a kernel of the contest's form."""
   number = None if bug is None else layer.bugs.index(bug)
   folder, definition, workload = _write_definition()
   path = folder / f'kernel_{number}.py'
@@ -114,7 +114,7 @@ def judge_solution(
   report = _judge(bench_lib.Bench(case), case, candidate, explain)
   inputs = candidate.inputs.values()
   solution = planted_changes.make_solution(number)
-  solution(*inputs)  # a second call shows what is left of the first
+  solution(*inputs)  # a second call shows state left by the first
   y, right_y = solution(*inputs), planted_changes.make_solution()(*inputs)
   return _make_outcome(bug, report, report, y, right_y)
 
@@ -132,7 +132,7 @@ def _judge(
 
 
 def judge_layer(name: str) -> Iterator[Outcome]:
-  """Yields what is said of a layer's right kernel, and of its wrong ones."""
+  """Yields the verdicts on a layer's right kernel and on its wrong ones."""
   layer = planted_changes.LAYERS[name]
   judge = judge_case if layer.case else judge_solution
   yield judge(layer, None, _EXPLAIN.value)

@@ -128,7 +128,7 @@ def make_coded_sample(name: str) -> Sample:
 def accepts(
   record: str, of_actual: bool, dtype: str, y: np.ndarray, right_y: np.ndarray
 ) -> bool:
-  """Says whether a rule, as printed, passes a y beside the right one."""
+  """Returns whether a rule, as printed, accepts a y beside the right one."""
   actual, golden = (a.astype(np.float64) for a in (y, right_y))
   if of_actual:
     actual, golden = golden, actual

@@ -49,7 +49,7 @@ def choose(seed: int) -> tuple[str, str, trial.Kernel]:
 
 
 def fails_by_stage(seed: int) -> bool:
-  """Says whether a stage or gradient of a right layer fails."""
+  """Returns whether a stage or gradient of a right layer fails."""
   dtype, placement, kernel = choose(seed)
   policy = precision.PrecisionPolicy(dtype, placement=placement)
   inputs = trial.with_saved(trial.draw(_CONFIG, policy, seed))
@@ -61,7 +61,7 @@ def fails_by_stage(seed: int) -> bool:
 
 
 def fails_whole(seed: int) -> bool:
-  """Says whether a check of a right layer fails."""
+  """Returns whether a check of a right layer fails."""
   dtype, placement, kernel = choose(seed)
   candidate = numpy_testing.Numpy(kernel, everything=seed // 3 % 5 > 0)
   results = numpy_testing.check_rows(
@@ -78,7 +78,7 @@ def fails_whole(seed: int) -> bool:
 
 
 def has_failed(results) -> bool:
-  """Says whether a result fails; one must have passed.
+  """Returns whether a result fails; one must have passed.
 
   Raises:
     ValueError: nothing was judged.
@@ -90,7 +90,7 @@ def has_failed(results) -> bool:
 
 
 def fails_in_codes(form: str, rows: str, quantiser: str, seed: int) -> bool:
-  """Says whether y of a right layer of codes fails."""
+  """Returns whether y of a right layer of codes fails."""
   kernel = quantised_testing.Kernel(('sums', 'terms')[seed % 2], rows=quantiser)
   if rows:
     kernel = quantised_testing.Kernel(rows=quantiser)

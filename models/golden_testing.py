@@ -149,7 +149,7 @@ def list_trained(params: dict[str, np.ndarray]) -> list[str]:
 def keep(
   grads: dict[str, np.ndarray], scales: np.ndarray, params: dict
 ) -> np.ndarray:
-  """Returns what a file keeps of gradients: `Result.grads`."""
+  """Returns the sampled gradients that a file stores: `Result.grads`."""
   parts = []
   for name, scale in zip(list_trained(params), scales, strict=True):
     flat = np.asarray(grads[name]).astype(np.float64).reshape(-1)
@@ -199,7 +199,7 @@ def errors(actual: Result, golden: Result) -> np.ndarray:
 
 
 def result(case: Golden, logits, hidden_states, grads, topk_ids) -> Result:
-  """Returns what a framework computed in the form of the golden values.
+  """Returns a framework's results in the form of the golden values.
 
   Args:
     case: the configuration.

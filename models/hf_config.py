@@ -88,7 +88,7 @@ def name_fields(family: families.Family) -> dict[str, str]:
 
 
 def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
-  """Refuses a key that asks for what is not computed, or that is not known."""
+  """Checks that every key is known, and requests nothing unsupported."""
   family = families.FAMILIES[model_type]
   read = {
     *name_fields(family).values(),

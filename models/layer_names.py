@@ -91,7 +91,7 @@ def check_returned(name: str, x: Any, y: Any) -> None:
 
 
 def name_of(layer: Layer) -> str:
-  """Returns what a layer is called."""
+  """Returns the name of a layer."""
   return getattr(layer, '__name__', type(layer).__name__)
 
 

@@ -83,7 +83,7 @@ def mtp_layers(config: config_lib.ModelConfig) -> range:
 
 
 def experts_prefix(config: config_lib.ModelConfig, layer: int) -> str:
-  """Returns what the names of a layer's routed experts begin with."""
+  """Returns the prefix of the names of a layer's routed experts."""
   return f'model.layers.{layer}.{config.family.block}.experts.'
 
 
@@ -182,7 +182,7 @@ def _mla(config: config_lib.ModelConfig) -> Shapes:
 
 
 def _indexer(config: config_lib.ModelConfig) -> Shapes:
-  """Returns what chooses the tokens that are seen, if they are chosen."""
+  """Returns the weights of the indexer of sparse attention, if there is one."""
   if not config.index_topk:
     return {}
   width, rank = config.index_head_dim, config.q_lora_rank

@@ -77,7 +77,7 @@ TYPES: dict[str, Any] = {
 
 
 def to_fields(scaling: RopeScaling) -> dict[str, Any]:
-  """Returns what config.json says of a form."""
+  """Returns the fields of a form in config.json."""
   required, optional = KINDS[scaling.kind]
   values = {name: getattr(scaling, name) for name in (*required, *optional)}
   fields: dict[str, Any] = {'type': scaling.kind}

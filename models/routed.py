@@ -107,7 +107,7 @@ def find_shares(
   config: config_lib.ModelConfig,
   scores: at.Float[Any, '*tokens E'],
 ) -> at.Float[Any, '*tokens E']:
-  """Returns what weights are of, `[..., E]`, of a router's logits."""
+  """Returns the router's scores `[..., E]`, of which weights are taken."""
   softmax = config.family.router == 'softmax'
   return nn.softmax(scores) if softmax else nn.sigmoid(scores)
 
@@ -118,7 +118,7 @@ def weigh(
   shares: at.Float[Any, '*tokens E'],
   ids: at.Int[Any, '*tokens K'],
 ) -> at.Float[Any, '*tokens K']:
-  """Returns the weights `[..., K]` of experts, whoever chose them.
+  """Returns the routing weights `[..., K]` of given experts.
 
   Args:
     nn: operators of the framework.
@@ -156,7 +156,7 @@ def config_of(
   biases: Sequence[Any] = (),
   shards: int = 1,
 ) -> layer_config.MoEConfig:
-  """Returns the sizes of a layer of which this is one of so many shards.
+  """Returns the sizes of a whole layer from those of one of its shards.
 
   There is no limit to its rows.
   """

@@ -1,4 +1,4 @@
-"""What a call of a decoder hands on: who sees whom, a cache, what came of it.
+"""State of a decoder's call: positions and masks, the cache, and outputs.
 
 Arrays are those of the framework that computes.
 """

@@ -48,7 +48,7 @@ class Writer:
     return self._let(len(self._pending) - keep)
 
   def end(self) -> str:
-    """Returns what was held back, as no stop string came of it."""
+    """Returns the pending text; no stop string followed."""
     return self._let(len(self._pending))
 
   def _match_length(self, stop: str) -> int:

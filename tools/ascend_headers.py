@@ -175,7 +175,7 @@ def learn(
 
 
 def _operator(headers: pathlib.Path) -> str:
-  """Returns what stands for kernel_operator.h of these headers."""
+  """Returns a substitute for kernel_operator.h of these headers."""
   new, old = (headers / header for header in build_kernel.HEADERS)
   if new.is_file():
     return f'#include "{new.name}"\n'

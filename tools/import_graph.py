@@ -1,4 +1,4 @@
-"""Who imports whom: every `import` and `#include` of the project, by file.
+"""Import graph: every `import` and `#include` of the project, by file.
 
 Files are named by their path from the root of the tree, with forward slashes.
 Nothing is executed: Python is parsed, C++ is searched.
@@ -89,7 +89,7 @@ def files(root: pathlib.Path = ROOT) -> tuple[str, ...]:
 
 
 def graph(root: pathlib.Path = ROOT) -> dict[str, Imports]:
-  """Returns what each of `files` imports.
+  """Returns the imports of each of `files`.
 
   Args:
     root: folder of the tree to read.

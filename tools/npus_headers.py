@@ -32,7 +32,7 @@ _SHMEM = flags.DEFINE_string('shmem', None, 'Folder that holds shmem.h.')
 
 
 def sources() -> list[pathlib.Path]:
-  """Returns what is compiled: the host program, and the stand-ins."""
+  """Returns the sources to compile: the host program and the stand-ins."""
   standins = [STANDIN / 'acl.cc', STANDIN / 'shmem.cc']
   return sorted(NPUS.glob('*.cc')) + standins
 

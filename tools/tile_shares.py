@@ -66,7 +66,7 @@ class Share:
 def measure(
   machine: machine_lib.Machine, rows: int, cols: int, depth: int, dtype: str
 ) -> Share:
-  """Returns what gate_up tiles [rows, cols] of a depth take on one core."""
+  """Returns the time of gate_up tiles [rows, cols] of a depth on one core."""
   policy = precision.PrecisionPolicy(dtype)
   config = config_lib.MoEConfig(
     num_ranks=1,

@@ -59,7 +59,7 @@ _ROOMS = (
   'examples/01_simd_cpp_api/03_basic_api',
 )
 _SECONDS = 300
-# Of a sample, at most: who polls by moves for what never comes is ended.
+# Limit of a sample; it ends one that polls forever.
 _INSTRUCTIONS = 1 << 20
 # Calls between cores that our own source has not.
 _CALLS = ('SyncAll', 'IBSet', 'IBWait', 'NotifyNextBlock', 'WaitPreBlock')

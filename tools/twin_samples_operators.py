@@ -51,7 +51,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """An operator and shapes that it is run with.
+  """An operator, and the shapes to run it with.
 
   Attributes:
     name: where it lies in `csrc`.
@@ -496,7 +496,7 @@ def _grouped_matmul(csrc, include, **options) -> Iterator[Outcome]:
 
 
 def _other_chip(csrc, include, **options) -> Iterator[Outcome]:
-  """Its registers are another chip's, which is said in one line."""
+  """An operator for another chip's registers is refused in one line."""
   del options
   op = run_kernel.Operator(csrc / 'moe/swiglu_group_quant', include)
   op(tiling=b'')

@@ -25,7 +25,7 @@ _CONFIG = special_tokens.CONFIG
 def render(
   files: Mapping[str, bytes], messages: Sequence[Mapping[str, str]]
 ) -> str:
-  """Returns what a model reads of a conversation, up to where it answers.
+  """Returns the prompt of a conversation, up to the model's answer.
 
   As `apply_chat_template` of transformers, with `add_generation_prompt`.
 
@@ -52,7 +52,7 @@ def render(
 
 
 def _source(files: Mapping[str, bytes], fields: Mapping[str, Any]) -> str:
-  """Returns the template 'default' of those in a folder's files."""
+  """Returns the template 'default' in a folder's files."""
   for name in (_FILE, f'{config_file.TEMPLATES}/default.jinja'):
     if name in files:
       return files[name].decode()
@@ -70,7 +70,7 @@ def _source(files: Mapping[str, bytes], fields: Mapping[str, Any]) -> str:
 
 
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-  """Returns what templates are written for: transformers' environment."""
+  """Returns the Jinja environment of transformers' chat templates."""
   environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
     trim_blocks=True,
     lstrip_blocks=True,

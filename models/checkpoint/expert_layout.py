@@ -31,7 +31,7 @@ _STACKED = {
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-  """One tensor of a file and the part of a parameter that it is.
+  """One tensor of a file, and its place in a parameter.
 
   Attributes:
     name: of the tensor in the file.

@@ -188,7 +188,7 @@ class Files:
 
   @property
   def family(self) -> families.Family:
-    """The family that the files are of; what is read may be of another."""
+    """The family of the files; the model that is read may be of another."""
     return families.FAMILIES[families.unwrap(self.fields)['model_type']]
 
   def _has_shape(self, piece: expert_layout.Piece) -> bool:

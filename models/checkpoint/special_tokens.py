@@ -25,7 +25,7 @@ _FLAGS = ('lstrip', 'rstrip', 'normalized', 'single_word', 'special')
 
 
 def read_fields(files: Mapping[str, bytes]) -> dict[str, Any]:
-  """Returns what the files of a folder, by name, say of its tokens.
+  """Returns the fields on tokens in the files of a folder.
 
   Raises:
     ValueError: a file is not JSON.

@@ -106,7 +106,7 @@ def num_bytes(spec: Any) -> int:
 def shards(
   specs: Mapping[str, Any], max_bytes: int, suffix: str
 ) -> dict[str, list[str]]:
-  """Returns names by file, cut in order into files of at most so many bytes.
+  """Returns names by file, split in order into files of at most `max_bytes`.
 
   A name that is larger has a file of its own.
 

@@ -27,7 +27,7 @@ def model(
 
 
 def gradients(case: golden.Golden, dtype: str, moe: str, jit=jit):
-  """Returns what the JAX decoder computes for a golden configuration."""
+  """Returns the results of the JAX decoder for a golden configuration."""
   return model_of(case, dtype, moe, jit)(case.params)
 
 

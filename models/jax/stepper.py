@@ -44,7 +44,7 @@ class Stepper:
     """Returns a cache of no tokens."""
     dtype = self._params['model.embed_tokens.weight'].dtype
     cache = cache_lib.empty(self._config, batch, capacity, dtype, starts)
-    # Its layers share what is donated.
+    # The layers share the donated buffers.
     return jax.tree.map(jnp.copy, cache)
 
   def step(self, tokens, cache):

@@ -35,7 +35,7 @@ class Log(NamedTuple):
 
 
 def read(lines: Iterable[str]) -> Log:
-  """Returns what the lines of a log tell; others are passed over."""
+  """Parses the lines of a log; other lines are ignored."""
   ran: set[str] = set()
   emitted: collections.Counter[tuple[str, tuple[str, ...]]]
   emitted = collections.Counter()
@@ -47,7 +47,7 @@ def read(lines: Iterable[str]) -> Log:
     thread, message = match.groups()
     if run := _RUN.match(message):
       ran.add(run[1])
-      # Shapes are known ahead only to who calls from Python.
+      # Only calls from Python know their shapes in advance.
       if run[2] == 'dynamic':
         open_in[thread] = run[1], []
     elif thread in open_in and (operand := _OPERAND.match(message)):

@@ -34,7 +34,7 @@ def model_of(
 
 
 def gradients(case: golden.Golden, dtype: str, moe: str) -> golden.Result:
-  """Returns what the MindSpore decoder computes for a golden configuration."""
+  """Returns the results of the MindSpore decoder for a golden configuration."""
   params = tensors(case.params, dtype)
   names = golden.list_trained(case.params)
   tokens = ms.Tensor(case.tokens)

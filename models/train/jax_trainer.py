@@ -53,7 +53,7 @@ class Trainer(trainer_lib.Trainer):
   def _loss(
     self, params: Mapping[str, at.Array], batch: at.Int32[at.Array, 'B T+1']
   ) -> tuple[at.Float[at.Array, ''], trainer_lib.Metrics]:
-    """Returns what is minimised, and the metrics."""
+    """Returns the loss to minimise, and the metrics."""
     settings = self._settings
     logits, aux = decoder.forward(
       params,

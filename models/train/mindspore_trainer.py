@@ -81,7 +81,7 @@ class Trainer(trainer_lib.Trainer):
   def _loss(
     self, params: ops.Params, batch: at.Int32[np.ndarray, 'B T+1']
   ) -> tuple[ms.Tensor, trainer_lib.Metrics]:
-    """Returns what is minimised, and the metrics."""
+    """Returns the loss to minimise, and the metrics."""
     config = self._config
     tokens = ms.Tensor(np.ascontiguousarray(batch[:, :-1]), ms.int32)
     after = ms.Tensor(np.ascontiguousarray(batch[:, 1:]), ms.int32)

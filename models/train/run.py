@@ -34,7 +34,7 @@ from hpmoe.models.train import text as text_lib
 _METRICS = 'metrics.jsonl'
 _STATES = 'states'
 MODEL = 'model'
-LAST = 10  # steps whose mean loss is told
+LAST = 10  # steps whose mean loss is reported
 _HELD_OUT_BATCHES = 8
 
 

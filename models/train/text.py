@@ -102,7 +102,7 @@ def encoding_of(
 def caution(
   model: str | os.PathLike[str], config: config_lib.ModelConfig
 ) -> str:
-  """Returns what is to be said where a model of words reads bytes, or ''.
+  """Returns a warning if a model of words reads bytes, or ''.
 
   Args:
     model: as of `encoding_of`.
@@ -226,7 +226,7 @@ def _text_of(line: bytes, location: str) -> bytes:
 def split(
   text: Int[np.ndarray, ' S'],
 ) -> tuple[Int[np.ndarray, ' T'], Int[np.ndarray, ' H']]:
-  """Returns what a model learns from, and the end of the text, held out."""
+  """Splits a text; returns the training part and the held-out end."""
   cut = len(text) - int(len(text) * _HELD_OUT)
   return text[:cut], text[cut:]
 

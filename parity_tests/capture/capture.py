@@ -196,7 +196,7 @@ def _name_outputs(outputs):
 
 
 def _try_activation(act, make, read):
-  """Returns what an activation makes of `_GATES`, with up 1 where it has up."""
+  """Returns an activation of `_GATES`, with up = 1 if it is gated."""
   outputs = read(act(make(_GATES)))
   if outputs.shape[-1] == _GATES.shape[-1] // 2:
     outputs = read(act(make(np.concatenate([_GATES, np.ones_like(_GATES)]))))

@@ -83,7 +83,7 @@ class Block(torch.nn.Module):
     torch.manual_seed(0)
     self.gate = torch.nn.Linear(32, 8, bias=False)
     self.experts = torch.nn.ModuleList()
-    for _ in range(12):  # more than nine, and four that nobody asks for
+    for _ in range(12):  # more than nine, and four that are not captured
       expert = torch.nn.Module()
       for name, sizes in dict(w1=(32, 16), w3=(32, 16), w2=(16, 32)).items():
         setattr(expert, name, torch.nn.Linear(*sizes, bias=False))
@@ -122,7 +122,7 @@ def record_list(folder):
 
 
 def collect_refusals(folder):
-  """Returns what is said of runs that cannot be recorded."""
+  """Returns the error messages of runs that cannot be recorded."""
   messages = {}
 
   def record(name, run, layer=None, **options):

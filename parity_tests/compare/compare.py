@@ -409,7 +409,7 @@ def _by_layer(
 
 
 def _with_choices(row: metrics.Row, choices) -> metrics.Row:
-  """Says in the row of ids what kind of difference it is."""
+  """Adds the kind of difference to the row of ids."""
   if row.role != 'topk_ids' or row.layer not in choices:
     return row
   kinds = {choice.reason for choice in choices[row.layer]}
@@ -479,7 +479,7 @@ def _judge_layer(request: Request, subject, layer: int, arrays) -> JudgedLayer:
 def _alone(
   request: Request, layer: int
 ) -> tuple[candidates.Candidate, list[str]] | None:
-  """Returns what computes a layer of the candidate's side, and its flags."""
+  """Returns the candidate that computes a layer alone, and its flags."""
   if request.right.candidate is not None:
     return request.right.candidate, shlex.split(request.right.moe)
   if request.right.moe != 'host':

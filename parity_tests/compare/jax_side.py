@@ -32,7 +32,7 @@ def run(
   device: str = 'cpu',
   noise: Mapping[str, np.ndarray] = types.MappingProxyType({}),
 ) -> capture.Raw:
-  """Returns what the model computes with the layer `moe`.
+  """Returns the results of the model with the layer `moe`.
 
   Args:
     subject: model and batch.
@@ -113,7 +113,7 @@ def _load_layer(moe: str) -> Callable[..., jax.Array]:
 def _zeros(
   subject, params
 ) -> tuple[dict[int, dict[str, jax.Array]], dict[str, jax.Array]]:
-  """Returns what is added where gradients are wanted, as `Raw` names it."""
+  """Returns the zeros whose gradients are recorded, as `Raw` names them."""
   dtype = params['model.embed_tokens.weight'].dtype
   wide = jnp.promote_types(dtype, jnp.float32)
   taps = {

@@ -26,7 +26,7 @@ def run(
 ) -> capture.Raw:
   """As `jax_side.run`, on `device`, cpu or ascend; takes nothing `instead`."""
   assert not instead
-  # The error of an operator is told where it runs, not at a later one.
+  # An operator's error is raised where it runs, not at a later operator.
   device_lib.use(device, moe)
   ms.set_context(pynative_synchronize=True)
   layer = moe_lib.find_layer(moe)
@@ -103,7 +103,7 @@ def _to_numpy(subject, logits, aux) -> dict[str, Any]:
 
 
 def _zeros(subject, params) -> dict[tuple[int, str] | str, ms.Tensor]:
-  """Returns what is added where gradients are wanted.
+  """Returns the zeros whose gradients are recorded.
 
   By layer and name of `Raw.taps`, or by module of `Raw.flows`.
   """

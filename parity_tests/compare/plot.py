@@ -63,7 +63,7 @@ def _scale(axis) -> None:
 
 
 def _draw_steps(axis, result: compare.Result) -> None:
-  """Draws what each module returned, by step; dashed what is predicted."""
+  """Draws the difference of each module by step; predictions are dashed."""
   numbers = [step.number for step in result.steps]
   for place, module in enumerate(result.steps[0].measured.modules):
     colour = plot_style.COLOURS[place % len(plot_style.COLOURS)]

@@ -36,7 +36,7 @@ _COLOURS = {metrics.WARNING: '\x1b[33m', metrics.ERROR: '\x1b[31m'}
 
 
 def heading(request: compare.Request, subject: subject_lib.Subject) -> str:
-  """Returns what is compared, in one line."""
+  """Returns a line that describes the comparison."""
   batch, sequence = subject.tokens.shape
   config = subject.config
   return (

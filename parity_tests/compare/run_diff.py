@@ -183,7 +183,7 @@ class _Comparison:
     return [self._judge(step, params, inputs, after_all, measured[0])]
 
   def _read(self, read: run_steps.Read, own: Array) -> Array | None:
-    """Returns what the dump says that a step read, in the shape of ours."""
+    """Returns the input of a step in the dump, in the shape of our own."""
     array = self._dump.read(read.slot)
     if array is None and read.source is not None:
       array = self._dump.read(read.source)
@@ -309,7 +309,7 @@ def _to_rows(array: Array, like: Array) -> Array:
 def _measure_spread(
   expected: Array, draws: Sequence[Array], unit: float
 ) -> Array:
-  """Returns what rounding explains of each element `[tokens, features]`."""
+  """Returns the spread `[tokens, features]` that rounding explains."""
   right = _to_rows(expected, expected)
   square = (unit * right) ** 2 / 3
   for draw in draws:

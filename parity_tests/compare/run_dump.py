@@ -115,7 +115,7 @@ def open_dump(folder: str) -> RunDump:
 
 
 def _find_prefix(folder: str, tensors) -> str:
-  """Returns what a wrapper puts before the names of modules."""
+  """Returns the prefix that a wrapper adds to the names of modules."""
   for path, _ in tensors:
     if path.endswith(_FIRST):
       return path.removesuffix(_FIRST)

@@ -23,7 +23,7 @@ def compute_run(
   tokens: np.ndarray = TOKENS,
   dtype: str = _DTYPE,
 ) -> Tensors:
-  """Returns what a run in a dtype reads and returns, by module."""
+  """Returns inputs and outputs of each module in a run in a dtype."""
   run = run_steps.make_run(config, {}, dtype)
   count = tokens.shape[1]
   numpy_dtype = run_steps.find_dtype(dtype)
@@ -64,7 +64,7 @@ def list_weights(params: Mapping[str, np.ndarray]) -> Tensors:
 
 
 def name_call(path: str, call: int = 0) -> str:
-  """Returns what a dump calls a call of a module."""
+  """Returns the name of a module's call in a dump."""
   module = 'FooExperts' if path.endswith('.experts') else 'Layer'
   return f'Module.{path}.{module}.forward.{call}'
 

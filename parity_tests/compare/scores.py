@@ -130,7 +130,7 @@ def measure(
 def compute_logits(
   config: config_lib.ModelConfig, params: Mapping[str, np.ndarray]
 ) -> Logits:
-  """Returns what the decoder computes with these parameters, in their dtype."""
+  """Returns the decoder's results with these parameters, in their dtype."""
   arrays = {name: jnp.asarray(array) for name, array in params.items()}
 
   @jax.jit

@@ -29,7 +29,7 @@ Run = Callable[[subject_lib.Subject, Arrays], capture.Raw]
 
 # Of the steps, as `hpmoe train` has them; biases of routers stay.
 SETTINGS = settings_lib.Settings()
-# Noise that is lost in rounding is taken again, so many times larger.
+# Factor by which noise grows if rounding hides it.
 _LOUDER, _TRIES = 4.0, 12
 
 

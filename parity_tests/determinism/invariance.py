@@ -29,7 +29,7 @@ from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import tensors
 
-# What may be promised, and what nobody may.
+# Grades that may be promised, and one that may not.
 BITS, ROUNDING, WRONG = 'bits', 'rounding', 'wrong'
 GRADES = (BITS, ROUNDING, WRONG)
 Promise = Mapping[str, str | Mapping[str, str]]

@@ -351,7 +351,7 @@ def _threads(config: config_lib.MoEConfig, seed: int) -> Iterator[Variant]:
   yield dataclasses.replace(as_it_is(config, 'one thread'), threads=1)
 
 
-# What a kernel may promise, and what is tried of it for a layer and a seed.
+# Properties that a kernel may promise, with variants for a layer and a seed.
 PROPERTIES: Mapping[
   str, Callable[[config_lib.MoEConfig, int], Iterator[Variant]]
 ] = {

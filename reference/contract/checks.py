@@ -90,7 +90,7 @@ def check_arrays(
 
 
 def _is_known(value: Any) -> bool:
-  """Says whether an array's values are at hand, and not traced or elsewhere."""
+  """Returns whether an array is readable: neither traced nor remote."""
   jax = sys.modules.get('jax')
   if jax is None or not isinstance(value, jax.Array):
     return True

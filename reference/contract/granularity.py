@@ -230,7 +230,7 @@ NPU_OPTIONS = Options(
   token_block=64,
 )
 
-# Rows of a block on the host: weights are packed once for so many.
+# Rows of a block on the host; weights are packed once for each block.
 _HOST_ROWS = 512
 _HOST_TOKENS = 64
 # Queues of a rank and unit on the host, at most.

@@ -1,4 +1,4 @@
-"""Precision policy as data: what is stored, accumulated and rounded where."""
+"""Precision policy as data: dtypes of storage, accumulation and rounding."""
 
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
@@ -334,7 +334,7 @@ class PrecisionPolicy:
     return dict(point.split('=') for point in self.points)
 
   def rounding(self, point: str) -> str | None:
-    """Returns what a point inside a stage rounds to; None: to nothing."""
+    """Returns the dtype that a point inside a stage rounds to, or None."""
     dtype = self.roundings.get(point, self.accumulate)
     if dtype in storage.EMULATED:
       return None
@@ -429,7 +429,7 @@ class PrecisionPolicy:
     )
 
   def forms(self, gemm: str, operand: str) -> tuple[quantised_lib.Form, ...]:
-    """Returns what a GEMM quantises an operand to, in turn, see `recipes`."""
+    """Returns the forms that a GEMM quantises an operand to, in sequence."""
     forms = recipes.find_forms(self.operand_forms, gemm, operand)
     is_row = tensors.GEMMS.get(gemm, ('',))[0] == operand
     if forms or not is_row:

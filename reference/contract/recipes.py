@@ -110,7 +110,7 @@ def _check_word(word: str, name: str, form: str) -> str:
 
 
 def suits(name: str, form: str) -> bool:
-  """Says whether `GEMM:OPERAND` may have a form, or `A>B`."""
+  """Returns whether `GEMM:OPERAND` may have a form, or `A>B`."""
   try:
     _check_word(f'{name}={form}', name, form)
   except ValueError:
@@ -155,7 +155,7 @@ def select_gemm(operands: str, gemm: str) -> str:
 def find_forms(
   operands: str, gemm: str, operand: str
 ) -> tuple[quantised.Form, ...]:
-  """Returns what a GEMM quantises an operand to, in turn; (): to nothing."""
+  """Returns the forms that a GEMM quantises an operand to, in sequence."""
   chain = read_words(operands).get(_word(gemm, operand), '')
   return tuple(quantised.FORMS[name] for name in chain.split(_THROUGH) if name)
 

@@ -167,7 +167,7 @@ def parts(layer: Layer) -> tuple[str, ...]:
 
 # A sub-layer of tensor parallelism is the layer from `activation` on, a norm
 # that makes x of its y, and then the layer up to `gate_up`.  Its tensors in
-# dependency order, and what is another role in it.
+# dependency order, and those that have another role in it.
 _SUBLAYER = (
   *('activation', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down', 'w_norm'),
   *('counts', 'row_base', 'row_of_slot'),
@@ -211,7 +211,7 @@ def stages(layer: Layer) -> tuple[str, ...]:
 
 
 def grads(layer: Layer) -> tuple[str, ...]:
-  """Returns what the backward pass of a layer computes, in that order."""
+  """Returns the stages of a layer's backward pass, in order."""
   return tuple(
     s.name for s in select_specs(BACKWARD, layer) if s.role != 'input'
   )

@@ -38,10 +38,10 @@ def quantise(
   depth: int = -1,
   scales: at.Float[at.Array, '*batch A'] | None = None,
 ) -> Quantised:
-  """Returns what stands for finite values `[..., A, B]`.
+  """Returns codes and scales of finite values `[..., A, B]`.
 
   Args:
-    form: how.
+    form: of the codes and scales.
     values: `[..., A, B]` float, of at most 32 bits.
     depth: the axis that a GEMM sums over: -1 of rows, -2 of weights.
     scales: `[..., A]` float32 of rows, of a form that reads them; None: 1.
@@ -104,7 +104,7 @@ def spread(
   shape: tuple[int, ...],
   depth: int = -1,
 ) -> at.Num[at.Array, '*batch A B']:
-  """Returns what each element's group has, `[..., A, B]` of that shape."""
+  """Repeats values of groups for each element: `[..., A, B]` of that shape."""
   xp = _library(of_groups)
   sizes = form.group if depth == -1 else form.group[::-1]
   for axis, size in zip((-2, -1), sizes):
@@ -259,7 +259,7 @@ def _scaled(form: quantised.Form, xp, groups, static=None):
 
 
 def _by_two_levels(form: quantised.Form, xp, groups):
-  """Returns what `_scaled` does, of scales in 8 bits and one of a matrix."""
+  """Returns what `_scaled` does, for 8-bit scales and one scale of a matrix."""
   largest = xp.float32(np.finfo(np.float32).max)
   highest = xp.float32(quantised.ELEMENTS[form.scale].highest)
   top, magnitudes = xp.float32(form.top[0]), xp.abs(groups)
@@ -291,7 +291,7 @@ def _by_coarse_scales(form: quantised.Form, xp, groups):
 
 
 def _by_powers(form: quantised.Form, xp, groups, live, amax, scales):
-  """Returns what `_scaled` does, of scales that are powers of two."""
+  """Returns what `_scaled` does, for scales that are powers of two."""
   if form.rule == 'floor':
     exponent = _exponent(xp, amax) - (math.frexp(form.top[0])[1] - 1)
   else:

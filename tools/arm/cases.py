@@ -96,7 +96,7 @@ def write(case: Case, folder: pathlib.Path) -> None:
 
 
 def read(case: Case, folder: pathlib.Path) -> dict[str, np.ndarray]:
-  """Returns what `launch_files` left, by name."""
+  """Returns the outputs of `launch_files`, by name."""
   return {
     name: np.fromfile(
       folder / f'{name}.out', arrays.dtype(case.image, name)

@@ -79,7 +79,7 @@ def build(compiler: str, folder: pathlib.Path, jobs: int) -> pathlib.Path:
 
 
 def call(*command: str | os.PathLike[str]) -> str:
-  """Returns what a program prints.
+  """Returns the output of a program.
 
   Raises:
     RuntimeError: it failed.

@@ -40,7 +40,7 @@ _PLACE = re.compile(
 
 
 def pages(root: pathlib.Path = ROOT) -> list[pathlib.Path]:
-  """Returns what a user reads: README and docs/."""
+  """Returns the pages for users: README and docs/."""
   return [root / 'README.md', *sorted((root / 'docs').glob('*.md'))]
 
 

@@ -168,7 +168,7 @@ class Nursery:
     self._log = folder / 'build.log'
 
   def copy(self, files: dict[str, bytes | str]) -> None:
-    """Makes the copy equal to `files`; what is so already is not touched."""
+    """Makes the copy equal to `files`; equal files are not touched."""
     for path in _walk(self.tree, shutil.ignore_patterns(*_NOT_SOURCES)):
       if path.relative_to(self.tree).as_posix() not in files:
         path.unlink()

@@ -98,7 +98,7 @@ def _digest(folder: pathlib.Path) -> dict[str, str]:
 
 
 def summarise(outcome: dict) -> dict:
-  """Returns what of an outcome holds with every JAX and numpy."""
+  """Returns the part of an outcome that no version of JAX or numpy changes."""
   report = outcome['report'] or {}
   short = dict(request=outcome['request'], code=outcome['code'])
   if outcome['error']:

@@ -176,7 +176,7 @@ def helpers(files: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _order_matters(a: Statement, b: Statement) -> bool:
-  """Says whether neighbours may be another program when they are swapped.
+  """Returns whether swapping neighbours may change the program.
 
   They are not where each goes to a queue of its own; the scalar unit's is the
   order of all, but it does not wait for what it only queues.

@@ -109,7 +109,7 @@ def tally(verdicts: Sequence[str]) -> tuple[int, int, int, int]:
 
 
 def counts(rows: Sequence[Row]) -> list[list[str | int]]:
-  """Returns the tally of calls left out, and of those swapped."""
+  """Returns the tally of left-out calls and the tally of swapped calls."""
   verdicts_by_kind: dict[str, list[str]] = {'left out': [], 'swapped': []}
   for change, _, verdict_text in rows:
     verdicts_by_kind[

@@ -1,4 +1,4 @@
-"""One micro-batch forward, one backward: orders, times, and what is in flight.
+"""1F1B pipelines: orders, times, and micro-batches in flight.
 
 Chunk c of a model lies on stage c mod P, so a stage has V chunks (interleaved,
 arXiv 2104.04473).  Orders are Megatron's.
@@ -37,7 +37,7 @@ def _warm_up(stages: int, chunks: int, micros: int, stage: int) -> int:
 def order(
   stages: int, chunks: int, micros: int, stage: int
 ) -> tuple[Step, ...]:
-  """Returns what a stage runs, one after the other.
+  """Returns the steps of a stage, in order.
 
   Args:
     stages: P.

@@ -118,7 +118,7 @@ class Setting:
       raise ValueError(f'overlap: expected some of {OVERLAPS}, got {name!r}')
 
   def share(self, plan: Plan) -> operators.Share:
-    """Returns what a rank has of a micro-batch."""
+    """Returns a rank's share of a micro-batch."""
     return operators.Share(
       self.model,
       self.sequence,

@@ -81,7 +81,7 @@ class Model:
       )
 
   def units(self) -> tuple[str, ...]:
-    """Returns what a pipeline deals out, in order."""
+    """Returns the units that a pipeline divides into chunks, in order."""
     dense = frozenset(self.dense)
     layers = (DENSE if i in dense else MOE for i in range(self.layers))
     return (EMBEDDING, *layers, *(MTP for _ in range(self.mtp)), HEAD)

@@ -1,4 +1,4 @@
-"""A launch as a picture: who ran what when, and how busy the units were."""
+"""A launch as a picture: the tasks of each worker, and use of the units."""
 
 import os
 

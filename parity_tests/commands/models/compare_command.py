@@ -11,7 +11,7 @@ from hpmoe.parity_tests.commands.models import compare_runs
 from hpmoe.parity_tests.commands.models import dry_run
 
 _DUMP = compare_runs.DUMP
-# Flags of what is run on a text.
+# Flags that need a text.
 _TEXT_FLAGS = ('text', 'score_windows', 'sequence', 'batch', 'dtype')
 
 
@@ -93,7 +93,7 @@ def _compare_weights(f: flags.FlagValues) -> int:
 def _score_folders(
   f: flags.FlagValues,
 ) -> tuple[dict[str, Any], list[str]]:
-  """Returns what two folders' models predict on a text: data, and tables."""
+  """Compares the predictions of two folders' models on a text: data, tables."""
   from hpmoe.models.checkpoint import convert
   from hpmoe.models.train import text as text_lib
   from hpmoe.parity_tests.compare import scores
@@ -118,7 +118,7 @@ def _score_folders(
 
 
 def _score_layers(f: flags.FlagValues, request, subject):
-  """Returns what two layers of a model predict on its text."""
+  """Compares the predictions of a model with two layers on its text."""
   from hpmoe.parity_tests.compare import compare
   from hpmoe.parity_tests.compare import scores
 

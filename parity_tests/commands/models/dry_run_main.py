@@ -23,7 +23,7 @@ from hpmoe.models.train import settings as settings_lib
 from hpmoe.parity_tests.compare import mindspore_side
 from hpmoe.parity_tests.compare import subject as subject_lib
 
-# Of each prompt, and of those after them.
+# Tokens of each prompt, and tokens after them.
 _PROMPT, _TOKENS = 8, 2
 
 

@@ -36,7 +36,7 @@ class Layer:
 def compare_layer(
   left: weight_sides.WeightSide, right: weight_sides.WeightSide, prefix: str
 ) -> Layer:
-  """Returns what the experts of a layer of the right are in the left's.
+  """Returns how the right's experts of a layer correspond to the left's.
 
   Args:
     left: the reference.
@@ -153,7 +153,7 @@ class _Comparison:
   def _explain_rest(
     self, reference: Expert, candidate: Expert
   ) -> list[weight_forms.Finding]:
-    """Returns what may be said of an expert that is none of the left's."""
+    """Returns findings on an expert that matches none of the left's."""
     changes = []
     for last in reference:
       if last not in candidate:
@@ -251,9 +251,9 @@ class _Form:
 def _explain(
   reference: Expert, candidate: Expert, codes: str
 ) -> list[weight_forms.Finding] | None:
-  """Returns what was done to an expert; None: it is another one.
+  """Returns the changes of an expert; None if it is another expert.
 
-  What a rounding is, and what was reordered.
+  The changes are roundings and reorderings.
   """
   if set(reference) != set(candidate):
     return None
@@ -269,7 +269,7 @@ def _explain(
 def _find_form(
   name: str, left: np.ndarray, right: np.ndarray, codes: str
 ) -> list[weight_forms.Finding] | None:
-  """Returns what was done to one part; tries the whole where a row is right."""
+  """Returns the changes of one part; tries a form on one row first."""
   for form in _list_forms(name, left.shape):
     row, first = form.show(left), right[:1] if right.ndim > 1 else right
     rows = weight_pair.list_pairs(row, first, codes)

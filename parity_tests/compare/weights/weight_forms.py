@@ -43,7 +43,7 @@ def find_form(
   codes: str = '',
   block: tuple[int, int] = (128, 128),
 ) -> Finding | None:
-  """Returns what was done to the left's tensor; None: nothing that is known.
+  """Returns the change that turns left into right; None: none is known.
 
   Args:
     config: of the model.
@@ -76,7 +76,7 @@ def find_form(
 
 
 def name_rounding(pair: Pair) -> Finding:
-  """Returns what was rounded, and whether that is right."""
+  """Returns the rounding of a tensor, and whether it is right."""
   if pair.codes:
     return Finding(ROUNDED, f'rounded to {pair.codes} by blocks')
   if not pair.rounding:

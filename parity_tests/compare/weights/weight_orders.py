@@ -114,7 +114,7 @@ def _list_keys(rows: np.ndarray) -> Iterator[bytes]:
 
 
 def describe_order(order: Order, noun: str = 'row') -> str:
-  """Returns what an order does, in a line: right's in words of left's."""
+  """Describes an order in one line: the right's in terms of the left's."""
   changes = [(p, int(source)) for p, source in enumerate(order) if p != source]
   counts = np.bincount(order, minlength=len(order))
   twice, absent = np.flatnonzero(counts > 1), np.flatnonzero(counts == 0)

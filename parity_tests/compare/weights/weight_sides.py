@@ -92,7 +92,7 @@ class WeightSide:
     return self.config.num_experts
 
   def read_expert(self, prefix: str, expert: int) -> tuple[Expert, list[str]]:
-    """Returns the parts of an expert that are there, and what is odd of them.
+    """Returns the parts of an expert that exist, and notes on them.
 
     Args:
       prefix: of the layer's experts, see `parameters.experts_prefix`.
@@ -115,7 +115,7 @@ class WeightSide:
   def _read_part(
     self, piece: expert_layout.Piece
   ) -> tuple[np.ndarray | None, str]:
-    """Returns a tensor in the layout of the models, and what is odd of it."""
+    """Returns a tensor in the layout of the models, and a note on it."""
     index = self.files.index
     if not self.files.find_codes(piece) and piece.name not in index:
       return None, 'absent'
