@@ -48,22 +48,28 @@ def test_both_passes_are_judged(path, capsys, arguments):
   assert code == cli.PARITY, output
 
 
-def test_copies_are_judged_forward(path, capsys):
+@pytest.mark.parametrize(
+  'arguments',
+  [
+    ('--direction=forward', '--lane=exact,bitwise', '--dtype=bf16'),
+    ('--lane=exact,bitwise,bounded',),
+  ],
+)
+def test_copies_are_judged(path, capsys, arguments):
   flag = f'--expert_placement=copies:{path}'
-  code, output = run(
-    capsys, 'check', flag, '--direction=forward', '--lane=exact,bitwise'
-  )
+  code, output = run(capsys, 'check', flag, *arguments)
   assert code == cli.PARITY, output
 
 
-def test_launches_have_the_bits_of_one_without(path, capsys):
+@pytest.mark.parametrize('kind, dtype', [('loads', 'bf16'), ('copies', 'f32')])
+def test_launches_have_the_bits_of_one_without(path, capsys, kind, dtype):
   code, output = run(
     capsys,
     'determinism',
-    f'--expert_placement=loads:{path}',
+    f'--expert_placement={kind}:{path}',
     '--interleavings=2',
     '--layout=3x5',
-    '--dtype=bf16',
+    f'--dtype={dtype}',
   )
   assert code == cli.PARITY, output
 
@@ -108,6 +114,21 @@ def _lose_second_copy(place):
   return wrong
 
 
+def _lose_gradient(sum_copies):
+  def wrong(self, name, grads):
+    return grads[self._first_places]
+
+  return wrong
+
+
+def _sum_twice(sum_copies):
+  def wrong(self, name, grads):
+    once = sum_copies(self, name, grads.copy())
+    return 2 * once - grads[self._first_places]
+
+  return wrong
+
+
 @pytest.mark.parametrize(
   'kind, direction, method, plant, stage',
   [
@@ -115,6 +136,8 @@ def _lose_second_copy(place):
     ('loads', 'both', '_place', _leave_weights, 'gate_up'),
     ('loads', 'backward', '_restore', _leave_gradients, 'd_w_down'),
     ('copies', 'forward', '_place', _lose_second_copy, 'expert_out'),
+    ('copies', 'backward', '_sum_copies', _lose_gradient, 'd_w_down'),
+    ('copies', 'backward', '_sum_copies', _sum_twice, 'd_w_down'),
   ],
 )
 def test_a_wrong_placement_is_named(
@@ -148,8 +171,9 @@ def test_what_has_no_placement_is_refused(path, capsys, arguments, says):
   assert says in output and output.count('\n') == 1
 
 
-def test_gradients_of_copies_are_refused(path, capsys):
-  code, output = run(capsys, 'check', f'--expert_placement=copies:{path}')
+def test_gradients_of_copies_that_round_twice_are_refused(path, capsys):
+  flag = f'--expert_placement=copies:{path}'
+  code, output = run(capsys, 'check', flag, '--dtype=bf16')
   assert code == cli.WRONG_REQUEST
-  assert 'expected no copies of experts beside direction both' in output
+  assert 'expected dtype f32 or direction forward beside copies' in output
   assert output.count('\n') == 1

@@ -332,7 +332,8 @@ def require_placeable(
 
   Raises:
     ValueError: relayed rows, which the oracle has by the layer's own ranks; a
-      sub-layer; gradients of experts that have copies; a placement that cannot
+      sub-layer; gradients of experts that have copies in another dtype than
+      float32; a placement that cannot
       be read.
     OSError: likewise.
   """
@@ -345,10 +346,11 @@ def require_placeable(
     )
   tensors.require_layer(case, 'beside --expert_placement')
   has_copies = placement_lib.read(placement, case.ranks).has_copies
-  if has_copies and case.direction != 'forward':
+  sums = has_copies and case.direction != 'forward'
+  if sums and case.dtype != 'float32':
     raise ValueError(
-      'expert_placement: expected no copies of experts beside direction '
-      f'{case.direction}, which would sum their gradients, got {placement}'
+      'expert_placement: expected dtype f32 or direction forward beside copies '
+      f'of experts, whose gradients are summed, got {case.dtype}'
     )
 
 

@@ -190,12 +190,16 @@ def _mix(ids, seed):
   return ids
 
 
-def _draw_experts(config, seed, popularity):
+def _draw_experts(config, seed, popularity, batch=0):
   """Returns experts by popularity, and `[tokens, K]` drawn so."""
   by_popularity = stable_random.permutation(seed, config.num_experts)
   left = np.tile(popularity, (_tokens(config), 1))
   choices = []
-  words = stable_random.raw(seed + 3, (config.top_k, _tokens(config)))
+  if batch:
+    words_seed = stable_random.seed_of('batch', seed, batch)
+  else:
+    words_seed = seed + 3
+  words = stable_random.raw(words_seed, (config.top_k, _tokens(config)))
   for word in words:
     total = np.cumsum(left, axis=-1)
     point = (word % total[:, -1].astype(np.uint64)).astype(np.int64)
@@ -211,18 +215,40 @@ def make_skewed(config: MoEConfig, seed: int = 0) -> Int[np.ndarray, 'R T K']:
   A milder skew than 'zipf', of the kind that a balanced router leaves.
   """
   seed = stable_random.seed_of('routing', 'skewed', seed)
-  roots = np.sqrt(np.arange(1, config.num_experts + 1))
-  by_popularity, ids = _draw_experts(
-    config, seed, (2**20 / roots).astype(np.int64)
-  )
-  del by_popularity
+  popularity = POPULARITIES['skewed'](config.num_experts)
+  _, ids = _draw_experts(config, seed, popularity)
   shape = (config.num_ranks, config.num_tokens, config.top_k)
   return _shuffle_slots(ids, seed + 1).reshape(shape).astype(np.int32)
 
 
+def draw_batch(
+  name: str, config: MoEConfig, seed: int, batch: int
+) -> Int[np.ndarray, 'tokens K']:
+  """Returns experts of other tokens, by the popularity of a routing.
+
+  Args:
+    name: of `POPULARITIES`.
+    config: sizes.
+    seed: of the routing.
+    batch: its number, from 1.
+  """
+  seed = stable_random.seed_of('routing', name, seed)
+  popularity = POPULARITIES[name](config.num_experts)
+  return _draw_experts(config, seed, popularity, batch)[1]
+
+
+# In 2^-20, of the first, second, ... expert.
+POPULARITIES: dict[str, Callable[[int], np.ndarray]] = {
+  'zipf': lambda experts: 2**20 // np.arange(1, experts + 1),
+  'skewed': lambda experts: (2**20 / np.sqrt(np.arange(1, experts + 1))).astype(
+    np.int64
+  ),
+}
+
+
 def _zipf(config, seed):
   """Draws without replacement; the n-th expert has popularity 1/n."""
-  popularity = 2**20 // np.arange(1, config.num_experts + 1)
+  popularity = POPULARITIES['zipf'](config.num_experts)
   by_popularity, ids = _draw_experts(config, seed, popularity)
 
   # A lower bound on the chance that a token has the first expert in its list,

@@ -171,8 +171,47 @@ def topk_ids(
     if name not in routings.GENERATORS:
       raise ValueError(f'routing: expected some of {list(LARGE)}, got {name!r}')
     return routings.make(name, config, seed).topk_ids
+  return _route_bytes(read_text(), preset, config, seed)
+
+
+def count_other_batches(
+  name: str,
+  preset: presets.Preset,
+  config: MoEConfig,
+  seed: int = 0,
+  batches: int = 2,
+) -> Int[np.ndarray, 'batches E']:
+  """Returns rows of every expert in batches that `topk_ids` has none of.
+
+  Of text they are what follows in it, as far as it goes; of a popularity other
+  draws; of any other routing there is none.
+
+  Args:
+    name: as of `topk_ids`.
+    preset: likewise.
+    config: likewise.
+    seed: likewise.
+    batches: how many.
+  """
+  size = config.num_ranks * config.num_tokens
+  rows = []
+  for batch in range(1, batches + 1):
+    text = read_text()[batch * size :]
+    if name == 'text' and len(text) >= size:
+      ids = _route_bytes(text, preset, config, seed)
+    elif name in routings.POPULARITIES:
+      ids = routings.draw_batch(name, config, seed, batch)
+    else:
+      break
+    rows.append(routings.count_rows(config, ids))
+  return np.array(rows, np.int64).reshape(-1, config.num_experts)
+
+
+def _route_bytes(
+  text: bytes, preset: presets.Preset, config: MoEConfig, seed: int
+) -> np.ndarray:
   narrow = dataclasses.replace(config, d_model=min(_TEXT_WIDTH, config.d_model))
-  x = embed(narrow, read_text(), seed)
+  x = embed(narrow, text, seed)
   scores = gate_scores(narrow, x, seed)
   return route(narrow, preset.router, scores, seed).topk_ids
 

@@ -109,3 +109,26 @@ class TestRead:
     (tmp_path / 'empty').write_bytes(b'')
     with pytest.raises(ValueError, match=f'text: expected {message}'):
       text_router.read_text(tmp_path / name)
+
+
+class TestOtherBatches:
+  CONFIG = presets.config(presets.get('small'), 2, 256)
+
+  @pytest.mark.parametrize('name', ['zipf', 'skewed', 'text'])
+  def test_are_as_popular_and_other_tokens(self, name):
+    preset = presets.get('small')
+    ids = text_router.topk_ids(name, preset, self.CONFIG, 5)
+    rows = routings.count_rows(self.CONFIG, ids)
+    batches = text_router.count_other_batches(name, preset, self.CONFIG, 5)
+    assert batches.shape == (2, self.CONFIG.num_experts)
+    for batch in batches:
+      assert batch.sum() == rows.sum() and (batch != rows).any()
+      assert np.corrcoef(batch, rows)[0, 1] > 0.8
+    assert (batches[0] != batches[1]).any()
+
+  def test_there_are_none_past_the_text_or_of_other_routings(self):
+    preset = presets.get('small')
+    long = presets.config(preset, 2, 4096)
+    for name, config in (('text', long), ('balanced', self.CONFIG)):
+      batches = text_router.count_other_batches(name, preset, config)
+      assert batches.shape == (0, config.num_experts)

@@ -10,6 +10,8 @@ there, and what comes back is in the order of the layer's experts.
 An expert may have copies on several ranks.  Of C copies, in the order of their
 places, tokens of rank r go to copy r * C // R: a rank knows it by itself, and
 rows of the first copy precede those of the second in the order of the layer.
+The loader sums float32 gradients of copies, the first one first; others would
+be rounded twice and are refused.
 """
 
 from collections.abc import Sequence
@@ -28,6 +30,8 @@ from hpmoe.reference.contract import tensors
 FORMAT = 'hpmoe-expert-placement'
 LOADS, COPIES = 'loads:', 'copies:'
 Tensors = dict[str, np.ndarray]
+# An exchange of experts takes at least this share off the fullest rank.
+_LEAST_GAIN = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,10 +205,18 @@ class PlacedLayer:
     A row past the last valid one of a rank that is not zero, which the layer
     has no place for, stands in the last row.
 
+    The gradient of an expert that has copies is the sum of theirs, in the order
+    of their places.
+
     Raises:
-      ValueError: the gradient of a weight that has copies.
+      ValueError: such a gradient is not of float32.
     """
     return {name: self._restore(name, array) for name, array in image.items()}
+
+  def sums(self, name: str) -> bool:
+    """Whether a tensor of the layer is a sum over copies."""
+    has_experts = 'L' in tensors.SPECS[name].shape.split()
+    return has_experts and self._placement.has_copies
 
   def _place(self, name: str, array: np.ndarray) -> np.ndarray:
     axes = arrays.find_spec(name).shape.split()
@@ -233,15 +245,9 @@ class PlacedLayer:
     if name in tensors.PLAN:
       return self._restore_rows_of(name, array)
     if 'L' in axes:
-      if self._placement.has_copies:
-        raise ValueError(
-          f'expert_placement: expected no copies where {name} is asked for, '
-          'got some'
-        )
-      weights = array.reshape(-1, *array.shape[2:])
       local = self._layer.num_ranks, self._layer.experts_per_rank
-      grads = weights[self._placement.places[0]]
-      return grads.reshape(*local, *array.shape[2:])
+      total = self._sum_copies(name, array.reshape(-1, *array.shape[2:]))
+      return total.reshape(*local, *array.shape[2:])
     if 'N' in axes:
       shape = self._layer.num_ranks, self._layer.num_rows, *array.shape[2:]
       rows = np.zeros(shape, array.dtype)
@@ -252,6 +258,32 @@ class PlacedLayer:
         rows[rank, -1] = stray
       return rows
     return array
+
+  def _sum_copies(self, name: str, grads: np.ndarray) -> np.ndarray:
+    """Returns the gradient of every expert: that of its first copy and so on.
+
+    Args:
+      name: of the gradient.
+      grads: of every place.
+    """
+    experts = np.array(self._placement.experts)
+    is_first = np.arange(len(experts)) == self._first_places[experts]
+    total = grads[self._first_places]
+    if is_first.all():
+      return total
+    if grads.dtype not in (np.float32, bool):
+      raise ValueError(
+        'expert_placement: expected float32 where gradients of copies are '
+        f'summed, as others round twice, got {name} in {grads.dtype}'
+      )
+    for place in np.flatnonzero(~is_first):
+      total[experts[place]] += grads[place]
+    return total
+
+  @functools.cached_property
+  def _first_places(self) -> np.ndarray:
+    """`[E]`: the place of the first copy of each expert."""
+    return np.unique(self._placement.experts, return_index=True)[1]
 
   def _restore_counts(self, counts: np.ndarray) -> np.ndarray:
     """Returns the sums over copies: rows of a copy that has none show."""
@@ -296,6 +328,11 @@ class UnplacedLayer:
     """Returns the tensors."""
     return image
 
+  def sums(self, name: str) -> bool:
+    """Whether a tensor of the layer is a sum over copies: none is."""
+    del name
+    return False
+
 
 View = PlacedLayer | UnplacedLayer
 
@@ -327,8 +364,9 @@ def place_by_loads(
 ) -> ExpertPlacement:
   """Returns a placement that evens out the loads of ranks.
 
-  The fullest expert first goes to the emptiest rank that has room.  With
-  copies, each rank has a place more, and the R fullest experts have two.
+  The fullest expert first goes to the emptiest rank that has room; then experts
+  of the fullest rank are exchanged while that helps.  With copies, each rank
+  has a place more, and the R fullest experts have two.
 
   Args:
     loads: `[E]`, of each expert, of batches that are not the one that runs.
@@ -363,7 +401,42 @@ def place_by_loads(
       rank = int(np.where((sizes < room) & ~is_held, key, np.inf).argmin())
       ranks[rank].append(int(expert))
       totals[rank] += loads[expert] / (1 + twice)
+  copies_of = np.bincount([e for local in ranks for e in local])
+  _exchange_experts(ranks, loads / copies_of)
   return ExpertPlacement(tuple(e for local in ranks for e in local), num_ranks)
+
+
+def _exchange_experts(ranks: list[list[int]], loads: np.ndarray) -> None:
+  """Exchanges experts of the fullest rank while that makes it less full.
+
+  Each time those two whose ranks are then the least full.
+
+  Args:
+    ranks: experts of each; changed.
+    loads: `[E]`, of one copy.
+  """
+  while True:
+    totals = np.array([loads[local].sum() for local in ranks])
+    fullest = int(totals.argmax())
+    best, exchange = totals[fullest] * (1 - _LEAST_GAIN), None
+    for rank, local in enumerate(ranks):
+      if rank == fullest:
+        continue
+      gives, takes = np.meshgrid(ranks[fullest], local, indexing='ij')
+      moved_load = loads[gives] - loads[takes]
+      peak = np.maximum(totals[fullest] - moved_load, totals[rank] + moved_load)
+      # An expert has one place on a rank.
+      peak[np.isin(gives, local) | np.isin(takes, ranks[fullest])] = np.inf
+      position = np.unravel_index(peak.argmin(), peak.shape)
+      if peak[position] < best:
+        best, exchange = peak[position], (rank, *map(int, position))
+    if exchange is None:
+      return
+    rank, first, second = exchange
+    ranks[fullest][first], ranks[rank][second] = (
+      ranks[rank][second],
+      ranks[fullest][first],
+    )
 
 
 def save(path: str | os.PathLike, placement: ExpertPlacement) -> None:

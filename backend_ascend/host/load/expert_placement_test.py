@@ -18,6 +18,20 @@ def test_the_fullest_expert_goes_to_the_emptiest_rank_that_has_room():
   assert placement.places[0].tolist() == [0, 3, 4, 1, 5, 2]
 
 
+@pytest.mark.parametrize(
+  'rows, ranks, places',
+  [
+    ((4, 3, 2, 1), 2, [0, 2, 3, 1]),  # 4 + 1 and 3 + 2
+    ((9, 1, 1, 1), 2, [0, 2, 3, 1]),  # full: the last one has no choice
+    ((1, 1, 1, 1), 1, [0, 1, 2, 3]),
+    ((0, 0, 5, 5), 2, [1, 3, 0, 2]),
+  ],
+)
+def test_experts_are_spread_fullest_first(rows, ranks, places):
+  placement = expert_placement.place_by_loads(np.array(rows), ranks)
+  assert placement.places[0].tolist() == places
+
+
 def test_the_fullest_experts_have_a_copy_and_ranks_share_it():
   # Given two experts that are far fuller than four others, when each rank has
   # room for a copy, then both have one on either rank, which takes the tokens

@@ -11,6 +11,7 @@ import dataclasses
 import numpy as np
 
 from hpmoe.backend_ascend.compiler.taskflow import layout
+from hpmoe.backend_ascend.host.load import expert_placement
 from hpmoe.backend_ascend.simulator import simulate
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.tune import int8
@@ -35,40 +36,29 @@ def _beside(layer: tuner.Layer) -> tuner.Layer:
   )
 
 
-def spread(rows: np.ndarray, ranks: int) -> np.ndarray:
-  """Returns `[E]` i4: the new number of each expert.
+def place_experts(
+  layer: tuner.Layer,
+) -> expert_placement.ExpertPlacement | None:
+  """Returns where experts go, once for all routings of a layer.
 
-  The fullest expert first goes to the emptiest rank that has room.
-
-  Args:
-    rows: `[E]`, of each expert.
-    ranks: that hold as many experts each.
+  The loads are of batches that are not timed; None: none are known.
   """
-  local = len(rows) // ranks
-  number = np.empty(len(rows), np.int32)
-  expert_counts, load = np.zeros(ranks, int), np.zeros(ranks)
-  for expert in np.argsort(-rows, kind='stable'):
-    rank = int(np.where(expert_counts < local, load, np.inf).argmin())
-    number[expert] = rank * local + expert_counts[rank]
-    expert_counts[rank] += 1
-    load[rank] += rows[expert]
-  return number
+  if not layer.loads:
+    return None
+  shares = [loads / loads.sum() for loads in layer.loads.values()]
+  total = np.sum(shares, axis=0)
+  return expert_placement.place_by_loads(total, layer.config.num_ranks)
 
 
-def _spread(layer: tuner.Layer) -> tuner.Layer:
-  """Returns the layer with experts placed once, for all its routings.
-
-  They are those that are timed: a placement for rows not yet seen gains less.
-  """
-  sizes = layer.config.dims()
-  rows = [
-    np.bincount(ids.ravel(), minlength=sizes['E']) / ids.size
-    for ids in layer.cases.values()
-  ]
-  number = spread(np.sum(rows, axis=0), sizes['R'])
-  cases = {name: number[ids] for name, ids in layer.cases.items()}
+def _place(layer: tuner.Layer) -> tuner.Layer:
+  """Returns the layer with its experts placed."""
+  placement = place_experts(layer)
+  if placement is None:
+    return layer
+  cases = {name: placement.map_ids(ids) for name, ids in layer.cases.items()}
+  local = layer.config.experts_per_rank
   capacity = max(
-    int(np.bincount(ids.ravel() // sizes['L']).max()) for ids in cases.values()
+    int(np.bincount(ids.ravel() // local).max()) for ids in cases.values()
   )
   config = dataclasses.replace(layer.config, capacity=capacity)
   return dataclasses.replace(layer, cases=cases, config=config)
@@ -101,14 +91,17 @@ class Lever:
 
 
 LEVERS: Mapping[str, Lever] = {
+  'placement': Lever(
+    'by loads',
+    'by number',
+    _place,
+    'by loads of other batches; runs, see --out_placement',
+  ),
   'write_out': Lever(
     'beside',
     'behind',
     _beside,
-    'that it overlaps is assumed of our device source',
-  ),
-  'placement': Lever(
-    'spread', 'by number', _spread, 'chosen on the routing that is timed'
+    'modelled only: that it overlaps is assumed of our device source',
   ),
   'forward': Lever(
     'int8',
@@ -126,7 +119,7 @@ def apply_levers(layer: tuner.Layer, names: Sequence[str]) -> tuner.Layer:
   return layer
 
 
-def _retiled(layer: tuner.Layer, best: tuner.Timed, tiles, progress):
+def find_tiles(layer: tuner.Layer, best: tuner.Timed, tiles, progress):
   """Returns the best schedule, with the best tiles for a layer with levers."""
   pareto = tuner.Pareto(tuner.Tuner(layer))
   pareto.add(best.options)
@@ -149,16 +142,20 @@ def pull(
     progress: is told each step.
   """
   names: list[str] = []
-  best = _retiled(layer, best, tiles, progress)
+  best = find_tiles(layer, best, tiles, progress)
   for name in LEVERS:
     progress(f'lever {name}')
-    trial = _retiled(apply_levers(layer, [*names, name]), best, tiles, progress)
+    trial = find_tiles(
+      apply_levers(layer, [*names, name]), best, tiles, progress
+    )
     if best.slower(trial) > 0:
       names, best = [*names, name], trial
   shares = []
   for name in names:
     other_names = [other for other in names if other != name]
-    schedule = _retiled(apply_levers(layer, other_names), best, tiles, progress)
+    schedule = find_tiles(
+      apply_levers(layer, other_names), best, tiles, progress
+    )
     seconds = {case: schedule.total(case) for case in schedule.simulated}
     lever = LEVERS[name]
     shares.append(

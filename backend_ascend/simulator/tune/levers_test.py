@@ -28,29 +28,20 @@ def _layer(*rows: int) -> tuner.Layer:
     machine_lib.load('ascend_a3'),
     {'uneven': ids},
     'ascend',
+    loads={'uneven': np.array(rows)},
   )
 
 
-@pytest.mark.parametrize(
-  'rows, ranks, number',
-  [
-    ((4, 3, 2, 1), 2, [0, 2, 3, 1]),  # 4 + 1 and 3 + 2
-    ((9, 1, 1, 1), 2, [0, 2, 3, 1]),  # full: the last one has no choice
-    ((1, 1, 1, 1), 1, [0, 1, 2, 3]),
-    ((0, 0, 5, 5), 2, [1, 3, 0, 2]),
-  ],
-)
-def test_experts_are_spread_fullest_first(rows, ranks, number):
-  assert levers.spread(np.array(rows), ranks).tolist() == number
-
-
-def test_spread_moves_whole_experts():
-  # Given 128 and 64 rows for the experts of rank 0, and 32 for the others, when
-  # spread, then ranks have 2 x 160 and 2 x 96 rows in place of 2 x 192 and 64.
+def test_other_batches_place_whole_experts():
+  # Given 128 and 64 rows for the experts of rank 0 and 32 for the others, here
+  # and in another batch, when placed, then ranks have 2 x 160 and 2 x 96 rows
+  # in place of 2 x 192 and 64; without another batch they stay.
   layer = levers.apply_levers(_layer(128, 64, 32, 32), ['placement'])
   (ids,) = layer.cases.values()
   assert np.bincount(ids.ravel()).tolist() == [256, 64, 128, 64]
   assert layer.config.capacity == 320
+  unknown = dataclasses.replace(layer, loads={})
+  assert levers.apply_levers(unknown, ['placement']) is unknown
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ class Layer:
     target: as `compiler.require_target`.
     seconds: of a pass; arguments as of `simulate_stored`.
     forward: precision of the forward pass, if another one than `policy`.
+    loads: `[E]`, rows of every expert in batches that are not timed, by case;
+      none are known of a case that is not there.
   """
 
   config: config_lib.MoEConfig
@@ -75,6 +77,7 @@ class Layer:
   target: str = 'host'
   seconds: Callable[..., float] = simulate_stored
   forward: precision.PrecisionPolicy | None = None
+  loads: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
   def policy_of(self, direction: layout.Direction) -> precision.PrecisionPolicy:
     """Returns the precision of a pass."""

@@ -41,10 +41,13 @@ def _layer(f: flags.FlagValues, step):
   config = presets.config(
     preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
   )
-  made = {}
+  made, loads = {}, {}
   for name in f.routing:
     step(f'routing {name}')
     made[name] = text_router.topk_ids(name, preset, config, f.seed)
+    batches = text_router.count_other_batches(name, preset, config, f.seed)
+    if len(batches):
+      loads[name] = batches.sum(axis=0)
   owners = [ids // config.experts_per_rank for ids in made.values()]
   most = max(int(np.bincount(one.ravel()).max()) for one in owners)
   if f.capacity is None:
@@ -61,6 +64,7 @@ def _layer(f: flags.FlagValues, step):
     machine,
     made,
     f.target or ('ascend' if on_ascend else 'host'),
+    loads=loads,
   )
 
 
@@ -83,7 +87,7 @@ def _count_steps(f: flags.FlagValues) -> int:
     + f.confirm
     + f.rounds * near
     + len(space.NAMES)
-    + 2 * (1 + len(levers.LEVERS)) * (1 + len(space.GRID['tile']))
+    + 2 * (2 + len(levers.LEVERS)) * (1 + len(space.GRID['tile']))
     + f.exhaustive * subspace
     + len(compiler.COMPILE)
   )
@@ -119,6 +123,10 @@ def _search(f: flags.FlagValues, layer, step):
   best = pareto.best()
   ablation = tuner.ablate(search, best, step)
   tiles = space.drop_tiles(choices, search.runs)['tile']
+  step('placement')
+  placed_schedule = levers.find_tiles(
+    levers.apply_levers(layer, ['placement']), best, tiles, step
+  )
   levered, shares = levers.pull(layer, best, tiles, step)
   subspace = (
     tuner.accuracy(search, tuner.SUBSPACE, step) if f.exhaustive else None
@@ -138,6 +146,8 @@ def _search(f: flags.FlagValues, layer, step):
     bound=search.bound(best.options),
     peak=search.bound(best.options, at_peak=True),
     ablation=ablation,
+    expert_placement=levers.place_experts(layer),
+    placed=placed_schedule,
     levered=levered,
     levers=shares,
     subspace=subspace,
@@ -147,11 +157,17 @@ def _search(f: flags.FlagValues, layer, step):
 def _tune(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.backend_ascend.compiler.orders import schedule_file
+  from hpmoe.backend_ascend.host.load import expert_placement
 
   if f.check and f.out is None:
     raise cli.UsageError('check: expected --out beside it, got none')
   with cli.progress(_count_steps(f), estimate=True) as step:
     layer = _layer(f, step)
+    if f.out_placement is not None and not layer.loads:
+      raise cli.UsageError(
+        'out_placement: expected a routing with other batches, such as '
+        f'skewed or zipf, got {cli.text(f.routing)}'
+      )
     found = _search(f, layer, step)
     best = found['best'].options
     for compile_pass in compiler.COMPILE.values():
@@ -179,8 +195,12 @@ def _tune(f: flags.FlagValues) -> int:
         seconds,
       ),
     )
+  if f.out_placement is not None:
+    expert_placement.save(f.out_placement, found['expert_placement'])
   judge_layer = _judge_request(f, layer)
-  for table in (_cases, _choices, _ablation, _levers, _accuracy):
+  for table in (
+    *(_cases, _choices, _ablation, _placement, _levers, _accuracy),
+  ):
     print(table(layer, found), end='\n\n')
   print(_summary(layer, found))
   print(f'schedule: {f.out or "not written, see --out"}')
@@ -223,6 +243,11 @@ def _judge_request(f: flags.FlagValues, layer) -> list[str]:
     'check',
     *(f'--{name}={value}' for name, value in values.items()),
     *(['--schedule_scaled'] if scaled else []),
+    *(
+      [f'--expert_placement={f.out_placement}']
+      if f.out_placement and not scaled
+      else []
+    ),
   ]
 
 
@@ -295,6 +320,37 @@ def _ablation(layer, found) -> str:
   )
 
 
+def _placement(layer, results) -> str:
+  """Tells what a placement by loads of other batches is worth, by case."""
+  from hpmoe.parity_tests.case import routings
+
+  placement = results['expert_placement']
+  if placement is None:
+    return 'placement: no other batches of these routings'
+  published, best = results['published'], results['placed']
+  rows = []
+  for name, ids in layer.cases.items():
+    skews = [
+      routings.measure_skew(layer.config, experts)['max_over_mean_rank']
+      for experts in (ids, placement.map_ids(ids))
+    ]
+    gain = published.total(name) / best.total(name)
+    rows.append(
+      (
+        name,
+        *(f'{skew:.2f}' for skew in skews),
+        f'{best.total(name) * _MS:.3f}',
+        f'{gain:.3f}x',
+        f'{_GOAL:g}x: {"yes" if gain >= _GOAL else "NO"}',
+      )
+    )
+  heading = (
+    *('routing', 'hottest rank of mean', 'placed by other batches'),
+    *('tuned, placed ms', 'over published', 'goal'),
+  )
+  return text_table.format_table(heading, rows)
+
+
 def _levers(layer, found) -> str:
   """Tells what no schedule holds: each lever's share, and the goal."""
   from hpmoe.backend_ascend.simulator.tune import levers
@@ -322,7 +378,7 @@ def _levers(layer, found) -> str:
       f'{published.total(name) / row.seconds[name]:.3f}x without it'
       for name in layer.cases
     )
-    goals.append(f'{row.choice}, modelled only: {hint}; {gains}')
+    goals.append(f'{row.choice}: {hint}; {gains}')
   return '\n'.join([text_table.format_table(heading, rows), '', *goals])
 
 
@@ -354,6 +410,7 @@ def _summary(layer, found) -> str:
 _REPORTED = (
   *('points', 'grid_seconds', 'model_seconds', 'regret', 'bound', 'peak'),
   *('ablation', 'levers', 'published', 'confirmed', 'best', 'levered'),
+  *('expert_placement', 'placed'),
   'by_case',
 )
 

@@ -44,7 +44,7 @@ def test_writes_what_check_and_law_run(tmp_path, capsys):
     for lever in found['levers']:
       assert lever['seconds'][case] > 0 < total
       hint = levers.LEVERS[lever['choice']].hint
-      assert f'{lever["choice"]}, modelled only: {hint}; ' in told
+      assert f'{lever["choice"]}: {hint}; ' in told
   best = found['best']['simulated']['balanced']
   assert sum(best.values()) <= sum(
     found['confirmed']['simulated']['balanced'].values()
@@ -113,6 +113,28 @@ def test_a_schedule_is_judged_by_one_request(
   assert request.startswith(request_text)
   assert request.endswith(f' --schedule={path}')
   assert main.main(request.split()) == 0
+
+
+def test_a_placement_by_other_batches_is_written_and_judged(tmp_path, capsys):
+  # Given an uneven routing, when a schedule is searched, then where experts lie
+  # by other batches is told, written, and in the request that judges both.
+  path, places = tmp_path / 'best.schedule', tmp_path / 'places.json'
+  options = f'--dtype=f32 --routing=zipf --out={path} --out_placement={places}'
+  layer = ['--preset=tiny', '--ranks=2', '--confirm=1', '--rounds=0']
+  assert main.main(['tune', *layer, *options.split()]) == 0
+  text = capsys.readouterr().out
+  assert 'placed by other batches' in text
+  (line,) = [x for x in text.splitlines() if x.startswith('judge it: ')]
+  assert f'--expert_placement={places}' in line
+  request = line.partition('hpmoe ')[2].split()
+  assert main.main([*request, '--lane=exact']) == 0
+
+
+def test_a_routing_without_other_batches_has_no_placement(tmp_path, capsys):
+  path = tmp_path / 'places.json'
+  assert main.main(['tune', *SMALL, f'--out_placement={path}']) == 2
+  error = capsys.readouterr().err
+  assert 'out_placement: expected a routing with other batches' in error
 
 
 def test_what_is_judged_is_written(capsys):

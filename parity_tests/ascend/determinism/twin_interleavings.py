@@ -108,6 +108,11 @@ def _rows(
 ) -> list[interleavings_table.Row]:
   tallies: list[interleavings_table.Tally] = []
   view = interleavings.view_layer(group.plan, made)
+  if any(view.sums(name) for name in which.results):
+    raise ValueError(
+      'expert_placement: expected no copies of experts in the backward pass '
+      'on the twin, got some'
+    )
   image_inputs = interleavings.place_inputs(view, made)
   for options in group.plan.options():
     image = interleavings.compile_image(which, image_inputs, options)
