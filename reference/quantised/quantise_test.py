@@ -344,7 +344,7 @@ class TestQuantise:
   )
   def test_rows_of_4_bits_are_the_same_in_jax_but_float32(self, name):
     # Given rows, of a form that reads them with a scale each.
-    form, values = quantised.FORMS[name], drawn(40, 200)
+    form, values = quantised.FORMS[name], draw_values(40, 200)
     scales = f32(1) / np.arange(1, 41, dtype=f32) if form.reads_scale else None
     # When, in numpy and in JAX.
     right = quantise.quantise(form, values, scales=scales)
@@ -361,7 +361,7 @@ class TestQuantise:
 
   def test_two_levels_of_rows_are_those_of_plain_numpy(self):
     # Given rows with a scale each, and groups that are small beside it.
-    form, values = quantised.FORMS['nvfp4_static'], drawn(6, 48)
+    form, values = quantised.FORMS['nvfp4_static'], draw_values(6, 48)
     scales = f32([1e-3, 1e-2, 0.1, 1, 10, 1e4])
     coded = quantise.quantise(form, values, scales=scales)
     # Then each group has the scale and codes of its own arithmetic.
