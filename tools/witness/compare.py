@@ -115,7 +115,7 @@ def _end(trace: order.Trace) -> int:
 
 
 def _reason(body: hivm.Body, trace: order.Trace, group: int) -> str:
-  """Returns why a group is not is_needed."""
+  """Returns why a group is not needed."""
   if _share(trace, group, _share_bytes):
     return TWICE
   longer = order.Trace(body, rounds=_MORE_ROUNDS)
