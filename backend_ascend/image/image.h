@@ -22,8 +22,14 @@ enum EventGrain : uint32_t { kExpertGrain = 0, kRowBlockGrain = 1 };
 enum ActivationKind : uint32_t { kSwigluActivation = 0, kAbsolute = 1 };
 
 // What products multiply: values of the storage, or int8 codes, of rows with a
-// scale each and of weights with one for each column, summed in int32.
-enum Quantised : uint16_t { kOfValues = 0, kInt8TokenChannel = 1 };
+// scale each and of weights with one for each column, summed in int32.  In the
+// last, as in Ascend's operators, gate, up and activation stay in float32 until
+// codes are made of them; else they are rounded to the storage first.
+enum Quantised : uint16_t {
+  kOfValues = 0,
+  kInt8TokenChannel = 1,
+  kInt8TokenChannelWide = 2
+};
 // Terms of two codes of 8 bits that an int32 can sum.
 constexpr int32_t kMaxCodeDepth = 0x7FFFFFFF / (128 * 128);
 

@@ -39,6 +39,7 @@ class TestPasses:
     [
       dict(dtype='bf16', placement='before_down'),
       dict(dtype='bf16', preset='odd', tokens=None),
+      dict(dtype='bf16', policy=('activation=f32', 'gate_up=f32')),
       dict(dtype='bf16', routing='one_rank'),
       dict(dtype='bf16', routing='empty_experts'),
     ],

@@ -245,7 +245,8 @@ class Candidate(abc.ABC):
       ('rows', case.rows, '', can.parts or has_forms),
       ('x_form', case.x_form, '', can.parts),
       ('recipe', case.recipe, '', can.parts),
-      ('policy', ','.join(case.policy), '', can.rounds),
+      # What is rounded between codes is the backend's to refuse.
+      ('policy', ','.join(case.policy), '', can.rounds or has_forms),
       ('placement', placed, '', can.rounds),
     ):
       if value != plain and not is_able:

@@ -44,6 +44,12 @@ def test_an_image_says_its_forms_and_is_proved(grain, relay, placement):
   assert compiled.image.heap_bytes < _compile(wide, options).image.heap_bytes
 
 
+def test_an_activation_may_stay_wide_until_codes_are_made_of_it():
+  wide = dataclasses.replace(POLICY, points=layout.WIDE_POINTS)
+  assert _compile(wide).image.policy == wide
+  assert _compile(wide).image.header['quantised'] == 2
+
+
 def test_the_heap_that_a_summary_says_is_that_of_its_tensors():
   sizes = CONFIG.dims()
   d, f, n = (sizes[letter] for letter in 'DFN')
@@ -89,6 +95,7 @@ def _offset(blob, index: int) -> int:
     (dict(rows='activation=int8_token'), r'got .*activation=int8_token'),
     (dict(quantised='int8_channel_bf16'), r'got .*int8_channel_bf16'),
     (dict(placement='epilogue'), r'placement: expected one of .*sums of codes'),
+    (dict(points=('silu=bfloat16',)), r'points: expected \(\) or .*gate_up=fl'),
     (dict(x_form='int8_token'), r'policy\.x_form: .*int8_token'),
     (
       dict(operand_forms='d_w_down:d_expert_out=mxfp8'),

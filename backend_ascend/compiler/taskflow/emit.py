@@ -134,9 +134,11 @@ def _limits(
 ) -> list[tuple]:
   """Returns (name, value, choices of the backend, choices in words)."""
   scope, forms = 'for our backend', precision.LAUNCHED_ACTIVATIONS
-  plain = dict(points=(), **dict.fromkeys(precision.SUM_ORDERS, 'slot'))
+  plain = dict.fromkeys(precision.SUM_ORDERS, 'slot')
+  points = ((), layout.WIDE_POINTS)[: 1 + bool(policy.rows)]
   stores = f'{scope}, which rounds what it stores and nothing else'
   of_policy = [
+    ('points', points, f'{" or ".join(map(str, points))} {stores}'),
     *((n, (value,), f'{value!r} {stores}') for n, value in plain.items()),
     (
       'placement',

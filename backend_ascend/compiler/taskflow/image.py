@@ -60,7 +60,7 @@ def _header(flow: flow_lib.Flow) -> np.ndarray:
   for field, name, names in _POLICY:
     header[field] = names.index(getattr(policy, name))
   forms = policy.quantised, policy.rows
-  header['quantised'] = layout.QUANTISED.index(forms)
+  header['quantised'] = layout.QUANTISED.index(forms) + bool(policy.points)
   header['event_grain'] = granularity.EVENT_GRAINS.index(options.event_grain)
   return header
 
@@ -161,12 +161,15 @@ class Image(_native.Image):
 
   @functools.cached_property
   def policy(self) -> precision.PrecisionPolicy:
-    quantised, rows = layout.QUANTISED[self.header['quantised']]
+    number = int(self.header['quantised'])
+    is_wide = number == len(layout.QUANTISED)
+    quantised, rows = layout.QUANTISED[number - is_wide]
     return precision.PrecisionPolicy(
       **{name: names[self.header[field]] for field, name, names in _POLICY},
       epsilon=precision.EPSILONS[self.header['epsilon']],
       quantised=quantised,
       rows=rows,
+      points=layout.WIDE_POINTS if is_wide else (),
     )
 
   @functools.cached_property

@@ -38,6 +38,9 @@ DTYPES: tuple[str, ...] = tuple(_native.dtypes())
 
 # Forms of weights and of rows, by `Quantised` of image.h: ('', '') is values.
 QUANTISED = (('', ''), ('int8_channel', 'int8_token'))
+# Of a policy whose activation stays wide until codes are made of it: the last
+# `Quantised`.
+WIDE_POINTS = ('gate_up=float32', 'activation=float32')
 # Terms of two codes that an int32 can sum.
 MAX_CODE_DEPTH = (2**31 - 1) // 128**2
 

@@ -272,7 +272,8 @@ CodeSwigluTile MakeCodeSwigluTile(const TaskDesc& task, const Layer& layer) {
   tile.ld_codes = out.cols;
   tile.rows = RealRows(task, layer).count();
   tile.cols = layer.image->d_ff;
-  tile.dtype = StoredAs(layer);
+  const bool wide = layer.image->quantised == kInt8TokenChannelWide;
+  tile.dtype = wide ? kFloat32 : StoredAs(layer);
   tile.activation = static_cast<ActivationKind>(layer.image->activation);
   return tile;
 }

@@ -22,10 +22,10 @@ def compute_values(
   inputs: Tensors,
   outputs: Tensors,
 ) -> dict[str, np.ndarray]:
-  """Returns gate_up `[R, N, 2F]` and expert_out `[R, N, D]`, as stored.
+  """Returns gate_up `[R, N, 2F]` and expert_out `[R, N, D]`, by the policy.
 
   Each is (sum * scale of its row) * scale of its column, rounded in float32
-  each time and then to the storage dtype; zero past the last valid row.
+  each time and then to its dtype; zero past the last valid row.
 
   Args:
     image: of codes.
@@ -33,10 +33,10 @@ def compute_values(
     inputs: scales of the weights among them.
     outputs: sums and scales of rows among them.
   """
-  dtype = storage.FORMATS[image.policy.storage].numpy
   counts = plan.counts.sum(axis=0).reshape(image.config.num_ranks, -1)
   values = {}
   for name, (rows, weight) in _SCALES.items():
+    dtype = storage.FORMATS[image.policy.dtype(name)].numpy
     sums, row_scales = outputs[f'{name}_sums'], outputs[f'{rows}_scales']
     values[name] = np.zeros(sums.shape, dtype)
     for rank, of_experts in enumerate(counts):

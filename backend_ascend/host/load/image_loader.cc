@@ -129,7 +129,7 @@ bool CheckPreamble(const void* data, size_t size, Checker* check) {
 // sums.
 int64_t LastQuantised(const ImageHeader& h) {
   const bool can = h.direction == kForward && h.span == kLayer;
-  return can ? kInt8TokenChannel : kOfValues;
+  return can ? kInt8TokenChannelWide : kOfValues;
 }
 
 int64_t LastPlacement(const ImageHeader& h) {

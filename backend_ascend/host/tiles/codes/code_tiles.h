@@ -34,7 +34,7 @@ struct QuantiseRowsTile {
 void RunQuantiseRowsTile(const QuantiseRowsTile& tile, Isa isa);
 
 // codes and scales of act(gate) * up [* row_weight], of SwigluTile, rounded to
-// the storage type first, as gate and up are.
+// `dtype` first, as gate and up are.
 struct CodeSwigluTile {
   const int32_t* gate;  // [rows, cols] sums
   const int32_t* up;
