@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import hpmoe
+from hpmoe.parity_tests.explain import operand_mistakes
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import recipes_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
@@ -15,6 +16,7 @@ from hpmoe.reference import stages as stages_lib
 from hpmoe.reference import token_order
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.quantised import operands
@@ -229,6 +231,44 @@ class TestWrongKernels:
     assert 'as if w_down was not quantised in d_activation' in failure.pattern
     words = '--recipe=deepseek_v3,d_activation:w_down= allows it'
     assert words in failure.pattern
+
+
+def test_columns_that_were_quantised_by_rows_are_named():
+  case = hpmoe.Case(
+    direction='backward', preset='tiny', ranks=2, recipe='mxfp8'
+  )
+  layer = recipes_testing.make_layer('mxfp8', 'columns quantised by rows')
+  report = hpmoe.check(layer, case, lanes=['bounded'], repeat=1)
+  words = 'was quantised by rows, not by columns in d_w_'
+  assert words in report.first_failure.pattern
+
+
+@pytest.mark.parametrize('gemm', ['d_w_down', 'd_activation'])
+def test_other_groups_of_operands_are_those_of_plain_numpy(gemm):
+  # Given rows of two ranks, of experts that begin within a group,
+  rng = np.random.default_rng(0)
+  sizes = np.exp2(rng.integers(-13, 1, (2, 80, 1)))  # small ones lose digits
+  rows = (rng.standard_normal((2, 80, 48)) * sizes).astype(np.float32)
+  edges = [np.array([0, 10, 70]), np.array([0, 0, 33])]
+  form = quantised.FORMS['mxfp8_ceil']
+  # when a GEMM that sums over rows, or columns, mistakes their groups,
+  mistakes = dict(
+    operand_mistakes.list_mistakes(form, gemm, 'd_expert_out', rows, edges)
+  )
+  # then they are those of rows; or of columns, from the rank's first row, or
+  # from the expert's.
+  power = functools.partial(recipes_testing.quantise_to_power, size=32)
+  whole = [power(rank[: e[-1]].T).T for rank, e in zip(rows, edges)]
+  if gemm == 'd_w_down':
+    by_rows, from_rank = mistakes.values()
+    for rank, right in enumerate(whole):
+      np.testing.assert_array_equal(by_rows[rank], power(rows[rank]))
+      np.testing.assert_array_equal(from_rank[rank, : len(right)], right)
+  else:
+    (by_columns,) = mistakes.values()
+    second = power(rows[0, 10:70].T).T
+    np.testing.assert_array_equal(by_columns[0, 10:70], second)
+    assert not np.array_equal(by_columns[0, 10:70], whole[0][10:])
 
 
 class TestRequests:

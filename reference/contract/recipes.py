@@ -137,6 +137,25 @@ def split_rows(text: str) -> tuple[str, str]:
   return join_words(rows), join_words(forms)
 
 
+def leave_out(
+  rows: str, operands: str, gemm: str, operand: str
+) -> dict[str, str]:
+  """Returns a policy's `rows` and `operand_forms` without those of an operand.
+
+  Args:
+    rows: the policy's.
+    operands: likewise.
+    gemm: the stage that reads the operand.
+    operand: the tensor that is then multiplied as it is stored.
+  """
+  words, of_rows = dict(read_words(operands)), quantised.row_forms(rows)
+  words.pop(_word(gemm, operand), None)
+  if gemm in tensors.GEMMS:
+    of_rows.pop(operand, None)
+  plain = ','.join(f'{name}={form}' for name, form in of_rows.items())
+  return dict(rows=plain, operand_forms=join_words(words))
+
+
 def find_name(rows: str, operands: str) -> str:
   """Returns the recipe that a policy's fields come of, or ''."""
   fields = rows, operands

@@ -9,9 +9,11 @@ import numpy as np
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import explain
 from hpmoe.parity_tests.explain import failed_stage
 from hpmoe.parity_tests.explain import known_bugs
+from hpmoe.parity_tests.explain import operand_mistakes
 from hpmoe.parity_tests.explain import patterns
 from hpmoe.parity_tests.explain import quantised_misreads
 from hpmoe.parity_tests.explain import roundings
@@ -20,6 +22,7 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import tolerance_lanes
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import tensors
 
 
@@ -218,6 +221,7 @@ def _build_failed_stage(
     {n: lazy_tensors.load_whole(a) for n, a in case.before.items()},
     [
       *_list_other_routings(options, case, name, sources),
+      *(() if exact else _list_operand_mistakes(case, name, sources)),
       *_list_variants(case, name, sources, chain, exact),
     ],
   )
@@ -247,6 +251,33 @@ def _list_other_routings(
     usable = {} if 'topk_ids' in other.arrays else sources
     compute = functools.partial(changed_case.recompute, name, usable)
     yield f'as if {other.says}', '', compute
+
+
+def _list_operand_mistakes(
+  case: pass_case.PassCase, name: str, sources: passes.Tensors
+) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
+  """Yields a GEMM whose operands are quantised otherwise, in words."""
+  if name not in recipes.OPERANDS or not case.has_all_sources(name, sources):
+    return
+  policy, tiling = case.inputs.policy, case.tiling
+  read = {n: sources[n] for n in case.sources[name]}
+  arrays = {**case.inputs.arrays, **sources}
+  ranks = range(tiling.config.num_ranks)
+  edges = [tiles.expert_rows(tiling.config, tiling.counts, r) for r in ranks]
+  for operand in recipes.OPERANDS[name]:
+    forms = policy.forms(name, operand)
+    if not forms or forms[-1].reads_scale or forms[-1].is_packed:
+      continue
+    fields = recipes.leave_out(policy.rows, policy.operand_forms, name, operand)
+    plain = dataclasses.replace(policy, **fields)
+    values = lazy_tensors.load_whole(arrays[operand])
+    for says, other in operand_mistakes.list_mistakes(
+      forms[-1], name, operand, values, edges
+    ):
+      compute = functools.partial(
+        case.oracle.stage, name, {**read, operand: other}, plain
+      )
+      yield f'as if {says} in {name}', '', compute
 
 
 def _list_variants(
