@@ -9,7 +9,7 @@ from benchmarks import uneven_host
 from hpmoe.backend_ascend.host.load import expert_placement
 from hpmoe.reference.contract import config_testing
 
-CONFIG = config_testing.sized(r=2, t=24, e=8, k=2, d=16, f=8)
+CONFIG = config_testing.make_config(r=2, t=24, e=8, k=2, d=16, f=8)
 
 
 @pytest.mark.parametrize('skew', uneven_host.SKEWS)
