@@ -290,8 +290,7 @@ def rounded(
     variance, apart = given.variance + variance, given.distance()
     return Bounded(value, error, variance, apart, given.crossed)
   # Whoever crosses no edge has the very same number.
-  same = np.zeros_like(value)
-  return Bounded(value, error, same, same, _both(given.crossed, crossed))
+  return Bounded(value, error, variance, None, _both(given.crossed, crossed))
 
 
 def _across(
@@ -303,12 +302,15 @@ def _across(
   """Returns what edges of `dtype` between two right kernels come to.
 
   In narrow storage the variance that they add; in float32, where few elements
-  cross one, none, and the chance that one does.
+  cross one, the chance that one does.  An element whose error is larger than
+  the spacing, as one that underflows is, moves by that error and no step.
   """
   spacing = 2 * ulp.half_spacing(np.abs(value), dtype)
   if is_narrow(policy):
     return spacing * apart, None
-  return np.zeros_like(value), np.minimum(apart / spacing, 1)
+  is_noise = apart >= spacing
+  variance = np.where(is_noise, np.square(apart + spacing), 0.0)
+  return variance, np.where(is_noise, 0.0, apart / spacing)
 
 
 def _both(*crossed: np.ndarray | None) -> np.ndarray | None:

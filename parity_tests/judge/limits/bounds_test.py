@@ -425,3 +425,18 @@ def test_weights_of_any_number_are_made_ready_alike(monkeypatch, dtype):
   # then: no bit changes
   for array, right in zip(actual.arrays(), expected.arrays(), strict=True):
     np.testing.assert_array_equal(array, right)
+
+
+def test_what_underflows_moves_by_its_error_and_crosses_no_edge():
+  # given: float32 values with errors below, at and above a spacing of bfloat16
+  policy = precision.PrecisionPolicy(points=('silu=bfloat16',))
+  value, spacing = np.array([1.0, 1.0, 0.0]), 2.0**-7
+  error = np.array([spacing / 8, 2 * spacing, 1e-38])
+  # when
+  stored = bounds.rounded(
+    policy, 'bfloat16', bounds.Bounded(value, error, np.square(error))
+  )
+  # then: the first may cross an edge; the others are off as they were
+  np.testing.assert_allclose(stored.crossed, [1 / 8, 0, 0], rtol=1e-6)
+  assert stored.variance is not None and stored.variance[0] == 0
+  assert (np.sqrt(stored.variance[1:]) >= error[1:]).all()
