@@ -56,7 +56,8 @@ def _bound_name(node: ast.AST) -> str | None:
 def find_room(path: str) -> str:
   """Returns the room of names.toml that a file lies in, or its top folder."""
   parents = [p.as_posix() for p in pathlib.PurePosixPath(path).parents]
-  return next((p for p in parents if p in OPEN), path.partition('/')[0])
+  folders = [p for p in parents if p != '.'] or ['.']
+  return next((p for p in folders if p in OPEN), folders[-1])
 
 
 def count_by_room() -> dict[str, int]:

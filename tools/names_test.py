@@ -36,3 +36,8 @@ def test_a_binding_that_says_nothing_is_named(line):
 def test_other_names_and_mere_uses_are_none():
   text = 'rows = held[which]\ndef judge_stage(case): return of(case)\n'
   assert not names.find_names(text)
+
+
+def test_a_room_without_such_names_is_not_counted_as_the_root():
+  assert names.find_room('models/init.py') == 'models'
+  assert names.find_room('conftest.py') == '.'
