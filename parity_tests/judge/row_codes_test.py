@@ -267,7 +267,7 @@ def test_codes_past_the_last_row_must_be_zero():
       ('activation_codes', 'f4'),
       'activation_codes: expected int',
     ),
-    ('activation=int8_token', ('', ''), 'expected tensors among .*expert_in_'),
+    ('activation=int8_token', ('', ''), 'expected --rows=FORM .*expert_in='),
   ],
 )
 def test_codes_that_cannot_be_read_are_refused(rows, change, message):
