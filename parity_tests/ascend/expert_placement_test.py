@@ -157,18 +157,18 @@ def test_a_wrong_placement_is_named(
 
 
 @pytest.mark.parametrize(
-  'arguments, says',
+  'arguments, message',
   [
     (['--relay'], 'relay: expected none beside --expert_placement'),
     (['--frontend=jax'], 'expert_placement: '),
     (['--preset=tp_norm'], 'expected a whole layer beside --expert_placement'),
   ],
 )
-def test_what_has_no_placement_is_refused(path, capsys, arguments, says):
+def test_what_has_no_placement_is_refused(path, capsys, arguments, message):
   flag = f'--expert_placement=loads:{path}'
   code, output = run(capsys, 'check', flag, *arguments)
   assert code == cli.WRONG_REQUEST
-  assert says in output and output.count('\n') == 1
+  assert message in output and output.count('\n') == 1
 
 
 def test_gradients_of_copies_that_round_twice_are_refused(path, capsys):
@@ -177,3 +177,22 @@ def test_gradients_of_copies_that_round_twice_are_refused(path, capsys):
   assert code == cli.WRONG_REQUEST
   assert 'expected dtype f32 or direction forward beside copies' in output
   assert output.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    (['--dtype=bf16'], 'expected float32 where gradients of copies are summed'),
+    (['--backend=ascend_twin'], 'no copies of experts in the backward pass on'),
+    (['--order=arrival'], 'expert_placement: expected none'),
+  ],
+)
+def test_a_law_that_copies_do_not_have_is_refused(
+  path, capsys, arguments, message
+):
+  flag = f'--expert_placement=copies:{path}'
+  count = ['--interleavings=1', '--layout=1x1', '--direction=backward']
+  code, output = run(capsys, 'determinism', flag, *count, *arguments)
+  assert code == cli.WRONG_REQUEST
+  (line,) = [x for x in output.splitlines() if x.startswith('hpmoe')]
+  assert message in line

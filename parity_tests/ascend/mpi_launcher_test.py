@@ -115,6 +115,22 @@ class TestSameBits:
     # tensor has the bits of one process.
     _compare(direction, num_ranks, storage, grain, data, placement)
 
+  def test_where_experts_are_placed(self, tmp_path):
+    # Given loads, when experts lie by them, each rank in a process of its own,
+    # then every tensor has the bits of one process that leaves experts.
+    config, policy, inputs = _layer(2, 'float32', 'real')[:3]
+    path = tmp_path / 'loads.json'
+    path.write_text(str([5, 9, 1, 7, 2, 3]))
+    options = granularity.Options(**SIZES)
+    image = compiler.compile_forward(config, policy, options).image
+    names = arrays.INPUTS[layout.Direction.FORWARD]
+    expected = runtime.launch(image, {n: inputs[n] for n in names}, threads=1)
+    candidate = mpi_launcher.MpiMegakernel(
+      options, expert_placement=f'loads:{path}'
+    )
+    actual = candidate.run(config, policy, inputs, passes.FORWARD)
+    assert not testing.differing(actual, expected)
+
   @pytest.mark.parametrize(
     ('direction', 'num_ranks', 'mapped'),
     [('backward', 2, True), ('forward', 4, False), ('backward', 4, False)],
