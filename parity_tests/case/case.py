@@ -19,6 +19,7 @@ from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import recipes
+from hpmoe.reference.contract import storage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,4 +322,14 @@ class Case:
       d_shared=self.d_shared,
       limit=float(precision.activation_of(self.activation).get('limit', 0)),
       coded=bool(self.quantised or self.rows or self.x_form or self.recipe),
+      least_range=self._find_least_range(),
     )
+
+  def _find_least_range(self) -> str:
+    """Returns the dtype whose range all values must keep to stay finite."""
+    _, policy = self.estimate_sizes()
+    names = (self.dtype, *policy.roundings.values())
+    ranges = {
+      n: storage.ROUNDED[n].largest for n in names if n in storage.ROUNDED
+    }
+    return min(ranges, key=lambda name: ranges[name])

@@ -1,5 +1,6 @@
 """A case takes the words that the command takes."""
 
+import numpy as np
 import pytest
 
 from hpmoe.parity_tests.case import case as case_lib
@@ -28,3 +29,14 @@ def test_a_policy_as_the_command_has_it():
 def test_an_unknown_dtype_is_named():
   with pytest.raises(ValueError, match="expected .*, got 'bf15'"):
     case_lib.Case(preset='tiny', dtype='bf15').make()
+
+
+@pytest.mark.parametrize('word', ['w_gate_up=float16', 'x=float16', ''])
+def test_drawn_values_are_finite_in_what_the_policy_stores(word):
+  words = (word,) if word else ()
+  case = case_lib.Case(preset='tiny', ranks=2, policy=words)
+
+  arrays = case.make().arrays
+
+  for name in ('x', 'w_gate_up', 'w_down', 'topk_weights'):
+    assert np.isfinite(arrays[name]).all(), name

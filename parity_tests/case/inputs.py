@@ -131,6 +131,7 @@ def make_inputs(
   limit: float = 0.0,
   d_shared: int = 0,
   coded: bool = False,
+  least_range: str | None = None,
 ) -> LayerInputs:
   """Returns seeded inputs whose sums are all of order one.
 
@@ -152,6 +153,8 @@ def make_inputs(
     limit: of the activation, which some values of up are to exceed; 0: none.
     d_shared: S, of the shared experts, the same on all ranks; 0: none.
     coded: whether weights or rows are to become codes, which reach less far.
+    least_range: the dtype of the least range that a tensor or a rounding point
+      has; None: `dtype`.
 
   Raises:
     ValueError: an argument, a file or the data do not suit (one line, which
@@ -187,7 +190,7 @@ def make_inputs(
     is_own = routing in ROUTINGS and preset.is_routed
     plan = functools.partial(
       magnitudes.plan_magnitudes,
-      storage=storage,
+      storage=exact_limits.STORAGE.get(least_range or dtype, storage),
       limit=limit,
       coded=coded,
       weighted=is_own,
