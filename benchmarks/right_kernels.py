@@ -2,14 +2,17 @@ r"""Counts how often right kernels fail: layers in numpy, by three judges.
 
 By stage: each stage and gradient of a layer, in lane bounded.  Whole: checks in
 lanes exact, bounded and standard, both passes.  Quantised: y of layers of every
-form, and of rows in codes, in lane bounded.  Dtypes, placements of the routing
-weight, orders of sums, and what multiplies a scale take turns by seed.
+form, and of rows in codes, in lane bounded.  Under a policy: results alone of
+both passes, with each rounding point and each tensor narrower than float32, in
+lane bounded.  Dtypes, placements of the routing weight, orders of sums, and
+what multiplies a scale take turns by seed.
 
 Exit code 0: none failed; 1: one did.
 
 Example:
   python -m benchmarks.right_kernels --keep
-  python -m benchmarks.right_kernels --stages=10 --checks=1 --codes=1
+  python -m benchmarks.right_kernels --stages=10 --checks=1 --codes=1 \
+    --policies=0
 """
 
 from collections.abc import Iterator
@@ -19,6 +22,8 @@ import sys
 from absl import app
 from absl import flags
 
+from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import quantised_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
@@ -31,6 +36,8 @@ from hpmoe.tools.docs import figures
 _STAGES = flags.DEFINE_integer('stages', 1000, 'Layers judged by stage.')
 _CHECKS = flags.DEFINE_integer('checks', 48, 'Layers checked whole.')
 _CODES = flags.DEFINE_integer('codes', 200, 'Layers of each quantised form.')
+
+_POLICIES = flags.DEFINE_integer('policies', 4, 'Layers of each policy.')
 
 _DTYPES = ('float32', 'bfloat16', 'float16')
 _ORDERS = tuple(trial.ORDERS.values())
@@ -99,8 +106,31 @@ def fails_in_codes(form: str, rows: str, quantiser: str, seed: int) -> bool:
   return bool(quantised_testing.list_failed_rules(inputs, kernel))
 
 
+def list_policies() -> list[str]:
+  """Returns words that round one point, or store one tensor, narrower."""
+  dtypes = ('bfloat16', 'float16')
+  words = [f'{name}={dtype}' for dtype in dtypes for name in precision.POINTS]
+  return [*words, 'operands=tf32', 'operands=tf32_rz']
+
+
+def fails_under_policy(word: str, seed: int) -> bool:
+  """Says whether results of a right float32 layer under a policy fail."""
+  kernel = trial.Kernel(_ORDERS[seed % len(_ORDERS)])
+  placement = precision.PLACEMENTS[seed % len(precision.PLACEMENTS)]
+  case = case_lib.Case(
+    preset='tiny',
+    ranks=2,
+    seed=seed,
+    direction='both',
+    policy=(word, f'placement={placement}'),
+  )
+  candidate = numpy_testing.Numpy(kernel, everything=False)
+  bench = bench_lib.Bench(case)
+  return bool(numpy_testing.list_refused(bench, case, candidate, 'bounded'))
+
+
 def judge_all(
-  stages: int, checks: int, codes: int
+  stages: int, checks: int, codes: int, policies: int
 ) -> Iterator[tuple[str, bool]]:
   """Yields each layer's row of the table, and whether it fails."""
   for seed in range(stages):
@@ -111,12 +141,15 @@ def judge_all(
   for form, rows, quantiser in (*forms, *quantised_testing.DYNAMIC):
     for seed in range(codes):
       yield 'quantised', fails_in_codes(form, rows, quantiser, seed)
+  for number, word in enumerate(list_policies()):
+    for seed in range(number, number + policies):
+      yield 'under a policy', fails_under_policy(word, seed)
 
 
 def main(argv):
   del argv
   counts: dict[str, list[int]] = {}
-  numbers = _STAGES.value, _CHECKS.value, _CODES.value
+  numbers = _STAGES.value, _CHECKS.value, _CODES.value, _POLICIES.value
   for row, fails in judge_all(*numbers):
     count = counts.setdefault(row, [0, 0])
     count[0] += 1

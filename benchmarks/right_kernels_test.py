@@ -1,16 +1,20 @@
 """Right kernels pass, a wrong one is counted, and the page has the rows."""
 
+import functools
+
 import pytest
 
 from benchmarks import right_kernels
+from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import quantised_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.tools.docs import figures
 
 
 def test_every_row_of_the_page_is_counted_and_none_fails():
-  rows = dict(right_kernels.judge_all(stages=1, checks=1, codes=0))
+  rows = dict(right_kernels.judge_all(1, checks=1, codes=0, policies=0))
   rows['quantised'] = right_kernels.fails_in_codes('int4_32', '', '', 0)
+  rows['under a policy'] = right_kernels.fails_under_policy('gate_up=bf16', 0)
   assert not any(rows.values())
   assert [row[0] for row in figures.load('right_kernels')['rows']] == [*rows]
 
@@ -23,6 +27,13 @@ def test_a_wrong_kernel_is_counted(monkeypatch):
   )
   assert right_kernels.fails_by_stage(0)
   assert right_kernels.fails_whole(0)
+
+
+@pytest.mark.verdict_alone
+def test_a_kernel_that_does_not_round_is_counted(monkeypatch):
+  unrounded = functools.partial(numpy_testing.Numpy, words=())
+  monkeypatch.setattr(right_kernels.numpy_testing, 'Numpy', unrounded)
+  assert right_kernels.fails_under_policy('gate_up=bf16', 0)
 
 
 @pytest.mark.parametrize('form, rows, quantiser', quantised_testing.DYNAMIC[:1])
