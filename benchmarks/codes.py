@@ -29,6 +29,7 @@ from hpmoe.parity_tests.case import routings
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
+from hpmoe.tools.docs import figures
 
 # T, E, K, D, F.
 SHAPES = {
@@ -126,6 +127,23 @@ def measure(shape: str) -> dict[str, object]:
   )
 
 
+def _keep(rows: Sequence[dict]) -> None:
+  """Writes the table that docs/schedule.md shows."""
+  columns = ['size', 'bf16, ms', 'int8, ms', 'bf16 over int8']
+  cells = [
+    [
+      row['shape'],
+      f'{row["milliseconds"]["bfloat16"]:.3g}',
+      f'{row["milliseconds"]["int8"]:.3g}',
+      f'{row["ratio"]:.2f}x',
+    ]
+    for row in rows
+  ]
+  words = [word for word in sys.argv[1:] if word != '--keep']
+  command = ' '.join(['python -m benchmarks.codes', *words])
+  figures.write('codes', columns, cells, [figures.run(command)])
+
+
 def main(argv: Sequence[str]) -> None:
   if argv[1:]:
     raise app.UsageError(f'expected flags only, got {argv[1:]}')
@@ -143,6 +161,8 @@ def main(argv: Sequence[str]) -> None:
       clock=_CLOCK.value, cores=_CORES.value, isas=_native.isas(), rows=rows
     )
     pathlib.Path(_JSON.value).write_text(json.dumps(facts, indent=1) + '\n')
+  if figures.KEEP.value:
+    _keep(rows)
   sys.exit(0 if all(r['difference'] < _MOST_DIFFERENT for r in rows) else 1)
 
 
