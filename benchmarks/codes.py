@@ -133,8 +133,8 @@ def _keep(rows: Sequence[dict]) -> None:
   cells = [
     [
       row['shape'],
-      f'{row["milliseconds"]["bfloat16"]:.3g}',
-      f'{row["milliseconds"]["int8"]:.3g}',
+      f'{row["milliseconds"]["bfloat16"]:.4g}',
+      f'{row["milliseconds"]["int8"]:.4g}',
       f'{row["ratio"]:.2f}x',
     ]
     for row in rows
