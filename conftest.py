@@ -60,9 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
     from hpmoe.parity_tests.cache import cache_folder
   except ModuleNotFoundError:  # Bazel lays out what a test asks for
     return
-  kept = cache_folder.use_cache(cache_folder.find_folder())
-  kept.__enter__()
-  config.add_cleanup(lambda: kept.__exit__(None, None, None))
+  cache = cache_folder.use_cache(cache_folder.find_folder())
+  cache.__enter__()
+  config.add_cleanup(lambda: cache.__exit__(None, None, None))
 
 
 def _keep_programs(config: pytest.Config) -> None:
@@ -125,11 +125,11 @@ def _mark_few(items: list[pytest.Item]) -> None:
   for item in items:
     if item.get_closest_marker('few') and not item.get_closest_marker('slow'):
       of_test.setdefault(item.nodeid.partition('[')[0], []).append(item)
-  for each in of_test.values():
-    (n,) = each[0].get_closest_marker('few').args
-    kept = {i * (len(each) - 1) // max(n - 1, 1) for i in range(n)}
-    for i, item in enumerate(each):
-      if i not in kept:
+  for cases in of_test.values():
+    (n,) = cases[0].get_closest_marker('few').args
+    quick = {i * (len(cases) - 1) // max(n - 1, 1) for i in range(n)}
+    for i, item in enumerate(cases):
+      if i not in quick:
         item.add_marker('slow')
 
 
@@ -140,13 +140,15 @@ def _keep_ends(config: pytest.Config, items: list[pytest.Item]) -> None:
     whole = _is_in(item, whole_folders)
     name = item.nodeid if whole else item.nodeid.partition('[')[0]
     of_test.setdefault(name, []).append(item)
-  ends = {id(one) for each in of_test.values() for one in (each[0], each[-1])}
+  ends = {
+    id(item) for cases in of_test.values() for item in (cases[0], cases[-1])
+  }
   config.hook.pytest_deselected(items=[i for i in items if id(i) not in ends])
   items[:] = [item for item in items if id(item) in ends]
 
 
 def _is_in(item: pytest.Item, folders: list[str]) -> bool:
-  return any(item.path.is_relative_to(_ROOT / one) for one in folders)
+  return any(item.path.is_relative_to(_ROOT / name) for name in folders)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -167,9 +169,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
   """
   if nextitem is None or item.path != nextitem.path:
     jax.clear_caches()
-    for kept in vars(item.module).values():
-      if getattr(kept, '__module__', '') == item.module.__name__:
-        getattr(kept, 'cache_clear', lambda: None)()
+    for value in vars(item.module).values():
+      if getattr(value, '__module__', '') == item.module.__name__:
+        getattr(value, 'cache_clear', lambda: None)()
     if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
       trim(0)
 

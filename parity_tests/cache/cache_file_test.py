@@ -19,9 +19,9 @@ class TestDigest:
   def test_each_byte_counts(self, size):
     digests = {cache_file.digest([memoryview(bytes(size))])}
     for offset in range(size):
-      changed = bytearray(size)
-      changed[offset] = 1
-      digests.add(cache_file.digest([memoryview(changed)]))
+      data = bytearray(size)
+      data[offset] = 1
+      digests.add(cache_file.digest([memoryview(data)]))
     assert len(digests) == size + 1
 
   def test_arrays_end_somewhere(self):

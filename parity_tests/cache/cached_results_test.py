@@ -49,21 +49,23 @@ class TestAnswers:
     results = []
     for _ in range(2):
       with cache_folder.activate(tmp_path):
-        results.append(programs.Program(_return_tree, 1)(2, testing.ONES))
+        results.append(programs.Program(_return_tree, 1)(2, testing.MATRIX))
     assert sorted(results[1]) == sorted(results[0])
     assert type(results[1]['pair']) is tuple
-    for computed, loaded in zip(*map(jax.tree.leaves, results), strict=True):
-      assert isinstance(loaded, np.ndarray) and not isinstance(
+    for computed, recalled in zip(*map(jax.tree.leaves, results), strict=True):
+      assert isinstance(recalled, np.ndarray) and not isinstance(
         computed, np.ndarray
       )
-      assert computed.dtype == loaded.dtype and computed.shape == loaded.shape
-      assert np.asarray(computed).tobytes() == loaded.tobytes()
+      assert (
+        computed.dtype == recalled.dtype and computed.shape == recalled.shape
+      )
+      assert np.asarray(computed).tobytes() == recalled.tobytes()
 
   @pytest.mark.parametrize(
     'change', ['value', 'bit', 'shape', 'static', 'kind']
   )
   def test_are_of_their_arguments_alone(self, path, monkeypatch, change):
-    x, factor = testing.ONES.copy(), 3
+    x, factor = testing.MATRIX.copy(), 3
     if change == 'value':
       x[3, 3] = 2
     elif change == 'bit':
@@ -82,26 +84,26 @@ class TestAnswers:
   def test_that_are_whole_but_make_no_sense(self, path, monkeypatch):
     key = testing.key_of_ones()
     place = cached_results.CachedResult.locate(
-      path.parents[1], key, [testing.ONES]
+      path.parents[1], key, [testing.MATRIX]
     )
     cache_file.write(place._folder, place._key, b'\x09\0\0\0no answer')
     assert self.count_runs(path.parents[1], monkeypatch) == 1
 
   @pytest.mark.parametrize(
-    'max_bytes', [testing.ONES.nbytes - 1, testing.ONES.nbytes]
+    'max_bytes', [testing.MATRIX.nbytes - 1, testing.MATRIX.nbytes]
   )
   def test_that_are_large_are_not_kept(self, tmp_path, monkeypatch, max_bytes):
     monkeypatch.setattr(cached_results, 'MAX_BYTES', max_bytes)
     testing.run_checked(tmp_path)
     assert (tmp_path / cache_folder.RESULTS).exists() == (
-      max_bytes == testing.ONES.nbytes
+      max_bytes == testing.MATRIX.nbytes
     )
 
 
 class TestRemembered:
   """Data that are drawn and proved once."""
 
-  def count_computations(self, folder, key_parts=(1,), x=testing.ONES) -> int:
+  def count_computations(self, folder, key_parts=(1,), x=testing.MATRIX) -> int:
     """Returns how often it was computed, rightly."""
     computations = []
 
@@ -124,7 +126,7 @@ class TestRemembered:
   def test_for_what_is_said_and_given(self, tmp_path):
     assert self.count_computations(tmp_path) == 1
     assert self.count_computations(tmp_path, key_parts=(2,)) == 1
-    assert self.count_computations(tmp_path, x=3 * testing.ONES) == 1
+    assert self.count_computations(tmp_path, x=3 * testing.MATRIX) == 1
 
   def test_by_the_text_that_computes(self, tmp_path, monkeypatch):
     assert self.count_computations(tmp_path) == 1

@@ -44,16 +44,16 @@ class TestCached:
 
     with cache_folder.activate(tmp_path if cached else None):
       for factor in range(5):
-        actual = np.asarray(program(factor, testing.ONES))
+        actual = np.asarray(program(factor, testing.MATRIX))
 
         np.testing.assert_array_equal(
-          actual, testing.scaled(factor, testing.ONES)
+          actual, testing.scaled(factor, testing.MATRIX)
         )
         assert 1 <= program.count_compiled() <= 2
 
   def test_other_arguments_are_another_program(self, tmp_path):
     testing.run_checked(tmp_path)
-    narrow = testing.ONES.astype(np.float16)
+    narrow = testing.MATRIX.astype(np.float16)
     for arguments in (dict(factor=4), dict(x=np.ones((3, 3), np.float32))):
       assert testing.run_checked(tmp_path, **arguments) == 1
     assert testing.run_checked(tmp_path, x=narrow) == 1
@@ -61,7 +61,7 @@ class TestCached:
     assert len(testing.list_entries(tmp_path)) == 5
 
   def test_wide_numbers_are_left_to_jax(self, tmp_path):
-    wide = testing.ONES.astype(np.float64)
+    wide = testing.MATRIX.astype(np.float64)
     assert programs.Program(testing.scaled, 1)(3, wide).shape == wide.shape
     with cache_folder.activate(tmp_path):
       programs.Program(testing.scaled, 1)(3, wide)
@@ -71,8 +71,8 @@ class TestCached:
     # given: the same bytes in another order, which are other numbers; then: the
     # result of the first is not found for them.
     testing.run_checked(tmp_path)
-    swapped = testing.ONES.view('>f4')
-    assert swapped.tobytes() == testing.ONES.tobytes()
+    swapped = testing.MATRIX.view('>f4')
+    assert swapped.tobytes() == testing.MATRIX.tobytes()
     with (
       cache_folder.activate(tmp_path),
       pytest.raises(TypeError, match='argument'),
@@ -94,7 +94,7 @@ from hpmoe.parity_tests.cache import programs_testing as testing
 cached_results.MAX_BYTES = -1
 with cache_folder.activate(pathlib.Path(sys.argv[1])):
   program = programs.Program(testing.scaled, 1)
-  assert (np.asarray(program(3, testing.ONES)) == 13).all()
+  assert (np.asarray(program(3, testing.MATRIX)) == 13).all()
 """
 
 
@@ -169,9 +169,11 @@ class TestNotCached:
     assert not testing.list_entries(tmp_path)
 
   def test_same_tells_bits_apart(self):
-    assert programs._have_same_bits({'a': testing.ONES}, {'a': testing.ONES})
+    assert programs._have_same_bits(
+      {'a': testing.MATRIX}, {'a': testing.MATRIX}
+    )
     assert not programs._have_same_bits(
-      {'a': 0 * testing.ONES}, {'a': -0.0 * testing.ONES}
+      {'a': 0 * testing.MATRIX}, {'a': -0.0 * testing.MATRIX}
     )
 
 
@@ -184,7 +186,7 @@ from hpmoe.parity_tests.cache import programs_testing as testing
 # A second device stands for a GPU, which JAX would use by default.
 jax.config.update('jax_default_device', jax.devices()[1])
 programs.hide_accelerators()
-result = programs.Program(testing.scaled, 1)(3, testing.ONES)
+result = programs.Program(testing.scaled, 1)(3, testing.MATRIX)
 print(jax.numpy.ones(1).device.id, result.device.id)
 print(jax.config.jax_platforms)
 """

@@ -13,7 +13,7 @@ from hpmoe.parity_tests.cache import cached_results
 from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.cache import trees
 
-ONES = np.ones((4, 4), np.float32)
+MATRIX = np.ones((4, 4), np.float32)
 
 
 def scaled(factor, x):
@@ -45,12 +45,12 @@ class CountedProgram:
   def _cache_size(self):
     return 0
 
-  def __call__(self, folder, factor=3, x=ONES):
+  def __call__(self, folder, factor=3, x=MATRIX):
     with cache_folder.activate(folder):
       return np.asarray(self.program(factor, x))
 
 
-def run_checked(folder, function=scaled, factor=3, x=ONES):
+def run_checked(folder, function=scaled, factor=3, x=MATRIX):
   """Returns how often a new process would compile to run a program, checked."""
   program = CountedProgram(function)
   actual = program(folder, factor, x)
@@ -64,8 +64,8 @@ def list_entries(folder):
 
 def key_of_ones() -> bytes:
   """Returns the key of the program that `run_checked` runs by default."""
-  _, tree = trees.flatten((ONES,))
-  arguments = ((3,), json.dumps(tree), ((ONES.shape, 'float32'),))
+  _, tree = trees.flatten((MATRIX,))
+  arguments = ((3,), json.dumps(tree), ((MATRIX.shape, 'float32'),))
   return programs.Program(scaled, 1).build_key(arguments)
 
 

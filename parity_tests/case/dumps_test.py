@@ -163,9 +163,9 @@ def test_a_damaged_file_is_named(tmp_path, kind, keep):
   path = tmp_path / f'real{kind}'
   whole = (TORCH if kind == '.pt' else _write(kind, tmp_path)).read_bytes()
   path.write_bytes(b'no tensors' if keep is None else whole[:keep])
-  with pytest.raises(ValueError, match=f'real{kind}: expected') as raised:
+  with pytest.raises(ValueError, match=f'real{kind}: expected') as error_info:
     dumps.read(path)
-  assert '\n' not in str(raised.value)
+  assert '\n' not in str(error_info.value)
 
 
 @pytest.mark.parametrize('suffix', ['.safetensors', '.npz'])
@@ -189,10 +189,10 @@ def test_flipped_bits_are_an_error_or_other_values(tmp_path, suffix):
 def test_files_that_broke_a_reader_are_an_error():
   assert len(_DAMAGED) == 11
   for path in _DAMAGED:
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError) as error_info:
       input_files.load_safetensors(path)
-    assert str(raised.value).startswith(f'{path}: ')
-    assert '\n' not in str(raised.value)
+    assert str(error_info.value).startswith(f'{path}: ')
+    assert '\n' not in str(error_info.value)
 
 
 @pytest.mark.parametrize('name', ('real.txt', 'empty', 'y.npy', 'gone.npz'))

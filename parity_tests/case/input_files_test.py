@@ -94,10 +94,10 @@ class TestLoadSafetensors:
   @pytest.mark.filterwarnings('ignore:.*encountered in divide')
   def test_bad_tensor_is_named(self, tmp_path, change, message):
     path = self._save(tmp_path, change)
-    with pytest.raises(ValueError, match=message) as raised:
+    with pytest.raises(ValueError, match=message) as error_info:
       input_files.load_safetensors(path)
-    assert str(path) in str(raised.value)
-    assert '\n' not in str(raised.value)
+    assert str(path) in str(error_info.value)
+    assert '\n' not in str(error_info.value)
 
   def test_missing_and_unknown_tensors_are_named(self, tmp_path):
     path = tmp_path / 'layer.safetensors'
@@ -124,9 +124,9 @@ class TestLoadSafetensors:
     message = (
       r"w_gate_up: expected its axes .* {'w_gate_up': 'R L D 2F'}.*got '"
     )
-    with pytest.raises(ValueError, match=message) as raised:
+    with pytest.raises(ValueError, match=message) as error_info:
       input_files.load_safetensors(path)
-    assert '\n' not in str(raised.value)
+    assert '\n' not in str(error_info.value)
 
   @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
   @pytest.mark.parametrize('ranks', [1, 2])
@@ -153,13 +153,13 @@ class TestLoadSafetensors:
     notes = {name: str(layout) for name, layout in layouts_by_name.items()}
     read_case.save(path, tensors, notes)
 
-    loaded = input_files.load_safetensors(path)
+    read_inputs = input_files.load_safetensors(path)
 
     # then it is read as ours,
-    assert loaded.config == layer_inputs.config
+    assert read_inputs.config == layer_inputs.config
     for name, array in layer_inputs.arrays.items():
-      assert loaded.arrays[name].dtype == array.dtype
-      assert loaded.arrays[name].tobytes() == array.tobytes(), name
+      assert read_inputs.arrays[name].dtype == array.dtype
+      assert read_inputs.arrays[name].tobytes() == array.tobytes(), name
     # and what is missing, too much or of another shape is named.
     for change, message in (
       (dict(w_down=None), 'w_down: expected x, topk_ids'),

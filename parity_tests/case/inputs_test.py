@@ -137,6 +137,6 @@ class TestMakeInputs:
     ],
   )
   def test_bad_request(self, options, message):
-    with pytest.raises(ValueError, match=message) as raised:
+    with pytest.raises(ValueError, match=message) as error_info:
       _tiny(**options)
-    assert '\n' not in str(raised.value)
+    assert '\n' not in str(error_info.value)

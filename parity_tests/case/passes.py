@@ -163,8 +163,8 @@ BACKWARD = Pass(
 
 SUBLAYER = tensors.Parts(sublayer=True)
 _OF_SUBLAYER = {
-  one.name: dataclasses.replace(one, stages=stages, results=results)
-  for one, stages, results in (
+  full_pass.name: dataclasses.replace(full_pass, stages=stages, results=results)
+  for full_pass, stages, results in (
     (FORWARD, tensors.stages(SUBLAYER), ('gate_up',)),
     (
       BACKWARD,

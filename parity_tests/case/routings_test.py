@@ -203,6 +203,6 @@ class TestLoad:
   )
   def test_bad_tensor(self, tmp_path, change, message):
     good = {'topk_ids': self.ids, 'topk_weights': self.weights}
-    with pytest.raises(ValueError, match=message) as raised:
+    with pytest.raises(ValueError, match=message) as error_info:
       self._load(tmp_path, **{**good, **change})
-    assert str(raised.value).startswith(f'{tmp_path}/routing.npz: ')
+    assert str(error_info.value).startswith(f'{tmp_path}/routing.npz: ')

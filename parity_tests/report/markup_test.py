@@ -8,7 +8,7 @@ from hpmoe.parity_tests.report import markup
 
 
 @pytest.mark.parametrize(
-  ('text', 'said'),
+  ('text', 'page_text'),
   [
     ('<script>alert(1)</script>&amp;"\'', None),
     ('two\nlines, é and ✕', None),
@@ -17,16 +17,16 @@ from hpmoe.parity_tests.report import markup
     ('a byte \udcff of no UTF-8', 'a byte \\udcff of no UTF-8'),
   ],
 )
-def test_text_is_shown_as_it_is(text, said):
-  made = markup.make_tag('p', text, markup.make_tag('b', 'x'), text, title=text)
+def test_text_is_shown_as_it_is(text, page_text):
+  tag = markup.make_tag('p', text, markup.make_tag('b', 'x'), text, title=text)
 
-  page = markup.format_page(made)
+  page = markup.format_page(tag)
   page.encode('utf-8')
   parsed = ET.fromstring(page)
 
-  said = said or text
+  page_text = page_text or text
   assert [c.tag for c in parsed] == ['b']
-  assert parsed.text == parsed[0].tail == parsed.get('title') == said
+  assert parsed.text == parsed[0].tail == parsed.get('title') == page_text
 
 
 def test_too_much_text_is_cut_and_says_so():
@@ -43,6 +43,6 @@ def test_only_void_elements_end_themselves():
 
 
 def test_an_attribute_may_have_the_name_of_a_word_of_python():
-  made = markup.make_tag('td', 'x', class_='a', http_equiv='b', open=None)
+  tag = markup.make_tag('td', 'x', class_='a', http_equiv='b', open=None)
 
-  assert made.attrib == {'class': 'a', 'http-equiv': 'b'}
+  assert tag.attrib == {'class': 'a', 'http-equiv': 'b'}

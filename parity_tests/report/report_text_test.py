@@ -164,8 +164,10 @@ def test_a_lost_ratio_names_the_stages_that_lose_alone():
     message = failure_text.format_location(
       reports_testing.report(*stages, layer)
     )
-    listed = 'own: gate_up 2.66, expert_out 2.00; where lane bounded passes, by'
-    assert (listed in message) == is_listed, message
+    stages_text = (
+      'own: gate_up 2.66, expert_out 2.00; where lane bounded passes, by'
+    )
+    assert (stages_text in message) == is_listed, message
 
 
 class _SevenTasks(candidates.Launch):
