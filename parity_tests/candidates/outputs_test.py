@@ -702,3 +702,10 @@ def test_a_backward_pass_that_computes_again_is_judged_on_its_own_rows(
 
   assert report.config['recomputes'] is True
   assert 'd_topk_weights' in _list_failed(report)
+
+
+def test_a_function_without_a_backward_pass_is_refused_before_it_runs(tmp_path):
+  case = read_case.load(_export(tmp_path / 'case').path)
+  with pytest.raises(ValueError, match='function: expected its backward pass'):
+    read_case.run(case, lambda *arguments: 1 / 0, str(tmp_path / 'out'))
+  assert not (tmp_path / 'out').exists()

@@ -174,13 +174,18 @@ def _list_returns(
 
 
 def _describe_axes(policy: precision.PrecisionPolicy, name: str) -> str:
-  """Returns 'R N D', or 'R N D/128' of scales, of which a group has one."""
+  """Returns axes: 'R N D'; of scales and packed codes 'R N ceil(D/128)'."""
   spec = tensors.SPECS[name]
-  if spec.kind != 'scales':
+  kind = name.rpartition('_')[2]
+  row_forms = quantised.row_forms(policy.rows)
+  if kind not in ('codes', 'scales') or name[: -len(kind) - 1] not in row_forms:
     return spec.shape
-  form = quantised.row_forms(policy.rows)[name.removesuffix('_scales')]
-  group = quantised.FORMS[form].group[1]
-  return f'{spec.shape}/{group}' if group else f'{spec.shape[:-1]}1'
+  form = quantised.FORMS[row_forms[name[: -len(kind) - 1]]]
+  if kind == 'codes':
+    return f'{spec.shape}/2' if form.is_packed else spec.shape
+  group = form.group[1]
+  *rest, last = spec.shape.split()
+  return ' '.join([*rest, f'ceil({last}/{group})' if group else '1'])
 
 
 def _format_toml(tables: Mapping[str, Mapping[str, object]]) -> str:

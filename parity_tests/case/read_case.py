@@ -379,8 +379,10 @@ def function(spec):
     ValueError: it is not there.
   """
   path, _, name = spec.rpartition(':')
-  if not path or not os.path.exists(path):
+  if not path:
     raise ValueError(f'function: expected FILE.py:function, got {spec!r}')
+  if not os.path.exists(path):
+    raise ValueError(f'function: expected a file {path}, got none')
   module = load_module(path)
   if not callable(getattr(module, name, None)):
     raise ValueError(f'function: expected {name!r} in {path}, got none')
@@ -391,11 +393,17 @@ def run(case, kernel, out, torch=False):
   """Calls a function on each kind of data, and writes what it returns.
 
   Raises:
-    ValueError: the folder of outputs is in use, or the kernel changed what it
-      was given.
+    ValueError: the folder of outputs is in use, the kernel has no backward
+      pass where one is asked for, or it changed what it was given.
   """
   if os.path.isdir(out) and os.listdir(out):
     raise ValueError(f'out: expected a folder that is empty, got {out!r}')
+  has_backward = callable(getattr(kernel, 'backward', None))
+  if case.case.direction != FORWARD and not has_backward:
+    raise ValueError(
+      'function: expected its backward pass as an attribute, '
+      'function.backward(inputs, layer, policy), got none'
+    )
   torch = torch or getattr(kernel, 'torch', False)
   for data, table in case.data.items():
     activations = getattr(kernel, 'activations', (table.activation,))

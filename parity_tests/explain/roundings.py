@@ -490,15 +490,14 @@ def _format_flag(stage: RoundedStage, alike: Sequence[Sequence[str]]) -> str:
   """Returns the flag that allows the roundings, and policies that do."""
   rows = _format_rows(stage.policy, alike[0])
   form = _find_form(stage.policy, alike[0])
-  own = (w for w in policies.words(stage.policy) if not _is_set_by(w, alike[0]))
-  words = (*own, *_list_plain(alike[0]))
+  policy_words = _join_policy(stage, alike[0])
   recipe = _format_recipe(stage.policy, alike[0])
   is_same = rows == stage.policy.rows or recipe is not None
   changes = {
     ASKS[3]: recipe,
     ASKS[1]: None if is_same else rows or '""',
     ASKS[2]: None if form == stage.policy.form else form,
-    ASKS[0]: ','.join(words) or None,
+    ASKS[0]: policy_words or None,
   }
   flags = [flag + value for flag, value in changes.items() if value is not None]
   if flags[0].startswith(ASKS[1:]):
@@ -510,7 +509,22 @@ def _format_flag(stage: RoundedStage, alike: Sequence[Sequence[str]]) -> str:
     if any(_is_named(stage, name, words_of_set) for words_of_set in alike)
   ]
   also_named = f', as does {", ".join(of_name[:3])}' if of_name else ''
-  return f'{ASKS[0]}{",".join(words)} allows it{also_named}'
+  # Lanes with few bits cannot tell all causes apart: no flag is better known.
+  policies_alike = dict.fromkeys(
+    _join_policy(stage, cause)
+    for cause in alike[:_MOST_CAUSES]
+    if cause == alike[0] or _list_plain(cause) == [*cause]
+  )
+  return (
+    f'{ASKS[0]}{" or --policy=".join(policies_alike)} allows it{also_named}'
+  )
+
+
+def _join_policy(stage: RoundedStage, cause: Sequence[str]) -> str:
+  """Returns the value of --policy that adds a set of words to the case's."""
+  own_words = policies.words(stage.policy)
+  unset_words = (w for w in own_words if not _is_set_by(w, cause))
+  return ','.join((*unset_words, *_list_plain(cause)))
 
 
 def _is_named(stage: RoundedStage, name: str, words: Sequence[str]) -> bool:

@@ -20,6 +20,7 @@ import functools
 import json
 import os
 import pathlib
+import reprlib
 
 import numpy as np
 
@@ -467,26 +468,38 @@ def read(source: str, num_ranks: int) -> ExpertPlacement:
       content = _parse(source.removeprefix(prefix))
       return _of_loads(source, content, num_ranks, prefix == COPIES)
   content = _parse(source)
+  if not isinstance(content, dict) or content.get('format') != FORMAT:
+    raise ValueError(
+      f'expert_placement: expected a file that `hpmoe tune` wrote, loads:FILE '
+      f'or copies:FILE, got {source}, which has no "format": {FORMAT!r}'
+    )
   try:
-    if content['format'] != FORMAT:
-      raise ValueError(f'format: expected {FORMAT}')
     ranks: Sequence[Sequence[int]] = content['experts']
     if len({len(local) for local in ranks}) > 1:
-      raise ValueError('experts: expected as many on each rank')
+      raise ValueError('expected as many experts on each rank')
     experts = tuple(int(e) for local in ranks for e in local)
     return ExpertPlacement(experts, len(ranks))
   except (ValueError, TypeError, KeyError) as error:
     raise ValueError(
-      f'expert_placement: expected a placement, loads:FILE or copies:FILE, got '
-      f'{source}: {error}'
+      f'expert_placement: expected "experts" as lists of ids, one for each '
+      f'rank, in {source}: {error}'
     ) from error
 
 
 def _of_loads(source, content, num_ranks, copies) -> ExpertPlacement:
   try:
-    batches = np.atleast_2d(np.asarray(content, float))
-    return place_by_loads(batches.sum(axis=0), num_ranks, copies)
-  except (ValueError, TypeError) as error:
+    loads = np.asarray(content)
+  except ValueError:  # lists of several lengths
+    loads = np.asarray(None)
+  if loads.dtype.kind not in 'iuf' or loads.ndim not in (1, 2):
+    raise ValueError(
+      'expert_placement: expected a JSON list of numbers [E] or [batches, E], '
+      f'got {reprlib.repr(content)} in {source}'
+    )
+  try:
+    totals = np.atleast_2d(loads).sum(axis=0)
+    return place_by_loads(totals, num_ranks, copies)
+  except ValueError as error:
     raise ValueError(f'expert_placement: {source}: {error}') from error
 
 

@@ -99,9 +99,9 @@ def test_files_are_read(tmp_path):
   'text, says',
   [
     ('{', 'expected JSON in'),
-    ('[1, 2]', 'expected a placement, loads:FILE or copies:FILE'),
-    ('{"format": "other"}', 'format: expected hpmoe-expert-placement'),
-    ('[[0, 1], [2]]', 'as many on each rank'),
+    ('[1, 2]', 'wrote, loads:FILE or copies:FILE'),
+    ('{"format": "other"}', 'no "format": .hpmoe-expert-placement'),
+    ('[[0, 1], [2]]', 'as many experts on each rank'),
     ('[[0, 1], [1, 2]]', 'expected a multiple of 2 ranks, got 3'),
     ('[[0, 0, 1], [2, 3, 1]]', 'no expert twice on a rank'),
     ('[[0, 1], [2, 4]]', r'each of 0 to 4 in some place'),
@@ -135,3 +135,22 @@ def test_a_placement_of_another_layer_is_refused():
   ids = np.zeros((2, 5, 2), np.int32)
   with pytest.raises(ValueError, match='expected one of num_experts=6, got 2'):
     expert_placement.PlacedLayer(placement, CONFIG, ids)
+
+
+@pytest.mark.parametrize(
+  'prefix, text',
+  [
+    ('loads:', '{"loads": [1, 2]}'),
+    ('loads:', '[[1, 2], [3]]'),
+    ('copies:', '["1", "2"]'),
+    ('loads:', '5'),
+    ('', '[1, 2, 3, 4]'),
+    ('', '{"experts": [[0], [1]]}'),
+  ],
+)
+def test_a_file_of_another_kind_is_refused_in_words(tmp_path, prefix, text):
+  path = tmp_path / 'loads.json'
+  path.write_text(text)
+  with pytest.raises(ValueError, match='expert_placement: expected a') as error:
+    expert_placement.read(f'{prefix}{path}', 2)
+  assert 'loads:FILE' in str(error.value) or 'numbers' in str(error.value)
