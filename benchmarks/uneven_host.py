@@ -10,7 +10,7 @@ beside it stands the processor time that the busiest rank spends on tasks, which
 other work on this host delays but does not lengthen.
 
 Example:
-  python -m benchmarks.uneven_host --rounds=15 --keep
+  python -m benchmarks.uneven_host --turns=15 --keep
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.tools.docs import figures
 
-_ROUNDS = flags.DEFINE_integer('rounds', 15, 'Turns.', lower_bound=1)
+_TURNS = flags.DEFINE_integer('turns', 15, 'Turns.', lower_bound=1)
 _POLICY = precision.PrecisionPolicy(storage='bfloat16')
 SIZES = {
   'M': config_lib.MoEConfig(
@@ -297,10 +297,10 @@ def main(argv: Sequence[str]) -> None:
   print(*(cell.ljust(20) for cell in COLUMNS), flush=True)
   for size in SIZES:
     for skew in SKEWS:
-      rows.append(time_skew(size, skew, _ROUNDS.value))
+      rows.append(time_skew(size, skew, _TURNS.value))
       print(*(cell.ljust(20) for cell in rows[-1]), flush=True)
   if figures.KEEP.value:
-    command = f'python -m benchmarks.uneven_host --rounds={_ROUNDS.value}'
+    command = f'python -m benchmarks.uneven_host --turns={_TURNS.value}'
     figures.write('uneven_host', COLUMNS, rows, [figures.run(command)])
 
 

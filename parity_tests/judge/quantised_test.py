@@ -202,7 +202,7 @@ def test_a_case_of_codes_is_judged_elsewhere(tmp_path, change, per_rank):
 def test_a_form_that_has_no_backend_is_refused():
   inputs = dataclasses.replace(CASE, quantised='int4_32').make()
   with pytest.raises(
-    ValueError, match="quantised: expected '' for our backend"
+    ValueError, match='policy.rows: expected int8_channel and int8_token'
   ):
     compiler.compile_forward(inputs.config, inputs.policy)
   case = case_lib.Case('forward', quantised='int8_channel')
