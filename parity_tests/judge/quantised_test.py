@@ -206,7 +206,9 @@ def test_a_form_that_has_no_backend_is_refused():
   ):
     compiler.compile_forward(inputs.config, inputs.policy)
   case = case_lib.Case('forward', quantised='int8_channel')
-  with pytest.raises(ValueError, match='^weights: expected weights=int8_channel'):
+  with pytest.raises(
+    ValueError, match='^weights: expected weights=int8_channel'
+  ):
     check.run(check.Request(case))
   odd = dict(preset='tiny:d_model=143', quantised='mxfp4')
   for change, message in (
