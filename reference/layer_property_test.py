@@ -392,7 +392,7 @@ def named(policy: precision.PrecisionPolicy) -> str:
 
 
 @pytest.mark.parametrize('policy', EVERY_POLICY, ids=named)
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_every_policy(policy):
   for seed in range(3):
     check('plain', policy, seed, 0.2)
@@ -401,6 +401,7 @@ def test_every_policy(policy):
 @pytest.mark.parametrize(
   'name, policy', halved_testing.halved(sorted(SHAPES), SOME_POLICIES)
 )
+@pytest.mark.few(4)
 def test_every_shape(name, policy):
   for seed, (skew, unused) in enumerate(itertools.product(SKEWS, UNUSED)):
     check(name, policy, seed, skew, unused)

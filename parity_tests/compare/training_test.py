@@ -108,6 +108,7 @@ class TestTraining:
     stage = report['check']['first_failure']['stage']
     assert stage in ('d_w_down', 'd_w_gate_up')
 
+  @pytest.mark.slow
   def test_small_errors_of_gradients_are_not_called_rounding(
     self, tmp_path, model, capsys
   ):

@@ -82,6 +82,7 @@ class TestRawVectorAdd:
       ((_SET, _SET * 2), 'SetFlag<V_MTE3>(0) is left set for the next kernel'),
     ],
   )
+  @pytest.mark.few(4)
   def test_names_what_is_wrong(self, run, change, missing):
     code, _, told, _ = run(*change)
 

@@ -62,6 +62,7 @@ def test_two_slots_have_no_order():
 
 @pytest.mark.parametrize('order', _CHANGED)
 @pytest.mark.parametrize('machine', [None, _A3], ids=['seeds', 'simulated'])
+@pytest.mark.few(2)
 def test_another_order_than_the_oracles_is_named(monkeypatch, order, machine):
   # Given launches that keep the fixed order, when an oracle expects another,
   # then exactly the sums over what is ordered are unlike it.

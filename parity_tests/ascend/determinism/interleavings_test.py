@@ -38,6 +38,7 @@ ONE = dataclasses.replace(
 @pytest.mark.parametrize(
   'every_dtype', [False, pytest.param(True, marks=pytest.mark.slow)]
 )
+@pytest.mark.few(2)
 def test_every_interleaving_gives_the_bits_of_a_serial_run(
   placement, routing, dtype, every_dtype
 ):

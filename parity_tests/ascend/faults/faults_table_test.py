@@ -51,6 +51,7 @@ def test_every_fault_is_caught_and_located(grain, placement):
   assert 'passes' in text and 'MISSED' not in text
 
 
+@pytest.mark.slow
 def test_every_fault_of_a_sublayer_is_caught_and_located():
   rows = faults_table.run(REQUEST.but(preset='tp_norm'))
 
