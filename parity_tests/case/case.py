@@ -18,6 +18,7 @@ from hpmoe.reference.contract import memory
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import quantised as quantised_lib
 from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import storage
 
@@ -323,7 +324,13 @@ class Case:
       limit=float(precision.activation_of(self.activation).get('limit', 0)),
       coded=bool(self.quantised or self.rows or self.x_form or self.recipe),
       least_range=self._find_least_range(),
+      row_form=self._find_row_form(),
     )
+
+  def _find_row_form(self) -> quantised_lib.Form | None:
+    """Returns the form of the codes that a kernel makes of x, or None."""
+    forms = quantised_lib.row_forms(self._list_operands()['rows'])
+    return quantised_lib.FORMS.get(forms.get('expert_in', ''))
 
   def _find_least_range(self) -> str:
     """Returns the dtype whose range all values must keep to stay finite."""

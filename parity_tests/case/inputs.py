@@ -25,6 +25,7 @@ from hpmoe.parity_tests.case.values import unusual_values
 from hpmoe.parity_tests.case.values import wide_data
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
@@ -132,6 +133,7 @@ def make_inputs(
   d_shared: int = 0,
   coded: bool = False,
   least_range: str | None = None,
+  row_form: quantised.Form | None = None,
 ) -> LayerInputs:
   """Returns seeded inputs whose sums are all of order one.
 
@@ -155,6 +157,7 @@ def make_inputs(
     coded: whether weights or rows are to become codes, which reach less far.
     least_range: the dtype of the least range that a tensor or a rounding point
       has; None: `dtype`.
+    row_form: of the codes that a kernel makes of x; None: it makes none.
 
   Raises:
     ValueError: an argument, a file or the data do not suit (one line, which
@@ -196,8 +199,11 @@ def make_inputs(
       weighted=is_own,
     )
     scales = plan(config)
+    x = unusual_values.change_x((x * scales.x).astype(storage), seed)
+    if row_form is not None:
+      x = unusual_values.plant_ties(x, row_form)
     small_arrays = dict(
-      x=unusual_values.change_x((x * scales.x).astype(storage), seed),
+      x=x,
       topk_ids=routed.topk_ids,
       topk_weights=(
         unusual_values.change_weights(routed, scales.experts)

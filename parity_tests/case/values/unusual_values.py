@@ -8,6 +8,7 @@ contract applies routing weights as given, and moves x bit for bit.
 import numpy as np
 
 from hpmoe.parity_tests.case import routings
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import stable_random
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract.array_typing import Float
@@ -51,4 +52,29 @@ def change_x(
   )
   for place, value in enumerate((smallest, -smallest, -0.0)):
     values[odd, (first + place) % values.shape[1]] = value
+  return values.reshape(array.shape)
+
+
+def plant_ties(
+  array: Float[np.ndarray, 'R T D'], form: quantised.Form
+) -> Float[np.ndarray, 'R T D']:
+  """Returns `[R, T, D]` storage: odd tokens with ties between two codes.
+
+  Only a scale that is a power of two divides without an error; elsewhere
+  either code is right.  The first group's largest magnitude becomes one that
+  is far from those of another scale, and two elements lie halfway between
+  codes, the even one of which is nearer to zero.
+  """
+  size = form.group[1] or array.shape[-1]
+  if form.rule not in quantised.POWERS or form.is_static or size < 3:
+    return array
+  element = quantised.ELEMENTS[form.element]
+  is_whole = element.min_exponent > 0
+  tie = 2.5 if is_whole else 1 + 2.0**-element.digits
+  values = array.reshape(-1, array.shape[-1]).copy()
+  group = values[::PERIOD, :size].astype(np.float64)
+  largest = np.maximum(np.abs(group).max(axis=1), np.finfo(np.float32).tiny)
+  scale = 2.0 ** np.ceil(np.log2(largest / (0.75 * form.top[0])))
+  for column, value in enumerate((0.75 * form.top[0], tie, -tie)):
+    values[::PERIOD, column] = value * scale
   return values.reshape(array.shape)

@@ -1,5 +1,7 @@
 """Odd tokens have what the usual ones lack, and the others stay."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,13 @@ from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
 from hpmoe.parity_tests.case.values import unusual_values
+from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits import coded_rows
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
+from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import storage
+from hpmoe.reference.quantised import quantise
 
 
 def _is_odd(tokens: int) -> np.ndarray:
@@ -60,6 +67,39 @@ class TestX:
     x = unusual_values.change_x(np.ones((1, 8, 1), np.float32), seed)
 
     assert np.signbit(x).ravel().tolist() == [True] + [False] * 7
+
+
+class TestTies:
+  @pytest.mark.parametrize('name', ['mxfp4', 'mxfp8', 'e4m3_1x128_power'])
+  def test_codes_of_ties_say_how_a_kernel_rounds(self, seed, name):
+    # given: rows of 256 normal values, and two quantisers of one form
+    form = quantised.FORMS[name]
+    x = np.random.default_rng(seed).normal(size=(2, 16, 256)).astype('f4')
+    away = dataclasses.replace(form, rounding=((form.element, 'away'),))
+    # when
+    ties = unusual_values.plant_ties(x, form).reshape(32, 256)
+    even_codes, away_codes = (
+      np.asarray(quantise.quantise(row_form, ties).codes, np.float32)
+      for row_form in (form, away)
+    )
+    # then: both ties of each odd token differ, and no other token's
+    differs = even_codes != away_codes
+    assert differs[_is_odd(32), 1:3].all()
+    assert not differs[~_is_odd(32)].any()
+    assert (ties[~_is_odd(32)] == x.reshape(32, 256)[~_is_odd(32)]).all()
+
+  def test_scales_that_are_no_powers_of_two_leave_x_as_it_is(self):
+    x = np.ones((1, 8, 64), np.float32)
+    form = quantised.FORMS['int8_token']
+    assert unusual_values.plant_ties(x, form) is x
+
+  def test_a_tie_is_decided_where_scales_are_powers_of_two(self):
+    form = quantised.FORMS['mxfp4']
+    rows = np.array([[4.5, 1.25, -1.25, *np.ones(29)]])
+    policy = precision.PrecisionPolicy(rows='mxfp4')
+    codes = coded_rows.requantise(policy, form, bounds.exact(rows))
+    assert codes.value[0, :3].tolist() == [4, 1, -1]
+    assert (codes.bound()[0, 1:] == 0).all()
 
 
 class TestInputs:

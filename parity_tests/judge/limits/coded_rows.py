@@ -152,7 +152,9 @@ def _find_jumps(
   """
   off = error + _OF_SCALES * np.abs(values)
   rest = _relative(form, values, off)
-  off = off + rest * np.abs(values)
+  # Dividing by a power of two rounds nothing: a tie is decided.
+  is_power = form.rule in quantised.POWERS
+  off = error if is_power else off + rest * np.abs(values)
   jump = np.zeros_like(dequantised)
   for scales in _scales(form, values, codes, rest):
     for end in (off, -off):
