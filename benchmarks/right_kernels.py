@@ -137,7 +137,7 @@ def judge_all(
     yield 'judged by stage', fails_by_stage(seed)
   for seed in range(checks):
     yield 'judged end to end', fails_whole(seed)
-  forms = [(form, '', '') for form in quantised.FORMS]
+  forms = [(form, '', '') for form in quantised.OF_VALUES]
   for form, rows, quantiser in (*forms, *quantised_testing.DYNAMIC):
     for seed in range(codes):
       yield 'quantised', fails_in_codes(form, rows, quantiser, seed)
