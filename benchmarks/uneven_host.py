@@ -32,6 +32,7 @@ from hpmoe.backend_ascend.host.launch import runtime
 from hpmoe.backend_ascend.host.load import expert_placement
 from hpmoe.backend_ascend.host.ranks import rank_runtime
 from hpmoe.backend_ascend.simulator.tune import space
+from hpmoe.parity_tests.case import routings
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 from hpmoe.tools.docs import figures
@@ -64,6 +65,8 @@ Tensors = Mapping[str, np.ndarray]
 class SharedTransport:
   """Ranks of one machine that map each other's memory.
 
+  Nothing is put, as heaps are mapped; a launch asks for these methods anyhow.
+
   Attributes:
     rank: of the caller.
     num_ranks: R.
@@ -76,9 +79,6 @@ class SharedTransport:
   heaps: Sequence[np.ndarray]
   counters: Sequence[np.ndarray]
   gate: synchronize.Barrier
-
-  def allgather(self, value):
-    raise NotImplementedError('counts are known before')
 
   def allocate(self, heap_bytes: int, num_events: int):
     heap, counters = self.heaps[self.rank], self.counters[self.rank]
@@ -116,13 +116,11 @@ class RankTimer:
 
   def __init__(self, image: image_lib.Image, inputs: Tensors):
     self.num_ranks = image.config.num_ranks
-    self.image, self.slabs = (
-      image,
-      [
-        {name: np.ascontiguousarray(a[rank]) for name, a in inputs.items()}
-        for rank in range(self.num_ranks)
-      ],
-    )
+    self.image = image
+    self.slabs = [
+      {name: np.ascontiguousarray(a[rank]) for name, a in inputs.items()}
+      for rank in range(self.num_ranks)
+    ]
     self.counts = rank_runtime.agree(
       [
         rank_runtime.make_offer(image, rank, self.num_ranks, slab)
@@ -197,18 +195,13 @@ def draw_ids(
   return np.argsort(-scores, axis=-1)[..., : config.top_k].astype(np.int32)
 
 
-def measure_skew(config: config_lib.MoEConfig, ids: np.ndarray) -> float:
-  """Returns rows of the hottest rank over those of the mean one."""
-  rows = np.bincount(ids.ravel() // config.experts_per_rank)
-  return float(rows.max() * config.num_ranks / rows.sum())
-
-
 def find_factor(config: config_lib.MoEConfig, skew: float) -> float:
   """Returns the popularity under which the hottest rank has such a share."""
   low, high = 1.0, 1e3
   for _ in range(40):
     middle = (low * high) ** 0.5
-    if measure_skew(config, draw_ids(config, middle, 0)) < skew:
+    measured = routings.measure_skew(config, draw_ids(config, middle, 0))
+    if measured['max_over_mean_rank'] < skew:
       low = middle
     else:
       high = middle
@@ -273,18 +266,17 @@ def time_skew(size: str, skew: float, rounds: int) -> list[str]:
   ids, other = (draw_ids(config, factor, batch) for batch in (0, 1))
   loads = np.bincount(other.ravel(), minlength=config.num_experts)
   placement = expert_placement.place_by_loads(loads, config.num_ranks)
-  rows = int(
-    max(
-      np.bincount(i.ravel() // config.experts_per_rank).max()
-      for i in (ids, placement.map_ids(ids))
-    )
-  )
+  skews = [
+    routings.measure_skew(config, experts)
+    for experts in (ids, placement.map_ids(ids))
+  ]
+  rows = max(measured['max_rows_of_rank'] for measured in skews)
   config = dataclasses.replace(config, capacity=rows)
   seconds = time_in_turn(make_sides(config, ids, placement), rounds)
   (published, by_clock), (best, best_by_clock) = np.median(seconds, axis=0)
   return [
     size,
-    *(f'{measure_skew(config, i):.2f}' for i in (ids, placement.map_ids(ids))),
+    *(f'{measured["max_over_mean_rank"]:.2f}' for measured in skews),
     *(f'{1e3 * median:.1f}' for median in (published, best)),
     f'{published / best:.2f}x',
     f'{by_clock / best_by_clock:.2f}x',

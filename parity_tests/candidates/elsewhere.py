@@ -114,8 +114,7 @@ class Program(candidates.Candidate):
           first = min({*range(config.num_ranks)} - {*some})
           raise ValueError(f'expected outputs of rank {first}, got none')
         held, origins = answer.tensors(_REAL, policy)
-        again = answer.notes(_REAL).get('recomputes') == 'true'
-        self.said['recomputes'] = again
+        self.said['recomputes'] = bool(answer.recomputes(_REAL))
       except dumps.Missing as error:
         if policy.activation == 'swiglu':
           raise candidates.CandidateError(

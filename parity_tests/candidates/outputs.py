@@ -23,10 +23,6 @@ from hpmoe.reference.contract import granularity
 FLAGS = flag_tables.read_flags('outputs')
 
 
-# What `read_case.run` notes of a backward pass that it called.
-_NOTES_OF_RECOMPUTES = {'true': True, 'false': False}
-
-
 @dataclasses.dataclass(frozen=True)
 class Outputs(candidates.Candidate):
   """Tensors in files.
@@ -127,8 +123,7 @@ class Outputs(candidates.Candidate):
         held, origins = answer.tensors(data, policy)
         self.origins.update(origins)
       if which.name == passes.BACKWARD.name:
-        note = answer.notes(data).get('recomputes', '')
-        self.notes['recomputes'] = _NOTES_OF_RECOMPUTES.get(note)
+        self.notes['recomputes'] = answer.recomputes(data)
     except dumps.Missing as error:
       raise candidates.CannotJudge(str(error)) from error
     names = which.list_outputs(policy)

@@ -133,6 +133,11 @@ class Answer:
     path = next(iter(dumps.find(self.path, data).values()))
     return dumps.read(path, self.names.raw)[1]
 
+  def recomputes(self, data: str) -> bool | None:
+    """Returns what `read_case.run` noted of a backward pass; None: nothing."""
+    note = self.notes(data).get('recomputes', '')
+    return {'true': True, 'false': False}.get(note)
+
   def share(
     self, data: str, policy: precision.PrecisionPolicy
   ) -> dict[str, Any]:

@@ -48,4 +48,22 @@ const char* IsaName(Isa isa);
 
 }  // namespace hpmoe
 
+// Defines KernelsOf(Isa): the file's Kernels of an instruction set.  make(name,
+// target) defines constant k##name, whose functions have attribute `target`.
+// On aarch64 fma and NEON are the baseline: the portable copy is the NEON one.
+#if HPMOE_X86
+#define HPMOE_KERNELS_OF_ISA(make)                    \
+  make(Portable, );                                   \
+  make(Avx2, HPMOE_AVX2);                             \
+  make(Avx512, HPMOE_AVX512);                         \
+  const Kernels& KernelsOf(Isa isa) {                 \
+    if (isa == Isa::kAvx2) return kAvx2;              \
+    return isa >= Isa::kAvx512 ? kAvx512 : kPortable; \
+  }
+#else
+#define HPMOE_KERNELS_OF_ISA(make) \
+  make(Portable, );                \
+  const Kernels& KernelsOf(Isa) { return kPortable; }
+#endif
+
 #endif  // BACKEND_ASCEND_HOST_TILES_CPU_FEATURES_H_

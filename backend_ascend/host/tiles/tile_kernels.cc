@@ -397,21 +397,7 @@ struct Kernels {
       Exp##name,       Swiglu##name, Combine##name, SwigluGrad##name,          \
       ScaleRows##name, RowDot##name, Norm##name}
 
-// On aarch64 fma and NEON are the baseline: the portable copy is the NEON one.
-HPMOE_KERNELS(Portable, );
-#if HPMOE_X86
-HPMOE_KERNELS(Avx2, HPMOE_AVX2);
-HPMOE_KERNELS(Avx512, HPMOE_AVX512);
-#endif
-
-const Kernels& KernelsOf(Isa isa) {
-#if HPMOE_X86
-  if (isa == Isa::kAvx2) return kAvx2;
-  if (isa >= Isa::kAvx512) return kAvx512;
-#endif
-  (void)isa;
-  return kPortable;
-}
+HPMOE_KERNELS_OF_ISA(HPMOE_KERNELS)
 
 // |got - exp(x)| in units of the float32 spacing at exp(x).  The double exp
 // errs by less than 1e-8 of such a unit.

@@ -149,20 +149,7 @@ struct Kernels {
   constexpr Kernels k##name = {Quantise##name, Gates##name, Stored##name, \
                                Dequantise##name}
 
-HPMOE_KERNELS(Portable, );
-#if HPMOE_X86
-HPMOE_KERNELS(Avx2, HPMOE_AVX2);
-HPMOE_KERNELS(Avx512, HPMOE_AVX512);
-#endif
-
-const Kernels& KernelsOf(Isa isa) {
-#if HPMOE_X86
-  if (isa == Isa::kAvx2) return kAvx2;
-  if (isa >= Isa::kAvx512) return kAvx512;
-#endif
-  (void)isa;
-  return kPortable;
-}
+HPMOE_KERNELS_OF_ISA(HPMOE_KERNELS)
 
 // So many floats of the thread's own.
 float* WideRow(int64_t cols) {
