@@ -12,6 +12,8 @@ import pathlib
 import tomllib
 from typing import Any
 
+from hpmoe.reference.contract import messages
+
 _FILE = pathlib.Path(__file__).resolve().with_name('families.toml')
 
 
@@ -148,7 +150,9 @@ def check_type(model_type: Any) -> str:
   """
   if model_type not in FAMILIES:
     raise ValueError(
-      f'model_type: expected one of {[*FAMILIES]}, got {model_type!r}'
+      'model_type: expected one of '
+      f'{messages.name_choices(FAMILIES, model_type)}'
+      f', got {model_type!r}'
     )
   return model_type
 

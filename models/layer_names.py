@@ -7,6 +7,8 @@ import os
 import sys
 from typing import Any
 
+from hpmoe.reference.contract import messages
+
 Layer = Callable[..., Any]
 
 _ARGUMENTS = ('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down', 'policy')
@@ -35,7 +37,9 @@ def find_layer(
   module, colon, function = name.partition(':')
   if not (module and colon and function):
     raise ValueError(
-      f'moe: expected one of {[*layers, *unavailable]} or pkg.module:function, '
+      'moe: expected one of '
+      f'{messages.name_choices((*layers, *unavailable), name)}'
+      ' or pkg.module:function, '
       f'got {name!r}'
     )
   return _imported(name, module, function)

@@ -321,7 +321,7 @@ class TestLayout:
   @pytest.mark.parametrize(
     ('candidate', 'case', 'layout', 'message'),
     [
-      (of_vllm, CASE, 'vlm', r"layout: expected one of \['vllm', "),
+      (of_vllm, CASE, 'vlm', r"layout: expected one of 'vllm', "),
       (None, CASE, 'vllm', 'layout: expected none but of a function'),
       ('outputs:a', CASE, 'vllm', 'layout: expected none but of a function'),
       (

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import families
+from hpmoe.reference.contract import messages
 
 NAME = 'config.json'
 TOKENIZER = 'tokenizer.json'
@@ -54,7 +55,9 @@ def read(
   for name in fields.get('architectures') or ():
     if name not in architectures:
       raise ValueError(
-        f'{path}: architectures: expected one of {sorted(architectures)}, '
+        f'{path}: architectures: expected one of '
+        f'{messages.name_choices(sorted(architectures), name)}'
+        ', '
         f'got {name!r}'
       )
   widened = {

@@ -37,11 +37,8 @@ def _read_rows(text: str) -> str:
   try:
     quantised.row_forms(text)
   except ValueError as error:
-    forms = ', '.join(quantised.OF_ROWS)
-    raise ValueError(
-      f'{quantised.ROWS[0]}=FORM, {quantised.ROWS[1]}=FORM or a form of both, '
-      f'among {forms}'
-    ) from error
+    word = text.rpartition('=')[-1]
+    raise ValueError(quantised.describe_rows(word)) from error
   return text
 
 

@@ -9,6 +9,8 @@ import tomllib
 import types
 from typing import Any
 
+from hpmoe.reference.contract import messages
+
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
@@ -61,7 +63,8 @@ class Flag:
       return self._value(text)
     words = [word.strip() for word in text.split(',') if word.strip()]
     if self.choices and not words:
-      raise ValueError(f'expected some of {[*self.choices]}, got none')
+      choices = messages.name_choices(self.choices, text)
+      raise ValueError(f'expected some of {choices}, got none')
     return list(dict.fromkeys(map(self._value, words)))
 
   def _value(self, word: str) -> Any:
@@ -72,9 +75,8 @@ class Flag:
       raise ValueError(f'expected {expected}, got {word!r}') from error
     if self.choices and value not in self.choices:
       quantity = 'some' if self.is_list else 'one'
-      raise ValueError(
-        f'expected {quantity} of {[*self.choices]}, got {word!r}'
-      )
+      choices = messages.name_choices(filter(None, self.choices), word)
+      raise ValueError(f'expected {quantity} of {choices}, got {word!r}')
     if self.kind in _NUMBERS and not self.minimum <= value <= self.maximum:
       span = f'{self.minimum} to {self.maximum}'
       among = f'at least {self.minimum}' if self.maximum == math.inf else span

@@ -31,6 +31,7 @@ from hpmoe.parity_tests.commands.models import compare_command
 from hpmoe.parity_tests.commands.models import convert_command
 from hpmoe.parity_tests.commands.models import generate_command
 from hpmoe.parity_tests.commands.models import train_command
+from hpmoe.reference.contract import messages
 
 # The judge's own commands, by the purpose that they serve.
 _OWN_COMMANDS = {
@@ -149,7 +150,8 @@ def main(arguments: Sequence[str]) -> int:
     print(f'hpmoe {plugins.explain_missing(name)}', file=sys.stderr)
     return cli.WRONG_REQUEST
   if name not in COMMANDS:
-    text = f'command: expected one of {list(COMMANDS)}, got {name!r}'
+    names = messages.name_choices(COMMANDS, name)
+    text = f'command: expected one of {names}, got {name!r}'
     print(f'hpmoe: {_with_near(text)}', file=sys.stderr)
     return cli.WRONG_REQUEST
   command = COMMANDS[name]

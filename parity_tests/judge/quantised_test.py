@@ -629,7 +629,7 @@ class TestTokensAsCodes:
     'rows', ['int9', 'gate_up=int8_token', 'activation=', 'activation']
   )
   def test_unknown_rows_are_refused(self, rows):
-    with pytest.raises(ValueError, match='rows: expected one of'):
+    with pytest.raises(ValueError, match='rows: expected a form'):
       precision.PrecisionPolicy(rows=rows)
 
 

@@ -6,6 +6,7 @@ A word is POINT=DTYPE of `precision.POINTS`, or FIELD=NAME of `_FIELDS`.
 from collections.abc import Sequence
 import dataclasses
 
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import precision
 
 
@@ -115,6 +116,13 @@ def words(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
   return (*policy.points, *order_words)
 
 
+def _name_words(word: str, name: str) -> str:
+  if '=' not in word:
+    return f'{messages.name_choices(POLICIES, word)} or NAME=VALUE'
+  names = (*_FIELDS, *precision.POINTS)
+  return f'{messages.name_choices(names, name)} before ='
+
+
 def fields(words: str | Sequence[str]) -> dict[str, str | tuple[str, ...]]:
   """Returns fields of a `precision.PrecisionPolicy`: later words win.
 
@@ -131,8 +139,7 @@ def fields(words: str | Sequence[str]) -> dict[str, str | tuple[str, ...]]:
       name, _, value = pair.partition('=')
       if name not in _FIELDS and name not in precision.POINTS:
         raise ValueError(
-          f'policy: expected one of {[*POLICIES]}, or NAME=VALUE of '
-          f'{[*_FIELDS, *precision.POINTS]}, got {word!r}'
+          f'policy: expected one of {_name_words(word, name)}, got {word!r}'
         )
       values[name] = value
   own = {name: values.pop(name) for name in _FIELDS if name in values}

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 from typing import Any
 
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import quantised as quantised_lib
 from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import storage
@@ -162,7 +163,9 @@ def activation_of(form: str) -> dict[str, str | float]:
       )
   if name not in ACTIVATIONS:
     raise ValueError(
-      f'activation: expected one of {[*ACTIVATIONS, *FORMS]}, got {form!r}'
+      'activation: expected one of '
+      f'{messages.name_choices((*ACTIVATIONS, *FORMS), name)}'
+      f', got {form!r}'
     )
   return fields
 
@@ -263,7 +266,9 @@ class PrecisionPolicy:
     ):
       if getattr(self, name) not in choices:
         raise ValueError(
-          f'{name}: expected one of {choices}, got {getattr(self, name)!r}'
+          f'{name}: expected one of '
+          f'{messages.name_choices(choices, getattr(self, name))}'
+          f', got {getattr(self, name)!r}'
         )
     if not 0 < self.activation_ulp < float('inf'):
       raise ValueError(
@@ -527,7 +532,11 @@ def _sorted(points: Iterable[str], own: Mapping[str, str]) -> tuple[str, ...]:
     name, _, dtype = word.partition('=')
     dtype = own.get(dtype, short.get(dtype, dtype))
     if name not in POINTS:
-      raise ValueError(f'points: expected some of {[*POINTS]}, got {word!r}')
+      raise ValueError(
+        'points: expected some of '
+        f'{messages.name_choices(POINTS, name)}'
+        f', got {word!r}'
+      )
     products = storage.EMULATED if name == 'operands' else ()
     dtype_names = [*_OWN, *storage.ROUNDED, *products]
     whole = POINTS[name] in TENSORS

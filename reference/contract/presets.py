@@ -6,6 +6,7 @@ import tomllib
 from typing import Any
 
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import messages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +117,11 @@ def get(name: str) -> Preset:
   base, *sizes = name.split(':')
   base = _OLD_NAMES.get(base, base)
   if base not in PRESETS:
-    raise ValueError(f'preset: expected one of {list(PRESETS)}, got {name!r}')
+    raise ValueError(
+      'preset: expected one of '
+      f'{messages.name_choices(PRESETS, name)}'
+      f', got {name!r}'
+    )
   fields: dict[str, Any] = {}
   for size in sizes:
     key, _, value = size.partition('=')
@@ -138,7 +143,9 @@ def to_run(name: str) -> Preset:
   preset = get(name)
   if not preset.runs_here:
     raise ValueError(
-      f'preset: expected one of {list(RUNS_HERE)} here, got {name!r}, which is '
+      'preset: expected one of '
+      f'{messages.name_choices(RUNS_HERE, name)}'
+      f' here, got {name!r}, which is '
       'for hpmoe check and hpmoe compile'
     )
   return preset

@@ -12,6 +12,8 @@ import pathlib
 import tomllib
 from typing import Any
 
+from hpmoe.reference.contract import messages
+
 # How a scale s is made of the largest magnitude a of a group, and what a value
 # x becomes before it is rounded, where `top` is the largest code:
 RULES = {
@@ -229,6 +231,14 @@ def parts(form: str, name: str) -> tuple[str, ...]:
   return tuple(f'{name}_{part}' for part in FORMS[form].parts)
 
 
+def describe_rows(word: str) -> str:
+  """Returns what `row_forms` reads, for an error about `word`."""
+  return (
+    f'a form, or {ROWS[0]}=FORM,{ROWS[1]}=FORM, FORM one of '
+    f'{messages.name_choices(OF_ROWS, word)}'
+  )
+
+
 def row_forms(rows: str) -> dict[str, str]:
   """Returns the form of each tensor of `ROWS` that a GEMM quantises.
 
@@ -246,8 +256,7 @@ def row_forms(rows: str) -> dict[str, str]:
     name, _, form = word.partition('=')
     if name not in ROWS or form not in OF_ROWS:
       raise ValueError(
-        f'rows: expected one of {OF_ROWS}, or {ROWS[0]}=FORM, {ROWS[1]}=FORM '
-        f'of one GEMM each, got {rows!r}'
+        f'rows: expected {describe_rows(form or name)}, got {rows!r}'
       )
     forms[name] = form
   return forms

@@ -23,6 +23,8 @@ import pathlib
 import tomllib
 from typing import Any
 
+from hpmoe.reference.contract import messages
+
 SCORES = ('softmax', 'sigmoid', 'none')
 BIASES = ('', 'choice', 'logits')
 DTYPES = ('float32', 'bfloat16', 'float16')
@@ -98,7 +100,11 @@ class Router:
     if self.dtype not in DTYPES:
       raise ValueError(f'dtype: expected one of {DTYPES}, got {self.dtype!r}')
     if self.rule not in RULES:
-      raise ValueError(f'rule: expected one of {[*RULES]}, got {self.rule!r}')
+      raise ValueError(
+        'rule: expected one of '
+        f'{messages.name_choices(RULES, self.rule)}'
+        f', got {self.rule!r}'
+      )
     if self.top_k < 1:
       raise ValueError(f'top_k: expected a positive integer, got {self.top_k}')
     if not 1 <= self.top_groups <= self.groups:

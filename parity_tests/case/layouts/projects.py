@@ -10,6 +10,7 @@ from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.reference.contract import config as config_lib
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import tensors
 
 _DESCRIPTION = 'of'
@@ -38,7 +39,8 @@ def read_layouts(word: str) -> Mapping[str, layouts_lib.Layout]:
     return {}
   rows = flag_tables.read('layouts')
   if word not in rows:
-    raise ValueError(f'layout: expected one of {[*rows]}, got {word!r}')
+    names = messages.name_choices(rows, word)
+    raise ValueError(f'layout: expected one of {names}, got {word!r}')
   texts = _TOKENS | {
     name: text for name, text in rows[word].items() if name != _DESCRIPTION
   }

@@ -91,7 +91,7 @@ def test_a_row_says_whose_it_is():
 
 
 def test_a_word_that_is_none_is_refused():
-  with pytest.raises(ValueError, match=r"layout: expected one of \['vllm'.*"):
+  with pytest.raises(ValueError, match=r"layout: expected one of 'vllm'.*"):
     projects.read_layouts('vlm')
   with pytest.raises(ValueError, match=r'y: expected \[M D\] = \[6, 6\], got'):
     projects.restore('vllm', _draw(['y']), CONFIG)

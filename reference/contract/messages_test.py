@@ -1,0 +1,25 @@
+"""Parts of error messages."""
+
+from hpmoe.reference.contract import messages
+from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised
+
+
+def test_a_short_list_is_named_whole():
+  assert (
+    messages.name_choices(('both', 'forward'), 'bth') == "'both', 'forward'"
+  )
+
+
+def test_of_a_long_list_the_nearest_are_named():
+  text = messages.name_choices(quantised.FORMS, 'mxfp5')
+
+  assert text.startswith("'mxfp8', 'mxfp4', ")
+  assert text.endswith(f'(nearest of {len(quantised.FORMS)})')
+  assert len(text) < 160
+
+
+def test_the_longest_words_of_the_contract_fit_a_message():
+  for words in (quantised.FORMS, precision.POINTS, precision.ACTIVATIONS):
+    for word in words:
+      assert len(messages.name_choices(words, f'{word}x')) < 200
