@@ -125,9 +125,9 @@ class FrontEnd(candidates.Candidate):
     device: 'cpu' or 'ascend', on which the layer runs.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     directions=('forward', 'both'),
-    why='a gradient reads what its own forward pass saved',
+    description='a gradient reads what its own forward pass saved',
   )
   framework: str
   options: granularity.Options = granularity.Options()
@@ -164,11 +164,11 @@ class FrontEnd(candidates.Candidate):
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
     inputs: passes.Tensors,
-    which: passes.Pass = passes.FORWARD,
-    given: passes.Tensors | None = None,
+    layer_pass: passes.Pass = passes.FORWARD,
+    oracle_tensors: passes.Tensors | None = None,
   ) -> Arrays:
     """See `Candidate`."""
-    del given  # It does not replay.
+    del oracle_tensors  # It does not replay.
     call = layer_call.LayerCall(
       config,
       policy,
@@ -180,7 +180,7 @@ class FrontEnd(candidates.Candidate):
     mine = {name: inputs[name] for name in tensors.INPUTS}
     with failures.report_failures(self.name):
       try:
-        if which is passes.FORWARD:
+        if layer_pass is passes.FORWARD:
           return self._layer.forward(call, mine)
         return self._layer.backward(call, mine, inputs['dy'])
       except RuntimeError as error:

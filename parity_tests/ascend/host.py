@@ -64,7 +64,7 @@ class Megakernel(candidates.Candidate):
     images: compiled so far, by pass, config, policy and options.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     modes=checking_lib.NAMES,
     relays=True,
     sublayers=True,
@@ -119,33 +119,33 @@ class Megakernel(candidates.Candidate):
     )
 
   def run(
-    self, config, policy, inputs, which=passes.FORWARD, given=None
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
   ) -> dict[str, np.ndarray]:
     """See `Candidate`."""
     view = self._view(config, inputs)
     with failures.report_failures(self.name, view):
-      image = self._compiled(which, view.config, policy, self.options)
-      healing = given and view.place(given)
+      image = self._compiled(layer_pass, view.config, policy, self.options)
+      healing = oracle_tensors and view.place(oracle_tensors)
       modes = checking_modes.build_modes(self.checking, image, healing)
       inputs = view.place(inputs)
       return view.restore(
-        self._run(which, image, inputs, modes, self.fused, view)
+        self._run(layer_pass, image, inputs, modes, self.fused, view)
       )
 
   def _run(
-    self, which, image, inputs, modes, fused, view
+    self, layer_pass, image, inputs, modes, fused, view
   ) -> dict[str, np.ndarray]:
     """Commits the fault, if there is one, in the first task that it changes."""
     policy, asked = image.policy, None
     if fused:
-      inputs = given_by_front_ends(which, image.config, policy, inputs)
-      asked = which.results
+      inputs = given_by_front_ends(layer_pass, image.config, policy, inputs)
+      asked = layer_pass.results
     else:
-      inputs = read_by_runtime(which, policy, inputs)
+      inputs = read_by_runtime(layer_pass, policy, inputs)
     plan = runtime.route(image, inputs['topk_ids'])
     launch = functools.partial(
       self._launch,
-      which,
+      layer_pass,
       image,
       plan,
       inputs,
@@ -153,7 +153,7 @@ class Megakernel(candidates.Candidate):
       asked=asked,
       view=view,
     )
-    if self.fault not in faults.specs(which.direction):
+    if self.fault not in faults.specs(layer_pass.direction):
       return launch(None)
     try:
       tasks = faults.candidates(image, plan, self.fault)
@@ -211,15 +211,15 @@ class Megakernel(candidates.Candidate):
     return None if self.checking.is_part else self._run_serially
 
   def _run_serially(
-    self, config, policy, inputs, which=passes.FORWARD, given=None
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
   ) -> dict[str, np.ndarray]:
     view = self._view(config, inputs)
     with failures.report_failures(self.name, view):
-      options = self._serial_options(view.config, which)
-      image = self._compiled(which, view.config, policy, options)
-      inputs = read_by_runtime(which, policy, view.place(inputs))
+      options = self._serial_options(view.config, layer_pass)
+      image = self._compiled(layer_pass, view.config, policy, options)
+      inputs = read_by_runtime(layer_pass, policy, view.place(inputs))
       plan = runtime.route(image, inputs['topk_ids'])
-      healing = given and view.place(given)
+      healing = oracle_tensors and view.place(oracle_tensors)
       modes = checking_lib.Checking(isolate=self.checking.isolate)
       launched = self._launch_serial(
         image, inputs, plan, checking_modes.build_modes(modes, image, healing)
@@ -239,13 +239,13 @@ class Megakernel(candidates.Candidate):
     return self._run_as_used if plain else None
 
   def _run_as_used(
-    self, config, policy, inputs, which=passes.FORWARD
+    self, config, policy, inputs, layer_pass=passes.FORWARD
   ) -> dict[str, np.ndarray]:
     view = self._view(config, inputs)
     config = view.config
-    given = given_by_front_ends(which, config, policy, view.place(inputs))
+    given = given_by_front_ends(layer_pass, config, policy, view.place(inputs))
     routing = {n: given[n][:, ::-1] for n in ('topk_ids', 'topk_weights')}
-    layer = which, config, policy
+    layer = layer_pass, config, policy
     with failures.report_failures(self.name, view):
       # Blocks of this check cut what those of a front end hold whole.
       cut = self._asked_of_users(*layer, self.options)
@@ -266,7 +266,7 @@ class Megakernel(candidates.Candidate):
     return view.restore(outputs)
 
   def alone_as_used(
-    self, config, policy, inputs, which=passes.FORWARD
+    self, config, policy, inputs, layer_pass=passes.FORWARD
   ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Replays the launch that front ends make: each task of it by itself.
 
@@ -283,13 +283,13 @@ class Megakernel(candidates.Candidate):
     view = self._view(config, inputs)
     inputs = view.place(inputs)
     with failures.report_failures(self.name, view):
-      image = self._compiled(which, view.config, policy, self.options)
+      image = self._compiled(layer_pass, view.config, policy, self.options)
       whole = dataclasses.replace(self, fault=None)._run(
-        which, image, inputs, modes_lib.Modes(), False, view
+        layer_pass, image, inputs, modes_lib.Modes(), False, view
       )
       alone = dataclasses.replace(self.checking, isolate=True)
       got = self._run(
-        which,
+        layer_pass,
         image,
         inputs,
         checking_modes.build_modes(alone, image, whole),

@@ -299,7 +299,7 @@ class MpiMegakernel(candidates.Candidate):
     expert_placement: as of `host.Megakernel`.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     relays=True, forms=layout.QUANTISED[1:]
   )
   options: granularity.Options = granularity.Options()
@@ -314,20 +314,21 @@ class MpiMegakernel(candidates.Candidate):
     return super().ready(case, beside)
 
   def run(
-    self, config, policy, inputs, which=passes.FORWARD, given=None
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
   ) -> dict[str, np.ndarray]:
     """See `candidates.Candidate`."""
-    del given  # It does not replay.
+    del oracle_tensors  # It does not replay.
     view = placement_lib.view_layer(
       self.expert_placement, config, inputs['topk_ids']
     )
     with failures.report_failures(self.name, view):
-      image = compiler.COMPILE[which.direction](
+      image = compiler.COMPILE[layer_pass.direction](
         view.config, policy, self.options
       ).image
       names = arrays.inputs_of(image)
-      given = {n: np.asarray(inputs[n]) for n in names if n in inputs}
-      layer = view.place(given)
+      layer = view.place(
+        {n: np.asarray(inputs[n]) for n in names if n in inputs}
+      )
       outputs = launch(image, layer, deadline_s=self.deadline_s)
       plan = runtime.route(image, layer['topk_ids'])
       return view.restore(host.as_stages(image, plan, layer, outputs))

@@ -179,7 +179,7 @@ class Failing:
     # A killed supervisor's keepers take their time, and others' segments may be
     # without a process for a moment.
     for _ in range(150):
-      left = processes.of(self.job), _orphans() - before
+      left = processes.find_pids(self.job), _orphans() - before
       if left == ([], set()):
         break
       time.sleep(0.1)

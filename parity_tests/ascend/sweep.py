@@ -201,8 +201,10 @@ class _Recording(host.Megakernel):
     default_factory=list, init=False
   )
 
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    answer = super().run(config, policy, inputs, which, given)
+  def run(
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
+  ):
+    answer = super().run(config, policy, inputs, layer_pass, oracle_tensors)
     self.answers.append(answer)
     return answer
 

@@ -100,9 +100,9 @@ def test_a_bit_that_differs_is_judged(monkeypatch, guilty):
   # Given a backend that is wrong at one event grain only,
   right = host.Megakernel.run
 
-  def run(self, config, policy, inputs, which, given=None):
-    answer = right(self, config, policy, inputs, which, given)
-    if which is guilty and self.options.event_grain == 'row_block':
+  def run(self, config, policy, inputs, layer_pass, oracle_tensors=None):
+    answer = right(self, config, policy, inputs, layer_pass, oracle_tensors)
+    if layer_pass is guilty and self.options.event_grain == 'row_block':
       answer[guilty.results[0]][0, 0, 0] += np.float32(1)
     return answer
 

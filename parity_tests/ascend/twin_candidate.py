@@ -54,11 +54,11 @@ class Twin(host.Megakernel):
     counts: of each launch, what its cores did.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     dtypes=('float32', 'bfloat16'),
     orders=('ascending',),
     relays=True,
-    why="the twin runs the device's source, which has no other",
+    description="the twin runs the device's source, which has no other",
   )
   name: str = NAME
   twin: twin_runtime.Modes = twin_runtime.Modes()

@@ -1,4 +1,4 @@
-"""The backend that is installed beside the judge, if there is one."""
+"""The installed backend, if there is one."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from hpmoe.reference.contract import granularity
 
 @functools.cache
 def load_backend() -> row_lib.Backend | None:
-  """Returns the installed backend, or None where there is none."""
+  """Returns the installed backend, or None."""
   return next(iter(plugins.load_plugins(plugins.BACKENDS)), None)
 
 
@@ -50,13 +50,15 @@ class NoBackend(candidates.Candidate):
       f'--outputs), or the Ascend backend ({plugins.INSTALL}), got neither'
     )
 
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+  def run(
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
+  ):
     """See `Candidate`."""
     raise AssertionError('a candidate that is never ready cannot run')
 
 
 def default_row() -> row_lib.Row:
-  """Returns the kind of candidate where no flag asks for another."""
+  """Returns the kind of candidate that is judged if no flag names another."""
   if (backend := load_backend()) is not None:
     return backend.default
   names = tuple(f.name for f in (*tasks.FLAGS, *checking_lib.FLAGS))

@@ -1,7 +1,7 @@
 """Runs the user's candidate in a process of its own; see `user_candidate`.
 
-All that it needs to know of a pass comes with the request: the user's modules
-may have any name but `hpmoe`, and few of ours are imported beside them.
+The request holds all that the worker needs of a pass, so it imports few of our
+modules: the user's modules may have any name but `hpmoe`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,8 @@ import sys
 import traceback
 
 
-class Refused(Exception):
-  """What the user is told, in one line.
+class WorkerError(Exception):
+  """Ends the worker with one line for the user.
 
   Attributes:
     kind: one of `user_candidate.KINDS`.
@@ -27,7 +27,7 @@ class Refused(Exception):
 
 
 def _print_traceback(error: BaseException) -> None:
-  """Prints the user's frames, without those that led to them."""
+  """Prints the user's frames, without ours above them."""
   frame = error.__traceback__
   while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename):
     frame = frame.tb_next
@@ -48,13 +48,13 @@ def _import(name: str):
     if not isinstance(error, ImportError):
       text = f'{name}: raised on import: {error!r}'
     elif f'{name}.'.startswith(f'{missing}.'):
-      raise Refused(
+      raise WorkerError(
         'candidate: expected a module in the current folder or on '
         f"Python's path, got {error}"
       ) from None
     else:
       text = f'{name}: its import failed: {error}'
-    raise Refused(text, 'failed') from error
+    raise WorkerError(text, 'failed') from error
 
 
 def _function(name: str) -> Callable:
@@ -62,13 +62,13 @@ def _function(name: str) -> Callable:
   target = _import(module_name)
   for part in path.split('.'):
     if not hasattr(target, part):
-      raise Refused(
+      raise WorkerError(
         f'candidate: expected a function in {module_name}, got {path!r}, '
         'which is not in it'
       )
     target = getattr(target, part)
   if not callable(target):
-    raise Refused(f'candidate: expected a function, got {target!r}')
+    raise WorkerError(f'candidate: expected a function, got {target!r}')
   return target
 
 
@@ -77,27 +77,27 @@ def _check_arguments(
 ) -> None:
   try:
     signature = inspect.signature(function)
-  except ValueError:  # a built-in keeps it to itself
+  except ValueError:  # a built-in has no signature
     return
   try:
     signature.bind('inputs', 'config', 'policy')
   except TypeError as error:
     path = name.partition(':')[2]
-    raise Refused(
+    raise WorkerError(
       f'{name}: expected {form}, config, policy), got '
       f'{path}{signature}: {error}'
     ) from None
 
 
-def backward_of(name: str, function: Callable) -> Callable:
+def find_backward(name: str, function: Callable) -> Callable:
   """Returns the backward pass of a function.
 
   Raises:
-    Refused: it has none.
+    WorkerError: the function has none.
   """
   backward = getattr(function, 'backward', None)
   if not callable(backward):
-    raise Refused(
+    raise WorkerError(
       f'{name}: expected its backward pass as an attribute, {name}.backward'
       '(inputs, config, policy), got none; without it direction=forward'
     )
@@ -105,32 +105,32 @@ def backward_of(name: str, function: Callable) -> Callable:
 
 
 def _stages(
-  name: str, function: Callable, known: Sequence[str]
+  name: str, function: Callable, names: Sequence[str]
 ) -> Mapping[str, Callable]:
-  """Returns what isolated replay calls, by the tensor that it returns."""
+  """Returns the functions of isolated replay, by the tensor each returns."""
   stages = getattr(function, 'stages', None)
   if not isinstance(stages, Mapping) or not stages:
-    raise Refused(
+    raise WorkerError(
       f'isolate: expected an attribute {name}.stages, a mapping from some of '
-      f'{", ".join(known)} to stage(tensors, config, policy), got '
+      f'{", ".join(names)} to stage(tensors, config, policy), got '
       f'{"none" if stages is None else repr(stages)}'
     )
   for key, stage in stages.items():
-    if key not in known or not callable(stage):
-      raise Refused(
-        f'{name}.stages: expected functions for some of {", ".join(known)}, '
+    if key not in names or not callable(stage):
+      raise WorkerError(
+        f'{name}.stages: expected functions for some of {", ".join(names)}, '
         f'got {key!r}: {stage!r}'
       )
     _check_arguments(f'{name}.stages[{key!r}]', stage, 'stage(tensors')
   return stages
 
 
-def _run_stages(name: str, stages, known, given, *layer) -> dict[str, object]:
-  """Returns each stage's tensor, of what was there before that stage."""
+def _run_stages(name: str, stages, names, inputs, *layer) -> dict[str, object]:
+  """Returns each stage's tensor, computed from the tensors before it."""
   outputs = {}
   for key, stage in stages.items():
-    later = known[known.index(key) :]
-    tensors = {n: a for n, a in given.items() if n not in later}
+    later = names[names.index(key) :]
+    tensors = {n: a for n, a in inputs.items() if n not in later}
     outputs[key] = call(f'{name}.stages[{key!r}]', stage, tensors, *layer)
   return outputs
 
@@ -138,41 +138,44 @@ def _run_stages(name: str, stages, known, given, *layer) -> dict[str, object]:
 def call(
   name: str,
   function: Callable,
-  given: Mapping,
+  inputs: Mapping,
   *layer,
   copies: dict | None = None,
 ):
-  """Returns what a function of the user answers to copies of its inputs.
+  """Calls a function of the user on copies of its inputs.
 
   Args:
     name: of the function.
-    function: it.
-    given: its inputs.
+    function: the function.
+    inputs: its inputs.
     *layer: its other arguments.
-    copies: those of an earlier call, to be written over: a caller's tensors
-      stay where they are, too.
+    copies: the copies of an earlier call, which this one overwrites: so inputs
+      keep their addresses, as in a program that reuses its buffers.
+
+  Returns:
+    What the function returned.
 
   Raises:
-    Refused: it raised an error, which is the cause, or wrote to its inputs.
+    WorkerError: it raised an error, which is the cause, or wrote to its inputs.
   """
   from hpmoe.parity_tests.candidates import exchange
 
-  own = exchange.copy(given, {} if copies is None else copies)
+  own = exchange.copy(inputs, {} if copies is None else copies)
   try:
     answer = function(dict(own), *layer)
   except Exception as error:  # pylint: disable=broad-except
-    raise Refused(f'{name}: raised {error!r}', 'failed') from error
-  if wrong := exchange.spoilt(given, own):
-    raise Refused(f'{name}: {wrong}', 'spoilt')
+    raise WorkerError(f'{name}: raised {error!r}', 'failed') from error
+  if wrong := exchange.spoilt(inputs, own):
+    raise WorkerError(f'{name}: {wrong}', 'spoilt')
   return answer
 
 
 def check_activation(name: str, function: Callable, activation: str) -> None:
-  """Refuses an activation that a function says it cannot do."""
-  known = getattr(function, 'activations', None)
-  if known is not None and activation not in known:
-    raise Refused(
-      f'{name} declares activations {tuple(known)}, which lack '
+  """Refuses an activation that a function does not declare."""
+  activations = getattr(function, 'activations', None)
+  if activations is not None and activation not in activations:
+    raise WorkerError(
+      f'{name} declares activations {tuple(activations)}, which lack '
       f'policy.activation={activation!r}',
       'cannot',
     )
@@ -181,54 +184,61 @@ def check_activation(name: str, function: Callable, activation: str) -> None:
 def _find_mover(
   name: str, function: Callable
 ) -> Callable[[Callable], Callable]:
-  """Returns what makes a function, or a stage of it, one of numpy's tensors.
+  """Returns a wrapper that lets a function, or its stages, take numpy arrays.
 
   Raises:
-    Refused: this Python's torch lacks the device that the function asks for.
+    WorkerError: torch lacks the device that the function asks for.
   """
   if not getattr(function, 'torch', False):
     return lambda kernel: kernel
-  # Kernels of numpy import nothing for it.
+  # Kernels in numpy import no torch.
   from hpmoe.parity_tests.candidates import torch_device
 
   device = torch_device.find_device(function)
   try:
     torch_device.refuse_device(device)
   except ValueError as error:
-    raise Refused(f'{name}.torch: {error}') from None
+    raise WorkerError(f'{name}.torch: {error}') from None
   return functools.partial(torch_device.move_inputs, device=device)
 
 
 def arrays(name: str, outputs, result: str) -> dict:
-  """Returns the outputs as arrays; `result` is what a message asks for.
+  """Returns the outputs as arrays.
+
+  Args:
+    name: of the function.
+    outputs: what it returned.
+    result: a tensor that messages name as an example.
 
   Raises:
-    Refused: they are no mapping, or one is no array.
+    WorkerError: the outputs are no mapping, or one is no array.
   """
   from hpmoe.parity_tests.candidates import exchange
 
   if not isinstance(outputs, Mapping):
-    got = type(outputs).__name__
+    description = type(outputs).__name__
     if hasattr(outputs, 'shape') and hasattr(outputs, 'dtype'):
-      got += f' {outputs.dtype} {list(outputs.shape)}'
-    raise Refused(f'{name}: expected a mapping with {result!r}, got {got}')
-  found = {}
+      description += f' {outputs.dtype} {list(outputs.shape)}'
+    raise WorkerError(
+      f'{name}: expected a mapping with {result!r}, got {description}'
+    )
+  tensors = {}
   for key, value in outputs.items():
     try:
-      found[key] = exchange.as_array(value)
+      tensors[key] = exchange.as_array(value)
     except Exception as error:  # pylint: disable=broad-except
       kind = type(value).__name__
-      raise Refused(
+      raise WorkerError(
         f'{name}: {key}: expected an array, got {kind}: {error}'
       ) from None
-  return found
+  return tensors
 
 
 def _run(job: pathlib.Path, request: Mapping) -> None:
-  """Writes what the candidate answers.
+  """Runs the candidate, and writes its outputs.
 
   Raises:
-    Refused: it does not.
+    WorkerError: the candidate failed, or the request is wrong.
   """
   sys.path[:] = request['path']
   # Only now: the project and the user's module come from that path.
@@ -236,18 +246,18 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   from hpmoe.reference.contract import config as config_lib
   from hpmoe.reference.contract import precision
 
-  name, known = request['candidate'], request['stages']
+  name, names = request['candidate'], request['stages']
   function = _function(name)
   config = config_lib.MoEConfig(**request['config'])
   policy = precision.PrecisionPolicy(**request['policy'])
   check_activation(name, function, policy.activation)
   move = _find_mover(name, function)
   if request['has_backward'] or request['is_backward']:
-    backward = backward_of(name, function)
+    backward = find_backward(name, function)
   if request['is_backward']:
     name, function = f'{name}.backward', backward
   elif request['isolate'] and request['has_backward']:
-    # Before anything runs.
+    # A missing stage is refused before anything runs.
     _stages(f'{name}.backward', backward, request['backward_stages'])
   data = [
     exchange.borrow(job / f'inputs.{number}', shared)
@@ -256,33 +266,33 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   answers: list[dict] = []
   if request['isolate']:
     stages = {
-      key: move(stage) for key, stage in _stages(name, function, known).items()
+      key: move(stage) for key, stage in _stages(name, function, names).items()
     }
-    outputs = _run_stages(name, stages, known, data[0], config, policy)
+    outputs = _run_stages(name, stages, names, data[0], config, policy)
     answers.append(arrays(name, outputs, request['result']))
   else:
     _check_arguments(name, function)
     kernel = move(function)
     copies: dict = {}
     for number in request['turns']:
-      # The next call may answer in the memory of the one before.
+      # The next call may return the same memory.
       answers = [exchange.copy(answer) for answer in answers]
       outputs = call(name, kernel, data[number], config, policy, copies=copies)
       answers.append(arrays(name, outputs, request['result']))
   backward = getattr(function, 'backward', function)
-  said = dict(recomputes=bool(getattr(backward, 'recomputes', False)))
-  (job / 'said.json').write_text(json.dumps(said))
+  notes = dict(recomputes=bool(getattr(backward, 'recomputes', False)))
+  (job / 'notes.json').write_text(json.dumps(notes))
   try:
     for number, answer in enumerate(answers):
       exchange.save(job / f'outputs.{number}', answer)
   except ValueError as error:
-    raise Refused(f'{name}: {error}') from None
+    raise WorkerError(f'{name}: {error}') from None
 
 
 def main(job: pathlib.Path) -> None:
   try:
     _run(job, json.loads((job / 'request.json').read_text()))
-  except Refused as error:
+  except WorkerError as error:
     if error.__cause__ is not None:
       _print_traceback(error.__cause__)
     word = dict(text=str(error), kind=error.kind)

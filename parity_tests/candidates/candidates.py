@@ -1,4 +1,4 @@
-"""Candidates: what a check puts to the test, ours or the user's."""
+"""Candidates: the implementations that a check judges, ours or the user's."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ Tensors = Mapping[str, np.ndarray]
 
 
 def noted(kind: type) -> Any:
-  """Returns a field of what was run, empty, which no copy takes along."""
+  """Returns a field that runs fill; it starts empty, also in copies."""
   return dataclasses.field(default_factory=kind, init=False, compare=False)
 
 
@@ -29,10 +29,10 @@ class CandidateError(RuntimeError):
   """The candidate crashed, hung or could not run.
 
   Attributes:
-    diagnosis: of our own runtime, or None.
-    replay: the command that shows it again, or None.
-    seconds: wall time until then, or None.
-    plan: `tensors.PLAN`, where our own launch had made it, or None.
+    diagnosis: what our own runtime reports of the failure, or None.
+    replay: the command that reproduces the failure, or None.
+    seconds: wall time until the failure, or None.
+    plan: `tensors.PLAN`, if our own launch had computed it, or None.
   """
 
   def __init__(
@@ -51,36 +51,36 @@ class CandidateError(RuntimeError):
 
 
 class InputsSpoilt(CandidateError):
-  """The candidate wrote to what it was to read: no caller of it expects that.
+  """The candidate wrote to its inputs, which no caller expects.
 
-  Its answer may be right for the inputs that it was given all the same.
+  Its outputs may still be right for these inputs.
   """
 
 
 @dataclasses.dataclass(frozen=True)
-class Can:
-  """What may be asked of a kind of candidate.
+class Capabilities:
+  """What a kind of candidate can do.
 
   Attributes:
-    directions, dtypes: of a case.
-    orders: of accumulation; None: its sums have an order of its own, whatever
-      is asked for.
-    modes: fields of `Checking` that it has.
-    rounds: whether it has other rounding points, placements and orders of
+    directions, dtypes: of the cases that it runs.
+    orders: its accumulation orders; None: it sums in an order of its own,
+      whichever the case names.
+    modes: the fields of `Checking` that it supports.
+    rounds: whether it supports other rounding points, placements and orders of
       sums than our launch, see `policies`.
     relays: whether it returns relayed rows where its options relay.
-    sublayers: whether it runs what is no whole layer, see `MoEConfig`.
-    declares: whether it may say which activations it knows.
+    sublayers: whether it runs parts of a layer, see `MoEConfig`.
+    declares: whether it may declare the activations that it supports.
     parts: whether it may have biases, shared experts, slots that no expert
       serves, and other activations than swiglu.
-    repeats: whether it is run again, unasked, to see if it answers the same.
-    keeps: whether a call may keep something that a later one reads.
-    saves: whether its backward pass may read what its own forward pass saved
-      and did not return.
-    forms: (weights, rows) that it has, if not `parts`: what its products are
-      of, by names of `quantised.FORMS`, in the forward pass.
-    stages: whether it may return what lies between its inputs and results.
-    why: what it is, for who asks for more.
+    repeats: whether each check runs it again, to see that it returns the same.
+    keeps: whether a call may keep state that a later call reads.
+    saves: whether its backward pass may read tensors that its forward pass
+      saved and did not return.
+    forms: the (weights, rows) that its forward pass multiplies, as names of
+      `quantised.FORMS`; not read if `parts`.
+    stages: whether it may return tensors of the stages before its results.
+    description: what it is; error messages about its limits end with it.
   """
 
   directions: tuple[str, ...] = passes.DIRECTIONS
@@ -97,11 +97,12 @@ class Can:
   parts: bool = False
   forms: tuple[tuple[str, str], ...] = ()
   stages: bool = True
-  why: str = ''
+  description: str = ''
 
 
 _OF_DTYPE = 'none with {}, which multiplies the dtype alone'
-# What a case must have where a candidate lacks something, if not the default.
+# The value that a case must have if a candidate lacks a capability; for other
+# fields it is the default.
 _EXPECTED = dict(
   routing='one that uses every slot with {}',
   weights=_OF_DTYPE,
@@ -117,24 +118,24 @@ class Candidate(abc.ABC):
   """Runs a pass of one layer.  `table` has a row for each kind.
 
   Attributes:
-    can: what may be asked of its kind.
+    capabilities: what its kind can do.
     name: what reports call it.
     options: how its tensors are cut into tiles; ours are computed so.
     checking: its modes.
-    launches: of each run, where it is ours.
-    seconds: of each run, where it repeats.
-    fault: name of a fault that it is to commit, or None.
-    committed: for each run with a fault, the task that did it.
-    ranks: whose tensors it returns, where that is not all.
+    launches: one for each run, if it is our backend.
+    seconds: wall time of each run, if it repeats.
+    fault: name of a fault to inject, or None.
+    committed: for each run with a fault, the task that committed it.
+    ranks: the ranks whose tensors it returns; None: all.
     serial: as `run`, the same tile kernels one after another; None if the
       candidate cannot.
-    as_used: as `run`, what is launched for users, who ask for results only;
-      None if that is `run` itself.
+    as_used: as `run`, the launch that front ends make, which returns results
+      only; None if that is `run` itself.
     alone_as_used: as `as_used`, in isolated replay: what its tasks wrote, and
       what they must have written; None if the candidate cannot.
   """
 
-  can: ClassVar[Can] = Can()
+  capabilities: ClassVar[Capabilities] = Capabilities()
   name: str
   options: granularity.Options = granularity.Options()
   checking: checking_lib.Checking = checking_lib.Checking()
@@ -147,9 +148,9 @@ class Candidate(abc.ABC):
 
   @property
   def recomputes(self) -> bool | None:
-    """Whether its backward pass computes again what the forward pass saved.
+    """Whether its backward pass recomputes what the forward pass saved.
 
-    Known once it has run; None: its kind cannot say.
+    Known after a run; None: its kind cannot tell.
     """
     return None
 
@@ -167,17 +168,17 @@ class Candidate(abc.ABC):
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
     inputs: Tensors,
-    which: passes.Pass = passes.FORWARD,
-    given: Tensors | None = None,
+    layer_pass: passes.Pass = passes.FORWARD,
+    oracle_tensors: Tensors | None = None,
   ) -> dict[str, np.ndarray]:
-    """Returns the pass's first result and what else of its outputs it captured.
+    """Returns the pass's first result, and further outputs that it has.
 
     Args:
       config: sizes.
       policy: precision.
-      inputs: those of `which.reads(policy)`.
-      which: the pass.
-      given: the oracle's tensors, if `checking` replays.
+      inputs: the tensors of `layer_pass.reads(policy)`.
+      layer_pass: the pass.
+      oracle_tensors: the oracle's plan and stages, if `checking` replays.
 
     Raises:
       ValueError: the request does not suit the candidate.
@@ -191,77 +192,83 @@ class Candidate(abc.ABC):
     data: Sequence[Tensors],
     layer_pass: passes.Pass,
   ) -> list[dict[str, np.ndarray]]:
-    """Returns what it answers to some data of one shape, one after another.
+    """Runs several inputs of one shape one after another.
 
     Args:
       config: sizes.
       policy: precision.
-      data: as `inputs` of `run`; some may be the same.
+      data: the `inputs` of each `run`; some may be the same.
       layer_pass: the pass.
+
+    Returns:
+      The outputs of each run, as of `run`.
     """
     return [self.run(config, policy, arrays, layer_pass) for arrays in data]
 
   def ready(self, case: case_lib.Case, beside: str = '') -> Self:
-    """Returns the candidate ready for a case, before what takes long.
+    """Returns the candidate ready for a case, before anything slow runs.
 
     Args:
-      case: what will be asked.
-      beside: what errors call the candidate; its name, unless given.
+      case: the case that it will run.
+      beside: what errors call the candidate; '': its name.
 
     Raises:
-      ValueError: it cannot do that; names the argument.
-      CandidateError: what it needs is not here.
+      ValueError: it cannot run the case; names the argument.
+      CandidateError: something that it needs is missing.
     """
-    can, beside = self.can, beside or self.name
-    for name, known in (
-      ('direction', can.directions),
-      ('dtype', can.dtypes),
-      ('accumulation_order', can.orders),
+    capabilities, beside = self.capabilities, beside or self.name
+    for name, choices in (
+      ('direction', capabilities.directions),
+      ('dtype', capabilities.dtypes),
+      ('accumulation_order', capabilities.orders),
     ):
       value = getattr(case, name)
-      if known is not None and value not in known:
+      if choices is not None and value not in choices:
+        text = capabilities.description
         raise ValueError(
-          f'{name}: expected {" or ".join(known)} with {beside}, got {value}'
-          f'{": " if can.why else ""}{can.why}'
+          f'{name}: expected {" or ".join(choices)} with {beside}, got {value}'
+          f'{": " if text else ""}{text}'
         )
-    if not (can.sublayers or can.parts):
+    if not (capabilities.sublayers or capabilities.parts):
       tensors.require_layer(case, f'with {beside}')
     routing = case.routing if case.routing in routings.DROPPING else ''
-    has_forms = (case.quantised, case.rows) in can.forms
+    has_forms = (case.quantised, case.rows) in capabilities.forms
     if has_forms and case.direction != 'forward':
       raise ValueError(
         f'direction: expected forward with rows={case.rows} and {beside}, got '
         f'{case.direction}'
       )
-    placed = (
+    placement = (
       '' if case.placement in precision.LAUNCHED_PLACEMENTS else case.placement
     )
     for name, value, plain, is_able in (
-      ('activation', case.activation, 'swiglu', can.parts),
-      ('bias', case.bias, False, can.parts),
-      ('d_shared', case.d_shared, 0, can.parts),
-      ('routing', routing, '', can.parts),
-      ('weights', case.quantised, '', can.parts or has_forms),
-      ('rows', case.rows, '', can.parts or has_forms),
-      ('x_form', case.x_form, '', can.parts),
-      ('recipe', case.recipe, '', can.parts),
-      # What is rounded between codes is the backend's to refuse.
-      ('policy', ','.join(case.policy), '', can.rounds or has_forms),
-      ('placement', placed, '', can.rounds),
+      ('activation', case.activation, 'swiglu', capabilities.parts),
+      ('bias', case.bias, False, capabilities.parts),
+      ('d_shared', case.d_shared, 0, capabilities.parts),
+      ('routing', routing, '', capabilities.parts),
+      ('weights', case.quantised, '', capabilities.parts or has_forms),
+      ('rows', case.rows, '', capabilities.parts or has_forms),
+      ('x_form', case.x_form, '', capabilities.parts),
+      ('recipe', case.recipe, '', capabilities.parts),
+      # The backend itself refuses rounding points that it lacks between codes.
+      ('policy', ','.join(case.policy), '', capabilities.rounds or has_forms),
+      ('placement', placement, '', capabilities.rounds),
     ):
       if value != plain and not is_able:
         expected = _EXPECTED.get(name, f'{plain} with {{}}').format(beside)
-        if name in ('weights', 'rows') and can.forms:
-          pairs = ' or '.join(f'{w} with rows={r}' for w, r in can.forms)
+        if name in ('weights', 'rows') and capabilities.forms:
+          pairs = ' or '.join(
+            f'{w} with rows={r}' for w, r in capabilities.forms
+          )
           expected = f'weights={pairs}, or none, with {beside}'
         raise ValueError(f'{name}: expected {expected}, got {value}')
-    for mode, value in self.checking.asked().items():
-      if mode not in can.modes:
+    for mode, value in self.checking.find_non_default().items():
+      if mode not in capabilities.modes:
         raise ValueError(f'{mode}: expected none with {beside}, got {value}')
     return self
 
   def place(self, tensor: str, index: Sequence[np.ndarray]) -> str:
-    """Returns where elements of the last run are in its own files, or ''.
+    """Returns where its own files hold elements of the last run, or ''.
 
     Args:
       tensor: its name.
@@ -271,7 +278,7 @@ class Candidate(abc.ABC):
     return ''
 
   def facts(self) -> dict[str, Any]:
-    """Returns what it was made with but its modes, as plain data."""
+    """Returns its fields but its modes, as plain data."""
     fields = getattr(self, '__dataclass_fields__', {}).values()
     made_with = {f.name: getattr(self, f.name) for f in fields if f.init}
     return {
@@ -284,26 +291,26 @@ class Candidate(abc.ABC):
 
 
 class CannotJudge(ValueError):
-  """The candidate has no answer to this request, and says so."""
+  """The candidate declares that it cannot run this request."""
 
 
 class FaultDoesNothing(CannotJudge):
-  """No task changes a bit if it commits the fault."""
+  """The fault changes no bit of any task's output."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch(abc.ABC):
-  """One launch of tile tasks, but for its tensors.
+  """One launch of tile tasks, without its tensors.
 
   Attributes:
-    which: the pass.
-    races: what the checking modes found, the first ones.
-    num_races: all of them.
-    left_out: `[num_tasks]` bool, tasks for which the oracle's tensors stand in;
-      None: no task.
+    layer_pass: the pass.
+    races: the first races that the checking modes found.
+    num_races: how many races they found.
+    left_out: `[num_tasks]` bool, tasks that did not run: the oracle's tensors
+      replace what they write; None: no task.
   """
 
-  which: passes.Pass
+  layer_pass: passes.Pass
   races: tuple[Any, ...] = ()
   num_races: int = 0
   left_out: np.ndarray | None = dataclasses.field(default=None, compare=False)
@@ -311,11 +318,11 @@ class Launch(abc.ABC):
   @property
   @abc.abstractmethod
   def num_tasks(self) -> int:
-    """All tasks."""
+    """How many tasks the launch has."""
 
   @property
   def tasks_run(self) -> int:
-    """Tasks that were not left out."""
+    """How many tasks were not left out."""
     left_out = 0 if self.left_out is None else int(self.left_out.sum())
     return self.num_tasks - left_out
 
@@ -324,11 +331,11 @@ class Launch(abc.ABC):
     """Returns the tasks that wrote bad elements, in the image's order.
 
     Args:
-      lane: that judged.
+      lane: the lane that judged.
       bad: by tensor name, bool in the tensor's shape.
 
     Returns:
-      Of `isolation.WrongTask`.
+      `isolation.WrongTask`s.
     """
 
   @abc.abstractmethod

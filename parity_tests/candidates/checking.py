@@ -1,4 +1,4 @@
-"""The checking modes of our runtime, as a check asks for them."""
+"""The checking modes of our runtime."""
 
 import dataclasses
 
@@ -7,19 +7,19 @@ from hpmoe.parity_tests.case import flag_tables
 
 @dataclasses.dataclass(frozen=True)
 class Checking:
-  """How a launch that is checked differs from a plain one.
+  """How a checked launch differs from a plain one.
 
-  A kind of candidate has some of these modes: `Candidate.can`.
+  `Candidate.capabilities` lists the modes that a kind of candidate supports.
 
   Attributes:
     poison: buffers start as a NaN that no kernel writes; otherwise as zeros.
-    permute: seed of an order among ready tasks, or None.
+    permute: seed of a random order among ready tasks, or None.
     late_puts: puts are delivered when nothing else can run.
-    races: look for accesses that nothing orders, and beyond tiles; None: where
-      tasks are ours, beyond tiles on real data.
+    races: look for unordered accesses, and for accesses outside a task's
+      tiles; None: for the latter alone, on real data, if tasks are ours.
     isolate: every task reads the oracle's tensors.
-    start_at: a task; the oracle stands in for what is done before it starts.
-    stop_after: a task; what it does not need is not run.
+    start_at: a task; the oracle's tensors replace the tasks before it.
+    stop_after: a task; tasks that it does not need do not run.
   """
 
   poison: bool = True
@@ -37,15 +37,15 @@ class Checking:
         "both at one task, that task alone runs, on the oracle's tensors"
       )
 
-  def asked(self) -> dict[str, object]:
-    """Returns the modes that are not as in a plain check, by name."""
+  def find_non_default(self) -> dict[str, object]:
+    """Returns the modes whose value is not the default, by name."""
     plain = dataclasses.asdict(Checking())
-    mine = dataclasses.asdict(self)
-    return {name: mine[name] for name in mine if mine[name] != plain[name]}
+    modes = dataclasses.asdict(self)
+    return {name: modes[name] for name in modes if modes[name] != plain[name]}
 
   @property
   def replays(self) -> bool:
-    """Whether some task reads what the oracle wrote."""
+    """Whether some task reads the oracle's tensors."""
     return self.isolate or self.is_part
 
   @property
@@ -55,5 +55,4 @@ class Checking:
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Checking))
-# Each mode is one question that a launch, or a candidate, is asked.
 FLAGS = flag_tables.read_flags('checking')

@@ -1,9 +1,9 @@
-"""A candidate that is a program: it reads a case, and writes what it computes.
+"""A candidate that is a program: it reads a case and writes its outputs.
 
-`--command='./moe {case} {out}'` is any program; `--python=INTERPRETER` calls
-the function of `--candidate` there, by `read_case`, which needs numpy alone.
-With `--per_rank` each rank has files of its own; where the command has {rank},
-a process of its own, too.
+`--command='./moe {case} {out}'` runs any program; `--python=INTERPRETER` calls
+the function of `--candidate` in another Python, through `read_case`, which
+needs numpy alone.  With `--per_rank` each rank has its own files; if the
+command has {rank}, each rank also has its own process.
 """
 
 from collections.abc import Sequence
@@ -41,14 +41,15 @@ class Program(candidates.Candidate):
   """A program of the user.
 
   Attributes:
-    command: its words, with {case} and {out}.
-    per_rank: whether each rank has files of its own.
-    names: a file that says what its tensors are called, or None.
+    command: the command line, with {case} and {out}.
+    per_rank: whether each rank has its own files.
+    names: a file that maps its tensors' names to ours, or None.
     timeout_s: seconds after which it counts as hung.
-    layout: how tensors are laid out that it does not say, see `projects`.
+    layout: the layout of tensors that `names` does not describe, see
+      `projects`.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     orders=None, parts=True, repeats=True, rounds=True
   )
   _flag: ClassVar[str] = 'command'
@@ -59,18 +60,18 @@ class Program(candidates.Candidate):
   layout: str = ''
   options: granularity.Options = granularity.Options()
   seconds: list[float] = candidates.noted(list)
-  said: dict[str, bool] = candidates.noted(dict)
+  notes: dict[str, bool] = candidates.noted(dict)
   origins: dict[str, answers.Origin] = candidates.noted(dict)
 
   @property
   def name(self) -> str:  # type: ignore[override]
-    """What reports call it; a name of the user's has a colon."""
+    """What reports call it; names of the user's candidates have a colon."""
     return f'command:{self.command}'
 
   @property
   def recomputes(self) -> bool:
-    """See `Candidate`; a note of what it wrote."""
-    return self.said.get('recomputes', False)
+    """See `Candidate`; the outputs' files say so."""
+    return self.notes.get('recomputes', False)
 
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
@@ -92,29 +93,35 @@ class Program(candidates.Candidate):
       )
 
   def run(
-    self, config, policy, inputs, which=passes.FORWARD, given=None
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
   ) -> dict[str, np.ndarray]:
     """See `Candidate`."""
-    del given
+    del oracle_tensors
     names = names_lib.read(self.names, self.layout)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix='hpmoe-') as folder:
       job = pathlib.Path(folder)
-      made = inputs_lib.LayerInputs(config, policy, inputs, '', {}, _REAL)
+      layer_inputs = inputs_lib.LayerInputs(
+        config, policy, inputs, '', {}, _REAL
+      )
       case = folder_writer.write(
-        job / 'case', which.name, {_REAL: made}, self.per_rank, names.layouts
+        job / 'case',
+        layer_pass.name,
+        {_REAL: layer_inputs},
+        self.per_rank,
+        names.layouts,
       )
       out = job / 'out'
       out.mkdir()
       self._call(job, config.num_ranks)
       answer = answers.Answer(str(out), case, names)
       try:
-        some = answer.ranks(_REAL)
-        if some is not None:
-          first = min({*range(config.num_ranks)} - {*some})
+        ranks = answer.ranks(_REAL)
+        if ranks is not None:
+          first = min({*range(config.num_ranks)} - {*ranks})
           raise ValueError(f'expected outputs of rank {first}, got none')
-        held, origins = answer.tensors(_REAL, policy)
-        self.said['recomputes'] = bool(answer.recomputes(_REAL))
+        tensors, origins = answer.tensors(_REAL, policy)
+        self.notes['recomputes'] = bool(answer.recomputes(_REAL))
       except dumps.Missing as error:
         if policy.activation == 'swiglu':
           raise candidates.CandidateError(
@@ -125,9 +132,9 @@ class Program(candidates.Candidate):
           f'{policy.activation!r}'
         ) from error
       except ValueError as error:
-        told = str(error).replace(str(out), _OUT)
-        raise candidates.CandidateError(f'{self.name}: {told}') from error
-      held = {name: np.array(array) for name, array in held.items()}
+        text = str(error).replace(str(out), _OUT)
+        raise candidates.CandidateError(f'{self.name}: {text}') from error
+      tensors = {name: np.array(array) for name, array in tensors.items()}
     self.origins.update(
       {
         name: origin.in_folder(str(out), _OUT)
@@ -136,7 +143,7 @@ class Program(candidates.Candidate):
     )
     self.seconds.append(time.perf_counter() - start)
     return user_candidate.check_outputs(
-      self.name, config, policy, held, which, ()
+      self.name, config, policy, tensors, layer_pass, ()
     )
 
   def place(self, tensor, index) -> str:
@@ -144,21 +151,23 @@ class Program(candidates.Candidate):
     return self.origins[tensor].place(index)
 
   def _call(self, job: pathlib.Path, ranks: int) -> None:
-    """Runs the program, each rank of it at once where it has ranks."""
+    """Runs the program, or one process for each rank at the same time."""
     places = {_CASE: str(job / 'case'), _OUT: str(job / 'out')}
-    each = range(ranks) if _RANK in self.command else (None,)
-    commands = {rank: self._words(places | {_RANK: str(rank)}) for rank in each}
+    ranks_to_run = range(ranks) if _RANK in self.command else (None,)
+    commands = {
+      rank: self._words(places | {_RANK: str(rank)}) for rank in ranks_to_run
+    }
     try:
-      ended = processes.call(job, commands, self._env(), self.timeout_s)
+      exit_codes = processes.call(job, commands, self._env(), self.timeout_s)
     except OSError as error:
       raise ValueError(
         f'{self._flag}: expected a program that can be run, got {error}'
       ) from error
-    for rank, code in ended.items():
-      of = self.name if rank is None else f'{self.name}: rank {rank}'
+    for rank, code in exit_codes.items():
+      process_name = self.name if rank is None else f'{self.name}: rank {rank}'
       if code != 0:
-        told = processes.unlike_an_answer(code, self.timeout_s)
-        raise candidates.CandidateError(f'{of}: {told}')
+        ending = processes.describe_ending(code, self.timeout_s)
+        raise candidates.CandidateError(f'{process_name}: {ending}')
 
   def _env(self) -> dict[str, str]:
     return dict(os.environ)
@@ -179,7 +188,7 @@ class Interpreter(Program):
     name: `FILE.py:function`.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     orders=None, parts=True, repeats=True, rounds=True, declares=True
   )
   _flag: ClassVar[str] = 'python'

@@ -111,7 +111,7 @@ def _python(function: str) -> elsewhere.Interpreter:
   return elsewhere.Interpreter(python=sys.executable, name=function)
 
 
-def _called(function: str) -> candidates.Candidate:
+def _make_function(function: str) -> candidates.Candidate:
   path, _, name = function.partition(':')
   return in_process.Function(getattr(_module(path), name))
 
@@ -130,7 +130,7 @@ class TestABackwardPassThatRecomputes:
     [
       (_python, 'both'),
       (user_candidate.Subprocess, 'backward'),
-      (_called, 'both'),
+      (_make_function, 'both'),
     ],
     ids=('python', 'candidate', 'called'),
   )
@@ -144,7 +144,7 @@ class TestABackwardPassThatRecomputes:
 
   def test_is_told_to_say_so(self, program):
     program()
-    report = _check(_called('kernel.py:silent'), direction='both')
+    report = _check(_make_function('kernel.py:silent'), direction='both')
     assert report.first_failure.stage == 'd_w_down'
     assert 'function.backward.recomputes = True' in report_text.format_notes(
       report
@@ -198,13 +198,15 @@ class TestVerdicts:
 
 
 def _run(candidate):
-  made = inputs_lib.make_inputs(presets.get('tiny'), 2)
+  layer_inputs = inputs_lib.make_inputs(presets.get('tiny'), 2)
   candidate.ready(CASE)
-  return candidate.run(made.config, made.policy, made.arrays)
+  return candidate.run(
+    layer_inputs.config, layer_inputs.policy, layer_inputs.arrays
+  )
 
 
 @pytest.mark.parametrize(
-  ('first', 'said'),
+  ('first', 'message'),
   [
     ('os.abort()', 'rank 1: expected an answer, got signal 6'),
     ('sys.exit(7)', 'rank 1: expected an answer, got exit code 7'),
@@ -221,11 +223,11 @@ def _run(candidate):
   ],
 )
 def test_a_rank_that_fails_is_named(
-  program, tmp_path, monkeypatch, first, said
+  program, tmp_path, monkeypatch, first, message
 ):
   monkeypatch.setattr('tempfile.tempdir', str(tmp_path / 'temporary'))
   (tmp_path / 'temporary').mkdir()
-  with pytest.raises((candidates.CandidateError, ValueError), match=said):
+  with pytest.raises((candidates.CandidateError, ValueError), match=message):
     _run(program(first, timeout_s=5))
   assert not [*(tmp_path / 'temporary').iterdir()]
 
@@ -237,11 +239,11 @@ def test_the_other_ranks_end_with_the_first_that_fails(tmp_path):
   )
   assert codes == {1: 3}
   assert time.monotonic() - start < 30
-  assert not processes.of(tmp_path)
+  assert not processes.find_pids(tmp_path)
 
 
 @pytest.mark.parametrize(
-  ('candidate', 'said'),
+  ('candidate', 'message'),
   [
     (elsewhere.Program('./moe {case}'), r'command: expected a program with {c'),
     (elsewhere.Program('./moe {case} {out} {rank}'), 'expected --per_rank'),
@@ -251,6 +253,6 @@ def test_the_other_ranks_end_with_the_first_that_fails(tmp_path):
     (elsewhere.Program('true {case} {out}'), 'expected tensors in {out}, got'),
   ],
 )
-def test_what_cannot_be_run_or_answers_nothing_is_refused(candidate, said):
-  with pytest.raises((ValueError, candidates.CandidateError), match=said):
+def test_what_cannot_be_run_or_answers_nothing_is_refused(candidate, message):
+  with pytest.raises((ValueError, candidates.CandidateError), match=message):
     _run(candidate)

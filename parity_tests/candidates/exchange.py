@@ -1,7 +1,7 @@
 """Tensors between processes, and from whatever a user's kernel returns.
 
-The process of a user's candidate imports this, what it imports and
-`reference.contract` of the project, and nothing else of it.
+The process of a user's candidate imports this module, its imports and
+`reference.contract`, and no other module of the project.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,16 +13,16 @@ import numpy as np
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import shared_memory
 
-# Compared at once: they stay in a core's cache.
+# Bytes that are compared at once: they fit a core's cache.
 _PIECE_BYTES = 1 << 18
 
 
 def as_array(value: object) -> np.ndarray:
-  """Returns a tensor of numpy, JAX, torch or another framework as numpy's.
+  """Returns a tensor of numpy, JAX, torch or another framework as an array.
 
   Raises:
     Exception: whatever the framework raises.
-    TypeError: it is no array of numbers.
+    TypeError: the value is no array of numbers.
   """
   return read_case.as_numpy(read_case.bits_of(value))
 
@@ -35,8 +35,8 @@ def copy(
 
   Args:
     inputs: tensors by name.
-    copies: small ones of an earlier call, which are written over where they fit
-      and replaced where not; None: there are none.
+    copies: small copies of an earlier call: those that fit are overwritten, the
+      others are replaced; None: there was no earlier call.
   """
   own = {}
   for name, array in inputs.items():
@@ -57,7 +57,7 @@ def _fits(earlier: np.ndarray, array: np.ndarray) -> bool:
 
 
 def spoilt(before: Mapping[str, np.ndarray], after: Mapping) -> str:
-  """Returns what is wrong with inputs that a call was given, or ''."""
+  """Returns a message that names an input that a call overwrote, or ''."""
   for name, array in before.items():
     if not _have_same_bytes(array, after[name]):
       return (
@@ -89,23 +89,23 @@ def save(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> None:
   """Writes tensors to a file, whole or not at all.
 
   Raises:
-    ValueError: one has a dtype that no file has.
+    ValueError: the file format lacks the dtype of a tensor.
   """
   read_case.save(str(path), values, {})
 
 
 def load(path: pathlib.Path) -> dict[str, np.ndarray]:
-  """Reads what `save` wrote."""
-  held = read_case.read(str(path))[0]
-  return {name: read_case.as_numpy(array) for name, array in held.items()}
+  """Reads the tensors that `save` wrote."""
+  tensors = read_case.read(str(path))[0]
+  return {name: read_case.as_numpy(array) for name, array in tensors.items()}
 
 
 def lend(
   path: pathlib.Path, values: Mapping[str, np.ndarray]
 ) -> dict[str, dict[str, Any]]:
-  """Writes small tensors to a file; returns where large ones lie, as JSON.
+  """Writes small tensors to a file, and describes large ones as JSON.
 
-  The process that `borrow`s them must inherit their `file`s.
+  The process that `borrow`s them must inherit the `file` descriptors.
   """
   places = shared_memory.find_places(values)
   save(path, {n: a for n, a in values.items() if n not in places})
@@ -123,7 +123,10 @@ def lend(
 def borrow(
   path: pathlib.Path, rows: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, np.ndarray]:
-  """Reads what `lend` wrote, and maps what it returned, read-only."""
+  """Reads the tensors that `lend` wrote, and maps those it described.
+
+  Mapped tensors are read-only.
+  """
   values = load(path)
   for name, row in rows.items():
     place = shared_memory.Place(row['file'], row['size'])

@@ -1,7 +1,7 @@
 """A candidate of the user: a function, called in this process.
 
-It is what `user_candidate` describes, as an object: one that crashes or hangs
-takes the caller along.
+`user_candidate` describes the function.  If it crashes or hangs, so does the
+caller.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,11 +29,11 @@ class Function(candidates.Candidate):
     function: takes inputs, config and policy, and returns tensors by name.
     options: how its tensors are cut into tiles.
     layout: as of `user_candidate.Subprocess`.
-    device: where its tensors, torch's, lie; '': as the function's attribute
-      `torch` says, or numpy's.
+    device: the torch device of its tensors; '': the device that the function's
+      attribute `torch` names, or numpy arrays if it has none.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     orders=None,
     parts=True,
     repeats=True,
@@ -51,8 +51,10 @@ class Function(candidates.Candidate):
   @property
   def name(self) -> str:  # type: ignore[override]
     """`module:function`, as reports call it."""
-    named = getattr(self.function, '__qualname__', type(self.function).__name__)
-    return f'{getattr(self.function, "__module__", "")}:{named}'
+    function_name = getattr(
+      self.function, '__qualname__', type(self.function).__name__
+    )
+    return f'{getattr(self.function, "__module__", "")}:{function_name}'
 
   @property
   def _device(self) -> str:
@@ -70,8 +72,8 @@ class Function(candidates.Candidate):
     user_candidate.refuse_layout(self.layout, case)
     torch_device.refuse_device(self._device)
     if passes.BACKWARD in case.passes:
-      with _told():
-        candidate_worker.backward_of(self.name, self.function)
+      with _convert_errors():
+        candidate_worker.find_backward(self.name, self.function)
     return dataclasses.replace(self)
 
   def facts(self) -> dict[str, object]:
@@ -80,40 +82,40 @@ class Function(candidates.Candidate):
     return {name: value for name, value in fields.items() if value}
 
   def run(
-    self, config, policy, inputs, which=passes.FORWARD, given=None
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
   ) -> dict[str, np.ndarray]:
     """See `Candidate`."""
-    del given
-    name, function, result = self.name, self.function, which.results[0]
+    del oracle_tensors
+    name, function, result = self.name, self.function, layer_pass.results[0]
     inputs = projects.lay_out(self.layout, inputs, config)
 
-    def timed(*arguments):
+    def call_timed(*arguments):
       start = time.perf_counter()
       answer = function(*arguments)
       self.seconds.append(time.perf_counter() - start)
       return answer
 
-    with _told():
+    with _convert_errors():
       candidate_worker.check_activation(name, function, policy.activation)
-      if which.name == passes.BACKWARD.name:
-        function = candidate_worker.backward_of(name, function)
+      if layer_pass.name == passes.BACKWARD.name:
+        function = candidate_worker.find_backward(name, function)
       function = torch_device.move_inputs(function, self._device)
-      returned = candidate_worker.call(
-        name, timed, inputs, config, policy, copies=self.copies
+      answer = candidate_worker.call(
+        name, call_timed, inputs, config, policy, copies=self.copies
       )
-      found = candidate_worker.arrays(name, returned, result)
-    # Copies: the next call may answer in the same memory.
-    found = {n: array.copy() for n, array in found.items()}
-    found = user_candidate.restore_outputs(name, self.layout, found, config)
+      outputs = candidate_worker.arrays(name, answer, result)
+    # Copies: the next call may return the same memory.
+    outputs = {n: array.copy() for n, array in outputs.items()}
+    outputs = user_candidate.restore_outputs(name, self.layout, outputs, config)
     return user_candidate.check_outputs(
-      name, config, policy, found, which, (result,)
+      name, config, policy, outputs, layer_pass, (result,)
     )
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-  """Raises what a worker would leave word of."""
+def _convert_errors() -> Iterator[None]:
+  """Raises a worker's errors as the errors of the parent process."""
   try:
     yield
-  except candidate_worker.Refused as error:
+  except candidate_worker.WorkerError as error:
     raise user_candidate.KINDS[error.kind](str(error)) from error.__cause__

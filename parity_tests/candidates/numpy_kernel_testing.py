@@ -3,8 +3,8 @@
 import numpy as np
 
 
-def of(name, inputs, at):
-  return inputs[name][at] if name in inputs else np.float32(0)
+def read_expert(name, inputs, index):
+  return inputs[name][index] if name in inputs else np.float32(0)
 
 
 def mlp(row, up, down, b_up, b_down, policy):
@@ -25,11 +25,11 @@ def moe(inputs, layer, policy):
   local = layer.num_experts // layer.num_ranks
   y = np.zeros_like(x)
   for rank, token, slot in np.ndindex(*ids.shape):
-    at = divmod(int(ids[rank, token, slot]), local)
+    expert = divmod(int(ids[rank, token, slot]), local)
     names = 'w_gate_up', 'w_down', 'b_gate_up', 'b_down'
-    given = (of(name, inputs, at) for name in names)
+    expert_tensors = (read_expert(name, inputs, expert) for name in names)
     y[rank, token] += weights[rank, token, slot] * mlp(
-      x[rank, token], *given, policy
+      x[rank, token], *expert_tensors, policy
     )
   if 'w_shared_down' in inputs:
     for rank, token in np.ndindex(*ids.shape[:2]):

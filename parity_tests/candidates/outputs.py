@@ -1,8 +1,8 @@
-"""A candidate that ran elsewhere: what it left in files.
+"""A candidate that ran elsewhere: files with its outputs.
 
-`--case` names what it was given, a folder of `hpmoe export`, or `--input`, a
-file of `hpmoe.capture`, and `--outputs` what it computed, under names and
-layouts of `--names`, see `case.theirs.names`.
+`--case` names its inputs, a folder of `hpmoe export`, or `--input` does, a file
+of `hpmoe.capture`; `--outputs` names its outputs, with the names and layouts of
+`--names`, see `case.layouts.names`.
 """
 
 import dataclasses
@@ -29,14 +29,14 @@ class Outputs(candidates.Candidate):
 
   Attributes:
     path: their folder.
-    names: a file that says what they are called, or None.
-    answer: the same, and what they were computed from.
+    names: a file that maps their names to ours, or None.
+    answer: the same tensors, with the case that they were computed from.
     ranks: see `Candidate`.
-    in_shares: whether tensors are read where they are used, see `case.slabs`.
-    origins: where tensors of the last run are.
+    in_shares: whether each process reads only the tensors that it judges.
+    origins: where the files hold tensors of the last run.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     orders=None, parts=True, rounds=True, saves=True
   )
   path: str
@@ -50,27 +50,29 @@ class Outputs(candidates.Candidate):
 
   @property
   def name(self) -> str:  # type: ignore[override]
-    """What reports call it; a name of the user's has a colon."""
+    """What reports call it; names of the user's candidates have a colon."""
     return f'outputs:{self.path}'
 
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
     super().ready(case, beside)
     if case.folder is not None:
-      held = folder_lib.read(case.folder)
+      case_data = folder_lib.read(case.folder)
     elif isinstance(case.input, str):
       if case.direction == 'backward':
         raise ValueError(
           'direction: expected both or forward with --input, as a backward '
           'pass read what its own forward pass saved, got backward'
         )
-      held = answers.File.from_inputs(case.input, case.direction, case.make())
+      case_data = answers.File.from_inputs(
+        case.input, case.direction, case.make()
+      )
     else:
       raise ValueError(
         'outputs: expected --case or --input beside it, what they were '
         'computed from, got none'
       )
-    answer = answers.Answer(self.path, held, names_lib.read(self.names))
+    answer = answers.Answer(self.path, case_data, names_lib.read(self.names))
     ranks = answer.ranks('real')
     if ranks is not None and case.direction == 'both':
       raise ValueError(
@@ -81,17 +83,17 @@ class Outputs(candidates.Candidate):
 
   @property
   def recomputes(self) -> bool | None:
-    """See `Candidate`; None: they do not say what their backward pass read."""
+    """See `Candidate`; None: the files do not say so."""
     return self.notes.get('recomputes')
 
   def place(self, tensor, index) -> str:
     """See `Candidate`."""
     if self.in_shares and tensor not in self.origins:
-      return ''  # who merges says so
+      return ''  # the process that merges the shares knows
     return self.origins[tensor].place(index)
 
   def locate(self, data: str, tensor: str) -> None:
-    """Has `place` tell where a tensor of a kind of data is."""
+    """Lets `place` find a tensor of a kind of data."""
     assert self.answer is not None  # `ready`
     self.origins[tensor] = self.answer.origin(data, tensor)
 
@@ -100,14 +102,14 @@ class Outputs(candidates.Candidate):
     return dict(outputs=self.path, names=self.names)
 
   def run(
-    self, config, policy, inputs, which=passes.FORWARD, given=None
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
   ) -> dict[str, np.ndarray]:
     """See `Candidate`.
 
     Raises:
       CannotJudge: nothing was computed from this kind of data.
     """
-    del given
+    del oracle_tensors
     answer = self.answer
     assert answer is not None  # `ready`
     try:
@@ -118,16 +120,16 @@ class Outputs(candidates.Candidate):
           f'as of real data, got {answer.ranks(data) or "all"}'
         )
       if self.in_shares:
-        held = answer.share(data, policy)
+        tensors = answer.share(data, policy)
       else:
-        held, origins = answer.tensors(data, policy)
+        tensors, origins = answer.tensors(data, policy)
         self.origins.update(origins)
-      if which.name == passes.BACKWARD.name:
+      if layer_pass.name == passes.BACKWARD.name:
         self.notes['recomputes'] = answer.recomputes(data)
     except dumps.Missing as error:
       raise candidates.CannotJudge(str(error)) from error
-    names = which.list_outputs(policy)
-    mine = {n: a for n, a in held.items() if n in names}
+    names = layer_pass.list_outputs(policy)
+    pass_outputs = {n: a for n, a in tensors.items() if n in names}
     return user_candidate.check_outputs(
-      self.name, config, policy, mine, which, ()
+      self.name, config, policy, pass_outputs, layer_pass, ()
     )

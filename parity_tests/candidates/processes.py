@@ -1,7 +1,7 @@
-"""The processes of a job: who carries its mark, whoever started it.
+"""The processes of a job, found by a mark.
 
-The mark is a variable of the environment, which children inherit: so those that
-left their parent's session or outlived it are found, too.
+The mark is an environment variable, which children inherit.  So processes are
+found too that left their parent's session or outlived it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ import time
 
 JOB_VARIABLE = 'HPMOE_JOB'
 
-# How processes ended, by what each is called; None: they did not.
+# Exit codes of processes by key, here a rank; None: the process did not end.
 Codes = dict[int | None, int | None]
 
 _PASSES = 100
@@ -25,8 +25,8 @@ def mark(job: pathlib.Path) -> dict[str, str]:
   return {JOB_VARIABLE: str(job)}
 
 
-def of(job: pathlib.Path) -> list[int]:
-  """Returns the ids of this machine's live processes that work on the job."""
+def find_pids(job: pathlib.Path) -> list[int]:
+  """Returns the ids of this machine's live processes of the job."""
   word = os.fsencode(f'{JOB_VARIABLE}={job}')
   pids = []
   for entry in pathlib.Path('/proc').iterdir():
@@ -39,9 +39,9 @@ def of(job: pathlib.Path) -> list[int]:
 
 
 def end(job: pathlib.Path) -> None:
-  """Ends what is left of a job on this machine, and what that starts yet."""
+  """Ends a job's processes on this machine, and those they still start."""
   for _ in range(_PASSES):
-    left = of(job)
+    left = find_pids(job)
     if not left:
       return
     for pid in left:
@@ -50,8 +50,8 @@ def end(job: pathlib.Path) -> None:
     time.sleep(_PASS_S)
 
 
-def unlike_an_answer(code: int | None, timeout_s: float) -> str:
-  """Says what was expected of a process, and how it ended: not with 0.
+def describe_ending(code: int | None, timeout_s: float) -> str:
+  """Describes how a process ended that did not end with 0.
 
   Args:
     code: see `Codes`.
@@ -64,7 +64,7 @@ def unlike_an_answer(code: int | None, timeout_s: float) -> str:
 
 
 def make_foreign_environment() -> dict[str, str]:
-  """Returns our environment without the paths of our Python's modules."""
+  """Returns our environment without the module paths of our Python."""
   own_names = ('PYTHONPATH', 'PYTHONHOME')
   return {n: value for n, value in os.environ.items() if n not in own_names}
 
@@ -76,27 +76,27 @@ def call(
   timeout_s: float,
   files: Sequence[int] = (),
 ) -> Codes:
-  """Runs commands at once; returns how each that ended first did.
+  """Runs commands at the same time.
 
-  What they print goes to our error output.  Once one fails the others are
-  ended, and not told of; nothing that they started outlives the call.
+  Their output goes to our stderr.  When one fails, the others are ended.  No
+  process that they started outlives the call.
 
   Args:
-    job: its folder, the mark of its processes.
-    commands: by what one is called.
+    job: the job's folder, which marks its processes.
+    commands: by key.
     env: their environment.
-    timeout_s: of all.
+    timeout_s: seconds for all of them.
     files: descriptors that they inherit.
 
   Returns:
-    Exit codes by name, of the one that failed alone if one did; None: it did
-    not end in time.
+    Exit codes by key: those of the failures alone if some failed.  After the
+    timeout, None for each that did not end.
   """
   deadline = time.monotonic() + timeout_s
-  started: dict[int | None, subprocess.Popen] = {}
+  processes: dict[int | None, subprocess.Popen] = {}
   try:
     for name, command in commands.items():
-      started[name] = subprocess.Popen(
+      processes[name] = subprocess.Popen(
         command,
         stdout=2,
         env={**env, **mark(job)},
@@ -104,16 +104,16 @@ def call(
         pass_fds=files,
       )
     while True:
-      codes = {name: process.poll() for name, process in started.items()}
-      failed: Codes = {name: code for name, code in codes.items() if code}
-      if failed or None not in codes.values():
-        return failed or codes
+      codes = {name: process.poll() for name, process in processes.items()}
+      failures: Codes = {name: code for name, code in codes.items() if code}
+      if failures or None not in codes.values():
+        return failures or codes
       if time.monotonic() > deadline:
         return {n: code for n, code in codes.items() if code is None}
       time.sleep(_PASS_S)
   finally:
-    for process in started.values():
+    for process in processes.values():
       process.kill()
     end(job)
-    for process in started.values():
+    for process in processes.values():
       process.wait()

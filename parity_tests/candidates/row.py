@@ -17,7 +17,7 @@ class Row:
     flag: the flag that asks for it; None for the default kind.
     value: the value of that flag; None for any value.
     flags: flags that it understands; others are refused.
-    why: what it is, for who gives it other flags.
+    description: what it is; messages that refuse other flags end with it.
     example: an example of a value, where any value will do.
     read_fields: returns more fields of `kind` from all parsed flags, or None.
   """
@@ -26,7 +26,7 @@ class Row:
   flag: str | None
   value: str | None
   flags: tuple[str, ...]
-  why: str
+  description: str
   example: str = 'pkg.module:function'
   read_fields: Callable[[Any], Mapping[str, Any]] | None = None
 
@@ -35,23 +35,26 @@ class Row:
     """The heading of its flags in a help text."""
     return self.option if self.flag else 'our backend on the host'
 
-  def typed(self, given: Mapping[str, Any]) -> str:
-    """Returns how flags asked for it, '' where none did."""
-    return f'--{self.flag}={given[self.flag]}' if self.flag else ''
+  def typed(self, flag_values: Mapping[str, Any]) -> str:
+    """Returns the flag that asked for it as typed, or '' for the default."""
+    return f'--{self.flag}={flag_values[self.flag]}' if self.flag else ''
 
   @property
   def option(self) -> str:
     """The option that asks for it."""
     return f'--{self.flag}={self.value or self.example}'
 
-  def is_asked(self, given: Mapping[str, Any]) -> bool:
+  def is_asked(self, flag_values: Mapping[str, Any]) -> bool:
     """Says whether flags ask for it."""
     if self.flag is None:
       return True
-    return self.flag in given and self.value in (None, given[self.flag])
+    return self.flag in flag_values and self.value in (
+      None,
+      flag_values[self.flag],
+    )
 
   def make(self, fields: Mapping[str, Any]) -> candidates.Candidate:
-    """Returns the candidate of those fields that it has."""
+    """Returns a candidate; fields that its kind lacks are left out."""
     names = {f.name for f in dataclasses.fields(self.kind) if f.init}
     return self.kind(**{n: v for n, v in fields.items() if n in names})
 
@@ -67,10 +70,11 @@ class Backend:
     last_rows: likewise, after the user's kinds.
     default: its kind of candidate where no flag asks for another.
     flags: the flags of all these kinds, in the order of help texts.
-    failures: errors that mean that the backend failed, not the request.
-    find_launch_error: returns what a launch reported out of a framework's
-      error message, or None if no launch did.
-    find_fault_names: returns the faults that `default` can commit in a pass.
+    failures: error types by which the backend says that it failed; others say
+      that the request is wrong.
+    find_launch_error: returns the report of a launch that a framework's error
+      message contains, or None.
+    find_fault_names: returns the faults that `default` can inject in a pass.
     read_schedule: returns the options of a schedule file for a layer.
   """
 

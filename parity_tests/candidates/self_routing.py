@@ -1,4 +1,4 @@
-"""A kernel that reads logits in place of experts, or holds some of them."""
+"""A kernel that takes router logits, or holds some of the experts."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -12,27 +12,27 @@ from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import tensors
 
-# What has a row for each token, `[R, T, ...]`.
+# Inputs with a row for each token, `[R, T, ...]`.
 _BY_TOKEN = ('x', 'x_codes', 'x_scales', 'router_logits', *tensors.ROUTING)
 
 
 @dataclasses.dataclass(frozen=True)
 class SelfRouting(candidates.Candidate):
-  """A function of the user that is called with a routing of its own kind.
+  """A function of the user that computes its routing itself.
 
-  Each run is two calls: the first is on the same tokens in another order, or on
-  dy of the other sign, so that a kernel that keeps something by shape or
-  address answers wrongly.  A backward pass gets the routing too, and may return
+  Each run is two calls: the first has the tokens in another order, or dy
+  negated, so that a kernel that caches by shape or address returns wrong
+  results.  A backward pass gets the routing too, and may return
   `tensors.ROUTER_GRADS`.
 
   Attributes:
     function: the candidate that is called.
-    router_inputs: router_logits `[R, T, E]`, or router_w `[D, E]` in their
-      place, and router_bias `[E]` if the rule has one; or topk_ids
-      `[R, T, K]` of all experts; and local_experts `[2]`, the first of those
-      that it holds and how many they are.
-    routings: of each forward run, those of `tensors.ROUTING` that were
-      returned, and router_logits of a kernel that computes them.
+    router_inputs: router_logits `[R, T, E]`, or router_w `[D, E]` instead, and
+      router_bias `[E]` if the rule has one; or topk_ids `[R, T, K]` of all
+      experts; and local_experts `[2]`, the first expert that it holds and
+      their number.
+    routings: for each forward run, the tensors of `tensors.ROUTING` that it
+      returned, and router_logits if it computes them.
   """
 
   function: candidates.Candidate
@@ -43,9 +43,9 @@ class SelfRouting(candidates.Candidate):
   )
 
   @property
-  def can(self) -> candidates.Can:  # type: ignore[override]
-    """That of the function; `run` itself looks for what it keeps."""
-    return dataclasses.replace(self.function.can, keeps=False)
+  def capabilities(self) -> candidates.Capabilities:  # type: ignore[override]
+    """The function's; `run` itself looks for state that calls keep."""
+    return dataclasses.replace(self.function.capabilities, keeps=False)
 
   @property
   def name(self) -> str:  # type: ignore[override]
@@ -96,12 +96,12 @@ class SelfRouting(candidates.Candidate):
     return dataclasses.replace(self, function=function)
 
   def run(
-    self, config, policy, inputs, which=passes.FORWARD, given=None
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
   ) -> dict[str, np.ndarray]:
-    """See `Candidate`; what it chose is added to `routings`."""
-    del given
-    if which.name == passes.BACKWARD.name:
-      return self._run_backward(config, policy, inputs, which)
+    """See `Candidate`; adds the function's routing to `routings`."""
+    del oracle_tensors
+    if layer_pass.name == passes.BACKWARD.name:
+      return self._run_backward(config, policy, inputs, layer_pass)
     computes_logits = 'router_w' in self.router_inputs
     routes = computes_logits or 'router_logits' in self.router_inputs
     own = {
@@ -110,7 +110,9 @@ class SelfRouting(candidates.Candidate):
     own |= self.router_inputs
     # Its choice of experts is among its outputs.
     names = ('router_logits',) * computes_logits + tensors.ROUTING
-    routed_pass = dataclasses.replace(which, stages=(*names, *which.stages))
+    routed_pass = dataclasses.replace(
+      layer_pass, stages=(*names, *layer_pass.stages)
+    )
     data = [_move_tokens(own), own]
     outputs = self.function.run_in_turn(config, policy, data, routed_pass)[-1]
     self.routings.append({n: outputs[n] for n in names if n in outputs})
@@ -127,7 +129,7 @@ class SelfRouting(candidates.Candidate):
 
 
 def _move_tokens(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Returns inputs whose tokens are the next ones, or with signs exchanged."""
+  """Returns inputs with tokens rolled by one; a single token is reversed."""
   moved_inputs = dict(inputs)
   for name in _BY_TOKEN:
     array = inputs.get(name)

@@ -1,4 +1,4 @@
-"""Every kind of candidate: how it is asked for, and by which flags."""
+"""Every kind of candidate, and its flags."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def _names(flags: Sequence[flag_tables.Flag]) -> tuple[str, ...]:
 
 
 _BACKEND = backends.load_backend()
-# All that decide a candidate but how it is cut into tasks.
+# All flags of candidates but those of tiles and tasks.
 FLAGS: tuple[flag_tables.Flag, ...] = (
   *(checking.FLAGS if _BACKEND is None else _BACKEND.flags),
   *user_candidate.FLAGS,
@@ -52,7 +52,7 @@ _USER_ROWS = (
     (
       *tasks.TILES,
       *_names(user_candidate.FLAGS),
-      *user_candidate.Subprocess.can.modes,
+      *user_candidate.Subprocess.capabilities.modes,
     ),
     'tasks, workers and faults are of our own backend',
   ),
@@ -65,7 +65,7 @@ _USER_ROWS = (
     'FOLDER',
   ),
 )
-# The first that is asked for is the kind.
+# The first row whose flag is set is the kind.
 ROWS = (
   *(_BACKEND.rows if _BACKEND else ()),
   *_USER_ROWS,
@@ -74,25 +74,26 @@ ROWS = (
 )
 
 
-def find(given: Mapping[str, Any], rows: Sequence[Row] = ROWS) -> Row:
+def find(flag_values: Mapping[str, Any], rows: Sequence[Row] = ROWS) -> Row:
   """Returns the kind that flags ask for.
 
   Args:
-    given: flags that are not as by default, by name.
+    flag_values: flags whose value is not the default, by name.
     rows: kinds to choose from.
 
   Raises:
-    ValueError: a flag that was given is of other kinds; names it.
+    ValueError: a flag belongs to other kinds; names it.
   """
-  row = next(one for one in rows if one.is_asked(given))
-  for name, value in given.items():
-    others = [one for one in rows if name in one.flags]
-    if name in row.flags or not others:
+  row = next(kind for kind in rows if kind.is_asked(flag_values))
+  for name, value in flag_values.items():
+    accepting_rows = [kind for kind in rows if name in kind.flags]
+    if name in row.flags or not accepting_rows:
       continue
     if row.flag is None:
-      needed = ' or '.join(one.option for one in others)
-      raise ValueError(f'{name}: expected {needed} beside it, got {value}')
+      options = ' or '.join(kind.option for kind in accepting_rows)
+      raise ValueError(f'{name}: expected {options} beside it, got {value}')
     raise ValueError(
-      f'{name}: expected none with {row.typed(given)}, got {value}: {row.why}'
+      f'{name}: expected none with {row.typed(flag_values)}, got {value}: '
+      f'{row.description}'
     )
   return row

@@ -15,25 +15,25 @@ _ALL = sorted({name for row in table.ROWS for name in row.flags})
 _ASKING = {row.flag for row in table.ROWS}
 
 
-def _asked(row: table.Row) -> dict[str, str]:
+def _flags_for(row: table.Row) -> dict[str, str]:
   return {row.flag: row.value or 'a:b'} if row.flag else {}
 
 
 @pytest.mark.parametrize('row', table.ROWS, ids=lambda row: row.head)
 def test_a_flag_of_others_is_refused_by_name(row):
   for name in {*_ALL} - _ASKING:
-    given = _asked(row) | {name: 'given'}
+    flag_values = _flags_for(row) | {name: 'given'}
     if name in row.flags:
-      assert table.find(given) is row
+      assert table.find(flag_values) is row
       continue
     with pytest.raises(ValueError, match=f'^{name}: expected .* got given'):
-      table.find(given)
+      table.find(flag_values)
 
 
 def test_the_first_that_is_asked_for_is_it_and_the_other_is_named():
-  given = dict(candidate='a:b', launcher='mpi')
+  flag_values = dict(candidate='a:b', launcher='mpi')
   with pytest.raises(ValueError, match='^launcher: expected none with --cand'):
-    table.find(given)
+    table.find(flag_values)
   assert table.find(dict(candidate='a:b')).kind is user_candidate.Subprocess
   assert table.find({}) is table.DEFAULT
 
@@ -46,7 +46,7 @@ def test_every_flag_is_defined_once_and_somebody_understands_it():
 
 
 @pytest.mark.parametrize(
-  ('ours', 'asked', 'told'),
+  ('candidate', 'case_fields', 'message'),
   [
     (twin_candidate.Twin(), dict(dtype='float16'), 'dtype: expected float32'),
     (
@@ -62,12 +62,12 @@ def test_every_flag_is_defined_once_and_somebody_understands_it():
     (host.Megakernel(fault='nope'), {}, 'fault: expected one of'),
   ],
 )
-def test_what_a_kind_cannot_do_is_refused(ours, asked, told):
-  with pytest.raises(ValueError, match=f'^{told}'):
-    ours.ready(case_lib.Case(**asked))
+def test_what_a_kind_cannot_do_is_refused(candidate, case_fields, message):
+  with pytest.raises(ValueError, match=f'^{message}'):
+    candidate.ready(case_lib.Case(**case_fields))
 
 
 def test_who_is_ready_has_launched_nothing():
-  ours = host.Megakernel()
-  ours.launches.append(None)
-  assert not ours.ready(case_lib.Case()).launches
+  candidate = host.Megakernel()
+  candidate.launches.append(None)
+  assert not candidate.ready(case_lib.Case()).launches

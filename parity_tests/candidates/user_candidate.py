@@ -9,21 +9,23 @@ It is `pkg.module:function` with
     ) -> Mapping[str, np.ndarray]
 
 It must return 'y' and may return any tensor of `tensors.PLAN` and `STAGES`,
-under the shapes and dtypes of `tensors.FORWARD`; the more it returns, the
-nearer to its cause a fault is found.  A function that cannot do every
-`policy.activation` says so: `function.activations = ('swiglu',)`.  It runs in a
-process of its own, so that one which crashes or hangs ends with a report; there
-names are the user's: beside `hpmoe` nothing of ours is in the way.  What it
-returns may be numpy's, JAX's, torch's or another framework's.
+with the shapes and dtypes of `tensors.FORWARD`; the more it returns, the
+closer to its cause a fault is located.  A function that lacks some
+`policy.activation` declares those it has: `function.activations = ('swiglu',)`.
+It runs in its own process, so that a crash or a hang ends with a report; that
+process imports no module of ours whose top-level name is not `hpmoe`, so the
+user's modules may have any other name.  Returned tensors may be of numpy, JAX,
+torch or another framework.
 
 Its backward pass is an attribute, `function.backward`, that takes the same
 arguments.  Its inputs are `passes.BACKWARD.reads(policy)`: `tensors.INPUTS`,
-dy, and what the forward pass saved.  It must return 'dx' and may return any
-tensor of `tensors.GRADS`.  One that computes again what the forward pass saved,
-and did not return, says so: `function.backward.recomputes = True`.
+dy, and the tensors that the forward pass saved.  It must return 'dx' and may
+return any tensor of `tensors.GRADS`.  A backward pass that recomputes tensors
+which the forward pass saved, but did not return, says so:
+`function.backward.recomputes = True`.
 
-Isolated replay calls neither, but the stages that they are made of: attributes
-`function.stages` and `function.backward.stages`, a mapping from some names of
+Isolated replay calls neither function, but their stages: attributes
+`function.stages` and `function.backward.stages` map some names of
 `tensors.STAGES`, or of `GRADS`, to
 
     def stage(
@@ -32,9 +34,8 @@ Isolated replay calls neither, but the stages that they are made of: attributes
         policy: PrecisionPolicy,
     ) -> np.ndarray
 
-`tensors` holds the inputs of the pass, `tensors.PLAN`, and what the oracle's
-stages before this one wrote, so that what one stage does wrong reaches no other
-one.
+`tensors` holds the inputs of the pass, `tensors.PLAN`, and the outputs of the
+oracle's stages before this one, so that an error of one stage reaches no other.
 """
 
 from collections.abc import Sequence
@@ -70,7 +71,7 @@ from hpmoe.reference.contract import tensors
 _POISON = {'MALLOC_PERTURB_': str(0x80)}
 
 _ROW_CODES = tuple(spec.name for spec in tensors.ROW_CODES)
-# What the worker may leave word of.
+# The kinds of errors that the worker may report.
 KINDS = {
   'request': ValueError,
   'failed': candidates.CandidateError,
@@ -91,15 +92,15 @@ class Subprocess(candidates.Candidate):
   Attributes:
     name: `pkg.module:function`, or `FILE.py:function`.
     timeout_s: seconds after which it counts as hung.
-    has_backward: whether it will have to run its backward pass too: one that
-      lacks it is refused before its first run.
-    checking: `poison`: memory that it allocates and never writes is not zero by
-      luck, under glibc; `isolate`: its stages run, each on the oracle's
-      tensors.
-    layout: a word of `projects`: how its tensors are laid out; '': as ours.
+    has_backward: whether its backward pass will run too: a function that lacks
+      one is refused before its first run.
+    checking: `poison`: glibc fills memory that it allocates, so that memory it
+      never writes is not zero by luck; `isolate`: its stages run, each on the
+      oracle's tensors.
+    layout: a layout's name in `projects`; '': ours.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     modes=('poison', 'isolate'),
     orders=None,
     parts=True,
@@ -115,10 +116,10 @@ class Subprocess(candidates.Candidate):
   checking: checking_lib.Checking = checking_lib.Checking()
   layout: str = ''
   seconds: list[float] = candidates.noted(list)
-  said: dict[str, bool] = candidates.noted(dict)
+  notes: dict[str, bool] = candidates.noted(dict)
 
   def __post_init__(self):
-    module, _, function = self._there[1].partition(':')
+    module, _, function = self._module_location[1].partition(':')
     parts = (*module.split('.'), *function.split('.'))
     if not all(part.isidentifier() for part in parts):
       raise ValueError(
@@ -128,12 +129,12 @@ class Subprocess(candidates.Candidate):
 
   @property
   def recomputes(self) -> bool:
-    """See `Candidate`; not of stages, each on what it is given."""
-    return not self.checking.isolate and self.said.get('recomputes', False)
+    """See `Candidate`; False under `isolate`, which calls the stages."""
+    return not self.checking.isolate and self.notes.get('recomputes', False)
 
   @property
-  def _there(self) -> tuple[str, str]:
-    """The folder that its module is looked for in first, and its name there."""
+  def _module_location(self) -> tuple[str, str]:
+    """The folder that is searched first for its module, and its name there."""
     file, _, function = self.name.rpartition(':')
     if not file.endswith('.py'):
       return os.getcwd(), self.name
@@ -150,16 +151,16 @@ class Subprocess(candidates.Candidate):
     )
 
   def run(
-    self, config, policy, inputs, which=passes.FORWARD, given=None
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
   ) -> dict[str, np.ndarray]:
-    """See `Candidate`; `given` are the oracle's plan and stages."""
-    data = [{**inputs, **(given or {})}]
-    return self.run_in_turn(config, policy, data, which)[0]
+    """See `Candidate`."""
+    data = [{**inputs, **(oracle_tensors or {})}]
+    return self.run_in_turn(config, policy, data, layer_pass)[0]
 
   def run_in_turn(
     self, config, policy, data, layer_pass
   ) -> list[dict[str, np.ndarray]]:
-    """See `Candidate`: calls in one process, which may keep something."""
+    """See `Candidate`: all calls in one process, which may keep state."""
     laid_out = {
       id(arrays): projects.lay_out(self.layout, arrays, config)
       for arrays in data
@@ -178,7 +179,7 @@ class Subprocess(candidates.Candidate):
         for number, arrays in enumerate(sets)
       ]
       request = dict(
-        candidate=self._there[1],
+        candidate=self._module_location[1],
         is_backward=layer_pass.name == passes.BACKWARD.name,
         stages=layer_pass.stages,
         backward_stages=passes.BACKWARD.of_layer(config).stages,
@@ -187,16 +188,16 @@ class Subprocess(candidates.Candidate):
         isolate=self.checking.isolate,
         config=dataclasses.asdict(config),
         policy=dataclasses.asdict(policy),
-        path=[self._there[0], os.getcwd(), *sys.path],
+        path=[self._module_location[0], os.getcwd(), *sys.path],
         shared=shared,
         turns=turns,
       )
       (job / 'request.json').write_text(json.dumps(request))
       self._call(job, [row['file'] for rows in shared for row in rows.values()])
       answers = [exchange.load(job / f'outputs.{n}') for n in range(len(turns))]
-      self.said.update(json.loads((job / 'said.json').read_text()))
+      self.notes.update(json.loads((job / 'notes.json').read_text()))
     self.seconds.append(time.perf_counter() - start)
-    needed = () if self.checking.isolate else layer_pass.results[:1]
+    required = () if self.checking.isolate else layer_pass.results[:1]
     return [
       check_outputs(
         self.name,
@@ -204,7 +205,7 @@ class Subprocess(candidates.Candidate):
         policy,
         restore_outputs(self.name, self.layout, outputs, config),
         layer_pass,
-        needed,
+        required,
       )
       for outputs in answers
     ]
@@ -217,23 +218,23 @@ class Subprocess(candidates.Candidate):
       job, {None: command}, env, self.timeout_s, files
     )
     code = exit_codes[None]
-    told = job / 'error.json'
-    if code is not None and told.exists():
-      word = json.loads(told.read_text())
+    error_file = job / 'error.json'
+    if code is not None and error_file.exists():
+      word = json.loads(error_file.read_text())
       raise KINDS[word['kind']](word['text'])
     if code == 0 and (job / 'outputs.0').exists():
       return
-    how = 'expected an answer, got exit status 0 without one'
+    ending = 'expected an answer, got exit status 0 without one'
     if code != 0:
-      how = processes.unlike_an_answer(code, self.timeout_s)
-    raise candidates.CandidateError(f'{self.name}: {how}')
+      ending = processes.describe_ending(code, self.timeout_s)
+    raise candidates.CandidateError(f'{self.name}: {ending}')
 
 
 def refuse_layout(layout: str, case) -> None:
-  """Refuses a layout of what comes as codes and scales.
+  """Refuses a layout of tensors that come as codes and scales.
 
   Raises:
-    ValueError: it does, or there is no such layout.
+    ValueError: the case has such tensors, or there is no such layout.
   """
   projects.read_layouts(layout)
   for flag, form in (('weights', case.quantised), ('x_form', case.x_form)):
@@ -250,10 +251,10 @@ def restore_outputs(
   outputs: passes.Tensors,
   config: config_lib.MoEConfig,
 ) -> dict[str, np.ndarray]:
-  """Returns a candidate's tensors as ours.
+  """Returns a candidate's tensors in our layouts.
 
   Raises:
-    ValueError: one is not laid out as was said.
+    ValueError: a tensor does not have the layout.
   """
   try:
     return projects.restore(layout, outputs, config)
@@ -266,27 +267,35 @@ def check_outputs(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
   outputs: passes.Tensors,
-  which: passes.Pass,
-  needed: Sequence[str],
+  layer_pass: passes.Pass,
+  required: Sequence[str],
 ) -> dict[str, np.ndarray]:
   """Returns the outputs if they are tensors of this pass.
 
   Rows beyond those that a rank received may be left out.
 
+  Args:
+    name: of the candidate.
+    config: sizes.
+    policy: precision.
+    outputs: tensors by name.
+    layer_pass: the pass.
+    required: names that must be among the outputs.
+
   Raises:
-    ValueError: one that is needed is missing, a name is unknown, or a shape or
+    ValueError: a required tensor is missing, a name is unknown, or a shape or
       dtype is not that of `tensors.SPECS`.
   """
-  for key in needed:
+  for key in required:
     if key not in outputs:
       raise ValueError(f'{name}: expected {key!r}, got {sorted(outputs)}')
   if not outputs:
     raise ValueError(
-      f'{name}: expected tensors of the {which.name} pass, such as '
-      f'{which.results[0]!r}, got none'
+      f'{name}: expected tensors of the {layer_pass.name} pass, such as '
+      f'{layer_pass.results[0]!r}, got none'
     )
-  given = {}
-  names = which.list_outputs(policy)
+  stacked = {}
+  names = layer_pass.list_outputs(policy)
   try:
     codes.check_row_parts(policy, {*outputs} & {*names})
   except ValueError as error:
@@ -302,11 +311,11 @@ def check_outputs(
       raise ValueError(
         f'{name}: expected tensors among {list(names)}, got {key!r}'
       )
-    dims = which.find_shape(policy, key, **config.dims())
-    given[key] = answers.with_rows(key, value, config.num_rows)
-    if given[key].shape != dims or str(value.dtype) != policy.dtype(key):
+    dims = layer_pass.find_shape(policy, key, **config.dims())
+    stacked[key] = answers.with_rows(key, value, config.num_rows)
+    if stacked[key].shape != dims or str(value.dtype) != policy.dtype(key):
       raise ValueError(
         f'{name}: {key}: expected {policy.dtype(key)} {list(dims)}, got '
         f'{value.dtype} {list(value.shape)}'
       )
-  return given
+  return stacked

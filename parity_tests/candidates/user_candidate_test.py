@@ -22,8 +22,8 @@ from hpmoe.reference.contract import tensors
 CONFIG = config_testing.make_config(r=1, t=3, e=2, k=1, d=4, f=2)
 
 
-def _given(names, dtype: str = 'float32', value: int = 1):
-  """Returns tensors that are all of one value."""
+def _make_tensors(names, dtype: str = 'float32', value: int = 1):
+  """Returns tensors filled with one value."""
   kinds = {
     'storage': ulp.storage_dtype(dtype),
     'f32': np.float32,
@@ -51,44 +51,48 @@ def candidate(tmp_path, monkeypatch):
 
 def _run(candidate, dtype='float32', **fields):
   policy = precision.PrecisionPolicy(storage=dtype, **fields)
-  return candidate.run(CONFIG, policy, _given(tensors.INPUTS, dtype))
+  return candidate.run(CONFIG, policy, _make_tensors(tensors.INPUTS, dtype))
 
 
-def _run_backward(ours):
+def _run_backward(kernel):
   policy = precision.PrecisionPolicy()
-  inputs = _given(passes.BACKWARD.reads(CONFIG, policy))
-  return ours.run(CONFIG, policy, inputs, passes.BACKWARD)
+  inputs = _make_tensors(passes.BACKWARD.reads(CONFIG, policy))
+  return kernel.run(CONFIG, policy, inputs, passes.BACKWARD)
 
 
-def _run_stages(ours, which=passes.FORWARD):
-  ours = dataclasses.replace(ours, checking=checking.Checking(isolate=True))
+def _run_stages(kernel, layer_pass=passes.FORWARD):
+  kernel = dataclasses.replace(kernel, checking=checking.Checking(isolate=True))
   policy = precision.PrecisionPolicy()
-  inputs = _given(which.reads(CONFIG, policy), value=7)
-  names = {*tensors.PLAN, *which.stages} - {*inputs}
-  given = _given(names, value=7)
-  return ours.run(CONFIG, policy, inputs, which, given=given)
+  inputs = _make_tensors(layer_pass.reads(CONFIG, policy), value=7)
+  names = {*tensors.PLAN, *layer_pass.stages} - {*inputs}
+  oracle_tensors = _make_tensors(names, value=7)
+  return kernel.run(
+    CONFIG, policy, inputs, layer_pass, oracle_tensors=oracle_tensors
+  )
 
 
-def _refuse(run, ours, text: str, error=ValueError) -> None:
-  """Holds what is told of a request to one line."""
-  with pytest.raises(error, match=text) as told:
-    run(ours)
-  assert '\n' not in str(told.value)
+def _refuse(run, kernel, text: str, error=ValueError) -> None:
+  """Asserts that a run raises a matching message of one line."""
+  with pytest.raises(error, match=text) as error_info:
+    run(kernel)
+  assert '\n' not in str(error_info.value)
 
 
 @pytest.mark.parametrize('dtype', ('float32', 'bfloat16'))
 def test_inputs_arrive_and_outputs_come_back_bit_for_bit(candidate, dtype):
-  ours = candidate("""
+  kernel = candidate("""
       def forward(inputs, config, policy):
         assert config.d_model == 4 and policy.storage in str(inputs['x'].dtype)
         return dict(y=inputs['x'] * 3, counts=np.full((1, 2), 7, np.int32))
       """)
 
-  got = _run(ours, dtype)
+  outputs = _run(kernel, dtype)
 
-  assert set(got) == {'y', 'counts'}
-  np.testing.assert_array_equal(got['y'], np.full((1, 3, 4), 3, got['y'].dtype))
-  np.testing.assert_array_equal(got['counts'], [[7, 7]])
+  assert set(outputs) == {'y', 'counts'}
+  np.testing.assert_array_equal(
+    outputs['y'], np.full((1, 3, 4), 3, outputs['y'].dtype)
+  )
+  np.testing.assert_array_equal(outputs['counts'], [[7, 7]])
 
 
 def test_a_users_folders_have_the_users_names(candidate, tmp_path):
@@ -96,7 +100,7 @@ def test_a_users_folders_have_the_users_names(candidate, tmp_path):
   for name in ('models', 'reference', 'parity_tests', 'backend_ascend'):
     (tmp_path / name).mkdir()
     (tmp_path / name / '__init__.py').write_text(f"SCALE = '{name}'\n")
-  ours = candidate("""
+  kernel = candidate("""
       import sys
       from reference import SCALE
       import backend_ascend, models, parity_tests
@@ -110,7 +114,7 @@ def test_a_users_folders_have_the_users_names(candidate, tmp_path):
       """)
 
   # when its kernel imports them, then it gets them, and little else.
-  assert set(_run(ours)) == {'y'}
+  assert set(_run(kernel)) == {'y'}
 
 
 _QUIET = ': expected an answer, got exit status 0 without one'
@@ -148,10 +152,10 @@ def test_a_crash_is_an_answer_with_the_users_frames_alone(
   with pytest.raises(candidates.CandidateError, match='user_kernel') as error:
     (_run_stages if 'stages' in body else _run)(candidate(body))
 
-  said = capfd.readouterr().err
+  stderr = capfd.readouterr().err
   assert text in str(error.value)
-  assert all(frame in said for frame in frames)
-  assert 'candidate_worker' not in said
+  assert all(frame in stderr for frame in frames)
+  assert 'candidate_worker' not in stderr
 
 
 def test_what_a_kernel_starts_does_not_outlive_it(candidate, tmp_path):
@@ -175,13 +179,15 @@ def test_what_a_kernel_starts_does_not_outlive_it(candidate, tmp_path):
     assert not state.exists() or ') Z ' in state.read_text()
 
 
-@pytest.mark.parametrize('more', [-2, 0, 3])
-def test_rows_that_a_rank_did_not_receive_may_be_left_out(candidate, more):
+@pytest.mark.parametrize('extra_rows', [-2, 0, 3])
+def test_rows_that_a_rank_did_not_receive_may_be_left_out(
+  candidate, extra_rows
+):
   # Given a kernel with fewer or more rows than N, the last of them zero, when
   # it runs, then the check has N.
   source = f"""
       def forward(inputs, config, policy):
-        rows = np.zeros((1, config.num_rows + {more}, 4), np.float32)
+        rows = np.zeros((1, config.num_rows + {extra_rows}, 4), np.float32)
         rows[:, 0] = 7
         return dict(y=inputs['x'], expert_in=rows)
       """
@@ -247,17 +253,17 @@ def test_a_wrong_answer_is_told_in_one_line(candidate, capfd, body, text):
 
 
 def test_a_kernel_may_say_which_activations_it_does(candidate):
-  ours = candidate("""
+  kernel = candidate("""
       def forward(inputs, config, policy):
         return dict(y=inputs['x'])
       forward.activations = ('swiglu',)
       """)
 
-  assert set(_run(ours)) == {'y'}
+  assert set(_run(kernel)) == {'y'}
   with pytest.raises(
     candidates.CannotJudge, match="declares .*'swiglu'.*absol"
   ):
-    _run(ours, activation='absolute')
+    _run(kernel, activation='absolute')
 
 
 _GRAD_SOURCE = """
@@ -273,14 +279,14 @@ _GRAD_SOURCE = """
 
 def test_a_backward_pass_gets_what_was_saved_and_returns_gradients(candidate):
   body = 'return dict(dx=inputs["dy"] * 2, d_w_down=inputs["w_down"])'
-  ours = candidate(_GRAD_SOURCE.format(body=body))
+  kernel = candidate(_GRAD_SOURCE.format(body=body))
 
-  got = _run_backward(ours)
+  grads = _run_backward(kernel)
 
-  assert set(got) == {'dx', 'd_w_down'}
-  assert (got['dx'] == 2).all()
-  ours = candidate(_GRAD_SOURCE.format(body='return dict(d_w_down=1)'))
-  _refuse(_run_backward, ours, "expected 'dx', got")
+  assert set(grads) == {'dx', 'd_w_down'}
+  assert (grads['dx'] == 2).all()
+  kernel = candidate(_GRAD_SOURCE.format(body='return dict(d_w_down=1)'))
+  _refuse(_run_backward, kernel, "expected 'dx', got")
 
 
 # 36 MB: over the largest threshold of glibc, so `malloc` asks the kernel for
@@ -293,16 +299,16 @@ _FRESH_PAGES = """
     """
 
 
-@pytest.mark.parametrize('asked', ({}, {'poison': False}))
-def test_memory_that_is_never_written_is_not_zero_by_luck(candidate, asked):
+@pytest.mark.parametrize('modes', ({}, {'poison': False}))
+def test_memory_that_is_never_written_is_not_zero_by_luck(candidate, modes):
   # Given a kernel that sums into memory that it never set to zero,
-  ours = dataclasses.replace(
-    candidate(_FRESH_PAGES), checking=checking.Checking(**asked)
+  kernel = dataclasses.replace(
+    candidate(_FRESH_PAGES), checking=checking.Checking(**modes)
   )
 
   # when it runs, then the sum is wrong by default, and else right by luck.
-  off = np.abs(_run(ours)['y'] - 1)
-  assert (off == 0).all() if asked else (off > 1e38).all()
+  errors = np.abs(_run(kernel)['y'] - 1)
+  assert (errors == 0).all() if modes else (errors > 1e38).all()
 
 
 _STAGES_SOURCE = """
@@ -320,33 +326,33 @@ _STAGES_SOURCE = """
 
 
 def test_a_stage_alone_reads_what_the_oracle_wrote_before_it(candidate):
-  got = _run_stages(candidate(_STAGES_SOURCE))
+  outputs = _run_stages(candidate(_STAGES_SOURCE))
 
   # Not what the user's stage returned.
-  assert set(got) == {'gate_up', 'activation'}
-  assert (got['gate_up'] == 0).all() and (got['activation'] == 21).all()
+  assert set(outputs) == {'gate_up', 'activation'}
+  assert (outputs['gate_up'] == 0).all() and (outputs['activation'] == 21).all()
 
 
 def test_who_writes_to_inputs_is_told_so(candidate):
-  told = r'^user_kernel:forward%s: %s: expected an input as it was before'
-  ours = candidate("""
+  pattern = r'^user_kernel:forward%s: %s: expected an input as it was before'
+  kernel = candidate("""
       def forward(inputs, config, policy):
         inputs['x'][0, 0, 0] = -0.0
         return dict(y=inputs['x'])
       """)
   for dtype in ('float32', 'bfloat16'):
-    with pytest.raises(candidates.InputsSpoilt, match=told % ('', 'x')):
-      _run(ours, dtype)
+    with pytest.raises(candidates.InputsSpoilt, match=pattern % ('', 'x')):
+      _run(kernel, dtype)
 
   source = textwrap.dedent(_STAGES_SOURCE).replace(
     'return np', "tensors['expert_in'][0] += 1; return np"
   )
-  text = told % (r"\.stages\['gate_up'\]", 'expert_in')
+  text = pattern % (r"\.stages\['gate_up'\]", 'expert_in')
   _refuse(_run_stages, candidate(source), text, candidates.InputsSpoilt)
 
 
 def test_a_stage_of_the_backward_pass_alone(candidate):
-  got = _run_stages(
+  grads = _run_stages(
     candidate("""
       def forward(inputs, config, policy): pass
       def backward(inputs, config, policy): pass
@@ -359,7 +365,7 @@ def test_a_stage_of_the_backward_pass_alone(candidate):
     passes.BACKWARD,
   )
 
-  assert set(got) == {'dx'} and (got['dx'] == 7).all()
+  assert set(grads) == {'dx'} and (grads['dx'] == 7).all()
 
 
 @pytest.mark.parametrize(
@@ -384,8 +390,8 @@ def test_a_stage_of_the_backward_pass_alone(candidate):
 def test_stages_that_cannot_be_asked_are_a_wrong_request(
   candidate, source, text
 ):
-  ours = candidate('def forward(inputs, config, policy): pass\n' + source)
-  _refuse(_run_stages, ours, text)
+  kernel = candidate('def forward(inputs, config, policy): pass\n' + source)
+  _refuse(_run_stages, kernel, text)
 
 
 def test_a_device_that_torch_lacks_is_a_wrong_request(candidate, tmp_path):
@@ -394,13 +400,13 @@ def test_a_device_that_torch_lacks_is_a_wrong_request(candidate, tmp_path):
     'def zeros(size, device):\n  assert device == "cpu", "no CUDA here"\n'
   )
   # then a kernel that asks for tensors there is refused before it runs.
-  ours = candidate("""
+  kernel = candidate("""
       import os
       def forward(inputs, config, policy):
         os.abort()
       forward.torch = 'cuda'
       """)
-  _refuse(_run, ours, "forward.torch: device: .*'cuda': no CUDA here")
+  _refuse(_run, kernel, "forward.torch: device: .*'cuda': no CUDA here")
 
 
 def test_what_the_backward_pass_lacks_is_told_before_the_forward_runs(
@@ -415,18 +421,18 @@ def test_what_the_backward_pass_lacks_is_told_before_the_forward_runs(
       'backward.stages',
     ),
   ):
-    ours = dataclasses.replace(candidate(source), has_backward=True)
-    _refuse(run, ours, f'user_kernel:forward.{text}')
+    kernel = dataclasses.replace(candidate(source), has_backward=True)
+    _refuse(run, kernel, f'user_kernel:forward.{text}')
 
 
 def test_a_kernel_that_raises_in_lane_exact_gets_the_hint(candidate):
-  ours = candidate("""
+  kernel = candidate("""
       def forward(inputs, config, policy):
         raise KeyError(policy.activation)
       """)
   request = check.Request(
     case_lib.Case(preset='tiny', ranks=2, tokens=13),
-    ours,
+    kernel,
     judgement.Judgement(lanes=('exact',)),
   )
 
@@ -446,5 +452,7 @@ def test_a_file_is_a_module(tmp_path, monkeypatch):
   )
   monkeypatch.chdir(tmp_path)
   for path in ('away/models.py', f'{folder}/models.py'):
-    got = _run(user_candidate.Subprocess(f'{path}:forward'))
-    np.testing.assert_array_equal(got['y'], np.full((1, 3, 4), 3, np.float32))
+    outputs = _run(user_candidate.Subprocess(f'{path}:forward'))
+    np.testing.assert_array_equal(
+      outputs['y'], np.full((1, 3, 4), 3, np.float32)
+    )

@@ -37,7 +37,9 @@ class CapturedLayer(candidates.Candidate):
     name: of the candidate in reports.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(stages=False)
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
+    stages=False
+  )
   outputs: Arrays
   name: str
 
@@ -45,10 +47,12 @@ class CapturedLayer(candidates.Candidate):
     """See `candidates.Candidate`; recorded outputs tell nothing of the run."""
     return {}
 
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+  def run(
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
+  ):
     """See `candidates.Candidate`."""
-    del config, policy, inputs, given
-    return {n: self.outputs[n] for n in which.results}
+    del config, policy, inputs, oracle_tensors
+    return {n: self.outputs[n] for n in layer_pass.results}
 
 
 def inputs_of(arrays: Arrays) -> dict[str, np.ndarray]:
@@ -128,10 +132,19 @@ def _recorded(
   kind: Any = type(candidate)
 
   class Recorded(kind):
-    def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-      outputs_now = super().run(config, policy, inputs, which, given)
+    def run(
+      self,
+      config,
+      policy,
+      inputs,
+      layer_pass=passes.FORWARD,
+      oracle_tensors=None,
+    ):
+      outputs_now = super().run(
+        config, policy, inputs, layer_pass, oracle_tensors
+      )
       outputs.update(
-        {n: outputs_now[n] for n in which.results if n in outputs_now}
+        {n: outputs_now[n] for n in layer_pass.results if n in outputs_now}
       )
       return outputs_now
 

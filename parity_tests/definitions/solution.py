@@ -41,14 +41,14 @@ class Solution(candidates.Candidate):
     notes: lines for the report.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     directions=('forward',),
     orders=None,
     parts=True,
     repeats=True,
     rounds=True,
     stages=False,
-    why='a solution returns the output alone',
+    description='a solution returns the output alone',
   )
   definition: definition_lib.Definition
   solution: definition_lib.Solution
@@ -78,20 +78,20 @@ class Solution(candidates.Candidate):
     )
 
   def run(
-    self, config, policy, inputs, which=passes.FORWARD, given=None
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
   ) -> dict[str, np.ndarray]:
     """See `Candidate`.
 
     Raises:
       CandidateError: it failed, or returned what cannot be judged.
     """
-    del inputs, given  # as the definition has them, not as the case
+    del inputs, oracle_tensors  # as the definition has them, not as the case
     start = time.perf_counter()
     outputs = self.compute()
     self.seconds.append(time.perf_counter() - start)
     (name,) = self.shapes
     return user_candidate.check_outputs(
-      self.name, config, policy, {'y': outputs[name][None]}, which, ('y',)
+      self.name, config, policy, {'y': outputs[name][None]}, layer_pass, ('y',)
     )
 
   def compute(self) -> dict[str, np.ndarray]:
@@ -117,7 +117,7 @@ class Solution(candidates.Candidate):
         text = (job / 'refusal').read_text('utf-8')
         raise candidates.CandidateError(f'{self.name}: {text}')
       if code != 0:
-        reason = processes.unlike_an_answer(code, self.timeout_s)
+        reason = processes.describe_ending(code, self.timeout_s)
         raise candidates.CandidateError(f'{self.name}: {reason}')
       outputs = read_case.read(str(job / 'outputs.safetensors'))[0]
       return {

@@ -309,7 +309,7 @@ def _tasks(
   backend_candidate: Any = request.candidate
   if (
     not backends.is_default(backend_candidate)
-    or not backend_candidate.can.modes
+    or not backend_candidate.capabilities.modes
   ):
     return ()
   if backend_candidate.fused or backend_candidate.checking.is_part:

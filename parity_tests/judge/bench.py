@@ -137,7 +137,7 @@ class Bench:
       _ask if usable_saved else self.answer, pass_inputs, layer_pass
     )
     options = candidate.options
-    relay = options.relay and candidate.can.relays
+    relay = options.relay and candidate.capabilities.relays
     tiling = dataclasses.replace(
       cut_tiles(options, inputs, self.plan),
       ranks=candidate.ranks,
@@ -147,7 +147,7 @@ class Bench:
 
     def hidden() -> tuple[str, ...]:
       its_own = candidate.recomputes
-      if its_own is None and candidate.can.saves:
+      if its_own is None and candidate.capabilities.saves:
         its_own = own is not None
       if layer_pass is not passes.BACKWARD or not its_own:
         return ()
@@ -334,7 +334,7 @@ def finish_findings(
   results = sorted(results, key=_pass_then_lane)
   # In isolation a stage is located without the tensors of other stages.
   isolated = request.candidate.checking.isolate
-  can_return_more = request.candidate.can.stages and not isolated
+  can_return_more = request.candidate.capabilities.stages and not isolated
   hinted = results
   if can_return_more:
     hinted = failure_details.add_hints(results, request.case.rows)
@@ -421,7 +421,7 @@ def _find_guilty(
     races = [
       race
       for launch in request.candidate.launches
-      if launch.which.name == layer_pass.name
+      if launch.layer_pass.name == layer_pass.name
       for race in launch.races
     ]
     own_wrong = [task for task in wrong if task.direction == layer_pass.name]

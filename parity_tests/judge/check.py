@@ -210,7 +210,7 @@ def describe(
       shape=value_ranges.describe_shape(inputs),
     )
     | candidate.facts()
-    | ({} if candidate.can.stages else dict(results_alone=True))
+    | ({} if candidate.capabilities.stages else dict(results_alone=True))
     | dict(
       candidate=candidate.name,
       options=dataclasses.asdict(options),

@@ -301,7 +301,14 @@ def test_the_plan_of_a_launch_that_ended_early_is_judged():
   class StuckCandidate(candidates.Candidate):
     name = 'stuck'
 
-    def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+    def run(
+      self,
+      config,
+      policy,
+      inputs,
+      layer_pass=passes.FORWARD,
+      oracle_tensors=None,
+    ):
       plan = dict(bench_lib.Bench(request.case).plan)
       plan['counts'] = plan['counts'] + np.eye(
         *plan['counts'].shape, dtype='i4'
@@ -337,8 +344,10 @@ class Backwards(candidates.Candidate):
   def serial(self):
     return self.run
 
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    answer = host.Megakernel().run(config, policy, inputs, which)
+  def run(
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
+  ):
+    answer = host.Megakernel().run(config, policy, inputs, layer_pass)
     terms = inputs['topk_weights'][..., None] * answer['returned']
     total = terms[:, :, -1]
     for slot in reversed(range(config.top_k - 1)):

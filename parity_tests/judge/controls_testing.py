@@ -43,7 +43,9 @@ class Answers(candidates.Candidate):
   def __init__(self, options: granularity.Options, answers: Sequence[Tensors]):
     self.options, self._answers = options, iter(answers)
 
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+  def run(
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
+  ):
     return next(self._answers)
 
 

@@ -64,7 +64,8 @@ class Judgement:
     if case.direction != 'forward' or candidate.checking.replays:
       raise ValueError(
         'tiles: expected --direction=forward without --isolate, --start_at '
-        f'and --stop_after, got {case.direction} {candidate.checking.asked()}'
+        f'and --stop_after, got {case.direction} '
+        f'{candidate.checking.find_non_default()}'
       )
     if set(self.lanes) != set(OF_SAMPLE):
       raise ValueError(

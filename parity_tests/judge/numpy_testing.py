@@ -35,7 +35,7 @@ class Numpy(candidates.Candidate):
     words: of its policy, whatever was asked for; None: as that.
   """
 
-  can: ClassVar[candidates.Can] = candidates.Can(
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
     orders=None, rounds=True, parts=True
   )
   kernel: trial.Kernel = trial.Kernel()
@@ -44,19 +44,21 @@ class Numpy(candidates.Candidate):
   words: tuple[str, ...] | None = None
   name: str = 'mine:layer'
 
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    del given
+  def run(
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
+  ):
+    del oracle_tensors
     own = policy
     if self.words is not None:
       fields = policies.fields(self.words)
       own = dataclasses.replace(policy, **{'points': (), **fields})
     kernel = self.kernel
-    computed = getattr(kernel, which.name)(config, own, inputs)
-    names = which.of_layer(config).results
+    computed = getattr(kernel, layer_pass.name)(config, own, inputs)
+    names = layer_pass.of_layer(config).results
     if not self.everything:
       computed = {name: computed[name] for name in (*names, *self.returns)}
     return user_candidate.check_outputs(
-      self.name, config, policy, computed, which, names
+      self.name, config, policy, computed, layer_pass, names
     )
 
 

@@ -203,9 +203,8 @@ def format_modes(report: check.Report) -> str:
   """Returns what the checking modes found, or ''."""
   modes = report.config['modes']
   parts = [
-    f'{launch.which.name}: ran {launch.tasks_run} of {launch.num_tasks} tasks, '
-    'the '
-    "oracle's tensors stand in for the others"
+    f'{launch.layer_pass.name}: ran {launch.tasks_run} of {launch.num_tasks} '
+    "tasks, the oracle's tensors stand in for the others"
     for launch in report.launches
     if launch.tasks_run < launch.num_tasks
   ]

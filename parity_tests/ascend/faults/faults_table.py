@@ -176,7 +176,7 @@ def _fault(
 
 
 def _is_on_host(request: check.Request) -> bool:
-  return bool(request.candidate.can.modes)
+  return bool(request.candidate.capabilities.modes)
 
 
 def _ready(request: check.Request, **fields) -> check.Request:

@@ -119,7 +119,7 @@ def run_in_fork(job: Job, judge: Callable[[], None], timeout_s: float) -> None:
   for half in job.folder.glob(shards.half_written(job.file, '*')):
     half.unlink()
   if not job.file.exists():
-    reason = processes.unlike_an_answer(None if is_late else code, timeout_s)
+    reason = processes.describe_ending(None if is_late else code, timeout_s)
     shards.write(job.file, dict(error=reason))
 
 
@@ -160,6 +160,6 @@ def wait(job: Job, timeout_s: float) -> None:
     path = shards.Shard(index, job.shard.count).file(job.folder)
     while not path.exists():
       if time.monotonic() > deadline:
-        reason = processes.unlike_an_answer(None, timeout_s)
+        reason = processes.describe_ending(None, timeout_s)
         shards.write(path, dict(error=reason))
       time.sleep(_POLL_S)

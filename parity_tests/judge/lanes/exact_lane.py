@@ -45,7 +45,7 @@ def judge_exact(
     # Only the name of a user's kernel has a colon.
     if ':' not in candidate.name:
       raise
-    hint = f'; {EXACT_HINT}' if candidate.can.declares else ''
+    hint = f'; {EXACT_HINT}' if candidate.capabilities.declares else ''
     raise candidates.CandidateError(
       f'{error} (on {data} data){hint}'
     ) from error

@@ -17,7 +17,8 @@ def find_last_launch(
   """Returns the candidate's last launch of a pass, or None."""
   launches = reversed(candidate.launches)
   return next(
-    (launch for launch in launches if launch.which is case.layer_pass), None
+    (launch for launch in launches if launch.layer_pass is case.layer_pass),
+    None,
   )
 
 

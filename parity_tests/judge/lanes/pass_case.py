@@ -108,9 +108,9 @@ class PassCase:
       return Answer(outputs, self._read_codes(outputs), candidate.serial)
     oracle_tensors = self.answer()
     run: Callable[..., Arrays] = candidate.run
-    outputs = self.run(functools.partial(run, given=oracle_tensors))
+    outputs = self.run(functools.partial(run, oracle_tensors=oracle_tensors))
     serial = candidate.serial and functools.partial(
-      candidate.serial, given=oracle_tensors
+      candidate.serial, oracle_tensors=oracle_tensors
     )
     isolated = candidate.checking.isolate
     sources = oracle_tensors if isolated else outputs

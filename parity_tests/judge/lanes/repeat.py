@@ -33,7 +33,7 @@ def count_runs(
   """Returns how often a pass is run, including the first run."""
   if judgement.repeat is not None:
     return judgement.repeat
-  cheap = candidate.can.repeats and sum(candidate.seconds) <= CHEAP_S
+  cheap = candidate.capabilities.repeats and sum(candidate.seconds) <= CHEAP_S
   return 2 if cheap or judgement.allow_nondeterministic else 1
 
 
@@ -95,7 +95,11 @@ def _run_in_turn(
   mirror = mirrored.build_mirror(
     inputs.config, inputs.policy, inputs.arrays, case.layer_pass
   )
-  if mirror is None or not candidate.can.keeps or candidate.checking.replays:
+  if (
+    mirror is None
+    or not candidate.capabilities.keeps
+    or candidate.checking.replays
+  ):
     return [], []
   arrays = codes.replace_values(inputs.policy, inputs.arrays)
   data = arrays, mirror.reflect_inputs(arrays), arrays

@@ -24,7 +24,9 @@ CASE = case_lib.Case(preset='tiny', ranks=2, tokens=13)
 class Unsteady(candidates.Candidate):
   """Our backend, but every second run of a pass is off by some units."""
 
-  can: ClassVar[candidates.Can] = candidates.Can(repeats=True)
+  capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
+    repeats=True
+  )
   units: int
   name: str = 'unsteady'
   took: float = 0.0
@@ -34,11 +36,13 @@ class Unsteady(candidates.Candidate):
   def seconds(self):
     return [self.took]
 
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    y = host.Megakernel().run(config, policy, inputs, which)['y']
+  def run(
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
+  ):
+    y = host.Megakernel().run(config, policy, inputs, layer_pass)['y']
     if len(self.runs) % 2:
       y[0, 3, :2].view(np.int32)[:] += self.units
-    self.runs.append(which.name)
+    self.runs.append(layer_pass.name)
     return dict(y=y)
 
 

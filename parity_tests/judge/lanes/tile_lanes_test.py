@@ -202,10 +202,12 @@ class SpoiledOracle(candidates.Candidate):
     )
     return layer_inputs, self._bench.answer(layer_inputs, layer_pass)
 
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    layer_inputs, answer = self._right(config, policy, inputs, which)
+  def run(
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
+  ):
+    layer_inputs, answer = self._right(config, policy, inputs, layer_pass)
     if self.control is not None:
-      case = self._bench.case(self, which, layer_inputs)
+      case = self._bench.case(self, layer_pass, layer_inputs)
       control = _controls(case).get(self.control, self.control)
       for name in reversed(controls_testing.spoils(case, control)):
         self.stage = name
@@ -347,9 +349,11 @@ class Blurred(candidates.Candidate):
     self._right = host.Megakernel(OPTIONS)
     self._value = value
 
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
-    answer = self._right.run(config, policy, inputs, which)
-    if which is passes.FORWARD:
+  def run(
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
+  ):
+    answer = self._right.run(config, policy, inputs, layer_pass)
+    if layer_pass is passes.FORWARD:
       answer['gate_up'][0, 0, :4] = self._value
     return answer
 
@@ -536,10 +540,12 @@ def test_only_the_same_infinity_will_do(overflowing, wrong):
 class OnlySwiglu(SpoiledOracle):
   """A right kernel that has no other activation."""
 
-  def run(self, config, policy, inputs, which=passes.FORWARD, given=None):
+  def run(
+    self, config, policy, inputs, layer_pass=passes.FORWARD, oracle_tensors=None
+  ):
     if policy.activation != 'swiglu':
       raise candidates.CannotJudge('it does swiglu only')
-    return super().run(config, policy, inputs, which)
+    return super().run(config, policy, inputs, layer_pass)
 
 
 def test_lane_exact_is_not_judged_where_the_kernel_does_swiglu_only(bench):
