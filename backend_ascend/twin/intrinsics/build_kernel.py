@@ -49,7 +49,10 @@ _FLAGS = (
   *('-D__NPU_ARCH__=2201', '-D__CCE_AICORE__=220'),
   # Their compiler has pointers of the host's in constants of the device's.
   *('-Wno-invalid-constexpr', '-fdiagnostics-print-source-range-info'),
+  # What rewrite.py reads.
+  *('-O1', '-Xclang', '-disable-llvm-passes', '-g', '-fPIC'),
 )
+_AS_HEADER = ('-x', 'c++-header')
 _UNDECLARED = re.compile(r"use of undeclared identifier '(\w+)'")
 _UNDECLARED_AT = re.compile(
   r"^(.*?):\d+:\d+:\S* error: use of undeclared identifier '(\w+)'", re.M
@@ -338,20 +341,61 @@ class _Setting:
   flags: tuple[str, ...]
   lines: set[tuple[str, int]] | None
   types: tuple[str, ...] = tuple(CORES)
+  first: tuple[str, ...] = ()  # headers that it includes before all else
 
-  def command(self, core: str) -> list[str]:
-    theirs = [self.headers / f for f in FOLDERS] if self.headers else []
+  def options(self, core: str) -> list[str]:
     return [
       clang(),
       *_FLAGS,
       *(f'-D{macro}' for macro in CORES[core]),
       *(f'-I{self.work}', f'-I{_ROOT}', f'-I{_HERE}/include'),
-      *('-include', f'{self.work}/{_PRELUDE}'),
+    ]
+
+  @property
+  def public(self) -> list[str]:
+    theirs = [self.headers / f for f in FOLDERS] if self.headers else []
+    return [word for f in theirs for word in ('-isystem', str(f))]
+
+  def command(self, core: str, prelude: Sequence[str]) -> list[str]:
+    return [
+      *self.options(core),
+      *prelude,
       *('-ivfsoverlay', f'{self.work}/{_OVERLAY}'),
       *('-iquote', str(self.source.parent)),
       *self.flags,
-      *itertools.chain(*(('-isystem', str(f)) for f in theirs)),
+      *self.public,
+      *('-S', '-emit-llvm', str(self.source)),
+      *('-o', str(self.text(core))),
     ]
+
+  def text(self, core: str) -> pathlib.Path:
+    """Where the LLVM IR of a type of core lies."""
+    return self.work / f'{core}.ll'
+
+  def precompile(self, core: str) -> list[str]:
+    """Returns options that include the prelude and `first`, precompiled once.
+
+    Headers that do not compile yet are included as they are.
+    """
+    prelude = self.work / _PRELUDE
+    plain = ['-include', str(prelude)]
+    macros = [f for f in self.flags if f.startswith(('-D', '-U', '-include'))]
+    if not self.first:
+      return plain
+    text = prelude.read_text()
+    key = hashed(text, self.headers, self.first, macros, self.options(core)[:1])
+    output = self.work.parent / f'precompiled-{key}-{core}.pch'
+    if not output.exists():
+      whole = self.work / f'precompiled-{core}.h'
+      whole.write_text(
+        text + ''.join(f'#include "{name}"\n' for name in self.first)
+      )
+      part = output.with_suffix('.part')
+      options = [*self.options(core), *macros, *self.public]
+      if _said([*options, *_AS_HEADER, str(whole), '-o', str(part)]):
+        return plain
+      part.rename(output)
+    return ['-include-pch', str(output)]
 
 
 def _included(setting: _Setting) -> set[pathlib.Path]:
@@ -432,9 +476,10 @@ def _mended(files: dict[pathlib.Path, str], own, said: str) -> bool:
 
 
 def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
-  """Declares the intrinsics that a source reaches, and says what else is wrong.
+  """Compiles to LLVM IR; declares the intrinsics that a source reaches.
 
-  Those that the twin lacks are declared, too: who calls one ends the launch.
+  Says what else is wrong.  Those that the twin lacks are declared, too: who
+  calls one ends the launch.
   """
   names = {*_names()}
   file = setting.work / _PRELUDE
@@ -446,16 +491,22 @@ def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
       names |= {*path.read_text().split()}
   files = _changed(setting)
   own = {setting.source, *_included(setting)}
+  own_sources = frozenset(own)
+  plain = ['-include', str(file)]
   if setting.headers:
     own |= {*setting.headers.rglob('*.h')}
   while True:
     file.write_text(_prelude(names))
     _overlay(setting, files)
+    preludes = {core: plain for core in setting.types}
+    # Of headers that are changed nothing is precompiled.
+    if not files.keys() - own_sources:
+      preludes = dict(
+        zip(setting.types, pool.map(setting.precompile, setting.types))
+      )
     said = list(
       pool.map(
-        lambda core: _said(
-          [*setting.command(core), '-fsyntax-only', str(setting.source)]
-        ),
+        lambda core, p=preludes: _said(setting.command(core, p[core])),
         setting.types,
       )
     )
@@ -480,17 +531,7 @@ def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
 
 def _compile(setting: _Setting, core: str) -> tuple[pathlib.Path, bool]:
   """Returns a type of core's code, and whether it is without Ascend C."""
-  text = setting.work / f'{core}.ll'
-  _refuse(
-    _said(
-      [
-        *setting.command(core),
-        *('-S', '-emit-llvm', '-O1', '-Xclang', '-disable-llvm-passes'),
-        *('-g', '-fPIC', str(setting.source), '-o', str(text)),
-      ]
-    ),
-    setting.source,
-  )
+  text = setting.text(core)
   written = text.read_text(errors='surrogateescape')
   try:
     changed = rewrite.rewrite(
@@ -509,7 +550,7 @@ def _compile(setting: _Setting, core: str) -> tuple[pathlib.Path, bool]:
   _refuse(
     _said(
       [
-        *(clang(), '-w', '-O1', '-fPIC', '-shared', text, '-o', part),
+        *(clang(), '-w', '-O0', '-fPIC', '-shared', text, '-o', part),
         # A section's name is no kernel's.
         f'-Wl,--version-script={hidden}',
         # Who runs it has functions of these names over our own headers.
@@ -537,6 +578,7 @@ def build(
   *,
   coverage: bool = False,
   cores: str = '',
+  first: Sequence[str] = (),
 ) -> Kernel:
   """Compiles one source, as it is.
 
@@ -548,6 +590,8 @@ def build(
     coverage: its lines are counted as they run.
     cores: which run all of its kernels, where that is known: code for others is
       not compiled.
+    first: headers that the source includes before it defines anything: they
+      are compiled once for all sources.
 
   Raises:
     Refused: it does not compile; which names and constructs, in which lines.
@@ -567,7 +611,9 @@ def build(
     loose = install(headers.resolve(), work) if headers else None
     lines: set[tuple[str, int]] | None = set() if coverage else None
     types = _ALONE.get(cores, tuple(CORES))
-    setting = _Setting(source, own, loose, tuple(flags), lines, types)
+    setting = _Setting(
+      source, own, loose, tuple(flags), lines, types, tuple(first)
+    )
     _learn(setting, pool)
     made = dict(zip(types, pool.map(lambda c: _compile(setting, c), types)))
   said = {TYPES.get(kind, '') for kind in _TASK_TYPE.findall(text)}

@@ -55,6 +55,39 @@ def work(tmp_path_factory):
 
 
 @needs_clang
+def test_headers_are_compiled_once_and_each_core_keeps_its_variables(tmp_path):
+  header = tmp_path / 'first.h'
+  header.write_text(
+    '#pragma once\n__BLOCK_LOCAL__ inline int count;\n'
+    '#define ENTRY(name, value) extern "C" __vector__ void name'
+    '(__gm__ int* z) { count += value; *z = count; '
+    'dcci(z, SINGLE_CACHE_LINE, CACHELINE_OUT); pipe_barrier(PIPE_ALL); }\n'
+  )
+  sums = []
+  for value in (3, 5):
+    source = tmp_path / f'add{value}.cc'
+    source.write_text(
+      f'#include "{header}"\nENTRY(add, {value})\n'
+      '#include "hpmoe_run_kernel.h"\nint main(int n, char** words) {\n'
+      '  return hpmoe_twin::RunKernel(add, n, words);\n}\n'
+    )
+    kernel = build_kernel.build(
+      source, None, tmp_path, cores='aiv', first=(str(header),)
+    )
+    out = tmp_path / 'z.bin'
+    out.write_bytes(bytes(4))
+    process = subprocess.run(
+      [*build_kernel.command(kernel), '--', '1', f'filled:{out}'],
+      capture_output=True,
+      text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    sums.append(int.from_bytes(out.read_bytes(), 'little'))
+  assert sums == [3, 5]
+  assert len([*tmp_path.glob('precompiled-*.pch')]) == 1
+
+
+@needs_clang
 class TestRawVectorAdd:
   @pytest.mark.parametrize('mode', build_kernel.MODES)
   def test_is_right_as_it_stands(self, run, mode):

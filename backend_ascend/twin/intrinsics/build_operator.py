@@ -32,7 +32,7 @@ DTYPES = {
   'bool': ('bool', 'DT_BOOL'),
 }
 # The basic API, the advanced one and the structs of its tilings.
-_APIS = (
+APIS = (
   'kernel_operator.h',
   'include/adv_api/kernel_api.h',
   'kernel_tiling/kernel_tiling.h',
@@ -439,7 +439,7 @@ def write(
     raise OperatorError(
       f'template: expected arguments of the template {op.kernel.name}, got none'
     )
-  lines = [] if bare else [f'#include "{name}"' for name in _APIS]
+  lines = [] if bare else [f'#include "{name}"' for name in APIS]
   lines += ['#undef TILING_KEY_VAR', f'#define TILING_KEY_VAR {key}UL']
   for name, dtype in dtypes.items():
     if dtype not in DTYPES:

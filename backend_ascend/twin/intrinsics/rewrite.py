@@ -38,6 +38,7 @@ _BEGINS = {
 _CLOCK = re.compile(
   r'call i64 asm [^"]*"MOV \$0, SYS_CNT[^"]*", "[^"]*"\([^)]*\)'
 )
+_PER_CORE = 'section "hpmoe_local"'
 _DECLARED = """
 declare void @hpmoe_twin_at(i8*, i32)
 declare void @hpmoe_twin_line(i8*, i32)
@@ -261,6 +262,9 @@ class _Module:
       if line.startswith('  '):
         self.line(line, out)
         continue
+      if line.startswith('@') and _PER_CORE in line:
+        # Clang 14 has those of a precompiled header as constants.
+        line = line.replace(' constant ', ' global ', 1)
       out.append(line)
       self.counted = None
       if line.startswith('define '):

@@ -287,7 +287,14 @@ class Operator:
     )
     flags = (*self.flags, *(f'-I{folder}' for folder in near))
     try:
-      _CODE[now] = build_kernel.build(source, headers, work, flags, cores=cores)
+      _CODE[now] = build_kernel.build(
+        source,
+        headers,
+        work,
+        flags,
+        cores=cores,
+        first=build_operator.APIS if headers else (),
+      )
     except build_kernel.Refused as error:
       raise build_operator.OperatorError(
         build_operator.reason(str(error), op)
