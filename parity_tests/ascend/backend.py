@@ -1,4 +1,4 @@
-"""The Ascend backend's kinds of candidate, for the judge.
+"""The candidates of the Ascend backend, for the judge.
 
 The distribution offers `BACKEND` as an entry point of `hpmoe.backends`.
 """
@@ -24,12 +24,12 @@ from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 
-# Which of our backends, and whether its ranks share a process.
+# The backend, and whether its ranks share a process.
 CHOICES = flag_tables.read_flags(
   'backends',
   backend=dict(choices=('host', twin_candidate.NAME, npus_candidate.NAME)),
 )
-# Of commands that plant faults or launch very often.
+# For commands that plant faults or launch very often.
 IN_PROCESS = dataclasses.replace(
   CHOICES[0], choices=('host', twin_candidate.NAME)
 )
@@ -43,7 +43,7 @@ def _read_twin_modes(f: Any) -> dict[str, Any]:
   """Returns the modes of the twin, from all flags.
 
   Raises:
-    cli.UsageError: a flag was given that would have no effect.
+    cli.UsageError: a flag is set that would have no effect.
   """
   if 'twin_mode' not in f:
     return {}
@@ -56,7 +56,7 @@ def _read_twin_modes(f: Any) -> dict[str, Any]:
 
 
 _TASKS = _names(tasks.FLAGS)
-# Of our launches that no framework makes.
+# Flags of launches that no framework makes.
 _IMAGE = (*_TASKS, *_names(host.PLACEMENT))
 
 _ROWS = (
@@ -87,10 +87,10 @@ _ROWS = (
       front_end.FrontEnd,
       'frontend',
       name,
-      (*_TASKS, 'frontend', 'threads', 'deadline', *more),
+      (*_TASKS, 'frontend', 'threads', 'deadline', *extra_flags),
       "it calls our backend as a framework's users do",
     )
-    for name, more in (('jax', ()), ('mindspore', ('device',)))
+    for name, extra_flags in (('jax', ()), ('mindspore', ('device',)))
   ),
 )
 _MPI = row_lib.Row(

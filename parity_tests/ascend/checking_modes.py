@@ -17,25 +17,33 @@ _FORM = "its number, or such as 'gate_up rank=1 expert=3 row_block=0'"
 
 
 def build_modes(
-  checking: checking_lib.Checking, image: image_lib.Image, given=None
+  checking: checking_lib.Checking, image: image_lib.Image, oracle_tensors=None
 ) -> modes_lib.Modes:
-  """Returns the modes of a launch; `given` are the oracle's tensors.
+  """Returns the modes of a launch.
+
+  Args:
+    checking: what the check asks for.
+    image: what is launched.
+    oracle_tensors: by name, for tasks that read them instead of their inputs;
+      needed if `checking` replays.
 
   Raises:
     ValueError: start_at or stop_after names no task of the image, or several.
   """
   names = runtime.list_written_tensors(image) if checking.replays else ()
-  # Where a kernel writes does not depend on data: real ones tell as well.
+  # Where a kernel writes does not depend on the data: real data show it too.
   guards = image.policy.activation != 'absolute'
   return modes_lib.Modes(
     poison=checking.poison,
     permute=checking.permute,
     late_puts=checking.late_puts,
-    # An order that is wrong would be taken for a value that is.
+    # In isolation a task that runs too early would pass for a wrong value.
     races=checking.races is not False or checking.isolate,
     guards=guards if checking.races is None else checking.races,
     actions=_build_actions(checking, image) if checking.replays else None,
-    heal_with={n: given[n] for n in names} if checking.replays else None,
+    heal_with={n: oracle_tensors[n] for n in names}
+    if checking.replays
+    else None,
   )
 
 
@@ -58,32 +66,34 @@ def _build_actions(
         f'stop_after: expected a task that is not done before start_at '
         f'starts, got {runtime.task_name(image, last)}'
       )
-  mine = modes_lib.ISOLATED if checking.isolate else Action.RUN
-  return np.where(runs, mine, Action.HEAL).astype(np.uint8)
+  run_action = modes_lib.ISOLATED if checking.isolate else Action.RUN
+  return np.where(runs, run_action, Action.HEAL).astype(np.uint8)
 
 
 def find_task(image: image_lib.Image, argument: str, text: str) -> int:
-  """Returns the index of the one task that a text names.
+  """Returns the index of the only task that a text names.
 
   Raises:
-    ValueError: no task, or more than one; names `argument`.
+    ValueError: the text names no task, or several; starts with `argument`.
   """
   tasks = image.tables['tasks']
   if text.isdecimal():
-    found = np.arange(len(tasks)) == int(text)
+    matches = np.arange(len(tasks)) == int(text)
   else:
-    found = _matching(tasks, argument, text)
-  indices = np.flatnonzero(found)
+    matches = _match_tasks(tasks, argument, text)
+  indices = np.flatnonzero(matches)
   if len(indices) == 1:
     return int(indices[0])
-  some = '; '.join(str(runtime.task_name(image, int(i))) for i in indices[:3])
+  examples = '; '.join(
+    str(runtime.task_name(image, int(i))) for i in indices[:3]
+  )
   raise ValueError(
     f'{argument}: expected one task of {len(tasks)}, got {len(indices)} for '
-    f'{text!r}{": " if some else ""}{some}'
+    f'{text!r}{": " if examples else ""}{examples}'
   )
 
 
-def _matching(tasks: np.ndarray, argument: str, text: str) -> np.ndarray:
+def _match_tasks(tasks: np.ndarray, argument: str, text: str) -> np.ndarray:
   kind, *fields = re.split(r'[\s,]+', text.strip())
   if kind.upper() not in layout.Kind.__members__:
     kinds = [layout.Kind(k).name.lower() for k in np.unique(tasks['kind'])]
@@ -91,7 +101,7 @@ def _matching(tasks: np.ndarray, argument: str, text: str) -> np.ndarray:
       f'{argument}: expected a task, {_FORM}, got {text!r}; kinds are '
       f'{", ".join(kinds)}'
     )
-  found = tasks['kind'] == layout.Kind[kind.upper()]
+  matches = tasks['kind'] == layout.Kind[kind.upper()]
   for field in fields:
     name, _, value = field.partition('=')
     if name not in _FIELDS or not value.lstrip('-').isdecimal():
@@ -99,5 +109,5 @@ def _matching(tasks: np.ndarray, argument: str, text: str) -> np.ndarray:
         f'{argument}: expected {", ".join(_FIELDS)} and their numbers after '
         f'a kind, got {field!r}'
       )
-    found &= tasks[name] == int(value)
-  return found
+    matches &= tasks[name] == int(value)
+  return matches

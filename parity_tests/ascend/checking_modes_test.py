@@ -40,28 +40,30 @@ def _image(activation: str = 'swiglu') -> image_lib.Image:
   'races, on_real, on_exact',
   [(None, True, False), (True, True, True), (False, False, False)],
 )
-def test_races_are_looked_for_unless_told_not_to_beyond_tiles_on_real_data(
+def test_races_are_searched_by_default_and_beyond_tiles_on_real_data(
   races, on_real, on_exact
 ):
-  asked = checking.Checking(races=races)
+  request = checking.Checking(races=races)
   for activation, guarded in (('swiglu', on_real), ('absolute', on_exact)):
-    made = checking_modes.build_modes(asked, _image(activation))
-    assert made.guards == guarded and made.races == (races is not False)
+    launch_modes = checking_modes.build_modes(request, _image(activation))
+    assert launch_modes.guards == guarded and launch_modes.races == (
+      races is not False
+    )
 
 
 class TestFindTask:
   def test_a_task_is_named_by_number_or_by_place(self):
     image = _image()
     for index in range(len(image.tables['tasks'])):
-      found = checking_modes.find_task(image, 'start_at', str(index))
-      assert found == index
+      task = checking_modes.find_task(image, 'start_at', str(index))
+      assert task == index
     text = 'gate_up rank=1 expert=3, row_block=1 col_block=0'
     index = checking_modes.find_task(image, 'start_at', text)
     task = image.tables['tasks'][index]
     assert [int(task[n]) for n in checking_modes._FIELDS] == [1, 3, 1, 0]
 
   @pytest.mark.parametrize(
-    'text, told',
+    'text, message',
     [
       ('100000', 'expected one task of'),
       ('gate_up rank=1', "got 12 for 'gate_up rank=1': gate_up task"),
@@ -72,15 +74,17 @@ class TestFindTask:
       ('', 'expected a task, its number'),
     ],
   )
-  def test_what_names_no_task_or_many_is_refused(self, text, told):
+  def test_what_names_no_task_or_many_is_refused(self, text, message):
     with pytest.raises(ValueError, match='^stop_after: ') as error:
       checking_modes.find_task(_image(), 'stop_after', text)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def _modes(image, **fields):
-  given = dict.fromkeys(runtime.list_written_tensors(image))
-  return checking_modes.build_modes(checking.Checking(**fields), image, given)
+  oracle_tensors = dict.fromkeys(runtime.list_written_tensors(image))
+  return checking_modes.build_modes(
+    checking.Checking(**fields), image, oracle_tensors
+  )
 
 
 class TestActions:
@@ -114,12 +118,12 @@ class TestActions:
 
   def test_each_mode_is_that_of_the_launch(self):
     # Two values of each: neither is always there.
-    for asked in (
+    for fields in (
       dict(poison=False, permute=3, late_puts=True, races=True),
       dict(poison=True, permute=None, late_puts=False, races=False),
     ):
-      made = _modes(_image(), **asked)
-      assert {name: getattr(made, name) for name in asked} == asked
+      launch_modes = _modes(_image(), **fields)
+      assert {name: getattr(launch_modes, name) for name in fields} == fields
 
   def test_a_part_that_cannot_be_is_refused(self):
     with pytest.raises(ValueError, match='^isolate: expected no start_at'):
@@ -128,10 +132,11 @@ class TestActions:
       _modes(_image(), start_at='91', stop_after='0')
 
 
-def _judged(candidate, *lanes, direction='forward') -> check.Report:
+def _judge(candidate, *lanes, direction='forward') -> check.Report:
   case = case_lib.Case(direction, 'tiny', ranks=2, tokens=13)
-  asked = judgement.Judgement(lanes=lanes)
-  return check.run(check.Request(case, candidate, asked))
+  return check.run(
+    check.Request(case, candidate, judgement.Judgement(lanes=lanes))
+  )
 
 
 _CHAINED = granularity.Options(row_block=8, chain_rows=8)
@@ -173,8 +178,8 @@ def test_every_mode_finds_nothing_in_what_is_right(direction, placement):
     dict(stop_after='20'),
     dict(start_at='20', stop_after='20'),
   ):
-    one = request.but(checking=checking.Checking(**mode))
-    report = check.run(one)
+    mode_request = request.but(checking=checking.Checking(**mode))
+    report = check.run(mode_request)
 
     # then nothing is wrong.
     assert report.verdict == 'pass', mode
@@ -194,8 +199,10 @@ def test_a_fault_does_not_spread_and_its_task_is_named(tmp_path, capsys):
   (wrong,) = report['wrong_tasks']
   assert code == cli.NO_PARITY and wrong['task']['kind'] == 'gate_up'
   assert wrong['lanes'] == ['exact', 'bitwise', 'bounded']
-  failed = {s['stage'] for s in report['stages'] if s['verdict'] == 'fail'}
-  assert failed == {'gate_up'}
+  failing_stages = {
+    s['stage'] for s in report['stages'] if s['verdict'] == 'fail'
+  }
+  assert failing_stages == {'gate_up'}
   exact = {
     s['stage']
     for s in spread['stages']
@@ -219,9 +226,9 @@ def test_what_stands_in_is_not_judged_on_what_ran():
   # Given a right backend, when some tasks in the middle of a pass run, then
   # what the oracle gave for those after them is held to no bound of theirs.
   for first, last in ((74, 77), (185, 188), (222, 225)):
-    some = checking.Checking(start_at=str(first), stop_after=str(last))
-    ours = host.Megakernel(_CHAINED, checking=some)
-    report = _judged(ours, 'bitwise', 'bounded', direction='backward')
+    part = checking.Checking(start_at=str(first), stop_after=str(last))
+    candidate = host.Megakernel(_CHAINED, checking=part)
+    report = _judge(candidate, 'bitwise', 'bounded', direction='backward')
     assert report.verdict == 'pass'
     (launch,) = report.launches
     assert 0 < launch.tasks_run < launch.num_tasks
@@ -238,8 +245,8 @@ def test_what_stands_in_is_not_judged_on_what_ran():
 def test_a_plain_check_fails_by_a_race(fault, direction):
   # Given a task out of order, whether or not its values show it, when nobody
   # asks for races, then the check fails by them and blames that task.
-  ours = host.Megakernel(fault=fault, options=OPTIONS)
-  report = _judged(ours, 'exact', direction=direction)
+  candidate = host.Megakernel(fault=fault, options=OPTIONS)
+  report = _judge(candidate, 'exact', direction=direction)
   assert report.verdict == 'fail' and report.num_races
   (blamed,) = {race.blame.kind for race in report.races}
   (spec,) = (
@@ -252,31 +259,33 @@ def test_a_plain_check_fails_by_a_race(fault, direction):
 
 def test_a_race_that_a_chain_sums_is_that_of_its_writer():
   # Given a task that says too early that it is done, to the middle of a chain,
-  ours = host.Megakernel(_CHAINED, fault='early_signal', checking=_ISOLATED)
-  report = _judged(ours, 'exact', 'bitwise', direction='backward')
+  candidate = host.Megakernel(
+    _CHAINED, fault='early_signal', checking=_ISOLATED
+  )
+  report = _judge(candidate, 'exact', 'bitwise', direction='backward')
 
   # then the last link, which shows it, is not guilty, and both are named.
   (wrong,) = report.wrong
   assert wrong.task.kind == 'swiglu_grad' and wrong.lanes == ('races',)
   (race, *_) = report.races
   assert str(race.first) in race.missing and str(race.second) in race.missing
-  told = report_text.format_modes(report)
-  assert '--start_at' not in told and '--races' in told
-  lines = told.splitlines()
+  modes_text = report_text.format_modes(report)
+  assert '--start_at' not in modes_text and '--races' in modes_text
+  lines = modes_text.splitlines()
   assert len(set(lines)) == len(lines)
 
 
 def test_a_chain_is_named_at_its_last_link_and_says_so():
   fault = 'weight_grad_twice'
-  ours = host.Megakernel(_CHAINED, fault=fault, checking=_ISOLATED)
+  candidate = host.Megakernel(_CHAINED, fault=fault, checking=_ISOLATED)
 
-  (wrong,) = _judged(ours, 'exact', direction='backward').wrong
+  (wrong,) = _judge(candidate, 'exact', direction='backward').wrong
   assert wrong.why.startswith('the last of 4 links')
 
 
 def test_a_lane_that_names_no_task_says_so():
-  ours = host.Megakernel(fault='zero_output', checking=_ISOLATED)
-  report = _judged(ours, 'standard')
+  candidate = host.Megakernel(fault='zero_output', checking=_ISOLATED)
+  report = _judge(candidate, 'standard')
 
   assert report.verdict == 'fail' and not report.wrong
   assert 'lane standard judges tensors' in report_text.format_modes(report)
@@ -286,8 +295,8 @@ def test_a_kernel_that_moves_wrongly_is_named_in_lane_bitwise(monkeypatch):
   # Given an oracle that differs from both our launches in one moved element,
   right = oracle_lib._run
 
-  def run(name, config, policy, known):
-    out = right(name, config, policy, known)
+  def run(name, *arguments, **sources):
+    out = right(name, *arguments, **sources)
     if name == 'expert_in':
       out = np.array(out)
       out[1, 0, 3] += np.float32(1)
@@ -296,6 +305,6 @@ def test_a_kernel_that_moves_wrongly_is_named_in_lane_bitwise(monkeypatch):
   monkeypatch.setattr(oracle_lib, '_run', run)
 
   # when lane bitwise judges, then the task that moved it is named.
-  ours = host.Megakernel(checking=_ISOLATED)
-  (wrong,) = _judged(ours, 'bitwise').wrong
+  candidate = host.Megakernel(checking=_ISOLATED)
+  (wrong,) = _judge(candidate, 'bitwise').wrong
   assert wrong.task.kind == 'dispatch' and wrong.tensor == 'expert_in'

@@ -1,4 +1,4 @@
-"""What our own backend reports as wrong is its failure, not the request's."""
+"""Errors of our own backend become a failure of the candidate."""
 
 from collections.abc import Iterator
 import contextlib
@@ -13,16 +13,15 @@ from hpmoe.parity_tests.candidates import candidates
 def report_failures(
   name: str, view: placement_lib.View | None = None
 ) -> Iterator[None]:
-  """Tells what our own backend made wrong from a request that was wrong.
+  """Raises CandidateError for errors that are not the request's.
 
   Args:
-    name: what reports call it.
-    view: in which it launches; None: as the layer is.
+    name: the candidate's name in reports.
+    view: the placement of experts in which it launches; None: the layer's own.
 
   Raises:
-    candidates.CandidateError: a proof refused a flow of our compiler, the
-      loader an image, the check of the plan its tables, or a launch ended
-      early.
+    candidates.CandidateError: a proof rejected a flow of our compiler, the
+      loader rejected an image or a plan's tables, or a launch ended early.
   """
   try:
     yield
@@ -33,6 +32,8 @@ def report_failures(
   ) as error:
     raise candidates.CandidateError(f'{name}: {error}') from error
   except runtime.WaitError as error:
-    found = error.diagnosis
+    diagnosis = error.diagnosis
     plan = view.restore(error.plan) if view else error.plan
-    raise candidates.CandidateError(str(found), found, plan=plan) from error
+    raise candidates.CandidateError(
+      str(diagnosis), diagnosis, plan=plan
+    ) from error

@@ -1,4 +1,4 @@
-"""What our own backend makes wrong is no wrong request."""
+"""Errors of our own backend are not reported as wrong requests."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def _inputs():
 
 
 class _Early:
-  """A lowering whose first threshold is one too small, from some cut on."""
+  """A lowering that, after `right_cuts` calls, sets a threshold too low."""
 
   def __init__(self, lower, right_cuts: int):
     self.lower = lower
@@ -43,10 +43,10 @@ def test_a_flow_that_a_proof_refuses_is_no_wrong_request(
   host._compiled.cache_clear()
   lower = _Early(host.compiler.lower_forward.lower_forward, right_cuts)
   monkeypatch.setattr(host.compiler.lower_forward, 'lower_forward', lower)
-  ours = host.Megakernel(granularity.Options(num_aic=1, num_aiv=1))
+  megakernel = host.Megakernel(granularity.Options(num_aic=1, num_aiv=1))
   policy = precision.PrecisionPolicy()
   inputs = _inputs()
-  runs = [ours.run, ours.serial]
+  runs = [megakernel.run, megakernel.serial]
 
   for run in runs[:right_cuts]:
     run(CONFIG, policy, inputs)
@@ -55,13 +55,13 @@ def test_a_flow_that_a_proof_refuses_is_no_wrong_request(
 
 
 def test_a_launch_that_ends_early_hands_out_its_plan():
-  ours = host.Megakernel(
+  megakernel = host.Megakernel(
     granularity.Options(num_aic=1, num_aiv=1), fault='missing_signal'
   )
   inputs = _inputs()
 
   with pytest.raises(candidates.CandidateError, match='deadlock') as error:
-    ours.run(CONFIG, precision.PrecisionPolicy(), inputs)
+    megakernel.run(CONFIG, precision.PrecisionPolicy(), inputs)
 
   assert error.value.plan.keys() == set(tensors.PLAN)
   np.testing.assert_array_equal(error.value.plan['counts'], [[0, 3]])

@@ -1,8 +1,8 @@
 """Our backend as a framework's users call it: the layer of a front end.
 
-The forward pass answers with every tensor of a launch, and with y of the very
-function that users call.  The backward pass is that function's gradient: it
-saves what its own forward launch computed.
+The forward pass returns every tensor of a launch, but y comes from the function
+that users call.  The backward pass is the gradient of that function, computed
+from the tensors that its own forward launch saved.
 """
 
 from collections.abc import Callable
@@ -30,11 +30,13 @@ _GRADS = tuple(layer_call.GRAD_OF.values())
 
 @dataclasses.dataclass(frozen=True)
 class Framework:
-  """What is asked of a front end's layer.
+  """The two passes of a front end's layer.
 
   Attributes:
-    forward: of a call and its inputs by name: every tensor of the pass.
-    backward: of a call, its inputs by name and dy: the gradients by name.
+    forward: takes a call and its inputs by name; returns every tensor of the
+      pass by name.
+    backward: takes a call, its inputs by name and dy; returns the gradients by
+      name.
   """
 
   forward: Callable[[layer_call.LayerCall, Arrays], Arrays]
@@ -52,14 +54,14 @@ def _jax(device: str) -> Framework:
   def forward(call, inputs):
     fields = vars(call)
     whole = {name: field for name, field in fields.items() if name != 'scan'}
-    made = jax_layer.forward(**whole, **inputs)
-    made['y'] = jax_layer.layer(**fields, **inputs)
-    return {name: np.asarray(array) for name, array in made.items()}
+    outputs = jax_layer.forward(**whole, **inputs)
+    outputs['y'] = jax_layer.layer(**fields, **inputs)
+    return {name: np.asarray(array) for name, array in outputs.items()}
 
   def backward(call, inputs, dy):
     def layer(*floats):
-      given = dict(zip(_FLOATS, floats, strict=True))
-      return jax_layer.layer(**vars(call), **(inputs | given))
+      float_inputs = dict(zip(_FLOATS, floats, strict=True))
+      return jax_layer.layer(**vars(call), **(inputs | float_inputs))
 
     _, pull = jax.vjp(layer, *(inputs[name] for name in _FLOATS))
     return dict(zip(_GRADS, map(np.asarray, pull(dy)), strict=True))
@@ -74,29 +76,29 @@ def _mindspore(device: str) -> Framework:
     raise ValueError(f'frontend: {error}') from error
   import mindspore as ms
 
-  # The error of an operator is told where it runs, not at a later one.
   if device == 'ascend' and not mindspore_layer.has_ascend():
     raise ValueError(
       "device: expected 'cpu', got 'ascend': MindSpore finds no Ascend device"
     )
   ms.set_device('Ascend' if device == 'ascend' else 'CPU')
+  # An operator's error is raised where it runs, not at a later operator.
   ms.set_context(pynative_synchronize=True)
 
-  def cell_of(call):
+  def build_cell(call):
     return mindspore_layer.MoELayer(**vars(call), device=device)
 
   def forward(call, inputs):
-    cell = cell_of(call)
-    given = [ms.Tensor(inputs[name]) for name in tensors.INPUTS]
-    made = cell.tensors(*given) | dict(y=cell(*given))
-    return {n: mindspore_layer.to_numpy(a) for n, a in made.items()}
+    cell = build_cell(call)
+    layer_inputs = [ms.Tensor(inputs[name]) for name in tensors.INPUTS]
+    outputs = cell.tensors(*layer_inputs) | dict(y=cell(*layer_inputs))
+    return {n: mindspore_layer.to_numpy(a) for n, a in outputs.items()}
 
   def backward(call, inputs, dy):
-    cell = cell_of(call)
-    given = [ms.Tensor(inputs[name]) for name in tensors.INPUTS]
+    cell = build_cell(call)
+    layer_inputs = [ms.Tensor(inputs[name]) for name in tensors.INPUTS]
     pull = ms.ops.GradOperation(get_all=True, sens_param=True)
     grads = dict(
-      zip(tensors.INPUTS, pull(cell)(*given, ms.Tensor(dy)), strict=True)
+      zip(tensors.INPUTS, pull(cell)(*layer_inputs, ms.Tensor(dy)), strict=True)
     )
     return {
       grad: mindspore_layer.to_numpy(grads[name])
@@ -177,12 +179,12 @@ class FrontEnd(candidates.Candidate):
       deadline_s=self.deadline_s,
       scan=True,
     )
-    mine = {name: inputs[name] for name in tensors.INPUTS}
+    layer_inputs = {name: inputs[name] for name in tensors.INPUTS}
     with failures.report_failures(self.name):
       try:
         if layer_pass is passes.FORWARD:
-          return self._layer.forward(call, mine)
-        return self._layer.backward(call, mine, inputs['dy'])
+          return self._layer.forward(call, layer_inputs)
+        return self._layer.backward(call, layer_inputs, inputs['dy'])
       except RuntimeError as error:
-        said = layer_call.launch_error(str(error)) or error
-        raise candidates.CandidateError(f'{self.name}: {said}') from error
+        message = layer_call.launch_error(str(error)) or error
+        raise candidates.CandidateError(f'{self.name}: {message}') from error

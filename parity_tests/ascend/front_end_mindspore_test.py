@@ -22,11 +22,11 @@ def _as_it_was():
 @pytest.mark.few(1)
 def test_the_layer_is_judged_in_every_lane(capsys, dtype):
   code = main.main(['check', *TINY, '--frontend=mindspore', f'--dtype={dtype}'])
-  said = capsys.readouterr().out
-  assert code == cli.PARITY, said
-  assert said.startswith('mindspore_layer against the oracle')
+  output = capsys.readouterr().out
+  assert code == cli.PARITY, output
+  assert output.startswith('mindspore_layer against the oracle')
   for name in ('y', 'dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'):
-    assert f'\n{name} ' in said
+    assert f'\n{name} ' in output
 
 
 def test_gradients_that_are_silently_zero_are_found(capsys):
@@ -39,9 +39,9 @@ def test_gradients_that_are_silently_zero_are_found(capsys):
   with mock.patch.object(mindspore_layer, 'MoELayer', Cell):
     code = main.main(['check', *TINY, '--frontend=mindspore', '--lane=exact'])
   # Then.
-  said = capsys.readouterr().out.splitlines()
+  lines = capsys.readouterr().out.splitlines()
   assert code == cli.NO_PARITY
   marks = {
-    n: line for line in said for n in ('y', 'dx') if line.split()[:1] == [n]
+    n: line for line in lines for n in ('y', 'dx') if line.split()[:1] == [n]
   }
   assert '✓' in marks['y'] and '✕' in marks['dx']

@@ -32,7 +32,7 @@ from hpmoe.reference.contract import tensors
 
 Tensors = Mapping[str, np.ndarray]
 
-# A fault may change nothing where it is put, the data being what they are.
+# Tasks in which a fault is tried: on some data it changes no output.
 _TRIES = 8
 
 _FAULTS = ', '.join(dict.fromkeys(s.name for s in faults.TABLE))
@@ -40,7 +40,7 @@ PLACEMENT = flag_tables.read_flags('expert_placement')
 FLAGS = flag_tables.read_flags('host', dict(faults=_FAULTS))
 
 
-# Those of one layer, which faults, too, are launched with one after the other.
+# A check of one layer launches the same images again and again.
 @functools.lru_cache(maxsize=16)
 def _compiled(direction: layout.Direction, *layer) -> image_lib.Image:
   return compiler.COMPILE[direction](*layer).image
@@ -54,13 +54,15 @@ class Megakernel(candidates.Candidate):
     options: granularity and cores.
     threads: OS threads; None is one per core.
     deadline_s: seconds without progress that end a launch.
-    fault: name of a fault to commit in each pass that knows it, or None.
+    fault: name of a fault to plant in each pass that has it, or None.
     checking: the modes of each launch.
-    isa: instruction sets: a launch is by the first, a serial run by the last;
-      none: the best.
-    fused: what it makes is the pass's results only, of what front ends keep.
-    expert_placement: as of `expert_placement.read`; '': experts stay.
-    committed: for each run with a fault, the task (layout.TASK) that did it.
+    isa: instruction sets: the first for launches, the last for serial runs; ():
+      the best of this CPU.
+    fused: return the pass's results only, from tensors that front ends save.
+    expert_placement: as `expert_placement.read` takes it; '': experts stay.
+    committed: for each run with a fault, the task (layout.TASK) that it was
+      planted in.
+    launches: every launch so far, without its tensors.
     images: compiled so far, by pass, config, policy and options.
   """
 
@@ -84,20 +86,22 @@ class Megakernel(candidates.Candidate):
   images: dict[tuple, image_lib.Image] = candidates.noted(dict)
 
   def __post_init__(self):
-    known = _native.isas()
-    unknown = [isa for isa in self.isa if isa not in known]
+    isas = _native.isas()
+    unknown = [isa for isa in self.isa if isa not in isas]
     if unknown:
       raise ValueError(
-        f'isa: expected some of {known} on this CPU, got {unknown[0]!r}'
+        f'isa: expected some of {isas} on this CPU, got {unknown[0]!r}'
       )
 
   def ready(self, case: case_lib.Case, beside: str = '') -> Self:
-    """See `Candidate`; what is returned has launched nothing."""
+    """See `Candidate`; returns a copy without launches."""
     super().ready(case, beside)
-    known = {n: None for p in case.passes for n in faults.specs(p.direction)}
-    if self.fault is not None and self.fault not in known:
+    fault_names = {
+      n: None for p in case.passes for n in faults.specs(p.direction)
+    }
+    if self.fault is not None and self.fault not in fault_names:
       raise ValueError(
-        f'fault: expected one of {list(known)} in direction '
+        f'fault: expected one of {list(fault_names)} in direction '
         f'{case.direction}, got {self.fault!r}'
       )
     if case.rows and self.checking.replays:
@@ -135,13 +139,13 @@ class Megakernel(candidates.Candidate):
   def _run(
     self, layer_pass, image, inputs, modes, fused, view
   ) -> dict[str, np.ndarray]:
-    """Commits the fault, if there is one, in the first task that it changes."""
-    policy, asked = image.policy, None
+    """Plants the fault, if any, in the first task whose output it changes."""
+    policy, output_names = image.policy, None
     if fused:
-      inputs = given_by_front_ends(layer_pass, image.config, policy, inputs)
-      asked = layer_pass.results
+      inputs = build_front_end_inputs(layer_pass, image.config, policy, inputs)
+      output_names = layer_pass.results
     else:
-      inputs = read_by_runtime(layer_pass, policy, inputs)
+      inputs = select_runtime_inputs(layer_pass, policy, inputs)
     plan = runtime.route(image, inputs['topk_ids'])
     launch = functools.partial(
       self._launch,
@@ -150,7 +154,7 @@ class Megakernel(candidates.Candidate):
       plan,
       inputs,
       modes=modes,
-      asked=asked,
+      output_names=output_names,
       view=view,
     )
     if self.fault not in faults.specs(layer_pass.direction):
@@ -171,12 +175,12 @@ class Megakernel(candidates.Candidate):
     )
 
   def _launch(
-    self, which, image, plan, inputs, fault, *, modes, asked, view
+    self, layer_pass, image, plan, inputs, fault, *, modes, output_names, view
   ) -> dict[str, np.ndarray]:
-    launched = runtime.run(
+    result = runtime.run(
       image,
       inputs,
-      names=asked,
+      names=output_names,
       threads=self.threads,
       deadline_s=self.deadline_s,
       fault=fault,
@@ -187,26 +191,31 @@ class Megakernel(candidates.Candidate):
     left_out = None
     if modes.actions is not None:
       left_out = (modes.actions & modes_lib.Action.RUN) == 0
-    found = launched.races, launched.num_races
     self.launches.append(
       image_launch.ImageLaunch(
-        which, *found, left_out, image=image, plan=plan, view=view
+        layer_pass,
+        result.races,
+        result.num_races,
+        left_out,
+        image=image,
+        plan=plan,
+        view=view,
       )
     )
-    return as_stages(image, plan, inputs, _own_outputs(plan, launched))
+    return decode_sums(image, plan, inputs, _own_outputs(plan, result))
 
-  def _compiled(self, which, *layer) -> image_lib.Image:
-    """Returns an image: a check launches it on data of several kinds."""
-    if (which, *layer) not in self.images:
-      self.images[which, *layer] = _compiled(which.direction, *layer)
-    return self.images[which, *layer]
+  def _compiled(self, layer_pass, *layer) -> image_lib.Image:
+    """Returns the layer's image, compiled once: a check launches it often."""
+    if (layer_pass, *layer) not in self.images:
+      self.images[layer_pass, *layer] = _compiled(layer_pass.direction, *layer)
+    return self.images[layer_pass, *layer]
 
   @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
-    """What the same tile kernels give serially, cut in another way.
+    """Runs the same tile kernels serially, in other tiles; see `Candidate`.
 
-    Under `isolate` those too read the oracle's tensors; where only a part of
-    the tasks run, nothing cut in another way is that part.
+    Under `isolate` the serial tasks read the oracle's tensors too.  None where
+    only a part of the tasks runs: other tiles have no such part.
     """
     return None if self.checking.is_part else self._run_serially
 
@@ -217,23 +226,23 @@ class Megakernel(candidates.Candidate):
     with failures.report_failures(self.name, view):
       options = self._serial_options(view.config, layer_pass)
       image = self._compiled(layer_pass, view.config, policy, options)
-      inputs = read_by_runtime(layer_pass, policy, view.place(inputs))
+      inputs = select_runtime_inputs(layer_pass, policy, view.place(inputs))
       plan = runtime.route(image, inputs['topk_ids'])
       healing = oracle_tensors and view.place(oracle_tensors)
       modes = checking_lib.Checking(isolate=self.checking.isolate)
-      launched = self._launch_serial(
+      result = self._launch_serial(
         image, inputs, plan, checking_modes.build_modes(modes, image, healing)
       )
       return view.restore(
-        as_stages(image, plan, inputs, _own_outputs(plan, launched))
+        decode_sums(image, plan, inputs, _own_outputs(plan, result))
       )
 
   @property
   def as_used(self) -> Callable[..., dict[str, np.ndarray]] | None:
-    """What the launch that front ends make gives: only the pass's results.
+    """Runs the launch of a front end, which returns only the pass's results.
 
-    None where it is `run`, or where tasks read the oracle's tensors or commit a
-    fault: users' do not.
+    None if `run` is that launch already, or if tasks read the oracle's tensors
+    or a fault is planted: a user's launch has neither.
     """
     plain = not (self.fused or self.checking.replays or self.fault)
     return self._run_as_used if plain else None
@@ -243,42 +252,47 @@ class Megakernel(candidates.Candidate):
   ) -> dict[str, np.ndarray]:
     view = self._view(config, inputs)
     config = view.config
-    given = given_by_front_ends(layer_pass, config, policy, view.place(inputs))
-    routing = {n: given[n][:, ::-1] for n in ('topk_ids', 'topk_weights')}
+    pass_inputs = build_front_end_inputs(
+      layer_pass, config, policy, view.place(inputs)
+    )
+    routing = {n: pass_inputs[n][:, ::-1] for n in ('topk_ids', 'topk_weights')}
     layer = layer_pass, config, policy
     with failures.report_failures(self.name, view):
-      # Blocks of this check cut what those of a front end hold whole.
-      cut = self._asked_of_users(*layer, self.options)
-      whole = self._asked_of_users(*layer, granularity.host_options(config))
-      launched = self._run_with_modes(cut, given)
-      # It keeps memory: that of another routing must not show.
-      none = np.zeros(len(whole.image.tables['tasks']), np.uint8)
-      other = given | routing
-      self._run_with_modes(whole, other, guards=False, actions=none)
-      outputs = whole.run(given).outputs
+      # The check's blocks are smaller than those of a front end.
+      cut = self._load_front_end_launch(*layer, self.options)
+      whole = self._load_front_end_launch(
+        *layer, granularity.host_options(config)
+      )
+      cut_outputs = self._run_with_modes(cut, pass_inputs)
+      # A launch reuses memory: tensors of another routing must not show.
+      no_actions = np.zeros(len(whole.image.tables['tasks']), np.uint8)
+      other = pass_inputs | routing
+      self._run_with_modes(whole, other, guards=False, actions=no_actions)
+      outputs = whole.run(pass_inputs).outputs
     for name, array in outputs.items():
-      bytes_ = (a.view(np.uint8) for a in (array, launched[name]))
+      bytes_ = (a.view(np.uint8) for a in (array, cut_outputs[name]))
       if not np.array_equal(*bytes_):
         raise candidates.CandidateError(
           f'{self.name}: the launch that front ends make: {name}: expected the '
-          'same bits however tasks are cut and whatever ran before, got others'
+          'same bits with other tiles and after another routing, got others'
         )
     return view.restore(outputs)
 
   def alone_as_used(
     self, config, policy, inputs, layer_pass=passes.FORWARD
   ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Replays the launch that front ends make: each task of it by itself.
+    """Replays each task of a front end's launch by itself.
 
-    It reads what a launch of all tensors made, so what it writes must be bits
-    of that; no fault spreads.
+    A launch that returns all tensors runs first.  Each replayed task reads that
+    launch's tensors, so it must write the same bits, and no fault spreads.
 
     Returns:
-      What tasks wrote, but for what is fused away; and that launch's tensors.
+      The tensors that the replayed tasks wrote, without those that are fused
+      away; and the tensors of the first launch.
 
     Raises:
-      candidates.FaultDoesNothing: the fault has no place in it.
-      candidates.CandidateError: it ended early.
+      candidates.FaultDoesNothing: the fault changes no output.
+      candidates.CandidateError: a launch ended early.
     """
     view = self._view(config, inputs)
     inputs = view.place(inputs)
@@ -288,7 +302,7 @@ class Megakernel(candidates.Candidate):
         layer_pass, image, inputs, modes_lib.Modes(), False, view
       )
       alone = dataclasses.replace(self.checking, isolate=True)
-      got = self._run(
+      isolated_outputs = self._run(
         layer_pass,
         image,
         inputs,
@@ -296,27 +310,29 @@ class Megakernel(candidates.Candidate):
         True,
         view,
       )
-      return view.restore(got), view.restore(whole)
+      return view.restore(isolated_outputs), view.restore(whole)
 
-  def _asked_of_users(self, which, config, policy, options) -> runtime.Launch:
+  def _load_front_end_launch(
+    self, layer_pass, config, policy, options
+  ) -> runtime.Launch:
     return runtime.Launch(
-      self._compiled(which, config, policy, options),
+      self._compiled(layer_pass, config, policy, options),
       threads=self.threads,
       deadline_s=self.deadline_s,
       isa=self.isa[0] if self.isa else None,
     )
 
-  def _run_with_modes(self, loaded: runtime.Launch, given, **but) -> Tensors:
-    modes = checking_modes.build_modes(self.checking, loaded.image)
-    launched = loaded.run(given, modes=dataclasses.replace(modes, **but))
-    if launched.num_races:
+  def _run_with_modes(self, launch: runtime.Launch, inputs, **but) -> Tensors:
+    modes = checking_modes.build_modes(self.checking, launch.image)
+    result = launch.run(inputs, modes=dataclasses.replace(modes, **but))
+    if result.num_races:
       raise candidates.CandidateError(
-        f'{self.name}: the launch that front ends make: {launched.races[0]}'
+        f'{self.name}: the launch that front ends make: {result.races[0]}'
       )
-    return launched.outputs
+    return result.outputs
 
-  def _serial_options(self, config, which) -> granularity.Options:
-    return cut_otherwise(self.options, config, which)
+  def _serial_options(self, config, layer_pass) -> granularity.Options:
+    return choose_other_tiling(self.options, config, layer_pass)
 
   def _launch_serial(
     self, image, inputs, plan, modes
@@ -328,14 +344,13 @@ class Megakernel(candidates.Candidate):
 def require_placeable(
   case: case_lib.Case, options: granularity.Options, placement: str
 ) -> None:
-  """Refuses what a launch under a placement is not judged in.
+  """Checks that a case can be judged under a placement of experts.
 
   Raises:
-    ValueError: relayed rows, which the oracle has by the layer's own ranks; a
-      sub-layer; gradients of experts that have copies in another dtype than
-      float32; a placement that cannot
-      be read.
-    OSError: likewise.
+    ValueError: the options relay rows, which the oracle has by the layer's own
+      ranks; the case is a sub-layer; an expert with copies has gradients in
+      another dtype than float32; or the placement cannot be parsed.
+    OSError: the placement's file cannot be read.
   """
   if not placement:
     return
@@ -354,20 +369,20 @@ def require_placeable(
     )
 
 
-def _own_outputs(plan, launched) -> dict[str, np.ndarray]:
-  """Returns what the tasks wrote, before anything took its place."""
-  if launched.captures is None:
-    return launched.outputs
+def _own_outputs(plan, result) -> dict[str, np.ndarray]:
+  """Returns what the tasks wrote, before the oracle's tensors replaced it."""
+  if result.captures is None:
+    return result.outputs
   relayed = {spec.name for spec in tensors.RELAYED}
-  outputs = dict(launched.outputs)
-  for name, own in launched.captures.items():
+  outputs = dict(result.outputs)
+  for name, own in result.captures.items():
     fused_away = name not in outputs and poison_lib.is_poison(own).all()
     if name not in tensors.SPECS or fused_away:
       continue
     counts = plan.relayed_counts if name in relayed else plan.counts
     rows = counts.sum(axis=0).reshape(len(plan.counts), -1).sum(axis=1)
     if 'N' in tensors.SPECS[name].shape.split():
-      # No task has the rows past the last valid one.
+      # No task writes the rows past the last valid one.
       for rank, valid in enumerate(rows):
         past = outputs[name][rank, valid:] if name in outputs else 0
         own[rank, valid:] = past
@@ -375,13 +390,13 @@ def _own_outputs(plan, launched) -> dict[str, np.ndarray]:
   return outputs
 
 
-def as_stages(
+def decode_sums(
   image: image_lib.Image,
   plan: _native.Routing,
   inputs: Tensors,
   outputs: dict[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-  """Returns a launch's tensors; in place of sums of codes what they mean."""
+  """Returns a launch's tensors, with values in place of sums of codes."""
   sums = [name for name in outputs if name.endswith('_sums')]
   if not sums:
     return outputs
@@ -389,62 +404,64 @@ def as_stages(
   return {n: a for n, a in outputs.items() if n not in sums} | values
 
 
-def read_by_runtime(
-  which: passes.Pass, policy: precision.PrecisionPolicy, inputs: Tensors
+def select_runtime_inputs(
+  layer_pass: passes.Pass, policy: precision.PrecisionPolicy, inputs: Tensors
 ) -> dict[str, np.ndarray]:
-  """Returns a pass's inputs but those that our runtime makes or never reads."""
-  backward = which.name == passes.BACKWARD.name
+  """Returns the inputs of a pass that our runtime reads."""
+  backward = layer_pass.name == passes.BACKWARD.name
   unread = {'x', *tensors.PLAN} if backward else ()
   layer = passes.SUBLAYER if 'w_norm' in inputs else tensors.Parts()
-  read = which.reads(layer, policy)
+  read = layer_pass.reads(layer, policy)
   return {n: inputs[n] for n in read if n not in (*unread, *policy.coded)}
 
 
-def given_by_front_ends(
-  which: passes.Pass,
+def build_front_end_inputs(
+  layer_pass: passes.Pass,
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
   inputs: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-  """Returns a pass's inputs as our layers keep them: x and expert_out."""
+  """Returns the inputs of a pass as our front ends save them."""
   if config.sublayer:
-    return read_by_runtime(which, policy, inputs)
-  if which is passes.FORWARD:
-    return read_by_runtime(which, policy, inputs)
+    return select_runtime_inputs(layer_pass, policy, inputs)
+  if layer_pass is passes.FORWARD:
+    return select_runtime_inputs(layer_pass, policy, inputs)
   names = ('dy', *tensors.INPUTS, 'gate_up', 'activation')
-  given = {name: inputs[name] for name in names}
+  pass_inputs = {name: inputs[name] for name in names}
   if policy.placement == 'combine':
-    returned = inputs['returned']
+    returned_rows = inputs['returned']
     shape = (config.num_ranks, config.num_rows, config.d_model)
-    rows = np.zeros_like(returned, shape=shape)
+    rows = np.zeros_like(returned_rows, shape=shape)
     owners = inputs['topk_ids'] // config.experts_per_rank
-    rows[owners, inputs['row_of_slot']] = returned
-    given['expert_out'] = rows
-  return given
+    rows[owners, inputs['row_of_slot']] = returned_rows
+    pass_inputs['expert_out'] = rows
+  return pass_inputs
 
 
-def cut_otherwise(
-  options: granularity.Options, config: config_lib.MoEConfig, which: passes.Pass
+def choose_other_tiling(
+  options: granularity.Options,
+  config: config_lib.MoEConfig,
+  layer_pass: passes.Pass,
 ) -> granularity.Options:
-  """Returns options under which no tile is cut as it was.
+  """Returns options whose tiles all differ from those of `options`.
 
-  Where there is something to cut: columns and tokens of which there are more
-  than one, rows of experts that have as many as the average expert.
+  Tiles of a single column or token, and of experts with fewer rows than the
+  average, may stay as they are.
   """
   widths = [config.d_model, config.d_ff, 2 * config.d_ff]
   average = config.num_ranks * config.num_tokens * config.top_k
   average //= config.num_experts
   rows = _half(min(options.row_block, average))
   whole = options.chain_rows is None or options.chain_rows >= average
-  chained = which.name == passes.BACKWARD.name and whole
+  chained = layer_pass.name == passes.BACKWARD.name and whole
   return granularity.Options(
     event_grain='expert' if options.event_grain == 'row_block' else 'row_block',
     row_block=2 if options.row_block == 1 else rows,
-    col_block=_cut_otherwise(options.col_block, widths),
-    token_block=_cut_otherwise(
+    col_block=_choose_other_block(options.col_block, widths),
+    token_block=_choose_other_block(
       options.token_block or options.row_block, [config.num_tokens]
     ),
-    # What was one sum becomes a chain; more links would only take longer.
+    # One sum becomes a chain of two; more links would only take longer.
     chain_rows=_half(average) if chained else None,
     num_aic=1,
     num_aiv=1,
@@ -455,7 +472,7 @@ def _half(size: int) -> int:
   return max(1, -(-size // 2))
 
 
-def _cut_otherwise(block: int, extents: list[int]) -> int:
-  """Returns a block that cuts each extent above one where `block` does not."""
+def _choose_other_block(block: int, extents: list[int]) -> int:
+  """Returns a block that splits each extent above 1 elsewhere than `block`."""
   shortest = min((e for e in extents if e > 1), default=1)
   return _half(shortest) if block >= shortest else max(extents)

@@ -1,4 +1,4 @@
-"""A launch of a task image, as the judge sees it: who wrote what."""
+"""A launch of a task image, for the judge: which task wrote which element."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -19,12 +19,12 @@ Masks = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class ImageLaunch(candidates.Launch):
-  """One launch of our backend, but for its tensors.
+  """One launch of our backend, without its tensors.
 
   Attributes:
     image: what was launched.
-    plan: of its routing.
-    view: of the layer, in which experts may have other places; None: as it is.
+    plan: the routing plan.
+    view: the placement of experts; None: the layer's own.
   """
 
   image: image_lib.Image = dataclasses.field(kw_only=True)
@@ -53,10 +53,10 @@ class ImageLaunch(candidates.Launch):
   def find_written(
     self, tasks: np.ndarray, like: Masks
   ) -> dict[str, np.ndarray]:
-    """As `written_by`, in the layer's own order of experts."""
+    """As `mask_written_elements`, in the layer's own order of experts."""
     if self.view is None:
-      return written_by(self.image, self.plan, tasks, like)
-    image_masks = written_by(
+      return mask_written_elements(self.image, self.plan, tasks, like)
+    image_masks = mask_written_elements(
       self.image, self.plan, tasks, self.view.place(like)
     )
     return self.view.restore(image_masks)
@@ -72,20 +72,20 @@ def find_wrong_tasks(
 
   Args:
     image: what was launched.
-    plan: of its routing.
-    lane: that judged.
+    plan: the routing plan.
+    lane: the lane that judged.
     bad: by tensor name, bool in the tensor's shape.
   """
   accesses, _ = runtime.inspect(image, plan)
-  found = []
+  wrong_tasks = []
   for buffer in layout.Buffer:
     name = buffer.name.lower()
     if name not in bad or not bad[name].any():
       continue
-    mine = accesses[(accesses['write'] == 1) & (accesses['buffer'] == buffer)]
-    counts = _counts(mine, _by_slab(name, bad[name]))
+    writes = accesses[(accesses['write'] == 1) & (accesses['buffer'] == buffer)]
+    counts = _count_elements(writes, _by_slab(name, bad[name]))
     for task, (wrong, elements) in counts.items():
-      found.append(
+      wrong_tasks.append(
         isolation.WrongTask(
           direction=image.direction.name.lower(),
           task=runtime.task_name(image, task),
@@ -93,10 +93,10 @@ def find_wrong_tasks(
           tensor=name,
           bad=wrong,
           elements=elements,
-          why=_chain(image, task),
+          why=_describe_chain(image, task),
         )
       )
-  return sorted(found, key=lambda wrong: wrong.task.index)
+  return sorted(wrong_tasks, key=lambda wrong: wrong.task.index)
 
 
 def _by_slab(name: str, bad: np.ndarray) -> np.ndarray:
@@ -106,13 +106,13 @@ def _by_slab(name: str, bad: np.ndarray) -> np.ndarray:
   return bad.reshape(slabs, -1, bad.shape[-1])
 
 
-def _counts(
+def _count_elements(
   accesses: np.ndarray, bad: np.ndarray
 ) -> dict[int, tuple[int, int]]:
-  """Returns wrong and all elements of the tasks that have a wrong one.
+  """Returns the numbers of wrong and of all elements of each wrong task.
 
-  What links of a chain hand on lies past the tensor's columns: of a chain only
-  the last one has elements here.
+  Partial sums of a chain lie past the tensor's columns, so only the last link
+  of a chain has elements here.
   """
   counts: dict[int, tuple[int, int]] = {}
   for a in accesses:
@@ -126,22 +126,22 @@ def _counts(
 _CHAINED = layout.select_kinds(layout.Form.WEIGHT_TILE)
 
 
-def _links(image: image_lib.Image, task: int) -> int:
-  """Returns how many tasks sum one tile together, in a chain."""
+def _count_links(image: image_lib.Image, task: int) -> int:
+  """Returns the number of tasks that sum one tile in a chain."""
   if image.tables['tasks'][task]['kind'] not in _CHAINED:
     return 1
   header = image.header
   return -(-int(header['expert_capacity']) // int(header['chain_rows']))
 
 
-def _chain(image: image_lib.Image, task: int) -> str:
-  links = _links(image, task)
+def _describe_chain(image: image_lib.Image, task: int) -> str:
+  links = _count_links(image, task)
   if links == 1:
     return ''
-  return f'the last of {links} links that sum this tile, of which any is wrong'
+  return f'the last of {links} links that sum this tile; any may be wrong'
 
 
-def written_by(
+def mask_written_elements(
   image: image_lib.Image,
   plan: _native.Routing,
   tasks: np.ndarray,
@@ -151,7 +151,7 @@ def written_by(
 
   Args:
     image: what was launched.
-    plan: of its routing.
+    plan: the routing plan.
     tasks: `[tasks]` bool.
     like: tensors by name.
 
@@ -159,12 +159,12 @@ def written_by(
     By the names of `like`, bool in the tensor's shape.
   """
   accesses, _ = runtime.inspect(image, plan)
-  written = {name: np.zeros(a.shape, bool) for name, a in like.items()}
+  masks = {name: np.zeros(a.shape, bool) for name, a in like.items()}
   for a in accesses[(accesses['write'] == 1) & tasks[accesses['task']]]:
     name = layout.Buffer(a['buffer']).name.lower()
-    if name in written:
-      _box(_by_slab(name, written[name]), a)[...] = True
-  return written
+    if name in masks:
+      _box(_by_slab(name, masks[name]), a)[...] = True
+  return masks
 
 
 def _box(slabs: np.ndarray, access: np.void) -> np.ndarray:

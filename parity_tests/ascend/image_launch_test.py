@@ -1,4 +1,4 @@
-"""Who is guilty, where values and races accuse several tasks."""
+"""Which tasks are guilty where values and races point to several."""
 
 import dataclasses
 
@@ -34,46 +34,50 @@ def _race(first, second, blame, kind='write-read'):
   )
 
 
-def test_lanes_of_a_task_are_told_once_with_the_most_elements():
-  found = isolation.find_guilty_tasks(
+def test_a_task_lists_its_lanes_once_with_the_most_elements():
+  guilty_tasks = isolation.find_guilty_tasks(
     [_wrong(7), _wrong(4, 'bounded', 1), _wrong(4, 'exact', 2)], (), 'forward'
   )
-  assert [(w.task.index, w.lanes, w.bad) for w in found] == [
+  assert [(w.task.index, w.lanes, w.bad) for w in guilty_tasks] == [
     (4, ('bounded', 'exact'), 2),
     (7, ('exact',), 3),
   ]
 
 
-def test_who_read_what_was_announced_too_early_is_not_guilty():
+def test_a_reader_after_an_early_signal_is_not_guilty():
   early = _race(_name(2, 'swiglu'), _name(4), _name(2, 'swiglu'))
-  found = isolation.find_guilty_tasks(
+  guilty_tasks = isolation.find_guilty_tasks(
     [_wrong(4), _wrong(7)], [early], 'forward'
   )
-  assert [w.task.index for w in found] == [2, 7]
-  assert found[0].lanes == ('races',) and not found[0].bad
+  assert [w.task.index for w in guilty_tasks] == [2, 7]
+  assert guilty_tasks[0].lanes == ('races',) and not guilty_tasks[0].bad
 
 
-def test_who_did_not_wait_is_guilty_once():
+def test_a_task_that_did_not_wait_is_guilty_once():
   late = _race(_name(2, 'swiglu'), _name(4), _name(4))
-  found = isolation.find_guilty_tasks([_wrong(4)], [late, late], 'forward')
-  assert [(w.task.index, w.lanes, w.bad) for w in found] == [
+  guilty_tasks = isolation.find_guilty_tasks(
+    [_wrong(4)], [late, late], 'forward'
+  )
+  assert [(w.task.index, w.lanes, w.bad) for w in guilty_tasks] == [
     (4, ('exact', 'races'), 3)
   ]
-  assert 'race on activation' in str(found[0])
+  assert 'race on activation' in str(guilty_tasks[0])
 
 
 def test_links_of_a_chain_are_one_task_and_other_tiles_are_not():
   kind = 'down_weight_grad'
   early = _race(_name(2, 'swiglu'), _name(4, kind), _name(2, 'swiglu'))
   unordered = _race(_name(3), _name(10, kind, 1), _name(10, kind, 1))
-  found = isolation.find_guilty_tasks(
+  guilty_tasks = isolation.find_guilty_tasks(
     [_wrong(6, kind=kind), _wrong(12, kind=kind, col_block=1)],
     [early, unordered],
     'backward',
   )
   # Of the first chain nobody; of the second one the link that raced.
-  assert [w.task.index for w in found] == [2, 10]
-  assert found[1].lanes == ('exact', 'races') and found[1].bad == 3
+  assert [w.task.index for w in guilty_tasks] == [2, 10]
+  assert (
+    guilty_tasks[1].lanes == ('exact', 'races') and guilty_tasks[1].bad == 3
+  )
 
 
 def test_every_element_of_a_row_that_exists_has_one_writer():
@@ -90,23 +94,23 @@ def test_every_element_of_a_row_that_exists_has_one_writer():
   bad['gate_up'][1, 8, 7:9] = bad['y'][0, 8, 15] = True
 
   plan = runtime.route(image, IDS)
-  found = image_launch.find_wrong_tasks(image, plan, 'exact', bad)
+  wrong_tasks = image_launch.find_wrong_tasks(image, plan, 'exact', bad)
 
   # Rank 1 has the 18 rows of expert 3: blocks of 8, two columns of tiles.
   assert [
     (w.task.kind, w.task.rank, w.task.row_block, w.task.col_block, w.bad)
-    for w in found
+    for w in wrong_tasks
   ] == [
     ('gate_up', 1, 1, 0, 1),
     ('gate_up', 1, 1, 1, 1),
     ('combine', 0, 1, 0, 1),
   ]
-  assert [w.elements for w in found] == [64, 64, 16]
+  assert [w.elements for w in wrong_tasks] == [64, 64, 16]
 
-  # And what each of them writes, and nothing else, is what it has written.
+  # The mask of a task has the elements that it writes, and no others.
   tasks = np.zeros(400, bool)
-  tasks[found[0].task.index] = True
-  written = image_launch.written_by(image, plan, tasks, bad)
-  assert written['gate_up'][1, 8:16, :8].all()
-  assert written['gate_up'].sum() == 64 and not written['y'].any()
-  assert dataclasses.asdict(found[0])['direction'] == 'forward'
+  tasks[wrong_tasks[0].task.index] = True
+  masks = image_launch.mask_written_elements(image, plan, tasks, bad)
+  assert masks['gate_up'][1, 8:16, :8].all()
+  assert masks['gate_up'].sum() == 64 and not masks['y'].any()
+  assert dataclasses.asdict(wrong_tasks[0])['direction'] == 'forward'

@@ -1,4 +1,4 @@
-"""Ways for a rank to fail, on request: what a launch must survive.
+"""Drills: ways in which a rank fails on request, to test a launch.
 
 A request names a drill by rank, as `{'2': ['killed_at_put', 3]}`.
 """
@@ -13,26 +13,27 @@ from typing import Any
 _FOREVER_S = 1e6
 
 
-def find(request: dict[str, Any], rank: int, name: str) -> int | None:
-  """Returns the drill's number if the rank has that one to do."""
-  what, number = request.get('drills', {}).get(str(rank), ('', 0))
-  return number if what == name else None
+def find_drill(request: dict[str, Any], rank: int, name: str) -> int | None:
+  """Returns the number of the rank's drill of that name, or None."""
+  drill_name, number = request.get('drills', {}).get(str(rank), ('', 0))
+  return number if drill_name == name else None
 
 
 def before_start(request: dict[str, Any], rank: int) -> None:
-  """The keeper's: 'never_starts'."""
-  if find(request, rank, 'never_starts') is not None:
+  """Does the drill 'never_starts', in the keeper."""
+  if find_drill(request, rank, 'never_starts') is not None:
     time.sleep(_FOREVER_S)
 
 
 def before_mpi(request: dict[str, Any], rank: int) -> None:
-  """The rank's, when all ranks are ready: 'killed_before_mpi'.
+  """Does 'killed_before_mpi' or 'stopped_in_mpi', in the rank.
 
-  'stopped_in_mpi': so many milliseconds later, the others being in MPI_Init.
+  All ranks are ready.  'stopped_in_mpi' stops the rank some milliseconds later,
+  when the others are in MPI_Init.
   """
-  if find(request, rank, 'killed_before_mpi') is not None:
+  if find_drill(request, rank, 'killed_before_mpi') is not None:
     os.kill(os.getpid(), signal.SIGKILL)
-  wait_ms = find(request, rank, 'stopped_in_mpi')
+  wait_ms = find_drill(request, rank, 'stopped_in_mpi')
   if wait_ms == 0:
     os.kill(os.getpid(), signal.SIGSTOP)
   elif wait_ms is not None:
@@ -42,13 +43,13 @@ def before_mpi(request: dict[str, Any], rank: int) -> None:
 
 
 class Drilled:
-  """A transport that ends or stops its process, or its keeper, within a put."""
+  """A transport that kills or stops its process, or its keeper, at a put."""
 
   def __init__(self, transport, request: dict[str, Any]):
     self._transport = transport
     self._left = {
-      (pid, sent): find(request, transport.rank, name)
-      for name, pid, sent in (
+      (pid, signal_number): find_drill(request, transport.rank, name)
+      for name, pid, signal_number in (
         ('killed_at_put', os.getpid(), signal.SIGKILL),
         ('stopped_at_put', os.getpid(), signal.SIGSTOP),
         ('keeper_killed_at_put', os.getppid(), signal.SIGKILL),
@@ -60,13 +61,13 @@ class Drilled:
 
   def put(self, rank: int, offset: int, data: memoryview) -> None:
     self._transport.put(rank, offset, data)
-    for (pid, sent), left in self._left.items():
+    for (pid, signal_number), left in self._left.items():
       if left == 0:
-        os.kill(pid, sent)
-      self._left[pid, sent] = None if left is None else left - 1
+        os.kill(pid, signal_number)
+      self._left[pid, signal_number] = None if left is None else left - 1
 
 
-def drill(transport, request: dict[str, Any]):
-  """Returns the transport, or one with this rank's drill."""
+def plan_drill(transport, request: dict[str, Any]):
+  """Returns the transport, with the rank's drill if it has one."""
   planned = str(transport.rank) in request.get('drills', {})
   return Drilled(transport, request) if planned else transport

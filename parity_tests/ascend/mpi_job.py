@@ -1,17 +1,17 @@
-"""A job of ranks in processes of their own, as a folder that all of them see.
+"""A job whose ranks are processes, as a folder that all of them share.
 
-    request.json          what to do
-    supervisor            touched as long as somebody waits for the job
+    request.json          what to run
+    supervisor            touched as long as a process waits for the job
     rank3/image.bin       the rank's copy of the task image
-    rank3/inputs          its slabs, and outputs beside them, a file each
+    rank3/inputs          its slabs, a file each; outputs lie beside it
     rank3/started.json    host and process ids
-    rank3/ready.json      what it needs of shared memory: next is MPI
+    rank3/ready.json      shared memory that it needs; MPI starts next
     rank3/segments.json   shared memory segments that its process has mapped
     rank3/error.json      why it gave up
     rank3/ended.json      how its process ended, written by its keeper
 
-A mark appears whole or not at all.  Only the standard library is imported: a
-keeper must start fast and hold nothing.
+A mark (a JSON file) appears whole or not at all.  Only the standard library is
+imported: a keeper must start fast and hold no resource.
 """
 
 import dataclasses
@@ -24,37 +24,37 @@ from typing import Any
 # Names of segments in /dev/shm that MPI libraries use.
 SHM = pathlib.Path('/dev/shm')
 
-# Of `Ending.how`: the one that leaves the other ranks alone.
-DONE = 'done'
-# Of `Ending.needs`: a call that takes every rank.
+# `Ending.outcome` of a rank that returned its outputs.
+SUCCESS = 'done'
+# `Ending.needs` of a collective call.
 EVERY_RANK = -1
 
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-  """How a rank's process ended: what one rank, or its keeper, can know.
+  """How a rank's process ended, as far as it or its keeper knows.
 
   Attributes:
-    rank: which.
-    how: 'done'; 'died', by itself; 'error', it gave up and knows why; 'waits',
-      it gave up and says what it waits for; 'hung', its keeper ended it because
-      it did not go on; 'stopped', another rank was lost: it ended itself, or
-      its keeper did because it did not answer.
+    rank: the rank.
+    outcome: 'done'; 'died': its process ended early; 'error': it gave up for an
+      error of its own; 'waits': it gave up waiting, and says for what; 'hung':
+      its keeper killed it because it made no progress; 'stopped': another rank
+      was lost, and it ended itself or its keeper killed it.
     text: what happened, starting with the rank's name.
-    ranks: those that it holds responsible.
-    needs: of a rank that its keeper ended, whose help its last call needs: a
-      rank, itself if it was in no such call, or EVERY_RANK.  None: it ended by
-      itself.
+    ranks: the ranks that it holds responsible.
+    needs: the rank without which the last call of a killed rank cannot return:
+      a peer, the rank itself if it was in no such call, or EVERY_RANK.  None if
+      the keeper did not kill it.
   """
 
   rank: int
-  how: str
+  outcome: str
   text: str
   ranks: tuple[int, ...]
   needs: int | None = None
 
 
-def folder(job: pathlib.Path, rank: int) -> pathlib.Path:
+def find_rank_folder(job: pathlib.Path, rank: int) -> pathlib.Path:
   return job / f'rank{rank}'
 
 
@@ -62,7 +62,7 @@ def write_mark(
   job: pathlib.Path, rank: int, name: str, value: dict[str, Any]
 ) -> None:
   """Writes a rank's mark."""
-  path = folder(job, rank) / f'{name}.json'
+  path = find_rank_folder(job, rank) / f'{name}.json'
   draft = path.with_suffix(f'.{os.getpid()}')
   draft.write_text(json.dumps(value))
   draft.rename(path)
@@ -71,76 +71,81 @@ def write_mark(
 def read_mark(job: pathlib.Path, rank: int, name: str) -> dict[str, Any] | None:
   """Returns a rank's mark, or None where there is none yet."""
   try:
-    return json.loads((folder(job, rank) / f'{name}.json').read_text())
+    return json.loads(
+      (find_rank_folder(job, rank) / f'{name}.json').read_text()
+    )
   except FileNotFoundError:
     return None
 
 
-def request(job: pathlib.Path) -> dict[str, Any]:
+def read_request(job: pathlib.Path) -> dict[str, Any]:
   return json.loads((job / 'request.json').read_text())
 
 
 def touch_supervisor(job: pathlib.Path) -> None:
-  """Tells the keepers that somebody waits."""
+  """Tells the keepers that a process waits for the job."""
   (job / 'supervisor').touch()
 
 
 def supervisor_sign(job: pathlib.Path) -> int | None:
-  """Returns what changes while somebody waits; None if nobody ever did."""
+  """Returns a stamp that changes while a process waits; None: none ever did."""
   try:
     return (job / 'supervisor').stat().st_mtime_ns
   except FileNotFoundError:
     return None
 
 
-def endings(job: pathlib.Path, num_ranks: int) -> list[Ending]:
-  """Returns how the ranks ended that have."""
+def read_endings(job: pathlib.Path, num_ranks: int) -> list[Ending]:
+  """Returns the endings of the ranks that have ended."""
   marks = [read_mark(job, rank, 'ended') for rank in range(num_ranks)]
   return [
     Ending(**dict(mark, ranks=tuple(mark['ranks']))) for mark in marks if mark
   ]
 
 
-def culprits(ended: list[Ending]) -> list[Ending]:
-  """Returns the endings that the others follow from, whoever was first.
+def find_causes(endings: list[Ending]) -> list[Ending]:
+  """Returns the endings that caused the others, in whatever order they came.
 
-  A rank that waits and says so is a witness.  So is one that its keeper found
-  in a call to another that did not answer, or in a call that takes every rank.
+  A rank that gave up waiting is a witness, not a cause.  So is a rank that its
+  keeper killed in a call to a peer that did not answer, or in a collective.
   """
-  bad = [ending for ending in ended if ending.how != DONE]
-  for how in ('died', 'error'):
-    known = [ending for ending in bad if ending.how == how]
-    if known:
-      return known
+  bad = [ending for ending in endings if ending.outcome != SUCCESS]
+  for outcome in ('died', 'error'):
+    causes = [ending for ending in bad if ending.outcome == outcome]
+    if causes:
+      return causes
   silent = [ending for ending in bad if ending.needs is not None]
   own = [ending for ending in silent if ending.needs != EVERY_RANK] or silent
-  others = {ending.rank for ending in own}
-  first = [e for e in own if e.needs == e.rank or e.needs not in others]
-  return first or own or [e for e in bad if e.how == 'waits'] or bad
+  own_ranks = {ending.rank for ending in own}
+  first = [e for e in own if e.needs == e.rank or e.needs not in own_ranks]
+  return first or own or [e for e in bad if e.outcome == 'waits'] or bad
 
 
-def verdict(ended: list[Ending]) -> tuple[str, tuple[int, ...], list[Ending]]:
-  """Returns what happened, the ranks at fault, and every ending in that light.
+def explain_endings(
+  endings: list[Ending],
+) -> tuple[str, tuple[int, ...], list[Ending]]:
+  """Returns what happened, the ranks at fault, and all endings.
 
-  Who waits for one that waits itself has not found the cause.
+  The ending of a witness names the cause instead of the rank that it waited
+  for, which may have waited itself.
   """
-  causes = culprits(ended)
+  causes = find_causes(endings)
   text = '; '.join(dict.fromkeys(cause.text for cause in causes))
-  held = {rank for cause in causes for rank in cause.ranks}
-  witnesses = {cause.rank for cause in causes if cause.how == 'waits'}
-  ranks = tuple(sorted(held - witnesses or held))
+  responsible_ranks = {rank for cause in causes for rank in cause.ranks}
+  witnesses = {cause.rank for cause in causes if cause.outcome == 'waits'}
+  ranks = tuple(sorted(responsible_ranks - witnesses or responsible_ranks))
 
-  def seen(ending: Ending) -> Ending:
-    witness = ending.how == 'waits' or ending.needs is not None
+  def name_cause(ending: Ending) -> Ending:
+    witness = ending.outcome == 'waits' or ending.needs is not None
     if ending in causes or not witness:
       return ending
     words = f'{text} ({ending.text})'
     return dataclasses.replace(ending, text=words, ranks=ranks)
 
-  return text, ranks, list(map(seen, ended))
+  return text, ranks, list(map(name_cause, endings))
 
 
-def segments_of(pid: int) -> set[str]:
+def list_segments(pid: int) -> set[str]:
   """Returns the names of the shared memory segments that a process maps."""
   try:
     lines = pathlib.Path(f'/proc/{pid}/maps').read_text().splitlines()
@@ -154,8 +159,8 @@ def segments_of(pid: int) -> set[str]:
   }
 
 
-def _stat_of(pid: int) -> list[str]:
-  """Returns the fields of a process from its state on; none once it ended."""
+def _read_stat(pid: int) -> list[str]:
+  """Returns the fields of /proc/PID/stat from the state on; [] if it ended."""
   try:
     stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
   except OSError:
@@ -163,17 +168,17 @@ def _stat_of(pid: int) -> list[str]:
   return stat.rpartition(')')[2].split()
 
 
-def cpu_of(pid: int) -> list[str]:
-  """Returns what grows while a process computes; empty once it has ended."""
-  return _stat_of(pid)[11:13]
+def read_cpu_times(pid: int) -> list[str]:
+  """Returns the CPU times of a process; [] once it has ended."""
+  return _read_stat(pid)[11:13]
 
 
 def is_stopped(pid: int) -> bool:
   """Returns whether a signal or a debugger stopped a process."""
-  return _stat_of(pid)[:1] in (['T'], ['t'])
+  return _read_stat(pid)[:1] in (['T'], ['t'])
 
 
-def sweep(names: set[str]) -> None:
+def remove_segments(names: set[str]) -> None:
   """Removes segments that a process left behind."""
   for name in names:
     (SHM / name).unlink(missing_ok=True)
@@ -186,24 +191,24 @@ def free_shared_memory() -> int:
 
 
 class Patience:
-  """Runs out when nothing has changed for some seconds.
+  """Runs out when a state has not changed for some seconds.
 
-  The caller looks again and again.  Where it could not for a while, the others
-  of its machine could not go on either: that time does not count.
+  The caller passes the state again and again.  If it was suspended for a while,
+  so were the other processes of its machine: that time does not count.
   """
 
   _LONGEST_LOOK_S = 0.1
 
   def __init__(self, seconds: float):
     self._left = self._seconds = seconds
-    self._seen: Any = None
+    self._state: Any = None
     self._looked = time.monotonic()
 
-  def over(self, state: Any) -> bool:
+  def has_run_out(self, state: Any) -> bool:
     """Returns whether `state` has been the same for too long."""
     now = time.monotonic()
     self._left -= min(now - self._looked, self._LONGEST_LOOK_S)
     self._looked = now
-    if state != self._seen:
-      self._seen, self._left = state, self._seconds
+    if state != self._state:
+      self._state, self._left = state, self._seconds
     return self._left < 0

@@ -48,7 +48,7 @@ class RanksError(candidates.CandidateError):
 
   Attributes:
     endings: how each rank that started ended.
-    ranks: those at fault, as far as is known.
+    ranks: the ranks at fault, as far as known.
   """
 
   def __init__(self, text: str, endings=(), ranks=()):
@@ -68,9 +68,9 @@ def find_mpiexec() -> str:
   """
   beside = str(pathlib.Path(sys.executable).parent)
   for path in (beside, os.environ.get('PATH', '')):
-    found = shutil.which('mpiexec.hydra', path=path)
-    if found:
-      return found
+    mpiexec = shutil.which('mpiexec.hydra', path=path)
+    if mpiexec:
+      return mpiexec
   raise candidates.CandidateError(
     'mpi: expected mpiexec.hydra, as the extra '
     "'hyperparallel-moe[mpi]' installs it, got none"
@@ -84,7 +84,7 @@ def write_job(
   deadline_s: float,
   shared_memory: int | None = None,
   drills: Mapping[int, tuple[str, int]] | None = None,
-  mapped: bool = True,
+  use_shared_memory: bool = True,
 ) -> None:
   """Fills a job's folder.
 
@@ -96,8 +96,8 @@ def write_job(
     shared_memory: bytes that the job may take on a machine, if less than there
       are; None means what is free.
     drills: how ranks are to fail; see `mpi_drills`.
-    mapped: whether ranks of one machine write into each other's memory; else,
-      and between machines, each put is a call of MPI.
+    use_shared_memory: whether ranks of one machine write into each other's
+      memory; otherwise, and between machines, each put is an MPI call.
   """
   num_ranks = image_lib.load(image).config.num_ranks
   for name, value in inputs.items():
@@ -111,15 +111,15 @@ def write_job(
     deadline_s=deadline_s,
     shared_memory=shared_memory,
     drills={str(rank): drill for rank, drill in (drills or {}).items()},
-    mapped=mapped,
+    use_shared_memory=use_shared_memory,
   )
   (job / 'request.json').write_text(json.dumps(request))
   for rank in range(num_ranks):
-    here = mpi_job.folder(job, rank)
-    here.mkdir()
-    (here / 'image.bin').write_bytes(bytes(image))
+    rank_folder = mpi_job.find_rank_folder(job, rank)
+    rank_folder.mkdir()
+    (rank_folder / 'image.bin').write_bytes(bytes(image))
     exchange.save(
-      here / 'inputs',
+      rank_folder / 'inputs',
       {n: np.ascontiguousarray(a[rank]) for n, a in inputs.items()},
     )
 
@@ -149,38 +149,38 @@ def _environment(job: pathlib.Path) -> dict[str, str]:
 
 
 def _sweep_segments(job: pathlib.Path, num_ranks: int) -> None:
-  """Removes what keepers could not, having been killed."""
+  """Removes the segments of ranks whose keepers were killed."""
   for rank in range(num_ranks):
     mark = mpi_job.read_mark(job, rank, 'segments') or {}
-    mpi_job.sweep(set(mark.get('names', ())))
+    mpi_job.remove_segments(set(mark.get('names', ())))
 
 
 def _signs(job: pathlib.Path, num_ranks: int) -> list[int]:
-  """Returns what changes while any keeper lives."""
-  folders = [mpi_job.folder(job, rank) for rank in range(num_ranks)]
+  """Returns stamps that change while any keeper lives."""
+  folders = [mpi_job.find_rank_folder(job, rank) for rank in range(num_ranks)]
   return [path.stat().st_mtime_ns for path in folders]
 
 
 def _stop(process: subprocess.Popen) -> None:
-  """Ends mpiexec and what it has started; on its own it ends that first."""
-  for sent in (signal.SIGTERM, signal.SIGKILL):
+  """Ends mpiexec, which ends its processes first, and then what is left."""
+  for signal_number in (signal.SIGTERM, signal.SIGKILL):
     with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-      os.killpg(process.pid, sent)
+      os.killpg(process.pid, signal_number)
       process.wait(mpi_worker.GRACE_S)
 
 
-def _at_work(job: pathlib.Path, num_ranks: int) -> bool:
-  """Returns whether a rank that started has yet to end."""
+def _has_running_rank(job: pathlib.Path, num_ranks: int) -> bool:
+  """Returns whether a rank has yet to end, or to start."""
   marks = [
     (mpi_job.read_mark(job, r, 'started'), mpi_job.read_mark(job, r, 'ended'))
     for r in range(num_ranks)
   ]
-  started = [ended for began, ended in marks if began]
-  return not started or None in started
+  end_marks = [end_mark for start_mark, end_mark in marks if start_mark]
+  return not end_marks or None in end_marks
 
 
 def _wait(process, job: pathlib.Path, num_ranks: int, deadline_s) -> None:
-  """Waits until mpiexec ends, or there is nothing to wait for."""
+  """Waits until mpiexec ends, or no rank makes progress."""
   silence = mpi_job.Patience(deadline_s + 2 * mpi_worker.GRACE_S)
   # Keepers wait longer for a rank that never starts: they cannot know.
   rest = mpi_job.Patience(mpi_worker.GRACE_S)
@@ -190,23 +190,23 @@ def _wait(process, job: pathlib.Path, num_ranks: int, deadline_s) -> None:
       return
     mpi_job.touch_supervisor(job)
     signs = _signs(job, num_ranks)
-    if silence.over(signs):
+    if silence.has_run_out(signs):
       return
-    if rest.over(signs if _at_work(job, num_ranks) else None):
+    if rest.has_run_out(signs if _has_running_rank(job, num_ranks) else None):
       return
 
 
 def run_job(job: pathlib.Path) -> dict[str, np.ndarray]:
-  """Runs a filled job on this machine.
+  """Runs a job that `write_job` has written, on this machine.
 
   Returns:
-    `[R, ...]` by name, what `runtime.launch` returns.
+    As `runtime.launch`: `[R, ...]` by name.
 
   Raises:
     RanksError: a rank was lost or could not take part; it names the rank.
     candidates.CandidateError: there is no mpiexec.
   """
-  request = mpi_job.request(job)
+  request = mpi_job.read_request(job)
   num_ranks = request['num_ranks']
   mpi_job.touch_supervisor(job)
   with open(job / 'output.txt', 'w+', encoding='utf-8') as output:
@@ -228,7 +228,7 @@ def run_job(job: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def read_job(job: pathlib.Path) -> dict[str, np.ndarray]:
-  """Returns what a job that has ended computed, on this machine or others.
+  """Returns the outputs of a job that has ended, on this machine or others.
 
   Returns:
     As `run_job`.
@@ -236,30 +236,30 @@ def read_job(job: pathlib.Path) -> dict[str, np.ndarray]:
   Raises:
     RanksError: a rank was lost or could not take part; it names the rank.
   """
-  num_ranks = mpi_job.request(job)['num_ranks']
-  ended = mpi_job.endings(job, num_ranks)
-  if len(ended) < num_ranks or mpi_job.culprits(ended):
-    raise _error(job, num_ranks, ended)
+  num_ranks = mpi_job.read_request(job)['num_ranks']
+  endings = mpi_job.read_endings(job, num_ranks)
+  if len(endings) < num_ranks or mpi_job.find_causes(endings):
+    raise _error(job, num_ranks, endings)
   slabs = [
-    exchange.load(mpi_job.folder(job, rank) / 'outputs')
+    exchange.load(mpi_job.find_rank_folder(job, rank) / 'outputs')
     for rank in range(num_ranks)
   ]
   return {name: np.stack([slab[name] for slab in slabs]) for name in slabs[0]}
 
 
-def _error(job: pathlib.Path, num_ranks: int, ended) -> RanksError:
+def _error(job: pathlib.Path, num_ranks: int, endings) -> RanksError:
   """Says which rank is at fault; how the others ended is in `endings`."""
-  silent = sorted(set(range(num_ranks)) - {ending.rank for ending in ended})
+  silent = sorted(set(range(num_ranks)) - {ending.rank for ending in endings})
   if silent:
-    started = [mpi_job.read_mark(job, rank, 'started') for rank in silent]
-    how = 'ended without a word' if all(started) else 'did not start'
-    text = f'{rank_runtime.name_ranks(silent)} {how}'
+    start_marks = [mpi_job.read_mark(job, rank, 'started') for rank in silent]
+    reason = 'ended without a word' if all(start_marks) else 'did not start'
+    text = f'{rank_runtime.name_ranks(silent)} {reason}'
     ranks: tuple[int, ...] = tuple(silent)
   else:
-    text, ranks, ended = mpi_job.verdict(ended)
+    text, ranks, endings = mpi_job.explain_endings(endings)
   if len(silent) == num_ranks:
     text += ': ' + (job / 'output.txt').read_text()[-_STDERR_CHARS:]
-  return RanksError(f'mpi: {text}', ended, ranks)
+  return RanksError(f'mpi: {text}', endings, ranks)
 
 
 def launch(
@@ -295,8 +295,8 @@ class MpiMegakernel(candidates.Candidate):
   Attributes:
     options: granularity and cores.
     deadline_s: seconds without progress that end a launch.
-    name: what reports call it.
-    expert_placement: as of `host.Megakernel`.
+    name: its name in reports.
+    expert_placement: as in `host.Megakernel`.
   """
 
   capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
@@ -326,12 +326,11 @@ class MpiMegakernel(candidates.Candidate):
         view.config, policy, self.options
       ).image
       names = arrays.inputs_of(image)
-      layer = view.place(
-        {n: np.asarray(inputs[n]) for n in names if n in inputs}
-      )
+      pass_inputs = {n: np.asarray(inputs[n]) for n in names if n in inputs}
+      layer = view.place(pass_inputs)
       outputs = launch(image, layer, deadline_s=self.deadline_s)
       plan = runtime.route(image, layer['topk_ids'])
-      return view.restore(host.as_stages(image, plan, layer, outputs))
+      return view.restore(host.decode_sums(image, plan, layer, outputs))
 
   @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:

@@ -82,21 +82,29 @@ def _layer(num_ranks, storage, data, placement='combine'):
 
 
 def _compare(
-  direction, num_ranks, storage, grain, data, placement='combine', mapped=True
+  direction,
+  num_ranks,
+  storage,
+  grain,
+  data,
+  placement='combine',
+  use_shared_memory=True,
 ):
   config, policy, inputs = _layer(num_ranks, storage, data, placement)
   options = granularity.Options(event_grain=grain, **SIZES)
-  which = passes.from_direction(direction)[0]
-  image = compiler.COMPILE[which.direction](config, policy, options).image
-  given = {n: inputs[n] for n in arrays.INPUTS[which.direction]}
-  want = runtime.launch(image, given, threads=1)
-  if mapped:
-    ours = mpi_launcher.MpiMegakernel(options)
-    got = ours.run(config, policy, inputs, which)
+  layer_pass = passes.from_direction(direction)[0]
+  image = compiler.COMPILE[layer_pass.direction](config, policy, options).image
+  pass_inputs = {n: inputs[n] for n in arrays.INPUTS[layer_pass.direction]}
+  expected = runtime.launch(image, pass_inputs, threads=1)
+  if use_shared_memory:
+    candidate = mpi_launcher.MpiMegakernel(options)
+    actual = candidate.run(config, policy, inputs, layer_pass)
   else:
-    got = mpi_launcher.launch(image, given, mapped=False)
-  told = [{n: a.dtype for n, a in made.items()} for made in (got, want)]
-  assert told[0] == told[1] and not testing.differing(got, want)
+    actual = mpi_launcher.launch(image, pass_inputs, use_shared_memory=False)
+  dtypes = [
+    {n: a.dtype for n, a in outputs.items()} for outputs in (actual, expected)
+  ]
+  assert dtypes[0] == dtypes[1] and not testing.differing(actual, expected)
 
 
 @needs_mpi
@@ -132,27 +140,28 @@ class TestSameBits:
     assert not testing.differing(actual, expected)
 
   @pytest.mark.parametrize(
-    ('direction', 'num_ranks', 'mapped'),
+    ('direction', 'num_ranks', 'use_shared_memory'),
     [('backward', 2, True), ('forward', 4, False), ('backward', 4, False)],
   )
-  def test_weights_before_down_travel_home(self, direction, num_ranks, mapped):
-    # Not mapped: ranks do not write into each other's memory, as those of
-    # several machines, and puts are calls of MPI.
-    some = 'float32', 'expert', 'real', 'before_down'
-    _compare(direction, num_ranks, *some, mapped)
+  def test_weights_before_down_travel_home(
+    self, direction, num_ranks, use_shared_memory
+  ):
+    # Without shared memory, as between machines, puts are MPI calls.
+    settings = 'float32', 'expert', 'real', 'before_down'
+    _compare(direction, num_ranks, *settings, use_shared_memory)
 
 
 def _orphans() -> set[str]:
   """Returns the segments that no live process maps."""
-  mapped: set[str] = set()
+  mapped_segments: set[str] = set()
   for entry in pathlib.Path('/proc').iterdir():
     if entry.name.isdigit():
-      mapped |= mpi_job.segments_of(int(entry.name))
-  return {path.name for path in mpi_job.SHM.iterdir()} - mapped
+      mapped_segments |= mpi_job.list_segments(int(entry.name))
+  return {path.name for path in mpi_job.SHM.iterdir()} - mapped_segments
 
 
-def _write(job, deadline_s, of=LAYERS[4], **options) -> None:
-  image = testing.compile_layer(of, **SIZES)
+def _write(job, deadline_s, config=LAYERS[4], **options) -> None:
+  image = testing.compile_layer(config, **SIZES)
   inputs = testing.make_inputs(LAYERS[4], precision.PrecisionPolicy())
   mpi_launcher.write_job(job, image, inputs, deadline_s, **options)
 
@@ -198,32 +207,32 @@ def _says(error: mpi_launcher.RanksError, rank: int, text: str) -> None:
   """Checks that the error and every other rank that started name the rank."""
   assert error.ranks == (rank,)
   assert text in str(error)
-  others = [ending for ending in error.endings if ending.rank != rank]
-  assert len(others) == 3
-  for ending in others:
-    assert ending.how in ('error', 'stopped')
+  other_endings = [ending for ending in error.endings if ending.rank != rank]
+  assert len(other_endings) == 3
+  for ending in other_endings:
+    assert ending.outcome in ('error', 'stopped')
     assert ending.ranks == (rank,)
     assert f'rank {rank}' in ending.text
 
 
 def _other_version(job: pathlib.Path) -> None:
-  path = mpi_job.folder(job, 2) / 'image.bin'
+  path = mpi_job.find_rank_folder(job, 2) / 'image.bin'
   image = bytearray(path.read_bytes())
   np.frombuffer(image, layout.HEADER, 1)['version'] += 1
   path.write_bytes(image_lib.seal(image))
 
 
 def _other_image(job: pathlib.Path) -> None:
-  path = mpi_job.folder(job, 1) / 'image.bin'
+  path = mpi_job.find_rank_folder(job, 1) / 'image.bin'
   path.write_bytes(testing.compile_layer(LAYERS[4], row_block=8))
 
 
 def _bad_input(job: pathlib.Path) -> None:
-  path = mpi_job.folder(job, 3) / 'inputs'
-  held = exchange.load(path)
-  x = held['x'].copy()
+  path = mpi_job.find_rank_folder(job, 3) / 'inputs'
+  inputs = exchange.load(path)
+  x = inputs['x'].copy()
   x[5, 1] = np.nan
-  exchange.save(path, held | dict(x=x))
+  exchange.save(path, inputs | dict(x=x))
 
 
 _KILLED = 'was killed by signal 9'

@@ -27,8 +27,8 @@ from typing import Any
 from hpmoe.parity_tests.ascend import mpi_drills
 from hpmoe.parity_tests.ascend import mpi_job
 
-# What a rank has beyond the deadline to say why it gives up, or to give up when
-# another rank is lost.
+# Time that a rank has after the deadline to report why it gives up, or after
+# another rank was lost.
 GRACE_S = 1.5
 # MPICH 5.0.2 takes 5.4 MB of shared memory for each rank of a machine before
 # the first window.
@@ -50,7 +50,7 @@ def rank_of_process() -> int:
 
 
 class Pulse:
-  """What a rank does now, in memory that its keeper shares."""
+  """What a rank is doing, in memory that it shares with its keeper."""
 
   _LAYOUT = struct.Struct('<qq64s')
 
@@ -59,7 +59,7 @@ class Pulse:
     self._count = 0
 
   def beat(self, phase: str, needs: int | None = None) -> None:
-    """Says what comes now, and whose help it needs: see `Ending.needs`."""
+    """Notes the phase that begins, and which rank it needs: `Ending.needs`."""
     self._count += 1
     peer = _NOBODY if needs is None else needs
     self._LAYOUT.pack_into(
@@ -67,7 +67,7 @@ class Pulse:
     )
 
   def read(self) -> tuple[int, str, int | None]:
-    """Returns the count of beats, the phase in words, and whom it needs."""
+    """Returns the count of beats, the phase in words, and the rank it needs."""
     count, peer, phase = self._LAYOUT.unpack_from(self._memory, 0)
     words = phase.rstrip(b'\0').decode() or 'starting'
     if peer >= 0:
@@ -83,7 +83,7 @@ class Keeper:
     self._rank = rank
     self._pid = pid
     self._pulse = pulse
-    request = mpi_job.request(job)
+    request = mpi_job.read_request(job)
     self._num_ranks = request['num_ranks']
     self._deadline_s = request['deadline_s']
     self._patience = mpi_job.Patience(self._deadline_s + GRACE_S)
@@ -91,16 +91,16 @@ class Keeper:
     self._alone_patience = mpi_job.Patience(self._deadline_s + GRACE_S)
     self._segments: set[str] = set()
 
-  def _lost(self) -> str:
-    """Returns the ranks that ended without being done, in words."""
+  def _name_lost_ranks(self) -> str:
+    """Returns the names of the ranks that ended without being done."""
     return ', '.join(
       f'rank {ending.rank}'
-      for ending in mpi_job.endings(self._job, self._num_ranks)
-      if ending.how != mpi_job.DONE
+      for ending in mpi_job.read_endings(self._job, self._num_ranks)
+      if ending.outcome != mpi_job.SUCCESS
     )
 
   def _note_segments(self) -> None:
-    names = mpi_job.segments_of(self._pid)
+    names = mpi_job.list_segments(self._pid)
     if names <= self._segments:
       return
     self._segments |= names
@@ -108,25 +108,25 @@ class Keeper:
     mpi_job.write_mark(self._job, self._rank, 'segments', mark)
 
   def _verdict(self) -> mpi_job.Ending | None:
-    """Returns how the rank must be ended now, if it must."""
+    """Returns the ending to report if the rank must be killed now."""
     beats, phase, needs = self._pulse.read()
-    # Whatever call it is in, who was stopped waits for nobody.
+    # A process that a signal stopped waits for no rank, whatever its call.
     if mpi_job.is_stopped(self._pid):
       phase, needs = f'stopped while {phase}', None
     needs = self._rank if needs is None else needs
-    lost = self._lost()
-    if lost and self._lost_patience.over(True):
+    lost_ranks = self._name_lost_ranks()
+    if lost_ranks and self._lost_patience.has_run_out(True):
       return self._ending(
         'stopped',
-        f'did not go on after {lost} ended: it was {phase}',
+        f'did not go on after {lost_ranks} ended: it was {phase}',
         needs=needs,
       )
     sign = mpi_job.supervisor_sign(self._job)
-    if self._alone_patience.over(sign) and sign is not None:
+    if self._alone_patience.has_run_out(sign) and sign is not None:
       return self._ending('stopped', 'was not waited for any more', ranks=())
-    # An import has no beats, and takes long where many ranks start at once.
-    starts = phase in _STARTS and mpi_job.cpu_of(self._pid)
-    if self._patience.over((beats, starts)):
+    # An import has no beats, and takes long if many ranks start at once.
+    starts = phase in _STARTS and mpi_job.read_cpu_times(self._pid)
+    if self._patience.has_run_out((beats, starts)):
       return self._ending(
         'hung',
         f'did not go on for {self._deadline_s + GRACE_S:g} s: it was {phase}',
@@ -134,26 +134,26 @@ class Keeper:
       )
     return None
 
-  def _ending(self, how: str, text: str, ranks=None, needs=None):
+  def _ending(self, outcome: str, text: str, ranks=None, needs=None):
     ranks = (self._rank,) if ranks is None else tuple(ranks)
     text = f'rank {self._rank} {text}'
-    return mpi_job.Ending(self._rank, how, text, ranks, needs)
+    return mpi_job.Ending(self._rank, outcome, text, ranks, needs)
 
   def _read_status(self, status: int) -> mpi_job.Ending:
-    told = mpi_job.read_mark(self._job, self._rank, 'error')
-    if told:
-      return mpi_job.Ending(self._rank, **told)
+    error_mark = mpi_job.read_mark(self._job, self._rank, 'error')
+    if error_mark:
+      return mpi_job.Ending(self._rank, **error_mark)
     if not status:
-      return self._ending(mpi_job.DONE, 'is done', ranks=())
-    how = (
+      return self._ending(mpi_job.SUCCESS, 'is done', ranks=())
+    reason = (
       f'was killed by signal {os.WTERMSIG(status)}'
       if os.WIFSIGNALED(status)
       else f'ended with exit status {os.waitstatus_to_exitcode(status)}'
     )
-    return self._ending('died', f'{how} while {self._pulse.read()[1]}')
+    return self._ending('died', f'{reason} while {self._pulse.read()[1]}')
 
   def watch(self) -> mpi_job.Ending:
-    """Returns how the rank ended, when it has."""
+    """Waits until the rank has ended, and returns how."""
     while True:
       pid, status = os.waitpid(self._pid, os.WNOHANG)
       if pid:
@@ -164,17 +164,19 @@ class Keeper:
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         return verdict
-      mpi_job.folder(self._job, self._rank).touch()
+      mpi_job.find_rank_folder(self._job, self._rank).touch()
       time.sleep(_TICK_S)
 
   def linger(self) -> None:
     """Waits for the other ranks: mpiexec ends them when this process goes."""
     patience = mpi_job.Patience(self._deadline_s + 2 * GRACE_S)
-    ended: list[mpi_job.Ending] = []
-    while len(ended) < self._num_ranks and not patience.over(len(ended)):
+    endings: list[mpi_job.Ending] = []
+    while len(endings) < self._num_ranks and not patience.has_run_out(
+      len(endings)
+    ):
       time.sleep(_TICK_S)
-      ended = mpi_job.endings(self._job, self._num_ranks)
-    mpi_job.sweep(self._segments)
+      endings = mpi_job.read_endings(self._job, self._num_ranks)
+    mpi_job.remove_segments(self._segments)
 
 
 def _wait_for_ranks(job: pathlib.Path, request, pulse: Pulse) -> list[dict]:
@@ -194,13 +196,13 @@ def _wait_for_ranks(job: pathlib.Path, request, pulse: Pulse) -> list[dict]:
     marks = [mpi_job.read_mark(job, rank, 'ready') for rank in range(num_ranks)]
     if None not in marks:
       return [mark for mark in marks if mark]
-    # Those that started have keepers, which tell if they do not go on.
+    # Ranks that started have keepers, which report a lack of progress.
     missing = [
       rank
       for rank in range(num_ranks)
       if mpi_job.read_mark(job, rank, 'started') is None
     ]
-    if missing and patience.over(missing):
+    if missing and patience.has_run_out(missing):
       raise rank_runtime.RankError(
         f'{rank_runtime.name_ranks(missing)} did not start within '
         f'{request["deadline_s"]:g} s',
@@ -210,7 +212,11 @@ def _wait_for_ranks(job: pathlib.Path, request, pulse: Pulse) -> list[dict]:
 
 
 def make_check(job: pathlib.Path, num_ranks: int, every_s: float = 0.05):
-  """Returns what raises RankLost or Asked when another rank has ended badly."""
+  """Returns a function that raises if another rank has ended badly.
+
+  It raises RankLost if that rank died or had an error, and else
+  DiagnosisRequest.
+  """
   from hpmoe.backend_ascend.host.ranks import rank_runtime
 
   last = [time.monotonic()]
@@ -219,8 +225,8 @@ def make_check(job: pathlib.Path, num_ranks: int, every_s: float = 0.05):
     if time.monotonic() - last[0] < every_s:
       return
     last[0] = time.monotonic()
-    bad = mpi_job.culprits(mpi_job.endings(job, num_ranks))
-    if bad and bad[0].how in ('died', 'error'):
+    bad = mpi_job.find_causes(mpi_job.read_endings(job, num_ranks))
+    if bad and bad[0].outcome in ('died', 'error'):
       raise rank_runtime.RankLost(bad[0].text, bad[0].ranks)
     if bad:
       raise rank_runtime.DiagnosisRequest
@@ -231,11 +237,11 @@ def make_check(job: pathlib.Path, num_ranks: int, every_s: float = 0.05):
 def check_shared_memory(marks: list[dict]) -> None:
   """Checks that every rank's windows fit into its machine's memory.
 
-  Writing to a segment that does not fit is a bus error, which tells nobody
-  anything; so this comes before.
+  Writing to a segment that does not fit is a bus error, which names no cause;
+  so this is checked before.
 
   Args:
-    marks: 'ready', of every rank.
+    marks: the mark 'ready' of every rank.
 
   Raises:
     rank_runtime.RankError: the same on every rank.
@@ -257,33 +263,33 @@ def check_shared_memory(marks: list[dict]) -> None:
     free[mark['host']] = left - mark['need']
 
 
-def _needed(image) -> int:
-  """Returns the shared memory that a rank takes; 0 for a bad image."""
+def _count_shared_bytes(image) -> int:
+  """Returns the bytes of shared memory of a rank; 0 for a bad image."""
   from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 
   if not isinstance(image, image_lib.Image):
-    return 0  # `agree` says what is wrong with it
+    return 0  # `agree` reports what is wrong with it
   windows = image.heap_bytes, 4 * len(image.tables['events'])
   return MPI_BYTES + sum(-(-size // _PAGE) * _PAGE for size in windows)
 
 
 def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
-  """Does the rank's part of the job."""
+  """Runs the rank's part of the job."""
   pulse.beat('importing')
   from hpmoe.backend_ascend.host.ranks import mpi_transport
   from hpmoe.backend_ascend.host.ranks import rank_runtime
   from hpmoe.parity_tests.candidates import exchange
 
-  request = mpi_job.request(job)
-  here = mpi_job.folder(job, rank)
+  request = mpi_job.read_request(job)
+  rank_folder = mpi_job.find_rank_folder(job, rank)
   pulse.beat('reading its inputs')
-  image = rank_runtime.load_if_good((here / 'image.bin').read_bytes())
-  inputs = exchange.load(here / 'inputs')
+  image = rank_runtime.load_if_good((rank_folder / 'image.bin').read_bytes())
+  inputs = exchange.load(rank_folder / 'inputs')
   limit = request['shared_memory']
   free = mpi_job.free_shared_memory()
   mark = dict(
     host=os.uname().nodename,
-    need=_needed(image),
+    need=_count_shared_bytes(image),
     free=free if limit is None else min(free, limit),
   )
   mpi_job.write_mark(job, rank, 'ready', mark)
@@ -295,16 +301,16 @@ def _launch(job: pathlib.Path, rank: int, pulse: Pulse) -> None:
     pulse.beat,
     make_check(job, request['num_ranks']),
     # A drill counts puts, on its rank only.
-    use_shared_memory=request['mapped'] and not request['drills'],
+    use_shared_memory=request['use_shared_memory'] and not request['drills'],
   )
   outputs = rank_runtime.launch_rank(
     image,
     inputs,
-    mpi_drills.drill(transport, request),
+    mpi_drills.plan_drill(transport, request),
     deadline_s=request['deadline_s'],
   )
   pulse.beat('writing its outputs')
-  exchange.save(here / 'outputs', outputs)
+  exchange.save(rank_folder / 'outputs', outputs)
   transport.close()
   mpi_transport.load_mpi().Finalize()
 
@@ -314,29 +320,35 @@ def _run_rank(job: pathlib.Path, rank: int, pulse: Pulse) -> int:
   from hpmoe.backend_ascend.host.launch import runtime
   from hpmoe.backend_ascend.host.ranks import rank_runtime
 
-  told: dict[str, Any]
+  error_mark: dict[str, Any]
   try:
     _launch(job, rank, pulse)
     return 0
   except rank_runtime.RankLost as error:
     text = f'{error} (rank {rank} saw it)'
-    told = dict(how='stopped', text=text, ranks=error.ranks)
+    error_mark = dict(outcome='stopped', text=text, ranks=error.ranks)
   except rank_runtime.RankError as error:
-    told = dict(how='error', text=str(error), ranks=error.ranks)
+    error_mark = dict(outcome='error', text=str(error), ranks=error.ranks)
   except runtime.WaitError as error:
     owing = sorted({task.rank for task in error.diagnosis.suspects})
-    told = dict(how='waits', text=f'rank {rank}: {error}', ranks=owing)
+    error_mark = dict(
+      outcome='waits', text=f'rank {rank}: {error}', ranks=owing
+    )
   except rank_runtime.DiagnosisRequest:
     phase = pulse.read()[1]
-    told = dict(how='waits', text=f'rank {rank} was {phase}', ranks=())
+    error_mark = dict(
+      outcome='waits', text=f'rank {rank} was {phase}', ranks=()
+    )
   except Exception as error:  # pylint: disable=broad-except
-    told = dict(how='error', text=f'rank {rank}: {error!r}', ranks=[rank])
-  mpi_job.write_mark(job, rank, 'error', told)
+    error_mark = dict(
+      outcome='error', text=f'rank {rank}: {error!r}', ranks=[rank]
+    )
+  mpi_job.write_mark(job, rank, 'error', error_mark)
   return _GAVE_UP
 
 
 def _be_rank(job: pathlib.Path, rank: int, pulse: Pulse, keeper: int) -> None:
-  """The forked process; never returns."""
+  """Runs the rank in the forked process; never returns."""
   ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
   status = _GAVE_UP
   try:
@@ -354,7 +366,7 @@ def main(job: pathlib.Path) -> None:
   # farewell.
   signal.signal(signal.SIGUSR1, signal.SIG_IGN)
   rank = rank_of_process()
-  mpi_drills.before_start(mpi_job.request(job), rank)
+  mpi_drills.before_start(mpi_job.read_request(job), rank)
   pulse = Pulse()
   keeper = os.getpid()
   pid = os.fork()
@@ -367,7 +379,7 @@ def main(job: pathlib.Path) -> None:
   watcher = Keeper(job, rank, pid, pulse)
   ending = watcher.watch()
   mpi_job.write_mark(job, rank, 'ended', json.loads(json.dumps(vars(ending))))
-  if ending.how != mpi_job.DONE:
+  if ending.outcome != mpi_job.SUCCESS:
     watcher.linger()
 
 

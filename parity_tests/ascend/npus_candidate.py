@@ -1,6 +1,6 @@
 """Several NPUs as a candidate: each rank in a process of its own.
 
-Their devices are the twin, unless --npus names what was built for real ones.
+Each device is the twin, unless --npus names a folder built for real NPUs.
 """
 
 from collections.abc import Callable
@@ -30,23 +30,23 @@ LIBRARY, KERNEL = 'libhpmoe_npus.so', 'hpmoe_megakernel.o'
 FLAGS = flag_tables.read_flags('npus')
 
 
-class _Held:
-  """Ranks that wait for the next launch of the images that they know."""
+class _RankPool:
+  """Processes of ranks that keep an image loaded for the next launch."""
 
   def __init__(self):
     self._stack = contextlib.ExitStack()
-    self._known: image_lib.Image | None = None
+    self._image: image_lib.Image | None = None
     self.twin: rehearsal.Rehearsal | None = None
     self.ranks: local_ranks.LocalRanks | None = None
 
   def take(
     self, owner: 'Npus', image: image_lib.Image
   ) -> local_ranks.LocalRanks:
-    """Returns ranks that can launch an image."""
-    if self.ranks is None or self._known is not image:
+    """Returns ranks that have the image loaded, started if need be."""
+    if self.ranks is None or self._image is not image:
       self.close()
       self.ranks = self._start(owner, image)
-      self._known = image
+      self._image = image
     return self.ranks
 
   def _start(
@@ -80,21 +80,23 @@ class _Held:
 
 @dataclasses.dataclass(frozen=True)
 class Npus(twin_candidate.Twin):
-  """The image that the host would run, by the host program of NPUs.
+  """Launches on NPUs the image that the host would run.
 
   Attributes:
-    npus: folder of what was built for NPUs; '': the twin is every device.
+    npus: folder with the library and kernel built for NPUs; '': each device is
+      the twin.
+    rank_pool: the ranks' processes.
   """
 
   name: str = NAME
   npus: str = ''
-  held: _Held = dataclasses.field(
-    default_factory=_Held, init=False, compare=False, repr=False
+  rank_pool: _RankPool = dataclasses.field(
+    default_factory=_RankPool, init=False, compare=False, repr=False
   )
 
   def __post_init__(self):
     super().__post_init__()
-    weakref.finalize(self, self.held.close)
+    weakref.finalize(self, self.rank_pool.close)
 
   def ready(self, case, beside='') -> Self:
     """See `candidates.Candidate`."""
@@ -113,39 +115,39 @@ class Npus(twin_candidate.Twin):
 
   @property
   def serial(self) -> Callable[..., dict[str, np.ndarray]] | None:
-    """As the twin's; an NPU adds in an order that is not published."""
+    """As the twin's; None on NPUs, whose order of additions is unknown."""
     return None if self.npus else super().serial
 
   def _launch(
-    self, which, image, plan, inputs, fault, *, modes, asked, view
+    self, layer_pass, image, plan, inputs, fault, *, modes, output_names, view
   ) -> dict[str, np.ndarray]:
-    del fault, modes, asked
+    del fault, modes, output_names
     try:
-      outputs = self.held.take(self, image).run(image, inputs)
+      outputs = self.rank_pool.take(self, image).run(image, inputs)
     except local_ranks.RanksError as error:
       raise self._failure(image, error) from error
     except RuntimeError as error:
       raise candidates.CandidateError(f'{self.name}: {error}') from error
     self._raise_findings(image)
     self.launches.append(
-      image_launch.ImageLaunch(which, image=image, plan=plan, view=view)
+      image_launch.ImageLaunch(layer_pass, image=image, plan=plan, view=view)
     )
     return outputs
 
   def _raise_findings(self, image) -> None:
     """Raises what the twin found in its last launch."""
-    twin = self.held.twin
-    found = twin and twin.reports and twin.reports[-1]
-    findings = twin_report.findings(image, found) if found else ()
+    twin = self.rank_pool.twin
+    report = twin and twin.reports and twin.reports[-1]
+    findings = twin_report.findings(image, report) if report else ()
     if findings:
-      self.held.close()
+      self.rank_pool.close()
       raise twin_candidate.TwinFailure(twin_runtime.TwinError(findings))
 
   def _failure(self, image, error) -> candidates.CandidateError:
-    """Returns what ranks that failed say; no launch follows on theirs."""
+    """Returns the error of ranks that failed, whose processes it ends."""
     self._raise_findings(image)
-    self.held.close()
-    for said in error.said.values():
-      if isinstance(said, runtime.WaitError):
-        return candidates.CandidateError(str(error), said.diagnosis)
+    self.rank_pool.close()
+    for rank_error in error.said.values():
+      if isinstance(rank_error, runtime.WaitError):
+        return candidates.CandidateError(str(error), rank_error.diagnosis)
     return candidates.CandidateError(f'{self.name}: {error}')

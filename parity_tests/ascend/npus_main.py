@@ -44,41 +44,43 @@ _AIV = flags.DEFINE_integer('aiv', 48, 'Vector cores of an NPU.')
 _DEADLINE = flags.DEFINE_float('deadline', 60.0, 'Seconds of one wait.')
 _START = flags.DEFINE_float('start_s', 120.0, 'Seconds for ranks to start.')
 
-_FAILED = 3
+_FAILURE = 3
 
 
 def _images(case: folder_lib.Folder, rank: int) -> dict:
   """Returns the images of each kind of data, by pass, and the rank's data."""
   options = granularity.Options(num_aic=_AIC.value, num_aiv=_AIV.value)
-  made = {}
+  parts = {}
   for data in case.data:
-    held = case.share([rank], data)
+    share = case.share([rank], data)
     images = {
-      which: compiler.COMPILE[which.direction](
-        held.config, held.policy, options, target='ascend'
+      layer_pass: compiler.COMPILE[layer_pass.direction](
+        share.config, share.policy, options, target='ascend'
       ).image
-      for which in passes.from_direction(case.direction)
+      for layer_pass in passes.from_direction(case.direction)
     }
-    made[data] = (held.arrays, images)
-  return made
+    parts[data] = (share.arrays, images)
+  return parts
 
 
-def _run(launch, held, images, rank: int) -> dict[str, np.ndarray]:
-  """Returns what the passes make; the backward pass reads the forward's."""
-  found: dict[str, np.ndarray] = {}
+def _run(launch, share_arrays, images, rank: int) -> dict[str, np.ndarray]:
+  """Returns the outputs of all passes; the backward reads the forward's."""
+  outputs: dict[str, np.ndarray] = {}
   for image in images.values():
     unread = {'returned'} if image.policy.placement in tensors.EARLY else set()
     names = [n for n in arrays.INPUTS[image.direction] if n not in unread]
-    given = {
-      n: found[n] if n in found else np.ascontiguousarray(held[n][rank])
+    inputs = {
+      n: outputs[n]
+      if n in outputs
+      else np.ascontiguousarray(share_arrays[n][rank])
       for n in names
     }
-    found |= launch.run(image, given)
-  return found
+    outputs |= launch.run(image, inputs)
+  return outputs
 
 
 def _devices(comm, stack: contextlib.ExitStack) -> tuple:
-  """Returns library, kernel, and the twin's process where this one has it."""
+  """Returns the library, the kernel, and on rank 0 the twin's process."""
   if _NPUS.value:
     folder = pathlib.Path(_NPUS.value).absolute()
     return (
@@ -105,12 +107,12 @@ def run(case: folder_lib.Folder, comm) -> None:
       f'case: expected one of {comm.num_ranks} ranks, as many as there are '
       f'processes, got {case.config.num_ranks}'
     )
-  made = _images(case, comm.rank)
-  told = read_case.load(_CASE.value)
+  parts = _images(case, comm.rank)
+  case_tables = read_case.load(_CASE.value)
   with contextlib.ExitStack() as stack:
     library, kernel, twin = _devices(comm, stack)
     images = [
-      image for _, by_pass in made.values() for image in by_pass.values()
+      image for _, by_pass in parts.values() for image in by_pass.values()
     ]
     with npu_launch.Launch(
       images,
@@ -122,9 +124,9 @@ def run(case: folder_lib.Folder, comm) -> None:
       start_s=_START.value,
       poison=True,
     ) as launch:
-      for data, (held, by_pass) in made.items():
-        found = _run(launch, held, by_pass, comm.rank)
-        read_case.write(_OUT.value, told, data, found, comm.rank)
+      for data, (share_arrays, by_pass) in parts.items():
+        outputs = _run(launch, share_arrays, by_pass, comm.rank)
+        read_case.write(_OUT.value, case_tables, data, outputs, comm.rank)
     comm.allgather(None)  # all have left the devices
     findings = twin.findings() if twin else []
   if findings:
@@ -140,7 +142,7 @@ def main(argv: list[str]) -> int:
     run(folder_lib.read(_CASE.value), comm)
   except (ValueError, RuntimeError) as error:
     print(f'npus_main: rank {comm.rank}: {error}', file=sys.stderr, flush=True)
-    code = 2 if isinstance(error, ValueError) else _FAILED
+    code = 2 if isinstance(error, ValueError) else _FAILURE
     if isinstance(comm, comms.MpiComm):
       comm.leave(code)
     return code

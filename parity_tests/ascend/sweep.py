@@ -1,10 +1,9 @@
 """`hpmoe sweep`: parity for every shape, routing, dtype and granularity.
 
-The oracle answers once for each set of inputs.  The first granularity is judged
-in all four lanes.  The others must give the same bits as the first (the first
-law of the project), in which case its verdicts in the lanes bounded and
-standard are theirs too; where a bit differs, all lanes judge again, to say
-where, and the case fails.
+The oracle runs once for each set of inputs.  The first granularity is judged in
+all four lanes.  The others must return the same bits as the first; then its
+verdicts in the lanes bounded and standard hold for them too.  If a bit differs,
+all lanes judge again to show where, and the case fails.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +34,7 @@ ERROR = 'error'
 _WEIGHT_GRADS = {
   order: n for n, order in granularity.WEIGHT_GRAD_ORDERS.items()
 }
-# What is not the product of its lists.
+# Their product is not complete: an order belongs to some dtypes only.
 _SUMS = ('dtypes', 'accumulation_orders')
 
 
@@ -46,12 +45,12 @@ class Plan:
   Attributes:
     presets, ranks, routings, dtypes: inputs.
     event_grains, row_blocks: granularities of the backend.
-    chain_rows, weight_grad_orders: of its backward pass.
-    accumulation_orders: of its sums, each of the dtypes that have it.
+    chain_rows, weight_grad_orders: granularities of its backward pass.
+    accumulation_orders: of its sums; each for the dtypes that have it.
     relay: whether rows are relayed.
     direction: one of `passes.DIRECTIONS`.
     tokens: T instead of the presets'.
-    seed: of all values.
+    seed: seed of all values.
     placement: where the routing weight multiplies.
   """
 
@@ -84,17 +83,17 @@ class Plan:
 
   @property
   def sums(self) -> tuple[tuple[str, str], ...]:
-    """Storage dtypes with each order that is asked for of them."""
+    """Pairs of a storage dtype and an order of accumulation."""
     return precision.sums(self.dtypes, self.accumulation_orders)
 
   @property
   def cases(self) -> int:
-    held = [v for n, v in vars(self).items() if n not in _SUMS]
-    lists = [value for value in held if isinstance(value, (tuple, list))]
+    fields = [v for n, v in vars(self).items() if n not in _SUMS]
+    lists = [value for value in fields if isinstance(value, (tuple, list))]
     return math.prod(map(len, (self.sums, *lists)))
 
-  def asked(self) -> Iterator[case_lib.Case]:
-    """Yields what is asked, once per set of inputs.
+  def iterate_cases(self) -> Iterator[case_lib.Case]:
+    """Yields the cases, one for each set of inputs.
 
     All routings of a shape get the lossless capacity, so that the oracle is
     compiled once for all of them.
@@ -134,17 +133,17 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
-  """One line of the sweep.
+class CaseResult:
+  """The result of one case under one granularity.
 
   Attributes:
     preset, ranks, dtype, accumulation_order, routing, event_grain, row_block,
-      chain_rows, weight_grad_order, relay: which case.
+      chain_rows, weight_grad_order, relay: the case and its granularity.
     verdict: 'pass', 'fail' or 'error'.
-    judged: 'all lanes', or 'same bits' as the case that was.
+    judgement: 'all lanes', or 'same bits' as a case judged in all lanes.
     tiles: tiles compared.
     worst_ulp: of the lane bounded, by stage.
-    why: what failed.
+    reason: what failed.
     seconds: wall time.
   """
 
@@ -159,10 +158,10 @@ class Case:
   weight_grad_order: str
   relay: bool
   verdict: str
-  judged: str
+  judgement: str
   tiles: int
   worst_ulp: dict[str, int]
-  why: str
+  reason: str
   seconds: float
 
 
@@ -170,32 +169,32 @@ def run(
   plan: Plan,
   write: Callable[[dict[str, object]], None],
   progress: Callable[[str], None] = lambda step: None,
-) -> list[Case]:
+) -> list[CaseResult]:
   """Runs every case.
 
   Args:
     plan: what to cover.
-    write: called with every case as plain data as soon as it is known.
-    progress: called with the name of each case as it begins.
+    write: called with each result as plain data, as soon as it is known.
+    progress: called with the name of each case before it runs.
 
   Raises:
     ValueError: the plan names something that does not exist.
   """
-  cases = []
-  for one in list(plan.asked()):  # all shapes first: one may be wrong
-    bench = bench_lib.Bench(one, keep=True)
+  results = []
+  for case in list(plan.iterate_cases()):  # a wrong shape fails before any runs
+    bench = bench_lib.Bench(case, keep=True)
     first = None
     for options in plan.options():
-      progress(_named(one, options))
-      case, first = _case(one, options, bench, first)
-      write(dataclasses.asdict(case))
-      cases.append(case)
-  return cases
+      progress(_describe_case(case, options))
+      result, first = _run_case(case, options, bench, first)
+      write(_to_row(result))
+      results.append(result)
+  return results
 
 
 @dataclasses.dataclass(frozen=True)
 class _Recording(host.Megakernel):
-  """Our backend, its answers kept: exact data first, passes in order."""
+  """Our backend, recording its outputs: exact data first, passes in order."""
 
   answers: list[dict[str, np.ndarray]] = dataclasses.field(
     default_factory=list, init=False
@@ -218,34 +217,34 @@ class _First:
   worst_ulp: dict[str, int]
 
 
-def _case(
-  asked: case_lib.Case,
+def _run_case(
+  case: case_lib.Case,
   options: granularity.Options,
   bench: bench_lib.Bench,
   first: _First | None,
-) -> tuple[Case, _First | None]:
+) -> tuple[CaseResult, _First | None]:
   start = time.perf_counter()
   candidate = _Recording(options)
   try:
-    if first is not None and _same_bits(asked, bench, candidate, first):
+    if first is not None and _same_bits(case, bench, candidate, first):
       end = ('pass', 'same bits', first.tiles, first.worst_ulp, '')
     else:
       candidate.answers.clear()
-      results = bench.judge(request_lib.Request(asked, candidate))
+      results = bench.judge(request_lib.Request(case, candidate))
       end = _outcome(results)
       if first is not None and end[0] == verdicts.PASS:
-        why = 'passes in all lanes, but not with the bits of the first case'
-        end = (verdicts.FAIL, *end[1:-1], why)
+        reason = 'passes in all lanes, but not with the bits of the first case'
+        end = (verdicts.FAIL, *end[1:-1], reason)
       if first is None and end[0] == verdicts.PASS:
         first = _First(candidate.answers, end[2], end[3])
   except candidates.CandidateError as error:
     end = (ERROR, 'all lanes', 0, {}, str(error))
-  case = Case(
-    asked.preset,
-    asked.ranks,
-    asked.dtype,
-    asked.accumulation_order,
-    asked.routing,
+  result = CaseResult(
+    case.preset,
+    case.ranks,
+    case.dtype,
+    case.accumulation_order,
+    case.routing,
     options.event_grain,
     options.row_block,
     options.chain_rows,
@@ -254,44 +253,46 @@ def _case(
     *end,
     round(time.perf_counter() - start, 3),
   )
-  return case, first
+  return result, first
 
 
 def _same_bits(
-  asked: case_lib.Case,
+  case: case_lib.Case,
   bench: bench_lib.Bench,
   candidate: _Recording,
   first: _First,
 ) -> bool:
   expected = iter(first.answers)
-  for made in map(bench.inputs, inputs_lib.DATA):
-    saved: passes.Tensors = {}
-    for which in asked.passes:
-      case = bench.case(candidate, which, made, saved)
-      saved = case.run(candidate.run)
+  for inputs in map(bench.inputs, inputs_lib.DATA):
+    outputs: passes.Tensors = {}
+    for layer_pass in case.passes:
+      pass_case = bench.case(candidate, layer_pass, inputs, outputs)
+      outputs = pass_case.run(candidate.run)
       right = next(expected)
-      for name in which.outputs:
-        if not np.array_equal(ulp.bits(saved[name]), ulp.bits(right[name])):
+      for name in layer_pass.outputs:
+        if not np.array_equal(ulp.bits(outputs[name]), ulp.bits(right[name])):
           return False
   return True
 
 
 def _outcome(results: Sequence[verdicts.Result]):
-  failed = [r for r in results if r.verdict == verdicts.FAIL]
-  why = '; '.join(
-    f'{r.stage} {r.lane} {r.rule} {r.why}'.strip() for r in failed
+  failures = [r for r in results if r.verdict == verdicts.FAIL]
+  reason = '; '.join(
+    f'{r.stage} {r.lane} {r.rule} {r.why}'.strip() for r in failures
   )
   return (
-    verdicts.FAIL if failed else verdicts.PASS,
+    verdicts.FAIL if failures else verdicts.PASS,
     'all lanes',
     sum(r.tiles for r in results),
     {r.stage: r.worst_ulp for r in results if r.lane == 'bounded'},
-    why,
+    reason,
   )
 
 
-def _named(case: Case | case_lib.Case, cut: Case | granularity.Options) -> str:
-  """Returns what tells a case from others, as progress and failures do."""
+def _describe_case(
+  case: CaseResult | case_lib.Case, cut: CaseResult | granularity.Options
+) -> str:
+  """Returns the name of a case in progress and failures."""
   order = case.accumulation_order
   return (
     f'{case.preset} R={case.ranks} {case.dtype} '
@@ -300,50 +301,57 @@ def _named(case: Case | case_lib.Case, cut: Case | granularity.Options) -> str:
   )
 
 
-def holds(cases: Sequence[Case]) -> bool:
+def all_pass(cases: Sequence[CaseResult]) -> bool:
   return all(case.verdict == verdicts.PASS for case in cases)
 
 
-def to_json(plan: Plan, cases: Sequence[Case]) -> dict[str, Any]:
+def to_json(plan: Plan, cases: Sequence[CaseResult]) -> dict[str, Any]:
   """Returns plan, counts by preset and dtype, and cases, as plain data."""
   return dict(
-    verdict=verdicts.PASS if holds(cases) else verdicts.FAIL,
+    verdict=verdicts.PASS if all_pass(cases) else verdicts.FAIL,
     plan=plan,
-    groups=_groups(cases),
-    cases=cases,
+    groups=_count_groups(cases),
+    cases=[_to_row(case) for case in cases],
     versions=versions.list_versions(),
   )
 
 
-def _groups(cases: Sequence[Case]) -> list[dict[str, Any]]:
+def _to_row(result: CaseResult) -> dict[str, Any]:
+  """Returns a result as the report's JSON names its fields."""
+  row = dataclasses.asdict(result)
+  names = dict(judgement='judged', reason='why')
+  return {names.get(name, name): value for name, value in row.items()}
+
+
+def _count_groups(cases: Sequence[CaseResult]) -> list[dict[str, Any]]:
   """Returns counts by preset and dtype."""
-  groups = itertools.groupby(
+  cases_by_group = itertools.groupby(
     sorted(cases, key=lambda c: (c.preset, c.dtype)),
     key=lambda c: (c.preset, c.dtype),
   )
-  found = []
-  for (preset, dtype), group in groups:
-    mine = list(group)
-    found.append(
+  groups = []
+  for (preset, dtype), group in cases_by_group:
+    group_results = list(group)
+    groups.append(
       dict(
         preset=preset,
         dtype=dtype,
-        cases=len(mine),
-        passed=sum(c.verdict == verdicts.PASS for c in mine),
-        tiles=sum(c.tiles for c in mine),
-        seconds=round(sum(c.seconds for c in mine), 1),
+        cases=len(group_results),
+        passed=sum(c.verdict == verdicts.PASS for c in group_results),
+        tiles=sum(c.tiles for c in group_results),
+        seconds=round(sum(c.seconds for c in group_results), 1),
       )
     )
-  return found
+  return groups
 
 
-def summary(cases: Sequence[Case]) -> str:
-  """Returns counts by preset and dtype, and every case that does not pass."""
-  lines = [text_table.format_rows(_groups(cases))]
+def format_summary(cases: Sequence[CaseResult]) -> str:
+  """Returns a table of counts by preset and dtype, and each failed case."""
+  lines = [text_table.format_rows(_count_groups(cases))]
   for case in cases:
     if case.verdict != verdicts.PASS:
-      named = _named(case, case)
-      lines.append(f'{case.verdict.upper()}: {named}: {case.why}')
-  passed = sum(c.verdict == verdicts.PASS for c in cases)
-  lines.append(f'{passed} of {len(cases)} cases pass')
+      description = _describe_case(case, case)
+      lines.append(f'{case.verdict.upper()}: {description}: {case.reason}')
+  num_passed = sum(c.verdict == verdicts.PASS for c in cases)
+  lines.append(f'{num_passed} of {len(cases)} cases pass')
   return '\n'.join(lines)

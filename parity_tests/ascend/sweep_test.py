@@ -26,12 +26,12 @@ def test_every_case_is_run_and_passes():
   cases = sweep.run(PLAN, lines.append, steps.append)
 
   assert len(cases) == len(lines) == len(steps) == PLAN.cases == 4
-  assert [c.judged for c in cases] == ['all lanes', 'same bits'] * 2
+  assert [c.judgement for c in cases] == ['all lanes', 'same bits'] * 2
   assert all(c.verdict == 'pass' and c.tiles > 0 for c in cases)
   assert {(c.routing, c.event_grain) for c in cases} == {
     (r, g) for r in PLAN.routings for g in PLAN.event_grains
   }
-  assert '4 of 4 cases pass' in sweep.summary(cases)
+  assert '4 of 4 cases pass' in sweep.format_summary(cases)
   (group,) = sweep.to_json(PLAN, cases)['groups']
   assert (group['cases'], group['passed']) == (4, 4)
   assert group['tiles'] == sum(c.tiles for c in cases)
@@ -41,7 +41,7 @@ def test_every_case_is_run_and_passes():
 
 
 @pytest.mark.parametrize(
-  ('changed', 'expected'),
+  ('changes', 'expected'),
   [
     (
       dict(
@@ -63,7 +63,7 @@ def test_every_case_is_run_and_passes():
         accumulation_orders=('ascending', 'even_odd_32'),
       ),
       [
-        dict(dtype=dtype, accumulation_order=order, judged='all lanes')
+        dict(dtype=dtype, accumulation_order=order, judgement='all lanes')
         for dtype, order in (
           ('float32', 'ascending'),
           ('bfloat16', 'ascending'),
@@ -75,16 +75,16 @@ def test_every_case_is_run_and_passes():
     (
       dict(relay=(False, True)),
       [
-        dict(relay=False, judged='all lanes'),
-        dict(relay=True, judged='same bits'),
+        dict(relay=False, judgement='all lanes'),
+        dict(relay=True, judgement='same bits'),
       ],
     ),
   ],
   ids=('weight_gradients', 'orders', 'relay'),
 )
-def test_what_a_plan_lists_is_covered(changed, expected):
-  one = dict(routings=('zipf',), event_grains=('row_block',))
-  plan = dataclasses.replace(PLAN, **one | changed)
+def test_what_a_plan_lists_is_covered(changes, expected):
+  single = dict(routings=('zipf',), event_grains=('row_block',))
+  plan = dataclasses.replace(PLAN, **single | changes)
 
   cases = sweep.run(plan, lambda line: None)
 
@@ -112,12 +112,12 @@ def test_a_bit_that_differs_is_judged(monkeypatch, guilty):
   cases = sweep.run(
     dataclasses.replace(PLAN, routings=('zipf',)), lambda line: None
   )
-  assert [(c.verdict, c.judged) for c in cases] == [
+  assert [(c.verdict, c.judgement) for c in cases] == [
     ('pass', 'all lanes'),
     ('fail', 'all lanes'),
   ]
-  assert f'{guilty.results[0]} exact' in cases[1].why
-  assert 'FAIL: tiny R=2' in sweep.summary(cases)
+  assert f'{guilty.results[0]} exact' in cases[1].reason
+  assert 'FAIL: tiny R=2' in sweep.format_summary(cases)
 
 
 def test_bits_that_differ_fail_even_if_every_lane_passes(monkeypatch):
@@ -130,7 +130,7 @@ def test_bits_that_differ_fail_even_if_every_lane_passes(monkeypatch):
     lambda line: None,
   )
   assert (first.verdict, second.verdict) == ('pass', 'fail')
-  assert 'not with the bits of the first case' in second.why
+  assert 'not with the bits of the first case' in second.reason
 
 
 def test_a_wrong_shape_is_refused_before_any_case_runs():

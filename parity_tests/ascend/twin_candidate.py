@@ -34,10 +34,10 @@ FLAGS = tuple(
 
 
 class TwinFailure(candidates.CandidateError):
-  """The device source did what an NPU does not do, or not surely.
+  """The device source did something whose effect on an NPU is undefined.
 
   Attributes:
-    findings: what, the first one first.
+    findings: what the twin reports, in the order of execution.
   """
 
   def __init__(self, error: twin_runtime.TwinError):
@@ -50,8 +50,8 @@ class Twin(host.Megakernel):
   """One launch of the image that the host would run, on the twin.
 
   Attributes:
-    twin: its modes.
-    counts: of each launch, what its cores did.
+    twin: the twin's modes.
+    counts: for each launch, what its cores did.
   """
 
   capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
@@ -65,11 +65,11 @@ class Twin(host.Megakernel):
   counts: list[np.ndarray] = candidates.noted(list)
 
   def _launch(
-    self, which, image, plan, inputs, fault, *, modes, asked, view
+    self, layer_pass, image, plan, inputs, fault, *, modes, output_names, view
   ) -> dict[str, np.ndarray]:
-    del modes, asked  # Those of the host, of which the twin has none.
+    del modes, output_names  # The twin has none of the host's modes.
     try:
-      launched = twin_runtime.run(
+      result = twin_runtime.run(
         image,
         inputs,
         modes=self.twin,
@@ -79,21 +79,21 @@ class Twin(host.Megakernel):
     except twin_runtime.TwinError as error:
       raise TwinFailure(error) from error
     self.launches.append(
-      image_launch.ImageLaunch(which, image=image, plan=plan, view=view)
+      image_launch.ImageLaunch(layer_pass, image=image, plan=plan, view=view)
     )
-    self.counts.append(launched.counts)
-    return launched.outputs
+    self.counts.append(result.counts)
+    return result.outputs
 
   @property
   def as_used(self) -> None:
     """None: front ends launch on the host, or on an NPU."""
     return None
 
-  def _serial_options(self, config, which) -> granularity.Options:
-    """Returns another cut where the order of terms does not depend on it."""
+  def _serial_options(self, config, layer_pass) -> granularity.Options:
+    """Returns other tiles if the order of additions does not depend on them."""
     if self.twin.mmad_order == 'ascending':
-      other = host.cut_otherwise(self.options, config, which)
-      # Smaller, never larger: a core's memories hold it too.
+      other = host.choose_other_tiling(self.options, config, layer_pass)
+      # Smaller, never larger: it must fit a core's memories.
       block = self.options.col_block
       smaller = -(-block // 2) if block > 1 else 2
       return dataclasses.replace(other, col_block=min(other.col_block, smaller))
@@ -102,10 +102,10 @@ class Twin(host.Megakernel):
   def _launch_serial(
     self, image, inputs, plan, modes
   ) -> modes_lib.LaunchResult:
-    del plan, modes  # The launch makes its own, and none of the host's.
-    mine = dataclasses.replace(self.twin, order='in_order')
+    del plan, modes  # The twin plans its own launch and has no host modes.
+    serial_modes = dataclasses.replace(self.twin, order='in_order')
     try:
-      outputs = twin_runtime.launch_serial(image, inputs, modes=mine)
+      outputs = twin_runtime.launch_serial(image, inputs, modes=serial_modes)
     except twin_runtime.TwinError as error:
       raise TwinFailure(error) from error
     return modes_lib.LaunchResult(outputs)

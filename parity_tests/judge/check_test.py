@@ -244,7 +244,7 @@ def test_the_serial_run_is_cut_otherwise(name, blocks, layer_pass):
   if options.row_block < 16 and name not in ('tiny', *SHAPES):
     return  # too many tasks
   config = LAYERS[name]
-  other = host.cut_otherwise(options, config, layer_pass)
+  other = host.choose_other_tiling(options, config, layer_pass)
   first = _cuts(config, options, layer_pass)
   second = _cuts(config, other, layer_pass)
   assert first.keys() == second.keys() and first

@@ -57,7 +57,7 @@ class TestCandidate:
   ):
     # Given a product that waits for none of its rows, when it is launched, then
     # the finding is told, with its line, not that cores did not end.
-    start = npus_candidate._Held._start
+    start = npus_candidate._RankPool._start
 
     def start_wrong(held, owner, image):
       products = image.tables['tasks']['kind'] == layout.Kind.GATE_UP
@@ -67,7 +67,7 @@ class TestCandidate:
       monkeypatch.setattr(twin_runtime, 'options', lambda *_: wrong)
       return start(held, owner, image)
 
-    monkeypatch.setattr(npus_candidate._Held, '_start', start_wrong)
+    monkeypatch.setattr(npus_candidate._RankPool, '_start', start_wrong)
     some = ('--ranks=2', '--direction=forward', '--lane=exact')
     assert main.main([*NPUS, *some]) == cli.CANDIDATE_FAILED
     line = capsys.readouterr().err.splitlines()[-1]

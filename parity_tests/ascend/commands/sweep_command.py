@@ -73,8 +73,8 @@ def _sweep(f: flags.FlagValues) -> int:
       plan, lambda line: print(json.dumps(line), file=out, flush=True), step
     )
   cli.write_json(f.json, sweep.to_json(plan, cases))
-  print(sweep.summary(cases))
-  return cli.PARITY if sweep.holds(cases) else cli.NO_PARITY
+  print(sweep.format_summary(cases))
+  return cli.PARITY if sweep.all_pass(cases) else cli.NO_PARITY
 
 
 COMMAND = cli.Command('sweep', _define_sweep, _sweep, compiles=True)

@@ -130,7 +130,7 @@ def _measure(f: flags.FlagValues, step):
     step(f'compile {which.name}')
     compile_ = compiler.COMPILE[which.direction]
     image = compile_(config, policy, options).image
-    return image, host.read_by_runtime(which, policy, tensors)
+    return image, host.select_runtime_inputs(which, policy, tensors)
 
   image, inputs = compiled(passes.FORWARD, given)
   if f.direction == 'backward':

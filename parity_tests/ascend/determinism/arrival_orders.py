@@ -225,7 +225,7 @@ def _weight_grads(pair, left, right, like, flushes: bool) -> np.ndarray:
 
 def _launch(which, made: inputs_lib.LayerInputs, options, seed: int) -> Arrays:
   image = interleavings.compile_image(which, made, options)
-  read = host.read_by_runtime(which, made.policy, made.arrays)
+  read = host.select_runtime_inputs(which, made.policy, made.arrays)
   modes = interleavings.modes_lib.Modes(permute=seed, late_puts=seed % 2 == 1)
   return runtime.run(image, read, modes=modes).outputs
 
@@ -272,7 +272,7 @@ def _rows(
 ) -> Iterator[Row]:
   options = next(plan.options())
   image = interleavings.compile_image(which, made, options)
-  read = host.read_by_runtime(which, made.policy, made.arrays)
+  read = host.select_runtime_inputs(which, made.policy, made.arrays)
   fixed = dict(made.arrays) | runtime.launch_serial(image, read)
   comes: Iterable[Come] = (
     Come(_drawn(order, made, seed)) for seed in range(plan.interleavings)

@@ -231,7 +231,7 @@ def read(
 ) -> inputs_lib.LayerInputs:
   """Returns a pass's inputs, the backward one's from a serial forward."""
   saved = _saved(plan, which, made)
-  read = host.read_by_runtime(which, made.policy, saved.arrays)
+  read = host.select_runtime_inputs(which, made.policy, saved.arrays)
   return dataclasses.replace(made, arrays=read)
 
 
@@ -242,7 +242,7 @@ def _saved(
   arrays = dict(made.arrays)
   if which.name == passes.BACKWARD.name:
     image = compile_image(passes.FORWARD, made, next(plan.options()))
-    read = host.read_by_runtime(passes.FORWARD, made.policy, arrays)
+    read = host.select_runtime_inputs(passes.FORWARD, made.policy, arrays)
     arrays |= runtime.launch_serial(image, read)
   return dataclasses.replace(made, arrays=arrays)
 
@@ -323,7 +323,7 @@ def _launch_serial(layer_pass, view, inputs, image_inputs, options) -> Tensors:
   results = {}
   for serial in (image_inputs, inputs):
     image = compile_image(layer_pass, serial, options)
-    read = host.read_by_runtime(layer_pass, serial.policy, serial.arrays)
+    read = host.select_runtime_inputs(layer_pass, serial.policy, serial.arrays)
     outputs = runtime.launch_serial(image, read)
     outputs = {name: outputs[name] for name in layer_pass.results}
     if serial is image_inputs:
@@ -344,8 +344,8 @@ def _launches(
 ) -> Iterator[tuple[modes_lib.LaunchResult, dict]]:
   fault = fault_of(plan, which, image, routing)
   policy, arrays = made.policy, made.arrays
-  whole = host.read_by_runtime(which, policy, arrays)
-  kept = host.given_by_front_ends(which, made.config, policy, arrays)
+  whole = host.select_runtime_inputs(which, policy, arrays)
+  kept = host.build_front_end_inputs(which, made.config, policy, arrays)
   for interleaving in range(plan.interleavings):
     late = interleaving % 2 == 1
     # In turn, each with puts in time and late, and with all numbers of threads.

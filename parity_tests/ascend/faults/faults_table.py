@@ -241,7 +241,7 @@ def _is_at(
   # What a link of a chain spoils shows in what the last one writes.
   tasks = image.tables['tasks'][_TILE]
   guilty = np.isin(tasks, np.stack(candidate.committed)[_TILE])
-  masks = image_launch.written_by(image, launch.plan, guilty, like)
+  masks = image_launch.mask_written_elements(image, launch.plan, guilty, like)
   written = (launch.view.restore(masks) if launch.view else masks)[own]
   if own != stage:
     written = written.any(axis=-1, keepdims=True)
