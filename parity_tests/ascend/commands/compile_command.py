@@ -11,21 +11,22 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.report import text_table
 
-# Of balanced routing, what ranks and experts of full shapes hold: lossless, the
-# table of ep16 has 12 million tasks, nearly all of them empty.
+# Capacity of a rank or expert of a full shape, over its rows under balanced
+# routing.  With lossless capacity ep16 has 12 million tasks, most of them
+# empty.
 _FULL_SHAPE_FACTOR = 2
 
 
-def _sized(f: flags.FlagValues, preset):
-  """Returns (config, options) with the capacities that were asked for."""
+def _size_layer(f: flags.FlagValues, preset):
+  """Returns (config, options) with the capacities that the flags name."""
   from hpmoe.reference.contract import presets
 
   config = presets.config(
     preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
   )
   options = layer_flags.options(f)
-  given = f.schedule is not None or f.capacity is not None
-  if given or preset.runs_here:
+  has_capacity = f.schedule is not None or f.capacity is not None
+  if has_capacity or preset.runs_here:
     return config, options
   rows = config.num_tokens * config.top_k * _FULL_SHAPE_FACTOR
   lossless = config.num_ranks * config.num_tokens
@@ -55,10 +56,10 @@ def _compile(f: flags.FlagValues) -> int:
   layer_flags.fill_cores(f)
   if f.target != 'host':
     layer_flags.fill_tiles(f)
-  config, options = _sized(f, preset)
+  config, options = _size_layer(f, preset)
   policy = layer_flags.policy(f)
-  (which,) = passes.from_direction(f.direction)
-  compile_pass = compiler.COMPILE[which.direction]
+  (layer_pass,) = passes.from_direction(f.direction)
+  compile_pass = compiler.COMPILE[layer_pass.direction]
   start = time.perf_counter()
   compiled = compile_pass(config, policy, options, target=f.target)
   seconds = time.perf_counter() - start

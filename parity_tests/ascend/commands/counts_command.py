@@ -7,8 +7,8 @@ from absl import flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
 
-# What a table for people shows; files have all.
-_SHOWN = (
+# Columns of the printed table; files have all.
+_COLUMNS = (
   *('kind', 'unit', 'rows', 'cols', 'depth', 'tasks', 'bytes_mte2'),
   *('bytes_mte1', 'bytes_mte3', 'bytes_fix', 'cube_steps', 'vector_steps'),
   'ns',
@@ -37,11 +37,11 @@ def _counts(f: flags.FlagValues) -> int:
   candidate = twin_candidate.Twin(layer_flags.options(f), twin=modes)
   candidate = candidate.ready(case)
   bench = bench_lib.Bench(case)
-  saved: dict = {}
-  for which in case.passes:
-    saved |= bench.case(candidate, which, bench.real_inputs, saved).run(
-      candidate.run
-    )
+  outputs: dict = {}
+  for layer_pass in case.passes:
+    outputs |= bench.case(
+      candidate, layer_pass, bench.real_inputs, outputs
+    ).run(candidate.run)
   table = [
     tile
     for launch, counts in zip(candidate.launches, candidate.counts)
@@ -55,11 +55,14 @@ def _counts(f: flags.FlagValues) -> int:
     with pathlib.Path(f.csv).open('w', encoding='utf-8') as file:
       tile_counts.write_csv(table, file)
 
-  def told(value):
+  def format_value(value):
     return f'{value:g}' if isinstance(value, float) else value
 
-  shown = [{n.replace('_', ' '): told(row[n]) for n in _SHOWN} for row in rows]
-  print(text_table.format_rows(shown))
+  printed_rows = [
+    {n.replace('_', ' '): format_value(row[n]) for n in _COLUMNS}
+    for row in rows
+  ]
+  print(text_table.format_rows(printed_rows))
   return cli.PARITY
 
 

@@ -26,9 +26,9 @@ def _define(f: flags.FlagValues) -> None:
 
   plan = interleavings.Plan()
   layer = (*layer_flags.CASE, *host.FLAGS)
-  mine = ('preset', 'routing', 'ranks', 'seed', 'placement')
-  defaults = {name: getattr(plan, name) for name in mine}
-  cli.define(f, flag_tables.select(layer, *mine, 'tokens'), **defaults)
+  plan_fields = ('preset', 'routing', 'ranks', 'seed', 'placement')
+  defaults = {name: getattr(plan, name) for name in plan_fields}
+  cli.define(f, flag_tables.select(layer, *plan_fields, 'tokens'), **defaults)
   cli.define(f, [*case_flags.SIZES, *tasks.SCHEDULE, backend.IN_PROCESS])
   cli.define(f, flag_tables.select(layer, 'relay', 'fault', 'isa'))
   cli.define(f, host.PLACEMENT)
@@ -70,7 +70,7 @@ def _plan(f: flags.FlagValues):
     dtypes = ('bfloat16',)
   layouts = (word.split('x') for word in f.layout)
   return interleavings.Plan(
-    scheduled=_scheduled(f, dtypes),
+    scheduled=_load_schedule(f, dtypes),
     schedule_arguments=cli.arguments(
       f, without=[n for n in f if n not in ('schedule', 'schedule_scaled')]
     ),
@@ -96,7 +96,7 @@ def _plan(f: flags.FlagValues):
 
 
 def _directions(f: flags.FlagValues) -> tuple[str, ...]:
-  """Returns --direction; of codes the pass that has them."""
+  """Returns --direction, by default both; forward alone with codes."""
   from hpmoe.parity_tests.ascend.determinism import interleavings
 
   is_whole = f['direction'].present or not f.rows
@@ -104,15 +104,15 @@ def _directions(f: flags.FlagValues) -> tuple[str, ...]:
 
 
 def _routing(f: flags.FlagValues) -> str:
-  """Returns --routing; by default the preset's, if it leaves no choice."""
+  """Returns --routing; by default that of the preset, if it has only one."""
   from hpmoe.reference.contract import presets
 
   is_routed = presets.get(layer_flags.preset(f)).is_routed
   return f.routing if is_routed or f['routing'].present else 'text'
 
 
-def _scheduled(f: flags.FlagValues, dtypes):
-  """Returns the options of --schedule, which must be of every dtype."""
+def _load_schedule(f: flags.FlagValues, dtypes):
+  """Returns the options of --schedule, which must be valid for each dtype."""
   from hpmoe.reference.contract import precision
   from hpmoe.reference.contract import presets
 
@@ -157,8 +157,8 @@ def _run_orders(f: flags.FlagValues, plan) -> int:
   machine = None
   if f.machine is not None:
     machine = machine_lib.load(f.machine)
-    has = f'with --machine={f.machine}, which has one order'
-    cli.refuse(f, ['interleavings'], has)
+    conflict = f'with --machine={f.machine}, which has one order'
+    cli.refuse(f, ['interleavings'], conflict)
   if not f['interleavings'].present:
     plan = dataclasses.replace(plan, interleavings=arrival_orders.LAUNCHES)
   steps = len(plan.sums) * len(plan.directions)

@@ -13,7 +13,7 @@ def _define_faults(f: flags.FlagValues) -> None:
   from hpmoe.parity_tests.ascend import host
   from hpmoe.parity_tests.ascend import twin_candidate
 
-  # A small tile, so that a fault has neighbours to be told from.
+  # Small tiles, so that each fault has neighbours that are right.
   cli.define(f, layer_flags.CASE, preset='tiny', row_block=16)
   cli.define(f, [backend.IN_PROCESS, *twin_candidate.FLAGS])
   cli.define(f, flag_tables.select(host.FLAGS, 'threads'))

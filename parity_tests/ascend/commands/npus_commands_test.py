@@ -1,4 +1,4 @@
-"""Several NPUs through `hpmoe`, their devices the twin: a process for each."""
+"""Several NPUs through `hpmoe`: a process for each, on the twin."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ NPUS = ('check', '--backend=ascend_npus', '--preset=tiny')
 
 class TestCheck:
   def test_two_ranks_pass_the_forward_lanes_of_exact_data(self, capsys):
-    some = ('--ranks=2', '--direction=forward', '--lane=exact,bitwise')
-    assert main.main([*NPUS, *some]) == cli.PARITY
+    flags = ('--ranks=2', '--direction=forward', '--lane=exact,bitwise')
+    assert main.main([*NPUS, *flags]) == cli.PARITY
     assert 'ascend_npus against the oracle' in capsys.readouterr().out
 
   @pytest.mark.slow
@@ -44,10 +44,10 @@ class TestCheck:
     library = rehearsal.Rehearsal.library
     (tmp_path / npus_candidate.LIBRARY).symlink_to(library)
     (tmp_path / npus_candidate.KERNEL).touch()
-    some = ('--ranks=2', '--lane=exact,bounded', f'--npus={tmp_path}')
+    flags = ('--ranks=2', '--lane=exact,bounded', f'--npus={tmp_path}')
     with serve.Served(2) as devices:
       monkeypatch.setenv('HPMOE_BOARD', devices.board)
-      assert main.main([*NPUS, *some]) == cli.PARITY
+      assert main.main([*NPUS, *flags]) == cli.PARITY
       assert not devices.findings()
 
 
@@ -59,16 +59,16 @@ class TestCandidate:
     # the finding is told, with its line, not that cores did not end.
     start = npus_candidate._RankPool._start
 
-    def start_wrong(held, owner, image):
+    def start_wrong(pool, owner, image):
       products = image.tables['tasks']['kind'] == layout.Kind.GATE_UP
       wrong = _ascend_twin.Options(
         fault='skipped_wait', fault_task=int(np.flatnonzero(products)[0])
       )
       monkeypatch.setattr(twin_runtime, 'options', lambda *_: wrong)
-      return start(held, owner, image)
+      return start(pool, owner, image)
 
     monkeypatch.setattr(npus_candidate._RankPool, '_start', start_wrong)
-    some = ('--ranks=2', '--direction=forward', '--lane=exact')
-    assert main.main([*NPUS, *some]) == cli.CANDIDATE_FAILED
+    flags = ('--ranks=2', '--direction=forward', '--lane=exact')
+    assert main.main([*NPUS, *flags]) == cli.CANDIDATE_FAILED
     line = capsys.readouterr().err.splitlines()[-1]
     assert 'which nobody has written' in line and 'in gate_up task' in line

@@ -21,8 +21,8 @@ _SIZES = dict(
   d_shared='shared_width',
   mtp='mtp',
 )
-# What a plan may be, if not anything: fields of `plan.Plan`.
-_ONLY = ('tp', 'pp', 'vpp', 'ep', 'dp', 'micro_batch', 'pad')
+# Flags that restrict the plans of the search: fields of `plan.Plan`.
+_RESTRICTED_FIELDS = ('tp', 'pp', 'vpp', 'ep', 'dp', 'micro_batch', 'pad')
 
 
 def _define_plan(f: flags.FlagValues) -> None:
@@ -43,7 +43,7 @@ def _define_plan(f: flags.FlagValues) -> None:
 
 
 def _model(f: flags.FlagValues):
-  """Returns the sizes that are asked for."""
+  """Returns the model of --model, with the sizes of other flags."""
   from hpmoe.models import config as config_lib
   from hpmoe.models import plan_sizes
   from hpmoe.models.checkpoint import config_file
@@ -55,14 +55,14 @@ def _model(f: flags.FlagValues):
   else:
     config = config_lib.load(name)
   model = plan_sizes.from_config(config, name)
-  given: dict[str, Any] = {
+  sizes: dict[str, Any] = {
     field: f[name].value
     for name, field in _SIZES.items()
     if f[name].value is not None
   }
-  if 'heads' in given and model.kv_heads in (model.heads, 0):
-    given['kv_heads'] = given['heads']
-  layers = given.get('layers', model.layers)
+  if 'heads' in sizes and model.kv_heads in (model.heads, 0):
+    sizes['kv_heads'] = sizes['heads']
+  layers = sizes.get('layers', model.layers)
   dense = tuple(i for i in model.dense if i < layers)
   if f.dense_layers is not None:
     if f.dense_layers >= layers:
@@ -76,7 +76,7 @@ def _model(f: flags.FlagValues):
       f'layers: expected more than the {len(dense)} without experts, see '
       f'--dense_layers, got {layers}'
     )
-  return dataclasses.replace(model, dense=dense, **given)
+  return dataclasses.replace(model, dense=dense, **sizes)
 
 
 def _states(f: flags.FlagValues):
@@ -122,25 +122,27 @@ def _setting(f: flags.FlagValues):
   )
 
 
-def _only(f: flags.FlagValues, setting) -> dict:
-  """Returns what a plan may be, by field.
+def _restrict_plans(f: flags.FlagValues, setting) -> dict:
+  """Returns the values that a field of a plan may have, by field.
 
   Raises:
-    cli.UsageError: one that no plan of so many devices can have.
+    cli.UsageError: no plan of this number of devices can have a value.
   """
-  only = {name: tuple(f[name].value) for name in _ONLY if f[name].value}
+  choices = {
+    name: tuple(f[name].value) for name in _RESTRICTED_FIELDS if f[name].value
+  }
   for name in ('tp', 'pp', 'dp', 'ep'):
-    for value in only.get(name, ()):
+    for value in choices.get(name, ()):
       if setting.devices % value:
         raise cli.UsageError(
           f'{name}: expected a divisor of devices={setting.devices}, '
           f'got {value}'
         )
   if f.recompute:
-    only['recompute'] = tuple(f.recompute)
+    choices['recompute'] = tuple(f.recompute)
   if f.offload is not None:
-    only['offload'] = (f.offload,)
-  return only
+    choices['offload'] = (f.offload,)
+  return choices
 
 
 def _plan(f: flags.FlagValues) -> int:
@@ -150,18 +152,18 @@ def _plan(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.ascend.commands import plan_report
 
   setting = _setting(f)
-  only = _only(f, setting)
+  choices = _restrict_plans(f, setting)
   start = time.perf_counter()
   with cli.progress() as step:
     layers = moe_layer.Timer(setting.machine, step)
-    found = search.search(setting, layers, f.top, only, step)
+    ranking = search.search(setting, layers, f.top, choices, step)
   seconds = time.perf_counter() - start
-  if not found.ranked:
-    raise cli.UsageError(plan_report.nothing(setting, found))
-  report = plan_report.Planned(setting, found, layers, seconds)
+  if not ranking.ranked:
+    raise cli.UsageError(plan_report.explain_empty_ranking(setting, ranking))
+  report = plan_report.RankingReport(setting, ranking, layers, seconds)
   cli.write_json(f.json, report.content())
   if f.plot is not None:
-    plots.write(f.plot, setting, layers, found.ranked[0])
+    plots.write(f.plot, setting, layers, ranking.ranked[0])
   print(report.text())
   return cli.PARITY
 

@@ -30,19 +30,21 @@ def test_a_ranking_as_text_data_and_picture(capsys, tmp_path):
   assert 'Qwen3-30B, 16 H100, 2.68 times the published tokens/s' in text
   assert 'Not ranked: plans 1 to 3; published ratios' in text
   assert png.read_bytes().startswith(b'\x89PNG')
-  said = json.loads(json_path.read_text())
-  assert len(said['ranked']) == 3
-  first = said['ranked'][0]
-  assert first['ranks'] == said['ranked'][-1]['ranks'] == [1, 3]
-  assert said['accuracy']['resolution'] == pytest.approx(1.4, abs=0.01)
+  report = json.loads(json_path.read_text())
+  assert len(report['ranked']) == 3
+  first = report['ranked'][0]
+  assert first['ranks'] == report['ranked'][-1]['ranks'] == [1, 3]
+  assert report['accuracy']['resolution'] == pytest.approx(1.4, abs=0.01)
   rate = first['tokens_per_second']
   assert f'{rate:,.0f} ({rate / 2.676:,.0f})' in text
-  assert first['seconds'] <= said['ranked'][1]['seconds']
-  assert sum(said['first']['parts'].values()) == pytest.approx(first['seconds'])
+  assert first['seconds'] <= report['ranked'][1]['seconds']
+  assert sum(report['first']['parts'].values()) == pytest.approx(
+    first['seconds']
+  )
   plan = first['plan']
   assert plan['tp'] * plan['pp'] * plan['dp'] == 8
-  units = [unit for chunk in said['first']['chunks'] for unit in chunk]
-  assert units.count('moe') == said['model']['layers']
+  units = [unit for chunk in report['first']['chunks'] for unit in chunk]
+  assert units.count('moe') == report['model']['layers']
 
 
 def test_a_folder_sizes_of_ones_own_and_what_a_plan_may_be(capsys, tmp_path):
@@ -50,12 +52,12 @@ def test_a_folder_sizes_of_ones_own_and_what_a_plan_may_be(capsys, tmp_path):
   content = config_lib.load('deepseek_tiny').to_hf()
   (tmp_path / 'config.json').write_text(json.dumps(content))
   path = tmp_path / 'plan.json'
-  asked = f'plan --model={tmp_path} --devices=8 --json={path}'
+  request = f'plan --model={tmp_path} --devices=8 --json={path}'
   sizes = '--layers=6 --dense_layers=1 --d_model=256 --experts=16'
-  only = '--tp=2 --pp=2 --recompute=layer --nooffload --moe=operators'
-  only += ' --overlap=exchange,gradients'
+  choices = '--tp=2 --pp=2 --recompute=layer --nooffload --moe=operators'
+  choices += ' --overlap=exchange,gradients'
 
-  code = main.main(f'{asked} {sizes} {only}'.split())
+  code = main.main(f'{request} {sizes} {choices}'.split())
 
   assert code == cli.PARITY
   lines = capsys.readouterr().out.splitlines()

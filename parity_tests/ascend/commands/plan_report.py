@@ -13,54 +13,56 @@ from hpmoe.parity_tests.report import text_table
 
 _GB = 1e9
 _RANKS = ('tp', 'pp', 'vpp', 'ep', 'dp')
-# Of a step: what is no more than rounding is not told.
+# Parts of a step below this share are rounding, and are not printed.
 _NOTHING = 1e-9
 
 
-def _many(number: float) -> str:
+def _format_count(number: float) -> str:
   return f'{number / 1e9:.1f} B' if number >= 1e9 else f'{number / 1e6:.1f} M'
 
 
-def _span(value: float, rates, form: str, power: int = -1) -> str:
-  """Returns a figure, and in brackets what it would be if off as `rates`."""
+def _format_range(value: float, rates, form: str, power: int = -1) -> str:
+  """Returns a figure, and in brackets its range if it errs as `rates` do."""
   ends = dict.fromkeys(
     format(end, form) for end in accuracy.corrected(value, rates, power)
   )
   return f'{value:{form}} ({" to ".join(ends)})'
 
 
-def nothing(setting: plan_lib.Setting, found: search_lib.SearchResult) -> str:
-  """Returns why nothing was ranked, and what to change."""
-  if not found.too_large:
+def explain_empty_ranking(
+  setting: plan_lib.Setting, ranking: search_lib.SearchResult
+) -> str:
+  """Returns why no plan was ranked, and what to change."""
+  if not ranking.too_large:
     return (
-      found.reason or 'devices: expected a plan that divides them, got none'
+      ranking.reason or 'devices: expected a plan that divides them, got none'
     )
   room = setting.memory_share * setting.machine['memory']
   return (
     f'devices: expected enough for {setting.model.name}, whose smallest plan '
-    f'takes {found.smallest_excess / _GB:.1f} of {room / _GB:.1f} GB a device, '
-    f'got {setting.devices}'
+    f'takes {ranking.smallest_excess / _GB:.1f} of {room / _GB:.1f} GB a '
+    f'device, got {setting.devices}'
   )
 
 
 @dataclasses.dataclass(frozen=True)
-class Planned:
-  """What one search says.
+class RankingReport:
+  """The report of one search.
 
   Attributes:
-    setting: what was planned.
-    found: the ranking.
-    layers: the engine's times.
-    seconds: that the search took.
+    setting: the training job that was planned.
+    ranking: the plans, best first.
+    layers: times of MoE layers on the simulator.
+    seconds: duration of the search.
   """
 
   setting: plan_lib.Setting
-  found: search_lib.SearchResult
+  ranking: search_lib.SearchResult
   layers: moe_layer.Timer
   seconds: float
 
   def text(self) -> str:
-    """Returns the ranking, and where the time of the first plan goes."""
+    """Returns the ranking, and the parts of the best plan's time."""
     rates = self._published()
     groups = self._groups()
     rows = [
@@ -71,20 +73,20 @@ class Planned:
         'pad': cost.plan.pad,
         'recompute': cost.plan.recompute,
         'offload': 'yes' if cost.plan.offload else 'no',
-        's/step': _span(cost.seconds, rates, '.3g', 1),
-        'tokens/s/device': _span(cost.tokens_per_second, rates, ',.0f'),
-        'MFU, %': _span(100 * cost.mfu, rates, '.1f'),
+        's/step': _format_range(cost.seconds, rates, '.3g', 1),
+        'tokens/s/device': _format_range(cost.tokens_per_second, rates, ',.0f'),
+        'MFU, %': _format_range(100 * cost.mfu, rates, '.1f'),
         'waits': f'{100 * cost.bubble:.0f}%',
         'GB': f'{cost.memory.total / _GB:.1f}',
       }
-      for (first, last), cost in zip(groups, self.found.ranked)
+      for (first, last), cost in zip(groups, self.ranking.ranked)
     ]
     parts = (
       self._about(),
       text_table.format_rows(rows),
       self._accuracy(),
       self._first(),
-      self._counted(),
+      self._count_plans(),
     )
     return '\n\n'.join(parts)
 
@@ -95,10 +97,10 @@ class Planned:
     return accuracy.similar_rates(setting.model.count(), family)
 
   def _groups(self) -> list[tuple[int, int]]:
-    return accuracy.rank_groups([cost.seconds for cost in self.found.ranked])
+    return accuracy.rank_groups([cost.seconds for cost in self.ranking.ranked])
 
   def _accuracy(self) -> str:
-    """Tells how far published plans came out, and what is not ranked."""
+    """Returns the errors on published plans, and which plans are not ranked."""
     rates = '; '.join(
       f'{rate.name}, {rate.ratio:.2f} times the published tokens/s'
       for rate in self._published()
@@ -123,8 +125,8 @@ class Planned:
     setting, model = self.setting, self.setting.model
     hidden = ', '.join(sorted(setting.overlap)) or 'nothing'
     return (
-      f'{model.name}: {_many(model.count())} parameters, '
-      f'{_many(model.active())} active; {setting.devices} x '
+      f'{model.name}: {_format_count(model.count())} parameters, '
+      f'{_format_count(model.active())} active; {setting.devices} x '
       f'{setting.machine.name}, {setting.global_batch} sequences of '
       f'{setting.sequence} a step\nMoE layers '
       f'{"fused" if setting.fused else "operator by operator"}, exchange '
@@ -133,45 +135,45 @@ class Planned:
 
   def _first(self) -> str:
     parts = self._parts()
-    whole = self.found.ranked[0].seconds
+    whole = self.ranking.ranked[0].seconds
     rows = [
       (name, f'{took:.3g}', f'{100 * took / whole:.1f}%')
       for name, took in parts.items()
       if took > _NOTHING * whole
     ]
-    memory = self.found.ranked[0].memory
-    held = ', '.join(
+    memory = self.ranking.ranked[0].memory
+    sizes = ', '.join(
       f'{name} {getattr(memory, name) / _GB:.1f}'
       for name in ('weights', 'gradients', 'optimizer', 'activations')
     )
     heading = ('plan 1, average stage', 's', 'share')
     return (
       f'{text_table.format_table(heading, rows)}\n'
-      f'GB of a device of stage {memory.stage}, the fullest: {held}'
+      f'GB of a device of stage {memory.stage}, the fullest: {sizes}'
       + (f'; in the host {memory.host / _GB:.1f}' if memory.host else '')
     )
 
-  def _counted(self) -> str:
-    found = self.found
-    made = found.plans - found.num_refused
+  def _count_plans(self) -> str:
+    ranking = self.ranking
+    num_plans = ranking.plans - ranking.num_refused
     return (
-      f'{made:,} plans in {self.seconds:.1f} s: {found.too_large:,} do not fit '
-      f'in {self.setting.memory_share:g} of '
-      f'{self.setting.machine["memory"] / _GB:g} GB; {found.layers} MoE layers '
-      'simulated, where one could be of the best'
+      f'{num_plans:,} plans in {self.seconds:.1f} s: {ranking.too_large:,} do '
+      f'not fit in {self.setting.memory_share:g} of '
+      f'{self.setting.machine["memory"] / _GB:g} GB; {ranking.layers} MoE '
+      'layers simulated, where one could be of the best'
     )
 
   def _costs(self) -> unit_costs.Costs:
     return unit_costs.Costs(self.setting, self.layers)
 
   def _parts(self) -> dict[str, float]:
-    return step_lib.parts(self._costs(), self.found.ranked[0])
+    return step_lib.parts(self._costs(), self.ranking.ranked[0])
 
   def content(self) -> dict:
-    """Returns all of it as plain data."""
-    setting, found = self.setting, self.found
-    costs, first = self._costs(), self.found.ranked[0]
-    held = costs.memory(first.plan)
+    """Returns the report as plain data."""
+    setting, ranking = self.setting, self.ranking
+    costs, first = self._costs(), self.ranking.ranked[0]
+    unit_memory = costs.memory(first.plan)
     return dict(
       model=dataclasses.asdict(setting.model)
       | dict(parameters=setting.model.count(), active=setting.model.active()),
@@ -185,14 +187,14 @@ class Planned:
       overlap=sorted(setting.overlap),
       states=dataclasses.asdict(setting.states),
       memory_share=setting.memory_share,
-      plans=found.plans - found.num_refused,
-      too_large=found.too_large,
-      layers_simulated=found.layers,
+      plans=ranking.plans - ranking.num_refused,
+      too_large=ranking.too_large,
+      layers_simulated=ranking.layers,
       seconds=round(self.seconds, 2),
       ranked=[
         dataclasses.asdict(cost)
         | dict(memory_total=cost.memory.total, ranks=ranks)
-        for ranks, cost in zip(self._groups(), found.ranked)
+        for ranks, cost in zip(self._groups(), ranking.ranked)
       ],
       accuracy=dict(
         published=[dataclasses.asdict(rate) for rate in self._published()],
@@ -209,8 +211,10 @@ class Planned:
           for kind, unit_times in costs.times(first.plan).items()
         },
         memory=[
-          dataclasses.asdict(one)
-          for one in memory_lib.memories(setting, first.plan, held)
+          dataclasses.asdict(stage_memory)
+          for stage_memory in memory_lib.memories(
+            setting, first.plan, unit_memory
+          )
         ],
         operators=[
           operator.to_json()

@@ -27,20 +27,20 @@ def _reproduce(f: flags.FlagValues) -> int:
       for (name, figure), value in fit.fit(witness, machines, step).items():
         machines[name] = machines[name].with_figures(**{figure: value})
     values = witness.simulate(machines, step)
-    scored = score.score(witness, values, machines)
+    witness_score = score.score(witness, values, machines)
     if witness.quick if f.sensitivity is None else f.sensitivity:
       effects = sensitivity.effects(witness, machines, values, step)
     if f.hypotheses:
       refitted = fit.variants(witness, step)
   seconds = time.perf_counter() - start
   report = reproduce_report.Reproduction(
-    scored, machines, tuple(effects), tuple(refitted), seconds
+    witness_score, machines, tuple(effects), tuple(refitted), seconds
   )
   cli.write_json(f.json, report.content())
   if f.png is not None:
     report.plot(f.png)
   print(report.text())
-  return cli.PARITY if scored.holds else cli.NO_PARITY
+  return cli.PARITY if witness_score.holds else cli.NO_PARITY
 
 
 COMMAND = cli.Command(

@@ -22,12 +22,12 @@ def reproduce(monkeypatch):
   return run
 
 
-def _refused(capsys, *arguments) -> str:
+def _read_refusal(capsys, *arguments) -> str:
   assert main.main(('reproduce', *arguments)) == cli.WRONG_REQUEST
-  captured = capsys.readouterr()
-  assert captured.err.count('\n') == 1
-  assert not captured.out
-  return captured.err
+  output = capsys.readouterr()
+  assert output.err.count('\n') == 1
+  assert not output.out
+  return output.err
 
 
 def _run(machines, tell):
@@ -62,8 +62,8 @@ def test_a_reproduction_as_text_data_and_plot(capsys, tmp_path, reproduce):
   # table, the held-out error, the sensitivity of the one row that rests on a
   # guess, and the gap are told, and the fit has moved the other row.
   report, plot = tmp_path / 'out.json', tmp_path / 'out.png'
-  asked = ('arithmetic', '--fit', f'--json={report}', f'--png={plot}')
-  assert reproduce(_WITNESS, *asked) == cli.PARITY
+  arguments = ('arithmetic', '--fit', f'--json={report}', f'--png={plot}')
+  assert reproduce(_WITNESS, *arguments) == cli.PARITY
   out = capsys.readouterr().out
   for text in ('held out', 'fitted', '2: -50', '2: +100', 'it is a test'):
     assert text in out
@@ -72,14 +72,14 @@ def test_a_reproduction_as_text_data_and_plot(capsys, tmp_path, reproduce):
   assert content['rows'][0]['simulated'] == pytest.approx(0.9)
   assert content['rows'][1]['error'] == pytest.approx(0)
   assert content['fitted'][0]['value'] == pytest.approx(0.9)
-  changed = [e['changes']['launch'] for e in content['sensitivity']]
-  assert sorted(changed)[0] == pytest.approx(-0.5)
-  assert sorted(changed)[-1] == pytest.approx(1)
+  changes = [e['changes']['launch'] for e in content['sensitivity']]
+  assert sorted(changes)[0] == pytest.approx(-0.5)
+  assert sorted(changes)[-1] == pytest.approx(1)
   assert plot.read_bytes().startswith(b'\x89PNG')
 
 
 @pytest.mark.parametrize(
-  'quick, flags, shown',
+  'quick, flags, is_shown',
   [
     (True, (), True),
     (True, ('--nosensitivity',), False),
@@ -88,12 +88,12 @@ def test_a_reproduction_as_text_data_and_plot(capsys, tmp_path, reproduce):
   ],
 )
 def test_sensitivity_that_takes_minutes_is_for_those_who_ask(
-  capsys, reproduce, quick, flags, shown
+  capsys, reproduce, quick, flags, is_shown
 ):
   reproduce(dataclasses.replace(_WITNESS, quick=quick), *flags)
   out = capsys.readouterr().out
-  assert ('put_head' in out) == shown
-  assert ('assumed figure decides: --sensitivity' in out) == (not shown)
+  assert ('put_head' in out) == is_shown
+  assert ('assumed figure decides: --sensitivity' in out) == (not is_shown)
 
 
 def test_other_hypotheses_are_told(capsys, tmp_path, reproduce):
@@ -105,9 +105,9 @@ def test_other_hypotheses_are_told(capsys, tmp_path, reproduce):
   arguments = ('--hypotheses', '--nosensitivity', f'--json={report}')
   assert reproduce(witness, *arguments) == cli.PARITY
   assert 'the same again' in capsys.readouterr().out
-  (told,) = json.loads(report.read_text())['hypotheses']
-  assert told['fitted']['cube_efficiency'] == pytest.approx(0.9)
-  assert told['held_out'][0]['mean_error'] == pytest.approx(0)
+  (hypothesis,) = json.loads(report.read_text())['hypotheses']
+  assert hypothesis['fitted']['cube_efficiency'] == pytest.approx(0.9)
+  assert hypothesis['held_out'][0]['mean_error'] == pytest.approx(0)
 
 
 def test_a_machine_of_the_user_need_not_be_fitted(capsys, reproduce):
@@ -134,8 +134,8 @@ def test_a_machine_of_another_fabric_has_not_what_was_fitted(
   assert reproduce(witness, *arguments) == cli.NO_PARITY
   assert 'No figure was fitted.' in capsys.readouterr().out
   assert json.loads(path.read_text())['fitted'] == []
-  told = _refused(capsys, '--machine=host', '--fit')
-  assert "fit: expected a figure 'bus_link' in host, got none" in told
+  message = _read_refusal(capsys, '--machine=host', '--fit')
+  assert "fit: expected a figure 'bus_link' in host, got none" in message
 
 
 def test_no_skill_is_exit_1_and_told(reproduce, capsys, tmp_path):
@@ -183,8 +183,8 @@ def test_a_predictor_of_some_rows_is_compared_on_those(reproduce, capsys):
     run=lambda machines, tell: _run(machines, tell) | {'else': 2.0},
   )
   reproduce(witness, '--nosensitivity')
-  told = 'time: no nearest fitted row for else; on the others ours is 0.00%'
-  assert told in capsys.readouterr().out
+  line = 'time: no nearest fitted row for else; on the others ours is 0.00%'
+  assert line in capsys.readouterr().out
 
 
 def test_exit_code_1_means_that_a_goal_fails_and_nothing_else(

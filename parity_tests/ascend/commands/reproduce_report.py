@@ -11,20 +11,20 @@ from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import plot_style
 
-# A row that moves by less is not named in the text; JSON has all.
+# The text leaves out rows that change by less; JSON has all.
 _SHOWN_CHANGE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-  """What one run of a witness says.
+  """The report of one run of a witness.
 
   Attributes:
     score: rows and errors.
-    machines: that it ran on, by name.
-    effects: of assumed figures; empty where not asked for.
-    refitted: other hypotheses; empty where not asked for.
-    seconds: that the run took.
+    machines: the machines that it ran on, by name.
+    effects: effects of assumed figures; empty without --sensitivity.
+    refitted: other hypotheses; empty without --hypotheses.
+    seconds: duration of the run.
   """
 
   score: score_lib.Score
@@ -34,7 +34,7 @@ class Reproduction:
   seconds: float
 
   def content(self) -> dict:
-    """Returns all of it as plain data."""
+    """Returns the report as plain data."""
     witness = self.score.witness
     return dict(
       witness=witness.name,
@@ -136,9 +136,9 @@ class Reproduction:
     )
 
   def _audit(self) -> dict[str, object]:
-    """Counts what was chosen, by what, and what is left as evidence.
+    """Counts fitted and assumed figures, and the rows left as evidence.
 
-    The figures by their tags, not by what the witness says of its fits.
+    Figures are counted by their tags, not by the witness's own list of fits.
     """
     score, witness = self.score, self.score.witness
     figures = {
@@ -147,7 +147,7 @@ class Reproduction:
       for name, figure in machine.figures.items()
     }
     tags = list(figures.values())
-    rows = [scored.row for scored in score.rows]
+    rows = [scored_row.row for scored_row in score.rows]
     return dict(
       fitted_figures=len(self._fits()),
       fitted_rows=len({name for fit in self._fits() for name in fit.rows}),
@@ -170,22 +170,22 @@ class Reproduction:
     ).format(**audit) + choices
 
   def _no_skill(self) -> list[str]:
-    """Tells the groups that a null predictor knows as well, if any."""
-    without = [
+    """Names the groups that a null predictor predicts as well, if any."""
+    unskilled_groups = [
       group.name
       for group in self.score.groups
       if group.limit is not None and not group.has_skill
     ]
-    if not without:
+    if not unskilled_groups:
       return []
-    beyond = [
+    nontrivial_claims = [
       text
       for text, holds, _ in self.score.claims
       if holds and text not in self.score.trivial
     ]
     return [
-      f'NO SKILL in {", ".join(without)}: a null predictor errs as little. '
-      f'Beyond it: {"; ".join(beyond) or "nothing"}.'
+      f'NO SKILL in {", ".join(unskilled_groups)}: a null predictor errs as '
+      f'little. Beyond it: {"; ".join(nontrivial_claims) or "nothing"}.'
     ]
 
   def _claims(self) -> list[str]:
@@ -194,16 +194,16 @@ class Reproduction:
         'holds': _HOLDS[holds],
         'of a null predictor': _HOLDS[text in self.score.trivial],
         'published': text,
-        'why not': why,
+        'why not': reason,
       }
-      for text, holds, why in self.score.claims
+      for text, holds, reason in self.score.claims
     ]
     return _table(rows)
 
   def _fits(self) -> list[witness_lib.Fit]:
     """Returns the fits of figures that the machines have.
 
-    One of the user's may have another fabric, with figures of other names.
+    A user's machine may have another fabric, whose figures have other names.
     """
     return [
       fit
@@ -231,7 +231,7 @@ class Reproduction:
       return ['What each assumed figure decides: --sensitivity.']
     number = {s.row.name: str(n) for n, s in enumerate(self.score.rows, 1)}
     groups = [g.name for g in self.score.groups if g.limit is not None]
-    moved = (
+    changes_heading = (
       f'rows that move by {_SHOWN_CHANGE:.0%} or more: number and change in %'
     )
     return _table(
@@ -241,7 +241,7 @@ class Reproduction:
           'assumed figure': effect.figure,
           'changed': f'x {effect.factor:g}',
           **{f'{g} error': _percent(effect.errors.get(g)) for g in groups},
-          moved: _changes(effect, number),
+          changes_heading: _changes(effect, number),
         }
         for effect in self.effects
       ]
@@ -284,8 +284,8 @@ class Reproduction:
     """Writes simulated over published, row by row, as a PNG."""
     limited = {goal.group for goal in self.score.witness.goals}
     panels = [
-      [s for s in self.score.rows if (s.row.group in limited) == asked]
-      for asked in (True, False)
+      [s for s in self.score.rows if (s.row.group in limited) == has_goal]
+      for has_goal in (True, False)
     ]
     panels = [rows for rows in panels if rows]
     heights = [len(rows) for rows in panels]
@@ -294,8 +294,8 @@ class Reproduction:
     axes = figure.subplots(len(panels), height_ratios=heights, squeeze=False)
     for axis, rows in zip(axes[:, 0], panels):
       _draw(axis, rows)
-    named = [axis.get_legend_handles_labels() for axis in axes[:, 0]]
-    handles = {n: h for of_axis in named for h, n in zip(*of_axis)}
+    legends = [axis.get_legend_handles_labels() for axis in axes[:, 0]]
+    handles = {n: h for of_axis in legends for h, n in zip(*of_axis)}
     figure.legend(
       handles.values(),
       handles.keys(),
@@ -311,18 +311,18 @@ def _fields(item, **keys: str) -> dict:
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> list[str]:
-  """Returns the table of some rows, if there are any."""
+  """Returns the table of the rows, if there are any."""
   return [text_table.format_rows(rows)] if rows else []
 
 
 def _draw(axis, rows: Sequence[score_lib.ScoredRow]) -> None:
   """Draws a bar for each row."""
   for fitted, colour in zip((False, True), plot_style.COLOURS):
-    chosen = [i for i, s in enumerate(rows) if s.row.fitted == fitted]
-    if chosen:
+    indices = [i for i, s in enumerate(rows) if s.row.fitted == fitted]
+    if indices:
       axis.barh(
-        chosen,
-        [100 * rows[i].error for i in chosen],
+        indices,
+        [100 * rows[i].error for i in indices],
         color=colour,
         label='fitted' if fitted else 'held out',
       )
@@ -345,7 +345,7 @@ def _holds(group: score_lib.Group) -> str:
 
 
 def _verdict(score: score_lib.Score) -> str:
-  """Returns what the goals say: pass, fail, or that there is none."""
+  """Returns 'pass', 'fail', or 'no goal' if no group has a goal."""
   if all(group.limit is None for group in score.groups):
     return 'no goal'
   return 'pass' if score.holds else 'fail'
@@ -381,9 +381,10 @@ def _rows(score: score_lib.Score) -> str:
 
 
 def _unknown(score: score_lib.Score) -> list[str]:
-  """Tells of each group the rows that a null predictor knows nothing of.
+  """Names the rows of each group that a null predictor cannot predict.
 
-  Of the others, on which alone the two are compared, also our error.
+  A line also gives our error on the group's other rows, on which alone the two
+  are compared.
   """
   return [
     f'{group.name}: no {name} for '
@@ -418,9 +419,9 @@ def _held_out(score: score_lib.Score) -> str:
 def _changes(effect: sensitivity.Effect, number: dict[str, str]) -> str:
   if effect.changes is None:
     return effect.refusal
-  moved = [
+  changes = [
     f'{number[row]}: {100 * change:+.0f}'
     for row, change in effect.changes.items()
     if abs(change) >= _SHOWN_CHANGE
   ]
-  return ', '.join(moved) or 'none'
+  return ', '.join(changes) or 'none'

@@ -1,4 +1,4 @@
-"""`--schedule`: check, compile and law run what a schedule file says."""
+"""`--schedule`: check, compile and determinism run a schedule file."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ def path(tmp_path):
 
 
 def run(capsys, line):
-  """Returns the exit code and what was told on standard error."""
+  """Returns the exit code and the text on standard error."""
   command, _, rest = line.partition(' ')
   code = main.main([command, '--preset=tiny', '--ranks=2', *rest.split()])
   return code, capsys.readouterr().err.strip()
@@ -42,9 +42,9 @@ def test_check_runs_the_schedule(path, tmp_path, capsys):
   report = tmp_path / 'check.json'
   code, _ = run(capsys, f'check --schedule={path} --json={report}')
   assert code == 0
-  ran = json.loads(report.read_text())['config']['options']
-  assert (ran['row_block'], ran['num_aiv']) == (4, 4)
-  assert ran['order']['lag'] == 0.5
+  options = json.loads(report.read_text())['config']['options']
+  assert (options['row_block'], options['num_aiv']) == (4, 4)
+  assert options['order']['lag'] == 0.5
 
 
 def test_compile_runs_the_schedule_on_cores_that_were_given(
@@ -52,15 +52,15 @@ def test_compile_runs_the_schedule_on_cores_that_were_given(
 ):
   report = tmp_path / 'compile.json'
   for cores, queues in (('', 14), ('--aic=1 --aiv=2', 6)):
-    asked = f'compile --schedule={path} --json={report} {cores}'
-    code, _ = run(capsys, asked)
+    request = f'compile --schedule={path} --json={report} {cores}'
+    code, _ = run(capsys, request)
     assert code == 0
     assert json.loads(report.read_text())['queues'] == queues
 
 
 def test_law_holds_under_the_schedule(path, capsys):
-  asked = f'determinism --interleavings=2 --dtype=f32 --schedule={path}'
-  code, _ = run(capsys, asked)
+  request = f'determinism --interleavings=2 --dtype=f32 --schedule={path}'
+  code, _ = run(capsys, request)
   assert code == 0
 
 
@@ -68,19 +68,19 @@ def test_a_break_of_the_law_is_replayed_with_the_schedule(
   path, capsys, tmp_path
 ):
   report = tmp_path / 'determinism.json'
-  asked = 'determinism --interleavings=4 --dtype=f32 --direction=forward '
-  asked += f'--fault=missing_signal --schedule={path} --json={report}'
-  code, said = run(capsys, asked)
+  request = 'determinism --interleavings=4 --dtype=f32 --direction=forward '
+  request += f'--fault=missing_signal --schedule={path} --json={report}'
+  code, error = run(capsys, request)
   assert code == 3
-  assert json.loads(report.read_text())['error'] in said
-  assert 'deadlock: ' in said and 'replay: hpmoe check --preset=tiny' in said
-  assert f'--schedule={path}' in said
-  assert '--aic=1' in said and 'row_block' not in said.partition('replay')[2]
+  assert json.loads(report.read_text())['error'] in error
+  assert 'deadlock: ' in error and 'replay: hpmoe check --preset=tiny' in error
+  assert f'--schedule={path}' in error
+  assert '--aic=1' in error and 'row_block' not in error.partition('replay')[2]
 
 
 def test_another_layer_is_run_where_it_is_scaled(path, capsys):
-  asked = f'compile --ranks=4 --schedule={path} --schedule_scaled'
-  code, _ = run(capsys, asked)
+  request = f'compile --ranks=4 --schedule={path} --schedule_scaled'
+  code, _ = run(capsys, request)
   assert code == 0
 
 
@@ -95,7 +95,9 @@ def test_a_schedule_without_room_for_the_routing_is_to_blame(
   schedule_file.save(
     path, schedule_file.Schedule(TINY, 'float32', 'combine', full)
   )
-  code, said = run(capsys, f'{command} --dtype=f32 --schedule={path}')
+  code, error = run(capsys, f'{command} --dtype=f32 --schedule={path}')
   assert code == 2
-  assert f'schedule: expected one with room for the routing, got {path}' in said
-  assert 'expert_capacity=12' in said and '\n' not in said
+  assert (
+    f'schedule: expected one with room for the routing, got {path}' in error
+  )
+  assert 'expert_capacity=12' in error and '\n' not in error

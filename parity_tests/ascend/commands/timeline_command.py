@@ -27,23 +27,23 @@ def _define_timeline(f: flags.FlagValues) -> None:
   )
 
 
-def _sized(options, config, topk_ids):
-  """Returns options with room for the rows that experts have.
+def _fit_expert_capacity(options, config, topk_ids):
+  """Returns options whose expert capacity fits the routing exactly.
 
-  No more, so that no task is empty, unless a schedule says so.
+  No task is empty then.  The capacity of a schedule stays as it is.
   """
   from hpmoe.parity_tests.case import routings
 
   if options.expert_capacity is not None:  # a schedule's
     return options
-  most = int(routings.count_rows(config, topk_ids).max())
-  return dataclasses.replace(options, expert_capacity=most)
+  max_rows = int(routings.count_rows(config, topk_ids).max())
+  return dataclasses.replace(options, expert_capacity=max_rows)
 
 
 def _layer(f: flags.FlagValues):
   """Returns the layer's config, policy and inputs.
 
-  Of a shape that is only compiled, inputs are the routing.
+  The inputs of a shape that is only compiled are the routing alone.
   """
   from hpmoe.parity_tests.case import routings
   from hpmoe.parity_tests.case import text_router
@@ -53,8 +53,8 @@ def _layer(f: flags.FlagValues):
   if f.machine is None and f.input is None:
     presets.to_run(layer_flags.preset(f))
   if f.machine is None or f.input is not None or preset.runs_here:
-    made = layer_flags.case(f).make()
-    return made.config, made.policy, made.arrays
+    case = layer_flags.case(f).make()
+    return case.config, case.policy, case.arrays
   config = presets.config(preset, f.ranks, f.tokens, f.capacity)
   if f.routing in text_router.LARGE:
     ids = text_router.topk_ids(f.routing, preset, config, f.seed)
@@ -68,10 +68,10 @@ def _layer(f: flags.FlagValues):
 
 
 def _require_cores(f: flags.FlagValues, options, machine) -> None:
-  """Refuses more cores than a machine has, by the option that asks for them.
+  """Checks that the machine has the cores that the options name.
 
   Raises:
-    cli.UsageError: there are more.
+    cli.UsageError: it has fewer; names the flag to change.
   """
   if machine['threads']:  # drive any number of workers
     return
@@ -89,7 +89,7 @@ def _require_cores(f: flags.FlagValues, options, machine) -> None:
 
 
 def _model(f: flags.FlagValues, step):
-  """Returns the timeline on a described machine, and how far the bound is."""
+  """Returns the timeline on a described machine, and its roofline."""
   from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.backend_ascend.simulator import simulate
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
@@ -102,15 +102,15 @@ def _model(f: flags.FlagValues, step):
   config, policy, inputs = _layer(f)
   ids = inputs['topk_ids']
   step('compile')
-  (which,) = passes.from_direction(f.direction)
-  options = _sized(layer_flags.options(f), config, ids)
+  (layer_pass,) = passes.from_direction(f.direction)
+  options = _fit_expert_capacity(layer_flags.options(f), config, ids)
   _require_cores(f, options, machine)
-  image = compiler.COMPILE[which.direction](config, policy, options).image
+  image = compiler.COMPILE[layer_pass.direction](config, policy, options).image
   step('simulate')
-  simulated = simulate.simulate(image, machine, ids)
+  simulation = simulate.simulate(image, machine, ids)
   bound = simulate.bound(image, machine, ids)
-  times = sources.of_simulation(simulated, ids)
-  return times, summary.roofline(simulated, bound)
+  times = sources.of_simulation(simulation, ids)
+  return times, summary.roofline(simulation, bound)
 
 
 def _measure(f: flags.FlagValues, step):
@@ -122,20 +122,20 @@ def _measure(f: flags.FlagValues, step):
   from hpmoe.parity_tests.case import passes
 
   step('inputs')
-  config, policy, given = _layer(f)
-  ids = given['topk_ids']
-  options = _sized(layer_flags.options(f), config, ids)
+  config, policy, layer_inputs = _layer(f)
+  ids = layer_inputs['topk_ids']
+  options = _fit_expert_capacity(layer_flags.options(f), config, ids)
 
-  def compiled(which, tensors):
-    step(f'compile {which.name}')
-    compile_ = compiler.COMPILE[which.direction]
+  def compile_pass(layer_pass, tensors):
+    step(f'compile {layer_pass.name}')
+    compile_ = compiler.COMPILE[layer_pass.direction]
     image = compile_(config, policy, options).image
-    return image, host.select_runtime_inputs(which, policy, tensors)
+    return image, host.select_runtime_inputs(layer_pass, policy, tensors)
 
-  image, inputs = compiled(passes.FORWARD, given)
+  image, inputs = compile_pass(passes.FORWARD, layer_inputs)
   if f.direction == 'backward':
-    saved = runtime.launch(image, inputs, threads=f.threads)
-    image, inputs = compiled(passes.BACKWARD, {**given, **saved})
+    outputs = runtime.launch(image, inputs, threads=f.threads)
+    image, inputs = compile_pass(passes.BACKWARD, {**layer_inputs, **outputs})
   plan = runtime.route(image, ids)
   times = sources.measure(image, inputs, plan, f.threads, f.launches, step)
   return times, None
@@ -156,25 +156,25 @@ def _timeline(f: flags.FlagValues) -> int:
   with cli.progress() as step:
     times, bound = (_measure if f.machine is None else _model)(f, step)
     step('summary')
-    found = summary.summarise(times, bound)
-    content = summary.to_json(found)
+    timeline = summary.summarise(times, bound)
+    content = summary.to_json(timeline)
     if f.trace is not None:
       step('trace')
-      shown = chrome.write(f.trace, times, f.arrows)
+      arrows = chrome.write(f.trace, times, f.arrows)
       content['arrows'] = dict(
-        shown=len(shown.event),
-        left_out=shown.left_out,
+        shown=len(arrows.event),
+        left_out=arrows.left_out,
         rule=chrome.ARROW_RULE,
       )
     if f.png is not None:
       step('picture')
       plot.write_png(f.png, times)
   cli.write_json(f.json, content)
-  print(_text(found))
+  print(_text(timeline))
   return cli.PARITY
 
 
-def _us(seconds: float) -> str:
+def _format_us(seconds: float) -> str:
   return f'{seconds * 1e6:.1f}'
 
 
@@ -182,58 +182,66 @@ def _percent(share: float) -> str:
   return f'{100 * share:.1f}%'
 
 
-def _text(found) -> str:
-  """Returns a summary for people."""
+def _text(timeline) -> str:
+  """Returns the summary that is printed."""
   from hpmoe.parity_tests.report import text_table
 
-  total = found.total or 1.0
-  exposed = found.exposed_puts
-  # Ranks that share threads are one.
-  shared = any(unit.name == 'threads' for unit in found.units)
-  of_worst = f' (most: rank {exposed.worst_rank}, {_us(exposed.worst)} us)'
-  most = '' if shared else of_worst
+  total = timeline.total or 1.0
+  exposed_puts = timeline.exposed_puts
+  # Ranks that share threads have no times of their own.
+  shared = any(unit.name == 'threads' for unit in timeline.units)
+  of_worst = (
+    f' (most: rank {exposed_puts.worst_rank}, '
+    f'{_format_us(exposed_puts.worst)} us)'
+  )
+  worst_rank = '' if shared else of_worst
   stages = [
     {
       'stage': s.name,
       'unit': s.unit,
       'tasks': s.tasks,
-      'busy us': _us(s.busy),
-      'waited us': _us(s.wait_seconds),
-      'first us': _us(s.first),
-      'last us': _us(s.last),
-      'on critical path us': _us(s.on_path),
+      'busy us': _format_us(s.busy),
+      'waited us': _format_us(s.wait_seconds),
+      'first us': _format_us(s.first),
+      'last us': _format_us(s.last),
+      'on critical path us': _format_us(s.on_path),
       'of it': _percent(s.on_path / total),
     }
-    for s in found.stages
+    for s in timeline.stages
   ]
   stages.append(
     dict.fromkeys(stages[0], '-')
     | {
       'stage': 'between tasks',
-      'on critical path us': _us(found.between),
-      'of it': _percent(found.between / total),
+      'on critical path us': _format_us(timeline.between),
+      'of it': _percent(timeline.between / total),
     }
   )
   units = [
     {
       'unit': u.name,
       'cores': u.cores,
-      'busy us': _us(u.seconds),
+      'busy us': _format_us(u.seconds),
       'utilisation': _percent(u.utilisation),
       'least': _percent(u.lowest),
       'most': _percent(u.highest),
     }
-    for u in found.units
+    for u in timeline.units
   ]
-  told = (
-    f'{found.direction}, {found.origin}: {_us(found.total)} us, '
-    f'{found.tasks} tasks\n\n{text_table.format_rows(units)}\n\n'
-    f'{text_table.format_rows(stages)}\n\n'
-    f'puts run {_us(exposed.puts)} us; {_us(exposed.without_gemm)} us of it '
-    f'beside no GEMM{most}, {_us(exposed.without_compute)} us beside no '
-    'computation'
+  text = (
+    f'{timeline.direction}, {timeline.origin}: {_format_us(timeline.total)} '
+    f'us, {timeline.tasks} tasks\n\n{text_table.format_rows(units)}\n\n'
+    f'{text_table.format_rows(stages)}\n\nputs run '
+    f'{_format_us(exposed_puts.puts)} us; '
+    f'{_format_us(exposed_puts.without_gemm)} us of it beside no '
+    f'GEMM{worst_rank}, {_format_us(exposed_puts.without_compute)} us beside '
+    'no computation'
   )
-  return told if found.roofline is None else f'{told}\n{_bound(found.roofline)}'
+  return (
+    text
+    if timeline.roofline is None
+    else f'{text}\n{_bound(timeline.roofline)}'
+  )
 
 
 def _bound(roofline) -> str:
@@ -243,7 +251,7 @@ def _bound(roofline) -> str:
     [
       {
         'roofline': p.name,
-        'needs us': _us(p.needs),
+        'needs us': _format_us(p.needs),
         'busy': _percent(p.busy),
         'of its rate': _percent(p.rate),
       }
@@ -251,7 +259,7 @@ def _bound(roofline) -> str:
     ]
   )
   return (
-    f'bound: {roofline.name}, {_us(roofline.seconds)} us, '
+    f'bound: {roofline.name}, {_format_us(roofline.seconds)} us, '
     f'{_percent(roofline.share)} of the time\n\n{parts}'
   )
 

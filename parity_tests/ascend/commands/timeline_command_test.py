@@ -1,4 +1,4 @@
-"""`hpmoe timeline`: what it writes, and what it refuses."""
+"""`hpmoe timeline`: its outputs, and wrong requests."""
 
 import json
 import sys
@@ -22,12 +22,12 @@ def test_a_measured_launch(direction, tmp_path, capsys):
   assert code == cli.PARITY
   out = capsys.readouterr().out
   assert out.startswith(f'{direction}, measured here, ')
-  found = json.loads(files['json'].read_text())
+  report = json.loads(files['json'].read_text())
   trace = json.loads(files['trace'].read_text())
-  assert found['tasks'] == trace['otherData']['tasks']
-  assert found['arrows']['shown'] == trace['otherData']['arrows'] > 0
+  assert report['tasks'] == trace['otherData']['tasks']
+  assert report['arrows']['shown'] == trace['otherData']['arrows'] > 0
   assert files['png'].read_bytes().startswith(b'\x89PNG')
-  for stage in found['stages']:
+  for stage in report['stages']:
     assert stage['name'] in out
 
 
@@ -37,28 +37,28 @@ def test_a_modelled_launch_names_its_bound(direction, tmp_path, capsys):
   paths = [f'--{name}={path}' for name, path in files.items()]
   # A shape that is only compiled: its routing is all that is made.
   layer = '--preset=ep16 --ranks=2 --tokens=256 --d_model=256 --d_ff=64'
-  asked = (
+  arguments = (
     f'timeline --machine=ascend_a3 {layer} --direction={direction}'.split()
   )
-  assert main.main([*asked, *paths]) == cli.PARITY
+  assert main.main([*arguments, *paths]) == cli.PARITY
   out = capsys.readouterr().out
   assert out.startswith(f'{direction}, modelled, ascend_a3: ')
-  found = json.loads(files['json'].read_text())
-  roofline = found['roofline']
+  report = json.loads(files['json'].read_text())
+  roofline = report['roofline']
   needs = {part['name']: part['needs'] for part in roofline['parts']}
   assert roofline['seconds'] == max(needs.values()) == needs[roofline['name']]
-  share = roofline['seconds'] / found['total']
+  share = roofline['seconds'] / report['total']
   assert roofline['share'] == pytest.approx(share)
   assert 0 < roofline['share'] <= 1
   assert f'bound: {roofline["name"]}' in out
-  for unit in found['units']:
+  for unit in report['units']:
     (part,) = (
       p for p in roofline['parts'] if p['name'] == unit['name'].lower()
     )
     assert part['busy'] == pytest.approx(unit['utilisation'])
-  again = tmp_path / 'again.out'
-  main.main([*asked, f'--trace={again}'])
-  assert again.read_bytes() == files['trace'].read_bytes()
+  second_trace = tmp_path / 'again.out'
+  main.main([*arguments, f'--trace={second_trace}'])
+  assert second_trace.read_bytes() == files['trace'].read_bytes()
 
 
 @pytest.mark.parametrize(

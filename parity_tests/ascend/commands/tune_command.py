@@ -12,9 +12,9 @@ from hpmoe.parity_tests.commands import layer_flags
 from hpmoe.parity_tests.report import text_table
 
 _MS = 1e3
-# Times over the published point.
+# Speedup over the published point.
 _GOAL = 1.15
-# The layer at which a schedule is judged whose own is too large to run.
+# Preset on which a schedule is judged if its own layer is too large to run.
 _SCALED = 'tiny'
 
 
@@ -23,12 +23,12 @@ def _define_tune(f: flags.FlagValues) -> None:
 
   cli.define(f, case_flags.LAYER, preset='ep16', dtype='bf16')
   cli.define(f, [case_flags.RANKS_OF_PRESET])
-  named = dict(routings=', '.join(text_router.LARGE))
-  cli.own(f, 'tune', named, routing=dict(choices=text_router.LARGE))
+  placeholders = dict(routings=', '.join(text_router.LARGE))
+  cli.own(f, 'tune', placeholders, routing=dict(choices=text_router.LARGE))
 
 
 def _layer(f: flags.FlagValues, step):
-  """Returns what is tuned."""
+  """Returns the layer to tune, with its machine and routings."""
   import numpy as np
 
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
@@ -41,35 +41,35 @@ def _layer(f: flags.FlagValues, step):
   config = presets.config(
     preset, f.ranks or preset.num_ranks, f.tokens, f.capacity
   )
-  made, loads = {}, {}
+  routings, loads = {}, {}
   for name in f.routing:
     step(f'routing {name}')
-    made[name] = text_router.topk_ids(name, preset, config, f.seed)
+    routings[name] = text_router.topk_ids(name, preset, config, f.seed)
     batches = text_router.count_other_batches(name, preset, config, f.seed)
     if len(batches):
       loads[name] = batches.sum(axis=0)
-  owners = [ids // config.experts_per_rank for ids in made.values()]
-  most = max(int(np.bincount(one.ravel()).max()) for one in owners)
+  owners = [ids // config.experts_per_rank for ids in routings.values()]
+  max_rows = max(int(np.bincount(ranks.ravel()).max()) for ranks in owners)
   if f.capacity is None:
-    config = dataclasses.replace(config, capacity=most)
-  elif f.capacity < most:
+    config = dataclasses.replace(config, capacity=max_rows)
+  elif f.capacity < max_rows:
     raise cli.UsageError(
-      f'capacity: expected at least {most} rows, which is what a rank gets, '
-      f'got {f.capacity}'
+      f'capacity: expected at least {max_rows} rows, which is what a rank '
+      f'gets, got {f.capacity}'
     )
   on_ascend = machine.shipped.startswith('ascend')
   return tuner.Layer(
     config,
     layer_flags.policy(f),
     machine,
-    made,
+    routings,
     f.target or ('ascend' if on_ascend else 'host'),
     loads=loads,
   )
 
 
 def _count_steps(f: flags.FlagValues) -> int:
-  """Returns how many steps a search tells, at most."""
+  """Returns the largest number of progress steps of a search."""
   from hpmoe.backend_ascend.compiler import compiler
   from hpmoe.backend_ascend.simulator.tune import levers
   from hpmoe.backend_ascend.simulator.tune import space
@@ -94,7 +94,7 @@ def _count_steps(f: flags.FlagValues) -> int:
 
 
 def _search(f: flags.FlagValues, layer, step):
-  """Returns all that was found, as plain objects by name."""
+  """Searches schedules; returns the results by name."""
   from hpmoe.backend_ascend.simulator.tune import levers
   from hpmoe.backend_ascend.simulator.tune import space
   from hpmoe.backend_ascend.simulator.tune import tuner
@@ -105,12 +105,12 @@ def _search(f: flags.FlagValues, layer, step):
   start = time.perf_counter()
   choices = space.choose_cores(space.GRID, search.base.num_aiv)
   grid = space.grid(layer.config, search.base, choices, search.runs)
-  built = time.perf_counter()
-  found = tuner.candidates(search, grid, f.confirm)
-  pruned = time.perf_counter()
+  grid_end = time.perf_counter()
+  points = tuner.candidates(search, grid, f.confirm)
+  model_end = time.perf_counter()
   pareto = tuner.Pareto(search)
   pareto.add(search.published)
-  for point in found:
+  for point in points:
     step('confirm')
     pareto.add(grid.options(point))
   confirmed = pareto.best()
@@ -135,8 +135,8 @@ def _search(f: flags.FlagValues, layer, step):
     search=search,
     published=published,
     points=len(grid.table),
-    grid_seconds=built - start,
-    model_seconds=pruned - built,
+    grid_seconds=grid_end - start,
+    model_seconds=model_end - grid_end,
     confirmed=confirmed,
     best=best,
     tried=len(pareto.schedules),
@@ -168,21 +168,21 @@ def _tune(f: flags.FlagValues) -> int:
         'out_placement: expected a routing with other batches, such as '
         f'skewed or zipf, got {cli.text(f.routing)}'
       )
-    found = _search(f, layer, step)
-    best = found['best'].options
+    results = _search(f, layer, step)
+    best = results['best'].options
     for compile_pass in compiler.COMPILE.values():
       step('proofs')
       compile_pass(layer.config, layer.policy, best, target=layer.target)
-  cli.write_json(f.json, _json(layer, found))
+  cli.write_json(f.json, _json(layer, results))
   if f.png is not None:
     from hpmoe.backend_ascend.simulator.tune import plot
 
-    shown = found['subspace'][1] if found['subspace'] else found['all']
+    points = results['subspace'][1] if results['subspace'] else results['all']
     plot.write(
-      f.png, found['best'], found['published'], shown, found['ablation']
+      f.png, results['best'], results['published'], points, results['ablation']
     )
   if f.out is not None:
-    seconds = next(iter(found['best'].simulated.values()))
+    seconds = next(iter(results['best'].simulated.values()))
     schedule_file.save(
       f.out,
       schedule_file.Schedule(
@@ -196,13 +196,13 @@ def _tune(f: flags.FlagValues) -> int:
       ),
     )
   if f.out_placement is not None:
-    expert_placement.save(f.out_placement, found['expert_placement'])
+    expert_placement.save(f.out_placement, results['expert_placement'])
   judge_layer = _judge_request(f, layer)
   for table in (
     *(_cases, _choices, _ablation, _placement, _levers, _accuracy),
   ):
-    print(table(layer, found), end='\n\n')
-  print(_summary(layer, found))
+    print(table(layer, results), end='\n\n')
+  print(_summary(layer, results))
   print(f'schedule: {f.out or "not written, see --out"}')
   if f.out is None:
     return cli.PARITY
@@ -218,7 +218,7 @@ def _tune(f: flags.FlagValues) -> int:
 def _judge_request(f: flags.FlagValues, layer) -> list[str]:
   """Returns the request that launches a schedule and judges it.
 
-  A layer that only compiles is judged scaled: another size, the same order.
+  A layer too large to run is judged at another size, in the same order.
   """
   from hpmoe.reference.contract import presets
 
@@ -251,23 +251,23 @@ def _judge_request(f: flags.FlagValues, layer) -> list[str]:
   ]
 
 
-def _cases(layer, found) -> str:
+def _cases(layer, results) -> str:
   rows = []
   for name in layer.cases:
-    published, best = found['published'], found['best']
-    bound = found['bound'][name]
-    mine = best.simulated[name]
-    theirs = published.simulated[name]
+    published, best = results['published'], results['best']
+    bound = results['bound'][name]
+    best_seconds = best.simulated[name]
+    published_seconds = published.simulated[name]
     rows.append(
       (
         name,
-        *(f'{theirs[p] * _MS:.3f}' for p in theirs),
-        *(f'{mine[p] * _MS:.3f}' for p in mine),
+        *(f'{published_seconds[p] * _MS:.3f}' for p in published_seconds),
+        *(f'{best_seconds[p] * _MS:.3f}' for p in best_seconds),
         f'{published.total(name) / best.total(name):.3f}',
         f'{bound.seconds * _MS:.3f}',
-        f'{found["peak"][name].seconds * _MS:.3f}',
+        f'{results["peak"][name].seconds * _MS:.3f}',
         f'{100 * (best.total(name) / bound.seconds - 1):.1f} %',
-        f'{100 * found["regret"][name]:.1f} %',
+        f'{100 * results["regret"][name]:.1f} %',
       )
     )
   return text_table.format_table(
@@ -287,11 +287,11 @@ def _cases(layer, found) -> str:
   )
 
 
-def _choices(layer, found) -> str:
+def _choices(layer, results) -> str:
   from hpmoe.backend_ascend.simulator.tune import space
 
   del layer
-  search, best = found['search'], found['best'].options
+  search, best = results['search'], results['best'].options
   return text_table.format_rows(
     [
       {
@@ -304,7 +304,7 @@ def _choices(layer, found) -> str:
   )
 
 
-def _ablation(layer, found) -> str:
+def _ablation(layer, results) -> str:
   del layer
   return text_table.format_table(
     ('without', 'tuned', 'published', 'slower by'),
@@ -315,13 +315,13 @@ def _ablation(layer, found) -> str:
         row.without,
         'does not go' if row.gain is None else f'{100 * row.gain:.2f} %',
       )
-      for row in found['ablation']
+      for row in results['ablation']
     ],
   )
 
 
 def _placement(layer, results) -> str:
-  """Tells what a placement by loads of other batches is worth, by case."""
+  """Returns the table of speedups by a placement from other batches' loads."""
   from hpmoe.parity_tests.case import routings
 
   placement = results['expert_placement']
@@ -351,28 +351,28 @@ def _placement(layer, results) -> str:
   return text_table.format_table(heading, rows)
 
 
-def _levers(layer, found) -> str:
-  """Tells what no schedule holds: each lever's share, and the goal."""
+def _levers(layer, results) -> str:
+  """Returns each lever's gain, which no schedule has, and the goals."""
   from hpmoe.backend_ascend.simulator.tune import levers
 
   rows = [
     (row.choice, row.mine, row.without, f'{100 * row.gain:.2f} %')
-    for row in found['levers']
+    for row in results['levers']
   ]
   heading = ('without lever', 'pulled', 'published', 'slower by')
-  published, levered = found['published'], found['levered']
+  published, levered = results['published'], results['levered']
   goals = [
     f'{name}: {gain:.3f}x over the published point with levers, goal '
     f'{_GOAL:g}x: {"yes" if gain >= _GOAL else "NO"}; '
-    f'{published.total(name) / found["best"].total(name):.3f}x without; '
-    f'{published.total(name) / found["peak"][name].seconds:.3f}x at most '
+    f'{published.total(name) / results["best"].total(name):.3f}x without; '
+    f'{published.total(name) / results["peak"][name].seconds:.3f}x at most '
     'with this flow and no lever, fitted shares at 1'
     for name in layer.cases
     for gain in [published.total(name) / levered.total(name)]
   ]
   if not rows:
     return '\n'.join(['no lever helps', *goals])
-  for row in found['levers']:
+  for row in results['levers']:
     hint = levers.LEVERS[row.choice].hint
     gains = ', '.join(
       f'{published.total(name) / row.seconds[name]:.3f}x without it'
@@ -382,31 +382,31 @@ def _levers(layer, found) -> str:
   return '\n'.join([text_table.format_table(heading, rows), '', *goals])
 
 
-def _accuracy(layer, found) -> str:
+def _accuracy(layer, results) -> str:
   del layer
-  if found['subspace'] is None:
+  if results['subspace'] is None:
     return 'model against simulation: not asked for, see --exhaustive'
-  one, _ = found['subspace']
+  accuracy, _ = results['subspace']
   return (
-    f'model against simulation of all {one.points} points of a subspace: '
-    f'mean error {100 * one.mean_error:.2f} %, worst '
-    f'{100 * one.worst_error:.2f} %, rank correlation '
-    f'{one.rank_correlation:.4f}, its best is {100 * one.regret:.2f} % slower '
-    'than the best'
+    f'model against simulation of all {accuracy.points} points of a subspace: '
+    f'mean error {100 * accuracy.mean_error:.2f} %, worst '
+    f'{100 * accuracy.worst_error:.2f} %, rank correlation '
+    f'{accuracy.rank_correlation:.4f}, its best is {100 * accuracy.regret:.2f} '
+    '% slower than the best'
   )
 
 
-def _summary(layer, found) -> str:
-  seconds = found['model_seconds']
+def _summary(layer, results) -> str:
+  seconds = results['model_seconds']
   return (
-    f'{found["points"]} points x {len(layer.cases)} cases by the model in '
-    f'{seconds:.2f} s ({found["points"] * len(layer.cases) / seconds:.3g} a '
-    f'second), {found["tried"]} simulated, on {layer.machine.name} for '
+    f'{results["points"]} points x {len(layer.cases)} cases by the model in '
+    f'{seconds:.2f} s ({results["points"] * len(layer.cases) / seconds:.3g} a '
+    f'second), {results["tried"]} simulated, on {layer.machine.name} for '
     f'target {layer.target}'
   )
 
 
-# What was found, as the report calls it too.
+# Results of the search that JSON reports under the same names.
 _REPORTED = (
   *('points', 'grid_seconds', 'model_seconds', 'regret', 'bound', 'peak'),
   *('ablation', 'levers', 'published', 'confirmed', 'best', 'levered'),
@@ -415,19 +415,21 @@ _REPORTED = (
 )
 
 
-def _json(layer, found) -> dict:
-  content = {name: found[name] for name in _REPORTED} | dict(
+def _json(layer, results) -> dict:
+  content = {name: results[name] for name in _REPORTED} | dict(
     layer=layer.config,
     policy=layer.policy,
     machine=layer.machine.name,
     target=layer.target,
     cases=list(layer.cases),
-    simulated=found['tried'],
+    simulated=results['tried'],
     goal=_GOAL,
   )
-  if found['subspace'] is not None:
-    accuracy, timed = found['subspace']
-    content['subspace'] = dataclasses.asdict(accuracy) | dict(timed=timed)
+  if results['subspace'] is not None:
+    accuracy, timed_points = results['subspace']
+    content['subspace'] = dataclasses.asdict(accuracy) | dict(
+      timed=timed_points
+    )
   return content
 
 

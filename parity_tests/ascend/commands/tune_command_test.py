@@ -25,36 +25,36 @@ def _narrow(monkeypatch):
 def test_writes_what_check_and_law_run(tmp_path, capsys):
   # Given a layer, when a schedule is searched for two routings, then the report
   # says what was found, and the file holds in all lanes and under the law.
-  path, report = tmp_path / 'best.schedule', tmp_path / 'tune.json'
-  asked = f'--dtype=f32 --routing=balanced,skewed --out={path} '
-  asked += f'--json={report} --png={tmp_path / "search.png"}'
-  code = main.main(['tune', *SMALL, *asked.split()])
-  told = capsys.readouterr().out
+  path, json_path = tmp_path / 'best.schedule', tmp_path / 'tune.json'
+  arguments = f'--dtype=f32 --routing=balanced,skewed --out={path} '
+  arguments += f'--json={json_path} --png={tmp_path / "search.png"}'
+  code = main.main(['tune', *SMALL, *arguments.split()])
+  output = capsys.readouterr().out
   assert code == 0
-  assert 'published' in told and 'slower by' in told
-  assert f'schedule: {path}' in told
-  found = json.loads(report.read_text())
-  assert found['cases'] == ['balanced', 'skewed']
-  assert found['target'] == 'ascend'
-  assert 'over the published point with levers, goal 1.15x' in told
-  assert 'fitted shares at 1' in told
-  for case in found['cases']:
-    total = sum(found['levered']['simulated'][case].values())
-    assert found['peak'][case]['seconds'] <= found['bound'][case]['seconds']
-    for lever in found['levers']:
+  assert 'published' in output and 'slower by' in output
+  assert f'schedule: {path}' in output
+  report = json.loads(json_path.read_text())
+  assert report['cases'] == ['balanced', 'skewed']
+  assert report['target'] == 'ascend'
+  assert 'over the published point with levers, goal 1.15x' in output
+  assert 'fitted shares at 1' in output
+  for case in report['cases']:
+    total = sum(report['levered']['simulated'][case].values())
+    assert report['peak'][case]['seconds'] <= report['bound'][case]['seconds']
+    for lever in report['levers']:
       assert lever['seconds'][case] > 0 < total
       hint = levers.LEVERS[lever['choice']].hint
-      assert f'{lever["choice"]}: {hint}; ' in told
-  best = found['best']['simulated']['balanced']
+      assert f'{lever["choice"]}: {hint}; ' in output
+  best = report['best']['simulated']['balanced']
   assert sum(best.values()) <= sum(
-    found['confirmed']['simulated']['balanced'].values()
+    report['confirmed']['simulated']['balanced'].values()
   )
   assert schedule_file.load(path).predicted_s == best
   assert (tmp_path / 'search.png').read_bytes().startswith(b'\x89PNG')
-  given = ['--preset=small', '--ranks=2', f'--schedule={path}']
-  assert main.main(['compile', *given, '--target=ascend']) == 0
+  layer_flags = ['--preset=small', '--ranks=2', f'--schedule={path}']
+  assert main.main(['compile', *layer_flags, '--target=ascend']) == 0
   # The routing of a check may need more room than that of the search.
-  scaled = ['--preset=tiny', '--ranks=2', '--schedule_scaled', given[2]]
+  scaled = ['--preset=tiny', '--ranks=2', '--schedule_scaled', layer_flags[2]]
   assert main.main(['check', *scaled, '--routing=balanced']) == 0
 
 
@@ -72,18 +72,22 @@ def test_a_machine_file_has_target_and_cores_of_its_base(
   # searched, then its tiles are those of the base's target, a list scheduler
   # plans with that machine's own costs, and the base's cores work, two AIVs
   # beside each AIC; where it has no such units, those of an A3.
-  described, report = tmp_path / 'mine.toml', tmp_path / 'tune.json'
-  described.write_text(f'base = {base!r}')
-  arguments = [f'--machine={described}', f'--json={report}', '--confirm=1']
+  machine_path, json_path = tmp_path / 'mine.toml', tmp_path / 'tune.json'
+  machine_path.write_text(f'base = {base!r}')
+  arguments = [
+    f'--machine={machine_path}',
+    f'--json={json_path}',
+    '--confirm=1',
+  ]
   assert main.main(['tune', *SMALL, *arguments]) == 0
-  found = json.loads(report.read_text())
-  assert (found['machine'], found['target']) == ('mine', target)
-  options = found['best']['options']
-  assert options['order']['machine'] == str(described)
+  report = json.loads(json_path.read_text())
+  assert (report['machine'], report['target']) == ('mine', target)
+  options = report['best']['options']
+  assert options['order']['machine'] == str(machine_path)
   assert options['num_aic'] == aic and options['num_aiv'] in aiv
-  published = found['published']['options']
+  published = report['published']['options']
   assert published['num_aiv'] == aiv[0]
-  assert published['order']['machine'] == str(described)
+  assert published['order']['machine'] == str(machine_path)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +151,8 @@ def test_a_space_without_a_point_is_told_in_one_line(capsys, monkeypatch):
   large = {'512x512': {'row_block': 512, 'col_block': 512}}
   monkeypatch.setitem(space.GRID, 'tile', large)
   code = main.main(['tune', *SMALL])
-  said = capsys.readouterr().err.strip()
+  error = capsys.readouterr().err.strip()
   assert code == 2
-  assert said == (
+  assert error == (
     'hpmoe tune: space: expected a point that can be run, got no tile for one'
   )

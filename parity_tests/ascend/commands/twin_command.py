@@ -18,7 +18,7 @@ def _define_twin(f: flags.FlagValues) -> None:
 
 
 def _rates(name: str) -> str:
-  """Returns a machine's figures of a core, as run_program takes them."""
+  """Returns the rates of a machine's core in the form of `run_program`."""
   from hpmoe.backend_ascend.device.twin_launch import twin_runtime
   from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 
@@ -27,7 +27,7 @@ def _rates(name: str) -> str:
 
 
 def _operator(f: flags.FlagValues) -> int:
-  """Launches an operator of CANN, or says what it takes."""
+  """Launches an operator of CANN, or describes its arguments."""
   import numpy as np
 
   from hpmoe.backend_ascend.twin.intrinsics import build_kernel
@@ -99,12 +99,12 @@ def _twin(f: flags.FlagValues) -> int:
   except build_kernel.Refused as error:
     print(error, file=sys.stderr)
     return cli.CANDIDATE_FAILED
-  counted = work / f'lines-{os.getpid()}'
+  line_counts = work / f'lines-{os.getpid()}'
   watched: dict[str, object] = {}
   if f.timeline:
     watched |= dict(rates=_rates(f.machine), timeline=f.timeline)
   if f.coverage:
-    watched |= dict(coverage=counted)
+    watched |= dict(coverage=line_counts)
   command = build_kernel.command(
     kernel,
     **watched,
@@ -118,11 +118,11 @@ def _twin(f: flags.FlagValues) -> int:
     flags=','.join(map(str, f.flag_memory or ())),
   )
   code = subprocess.run([*command, '--', *(f.arguments or ())]).returncode
-  if f.coverage and counted.exists():
+  if f.coverage and line_counts.exists():
     pathlib.Path(f.coverage).write_text(
-      build_kernel.lcov(kernel, counted.read_text())
+      build_kernel.lcov(kernel, line_counts.read_text())
     )
-    counted.unlink()
+    line_counts.unlink()
   return code
 
 

@@ -25,10 +25,10 @@ HEADERS = (
 )
 
 
-def told(capsys) -> str:
+def read_error(capsys) -> str:
   lines = capsys.readouterr().err.splitlines()
-  # Some are refused once the oracle was asked.
-  return '\n'.join(one for one in lines if 'compiling the oracle' not in one)
+  # Some requests are refused only after the oracle was compiled.
+  return '\n'.join(line for line in lines if 'compiling the oracle' not in line)
 
 
 class TestCheck:
@@ -37,11 +37,11 @@ class TestCheck:
   def test_both_passes_in_all_lanes(self, capsys, tmp_path, mode):
     # Real data of bfloat16, weights before w_down and whole experts: exact data
     # of others tools/sync/probe_test.py has.
-    asked = f'--twin_mode={mode} --dtype=bf16 --placement=before_down '
+    arguments = f'--twin_mode={mode} --dtype=bf16 --placement=before_down '
     path = tmp_path / 'out.json'
-    asked += '--event_grain=expert --aic=3 --aiv=5 --mmad_order=reversed '
-    asked += f'--json={path}'
-    code = main.main(['check', TWIN, *TINY, *asked.split()])
+    arguments += '--event_grain=expert --aic=3 --aiv=5 --mmad_order=reversed '
+    arguments += f'--json={path}'
+    code = main.main(['check', TWIN, *TINY, *arguments.split()])
     assert code == cli.PARITY
     assert 'ascend_twin against the oracle' in capsys.readouterr().out
     text = path.read_text()
@@ -52,35 +52,41 @@ class TestCheck:
     arguments = ['--direction=forward', '--lane=exact', '--fault=missing_wait']
     code = main.main(['check', TWIN, *TINY, *arguments])
     assert code == cli.CANDIDATE_FAILED
-    line = told(capsys)
+    line = read_error(capsys)
     assert 'which nobody has written' in line and 'in gate_up task' in line
     assert '\n' not in line
 
 
 class TestFaults:
-  def _caught(self, monkeypatch, capsys, direction, some, *options) -> str:
-    """Returns what is told of some faults, all of which are caught."""
-    which = faults.Direction[direction.upper()]
-    table = [s for s in faults.TABLE if s.name in some and s.direction == which]
+  def _check_caught(
+    self, monkeypatch, capsys, direction, names, *options
+  ) -> str:
+    """Checks that the named faults are caught, and returns the table."""
+    pass_direction = faults.Direction[direction.upper()]
+    table = [
+      s
+      for s in faults.TABLE
+      if s.name in names and s.direction == pass_direction
+    ]
     monkeypatch.setattr(faults, 'TABLE', tuple(table))
-    asked = ['faults', TWIN, f'--direction={direction}', *options]
-    code = main.main(asked)
+    arguments = ['faults', TWIN, f'--direction={direction}', *options]
+    code = main.main(arguments)
     out = capsys.readouterr().out
     assert code == cli.PARITY, out
     return out
 
   def test_are_planted_and_located(self, monkeypatch, capsys):
     # Of order by another image, of values by what is stored.
-    some = ('early_signal', 'stale_row', 'narrow_accumulator', 'zero_output')
-    out = self._caught(monkeypatch, capsys, 'forward', some, '--ranks=2')
-    assert [out.count(name) for name in some] == [1] * len(some)
-    assert out.count('  caught\n') == len(some)
+    names = ('early_signal', 'stale_row', 'narrow_accumulator', 'zero_output')
+    out = self._check_caught(monkeypatch, capsys, 'forward', names, '--ranks=2')
+    assert [out.count(name) for name in names] == [1] * len(names)
+    assert out.count('  caught\n') == len(names)
 
   def test_any_reader_of_a_faulty_task_may_be_named(self, monkeypatch, capsys):
     # given a task whose tile two kinds read, of which the second comes first
-    some, options = ('early_signal',), ('--ranks=1', '--twin_mode=late')
+    names, options = ('early_signal',), ('--ranks=1', '--twin_mode=late')
     # when
-    out = self._caught(monkeypatch, capsys, 'backward', some, *options)
+    out = self._check_caught(monkeypatch, capsys, 'backward', names, *options)
     # then
     assert 'gate_up_weight_grad task' in out
 
@@ -199,7 +205,9 @@ PRODUCT = tuple(
   'preset, ranks, dtype, placement, grain, mode', PRODUCT
 )
 def test_the_product(preset, ranks, dtype, placement, grain, mode, headers):
-  asked = f'--preset={preset} --ranks={ranks} --dtype={dtype} '
-  asked += f'--placement={placement} --event_grain={grain} --twin_mode={mode}'
-  asked = [*asked.split(), *headers.split()]
-  assert main.main(['check', TWIN, *asked]) == cli.PARITY
+  arguments = f'--preset={preset} --ranks={ranks} --dtype={dtype} '
+  arguments += (
+    f'--placement={placement} --event_grain={grain} --twin_mode={mode}'
+  )
+  arguments = [*arguments.split(), *headers.split()]
+  assert main.main(['check', TWIN, *arguments]) == cli.PARITY
