@@ -46,6 +46,7 @@ def test_both_passes_are_judged(path, capsys, arguments):
     capsys, 'check', f'--expert_placement=loads:{path}', *arguments
   )
   assert code == cli.PARITY, output
+  assert f', experts placed by loads:{path}' in output.splitlines()[0]
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,7 @@ def _show(f: flags.FlagValues, report) -> None:
     report_text.format_notes,
     failure_text.format_failure,
     report_text.format_modes,
+    report_text.format_blind_spot,
     report_text.format_summary,
   ):
     text = part(report)

@@ -57,6 +57,12 @@ class Judgement:
         'repeat: expected 1 beside --start_at and --stop_after, got '
         f'{self.repeat}'
       )
+    form = case.rows or case.recipe
+    if form and self.lanes == ('exact',):
+      raise ValueError(
+        'lanes: expected some of bitwise, bounded, standard where rows become '
+        f'{form}, for which no data are exact, got exact'
+      )
     if self.tiles is None:
       return
     if self.tiles < 1:

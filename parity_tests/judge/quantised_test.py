@@ -625,6 +625,13 @@ class TestTokensAsCodes:
     rows = dict(rows='activation=e4m3_1x128', policy=policy)
     assert not self._judge(kernel, **rows).passed
 
+  def test_lane_exact_alone_is_refused(self):
+    case = dataclasses.replace(CASE, rows='int8_token')
+    kernel = in_process.Function(quantised_testing.Kernel())
+    exact_alone = judgement.Judgement(lanes=('exact',))
+    with pytest.raises(ValueError, match='^lanes: .*int8_token, for which'):
+      check.run(check.Request(case, kernel, exact_alone))
+
   @pytest.mark.parametrize(
     'rows', ['int9', 'gate_up=int8_token', 'activation=', 'activation']
   )

@@ -114,6 +114,8 @@ def _heading(report: check.Report) -> Iterator[ET.Element]:
   )
   yield _tag('p', report_text.format_heading(report), class_='facts')
   yield _tag('p', report_text.format_summary(report))
+  for line in report_text.format_blind_spot(report).splitlines():
+    yield _tag('p', line, class_='small')
   yield _tag('p', 'Again:', class_='small')
   command = config['command']
   if command.startswith('hpmoe check'):  # and no line of Python

@@ -125,20 +125,23 @@ def format_heading(report: check.Report) -> str:
   c = report.config
   layer = c['layer']
   direction = c.get('direction', 'forward')
-  passes = '' if direction == 'forward' else f', direction {direction}'
   return (
     f'{c["candidate"]} against the oracle: R={layer["num_ranks"]} '
     f'T={layer["num_tokens"]} E={layer["num_experts"]} K={layer["top_k"]} '
     f'D={layer["d_model"]} F={layer["d_ff"]} N={layer["capacity"]}, '
     f'{c["policy"]["storage"]}, sums {c["policy"]["accumulation_order"]}, '
     f'weights {c["policy"]["placement"]}, {_describe_policy(c["policy"])}'
-    f'routing {c["routing"]}{passes}{_describe_layout(c)}'
+    f'routing {c["routing"]}, direction {direction}{_describe_layout(c)}'
   )
 
 
 def _describe_layout(config: Mapping[str, Any]) -> str:
-  word = config.get('layout')
-  return f', tensors laid out as {word} has them' if word else ''
+  layout, placement = config.get('layout'), config.get('expert_placement')
+  parts = (
+    f', tensors laid out as {layout} has them' if layout else '',
+    f', experts placed by {placement}' if placement else '',
+  )
+  return ''.join(parts)
 
 
 def format_notes(report: check.Report) -> str:
@@ -309,14 +312,22 @@ def _describe_scope(report: check.Report) -> str:
   return f' of a part ({"; ".join(parts)})' if parts else ''
 
 
-def _describe_blind_spot(report: check.Report) -> str:
+def format_blind_spot(report: check.Report) -> str:
+  """Returns what a passing check cannot have seen, in up to three lines."""
+  if report.verdict == verdicts.FAIL:
+    return ''
+  sizes = _describe_hidden_sizes(report)
+  return '\n'.join([sizes, *_list_untried(report)]) if sizes else ''
+
+
+def _describe_hidden_sizes(report: check.Report) -> str:
   """Returns how large an error could hide from what passed, or ''."""
   rows: dict[str, list] = {}
   for result in report.results:
     if result.power and result.verdict == verdicts.PASS:
       rows.setdefault(verdicts.tensor_of(result.stage), []).append(result.power)
   sizes = power.worst(power.best(powers) for powers in rows.values())
-  if not sizes or report.verdict == verdicts.FAIL:
+  if not sizes:
     return ''
   parts = [
     format_report.format(_format_percent(sizes[name]))
@@ -328,7 +339,7 @@ def _describe_blind_spot(report: check.Report) -> str:
     [name for name in of_report if name not in tensors.PLAN]
     for of_report in (_missing_tensors(report), _askable_tensors(report))
   )
-  alone = f'from {", ".join(names)} alone, ' if missing else ''
+  source = f' from {", ".join(names)} alone' if missing else ''
   remarks = f'; {", ".join(askable)} would show smaller ones' if askable else ''
   unseen = sum(result.not_judged for result in report.results)
   total = sum(
@@ -336,27 +347,24 @@ def _describe_blind_spot(report: check.Report) -> str:
     for result in report.results
   )
   remarks += f'; {unseen} of {total} elements have no limit' if unseen else ''
-  remarks += _describe_ranges(report)
-  return f'; {alone}this could hide: {", ".join(parts)}{remarks}'
+  return f'could hide{source}: {", ".join(parts)}{remarks}'
 
 
-def _describe_ranges(report: check.Report) -> str:
-  """Returns beyond which values and shapes an error could hide, or ''."""
+def _list_untried(report: check.Report) -> Iterator[str]:
+  """Yields beyond which values and shapes an error could hide."""
   ranges = report.config.get('ranges', {})
   parts = [
     f'{name} {ranges[name][0]:.2g} to {ranges[name][1]:.2g}'
     for name in _SHOWN_RANGES
     if name in ranges
   ]
-  shape = report.config.get('shape')
-  # Inputs of a file or a definition have no other shapes.
-  is_drawn = 'preset' in report.config.get('inputs', {})
-  advice = ', --shapes tries others' if is_drawn else ''
-  shapes = f'; one shape{advice}: {shape}' if shape else ''
-  ranges_text = (
-    f'; nothing was tried beyond {", ".join(parts)}' if parts else ''
-  )
-  return ranges_text + shapes
+  if parts:
+    yield f'not tried: values beyond {", ".join(parts)}'
+  if shape := report.config.get('shape'):
+    # Inputs of a file or a definition have no other shapes.
+    is_drawn = 'preset' in report.config.get('inputs', {})
+    advice = ' (--shapes tries some)' if is_drawn else ''
+    yield f'not tried: shapes other than {shape}{advice}'
 
 
 def _format_percent(share: float) -> str:
@@ -373,7 +381,7 @@ def format_summary(report: check.Report) -> str:
     f'{report.verdict.upper()}{_describe_scope(report)}: {num_passed} of '
     f'{len(results)} comparisons pass, {tiles_seen} tiles, '
     f'{_count_races(report)}{_describe_repeats(report)}'
-    f'{report.seconds:.1f} s{_describe_blind_spot(report)}'
+    f'{report.seconds:.1f} s'
   )
 
 
@@ -440,6 +448,7 @@ def format_outcome(report: check.Report) -> str:
     failure_text.format_failure(report),
     _format_changes(report),
     format_modes(report),
+    format_blind_spot(report),
     format_summary(report),
   )
   return '\n\n'.join(filter(None, parts))

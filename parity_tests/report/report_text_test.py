@@ -304,18 +304,16 @@ def test_the_share_of_the_bound_is_in_the_table():
   ]
 
 
-def test_the_last_line_says_what_could_hide():
+def test_lines_before_the_last_say_what_could_hide():
   power = dict(element=0.18, row=0.02, whole=0.004)
   bound = dataclasses.replace(Y, power=power, not_judged=3)
   sharper = dataclasses.replace(bound, power=dict(whole=0.001), not_judged=0)
   away = verdicts.not_captured('returned', 'bounded', 'rule', 'returned')
 
-  last = report_text.format_summary(
-    reports_testing.report(bound, sharper, away)
-  )
+  report = reports_testing.report(bound, sharper, away)
 
-  assert last.endswith(
-    "; from y alone, this could hide: one element off by 18 % of its row's "
+  assert report_text.format_blind_spot(report) == (
+    "could hide from y alone: one element off by 18 % of its row's "
     'root mean square, one row by 2 %, all by 0.1 %; returned would show '
     'smaller ones; 3 of 3 elements have no limit'
   )
@@ -329,12 +327,13 @@ def test_what_a_candidate_cannot_return_is_not_asked_for(results_alone):
   config = dict(results_alone=True) if results_alone else {}
   report = reports_testing.report(y, away, shape='T 1, R 1', **config)
   # then only the function is asked to return more,
-  last = report_text.format_summary(report)
-  words = report_text.format_notes(report) + last
+  blind_spot = report_text.format_blind_spot(report)
+  words = report_text.format_notes(report) + blind_spot
   assert ('returned' in words) != results_alone
   # a part was judged of both, and neither has other shapes.
-  assert 'PASS of a part (judged: y' in last
-  assert 'one shape: T 1, R 1' in last
+  summary = report_text.format_summary(report)
+  assert summary.startswith('PASS of a part (judged: y')
+  assert blind_spot.endswith('shapes other than T 1, R 1')
 
 
 def test_a_scale_is_off_by_a_share_of_itself():
