@@ -25,6 +25,7 @@ from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.report import json_fields
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
@@ -318,9 +319,7 @@ def to_json(plan: Plan, cases: Sequence[CaseResult]) -> dict[str, Any]:
 
 def _to_row(result: CaseResult) -> dict[str, Any]:
   """Returns a result as the report's JSON names its fields."""
-  row = dataclasses.asdict(result)
-  names = dict(judgement='judged', reason='why')
-  return {names.get(name, name): value for name, value in row.items()}
+  return json_fields.rename_fields(result, judgement='judged', reason='why')
 
 
 def _count_groups(cases: Sequence[CaseResult]) -> list[dict[str, Any]]:

@@ -68,10 +68,12 @@ def _passes(
   plan: interleavings.Plan, layer_inputs, data: str, scale=1.0
 ) -> Iterator[Case]:
   for pass_ in (passes.FORWARD, passes.BACKWARD):
-    inputs = dict(interleavings.read(plan, pass_, layer_inputs).arrays)
+    inputs = dict(
+      interleavings.select_pass_inputs(plan, pass_, layer_inputs).arrays
+    )
     first = arrays.INPUTS[pass_.direction][0]
     inputs[first] = _times(inputs[first], scale)
-    sums = interleavings.sums_of(layer_inputs)
+    sums = interleavings.describe_sums(layer_inputs)
     name = ' '.join(
       (plan.preset, f'R={plan.ranks}', plan.placement, data, pass_.name, sums)
     )

@@ -166,7 +166,7 @@ def _run_orders(f: flags.FlagValues, plan) -> int:
     rows = arrival_orders.run(plan, f.order, step, machine)
   cli.write_json(f.json, arrival_orders.to_json(plan, f.order, rows))
   print(arrival_orders.text(f.order, rows))
-  return cli.PARITY if arrival_orders.holds(rows) else cli.NO_PARITY
+  return cli.PARITY if arrival_orders.match_oracle(rows) else cli.NO_PARITY
 
 
 def _run_on_twin(f: flags.FlagValues, plan) -> int:

@@ -28,14 +28,14 @@ def _faults(f: flags.FlagValues) -> int:
   layer_flags.refuse_without_effect(f, f.direction)
   case = layer_flags.case(f)
   request = request_lib.Request(case, backend_flags.candidate(f, case))
-  count = faults_table.count(f.direction)
+  count = faults_table.count_rows(f.direction)
   with cli.failure_reported(f.json), cli.progress(count) as step:
     rows = faults_table.run(request, step)
   cli.write_json(f.json, faults_table.to_json(rows))
-  print(faults_table.table(rows))
+  print(faults_table.format_table(rows))
   for line in faults_table.left_out(request, rows):
     print(line)
-  return cli.PARITY if all(row.caught for row in rows) else cli.NO_PARITY
+  return cli.PARITY if all(row.is_caught for row in rows) else cli.NO_PARITY
 
 
 COMMAND = cli.Command('faults', _define_faults, _faults, compiles=True)

@@ -8,6 +8,7 @@ from hpmoe.backend_ascend.simulator.reproduce import null
 from hpmoe.backend_ascend.simulator.reproduce import score as score_lib
 from hpmoe.backend_ascend.simulator.reproduce import sensitivity
 from hpmoe.backend_ascend.simulator.reproduce import witness as witness_lib
+from hpmoe.parity_tests.report import json_fields
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import plot_style
 
@@ -42,7 +43,8 @@ class Reproduction:
       verdict=_verdict(self.score),
       seconds=round(self.seconds, 2),
       rows=[
-        _fields(s.row, summands='of') | dict(simulated=s.value, error=s.error)
+        json_fields.rename_fields(s.row, summands='of')
+        | dict(simulated=s.value, error=s.error)
         for s in self.score.rows
       ],
       held_out=[
@@ -66,7 +68,8 @@ class Reproduction:
         for name, machine in self.machines.items()
       },
       sensitivity=[
-        _fields(effect, refusal='refused') for effect in self.effects
+        json_fields.rename_fields(effect, refusal='refused')
+        for effect in self.effects
       ],
       hypotheses=[
         dict(
@@ -80,7 +83,8 @@ class Reproduction:
         for other in self.refitted
       ],
       not_reproduced=[
-        _fields(gap, figure='what', reason='why') for gap in witness.gaps
+        json_fields.rename_fields(gap, figure='what', reason='why')
+        for gap in witness.gaps
       ],
     )
 
@@ -303,11 +307,6 @@ class Reproduction:
       ncols=len(handles),
     )
     plot_style.save(figure, path)
-
-
-def _fields(item, **keys: str) -> dict:
-  """Returns the fields of a dataclass under the keys of the JSON report."""
-  return {keys.get(n, n): x for n, x in dataclasses.asdict(item).items()}
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> list[str]:

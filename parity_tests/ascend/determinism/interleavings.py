@@ -1,10 +1,10 @@
 """`hpmoe determinism`: same inputs and policy, same bits in any schedule.
 
-Every launch of a table is one seeded interleaving: the seed draws which ready
-worker goes next; on every second launch each put is held back until nothing
-else can run, which is late, though not as late for each reader as could be.
-Images differ in granularity and worker layout, launches also in threads.  All
-must give the bits of a serial run, which neither waits nor signals.
+Every launch is one seeded interleaving: the seed draws which ready worker runs
+next.  In every second launch each put is delayed until nothing else can run,
+which is late, though not as late as possible for each reader.  Images differ in
+granularity and worker layout, launches also in threads.  All must return the
+bits of a serial run, which neither waits nor signals.
 """
 
 import collections
@@ -46,7 +46,7 @@ _COUNTS = dict(
   edges_last='num_edges_seen',
 )
 
-# Of a granularity, what cuts the layer.
+# Fields of a granularity that set the tiles.
 _CUT = ('event_grain', 'row_block', 'col_block', 'chain_rows', 'vector_rows')
 
 Progress = Callable[[str], None]
@@ -61,20 +61,20 @@ class Plan:
     preset, ranks, tokens, routing, seed, placement: the layer and its data.
     directions: some of DIRECTIONS.
     dtypes: storage dtypes.
-    accumulation_orders: of sums, each of the dtypes that it is defined for.
-    isa: instruction sets, which launches take in turn; none: the best.
+    accumulation_orders: of sums; each for the dtypes that have it.
+    isa: instruction sets, which launches take in turn; (): the best.
     interleavings: seeds for each (threads, layout, granularity).
     threads: OS threads.
     layouts: (AIC, AIV) workers of one rank.
-    granularities: how the layer is cut; `chain_rows` is the backward pass's.
-    fault: a fault that every launch of a pass that knows it commits, or None.
-    scheduled: how the layer is cut and ordered, in place of `granularities`;
-      its cores are those of `layouts`.
-    schedule_arguments: of hpmoe check, that ask for it.
-    relay: whether tokens cross to a rank once; of a schedule, the schedule's.
-    expert_placement: as of `expert_placement.read`: launches, but not the
-      serial run whose bits they must give, have experts there; '': they stay.
-    quantised, rows: of the policy, of the forward pass alone.
+    granularities: tiles of the layer; `chain_rows` is for the backward pass.
+    fault: a fault planted in every launch of a pass that has it, or None.
+    scheduled: tiles and order of a schedule, in place of `granularities`; its
+      cores are those of `layouts`.
+    schedule_arguments: arguments of hpmoe check that name the schedule.
+    relay: whether a token crosses to a rank once; a schedule has its own.
+    expert_placement: as `expert_placement.read` takes it, for launches but not
+      for the serial run whose bits they must return; '': experts stay.
+    quantised, rows: fields of the policy, for the forward pass alone.
   """
 
   preset: str = 'tiny'
@@ -119,38 +119,40 @@ class Plan:
       )
     self._refuse_unknown_sums()
     passes_ = [
-      which for name in self.directions for which in passes.from_direction(name)
+      layer_pass
+      for name in self.directions
+      for layer_pass in passes.from_direction(name)
     ]
-    known = {n: None for w in passes_ for n in faults.specs(w.direction)}
-    if self.fault is not None and self.fault not in known:
+    fault_names = {n: None for w in passes_ for n in faults.specs(w.direction)}
+    if self.fault is not None and self.fault not in fault_names:
       raise ValueError(
-        f'fault: expected one of {list(known)} in directions '
+        f'fault: expected one of {list(fault_names)} in directions '
         f'{list(self.directions)}, got {self.fault!r}'
       )
 
   def _refuse_unknown_sums(self) -> None:
-    known = _native.isas()
-    unknown = [isa for isa in self.isa if isa not in known]
+    isas = _native.isas()
+    unknown = [isa for isa in self.isa if isa not in isas]
     if unknown:
       raise ValueError(
-        f'isa: expected some of {known} on this CPU, got {unknown[0]!r}'
+        f'isa: expected some of {isas} on this CPU, got {unknown[0]!r}'
       )
     precision.sums(self.dtypes, self.accumulation_orders)
 
   @property
   def sums(self) -> tuple[tuple[str, str], ...]:
-    """Storage dtypes with each order that is asked for of them."""
+    """Pairs of a storage dtype and an order of accumulation."""
     return precision.sums(self.dtypes, self.accumulation_orders)
 
   @property
   def steps(self) -> int:
-    """How often `run` calls `progress`."""
+    """The number of times that `run` calls `progress`."""
     groups = len(self.directions) * len(self.sums) * len(self.threads)
     cuts = 1 if self.scheduled else len(self.granularities)
     return groups * len(self.layouts) * cuts
 
-  def told(self) -> dict[str, object]:
-    """Returns its fields; of a granularity only what cuts the layer."""
+  def to_json(self) -> dict[str, object]:
+    """Returns the fields as plain data, of a granularity only the tiles."""
     cuts = [{n: getattr(c, n) for n in _CUT} for c in self.granularities]
     return vars(self) | dict(granularities=cuts)
 
@@ -169,8 +171,8 @@ def run(
   """Compares the bits of every launch of a plan.
 
   Raises:
-    ValueError: the plan names something that does not exist, or a layer that
-      takes more memory than there is.
+    ValueError: the plan names something unknown, or a layer that needs more
+      memory than there is.
     candidates.CandidateError: a launch ended early.
   """
   shape = presets.config(presets.get(plan.preset), plan.ranks, plan.tokens)
@@ -179,32 +181,38 @@ def run(
   rows: list[interleavings_table.Row] = []
   schedules: list[interleavings_table.Schedules] = []
   for dtype, order in plan.sums:
-    made = make_inputs(plan, dtype, order)
-    if not schedules:  # before the long part: all dtypes have the same tasks
+    layer_inputs = make_inputs(plan, dtype, order)
+    if not schedules:  # all dtypes have the same tasks
       for direction in plan.directions:
-        (which,) = passes.from_direction(direction)
+        (layer_pass,) = passes.from_direction(direction)
         for options in plan.options():
-          image = compile_image(which, made, options)
-          needed = coverage_lib.needed_bytes(image)
-          memory.check(needed, f'list of schedules of the {direction} pass')
+          image = compile_image(layer_pass, layer_inputs, options)
+          num_bytes = coverage_lib.needed_bytes(image)
+          memory.check(num_bytes, f'list of schedules of the {direction} pass')
     for direction in plan.directions:
-      (which,) = (
-        one.of_layer(made.config) for one in passes.from_direction(direction)
+      (layer_pass,) = (
+        pass_.of_layer(layer_inputs.config)
+        for pass_ in passes.from_direction(direction)
       )
       start = time.perf_counter()
-      mine, seen = _try(plan, which, _saved(plan, which, made), progress)
-      rows += mine
+      pass_rows, pass_schedules = _try(
+        plan,
+        layer_pass,
+        add_forward_outputs(plan, layer_pass, layer_inputs),
+        progress,
+      )
+      rows += pass_rows
       seconds = round(time.perf_counter() - start, 3)
-      schedules.append(dataclasses.replace(seen, seconds=seconds))
-  launches = sum(seen.launches for seen in schedules)
+      schedules.append(dataclasses.replace(pass_schedules, seconds=seconds))
+  launches = sum(schedule.launches for schedule in schedules)
   return interleavings_table.Table(tuple(rows), tuple(schedules), launches)
 
 
 def make_inputs(
   plan: Plan, dtype: str, order: str = 'ascending'
 ) -> inputs_lib.LayerInputs:
-  """Returns a plan's data in a storage dtype, to be summed in an order."""
-  made = inputs_lib.make_inputs(
+  """Returns a plan's data in a storage dtype and an accumulation order."""
+  layer_inputs = inputs_lib.make_inputs(
     presets.get(plan.preset),
     plan.ranks,
     plan.tokens,
@@ -214,43 +222,47 @@ def make_inputs(
     placement=plan.placement,
     coded=bool(plan.rows),
   )
-  return made.with_policy(accumulation_order=order, rows=plan.rows).with_codes(
-    plan.quantised
-  )
+  return layer_inputs.with_policy(
+    accumulation_order=order, rows=plan.rows
+  ).with_codes(plan.quantised)
 
 
-def sums_of(made: inputs_lib.LayerInputs) -> str:
-  """Returns the storage dtype and, if it is not ascending, the order."""
-  order = made.policy.accumulation_order
-  name = made.policy.storage
+def describe_sums(layer_inputs: inputs_lib.LayerInputs) -> str:
+  """Returns the storage dtype, and the order if it is not ascending."""
+  order = layer_inputs.policy.accumulation_order
+  name = layer_inputs.policy.storage
   return name if order == 'ascending' else f'{name} {order}'
 
 
-def read(
-  plan: Plan, which: passes.Pass, made: inputs_lib.LayerInputs
+def select_pass_inputs(
+  plan: Plan, layer_pass: passes.Pass, layer_inputs: inputs_lib.LayerInputs
 ) -> inputs_lib.LayerInputs:
-  """Returns a pass's inputs, the backward one's from a serial forward."""
-  saved = _saved(plan, which, made)
-  read = host.select_runtime_inputs(which, made.policy, saved.arrays)
-  return dataclasses.replace(made, arrays=read)
+  """Returns a pass's inputs; a serial forward run makes the backward's."""
+  pass_inputs = add_forward_outputs(plan, layer_pass, layer_inputs)
+  read = host.select_runtime_inputs(
+    layer_pass, layer_inputs.policy, pass_inputs.arrays
+  )
+  return dataclasses.replace(layer_inputs, arrays=read)
 
 
-def _saved(
-  plan: Plan, which: passes.Pass, made: inputs_lib.LayerInputs
+def add_forward_outputs(
+  plan: Plan, layer_pass: passes.Pass, layer_inputs: inputs_lib.LayerInputs
 ) -> inputs_lib.LayerInputs:
-  """Returns data with all that a forward pass makes, if one comes before."""
-  arrays = dict(made.arrays)
-  if which.name == passes.BACKWARD.name:
-    image = compile_image(passes.FORWARD, made, next(plan.options()))
-    read = host.select_runtime_inputs(passes.FORWARD, made.policy, arrays)
+  """Returns the inputs, for a backward pass with a forward pass's outputs."""
+  arrays = dict(layer_inputs.arrays)
+  if layer_pass.name == passes.BACKWARD.name:
+    image = compile_image(passes.FORWARD, layer_inputs, next(plan.options()))
+    read = host.select_runtime_inputs(
+      passes.FORWARD, layer_inputs.policy, arrays
+    )
     arrays |= runtime.launch_serial(image, read)
-  return dataclasses.replace(made, arrays=arrays)
+  return dataclasses.replace(layer_inputs, arrays=arrays)
 
 
 def view_layer(
   plan: Plan, inputs: inputs_lib.LayerInputs
 ) -> placement_lib.View:
-  """Returns the plan's layer as its images have it."""
+  """Returns the plan's placement of experts."""
   ids = inputs.arrays['topk_ids']
   return placement_lib.view_layer(plan.expert_placement, inputs.config, ids)
 
@@ -258,67 +270,74 @@ def view_layer(
 def place_inputs(
   view: placement_lib.View, inputs: inputs_lib.LayerInputs
 ) -> inputs_lib.LayerInputs:
-  """Returns a layer's data as its images have it."""
+  """Returns a layer's data under a placement of experts."""
   arrays = view.place(dict(inputs.arrays))
   return dataclasses.replace(inputs, config=view.config, arrays=arrays)
 
 
 def compile_image(
-  which: passes.Pass, made: inputs_lib.LayerInputs, options: granularity.Options
+  layer_pass: passes.Pass,
+  layer_inputs: inputs_lib.LayerInputs,
+  options: granularity.Options,
 ) -> image_lib.Image:
   """Returns the image of a pass."""
-  lower = compiler.COMPILE[which.direction]
-  return lower(made.config, made.policy, options).image
+  lower = compiler.COMPILE[layer_pass.direction]
+  return lower(layer_inputs.config, layer_inputs.policy, options).image
 
 
 def _try(
   plan: Plan,
-  which: passes.Pass,
-  made: inputs_lib.LayerInputs,
+  layer_pass: passes.Pass,
+  layer_inputs: inputs_lib.LayerInputs,
   progress: Progress,
 ) -> tuple[list[interleavings_table.Row], interleavings_table.Schedules]:
   tallies: list[interleavings_table.Tally] = []
   counts = collections.Counter[str]()
-  view = view_layer(plan, made)
-  image_inputs = place_inputs(view, made)
+  view = view_layer(plan, layer_inputs)
+  image_inputs = place_inputs(view, layer_inputs)
   for options in plan.options():
-    image = compile_image(which, image_inputs, options)
+    image = compile_image(layer_pass, image_inputs, options)
     if not tallies:
-      expected = _launch_serial(which, view, made, image_inputs, options)
+      expected = _launch_serial(
+        layer_pass, view, layer_inputs, image_inputs, options
+      )
       tallies = [
-        interleavings_table.Tally(n, expected[n]) for n in which.results
+        interleavings_table.Tally(n, expected[n]) for n in layer_pass.results
       ]
     routing = runtime.route(image, image_inputs.arrays['topk_ids'])
     _, signals = runtime.inspect(image, routing)
-    seen = coverage_lib.Coverage(image, signals)
+    coverage = coverage_lib.Coverage(image, signals)
     for threads in plan.threads:
       progress(
-        f'{which.name} {sums_of(made)} {options.event_grain} '
-        f'{options.row_block} {options.num_aic}x{options.num_aiv} '
-        f'{threads} threads'
+        f'{layer_pass.name} {describe_sums(layer_inputs)} '
+        f'{options.event_grain} {options.row_block} '
+        f'{options.num_aic}x{options.num_aiv} {threads} threads'
       )
-      for launched, how in _launches(
-        plan, which, image, routing, image_inputs, options, threads
+      for result, launch_fields in _launches(
+        plan, layer_pass, image, routing, image_inputs, options, threads
       ):
-        seen.add(launched.order)
-        outputs = {n: launched.outputs[n] for n in which.results}
+        coverage.add(result.order)
+        outputs = {n: result.outputs[n] for n in layer_pass.results}
         outputs = view.restore(outputs)
         for tally in tallies:
-          tally.add(outputs[tally.name], **how)
-    counts.update({name: getattr(seen, of) for name, of in _COUNTS.items()})
-  dtype = sums_of(made)
-  rows = [t.row(which.name, dtype, t.name) for t in tallies]
+          tally.add(outputs[tally.name], **launch_fields)
+    counts.update(
+      {name: getattr(coverage, figure) for name, figure in _COUNTS.items()}
+    )
+  dtype = describe_sums(layer_inputs)
+  rows = [t.row(layer_pass.name, dtype, t.name) for t in tallies]
   launches = tallies[0].launches
-  seen_ = interleavings_table.Schedules(
-    which.name, dtype, launches, **counts, seconds=0.0
+  pass_schedules = interleavings_table.Schedules(
+    layer_pass.name, dtype, launches, **counts, seconds=0.0
   )
-  return rows, seen_
+  return rows, pass_schedules
 
 
 def _launch_serial(layer_pass, view, inputs, image_inputs, options) -> Tensors:
-  """Returns what a serial run gives where experts are as their numbers say.
+  """Returns the results of a serial run with experts in their own places.
 
-  But for gradients of experts that have copies, whose sums have another order.
+  Gradients of experts with copies come from a serial run under the placement,
+  because their sums have another order.
   """
   results = {}
   for serial in (image_inputs, inputs):
@@ -335,38 +354,40 @@ def _launch_serial(layer_pass, view, inputs, image_inputs, options) -> Tensors:
 
 def _launches(
   plan: Plan,
-  which: passes.Pass,
+  layer_pass: passes.Pass,
   image: image_lib.Image,
   routing: _native.Routing,
-  made: inputs_lib.LayerInputs,
+  layer_inputs: inputs_lib.LayerInputs,
   options: granularity.Options,
   threads: int,
 ) -> Iterator[tuple[modes_lib.LaunchResult, dict]]:
-  fault = fault_of(plan, which, image, routing)
-  policy, arrays = made.policy, made.arrays
-  whole = host.select_runtime_inputs(which, policy, arrays)
-  kept = host.build_front_end_inputs(which, made.config, policy, arrays)
+  fault = choose_fault(plan, layer_pass, image, routing)
+  policy, arrays = layer_inputs.policy, layer_inputs.arrays
+  whole = host.select_runtime_inputs(layer_pass, policy, arrays)
+  front_end_inputs = host.build_front_end_inputs(
+    layer_pass, layer_inputs.config, policy, arrays
+  )
   for interleaving in range(plan.interleavings):
     late = interleaving % 2 == 1
-    # In turn, each with puts in time and late, and with all numbers of threads.
-    # `hpmoe faults` judges what a fused launch makes of a fault.
+    # Fused and other launches alternate, each with early and late puts and with
+    # every number of threads.  `hpmoe faults` judges faults in fused launches.
     fused = not fault and (interleaving // 2 + threads) % 2 == 1
     isa = None
-    if plan.isa:  # each with puts in time and late
+    if plan.isa:  # each with early and late puts
       isa = plan.isa[interleaving // 2 % len(plan.isa)]
-    how = dict(
+    launch_fields = dict(
       options=options,
       threads=threads,
       interleaving=interleaving,
       late_puts=late,
     )
-    how['replay'] = replay(
+    launch_fields['replay'] = replay(
       plan,
-      which,
+      layer_pass,
       policy.storage,
       options,
       fused=fused or None,
-      accumulation_order=_not_ascending(made),
+      accumulation_order=_not_ascending(layer_inputs),
       isa=isa,
       threads=threads,
       permute=interleaving,
@@ -374,10 +395,10 @@ def _launches(
     )
     modes = modes_lib.Modes(permute=interleaving, late_puts=late, trace=True)
     try:
-      launched = runtime.run(
+      result = runtime.run(
         image,
-        kept if fused else whole,
-        names=which.results if fused else None,
+        front_end_inputs if fused else whole,
+        names=layer_pass.results if fused else None,
         threads=threads,
         fault=fault,
         isa=isa,
@@ -386,33 +407,33 @@ def _launches(
       )
     except runtime.WaitError as error:
       raise candidates.CandidateError(
-        f'{error.diagnosis}; replay: {how["replay"]}',
+        f'{error.diagnosis}; replay: {launch_fields["replay"]}',
         error.diagnosis,
-        how['replay'],
+        launch_fields['replay'],
       ) from error
-    yield launched, how
+    yield result, launch_fields
 
 
-def _not_ascending(made: inputs_lib.LayerInputs) -> str | None:
-  order = made.policy.accumulation_order
+def _not_ascending(layer_inputs: inputs_lib.LayerInputs) -> str | None:
+  order = layer_inputs.policy.accumulation_order
   return None if order == 'ascending' else order
 
 
 def replay(
   plan: Plan,
-  which: passes.Pass,
+  layer_pass: passes.Pass,
   dtype: str,
   options: granularity.Options,
-  **how: object,
+  **further_flags: object,
 ) -> str:
   """Returns the command that checks one launch.
 
   Args:
     plan: the layer and its data.
-    which: the pass.
-    dtype: storage.
+    layer_pass: the pass.
+    dtype: storage dtype.
     options: granularity and layout.
-    **how: further flags; None for one that is not given.
+    **further_flags: other flags; None leaves one out.
   """
   values: dict[str, object] = dict(
     preset=plan.preset,
@@ -423,33 +444,33 @@ def replay(
     placement=plan.placement,
     expert_placement=plan.expert_placement or None,
     dtype=dtype,
-    direction=which.name,
+    direction=layer_pass.name,
     weights=plan.quantised or None,
     rows=plan.rows or None,
-    **_cut(plan, which, options),
-    **how,
+    **_cut(plan, layer_pass, options),
+    **further_flags,
   )
-  if plan.fault in faults.specs(which.direction):
+  if plan.fault in faults.specs(layer_pass.direction):
     values['fault'] = plan.fault
-  given = [
+  flags = [
     f'--{n}' if v is True else f'--{n}={v}'
     for n, v in values.items()
     if v is not None
   ]
-  return shlex.join(['hpmoe', 'check', *given, *plan.schedule_arguments])
+  return shlex.join(['hpmoe', 'check', *flags, *plan.schedule_arguments])
 
 
 def _cut(
-  plan: Plan, which: passes.Pass, options: granularity.Options
+  plan: Plan, layer_pass: passes.Pass, options: granularity.Options
 ) -> dict[str, object]:
-  """Returns the arguments of hpmoe check that cut a layer so.
+  """Returns the arguments of hpmoe check that set tiles and cores.
 
-  Where a schedule does, `Plan.schedule_arguments` are beside them.
+  With a schedule these are the cores; `Plan.schedule_arguments` name the rest.
   """
   cores: dict[str, object] = dict(aic=options.num_aic, aiv=options.num_aiv)
   if plan.scheduled is not None:
     return cores
-  backward = which.name == passes.BACKWARD.name
+  backward = layer_pass.name == passes.BACKWARD.name
   return cores | dict(
     event_grain=options.event_grain,
     row_block=options.row_block,
@@ -460,11 +481,11 @@ def _cut(
   )
 
 
-def fault_of(
-  plan: Plan, which: passes.Pass, image, routing: _native.Routing
+def choose_fault(
+  plan: Plan, layer_pass: passes.Pass, image, routing: _native.Routing
 ) -> faults.Fault | None:
-  """Returns the fault that a plan's launches of a pass commit, or None."""
-  if plan.fault not in faults.specs(which.direction):
+  """Returns the fault that is planted in the pass's launches, or None."""
+  if plan.fault not in faults.specs(layer_pass.direction):
     return None
   task = faults.choose_target(image, routing, plan.fault)
   return faults.Fault(plan.fault, task)

@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.report import json_fields
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import granularity
 
@@ -22,7 +23,7 @@ class Break:
     late_puts: whether puts came late.
     replay: the command that checks this launch.
     index: coordinates of the first element that differs.
-    got, expected: the element.
+    actual, expected: the element.
   """
 
   options: granularity.Options
@@ -31,12 +32,12 @@ class Break:
   late_puts: bool
   replay: str
   index: tuple[int, ...]
-  got: float
+  actual: float
   expected: float
 
   def __str__(self) -> str:
     return (
-      f'{list(self.index)}: expected {self.expected!r}, got {self.got!r} '
+      f'{list(self.index)}: expected {self.expected!r}, got {self.actual!r} '
       f'with {self.replay}'
     )
 
@@ -46,8 +47,8 @@ class Row:
   """One tensor over all launches.
 
   Attributes:
-    direction, dtype, tensor: which.
-    launches: how many.
+    direction, dtype, tensor: the tensor.
+    launches: number of launches.
     sha256: distinct digests, the serial run's first.
     differing_bits: summed over all launches.
     first_break: the first launch that differs, or None.
@@ -63,7 +64,7 @@ class Row:
 
 
 class Tally:
-  """What becomes a row: its attributes so far, and the tensor's `name`."""
+  """Collects a row: launches so far of the tensor `name`."""
 
   def __init__(self, name: str, expected: np.ndarray):
     self.name = name
@@ -72,14 +73,14 @@ class Tally:
     self._expected = expected
     self.digests = {_digest(expected): None}  # a set that keeps its order
 
-  def add(self, got: np.ndarray, **how) -> None:
-    """Adds one launch; `how` are the fields of `Break` that say which."""
+  def add(self, actual: np.ndarray, **launch_fields) -> None:
+    """Adds a launch; `launch_fields` are the fields of `Break` that name it."""
     self.launches += 1
-    digest = _digest(got)
+    digest = _digest(actual)
     if digest == next(iter(self.digests)):
       return
     self.digests[digest] = None
-    bits = ulp.bits(got) ^ ulp.bits(self._expected)
+    bits = ulp.bits(actual) ^ ulp.bits(self._expected)
     self.differing_bits += int(
       np.unpackbits(np.ascontiguousarray(bits).view(np.uint8)).sum()
     )
@@ -87,13 +88,13 @@ class Tally:
       index = np.unravel_index(np.argmax(bits != 0), bits.shape)
       self.first_break = Break(
         index=tuple(int(i) for i in index),
-        got=float(got[index]),
+        actual=float(actual[index]),
         expected=float(self._expected[index]),
-        **how,
+        **launch_fields,
       )
 
   def row(self, direction: str, dtype: str, tensor: str) -> Row:
-    """Returns what was added, as a row of that name."""
+    """Returns the launches so far as a row."""
     return Row(
       direction,
       dtype,
@@ -112,16 +113,16 @@ def _digest(array: np.ndarray) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Schedules:
-  """What the launches of one direction and dtype saw.
+  """Schedules of the launches of one direction and dtype.
 
   Attributes:
-    direction, dtype: which.
-    launches: how many.
+    direction, dtype: the pass and the storage dtype.
+    launches: number of launches.
     orders: distinct orders in which tasks ended, summed over images.
     pairs, pairs_both: unordered pairs of tasks that signal the same event, and
-      those of them that were seen in both orders.
+      those that ran in both orders.
     edges, edges_last: dependent pairs (a task and one that waits for it), and
-      those of them where, in some launch, the first was the last to arrive.
+      those whose first task was the last to signal in some launch.
     seconds: wall time.
   """
 
@@ -141,9 +142,9 @@ class Table:
   """The bits of every launch of a plan.
 
   Attributes:
-    rows: of each tensor.
-    schedules: of each direction and dtype; the twin counts none.
-    launches: that were tried; each made every tensor of its pass.
+    rows: one for each tensor.
+    schedules: one for each direction and dtype; none on the twin.
+    launches: number of launches; each computed every tensor of its pass.
   """
 
   rows: tuple[Row, ...]
@@ -161,10 +162,18 @@ def to_json(plan, table: Table) -> dict[str, object]:
   """Returns an `interleavings.Plan` and its table as plain data."""
   return dict(
     verdict='pass' if table.holds else 'fail',
-    plan=plan.told(),
-    rows=table.rows,
+    plan=plan.to_json(),
+    rows=[_row_to_json(row) for row in table.rows],
     schedules=table.schedules,
   )
+
+
+def _row_to_json(row: Row) -> dict[str, object]:
+  fields = json_fields.rename_fields(row)
+  if row.first_break is None:
+    return fields
+  first_break = json_fields.rename_fields(row.first_break, actual='got')
+  return fields | dict(first_break=first_break)
 
 
 def text(table: Table) -> str:

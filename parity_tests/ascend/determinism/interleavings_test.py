@@ -1,4 +1,4 @@
-"""All launches give the same bits, and one that does not is named."""
+"""All launches return the same bits, and one that does not is named."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ from hpmoe.reference.contract import memory
 PLAN = interleavings.Plan(
   tokens=13, interleavings=4, threads=(1, 2), layouts=((1, 1), (3, 5))
 )
-ONE = dataclasses.replace(
+SINGLE = dataclasses.replace(
   PLAN, dtypes=('float32',), threads=(1,), layouts=((3, 5),)
 )
 
@@ -57,21 +57,21 @@ def test_every_interleaving_gives_the_bits_of_a_serial_run(
   # then there is one digest of each tensor, and many schedules.
   launches = 4 * 2 * 2 * 3
   assert table.holds and len(steps) == plan.steps
-  got = [(r.dtype, r.tensor, len(r.sha256), r.launches) for r in table.rows]
-  assert got == [
+  actual = [(r.dtype, r.tensor, len(r.sha256), r.launches) for r in table.rows]
+  assert actual == [
     (dtype, tensor, 1, launches)
     for dtype in plan.dtypes
     for direction in interleavings.DIRECTIONS
-    for which in passes.from_direction(direction)
-    for tensor in which.results
+    for layer_pass in passes.from_direction(direction)
+    for tensor in layer_pass.results
   ]
-  for seen in table.schedules:
-    assert 1 < seen.orders <= launches
-    assert 0 < seen.pairs_both <= seen.pairs
-    assert 0 < seen.edges_last <= seen.edges
-  told = interleavings_table.text(table)
+  for schedules in table.schedules:
+    assert 1 < schedules.orders <= launches
+    assert 0 < schedules.pairs_both <= schedules.pairs
+    assert 0 < schedules.edges_last <= schedules.edges
+  text = interleavings_table.text(table)
   total = 2 * launches * len(plan.dtypes)
-  assert f'bits are reproducible: {total} launches, 0 differing bits' in told
+  assert f'bits are reproducible: {total} launches, 0 differing bits' in text
 
 
 @pytest.mark.parametrize(
@@ -81,34 +81,34 @@ def test_every_interleaving_gives_the_bits_of_a_serial_run(
     ('tiny', 1 << 40, 'list of schedules of the forward pass .* 1099.5 GB'),
   ],
 )
-def test_a_layer_that_memory_cannot_follow_is_refused(
+def test_a_layer_that_needs_too_much_memory_is_refused(
   monkeypatch, preset, schedules, text
 ):
   monkeypatch.setattr(memory, 'available', lambda: 1 << 30)
   monkeypatch.setattr(coverage, 'needed_bytes', lambda image: schedules)
   steps = []
   with pytest.raises(ValueError, match=text):
-    interleavings.run(dataclasses.replace(ONE, preset=preset), steps.append)
+    interleavings.run(dataclasses.replace(SINGLE, preset=preset), steps.append)
   assert not steps
 
 
 @pytest.mark.slow
-def test_memory_is_told_before_it_is_taken():
+def test_needed_memory_is_predicted():
   # Given an image of each granularity and layout,
-  made = interleavings.make_inputs(ONE, 'float32')
-  for which in (passes.FORWARD, passes.BACKWARD):
-    for options in ONE.options():
-      image = interleavings.compile_image(which, made, options)
+  layer_inputs = interleavings.make_inputs(SINGLE, 'float32')
+  for layer_pass in (passes.FORWARD, passes.BACKWARD):
+    for options in SINGLE.options():
+      image = interleavings.compile_image(layer_pass, layer_inputs, options)
 
       # when its schedules are prepared, with every signal that may be made,
       tracemalloc.start()
       coverage.Coverage(image)
-      _, taken = tracemalloc.get_traced_memory()
+      _, peak_bytes = tracemalloc.get_traced_memory()
       tracemalloc.stop()
 
-      # then they took no more than was told, and not much less.
-      told = coverage.needed_bytes(image)
-      assert told / 4 < taken < told
+      # then they took no more than predicted, and not much less.
+      predicted_bytes = coverage.needed_bytes(image)
+      assert predicted_bytes / 4 < peak_bytes < predicted_bytes
 
 
 def test_one_bit_of_one_launch_is_named(monkeypatch):
@@ -117,32 +117,35 @@ def test_one_bit_of_one_launch_is_named(monkeypatch):
   right = runtime.run
 
   def run(image, inputs, **kwargs):
-    launched = right(image, inputs, **kwargs)
-    if kwargs['modes'].permute == 3 and 'y' in launched.outputs:
-      launched.outputs['y'].view(np.uint16)[1, 2, 5] ^= 1
-    return launched
+    result = right(image, inputs, **kwargs)
+    if kwargs['modes'].permute == 3 and 'y' in result.outputs:
+      result.outputs['y'].view(np.uint16)[1, 2, 5] ^= 1
+    return result
 
   monkeypatch.setattr(runtime, 'run', run)
 
   # when interleavings are tried,
-  how = dict(accumulation_orders=('even_odd_32',), isa=('portable',))
+  fields = dict(accumulation_orders=('even_odd_32',), isa=('portable',))
   table = interleavings.run(
-    dataclasses.replace(ONE, dtypes=('bfloat16',), **how)
+    dataclasses.replace(SINGLE, dtypes=('bfloat16',), **fields)
   )
 
   # then each of the three images shows it, and the first is named.
   row = table.rows[0]
   assert not table.holds
   assert (row.tensor, row.differing_bits, len(row.sha256)) == ('y', 3, 2)
-  found = row.first_break
-  assert (found.interleaving, found.late_puts) == (3, True)
-  assert found.index == (1, 2, 5) and found.got != found.expected
-  told = interleavings_table.text(table)
+  first_break = row.first_break
+  assert (first_break.interleaving, first_break.late_puts) == (3, True)
   assert (
-    '--permute=3 --late_puts' in told and 'bits are NOT reproducible' in told
+    first_break.index == (1, 2, 5)
+    and first_break.actual != first_break.expected
+  )
+  text = interleavings_table.text(table)
+  assert (
+    '--permute=3 --late_puts' in text and 'bits are NOT reproducible' in text
   )
   assert {'--accumulation_order=even_odd_32', '--isa=portable'} <= {
-    *found.replay.split()
+    *first_break.replay.split()
   }
 
 
@@ -151,27 +154,27 @@ def test_launches_are_those_of_the_plan(monkeypatch):
   # instruction sets that launches take in turn, then each order has rows of its
   # own, launches are of its images, every second one is late, and every second
   # pair is by the other instruction set.
-  right, seen = runtime.run, []
+  right, launches = runtime.run, []
   isas = _native.isas()[-2:]
 
   def run(image, inputs, **kwargs):
     modes = kwargs['modes']
     sums = image.policy.storage, image.policy.accumulation_order
-    how = kwargs['threads'], modes.permute, modes.late_puts, kwargs['isa']
-    seen.append((*sums, *how))
+    settings = kwargs['threads'], modes.permute, modes.late_puts, kwargs['isa']
+    launches.append((*sums, *settings))
     return right(image, inputs, **kwargs)
 
   monkeypatch.setattr(runtime, 'run', run)
   table = interleavings.run(
     dataclasses.replace(
-      ONE,
+      SINGLE,
       dtypes=('float32', 'bfloat16'),
       accumulation_orders=('ascending', 'even_odd_32'),
       isa=tuple(isas),
       threads=(1, 3),
       interleavings=4,
       directions=('forward',),
-      granularities=ONE.granularities[:1],
+      granularities=SINGLE.granularities[:1],
     )
   )
   sums = (
@@ -179,9 +182,9 @@ def test_launches_are_those_of_the_plan(monkeypatch):
     ('bfloat16', 'ascending'),
     ('bfloat16', 'even_odd_32'),
   )
-  assert seen == [
-    (*one, threads, seed, seed % 2 == 1, isas[0 if seed < 2 else -1])
-    for one in sums
+  assert launches == [
+    (*order, threads, seed, seed % 2 == 1, isas[0 if seed < 2 else -1])
+    for order in sums
     for threads in (1, 3)
     for seed in range(4)
   ]
@@ -195,13 +198,13 @@ def test_launches_are_those_of_the_plan(monkeypatch):
 
 def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
   # Given a backend in which one task does not wait for what it reads,
-  asked = '--fault=skipped_wait --tokens=13 --interleavings=4 --dtype=f32 '
-  asked += (
+  request = '--fault=skipped_wait --tokens=13 --interleavings=4 --dtype=f32 '
+  request += (
     f'--threads=1 --direction=forward --json={tmp_path / "determinism.json"}'
   )
 
   # when interleavings are tried,
-  code = main.main(['determinism', *asked.split()])
+  code = main.main(['determinism', *request.split()])
 
   # then late puts show it as bits that differ,
   report = json.loads((tmp_path / 'determinism.json').read_text())
@@ -221,20 +224,20 @@ def test_what_only_the_fused_launch_does_is_in_the_replay(
   monkeypatch, tmp_path, capsys
 ):
   # Given a backend that is wrong where it makes results only,
-  def spoilt(*arguments, of=runtime.run, **how):
-    launched = of(*arguments, **how)
-    if how['asked'] is not None:
-      launched.outputs['y'][0, 0, 0] += 1
-    return launched
+  def spoilt(*arguments, original=runtime.run, **keywords):
+    result = original(*arguments, **keywords)
+    if keywords['names'] is not None:
+      result.outputs['y'][0, 0, 0] += 1
+    return result
 
   monkeypatch.setattr(runtime, 'run', spoilt)
 
   # when interleavings are tried, then it is broken,
-  asked = '--tokens=13 --interleavings=2 --dtype=f32 --threads=1 --ranks=2 '
-  asked += (
+  request = '--tokens=13 --interleavings=2 --dtype=f32 --threads=1 --ranks=2 '
+  request += (
     f'--layout=3x5 --direction=forward --json={tmp_path / "determinism.json"}'
   )
-  assert main.main(['determinism', *asked.split()]) == cli.NO_PARITY
+  assert main.main(['determinism', *request.split()]) == cli.NO_PARITY
 
   # and the command that it gives makes such a launch; without, all is right.
   report = json.loads((tmp_path / 'determinism.json').read_text())
@@ -248,11 +251,13 @@ def test_what_only_the_fused_launch_does_is_in_the_replay(
 
 def test_a_fault_is_committed_in_the_passes_that_know_it():
   # Given a fault of the backward pass, when interleavings are tried on both,
-  table = interleavings.run(dataclasses.replace(ONE, fault='weight_grad_twice'))
+  table = interleavings.run(
+    dataclasses.replace(SINGLE, fault='weight_grad_twice')
+  )
 
   # then its tensor alone breaks it, in a command that hpmoe check takes.
-  broken = {row.tensor: row for row in table.rows if row.differing_bits}
-  assert set(broken) == {'d_w_gate_up'}
-  first = broken['d_w_gate_up'].first_break
+  breaking_rows = {row.tensor: row for row in table.rows if row.differing_bits}
+  assert set(breaking_rows) == {'d_w_gate_up'}
+  first = breaking_rows['d_w_gate_up'].first_break
   assert first is not None and 'None' not in first.replay
   assert '--direction=backward' in first.replay

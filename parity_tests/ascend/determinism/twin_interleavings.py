@@ -1,8 +1,8 @@
 """Determinism on the twin: same inputs, same policy, same bits, in every mode.
 
-The twin's orders take the place of the host's interleavings.  In which order
-the cube unit adds is a part of the policy: launches are compared within one.
-Where no sum rounds, all orders must give the same bits.
+The twin's orders take the place of the host's interleavings.  The order in
+which the cube unit adds is part of the policy, so launches are compared within
+one order.  On data whose sums do not round, all orders must agree.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,13 +19,13 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 
-# Of which the device source has kernels.
+# Storage dtypes of the device source.
 DTYPES = ('float32', 'bfloat16')
 LAYOUTS = ((1, 1), (3, 5))
 SEEDS = 2
 
 
-def modes(
+def iterate_modes(
   plan: interleavings.Plan, mmad_order: str
 ) -> Iterator[twin_runtime.Modes]:
   """Yields the modes in which each image is launched: `interleavings` seeds."""
@@ -41,9 +41,9 @@ class Group:
 
   Attributes:
     data: 'real' or 'exact'.
-    mmad_orders: in which the cube unit adds.
-    plan: its granularities are the group's.
-    name: as rows call it.
+    mmad_orders: orders in which the cube unit adds.
+    plan: the plan, with the group's granularities.
+    name: its name in rows.
   """
 
   data: str
@@ -52,25 +52,25 @@ class Group:
   name: str
 
 
-def groups(plan: interleavings.Plan) -> list[Group]:
-  """Returns what to launch.
+def list_groups(plan: interleavings.Plan) -> list[Group]:
+  """Returns the groups of a plan.
 
-  Ascending sums do not depend on where a tile's depth is cut, others do.
+  Ascending sums are the same for all tiles; other orders depend on the tiles.
   """
-  first, *others = twin_runtime.MMAD_ORDERS
-  made = [Group('real', (first,), plan, first)]
-  for order in others:
+  first, *other_orders = twin_runtime.MMAD_ORDERS
+  groups = [Group('real', (first,), plan, first)]
+  for order in other_orders:
     for cut in plan.granularities[: 1 if plan.scheduled else None]:
-      one = dataclasses.replace(plan, granularities=(cut,))
+      cut_plan = dataclasses.replace(plan, granularities=(cut,))
       name = f'{order}, {cut.event_grain} {cut.row_block}'
       name = f'{order}, schedule' if plan.scheduled else name
-      made.append(Group('real', (order,), one, name))
-  return [*made, Group('exact', twin_runtime.MMAD_ORDERS, plan, 'exact data')]
+      groups.append(Group('real', (order,), cut_plan, name))
+  return [*groups, Group('exact', twin_runtime.MMAD_ORDERS, plan, 'exact data')]
 
 
 def count_steps(plan: interleavings.Plan) -> int:
-  """Returns how often `run` calls `progress`."""
-  return len(plan.dtypes) * len(plan.directions) * len(groups(plan))
+  """Returns the number of times that `run` calls `progress`."""
+  return len(plan.dtypes) * len(plan.directions) * len(list_groups(plan))
 
 
 def run(
@@ -87,81 +87,93 @@ def run(
   for dtype in plan.dtypes:
     real = interleavings.make_inputs(plan, dtype)
     for direction in plan.directions:
-      (which,) = passes.from_direction(direction)
-      backward = which is passes.BACKWARD
+      (layer_pass,) = passes.from_direction(direction)
+      backward = layer_pass is passes.BACKWARD
       exact = inputs_lib.with_data(real, 'exact', backward, plan.seed)
       data = dict(real=real, exact=exact)
       read = {
-        name: interleavings.read(plan, which, made)
-        for name, made in data.items()
+        name: interleavings.select_pass_inputs(plan, layer_pass, layer_inputs)
+        for name, layer_inputs in data.items()
       }
-      for group in groups(plan):
+      for group in list_groups(plan):
         progress(f'{direction} {dtype} {group.name}')
-        mine = _rows(group, which, read[group.data])
-        launches += mine[0].launches
-        rows += mine
+        group_rows = _rows(group, layer_pass, read[group.data])
+        launches += group_rows[0].launches
+        rows += group_rows
   return interleavings_table.Table(tuple(rows), (), launches)
 
 
 def _rows(
-  group: Group, which: passes.Pass, made: inputs_lib.LayerInputs
+  group: Group, layer_pass: passes.Pass, layer_inputs: inputs_lib.LayerInputs
 ) -> list[interleavings_table.Row]:
   tallies: list[interleavings_table.Tally] = []
-  view = interleavings.view_layer(group.plan, made)
-  if any(view.sums(name) for name in which.results):
+  view = interleavings.view_layer(group.plan, layer_inputs)
+  if any(view.sums(name) for name in layer_pass.results):
     raise ValueError(
       'expert_placement: expected no copies of experts in the backward pass '
       'on the twin, got some'
     )
-  image_inputs = interleavings.place_inputs(view, made)
+  image_inputs = interleavings.place_inputs(view, layer_inputs)
   for options in group.plan.options():
-    image = interleavings.compile_image(which, image_inputs, options)
+    image = interleavings.compile_image(layer_pass, image_inputs, options)
     if not tallies:
-      serial_image = interleavings.compile_image(which, made, options)
-      serial = _serial(serial_image, made, group.mmad_orders[0])
-      tallies = [interleavings_table.Tally(n, serial[n]) for n in which.results]
+      serial_image = interleavings.compile_image(
+        layer_pass, layer_inputs, options
+      )
+      serial = _launch_serial(serial_image, layer_inputs, group.mmad_orders[0])
+      tallies = [
+        interleavings_table.Tally(n, serial[n]) for n in layer_pass.results
+      ]
     routing = runtime.route(image, image_inputs.arrays['topk_ids'])
-    fault = interleavings.fault_of(group.plan, which, image, routing)
+    fault = interleavings.choose_fault(group.plan, layer_pass, image, routing)
     for order in group.mmad_orders:
-      for one in modes(group.plan, order):
+      for mode in iterate_modes(group.plan, order):
         replay = interleavings.replay(
           group.plan,
-          which,
-          made.policy.storage,
+          layer_pass,
+          layer_inputs.policy.storage,
           options,
           backend=twin_candidate.NAME,
-          twin_mode=one.order,
+          twin_mode=mode.order,
           mmad_order=order,
-          twin_seed=one.seed if one.order == 'seeded' else None,
+          twin_seed=mode.seed if mode.order == 'seeded' else None,
         )
-        outputs = _launch(image, image_inputs, one, fault, replay)
-        outputs = view.restore({n: outputs[n] for n in which.results})
+        outputs = _launch(image, image_inputs, mode, fault, replay)
+        outputs = view.restore({n: outputs[n] for n in layer_pass.results})
         for tally in tallies:
           tally.add(
             outputs[tally.name],
             options=options,
             threads=1,
-            interleaving=one.seed,
-            late_puts=one.order == 'late',
+            interleaving=mode.seed,
+            late_puts=mode.order == 'late',
             replay=replay,
           )
   return [
-    t.row(which.name, made.policy.storage, f'{t.name} ({group.name})')
+    t.row(
+      layer_pass.name, layer_inputs.policy.storage, f'{t.name} ({group.name})'
+    )
     for t in tallies
   ]
 
 
-def _serial(image, made, mmad_order: str) -> dict[str, np.ndarray]:
+def _launch_serial(
+  image, layer_inputs, mmad_order: str
+) -> dict[str, np.ndarray]:
   plain = twin_runtime.Modes(mmad_order=mmad_order)
   try:
-    return twin_runtime.launch_serial(image, made.arrays, modes=plain)
+    return twin_runtime.launch_serial(image, layer_inputs.arrays, modes=plain)
   except (twin_runtime.TwinError, runtime.WaitError) as error:
     raise candidates.CandidateError(f'serial run: {error}') from error
 
 
-def _launch(image, made, mode, fault, replay: str) -> dict[str, np.ndarray]:
+def _launch(
+  image, layer_inputs, mode, fault, replay: str
+) -> dict[str, np.ndarray]:
   try:
-    return twin_runtime.run(image, made.arrays, modes=mode, fault=fault).outputs
+    return twin_runtime.run(
+      image, layer_inputs.arrays, modes=mode, fault=fault
+    ).outputs
   except (twin_runtime.TwinError, runtime.WaitError) as error:
     raise candidates.CandidateError(
       f'{error}; replay: {replay}', None, replay

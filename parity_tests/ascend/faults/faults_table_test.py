@@ -1,4 +1,4 @@
-"""Every fault is caught where it is, and one that is not is reported."""
+"""Every fault is caught and located, and one that is not is reported."""
 
 import dataclasses
 
@@ -39,15 +39,15 @@ def test_every_fault_is_caught_and_located(grain, placement):
     for name in ('none', *faults.specs(direction))
   ]
   for row in rows:
-    assert row.caught, row
+    assert row.is_caught, row
     assert (row.caught_by == ()) == (row.name == 'none')
     if row.name != 'none' and not row.fused.startswith('no place: '):
       assert row.fused == row.isolated
-  # The launch that front ends make has a place for those of what it makes.
-  placed = {row.name for row in rows if row.fused == row.isolated}
-  assert {'zero_output', 'lost_k_slot', 'missing_signal'} < placed
+  # The launch of front ends has a place for faults in tensors that it writes.
+  names_with_place = {row.name for row in rows if row.fused == row.isolated}
+  assert {'zero_output', 'lost_k_slot', 'missing_signal'} < names_with_place
   assert 'no place: gate_up is not made' in {row.fused for row in rows}
-  text = faults_table.table(rows)
+  text = faults_table.format_table(rows)
   assert 'passes' in text and 'MISSED' not in text
 
 
@@ -61,7 +61,7 @@ def test_every_fault_of_a_sublayer_is_caught_and_located():
     for name in ('none', *faults.specs(direction, sublayer=True))
     if name != 'empty_grad_not_zeroed'  # No expert is without rows.
   ]
-  assert [row for row in rows if not row.caught] == []
+  assert [row for row in rows if not row.is_caught] == []
   assert {row.isolated == row.fused for row in rows} == {True}
 
 
@@ -71,29 +71,29 @@ def test_a_fault_that_no_lane_sees_is_missed():
   # operands that are narrowed do, in those that fill the mantissa.
   rows = faults_table.run(REQUEST.but(lanes=('exact',)))
 
-  missed = [row.name for row in rows if not row.caught]
+  missed_names = [row.name for row in rows if not row.is_caught]
   unseen = ['early_rounding', 'silu_off']
-  assert missed == [*unseen, *unseen, 'blocks_out_of_order']
+  assert missed_names == [*unseen, *unseen, 'blocks_out_of_order']
   assert faults_table.to_json(rows)['verdict'] == 'fail'
-  assert 'MISSED' in faults_table.table(rows)
+  assert 'MISSED' in faults_table.format_table(rows)
 
 
 def test_a_fault_that_the_fused_launch_alone_hides_is_missed(monkeypatch):
   # Given a replay of the fused launch that sees nothing, when faults are
   # planted there, too, then those that have a place in it are missed.
-  def blind(self, *arguments, of=host.Megakernel.alone_as_used):
-    got, whole = of(self, *arguments)
-    return {name: whole[name] for name in got}, whole
+  def blind(self, *arguments, original=host.Megakernel.alone_as_used):
+    outputs, whole = original(self, *arguments)
+    return {name: whole[name] for name in outputs}, whole
 
   monkeypatch.setattr(host.Megakernel, 'alone_as_used', blind)
-  placed = {'zero_output', 'lost_k_slot', 'misplaced_weight'}
-  some = {n: faults.SPECS[n] for n in (*placed, 'dropped_tile')}
-  monkeypatch.setattr(faults, 'specs', lambda *_: some)
+  names_with_place = {'zero_output', 'lost_k_slot', 'misplaced_weight'}
+  specs = {n: faults.SPECS[n] for n in (*names_with_place, 'dropped_tile')}
+  monkeypatch.setattr(faults, 'specs', lambda *_: specs)
 
   rows = faults_table.run(REQUEST.but(direction='forward'))
 
-  missed = {row.name for row in rows if not row.caught}
-  assert missed == placed
+  missed_names = {row.name for row in rows if not row.is_caught}
+  assert missed_names == names_with_place
   assert rows[-1].fused.startswith('no place')
 
 
@@ -103,10 +103,10 @@ def test_a_fault_that_bfloat16_hides_is_left_out_by_name():
 
   rows = faults_table.run(request)
 
-  assert all(row.caught for row in rows)
+  assert all(row.is_caught for row in rows)
   assert faults_table.left_out(request, rows) == [
-    f'backward {name}: left out, shows in {where} only'
-    for name, where in (
+    f'backward {name}: left out, shows in {dtypes} only'
+    for name, dtypes in (
       ('narrow_operands_tf32', 'float32'),
       ('narrow_operands_bf16', 'float32 or float16'),
       ('blocks_out_of_order', 'float32'),
@@ -128,8 +128,8 @@ def test_a_fault_gets_a_routing_that_shows_it(fields, routings):
   case = dataclasses.replace(REQUEST.case, **fields)
   bench = bench_lib.Bench(case)
   specs = faults.specs(layout.Direction.BACKWARD)
-  asked = ('empty_grad_not_zeroed', 'misplaced_weight')
+  names = ('empty_grad_not_zeroed', 'misplaced_weight')
 
-  found = tuple(faults_table._routing(case, bench, specs[n]) for n in asked)
+  actual = tuple(faults_table._routing(case, bench, specs[n]) for n in names)
 
-  assert found == routings
+  assert actual == routings
