@@ -13,7 +13,7 @@ from hpmoe.models import rope_scaling as rope_scaling_lib
 
 _CONFIGS = pathlib.Path(__file__).resolve().parent / 'configs'
 FAMILIES = families.FAMILIES
-DTYPES, LAYER_TYPES = config_checks.DTYPES, config_checks.LAYER_TYPES
+DTYPES = config_checks.DTYPES
 RopeScaling = rope_scaling_lib.RopeScaling
 
 
@@ -40,8 +40,13 @@ class ModelConfig:
     use_qk_norm: whether queries and keys are normalised, if the family's are.
     sliding_window: a token sees itself and so many less one before it; None for
       all.
-    layer_types: of each layer, one of `LAYER_TYPES`: whether it has the window;
-      () where all are alike.
+    layer_types: of each layer, one of the family's `layer_pattern`: whether it
+      has the window, or linear attention; () where all are alike.
+    linear_conv_kernel_dim: of linear attention, tokens of its convolution.
+    linear_key_head_dim: width of a query or key of it.
+    linear_value_head_dim: width of a value.
+    linear_num_key_heads: heads of queries and keys.
+    linear_num_value_heads: heads of values, of which as many share a key.
     swiglu_alpha: factor on a gate in its sigmoid.
     swiglu_limit: a gate is at most this, an up projection within it on both
       sides; 0 for no limit.
@@ -100,6 +105,11 @@ class ModelConfig:
   use_qk_norm: bool = True
   sliding_window: int | None = None
   layer_types: tuple[str, ...] = ()
+  linear_conv_kernel_dim: int = 0
+  linear_key_head_dim: int = 0
+  linear_value_head_dim: int = 0
+  linear_num_key_heads: int = 0
+  linear_num_value_heads: int = 0
   swiglu_alpha: float = 1.0
   swiglu_limit: float = 0.0
   q_lora_rank: int | None = None
@@ -134,7 +144,8 @@ class ModelConfig:
     if self.family.attention == 'gqa' and not self.head_dim:
       self._set('head_dim', self.hidden_size // self.num_attention_heads)
     if 'layer_types' in self.family.defaults and not self.layer_types:
-      kinds = (LAYER_TYPES[i % 2] for i in range(self.num_hidden_layers))
+      pattern, layers = self.family.layer_pattern, self.num_hidden_layers
+      kinds = (pattern[i % len(pattern)] for i in range(layers))
       self._set('layer_types', tuple(kinds))
     config_checks.check(self)
 
@@ -209,6 +220,10 @@ class ModelConfig:
     layer_type = self.layer_types[layer : layer + 1]
     full = 'full_attention' in layer_type
     return self.sliding_window is not None and not full
+
+  def is_linear(self, layer: int) -> bool:
+    """Returns whether a layer, counted from 0, has linear attention."""
+    return 'linear_attention' in self.layer_types[layer : layer + 1]
 
   def moe_layers(self) -> tuple[int, ...]:
     """Returns the layers that have routed experts, without MTP heads."""

@@ -7,7 +7,6 @@ from hpmoe.models import rope_scaling
 
 # Of weights.
 DTYPES = ('float32', 'bfloat16', 'float16')
-LAYER_TYPES = ('sliding_attention', 'full_attention')
 # Indices are int32.
 MAX_SIZE = 2**31 - 1
 OPTIONAL_SIZES = ('sliding_window', 'q_lora_rank')
@@ -81,12 +80,26 @@ def _check_kinds(config: Any) -> None:
   if not config.family.defaults.keys() >= {'layer_types'}:
     require(not kinds, 'layer_types', 'none', kinds)
     return
+  kinds_allowed = tuple(dict.fromkeys(config.family.layer_pattern))
   require(
-    len(kinds) == layers and set(kinds) <= set(LAYER_TYPES),
+    len(kinds) == layers and set(kinds) <= set(kinds_allowed),
     'layer_types',
-    f'num_hidden_layers={layers} of {LAYER_TYPES}',
+    f'num_hidden_layers={layers} of {kinds_allowed}',
     kinds,
   )
+  if config.family.linear_attention:
+    _check_linear_attention(config)
+
+
+def _check_linear_attention(config: Any) -> None:
+  keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+  fine = values % keys == 0
+  expected = f'a multiple of linear_num_key_heads={keys}'
+  require(fine, 'linear_num_value_heads', expected, values)
+  taps = config.linear_conv_kernel_dim
+  require(taps > 1, 'linear_conv_kernel_dim', '> 1', taps)
+  fine = len(set(config.layer_types)) > 1 or 'full' in config.layer_types[0]
+  require(fine, 'layer_types', 'a layer of full attention', config.layer_types)
 
 
 def _check_heads(config: Any) -> None:

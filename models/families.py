@@ -27,7 +27,7 @@ class Family:
     router: 'sigmoid_group' or 'softmax', as in `reference/routing.py`.
     defaults: the fields of `ModelConfig` that config.json of this family has ->
       what its absence means; None for a field that must be there, or null.  Of
-      `layer_types`, () means windows by turns.
+      `layer_types`, () means `layer_pattern`.
     group_best: so many best experts speak for a group.
     normalizes_one: whether a token's only weight is divided by itself too.
     up_offset: what an expert adds to its up projection.
@@ -62,6 +62,16 @@ class Family:
       first; where that is ambiguous it is `[E, out, in]`, as in transformers.
     ignored: what names of tensors begin with that are not read, as of towers
       for pictures.
+    layer_pattern: kinds of layers (`layer_types`) by turns, unless a file
+      lists them.
+    layer_interval: a key for a number of which each multiple is the last kind
+      of the pattern, the others the first; '' for none.
+    linear_attention: how projections of a layer of linear attention lie: in
+      one for each head of keys ('by_head') or one for each purpose
+      ('by_purpose'); '' for a family without such layers.
+    attention_gate: whether a sigmoid of what `q_proj` returns beside queries
+      is a factor on each head's result.
+    norm_offset: what a norm adds to its weight.
   """
 
   architecture: str
@@ -96,6 +106,11 @@ class Family:
   file_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
   stacked_in_out: bool = False
   ignored: tuple[str, ...] = ()
+  layer_pattern: tuple[str, ...] = ()
+  layer_interval: str = ''
+  linear_attention: str = ''
+  attention_gate: bool = False
+  norm_offset: float = 0.0
 
 
 def _tuples(value: Any) -> Any:
@@ -107,7 +122,8 @@ def _family(
 ) -> Family:
   """Returns the family of one table; `families` are those of earlier tables."""
   if like := row.pop('like', ''):
-    return dataclasses.replace(families[like], **row)
+    changes = {name: _tuples(value) for name, value in row.items()}
+    return dataclasses.replace(families[like], **changes)
   base = row.pop('defaults_of', '')
   start = families[base].defaults if base else common
   removed_names = row.pop('without', ())
@@ -159,13 +175,14 @@ def check_type(model_type: Any) -> str:
 
 def unwrap(fields: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the contents of config.json, or of the text's in it."""
-  holders = {family.holder for family in FAMILIES.values()} - {''}
-  if fields.get('model_type') not in holders:
+  families = {f.holder: name for name, f in FAMILIES.items() if f.holder}
+  if fields.get('model_type') not in families:
     return dict(fields)
   text = fields.get('text_config')
   if not isinstance(text, Mapping):
     raise ValueError(f'text_config: expected an object, got {text!r}')
-  # The head is the whole model's.
-  tied = dict(tie_word_embeddings=fields.get('tie_word_embeddings', False))
+  # The head is the whole model's, and names of tensors are.
+  changes = dict(tie_word_embeddings=fields.get('tie_word_embeddings', False))
   outer = ('dtype', 'torch_dtype', 'quantization_config', 'architectures')
-  return {n: fields[n] for n in outer if n in fields} | dict(text) | tied
+  changes['model_type'] = families[fields['model_type']]
+  return {n: fields[n] for n in outer if n in fields} | dict(text) | changes

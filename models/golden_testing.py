@@ -98,7 +98,7 @@ def config(name: str) -> config_lib.ModelConfig:
 def weights(name: str, seed: int) -> dict[str, np.ndarray]:
   """Returns the parameters of a configuration, float64, exact in bfloat16.
 
-  Norms are around 1; biases are not zero; routers are wide, so that experts'
+  Norms hardly scale; biases are not zero; routers are wide, so that experts'
   scores are well apart.
   """
   out = {}
@@ -107,7 +107,7 @@ def weights(name: str, seed: int) -> dict[str, np.ndarray]:
     drawn_from = stable_random.seed_of(name, seed, parameter)
     value = _DEVIATION * stable_random.normal(drawn_from, shape.shape)
     if parameter.endswith('norm.weight'):
-      value += 1
+      value += parameters.find_neutral(config(name), parameter)
     elif parameter.endswith(('.gate.weight', '.router.weight')):
       value *= 2
     value = value.astype(ml_dtypes.bfloat16)

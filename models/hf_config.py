@@ -42,7 +42,7 @@ def read(fields: Mapping[str, Any]) -> dict[str, Any]:
   model_type = families.check_type(fields.get('model_type'))
   family = families.FAMILIES[model_type]
   _check_keys(model_type, fields)
-  fields = _with_rotary_part(family, fields)
+  fields = _with_layer_types(family, _with_rotary_part(family, fields))
   fields = _with_groups(family, _with_rope(family, fields))
   values = {name: _value(family, name, fields) for name in family.defaults}
   values.pop('topk_method', None)
@@ -184,6 +184,21 @@ def _with_rotary_part(
   fine = is_int(width) and 0 < width <= whole
   require(fine, family.rotary_width, f'1 to head_dim={whole}', width)
   return {**fields, name: width / whole}
+
+
+def _with_layer_types(
+  family: families.Family, fields: dict[str, Any]
+) -> dict[str, Any]:
+  """Returns fields with a kind of each layer, if an interval says it."""
+  interval = fields.get(family.layer_interval)
+  if interval is None or fields.get('layer_types') is not None:
+    return fields
+  fine = is_int(interval) and interval > 0
+  require(fine, family.layer_interval, '>= 1', interval)
+  layers = _value(family, 'num_hidden_layers', fields)
+  first, last = family.layer_pattern[0], family.layer_pattern[-1]
+  kinds = [first if (i + 1) % interval else last for i in range(layers)]
+  return {**fields, 'layer_types': kinds}
 
 
 def _with_rope(

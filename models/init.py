@@ -13,7 +13,7 @@ def init(
 ) -> dict[str, np.ndarray]:
   """Returns the parameters of `parameters.parameter_shapes` by name.
 
-  Norms are 1, biases 0; the rest is near normal with the deviation
+  Norms only normalise, biases are 0; the rest is near normal with the deviation
   `config.initializer_range`.  Bits depend on the seed and on a parameter's
   name and shape alone (`stable_random`).
 
@@ -24,19 +24,21 @@ def init(
   """
   shapes = parameters.parameter_shapes(config, dtype)
   return {
-    name: _first(name, shape.shape, config.initializer_range, seed).astype(
-      jnp.dtype(shape.dtype)
-    )
+    name: _first(config, name, shape.shape, seed).astype(jnp.dtype(shape.dtype))
     for name, shape in shapes.items()
   }
 
 
 def _first(
-  name: str, shape: tuple[int, ...], deviation: float, seed: int
+  config: config_lib.ModelConfig, name: str, shape: tuple[int, ...], seed: int
 ) -> np.ndarray:
+  drawn_from = stable_random.seed_of(seed, name)
   if name.endswith('norm.weight'):
+    return np.full(shape, parameters.find_neutral(config, name))
+  if name.endswith('.dt_bias'):
     return np.ones(shape)
+  if name.endswith('.A_log'):  # of decays drawn evenly, as in transformers
+    return np.log((1 + stable_random.integers(drawn_from, shape, 1600)) / 100)
   if name.endswith(('bias', '.b_gate_up', '.b_down')):
     return np.zeros(shape)
-  values = stable_random.normal(stable_random.seed_of(seed, name), shape)
-  return deviation * values
+  return config.initializer_range * stable_random.normal(drawn_from, shape)

@@ -6,9 +6,11 @@ Sources: arXiv 2412.19437, section 2.1.1, for compressed keys and values, and
 the published code of each family.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpmoe.models import config as config_lib
+from hpmoe.models import linear_attention
 from hpmoe.models import operators
 from hpmoe.models import parameters
 from hpmoe.models import rope_numbers
@@ -97,9 +99,8 @@ def layer(
 ) -> tuple[at.Float[Any, 'B S D'], Entries, Any]:
   """Returns a layer's hidden state, cache entries, and routing if any."""
   params = parameters.under(run.params, f'model.layers.{number}')
-  latent = run.config.family.attention == 'mla'
-  attention = latent_attention if latent else grouped_attention
-  of_attention = parameters.under(params, 'self_attn')
+  attention, block = choose_attention(run.config, number)
+  of_attention = parameters.under(params, block)
   x = run.norm(params, 'input_layernorm', hidden)
   if run.config.has_window(number):
     positions = positions._replace(mask=positions.near)
@@ -114,6 +115,16 @@ def layer(
   x = run.norm(params, 'post_attention_layernorm', hidden)
   branch, routed = _feed_forward(run, number, params, x)
   return hidden + branch, entries, routed
+
+
+def choose_attention(
+  config: config_lib.ModelConfig, number: int
+) -> tuple[Callable[..., Any], str]:
+  """Returns a layer's function of attention, and its block's name."""
+  if config.is_linear(number):
+    return linear_attention.attend, 'linear_attn'
+  latent = config.family.attention == 'mla'
+  return latent_attention if latent else grouped_attention, 'self_attn'
 
 
 def _feed_forward(
@@ -205,7 +216,11 @@ def grouped_attention(
     entries: of the tokens before; None for none.
   """
   nn, config = run.nn, run.config
-  queries, keys, values = (_heads(run, params, name, x) for name in 'qkv')
+  projected = [nn.linear(params, f'{name}_proj', x) for name in 'qkv']
+  projected[0], gate = split_gate(run, projected[0])
+  queries, keys, values = (
+    _heads(run, params, name, y) for name, y in zip('qkv', projected)
+  )
   queries, keys = (_rotate_heads(run, x, positions) for x in (queries, keys))
   new_entries: Entries = {'keys': keys, 'values': values}
   if entries is not None:
@@ -215,7 +230,23 @@ def grouped_attention(
   out = nn.attend(
     queries, *keys_values, positions.mask, scale, params.get('sinks')
   )
+  if gate is not None:
+    wide = gate.astype(nn.wide(out.dtype))
+    out = (out.astype(wide.dtype) * nn.sigmoid(wide)).astype(out.dtype)
   return nn.linear(params, 'o_proj', out), new_entries
+
+
+def split_gate(
+  run: Run, projected: at.Float[Any, 'B S X']
+) -> tuple[at.Float[Any, 'B S H*X'], at.Float[Any, 'B S H*X'] | None]:
+  """Returns queries, and the gate if there is one: head by head beside them."""
+  if not run.config.family.attention_gate:
+    return projected, None
+  width = run.config.head_dim
+  by_head = projected.reshape(*projected.shape[:2], -1, 2 * width)
+  halves = run.nn.parts(by_head, width)
+  queries, gate = (half.reshape(*half.shape[:2], -1) for half in halves)
+  return queries, gate
 
 
 def _rotate_heads(
@@ -250,11 +281,10 @@ def _rotate_pairs(
 
 
 def _heads(
-  run: Run, params: Params, name: str, x: at.Float[Any, 'B S D']
+  run: Run, params: Params, name: str, y: at.Float[Any, 'B S X']
 ) -> at.Float[Any, 'B S H X']:
   """Returns queries, keys or values by head, normalised if they are."""
   config = run.config
-  y = run.nn.linear(params, f'{name}_proj', x)
   heads = y.reshape(*y.shape[:2], -1, config.head_dim)
   if name == 'v' or not config.qk_norm:
     return heads

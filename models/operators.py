@@ -17,6 +17,8 @@ class Operators(NamedTuple):
     rms_norm: `(x, weight, eps)`.
     gated: `(gate, up)`: silu(gate) times up.
     sigmoid: `(x)`.
+    softplus: `(x)`: log(1 + exp(x)).
+    exp: `(x)`.
     softmax: `(x)` along the last axis.
     best: `(scores, count)`: int32 places of the most along the last axis, the
       most first, of equal ones the lower place first; without a gradient.
@@ -27,18 +29,22 @@ class Operators(NamedTuple):
     wide: `(dtype)`: that of sums of `dtype`.
     embed: `(embeddings, tokens)`: their rows.
     parts: `(x, width)`: the first `width` of the last axis, and the rest.
-    concat: `(arrays)` along the last axis.
+    concat: `(arrays)` along the last axis, or `axis`.
     broadcast: `(x, shape)`.
     without_last: `(x)`: `[B, S, D]` without the last token.
     attend: `(queries, keys, values, mask, scale)`, and `sinks` or None.
     seen: `(config, length, count, capacity, dtype)`: who sees whom.
     append: `(entries, new, length)`: of a cache.
+    scan: `(step, state, arrays)`: the last state, and results `[B, S, ...]`,
+      of `step(state, arrays of one token) -> state, result`, token by token.
   """
 
   linear: Callable[..., Any]
   rms_norm: Callable[..., Any]
   gated: Callable[..., Any]
   sigmoid: Callable[..., Any]
+  softplus: Callable[..., Any]
+  exp: Callable[..., Any]
   softmax: Callable[..., Any]
   best: Callable[..., Any]
   gather: Callable[..., Any]
@@ -53,6 +59,7 @@ class Operators(NamedTuple):
   attend: Callable[..., Any]
   find_positions: Callable[..., Any]
   append: Callable[..., Any]
+  scan: Callable[..., Any]
 
 
 class Run(NamedTuple):
@@ -66,7 +73,19 @@ class Run(NamedTuple):
   ranks: int
   between: Callable[[str, Any], Any]
 
-  def norm(self, params: Params, name: str, x: Any) -> Any:
-    """Returns `x` after the norm `name` of a layer."""
-    eps = self.config.rms_norm_eps
-    return self.nn.rms_norm(x, params[f'{name}.weight'], eps)
+  def norm(
+    self, params: Params, name: str, x: Any, eps: float | None = None
+  ) -> Any:
+    """Returns `x` after the norm `name` of a layer.
+
+    Args:
+      params: those of the layer.
+      name: of the norm.
+      x: `[..., X]`.
+      eps: None for the model's `rms_norm_eps`.
+    """
+    config, weight = self.config, params[f'{name}.weight']
+    if offset := config.family.norm_offset:
+      wide = weight.astype(self.nn.wide(weight.dtype))
+      weight = wide + self.nn.constant(offset, wide)
+    return self.nn.rms_norm(x, weight, eps or config.rms_norm_eps)

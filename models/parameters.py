@@ -15,8 +15,11 @@ from hpmoe.models import config as config_lib
 
 # Of a layer's routed experts; the biases in a family that has them.
 OF_EXPERTS = ('w_gate_up', 'w_down', 'b_gate_up', 'b_down')
-# Of an indexer, in float32.
-_WIDE = ('.indexer.k_norm.', '.indexer.weights_proj.')
+# Of an indexer and of linear attention, in float32.
+_WIDE = ('.indexer.k_norm.', '.indexer.weights_proj.') + (
+  '.linear_attn.A_log',
+  '.linear_attn.norm.',
+)
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -28,8 +31,8 @@ def parameter_shapes(
   Args:
     config: sizes and options.
     dtype: of the weights; None for `config.dtype`.  The router's bias, and what
-      an indexer has in float32 in published files, is float32 or `dtype` if
-      that is float64.
+      else is float32 in published files, is float32 or `dtype` if that is
+      float64.
   """
   # By attribute: MindSpore has numpy know another type as 'bfloat16'.
   weights = jnp.dtype(getattr(jnp, dtype or config.dtype))
@@ -103,6 +106,23 @@ def has_gradient(name: str) -> bool:
   return not is_router_bias(name) and '.indexer.' not in name
 
 
+def find_neutral(config: config_lib.ModelConfig, name: str) -> float:
+  """Returns the weight with which a norm does no more than normalise.
+
+  0 for what is no norm's.
+  """
+  if not name.endswith('norm.weight'):
+    return 0.0
+  has_offset = not name.endswith('.linear_attn.norm.weight')
+  return 1.0 - has_offset * config.family.norm_offset
+
+
+def count_channels(config: config_lib.ModelConfig) -> int:
+  """Returns the channels that linear attention's convolution has."""
+  keys = config.linear_num_key_heads * config.linear_key_head_dim
+  return 2 * keys + config.linear_num_value_heads * config.linear_value_head_dim
+
+
 def _shapes(config: config_lib.ModelConfig) -> Shapes:
   vocabulary, width = config.vocab_size, config.hidden_size
   shapes = _linear('model.embed_tokens', width, vocabulary)
@@ -125,7 +145,10 @@ def _layer(config: config_lib.ModelConfig, layer: int) -> Shapes:
   parts: Shapes = {}
   for name in norms:
     parts |= _norm(name, width)
-  parts |= _under('self_attn', attention(config))
+  if config.is_linear(layer):
+    parts |= _under('linear_attn', _linear_attention(config))
+  else:
+    parts |= _under('self_attn', attention(config))
   if config.has_experts(layer):
     parts |= _under(config.family.block, _moe(config))
   else:
@@ -148,11 +171,11 @@ def _norm(name: str, width: int) -> Shapes:
 
 def _gqa(config: config_lib.ModelConfig) -> Shapes:
   width, bias = config.hidden_size, config.attention_bias
-  of_inputs = bias or config.qkv_bias
+  of_inputs, gated = bias or config.qkv_bias, config.family.attention_gate
   queries = config.num_attention_heads * config.head_dim
   keys = config.num_key_value_heads * config.head_dim
   shapes = (
-    _linear('q_proj', width, queries, of_inputs)
+    _linear('q_proj', width, queries * (1 + gated), of_inputs)
     | _linear('k_proj', width, keys, of_inputs)
     | _linear('v_proj', width, keys, of_inputs)
     | _linear('o_proj', queries, width, bias)
@@ -164,6 +187,27 @@ def _gqa(config: config_lib.ModelConfig) -> Shapes:
     shapes |= _norm('q_norm', queries if whole else config.head_dim)
     shapes |= _norm('k_norm', keys if whole else config.head_dim)
   return shapes
+
+
+def _linear_attention(config: config_lib.ModelConfig) -> Shapes:
+  width, channels = config.hidden_size, count_channels(config)
+  heads = config.linear_num_value_heads
+  values = heads * config.linear_value_head_dim
+  if config.family.linear_attention == 'by_head':
+    shapes = _linear('in_proj_qkvz', width, channels + values)
+    shapes |= _linear('in_proj_ba', width, 2 * heads)
+  else:
+    sizes = dict(qkv=channels, z=values, b=heads, a=heads)
+    shapes = {}
+    for name, size in sizes.items():
+      shapes |= _linear(f'in_proj_{name}', width, size)
+  return (
+    shapes
+    | {'conv1d.weight': (channels, 1, config.linear_conv_kernel_dim)}
+    | {'dt_bias': (heads,), 'A_log': (heads,)}
+    | _norm('norm', config.linear_value_head_dim)
+    | _linear('out_proj', values, width)
+  )
 
 
 def _mla(config: config_lib.ModelConfig) -> Shapes:

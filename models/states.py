@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import parameters
 from hpmoe.reference.contract import array_typing as at
 
 Entries = Mapping[str, Any]
@@ -39,12 +40,14 @@ class Positions(NamedTuple):
     mask: `[S, C]`, true where token s attends to token c of the C in the cache;
       `[B, S, C]` if each sequence begins at its own token.
     near: the mask of layers with a sliding window.
+    padding: `[B, S]`, true where a token is none; None for no padding.
   """
 
   length: Any
   rope: Rope
   mask: at.Bool[Any, '*B S C']
   near: at.Bool[Any, '*B S C']
+  padding: at.Bool[Any, 'B S'] | None = None
 
 
 class Cache(NamedTuple):
@@ -52,7 +55,7 @@ class Cache(NamedTuple):
 
   Attributes:
     length: tokens held; in JAX `[]` int32.
-    layers: of each layer, arrays `[B, capacity, ...]` by name.
+    layers: of each layer, arrays by name: `entry_shapes`.
     starts: `[B]` int32, of each sequence its first token that is no padding;
       None for 0.
   """
@@ -64,17 +67,41 @@ class Cache(NamedTuple):
   @property
   def capacity(self) -> int:
     """Tokens that there is room for."""
-    return next(iter(self.layers[0].values())).shape[1]
+    names = ('keys', 'compressed')
+    return next(e[n].shape[1] for e in self.layers for n in names if n in e)
 
 
-def entry_shapes(config: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
-  """Returns the shape of what one layer keeps of one token, by name."""
+# An entry that is of all tokens so far, in `ops.wide` of the model.
+STATE = 'state'
+
+
+def entry_shapes(
+  config: config_lib.ModelConfig, layer: int, capacity: int
+) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of what a layer keeps of a sequence, by name.
+
+  Linear attention keeps a state, and what its convolution reads of the last
+  tokens; other layers keep `capacity` tokens.
+
+  Args:
+    config: sizes and options.
+    layer: counted from 0.
+    capacity: most tokens of a sequence.
+  """
+  if config.is_linear(layer):
+    heads, width = config.linear_num_key_heads, config.linear_key_head_dim
+    sharing = config.linear_num_value_heads // heads
+    channels = parameters.count_channels(config)
+    return {
+      'convolved': (config.linear_conv_kernel_dim - 1, channels),
+      STATE: (heads, sharing, width, config.linear_value_head_dim),
+    }
   if config.family.attention == 'mla':
     return {
-      'compressed': (config.kv_lora_rank,),
-      'rotated': (config.qk_rope_head_dim,),
+      'compressed': (capacity, config.kv_lora_rank),
+      'rotated': (capacity, config.qk_rope_head_dim),
     }
-  shape = (config.num_key_value_heads, config.head_dim)
+  shape = (capacity, config.num_key_value_heads, config.head_dim)
   return {'keys': shape, 'values': shape}
 
 
@@ -120,11 +147,16 @@ def place_tokens(
   count: int,
   capacity: int,
   starts: at.Int32[Any, 'B'] | None = None,
-) -> tuple[at.Int32[Any, '*B S'], list[at.Bool[Any, '*B S C']]]:
+) -> tuple[
+  at.Int32[Any, '*B S'],
+  list[at.Bool[Any, '*B S C']],
+  at.Bool[Any, 'B S'] | None,
+]:
   """Returns positions of `count` tokens after `length` others, and two masks.
 
   A token attends to itself and to all tokens before it; in the second mask,
   that of the sliding window, to itself and the `sliding_window` - 1 before it.
+  Last comes which tokens are padding; None if none is.
 
   Args:
     xp: `numpy`, or `jax.numpy`.
@@ -141,8 +173,10 @@ def place_tokens(
   masks = [back >= 0] * 2
   if config.sliding_window is not None:
     masks[1] = masks[1] & (back < config.sliding_window)
+  padding = None
   if starts is not None:
     has_begun = all_tokens >= starts[:, None, None]
     masks = [mask & has_begun | (back == 0) for mask in masks]
+    padding = own < starts[:, None]
     own = xp.maximum(own - starts[:, None], 0)
-  return own, masks
+  return own, masks, padding

@@ -133,6 +133,8 @@ GOLDEN = {
   'hy_v3': 'hy_plain',
   'qwen3_vl_moe': 'vision_text',
   'glm_moe_dsa': 'glm5_index',
+  'qwen3_5_moe': 'qwen35_whole',
+  'qwen3_next': 'next_listed',
 }
 
 
@@ -147,7 +149,7 @@ class TestOtherNames:
         parameters[name].astype(np.float64), value, name
       )
 
-  @pytest.mark.parametrize('folder', ['hy_v3', 'glm_moe_dsa'])
+  @pytest.mark.parametrize('folder', ['hy_v3', 'glm_moe_dsa', 'qwen3_next'])
   def test_are_written_under_them(self, tmp_path, folder):
     source = model_testing.TESTDATA / folder
     convert.write(tmp_path / 'back', convert.read(source))

@@ -22,14 +22,16 @@ def find_positions(
 
   The arguments are those of `states.place_tokens`; `dtype` is the model's.
   """
-  own, masks = states.place_tokens(jnp, config, length, count, capacity, starts)
+  own, masks, padding = states.place_tokens(
+    jnp, config, length, count, capacity, starts
+  )
   wide = ops.wide(dtype)
   places = own.astype(wide)
   turns = rope_numbers.frequencies(config, places.max() + 1, jnp)
   angles = places[..., None] * jnp.asarray(turns, wide)
   factor = rope_numbers.amplitude(config.rope_scaling)
   rope = states.Rope(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
-  return states.Positions(length, rope, *masks)
+  return states.Positions(length, rope, masks[0], masks[1], padding)
 
 
 def attend(

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import states
+from hpmoe.models.jax import ops
 from hpmoe.reference.contract import array_typing as at
 
 
@@ -30,12 +31,19 @@ def empty(
     dtype: of the model.
     starts: `[B]`, see `states.Cache`.
   """
-  layer = {
-    name: jnp.zeros((batch, capacity, *shape), dtype)
-    for name, shape in states.entry_shapes(config).items()
-  }
+
+  def zeros(layer: int) -> states.Entries:
+    shapes = states.entry_shapes(config, layer, capacity)
+    return {
+      name: jnp.zeros(
+        (batch, *shape), ops.wide(dtype) if name == states.STATE else dtype
+      )
+      for name, shape in shapes.items()
+    }
+
+  layers = tuple(map(zeros, range(config.num_hidden_layers)))
   first = None if starts is None else jnp.asarray(starts, jnp.int32)
-  return states.Cache(jnp.int32(0), (layer,) * config.num_hidden_layers, first)
+  return states.Cache(jnp.int32(0), layers, first)
 
 
 def append(

@@ -29,6 +29,8 @@ OPERATORS = operators.Operators(
   rms_norm=ops.rms_norm,
   gated=ops.gated,
   sigmoid=jax.nn.sigmoid,
+  softplus=jax.nn.softplus,
+  exp=jnp.exp,
   softmax=jax.nn.softmax,
   best=ops.best,
   gather=functools.partial(jnp.take_along_axis, axis=-1),
@@ -43,6 +45,7 @@ OPERATORS = operators.Operators(
   attend=attention_lib.attend,
   find_positions=attention_lib.find_positions,
   append=cache_lib.append,
+  scan=ops.scan,
 )
 
 

@@ -24,7 +24,9 @@ def forward(name: str, moe: str = 'framework', **options):
 
 
 class TestCache:
-  @pytest.mark.parametrize('name', ['deepseek_yarn', 'gpt_plain'])
+  @pytest.mark.parametrize(
+    'name', ['deepseek_yarn', 'gpt_plain', 'next_plain', 'qwen35_plain']
+  )
   def test_token_by_token_is_all_at_once(self, name):
     # Given.
     config, params, tokens = model_testing.model(name)

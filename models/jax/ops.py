@@ -5,8 +5,9 @@ result once.  Hugging Face's implementations round more often: to bfloat16
 between the norm and its weight, between scores and softmax, and after silu.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -78,3 +79,20 @@ def best(
   # Not lax.top_k: it does not promise that -0.0 and 0.0 tie.
   order = jnp.argsort(-scores, axis=-1, stable=True)
   return order[..., :count].astype(jnp.int32)
+
+
+def scan(
+  step: Callable[[Any, tuple[at.Array, ...]], tuple[Any, at.Array]],
+  state: at.Array,
+  arrays: tuple[at.Array, ...],
+) -> tuple[at.Array, at.Array]:
+  """Returns the last state, and the result of each token, `[B, S, ...]`.
+
+  Args:
+    step: from a state and the arrays of one token the next, and a result.
+    state: before the first token.
+    arrays: `[B, S, ...]` each.
+  """
+  by_token = tuple(jnp.moveaxis(array, 1, 0) for array in arrays)
+  state, results = jax.lax.scan(step, state, by_token)
+  return state, jnp.moveaxis(results, 0, 1)

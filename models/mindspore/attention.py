@@ -23,14 +23,18 @@ def find_positions(
 
   The arguments are those of `states.place_tokens`; `dtype` is the model's.
   """
-  own, masks = states.place_tokens(np, config, length, count, capacity, starts)
+  own, masks, padding = states.place_tokens(
+    np, config, length, count, capacity, starts
+  )
   wide = ops.wide(dtype)
   turns = rope_numbers.frequencies(config, float(own.max() + 1))
   turns = ms.Tensor(turns, wide)
   angles = ms.Tensor(own, wide).expand_dims(-1) * turns
   factor = ops.constant(rope_numbers.amplitude(config.rope_scaling), angles)
   rope = states.Rope(ms_ops.cos(angles) * factor, ms_ops.sin(angles) * factor)
-  return states.Positions(length, rope, *map(ms.Tensor, masks))
+  padding = None if padding is None else ms.Tensor(padding)
+  mask, near = map(ms.Tensor, masks)
+  return states.Positions(length, rope, mask, near, padding)
 
 
 def attend(

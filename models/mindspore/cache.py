@@ -10,6 +10,7 @@ import numpy as np
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import states
+from hpmoe.models.mindspore import ops
 
 
 def empty(
@@ -20,11 +21,18 @@ def empty(
   starts: np.ndarray | None = None,
 ) -> states.Cache:
   """As `models/jax/cache.py`."""
-  layer = {
-    name: ms_ops.zeros((batch, capacity, *shape), ms.float32).astype(dtype)
-    for name, shape in states.entry_shapes(config).items()
-  }
-  return states.Cache(0, (layer,) * config.num_hidden_layers, starts)
+
+  def zeros(layer: int) -> states.Entries:
+    shapes = states.entry_shapes(config, layer, capacity)
+    return {
+      name: ms_ops.zeros((batch, *shape), ms.float32).astype(
+        ops.wide(dtype) if name == states.STATE else dtype
+      )
+      for name, shape in shapes.items()
+    }
+
+  layers = tuple(map(zeros, range(config.num_hidden_layers)))
+  return states.Cache(0, layers, starts)
 
 
 def append(

@@ -30,6 +30,8 @@ OPERATORS = operators.Operators(
   rms_norm=ops.rms_norm,
   gated=ops.gated,
   sigmoid=ops.sigmoid,
+  softplus=ops.softplus,
+  exp=ops.exp,
   softmax=ops.softmax,
   best=ops.best,
   gather=lambda values, places: ms_ops.gather_elements(values, -1, places),
@@ -38,12 +40,13 @@ OPERATORS = operators.Operators(
   wide=ops.wide,
   embed=ops.embed,
   parts=ops.parts,
-  concat=lambda arrays: ms_ops.cat(tuple(arrays), -1),
+  concat=lambda arrays, axis=-1: ms_ops.cat(tuple(arrays), axis),
   broadcast=ops.broadcast,
   without_last=ops.without_last,
   attend=attention_lib.attend,
   find_positions=attention_lib.find_positions,
   append=cache_lib.append,
+  scan=ops.scan,
 )
 
 

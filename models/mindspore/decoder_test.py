@@ -21,7 +21,7 @@ def _cpu():
 
 
 class TestCache:
-  @pytest.mark.parametrize('name', ['deepseek_yarn', 'gpt_plain'])
+  @pytest.mark.parametrize('name', ['next_plain', 'deepseek_yarn', 'gpt_plain'])
   @pytest.mark.few(1)
   def test_token_by_token_is_all_at_once(self, name):
     # Given.

@@ -57,7 +57,11 @@ class Operator(NamedTuple):
 def shortened(config: config_lib.ModelConfig) -> config_lib.ModelConfig:
   """Returns the model's first layers: as many as have all kinds of layers."""
   kinds = [
-    (config.has_experts(layer), config.has_window(layer))
+    (
+      config.has_experts(layer),
+      config.has_window(layer),
+      config.is_linear(layer),
+    )
     for layer in range(config.num_hidden_layers)
   ]
   count = 1 + max(kinds.index(kind) for kind in kinds)

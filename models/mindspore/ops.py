@@ -6,7 +6,8 @@ explains; its float64 kernels are exact.  So there those four are computed in
 float64 and rounded once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import mindspore as ms
 from mindspore import ops
@@ -100,6 +101,24 @@ def sigmoid(
   return ops.sigmoid(_exactly(x)).astype(x.dtype)
 
 
+def softplus(
+  x: at.Float[ms.Tensor, '*batch X'],
+) -> at.Float[ms.Tensor, '*batch X']:
+  """Returns `log(1 + exp(x))`, `[..., X]`, as x's dtype."""
+  exact = _exactly(x)
+  peak = ops.stop_gradient(ops.relu(exact))  # so that no exponential overflows
+  return (peak + ops.log(ops.exp(exact - peak) + ops.exp(-peak))).astype(
+    x.dtype
+  )
+
+
+def exp(
+  x: at.Float[ms.Tensor, '*batch X'],
+) -> at.Float[ms.Tensor, '*batch X']:
+  """Returns `exp(x)`, `[..., X]`, as x's dtype."""
+  return ops.exp(_exactly(x)).astype(x.dtype)
+
+
 def softmax(
   x: at.Float[ms.Tensor, '*batch X'],
 ) -> at.Float[ms.Tensor, '*batch X']:
@@ -162,3 +181,16 @@ def best(
   plain = ops.stop_gradient(scores) + 0.0
   order = ops.argsort(plain, axis=-1, descending=True)
   return order[..., :count].astype(ms.int32)
+
+
+def scan(
+  step: Callable[[Any, tuple[ms.Tensor, ...]], tuple[Any, ms.Tensor]],
+  state: ms.Tensor,
+  arrays: tuple[ms.Tensor, ...],
+) -> tuple[ms.Tensor, ms.Tensor]:
+  """As `models/jax/ops.py`, eagerly."""
+  results = []
+  for token in range(arrays[0].shape[1]):
+    state, result = step(state, tuple(array[:, token] for array in arrays))
+    results.append(result)
+  return state, ops.stack(results, 1)

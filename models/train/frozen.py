@@ -7,7 +7,7 @@ import fnmatch
 GROUPS = {
   'embed': ('model.embed_tokens.*',),
   'head': ('lm_head.*',),
-  'attention': ('*.self_attn.*',),
+  'attention': ('*.self_attn.*', '*.linear_attn.*'),
   'router': ('*.gate.*', '*.router.*'),
   'experts': ('*.experts.*',),
   'norms': ('*norm.weight',),

@@ -20,7 +20,7 @@ from hpmoe.parity_tests.compare.weights import weight_diff_test
 from hpmoe.parity_tests.compare.weights import weight_testing
 from hpmoe.reference import numerics
 
-FAMILIES = ('qwen3_moe', 'qwen2_moe', 'deepseek_v3')
+FAMILIES = ('qwen3_moe', 'qwen2_moe', 'deepseek_v3', 'qwen3_next')
 LAYER = 'model.layers.1'
 
 

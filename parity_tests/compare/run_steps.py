@@ -97,7 +97,7 @@ def list_steps(config: config_lib.ModelConfig) -> Iterator[Step]:
   for number in range(config.num_hidden_layers):
     yield from _list_layer(config, number, hidden)
     hidden = (f'model.layers.{number}', OUTPUT)
-  yield _norm_step(config, 'model.norm', hidden)
+  yield _norm_step('model.norm', hidden)
   head = parameters.head_name(config).removesuffix('.weight')
   yield Step(
     'lm_head',
@@ -112,20 +112,21 @@ def _list_layer(
   config: config_lib.ModelConfig, number: int, hidden: Slot
 ) -> Iterator[Step]:
   prefix = f'model.layers.{number}'
-  yield _norm_step(config, f'{prefix}.input_layernorm', hidden)
+  yield _norm_step(f'{prefix}.input_layernorm', hidden)
   yield from _list_attention(config, number)
-  attention = (f'{prefix}.self_attn', OUTPUT)
+  _, name = layers.choose_attention(config, number)
+  attention = (f'{prefix}.{name}', OUTPUT)
   first = (f'{prefix}.post_attention_layernorm', INPUT)
   block_norm = 'post_attention_layernorm'
   if config.sandwich_norm:
-    yield _norm_step(config, f'{prefix}.post_attention_layernorm', attention)
+    yield _norm_step(f'{prefix}.post_attention_layernorm', attention)
     attention = (f'{prefix}.post_attention_layernorm', OUTPUT)
     block_norm = 'pre_mlp_layernorm'
     first = (f'{prefix}.pre_mlp_layernorm', INPUT)
   yield _sum_step(
     f'{prefix}: residual after attention', hidden, attention, first
   )
-  yield _norm_step(config, f'{prefix}.{block_norm}', first)
+  yield _norm_step(f'{prefix}.{block_norm}', first)
   normed = (f'{prefix}.{block_norm}', OUTPUT)
   block = f'{prefix}.mlp'
   if config.has_experts(number):
@@ -135,21 +136,14 @@ def _list_layer(
     yield _mlp_step(block, normed)
   update = (block, OUTPUT)
   if config.sandwich_norm:
-    yield _norm_step(config, f'{prefix}.post_mlp_layernorm', update)
+    yield _norm_step(f'{prefix}.post_mlp_layernorm', update)
     update = (f'{prefix}.post_mlp_layernorm', OUTPUT)
   yield _sum_step(f'{prefix}: residual', first, update, (prefix, OUTPUT))
 
 
-def _norm_step(
-  config: config_lib.ModelConfig,
-  module: str,
-  source: Slot,
-  eps: float | None = None,
-) -> Step:
+def _norm_step(module: str, source: Slot, eps: float | None = None) -> Step:
   def compute(run, visible, arrays):
-    weight = run.params[f'{module}.weight']
-    own = config.rms_norm_eps if eps is None else eps
-    return (run.nn.rms_norm(arrays[0], weight, own),)
+    return (run.norm(run.params, module, arrays[0], eps),)
 
   slots = (module, INPUT), (module, OUTPUT)
   return Step(module, (Read(slots[0], source),), slots[1:], (module,), compute)
@@ -191,11 +185,17 @@ def _list_attention(
 
   The whole is the last, so that it is to blame only if none of its parts is.
   """
-  attention = f'model.layers.{number}.self_attn'
+  whole, block = layers.choose_attention(config, number)
+  attention = f'model.layers.{number}.{block}'
   normed = (f'model.layers.{number}.input_layernorm', OUTPUT)
   latent = config.family.attention == 'mla'
   name_child = lambda name: f'{attention}.{name}'
-  if not latent:
+  if config.is_linear(number):
+    by_head = config.family.linear_attention == 'by_head'
+    names = ('qkvz', 'ba') if by_head else ('qkv', 'z', 'b', 'a')
+    for name in names:
+      yield _linear_step(name_child(f'in_proj_{name}'), normed)
+  elif not latent:
     yield from (
       _linear_step(name_child(f'{part}_proj'), normed) for part in 'qkv'
     )
@@ -208,12 +208,11 @@ def _list_attention(
     if config.q_lora_rank is not None:
       yield _linear_step(name_child('q_a_proj'), normed)
       source = (name_child('q_a_proj'), OUTPUT)
-      yield _norm_step(config, name_child('q_a_layernorm'), source, eps)
+      yield _norm_step(name_child('q_a_layernorm'), source, eps)
       queries = (name_child('q_a_layernorm'), OUTPUT)
     last = 'q_proj' if config.q_lora_rank is None else 'q_b_proj'
     yield _linear_step(name_child(last), queries)
     yield _linear_step(name_child('kv_a_proj_with_mqa'), normed)
-  whole = layers.latent_attention if latent else layers.grouped_attention
 
   def compute(run, visible, arrays):
     if config.has_window(number):
@@ -237,6 +236,8 @@ def _head_norm_step(
 
   def compute(run, visible, arrays):
     x = arrays[0]
+    if x.shape[-1] != config.head_dim and module.endswith('.q_norm'):
+      x, _ = layers.split_gate(run, x)
     if config.qk_norm != 'whole' and x.shape[-1] != config.head_dim:
       x = x.reshape(*x.shape[:-1], -1, config.head_dim)
     return (run.norm(run.params, module, x),)

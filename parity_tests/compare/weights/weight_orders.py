@@ -43,7 +43,8 @@ def find_heads(config: config_lib.ModelConfig, name: str) -> Heads | None:
       return Heads(config.qk_nope_head_dim + config.v_head_dim)
     return None
   if module in ('q_proj', 'k_proj', 'q_norm', 'k_norm'):
-    return Heads(config.head_dim, 0, turning)
+    parts = 1 + (module == 'q_proj' and config.family.attention_gate)
+    return Heads(parts * config.head_dim, 0, turning)
   return Heads(config.head_dim) if module == 'v_proj' else None
 
 

@@ -48,6 +48,16 @@ _FAMILIES = {
     v_head_dim=8,
     num_nextn_predict_layers=0,
   ),
+  'qwen3_next': dict(
+    model_type='qwen3_next',
+    num_experts=8,
+    shared_expert_intermediate_size=16,
+    full_attention_interval=2,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+  ),
 }
 
 
