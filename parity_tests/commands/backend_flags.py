@@ -1,4 +1,4 @@
-"""Options that say which candidate answers."""
+"""Options that say which candidate is judged."""
 
 from absl import flags
 
@@ -7,27 +7,29 @@ from hpmoe.parity_tests.commands import layer_flags
 
 
 def candidate(f: flags.FlagValues, case):
-  """Returns the candidate that flags ask for, fit for a case.
+  """Returns the candidate that flags ask for, ready for a case.
 
   Args:
     f: all flags.
-    case: what will be asked.
+    case: the case that it will run.
 
   Raises:
-    ValueError: a flag was given that would have no effect, or the candidate
-      cannot do what is asked.
-    candidates.CandidateError: what it needs is not here.
+    ValueError: a flag would have no effect, or the candidate cannot run the
+      case.
+    candidates.CandidateError: something that it needs is missing.
   """
   from hpmoe.parity_tests.candidates import checking
   from hpmoe.parity_tests.candidates import table
 
-  given = {n: f[n].value for n in f if f[n].present}
-  given = {n: cli.text(v) for n, v in given.items() if v != f[n].default}
-  kind = table.find(given)
-  fields = cli.fields(f, [one for one in table.FLAGS if one.name in kind.flags])
+  flag_values = {n: f[n].value for n in f if f[n].present}
+  flag_values = {
+    n: cli.text(v) for n, v in flag_values.items() if v != f[n].default
+  }
+  kind = table.find(flag_values)
+  fields = cli.fields(f, [row for row in table.FLAGS if row.name in kind.flags])
   fields['options'] = layer_flags.options(f)
   fields['checking'] = checking.Checking(**cli.fields(f, checking.FLAGS))
   if kind.read_fields is not None:
     fields |= kind.read_fields(f)
-  made = kind.make(fields)
-  return made.ready(case, kind.typed({n: f[n].value for n in f}))
+  typed_flag = kind.typed({n: f[n].value for n in f})
+  return kind.make(fields).ready(case, typed_flag)

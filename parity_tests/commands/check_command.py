@@ -35,10 +35,10 @@ def _define_check(f: flags.FlagValues) -> None:
   cli.own(f, 'check')
 
 
-# Flags that say nothing of what is judged.
+# Flags of reports, which change no verdict.
 _REPORT = ('verbose', 'json', 'html', 'junit', 'annotate')
 _FAMILY = ('shapes',)
-# What --shapes decides, or what has one shape.
+# Flags that --shapes decides, or that need a single shape.
 _OF_ONE_SHAPE = (
   *('tokens', 'routing', 'input', 'text', 'capacity', 'case', 'outputs'),
   *('tiles', 'lane', 'standard', 'repeat', 'html', 'verbose'),
@@ -49,7 +49,7 @@ _SHARDS = ('shard', 'parts', 'merge')
 
 
 def _heads() -> list[tuple[str, Sequence[str]]]:
-  """Returns what a request is made of, and the flags of each part."""
+  """Returns the parts of a request, with the flags of each."""
   from hpmoe.parity_tests.candidates import table
   from hpmoe.parity_tests.judge import judgement
 
@@ -90,17 +90,17 @@ def _direction(f: flags.FlagValues) -> str:
 
 
 def _direction_of(path: str) -> str:
-  """Returns the passes of a run that a file of its inputs is of."""
+  """Returns the direction of a run from a file of its inputs."""
   from hpmoe.parity_tests.case import dumps
 
   return 'both' if 'dy' in dumps.read(pathlib.Path(path))[0] else 'forward'
 
 
 def request(f: flags.FlagValues):
-  """Returns what parsed flags ask for.
+  """Returns the request of parsed flags.
 
   Raises:
-    ValueError: it is wrong.
+    ValueError: the request is wrong.
   """
   from hpmoe.parity_tests.judge import judgement
   from hpmoe.parity_tests.judge import request as request_lib
@@ -109,7 +109,7 @@ def request(f: flags.FlagValues):
   if definition_flags.is_asked(f):
     return definition_flags.make_request(f)
   if f.input is None and f.case is None:
-    layer_flags.policy(f)  # refused before a case takes its time
+    layer_flags.policy(f)  # refuses a wrong policy before the case is made
   direction = _direction(f)
   case = layer_flags.asked_case(f, direction)
   layer_flags.refuse_without_effect(f, direction)
@@ -122,16 +122,18 @@ def request(f: flags.FlagValues):
   for name in f.standard:
     standards.get(name, case.dtype)
   apart = ('timeout',) if f.outputs is not None else ()  # of a shard
-  given = cli.arguments(
-    f, without=('lane', *_REPORT, *_FAMILY, *_SHARDS, *apart)
+  flag_words = cli.arguments(
+    f, exclude=('lane', *_REPORT, *_FAMILY, *_SHARDS, *apart)
   )
-  judged = cli.fields(f, judgement.FLAGS) | dict(lanes=_lanes(f))
-  judged['standards'] = judged['standards'] or standards.DEFAULT
+  judgement_fields = cli.fields(f, judgement.FLAGS) | dict(lanes=_lanes(f))
+  judgement_fields['standards'] = (
+    judgement_fields['standards'] or standards.DEFAULT
+  )
   return request_lib.Request(
     case,
     backend_flags.candidate(f, case),
-    judgement.Judgement(**judged),
-    ('check', *given),
+    judgement.Judgement(**judgement_fields),
+    ('check', *flag_words),
   )
 
 
@@ -158,7 +160,7 @@ def _check(f: flags.FlagValues) -> int:
       f'--outputs a shard may take so long, got {f.timeout:g}'
     )
   if f.merge is not None:
-    return _merged(f, f.merge)
+    return _report_merged(f, f.merge)
   return _report(f, definition_flags.find_run(f) or check.run)
 
 
@@ -180,10 +182,10 @@ def _check_shapes(f: flags.FlagValues) -> int:
   return cli.PARITY if shapes.is_right(rows) else cli.NO_PARITY
 
 
-def _merged(f: flags.FlagValues, folder) -> int:
+def _report_merged(f: flags.FlagValues, folder) -> int:
   from hpmoe.parity_tests.judge.distributed import shards
 
-  return _report(f, lambda asked, step: shards.merge(asked, folder))
+  return _report(f, lambda request, step: shards.merge(request, folder))
 
 
 def _sharded(f: flags.FlagValues) -> int:
@@ -191,7 +193,7 @@ def _sharded(f: flags.FlagValues) -> int:
 
   Raises:
     ValueError: the request was wrong.
-    shards.ShardError: it ended early, or too late.
+    shards.ShardError: the shard failed or timed out.
   """
   from hpmoe.parity_tests.judge.distributed import mpi_shard
   from hpmoe.parity_tests.judge.distributed import shards
@@ -201,7 +203,7 @@ def _sharded(f: flags.FlagValues) -> int:
       'shard: expected --shard=r/R and --parts=FOLDER, or --merge=FOLDER '
       f'alone, got shard={f.shard} parts={f.parts} merge={f.merge}'
     )
-  cli.refuse(f, _REPORT, 'beside --shard: who merges has the report')
+  cli.refuse(f, _REPORT, 'beside --shard: --merge writes the report')
   shard = shards.Shard.parse(f.shard)
   shards.place(f.parts, shard)
   job = mpi_shard.Job(shard, pathlib.Path(f.parts))
@@ -215,14 +217,14 @@ def _sharded(f: flags.FlagValues) -> int:
 
 
 def _judge(f: flags.FlagValues, job) -> None:
-  """Judges a shard, in a process of its own; its file says what came of it."""
+  """Judges a shard in a process of its own, which writes its report."""
   from hpmoe.parity_tests.judge.distributed import mpi_shard
   from hpmoe.parity_tests.judge.distributed import shards
 
   def judge() -> None:
     with cli.progress() as step:
-      found = shards.judge(request(f), job.shard, step)
-    shards.write(job.file, found)
+      report = shards.judge(request(f), job.shard, step)
+    shards.write(job.file, report)
 
   mpi_shard.run_in_fork(job, judge, f.timeout)
 
@@ -232,7 +234,7 @@ def _by_ranks(f: flags.FlagValues, job) -> int:
 
   Raises:
     ValueError: the request was wrong.
-    shards.ShardError: a process ended early, or too late; it is named.
+    shards.ShardError: a process failed or timed out; names it.
   """
   from hpmoe.parity_tests.judge.distributed import mpi_shard
 
@@ -243,20 +245,20 @@ def _by_ranks(f: flags.FlagValues, job) -> int:
   try:
     _judge(f, job)
     mpi_shard.wait(job, f.timeout)
-    return _merged(f, job.folder)
+    return _report_merged(f, job.folder)
   finally:
     shutil.rmtree(job.folder, ignore_errors=True)
 
 
 def _report(f: flags.FlagValues, run: Callable) -> int:
-  """Prints and writes what was found."""
+  """Runs a check; prints and writes its report."""
   from hpmoe.parity_tests.candidates import candidates
   from hpmoe.parity_tests.judge import check
   from hpmoe.parity_tests.judge import price as price_lib
   from hpmoe.parity_tests.report import report_json
 
-  asked = request(f)
-  price = price_lib.estimate(asked.case, asked.judgement)
+  check_request = request(f)
+  price = price_lib.estimate(check_request.case, check_request.judgement)
   if price is not None:
     price.refuse()
   if price is not None and price.describe():
@@ -266,11 +268,11 @@ def _report(f: flags.FlagValues, run: Callable) -> int:
       flush=True,
     )
   try:
-    with cli.progress(check.count_steps(asked)) as step:
-      report = run(asked, step)
+    with cli.progress(check.count_steps(check_request)) as step:
+      report = run(check_request, step)
   except candidates.CandidateError as error:
-    cli.write_json(f.json, report_json.error_json(asked, error))
-    _show_error(f, asked.candidate.name, error)
+    cli.write_json(f.json, report_json.error_json(check_request, error))
+    _show_error(f, check_request.candidate.name, error)
     raise
   _show(f, report)
   if f.json is not None:
@@ -279,7 +281,7 @@ def _report(f: flags.FlagValues, run: Callable) -> int:
 
 
 def _show(f: flags.FlagValues, report) -> None:
-  """Prints a report, and draws it where a page was asked for."""
+  """Prints a report, and writes the files that flags ask for."""
   from hpmoe.parity_tests.report import failure_text
   from hpmoe.parity_tests.report import lane_table
   from hpmoe.parity_tests.report import report_text
@@ -312,7 +314,7 @@ def _show(f: flags.FlagValues, report) -> None:
 
 
 def _show_error(f: flags.FlagValues, name: str, error) -> None:
-  """Says to CI that a candidate gave no answer."""
+  """Reports to CI that a candidate failed to run."""
   if f.junit is not None:
     from hpmoe.parity_tests.report import junit
 

@@ -1,4 +1,4 @@
-"""What every subcommand of `hpmoe` is made of."""
+"""Shared parts of all subcommands of `hpmoe`."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import contextlib
@@ -19,10 +19,10 @@ from absl import flags
 from hpmoe.parity_tests.case import flag_tables
 
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
-INTERRUPTED = 130  # What a shell says of a program that SIGINT ended.
-NOT_READ = 141  # And of one whose reader went away.
-LINE_EVERY_S = 30.0  # of progress, where no terminal shows each step
-_SHOWN_AFTER_S = 2.0  # where one does
+INTERRUPTED = 130  # a shell's exit code of a program that SIGINT ended
+NOT_READ = 141  # a shell's exit code of a program that SIGPIPE ended
+LINE_EVERY_S = 30.0  # between lines of progress in a log
+_SHOWN_AFTER_S = 2.0  # before a terminal shows progress
 
 
 class UsageError(ValueError):
@@ -36,11 +36,12 @@ class Command:
   Attributes:
     name: as typed.
     define: defines its flags.
-    execute: runs it with parsed flags and the arguments; returns the exit code.
-    operands: the flags that arguments without a name set, in order, as in
+    execute: runs it with parsed flags; returns the exit code.
+    operands: the flags that positional arguments set, in order, as in
       `hpmoe reproduce uniep`.
-    compiles: whether XLA compiles an oracle for it, which is kept.
-    heads: returns what its flags decide, and which; None: all in one list.
+    compiles: whether XLA compiles an oracle for it, which is cached.
+    heads: returns headings of the help text, each with its flags; None: one
+      list of all flags.
   """
 
   name: str
@@ -52,7 +53,7 @@ class Command:
 
   @property
   def texts(self) -> dict[str, Any]:
-    """Its `help` in one line, `examples` of it, and `codes`: how it exits."""
+    """Its `help` in one line, its `examples`, and `codes`, its exit codes."""
     return flag_tables.read('commands')[self.name]
 
   def flags(self) -> flags.FlagValues:
@@ -65,28 +66,36 @@ class Command:
     lines = [f'hpmoe {self.name}: {self.texts["help"]}', '', 'examples:']
     lines += [f'  {example}' for example in self.texts['examples']]
     lines += ['', 'options:']
-    told: set[str] = set()
+    explained_names: set[str] = set()
     for head, names in self.heads() if self.heads else [('', list(values))]:
-      mine = sorted({*names} & {*values})
-      again = ', '.join(f'--{name}' for name in mine if name in told)
+      names_here = sorted({*names} & {*values})
+      repeated_names = ', '.join(
+        f'--{name}' for name in names_here if name in explained_names
+      )
       lines += ['', f'{head}:'] if head else []
-      lines += [_wrapped(f'  as above: {again}')] if again else []
-      lines += [_told(values[name]) for name in mine if name not in told]
-      told |= {*mine}
+      lines += (
+        [_wrap(f'  as above: {repeated_names}')] if repeated_names else []
+      )
+      lines += [
+        _format_flag(values[name])
+        for name in names_here
+        if name not in explained_names
+      ]
+      explained_names |= {*names_here}
     lines += [
       '',
-      _wrapped(f'exit codes: {self.texts["codes"]}, 130 interrupted'),
+      _wrap(f'exit codes: {self.texts["codes"]}, 130 interrupted'),
     ]
     return '\n'.join(lines)
 
 
-def _told(flag: flags.Flag) -> str:
+def _format_flag(flag: flags.Flag) -> str:
   unset = flag.default in (None, [], '')
   default = '' if unset else f' Default: {text(flag.default)}.'
-  return _wrapped(f'  --{flag.name}: {flag.help}{default}')
+  return _wrap(f'  --{flag.name}: {flag.help}{default}')
 
 
-def _wrapped(text: str) -> str:
+def _wrap(text: str) -> str:
   return textwrap.fill(
     text,
     88,
@@ -101,7 +110,7 @@ def text(value: object) -> str:
 
 
 class _Parser(flags.ArgumentParser):
-  """Parses as a row says, but what is a value already."""
+  """Parses text as a row says; returns other values as they are."""
 
   def __init__(self, row: flag_tables.Flag):
     self.row = row
@@ -111,7 +120,7 @@ class _Parser(flags.ArgumentParser):
 
 
 class _Serializer(flags.ArgumentSerializer):
-  """Writes what a `_Parser` reads."""
+  """Writes the text that a `_Parser` reads."""
 
   def serialize(self, value: Any) -> str:
     return text(value)
@@ -120,7 +129,7 @@ class _Serializer(flags.ArgumentSerializer):
 def define(
   f: flags.FlagValues, rows: Iterable[flag_tables.Flag], **defaults: Any
 ) -> None:
-  """Defines flags that stand as data; `defaults` of some, by name."""
+  """Defines flags from rows; `defaults` replace those of some rows."""
   for row in rows:
     default = defaults.get(row.name, row.default)
     if row.kind is bool and not row.is_list:
@@ -135,34 +144,36 @@ def own(
   words: Mapping[str, object] = types.MappingProxyType({}),
   **changes: Mapping[str, Any],
 ) -> None:
-  """Defines what stands in commands.toml: options that set no object's field.
+  """Defines the options of commands.toml, which set no object's field.
 
   Args:
     f: flags of the command.
     command: its name.
-    words: what {name} stands for in their texts.
-    **changes: by option, attributes of `Flag` that code decides.
+    words: values of the {name}s in their texts.
+    **changes: by option, attributes of `Flag` that replace those of the file.
   """
   texts = flag_tables.read('commands')
-  said = texts[command]
-  held = {n: texts['shared'][n] for n in said.get('shared', ())}
-  held |= said.get('options', {})
-  nothing = {name: dict(row, field='') for name, row in held.items()}
+  table = texts[command]
+  rows_by_name = {n: texts['shared'][n] for n in table.get('shared', ())}
+  rows_by_name |= table.get('options', {})
+  nothing = {name: dict(row, field='') for name, row in rows_by_name.items()}
   define(f, flag_tables.build_flags(nothing, words, **changes))
 
 
 def fields(
-  f: flags.FlagValues, of: Iterable[flag_tables.Flag]
+  f: flags.FlagValues, rows: Iterable[flag_tables.Flag]
 ) -> dict[str, Any]:
-  """Returns the fields that flags set, those of them that a command has."""
-  mine = [row for row in of if row.field and row.name in f]
-  return {row.field: row.resolve(f[row.name].value) for row in mine}
+  """Returns the fields that flags set, of the rows that the command has."""
+  rows_here = [row for row in rows if row.field and row.name in f]
+  return {row.field: row.resolve(f[row.name].value) for row in rows_here}
 
 
-def arguments(f: flags.FlagValues, without: Sequence[str]) -> tuple[str, ...]:
-  """Returns the flags that were given, as a command line."""
-  given = (f[name] for name in sorted(f) if f[name].present)
-  return tuple(flag.serialize() for flag in given if flag.name not in without)
+def arguments(f: flags.FlagValues, exclude: Sequence[str]) -> tuple[str, ...]:
+  """Returns the flags that the user set, as a command line."""
+  present_flags = (f[name] for name in sorted(f) if f[name].present)
+  return tuple(
+    flag.serialize() for flag in present_flags if flag.name not in exclude
+  )
 
 
 def _clock(seconds: float) -> str:
@@ -172,48 +183,51 @@ def _clock(seconds: float) -> str:
 
 @contextlib.contextmanager
 def progress(total: int | None = None, estimate: bool = False):
-  """Yields a function that names the step which begins.
+  """Yields a function to call with the name of each step as it begins.
 
-  A terminal shows the step of what takes over 2 s, and clears it at the end.
-  Elsewhere, as in a log, a line tells where it is every `LINE_EVERY_S`.
+  A terminal shows the current step after 2 s, and clears it at the end.  A log
+  gets a line of progress every `LINE_EVERY_S`.
 
   Args:
-    total: how many steps there are, at most.
-    estimate: whether to tell how long the rest takes, should all steps come
-      and take as long as those so far.
+    total: the number of steps, at most.
+    estimate: whether to show the time left, from the mean time of a step.
   """
-  # The size is 80 x 24 where a terminal does not say it.
+  # 80 x 24 if the terminal does not report its size.
   columns = shutil.get_terminal_size().columns - 1
-  shown = sys.stderr.isatty()
-  begin, end = ('\r', '\x1b[K') if shown else ('', '\n')
-  start = told = time.monotonic()
+  is_terminal = sys.stderr.isatty()
+  begin, end = ('\r', '\x1b[K') if is_terminal else ('', '\n')
+  start = last_line_s = time.monotonic()
   count = 0
 
   def step(name: str) -> None:
-    nonlocal told, count
+    nonlocal last_line_s, count
     count += 1
     now = time.monotonic()
-    if now - start < _SHOWN_AFTER_S if shown else now - told < LINE_EVERY_S:
+    if (
+      now - start < _SHOWN_AFTER_S
+      if is_terminal
+      else now - last_line_s < LINE_EVERY_S
+    ):
       return
-    told = now
-    of = left = ''
+    last_line_s = now
+    total_text = left = ''
     if total is not None:
-      of = f'/{total}'
+      total_text = f'/{total}'
       if estimate:
         left = f', {_clock((now - start) / count * (total - count))} left'
-    text = f'{name} {count}{of} [{_clock(now - start)}{left}]'
-    text = text[:columns] if shown else text
+    text = f'{name} {count}{total_text} [{_clock(now - start)}{left}]'
+    text = text[:columns] if is_terminal else text
     print(f'{begin}{text}', end=end, file=sys.stderr, flush=True)
 
   try:
     yield step
   finally:
-    if shown:
+    if is_terminal:
       print(begin, end=end, file=sys.stderr, flush=True)
 
 
 def write_json(path: str | None, content: object) -> None:
-  """Writes data, or records of it, where a path is given."""
+  """Writes data as JSON, unless the path is None."""
   if path is not None:
     from hpmoe.parity_tests.report import report_json
 
@@ -221,24 +235,24 @@ def write_json(path: str | None, content: object) -> None:
     write('json', path, json.dumps(plain, indent=2, allow_nan=False) + '\n')
 
 
-# What a command could not write, told once its verdict is.
+# Messages about files that could not be written; printed after the verdict.
 _unwritten: list[str] = []
 
 
 def unwritten() -> list[str]:
-  """Returns a line for each file that is missing, and forgets them."""
+  """Returns a message for each file that was not written, and clears them."""
   lines = [*dict.fromkeys(_unwritten)]
   _unwritten.clear()
   return lines
 
 
 def write(name: str, path: str, text: str) -> None:
-  """Writes a file whole, or has it told that it is not: see `unwritten`.
+  """Writes a file whole; `unwritten` returns a message if that fails.
 
   Args:
     name: of the flag that asked for it.
-    path: of the file; one that is there stays until the new one is whole.
-    text: what to write.
+    path: of the file; an old file stays until the new one is complete.
+    text: the content.
   """
   target = pathlib.Path(os.path.realpath(path))
   whole = target
@@ -263,7 +277,7 @@ def write(name: str, path: str, text: str) -> None:
 
 @contextlib.contextmanager
 def failure_reported(path: str | None):
-  """Writes a report of a launch that ended early, and lets the error pass."""
+  """Writes a report if the candidate fails, and raises the error again."""
   from hpmoe.parity_tests.candidates import candidates
 
   try:
@@ -275,7 +289,7 @@ def failure_reported(path: str | None):
 
 @contextlib.contextmanager
 def launches_in_frameworks():
-  """Has a launch that a framework reports as failed end as one of ours does."""
+  """Converts a framework's error about a failed launch to a CandidateError."""
   import jax
 
   from hpmoe.parity_tests.candidates import backends
@@ -299,17 +313,17 @@ def launches_in_frameworks():
 
 
 def warn_of_bytes(model: str, config) -> bool:
-  """Says where a model of words reads bytes, and returns whether it does."""
+  """Warns if a model of words reads bytes; returns whether it does."""
   from hpmoe.models.train import text
 
-  told = text.caution(model, config)
-  if told:
-    print(told, file=sys.stderr)
-  return bool(told)
+  warning = text.caution(model, config)
+  if warning:
+    print(warning, file=sys.stderr)
+  return bool(warning)
 
 
 def missing(module: str) -> str | None:
-  """Returns how to install a module of an extra; None: no extra has it.
+  """Returns how to install a module of an extra, or None if no extra has it.
 
   Args:
     module: its full name.
@@ -323,14 +337,14 @@ def missing(module: str) -> str | None:
     return plugins.explain_missing(module)
   module = module.partition('.')[0]
   try:
-    needed = importlib.metadata.requires('hyperparallel-moe') or ()
+    requirements = importlib.metadata.requires('hyperparallel-moe') or ()
   except importlib.metadata.PackageNotFoundError:
     return None
   extras: dict[str, list[str]] = {}
-  for line in needed:
-    named = re.fullmatch(r'(.*?) *;.*extra == .(\w+).', line)
-    if named:
-      extras.setdefault(named[2], []).append(named[1])
+  for line in requirements:
+    match = re.fullmatch(r'(.*?) *;.*extra == .(\w+).', line)
+    if match:
+      extras.setdefault(match[2], []).append(match[1])
   for extra, packages in extras.items():
     if any(re.match(f'{re.escape(module)}\\b', name) for name in packages):
       return (
@@ -341,17 +355,23 @@ def missing(module: str) -> str | None:
 
 
 def refuse(
-  f: flags.FlagValues, names: Iterable[str], beside: str, why: str = ''
+  f: flags.FlagValues, names: Iterable[str], beside: str, reason: str = ''
 ) -> None:
-  """Refuses options that would have no effect, and so have no meaning.
+  """Refuses options that would have no effect.
+
+  Args:
+    f: all flags.
+    names: the options to refuse.
+    beside: what makes them ineffective, for the message.
+    reason: the end of the message.
 
   Raises:
-    UsageError: one of `names` was given; it holds what it stands beside.
+    UsageError: the user set one of `names`.
   """
   for name in names:
     if name in f and f[name].present:
       raise UsageError(
-        f'{name}: expected none {beside}, got {text(f[name].value)}{why}'
+        f'{name}: expected none {beside}, got {text(f[name].value)}{reason}'
       )
 
 
@@ -361,17 +381,17 @@ def refuse_all_but(
   """Refuses all options but some, as `refuse` does.
 
   Raises:
-    UsageError: another one was given.
+    UsageError: the user set another option.
   """
   refuse(f, [name for name in f if name not in known_names], beside)
 
 
 def refuse_unwritable(f: flags.FlagValues) -> None:
-  """Refuses what cannot be written before the work, not after.
+  """Refuses paths that cannot be written, before the work begins.
 
   Raises:
     UsageError: a file cannot be written.
-    ModuleNotFoundError: what draws a picture is missing.
+    ModuleNotFoundError: the library that draws pictures is missing.
   """
   for name in f:
     row = getattr(f[name].parser, 'row', None)

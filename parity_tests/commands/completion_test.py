@@ -1,4 +1,4 @@
-"""What a shell completes a command line of `hpmoe` to."""
+"""The completions of `hpmoe` command lines in bash."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ _SHELL = shutil.which('bash')
 
 @pytest.mark.skipif(_SHELL is None, reason='no bash')
 @pytest.mark.parametrize(
-  ('line', 'found'),
+  ('line', 'completions'),
   [
     ('hpmoe inv', ['invariance']),
     ('hpmoe check --top', ['--top_k=']),
@@ -22,7 +22,7 @@ _SHELL = shutil.which('bash')
     ('hpmoe check --tiny --rac', ['--races']),
   ],
 )
-def test_a_line_is_completed(line, found):
+def test_a_line_is_completed(line, completions):
   words = line.replace('=', ' = ').split()
   ask = (
     f'{completion.script(main.COMMANDS)}\n'
@@ -31,8 +31,8 @@ def test_a_line_is_completed(line, found):
     '_hpmoe; echo "${COMPREPLY[@]}"'
   )
 
-  done = subprocess.run(
+  process = subprocess.run(
     [_SHELL, '-c', ask], capture_output=True, text=True, check=True
   )
 
-  assert done.stdout.split() == found
+  assert process.stdout.split() == completions

@@ -73,7 +73,7 @@ def make_request(f: flags.FlagValues):
     judged_fields['lanes'] = definition_check.LANES
   if not f['standard'].present:
     judged_fields['standards'] = definition_check.RECORDS
-  words = cli.arguments(f, without=('lane', *_OF_REPORT))
+  words = cli.arguments(f, exclude=('lane', *_OF_REPORT))
   return request_lib.Request(
     case,
     candidate,

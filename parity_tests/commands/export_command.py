@@ -55,20 +55,20 @@ def _export(f: flags.FlagValues) -> int:
   dtype = of_weights.dtype if of_weights else ''
   case = dataclasses.replace(layer_flags.case(f), weights=dtype or 'float32')
   with cli.progress(4) as step:
-    written, made, absent = case_export.write(
+    folder, layer_inputs, absent = case_export.write(
       f.out,
       case,
       f.per_rank,
       layouts,
-      ' '.join(cli.arguments(f, without=('out',))),
+      ' '.join(cli.arguments(f, exclude=('out',))),
       step,
     )
   for line in absent:
     print(line)
-  if 'topk_weights' in made.facts:
-    print(f'topk_weights: {made.facts["topk_weights"]}, in every lane')
+  if 'topk_weights' in layer_inputs.facts:
+    print(f'topk_weights: {layer_inputs.facts["topk_weights"]}, in every lane')
   print(
-    f'{f.out}: case {written.id[:12]}, {", ".join(written.data)} data; a '
+    f'{f.out}: case {folder.id[:12]}, {", ".join(folder.data)} data; a '
     f'kernel elsewhere:\n'
     f'  python {f.out}/read_case.py {f.out} kernel.py:function OUT\n'
     f'and its verdict:\n'

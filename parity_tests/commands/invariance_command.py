@@ -15,8 +15,8 @@ def _define(f: flags.FlagValues) -> None:
 
   cli.define(f, (*case_flags.FLAGS, case_flags.FOLDER), direction='forward')
   cli.define(f, (*tasks.FLAGS, *table.FLAGS))
-  known = tuple(variants.PROPERTIES)
-  cli.own(f, 'invariance', property=dict(choices=known))
+  properties = tuple(variants.PROPERTIES)
+  cli.own(f, 'invariance', property=dict(choices=properties))
 
 
 def _invariance(f: flags.FlagValues) -> int:
@@ -34,8 +34,8 @@ def _invariance(f: flags.FlagValues) -> int:
     rows = invariance.run(candidate, case, promise, f.property, step)
   cli.write_json(f.json, invariance_table.to_json(rows))
   print(invariance_table.text(rows))
-  kept = invariance.is_kept(rows)
-  return cli.PARITY if kept else cli.NO_PARITY
+  is_kept = invariance.is_kept(rows)
+  return cli.PARITY if is_kept else cli.NO_PARITY
 
 
 COMMAND = cli.Command('invariance', _define, _invariance, compiles=True)

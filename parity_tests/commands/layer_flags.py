@@ -1,4 +1,4 @@
-"""What options say of a layer: the case, its policy, how it is cut."""
+"""Options of a layer: the case, its policy, its tiles."""
 
 from collections.abc import Callable
 import dataclasses
@@ -9,7 +9,7 @@ from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
 
-# All that a command takes which runs a case on our backend.
+# The options of a command that runs a case on our backend.
 CASE = (
   *case_flags.LAYER,
   *tasks.FLAGS,
@@ -17,7 +17,7 @@ CASE = (
   case_flags.DIRECTION,
 )
 
-# And that takes one pass of a layer, which may be one that only compiles.
+# The options of a command that takes one pass of a layer.
 ONE_PASS = (
   *case_flags.LAYER,
   *tasks.CUT,
@@ -35,29 +35,31 @@ def refuse_without_effect(f: flags.FlagValues, direction: str) -> None:
   """Refuses options of a pass that does not run.
 
   Raises:
-    cli.UsageError: one was given.
+    cli.UsageError: the user set one of them.
   """
-  others = [
+  flag_names = [
     row.name for row in tasks.CUT if row.direction not in ('', direction)
   ]
   if direction != 'both':
     beside = f'beside direction {direction}'
-    cli.refuse(f, others, beside, ': it cuts weight gradients')
+    cli.refuse(f, flag_names, beside, ': it cuts weight gradients')
 
 
 def preset(f: flags.FlagValues, name: str | None = None) -> str:
-  """Returns the preset with the sizes that were given (`presets.get`).
+  """Returns the preset with the sizes that flags set (`presets.get`).
 
   Raises:
-    cli.UsageError: the experts do not divide among ranks that nobody gave.
+    cli.UsageError: the experts do not divide among the default ranks.
   """
   _refuse_uneven_experts(f, name or f.preset)
-  given = [row.name for row in case_flags.SIZES if f[row.name].value]
-  return ':'.join([name or f.preset, *(f'{n}={f[n].value}' for n in given)])
+  size_names = [row.name for row in case_flags.SIZES if f[row.name].value]
+  return ':'.join(
+    [name or f.preset, *(f'{n}={f[n].value}' for n in size_names)]
+  )
 
 
 def _refuse_uneven_experts(f: flags.FlagValues, preset: str) -> None:
-  """Blames the number that was typed, not the default of the other."""
+  """Blames --experts, which the user typed, not the default of --ranks."""
   from hpmoe.reference.contract import presets
 
   if f.experts is None or f['ranks'].present:
@@ -73,7 +75,7 @@ def _refuse_uneven_experts(f: flags.FlagValues, preset: str) -> None:
 
 
 def fill_cores(f: flags.FlagValues) -> None:
-  """Takes the preset's cores where none are given."""
+  """Sets flags of cores that are unset to the preset's numbers."""
   from hpmoe.reference.contract import presets
 
   shape = presets.get(preset(f))
@@ -82,24 +84,24 @@ def fill_cores(f: flags.FlagValues) -> None:
 
 
 def fill_tiles(f: flags.FlagValues) -> None:
-  """Takes an NPU's tiles where no size of theirs is given."""
+  """Sets flags of tiles to an NPU's sizes, if none is set."""
   from hpmoe.reference.contract import granularity
 
-  made = granularity.NPU_OPTIONS
+  npu_options = granularity.NPU_OPTIONS
   names = [flag.name for flag in tasks.CUT if flag.kind is int]
   if any(f[name].present for name in (*names, 'schedule')):
     return
   for name in names:
-    f[name].value = getattr(made, name)
+    f[name].value = getattr(npu_options, name)
 
 
 def scheduled(f: flags.FlagValues, config, policy):
-  """Returns the options that --schedule has for a layer, None without it.
+  """Returns the options of --schedule for a layer, or None without it.
 
   Raises:
-    cli.UsageError: an option beside it would have no effect.
+    cli.UsageError: another option would have no effect.
     OSError: the file cannot be read.
-    ValueError: it is damaged, or of another layer.
+    ValueError: the file is damaged, or is for another layer.
   """
   from hpmoe.parity_tests.candidates import backends
 
@@ -112,19 +114,19 @@ def scheduled(f: flags.FlagValues, config, policy):
   cut = (row.name for row in tasks.CUT)
   cli.refuse(f, cut, f'beside --schedule={f.schedule}')
   read = backends.require_backend('schedule').read_schedule
-  found = read(f.schedule, config, policy, f.schedule_scaled)
+  schedule_options = read(f.schedule, config, policy, f.schedule_scaled)
   cores = [row for row in tasks.CORES if row.name in f and f[row.name].present]
-  return dataclasses.replace(found, **cli.fields(f, cores))
+  return dataclasses.replace(schedule_options, **cli.fields(f, cores))
 
 
-def refused(f: flags.FlagValues, why: str) -> str:
-  """Returns why a request was refused, with the flag that is to blame."""
-  room = why.startswith('topk_ids: expected at most expert_capacity=')
-  if not room or 'schedule' not in f or not f.schedule:
-    return why
+def blame_schedule(f: flags.FlagValues, message: str) -> str:
+  """Returns an error message that blames --schedule if its capacity is it."""
+  lacks_room = message.startswith('topk_ids: expected at most expert_capacity=')
+  if not lacks_room or 'schedule' not in f or not f.schedule:
+    return message
   return (
     f'schedule: expected one with room for the routing, got {f.schedule} '
-    f'({why}): it was tuned for another, see --routing'
+    f'({message}): it was tuned for another, see --routing'
   )
 
 
@@ -138,18 +140,20 @@ def options(f: flags.FlagValues):
 
   if f.schedule is not None or f['schedule_scaled'].present:
     return scheduled(f, *_layer(f))
-  made = cli.fields(f, tasks.FLAGS)
-  made['order'] = granularity.WEIGHT_GRAD_ORDERS[made['order']]
-  return granularity.Options(**made)
+  option_fields = cli.fields(f, tasks.FLAGS)
+  option_fields['order'] = granularity.WEIGHT_GRAD_ORDERS[
+    option_fields['order']
+  ]
+  return granularity.Options(**option_fields)
 
 
 def _layer(f: flags.FlagValues):
-  """Returns the (config, policy) that is asked for, as far as flags say."""
+  """Returns the (config, policy) of the flags."""
   from hpmoe.reference.contract import presets
 
   if 'input' in f and f.input is not None:
-    made = _of_file(f)
-    return made.config, made.policy
+    layer_inputs = _of_file(f)
+    return layer_inputs.config, layer_inputs.policy
   shape = presets.get(preset(f))
   return presets.config(shape, f.ranks or shape.num_ranks, f.tokens), policy(f)
 
@@ -161,10 +165,10 @@ def _of_file(f: flags.FlagValues):
 
 
 def policy(f: flags.FlagValues):
-  """Returns the precision policy that is asked for.
+  """Returns the precision policy of the flags.
 
   Raises:
-    ValueError: the order is not one of the dtype.
+    ValueError: the dtype does not have the accumulation order.
   """
   from hpmoe.reference.contract import precision
 
@@ -175,17 +179,17 @@ def policy(f: flags.FlagValues):
   )
 
 
-# What a flag that was given says of a file's layer: (flag, how to read it).
-_SAID_BY_INPUT: tuple[tuple[str, Callable], ...] = (
-  ('ranks', lambda made: made.config.num_ranks),
-  ('tokens', lambda made: made.config.num_tokens),
-  ('dtype', lambda made: made.policy.storage),
-  ('experts', lambda made: made.config.num_experts),
-  ('top_k', lambda made: made.config.top_k),
-  ('d_model', lambda made: made.config.d_model),
-  ('d_ff', lambda made: made.config.d_ff),
-  ('bias', lambda made: made.config.bias),
-  ('d_shared', lambda made: made.config.d_shared),
+# Flags that a file of inputs decides, and how to read each from its layer.
+_INPUT_READERS: tuple[tuple[str, Callable], ...] = (
+  ('ranks', lambda layer: layer.config.num_ranks),
+  ('tokens', lambda layer: layer.config.num_tokens),
+  ('dtype', lambda layer: layer.policy.storage),
+  ('experts', lambda layer: layer.config.num_experts),
+  ('top_k', lambda layer: layer.config.top_k),
+  ('d_model', lambda layer: layer.config.d_model),
+  ('d_ff', lambda layer: layer.config.d_ff),
+  ('bias', lambda layer: layer.config.bias),
+  ('d_shared', lambda layer: layer.config.d_shared),
 )
 
 
@@ -193,31 +197,32 @@ def case(f: flags.FlagValues, direction: str | None = None):
   """Returns the case of these options.
 
   Raises:
-    cli.UsageError: one contradicts the file of --input, or --text the routing.
+    cli.UsageError: an option contradicts --input, or --text contradicts the
+      routing.
     ValueError: the file cannot be read.
   """
   from hpmoe.parity_tests.case import case as case_lib
 
   _refuse_contradictions(f)
-  made = cli.fields(f, case_flags.FLAGS) | dict(
+  case_fields = cli.fields(f, case_flags.FLAGS) | dict(
     direction=direction or f.direction,
     preset=preset(f),
   )
-  return case_lib.Case(**made)
+  return case_lib.Case(**case_fields)
 
 
 def asked_case(f: flags.FlagValues, direction: str):
   """Returns the case of these options, or that of --case.
 
   Raises:
-    ValueError: it is wrong, or a flag would have no effect beside --case.
+    ValueError: the case is wrong, or a flag would have no effect with --case.
   """
   from hpmoe.parity_tests.case import case as case_lib
 
   if f.case is None:
     return case(f, direction)
-  others = (r.name for r in case_flags.FLAGS if r.name != 'direction')
-  cli.refuse(f, others, f'beside --case={f.case}, which decides it')
+  other_names = (r.name for r in case_flags.FLAGS if r.name != 'direction')
+  cli.refuse(f, other_names, f'beside --case={f.case}, which decides it')
   return case_lib.Case.from_folder(f.case, direction)
 
 
@@ -227,11 +232,16 @@ def _refuse_contradictions(f: flags.FlagValues) -> None:
       raise cli.UsageError(f'text: expected --routing=text, got {f.routing!r}')
     return
   cli.refuse(f, ('preset', 'routing', 'text'), f'beside --input={f.input}')
-  asked = [(n, said) for n, said in _SAID_BY_INPUT if n in f and f[n].present]
-  made = _of_file(f) if asked else None
-  for name, said in asked:
+  readers = [
+    (n, read_value)
+    for n, read_value in _INPUT_READERS
+    if n in f and f[n].present
+  ]
+  layer = _of_file(f) if readers else None
+  for name, read_value in readers:
     value = case_flags.DTYPES.get(f[name].value, f[name].value)
-    if value is not None and value != said(made):
+    if value is not None and value != read_value(layer):
       raise cli.UsageError(
-        f'{name}: expected {said(made)}, as in {f.input}, got {f[name].value}'
+        f'{name}: expected {read_value(layer)}, as in {f.input}, got '
+        f'{f[name].value}'
       )

@@ -55,7 +55,7 @@ _OWN_COMMANDS = {
 
 
 def _load_groups() -> dict[str, tuple[cli.Command, ...]]:
-  """Returns all commands by purpose, those of installed backends among them."""
+  """Returns all commands by purpose, with those of installed backends."""
   groups = dict(_OWN_COMMANDS)
   for extension in plugins.load_plugins(plugins.COMMANDS):
     for purpose, commands in extension.items():
@@ -68,10 +68,10 @@ COMMANDS = {
   command.name: command for commands in _GROUPS.values() for command in commands
 }
 
-# Commands under an old name: it works until 1.0.
+# Old names of commands, which work until 1.0.
 _RENAMED = {'law': 'determinism'}
 
-# Of mallopt, in glibc's malloc.h.
+# Parameters of mallopt, from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
@@ -98,7 +98,7 @@ def _parse(command: cli.Command, arguments: Sequence[str]) -> flags.FlagValues:
   try:
     left = values([f'hpmoe {command.name}', *arguments])[1:]
   except flags.Error as error:
-    text = _with_same(_as_ours(_one_line(error)), values)
+    text = _suggest_equivalent(_as_ours(_one_line(error)), values)
     raise cli.UsageError(text) from error
   for name in command.operands:
     if left and not values[name].present:
@@ -111,10 +111,13 @@ def _parse(command: cli.Command, arguments: Sequence[str]) -> flags.FlagValues:
 def _refuse_missing_values(
   command: cli.Command, values: flags.FlagValues, arguments: Sequence[str]
 ) -> None:
-  """Refuses `--json` at the end, or before an option, which absl would take."""
-  for given, after in zip(arguments, [*arguments[1:], '--']):
-    name = given.removeprefix('--')
-    if given == name or name not in values or values[name].boolean:
+  """Refuses options without a value.
+
+  absl takes the next option as the value of `--json --html=PATH`.
+  """
+  for argument, after in zip(arguments, [*arguments[1:], '--']):
+    name = argument.removeprefix('--')
+    if argument == name or name not in values or values[name].boolean:
       continue
     if after.startswith('--'):
       raise cli.UsageError(
@@ -152,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
   if name not in COMMANDS:
     names = messages.name_choices(COMMANDS, name)
     text = f'command: expected one of {names}, got {name!r}'
-    print(f'hpmoe: {_with_near(text)}', file=sys.stderr)
+    print(f'hpmoe: {_suggest_near(text)}', file=sys.stderr)
     return cli.WRONG_REQUEST
   command = COMMANDS[name]
   if {'--help', '-h', '--helpfull'} & set(rest):
@@ -165,13 +168,13 @@ def main(arguments: Sequence[str]) -> int:
   return cli.WRONG_REQUEST if missing and code == cli.PARITY else code
 
 
-# A layer of `check` is a preset, a decoder of `plan` and `train` a model.
-_SAME = {'preset': 'model', 'model': 'preset'}
+# `check` has a preset of a layer, `plan` and `train` a model of a decoder.
+_EQUIVALENT_FLAGS = {'preset': 'model', 'model': 'preset'}
 _CHOICES = re.compile(r"expected (?:one|some) of (.*), got '?([\w.-]+)'?$")
 
 
-def _with_near(text: str) -> str:
-  """Returns an error with the word that was meant, where one is near."""
+def _suggest_near(text: str) -> str:
+  """Returns an error message that suggests the closest choice, if any."""
   import difflib
 
   if not (match := _CHOICES.search(text)):
@@ -182,19 +185,19 @@ def _with_near(text: str) -> str:
   return f'{text}: did you mean {close[0]!r}?' if close else text
 
 
-def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
+def _use_cache(command: cli.Command) -> contextlib.AbstractContextManager[None]:
   if not command.compiles:
     return contextlib.nullcontext()
   from hpmoe.parity_tests.cache import cache_folder
   from hpmoe.parity_tests.cache import programs
 
   programs.hide_accelerators()
-  where, process = cache_folder.find_folder(), os.getpid()
+  folder, process = cache_folder.find_folder(), os.getpid()
 
   def tell() -> None:
-    # A terminal shows each step, and a fork is the same command.
+    # A terminal shows each step; a fork belongs to the same command.
     if not sys.stderr.isatty() and os.getpid() == process:
-      once = 'once' if where else 'each time: HPMOE_CACHE=off or JAX keeps it'
+      once = 'once' if folder else 'each time: HPMOE_CACHE=off or JAX keeps it'
       print(
         f'hpmoe {command.name}: compiling the oracle for this layer, a minute '
         f'or two on a busy machine, {once}',
@@ -202,7 +205,7 @@ def _kept(command: cli.Command) -> contextlib.AbstractContextManager[None]:
         flush=True,
       )
 
-  return cache_folder.use_cache(where, tell)
+  return cache_folder.use_cache(folder, tell)
 
 
 def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
@@ -213,13 +216,13 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
   try:
     parsed = _parse(command, arguments)
     cli.refuse_unwritable(parsed)
-    with _kept(command):
+    with _use_cache(command):
       return command.execute(parsed)
   except ValueError as error:
-    why = str(error)
+    message = str(error)
     if parsed is not None:
-      why = _as_typed(layer_flags.refused(parsed, why), parsed)
-    tell(_with_near(_one_line(why)))
+      message = _as_typed(layer_flags.blame_schedule(parsed, message), parsed)
+    tell(_suggest_near(_one_line(message)))
     return cli.WRONG_REQUEST
   except ModuleNotFoundError as error:
     text = cli.missing(str(error.name))
@@ -248,22 +251,26 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
 
 
 def _as_ours(text: str) -> str:
-  """Returns what absl says of a value as we say it."""
+  """Returns absl's message about a value in the form of our messages."""
   match = re.fullmatch(r'flag --(\w+)=.*?: (expected .*)', text)
   return f'{match[1]}: {match[2]}' if match else text
 
 
-def _with_same(text: str, known: Container[str]) -> str:
-  """Returns an error with the option that this command calls otherwise."""
+def _suggest_equivalent(text: str, flag_names: Container[str]) -> str:
+  """Returns an error message that suggests this command's own option."""
   match = re.search(r"Unknown command line flag '(\w+)'", text)
-  same = _SAME.get(match[1]) if match else None
-  return f'{text}: did you mean --{same}?' if same and same in known else text
+  equivalent = _EQUIVALENT_FLAGS.get(match[1]) if match else None
+  return (
+    f'{text}: did you mean --{equivalent}?'
+    if equivalent and equivalent in flag_names
+    else text
+  )
 
 
-def _as_typed(text: str, known: Container[str]) -> str:
-  """Returns an error with the name of its argument as the user typed it.
+def _as_typed(text: str, flag_names: Container[str]) -> str:
+  """Returns an error message that names the flag in place of the argument.
 
-  Libraries say num_tokens, lanes and deadline_s.
+  Libraries name num_tokens, lanes and deadline_s.
   """
   name, colon, rest = text.partition(':')
   for typed in (
@@ -272,7 +279,7 @@ def _as_typed(text: str, known: Container[str]) -> str:
     name.removesuffix('s'),
     name.removesuffix('_s'),
   ):
-    if typed in known:
+    if typed in flag_names:
       return typed + colon + rest
   return text
 
@@ -282,9 +289,9 @@ def _one_line(text: object) -> str:
 
 
 def _keep_memory() -> None:
-  """Lets glibc keep what is freed: lanes ask for the same sizes anew.
+  """Lets glibc keep freed memory, as lanes allocate the same sizes again.
 
-  Otherwise each large array is pages that the kernel fills with zeros first.
+  Otherwise the operating system first zeros the pages of each large array.
   """
   with contextlib.suppress(OSError, AttributeError):
     mallopt = ctypes.CDLL(None).mallopt
@@ -295,7 +302,8 @@ def _keep_memory() -> None:
 def _interrupter(grace_s: float = 1.0) -> Callable[..., None]:
   """Returns a handler of signals that raises KeyboardInterrupt.
 
-  `timeout` sends two at once: the second would end what cleans up.
+  `timeout` sends two signals at once: the second must not interrupt the
+  clean-up.
   """
   last = -math.inf
 
@@ -312,11 +320,11 @@ def _interrupter(grace_s: float = 1.0) -> Callable[..., None]:
 def run() -> None:
   """Entry point of `hpmoe`."""
   _keep_memory()
-  # As Ctrl-C: what was started is ended, what was written for it removed.
+  # As Ctrl-C: child processes end, and temporary files are removed.
   interrupt = _interrupter()
-  for asked in (signal.SIGTERM, signal.SIGHUP):
-    if signal.getsignal(asked) == signal.SIG_DFL:  # not under nohup
-      signal.signal(asked, interrupt)
+  for signal_number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(signal_number) == signal.SIG_DFL:  # not under nohup
+      signal.signal(signal_number, interrupt)
   # A terminal that lacks a mark of the table gets a question mark.
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors='replace')
@@ -326,11 +334,11 @@ def run() -> None:
   except BrokenPipeError:  # `hpmoe check | head` has read enough
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     code = cli.NOT_READ
-  if code != cli.INTERRUPTED:  # JAX may crash if it was, in its own threads.
+  if code != cli.INTERRUPTED:  # after an interrupt, JAX's threads may crash
     atexit._run_exitfuncs()
   sys.stdout.flush()
   sys.stderr.flush()
-  # To take a hundred modules apart takes longer than to load some.
+  # Python's own exit takes longer: it deallocates all modules.
   os._exit(code)
 
 

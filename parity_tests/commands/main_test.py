@@ -61,23 +61,25 @@ def _reported(tmp_path, line: str, code: int = cli.PARITY) -> dict:
   return json.loads(path.read_text())
 
 
-def _refused(capsys, line: str) -> str:
+def _run_refused(capsys, line: str) -> str:
   """Runs a command that must end with one line and exit code 2."""
   assert _main(line) == cli.WRONG_REQUEST
-  captured = capsys.readouterr()
-  # Some are refused once the oracle was asked.
-  told = [line for line in captured.err.splitlines() if _COMPILES not in line]
-  assert len(told) == 1
-  assert not captured.out
-  return f'{told[0]}\n'
+  printed = capsys.readouterr()
+  # Some are refused after the oracle was compiled.
+  lines = [line for line in printed.err.splitlines() if _COMPILES not in line]
+  assert len(lines) == 1
+  assert not printed.out
+  return f'{lines[0]}\n'
 
 
 @pytest.fixture(scope='module')
-def here(tmp_path_factory) -> pathlib.Path:
+def request_folder(tmp_path_factory) -> pathlib.Path:
   """Returns the folder of the files that `wrong_requests.txt` names."""
   folder = tmp_path_factory.mktemp('here')
-  made = inputs.make_inputs(presets.get('tiny'), 2, 13)
-  input_files.save_safetensors(folder / 'layer.safetensors', made.arrays)
+  layer_inputs = inputs.make_inputs(presets.get('tiny'), 2, 13)
+  input_files.save_safetensors(
+    folder / 'layer.safetensors', layer_inputs.arrays
+  )
   schedule = schedule_file.Schedule(
     presets.config(presets.get('tiny'), 2),
     'float32',
@@ -92,9 +94,9 @@ def here(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.fixture
-def layer_file(here) -> str:
+def layer_file(request_folder) -> str:
   """Returns a file of a layer of 2 ranks with 13 tokens each, float32."""
-  return f'{here}/layer.safetensors'
+  return f'{request_folder}/layer.safetensors'
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def layer_file(here) -> str:
   re.findall(r'^(\w.*)\n  (.*)$', _WRONG.read_text(), re.MULTILINE),
 )
 def test_wrong_requests_end_with_one_line(
-  capsys, here, layer_file, tmp_path, monkeypatch, line, text
+  capsys, request_folder, layer_file, tmp_path, monkeypatch, line, text
 ):
   monkeypatch.chdir(tmp_path)
   command, _, rest = line.partition(' ')
@@ -110,12 +112,14 @@ def test_wrong_requests_end_with_one_line(
     *re.findall('FILE|--preset', rest)
   }
   rest = ('--preset=tiny ' * tiny + rest).replace('FILE', layer_file)
-  rest = rest.replace('HERE', str(here))
-  said = _refused(capsys, f'{command} {rest}')
-  known = command in main.COMMANDS
-  assert said.startswith(f'hpmoe {command}: ' if known else 'hpmoe: ')
+  rest = rest.replace('HERE', str(request_folder))
+  message = _run_refused(capsys, f'{command} {rest}')
+  is_command = command in main.COMMANDS
+  assert message.startswith(f'hpmoe {command}: ' if is_command else 'hpmoe: ')
   text = text.replace('FILE', layer_file)
-  assert text in said or re.search(text.replace('|', r'\|'), said), said
+  assert text in message or re.search(text.replace('|', r'\|'), message), (
+    message
+  )
   assert not list(tmp_path.iterdir())
 
 
@@ -146,13 +150,13 @@ def test_options_that_agree_with_a_file_are_taken(capsys, layer_file):
 def test_help_shows_an_example_and_every_option(capsys, command):
   assert _main(f'{command} --help') == cli.PARITY
 
-  said = capsys.readouterr().out
-  assert f'hpmoe {command}' in said
+  help_text = capsys.readouterr().out
+  assert f'hpmoe {command}' in help_text
   for name in main.COMMANDS[command].flags():
-    assert f'--{name}: ' in said
-  # Each {word} has become what it stands for.
-  assert {*re.findall(r'{\w+}', said)} <= {'{case}', '{out}', '{rank}'}
-  assert max(map(len, said.partition('options:')[2].splitlines())) <= 100
+    assert f'--{name}: ' in help_text
+  # Each {word} is replaced.
+  assert {*re.findall(r'{\w+}', help_text)} <= {'{case}', '{out}', '{rank}'}
+  assert max(map(len, help_text.partition('options:')[2].splitlines())) <= 100
 
 
 def test_the_list_of_commands_keeps_names_apart_from_what_they_do(capsys):
@@ -164,14 +168,16 @@ def test_the_list_of_commands_keeps_names_apart_from_what_they_do(capsys):
     assert line.split()[:2] == ['hpmoe', name]
   groups = [line for line in lines if re.fullmatch(r'\w.*:', line)]
   assert 'schedule and simulate:' in groups
-  assert len([one for one in groups if not one.startswith('hpmoe')]) == 4
+  assert (
+    len([heading for heading in groups if not heading.startswith('hpmoe')]) == 4
+  )
 
 
 def test_the_flags_of_check_stand_under_what_they_decide(capsys):
   _main('check --help')
 
-  said = capsys.readouterr().out.partition('options:')[2]
-  heads = re.findall(r'^(\w.*):$', said, re.MULTILINE)
+  help_text = capsys.readouterr().out.partition('options:')[2]
+  heads = re.findall(r'^(\w.*):$', help_text, re.MULTILINE)
   last = [
     *('benchmark definition', 'dumped run', 'judgement'),
     *('report', 'several processes'),
@@ -180,21 +186,23 @@ def test_the_flags_of_check_stand_under_what_they_decide(capsys):
   assert heads[1] == 'candidate, our backend on the host'
   assert 'candidate, --frontend=mindspore' in heads
   assert len(heads) == len(table.ROWS) + len(last) + 1
-  parts = dict(zip(heads, re.split(r'^\w.*:$', said, flags=re.MULTILINE)[1:]))
+  parts = dict(
+    zip(heads, re.split(r'^\w.*:$', help_text, flags=re.MULTILINE)[1:])
+  )
   assert '\n  --device: ' in parts['candidate, --frontend=mindspore']
   assert (
     '\n  --seed: ' in parts['case'] and '\n  --lane: ' in parts['judgement']
   )
   # Each is explained once.
-  told = re.findall(r'^  --(\w+): ', said, re.MULTILINE)
-  assert sorted(told) == sorted(main.COMMANDS['check'].flags())
+  explained_names = re.findall(r'^  --(\w+): ', help_text, re.MULTILINE)
+  assert sorted(explained_names) == sorted(main.COMMANDS['check'].flags())
 
 
 def test_version_is_said(capsys):
   assert _main('--version') == cli.PARITY
 
-  said = capsys.readouterr().out.strip()
-  assert said == f'hpmoe {versions.list_versions()["hyperparallel-moe"]}'
+  version = capsys.readouterr().out.strip()
+  assert version == f'hpmoe {versions.list_versions()["hyperparallel-moe"]}'
 
 
 def test_a_check_tells_ci_what_it_says(capsys, tmp_path):
@@ -230,22 +238,24 @@ def test_a_check_that_holds_prints_a_table_and_writes_a_report(
 
 
 @pytest.mark.parametrize(
-  ('more', 'code', 'verdict'),
+  ('options', 'code', 'verdict'),
   [
     ('', cli.WRONG_REQUEST, 'PASS'),
     ('--fault=swapped_experts', cli.NO_PARITY, 'FAIL'),
   ],
 )
 def test_a_report_that_finds_no_room_leaves_the_verdict(
-  capsys, more, code, verdict
+  capsys, options, code, verdict
 ):
-  asked = f'--direction=forward --lane=bitwise --json=/dev/full {more}'
+  command_flags = (
+    f'--direction=forward --lane=bitwise --json=/dev/full {options}'
+  )
 
-  assert _main(f'check {TINY} {asked}') == code
+  assert _main(f'check {TINY} {command_flags}') == code
 
-  said = capsys.readouterr()
-  assert said.out.splitlines()[-1].startswith(verdict)
-  assert said.err.splitlines()[-1].startswith(
+  printed = capsys.readouterr()
+  assert printed.out.splitlines()[-1].startswith(verdict)
+  assert printed.err.splitlines()[-1].startswith(
     'hpmoe check: json: expected room for a report in /dev/full, got'
   )
 
@@ -287,19 +297,21 @@ def test_a_renamed_command_works_and_says_so(capsys):
 
 
 def test_a_second_check_loads_little(tmp_path):
-  # What it does not load would take as long as numpy, or several times that.
-  asked = shlex.split(f'check {TINY} --direction=forward --lane=all')
+  # The modules that it must not load take longer to import than numpy.
+  arguments = shlex.split(f'check {TINY} --direction=forward --lane=all')
   environment = os.environ | {cache_folder.VARIABLE: str(tmp_path)}
-  for which in ('first', 'second'):
-    done = subprocess.run(
-      [sys.executable, '-c', _SECOND, which, *asked],
+  for run_name in ('first', 'second'):
+    process = subprocess.run(
+      [sys.executable, '-c', _SECOND, run_name, *arguments],
       env=environment,
       capture_output=True,
       text=True,
     )
-    assert done.returncode == 0, done.stderr
-    # Who waits for a compiler is told so, once.
-    assert done.stderr.count(_COMPILES) == (which == 'first'), done.stderr
+    assert process.returncode == 0, process.stderr
+    # The first run alone says that it compiles.
+    assert process.stderr.count(_COMPILES) == (run_name == 'first'), (
+      process.stderr
+    )
 
 
 def _failing(tmp_path, line: str) -> dict:
@@ -334,10 +346,10 @@ def test_a_fault_fails_is_located_and_replays(capsys, tmp_path):
 def test_a_backward_fault_is_located_and_replays(capsys, tmp_path):
   # Given a fault of the backward pass and options of its own,
   options = '--direction=backward --chain_rows=16 --weight_grad_order=last'
-  asked = f'--fault=weight_grad_twice {options} --lane=exact'
+  options_and_fault = f'--fault=weight_grad_twice {options} --lane=exact'
 
   # when it is checked, then it is named with its expert and drawn,
-  report = _failing(tmp_path, f'check {TINY} {asked}')
+  report = _failing(tmp_path, f'check {TINY} {options_and_fault}')
   out = capsys.readouterr().out
   first = report['first_failure']
   assert first['stage'] == 'd_w_gate_up' and first['expert'] is not None
@@ -350,13 +362,16 @@ def test_a_backward_fault_is_located_and_replays(capsys, tmp_path):
 
 
 def test_a_launch_that_cannot_end_exits_3_with_the_diagnosis(capsys, tmp_path):
-  asked = f'check {TINY} --fault=missing_signal --lane=bitwise'
+  line = f'check {TINY} --fault=missing_signal --lane=bitwise'
 
-  report = _reported(tmp_path, asked, cli.CANDIDATE_FAILED)
+  report = _reported(tmp_path, line, cli.CANDIDATE_FAILED)
 
-  said = capsys.readouterr().err.splitlines()
-  (said,) = (line for line in said if _COMPILES not in line)
-  assert 'waits for event' in said and 'not signalled by: gate_up' in said
+  line_printed = capsys.readouterr().err.splitlines()
+  (line_printed,) = (line for line in line_printed if _COMPILES not in line)
+  assert (
+    'waits for event' in line_printed
+    and 'not signalled by: gate_up' in line_printed
+  )
   assert report['verdict'] == 'fail' and report['seconds'] > 0
   # and the report names the task, and how to see it again.
   first = report['first_failure']
@@ -372,8 +387,12 @@ def test_a_launch_that_cannot_end_exits_3_with_the_diagnosis(capsys, tmp_path):
   assert place in report['error']
 
 
-@pytest.mark.parametrize('sent', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_end_ends_the_kernels_processes_too(tmp_path, sent):
+@pytest.mark.parametrize(
+  'signal_number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+)
+def test_a_signal_to_end_ends_the_kernels_processes_too(
+  tmp_path, signal_number
+):
   # Given a kernel that has started a process, and waits,
   (tmp_path / 'slow.py').write_text(
     'import pathlib, subprocess, time\n'
@@ -386,26 +405,26 @@ def test_a_signal_to_end_ends_the_kernels_processes_too(tmp_path, sent):
   scratch = tmp_path / 'scratch'
   scratch.mkdir()
   path = os.pathsep.join(sys.path)
-  asked = f'check {TINY} --candidate=slow:forward --lane=bounded'
+  line = f'check {TINY} --candidate=slow:forward --lane=bounded'
   process = subprocess.Popen(
-    [*_PROGRAM, *shlex.split(asked)],
+    [*_PROGRAM, *shlex.split(line)],
     cwd=tmp_path,
     stderr=subprocess.PIPE,
     text=True,
     env=os.environ | {'PYTHONPATH': path, 'TMPDIR': str(scratch)},
-    # A shell's background jobs, and what they start, ignore some.
-    preexec_fn=lambda: signal.signal(sent, signal.SIG_DFL),
+    # A shell's background jobs, and their children, ignore some signals.
+    preexec_fn=lambda: signal.signal(signal_number, signal.SIG_DFL),
   )
   while not (tmp_path / 'child').exists():
     assert process.poll() is None
     time.sleep(0.05)
   # when the command is told to end,
-  process.send_signal(sent)
-  said = process.communicate(timeout=60)[1].splitlines()
+  process.send_signal(signal_number)
+  lines = process.communicate(timeout=60)[1].splitlines()
   # then one line says so, and nothing of it is left.
   assert process.returncode == cli.INTERRUPTED
-  told = [line for line in said if _COMPILES not in line]
-  assert told == ['hpmoe check: interrupted']
+  messages = [line for line in lines if _COMPILES not in line]
+  assert messages == ['hpmoe check: interrupted']
   assert not list(scratch.iterdir())
   state = pathlib.Path(f'/proc/{(tmp_path / "child").read_text()}/stat')
   assert not state.exists() or ') Z ' in state.read_text()
@@ -438,11 +457,11 @@ def test_a_step_shows_after_2_s_in_a_terminal_that_hides_its_size(monkeypatch):
     with cli.progress(2) as step:
       step('first')
       step('second' * 20)
-    shown = os.read(leader, 10_000).decode()
+    terminal_bytes = os.read(leader, 10_000).decode()
   os.close(leader)
 
   # then the second shows, in one line, which is cleared at the end.
-  assert shown == f'\r{("second" * 20)[:79]}\x1b[K\r\x1b[K'
+  assert terminal_bytes == f'\r{("second" * 20)[:79]}\x1b[K\r\x1b[K'
 
 
 @pytest.mark.parametrize(
@@ -461,8 +480,8 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
     for name in ('first', 'second', 'third', 'fourth'):
       step(name)
 
-  # then one of each 30 s is told, as it begins, and where that is asked for how
-  # long the rest takes: two steps, as long as the two so far.
+  # then one line of each 30 s names the step that begins, and the time left if
+  # that is asked for: two steps, each as long as the mean of the two so far.
   assert capsys.readouterr().err.splitlines() == [
     f'second 2/4 [00:31{left[0]}]',
     f'fourth 4/4 [01:35{left[1]}]',
@@ -497,8 +516,8 @@ def test_compile_prints_counts_and_writes_the_image(capsys, tmp_path):
 @pytest.mark.parametrize('chain', ('', '--chain_rows=16'))
 def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
   # Given an image of the backward pass, when it is compiled,
-  asked = f'--direction=backward --placement={placement} {chain}'
-  line = f'compile --preset=tiny --row_block=16 {asked}'
+  options = f'--direction=backward --placement={placement} {chain}'
+  line = f'compile --preset=tiny --row_block=16 {options}'
   summary = _reported(tmp_path, line)
 
   # then its heap is the gradients between dy and the results, row headers,
@@ -508,12 +527,12 @@ def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
   dims = layer.dims()
   rows = layer.num_ranks * layer.num_rows
   early = placement in tensors.EARLY
-  held = [
+  names = [
     *('d_expert_out', 'd_activation', 'd_gate_up', 'd_expert_in'),
     *('d_returned', *['d_topk_weights'] * early),
     *(['d_w_down', 'd_w_gate_up'] if chain else []),
   ]
-  shapes = [tensors.SPECS[name].dims(**dims) for name in held]
+  shapes = [tensors.SPECS[name].dims(**dims) for name in names]
   values = sum(int(np.prod(shape)) for shape in shapes) + early * rows
   headers = 2 * rows
   expected = 4 * (values + headers + summary['events'])
@@ -522,13 +541,13 @@ def test_a_backward_image_says_what_it_holds(tmp_path, placement, chain):
 
 def test_full_shapes_have_room_for_twice_balanced_routing(tmp_path):
   # Given T=16, K=2, R=4 and L=2, then a rank has room for 2 T K rows, or for
-  # what is asked.
+  # the rows of --capacity.
   sizes = '--tokens=16 --top_k=2 --experts=8 --d_model=32 --d_ff=16 '
   sizes += '--ranks=4 --row_block=16'
-  for asked, rows in (('', 64), ('--capacity=96', 96)):
-    summary = _reported(tmp_path, f'compile --preset=ep16 {sizes} {asked}')
+  for option, rows in (('', 64), ('--capacity=96', 96)):
+    summary = _reported(tmp_path, f'compile --preset=ep16 {sizes} {option}')
     assert summary['config']['capacity'] == rows
-    assert asked or summary['options']['expert_capacity'] == 32
+    assert option or summary['options']['expert_capacity'] == 32
 
 
 def test_flags_offer_what_the_libraries_take():
@@ -539,9 +558,9 @@ def test_flags_offer_what_the_libraries_take():
 
 @pytest.mark.slow
 def test_a_file_without_an_empty_expert_leaves_a_fault_out(capsys, layer_file):
-  asked = f'--input={layer_file} --direction=backward --row_block=8'
+  options = f'--input={layer_file} --direction=backward --row_block=8'
 
-  code = _main(f'faults {asked}')
+  code = _main(f'faults {options}')
 
   assert code == cli.PARITY
   assert capsys.readouterr().out.splitlines()[-1] == (
@@ -552,8 +571,8 @@ def test_a_file_without_an_empty_expert_leaves_a_fault_out(capsys, layer_file):
 def test_steps_are_counted_right():
   case = case_lib.Case(direction='both', preset='tiny', ranks=2, tokens=13)
   for lane in verdicts.LANES:
-    asked = judgement.Judgement(lanes=(lane,))
-    request = check.Request(case, judgement=asked)
+    lane_judgement = judgement.Judgement(lanes=(lane,))
+    request = check.Request(case, judgement=lane_judgement)
     steps = []
     check.run(request, steps.append)
 
@@ -574,6 +593,8 @@ def test_a_launch_that_ends_early_is_in_the_report(monkeypatch, tmp_path):
 def test_a_check_says_what_it_needs_and_takes_nothing(monkeypatch, capsys):
   monkeypatch.setattr(memory, 'available', lambda: 10**9)
 
-  said = _refused(capsys, f'check --preset=tiny --ranks=2 --tokens={2**28}')
+  message = _run_refused(
+    capsys, f'check --preset=tiny --ranks=2 --tokens={2**28}'
+  )
 
-  assert 'or more' in said and 'memory available, 1.0 GB, got one' in said
+  assert 'or more' in message and 'memory available, 1.0 GB, got one' in message

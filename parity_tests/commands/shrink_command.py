@@ -36,14 +36,14 @@ def _shrink(f: flags.FlagValues) -> int:
   )
   try:
     with cli.failure_reported(f.json), cli.progress() as step:
-      found = shrink.shrink(request, step)
+      shrunk_case = shrink.shrink(request, step)
   except shrink.NothingFails as right:
     print(f'{right}: nothing is written')
     return cli.NO_PARITY
-  given = ' '.join(cli.arguments(f, without=('out', 'json')))
-  shrink.write(found, f.out, given)
-  cli.write_json(f.json, shrink.to_json(found))
-  print(shrink.text(found, f.out))
+  arguments = ' '.join(cli.arguments(f, exclude=('out', 'json')))
+  shrink.write(shrunk_case, f.out, arguments)
+  cli.write_json(f.json, shrink.to_json(shrunk_case))
+  print(shrink.text(shrunk_case, f.out))
   return cli.PARITY
 
 

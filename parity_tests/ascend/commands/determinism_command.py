@@ -72,7 +72,7 @@ def _plan(f: flags.FlagValues):
   return interleavings.Plan(
     scheduled=_load_schedule(f, dtypes),
     schedule_arguments=cli.arguments(
-      f, without=[n for n in f if n not in ('schedule', 'schedule_scaled')]
+      f, exclude=[n for n in f if n not in ('schedule', 'schedule_scaled')]
     ),
     preset=layer_flags.preset(f),
     ranks=f.ranks,

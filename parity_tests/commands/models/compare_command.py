@@ -155,7 +155,7 @@ def _compare_layers(f: flags.FlagValues) -> int:
     device=f.device,
     command=(
       'compare',
-      *cli.arguments(f, without=('json', 'csv', 'png', 'cases')),
+      *cli.arguments(f, exclude=('json', 'csv', 'png', 'cases')),
     ),
   )
   if dry_run.is_requested(f):
