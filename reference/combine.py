@@ -1,4 +1,4 @@
-"""Return and combine: a token's rows come home and are added in slot order."""
+"""Return and combine: a token's rows return to its rank and are summed."""
 
 import functools
 
@@ -20,45 +20,45 @@ def return_rows(
 ) -> at.Float[at.Array, 'R T K D']:
   """Returns `returned` `[R, T, K, D]`, in the dtype of `expert_out`.
 
-  Bits are copied.  A slot that is not used comes back as zeros; a row past the
-  capacity, which `check_capacity` refuses, as NaN.
+  Bits are copied.  An unused slot is zero.  A row past the capacity, which
+  `check_capacity` refuses, is NaN.
   """
   owner = token_order.owners(config, topk_ids)
   at_row = expert_out.at[owner, plan.row_of_slot]
   rows = at_row.get(mode='fill', fill_value=jnp.nan)
-  used = (topk_ids != tensors.UNUSED)[..., None]
-  return jnp.where(used, rows, jnp.zeros_like(rows))
+  is_used = (topk_ids != tensors.UNUSED)[..., None]
+  return jnp.where(is_used, rows, jnp.zeros_like(rows))
 
 
 def combine(
   policy: precision.PrecisionPolicy,
-  returned: at.Float[at.Array, 'R T K D'],
+  returned_rows: at.Float[at.Array, 'R T K D'],
   topk_weights: at.Float[at.Array, 'R T K'] | None,
   last: at.Float[at.Array, 'R T D'] | None = None,
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `y` `[R, T, D]` in the storage dtype, rounded once.
 
-  Slots are added one after another, in the order that they come in, in the
-  accumulation dtype.  Each is first multiplied by its weight, if there are any,
-  and that product is rounded to the accumulation dtype.
+  Slots are added one after another, in slot order, in the accumulation dtype.
+  Each is first multiplied by its weight, if there are weights, and the product
+  is rounded to the accumulation dtype.
 
   Args:
-    policy: dtypes and points.
-    returned: `[R, T, K, D]` float.
-    topk_weights: `[R, T, K]` accumulate dtype, or None: they were applied
-      before.
-    last: `[R, T, D]` float, `shared_out`, added to the sum of the slots; None:
-      there is none.
+    policy: dtypes and rounding points.
+    returned_rows: `[R, T, K, D]` float.
+    topk_weights: `[R, T, K]` accumulate dtype; None: an earlier stage applied
+      them.
+    last: `[R, T, D]` float, `shared_out`, which is added to the sum of the
+      slots; None: no shared experts.
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
-  terms = numerics.widen(policy, returned)
+  terms = numerics.widen(policy, returned_rows)
   if topk_weights is not None:
     terms = numerics.at_point(
       policy, 'weighted', weighted(policy, terms, topk_weights)
     )
-  return summed(policy, 'running_sum', terms, last)
+  return sum_slots(policy, 'running_sum', terms, last)
 
 
 def weighted(
@@ -68,20 +68,21 @@ def weighted(
 ) -> at.Float[at.Array, '*batch D']:
   """Returns rows `[..., D]` times weights `[...]`, in the accumulate dtype.
 
-  The weights are in it already, at their rounding point.
+  The weights already have that dtype, rounded at their rounding point.
   """
   return numerics.rounded(weights[..., None] * numerics.widen(policy, rows))
 
 
-def summed(
+def sum_slots(
   policy: precision.PrecisionPolicy,
   point: str,
   terms: at.Float[at.Array, 'R T K D'],
   last: at.Float[at.Array, 'R T D'] | None,
 ) -> at.Float[at.Array, 'R T D']:
-  """Returns the sum over slots `[R, T, D]`, at a point after each, in storage.
+  """Returns the sum over slots `[R, T, D]` in the storage dtype.
 
-  `last`, if there is one, is added to it before it is rounded.
+  Each partial sum is rounded at `point`.  `last`, if any, is added before the
+  result is rounded to storage.
   """
   rounded = functools.partial(numerics.at_point, policy, point)
 
@@ -114,18 +115,17 @@ def combine_grad(
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `dx` `[R, T, D]` in the storage dtype, rounded once.
 
-  Slots are added one after another, in slot order, in the accumulation dtype;
-  routing weights have no part in it.
+  Slots are added one after another, in slot order, in the accumulation dtype,
+  without routing weights.
 
   Args:
     policy: dtypes.
-    d_returned: `[R, T, K, D]` float, `d_expert_in` come home
-      (`return_rows`).
-    last: `[R, T, D]` float, `d_shared_in`, added to the sum of the slots; None:
-      there is none.
+    d_returned: `[R, T, K, D]` float, `return_rows` of `d_expert_in`.
+    last: `[R, T, D]` float, `d_shared_in`, which is added to the sum of the
+      slots; None: no shared experts.
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   terms = numerics.widen(policy, d_returned)
-  return summed(policy, 'd_running_sum', terms, last)
+  return sum_slots(policy, 'd_running_sum', terms, last)

@@ -25,8 +25,8 @@ def layer(
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `y` `[R, T, D]` of `layer.forward`, whose arguments it takes.
 
-  Reverse mode runs `layer_grad.backward`; a gradient comes in the dtype of its
-  argument.  `parts` are what else `tensors.inputs` names, in that order.
+  Reverse mode runs `layer_grad.backward`; a gradient has the dtype of its
+  argument.  `parts` are the further tensors of `tensors.inputs`, in that order.
 
   Raises:
     ValueError: as `layer.forward`.
@@ -43,7 +43,7 @@ def _forward(config, policy, *arguments):
     config, policy, run=layer_lib.stage, **inputs
   )
   residuals = {name: arrays[name] for name in layer_grad.reads(config, policy)}
-  # Residuals are arrays: empty ones carry the dtypes of what is not kept.
+  # Residuals are arrays: empty ones carry the dtypes of the other inputs.
   return arrays['y'], (residuals, {n: a[:0] for n, a in inputs.items()})
 
 

@@ -1,4 +1,4 @@
-"""Backward dispatch: dy goes to the rows of its token, weighted."""
+"""Backward dispatch: dy is sent to the rows of its token, weighted."""
 
 import jax.numpy as jnp
 
@@ -25,8 +25,8 @@ def dispatch_grad(
   Args:
     policy: dtypes.
     moves: how rows travel.
-    topk_weights: `[R, T, K]` accumulate dtype, or None: an expert's rank
-      applies them (`tensors.EARLY`).
+    topk_weights: `[R, T, K]` accumulate dtype; None: the expert's rank applies
+      them (`tensors.EARLY`).
     dy: `[R, T, D]` storage.
 
   Raises:
@@ -42,24 +42,23 @@ def dispatch_grad(
 def combine_weight_grad(
   policy: precision.PrecisionPolicy,
   dy: at.Float[at.Array, 'R T D'],
-  returned: at.Float[at.Array, 'R T K D'],
+  returned_rows: at.Float[at.Array, 'R T K D'],
 ) -> at.Float[at.Array, 'R T K']:
   """Returns <dy, returned> `[R, T, K]`, accumulate dtype, not rounded again.
 
-  This is `d_topk_weights` where the token's own rank applies the weight:
-  `returned` are its rows before that.
+  This is `d_topk_weights` if the token's own rank applies the weight.
 
   Args:
     policy: dtype of the sum; order as in `inner_product`.
     dy: `[R, T, D]` float.
-    returned: `[R, T, K, D]` float.
+    returned_rows: `[R, T, K, D]` float, `returned`, not weighted.
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
-  slots = range(returned.shape[2])
+  slots = range(returned_rows.shape[2])
   sums = [
-    inner_product.inner_product(policy, dy, returned[:, :, slot])
+    inner_product.inner_product(policy, dy, returned_rows[:, :, slot])
     for slot in slots
   ]
   return jnp.stack(sums, axis=-1)

@@ -116,12 +116,12 @@ def test_a_config_of_other_sizes(entry, name):
 @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('name', ['x', 'topk_weights', 'w_gate_up', 'w_down'])
 def test_values_that_are_not_finite(name, value):
-  changed = np.array(inputs()[name])
-  changed.flat[-1] = value
-  last = [size - 1 for size in changed.shape]
+  bad_array = np.array(inputs()[name])
+  bad_array.flat[-1] = value
+  last = [size - 1 for size in bad_array.shape]
   match = f'^{name}: expected finite values, got {value} at '
   with pytest.raises(ValueError, match=match) as error:
-    checks.check_inputs(CONFIG, FLOAT32, inputs() | {name: changed})
+    checks.check_inputs(CONFIG, FLOAT32, inputs() | {name: bad_array})
   assert str(error.value).endswith(f'at {last}')
 
 
@@ -163,12 +163,12 @@ def test_wrong_arguments_of_backward_are_named(name, change):
   # Given all that backward reads, as zeros, beside the inputs,
   names = {*tensors.INPUTS, *(spec.name for spec in tensors.ROW_CODES)}
   specs = [s for s in tensors.SPECS.values() if s.name not in names]
-  known = inputs() | {
+  arrays = inputs() | {
     s.name: jnp.zeros(s.dims(**CONFIG.dims()), FLOAT32.dtype(s.name))
     for s in specs
   }
   # when one is of another layer, then it is named.
-  known[name] = change(known[name])
-  dy = known.pop('dy')
+  arrays[name] = change(arrays[name])
+  dy = arrays.pop('dy')
   with pytest.raises(ValueError, match=f'^{name}: expected '):
-    layer_grad.backward(CONFIG, FLOAT32, known, dy)
+    layer_grad.backward(CONFIG, FLOAT32, arrays, dy)

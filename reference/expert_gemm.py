@@ -13,14 +13,14 @@ from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
-# Rows of one dot.  Enough to hide the reading of the expert's weight, few
-# enough that an expert's last, partly used block costs little; fewer where
-# experts have few rows.
+# Rows of one dot: enough to hide the read of the expert's weight, and few
+# enough that an expert's last, partly filled block costs little.  Experts with
+# few rows use smaller blocks.
 BLOCK_ROWS, _LEAST_BLOCK_ROWS = 128, 32
 
 # Terms of one dot.  XLA on CPUs splits longer sums by cache size and number of
-# threads, and then the machine's load would decide the bits.  It splits 256
-# float32 terms on a Zen 3 (AVX2), and not on CPUs with AVX-512.
+# threads, so that the bits would depend on the machine's load.  It splits 256
+# float32 terms on a Zen 3 (AVX2), but not on CPUs with AVX-512.
 BLOCK_INNER = precision.BLOCK_INNER
 
 
@@ -37,11 +37,11 @@ def expert_gemm(
 ) -> at.Float[at.Array, 'R N Y']:
   """Multiplies row n of rank r by the weight of its expert, and adds a bias.
 
-  The bias, times `scale` if that is given, is added in the accumulate dtype to
-  the whole sum, and that is multiplied by `after`, before it is rounded.
+  The bias, times `scale`, is added to the sum in the accumulate dtype; the
+  result is multiplied by `after`, and then rounded.
 
-  Work and memory follow the rows that exist: nothing larger than the result
-  and one expert's weight in the accumulation dtype is made.
+  Work and memory are proportional to the valid rows: no temporary is larger
+  than the result and one expert's weight in the accumulation dtype.
 
   Args:
     config: sizes.
@@ -50,8 +50,8 @@ def expert_gemm(
     rows: `[R, N, X]` any float dtype, in token order.
     weights: `[R, L, X, Y]` any float dtype.
     bias: `[R, L, Y]` any float dtype, or None.
-    scale: `[R, N]` float, of the bias of each row; None: 1.
-    after: `[R, N]` float, of each row; None: 1.
+    scale: `[R, N]` float, factor of each row's bias; None: 1.
+    after: `[R, N]` float, factor of each row's sum; None: 1.
 
   Returns:
     `[R, N, Y]` in the storage dtype, zero past the last valid row.
@@ -76,10 +76,10 @@ def expert_gemm(
     group = jnp.searchsorted(last, i, side='right').astype(jnp.int32)
     rank, expert = jnp.divmod(group, jnp.int32(config.experts_per_rank))
     row = begin[group] + (i - first[group]) * height
-    # A block never leaves the buffer; rows of others in it are left alone.
+    # A block stays within the buffer; it leaves rows of other experts as is.
     start = jnp.minimum(row, num_rows - height)
-    held = start + jnp.arange(height, dtype=jnp.int32)
-    mine = (held >= row) & (held < end[group])
+    block_rows = start + jnp.arange(height, dtype=jnp.int32)
+    is_own = (block_rows >= row) & (block_rows < end[group])
     a = numerics.values(_rows_of(row_bits, rank, start, height), rows.dtype)
     b = numerics.values(weight_bits[rank, expert], weights.dtype)
     sums = _dot(policy, operand(policy, a), operand(policy, b))
@@ -97,7 +97,7 @@ def expert_gemm(
     sums = times(after, sums)
     product = numerics.bits(numerics.store(policy, sums))
     old = _rows_of(out, rank, start, height)
-    new = jnp.where(mine[:, None], product, old)
+    new = jnp.where(is_own[:, None], product, old)
     return lax.dynamic_update_slice(out, new[None], (rank, start, jnp.int32(0)))
 
   storage = numerics.storage_dtype(policy)
@@ -109,7 +109,7 @@ def expert_gemm(
 @expert_gemm.defjvp
 def _refuse_gradient(config, policy, primals, tangents):
   del config, policy, primals, tangents
-  # It moves bits, and JAX takes the derivative of bits for zero.
+  # JAX would return zero as the derivative of an operation on bits.
   raise TypeError(
     'expert_gemm: expected not to be differentiated; the layer with its '
     'gradient is hpmoe.reference.differentiable.layer'
@@ -132,7 +132,7 @@ def _rows_of(
 
 
 def operand(policy: precision.PrecisionPolicy, a: at.Array) -> at.Array:
-  """Returns stored values `[...]` as a GEMM multiplies them, wide."""
+  """Returns stored values `[...]` as a GEMM operand: widened, rounded."""
   return numerics.at_point(policy, 'operands', numerics.widen(policy, a))
 
 
@@ -157,5 +157,7 @@ def _dot(
     )
     for inner in range(0, a.shape[1], BLOCK_INNER)
   ]
-  held = functools.partial(numerics.at_point, policy, 'accumulator')
-  return functools.reduce(lambda x, y: held(x + y), parts[1:], held(parts[0]))
+  round_sum = functools.partial(numerics.at_point, policy, 'accumulator')
+  return functools.reduce(
+    lambda x, y: round_sum(x + y), parts[1:], round_sum(parts[0])
+  )

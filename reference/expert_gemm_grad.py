@@ -48,10 +48,10 @@ def weight_grad(
 ) -> at.Float[at.Array, 'R L X Y']:
   """Sums, for every expert, the outer products of its rows, in row order.
 
-  Blocks of `expert_gemm.BLOCK_ROWS` rows, counted from the expert's first, are
+  Blocks of `expert_gemm.BLOCK_ROWS` rows, from the expert's first row on, are
   added one after another; inside a block the order is that of a dot.  Only the
-  last sum is rounded.  Nothing larger than the result, the rows once more if
-  they are bfloat16, and one expert's gradient in the accumulate dtype is made.
+  last sum is rounded.  No temporary is larger than the result, a copy of the
+  rows if they are bfloat16, and one expert's gradient in the accumulate dtype.
 
   Args:
     config: sizes.
@@ -103,9 +103,9 @@ def bias_grad(
   d_out: at.Float[at.Array, 'R N Y'],
   scale: at.Float[at.Array, 'R N'] | None = None,
 ) -> at.Float[at.Array, 'R L Y']:
-  """Sums, for every expert, its rows, each times `scale` if that is given.
+  """Sums, for every expert, its rows, each times `scale`.
 
-  The weight of one input column that is 1, or `scale`: see `weight_grad`.
+  This is `weight_grad` of an input with one column, which holds `scale`.
 
   Args:
     config: sizes.
@@ -129,14 +129,14 @@ def _block(
   bits: at.Array, rank: at.Array, row: at.Array, end: at.Array, height: int
 ) -> at.Array:
   """Returns `[height, X]`, the rows from `row` on, zero from `end` on."""
-  # A slice never leaves the buffer; turning it puts `row` first again, so that
+  # The slice stays within the buffer; the roll puts `row` first again, so that
   # an expert's sum does not depend on the capacity.
   start = jnp.minimum(row, bits.shape[1] - height)
   sizes = (1, height, bits.shape[2])
   block = lax.dynamic_slice(bits, (rank, start, jnp.int32(0)), sizes)[0]
   block = jnp.roll(block, start - row, axis=0)
-  mine = row + jnp.arange(height, dtype=jnp.int32) < end
-  return jnp.where(mine[:, None], block, jnp.zeros((), bits.dtype))
+  is_own = row + jnp.arange(height, dtype=jnp.int32) < end
+  return jnp.where(is_own[:, None], block, jnp.zeros((), bits.dtype))
 
 
 def _dot(a: at.Array, b: at.Array) -> at.Array:

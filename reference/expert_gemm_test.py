@@ -97,9 +97,9 @@ def test_integers_equal_a_serial_loop(name, storage, ranks):
   # When.
   actual = run_all(config, policy, plan_of(counts), rows, weights, d_out)
   # Then.
-  for got, expected in zip(actual, (out, d_rows, d_weights)):
-    assert got.dtype == storage
-    np.testing.assert_array_equal(got, expected.astype(got.dtype))
+  for tensor, expected in zip(actual, (out, d_rows, d_weights)):
+    assert tensor.dtype == storage
+    np.testing.assert_array_equal(tensor, expected.astype(tensor.dtype))
 
 
 @pytest.mark.parametrize('inner', [1, 256, 600])
@@ -160,7 +160,7 @@ def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
   # Given: the same 150 rows, alone and amid others.
   rng = test_util.generator('capacity')
   rows, d_out = rng.normal(size=(150, 3)), rng.normal(size=(150, 5))
-  seen = set()
+  checksums = set()
   for before, after in ((0, 0), (0, 90), (77, 0), (130, 300)):
     config = config_testing.make_config(
       r=1, t=1, e=2, k=1, d=1, f=1, n=before + 150 + after
@@ -174,9 +174,9 @@ def test_bits_do_not_depend_on_the_capacity_or_on_other_experts():
       np.pad(rows, padding)[None].astype('float32'),
       np.pad(d_out, padding)[None].astype('float32'),
     )
-    seen.add(np.asarray(out)[0, 1].tobytes())
+    checksums.add(np.asarray(out)[0, 1].tobytes())
   # Then.
-  assert len(seen) == 1
+  assert len(checksums) == 1
 
 
 def test_a_sum_is_rounded_once():
@@ -188,8 +188,8 @@ def test_a_sum_is_rounded_once():
   rows[0, 0] = 4096
   # When, then.
   policy = precision.PrecisionPolicy('bfloat16')
-  ones = np.ones_like(rows)
-  out = run_weight(config, policy, plan_of([[300]]), rows, ones)
+  d_out = np.ones_like(rows)
+  out = run_weight(config, policy, plan_of([[300]]), rows, d_out)
   assert out.item() == 4128
 
 
@@ -202,7 +202,7 @@ def test_memory_does_not_grow_with_experts_times_rows():
     rows = jax.ShapeDtypeStruct((1, 10_000, 16), storage)
     weights = jax.ShapeDtypeStruct((1, 32, 16, 16), storage)
     # At most a result, and for gradients the inputs, once more, and blocks.
-    for function, other, most in (
+    for function, other, max_copies in (
       (run, weights, 1),
       (run_rows, weights, 2),
       (run_weight, rows, 2),
@@ -211,7 +211,9 @@ def test_memory_does_not_grow_with_experts_times_rows():
       lowered = function.lower(config, policy, plan, rows, other)
       memory = lowered.compile().memory_analysis()
       # Then.
-      assert memory.temp_size_in_bytes <= most * 10_000 * 16 * size + 100_000
+      assert (
+        memory.temp_size_in_bytes <= max_copies * 10_000 * 16 * size + 100_000
+      )
 
 
 # Sums long enough for XLA to split: rows, and columns of both sides.
@@ -236,7 +238,7 @@ def digests() -> list[int]:
     for rows, *widths in LONG:
       a, b = (rng.normal(size=(1, rows, w)).astype(dtype) for w in widths)
       out.append(run_weight(shape(rows), policy, plan_of([[rows]]), a, b))
-  return [zlib.crc32(np.asarray(one)) for one in out]
+  return [zlib.crc32(np.asarray(array)) for array in out]
 
 
 _ON_ONE_CPU = """

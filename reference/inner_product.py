@@ -1,8 +1,9 @@
-"""Inner products whose order is known: fixed by the length alone, or told.
+"""Inner products with a fixed order of additions.
 
-The oracle leaves the order of other sums to the compiler.  A machine whose rows
-lie as they came adds them as they lie: what it makes of them is told here bit
-for bit.
+The order follows from the length alone, or the caller gives it.  The oracle
+leaves the order of other sums to the compiler.  A machine that stores rows in
+order of arrival also adds them in that order; `chain_over_rows` computes its
+bits.
 """
 
 import jax.numpy as jnp
@@ -22,8 +23,8 @@ def inner_product(
 ) -> at.Float[at.Array, '*batch']:
   """Returns sum(a * b) over the last axis, `[...]`, in the accumulate dtype.
 
-  Products are rounded to it, then the second half is added to the first until
-  one is left: 1 + ceil(log2(X)) roundings for every term.
+  Products are rounded to that dtype; then the second half is added to the first
+  until one term is left: 1 + ceil(log2(X)) roundings for every term.
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
@@ -49,9 +50,9 @@ def chain_over_rows(
   Args:
     left: `[N, X]` float, of at most 24 bits.
     right: `[N, Y]` likewise.
-    order: `[n]` int, rows of the expert, as they are added.
-    flushes: whether subnormal numbers are read and made as zeros, as the
-      contract has it of bfloat16.
+    order: `[n]` int, rows of the expert in the order of additions.
+    flushes: whether subnormal operands and results become zeros, as in the
+      contract for bfloat16.
   """
   convert = _flush if flushes else np.asarray
   total = np.zeros((left.shape[1], right.shape[1]), np.float32)
@@ -70,8 +71,8 @@ def _flush(array: np.ndarray) -> np.ndarray:
 def _rounded_once(product: np.ndarray, total: np.ndarray) -> np.ndarray:
   """Returns float32 product + total; the product is exact.
 
-  Their sum in float64 is rounded towards an odd last bit where it is not exact,
-  so that rounding it again is as good as once.
+  The float64 sum is rounded to odd if it is not exact, so that the second
+  rounding gives the same result as a single one.
   """
   wide = total.astype(np.float64)
   near = product + wide

@@ -77,8 +77,8 @@ def test_each_step_rounds_once(seed):
     for n in (3, 4)
   )
   order = rng.permutation(9)
-  got = inner_product.chain_over_rows(left, right, order, flushes=False)
-  np.testing.assert_array_equal(got, _exact(left, right, order))
+  actual = inner_product.chain_over_rows(left, right, order, flushes=False)
+  np.testing.assert_array_equal(actual, _exact(left, right, order))
 
 
 def test_a_step_that_is_rounded_twice_would_be_wrong():
@@ -86,9 +86,11 @@ def test_a_step_that_is_rounded_twice_would_be_wrong():
   # is less than half way to 1 + 2^-22; in float64 it is half way.
   left = np.array([[1.0], [2.0**-12 * (1 + 2.0**-18)]], np.float32)
   right = np.array([[1 + 2.0**-23], [2.0**-12 * (1 - 2.0**-18)]], np.float32)
-  got = inner_product.chain_over_rows(left, right, np.arange(2), flushes=False)
-  assert got[0, 0] == np.float32(1 + 2.0**-23)
-  np.testing.assert_array_equal(got, _exact(left, right, np.arange(2)))
+  actual = inner_product.chain_over_rows(
+    left, right, np.arange(2), flushes=False
+  )
+  assert actual[0, 0] == np.float32(1 + 2.0**-23)
+  np.testing.assert_array_equal(actual, _exact(left, right, np.arange(2)))
 
 
 @pytest.mark.parametrize('flushes, expected', [(False, 1.5), (True, 0.0)])
@@ -96,10 +98,10 @@ def test_less_than_the_least_normal_number_is_kept_or_zero(flushes, expected):
   # The first product is subnormal; the second side of the last is.
   left = np.array([[2.0**-70], [2.0**-71], [1.0]], np.float32)
   right = np.array([[2.0**-70], [2.0**-70], [2.0**-130]], np.float32)
-  got = inner_product.chain_over_rows(
+  actual = inner_product.chain_over_rows(
     left, right, np.arange(2), flushes=flushes
   )
-  assert got[0, 0] == np.float32(expected * 2.0**-140)
+  assert actual[0, 0] == np.float32(expected * 2.0**-140)
   last = inner_product.chain_over_rows(
     left, right, np.arange(2, 3), flushes=flushes
   )

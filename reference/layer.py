@@ -1,6 +1,6 @@
-"""The oracle: one MoE layer on all ranks, every intermediate returned.
+"""The oracle: one MoE layer on all ranks; returns every intermediate.
 
-This module, `layer_grad` and what they import load no JAX: `stages` does, when
+This module, `layer_grad` and their imports load no JAX: `stages` loads it when
 the first stage runs.
 """
 
@@ -14,7 +14,7 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 Arrays = Mapping[str, at.Array]
-# `stages.run`, or what does the same.
+# The type of `stages.run`.
 Run = Callable[..., at.Array]
 
 
@@ -22,12 +22,12 @@ def stage(
   name: str,
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  known: Arrays,
+  arrays: Arrays,
 ) -> at.Array:
   """Returns one tensor, see `stages.run`."""
   from hpmoe.reference import stages
 
-  return stages.run(name, config, policy, known)
+  return stages.run(name, config, policy, arrays)
 
 
 def forward(
@@ -44,10 +44,10 @@ def forward(
 ) -> dict[str, at.Array]:
   """Runs the layer; shapes and kinds are those of `tensors.FORWARD`.
 
-  Arrays may be JAX's or numpy's.
-  Pure and jit-able with `config` and `policy` static.  Shapes and dtypes are
-  checked, ids where they are not traced; of other values see
-  `checks.check_inputs`.  Under a policy in float64 inputs may be narrower.
+  Arrays may be JAX's or numpy's.  Pure and jit-able with `config` and `policy`
+  static.  Shapes and dtypes are checked, and ids unless they are traced;
+  `checks.check_inputs` checks other values.  Under a policy in float64, inputs
+  may be narrower.
 
   Args:
     config: sizes.
@@ -57,16 +57,16 @@ def forward(
     topk_weights: `[R, T, K]` float32.
     w_gate_up: `[R, L, D, 2F]` storage, gate columns first.
     w_down: `[R, L, F, D]` storage.
-    run: makes one tensor.
-    **parts: what else `tensors.inputs` names of the layer, and the scales of
+    run: computes one tensor.
+    **parts: the layer's further tensors of `tensors.inputs`, and the scales of
       rows that `policy.static_scales` names.
 
   Returns:
     Every tensor of `tensors.PLAN` and `tensors.stages` by its name.
 
   Raises:
-    ValueError: an array is not as above, ids are no routing, or the policy is
-      in float64 and jax_enable_x64 is off.
+    ValueError: an array is not as above, the ids are not a valid routing, or
+      the policy is in float64 and jax_enable_x64 is off.
   """
   arrays = (x, topk_ids, topk_weights, w_gate_up, w_down)
   inputs = dict(zip(tensors.INPUTS, arrays, strict=True)) | parts
@@ -83,14 +83,14 @@ def sublayer(
   *,
   run: Run = stage,
 ) -> dict[str, at.Array]:
-  """Runs what `config.sublayer` says, as `forward` does the layer.
+  """Runs the sub-layer that `config.sublayer` names, as `forward` the layer.
 
   Args:
     config: sizes.
     policy: dtypes, epsilon, activation.
-    inputs: what `tensors.inputs` names; `activation` `[R, N, F]` stands in the
-      rows that the plan gives, what is past them is not read.
-    run: makes one tensor.
+    inputs: the tensors of `tensors.inputs`; of `activation` `[R, N, F]`, rows
+      past those of the plan are not read.
+    run: computes one tensor.
 
   Returns:
     Every tensor of `tensors.PLAN` and `tensors.stages` by its name.
@@ -110,16 +110,16 @@ def _run(config, policy, inputs: Arrays, run: Run) -> dict[str, at.Array]:
   checks.check_arrays(config, policy, inputs, names)
   arrays = {name: inputs[name] for name in names}
   make = functools.partial(run, config=config, policy=policy)
-  return each(tensors.PLAN + tensors.stages(config), make, arrays)
+  return compute_each(tensors.PLAN + tensors.stages(config), make, arrays)
 
 
 def name_inputs(
   config: config_lib.MoEConfig, arrays: Sequence[at.Array]
 ) -> dict[str, at.Array]:
-  """Returns the inputs of a layer by name, of arrays in their order.
+  """Returns the inputs of a layer by name, from arrays in their order.
 
   Raises:
-    ValueError: there are too many or too few.
+    ValueError: the number of arrays is wrong.
   """
   names = tensors.inputs(config)
   if len(names) != len(arrays):
@@ -129,11 +129,11 @@ def name_inputs(
   return dict(zip(names, arrays))
 
 
-def each(
-  names: Iterable[str], make: Callable[..., at.Array], known: Arrays
+def compute_each(
+  names: Iterable[str], make: Callable[..., at.Array], arrays: Arrays
 ) -> dict[str, at.Array]:
-  """Returns tensors by name, each made of `known` and of those before it."""
-  made: dict[str, at.Array] = {}
+  """Returns tensors by name, each computed from `arrays` and earlier ones."""
+  outputs: dict[str, at.Array] = {}
   for name in names:
-    made[name] = make(name, known={**known, **made})
-  return made
+    outputs[name] = make(name, arrays={**arrays, **outputs})
+  return outputs

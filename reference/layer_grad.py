@@ -1,4 +1,4 @@
-"""The oracle's backward pass: every gradient on all ranks, all returned."""
+"""The oracle's backward pass: every gradient, on all ranks."""
 
 import functools
 
@@ -41,10 +41,10 @@ def backward(
   Args:
     config: sizes.
     policy: dtypes, placement of the weights, activation.
-    forward: inputs and outputs of `layer.forward` by name; `reads` lists those
-      that are needed.
-    dy: `[R, T, D]` storage; of a sub-layer its d_gate_up, `[R, N, 2F]`.
-    run: makes one tensor.
+    forward: inputs and outputs of `layer.forward` by name; `reads` lists the
+      necessary ones.
+    dy: `[R, T, D]` storage; for a sub-layer d_gate_up, `[R, N, 2F]`.
+    run: computes one tensor.
 
   Returns:
     Every tensor of `tensors.grads` by its name.
@@ -58,4 +58,4 @@ def backward(
   checks.check_arrays(config, policy, arrays, names)
   arrays = {name: arrays[name] for name in names}
   make = functools.partial(run, config=config, policy=policy)
-  return layer.each(tensors.grads(config), make, arrays)
+  return layer.compute_each(tensors.grads(config), make, arrays)

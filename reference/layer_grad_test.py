@@ -60,12 +60,12 @@ def inputs_of(name, policy=BFLOAT16):
 
 
 class TestBackward:
-  @pytest.mark.parametrize('policy', serial.POLICIES, ids=serial.named)
+  @pytest.mark.parametrize('policy', serial.POLICIES, ids=serial.policy_id)
   def test_every_tensor_has_its_shape_and_dtype(self, policy):
     with test_util.x64(policy.storage == 'float64'):
       inputs, dy = inputs_of('shapes', policy=policy)
-      both = functools.partial(serial.both, CONFIG, policy)
-      out = jax.eval_shape(both, inputs, dy)
+      run_passes = functools.partial(serial.run_passes, CONFIG, policy)
+      out = jax.eval_shape(run_passes, inputs, dy)
     names = {*tensors.PLAN, *tensors.STAGES, *tensors.GRADS}
     assert set(out) == {*names, 'dy', *inputs}
     for name in names:
@@ -76,7 +76,7 @@ class TestBackward:
   def test_one_trace_per_config_and_policy(self):
     # Given.
     chex.clear_trace_counter()
-    traced = chex.assert_max_traces(serial.both, n=1)
+    traced = chex.assert_max_traces(serial.run_passes, n=1)
     once = jax.jit(traced, static_argnums=(0, 1))
     # When, then: other values, an equal policy, the same trace.
     for name in ('first', 'second'):
@@ -89,28 +89,30 @@ class TestBackward:
   @ONE_PLACEMENT
   def test_jit_and_eager_give_the_same_bits(self, placement):
     policy = precision.PrecisionPolicy('bfloat16', placement=placement)
-    given = CONFIG, policy, *inputs_of('same bits')
-    chex.assert_trees_all_equal(run(*given), serial.both(*given))
+    arguments = CONFIG, policy, *inputs_of('same bits')
+    chex.assert_trees_all_equal(run(*arguments), serial.run_passes(*arguments))
 
   @pytest.mark.parametrize('placement', precision.PLACEMENTS)
   def test_it_reads_only_what_it_says(self, placement):
     policy = precision.PrecisionPolicy('bfloat16', placement=placement)
     inputs, dy = inputs_of('reads')
-    made = jax.eval_shape(
+    outputs = jax.eval_shape(
       functools.partial(layer.forward, CONFIG, policy), **inputs
     )
-    forward = inputs | {n: np.empty(a.shape, a.dtype) for n, a in made.items()}
+    forward = inputs | {
+      n: np.empty(a.shape, a.dtype) for n, a in outputs.items()
+    }
     names = layer_grad.reads(CONFIG, policy)
-    kept = {name: forward[name] for name in names}
-    jax.eval_shape(lambda a: layer_grad.backward(CONFIG, policy, a, dy), kept)
+    arrays = {name: forward[name] for name in names}
+    jax.eval_shape(lambda a: layer_grad.backward(CONFIG, policy, a, dy), arrays)
     for name in names:
-      less = {other: kept[other] for other in names if other != name}
+      incomplete = {other: arrays[other] for other in names if other != name}
       match = f'^{name}: expected .*, got nothing'
       with pytest.raises(ValueError, match=match):
-        layer_grad.backward(CONFIG, policy, less, dy)
+        layer_grad.backward(CONFIG, policy, incomplete, dy)
     for bad in (dy[1:], dy.astype(jnp.float32)):
       with pytest.raises(ValueError, match='^dy: expected bfloat16 .*, got '):
-        layer_grad.backward(CONFIG, policy, kept, bad)
+        layer_grad.backward(CONFIG, policy, arrays, bad)
 
 
 @functools.partial(jax.jit, static_argnums=0)

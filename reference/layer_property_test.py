@@ -72,14 +72,14 @@ DTYPES = dict(
 )
 
 
-def both(config, policy, inputs, dy):
+def run_passes(config, policy, inputs, dy):
   """Returns every tensor of a forward and a backward pass, and the inputs."""
   forward = inputs | layer.forward(config, policy, **inputs)
   grads = layer_grad.backward(config, policy, forward, dy)
   return forward | {'dy': dy} | grads
 
 
-run = jax.jit(both, static_argnums=(0, 1))
+run = jax.jit(run_passes, static_argnums=(0, 1))
 
 
 class Loop:
@@ -95,12 +95,12 @@ class Loop:
             self.lists[expert].append((rank, token, slot))
     self.rows = []  # (owner, row, local expert, (rank, token, slot))
     per_rank = config.num_experts // config.num_ranks
-    used = [0] * config.num_ranks
+    rows_of_owner = [0] * config.num_ranks
     for expert, sources in enumerate(self.lists):
       owner, local = expert // per_rank, expert % per_rank
       for source in sources:
-        self.rows.append((owner, used[owner], local, source))
-        used[owner] += 1
+        self.rows.append((owner, rows_of_owner[owner], local, source))
+        rows_of_owner[owner] += 1
 
 
 def plan_of(config: config_lib.MoEConfig, loop: Loop) -> dict[str, np.ndarray]:
@@ -122,18 +122,18 @@ def plan_of(config: config_lib.MoEConfig, loop: Loop) -> dict[str, np.ndarray]:
   return dict(counts=counts, row_base=row_base, row_of_slot=row_of_slot)
 
 
-def moved(
-  config: config_lib.MoEConfig, loop: Loop, given: Mapping[str, np.ndarray]
+def move_rows(
+  config: config_lib.MoEConfig, loop: Loop, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
   """Returns the movement stages of `given` x and expert_out, bit for bit."""
   dims = config.dims()
   out = {
-    name: np.zeros(tensors.SPECS[name].dims(**dims), given['x'].dtype)
+    name: np.zeros(tensors.SPECS[name].dims(**dims), arrays['x'].dtype)
     for name in ('expert_in', 'returned')
   }
   for owner, row, _, source in loop.rows:
-    out['expert_in'][owner, row] = given['x'][source[:2]]
-    out['returned'][source] = given['expert_out'][owner, row]
+    out['expert_in'][owner, row] = arrays['x'][source[:2]]
+    out['returned'][source] = arrays['expert_out'][owner, row]
   return out
 
 
@@ -141,7 +141,7 @@ def computed(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
   loop: Loop,
-  given: Mapping[str, np.ndarray],
+  arrays: Mapping[str, np.ndarray],
 ) -> dict[str, tuple[np.ndarray, np.ndarray, int]]:
   """Returns (value, sum of |terms|, roundings) of each computed stage.
 
@@ -153,26 +153,28 @@ def computed(
   names = ('gate_up', 'activation', 'expert_out', 'y')
   zeros = {n: np.zeros(tensors.SPECS[n].dims(**dims)) for n in names}
   value, size = zeros, {name: a.copy() for name, a in zeros.items()}
-  read = {name: np.asarray(a, np.float64) for name, a in given.items()}
+  read = {name: np.asarray(a, np.float64) for name, a in arrays.items()}
   for owner, row, local, source in loop.rows:
     weight = read['topk_weights'][source]
-    at, home = (owner, row), source[:2]
+    row_index, home = (owner, row), source[:2]
     for stage, a, w in (
       ('gate_up', 'expert_in', 'w_gate_up'),
       ('expert_out', 'activation', 'w_down'),
     ):
-      value[stage][at] = read[a][at] @ read[w][owner, local]
-      size[stage][at] = abs(read[a][at]) @ abs(read[w][owner, local])
-    value['expert_out'][at] *= weight if after else 1
-    size['expert_out'][at] *= abs(weight) if after else 1
-    gate = read['gate_up'][at][: config.d_ff]
-    up = read['gate_up'][at][config.d_ff :]
+      value[stage][row_index] = read[a][row_index] @ read[w][owner, local]
+      size[stage][row_index] = abs(read[a][row_index]) @ abs(
+        read[w][owner, local]
+      )
+    value['expert_out'][row_index] *= weight if after else 1
+    size['expert_out'][row_index] *= abs(weight) if after else 1
+    gate = read['gate_up'][row_index][: config.d_ff]
+    up = read['gate_up'][row_index][config.d_ff :]
     if policy.activation == 'swiglu':
       gate = gate / (1 + np.exp(-gate))
     else:
       gate = abs(gate)
-    value['activation'][at] = gate * up * (weight if inner else 1)
-    size['activation'][at] = abs(value['activation'][at])
+    value['activation'][row_index] = gate * up * (weight if inner else 1)
+    size['activation'][row_index] = abs(value['activation'][row_index])
     value_of_slot = read['returned'][source] * (1 if inner or after else weight)
     value['y'][home] += value_of_slot
     size['y'][home] += abs(value_of_slot)
@@ -192,8 +194,10 @@ def bound_of(
   """Returns how far a stored stage may be from the loop's, both rounding."""
   accumulated = UNIT[policy.accumulate] + UNIT['float64']
   error = roundings * accumulated / (1 - roundings * accumulated) * size
-  stored = 0 if policy.storage == policy.accumulate else UNIT[policy.storage]
-  return error + stored * (abs(value) + error)
+  storage_unit = (
+    0 if policy.storage == policy.accumulate else UNIT[policy.storage]
+  )
+  return error + storage_unit * (abs(value) + error)
 
 
 def serial_layer(
@@ -203,17 +207,19 @@ def serial_layer(
   inputs: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
   """Returns the layer end to end: each stage fed the loop's own stages."""
-  given = dict(inputs)
+  arrays = dict(inputs)
   dtype = inputs['x'].dtype
   for spec in tensors.FORWARD:
     if spec.name in tensors.STAGES:
-      given[spec.name] = np.zeros(spec.dims(**config.dims()), dtype)
+      arrays[spec.name] = np.zeros(spec.dims(**config.dims()), dtype)
   for name in tensors.STAGES:
     if tensors.SPECS[name].role == 'movement':
-      given[name] = moved(config, loop, given)[name]
+      arrays[name] = move_rows(config, loop, arrays)[name]
     else:
-      given[name] = computed(config, policy, loop, given)[name][0].astype(dtype)
-  return {name: given[name] for name in tensors.STAGES}
+      arrays[name] = computed(config, policy, loop, arrays)[name][0].astype(
+        dtype
+      )
+  return {name: arrays[name] for name in tensors.STAGES}
 
 
 def assert_same_bits(actual: Mapping, expected: Mapping) -> None:
@@ -224,7 +230,7 @@ def assert_same_bits(actual: Mapping, expected: Mapping) -> None:
 
 def check_forward_stages(config, policy, loop, out) -> None:
   assert_same_bits(out, plan_of(config, loop))
-  assert_same_bits(out, moved(config, loop, out))
+  assert_same_bits(out, move_rows(config, loop, out))
   for name, parts in computed(config, policy, loop, out).items():
     error = abs(np.asarray(out[name], np.float64) - parts[0])
     assert (error <= bound_of(policy, *parts)).all(), (name, error.max())
@@ -255,39 +261,44 @@ class Terms:
 def row_stages(policy, read, terms, row) -> None:
   """Adds what one routed row contributes to every stage."""
   owner, n, local, source = row
-  here, home, expert = (owner, n), source[:2], (owner, local)
+  row_index, home, expert = (owner, n), source[:2], (owner, local)
   early = policy.placement in tensors.EARLY
   weight, width = read['topk_weights'][source], read['activation'].shape[-1]
-  terms.add('d_expert_out', here, read['dy'][home] * (1 if early else weight))
+  terms.add(
+    'd_expert_out', row_index, read['dy'][home] * (1 if early else weight)
+  )
   for rows, d_out, w, d_rows, d_w in (
     ('activation', 'd_expert_out', 'w_down', 'd_activation', 'd_w_down'),
     ('expert_in', 'd_gate_up', 'w_gate_up', 'd_expert_in', 'd_w_gate_up'),
   ):
-    d, a, m = read[d_out][here], read[rows][here], read[w][expert]
-    terms.add(d_rows, here, m @ d, abs(m) @ abs(d))
+    d, a, m = read[d_out][row_index], read[rows][row_index], read[w][expert]
+    terms.add(d_rows, row_index, m @ d, abs(m) @ abs(d))
     if policy.placement == 'epilogue' and d_w == 'd_w_down':
       d = as_operand(policy, weight, d)
     terms.add(d_w, expert, np.outer(a, d))
-  gate, up = read['gate_up'][here][:width], read['gate_up'][here][width:]
+  gate, up = (
+    read['gate_up'][row_index][:width],
+    read['gate_up'][row_index][width:],
+  )
   act, slope, slope_size = abs(gate), np.sign(gate), 1.0
   if policy.activation == 'swiglu':
     act = gate * sigmoid(gate)
     slope = sigmoid(gate) + act * sigmoid(-gate)
     slope_size = sigmoid(gate) + abs(act) * sigmoid(-gate)
-  d = read['d_activation'][here] * (weight if early else 1)
+  d = read['d_activation'][row_index] * (weight if early else 1)
   terms.add(
     'd_gate_up',
-    here,
+    row_index,
     np.concatenate([d * up * slope, d * act]),
     np.concatenate([abs(d * up) * slope_size, abs(d * act)]),
   )
   a, b = read['dy'][home], read['returned'][source]
   if early:
-    a, b = read['d_activation'][here], read['activation'][here]
+    a, b = read['d_activation'][row_index], read['activation'][row_index]
   if policy.placement == 'before_down':
     b = act * up
   terms.add('d_topk_weights', source, a @ b, abs(a) @ abs(b))
-  terms.add('d_returned', source, read['d_expert_in'][here])
+  terms.add('d_returned', source, read['d_expert_in'][row_index])
   terms.add('dx', home, read['d_returned'][source])
 
 
@@ -325,10 +336,10 @@ def bounds_of(config, policy, terms) -> dict[str, np.ndarray]:
   for name, count in roundings_of(config, policy).items():
     unit = UNIT[policy.accumulate] + UNIT['float64']
     error = count * unit / (1 - count * unit) * terms.size[name]
-    stored = 'float32' if GRAD_SPECS[name].kind == 'f32' else policy.storage
-    copied = GRAD_SPECS[name].role == 'movement' or not count
-    rounds = stored != policy.accumulate and not copied
-    last = UNIT[stored] * (abs(terms.value[name]) + error)
+    dtype = 'float32' if GRAD_SPECS[name].kind == 'f32' else policy.storage
+    is_copy = GRAD_SPECS[name].role == 'movement' or not count
+    rounds = dtype != policy.accumulate and not is_copy
+    last = UNIT[dtype] * (abs(terms.value[name]) + error)
     bounds[name] = error + rounds * last
   return bounds
 
@@ -381,17 +392,17 @@ def check_integers(name, policy, seed, skew, unused=0.0) -> None:
     read[stage] = np.asarray(expected, np.float64)
 
 
-def check(name, policy, *how) -> None:
-  check_stages(name, policy, *how)
+def check(name, policy, *options) -> None:
+  check_stages(name, policy, *options)
   if policy.activation == 'absolute':
-    check_integers(name, policy, *how)
+    check_integers(name, policy, *options)
 
 
-def named(policy: precision.PrecisionPolicy) -> str:
+def policy_id(policy: precision.PrecisionPolicy) -> str:
   return f'{policy.storage}-{policy.placement}-{policy.activation}'
 
 
-@pytest.mark.parametrize('policy', EVERY_POLICY, ids=named)
+@pytest.mark.parametrize('policy', EVERY_POLICY, ids=policy_id)
 @pytest.mark.few(3)
 def test_every_policy(policy):
   for seed in range(3):

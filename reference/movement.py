@@ -1,4 +1,4 @@
-"""How rows travel between the ranks of tokens and those of experts."""
+"""How rows move between the ranks of tokens and the ranks of experts."""
 
 from collections.abc import Callable
 import functools
@@ -12,7 +12,7 @@ from hpmoe.reference.contract import config as config_lib
 
 
 class Movement(NamedTuple):
-  """The three ways that rows go; bits are copied.
+  """The three movements of rows; bits are copied.
 
   Attributes:
     dispatch: `[R, T, D]` of tokens -> `[R, N, D]` rows in token order.
@@ -30,10 +30,10 @@ def by_address(
   plan: token_order.Plan,
   topk_ids: at.Int32[at.Array, 'R T K'],
 ) -> Movement:
-  """Returns the movement of the rank-axis form, where all ranks are at hand."""
-  where = config, plan, topk_ids
+  """Returns the movement of arrays that hold all ranks along an axis."""
+  arguments = config, plan, topk_ids
   return Movement(
-    functools.partial(dispatch.dispatch, *where),
-    functools.partial(dispatch.row_weight, *where),
-    functools.partial(combine.return_rows, *where),
+    functools.partial(dispatch.dispatch, *arguments),
+    functools.partial(dispatch.row_weight, *arguments),
+    functools.partial(combine.return_rows, *arguments),
   )

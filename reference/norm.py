@@ -1,7 +1,8 @@
-"""The norm of a sub-layer: rows of y by their root mean square, times a gain.
+"""RMS norm of a sub-layer: rows of y over their root mean square, times a gain.
 
 A stage reads stored values, computes in the accumulate dtype and rounds once.
-The gain's gradient is a rank's own: whoever shares the gain adds ranks.
+The gradient of the gain is per rank: if ranks share the gain, the caller adds
+their gradients.
 """
 
 import jax.numpy as jnp
@@ -75,7 +76,7 @@ def gain_grad(
 def _scales(
   policy: precision.PrecisionPolicy, y: at.Float[at.Array, 'R T D']
 ) -> at.Float[at.Array, 'R T']:
-  """Returns what rows are multiplied by, in the accumulate dtype."""
+  """Returns the factor of each row, in the accumulate dtype."""
   if policy.activation == 'absolute':
     return jnp.ones(y.shape[:-1], y.dtype)
   mean = inner_product.inner_product(policy, y, y) / y.shape[-1]

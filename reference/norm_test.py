@@ -48,15 +48,15 @@ def _dense(activation, w_down, w_norm, w_gate_up):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _both(config, inputs, d_gate_up):
-  made = layer.sublayer(config, POLICY, inputs)
-  grads = layer_grad.backward(config, POLICY, inputs | made, d_gate_up)
-  return made, grads
+def _run_passes(config, inputs, d_gate_up):
+  outputs = layer.sublayer(config, POLICY, inputs)
+  grads = layer_grad.backward(config, POLICY, inputs | outputs, d_gate_up)
+  return outputs, grads
 
 
 @jax.jit
-def _dense_both(given, d_gate_up):
-  right, back = jax.vjp(_dense, *given)
+def _dense_both(arrays, d_gate_up):
+  right, back = jax.vjp(_dense, *arrays)
   return right, back(d_gate_up)
 
 
@@ -67,11 +67,11 @@ def test_is_dense_and_so_are_its_gradients(sizes):
   inputs, d_gate_up = _inputs(config)
 
   # when
-  made, grads = jax.device_get(_both(config, inputs, d_gate_up))
+  outputs, grads = jax.device_get(_run_passes(config, inputs, d_gate_up))
 
   # then
   gain = np.repeat(inputs['w_norm'], config.num_tokens, axis=0)
-  given = [
+  arrays = [
     np.asarray(a, np.float64)
     for a in (
       inputs['activation'],
@@ -80,34 +80,34 @@ def test_is_dense_and_so_are_its_gradients(sizes):
       inputs['w_gate_up'][:, 0],
     )
   ]
-  dense = jax.device_get(_dense_both(given, d_gate_up.astype(np.float64)))
+  dense = jax.device_get(_dense_both(arrays, d_gate_up.astype(np.float64)))
   right, (d_act, d_down, d_gain, d_in) = dense
   d_gain = d_gain.reshape(config.num_ranks, config.num_tokens, -1).sum(1)
-  for got, expected in (
-    (made['gate_up'], right),
+  for actual, expected in (
+    (outputs['gate_up'], right),
     (grads['d_activation'], d_act),
     (grads['d_w_down'][:, 0], d_down),
     (grads['d_w_norm'], d_gain),
     (grads['d_w_gate_up'][:, 0], d_in),
   ):
     chex.assert_trees_all_close(
-      np.asarray(got, np.float64), expected, rtol=3e-4, atol=3e-5
+      np.asarray(actual, np.float64), expected, rtol=3e-4, atol=3e-5
     )
 
 
 @pytest.mark.parametrize(
-  'row, made',
+  'row, expected',
   [(np.zeros(4), np.zeros(4)), (np.full(4, 1e30), np.zeros(4))],
   ids=['zeros', 'squares that overflow'],
 )
-def test_what_cannot_be_normed_is_zero(row, made):
+def test_what_cannot_be_normed_is_zero(row, expected):
   y = row.astype(np.float32)[None, None]
   gain = np.ones((1, 4), np.float32)
-  ones = np.ones_like(y)
+  y_grad = np.ones_like(y)
   normed, grad = jax.jit(
-    lambda *a: (norm.norm(POLICY, *a), norm.norm_grad(POLICY, ones, *a))
+    lambda *a: (norm.norm(POLICY, *a), norm.norm_grad(POLICY, y_grad, *a))
   )(y, gain)
-  np.testing.assert_array_equal(normed, made[None, None])
+  np.testing.assert_array_equal(normed, expected[None, None])
   assert np.isfinite(grad).all()
 
 

@@ -16,7 +16,7 @@ _FLOAT64 = jnp.dtype('float64')
 
 @contextlib.contextmanager
 def use_x64(enabled: bool = True) -> Iterator[None]:
-  """Switches jax_enable_x64 in the context: without it there is no float64."""
+  """Sets jax_enable_x64 in the context, which float64 requires."""
   before = jax.config.read('jax_enable_x64')
   jax.config.update('jax_enable_x64', enabled)
   try:
@@ -83,9 +83,9 @@ def multiplied_parts(
   a: at.Float[at.Array, '...'],
   b: at.Float[at.Array, '...'],
 ) -> list[tuple[at.Array, at.Array]]:
-  """Returns what is multiplied of two operands, in their dtype, and added up.
+  """Returns the pairs whose products add up to the product of two operands.
 
-  The operands themselves, or their parts where products are emulated.
+  The operands themselves, or pairs of their parts if products are emulated.
   """
   emulated = policy.emulated
   if emulated is None:
@@ -102,21 +102,21 @@ def _split(emulated: storage_lib.Emulated, a: at.Array) -> list[at.Array]:
   return parts
 
 
-def _narrowed(to: storage_lib.Format, a: at.Array) -> at.Array:
+def _narrowed(storage: storage_lib.Format, a: at.Array) -> at.Array:
   # XLA may drop a convert to bfloat16 and back inside one jitted function
   # (excess precision); it never drops reduce_precision.
-  if to.truncates:
-    return _truncated(to, a)
-  narrow = lax.reduce_precision(a, to.exponent_bits, to.digits - 1)
-  if to.exponent_bits < jnp.finfo(a.dtype).nexp:
-    # It flushes the subnormal numbers of a format with fewer exponents.
-    subnormal = jnp.round(a / to.smallest) * to.smallest
-    narrow = jnp.where(jnp.abs(a) < to.smallest_normal, subnormal, narrow)
+  if storage.truncates:
+    return _truncated(storage, a)
+  narrow = lax.reduce_precision(a, storage.exponent_bits, storage.digits - 1)
+  if storage.exponent_bits < jnp.finfo(a.dtype).nexp:
+    # reduce_precision flushes the subnormals of a format with fewer exponents.
+    subnormal = jnp.round(a / storage.smallest) * storage.smallest
+    narrow = jnp.where(jnp.abs(a) < storage.smallest_normal, subnormal, narrow)
   return narrow
 
 
 def _truncated(target: storage_lib.Format, a: at.Array) -> at.Array:
-  """Returns values without the digits that a format with their range lacks."""
+  """Returns values truncated to the digits of a format of the same range."""
   info = jnp.finfo(a.dtype)
   assert target.exponent_bits == info.nexp
   word = jnp.dtype(f'uint{info.bits}')
@@ -128,20 +128,20 @@ def _truncated(target: storage_lib.Format, a: at.Array) -> at.Array:
 def rounded(
   product: at.Float[at.Array, '*shape'],
 ) -> at.Float[at.Array, '*shape']:
-  """Returns a product `[...]` that no later sum can absorb unrounded."""
+  """Returns a product `[...]` that no compiler fuses with a later sum."""
   # XLA lets LLVM contract a * b + c to a fused multiply-add, and drops
   # optimization_barrier before it does; a select in between prevents it.
   return jnp.where(jnp.isnan(product), jnp.nan, product)
 
 
 def bits(a: at.Array) -> at.Array:
-  """Returns a two-byte dtype `[...]` as uint16, and any other as it is."""
+  """Returns a two-byte dtype `[...]` as uint16, any other unchanged."""
   # XLA on CPUs would widen a whole narrow buffer to read or write one block.
   if a.dtype.itemsize == 2:
     return lax.bitcast_convert_type(a, jnp.uint16)
   return a
 
 
-def values(held: at.Array, dtype: jnp.dtype) -> at.Array:
-  """Returns what `bits` made of an array of `dtype`, as values again."""
-  return lax.bitcast_convert_type(held, dtype)
+def values(stored_bits: at.Array, dtype: jnp.dtype) -> at.Array:
+  """Returns the values of `dtype` whose `bits` are given: its inverse."""
+  return lax.bitcast_convert_type(stored_bits, dtype)

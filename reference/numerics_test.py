@@ -18,10 +18,10 @@ class TestStore:
     # Given: halfway cases between bfloat16 neighbours of 1 (spacing 2^-7).
     halves = jnp.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8], jnp.float32)
     # When, then.
-    stored = numerics.store(BF16, halves)
-    assert stored.dtype == jnp.bfloat16
+    actual = numerics.store(BF16, halves)
+    assert actual.dtype == jnp.bfloat16
     np.testing.assert_array_equal(
-      stored.astype(jnp.float32), [1, 1 + 2**-6, -1]
+      actual.astype(jnp.float32), [1, 1 + 2**-6, -1]
     )
 
   def test_rounds_once_from_float64(self):
@@ -37,19 +37,19 @@ class TestStore:
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16)
     edges = np.append(halves.astype(np.float32), np.float32(65536))
     edges = np.concatenate([edges, (edges[1:] + edges[:-1]) / 2])
-    near = [np.nextafter(edges, np.float32(to)) for to in (-1, np.inf)]
+    near = [np.nextafter(edges, np.float32(limit)) for limit in (-1, np.inf)]
     values = np.concatenate([edges, *near, [1e30, np.inf, np.nan]], dtype='f4')
     values = np.concatenate([values, -values])
     # When.
-    stored = np.asarray(jit(lambda a: numerics.store(F16, a))(values))
+    actual = np.asarray(jit(lambda a: numerics.store(F16, a))(values))
     # Then: numpy's bits; subnormal numbers are not flushed.
     with np.errstate(over='ignore'):
       want = values.astype(np.float16)
     number = ~np.isnan(values)
     np.testing.assert_array_equal(
-      stored.view('u2')[number], want.view('u2')[number]
+      actual.view('u2')[number], want.view('u2')[number]
     )
-    assert np.isnan(stored[~number]).all()
+    assert np.isnan(actual[~number]).all()
 
   def test_float16_is_rounded_once_from_float64(self):
     # Given: just above a midpoint of subnormal numbers, by less than float32
@@ -74,8 +74,8 @@ class TestStore:
 
   @pytest.mark.parametrize('value', [np.inf, -np.inf, 3.4e38])
   def test_overflow_is_infinite(self, value):
-    stored = numerics.store(BF16, jnp.float32(value))
-    assert float(stored) == np.inf * np.sign(value)
+    actual = numerics.store(BF16, jnp.float32(value))
+    assert float(actual) == np.inf * np.sign(value)
 
 
 class TestTruncated:

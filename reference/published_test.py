@@ -36,12 +36,12 @@ _SLOW = pytest.mark.slow
 
 @functools.cache
 def _golden(name: str) -> dict[str, np.ndarray]:
-  with np.load(FILES / f'{name}.npz') as held:
-    return dict(held)
+  with np.load(FILES / f'{name}.npz') as arrays:
+    return dict(arrays)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _both(config, policy, dy, arrays):
+def _compute_output_and_grads(config, policy, dy, arrays):
   """Returns y and the gradients of the layer's inputs."""
 
   def loss(arrays):
@@ -69,16 +69,16 @@ def test_it_computes_what_transformers_does(name, placement):
   golden = _golden(name)
   policy = precision.PrecisionPolicy('float64', 'float64', placement, **form)
 
-  inputs = {one: golden[one] for one in tensors.inputs(config)}
-  made = _both(config, policy, golden['dy'], inputs)
+  inputs = {tensor: golden[tensor] for tensor in tensors.inputs(config)}
+  outputs = _compute_output_and_grads(config, policy, golden['dy'], inputs)
 
-  for one in made.keys() - {'topk_ids'}:
-    expected = golden[{'y': 'y', 'x': 'dx'}.get(one, f'd_{one}')]
-    off = np.abs(np.asarray(made[one]) - expected).max()
-    assert off <= MOST_OFF * np.abs(expected).max(), one
+  for tensor in outputs.keys() - {'topk_ids'}:
+    expected = golden[{'y': 'y', 'x': 'dx'}.get(tensor, f'd_{tensor}')]
+    error = np.abs(np.asarray(outputs[tensor]) - expected).max()
+    assert error <= MOST_OFF * np.abs(expected).max(), tensor
   unused = golden['topk_ids'] == tensors.UNUSED
   assert unused.sum() == (3 if name == 'deepseek' else 0)
-  assert not np.asarray(made['topk_weights'])[unused].any()
+  assert not np.asarray(outputs['topk_weights'])[unused].any()
 
 
 def test_gates_and_ups_of_the_golden_are_on_both_sides_of_the_limit():
@@ -107,7 +107,7 @@ def test_a_value_at_the_limit_is_not_clamped():
 
 
 @pytest.mark.parametrize(
-  'config, changed, missing, message',
+  'config, changes, missing, message',
   [
     (GPT_OSS, {}, 'b_down', r'^b_down: expected float32 \[2, 2, 6\], got noth'),
     (GPT_OSS, {'bias': False}, '', '^b_.*: expected only x, topk_ids'),
@@ -115,13 +115,13 @@ def test_a_value_at_the_limit_is_not_clamped():
     (DEEPSEEK, {'d_shared': 0}, '', '^w_shared_.*: expected only x, topk_ids'),
   ],
 )
-def test_parts_of_another_layer_are_refused(config, changed, missing, message):
+def test_parts_of_another_layer_are_refused(config, changes, missing, message):
   policy = precision.PrecisionPolicy()
   rng = test_util.generator('parts')
   inputs = test_util.random_inputs(config, policy, rng)
   inputs.pop(missing, None)
   with pytest.raises(ValueError, match=message):
-    layer.forward(dataclasses.replace(config, **changed), policy, **inputs)
+    layer.forward(dataclasses.replace(config, **changes), policy, **inputs)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_a_number_out_of_range_is_refused(field, value):
 
 def test_the_form_says_what_differs():
   assert precision.PrecisionPolicy(limit=10).form == 'swiglu:limit=10'
-  found = precision.PrecisionPolicy(**FORM).form
-  assert precision.FORMS['gpt_oss'] == found
+  form = precision.PrecisionPolicy(**FORM).form
+  assert precision.FORMS['gpt_oss'] == form
 
 
 def test_a_width_below_zero_is_refused():

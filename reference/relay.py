@@ -1,8 +1,8 @@
-"""Rows that cross to a rank once: what a relay holds before it copies them.
+"""Relayed rows: each token crosses to a rank once, and is copied there.
 
-A token for several experts of one rank is sent there once (UniEP, arXiv
+A token for several experts of one rank is sent to it once (UniEP, arXiv
 2604.19241), as a row of the lowest of those experts.  Relayed rows are packed
-as all rows are: experts ascending, then (source rank, token).
+like all rows: experts ascending, then (source rank, token).
 """
 
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ def plan(
 ) -> token_order.Plan:
   """Returns the plan of the relayed rows of `topk_ids` `[R, T, K]` int32.
 
-  `counts` and `row_base` `[R, E]` int32 are of relayed rows; `row_of_slot`
-  `[R, T, K]` is the row of a slot that is its token's lowest on its rank, -1 of
-  the others, which have no row of their own, and of slots that are not used.
+  `counts` and `row_base` `[R, E]` int32 count relayed rows.  `row_of_slot`
+  `[R, T, K]` is the row of a slot whose expert is the token's lowest on that
+  rank; other slots, which have no row of their own, and unused slots have -1.
   """
   return token_order.plan(config, _lowest(config, topk_ids))
 
@@ -33,8 +33,8 @@ def relayed(
 ) -> at.Num[at.Array, 'R N D']:
   """Returns relayed rows `[R, N, D]` of `tokens` `[R, T, D]`, bits copied.
 
-  `x_relayed` of x, `dy_relayed` of dy, which no weight has multiplied yet; zero
-  past the last relayed row.
+  `x_relayed` from x, or `dy_relayed` from dy, not weighted; zero past the last
+  relayed row.
   """
   ids = _lowest(config, topk_ids)
   return dispatch.dispatch(config, token_order.plan(config, ids), ids, tokens)
@@ -43,8 +43,8 @@ def relayed(
 def _lowest(
   config: config_lib.MoEConfig, ids: at.Int32[at.Array, 'R T K']
 ) -> at.Int32[at.Array, 'R T K']:
-  """Returns ids, those that are not a token's lowest on their rank unused."""
+  """Returns ids; those that are not a token's lowest on a rank are UNUSED."""
   owner = token_order.owners(config, ids)
-  same = owner[..., :, None] == owner[..., None, :]
+  is_same_rank = owner[..., :, None] == owner[..., None, :]
   lower = ids[..., None, :] < ids[..., :, None]
-  return jnp.where(jnp.any(same & lower, axis=-1), tensors.UNUSED, ids)
+  return jnp.where(jnp.any(is_same_rank & lower, axis=-1), tensors.UNUSED, ids)

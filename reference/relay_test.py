@@ -36,14 +36,14 @@ def test_every_token_has_one_row_on_each_rank_of_its_experts(name, unused):
     row = 0
     for expert in range(owner * local, (owner + 1) * local):
       for source, token in np.ndindex(r, t):
-        here = ids[source, token][ids[source, token] // local == owner]
-        if here.size and here.min() == expert:
+        local_experts = ids[source, token][ids[source, token] // local == owner]
+        if local_experts.size and local_experts.min() == expert:
           expected[owner, row] = x[source, token]
           counts[source, expert] += 1
           rows[source, token, list(ids[source, token]).index(expert)] = row
           row += 1
-  made = jax.jit(relay.plan, static_argnums=0)(config, ids)
-  np.testing.assert_array_equal(made.counts, counts)
-  np.testing.assert_array_equal(made.row_of_slot, rows)
-  got = jax.jit(relay.relayed, static_argnums=0)(config, ids, x)
-  np.testing.assert_array_equal(got, expected)
+  plan = jax.jit(relay.plan, static_argnums=0)(config, ids)
+  np.testing.assert_array_equal(plan.counts, counts)
+  np.testing.assert_array_equal(plan.row_of_slot, rows)
+  relayed = jax.jit(relay.relayed, static_argnums=0)(config, ids, x)
+  np.testing.assert_array_equal(relayed, expected)

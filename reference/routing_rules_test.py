@@ -103,11 +103,11 @@ def test_jax_and_numpy_agree(rule):
   logits = rng.normal(size=(2, 8, 16)).astype(np.float32)
   bias = rng.normal(size=16).astype(np.float32) / 8
   router = router_lib.Router(rule, 3)
-  ours = routing.route(router, logits, bias)
-  theirs = routing.route(router, jnp.asarray(logits), jnp.asarray(bias))
-  np.testing.assert_array_equal(ours.topk_ids, theirs.topk_ids)
+  in_numpy = routing.route(router, logits, bias)
+  in_jax = routing.route(router, jnp.asarray(logits), jnp.asarray(bias))
+  np.testing.assert_array_equal(in_numpy.topk_ids, in_jax.topk_ids)
   np.testing.assert_allclose(
-    ours.topk_weights, theirs.topk_weights, rtol=3e-6, atol=1e-7
+    in_numpy.topk_weights, in_jax.topk_weights, rtol=3e-6, atol=1e-7
   )
 
 

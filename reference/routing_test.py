@@ -110,8 +110,8 @@ class TestSigmoidGroupTopk:
         biased.dtype.type(sum(sorted(biased[g * size : (g + 1) * size])[-2:]))
         for g in range(num_groups)
       ]
-      kept = sorted(range(num_groups), key=lambda g: (-group[g], g))
-      experts = [e for e in range(16) if e // size in kept[:top_groups]]
+      best_groups = sorted(range(num_groups), key=lambda g: (-group[g], g))
+      experts = [e for e in range(16) if e // size in best_groups[:top_groups]]
       best = sorted(experts, key=lambda e: (-biased[e], e))[:top_k]
       total = share[best].sum() if normalize else 1
       np.testing.assert_array_equal(out.topk_ids[r, t], best)
@@ -153,7 +153,7 @@ class TestBadInput:
       call(np.zeros((1, 2, 6), np.float32))
 
   @pytest.mark.parametrize(
-    'name, changed',
+    'name, changes',
     [
       ('bias', dict(bias=np.zeros(5, np.float32))),
       ('bias', dict(bias=np.zeros(6, np.int32))),
@@ -165,7 +165,7 @@ class TestBadInput:
       ('top_k', dict(top_k=7)),
     ],
   )
-  def test_group_arguments(self, name, changed):
+  def test_group_arguments(self, name, changes):
     valid = dict(
       scores=np.zeros((1, 2, 6), np.float32),
       bias=np.zeros(6, np.float32),
@@ -176,4 +176,4 @@ class TestBadInput:
     call = functools.partial(routing.sigmoid_group_topk, **valid)
     jax.eval_shape(call)
     with pytest.raises(ValueError, match=f'{name}: expected .* got'):
-      call(**changed)
+      call(**changes)

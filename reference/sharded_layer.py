@@ -1,9 +1,9 @@
 """The oracle on a device mesh: one rank per device, rows sent by collectives.
 
-Counts are all-gathered, so every rank knows the address of every row; rows go
-to the owner of their expert and home again by all-to-all, one message from each
-rank to each.  What is computed are the entries of `stages`, on the shard of one
-rank.
+Counts are all-gathered, so every rank knows the address of every row.  An
+all-to-all sends rows to the owner of their expert, and another returns them;
+each has one message from every rank to every rank.  Each rank runs the entries
+of `stages` on its shard.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -39,22 +39,22 @@ def forward(
   w_down: at.Float[at.Array, 'R L F D'],
   *parts: at.Array,
 ) -> dict[str, at.Array]:
-  """Runs the layer as `layer.forward` does, whose results it returns.
+  """Runs the layer on a mesh; returns the results of `layer.forward`.
 
   Pure and jit-able with `config`, `policy`, `mesh` and `axis` static.  Every
-  array, given or returned, is divided by its rank axis; weights too.
+  input and output, weights too, is sharded along its rank axis.
 
   Args are those of `layer.forward`, and:
     mesh: has R devices along `axis`; the layer is repeated along other axes.
     axis: name of the mesh axis that is the rank.
-    *parts: what else `tensors.inputs` names, in that order.
+    *parts: the further tensors of `tensors.inputs`, in that order.
 
   Returns:
     Every tensor of `tensors.PLAN` and `tensors.stages` by its name.
 
   Raises:
     ValueError: as in `layer.forward`; the mesh has another number of ranks, or
-      no such axis.
+      lacks the axis.
   """
   arrays = (x, topk_ids, topk_weights, w_gate_up, w_down, *parts)
   inputs = layer.name_inputs(config, arrays)
@@ -70,7 +70,7 @@ def backward(
   forward: Mapping[str, at.Array],
   dy: at.Float[at.Array, 'R T D'],
 ) -> dict[str, at.Array]:
-  """Runs `layer_grad.backward`, whose results it returns; see `forward` here.
+  """Runs the backward pass; returns the results of `layer_grad.backward`.
 
   Args are those of `layer_grad.backward`, and `mesh` and `axis` of `forward`.
 
@@ -85,24 +85,24 @@ def backward(
 
 
 def of_process(
-  mesh: jax.sharding.Mesh, axis: str, held: Mapping[str, at.Array]
+  mesh: jax.sharding.Mesh, axis: str, arrays: Mapping[str, at.Array]
 ) -> dict[str, at.Array]:
-  """Returns arrays of all ranks, of which each process holds its own.
+  """Returns global arrays from the arrays of each process's own ranks.
 
-  For `forward` and `backward` on the devices of several hosts, all of which
-  call this after `jax.distributed.initialize`; on CPUs with the option
-  jax_cpu_collectives_implementation 'gloo'.  What is returned by either is
-  divided likewise: `addressable_shards` has this process's ranks.
+  For `forward` and `backward` on the devices of several hosts: every process
+  calls this after `jax.distributed.initialize`; on CPUs with the option
+  jax_cpu_collectives_implementation 'gloo'.  The results of either are sharded
+  likewise: `addressable_shards` has this process's ranks.
 
   Args:
-    mesh: over the devices of all processes, along `axis` those of one process
-      beside each other.
+    mesh: over the devices of all processes; along `axis` the devices of one
+      process are adjacent.
     axis: name of the mesh axis that is the rank.
-    held: `[r, ...]` by name, of the r ranks on this process's devices.
+    arrays: `[r, ...]` by name, of the r ranks on this process's devices.
   """
   sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(axis))
   make = jax.make_array_from_process_local_data
-  return {name: make(sharding, array) for name, array in held.items()}
+  return {name: make(sharding, array) for name, array in arrays.items()}
 
 
 def _on_mesh(
@@ -125,8 +125,8 @@ def _on_mesh(
     )
   checks.check_arrays(config, policy, inputs, names)
   ranks = jax.sharding.PartitionSpec(axis)
-  # Loops over blocks start from values that do not yet differ between ranks,
-  # which the check of varying axes would refuse.
+  # check_vma refuses loops over blocks, as their initial values are equal on
+  # all ranks.
   sharded = jax.shard_map(
     run, mesh=mesh, in_specs=ranks, out_specs=ranks, check_vma=False
   )
@@ -150,9 +150,9 @@ def layer_of_shard(
 ) -> at.Float[at.Array, '1 T D']:
   """Returns this rank's `y`, `[1, T, D]`, inside a `shard_map` over `axis`.
 
-  For a program of which all is sharded, as a whole model is.  Reverse mode
-  runs the backward stages on the shard; the gradients of the weights are those
-  of the tokens of all ranks.
+  For programs that are sharded as a whole, such as a model.  Reverse mode runs
+  the backward stages on the shard; weight gradients sum over the tokens of all
+  ranks.
 
   Args:
     config: sizes of the whole layer; R is the size of `axis`.
@@ -163,7 +163,7 @@ def layer_of_shard(
     topk_weights: `[1, T, K]` float32.
     w_gate_up: `[1, L, D, 2F]` storage.
     w_down: `[1, L, F, D]` storage.
-    *parts: what else `tensors.inputs` names, in that order.
+    *parts: the further tensors of `tensors.inputs`, in that order.
 
   Raises:
     ValueError: an array is not as above.
@@ -205,7 +205,9 @@ def _forward_shard(
   arrays = inputs | plan._asdict()
   place = _place(config, policy, axis, plan, all_counts, ids)
   make = functools.partial(stages.at_place, place=place)
-  return plan._asdict() | layer.each(tensors.stages(config), make, arrays)
+  return plan._asdict() | layer.compute_each(
+    tensors.stages(config), make, arrays
+  )
 
 
 def _backward_shard(
@@ -219,7 +221,7 @@ def _backward_shard(
   all_counts = lax.all_gather(plan.counts, axis, tiled=True)
   place = _place(config, policy, axis, plan, all_counts, ids)
   make = functools.partial(stages.at_place, place=place)
-  return layer.each(tensors.grads(config), make, inputs)
+  return layer.compute_each(tensors.grads(config), make, inputs)
 
 
 def _place(
@@ -230,7 +232,7 @@ def _place(
   all_counts: at.Int32[at.Array, 'R E'],
   topk_ids: at.Int32[at.Array, '1 T K'],
 ) -> stages.Place:
-  """Returns one owner: its experts, its rows, and messages to all others."""
+  """Returns the place of one rank: its experts, its rows and its messages."""
   routes = _routes(config, axis, plan, all_counts, topk_ids)
   return stages.Place(
     _one_rank(config),
@@ -247,7 +249,7 @@ def _select_own(
 
 
 def _one_rank(config: config_lib.MoEConfig) -> config_lib.MoEConfig:
-  """Returns the layer of one owner: its experts, and rows from anywhere."""
+  """Returns the layer of one rank's experts, with rows from all ranks."""
   return dataclasses.replace(
     config,
     num_ranks=1,
@@ -264,7 +266,7 @@ def _own_plan(
   row_of_slot: at.Int32[at.Array, '1 T K'],
   axis: str,
 ) -> token_order.Plan:
-  """Returns the plan of `_one_rank`, as far as GEMMs read it: its counts."""
+  """Returns the plan of `_one_rank`, of which GEMMs read the counts."""
   rows = jnp.sum(all_counts, axis=0, dtype=jnp.int32)
   rows = rows.reshape(config.num_ranks, config.experts_per_rank)
   counts = _select_own(rows, axis)
@@ -273,13 +275,13 @@ def _own_plan(
 
 
 class _Routes(NamedTuple):
-  """Where rows are in messages; C is the most that one rank sends to another.
+  """Positions of rows in messages of up to C rows.
 
   Attributes:
     num_rows: N.
-    owner: `[T, K]` int32 rank that a slot's row goes to; R: to none.
-    place: `[T, K]` int32 its place in the message to that rank.
-    row: `[R, C]` int32 row here of each place of the message from each rank;
+    owner: `[T, K]` int32 rank that a slot's row is sent to; R: none.
+    place: `[T, K]` int32 its position in the message to that rank.
+    row: `[R, C]` int32 own row of each position of the message from each rank;
       N past the message's end.
   """
 
@@ -321,7 +323,7 @@ def _routes(
 
 
 def _by_message(routes: _Routes, axis: str) -> movement.Movement:
-  """Returns the movement in which every rank writes to every rank once."""
+  """Returns the movement by one message from every rank to every rank."""
 
   def exchange(messages: at.Array) -> at.Array:
     return lax.all_to_all(messages, axis, 0, 0, tiled=True)

@@ -67,13 +67,17 @@ def main(process: int, port: str) -> None:
   """Prints what differs on one process: of right data, and of wrong ones."""
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   jax.distributed.initialize(f'127.0.0.1:{port}', PROCESSES, process)
-  where = jax.sharding.Mesh(np.array(jax.devices()), ('rank',)), 'rank'
+  mesh_and_axis = jax.sharding.Mesh(np.array(jax.devices()), ('rank',)), 'rank'
   rng = test_util.generator('hosts')
   inputs = test_util.random_inputs(CONFIG, POLICY, rng, 0.3, False)
   dy = jnp.asarray(rng.integers(-3, 4, inputs['x'].shape), POLICY.storage)
   want = by_rank_axis(inputs, dy)
-  of = where, slice(process, process + 1, None), inputs, dy, want
-  print(json.dumps([differing(*of), differing(*of, fault=process == 1)]))
+  arguments = mesh_and_axis, slice(process, process + 1, None), inputs, dy, want
+  print(
+    json.dumps(
+      [differing(*arguments), differing(*arguments, fault=process == 1)]
+    )
+  )
 
 
 def run() -> list:
@@ -81,12 +85,12 @@ def run() -> list:
   with socket.socket() as free:
     free.bind(('127.0.0.1', 0))
     port = str(free.getsockname()[1])
-  where = os.environ | dict(XLA_FLAGS='', JAX_PLATFORMS='cpu')
+  environment = os.environ | dict(XLA_FLAGS='', JAX_PLATFORMS='cpu')
   program = [sys.executable, '-m', 'hpmoe.reference.sharded_layer_hosts_test']
-  started = [
+  processes = [
     subprocess.Popen(
       [*program, str(process), port],
-      env=where,
+      env=environment,
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
@@ -94,13 +98,13 @@ def run() -> list:
     for process in range(PROCESSES)
   ]
   try:
-    ended = [process.communicate(timeout=300) for process in started]
+    outputs = [process.communicate(timeout=300) for process in processes]
   finally:
-    for process in started:
+    for process in processes:
       process.kill()
-  for process, (_, error) in zip(started, ended, strict=True):
+  for process, (_, error) in zip(processes, outputs, strict=True):
     assert process.returncode == 0, error
-  return [json.loads(out.splitlines()[-1]) for out, _ in ended]
+  return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
 
 
 @pytest.mark.slow

@@ -48,10 +48,12 @@ def by_rank_axis(config, policy, inputs, dy):
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def by_devices(config, policy, inputs, dy):
   devices = np.array(jax.devices()[: config.num_ranks])
-  where = jax.sharding.Mesh(devices, ('rank',)), 'rank'
-  given = (inputs[name] for name in tensors.inputs(config))
-  out = sharded_layer.forward(config, policy, *where, *given)
-  grads = sharded_layer.backward(config, policy, *where, inputs | out, dy)
+  mesh_and_axis = jax.sharding.Mesh(devices, ('rank',)), 'rank'
+  arrays = (inputs[name] for name in tensors.inputs(config))
+  out = sharded_layer.forward(config, policy, *mesh_and_axis, *arrays)
+  grads = sharded_layer.backward(
+    config, policy, *mesh_and_axis, inputs | out, dy
+  )
   return out | grads
 
 
@@ -62,9 +64,9 @@ def differing(config, policy, skew, integer, unused=0.0):
   inputs = jax.device_get(inputs)  # to divide them JAX would compile slices
   dy = rng.integers(-3, 4, inputs['x'].shape).astype(policy.storage)
   want = by_rank_axis(config, policy, inputs, dy)
-  got = by_devices(config, policy, inputs, dy)
-  assert got.keys() == want.keys()
-  for name, array in got.items():
+  actual = by_devices(config, policy, inputs, dy)
+  assert actual.keys() == want.keys()
+  for name, array in actual.items():
     shards = array.addressable_shards
     assert len({s.device for s in shards}) == config.num_ranks, name
     assert shards[0].data.shape == (1, *want[name].shape[1:]), name
@@ -72,7 +74,7 @@ def differing(config, policy, skew, integer, unused=0.0):
   return [
     name
     for name, array in want.items()
-    if np.asarray(array).tobytes() != np.asarray(got[name]).tobytes()
+    if np.asarray(array).tobytes() != np.asarray(actual[name]).tobytes()
   ]
 
 
@@ -85,20 +87,20 @@ def wrong_routes(*args):
   return right._replace(row=jnp.roll(right.row, 1, axis=0))
 
 
-def cases(which):
+def cases(selection):
   """Yields arguments of `differing`; a policy is seconds of compiler."""
-  every = itertools.product(
+  cases_to_run = itertools.product(
     CONFIGS.values(),
     ('float32', 'bfloat16'),
     precision.PLACEMENTS,
     precision.LAUNCHED_ACTIVATIONS,
   )
-  if which == 'quick':
-    every = [
+  if selection == 'quick':
+    cases_to_run = [
       (CONFIGS[2], 'bfloat16', 'before_down', 'absolute'),
       (CONFIGS[8], 'float32', 'combine', 'absolute'),
     ]
-  for config, storage, placement, activation in every:
+  for config, storage, placement, activation in cases_to_run:
     policy = precision.PrecisionPolicy(
       storage, placement=placement, activation=activation
     )
@@ -109,44 +111,44 @@ def cases(which):
     yield config, policy, SKEWS[1], False, 0.3
 
 
-def main(which):
+def main(selection):
   """Prints lists of [R, case, names that differ]: right, and with a fault."""
-  right = [(c[0].num_ranks, str(c), differing(*c)) for c in cases(which)]
+  right = [(c[0].num_ranks, str(c), differing(*c)) for c in cases(selection)]
   faulty = next(cases('quick'))
   by_devices.clear_cache()
   sharded_layer._routes = wrong_routes
   print(json.dumps([right, differing(*faulty)]))
 
 
-def run(which):
+def run(selection):
   """Returns what `main` prints in a process with eight devices."""
   flags = '--xla_force_host_platform_device_count=8'
-  done = subprocess.run(
-    [sys.executable, '-m', 'hpmoe.reference.sharded_layer_test', which],
+  process = subprocess.run(
+    [sys.executable, '-m', 'hpmoe.reference.sharded_layer_test', selection],
     env=os.environ | dict(XLA_FLAGS=flags, JAX_PLATFORMS='cpu'),
     capture_output=True,
     text=True,
     check=False,
   )
-  assert done.returncode == 0, done.stderr
-  return json.loads(done.stdout)
+  assert process.returncode == 0, process.stderr
+  return json.loads(process.stdout)
 
 
 class TestBits:
   def test_equal_those_of_the_rank_axis_form(self):
-    found, control = run('quick')
-    assert {ranks for ranks, _, _ in found} == {2, 8}
-    assert [(case, names) for _, case, names in found if names] == []
+    differences, control = run('quick')
+    assert {ranks for ranks, _, _ in differences} == {2, 8}
+    assert [(case, names) for _, case, names in differences if names] == []
     # A message that is taken for another rank's is seen, and where.
     assert {'expert_in', 'y', 'dx', 'd_w_down'} <= set(control)
     assert not {'counts', 'row_base', 'row_of_slot'} & set(control)
 
   @pytest.mark.slow
   def test_equal_for_every_policy(self):
-    found, _ = run('all')
-    assert len(found) == 4 * 2 * 2 * 3 * len(SKEWS)
-    assert {ranks for ranks, _, _ in found} == {1, 2, 4, 8}
-    assert [(case, names) for _, case, names in found if names] == []
+    differences, _ = run('all')
+    assert len(differences) == 4 * 2 * 2 * 3 * len(SKEWS)
+    assert {ranks for ranks, _, _ in differences} == {1, 2, 4, 8}
+    assert [(case, names) for _, case, names in differences if names] == []
 
 
 class TestRefused:

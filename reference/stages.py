@@ -34,13 +34,13 @@ Arrays = Mapping[str, at.Array]
 
 
 class Place(NamedTuple):
-  """Where stages run: on all ranks at once, or on one.
+  """The ranks that stages run on: all at once, or one.
 
   Attributes:
-    config: sizes, as the expert GEMMs see them.
+    config: sizes of the expert GEMMs.
     policy: dtypes, placement of the weights, activation.
-    plan: says the GEMMs which expert a row belongs to.
-    moves: how rows travel.
+    plan: the rows of each expert.
+    moves: how rows move between ranks.
   """
 
   config: config_lib.MoEConfig
@@ -53,7 +53,7 @@ def run(
   name: str,
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  known: Arrays,
+  arrays: Arrays,
 ) -> at.Array:
   """Returns a tensor of `tensors.SPECS`, computed from others, on all ranks.
 
@@ -61,31 +61,31 @@ def run(
     name: of a tensor that is no input.
     config: sizes.
     policy: dtypes, placement of the weights, activation.
-    known: at least those that `tensors.needs` names.
+    arrays: tensors by name, with all of `tensors.needs`.
 
   Raises:
-    KeyError: one of those is missing, or `name` is an input.
+    KeyError: a needed tensor is missing, or `name` is an input.
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   needs = policy.needs(name, config)
-  known = {name: jnp.asarray(known[name]) for name in needs}
+  arrays = {name: jnp.asarray(arrays[name]) for name in needs}
   if name in _PLANS:
-    return _PLANS[name](config, known)
-  plan = token_order.Plan(*(known[name] for name in tensors.PLAN))
-  moves = movement.by_address(config, plan, known['topk_ids'])
-  return at_place(name, Place(config, policy, plan, moves), known)
+    return _PLANS[name](config, arrays)
+  plan = token_order.Plan(*(arrays[name] for name in tensors.PLAN))
+  moves = movement.by_address(config, plan, arrays['topk_ids'])
+  return at_place(name, Place(config, policy, plan, moves), arrays)
 
 
-def at_place(name: str, place: Place, known: Arrays) -> at.Array:
-  """Returns a tensor of `tensors.STAGES` or `GRADS`, however rows travel."""
+def at_place(name: str, place: Place, arrays: Arrays) -> at.Array:
+  """Returns a tensor of `tensors.STAGES` or `GRADS`, computed at a place."""
   if tensors.SPECS[name].part == 'shared':
-    return _of_shared(name, place, known)
+    return _of_shared(name, place, arrays)
   policy = place.policy.storing(name)
-  return _STAGES[name](place._replace(policy=policy), known)
+  return _STAGES[name](place._replace(policy=policy), arrays)
 
 
 def _of_shared(name: str, place: Place, arrays: Arrays) -> at.Array:
-  """Returns a tensor of the shared experts, whose layer `config.shared` is."""
+  """Returns a tensor of the shared experts, the layer of `config.shared`."""
   config = place.config.shared()
   policy = place.policy.of_shared()
   read = tensors.reads(place.config, 'combine')[name]
@@ -135,9 +135,9 @@ def _multiply(
   *values: at.Array,
   scale: at.Float[at.Array, 'R L'] | None = None,
 ):
-  """Returns what a GEMM makes of its operands, quantised as a policy says.
+  """Returns a GEMM's output; the policy says how its operands are quantised.
 
-  `scale` is that of its rows, where it is an input.
+  `scale` is the scale of its rows, if that is an input.
   """
   config, policy, plan, _ = place
   experts = operands.Experts(*token_order.expert_rows(config, plan.counts))

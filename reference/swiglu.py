@@ -10,7 +10,7 @@ from hpmoe.reference import numerics
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import precision
 
-# Of the GELU with a tanh: tanh(TANH_SCALE (z + TANH_CUBE z^3)).
+# Constants of GELU's tanh form: tanh(TANH_SCALE (z + TANH_CUBE z^3)).
 TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
@@ -21,14 +21,14 @@ def swiglu(
 ) -> at.Float[at.Array, '*batch F']:
   """Returns `activation` `[..., F]` in the storage dtype, rounded once.
 
-  In the accumulation dtype, but for the policy's points: `act` of the gate
-  times up, of what `gated` makes of both; then times the weight, if it is
-  applied here.
+  `gated` clamps and offsets gate and up; the result is `act` of the gate times
+  up, times the weight if it is applied here, in the accumulation dtype, rounded
+  further at the policy's rounding points.
 
   Args:
     policy: activation, placement and dtypes.
     gate_up: `[..., 2F]` float, gate columns first.
-    row_weight: `[...]` float routing weights, or None: not applied here.
+    row_weight: `[...]` float routing weights; None: not applied here.
 
   Raises:
     ValueError: the last axis is odd, or the policy is in float64 and
@@ -59,7 +59,7 @@ def gated(
 ) -> tuple[at.Float[at.Array, '*batch F'], at.Float[at.Array, '*batch F']]:
   """Returns min(gate, limit), and up clamped to [-limit, limit] + offset.
 
-  Each `[..., F]` in the accumulation dtype; without a limit as they are.
+  Each `[..., F]` in the accumulation dtype; without a limit, not clamped.
   """
   gate, up = jnp.split(numerics.widen(policy, gate_up), 2, axis=-1)
   if policy.limit:
@@ -72,12 +72,12 @@ def gated(
 def act(
   policy: precision.PrecisionPolicy, gate: at.Float[at.Array, '*shape']
 ) -> at.Float[at.Array, '*shape']:
-  """Returns what of an activation up is multiplied with, `[...]`.
+  """Returns the factor of up that an activation computes from gate, `[...]`.
 
-  'swiglu' gate / (1 + exp(-alpha gate)), 'absolute' |gate|, 'geglu' gate times
-  the normal distribution's share below it, 'geglu_tanh' that with a tanh,
-  'reglu' the gate if it is above 0, 'relu2' its square, 'glu' 1 / (1 +
-  exp(-gate)), 'bilinear' the gate.
+  'swiglu': gate / (1 + exp(-alpha gate)); 'absolute': |gate|; 'geglu': gate
+  times the standard normal CDF at gate; 'geglu_tanh': its approximation with a
+  tanh; 'reglu': max(gate, 0); 'relu2': max(gate, 0)^2; 'glu': 1 / (1 +
+  exp(-gate)); 'bilinear': gate.
   """
   return _ACTS[policy.activation](policy, gate)
 
@@ -92,8 +92,8 @@ def _gelu(policy: precision.PrecisionPolicy, gate: at.Array) -> at.Array:
 
 
 def share_below(gate: at.Float[at.Array, '*shape']) -> at.Array:
-  """Returns how much of the normal distribution lies below a gate, `[...]`."""
-  # Not 1 + erf: it has no digit left of a small share.
+  """Returns the standard normal CDF at a gate, `[...]`."""
+  # Not 1 + erf, which cancels for small results.
   return lax.erfc(-gate * math.sqrt(0.5)) / 2
 
 

@@ -22,15 +22,15 @@ def swiglu_grad(
 
   With g = d_activation, times the weight if it is applied here: gate columns
   are (g * up) * act'(gate), up columns g * act(gate), in the accumulate dtype,
-  gate and up as `swiglu.gated` has them; act is gate * sigmoid(alpha gate) for
+  with gate and up of `swiglu.gated`; act is gate * sigmoid(alpha gate) for
   'swiglu', the absolute value for 'absolute', whose slope is the sign, 0 at 0.
-  What was clamped has the gradient 0; at the limit itself nothing was.
+  Clamped values have the gradient 0; a value equal to the limit is not clamped.
 
   Args:
     policy: activation, placement and dtypes.
     gate_up: `[..., 2F]` float, gate columns first.
     d_activation: `[..., F]` float.
-    row_weight: `[...]` float routing weights, or None: not applied before.
+    row_weight: `[...]` float routing weights; None: not applied here.
 
   Raises:
     ValueError: a last axis is not as above, or the policy is in float64 and
@@ -54,8 +54,8 @@ def _clamped(
   policy: precision.PrecisionPolicy, gate_up: at.Float[at.Array, '*batch 2*F']
 ) -> at.Bool[at.Array, '*batch 2*F']:
   gate, up = jnp.split(numerics.widen(policy, gate_up), 2, axis=-1)
-  beyond = gate > policy.limit, jnp.abs(up) > policy.limit
-  return jnp.concatenate(beyond, axis=-1)
+  is_clamped = gate > policy.limit, jnp.abs(up) > policy.limit
+  return jnp.concatenate(is_clamped, axis=-1)
 
 
 def row_weight_grad(
@@ -65,9 +65,9 @@ def row_weight_grad(
 ) -> at.Float[at.Array, '*batch']:
   """Returns <d_activation, act(gate) * up> `[...]` in the accumulate dtype.
 
-  The gradient of a row's weight at placement 'before_down'.  The activation
-  before weighting was never stored: it is computed again, and not rounded to
-  storage; nor is the result.
+  The gradient of a row's weight at placement 'before_down'.  The unweighted
+  activation was not stored: it is recomputed and not rounded to storage, and
+  neither is the result.
 
   Args:
     policy: activation and dtypes; order of the sum as in `inner_product`.
@@ -86,13 +86,13 @@ def _swish_slope(
 ) -> at.Float[at.Array, '*shape']:
   """Returns the slope of gate * sigmoid(z), z = alpha gate."""
   z = swiglu.scaled(policy, gate)
-  # Not 1 - sigmoid: it has no digit left where z multiplies it most.
+  # Not 1 - sigmoid, which cancels for large z.
   sigmoid, complement = 1 / (1 + jnp.exp(-z)), 1 / (1 + jnp.exp(z))
   return sigmoid * (1 + numerics.rounded(z * complement))
 
 
 def _gelu_slope(policy: precision.PrecisionPolicy, gate: at.Array) -> at.Array:
-  """Returns the share below the gate, plus gate times the density there."""
+  """Returns the normal distribution's CDF at gate plus gate times its PDF."""
   del policy
   density = jnp.exp(-gate * gate / 2) / math.sqrt(2 * math.pi)
   return swiglu.share_below(gate) + numerics.rounded(gate * density)

@@ -45,8 +45,10 @@ def test_weight_is_applied_before_the_one_rounding(backward):
     run = jax.jit(swiglu_grad.swiglu_grad, static_argnums=0)
     out = run(policy, gate_up, d_act, weight)
     g = np.asarray(d_act).astype(np.float32) * scale
-    both = lambda g: np.concatenate([g * up * np.sign(gate), g * abs(gate)], -1)
-    once, twice = both(g), both(narrow(g).astype(np.float32))
+    grad_of = lambda g: np.concatenate(
+      [g * up * np.sign(gate), g * abs(gate)], -1
+    )
+    once, twice = grad_of(g), grad_of(narrow(g).astype(np.float32))
   else:
     out = swiglu.swiglu(policy, gate_up, weight)
     product = abs(gate) * up
@@ -71,8 +73,8 @@ GATES = np.float32([*np.linspace(-30, 30, 4001), -1.2784645, 1e30, -1e30, -0.0])
 def slopes(function, policy) -> np.ndarray:
   """Returns d_gate of `GATES` where up and d_activation are 1: silu'."""
   gate_up = jnp.stack([GATES, np.ones_like(GATES)], axis=-1)
-  ones = jnp.ones((GATES.size, 1), jnp.float32)
-  return np.asarray(function(policy, gate_up, ones))[:, 0]
+  d_act = jnp.ones((GATES.size, 1), jnp.float32)
+  return np.asarray(function(policy, gate_up, d_act))[:, 0]
 
 
 def test_slope_of_silu_has_the_error_of_its_operations():
@@ -83,12 +85,12 @@ def test_slope_of_silu_has_the_error_of_its_operations():
   gate = GATES.astype(np.float64)
   with np.errstate(over='ignore'):
     sigmoid, complement = 1 / (1 + np.exp(-gate)), 1 / (1 + np.exp(gate))
-  both = gate * sigmoid * complement
+  slope_term = gate * sigmoid * complement
   of_sigmoid, of_complement = 2 + 4 * complement, 2 + 4 * sigmoid
-  units = (of_sigmoid + 2) * (sigmoid + abs(both))
-  units += (of_complement + 1) * abs(both)
+  units = (of_sigmoid + 2) * (sigmoid + abs(slope_term))
+  units += (of_complement + 1) * abs(slope_term)
   bound = 1.001 * 2.0**-24 * units + np.finfo(np.float32).tiny
-  assert (abs(actual - (sigmoid + both)) <= bound).all()
+  assert (abs(actual - (sigmoid + slope_term)) <= bound).all()
 
 
 def test_slope_jitted_and_not_has_the_same_bits():

@@ -1,4 +1,4 @@
-"""What the oracle's tests share: seeds, the x64 switch, a layer's inputs."""
+"""Shared parts of the oracle's tests: seeds, x64 switch, layer inputs."""
 
 import zlib
 
@@ -25,9 +25,9 @@ def random_ids(
   skew: float = 0.0,
   unused: float = 0.0,
 ) -> np.ndarray:
-  """Returns `[R, T, K]` int32 ids; high skew sends all to the first experts.
+  """Returns `[R, T, K]` int32 ids; a high skew prefers the first experts.
 
-  `unused` is the chance that a slot is, and half of it that a token's all are.
+  A slot is unused with probability `unused`, and a whole token with half of it.
   """
   shape = (config.num_ranks, config.num_tokens, config.num_experts)
   liking = rng.random(shape) - skew * np.arange(config.num_experts)
@@ -46,7 +46,7 @@ def random_inputs(
   integer: bool = False,
   unused: float = 0.0,
 ) -> dict[str, at.Array]:
-  """Returns the tensors of `tensors.inputs`, real or small integers."""
+  """Returns the tensors of `tensors.inputs`: normal or small integers."""
   inputs = {}
   for name in tensors.inputs(config):
     spec = tensors.SPECS[name]

@@ -1,7 +1,8 @@
-"""Deterministic token order: one address per routed row, before it is sent.
+"""Deterministic token order: the address of every routed row.
 
-On the owner of expert e rows are packed: experts ascending, then (source rank,
-token, slot), as a serial run over all ranks' tokens would append them.
+Addresses are known before rows are sent.  On the owner of expert e rows are
+packed: experts ascending, then (source rank, token, slot), as a serial run over
+all ranks' tokens would append them.
 """
 
 from typing import NamedTuple
@@ -18,9 +19,9 @@ class Plan(NamedTuple):
 
   Attributes:
     counts: `[R, E]` int32, rows that rank r sends to expert e.
-    row_base: `[R, E]` int32, first row, on the owner of e, of those.
+    row_base: `[R, E]` int32, the first of those rows on the owner of e.
     row_of_slot: `[R, T, K]` int32, row on the owner of the slot's expert; -1
-      of a slot that is not used.
+      for an unused slot.
   """
 
   counts: at.Int32[at.Array, 'R E']
@@ -31,10 +32,9 @@ class Plan(NamedTuple):
 def plan(
   config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'R T K']
 ) -> Plan:
-  """Returns the plan of `topk_ids` `[R, T, K]` int32, `checks.check_ids`.
+  """Returns the plan of `topk_ids` `[R, T, K]` int32, see `checks.check_ids`.
 
-  Rows past the capacity get addresses like any other: see
-  `checks.check_capacity`.
+  Rows past the capacity get addresses too: see `checks.check_capacity`.
   """
   counts = slot_counts(config, topk_ids)
   base = row_bases(config, counts)
@@ -44,7 +44,7 @@ def plan(
 def slot_counts(
   config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, 'ranks T K']
 ) -> at.Int32[at.Array, 'ranks E']:
-  """Returns `[ranks, E]` int32 rows of each rank, of all or one, by expert."""
+  """Returns `[ranks, E]` int32 rows by expert, of all ranks or of one."""
   ids, ranks = _by_rank(topk_ids, config.num_experts)
   counts = jnp.zeros((len(ids), config.num_experts), jnp.int32)
   return counts.at[ranks, ids].add(1, mode='drop')
@@ -90,7 +90,7 @@ def slot_of_row(
   plan_: Plan,
   topk_ids: at.Int32[at.Array, 'R T K'],
 ) -> at.Int32[at.Array, 'R N']:
-  """Returns `[R, N]` int32 slot that fills each row; R*T*K if none does.
+  """Returns `[R, N]` int32 slot of each row; R*T*K for an empty row.
 
   Slots are numbered (source rank, token, slot), so that R*T*K is one past the
   last; this is the inverse of `row_of_slot`.
@@ -105,9 +105,9 @@ def slot_of_row(
 def owners(
   config: config_lib.MoEConfig, topk_ids: at.Int32[at.Array, '*shape']
 ) -> at.Int32[at.Array, '*shape']:
-  """Returns `[...]` int32 rank of each slot's expert, R of one not used.
+  """Returns `[...]` int32 rank of each slot's expert, R for an unused slot.
 
-  An index of -1 would be the last rank's.
+  An index of -1 would mean the last rank.
   """
   owner = topk_ids // config.experts_per_rank
   return jnp.where(
@@ -118,14 +118,14 @@ def owners(
 def exclusive_sum(
   a: at.Int32[at.Array, '*shape'], axis: int
 ) -> at.Int32[at.Array, '*shape']:
-  """Returns `[...]` int32 sums of what comes earlier along an axis."""
+  """Returns `[...]` int32 exclusive prefix sums along an axis."""
   return jnp.cumsum(a, axis=axis, dtype=jnp.int32) - a
 
 
 def _by_rank(
   topk_ids: at.Int32[at.Array, 'ranks T K'], num_experts: int
 ) -> tuple[at.Int32[at.Array, 'ranks T*K'], at.Int32[at.Array, 'ranks 1']]:
-  """Returns ids, E of slots that are not used, and the rank of each."""
+  """Returns ids, with E for unused slots, and the rank of each."""
   ids = topk_ids.reshape(topk_ids.shape[0], -1)
   ids = jnp.where(ids == tensors.UNUSED, jnp.int32(num_experts), ids)
   return ids, jnp.arange(len(ids), dtype=jnp.int32)[:, None]

@@ -280,7 +280,7 @@ def test_a_chain_is_named_at_its_last_link_and_says_so():
   candidate = host.Megakernel(_CHAINED, fault=fault, checking=_ISOLATED)
 
   (wrong,) = _judge(candidate, 'exact', direction='backward').wrong
-  assert wrong.why.startswith('the last of 4 links')
+  assert wrong.remark.startswith('the last of 4 links')
 
 
 def test_a_lane_that_names_no_task_says_so():

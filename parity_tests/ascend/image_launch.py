@@ -93,7 +93,7 @@ def find_wrong_tasks(
           tensor=name,
           bad=wrong,
           elements=elements,
-          why=_describe_chain(image, task),
+          remark=_describe_chain(image, task),
         )
       )
   return sorted(wrong_tasks, key=lambda wrong: wrong.task.index)

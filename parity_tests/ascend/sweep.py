@@ -279,7 +279,7 @@ def _same_bits(
 def _outcome(results: Sequence[verdicts.Result]):
   failures = [r for r in results if r.verdict == verdicts.FAIL]
   reason = '; '.join(
-    f'{r.stage} {r.lane} {r.rule} {r.why}'.strip() for r in failures
+    f'{r.stage} {r.lane} {r.rule} {r.reason}'.strip() for r in failures
   )
   return (
     verdicts.FAIL if failures else verdicts.PASS,

@@ -194,7 +194,7 @@ class TestVerdicts:
     assert report.first_failure.rank == 1
     token, column = report.first_failure.index[1:]
     place = f'{{out}}/real.rank1.safetensors y[{token}, {column}]; tile: '
-    assert report.first_failure.there.startswith(place)
+    assert report.first_failure.location.startswith(place)
 
 
 def _run(candidate):

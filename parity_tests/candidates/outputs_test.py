@@ -98,7 +98,7 @@ def _figures(report: check.Report) -> list[dict]:
       row[name] = [array.tolist() for array in row[name]]
     row['experts'] = [experts.tolist() for experts in row['experts']]
     if row['failure']:
-      row['failure'] |= dict(replay='', hint='', there='')
+      row['failure'] |= dict(replay='', hint='', location='')
   return rows
 
 
@@ -321,7 +321,7 @@ def test_a_bug_of_any_tensor_is_told_in_their_coordinates(
   first = report.first_failure
   assert (first.stage, first.rank, first.index) == (name, 1, index)
   assert (first.lane == 'exact') == (lane == 'exact')
-  file, place = first.there.split(f' {name}[', 1)
+  file, place = first.location.split(f' {name}[', 1)
   assert file == f'{out}/{data}.safetensors'
   place_index = [[*map(int, place.split(']')[0].split(', '))]]
   assert place_index == apart[:1]
@@ -334,7 +334,7 @@ def test_a_bug_of_any_tensor_is_told_in_their_coordinates(
     )
     assert place.endswith(f'[1, {begin}:{end}, 0:32]')
   words = failure_text.format_location(report)
-  assert f'theirs    {first.there}' in words
+  assert f'theirs    {first.location}' in words
 
 
 def test_a_bug_is_told_in_the_file_of_its_rank(tmp_path):
@@ -348,7 +348,7 @@ def test_a_bug_is_told_in_the_file_of_its_rank(tmp_path):
   names = f'[layouts]\ngate_up = "{text}"\n'
   first = _check(case, out, names=names).first_failure
 
-  file, place = first.there.split(' gate_up[', 1)
+  file, place = first.location.split(' gate_up[', 1)
   assert file == f'{out}/real.rank1.safetensors'
   file_tensor = read_case.as_numpy(read_case.read(file)[0]['gate_up'])
   assert file_tensor[tuple(map(int, place.split(']')[0].split(', ')))] == 4096
@@ -662,7 +662,7 @@ def test_a_case_of_real_data_alone_is_judged_in_the_other_lanes(tmp_path):
     ('y', verdicts.NOT_JUDGED),
     ('dx', verdicts.NOT_JUDGED),
   }
-  assert {r.why for r in exact} == {
+  assert {r.reason for r in exact} == {
     f'the case has no {data} data (hpmoe export writes it)'
     for data in ('exact', 'wide')
   }
@@ -684,7 +684,7 @@ def test_a_file_for_which_no_exact_data_can_be_is_judged_in_the_others():
   report = check.run(request)
   # Then.
   assert report.verdict == verdicts.PASS
-  whys = [r.why for r in report.results if r.lane == 'exact']
+  whys = [r.reason for r in report.results if r.lane == 'exact']
   assert 'w_down: expected 4 distinct experts, got 2' in whys
 
 

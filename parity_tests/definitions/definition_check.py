@@ -161,7 +161,7 @@ def separate_rules(report: check.Report) -> check.Report:
   config['notes'] = [*config.get('notes', ()), *lines]
   config['standards'] = [n for n in config['standards'] if n not in RECORDS]
   config['public_rules'] = {
-    rule.rule: dict(verdict=rule.verdict, why=rule.why, **rule.values)
+    rule.rule: dict(verdict=rule.verdict, why=rule.reason, **rule.values)
     for rule in rules
     if rule.stage == 'y'
   }
@@ -171,8 +171,8 @@ def separate_rules(report: check.Report) -> check.Report:
 def _describe_rule(rule: verdicts.Result) -> str:
   says = {
     verdicts.PASS: 'accepts the output',
-    verdicts.FAIL: f'refuses the output: {rule.why}',
-  }.get(rule.verdict, f'does not judge it: {rule.why}')
+    verdicts.FAIL: f'refuses the output: {rule.reason}',
+  }.get(rule.verdict, f'does not judge it: {rule.reason}')
   figures = ', '.join(f'{n} {v:.3g}' for n, v in rule.values.items())
   source = standards.get(rule.rule, 'bfloat16').version
   return f'rule {rule.rule} ({source}) {says} ({figures})'

@@ -204,7 +204,7 @@ class TestCheats:
     report = _judge(files, testing.DESTINATION, name)
     assert report.verdict == verdicts.FAIL
     failure = report.first_failure
-    assert failure is not None and 'nan' in str(failure.got).lower()
+    assert failure is not None and 'nan' in str(failure.actual).lower()
 
 
 class TestNearTies:

@@ -240,7 +240,7 @@ def _write(failing_case: FailingCase, folder: str, command: str) -> None:
     DATA=data,
     STAGE=verdicts.tensor_of(failure.stage),
     INDEX=failure.index,
-    ACTUAL=failure.got,
+    ACTUAL=failure.actual,
     EXPECTED=failure.expected,
   )
   for name, value in values.items():
@@ -553,7 +553,7 @@ def _text(failing_case: FailingCase, folder: str) -> str:
     f'{sizes}, {failing_case.case.direction}: {failure.stage} still fails '
     f'({failure.lane}: {failure.rule}), {failing_case.num_tried} cases tried',
     f'  element   {tensor}{list(failure.index)}',
-    f'  got       {failure.got!r}',
+    f'  got       {failure.actual!r}',
     f'  expected  {failure.expected!r}',
   ]
   lines += [f'  pattern   {failure.pattern}'] if failure.pattern else []

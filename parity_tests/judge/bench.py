@@ -398,7 +398,7 @@ def _refuse_nothing(
     NothingToJudge: no lane judged, or no launch committed the fault.
   """
   stages = [r for r in results if r.stage not in tensors.PLAN]
-  unseen = [r.why for r in stages if r.verdict == verdicts.NOT_JUDGED]
+  unseen = [r.reason for r in stages if r.verdict == verdicts.NOT_JUDGED]
   name, fault = request.candidate.name, request.candidate.fault
   if len(unseen) == len(stages):
     reason = verdicts.NO_LIMIT if verdicts.NO_LIMIT in unseen else unseen[0]

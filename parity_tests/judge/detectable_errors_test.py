@@ -41,7 +41,7 @@ def _judge(bench, request, *answers):
 
 def _list_failures(results):
   return [
-    (r.stage, r.lane, r.rule, r.why)
+    (r.stage, r.lane, r.rule, r.reason)
     for r in results
     if r.verdict == verdicts.FAIL
   ]

@@ -76,7 +76,7 @@ def add_places(
     tile = _tile(tensor, failure, tiling)
     if location and tile is not None:
       location += f'; tile: {candidate.place(tensor, tile)}'
-    return dataclasses.replace(failure, there=location)
+    return dataclasses.replace(failure, location=location)
 
   return [
     dataclasses.replace(

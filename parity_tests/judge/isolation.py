@@ -38,11 +38,11 @@ class WrongTask:
   Attributes:
     direction: its pass.
     task: its name.
-    lanes: the lanes that found it wrong, 'races' among them.
+    lanes: the lanes in which it is wrong, or 'races'.
     tensor: the tensor that it writes.
     bad: number of wrong elements, the largest count of any lane.
     elements: number of elements that it writes.
-    why: the missing order, or other remarks; or ''.
+    remark: the missing order, or another remark; or ''.
   """
 
   direction: str
@@ -51,13 +51,13 @@ class WrongTask:
   tensor: str
   bad: int = 0
   elements: int = 0
-  why: str = ''
+  remark: str = ''
 
   def __str__(self) -> str:
     words = [f'{self.direction} {self.task}: {", ".join(self.lanes)}']
     if self.bad:
       words.append(f'{self.bad} of {self.elements} elements of {self.tensor}')
-    return ': '.join([*words, self.why] if self.why else words)
+    return ': '.join([*words, self.remark] if self.remark else words)
 
 
 def find_guilty_tasks(
@@ -65,9 +65,9 @@ def find_guilty_tasks(
 ) -> list[WrongTask]:
   """Returns each guilty task once, in the image's order.
 
-  A task that read what another had not written yet, though that one had said
-  so, is not guilty: the other one is.  The links of a chain are one task here:
-  a race of any of them shows in what the last one writes.
+  If a task signals before it has written, the task that reads too early is not
+  guilty: the one that signalled is.  The links of a chain count as one task,
+  as a race of any link shows in the output of the last.
   """
   candidates = list(wrong)
   for race in races:
@@ -75,7 +75,7 @@ def find_guilty_tasks(
       reader = _place(race.second)
       candidates = [w for w in candidates if _place(w.task) != reader]
     candidates.append(
-      WrongTask(direction, race.blame, (RACES,), race.tensor, why=str(race))
+      WrongTask(direction, race.blame, (RACES,), race.tensor, remark=str(race))
     )
   task_by_place: dict[tuple, WrongTask] = {}
   for task in candidates:
@@ -99,12 +99,12 @@ def _place(task: Task) -> tuple:
 
 
 def _merge_tasks(a: WrongTask, b: WrongTask) -> WrongTask:
-  """Merges two entries of a task; a race tells the link of a chain."""
+  """Merges two entries of a task; a race names the link of a chain."""
   worse = a if a.bad >= b.bad else b
   raced = next((task for task in (a, b) if RACES in task.lanes), worse)
   return dataclasses.replace(
     worse,
     task=raced.task,
     lanes=tuple(dict.fromkeys((*a.lanes, *b.lanes))),
-    why=raced.why,
+    remark=raced.remark,
   )

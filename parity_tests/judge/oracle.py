@@ -113,7 +113,7 @@ class Oracle:
   def plan(self) -> dict[str, np.ndarray]:
     """Every tensor of `tensors.PLAN` by name."""
     make = functools.partial(_run, config=self.config, policy=self.policy)
-    return _to_numpy(layer.each(tensors.PLAN, make, self.inputs))
+    return _to_numpy(layer.compute_each(tensors.PLAN, make, self.inputs))
 
 
 def _to_numpy(
@@ -126,11 +126,11 @@ def _run(
   name: str,
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  known: Tensors,
+  arrays: Tensors,
 ) -> array_typing.Array:
   """Returns `stages.run`, compiled once for all policies that agree on it."""
   needs = policy.needs(name, config)
-  known = {name: lazy_tensors.load_whole(known[name]) for name in needs}
+  arrays = {name: lazy_tensors.load_whole(arrays[name]) for name in needs}
   # Only a copy of x has to do with what x comes in: it has its dtype.
   is_copy = tensors.role(name, policy.placement) == 'movement'
   x_form = policy.x_form if is_copy else ''
@@ -153,7 +153,7 @@ def _run(
   if name in tensors.PLAN:
     config = dataclasses.replace(config, **_ANY_COLUMNS)
     policy = precision.PrecisionPolicy()
-  return _run_stage.get()(name, config, policy, known)
+  return _run_stage.get()(name, config, policy, arrays)
 
 
 @contextlib.contextmanager

@@ -103,9 +103,9 @@ def test_a_plan_is_compiled_once_for_all_columns():
   # given: layers that differ in columns and in what multiplies where
   requests = []
 
-  def run(name, config, policy, known):
+  def run(name, config, policy, arrays):
     requests.append((config, policy))
-    return oracle_lib.stage(name, config, policy, known)
+    return oracle_lib.stage(name, config, policy, arrays)
 
   with oracle_lib.use_stages(run):
     for placement, columns in (('combine', 8), ('returned', 12)):

@@ -361,7 +361,7 @@ def test_a_right_quantiser_of_rows_passes(form, rows, quantiser):
     form, quantised_testing.Kernel(rows=quantiser), *verdicts.LANES, rows=rows
   )
   assert report.verdict == verdicts.PASS
-  (reason,) = {r.why for r in report.results if r.lane == 'exact'}
+  (reason,) = {r.reason for r in report.results if r.lane == 'exact'}
   assert reason == f'no data are exact whose rows become {rows}'
   coded = {r.stage: r.histogram for r in report.results if _has_codes(r)}
   assert [*coded] == ['activation']

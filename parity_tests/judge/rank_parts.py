@@ -228,12 +228,12 @@ class Part:
     return verdicts.Result(
       *self.key,
       tiles=self.tiles,
-      failed=self.bad_tiles,
+      failed_tiles=self.bad_tiles,
       worst_ulp=self.worst_ulp,
       worst_abs=self.worst_abs,
       worst_element=self.worst.index if self.worst else None,
       verdict=verdict,
-      why=reason,
+      reason=reason,
       values=outcome.values,
       power=outcome.power,
       not_judged=outcome.num_not_judged,
@@ -283,7 +283,7 @@ def _merge_rows(
     if first != other:
       raise ValueError(
         f'{first.stage}: expected one word of all ranks on {first.rule!r}, got '
-        f'{first.verdict} {first.why} and {other.verdict} {other.why}'
+        f'{first.verdict} {first.reason} and {other.verdict} {other.reason}'
       )
     return first
   result = (first.part + other.part).result()

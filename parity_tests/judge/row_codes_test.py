@@ -211,7 +211,7 @@ def test_one_code_that_is_next_to_the_right_one_is_wrong(storage):
   assert failure.group == 0
   code = failure.before / failure.scale
   rounded = np.float32(code).astype(ml_dtypes.float8_e4m3fn)
-  assert failure.expected == float(rounded) != failure.got
+  assert failure.expected == float(rounded) != failure.actual
 
 
 def test_a_code_at_an_edge_may_be_either():
@@ -328,7 +328,7 @@ def test_codes_that_were_computed_elsewhere_are_judged(
       assert failure is None
     else:
       assert failure.stage == 'activation_scales'
-      assert in_shares or 'activation_scales[' in failure.there
+      assert in_shares or 'activation_scales[' in failure.location
       text = failure_text.format_failure(report)
       assert f'before    {failure.before!r}, group 1 of its row' in text
       page = report_html.to_html(report)

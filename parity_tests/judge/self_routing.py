@@ -447,7 +447,7 @@ def _judge_routing(
           lane,
           rule,
           verdict=verdicts.NOT_JUDGED,
-          why=f'{lacking[0]} was not returned',
+          reason=f'{lacking[0]} was not returned',
           missing=lacking[0],
         )
       )
@@ -504,7 +504,7 @@ def _compare_weights(task, outputs, lane, rule, request) -> verdicts.Result:
       lane,
       rule,
       verdict=verdicts.NOT_JUDGED,
-      why='topk_ids are no experts',
+      reason='topk_ids are no experts',
     )
   expected = task.weigh(outputs['topk_ids'])
   limit = task.weight_ulp * _U * np.abs(expected)
@@ -566,7 +566,7 @@ def _compare_grads(inputs, actual, value, limit, request) -> verdicts.Result:
     return verdicts.Result(
       *(_GRAD, 'bounded', verdicts.BOUND_RULE),
       verdict=verdicts.NOT_JUDGED,
-      why=verdicts.NO_LIMIT,
+      reason=verdicts.NO_LIMIT,
     )
   ratio = np.abs(actual - value) / limit
   worst = float(np.max(ratio, initial=0.0))
@@ -621,10 +621,10 @@ class _Tensors:
     distances = ulp.distance(self.actual, self.expected)
     return dataclasses.replace(
       result,
-      failed=failures,
+      failed_tiles=failures,
       worst_ulp=int(distances[self.is_bad].max()),
       verdict=verdicts.FAIL,
-      why=self.excess or self.pattern,
+      reason=self.excess or self.pattern,
       failure=self._make_failure(stage, lane, rule, replay),
     )
 
@@ -648,7 +648,7 @@ class _Tensors:
       source_rank=rank,
       slot=None if stage == _GRAD else slot,
       index=index,
-      got=float(self.actual[index]),
+      actual=float(self.actual[index]),
       expected=float(self.expected[index]),
       ulp=int(distance),
       bad_rows=int(tile.any(-1).sum()),

@@ -335,7 +335,7 @@ class TestGradients:
     assert failed_stages == {'d_router_logits'}
     failure = report.first_failure
     row = next(r for r in report.found.results if r.failure)
-    assert 'times what roundings of the rule allow' in row.why
+    assert 'times what roundings of the rule allow' in row.reason
     assert GRADIENTS[change] in failure.pattern
     if change == 'an expert that was not chosen':
       assert failure.index[:2] == (1, 2) and failure.token == 2
@@ -346,7 +346,7 @@ class TestGradients:
     preset = 'tiny:experts=128:top_k=4:d_model=8:d_ff=8'
     report = self._check('', (), 'backward', router=word, preset=preset)
     row = next(r for r in report.found.results if r.stage == 'd_router_logits')
-    assert (row.verdict, row.why) == ('not judged', verdicts.NO_LIMIT)
+    assert (row.verdict, row.reason) == ('not judged', verdicts.NO_LIMIT)
 
   def test_one_that_is_not_returned_is_not_judged(self):
     report = self._check('not returned', direction='backward')
@@ -542,8 +542,8 @@ def test_a_mistake_of_weights_is_named(mistake, returns):
   assert f'{mistake};' in failure.pattern + ';'
   if returns:
     row = next(r for r in report.found.results if r.failure)
-    assert 'float32 roundings allow' in row.why
-    assert row.why != failure.pattern
+    assert 'float32 roundings allow' in row.reason
+    assert row.reason != failure.pattern
 
 
 def check_local_experts(begin):

@@ -99,6 +99,9 @@ _BLOCK_NAMES = {'N': 'row block', 'T': 'token block'} | dict.fromkeys(
 )
 
 
+_OLD_NAMES = dict(got='actual', there='location')
+
+
 @dataclasses.dataclass(frozen=True)
 class Failure:
   """The first bad tile of one comparison, and the worst element in it.
@@ -106,23 +109,25 @@ class Failure:
   Attributes:
     stage, lane, rule: which comparison.
     rank: rank that holds the tile.
-    expert: global expert, or None where a tile has none.
-    row_block, col_block: tile; row_block is None past the last valid row.
+    expert: global expert, or None if the tile has none.
+    row_block, col_block: of the tile; row_block is None past the last valid
+      row.
     token: token of the element's row on `source_rank`, or None.
-    source_rank, slot: where the row comes from, or None.
+    source_rank, slot: the source of the row, or None.
     index: coordinates in the tensor.
-    got, expected: the element.
+    actual, expected: values of the element.
     ulp: units in the last place between them.
     bad_rows, bad_cols: rows and columns of the tile with a bad element.
     rows, cols: of the tile.
-    hint: what helps to find the cause, or ''.
-    pattern: what the tile looks like, or ''.
-    replay: the command that shows it again.
-    before: of a code, or the scale of a group, what was quantised: the value,
-      or the largest of the group; None of other tensors.
-    scale: what it was divided by, likewise: the kernel's own, if it is right.
-    group: which of its row, likewise.
-    there: the place of the element and tile in the candidate's files, or ''.
+    hint: advice on how to find the cause, or ''.
+    pattern: a description of the tile's errors, or ''.
+    replay: the command that reproduces the failure.
+    before: for a code, the value that was quantised; for a scale, the largest
+      value of its group; None for other tensors.
+    scale: the scale that divided it, the kernel's own if that is right; None
+      for other tensors.
+    group: index of the quantisation group in its row; None for other tensors.
+    location: where the element and tile are in the candidate's files, or ''.
   """
 
   stage: str
@@ -136,7 +141,7 @@ class Failure:
   source_rank: int | None
   slot: int | None
   index: tuple[int, ...]
-  got: float
+  actual: float
   expected: float
   ulp: int
   bad_rows: int
@@ -146,15 +151,22 @@ class Failure:
   hint: str = ''
   pattern: str = ''
   replay: str = ''
-  there: str = ''
+  location: str = ''
   before: float | None = None
   scale: float | None = None
   group: int | None = None
 
+  def __getattr__(self, name: str) -> Any:
+    """Returns a field under its name of 0.3, which works until 1.0."""
+    if name not in _OLD_NAMES:
+      raise AttributeError(name)
+    return getattr(self, _OLD_NAMES[name])
+
   def order(self, sublayer: bool = False) -> tuple:
     """Sort key: dependency order of tasks, then lane.
 
-    Of a stage, an element that is wrong before a tensor that is as a whole.
+    Within a stage, wrong elements come before a tensor that is wrong as a
+    whole.
     """
     padding = self.row_block is None
     whole = not sublayer and self.stage in ORDER
@@ -180,40 +192,40 @@ class Result:
   """One comparison of one stage tensor.
 
   Attributes:
-    stage, lane, rule: which.
+    stage, lane, rule: which comparison.
     tiles: tiles compared.
-    failed: tiles with a bad element.
-    worst_ulp: largest distance to what was expected.
-    worst_abs: largest |got - expected|; NaN if an element is not finite.
-    worst_element: coordinates of that element, None if nothing differs.
+    failed_tiles: tiles with a bad element.
+    worst_ulp: largest distance to the expected value.
+    worst_abs: largest |actual - expected|; NaN if an element is not finite.
+    worst_element: coordinates of that element, None if all are equal.
     verdict: PASS, FAIL or NOT_JUDGED.
-    why: the limit that broke, or why nothing was judged.
-    missing: the tensor that would have to be returned, or ''.
+    reason: the limit that the tensor exceeds, or why nothing was judged.
+    missing: the tensor that the candidate did not return, or ''.
     values: the rule's metrics by name.
-    power: the smallest relative errors that it would have detected, by what is
-      wrong: 'element', 'row' or 'whole', see `limits.power`.
-    not_judged: elements whose limit says nothing of them.
+    power: the smallest relative errors that the comparison would have
+      detected, of an 'element', a 'row' or the 'whole', see `limits.power`.
+    not_judged: elements that have no useful limit.
     failure: the first bad tile, None if it passes.
     grids: per rank `[B, C]` int64, bad elements of each tile.
     experts: per rank `[B]`, expert of a tile row or `tiles.NO_EXPERT`.
-    shares: per rank `[B, C]` float32, largest error of each tile over its
-      limit; (): the rule has no limit of an element.
-    histogram: `shares.Histogram`, elements by that share, and how many codes
-      moved; None likewise.
-    part: the `parts.Part` that it was made of; None where nothing was compared,
-      and in a report.
+    shares: per rank `[B, C]` float32, largest ratio of error to limit in each
+      tile; (): the rule has no limit per element.
+    histogram: `shares.Histogram`, the distribution of that ratio, and the
+      number of codes that differ; None: the rule has no limit per element.
+    part: the `parts.Part` that it was merged from; None in a report, and if
+      nothing was compared.
   """
 
   stage: str
   lane: str
   rule: str
   tiles: int = 0
-  failed: int = 0
+  failed_tiles: int = 0
   worst_ulp: int = 0
   worst_abs: float = 0.0
   worst_element: tuple[int, ...] | None = None
   verdict: str = PASS
-  why: str = ''
+  reason: str = ''
   missing: str = ''
   values: Mapping[str, float] = dataclasses.field(default_factory=dict)
   power: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -228,26 +240,26 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-  """A tensor that a later run gave other bits.
+  """A tensor whose bits differ between two runs.
 
   Attributes:
     direction: the pass.
-    run: the first that differs from run 1, counted from 1.
+    run: the first run that differs from run 1.
     tensor: its name.
-    elements: those that differ in that run.
-    of: all of them.
+    elements: number of elements that differ.
+    tensor_size: elements of the tensor.
     ulp: the largest distance.
-    index: coordinates of the first one.
-    first, later: what run 1 and that run gave there.
-    is_other: whether that run was on other data of the same shape, of which the
-      elements are wrong; first is then what is right.
+    index: coordinates of the first element that differs.
+    first, later: its values in run 1 and in that run.
+    is_other: whether that run had other data of the same shape, so that its
+      elements are wrong; `first` is then the right value.
   """
 
   direction: str
   run: int
   tensor: str
   elements: int
-  of: int
+  tensor_size: int
   ulp: int
   index: tuple[int, ...]
   first: float
@@ -257,15 +269,15 @@ class Change:
   def __str__(self) -> str:
     if self.is_other:
       return (
-        f'{self.tensor}: {self.elements} of {self.of} elements are wrong in a '
-        'call on other data of the same shape, between two on the same: does '
-        'the kernel keep something of an earlier call, by shape or address? '
-        f'first {self.tensor}{list(self.index)}: expected {self.first!r}, got '
+        f'{self.tensor}: {self.elements} of {self.tensor_size} elements are '
+        'wrong in a call on other data of the same shape, between two on the '
+        'same: does the kernel keep something of an earlier call, by shape '
+        f'or address? first {self.tensor}{list(self.index)}: expected {self.first!r}, got '
         f'{self.later!r}'
       )
     return (
-      f'{self.tensor}: {self.elements} of {self.of} elements differ in run '
-      f'{self.run}, by {self.ulp} ulp at most; first '
+      f'{self.tensor}: {self.elements} of {self.tensor_size} elements differ '
+      f'in run {self.run}, by {self.ulp} ulp at most; first '
       f'{self.tensor}{list(self.index)}: {self.first!r}, then {self.later!r}'
     )
 
@@ -310,7 +322,7 @@ def not_captured(stage: str, lane: str, rule: str, tensor: str) -> Result:
     lane,
     rule,
     verdict=NOT_JUDGED,
-    why=f'{tensor} not returned',
+    reason=f'{tensor} not returned',
     missing=tensor,
   )
 
@@ -318,10 +330,10 @@ def not_captured(stage: str, lane: str, rule: str, tensor: str) -> Result:
 def check_each_once(results: Sequence[Result]) -> None:
   """Checks that no tensor is judged twice by its spread.
 
-  The limits share the chance of a false alarm among all rows that there are.
+  The limits divide the probability of a false alarm among all rows.
 
   Raises:
-    AssertionError: one is.
+    AssertionError: a tensor is judged twice.
   """
   rows = [result.stage for result in results if result.rule == SPREAD_RULE]
   twice = sorted({row for row in rows if rows.count(row) > 1})

@@ -33,7 +33,7 @@ def _judge(stage: str, lane: str, fails: bool = True) -> verdicts.Result:
     lane,
     'rule',
     tiles=1,
-    failed=int(fails),
+    failed_tiles=int(fails),
     verdict=verdicts.FAIL if fails else verdicts.PASS,
     failure=failure if fails else None,
     grids=(np.array([[int(fails)]]),),

@@ -208,8 +208,9 @@ def read_side(path: str) -> Side:
 
 
 def _read_result(row: Mapping[str, Any]) -> verdicts.Result:
-  known_names = {field.name for field in dataclasses.fields(verdicts.Result)}
-  fields = {name: row[name] for name in row if name in known_names}
+  names = [field.name for field in dataclasses.fields(verdicts.Result)]
+  keys = {name: report_json.KEYS.get(name, name) for name in names}
+  fields = {name: row[key] for name, key in keys.items() if key in row}
   for name in _FLOATS:
     fields[name] = float(row[name])
   for name in ('values', 'power'):

@@ -24,7 +24,7 @@ def _judge(share: float, stage='y', lane='bounded') -> verdicts.Result:
     lane,
     verdicts.BOUND_RULE,
     tiles=2,
-    failed=int(fails),
+    failed_tiles=int(fails),
     verdict=verdicts.FAIL if fails else verdicts.PASS,
     values={'error_of_bound': share},
     failure=failure if fails else None,

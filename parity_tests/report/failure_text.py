@@ -50,7 +50,7 @@ def format_location(report: check.Report) -> str:
     f'first failure: {first.stage} ({first.lane}: {first.rule})',
     f'  where     {", ".join(location)}',
     f'  element   {first.stage}{list(first.index)}{_describe_token(first)}',
-    f'  got       {first.got!r}',
+    f'  got       {first.actual!r}',
     f'  expected  {first.expected!r}',
     _describe_distance(first),
   ]
@@ -59,15 +59,15 @@ def format_location(report: check.Report) -> str:
       f'  before    {first.before!r}, group {first.group} of its row, scale '
       f'{first.scale!r}'
     )
-  if first.there:
-    lines.insert(3, f'  theirs    {first.there}')
+  if first.location:
+    lines.insert(3, f'  theirs    {first.location}')
   if first.bad_rows:
     lines.append(
       f'  bad in this tile: {first.bad_rows} of {first.rows} rows, '
       f'{first.bad_cols} of {first.cols} columns'
     )
-  if result.why:
-    lines.append(f'  rule      {result.why}')
+  if result.reason:
+    lines.append(f'  rule      {result.reason}')
     lines += _list_worst_stages(report, result)
   if first.pattern:
     lines.append(f'  pattern   {first.pattern}')
@@ -86,7 +86,7 @@ def _list_worst_stages(
   is enough: 1024 terms one after the other lose 2.7 times what 8 sums side by
   side do.  The stages are those that were given the oracle's inputs.
   """
-  name, is_ratio, _ = result.why.partition(' / max(benchmark, ')
+  name, is_ratio, _ = result.reason.partition(' / max(benchmark, ')
   own = f'{name} benchmark'
   ratios = {
     r.stage: r.values[name] / r.values[own]
@@ -110,13 +110,13 @@ def _list_worst_stages(
 def _describe_distance(first: verdicts.Failure) -> str:
   """Returns the line of how far an element is off; of scales, of itself."""
   if first.stage.endswith('_scales') and first.expected and not _is_nan(first):
-    share = 100 * (first.got / first.expected - 1)
+    share = 100 * (first.actual / first.expected - 1)
     return f'  off       {share:+.3g} %'
   return f'  ulp       {"-" if _is_nan(first) else first.ulp}'
 
 
 def _is_nan(first: verdicts.Failure) -> bool:
-  return math.isnan(first.got) or math.isnan(first.expected)
+  return math.isnan(first.actual) or math.isnan(first.expected)
 
 
 def _describe_token(first: verdicts.Failure) -> str:

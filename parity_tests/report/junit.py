@@ -90,7 +90,7 @@ def _describe_cell(
   first = report.first_failure
   is_first = first is not None and (first.stage, first.lane) == (stage, lane)
   reasons = [
-    f'{r.rule}: {r.why or report_text.format_cells(r)}'
+    f'{r.rule}: {r.reason or report_text.format_cells(r)}'
     for r in cell.results
     if r.verdict == verdicts.FAIL
   ]

@@ -93,10 +93,10 @@ def make_cell(results: Sequence[verdicts.Result]) -> Cell:
     return Cell('', '', '', results)
   verdict = find_worst_verdict(results)
   if verdict == verdicts.NOT_JUDGED:
-    return Cell(verdict, verdict, results[0].why, results)
+    return Cell(verdict, verdict, results[0].reason, results)
   results_of_verdict = [r for r in results if r.verdict == verdict]
-  worst = max(results_of_verdict, key=lambda r: r.failed)
-  aside = f'{worst.failed} of {worst.tiles} tiles'
+  worst = max(results_of_verdict, key=lambda r: r.failed_tiles)
+  aside = f'{worst.failed_tiles} of {worst.tiles} tiles'
   figure = _figure(results, verdict)
   return Cell(
     verdict, figure, '' if verdict == verdicts.PASS else aside, results

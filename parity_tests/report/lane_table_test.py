@@ -15,7 +15,7 @@ EXACT = verdicts.Result('y', 'exact', 'rule', tiles=4, worst_ulp=3)
 
 def _failing(result, num_failed=1, **values):
   return dataclasses.replace(
-    result, verdict=verdicts.FAIL, failed=num_failed, **values
+    result, verdict=verdicts.FAIL, failed_tiles=num_failed, **values
   )
 
 
@@ -103,7 +103,9 @@ class TestTable:
 
   def test_both_passes_fit_one_screen(self):
     everything = [
-      dataclasses.replace(_failing(Y), stage=stage, lane=lane, failed=3000)
+      dataclasses.replace(
+        _failing(Y), stage=stage, lane=lane, failed_tiles=3000
+      )
       for stage in verdicts.order(tensors.Parts(bias=True))
       for lane in verdicts.LANES
     ]

@@ -227,7 +227,7 @@ def _cell(lane: str, cell: lane_table.Cell) -> ET.Element:
 def _about(result: verdicts.Result) -> str:
   """Returns all figures of a comparison."""
   if result.verdict == verdicts.NOT_JUDGED:
-    return f'{result.rule}: {result.verdict}: {result.why}'
+    return f'{result.rule}: {result.verdict}: {result.reason}'
   fields = dict(zip(report_text.HEADING, report_text.format_cells(result)))
   for name in ('stage', 'lane', 'rule', 'verdict'):
     del fields[name]
@@ -235,7 +235,7 @@ def _about(result: verdicts.Result) -> str:
   lines += [
     f'{n.replace("_", " ")}: {v}' for n, v in fields.items() if v != '-'
   ]
-  lines += [result.why] if result.why else []
+  lines += [result.reason] if result.reason else []
   lines += [f'{name}: {v:.3g}' for name, v in result.values.items()]
   return '\n'.join(lines)
 
@@ -340,7 +340,7 @@ def _group(report, group, max_tiles) -> Iterator[ET.Element]:
   """Returns one map with what is said about it."""
   example = group[0]
   if example.verdict == verdicts.FAIL:
-    failing_tiles = f'{example.failed} of {example.tiles} tiles fail'
+    failing_tiles = f'{example.failed_tiles} of {example.tiles} tiles fail'
     yield _tag('h3', f'{failing_tiles}: {_name_rules(group)}')
     yield from (_tag('p', text) for text in _beside(example))
   if _has_failing_tile(example):
@@ -372,12 +372,12 @@ def _has_failing_tile(result: verdicts.Result) -> bool:
 def _beside(result: verdicts.Result) -> Iterator[str]:
   """Yields what a map does not show."""
   num_failing = sum(np.count_nonzero(g) for g in result.grids)
-  if not result.failed:
+  if not result.failed_tiles:
     yield 'No single tile breaks the rule.'
-  if result.failed > num_failing:
+  if result.failed_tiles > num_failing:
     yield (
       f'✕ Written past the last valid row, where there are no tiles, on '
-      f'{result.failed - num_failing} ranks.'
+      f'{result.failed_tiles - num_failing} ranks.'
     )
 
 
@@ -396,8 +396,8 @@ def _figures(results: Sequence[verdicts.Result]) -> ET.Element:
         class_=CLASSES[result.verdict],
       )
     )
-    if result.why:
-      reason = markup.escape_text(result.why, _ASIDE)
+    if result.reason:
+      reason = markup.escape_text(result.reason, _ASIDE)
       cell = _tag('td', reason, colspan=len(names), data_label='why')
       rows.append(_tag('tr', cell, class_='why'))
   return _tag('div', _tag('table', *rows, class_='figures'), class_='wide')

@@ -216,7 +216,7 @@ def test_every_comparison_has_a_coloured_cell_with_a_mark(faulty):
 def _grid(tile_rows=2, columns=1, bad=False):
   return dict(
     tiles=tile_rows * columns,
-    failed=tile_rows * columns * bad,
+    failed_tiles=tile_rows * columns * bad,
     verdict=verdicts.FAIL if bad else verdicts.PASS,
     grids=(np.full((tile_rows, columns), 5 * bad),),
     experts=(np.full(tile_rows, tiles.NO_EXPERT),),
@@ -227,7 +227,9 @@ Y = verdicts.Result('y', 'bounded', verdicts.BOUND_RULE, **_grid())
 
 
 def test_names_that_look_like_markup_stay_text():
-  bad = verdicts.Result('y', 'exact', HOSTILE, why=HOSTILE, **_grid(bad=True))
+  bad = verdicts.Result(
+    'y', 'exact', HOSTILE, reason=HOSTILE, **_grid(bad=True)
+  )
   unseen = verdicts.not_captured('gate_up', 'exact', HOSTILE, HOSTILE)
 
   page = report_html.to_html(
@@ -259,7 +261,7 @@ def test_what_is_not_judged_is_hatched_and_says_why():
 
 def test_lanes_that_fail_elsewhere_have_a_map_each():
   grid, other_grid = (_grid(bad=True) for _ in range(2))
-  other_grid |= dict(grids=(np.array([[3], [0]]),), failed=1)
+  other_grid |= dict(grids=(np.array([[3], [0]]),), failed_tiles=1)
   wide = grid | dict(grids=(np.array([[4], [1]]),))
   results = [
     verdicts.Result('y', 'exact', 'equal', **grid),
@@ -282,7 +284,7 @@ def test_lanes_that_fail_elsewhere_have_a_map_each():
 
 
 def test_what_fails_outside_of_the_tiles_is_told():
-  padding = dataclasses.replace(Y, verdict=verdicts.FAIL, failed=1)
+  padding = dataclasses.replace(Y, verdict=verdicts.FAIL, failed_tiles=1)
   rule = dataclasses.replace(Y, lane='standard', verdict=verdicts.FAIL)
 
   texts = [
@@ -315,7 +317,7 @@ def test_a_page_stays_small_and_says_what_is_missing(bad, tile_rows):
           grids=tuple(grids),
           experts=tuple(experts),
           verdict=verdicts.FAIL if bad else verdicts.PASS,
-          why=9_000 * '&',
+          reason=9_000 * '&',
         )
       )
 

@@ -1,6 +1,6 @@
 """A report as plain data, as `--json` writes it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import math
 from typing import Any
@@ -15,15 +15,23 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.reference.contract import kinds
 
+# JSON keys of fields that have another name in Python.
+KEYS = dict(
+  actual='got',
+  failed_tiles='failed',
+  location='there',
+  reason='why',
+  remark='why',
+  tensor_size='of',
+)
 # The first fields of a row, and all of a failure.
-RESULT_FIELDS = tuple(f.name for f in dataclasses.fields(verdicts.Result))[:9]
-
-
+_RESULT_FIELDS = tuple(f.name for f in dataclasses.fields(verdicts.Result))[:9]
 _FAILURE_FIELDS = tuple(f.name for f in dataclasses.fields(verdicts.Failure))
+RESULT_KEYS = tuple(KEYS.get(name, name) for name in _RESULT_FIELDS)
 
 
 def to_plain_data(value):
-  """Returns plain data; a float that JSON has no word for becomes a string."""
+  """Returns plain data; floats that JSON lacks become strings."""
   if isinstance(value, Mapping):
     return {str(k): to_plain_data(v) for k, v in value.items()}
   if isinstance(value, (list, tuple)):
@@ -38,6 +46,12 @@ def to_plain_data(value):
   return value
 
 
+def _read_fields(item: Any, names: Iterable[str] = ()) -> dict[str, Any]:
+  """Returns fields of a dataclass by JSON key; all, unless names are given."""
+  names = names or [field.name for field in dataclasses.fields(item)]
+  return {KEYS.get(name, name): getattr(item, name) for name in names}
+
+
 def to_json(report: check.Report) -> dict[str, Any]:
   """Returns the whole report as plain data."""
   first = report.first_failure
@@ -47,22 +61,20 @@ def to_json(report: check.Report) -> dict[str, Any]:
       verdict=report.verdict,
       config=report.config,
       stages=[
-        {name: getattr(r, name) for name in RESULT_FIELDS}
-        | dict(
-          why=r.why,
-          values=r.values,
-          power=r.power,
-          not_judged=r.not_judged,
-          histogram=r.histogram,
+        _read_fields(
+          r,
+          (
+            *_RESULT_FIELDS,
+            *('reason', 'values', 'power', 'not_judged', 'histogram'),
+          ),
         )
         for r in report.results
       ],
-      first_failure=first
-      and {name: getattr(first, name) for name in _FAILURE_FIELDS},
-      wrong_tasks=[dataclasses.asdict(wrong) for wrong in report.wrong],
+      first_failure=first and _read_fields(first),
+      wrong_tasks=[_read_fields(wrong) for wrong in report.wrong],
       races=[dataclasses.asdict(race) for race in report.races],
       num_races=report.num_races,
-      changes=[dataclasses.asdict(change) for change in report.changes],
+      changes=[_read_fields(change) for change in report.changes],
       runs=report.runs,
       standards={
         j.name: dict(
@@ -89,7 +101,7 @@ def to_json(report: check.Report) -> dict[str, Any]:
 def error_json(
   request: check.Request, error: candidates.CandidateError
 ) -> dict[str, Any]:
-  """Returns the report of a candidate that gave no answer."""
+  """Returns the report of a candidate that failed to run."""
   seconds = error.seconds
   return to_plain_data(
     dict(
@@ -123,7 +135,8 @@ def _describe_blocked_task(error: candidates.CandidateError) -> dict | None:
   if diagnosis is None or diagnosis.task is None:
     return None
   task = diagnosis.task
-  return dict.fromkeys(_FAILURE_FIELDS) | dict(
+  keys = (KEYS.get(name, name) for name in _FAILURE_FIELDS)
+  return dict.fromkeys(keys) | dict(
     stage=kinds.STAGE_OF_KIND.get(kinds.Kind[task.kind.upper()]),
     rank=task.rank,
     expert=task.expert if task.expert >= 0 else None,

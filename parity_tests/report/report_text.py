@@ -21,11 +21,11 @@ from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import tensors
 
 HEADING = (
-  *report_json.RESULT_FIELDS[:7],
+  *report_json.RESULT_KEYS[:7],
   'of_bound',
   'not_judged',
   'sees',
-  *report_json.RESULT_FIELDS[7:],
+  *report_json.RESULT_KEYS[7:],
 )
 # What `power` gives sizes of, as the last line calls it.
 _ERROR_SIZES = dict(
@@ -69,7 +69,7 @@ def format_cells(result: verdicts.Result) -> tuple[str, ...]:
     result.lane,
     result.rule,
     str(result.tiles),
-    str(result.failed),
+    str(result.failed_tiles),
     # No distance leads to a NaN.
     '-' if math.isnan(result.worst_abs) else str(result.worst_ulp),
     _format_number(result.worst_abs),
@@ -156,7 +156,7 @@ def format_notes(report: check.Report) -> str:
   if missing:
     lines.append(f'not judged, because not returned: {", ".join(missing)}')
   lines += dict.fromkeys(
-    f'not judged: lane {r.lane}: {r.why}'
+    f'not judged: lane {r.lane}: {r.reason}'
     for r in report.results
     if r.verdict == verdicts.NOT_JUDGED and not r.missing
   )
@@ -293,7 +293,7 @@ def _describe_scope(report: check.Report) -> str:
     stages = {r.stage for r in judged_results}
     names = verdicts.ordered(stages)
     parts.append(f'judged: {", ".join(names)}')
-  unlimited = {r.stage for r in report.results if r.why == verdicts.NO_LIMIT}
+  unlimited = {r.stage for r in report.results if r.reason == verdicts.NO_LIMIT}
   if unlimited:
     parts.append(f'no limit for {", ".join(sorted(unlimited))}')
   silent = {*report.config['lanes']} - {r.lane for r in judged_results}

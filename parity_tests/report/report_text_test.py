@@ -127,7 +127,7 @@ def test_what_was_not_returned_is_told_once_not_in_the_table():
 def test_a_lane_that_cannot_judge_says_why():
   reason = 'mine:forward declares activations'
   exact = verdicts.Result(
-    'y', 'exact', 'rule', verdict=verdicts.NOT_JUDGED, why=reason
+    'y', 'exact', 'rule', verdict=verdicts.NOT_JUDGED, reason=reason
   )
 
   report = reports_testing.report(exact, Y)
@@ -154,7 +154,7 @@ def test_a_lost_ratio_names_the_stages_that_lose_alone():
     ('max_abs[all] <= 1, got 2', False),
   ):
     layer = make_result(
-      'layer', 3, verdict=verdicts.FAIL, failure=failure, why=rule
+      'layer', 3, verdict=verdicts.FAIL, failure=failure, reason=rule
     )
     stages = [
       make_result('gate_up', 2.66),
@@ -223,7 +223,7 @@ def test_no_distance_is_given_to_nan():
 
 def _failing(stage, actual=1.5):
   first = reports_testing.failure(
-    **dict(stage=stage, lane='bounded', rank=1, row_block=2, got=actual),
+    **dict(stage=stage, lane='bounded', rank=1, row_block=2, actual=actual),
     **dict(token=9, source_rank=1, index=(1, 9, 3), ulp=77, bad_cols=234),
     **dict(rows=23, cols=256, hint='look there', replay='hpmoe check'),
   )
@@ -338,7 +338,7 @@ def test_what_a_candidate_cannot_return_is_not_asked_for(results_alone):
 
 def test_a_scale_is_off_by_a_share_of_itself():
   failure = reports_testing.failure(
-    stage='activation_scales', got=0.015, expected=0.0125
+    stage='activation_scales', actual=0.015, expected=0.0125
   )
   wrong = dataclasses.replace(
     Y, stage='activation_scales', verdict='fail', failure=failure

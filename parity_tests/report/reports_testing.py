@@ -10,7 +10,7 @@ _FAILURE = dict(
   **dict.fromkeys(('rank', 'row_block', 'col_block'), 0),
   **dict.fromkeys(('ulp', 'bad_rows', 'bad_cols'), 1),
   **dict(stage='y', lane='exact', rule='rule', index=(0,)),
-  **dict(got=0.0, expected=1.0),
+  **dict(actual=0.0, expected=1.0),
 )
 _POLICY = dict(
   storage='float32', placement='combine', accumulation_order='ascending'

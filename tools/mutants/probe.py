@@ -131,7 +131,7 @@ def _find_failure(request: check.Request) -> dict[str, Any] | None:
   finders += ['races'] * bool(report.num_races)
   failure = report.first_failure
   if failure is None:
-    text = str(report.races[0]) if report.races else failures[0].why
+    text = str(report.races[0]) if report.races else failures[0].reason
     stage = failures[0].stage if failures else ''
     return dict(by=finders, stage=stage, tile={}, text=text)
   tile = {name: getattr(failure, name) for name in _TILE_FIELDS}

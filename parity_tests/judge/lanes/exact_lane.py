@@ -104,7 +104,7 @@ def report_no_data(
     'exact',
     _EXACT_RULES[data],
     verdict=verdicts.NOT_JUDGED,
-    why=reason,
+    reason=reason,
   )
 
 

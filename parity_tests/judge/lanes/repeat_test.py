@@ -60,7 +60,11 @@ def test_a_right_kernel_that_is_not_repeatable_is_told_so():
   assert report.first_failure is None
   (change,) = report.changes
   assert (change.tensor, change.run, change.elements) == ('y', 2, 2)
-  assert (change.ulp, change.index, change.of) == (1, (0, 3, 0), 2 * 13 * 32)
+  assert (change.ulp, change.index, change.tensor_size) == (
+    1,
+    (0, 3, 0),
+    2 * 13 * 32,
+  )
   assert report_text.format_summary(report).startswith('FAIL')
   assert 'not repeatable' in report_text.format_summary(report)
   assert str(change) in report_text.format_notes(report)

@@ -198,7 +198,7 @@ def tolerances(
     verdicts.Result(
       *(stage, 'standard', r.name),
       verdict=verdicts.NOT_JUDGED,
-      why=f'{r.name} has no number for {dtype}',
+      reason=f'{r.name} has no number for {dtype}',
     )
     for r in records
     if not r.has(dtype)

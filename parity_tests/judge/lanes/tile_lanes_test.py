@@ -270,7 +270,7 @@ def test_all_lanes_pass_right_gradients_and_fail_every_control(grad_bench):
 def _check_right(results):
   assert {r.lane for r in results} == set(verdicts.LANES)
   for result in results:
-    assert (result.verdict, result.failed) == (verdicts.PASS, 0), result
+    assert (result.verdict, result.failed_tiles) == (verdicts.PASS, 0), result
     assert result.tiles > 0
     assert result.failure is None
     assert (result.worst_element is None) == (result.worst_abs == 0)
@@ -299,7 +299,7 @@ def _check_control(candidate, results):
     assert failures, (candidate.control, lane, rule)
     first = min(failures, key=verdicts.Failure.order)
     assert (first.stage, first.lane) == (candidate.stage, lane)
-    assert first.got != first.expected or np.isnan(first.got)
+    assert first.actual != first.expected or np.isnan(first.actual)
 
 
 @pytest.mark.few(2)
@@ -419,7 +419,7 @@ def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
   assert first.index[:2] == (rank, rows.start + 1)
   assert first.expected == float(right[first.index])
   row = right[rank, rows.start + 2]
-  assert first.got == float(row[first.index[2]])
+  assert first.actual == float(row[first.index[2]])
   assert first.bad_rows == 1
   assert first.bad_cols == (right[rank, rows.start + 1] != row).sum()
   x = inputs.arrays['x'][first.source_rank, first.token]
@@ -556,7 +556,7 @@ def test_lane_exact_is_not_judged_where_the_kernel_does_swiglu_only(bench):
   rules = [equality.ORACLE_RULE, equality.WIDE_RULE]
   assert [r.rule for r in exact] == rules
   assert {r.verdict for r in exact} == {verdicts.NOT_JUDGED}
-  assert {r.why for r in exact} == {'it does swiglu only'}
+  assert {r.reason for r in exact} == {'it does swiglu only'}
   assert {r.verdict for r in other_results} == {verdicts.PASS}
   # Asked for alone, it leaves the layer.
   results = _judge(bench, OnlySwiglu(bench), lanes=('exact',))

@@ -241,8 +241,8 @@ def test_wrong_layers_that_return_only_y_fail(wrong):
 
   assert result.verdict == verdicts.FAIL
   assert result.tiles == 4
-  assert result.failed == (0 if wrong in _BY_TENSOR else 4)
-  assert 'times the limit' in result.why
+  assert result.failed_tiles == (0 if wrong in _BY_TENSOR else 4)
+  assert 'times the limit' in result.reason
 
 
 _POLICIES = {
@@ -335,7 +335,7 @@ def test_wrong_gradients_fail_each_alone(wrong, placement):
     if name in names:
       # silu alone enters but the columns of up, its slope those of gate.
       half = name == 'd_w_gate_up' and {'silu', 'slope'} & how.keys()
-      assert result.failed >= result.tiles // (2 if half else 1), name
+      assert result.failed_tiles >= result.tiles // (2 if half else 1), name
 
 
 def _clamped(gate):

@@ -158,7 +158,7 @@ def test_reports_are_those_of_numpy(kernel, dtype, monkeypatch):
     rows = bench.judge(request_lib.Request(case, candidate, judging))
     return [
       (
-        *(row.stage, row.lane, row.rule, row.verdict, row.failed),
+        *(row.stage, row.lane, row.rule, row.verdict, row.failed_tiles),
         *(row.worst_ulp, row.worst_element, row.not_judged),
         *(f'{name} {value:.3g}' for name, value in row.power.items()),
         *(f'{name} {value:.3g}' for name, value in row.values.items()),
