@@ -272,8 +272,8 @@ class Change:
         f'{self.tensor}: {self.elements} of {self.tensor_size} elements are '
         'wrong in a call on other data of the same shape, between two on the '
         'same: does the kernel keep something of an earlier call, by shape '
-        f'or address? first {self.tensor}{list(self.index)}: expected {self.first!r}, got '
-        f'{self.later!r}'
+        f'or address? first {self.tensor}{list(self.index)}: expected '
+        f'{self.first!r}, got {self.later!r}'
       )
     return (
       f'{self.tensor}: {self.elements} of {self.tensor_size} elements differ '
