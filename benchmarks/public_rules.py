@@ -135,7 +135,7 @@ def accepts(
   judge = standards.Judge(standards.get(record, dtype), dtype)
   no_bound = np.zeros_like(golden)
   judge.add(standards.Elements(actual, golden, no_bound, golden))
-  return not judge.broken()
+  return not judge.list_broken()
 
 
 def make_kernel(wrong: str, form: coded_kernel.Form) -> coded_kernel.Kernel:

@@ -83,7 +83,7 @@ def _judge(name: str, output: np.ndarray, golden: np.ndarray) -> bool:
       output.astype(np.float64), exact, np.zeros_like(exact), exact
     )
   )
-  return not judge.broken()
+  return not judge.list_broken()
 
 
 def _write_solution(folder: pathlib.Path) -> str:

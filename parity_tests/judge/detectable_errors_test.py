@@ -311,7 +311,9 @@ class TestWithoutALimit:
     values = np.array([[1.0, 1.0, 0.0], [4.0, 0.0, 0.0]], np.float32)
     limit = np.array([[0.5, np.inf, 0.5], [3.0, 2.0, 3.0]])
 
-    detectable = power.of(values, limit, power.stored(values, limit))
+    detectable = power.measure(
+      values, limit, power.round_detectable(values, limit)
+    )
 
     # In the second row the root mean square is 2.3.
     assert (detectable.elements, detectable.not_judged) == (6, 2)
@@ -322,7 +324,9 @@ class TestWithoutALimit:
   def test_zeros_that_are_certain_are_judged(self, limit, not_judged):
     values, limits = np.zeros((1, 3), np.float32), np.full((1, 3), limit)
 
-    detectable = power.of(values, limits, power.stored(values, limits))
+    detectable = power.measure(
+      values, limits, power.round_detectable(values, limits)
+    )
 
     assert detectable.not_judged == not_judged
 
@@ -330,7 +334,9 @@ class TestWithoutALimit:
     values = np.array([[0.0, 0.0], [1.0, -1.0]], np.float32)
     limits = np.array([[1e-36, 1e-6], [1e-6, 1e-6]])
 
-    detectable = power.of(values, limits, power.stored(values, limits))
+    detectable = power.measure(
+      values, limits, power.round_detectable(values, limits)
+    )
 
     assert detectable.not_judged == 1
 

@@ -75,7 +75,7 @@ class BoundFigures:
     power, elements = self.power, self.power.elements
     if not self.num_bounded and elements:
       return FiguresVerdict(None, values, {}, elements, 0)
-    num_judged = power.judged if elements else None
+    num_judged = power.num_judged if elements else None
     return FiguresVerdict(
       None, values, power.sizes(), power.not_judged, num_judged
     )
@@ -120,7 +120,7 @@ class StandardFigures:
   def settle(self) -> FiguresVerdict:
     """See `Figures`."""
     judge = self._judge()
-    verdict = FiguresVerdict(judge.broken(), judge.values())
+    verdict = FiguresVerdict(judge.list_broken(), judge.values())
     if self.num_bounded or not self.elements:
       return verdict
     return dataclasses.replace(

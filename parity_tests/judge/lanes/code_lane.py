@@ -65,7 +65,7 @@ class QuantisedRows:
     What is stored in a narrow dtype has no variance that is an error: a golden
     value is not rounded.
     """
-    rows = self.golden.held(self.name, rank, lo, hi)
+    rows = self.golden.read_source(self.name, rank, lo, hi)
     if self.golden.dtype(self.name) == self.golden.policy.accumulate:
       return rows
     return bounds.Bounded(rows.value, rows.error)

@@ -67,7 +67,7 @@ class SpreadTally:
     # What differs is told from the oracle's own tensor; rounded, a golden that
     # kept every intermediate whole is not that.
     is_unknown = stored_oracle is None and (
-      value.crossed is not None or (counts and self._is_fused)
+      value.crossings is not None or (counts and self._is_fused)
     )
     if value.variance is None or is_unknown or not chunk.bad.size:
       return np.zeros_like(chunk.bad)
@@ -84,9 +84,9 @@ class SpreadTally:
       variance=np.where(e.defined, value.variance, 1.0),
     )
     # What overflows is the same for all, or nothing is known of it.
-    if value.crossed is not None:
-      crossings = np.where(e.defined, value.crossed, 0.0)
-      model = dataclasses.replace(model, crossed=crossings)
+    if value.crossings is not None:
+      crossings = np.where(e.defined, value.crossings, 0.0)
+      model = dataclasses.replace(model, crossings=crossings)
     elif counts or self._judge.stores_narrower(value):
       apart = np.where(e.defined, value.distance(), 0.0)
       model = dataclasses.replace(model, apart=apart)
@@ -94,7 +94,7 @@ class SpreadTally:
     sums = self._judge.sums(chunk.cut, chunk.first, *errors)
     shares = self._judge.shares(sums)
     if not counts:
-      lines = spread.Rows.of(chunk.cut, self._judge.before_storing(model))
+      lines = spread.Rows.measure(chunk.cut, self._judge.before_storing(model))
       self._power += self._judge.power(sums, chunk.cut, chunk.first, lines)
     self._add_up(sums, e.golden.sum(axis=1), shares)
     bad = ~np.all([share <= 1 for share in shares.values()], axis=0)
@@ -128,7 +128,7 @@ class SpreadTally:
     """Adds tile rows; False: a tile is refused, nothing was added."""
     if value.variance is None:
       return True
-    chunk_sums = right.sums.added
+    chunk_sums = right.sums.native_sums
     sums = self._judge.sums_of(cut, tile_rows, chunk_sums)
     shares = self._judge.shares(sums)
     if not all(np.all(share <= 1) for share in shares.values()):

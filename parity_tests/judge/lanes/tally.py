@@ -63,12 +63,12 @@ class CleanRows:
   @property
   def error(self) -> float:
     """The largest |got - expected| before rounding."""
-    return self.sums.added.worst_error
+    return self.sums.native_sums.worst_error
 
   @property
   def worst_position(self) -> tuple[int, int]:
     """Row and column of the first element with that error."""
-    return divmod(self.sums.added.worst_at, self.actual.shape[1])
+    return divmod(self.sums.native_sums.worst_at, self.actual.shape[1])
 
   def element(self) -> tuple:
     """Returns the actual and expected element there, and their distance."""

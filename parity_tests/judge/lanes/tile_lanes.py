@@ -192,7 +192,7 @@ def tolerances(
   """
   tensor = verdicts.tensor_of(stage)
   tiling, dtype = golden.tiling, golden.dtype(tensor)
-  if not golden.captured:  # Fused: roundings on the way count as well.
+  if not golden.captured_tensors:  # Fused: roundings on the way count as well.
     dtype = golden.policy.storage
   silent = [
     verdicts.Result(
@@ -201,9 +201,9 @@ def tolerances(
       reason=f'{r.name} has no number for {dtype}',
     )
     for r in records
-    if not r.has(dtype)
+    if not r.supports(dtype)
   ]
-  records = [r for r in records if r.has(dtype)]
+  records = [r for r in records if r.supports(dtype)]
   if not (records or bounded):
     return silent
   arguments = stage, golden, records, dtype, bounded, stored_oracle
@@ -241,9 +241,9 @@ def within_edges(
       bad = right.refuses(rank_rows[rows])
       chunk = _unequal(rank, cut, first, rank_rows[rows], right.own, bad)
       tally.add(chunk)
-      detectable = right.seen
+      detectable = right.detectable
       worst = max(worst, float((chunk.error / detectable).max(initial=0.0)))
-      worth += power.of(right.own, right.deviation, detectable)
+      worth += power.measure(right.own, right.deviation, detectable)
     tally.add_padding(rank, tiling.padding(stage, actual, rank))
     return [tally.part(rank_parts.BoundFigures(worst, worth, worth.elements))]
 
@@ -323,7 +323,9 @@ class _ToleranceRules:
     limit = value.bound()
     # Where the golden is certain to be infinite, so must the candidate be.
     error = np.abs(actual.astype(np.float64) - value.value)
-    return power.of(actual, limit, power.stored(actual, limit + error))
+    return power.measure(
+      actual, limit, power.round_detectable(actual, limit + error)
+    )
 
   def add(
     self,
@@ -363,7 +365,7 @@ class _ToleranceRules:
     if not self._excuse or (spread_ and self._spread_tally.counts(value)):
       return None
     cut, first, _ = tile_range
-    sums = chunk_sums.of(
+    sums = chunk_sums.add_chunk(
       cut, first, actual, value, beside, spread_, self._pairs
     )
     if sums is None:
@@ -383,7 +385,7 @@ class _ToleranceRules:
     ):
       return False
     self._num_bounded += right.actual.size
-    worst = right.sums.added.worst_of_bound
+    worst = right.sums.native_sums.worst_of_bound
     self._worst_of_bound = rank_parts.largest(self._worst_of_bound, worst)
     for tally in (self._bound_tally, *self._tallies):
       tally.add_right(rank, cut, tile_rows, right)

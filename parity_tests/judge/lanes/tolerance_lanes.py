@@ -41,7 +41,7 @@ def judge_tolerances(
   goldens = layer, case.golden(answer.sources)
   fused = layer
   if pass_case.is_dense(case):
-    fused = dense.Rows.of(layer, layer_pass.name != passes.FORWARD.name)
+    fused = dense.Rows.from_layer(layer, layer_pass.name != passes.FORWARD.name)
   jobs: list[tuple[str, Job]] = []
   for name in layer_pass.stages:
     stage_jobs = _stage_jobs(options, case, answer, expected, goldens, name)
@@ -185,7 +185,9 @@ def build_chain(
       own[stage] = expected[stage]
   policy = dataclasses.replace(case.inputs.policy, storage='float32')
   golden = case.golden({**sources, **own}, policy)
-  golden = dataclasses.replace(golden, within=case.inputs.policy.dtype(name))
+  golden = dataclasses.replace(
+    golden, operand_dtype=case.inputs.policy.dtype(name)
+  )
   comparisons = verdicts.comparisons(case.inputs.config)
   return edges.Chain(golden, own, unseen, comparisons)
 

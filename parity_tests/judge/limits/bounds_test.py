@@ -48,9 +48,9 @@ def _gemm_in_order(rows, weights, order=None):
   return total
 
 
-def _excess(got, bounded) -> float:
+def _excess(actual, bounded) -> float:
   """Largest error in units of its bound."""
-  error = np.abs(got.astype(np.float64) - bounded.value)
+  error = np.abs(actual.astype(np.float64) - bounded.value)
   return float((error / bounded.error).max())
 
 
@@ -109,8 +109,8 @@ def gemm(policy, rng) -> Iterator[Case]:
   weights = _store(policy, rng.normal(size=(65, 7)) * 100)
   bounded = bounds.gemm(policy, EXACT(rows), weights)
   for order in (range(65), range(65)[::-1], rng.permutation(65)):
-    got = _gemm_in_order(rows, weights, order)
-    yield _store(policy, got), bounded, 0, 1
+    actual = _gemm_in_order(rows, weights, order)
+    yield _store(policy, actual), bounded, 0, 1
   if policy == F32:
     yield _gemm_in_order(_early(rows), weights), bounded, *WRONG
 
@@ -124,9 +124,9 @@ def activation(policy, rng) -> Iterator[Case]:
   silus = gate / divisor, gate * (np.float32(1) / divisor)
   weights = None, rng.random(80).astype(np.float32)
   for silu, weight in itertools.product(silus, weights):
-    got = silu * up if weight is None else silu * up * weight[:, None]
+    actual = silu * up if weight is None else silu * up * weight[:, None]
     bounded = bounds.activation(policy, EXACT(gate_up), weight)
-    yield _store(policy, got), bounded, 0.05, 1
+    yield _store(policy, actual), bounded, 0.05, 1
   if policy == F32:
     bounded = bounds.activation(policy, EXACT(gate_up[:40]), None)
     yield _early(silus[0][:40]) * up[:40], bounded, *WRONG
@@ -134,29 +134,31 @@ def activation(policy, rng) -> Iterator[Case]:
 
 def combine(policy, rng) -> Iterator[Case]:
   for top_k in (1, 2, 8):
-    returned = _store(policy, rng.normal(size=(30, top_k, 16)))
+    rows = _store(policy, rng.normal(size=(30, top_k, 16)))
     weights = rng.random((30, top_k)).astype(np.float32)
-    got = np.zeros((30, 16), np.float32)
+    actual = np.zeros((30, 16), np.float32)
     for slot in rng.permutation(top_k):
-      got = got + weights[:, slot, None] * returned[:, slot].astype(np.float32)
-    bounded = bounds.combine(policy, 'y', EXACT(returned), weights)
-    yield _store(policy, got), bounded, 0, 1
+      actual = actual + weights[:, slot, None] * rows[:, slot].astype(
+        np.float32
+      )
+    bounded = bounds.combine(policy, 'y', EXACT(rows), weights)
+    yield _store(policy, actual), bounded, 0, 1
 
 
 def activation_grad(policy, rng) -> Iterator[Case]:
   gate_up = _store(policy, _gate_up(rng))
   grad = _store(policy, rng.normal(size=(90, 96)))
-  of = *_split(gate_up), grad.astype(np.float32)
+  operands = *_split(gate_up), grad.astype(np.float32)
   for weight in (None, rng.random(90).astype(np.float32)):
     bounded = bounds.activation_grad(
       policy, EXACT(gate_up), EXACT(grad), weight
     )
     for slope in _SLOPES.values():
-      got = _activation_grad(*of, weight, slope)
-      yield _store(policy, got), bounded, 0.05, 1
+      actual = _activation_grad(*operands, weight, slope)
+      yield _store(policy, actual), bounded, 0.05, 1
   if policy == F32:
-    got = _activation_grad(*of, weight, _early_slope)
-    yield got[:30], bounded[:30], *WRONG
+    actual = _activation_grad(*operands, weight, _early_slope)
+    yield actual[:30], bounded[:30], *WRONG
 
 
 def activation_grad_of_products(policy, rng) -> Iterator[Case]:
@@ -170,11 +172,11 @@ def activation_grad_of_products(policy, rng) -> Iterator[Case]:
     weight[:, 0],
   )
   sign, size = np.sign(gate), np.abs(gate)
-  for got in (
+  for actual in (
     [grad * weight * up * sign, grad * weight * size],
     [up * weight * grad * sign, size * grad * weight],
   ):
-    yield np.concatenate(got, axis=1), bounded, 0.4, 1
+    yield np.concatenate(actual, axis=1), bounded, 0.4, 1
 
 
 def weight_grad(policy, rng) -> Iterator[Case]:
@@ -183,19 +185,19 @@ def weight_grad(policy, rng) -> Iterator[Case]:
   d_out = _store(policy, rng.normal(size=(65, 7)))
   bounded = bounds.weight_grad(policy, EXACT(rows), EXACT(d_out))
   for link in (1, 16, 100):
-    got = np.zeros((9, 7), np.float32)
+    actual = np.zeros((9, 7), np.float32)
     for begin in range(0, 65, link):
       part = slice(begin, begin + link)
-      got = got + _gemm_in_order(rows[part].T, d_out[part])
-    yield _store(policy, got), bounded, 0, 1
+      actual = actual + _gemm_in_order(rows[part].T, d_out[part])
+    yield _store(policy, actual), bounded, 0, 1
   short = _gemm_in_order(rows[1:].T, d_out[1:])
   yield _store(policy, short), bounded, *WRONG
   if policy == BF16:
-    got = np.zeros((9, 7), np.float32)
+    actual = np.zeros((9, 7), np.float32)
     for row in range(65):
       part = slice(row, row + 1)
-      got = _early(got + _gemm_in_order(rows[part].T, d_out[part]))
-    yield got, bounded, 2, np.inf
+      actual = _early(actual + _gemm_in_order(rows[part].T, d_out[part]))
+    yield actual, bounded, 2, np.inf
 
 
 def weighted(policy, rng) -> Iterator[Case]:
@@ -210,12 +212,12 @@ def inner_product(policy, rng) -> Iterator[Case]:
   del policy
   for columns in (1, 65, 256):
     a, b = rng.normal(size=(2, 40, columns)).astype(np.float32)
-    got = np.zeros(40, np.float32)
+    actual = np.zeros(40, np.float32)
     for column in rng.permutation(columns):
-      got = got + a[:, column] * b[:, column]
+      actual = actual + a[:, column] * b[:, column]
     bounded = bounds.inner_product(F32, EXACT(a), EXACT(b))
-    yield got, bounded, 0, 1
-    yield got - a[:, 0] * b[:, 0], bounded, *WRONG
+    yield actual, bounded, 0, 1
+    yield actual - a[:, 0] * b[:, 0], bounded, *WRONG
 
 
 def row_weight_grad(policy, rng) -> Iterator[Case]:
@@ -223,10 +225,10 @@ def row_weight_grad(policy, rng) -> Iterator[Case]:
   gate_up = _store(policy, _gate_up(rng))
   grad = _store(policy, rng.normal(size=(90, 96)))
   gate, up = _split(gate_up)
-  made, wide = gate * _sigmoid(gate) * up, grad.astype(np.float32)
+  activation, wide = gate * _sigmoid(gate) * up, grad.astype(np.float32)
   bounded = bounds.row_weight_grad(policy, EXACT(gate_up), EXACT(grad))
-  yield (wide * made).sum(axis=1), bounded, 0, 1
-  yield (wide * _early(made)).sum(axis=1), bounded, *WRONG
+  yield (wide * activation).sum(axis=1), bounded, 0, 1
+  yield (wide * _early(activation)).sum(axis=1), bounded, *WRONG
 
 
 _STAGES = (
@@ -239,8 +241,10 @@ _STAGES = (
 @pytest.mark.parametrize('stage', _STAGES, ids=lambda stage: stage.__name__)
 def test_right_kernels_alone_stay_within_the_bound(policy, stage):
   rng = _rng(f'{stage.__name__} {policy.storage}')
-  for number, (got, bounded, least, most) in enumerate(stage(policy, rng)):
-    assert least < _excess(got, bounded) <= most, number
+  for number, (actual, bounded, smallest, largest) in enumerate(
+    stage(policy, rng)
+  ):
+    assert smallest < _excess(actual, bounded) <= largest, number
 
 
 @pytest.mark.parametrize('size', [1e-42, 1e-38, 1e-20, 1.0, 1e20, 3e38])
@@ -255,7 +259,7 @@ def test_sums_of_magnitudes_in_float32_are_never_too_small(size):
   # when: they are summed in float32; then: no sum is below the true one, and
   # few are far above it.
   with np.errstate(invalid='ignore'):
-    sums = bounds._Sizes.of(weights).at_most(rows)
+    sums = bounds._Sizes.measure(weights).at_most(rows)
     expected = rows @ np.abs(weights.astype(np.float64))
   np.testing.assert_array_equal(sums[4], np.inf)
   sums, expected = (np.delete(a, [3, 4], axis=0) for a in (sums, expected))
@@ -282,27 +286,29 @@ def test_a_sum_too_long_for_any_digit_is_refused():
 
 
 @pytest.mark.parametrize('activation', ('swiglu', 'absolute'))
-@pytest.mark.parametrize('off', (1e-6, 1e-3, 1.0))
-def test_activation_grad_of_a_gate_that_is_off_stays_within(activation, off):
+@pytest.mark.parametrize('share', (1e-6, 1e-3, 1.0))
+def test_activation_grad_of_a_gate_that_is_off_stays_within(activation, share):
   # Given gates and ups that a kernel has a little off, each by all it may,
-  rng = _rng(f'gate off {activation} {off}')
+  rng = _rng(f'gate off {activation} {share}')
   policy = precision.PrecisionPolicy(activation=activation)
   gate_up = _gate_up(rng)
-  error = off * np.abs(rng.normal(size=gate_up.shape))
+  error = share * np.abs(rng.normal(size=gate_up.shape))
   grad = rng.normal(size=(90, 96)).astype(np.float32)
-  there = gate_up + error * rng.choice([-1, 1], gate_up.shape)
-  gate, up = np.split(there, 2, axis=1)
+  gate_up_of_kernel = gate_up + error * rng.choice([-1, 1], gate_up.shape)
+  gate, up = np.split(gate_up_of_kernel, 2, axis=1)
 
   # when the gradient is computed there,
   if activation == 'swiglu':
-    got = _activation_grad(gate, up, grad, None, _SLOPES['own_complement'])
+    actual = _activation_grad(gate, up, grad, None, _SLOPES['own_complement'])
   else:
-    got = np.concatenate([grad * up * np.sign(gate), grad * abs(gate)], axis=1)
+    actual = np.concatenate(
+      [grad * up * np.sign(gate), grad * abs(gate)], axis=1
+    )
 
   # then it is within the bound of those that it should have had.
-  saved = bounds.Bounded(gate_up, error)
-  bounded = bounds.activation_grad(policy, saved, EXACT(grad), None)
-  assert 0.3 < _excess(got, bounded) <= 1
+  stored_gate_up = bounds.Bounded(gate_up, error)
+  bounded = bounds.activation_grad(policy, stored_gate_up, EXACT(grad), None)
+  assert 0.3 < _excess(actual, bounded) <= 1
 
 
 @pytest.mark.parametrize('unit', (-3, 3))
@@ -317,14 +323,14 @@ def test_activation_grad_may_use_an_exp_two_units_off(unit):
     e = np.exp(-z.astype(np.float64)) * (1 + unit * 2.0**-24)
     return np.float32(1) / (1 + e.astype(np.float32))
 
-  got = grad * up * (sigmoid(gate) * (1 + gate * sigmoid(-gate)))
+  actual = grad * up * (sigmoid(gate) * (1 + gate * sigmoid(-gate)))
 
   # then the gate's columns use more than one rounding of the slope allows.
   gate_up = EXACT(np.concatenate([gate, up], axis=1))
   bounded = bounds.activation_grad(F32, gate_up, EXACT(grad), None)[:, :64]
-  off = np.abs(got.astype(np.float64) / bounded.value - 1)
-  assert off.max() > 4 * 2.0**-24
-  assert _excess(got, bounded) <= 1
+  error = np.abs(actual.astype(np.float64) / bounded.value - 1)
+  assert error.max() > 4 * 2.0**-24
+  assert _excess(actual, bounded) <= 1
 
 
 def test_weight_grad_of_an_expert_without_rows_is_zero():
@@ -353,16 +359,16 @@ def test_inner_product_carries_the_errors_of_both_sides():
 
 
 def test_what_is_flushed_to_zero_is_within_the_bound():
-  small, one = np.full((1, 2), 2.0**-70, np.float32), np.float32([2.0**-70])
-  held, grad = EXACT(small), EXACT(small[:, :1])
+  small, weight = np.full((1, 2), 2.0**-70, np.float32), np.float32([2.0**-70])
+  rows, grad = EXACT(small), EXACT(small[:, :1])
 
   for bounded in (
-    bounds.gemm(F32, held, small.T),
-    bounds.weighted(F32, held, one),
-    bounds.weight_grad(F32, held, held),
-    bounds.inner_product(F32, held, held),
-    bounds.activation_grad(PRODUCTS, held, grad, None),
-    bounds.activation_grad(F32, held, grad, one),
+    bounds.gemm(F32, rows, small.T),
+    bounds.weighted(F32, rows, weight),
+    bounds.weight_grad(F32, rows, rows),
+    bounds.inner_product(F32, rows, rows),
+    bounds.activation_grad(PRODUCTS, rows, grad, None),
+    bounds.activation_grad(F32, rows, grad, weight),
   ):
     assert _excess(np.zeros_like(bounded.value), bounded) <= 1
 
@@ -396,15 +402,15 @@ def test_what_overflows_is_certain_or_not_known(policy, row, value, error):
   rows = _store(policy, np.array([row]))
 
   with np.errstate(invalid='ignore', over='ignore'):
-    got = bounds.gemm(policy, EXACT(rows), np.ones((len(row), 1)))
-    stored = _store(policy, np.float32(rows.astype(np.float32).sum()))
+    actual = bounds.gemm(policy, EXACT(rows), np.ones((len(row), 1)))
+    expected = _store(policy, np.float32(rows.astype(np.float32).sum()))
 
-  assert got.value[0, 0] == pytest.approx(value, rel=1e-6, nan_ok=True)
-  off = got.error[0, 0]
+  assert actual.value[0, 0] == pytest.approx(value, rel=1e-6, nan_ok=True)
+  bound = actual.error[0, 0]
   assert (
-    np.isfinite(off) if error is None else off == pytest.approx(error, 1e-4)
+    np.isfinite(bound) if error is None else bound == pytest.approx(error, 1e-4)
   )
-  assert policy == F32 or stored == value or abs(stored - value) <= off
+  assert policy == F32 or expected == value or abs(expected - value) <= bound
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
@@ -433,10 +439,10 @@ def test_what_underflows_moves_by_its_error_and_crosses_no_edge():
   value, spacing = np.array([1.0, 1.0, 0.0]), 2.0**-7
   error = np.array([spacing / 8, 2 * spacing, 1e-38])
   # when
-  stored = bounds.rounded(
+  rounded = bounds.rounded(
     policy, 'bfloat16', bounds.Bounded(value, error, np.square(error))
   )
   # then: the first may cross an edge; the others are off as they were
-  np.testing.assert_allclose(stored.crossed, [1 / 8, 0, 0], rtol=1e-6)
-  assert stored.variance is not None and stored.variance[0] == 0
-  assert (np.sqrt(stored.variance[1:]) >= error[1:]).all()
+  np.testing.assert_allclose(rounded.crossings, [1 / 8, 0, 0], rtol=1e-6)
+  assert rounded.variance is not None and rounded.variance[0] == 0
+  assert (np.sqrt(rounded.variance[1:]) >= error[1:]).all()

@@ -1,9 +1,9 @@
-"""The sums of a chunk in which nothing is wrong, made in one pass.
+"""The sums of a right chunk, computed in one pass.
 
 numpy passes over a chunk a hundred times, mostly to find where and how it is
-wrong.  If every element of candidate and benchmark lies within its bound, only
-sums are left to make, and C++ makes them in one pass.  `of` returns None for
-every other chunk, and numpy judges it.
+wrong.  If every element of candidate and benchmark is within its bound, only
+sums remain, and C++ computes them in one pass.  `add_chunk` returns None for
+every other chunk, which numpy then judges.
 
 The extension module comes with `hyperparallel-moe-ascend`.  Without it numpy
 judges every chunk: reports are the same, and take longer.
@@ -33,13 +33,13 @@ Thresholds = tuple[float, float]
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-  """Sums over some elements; of the candidate and of the benchmark.
+  """Sums over some elements; pairs are of the candidate and the benchmark.
 
   Attributes:
-    count: how many.
-    golden_square: square of the golden.
-    relative: relative errors.
-    square: squares of the errors.
+    count: number of elements.
+    golden_square: sum of the golden's squares.
+    relative: sums of relative errors.
+    square: sums of squared errors.
   """
 
   count: int
@@ -53,8 +53,8 @@ class Regions:
   """Sums over all regions of one chunk, or of many.
 
   Attributes:
-    sums: `[1 + 3 pairs, figures]` float64, as C++ made them.
-    thresholds: pairs by which elements were told apart.
+    sums: `[1 + 3 pairs, figures]` float64, as C++ returns them.
+    thresholds: pairs that divide elements into regions.
   """
 
   sums: np.ndarray
@@ -63,7 +63,7 @@ class Regions:
   def __add__(self, other: 'Regions') -> 'Regions':
     return Regions(self.sums + other.sums, self.thresholds)
 
-  def of(self, pair: Thresholds, place: int | None) -> Region:
+  def select(self, pair: Thresholds, place: int | None) -> Region:
     """Returns the sums of a region.
 
     Args:
@@ -87,30 +87,34 @@ class Sums:
   """Sums over a chunk.
 
   Attributes:
-    added: as they were made.
+    native_sums: the sums that C++ returned.
     thresholds: of the records.
-    elements: how many there are.
+    elements: the number of elements.
   """
 
-  added: Any
+  native_sums: Any
   thresholds: tuple[Thresholds, ...]
   elements: int
 
   @property
   def regions(self) -> Regions:
-    """The sums that records ask for."""
-    return Regions(self.added.regions, self.thresholds)
+    """The sums that records need."""
+    return Regions(self.native_sums.regions, self.thresholds)
 
   @property
   def power(self) -> power_lib.Power:
-    """What the bounds would have seen, see `limits.power`."""
-    seen, elements = self.added.power, self.elements
+    """The smallest detectable errors, see `limits.power`."""
+    detectable, elements = self.native_sums.power, self.elements
     return power_lib.Power(
-      seen.element, seen.row, seen.whole, elements, elements - seen.judged
+      detectable.element,
+      detectable.row,
+      detectable.whole,
+      elements,
+      elements - detectable.judged,
     )
 
 
-def of(
+def add_chunk(
   cut: tiles.Cut,
   first: int,
   actual: np.ndarray,
@@ -121,38 +125,42 @@ def of(
 ) -> Sums | None:
   """Returns the sums of whole tile rows, or None if numpy must judge them.
 
-  It must if the golden or the bound of an element is not finite, if an error of
-  the candidate or the benchmark is not within its bound, or without the
-  extension module.
+  numpy must judge them if the golden or a bound is not finite, if an error of
+  the candidate or the benchmark exceeds its bound, or if the extension module
+  is missing.
 
   Args:
     cut: the rank's tiles.
     first: tile row that the arrays start with.
     actual: `[rows, columns]` as stored.
     golden: `[rows, columns]` with its bound.
-    benchmark: `[rows, columns]` as stored; None if no record asks.
-    spread: whether the sums of tiles are made, in standard deviations.
+    benchmark: `[rows, columns]` as stored; None if no record needs it.
+    spread: whether to compute sums of tiles, in standard deviations.
     thresholds: of the records, each pair once.
   """
   if _chunk_sums is None:
     return None
   last = cut.row_of(first, len(actual))
   pairs = tuple(thresholds)
-  added = _chunk_sums.add(
-    _stored(actual),
+  native_sums = _chunk_sums.add(
+    _to_float32(actual),
     _plain(golden.value),
     _plain(golden.bound()),
-    None if benchmark is None else _stored(benchmark),
+    None if benchmark is None else _to_float32(benchmark),
     _plain(golden.variance) if spread else None,
     (cut.starts[first : last + 1] - cut.starts[first]).tolist(),
     cut.col_starts.tolist(),
     list(pairs),
     ulp.unit_roundoff(str(actual.dtype)),
   )
-  return added if added is None else Sums(added, pairs, actual.size)
+  return (
+    native_sums
+    if native_sums is None
+    else Sums(native_sums, pairs, actual.size)
+  )
 
 
-def _stored(values: np.ndarray) -> np.ndarray:
+def _to_float32(values: np.ndarray) -> np.ndarray:
   return np.ascontiguousarray(values, np.float32)
 
 
@@ -160,10 +168,12 @@ def _plain(values) -> np.ndarray:
   return np.ascontiguousarray(values, np.float64)
 
 
-def furthest(one: np.ndarray, other: np.ndarray) -> int:
+def furthest(first: np.ndarray, other: np.ndarray) -> int:
   """Returns the largest `ulp.distance` of two arrays without NaN."""
   if _chunk_sums is None:
-    return int(ulp.distance(one, other).max(initial=0))
-  words = np.int16 if one.itemsize == 2 else np.int32
-  flat = (np.ascontiguousarray(a).reshape(-1).view(words) for a in (one, other))
+    return int(ulp.distance(first, other).max(initial=0))
+  words = np.int16 if first.itemsize == 2 else np.int32
+  flat = (
+    np.ascontiguousarray(a).reshape(-1).view(words) for a in (first, other)
+  )
   return _chunk_sums.furthest(*flat)

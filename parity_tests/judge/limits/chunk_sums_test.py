@@ -34,7 +34,7 @@ class Tensor:
   benchmark: np.ndarray
 
   def sums(self, spread=True, pairs=PAIRS):
-    return chunk_sums.of(
+    return chunk_sums.add_chunk(
       CUT, 1, self.actual, self.golden, self.benchmark, spread, pairs
     )
 
@@ -55,53 +55,61 @@ def _tensor(dtype=np.float32) -> Tensor:
 class TestARightChunk:
   def test_the_worst_element_is_the_first_with_the_largest_error(self):
     tensor = _tensor()
-    for at in ((7, 8), (9, 2)):
-      tensor.golden.value[at] = 64.0
-      tensor.golden.error[at] = tensor.golden.bound().max() + 1.5
-      tensor.actual[at] = tensor.benchmark[at] = 65.0
-    added = tensor.sums().added
+    for index in ((7, 8), (9, 2)):
+      tensor.golden.value[index] = 64.0
+      tensor.golden.error[index] = tensor.golden.bound().max() + 1.5
+      tensor.actual[index] = tensor.benchmark[index] = 65.0
+    native_sums = tensor.sums().native_sums
 
-    assert (added.worst_error, added.worst_at) == (1, 7 * COLUMNS + 8)
+    assert (native_sums.worst_error, native_sums.worst_at) == (
+      1,
+      7 * COLUMNS + 8,
+    )
 
   def test_tiles_have_the_sums_of_their_elements(self):
     tensor = _tensor()
-    added = tensor.sums().added
+    native_sums = tensor.sums().native_sums
     value = tensor.golden.value
-    least = np.finfo(np.float64).tiny
-    scale = 1 / np.sqrt(np.maximum(tensor.golden.variance, least))
+    smallest = np.finfo(np.float64).tiny
+    scale = 1 / np.sqrt(np.maximum(tensor.golden.variance, smallest))
     error = (tensor.actual - value) * scale
 
     lines = CUT.lines(value, 1)
-    for got, expected in (
-      (added.square, CUT.sum(np.square(error), 1)),
-      (added.product, CUT.sum(error * value * scale, 1)),
-      (added.information, CUT.sum(np.square(value * scale), 1)),
-      (added.by_row, lines.by_row),
-      (added.by_column, lines.by_column),
+    for actual, expected in (
+      (native_sums.square, CUT.sum(np.square(error), 1)),
+      (native_sums.product, CUT.sum(error * value * scale, 1)),
+      (native_sums.information, CUT.sum(np.square(value * scale), 1)),
+      (native_sums.by_row, lines.by_row),
+      (native_sums.by_column, lines.by_column),
     ):
-      np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-11)
+      np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-11)
 
   def test_what_nobody_asks_for_is_not_there(self):
     tensor = _tensor()
-    added = chunk_sums.of(
+    native_sums = chunk_sums.add_chunk(
       CUT, 1, tensor.actual, tensor.golden, None, False, ()
-    ).added
+    ).native_sums
 
-    assert added.square.size == added.by_row.size == added.by_column.size == 0
-    assert not added.regions.any()
-    assert added.worst_error > 0
+    assert (
+      native_sums.square.size
+      == native_sums.by_row.size
+      == native_sums.by_column.size
+      == 0
+    )
+    assert not native_sums.regions.any()
+    assert native_sums.worst_error > 0
 
 
 class TestAChunkThatNeedsALook:
   def test_an_element_beyond_its_bound(self):
-    for of, value, at in itertools.product(
+    for field, value, index in itertools.product(
       ('actual', 'benchmark'),
       (9.0, np.nan, np.inf, -np.inf),
       ((0, 0), (ROWS - 1, COLUMNS - 1)),
     ):
       tensor = _tensor()
-      getattr(tensor, of)[at] = value
-      assert tensor.sums() is None, (of, value, at)
+      getattr(tensor, field)[index] = value
+      assert tensor.sums() is None, (field, value, index)
 
   @pytest.mark.parametrize('value', [np.nan, np.inf])
   def test_a_golden_or_a_bound_that_is_not_finite(self, value):
@@ -115,7 +123,7 @@ class TestAChunkThatNeedsALook:
     tensor = _tensor()
     tensor.actual[:] = tensor.benchmark[:] = 0
     tensor.golden.value[:] = tensor.golden.error[:] = 0
-    assert tensor.sums().added.worst_of_bound == 0
+    assert tensor.sums().native_sums.worst_of_bound == 0
     tensor.actual[5, 5] = np.float32(1e-45)
     assert tensor.sums() is None
 
@@ -124,14 +132,14 @@ class TestFurthest:
   @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
   def test_is_the_largest_distance(self, dtype):
     rng = np.random.default_rng(1)
-    stored = ulp.storage_dtype(dtype)
-    one = rng.standard_normal((9, 9)).astype(stored)
-    other = (one.astype(np.float64) * 1.01).astype(stored)
-    for a, b in ((one, other), (one.T, other.T), (one, one)):
+    dtype = ulp.storage_dtype(dtype)
+    first = rng.standard_normal((9, 9)).astype(dtype)
+    other = (first.astype(np.float64) * 1.01).astype(dtype)
+    for a, b in ((first, other), (first.T, other.T), (first, first)):
       assert chunk_sums.furthest(a, b) == ulp.distance(a, b).max()
-    one[4, 4] = -other[4, 4]  # through zero
-    assert chunk_sums.furthest(one, other) == ulp.distance(one, other)[4, 4]
-    zeros = np.zeros(3, stored)
+    first[4, 4] = -other[4, 4]  # through zero
+    assert chunk_sums.furthest(first, other) == ulp.distance(first, other)[4, 4]
+    zeros = np.zeros(3, dtype)
     assert chunk_sums.furthest(zeros, -zeros) == 0
 
 
@@ -167,23 +175,31 @@ RECORDS = tuple(
 CONFIG = config_testing.make_config(r=2, t=40, e=4, k=2, d=48, f=24, n=120)
 
 
-def _judged(name, got, made, layer: bool) -> list[verdicts.Result]:
+def _judge(name, actual, layer_inputs, layer: bool) -> list[verdicts.Result]:
   """Judges one tensor by every record that excuses rounding."""
-  which = verdicts.pass_of(name)
-  captured = {} if layer else got
+  layer_pass = verdicts.pass_of(name)
+  sources = {} if layer else actual
   golden = pass_reference.build_golden(
-    which, trial.tiling(CONFIG, made.arrays), made.policy, made.arrays, captured
+    layer_pass,
+    trial.tiling(CONFIG, layer_inputs.arrays),
+    layer_inputs.policy,
+    layer_inputs.arrays,
+    sources,
   )
   # A stage is computed from what this kernel stored, the layer is not.
   kernel = trial.Kernel(trial.pairwise)
-  same = kernel.forward(CONFIG, made.policy, made.arrays) if layer else got
+  right_stages = (
+    kernel.forward(CONFIG, layer_inputs.policy, layer_inputs.arrays)
+    if layer
+    else actual
+  )
   return tile_lanes.tolerances(
     verdicts.LAYERS[name] if layer else name,
-    got[name],
+    actual[name],
     golden,
-    same[name],
+    right_stages[name],
     RECORDS,
-    stored_oracle=same[name] if layer else None,
+    stored_oracle=right_stages[name] if layer else None,
   )
 
 
@@ -202,48 +218,56 @@ class TestBothWaysOfJudging:
   )
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
   def test_agree(self, name, layer, storage, monkeypatch):
-    made = trial.draw(CONFIG, precision.PrecisionPolicy(storage=storage), 0)
-    got = trial.Kernel().forward(CONFIG, made.policy, made.arrays)
-    plain, asked = chunk_sums.of, []
+    layer_inputs = trial.draw(
+      CONFIG, precision.PrecisionPolicy(storage=storage), 0
+    )
+    actual = trial.Kernel().forward(
+      CONFIG, layer_inputs.policy, layer_inputs.arrays
+    )
+    plain, returned_sums = chunk_sums.add_chunk, []
 
     def watched(*args):
-      asked.append(plain(*args))
-      return asked[-1]
+      returned_sums.append(plain(*args))
+      return returned_sums[-1]
 
-    monkeypatch.setattr(chunk_sums, 'of', watched)
-    by_both = _judged(name, got, made, layer)
-    monkeypatch.setattr(chunk_sums, 'of', lambda *args: None)
-    by_numpy = _judged(name, got, made, layer)
+    monkeypatch.setattr(chunk_sums, 'add_chunk', watched)
+    by_both = _judge(name, actual, layer_inputs, layer)
+    monkeypatch.setattr(chunk_sums, 'add_chunk', lambda *args: None)
+    by_numpy = _judge(name, actual, layer_inputs, layer)
 
     if storage == 'float32':
-      assert asked and all(sums is not None for sums in asked)
+      assert returned_sums and all(sums is not None for sums in returned_sums)
     assert [r.verdict for r in by_both] == ['pass'] * len(by_numpy)
-    for one, other in zip(by_both, by_numpy, strict=True):
-      assert one.values == pytest.approx(other.values, rel=1e-9)
-      assert one.power == pytest.approx(other.power, rel=1e-9)
-      assert _facts(one) == _facts(other)
+    for first, other in zip(by_both, by_numpy, strict=True):
+      assert first.values == pytest.approx(other.values, rel=1e-9)
+      assert first.power == pytest.approx(other.power, rel=1e-9)
+      assert _facts(first) == _facts(other)
 
   @pytest.mark.parametrize('factor', [1 + 2e-6, 1.01, np.nan])
   def test_agree_on_a_wrong_tile(self, factor, monkeypatch):
-    made = trial.draw(CONFIG, precision.PrecisionPolicy(), 0)
-    got = trial.Kernel().forward(CONFIG, made.policy, made.arrays)
-    got['gate_up'][1, :32] *= np.float32(factor)
+    layer_inputs = trial.draw(CONFIG, precision.PrecisionPolicy(), 0)
+    actual = trial.Kernel().forward(
+      CONFIG, layer_inputs.policy, layer_inputs.arrays
+    )
+    actual['gate_up'][1, :32] *= np.float32(factor)
 
-    by_both = _judged('gate_up', got, made, False)
-    monkeypatch.setattr(chunk_sums, 'of', lambda *args: None)
-    by_numpy = _judged('gate_up', got, made, False)
+    by_both = _judge('gate_up', actual, layer_inputs, False)
+    monkeypatch.setattr(chunk_sums, 'add_chunk', lambda *args: None)
+    by_numpy = _judge('gate_up', actual, layer_inputs, False)
 
     assert 'fail' in {r.verdict for r in by_both}
-    for one, other in zip(by_both, by_numpy, strict=True):
-      assert repr(_facts(one)) == repr(_facts(other))  # NaN is not itself
+    for first, other in zip(by_both, by_numpy, strict=True):
+      assert repr(_facts(first)) == repr(_facts(other))  # NaN is not itself
 
   def test_the_callers_error_state_is_as_it_was(self):
     # Judges look at chunks in threads, and numpy 1 keeps an old state in the
     # object that all of them share.
-    made = trial.draw(CONFIG, precision.PrecisionPolicy(), 0)
-    got = trial.Kernel().forward(CONFIG, made.policy, made.arrays)
+    layer_inputs = trial.draw(CONFIG, precision.PrecisionPolicy(), 0)
+    actual = trial.Kernel().forward(
+      CONFIG, layer_inputs.policy, layer_inputs.arrays
+    )
     before = np.geterr()
-    _judged('gate_up', got, made, False)
+    _judge('gate_up', actual, layer_inputs, False)
     assert np.geterr() == before
 
 
@@ -255,8 +279,10 @@ class TestWithoutTheExtension:
     assert _tensor().sums() is None
     rng = np.random.default_rng(0)
     for dtype in (np.float32, np.float16):
-      one, other = rng.standard_normal((2, 5, 7)).astype(dtype)
-      assert chunk_sums.furthest(one, other) == ulp.distance(one, other).max()
+      first, other = rng.standard_normal((2, 5, 7)).astype(dtype)
+      assert (
+        chunk_sums.furthest(first, other) == ulp.distance(first, other).max()
+      )
 
 
 def _facts(result: verdicts.Result):
@@ -264,7 +290,7 @@ def _facts(result: verdicts.Result):
     result,
     **dict.fromkeys(('values', 'power'), {}),
     **dict.fromkeys(('grids', 'experts', 'shares'), ()),
-    why='',
+    reason='',
     part=None,
   )
   arrays = result.grids + result.experts + result.shares

@@ -1,20 +1,21 @@
-"""Golden rows that a GEMM quantises as they come: codes times scales.
+"""Golden rows that a GEMM quantises on the fly: codes times scales.
 
-What is rounded to a code, x / s, may be off as far as x and the largest of its
-group are, and by the roundings of s and of itself.  So a code may be the next
-one where an edge lies as near; and a scale that is a power of two another one
-where its own edge does.  All other codes are those of every right kernel.
+The value that is rounded to a code, x / s, has the errors of x, of the largest
+value of its group, and of the roundings of s and of the quotient.  So right
+kernels may have adjacent codes if a rounding edge lies within that error, and
+different scales if these are powers of two and their own edge does.  All other
+codes are equal in every right kernel.
 
-How far x is off is bounded in the worst case, for the error; the variance takes
-what x strays by at most: an error with variance V is sub-Gaussian, and none of
-2^31 values is more than REACH deviations off, but once in 10^9 runs.  A code
-that no such error moves is the same for all, and has no variance.  One that may
-move is off by its step at most, so it is sub-Gaussian with that step for a
-deviation (Hoeffding).
+The error of x is bounded in the worst case.  For the variance: an error with
+variance V is sub-Gaussian, and none of 2^31 values exceeds REACH standard
+deviations except once in 10^9 runs.  A code that no such error moves is the
+same in all kernels and has no variance.  A code that may move has an error of
+at most one step, so it is sub-Gaussian with that step as its standard deviation
+(Hoeffding).
 
-Codes and scales that a candidate returns are judged by the same errors one by
-one, `bound_codes` and `bound_scales`.  No code is then left that may move, and
-what a GEMM makes of them is judged as of any other rows, see `read`.
+Codes and scales that a candidate returns are judged one by one with the same
+errors, by `bound_codes` and `bound_scales`.  A GEMM is then judged on exactly
+these codes, see `read`.
 """
 
 from collections.abc import Iterator
@@ -30,19 +31,18 @@ from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import storage
 from hpmoe.reference.quantised import quantise
 
-# Of a scale (or its reciprocal, or both), of x / s, and of x itself.
+# Roundings of a scale (or its reciprocal, or both), of x / s, and of x itself.
 _OF_SCALES = 4 * ulp.unit_roundoff('float32')
 _TINY = ulp.smallest_normal('float32')
 _LARGEST = float(np.finfo(np.float32).max)
 EXPONENT_BIAS = 127
-# Float32 roundings of a scale, and of what becomes a code where the scale is
-# known.
+# Float32 roundings of a scale, and of the value of a code whose scale is known.
 _SCALE_ROUNDINGS, _CODE_ROUNDINGS = 3, 4
-# P(|error| > r sqrt(V)) <= 2 exp(-r^2 / 2), of so many values, so seldom.
+# From P(|error| > r sqrt(V)) <= 2 exp(-r^2 / 2), for 2^31 values and 1e-9.
 REACH = math.sqrt(2 * math.log(2 * 2.0**31 / 1e-9))
 
 
-def of(
+def quantise_rows(
   policy: precision.PrecisionPolicy,
   rows: bounds.Bounded,
   static_scales: np.ndarray | None = None,
@@ -101,7 +101,7 @@ def requantise(
   by_scale = _relative(form, rows.value, deviation) * np.abs(values)
   variance = np.square(step) + np.square(by_scale)
   return bounds.Bounded(
-    values, jump + near, variance, step + by_scale, rows.crossed
+    values, jump + near, variance, step + by_scale, rows.crossings
   )
 
 
@@ -121,7 +121,7 @@ def _quantise_at(policy, form, rows, scales) -> bounds.Bounded:
     return _spread(policy, form, rows, values, jump, jump, coded)
   strays = np.minimum(rows.bound(), REACH * np.sqrt(rows.variance))
   step = find_step(strays)
-  return bounds.Bounded(values, jump, np.square(step), step, rows.crossed)
+  return bounds.Bounded(values, jump, np.square(step), step, rows.crossings)
 
 
 def _relative(
@@ -150,14 +150,14 @@ def _find_jumps(
     codes: of these.
     error: `[n, x]` float64 that values may be off.
   """
-  off = error + _OF_SCALES * np.abs(values)
-  rest = _relative(form, values, off)
+  max_error = error + _OF_SCALES * np.abs(values)
+  rest = _relative(form, values, max_error)
   # Dividing by a power of two rounds nothing: a tie is decided.
   is_power = form.rule in quantised.POWERS
-  off = error if is_power else off + rest * np.abs(values)
+  max_error = error if is_power else max_error + rest * np.abs(values)
   jump = np.zeros_like(dequantised)
   for scales in _scales(form, values, codes, rest):
-    for end in (off, -off):
+    for end in (max_error, -max_error):
       other = _rounded(form, (values + end) / scales) * scales
       jump = np.maximum(jump, np.abs(other - dequantised))
   return jump, rest
@@ -185,18 +185,18 @@ def _quantised(form: quantised.Form, values: np.ndarray) -> quantise.Quantised:
 def _scales(
   form: quantised.Form,
   values: np.ndarray,
-  made: quantise.Quantised,
+  quantised_values: quantise.Quantised,
   rest: np.ndarray | None = None,
 ) -> Iterator[np.ndarray]:
   """Yields scales `[n, x]` that right kernels may have, none of them 0.
 
   `rest` `[n, x]` is how far the largest of a group may be off, of itself.
   """
-  all_made = [made]
+  all_made = [quantised_values]
   if rest is not None and form.has_coarse_scales:
     all_made += [_quantised(form, values * (1 + s * rest)) for s in (1, -1)]
-  for one in all_made:
-    scales = np.asarray(one.scales).astype(np.float64)
+  for quantised_value in all_made:
+    scales = np.asarray(quantised_value.scales).astype(np.float64)
     scales = np.where(scales == 0, 1.0, scales)
     yield np.asarray(quantise.spread(form, scales, values.shape))
 
@@ -209,10 +209,12 @@ def _of_groups(form: quantised.Form, values: np.ndarray) -> np.ndarray:
 
 def _rounded(form: quantised.Form, scaled: np.ndarray) -> np.ndarray:
   """Returns codes `[n, x]` float64 of values over their scales."""
-  found = np.asarray(scaled, np.float32)
-  for name, how in form.rounding:
-    found = np.asarray(quantise.rounded(quantised.ELEMENTS[name], how, found))
-  return np.clip(found, *form.limits).astype(np.float64)
+  rounded = np.asarray(scaled, np.float32)
+  for name, mode in form.rounding:
+    rounded = np.asarray(
+      quantise.rounded(quantised.ELEMENTS[name], mode, rounded)
+    )
+  return np.clip(rounded, *form.limits).astype(np.float64)
 
 
 def read(
@@ -343,7 +345,7 @@ def _stray(rows: bounds.Bounded) -> np.ndarray:
   the module.
   """
   error = rows.bound()
-  if rows.variance is None or rows.crossed is not None:
+  if rows.variance is None or rows.crossings is not None:
     return error
   return np.minimum(error, REACH * np.sqrt(rows.variance))
 

@@ -1,9 +1,8 @@
-"""The golden: each stage in float64, from what the candidate itself stored.
+"""The golden: each stage in float64, from the candidate's own tensors.
 
-A stage is judged on the inputs that the candidate captured for it, so a fault
-is reported where it happens and not again in every stage after it.  Inputs
-that it did not capture are computed here, from the last that it did, and
-bring their rounding bound along.
+A stage is judged on the inputs that the candidate returned, so a fault is
+reported in the stage that has it and not again in later stages.  Inputs that it
+did not return are computed here from earlier ones, with their rounding bound.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,14 +24,14 @@ from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import tensors
 
-# What a GEMM reads, and its weights.
+# The rows and the weights that each GEMM reads.
 _GEMMS = tensors.GEMMS
-# Of a layer, from how many on its experts are not taken rank by rank.
+# The number of products from which a layer's experts take all ranks at once.
 _MANY_PRODUCTS = 1 << 32
 
 
 def own(factory: Callable[[], Any]) -> Any:
-  """Returns a field that no caller gives."""
+  """Returns a private field of a dataclass."""
   return dataclasses.field(
     default_factory=factory, init=False, repr=False, compare=False
   )
@@ -43,23 +42,26 @@ class Rows:
   """Golden rows with their rounding bound, a few at a time.
 
   Attributes:
-    tiling: where rows belong.
+    tiling: the expert and the tile of each row.
     policy: the candidate's precision policy.
-    inputs: stored tensors that are not under judgement, by name.
-    captured: the candidate's tensors by name; empty for the fused layer.
+    inputs: stored tensors that are not judged, by name.
+    captured_tensors: the candidate's tensors by name; empty for the fused
+      layer.
     chunk: elements computed at once.
-    off: how far captured tensors may be off, by name; elsewhere they are exact.
-    within: dtype of rows that a stage rounds for itself; '': of what it writes.
-    unrounded: a tensor whose rounding to storage is left out; '': none is.
+    deviations: the largest errors of captured tensors, by name; others are
+      exact.
+    operand_dtype: dtype of rows that a stage rounds for itself; '': the dtype
+      that it writes.
+    unrounded: a tensor that is not rounded to storage; '': none.
   """
 
   tiling: tiles.Tiling
   policy: precision.PrecisionPolicy
   inputs: Mapping[str, np.ndarray]
-  captured: Mapping[str, np.ndarray]
+  captured_tensors: Mapping[str, np.ndarray]
   chunk: int = 1 << 19
-  off: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-  within: str = ''
+  deviations: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  operand_dtype: str = ''
   unrounded: str = ''
   _whole: dict = own(dict)
   _before_rounding: dict = own(dict)
@@ -77,25 +79,27 @@ class Rows:
       return self.policy.accumulate
     return self.policy.dtype(stage)
 
-  def held(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    """Returns what the candidate holds in a tensor, or should."""
-    if stage not in self.captured:
+  def read_source(
+    self, stage: str, rank: int, lo: int, hi: int
+  ) -> bounds.Bounded:
+    """Returns the candidate's rows of a tensor, or else golden ones."""
+    if stage not in self.captured_tensors:
       if self.tiling.config.sublayer and stage in self.inputs:
         return bounds.exact(self.inputs[stage][rank, lo:hi])
       rows = self.before_rounding(stage).rows(stage, rank, lo, hi)
       return self.as_stored(stage, rows)
-    own = self.tiling.rows(stage, self.captured[stage], rank)[lo:hi]
-    if stage not in self.off:
+    own = self.tiling.rows(stage, self.captured_tensors[stage], rank)[lo:hi]
+    if stage not in self.deviations:
       return bounds.exact(own)
-    off = self.tiling.rows(stage, self.off[stage], rank)[lo:hi]
-    return bounds.exact(own, off)
+    max_error = self.tiling.rows(stage, self.deviations[stage], rank)[lo:hi]
+    return bounds.exact(own, max_error)
 
   def before_rounding(self, stage: str) -> Self:
-    """Returns the golden whose `stage` is what `as_stored` rounds.
+    """Returns the golden whose `stage` is not rounded to storage.
 
     It is this golden unless float32 sums are stored narrower in this tensor
-    alone: then two right kernels mostly store the same number, which a
-    variance cannot say, so the next stage must read the rounded golden.
+    alone: then two right kernels mostly store the same number, which a variance
+    cannot express, so the next stage must read the rounded golden.
     """
     if bounds.is_narrow(self.policy) or stage == self.unrounded:
       return self
@@ -132,12 +136,12 @@ class Rows:
     return bounds.exact(self.inputs[name][source, token])
 
   def _of_tokens(self, name: str) -> bounds.Bounded:
-    """Returns `[R T, D]`, what a sub-layer makes of all ranks' tokens."""
+    """Returns `[R T, D]`, a sub-layer's tensor of all ranks' tokens."""
     if name not in self._whole:
       config = self.tiling.config
       self._whole[name] = bounds.join(
         [
-          self.held(name, rank, 0, config.num_tokens)
+          self.read_source(name, rank, 0, config.num_tokens)
           for rank in range(config.num_ranks)
         ]
       )
@@ -149,7 +153,7 @@ class Rows:
     return self.inputs['topk_weights'].reshape(-1)[slots]
 
   def early_weight(self, rank: int, lo: int, hi: int) -> np.ndarray | None:
-    """Returns `slot_weight` where the expert's rank applies it, or None."""
+    """Returns `slot_weight` if the expert's rank applies it, or None."""
     if self.policy.placement not in tensors.EARLY:
       return None
     return self.slot_weight(rank, lo, hi)
@@ -159,15 +163,16 @@ class Rows:
   ) -> bounds.Bounded:
     """Returns rows `[hi - lo, X]` of a tensor as a GEMM multiplies them.
 
-    What it makes codes of is what the candidate's own codes mean, where it
-    returned them, or else what those of right kernels may.
+    If it quantises them, these are the values of the candidate's own codes, or
+    of right kernels' codes if it returned none.
     """
     policy = self.policy.of_gemm(gemm)
     names = quantised.parts(policy.rows, name)
     scales = self.static_scales(name, rank, lo, hi) if policy.rows else None
-    if names and {*names} <= {*self.captured}:
+    if names and {*names} <= {*self.captured_tensors}:
       codes, *own_scales = (
-        self.tiling.rows(n, self.captured[n], rank)[lo:hi] for n in names
+        self.tiling.rows(n, self.captured_tensors[n], rank)[lo:hi]
+        for n in names
       )
       form = quantised.FORMS[policy.rows]
       if own_scales:
@@ -176,16 +181,18 @@ class Rows:
       return coded_rows.read(form, codes, scales)
     forms = recipes.find_forms(policy.operand_forms, gemm, name)
     if not forms:
-      return coded_rows.of(policy, self.held(name, rank, lo, hi), scales)
+      return coded_rows.quantise_rows(
+        policy, self.read_source(name, rank, lo, hi), scales
+      )
     if all(form.group[0] == 1 for form in forms):
-      return self._requantise(forms, self.held(name, rank, lo, hi))
+      return self._requantise(forms, self.read_source(name, rank, lo, hi))
     edges = tiles.expert_rows(self.tiling.config, self.tiling.counts, rank)
     parts = []
     for expert, begin, end in self._experts(rank, lo, hi):
       first, last = int(edges[expert]), int(edges[expert + 1])
-      whole = self._requantise(forms, self.held(name, rank, first, last))
+      whole = self._requantise(forms, self.read_source(name, rank, first, last))
       parts.append(whole[lo + begin - first : lo + end - first])
-    return bounds.join(parts or [self.held(name, rank, lo, lo)])
+    return bounds.join(parts or [self.read_source(name, rank, lo, lo)])
 
   def _requantise(
     self, forms: Sequence[quantised.Form], rows: bounds.Bounded
@@ -213,14 +220,14 @@ class Rows:
     policy = self.policy.of_gemm(gemm)
 
     def multiply(begin: int, end: int, expert: int) -> bounds.Bounded:
-      rows, added = source[begin:end], None
+      rows, bias_name = source[begin:end], None
       if bias is not None:
-        added, factors = bias
+        bias_name, factors = bias
         # A column of the rows, and a row of the weights: one term more.  It is
         # the first, as kernels begin with a bias or end with it.
         column = bounds.exact(factors[begin:end, None])
         rows = bounds.beside(column, rows)
-      weights = self._weights(gemm, rank, expert, added)
+      weights = self._weights(gemm, rank, expert, bias_name)
       weight = None if after is None else after[begin:end]
       return bounds.gemm(policy, rows, weights, dtype, weight)
 
@@ -247,17 +254,23 @@ class Rows:
     by_name = vars(self._ready)
     if by_name.get(name, (None,))[0] != key:
       by_name.pop(name, None)
-      stored = array[rank, expert]
-      stored = stored.T if gemm in tensors.TRANSPOSED_GEMMS else stored
+      stored_weights = array[rank, expert]
+      stored_weights = (
+        stored_weights.T if gemm in tensors.TRANSPOSED_GEMMS else stored_weights
+      )
       row = None if biases is None else biases[rank, expert][None]
       if forms:
-        weights = self._requantise(forms, bounds.exact(stored.T)).T
+        weights = self._requantise(forms, bounds.exact(stored_weights.T)).T
         if row is not None:
           weights = bounds.beside(bounds.exact(row.T), weights.T).T
-        by_name[name] = key, bounds.Weights.of(self.policy, weights)
+        by_name[name] = key, bounds.Weights.prepare(self.policy, weights)
       else:
-        stored = stored if row is None else np.concatenate([row, stored])
-        by_name[name] = key, bounds.Weights.of(self.policy, stored)
+        stored_weights = (
+          stored_weights
+          if row is None
+          else np.concatenate([row, stored_weights])
+        )
+        by_name[name] = key, bounds.Weights.prepare(self.policy, stored_weights)
     return by_name[name][1]
 
   def _experts(
@@ -277,15 +290,21 @@ class Rows:
     Those of slots that are not used are zeros.
     """
     ids = self.tiling.topk_ids[rank].reshape(-1)[lo:hi]
-    used = ids != tensors.UNUSED
-    row = self.tiling.row_of_slot[rank].reshape(-1)[lo:hi][used]
-    owner = ids[used] // self.tiling.config.experts_per_rank
-    if source in self.captured:
-      off = self.off[source][owner, row] if source in self.off else None
-      return bounds.exact(self.captured[source][owner, row], off).among(used)
+    is_used = ids != tensors.UNUSED
+    row = self.tiling.row_of_slot[rank].reshape(-1)[lo:hi][is_used]
+    owner = ids[is_used] // self.tiling.config.experts_per_rank
+    if source in self.captured_tensors:
+      max_error = (
+        self.deviations[source][owner, row]
+        if source in self.deviations
+        else None
+      )
+      return bounds.exact(
+        self.captured_tensors[source][owner, row], max_error
+      ).among(is_used)
     first = rank * self.tiling.config.num_tokens * self.tiling.config.top_k
     row_of_slot, rows = self._of_slots(source)
-    return rows[row_of_slot[first + lo : first + hi][used]].among(used)
+    return rows[row_of_slot[first + lo : first + hi][is_used]].among(is_used)
 
   def _of_slots(self, source: str) -> tuple[np.ndarray, bounds.Bounded]:
     """Returns packed rows of a tensor that was not captured.
@@ -294,8 +313,8 @@ class Rows:
     """
     if source not in self._whole:
       parts = [
-        (slots, self.held(source, rank, lo, hi))
-        for rank, lo, hi, slots in self.packed()
+        (slots, self.read_source(source, rank, lo, hi))
+        for rank, lo, hi, slots in self.iterate_packed()
       ]
       slots_in_order = np.concatenate([slots for slots, _ in parts])
       row = np.zeros(self.tiling.topk_ids.size, np.int64)
@@ -303,7 +322,7 @@ class Rows:
       self._whole[source] = row, bounds.join([rows for _, rows in parts])
     return self._whole[source]
 
-  def packed(self) -> Iterator[tuple[int, int, int, np.ndarray]]:
+  def iterate_packed(self) -> Iterator[tuple[int, int, int, np.ndarray]]:
     """Yields (rank, rows lo to hi, their slots) of rows of the judged ranks.
 
     They are of one expert and of one rank's tokens: what is computed of them
@@ -313,10 +332,10 @@ class Rows:
     """
     config = self.tiling.config
     slots_of_rank = config.num_tokens * config.top_k
-    most = max(1, self.chunk // self.tiling.columns('gate_up'))
-    held = np.zeros(config.num_ranks, bool)
-    held[[*self.tiling.judged_ranks]] = True
-    if not (self.tiling.topk_ids[held] != tensors.UNUSED).any():
+    max_rows = max(1, self.chunk // self.tiling.columns('gate_up'))
+    is_judged = np.zeros(config.num_ranks, bool)
+    is_judged[[*self.tiling.judged_ranks]] = True
+    if not (self.tiling.topk_ids[is_judged] != tensors.UNUSED).any():
       yield 0, 0, 0, np.zeros(0, np.int64)
     for rank in range(config.num_ranks):
       slots = self.tiling.slot_of_row[rank]
@@ -324,12 +343,12 @@ class Rows:
       expert = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
       key = expert * config.num_ranks + slots // slots_of_rank
       begins = np.flatnonzero(np.diff(key, prepend=-1))
-      if held.all() and self.has_many_products:
+      if is_judged.all() and self.has_many_products:
         begins = np.flatnonzero(np.diff(expert, prepend=-1))
       for begin, end in zip(begins, [*begins[1:], len(key)]):
-        if held[key[begin] % config.num_ranks]:
-          for lo in range(int(begin), int(end), most):
-            hi = min(lo + most, int(end))
+        if is_judged[key[begin] % config.num_ranks]:
+          for lo in range(int(begin), int(end), max_rows):
+            hi = min(lo + max_rows, int(end))
             yield rank, lo, hi, slots[lo:hi]
 
   @property
@@ -363,13 +382,13 @@ class Rows:
       self.policy, stage, config.top_k + bool(last), tokens, config.d_model
     )
     parts = prefetch.prefetch_map(
-      lambda part: self.held(source, *part[:3]), self.packed()
+      lambda part: self.read_source(source, *part[:3]), self.iterate_packed()
     )
     for (*_, slots), out in parts:
       for slot in range(config.top_k):
-        mine = slots % config.top_k == slot
-        own = slots[mine]
-        rows = out[mine]
+        is_slot = slots % config.top_k == slot
+        own = slots[is_slot]
+        rows = out[is_slot]
         if late:
           wide = self.before_rounding('returned')
           rows = self.as_stored('returned', wide.late(own, rows))
@@ -378,7 +397,9 @@ class Rows:
     for rank in self.tiling.judged_ranks if last else ():
       step = max(1, self.chunk // config.d_model)
       for lo in range(0, config.num_tokens, step):
-        rows = self.held(last, rank, lo, min(lo + step, config.num_tokens))
+        rows = self.read_source(
+          last, rank, lo, min(lo + step, config.num_tokens)
+        )
         token = rank * config.num_tokens + lo + np.arange(len(rows.value))
         sums.add(token, rows, None)
     return sums
@@ -404,13 +425,17 @@ class Rows:
   def facts(self) -> tuple:
     """Plain data that decides all rows, beside `arrays`."""
     tiling = self.tiling
-    own = type(self).__name__, self.policy, self.chunk, self.within
+    own = type(self).__name__, self.policy, self.chunk, self.operand_dtype
     return *own, self.unrounded, tiling.config, tuple(tiling.judged_ranks)
 
   @property
   def arrays(self) -> dict[str, np.ndarray]:
     """All tensors that decide rows, by name."""
-    groups = dict(inputs=self.inputs, captured=self.captured, off=self.off)
+    groups = dict(
+      inputs=self.inputs,
+      captured_tensors=self.captured_tensors,
+      deviations=self.deviations,
+    )
     by_name = {
       f'{group}/{name}': array
       for group, tensors_by_name in groups.items()
@@ -439,11 +464,11 @@ class Rows:
     And `last` `[R, T, D]`, if it is not ''.
     """
     top_k = self.tiling.config.top_k
-    rows = self.held(source, rank, lo * top_k, hi * top_k)
+    rows = self.read_source(source, rank, lo * top_k, hi * top_k)
     rows = rows.reshape(hi - lo, top_k, rows.value.shape[-1])
     weights = None if weights is None else weights[rank, lo:hi]
-    also = self.held(last, rank, lo, hi) if last else None
-    return bounds.combine(self.policy, stage, rows, weights, also)
+    last_rows = self.read_source(last, rank, lo, hi) if last else None
+    return bounds.combine(self.policy, stage, rows, weights, last_rows)
 
   @functools.cached_property
   def shared(self) -> Self:
@@ -454,8 +479,8 @@ class Rows:
       tiling=self.tiling.shared,
       policy=self.policy.of_shared(),
       inputs=tensors.as_routed(self.inputs),
-      captured=tensors.as_routed({**self.captured, **tokens}),
-      off=tensors.as_routed(self.off),
+      captured_tensors=tensors.as_routed({**self.captured_tensors, **tokens}),
+      deviations=tensors.as_routed(self.deviations),
     )
 
   def total(
@@ -477,7 +502,7 @@ class Golden(Rows):
     if stage == 'expert_in':
       return self.tokens('x', rank, lo, hi)
     if stage == 'x':
-      y, dtype = self.held('y', rank, lo, hi), self.dtype(stage)
+      y, dtype = self.read_source('y', rank, lo, hi), self.dtype(stage)
       return norm_bounds.norm(
         self.policy, y, self.inputs['w_norm'][rank], dtype
       )
@@ -489,7 +514,7 @@ class Golden(Rows):
       bias, dtype = self._bias(stage, rank, lo, hi), self.dtype(stage)
       return self.gemm(stage, source, rank, lo, dtype, bias, weight)
     if stage == 'activation':
-      source = self.held('gate_up', rank, lo, hi)
+      source = self.read_source('gate_up', rank, lo, hi)
       return bounds.activation(self.policy, source, weight, self.dtype(stage))
     if stage == 'returned':
       rows = self.sent_back('expert_out', rank, lo, hi)
@@ -497,10 +522,10 @@ class Golden(Rows):
         return rows
       first = rank * self.tiling.config.num_tokens * self.tiling.config.top_k
       return self.late(np.arange(first + lo, first + hi), rows)
-    if 'returned' not in self.captured:
+    if 'returned' not in self.captured_tensors:
       return self.total(self._sums, rank, lo, hi)
-    where = rank, lo, hi, self._last
-    return self.combined('y', 'returned', self._combine_weights, *where)
+    token_range = rank, lo, hi, self._last
+    return self.combined('y', 'returned', self._combine_weights, *token_range)
 
   def _bias(
     self, stage: str, rank: int, lo: int, hi: int

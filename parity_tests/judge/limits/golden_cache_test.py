@@ -40,7 +40,7 @@ def compute_limits(seed: int = 0) -> list[bytes]:
   y = case.golden({}).rows('y', 1, 0, 16)
   chain = tolerance_lanes.build_chain(case, 'y', {}, expected)
   interval = chain.interval('y', 1, 0, 16)
-  arrays = [*y.arrays(), interval.low, interval.high, interval.known]
+  arrays = [*y.arrays(), interval.low, interval.high, interval.is_finite]
   return [b'' if a is None else np.asarray(a).tobytes() for a in arrays]
 
 
@@ -95,7 +95,7 @@ def test_experts_of_a_large_layer_are_taken_whole_within_rounding(monkeypatch):
   # when: a layer counts as large
   monkeypatch.setattr(golden_lib, '_MANY_PRODUCTS', 0)
   golden = case.golden({})
-  parts = [*golden.packed()]
+  parts = [*golden.iterate_packed()]
   by_expert = golden.rows('y', 1, 0, 16)
   # then: each expert is one part, and limits are the same but for float32
   experts = np.unique(case.inputs.arrays['topk_ids'])

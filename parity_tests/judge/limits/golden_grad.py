@@ -1,4 +1,4 @@
-"""The golden of the backward pass, as `golden` is that of the forward one."""
+"""The golden of the backward pass; `golden` has the forward pass."""
 
 from collections.abc import Callable
 import dataclasses
@@ -15,7 +15,7 @@ from hpmoe.parity_tests.judge.limits import norm_bounds
 from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import tensors
 
-# What a transposed GEMM reads, and its weights.
+# The rows and the weights that each transposed GEMM reads.
 _GEMMS = tensors.TRANSPOSED_GEMMS
 # (saved rows, gradient) whose outer products a weight gradient sums.
 _WEIGHT_GRADS = tensors.WEIGHT_GRADS
@@ -23,14 +23,14 @@ _WEIGHT_GRADS = tensors.WEIGHT_GRADS
 
 @dataclasses.dataclass(frozen=True)
 class GoldenGrad(golden.Rows):
-  """The backward layer: captured are tensors of `tensors.grads`.
+  """The backward layer; captured tensors are of `tensors.grads`.
 
   `inputs` are `tensors.inputs`, dy and the saved forward tensors that
-  `layer_grad.reads` names; one that is not there the candidate computed itself.
+  `layer_grad.reads` names; the candidate recomputed those that are missing.
   """
 
   _expert: dict = golden.own(dict)
-  # Who makes an expert's rows waits for no thread that takes them.
+  # The thread that computes an expert's rows waits for no other.
   _making: threading.RLock = golden.own(threading.RLock)
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
@@ -63,18 +63,20 @@ class GoldenGrad(golden.Rows):
       raise ValueError(f'stage: expected a gradient, got {stage!r}')
     return compute[stage](rank, lo, hi)
 
-  def _saved(self, name: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _read_saved(
+    self, name: str, rank: int, lo: int, hi: int
+  ) -> bounds.Bounded:
     """Returns rows of a tensor `[R, N, ...]` that the forward pass saved."""
     if name in self.inputs:
       return bounds.exact(self.inputs[name][rank, lo:hi])
-    return self._forward.held(name, rank, lo, hi)
+    return self._forward.read_source(name, rank, lo, hi)
 
   @functools.cached_property
   def _forward(self) -> golden.Golden:
     stages = {*self.inputs} & {*tensors.stages(self.tiling.config)}
-    captured = {name: self.inputs[name] for name in stages}
+    captured_tensors = {name: self.inputs[name] for name in stages}
     return golden.Golden(
-      self.tiling, self.policy, self.inputs, captured, self.chunk
+      self.tiling, self.policy, self.inputs, captured_tensors, self.chunk
     )
 
   def _d_expert_out(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
@@ -87,8 +89,8 @@ class GoldenGrad(golden.Rows):
   def _d_gate_up(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     return bounds.activation_grad(
       self.policy,
-      self._saved('gate_up', rank, lo, hi),
-      self.held('d_activation', rank, lo, hi),
+      self._read_saved('gate_up', rank, lo, hi),
+      self.read_source('d_activation', rank, lo, hi),
       self.early_weight(rank, lo, hi),
       self.dtype('d_gate_up'),
     )
@@ -108,7 +110,7 @@ class GoldenGrad(golden.Rows):
     self, stage: str, rank: int, expert: int, part: slice
   ) -> bounds.Bounded:
     """Returns a few rows of one expert's weight gradient."""
-    saved, grad = _WEIGHT_GRADS[stage]
+    saved_name, grad = _WEIGHT_GRADS[stage]
     edges = tiles.expert_rows(self.tiling.config, self.tiling.counts, rank)
     lo, hi = int(edges[expert]), int(edges[expert + 1])
     # Chunks that share an expert come one after another: keep its gradient.
@@ -117,13 +119,13 @@ class GoldenGrad(golden.Rows):
       if key not in self._expert:
         self._expert.clear()
         columns = (
-          self._saved(saved, rank, lo, hi),
+          self._read_saved(saved_name, rank, lo, hi),
           self._d_out(stage, grad, rank, lo, hi),
         )
         self._expert[key] = self._columns(stage, *columns)
-      rows, held = self._expert[key]
+      rows, d_out = self._expert[key]
     policy, dtype = self.policy.of_gemm(stage), self.dtype(stage)
-    return bounds.weight_grad(policy, rows[:, part], held, dtype)
+    return bounds.weight_grad(policy, rows[:, part], d_out, dtype)
 
   def _columns(
     self, stage: str, *operands: bounds.Bounded
@@ -145,13 +147,13 @@ class GoldenGrad(golden.Rows):
     self, stage: str, grad: str, rank: int, lo: int, hi: int
   ) -> bounds.Bounded:
     """Returns `[hi - lo, y]`, what rows are multiplied with."""
-    held = self.held(grad, rank, lo, hi)
+    d_out = self.read_source(grad, rank, lo, hi)
     if stage != 'd_w_down' or self.policy.placement != 'epilogue':
-      return held
+      return d_out
     # Nobody stored rows that have the weight of the sums.
     weight = self.slot_weight(rank, lo, hi)
-    dtype = self.within or self.dtype(stage)
-    return bounds.weighted_operand(self.policy, held, weight, dtype)
+    dtype = self.operand_dtype or self.dtype(stage)
+    return bounds.weighted_operand(self.policy, d_out, weight, dtype)
 
   def _bias_grad(
     self, grad: str, rank: int, lo: int, hi: int
@@ -170,9 +172,12 @@ class GoldenGrad(golden.Rows):
         column = np.ones(rows[2] - rows[1])
       else:
         column = bounds.factors(self.policy, column)
-      factors, held = bounds.exact(column[:, None]), self.held(grad, *rows)
+      factors, d_out = (
+        bounds.exact(column[:, None]),
+        self.read_source(grad, *rows),
+      )
       dtype = self.dtype({'d_expert_out': 'd_b_down'}.get(grad, 'd_b_gate_up'))
-      parts.append(bounds.weight_grad(self.policy, factors, held, dtype))
+      parts.append(bounds.weight_grad(self.policy, factors, d_out, dtype))
     return bounds.join(parts)
 
   def _d_topk_weights(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
@@ -191,9 +196,11 @@ class GoldenGrad(golden.Rows):
   def _token_dots(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, K]`: dy times what every slot returned."""
     dy = bounds.exact(self.inputs['dy'][rank, lo:hi, None])
-    return bounds.inner_product(self.policy, self._returned(rank, lo, hi), dy)
+    return bounds.inner_product(
+      self.policy, self._read_returned(rank, lo, hi), dy
+    )
 
-  def _returned(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _read_returned(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, K, D]`, rows that came home, before a weight."""
     config = self.tiling.config
     count = config.top_k
@@ -203,7 +210,7 @@ class GoldenGrad(golden.Rows):
     elif 'returned' in self.inputs:
       return bounds.exact(self.inputs['returned'][rank, lo:hi])
     else:
-      rows = self._forward.held('returned', *slots)
+      rows = self._forward.read_source('returned', *slots)
     return rows.reshape(hi - lo, count, config.d_model)
 
   @functools.cached_property
@@ -214,14 +221,14 @@ class GoldenGrad(golden.Rows):
     """
     parts, order = [], []
     for (*_, slots), dots in prefetch.prefetch_map(
-      self._row_dots, self.packed()
+      self._row_dots, self.iterate_packed()
     ):
       order.append(slots)
       parts.append(dots)
-    found = np.concatenate(order)
-    at = np.full(self.tiling.topk_ids.size, -1)
-    at[found] = np.arange(len(found))
-    of_slot = bounds.join(parts)[at[at >= 0]].among(at >= 0)
+    slots_in_order = np.concatenate(order)
+    position = np.full(self.tiling.topk_ids.size, -1)
+    position[slots_in_order] = np.arange(len(slots_in_order))
+    of_slot = bounds.join(parts)[position[position >= 0]].among(position >= 0)
     return of_slot.reshape(-1, self.tiling.config.top_k)
 
   def _row_dots(self, part) -> bounds.Bounded:
@@ -229,8 +236,8 @@ class GoldenGrad(golden.Rows):
     epilogue = self.policy.placement == 'epilogue'
     return bounds.row_weight_grad(
       self.policy,
-      self._saved('activation' if epilogue else 'gate_up', rank, lo, hi),
-      self.held('d_activation', rank, lo, hi),
+      self._read_saved('activation' if epilogue else 'gate_up', rank, lo, hi),
+      self.read_source('d_activation', rank, lo, hi),
       self._of_bias(rank, lo, hi),
     )
 
@@ -243,25 +250,25 @@ class GoldenGrad(golden.Rows):
     of_row = np.empty((hi - lo, self.tiling.config.d_model))
     for expert, begin, end in self._experts(rank, lo, hi):
       of_row[begin:end] = self.inputs['b_down'][rank, expert]
-    return self.held('d_expert_out', rank, lo, hi), of_row
+    return self.read_source('d_expert_out', rank, lo, hi), of_row
 
   def _dx(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    if 'd_returned' not in self.captured:
+    if 'd_returned' not in self.captured_tensors:
       return self.total(self._sums, rank, lo, hi)
     return self.combined('dx', 'd_returned', None, rank, lo, hi, self._last)
 
   def _dy(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     return norm_bounds.norm_grad(
       self.policy,
-      self.held('dx', rank, lo, hi),
-      self._saved('y', rank, lo, hi),
+      self.read_source('dx', rank, lo, hi),
+      self._read_saved('y', rank, lo, hi),
       self.inputs['w_norm'][rank],
       self.dtype('dy'),
     )
 
   def _d_w_norm(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     tokens = rank, 0, self.tiling.config.num_tokens
-    dx, y = self.held('dx', *tokens), self._saved('y', *tokens)
+    dx, y = self.read_source('dx', *tokens), self._read_saved('y', *tokens)
     return norm_bounds.gain_grad(self.policy, dx, y)[lo:hi]
 
   @functools.cached_property

@@ -1,50 +1,50 @@
-"""Statistical limits: is a tile's error as spread as rounding would spread it?
+"""Statistical limits: do a tile's errors look like rounding errors?
 
-The worst case lets a sum of n terms err by n u; rounding errs by about the root
-of that.  `bounds` carries the variance V of every element's error, by the
-probabilistic model that it names, and a tile is judged by two numbers:
+In the worst case a sum of n terms has the error n u; typical rounding errors
+are about sqrt(n) u.  `bounds` has the variance V of every element's error in a
+probabilistic model, and a tile is judged by two numbers:
 
 * the root mean square of error / sqrt(V), which is at most about 1;
-* the slope of the error against the golden, which is 0: a factor that is
-  systematically off hides in the first.
+* the slope of the error against the golden, which is about 0: a systematic
+  factor is too small to see in the first.
 
 In storage narrower than float32 a right kernel differs from the oracle of the
 same policy only where a sum in another order crosses a rounding edge.  There
-the tile is judged by how many elements differ.  So is float32 that is made of
-such numbers: elements differ there that are further apart than its own
-roundings bring them.
+the number of differing elements is judged.  The same holds for float32 computed
+from such numbers: elements differ if their distance exceeds the float32
+roundings.
 
-Where float32 stages end in a tensor that is stored narrower, such as y in
-bfloat16, what is off by more than half a spacing was off by that excess before
-it was rounded, at least.  There the tile is judged by the root mean square of
-the excess, and each element by its own:
+If float32 stages end in a tensor that is stored narrower, such as y in
+bfloat16, an error of more than half a spacing was at least as large as the
+excess before rounding.  There the tile is judged by the root mean square of the
+excess, and each element by its own excess:
 
   P(|error| >= r sqrt(V))  <=  2 exp(-r^2 / 2)
 
-of as many elements as a tensor may have.
+for the number of elements of a tensor.
 
-How the limits follow.  Elements fall into groups, independent of one another;
-within one, errors may hang together in any way (rows of y share all that was
-computed before; equal rows err alike).  N is the number of elements over those
-of the largest group.  Under the model an error is sub-Gaussian with its
-variance V, so by Chernoff, and by Jensen inside a group (Boucheron, Lugosi,
+Derivation of the limits.  Elements form groups that are independent of each
+other; errors within a group may be correlated in any way (rows of y share all
+earlier results; equal rows have equal errors).  N is the number of elements
+over the size of the largest group.  In the model an error is sub-Gaussian with
+its variance V, so by Chernoff, and by Jensen inside a group (Boucheron, Lugosi,
 Massart, Concentration Inequalities, 2013, sections 2.2 to 2.4):
 
   P(mean of error^2 / V >= y)  <=  exp(-N (y - 1 - ln y) / 2)
   P(|slope| >= s)              <=  2 exp(-s^2 G / (2 m)),  G = sum g^2 / V
 
-with m elements in a group.  A count of differing elements with the mean M is a
+with m elements in a group.  The number of differing elements, with mean M, is a
 sum of independent parts of at most m each:
 
   P(count >= x)  <=  exp(-(x ln(x / M) - x + M) / m)
 
-Where a share c of the variance may hang together all over a tile, an error is
-the sum of two, and so is its root mean square at most; likewise the slope:
+If a share c of the variance is common to a whole tile, an error is the sum of
+two parts, and the limits of its root mean square and slope add up:
 
   limit = sqrt(1 - c) limit(N, G) + sqrt(c) limit(1, G / all elements)
 
-Each limit is where this falls to the test's share of FALSE_ALARM, so a tile of
-few elements has a wide one.
+Each limit is the value whose probability is the test's share of FALSE_ALARM, so
+a tile of few elements has a wide limit.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import precision
 
-# What a tile, or a tensor, is judged by.
+# The numbers that judge a tile or a tensor, as reports call them.
 _WORDS = dict(
   rms='root mean square of the error',
   slope='slope of the error against the golden',
@@ -68,26 +68,26 @@ _WORDS = dict(
 )
 # Elements of a tensor, at most.
 _MOST_ELEMENTS = 2.0**31
-# That any comparison of a whole run fails by bad luck.
+# Probability that a right kernel fails some comparison of a run.
 FALSE_ALARM = 1e-9
-# Most that a tile is judged by: a root mean square and a slope, of two parts.
+# The most tests of a tile: a root mean square and a slope, each of two parts.
 _NUMBERS, _PARTS = 2, 2
-_STEPS = 60  # of Newton, from above on a convex function: monotone
+_STEPS = 60  # of Newton's method, monotone from above on a convex function
 
 
 def words(number: str) -> str:
-  """Returns what a number of `Judge.shares` is called in a report."""
+  """Returns the name of a number of `Judge.shares` in reports."""
   whole = number.startswith('tensor_')
-  of = ' of the tensor' if whole else ' of a tile'
-  return _WORDS[number.removeprefix('tensor_')] + of
+  suffix = ' of the tensor' if whole else ' of a tile'
+  return _WORDS[number.removeprefix('tensor_')] + suffix
 
 
 def log_share(num_tiles: int, comparisons: int) -> float:
-  """Returns ln(1 / p) of one test's probability to fail by bad luck.
+  """Returns ln(1 / p) of a test's probability p to fail a right kernel.
 
   Args:
     num_tiles: of the tensor.
-    comparisons: tensors that a run judges so, at most.
+    comparisons: the number of tensors that a run judges in this way, at most.
   """
   numbers = _NUMBERS * _PARTS
   tests = comparisons * numbers * (num_tiles + 1)  # and the whole tensor
@@ -96,7 +96,7 @@ def log_share(num_tiles: int, comparisons: int) -> float:
 
 def mean_square_limit(groups: np.ndarray, log_p: float) -> np.ndarray:
   """Returns y `[...]` with groups (y - 1 - ln y) / 2 = log_p, y >= 1."""
-  # Most tiles are of one size.
+  # Most tiles have the same size.
   sizes, of_tile = np.unique(groups, return_inverse=True)
   limits = _mean_square_limits(sizes.astype(np.float64).tobytes(), log_p)
   return limits[of_tile].reshape(np.shape(groups))
@@ -104,10 +104,10 @@ def mean_square_limit(groups: np.ndarray, log_p: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _mean_square_limits(groups: bytes, log_p: float) -> np.ndarray:
-  wanted = 2 * log_p / np.frombuffer(groups)
-  y = 1 + np.sqrt(2 * wanted) + wanted
+  target = 2 * log_p / np.frombuffer(groups)
+  y = 1 + np.sqrt(2 * target) + target
   for _ in range(_STEPS):
-    y = y - (y - 1 - np.log(y) - wanted) / (1 - 1 / y)
+    y = y - (y - 1 - np.log(y) - target) / (1 - 1 / y)
   return y
 
 
@@ -124,22 +124,22 @@ def count_limit(
 ) -> np.ndarray:
   """Returns x `[...]` with x ln(x / mean) - x + mean = alike log_p."""
   mean = np.maximum(mean, np.finfo(np.float64).tiny ** 0.25)
-  wanted = alike * log_p / mean
-  r = 1 + np.sqrt(2 * wanted) + wanted
+  target = alike * log_p / mean
+  r = 1 + np.sqrt(2 * target) + target
   for _ in range(_STEPS):
-    r = r - (r * np.log(r) - r + 1 - wanted) / np.log(r)
+    r = r - (r * np.log(r) - r + 1 - target) / np.log(r)
   return r * mean
 
 
 @dataclasses.dataclass(frozen=True)
 class Independent:
-  """Which elements of a tile err independently.
+  """Which elements of a tile have independent errors.
 
   Attributes:
-    rows: those of different rows do.
-    columns: those of different columns do.
-    pairs: a column may err as one other does: gate's, and up's.
-    common: share of the variance that is no element's own.
+    rows: whether elements of different rows do.
+    columns: whether elements of different columns do.
+    pairs: whether the errors of two columns are correlated: gate's and up's.
+    common: share of the variance that all elements have in common.
   """
 
   rows: bool = True
@@ -148,7 +148,7 @@ class Independent:
   common: float = 0.0
 
   def alike(self, cut: tiles.Cut, first: int, lines: tiles.Lines) -> np.ndarray:
-    """Returns `[b, C]`, elements of a tile that may err as one.
+    """Returns `[b, C]`, the size of the largest group with correlated errors.
 
     Args:
       cut: the rank's tiles.
@@ -169,19 +169,21 @@ class Independent:
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-  """What is added up over the elements of each tile `[b, C]`, or of all.
+  """Sums over the elements of each tile `[b, C]`, or of all tiles.
+
+  Units are standard deviations.
 
   Attributes:
-    elements: how many.
-    alike: of these, how many may err as one.
-    square: of the error, in deviations.
-    product: of error and golden, in deviations.
-    information: square of the golden, in deviations.
-    differing: elements that are not what is expected.
+    elements: number of elements.
+    alike: the size of the largest group with correlated errors.
+    square: sum of squared errors.
+    product: sum of error times golden.
+    information: sum of the golden's squares.
+    differing: number of elements that differ from the expected ones.
     chance: the mean of `differing`.
-    peak: the largest error, in deviations; where `stored_narrower`.
-    counted: whether elements were counted, and errors not looked at.
-    stored_narrower: whether errors are what exceeds one last rounding, which
+    peak: the largest error, if `stored_narrower`.
+    is_count: whether differing elements are counted, in place of errors.
+    stored_narrower: whether errors are the excess over one last rounding, which
       hides slopes.
   """
 
@@ -193,7 +195,7 @@ class Sums:
   differing: np.ndarray | float = 0.0
   chance: np.ndarray | float = 0.0
   peak: np.ndarray | float = 0.0
-  counted: bool = False
+  is_count: bool = False
   stored_narrower: bool = False
 
   def total(self, alike: int) -> 'Sums':
@@ -203,7 +205,7 @@ class Sums:
     return dataclasses.replace(self, **sums, alike=np.asarray(alike), peak=peak)
 
   def __add__(self, other: 'Sums') -> 'Sums':
-    """Returns the sums of both; what errs as one does so in either."""
+    """Returns the sums of both; a group is the larger one of the two."""
     sums = {
       name: getattr(self, name) + getattr(other, name) for name in _SUM_FIELDS
     }
@@ -215,20 +217,20 @@ class Sums:
 _SUM_FIELDS = {f.name for f in dataclasses.fields(Sums)} - {
   'alike',
   'peak',
-  'counted',
+  'is_count',
   'stored_narrower',
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """What the power asks of rows `[rows, C]` of tiles, as `Added` has it.
+  """Sums over rows `[rows, C]` of tiles, from which the power follows.
 
   Attributes:
-    row_square: of the golden.
-    row_information: the same, in deviations.
-    row_variance: the largest.
-    row_largest: `[rows]` of the golden's magnitudes; None: unknown.
+    row_square: sum of the golden's squares.
+    row_information: the same, in standard deviations.
+    row_variance: the largest variance.
+    row_largest: `[rows]`, the golden's largest magnitude; None: unknown.
   """
 
   row_square: np.ndarray
@@ -237,8 +239,8 @@ class Rows:
   row_largest: np.ndarray | None = None
 
   @classmethod
-  def of(cls, cut: tiles.Cut, golden: bounds.Bounded) -> 'Rows':
-    """Returns those of whole rows `[rows, columns]`."""
+  def measure(cls, cut: tiles.Cut, golden: bounds.Bounded) -> 'Rows':
+    """Returns the sums of whole rows `[rows, columns]`."""
     variance = np.maximum(golden.variance, np.finfo(np.float64).tiny)
     square, begin = np.square(golden.value), cut.col_starts[:-1]
     return cls(
@@ -255,12 +257,12 @@ class Judge:
 
   Attributes:
     policy: its activation may have an exp.
-    dtype: what the tensor is stored in.
-    independent: see there.
+    dtype: the storage dtype of the tensor.
+    independent: which elements have independent errors.
     num_tiles: of the tensor, on all ranks.
-    comparisons: tensors that a run judges so, at most.
-    rounds_last: whether nothing before the tensor is stored narrower than
-      float32: a rounding edge that is crossed there moves it by a step.
+    comparisons: the number of tensors that a run judges in this way, at most.
+    rounds_last: whether all tensors before it are stored in float32.  A
+      crossing in an earlier, narrower tensor would move it by a step.
   """
 
   policy: precision.PrecisionPolicy
@@ -273,14 +275,14 @@ class Judge:
   def counts(self, golden: bounds.Bounded) -> bool:
     """Says whether differing elements are counted."""
     is_stored = self.dtype != self.policy.accumulate
-    return golden.crossed is not None or (
+    return golden.crossings is not None or (
       is_stored and not self.stores_narrower(golden)
     )
 
   def stores_narrower(self, golden: bounds.Bounded) -> bool:
-    """Says whether float32 values are rounded once, as they are stored."""
+    """Says whether float32 values are rounded only when they are stored."""
     is_stored = self.dtype != self.policy.accumulate
-    return is_stored and self.rounds_last and golden.crossed is None
+    return is_stored and self.rounds_last and golden.crossings is None
 
   @property
   def _log_p(self) -> float:
@@ -290,7 +292,7 @@ class Judge:
     self,
     cut: tiles.Cut,
     first: int,
-    got: np.ndarray,
+    actual: np.ndarray,
     expected: np.ndarray,
     golden: bounds.Bounded,
   ) -> Sums:
@@ -299,58 +301,58 @@ class Judge:
     Args:
       cut: the rank's tiles.
       first: tile row that the arrays start with.
-      got: `[rows, columns]` float64.
+      actual: `[rows, columns]` float64.
       expected: `[rows, columns]` float64, of the same policy.
       golden: `[rows, columns]`, its value and variance.
     """
-    height = np.diff(cut.starts)[first : cut.row_of(first, len(got))]
+    height = np.diff(cut.starts)[first : cut.row_of(first, len(actual))]
     elements = height[:, None] * np.diff(cut.col_starts)
     lines = cut.lines(golden.value, first)
     alike = self.independent.alike(cut, first, lines)
     if self.counts(golden):
-      differs, chance = self._differ(got, expected, golden)
+      differs, chance = self._differ(actual, expected, golden)
       return Sums(
         elements,
         alike,
         differing=cut.count(differs, first),
         chance=cut.sum(chance, first),
-        counted=True,
+        is_count=True,
       )
-    return self._of_errors(cut, first, got, golden, elements, alike)
+    return self._of_errors(cut, first, actual, golden, elements, alike)
 
-  def sums_of(self, cut: tiles.Cut, tile_rows: range, added: Any) -> Sums:
-    """Returns the sums of whole tile rows, where errors were added up."""
+  def sums_of(self, cut: tiles.Cut, tile_rows: range, native_sums: Any) -> Sums:
+    """Returns the sums of whole tile rows from those of `chunk_sums`."""
     first = tile_rows.start
     height = np.diff(cut.starts)[first : tile_rows.stop]
-    lines = tiles.Lines(added.by_row, added.by_column)
+    lines = tiles.Lines(native_sums.by_row, native_sums.by_column)
     return Sums(
       height[:, None] * np.diff(cut.col_starts),
       self.independent.alike(cut, first, lines),
-      square=added.square,
-      product=added.product,
-      information=added.information,
+      square=native_sums.square,
+      product=native_sums.product,
+      information=native_sums.information,
     )
 
-  def _differ(self, got, expected, golden) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which elements differ, and how likely each was to."""
-    if golden.crossed is not None:
+  def _differ(self, actual, expected, golden) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which elements differ, and the probability of each to differ."""
+    if golden.crossings is not None:
       alone = mean_square_limit(np.array(1.0), self._log_p)
-      near = np.square(got - expected) <= alone * golden.variance
-      return ~near, np.minimum(golden.crossed, 1)
+      near = np.square(actual - expected) <= alone * golden.variance
+      return ~near, np.minimum(golden.crossings, 1)
     spacing = 2 * ulp.half_spacing(np.abs(expected), self.dtype)
-    return got != expected, np.minimum(golden.distance() / spacing, 1)
+    return actual != expected, np.minimum(golden.distance() / spacing, 1)
 
-  def _of_errors(self, cut, first, got, golden, elements, alike) -> Sums:
-    # Sums of nothing do not err.
+  def _of_errors(self, cut, first, actual, golden, elements, alike) -> Sums:
+    # Empty sums have no variance.
     narrower = self.stores_narrower(golden)
     variance = np.square(golden.distance()) if narrower else golden.variance
     variance = np.maximum(variance, np.finfo(np.float64).tiny)
     scale = 1 / np.sqrt(variance)
-    # What is wrong may be infinitely so.
+    # A wrong element may have an infinite error.
     with np.errstate(over='ignore', invalid='ignore'):
       value = golden.value * scale
       if narrower:
-        excess = self._excess(got, golden) * scale
+        excess = self._excess(actual, golden) * scale
         return Sums(
           elements,
           alike,
@@ -359,7 +361,7 @@ class Judge:
           information=cut.sum(np.square(value), first),
           stored_narrower=True,
         )
-      error = (got - golden.value) * scale
+      error = (actual - golden.value) * scale
       return Sums(
         elements,
         alike,
@@ -374,40 +376,40 @@ class Judge:
       return golden
     return dataclasses.replace(golden, variance=np.square(golden.distance()))
 
-  def _excess(self, got: np.ndarray, golden: bounds.Bounded) -> np.ndarray:
-    """Returns `[rows, columns]`, errors less half of what storing may move.
+  def _excess(self, actual: np.ndarray, golden: bounds.Bounded) -> np.ndarray:
+    """Returns `[rows, columns]`, errors less half a spacing of storage.
 
-    The spacing is that of the larger of both values: one that crosses a power
-    of two was rounded in the wider binade, or came from it.
+    The spacing is that of the larger value: if the two have a power of two
+    between them, one was rounded in the wider binade.
     """
-    size = np.maximum(np.abs(got), np.abs(golden.value))
+    size = np.maximum(np.abs(actual), np.abs(golden.value))
     size = np.where(np.isfinite(size), size, np.abs(golden.value))
     half = ulp.half_spacing(size, self.dtype)
-    error = np.abs(got - golden.value)
+    error = np.abs(actual - golden.value)
     return np.where(np.isnan(error), np.inf, np.maximum(error - half, 0.0))
 
   def marked(
     self,
-    got: np.ndarray,
+    actual: np.ndarray,
     expected: np.ndarray,
     golden: bounds.Bounded,
   ) -> np.ndarray:
     """Returns `[rows, columns]` bool, elements that stand out."""
-    if golden.crossed is not None:
-      return self._differ(got, expected, golden)[0]
+    if golden.crossings is not None:
+      return self._differ(actual, expected, golden)[0]
     if self.counts(golden):  # A right kernel crosses one edge, or none.
       spacing = 2 * ulp.half_spacing(np.abs(expected), self.dtype)
-      return ~(np.abs(got - expected) <= spacing)
+      return ~(np.abs(actual - expected) <= spacing)
     assert golden.variance is not None
     if self.stores_narrower(golden):
       reach = self._peak_limit * golden.distance()
-      return self._excess(got, golden) > reach
+      return self._excess(actual, golden) > reach
     alone = mean_square_limit(np.array(1.0), self._log_p)
-    return np.square(got - golden.value) > alone * golden.variance
+    return np.square(actual - golden.value) > alone * golden.variance
 
   def shares(self, sums: Sums) -> dict[str, np.ndarray]:
-    """Returns for each number what its limit is used of."""
-    if sums.counted:
+    """Returns each number over its limit."""
+    if sums.is_count:
       limit = count_limit(sums.chance, sums.alike, self._log_p)
       return dict(differing=sums.differing / limit)
     rms, slope_of = self._limits_of_errors(sums)
@@ -426,27 +428,28 @@ class Judge:
     first: int = 0,
     rows: Any = None,
   ) -> power.Power:
-    """Returns what tiles, or with no `cut` a tensor, would have seen.
+    """Returns the power of tiles, or of a tensor if `cut` is None.
 
-    In deviations an error in a tile must be as long as the limit of the root
-    mean square allows, and as what is right may be of the other sign.
+    In standard deviations, a detectable error of a tile is as long as the limit
+    of the root mean square plus the right errors, which may have the other
+    sign.
     """
-    if sums.counted:
+    if sums.is_count:
       return power.Power()
     rms, slope_of = self._limits_of_errors(sums)
-    off = rms * np.sqrt(sums.elements) + np.sqrt(sums.square)
+    length = rms * np.sqrt(sums.elements) + np.sqrt(sums.square)
     with np.errstate(divide='ignore', invalid='ignore'):
       by_slope = slope_of + np.abs(sums.product) / sums.information
-      by_size = off / np.sqrt(sums.information)
+      by_size = length / np.sqrt(sums.information)
       if sums.stored_narrower:
-        seen = by_size + self._rounding
+        detectable = by_size + self._rounding
       else:
-        seen = np.minimum(by_slope, by_size)
-    seen = np.where(sums.information == 0, np.inf, seen)
-    whole = float(np.min(seen, initial=np.inf))
+        detectable = np.minimum(by_slope, by_size)
+    detectable = np.where(sums.information == 0, np.inf, detectable)
+    whole = float(np.min(detectable, initial=np.inf))
     if cut is None or rows is None or not rows.row_square.size:
       return power.Power(whole=whole)
-    element, row = self._of_rows(off, cut, first, rows)
+    element, row = self._of_rows(length, cut, first, rows)
     if sums.stored_narrower:
       element = min(element, self._find_peak_power(cut, rows))
       row += self._rounding
@@ -454,15 +457,15 @@ class Judge:
 
   @property
   def _peak_limit(self) -> float:
-    """Deviations that no right element is off, but by bad luck.
+    """The largest error of a right element, in standard deviations.
 
-    One more is what exp, erf or tanh may be off in one direction.
+    One deviation is for errors of exp, erf or tanh that have one sign.
     """
     log_p = self._log_p + np.log(2 * _MOST_ELEMENTS)
     return float(np.sqrt(2 * log_p)) + bool(bounds.drift(self.policy))
 
   def _find_peak_power(self, cut: tiles.Cut, rows: Any) -> float:
-    """Returns the error of an element that is seen by itself, as `Power`."""
+    """Returns the detectable error of a single element, see `Power`."""
     square = rows.row_square.sum(axis=1)
     size = np.sqrt(square / cut.col_starts[-1])
     deviation = np.sqrt(rows.row_variance.max(axis=1))
@@ -472,23 +475,25 @@ class Judge:
 
   @property
   def _rounding(self) -> float:
-    """Relative error of the last rounding: two, what is right and is wrong."""
+    """Relative error of the last rounding, of the right and the wrong value."""
     return 2 * ulp.unit_roundoff(self.dtype)
 
-  def _of_rows(self, off, cut, first, rows) -> tuple[float, float]:
-    """Returns what is seen of an element and of a row of tiles `[b, C]`."""
-    heights = np.diff(cut.starts)[first : first + len(off)]
-    off = np.repeat(off, heights, axis=0)
+  def _of_rows(self, length, cut, first, rows) -> tuple[float, float]:
+    """Returns the detectable errors of an element and of a row, of tiles."""
+    heights = np.diff(cut.starts)[first : first + len(length)]
+    length = np.repeat(length, heights, axis=0)
     square = rows.row_square.sum(axis=1, keepdims=True)
     size = np.sqrt(square / cut.col_starts[-1])
     with np.errstate(divide='ignore', invalid='ignore'):
-      wide = off * np.sqrt(rows.row_variance)
+      wide = length * np.sqrt(rows.row_variance)
       element = np.where(size > 0, wide / size, 0.0).max()
-      least = (off / np.sqrt(rows.row_information)).min(axis=1)
-    return float(element), float(least[np.isfinite(least)].max(initial=0.0))
+      smallest = (length / np.sqrt(rows.row_information)).min(axis=1)
+    return float(element), float(
+      smallest[np.isfinite(smallest)].max(initial=0.0)
+    )
 
   def _limits_of_errors(self, sums: Sums) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the limits of root mean square and slope, where errors count."""
+    """Returns the limits of root mean square and slope, both parts."""
     rms, slope_of = self._limits(sums, sums.alike)
     if self.independent.common:
       # The part in common is one group.

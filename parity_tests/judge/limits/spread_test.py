@@ -36,27 +36,27 @@ class TestLimits:
 
   @pytest.mark.parametrize('groups', (1, 4, 100))
   def test_mean_square_is_rarely_above(self, groups):
-    drawn = np.random.default_rng(groups).standard_normal((100_000, groups))
+    samples = np.random.default_rng(groups).standard_normal((100_000, groups))
     limit = spread.mean_square_limit(np.array(groups), np.log(100))
 
-    above = (np.square(drawn).mean(axis=1) >= limit).mean()
+    above = (np.square(samples).mean(axis=1) >= limit).mean()
 
     # Chernoff is not wasteful either.
     assert 0.01 / 50 < above < 0.01
 
   @pytest.mark.parametrize('mean', (0.01, 1.0, 50.0))
   def test_count_is_rarely_above(self, mean):
-    drawn = np.random.default_rng(3).poisson(mean, 100_000)
+    samples = np.random.default_rng(3).poisson(mean, 100_000)
     limit = spread.count_limit(np.array(mean), np.array(1.0), np.log(100))
 
-    assert (drawn >= limit).mean() < 0.01
+    assert (samples >= limit).mean() < 0.01
     assert limit < mean + 4 * np.sqrt(mean) + 6
 
   def test_slope_is_rarely_above(self):
-    drawn = np.random.default_rng(4).standard_normal(100_000) / np.sqrt(8)
+    samples = np.random.default_rng(4).standard_normal(100_000) / np.sqrt(8)
     limit = spread.slope_limit(np.array(8.0), np.array(1.0), np.log(100))
 
-    assert 0.01 / 20 < (np.abs(drawn) >= limit).mean() < 0.01
+    assert 0.01 / 20 < (np.abs(samples) >= limit).mean() < 0.01
 
   def test_a_whole_run_has_the_false_alarm_that_is_stated(self):
     # 23 comparisons, two numbers of two parts each, tiles and the tensor.
@@ -68,9 +68,9 @@ class TestLimits:
     judges = [_judge(F32, comparisons=number) for number in (1, 64)]
     sums = spread.Sums(np.array(100), np.array(1), square=np.array(100.0))
 
-    few, many = (float(judge.shares(sums)['rms']) for judge in judges)
+    few, share_of_64 = (float(judge.shares(sums)['rms']) for judge in judges)
 
-    assert many < few
+    assert share_of_64 < few
 
   def test_a_part_in_common_widens_the_limits(self):
     sums = spread.Sums(
@@ -84,8 +84,8 @@ class TestLimits:
     for number in ('rms', 'slope'):
       assert apart[number] > common[number] > all_[number]
     # All in common: one group, as if there were one element.
-    one = dataclasses.replace(sums, alike=np.array(1000))
-    assert all_['rms'] == pytest.approx(_judge(F32).shares(one)['rms'])
+    one_group = dataclasses.replace(sums, alike=np.array(1000))
+    assert all_['rms'] == pytest.approx(_judge(F32).shares(one_group)['rms'])
 
   def test_gate_and_up_of_a_feature_count_as_one(self):
     cut = tiles.cut_tokens(8, 8, 4, 4)
@@ -136,13 +136,13 @@ class TestAFalseAlarmIsShared:
       verdicts.check_each_once([row, other, row])
 
 
-def _shares(policy, rows, weights, got, golden=None):
+def _shares(policy, rows, weights, actual, golden=None):
   """Returns what one tile `[n, y]` uses of each limit."""
   golden = golden or bounds.gemm(policy, bounds.exact(rows), weights)
   judge = _judge(policy)
-  cut = tiles.cut_tokens(*(n for n in got.shape for _ in range(2)))
+  cut = tiles.cut_tokens(*(n for n in actual.shape for _ in range(2)))
   expected = golden.value.astype(ulp.storage_dtype(policy.storage))
-  wide = (a.astype(np.float64) for a in (got, expected))
+  wide = (a.astype(np.float64) for a in (actual, expected))
   return {
     name: float(share.max())
     for name, share in judge.shares(judge.sums(cut, 0, *wide, golden)).items()
@@ -176,9 +176,9 @@ def test_every_order_of_a_sum_is_inside(policy, depth, kind):
   rows, weights = _operands(depth, policy, kind)
   wide = [a.astype(np.float32) for a in (rows, weights)]
   for name, order in trial.ORDERS.items():
-    got = order(*wide).astype(ulp.storage_dtype(policy.storage))
+    actual = order(*wide).astype(ulp.storage_dtype(policy.storage))
 
-    assert max(_shares(policy, rows, weights, got).values()) < 1, name
+    assert max(_shares(policy, rows, weights, actual).values()) < 1, name
 
 
 @pytest.mark.parametrize('depth', (64, 1024, 16384))
@@ -232,12 +232,14 @@ _BY_TENSOR = ('silu 1e-4 off, f16', 'routing weights in f16')
 @pytest.mark.parametrize('wrong', _WRONG)
 @pytest.mark.few(5)
 def test_wrong_layers_that_return_only_y_fail(wrong):
-  policy, how = _WRONG[wrong]
-  made = trial.draw(SMALL, policy, 0)
-  same = trial.Kernel(trial.pairwise).results(made)
+  policy, mistake = _WRONG[wrong]
+  layer_inputs = trial.draw(SMALL, policy, 0)
+  right_results = trial.Kernel(trial.pairwise).results(layer_inputs)
 
-  y = trial.Kernel(**how).results(made)
-  result = trial.judge_results(made, y, same)['y', verdicts.SPREAD_RULE]
+  y = trial.Kernel(**mistake).results(layer_inputs)
+  result = trial.judge_results(layer_inputs, y, right_results)[
+    'y', verdicts.SPREAD_RULE
+  ]
 
   assert result.verdict == verdicts.FAIL
   assert result.tiles == 4
@@ -264,24 +266,28 @@ _POLICIES = {
 )
 @pytest.mark.few(4)
 def test_right_layers_that_return_only_results_pass(policy, backward, order):
-  made, same = _bench(policy, backward)
+  layer_inputs, right_results = _bench(policy, backward)
 
-  got = trial.Kernel(trial.ORDERS[order]).results(made, backward)
-  found = trial.judge_results(made, got, same)
+  actual = trial.Kernel(trial.ORDERS[order]).results(layer_inputs, backward)
+  results_by_rule = trial.judge_results(layer_inputs, actual, right_results)
 
-  assert {r.verdict for r in found.values()} == {verdicts.PASS}
+  assert {r.verdict for r in results_by_rule.values()} == {verdicts.PASS}
   # Each has a row, and no limit is so wide that all would pass.
-  for name in got:
-    assert found[name, verdicts.SPREAD_RULE].values['error_of_bound'] < 0.6
+  for name in actual:
+    assert (
+      results_by_rule[name, verdicts.SPREAD_RULE].values['error_of_bound'] < 0.6
+    )
 
 
 @functools.cache
 def _bench(policy, backward):
   """Returns inputs of a layer, and what a right kernel returns."""
-  made = trial.draw(SMALL, _POLICIES[policy], 1)
+  layer_inputs = trial.draw(SMALL, _POLICIES[policy], 1)
   if backward:
-    made = trial.with_saved(made)
-  return made, trial.Kernel(trial.pairwise).results(made, backward)
+    layer_inputs = trial.with_saved(layer_inputs)
+  return layer_inputs, trial.Kernel(trial.pairwise).results(
+    layer_inputs, backward
+  )
 
 
 _SLOPE = ('dx', 'd_w_gate_up')
@@ -320,21 +326,21 @@ _WRONG_GRADS = {
 )
 @pytest.mark.few(4)
 def test_wrong_gradients_fail_each_alone(wrong, placement):
-  policy, how, *reached = _WRONG_GRADS[wrong]
-  names = reached[precision.LAUNCHED_PLACEMENTS.index(placement)]
-  made, same = _bench(f'{policy.storage}-{placement}', True)
+  policy, mistake, *reached_names = _WRONG_GRADS[wrong]
+  names = reached_names[precision.LAUNCHED_PLACEMENTS.index(placement)]
+  layer_inputs, right_results = _bench(f'{policy.storage}-{placement}', True)
 
-  got = trial.Kernel(**how).results(made, backward=True)
-  found = trial.judge_results(made, got, same)
+  actual = trial.Kernel(**mistake).results(layer_inputs, backward=True)
+  results_by_rule = trial.judge_results(layer_inputs, actual, right_results)
 
   for name in _GRADS:
-    result = found[name, verdicts.SPREAD_RULE]
+    result = results_by_rule[name, verdicts.SPREAD_RULE]
     assert result.verdict == (
       verdicts.FAIL if name in names else verdicts.PASS
     ), name
     if name in names:
       # silu alone enters but the columns of up, its slope those of gate.
-      half = name == 'd_w_gate_up' and {'silu', 'slope'} & how.keys()
+      half = name == 'd_w_gate_up' and {'silu', 'slope'} & mistake.keys()
       assert result.failed_tiles >= result.tiles // (2 if half else 1), name
 
 
@@ -378,15 +384,21 @@ def test_silu_that_overflows_fails_on_the_default_inputs_alone(wrong):
   assert not _fails(wrong, _bench('float32-combine', True)[0])
 
 
-def _fails(wrong, made):
+def _fails(wrong, layer_inputs):
   kernel = trial.Kernel(**_OVERFLOWS[wrong])
   if 'slope_of' in _OVERFLOWS[wrong]:
-    grads = kernel.results(made, backward=True)
-    found = trial.judge_results(made, {'d_w_gate_up': grads['d_w_gate_up']})
+    grads = kernel.results(layer_inputs, backward=True)
+    results_by_rule = trial.judge_results(
+      layer_inputs, {'d_w_gate_up': grads['d_w_gate_up']}
+    )
   else:
-    stages = kernel.forward(made.config, made.policy, made.arrays)
-    found = trial.judge_stages(made, stages)
-  return any(result.verdict == verdicts.FAIL for result in found.values())
+    stages = kernel.forward(
+      layer_inputs.config, layer_inputs.policy, layer_inputs.arrays
+    )
+    results_by_rule = trial.judge_stages(layer_inputs, stages)
+  return any(
+    result.verdict == verdicts.FAIL for result in results_by_rule.values()
+  )
 
 
 @functools.cache

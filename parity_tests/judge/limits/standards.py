@@ -1,24 +1,24 @@
-"""Published acceptance rules: what the records of records.toml mean.
+"""Published acceptance rules: the meaning of the records of records.toml.
 
 Three values meet at every element: a (candidate), g (golden, float64) and
 b (benchmark, the oracle in the candidate's own dtype).  A record says which
-elements disagree, how errors are summed up, and what is too much:
+elements mismatch, how errors are aggregated, and their limits:
 
     error           |a - g|
     relative error  |a - g| / (|g| + 1e-7)
     tolerance       E where |g| < T, else atol + rtol * max(|g|, floor), or the
-                    larger of these two terms where the record says so
+                    larger of these two terms if the record says so
     mismatch        error > tolerance, and error > the type's rounding bound
 
-The last clause is `excuse_rounding`.  Every one of these texts wants to tell a
-bug from what the type can hold (cann-bench says so in these words), but a rule
-with fixed numbers cannot where terms cancel: there a correct kernel has any
-relative error.  `bounds` knows what the type can hold at each element, so
-in the records of the default set an error within that bound never counts as a
-mismatch or a maximum, nor turns a vector.  The means (mere, rmse) have no such
-clause: they average every error.  The records named `*_letter` have none at
-all: the printed numbers only.  The floor under a ratio of rmse is meant for
-values of order one, and is as much larger as their root mean square is.
+The last clause is `excuse_rounding`.  All these rules want to separate bugs
+from the precision of the type (cann-bench says so), but fixed numbers cannot
+where terms cancel: there a right kernel may have any relative error.  `bounds`
+has the rounding bound of each element.  In the default records an error within
+that bound never counts as a mismatch or for a maximum or a cosine.  The means
+(mere, rmse) have no such clause: they average every error.  The records named
+`*_letter` have no such clause at all, only the printed numbers.  The floor of a
+ratio of rmse is meant for values of order one, and scales with their root mean
+square.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,23 +36,23 @@ from hpmoe.parity_tests.judge.limits import chunk_sums
 FLOAT32, BFLOAT16, FLOAT16 = 'float32', 'bfloat16', 'float16'
 _RELATIVE_EPS = 1e-7
 
-# Where a rule looks.
+# The elements that a rule reads.
 ALL, NORMAL, SMALL, CANCEL = 'all', 'normal', 'small', 'cancel'
 
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-  """What one element may be off, for one dtype.
+  """The tolerance of one element, for one dtype.
 
   Attributes:
     rtol: share of the golden's magnitude.
     atol: absolute part.
-    floor: least magnitude that `rtol` is taken of.
-    small: T, magnitudes below it are "small"; 0 if the rule has no such idea.
-    small_error: E, absolute tolerance there.
-    cancel: where |a| and |g| lie below it and the element is not small, it is
-      a cancellation position; 0 if the rule has no such idea.
-    takes_larger: 1 if an error within atol or within rtol is right; 0: within
+    floor: the smallest magnitude that `rtol` multiplies.
+    small: T, magnitudes below it are "small"; 0: the rule has no such limit.
+    small_error: E, absolute tolerance of small elements.
+    cancel: an element that is not small is a cancellation position if |a| and
+      |g| are below this; 0: the rule has no such limit.
+    takes_larger: 1: the tolerance is the larger of the atol and rtol terms; 0:
       their sum.
   """
 
@@ -72,9 +72,9 @@ class Rule:
   Attributes:
     metric: one of `METRICS`.
     limit: by dtype.
-    region: the elements it looks at.
-    ratio: the metric is divided by the benchmark's own, which is floored.
-    floor: by dtype, least denominator of a ratio.
+    region: the elements that it reads.
+    ratio: whether the metric is divided by the benchmark's metric.
+    floor: by dtype, the smallest denominator of a ratio.
   """
 
   metric: str
@@ -85,8 +85,8 @@ class Rule:
 
   def text(self, dtype: str, floor: float | None = None) -> str:
     floor = self.floor.get(dtype) if floor is None else floor
-    over = f' / max(benchmark, {floor:g})' if self.ratio else ''
-    return f'{self.metric}[{self.region}]{over} <= {self.limit[dtype]:g}'
+    ratio_text = f' / max(benchmark, {floor:g})' if self.ratio else ''
+    return f'{self.metric}[{self.region}]{ratio_text} <= {self.limit[dtype]:g}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,18 +94,18 @@ class Standard:
   """One published acceptance rule.
 
   Attributes:
-    name: what reports and `--standard` call it.
+    name: its name in reports and of `--standard`.
     version: of the source text.
     source: where it is published.
     scope: what its authors judge with it.
-    reading: how unclear words were read, and where we part from the letter.
+    reading: how we read unclear passages, and where we differ from the text.
     tolerance: by dtype.
     rules: all clauses must hold; a clause holds if any of its rules does.
     layer: whether it also judges a whole pass: the fused layer, x to y, and
-      stages made of tensors that were not returned.  The others are meant for
-      one operator; there the layer must lie within its rounding bound.
+      stages whose inputs were not returned.  Other records are meant for one
+      operator; there the layer must be within its rounding bound.
     excuse_rounding: see the module.
-    default: whether a check uses it unasked.
+    default: whether a check uses it by default.
   """
 
   name: str
@@ -119,7 +119,7 @@ class Standard:
   excuse_rounding: bool = True
   default: bool = False
 
-  def has(self, dtype: str) -> bool:
+  def supports(self, dtype: str) -> bool:
     """Says whether it has numbers for a dtype."""
     return dtype in self.tolerance
 
@@ -133,8 +133,8 @@ class Elements:
     golden: g.
     bound: the type's rounding bound around g.
     benchmark: b.
-    defined: `[...]` bool, where the golden is finite; elsewhere g is 0.  True
-      stands for everywhere.
+    defined: `[...]` bool, where the golden is finite; elsewhere g is 0.  True:
+      everywhere.
   """
 
   actual: np.ndarray
@@ -157,15 +157,15 @@ class Elements:
     return int(np.size(self.actual) - np.isfinite(self.actual).sum())
 
   @functools.cached_property
-  def raw(self) -> 'Off':
-    return Off(self.actual, self.golden, self.size, self.bound)
+  def raw(self) -> 'Deviation':
+    return Deviation(self.actual, self.golden, self.size, self.bound)
 
   @functools.cached_property
-  def finite(self) -> 'Off':
-    """With 0 for what is not finite: it would hide what others say in a sum."""
+  def finite(self) -> 'Deviation':
+    """With 0 for values that are not finite, which would hide all others."""
     if not self.num_not_finite:
       return self.raw
-    return Off(
+    return Deviation(
       np.where(np.isfinite(self.actual), self.actual, 0.0),
       self.golden,
       self.size,
@@ -173,14 +173,14 @@ class Elements:
     )
 
   @functools.cached_property
-  def beside(self) -> 'Off':
-    return Off(self.benchmark, self.golden, self.size, self.bound)
+  def beside(self) -> 'Deviation':
+    return Deviation(self.benchmark, self.golden, self.size, self.bound)
 
 
-class Off:
-  """How far values `[...]` are off the golden.
+class Deviation:
+  """Errors of values `[...]` against the golden.
 
-  It holds no `Elements`, which hold it: memory must not wait for a collector.
+  It has no reference to its `Elements`: a cycle would delay their deallocation.
   """
 
   def __init__(
@@ -202,17 +202,17 @@ class Off:
     return self.error / (self._size + _RELATIVE_EPS)
 
   @functools.cached_property
-  def within(self) -> np.ndarray:
+  def is_within(self) -> np.ndarray:
     return self.error <= self._bound
 
   @functools.cached_property
   def all_within(self) -> bool:
-    """Whether rounding explains every error, as it most often does."""
-    return bool(self.within.all())
+    """Whether rounding explains every error, which is the usual case."""
+    return bool(self.is_within.all())
 
 
-class _Seen:
-  """One chunk as a standard sees it, each thing computed once."""
+class _ChunkView:
+  """One chunk under the rules of a standard; each result is computed once."""
 
   def __init__(self, standard: Standard, dtype: str, e: Elements):
     self.standard, self.e = standard, e
@@ -233,23 +233,23 @@ class _Seen:
       limit = np.maximum(limit, self.e.bound)
     return limit
 
-  def mismatches(self, off: Off) -> np.ndarray:
-    """Returns `[...]` bool, values that break the tolerance.
+  def mismatches(self, deviation: Deviation) -> np.ndarray:
+    """Returns `[...]` bool, values that exceed the tolerance.
 
-    A value that is not finite where the golden is always does.
+    A value that is not finite always does if the golden is finite.
     """
-    if id(off) not in self._mismatches:
-      # What is excused is within any tolerance: it need not be computed.
-      if self.excuses_all(off):
-        broken = np.zeros(off.error.shape, bool)
+    if id(deviation) not in self._mismatches:
+      # Excused values are within any tolerance: it need not be computed.
+      if self.excuses_all(deviation):
+        is_broken = np.zeros(deviation.error.shape, bool)
       else:
-        broken = ~(off.error <= self._limit)
-      self._mismatches[id(off)] = broken
-    return self._mismatches[id(off)]
+        is_broken = ~(deviation.error <= self._limit)
+      self._mismatches[id(deviation)] = is_broken
+    return self._mismatches[id(deviation)]
 
-  def excuses_all(self, off: Off) -> bool:
-    """Says whether no value counts, since rounding explains each."""
-    return self.standard.excuse_rounding and off.all_within
+  def excuses_all(self, deviation: Deviation) -> bool:
+    """Says whether no value counts, as rounding explains each."""
+    return self.standard.excuse_rounding and deviation.all_within
 
   def region(self, region: str) -> np.ndarray | None:
     """Returns `[...]` bool, or None for all elements."""
@@ -264,11 +264,13 @@ class _Seen:
       self._masks |= masks
     return self._masks[region]
 
-  def excused(self, off: Off, values: np.ndarray, by) -> np.ndarray:
-    """Returns values, `by` in place of those that rounding explains."""
+  def excused(
+    self, deviation: Deviation, values: np.ndarray, replacement
+  ) -> np.ndarray:
+    """Returns values; `replacement` replaces those that rounding explains."""
     if not self.standard.excuse_rounding:
       return values
-    return np.where(off.within, by, values)
+    return np.where(deviation.is_within, replacement, values)
 
 
 def _pick(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
@@ -280,14 +282,14 @@ def _size(values: np.ndarray, mask: np.ndarray | None) -> int:
 
 
 class Metric(NamedTuple):
-  """How a number is made from chunks.
+  """How a number is computed from chunks.
 
   Attributes:
-    partial: of a chunk: (seen, values' errors, mask) -> array.
-    total: what merged partials come to.
+    partial: (view, deviation, mask) of a chunk -> array.
+    total: merged partials -> the number.
     merge: np.add or np.maximum, of two partials.
-    right: as `partial`, of a region whose errors rounding explains, and 1 for
-      the benchmark's or 0.
+    right: as `partial`, of (a region whose errors rounding explains, 0 for the
+      candidate or 1 for the benchmark).
   """
 
   partial: Callable[..., np.ndarray]
@@ -300,42 +302,44 @@ def _mean(values: np.ndarray) -> np.ndarray:
   return np.array([values.sum(), values.size], np.float64)
 
 
-def _over(p: np.ndarray) -> float:
+def _divide(p: np.ndarray) -> float:
   return p[0] / p[1] if p[1] else 0.0
 
 
-def _mere(seen, off, mask):
-  return _mean(_pick(off.relative, mask))
+def _mere(view, deviation, mask):
+  return _mean(_pick(deviation.relative, mask))
 
 
-def _rmse(seen, off, mask):
-  golden = _pick(seen.e.golden, mask)
-  return np.append(_mean(np.square(_pick(off.error, mask))), golden @ golden)
+def _rmse(view, deviation, mask):
+  golden = _pick(view.e.golden, mask)
+  return np.append(
+    _mean(np.square(_pick(deviation.error, mask))), golden @ golden
+  )
 
 
-def _worst(seen, off, mask, of: str):
-  if seen.excuses_all(off):
+def _worst(view, deviation, mask, field: str):
+  if view.excuses_all(deviation):
     return np.zeros(1)
-  worst = _pick(seen.excused(off, getattr(off, of), 0.0), mask)
+  worst = _pick(view.excused(deviation, getattr(deviation, field), 0.0), mask)
   return np.array([worst.max(initial=0.0)])
 
 
-_mare = functools.partial(_worst, of='relative')
-_max_abs = functools.partial(_worst, of='error')
+_mare = functools.partial(_worst, field='relative')
+_max_abs = functools.partial(_worst, field='error')
 
 
-def _count(seen, off, mask):
-  if seen.excuses_all(off):
-    return np.array([0, _size(off.error, mask)], np.float64)
-  return _mean(_pick(seen.mismatches(off), mask))
+def _count(view, deviation, mask):
+  if view.excuses_all(deviation):
+    return np.array([0, _size(deviation.error, mask)], np.float64)
+  return _mean(_pick(view.mismatches(deviation), mask))
 
 
-def _products(seen, off, mask):
-  if seen.excuses_all(off):
-    g = _pick(seen.e.golden, mask)
+def _products(view, deviation, mask):
+  if view.excuses_all(deviation):
+    g = _pick(view.e.golden, mask)
     return np.full(3, g @ g)
-  a = _pick(seen.excused(off, off.values, seen.e.golden), mask)
-  g = _pick(seen.e.golden, mask)
+  a = _pick(view.excused(deviation, deviation.values, view.e.golden), mask)
+  g = _pick(view.e.golden, mask)
   return np.array([a @ g, a @ a, g @ g])
 
 
@@ -367,18 +371,18 @@ def _golden_products(region, i) -> np.ndarray:
 
 METRICS = {
   'mere': Metric(
-    _mere, _over, np.add, lambda r, i: _pair(r.relative[i], r.count)
+    _mere, _divide, np.add, lambda r, i: _pair(r.relative[i], r.count)
   ),
   'mare': Metric(_mare, lambda p: p[0], np.maximum, _no_worst),
   'rmse': Metric(
     _rmse,
-    lambda p: np.sqrt(_over(p)),
+    lambda p: np.sqrt(_divide(p)),
     np.add,
     lambda r, i: _pair(r.square[i], r.count, r.golden_square),
   ),
   'max_abs': Metric(_max_abs, lambda p: p[0], np.maximum, _no_worst),
   'mismatches': Metric(_count, lambda p: p[0], np.add, _no_mismatch),
-  'mismatch_share': Metric(_count, _over, np.add, _no_mismatch),
+  'mismatch_share': Metric(_count, _divide, np.add, _no_mismatch),
   'cosine_loss': Metric(_products, _cosine_loss, np.add, _golden_products),
   'calc_diff': Metric(_products, _calc_diff, np.add, _golden_products),
 }
@@ -415,14 +419,14 @@ class Judge:
     """Takes a chunk in; returns `[...]` bool, its mismatches."""
     # A wrong infinity or NaN is a mismatch, and no part of any sum.
     self.not_finite += e.num_not_finite
-    seen = _Seen(self.standard, self._dtype, e)
+    view = _ChunkView(self.standard, self._dtype, e)
     with np.errstate(over='ignore', invalid='ignore'):
       for rule in self._rules:
         counts = METRICS[rule.metric].partial is _count
-        self._take(rule, False, seen, e.raw if counts else e.finite)
+        self._take(rule, False, view, e.raw if counts else e.finite)
         if rule.ratio:
-          self._take(rule, True, seen, e.beside)
-      return seen.mismatches(e.raw)
+          self._take(rule, True, view, e.beside)
+      return view.mismatches(e.raw)
 
   @property
   def thresholds(self) -> chunk_sums.Thresholds | None:
@@ -435,15 +439,17 @@ class Judge:
     pair = self.thresholds
     for rule in self._rules:
       place = None if pair is None else _PLACES.get(rule.region)
-      region = regions.of(pair or (0.0, 0.0), place)
+      region = regions.select(pair or (0.0, 0.0), place)
       right = METRICS[rule.metric].right
       self._merge(rule, False, right(region, 0))
       if rule.ratio:
         self._merge(rule, True, right(region, 1))
 
-  def _take(self, rule, of_benchmark, seen: _Seen, off: Off) -> None:
+  def _take(
+    self, rule, of_benchmark, view: _ChunkView, deviation: Deviation
+  ) -> None:
     metric = METRICS[rule.metric]
-    new = metric.partial(seen, off, seen.region(rule.region))
+    new = metric.partial(view, deviation, view.region(rule.region))
     self._merge(rule, of_benchmark, new)
 
   def _merge(self, rule, of_benchmark: bool, new: np.ndarray) -> None:
@@ -453,15 +459,15 @@ class Judge:
     self._partials[key] = new if old is None else merge(old, new)
 
   def _number(self, rule: Rule) -> int:
-    return next(i for i, one in enumerate(self._rules) if one is rule)
+    return next(i for i, other in enumerate(self._rules) if other is rule)
 
   def _value(self, rule: Rule, of_benchmark: bool = False) -> float:
     partial = self._partials.get((self._number(rule), of_benchmark))
     total = METRICS[rule.metric].total
     return 0.0 if partial is None else float(total(partial))
 
-  def _broken(self, rule: Rule) -> str | None:
-    """Returns why the rule does not hold, or None if it does."""
+  def _explain_broken(self, rule: Rule) -> str | None:
+    """Returns a message if the rule does not hold, or None."""
     value, limit = self._value(rule), rule.limit[self._dtype]
     floor = self._floor(rule)
     if rule.ratio:
@@ -471,24 +477,24 @@ class Judge:
     return f'{rule.text(self._dtype, floor)}, got {value:.3g}'
 
   def _floor(self, rule: Rule) -> float:
-    """Returns the least denominator of a ratio, for values of any size."""
+    """Returns the smallest denominator of a ratio."""
     floor = rule.floor.get(self._dtype, 0.0)
     if rule.metric != 'rmse':  # others are relative
       return floor
     partial = self._partials.get((self._number(rule), False))
-    square = 0.0 if partial is None else _over(partial[[2, 1]])
+    square = 0.0 if partial is None else _divide(partial[[2, 1]])
     return floor * max(1.0, float(np.sqrt(square)))
 
-  def broken(self) -> list[str]:
+  def list_broken(self) -> list[str]:
     """Returns the clauses that do not hold; empty means it accepts."""
-    broken = []
+    clauses = []
     if self.not_finite:
-      broken.append(f'finite values, got {self.not_finite} that are not')
+      clauses.append(f'finite values, got {self.not_finite} that are not')
     for clause in self.standard.rules:
-      reasons = [self._broken(rule) for rule in clause]
+      reasons = [self._explain_broken(rule) for rule in clause]
       if all(reasons):
-        broken.append(' and '.join(reasons))
-    return broken
+        clauses.append(' and '.join(reasons))
+    return clauses
 
   def values(self) -> dict[str, float]:
     """Returns every metric, and the benchmark's for the ratios, by name."""
@@ -505,19 +511,19 @@ _RECORDS = pathlib.Path(__file__).parent / 'records.toml'
 _TOLERANCE = tuple(field.name for field in dataclasses.fields(Tolerance))
 
 
-def _number(told: float | str) -> float:
-  """Returns what a file tells: a number, '2^-7' or '5 * 2^-7'."""
-  if not isinstance(told, str):
-    return float(told)
-  factor, _, exponent = told.partition('2^')
+def _number(number: float | str) -> float:
+  """Returns a number of a file: a number, '2^-7' or '5 * 2^-7'."""
+  if not isinstance(number, str):
+    return float(number)
+  factor, _, exponent = number.partition('2^')
   return float(factor.strip(' *') or 1) * 2.0 ** int(exponent)
 
 
-def _by_dtype(told: float | str | Mapping) -> dict[str, float]:
-  """Returns a number of each dtype; one that is told alone is all dtypes'."""
-  if not isinstance(told, Mapping):
-    told = dict.fromkeys((FLOAT32, BFLOAT16, FLOAT16), told)
-  return {dtype: _number(one) for dtype, one in told.items()}
+def _by_dtype(number: float | str | Mapping) -> dict[str, float]:
+  """Returns a number for each dtype; a single number holds for all."""
+  if not isinstance(number, Mapping):
+    number = dict.fromkeys((FLOAT32, BFLOAT16, FLOAT16), number)
+  return {dtype: _number(value) for dtype, value in number.items()}
 
 
 def _rule(metric: str, limit, region: str = ALL, floor=None) -> Rule:
@@ -527,17 +533,22 @@ def _rule(metric: str, limit, region: str = ALL, floor=None) -> Rule:
 
 
 def _standard(name: str, fields: dict) -> Standard:
-  """Returns the record of a table: numbers of a tolerance stand beside it."""
-  told = {n: fields.pop(n) for n in _TOLERANCE if n in fields}
+  """Returns the record of a table, whose keys include those of `Tolerance`."""
+  tolerance_fields = {n: fields.pop(n) for n in _TOLERANCE if n in fields}
   every_dtype = dict.fromkeys((FLOAT32, BFLOAT16, FLOAT16))
   dtypes = next(
-    (n for n in told.values() if isinstance(n, Mapping)), every_dtype
+    (n for n in tolerance_fields.values() if isinstance(n, Mapping)),
+    every_dtype,
   )
-  told = {n: _by_dtype(one) for n, one in told.items()}
+  tolerance_fields = {
+    n: _by_dtype(value) for n, value in tolerance_fields.items()
+  }
   return Standard(
     name=name,
     tolerance={
-      dtype: Tolerance(**{n: one[dtype] for n, one in told.items()})
+      dtype: Tolerance(
+        **{n: values[dtype] for n, values in tolerance_fields.items()}
+      )
       for dtype in dtypes
     },
     rules=tuple(
@@ -553,7 +564,7 @@ def read(path: pathlib.Path) -> dict[str, Standard]:
   tables: dict[str, dict] = {}
   for name, table in tomllib.loads(path.read_text('utf-8')).items():
     tables[name] = tables.get(table.pop('like', ''), {}) | table
-  return {name: _standard(name, dict(of)) for name, of in tables.items()}
+  return {name: _standard(name, dict(table)) for name, table in tables.items()}
 
 
 STANDARDS = read(_RECORDS)
@@ -562,7 +573,7 @@ DEFAULT = tuple(s.name for s in STANDARDS.values() if s.default)
 
 def names(dtype: str) -> list[str]:
   """Returns the records that have numbers for a dtype."""
-  return [s.name for s in STANDARDS.values() if s.has(dtype)]
+  return [s.name for s in STANDARDS.values() if s.supports(dtype)]
 
 
 def get(name: str, dtype: str = FLOAT32) -> Standard:
@@ -572,12 +583,12 @@ def get(name: str, dtype: str = FLOAT32) -> Standard:
     ValueError: there is none, or it has no numbers for the dtype; the text
       lists some names that have.
   """
-  known = names(dtype)
-  if name not in known:
-    closest = difflib.get_close_matches(name, known, n=8, cutoff=0.0)
+  dtype_names = names(dtype)
+  if name not in dtype_names:
+    closest = difflib.get_close_matches(name, dtype_names, n=8, cutoff=0.0)
     raise ValueError(
       f'standard: expected one of {", ".join(closest)} or '
-      f'{len(known) - len(closest)} more for {dtype} (hpmoe check --help lists '
-      f'them), got {name!r}'
+      f'{len(dtype_names) - len(closest)} more for {dtype} (hpmoe check --help '
+      f'lists them), got {name!r}'
     )
   return STANDARDS[name]

@@ -100,13 +100,13 @@ def test_no_record_accepts_what_is_not_finite_and_each_accepts_nothing():
       elements = _gemm(dtype, depth=32)
       elements.actual[50, 3] = value
       judge, bad = _judge(record, dtype, elements, parts=1)
-      assert 'finite' in judge.broken()[0]
+      assert 'finite' in judge.list_broken()[0]
       assert bad[50, 3]
     # Zeros where zeros should be, and no row at all.
     for rows in (0, 3):
       zeros = standards.Elements(*[np.zeros((rows, 4))] * 4)
       judge, bad = _judge(record, dtype, zeros, 1)
-      assert not judge.broken() and not bad.any(), name
+      assert not judge.list_broken() and not bad.any(), name
 
 
 def test_unknown_record_is_refused_with_the_known_names():
@@ -142,7 +142,7 @@ def test_default_records_accept_a_right_kernel_that_cancels(
 
   judge, bad = _judge(record, dtype, elements, parts=1 if rows == 1 else 3)
 
-  assert not judge.broken()
+  assert not judge.list_broken()
   assert not bad.any()
 
 
@@ -153,10 +153,12 @@ def test_some_default_record_refuses_every_control(control, dtype):
   actual = CONTROLS[control](elements.actual)
   wrong = dataclasses.replace(elements, actual=actual)
 
-  refused = [r.name for r in DEFAULTS if _judge(r, dtype, wrong)[0].broken()]
+  refusing_names = [
+    r.name for r in DEFAULTS if _judge(r, dtype, wrong)[0].list_broken()
+  ]
 
   # msprobe accepts a lost row of many: it allows a share. The others must not.
-  assert {'ecosystem_v1', 'commercial_l1', 'torch'} <= set(refused)
+  assert {'ecosystem_v1', 'commercial_l1', 'torch'} <= set(refusing_names)
 
 
 @pytest.mark.parametrize('name', ('ecosystem_v1_letter', 'torch_letter'))
@@ -166,10 +168,10 @@ def test_the_letter_refuses_a_right_kernel_that_cancels(name):
 
   judge, bad = _judge(standards.get(name), 'float32', elements)
 
-  assert judge.broken()
+  assert judge.list_broken()
   assert bad.any()
   base = standards.get(name.removesuffix('_letter'))
-  assert not _judge(base, 'float32', elements)[0].broken()
+  assert not _judge(base, 'float32', elements)[0].list_broken()
 
 
 def test_the_letter_of_ratios_refuses_who_is_less_exact_than_the_benchmark():
@@ -178,10 +180,10 @@ def test_the_letter_of_ratios_refuses_who_is_less_exact_than_the_benchmark():
 
   letter = standards.get('commercial_l1_letter')
 
-  assert _judge(letter, 'float32', elements)[0].broken()
+  assert _judge(letter, 'float32', elements)[0].list_broken()
   assert not _judge(standards.get('commercial_l1'), 'float32', elements)[
     0
-  ].broken()
+  ].list_broken()
 
 
 def test_metrics_equal_those_written_out():
@@ -229,7 +231,7 @@ def test_small_values_are_counted_against_the_benchmark():
     judge, _ = _judge(record, 'float32', elements, 1)
 
     # then twice the benchmark's count is the limit.
-    assert (not judge.broken()) == accepted
+    assert (not judge.list_broken()) == accepted
 
 
 def test_vector_metrics_equal_those_written_out():
@@ -257,13 +259,13 @@ def _far_off(wrong):
   return actual, golden, 0 * golden
 
 
-def _off(share):
+def _make_deviation(share):
   golden, bound = np.full((2, 4), 1.0), np.full((2, 4), 2.0**-8)
   return golden + share * bound, golden, bound
 
 
 @pytest.mark.parametrize(
-  ('name', 'accepted', 'refused'),
+  ('name', 'accepted', 'refused_values'),
   [
     # Zeros, in place of a layer whose values are just below an absolute number.
     *(
@@ -279,11 +281,14 @@ def _off(share):
     # Of 200 elements of 10, some that are wrong by far: 7 %.
     ('flashinfer', _far_off(15), _far_off(16)),
     # Rounding alone.
-    ('deepgemm_mega_moe', _off(0.9), _off(1.1)),
+    ('deepgemm_mega_moe', _make_deviation(0.9), _make_deviation(1.1)),
   ],
 )
-def test_a_public_rule_ends_where_its_number_is(name, accepted, refused):
-  for (actual, golden, bound), broken in ((accepted, False), (refused, True)):
+def test_a_public_rule_ends_where_its_number_is(name, accepted, refused_values):
+  for (actual, golden, bound), is_broken in (
+    (accepted, False),
+    (refused_values, True),
+  ):
     elements = standards.Elements(actual, golden, bound, golden)
     judge, _ = _judge(standards.get(name, 'bfloat16'), 'bfloat16', elements)
-    assert bool(judge.broken()) == broken
+    assert bool(judge.list_broken()) == is_broken

@@ -1,8 +1,9 @@
-"""A dense MLP, cut over ranks: what a layer is whose tokens go to all experts.
+"""A dense MLP that is sharded over ranks.
 
-Expert e is shard e of one MLP: columns of its first matrix, rows of its second,
-with a gate for each token, 1 in tensor parallelism.  Dispatch is then an
-all-gather, combine a reduce-scatter; no row, count or address is in here.
+A layer whose tokens go to all experts is such an MLP: expert e is shard e,
+columns of its first matrix and rows of its second, with a gate for each token,
+1 in tensor parallelism.  Dispatch is then an all-gather and combine a
+reduce-scatter, so this module needs no row, count or address.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ def applies(
   )
 
 
-def stored(
+def compute_mlp(
   policy: precision.PrecisionPolicy,
   arrays: Mapping[str, np.ndarray],
   store: Store,
@@ -90,9 +91,9 @@ def stored(
     d_b_down=d_out.sum(1),
   )
   return {
-    n: store(n, grads[n].reshape(arrays[of].shape))
+    n: store(n, grads[n].reshape(arrays[source].shape))
     for n in grads
-    if (of := 'x' if n == 'dx' else n.removeprefix('d_')) in arrays
+    if (source := 'x' if n == 'dx' else n.removeprefix('d_')) in arrays
   }
 
 
@@ -112,10 +113,10 @@ def _normed(
   gates = np.take_along_axis(wide['topk_weights'], slots, -1)
   gates = gates.reshape(ranks * tokens, -1).T[..., None]
   per_rank = shards // ranks
-  held = lambda a: a[:, : per_rank * ranks * tokens].reshape(
+  cut_rows = lambda a: a[:, : per_rank * ranks * tokens].reshape(
     shards, ranks * tokens, -1
   )
-  hidden = held(wide['activation'])
+  hidden = cut_rows(wide['activation'])
   gain = np.repeat(wide['w_norm'], tokens, axis=0)
   parts = store('returned', hidden @ rows)
   y = store('y', (gates * parts).sum(0))
@@ -125,7 +126,7 @@ def _normed(
     gate_up = store('gate_up', x @ columns)
     return dict(gate_up=_padded(gate_up, wide['activation'].shape[:2]))
 
-  d_gate_up = held(wide['d_gate_up'])
+  d_gate_up = cut_rows(wide['d_gate_up'])
   d_in = store('d_expert_in', d_gate_up @ columns.swapaxes(1, 2))
   dx = store('dx', d_in.sum(0))
   dy = store('dy', back(dx))
@@ -164,10 +165,10 @@ def _rms(policy: precision.PrecisionPolicy, y: np.ndarray, gain: np.ndarray):
 
 def _padded(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
   """Returns `[R, N, columns]` of rows of shards, zeros past them."""
-  made = np.zeros((*shape, rows.shape[-1]))
+  padded = np.zeros((*shape, rows.shape[-1]))
   flat = rows.reshape(shape[0], -1, rows.shape[-1])
-  made[:, : flat.shape[1]] = flat
-  return made
+  padded[:, : flat.shape[1]] = flat
+  return padded
 
 
 def rounded(
@@ -178,8 +179,8 @@ def rounded(
   """Returns the results in their dtypes: right where all sums are exact."""
   round_to = lambda name, values: values.astype(policy.dtype(name))
   store = lambda name, values: round_to(name, values).astype(np.float64)
-  found = stored(policy, arrays, store, backward)
-  return {name: round_to(name, values) for name, values in found.items()}
+  results = compute_mlp(policy, arrays, store, backward)
+  return {name: round_to(name, values) for name, values in results.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,44 +196,48 @@ class Rows(golden_lib.Rows):
   backward: bool
 
   @classmethod
-  def of(cls, layer: golden_lib.Rows, backward: bool) -> 'Rows':
+  def from_layer(cls, layer: golden_lib.Rows, backward: bool) -> 'Rows':
     """Returns rows of the MLP that a layer is."""
     return cls(
       tiling=layer.tiling,
       policy=layer.policy,
       inputs=layer.inputs,
-      captured={},
+      captured_tensors={},
       layer=layer,
       backward=backward,
     )
 
   @functools.cached_property
   def _results(self) -> Mapping[str, np.ndarray]:
-    return stored(self.policy, self.inputs, self._saved, self.backward)
+    return compute_mlp(
+      self.policy, self.inputs, self._read_saved, self.backward
+    )
 
-  def _saved(self, name: str, values: np.ndarray) -> np.ndarray:
+  def _read_saved(self, name: str, values: np.ndarray) -> np.ndarray:
     """Returns what the forward pass kept, if it did.
 
     The rows of a shard are all tokens, in order.
     """
-    kept = self.inputs.get(name)
-    if kept is None:
+    tensor = self.inputs.get(name)
+    if tensor is None:
       return values
     if name == 'returned':
       slots = np.argsort(self.inputs['topk_ids'], axis=-1)[..., None]
-      kept = np.take_along_axis(kept, slots, 2).reshape(-1, *kept.shape[2:])
-      return kept.swapaxes(0, 1).astype(np.float64)
+      tensor = np.take_along_axis(tensor, slots, 2).reshape(
+        -1, *tensor.shape[2:]
+      )
+      return tensor.swapaxes(0, 1).astype(np.float64)
     if values.ndim == 2:  # A sub-layer's tokens.
-      return kept.reshape(values.shape).astype(np.float64)
+      return tensor.reshape(values.shape).astype(np.float64)
     shards, tokens, _ = values.shape
-    kept = kept[:, : shards * tokens // len(kept)]
-    return kept.reshape(values.shape).astype(np.float64)
+    tensor = tensor[:, : shards * tokens // len(tensor)]
+    return tensor.reshape(values.shape).astype(np.float64)
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a result."""
-    found = self.layer.rows(stage, rank, lo, hi)
+    results = self.layer.rows(stage, rank, lo, hi)
     value = self.tiling.rows(stage, self._results[stage], rank)[lo:hi]
-    return dataclasses.replace(found, value=value)
+    return dataclasses.replace(results, value=value)
 
 
 def _shards(weights: np.ndarray) -> np.ndarray:

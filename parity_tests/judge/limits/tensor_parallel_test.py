@@ -18,22 +18,24 @@ def _case(ranks=2, preset='tp', **fields):
   return case_lib.Case(preset=preset, ranks=ranks, tokens=5, **fields)
 
 
-def _results(made, backward=False):
+def _results(layer_inputs, backward=False):
   as_computed = lambda name, values: values
-  return dense.stored(made.policy, made.arrays, as_computed, backward)
+  return dense.compute_mlp(
+    layer_inputs.policy, layer_inputs.arrays, as_computed, backward
+  )
 
 
-def _difference(made, name, at, result, given) -> float:
+def _difference(layer_inputs, name, index, result, grad_name) -> float:
   """Returns the slope of a result, weighed by its gradient, in one element."""
-  wide = {n: a.astype(np.float64) for n, a in made.arrays.items()}
-  wide['topk_ids'] = made.arrays['topk_ids']
+  wide = {n: a.astype(np.float64) for n, a in layer_inputs.arrays.items()}
+  wide['topk_ids'] = layer_inputs.arrays['topk_ids']
 
   def slope(step):
-    moved = wide[name].copy()
-    moved[at] += step
-    arrays = {**wide, name: moved}
-    out = _results(dataclasses.replace(made, arrays=arrays))[result]
-    return (out * wide[given]).sum() / 2e-6
+    shifted = wide[name].copy()
+    shifted[index] += step
+    arrays = {**wide, name: shifted}
+    out = _results(dataclasses.replace(layer_inputs, arrays=arrays))[result]
+    return (out * wide[grad_name]).sum() / 2e-6
 
   return slope(1e-6) - slope(-1e-6)
 
@@ -41,22 +43,25 @@ def _difference(made, name, at, result, given) -> float:
 class TestTensorParallel:
   @pytest.mark.parametrize('ranks', [1, 3])
   def test_is_one_mlp_of_all_shards(self, ranks):
-    made = _case(ranks).make()
+    layer_inputs = _case(ranks).make()
     w_in, w_out = (
-      made.arrays[n][:, 0].astype(np.float64) for n in ('w_gate_up', 'w_down')
+      layer_inputs.arrays[n][:, 0].astype(np.float64)
+      for n in ('w_gate_up', 'w_down')
     )
-    x = made.arrays['x'].astype(np.float64)
+    x = layer_inputs.arrays['x'].astype(np.float64)
     gate, up = (
       np.concatenate(w, -1) for w in zip(*(np.split(w, 2, -1) for w in w_in))
     )
     with np.errstate(over='ignore'):
       act = x @ gate / (1 + np.exp(-(x @ gate))) * (x @ up)
-    assert (made.arrays['topk_weights'] == 1).all()
+    assert (layer_inputs.arrays['topk_weights'] == 1).all()
     y = act @ np.concatenate(w_out)
-    np.testing.assert_allclose(_results(made)['y'], y, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+      _results(layer_inputs)['y'], y, rtol=1e-10, atol=1e-10
+    )
 
   @pytest.mark.parametrize(
-    'name, at',
+    'name, index',
     [
       ('x', (1, 2, 3)),
       ('topk_weights', (0, 4, 1)),
@@ -67,16 +72,18 @@ class TestTensorParallel:
       ('b_down', (0, 0, 2)),
     ],
   )
-  def test_gradients_are_those_of_differences(self, name, at):
+  def test_gradients_are_those_of_differences(self, name, index):
     # Gates that differ, slots that are not in the order of experts.
-    made = _case(routing='balanced', bias=True).make()
-    grad = _results(made, backward=True)['dx' if name == 'x' else f'd_{name}']
-    expected = _difference(made, name, at, 'y', 'dy')
-    assert grad[at] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    layer_inputs = _case(routing='balanced', bias=True).make()
+    grad = _results(layer_inputs, backward=True)[
+      'dx' if name == 'x' else f'd_{name}'
+    ]
+    expected = _difference(layer_inputs, name, index, 'y', 'dy')
+    assert grad[index] == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
   @pytest.mark.parametrize('exact', [False, True], ids=['normed', 'plain'])
   @pytest.mark.parametrize(
-    'name, at',
+    'name, index',
     [
       ('activation', (1, 4, 3)),
       ('w_down', (0, 0, 3, 2)),
@@ -85,14 +92,14 @@ class TestTensorParallel:
     ],
   )
   def test_gradients_of_a_sublayer_are_those_of_differences(
-    self, name, at, exact
+    self, name, index, exact
   ):
-    made = _case(preset='tp_norm').make()
+    layer_inputs = _case(preset='tp_norm').make()
     if exact:
-      made = made.with_policy(activation='absolute')
-    grad = _results(made, backward=True)[f'd_{name}']
-    expected = _difference(made, name, at, 'gate_up', 'd_gate_up')
-    assert grad[at] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+      layer_inputs = layer_inputs.with_policy(activation='absolute')
+    grad = _results(layer_inputs, backward=True)[f'd_{name}']
+    expected = _difference(layer_inputs, name, index, 'gate_up', 'd_gate_up')
+    assert grad[index] == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
   @pytest.mark.parametrize(
     'fields',
@@ -107,8 +114,10 @@ class TestTensorParallel:
   )
   def test_another_layer_is_none(self, fields):
     case = dataclasses.replace(_case(), **fields)
-    made = case.make()
-    assert not dense.applies(made.config, made.policy, made.arrays)
+    layer_inputs = case.make()
+    assert not dense.applies(
+      layer_inputs.config, layer_inputs.policy, layer_inputs.arrays
+    )
 
   def test_fewer_slots_are_refused(self):
     with pytest.raises(
@@ -117,11 +126,11 @@ class TestTensorParallel:
       dataclasses.replace(_case(), preset='tp:top_k=1').make()
 
 
-def _failed(direction, **fields):
-  asked = request_lib.Request(
+def _list_failed(direction, **fields):
+  request = request_lib.Request(
     _case(direction=direction, dtype='bfloat16', **fields), host.Megakernel()
   )
-  results = check.run(asked).results
+  results = check.run(request).results
   assert any(r.rule == dense.RULE for r in results)
   return {
     (r.lane, verdicts.tensor_of(r.stage))
@@ -137,17 +146,17 @@ class TestJudgesALayer:
   )
   @pytest.mark.few(1)
   def test_by_both_of_its_matrices(self, monkeypatch, direction, spoilt):
-    assert not _failed(direction)
-    stored = dense.stored
+    assert not _list_failed(direction)
+    compute_mlp = dense.compute_mlp
 
     def of_other_shards(policy, arrays, store, backward):
       swapped = {**arrays, 'w_down': arrays['w_down'][::-1]}
-      return stored(policy, swapped, store, backward)
+      return compute_mlp(policy, swapped, store, backward)
 
-    monkeypatch.setattr(dense, 'stored', of_other_shards)
-    failed = _failed(direction)
+    monkeypatch.setattr(dense, 'compute_mlp', of_other_shards)
+    failures = _list_failed(direction)
     for lane in ('exact', 'bounded'):
-      assert {(lane, name) for name in spoilt} <= failed
+      assert {(lane, name) for name in spoilt} <= failures
 
   @pytest.mark.parametrize('ranks', [1, 2])
   @pytest.mark.few(1)
@@ -155,7 +164,7 @@ class TestJudgesALayer:
     # Rows of zeros, small and large ones, and tokens that no block divides are
     # in it.
     fields = dict(preset='tp_norm', ranks=ranks)
-    assert not _failed('both', **fields)
+    assert not _list_failed('both', **fields)
     rms = dense._rms
 
     def centred(policy, y, gain):  # what a LayerNorm does beside
@@ -170,8 +179,8 @@ class TestJudgesALayer:
       (of_another_epsilon, ('bounded',)),
     ):
       monkeypatch.setattr(dense, '_rms', wrong)
-      failed = _failed('both', **fields)
-      assert {(lane, 'gate_up') for lane in lanes} <= failed
+      failures = _list_failed('both', **fields)
+      assert {(lane, 'gate_up') for lane in lanes} <= failures
 
 
 def test_who_has_no_norm_refuses_a_sublayer():

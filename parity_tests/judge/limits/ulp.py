@@ -37,12 +37,12 @@ def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     raise ValueError(f'b: expected dtype {a.dtype}, got {b.dtype}')
   if a.dtype.kind in 'iu':
     return np.abs(a.astype(np.int64) - b)
-  one, other = bits(a), bits(b)
-  apart = np.abs(one - other).astype(np.int64)
+  bits_a, other = bits(a), bits(b)
+  apart = np.abs(bits_a - other).astype(np.int64)
   # Of another sign: the way there leads through zero.
-  across = (one ^ other) < 0
+  across = (bits_a ^ other) < 0
   if across.any():
-    apart[across] = _magnitude(one[across]) + _magnitude(other[across])
+    apart[across] = _magnitude(bits_a[across]) + _magnitude(other[across])
   nan_a, nan_b = np.isnan(a), np.isnan(b)
   if nan_a.any() or nan_b.any():
     far = np.int64(2 ** min(8 * a.dtype.itemsize, 63) - 1)
@@ -72,8 +72,8 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
   spacing = 2 * half_spacing(np.abs(values), dtype)
   to_whole = np.trunc if storage.ROUNDED[dtype].truncates else np.rint
   near = to_whole(values / spacing) * spacing
-  beyond = np.abs(near) > storage.ROUNDED[dtype].largest
-  return np.where(beyond, np.copysign(np.inf, values), near)
+  is_infinite = np.abs(near) > storage.ROUNDED[dtype].largest
+  return np.where(is_infinite, np.copysign(np.inf, values), near)
 
 
 def unit_roundoff(dtype: str) -> float:

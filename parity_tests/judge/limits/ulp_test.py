@@ -66,11 +66,13 @@ def test_half_spacing_is_half_a_step():
 def test_rounding_moves_no_more_and_sometimes_that_much(dtype, scale):
   values = np.linspace(0.5, 4, 4001) * scale
 
-  moved = np.abs(values.astype(ulp.storage_dtype(dtype)).astype(float) - values)
+  change = np.abs(
+    values.astype(ulp.storage_dtype(dtype)).astype(float) - values
+  )
   half = ulp.half_spacing(values, dtype)
 
-  assert (moved <= half).all()
-  assert (moved / half).max() > 0.95
+  assert (change <= half).all()
+  assert (change / half).max() > 0.95
 
 
 def test_truncation_drops_bits_and_is_off_by_less_than_a_step():

@@ -106,7 +106,7 @@ def _prepare_weights(policy, router_w, bias) -> bounds.Weights:
   if bias is not None:
     rows = bias[None], router_w
     router_w = np.concatenate([row.astype(np.float64) for row in rows])
-  return bounds.Weights.of(policy, router_w)
+  return bounds.Weights.prepare(policy, router_w)
 
 
 def _multiply(policy, tokens, weights: bounds.Weights) -> bounds.Bounded:
