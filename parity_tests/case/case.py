@@ -100,8 +100,10 @@ class Case:
       object.__setattr__(self, name, value)
 
   @classmethod
-  def of(cls, folder: str, direction: str | None = None) -> Self:
-    """Returns `from_folder` under its name of 0.2, which works until 1.0."""
+  def _from_folder_of_0_2(
+    cls, folder: str, direction: str | None = None
+  ) -> Self:
+    """Returns `from_folder`; `Case.of`, its name of 0.2, works until 1.0."""
     warnings.warn(
       'Case.of is now called Case.from_folder', DeprecationWarning, stacklevel=2
     )
@@ -340,3 +342,7 @@ class Case:
       n: storage.ROUNDED[n].largest for n in names if n in storage.ROUNDED
     }
     return min(ranges, key=lambda name: ranges[name])
+
+
+# The name of `from_folder` in 0.2.
+setattr(Case, 'of', Case._from_folder_of_0_2)

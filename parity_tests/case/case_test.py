@@ -40,3 +40,12 @@ def test_drawn_values_are_finite_in_what_the_policy_stores(word):
 
   for name in ('x', 'w_gate_up', 'w_down', 'topk_weights'):
     assert np.isfinite(arrays[name]).all(), name
+
+
+def test_the_old_name_of_from_folder_works_and_warns(monkeypatch):
+  monkeypatch.setattr(
+    case_lib.Case, 'from_folder', lambda folder, direction: (folder, direction)
+  )
+  with pytest.warns(DeprecationWarning, match='Case.from_folder'):
+    old_name = vars(case_lib.Case)['of']
+    assert old_name('folder', 'forward') == ('folder', 'forward')

@@ -1,8 +1,8 @@
-"""A fused MoE layer as a user might write one, right and with a bug.
+"""A fused MoE layer as a user might write it, right and with a bug.
 
-docs/find_a_bug.md walks through it.  The layer is one jitted function, and each
-of its stages can be called alone.  It takes types from `reference/`, and none
-of its computations.
+docs/find_a_bug.md explains it.  The layer is one jitted function, and each of
+its stages can be called alone.  It uses types of `reference/`, but none of its
+computations.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,27 +51,29 @@ def _owned(row: jax.Array, begin: jax.Array, end: jax.Array) -> jax.Array:
 def _owned_with_a_bug(
   row: jax.Array, begin: jax.Array, end: jax.Array
 ) -> jax.Array:
-  # One row too early: takes the last row of the expert before, where that row
-  # lies in the same tile.
+  # One row too early: also takes the last row of the previous expert if that
+  # row is in the same tile.
   return (row >= begin - 1) & (row < end)
 
 
 def _stages(owned: Mask) -> dict[str, Stage]:
-  """Returns the stages of the layer by what they return, in order."""
+  """Returns the stages of the layer in order, by the tensor each returns."""
 
   def gemm(
     weights: str, rows: str, tensors: Tensors, config, policy
   ) -> jax.Array:
     _, begin, end, _ = _sort(config, tensors['topk_ids'])
-    each = jax.vmap(functools.partial(_grouped_gemm, owned))
-    return store(policy, each(tensors[rows], tensors[weights], begin, end))
+    gemm_of_ranks = jax.vmap(functools.partial(_grouped_gemm, owned))
+    return store(
+      policy, gemm_of_ranks(tensors[rows], tensors[weights], begin, end)
+    )
 
   stages = dict(
     expert_in=_expert_in,
     gate_up=functools.partial(gemm, 'w_gate_up', 'expert_in'),
     activation=_activation,
     expert_out=functools.partial(gemm, 'w_down', 'activation'),
-    returned=_returned,
+    returned=_return_rows,
     y=_y,
   )
   return {
@@ -116,14 +118,14 @@ def _activation(tensors: Tensors, config, policy) -> jax.Array:
   return store(policy, hidden)
 
 
-def _returned(tensors: Tensors, config, policy) -> jax.Array:
+def _return_rows(tensors: Tensors, config, policy) -> jax.Array:
   del policy  # rows move as they are
   _, _, _, home = _sort(config, tensors['topk_ids'])
   return tensors['expert_out'].reshape(-1, config.d_model)[home]
 
 
 def _y(tensors: Tensors, config, policy) -> jax.Array:
-  del config  # the shapes say it all
+  del config  # the shapes suffice
   terms = tensors['returned'].astype(jnp.float32)
   if policy.placement == 'combine':
     terms = terms * tensors['topk_weights'][..., None]
@@ -164,8 +166,8 @@ def _grouped_gemm(
 ) -> jax.Array:
   """Multiplies `rows` `[N, A]` by their experts' `weights` `[L, A, B]`.
 
-  Each expert visits every tile of the packed rows that it has a row in; it
-  stores the rows that it owns, so a tile on an edge is visited by several.
+  Each expert visits every tile that has some of its rows, and stores the rows
+  that it owns; so several experts may visit a tile.
 
   Returns:
     `[N, B]` float32, zero where no expert owns the row.
@@ -191,8 +193,8 @@ def _grouped_gemm(
 
 def store(policy: precision.PrecisionPolicy, a: jax.Array) -> jax.Array:
   """Returns values rounded to the storage dtype."""
-  # Inside one jitted function XLA may drop a convert to bfloat16 and back, and
-  # the next stage would read what was never stored.
+  # Inside one jitted function XLA may drop a convert to bfloat16 and back; the
+  # next stage would then read values that were not rounded.
   info = jnp.finfo(policy.storage)
   narrow = lax.reduce_precision(a, info.nexp, info.nmant)
   if policy.storage == 'float16':  # whose subnormal numbers that flushes
@@ -202,7 +204,7 @@ def store(policy: precision.PrecisionPolicy, a: jax.Array) -> jax.Array:
   return narrow.astype(policy.storage)
 
 
-# What isolated replay calls, one by one.
+# Isolated replay calls these stages one by one.
 fused_moe.stages = _stages(_owned)  # type: ignore[attr-defined]
 fused_moe_with_a_bug.stages = (  # type: ignore[attr-defined]
   _stages(_owned_with_a_bug)

@@ -1,8 +1,7 @@
 """The backward pass of a fused MoE layer as a user might write it.
 
-`moe` is `fused_moe.fused_moe` with its gradient, `moe_with_a_bug` the same with
-a bug in the weight gradients only.  As there, no computation of `reference/` is
-used.
+`moe` is `fused_moe.fused_moe` with its gradient; `moe_with_a_bug` has a bug in
+the weight gradients only.  Neither uses a computation of `reference/`.
 """
 
 from collections.abc import Callable
@@ -16,14 +15,14 @@ from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
 
-def _summed(first: jax.Array, end: jax.Array, row: jax.Array) -> jax.Array:
+def _mask_rows(first: jax.Array, end: jax.Array, row: jax.Array) -> jax.Array:
   return (row >= first) & (row < end)
 
 
-def _summed_with_a_bug(
+def _mask_rows_with_a_bug(
   first: jax.Array, end: jax.Array, row: jax.Array
 ) -> jax.Array:
-  # Whole tiles only: an expert's last rows, where they fill none, are lost.
+  # Whole tiles only: rows in an expert's last, partly filled tile are lost.
   rows = (end - first) // fused_moe.TILE * fused_moe.TILE
   whole = jnp.where(rows > 0, rows, end - first)
   return (row >= first) & (row < first + whole)
@@ -33,43 +32,51 @@ def _summed_with_a_bug(
 def _grads(
   config: config_lib.MoEConfig,
   policy: precision.PrecisionPolicy,
-  summed: Callable[..., jax.Array],
-  saved: dict[str, jax.Array],
+  mask_rows: Callable[..., jax.Array],
+  tensors: dict[str, jax.Array],
 ) -> fused_moe.Outputs:
-  """Returns every gradient; rows, experts and tokens are of all ranks."""
+  """Returns every gradient, for the rows, experts and tokens of all ranks."""
   store = functools.partial(fused_moe.store, policy)
   early = policy.placement == 'before_down'
-  expert, begin, end = _experts(config, saved['counts'])
-  row = _rows_of_slots(config, saved)  # [S], S slots of all ranks
+  expert, begin, end = _experts(config, tensors['counts'])
+  row = _rows_of_slots(config, tensors)  # [S], S slots of all ranks
   slot = jnp.full(config.num_ranks * config.num_rows, row.size)
   slot = slot.at[row].set(jnp.arange(row.size))  # [R N], S where it is empty
 
   def of_slot(values: jax.Array) -> jax.Array:
-    filled = values.at[slot].get(mode='fill', fill_value=0)
-    return filled.astype(jnp.float32)
+    rows = values.at[slot].get(mode='fill', fill_value=0)
+    return rows.astype(jnp.float32)
 
-  dy = jnp.repeat(saved['dy'].reshape(-1, config.d_model), config.top_k, axis=0)
-  weight = of_slot(saved['topk_weights'].reshape(-1))[:, None]
+  dy = jnp.repeat(
+    tensors['dy'].reshape(-1, config.d_model), config.top_k, axis=0
+  )
+  weight = of_slot(tensors['topk_weights'].reshape(-1))[:, None]
   d_expert_out = store(of_slot(dy) * (1 if early else weight))
 
   def back(rows: jax.Array, weights: jax.Array) -> jax.Array:
     flat = weights.reshape(config.num_experts, *weights.shape[2:])
-    each = _product('ny,exy->enx', rows, flat)
-    mine = jnp.take_along_axis(each, expert[None, :, None], axis=0)[0]
-    return store(jnp.where((slot < row.size)[:, None], mine, 0))
+    products = _product('ny,exy->enx', rows, flat)
+    own_product = jnp.take_along_axis(products, expert[None, :, None], axis=0)[
+      0
+    ]
+    return store(jnp.where((slot < row.size)[:, None], own_product, 0))
 
   def weight_grad(rows: jax.Array, grads: jax.Array) -> jax.Array:
-    def one(first: jax.Array, last: jax.Array) -> jax.Array:
-      mine = summed(first, last, jnp.arange(len(grads)))[:, None]
+    def expert_grad(first: jax.Array, last: jax.Array) -> jax.Array:
+      mask = mask_rows(first, last, jnp.arange(len(grads)))[:, None]
       flat = rows.reshape(len(grads), -1)
-      left, right = (jnp.where(mine, a, 0) for a in (flat, grads))
+      left, right = (jnp.where(mask, a, 0) for a in (flat, grads))
       return _product('nx,ny->xy', left, right)
 
-    both = store(jax.lax.map(lambda ends: one(*ends), (begin, end)))
-    return both.reshape(config.num_ranks, -1, *both.shape[1:])
+    grads_by_expert = store(
+      jax.lax.map(lambda ends: expert_grad(*ends), (begin, end))
+    )
+    return grads_by_expert.reshape(
+      config.num_ranks, -1, *grads_by_expert.shape[1:]
+    )
 
-  d_activation = back(d_expert_out, saved['w_down'])
-  gate_up = saved['gate_up'].astype(jnp.float32).reshape(len(slot), -1)
+  d_activation = back(d_expert_out, tensors['w_down'])
+  gate_up = tensors['gate_up'].astype(jnp.float32).reshape(len(slot), -1)
   gate, up = jnp.split(gate_up, 2, axis=-1)
   d_out = d_activation.astype(jnp.float32)
   act, slope = jnp.abs(gate), jnp.sign(gate)
@@ -80,27 +87,29 @@ def _grads(
   d_gate_up = store(
     jnp.concatenate([weighted * up * slope, weighted * act], axis=-1)
   )
-  d_expert_in = back(d_gate_up, saved['w_gate_up'])
-  d_returned = d_expert_in[row].reshape(*saved['topk_ids'].shape, -1)
+  d_expert_in = back(d_gate_up, tensors['w_gate_up'])
+  d_returned = d_expert_in[row].reshape(*tensors['topk_ids'].shape, -1)
   if early:
     dots = jnp.sum(d_out * act * up, axis=-1)[row]
   else:
-    sent = saved['returned'].astype(jnp.float32).reshape(len(row), -1)
-    dots = jnp.sum(dy.astype(jnp.float32) * sent, axis=-1)
+    returned_rows = (
+      tensors['returned'].astype(jnp.float32).reshape(len(row), -1)
+    )
+    dots = jnp.sum(dy.astype(jnp.float32) * returned_rows, axis=-1)
 
-  def packed(rows: jax.Array) -> jax.Array:
+  def split_ranks(rows: jax.Array) -> jax.Array:
     return rows.reshape(config.num_ranks, config.num_rows, -1)
 
   return dict(
-    d_expert_out=packed(d_expert_out),
-    d_activation=packed(d_activation),
-    d_w_down=weight_grad(saved['activation'], d_expert_out),
-    d_gate_up=packed(d_gate_up),
-    d_expert_in=packed(d_expert_in),
-    d_w_gate_up=weight_grad(saved['expert_in'], d_gate_up),
+    d_expert_out=split_ranks(d_expert_out),
+    d_activation=split_ranks(d_activation),
+    d_w_down=weight_grad(tensors['activation'], d_expert_out),
+    d_gate_up=split_ranks(d_gate_up),
+    d_expert_in=split_ranks(d_expert_in),
+    d_w_gate_up=weight_grad(tensors['expert_in'], d_gate_up),
     d_returned=d_returned,
     dx=store(jnp.sum(d_returned.astype(jnp.float32), axis=2)),
-    d_topk_weights=dots.reshape(saved['topk_weights'].shape),
+    d_topk_weights=dots.reshape(tensors['topk_weights'].shape),
   )
 
 
@@ -121,18 +130,19 @@ def _experts(
 
 
 def _rows_of_slots(
-  config: config_lib.MoEConfig, saved: dict[str, jax.Array]
+  config: config_lib.MoEConfig, tensors: dict[str, jax.Array]
 ) -> jax.Array:
-  owner = saved['topk_ids'] // config.experts_per_rank
-  return (owner * config.num_rows + saved['row_of_slot']).reshape(-1)
+  owner = tensors['topk_ids'] // config.experts_per_rank
+  return (owner * config.num_rows + tensors['row_of_slot']).reshape(-1)
 
 
 def _product(axes: str, left: jax.Array, right: jax.Array) -> jax.Array:
-  # Narrow products are exact in float32; XLA has no kernel for all mixes.
+  # Products of narrow operands are exact in float32; XLA lacks kernels for some
+  # pairs of dtypes.
   return jnp.einsum(axes, left.astype(jnp.float32), right.astype(jnp.float32))
 
 
-def _moe(summed: Callable[..., jax.Array]):
+def _moe(mask_rows: Callable[..., jax.Array]):
   """Returns the layer, whose `backward` returns the gradients."""
 
   def moe(
@@ -147,11 +157,11 @@ def _moe(summed: Callable[..., jax.Array]):
     config: config_lib.MoEConfig,
     policy: precision.PrecisionPolicy,
   ) -> fused_moe.Outputs:
-    return _grads(config, policy, summed, dict(inputs))
+    return _grads(config, policy, mask_rows, dict(inputs))
 
   moe.backward = backward  # type: ignore[attr-defined]
   return moe
 
 
-moe = _moe(_summed)
-moe_with_a_bug = _moe(_summed_with_a_bug)
+moe = _moe(_mask_rows)
+moe_with_a_bug = _moe(_mask_rows_with_a_bug)

@@ -20,14 +20,14 @@ from hpmoe.reference.contract import granularity
 OPTIONS = granularity.Options(row_block=fused_moe.TILE)
 
 
-def _judged(candidate, lane: str, **kwargs) -> check.Report:
+def _judge(candidate, lane: str, **kwargs) -> check.Report:
   case = dict(preset='tiny', ranks=2, tokens=24, routing='zipf') | kwargs
-  asked = judgement.Judgement(lanes=(lane,))
-  return check.run(check.Request(case_lib.Case(**case), candidate, asked))
+  request = judgement.Judgement(lanes=(lane,))
+  return check.run(check.Request(case_lib.Case(**case), candidate, request))
 
 
 def _check(function, lane: str, **kwargs) -> check.Report:
-  return _judged(in_process.Function(function, OPTIONS), lane, **kwargs)
+  return _judge(in_process.Function(function, OPTIONS), lane, **kwargs)
 
 
 def _failing(report: check.Report) -> set[str]:
@@ -39,8 +39,8 @@ def test_the_right_version_passes():
   report = _check(fused_moe.fused_moe, 'bounded', **case)
 
   assert report.verdict == verdicts.PASS
-  judged = {r.stage for r in report.results if r.verdict != verdicts.NOT_JUDGED}
-  assert {'expert_in', 'gate_up', 'activation', 'expert_out'} <= judged
+  stages = {r.stage for r in report.results if r.verdict != verdicts.NOT_JUDGED}
+  assert {'expert_in', 'gate_up', 'activation', 'expert_out'} <= stages
 
 
 def test_the_bug_is_found_at_its_stage_and_tile():
@@ -73,7 +73,7 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
   ]
 
   # when each stage reads the oracle's tensors,
-  report = _judged(alone[0], 'exact')
+  report = _judge(alone[0], 'exact')
 
   # then only the GEMMs are wrong, and the report says so,
   assert _failing(report) == {'gate_up', 'expert_out'}
@@ -84,7 +84,7 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
     '(gate_up, expert_out)'
   )
   # and nothing is, with the right mask.
-  report = _judged(alone[1], 'exact')
+  report = _judge(alone[1], 'exact')
   assert report.verdict == verdicts.PASS
   assert report_text.format_modes(report).endswith('inputs: no wrong stages')
 
@@ -122,8 +122,8 @@ def test_the_right_gradient_passes_in_both_directions():
   report = _check(fused_moe_grad.moe, 'exact', **case)
 
   assert report.verdict == verdicts.PASS
-  judged = {r.stage for r in report.results if r.verdict != verdicts.NOT_JUDGED}
-  assert {'y', 'dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'} <= judged
+  stages = {r.stage for r in report.results if r.verdict != verdicts.NOT_JUDGED}
+  assert {'y', 'dx', 'd_w_down', 'd_w_gate_up', 'd_topk_weights'} <= stages
 
 
 def test_the_bug_of_a_gradient_is_found_at_its_stage_and_expert():

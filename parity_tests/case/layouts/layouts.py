@@ -282,25 +282,25 @@ class Layout:
 
   @property
   def own_axes(self) -> tuple[str, ...]:
-    """The axes of ours, of rows those that their order has."""
+    """The axes of our tensor; rows have those of the layout's row order."""
     if 'N' not in self.spec:
       return self.spec
-    named = {*self.axes}
-    if 'C' in named:
+    axes = {*self.axes}
+    if 'C' in axes:
       rows: tuple[str, ...] = ('R', 'L', 'C')
-    elif 'N' in named or not named & {'K', 'S', 'A'}:
+    elif 'N' in axes or not axes & {'K', 'S', 'A'}:
       rows = ('R', 'N')
     else:
-      rows = ('R', 'M' if 'R' in named and named & {'M', 'A'} else 'T', 'K')
+      rows = ('R', 'M' if 'R' in axes and axes & {'M', 'A'} else 'T', 'K')
     return *rows, self.spec[-1]
 
   @property
   def spec(self) -> tuple[str, ...]:
-    """The axes of ours."""
+    """The axes of our tensor."""
     return tuple(tensors.SPECS[self.name].shape.split())
 
   def parts(self, axis: str) -> tuple[str, ...]:
-    """Returns the axes of ours that are one of theirs."""
+    """Returns the axes of our tensor that one of the layout's axes merges."""
     if axis in self.own_axes:
       return (axis,)
     if axis == 'A' and 'M' in self.own_axes:
@@ -309,14 +309,14 @@ class Layout:
 
   @property
   def split_axes(self) -> tuple[str, ...]:
-    """Their axes, each merged one as ours."""
+    """The layout's axes, with merged axes split into ours."""
     return tuple(part for axis in self.axes for part in self.parts(axis))
 
   def rank_axis(self, axes: tuple[str, ...]) -> int:
-    """Returns which of some axes of theirs the ranks' is.
+    """Returns the position of the rank axis among axes of the layout.
 
     Raises:
-      ValueError: it is padded, so that ranks have no shares of it.
+      ValueError: that axis is padded, so it cannot be divided among ranks.
     """
     (position,) = (
       i for i, axis in enumerate(axes) if self.parts(axis)[0] == 'R'
