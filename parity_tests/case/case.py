@@ -345,4 +345,4 @@ class Case:
 
 
 # The name of `from_folder` in 0.2.
-setattr(Case, 'of', Case._from_folder_of_0_2)
+setattr(Case, 'of', Case._from_folder_of_0_2)  # noqa: B010
