@@ -61,6 +61,7 @@ class TestNames:
       _ = hpmoe.chek
 
 
+@pytest.mark.verdict_alone
 class TestCheck:
   def test_a_right_function_passes_with_a_row_for_each_stage(self):
     report = hpmoe.check(right, CASE)

@@ -72,7 +72,7 @@ PAIRWISE = halved_testing.halved(
 
 
 @pytest.mark.parametrize('name, storage, ranks', PAIRWISE)
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 def test_integers_equal_a_serial_loop(name, storage, ranks):
   # Given: small integers, exact in any order; NaN where no row is.
   counts, num_rows = CASES[name]

@@ -403,7 +403,7 @@ def policy_id(policy: precision.PrecisionPolicy) -> str:
 
 
 @pytest.mark.parametrize('policy', EVERY_POLICY, ids=policy_id)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_every_policy(policy):
   for seed in range(3):
     check('plain', policy, seed, 0.2)
@@ -412,7 +412,7 @@ def test_every_policy(policy):
 @pytest.mark.parametrize(
   'name, policy', halved_testing.halved(sorted(SHAPES), SOME_POLICIES)
 )
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_every_shape(name, policy):
   for seed, (skew, unused) in enumerate(itertools.product(SKEWS, UNUSED)):
     check(name, policy, seed, skew, unused)

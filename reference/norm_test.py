@@ -61,6 +61,7 @@ def _dense_both(arrays, d_gate_up):
 
 
 @pytest.mark.parametrize('sizes', SIZES)
+@pytest.mark.few(2)
 def test_is_dense_and_so_are_its_gradients(sizes):
   # given
   config = _config(*SIZES[sizes])

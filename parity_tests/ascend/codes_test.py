@@ -45,6 +45,7 @@ class TestPasses:
     ],
     ids=str,
   )
+  @pytest.mark.few(3)
   def test_every_stage(self, fields):
     report = _check(**fields)
     assert report.verdict == 'pass', report.first_failure

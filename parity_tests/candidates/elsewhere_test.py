@@ -142,6 +142,7 @@ class TestABackwardPassThatRecomputes:
     assert report.verdict == verdicts.PASS
     assert 'recomputes' not in report_text.format_notes(report)
 
+  @pytest.mark.verdict_alone
   def test_is_told_to_say_so(self, program):
     program()
     report = _check(_make_function('kernel.py:silent'), direction='both')

@@ -72,7 +72,7 @@ class TestTheOraclesOwnOutput:
       for j, placement in enumerate(precision.LAUNCHED_PLACEMENTS)
     ],
   )
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_passes_whatever_is_returned(self, dtype, direction, placement):
     # given the oracle's tensors
     request = TINY.but(

@@ -15,7 +15,7 @@ PRODUCTS = tuple(storage.EMULATED)
 @pytest.mark.parametrize('order', ['blas', 'in_blocks', 'descending'])
 @pytest.mark.parametrize('direction', ['forward', 'backward'])
 @pytest.mark.parametrize('name', PRODUCTS)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_a_right_kernel_passes(name, direction, order, everything):
   candidate = Numpy(trial.Kernel(trial.ORDERS[order]), everything)
   case = dict(policy=(f'operands={name}',), direction=direction)

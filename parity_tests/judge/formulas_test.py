@@ -19,6 +19,7 @@ Numpy = numpy_testing.Numpy
 @pytest.mark.parametrize(
   'points', [('gate_up=f32',), ('activation=f32', 'expert_out=f32')]
 )
+@pytest.mark.few(2)
 def test_a_fused_kernel_is_right_under_its_policy(points, everything):
   candidate = Numpy(everything=everything)
   assert not list_failed_stages(candidate, dtype='bfloat16', policy=points)

@@ -51,7 +51,7 @@ def build_policies(point, narrow):
 
 @pytest.mark.parametrize('direction', DIRECTIONS)
 @pytest.mark.parametrize('placement', precision.PLACEMENTS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_kernel_that_rounds_everywhere_is_right_under_its_policy(
   placement, direction
 ):
@@ -117,7 +117,7 @@ NARROW = [
   'point, narrow, dtype',
   [(*point_and_dtype, 'float32') for point_and_dtype in ROUNDED] + NARROW,
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_kernel_that_rounds_there_unasked_is_wrong_there(
   point, narrow, dtype
 ):
@@ -140,7 +140,7 @@ NARROWER_TENSORS = [
 
 
 @pytest.mark.parametrize('name, direction, preset', NARROWER_TENSORS)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results_alone_are_judged_through_a_tensor_stored_narrower(
   name, direction, preset
 ):
@@ -187,7 +187,7 @@ def test_an_order_of_rows_is_right_where_asked_for_and_named_where_not(
   'word',
   ['silu=bf16', 'routing_weight=bf16', 'weighted=bf16', 'placement=epilogue'],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_rounding_is_named_from_y_alone(word):
   candidate = Rounds(words=(word,), everything=False)
   results = check_rows(candidate, 'forward', (), 'bfloat16', ('bounded',))

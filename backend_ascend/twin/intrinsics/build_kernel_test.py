@@ -90,6 +90,7 @@ def test_headers_are_compiled_once_and_each_core_keeps_its_variables(tmp_path):
 @needs_clang
 class TestRawVectorAdd:
   @pytest.mark.parametrize('mode', build_kernel.MODES)
+  @pytest.mark.few(2)
   def test_is_right_as_it_stands(self, run, mode):
     code, said, told, _ = run(mode=mode)
 
@@ -115,7 +116,7 @@ class TestRawVectorAdd:
       ((_SET, _SET * 2), 'SetFlag<V_MTE3>(0) is left set for the next kernel'),
     ],
   )
-  @pytest.mark.few(4)
+  @pytest.mark.few(2)
   def test_names_what_is_wrong(self, run, change, missing):
     code, _, told, _ = run(*change)
 
@@ -163,6 +164,7 @@ class TestRawVectorAdd:
 @needs_clang
 @pytest.mark.parametrize('mode', build_kernel.MODES)
 @pytest.mark.parametrize('calls', ['raw_vector_calls', 'raw_cube_calls'])
+@pytest.mark.few(2)
 def test_intrinsics_give_what_their_names_say(work, calls, mode):
   done = _ran(_built(_EXAMPLES / f'{calls}.asc', None, work), mode=mode)
 

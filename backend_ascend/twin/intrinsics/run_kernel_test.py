@@ -114,7 +114,7 @@ def _inputs(cores, count=256):
 class TestArrays:
   @pytest.mark.parametrize('cores', [1, 3])
   @pytest.mark.parametrize('mode', build_kernel.MODES)
-  @pytest.mark.few(3)
+  @pytest.mark.few(1)
   def test_come_back_as_the_kernel_leaves_them(self, add, cores, mode):
     x, y, z, w = _inputs(cores)
     got = add(x, y, z, w, blocks=cores, mode=mode)

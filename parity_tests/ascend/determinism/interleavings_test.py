@@ -38,7 +38,7 @@ SINGLE = dataclasses.replace(
 @pytest.mark.parametrize(
   'every_dtype', [False, pytest.param(True, marks=pytest.mark.slow)]
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_every_interleaving_gives_the_bits_of_a_serial_run(
   placement, routing, dtype, every_dtype
 ):

@@ -99,6 +99,7 @@ def test_an_operand_of_fewer_bits_changes_its_gemm(policy):
 
 
 @_policies()
+@pytest.mark.few(2)
 def test_y_and_dx_alone_show_narrowed_inputs(policy):
   arrays, _ = _make(policy)
   right = _layer(policy, arrays)

@@ -69,6 +69,7 @@ class TestFaults:
       'stale_row',
     ],
   )
+  @pytest.mark.verdict_alone
   @pytest.mark.few(1)
   def test_layer_stage_and_tile_are_named(
     self, tmp_path, compare, name, capsys

@@ -229,6 +229,7 @@ def test_gradients_that_are_kept_fail(tmp_path):
 
 @pytest.mark.parametrize('in_process', [True, False], ids=['here', 'process'])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.few(2)
 def test_a_kernel_that_keeps_nothing_passes(tmp_path, dtype, in_process):
   report = _check_keeping(
     tmp_path, 'right', in_process, dtype=dtype, direction='both'
