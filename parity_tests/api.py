@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+import warnings
 
 from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.candidates import backends
@@ -22,56 +23,73 @@ from hpmoe.parity_tests.report import report_html
 from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import report_text
 
+# Names of 0.3, which work until 1.0.
+_OLD_NAMES = dict(passed='is_pass', found='check_report')
+
 Candidate = str | Callable[..., Mapping] | candidates.Candidate | None
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Report:
-  """What a check found; `print` shows it as the command does.
+  """The result of a check; `print` shows it as the command does.
 
   A prompt shows the verdict in three lines, a notebook a table.
 
   Attributes:
-    found: every comparison, and what decided the outcome.
+    check_report: every comparison, and what decided the verdict.
   """
 
-  found: check_lib.Report
+  check_report: check_lib.Report
+
+  if not TYPE_CHECKING:  # a type checker names unknown attributes
+
+    def __getattr__(self, name):
+      new_name = _OLD_NAMES.get(name)
+      if new_name is None:
+        raise AttributeError(f'Report: expected an attribute, got {name!r}')
+      warnings.warn(
+        f'Report.{name} is now called Report.{new_name}',
+        DeprecationWarning,
+        stacklevel=2,
+      )
+      return getattr(self, new_name)
 
   @property
-  def passed(self) -> bool:
-    return self.found.verdict == verdicts.PASS
+  def is_pass(self) -> bool:
+    """Whether the verdict is 'pass'."""
+    return self.check_report.verdict == verdicts.PASS
 
   @property
   def stages(self) -> dict[str, str]:
     """'pass', 'fail' or 'not judged' of each stage, in dependency order."""
     return {
       stage: lane_table.find_worst_verdict(results)
-      for stage, results in lane_table.group_by_stage(self.found).items()
+      for stage, results in lane_table.group_by_stage(self.check_report).items()
     }
 
   @property
   def first_failure(self) -> verdicts.Failure | None:
     """The failing tile that comes first in dependency order."""
-    return self.found.first_failure
+    return self.check_report.first_failure
 
   def to_json(self) -> dict[str, Any]:
     """Returns the whole report as plain data."""
-    return report_json.to_json(self.found)
+    return report_json.to_json(self.check_report)
 
   def to_html(self) -> str:
-    """Returns a page that needs nothing beside it."""
-    return report_html.to_html(self.found)
+    """Returns the report as one HTML file."""
+    return report_html.to_html(self.check_report)
 
   def _repr_html_(self) -> str:
-    """Returns what a notebook shows."""
-    return report_html.to_fragment(self.found)
+    """Returns the HTML that a notebook shows."""
+    return report_html.to_fragment(self.check_report)
 
   def __repr__(self) -> str:
-    return report_text.format_brief(self.found)
+    return report_text.format_brief(self.check_report)
 
   def __str__(self) -> str:
     return report_text.format_report(
-      self.found, lane_table.format_table(self.found)
+      self.check_report, lane_table.format_table(self.check_report)
     )
 
 
@@ -81,11 +99,11 @@ class _Call(check_lib.Request):
 
   def replay(self, *lanes: str) -> str:
     """See `Request`."""
-    typed = _typed(self.candidate)
+    typed = _format_candidate(self.candidate)
     if typed is None:
       return (
-        f'none: {self.candidate.name} is not to be found by that name; call '
-        'hpmoe.check on it as before'
+        f'none: no import finds {self.candidate.name}; call hpmoe.check on the '
+        'function itself'
       )
     case = _changed_fields(self.case)
     if isinstance(self.case.input, Mapping):
@@ -121,22 +139,22 @@ def check(
     candidate: a function of (inputs, config, policy) that returns tensors by
       name, called in this process; 'pkg.module:function' or 'FILE.py:function',
       in a process of its own, which may crash or hang; 'command:./moe {case}
-      {out}', a program; 'outputs:FOLDER', what was computed elsewhere of a case
+      {out}', a program; 'outputs:FOLDER', outputs computed elsewhere for a case
       `Case.from_folder(folder)`; or None, for our own backend.
-    case: what is asked.
+    case: the layer, its data and its passes.
     lanes: some of 'exact', 'bitwise', 'bounded', 'standard'.
     standards: names of records for lane 'standard'.
-    tiles: tiles of each stage to judge, the others not; None: all.
-    repeat: runs of each pass on real data, which must give the same bits; None:
-      two of a kernel of yours where that is cheap.
-    allow_nondeterministic: whether they may differ; then each is judged.
+    tiles: number of tiles to judge of each stage; None: all.
+    repeat: runs of each pass on real data, which must return the same bits;
+      None: two for a kernel of yours if they are cheap.
+    allow_nondeterministic: whether runs may differ; then each is judged.
     search_roundings: whether the roundings that explain a failure are searched
       for, which may take a minute.
     timeout_s: seconds that a candidate in a process of its own may take.
-    layout: whose layout its tensors have, such as 'vllm': w_gate_up is
-      [E, 2F, D]; '': ours.
-    device: hands a function of this process tensors of torch that lie there,
-      'cpu' or 'cuda'; '': numpy's.  It may return either.
+    layout: the project whose layout its tensors have, such as 'vllm', where
+      w_gate_up is [E, 2F, D]; '': ours.
+    device: 'cpu' or 'cuda': a function of this process gets torch tensors on
+      that device; '': numpy arrays.  It may return either.
 
   Raises:
     ValueError: the request was wrong; the text names the argument.
@@ -151,7 +169,7 @@ def check(
       raise ValueError(f'{name}: expected a list, [{value!r}], got {value!r}')
   request = _Call(
     case=case,
-    candidate=_candidate(candidate, timeout_s, layout, device),
+    candidate=_build_candidate(candidate, timeout_s, layout, device),
     judgement=judgement_lib.Judgement(
       tuple(lanes),
       tuple(standards),
@@ -178,13 +196,13 @@ def assert_parity(
   """
   __tracebackhide__ = True  # pytest shows the caller's line
   report = check(candidate, case, **options)
-  if not report.passed:
-    raise AssertionError(report_text.format_outcome(report.found))
+  if not report.is_pass:
+    raise AssertionError(report_text.format_outcome(report.check_report))
   return report
 
 
 def _changed_fields(part: Any) -> dict[str, Any]:
-  """Returns the fields that are not as by default."""
+  """Returns the fields that differ from their defaults."""
   fields = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
   return {n: v for n, v in fields.items() if v is not getattr(type(part), n)}
 
@@ -196,50 +214,52 @@ def _format_arguments(arguments: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def _typed(candidate: candidates.Candidate) -> str | None:
-  """Returns what one types for a candidate; None: nothing names it."""
+def _format_candidate(candidate: candidates.Candidate) -> str | None:
+  """Returns a candidate as Python text; None: no name leads to it."""
   if backends.is_default(candidate):
     return 'None'
   if not isinstance(candidate, in_process.Function):
     return repr(candidate.name)
   module, _, qualified_name = candidate.name.partition(':')
-  found: Any = sys.modules.get(module)
+  value: Any = sys.modules.get(module)
   for part in qualified_name.split('.'):
-    found = getattr(found, part, None)
-  if found is not candidate.function:
+    value = getattr(value, part, None)
+  if value is not candidate.function:
     return None
   return (
     qualified_name if module == '__main__' else f'{module}.{qualified_name}'
   )
 
 
-def _candidate(
-  given: Candidate, timeout_s: float, layout: str, device: str
+def _build_candidate(
+  candidate: Candidate, timeout_s: float, layout: str, device: str
 ) -> candidates.Candidate:
-  is_function = callable(given) and not isinstance(given, candidates.Candidate)
+  is_function = callable(candidate) and not isinstance(
+    candidate, candidates.Candidate
+  )
   if device and not is_function:
     raise ValueError(
       f'device: expected none but of a function of this process, got {device!r}'
     )
-  if isinstance(given, str):
-    kind, _, rest = given.partition(':')
+  if isinstance(candidate, str):
+    kind, _, rest = candidate.partition(':')
     if kind == 'command':
       return elsewhere.Program(rest, timeout_s=timeout_s, layout=layout)
     if kind != 'outputs':
-      return user_candidate.Subprocess(given, timeout_s, layout=layout)
-  elif callable(given) and is_function:
-    return in_process.Function(given, layout=layout, device=device)
+      return user_candidate.Subprocess(candidate, timeout_s, layout=layout)
+  elif callable(candidate) and is_function:
+    return in_process.Function(candidate, layout=layout, device=device)
   if layout:
     raise ValueError(
       f'layout: expected none but of a function or a program, got {layout!r}'
     )
-  if given is None:
+  if candidate is None:
     return backends.default_candidate()
-  if isinstance(given, str):
-    return outputs.Outputs(given.partition(':')[2])
-  if isinstance(given, candidates.Candidate):
-    return given
+  if isinstance(candidate, str):
+    return outputs.Outputs(candidate.partition(':')[2])
+  if isinstance(candidate, candidates.Candidate):
+    return candidate
   raise ValueError(
     "candidate: expected a function, 'pkg.module:function' or None, got "
-    f'{given!r}'
+    f'{candidate!r}'
   )

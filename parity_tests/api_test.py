@@ -40,10 +40,10 @@ class TestNames:
   def test_import_takes_no_jax_and_no_numpy(self):
     # Given a new interpreter, then the import loads nothing that is heavy.
     code = "import sys, hpmoe; print({'jax', 'numpy'} & {*sys.modules})"
-    told = subprocess.run(
+    output = subprocess.run(
       [sys.executable, '-c', code], capture_output=True, text=True, check=True
     ).stdout
-    assert told.strip() == 'set()'
+    assert output.strip() == 'set()'
 
   def test_each_name_is_what_type_checkers_see(self):
     source = pathlib.Path(hpmoe.__file__).read_text()
@@ -66,23 +66,33 @@ class TestCheck:
   def test_a_right_function_passes_with_a_row_for_each_stage(self):
     report = hpmoe.check(right, CASE)
 
-    assert report.passed and report.first_failure is None
+    assert report.is_pass and report.first_failure is None
     assert {'pass'} == {report.stages[n] for n in ('expert_in', 'y', 'layer')}
     assert report.stages['counts'] == 'not judged'
     assert str(report).splitlines()[-1].startswith('PASS of a part')
 
+  def test_old_names_work_and_say_the_new_ones(self):
+    report = hpmoe.check(wrong, CASE, lanes=['bounded'])
+
+    with pytest.warns(DeprecationWarning, match='is now called Report.is_pass'):
+      assert report.passed is report.is_pass is False
+    with pytest.warns(DeprecationWarning, match='Report.check_report'):
+      assert report.found is report.check_report
+    with pytest.raises(AttributeError, match="got 'pased'"):
+      _ = report.pased
+
   def test_a_wrong_function_is_named_with_a_line_that_repeats_it(self):
     report = hpmoe.check(wrong, CASE, lanes=['bounded'], repeat=3)
 
-    assert not report.passed and report.stages['y'] == 'fail'
+    assert not report.is_pass and report.stages['y'] == 'fail'
     failure = report.first_failure
     assert failure.stage == 'y' and failure.pattern == 'got = 1.02 * expected'
     assert failure.replay == (
       f"hpmoe.check({__name__}.wrong, hpmoe.Case(preset='tiny', ranks=2), "
       "lanes=('bounded',), repeat=3)"
     )
-    repeated = eval(failure.replay.replace(f'{__name__}.', ''))
-    assert repeated.first_failure == failure
+    second_report = eval(failure.replay.replace(f'{__name__}.', ''))
+    assert second_report.first_failure == failure
 
   @pytest.mark.parametrize(
     'function', [lambda *layer: wrong(*layer), functools.partial(wrong)]
@@ -98,9 +108,9 @@ class TestCheck:
   def test_a_report_as_data_and_as_a_page(self):
     report = hpmoe.check(wrong, CASE, lanes=['bounded'])
 
-    told = json.loads(json.dumps(report.to_json(), allow_nan=False))
-    assert told['verdict'] == 'fail'
-    assert told['first_failure']['stage'] == 'y'
+    content = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert content['verdict'] == 'fail'
+    assert content['first_failure']['stage'] == 'y'
     page = report.to_html()
     assert ElementTree.fromstring(page.partition('\n')[2]).tag.endswith('html')
 
@@ -140,12 +150,12 @@ class TestCheck:
 
   def test_a_name_runs_in_a_process_of_its_own(self):
     name = f'{numpy_kernel_testing.__name__}:moe'
-    assert hpmoe.check(name, CASE, lanes=['exact']).passed
+    assert hpmoe.check(name, CASE, lanes=['exact']).is_pass
 
   def test_both_passes_and_a_backward_pass_that_is_missing(self):
     case = hpmoe.Case(preset='tiny', ranks=2, direction='both')
     report = hpmoe.check(right, case, lanes=['bounded'])
-    assert report.passed and report.stages['dx'] == 'pass'
+    assert report.is_pass and report.stages['dx'] == 'pass'
 
     with pytest.raises(ValueError, match='wrong: expected its backward pass'):
       hpmoe.check(wrong, case)
@@ -158,8 +168,8 @@ class TestCheck:
       inputs['x'][...] = y
       return {'y': inputs['x']}
 
-    told = r'spoils: x: expected an input as it was .* work on a copy$'
-    with pytest.raises(hpmoe.CandidateError, match=told):
+    message = r'spoils: x: expected an input as it was .* work on a copy$'
+    with pytest.raises(hpmoe.CandidateError, match=message):
       hpmoe.check(spoils, CASE, lanes=[lane])
 
   def test_a_function_that_answers_otherwise_the_next_time(self):
@@ -179,31 +189,33 @@ class TestCheck:
 
     for function in (unsteady, unsteady_in_place):
       report = hpmoe.check(function, CASE, lanes=['bounded'])
-      assert not report.passed and 'y[0, 0, 0]' in str(report)
-    meant = dict(allow_nondeterministic=True)
-    assert hpmoe.check(unsteady, CASE, lanes=['bounded'], **meant).passed
+      assert not report.is_pass and 'y[0, 0, 0]' in str(report)
+    options = dict(allow_nondeterministic=True)
+    assert hpmoe.check(unsteady, CASE, lanes=['bounded'], **options).is_pass
 
   def test_a_function_that_raises(self):
     def raises(inputs, config, policy):
       raise RuntimeError('out of memory')
 
-    with pytest.raises(hpmoe.CandidateError, match='out of memory') as caught:
+    with pytest.raises(
+      hpmoe.CandidateError, match=('out of memory')
+    ) as error_info:
       hpmoe.check(raises, CASE)
-    assert isinstance(caught.value.__cause__.__cause__, RuntimeError)
+    assert isinstance(error_info.value.__cause__.__cause__, RuntimeError)
 
   @pytest.mark.parametrize(
-    ('answer', 'said'),
+    ('answer', 'message'),
     [
       (3, "expected a mapping with 'y', got int"),
       ({'y': 'no array'}, 'y: expected float32'),
     ],
   )
-  def test_an_answer_that_is_none_is_refused(self, answer, said):
-    with pytest.raises(ValueError, match=said):
+  def test_an_answer_that_is_none_is_refused(self, answer, message):
+    with pytest.raises(ValueError, match=message):
       hpmoe.check(lambda *_: answer, CASE)
 
   @pytest.mark.parametrize(
-    ('candidate', 'options', 'said'),
+    ('candidate', 'options', 'message'),
     [
       (3, {}, 'candidate: expected a function'),
       ('no name', {}, 'candidate: expected pkg.module:function'),
@@ -214,35 +226,35 @@ class TestCheck:
       (None, dict(standards=['msprob']), 'msprob'),
     ],
   )
-  def test_a_wrong_argument_is_named(self, candidate, options, said):
-    with pytest.raises(ValueError, match=said):
+  def test_a_wrong_argument_is_named(self, candidate, options, message):
+    with pytest.raises(ValueError, match=message):
       hpmoe.check(candidate, **dict(case=CASE) | options)
 
 
 class TestValuesOfTheCaller:
   @pytest.mark.parametrize('kind', [np.asarray, jnp.asarray])
   def test_are_what_is_checked(self, kind):
-    made = inputs_lib.make_inputs(presets.get('tiny'), 2)
-    arrays = {n: kind(a) for n, a in made.arrays.items()}
+    layer_inputs = inputs_lib.make_inputs(presets.get('tiny'), 2)
+    arrays = {n: kind(a) for n, a in layer_inputs.arrays.items()}
 
-    def same(inputs, config, policy):
+    def verify(inputs, config, policy):
       for name, array in inputs.items():
         assert array.tobytes() == np.asarray(arrays[name]).tobytes()
       return right(inputs, config, policy)
 
     # A second run would be between calls on other data.
     options = dict(lanes=['bounded'], repeat=1)
-    assert hpmoe.check(same, hpmoe.Case(input=arrays), **options).passed
+    assert hpmoe.check(verify, hpmoe.Case(input=arrays), **options).is_pass
 
 
 class TestAssertParity:
   def test_returns_the_report(self):
-    assert hpmoe.assert_parity(right, CASE, lanes=['bounded']).passed
+    assert hpmoe.assert_parity(right, CASE, lanes=['bounded']).is_pass
 
   def test_raises_the_first_failure(self):
-    with pytest.raises(AssertionError) as caught:
+    with pytest.raises(AssertionError) as error_info:
       hpmoe.assert_parity(wrong, CASE, lanes=['bounded'])
-    lines = str(caught.value).splitlines()
+    lines = str(error_info.value).splitlines()
     assert lines[0] == 'first failure: y (bounded: a-priori rounding bound)'
     assert lines[-1].startswith('FAIL')
 
@@ -287,12 +299,12 @@ class TestLayout:
   def test_a_function_is_judged_on_a_projects_tensors(self, lane):
     report = hpmoe.check(of_vllm, CASE, lanes=[lane], layout='vllm')
 
-    assert report.passed
+    assert report.is_pass
     assert 'tensors laid out as vllm has them' in str(report)
 
   def test_a_name_and_a_line_that_repeats_it(self):
     name = f'{__name__}:of_vllm'
-    assert hpmoe.check(name, CASE, lanes=['bounded'], layout='vllm').passed
+    assert hpmoe.check(name, CASE, lanes=['bounded'], layout='vllm').is_pass
     failure = hpmoe.check(
       lambda *layer: {'y': of_vllm(*layer)['y'] * 2},
       CASE,

@@ -45,8 +45,8 @@ def test_layer(kernel):
 """
 _TYPED = """import hpmoe
 case = hpmoe.Case(preset='tiny')
-passed: bool = hpmoe.check(None, case).passed
-wrong: str = hpmoe.check(None, case).passed
+is_pass: bool = hpmoe.check(None, case).is_pass
+wrong: str = hpmoe.check(None, case).is_pass
 hpmoe.MoEConfig(num_rank=2)
 """
 _IMPORTS = """

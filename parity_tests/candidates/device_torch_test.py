@@ -69,7 +69,7 @@ def main():
     for function in (strided, with_gradient, parameter):
       function.activations = ('swiglu',)
       report = hpmoe.check(function, case, **options)
-      print(dtype, function.__name__, report.passed)
+      print(dtype, function.__name__, report.is_pass)
     try:
       hpmoe.check(spoils, case, **options)
     except hpmoe.CandidateError as error:
@@ -78,7 +78,7 @@ def main():
   report = hpmoe.check(
     f'{__file__}:strided', case, lanes=['bounded'], layout='vllm'
   )
-  print(report.passed)
+  print(report.is_pass)
   try:
     hpmoe.check(strided, case, device='cuda:99')
   except ValueError as error:

@@ -63,7 +63,7 @@ def test_a_layer_of_a_decoder_is_right_and_its_run_as_without(tmp_path):
   for actual, expected in zip(recorded, plain, strict=True):
     np.testing.assert_array_equal(actual, expected)
   report = _verdict(tmp_path / 'out')
-  assert report.passed, str(report)
+  assert report.is_pass, str(report)
   names = ('y', 'dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
   assert {report.stages[name] for name in names} == {'pass'}
 
@@ -88,7 +88,7 @@ def test_a_forward_pass_alone(tmp_path):
   with hpmoe.capture(moe.framework, tmp_path, call=0) as layer:
     _train(layer, backward=False)
   assert 'dy' not in read_case.read(f'{tmp_path}/inputs.safetensors')[0]
-  assert _verdict(tmp_path, 'forward').passed
+  assert _verdict(tmp_path, 'forward').is_pass
 
 
 class _Experts(nn.Cell):
@@ -132,7 +132,7 @@ def test_of_two_calls_of_a_cell_one_is_recorded(tmp_path):
 
   # then its gradients are its own, and the Cell is as before.
   report = _verdict(tmp_path)
-  assert report.passed, str(report)
+  assert report.is_pass, str(report)
   assert {report.stages[n] for n in ('dx', 'd_w_gate_up')} == {'pass'}
   assert own == (cell.construct, cell.gate_up_proj)
 

@@ -64,7 +64,7 @@ def test_a_run_that_is_recorded_is_as_one_that_is_not(ran):
 def test_the_activation_is_that_of_the_module(ran, run, form):
   _, notes = read_case.read(ran[0] / run / 'inputs.safetensors')
   assert notes['activation_form'] == form
-  assert _verdict(ran[0] / run).passed
+  assert _verdict(ran[0] / run).is_pass
 
 
 def test_an_activation_that_is_no_attribute_is_not_known(ran):
@@ -75,7 +75,7 @@ def test_an_activation_that_is_no_attribute_is_not_known(ran):
 @pytest.mark.parametrize('run', ('right', 'grouped', 'two_steps'))
 def test_a_right_layer_and_its_gradients_pass(ran, run):
   report = _verdict(ran[0] / run)
-  assert report.passed, str(report)
+  assert report.is_pass, str(report)
   assert {report.stages[name] for name in ('y', *GRADS)} == {'pass'}
 
 
@@ -102,7 +102,7 @@ def test_what_wants_no_gradient_is_not_judged(ran, run, expected):
   # Of a layer with frozen weights; of one that routes by itself, whose experts
   # are a list.
   report = _verdict(ran[0] / run)
-  assert report.passed, str(report)
+  assert report.is_pass, str(report)
   assert {name for name in GRADS if report.stages[name] == 'pass'} == expected
 
 

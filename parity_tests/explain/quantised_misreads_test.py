@@ -47,7 +47,7 @@ def check(change):
 
 
 def test_right_scales_pass():
-  assert check(lambda scales: scales).passed
+  assert check(lambda scales: scales).is_pass
 
 
 @pytest.mark.parametrize('words', CHANGES)

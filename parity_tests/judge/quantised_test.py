@@ -269,7 +269,7 @@ def test_a_backward_pass_reads_codes(fields, wrong, first_stage):
   failure = report.first_failure
   assert first_stage == (failure and failure.stage)
   passing_lanes = {
-    r.lane for r in report.found.results if r.verdict == verdicts.PASS
+    r.lane for r in report.check_report.results if r.verdict == verdicts.PASS
   }
   assert {'exact', 'bounded'} <= passing_lanes
 
@@ -450,7 +450,7 @@ class TestTokensAsCodes:
   @pytest.mark.parametrize('scaled', ['terms', 'sums'])
   def test_a_right_kernel_passes_wherever_it_scales(self, scaled):
     kernel = functools.partial(_compute_y, scaled=scaled)
-    assert self._judge(kernel).passed
+    assert self._judge(kernel).is_pass
 
   @pytest.mark.parametrize(
     ('form', 'group'), [('e4m3_1x128', 128), ('mxfp8_e5m2', 32)]
@@ -459,9 +459,9 @@ class TestTokensAsCodes:
     # Every lane, and the mirrored data, of a layer with plain weights.
     case = dataclasses.replace(self.CASE, x_form=form, quantised='')
     report = hpmoe.check(functools.partial(_compute_y, group=group), case)
-    assert report.passed
+    assert report.is_pass
     assert {
-      r.lane for r in report.found.results if r.verdict == verdicts.PASS
+      r.lane for r in report.check_report.results if r.verdict == verdicts.PASS
     } >= {
       'exact',
       'bounded',
@@ -473,16 +473,16 @@ class TestTokensAsCodes:
   @pytest.mark.verdict_alone
   def test_a_wrong_scale_fails(self, wrong):
     kernel = functools.partial(_compute_y, wrong=wrong)
-    assert not self._judge(kernel).passed
+    assert not self._judge(kernel).is_pass
 
   @pytest.mark.verdict_alone
   def test_an_activation_in_codes_is_a_policy_of_one_gemm(self):
     # Given a kernel that quantises its activation, and not its tokens again,
     kernel = functools.partial(_compute_y, quantises=True)
     # then it passes where that is declared, and only there.
-    assert not self._judge(kernel).passed
-    assert self._judge(kernel, rows='activation=e4m3_1x128').passed
-    assert not self._judge(kernel, rows='expert_in=int8_token').passed
+    assert not self._judge(kernel).is_pass
+    assert self._judge(kernel, rows='activation=e4m3_1x128').is_pass
+    assert not self._judge(kernel, rows='expert_in=int8_token').is_pass
 
   def test_exact_data_have_codes_of_tokens_too(self):
     inputs = self.CASE.make()
@@ -519,14 +519,14 @@ class TestTokensAsCodes:
     report = hpmoe.check(kernel, case, lanes=['bitwise'], repeat=1)
     return {
       result.verdict
-      for result in report.found.results
+      for result in report.check_report.results
       if result.stage == 'expert_in'
     }
 
   def test_a_sample_of_tiles_is_judged(self):
     lanes = ['bitwise', 'bounded']
     report = hpmoe.check(_compute_y, self.CASE, lanes=lanes, tiles=1, repeat=1)
-    assert report.passed
+    assert report.is_pass
 
   def test_routing_weights_of_a_kernel_s_own_have_their_roundings(self):
     # Weights a few units off: right for who computes them, else wrong.
@@ -536,15 +536,17 @@ class TestTokensAsCodes:
     )
     few = dict(lanes=['bounded'], repeat=1)
     loose = dataclasses.replace(case, weight_ulp=45.0)
-    assert hpmoe.check(kernel, loose, **few).passed
+    assert hpmoe.check(kernel, loose, **few).is_pass
 
   @pytest.mark.parametrize('seed', range(4))
   @pytest.mark.parametrize('scaled', ['terms', 'sums'])
   def test_y_in_bfloat16_of_float32_stages_passes(self, scaled, seed):
     kernel = functools.partial(_compute_y, scaled=scaled, stores='bfloat16')
     report = self._judge(kernel, policy=('y=bfloat16',), seed=seed)
-    assert report.passed
-    spread = [r for r in report.found.results if r.rule == verdicts.SPREAD_RULE]
+    assert report.is_pass
+    spread = [
+      r for r in report.check_report.results if r.rule == verdicts.SPREAD_RULE
+    ]
     assert {r.verdict for r in spread} == {verdicts.PASS}
 
   @pytest.mark.parametrize(
@@ -565,7 +567,7 @@ class TestTokensAsCodes:
       y[index] *= np.float32(factor)
       return {'y': y.astype(ml_dtypes.bfloat16)}
 
-    assert not self._judge(kernel, policy=('y=bfloat16',)).passed
+    assert not self._judge(kernel, policy=('y=bfloat16',)).is_pass
 
   @pytest.mark.parametrize(
     ('rows', 'quantises', 'words'),
@@ -606,7 +608,7 @@ class TestTokensAsCodes:
     )
     policy = ('y=bfloat16',) if stores == 'bfloat16' else ()
     rows = dict(rows='activation=e4m3_1x128', policy=policy, seed=seed)
-    assert self._judge(kernel, **rows).passed
+    assert self._judge(kernel, **rows).is_pass
 
   @pytest.mark.parametrize('stores', ['bfloat16', 'float32'])
   @pytest.mark.parametrize('wrong', ['a row by 2 %', 'an element by a quarter'])
@@ -623,7 +625,7 @@ class TestTokensAsCodes:
 
     policy = ('y=bfloat16',) if stores == 'bfloat16' else ()
     rows = dict(rows='activation=e4m3_1x128', policy=policy)
-    assert not self._judge(kernel, **rows).passed
+    assert not self._judge(kernel, **rows).is_pass
 
   def test_lane_exact_alone_is_refused(self):
     case = dataclasses.replace(CASE, rows='int8_token')

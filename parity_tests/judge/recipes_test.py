@@ -90,7 +90,7 @@ class TestRightKernels:
     )
     layer = recipes_testing.make_layer(recipe, returns=returns)
     report = hpmoe.check(layer, case, lanes=['bitwise', 'bounded', 'standard'])
-    assert report.passed, str(report)
+    assert report.is_pass, str(report)
     assert f'recipe {recipe}' in str(report)
 
 

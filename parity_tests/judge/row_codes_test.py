@@ -61,7 +61,9 @@ def _check(kernel, rows: str, **fields):
 
 def _list_judged(report) -> dict[str, str]:
   """Returns the verdicts on codes and scales, by name."""
-  return {r.stage: r.verdict for r in report.found.results if r.stage in PARTS}
+  return {
+    r.stage: r.verdict for r in report.check_report.results if r.stage in PARTS
+  }
 
 
 def _change(layer: testing.Layer, name: str, change):
@@ -92,7 +94,7 @@ def test_codes_of_right_kernels_pass(form):
       _layer(form, order, outputs=names), form, seed=number, **fields
     )
     # then each code and scale is judged, and right.
-    assert report.passed, (order, fields, report.first_failure)
+    assert report.is_pass, (order, fields, report.first_failure)
     parts = codes_lib.list_row_names(precision.PrecisionPolicy(rows=form))
     assert _list_judged(report) == dict.fromkeys(parts, verdicts.PASS)
 
@@ -109,7 +111,7 @@ def test_codes_of_many_right_kernels_pass(form, seed):
     seed=seed,
     **FROM_DTYPES[seed // 3 % 3],
   )
-  assert report.passed, report.first_failure
+  assert report.is_pass, report.first_failure
 
 
 def test_limits_start_anew_from_returned_codes():
@@ -118,11 +120,11 @@ def test_limits_start_anew_from_returned_codes():
   powers = []
   for names in ({'y', *PARTS}, {'y'}):
     report = _check(_layer('e4m3_1x128', outputs=names), **case)
-    assert report.passed
+    assert report.is_pass
     powers.append(
       [
         r.power
-        for r in report.found.results
+        for r in report.check_report.results
         if verdicts.tensor_of(r.stage) == 'y' and 'element' in r.power
       ]
     )
@@ -165,7 +167,9 @@ class _Coarse(testing.Quantiser):
 def test_a_gemm_is_judged_from_codes_though_they_are_wrong():
   layer = testing.Layer(dict.fromkeys(_NAMES, _Coarse('e4m3_1x128')))
   report = _check(layer, 'e4m3_1x128')
-  wrong = {r.stage for r in report.found.results if r.verdict == verdicts.FAIL}
+  wrong = {
+    r.stage for r in report.check_report.results if r.verdict == verdicts.FAIL
+  }
   # A GEMM of such codes is right; one that reads others would not be.
   assert {*PARTS} <= wrong
   assert not wrong & {'gate_up', 'activation', 'expert_out', 'y'}
@@ -181,7 +185,7 @@ def test_a_gemm_whose_codes_are_not_returned_asks_for_them():
   parts = 'activation_codes, activation_scales'
   assert report.first_failure.hint.startswith(f'return {parts}: ')
   # They are named as tensors that would show more.
-  notes = report_text.format_notes(report.found)
+  notes = report_text.format_notes(report.check_report)
   assert parts in notes.replace('activation_scales, activation_codes', parts)
 
 
@@ -354,9 +358,9 @@ def test_a_sample_of_codes_is_judged():
   few = dict(lanes=['bitwise', 'bounded'], tiles=1, repeat=1)
   layer = _layer('e4m3_1x128')
   report = hpmoe.check(layer, case, **few)
-  assert report.passed and set(_list_judged(report)) == {*PARTS}
+  assert report.is_pass and set(_list_judged(report)) == {*PARTS}
   wrong = _change(layer, 'activation_scales', lambda a: a * np.float32(2))
-  assert not hpmoe.check(wrong, case, **few).passed
+  assert not hpmoe.check(wrong, case, **few).is_pass
 
 
 def _swap_nibbles(codes):
@@ -406,7 +410,7 @@ class TestPackedRows:
   @pytest.mark.parametrize('wrong', ['mxfp4_ceil', 'mxfp8'])
   def test_rows_of_another_form_show_in_y_alone(self, wrong):
     layer = _layer(wrong, outputs={'y'})
-    assert not _check(layer, 'mxfp4').passed
+    assert not _check(layer, 'mxfp4').is_pass
 
   def test_codes_that_are_not_packed_are_refused(self):
     layer = _change(_layer('mxfp4'), 'expert_in_codes', lambda a: a[..., :9])
@@ -465,7 +469,7 @@ class TestStaticScales:
       return {n: a for n, a in outputs.items() if names is None or n in names}
 
     report = _check(kernel, 'e4m3_static')
-    assert not report.passed
+    assert not report.is_pass
     if names is None:
       assert report.first_failure.stage == 'activation_codes'
 

@@ -142,12 +142,12 @@ class TestRightKernels:
   def test_each_rule_passes(self, rule, returns):
     case = dataclasses.replace(CASE, router=WORDS[rule])
     report = check(word=WORDS[rule], returns=returns, case=case)
-    assert report.passed, str(report)
+    assert report.is_pass, str(report)
     rows = {report.stages[name] for name in ('topk_ids', 'topk_weights')}
     assert rows == {'pass' if returns else 'not judged'}
 
   def test_slots_in_another_order_pass(self):
-    assert check('slots backwards').passed
+    assert check('slots backwards').is_pass
 
   def test_scores_in_the_dtype_that_is_declared_pass(self):
     # Logits are drawn so that bfloat16 decides.
@@ -166,7 +166,7 @@ class TestRightKernels:
       x = inputs['x_codes'].astype(np.float32) * scales
       return kernel({**inputs, 'x': x}, config, policy, DEEPSEEK)
 
-    assert hpmoe.check(dequantise, coded, lanes=['bounded']).passed
+    assert hpmoe.check(dequantise, coded, lanes=['bounded']).is_pass
 
 
 class TestWrongKernels:
@@ -226,7 +226,7 @@ class TestWrongKernels:
 
   def test_all_wrong_tokens_are_counted(self):
     right, wrong = (check(change) for change in ('', 'groups ignored'))
-    assert right.passed
+    assert right.is_pass
     failure = wrong.first_failure
     assert failure is not None and failure.bad_rows > 3
     assert 'where the rule keeps 2' in failure.pattern
@@ -244,7 +244,7 @@ class TestWrongKernels:
         inputs['x'].shape, kernel(inputs, config, policy, DEEPSEEK)
       )
 
-    assert not hpmoe.check(by_shape, CASE, lanes=['bounded']).passed
+    assert not hpmoe.check(by_shape, CASE, lanes=['bounded']).is_pass
 
 
 def differentiate(inputs, config, policy, word, change='', returns=()):
@@ -306,7 +306,7 @@ class TestGradients:
   @pytest.mark.parametrize('rule', ['renormalize', 'deepseek_v3', 'softmax'])
   def test_a_right_kernel_passes(self, rule):
     report = self._check(router=WORDS[rule])
-    assert report.passed, str(report)
+    assert report.is_pass, str(report)
     assert report.stages['d_router_logits'] == 'pass'
 
   @pytest.mark.parametrize('placement', ['before_down', 'epilogue'])
@@ -334,7 +334,7 @@ class TestGradients:
     }
     assert failed_stages == {'d_router_logits'}
     failure = report.first_failure
-    row = next(r for r in report.found.results if r.failure)
+    row = next(r for r in report.check_report.results if r.failure)
     assert 'times what roundings of the rule allow' in row.reason
     assert GRADIENTS[change] in failure.pattern
     if change == 'an expert that was not chosen':
@@ -345,12 +345,14 @@ class TestGradients:
     word = 'softmax:dtype=bfloat16'
     preset = 'tiny:experts=128:top_k=4:d_model=8:d_ff=8'
     report = self._check('', (), 'backward', router=word, preset=preset)
-    row = next(r for r in report.found.results if r.stage == 'd_router_logits')
+    row = next(
+      r for r in report.check_report.results if r.stage == 'd_router_logits'
+    )
     assert (row.verdict, row.reason) == ('not judged', verdicts.NO_LIMIT)
 
   def test_one_that_is_not_returned_is_not_judged(self):
     report = self._check('not returned', direction='backward')
-    assert report.passed
+    assert report.is_pass
     assert report.stages['d_router_logits'] == 'not judged'
 
 
@@ -392,7 +394,7 @@ class TestNearTies:
       return {'y': y, 'topk_ids': chosen_ids, 'topk_weights': weights}
 
     report = hpmoe.check(choose, self._case(layer), lanes=['bounded'])
-    assert report.passed, str(report)
+    assert report.is_pass, str(report)
     assert 'token 1: undecided between (0, 1, 2, 3) or (0, 1, 2, 4)' in str(
       report
     )
@@ -433,8 +435,8 @@ class TestLocalExperts:
   @pytest.mark.parametrize('returns', [True, False])
   def test_a_kernel_that_routes_and_holds_some_experts_passes(self, returns):
     report = check(case=self.CASE, returns=returns)
-    assert report.passed, str(report)
-    assert 'experts 4 to 11 of 16' in report.found.config['routing']
+    assert report.is_pass, str(report)
+    assert 'experts 4 to 11 of 16' in report.check_report.config['routing']
 
   def test_a_wrong_choice_of_another_rank_s_expert_is_found_too(self):
     failure = check('groups ignored', case=self.CASE).first_failure
@@ -454,10 +456,10 @@ class TestLocalExperts:
 
     case = dataclasses.replace(self.CASE, router='')
     report = hpmoe.check(compute, case, lanes=['exact', 'bounded'])
-    assert report.passed == right
+    assert report.is_pass == right
     if right:
       passing_lanes = {
-        r.lane for r in report.found.results if r.verdict == 'pass'
+        r.lane for r in report.check_report.results if r.verdict == 'pass'
       }
       assert passing_lanes == {'exact', 'bounded'}
 
@@ -541,7 +543,7 @@ def test_a_mistake_of_weights_is_named(mistake, returns):
   assert failure.stage == ('topk_weights' if returns else 'y')
   assert f'{mistake};' in failure.pattern + ';'
   if returns:
-    row = next(r for r in report.found.results if r.failure)
+    row = next(r for r in report.check_report.results if r.failure)
     assert 'float32 roundings allow' in row.reason
     assert row.reason != failure.pattern
 

@@ -50,7 +50,7 @@ def test_a_pass_says_beyond_which_values_nothing_was_tried():
   report = api.check(forward, case, lanes=('bounded',))
 
   # then
-  assert report.passed
+  assert report.is_pass
   (line,) = re.findall('not tried: values beyond x -0.*', str(report))
   assert 'up -' in line
-  assert report.found.config['ranges']['up'][1] < 4
+  assert report.check_report.config['ranges']['up'][1] < 4

@@ -213,7 +213,7 @@ def _check_keeping(tmp_path, name, in_process, **case_fields):
 @pytest.mark.few(5)
 def test_a_kernel_that_keeps_something_fails(tmp_path, name, in_process):
   report = _check_keeping(tmp_path, name, in_process)
-  assert not report.passed
+  assert not report.is_pass
   # The third call in a process of its own is on the first data.
   words = 'wrong on other data'
   if 'third' in name and not in_process:
@@ -223,7 +223,7 @@ def test_a_kernel_that_keeps_something_fails(tmp_path, name, in_process):
 
 def test_gradients_that_are_kept_fail(tmp_path):
   report = _check_keeping(tmp_path, 'gradients_kept', True, direction='both')
-  assert not report.passed
+  assert not report.is_pass
   assert 'wrong on other data: dx' in str(report)
 
 
@@ -234,4 +234,4 @@ def test_a_kernel_that_keeps_nothing_passes(tmp_path, dtype, in_process):
   report = _check_keeping(
     tmp_path, 'right', in_process, dtype=dtype, direction='both'
   )
-  assert report.passed
+  assert report.is_pass

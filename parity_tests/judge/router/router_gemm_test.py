@@ -82,7 +82,7 @@ class TestRightKernels:
   )
   def test_each_rule_passes_whatever_is_returned(self, rule, returns):
     report = check(returns=returns, word=plain.WORDS[rule])
-    assert report.passed, str(report)
+    assert report.is_pass, str(report)
     for name in ALL:
       expected = 'pass' if name in returns else 'not judged'
       ids_unknown = name == 'topk_weights' and 'topk_ids' not in returns
@@ -224,7 +224,7 @@ class TestRequests:
     word = f'{plain.DEEPSEEK}:top_k=4'
     case = hpmoe.Case(input=inputs | task.gemm.inputs, router_gemm=True)
     for change, passes in (('', True), ('column missing', False)):
-      assert check(change, word=word, case=case).passed == passes
+      assert check(change, word=word, case=case).is_pass == passes
 
   def test_the_command_judges_a_file(self, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
