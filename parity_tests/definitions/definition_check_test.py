@@ -143,14 +143,14 @@ class TestTraceSet:
     assert main.main(['export', *words, f'--out={out}']) == cli.PARITY
     (workload,) = (tmp_path / 'traces/workloads').rglob('*.jsonl')
     # then a check of that workload judges what one of random inputs does.
-    drawn_case, drawn = definition_check.make_request(
+    drawn_case, drawn_candidate = definition_check.make_request(
       definition, 'reference', tokens=3, seed=1
     )
     case, candidate = definition_check.make_request(
       definition, 'reference', workload=str(workload)
     )
-    assert drawn.inputs.keys() == candidate.inputs.keys()
-    for name, value in drawn.inputs.items():
+    assert drawn_candidate.inputs.keys() == candidate.inputs.keys()
+    for name, value in drawn_candidate.inputs.items():
       np.testing.assert_array_equal(candidate.inputs[name], value)
     for name, array in drawn_case.input.items():
       np.testing.assert_array_equal(case.input[name], array)

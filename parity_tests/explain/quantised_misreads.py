@@ -53,8 +53,8 @@ def _changes_of_x(form: str, arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
       yield f'had the scales of {after}', {name: np.roll(scales, -1, axis)}
       first = np.take(scales, [0], axis)
       kind = 'first group' if axis == -1 else 'first token'
-      changed = {name: np.broadcast_to(first, scales.shape).copy()}
-      yield f'had the scales of its {kind} throughout', changed
+      new_scales = {name: np.broadcast_to(first, scales.shape).copy()}
+      yield f'had the scales of its {kind} throughout', new_scales
   wide = scales.view(quantise.numpy_dtype(quantised.FORMS[form].scale))
   yield 'had no scales', {name: np.ones_like(wide).view(scales.dtype)}
 
@@ -62,8 +62,8 @@ def _changes_of_x(form: str, arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
 def _weight(
   form: str, arrays: Arrays, name: str, changed_part: Arrays
 ) -> Callable:
-  changed = {**arrays, **changed_part}
-  return lambda read: codes.compute_values({name: form}, changed)[name]
+  new_arrays = {**arrays, **changed_part}
+  return lambda read: codes.compute_values({name: form}, new_arrays)[name]
 
 
 def _changes(
