@@ -47,6 +47,11 @@ class ModelConfig:
     linear_value_head_dim: width of a value.
     linear_num_key_heads: heads of queries and keys.
     linear_num_value_heads: heads of values, of which as many share a key.
+    embedding_multiplier: factor on embeddings.
+    residual_multiplier: factor on what a block adds to the hidden state.
+    attention_multiplier: factor on the scores of attention; 0 for one over the
+      root of a head's width.
+    logits_scaling: divisor of logits.
     swiglu_alpha: factor on a gate in its sigmoid.
     swiglu_limit: a gate is at most this, an up projection within it on both
       sides; 0 for no limit.
@@ -110,6 +115,10 @@ class ModelConfig:
   linear_value_head_dim: int = 0
   linear_num_key_heads: int = 0
   linear_num_value_heads: int = 0
+  embedding_multiplier: float = 1.0
+  residual_multiplier: float = 1.0
+  attention_multiplier: float = 0.0
+  logits_scaling: float = 1.0
   swiglu_alpha: float = 1.0
   swiglu_limit: float = 0.0
   q_lora_rank: int | None = None
@@ -168,6 +177,11 @@ class ModelConfig:
     return self.num_hidden_layers
 
   @property
+  def moe_layer_end_index(self) -> int:
+    """The last layer that may have experts, as a family's files say."""
+    return min(self.mlp_only_layers, default=self.num_hidden_layers) - 1
+
+  @property
   def topk_method(self) -> str:
     """What a family's files say that may ignore groups."""
     return 'greedy' if self.n_group == 1 else 'group_limited_greedy'
@@ -199,6 +213,11 @@ class ModelConfig:
   def qk_head_dim(self) -> int:
     """Width of a query or key."""
     return self.head_dim or self.qk_nope_head_dim + self.qk_rope_head_dim
+
+  @property
+  def attention_scale(self) -> float:
+    """Factor on the scores of grouped attention."""
+    return self.attention_multiplier or self.head_dim**-0.5
 
   @property
   def rope_dim(self) -> int:

@@ -15,6 +15,7 @@ MAY_BE_ZERO = (
   'num_shared_experts',
   'first_k_dense_replace',
   'num_nextn_predict_layers',
+  'moe_layer_end_index',
 )
 _NO_SIZES = ('bos_token_id', 'rope_scaling')
 
@@ -72,7 +73,10 @@ def check(config: Any) -> None:
 
 def _check_kinds(config: Any) -> None:
   """Refuses windows and activations of layers that there cannot be."""
-  for name in ('swiglu_alpha', 'swiglu_limit'):
+  for name in (
+    *('swiglu_alpha', 'swiglu_limit'),
+    *('attention_multiplier', 'logits_scaling'),
+  ):
     value = getattr(config, name)
     fine = value > 0 or name not in config.family.defaults
     require(fine, name, '> 0', value)

@@ -86,8 +86,13 @@ class TestMeaning:
 
   @pytest.mark.parametrize('model_type', FAMILIES)
   def test_a_single_weight_is_divided_by_itself_or_not(self, model_type):
-    file = TestAbsentKeys.SMALL[model_type] | {'num_experts_per_tok': 1}
-    if model_type not in ('mixtral', 'deepseek_v2', 'gpt_oss'):
+    field, renamed = (
+      'num_experts_per_tok',
+      config_lib.FAMILIES[model_type].renamed,
+    )
+    file = TestAbsentKeys.SMALL[model_type] | {renamed.get(field, field): 1}
+    without_key = ('mixtral', 'deepseek_v2', 'gpt_oss', 'granitemoe')
+    if model_type not in (*without_key, 'ernie4_5_moe'):
       file = file | {'norm_topk_prob': True}
     config = config_lib.from_hf(file)
     unnormalised = ('deepseek_v2', 'kimi_k2', 'pangu_ultra_moe')
@@ -187,6 +192,31 @@ class TestMeaning:
       name = 'layer_types' if changes.get(name) == 9 else name
       with pytest.raises(ValueError, match=f'^{name}: expected '):
         config_lib.from_hf(raw | changes)
+
+  def test_the_last_layer_with_experts(self):
+    config = config_lib.from_hf(_GOLDEN['ernie_start'])
+    assert config.moe_layers() == (1,) and config.rope_interleave
+    assert config_lib.from_hf(config.to_hf()) == config
+    raw = _GOLDEN['ernie_start'] | {'moe_layer_end_index': -1}
+    assert config_lib.from_hf(raw).moe_layers() == (1, 2)
+    with pytest.raises(ValueError, match='^moe_norm_min: expected 1e-12'):
+      config_lib.from_hf(raw | {'moe_norm_min': 0.1})
+
+  def test_one_number_for_each_layer(self):
+    config = config_lib.from_hf(_GOLDEN['hunyuan_listed'])
+    assert config.num_experts_per_tok == 2
+    assert config_lib.from_hf(config.to_hf()) == config
+    raw = _GOLDEN['hunyuan_listed'] | {'moe_topk': [2, 3]}
+    with pytest.raises(ValueError, match='^moe_topk: expected the same number'):
+      config_lib.from_hf(raw)
+
+  def test_an_alpha_of_rope_where_a_family_has_one(self):
+    config = config_lib.from_hf(_GOLDEN['hunyuan_alpha'])
+    assert config.rope_scaling.alpha == 1000
+    assert config_lib.from_hf(config.to_hf()) == config
+    scaling = {'type': 'dynamic', 'factor': 2.0, 'alpha': 1000.0}
+    with pytest.raises(ValueError, match="^rope_scaling: .* got 'alpha'"):
+      config_lib.from_hf(_GOLDEN['olmoe_plain'] | {'rope_scaling': scaling})
 
   def test_the_text_of_a_qwen3_5_is_a_model_of_its_own(self):
     config = config_lib.from_hf(_GOLDEN['qwen35_whole'])
@@ -296,6 +326,9 @@ class TestAbsentKeys:
     'minimax_m2': _GOLDEN['minimax_part'],
     'qwen3_next': dict(_GOLDEN['next_listed'], decoder_sparse_step=2),
     'qwen3_5_moe_text': _GOLDEN['qwen35_listed'],
+    'ernie4_5_moe': _GOLDEN['ernie_start'],
+    'granitemoe': _GOLDEN['granite_factors'],
+    'hunyuan_v1_moe': _GOLDEN['hunyuan_tied'],
     'qwen3_vl_moe_text': {
       name: value
       for name, value in _GOLDEN['vision_text']['text_config'].items()

@@ -72,6 +72,14 @@ class Family:
     attention_gate: whether a sigmoid of what `q_proj` returns beside queries
       is a factor on each head's result.
     norm_offset: what a norm adds to its weight.
+    choice_bias: whether a softmax router has a bias that corrects the load.
+    norm_after_rope: whether queries and keys are normalised after they rotate.
+    constants: fields of `ModelConfig` -> what they are in every model.
+    files_stack: whether files hold the experts of a layer as one tensor.
+    file_axes: end of a tensor's name here -> axes of one element that it has
+      in files before its own.
+    rope_alpha: whether dynamic rope with an `alpha` has a base that is fixed.
+    per_layer: keys that may list a number for each layer, all the same.
   """
 
   architecture: str
@@ -111,6 +119,13 @@ class Family:
   linear_attention: str = ''
   attention_gate: bool = False
   norm_offset: float = 0.0
+  choice_bias: bool = False
+  norm_after_rope: bool = False
+  constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  files_stack: bool = False
+  file_axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  rope_alpha: bool = False
+  per_layer: tuple[str, ...] = ()
 
 
 def _tuples(value: Any) -> Any:

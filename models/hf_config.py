@@ -42,6 +42,7 @@ def read(fields: Mapping[str, Any]) -> dict[str, Any]:
   model_type = families.check_type(fields.get('model_type'))
   family = families.FAMILIES[model_type]
   _check_keys(model_type, fields)
+  fields = _without_lists(family, fields)
   fields = _with_layer_types(family, _with_rotary_part(family, fields))
   fields = _with_groups(family, _with_rope(family, fields))
   values = {name: _value(family, name, fields) for name in family.defaults}
@@ -59,10 +60,14 @@ def read(fields: Mapping[str, Any]) -> dict[str, Any]:
     values['sliding_window'] = None
   if values['num_key_value_heads'] is None:
     values['num_key_value_heads'] = values['num_attention_heads']
+  if (end := values.pop('moe_layer_end_index', -1)) != -1:
+    layers = values['num_hidden_layers']
+    values['mlp_only_layers'] = tuple(range(end + 1, layers))
   values |= _dense_layers(values.pop('mlp_layer_types', ()), values)
   if 'intermediate_size' not in values:  # a family without dense blocks
     values['intermediate_size'] = values['moe_intermediate_size']
   dtype = fields.get('dtype') or fields.get('torch_dtype') or 'float32'
+  values |= family.constants
   return values | dict(model_type=family.read_as or model_type, dtype=dtype)
 
 
@@ -186,6 +191,19 @@ def _with_rotary_part(
   return {**fields, name: width / whole}
 
 
+def _without_lists(
+  family: families.Family, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns fields with one number where a list has the same of each layer."""
+  out = dict(fields)
+  for name in family.per_layer:
+    if isinstance(numbers := fields.get(name), list):
+      fine = bool(numbers) and numbers == numbers[:1] * len(numbers)
+      require(fine, name, 'the same number for each layer', numbers[:4])
+      out[name] = numbers[0]
+  return out
+
+
 def _with_layer_types(
   family: families.Family, fields: dict[str, Any]
 ) -> dict[str, Any]:
@@ -238,6 +256,8 @@ def _rope(
   beside = [name for name in _BESIDE if name in family.defaults]
   out = {name: _beside(family, key, name, numbers, fields) for name in beside}
   required, optional = rope_scaling.KINDS.get(kind, ((), ()))
+  if not family.rope_alpha:
+    optional = tuple(name for name in optional if name != 'alpha')
   if unknown := sorted(set(numbers) - {*required, *optional}):
     raise ValueError(
       f'{key}: expected of the type {kind!r} no key but '

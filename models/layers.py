@@ -38,7 +38,10 @@ def forward(
     mtp: whether to compute `mtp_logits`.
   """
   embeddings = run.params['model.embed_tokens.weight']
-  hidden = run.between('model.embed_tokens', run.nn.embed(embeddings, tokens))
+  hidden = run.scaled(
+    run.nn.embed(embeddings, tokens), run.config.embedding_multiplier
+  )
+  hidden = run.between('model.embed_tokens', hidden)
   count = tokens.shape[1]
   length, capacity, starts = 0, count, None
   cached: Sequence[Entries | None] = (None,) * run.config.num_hidden_layers
@@ -111,10 +114,11 @@ def layer(
     branch, routed = _feed_forward(run, number, params, x)
     branch = run.norm(params, 'post_mlp_layernorm', branch)
     return hidden + branch, entries, routed
-  hidden = hidden + branch
+  factor = run.config.residual_multiplier
+  hidden = hidden + run.scaled(branch, factor)
   x = run.norm(params, 'post_attention_layernorm', hidden)
   branch, routed = _feed_forward(run, number, params, x)
-  return hidden + branch, entries, routed
+  return hidden + run.scaled(branch, factor), entries, routed
 
 
 def choose_attention(
@@ -163,6 +167,13 @@ def shared_experts(
 
 def logits(run: Run, hidden: at.Float[Any, 'B S D']) -> at.Float[Any, 'B S V']:
   """Returns the scores of the next token."""
+  return run.scaled(score_words(run, hidden), 1 / run.config.logits_scaling)
+
+
+def score_words(
+  run: Run, hidden: at.Float[Any, 'B S D']
+) -> at.Float[Any, 'B S V']:
+  """Returns what the head returns, from which logits follow."""
   head = {'head.weight': run.params[parameters.head_name(run.config)]}
   return run.nn.linear(head, 'head', hidden)
 
@@ -222,10 +233,15 @@ def grouped_attention(
     _heads(run, params, name, y) for name, y in zip('qkv', projected)
   )
   queries, keys = (_rotate_heads(run, x, positions) for x in (queries, keys))
+  if config.family.norm_after_rope:
+    queries, keys = (
+      run.norm(params, f'{name}_norm', heads)
+      for name, heads in (('q', queries), ('k', keys))
+    )
   new_entries: Entries = {'keys': keys, 'values': values}
   if entries is not None:
     new_entries = nn.append(entries, new_entries, positions.length)
-  scale = config.head_dim**-0.5
+  scale = config.attention_scale
   keys_values = new_entries['keys'], new_entries['values']
   out = nn.attend(
     queries, *keys_values, positions.mask, scale, params.get('sinks')
@@ -286,7 +302,7 @@ def _heads(
   """Returns queries, keys or values by head, normalised if they are."""
   config = run.config
   heads = y.reshape(*y.shape[:2], -1, config.head_dim)
-  if name == 'v' or not config.qk_norm:
+  if name == 'v' or not config.qk_norm or config.family.norm_after_rope:
     return heads
   whole = config.qk_norm == 'whole'
   y = run.norm(params, f'{name}_norm', y if whole else heads)

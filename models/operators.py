@@ -73,6 +73,13 @@ class Run(NamedTuple):
   ranks: int
   between: Callable[[str, Any], Any]
 
+  def scaled(self, x: Any, factor: float) -> Any:
+    """Returns `x` times a number, rounded once."""
+    if factor == 1:
+      return x
+    wide = x.astype(self.nn.wide(x.dtype))
+    return (wide * self.nn.constant(factor, wide)).astype(x.dtype)
+
   def norm(
     self, params: Params, name: str, x: Any, eps: float | None = None
   ) -> Any:

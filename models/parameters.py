@@ -264,7 +264,8 @@ def _moe(config: config_lib.ModelConfig) -> Shapes:
   hidden = config.moe_intermediate_size
   biased = config.family.by_turns
   shapes = _linear(config.family.gate, width, experts, biased)
-  if config.family.router == 'sigmoid_group' and config.router_bias:
+  has_bias = config.family.router == 'sigmoid_group'
+  if (has_bias or config.family.choice_bias) and config.router_bias:
     shapes['gate.e_score_correction_bias'] = (experts,)
   shapes['experts.w_gate_up'] = (experts, width, 2 * hidden)
   shapes['experts.w_down'] = (experts, hidden, width)

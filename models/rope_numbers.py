@@ -83,6 +83,10 @@ def _stretched(
   scaling = config.rope_scaling
   assert scaling is not None
   context, width = config.max_position_embeddings, config.rope_dim
+  if scaling.alpha is not None:
+    return plain * scaling.alpha ** (
+      -_exponents(config) * (width / (width - 2))
+    )
   excess = xp.maximum(length, context) / context - 1
   growth = 1 + scaling.factor * excess
   return plain * growth ** (-_exponents(config) * (width / (width - 2)))

@@ -34,6 +34,7 @@ class RopeScaling:
     short_factor: LongRoPE: divisors of each pair's frequency within the context
       of training.
     long_factor: LongRoPE: those of a longer text.
+    alpha: dynamic: the base is stretched by it, whatever a text's length.
     kind: a key of `KINDS`.
   """
 
@@ -49,6 +50,7 @@ class RopeScaling:
   high_freq_factor: float | None = None
   short_factor: tuple[float, ...] = ()
   long_factor: tuple[float, ...] = ()
+  alpha: float | None = None
   kind: str = 'yarn'
 
 
@@ -61,7 +63,7 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
   ),
   'llama3': (('factor', 'low_freq_factor', 'high_freq_factor'), (CONTEXT,)),
   'linear': (('factor',), ()),
-  'dynamic': (('factor',), ()),
+  'dynamic': (('factor',), ('alpha',)),
   'longrope': (
     ('short_factor', 'long_factor'),
     ('factor', CONTEXT, 'attention_factor'),
@@ -105,6 +107,7 @@ def check(key: str, scaling: RopeScaling, pairs: int) -> None:
     *(('factor', 1), (CONTEXT, 1), ('mscale', 0), ('mscale_all_dim', 0)),
     *(('attention_factor', tiny), ('beta_slow', tiny), ('beta_fast', slow)),
     *(('low_freq_factor', tiny), ('high_freq_factor', low)),
+    ('alpha', 1),
   ):
     value = getattr(scaling, name)
     fine = value is None or (math.isfinite(value) and value >= minimum)

@@ -92,7 +92,9 @@ def choose(
   lower group and the lower expert id.
   """
   shares = find_shares(nn, config, scores)
-  ranking = scores if config.family.router == 'softmax' else shares
+  family = config.family
+  is_order = family.router == 'softmax' and not family.choice_bias
+  ranking = scores if is_order else shares
   if (bias := params.get('gate.e_score_correction_bias')) is not None:
     ranking = ranking + bias.astype(ranking.dtype)
   if config.n_group > 1:

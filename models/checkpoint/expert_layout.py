@@ -89,7 +89,10 @@ def pieces(
   """
   prefix, _, last = name.rpartition('.')
   if last not in _STACKED:
-    return [Piece(name, shape)]
+    axes = config.family.file_axes.get(f'.{last}', 0)
+    return [Piece(name, (1,) * axes + shape)]
+  if config.family.files_stack:
+    return [_whole_piece(config, name, shape)]
   if config.family.by_turns:
     by_turns = last.endswith('gate_up')
     return [Piece(f'{prefix}.{_STACKED[last]}', shape, by_turns=by_turns)]
@@ -128,13 +131,22 @@ def stacked_pieces(
     shape: of the parameter.
     in_out: whether the file has them as `[E, in, out]`.
   """
-  if in_out:
-    prefix, _, last = name.rpartition('.')
-    whole = Piece(f'{prefix}.{_STACKED[last]}', shape)
-  elif config.family.by_turns:
-    (whole,) = pieces(config, name, shape)
-  else:
-    prefix, _, last = name.rpartition('.')
-    file_shape = (shape[0], *shape[:0:-1])
-    whole = Piece(f'{prefix}.{_STACKED[last]}', file_shape, transposed=True)
+  whole = _whole_piece(config, name, shape, in_out)
   return [dataclasses.replace(whole, expert=e, row=e) for e in range(shape[0])]
+
+
+def _whole_piece(
+  config: config_lib.ModelConfig,
+  name: str,
+  shape: tuple[int, ...],
+  in_out: bool = False,
+) -> Piece:
+  """Returns the experts of a layer as one tensor of a file."""
+  if config.family.by_turns and not in_out:
+    (whole,) = pieces(config, name, shape)
+    return whole
+  prefix, _, last = name.rpartition('.')
+  file_name = f'{prefix}.{_STACKED[last]}'
+  if in_out:
+    return Piece(file_name, shape)
+  return Piece(file_name, (shape[0], *shape[:0:-1]), transposed=True)

@@ -135,6 +135,9 @@ GOLDEN = {
   'glm_moe_dsa': 'glm5_index',
   'qwen3_5_moe': 'qwen35_whole',
   'qwen3_next': 'next_listed',
+  'ernie4_5_moe': 'ernie_plain',
+  'granitemoe': 'granite_plain',
+  'hunyuan_v1_moe': 'hunyuan_plain',
 }
 
 
@@ -149,7 +152,11 @@ class TestOtherNames:
         parameters[name].astype(np.float64), value, name
       )
 
-  @pytest.mark.parametrize('folder', ['hy_v3', 'glm_moe_dsa', 'qwen3_next'])
+  @pytest.mark.parametrize(
+    'folder',
+    ['hy_v3', 'glm_moe_dsa', 'qwen3_next', 'ernie4_5_moe', 'granitemoe']
+    + ['hunyuan_v1_moe'],
+  )
   def test_are_written_under_them(self, tmp_path, folder):
     source = model_testing.TESTDATA / folder
     convert.write(tmp_path / 'back', convert.read(source))

@@ -256,6 +256,8 @@ def find_model_router(config) -> tuple[router_lib.Router | None, str]:
   is_softmax = config.family.router == 'softmax'
   if is_softmax and config.n_group > 1:
     return None, 'the model chooses groups by softmax: no rule here does'
+  if config.family.choice_bias:
+    return None, 'the model adds a bias to softmax: no rule here does'
   normalises = config.normalizes_weights
   rule = {
     (True, True): 'renormalize_naive',

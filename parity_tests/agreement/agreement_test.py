@@ -376,3 +376,13 @@ class TestCommand:
     assert main.main(line) == cli.WRONG_REQUEST
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert text in line and len(line) < 300
+
+
+@pytest.mark.parametrize(
+  'family, reason',
+  [('ernie4_5_moe', 'adds a bias to softmax'), ('qwen3_moe', '')],
+)
+def test_a_model_whose_rule_is_none_here(family, reason):
+  config = config_lib.from_hf({'model_type': family})
+  router, why = agreement.find_model_router(config)
+  assert (router is None) == bool(reason) and reason in why

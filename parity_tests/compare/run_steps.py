@@ -94,6 +94,10 @@ def list_steps(config: config_lib.ModelConfig) -> Iterator[Step]:
     ),
   )
   hidden = (embedding, OUTPUT)
+  if config.embedding_multiplier != 1:
+    first = ('model.layers.0.input_layernorm', INPUT)
+    yield _scale_step(embedding, hidden, first, config.embedding_multiplier)
+    hidden = first
   for number in range(config.num_hidden_layers):
     yield from _list_layer(config, number, hidden)
     hidden = (f'model.layers.{number}', OUTPUT)
@@ -104,7 +108,7 @@ def list_steps(config: config_lib.ModelConfig) -> Iterator[Step]:
     (Read(('lm_head', INPUT), ('model.norm', OUTPUT)),),
     (('lm_head', OUTPUT),),
     (head,),
-    lambda run, visible, arrays: (layers.logits(run, arrays[0]),),
+    lambda run, visible, arrays: (layers.score_words(run, arrays[0]),),
   )
 
 
@@ -124,7 +128,7 @@ def _list_layer(
     block_norm = 'pre_mlp_layernorm'
     first = (f'{prefix}.pre_mlp_layernorm', INPUT)
   yield _sum_step(
-    f'{prefix}: residual after attention', hidden, attention, first
+    config, f'{prefix}: residual after attention', hidden, attention, first
   )
   yield _norm_step(f'{prefix}.{block_norm}', first)
   normed = (f'{prefix}.{block_norm}', OUTPUT)
@@ -138,7 +142,9 @@ def _list_layer(
   if config.sandwich_norm:
     yield _norm_step(f'{prefix}.post_mlp_layernorm', update)
     update = (f'{prefix}.post_mlp_layernorm', OUTPUT)
-  yield _sum_step(f'{prefix}: residual', first, update, (prefix, OUTPUT))
+  yield _sum_step(
+    config, f'{prefix}: residual', first, update, (prefix, OUTPUT)
+  )
 
 
 def _norm_step(module: str, source: Slot, eps: float | None = None) -> Step:
@@ -162,9 +168,26 @@ def _linear_step(module: str, source: Slot) -> Step:
   )
 
 
-def _sum_step(name: str, left: Slot, right: Slot, result: Slot) -> Step:
+def _scale_step(name: str, source: Slot, result: Slot, factor: float) -> Step:
   def compute(run, visible, arrays):
-    return (arrays[0] + arrays[1].reshape(arrays[0].shape),)
+    return (run.scaled(arrays[0], factor),)
+
+  reads = (Read(source, source),)
+  return Step(f'{name}: multiplier', reads, (result,), (), compute)
+
+
+def _sum_step(
+  config: config_lib.ModelConfig,
+  name: str,
+  left: Slot,
+  right: Slot,
+  result: Slot,
+) -> Step:
+  def compute(run, visible, arrays):
+    branch = arrays[1].reshape(arrays[0].shape)
+    if not config.sandwich_norm:
+      branch = run.scaled(branch, config.residual_multiplier)
+    return (arrays[0] + branch,)
 
   reads = (Read(left, left), Read(right, right))
   return Step(name, reads, (result,), (), compute)
@@ -199,7 +222,10 @@ def _list_attention(
     yield from (
       _linear_step(name_child(f'{part}_proj'), normed) for part in 'qkv'
     )
-    for part in 'qk' if config.qk_norm else '':
+    normed_parts = 'qk' if config.qk_norm else ''
+    if config.family.norm_after_rope:  # of attention as a whole
+      normed_parts = ''
+    for part in normed_parts:
       source = (name_child(f'{part}_proj'), OUTPUT)
       yield _head_norm_step(config, name_child(f'{part}_norm'), source)
   else:
