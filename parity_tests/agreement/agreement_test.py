@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from hpmoe.models import config as config_lib
 from hpmoe.parity_tests.agreement import agreement
 from hpmoe.parity_tests.agreement import agreement_report
 from hpmoe.parity_tests.agreement import agreement_testing as testing
