@@ -385,5 +385,5 @@ class TestCommand:
 )
 def test_a_model_whose_rule_is_none_here(family, reason):
   config = config_lib.from_hf({'model_type': family})
-  router, why = agreement.find_model_router(config)
-  assert (router is None) == bool(reason) and reason in why
+  router, message = agreement.find_model_router(config)
+  assert (router is None) == bool(reason) and reason in message
