@@ -36,7 +36,7 @@ Tensors = passes.Tensors
 
 
 class NothingToJudge(ValueError):
-  """No lane that was asked for could judge anything."""
+  """None of the requested lanes could judge anything."""
 
 
 class Bench:
@@ -51,9 +51,9 @@ class Bench:
     """Makes the inputs.
 
     Args:
-      case: what is asked.
-      keep: whether the oracle's answers are kept.
-      share: the ranks to be judged; None: all.
+      case: the case.
+      keep: whether to store the oracle's answers for further candidates.
+      share: the ranks to judge; None: all.
 
     Raises:
       ValueError: the case is wrong.
@@ -118,9 +118,9 @@ class Bench:
       candidate: its granularity.
       layer_pass: the pass.
       inputs: real or exact inputs.
-      own: what the candidate's forward pass returned, if it ran.  The backward
-        pass reads it; what it did not return, or what is not finite and would
-        say nothing of a backward pass, is the oracle's.  None: it did not run.
+      own: the outputs of the candidate's forward pass; None: it did not run.
+        The backward pass reads them; tensors that it did not return, or that
+        are not finite, are the oracle's.
     """
     arrays = dict(inputs.arrays)
     usable_saved = {}
@@ -161,7 +161,7 @@ class Bench:
   def read_by(
     self, layer_passes: Sequence[passes.Pass], data: str
   ) -> inputs_lib.LayerInputs:
-    """Returns data of a kind: what passes read, saved tensors the oracle's."""
+    """Returns the inputs of passes; saved tensors are the oracle's."""
     inputs = self.inputs(data)
     arrays = {**inputs.arrays}
     if passes.BACKWARD in layer_passes:
@@ -175,9 +175,9 @@ class Bench:
   def _collect_saved(
     self, inputs: inputs_lib.LayerInputs, own_saved: Tensors
   ) -> Tensors:
-    """Returns what a forward pass saved, `own_saved` where that is there.
+    """Returns the saved tensors of a forward pass, from `own_saved` if there.
 
-    A case that was written says what a kernel elsewhere read.
+    A folder of a case holds the tensors that a kernel elsewhere read.
     """
     names = tensors.saved_stages(inputs.config, inputs.policy.placement)
     saved_tensors = {
@@ -207,13 +207,13 @@ class Bench:
     Args:
       request: its case differs from the bench's in the direction alone.
       progress: called with the name of each step as it begins.
-      explain: whether the pattern of a failure says what it looks like, which
-        takes longer than to find it.
+      explain: whether to search for the pattern of a failure, which takes
+        longer than the judgement.
 
     Raises:
-      ValueError: the request asks for a pass that this bench was not made for.
+      ValueError: the request has a pass that this bench does not.
       NothingToJudge: no lane could judge anything.
-      candidates.CandidateError: the candidate gave no answer.
+      candidates.CandidateError: the candidate failed to run.
     """
     findings = self.judge_ranks(request, progress, explain=explain)
     return finish_findings(request, findings)
@@ -232,7 +232,7 @@ class Bench:
       request: as in `examine`.
       progress: as there.
       data_kind: the data to judge on; '': all.
-      roundings: stages that are looked at for roundings; None: all.
+      roundings: stages that are searched for roundings; None: all.
       explain: as in `examine`.
     """
     self._refuse_other_passes(request.case)

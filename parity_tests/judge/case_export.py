@@ -1,4 +1,4 @@
-"""Writes a case as a folder, with every kind of data that it has."""
+"""Writes a case as a folder, with all its kinds of data."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,15 +22,15 @@ def write(
   """Writes a case for kernels elsewhere.
 
   Args:
-    out: the folder, empty or not there.
-    case: what to write.
-    per_rank: whether files are of one rank each.
-    layouts: how the kernel has its tensors, by name.
-    command: what the folder says that it comes from.
-    progress: is told of each of four steps.
+    out: the folder, empty or absent.
+    case: the case.
+    per_rank: whether each rank has its own files.
+    layouts: the kernel's layouts of tensors, by name.
+    command: the command that the folder names as its origin.
+    progress: called at each of four steps.
 
   Returns:
-    The folder, its real data, and a line for each kind that it has none of.
+    The folder, its real data, and a line for each kind of data that it lacks.
 
   Raises:
     OSError: a file cannot be written.

@@ -24,7 +24,7 @@ Request = request_lib.Request
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What a check found.
+  """The results of a check.
 
   Attributes:
     config: sizes, policy, routing facts and options, as plain data.
@@ -34,7 +34,7 @@ class Report:
     launches: launches of our backend.
     changes: tensors whose bits differ in a later run on the same inputs, or
       that are wrong in a run on others.
-    runs: how often each pass ran on the same inputs, at least.
+    runs: the smallest number of runs of a pass on the same inputs.
   """
 
   config: Mapping[str, Any]
@@ -78,8 +78,8 @@ class Report:
   def first_failure(self) -> verdicts.Failure | None:
     """The failing tile that comes first in dependency order.
 
-    In isolated replay errors do not spread, so the strictest lane comes first:
-    a tile that only breaks a bound is a smaller error.
+    In isolated replay errors do not spread, so failures of the strictest lane
+    come first.
     """
     failures = [r.failure for r in self.results if r.failure is not None]
     key = verdicts.Failure.order
@@ -175,7 +175,7 @@ def build_report(
 def _plan_of_launch(
   request: Request, bench: bench_lib.Bench, error: candidates.CandidateError
 ) -> str:
-  """Returns what is wrong with the plan of a launch that ended early, or ''."""
+  """Returns the error of the plan of a launch that ended early, or ''."""
   if error.plan is None:
     return ''
   tiling = bench_lib.cut_tiles(
@@ -196,7 +196,7 @@ def _plan_of_launch(
 def describe(
   request: Request, inputs: inputs_lib.LayerInputs
 ) -> dict[str, object]:
-  """Returns all that decides the outcome, as plain data."""
+  """Returns all facts that decide the outcome, as plain data."""
   candidate, policy = request.candidate, inputs.policy
   options = candidate.options.resolve(inputs.config, policy.accumulation_order)
   return (

@@ -1,4 +1,4 @@
-"""The oracle as a check uses it: the users' functions, stages kept compiled."""
+"""The oracle of a check: the public functions, with cached compiled stages."""
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
@@ -53,8 +53,8 @@ class Oracle:
   Attributes:
     config: sizes.
     policy: precision.
-    inputs: tensors of `tensors.INPUTS`, at least `topk_ids`; dy too if
-      gradients are asked for.
+    inputs: tensors of `tensors.INPUTS`, at least `topk_ids`; for gradients also
+      dy.
   """
 
   config: config_lib.MoEConfig
@@ -64,8 +64,8 @@ class Oracle:
   def forward(self) -> dict[str, np.ndarray]:
     """Returns every tensor of `tensors.PLAN` and `stages` by name.
 
-    As `layer.forward` does, whose stages are compiled one by one: single ones
-    are judged anyway, and a pass as one function takes longer to compile.
+    Stages of `layer.forward` are compiled one by one: a check judges single
+    stages anyway, and a pass as one function takes longer to compile.
     """
     names = (*tensors.inputs(self.config), *self.policy.static_scales)
     inputs = {n: self.inputs[n] for n in names}
@@ -80,12 +80,12 @@ class Oracle:
     """Returns every tensor of `tensors.grads`, as `layer_grad.backward` does.
 
     Args:
-      forward: tensors of `INPUTS`, `PLAN` and `STAGES` by name; those that
-        `layer_grad.reads` names are read.
+      forward: tensors of `INPUTS`, `PLAN` and `STAGES` by name, with all of
+        `layer_grad.reads`.
       dy: `[R, T, D]` storage.
 
     Raises:
-      ValueError: one of those is missing.
+      ValueError: a tensor of `layer_grad.reads` is missing.
     """
     arguments = self.config, self.policy
     return _to_numpy(layer_grad.backward(*arguments, forward, dy, run=_run))
@@ -99,12 +99,12 @@ class Oracle:
     """Returns a stage or gradient, from captured tensors and the inputs.
 
     Args:
-      name: of it.
+      name: of the stage.
       sources: captured tensors by name.
-      policy: None: that of the layer.
+      policy: its policy; None: the layer's.
 
     Raises:
-      KeyError: one that it is computed from is in neither, or it is an input.
+      KeyError: a source of the stage is missing, or the name is an input.
     """
     arrays = {**self.inputs, **self.plan, **sources}
     return np.asarray(_run(name, self.config, policy or self.policy, arrays))
@@ -131,7 +131,7 @@ def _run(
   """Returns `stages.run`, compiled once for all policies that agree on it."""
   needs = policy.needs(name, config)
   arrays = {name: lazy_tensors.load_whole(arrays[name]) for name in needs}
-  # Only a copy of x has to do with what x comes in: it has its dtype.
+  # Only a copy of x depends on the form of x, as it has its dtype.
   is_copy = tensors.role(name, policy.placement) == 'movement'
   x_form = policy.x_form if is_copy else ''
   policy = dataclasses.replace(
@@ -181,7 +181,7 @@ def compile_less() -> Iterator[None]:
 def _is_weighted(
   name: str, config: config_lib.MoEConfig, policy: precision.PrecisionPolicy
 ) -> bool:
-  """Says whether a GEMM has to do with where routing weights multiply."""
+  """Says whether a GEMM depends on the placement of routing weights."""
   if name not in tensors.GEMMS:
     return True
   early = name == 'expert_out' and config.bias

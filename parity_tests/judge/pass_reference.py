@@ -41,7 +41,7 @@ def store_golden(
   policy: precision.PrecisionPolicy,
   sources: passes.Tensors,
 ) -> np.ndarray:
-  """Returns a tensor as `stages.run` does, with stages stored from golden rows.
+  """Returns a tensor like `stages.run`, computed from golden rows and stored.
 
   Stages need no compilation.  On exact data they equal the oracle's bit for
   bit; on other data they differ by rounding.

@@ -1,7 +1,7 @@
-"""What a check costs, told before it starts: seconds, and bytes at the least.
+"""The cost of a check, estimated before it starts: seconds and bytes.
 
-Seconds are those of two cores that do nothing else, to be read as an order of
-magnitude: `benchmarks.real_layers` measures them.
+Seconds are for two idle cores, an order of magnitude; `benchmarks.real_layers`
+measures them.
 """
 
 import dataclasses
@@ -11,22 +11,22 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import judgement as judgement_lib
 from hpmoe.reference.contract import memory
 
-# Seconds to draw a weight of each kind of data and bring it to wider types, and
-# of a product of oracle, golden and bounds.
+# Seconds to draw and widen a weight for each kind of data, and seconds of a
+# product in oracle, golden and bounds.
 _S_PER_WEIGHT = 2.5e-8
 _S_PER_PRODUCT = 1e-9
-# A check that takes less says nothing.
+# A shorter check prints no estimate.
 _TOLD_FROM_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-  """What a check of a drawn layer costs.
+  """The cost of a check of a drawn layer.
 
   Attributes:
-    seconds: roughly.
-    least_bytes: of memory.
-    share_of_weights: of these bytes.
+    seconds: estimated time.
+    least_bytes: a lower bound of memory.
+    share_of_weights: the share of weights in these bytes.
     in_sample: whether a sample of tiles is judged.
   """
 
@@ -36,11 +36,10 @@ class Price:
   in_sample: bool
 
   def refuse(self) -> None:
-    """Refuses what does not fit.
+    """Refuses a check that needs more memory than is available.
 
     Raises:
-      ValueError: more memory is needed than is available; says time, memory and
-        which sizes would help.
+      ValueError: it does; names time, memory and the sizes that would help.
     """
     free = memory.available()
     if free is None or self.least_bytes <= free:
@@ -58,7 +57,7 @@ class Price:
 
   @property
   def duration(self) -> str:
-    """The seconds as a person says them."""
+    """The seconds in words."""
     if self.seconds < 90:
       return f'{self.seconds:.0f} s'
     if self.seconds < 5400:
@@ -66,7 +65,7 @@ class Price:
     return f'{self.seconds / 3600:.0f} h'
 
   def describe(self) -> str:
-    """Returns a line for one who waits; '' where nobody has to."""
+    """Returns a line with the estimate, or '' for a short check."""
     if self.seconds < _TOLD_FROM_S:
       return ''
     return f'about {self.duration} and {self.least_bytes / 1e9:.1f} GB'
@@ -75,7 +74,7 @@ class Price:
 def estimate(
   case: case_lib.Case, judgement: judgement_lib.Judgement
 ) -> Price | None:
-  """Returns what a check costs; None: its inputs were given."""
+  """Returns the cost of a check, or None if its inputs are not drawn."""
   if case.input is not None:
     return None
   config, policy = case.estimate_sizes()
@@ -87,11 +86,11 @@ def estimate(
   weights = 3 * experts * config.d_model * config.d_ff
   of_weights = memory.weight_bytes(config, policy)
   if in_sample:
-    # The oracle takes all experts, and golden values those that have rows.
+    # The oracle computes all experts, golden values only those with rows.
     least_bytes -= case.estimate_undrawn_bytes()
     of_weights -= case.estimate_undrawn_bytes()
   of_weights *= memory.COPIES['launch' if in_sample else 'check']
-  # A backward pass has as many gradients of them.
+  # A backward pass has a gradient of each.
   of_weights *= len(passes.from_direction(case.direction))
   rows = min(rows, judgement.tiles) if judgement.tiles is not None else rows
   products = 3 * rows * config.d_model * config.d_ff

@@ -23,11 +23,11 @@ class FiguresVerdict:
   """The verdict of a rule on its figures.
 
   Attributes:
-    violations: the limits that are broken; None: only bad tiles decide.
+    violations: the limits that are exceeded; None: only bad tiles decide.
     values: metrics by name.
     power: see `verdicts.Result`.
-    num_not_judged: elements whose limit says nothing about them.
-    num_judged: elements whose limit says something; None: not counted.
+    num_not_judged: elements without a useful limit.
+    num_judged: elements with a useful limit; None: not counted.
   """
 
   violations: Sequence[str] | None = None
@@ -38,7 +38,7 @@ class FiguresVerdict:
 
 
 class Figures(Protocol):
-  """Sums of a rule beside the count of bad tiles."""
+  """Sums that a rule needs in addition to the number of bad tiles."""
 
   def __add__(self, other: Self) -> Self:
     """Returns the sums of both; `other` is of later ranks."""
@@ -87,9 +87,9 @@ class StandardFigures:
 
   Attributes:
     record: its name.
-    dtype: whose numbers judge.
+    dtype: the dtype whose limits apply.
     sums: of `standards.Judge`.
-    not_finite: elements.
+    not_finite: elements that are not finite.
     num_bounded: elements with a finite rounding bound.
     elements: all of them.
   """
@@ -136,14 +136,14 @@ class Part:
     key: stage, lane and rule.
     tiles: tiles compared.
     bad_tiles: tiles with a bad element.
-    worst_ulp: largest distance to what was expected.
-    worst_abs: largest |got - expected|; NaN if an element is not finite.
-    worst: where that is, None if nothing differs.
+    worst_ulp: largest distance to the expected value.
+    worst_abs: largest |actual - expected|; NaN if an element is not finite.
+    worst: coordinates of that element, None if all are equal.
     first: the first bad tile, None if there is none.
     padding_failed: whether rows past the last valid one are not zero.
-    has_bad_tokens: whether a row that is a token's is bad.
-    experts_of_bad: experts to which all bad tokens went, and no others.
-    figures: what the rule adds up, of each rank; none: bad tiles say it all.
+    has_bad_tokens: whether a row of a token is bad.
+    experts_of_bad: experts to which all bad tokens, and no others, were routed.
+    figures: the sums of the rule, by rank; empty: only bad tiles decide.
     grids: `[B, C]` int64 by rank, bad elements of each tile.
     experts: `[B]` by rank, expert of a tile row or `tiles.NO_EXPERT`.
     shares: `[B, C]` by rank, see `verdicts.Result`.
@@ -169,7 +169,7 @@ class Part:
   def __add__(self, other: 'Part') -> 'Part':
     """Returns both; `other` is of later ranks."""
     worst_abs, worst = self.worst_abs, self.worst
-    # NaN is the worst of all, and stays so.
+    # NaN counts as the worst error.
     if not (other.worst_abs <= worst_abs or np.isnan(worst_abs)):
       worst_abs, worst = other.worst_abs, other.worst or worst
     return dataclasses.replace(
@@ -201,7 +201,7 @@ class Part:
       first=self.first and change(self.first),
       worst=self.worst and change(self.worst),
     ).result()
-    assert result is not None  # who asks has a verdict
+    assert result is not None  # callers have a verdict
     return result
 
   def result(self) -> verdicts.Result | None:
@@ -256,7 +256,7 @@ class Part:
 def merge_ranks(
   rank_results: Iterable[Sequence[verdicts.Result]],
 ) -> list[verdicts.Result]:
-  """Merges the rows of different ranks, in rank order: one row a comparison.
+  """Merges the rows of ranks, in rank order, to one row per comparison.
 
   Raises:
     ValueError: two rows without a part differ.

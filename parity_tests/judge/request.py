@@ -1,4 +1,4 @@
-"""A request: a case, who answers it, and how the answer is judged."""
+"""A request: a case, its candidate, and how to judge it."""
 
 from collections.abc import Callable
 import dataclasses
@@ -20,15 +20,14 @@ _CHECK = 'check'
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What a check is asked for.
+  """The request of a check.
 
   Attributes:
     case: the layer, its inputs and the direction.
-    candidate: what answers.
-    judgement: how the answer is judged.
+    candidate: the implementation to judge.
+    judgement: how to judge it.
     command: the arguments of `hpmoe` that make this request, without lanes.
-    beside: of `pass_case.LaneOptions`.
-    other_inputs: likewise.
+    beside, other_inputs: see `pass_case.LaneOptions`.
   """
 
   case: case_lib.Case = case_lib.Case()
@@ -41,7 +40,7 @@ class Request:
   other_inputs: tuple[routing_mistakes.OtherInputs, ...] = ()
 
   def but(self, **fields: Any) -> Self:
-    """Returns the request with other parts, or other fields of its parts.
+    """Returns the request with changed parts, or changed fields of its parts.
 
     Raises:
       ValueError: no part has such a field.

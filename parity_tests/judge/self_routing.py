@@ -1,14 +1,14 @@
 """A check of a kernel that routes by itself, from logits to y.
 
 The kernel gets `router_logits` and `router_bias` in place of `topk_ids` and
-`topk_weights`.  If it returns those two they are judged: a choice of experts
-must be one that rounding allows, a routing weight within its bound.  All else
-is judged under the kernel's own choice, so an error of the router is not one of
-every stage behind it.  A backward pass may return `d_router_logits`.
+`topk_weights`.  If it returns these two, they are judged: rounding must allow
+the choice of experts, and a routing weight must be within its bound.  All other
+stages are judged under the kernel's own choice, so an error of the router does
+not spread to them.  A backward pass may return `d_router_logits`.
 
 With `router_gemm` it gets `router_w` in place of logits.  If it returns its
-logits these are judged, and its choice under them; else a logit may be anywhere
-within its bound.
+logits, they are judged, and its choice is judged under them; otherwise a logit
+may be anywhere within its bound.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -48,12 +48,12 @@ LANES = ('bitwise', 'bounded', 'standard')
 CHOICE_RULE = 'a choice that rounding allows'
 # Tokens of one tile row.
 _TOKEN_BLOCK = 64
-# Elements of what gradients of logits are made of, at once.
+# Elements of the factors of logits' gradients that are computed at once.
 _CHUNK = 1 << 22
 _GRAD = tensors_lib.ROUTER_GRADS[0].name
 _LOGITS = router_logits.LOGITS
 _U = ulp.unit_roundoff('float32')
-# Limits of a weight that one with a mistake may be off, computed by itself.
+# A weight matches a mistake if it is within this many of its limits.
 _NEAR_UNITS = 4
 
 Run = Callable[..., Any]
@@ -66,7 +66,7 @@ class Routing:
   Attributes:
     ids: `[R, T, K]` int32.
     weights: `[R, T, K]` float32.
-    weight_ulp: how far those of a kernel may be off these.
+    weight_ulp: the largest error of a kernel's weights.
   """
 
   ids: at.Int32[np.ndarray, 'R T K']
@@ -76,14 +76,14 @@ class Routing:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """What a kernel is to route.
+  """The routing task of a kernel.
 
   Attributes:
     router: the rule.
     inputs: logits and bias.
     layer: all other inputs by name; None: they are drawn.
-    gemm: what computes the logits, if the kernel does.
-    spread: `[R, T, E]` how far its logits may be off; None: not at all.
+    gemm: the GEMM of the logits, if the kernel computes them.
+    spread: `[R, T, E]`, the largest errors of its logits; None: zero.
   """
 
   router: router_lib.Router
@@ -164,9 +164,9 @@ class Task:
     return cls(router, inputs, layer, gemm, spread)
 
   def follow(self, own_logits: np.ndarray | None) -> 'Task':
-    """Returns what is right after logits `[R, T, E]` that a kernel computed.
+    """Returns the task of a kernel that computed logits `[R, T, E]`.
 
-    None, or logits that are not finite, leave what all kernels may choose.
+    If they are None or not finite, any kernel's choices stay possible.
     """
     if own_logits is None or not np.isfinite(own_logits).all():
       return self
@@ -181,7 +181,7 @@ class Task:
 
   @functools.cached_property
   def scores(self) -> router_limits.Scores:
-    """What all tokens `[R T]` choose experts by."""
+    """The scores by which all tokens `[R T]` choose experts."""
     logits = self.inputs.logits
     flat = logits.reshape(-1, logits.shape[-1])
     spread = None if self.spread is None else self.spread.reshape(flat.shape)
@@ -191,7 +191,7 @@ class Task:
 
   @property
   def weight_ulp(self) -> float:
-    """How far routing weights may be off, in float32 roundings."""
+    """The largest error of routing weights, in float32 roundings."""
     unit = ulp.unit_roundoff(self.router.dtype) / _U
     logits = self.inputs.logits
     flat = logits.reshape(-1, logits.shape[-1])
@@ -214,7 +214,7 @@ class Task:
     return Routing(ids.astype(np.int32), wide.astype(np.float32), units)
 
   def spread_weights(self, ids: np.ndarray) -> np.ndarray:
-    """Returns how far weights `[R, T, K]` may be off, as their logits are."""
+    """Returns the errors of weights `[R, T, K]` due to those of logits."""
     if self.spread is None:
       return np.zeros(ids.shape)
     bias = self.inputs.bias
@@ -232,7 +232,7 @@ class Task:
     )
 
   def find_invalid(self, ids: np.ndarray) -> np.ndarray:
-    """Says which ids `[R, T, K]` are no experts, or in their token before."""
+    """Returns bool, ids `[R, T, K]` that are no experts, or duplicates."""
     return router_limits.find_invalid(ids, self.inputs.logits.shape[-1])
 
 
@@ -254,7 +254,7 @@ def run(request: request_lib.Request, progress, run_check: Run):
 
   Raises:
     ValueError: an option does not suit the case or the candidate.
-    CandidateError: the kernel failed, or chose what is no expert.
+    CandidateError: the kernel failed, or chose an id that is no expert.
   """
   case = request.case
   _refuse(case)
@@ -330,7 +330,7 @@ def _read_routing(case: case_lib.Case) -> Routing:
 def _find_own_routing(
   task: Task, routing: Routing, outputs, results
 ) -> Routing | None:
-  """Returns the routing that all else is judged under; None: the right one."""
+  """Returns the routing under which stages are judged; None: the right one."""
   ids, weights = (outputs.get(name) for name in tensors_lib.ROUTING)
   if ids is None:
     if task.undecided:
@@ -347,7 +347,7 @@ def _find_own_routing(
     row.stage == 'topk_weights' and row.verdict == verdicts.FAIL
     for row in results
   )
-  # Limits are sharper than those of all that its logits may be.
+  # Limits under its own logits are sharper than for all possible logits.
   is_sharper = task.gemm is not None and weights is not None
   if has_failed or is_sharper:
     return Routing(ids, weights.astype(np.float32), 0.0)
@@ -394,7 +394,7 @@ def _run_under(request, view, task: Task | None, routing, progress, run_check):
 def _list_other_inputs(
   view: local_experts.LocalExperts | None, task: Task | None, routing: Routing
 ) -> Iterator[routing_mistakes.OtherInputs]:
-  """Yields what kernels that mistake the routing have in its place."""
+  """Yields the routings of kernels with known mistakes."""
   if task is not None:
     for says, weights in _list_wrong_weights(task, routing.ids):
       arrays = dict(topk_weights=weights.astype(np.float32))
@@ -409,7 +409,7 @@ def _list_other_inputs(
 def _list_wrong_weights(
   task: Task, ids: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields mistakes of weights `[R, T, K]` of some experts, in words."""
+  """Yields known mistakes of weights `[R, T, K]`, with a description."""
   return routing_mistakes.list_wrong_weights(
     task.router, task.inputs.logits, task.inputs.bias, ids
   )
@@ -418,7 +418,7 @@ def _list_wrong_weights(
 def _list_router_inputs(
   view, task: Task | None, routing: Routing
 ) -> dict[str, np.ndarray]:
-  """Returns what a kernel gets in place of its experts' own numbers."""
+  """Returns the inputs that a kernel gets in place of its routing."""
   inputs = {} if view is None else {'local_experts': view.array}
   if task is None:
     return inputs | {'topk_ids': routing.ids}
@@ -432,7 +432,7 @@ def _list_router_inputs(
 def _judge_routing(
   task: Task, candidate: self_routing.SelfRouting, request
 ) -> list[verdicts.Result]:
-  """Returns a row each of the experts and of the weights of a kernel."""
+  """Returns a row for the experts, and a row for the weights, of a kernel."""
   outputs = candidate.routings[-1]
   results = []
   for name, lane, rule, compare in (
@@ -479,7 +479,7 @@ def _describe_invalid(task, ids: np.ndarray, is_bad: np.ndarray) -> str:
 def _compare_experts(
   task, ids: np.ndarray, right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, str]:
-  """Returns what was expected of ids `[R, T, K]`, which are bad, and why."""
+  """Returns the expected ids `[R, T, K]`, the bad ones, and a reason."""
   flat, expected = (a.reshape(-1, a.shape[-1]) for a in (ids, right.copy()))
   is_bad = np.zeros(flat.shape, bool)
   wrong_tokens = router_limits.list_wrong_tokens(task.router, task.scores, flat)
@@ -583,14 +583,15 @@ def _compare_grads(inputs, actual, value, limit, request) -> verdicts.Result:
 
 @dataclasses.dataclass(frozen=True)
 class _Tensors:
-  """A tensor of a kernel's routing beside what was expected.
+  """A tensor of a kernel's routing, and the expected tensor.
 
   Attributes:
     actual: `[R, T, K]`, or `[R, T, E]` of logits.
-    expected: the same, in the same dtype.
-    is_bad: the same.
-    pattern: what bad elements are, or ''.
-    excess: by how much they pass their limits, in words; '': no limit does.
+    expected: in the same shape and dtype.
+    is_bad: bool in the same shape.
+    pattern: a description of the bad elements, or ''.
+    excess: by how much they exceed their limits, in words; '': there is no
+      limit.
   """
 
   actual: np.ndarray
@@ -687,7 +688,7 @@ def _describe(request, view, report, task=None, results=()):
 
 
 def _ask_for_routing(row: verdicts.Result, missing) -> verdicts.Result:
-  """Returns a row whose failure says what would show an error of the router."""
+  """Returns a row whose failure names outputs that would show router errors."""
   if row.failure is None:
     return row
   stages = [*tensors_lib.ROUTING] * (missing != [_LOGITS])

@@ -1,8 +1,8 @@
-"""Awkward shapes as a family: sizes at which kernels that pass elsewhere fail.
+"""A family of awkward shapes, at which kernels often fail.
 
-A forward pass is judged by golden rows alone, so that no oracle is compiled for
-any of them, and a shape takes half a second.  Gradients are judged by the
-oracle, which is compiled for each.
+A forward pass is judged by golden rows alone: no oracle is compiled, and a
+shape takes half a second.  Gradients are judged by the oracle, which is
+compiled for each shape.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,23 +20,23 @@ from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import presets
 
-# Numbers of tokens of a rank; rows of experts; around what blocks have.
+# Tokens of a rank, and rows of experts, near common block sizes.
 TOKENS = (1, 15, 16, 17, 127, 128, 129)
 ROWS = (0, 1, 128, 129)
 _MOST_RANKS = 8
 CRASH, NOT_TRIED = 'crash', 'not tried'
-# Of a sample, more than there are.
+# Tiles of a sample: more than a shape has.
 _ALL_TILES = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-  """One of the family.
+  """A shape of the family.
 
   Attributes:
-    kind: what is awkward, as the last line calls it.
-    says: its sizes.
-    case: with them.
+    kind: what is awkward about it, for the last line.
+    says: its sizes in words.
+    case: the case with these sizes.
   """
 
   kind: str
@@ -46,7 +46,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What came of a shape.
+  """The result of a shape.
 
   Attributes:
     kind, says: of the shape.
@@ -66,8 +66,8 @@ def list_shapes(case: case_lib.Case, folder: str) -> Iterator[Shape]:
   """Yields the family around a case.
 
   Args:
-    case: its preset, ranks, dtype, policy and parts stay.
-    folder: to which a routing is written.
+    case: shapes have its preset, ranks, dtype, policy and parts.
+    folder: where a routing is written.
 
   Raises:
     ValueError: the preset has no routed experts.
@@ -112,14 +112,14 @@ def run(
   request: request_lib.Request,
   progress: Callable[[str], None] = lambda step: None,
 ) -> list[Row]:
-  """Returns what came of each shape around the case of a request.
+  """Checks each shape around the case of a request.
 
   Args:
-    request: its case gives all but the sizes.
+    request: shapes have its case but for sizes.
     progress: called with the name of each shape.
 
   Raises:
-    ValueError: the case is not drawn, so that it has no other sizes.
+    ValueError: the inputs of the case are not drawn, so its sizes are fixed.
   """
   case = request.case
   if case.input is not None or case.folder is not None or case.sublayer:
@@ -203,7 +203,7 @@ def format_summary(rows: Sequence[Row]) -> str:
 
 
 def is_right(rows: Sequence[Row]) -> bool:
-  """Says whether some shapes ran, and all of these are right."""
+  """Says whether at least one shape ran, and all that ran are right."""
   checks = [row for row in rows if row.verdict != NOT_TRIED]
   return bool(checks) and all(row.verdict == verdicts.PASS for row in checks)
 

@@ -1,6 +1,7 @@
-"""What a check tried: the least and largest of each tensor, and the shape.
+"""What a check tried: the range of each tensor, and the shape.
 
-A clamp beyond them cannot show.  Of a large layer a sample is looked at.
+A check cannot detect a clamp outside these ranges.  For a large layer they are
+of a sample.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ import numpy as np
 
 from hpmoe.parity_tests.case import inputs as inputs_lib
 
-# Elements and products that are looked at, at most.
+# The most elements and products that are measured.
 _MOST_ELEMENTS, _MOST_PRODUCTS = 1 << 20, 1 << 23
 _NAMES = ('x', 'topk_weights', 'w_gate_up', 'w_down', 'dy')
 
@@ -17,7 +18,7 @@ Range = tuple[float, float]
 
 
 def measure_ranges(inputs: inputs_lib.LayerInputs) -> dict[str, Range]:
-  """Returns the least and the largest of what a layer reads, gate and up."""
+  """Returns the ranges of a layer's inputs, of gate and of up."""
   arrays = inputs.arrays
   ranges = {n: _measure(arrays[n]) for n in _NAMES if n in arrays}
   if not inputs.config.sublayer:
@@ -63,7 +64,7 @@ def _multiply_sample(
 
 
 def describe_shape(inputs: inputs_lib.LayerInputs) -> str:
-  """Returns the one shape that a check tried, by what kernels depend on."""
+  """Returns the shape that a check tried, as sizes that matter to kernels."""
   config, ids = inputs.config, inputs.arrays['topk_ids']
   counts = np.zeros(config.num_experts, int)
   for rank in range(len(ids)):

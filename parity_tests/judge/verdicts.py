@@ -12,12 +12,12 @@ from hpmoe.reference.contract import tensors
 
 LANES = ('exact', 'bitwise', 'bounded', 'standard')
 LAYER = 'layer'  # the fused layer, x to y, as one operator
-# A pass as one operator has a row of its own for each result.
+# Rows of a whole pass as one operator, one for each result.
 LAYERS = {'y': LAYER} | {
   name: f'{LAYER} {name}'
   for name in passes.BACKWARD.of_layer(tensors.EVERY_PART).results
 }
-# And those of a sub-layer.
+# The same of a sub-layer.
 ROWS = LAYERS | {
   name: LAYERS.get(name, f'{LAYER} {name}')
   for layer_pass in (passes.FORWARD, passes.BACKWARD)
@@ -46,12 +46,12 @@ def order(layer: tensors.Layer) -> tuple[str, ...]:
 
 @functools.cache
 def comparisons(layer: tensors.Layer) -> int:
-  """Returns how many rows share the chance of a false alarm."""
+  """Returns how many rows share the probability of a false alarm."""
   return len(order(layer)) - len(tensors.RELAYED)
 
 
 def _place_codes(row_order: Iterable[str]) -> Iterator[str]:
-  """Yields rows, each before the codes and scales that are made of it."""
+  """Yields rows, each before its codes and scales."""
   for name in row_order:
     yield name
     for spec in tensors.ROW_CODES:
@@ -59,9 +59,9 @@ def _place_codes(row_order: Iterable[str]) -> Iterator[str]:
         yield spec.name
 
 
-# The routing, of a kernel that routes by itself, is before all others.
+# The routing of a kernel that routes by itself comes first.
 _LOGITS = tensors.ROUTER_GEMM[0].name
-# The gradient of its logits is the last of all.
+# The gradient of its logits comes last.
 ORDER = (
   _LOGITS,
   *tensors.ROUTING,
@@ -79,11 +79,11 @@ def ordered(names: Iterable[str]) -> list[str]:
 
 
 def is_of_sublayer(names: Iterable[str]) -> bool:
-  """Says whether some rows are such as only a sub-layer has."""
+  """Says whether some rows exist in a sub-layer only."""
   return not {*names} <= {*ORDER}
 
 
-# Of a layer without parts.
+# The rows of a layer without further parts.
 COMPARISONS = comparisons(tensors.Parts())
 BOUND_RULE = 'a-priori rounding bound'
 SPREAD_RULE = 'spread of rounding errors'
@@ -93,7 +93,7 @@ CODES_RULE = 'codes and scales that rounding allows'
 PASS, FAIL, NOT_JUDGED = 'pass', 'fail', 'not judged'
 NO_LIMIT = 'no element has a limit that is less than its size'
 
-# How a tensor's tiles are cut, by its axes after the rank.
+# The name of a tile row, by the tensor's axis after the rank.
 _BLOCK_NAMES = {'N': 'row block', 'T': 'token block'} | dict.fromkeys(
   'LDS', 'weight row block'
 )
@@ -304,7 +304,7 @@ def pass_of(stage: str) -> passes.Pass:
 
 
 def block_name(stage: str) -> str:
-  """Returns what a tile row of a stage is called."""
+  """Returns the name of a tile row of a stage."""
   axis = tensors.SPECS[tensor_of(stage)].shape.split()[1]
   return _BLOCK_NAMES.get(axis, 'row block')
 

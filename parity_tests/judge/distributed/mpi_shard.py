@@ -22,8 +22,8 @@ import traceback
 from hpmoe.parity_tests.candidates import processes
 from hpmoe.parity_tests.judge.distributed import shards
 
-# Number of a rank, of all of them, and of those on its machine: MPICH and Intel
-# MPI; Open MPI.
+# Variables of the rank, the number of ranks, and the number of ranks on this
+# machine: MPICH and Intel MPI; Open MPI.
 _NAMES = (
   ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALNRANKS'),
   (
@@ -32,7 +32,7 @@ _NAMES = (
     'OMPI_COMM_WORLD_LOCAL_SIZE',
   ),
 )
-# What starts the ranks of a machine, as /proc calls it.
+# Programs that start the ranks of a machine, by their names in /proc.
 _STARTERS = (
   'hydra_pmi_proxy',
   'mpiexec',
@@ -42,7 +42,7 @@ _STARTERS = (
   'prterun',
 )
 _POLL_S = 0.02
-# That processes may start one after another, beside the time that each has.
+# Seconds between the starts of processes, in addition to their time limit.
 _GRACE_S = 10.0
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
@@ -61,7 +61,7 @@ class Job:
 
   @property
   def file(self) -> pathlib.Path:
-    """What this process writes."""
+    """The file that this process writes."""
     return self.shard.file(self.folder)
 
 

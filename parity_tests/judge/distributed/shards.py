@@ -33,7 +33,7 @@ from hpmoe.reference.contract import precision
 
 
 class ShardError(ValueError):
-  """A shard is missing, ended early, or answered something else."""
+  """A shard is missing, ended early, or answered another request."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Shard:
     """Returns the shard of `2/4`.
 
     Raises:
-      ValueError: it is none.
+      ValueError: the text is no shard.
     """
     match = re.fullmatch(r'(\d+)/(\d+)', text)
     if match is None:
@@ -104,7 +104,7 @@ def judge(
 
   Raises:
     ValueError: the request was wrong.
-    candidates.CandidateError: there was no answer.
+    candidates.CandidateError: the candidate failed to run.
   """
   start = time.perf_counter()
   request, bench = _ready(request, shard.ranks(request.case.ranks), progress)
@@ -180,8 +180,8 @@ def merge(
   """Returns the report of the shards that wrote to a folder.
 
   Raises:
-    ShardError: one is missing, ended early, or was asked something else; it is
-      named.
+    ShardError: a shard is missing, ended early, or had another request; names
+      it.
     ValueError: the request was wrong.
   """
   start = time.perf_counter()
@@ -236,10 +236,10 @@ def _of_folder(folder: str | os.PathLike[str]) -> list[Shard]:
 def _read_shards(
   shards: Sequence[Shard], folder, request
 ) -> list[dict[str, Any]]:
-  """Returns what each shard found.
+  """Returns the findings of each shard.
 
   Raises:
-    ShardError: names all from which there is none.
+    ShardError: some have none; names all of them.
   """
   shard_files, errors = [], []
   expected_request = _describe_request(request)
@@ -255,10 +255,10 @@ def _read_shards(
 
 
 def read(shard: Shard, folder: str | os.PathLike[str]) -> dict[str, Any]:
-  """Returns what a shard found.
+  """Returns the findings of a shard.
 
   Raises:
-    ShardError: says what is there instead.
+    ShardError: it has none; says what its file holds instead.
   """
   path = shard.file(folder)
   try:
@@ -306,9 +306,9 @@ _KINDS = {
 
 
 def encoded(value: Any) -> Any:
-  """Returns a value as JSON has it; `decoded` returns the same bits.
+  """Returns a value as JSON; `decoded` restores the same bits.
 
-  A row of a report is left to its part, if it has one.
+  A row of a report is encoded as its part, if it has one.
   """
   if isinstance(value, verdicts.Result) and value.part is not None:
     return encoded(value.part)
@@ -331,7 +331,7 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(value: Any) -> Any:
-  """Returns what was encoded; lists are tuples, parts are rows of a report."""
+  """Returns a decoded value; lists become tuples, parts rows of a report."""
   if isinstance(value, list):
     return tuple(decoded(item) for item in value)
   if not isinstance(value, dict):

@@ -1,9 +1,10 @@
 """Codes and scales of rows that a kernel quantised and returned.
 
-They are judged on what the kernel made them of: the tensor itself if it was
-returned, else its golden rows with their bound.  Scales come first.  A code is
-judged at the kernel's own scale if that is right, else at the oracle's, so that
-a wrong scale is not found again in every code of its group.
+They are judged against the values that the kernel quantised: the tensor itself
+if it was returned, else its golden rows with their bound.  Scales come first.
+A code is judged at the kernel's own scale if that is right, else at the
+oracle's, so that a wrong scale is not reported again for every code of its
+group.
 """
 
 from collections.abc import Iterator
@@ -34,14 +35,14 @@ _SIZES_OF_4_BITS = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 
 @dataclasses.dataclass(frozen=True)
 class QuantisedRows:
-  """Rows of one tensor, and what a kernel made of them.
+  """Rows of one tensor, with a kernel's codes and scales of them.
 
   Attributes:
     name: of the tensor.
     form: of its codes.
-    golden: its rows are those before they are quantised.
-    codes: `[R, N, X]` the kernel's.
-    scales: `[R, N, g]` the kernel's; None: they are an input.
+    golden: golden rows of the tensor, before quantisation.
+    codes: `[R, N, X]`, the kernel's.
+    scales: `[R, N, g]`, the kernel's; None: they are an input.
   """
 
   name: str
@@ -60,10 +61,10 @@ class QuantisedRows:
     return f'{self.name}_scales', f'{self.name}_codes'
 
   def _bound_values(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    """Returns rows before they are quantised.
+    """Returns rows before quantisation.
 
-    What is stored in a narrow dtype has no variance that is an error: a golden
-    value is not rounded.
+    In narrow storage the variance is not of an error, so it is dropped: a
+    golden value is not rounded.
     """
     rows = self.golden.read_source(self.name, rank, lo, hi)
     if self.golden.dtype(self.name) == self.golden.policy.accumulate:
@@ -71,7 +72,7 @@ class QuantisedRows:
     return bounds.Bounded(rows.value, rows.error)
 
   def compare(self, rank: int, lo: int, hi: int) -> 'Comparison':
-    """Returns what is right and wrong in some rows of a rank."""
+    """Compares some rows of a rank."""
     rows = self._bound_values(rank, lo, hi)
     form, (scales_stage, codes_stage) = self.form, self.stages
     codes = self.tiling.rows(codes_stage, self.codes, rank)[lo:hi]
@@ -105,12 +106,12 @@ class Comparison:
   """Some rows; each pair is of scales `[n, g]` and of codes `[n, X]`.
 
   Attributes:
-    values: `[n, X]` float64 before they were quantised.
+    values: `[n, X]` float64, before quantisation.
     actual: float64, the kernel's.
     expected: float64, the oracle's.
-    bad: bool, where those are not right.
-    divisors: `[n, g]` float64, scales that codes were judged at.
-    raw: as the kernel has them.
+    bad: bool, where the kernel's are wrong.
+    divisors: `[n, g]` float64, the scales at which codes are judged.
+    raw: as the kernel stored them.
   """
 
   values: np.ndarray
@@ -145,7 +146,7 @@ class Comparison:
 
 
 def _count_steps(codes: np.ndarray) -> np.ndarray:
-  """Returns `[...]` int64, which code from 0 up or down these of 4 bits are."""
+  """Returns `[...]` int64, the signed position of 4-bit codes, 0 for zero."""
   values = codes.astype(np.float64)
   steps = np.searchsorted(_SIZES_OF_4_BITS, np.abs(values))
   return np.where(values < 0, -steps, steps)
@@ -168,8 +169,8 @@ def judge_codes(
 
   Args:
     case: the pass.
-    answer: the kernel's.
-    tiling: which tiles are judged; None: all of the case.
+    answer: the kernel's outputs.
+    tiling: the tiles to judge; None: all of the case.
   """
   results = _report_missing(case, answer)
   for rows in _list_rows(case, answer, tiling or case.tiling):
@@ -200,7 +201,7 @@ def _list_rows(
       continue
     codes, scales = (outputs.get(f'{name}_{p}') for p in ('codes', 'scales'))
     sources = dict(case.select_usable(name, answer.sources))
-    # What its own codes mean is no source of them.
+    # The values of its own codes are no source of these codes.
     for own in parts:
       sources.pop(own, None)
     sources.pop(name, None)
@@ -238,7 +239,7 @@ def _judge_rows(rows: QuantisedRows) -> pass_case.Results:
 def _count_moved(
   form: quantised.Form, comparison: Comparison
 ) -> tuple[int, int]:
-  """Returns how many codes are not the oracle's, and how many there are."""
+  """Returns the number of codes that differ from the oracle's, and of all."""
   with np.errstate(over='ignore', invalid='ignore'):
     values = comparison.values.astype(np.float32)
   values = np.where(np.isfinite(values), values, np.float32(0))

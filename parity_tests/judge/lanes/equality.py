@@ -1,4 +1,4 @@
-"""Rules under which a tensor must equal another, and who breaks them."""
+"""Rules under which a tensor must equal another."""
 
 from collections.abc import Callable
 
@@ -35,5 +35,5 @@ def compare_equal(
 def select_unequal(
   actual: passes.Tensors, expected: passes.Tensors, lane: str = 'bitwise'
 ) -> Callable[[str], np.ndarray]:
-  """Returns a function of a name: `[R, ...]` bool, what a lane refuses."""
+  """Returns a function: stage name -> `[R, ...]` bool, refused elements."""
   return lambda name: tile_lanes.differs(lane, actual[name], expected[name])

@@ -127,7 +127,7 @@ def hint_placement(
     stage = other_case.recompute(result.stage, outputs)[rank]
     return not tile_lanes.differs('exact', own_rows, stage).any()
 
-  # A stage that only follows a wrong one matches the placement asked for.
+  # A stage that only follows a wrong one matches the requested placement.
   if matches_placement(policy.placement):
     return result
   for other in precision.PLACEMENTS:

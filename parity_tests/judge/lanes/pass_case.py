@@ -33,7 +33,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class LaneOptions:
-  """What the lanes of a pass are asked to do.
+  """Options of the lanes of a pass.
 
   Attributes:
     lanes: some of `verdicts.LANES`.
@@ -41,8 +41,8 @@ class LaneOptions:
     progress: called with the name of each step as it begins.
     roundings: stages whose failures are searched for roundings; None: all.
     explain: whether failures are explained.
-    beside: judges what a pass returned beside its stages; None: nothing.
-    other_inputs: what kernels with a known mistake have in place of a routing.
+    beside: judges outputs of a pass that are no stages; None: there are none.
+    other_inputs: the routings of kernels with known mistakes.
   """
 
   lanes: tuple[str, ...]
@@ -80,7 +80,7 @@ class PassCase:
 
   @functools.cached_property
   def unseen_saved(self) -> tuple[str, ...]:
-    """Saved tensors that the backward pass reads and nobody returned.
+    """Saved tensors that the backward pass reads and the candidate lacks.
 
     Each may differ from the oracle's by as much as rounding allows.
     """
@@ -117,10 +117,10 @@ class PassCase:
     return Answer(outputs, sources, serial, isolated)
 
   def _read_codes(self, outputs: Arrays) -> Arrays:
-    """Returns tensors that stages are computed from.
+    """Returns the tensors that stages read.
 
-    Of rows that were returned as codes, it is what these mean: no stage reads
-    what they were made of.
+    Rows that were returned as codes are replaced by the values of these codes,
+    which is what stages read.
     """
     policy, arrays = self.inputs.policy, self.inputs.arrays
     names = {*codes.list_row_names(policy)} & {*outputs}
@@ -135,7 +135,7 @@ class PassCase:
     return {**outputs, **rows}
 
   def _scale_rows(self, scale: np.ndarray) -> np.ndarray:
-    """Returns `[R, N]` of `[R, L]`: what each row's expert has, else 0."""
+    """Returns `[R, N]`, the scale `[R, L]` of each row's expert, else 0."""
     config = self.inputs.config
     scales = np.zeros((config.num_ranks, config.num_rows), np.float32)
     for rank, of_experts in enumerate(scale):
@@ -159,7 +159,7 @@ class PassCase:
     return (*self.relayed, *self.layer_pass.movement(self.inputs.policy))
 
   def run(self, function: Callable[..., Arrays]) -> Arrays:
-    """Returns what a candidate's `run` or `serial` answers."""
+    """Returns the outputs of a candidate's `run` or `serial`."""
     inputs = self.inputs
     arrays = codes.replace_values(inputs.policy, inputs.arrays)
     return function(inputs.config, inputs.policy, arrays, self.layer_pass)
@@ -239,7 +239,7 @@ class PassCase:
     return tuple(stage for stage in names if stage in missing)
 
   def reads_only(self, name: str, stages: Set[str]) -> bool:
-    """Says whether a stage reads stages of this pass, and only those given."""
+    """Says whether a stage reads some of these stages of the pass, no other."""
     read = set(self.sources[name])
     return bool(read) and read <= stages
 
@@ -260,9 +260,9 @@ class Answer:
     outputs: its tensors by name.
     sources: the tensors from which its stages were computed: its own outputs,
       or in isolated replay the oracle's tensors.  Rows that it returned as
-      codes are what these mean, in float32.
-    serial: `Candidate.serial` on the same sources; or None.
-    is_isolated: whether they are the oracle's.
+      codes are their values, in float32.
+    serial: the outputs of `Candidate.serial` on the same sources, or None.
+    is_isolated: whether the sources are the oracle's.
   """
 
   outputs: Arrays
@@ -273,14 +273,14 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-  """What some lanes found in one pass, or in all of them.
+  """The findings of lanes in one pass, or in all passes.
 
   Attributes:
     results: the comparisons.
-    outputs: what the candidate returned, for one pass.
+    outputs: the candidate's tensors, for one pass.
     wrong: in isolated replay, the tasks that wrote wrong elements.
     changes: tensors whose bits differ in a later run.
-    runs: how often the candidate ran on these inputs, at least.
+    runs: the smallest number of runs on the same inputs.
   """
 
   results: Results
@@ -290,12 +290,12 @@ class Findings:
   runs: int = 1
 
 
-# A layer with more products is not computed under a hundred policies.
+# Products of the largest layer that is computed under a hundred policies.
 _MOST_PRODUCTS = 1 << 30
 
 
 def is_small(case: PassCase) -> bool:
-  """Says whether a layer is small enough to be computed again and again."""
+  """Says whether a layer is small enough to compute it a hundred times."""
   sizes = case.inputs.config.dims()
   rows = sizes['R'] * sizes['T'] * sizes['K']
   return 3 * rows * sizes['D'] * sizes['F'] <= _MOST_PRODUCTS

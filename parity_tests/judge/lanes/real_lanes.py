@@ -26,7 +26,7 @@ def judge_real(
 ) -> pass_case.Findings:
   """Judges lanes bitwise, bounded and standard on one run of the candidate.
 
-  Movement and the whole layer are judged even if none of them was asked for.
+  Movement and the whole layer are judged even if no such lane was requested.
   """
   layer_pass = case.layer_pass
   options.progress(f'{layer_pass.name}, real data: candidate')
@@ -75,8 +75,8 @@ def judge_real(
     wrong += tasks
   options.progress(f'{layer_pass.name}, real data: oracle')
   expected = case.answer()
-  # The oracle's own stages are needed only where the candidate returned nothing
-  # that a stage depends on.
+  # The oracle's own stages are needed only if the candidate returned no tensor
+  # on which a stage depends.
   first = {
     name for name in case.stages if not case.has_any_source(name, sources)
   }

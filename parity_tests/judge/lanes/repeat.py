@@ -1,8 +1,8 @@
-"""Runs a pass again, on other inputs between, and reports what changes.
+"""Runs a pass again, with other inputs in between, and reports differences.
 
-The second data are those of `mirrored`, whose right answer is known from the
-first: a kernel that keeps something of an earlier call, by shape or by address,
-is wrong there, or wrong when the first data come again.
+The other data are those of `mirrored`, whose right answer follows from that of
+the first.  A kernel that caches results of an earlier call, by shape or by
+address, is wrong there, or wrong when the first data return.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ Lane = Callable[..., pass_case.Findings]
 def count_runs(
   judgement: judgement_lib.Judgement, candidate: candidates.Candidate
 ) -> int:
-  """Returns how often a pass is run, including the first run."""
+  """Returns the number of runs of a pass, including the first."""
   if judgement.repeat is not None:
     return judgement.repeat
   cheap = candidate.capabilities.repeats and sum(candidate.seconds) <= CHEAP_S
@@ -80,16 +80,16 @@ def _run_in_turn(
   candidate: candidates.Candidate,
   findings: pass_case.Findings,
 ) -> tuple[list[passes.Tensors], list[verdicts.Change]]:
-  """Runs a pass on its data, on the mirrored ones, and on its own once more.
+  """Runs a pass on its data, on mirrored data, and on its own data again.
 
   Args:
     case: the pass.
-    candidate: runs it.
-    findings: of its answer to the data of the case.
+    candidate: runs the pass.
+    findings: of its outputs on the data of the case.
 
   Returns:
-    What it answers to these, or nothing if it did not run; and what is wrong on
-    the others, where it is right on these.
+    The last outputs, {} if the pass did not run again; and its errors on the
+    mirrored data, if it is right on its own.
   """
   inputs = case.inputs
   mirror = mirrored.build_mirror(
@@ -124,11 +124,11 @@ def _run_in_turn(
 def _find_stale(
   case: pass_case.PassCase, name: str, first: np.ndarray, own: np.ndarray
 ) -> verdicts.Change | None:
-  """Returns what is wrong of a result on other data, told of its own."""
+  """Returns the errors of a result on mirrored data, in its own coordinates."""
   if np.array_equal(first, own):
     return None
-  # Another order of experts may be another order of sums.  What was rounded on
-  # the way is more than the spread of the last sum.
+  # Another order of experts may be another order of sums, whose intermediate
+  # roundings exceed the spread of the last sum.
   golden = case.golden({})
   bad = tile_lanes.out_of_bound(name, own, golden, with_spread=False)
   bad &= first != own

@@ -23,7 +23,7 @@ from hpmoe.reference.contract import tensors
 class SpreadTally:
   """Judges chunks of one tensor by the spread of their errors.
 
-  A tensor without rounding has no spread, and then no row.
+  A tensor without rounding has no spread and no row.
   """
 
   def __init__(
@@ -41,8 +41,8 @@ class SpreadTally:
       golden.policy,
       dtype,
       independent(stage, golden, fused=stored_oracle is not None),
-      # Of all ranks, also where some are missing: limits are then a little
-      # wider than they need be, and a shard's those of one process.
+      # For all ranks, even if some are missing: limits are then slightly wider
+      # than necessary, but a shard has the limits of a single process.
       sum(int(np.prod(cut.shape)) for cut in cuts),
       comparisons=verdicts.comparisons(self._tiling.config),
       rounds_last=_rounds_last(golden.policy, self._tensor),
@@ -64,8 +64,8 @@ class SpreadTally:
   ) -> np.ndarray:
     """Returns `[rows, columns]` bool, elements that stand out in bad tiles."""
     counts, stored_oracle = self._judge.counts(value), self._stored_oracle
-    # What differs is told from the oracle's own tensor; rounded, a golden that
-    # kept every intermediate whole is not that.
+    # Differences are from the oracle's own tensor, which a golden that rounded
+    # no intermediate does not equal.
     is_unknown = stored_oracle is None and (
       value.crossings is not None or (counts and self._is_fused)
     )
@@ -83,7 +83,7 @@ class SpreadTally:
       value=e.golden,
       variance=np.where(e.defined, value.variance, 1.0),
     )
-    # What overflows is the same for all, or nothing is known of it.
+    # A value that overflows is equal in all kernels, or not judged.
     if value.crossings is not None:
       crossings = np.where(e.defined, value.crossings, 0.0)
       model = dataclasses.replace(model, crossings=crossings)
@@ -100,7 +100,7 @@ class SpreadTally:
     bad = ~np.all([share <= 1 for share in shares.values()], axis=0)
     refused_elements = chunk.cut.fill(bad, chunk.first)
     if bad.any():
-      # All of a tile where no element stands out.
+      # A whole tile is marked if no element stands out.
       marked = refused_elements & self._judge.marked(*errors)
       nothing_marked = chunk.cut.count(marked, chunk.first) == 0
       refused_elements &= marked | chunk.cut.fill(nothing_marked, chunk.first)
@@ -114,7 +114,7 @@ class SpreadTally:
     return refused_elements
 
   def counts(self, value: bounds.Bounded) -> bool:
-    """Says whether it needs every element, and not sums of errors alone."""
+    """Says whether it needs every element, not only sums of errors."""
     return self._judge.counts(value) or self._judge.stores_narrower(value)
 
   def add_right(
@@ -170,9 +170,9 @@ class SpreadFigures:
     judge: of the tensor.
     columns: of it.
     sums: over its tiles, None if there are none.
-    keys: `[rows]` float64; rows that may err alike have one.
-    worst: by number, the most that a tile uses of its limit.
-    sees: what the limits of tiles would have seen.
+    keys: `[rows]` float64; rows with correlated errors have the same key.
+    worst: by number, the largest ratio of a tile's error to its limit.
+    sees: the errors that the limits of tiles would have detected.
     num_bounded: elements with a finite rounding bound.
     elements: all of them.
   """
@@ -240,7 +240,7 @@ class SpreadFigures:
 
 
 def _rounds_last(policy: precision.PrecisionPolicy, tensor: str) -> bool:
-  """Says whether a tensor is the only one that is stored narrower."""
+  """Says whether this is the only tensor that is stored narrower."""
   is_wide = policy.storage == policy.accumulate
   return is_wide and {*policy.roundings} <= {tensor}
 
@@ -248,12 +248,14 @@ def _rounds_last(policy: precision.PrecisionPolicy, tensor: str) -> bool:
 def independent(
   stage: str, golden: golden_lib.Rows, fused: bool
 ) -> spread.Independent:
-  """Says what errs independently: all but what was computed before.
+  """Returns which elements have independent errors.
+
+  Errors of earlier results are common to all elements that read them.
 
   Args:
-    stage: which.
-    golden: of it.
-    fused: whether it was computed from what was not captured.
+    stage: the stage.
+    golden: its golden rows.
+    fused: whether its sources were not returned.
   """
   if not fused and stage not in verdicts.TENSOR_OF:
     return spread.Independent()

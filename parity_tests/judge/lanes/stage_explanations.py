@@ -1,4 +1,4 @@
-"""Explains the stages of a pass that fail: which bug or rounding fits them."""
+"""Explains failed stages of a pass by known bugs or roundings."""
 
 from collections.abc import Callable, Iterator
 import dataclasses
@@ -35,11 +35,12 @@ def explain_results(
   refuses: Callable[[str, np.ndarray], np.ndarray],
   exact: bool,
 ) -> pass_case.Results:
-  """Adds to the results of failed stages a pattern, what they look like.
+  """Adds a pattern to the results of failed stages.
 
-  `explain` looks at the first failed stage, and at each other one that is wrong
-  in itself; `roundings` at each.  Results of some ranks only, or of a sample,
-  are returned unchanged: an explanation needs the tensors of all ranks.
+  `explain` is applied to the first failed stage and to each other stage that is
+  wrong by itself, `roundings` to each failed stage.  Results of some ranks, or
+  of a sample, are returned unchanged: an explanation needs the tensors of all
+  ranks.
 
   Args:
     options: which stages are searched for roundings.
@@ -47,8 +48,8 @@ def explain_results(
     answer: what the candidate returned.
     expected: the oracle's tensors.
     results: the rows of one lane.
-    refuses: takes a stage's name and what it should be, and returns
-      `[R, ...]` bool, the elements that the lane refuses.
+    refuses: (a stage's name, its expected tensor) -> `[R, ...]` bool, the
+      elements that the lane refuses.
     exact: whether right values are equal, not only near.
   """
   if not options.explain or case.tiling.ranks is not None or case.tiling.sample:
@@ -71,13 +72,13 @@ def explain_results(
       )
       explanation, whole = explain.explain(stage, failure.pattern)
     seeks_roundings = options.roundings is None or name in options.roundings
-    # A hundred roundings need not be tried where one bug is enough.
+    # No search among a hundred roundings if a bug explains the stage,
     if seeks_roundings and pass_case.is_small(case) and not whole:
       rounded = build_rounding_stage(case, answer, name, exact)
       with oracle_lib.compile_less():
         cause, tries = roundings.explain(rounded)
       explanation = cause or explanation or failure.pattern
-      # A pattern that says how far off all is leaves nothing to a rounding.
+      # nor if a pattern describes a common factor of all elements.
       is_vague = not explanation or explanation.startswith(patterns.NEAR)
       if tries and not cause and is_vague:
         remark = f'no rounding, of {tries} that were tried, explains it'
@@ -233,7 +234,7 @@ def _list_other_routings(
   name: str,
   sources: passes.Tensors,
 ) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
-  """Yields y of kernels that mistake the routing, in words."""
+  """Yields y of kernels with a wrong routing, with a description."""
   for other in options.other_inputs if name == 'y' else ():
     inputs = case.inputs
     config = inputs.config
@@ -256,7 +257,7 @@ def _list_other_routings(
 def _list_operand_mistakes(
   case: pass_case.PassCase, name: str, sources: passes.Tensors
 ) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
-  """Yields a GEMM whose operands are quantised otherwise, in words."""
+  """Yields a GEMM whose operands are quantised differently, with words."""
   if name not in recipes.OPERANDS or not case.has_all_sources(name, sources):
     return
   policy, tiling = case.inputs.policy, case.tiling
@@ -287,7 +288,7 @@ def _list_variants(
   chain: tuple[str, ...],
   exact: bool,
 ) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
-  """Yields the stage under other policies, in words; none in lane exact."""
+  """Yields the stage under other policies, with words; none in lane exact."""
   changes = [] if exact else [*_list_other_policies(case, chain)]
   for words, flag, policy in changes:
     compute = functools.partial(
@@ -300,10 +301,10 @@ def _list_variants(
 def _list_other_policies(
   case: pass_case.PassCase, chain: tuple[str, ...]
 ) -> Iterator[tuple[str, str, precision.PrecisionPolicy]]:
-  """Yields words, the flag and the policy with another activation, placement.
+  """Yields words, flag and policy with another activation or placement.
 
-  A placement changes no more than roundings where both stages that it concerns
-  are in the chain: the search for those tries it.
+  A placement changes only roundings if both stages that it concerns are in the
+  chain: the search for roundings then tries it.
   """
   own = case.inputs.policy
   if not roundings.ACTIVATED.isdisjoint(map(tensors.routed, chain)):

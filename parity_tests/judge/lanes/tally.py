@@ -25,7 +25,7 @@ class Chunk:
     actual: `[rows, columns]` as stored.
     expected: `[rows, columns]` in the same dtype.
     bad: `[rows, columns]` bool.
-    error: `[rows, columns]` float64, |got - expected| before rounding.
+    error: `[rows, columns]` float64, |actual - expected| before rounding.
     apart: `[rows, columns]` int64 units in the last place.
   """
 
@@ -62,7 +62,7 @@ class CleanRows:
 
   @property
   def error(self) -> float:
-    """The largest |got - expected| before rounding."""
+    """The largest |actual - expected| before rounding."""
     return self.sums.native_sums.worst_error
 
   @property
@@ -159,7 +159,7 @@ class Tally:
     self._histogram = total + shares.summarise()
 
   def add_codes(self, moved_codes: int, num_codes: int) -> None:
-    """Adds to the count of codes that are not the oracle's."""
+    """Adds to the number of codes that differ from the oracle's."""
     total = self._histogram or shares_lib.Histogram()
     self._histogram = total + shares_lib.Histogram(
       moved_codes=moved_codes, codes=num_codes
@@ -177,7 +177,7 @@ class Tally:
     self._experts.setdefault(rank, []).append(experts)
 
   def _is_worst(self, error: float) -> bool:
-    # NaN is the worst of all, and stays so.
+    # NaN counts as the worst error.
     return not (error <= self._worst_abs or np.isnan(self._worst_abs))
 
   def add_padding(self, rank: int, padding: np.ndarray) -> None:

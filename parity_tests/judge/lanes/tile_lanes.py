@@ -2,11 +2,11 @@
 
 exact     small-integer data: every correct order of summation gives the same
           values, so candidate and oracle must be equal.
-bitwise   any data: stages that move, against the oracle; and the megakernel
-          against its own tile kernels run serially, cut in another way.
-bounded   any data: within the a-priori rounding bound of the golden, and as
-          spread around it as rounding spreads, see `spread`; in narrow
-          storage what was computed from what is not known, by `edges`.
+bitwise   any data: stages that only move rows, against the oracle; and the
+          megakernel against its own tile kernels, run serially in other tiles.
+bounded   any data: within the a-priori rounding bound of the golden, with the
+          spread of rounding errors, see `spread`; in narrow storage, tensors
+          whose sources were not returned are judged by `edges`.
 standard  any data: published rules, see `standards`.
 """
 
@@ -36,10 +36,10 @@ from hpmoe.reference.contract import tensors
 # Tiles of a rank, the first tile row, and its rows.
 _Range = tuple[tiles.Cut, int, slice]
 
-# Inputs may be such that results overflow.
+# Results of some inputs overflow.
 _overflows: np.errstate = np.errstate(over='ignore', invalid='ignore')
 
-# Elements under judgement at once: some dozen float64 temporaries of them.
+# Elements that are judged at once, with a dozen float64 temporaries.
 _CHUNK = 1 << 18
 
 
@@ -48,13 +48,13 @@ def _same_bits(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def _same_values(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-  # The sign of a zero sum depends on the order of its terms, even where the
-  # sum is exact.
+  # The sign of a zero sum depends on the order of its terms, even if the sum is
+  # exact.
   return actual == expected
 
 
 def differs(lane: str, actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-  """Returns `[...]` bool: elements that a lane of equality refuses."""
+  """Returns `[...]` bool: elements that a lane of equal values refuses."""
   return ~(_same_values if lane == 'exact' else _same_bits)(actual, expected)
 
 
@@ -67,8 +67,8 @@ def out_of_bound(
 ) -> np.ndarray:
   """Returns `[R, ...]` bool: elements that lane bounded refuses.
 
-  In a tile whose errors break the spread, these are the elements that stand
-  out; those are left out if not `with_spread`.
+  In a tile that fails by its spread, these are the elements that stand out;
+  without `with_spread`, such tiles do not count.
   """
   bad = np.zeros(actual.shape, bool)
   tiling = golden.tiling
@@ -229,7 +229,7 @@ def tolerances(
 def within_edges(
   stage: str, actual: np.ndarray, chain: edges.Chain
 ) -> verdicts.Result:
-  """Judges a tensor `[R, ...]` by what right kernels may store, see `edges`."""
+  """Judges a tensor `[R, ...]` by intervals of right values, see `edges`."""
   tiling = chain.golden.tiling
 
   def judge_rank(rank: int) -> list[rank_parts.Part]:
@@ -283,7 +283,7 @@ class _ToleranceRules:
     rows_held = actual[tile_range[2]]
     beside = None if benchmark is None else benchmark[tile_range[2]]
     rows = tile_range[2].start, tile_range[2].stop
-    # A transposed product is not in the order in which all else is.
+    # A transposed product has another memory order than the other arrays.
     value = golden.rows(tensor, rank, *rows).contiguous()
     right = self._right(tile_range, rows_held, value, beside)
     worth = self._power(rows_held, value, right)
@@ -297,7 +297,7 @@ class _ToleranceRules:
     value: bounds.Bounded,
     right: tally_lib.CleanRows | None,
   ) -> shares_lib.Shares | None:
-    """Returns errors over limits, where any are to be shown."""
+    """Returns errors over limits, if the report shows them."""
     if not self._bounded:
       return None
     cut, first, _ = tile_range
@@ -321,7 +321,7 @@ class _ToleranceRules:
     if right is not None:
       return right.sums.power
     limit = value.bound()
-    # Where the golden is certain to be infinite, so must the candidate be.
+    # If the golden is certainly infinite, the candidate must be so too.
     error = np.abs(actual.astype(np.float64) - value.value)
     return power.measure(
       actual, limit, power.round_detectable(actual, limit + error)
@@ -424,7 +424,7 @@ class _ToleranceRules:
 
 
 def _of_bound(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
-  # Where the bound is zero, no error at all is no share of it.
+  # If bound and error are both zero, their ratio counts as zero.
   with np.errstate(divide='ignore', invalid='ignore'):
     return np.where(error == 0, 0.0, error / bound)
 
@@ -436,10 +436,10 @@ def ranges_of(tiling: tiles.Tiling, stage: str, rank: int) -> Iterator[_Range]:
 
 
 def _elements(golden, actual, benchmark) -> standards.Elements:
-  """Brings a chunk to float64.
+  """Converts a chunk to float64.
 
-  Where the golden is an infinity or NaN, the candidate must equal it; where the
-  bound is infinite, nothing else is known.
+  If the golden is an infinity or NaN, the candidate must equal it; if the bound
+  is infinite, the element is not judged further.
   """
   actual = actual.astype(np.float64)
   value, bound = golden.value, golden.bound()

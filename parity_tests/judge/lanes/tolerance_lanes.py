@@ -29,10 +29,10 @@ def judge_tolerances(
 ) -> pass_case.Results:
   """Judges lanes bounded and standard: every stage, then the fused layer.
 
-  The layer must always lie within its bound, whatever was asked for: few
-  records have a rule for it, and stages may agree with each other and still be
-  wrong.  In isolated replay nothing passes through the layer; then every stage
-  must lie within its bound.
+  The layer must always be within its bound, whichever lanes were requested: few
+  records have a rule for it, and all stages may agree with each other and still
+  be wrong.  In isolated replay, where nothing passes through the layer, every
+  stage must be within its bound.
   """
   layer_pass, outputs = case.layer_pass, answer.outputs
   records = options.records if 'standard' in options.lanes else ()
@@ -76,7 +76,7 @@ def _stage_jobs(
   records = options.records if 'standard' in options.lanes else ()
   records = () if name in case.movement else records
   has_sources = case.has_all_sources(name, sources)
-  # Its bits have nothing to be compared with: the source was not returned.
+  # Its bits cannot be compared, as the source was not returned.
   is_untraced = name in case.movement and not has_sources
   whole = not answer.is_isolated or answer.serial
   bound = 'bounded' in options.lanes or is_untraced or not whole
@@ -86,7 +86,7 @@ def _stage_jobs(
   # If a source was not returned, several operators lie before the stage.
   fit_records = tuple(r for r in records if r.layer or has_sources)
   has_source = case.has_any_source(name, sources)
-  # A golden without the roundings inside the stage says little about edges.
+  # Edges need a golden that has the roundings inside the stage.
   rounds_inside = precision.points_of(name, case.inputs.policy)
   needs_beside = bound and not (has_sources and not rounds_inside)
   benchmark = None
@@ -156,8 +156,8 @@ def find_refused(
 ) -> np.ndarray:
   """Returns `[R, ...]` bool, elements of a failed stage that are wrong.
 
-  From what was not returned, narrow storage has elements that no right kernel
-  stores; the limits from there are wider, or refuse tiles.
+  If sources were not returned, `edges` names the elements of narrow storage
+  that no right kernel stores; other limits are wider, or refuse tiles.
   """
   usable = case.select_usable(name, sources)
   narrow = bounds.is_narrow(case.inputs.policy) and not case.unseen_saved

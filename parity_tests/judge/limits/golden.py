@@ -213,8 +213,8 @@ class Rows:
   ) -> bounds.Bounded:
     """Returns packed rows from `lo` on, as `operand`, times the GEMM's weights.
 
-    A `bias` is the name of `[R, L, Y]` that is added, and a factor of it for
-    each row `[n]`.  The sums are multiplied by `after` `[n]`.
+    `bias` is the name of a bias `[R, L, Y]` and its factor for each row `[n]`.
+    The sums are multiplied by `after` `[n]`.
     """
     hi = lo + len(source.value)
     policy = self.policy.of_gemm(gemm)
@@ -223,8 +223,8 @@ class Rows:
       rows, bias_name = source[begin:end], None
       if bias is not None:
         bias_name, factors = bias
-        # A column of the rows, and a row of the weights: one term more.  It is
-        # the first, as kernels begin with a bias or end with it.
+        # The bias is another term: a column of the rows, and a row of the
+        # weights.  It is the first term, as kernels begin or end with it.
         column = bounds.exact(factors[begin:end, None])
         rows = bounds.beside(column, rows)
       weights = self._weights(gemm, rank, expert, bias_name)
@@ -243,8 +243,8 @@ class Rows:
   ) -> bounds.Weights:
     """Returns one expert's weights as a GEMM multiplies them, below its bias.
 
-    Each thread keeps the last ones of each name: rows of one expert come one
-    after another, and are those of more than one policy.
+    Each thread caches the last weights of each name: consecutive calls have
+    rows of one expert, under several policies.
     """
     _, name = recipes.OPERANDS[gemm]
     array, biases = self.inputs[name], self.inputs.get(bias or '')
@@ -287,7 +287,7 @@ class Rows:
   ) -> bounds.Bounded:
     """Returns `[hi - lo, D]`, packed rows `source` at a rank's own slots.
 
-    Those of slots that are not used are zeros.
+    Unused slots are zeros.
     """
     ids = self.tiling.topk_ids[rank].reshape(-1)[lo:hi]
     is_used = ids != tensors.UNUSED

@@ -1,17 +1,17 @@
-"""Which experts rounding lets a kernel choose that routes by itself.
+"""The experts that a right kernel may choose, given its roundings.
 
-The golden scores are computed here in float64, each with an interval that holds
-the score of every right kernel that computes in the declared dtype.  A choice
-is possible if no expert that it left out is certain to score more than one that
-it took.  A token with more than one possible choice is undecided.
+The golden scores are computed here in float64, each with an interval that
+contains the score of every right kernel of the declared dtype.  A choice is
+possible if no expert outside it certainly scores higher than an expert in it.
+A token with more than one possible choice is undecided.
 
 With u the unit roundoff of the dtype, and every operation rounded once:
 
 * sigmoid: exp within 4 u, the sum and the quotient: 8 u of the result;
 * softmax: the argument z - max z rounds by u |z - max z|, exp by 4 u, the
-  quotient by u; the sum is the same for all experts of a token, and cancels
-  where they are compared;
-* a bias that is added rounds the sum by u of itself;
+  quotient by u; the sum is common to all experts of a token, and cancels when
+  they are compared;
+* adding a bias rounds the sum by u of itself;
 * a result below the smallest normal number may be flushed to zero.
 """
 
@@ -28,14 +28,14 @@ from hpmoe.reference.contract import router as router_lib
 
 _EXP = 4
 _SIGMOID = _EXP + 2 + 2  # of sum and quotient, and what these add in turn
-# Choices of one token that are looked at: more near ties than this are data
-# that say nothing of a router.
+# The most choices of one token that are listed.  Data with more near ties
+# cannot judge a router.
 _MOST_CHOICES = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """What tokens choose experts by.
+  """The scores by which tokens choose experts.
 
   Attributes:
     value: `[T, E]` float64.
@@ -53,11 +53,11 @@ class WrongChoice:
 
   Attributes:
     token: its number.
-    chosen_id, left_out_id: experts, of which the second scores more.
-    chosen_score, left_out_score: what they score, in float64.
-    unit: 'expert', or 'group' where a group was chosen wrongly.
-    groups: that experts were chosen from, if they are more than the rule keeps.
-    best_groups: those that it keeps.
+    chosen_id, left_out_id: experts, of which the second scores higher.
+    chosen_score, left_out_score: their scores, in float64.
+    unit: 'expert', or 'group' if a group was chosen wrongly.
+    groups: the groups of the chosen experts, if more than the rule keeps.
+    best_groups: the groups that the rule keeps.
   """
 
   token: int
@@ -89,7 +89,7 @@ def bound_scores(
   dtype: str = '',
   spread: at.Float[np.ndarray, 'T E'] | None = None,
 ) -> Scores:
-  """Returns golden scores and how far those of a right kernel may be off.
+  """Returns golden scores with the intervals of right kernels.
 
   Args:
     router: the rule.
@@ -105,7 +105,7 @@ def bound_scores(
   value, error = _score(router, wide, wide_bias, dtype, peak)
   if spread is None:
     return Scores(value, value - error, value + error)
-  # Scores grow with their logit; the peak is the same for all of a token.
+  # Scores increase with their logit; the peak is common to a token.
   low, low_error = _score(router, wide - spread, wide_bias, dtype, peak)
   high, high_error = _score(router, wide + spread, wide_bias, dtype, peak)
   return Scores(value, low - low_error, high + high_error)
@@ -210,7 +210,7 @@ def find_wrong_choice(
 def find_invalid(
   ids: at.Int[np.ndarray, '*tokens K'], experts: int
 ) -> at.Bool[np.ndarray, '*tokens K']:
-  """Says which ids are none of so many experts, or in their token before."""
+  """Returns bool, ids that are no experts, or duplicates in their token."""
   is_before = np.tri(ids.shape[-1], k=-1, dtype=bool)
   is_equal = ids[..., :, None] == ids[..., None, :]
   is_twice = (is_equal & is_before).any(-1)
@@ -236,10 +236,10 @@ def list_wrong_tokens(
 def count_weight_roundings(
   router: router_lib.Router, logits: at.Float[np.ndarray, 'T E']
 ) -> float:
-  """Returns how many roundings a routing weight of a right kernel has.
+  """Returns the number of roundings in a routing weight of a right kernel.
 
-  Each is a unit roundoff of the weight; of `logits` `[T, E]` the widest spread
-  counts, which the argument of exp rounds by.
+  Each is a unit roundoff of the weight; the argument of exp rounds by the
+  widest range of `logits` `[T, E]`.
   """
   table = router.table
   terms = router.top_k if table.of_chosen else logits.shape[-1]
@@ -268,10 +268,10 @@ def spread_weights(
   topk_ids: at.Int[np.ndarray, '*tokens K'],
   spread: at.Float[np.ndarray, '*tokens E'],
 ) -> at.Float[np.ndarray, '*tokens K']:
-  """Returns how far weights `[..., K]` are off whose logits may be off.
+  """Returns the errors of weights `[..., K]` due to those of their logits.
 
-  Under every rule a weight grows with its own logit, and where it changes with
-  another one it falls: the ends of its interval are those of the logits.
+  Under every rule a weight increases with its own logit and decreases, if at
+  all, with others: so its interval has its ends at those of the logits.
 
   Args:
     router: the rule.
@@ -323,10 +323,10 @@ def _bound_groups(router: router_lib.Router, scores: Scores) -> Scores:
 def may_be_undecided(
   router: router_lib.Router, scores: Scores
 ) -> at.Bool[np.ndarray, 'T']:
-  """Returns `[T]` bool; False where every right kernel chooses alike.
+  """Returns `[T]` bool; False where all right kernels make the same choice.
 
-  Between the last that is taken and the first that is left out no interval
-  reaches into another one, of groups and of experts in the best groups.
+  There the intervals of the last chosen and the first other expert do not
+  overlap, and neither do those of groups.
   """
   unsure = np.zeros(len(scores.value), bool)
   value = scores.value
@@ -374,10 +374,10 @@ def _kept_experts(
 def _subsets(
   lowest: np.ndarray, highest: np.ndarray, count: int, eligible: np.ndarray
 ) -> Iterator[tuple[int, ...]]:
-  """Yields the possible choices of `count` of those that are allowed."""
+  """Yields the possible choices of `count` allowed members."""
   members = np.flatnonzero(eligible)
   low, high = lowest[members], highest[members]
-  # How many are certain to come before a member, and how many may.
+  # How many certainly come before a member, and how many possibly do.
   surely_before = (low[None, :] > high[:, None]).sum(1)
   maybe_before = (high[None, :] >= low[:, None]).sum(1) - 1
   sure = members[maybe_before < count]
@@ -398,7 +398,7 @@ def explain_wrong(
   token: int,
   ids: at.Int[np.ndarray, 'T K'],
 ) -> WrongChoice:
-  """Returns what shows best that the choice of a token is wrong.
+  """Returns the clearest evidence that the choice of a token is wrong.
 
   Args:
     router: the rule.

@@ -1,6 +1,6 @@
-"""How near errors come to their limits: of each tile, and as a histogram.
+"""Ratios of errors to their limits: of each tile, and as a histogram.
 
-A verdict needs neither; a reader who asks how right a kernel is needs both.
+A verdict needs neither; they show how much of the limits a kernel uses.
 """
 
 import dataclasses
@@ -12,13 +12,13 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.quantised import quantise
 
-# Ends of the bins of a histogram; its first bin has no error at all, its last
-# one what is larger than all of these, or not finite.
+# Ends of the bins of a histogram.  Its first bin has elements without error,
+# its last those beyond all ends, or not finite.
 _LEAST_POWER, _MOST_POWER = -12, 4
 ENDS = (0.0, *(2.0**n for n in range(_LEAST_POWER, _MOST_POWER + 1)))
 NUM_BINS = len(ENDS) + 1
 _BIAS = 127  # of exponents of float32
-# A bin holds its end: times this, its exponent puts it there.
+# A bin includes its end: this factor gives the end the exponent of its bin.
 _BELOW = np.float32(1 - 2.0**-24)
 _ABOVE = np.nextafter(np.float32(1), np.float32(2))
 
@@ -91,7 +91,7 @@ def measure_shares(
   if not errors.size:
     shape = cut.row_of(first, len(errors)) - first, cut.shape[1]
     return Shares(np.zeros(shape, np.float32), np.zeros(NUM_BINS, np.int64))
-  # Where a limit is zero, no error at all is no share of it.
+  # If limit and error are both zero, their ratio counts as zero.
   with np.errstate(divide='ignore', invalid='ignore', over='ignore'):
     shares = np.divide(errors, limits).astype(np.float32)
   shares[errors == 0] = 0
@@ -120,10 +120,9 @@ def _count(shares: np.ndarray) -> np.ndarray:
 def count_moved(
   form_name: str, actual: np.ndarray, golden: np.ndarray
 ) -> tuple[int, int]:
-  """Returns how many codes differ, and how many there are.
+  """Returns the number of codes that differ, and of all codes.
 
-  Both are what a GEMM makes of rows that it is given: of the candidate's and
-  of the golden's.
+  A GEMM quantises its rows to codes: the candidate's rows, and the golden's.
 
   Args:
     form_name: of `quantised.FORMS`.

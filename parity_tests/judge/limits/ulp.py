@@ -1,4 +1,4 @@
-"""Units in the last place: how far apart two stored values are."""
+"""Units in the last place: the distance of two stored values."""
 
 import numpy as np
 
@@ -39,7 +39,7 @@ def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.abs(a.astype(np.int64) - b)
   bits_a, other = bits(a), bits(b)
   apart = np.abs(bits_a - other).astype(np.int64)
-  # Of another sign: the way there leads through zero.
+  # Distances between values of different signs lead through zero.
   across = (bits_a ^ other) < 0
   if across.any():
     apart[across] = _magnitude(bits_a[across]) + _magnitude(other[across])
@@ -82,5 +82,5 @@ def unit_roundoff(dtype: str) -> float:
 
 
 def smallest_normal(dtype: str) -> float:
-  """Returns what a unit that flushes subnormals to zero can lose at most."""
+  """Returns the largest error of flushing a subnormal number to zero."""
   return storage.FORMATS[dtype].smallest_normal

@@ -1,8 +1,8 @@
 """Products of a few rows with one expert's weights, as they are stored.
 
 The extension module comes with `hyperparallel-moe-ascend`.  Without it numpy
-multiplies: sums have another order, so that a golden value may have another
-last bit, and both take more than twice as long.
+multiplies: sums have another order, so a golden value may differ in its last
+bit, and the work takes more than twice as long.
 """
 
 import importlib
@@ -16,7 +16,7 @@ try:
 except ImportError:  # The extension module is not installed.
   _products = None
 
-# As the extension module takes what is stored.
+# The views of stored dtypes that the extension module takes.
 _WORDS = {'float32': np.float32, 'bfloat16': np.uint16}
 
 
@@ -31,7 +31,7 @@ def add_up(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns `[n, y]` float64, rows `[n, x]` times weights `[x, y]`.
 
-  And `[n, y]`, the squares of what a sum is every `block` terms before its end.
+  And `[n, y]`, the sum of squares of its prefixes of every `block` terms.
   """
   assert _products is not None
   total, squares = np.zeros((2, len(rows), weights.shape[1]))
@@ -49,9 +49,9 @@ def multiply(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def measure(weights: np.ndarray) -> tuple[np.ndarray, ...] | None:
-  """Returns what `bounds._Sizes` has of weights `[x, y]` and their squares.
+  """Returns the fields of `bounds._Sizes` of weights, and of their squares.
 
-  None: a weight is not finite.
+  None if a weight is not finite.
 
   Returns:
     Sizes and squares `[x, y]` float32, and scales of rows `[x]` and of columns
