@@ -1,7 +1,7 @@
 """Finds a candidate's function by its name, without running the user's code.
 
-A module may bind names in ways that only a run shows; then nothing is said, and
-the process that imports it says what is missing.
+A module may bind names in ways that only its import shows.  Then nothing is
+refused here, and the process that imports it reports missing names.
 """
 
 import ast
@@ -19,11 +19,11 @@ _DYNAMIC = frozenset(('globals', 'vars', 'locals', 'exec', 'setattr', 'eval'))
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """Where a function is written.
+  """The source location of a function.
 
   Attributes:
-    file: that holds it.
-    line: where it is bound, counted from 1.
+    file: the file that defines it.
+    line: the line that binds it, counted from 1.
   """
 
   file: pathlib.Path
@@ -31,13 +31,13 @@ class Source:
 
 
 def find_source(name: str) -> Source | None:
-  """Returns where a candidate is written; None: its text does not show it.
+  """Returns the source location of a candidate, or None if it is not in text.
 
   Args:
     name: `pkg.module:function` or `FILE.py:function`.
 
   Raises:
-    ValueError: there is no such file or module, or it binds no such name.
+    ValueError: the file or module does not exist, or does not bind the name.
   """
   place, _, function = name.rpartition(':')
   if place.endswith('.py'):
@@ -56,17 +56,17 @@ def find_source(name: str) -> Source | None:
 
 
 def _find_module(name: str) -> pathlib.Path | None:
-  """Returns a module's file; None: it has none that is text.
+  """Returns a module's source file, or None if it has none.
 
   Raises:
     ValueError: there is no such module.
   """
   top, *rest = name.split('.')
   search_path = [str(pathlib.Path.cwd()), *sys.path]
-  # Before modules of this process: the user's may have the name of one.
+  # First, as the user's module may have the name of one of this process.
   spec = importlib.machinery.PathFinder.find_spec(top, search_path)
   try:
-    # Of a name without dots nothing is imported.
+    # A name without dots imports nothing.
     spec = spec or importlib.util.find_spec(top)
   except (ImportError, ValueError):
     return None
@@ -88,7 +88,7 @@ def _find_module(name: str) -> pathlib.Path | None:
 
 
 def _binds_by_running(origin: str | None) -> bool:
-  """Says whether a package may have modules that are not beside it."""
+  """Says whether a package may have modules outside its folder."""
   if origin is None or not origin.endswith('.py'):
     return origin is not None
   text = pathlib.Path(origin).read_text(encoding='utf-8', errors='replace')
@@ -99,7 +99,7 @@ def _find_binding(file: pathlib.Path, module: str, name: str) -> Source | None:
   try:
     tree = ast.parse(file.read_bytes())
   except (OSError, SyntaxError, ValueError):
-    return None  # its import says what is wrong
+    return None  # its import reports the error
   bindings: dict[str, int] = {}
   for node in _iterate_statements(tree):
     for bound_name in _list_bound_names(node):
@@ -116,7 +116,7 @@ def _find_binding(file: pathlib.Path, module: str, name: str) -> Source | None:
 
 
 def _iterate_statements(tree: ast.AST) -> Iterator[ast.stmt]:
-  """Yields what runs on import, but bodies of functions and classes."""
+  """Yields the statements that run on import, without function bodies."""
   for node in ast.iter_child_nodes(tree):
     if isinstance(node, ast.stmt):
       yield node
@@ -135,7 +135,7 @@ def _list_bound_names(node: ast.stmt) -> list[str]:
 
 
 def _iterate_targets(node: ast.AST) -> Iterator[ast.Name]:
-  """Yields the names that a statement binds, without those inside of it."""
+  """Yields the names that a statement binds, without its inner statements."""
   for child in ast.iter_child_nodes(node):
     if isinstance(child, (ast.stmt, ast.ExceptHandler)):
       continue

@@ -13,5 +13,5 @@ CORES_OF_PRESET = tuple(
 )
 SCHEDULE = flag_tables.read_flags('schedule')
 FLAGS = (*CUT, *CORES, *SCHEDULE)
-# How tensors are cut into tiles, whoever computes them.
+# The sizes of tiles, for any candidate.
 TILES = ('row_block', 'col_block', 'token_block')

@@ -1,4 +1,4 @@
-"""Calls a function of torch with its tensors on a device."""
+"""Calls a torch function with its tensors on a device."""
 
 from collections.abc import Callable, Mapping
 import importlib.util
@@ -11,10 +11,10 @@ from hpmoe.parity_tests.case import read_case
 
 
 def refuse_device(device: str) -> None:
-  """Refuses a device that torch does not have here.
+  """Refuses a device that this installation of torch lacks.
 
   Raises:
-    ValueError: it has not.
+    ValueError: torch lacks the device.
   """
   if not device:
     return
@@ -34,10 +34,10 @@ def refuse_device(device: str) -> None:
 
 
 def find_device(function: Callable) -> str:
-  """Returns the device that a function's attribute `torch` asks for.
+  """Returns the device that a function's attribute `torch` names.
 
-  `function.torch = 'cuda'` asks for tensors of torch there, `True` for tensors
-  on the CPU; without the attribute the tensors are numpy's: ''.
+  `function.torch = 'cuda'` means torch tensors on that device, `True` on the
+  CPU; without the attribute the function takes numpy arrays: ''.
   """
   torch = getattr(function, 'torch', False)
   return read_case.device_of(torch) if torch else ''
@@ -46,10 +46,10 @@ def find_device(function: Callable) -> str:
 def move_inputs(
   function: Callable, device: str
 ) -> Callable[[dict[str, np.ndarray], Any, Any], Any]:
-  """Returns a function of numpy's tensors that calls one of torch's.
+  """Returns a function of numpy arrays that calls a torch function.
 
-  What the function writes to its inputs is written to numpy's too, where who
-  looks for that finds it.  Without a device the function is returned as it is.
+  If the function writes to its inputs, the numpy arrays change too, so that the
+  caller can detect it.  Without a device, returns the function itself.
   """
   if not device:
     return function

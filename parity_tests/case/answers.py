@@ -1,4 +1,4 @@
-"""What a kernel elsewhere answered, as tensors of ours."""
+"""Outputs of a kernel that ran elsewhere, under our names and layouts."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -24,13 +24,13 @@ from hpmoe.reference.contract import tensors
 
 
 class File(folder_lib.Folder):
-  """A file of inputs in a case's place: real data alone."""
+  """A file of inputs in place of a case's folder: real data alone."""
 
   @classmethod
   def from_inputs(
     cls, path: str, direction: str, inputs: inputs_lib.LayerInputs
   ) -> Self:
-    """Returns the file that real data were read from."""
+    """Returns the file from which real data were read."""
     return cls(
       path=path,
       id=read_case.digest(dumps.read(pathlib.Path(path))[0]),
@@ -46,7 +46,7 @@ class File(folder_lib.Folder):
     """See `Folder`.
 
     Raises:
-      dumps.Missing: x is not of the file.
+      dumps.Missing: x is not the file's.
     """
     try:
       return super().data_of(x)
@@ -63,8 +63,8 @@ class Answer:
 
   Attributes:
     path: their folder.
-    case: what they were computed from.
-    names: what they are called, and how laid out.
+    case: the case that they were computed from.
+    names: the user's names and layouts of tensors.
   """
 
   path: str
@@ -72,10 +72,10 @@ class Answer:
   names: names_lib.Names = names_lib.Names()
 
   def ranks(self, data: str) -> tuple[int, ...] | None:
-    """Returns the ranks that are there, None if all are.
+    """Returns the ranks that have outputs, or None if all have.
 
     Raises:
-      dumps.Missing: nothing was computed from that kind of data.
+      dumps.Missing: there are no outputs for that kind of data.
     """
     present = tuple(
       sorted(r for r in dumps.find(self.path, data) if r is not None)
@@ -86,14 +86,14 @@ class Answer:
   def tensors(
     self, data: str, policy: precision.PrecisionPolicy
   ) -> tuple[dict[str, np.ndarray], dict[str, 'Origin']]:
-    """Returns what was computed from a kind of data, and where it is.
+    """Returns the outputs for a kind of data, and their origins.
 
     Returns:
-      Tensors `[R, ...]` by our names, zero for ranks that are not there; and
-      where each came from.
+      Tensors `[R, ...]` by our names, zero for missing ranks; and the origin of
+      each.
 
     Raises:
-      dumps.Missing: nothing was.
+      dumps.Missing: there are none.
       ValueError: a file, a name, a shape or a dtype is wrong.
     """
     files = dumps.find(self.path, data)
@@ -129,22 +129,22 @@ class Answer:
     return arrays, origins
 
   def notes(self, data: str) -> Mapping[str, str]:
-    """Returns what a file says beside its tensors."""
+    """Returns the metadata of a file."""
     path = next(iter(dumps.find(self.path, data).values()))
     return dumps.read(path, self.names.raw)[1]
 
   def recomputes(self, data: str) -> bool | None:
-    """Returns what `read_case.run` noted of a backward pass; None: nothing."""
+    """Returns the note `recomputes` of `read_case.run`; None: there is none."""
     note = self.notes(data).get('recomputes', '')
     return {'true': True, 'false': False}.get(note)
 
   def share(
     self, data: str, policy: precision.PrecisionPolicy
   ) -> dict[str, Any]:
-    """Returns what `tensors` does, to be read where it is used.
+    """Returns the outputs as lazy tensors.
 
     Raises:
-      dumps.Missing: nothing was.
+      dumps.Missing: there are none.
     """
     files = dumps.find(self.path, data)
     paths = [files[None]] if None in files else [*files.values()]
@@ -155,9 +155,9 @@ class Answer:
     }
 
   def origin(self, data: str, name: str) -> 'Origin':
-    """Returns where a tensor of a kind of data is; little of it is read.
+    """Returns the origin of a tensor of a kind of data.
 
-    Where rows are in another order, all of it is.
+    The tensor is read only if its rows have another order.
     """
     files = dumps.find(self.path, data)
     layout = (
@@ -184,7 +184,7 @@ class Answer:
   def _read_lazily(
     self, name: str, files, policy, data: str
   ) -> lazy_tensors.LazyTensor:
-    """Returns a tensor of theirs, read rank by rank."""
+    """Returns a tensor of the user as a lazy tensor."""
     layout = self.names.layouts.get(name) or self.case.layouts.get(name)
 
     def part(rank: int | None, user_name: str = name) -> np.ndarray:
@@ -213,7 +213,7 @@ class Answer:
   def _undo_layout(
     self, name: str, parts: folder_lib.Parts, tensors_by_rank, policy
   ) -> tuple[np.ndarray, element_map.ElementMap]:
-    """Returns `[R, ...]` of a tensor of theirs."""
+    """Returns `[R, ...]` of a tensor of the user."""
     layout = self.names.layouts.get(name) or self.case.layouts.get(name)
     order = None
     if layout is not None and layout.order:
@@ -230,11 +230,11 @@ class Answer:
   def _check_ranks(
     self, parts: Mapping[int | None, Mapping[str, np.ndarray]]
   ) -> None:
-    """Refuses ranks that do not go together.
+    """Refuses ranks that do not fit each other.
 
     Raises:
-      ValueError: there is a rank too many, one has other tensors than the
-        first, or a tensor is there of all ranks and of one.
+      ValueError: there are too many ranks, a rank has other tensors than the
+        first, or a tensor exists both for all ranks and for one.
     """
     ranks = range(self.case.config.num_ranks)
     rank_parts = {
@@ -266,7 +266,7 @@ class Answer:
     """Returns tensors under our names.
 
     Raises:
-      ValueError: they belong to another case, or one is unknown.
+      ValueError: they belong to another case, or a name is unknown.
     """
     case_id = notes.get('case', self.case.id)
     if case_id != self.case.id:
@@ -300,13 +300,13 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-  """Where a tensor is, in the words of who wrote it.
+  """The location of a tensor in the user's files.
 
   Attributes:
-    name: theirs.
-    files: of all ranks (None), or of each.
-    elements: where elements of ours are.
-    missing_axis: which axis is of ranks alone and was left out, or None.
+    name: the user's name.
+    files: by rank; None: of all ranks.
+    elements: maps elements of our tensor to the user's.
+    missing_axis: the position of a rank axis that was left out, or None.
   """
 
   name: str
@@ -315,17 +315,17 @@ class Origin:
   missing_axis: int | None
 
   def in_folder(self, folder: str, new_folder: str) -> 'Origin':
-    """Returns the same in a folder of another name."""
+    """Returns the origin with another name of its folder."""
     files = {
       r: path.replace(folder, new_folder) for r, path in self.files.items()
     }
     return dataclasses.replace(self, files=files)
 
   def place(self, index: element_map.Index) -> str:
-    """Returns where elements of ours are: a file, and coordinates there.
+    """Returns the file of elements, and their coordinates there, in words.
 
     Args:
-      index: arrays that broadcast, one for each axis of ours.
+      index: arrays that broadcast, one for each of our axes.
     """
     coordinates = np.broadcast_arrays(*self.elements.find_places(index))
     places = [coordinate.reshape(-1) for coordinate in coordinates]
@@ -365,7 +365,7 @@ def _span(values: np.ndarray) -> str:
 def with_rows(name: str, array: np.ndarray, rows: int) -> np.ndarray:
   """Returns `[R, N, ...]` of `[R, n, ...]`: zeros added or cut off.
 
-  A tensor that has no rows, or not as many axes, is returned as it is.
+  A tensor without rows, or with another number of axes, is returned unchanged.
 
   Raises:
     ValueError: it has more rows than N, not all zero.

@@ -1,4 +1,4 @@
-"""What is asked: sizes, precision, routing and values of a layer."""
+"""A case: sizes, precision, routing and values of a layer."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -35,29 +35,29 @@ class Case:
     tokens: T instead of the preset's.
     dtype: storage, as policies or the command call it: 'bfloat16' or 'bf16'.
     routing: a name of `inputs.ROUTINGS` or a file.
-    input: a .safetensors file that holds all inputs, or the inputs by name;
-      their shapes and dtype win.
+    input: a .safetensors file with all inputs, or the inputs by name; their
+      shapes and dtype override the preset's.
     text: a text file to embed.
     seed: of all values.
     placement: where the routing weight multiplies.
     accumulation_order: of the sums of our backend.
     capacity: N; None is what the routing needs.
-    policy: names and words of `policies.fields`; a text is cut at its commas.
+    policy: names and words of `policies.fields`; a text is split at commas.
     activation_ulp, sigmoid_ulp: of the policy.
     weights: the dtype that routing weights are rounded to.
     activation: between the two GEMMs, see `precision.activation_of`.
-    bias: whether both GEMMs add one; given inputs have it or not.
-    d_shared: S, of the shared experts; given inputs have them or not.
-    quantised: of `quantised.FORMS`, what expert weights are made of; ''.
+    bias: whether both GEMMs add a bias; not read if `input` is set.
+    d_shared: S, of the shared experts; not read if `input` is set.
+    quantised: the form of expert weights, of `quantised.FORMS`; '': none.
     rows: as of the policy.
-    x_form: of `quantised.FORMS`, what x comes in; ''.
-    recipe: what GEMMs quantise of their operands, as of `recipes.read_words`.
+    x_form: the form of x, of `quantised.FORMS`; '': none.
+    recipe: how GEMMs quantise their operands, see `recipes.read_words`.
     weight_ulp: as of the policy.
     router: a rule and its numbers, see `router.parse_router`; a candidate then
       gets router_logits and router_bias in place of topk_ids and topk_weights.
     router_gemm: whether it gets router_w in place of router_logits.
     local_experts: FIRST:COUNT, the experts that a candidate holds; '': all.
-    folder: of a case that was written, which decides all but `direction`.
+    folder: a folder of `hpmoe export`, which decides all but `direction`.
   """
 
   direction: str = 'forward'
@@ -111,7 +111,7 @@ class Case:
 
   @classmethod
   def from_folder(cls, folder: str, direction: str | None = None) -> Self:
-    """Returns a case that was written.
+    """Returns the case of a folder.
 
     Args:
       folder: of `hpmoe export`.
@@ -152,14 +152,14 @@ class Case:
 
   @property
   def sublayer(self) -> bool:
-    """Whether it is no layer, see `MoEConfig`; given inputs are one."""
+    """Whether it is a sub-layer, see `MoEConfig`; False for given inputs."""
     is_generated = self.input is None and self.folder is None
     return is_generated and presets.get(self.preset).sublayer
 
   def share(
     self, ranks: tuple[int, ...], data: str = 'real'
   ) -> inputs_lib.LayerInputs:
-    """Returns data of a case that was written, to be read where it is used.
+    """Returns data of a case's folder as lazy tensors.
 
     Raises:
       ValueError: a file of these ranks is wrong.
@@ -199,10 +199,10 @@ class Case:
     )
 
   def _find_form(self, of_inputs: str) -> str:
-    """Returns the activation: that of a file, if it says one.
+    """Returns the activation, which a file of inputs may name.
 
     Raises:
-      ValueError: this case says another.
+      ValueError: this case has another activation than the file.
     """
     default = precision.PrecisionPolicy.activation
     if default in (of_inputs, self.activation):
@@ -240,7 +240,7 @@ class Case:
       raise ValueError(f'{presets_words}{self.recipe}, got a sub-layer')
 
   def _list_operands(self) -> dict[str, str]:
-    """Returns what GEMMs quantise, fields of a policy."""
+    """Returns the policy's fields of quantised operands."""
     rows, operands = recipes.split_rows(self.recipe)
     return dict(rows=self.rows or rows, operand_forms=operands)
 
@@ -251,7 +251,7 @@ class Case:
 
     Raises:
       folder.NoData: the folder has none.
-      exact_data.ExactnessError: none can be.
+      exact_data.ExactnessError: the layer has no such data.
     """
     if self.folder is not None:
       return folder_lib.read(self.folder).inputs(name)
@@ -265,11 +265,11 @@ class Case:
     return data_inputs.with_codes(self.quantised, self.x_form, self.seed)
 
   def bytes_needed(self, part: str) -> int:
-    """Returns the least that a part of `memory.COPIES` needs."""
+    """Returns a lower bound of the bytes of a part of `memory.COPIES`."""
     return memory.bytes_needed(*self.estimate_sizes(), self.direction, part)
 
   def estimate_undrawn_bytes(self) -> int:
-    """Returns the bytes of weights of experts that surely have no row."""
+    """Returns the bytes of weights of experts that certainly have no row."""
     config, policy = self.estimate_sizes()
     rows = config.num_ranks * config.num_tokens * config.top_k
     idle = max(0, config.num_experts - rows)
@@ -279,13 +279,13 @@ class Case:
   def estimate_sizes(
     self,
   ) -> tuple[config_lib.MoEConfig, precision.PrecisionPolicy]:
-    """Returns sizes, N by what rows there are, and dtypes; nothing is drawn."""
+    """Returns sizes and dtypes without drawing data; N is from the rows."""
     if self.folder is not None:
       config = folder_lib.read(self.folder).config
     else:
       preset = presets.to_check(self.preset)
       config = presets.config(preset, self.ranks, self.tokens, self.capacity)
-    # What a rank gets of T K R rows is unknown before they are routed.
+    # The rows of a rank are unknown before the routing.
     rows = self.capacity or config.num_tokens * config.top_k
     changes = dict(
       capacity=rows,
@@ -330,12 +330,12 @@ class Case:
     )
 
   def _find_row_form(self) -> quantised_lib.Form | None:
-    """Returns the form of the codes that a kernel makes of x, or None."""
+    """Returns the form to which a kernel quantises x, or None."""
     forms = quantised_lib.row_forms(self._list_operands()['rows'])
     return quantised_lib.FORMS.get(forms.get('expert_in', ''))
 
   def _find_least_range(self) -> str:
-    """Returns the dtype whose range all values must keep to stay finite."""
+    """Returns the dtype with the smallest range, which limits all values."""
     _, policy = self.estimate_sizes()
     names = (self.dtype, *policy.roundings.values())
     ranges = {

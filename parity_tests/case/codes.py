@@ -1,11 +1,10 @@
-"""Tensors that come quantised: codes and scales beside their values.
+"""Quantised inputs: codes and scales of expert weights and of x.
 
-They are expert weights and x.  The oracle and every limit read the values, code
-times scale in float32, under the tensor's own name.  A candidate gets
-`NAME_codes`, `NAME_scales` and, where the form has them, `NAME_zeros` or
-`NAME_tensor_scales` in their place, as files have them: codes of 4 bits in
-bytes, two along the depth, the even one in the low nibble; scales that are
-powers of two as the byte of their exponent.
+The oracle and every limit read the values, code times scale in float32, under
+the tensor's own name.  A candidate gets `NAME_codes`, `NAME_scales` and, if the
+form has them, `NAME_zeros` or `NAME_tensor_scales` instead, in the format of
+checkpoints: 4-bit codes in bytes, two along the depth, the even one in the low
+nibble; scales that are powers of two as the byte of their exponent.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +33,7 @@ Make = Callable[[str, np.ndarray, int], quantise.Quantised]
 def replace_values(
   policy: precision.PrecisionPolicy, arrays: Arrays
 ) -> dict[str, np.ndarray]:
-  """Returns what a candidate gets of arrays: codes in place of values."""
+  """Returns the arrays of a candidate: codes and scales replace values."""
   return {n: a for n, a in arrays.items() if n not in policy.coded}
 
 
@@ -45,7 +44,7 @@ def list_names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
 
 
 def replace_names(forms: Forms, inputs: Sequence[str]) -> tuple[str, ...]:
-  """Returns names of inputs, those that have a form by those of their codes."""
+  """Returns names of inputs; names of codes replace those of values."""
   names: list[str] = []
   for name in inputs:
     names += quantised.parts(forms.get(name, ''), name) or (name,)
@@ -53,7 +52,7 @@ def replace_names(forms: Forms, inputs: Sequence[str]) -> tuple[str, ...]:
 
 
 def list_row_names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
-  """Returns the names of codes and scales of rows that a kernel quantises."""
+  """Returns the names of codes and scales of rows that kernels quantise."""
   forms = quantised.row_forms(policy.rows)
   return tuple(
     spec.name for spec in tensors.ROW_CODES if spec.name in _name_parts(forms)
@@ -122,12 +121,12 @@ def check_row_parts(
 def read_rows(
   policy: precision.PrecisionPolicy, arrays: Arrays, static_scales: Arrays
 ) -> dict[str, np.ndarray]:
-  """Returns `[R, N, X]` float32, by name: rows of which codes are there.
+  """Returns `[R, N, X]` float32 by name, the values of rows' codes.
 
   Args:
-    policy: says which they may be.
-    arrays: codes and scales among them.
-    static_scales: `[R, N]` of rows whose scales are an input, by its name.
+    policy: has the forms of rows.
+    arrays: may have codes and scales.
+    static_scales: `[R, N]` by name, scales of rows that are an input.
   """
   forms = select_forms(quantised.row_forms(policy.rows), arrays)
   computed = {
@@ -143,22 +142,22 @@ def read_rows(
 
 
 def make_forms(weights: str = '', x: str = '') -> dict[str, str]:
-  """Returns the form of each tensor of a form of weights and one of x."""
+  """Returns the form of each tensor, from the forms of weights and of x."""
   forms = dict.fromkeys(WEIGHTS, weights) | {'x': x}
   return {name: form for name, form in forms.items() if form}
 
 
 def select_forms(forms: Forms, names: Iterable[str]) -> dict[str, str]:
-  """Returns the forms of tensors that are given as codes."""
+  """Returns the forms of tensors whose codes are among the names."""
   names = {*names}
   return {n: form for n, form in forms.items() if f'{n}_codes' in names}
 
 
 def check(forms: Forms, arrays: Arrays) -> None:
-  """Refuses codes, scales and zeros of other dtypes or shapes than a form's.
+  """Refuses codes, scales and zeros whose dtype or shape a form does not have.
 
   Raises:
-    ValueError: names the first.
+    ValueError: names the first of them.
   """
   for tensor, form in forms.items():
     row = quantised.FORMS[form]
@@ -180,7 +179,7 @@ def check(forms: Forms, arrays: Arrays) -> None:
 
 
 def _depth_of(tensor: str, arrays: Arrays) -> int | None:
-  """Returns the depth that another tensor says, or None."""
+  """Returns the depth as another tensor has it, or None."""
   if tensor != WEIGHTS[0]:
     return None
   return arrays['x' if 'x' in arrays else 'x_codes'].shape[-1]
@@ -209,7 +208,7 @@ def _list_parts(
 
 
 def quantise_values(forms: Forms, arrays: Arrays) -> dict[str, np.ndarray]:
-  """Returns arrays of which some were quantised; values are what they became.
+  """Returns arrays, some quantised, with codes, scales and their values.
 
   Raises:
     ValueError: codes do not fill words.
@@ -225,10 +224,10 @@ def quantise_values(forms: Forms, arrays: Arrays) -> dict[str, np.ndarray]:
 def factor_exactly(
   forms: Forms, arrays: Arrays, seed: int
 ) -> dict[str, np.ndarray]:
-  """Returns arrays of which some whole numbers are codes and scales.
+  """Returns arrays, some with codes and scales of their whole numbers.
 
-  Values stay as they are, so that all sums are exact as before: the scale of a
-  group is a power of two, drawn from those with which its codes fit.
+  Values do not change, so all sums stay exact: the scale of a group is a random
+  power of two with which its codes fit.
 
   Raises:
     ValueError: codes do not fill words, or a value is no code.
@@ -255,7 +254,7 @@ def factor_exactly(
 
 
 def compute_values(forms: Forms, arrays: Arrays) -> dict[str, np.ndarray]:
-  """Returns the values float32 that codes and scales mean, by name."""
+  """Returns float32 values of codes and scales, by name."""
   values = {}
   for tensor, form in forms.items():
     row, depth = quantised.FORMS[form], _DEPTHS[tensor]
@@ -271,9 +270,9 @@ def compute_values(forms: Forms, arrays: Arrays) -> dict[str, np.ndarray]:
 
 
 def _with_codes(forms: Forms, arrays: Arrays, make: Make) -> dict:
-  """Returns arrays with codes, made part by part, and what these mean.
+  """Returns arrays with codes, computed matrix by matrix, and their values.
 
-  A part is a matrix: one expert's weight, or the tokens of a rank.
+  A matrix is one expert's weight, or the tokens of a rank.
   """
   arrays_with_codes = dict(arrays)
   for tensor, form in forms.items():

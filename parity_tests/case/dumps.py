@@ -1,11 +1,11 @@
-"""Tensors that a kernel left in files, whoever wrote them.
+"""Reads tensors from files that a kernel or a framework wrote.
 
 A folder holds, for each kind of data and perhaps for each rank, one of
 
     real.safetensors      real.rank0.npz      real.pt
     real/                 with y.npy, gate_up.npy, ... or dump.json of msprobe
 
-Where no name begins with a kind of data, all of it is of real data.
+If no name begins with a kind of data, all tensors are of real data.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ Arrays = Mapping[str, np.ndarray]
 _DATA = '|'.join(passes.DATA)
 _OF_DATA = re.compile(rf'({_DATA})(?:\.rank(\d+))?')
 _OF_RANK = re.compile(r'(?:.*\.)?rank(\d+)')
-# What msprobe calls its description, and the folder of its tensors.
+# The names of msprobe's description and of its folder of tensors.
 MSPROBE, _MSPROBE_TENSORS = 'dump.json', 'dump_tensor_data'
 _RUN_NAME = re.compile(
   r'(?:(?:Module|Cell)\.)?(?P<path>.+)\.(?P<module>[A-Za-z_]\w*)'
@@ -38,15 +38,15 @@ _PLACE = re.compile(r'(?:(?:step|rank)_?\d+[._-]?)+')
 
 
 class Missing(ValueError):
-  """Nothing was computed from this kind of data."""
+  """There are no tensors for this kind of data."""
 
 
 def find(folder: str, data: str) -> dict[int | None, pathlib.Path]:
-  """Returns where each rank's tensors are; None: those of all ranks.
+  """Returns the path of each rank's tensors; None: of all ranks.
 
   Raises:
-    Missing: there are none of that kind of data.
-    ValueError: there is no such folder, or it has two for the same.
+    Missing: there are none for that kind of data.
+    ValueError: there is no such folder, or it has two paths for one rank.
   """
   top = pathlib.Path(folder)
   if not top.is_dir():
@@ -78,14 +78,14 @@ def read(
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
   """Returns (tensors by name, notes) of a file or folder.
 
-  bfloat16 is `read_case.BFLOAT16`, where the file says so.
+  bfloat16 is `read_case.BFLOAT16` if the file has that dtype.
 
   Args:
-    path: where.
-    raw: what else is in a folder, by name.
+    path: of the file or folder.
+    raw: further tensors of a folder, by name.
 
   Raises:
-    ValueError: it cannot be read.
+    ValueError: the file cannot be read.
   """
   if path.is_dir():
     return _read_folder(path, raw or {})
@@ -96,7 +96,7 @@ def read(
     )
   try:
     return _READERS[path.suffix](path)
-  except Exception as error:  # of damaged files libraries raise anything
+  except Exception as error:  # libraries raise any error for a damaged file
     if str(error).startswith(f'{path}: '):
       raise
     message = ' '.join(f'{type(error).__name__}: {error}'.split())
@@ -137,7 +137,7 @@ def _read_folder(
 
 
 def _read_msprobe(dump_files: list[pathlib.Path]) -> dict[str, np.ndarray]:
-  """Returns all tensors of a dump, by the names that it gives them."""
+  """Returns all tensors of a dump, by their names in it."""
   if len(dump_files) > 1:
     raise ValueError(
       f'{dump_files[0].parent}: expected the dump of one step and rank, got '
@@ -154,7 +154,7 @@ def list_msprobe_files(path: pathlib.Path) -> dict[str, pathlib.Path]:
   """Returns the files of all tensors that a dump.json names, by their names.
 
   Raises:
-    ValueError: it is no dump of msprobe, or has statistics alone.
+    ValueError: the file is no dump of msprobe, or has statistics alone.
   """
   try:
     calls = json.loads(path.read_text())['data']
@@ -172,7 +172,7 @@ def list_msprobe_files(path: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 class RunName(NamedTuple):
-  """What the name of a tensor of a whole run says.
+  """The parsed name of a tensor of a dumped run.
 
   msprobe's names are `Module.PATH.CLASS.forward.CALL.input.0`, with `backward`
   and `parameters_grad` in place of `forward`; MindSpore's are `Cell`s.
@@ -181,7 +181,7 @@ class RunName(NamedTuple):
     path: the module's name in the model.
     module: its class.
     part: forward, backward or parameters_grad.
-    call: which call of it.
+    call: the number of its call.
     rest: the tensor's name within the call.
   """
 
@@ -193,7 +193,7 @@ class RunName(NamedTuple):
 
 
 def parse_run_name(name: str) -> RunName | None:
-  """Returns what the name of a tensor says; None: it is none of a module's."""
+  """Parses the name of a tensor; None: it is not of a module."""
   match = _RUN_NAME.fullmatch(name)
   if match is None:
     return None
@@ -203,7 +203,7 @@ def parse_run_name(name: str) -> RunName | None:
 
 @dataclasses.dataclass(frozen=True)
 class RunTensor:
-  """A tensor of a run, in a file of its own or under a name in one."""
+  """A tensor of a run, in its own file or under a name in a file."""
 
   file: pathlib.Path
   name: str = ''
@@ -222,7 +222,7 @@ class RunTensor:
 
 
 class StoredTensor(Protocol):
-  """What holds a tensor of a run."""
+  """The place of a tensor of a run."""
 
   def read(self) -> np.ndarray:
     """Returns its bits."""
@@ -234,9 +234,9 @@ RunTensors = Mapping[str, StoredTensor]
 def list_places(flag: str, folder: str) -> dict[str, RunTensors]:
   """Returns the tensors of each step and rank of a dumped run, by its name.
 
-  A place is a folder with a dump.json of msprobe; where there is none, a file
-  such as step0.rank1.npz, or a folder of others of `SUFFIXES`, whose tensors
-  have msprobe's names.  Steps and ranks are in the order of their numbers.
+  A place is a folder with a dump.json of msprobe; if there is none, a file such
+  as step0.rank1.npz, or a folder with files of `SUFFIXES`, whose tensors have
+  msprobe's names.  Steps and ranks are ordered by number.
 
   Args:
     flag: that named the folder.
@@ -286,7 +286,7 @@ def _name_place(top: pathlib.Path, place: pathlib.Path) -> str:
 
 
 def _order_numbers(path: pathlib.Path) -> tuple:
-  """Returns a key that has step2 before step10."""
+  """Returns a sort key by which step2 comes before step10."""
   parts = re.split(r'(\d+)', str(path))
   return tuple((int(p), '') if p.isdigit() else (-1, p) for p in parts)
 

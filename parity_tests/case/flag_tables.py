@@ -1,4 +1,4 @@
-"""One option of the command line, as data beside the object that it sets."""
+"""Options of the command line as data, each with the field that it sets."""
 
 from collections.abc import Callable, Iterable, Mapping
 import dataclasses
@@ -18,16 +18,16 @@ class Flag:
 
   Attributes:
     name: as typed, after --.
-    field: of the object, that it sets; '': of none.
-    help: what it says.
-    default: its value where it is not given.
-    kind: str, int, float, bool, or what else makes a value of a word.
-    choices: all values that it may have, perhaps with what they mean; empty:
+    field: the field that it sets; '': none.
+    help: its help text.
+    default: its value if it is not set.
+    kind: str, int, float, bool, or another function from a word to a value.
+    choices: all values that it may have, perhaps with their meanings; empty:
       any.
-    least, most: of a number.
+    minimum, maximum: of a number.
     is_list: whether it is a list.
-    direction: the one pass that it is for; '': both.
-    writes: 'file' or 'picture', of a path where one is written; '': none.
+    direction: the only pass that it applies to; '': both.
+    writes: 'file' or 'picture' if it is a path to write; '': it is not.
   """
 
   name: str
@@ -54,10 +54,10 @@ class Flag:
     )
 
   def parse(self, text: str) -> Any:
-    """Returns the value that a text means.
+    """Returns the value of a text.
 
     Raises:
-      ValueError: it means none; says what was expected and what came.
+      ValueError: the text is no value; says what was expected and what came.
     """
     if not self.is_list:
       return self._value(text)
@@ -84,7 +84,7 @@ class Flag:
     return value
 
   def resolve(self, value: Any) -> Any:
-    """Returns what the object is told: a choice by its meaning, no lists."""
+    """Returns the field's value: the meaning of a choice, lists as tuples."""
     if isinstance(value, list):
       return tuple(map(self.resolve, value))
     return self.choices[value] if isinstance(self.choices, Mapping) else value
@@ -94,10 +94,10 @@ _NUMBERS: dict[Callable, str] = {int: 'an integer', float: 'a number'}
 
 
 def seconds(word: str) -> float:
-  """Returns a time that a wait may take; a kind.
+  """Returns a timeout in seconds; a `Flag.kind`.
 
   Raises:
-    ValueError: it is none.
+    ValueError: the word is no positive number.
   """
   try:
     value = float(word)
@@ -125,7 +125,7 @@ def read_flags(
   words: Mapping[str, object] = types.MappingProxyType({}),
   **changes: Mapping[str, Any],
 ) -> tuple[Flag, ...]:
-  """Returns the options of a table of options.toml; see `rows`."""
+  """Returns the options of a table of options.toml; see `build_flags`."""
   return build_flags(read('options')[name], words, **changes)
 
 
@@ -135,13 +135,13 @@ def build_flags(
   words: Mapping[str, object] = types.MappingProxyType({}),
   **changes: Mapping[str, Any],
 ) -> tuple[Flag, ...]:
-  """Returns options that are data.
+  """Returns options from data.
 
   Args:
-    options: attributes of `Flag` by name; `field` is the name if it is not
-      there, the kind that of the default.
-    words: what {word} stands for in their texts.
-    **changes: by option, attributes that code decides.
+    options: attributes of `Flag` by name; the default of `field` is the name,
+      that of `kind` the type of the default value.
+    words: values of the {word}s in their texts.
+    **changes: by option, attributes that replace those of the data.
   """
   return tuple(
     _build_flag(name, words, **{'field': name, **row, **changes.get(name, {})})
@@ -149,7 +149,7 @@ def build_flags(
   )
 
 
-# Fields of a flag that tables call otherwise: key -> field.
+# Fields of a flag that have another key in tables: key -> field.
 _FIELDS = dict(
   many='is_list', only='direction', least='minimum', most='maximum'
 )
@@ -160,7 +160,7 @@ def _build_flag(
 ) -> Flag:
   for word, value in words.items():
     help = help.replace(f'{{{word}}}', str(value))
-  # None and lists are of text.
+  # Flags whose default is None or a list are texts.
   parser = _KINDS.get(kind or type(default).__name__, str)
   if callable(kind):
     parser = kind

@@ -1,8 +1,8 @@
-"""A case as a folder: what a kernel elsewhere reads, and what it is asked for.
+"""A case as a folder, for a kernel that runs elsewhere.
 
-case.toml holds sizes, precision, what to return and a hash of each file; the
-tensors are in .safetensors files, of all ranks or one of each, for each kind of
-data; `read_case.py` beside them reads it anywhere.
+case.toml has sizes, precision, the tensors to return and a hash of each file.
+The tensors are in .safetensors files, for each kind of data one of all ranks or
+one per rank.  `read_case.py` beside them reads the folder anywhere.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,28 +35,28 @@ from hpmoe.reference.quantised import quantise
 FORMAT = 1
 TOML_NAME = 'case.toml'
 
-# A tensor of theirs: of all ranks (None), or of each.
+# A tensor of the user by rank; None: of all ranks.
 Parts = Mapping[int | None, np.ndarray]
 
 
 class NoData(ValueError):
-  """A case has nothing of that kind of data."""
+  """A case lacks that kind of data."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-  """A case that was written.
+  """A folder of a case.
 
   Attributes:
-    path: where it lies.
+    path: of the folder.
     id: hash of all its files.
     direction: as of `Case`.
     config: sizes.
     policy: of the real data.
-    data: names of `inputs.DATA` that are there.
-    facts: what a report should say of the data.
-    layouts: how its tensors and what is returned are laid out, where that is
-      not as ours.
+    data: the kinds of data that it has, of `inputs.DATA`.
+    facts: facts about the data for a report.
+    layouts: the layouts of its tensors and of returned tensors that are not
+      ours.
   """
 
   path: str
@@ -69,10 +69,10 @@ class Folder:
   layouts: Mapping[str, layouts_lib.Layout]
 
   def inputs(self, data: str = 'real') -> inputs_lib.LayerInputs:
-    """Returns data of a kind, with what a backward pass reads if it has that.
+    """Returns data of a kind, with the inputs of a backward pass if it has any.
 
     Raises:
-      ValueError: it is not there, or is not what was written.
+      ValueError: there are none, or a file has changed.
     """
     table, policy = self._find_data_table(data)
     arrays: dict[str, np.ndarray] = {}
@@ -87,10 +87,10 @@ class Folder:
   def share(
     self, ranks: Sequence[int], data: str = 'real'
   ) -> inputs_lib.LayerInputs:
-    """Returns what `inputs` does, to be read where it is used.
+    """Returns the data of `inputs` as lazy tensors.
 
-    Routing is held, of all ranks.  Only the files of `ranks` are checked, and
-    one of all ranks where 0 is among them.
+    The routing of all ranks is in memory.  Only the files of `ranks` are
+    checked, and a file of all ranks if rank 0 is among them.
 
     Raises:
       ValueError: as `inputs`.
@@ -142,17 +142,16 @@ class Folder:
     layout: layouts_lib.Layout | None = None,
     order: Callable[[int | None], np.ndarray] | None = None,
   ) -> lazy_tensors.LazyTensor:
-    """Returns a tensor that is read rank by rank, as `taken` would have it.
+    """Returns a lazy tensor of the result of `undo_layout`.
 
     Args:
       name: of the tensor.
-      files: ranks of which there are parts, ours is zero of others; None: one
-        of all.
-      part: reads theirs.
-      policy: its dtype.
+      files: ranks that have files, the others are zero; None: one file of all.
+      part: reads a part of the user's tensor.
+      policy: has its dtype.
       data: kind of data.
-      layout: None: that of the case, or ours.
-      order: reads what `layout.order` names.
+      layout: None: the case's, or ours.
+      order: reads the tensor that `layout.order` names.
     """
     layout = layout or self.layouts.get(name)
     shape = passes.FORWARD.find_shape(policy, name, **self.config.dims())
@@ -183,7 +182,7 @@ class Folder:
     return lazy_tensors.LazyTensor(shape, numpy, read, data)
 
   def _find_data_table(self, data: str) -> tuple[Any, PrecisionPolicy]:
-    """Returns what case.toml says of a kind of data, and its policy."""
+    """Returns the table of a kind of data in case.toml, and its policy."""
     case = read_case.load(self.path)
     if data not in case.data:
       raise NoData(f'the case has no {data} data (hpmoe export writes it)')
@@ -191,10 +190,10 @@ class Folder:
     return table, dataclasses.replace(self.policy, **_read_policy(table))
 
   def data_of(self, x: np.ndarray | lazy_tensors.LazyTensor) -> str:
-    """Returns the kind of data that x `[R, T, D]` is of.
+    """Returns the kind of data that has this x `[R, T, D]`.
 
     Raises:
-      ValueError: it is of none.
+      ValueError: none has it.
     """
     if isinstance(x, lazy_tensors.LazyTensor):
       return x.data
@@ -206,17 +205,17 @@ class Folder:
 
   @functools.cached_property
   def ids(self) -> np.ndarray:
-    """`[R, T, K]` int32 experts, of every kind of data."""
+    """`[R, T, K]` int32 experts, common to all kinds of data."""
     parts = self._read('topk_ids', f'{self.data[0]}.{PARTS[0]}')
     return self.undo_case_layout('topk_ids', parts, self.policy)
 
   def _read(self, tensor: str, name: str) -> Parts:
-    """Returns one tensor of a part; of a file no more of it is read."""
+    """Returns one tensor, without reading others of its file."""
     paths = self._paths(name).items()
     return {rank: read_case.read(path)[0][tensor] for rank, path in paths}
 
   def _paths(self, name: str) -> dict[int | None, str]:
-    """Returns the file of all ranks, or those of each."""
+    """Returns the file of all ranks, or the file of each."""
     whole = read_case.path_of(self.path, name)
     if os.path.exists(whole):
       return {None: whole}
@@ -226,7 +225,7 @@ class Folder:
   def undo_case_layout(
     self, name: str, parts: Parts, policy: PrecisionPolicy
   ) -> np.ndarray:
-    """Returns `[R, ...]` of a tensor that is laid out as in this case."""
+    """Returns `[R, ...]` of a tensor in the layout of this case."""
     return self.undo_layout(name, parts, policy)[0]
 
   def find_sizes(self, name: str, policy: PrecisionPolicy) -> dict[str, int]:
@@ -248,21 +247,22 @@ class Folder:
     layout: layouts_lib.Layout | None = None,
     order: Parts | None = None,
   ) -> tuple[np.ndarray, element_map.ElementMap]:
-    """Returns `[R, ...]` of a tensor that was laid out as theirs.
+    """Returns `[R, ...]` of a tensor in the user's layout.
 
     Args:
       name: of the tensor.
-      parts: theirs, of all ranks or of some; of one rank its axis may be
-        missing.  Of ranks that are not there ours is zero.
-      policy: its dtype.
-      layout: None: that of the case, or ours.
-      order: what `layout.order` names, likewise.
+      parts: the user's tensor, of all ranks or of some; a part of one rank may
+        lack the rank axis.  Missing ranks are zero in the result.
+      policy: has its dtype.
+      layout: None: the case's, or ours.
+      order: parts of the tensor that `layout.order` names.
 
     Returns:
-      It, and where its elements are in theirs, whose ranks have an axis.
+      The tensor, and a map of its elements to the user's tensor with a rank
+      axis.
 
     Raises:
-      ValueError: its shape or dtype cannot be that of the tensor.
+      ValueError: its shape or dtype is wrong.
     """
     layout = layout or self.layouts.get(name) or layouts_lib.own_layout(name)
     ranks = self.config.num_ranks
@@ -312,7 +312,7 @@ class Folder:
 
 
 def _join_ranks(parts: Parts) -> np.ndarray:
-  """Returns `[R, ...]` of codes, which are laid out as ours."""
+  """Returns `[R, ...]` of codes, which have our layout."""
   arrays = {rank: read_case.as_numpy(part) for rank, part in parts.items()}
   return arrays[None] if None in arrays else np.stack([*arrays.values()])
 
@@ -326,7 +326,7 @@ def _check_hash(path: str, actual: str, expected: str) -> None:
 
 
 def _digest_file(path: str) -> str:
-  """Returns `read_case.digest` of a file; little of it is held at once."""
+  """Returns `read_case.digest` of a file, reading it in chunks."""
   total = hashlib.sha256()
   for name, array in sorted(read_case.read(path)[0].items()):
     total.update(f'{name} {array.dtype} {array.shape};'.encode())
@@ -336,18 +336,18 @@ def _digest_file(path: str) -> str:
   return total.hexdigest()
 
 
-# Bytes of a file that are held at once.
+# Bytes of a file that are read at once.
 _CHUNK_BYTES = 1 << 24
-# Tables of case.toml that its id is made of, with those of data.
+# Tables of case.toml from which its id is computed, with those of data.
 _HASHED_TABLES = ('layer', 'policy', 'layouts', 'returns')
 PARTS = (passes.FORWARD.name, passes.BACKWARD.name)
 
 
 def read(path: str | os.PathLike[str]) -> Folder:
-  """Returns a case; its tensors are read when they are asked for.
+  """Returns the case of a folder; its tensors are read on demand.
 
   Raises:
-    ValueError: the folder is none, or of another version.
+    ValueError: the folder is no case, or has another version.
   """
   case = read_case.load(path)
   try:
@@ -374,7 +374,7 @@ def read(path: str | os.PathLike[str]) -> Folder:
 
 
 def _check_description(case) -> None:
-  """Refuses a description that is not the one that was written.
+  """Refuses a description whose hash is wrong.
 
   Raises:
     ValueError: it was changed.
@@ -389,7 +389,7 @@ def _check_description(case) -> None:
 
 
 def _read_policy(table: object) -> dict[str, object]:
-  """Returns what `_own_policy` told."""
+  """Returns the fields of a policy's table."""
   names = ('activation', *precision.FORM)
   return {n: v for n, v in vars(table).items() if n in names}
 

@@ -35,16 +35,16 @@ def write(
   """Writes a case.
 
   Args:
-    path: of a folder that is empty or not there.
+    path: of a folder that is empty or absent.
     direction: one of `passes.DIRECTIONS`.
-    inputs_by_data: data by kind, the real one among it, of the same routing;
-      with what a backward pass reads, if there is one.
-    per_rank: whether each rank has files of its own.
-    layouts: how tensors are to be laid out, by name.
-    **facts: what reports should say beside what the data say.
+    inputs_by_data: data by kind, real data among them, of the same routing;
+      with the inputs of the backward pass, if there is one.
+    per_rank: whether each rank has its own files.
+    layouts: the layouts of tensors, by name.
+    **facts: further facts for reports.
 
   Raises:
-    ValueError: the folder has something in it.
+    ValueError: the folder is not empty.
   """
   for data_inputs in inputs_by_data.values():
     tensors.require_layer(data_inputs.config, 'to write as a case')
@@ -53,7 +53,7 @@ def write(
     raise ValueError(f'out: expected a folder that is empty, got {str(path)!r}')
   path.mkdir(parents=True, exist_ok=True)
   real = inputs_by_data['real']
-  # Where rows will be is not known of what has not run: it reads them as ours.
+  # The order of rows is unknown before the kernel runs, so they have ours.
   layouts = {
     n: data_inputs
     for n, data_inputs in (layouts or {}).items()
@@ -87,13 +87,13 @@ def write(
     | dict(facts={**real.facts, **facts})
   ) | tables
   shutil.copy(read_case.__file__, path / 'read_case.py')
-  # Last: where it is, all the others are whole.
+  # Written last: if it exists, all other files are complete.
   (path / folder.TOML_NAME).write_text(_format_toml(tables), encoding='utf-8')
   return folder.read(path)
 
 
 def _select_fields(record: MoEConfig | PrecisionPolicy) -> dict[str, object]:
-  """Returns fields; those that came later only where a layer has the part."""
+  """Returns fields; newer ones only if they are not the default."""
   fields = dataclasses.asdict(record)
   later = (
     'bias',
@@ -114,7 +114,7 @@ def _select_fields(record: MoEConfig | PrecisionPolicy) -> dict[str, object]:
 def _differing_policy(
   policy: PrecisionPolicy, real: PrecisionPolicy
 ) -> dict[str, object]:
-  """Returns what a kind of data has for an activation."""
+  """Returns the activation of a kind of data, if it is not the case's."""
   form = {n: getattr(policy, n) for n in precision.FORM}
   other = {n: v for n, v in form.items() if v != getattr(real, n)}
   return dict(activation=policy.activation) | other
@@ -123,7 +123,7 @@ def _differing_policy(
 def _split_passes(
   inputs: inputs_lib.LayerInputs,
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Returns what the forward pass reads, and what the backward adds."""
+  """Returns the forward pass's inputs, and those that the backward adds."""
   arrays = codes.replace_values(inputs.policy, inputs.arrays)
   names = passes.FORWARD.reads(inputs.config, inputs.policy)
   forward = {n: arrays[n] for n in names if n in arrays}
@@ -145,7 +145,7 @@ def _write_part(
   laid_out: dict[str, Any] = {}
   for n, array in arrays.items():
     if n not in layouts:
-      # Made or read rank by rank, it is never held whole.
+      # It is computed or read rank by rank, never in memory as a whole.
       laid_out[n] = array if per_rank else [array]
     elif per_rank:
       laid_out[n] = layouts[n].split(array, *routing)
@@ -164,7 +164,7 @@ def _list_returns(
   inputs: inputs_lib.LayerInputs,
   layouts: Mapping[str, layouts_lib.Layout],
 ) -> dict[str, str]:
-  """Returns axes and dtype of what may be returned, by name."""
+  """Returns axes and dtype of the tensors that may be returned, by name."""
   return {
     name: f'{layouts.get(name) or _describe_axes(inputs.policy, name)}, '
     f'{inputs.policy.dtype(name)}'
@@ -174,7 +174,7 @@ def _list_returns(
 
 
 def _describe_axes(policy: precision.PrecisionPolicy, name: str) -> str:
-  """Returns axes: 'R N D'; of scales and packed codes 'R N ceil(D/128)'."""
+  """Returns axes: 'R N D'; for scales and packed codes 'R N ceil(D/128)'."""
   spec = tensors.SPECS[name]
   kind = name.rpartition('_')[2]
   row_forms = quantised.row_forms(policy.rows)
@@ -201,7 +201,7 @@ def _format_toml(tables: Mapping[str, Mapping[str, object]]) -> str:
 
 
 def _format_value(value: Any) -> str:
-  """Returns a value that TOML and JSON write alike."""
+  """Returns a value in a form that TOML and JSON share."""
   if isinstance(value, Mapping):
     value = ', '.join(f'{n}={v}' for n, v in value.items())
   return json.dumps(value, default=float, allow_nan=False)

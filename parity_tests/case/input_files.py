@@ -1,6 +1,6 @@
-"""Inputs of a layer from a file, or from arrays of the caller: all is checked.
+"""Inputs of a layer from a file or from arrays; all of them are checked.
 
-Shapes say the config; metadata of the file says how tensors are laid out.
+The config follows from shapes, layouts from the file's metadata.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,14 +28,14 @@ from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.config import MoEConfig
 from hpmoe.reference.contract.precision import PrecisionPolicy
 
-# How a file says which axes of a weight are which: name -> axes.
+# The axes of a weight, as a file's metadata describes them: name -> axes.
 AXES = {
   name: tensors.SPECS[name].shape
   for name in ('w_gate_up', 'w_down', *real_data.SHARED)
 }
 
 
-# The plan has R * E counts, which a small file of many ranks squares.
+# The plan has R * E counts, quadratic in R for a small file of many ranks.
 _MAX_COUNTS = 1 << 24
 
 
@@ -94,10 +94,10 @@ def load_safetensors(
 def read_layouts(
   path: str | os.PathLike[str],
 ) -> dict[str, layouts_lib.Layout]:
-  """Returns the layouts that a file of tensors says it has, but for ours.
+  """Returns the layouts of a file's tensors that are not ours.
 
   Raises:
-    ValueError: one is none, or the file cannot be read.
+    ValueError: a layout is wrong, or the file cannot be read.
   """
   return _parse_layouts(dumps.read(pathlib.Path(path))[1])
 
@@ -134,10 +134,10 @@ def _undo_layouts(
   user_tensors: Mapping[str, np.ndarray],
   layouts: Mapping[str, layouts_lib.Layout],
 ) -> dict[str, np.ndarray]:
-  """Returns tensors as ours.
+  """Returns tensors in our layouts.
 
   Raises:
-    ValueError: one has another shape or dtype.
+    ValueError: a shape or dtype is wrong.
   """
   layouts = {
     name: layouts.get(name) or layouts_lib.own_layout(name)
@@ -159,7 +159,7 @@ def _infer_sizes(
   user_tensors: Mapping[str, np.ndarray],
   layouts: Mapping[str, layouts_lib.Layout],
 ) -> dict[str, int]:
-  """Returns the length of each axis of ours; R is 1 where no tensor has it."""
+  """Returns the length of each of our axes; R is 1 if no tensor has it."""
   sizes: dict[str, int] = {}
   for several in (False, True):
     for name, layout in layouts.items():
@@ -188,7 +188,7 @@ def from_arrays(
   quantised: str = '',
   x_form: str = '',
 ) -> inputs.LayerInputs:
-  """Returns inputs of those values; their shapes are the config.
+  """Returns inputs from arrays; the config follows from their shapes.
 
   Args:
     tensors_by_name: the tensors of `tensors.INPUTS`, biases, maybe dy; numpy's
@@ -240,7 +240,7 @@ def from_arrays(
 def _find_storage(
   arrays: Mapping[str, np.ndarray], forms: Mapping[str, str]
 ) -> str:
-  """Returns the dtype of what is stored, of a tensor that is no codes."""
+  """Returns the storage dtype, from a tensor that is no codes."""
   plain = [n for n in ('x', 'w_gate_up') if n not in forms]
   return str(arrays[[*plain, 'x'][0]].dtype)
 
@@ -259,7 +259,7 @@ def save_safetensors(
 def _check_axes(
   arrays: Mapping[str, np.ndarray], notes: Mapping[str, str]
 ) -> None:
-  """Refuses a weight whose shape and file leave it open to two readings."""
+  """Refuses a weight whose axes neither its shape nor the file decides."""
   for name, axes in AXES.items():
     if name not in arrays:
       continue

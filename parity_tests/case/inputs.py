@@ -39,15 +39,15 @@ _CAPACITY_STEP = 16
 
 @dataclasses.dataclass(frozen=True)
 class LayerInputs:
-  """Everything that one layer reads, and where it came from.
+  """All inputs of one layer, and their origin.
 
   Attributes:
     config: sizes.
     policy: precision.
     arrays: the tensors of `tensors.inputs` and dy by name, in their stored
-      dtypes; of exact data dy only where the backward pass is to be exact.
+      dtypes; exact data have dy only if the backward pass is exact too.
     routing: name of the routing, or the path of its file.
-    facts: what a report should say: seed, origin, skew.
+    facts: facts for a report: seed, origin, skew.
     data: one of `DATA`.
   """
 
@@ -72,9 +72,9 @@ class LayerInputs:
   def with_codes(
     self, weights: str, x: str = '', seed: int = 0
   ) -> 'LayerInputs':
-    """Returns the same layer, its expert weights or x quantised; '': as is.
+    """Returns the same layer with quantised expert weights or x; '': neither.
 
-    Whole numbers stay as they are, see `codes.factor_exactly`.
+    Whole numbers keep their values, see `codes.factor_exactly`.
 
     Raises:
       ValueError: codes do not fill words.
@@ -94,11 +94,11 @@ class LayerInputs:
   def with_static_scales(self) -> 'LayerInputs':
     """Returns the same layer with scales of rows that are inputs.
 
-    They are drawn where nobody gave them.
+    Missing scales are drawn.
 
     Raises:
-      ValueError: one is there of which the policy knows nothing, or is not
-        above 0, or has another shape or dtype; or rows do not fill bytes.
+      ValueError: the policy lacks a scale, or a scale is not above 0 or has a
+        wrong shape or dtype; or rows do not fill bytes.
     """
     codes.check_row_widths(self.policy, **self.config.dims())
     names = self.policy.static_scales
@@ -137,8 +137,8 @@ def make_inputs(
 ) -> LayerInputs:
   """Returns seeded inputs whose sums are all of order one.
 
-  The same tokens (R * T of them) and experts, only dealt differently, for any
-  number of ranks.
+  For any number of ranks the R * T tokens and the experts are the same, in
+  another distribution.
 
   Args:
     preset: the shape.
@@ -151,17 +151,17 @@ def make_inputs(
     placement: where the routing weight multiplies.
     capacity: N; None means what the fullest rank receives, rounded up as the
       preset's `capacity_step` says, so that there is always empty space.
-    bias: whether both GEMMs add one.
-    limit: of the activation, which some values of up are to exceed; 0: none.
+    bias: whether both GEMMs add a bias.
+    limit: the activation's limit, which some values of up exceed; 0: none.
     d_shared: S, of the shared experts, the same on all ranks; 0: none.
-    coded: whether weights or rows are to become codes, which reach less far.
-    least_range: the dtype of the least range that a tensor or a rounding point
-      has; None: `dtype`.
-    row_form: of the codes that a kernel makes of x; None: it makes none.
+    coded: whether weights or rows are quantised later, which narrows ranges.
+    least_range: the dtype with the smallest range of all tensors and rounding
+      points; None: `dtype`.
+    row_form: the form to which a kernel quantises x; None: none.
 
   Raises:
-    ValueError: an argument, a file or the data do not suit (one line, which
-      names it); `exact_limits.ExactnessError` is one.
+    ValueError: an argument, a file or the data are wrong;
+      `exact_limits.ExactnessError` is such an error.
   """
   if dtype not in exact_limits.STORAGE:
     raise ValueError(
@@ -220,7 +220,7 @@ def make_inputs(
     )
     arrays = deferred.DeferredArrays(small_arrays, real_data.WEIGHTS, draw)
     real_data.refuse_overflow(storage, scales)
-  # Weights have their shapes, and are finite, as they are drawn.
+  # Drawn weights need no check: shapes are right and values finite.
   later_names = () if config.sublayer else real_data.WEIGHTS
   checks.check_inputs(config, policy, small_arrays, later_names)
   return LayerInputs(config, policy, arrays, routing, facts)
@@ -246,7 +246,7 @@ def with_data(
     make = functools.partial(wide_data.make, backward=backward)
     policy = dataclasses.replace(policy, limit=0.0, offset=0.0)
   ids = real_inputs.arrays['topk_ids']
-  # Proved exact when they were drawn: what is kept has the very same bits.
+  # Cached data were proved exact when they were drawn.
   arrays = cached_results.get_or_compute(
     __package__,
     (data, backward, seed, real_inputs.config, policy),
@@ -264,7 +264,7 @@ def with_data(
 def _cast_to_storage(
   policy: PrecisionPolicy, arrays: Mapping[str, np.ndarray]
 ) -> Any:
-  """Returns inputs, each in the dtype that the policy gives it."""
+  """Returns inputs, each in the dtype of the policy."""
   if isinstance(arrays, deferred.DeferredArrays):
     return arrays.convert(functools.partial(_cast_to_storage, policy))
   # Codes and scales have a dtype of their own.
@@ -278,12 +278,12 @@ def _cast_to_storage(
 
 
 def with_weights(inputs: LayerInputs, dtype: str) -> LayerInputs:
-  """Returns the same with routing weights that a narrow dtype has.
+  """Returns the same inputs with routing weights rounded to a narrow dtype.
 
-  They are rounded to it, and stay float32: who reads either reads the same.
+  They stay float32, with values of the narrow dtype.
 
   Raises:
-    exact_data.ExactnessError: data that were exact are not so any more.
+    exact_data.ExactnessError: exact data are not exact any more.
   """
   weights = inputs.arrays['topk_weights']
   rounded = weights.astype(storage.FORMATS[dtype].numpy).astype(np.float32)

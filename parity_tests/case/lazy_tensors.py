@@ -1,7 +1,7 @@
-"""Tensors `[R, ...]` in files, of which a rank's part is read when it is used.
+"""Lazy tensors `[R, ...]` in files: a rank's part is read when it is used.
 
-Nothing is kept: a part is a map of its file where it lies there as ours, so
-that what is not looked at is not read; what is taken out of it is a copy.
+Nothing is cached.  A part in our layout is a memory map of its file, so only
+accessed elements are read; indexing returns copies.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class LazyTensor:
-  """A tensor, indexed as an array would be: by rank first.
+  """A tensor that is indexed like an array, by rank first.
 
   Attributes:
     shape: of all ranks.
@@ -29,7 +29,7 @@ class LazyTensor:
 
   @property
   def ndim(self) -> int:
-    """Axes, that of ranks among them."""
+    """The number of axes, with the rank axis."""
     return len(self.shape)
 
   def __len__(self) -> int:
@@ -68,5 +68,5 @@ class LazyTensor:
 
 
 def load_whole(array: Any) -> Any:
-  """Returns an array; of slabs all of them."""
+  """Returns an array; a lazy tensor is read as a whole."""
   return np.asarray(array) if isinstance(array, LazyTensor) else array

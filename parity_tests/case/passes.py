@@ -1,4 +1,4 @@
-"""The two passes of a layer, as data: what a check drives is one mechanism."""
+"""The two passes of a layer, as data."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -16,7 +16,7 @@ Sources = Mapping[str, tuple[str, ...]]
 
 # Of a check, in this order.  The first two are lane exact's.
 DATA = ('exact', 'wide', 'real')
-# What `--direction` takes, and the passes that it means.
+# The values of `--direction`, and their passes.
 DIRECTIONS = ('forward', 'backward', 'both')
 
 
@@ -29,14 +29,14 @@ def _in_task_order(names: tuple[str, ...]) -> tuple[str, ...]:
 class Pass:
   """One direction of a layer.
 
-  `FORWARD` and `BACKWARD` are those of a layer without parts, see `of_layer`.
+  `FORWARD` and `BACKWARD` are of a layer without parts, see `of_layer`.
 
   Attributes:
     name: 'forward' or 'backward'.
-    direction: as the image spells it.
+    direction: its name in a task image.
     plan: plan tensors that a candidate of this pass returns.
-    stages: tensors that it computes, in the order in which tasks do.
-    relayed: what crosses to other ranks with relay.
+    stages: tensors that it computes, in the order of tasks.
+    relayed: the tensor of relayed rows.
     results: of the fused layer; the first one must be returned.
   """
 
@@ -48,7 +48,7 @@ class Pass:
   results: tuple[str, ...]
 
   def of_layer(self, layer: tensors.Layer) -> 'Pass':
-    """Returns the pass of a layer, which may have more tensors, or others."""
+    """Returns the pass of a layer, which may have other tensors."""
     if layer.sublayer:
       return _OF_SUBLAYER[self.name]
     forward = self.name == 'forward'
@@ -71,18 +71,18 @@ class Pass:
 
   @property
   def outputs(self) -> tuple[str, ...]:
-    """Names that a candidate may return."""
+    """The names that a candidate may return."""
     return self.plan + self.stages
 
   def list_outputs(self, policy: precision.PrecisionPolicy) -> tuple[str, ...]:
-    """Returns `outputs`, and codes of rows that a policy quantises."""
+    """Returns `outputs` and the codes of rows that a policy quantises."""
     is_forward = self.name == 'forward'
     return self.outputs + (codes.list_row_names(policy) if is_forward else ())
 
   def find_shape(
     self, policy: precision.PrecisionPolicy, name: str, **sizes: int
   ) -> tuple[int, ...]:
-    """Returns the shape of one of `list_outputs`, by letters of axes."""
+    """Returns the shape of one of `list_outputs`, from the sizes of axes."""
     if tensors.SPECS[name].role == 'codes':
       return codes.find_row_shape(policy, name, **sizes)
     return tensors.SPECS[name].dims(**sizes)
@@ -90,7 +90,7 @@ class Pass:
   def sources(
     self, layer: tensors.Layer, policy: precision.PrecisionPolicy
   ) -> Sources:
-    """Returns the stages of this pass that each of its tensors is made from."""
+    """Returns the stages of this pass that each of its tensors reads."""
     reads = tensors.reads(layer, policy.placement)
     return dict.fromkeys((*self.plan, self.relayed), ()) | {
       name: tuple(read for read in reads[name] if read in self.stages)
@@ -125,11 +125,11 @@ class Pass:
 def shared_layer(
   config: config_lib.MoEConfig, arrays: Tensors
 ) -> dict[str, np.ndarray]:
-  """Returns what the layer of the shared experts reads, by `config.shared`.
+  """Returns the inputs of the shared experts' layer, `config.shared`.
 
   Args:
     config: of the whole layer.
-    arrays: what that reads, in one pass or both.
+    arrays: its inputs, of one pass or both.
   """
   ranks, tokens = config.num_ranks, config.num_tokens
   ids = np.arange(ranks, dtype=np.int32)[:, None, None]
@@ -176,10 +176,10 @@ _OF_SUBLAYER = {
 
 
 def from_direction(direction: str) -> tuple[Pass, ...]:
-  """Returns the passes that a direction means, in order.
+  """Returns the passes of a direction, in order.
 
   Raises:
-    ValueError: it is not one of `DIRECTIONS`.
+    ValueError: the direction is not one of `DIRECTIONS`.
   """
   if direction not in DIRECTIONS:
     raise ValueError(

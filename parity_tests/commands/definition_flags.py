@@ -1,4 +1,4 @@
-"""Options that ask for a benchmark's definition, and what they make."""
+"""Options of a benchmark's definition, and their request."""
 
 from absl import flags
 
@@ -6,7 +6,7 @@ from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 
 FLAGS = flag_tables.read_flags('definition')
-# With those of a check that it understands too.
+# These options, and those of a check that work with them.
 NAMES = (
   *(flag.name for flag in FLAGS),
   *('tokens', 'policy', 'rows', 'seed', 'python', 'timeout'),
@@ -24,10 +24,10 @@ def define_definition(f: flags.FlagValues) -> None:
 
 
 def is_asked(f: flags.FlagValues) -> bool:
-  """Says whether flags ask for a definition.
+  """Says whether flags name a definition.
 
   Raises:
-    cli.UsageError: a flag of one was given without it.
+    cli.UsageError: a flag needs --definition, which is unset.
   """
   if f.definition is not None:
     return True
@@ -83,7 +83,7 @@ def make_request(f: flags.FlagValues):
 
 
 def find_run(f: flags.FlagValues):
-  """Returns what runs the request of a definition, or None without one."""
+  """Returns the function that runs a definition's request, or None."""
   if f.definition is None:
     return None
   from hpmoe.parity_tests.definitions import definition_check

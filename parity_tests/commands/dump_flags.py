@@ -8,7 +8,7 @@ from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.commands import cli
 
 FLAGS = flag_tables.read_flags('dump')
-# With those of a check that it understands too.
+# These options, and those of a check that work with them.
 NAMES = (*(flag.name for flag in FLAGS), 'names', 'policy')
 _OF_REPORT = ('lane', 'json')
 _HEADING = ('layer', 'passes', 'verdict', 'first failure', 'why')
@@ -16,10 +16,10 @@ _MOST_WORDS = 120
 
 
 def refuse_alone(f: flags.FlagValues) -> None:
-  """Refuses what has an effect beside --dump alone.
+  """Refuses flags that need --dump.
 
   Raises:
-    UsageError: such a flag was given.
+    UsageError: the user set such a flag.
   """
   for flag in FLAGS:
     if f[flag.name].value is not None:

@@ -1,4 +1,4 @@
-"""What a tensor would be, were it laid out in another way of the same shape."""
+"""A tensor read under other layouts of the same shape."""
 
 from collections.abc import Iterator, Sequence
 import itertools
@@ -17,14 +17,14 @@ def list_alternatives(
   ids: np.ndarray,
   bad_ranks: Sequence[int],
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields what it would be read as, and the tensor that this makes.
+  """Yields a description of another layout, and the tensor read under it.
 
   Args:
     name: of the tensor.
     array: `[R, ...]`, as it was read.
     sizes: of our axes, by letter.
     ids: `[R, T, K]` experts.
-    bad_ranks: those that may be each other's.
+    bad_ranks: ranks that may be exchanged.
   """
   spec = tensors.SPECS[name].shape.split()
   for text in _texts(spec, array.shape):
@@ -55,7 +55,7 @@ def _texts(spec: Sequence[str], shape: tuple[int, ...]) -> Iterator[str]:
 
 
 def _orders(ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
-  """Yields likely orders of ranks: the other way round, or one further."""
+  """Yields likely orders of ranks: reversed, or shifted by one."""
   original = tuple(ranks)
   candidates = (
     original[::-1],

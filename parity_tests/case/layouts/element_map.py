@@ -1,7 +1,7 @@
-"""Where each element of a tensor of ours is in somebody else's.
+"""Maps each element of our tensor to its position in the user's tensor.
 
-One function says it, `Placed.there`; that a tensor is laid out, that this is
-undone, and the place of an element in a report all follow from it.
+One function does it, `ElementMap.find_places`; applying a layout, undoing it,
+and the position of an element in a report all use it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ Index = Sequence[np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class ElementMap:
-  """Where each element of a tensor of ours is in theirs.
+  """The map from elements of our tensor to the user's tensor.
 
   Attributes:
-    layout: theirs.
+    layout: the user's layout.
     sizes: of our axes.
-    user_sizes: the same there, but for what is padding.
-    rows: our order of rows, where theirs is another; or None.
-    slots: there, coordinates of slots, by axis.
+    user_sizes: of the user's axes, without padding.
+    rows: our order of rows, if the user's is another; or None.
+    slots: the user's coordinates of slots, by axis.
   """
 
   layout: 'layouts.Layout'
@@ -40,18 +40,18 @@ class ElementMap:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Theirs."""
+    """The shape of the user's tensor."""
     return tuple(map(self._size, self.layout.axes))
 
   def find_places(self, index: Index, copy: int = 0) -> Index:
-    """Returns the coordinates of elements in theirs.
+    """Returns the coordinates of elements in the user's tensor.
 
     Args:
-      index: their coordinates in ours, arrays that broadcast.
-      copy: which place of an expert that has several.
+      index: their coordinates in our tensor, arrays that broadcast.
+      copy: the number of the copy, for experts with several copies.
 
     Raises:
-      KeyError: it is in a row that is no slot.
+      KeyError: an element is in a row that belongs to no slot.
     """
     layout = self.layout
     coordinates = dict(zip(layout.spec, index))
@@ -70,7 +70,7 @@ class ElementMap:
   def split_ranks(
     self, places: Sequence[np.ndarray]
   ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Returns ranks, and coordinates in what each of them has."""
+    """Returns ranks, and coordinates in the tensor of each rank."""
     layout = self.layout
     rank_axis = layout.rank_axis(layout.axes)
     size = self._size(layout.axes[rank_axis]) // self.sizes['R']
@@ -78,7 +78,7 @@ class ElementMap:
     return rank, [*places[:rank_axis], local, *places[rank_axis + 1 :]]
 
   def apply(self, array: np.ndarray) -> np.ndarray:
-    """Returns a tensor of ours as theirs; padding is zero."""
+    """Returns our tensor in the user's layout; padding is zero."""
     expected = self._own_shape(self.sizes['N'])
     if array.shape != expected:
       raise ValueError(
@@ -96,11 +96,11 @@ class ElementMap:
     return laid_out
 
   def undo(self, array: np.ndarray, ranks: Sequence[int] | None) -> np.ndarray:
-    """Returns a tensor of theirs as ours.
+    """Returns a tensor of the user in our layout.
 
     Raises:
-      ValueError: its shape is another, copies of an expert differ, or what
-        must be zero is not.
+      ValueError: its shape is wrong, copies of an expert differ, or padding
+        that must be zero is not.
     """
     if array.shape != self.shape:
       raise ValueError(
@@ -125,10 +125,10 @@ class ElementMap:
     return restored
 
   def check_rows(self, order: np.ndarray | None) -> None:
-    """Refuses rows that have no room.
+    """Refuses rows that do not fit the user's tensor.
 
     Raises:
-      ValueError: there is one.
+      ValueError: a row does not fit.
     """
     name, axes = self.layout.name, self.layout.row_axes
     if order is not None:
@@ -163,7 +163,7 @@ class ElementMap:
     return 1 if alone else list_places(self.layout.experts).shape[1]
 
   def _index_all(self, ranks: Sequence[int] | None) -> Index:
-    """Returns the coordinates in ours of all that is theirs."""
+    """Returns our coordinates of all elements that ranks have."""
     if self.rows is None:
       return np.ix_(*map(np.arange, self._own_shape(self.user_sizes['N'])))
     slots = self.rows.routed_slots
@@ -185,7 +185,7 @@ class ElementMap:
     return tuple(sizes[axis] for axis in self.layout.spec)
 
   def _size(self, axis: str) -> int:
-    """Returns the length of an axis of theirs."""
+    """Returns the length of an axis of the user's tensor."""
     has_halves = axis == self.layout.halves_axis
     parts = (axis[1:],) * 2 if has_halves else self.layout.parts(axis)
     sizes = [self._padded(part, self.user_sizes[part]) for part in parts]
@@ -258,7 +258,7 @@ class ElementMap:
 
 
 def list_places(experts: Sequence[int]) -> np.ndarray:
-  """Returns `[E, most]`: places of each expert, again where it has fewer."""
+  """Returns `[E, most]`: places of each expert's copies, repeated to fill."""
   places_by_expert = {
     e: np.flatnonzero(np.array(experts) == e) for e in {*experts} - {-1}
   }

@@ -1,4 +1,4 @@
-"""Casts that change no value, to the dtype that a policy stores."""
+"""Lossless casts to the storage dtype of a policy."""
 
 import numpy as np
 
@@ -8,10 +8,10 @@ from hpmoe.reference.quantised import quantise
 
 
 def cast_exactly(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
-  """Returns the same values in the dtype that the policy has.
+  """Returns the same values in another dtype.
 
   Raises:
-    ValueError: they are others in that dtype.
+    ValueError: that dtype lacks some of the values.
   """
   target = _numpy_dtype(dtype)
   if array.dtype == target:
@@ -19,7 +19,7 @@ def cast_exactly(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
   bare = array.dtype.kind in 'Vui' and array.dtype.itemsize == target.itemsize
   if bare and target.kind != 'i' and target.itemsize == 2:
     return array.view(target)
-  if array.dtype.name.startswith('float8'):  # of which it has every value
+  if array.dtype.name.startswith('float8'):  # every dtype has its values
     array = array.astype(np.float32)
   is_float = array.dtype.kind == 'f' or array.dtype.name == 'bfloat16'
   if not (is_float if target.kind != 'i' else array.dtype.kind in 'iu'):

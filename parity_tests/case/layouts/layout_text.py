@@ -45,7 +45,7 @@ def parse(name: str, text: str) -> layouts.Layout:
 def _parse_word(
   name: str, word: str, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns what a word after the axes says."""
+  """Returns the field and the value of a word after the axes."""
   if word in layouts.HALVES:
     return dict(halves=word)
   if word in layouts.DTYPES:
@@ -94,7 +94,7 @@ def _check_axes(layout: layouts.Layout) -> None:
 
 
 def _check_words(layout: layouts.Layout) -> None:
-  """Refuses words that say nothing of the tensor."""
+  """Refuses words that do not apply to the tensor."""
   own, may_move = layout.own_axes, layout.name not in _RELAYED
   rows = own[1] if 'N' in layout.spec and may_move else ''
   known_axes = {*own, *layout.axes, layout.halves_axis[1:]}

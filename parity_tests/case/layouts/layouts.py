@@ -1,25 +1,25 @@
-"""How somebody else lays a tensor out, as data, applied and undone exactly.
+"""Layouts of users' tensors as data; applying and undoing them is exact.
 
 A layout is a text: axes in the notation's letters, then words after commas.
 
     E 2F D               experts of all ranks stacked, each transposed
-    M D                  tokens of all ranks in a row
-    R N 2F, interleaved  gate and up by turns: g0 u0 g1 u1 ...
+    M D                  tokens of all ranks concatenated
+    R N 2F, interleaved  gate and up interleaved: g0 u0 g1 u1 ...
     R N 2F, up_gate      up before gate
-    R T K, int64         another dtype, of the same values
+    R T K, int64         another dtype, the same values
     E D 2F, pad F 128    gate and up each padded to a multiple
-    E D 2F, experts 0 1 2 3 1   whose weights are where; -1: nobody's
+    E D 2F, experts 0 1 2 3 1   the expert of each place; -1: none
 
 Routed rows may have another order:
 
-    R N D, aligned 64    each expert's begin at a multiple of 64
-    R N D, by_source     by the rank that sent them, then by expert
+    R N D, aligned 64    rows of each expert begin at a multiple of 64
+    R N D, by_source     by source rank, then by expert
     E C D, C=40          a buffer for each expert
-    M K D                one a slot, on its token's rank
-    R M K D              the same on its expert's, with room for all tokens
-    R N D, order ids     as tensor `ids` beside it says: the slot of each row
+    M K D                one row per slot, on the token's rank
+    R M K D              one row per slot, on the expert's rank
+    R N D, order ids     tensor `ids` has the slot of each row
 
-What is padding is not looked at, but where the word `zeros` is given.
+Padding may hold anything, unless the layout has the word `zeros`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ from hpmoe.reference.contract import tensors
 
 Sizes = element_map.Sizes
 
-# What several axes of ours are called as one.
+# Names of several of our axes merged into one.
 MERGED_AXES = {
   'E': ('R', 'L'),
   'M': ('R', 'T'),
@@ -48,20 +48,20 @@ DTYPES = ('int32', 'int64', 'float32', 'bfloat16', 'float16')
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """How a tensor is laid out.
+  """The layout of a tensor.
 
   Attributes:
     name: of the tensor, of `tensors.SPECS`.
-    axes: theirs, each one of ours or of `MERGED`; an axis of one element may
-      be left out.
+    axes: the layout's axes, each one of ours or of `MERGED_AXES`; an axis of
+      length 1 may be left out.
     halves: one of `HALVES`.
-    dtype: theirs; '': as the policy has it.
-    pads: (axis, what its length is a multiple of).
-    experts: the expert of each place for one, -1 for none; (): as ours.
-    block: rows of an expert begin at a multiple of it.
-    by_source: whether rows are by the rank that sent them first.
-    capacity: C; None: as it comes, or what the fullest expert needs.
-    order: of what tensor the slot of each row is read; '': none.
+    dtype: of its elements; '': the policy's.
+    pads: pairs of an axis and the divisor of its padded length.
+    experts: the expert of each place, -1 for none; (): our order.
+    block: rows of an expert begin at a multiple of this.
+    by_source: whether rows are ordered by source rank first.
+    capacity: C; None: from the tensor's shape, or of the fullest expert.
+    order: the tensor that has the slot of each row; '': none.
     zeros: whether padding must be zero.
   """
 
@@ -93,36 +93,36 @@ class Layout:
 
   @property
   def is_ours(self) -> bool:
-    """Whether nothing moves."""
+    """Whether it is our own layout."""
     return self == Layout(self.name, self.spec, dtype=self.dtype)
 
   @property
   def halves_axis(self) -> str:
-    """The axis of gate and up, 2F or 2S; '': there is none."""
+    """The axis of gate and up, 2F or 2S; '': none."""
     return next((axis for axis in self.spec if axis[0] == '2'), '')
 
   @property
   def moves_rows(self) -> bool:
-    """Whether routed rows have another order, which the routing decides."""
+    """Whether routed rows have another order, which depends on the routing."""
     is_packed = self.own_axes[1] == 'N' and not self.experts
     own_layout = is_packed and not (self.block or self.by_source or self.order)
     return 'N' in self.spec and not own_layout
 
   @property
   def is_of_tokens(self) -> bool:
-    """Whether a rank's rows are of its tokens."""
+    """Whether a rank has the rows of its own tokens."""
     return self.own_axes[1] == 'T'
 
   @property
   def with_ranks(self) -> 'Layout':
-    """The same, with an axis for ranks."""
+    """The layout with a rank axis."""
     if any('R' in self.parts(axis) for axis in self.axes):
       return self
     return dataclasses.replace(self, axes=('R', *self.axes))
 
   @property
   def row_axes(self) -> tuple[str, ...]:
-    """Axes of rows, the ranks' among them, as of a tensor in `order`."""
+    """The axes of rows with the rank axis, which a tensor of `order` has."""
     return tuple(axis for axis in self.axes if axis != self.spec[-1])
 
   def map_elements(
@@ -132,16 +132,17 @@ class Layout:
     order: np.ndarray | None = None,
     shape: tuple[int, ...] | None = None,
   ) -> element_map.ElementMap:
-    """Returns where each element of ours is theirs.
+    """Returns the map from elements of our tensor to the layout's.
 
     Args:
       sizes: of our axes, by letter.
-      ids: `[R, T, K]` experts, where routed rows have another order.
-      order: what `self.order` names.
-      shape: theirs, which says N and C; None: to be made.
+      ids: `[R, T, K]` experts, if routed rows have another order.
+      order: the tensor that `self.order` names.
+      shape: of the user's tensor, from which N and C follow; None: there is no
+        such tensor yet.
 
     Raises:
-      ValueError: a size or a row has no place there.
+      ValueError: a size or a row does not fit.
     """
     sizes = {**sizes, 'M': sizes['R'] * sizes['T']}
     sizes |= {f'2{axis}': 2 * sizes.get(axis, 0) for axis in 'FS'}
@@ -184,10 +185,10 @@ class Layout:
     ids: np.ndarray | None = None,
     order: np.ndarray | None = None,
   ) -> np.ndarray:
-    """Returns a tensor of ours as they lay it out; see `placed`.
+    """Returns our tensor in this layout; see `map_elements`.
 
     Raises:
-      ValueError: it has no such place, or their dtype has not its values.
+      ValueError: the tensor does not fit, or the dtype lacks its values.
     """
     laid_out = array
     if not self.is_ours:
@@ -206,26 +207,26 @@ class Layout:
     order: np.ndarray | None = None,
     ranks: Sequence[int] | None = None,
   ) -> np.ndarray:
-    """Returns a tensor of theirs as ours, with their dtype.
+    """Returns a user's tensor in our layout, in the user's dtype.
 
     Args:
-      array: theirs.
-      sizes: of our axes, by letter; rows that keep their order are as many as
-        they have.
-      ids: see `placed`.
-      order: likewise.
-      ranks: those whose rows are there; None: all.
+      array: the user's tensor.
+      sizes: of our axes, by letter; the number of rows in our order is the
+        user's.
+      ids: see `map_elements`.
+      order: see `map_elements`.
+      ranks: ranks that have rows; None: all.
 
     Raises:
-      ValueError: its shape is another, a row is missing, copies of an expert
-        differ, or what must be zero is not.
+      ValueError: its shape is wrong, a row is missing, copies of an expert
+        differ, or padding that must be zero is not.
     """
     return self.map_elements(sizes, ids, order, array.shape).undo(array, ranks)
 
   def split(
     self, array: np.ndarray, sizes: Sizes, ids: np.ndarray | None = None
   ) -> list[np.ndarray]:
-    """Returns a tensor of ours as they lay it out, each rank's."""
+    """Returns our tensor in this layout, one tensor for each rank."""
     whole = self.with_ranks
     rank_axis = whole.rank_axis(whole.axes)
     laid_out = whole.apply(array, sizes, ids)
@@ -238,12 +239,12 @@ class Layout:
     ranks: int,
     of_order: bool = False,
   ) -> np.ndarray:
-    """Returns a tensor of all ranks, as theirs.
+    """Returns a user's tensor of all ranks from its parts.
 
     Args:
-      parts: of all ranks (None) or of each; one rank's axis may be missing.
-      ranks: R; what is not there, or what other ranks have more of, is padding.
-      of_order: whether it is what `order` names.
+      parts: by rank, None for all ranks; a part may lack the rank axis.
+      ranks: R; missing ranks, and shorter parts, are padded.
+      of_order: whether it is the tensor that `order` names.
     """
     layout = self if None in parts else self.with_ranks
     axes = layout.row_axes if of_order else layout.axes
@@ -349,7 +350,7 @@ class Layout:
   def _slots(
     self, rows: row_orders.RowOrder, user_sizes: Sizes, order: np.ndarray | None
   ) -> dict[str, np.ndarray]:
-    """Returns coordinates of slots, by axis of theirs."""
+    """Returns the coordinates of slots, by axis of the layout."""
     if self.order:
       return dict(zip(self.row_axes, self._read_order(rows, order)))
     row_order = rows
@@ -377,10 +378,10 @@ class Layout:
   def _read_order(
     self, rows: row_orders.RowOrder, order: np.ndarray | None
   ) -> list[np.ndarray]:
-    """Returns coordinates of slots in a tensor that names them.
+    """Returns the coordinates of slots from the tensor of `order`.
 
     Raises:
-      ValueError: there is none, or it names one twice.
+      ValueError: there is no such tensor, or it has a slot twice.
     """
     axes = ' '.join(self.row_axes)
     message = f'{self.name}: {self.order}: expected integers [{axes}]'
@@ -405,7 +406,7 @@ class Layout:
     return [np.where(place < 0, -1, coordinate) for coordinate in coordinates]
 
   def _room(self, required: Sizes, sizes: Sizes) -> dict[str, int]:
-    """Returns N or C of rows that are to be laid out."""
+    """Returns N or C of rows that a layout is applied to."""
     if 'C' in required:
       return dict(C=required['C']) if self.capacity is None else {}
     if 'N' in required:
@@ -422,7 +423,7 @@ def own_layout(name: str) -> Layout:
 def _pad_ends(
   part: np.ndarray, lengths: Sequence[int], axes: Sequence[int], fill: int
 ) -> np.ndarray:
-  """Returns a part with padding at the end of some axes."""
+  """Returns a part, padded at the end of some axes."""
   lack = [(0, 0)] * part.ndim
   for axis in axes:
     lack[axis] = 0, lengths[axis] - part.shape[axis]

@@ -1,19 +1,19 @@
-"""What tensors are called elsewhere, and how they are laid out: names.toml.
+"""The user's names and layouts of tensors: names.toml.
 
-[tensors]                  # ours = theirs
+[tensors]                  # our name = the user's name
 y = "Module.mlp.MoE.forward.0.output.0"
 
 [layouts]                  # see `layouts`
 gate_up = "R N 2F, interleaved"
 
-[drop]                     # what is not judged
+[drop]                     # tensors that are not judged
 names = ["bias", "Functional.*"]
 
-[raw.gate_up]              # a file of bytes, where tensors are in a folder
+[raw.gate_up]              # a file of bytes in a folder of tensors
 file = "gate_up.bin"
 dtype = "bfloat16"
-shape = [-1, 32]           # -1: as many as there are
-offset = 0                 # bytes before it
+shape = [-1, 32]           # -1: from the size of the file
+offset = 0                 # bytes before the tensor
 order = "C"                # or "F"
 """
 
@@ -34,14 +34,14 @@ from hpmoe.reference.contract import tensors
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Raw:
-  """A tensor whose file says nothing of it.
+  """A tensor in a file without metadata.
 
   Attributes:
     file: its name, in a folder of tensors.
     dtype: numpy's or ml_dtypes' name.
-    shape: one of which may be -1, for as many as there are.
-    offset: bytes before it.
-    order: 'C', or 'F' for the first axis as the innermost.
+    shape: one length may be -1, which then follows from the size of the file.
+    offset: bytes before the tensor.
+    order: 'C', or 'F' if the first axis is the innermost.
 
   Raises:
     ValueError: there is no such dtype, shape or order.
@@ -64,10 +64,10 @@ class Raw:
     self._numpy()
 
   def read(self, folder: pathlib.Path) -> np.ndarray:
-    """Returns it.
+    """Returns the tensor.
 
     Raises:
-      ValueError: there is no such file, or it is not so long.
+      ValueError: there is no such file, or its size is wrong.
     """
     path, dtype = folder / self.file, self._numpy()
     try:
@@ -96,13 +96,13 @@ class Raw:
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-  """What tensors are called elsewhere.
+  """The user's names and layouts of tensors.
 
   Attributes:
-    tensors: their name for ours.
-    layouts: how they lay it out.
-    drop: names of theirs that are not judged, or patterns with *.
-    raw: files of bytes, by their name for the tensor.
+    tensors: the user's names by ours.
+    layouts: the user's layouts by our names.
+    drop: the user's names that are not judged, or patterns with *.
+    raw: files of bytes, by the user's name.
   """
 
   tensors: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -114,14 +114,14 @@ class Names:
 
 
 def read(path: str | None, project: str = '') -> Names:
-  """Returns a map; None: names and layouts of ours.
+  """Returns the names and layouts of a file.
 
   Args:
-    path: of the file.
-    project: a word of `projects`, for what the file does not say.
+    path: of the file; None: our names and layouts.
+    project: a word of `projects`, whose layouts fill those that the file lacks.
 
   Raises:
-    ValueError: the file cannot be read, or names a tensor that is none of ours.
+    ValueError: the file cannot be read, or has a name that is not ours.
   """
   layouts = projects.read_layouts(project)
   if path is None:

@@ -1,4 +1,4 @@
-"""Layouts of projects, each by a word: data/layouts.toml has their rows."""
+"""Layouts of projects, each under a word, from data/layouts.toml."""
 
 from collections.abc import Mapping
 import functools
@@ -14,17 +14,17 @@ from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import tensors
 
 _DESCRIPTION = 'of'
-# Of every project, unless its row says something else.
+# Defaults of a project's row.
 _TOKENS = dict(x='M D', y='M D', topk_ids='M K', topk_weights='M K')
 
 
 def list_words() -> tuple[str, ...]:
-  """Returns the words that there are."""
+  """Returns all words."""
   return tuple(flag_tables.read('layouts'))
 
 
 def describe(word: str) -> str:
-  """Returns whose layout it is."""
+  """Returns the name of a word's project."""
   return flag_tables.read('layouts')[word][_DESCRIPTION]
 
 
@@ -54,7 +54,7 @@ def read_layouts(word: str) -> Mapping[str, layouts_lib.Layout]:
 def lay_out(
   word: str, inputs: Mapping[str, np.ndarray], config: config_lib.MoEConfig
 ) -> dict[str, np.ndarray]:
-  """Returns tensors of ours as a project has them.
+  """Returns our tensors in a project's layouts.
 
   Raises:
     ValueError: there is no such word.
@@ -69,10 +69,10 @@ def lay_out(
 def restore(
   word: str, outputs: Mapping[str, np.ndarray], config: config_lib.MoEConfig
 ) -> dict[str, np.ndarray]:
-  """Returns a project's tensors as ours.
+  """Returns a project's tensors in our layouts.
 
   Raises:
-    ValueError: one has another shape.
+    ValueError: a shape is wrong.
   """
   layouts = read_layouts(word)
   sizes = config.dims()
@@ -85,7 +85,7 @@ def restore(
 def _apply(
   layout: layouts_lib.Layout, array: np.ndarray, config: config_lib.MoEConfig
 ) -> np.ndarray:
-  """Returns a tensor as it is laid out; weights move without a map of each."""
+  """Returns a tensor in a layout; weights move without a map of elements."""
   own_axes, axes = layout.own_axes, layout.split_axes
   moves_axes_only = layout == layouts_lib.Layout(layout.name, layout.axes)
   if not moves_axes_only or sorted(own_axes) != sorted(axes):

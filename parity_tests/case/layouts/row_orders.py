@@ -1,8 +1,8 @@
-"""Where others put routed rows: by expert, by slot, by who sent them.
+"""Orders of routed rows: by expert, by slot, by source rank.
 
-A slot is `(source rank * T + token) * K + k`.  Each that is used has one row,
-so that an order of rows is a place for each of them; those of others say
-nothing.
+A slot is `(source rank * T + token) * K + k`.  Each used slot has one row, so
+an order of rows gives coordinates of each used slot; coordinates of unused
+slots have no meaning.
 """
 
 import dataclasses
@@ -15,10 +15,10 @@ Coordinates = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class RowOrder:
-  """Our rows of a routing: on a rank by expert, then by slot.
+  """Our order of rows: on each rank by expert, then by slot.
 
   Attributes:
-    ids: `[R, T, K]` experts; -1 of slots that are not used.
+    ids: `[R, T, K]` experts; -1 for unused slots.
     num_experts: E, a multiple of R.
   """
 
@@ -52,7 +52,7 @@ class RowOrder:
 
   @functools.cached_property
   def position(self) -> np.ndarray:
-    """`[slots]` how many rows of the same expert come before it."""
+    """`[slots]` number of earlier rows of the same expert."""
     return self.ranked(self.expert)
 
   @functools.cached_property
@@ -62,7 +62,7 @@ class RowOrder:
     return np.bincount(experts, minlength=self.num_experts)
 
   def ranked(self, group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
-    """Returns `[slots]` places inside groups, by keys, then by slot."""
+    """Returns `[slots]` positions within groups, by keys, then by slot."""
     order = np.lexsort((*reversed(keys), group))
     place = np.empty_like(order)
     in_order = group[order]
@@ -79,7 +79,7 @@ class RowOrder:
     """Returns the slots of rows.
 
     Raises:
-      KeyError: one is past the last valid row of its rank.
+      KeyError: a row is past the last valid row of its rank.
     """
     slots = self._slots
     if (row >= slots.shape[1]).any() or (slots[rank, row] < 0).any():
@@ -94,20 +94,20 @@ class RowOrder:
     slots[self.owner[self.routed_slots], row] = self.routed_slots
     return slots
 
-  # Each of these returns coordinates of slots, by axis.
+  # The following methods return coordinates of slots, by axis.
 
   def pack(self, block: int = 1) -> Coordinates:
-    """By expert, each from a multiple of `block` on."""
+    """By expert; rows of each begin at a multiple of `block`."""
     starts = self.starts(block)[self.expert]
     return dict(R=self.owner, N=starts + self.position)
 
   def order_by_source(self) -> Coordinates:
-    """By who sent them, then by expert."""
+    """By source rank, then by expert."""
     source = np.arange(len(self.expert)) // self.ids[0].size
     return dict(R=self.owner, N=self.ranked(self.owner, source, self.expert))
 
   def fill_buffers(self) -> Coordinates:
-    """In a buffer of each expert."""
+    """In a buffer for each expert."""
     rank, local = np.divmod(self.expert, self.local)
     return dict(R=rank, L=local, C=self.position)
 
@@ -116,7 +116,7 @@ class RowOrder:
     return dict(zip('RTK', np.unravel_index(self._all_slots, self.ids.shape)))
 
   def list_slots_of_all(self) -> Coordinates:
-    """On the expert's rank, which has room for those of all tokens."""
+    """On the expert's rank, which has room for the slots of all tokens."""
     top_k = self.ids.shape[-1]
     return dict(
       R=self.owner, M=self._all_slots // top_k, K=self._all_slots % top_k
