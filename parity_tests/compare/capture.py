@@ -1,4 +1,4 @@
-"""What one side computed: tensors under msprobe's names, in order."""
+"""The results of one side: tensors under msprobe's names, in order."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -21,7 +21,7 @@ GRADS = ('dy', 'dx', 'd_topk_weights')
 
 @dataclasses.dataclass(frozen=True)
 class Raw:
-  """What a framework returns.
+  """The results of a framework.
 
   Attributes:
     hidden_states: `[B, S, D]` each, as `decoder.Aux`.
@@ -29,9 +29,9 @@ class Raw:
     logits: of the model, and of an MTP head.
     loss: `[]`.
     grads: by parameter; empty without a backward pass.
-    taps: by layer, `GRADS` by name; likewise.
-    flows: `[B, S, D]`, gradients of what modules returned, by module;
-      likewise.
+    taps: by layer, `GRADS` by name; empty without a backward pass.
+    flows: `[B, S, D]`, gradients of modules' outputs, by module; empty without
+      a backward pass.
   """
 
   hidden_states: list[np.ndarray]
@@ -48,9 +48,10 @@ class Tensor:
   """One captured tensor.
 
   Attributes:
-    name: as msprobe names what it dumps.
+    name: msprobe's name.
     layer: its layer; None outside of layers.
-    role: of a MoE layer, what it is to `hpmoe check` or 'scores'; else ''.
+    role: its name in `hpmoe check`, or 'scores', for a tensor of a MoE layer;
+      else ''.
     array: its values.
   """
 
@@ -61,13 +62,13 @@ class Tensor:
 
 
 def guarded(moe: str, layer: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a user's layer that reports its errors as a candidate does.
+  """Returns a user's layer that reports its errors like a candidate.
 
-  Raises:
-    candidates.CandidateError: when called: the layer raised something.
-    jax.errors.TracerArrayConversionError: when called: it is of numpy, and a
-      gradient was asked for.
-    ValueError: when called: it returned no y.
+  Its calls raise:
+    candidates.CandidateError: the layer raised an error.
+    jax.errors.TracerArrayConversionError: the layer takes numpy arrays, and a
+      gradient was requested.
+    ValueError: the layer returned no y.
   """
 
   def run_layer(x, *rest):
@@ -139,9 +140,8 @@ def _forward_of(subject, raw: Raw, layer: int) -> list[Tensor]:
 def _backward(subject, raw: Raw) -> list[Tensor]:
   """Returns gradients, those of the last layer first.
 
-  The gradient of what a layer returned stands first of the layer's.  What flows
-  into its experts stands before what flows out of them, and both before the
-  gradients of the layer's parameters.
+  Within a layer, the gradient of its output comes first, then the gradients at
+  the outputs and at the inputs of its experts, then those of its parameters.
   """
   if not raw.grads:
     return []

@@ -1,10 +1,10 @@
 """Two layers of routed experts in one model, on one batch.
 
-Every captured tensor gets msprobe's metrics.  They say where two sides part,
-but not whether a kernel is wrong: rounding adds up over layers, and a limit of
-0.001 hides small gradients.  So each MoE layer of the candidate's side whose
-results have other bits is also judged alone, on what it read there, by the
-rounding bound of `hpmoe check`.
+Every captured tensor gets msprobe's metrics.  They show where two sides differ,
+but not whether a kernel is wrong: rounding errors accumulate over layers, and a
+limit of 0.001 hides small gradients.  So each MoE layer of the candidate's side
+whose bits differ is also judged alone, on its own inputs, by the rounding bound
+of `hpmoe check`.
 """
 
 from collections.abc import Callable
@@ -50,8 +50,8 @@ class Pair:
 
   Attributes:
     framework: one of `FRAMEWORKS`.
-    moe: a layer by name, or flags of `hpmoe check` that ask for a candidate.
-    candidate: which they ask for; None for a layer by name.
+    moe: a layer by name, or flags of `hpmoe check` that name a candidate.
+    candidate: the candidate of these flags; None for a layer by name.
   """
 
   framework: str
@@ -63,25 +63,25 @@ class Pair:
 
   @property
   def kind(self) -> str:
-    """What computes its layers, where that can run alone."""
+    """The kind of its layer, if that can run alone."""
     return 'the kernel' if self.candidate is None else self.moe
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What `hpmoe compare` was asked for.
+  """A request of `hpmoe compare`.
 
   Attributes:
     left: the reference, msprobe's bench.
     right: the candidate, msprobe's NPU.
     backward: whether gradients are compared too.
-    device: where a side in MindSpore computes, cpu or ascend.
-    fault: for the candidate's megakernel to commit, or None.
-    fault_layer: in which layer.
-    out: folder for what a layer read.
+    device: the device of a side in MindSpore, cpu or ascend.
+    fault: the fault to inject into the candidate's megakernel, or None.
+    fault_layer: the layer of the fault.
+    out: folder for a layer's inputs.
     steps: of training, after the comparison; 0: none.
-    cases: folder for a case of each layer with experts, on what the
-      candidate's side gave it; None for none.
+    cases: folder for a case of each layer with experts, with its inputs on the
+      candidate's side; None: no cases.
     command: the arguments of `hpmoe` that repeat this.
   """
 
@@ -121,11 +121,11 @@ class Result:
   """The answer.
 
   Attributes:
-    rows: of every tensor, in the order in which they are computed.
-    choices: by layer, the tokens that go to other experts.
-    judged: MoE layers in order; none after the first wrong one.
+    rows: of every tensor, in the order of computation.
+    choices: by layer, the tokens that are routed to other experts.
+    judged: MoE layers in order, up to the first wrong one.
     steps: of training.
-    trained: MoE layers of the last of them, as `judged`.
+    trained: MoE layers of the last step, as `judged`.
   """
 
   rows: tuple[metrics.Row, ...]
@@ -151,7 +151,7 @@ class Result:
     """The first row with a difference beyond thresholds.
 
     The first that msprobe calls an error, or the first result of the wrong
-    layer that is out of its bound, whichever was computed earlier.
+    layer that exceeds its bound, whichever comes first.
     """
     bad = [i for i, r in enumerate(self.rows) if r.result == metrics.ERROR]
     if self.wrong is not None:
@@ -179,13 +179,13 @@ def _places(rows, wrong: JudgedLayer) -> list[int]:
     for r in wrong.report.results
     if r.verdict == verdicts.FAIL
   }
-  # A race may leave every value right.
+  # With a race, all values may still be right.
   backward = failed_tensors and not failed_tensors & set(passes.FORWARD.outputs)
   roles = failed_tensors if backward else {'y'}
   own_rows = [
     i for i, r in enumerate(rows) if r.layer == wrong.layer and r.role in roles
   ]
-  # A stage that only the kernel's own replay shows is one of this pass.
+  # A stage that only the kernel's own replay shows belongs to this pass.
   pass_ = [
     i for i, r in enumerate(rows) if r.layer == wrong.layer and r.role in _GRADS
   ]
@@ -193,10 +193,10 @@ def _places(rows, wrong: JudgedLayer) -> list[int]:
 
 
 def pair(name: str, text: str) -> Pair:
-  """Returns the pair that `FRAMEWORK:MOE` means.
+  """Returns the pair of `FRAMEWORK:MOE`.
 
   Raises:
-    ValueError: it means none; names the argument.
+    ValueError: the text is wrong; names the argument.
   """
   framework, colon, moe = text.partition(':')
   if framework not in FRAMEWORKS or not colon or not moe:
@@ -212,7 +212,7 @@ def pair(name: str, text: str) -> Pair:
 
 
 def check_request(request: Request, subject: subject_lib.Subject) -> None:
-  """Checks that a request can be met.
+  """Checks a request.
 
   Raises:
     ValueError: names the argument.
@@ -264,7 +264,7 @@ def run(
   """Compares two sides.
 
   Args:
-    request: what.
+    request: the request.
     subject: model and batch.
     progress: called with the name of each step as it begins.
 
@@ -286,7 +286,7 @@ def run(
     raws.append(
       side.run(subject, candidate.moe, False, instead, request.device)
     )
-  # Of a loss that is not finite no launch computes gradients.
+  # Launches compute no gradients of a loss that is not finite.
   if request.backward and all(np.isfinite(raw.loss).all() for raw in raws):
     raws = [
       side.run(subject, candidate.moe, True, instead, request.device)
@@ -361,7 +361,7 @@ def _train(request, subject, sides, result, progress) -> Result:
 def _instead(
   request: Request, subject: subject_lib.Subject, side: Pair
 ) -> dict[int, candidates.Candidate]:
-  """Returns the candidates that compute layers instead of the side's layer."""
+  """Returns the candidates that replace the side's layers, by layer."""
   if side.candidate is not None:
     return dict.fromkeys(subject.moe_layers, side.candidate)
   if side is not request.right or request.fault_layer is None:
@@ -379,7 +379,7 @@ def _framework(pair: Pair, subject: subject_lib.Subject) -> types.ModuleType:
       biases.
   """
   if pair.framework == 'mindspore':
-    # It imports MindSpore so that it does not warn of what it does not find.
+    # It imports MindSpore without warnings about missing packages.
     importlib.import_module('hpmoe.models.mindspore.device')
   side = importlib.import_module(_SIDES[pair.framework])
   if pair.candidate is None:
@@ -443,7 +443,7 @@ def _write_cases(request, subject, side, progress) -> None:
     if layers.not_finite(side[layer]):
       continue
     case = _save_case(request, subject, layer, side[layer])
-    # As `hpmoe export` does, for kernels elsewhere.
+    # As `hpmoe export`, for kernels that run elsewhere.
     with atomic_folder.writing(str(root / f'layer_{layer}')) as folder:
       case_export.write(str(folder), case, command=' '.join(request.command))
 

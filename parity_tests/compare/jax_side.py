@@ -1,7 +1,7 @@
 """A side in JAX: the decoder, operator by operator.
 
-Not under one jit: XLA fuses what surrounds a layer with the layer, and the bits
-of two sides would part before the first difference.
+Not under one jit: XLA would fuse a layer with its surroundings, and the bits of
+two sides would differ before the first difference of their layers.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,10 +38,10 @@ def run(
     subject: model and batch.
     moe: the layer of routed experts, by name.
     backward: whether to compute gradients of the loss.
-    instead: by number of a layer, what computes its experts instead.
-    device: of MindSpore; JAX's is its own.
-    noise: by module, what is added to what it returned, in units of its root
-      mean square; none: nothing.
+    instead: by layer, the candidate that computes its experts instead.
+    device: not used; for MindSpore.
+    noise: by module, the noise that is added to its output, in units of its
+      root mean square.
 
   Raises:
     ValueError: there is no such layer.
@@ -166,7 +166,7 @@ def _launch(
 
   def layer(x, topk_ids, topk_weights, w_gate_up, w_down, policy, *biases):
     config = routed_lib.config_of(x, topk_ids, w_down, biases)
-    # As a case that is written has it.
+    # As in the folder of a case.
     config = dataclasses.replace(config, capacity=config.num_rows)
     names = tensors.inputs(config)
     layer_passes = [
@@ -183,7 +183,7 @@ def _launch(
     def backward(residuals, dy):
       residuals = {n: np.asarray(array) for n, array in residuals.items()}
       read = layer_passes[1].reads(config, policy)
-      if not {*read} <= {*residuals, 'dy'}:  # it did not return what it reads
+      if not {*read} <= {*residuals, 'dy'}:  # the forward pass lacks some
         inputs = {n: residuals[n] for n in names}
         residuals = (
           oracle_lib.Oracle(config, policy, inputs).forward() | residuals

@@ -1,7 +1,7 @@
-"""`hpmoe check` on what a MoE layer of a model read.
+"""`hpmoe check` on the recorded inputs of a model's MoE layer.
 
-A layer is judged on the inputs that its own side gave it, so that what went
-wrong before it is not held against it.
+A layer is judged on the inputs of its own side, so that earlier errors do not
+count against it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class CapturedLayer(candidates.Candidate):
   name: str
 
   def facts(self) -> dict[str, Any]:
-    """See `candidates.Candidate`; recorded outputs tell nothing of the run."""
+    """See `candidates.Candidate`; recorded outputs have no facts."""
     return {}
 
   def run(
@@ -56,7 +56,7 @@ class CapturedLayer(candidates.Candidate):
 
 
 def inputs_of(arrays: Arrays) -> dict[str, np.ndarray]:
-  """Returns those inputs of a layer, and dy, that were recorded."""
+  """Returns the recorded inputs of a layer, and dy."""
   names = (*tensors.inputs(tensors.EVERY_PART), 'dy')
   return {n: arrays[n] for n in names if n in arrays}
 
@@ -88,10 +88,10 @@ def judge_outputs(
 ) -> check.Report:
   """Returns a report on a layer from its inputs and outputs alone.
 
-  Its y must lie in lane bounded.  The bound of a gradient depends on what the
-  forward pass saved, which was not recorded.  So a gradient fails where msprobe
-  rejects it beside the oracle's on the same inputs; lane bounded then shows
-  which elements.
+  Its y must pass lane bounded.  The bound of a gradient depends on saved
+  tensors of the forward pass, which were not recorded.  So a gradient fails if
+  msprobe rejects it against the oracle's on the same inputs; lane bounded then
+  shows the wrong elements.
 
   Args:
     layer_case: the case of the inputs, see `save`.
@@ -149,7 +149,7 @@ def _recorded(
       return outputs_now
 
   recorder = copy.copy(candidate)
-  # Not by its fields: of a kind of candidate only the kind knows them all.
+  # A subclass, not a copy of fields, which only its kind knows.
   object.__setattr__(recorder, '__class__', Recorded)
   return recorder
 

@@ -24,10 +24,10 @@ class Limits:
   """The verdict of a dtype.
 
   Attributes:
-    error: a share of elements, as large as the relative error, that is too
-      many.
-    warning: likewise.
-    epsilon: added to what errors are divided by.
+    error: the share of elements with a relative error above this share that
+      makes an error.
+    warning: the same for a warning.
+    epsilon: added to the divisor of errors.
   """
 
   error: float
@@ -129,7 +129,7 @@ def compare(
 
 
 def _judge(values: dict, npu: np.ndarray, bench: np.ndarray) -> tuple[str, str]:
-  """Fills in the distances, and returns the verdict and why."""
+  """Fills in the distances, and returns the verdict and its reason."""
   a, b = (x.astype(np.float64).ravel() for x in (npu, bench))
   if not np.array_equal(np.isnan(a), np.isnan(b)):
     side = 'NPU' if np.isnan(a).sum() > np.isnan(b).sum() else 'Bench'

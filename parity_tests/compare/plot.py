@@ -15,8 +15,8 @@ from hpmoe.reference.contract import plot_style
 def write(path: str, title: str, result: compare.Result) -> None:
   """Writes a PNG: the distance of each module's outputs, in each direction.
 
-  It is EucDist over the reference's norm, on a logarithmic scale, which leaves
-  out outputs with the same bits; a module without a number has a cross.
+  The distance is EucDist over the reference's norm, on a logarithmic scale,
+  without outputs whose bits are equal; a module without a number has a cross.
 
   Raises:
     ImportError: matplotlib is missing.
@@ -25,7 +25,7 @@ def write(path: str, title: str, result: compare.Result) -> None:
   figure = plot_style.figure(9 if result.steps else 4.5)
   axes = np.atleast_1d(figure.subplots(2 if result.steps else 1))
   axis = axes[0]
-  # As they are computed, backward in the same order from left to right.
+  # In the order of computation; backward in the same order from left to right.
   places: dict[str, int] = {}
   for number, (way, by_module) in enumerate(report.distances(result).items()):
     for module in by_module:
@@ -56,7 +56,7 @@ def _draw(
 
 
 def _scale(axis) -> None:
-  """Makes an axis logarithmic, where there is something on it."""
+  """Makes an axis logarithmic, unless it is empty."""
   heights = [y for line in axis.lines for y in line.get_ydata()]
   if any(y > 0 for y in heights):
     axis.set(yscale='log')

@@ -67,7 +67,7 @@ def _cell(row: metrics.Row):
 
 
 def conclusion(request: compare.Request, result: compare.Result) -> str:
-  """Returns the first difference, where it comes from, and the verdict."""
+  """Returns the first difference, its cause, and the verdict."""
   first, lines = result.first, []
   if first is not None:
     lines.append(f'first difference: {first.name}')
@@ -101,11 +101,11 @@ def _has_bounds(request: compare.Request) -> bool:
 
 def _cause(request: compare.Request, result: compare.Result) -> str:
   """Returns why the sides differ although no experts are wrong."""
-  # The rounding of a user's layer on the left is not known.
+  # The rounding of a user's layer on the left is unknown.
   unknown = ':' in request.left.moe or request.left.candidate is not None
   sentence = 'no experts are wrong on what they read'
   if result.steps and not _has_bounds(request):
-    # Those may be wrong by more than rounding.
+    # Their errors may exceed rounding.
     return f'{sentence}; of its gradients only large errors are: see predicted'
   if not result.is_rounding or unknown:
     return sentence

@@ -1,4 +1,4 @@
-"""Tokens that the two sides send to other experts, and why."""
+"""Tokens that the two sides route to different experts, and the reasons."""
 
 from collections.abc import Iterator, Mapping
 import dataclasses
@@ -13,12 +13,12 @@ class Choice:
   """One token whose experts differ.
 
   Attributes:
-    rank, token: where it is.
+    rank, token: of the token.
     npu, bench: experts that only this side chose, ascending; both empty if only
       the order of the slots differs.
     npu_scores, bench_scores: router scores of those experts, of the candidate's
       choice and then of the reference's, as each side computed them.
-    why: in a few words.
+    why: the reason in a few words.
   """
 
   rank: int

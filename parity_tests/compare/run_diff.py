@@ -1,11 +1,11 @@
-"""A run of a model, as a dump holds it, against the model itself.
+"""Compares a dumped run of a model with the model.
 
 Every module is computed twice in float64 with the weights of a folder: after
-all modules before it, from the run's tokens on; and alone, on what the dump
-says that it read.  Alone, a right module parts from the dump by its own
-rounding only.  How much that may be is measured: by what rounding its inputs
-and weights to the run's dtype changes.  The first module that parts by more is
-where the run leaves the model.
+all earlier modules, from the run's tokens on; and alone, on its inputs in the
+dump.  Alone, a right module differs from the dump only by its own rounding.
+That difference is estimated by rounding its inputs and weights to the run's
+dtype.  The first module that differs by more is where the run deviates from the
+model.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,16 +26,16 @@ from hpmoe.reference import numerics
 
 ROUNDING, PARTS, ABSENT = 'rounding', 'parts', 'not in the dump'
 _DTYPE = 'float64'
-# Half a unit in the last place of 1, by dtype of the run.
+# The unit roundoff, by dtype of the run.
 _UNITS = {
   np.dtype(np.float64): 2.0**-53,
   np.dtype(np.float32): 2.0**-24,
   np.dtype(np.float16): 2.0**-11,
   np.dtype(ml_dtypes.bfloat16): 2.0**-8,
 }
-# Roundings of inputs that are draw, and how many times as far as they part
-# its results a right module may: sums of float32 have other orders, and in
-# narrower dtypes a framework rounds inside of a module too.
+# The number of random roundings of inputs, and the largest difference of a
+# right module as a multiple of theirs: float32 sums have other orders, and in
+# narrower dtypes a framework also rounds inside a module.
 _DRAWS = 3
 _FACTORS = {2.0**-53: 64.0, 2.0**-24: 32.0}
 _NARROW_FACTOR = 8.0
@@ -51,12 +51,12 @@ class Row:
   Attributes:
     name: see `run_steps.Step`.
     verdict: ROUNDING, PARTS or ABSENT.
-    after_all: how far the dump is from the model after all modules before it,
-      relatively; of a choice of experts the share of tokens with other
-      ones; NaN where the dump lacks it.
-    alone: likewise, on what the dump says that it read.
-    rounding: what rounding its inputs explains.
-    note: what else there is to say.
+    after_all: relative difference from the model after all earlier modules; for
+      a choice of experts, the share of tokens with other experts; NaN if the
+      dump lacks it.
+    alone: the same, on the module's inputs in the dump.
+    rounding: the difference that rounding its inputs explains.
+    note: a further remark.
   """
 
   name: str
@@ -72,8 +72,8 @@ class Result:
   """The answer.
 
   Attributes:
-    rows: of every module, in the order in which they are computed.
-    weights: of the dump beside the folder's; None where it holds none.
+    rows: of every module, in the order of computation.
+    weights: the dump's weights against the folder's; None: it has none.
   """
 
   rows: tuple[Row, ...]
@@ -81,12 +81,12 @@ class Result:
 
   @property
   def first(self) -> Row | None:
-    """The first module that parts by more than rounding."""
+    """The first module that differs by more than rounding."""
     return next((row for row in self.rows if row.verdict == PARTS), None)
 
   @property
   def verdict(self) -> str:
-    """'pass', 'fail', or 'not judged' where the dump holds no module."""
+    """'pass', 'fail', or 'not judged' if the dump has no module."""
     if self.first is not None:
       return verdicts.FAIL
     is_judged = any(row.verdict == ROUNDING for row in self.rows)
@@ -99,11 +99,11 @@ def compare(
   dump: run_dump.RunDump,
   progress: Progress = lambda name: None,
 ) -> Result:
-  """Compares a run with the model that it should be of.
+  """Compares a run with its model.
 
   Args:
     weights: of the model.
-    files: the same, as they lie in its folder.
+    files: the files of these weights.
     dump: of the run.
     progress: called with each module's name before it is computed.
 
@@ -122,7 +122,7 @@ def compare(
 
 
 def count_steps(weights: weights_lib.Weights) -> int:
-  """Returns the steps of a comparison, about."""
+  """Returns the approximate number of steps of a comparison."""
   return 2 * len(list(run_steps.list_steps(weights.config)))
 
 
@@ -144,7 +144,7 @@ class _Comparison:
     self._visible = run.nn.find_positions(
       run.config, 0, count, count, np.dtype(_DTYPE), None
     )
-    # What the steps before returned, in float64.
+    # The results of earlier steps, in float64.
     self._own: dict[run_steps.Slot, Any] = {}
 
   def _make_run(self, params):
@@ -199,7 +199,7 @@ class _Comparison:
     return tuple(map(np.asarray, step.compute(run, self._visible, wide)))
 
   def _draw(self, array: Array, unit: float) -> Array:
-    """Returns values as another rounding of them might be."""
+    """Returns values with a random rounding."""
     if np.asarray(array).dtype.kind in 'iu':
       return array
     noise = self._random.uniform(-unit, unit, array.shape)
@@ -235,7 +235,7 @@ class _Comparison:
     )
 
   def _judge_choice(self, step, params, inputs, own, measured) -> list[Row]:
-    """Judges ids, of which equal scores excuse some, then their weights."""
+    """Judges ids, except near ties, then their weights."""
     ids = np.sort(measured[0].reshape(own[0].shape), axis=-1)
     other_share = float(np.mean(np.any(np.sort(own[0], -1) != ids, axis=-1)))
     if inputs[0] is None:
@@ -245,7 +245,7 @@ class _Comparison:
     choice, weights = self._compute(step, params, inputs)
     wrong = np.any(np.sort(choice, -1) != ids, axis=-1)
     alone = float(np.mean(wrong))
-    # Near ties: a rounding of the scores would choose so too.
+    # Near ties: another rounding of the scores makes the same choice.
     for _ in range(4 * _DRAWS if wrong.any() else 0):
       scores = [self._draw(a, 4 * unit) for a in inputs]
       draw = self._compute(step, params, scores)[0]
@@ -335,7 +335,7 @@ def _measure_distance(own: Array, measured: Array) -> float:
 
 
 def _name_part(error: Array, limit: Array) -> str:
-  """Returns which tokens or features part, where not all of them do."""
+  """Returns which tokens or features differ, unless all do."""
   texts = []
   for axis, noun in ((1, 'tokens'), (0, 'features')):
     ratio = _average(error, axis) / _average(limit, axis)

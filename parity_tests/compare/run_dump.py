@@ -1,4 +1,4 @@
-"""A dump of a model's run, by module: what each read, returned and held."""
+"""A dump of a model's run: inputs, outputs and parameters of each module."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -53,7 +53,7 @@ class RunDump:
   """The first call of each module in the dump of one step and rank.
 
   Attributes:
-    name: as the user called it.
+    name: the user's name for it.
     tensors: by path of a module and name, such as ('lm_head', 'output.0').
   """
 
@@ -68,7 +68,7 @@ class RunDump:
   def open_weights(
     self, files: hf_folder.Files
   ) -> weight_sides.WeightSide | None:
-    """Returns the parameters that the dump holds; None: it holds none.
+    """Returns the parameters in the dump, or None if it has none.
 
     Args:
       files: of the model, whose config.json the run had.
@@ -87,7 +87,7 @@ class RunDump:
 
 
 def open_dump(folder: str) -> RunDump:
-  """Returns the dump of a run; reads nothing but names.
+  """Returns the dump of a run; reads names only.
 
   Raises:
     ValueError: the folder holds no dump of a whole model's run, or several.

@@ -1,4 +1,4 @@
-"""What came of a run against its model: a table, and plain data."""
+"""Reports on a run against its model: a table, and plain data."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ _HEADING = (
 
 
 def format_table(result: run_diff.Result) -> str:
-  """Returns a line for each module; '>' marks the first that parts."""
+  """Returns a line for each module; '>' marks the first that differs."""
   cells = [
     (
       '>' if row is result.first else '',
@@ -35,7 +35,7 @@ def _format(value: float) -> str:
 
 
 def conclude(result: run_diff.Result) -> str:
-  """Returns the first module that parts, what its weights are, the verdict."""
+  """Returns the first module that differs, its weights, and the verdict."""
   first, lines = result.first, []
   if first is not None:
     lines.append(

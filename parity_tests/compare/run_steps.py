@@ -1,10 +1,9 @@
-"""A decoder as steps that each follow from what the modules before returned.
+"""A decoder as a list of steps.
 
 A step is one module of a model, such as a norm, a projection, the core of
-attention, a router: what it reads, what it returns, both under the names that
-a dump has, and the function between.  Run one after the other they are the
-decoder (`models/layers.py`); each may also be run on what a dump says that it
-read.
+attention or a router: its inputs and outputs under their names in a dump, and
+the function from one to the other.  Run in order, the steps are the decoder
+(`models/layers.py`); each can also run on its inputs in a dump.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,11 +29,11 @@ OUTPUT, INPUT = 'output.0', 'input.0'
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-  """What a step reads.
+  """An input of a step.
 
   Attributes:
-    slot: where a dump has it.
-    source: the result of an earlier step that it is; None: tokens.
+    slot: its place in a dump.
+    source: the result of an earlier step; None: tokens.
   """
 
   slot: Slot
@@ -46,13 +45,13 @@ class Step:
   """One module.
 
   Attributes:
-    name: as reports call it.
-    reads: what it reads, in order.
-    results: where a dump has what it returns; some may be in several places.
-    prefixes: what the names of its parameters begin with.
-    compute: from a run with these parameters, what tokens see
-      (`states.Positions`), and the arrays.
-    is_choice: whether it chooses experts, so that equal scores may part it.
+    name: its name in reports.
+    reads: its inputs, in order.
+    results: the places of its outputs in a dump; some have several.
+    prefixes: of the names of its parameters.
+    compute: (a run with these parameters, positions (`states.Positions`), the
+      arrays) -> the results.
+    is_choice: whether it chooses experts, so that near ties may change it.
   """
 
   name: str
@@ -82,7 +81,7 @@ def make_run(
 
 
 def list_steps(config: config_lib.ModelConfig) -> Iterator[Step]:
-  """Yields the steps of a decoder, in the order in which they are computed."""
+  """Yields the steps of a decoder, in the order of computation."""
   embedding = 'model.embed_tokens'
   yield Step(
     embedding,
@@ -204,9 +203,9 @@ def _mlp_step(module: str, source: Slot) -> Step:
 def _list_attention(
   config: config_lib.ModelConfig, number: int
 ) -> Iterator[Step]:
-  """Yields projections and norms of attention, then all of it.
+  """Yields projections and norms of attention, then attention as a whole.
 
-  The whole is the last, so that it is to blame only if none of its parts is.
+  The whole comes last, so that it is blamed only if none of its parts is.
   """
   whole, block = layers.choose_attention(config, number)
   attention = f'model.layers.{number}.{block}'
@@ -344,7 +343,7 @@ def _list_experts(
 
 
 def _copy_step(block: str, source: Slot, normed: Slot) -> Step:
-  """Returns the block of experts, which returns what they do."""
+  """Returns the block of experts, whose output is theirs."""
 
   def compute(run, visible, arrays):
     return (arrays[0].reshape(arrays[1].shape),)

@@ -1,7 +1,7 @@
 """Numbers of two sides on a text: perplexity, top-1 agreement, KL divergence.
 
-A text is cut into windows of so many tokens, each of which both sides read from
-its begin.  Every token of a window but its first is predicted.
+A text is cut into windows of a fixed number of tokens, which both sides read
+independently.  Every token of a window but its first is predicted.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ from hpmoe.parity_tests.compare import predictions
 from hpmoe.parity_tests.report import text_table
 from hpmoe.reference.contract import array_typing as at
 
-# Of tokens `[B, S]` the logits `[B, S, V]`.
+# Tokens `[B, S]` -> logits `[B, S, V]`.
 Logits = Callable[[np.ndarray], np.ndarray]
 _LAYER = 'framework'
 
@@ -30,12 +30,12 @@ class Scores:
   """How two sides predict the same tokens.
 
   Attributes:
-    tokens: predicted ones.
-    left_nats: mean cross-entropy of the left, nats a token.
-    right_nats: likewise.
-    agreement: the share of tokens for which both have the same best.
-    divergence: KL(left, right), mean, nats a token.
-    largest: the largest of a token.
+    tokens: the number of predicted tokens.
+    left_nats: mean cross-entropy of the left, nats per token.
+    right_nats: the same of the right.
+    agreement: the share of tokens with the same most probable prediction.
+    divergence: mean KL(left, right), nats per token.
+    largest: the largest KL(left, right) of a token.
     place: window and token of the largest.
   """
 
@@ -48,7 +48,7 @@ class Scores:
   place: tuple[int, int]
 
   def to_json(self) -> dict[str, Any]:
-    """Returns them as plain data, with perplexities."""
+    """Returns the scores as plain data, with perplexities."""
     perplexities = dict(
       left_perplexity=math.exp(self.left_nats),
       right_perplexity=math.exp(self.right_nats),
@@ -64,10 +64,10 @@ def cut_windows(
   Args:
     tokens: of the text.
     length: S.
-    count: at most so many windows.
+    count: the most windows.
 
   Raises:
-    ValueError: the text is shorter than one.
+    ValueError: the text is shorter than a window.
   """
   whole = min(count, len(tokens) // length)
   if length < 2 or whole < 1:
@@ -142,11 +142,11 @@ def compute_logits(
 
 @dataclasses.dataclass(frozen=True)
 class Distance:
-  """How far the right is from the left after a module.
+  """The distance of the two sides after a module.
 
   Attributes:
     module: its name.
-    distance: over the norm of the left's.
+    distance: norm of the difference over the left's norm.
   """
 
   module: str
@@ -158,7 +158,7 @@ def measure_modules(
   right: weights_lib.Weights,
   tokens: at.Int32[np.ndarray, 'B S'],
 ) -> tuple[Distance, ...]:
-  """Returns how far two models part on the same tokens, module by module."""
+  """Returns the distance of two models on the same tokens after each module."""
   states = [list(_list_states(side, tokens)) for side in (left, right)]
   return tuple(
     Distance(name, _measure_distance(reference, candidate))
@@ -187,7 +187,7 @@ def _measure_distance(reference: np.ndarray, candidate: np.ndarray) -> float:
 
 
 def format_scores(scores: Scores) -> str:
-  """Returns a table of both sides, and how far they are from each other."""
+  """Returns a table of both sides and their differences."""
   rows = [
     (name, f'{nats:.6f}', f'{math.exp(nats):.6g}')
     for name, nats in (

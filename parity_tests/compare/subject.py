@@ -1,4 +1,4 @@
-"""What both sides of a comparison are given: weights, tokens, ranks."""
+"""The common inputs of both sides: weights, tokens, ranks."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -18,16 +18,16 @@ from hpmoe.reference.contract import precision
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """A model with its weights, and what it reads.
+  """A model with its weights and tokens.
 
   Attributes:
-    name: as the user called the model.
+    name: the user's name for the model.
     config: sizes and options.
     params: by the names of `parameters.parameter_shapes`, in their dtypes.
     tokens: `[B, S]` int32.
-    ranks: R that a layer's tokens and experts are divided among.
-    text: `[N]` tokens that later batches are of; None: there are none.
-    seed: of the place in the text.
+    ranks: R, among which a layer's tokens and experts are divided.
+    text: `[N]` tokens of later batches; None: there are none.
+    seed: of the position in the text.
   """
 
   name: str
@@ -69,12 +69,12 @@ class Subject:
 
   @property
   def activation(self) -> str:
-    """That of its experts, as `precision.activation_of` reads it."""
+    """The activation of its experts, as `precision.activation_of` reads it."""
     plain = precision.PrecisionPolicy()
     return routed_lib.policy_of_model(plain, self.config).form
 
   def tap_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a layer's gradients that `dy` is one of."""
+    """Returns the shapes of a layer's recorded gradients, `dy` among them."""
     batch, count = self.tokens.shape
     count -= layer >= self.config.num_hidden_layers
     tokens = batch * count // self.ranks
@@ -83,7 +83,7 @@ class Subject:
     return dict(dx=rows, d_topk_weights=weights, dy=rows)
 
   def flow_shapes(self) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of what stands between modules, by module."""
+    """Returns the shapes of modules' outputs, by module."""
     batch, count = self.tokens.shape
     width, last = self.config.hidden_size, self.config.num_hidden_layers
     names = [f'model.layers.{layer}' for layer in range(last)]
@@ -110,9 +110,9 @@ def load(
   Args:
     model: name of a configuration or path of a config.json, which gets weights
       of `seed`; or a folder with weights, see `convert.read`.
-    text: file or folder of text, see `text.documents`; None for the one that
-      ships.
-    seed: of the weights, and of the place in the text.
+    text: file or folder of text, see `text.documents`; None: the text in this
+      package.
+    seed: of the weights, and of the position in the text.
     batch: B.
     sequence: S, tokens.
     ranks: R.

@@ -1,13 +1,13 @@
-"""Two layers in one model that is trained: how far they part, and whether why.
+"""Two layers in one model under training: how the sides diverge, and why.
 
 Both sides take the same steps of AdamW on the same batches, each from its own
 weights.  In each step every MoE layer of the candidate's side is judged alone,
-on what it read there, so that a wrong one is told from what has grown.
+on its own inputs, which separates wrong layers from accumulated differences.
 
-How far rounding alone would drive them apart is predicted by a third run: the
-reference's side with noise in what each module returns, as large as makes its
-first gradients differ by as much as the two sides' do.  Nothing is fitted to
-later steps.
+A third run predicts the divergence by rounding alone: the reference's side with
+noise in each module's output.  The noise is as large as needed for its first
+gradients to differ as much as the two sides' do; nothing is fitted to later
+steps.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ Arrays = Mapping[str, np.ndarray]
 # Computes a step: model and batch, and noise by module.
 Run = Callable[[subject_lib.Subject, Arrays], capture.Raw]
 
-# Of the steps, as `hpmoe train` has them; biases of routers stay.
+# Settings of the steps, as of `hpmoe train`; biases of routers do not change.
 SETTINGS = settings_lib.Settings()
 # Factor by which noise grows if rounding hides it.
 _LOUDER, _TRIES = 4.0, 12
@@ -35,12 +35,12 @@ _LOUDER, _TRIES = 4.0, 12
 
 @dataclasses.dataclass(frozen=True)
 class Apart:
-  """How far a side is from the reference's in a step.
+  """The distance of a side from the reference's in a step.
 
   Attributes:
     loss: the difference of losses, nats.
-    modules: by module, the distance of what it returned over its norm.
-    choices: tokens of a layer that go to other experts, of all layers.
+    modules: by module, the relative distance of its output.
+    choices: tokens that are routed to other experts, over all layers.
   """
 
   loss: float
@@ -55,8 +55,8 @@ class Step:
   Attributes:
     number: from 0.
     loss: of the reference's side, nats.
-    measured: how far the candidate's side is from it.
-    predicted: how far rounding alone would be.
+    measured: the distance of the candidate's side.
+    predicted: the distance by rounding alone.
   """
 
   number: int
@@ -76,10 +76,10 @@ def run(
 
   Args:
     subject: model and text.
-    steps: at most so many.
+    steps: the most steps.
     left: the reference's side, by its name.
     right: the candidate's.
-    judge: is given each step of the candidate's; False ends the run.
+    judge: called with each step of the candidate's; False ends the run.
 
   Raises:
     candidates.CandidateError: a launch ended early, or a gradient is not
@@ -148,7 +148,7 @@ class _SideState:
 def _size(
   subject: subject_lib.Subject, run_: Run, raws: Mapping[str, capture.Raw]
 ) -> float:
-  """Returns the noise that parts first gradients as far as the sides part."""
+  """Returns the noise that changes first gradients by the sides' distance."""
   target = _measure_difference(raws['left'].grads, raws['right'].grads)
   size = target
   for _ in range(_TRIES if target else 0):

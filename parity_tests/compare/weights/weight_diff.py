@@ -1,4 +1,4 @@
-"""Two folders of weights, tensor by tensor: what a conversion did, by name."""
+"""Compares two folders of weights, and names the change of each tensor."""
 
 from collections.abc import Callable, Iterator
 import dataclasses
@@ -16,7 +16,7 @@ from hpmoe.parity_tests.judge import verdicts
 
 Finding = weight_forms.Finding
 Progress = Callable[[str], None]
-# Of a configuration, what no logit depends on.
+# Fields of a configuration on which no logit depends.
 _NO_EFFECT = (
   *('dtype', 'initializer_range', 'router_aux_loss_coef'),
   *('bos_token_id', 'eos_token_id'),
@@ -29,11 +29,11 @@ class Row:
   """One parameter, or the experts of one layer, on both sides.
 
   Attributes:
-    name: of the parameter; of experts the module's.
-    shape: the left's; () where it has none.
-    dtypes: in which the left and the right hold it; '': absent.
-    findings: none where all values are equal.
-    distance: of the sides, relatively.
+    name: of the parameter, or of the experts' module.
+    shape: the left's; () if it is absent.
+    dtypes: of the left and of the right; '': absent.
+    findings: empty if all values are equal.
+    distance: relative distance of the sides.
   """
 
   name: str
@@ -56,9 +56,9 @@ class Result:
 
   Attributes:
     rows: of every parameter, in the order of the layers.
-    config: fields of the configurations that differ, a line each, and whether
-      logits depend on them.
-    extra: tensors that are no parameter's, of the left and of the right.
+    config: fields of the configurations that differ, a line for each, and
+      whether logits depend on it.
+    extra: tensors that belong to no parameter, of the left and of the right.
   """
 
   rows: tuple[Row, ...]
@@ -67,7 +67,7 @@ class Result:
 
   @property
   def kind(self) -> str:
-    """The worst of all, one of `weight_forms.KINDS`."""
+    """The worst finding, one of `weight_forms.KINDS`."""
     kinds = [row.kind for row in self.rows]
     kinds += [weight_forms.WRONG for _, has_effect in self.config if has_effect]
     kinds += [weight_forms.WRONG] * bool(
@@ -77,7 +77,7 @@ class Result:
 
   @property
   def verdict(self) -> str:
-    """'pass' where the right computes what the left does, up to rounding."""
+    """'pass' if the right computes the same as the left, up to rounding."""
     wrong = self.kind == weight_forms.WRONG
     return verdicts.FAIL if wrong else verdicts.PASS
 
@@ -89,18 +89,17 @@ def compare(
   *,
   is_part: bool = False,
 ) -> Result:
-  """Compares the weights of two sides; holds an expert of a layer at a time.
+  """Compares the weights of two sides, one expert of a layer at a time.
 
   Args:
     left: the reference.
     right: the candidate.
     progress: called with each parameter's name before it is compared.
-    is_part: whether the right may lack modules, as a dump does; of a module
-      that it has it may lack nothing.
+    is_part: whether the right may lack whole modules, like a dump.
 
   Raises:
     OSError: a file cannot be read.
-    ValueError: they are models of two families.
+    ValueError: the models are of different families.
   """
   families = [side.config.model_type for side in (left, right)]
   if families[0] != families[1]:
@@ -208,7 +207,7 @@ def _compare_absent(name, dtypes, left, right) -> Row:
 
 
 def _find_elsewhere(left, name: str, right: np.ndarray, codes: str) -> str:
-  """Returns which other parameter of the left the right holds here, or ''."""
+  """Returns the left's other parameter that the right has here, or ''."""
   match = _LAYER.match(name)
   if match is None:
     return ''

@@ -1,4 +1,4 @@
-"""The experts of one layer in two sides: which is which, and what was done."""
+"""Matches the experts of one layer of two sides, and names their changes."""
 
 from collections.abc import Callable
 import dataclasses
@@ -13,19 +13,19 @@ from hpmoe.parity_tests.compare.weights import weight_sides
 
 Expert = weight_sides.Expert
 Pair = weight_pair.Pair
-# Experts of the left that one of the right is tried against, by its length.
+# The most experts of the left, by length, that are tried for one of the right.
 _CANDIDATES = 4
 _UNITS = 'hidden units in another order, alike in gate, up and down'
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-  """What the experts of a layer are.
+  """The findings on the experts of a layer.
 
   Attributes:
-    findings: of groups of experts; none where all have the same bits.
-    order: the left's expert in each place of the right; -1: none is known.
-    distance: the largest of an expert's, relatively.
+    findings: of groups of experts; empty if all have the same bits.
+    order: the left's expert at each place of the right; -1: unknown.
+    distance: the largest relative distance of an expert.
   """
 
   findings: tuple[weight_forms.Finding, ...]
@@ -107,7 +107,7 @@ class _Comparison:
       self._changes.setdefault(place, []).append(change)
 
   def _list_findings(self, count: int) -> list[weight_forms.Finding]:
-    """Returns one finding for all experts of which it is true."""
+    """Returns each finding once, for all experts that it applies to."""
     groups: dict[tuple[str, str], dict[str, list[int]]] = {}
     for place, changes in self._changes.items():
       for change in changes:
@@ -126,7 +126,7 @@ class _Comparison:
   def _find_expert(
     self, place: int, reference: Expert, candidate: Expert
   ) -> tuple[int, list[weight_forms.Finding]]:
-    """Returns which of the left's experts it is, and what was done to it."""
+    """Returns the matching expert of the left, and its changes."""
     changes = _explain(reference, candidate, self._codes)
     if changes is not None:
       return place, changes
@@ -139,7 +139,7 @@ class _Comparison:
     return -1, []
 
   def _list_nearest(self, candidate: Expert) -> list[int]:
-    """Returns experts of the left that are about as long, the nearest first."""
+    """Returns experts of the left with a similar norm, the nearest first."""
     if self._lengths is None:
       self._lengths = np.array(
         [
@@ -235,12 +235,12 @@ def _measure(reference: Expert, candidate: Expert) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-  """Something that may have been done to a matrix or bias of an expert.
+  """A possible change of a matrix or bias of an expert.
 
   Attributes:
-    finding: what it is called.
-    move: what it makes of the left's.
-    show: the first row of that; a whole bias.
+    finding: its name.
+    move: the left's tensor -> the changed tensor.
+    show: the left's tensor -> the first row of the changed one; a whole bias.
   """
 
   finding: weight_forms.Finding
@@ -300,7 +300,7 @@ def _list_forms(name: str, shape: tuple[int, ...]) -> tuple[_Form, ...]:
     )
 
   def make_turn(text: str, count: int) -> _Form:
-    """Returns the form of matrices beside each other that are transposed."""
+    """Returns the form of adjacent matrices that are transposed."""
 
     def turn(part: np.ndarray) -> np.ndarray:
       halves = np.split(part, count, axis=-1)
@@ -335,7 +335,7 @@ def _list_forms(name: str, shape: tuple[int, ...]) -> tuple[_Form, ...]:
 def _find_units(
   reference: Expert, candidate: Expert, codes: str
 ) -> list[weight_forms.Finding] | None:
-  """Returns that hidden units are in another order, alike in all parts."""
+  """Returns the finding that hidden units have another order in all parts."""
   shapes = [
     [part.shape for part in side.values()] for side in (reference, candidate)
   ]

@@ -1,4 +1,4 @@
-"""What was done to one tensor, in words: the forms of wrong conversions."""
+"""The forms of wrong conversions of one tensor, in words."""
 
 from collections.abc import Callable, Iterator
 import dataclasses
@@ -10,7 +10,7 @@ from hpmoe.models import config as config_lib
 from hpmoe.parity_tests.compare.weights import weight_orders
 from hpmoe.parity_tests.compare.weights import weight_pair
 
-# How much a finding matters, from nothing to a wrong conversion.
+# Kinds of findings, from harmless to a wrong conversion.
 EQUAL, ROUNDED, REORDERED, WRONG = 'same', 'rounded', 'same function', 'wrong'
 KINDS = (EQUAL, ROUNDED, REORDERED, WRONG)
 Pair = weight_pair.Pair
@@ -18,14 +18,14 @@ Pair = weight_pair.Pair
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """What parts a tensor, or the experts of a layer, from the left's.
+  """A difference of a tensor, or of a layer's experts, from the left's.
 
   Attributes:
     kind: one of `KINDS`.
-    text: in a line.
-    order: of rows, where that is the finding.
-    group: what stands for several such findings, whose numbers differ; ''
-      where `text` does.
+    text: a line that describes it.
+    order: of rows, if the finding is an order.
+    group: a description of several such findings with different numbers; '':
+      `text`.
   """
 
   kind: str
@@ -43,7 +43,7 @@ def find_form(
   codes: str = '',
   block: tuple[int, int] = (128, 128),
 ) -> Finding | None:
-  """Returns the change that turns left into right; None: none is known.
+  """Returns the change from left to right, or None if none is known.
 
   Args:
     config: of the model.
@@ -132,7 +132,7 @@ def _find_order(
 
 
 def _describe_rows(heads: weight_orders.Heads | None, order) -> str:
-  """Returns an order of rows in words, of whole heads if it is one."""
+  """Describes an order of rows, or of whole heads if it is one."""
   if len(order) % 2 == 0 and np.array_equal(
     order, np.roll(np.arange(len(order)), len(order) // 2)
   ):
@@ -148,10 +148,10 @@ def _describe_rows(heads: weight_orders.Heads | None, order) -> str:
 
 
 def find_scale(pairs: Iterator[Pair], block: tuple[int, int]) -> Finding | None:
-  """Returns the factors that make the left the right, if few do.
+  """Returns a few factors that turn the left into the right, if they exist.
 
   Args:
-    pairs: both sides as they are, then rounded.
+    pairs: both sides unchanged, then rounded.
     block: of elements under one scale.
   """
   wide = next(pairs)
@@ -179,7 +179,7 @@ def find_scale(pairs: Iterator[Pair], block: tuple[int, int]) -> Finding | None:
 def _list_cuts(
   shape: tuple[int, ...], block: tuple[int, int]
 ) -> Iterator[tuple[str, tuple[int, int]]]:
-  """Yields the shapes of parts that may have a scale each, by name."""
+  """Yields the shapes of parts that may each have a scale, by name."""
   rows, columns = (1, *shape)[-2:]
   yield 'tensor', (rows, columns)
   if len(shape) != 2:
@@ -221,7 +221,7 @@ def _fit_factors(
 
 
 def describe_difference(left: np.ndarray, right: np.ndarray) -> str:
-  """Returns how far two sides of no known relation are apart."""
+  """Describes the distance of two sides without a known relation."""
   if left.shape != right.shape:
     return f'shape {list(right.shape)}, left has {list(left.shape)}'
   wide, other = (a.astype(np.float64) for a in (left, right))

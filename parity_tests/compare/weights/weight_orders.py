@@ -1,4 +1,4 @@
-"""Orders in which a wrong conversion leaves the rows of a tensor, by name."""
+"""Orders of a tensor's rows after wrong conversions, by name."""
 
 from collections.abc import Iterator
 import dataclasses
@@ -8,19 +8,19 @@ import numpy as np
 from hpmoe.models import config as config_lib
 
 Order = np.ndarray  # `[N]`: row i of the right is row order[i] of the left.
-# Tensor-parallel parts that a fused tensor may have been cut into.
+# The possible numbers of tensor-parallel parts of a fused tensor.
 _SHARDS = (2, 4, 8, 16, 32, 64)
 _MAX_PLACES = 4  # places of an order without a name
 
 
 @dataclasses.dataclass(frozen=True)
 class Heads:
-  """Where heads lie in the rows of a tensor.
+  """The positions of heads in the rows of a tensor.
 
   Attributes:
     width: rows of a head.
-    begin: first row of a head that rotates; None: its rows do not rotate.
-    turning: rows that do.
+    begin: first row of a head that rotates; None: none does.
+    turning: the number of rows that rotate.
   """
 
   width: int
@@ -29,7 +29,7 @@ class Heads:
 
 
 def find_heads(config: config_lib.ModelConfig, name: str) -> Heads | None:
-  """Returns how a parameter's rows are heads; None if they are not."""
+  """Returns the heads in a parameter's rows, or None if it has none."""
   module = name.split('.')[-2] if '.' in name else name
   if '.indexer.' in name or '.self_attn.' not in name:
     return None
@@ -49,7 +49,7 @@ def find_heads(config: config_lib.ModelConfig, name: str) -> Heads | None:
 
 
 def list_rope_orders(heads: Heads, rows: int) -> Iterator[tuple[str, Order]]:
-  """Yields the orders that confuse the pairs that rotate together, by name."""
+  """Yields the orders that exchange the pairs of rotary embedding, by name."""
   if heads.begin is None or rows % heads.width:
     return
   pairs = np.arange(heads.turning)
@@ -91,9 +91,9 @@ def list_half_orders(rows: int) -> Iterator[tuple[str, Order]]:
 
 
 def match_rows(left: np.ndarray, right: np.ndarray) -> Order | None:
-  """Returns the row of the left that each row of the right is, if all are.
+  """Returns the left's row for each row of the right, or None if one has none.
 
-  A row that the left has twice is taken in turn.
+  Equal rows of the left are matched in turn.
   """
   if left.shape != right.shape or not left.size:
     return None

@@ -1,9 +1,9 @@
-"""One tensor of two sides, brought to the values that both can have.
+"""One tensor of two sides, rounded to a common precision.
 
 A wrong conversion often rounds as well: experts are exchanged *and* in
-bfloat16.  So the wider side is rounded to what the narrower one holds before
-anything is looked for, and what is looked for is then equality of bits.  Codes
-of a quantised side are compared with a tolerance instead.
+bfloat16.  So the wider side is rounded to the precision of the narrower one
+first, and the bits are then compared.  Codes of a quantised side are compared
+with a tolerance instead.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,8 +15,8 @@ import numpy as np
 Array = np.ndarray
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
-# Largest relative error of a number that is a code's, and of one whose code is
-# the smallest: in parts of the largest magnitude.
+# Largest error of a code's value, relative to the value, and of the smallest
+# code, relative to the largest magnitude.
 _OF_CODES = {'float8': (2.0**-4, 2.0**-10 / 448), 'mxfp4': (0.34, 0.25 / 6)}
 
 
@@ -45,13 +45,13 @@ _ROUNDINGS: dict[str, Callable[[Array], Array]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-  """Values of two sides that are to be equal once one is moved about.
+  """Values of two sides, which are equal after some reordering.
 
   Attributes:
     left: of the reference, float32 or float64.
     right: of the candidate, in the same dtype.
-    rounding: what was done to one of them before, in words; '' for nothing.
-    codes: 'float8' or 'mxfp4' where a side holds codes; '' for none.
+    rounding: the rounding of one of them, in words; '': none.
+    codes: 'float8' or 'mxfp4' if a side has codes; '': none has.
   """
 
   left: Array
@@ -60,16 +60,16 @@ class Pair:
   codes: str = ''
 
   def with_arrays(self, left: Array, right: Array) -> 'Pair':
-    """Returns parts of these."""
+    """Returns the pair of other arrays, such as parts of these."""
     return dataclasses.replace(self, left=left, right=right)
 
   def are_alike(self, left: Array | None = None) -> bool:
-    """Returns whether `left`, or the left, has the values of the right."""
+    """Returns whether `left`, by default the pair's, equals the right."""
     left = self.left if left is None else left
     if left.shape != self.right.shape:
       return False
     if not self.codes:
-      # Of what is not alike the first row says so.
+      # If they differ, mostly the first row does.
       return all(
         _are_equal(left[part], self.right[part])
         for part in (slice(1), slice(None))
@@ -80,7 +80,7 @@ class Pair:
     return bool(np.all(error <= relative * np.abs(left) + floor))
 
   def may_be_alike(self) -> bool:
-    """Returns whether one row of each says that the rest is to be looked at."""
+    """Returns whether the first rows are equal, so that the rest may be."""
     if not self.codes or self.left.shape != self.right.shape:
       return self.are_alike()
     # The smallest of a block's codes depend on the block's largest.
@@ -90,7 +90,7 @@ class Pair:
 
   @property
   def tolerance(self) -> float:
-    """How far from a factor's product an element may be, relatively."""
+    """The largest relative error of an element against a factor's product."""
     if self.codes:
       return _OF_CODES[self.codes][0]
     if any(map(_is_float8, (self.left, self.right))):
@@ -104,13 +104,13 @@ def _is_float8(values: Array) -> bool:
 
 
 def widen(values: Array) -> Array:
-  """Returns values in float32, or float64 if that is theirs."""
+  """Returns values in float32, or in float64 if that is their dtype."""
   wide = np.float64 if values.dtype == np.float64 else np.float32
   return np.asarray(values, wide)
 
 
 def list_pairs(left: Array, right: Array, codes: str = '') -> Iterator[Pair]:
-  """Yields both sides as they are, then each rounded to the other's values.
+  """Yields both sides unchanged, then each rounded to the other's precision.
 
   Args:
     left: of any shape.
@@ -141,7 +141,7 @@ def _are_equal(left: Array, right: Array) -> bool:
 
 
 def _is_exact(round_: Callable[[Array], Array], values: Array) -> bool:
-  """Returns whether a rounding changes nothing; of most the first row says."""
+  """Returns whether a rounding changes nothing; the first row often decides."""
   return all(
     _are_equal(round_(values[part]), values[part])
     for part in (slice(1), slice(None))

@@ -1,4 +1,4 @@
-"""What came of two folders of weights: a table, and plain data."""
+"""Reports on two folders of weights: a table, and plain data."""
 
 import collections
 import dataclasses
@@ -19,14 +19,14 @@ _LAYER = re.compile(r'\.layers\.(\d+)\.')
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-  """Tensors of which one thing is true.
+  """Tensors with the same finding.
 
   Attributes:
-    name: of them all.
+    name: common to all of them.
     dtypes: the left's and the right's.
     kind: one of `weight_forms.KINDS`.
-    text: what is true.
-    distance: the largest, where nothing else is true of the tensor; NaN.
+    text: the finding.
+    distance: the largest distance, if it is their only finding; else NaN.
   """
 
   name: str
@@ -37,9 +37,9 @@ class _Group:
 
 
 def _list_groups(result: weight_diff.Result) -> list[_Group]:
-  """Returns findings of the same tensor of all layers, the worst first.
+  """Returns findings by tensor over all layers, the worst first.
 
-  Of tensors that are rounded and nothing else there is one group.
+  Tensors that are only rounded form one group.
   """
   rows_by_key = collections.defaultdict(list)
   for row in result.rows:
@@ -62,7 +62,7 @@ def _list_groups(result: weight_diff.Result) -> list[_Group]:
 
 
 def list_lines(result: weight_diff.Result) -> list[str]:
-  """Returns a line for each thing that was done, worst first."""
+  """Returns a line for each finding, the worst first."""
   lines = [
     f'config: {line}' for line, has_effect in result.config if has_effect
   ]

@@ -1,8 +1,7 @@
-"""The weights of one side as they lie in files, right or wrong.
+"""The weights of one side as stored in files, right or wrong.
 
-A folder whose tensors are not a model's is read too: what is wrong with it is
-what is looked for.  A tensor that is the transpose of what it should be is
-turned, and that is noted.
+Folders with missing or wrong tensors are read too, as their errors are the
+subject.  A transposed tensor is transposed back, with a note.
 """
 
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from hpmoe.models.checkpoint import hf_folder
 from hpmoe.models.checkpoint import weights as weights_lib
 from hpmoe.parity_tests.compare.weights import weight_pair
 
-# Of an expert, by name: gate and up beside each other `[D, 2F]`, down `[F, D]`.
+# Parts of an expert by name: gate and up side by side `[D, 2F]`, down `[F, D]`.
 Expert = Mapping[str, np.ndarray]
 
 
@@ -29,11 +28,11 @@ class WeightSide:
   """The weights of a model in files.
 
   Attributes:
-    name: as the user called it.
+    name: the user's name for it.
     files: its tensors.
-    config: what its config.json means.
-    pieces: by parameter, the tensors that it is made of.
-    extra: tensors that are no parameter's.
+    config: parsed from its config.json.
+    pieces: by parameter, its tensors.
+    extra: tensors that belong to no parameter.
     absent: tensors that no file has.
   """
 
@@ -46,7 +45,7 @@ class WeightSide:
 
   @property
   def block(self) -> tuple[int, int] | None:
-    """Of elements under one scale, if config.json says that there are any."""
+    """The block of elements under one scale, if config.json has one."""
     fields = self.files.fields
     if 'quantization_config' not in fields:
       return None
@@ -76,7 +75,7 @@ class WeightSide:
     return next(filter(None, codes), '')
 
   def read_tensor(self, parameter: str) -> np.ndarray | None:
-    """Returns a parameter of one tensor, as it lies there; None: absent."""
+    """Returns a parameter of one tensor, as stored; None: it is absent."""
     if self.find_shape(parameter) is None:
       return None
     (piece,) = self.pieces[parameter]
@@ -135,7 +134,7 @@ class WeightSide:
 
 
 def find_block(*sides: WeightSide) -> tuple[int, int]:
-  """Returns the shape of elements under one scale, the usual where unknown."""
+  """Returns the block of elements under one scale, or the usual one."""
   return next(filter(None, (side.block for side in sides)), (128, 128))
 
 
@@ -148,7 +147,7 @@ def open_side(name: str, path: str) -> WeightSide:
 
   Raises:
     OSError: a file cannot be read.
-    ValueError: it is no such folder, or not of a model here.
+    ValueError: it is no such folder, or the model is unknown.
   """
   if not pathlib.Path(path).is_dir() or convert.format_of(path) != 'hf':
     raise ValueError(
@@ -160,7 +159,7 @@ def open_side(name: str, path: str) -> WeightSide:
 
 
 def open_files(name: str, files: hf_folder.Files) -> WeightSide:
-  """Returns the weights in files, whatever holds them."""
+  """Returns the weights in files of any format."""
   config = weights_lib.without_absent_head(
     config_lib.from_hf(_widen_dtype(files.fields)), files.index
   )
