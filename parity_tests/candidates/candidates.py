@@ -278,16 +278,24 @@ class Candidate(abc.ABC):
     return ''
 
   def facts(self) -> dict[str, Any]:
-    """Returns its fields but its modes, as plain data."""
+    """Returns its fields but its modes, as plain data for reports."""
     fields = getattr(self, '__dataclass_fields__', {}).values()
-    made_with = {f.name: getattr(self, f.name) for f in fields if f.init}
+    names = [f.name for f in fields if f.init and f.name != 'checking']
     return {
-      name: dataclasses.asdict(value)
-      if hasattr(value, '__dataclass_fields__')
-      else value
-      for name, value in made_with.items()
-      if name != 'checking'
+      _REPORT_KEYS.get(name, name): _to_plain_data(getattr(self, name))
+      for name in names
     }
+
+
+# Keys of JSON reports for fields that have another name in Python.
+_REPORT_KEYS = dict(capabilities='can', description='why')
+
+
+def _to_plain_data(value: Any) -> Any:
+  if not hasattr(value, '__dataclass_fields__'):
+    return value
+  fields = dataclasses.asdict(value)
+  return {_REPORT_KEYS.get(name, name): v for name, v in fields.items()}
 
 
 class CannotJudge(ValueError):

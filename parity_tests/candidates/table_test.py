@@ -71,3 +71,9 @@ def test_who_is_ready_has_launched_nothing():
   candidate = host.Megakernel()
   candidate.launches.append(None)
   assert not candidate.ready(case_lib.Case()).launches
+
+
+def test_reports_keep_the_keys_of_capabilities():
+  facts = twin_candidate.Twin().facts()
+  assert facts['can']['why'].startswith('the twin runs')
+  assert not {'capabilities', 'checking'} & {*facts}
