@@ -90,7 +90,7 @@ def _devices(comm, stack: contextlib.ExitStack) -> tuple:
     )
   twin = None
   if comm.rank == 0:
-    twin = stack.enter_context(serve.Served(comm.num_ranks))
+    twin = stack.enter_context(serve.DeviceServer(comm.num_ranks))
   board = comm.allgather(twin and twin.board)[0]
   os.environ['HPMOE_BOARD'] = board
   return rehearsal.Rehearsal.library, rehearsal.Rehearsal.kernel, twin
@@ -137,7 +137,7 @@ def main(argv: list[str]) -> int:
   if len(argv) > 1 or not _CASE.value or not _OUT.value:
     print('npus_main: expected --case=CASE --out=OUT', file=sys.stderr)
     return 2
-  comm = comms.found()
+  comm = comms.find_comm()
   try:
     run(folder_lib.read(_CASE.value), comm)
   except (ValueError, RuntimeError) as error:

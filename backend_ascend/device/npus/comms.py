@@ -1,8 +1,7 @@
-"""How ranks talk over the host, by what started them.
+"""How ranks exchange messages over the host, by the launcher that started them.
 
-`mpiexec` (mpi4py), `torchrun` (torch, over gloo) and `msrun` (MindSpore) are
-told apart by the environment.  Each carries pickles: what goes over it is
-small, and no tensor.
+The environment says which of `mpiexec` (mpi4py), `torchrun` (torch, over gloo)
+and `msrun` (MindSpore) it was.  Messages are pickles: small, and no tensors.
 """
 
 import os
@@ -18,10 +17,10 @@ _MPI = ('PMI_RANK', 'PMIX_RANK', 'OMPI_COMM_WORLD_RANK')
 
 
 class MpiComm:
-  """Of `mpiexec`."""
+  """Ranks that `mpiexec` started."""
 
   def __init__(self, comm=None):
-    """All processes, or those of a communicator of mpi4py."""
+    """Joins all processes, or those of a communicator of mpi4py."""
     mpi = mpi_transport.load_mpi()
     self._comm = comm or mpi.COMM_WORLD
     self.rank: int = self._comm.Get_rank()
@@ -40,7 +39,7 @@ class MpiComm:
 
 
 class TorchComm:
-  """Of `torchrun`; a group of its own over gloo, whatever else there is."""
+  """Ranks that `torchrun` started, in a group of their own over gloo."""
 
   def __init__(self):
     from torch import distributed  # pylint: disable=g-import-not-at-top
@@ -61,7 +60,7 @@ class TorchComm:
 
 
 class MindSporeComm:
-  """Of `msrun`, after `mindspore.communication.init`.
+  """Ranks that `msrun` started, after `mindspore.communication.init`.
 
   Its all-gather takes tensors of one size, so lengths go first.
   """
@@ -96,7 +95,7 @@ class MindSporeComm:
 
 
 class NoComm:
-  """Of a process alone."""
+  """A single process."""
 
   rank, num_ranks, local_rank = 0, 1, 0
 
@@ -105,11 +104,11 @@ class NoComm:
     return [value]
 
 
-def found() -> rank_runtime.Comm:
-  """Returns the one of whatever started this process.
+def find_comm() -> rank_runtime.Comm:
+  """Returns the Comm of the launcher that started this process.
 
   Raises:
-    RuntimeError: what it needs is not installed.
+    RuntimeError: the package that it needs is not installed.
   """
   if any(name in os.environ for name in _MPI):
     return MpiComm()

@@ -171,7 +171,7 @@ End EndOf(const ImageView& view, int32_t rank,
   if (!told) return {};
   const Diagnosis& found = told->diagnosis;
   const bool waits = found.task >= 0;
-  End end(HPMOE_NPUS_WAITED,
+  End end(HPMOE_NPUS_DEADLINE,
           (waits ? "rank " + std::to_string(rank) + ": " : "") + found.text,
           told->ranks);
   if (!waits) return end;

@@ -20,10 +20,10 @@ struct End : hpmoe_npus_end {
     code = code_of;
     std::snprintf(text, sizeof(text), "%s", text_of.c_str());
     num_ranks = std::min<int32_t>(static_cast<int32_t>(ranks_of.size()),
-                                  HPMOE_NPUS_NAMED);
+                                  HPMOE_NPUS_MAX_RANKS);
     std::copy_n(ranks_of.begin(), num_ranks, ranks);
   }
-  bool ok() const { return code == HPMOE_NPUS_DONE; }
+  bool ok() const { return code == HPMOE_NPUS_SUCCESS; }
 };
 
 inline std::string RanksText(const std::vector<int32_t>& ranks) {

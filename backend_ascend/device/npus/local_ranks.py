@@ -1,4 +1,4 @@
-"""Ranks of one server as processes that this one starts and speaks with."""
+"""Ranks of one server as processes that this process starts and drives."""
 
 from collections.abc import Mapping, Sequence
 import contextlib
@@ -16,7 +16,7 @@ from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.device.npus import pipe_rank
 from hpmoe.backend_ascend.host.ranks import rank_runtime
 
-# Beyond what ranks wait for by themselves.
+# Added to the time that ranks wait by themselves.
 _GRACE_S = 60.0
 
 
@@ -24,17 +24,17 @@ class RanksError(rank_runtime.RankError):
   """Ranks did not all end well.
 
   Attributes:
-    ranks: those at fault.
-    said: what each rank that failed raised, by rank.
+    ranks: the ranks at fault.
+    errors: the exception of each rank that raised one, by rank.
   """
 
-  def __init__(self, text: str, ranks: Sequence[int], said: Mapping):
+  def __init__(self, text: str, ranks: Sequence[int], errors: Mapping):
     super().__init__(text, ranks)
-    self.said = dict(said)
+    self.errors = dict(errors)
 
 
-def _error(told) -> Exception:
-  kind, args, fields = told
+def _rebuild_error(record) -> Exception:
+  kind, args, fields = record
   error = kind.__new__(kind)
   error.args = args
   error.__dict__.update(fields)
@@ -61,13 +61,13 @@ class LocalRanks:
 
     Args:
       num_ranks: R.
-      images: as of `Launch`.
-      environment: variables beside this process's.
-      deadline_s: as of `Launch`.
-      **options: others of `Launch`.
+      images: as in `Launch`.
+      environment: environment variables beside this process's.
+      deadline_s: as in `Launch`.
+      **options: other options of `Launch`.
 
     Raises:
-      RanksError: ranks could not start; whatever `Launch` raises is in `said`.
+      RanksError: ranks could not start; `errors` has what `Launch` raised.
     """
     self._patience_s = 4 * deadline_s + _GRACE_S
     path = os.pathsep.join(p or os.getcwd() for p in sys.path)
@@ -75,23 +75,23 @@ class LocalRanks:
     self.processes: list[subprocess.Popen] = []
     self._pipes: list[connection.Connection] = []
     for rank in range(num_ranks):
-      ours, theirs = multiprocessing.Pipe()
-      numbers = map(str, (rank, num_ranks, theirs.fileno()))
+      parent_end, child_end = multiprocessing.Pipe()
+      numbers = map(str, (rank, num_ranks, child_end.fileno()))
       self.processes.append(
         subprocess.Popen(
           [sys.executable, '-m', pipe_rank.__name__, *numbers],
           stdin=subprocess.DEVNULL,
-          pass_fds=[theirs.fileno()],
+          pass_fds=[child_end.fileno()],
           env=env,
         )
       )
-      theirs.close()
-      self._pipes.append(ours)
+      child_end.close()
+      self._pipes.append(parent_end)
     self._good = False
-    told = dict(options, images=[bytes(i) for i in images])
-    told['deadline_s'] = deadline_s
+    arguments = dict(options, images=[bytes(i) for i in images])
+    arguments['deadline_s'] = deadline_s
     try:
-      self._ask([('open', told)] * num_ranks)
+      self._ask([('open', arguments)] * num_ranks)
     except BaseException:
       self.close()
       raise
@@ -102,12 +102,12 @@ class LocalRanks:
     """Executes an image; as `runtime.launch`, `[R, ...]` in and out.
 
     Raises:
-      RanksError: a rank is lost, or could not end; see `said`.
+      RanksError: a rank is lost, or raised an error; see `errors`.
     """
     return self.gather(self.scatter(image, inputs))
 
   def scatter(self, image, inputs: Mapping[str, np.ndarray]) -> list:
-    """Returns what each rank is asked."""
+    """Returns the request to each rank."""
     words = bytes(image_lib.load(image))
     slab = lambda r: {n: np.ascontiguousarray(a[r]) for n, a in inputs.items()}
     return [
@@ -115,20 +115,20 @@ class LocalRanks:
       for r in range(len(self.processes))
     ]
 
-  def gather(self, asked: Sequence) -> dict[str, np.ndarray]:
-    """Asks the ranks, and returns their slabs together."""
-    slabs = self._ask(asked)
+  def gather(self, requests: Sequence) -> dict[str, np.ndarray]:
+    """Sends the requests, and returns the stacked slabs of all ranks."""
+    slabs = self._ask(requests)
     return {name: np.stack([s[name] for s in slabs]) for name in slabs[0]}
 
-  def _ask(self, asked: Sequence) -> list:
-    """Returns what each rank answers.
+  def _ask(self, requests: Sequence) -> list:
+    """Returns the answer of each rank.
 
     Raises:
       RanksError: one failed or ended.
     """
     self._good = False
     exchange = _Exchange(self.processes, self._pipes)
-    exchange.start(asked)
+    exchange.start(requests)
     until = time.monotonic() + self._patience_s
     while exchange.open and time.monotonic() < until:
       exchange.step()
@@ -137,7 +137,7 @@ class LocalRanks:
     return answers
 
   def close(self) -> None:
-    """Ends the ranks: where the last launch went well, as they would."""
+    """Ends the ranks, by a request if the last launch succeeded."""
     if self._good:
       with contextlib.suppress(RanksError):
         self._ask([('close', None)] * len(self.processes))
@@ -157,19 +157,19 @@ class _Exchange:
   """One question to all ranks, until each has answered or ended.
 
   Attributes:
-    open: ranks that have not.
+    open: ranks that have not answered.
   """
 
   def __init__(self, processes, pipes):
     self._processes, self._pipes = processes, pipes
     self.open = set(range(len(processes)))
-    self._ended: set[int] = set()
+    self._exited_ranks: set[int] = set()
     self._gathered: dict[int, Any] = {}
-    self._done: dict[int, Any] = {}
-    self._said: dict[int, Exception] = {}
+    self._answers: dict[int, Any] = {}
+    self._errors: dict[int, Exception] = {}
 
-  def start(self, asked: Sequence) -> None:
-    for rank, words in enumerate(asked):
+  def start(self, requests: Sequence) -> None:
+    for rank, words in enumerate(requests):
       self._send(rank, words)
 
   def _send(self, rank: int, words) -> None:
@@ -179,12 +179,12 @@ class _Exchange:
       self._end(rank)
 
   def _end(self, rank: int) -> None:
-    self._ended.add(rank)
+    self._exited_ranks.add(rank)
     self.open.discard(rank)
 
   def step(self) -> None:
-    """Hears whoever speaks."""
-    speaking = set(range(len(self._pipes))) - self._ended
+    """Receives the messages that ranks have sent."""
+    speaking = set(range(len(self._pipes))) - self._exited_ranks
     pipes = {self._pipes[rank]: rank for rank in speaking}
     for pipe in connection.wait(pipes, 0.1):
       self._hear(pipes[pipe])
@@ -213,25 +213,27 @@ class _Exchange:
       return
     self.open.discard(rank)
     if kind == 'done':
-      self._done[rank] = value
+      self._answers[rank] = value
     else:
-      self._said[rank] = _error(value)
+      self._errors[rank] = _rebuild_error(value)
 
   def answers(self) -> list:
-    """Returns them by rank; see `LocalRanks._ask`."""
-    lost = sorted(self._ended | self.open)
-    told = [self._lost(rank) for rank in lost]
-    told += [str(error) for error in self._said.values()]
-    if not told:
-      return [self._done[rank] for rank in sorted(self._done)]
-    ranks = set(lost)
-    for rank, error in self._said.items():
-      ranks |= set(getattr(error, 'ranks', () if lost else (rank,)))
-    raise RanksError('; '.join(dict.fromkeys(told)), sorted(ranks), self._said)
+    """Returns the answers by rank; see `LocalRanks._ask`."""
+    silent_ranks = sorted(self._exited_ranks | self.open)
+    messages = [self._describe_lost_rank(rank) for rank in silent_ranks]
+    messages += [str(error) for error in self._errors.values()]
+    if not messages:
+      return [self._answers[rank] for rank in sorted(self._answers)]
+    ranks = set(silent_ranks)
+    for rank, error in self._errors.items():
+      ranks |= set(getattr(error, 'ranks', () if silent_ranks else (rank,)))
+    raise RanksError(
+      '; '.join(dict.fromkeys(messages)), sorted(ranks), self._errors
+    )
 
-  def _lost(self, rank: int) -> str:
+  def _describe_lost_rank(self, rank: int) -> str:
     if rank in self.open:
       return f'rank {rank}: expected an answer, got none'
     code = self._processes[rank].wait()
-    how = f'signal {-code}' if code < 0 else f'exit code {code}'
-    return f'rank {rank}: expected an answer, got {how}'
+    ending = f'signal {-code}' if code < 0 else f'exit code {code}'
+    return f'rank {rank}: expected an answer, got {ending}'

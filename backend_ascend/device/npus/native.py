@@ -3,9 +3,9 @@
 import ctypes
 import pathlib
 
-# Codes of an end, as npus.h numbers them.
-DONE, INPUT, LIBRARY, UNREACHABLE, LOST, WAITED, BROKEN = range(7)
-_NAMED, _SUSPECTS = 64, 8
+# How a call ended, as npus.h numbers it.
+SUCCESS, INPUT, LIBRARY, UNREACHABLE, RANK_LOST, DEADLINE, INTERNAL = range(7)
+_MAX_RANKS, _SUSPECTS = 64, 8
 
 
 class End(ctypes.Structure):
@@ -14,7 +14,7 @@ class End(ctypes.Structure):
   _fields_ = [
     ('code', ctypes.c_int32),
     ('num_ranks', ctypes.c_int32),
-    ('ranks', ctypes.c_int32 * _NAMED),
+    ('ranks', ctypes.c_int32 * _MAX_RANKS),
     ('task', ctypes.c_int32),
     ('event', ctypes.c_int32),
     ('expected', ctypes.c_int32),
@@ -80,10 +80,10 @@ class Call(ctypes.Structure):
 
 
 def load(path: str | pathlib.Path) -> ctypes.CDLL:
-  """Returns the library, its functions with their types.
+  """Returns the library, with the types of its functions.
 
   Args:
-    path: what `make ascend-npus` built, or the twin's.
+    path: the library that `make ascend-npus` built, or the twin's.
 
   Raises:
     RuntimeError: it cannot be loaded.

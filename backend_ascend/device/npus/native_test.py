@@ -1,4 +1,4 @@
-"""npus.h is C, and its structures are those that ctypes is told of."""
+"""npus.h is C, and its structures match those of native.py."""
 
 import os
 import pathlib
@@ -6,10 +6,13 @@ import subprocess
 
 from hpmoe.backend_ascend.device.npus import native
 
-HERE = pathlib.Path(__file__).resolve().parent
+FOLDER = pathlib.Path(__file__).resolve().parent
 _STRUCTURES = (native.End, native.Hello, native.Options)
 _STRUCTURES += (native.Tensor, native.Call)
-_CODES = ['DONE', 'INPUT', 'LIBRARY', 'UNREACHABLE', 'LOST', 'WAITED', 'BROKEN']
+_CODES = (
+  *('SUCCESS', 'INPUT', 'LIBRARY', 'UNREACHABLE', 'RANK_LOST', 'DEADLINE'),
+  'INTERNAL',
+)
 
 
 def _program() -> str:
@@ -29,13 +32,13 @@ def test_layouts_and_codes_are_one(tmp_path):
   program = tmp_path / 'layouts'
   program.with_suffix('.c').write_text(_program())
   command = [os.environ.get('CC') or 'cc', '-std=c99', '-Wall', '-Werror']
-  files = [f'-I{HERE}', program.with_suffix('.c'), '-o', program]
+  files = [f'-I{FOLDER}', program.with_suffix('.c'), '-o', program]
   subprocess.run([*command, *files], check=True)
-  told = subprocess.run([program], check=True, capture_output=True, text=True)
-  want = []
+  output = subprocess.run([program], check=True, capture_output=True, text=True)
+  expected = []
   for structure in _STRUCTURES:
-    want.append(native.ctypes.sizeof(structure))
+    expected.append(native.ctypes.sizeof(structure))
     fields = (getattr(structure, field) for field, _ in structure._fields_)
-    want += [field.offset for field in fields]
-  want += [getattr(native, code) for code in _CODES]
-  assert [int(line) for line in told.stdout.split()] == want
+    expected += [field.offset for field in fields]
+  expected += [getattr(native, code) for code in _CODES]
+  assert [int(line) for line in output.stdout.split()] == expected

@@ -1,8 +1,8 @@
 """Executes a task image on several NPUs: one process for each, one session.
 
 Every rank makes a `Launch` with the same images and calls it with its own
-slabs.  Before a launch ranks exchange what `Comm` carries, over the host;
-during it nothing but the kernel's own puts and signals.
+slabs.  Before a launch ranks exchange messages over the host, by `Comm`; during
+it they exchange only the kernel's puts and signals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,9 +29,10 @@ class Slab:
   """Where the rank's part of a tensor lies.
 
   Attributes:
-    address: of its first element.
-    bytes: how many.
-    on_device: whether in the NPU's memory, 64-byte aligned; it is used there.
+    address: address of its first element.
+    bytes: its size.
+    on_device: whether it is in the NPU's memory, 64-byte aligned, and is used
+      there.
   """
 
   address: int
@@ -44,18 +45,18 @@ class DeviceError(RuntimeError):
 
 
 def _raise(end: native.End, image=None, plan=None) -> None:
-  """Raises what a call ended with, unless it is done."""
-  if end.code == native.DONE:
+  """Raises the error of a call, unless it succeeded."""
+  if end.code == native.SUCCESS:
     return
   text = end.text.decode(errors='replace')
   ranks = tuple(end.ranks[: end.num_ranks])
   if end.code == native.INPUT:
     raise ValueError(text)
-  if end.code in (native.LOST, native.UNREACHABLE):
+  if end.code in (native.RANK_LOST, native.UNREACHABLE):
     raise rank_runtime.RankError(text, ranks)
-  if end.code == native.WAITED and image is not None:
+  if end.code == native.DEADLINE and image is not None:
     raise runtime.WaitError(_diagnosis(end, image, text), plan or {})
-  if end.code == native.BROKEN:
+  if end.code == native.INTERNAL:
     raise runtime.BrokenError(text)
   raise DeviceError(text)
 
@@ -94,17 +95,17 @@ class Launch:
     start_s: float = 60.0,
     poison: bool = False,
   ):
-    """Takes the device, and meets the other ranks.
+    """Opens the device, and joins the other ranks.
 
     Args:
-      images: as `runtime.Launch` takes one each; the same on every rank.
+      images: images as `runtime.Launch` takes them; the same on every rank.
       comm: joins as many ranks as the images have.
-      library: the host program, from `make ascend-npus`.
-      kernel: the kernel's binary, from there.
-      device: as ACL numbers it; None: the rank's number.
-      deadline_s: seconds of one wait, and for ranks to come to a launch.
+      library: the host program that `make ascend-npus` builds.
+      kernel: the kernel's binary that it builds.
+      device: the device's number in ACL; None: the rank's number.
+      deadline_s: seconds of one wait, and for all ranks to begin a launch.
       start_s: seconds for ranks to start.
-      poison: what is not written is `POISON`, to check.
+      poison: whether elements that no task writes become `POISON`, to check.
 
     Raises:
       ValueError: an image is corrupt or an argument out of range.
@@ -118,21 +119,21 @@ class Launch:
     self._deadline_s, self._poison = deadline_s, poison
     self._images = [image_lib.load(image) for image in images]
     try:
-      self._join(self._told(self._open, kernel, device, start_s))
+      self._join(self._exchange_offers(self._open, kernel, device, start_s))
     except BaseException:
       with contextlib.suppress(DeviceError):
         self.close()
       raise
 
-  def _told(self, make, *arguments) -> list[bytes]:
-    """Returns what each rank made; raises on all if one could not."""
+  def _exchange_offers(self, make, *arguments) -> list[bytes]:
+    """Returns the offers of all ranks; raises on all if one cannot offer."""
     try:
       offer = make(*arguments)
     except (ValueError, RuntimeError) as error:
       self._comm.allgather(str(error))
       raise
     heard = self._comm.allgather(offer)
-    bad = [rank for rank, one in enumerate(heard) if isinstance(one, str)]
+    bad = [rank for rank, reply in enumerate(heard) if isinstance(reply, str)]
     if bad:
       raise rank_runtime.RankError(
         '; '.join(f'rank {rank}: {heard[rank]}' for rank in bad), bad
@@ -141,7 +142,7 @@ class Launch:
 
   def _join(self, heard: list[bytes]) -> None:
     hellos = (native.Hello * len(heard))(
-      *(native.Hello.from_buffer_copy(one) for one in heard)
+      *(native.Hello.from_buffer_copy(hello) for hello in heard)
     )
     end = native.End()
     self._library.hpmoe_npus_join(self._session, hellos, end)
@@ -152,8 +153,10 @@ class Launch:
     heap_bytes = 0
     for image in self._images:
       bits = np.frombuffer(memoryview(image), np.uint8)
-      needed = self._library.hpmoe_npus_heap_bytes(bits.ctypes.data, len(bits))
-      heap_bytes = max(heap_bytes, needed)
+      image_heap_bytes = self._library.hpmoe_npus_heap_bytes(
+        bits.ctypes.data, len(bits)
+      )
+      heap_bytes = max(heap_bytes, image_heap_bytes)
     options = native.Options(
       rank=comm.rank,
       num_ranks=comm.num_ranks,
@@ -173,14 +176,14 @@ class Launch:
     self,
     image,
     inputs: Mapping[str, np.ndarray],
-    asked: Iterable[str] | None = None,
+    names: Iterable[str] | None = None,
   ) -> dict[str, np.ndarray]:
     """Executes this rank's part of an image.
 
     Args:
-      image: of those that it was made with.
-      inputs: as of `rank_runtime.launch_rank`: the rank's slabs.
-      asked: names of tensors to return; None: all that it makes.
+      image: one of the images of this launch.
+      inputs: the rank's slabs, as in `rank_runtime.launch_rank`.
+      names: names of tensors to return; None: all outputs.
 
     Returns:
       The rank's slabs, those of `runtime.launch`, bit for bit.
@@ -203,27 +206,29 @@ class Launch:
       row_base=routing.row_base[comm.rank].copy(),
       row_of_slot=routing.row_of_slot.copy(),
     )
-    names = arrays.outputs(image)
-    asked = names if asked is None else tuple(asked)
-    made = arrays.zeros(image, set(asked) - set(tensors.PLAN), of_rank=True)
-    held = read | {name: arrays.bits(array) for name, array in made.items()}
-    ids = held.pop('topk_ids')
-    slabs = {n: Slab(a.ctypes.data, a.nbytes) for n, a in held.items()}
+    all_names = arrays.outputs(image)
+    names = all_names if names is None else tuple(names)
+    outputs = arrays.zeros(image, set(names) - set(tensors.PLAN), of_rank=True)
+    operands = read | {
+      name: arrays.bits(array) for name, array in outputs.items()
+    }
+    ids = operands.pop('topk_ids')
+    slabs = {n: Slab(a.ctypes.data, a.nbytes) for n, a in operands.items()}
     self._call(image, ids, counts, slabs, plan)
-    return {name: (made | plan)[name] for name in asked}
+    return {name: (outputs | plan)[name] for name in names}
 
   def run_at(
     self, image, topk_ids: np.ndarray, slabs: Mapping[str, Slab]
   ) -> None:
     """Executes this rank's part with tensors where they are.
 
-    Values are not looked at.
+    Values are not checked.
 
     Args:
-      image: of those that it was made with.
+      image: one of the images of this launch.
       topk_ids: `[T, K]` i32, the rank's.
-      slabs: by name the image's other inputs and the results that are wanted,
-        dense, in its dtypes.
+      slabs: the image's other inputs and the results to write, by name, dense,
+        in its dtypes.
 
     Raises:
       ValueError: a slab is missing or has another size.
@@ -235,13 +240,13 @@ class Launch:
     self._call(image, ids, counts, slabs, {})
 
   def _agree(self, image, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns counts of all ranks, all of which can take part."""
+    """Returns counts of all ranks, after a check that all can take part."""
     comm = self._comm
     offer = rank_runtime.make_offer(image, comm.rank, comm.num_ranks, inputs)
     return rank_runtime.agree(comm.allgather(offer))
 
   def _call(self, image, ids, counts, slabs, plan) -> None:
-    given = [
+    native_tensors = [
       native.Tensor(name.encode(), slab.address, slab.bytes, slab.on_device)
       for name, slab in slabs.items()
     ]
@@ -252,8 +257,8 @@ class Launch:
       image_bytes=len(bits),
       topk_ids=ids.ctypes.data,
       counts=counts.ctypes.data,
-      tensors=(native.Tensor * len(given))(*given),
-      num_tensors=len(given),
+      tensors=(native.Tensor * len(native_tensors))(*native_tensors),
+      num_tensors=len(native_tensors),
       poison=self._poison,
       deadline_s=self._deadline_s,
     )
@@ -262,7 +267,7 @@ class Launch:
     _raise(end, image, plan)
 
   def close(self) -> None:
-    """Leaves; every rank must call it.
+    """Leaves the session; every rank must call it.
 
     Raises:
       DeviceError: a call of ACL or SHMEM failed.

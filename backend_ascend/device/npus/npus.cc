@@ -17,7 +17,7 @@ int32_t Call(hpmoe_npus_end* end, Step step) {
   try {
     *end = step();
   } catch (const std::exception& error) {
-    *end = hpmoe::End(HPMOE_NPUS_BROKEN, error.what());
+    *end = hpmoe::End(HPMOE_NPUS_INTERNAL, error.what());
   }
   return end->code;
 }

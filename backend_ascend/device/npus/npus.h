@@ -19,24 +19,24 @@ extern "C" {
 #endif
 
 #define HPMOE_NPUS_API __attribute__((visibility("default")))
-#define HPMOE_NPUS_NAMED 64
+#define HPMOE_NPUS_MAX_RANKS 64
 #define HPMOE_NPUS_SUSPECTS 8
 
 enum {
-  HPMOE_NPUS_DONE = 0,
+  HPMOE_NPUS_SUCCESS = 0,
   HPMOE_NPUS_INPUT = 1,        // an argument; the text names it
   HPMOE_NPUS_LIBRARY = 2,      // a call of ACL or SHMEM failed
   HPMOE_NPUS_UNREACHABLE = 3,  // ranks that cannot write to each other's memory
-  HPMOE_NPUS_LOST = 4,         // ranks that did not answer, or gave up
-  HPMOE_NPUS_WAITED = 5,       // a core waited longer than the deadline
-  HPMOE_NPUS_BROKEN = 6        // this library contradicts itself
+  HPMOE_NPUS_RANK_LOST = 4,    // ranks that did not answer, or gave up
+  HPMOE_NPUS_DEADLINE = 5,     // a core waited longer than the deadline
+  HPMOE_NPUS_INTERNAL = 6      // this library contradicts itself
 };
 
 // How a call ended.
 typedef struct hpmoe_npus_end {
   int32_t code;
   int32_t num_ranks;  // at fault, as far as is known
-  int32_t ranks[HPMOE_NPUS_NAMED];
+  int32_t ranks[HPMOE_NPUS_MAX_RANKS];
   int32_t task;  // that waited, or -1
   int32_t event;
   int32_t expected;

@@ -109,10 +109,10 @@ End RollCall::Meet(int32_t step, double deadline_s) {
     }
     if (late.empty()) return {};
     if (!left.empty()) {
-      return {HPMOE_NPUS_LOST, RanksText(left) + " gave up", left};
+      return {HPMOE_NPUS_RANK_LOST, RanksText(left) + " gave up", left};
     }
     if (Clock::now() > end) {
-      return {HPMOE_NPUS_LOST,
+      return {HPMOE_NPUS_RANK_LOST,
               RanksText(late) + ": expected word within " +
                   SecondsText(deadline_s) + ", got none",
               late};

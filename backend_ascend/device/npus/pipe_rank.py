@@ -2,9 +2,9 @@
 
     python -m hpmoe.backend_ascend.device.npus.pipe_rank RANK RANKS FD
 
-Messages are pickles, each behind its length.  It is told what to make a
-`Launch` of, then what to run, and answers each with what came of it;
-`local_ranks` is the other side.
+Messages are pickles, each behind its length.  The first request opens a
+`Launch`, the next ones run images; each gets an answer.  `local_ranks` is the
+other side.
 """
 
 from multiprocessing import connection
@@ -34,23 +34,23 @@ class PipeComm:
 
 
 def main(rank: int, num_ranks: int, descriptor: int) -> None:
-  """Serves until the other side has gone."""
-  # What a library prints goes to our error output.
+  """Serves until the other side closes the pipe."""
+  # Libraries print to standard output: send it to standard error.
   os.dup2(2, 1)
   pipe = connection.Connection(descriptor)
   comm = PipeComm(rank, num_ranks, pipe)
-  launch: npu_launch.Launch  # the first thing that it is told
+  launch: npu_launch.Launch  # the first request opens it
   while True:
     try:
-      kind, told = pipe.recv()
+      kind, arguments = pipe.recv()
     except (EOFError, OSError):
       return
     try:
       if kind == 'open':
-        launch = npu_launch.Launch(comm=comm, **told)
+        launch = npu_launch.Launch(comm=comm, **arguments)
         answer = None
       elif kind == 'run':
-        answer = launch.run(**told)
+        answer = launch.run(**arguments)
       else:
         launch.close()
         answer = None

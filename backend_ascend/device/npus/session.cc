@@ -27,7 +27,7 @@ End Called(int code, const char* call) {
 
 End FromStatus(const Status& status) {
   if (status.code == 0) return {};
-  return {status.code == kBroken ? HPMOE_NPUS_BROKEN : HPMOE_NPUS_INPUT,
+  return {status.code == kBroken ? HPMOE_NPUS_INTERNAL : HPMOE_NPUS_INPUT,
           status.message};
 }
 
@@ -175,7 +175,7 @@ End Session::Blame(const End& failed, double deadline_s) {
       silent.empty()) {
     return failed;
   }
-  End end(HPMOE_NPUS_LOST,
+  End end(HPMOE_NPUS_RANK_LOST,
           RanksText(silent) + ": expected word within " +
               SecondsText(deadline_s) + ", got none; " + failed.text,
           silent);
@@ -195,7 +195,7 @@ End Session::RunKernel(const ImageView& view, const hpmoe_npus_call& call) {
   const End read = memory_->Ends(*view.header, &ends);
   const End told = read.ok() ? EndOf(view, rank_, ends) : read;
   // What the cores say tells more than that the launch failed.
-  if (!ran.ok() && told.code != HPMOE_NPUS_WAITED) return ran;
+  if (!ran.ok() && told.code != HPMOE_NPUS_DEADLINE) return ran;
   return told;
 }
 

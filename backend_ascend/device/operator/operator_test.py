@@ -1,4 +1,4 @@
-"""The operators for CANN, as far as a machine without it can try them."""
+"""The operators for CANN, on a machine without CANN."""
 
 import os
 import pathlib
@@ -18,9 +18,9 @@ from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
-FAKE = HERE.parent / 'fake_cann'
+FOLDER = pathlib.Path(__file__).resolve().parent
+ROOT = FOLDER.parents[2]
+FAKE = FOLDER.parent / 'fake_cann'
 NAMES = {
   layout.Direction.FORWARD: 'HpmoeLaunch',
   layout.Direction.BACKWARD: 'HpmoeLaunchGrad',
@@ -36,7 +36,7 @@ def program(tmp_path_factory) -> pathlib.Path:
     [
       os.environ.get('CXX') or 'c++',
       *('-std=c++17', '-Wall', '-Wextra', '-Werror', f'-I{ROOT}', f'-I{FAKE}'),
-      *(HERE / 'launch_op.cc', HERE / 'operator_test.cc', '-o', binary),
+      *(FOLDER / 'launch_op.cc', FOLDER / 'operator_test.cc', '-o', binary),
     ],
     check=True,
   )
@@ -58,7 +58,7 @@ def _image(direction, storage='bfloat16', placement='combine', **sizes):
   return compiler.COMPILE[direction](config, policy, options).image
 
 
-def _told(
+def _run_program(
   program, image, tmp_path, cores=24, direction=None
 ) -> list[list[str]]:
   (tmp_path / 'image').write_bytes(bytes(image))
@@ -72,15 +72,15 @@ def _told(
   return [line.split() for line in text.splitlines()]
 
 
-def _of(told, word) -> list[list[str]]:
-  return [line[1:] for line in told if line[0] == word]
+def _select_lines(lines, word) -> list[list[str]]:
+  return [line[1:] for line in lines if line[0] == word]
 
 
 def _results(direction) -> tuple[str, ...]:
-  """Returns what tasks write, in the order of the table of buffers."""
-  written = arrays.OUTPUTS[direction]
+  """Returns the tensors that tasks write, in the order of the buffers."""
+  output_names = arrays.OUTPUTS[direction]
   names = [b.name.lower() for b in layout.Buffer]
-  return tuple(n for n in names if n in written)
+  return tuple(n for n in names if n in output_names)
 
 
 class TestOperators:
@@ -90,25 +90,29 @@ class TestOperators:
   ):
     # Given an operator, when it is asked for its operands and results, then
     # they are those of a launch, by name and in the order of the kernels.
-    told = _told(program, _image(direction), tmp_path)
-    inputs = [line[0] for line in _of(told, 'input')]
-    taken = {*arrays.INPUTS[direction]} - {'topk_ids'}
+    lines = _run_program(program, _image(direction), tmp_path)
+    inputs = [line[0] for line in _select_lines(lines, 'input')]
+    operand_names = {*arrays.INPUTS[direction]} - {'topk_ids'}
     assert inputs[:3] == ['image', 'tables', 'state']
-    assert {*inputs[3:]} == taken and len(inputs) == 3 + len(taken)
-    assert [line[0] for line in _of(told, 'output')] == list(
+    assert {*inputs[3:]} == operand_names and len(inputs) == 3 + len(
+      operand_names
+    )
+    assert [line[0] for line in _select_lines(lines, 'output')] == list(
       _results(direction)
     )
-    optional = [line[0] for line in _of(told, 'input') if 'optional' in line]
+    optional = [
+      line[0] for line in _select_lines(lines, 'input') if 'optional' in line
+    ]
     backward = direction == layout.Direction.BACKWARD
     assert optional == ['returned'] * backward
-    assert _of(told, 'attr') == [['header'], ['deadline_us']]
-    assert _of(told, 'chip') == [['ascend910b'], ['ascend910_93']]
+    assert _select_lines(lines, 'attr') == [['header'], ['deadline_us']]
+    assert _select_lines(lines, 'chip') == [['ascend910b'], ['ascend910_93']]
     kernel = 'hpmoe_launch_grad.cc' if backward else 'hpmoe_launch.cc'
-    signature = (HERE / kernel).read_text().split('hpmoe_launch')[-1]
+    signature = (FOLDER / kernel).read_text().split('hpmoe_launch')[-1]
     arguments = signature[: signature.index('{')].replace('GM_ADDR', '')
     order = [a.strip(' ()\n') for a in arguments.split('(')[1].split(',')]
-    given = [*inputs, *_results(direction), 'workspace', 'tiling']
-    assert order == given
+    expected_order = [*inputs, *_results(direction), 'workspace', 'tiling']
+    assert order == expected_order
 
   @pytest.mark.parametrize('direction', NAMES)
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
@@ -117,21 +121,25 @@ class TestOperators:
     self, program, tmp_path, direction, storage, num_ranks
   ):
     image = _image(direction, storage, num_ranks=num_ranks)
-    told = _told(program, image, tmp_path)
-    assert _of(told, 'shapes') == _of(told, 'types') == [['0']]
+    lines = _run_program(program, image, tmp_path)
+    assert (
+      _select_lines(lines, 'shapes') == _select_lines(lines, 'types') == [['0']]
+    )
     for i, name in enumerate(_results(direction)):
       shape = tensors.SPECS[name].dims(**image.config.dims())
-      assert _of(told, 'shape')[i] == [str(size) for size in shape], name
-      stored = BF16 if storage == 'bfloat16' else FLOAT
+      assert _select_lines(lines, 'shape')[i] == [
+        str(size) for size in shape
+      ], name
+      storage_type = BF16 if storage == 'bfloat16' else FLOAT
       is_float = arrays.dtype(image, name) == np.float32
-      wanted = FLOAT if is_float else stored
-      assert _of(told, 'type')[i] == [str(i), wanted], name
+      expected = FLOAT if is_float else storage_type
+      assert _select_lines(lines, 'type')[i] == [str(i), expected], name
 
   def test_ask_for_the_image_cores_and_a_workspace(self, program, tmp_path):
     # Given 3 cube and 9 vector cores, when tiled, then 5 blocks of 1 and 2
     # start at once, and the deadline reaches the kernel.
     image = _image(layout.Direction.BACKWARD, placement='before_down')
-    told = _told(program, image, tmp_path)
+    lines = _run_program(program, image, tmp_path)
     sizes = image.config.dims()
     links = -(-image.options.expert_capacity // 8)
     assert links > 1
@@ -142,8 +150,8 @@ class TestOperators:
       + line(sizes['L'] * sizes['F'] * sizes['D'])
       + line(sizes['L'] * 2 * sizes['F'] * sizes['D'])
     )
-    assert _of(told, 'tiling') == [['0']]
-    assert _of(told, 'blocks') == [
+    assert _select_lines(lines, 'tiling') == [['0']]
+    assert _select_lines(lines, 'blocks') == [
       ['5', 'mode', '1', 'workspace', str((16 << 20) + own), 'deadline', '250']
     ]
 
@@ -159,21 +167,23 @@ class TestOperators:
     self, program, tmp_path, sizes, storage, cores
   ):
     image = _image(layout.Direction.FORWARD, storage, **sizes)
-    told = _told(program, image, tmp_path, cores)
-    assert _of(told, 'tiling') == [['1']]
+    lines = _run_program(program, image, tmp_path, cores)
+    assert _select_lines(lines, 'tiling') == [['1']]
 
   def test_refuse_what_is_no_header(self, program, tmp_path):
     image = bytearray(_image(layout.Direction.FORWARD))
     image[0] ^= 1
-    told = _told(program, image, tmp_path, direction=layout.Direction.FORWARD)
-    for what in ('shapes', 'types', 'tiling'):
-      assert _of(told, what) == [['1']]
+    lines = _run_program(
+      program, image, tmp_path, direction=layout.Direction.FORWARD
+    )
+    for query in ('shapes', 'types', 'tiling'):
+      assert _select_lines(lines, query) == [['1']]
 
 
 @pytest.fixture(scope='module')
 def kernels(tmp_path_factory) -> pathlib.Path:
   binary = tmp_path_factory.mktemp('kernels') / 'kernel_test'
-  twin_testing.compile_program(HERE / 'kernel_test.cc', binary)
+  twin_testing.compile_program(FOLDER / 'kernel_test.cc', binary)
   return binary
 
 
@@ -193,27 +203,31 @@ def test_kernels_store_the_bits_of_a_host_s_launch(
   from hpmoe.backend_ascend.frontends import _mindspore_ffi as ffi
 
   image = _image(direction, storage, placement)
-  given = testing.inputs_of(direction, image.config, image.policy, exact=True)
-  wanted = runtime.launch(image, given)
-  told = _told(program, image, tmp_path)
-  blocks, _, _, _, workspace, _, deadline = _of(told, 'blocks')[0]
+  inputs = testing.inputs_of(direction, image.config, image.policy, exact=True)
+  expected = runtime.launch(image, inputs)
+  lines = _run_program(program, image, tmp_path)
+  blocks, _, _, _, workspace, _, deadline = _select_lines(lines, 'blocks')[0]
   head = np.frombuffer(bytearray(image), np.uint8)
-  tables = ffi.npu_tables(head, given['topk_ids'])
+  tables = ffi.npu_tables(head, inputs['topk_ids'])
   operands = dict(image=bytes(head), tables=tables, state=ffi.npu_state(head))
-  operands |= {n: given[n].tobytes() for n, *_ in _of(told, 'input')[3:]}
-  results = {name: wanted[name].tobytes() for name in _results(direction)}
+  operands |= {
+    n: inputs[n].tobytes() for n, *_ in _select_lines(lines, 'input')[3:]
+  }
+  results = {name: expected[name].tobytes() for name in _results(direction)}
   operands |= {name: bytes(len(result)) for name, result in results.items()}
   operands['workspace'] = b'\xff' * int(workspace)
   operands['tiling'] = np.uint64(deadline).tobytes()
   before, places = b'', {}
-  for name, held in operands.items():
+  for name, data in operands.items():
     places[name] = len(before)
-    before += held + bytes(1024 - len(held) % 512)
+    before += data + bytes(1024 - len(data) % 512)
   arguments = [str(word) for place in places.items() for word in place]
   ran = subprocess.run(
     [kernels, blocks, *arguments], input=before, capture_output=True, check=True
   )
   assert ran.stderr.decode() == ''
-  left = {n: ran.stdout[at:][: len(operands[n])] for n, at in places.items()}
+  left = {
+    n: ran.stdout[offset:][: len(operands[n])] for n, offset in places.items()
+  }
   assert ffi.npu_end(head, np.frombuffer(left['state'], np.uint8)) == ''
   assert not [name for name in results if left[name] != results[name]]

@@ -11,7 +11,7 @@ from typing import Self
 
 from hpmoe.backend_ascend.device.twin_launch import _ascend_twin
 
-# Of a thread that looks whether it is to end.
+# Seconds between two looks of the thread at whether it is to end.
 _LOOK_S = 0.05
 
 
@@ -19,11 +19,11 @@ class Rehearsal:
   """Devices 0 to R - 1.
 
   Attributes:
-    library: of the host program, over stand-ins of ACL and SHMEM.
-    kernel: what it loads as a kernel: any file, for the twin has its own.
+    library: the host program, over stand-ins of ACL and SHMEM.
+    kernel: the file that it loads as kernel: any, since the twin has its own.
     environment: variables by which the stand-ins find the devices.
     ran: the ranks of each launch.
-    reports: how each went.
+    reports: the twin's report of each launch.
   """
 
   library = pathlib.Path(_ascend_twin.__file__).parent / 'libhpmoe_npus_twin.so'

@@ -2,8 +2,8 @@
 
     python -m hpmoe.backend_ascend.device.standin.serve RANKS
 
-Prints the board's path, serves until its input ends, then prints what the twin
-found, a line each.
+Prints the board's path, serves until its input ends, then prints the twin's
+findings, a line each.
 """
 
 import signal
@@ -16,8 +16,8 @@ from hpmoe.backend_ascend.device.standin import rehearsal
 _PATIENCE_S = 10.0
 
 
-class Served:
-  """The process, as who started it sees it.
+class DeviceServer:
+  """A process that serves devices, for the process that starts it.
 
   Attributes:
     board: path of the board.
@@ -34,15 +34,15 @@ class Served:
     self.board = self._process.stdout.readline().strip()
 
   def findings(self) -> list[str]:
-    """Ends it, once no rank uses it; returns what the twin found."""
-    told, _ = self._process.communicate()
-    return told.splitlines()
+    """Ends the process, once no rank uses it; returns the twin's findings."""
+    output, _ = self._process.communicate()
+    return output.splitlines()
 
   def __enter__(self) -> Self:
     return self
 
   def __exit__(self, *error) -> None:
-    # At its input's end it removes what it made.
+    # When its input ends, it removes its files.
     if self._process.stdin and not self._process.stdin.closed:
       self._process.stdin.close()
     try:
@@ -53,9 +53,9 @@ class Served:
 
 
 def main(num_ranks: int) -> None:
-  """Serves, until who started it ends, even where both are told to end."""
-  for asked in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(asked, signal.SIG_IGN)
+  """Serves until its input ends; signals do not end it before."""
+  for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(signal_number, signal.SIG_IGN)
   with rehearsal.Rehearsal(num_ranks) as twin:
     print(twin.environment['HPMOE_BOARD'], flush=True)
     sys.stdin.read()

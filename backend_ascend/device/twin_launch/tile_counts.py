@@ -1,4 +1,4 @@
-"""What tiles take of a core's pipes, as a table that a cost model can read."""
+"""Work of tiles on a core's pipes, as a table for a cost model."""
 
 import collections
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.device.twin_launch import twin_report
 from hpmoe.backend_ascend.host.checks import faults
 
-# What is counted of a tile; `ns` is from the end of the task before it on its
-# core to its own, waits for other cores left out.
-COUNTED = (*tuple(twin_report.COUNTS.fields or ())[4:-1], 'ns')
+# Counts of a tile.  `ns` is the time from the end of the task before it on its
+# core to its own end, without waits for other cores.
+COUNT_NAMES = (*tuple(twin_report.COUNTS.fields or ())[4:-1], 'ns')
 # A core's work outside of tasks: its handshake, and waits for a task's events.
 OUTSIDE = 'outside'
 
@@ -31,17 +31,16 @@ _WEIGHT_TILES = layout.select_kinds(layout.Form.WEIGHT_TILE)
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-  """What tasks of one kind and shape took.
+  """The mean work of tasks of one kind and shape.
 
   Attributes:
     direction: 'forward' or 'backward'.
     kind: a name of `layout.Kind`, in small letters, or OUTSIDE.
     unit: 'aic' or 'aiv'.
-    rows: of the tile that are real: rows of an expert, tokens, or rows of a
-      weight.
-    cols: of the tile.
+    rows: real rows of the tile: rows of an expert, tokens, or rows of a weight.
+    cols: columns of the tile.
     depth: terms of each sum of a cube tile; 0 of a vector tile.
-    tasks: how many there were; of OUTSIDE, cores.
+    tasks: number of tasks; of OUTSIDE, number of cores.
     counted: for each of COUNTED, the mean of a task.
   """
 
@@ -52,51 +51,56 @@ class Tile:
   cols: int
   depth: int
   tasks: int
-  counted: dict[str, float]
+  mean_counts: dict[str, float]
 
   def row(self) -> dict[str, object]:
-    """Returns it as one flat record."""
+    """Returns the tile as one flat record."""
     fields = dataclasses.asdict(self)
-    return fields | fields.pop('counted')
+    return fields | fields.pop('mean_counts')
 
 
-def tiles(
+def list_tiles(
   image: image_lib.Image,
   plan_counts: np.ndarray,
   counts: np.ndarray,
   relayed: np.ndarray | None = None,
 ) -> list[Tile]:
-  """Returns what tiles of each kind and shape took.
+  """Returns the tiles of each kind and shape.
 
   Args:
     image: what was launched.
-    plan_counts: `[R, E]` i32, of its routing.
-    counts: `[n]` `twin_report.COUNTS`, of the launch.
-    relayed: as of `faults.real_rows`.
+    plan_counts: `[R, E]` i32, counts of the routing plan.
+    counts: `[n]` `twin_report.COUNTS` of the launch.
+    relayed: as in `faults.real_rows`.
   """
   groups: dict[tuple, list[np.void]] = collections.defaultdict(list)
   shapes = list(_shapes(image, plan_counts, relayed))
-  for row in _timed(counts):
+  for row in _measure_tasks(counts):
     task = int(row['task'])
     unit = layout.Unit(int(row['unit'])).name.lower()
     inside = 0 <= task < len(shapes)
     groups[shapes[task] if inside else (OUTSIDE, unit, 0, 0, 0)].append(row)
   direction = image.direction.name.lower()
-  made = []
-  for (kind, unit, rows, cols, depth), held in sorted(groups.items()):
-    mean = {n: float(np.mean([one[n] for one in held])) for n in COUNTED}
-    made.append(Tile(direction, kind, unit, rows, cols, depth, len(held), mean))
-  return made
+  tiles = []
+  for (kind, unit, rows, cols, depth), group_rows in sorted(groups.items()):
+    mean = {
+      n: float(np.mean([task_counts[n] for task_counts in group_rows]))
+      for n in COUNT_NAMES
+    }
+    tiles.append(
+      Tile(direction, kind, unit, rows, cols, depth, len(group_rows), mean)
+    )
+  return tiles
 
 
-def _timed(counts: np.ndarray) -> np.ndarray:
-  """Returns counts, the end of each replaced by its time."""
+def _measure_tasks(counts: np.ndarray) -> np.ndarray:
+  """Returns counts, with each task's time in place of its end."""
   order = np.lexsort([counts[n] for n in ('ns_ended', 'core', 'unit', 'rank')])
   rows = counts[order]
   core = [rows[n] for n in ('rank', 'unit', 'core')]
-  same = np.all([np.equal(n[1:], n[:-1]) for n in core], axis=0)
-  ended = rows['ns_ended'].copy()
-  rows['ns_ended'][1:] -= np.where(same, ended[:-1], 0)
+  on_same_core = np.all([np.equal(n[1:], n[:-1]) for n in core], axis=0)
+  end_times = rows['ns_ended'].copy()
+  rows['ns_ended'][1:] -= np.where(on_same_core, end_times[:-1], 0)
   return recfunctions.rename_fields(rows, {'ns_ended': 'ns'})
 
 
@@ -113,7 +117,7 @@ def _shapes(image: image_lib.Image, plan_counts, relayed) -> Iterator[tuple]:
     kind = layout.Kind(int(task['kind']))
     depth = widths[_DEPTHS[kind]] if kind in _DEPTHS else 0
     if kind in _WEIGHT_TILES:
-      # Its real rows are those that it sums.
+      # A weight tile sums over its real rows.
       depth, rows = rows, task['row_end'] - task['row_begin']
     yield (
       kind.name.lower(),
@@ -127,7 +131,7 @@ def _shapes(image: image_lib.Image, plan_counts, relayed) -> Iterator[tuple]:
 def write_csv(table: list[Tile], file: TextIO) -> None:
   """Writes one line for each tile, under a line of names."""
   names = [field.name for field in dataclasses.fields(Tile)][:-1]
-  writer = csv.DictWriter(file, [*names, *COUNTED], lineterminator='\n')
+  writer = csv.DictWriter(file, [*names, *COUNT_NAMES], lineterminator='\n')
   writer.writeheader()
   for tile in table:
     row = tile.row()

@@ -1,4 +1,4 @@
-"""Counts of tiles are what their shapes say."""
+"""Counts of tiles follow from their shapes."""
 
 import numpy as np
 import pytest
@@ -27,10 +27,10 @@ def table(request):
   image = compiler.compile_forward(CONFIG, policy, OPTIONS).image
   inputs = testing.make_inputs(CONFIG, policy)
   counts = runtime.route(image, inputs['topk_ids']).counts
-  launched = twin_runtime.run(image, inputs)
+  result = twin_runtime.run(image, inputs)
   size = 4 if request.param == 'float32' else 2
-  tiles = tile_counts.tiles(image, counts, launched.counts)
-  return tiles, size, image, faults.real_rows(image, counts), launched.counts
+  tiles = tile_counts.list_tiles(image, counts, result.counts)
+  return tiles, size, image, faults.real_rows(image, counts), result.counts
 
 
 def _up(value: int, unit: int) -> int:
@@ -44,13 +44,13 @@ def test_a_cube_tile_moves_and_multiplies_its_shape(table):
   for tile in cube:
     m, n, k = tile.rows, tile.cols, tile.depth
     assert k == (CONFIG.d_model if tile.kind == 'gate_up' else CONFIG.d_ff)
-    got = tile.counted
-    assert got['bytes_fix'] == m * n * size
+    means = tile.counted
+    assert means['bytes_fix'] == m * n * size
     steps = _up(m, 16) * _up(n, 16) * _up(k, 32 // size)
-    assert got['cube_steps'] == steps
+    assert means['cube_steps'] == steps
     # Operands once each; rows are filled up to 32 bytes.
-    assert (m + n) * k * size <= got['bytes_mte2']
-    assert got['vector_steps'] == 0
+    assert (m + n) * k * size <= means['bytes_mte2']
+    assert means['vector_steps'] == 0
 
 
 def test_a_vector_tile_has_no_cube_steps(table):
@@ -72,5 +72,5 @@ def test_every_task_with_rows_is_counted_once(table):
   tasks = image.tables['tasks'][of_task['task']]
   assert (of_task['unit'] == tasks['unit']).all()
   for kind in (layout.Kind.GATE_UP, layout.Kind.COMBINE):
-    counted = sum(t.tasks for t in tiles if t.kind == kind.name.lower())
-    assert counted == np.count_nonzero(tasks['kind'] == kind) > 0
+    num_tasks = sum(t.tasks for t in tiles if t.kind == kind.name.lower())
+    assert num_tasks == np.count_nonzero(tasks['kind'] == kind) > 0

@@ -1,4 +1,4 @@
-"""What a launch on the twin says beside its tensors."""
+"""Findings and counts of a launch on the twin."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -12,11 +12,11 @@ from hpmoe.backend_ascend.host.load import task_names
 # The in-order queues of a core.
 PIPES = tuple(_ascend_twin.pipes())
 _CORE = ('rank', 'unit', 'core')
-_COUNTED = ('cube_steps', 'vector_steps', 'waits', 'barriers', 'polls')
+_COUNTERS = ('cube_steps', 'vector_steps', 'waits', 'barriers', 'polls')
 
-# One row for each core and task; task -1 is what it did outside of tasks.
-# Times are from the start to the end of its last instruction, and of each pipe
-# what it was busy; zero without rates.
+# One row for each core and task; task -1 is work outside of tasks.  Times run
+# from the start to the end of the last instruction, and for each pipe while it
+# was busy; they are zero without rates.
 COUNTS = np.dtype(
   [
     (name, np.int64)
@@ -25,7 +25,7 @@ COUNTS = np.dtype(
       'task',
       *(f'instructions_{pipe.lower()}' for pipe in PIPES),
       *(f'bytes_{pipe.lower()}' for pipe in PIPES),
-      *_COUNTED,
+      *_COUNTERS,
       *(f'ns_{pipe.lower()}' for pipe in PIPES),
       'ns_ended',
     )
@@ -35,14 +35,14 @@ COUNTS = np.dtype(
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """One thing that the device source does wrong.
+  """One error of the device source.
 
   Attributes:
     kind: such as 'race' or 'undefined', as the engine calls it.
     text: core, pipe, call, bytes and what is missing, in one line.
-    tasks: the task that did it, then those that it should have been ordered
-      with; None for what a core does outside of tasks.
-    file, line: of the call.
+    tasks: the task at fault, then those that it should have been ordered with;
+      None for work outside of tasks.
+    file, line: place of the call.
   """
 
   kind: str
@@ -52,20 +52,20 @@ class Finding:
   line: int
 
   def __str__(self) -> str:
-    named = [str(task) for task in self.tasks if task is not None]
-    return f'{self.text}; in {", ".join(named)}' if named else self.text
+    names = [str(task) for task in self.tasks if task is not None]
+    return f'{self.text}; in {", ".join(names)}' if names else self.text
 
 
 class TwinError(RuntimeError):
-  """The device source did what an NPU does not do, or not surely.
+  """The device source did something whose effect on an NPU is undefined.
 
   Attributes:
-    findings: what, the first one first.
+    findings: the errors, in the order of execution.
   """
 
   def __init__(self, findings: Sequence[Finding]):
-    more = f' (and {len(findings) - 1} more)' if len(findings) > 1 else ''
-    super().__init__(f'{findings[0]}{more}')
+    suffix = f' (and {len(findings) - 1} more)' if len(findings) > 1 else ''
+    super().__init__(f'{findings[0]}{suffix}')
     self.findings = tuple(findings)
 
 
@@ -78,10 +78,10 @@ def findings(
   image: image_lib.Image, report: _ascend_twin.Report
 ) -> tuple[Finding, ...]:
   """Returns the errors of a launch with the names of their tasks."""
-  known = len(image.tables['tasks'])
+  num_tasks = len(image.tables['tasks'])
 
   def name(task: int) -> task_names.TaskName | None:
-    inside = 0 <= task < known
+    inside = 0 <= task < num_tasks
     return task_names.task_name(image, task) if inside else None
 
   return tuple(

@@ -38,22 +38,23 @@ RATES = tuple(_ascend_twin.rates())
 
 @dataclasses.dataclass(frozen=True)
 class Modes:
-  """What the twin chooses where the hardware may do one thing or another.
+  """Choices of the twin where the hardware may do one thing or another.
 
   Attributes:
     order: one of ORDERS: instructions run as soon as flags allow, in an order
       that a seed draws, or as late as flags allow.
-    seed: of order 'seeded'.
-    hazards: accesses that nothing orders end the launch.
+    seed: seed of order 'seeded'.
+    hazards: whether unordered accesses end the launch.
     mmad_order: one of MMAD_ORDERS, in which a product adds its terms.
-    exp: one of EXPS: the nearest float, or the one above or below.
-    flush_subnormals: the cube and vector units take them for zero.
-    saturate: infinities become the largest number, NaN zero.
-    auto_sync: what the device's compiler inserts by default is no hazard.
-    rates: a machine's figures by the names of RATES, from which counts have
+    exp: one of EXPS: rounds to the nearest float, or to the one above or below.
+    flush_subnormals: whether the cube and vector units read subnormals as zero.
+    saturate: whether infinities become the largest number and NaN zero.
+    auto_sync: whether to assume the barriers that the device's compiler inserts
+      by default.
+    rates: a machine's figures by the names of RATES, which give counts their
       times; None: no times.
-    include: compiles the device source against these headers of Ascend C
-      (asc-devkit, or asc of a CANN), by clang; '': it is built with our own.
+    include: headers of Ascend C (asc-devkit, or asc of a CANN) against which
+      clang compiles the device source; '': it is built with our own.
   """
 
   order: str = 'in_order'
@@ -68,27 +69,28 @@ class Modes:
   include: str = ''
 
   def __post_init__(self):
-    for name, known in (
+    for name, choices in (
       ('order', ORDERS),
       ('mmad_order', MMAD_ORDERS),
       ('exp', EXPS),
     ):
-      if getattr(self, name) not in known:
+      if getattr(self, name) not in choices:
         raise ValueError(
-          f'{name}: expected one of {list(known)}, got {getattr(self, name)!r}'
+          f'{name}: expected one of {list(choices)}, got '
+          f'{getattr(self, name)!r}'
         )
     if not 0 <= self.seed < 2**64:
       raise ValueError(f'seed: expected one in [0, 2**64), got {self.seed}')
 
 
 @dataclasses.dataclass(frozen=True)
-class Launched:
-  """What a launch gives.
+class TwinResult:
+  """The result of a launch.
 
   Attributes:
-    outputs: by name.
-    counts: `[n]` COUNTS: what each core did for each task.
-    cycles: modelled, 50 MHz.
+    outputs: tensors by name.
+    counts: `[n]` COUNTS, the work of each core for each task.
+    cycles: modelled cycles of 50 MHz.
   """
 
   outputs: dict[str, np.ndarray]
@@ -103,22 +105,22 @@ def run(
   modes: Modes = Modes(),
   deadline_s: float = 60.0,
   fault: faults.Fault | None = None,
-) -> Launched:
+) -> TwinResult:
   """Executes the image in one launch.
 
   Args:
-    image: as of `runtime.launch`.
-    inputs: as of `runtime.launch`.
-    modes: of the twin.
-    deadline_s: of one wait, in the seconds of the modelled clock.
-    fault: a fault to plant.  One of order is an image whose task waits or
-      signals otherwise; of any other the task's stores have the bits of the
+    image: as in `runtime.launch`.
+    inputs: as in `runtime.launch`.
+    modes: modes of the twin.
+    deadline_s: seconds of one wait, on the modelled clock.
+    fault: a fault to plant.  A fault of order changes the waits or signals of
+      a task in the image; any other gives the task's stores the bits of the
       host's launch with this fault.
 
   Raises:
     ValueError: an input does not fit the image, routing exceeds its capacity,
       the device source cannot run it, or the fault changes nothing.
-    TwinError: the device source did what an NPU does not do, or not surely.
+    TwinError: the device source did something undefined on an NPU.
     runtime.WaitError: a task waited for an event that did not come.
   """
   return _launch(image, inputs, modes, deadline_s, fault, _ascend_twin.launch)
@@ -143,15 +145,14 @@ def launch_serial(
 ) -> dict[str, np.ndarray]:
   """Runs the same tasks kind by kind, each kind on one core of a rank.
 
-  Nothing waits and nothing signals, so this is what any schedule must equal,
-  bit for bit.
+  Nothing waits and nothing signals, so any schedule must return the same bits.
   """
   return _launch(
     image, inputs, modes, 1.0, None, _ascend_twin.launch_serial
   ).outputs
 
 
-def _launch(image, inputs, modes, deadline_s, fault, native) -> Launched:
+def _launch(image, inputs, modes, deadline_s, fault, native) -> TwinResult:
   image = image_lib.load(image)
   read = arrays.inputs(image, inputs)
   names = arrays.outputs(image)
@@ -171,7 +172,7 @@ def _launch(image, inputs, modes, deadline_s, fault, native) -> Launched:
       f'fault: expected a task that {fault.name} changes, got '
       f'{task_names.task_name(image, fault.task)}, whose work stays the same'
     )
-  return Launched(
+  return TwinResult(
     {name: outputs[name] for name in names},
     twin_report.counts(report),
     report.cycles,
@@ -183,7 +184,7 @@ def device_code(headers: str) -> build_kernel.Kernel:
   """Returns the device source, compiled against real headers.
 
   Raises:
-    ValueError: `headers` are none, or it does not compile against them.
+    ValueError: `headers` is no such folder, or the source does not compile.
   """
   return build_kernel.build(
     _SOURCE,
@@ -196,21 +197,21 @@ def device_code(headers: str) -> build_kernel.Kernel:
 def options(
   modes: Modes, deadline_s: float = 60.0, fault: faults.Fault | None = None
 ) -> _ascend_twin.Options:
-  """Returns the native part's options; arguments as of `run`."""
-  # What stays at its default is the native part's own.
-  asked: dict[str, Any] = {
+  """Returns the options of the extension module; arguments as in `run`."""
+  # Fields at their default keep the extension module's default.
+  changes: dict[str, Any] = {
     field.name: getattr(modes, field.name)
     for field in dataclasses.fields(Modes)
     if getattr(modes, field.name) != field.default
   }
   code: dict[str, Any] = {}
-  if headers := asked.pop('include', ''):
+  if headers := changes.pop('include', ''):
     kernel = device_code(headers)
     code = dict(vector=str(kernel.vector), cube=str(kernel.cube))
   return _ascend_twin.Options(
-    mode=asked.pop('order', 'in_order'),
+    mode=changes.pop('order', 'in_order'),
     **code,
-    **asked,
+    **changes,
     deadline_s=deadline_s,
     fault=fault.name if fault else None,
     fault_task=fault.task if fault else -1,
@@ -218,13 +219,13 @@ def options(
 
 
 def _raise(image, report, plan) -> None:
-  """Raises what went wrong, if anything did.
+  """Raises the error of a launch, if there is one.
 
-  A core that the twin stopped leaves others waiting: it is told first.
+  A core that the twin stopped leaves others waiting, so findings come first.
   """
-  found = twin_report.findings(image, report)
-  if found:
-    raise TwinError(found)
+  findings = twin_report.findings(image, report)
+  if findings:
+    raise TwinError(findings)
   if report.diagnosis is not None:
     raise runtime.WaitError(
       runtime.build_diagnosis(image, report.diagnosis), plan

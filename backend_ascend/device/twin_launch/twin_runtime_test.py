@@ -44,37 +44,39 @@ def case(direction, policy, routing='uniform', options=OPTIONS, exact=True):
   if direction == FORWARD:
     return image, inputs
   forward = compiler.compile_forward(CONFIG, policy, options).image
-  saved = runtime.launch(forward, inputs)
+  outputs = runtime.launch(forward, inputs)
   dy = testing.make_inputs(CONFIG, policy, exact=exact, name='dy')['x']
   unread = {'returned'} if policy.placement == 'before_down' else set()
-  given = inputs | saved | dict(dy=dy)
+  values = inputs | outputs | dict(dy=dy)
   names = set(arrays.INPUTS[BACKWARD]) - unread
-  return image, {name: given[name] for name in names}
+  return image, {name: values[name] for name in names}
 
 
-def planted(fault, error, headers=''):
-  """Returns what a launch with a fault raises, and the task that has it."""
+def launch_with_fault(fault, error, headers=''):
+  """Returns the error of a launch with a fault, and the faulty task."""
   image, inputs = case(FORWARD, policy_of(**EXACT))
   plan = runtime.route(image, inputs['topk_ids'])
   task = faults.choose_target(image, plan, fault)
   modes = twin_runtime.Modes(include=headers)
-  with pytest.raises(error) as raised:
+  with pytest.raises(error) as error_info:
     twin_runtime.run(
       image, inputs, modes=modes, fault=faults.Fault(fault, task)
     )
-  return raised.value, task
+  return error_info.value, task
 
 
-def differing(got, want) -> list[str]:
+def list_differing(actual, expected) -> list[str]:
   return [
     name
-    for name in want
-    if not np.array_equal(arrays.bits(got[name]), arrays.bits(want[name]))
+    for name in expected
+    if not np.array_equal(
+      arrays.bits(actual[name]), arrays.bits(expected[name])
+    )
   ]
 
 
-# That exact data have the host's bits in every order, tools/sync/probe_test.py
-# sees.
+# tools/sync/probe_test.py tests that exact data have the host's bits in every
+# order.
 class TestOneImageInBoth:
   @pytest.mark.parametrize('direction', [FORWARD, BACKWARD])
   def test_serial_kernels_have_equal_bits_on_real_data(self, direction):
@@ -84,23 +86,23 @@ class TestOneImageInBoth:
       auto_sync = direction == FORWARD
       modes = twin_runtime.Modes(mmad_order=mmad_order, auto_sync=auto_sync)
       want = twin_runtime.launch_serial(image, inputs, modes=modes)
-      assert not differing(
+      assert not list_differing(
         twin_runtime.launch(image, inputs, modes=modes), want
       )
 
   def test_the_order_of_sums_is_a_policy_that_shows(self):
     image, inputs = case(FORWARD, policy_of(), exact=False)
-    made = {
+    bits_of_order = {
       order: twin_runtime.launch(
         image, inputs, modes=twin_runtime.Modes(mmad_order=order)
       )['gate_up'].tobytes()
       for order in twin_runtime.MMAD_ORDERS
     }
-    assert len(set(made.values())) == len(made)
+    assert len(set(bits_of_order.values())) == len(bits_of_order)
 
 
 def test_a_task_that_does_not_wait_is_found():
-  error, task = planted('missing_wait', twin_runtime.TwinError)
+  error, task = launch_with_fault('missing_wait', twin_runtime.TwinError)
   first = error.findings[0]
   assert task in [name.index for name in first.tasks if name]
   assert 'cube_load.h' in first.file
@@ -108,32 +110,37 @@ def test_a_task_that_does_not_wait_is_found():
 
 @twin_testing.needs_asc_devkit
 class TestRealHeaders:
-  """Either kind of header gives the same of one source."""
+  """One source gives the same bits over real headers and our own."""
 
   @pytest.mark.parametrize('direction', [FORWARD, BACKWARD])
   @pytest.mark.parametrize('order', twin_runtime.ORDERS)
   def test_have_equal_bits_and_tasks_on_real_data(self, direction, order):
     image, inputs = case(direction, policy_of('bfloat16'), exact=False)
-    ours, theirs = (
+    own_run, devkit_run = (
       twin_runtime.run(
         image, inputs, modes=twin_runtime.Modes(order, include=headers)
       )
       for headers in ('', twin_testing.ASC_DEVKIT)
     )
-    assert not differing(theirs.outputs, ours.outputs)
+    assert not list_differing(devkit_run.outputs, own_run.outputs)
     for unit in ('cube_steps', 'bytes_mte1', 'bytes_mte2', 'bytes_mte3'):
-      assert theirs.counts[unit].sum() == ours.counts[unit].sum()
+      assert devkit_run.counts[unit].sum() == own_run.counts[unit].sum()
 
   def test_find_the_same_in_the_same_place(self):
-    ours, theirs = (
-      planted('missing_wait', twin_runtime.TwinError, headers)[0].findings[0]
+    own_finding, devkit_finding = (
+      launch_with_fault('missing_wait', twin_runtime.TwinError, headers)[
+        0
+      ].findings[0]
       for headers in ('', twin_testing.ASC_DEVKIT)
     )
-    assert (theirs.kind, theirs.line) == (ours.kind, ours.line)
-    assert theirs.tasks == ours.tasks
+    assert (devkit_finding.kind, devkit_finding.line) == (
+      own_finding.kind,
+      own_finding.line,
+    )
+    assert devkit_finding.tasks == own_finding.tasks
     # It is the other code that ran: of those headers' intrinsics.
-    assert 'DataCopy reads' in ours.text
-    assert 'copy_gm_to_cbuf_multi_nd2nz' in theirs.text
+    assert 'DataCopy reads' in own_finding.text
+    assert 'copy_gm_to_cbuf_multi_nd2nz' in devkit_finding.text
 
 
 def test_a_folder_without_headers_is_named(tmp_path):
@@ -145,7 +152,7 @@ def test_a_folder_without_headers_is_named(tmp_path):
 
 class TestRefusals:
   @pytest.mark.parametrize(
-    'asked, told',
+    'changes, message',
     [
       (dict(storage='float16'), r'^policy.storage: expected float32'),
       (
@@ -160,10 +167,10 @@ class TestRefusals:
       ),
     ],
   )
-  def test_what_the_source_has_no_tiles_for(self, asked, told):
-    policy = policy_of(**dict(storage='bfloat16', **EXACT) | asked)
+  def test_what_the_source_has_no_tiles_for(self, changes, message):
+    policy = policy_of(**dict(storage='bfloat16', **EXACT) | changes)
     image, inputs = case(FORWARD, policy)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
       twin_runtime.launch(image, inputs)
 
   def test_a_tile_that_does_not_fit(self):
@@ -174,9 +181,11 @@ class TestRefusals:
       num_aic=1, num_aiv=1, row_block=512, col_block=1024
     )
     image = compiler.compile_forward(config, policy_of(), options).image
-    told = _native.find_refusal(image)
-    assert told.startswith('row_block, col_block: expected tiles that fit in ')
-    assert 'of L0C' in told
+    refusal = _native.find_refusal(image)
+    assert refusal.startswith(
+      'row_block, col_block: expected tiles that fit in '
+    )
+    assert 'of L0C' in refusal
 
   def test_weight_tiles_as_high_as_they_are_wide(self):
     # Given an NPU's own tiles, all fit; were those of weight gradients 256 x
@@ -189,9 +198,9 @@ class TestRefusals:
       for storage in ('float32', 'bfloat16'):
         policy = policy_of(storage)
         image = compiler.compile_backward(config, policy, options).image
-        told = _native.find_refusal(image)
-        assert (told is None) == fits
-        assert fits or 'of L0C' in told
+        refusal = _native.find_refusal(image)
+        assert (refusal is None) == fits
+        assert fits or 'of L0C' in refusal
 
   def test_inputs_that_are_not_the_image_s(self):
     image, inputs = case(FORWARD, policy_of(**EXACT))
@@ -207,10 +216,13 @@ class TestRefusals:
         twin_runtime.Modes(**{name: 'sideways'})
 
 
-# One that does not wait, twin_commands_test.py sees found.
+# twin_commands_test.py has the task that does not wait.
 def test_a_task_that_does_not_signal_is_diagnosed():
-  error, task = planted('missing_signal', runtime.WaitError)
-  found = error.diagnosis
-  assert found.task.kind == 'swiglu' and found.expected == found.actual + 1
-  assert task in [suspect.index for suspect in found.suspects]
+  error, task = launch_with_fault('missing_signal', runtime.WaitError)
+  diagnosis = error.diagnosis
+  assert (
+    diagnosis.task.kind == 'swiglu'
+    and diagnosis.expected == diagnosis.actual + 1
+  )
+  assert task in [suspect.index for suspect in diagnosis.suspects]
   assert set(error.plan) == set(tensors.PLAN)

@@ -45,7 +45,7 @@ def _counts(f: flags.FlagValues) -> int:
   table = [
     tile
     for launch, counts in zip(candidate.launches, candidate.counts)
-    for tile in tile_counts.tiles(
+    for tile in tile_counts.list_tiles(
       launch.image, launch.plan.counts, counts, launch.plan.relayed_counts
     )
   ]

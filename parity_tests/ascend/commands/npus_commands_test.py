@@ -45,7 +45,7 @@ class TestCheck:
     (tmp_path / npus_candidate.LIBRARY).symlink_to(library)
     (tmp_path / npus_candidate.KERNEL).touch()
     flags = ('--ranks=2', '--lane=exact,bounded', f'--npus={tmp_path}')
-    with serve.Served(2) as devices:
+    with serve.DeviceServer(2) as devices:
       monkeypatch.setenv('HPMOE_BOARD', devices.board)
       assert main.main([*NPUS, *flags]) == cli.PARITY
       assert not devices.findings()
