@@ -212,7 +212,7 @@ def main(argv: list[str]) -> int:
   try:
     headers = build_kernel.headers(_INCLUDE.value or '').resolve()
     build_kernel.clang()
-  except build_kernel.Refused as error:
+  except build_kernel.BuildError as error:
     print(str(error).replace('include:', '--include:', 1), file=sys.stderr)
     return 2
   return check(headers, [ROOT / s for s in _SOURCES.value])

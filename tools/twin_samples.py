@@ -298,7 +298,7 @@ def optional(text: str, first: int = 1) -> tuple[str, list[str]]:
     The source, and line and text of each call.
   """
   code = calls.without_comments(text)
-  closing = build_kernel.closing
+  closing = build_kernel.find_closing
   pieces = [
     (*change.pieces[0][:2], '{if(!HpmoeLeftOut(%d)){', '}}')
     for change in calls.changes({'': text}, _CALLS)
@@ -375,7 +375,7 @@ def judge(
     kernel = build_kernel.build(
       sample.source, headers, work / 'built', sample.defines
     )
-  except build_kernel.Refused as error:
+  except build_kernel.BuildError as error:
     print(f'{name}: {error}', flush=True)
     return row | dict(compiles=str(error))
   row['compiles'] = 'yes'

@@ -535,7 +535,7 @@ def verdict(case: Case, csrc: pathlib.Path, include: str, **options) -> str:
     for outcome in case.run(csrc, include, **options):
       if text := outcome.wrong():
         return text
-  except run_kernel.Found as report:
+  except run_kernel.FindingsError as report:
     return report.findings[0]
   except ValueError as error:
     return f'refused: {str(error).splitlines()[0]}'

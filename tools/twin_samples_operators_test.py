@@ -38,7 +38,7 @@ def test_the_first_output_that_is_off_is_named():
 
 
 def test_what_the_twin_reports_or_refuses_is_the_verdict():
-  report = run_kernel.Found(['hazard: k reads UB', 'second'])
+  report = run_kernel.FindingsError(['hazard: k reads UB', 'second'])
   assert _verdict(_case(error=report)) == 'hazard: k reads UB'
   error_ = ValueError('op: expected a folder\nmore')
   assert _verdict(_case(error=error_)) == 'refused: op: expected a folder'

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TWIN = ROOT / 'backend_ascend/twin'
 _FLAGS = ('-std=c++17', '-O1', '-g1', '-ffp-contract=off', '-Wall', '-Werror')
 _PARTS = ('engine', 'instructions', 'memory')
-# Public headers of Ascend C, where whoever runs the tests has them.
+# Public headers of Ascend C, if this machine has them.
 ASC_DEVKIT = os.environ.get('HPMOE_ASC_DEVKIT', '')
 needs_asc_devkit = pytest.mark.skipif(
   not ASC_DEVKIT, reason='HPMOE_ASC_DEVKIT is not set'
@@ -25,23 +25,24 @@ needs_asc_devkit = pytest.mark.skipif(
 
 
 def needs_clang() -> pytest.MarkDecorator:
-  """Returns the mark of what real headers, or raw intrinsics, compile with."""
+  """Returns the mark of tests that need clang: real headers, raw intrinsics."""
   from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 
   try:
-    found = bool(build_kernel.clang())
-  except build_kernel.Refused:
-    found = False
-  return pytest.mark.skipif(not found, reason='no clang++')
+    has_clang = bool(build_kernel.clang())
+  except build_kernel.BuildError:
+    has_clang = False
+  return pytest.mark.skipif(not has_clang, reason='no clang++')
 
 
 def _compile(
-  source: pathlib.Path, to: pathlib.Path, tree: pathlib.Path, *flags: str
+  source: pathlib.Path, output: pathlib.Path, tree: pathlib.Path, *flags: str
 ):
   compiler = shlex.split(os.environ.get('CXX') or 'c++')
   include = (f'-I{tree}', f'-I{TWIN}/include', f'-I{ROOT}')
   subprocess.run(
-    [*compiler, *_FLAGS, *flags, *include, '-c', source, '-o', to], check=True
+    [*compiler, *_FLAGS, *flags, *include, '-c', source, '-o', output],
+    check=True,
   )
 
 
@@ -49,14 +50,15 @@ def _compile(
 def _library() -> pathlib.Path:
   """Returns the folder of the twin's objects.
 
-  In `HPMOE_CACHE`, which all processes of a test run have: compiled once.
+  They lie in `HPMOE_CACHE`, which all processes of a test run share, and are
+  compiled once.
   """
-  held = sorted(p for p in TWIN.rglob('*') if p.suffix in ('.cc', '.h'))
-  seen = hashlib.sha256(repr((_FLAGS, os.environ.get('CXX'))).encode())
-  for source in held:
-    seen.update(source.read_bytes())
+  sources = sorted(p for p in TWIN.rglob('*') if p.suffix in ('.cc', '.h'))
+  digest = hashlib.sha256(repr((_FLAGS, os.environ.get('CXX'))).encode())
+  for source in sources:
+    digest.update(source.read_bytes())
   cache = os.environ.get('HPMOE_CACHE') or tempfile.gettempdir()
-  folder = pathlib.Path(cache, f'twin-{seen.hexdigest()[:16]}')
+  folder = pathlib.Path(cache, f'twin-{digest.hexdigest()[:16]}')
   folder.mkdir(parents=True, exist_ok=True)
   with open(folder / 'lock', 'w') as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -95,13 +97,13 @@ def compile_program(
   Args:
     source: the file with `main`.
     binary: what to write; objects go beside it.
-    tree: where its includes are found first: a copy in which device source was
-      changed, or the project.
+    tree: folder searched first for includes: the project, or a copy of it with
+      other device source.
     parts: folders of the twin that are linked with it.
-    flags: of the compiler, beside those of all.
+    flags: further flags of the compiler.
 
   Raises:
-    subprocess.CalledProcessError: the compiler refused; its words are printed.
+    subprocess.CalledProcessError: it does not compile; the errors are printed.
   """
   compiler = shlex.split(os.environ.get('CXX') or 'c++')
   own = binary.with_suffix('.o')

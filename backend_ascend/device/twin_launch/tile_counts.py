@@ -41,7 +41,7 @@ class Tile:
     cols: columns of the tile.
     depth: terms of each sum of a cube tile; 0 of a vector tile.
     tasks: number of tasks; of OUTSIDE, number of cores.
-    counted: for each of COUNTED, the mean of a task.
+    mean_counts: the mean of a task, for each of COUNT_NAMES.
   """
 
   direction: str

@@ -189,7 +189,7 @@ def device_code(headers: str) -> build_kernel.Kernel:
   return build_kernel.build(
     _SOURCE,
     build_kernel.headers(headers),
-    build_kernel.kept(),
+    build_kernel.make_cache_folder(),
     ['-DHPMOE_ON_TASK(index)=hpmoe_twin_task(index)'],
   )
 

@@ -1,4 +1,4 @@
-"""What the twin says of small kernels, right and with one thing wrong."""
+"""Findings of the twin for small kernels, right and with one error."""
 
 import collections
 import subprocess
@@ -18,9 +18,9 @@ _OVERTAKEN = (
   'polled payload by moves without barrier',
 )
 
-# Of each kernel, what every mode and seed finds: kind, what is missing, words
-# of the text.  What is wrong may come to light in another guise where
-# instructions ran in another order: any of a tuple.
+# The finding of each kernel in every mode and seed: kind, missing order, words
+# of the text.  If instructions run in another order, an error may show as
+# another kind: any of a tuple.
 _RIGHT = (
   'right',
   '15 sets',
@@ -42,7 +42,7 @@ _RIGHT = (
   'an odd byte',
   'padding that nobody wrote',
 )
-_FOUND = {
+_FINDINGS = {
   # A call left out of a pair of kernels that is right with it.
   'no MTE2_V': ('hazard [MTE2_V]', 'pipe V: Sum reads UB [0x0, 0x100)'),
   'no PIPE_V': ('hazard [PipeBarrier<PIPE_V>]', 'written by V at'),
@@ -147,8 +147,8 @@ def lines(tmp_path_factory) -> list[str]:
 
 
 @pytest.fixture(scope='module')
-def said(lines) -> dict[tuple[str, str], list[str]]:
-  """What was said of each kernel in each mode, one entry a launch."""
+def outcomes(lines) -> dict[tuple[str, str], list[str]]:
+  """Returns the output for each mode and kernel, one entry a launch."""
   by_kernel = collections.defaultdict(list)
   for line in lines:
     head, _, text = line.partition(': ')
@@ -159,61 +159,63 @@ def said(lines) -> dict[tuple[str, str], list[str]]:
 
 
 class TestKernels:
-  def test_every_kernel_ran_in_every_mode(self, said):
-    names = (*_RIGHT, *_FOUND, *_OVERTAKEN)
+  def test_every_kernel_ran_in_every_mode(self, outcomes):
+    names = (*_RIGHT, *_FINDINGS, *_OVERTAKEN)
     expected = {(mode, name) for mode in _MODES for name in names}
-    assert set(said) == expected
+    assert set(outcomes) == expected
 
   @pytest.mark.parametrize('mode', _MODES)
   @pytest.mark.parametrize('kernel', _RIGHT)
-  def test_a_right_kernel_passes(self, said, kernel, mode):
-    assert set(said[mode, kernel]) == {'ok'}
+  def test_a_right_kernel_passes(self, outcomes, kernel, mode):
+    assert set(outcomes[mode, kernel]) == {'ok'}
 
   @pytest.mark.parametrize('mode', _AUTO)
   @pytest.mark.parametrize('kernel', _INSERTED)
-  def test_what_the_compiler_inserts_is_no_hazard(self, said, kernel, mode):
-    assert set(said[mode, kernel]) == {'ok'}
+  def test_what_the_compiler_inserts_is_no_hazard(self, outcomes, kernel, mode):
+    assert set(outcomes[mode, kernel]) == {'ok'}
 
   @pytest.mark.parametrize('kernel', _INSERTED)
-  def test_a_hazard_names_the_option_under_which_it_is_none(self, said, kernel):
-    assert 'auto_sync' in said['in_order', kernel][0]
+  def test_a_hazard_names_the_option_under_which_it_is_none(
+    self, outcomes, kernel
+  ):
+    assert 'auto_sync' in outcomes['in_order', kernel][0]
 
   @pytest.mark.parametrize('mode', _MODES)
-  @pytest.mark.parametrize('kernel', [k for k, v in _FOUND.items() if v])
-  def test_what_is_wrong_is_named(self, said, kernel, mode):
+  @pytest.mark.parametrize('kernel', [k for k, v in _FINDINGS.items() if v])
+  def test_what_is_wrong_is_named(self, outcomes, kernel, mode):
     if mode in _AUTO and kernel in _INSERTED:
       return
-    heads, words = _FOUND[kernel]
-    for text in said[mode, kernel]:
+    heads, words = _FINDINGS[kernel]
+    for text in outcomes[mode, kernel]:
       assert text.startswith(heads), text
       assert words in text
       assert 'engine_test.cc:' in text or 'at its end' in text
 
   @pytest.mark.parametrize('kernel', _OVERTAKEN)
   def test_a_flag_overtakes_a_polled_payload_that_no_barrier_is_behind(
-    self, said, kernel
+    self, outcomes, kernel
   ):
-    (late,) = said['late', kernel]
-    seeded = said['seeded', 'polled payload by moves without barrier']
+    (late,) = outcomes['late', kernel]
+    seeded = outcomes['seeded', 'polled payload by moves without barrier']
 
     assert 'read too early' in late
     assert any('read too early' in text for text in seeded)
-    assert said['in_order', kernel] == ['ok']
+    assert outcomes['in_order', kernel] == ['ok']
 
   @pytest.mark.parametrize('mode', _MODES)
   def test_a_kernel_s_own_deadline_fires_where_nothing_goes_on(
-    self, said, mode
+    self, outcomes, mode
   ):
-    assert set(said[mode, 'a deadline']) == {'ok'}
+    assert set(outcomes[mode, 'a deadline']) == {'ok'}
 
 
 class TestModes:
   def test_a_seed_gives_one_order_and_seeds_give_several(self, lines):
-    first, again = (
+    first, repeat = (
       [line.partition(':')[2] for line in lines if line.startswith(word)]
       for word in ('seed:', 'again:')
     )
-    assert first == again
+    assert first == repeat
     assert len(set(first)) > 1
 
   def test_late_runs_what_flags_allow_in_another_order(self, lines):
@@ -270,11 +272,11 @@ def test_where_sources_disagree_an_aic_has_scalar_flags_or_none(lines):
 
 
 def test_a_wrong_request_is_answered_not_run(lines):
-  said = [x.partition('] ')[2] for x in lines if x.startswith('request: ')]
+  answers = [x.partition('] ')[2] for x in lines if x.startswith('request: ')]
 
-  assert [text.split(' at its end')[0] for text in said[:3]] == [
+  assert [text.split(' at its end')[0] for text in answers[:3]] == [
     'entry: expected a kernel, got none',
     'ranks, blocks: expected at least 1, got 1, 0',
     'globals: expected ranges that do not overlap, got out and out',
   ]
-  assert said[3].endswith('expected none, got an exception: thrown')
+  assert answers[3].endswith('expected none, got an exception: thrown')

@@ -14,15 +14,15 @@ def test_the_kernel_without_enque_and_deque_is_named_in_every_mode(tmp_path):
   binary = tmp_path / 'run_vector_add'
   twin_testing.compile_program(_RUN, binary)
   ran = subprocess.run([binary], capture_output=True, text=True, check=True)
-  said = ran.stdout.splitlines()
+  lines = ran.stdout.splitlines()
 
-  assert said[:3] == [f'vector_add, {mode}: the sum' for mode in _MODES]
-  for mode, head, error in zip(_MODES, said[3:9:2], said[4:9:2]):
+  assert lines[:3] == [f'vector_add, {mode}: the sum' for mode in _MODES]
+  for mode, head, error in zip(_MODES, lines[3:9:2], lines[4:9:2]):
     assert head.startswith(f'vector_add_unordered, {mode}: ')
     assert error.startswith('  hazard: vector_add_unordered at ')
     assert 'examples/vector_add_unordered.h:' in error
     assert 'SetFlag/WaitFlag<' in error
   unchecked = 'vector_add_unordered, {}, order not checked: {}'
-  assert said[9] == unchecked.format('in order', 'the sum')
-  assert not said[10].startswith(' ')
-  assert unchecked.format('late', 'not the sum') in said
+  assert lines[9] == unchecked.format('in order', 'the sum')
+  assert not lines[10].startswith(' ')
+  assert unchecked.format('late', 'not the sum') in lines

@@ -11,6 +11,6 @@ def test_calls_compute_and_refuse_what_their_pages_say(tmp_path):
   # It stands in for the engine itself.
   twin_testing.compile_program(source, binary, parts=('instructions',))
 
-  found = subprocess.run([binary], capture_output=True, text=True, check=True)
+  process = subprocess.run([binary], capture_output=True, text=True, check=True)
 
-  assert found.stdout.splitlines() == ['failures: 0']
+  assert process.stdout.splitlines() == ['failures: 0']

@@ -1,8 +1,9 @@
 """Compiles device source against the real headers of Ascend C, for the twin.
 
 The headers are the user's: asc-devkit, or the `asc` folder of an installed
-CANN.  device.h stands for what their compiler knows by itself, rewrite.py has
-the result call the twin.  Clang alone can: it tells address spaces apart.
+CANN.  device.h declares what the device's compiler knows by itself, and
+rewrite.py makes the result call the twin.  It takes clang, which distinguishes
+address spaces.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,13 +25,13 @@ from hpmoe.backend_ascend.twin import intrinsics
 from hpmoe.backend_ascend.twin.intrinsics import rewrite
 from hpmoe.backend_ascend.twin.tiling import structs as tiling_structs
 
-_HERE = pathlib.Path(__file__).resolve().parent
-_ROOT = _HERE.parents[2]
+_FOLDER = pathlib.Path(__file__).resolve().parent
+_ROOT = _FOLDER.parents[2]
 _PRELUDE = 'hpmoe_prelude.h'
 _OVERLAY = 'overlay.yaml'
-# Orders of what flags leave open.
+# Orders of instructions that flags do not order.
 MODES = ('order', 'seeded', 'late')
-# All of the basic API, from 9.0 on and before.
+# Headers with the whole basic API: from 9.0 on, and before.
 HEADERS = (
   'include/basic_api/kernel_basic_intf.h',
   'include/basic_api/kernel_operator_intf.h',
@@ -40,16 +41,16 @@ CORES = {
   'cube': ('__DAV_CUBE__', '__DAV_C220_CUBE__'),
 }
 FOLDERS = ('include', 'impl', '', 'include/basic_api', 'impl/basic_api')
-# The least that has compiled all samples and operators.
+# The oldest version that compiled all samples and operators.
 _LEAST_CLANG = 14
 _CLANGS = ('clang++', *(f'clang++-{n}' for n in range(20, 13, -1)))
 _FLAGS = (
   *('-x', 'c++', '-std=c++17', '-w', '-ferror-limit=0', '-ffp-contract=off'),
   *('-Xclang', '-fallow-half-arguments-and-returns'),
   *('-D__NPU_ARCH__=2201', '-D__CCE_AICORE__=220'),
-  # Their compiler has pointers of the host's in constants of the device's.
+  # The device's compiler allows host pointers in constants of the device.
   *('-Wno-invalid-constexpr', '-fdiagnostics-print-source-range-info'),
-  # What rewrite.py reads.
+  # The form that rewrite.py reads.
   *('-O1', '-Xclang', '-disable-llvm-passes', '-g', '-fPIC'),
 )
 _AS_HEADER = ('-x', 'c++-header')
@@ -85,16 +86,16 @@ _SIDES = re.compile(
   r'^(/.*?):\d+:\d+:\{(\d+):(\d+)-(\d+):(\d+)\}\{(\d+):(\d+)-(\d+):(\d+)\}: ',
   re.M,
 )
-# How the names of a user's files end.
+# Suffixes of a user's files.
 _SOURCE = re.compile(r'\.(?:asc|inl|[hc]\w*)')
-# What begins the names of intrinsics that give a value.
+# Prefixes of intrinsics that return a value.
 _VALUES = ('get_', 'sbitset', 'sff', 'sflbits', 'ld_', 'bcnt', 'clz', 'conv_')
 _LAUNCH = re.compile(
   r'((?:\w+::)*\w+\s*(?:<(?:[^;{}()]|\([^;{}()]*\))*?>)?)\s*'
   r'<<<([^;]*?)>>>\s*(?=\()',
   re.S,
 )
-_WHERE = re.compile(r'\[(?:host|aicore)(?:, ?(?:host|aicore))*\]')
+_TARGETS = re.compile(r'\[(?:host|aicore)(?:, ?(?:host|aicore))*\]')
 # Attributes of the device's compiler that device.h has words for.
 _ATTRIBUTES = (
   (re.compile(r'\[\[block_local\]\]'), '__BLOCK_LOCAL__'),
@@ -116,8 +117,8 @@ TYPES = {
 }
 
 
-class Refused(ValueError):
-  """The source does not compile for the twin: what, and in which line."""
+class BuildError(ValueError):
+  """The source does not compile for the twin; names the line and why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,12 +126,13 @@ class Kernel:
   """Source that was compiled for the twin.
 
   Attributes:
-    vector, cube: its code for each type of core, shared libraries.
-    cores: which cores run its kernels, where their source says so once for all;
-      empty otherwise.
-    begins: its kernels need not call InitSocState: it includes no Ascend C.
-    lines: where the user's files have code, file and line; empty where none
-      were asked for.
+    vector, cube: shared libraries with its code for each type of core.
+    cores: the cores that run its kernels, if the source says it once for all;
+      else ''.
+    begins: whether kernels need not call InitSocState, since the source
+      includes no Ascend C.
+    lines: file and line of each line of the user's files with code; empty
+      without coverage.
   """
 
   vector: pathlib.Path
@@ -145,11 +147,11 @@ def clang() -> str:
   """Returns the compiler's name.
 
   Raises:
-    Refused: there is none.
+    BuildError: there is none.
   """
-  named = os.environ.get('HPMOE_CLANG')
+  override = os.environ.get('HPMOE_CLANG')
   older = ''
-  for name in (named,) if named else _CLANGS:
+  for name in (override,) if override else _CLANGS:
     if not shutil.which(name):
       continue
     version = subprocess.run(
@@ -160,7 +162,7 @@ def clang() -> str:
     ):
       return name
     older = older or f'{name} {version or "of no version"}'
-  raise Refused(
+  raise BuildError(
     f'expected clang++ {_LEAST_CLANG} or later (or HPMOE_CLANG), got '
     f'{older or "none"}'
   )
@@ -170,55 +172,57 @@ def headers(folder: str) -> pathlib.Path:
   """Returns a folder of Ascend C's headers.
 
   Raises:
-    Refused: it is none.
+    BuildError: it is none.
   """
   if not any((pathlib.Path(folder) / header).is_file() for header in HEADERS):
-    raise Refused(
+    raise BuildError(
       f'include: expected a folder that holds {" or ".join(HEADERS)}, got '
       f'{folder}'
     )
   return pathlib.Path(folder)
 
 
-def kept() -> pathlib.Path:
-  """Returns the folder where what was compiled stays."""
+def make_cache_folder() -> pathlib.Path:
+  """Makes the folder that keeps compiled kernels, and returns it."""
   cache = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
   work = pathlib.Path(f'{cache}/hpmoe/twin').expanduser().resolve()
   work.mkdir(parents=True, exist_ok=True)
   return work
 
 
-def _said(arguments: Sequence[str | pathlib.Path]) -> str:
-  """Runs a compiler; returns its errors."""
-  done = subprocess.run(arguments, capture_output=True, text=True)
-  return done.stderr if done.returncode else ''
+def _run_compiler(arguments: Sequence[str | pathlib.Path]) -> str:
+  """Runs a compiler, and returns its errors; '' if it succeeds."""
+  process = subprocess.run(arguments, capture_output=True, text=True)
+  return process.stderr if process.returncode else ''
 
 
-def _refuse(said: str, source: pathlib.Path) -> None:
-  if not said:
+def _raise_errors(errors: str, source: pathlib.Path) -> None:
+  if not errors:
     return
   # Lines of the copy of the headers are lines of the headers.
-  said = re.sub(r'^\S*/headers-[0-9a-f]{16}/', '', said, flags=re.M)
-  told = [f'{at}: {what}' for at, what in _ERROR.findall(said)]
-  shown = '\n'.join(told[:20]) or said.strip()
-  raise Refused(f'{source} does not compile:\n{shown}')
+  errors = re.sub(r'^\S*/headers-[0-9a-f]{16}/', '', errors, flags=re.M)
+  messages = [
+    f'{place}: {message}' for place, message in _ERROR.findall(errors)
+  ]
+  text = '\n'.join(messages[:20]) or errors.strip()
+  raise BuildError(f'{source} does not compile:\n{text}')
 
 
 # Headers of CANN's host code that headers of kernels include.
 _HOSTS_HEADERS = ('toolchain/slog.h', 'securec.h')
 
 
-def _install(to: pathlib.Path) -> None:
-  """Writes what an installed CANN has beside the headers of asc-devkit.
+def _install(target: pathlib.Path) -> None:
+  """Writes the files that an installed CANN has beyond those of asc-devkit.
 
-  `lib/` is another name of the advanced API, and `kernel_tiling.h` is made of
-  its structs of tiling.
+  `lib/` is another name of the advanced API, and `kernel_tiling.h` has its
+  structs of tiling.
   """
-  api = to / 'include/adv_api'
+  api = target / 'include/adv_api'
   paths = sorted(api.rglob('*tilingdata.h'))
   structs = tiling_structs.read([path.read_text() for path in paths])
   using = '\n'.join(f'using AscendC::tiling::{name};' for name in structs.names)
-  tiling = to / 'kernel_tiling/kernel_tiling.h'
+  tiling = target / 'kernel_tiling/kernel_tiling.h'
   tiling.parent.mkdir(exist_ok=True)
   tiling.write_text(
     '#pragma once\n#include <cstdint>\n'
@@ -226,44 +230,44 @@ def _install(to: pathlib.Path) -> None:
     f'{using}\n'
   )
   for name in _HOSTS_HEADERS:
-    log = to / name
+    log = target / name
     log.parent.mkdir(exist_ok=True)
     log.write_text('// Of the host: kernels take nothing of it.\n')
   for path in sorted(api.rglob('*.h')):
     own = path.relative_to(api)
-    # Before 9.0 each had a folder of its own name, matrix/matmul one more.
+    # Before 9.0 each header had a folder of its name, and matmul another one.
     names_of = [own, pathlib.Path(path.stem, path.name)]
     if own.parts[0] == 'matmul':
       names_of += [pathlib.Path(path.name), pathlib.Path('matrix', own)]
     if own.stem.startswith('softmax'):
       names_of.append(pathlib.Path('softmax', path.name))
     for below in names_of:
-      header = to / 'lib' / below
+      header = target / 'lib' / below
       if not header.exists():
         header.parent.mkdir(parents=True, exist_ok=True)
         header.write_text(f'#include "include/adv_api/{own}"\n')
 
 
-def loosen(headers: pathlib.Path, to: pathlib.Path) -> None:
-  """Copies headers, their message strings out of global memory.
+def loosen(headers: pathlib.Path, target: pathlib.Path) -> None:
+  """Copies headers, with message strings moved out of global memory.
 
-  String literals lie there for the device's compiler only.
+  Only the device's compiler puts string literals there.
   """
   for part in ('include', 'impl'):
-    shutil.copytree(headers / part, to / part, dirs_exist_ok=True)
-  _install(to)
+    shutil.copytree(headers / part, target / part, dirs_exist_ok=True)
+  _install(target)
   literal = re.compile(r'__gm__ (const )?char\b|const __gm__ char\b')
   cast = re.compile(r'reinterpret_cast<(__gm__ const uint8_t\*)>\((\w+)\)')
-  for path in to.rglob('*.h'):
+  for path in target.rglob('*.h'):
     text = path.read_text(errors='surrogateescape')
-    new = literal.sub(lambda found: found[0].replace('__gm__ ', ''), text)
+    new = literal.sub(lambda match: match[0].replace('__gm__ ', ''), text)
     new = cast.sub(r'(\1)(uint64_t)\2', new)
     if new != text:
       path.write_text(new, errors='surrogateescape')
 
 
-def hashed(*parts: object) -> str:
-  """Returns what names files of `parts`."""
+def hash_parts(*parts: object) -> str:
+  """Returns a digest that names files made from `parts`."""
   return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -272,59 +276,58 @@ def _stamp(folder: pathlib.Path) -> list:
 
 
 def install(headers: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
-  """Returns the copy of headers in `work`, as an installed CANN has them."""
+  """Copies headers into `work` as CANN installs them; returns the copy."""
   headers = headers.resolve()
-  how = inspect.getsource(loosen) + inspect.getsource(_install)
-  to = work / f'headers-{hashed(how, _stamp(headers))}'
-  if not to.exists():
-    part = to.with_suffix('.part')
+  recipe = inspect.getsource(loosen) + inspect.getsource(_install)
+  target = work / f'headers-{hash_parts(recipe, _stamp(headers))}'
+  if not target.exists():
+    part = target.with_suffix('.part')
     shutil.rmtree(part, ignore_errors=True)
     loosen(headers, part)
-    part.rename(to)
-  return to
+    part.rename(target)
+  return target
 
 
 @functools.cache
 def _names() -> frozenset[str]:
   """Returns the intrinsics that the twin has."""
-  said = subprocess.run([program(), 'names'], capture_output=True, text=True)
-  return frozenset(said.stdout.split())
+  process = subprocess.run([program(), 'names'], capture_output=True, text=True)
+  return frozenset(process.stdout.split())
 
 
 def _prelude(names: Collection[str]) -> str:
-  """Returns what a source is compiled after."""
-  declared = (
+  """Returns the header that is included before a source."""
+  declarations = (
     f'HPMOE_INTRINSIC({"int64_t" if n.startswith(_VALUES) else "void"}, {n})\n'
     for n in sorted(names)
   )
-  return f'#include "{_HERE}/device.h"\n{"".join(declared)}'
+  return f'#include "{_FOLDER}/device.h"\n{"".join(declarations)}'
 
 
-def launches(text: str) -> str:
-  """Returns source whose `kernel<<<...>>>(...)` are calls.
+def replace_launches(text: str) -> str:
+  """Returns source with calls in place of `kernel<<<...>>>(...)`.
 
-  Functions are of the host and of all cores, `[host, aicore]` or not.
+  The attribute `[host, aicore]` goes: all functions are for host and cores.
   """
-  done = ''
-  while found := _LAUNCH.search(text) if '<<<' in text else None:
-    end = closing(text, found.end())
-    kernel, how = found.groups()
-    call = (
-      f'::hpmoe_twin::Launch({how}).With{text[found.end() : end]}.On({kernel})'
-    )
-    rest = text.count('\n', found.start(), end) - call.count('\n')
-    done += text[: found.start()] + call + '\n' * rest
+  output = ''
+  while match := _LAUNCH.search(text) if '<<<' in text else None:
+    end = find_closing(text, match.end())
+    kernel, arguments = match.groups()
+    operands = text[match.end() : end]
+    call = f'::hpmoe_twin::Launch({arguments}).With{operands}.On({kernel})'
+    rest = text.count('\n', match.start(), end) - call.count('\n')
+    output += text[: match.start()] + call + '\n' * rest
     text = text[end:]
-  done = _WHERE.sub('', done + text)
+  output = _TARGETS.sub('', output + text)
   for attribute, word in _ATTRIBUTES:
-    done = attribute.sub(word, done)
-  return done
+    output = attribute.sub(word, output)
+  return output
 
 
-def closing(text: str, at: int) -> int:
-  """Returns one past the parenthesis that closes the next one from `at` on."""
+def find_closing(text: str, start: int) -> int:
+  """Returns the index behind the match of the next parenthesis from `start`."""
   depth = 0
-  for i in range(text.index('(', at), len(text)):
+  for i in range(text.index('(', start), len(text)):
     depth += (text[i] == '(') - (text[i] == ')')
     if depth == 0:
       return i + 1
@@ -333,7 +336,7 @@ def closing(text: str, at: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _Setting:
-  """One source as all of its compilations see it."""
+  """One source, and what all of its compilations share."""
 
   source: pathlib.Path
   work: pathlib.Path  # of this source
@@ -348,13 +351,13 @@ class _Setting:
       clang(),
       *_FLAGS,
       *(f'-D{macro}' for macro in CORES[core]),
-      *(f'-I{self.work}', f'-I{_ROOT}', f'-I{_HERE}/include'),
+      *(f'-I{self.work}', f'-I{_ROOT}', f'-I{_FOLDER}/include'),
     ]
 
   @property
   def public(self) -> list[str]:
-    theirs = [self.headers / f for f in FOLDERS] if self.headers else []
-    return [word for f in theirs for word in ('-isystem', str(f))]
+    folders = [self.headers / f for f in FOLDERS] if self.headers else []
+    return [word for f in folders for word in ('-isystem', str(f))]
 
   def command(self, core: str, prelude: Sequence[str]) -> list[str]:
     return [
@@ -369,7 +372,7 @@ class _Setting:
     ]
 
   def text(self, core: str) -> pathlib.Path:
-    """Where the LLVM IR of a type of core lies."""
+    """Returns the path of the LLVM IR for a type of core."""
     return self.work / f'{core}.ll'
 
   def precompile(self, core: str) -> list[str]:
@@ -383,7 +386,9 @@ class _Setting:
     if not self.first:
       return plain
     text = prelude.read_text()
-    key = hashed(text, self.headers, self.first, macros, self.options(core)[:1])
+    key = hash_parts(
+      text, self.headers, self.first, macros, self.options(core)[:1]
+    )
     output = self.work.parent / f'precompiled-{key}-{core}.pch'
     if not output.exists():
       whole = self.work / f'precompiled-{core}.h'
@@ -392,7 +397,7 @@ class _Setting:
       )
       part = output.with_suffix('.part')
       options = [*self.options(core), *macros, *self.public]
-      if _said([*options, *_AS_HEADER, str(whole), '-o', str(part)]):
+      if _run_compiler([*options, *_AS_HEADER, str(whole), '-o', str(part)]):
         return plain
       part.rename(output)
     return ['-include-pch', str(output)]
@@ -401,28 +406,28 @@ class _Setting:
 def _included(setting: _Setting) -> set[pathlib.Path]:
   """Returns the user's files that the source may include."""
   own = [pathlib.Path(f[2:]) for f in setting.flags if f.startswith('-I')]
-  seen = {*setting.source.parent.glob('*')}
-  seen |= {path for folder in own for path in folder.rglob('*')}
+  paths = {*setting.source.parent.glob('*')}
+  paths |= {path for folder in own for path in folder.rglob('*')}
   return {
     path.resolve()
-    for path in seen
+    for path in paths
     if _SOURCE.fullmatch(path.suffix) and path.is_file()
   } - {setting.source}
 
 
-def _changed(setting: _Setting) -> dict[pathlib.Path, str]:
-  """Returns the user's files that launch, as they are compiled."""
+def _rewrite_launches(setting: _Setting) -> dict[pathlib.Path, str]:
+  """Returns the user's files that launch kernels, with calls in place."""
   files = {}
   for path in (setting.source, *sorted(_included(setting))):
     text = path.read_text(errors='surrogateescape')
-    new = launches(text)
+    new = replace_launches(text)
     if new != text:
       files[path] = new
   return files
 
 
 def _overlay(setting: _Setting, files: Mapping[pathlib.Path, str]) -> None:
-  """Has the user's files be compiled as `files` has them."""
+  """Makes the compiler read `files` in place of the user's files."""
   roots: list[dict[str, str]] = []
   for path, text in files.items():
     copy = setting.work / f'file{len(roots)}-{path.name}'
@@ -435,61 +440,68 @@ def _overlay(setting: _Setting, files: Mapping[pathlib.Path, str]) -> None:
   )
 
 
-# What errors name: lines and columns, from and to, of one or two expressions.
+# Begin and end, by line and column, of one or two expressions in an error.
 _Place = tuple[int, ...]
 
 
-def _edits(said: str) -> Iterator[tuple[str, _Place, str]]:
-  """Yields file and place of what errors name, and the call for it."""
-  for found in (*_FAR.finditer(said), *_NO_CALL.finditer(said)):
-    wanted, given = found['wanted'], found['given']
-    if wanted is None or (_GLOBAL.search(wanted) and _HOSTS.match(given)):
-      file, *place = found.groups()[:5]
+def _edits(errors: str) -> Iterator[tuple[str, _Place, str]]:
+  """Yields file, place and replacement call of the expressions in errors."""
+  for match in (*_FAR.finditer(errors), *_NO_CALL.finditer(errors)):
+    wanted_type, given_type = match['wanted'], match['given']
+    if wanted_type is None or (
+      _GLOBAL.search(wanted_type) and _HOSTS.match(given_type)
+    ):
+      file, *place = match.groups()[:5]
       yield file, tuple(map(int, place)), 'ToDevice'
-  for error in _ASSIGNED.findall(said):
-    for found in list(_SIDES.finditer(error))[-1:]:
-      file, *place = found.groups()
+  for error in _ASSIGNED.findall(errors):
+    for match in list(_SIDES.finditer(error))[-1:]:
+      file, *place = match.groups()
       yield file, tuple(map(int, place)), 'Assign'
 
 
-def _called(text: str, place: _Place, call: str) -> str:
-  """Returns a text in which what a place names are a call's arguments."""
+def _insert_call(text: str, place: _Place, call: str) -> str:
+  """Returns the text with a call around the expressions of a place."""
   lines = [0, *itertools.accumulate(len(s) + 1 for s in text.split('\n'))]
-  at = [lines[n - 1] + c - 1 for n, c in zip(place[::2], place[1::2])]
-  given = text[at[0] : at[1]]
-  if at[2:]:
-    # Lines keep their numbers, and go on where they did.
-    given += text[at[1] : at[3]].replace('=', ',', 1)
-  return f'{text[: at[0]]}::hpmoe_twin::{call}({given}){text[at[-1] :]}'
+  offsets = [lines[n - 1] + c - 1 for n, c in zip(place[::2], place[1::2])]
+  arguments = text[offsets[0] : offsets[1]]
+  if offsets[2:]:
+    # Lines keep their numbers and breaks.
+    arguments += text[offsets[1] : offsets[3]].replace('=', ',', 1)
+  before, after = text[: offsets[0]], text[offsets[-1] :]
+  return f'{before}::hpmoe_twin::{call}({arguments}){after}'
 
 
-def _mended(files: dict[pathlib.Path, str], own, said: str) -> bool:
-  """Writes what errors name as the device needs it; returns whether it did."""
+def _mend(files: dict[pathlib.Path, str], own, errors: str) -> bool:
+  """Edits expressions that errors name; returns whether any was edited."""
   edits = {
-    (pathlib.Path(f).resolve(), at, call) for f, at, call in _edits(said)
+    (pathlib.Path(f).resolve(), place, call)
+    for f, place, call in _edits(errors)
   }
   edits = {edit for edit in edits if edit[0] in own}
   for path, place, call in sorted(edits, reverse=True):
     text = files.get(path) or path.read_text(errors='surrogateescape')
-    files[path] = _called(text, place, call)
+    files[path] = _insert_call(text, place, call)
   return bool(edits)
 
 
 def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
-  """Compiles to LLVM IR; declares the intrinsics that a source reaches.
+  """Compiles to LLVM IR, and declares the intrinsics that a source uses.
 
-  Says what else is wrong.  Those that the twin lacks are declared, too: who
-  calls one ends the launch.
+  It also declares intrinsics that the twin lacks: a call of one ends the
+  launch.
+
+  Raises:
+    BuildError: the source has other errors.
   """
   names = {*_names()}
   file = setting.work / _PRELUDE
-  known = setting.work / 'lacking.txt'
-  # Of headers, whatever includes them: found once for all sources.
+  lacking_path = setting.work / 'lacking.txt'
+  # Intrinsics of headers, learnt once for all sources that include them.
   common = (setting.headers or setting.work) / 'lacking.txt'
-  for path in {known, common}:
+  for path in {lacking_path, common}:
     if path.exists():
       names |= {*path.read_text().split()}
-  files = _changed(setting)
+  files = _rewrite_launches(setting)
   own = {setting.source, *_included(setting)}
   own_sources = frozenset(own)
   plain = ['-include', str(file)]
@@ -499,29 +511,29 @@ def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
     file.write_text(_prelude(names))
     _overlay(setting, files)
     preludes = {core: plain for core in setting.types}
-    # Of headers that are changed nothing is precompiled.
+    # Edited headers are not precompiled.
     if not files.keys() - own_sources:
       preludes = dict(
         zip(setting.types, pool.map(setting.precompile, setting.types))
       )
-    said = list(
+    outputs = list(
       pool.map(
-        lambda core, p=preludes: _said(setting.command(core, p[core])),
+        lambda core, p=preludes: _run_compiler(setting.command(core, p[core])),
         setting.types,
       )
     )
-    new = {n for s in said for n in _UNDECLARED.findall(s)} - names
+    new = {n for s in outputs for n in _UNDECLARED.findall(s)} - names
     new = {n for n in new if re.fullmatch(r'[a-z_][a-z0-9_]*', n)}
-    if not new and not _mended(files, own, ''.join(said)):
-      for one in said:
-        _refuse(one, setting.source)
-      known.write_text('\n'.join(sorted(names - {*_names()})))
+    if not new and not _mend(files, own, ''.join(outputs)):
+      for output in outputs:
+        _raise_errors(output, setting.source)
+      lacking_path.write_text('\n'.join(sorted(names - {*_names()})))
       return
     names |= new
     if setting.headers:
       of_headers = {
         name
-        for errors in said
+        for errors in outputs
         for path_name, name in _UNDECLARED_AT.findall(errors)
         if path_name.startswith(f'{setting.headers}/')
       }
@@ -530,42 +542,42 @@ def _learn(setting: _Setting, pool: concurrent.futures.Executor) -> None:
 
 
 def _compile(setting: _Setting, core: str) -> tuple[pathlib.Path, bool]:
-  """Returns a type of core's code, and whether it is without Ascend C."""
+  """Returns the code for a type of core, and whether it has no Ascend C."""
   text = setting.text(core)
-  written = text.read_text(errors='surrogateescape')
+  module_text = text.read_text(errors='surrogateescape')
   try:
-    changed = rewrite.rewrite(
-      written,
+    rewritten = rewrite.rewrite(
+      module_text,
       _user(setting),
-      (str(_HERE), str(setting.work.parent)),
+      (str(_FOLDER), str(setting.work.parent)),
       setting.lines,
     )
-  except rewrite.Refused as error:
-    raise Refused(str(error)) from None
-  text.write_text(changed, errors='surrogateescape')
+  except rewrite.RewriteError as error:
+    raise BuildError(str(error)) from None
+  text.write_text(rewritten, errors='surrogateescape')
   library = setting.work / f'{core}.so'
   part = library.with_suffix('.part')
   hidden = setting.work / 'hidden.map'
   hidden.write_text('{ local: __start_*; __stop_*; };\n')
-  _refuse(
-    _said(
+  _raise_errors(
+    _run_compiler(
       [
         *(clang(), '-w', '-O0', '-fPIC', '-shared', text, '-o', part),
-        # A section's name is no kernel's.
+        # Section symbols are no kernels.
         f'-Wl,--version-script={hidden}',
-        # Who runs it has functions of these names over our own headers.
+        # run_program has functions of the same names, from our own headers.
         '-Wl,-Bsymbolic',
       ]
     ),
     setting.source,
   )
-  # Another process may have it open.
+  # Another process may have the old library open.
   part.rename(library)
-  return library, '_ZN7AscendC' not in changed
+  return library, '_ZN7AscendC' not in rewritten
 
 
 def _user(setting: _Setting) -> tuple[str, ...]:
-  """Folders whose lines errors name: the source's, and its own -I."""
+  """Returns the folders whose lines errors name: the source's and its -I."""
   own = (f[2:] for f in setting.flags if f.startswith('-I'))
   return (str(setting.source.parent), *map(os.path.abspath, own))
 
@@ -584,24 +596,22 @@ def build(
 
   Args:
     source: kernels, and the program that launches them, if it has one.
-    headers: a folder that holds one of HEADERS; None: source brings its own.
-    work: where files may lie, from one call to the next.
-    flags: of the compiler: -D, -I.
-    coverage: its lines are counted as they run.
-    cores: which run all of its kernels, where that is known: code for others is
+    headers: a folder that holds one of HEADERS; None: the source needs none.
+    work: folder that keeps files from one call to the next.
+    flags: flags of the compiler: -D, -I.
+    coverage: whether lines are counted when they run.
+    cores: the cores that run all of its kernels, if known: code for others is
       not compiled.
     first: headers that the source includes before it defines anything: they
-      are compiled once for all sources.
+      are precompiled once for all sources.
 
   Raises:
-    Refused: it does not compile; which names and constructs, in which lines.
+    BuildError: it does not compile; names the lines, names and constructs.
   """
   source = source.resolve()
   text = source.read_text()
-  own = (
-    work
-    / f'{source.stem}-{hashed(str(source), headers, coverage, cores, *flags)}'
-  )
+  digest = hash_parts(str(source), headers, coverage, cores, *flags)
+  own = work / f'{source.stem}-{digest}'
   own.mkdir(parents=True, exist_ok=True)
   with (
     open(work / 'lock', 'w') as lock,
@@ -615,53 +625,60 @@ def build(
       source, own, loose, tuple(flags), lines, types, tuple(first)
     )
     _learn(setting, pool)
-    made = dict(zip(types, pool.map(lambda c: _compile(setting, c), types)))
-  said = {TYPES.get(kind, '') for kind in _TASK_TYPE.findall(text)}
-  cores = cores or (said.pop() if len(said) == 1 else '')
-  code = [library for library, _ in made.values()]
+    libraries = dict(
+      zip(types, pool.map(lambda c: _compile(setting, c), types))
+    )
+  task_types = {TYPES.get(kind, '') for kind in _TASK_TYPE.findall(text)}
+  cores = cores or (task_types.pop() if len(task_types) == 1 else '')
+  code = [library for library, _ in libraries.values()]
   return Kernel(
     code[0],
     code[-1],
     cores,
-    all(b for _, b in made.values()),
+    all(b for _, b in libraries.values()),
     frozenset(lines or ()),
   )
 
 
 def program() -> pathlib.Path:
-  """Returns the program that runs kernels: it was built with the package.
+  """Returns the program that runs kernels, which the package's build made.
 
   Raises:
-    Refused: it was not.
+    BuildError: it was not.
   """
   # An editable install has two folders: the sources' and the built files'.
   for folder in intrinsics.__path__:
     path = pathlib.Path(folder) / 'run_program'
     if path.is_file():
       return path
-  raise Refused('expected run_program beside build_kernel: build the package')
+  raise BuildError(
+    'expected run_program beside build_kernel: build the package'
+  )
 
 
 def command(kernel: Kernel, **options: object) -> list[str]:
-  """Returns what runs a kernel's program; options are run_program.cc's."""
-  given = dict(
+  """Returns the command that runs a kernel; options are run_program.cc's."""
+  defaults = dict(
     vector=kernel.vector,
     cube=kernel.cube,
     cores=kernel.cores,
     begins=int(kernel.begins),
   )
-  return [str(program()), *(f'{k}={v}' for k, v in (given | options).items())]
+  return [
+    str(program()),
+    *(f'{k}={v}' for k, v in (defaults | options).items()),
+  ]
 
 
-def lcov(kernel: Kernel, counted: str) -> str:
-  """Returns coverage by line, as lcov and its readers have it.
+def lcov(kernel: Kernel, line_counts: str) -> str:
+  """Returns coverage by line in the format of lcov.
 
   Args:
     kernel: built with `coverage`.
-    counted: what a run with option `coverage` wrote.
+    line_counts: the output of a run with option `coverage`.
   """
   counts = dict.fromkeys(kernel.lines, 0)
-  for line in counted.splitlines():
+  for line in line_counts.splitlines():
     count, number, file = line.split(' ', 2)
     counts[file, int(number)] += int(count)
   out = []

@@ -17,10 +17,10 @@ _ADD = 'examples/01_simd_cpp_api/00_introduction/01_add/add/add.asc'
 
 needs_clang = twin_testing.needs_clang()
 # A kernel that several tests run is compiled once: no test changes a file.
-_built = functools.cache(build_kernel.build)
+_build = functools.cache(build_kernel.build)
 
 
-def _ran(kernel, **options):
+def _run(kernel, **options):
   return subprocess.run(
     build_kernel.command(kernel, **options), capture_output=True, text=True
   )
@@ -35,16 +35,16 @@ def run(tmp_path_factory):
   def build_and_run(old='', new='', mode='order', **options):
     text = (_EXAMPLES / 'raw_vector_add.asc').read_text()
     assert old in text
-    changed = text.replace(old, new, 1)
-    folder = folders / build_kernel.hashed(changed)
+    new_text = text.replace(old, new, 1)
+    folder = folders / build_kernel.hash_parts(new_text)
     source = folder / 'raw_vector_add.asc'
     if not folder.exists():
       folder.mkdir()
       shutil.copy(_EXAMPLES / 'raw_block.h', folder)
-      source.write_text(changed)
-    done = _ran(_built(source, None, work), mode=mode, **options)
+      source.write_text(new_text)
+    process = _run(_build(source, None, work), mode=mode, **options)
     line = text[: text.index(old)].count('\n') + 1
-    return done.returncode, done.stdout, done.stderr, line
+    return process.returncode, process.stdout, process.stderr, line
 
   return build_and_run
 
@@ -92,10 +92,10 @@ class TestRawVectorAdd:
   @pytest.mark.parametrize('mode', build_kernel.MODES)
   @pytest.mark.few(2)
   def test_is_right_as_it_stands(self, run, mode):
-    code, said, told, _ = run(mode=mode)
+    code, output, errors, _ = run(mode=mode)
 
-    assert (code, said) == (0, 'the sum\n')
-    assert told == 'twin: launches: 1, errors: 0\n'
+    assert (code, output) == (0, 'the sum\n')
+    assert errors == 'twin: launches: 1, errors: 0\n'
 
   # What CANN's queues do: the wait for the first is still to come.
   _SET = 'set_flag(PIPE_V, PIPE_MTE3, EVENT_ID0);'
@@ -118,10 +118,10 @@ class TestRawVectorAdd:
   )
   @pytest.mark.few(2)
   def test_names_what_is_wrong(self, run, change, missing):
-    code, _, told, _ = run(*change)
+    code, _, errors, _ = run(*change)
 
     assert code == 3
-    assert missing in told
+    assert missing in errors
 
   def test_does_not_report_what_the_compiler_orders(self, run):
     code, _, _, _ = run(
@@ -137,28 +137,28 @@ class TestRawVectorAdd:
     assert run(*self._TWICE, mode=mode)[0] == 0
 
   def test_or_is_an_error_where_it_may_not(self, run):
-    code, _, told, _ = run(*self._TWICE, flags_count=0)
+    code, _, errors, _ = run(*self._TWICE, flags_count=0)
 
     assert code == 3
-    assert 'SetFlag<V_MTE3>(0): the flag is set already' in told
+    assert 'SetFlag<V_MTE3>(0): the flag is set already' in errors
 
   def test_a_kernel_may_leave_the_end_to_the_hardware(self, run):
     last = 'pipe_barrier(PIPE_ALL);'
-    code, said, told, _ = run(last, mode='late')
-    assert (code, said) == (3, 'not the sum\n') and 'drained_end' in told
+    code, output, errors, _ = run(last, mode='late')
+    assert (code, output) == (3, 'not the sum\n') and 'drained_end' in errors
 
-    code, said, _, _ = run(last, self._DCCI, mode='late', drained_end=0)
+    code, output, _, _ = run(last, self._DCCI, mode='late', drained_end=0)
 
-    assert (code, said) == (0, 'the sum\n')
+    assert (code, output) == (0, 'the sum\n')
 
   def test_names_an_intrinsic_that_it_lacks(self, run):
-    code, _, told, line = run(
+    code, _, errors, line = run(
       'raw::Add(sum, a, b);', 'vmergech(sum.data(), a.data());'
     )
 
     assert code == 3
-    assert f'raw_vector_add.asc:{line} ' in told
-    assert 'vmergech: expected an intrinsic that the twin has' in told
+    assert f'raw_vector_add.asc:{line} ' in errors
+    assert 'vmergech: expected an intrinsic that the twin has' in errors
 
 
 @needs_clang
@@ -166,10 +166,10 @@ class TestRawVectorAdd:
 @pytest.mark.parametrize('calls', ['raw_vector_calls', 'raw_cube_calls'])
 @pytest.mark.few(2)
 def test_intrinsics_give_what_their_names_say(work, calls, mode):
-  done = _ran(_built(_EXAMPLES / f'{calls}.asc', None, work), mode=mode)
+  process = _run(_build(_EXAMPLES / f'{calls}.asc', None, work), mode=mode)
 
-  assert re.fullmatch(r'twin: launches: \d, errors: 0\n', done.stderr)
-  assert (done.returncode, done.stdout) == (0, '')
+  assert re.fullmatch(r'twin: launches: \d, errors: 0\n', process.stderr)
+  assert (process.returncode, process.stdout) == (0, '')
 
 
 @needs_clang
@@ -177,10 +177,10 @@ def test_without_unit_flags_the_result_is_not_ordered(tmp_path):
   text = (_EXAMPLES / 'raw_cube_calls.asc').read_text()
   source = tmp_path / 'kernel.asc'
   source.write_text(text.replace('kSide, 3, false', 'kSide, 0, false'))
-  done = _ran(build_kernel.build(source, None, tmp_path / 'work'))
+  process = _run(build_kernel.build(source, None, tmp_path / 'work'))
 
-  assert done.returncode == 3
-  assert 'unitFlag: expected a Mmad of unitFlag 3 before' in done.stderr
+  assert process.returncode == 3
+  assert 'unitFlag: expected a Mmad of unitFlag 3 before' in process.stderr
 
 
 @needs_clang
@@ -197,9 +197,9 @@ def test_a_header_may_launch_too(tmp_path):
     '#include "launch.h"\n'
     'int main() { Run<3>(); }\n'
   )
-  done = _ran(build_kernel.build(source, None, tmp_path / 'work'))
+  process = _run(build_kernel.build(source, None, tmp_path / 'work'))
 
-  assert done.stderr == 'twin: launches: 1, errors: 0\n'
+  assert process.stderr == 'twin: launches: 1, errors: 0\n'
 
 
 _FOUR = 'typedef float Four __attribute__((vector_size(16)));\n'
@@ -208,7 +208,7 @@ _FOUR = 'typedef float Four __attribute__((vector_size(16)));\n'
 # That an unknown name is told by its line, run_kernel_test.py sees.
 @needs_clang
 @pytest.mark.parametrize(
-  'text, told',
+  'text, message',
   [
     (
       f'{_FOUR}__global__ void kernel(__gm__ Four* x) {{\n  x[1] = x[0];\n}}\n',
@@ -218,11 +218,13 @@ _FOUR = 'typedef float Four __attribute__((vector_size(16)));\n'
     ('int x;\n__gm__ float* y = x;\n', r'kernel\.asc:2: cannot'),
   ],
 )
-def test_what_cannot_be_compiled_is_refused_by_its_line(tmp_path, text, told):
+def test_what_cannot_be_compiled_is_refused_by_its_line(
+  tmp_path, text, message
+):
   source = tmp_path / 'kernel.asc'
   source.write_text(text)
 
-  with pytest.raises(build_kernel.Refused, match=told):
+  with pytest.raises(build_kernel.BuildError, match=message):
     build_kernel.build(source, None, tmp_path / 'work')
 
 
@@ -230,34 +232,34 @@ def test_without_clang_one_line_says_so(monkeypatch):
   monkeypatch.setenv('HPMOE_CLANG', 'no-such-compiler')
   build_kernel.clang.cache_clear()
 
-  with pytest.raises(build_kernel.Refused, match=r'expected clang\+\+ 14'):
+  with pytest.raises(build_kernel.BuildError, match=r'expected clang\+\+ 14'):
     build_kernel.clang()
   build_kernel.clang.cache_clear()
 
 
 def test_the_twin_knows_nothing_of_the_layer():
   root = pathlib.Path(__file__).parents[1]
-  named = re.compile(
+  pattern = re.compile(
     r'^(?:#include "(?=backend_ascend|reference)|(?:from|import) hpmoe\.)'
     r'([\w./]+)',
     re.M,
   )
-  found = [
+  includes = [
     (path.name, name)
     for path in sorted(root.rglob('*'))
     if path.suffix in ('.cc', '.h', '.py', '.asc')
     and not path.stem.endswith('_test')
-    for name in named.findall(path.read_text())
+    for name in pattern.findall(path.read_text())
     if 'backend_ascend/twin' not in name.replace('.', '/')
   ]
 
-  assert not found
+  assert not includes
 
 
 def test_launches_become_calls():
   text = 'if (is<T>)\n a::add<float, (1 + 2)>\n<<<n, 0, stream>>>(f(x), y);'
 
-  assert build_kernel.launches(text) == (
+  assert build_kernel.replace_launches(text) == (
     'if (is<T>)\n ::hpmoe_twin::Launch(n, 0, stream).With(f(x), y)'
     '.On(a::add<float, (1 + 2)>)\n;'
   )
@@ -267,7 +269,7 @@ def test_launches_become_calls():
 # without address spaces, in constructors too, literals and variables in global
 # memory, one of each core, bfloat16_t assigned to in global memory, barriers
 # before the last waits.
-_OTHERS = """\
+_KERNELS = """\
 #include <cstdio>
 #include "acl/acl.h"
 #include "part.cpp"
@@ -332,11 +334,11 @@ void Put(G given, int32_t times) {
 @pytest.mark.parametrize('mode', build_kernel.MODES)
 def test_what_the_device_s_compiler_takes_runs(work, mode):
   source = work / 'others.asc'
-  source.write_text(_OTHERS)
+  source.write_text(_KERNELS)
   (work / 'part.cpp').write_text(_PART)
-  done = _ran(_built(source, None, work), mode=mode)
+  process = _run(_build(source, None, work), mode=mode)
 
-  assert (done.stdout, done.stderr) == (
+  assert (process.stdout, process.stderr) == (
     '5 15 15 42\n',
     'twin: launches: 2, errors: 0\n',
   )
@@ -348,35 +350,37 @@ class TestRealHeaders:
   @pytest.mark.parametrize('mode', build_kernel.MODES)
   def test_the_vector_add_of_the_samples_is_right(self, work, mode):
     headers = pathlib.Path(twin_testing.ASC_DEVKIT)
-    done = _ran(_built(headers / _ADD, headers, work), mode=mode)
+    process = _run(_build(headers / _ADD, headers, work), mode=mode)
 
-    assert 'test pass!' in done.stdout
-    assert done.stderr == 'twin: launches: 1, errors: 0\n'
+    assert 'test pass!' in process.stdout
+    assert process.stderr == 'twin: launches: 1, errors: 0\n'
 
   def test_a_barrier_left_out_of_it_is_named(self, work, tmp_path):
     headers = pathlib.Path(twin_testing.ASC_DEVKIT)
     text = (headers / _ADD).read_text()
     source = tmp_path / 'add.asc'
     source.write_text(text.replace('AscendC::PipeBarrier<PIPE_ALL>();', '', 1))
-    done = _ran(build_kernel.build(source, headers, work))
+    process = _run(build_kernel.build(source, headers, work))
 
-    assert done.returncode == 3
-    assert re.search(r'add\.asc:\d+ .*MTE2_V', done.stderr)
+    assert process.returncode == 3
+    assert re.search(r'add\.asc:\d+ .*MTE2_V', process.stderr)
 
 
-@pytest.mark.parametrize('version, enough', [('13.0.1', False), ('14', True)])
+@pytest.mark.parametrize(
+  'version, is_supported', [('13.0.1', False), ('14', True)]
+)
 def test_a_compiler_that_is_too_old_is_named_first(
-  tmp_path, monkeypatch, version, enough
+  tmp_path, monkeypatch, version, is_supported
 ):
   compiler = tmp_path / 'clang++'
   compiler.write_text(f'#!/bin/sh\necho {version}\n')
   compiler.chmod(0o755)
   monkeypatch.setenv('HPMOE_CLANG', str(compiler))
   search = build_kernel.clang.__wrapped__
-  if enough:
+  if is_supported:
     assert search() == str(compiler)
     return
-  with pytest.raises(build_kernel.Refused) as error:
+  with pytest.raises(build_kernel.BuildError) as error:
     search()
   assert str(error.value) == (
     f'expected clang++ 14 or later (or HPMOE_CLANG), got {compiler} 13.0.1'

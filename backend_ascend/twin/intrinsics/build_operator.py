@@ -126,7 +126,7 @@ struct Tiling {
 """
 
 
-class OperatorError(build_kernel.Refused):
+class OperatorError(build_kernel.BuildError):
   """The folder is no operator that the twin can run: why, in one line."""
 
 

@@ -1,10 +1,9 @@
-"""Makes what a compiler made of device source call the twin.
+"""Rewrites the LLVM IR of device source so that it calls the twin.
 
-Clang's unoptimised LLVM IR has one instruction a line.  Three things of it
-change: loads, stores and copies through pointers of the device's address spaces
-become calls, so that the twin sees what the scalar unit touches; calls in the
-user's own files say where they stand; and the start of a kernel, and the clock,
-are the twin's.
+Clang's unoptimised LLVM IR has one instruction a line.  Three things change:
+loads, stores and copies through pointers of the device's address spaces become
+calls, so that the twin sees what the scalar unit accesses; calls in the user's
+own files report their line; and the twin starts kernels and has the clock.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ _COPY = re.compile(
   r'[\w.]*\((?P<arguments>.*)\)'
 )
 _CALL = re.compile(r'^  (?:%[\w.]+ = )?(?:tail |musttail )?(?:call|invoke) ')
-# Before these no call may stand.
+# No call may be inserted before these.
 _NO_PLACE = re.compile(r'^    |^  \]| = (?:phi|landingpad) |@llvm\.dbg\.')
 _DEFINE = re.compile(r'^define .*?@("?)(?P<name>[\w.$]+)\1\(')
 _DEBUG = re.compile(r', !dbg !(\d+)')
@@ -39,7 +38,7 @@ _CLOCK = re.compile(
   r'call i64 asm [^"]*"MOV \$0, SYS_CNT[^"]*", "[^"]*"\([^)]*\)'
 )
 _PER_CORE = 'section "hpmoe_local"'
-_DECLARED = """
+_DECLARATIONS = """
 declare void @hpmoe_twin_at(i8*, i32)
 declare void @hpmoe_twin_line(i8*, i32)
 declare void @hpmoe_twin_begin(i32)
@@ -49,32 +48,32 @@ declare void @hpmoe_twin_fill(i32, i64, i32, i64)
 """
 
 
-class Refused(ValueError):
-  """Device source holds what the twin cannot make its own."""
+class RewriteError(ValueError):
+  """Device source has an access that the twin cannot intercept."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-  """Where instructions stand: of a debug location, file and line."""
+  """File and line of debug locations."""
 
-  files: dict[str, str]  # of a scope
-  lines: dict[str, tuple[str, int]]  # of a location: scope and line
+  files: dict[str, str]  # file of a scope
+  lines: dict[str, tuple[str, int]]  # scope and line of a location
 
-  def of(self, line: str) -> tuple[str, int] | None:
-    found = _DEBUG.search(line)
-    at = self.lines.get(found[1]) if found else None
-    if at is None or at[1] == 0 or at[0] not in self.files:
+  def find(self, line: str) -> tuple[str, int] | None:
+    debug = _DEBUG.search(line)
+    location = self.lines.get(debug[1]) if debug else None
+    if location is None or location[1] == 0 or location[0] not in self.files:
       return None
-    return self.files[at[0]], at[1]
+    return self.files[location[0]], location[1]
 
 
 def _places(text: str) -> Places:
-  """Returns the places that a module's metadata tells."""
+  """Returns the places in a module's metadata."""
   names, scopes, lines = {}, {}, {}
-  for found in re.finditer(
+  for node in re.finditer(
     r'^!(\d+) = (?:distinct )?!(DI\w+)\((.*)\)$', text, re.M
   ):
-    number, kind, body = found.groups()
+    number, kind, body = node.groups()
     if kind == 'DIFile':
       file = re.search(r'filename: "([^"]*)", directory: "([^"]*)"', body)
       if file:
@@ -93,21 +92,21 @@ def _places(text: str) -> Places:
 
 
 class _Module:
-  """A module as it is rewritten."""
+  """A module while it is rewritten."""
 
   def __init__(
     self,
     text: str,
     user: tuple[str, ...],
-    ours: tuple[str, ...],
+    own_folders: tuple[str, ...],
     lines: set[tuple[str, int]] | None,
   ):
     self.places = _places(text)
     self.user = user
-    self.ours = ours
+    self.own_folders = own_folders
     self.strings: dict[str, str] = {}
     self.lines = lines
-    self.counted: tuple[str, int] | None = None  # last, in this block
+    self.last_line: tuple[str, int] | None = None  # last, in this block
     self.count = 0
     self.opaque = re.search(r'\bload \S+, ptr\b', text) is not None
     self.text = text
@@ -116,16 +115,16 @@ class _Module:
     self.count += 1
     return f'%hpmoe.{self.count}'
 
-  def address(self, pointer: str, at: str, out: list[str]) -> str:
+  def address(self, pointer: str, operand: str, out: list[str]) -> str:
     name = self.fresh()
-    out.append(f'  {name} = ptrtoint {pointer} {at} to i64')
+    out.append(f'  {name} = ptrtoint {pointer} {operand} to i64')
     return name
 
-  def load(self, found: re.Match, out: list[str], where: str) -> None:
-    value, result = found['value'], found['result']
-    address = self.address(found['pointer'], found['at'], out)
-    bits = self.bits(value, where)
-    call = f'call i{bits} @hpmoe_twin_load{bits}(i32 {found["space"]}, i64 '
+  def load(self, match: re.Match, out: list[str], location: str) -> None:
+    value, result = match['value'], match['result']
+    address = self.address(match['pointer'], match['at'], out)
+    bits = self.bits(value, location)
+    call = f'call i{bits} @hpmoe_twin_load{bits}(i32 {match["space"]}, i64 '
     if value == f'i{bits}':
       out.append(f'  {result} = {call}{address})')
       return
@@ -134,119 +133,129 @@ class _Module:
     cast = _casts(value)[1]
     out.append(f'  {result} = {cast} i{bits} {raw} to {value}')
 
-  def store(self, found: re.Match, out: list[str], where: str) -> None:
-    value, stored = found['value'], found['stored']
-    address = self.address(found['pointer'], found['at'], out)
-    bits = self.bits(value, where)
+  def store(self, match: re.Match, out: list[str], location: str) -> None:
+    value, operand = match['value'], match['stored']
+    address = self.address(match['pointer'], match['at'], out)
+    bits = self.bits(value, location)
     if value != f'i{bits}':
       raw = self.fresh()
       cast = _casts(value)[0]
-      out.append(f'  {raw} = {cast} {value} {stored} to i{bits}')
-      stored = raw
+      out.append(f'  {raw} = {cast} {value} {operand} to i{bits}')
+      operand = raw
     out.append(
-      f'  call void @hpmoe_twin_store{bits}(i32 {found["space"]}, '
-      f'i64 {address}, i{bits} {stored})'
+      f'  call void @hpmoe_twin_store{bits}(i32 {match["space"]}, '
+      f'i64 {address}, i{bits} {operand})'
     )
 
-  def bits(self, value: str, where: str) -> int:
+  def bits(self, value: str, location: str) -> int:
     if _points(value):
       return 64
     if value not in _BITS:
-      raise Refused(f'{where}: an access of {value} in device memory')
+      raise RewriteError(f'{location}: an access of {value} in device memory')
     return _BITS[value]
 
-  def copy(self, found: re.Match, out: list[str]) -> bool:
-    """A copy or fill, if it touches an address space."""
-    arguments = _split(found['arguments'])
-    if 'addrspace' not in found['arguments']:
+  def copy(self, match: re.Match, out: list[str]) -> bool:
+    """Rewrites a copy or fill of device memory; returns whether it is one."""
+    arguments = _split(match['arguments'])
+    if 'addrspace' not in match['arguments']:
       return False
     ends: list[tuple[str, str, str]] = []
-    for argument in arguments[: 1 if found['what'] == 'set' else 2]:
+    for argument in arguments[: 1 if match['what'] == 'set' else 2]:
       words = re.sub(r'\b(?:noundef|nonnull|noalias)\b ?', '', argument)
       words = re.sub(r'\b(?:align \d+|dereferenceable\(\d+\)) ', '', words)
-      pointer, _, at = words.strip().partition('* ')
-      pointer = pointer + '*' if at else 'ptr'
-      if not at:
-        pointer, _, at = words.strip().rpartition(' ')
+      pointer, _, operand = words.strip().partition('* ')
+      pointer = pointer + '*' if operand else 'ptr'
+      if not operand:
+        pointer, _, operand = words.strip().rpartition(' ')
       # Of the pointer itself: what it points to may be a pointer, too.
-      named = re.search(r'addrspace\((\d+)\)', pointer)
-      ends.append((named[1] if named else '0', pointer, at))
+      space_match = re.search(r'addrspace\((\d+)\)', pointer)
+      ends.append((space_match[1] if space_match else '0', pointer, operand))
     if all(space == '0' for space, _, _ in ends):
       return False
-    places = [(s, self.address(pointer, at, out)) for s, pointer, at in ends]
-    if found['what'] == 'set':
+    places = [
+      (s, self.address(pointer, operand, out)) for s, pointer, operand in ends
+    ]
+    if match['what'] == 'set':
       value = self.fresh()
       out.append(f'  {value} = zext {arguments[1].strip()} to i32')
-      (space, to), length = places[0], arguments[2].strip()
+      (space, target), length = places[0], arguments[2].strip()
       out.append(
-        f'  call void @hpmoe_twin_fill(i32 {space}, i64 {to}, i32 {value}, '
+        f'  call void @hpmoe_twin_fill(i32 {space}, i64 {target}, i32 {value}, '
         f'{length})'
       )
       return True
-    (to_space, to), (space, source) = places
+    (to_space, target), (space, source) = places
     out.append(
-      f'  call void @hpmoe_twin_copy(i32 {to_space}, i64 {to}, i32 {space}, '
-      f'i64 {source}, {arguments[2].strip()})'
+      f'  call void @hpmoe_twin_copy(i32 {to_space}, i64 {target}, i32 '
+      f'{space}, i64 {source}, {arguments[2].strip()})'
     )
     return True
 
   def place(self, line: str, out: list[str], call: str = 'at') -> None:
-    """Says where a call of the user's own file stands."""
-    at = self.users(line)
-    if at is None:
+    """Reports the line of a call in the user's own file."""
+    location = self.users(line)
+    if location is None:
       return
-    name = self.strings.setdefault(at[0], f'@hpmoe.file.{len(self.strings)}')
-    array = f'[{len(at[0].encode()) + 1} x i8]'
+    name = self.strings.setdefault(
+      location[0], f'@hpmoe.file.{len(self.strings)}'
+    )
+    array = f'[{len(location[0].encode()) + 1} x i8]'
     file = (
       name
       if self.opaque
       else f'getelementptr ({array}, {array}* {name}, i64 0, i64 0)'
     )
     kind = 'ptr' if self.opaque else 'i8*'
-    out.append(f'  call void @hpmoe_twin_{call}({kind} {file}, i32 {at[1]})')
+    out.append(
+      f'  call void @hpmoe_twin_{call}({kind} {file}, i32 {location[1]})'
+    )
 
   def users(self, line: str) -> tuple[str, int] | None:
-    """Returns where an instruction stands, in a file of the user's own."""
-    at = self.places.of(line)
-    if at is None or not at[0].startswith(self.user):
+    """Returns file and line of an instruction in a file of the user's."""
+    location = self.places.find(line)
+    if location is None or not location[0].startswith(self.user):
       return None
-    return None if at[0].startswith(self.ours) else at
+    return None if location[0].startswith(self.own_folders) else location
 
   def executed(self, line: str, out: list[str]) -> None:
-    """Counts a line of the user's own file, where control comes to it."""
+    """Counts a line of the user's own file when it runs."""
     if self.lines is None or _NO_PLACE.search(line):
       return
-    at = self.users(line)
-    if at is None or at == self.counted:
+    location = self.users(line)
+    if location is None or location == self.last_line:
       return
-    self.counted = at
-    self.lines.add(at)
+    self.last_line = location
+    self.lines.add(location)
     self.place(line, out, 'line')
 
   def line(self, line: str, out: list[str]) -> None:
-    """Appends what becomes of an instruction."""
+    """Appends an instruction, rewritten if need be."""
     debug = _DEBUG.search(line)
     start = len(out)
     body = line
     self.executed(line, out)
     if 'addrspace(' in line:
-      at = self.places.of(line)
-      where = f'{at[0]}:{at[1]}' if at else 'somewhere'
-      if found := _LOAD.match(line):
-        if found['value'].count('(') == found['value'].count(')'):
+      location = self.places.find(line)
+      location_text = (
+        f'{location[0]}:{location[1]}' if location else 'somewhere'
+      )
+      if match := _LOAD.match(line):
+        if match['value'].count('(') == match['value'].count(')'):
           self.place(line, out)
-          self.load(found, out, where)
+          self.load(match, out, location_text)
           body = ''
-      elif found := _STORE.match(line):
+      elif match := _STORE.match(line):
         self.place(line, out)
-        self.store(found, out, where)
+        self.store(match, out, location_text)
         body = ''
-      elif found := _COPY.match(line):
+      elif match := _COPY.match(line):
         self.place(line, out)
-        if self.copy(found, out):
+        if self.copy(match, out):
           body = ''
       elif re.match(r'^  (?:%[\w.]+ = )?(atomicrmw|cmpxchg) ', line):
-        raise Refused(f'{where}: an atomic access of device memory')
+        raise RewriteError(
+          f'{location_text}: an atomic access of device memory'
+        )
     if body and _CALL.match(line) and '@llvm.dbg.' not in line:
       self.place(line, out)
       body = _CLOCK.sub('call i64 @hpmoe_twin_cycle()', line)
@@ -266,7 +275,7 @@ class _Module:
         # Clang 14 has those of a precompiled header as constants.
         line = line.replace(' constant ', ' global ', 1)
       out.append(line)
-      self.counted = None
+      self.last_line = None
       if line.startswith('define '):
         out += _begin(line)
     return '\n'.join(out)
@@ -277,7 +286,7 @@ def _points(value: str) -> bool:
 
 
 def _casts(value: str) -> tuple[str, str]:
-  """Returns what makes an integer of a type's values, and the values of it."""
+  """Returns the casts from a type to an integer, and back."""
   if value == 'i1':
     return 'zext', 'trunc'
   return ('ptrtoint', 'inttoptr') if _points(value) else ('bitcast', 'bitcast')
@@ -295,7 +304,7 @@ def _split(arguments: str) -> list[str]:
 
 
 def _begin(line: str) -> list[str]:
-  """Returns the call that a core begins, where a definition says it does."""
+  """Returns the call for the begin of a core, if the definition is one."""
   name = _DEFINE.match(line)
   return [
     f'  call void @hpmoe_twin_begin(i32 {tpipe})'
@@ -307,7 +316,7 @@ def _begin(line: str) -> list[str]:
 def rewrite(
   text: str,
   user: tuple[str, ...],
-  ours: tuple[str, ...] = (),
+  own_folders: tuple[str, ...] = (),
   lines: set[tuple[str, int]] | None = None,
 ) -> str:
   """Returns a module that calls the twin.
@@ -316,36 +325,36 @@ def rewrite(
     text: LLVM IR as `clang -S -emit-llvm -O1 -Xclang -disable-llvm-passes -g`
       writes it.
     user: folders of the files whose lines errors name.
-    ours: folders among them whose files no error names.
-    lines: gets every line of those files that has code, and the code counts
-      them as it runs; None: it does not.
+    own_folders: folders among them whose files no error names.
+    lines: a set to add each line of those files that has code to; the code then
+      counts them when it runs.  None: no counts.
 
   Raises:
-    Refused: an access that no call stands for, with its place.
+    RewriteError: no call can stand for an access; names its place.
   """
-  module = _Module(text, user, ours, lines)
+  module = _Module(text, user, own_folders, lines)
   body = module.run()
-  declared = _DECLARED
+  declarations = _DECLARATIONS
   for bits in (8, 16, 32, 64):
-    declared += f'declare i{bits} @hpmoe_twin_load{bits}(i32, i64)\n'
-    declared += f'declare void @hpmoe_twin_store{bits}(i32, i64, i{bits})\n'
+    declarations += f'declare i{bits} @hpmoe_twin_load{bits}(i32, i64)\n'
+    declarations += f'declare void @hpmoe_twin_store{bits}(i32, i64, i{bits})\n'
   if module.opaque:
-    declared = declared.replace('i8*', 'ptr')
+    declarations = declarations.replace('i8*', 'ptr')
   strings = ''
   for file, name in module.strings.items():
     raw = file.encode()
-    shown = ''.join(
+    escaped = ''.join(
       chr(b) if 32 <= b < 127 and b not in (34, 92) else f'\\{b:02X}'
       for b in raw
     )
     strings += (
-      f'{name} = private constant [{len(raw) + 1} x i8] c"{shown}\\00"\n'
+      f'{name} = private constant [{len(raw) + 1} x i8] c"{escaped}\\00"\n'
     )
-  # Declarations that the module has itself come from device.h.
+  # device.h already declares some of them.
   own = set(re.findall(r'^declare .*?(@hpmoe_twin_\w+)\(', body, re.M))
-  kept = [
+  missing_declarations = [
     line
-    for line in declared.split('\n')
-    if not (found := re.search(r'@hpmoe_twin_\w+', line)) or found[0] not in own
+    for line in declarations.split('\n')
+    if not (match := re.search(r'@hpmoe_twin_\w+', line)) or match[0] not in own
   ]
-  return body + '\n' + strings + '\n'.join(kept) + '\n'
+  return body + '\n' + strings + '\n'.join(missing_declarations) + '\n'

@@ -24,14 +24,14 @@ from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 from hpmoe.backend_ascend.twin.intrinsics import build_operator
 from hpmoe.backend_ascend.twin.tiling import layout as tiling_layout
 
-_FOUND = 3
+_EXIT_FINDINGS = 3
 
 
-class Found(Exception):
-  """The twin has something to say of a launch.
+class FindingsError(Exception):
+  """The twin reports errors of a launch.
 
   Attributes:
-    findings: what, one line each, with the line of the source.
+    findings: the errors, one line each, with the line of the source.
   """
 
   def __init__(self, findings: Sequence[str]):
@@ -41,10 +41,10 @@ class Found(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Empty:
-  """Device memory that nobody has written: reading it is an error.
+  """Device memory that is not written yet: reading it is an error.
 
   Attributes:
-    shape, dtype: of the array that a launch makes of it.
+    shape, dtype: of the array that a launch returns for it.
   """
 
   shape: Sequence[int] | int
@@ -57,7 +57,7 @@ class Empty:
 # A list of tensors, which an operator takes as one argument.
 Tensors = Sequence[np.ndarray | Empty]
 # Arrays lie in device memory; a number, or bytes of a struct, goes by value.
-# A number of Python is int32 or float32: name another type as numpy does.
+# A Python number becomes int32 or float32; pass a numpy scalar for other types.
 Argument = np.ndarray | Empty | np.generic | bytes | int | float
 
 
@@ -67,11 +67,11 @@ class Kernel:
 
   Attributes:
     source: the file; it may have a `main`, which is not called.
-    name: of the kernel, as C++ spells it there: `add<float>` too.
-    include: headers of Ascend C: asc-devkit, or asc of an installed CANN; '':
-      the source brings what it includes.
-    flags: of the compiler: -D, -I.
-    cores: aiv, aic, mix11 or mix12, where the source does not say it.
+    name: the kernel's name in C++, such as `add<float>`.
+    include: headers of Ascend C: asc-devkit, or asc of an installed CANN; '': a
+      source that needs none.
+    flags: flags of the compiler: -D, -I.
+    cores: aiv, aic, mix11 or mix12, if the source does not say it.
   """
 
   source: str | os.PathLike[str]
@@ -92,37 +92,37 @@ class Kernel:
     """Launches the kernel on the twin.
 
     Args:
-      *arguments: of the kernel; arrays of any shape and dtype, as they lie.
-      blocks: cores, or groups of cores, that run it.
+      *arguments: arguments of the kernel; arrays of any shape and dtype.
+      blocks: number of cores, or groups of cores, that run it.
       mode: one of `build_kernel.MODES`.
-      seed: of mode 'seeded'.
-      auto_sync: orders what CANN's compiler orders by default.
-      polled: which arrays, from 0, hold words that cores wait at.
+      seed: seed of mode 'seeded'.
+      auto_sync: whether to order what CANN's compiler orders by default.
+      polled: numbers, from 0, of the arrays that hold words which cores poll.
 
     Returns:
-      What each array holds at the end; those given are not written.
+      Each array as the kernel leaves it; the arguments stay as they are.
 
     Raises:
       ValueError: it does not compile, or an argument does not fit.
-      Found: the twin has found something.
+      FindingsError: the twin reports errors.
     """
     return _launch(
-      self._built,
+      self._binary,
       arguments,
       blocks,
       mode=mode,
       seed=seed,
       auto_sync=int(auto_sync),
-      cores=self.cores or self._built.cores,
+      cores=self.cores or self._binary.cores,
       flags=','.join(map(str, polled)),
     )
 
   @functools.cached_property
-  def _built(self) -> build_kernel.Kernel:
+  def _binary(self) -> build_kernel.Kernel:
     source = pathlib.Path(self.source).resolve()
-    work = build_kernel.kept()
+    work = build_kernel.make_cache_folder()
     program = (
-      work / f'{source.stem}-{build_kernel.hashed(source, self.name)}.cc'
+      work / f'{source.stem}-{build_kernel.hash_parts(source, self.name)}.cc'
     )
     program.write_text(
       f'#define main hpmoe_main_of_the_source\n#line 1 "{source}"\n'
@@ -143,15 +143,15 @@ class Kernel:
 class Operator:
   """An operator of CANN: its folder has op_kernel, and op_host for its tiling.
 
-  What CANN's build makes of the folder is made here, and the operator's source
-  compiled as it is, at the first launch of a tiling key and dtypes.
+  The first launch of a tiling key and dtypes generates the files that CANN's
+  build generates, and compiles the operator's source unchanged.
 
   Attributes:
-    folder: of the operator.
-    include: headers of Ascend C: asc-devkit, or asc of an installed CANN; '':
-      the source brings what it includes.
-    kernel: name of the function in op_kernel, where there are several.
-    flags: of the compiler: -D, -I.
+    folder: the operator's folder.
+    include: headers of Ascend C: asc-devkit, or asc of an installed CANN; '': a
+      source that needs none.
+    kernel: name of the function in op_kernel, if there are several.
+    flags: flags of the compiler: -D, -I.
   """
 
   folder: str | os.PathLike[str]
@@ -183,25 +183,25 @@ class Operator:
         and tiling; an optional one that is absent is None.
       tiling: values of the struct's fields by name, or its bytes.
       key: the tiling key.
-      blocks: cores, or groups of cores, that run it.
-      workspace: bytes of it, beside those that CANN keeps for itself.
-      dtypes: by argument, where op_host defines none; else the arrays' own.
-      formats: by argument, where one is no ND.
+      blocks: number of cores, or groups of cores, that run it.
+      workspace: bytes of the workspace, without those that CANN keeps.
+      dtypes: dtypes by argument, if op_host defines none; else the arrays' own.
+      formats: formats by argument, if not ND.
       template: arguments of the kernel's template.
-      struct: which `tiling` is of, where the kernel reads several.
-      cores: aiv, aic, mix11 or mix12, where the source does not say it.
+      struct: the struct of `tiling`, if the kernel reads several.
+      cores: aiv, aic, mix11 or mix12, if the source does not say it.
       mode: one of `build_kernel.MODES`.
-      seed: of mode 'seeded'.
-      auto_sync: orders what CANN's compiler orders by default.
-      zero_workspace: it begins as zeros.
+      seed: seed of mode 'seeded'.
+      auto_sync: whether to order what CANN's compiler orders by default.
+      zero_workspace: whether the workspace begins as zeros.
 
     Returns:
-      What each array holds at the end, those of lists too.
+      Each array as the operator leaves it, those of lists too.
 
     Raises:
-      ValueError: it is no operator, does not compile, or what is passed does
-        not fit.
-      Found: the twin has found something.
+      ValueError: it is no operator, does not compile, or an argument does not
+        fit.
+      FindingsError: the twin reports errors.
     """
     op = self._read
     kinds = self._dtypes(arguments) | {
@@ -270,15 +270,15 @@ class Operator:
       template=template,
       bare=headers is None,
     )
-    work = build_kernel.kept()
+    work = build_kernel.make_cache_folder()
     name = op.kernel.name
-    source = work / f'{name}-{build_kernel.hashed(text, *self.flags)}.cc'
+    source = work / f'{name}-{build_kernel.hash_parts(text, *self.flags)}.cc'
     source.write_text(
       f'{text}#include "hpmoe_run_kernel.h"\n'
       'int main(int count, char** words) {\n'
       f'  return hpmoe_twin::RunKernel(as_built::{name}, count, words);\n}}\n'
     )
-    # Of sources as they are now: a launch in another order compiles nothing.
+    # The key has the sources' times: launches in another order compile nothing.
     now = (source, headers, self.flags, cores, build_operator.stamp(op))
     if now in _CODE:
       return _CODE[now]
@@ -295,7 +295,7 @@ class Operator:
         cores=cores,
         first=build_operator.APIS if headers else (),
       )
-    except build_kernel.Refused as error:
+    except build_kernel.BuildError as error:
       raise build_operator.OperatorError(
         build_operator.reason(str(error), op)
       ) from None
@@ -304,7 +304,7 @@ class Operator:
 
 # Operators that were compiled in this process.
 _CODE: dict[tuple, build_kernel.Kernel] = {}
-# That CANN keeps for itself at a workspace's begin.
+# Bytes that CANN keeps at the beginning of a workspace.
 _SYSTEM_WORKSPACE = 16 << 20
 
 
@@ -388,8 +388,8 @@ def _number(i: int, argument) -> np.generic:
 def _raise(process: subprocess.CompletedProcess) -> None:
   if process.returncode == 0:
     return
-  said = process.stderr.splitlines()
-  if process.returncode == _FOUND:
-    found = [line.removeprefix('twin: ') for line in said[:-1]]
-    raise Found([line for line in found if line])
-  raise ValueError('\n'.join(said) or f'exit code {process.returncode}')
+  lines = process.stderr.splitlines()
+  if process.returncode == _EXIT_FINDINGS:
+    findings = [line.removeprefix('twin: ') for line in lines[:-1]]
+    raise FindingsError([line for line in findings if line])
+  raise ValueError('\n'.join(lines) or f'exit code {process.returncode}')

@@ -1,4 +1,4 @@
-"""Kernels from Python: what they give, what they may be given, what is told."""
+"""Kernels from Python: outputs, arguments, and errors."""
 
 import json
 import pathlib
@@ -117,21 +117,23 @@ class TestArrays:
   @pytest.mark.few(1)
   def test_come_back_as_the_kernel_leaves_them(self, add, cores, mode):
     x, y, z, w = _inputs(cores)
-    got = add(x, y, z, w, blocks=cores, mode=mode)
-    np.testing.assert_array_equal(got[2], x + y)
-    np.testing.assert_array_equal(got[3][:, 0], (x + y)[:, -1] + 1)
-    np.testing.assert_array_equal(got[0], x)
+    arrays = add(x, y, z, w, blocks=cores, mode=mode)
+    np.testing.assert_array_equal(arrays[2], x + y)
+    np.testing.assert_array_equal(arrays[3][:, 0], (x + y)[:, -1] + 1)
+    np.testing.assert_array_equal(arrays[0], x)
     assert not w.any()
 
   def test_that_nobody_wrote_may_not_be_read(self, add):
     x, y, z, w = _inputs(1)
-    with pytest.raises(run_kernel.Found, match='which nobody') as error:
+    with pytest.raises(run_kernel.FindingsError, match='which nobody') as error:
       add(z, y, z, w)
     assert str(_EXAMPLES.resolve()) in error.value.findings[0]
 
   def test_that_are_too_short_are_named(self, add):
     x, y, z, w = _inputs(1)
-    with pytest.raises(run_kernel.Found, match=r'allocation 1 .*1023 B|bounds'):
+    with pytest.raises(
+      run_kernel.FindingsError, match=r'allocation 1 .*1023 B|bounds'
+    ):
       add(x, y.ravel()[:-1], z, w)
 
 
@@ -143,7 +145,7 @@ class TestValues:
     np.testing.assert_array_equal(y, [0, 0, 1, 1.5, 2, 2.5, 0, 0])
 
   @pytest.mark.parametrize(
-    'change, said',
+    'change, message',
     [
       ({3: np.int64(2)}, 'argument 3: expected a value of 4 B, got 8'),
       ({3: np.zeros(4)}, 'argument 3: expected a value, got an array'),
@@ -151,12 +153,12 @@ class TestValues:
       ({3: 'six'}, 'argument 3: expected an array, Empty, a number or bytes'),
     ],
   )
-  def test_that_do_not_fit_are_named(self, scaled, change, said):
-    given = [np.ones(8, 'f'), np.zeros(8, 'f'), bytes(8), 0]
+  def test_that_do_not_fit_are_named(self, scaled, change, message):
+    arguments = [np.ones(8, 'f'), np.zeros(8, 'f'), bytes(8), 0]
     for i, value in change.items():
-      given[i] = value
-    with pytest.raises(ValueError, match=said):
-      scaled(*given)
+      arguments[i] = value
+    with pytest.raises(ValueError, match=message):
+      scaled(*arguments)
 
   def test_a_wrong_number_of_them(self, scaled):
     with pytest.raises(ValueError, match='arguments: expected 4, got 1'):
@@ -180,7 +182,7 @@ class TestVectors:
     x, y = self._launch(tmp_path, 0)
     np.testing.assert_array_equal(y[:8], x[:8] + 1)
     with pytest.raises(
-      run_kernel.Found, match='copy_ubuf_to_gm reads .*nobody'
+      run_kernel.FindingsError, match='copy_ubuf_to_gm reads .*nobody'
     ):
       self._launch(tmp_path, 1)
 
@@ -188,7 +190,7 @@ class TestVectors:
     x, y = self._launch(tmp_path, 2)
     np.testing.assert_array_equal(y[:8], x[7::-1])
     with pytest.raises(
-      run_kernel.Found, match='srcOffset 1: expected a multip'
+      run_kernel.FindingsError, match='srcOffset 1: expected a multip'
     ):
       self._launch(tmp_path, 2, [0, 2, 4, 4, 4, 4, 4, 4])
 
@@ -225,20 +227,20 @@ def test_coverage_has_lines_that_ran_and_lines_that_did_not(tmp_path, scaled):
   )
   source.write_text(main)
   kernel = build_kernel.build(source, None, tmp_path / 'w', coverage=True)
-  counted = tmp_path / 'counted'
-  command = build_kernel.command(kernel, mode='order', coverage=counted)
+  counts_path = tmp_path / 'counted'
+  command = build_kernel.command(kernel, mode='order', coverage=counts_path)
   subprocess.run(command, check=False)
-  written = build_kernel.lcov(kernel, counted.read_text()).splitlines()
+  lines = build_kernel.lcov(kernel, counts_path.read_text()).splitlines()
 
-  assert written[1] == f'SF:{source}'
+  assert lines[1] == f'SF:{source}'
   counts = dict(
-    map(int, line[3:].split(',')) for line in written if line[:3] == 'DA:'
+    map(int, line[3:].split(',')) for line in lines if line[:3] == 'DA:'
   )
   line_of = lambda text: main[: main.index(text)].count('\n') + 1
   assert counts[line_of('dcci(y')] == 3
   assert counts[line_of('y[0] = 0')] == 0 == counts[line_of('y[i] = x[i]')]
   assert line_of('struct Tiling') not in counts
-  assert written[-3:] == [
+  assert lines[-3:] == [
     f'LF:{len(counts)}',
     f'LH:{sum(c > 0 for c in counts.values())}',
     'end_of_record',
@@ -263,19 +265,19 @@ def test_a_timeline_has_what_each_pipe_did_and_when(tmp_path):
   subprocess.run(command, check=True)
   events = json.loads(path.read_text())['traceEvents']
 
-  done = [e for e in events if e['ph'] == 'X']
-  assert [e['name'] for e in done].count('copy_gm_to_ubuf') == 2 * 4
-  of_core = [e for e in done if e['pid'] == 1]
-  load, more, add, store = sorted(of_core, key=lambda e: e['ts'])
-  assert load['tid'] == more['tid'] != add['tid'] != store['tid']
+  spans = [e for e in events if e['ph'] == 'X']
+  assert [e['name'] for e in spans].count('copy_gm_to_ubuf') == 2 * 4
+  of_core = [e for e in spans if e['pid'] == 1]
+  load, second_load, add, store = sorted(of_core, key=lambda e: e['ts'])
+  assert load['tid'] == second_load['tid'] != add['tid'] != store['tid']
   assert load['dur'] == pytest.approx(2048 / 1e9 * 1e6)
-  assert more['ts'] == pytest.approx(load['ts'] + load['dur'])
-  assert add['ts'] >= more['ts'] + more['dur']
+  assert second_load['ts'] == pytest.approx(load['ts'] + load['dur'])
+  assert add['ts'] >= second_load['ts'] + second_load['dur']
   assert store['ts'] >= add['ts'] + add['dur']
-  named = [e for e in events if e['name'] == 'thread_name']
-  pipes = {e['tid']: e['args']['name'] for e in named if e['pid'] == 1}
-  shown = [pipes[e['tid']] for e in (load, more, add, store)]
-  assert shown == ['MTE2', 'MTE2', 'V', 'MTE3']
+  thread_names = [e for e in events if e['name'] == 'thread_name']
+  pipes = {e['tid']: e['args']['name'] for e in thread_names if e['pid'] == 1}
+  span_pipes = [pipes[e['tid']] for e in (load, second_load, add, store)]
+  assert span_pipes == ['MTE2', 'MTE2', 'V', 'MTE3']
 
 
 @twin_testing.needs_asc_devkit

@@ -36,7 +36,7 @@ def _operator(f: flags.FlagValues) -> int:
 
   try:
     op = build_operator.read(pathlib.Path(f.op))
-  except build_kernel.Refused as error:
+  except build_kernel.BuildError as error:
     raise cli.UsageError(str(error)) from error
   if not f.launch:
     print(build_operator.describe(op))
@@ -59,10 +59,10 @@ def _operator(f: flags.FlagValues) -> int:
   options = dict(mode=f.mode, seed=f.seed, auto_sync=f.auto_sync)
   try:
     outputs = operator(*arguments, **launch, cores=f.cores or '', **options)
-  except run_kernel.Found as error:
+  except run_kernel.FindingsError as error:
     print('\n'.join(error.findings), file=sys.stderr)
     return cli.CANDIDATE_FAILED
-  except build_kernel.Refused as error:
+  except build_kernel.BuildError as error:
     print(error, file=sys.stderr)
     return cli.CANDIDATE_FAILED
   except (ValueError, TypeError) as error:
@@ -86,9 +86,13 @@ def _twin(f: flags.FlagValues) -> int:
     raise cli.UsageError(f'source: expected a file, got {f.source}')
   try:
     headers = build_kernel.headers(f.include) if f.include else None
-  except build_kernel.Refused as error:
+  except build_kernel.BuildError as error:
     raise cli.UsageError(str(error)) from error
-  work = pathlib.Path(f.work).resolve() if f.work else build_kernel.kept()
+  work = (
+    pathlib.Path(f.work).resolve()
+    if f.work
+    else build_kernel.make_cache_folder()
+  )
   compiler = [f'-D{d}' for d in f.define or ()] + [
     f'-I{d}' for d in f.folder or ()
   ]
@@ -96,7 +100,7 @@ def _twin(f: flags.FlagValues) -> int:
     kernel = build_kernel.build(
       source, headers, work, compiler, coverage=bool(f.coverage)
     )
-  except build_kernel.Refused as error:
+  except build_kernel.BuildError as error:
     print(error, file=sys.stderr)
     return cli.CANDIDATE_FAILED
   line_counts = work / f'lines-{os.getpid()}'
