@@ -66,7 +66,7 @@ def make_layer(
   )
 
 
-def find_best(layer: tuner.Layer) -> tuner.Timed:
+def find_best(layer: tuner.Layer) -> tuner.TimedSchedule:
   """Returns the faster of the tuned schedules."""
   search = tuner.Tuner(layer)
   options, choices = search.base, {**space.GRID, **space.BESIDE}
@@ -113,8 +113,8 @@ def time_distribution(
   search = tuner.Tuner(layer)
   published = search.time(search.published)
   best, best_placed = find_best(layer), find_best(placed_layer)
-  copies = find_best(copies_layer).simulated[name]['forward']
-  forward = published.simulated[name]['forward']
+  copies = find_best(copies_layer).simulated_seconds[name]['forward']
+  forward = published.simulated_seconds[name]['forward']
   totals = [schedule.total(name) for schedule in (published, best, best_placed)]
   return [
     f'{name}, seed {seed}',

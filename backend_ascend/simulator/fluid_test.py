@@ -79,10 +79,10 @@ def test_virtual_time_is_max_min_sharing(demands, capacity, caps):
       [[0]] * len(active), [capacity], [caps[classes[f]] for f in active]
     )
     end = min((now + left[f] / r for f, r in zip(active, rate)), default=np.inf)
-    then = min(end, times[coming[0]] if coming else np.inf)
+    next_time = min(end, times[coming[0]] if coming else np.inf)
     for f, r in zip(active, rate):
-      left[f] -= r * (then - now)
-    now = then
+      left[f] -= r * (next_time - now)
+    now = next_time
     for f in [f for f in left if left[f] <= 1e-9 * sizes[f]]:
       expected[f] = now
       del left[f]
@@ -112,7 +112,7 @@ LINKS_ONLY = (
 
 
 def coupled_ends(image, machine, sizes) -> np.ndarray:
-  """Returns when each put ends if it has one rate through all of its links.
+  """Returns each put's end if it has one rate through all of its links.
 
   Args:
     image: its queues.
@@ -147,10 +147,10 @@ def coupled_ends(image, machine, sizes) -> np.ndarray:
       capacity,
       [machine['aiv_link']] * len(active),
     )
-    passed = min(left[t] / r for t, r in zip(active, rate))
-    now += passed
+    elapsed = min(left[t] / r for t, r in zip(active, rate))
+    now += elapsed
     for t, r in zip(active, rate):
-      left[t] -= r * passed
+      left[t] -= r * elapsed
       if left[t] <= 1e-9 * sizes[t]:
         del left[t]
         ends[t] = now
@@ -186,8 +186,12 @@ def _compare(routing: str, aivs: int, fill: float, seed: int = 0):
   machine = machine.with_figures(
     **LINKS_ONLY, aiv_link=fill * machine['bus_link'] / aivs
   )
-  made = dict(balanced=balanced, hot=hot).get(routing)
-  ids = made(image.config.dims()) if made else testing.routing_of(image, seed)
+  make_ids = dict(balanced=balanced, hot=hot).get(routing)
+  ids = (
+    make_ids(image.config.dims())
+    if make_ids
+    else testing.routing_of(image, seed)
+  )
   skip = [k.name.lower() for k in layout.Kind if k != layout.Kind.DISPATCH]
   result = simulate.simulate(image, machine, ids, skip=skip)
   coupled = coupled_ends(image, machine, result.link_bytes)
@@ -210,8 +214,8 @@ class TestWhatTheEngineLeavesOut:
     self, routing, fills, aivs
   ):
     for fill in fills:
-      ours, coupled = _compare(routing, aivs, fill)
-      assert ours == pytest.approx(coupled, rel=1e-9)
+      engine_total, coupled = _compare(routing, aivs, fill)
+      assert engine_total == pytest.approx(coupled, rel=1e-9)
 
   def test_as_much_as_it_says_where_a_few_puts_collide(self):
     errors = np.array(

@@ -92,10 +92,12 @@ def test_a_row_block_is_read_when_its_last_row_is_there_and_not_later(
   ids = testing.routing_of(image)
   result = simulate.simulate(image, machine, ids, sharing=sharing)
   block = image.options.row_block
-  arrived: dict[tuple[int, int], float] = {}
+  arrival_times: dict[tuple[int, int], float] = {}
   for put, expert, row in landings(image, ids):
-    at = expert, row // block
-    arrived[at] = max(arrived.get(at, 0.0), result.end[put])
+    block_key = expert, row // block
+    arrival_times[block_key] = max(
+      arrival_times.get(block_key, 0.0), result.end[put]
+    )
   reader = {
     layout.Direction.FORWARD: Kind.GATE_UP,
     layout.Direction.BACKWARD: Kind.DOWN_GRAD,
@@ -103,17 +105,17 @@ def test_a_row_block_is_read_when_its_last_row_is_there_and_not_later(
   tables = image.tables
   queue, _, _ = happens_before.locate_tasks(image)
   alone = tables['queues']['count'][queue] == 1
-  checked = exact = 0
+  num_checked = exact = 0
   for t in np.flatnonzero(tables['tasks']['kind'] == reader):
     expert, number = (tables['tasks'][t][n] for n in ('expert', 'row_block'))
-    last = arrived.get((int(expert), int(number)))
+    last = arrival_times.get((int(expert), int(number)))
     if last is None:  # it has no rows
       continue
-    seen = last + machine['poll']
-    assert result.start[t] >= seen
+    visible_at = last + machine['poll']
+    assert result.start[t] >= visible_at
     if alone[t] and block * (number + 1) <= (ids == expert).sum():
-      assert result.start[t] == pytest.approx(seen, rel=1e-12)
+      assert result.start[t] == pytest.approx(visible_at, rel=1e-12)
       exact += 1
-    checked += 1
-  assert checked > 0
+    num_checked += 1
+  assert num_checked > 0
   assert exact > 0 or shape != 'many_parts'

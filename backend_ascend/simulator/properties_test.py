@@ -111,7 +111,7 @@ def test_who_comes_first_does_not_decide_what_misses(
 @pytest.mark.parametrize('name', [n for n in RATES + TIMES if n not in UNUSED])
 def test_every_figure_moves_some_task(name):
   """Otherwise the test above would hold of nothing."""
-  moved = 0
+  num_moved = 0
   for node in (2, 16):
     good = A3.with_figures(node=node)
     worse = good[name] / 1e4 if name in RATES else good[name] * 1e4
@@ -123,8 +123,8 @@ def test_every_figure_moves_some_task(name):
         simulate.simulate(image, machine, ids, sharing=False).end
         for machine in (bad, good)
       )
-      moved += (after < before).sum()
-  assert moved > 0
+      num_moved += (after < before).sum()
+  assert num_moved > 0
 
 
 @SETTINGS
@@ -164,8 +164,8 @@ def _rows_sent(image, ids, once: bool):
   """Returns `[R, R]` rows from rank i to rank j: of slots, or of tokens."""
   dims = image.config.dims()
   owner = ids // (dims['E'] // dims['R'])
-  to = owner[..., None] == np.arange(dims['R'])
-  return (to.any(axis=2) if once else to.sum(axis=2)).sum(axis=1)
+  is_owner = owner[..., None] == np.arange(dims['R'])
+  return (is_owner.any(axis=2) if once else is_owner.sum(axis=2)).sum(axis=1)
 
 
 @SETTINGS
@@ -183,22 +183,24 @@ def test_every_byte_that_is_put_crosses_each_link_of_its_route_once(
   header = 12 * min(dims['K'], dims['E'] // dims['R']) if relay else 8
   grad = 4 if image.policy.placement in tensors.EARLY else 0
   home = row + (grad if image.direction == layout.Direction.BACKWARD else 0)
-  carried = _rows_sent(image, ids, relay) * (row + header)
-  carried += _rows_sent(image, ids, False).T * home
-  np.fill_diagonal(carried, 0)
+  payload = _rows_sent(image, ids, relay) * (row + header)
+  payload += _rows_sent(image, ids, False).T * home
+  np.fill_diagonal(payload, 0)
   links = A3.fabric.links(ranks)
   expected = np.zeros(len(links))
   for source in range(ranks):
     for destination in range(ranks):
       for link in A3.fabric.route(source, destination, ranks).links:
-        expected[link] += carried[source, destination]
-  used = {r.name: r.bytes for r in result.resources}
-  np.testing.assert_array_equal([used[link.name] for link in links], expected)
-  assert result.link_bytes.sum() == carried.sum()
+        expected[link] += payload[source, destination]
+  bytes_of_link = {r.name: r.bytes for r in result.resources}
+  np.testing.assert_array_equal(
+    [bytes_of_link[link.name] for link in links], expected
+  )
+  assert result.link_bytes.sum() == payload.sum()
   # Each of them arrives in a memory, too.
   hbm = sum(r.bytes for r in result.resources if r.name == 'hbm')
   np.testing.assert_allclose(
-    hbm, result.hbm_bytes.sum() + carried.sum(), rtol=1e-12
+    hbm, result.hbm_bytes.sum() + payload.sum(), rtol=1e-12
   )
 
 
@@ -237,6 +239,6 @@ def test_the_same_bytes_come_from_memory_however_a_layer_is_cut(
 
   def read_first(**cut):
     image = testing.image_of(shape, direction=direction, relay=relay, **cut)
-    return simulate.costs(image, A3, testing.routing_of(image)).missed.sum()
+    return simulate.costs(image, A3, testing.routing_of(image)).miss_bytes.sum()
 
   assert [read_first(**cut) for cut in CUTS] == [read_first()] * len(CUTS)

@@ -40,7 +40,7 @@ _SUM_BUFFERS = ('gate_up', 'expert_out')
 _TIMES = (
   'start',
   'end',
-  'waited',
+  'wait_times',
   'hbm_bytes',
   'l2_bytes',
   'link_bytes',
@@ -48,7 +48,10 @@ _TIMES = (
 )
 _TIME_WORDS = 8
 # As `Cost` of `cost.h`.
-_COSTS = ('fixed', 'own', 'flops', 'read', 'missed', 'written', 'linked')
+_COSTS = (
+  *('fixed', 'own', 'flops', 'read', 'miss_bytes', 'write_bytes'),
+  'linked',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Simulation:
     machine: on what.
     start: `[tasks]` f8, s.
     end: `[tasks]` f8, s.
-    waited: `[tasks]` f8, s that the task's core stood blocked before it.
+    wait_times: `[tasks]` f8, s that the task's core was blocked before it.
     hbm_bytes: `[tasks]` f8, B of its rank.
     l2_bytes: `[tasks]` f8, B of its rank.
     link_bytes: `[tasks]` f8, B of payload to other ranks.
@@ -94,7 +97,7 @@ class Simulation:
   machine: machine_lib.Machine
   start: np.ndarray
   end: np.ndarray
-  waited: np.ndarray
+  wait_times: np.ndarray
   hbm_bytes: np.ndarray
   l2_bytes: np.ndarray
   link_bytes: np.ndarray
@@ -106,7 +109,7 @@ class Simulation:
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-  """What each task asks for.
+  """The demand of each task.
 
   Attributes:
     fixed: `[tasks]` f8, s of fetch, signals, head and latency of puts.
@@ -114,25 +117,25 @@ class Costs:
     flops: `[tasks]` f8, of its real rows.
     read: `[tasks]` f8, B of its rank's memory, again and again where the
       accumulators hold a part of its tile only.
-    missed: `[tasks]` f8, B of them that no task touched before.
-    written: `[tasks]` f8, B to its rank's memory.
+    miss_bytes: `[tasks]` f8, B of them that no task touched before.
+    write_bytes: `[tasks]` f8, B to its rank's memory.
     linked: `[tasks]` f8, B of payload to other ranks.
-    alone: `[tasks]` f8, s of the task, were nobody else there and all that it
-      reads in L2.
+    alone: `[tasks]` f8, s of the task if it ran alone and all that it reads
+      were in L2.
     link_bytes: `[links]` f8, B of all tasks.
-    arrived: `[R]` f8, B that others put on the rank.
+    incoming_bytes: `[R]` f8, B that other ranks put on the rank.
   """
 
   fixed: np.ndarray
   own: np.ndarray
   flops: np.ndarray
   read: np.ndarray
-  missed: np.ndarray
-  written: np.ndarray
+  miss_bytes: np.ndarray
+  write_bytes: np.ndarray
   linked: np.ndarray
   alone: np.ndarray
   link_bytes: np.ndarray
-  arrived: np.ndarray
+  incoming_bytes: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,19 +333,19 @@ def costs(
   aic = unit == layout.Unit.AIC
   read = np.where(aic, machine['aic_read'], machine['aiv_read'])
   cap = np.where(aic, read, read + machine['aiv_write'])
-  moved_bytes = columns['read'] + columns['written']
+  moved_bytes = columns['read'] + columns['write_bytes']
   alone = columns['fixed'] + np.maximum.reduce(
     [
       columns['own'],
       moved_bytes / np.minimum(cap, machine['l2']),
-      columns['written'] / np.minimum(cap, machine['hbm']),
+      columns['write_bytes'] / np.minimum(cap, machine['hbm']),
     ]
   )
   return Costs(
     **columns,
     alone=alone,
     link_bytes=np.array(totals['links']),
-    arrived=np.array(totals['arrives']),
+    incoming_bytes=np.array(totals['arrives']),
   )
 
 
@@ -374,8 +377,8 @@ def bound(
   def by_rank(values, mask=slice(None)):
     return np.bincount(tasks['rank'][mask], values[mask], ranks)
 
-  hbm_bytes = by_rank(cost.missed + cost.written) + cost.arrived
-  l2_bytes = by_rank(cost.read + cost.written)
+  hbm_bytes = by_rank(cost.miss_bytes + cost.write_bytes) + cost.incoming_bytes
+  l2_bytes = by_rank(cost.read + cost.write_bytes)
   parts = {}
   if machine['threads']:
     seconds = np.sum(cost.fixed + cost.own)

@@ -47,13 +47,15 @@ class TestThreads:
   def test_a_thread_runs_one_task_at_a_time(self, direction):
     layer = case(direction)
     for threads in (1, 2, 5):
-      found = run(layer, threads)
-      assert found.thread is not None
-      assert set(found.thread) == set(range(threads))
+      simulation = run(layer, threads)
+      assert simulation.thread is not None
+      assert set(simulation.thread) == set(range(threads))
       for thread in range(threads):
-        mine = np.flatnonzero(found.thread == thread)
-        mine = mine[np.lexsort((found.end[mine], found.start[mine]))]
-        assert (found.start[mine][1:] >= found.end[mine][:-1]).all()
+        tasks = np.flatnonzero(simulation.thread == thread)
+        tasks = tasks[
+          np.lexsort((simulation.end[tasks], simulation.start[tasks]))
+        ]
+        assert (simulation.start[tasks][1:] >= simulation.end[tasks][:-1]).all()
     alone = run(layer, 1, poll=0)
     busy = (alone.end - alone.start).sum()
     np.testing.assert_allclose(alone.total, busy, rtol=1e-9)
@@ -62,22 +64,24 @@ class TestThreads:
   @pytest.mark.parametrize('threads', [2, 5])
   def test_no_thread_is_idle_while_a_task_is_ready(self, direction, threads):
     layer = case(direction)
-    found = run(layer, threads, poll=0)
+    simulation = run(layer, threads, poll=0)
     plan = runtime.route(layer.image, layer.inputs['topk_ids'])
     cores = timeline.Timeline(
       layer.image,
       sources.signals(layer.image, plan),
-      found.start,
-      found.end,
-      found.waited,
+      simulation.start,
+      simulation.end,
+      simulation.wait_times,
       'as if each worker were a core',
     )
     released = timeline.released_by(cores)
-    ready = np.where(released < 0, 0, found.end[released])
-    late = np.flatnonzero(found.start > ready)
+    ready = np.where(released < 0, 0, simulation.end[released])
+    late = np.flatnonzero(simulation.start > ready)
     assert late.size
-    between = (ready[late] + found.start[late]) / 2
-    runs = (found.start <= between[:, None]) & (between[:, None] < found.end)
+    between = (ready[late] + simulation.start[late]) / 2
+    runs = (simulation.start <= between[:, None]) & (
+      between[:, None] < simulation.end
+    )
     assert (runs.sum(axis=1) == threads).all()
 
   @testing.both_passes
@@ -95,13 +99,13 @@ class TestThreads:
   def test_ranks_share_one_memory_and_the_bound_holds(self):
     layer = case(layout.Direction.FORWARD)
     machine = machine_lib.load('host')
-    found = run(layer, 2)
-    by_name = {(r.name, r.rank): r.bytes for r in found.resources}
+    simulation = run(layer, 2)
+    by_name = {(r.name, r.rank): r.bytes for r in simulation.resources}
     for name in ('hbm', 'l2'):
       assert by_name[name, 0] > 0
       assert not any(by_name[name, rank] for rank in range(1, 4))
     # All that is read a second time, or written by another rank, is there.
-    assert by_name['l2', 0] == pytest.approx(found.l2_bytes.sum())
+    assert by_name['l2', 0] == pytest.approx(simulation.l2_bytes.sum())
     bound = simulate.bound(layer.image, machine, layer.inputs['topk_ids'])
     assert set(bound.parts) == {'threads', 'hbm', 'l2'}
-    assert bound.seconds <= found.total
+    assert bound.seconds <= simulation.total

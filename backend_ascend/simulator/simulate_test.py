@@ -50,7 +50,7 @@ class TestSimulate:
       assert (start[1:] >= end[:-1]).all()
       np.testing.assert_allclose(busy, (end - start).sum(), rtol=1e-12)
       np.testing.assert_allclose(
-        result.waited[run_of], start - np.append(0, end[:-1]), atol=1e-18
+        result.wait_times[run_of], start - np.append(0, end[:-1]), atol=1e-18
       )
 
   def test_same_arguments_same_bits(self, a3, shape, grain, direction):
@@ -64,7 +64,7 @@ class TestSimulate:
 
 class TestBadInput:
   @pytest.mark.parametrize(
-    'of_image, asked, told',
+    'of_image, options, message',
     [
       (dict(num_aic=25), {}, 'at most 24 AIC on ascend_a3, got 25'),
       ({}, dict(element='int4'), "element: expected .* got 'int4'"),
@@ -72,9 +72,9 @@ class TestBadInput:
       ({}, dict(element_bytes=dict(z=1)), "element_bytes: .* got 'z'"),
     ],
   )
-  def test_what_does_not_fit_is_named(self, a3, of_image, asked, told):
-    with pytest.raises(ValueError, match=told):
-      run(image_of(**of_image), a3, **asked)
+  def test_what_does_not_fit_is_named(self, a3, of_image, options, message):
+    with pytest.raises(ValueError, match=message):
+      run(image_of(**of_image), a3, **options)
 
   def test_operators_one_by_one_on_a_host(self):
     with pytest.raises(ValueError, match='barriers: expected none on host'):
@@ -137,9 +137,9 @@ class TestOptions:
       for figures in ({}, dict(write_beside=2), dict(aic_write=1e30))
     )
     share = np.where(tasks['kind'] == layout.Kind.GATE_UP, 2 / 8, 2 / 4)
-    write = behind.written / a3['aic_write']
+    write = behind.write_bytes / a3['aic_write']
     hidden = np.minimum(write, free.own * share)
-    assert (hidden[aic & (behind.written > 0)] > 0).all()
+    assert (hidden[aic & (behind.write_bytes > 0)] > 0).all()
     np.testing.assert_allclose(
       beside.own[aic], (free.own + write - hidden)[aic]
     )
@@ -193,7 +193,9 @@ def test_an_image_of_codes_sends_half_and_multiplies_int8(a3):
   )
   for kind in (layout.Kind.GATE_UP, layout.Kind.DOWN):
     cubes = kinds[kind]
-    np.testing.assert_allclose(narrow.written[cubes], 2 * wide.written[cubes])
+    np.testing.assert_allclose(
+      narrow.write_bytes[cubes], 2 * wide.write_bytes[cubes]
+    )
     np.testing.assert_allclose(narrow.flops[cubes], wide.flops[cubes])
   deep = a3['cube_int8'] / a3['cube_bf16']
   assert deep == pytest.approx(2, rel=0.1)

@@ -84,6 +84,8 @@ def seconds(
   vector = flow.tasks['unit'] == layout.Unit.AIV
   shared = np.maximum(
     cost.linked * a_byte * cores,
-    np.where(vector, cost.missed + cost.written, 0) * cores / machine['hbm'],
+    np.where(vector, cost.miss_bytes + cost.write_bytes, 0)
+    * cores
+    / machine['hbm'],
   )
   return np.ascontiguousarray(np.maximum(cost.alone, shared))

@@ -37,7 +37,7 @@ class Timing:
     total: s, the last end or arrival.
     start: `[tasks]` f8, s.
     end: `[tasks]` f8, s.
-    arrived: `[messages]` f8, s, the last arrival of each.
+    last_arrival: `[messages]` f8, s, the last arrival of each.
     row: `[peers]` i4, the first row that a region gave, or -1.
     up_bytes: `[R]` f8, B on the link from each rank, headers among them.
     down_bytes: `[R]` f8, B on the link to each rank.
@@ -52,7 +52,7 @@ class Timing:
   total: float
   start: np.ndarray
   end: np.ndarray
-  arrived: np.ndarray
+  last_arrival: np.ndarray
   row: np.ndarray
   up_bytes: np.ndarray
   down_bytes: np.ndarray
@@ -272,6 +272,6 @@ def simulate(flow: Flow, machine: machine_lib.Machine) -> Timing:
   result = _native.simulate_flow(
     flow.ranks, tables | dict(up=up, down=down), switch
   )
-  result['arrived'] = result['arrived'][place]
+  result['last_arrival'] = result.pop('arrived')[place]
   result['row'] = result['row'][peer_place]
   return Timing(**result)

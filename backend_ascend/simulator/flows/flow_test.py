@@ -88,7 +88,7 @@ def test_messages_by_hand(sends, figures, total, up, down):
 @pytest.mark.parametrize('holds, end', [(False, 2.0), (True, 42.0)])
 def test_a_task_that_holds_ends_with_its_arrival(holds, end):
   timing = _run(2, [(0, 2.0, Op.PUT, 8, [(1,)])], holds=holds)
-  assert timing.arrived == pytest.approx([42.0], **EXACT)
+  assert timing.last_arrival == pytest.approx([42.0], **EXACT)
   assert timing.end == pytest.approx([end], **EXACT)
 
 
@@ -114,7 +114,7 @@ def test_channels_share_alike(channels, arrivals):
   last = dict(channel=int(channels) - 1)
   sends = [(0, 0.0, Op.PUT, 40, [(1,)]), (0, 1.0, Op.PUT, 4, [(1,)], last)]
   timing = _run(2, sends, virtual_channels=channels)
-  assert timing.arrived == pytest.approx(arrivals, **EXACT)
+  assert timing.last_arrival == pytest.approx(arrivals, **EXACT)
 
 
 def test_a_long_queue_keeps_its_order():
@@ -122,7 +122,7 @@ def test_a_long_queue_keeps_its_order():
   sends = [(0, 0.0, Op.PUT, 4, [(1,)])] * 300
   timing = _run(2, sends)
   departures = 5.0 * np.arange(1, 301)
-  assert timing.arrived == pytest.approx(departures + 10 + 5 + 10, **EXACT)
+  assert timing.last_arrival == pytest.approx(departures + 10 + 5 + 10, **EXACT)
 
 
 class TestEvents:
@@ -220,7 +220,7 @@ def test_one_answer_serves_who_waits_and_who_comes_later():
   # First asks at 11, its data are at the switch at 11 + 11 + 15 = 37; the
   # second waits, the third is answered from the table at 40 + 11.
   timing = _asks(expected=3)
-  assert timing.arrived == pytest.approx([52.0, 52.0, 66.0], **EXACT)
+  assert timing.last_arrival == pytest.approx([52.0, 52.0, 66.0], **EXACT)
   assert timing.up_bytes[3] == 5 and timing.sessions['merged'] == 2
   assert list(timing.delivered) == [4, 4, 4, 0]
 
@@ -285,7 +285,7 @@ def test_no_byte_is_lost_or_made(seed):
   np.testing.assert_allclose(timing.down_busy, down, rtol=1e-12)
   assert timing.total >= max(up.max(), down.max())
   repetition = _run(5, sends, hop_latency=0.5)
-  np.testing.assert_array_equal(timing.arrived, repetition.arrived)
+  np.testing.assert_array_equal(timing.last_arrival, repetition.last_arrival)
 
 
 def _of_each_key(seed, op, event=lambda key: -1):
@@ -337,12 +337,12 @@ def test_each_row_has_an_address_and_each_block_opens(seed):
   ]
   assert sorted(addresses) == list(range(whole))
   # Rows take addresses as they come.
-  assert (np.diff(timing.row[np.argsort(timing.arrived)]) > 0).all()
+  assert (np.diff(timing.row[np.argsort(timing.last_arrival)]) > 0).all()
   # A block opens when the last that has rows in it is there.
   for number, begin in enumerate(edges[:-1]):
     end = edges[number + 1]
     in_block = (timing.row < end) & (timing.row + amounts > begin)
-    assert timing.start[puts + number] == timing.arrived[in_block].max()
+    assert timing.start[puts + number] == timing.last_arrival[in_block].max()
   assert timing.delivered[0] == 4 * puts
 
 

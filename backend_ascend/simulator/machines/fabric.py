@@ -39,11 +39,11 @@ class Route:
 
 @dataclasses.dataclass(frozen=True)
 class LinkClass:
-  """Links of one name, one an owner.  All but `end` name figures.
+  """Links of one name, one for each owner.  All but `end` name figures.
 
   Attributes:
-    owner: 'rank', or the figure that says how many ranks own one.
-    end: whose link a put crosses, that of its 'source' or 'destination'.
+    owner: 'rank', or the figure with the number of ranks that own one together.
+    end: a put crosses the link of its 'source' or of its 'destination'.
     capacity: figure, B/s.
     factor: figure, bytes on the link for a byte of payload.
   """
@@ -56,17 +56,18 @@ class LinkClass:
 
 @dataclasses.dataclass(frozen=True)
 class RouteClass:
-  """The way between ranks that have no nearer one.  It names figures.
+  """The route between ranks that have no nearer one.  It names figures.
 
   Attributes:
     links: classes of the links on it.
     latency: figure, s.
-    within: figure, how many ranks are that near; none: any two.
+    group_size: figure, number of ranks that it connects (`within` in a machine
+      file); None: all.
   """
 
   links: tuple[str, ...]
   latency: str
-  within: str | None = None
+  group_size: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +75,10 @@ class Fabric:
   """Links by class, and routes from near to far.
 
   Attributes:
-    classes: by name.
-    routes: the first whose group holds both ranks is taken.
-    figures: numbers of what the classes name.
-    switch: by what a switch is described by, a figure; see `flows/fabric.h`.
+    classes: classes of links by name.
+    routes: a put takes the first whose group has both ranks.
+    figures: values of the figures that the classes name.
+    switch: figures of the switches, by property; see `flows/fabric.h`.
   """
 
   classes: collections.abc.Mapping[str, LinkClass]
@@ -87,16 +88,16 @@ class Fabric:
     default_factory=dict
   )
 
-  def named(self) -> set[str]:
+  def list_figures(self) -> set[str]:
     """Returns the figures that links, routes and switches name."""
     links = self.classes.values()
     names = {name for c in links for name in (c.capacity, c.factor)}
     names |= {c.owner for c in links} - {'rank'}
-    names |= {n for r in self.routes for n in (r.latency, r.within) if n}
+    names |= {n for r in self.routes for n in (r.latency, r.group_size) if n}
     return names | set(self.switch.values())
 
   def switched(self) -> dict[str, float]:
-    """Returns what its switches are described by; empty without."""
+    """Returns the properties of its switches; empty without switches."""
     return {name: self.figures[figure] for name, figure in self.switch.items()}
 
   def _owners(self, name: str) -> int:
@@ -111,7 +112,7 @@ class Fabric:
     )
 
   def route(self, source: int, destination: int, num_ranks: int) -> Route:
-    """Returns the way of a put; nothing to cross to the own rank.
+    """Returns the route of a put; a put to its own rank crosses no link.
 
     Raises:
       ValueError: no route is that long.
@@ -119,7 +120,7 @@ class Fabric:
     if source == destination:
       return Route((), 0.0)
     for route in self.routes:
-      near = route.within and self._owners(route.within)
+      near = route.group_size and self._owners(route.group_size)
       if near and source // near != destination // near:
         continue
       return Route(

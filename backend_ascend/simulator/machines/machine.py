@@ -82,9 +82,8 @@ class Machine:
     about: one line.
     figures: by name; the engine's, and those that the fabric names.
     fabric: links and routes, with the same figures.
-    changed: names of figures that are no longer the file's.
-    shipped: the description that ships and that it is, or is based on; ''
-      where there is none.
+    changed_figures: names of figures whose value is not the file's.
+    shipped: the shipped description that it is, or is based on; '' if none.
     location: the name or path that `load` read; '' if none was read.
   """
 
@@ -92,7 +91,7 @@ class Machine:
   about: str
   figures: collections.abc.Mapping[str, Figure]
   fabric: fabric_lib.Fabric
-  changed: tuple[str, ...] = ()
+  changed_figures: tuple[str, ...] = ()
   shipped: str = ''
   location: str = ''
 
@@ -100,7 +99,7 @@ class Machine:
     return self.figures[name].value
 
   def digest(self) -> str:
-    """Returns what differs where a time may: of all values and the fabric."""
+    """Returns a digest of all that a time depends on: values and fabric."""
     values = (sorted(_values(self.figures).items()), self.fabric.classes)
     switch = (self.fabric.switch,) if self.fabric.switch else ()
     text = repr((*values, self.fabric.routes, *switch))
@@ -122,7 +121,7 @@ class Machine:
       self,
       figures=figures,
       fabric=dataclasses.replace(self.fabric, figures=_values(figures)),
-      changed=tuple(sorted({*self.changed, *values})),
+      changed_figures=tuple(sorted({*self.changed_figures, *values})),
     )
 
   def at_peak(self) -> 'Machine':
@@ -203,7 +202,7 @@ def parse(data: collections.abc.Mapping, machine_name: str) -> Machine:
   classes, routes = _fabric(machine_name, data['fabric'])
   switch = _switch(machine_name, data['fabric'].get('switch', {}))
   fabric = fabric_lib.Fabric(classes, routes, _values(figures), switch)
-  fabric_figures = fabric.named() | set(data['fabric'].get('flows', ()))
+  fabric_figures = fabric.list_figures() | set(data['fabric'].get('flows', ()))
   for name in sorted({*UNITS, *fabric_figures} - set(figures)):
     raise ValueError(f'{machine_name}: expected a figure {name!r}, got none')
   for name in sorted(set(figures) - {*UNITS, *fabric_figures}):

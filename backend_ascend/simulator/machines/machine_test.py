@@ -27,7 +27,7 @@ class TestFiles:
     machine = machine_lib.load(name)
     assert machine.name == name
     assert set(machine_lib.UNITS) <= set(machine.figures)
-    assert not machine.changed
+    assert not machine.changed_figures
 
 
 class TestBase:
@@ -129,7 +129,7 @@ class TestWithFigures:
     machine = machine_lib.load('ascend_a3')
     other = machine.with_figures(hbm=1e12, bus_link=1e11)
     assert (other['hbm'], machine['hbm']) == (1e12, 1.4e12)
-    assert other.changed == ('bus_link', 'hbm')
+    assert other.changed_figures == ('bus_link', 'hbm')
     assert other.fabric.links(2)[-1].capacity == 1e11
     # It refuses what a file may not say.
     with pytest.raises(ValueError, match="got 'warp'"):

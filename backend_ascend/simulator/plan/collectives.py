@@ -55,8 +55,8 @@ def levels(
   levels_: list[Level] = []
   for route in machine.fabric.routes:
     near = ranks
-    if route.within:
-      near = min(ranks, max(1, int(figures[route.within]) // stride))
+    if route.group_size:
+      near = min(ranks, max(1, int(figures[route.group_size]) // stride))
     if near > (levels_[-1].ranks if levels_ else 1):
       rates = [link_rate(machine, name) for name in route.links]
       rate = min(rates, default=math.inf)

@@ -463,7 +463,7 @@ def test_sensitivity_runs_what_a_row_may_read(remembered):
   runs = []
 
   def late(machine):
-    runs.append(machine.changed)
+    runs.append(machine.changed_figures)
     return machine.with_figures(hbm=1e12)['signal']
 
   def run(machines, tell):
@@ -479,7 +479,7 @@ def test_sensitivity_runs_what_a_row_may_read(remembered):
   values = witness.simulate(machines, _silent)
   effects = sensitivity.effects(witness, machines, values, _silent)
   ran = {name for figures in runs for name in figures}
-  read = {'put_head', 'signal'} | machines[_MACHINE].fabric.named()
+  read = {'put_head', 'signal'} | machines[_MACHINE].fabric.list_figures()
   assumed = {effect.figure for effect in effects if not effect.refusal}
   assert ran == (assumed if remembered else assumed & read)
   assert ran > {'put_head', 'signal'}

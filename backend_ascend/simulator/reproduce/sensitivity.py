@@ -63,7 +63,7 @@ class Watched(machine_lib.Machine):
 
 
 def watched(machine: machine_lib.Machine) -> Watched:
-  return Watched(**vars(machine), read=set(machine.fabric.named()))
+  return Watched(**vars(machine), read=set(machine.fabric.list_figures()))
 
 
 def _effect(witness, machines, values, change) -> Effect:

@@ -23,13 +23,13 @@ def of_simulation(
 ) -> timeline.Timeline:
   """Returns the times of an image in modelled time, on its routing."""
   image, machine = simulation.image, simulation.machine
-  changes = ', '.join(f'{n}={machine[n]:g}' for n in machine.changed)
+  changes = ', '.join(f'{n}={machine[n]:g}' for n in machine.changed_figures)
   return timeline.Timeline(
     image=image,
     signals=signals(image, runtime.route(image, topk_ids)),
     start=simulation.start,
     end=simulation.end,
-    wait_times=simulation.waited,
+    wait_times=simulation.wait_times,
     thread=simulation.thread,
     origin=f'modelled, {machine.name}' + (f' with {changes}' * bool(changes)),
   )

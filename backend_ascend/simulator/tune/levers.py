@@ -78,14 +78,14 @@ class Lever:
   """One lever.
 
   Attributes:
-    mine: what it does, in a word.
-    without: what the published system has.
+    option: the choice that it makes, in a word.
+    published_option: the choice of the published system.
     pull: the layer with it.
     hint: what its share is worth.
   """
 
-  mine: str
-  without: str
+  option: str
+  published_option: str
   pull: Callable[[tuner.Layer], tuner.Layer]
   hint: str
 
@@ -119,7 +119,7 @@ def apply_levers(layer: tuner.Layer, names: Sequence[str]) -> tuner.Layer:
   return layer
 
 
-def find_tiles(layer: tuner.Layer, best: tuner.Timed, tiles, progress):
+def find_tiles(layer: tuner.Layer, best: tuner.TimedSchedule, tiles, progress):
   """Returns the best schedule, with the best tiles for a layer with levers."""
   pareto = tuner.Pareto(tuner.Tuner(layer))
   pareto.add(best.options)
@@ -129,10 +129,10 @@ def find_tiles(layer: tuner.Layer, best: tuner.Timed, tiles, progress):
 
 def pull(
   layer: tuner.Layer,
-  best: tuner.Timed,
+  best: tuner.TimedSchedule,
   tiles: Mapping[str, space.Fields],
   progress: tuner.Progress = lambda step: None,
-) -> tuple[tuner.Timed, list[tuner.Ablation]]:
+) -> tuple[tuner.TimedSchedule, list[tuner.Ablation]]:
   """Returns the best schedule with the levers that help, and their shares.
 
   Args:
@@ -156,11 +156,17 @@ def pull(
     schedule = find_tiles(
       apply_levers(layer, other_names), best, tiles, progress
     )
-    seconds = {case: schedule.total(case) for case in schedule.simulated}
+    seconds = {
+      case: schedule.total(case) for case in schedule.simulated_seconds
+    }
     lever = LEVERS[name]
     shares.append(
       tuner.Ablation(
-        name, lever.mine, lever.without, seconds, schedule.slower(best)
+        name,
+        lever.option,
+        lever.published_option,
+        seconds,
+        schedule.slower(best),
       )
     )
   return best, shares

@@ -56,20 +56,20 @@ def test_a_write_out_runs_beside_what_a_stage_of_l1_holds(storage, terms):
   pulled = levers.apply_levers(layer, ['write_out']).machine
   assert pulled['write_beside'] == terms
   # A lever changes how a core is used and no rate.
-  assert pulled.changed == ('write_beside',)
+  assert pulled.changed_figures == ('write_beside',)
 
 
 @pytest.mark.parametrize(
-  'rows, kept', [((128, 64, 32, 32), True), ((64, 64, 64, 64), False)]
+  'rows, helps', [((128, 64, 32, 32), True), ((64, 64, 64, 64), False)]
 )
-def test_only_what_helps_is_pulled_and_each_has_its_share(rows, kept):
+def test_only_what_helps_is_pulled_and_each_has_its_share(rows, helps):
   # Given uneven and even rows, when levers are pulled, then experts are spread
   # where they are uneven; without a lever that is kept all takes longer.
   layer = _layer(*rows)
   search = tuner.Tuner(layer)
   best = search.time(search.base)
   levered, shares = levers.pull(layer, best, _TILES)
-  assert ('placement' in [share.choice for share in shares]) == kept
+  assert ('placement' in [share.choice for share in shares]) == helps
   assert levered.total('uneven') < best.total('uneven') or not shares
   for share in shares:
     longer = share.seconds['uneven'] / levered.total('uneven') - 1
@@ -86,20 +86,22 @@ def test_a_forward_pass_of_int8_pays_for_what_it_converts():
   hbm = layer.machine['hbm']
   experts, width, hidden, rows = 2, 256, 128, 256
   front = 3 * experts * width * hidden * 3 / hbm
-  saved = rows * (width + hidden) * 3 / hbm
+  conversion = rows * (width + hidden) * 3 / hbm
   fast = dataclasses.replace(
     layer, machine=layer.machine.with_figures(vector=1e18)
   )
   options = tuner.Tuner(fast).base
-  whole = tuner.Tuner(fast).time(options).simulated['uneven']
+  whole = tuner.Tuner(fast).time(options).simulated_seconds['uneven']
   half = tuner.Tuner(levers.apply_levers(fast, ['forward'])).time(options)
-  made = half.simulated['uneven']
-  assert made['backward'] == pytest.approx(whole['backward'] + saved, rel=1e-12)
+  seconds = half.simulated_seconds['uneven']
+  assert seconds['backward'] == pytest.approx(
+    whole['backward'] + conversion, rel=1e-12
+  )
   quantised = levers.apply_levers(fast, ['forward'])
   _, image = next(iter(tuner.Tuner(quantised).images(options)))
   assert image.policy.rows == 'int8_token'
   run = simulate.simulate(image, fast.machine, fast.cases['uneven'])
-  assert made['forward'] == pytest.approx(front + run.total, rel=1e-12)
+  assert seconds['forward'] == pytest.approx(front + run.total, rel=1e-12)
   assert run.total < whole['forward']
 
 

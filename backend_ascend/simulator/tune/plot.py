@@ -9,9 +9,9 @@ from hpmoe.reference.contract import plot_style
 
 def write(
   path: str | os.PathLike,
-  best: tuner.Timed,
-  published: tuner.Timed,
-  schedules: Sequence[tuner.Timed],
+  best: tuner.TimedSchedule,
+  published: tuner.TimedSchedule,
+  schedules: Sequence[tuner.TimedSchedule],
   ablation: Sequence[tuner.Ablation],
 ) -> None:
   """Writes a PNG.
@@ -59,7 +59,7 @@ def write(
   left.legend()
   rows = [row for row in ablation if row.gain is not None][::-1]
   right.barh(
-    [f'{row.choice}: {row.mine}, not {row.without}' for row in rows],
+    [f'{row.choice}: {row.option}, not {row.published_option}' for row in rows],
     [100 * (row.gain or 0) for row in rows],
     color=plot_style.COLOURS[0],
   )

@@ -104,25 +104,25 @@ class Layer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Timed:
+class TimedSchedule:
   """A schedule in modelled time.
 
   Attributes:
     options: the schedule.
     predicted: s by case, of the analytical model.
-    simulated: s by case and pass.
+    simulated_seconds: s by case and pass.
   """
 
   options: granularity.Options
   predicted: Mapping[str, float]
-  simulated: Mapping[str, Mapping[str, float]]
+  simulated_seconds: Mapping[str, Mapping[str, float]]
 
   def total(self, case: str) -> float:
-    return sum(self.simulated[case].values())
+    return sum(self.simulated_seconds[case].values())
 
-  def slower(self, other: 'Timed') -> float:
+  def slower(self, other: 'TimedSchedule') -> float:
     """Returns by how much the mean case takes longer, 0.01 is 1 %."""
-    cases = self.simulated
+    cases = self.simulated_seconds
     return float(np.mean([self.total(c) / other.total(c) for c in cases])) - 1
 
 
@@ -145,16 +145,16 @@ class Ablation:
 
   Attributes:
     choice: name.
-    mine: the option that the best schedule has.
-    without: that of the published system.
+    option: the option of the best schedule.
+    published_option: the option of the published system.
     seconds: by case.
     gain: how much longer it takes on average, 0.01 is 1 %; None: the published
       option does not go with the others.
   """
 
   choice: str
-  mine: str
-  without: str
+  option: str
+  published_option: str
   seconds: Mapping[str, float]
   gain: float | None
 
@@ -189,7 +189,7 @@ class Tuner:
       name: model.traffic(layer.config, layer.machine, ids)
       for name, ids in layer.cases.items()
     }
-    self._schedules: dict[granularity.Options, Timed] = {}
+    self._schedules: dict[granularity.Options, TimedSchedule] = {}
     self._runs = functools.cache(self._compiles)
 
   @functools.cached_property
@@ -260,7 +260,7 @@ class Tuner:
       placement_ = placement.place(flow, orders.select_scheduler(options)(flow))
       yield direction, image_lib.load(image_lib.serialize(placement_))
 
-  def time(self, options: granularity.Options) -> Timed:
+  def time(self, options: granularity.Options) -> TimedSchedule:
     """Returns a schedule, simulated in every case.
 
     Raises:
@@ -276,7 +276,7 @@ class Tuner:
         pass_seconds = layer.seconds(layer, direction, image, ids)
         seconds[name][direction.name.lower()] = pass_seconds
     predicted = self.predict(model.table(layer.config, [options]))[:, 0]
-    schedule = Timed(
+    schedule = TimedSchedule(
       options, dict(zip(layer.cases, predicted.tolist())), seconds
     )
     self._schedules[options] = schedule
@@ -330,7 +330,7 @@ class Pareto:
 
   def __init__(self, tuner: Tuner):
     self.tuner = tuner
-    self.schedules: dict[granularity.Options, Timed] = {}
+    self.schedules: dict[granularity.Options, TimedSchedule] = {}
 
   def add(self, options: granularity.Options) -> None:
     """Simulates a schedule, if it can be."""
@@ -347,18 +347,18 @@ class Pareto:
       ]
     )
 
-  def best(self) -> Timed:
+  def best(self) -> TimedSchedule:
     """Returns the schedule with the least expected regret."""
     cost = regrets(self._seconds()).mean(0)
     return list(self.schedules.values())[int(cost.argmin())]
 
-  def best_by_case(self) -> dict[str, Timed]:
+  def best_by_case(self) -> dict[str, TimedSchedule]:
     """Returns the fastest of each case."""
     schedules = list(self.schedules.values())
     fastest = self._seconds().argmin(1)
     return {n: schedules[i] for n, i in zip(self.tuner.layer.cases, fastest)}
 
-  def regret(self, schedule: Timed) -> dict[str, float]:
+  def regret(self, schedule: TimedSchedule) -> dict[str, float]:
     """Returns the extra time of a schedule over the fastest, by case."""
     best = self.best_by_case()
     return {n: schedule.total(n) / best[n].total(n) - 1 for n in best}
@@ -368,7 +368,9 @@ class Pareto:
 _SLOWER_BY_MODEL = 0.05
 
 
-def _is_slow(tuner: Tuner, best: Timed, options: granularity.Options) -> bool:
+def _is_slow(
+  tuner: Tuner, best: TimedSchedule, options: granularity.Options
+) -> bool:
   """Returns whether the model predicts far more time than for the best."""
   predicted = tuner.predict(model.table(tuner.layer.config, [options]))[:, 0]
   best_seconds = np.array([best.predicted[case] for case in tuner.layer.cases])
@@ -403,7 +405,7 @@ def refine(
 
 
 def ablate(
-  tuner: Tuner, best: Timed, progress: Progress = lambda step: None
+  tuner: Tuner, best: TimedSchedule, progress: Progress = lambda step: None
 ) -> list[Ablation]:
   """Returns what each choice of the best is worth, the dearest first."""
   rows = []
@@ -422,7 +424,9 @@ def ablate(
     except ValueError:
       rows.append(Ablation(name, option, published_option, {}, None))
       continue
-    seconds = {case: schedule.total(case) for case in schedule.simulated}
+    seconds = {
+      case: schedule.total(case) for case in schedule.simulated_seconds
+    }
     rows.append(
       Ablation(name, option, published_option, seconds, schedule.slower(best))
     )
@@ -431,7 +435,7 @@ def ablate(
 
 def accuracy(
   tuner: Tuner, choices: space.Choices, progress: Progress = lambda step: None
-) -> tuple[Accuracy, list[Timed]]:
+) -> tuple[Accuracy, list[TimedSchedule]]:
   """Returns the model's errors over all points of choices, and the points."""
   choices = space.choose_cores(choices, tuner.base.num_aiv)
   grid = space.grid(tuner.layer.config, tuner.base, choices, tuner.runs)

@@ -221,7 +221,7 @@ class TestSearch:
     options = dataclasses.replace(
       search.base, order=granularity.Order(comm_share=0.5)
     )
-    passes = search.time(options).simulated['case 0']
+    passes = search.time(options).simulated_seconds['case 0']
     image = compiler.compile_forward(CONFIG, POLICY, options).image
     ran = simulate.simulate(image, search.layer.machine, routing(0))
     assert passes['forward'] == ran.total

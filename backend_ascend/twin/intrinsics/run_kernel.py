@@ -17,6 +17,8 @@ import os
 import pathlib
 import subprocess
 import tempfile
+from typing import Any
+import warnings
 
 import numpy as np
 
@@ -37,6 +39,18 @@ class FindingsError(Exception):
   def __init__(self, findings: Sequence[str]):
     super().__init__('\n'.join(findings))
     self.findings = tuple(findings)
+
+
+def __getattr__(name: str) -> Any:
+  """Returns `FindingsError` under its name of 0.3, which works until 1.0."""
+  if name != 'Found':
+    raise AttributeError(f'run_kernel: expected an attribute, got {name!r}')
+  warnings.warn(
+    'run_kernel.Found is now called run_kernel.FindingsError',
+    DeprecationWarning,
+    stacklevel=2,
+  )
+  return FindingsError
 
 
 @dataclasses.dataclass(frozen=True)

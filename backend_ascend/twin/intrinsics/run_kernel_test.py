@@ -203,6 +203,13 @@ class TestVectors:
     np.testing.assert_array_equal(y, x.reshape(16, 8).T.ravel())
 
 
+def test_the_old_name_of_the_error_works_and_says_the_new_one():
+  with pytest.warns(DeprecationWarning, match='called run_kernel.FindingsErr'):
+    assert run_kernel.Found is run_kernel.FindingsError
+  with pytest.raises(AttributeError, match="got 'Fond'"):
+    _ = run_kernel.Fond
+
+
 def test_source_that_does_not_compile_is_told_by_line(tmp_path):
   source = tmp_path / 'k.asc'
   source.write_text('__global__ void k() {\n  Nothing x;\n}\n')

@@ -9,6 +9,7 @@ from absl import flags
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import layer_flags
+from hpmoe.parity_tests.report import json_fields
 from hpmoe.parity_tests.report import text_table
 
 _MS = 1e3
@@ -182,7 +183,7 @@ def _tune(f: flags.FlagValues) -> int:
       f.png, results['best'], results['published'], points, results['ablation']
     )
   if f.out is not None:
-    seconds = next(iter(results['best'].simulated.values()))
+    seconds = next(iter(results['best'].simulated_seconds.values()))
     schedule_file.save(
       f.out,
       schedule_file.Schedule(
@@ -256,8 +257,8 @@ def _cases(layer, results) -> str:
   for name in layer.cases:
     published, best = results['published'], results['best']
     bound = results['bound'][name]
-    best_seconds = best.simulated[name]
-    published_seconds = published.simulated[name]
+    best_seconds = best.simulated_seconds[name]
+    published_seconds = published.simulated_seconds[name]
     rows.append(
       (
         name,
@@ -311,8 +312,8 @@ def _ablation(layer, results) -> str:
     [
       (
         row.choice,
-        row.mine,
-        row.without,
+        row.option,
+        row.published_option,
         'does not go' if row.gain is None else f'{100 * row.gain:.2f} %',
       )
       for row in results['ablation']
@@ -356,7 +357,7 @@ def _levers(layer, results) -> str:
   from hpmoe.backend_ascend.simulator.tune import levers
 
   rows = [
-    (row.choice, row.mine, row.without, f'{100 * row.gain:.2f} %')
+    (row.choice, row.option, row.published_option, f'{100 * row.gain:.2f} %')
     for row in results['levers']
   ]
   heading = ('without lever', 'pulled', 'published', 'slower by')
@@ -415,8 +416,23 @@ _REPORTED = (
 )
 
 
+def _rename_fields(value):
+  """Returns schedules and ablations under the keys of the JSON report."""
+  from hpmoe.backend_ascend.simulator.tune import tuner
+
+  if isinstance(value, tuner.TimedSchedule):
+    return json_fields.rename_fields(value, simulated_seconds='simulated')
+  if isinstance(value, tuner.Ablation):
+    return json_fields.rename_fields(
+      value, option='mine', published_option='without'
+    )
+  if isinstance(value, dict):
+    return {name: _rename_fields(item) for name, item in value.items()}
+  return list(map(_rename_fields, value)) if isinstance(value, list) else value
+
+
 def _json(layer, results) -> dict:
-  content = {name: results[name] for name in _REPORTED} | dict(
+  content = {name: _rename_fields(results[name]) for name in _REPORTED} | dict(
     layer=layer.config,
     policy=layer.policy,
     machine=layer.machine.name,
@@ -428,7 +444,7 @@ def _json(layer, results) -> dict:
   if results['subspace'] is not None:
     accuracy, timed_points = results['subspace']
     content['subspace'] = dataclasses.asdict(accuracy) | dict(
-      timed=timed_points
+      timed=_rename_fields(timed_points)
     )
   return content
 
