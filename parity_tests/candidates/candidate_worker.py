@@ -57,7 +57,7 @@ def _import(name: str):
     raise WorkerError(text, 'failed') from error
 
 
-def _function(name: str) -> Callable:
+def _find_function(name: str) -> Callable:
   module_name, _, path = name.partition(':')
   target = _import(module_name)
   for part in path.split('.'):
@@ -104,7 +104,7 @@ def find_backward(name: str, function: Callable) -> Callable:
   return backward
 
 
-def _stages(
+def _find_stages(
   name: str, function: Callable, names: Sequence[str]
 ) -> Mapping[str, Callable]:
   """Returns the functions of isolated replay, by the tensor each returns."""
@@ -165,7 +165,7 @@ def call(
     answer = function(dict(own), *layer)
   except Exception as error:  # pylint: disable=broad-except
     raise WorkerError(f'{name}: raised {error!r}', 'failed') from error
-  if wrong := exchange.spoilt(inputs, own):
+  if wrong := exchange.describe_overwritten(inputs, own):
     raise WorkerError(f'{name}: {wrong}', 'spoilt')
   return answer
 
@@ -202,7 +202,7 @@ def _find_mover(
   return functools.partial(torch_device.move_inputs, device=device)
 
 
-def arrays(name: str, outputs, result: str) -> dict:
+def to_arrays(name: str, outputs, result: str) -> dict:
   """Returns the outputs as arrays.
 
   Args:
@@ -247,7 +247,7 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
   from hpmoe.reference.contract import precision
 
   name, names = request['candidate'], request['stages']
-  function = _function(name)
+  function = _find_function(name)
   config = config_lib.MoEConfig(**request['config'])
   policy = precision.PrecisionPolicy(**request['policy'])
   check_activation(name, function, policy.activation)
@@ -258,27 +258,52 @@ def _run(job: pathlib.Path, request: Mapping) -> None:
     name, function = f'{name}.backward', backward
   elif request['isolate'] and request['has_backward']:
     # A missing stage is refused before anything runs.
-    _stages(f'{name}.backward', backward, request['backward_stages'])
+    _find_stages(f'{name}.backward', backward, request['backward_stages'])
   data = [
     exchange.borrow(job / f'inputs.{number}', shared)
     for number, shared in enumerate(request['shared'])
   ]
-  answers: list[dict] = []
+  result = request['result']
   if request['isolate']:
     stages = {
-      key: move(stage) for key, stage in _stages(name, function, names).items()
+      key: move(stage)
+      for key, stage in _find_stages(name, function, names).items()
     }
     outputs = _run_stages(name, stages, names, data[0], config, policy)
-    answers.append(arrays(name, outputs, request['result']))
+    answers = [to_arrays(name, outputs, result)]
   else:
     _check_arguments(name, function)
-    kernel = move(function)
-    copies: dict = {}
-    for number in request['turns']:
-      # The next call may return the same memory.
-      answers = [exchange.copy(answer) for answer in answers]
-      outputs = call(name, kernel, data[number], config, policy, copies=copies)
-      answers.append(arrays(name, outputs, request['result']))
+    turns = [data[number] for number in request['turns']]
+    answers = _run_in_turn(name, move(function), turns, result, config, policy)
+  _write(job, name, function, answers)
+
+
+def _run_in_turn(
+  name: str, kernel: Callable, turns: Sequence[Mapping], result: str, *layer
+) -> list[dict]:
+  """Returns the outputs of one call after another, each on its inputs."""
+  from hpmoe.parity_tests.candidates import exchange
+
+  answers: list[dict] = []
+  copies: dict = {}
+  for inputs in turns:
+    # The next call may return the same memory.
+    answers = [exchange.copy(answer) for answer in answers]
+    outputs = call(name, kernel, inputs, *layer, copies=copies)
+    answers.append(to_arrays(name, outputs, result))
+  return answers
+
+
+def _write(
+  job: pathlib.Path, name: str, function: Callable, answers: Sequence[Mapping]
+) -> None:
+  """Writes the outputs of each call, and whether a backward pass recomputes.
+
+  Raises:
+    WorkerError: the file format lacks the dtype of an output.
+  """
+  from hpmoe.parity_tests.candidates import exchange
+
   backward = getattr(function, 'backward', function)
   notes = dict(recomputes=bool(getattr(backward, 'recomputes', False)))
   (job / 'notes.json').write_text(json.dumps(notes))

@@ -217,51 +217,10 @@ class Candidate(abc.ABC):
       CandidateError: something that it needs is missing.
     """
     capabilities, beside = self.capabilities, beside or self.name
-    for name, choices in (
-      ('direction', capabilities.directions),
-      ('dtype', capabilities.dtypes),
-      ('accumulation_order', capabilities.orders),
-    ):
-      value = getattr(case, name)
-      if choices is not None and value not in choices:
-        text = capabilities.description
-        raise ValueError(
-          f'{name}: expected {" or ".join(choices)} with {beside}, got {value}'
-          f'{": " if text else ""}{text}'
-        )
+    _check_choices(capabilities, case, beside)
     if not (capabilities.sublayers or capabilities.parts):
       tensors.require_layer(case, f'with {beside}')
-    routing = case.routing if case.routing in routings.DROPPING else ''
-    has_forms = (case.quantised, case.rows) in capabilities.forms
-    if has_forms and case.direction != 'forward':
-      raise ValueError(
-        f'direction: expected forward with rows={case.rows} and {beside}, got '
-        f'{case.direction}'
-      )
-    placement = (
-      '' if case.placement in precision.LAUNCHED_PLACEMENTS else case.placement
-    )
-    for name, value, plain, is_able in (
-      ('activation', case.activation, 'swiglu', capabilities.parts),
-      ('bias', case.bias, False, capabilities.parts),
-      ('d_shared', case.d_shared, 0, capabilities.parts),
-      ('routing', routing, '', capabilities.parts),
-      ('weights', case.quantised, '', capabilities.parts or has_forms),
-      ('rows', case.rows, '', capabilities.parts or has_forms),
-      ('x_form', case.x_form, '', capabilities.parts),
-      ('recipe', case.recipe, '', capabilities.parts),
-      # The backend itself refuses rounding points that it lacks between codes.
-      ('policy', ','.join(case.policy), '', capabilities.rounds or has_forms),
-      ('placement', placement, '', capabilities.rounds),
-    ):
-      if value != plain and not is_able:
-        expected = _EXPECTED.get(name, f'{plain} with {{}}').format(beside)
-        if name in ('weights', 'rows') and capabilities.forms:
-          pairs = ' or '.join(
-            f'{w} with rows={r}' for w, r in capabilities.forms
-          )
-          expected = f'weights={pairs}, or none, with {beside}'
-        raise ValueError(f'{name}: expected {expected}, got {value}')
+    _check_parts(capabilities, case, beside)
     for mode, value in self.checking.find_non_default().items():
       if mode not in capabilities.modes:
         raise ValueError(f'{mode}: expected none with {beside}, got {value}')
@@ -285,6 +244,66 @@ class Candidate(abc.ABC):
       _REPORT_KEYS.get(name, name): _to_plain_data(getattr(self, name))
       for name in names
     }
+
+
+def _check_choices(
+  capabilities: Capabilities, case: case_lib.Case, beside: str
+) -> None:
+  """Refuses a direction, dtype or order that a candidate lacks."""
+  for name, choices in (
+    ('direction', capabilities.directions),
+    ('dtype', capabilities.dtypes),
+    ('accumulation_order', capabilities.orders),
+  ):
+    value = getattr(case, name)
+    if choices is not None and value not in choices:
+      text = capabilities.description
+      raise ValueError(
+        f'{name}: expected {" or ".join(choices)} with {beside}, got {value}'
+        f'{": " if text else ""}{text}'
+      )
+
+
+def _check_parts(
+  capabilities: Capabilities, case: case_lib.Case, beside: str
+) -> None:
+  """Refuses parts, forms, roundings and placements that a candidate lacks."""
+  has_forms = (case.quantised, case.rows) in capabilities.forms
+  if has_forms and case.direction != 'forward':
+    raise ValueError(
+      f'direction: expected forward with rows={case.rows} and {beside}, got '
+      f'{case.direction}'
+    )
+  for name, value, default, is_able in _list_parts(capabilities, case):
+    if value != default and not is_able:
+      expected = _EXPECTED.get(name, f'{default} with {{}}').format(beside)
+      if name in ('weights', 'rows') and capabilities.forms:
+        pairs = ' or '.join(f'{w} with rows={r}' for w, r in capabilities.forms)
+        expected = f'weights={pairs}, or none, with {beside}'
+      raise ValueError(f'{name}: expected {expected}, got {value}')
+
+
+def _list_parts(
+  capabilities: Capabilities, case: case_lib.Case
+) -> tuple[tuple[str, Any, Any, bool], ...]:
+  """Returns (field, value, default, whether other values are supported)."""
+  has_parts, rounds = capabilities.parts, capabilities.rounds
+  has_forms = (case.quantised, case.rows) in capabilities.forms
+  routing = case.routing if case.routing in routings.DROPPING else ''
+  is_launched = case.placement in precision.LAUNCHED_PLACEMENTS
+  return (
+    ('activation', case.activation, 'swiglu', has_parts),
+    ('bias', case.bias, False, has_parts),
+    ('d_shared', case.d_shared, 0, has_parts),
+    ('routing', routing, '', has_parts),
+    ('weights', case.quantised, '', has_parts or has_forms),
+    ('rows', case.rows, '', has_parts or has_forms),
+    ('x_form', case.x_form, '', has_parts),
+    ('recipe', case.recipe, '', has_parts),
+    # The backend itself refuses rounding points that it lacks between codes.
+    ('policy', ','.join(case.policy), '', rounds or has_forms),
+    ('placement', '' if is_launched else case.placement, '', rounds),
+  )
 
 
 # Keys of JSON reports for fields that have another name in Python.

@@ -31,7 +31,9 @@ def copy(
   inputs: Mapping[str, np.ndarray],
   copies: dict[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
-  """Returns inputs that a call may write to, for `spoilt` to compare.
+  """Returns inputs that a call may write to.
+
+  `describe_overwritten` compares them afterwards.
 
   Args:
     inputs: tensors by name.
@@ -56,7 +58,9 @@ def _fits(earlier: np.ndarray, array: np.ndarray) -> bool:
   return alike and earlier.flags.writeable
 
 
-def spoilt(before: Mapping[str, np.ndarray], after: Mapping) -> str:
+def describe_overwritten(
+  before: Mapping[str, np.ndarray], after: Mapping
+) -> str:
   """Returns a message that names an input that a call overwrote, or ''."""
   for name, array in before.items():
     if not _have_same_bytes(array, after[name]):

@@ -103,7 +103,7 @@ class Function(candidates.Candidate):
       answer = candidate_worker.call(
         name, call_timed, inputs, config, policy, copies=self.copies
       )
-      outputs = candidate_worker.arrays(name, answer, result)
+      outputs = candidate_worker.to_arrays(name, answer, result)
     # Copies: the next call may return the same memory.
     outputs = {n: array.copy() for n, array in outputs.items()}
     outputs = user_candidate.restore_outputs(name, self.layout, outputs, config)

@@ -35,7 +35,7 @@ class Row:
     """The heading of its flags in a help text."""
     return self.option if self.flag else 'our backend on the host'
 
-  def typed(self, flag_values: Mapping[str, Any]) -> str:
+  def format_flag(self, flag_values: Mapping[str, Any]) -> str:
     """Returns the flag that asked for it as typed, or '' for the default."""
     return f'--{self.flag}={flag_values[self.flag]}' if self.flag else ''
 

@@ -93,7 +93,7 @@ def find(flag_values: Mapping[str, Any], rows: Sequence[Row] = ROWS) -> Row:
       options = ' or '.join(kind.option for kind in accepting_rows)
       raise ValueError(f'{name}: expected {options} beside it, got {value}')
     raise ValueError(
-      f'{name}: expected none with {row.typed(flag_values)}, got {value}: '
-      f'{row.description}'
+      f'{name}: expected none with {row.format_flag(flag_values)}, got '
+      f'{value}: {row.description}'
     )
   return row

@@ -102,10 +102,12 @@ def test_what_is_lent_is_borrowed(tmp_path, dtype):
 def test_one_changed_bit_is_seen():
   array = draw_array()
   own = exchange.copy(dict(w=array))
-  assert not exchange.spoilt(dict(w=array), own)
+  assert not exchange.describe_overwritten(dict(w=array), own)
 
   own['w'][...] = array  # written to, and as it was
-  assert not exchange.spoilt(dict(w=array), own)
+  assert not exchange.describe_overwritten(dict(w=array), own)
   own['w'].view(np.uint32)[2, 4, 4095] ^= 1
 
-  assert exchange.spoilt(dict(w=array), own).startswith('w: expected an input')
+  assert exchange.describe_overwritten(dict(w=array), own).startswith(
+    'w: expected an input'
+  )

@@ -31,5 +31,5 @@ def candidate(f: flags.FlagValues, case):
   fields['checking'] = checking.Checking(**cli.fields(f, checking.FLAGS))
   if kind.read_fields is not None:
     fields |= kind.read_fields(f)
-  typed_flag = kind.typed({n: f[n].value for n in f})
+  typed_flag = kind.format_flag({n: f[n].value for n in f})
   return kind.make(fields).ready(case, typed_flag)

@@ -24,7 +24,7 @@ constexpr float kSmallest = std::numeric_limits<float>::min();
 constexpr double kTiny = std::numeric_limits<double>::min();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Numbers side by side: sums have the same bits, however wide a register is.
+// Numbers of one vector: sums have the same bits for any register width.
 constexpr int64_t kLanes = 4;
 using Lanes = double __attribute__((vector_size(kLanes * sizeof(double))));
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
@@ -66,19 +66,18 @@ void Load(const float* values, int64_t count, Lanes* to) {
   *to = __builtin_convertvector(narrow, Lanes);
 }
 
-// Elements that are looked at together: what is known of them stays in the
-// first cache.
+// Elements that are processed together, so that temporaries stay in L1 cache.
 constexpr int64_t kSegment = 128;
 using Of = Lanes[kSegment / kLanes];
 
-// What is known of some elements of a row; past the last one are zeros.
+// Temporaries of some elements of a row; zeros past the last one.
 struct Segment {
   int64_t size = 0, lanes = 0;
   Of golden, bound, actual;
   Of error, off;  // of candidate and benchmark
 };
 
-// Takes the next elements up; says whether values lie within finite bounds.
+// Loads the next elements; returns whether values are within finite bounds.
 bool TakeUp(const Chunk& chunk, int64_t first, int64_t size, Segment* seg) {
   seg->size = size;
   seg->lanes = (size + kLanes - 1) / kLanes;
@@ -107,7 +106,7 @@ bool TakeUp(const Chunk& chunk, int64_t first, int64_t size, Segment* seg) {
   return !Any(outside);
 }
 
-// What is seen of one row, see `power`.
+// The detectable errors of one row, see `power`.
 class RowPower {
  public:
   // `scale`: the least size that an element counts as having.
@@ -231,7 +230,7 @@ void FindWorst(const Segment& seg, int64_t first, Sums* sums) {
   }
 }
 
-// Adds a row's part in one tile, which is one of all `lines`.
+// Adds a row's part of one tile, which is one of all `lines`.
 void AddTile(const Chunk& chunk, int64_t first, int64_t size, int64_t tile,
              int64_t line, Sums* sums) {
   Lanes square{}, product{}, information{}, total{}, golden_square{};
@@ -260,7 +259,7 @@ void AddTile(const Chunk& chunk, int64_t first, int64_t size, int64_t tile,
   sums->row_variance[line] = Most(most);
 }
 
-// Adds a row to the sums that `spread` asks for.
+// Adds a row to the sums of `spread`.
 void AddSpread(const Chunk& chunk, int64_t row, int64_t tile_row, Sums* sums) {
   const int64_t columns = chunk.Columns(), tiles = chunk.TileColumns();
   const double* golden = chunk.golden + row * columns;
@@ -295,7 +294,7 @@ std::vector<double> MeanSquares(const Chunk& chunk) {
       square += values * values;
     }
     squares[i] = Total(square) / columns;
-    // Of subnormal numbers a row has no size.
+    // A row of subnormal numbers has no size.
     if (squares[i] < double{kSmallest} * kSmallest) squares[i] = 0;
   }
   return squares;
@@ -305,7 +304,7 @@ double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / values.size();
 }
 
-// Adds one row; false if an element needs a look.
+// Adds one row; returns false if numpy must judge an element.
 bool AddRow(const Chunk& chunk, int64_t row, Segment* seg, Regions* regions,
             RowPower* power, Sums* sums) {
   const int64_t columns = chunk.Columns();
@@ -331,7 +330,7 @@ int64_t FurthestOf(const Word* one, const Word* other, int64_t size) {
   int64_t most = 0;
   for (int64_t i = 0; i < size; ++i) {
     const int64_t a = MagnitudeOf(one[i]), b = MagnitudeOf(other[i]);
-    // Of another sign: the way there leads through zero.
+    // Distances between values of different signs lead through zero.
     const bool across = (one[i] ^ other[i]) < 0;
     most = std::max(most, across ? a + b : std::abs(a - b));
   }

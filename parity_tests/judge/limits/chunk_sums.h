@@ -1,8 +1,8 @@
-// What the judges of a tensor add up over a chunk that nobody objects to.
+// The sums over a right chunk of a tensor, which its rules need.
 //
-// numpy says what is wrong with a chunk, in a hundred passes over it; of a
-// right one only sums are left, which are made here in one.  A chunk that is
-// not right beyond doubt is refused, and numpy looks at it.
+// numpy finds the errors of a chunk, in a hundred passes over it; a right chunk
+// needs only sums, which are computed here in one pass.  A chunk that is not
+// certainly right is refused, and numpy judges it.
 
 #ifndef PARITY_TESTS_LANES_CHUNK_SUMS_H_
 #define PARITY_TESTS_LANES_CHUNK_SUMS_H_
@@ -37,9 +37,10 @@ struct Chunk {
   const float* benchmark;  // null: no record asks
   const double* golden;
   const double* bound;
-  const double* variance;  // null: nobody asks for the spread
-  double unit_roundoff;    // of what the candidate is stored in
-  // Of tiles, and the end of the last: `[tile_rows + 1]`, `[tile_columns + 1]`.
+  const double* variance;  // null: the spread is not judged
+  double unit_roundoff;    // of the candidate's storage dtype
+  // Starts of tiles, and the end of the last: `[tile_rows + 1]`,
+  // `[tile_columns + 1]`.
   std::vector<int64_t> row_starts, col_starts;
 
   int64_t Rows() const { return row_starts.back(); }
@@ -52,7 +53,7 @@ struct Chunk {
   }
 };
 
-// The smallest errors that the bounds would have seen, as `power` has them.
+// The smallest errors that the bounds would have detected, see `power`.
 struct Power {
   double element = 0, row = 0;
   double whole = std::numeric_limits<double>::infinity();
@@ -77,8 +78,8 @@ struct Sums {
 // of a finite golden.
 bool Add(const Chunk& chunk, const std::vector<Thresholds>& pairs, Sums* sums);
 
-// Returns the most representable values between `one` and `other`, bits of
-// numbers that are no NaN.
+// Returns the largest number of representable values between `one` and `other`,
+// bits of numbers that are no NaN.
 int64_t Furthest(const int16_t* one, const int16_t* other, int64_t size);
 int64_t Furthest(const int32_t* one, const int32_t* other, int64_t size);
 

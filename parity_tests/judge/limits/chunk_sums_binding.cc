@@ -33,7 +33,7 @@ using Words =
     nb::ndarray<const Word, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Starts = std::vector<int64_t>;
 
-// What Python keeps of a chunk.
+// The sums of a chunk, as a Python object.
 struct Added {
   Sums sums;
   size_t rows, columns, tile_rows, tile_columns, regions;
@@ -101,7 +101,7 @@ int64_t FurthestIn(const Words<Word>& one, const Words<Word>& other) {
   return Furthest(one.data(), other.data(), one.shape(0));
 }
 
-// In place and read-only, `[0, columns]` where nobody asked.
+// A read-only view, `[0, columns]` if the sums were not computed.
 auto View(const std::vector<double>& values, size_t columns) {
   return nb::ndarray<nb::numpy, const double, nb::ndim<2>>(
       values.data(), {columns ? values.size() / columns : 0, columns},

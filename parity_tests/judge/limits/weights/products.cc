@@ -30,9 +30,9 @@ struct LanesOf<float> {
   using Type = float __attribute__((vector_size(kRegister)));
 };
 
-// A tile: so many rows and registers of columns are summed up in registers.
+// A tile: its rows and columns are accumulated in registers.
 constexpr int64_t kTileRows = 3, kTileLanes = 4;
-// Rows of weights that lie in a core's first cache beside them.
+// Rows of weights in a panel, which stays in L1 cache.
 constexpr int64_t kPanelDepth = 128;
 template <class Number>
 constexpr int64_t kTileColumns = kTileLanes * kRegister / sizeof(Number);
@@ -45,7 +45,7 @@ float Widen(Bfloat16 weight) {
   return value;
 }
 
-// Widens `[depth, count]` weights into whole tiles; what is past them is 0.
+// Widens `[depth, count]` weights into whole tiles, padded with zeros.
 template <class Number, class Weight>
 void TakePanel(const Weight* weights, int64_t depth, int64_t count,
                int64_t stride, Number* panel) {
@@ -101,8 +101,8 @@ void AddPanel(const Number* rows, int64_t count, int64_t stride,
   }
 }
 
-// What is summed up of a few tiles beside each other: `kTiles` of `[rows,
-// kTileColumns]`.  A row of weights is then read by whole cache lines.
+// Accumulators of a few adjacent tiles: `kTiles` of `[rows, kTileColumns]`, so
+// that a row of weights is read by whole cache lines.
 constexpr int64_t kTiles = 4;
 template <class Number>
 struct Strip {
@@ -177,11 +177,11 @@ void MultiplyOf(const Number* rows, const Weight* weights, const Sizes& sizes,
 double PowerAbove(float largest) {
   int exponent = 0;
   std::frexp(largest, &exponent);
-  // Beyond, the factor itself is none of float's normal numbers.
+  // Beyond this range the factor itself is no normal float.
   return std::ldexp(1.0, std::clamp(exponent, -126, 126));
 }
 
-// Of numbers that are not negative bits are ordered as the numbers are.
+// Bits of numbers that are not negative have the order of the numbers.
 int32_t BitsOf(float value) {
   int32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));

@@ -34,7 +34,7 @@ Sizes CheckSizes(const Rows& rows, const Weights& weights, const Total& total) {
           static_cast<int64_t>(weights.shape(1))};
 }
 
-// Of bfloat16, Python hands over the words.
+// Python passes bfloat16 as words.
 const Bfloat16* StoredIn(const uint16_t* words) {
   return reinterpret_cast<const Bfloat16*>(words);
 }
