@@ -23,6 +23,7 @@ class Family:
 
   Attributes:
     architecture: the class in `architectures` of config.json.
+    other_architectures: other names of the class in files.
     attention: 'mla' (compressed keys and values) or 'gqa'.
     router: 'sigmoid_group' or 'softmax', as in `reference/routing.py`.
     defaults: the fields of `ModelConfig` that config.json of this family has ->
@@ -86,6 +87,7 @@ class Family:
   attention: str
   router: str
   defaults: Mapping[str, Any]
+  other_architectures: tuple[str, ...] = ()
   up_offset: float = 0.0
   sinks: bool = False
   group_best: int = 2

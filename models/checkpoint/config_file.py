@@ -50,7 +50,9 @@ def read(
     raise ValueError(f'{folder}: expected a folder with {NAME}, got none')
   fields = config_lib.read_json(path)
   architectures = {
-    family.architecture for family in config_lib.FAMILIES.values()
+    name
+    for family in config_lib.FAMILIES.values()
+    for name in (family.architecture, *family.other_architectures)
   }
   for name in fields.get('architectures') or ():
     if name not in architectures:

@@ -177,6 +177,27 @@ class TestOtherNames:
     parameters = hf_folder.read(tmp_path / 'm2', 'float64').load()
     model_testing.assert_same(parameters, weights)
 
+  def test_text_beside_a_tower_under_the_published_names(self, tmp_path):
+    # given
+    weights = golden.weights('kimi_whole', 0)
+    weights = {n: value.astype(np.float32) for n, value in weights.items()}
+    config = golden.config('kimi_whole')
+    convert.write(
+      tmp_path / 'text', weights_lib.of_parameters(config, weights, {})
+    )
+    text = model_testing.tensors(tmp_path / 'text')
+    files = {f'language_model.{name}': text[name] for name in text}
+    tower = {'vision_tower.a': np.ones(3), 'mm_projector.b': np.ones(2)}
+    fields = golden.CONFIGS['kimi_whole'] | {
+      'architectures': ['KimiK25ForConditionalGeneration']
+    }
+    (tmp_path / 'whole').mkdir()
+    model_testing.save(tmp_path / 'whole/model.safetensors', files | tower)
+    (tmp_path / 'whole/config.json').write_text(json.dumps(fields))
+    # then
+    parameters = hf_folder.read(tmp_path / 'whole').load()
+    model_testing.assert_same(parameters, weights)
+
   def test_stacked_experts_of_either_order(self, tmp_path, seed):
     # given experts [E, in, out], as published, of widths that tell
     fields = model_testing.read_fields(model_testing.TESTDATA / 'qwen3_vl_moe')
