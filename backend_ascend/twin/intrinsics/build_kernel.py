@@ -209,6 +209,7 @@ def _raise_errors(errors: str, source: pathlib.Path) -> None:
 
 
 # Headers of CANN's host code that headers of kernels include.
+_TEMPLATES = 'utils/tiling/template_argument.h'
 _HOSTS_HEADERS = ('toolchain/slog.h', 'securec.h')
 
 
@@ -233,6 +234,10 @@ def _install(target: pathlib.Path) -> None:
     log = target / name
     log.parent.mkdir(exist_ok=True)
     log.write_text('// Of the host: kernels take nothing of it.\n')
+  if (target / f'include/{_TEMPLATES}').is_file():
+    header = target / 'ascendc/host_api/tiling/template_argument.h'
+    header.parent.mkdir(parents=True)
+    header.write_text(f'#include "{_TEMPLATES}"\n')
   for path in sorted(api.rglob('*.h')):
     own = path.relative_to(api)
     # Before 9.0 each header had a folder of its name, and matmul another one.

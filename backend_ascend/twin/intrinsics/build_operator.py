@@ -39,8 +39,14 @@ APIS = (
 )
 # How far above a folder its repository's headers are looked for.
 _LEVELS = 3
+# What the root of a repository has.
+_ROOTS = ('.git', 'LICENSE')
+# CANN installs the kernels' folders of all operators beside each other.
+_BESIDE = re.compile(r'\.\./(\w+)/(.+)')
 # Chips whose cores the twin has.
 CHIPS = ('ascend910b', 'ascend910_93')
+# Folders of code for others.
+_OTHER_CHIPS = ('arch20', 'arch35')
 _COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/', re.S)
 _DEFAULT = re.compile(r'REGISTER_TILING_DEFAULT\s*\(\s*([\w:]+)\s*\)')
 _ARGUMENT = re.compile(
@@ -48,6 +54,7 @@ _ARGUMENT = re.compile(
 )
 _CONFIG = re.compile(r'AddConfig\s*\(\s*"(\w+)"')
 _FILE = re.compile(r'"opFile\.value"\s*,\s*"(\w+)"')
+_TEMPLATE = re.compile(r'\btemplate\s*<([^{};]*)>\s*(?:extern\s+"C"\s*)?$')
 _KERNEL = re.compile(
   r'\b__global__\b(?P<words>[^;{}()]*?)\b(?P<name>\w+)\s*'
   r'\((?P<parameters>[^(){};]*)\)\s*\{'
@@ -60,7 +67,10 @@ _TASK = re.compile(
 _DEFINED = re.compile(
   r'\b(?:struct|class)\s+(?:alignas\s*\(\w+\)\s*)?(\w+)\s*(?:final\s*)?[{:]'
 )
+_STRUCT_NAME = re.compile(r'\bBEGIN_TILING_DATA_DEF\s*\(\s*(\w+)\s*\)')
+_WORD = re.compile(r'\b[A-Z]\w+')
 _KEY = re.compile(r'\bTILING_KEY_IS\s*\(\s*(\w+)\s*\)')
+_TEMPLATE_OF = re.compile(r'\bASCENDC_TPL_ARGS_DECL\s*\(\s*(\w+)')
 _INCLUDED = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.M)
 _CUBE = re.compile(r'\b(?:MatmulImpl|REGIST_MATMUL_OBJ|Mmad|mmad|mad)\b')
 # Words of other chips, which no header for these has.
@@ -116,6 +126,71 @@ struct Tiling {
 #define REGISTER_TILING_DEFAULT(type)
 #undef REGISTER_TILING_FOR_TILINGKEY
 #define REGISTER_TILING_FOR_TILINGKEY(condition, type)
+// A template's parameters: of each, how many bits of the key it has, and the
+// values of which those bits are the number; without any, they are the value.
+namespace hpmoe_twin {
+struct Parameter {
+  unsigned bits;
+  bool numbered;
+  unsigned count;
+  uint64_t values[64];
+};
+template <typename... T>
+constexpr Parameter Numbered(unsigned bits, T... values) {
+  const uint64_t given[] = {static_cast<uint64_t>(values)...};
+  Parameter out{bits, true, 0, {}};
+  unsigned i = 1;
+  if (given[0] != 1) {  // ranges, and then a list
+    i = 2;
+    for (uint64_t range = 0; range < given[1]; ++range, i += 2) {
+      for (uint64_t x = given[i]; x <= given[i + 1] && out.count < 64; ++x) {
+        out.values[out.count++] = x;
+      }
+    }
+  }
+  for (; i < sizeof...(T) && out.count < 64; ++i) {
+    out.values[out.count++] = given[i];
+  }
+  return out;
+}
+template <size_t n>
+constexpr uint64_t FromKey(const Parameter (&all)[n], unsigned number,
+                           uint64_t key) {
+  for (unsigned i = 0; i < number; ++i) key >>= all[i].bits;
+  const Parameter& own = all[number];
+  key &= (uint64_t{1} << own.bits) - 1;
+  return own.numbered ? own.values[key] : key;
+}
+}  // namespace hpmoe_twin
+#define ASCENDC_TPL_KERNEL
+#if __has_include("utils/tiling/template_argument.h")
+#include "utils/tiling/template_argument.h"
+#endif
+#ifndef ASCENDC_TPL_UI_LIST
+#define ASCENDC_TPL_UI_RANGE 0
+#define ASCENDC_TPL_UI_LIST 1
+#define ASCENDC_TPL_UI_MIX 2
+#endif
+#undef ASCENDC_TPL_ARGS_DECL
+#undef ASCENDC_TPL_UINT_DECL
+#undef ASCENDC_TPL_BOOL_DECL
+#undef ASCENDC_TPL_DTYPE_DECL
+#undef ASCENDC_TPL_DATATYPE_DECL
+#undef ASCENDC_TPL_FORMAT_DECL
+#undef ASCENDC_TPL_KERNEL_TYPE_DECL
+#undef ASCENDC_TPL_SEL
+#define ASCENDC_TPL_ARGS_DECL(op, ...)                               \\
+  constexpr ::hpmoe_twin::Parameter hpmoe_parameters_of_##op[] = {   \\
+      __VA_ARGS__}
+#define ASCENDC_TPL_UINT_DECL(name, bits, ...) \\
+  ::hpmoe_twin::Numbered(bits, __VA_ARGS__)
+#define HPMOE_PLAIN(bits) ::hpmoe_twin::Parameter{bits, false, 0, {}}
+#define ASCENDC_TPL_BOOL_DECL(name, ...) HPMOE_PLAIN(1)
+#define ASCENDC_TPL_DTYPE_DECL(name, ...) HPMOE_PLAIN(8)
+#define ASCENDC_TPL_DATATYPE_DECL(name, ...) HPMOE_PLAIN(8)
+#define ASCENDC_TPL_FORMAT_DECL(name, ...) HPMOE_PLAIN(8)
+#define ASCENDC_TPL_KERNEL_TYPE_DECL(name, ...) HPMOE_PLAIN(8)
+#define ASCENDC_TPL_SEL(...)
 #ifndef TILING_KEY_IS
 #define TILING_KEY_IS(key) (TILING_KEY_VAR == (key))
 #endif
@@ -147,11 +222,13 @@ class Argument:
     name: in the definition.
     macro: what the names of its macros end in.
     dynamic: it is a list of tensors.
+    output: it is one of the outputs.
   """
 
   name: str
   macro: str
   dynamic: bool
+  output: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,11 +239,13 @@ class Definition:
     arguments: inputs and outputs, in order.
     chips: it is built for; empty where nothing is said.
     files: kernels' sources that a chip has for itself.
+    text: what is said.
   """
 
   arguments: tuple[Argument, ...]
   chips: tuple[str, ...]
   files: frozenset[str]
+  text: str = ''
 
 
 def define(folder: pathlib.Path) -> Definition:
@@ -179,11 +258,14 @@ def define(folder: pathlib.Path) -> Definition:
     if kind == 'Output' and any(a.macro == macro for a in arguments):
       macro += '_REF'
     if all(a.macro != macro for a in arguments):
-      arguments.append(Argument(name, macro, 'DYNAMIC' in rest))
+      arguments.append(
+        Argument(name, macro, 'DYNAMIC' in rest, kind == 'Output')
+      )
   return Definition(
     tuple(arguments),
     tuple(_CONFIG.findall(text)),
     frozenset(_FILE.findall(text)),
+    text,
   )
 
 
@@ -194,12 +276,12 @@ class Signature:
   Attributes:
     name: of the function.
     parameters: each as it is written.
-    template: it has parameters of a template.
+    template: types of its template's parameters.
   """
 
   name: str
   parameters: tuple[str, ...]
-  template: bool
+  template: tuple[str, ...]
 
   def position(self, *words: str) -> int | None:
     """Returns which parameter's name has one of the words, or None."""
@@ -251,11 +333,12 @@ def _signatures(path: pathlib.Path) -> Iterator[Signature]:
   text = _code(path)
   for match in _KERNEL.finditer(text):
     parameters = [' '.join(p.split()) for p in match['parameters'].split(',')]
-    before = text[: match.start()].rstrip()
+    before = _TEMPLATE.search(text[: match.start()].rstrip())
+    types = before[1].split(',') if before else []
     yield Signature(
       match['name'],
       tuple(p for p in parameters if p),
-      before.endswith('>'),
+      tuple(' '.join(t.split('=')[0].split()[:-1]) for t in types),
     )
 
 
@@ -281,12 +364,34 @@ class Folder:
     return _code(self.source)
 
   @functools.cached_property
+  def templates(self) -> list[str]:
+    """Operators whose template's parameters a header near the kernel lists."""
+    paths = _files(self.source.parent, '.h', '.hpp', '.cpp')
+    return [name for p in paths for name in _TEMPLATE_OF.findall(_code(p))]
+
+  @functools.cached_property
   def structs(self) -> tiling_structs.Structs:
     host = self.folder / 'op_host'
     paths = _files(host if host.is_dir() else self.folder, '.h', '.hpp', '.cpp')
+    if paths:
+      paths = [*find_includes(self, paths).files]
+    # With the kernels of other operators that it includes, their structs.
+    code = find_includes(
+      self, [self.source], work=build_kernel.make_cache_folder()
+    ).files
     kernels = '\n'.join(
-      _code(p) for p in _files(self.source.parent, '.h', '.hpp', '.cpp')
+      _code(p)
+      for p in dict.fromkeys(
+        (*_files(self.source.parent, '.h', '.hpp', '.cpp'), *code)
+      )
     )
+    words = frozenset(_WORD.findall(kernels))
+    for above in _above(self.folder):
+      if not _is_root(above):
+        continue
+      for name, path in _structs_below(above):
+        if name in words and path not in paths:
+          paths.append(path)
     own = frozenset(_DEFINED.findall(kernels))
     return tiling_structs.read([_code(p) for p in paths], own)
 
@@ -341,11 +446,14 @@ def read(folder: pathlib.Path, kernel: str = '') -> Folder:
       f'for {", ".join(sorted({*definition.chips}))}'
     )
   paths = [p for p in _files(code, '.cpp', '.cc', '.asc')]
+  paths = [p for p in paths if not {*p.parts} & {*_OTHER_CHIPS}] or paths
   own = [p for p in paths if p.stem not in definition.files] or paths
   candidates = [(p, s) for p in own for s in _signatures(p)]
   expected = kernel or folder.name
   matches = [(p, s) for p, s in candidates if s.name == expected]
-  sources = matches or ([] if kernel else candidates)
+  # A kernel of this name in a file of this name comes before another chip's.
+  own_name = [(p, s) for p, s in matches if p.stem == folder.name]
+  sources = own_name or matches or ([] if kernel else candidates)
   if len({s.name for _, s in sources}) != 1:
     names = ', '.join(sorted({s.name for _, s in candidates})) or 'none'
     raise OperatorError(
@@ -360,55 +468,117 @@ def _headers_below(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
   return tuple(_files(folder, '.h', '.hpp'))
 
 
-def _find_folder(op: Folder, name: str) -> pathlib.Path | None:
-  """Returns the folder near an operator's from which an include is found."""
-  for above in (op.folder, *op.folder.parents[:_LEVELS]):
+@functools.cache
+def _structs_below(
+  folder: pathlib.Path,
+) -> tuple[tuple[str, pathlib.Path], ...]:
+  """Returns the structs of tiling that headers define, and which does."""
+  return tuple(
+    (name, path)
+    for path in _headers_below(folder)
+    for name in _STRUCT_NAME.findall(path.read_text(errors='surrogateescape'))
+  )
+
+
+def _is_root(folder: pathlib.Path) -> bool:
+  return any((folder / name).exists() for name in _ROOTS)
+
+
+def _above(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a folder and those above it in its repository."""
+  for above in (folder, *folder.parents[:_LEVELS]):
     if len(above.parts) < 3:
-      break
-    ends = f'/{name}'
-    headers = [p for p in _headers_below(above) if f'{p}'.endswith(ends)]
-    if headers:
-      nearest = min(
-        headers, key=lambda p: ('op_kernel' not in p.parts, len(p.parts))
-      )
-      return pathlib.Path(str(nearest)[: -len(ends)])
-    if (above / '.git').exists():
-      break
+      return
+    yield above
+    if _is_root(above):
+      return
+
+
+def _find_folder(
+  op: Folder, name: str, part: str, work: pathlib.Path | None
+) -> pathlib.Path | None:
+  """Returns the folder near an operator's from which an include is found."""
+  beside = _BESIDE.fullmatch(name)
+  end = f'/{beside[1]}/{part}/{beside[2]}' if beside else f'/{name}'
+  for above in _above(op.folder):
+    headers = [p for p in _headers_below(above) if f'{p}'.endswith(end)]
+    if not headers:
+      continue
+    nearest = min(headers, key=lambda p: (part not in p.parts, len(p.parts)))
+    folder = pathlib.Path(str(nearest)[: -len(end)])
+    if not beside:
+      return folder
+    return _lay_out(work, beside[1], folder / beside[1] / part)
   return None
 
 
-def folders(
-  op: Folder, flags: Sequence[str], headers: pathlib.Path | None
-) -> list[pathlib.Path]:
-  """Returns folders of the operator's repository whose headers it includes.
+def _lay_out(
+  work: pathlib.Path | None, name: str, folder: pathlib.Path
+) -> pathlib.Path | None:
+  """Returns a folder beside which an operator's lies, as CANN installs it."""
+  if work is None:
+    return None
+  root = work / f'beside-{build_kernel.hash_parts(str(folder.parents[1]))}'
+  (root / 'op').mkdir(parents=True, exist_ok=True)
+  if not (root / name).exists():
+    (root / name).symlink_to(folder, target_is_directory=True)
+  return root / 'op'
+
+
+@dataclasses.dataclass(frozen=True)
+class Includes:
+  """What sources include of their repository.
+
+  Attributes:
+    folders: whose headers they include.
+    files: the headers, and the sources.
+  """
+
+  folders: tuple[pathlib.Path, ...]
+  files: tuple[pathlib.Path, ...]
+
+
+def find_includes(
+  op: Folder,
+  sources: Sequence[pathlib.Path],
+  flags: Sequence[str] = (),
+  public: Sequence[pathlib.Path] = (),
+  work: pathlib.Path | None = None,
+) -> Includes:
+  """Returns what an operator's sources include of its repository.
 
   Args:
     op: the operator's folder.
+    sources: of its kernel, or of its host code.
     flags: of the compiler: its -I come first.
-    headers: of Ascend C, if there are any; what they have is not looked for.
+    public: folders of public headers; what they have is not looked for.
+    work: where folders may lie that stand for CANN's own.
   """
-  folders_found = [op.source.parent, op.folder]
-  public = [headers / f for f in build_kernel.FOLDERS] if headers else []
+  part = 'op_host' if 'op_host' in sources[0].parts else 'op_kernel'
+  folders_found = [*dict.fromkeys(p.parent for p in sources), op.folder]
   own = [pathlib.Path(f[2:]) for f in flags if f.startswith('-I')]
-  visited = {op.source}
-  todo = [op.source]
+  files = {path.resolve(): None for path in sources}
+  todo = [*files]
+  missing: set[str] = set()
   while todo:
     path = todo.pop()
     for name in _INCLUDED.findall(_code(path)):
-      if not name.endswith(('.h', '.hpp')):
+      if not name.endswith(('.h', '.hpp')) or name in missing:
         continue
       near = [path.parent, *own, *folders_found]
       position = next((f / name for f in near if (f / name).is_file()), None)
       resolved = position is not None or any(
         (f / name).is_file() for f in public
       )
-      if not resolved and (folder := _find_folder(op, name)):
+      if not resolved and (folder := _find_folder(op, name, part, work)):
         folders_found.append(folder)
         position = folder / name
-      if position is not None and position.resolve() not in visited:
-        visited.add(position.resolve())
-        todo.append(position)
-  return folders_found
+      elif not resolved:
+        missing.add(name)
+      if position is not None and position.resolve() not in files:
+        files[position.resolve()] = None
+        todo.append(position.resolve())
+  return Includes(tuple(dict.fromkeys(folders_found)), tuple(files))
 
 
 def write(
@@ -435,11 +605,9 @@ def write(
   Raises:
     OperatorError: it is no dtype, or a template's arguments are missing.
   """
-  if op.kernel.template and not template:
-    raise OperatorError(
-      f'template: expected arguments of the template {op.kernel.name}, got none'
-    )
   lines = [] if bare else [f'#include "{name}"' for name in APIS]
+  if op.kernel.template and not template:
+    template = _arguments(op, key)
   lines += ['#undef TILING_KEY_VAR', f'#define TILING_KEY_VAR {key}UL']
   for name, dtype in dtypes.items():
     if dtype not in DTYPES:
@@ -460,6 +628,32 @@ def write(
   lines.append(f'#include "{op.source}"')
   lines.append(_entry(op.kernel, template, bare))
   return '\n'.join((*lines, ''))
+
+
+def _arguments(op: Folder, key: int) -> list[str]:
+  """Returns a template's arguments, which a tiling key has the bits of.
+
+  Raises:
+    OperatorError: no ASCENDC_TPL_ARGS_DECL says which.
+  """
+  names = op.templates
+  if not names:
+    raise OperatorError(
+      f'template: expected arguments of the template {op.kernel.name}, got none'
+    )
+  stem = op.kernel.name.replace('_', '').lower()
+  name = next((n for n in names if n.lower() == stem), names[0])
+  table = f'hpmoe_parameters_of_{name}'
+  values = [
+    f'::hpmoe_twin::FromKey({table}, {i}, {key}ULL)'
+    for i in range(len(op.kernel.template))
+  ]
+  return [
+    f'TypeFromId<int({value})>::type'
+    if kind in ('typename', 'class')
+    else f'({kind})({value})'
+    for kind, value in zip(op.kernel.template, values)
+  ]
 
 
 def _entry(kernel: Signature, template: Sequence[str], bare: bool) -> str:

@@ -206,6 +206,113 @@ class TestRun:
     with pytest.raises(ValueError, match=r'expected 4 arguments \(x, bias, '):
       op(np.ones(8, np.float32), tiling=dict(end=1), key=7)
 
+  def test_what_aclrt_malloc_adds_may_be_read(self, op):
+    # The block of 32 bytes after the array, and nothing beyond it.
+    tiling = dict(by=1, offsets=[0, 0, 0, 8], range=dict(begin=0, end=1))
+    assert op(*_arguments(), tiling=tiling, key=1)
+    with pytest.raises(
+      run_kernel.FindingsError, match='bounds: .*: expected bytes'
+    ):
+      op(*_arguments(), tiling=tiling, key=1, slack=False)
+    tiling['offsets'][3] = 16
+    with pytest.raises(
+      run_kernel.FindingsError, match='bounds: .*: expected bytes'
+    ):
+      op(*_arguments(), tiling=tiling, key=1)
+
+
+# Its template's arguments are bits of the tiling key.
+_PARAMETERS = """
+ASCENDC_TPL_ARGS_DECL(Pick,
+    ASCENDC_TPL_UINT_DECL(mode, 3, ASCENDC_TPL_UI_MIX, 2, 0, 1, 4, 5, 9),
+    ASCENDC_TPL_BOOL_DECL(negate, 0, 1),
+    ASCENDC_TPL_UINT_DECL(last, 2, ASCENDC_TPL_UI_LIST, 7, 30));
+ASCENDC_TPL_SEL(ASCENDC_TPL_ARGS_SEL(
+    ASCENDC_TPL_UINT_SEL(mode, ASCENDC_TPL_UI_LIST, 0, 9)));
+template <uint32_t mode, bool negate, uint16_t last>
+__global__ __aicore__ void pick(__gm__ uint8_t* out, __gm__ uint8_t* tiling) {
+  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
+  *(__gm__ int32_t*)out = (negate ? -1 : 1) * int(mode * 100 + last);
+  dcci((__gm__ int32_t*)out, SINGLE_CACHE_LINE, CACHELINE_OUT);
+  pipe_barrier(PIPE_ALL);
+}
+"""
+
+
+@twin_testing.needs_clang()
+@pytest.mark.parametrize(
+  'key, expected', [(0b000000, 7), (0b011100, -930), (0b001010, -407)]
+)
+def test_a_templates_arguments_are_read_from_the_key(
+  tmp_path, monkeypatch, key, expected
+):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  folder = tmp_path / 'pick/op_kernel'
+  folder.mkdir(parents=True)
+  (folder / 'pick.cpp').write_text(_PARAMETERS)
+  op = run_kernel.Operator(folder.parent)
+  out = op(np.zeros(1, np.int32), tiling=b'', key=key)
+  assert out[0].tolist() == [expected]
+
+
+def test_a_template_without_parameters_of_its_key_is_refused(tmp_path):
+  folder = tmp_path / 'pick/op_kernel'
+  folder.mkdir(parents=True)
+  text = _PARAMETERS.replace('ASCENDC_TPL_ARGS_DECL', 'OTHER')
+  (folder / 'pick.cpp').write_text(text)
+  op = run_kernel.Operator(folder.parent)
+  with pytest.raises(ValueError, match='expected arguments of the template'):
+    op(np.zeros(1, np.int32), tiling=b'')
+
+
+_SHARED = """
+#pragma once
+inline void Fill(__gm__ int32_t* to, const SharedTiling& tiling) {
+  for (uint32_t i = 0; i < tiling.count; ++i) to[i] = tiling.value;
+  dcci(to, SINGLE_CACHE_LINE, CACHELINE_OUT);
+  pipe_barrier(PIPE_ALL);
+}
+"""
+_SHARED_TILING = """
+BEGIN_TILING_DATA_DEF(SharedTiling)
+TILING_DATA_FIELD_DEF(uint32_t, count);
+TILING_DATA_FIELD_DEF(int32_t, value);
+END_TILING_DATA_DEF;
+"""
+_USER = """
+#include "../shared/shared.h"
+extern "C" __global__ __aicore__ void user(
+    __gm__ uint8_t* out, __gm__ uint8_t* tiling) {
+  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
+  GET_TILING_DATA_WITH_STRUCT(SharedTiling, values, tiling);
+  Fill((__gm__ int32_t*)out, values);
+}
+"""
+
+
+@twin_testing.needs_clang()
+def test_kernels_are_found_beside_each_other_as_installed(
+  tmp_path, monkeypatch
+):
+  # Given an operator that includes another's kernel as it is installed, and
+  # reads its struct, and has code of the same name for another chip.
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  files = {
+    'LICENSE': '',
+    'shared/op_kernel/shared.h': _SHARED,
+    'shared/op_host/shared_tiling.h': _SHARED_TILING,
+    'user/op_kernel/user.cpp': _USER,
+    'user/op_kernel/arch35/user.cpp': _USER.replace('values', 'Simt::other'),
+  }
+  for name, text in files.items():
+    path = tmp_path / 'repository' / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+  op = run_kernel.Operator(tmp_path / 'repository/user')
+  tiling = dict(count=3, value=-5)
+  out = op(np.zeros(4, np.int32), tiling=tiling, struct='SharedTiling')
+  assert out[0].tolist() == [-5, -5, -5, 0]
+
 
 @twin_testing.needs_clang()
 def test_layouts_are_the_compilers(tmp_path):

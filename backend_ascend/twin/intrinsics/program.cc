@@ -126,6 +126,10 @@ extern "C" {
 
 aclError aclrtMalloc(void** pointer, size_t bytes, aclrtMemMallocPolicy) {
   constexpr size_t kAlign = 512;
+  constexpr size_t kBlock = 32;
+  // As its page says: a whole number of blocks, and one more.
+  if (ThisProgram().slack)
+    bytes = (bytes + kBlock - 1) / kBlock * kBlock + kBlock;
   const size_t whole = (bytes + kAlign - 1) / kAlign * kAlign;
   *pointer = std::aligned_alloc(kAlign, whole);
   Register(*pointer, bytes, whole);

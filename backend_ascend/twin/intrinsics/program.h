@@ -26,6 +26,7 @@ struct Program {
   std::vector<int> flags;  // numbers of allocations that cores wait at
   int allocations = 0;
   bool zeroed = false;  // device memory begins as zeros, not as nobody's
+  bool slack = false;   // it is as long as aclrtMalloc makes it, not as asked
   std::vector<std::string> found;  // what the launches say
   int launches = 0;
   std::optional<Rates> rates;  // how long instructions take

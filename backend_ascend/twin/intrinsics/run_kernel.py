@@ -24,6 +24,7 @@ import numpy as np
 
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 from hpmoe.backend_ascend.twin.intrinsics import build_operator
+from hpmoe.backend_ascend.twin.intrinsics import host_tiling
 from hpmoe.backend_ascend.twin.tiling import layout as tiling_layout
 
 _EXIT_FINDINGS = 3
@@ -166,17 +167,20 @@ class Operator:
       source that needs none.
     kernel: name of the function in op_kernel, if there are several.
     flags: flags of the compiler: -D, -I.
+    host: checkouts of metadef and opbase, to run the operator's tiling with.
   """
 
   folder: str | os.PathLike[str]
   include: str | os.PathLike[str] = ''
   kernel: str = ''
   flags: tuple[str, ...] = ()
+  host: tuple[str | os.PathLike[str], ...] = ()
 
   def __call__(
     self,
     *arguments: 'np.ndarray | Empty | Tensors | None',
-    tiling: Mapping[str, object] | bytes,
+    tiling: Mapping[str, object] | bytes | None = None,
+    attributes: Mapping[str, object] | None = None,
     key: int = 0,
     blocks: int = 1,
     workspace: int = 0,
@@ -189,13 +193,17 @@ class Operator:
     seed: int = 0,
     auto_sync: bool = True,
     zero_workspace: bool = False,
+    slack: bool = True,
   ) -> list[np.ndarray]:
     """Launches the operator on the twin.
 
     Args:
       *arguments: inputs and outputs in the kernel's order, without workspace
         and tiling; an optional one that is absent is None.
-      tiling: values of the struct's fields by name, or its bytes.
+      tiling: values of the struct's fields by name, or its bytes; None: the
+        operator's own host function computes it, the key, the blocks and the
+        workspace, of the arguments' shapes and the attributes.
+      attributes: of the operator, by name; one that is absent has its default.
       key: the tiling key.
       blocks: number of cores, or groups of cores, that run it.
       workspace: bytes of the workspace, without those that CANN keeps.
@@ -208,6 +216,8 @@ class Operator:
       seed: seed of mode 'seeded'.
       auto_sync: whether to order what CANN's compiler orders by default.
       zero_workspace: whether the workspace begins as zeros.
+      slack: whether device memory is as long as aclrtMalloc's page says, up to
+        63 bytes more than the array: kernels copy whole blocks of 32 bytes.
 
     Returns:
       Each array as the operator leaves it, those of lists too.
@@ -222,6 +232,10 @@ class Operator:
       name.upper(): str(dtype) for name, dtype in (dtypes or {}).items()
     }
     upper = {name.upper(): form for name, form in (formats or {}).items()}
+    if tiling is None:
+      computed = self.tile(arguments, attributes or {})
+      tiling, key = computed.data, computed.key
+      blocks, workspace = computed.blocks, computed.workspace
     cores = cores or op.cores(key)
     code = self._build(key, kinds, upper, template, cores)
     if not isinstance(tiling, bytes):
@@ -246,6 +260,7 @@ class Operator:
       auto_sync=int(auto_sync),
       cores=cores,
       begins=int(build_operator.begins(code.vector.with_suffix('.ll'))),
+      slack=int(slack),
     )
     begin = 0
     out = []
@@ -255,6 +270,31 @@ class Operator:
         out += results[begin : begin + count]
       begin += count
     return out
+
+  def tile(
+    self, arguments: Sequence, attributes: Mapping[str, object]
+  ) -> host_tiling.Tiling:
+    """Returns what the operator's own tiling function computes.
+
+    Args:
+      arguments: of the launch.
+      attributes: of the operator, by name.
+
+    Raises:
+      ValueError: it does not compile, or fails.
+    """
+    if not self.host:
+      raise ValueError(
+        'tiling: expected values, or checkouts of metadef and opbase as host, '
+        'got neither'
+      )
+    headers = build_kernel.headers(str(self.include))
+    ascendc = build_kernel.install(headers, build_kernel.make_cache_folder())
+    roots = tuple(pathlib.Path(r).resolve() for r in (*self.host, headers))
+    key = build_kernel.hash_parts(*map(str, roots))
+    work = build_kernel.make_cache_folder() / f'host-{key}'
+    public = host_tiling.Public(roots, ascendc, work)
+    return host_tiling.run(self._read, arguments, attributes, public)
 
   @functools.cached_property
   def _read(self) -> build_operator.Folder:
@@ -296,10 +336,14 @@ class Operator:
     now = (source, headers, self.flags, cores, build_operator.stamp(op))
     if now in _CODE:
       return _CODE[now]
-    near = build_operator.folders(
-      op, self.flags, build_kernel.install(headers, work) if headers else None
+    public: list[pathlib.Path] = []
+    if headers:
+      ascendc = build_kernel.install(headers, work)
+      public = [ascendc / folder for folder in build_kernel.FOLDERS]
+    near = build_operator.find_includes(
+      op, [op.source], self.flags, public, work
     )
-    flags = (*self.flags, *(f'-I{folder}' for folder in near))
+    flags = (*self.flags, *(f'-I{folder}' for folder in near.folders))
     try:
       _CODE[now] = build_kernel.build(
         source,

@@ -62,7 +62,8 @@ bool Take(const std::string& name, const std::string& value, Request* request,
   const std::map<std::string, bool*> switches = {
       {"auto_sync", &spec.auto_sync},     {"hazards", &spec.hazards},
       {"flags_count", &spec.flags_count}, {"drained_end", &spec.drained_end},
-      {"zero_memory", &program->zeroed},  {"begins", &program->begins}};
+      {"zero_memory", &program->zeroed},  {"begins", &program->begins},
+      {"slack", &program->slack}};
   if (words.count(name) != 0) {
     *words.at(name) = value;
   } else if (numbers.count(name) != 0) {
