@@ -8,7 +8,6 @@ prints each name of Python files below that folder which stands in names.toml.
 """
 
 import ast
-import collections
 import pathlib
 import sys
 import tomllib
@@ -18,18 +17,14 @@ from hpmoe.tools import import_graph
 _TABLES = tomllib.loads(
   pathlib.Path(__file__).with_name('names.toml').read_text(encoding='utf-8')
 )
-WORDS = frozenset(
-  word for group in ('function_words', 'participles') for word in _TABLES[group]
-)
-# Rooms that still have such names, and how many: a number may only fall.
-OPEN: dict[str, int] = _TABLES['open']
+WORDS = frozenset(word for words in _TABLES.values() for word in words)
 
 
 def find_names(text: str) -> list[tuple[int, str]]:
   """Returns the line and the name of each binding that names.toml forbids.
 
   Args:
-    text: of a Python file.
+    text: text of a Python file.
   """
   matches = []
   for node in ast.walk(ast.parse(text)):
@@ -53,34 +48,17 @@ def _bound_name(node: ast.AST) -> str | None:
   return None
 
 
-def find_room(path: str) -> str:
-  """Returns the room of names.toml that a file lies in, or its top folder."""
-  parents = [p.as_posix() for p in pathlib.PurePosixPath(path).parents]
-  folders = [p for p in parents if p != '.'] or ['.']
-  return next((p for p in folders if p in OPEN), folders[-1])
-
-
-def count_by_room() -> dict[str, int]:
-  """Returns how many such names each room of the tree has."""
-  counts: collections.Counter[str] = collections.Counter()
-  for path in _python_files():
-    text = (import_graph.ROOT / path).read_text(encoding='utf-8')
-    counts[find_room(path)] += len(find_names(text))
-  return dict(counts)
-
-
-def _python_files() -> list[str]:
-  return [path for path in import_graph.files() if path.endswith('.py')]
-
-
-def main() -> None:
-  folders = sys.argv[1:] or ['']
-  for path in _python_files():
-    if path.startswith(tuple(folders)):
-      text = (import_graph.ROOT / path).read_text(encoding='utf-8')
-      for line, name in find_names(text):
-        print(f'{path}:{line}: {name}')
+def list_names(folders: tuple[str, ...] = ('',)) -> list[str]:
+  """Returns a line for each such name in Python files below some folders."""
+  return [
+    f'{path}:{line}: {name}'
+    for path in import_graph.files()
+    if path.endswith('.py') and path.startswith(folders)
+    for line, name in find_names(
+      (import_graph.ROOT / path).read_text(encoding='utf-8')
+    )
+  ]
 
 
 if __name__ == '__main__':
-  main()
+  print('\n'.join(list_names(tuple(sys.argv[1:]) or ('',))))

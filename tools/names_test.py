@@ -1,20 +1,23 @@
-"""No room has more names that say nothing than names.toml admits."""
+"""No name in the tree is one that names.toml forbids."""
 
 import pytest
 
+from hpmoe.tools import import_graph
 from hpmoe.tools import names
 
 
-def test_rooms_have_no_more_such_names_than_they_had():
-  counts = names.count_by_room()
-  over_limit = {
-    room: (count, names.OPEN.get(room, 0))
-    for room, count in counts.items()
-    if count > names.OPEN.get(room, 0)
-  }
-  assert not over_limit, (
-    f'room: (names, admitted): {over_limit}; see python -m hpmoe.tools.names'
-  )
+def test_no_name_says_nothing():
+  assert not names.list_names()
+
+
+def test_a_name_is_listed_with_its_file_and_line(tmp_path, monkeypatch):
+  (tmp_path / 'a').mkdir()
+  (tmp_path / 'a/b.py').write_text('x = 1\nheld = 2\n')
+  monkeypatch.setattr(import_graph, 'ROOT', tmp_path)
+  monkeypatch.setattr(import_graph, 'files', lambda: ['a/b.py', 'a/b.txt'])
+
+  assert names.list_names() == names.list_names(('a/',)) == ['a/b.py:2: held']
+  assert not names.list_names(('b',))
 
 
 @pytest.mark.parametrize(
@@ -36,8 +39,3 @@ def test_a_binding_that_says_nothing_is_named(line):
 def test_other_names_and_mere_uses_are_none():
   text = 'rows = held[which]\ndef judge_stage(case): return of(case)\n'
   assert not names.find_names(text)
-
-
-def test_a_room_without_such_names_is_not_counted_as_the_root():
-  assert names.find_room('models/init.py') == 'models'
-  assert names.find_room('conftest.py') == '.'

@@ -27,6 +27,9 @@ def test_every_case_is_run_and_passes():
 
   assert len(cases) == len(lines) == len(steps) == PLAN.cases == 4
   assert [c.judgement for c in cases] == ['all lanes', 'same bits'] * 2
+  assert [(row['judged'], row['why']) for row in lines] == [
+    (case.judgement, case.reason) for case in cases
+  ]
   assert all(c.verdict == 'pass' and c.tiles > 0 for c in cases)
   assert {(c.routing, c.event_grain) for c in cases} == {
     (r, g) for r in PLAN.routings for g in PLAN.event_grains

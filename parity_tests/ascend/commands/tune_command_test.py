@@ -38,6 +38,8 @@ def test_writes_what_check_and_law_run(tmp_path, capsys):
   assert report['target'] == 'ascend'
   assert 'over the published point with levers, goal 1.15x' in output
   assert 'fitted shares at 1' in output
+  for row in (*report['ablation'], *report['levers']):
+    assert {'choice', 'mine', 'without', 'gain'} <= row.keys()
   for case in report['cases']:
     total = sum(report['levered']['simulated'][case].values())
     assert report['peak'][case]['seconds'] <= report['bound'][case]['seconds']

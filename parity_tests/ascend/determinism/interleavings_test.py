@@ -213,7 +213,9 @@ def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
   assert 'bits are NOT reproducible' in capsys.readouterr().out
 
   # and the command that it gives shows that launch wrong.
-  replay = report['rows'][0]['first_break']['replay']
+  first_break = report['rows'][0]['first_break']
+  assert first_break['got'] != first_break['expected']
+  replay = first_break['replay']
   program, *arguments = shlex.split(replay)
   assert program == 'hpmoe' and '--fault=skipped_wait' in arguments
   assert main.main([*arguments, '--lane=bitwise']) == cli.NO_PARITY

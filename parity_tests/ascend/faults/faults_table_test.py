@@ -47,6 +47,7 @@ def test_every_fault_is_caught_and_located(grain, placement):
   names_with_place = {row.name for row in rows if row.fused == row.isolated}
   assert {'zero_output', 'lost_k_slot', 'missing_signal'} < names_with_place
   assert 'no place: gate_up is not made' in {row.fused for row in rows}
+  assert all(row['caught'] for row in faults_table.to_json(rows)['faults'])
   text = faults_table.format_table(rows)
   assert 'passes' in text and 'MISSED' not in text
 
