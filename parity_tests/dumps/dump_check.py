@@ -136,7 +136,10 @@ def _judge_call(
     try:
       _write_call(call, folder, weights)
       case = case_lib.Case(
-        direction, input=f'{folder}/inputs.safetensors', policy=policy
+        direction,
+        input=f'{folder}/inputs.safetensors',
+        policy=policy,
+        activation=call.kind.activation,
       )
       candidate = outputs_lib.Outputs(folder)
       request = request_lib.Request(

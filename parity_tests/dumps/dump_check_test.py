@@ -18,14 +18,23 @@ from hpmoe.parity_tests.dumps import dump_layers
 _TOKENS, _EXPERTS, _TOP_K, _D, _F = 10, 4, 2, 16, 8
 
 
-def _compute_y(x, ids, weights, gate_up, down, lost_expert=None):
+def _silu(gate):
+  return gate / (1 + np.exp(-gate))
+
+
+def _gelu(gate):
+  inner = np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)
+  return gate / 2 * (1 + np.tanh(inner))
+
+
+def _compute_y(x, ids, weights, gate_up, down, lost_expert, form=_silu):
   y = np.zeros_like(x)
   for expert in range(_EXPERTS):
     token, slot = np.nonzero(ids == expert)
     if expert == lost_expert:
       continue
     gate, up = np.split(x[token] @ gate_up[expert].T, 2, axis=-1)
-    activation = gate / (1 + np.exp(-gate)) * up
+    activation = form(gate) * up
     rows = activation @ down[expert].T * weights[token, slot, None]
     np.add.at(y, token, rows)
   return y
@@ -57,7 +66,9 @@ def _make_config():
   )
 
 
-def _write_layer(folder, name, seed, lost_expert=None, lacking=(), slabs=None):
+def _write_layer(
+  folder, name, seed, lost_expert=None, lacking=(), slabs=None, form=_silu
+):
   """Writes a call's tensors; returns what dump.json says of it."""
   rng = np.random.default_rng(seed)
   x = rng.normal(size=(2, _TOKENS // 2, _D)).astype(np.float32)
@@ -69,7 +80,7 @@ def _write_layer(folder, name, seed, lost_expert=None, lacking=(), slabs=None):
   if slabs is not None:
     gate_up, down = slabs
   y = _compute_y(
-    x.reshape(-1, _D), ids, weights, gate_up, down, lost_expert
+    x.reshape(-1, _D), ids, weights, gate_up, down, lost_expert, form
   ).reshape(x.shape)
   tensors = {
     'forward.0.input.0': x,
@@ -114,6 +125,14 @@ class TestDump:
     assert failure is rows[1]
     assert failure.to_json()['first_failure'] == 'y'
     assert 'expert 2' in failure.to_json()['pattern']
+
+  def test_experts_of_gemma_have_another_activation(self, tmp_path):
+    for name, form, verdict in (('right', _gelu, 'pass'), ('b', _silu, 'fail')):
+      dump = _write_dump(
+        tmp_path / name, dict(form=form), module='Gemma4TextExperts'
+      )
+      (row,) = dump_check.check_dump(dump)
+      assert row.verdict == verdict
 
   def test_what_a_dump_lacks_is_said_of_the_layer(self, tmp_path):
     dump = _write_dump(tmp_path, dict(lacking=('forward.0.input.1',)), {})

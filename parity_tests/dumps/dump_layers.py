@@ -32,6 +32,7 @@ class Kind:
     places: by role, a tensor's name after the class, without the call's number;
       where frameworks differ, several with | between.
     layouts: by role, as in `case/layouts`.
+    activation: between the two GEMMs, see `Case`.
   """
 
   label: str
@@ -39,6 +40,7 @@ class Kind:
   path: str
   places: Mapping[str, str]
   layouts: Mapping[str, str]
+  activation: str = 'swiglu'
 
   @property
   def is_router(self) -> bool:
@@ -97,7 +99,10 @@ def read_kinds(path: str | None = None) -> tuple[Kind, ...]:
       raise ValueError(
         f'names: expected a TOML file of modules, got {file}: {error}'
       ) from error
-    kinds += [_read_kind(file, label, row) for label, row in tables.items()]
+    for label, row in tables.items():
+      if isinstance(row, dict) and row.get('like') in tables:
+        row = {**tables[row.pop('like')], **row}
+      kinds.append(_read_kind(file, label, row))
   return tuple(kinds)
 
 
@@ -108,7 +113,7 @@ def _read_kind(file: pathlib.Path, label: str, row: Any) -> Kind:
     )
   places, layouts = {}, {}
   for role, value in row.items():
-    if role in ('module', 'path'):
+    if role in ('module', 'path', 'activation'):
       continue
     roles = OF_ROUTER if LOGITS in row else ROLES
     if role not in roles or not isinstance(value, list) or len(value) != 2:
@@ -117,8 +122,8 @@ def _read_kind(file: pathlib.Path, label: str, row: Any) -> Kind:
         f'{", ".join(roles)} in [{label}] of {file}, got {role}'
       )
     places[role], layouts[role] = value
-  path = row.get('path', '.*')
-  return Kind(label, row['module'], path, places, layouts)
+  path, activation = row.get('path', '.*'), row.get('activation', 'swiglu')
+  return Kind(label, row['module'], path, places, layouts, activation)
 
 
 def parse_numbers(text: str | None) -> frozenset[int] | None:
