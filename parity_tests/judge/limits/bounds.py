@@ -47,6 +47,7 @@ rounding, this has the probability |d| / s, so rounding preserves the mean of
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -419,9 +420,68 @@ def gemm(
   if not isinstance(weights, Weights):
     weights = Weights.prepare(policy, weights)
   rows = round_at(policy, 'operands', rows)
-  of_weights, depth = weights.source, len(weights.value)
+  sizes, depth = weights.sizes, len(weights.value)
   block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
   value, prefixes = _prefix_sums(rows.value, weights.value, block)
+  model = _model_gemm(policy, depth, block)
+  own = model.of_terms * np.square(rows.value)
+  size = _finite(rows.value)
+  flush = _TINY * (2 * depth + size.sum(1, keepdims=True) + weights.total)
+  flush = model.products * flush
+  of_sum = model.of_total * np.square(value) + np.square(flush)
+  if prefixes is not None:
+    of_sum += kernels(policy) * _VARIANCE * block * prefixes
+  scale, reach = model.relative_error(depth), sizes.at_most(size)
+  error = scale * reach + flush
+  if rows.error is not None:
+    error += (1 + scale) * sizes.at_most(rows.error)
+  if weights.source.error is not None:
+    # Weights that are no float32: `sizes` rounded them.
+    most = np.abs(rows.value) + rows.bound()
+    weight_term = most @ weights.source.error
+    error = (error + (1 + scale) * weight_term) * (1 + gamma(2))
+  rounding_error, of_blocks, crossings = _often_rounded(
+    policy,
+    'accumulator',
+    -(-depth // precision.BLOCK_INNER),
+    reach,
+    lambda: np.sqrt(of_sum + weights.squares.roughly(own)),
+  )
+  error, of_sum = error + (1 + scale) * rounding_error, of_sum + of_blocks
+  variance, apart = _propagate_gemm(policy, rows, weights, own, of_sum)
+  crossings = _sum_crossings(policy, rows, weights, dtype, crossings)
+  sums = Bounded(value, error, variance, apart, crossings)
+  return _stored_sums(policy, weight, sums, reach, dtype)
+
+
+class _GemmModel(NamedTuple):
+  """The roundings of a GEMM.
+
+  Attributes:
+    scalings: roundings of a product or sum by scales.
+    products: products of each pair of operands.
+    left_out: relative error of the products left out.
+    of_total, of_terms: the variance of a sum, see `sum_variance`.
+  """
+
+  scalings: int
+  products: int
+  left_out: float
+  of_total: float
+  of_terms: float
+
+  def relative_error(self, depth: int) -> float:
+    """Returns the error of a sum of `depth` terms, over its magnitudes."""
+    scale = gamma(self.products * depth + 2 * self.scalings)
+    scale += gamma(depth, _U64)
+    # Parts may have either sign: products left out count, and all others.
+    return scale * (1 + _TWO_PARTS * (self.products > 1)) + self.left_out
+
+
+def _model_gemm(
+  policy: precision.PrecisionPolicy, depth: int, block: int
+) -> _GemmModel:
+  """Returns the roundings of a GEMM with prefixes every `block` terms."""
   of_total, of_terms = sum_variance(policy, depth, min(block, depth))
   scalings = int(bool(policy.rows or policy.x_form))
   scalings += recipes.count_operands(policy.operand_forms)
@@ -439,62 +499,57 @@ def gemm(
     # Small products may be added after all others.
     of_total += (products - 1) * depth * kernels(policy) * _VARIANCE
     of_terms += kernels(policy) * left_out**2
-  own = of_terms * np.square(rows.value)
-  sizes, square = weights.sizes, weights.squares
-  size = _finite(rows.value)
-  flush = _TINY * (2 * depth + size.sum(1, keepdims=True) + weights.total)
-  flush = products * flush
-  of_sum = of_total * np.square(value) + np.square(flush)
-  if prefixes is not None:
-    of_sum += kernels(policy) * _VARIANCE * block * prefixes
-  scale = gamma(products * depth + 2 * scalings) + gamma(depth, _U64)
-  # Parts may have either sign: both the products left out and the others count.
-  scale = scale * (1 + _TWO_PARTS * (products > 1)) + left_out
-  reach = sizes.at_most(size)
-  error = scale * reach + flush
-  if rows.error is not None:
-    error += (1 + scale) * sizes.at_most(rows.error)
-  if of_weights.error is not None:
-    # Weights that are no float32: `sizes` rounded them.
-    weight_term = (np.abs(rows.value) + rows.bound()) @ of_weights.error
-    error = (error + (1 + scale) * weight_term) * (1 + gamma(2))
-  blocks = -(-depth // precision.BLOCK_INNER)
-  rounding_error, of_blocks, crossings = _often_rounded(
-    policy,
-    'accumulator',
-    blocks,
-    reach,
-    lambda: np.sqrt(of_sum + square.roughly(own)),
-  )
-  error, of_sum = error + (1 + scale) * rounding_error, of_sum + of_blocks
-  if rows.variance is None and of_weights.variance is None:
-    variance = of_sum + square.roughly(own)
-    sums = Bounded(value, error, variance, None, crossings)
-    return _stored_sums(policy, weight, sums, reach, dtype)
+  return _GemmModel(scalings, products, left_out, of_total, of_terms)
+
+
+def _propagate_gemm(
+  policy: precision.PrecisionPolicy,
+  rows: Bounded,
+  weights: 'Weights',
+  own: np.ndarray,
+  of_sum: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray | None]:
+  """Returns variance and mean distance `[n, y]` of a GEMM's sums.
+
+  `own` `[n, x]` is the variance of terms over the square of their weight, and
+  `of_sum` `[n, y]` that of the partial sums.
+  """
+  square, source = weights.squares, weights.source
+  if rows.variance is None and source.variance is None:
+    return of_sum + square.roughly(own), None
   input_variance = 0.0 if rows.variance is None else rows.variance
   variance = of_sum + square.roughly(own + input_variance)
-  if of_weights.variance is not None:
-    variance += np.square(rows.value) @ of_weights.variance
-  apart = None
-  if is_narrow(policy):
-    # Many errors add up as variances do, a few as distances.
-    few = np.sqrt(of_sum + square.roughly(own))
-    few += sizes.roughly(rows.distance())
-    if of_weights.variance is not None:
-      few += np.abs(rows.value) @ of_weights.distance()
-    apart = np.minimum(np.sqrt(variance), few)
+  if source.variance is not None:
+    variance += np.square(rows.value) @ source.variance
+  if not is_narrow(policy):
+    return variance, None
+  # Many errors add up as variances do, a few as distances.
+  few = np.sqrt(of_sum + square.roughly(own))
+  few += weights.sizes.roughly(rows.distance())
+  if source.variance is not None:
+    few += np.abs(rows.value) @ source.distance()
+  return variance, np.minimum(np.sqrt(variance), few)
+
+
+def _sum_crossings(
+  policy: precision.PrecisionPolicy,
+  rows: Bounded,
+  weights: 'Weights',
+  dtype: str | None,
+  crossings: np.ndarray | None,
+) -> np.ndarray | None:
+  """Returns `crossings` with those of rows and weights, `[n, y]` or None."""
+  if rows.variance is None and weights.source.variance is None:
+    return crossings
+  shape = len(rows.value), weights.value.shape[1]
   by_row = _crossed_by(policy, rows, dtype)
   if by_row is not None:
-    crossings = _add_crossings(
-      crossings, np.broadcast_to(by_row.sum(-1, keepdims=True), value.shape)
-    )
-  if of_weights.crossings is not None:
-    by_column = of_weights.crossings.sum(0)
-    crossings = _add_crossings(
-      crossings, np.broadcast_to(by_column, value.shape)
-    )
-  sums = Bounded(value, error, variance, apart, crossings)
-  return _stored_sums(policy, weight, sums, reach, dtype)
+    sums = by_row.sum(-1, keepdims=True)
+    crossings = _add_crossings(crossings, np.broadcast_to(sums, shape))
+  if weights.source.crossings is not None:
+    by_column = weights.source.crossings.sum(0)
+    crossings = _add_crossings(crossings, np.broadcast_to(by_column, shape))
+  return crossings
 
 
 def _stored_sums(
