@@ -114,33 +114,9 @@ class Program(candidates.Candidate):
       out = job / 'out'
       out.mkdir()
       self._call(job, config.num_ranks)
-      answer = answers.Answer(str(out), case, names)
-      try:
-        ranks = answer.ranks(_REAL)
-        if ranks is not None:
-          first = min({*range(config.num_ranks)} - {*ranks})
-          raise ValueError(f'expected outputs of rank {first}, got none')
-        tensors, origins = answer.tensors(_REAL, policy)
-        self.notes['recomputes'] = bool(answer.recomputes(_REAL))
-      except dumps.Missing as error:
-        if policy.activation == 'swiglu':
-          raise candidates.CandidateError(
-            f'{self.name}: expected tensors in {_OUT}, got none'
-          ) from error
-        raise candidates.CannotJudge(
-          f'{self.name} wrote nothing for policy.activation='
-          f'{policy.activation!r}'
-        ) from error
-      except ValueError as error:
-        text = str(error).replace(str(out), _OUT)
-        raise candidates.CandidateError(f'{self.name}: {text}') from error
-      tensors = {name: np.array(array) for name, array in tensors.items()}
-    self.origins.update(
-      {
-        name: origin.in_folder(str(out), _OUT)
-        for name, origin in origins.items()
-      }
-    )
+      tensors = self._read_outputs(
+        answers.Answer(str(out), case, names), config, policy
+      )
     self.seconds.append(time.perf_counter() - start)
     return user_candidate.check_outputs(
       self.name, config, policy, tensors, layer_pass, ()
@@ -149,6 +125,37 @@ class Program(candidates.Candidate):
   def place(self, tensor, index) -> str:
     """See `Candidate`."""
     return self.origins[tensor].place(index)
+
+  def _read_outputs(
+    self, answer: answers.Answer, config, policy
+  ) -> dict[str, np.ndarray]:
+    """Returns copies of the outputs; notes their origins in the files.
+
+    Raises:
+      CannotJudge: there are none, for an activation that the program may lack.
+      CandidateError: there are none, or a file is wrong.
+    """
+    try:
+      ranks = answer.ranks(_REAL)
+      if ranks is not None:
+        first = min({*range(config.num_ranks)} - {*ranks})
+        raise ValueError(f'expected outputs of rank {first}, got none')
+      tensors, origins = answer.tensors(_REAL, policy)
+      self.notes['recomputes'] = bool(answer.recomputes(_REAL))
+    except dumps.Missing as error:
+      if policy.activation == 'swiglu':
+        raise candidates.CandidateError(
+          f'{self.name}: expected tensors in {_OUT}, got none'
+        ) from error
+      raise candidates.CannotJudge(
+        f'{self.name} wrote nothing for policy.activation={policy.activation!r}'
+      ) from error
+    except ValueError as error:
+      text = str(error).replace(answer.path, _OUT)
+      raise candidates.CandidateError(f'{self.name}: {text}') from error
+    for name, origin in origins.items():
+      self.origins[name] = origin.in_folder(answer.path, _OUT)
+    return {name: np.array(array) for name, array in tensors.items()}
 
   def _call(self, job: pathlib.Path, ranks: int) -> None:
     """Runs the program, or one process for each rank at the same time."""

@@ -50,41 +50,19 @@ def judge_real(
   if 'bitwise' in options.lanes and answer.serial is not None:
     options.progress(f'{layer_pass.name}, bitwise: own kernels, serially')
     serial = case.run(answer.serial)
-    results += [
-      equality.compare_equal(
-        name, 'bitwise', equality.SERIAL_RULE, outputs, serial, case.tiling
-      )
-      for name in layer_pass.stages
-      if name in outputs
-    ]
+    results += _compare_serial(case, outputs, serial)
     blame('bitwise', results, equality.select_unequal(outputs, serial))
     del serial
     results += compare_ordered(case, answer)
   if 'bitwise' in options.lanes and candidate.as_used is not None:
-    used_outputs = case.run(candidate.as_used)
-    results += [
-      equality.compare_equal(
-        name, 'bitwise', equality.USED_RULE, used_outputs, outputs, case.tiling
-      )
-      for name in layer_pass.results
-    ]
+    results += _compare_as_used(case, outputs, case.run(candidate.as_used))
   alone = isolated and candidate.alone_as_used and not candidate.fault
   if alone and 'bitwise' in options.lanes:
     rows, tasks = launch_tasks.judge_tasks_as_used(case, candidate)
     results += rows
     wrong += tasks
   options.progress(f'{layer_pass.name}, real data: oracle')
-  expected = case.answer()
-  # The oracle's own stages are needed only if the candidate returned no tensor
-  # on which a stage depends.
-  first = {
-    name for name in case.stages if not case.has_any_source(name, sources)
-  }
-  second = {name for name in case.stages if case.reads_only(name, first)}
-  kept_names = {*layer_pass.plan, *layer_pass.results, *first, *second}
-  if case.tiling.ranks is not None:
-    kept_names |= {*case.stages}
-  expected = {name: expected[name] for name in kept_names}
+  expected = _select_expected(case, sources)
   rows, homes = compare_movement(case, answer, expected)
   results += rows
   blame('bitwise', rows, equality.select_unequal(outputs, homes))
@@ -113,6 +91,52 @@ def judge_real(
     lambda name: tile_lanes.out_of_bound(name, outputs[name], golden),
   )
   return pass_case.Findings(results, outputs, wrong)
+
+
+def _compare_serial(
+  case: pass_case.PassCase, outputs: passes.Tensors, serial: passes.Tensors
+) -> pass_case.Results:
+  """Compares stages bit for bit with a serial run of the same tile kernels."""
+  return [
+    equality.compare_equal(
+      name, 'bitwise', equality.SERIAL_RULE, outputs, serial, case.tiling
+    )
+    for name in case.layer_pass.stages
+    if name in outputs
+  ]
+
+
+def _compare_as_used(
+  case: pass_case.PassCase,
+  outputs: passes.Tensors,
+  used_outputs: passes.Tensors,
+) -> pass_case.Results:
+  """Compares results bit for bit with the launch that front ends make."""
+  return [
+    equality.compare_equal(
+      name, 'bitwise', equality.USED_RULE, used_outputs, outputs, case.tiling
+    )
+    for name in case.layer_pass.results
+  ]
+
+
+def _select_expected(
+  case: pass_case.PassCase, sources: passes.Tensors
+) -> dict[str, np.ndarray]:
+  """Returns the oracle's tensors that lanes compare with.
+
+  The oracle's own stages are needed only if the candidate returned no tensor on
+  which a stage depends.
+  """
+  first = {
+    name for name in case.stages if not case.has_any_source(name, sources)
+  }
+  second = {name for name in case.stages if case.reads_only(name, first)}
+  names = {*case.layer_pass.plan, *case.layer_pass.results, *first, *second}
+  if case.tiling.ranks is not None:
+    names |= {*case.stages}
+  expected = case.answer()
+  return {name: expected[name] for name in names}
 
 
 def compare_ordered(
