@@ -437,8 +437,8 @@ def gemm(
     error += (1 + scale) * sizes.at_most(rows.error)
   if weights.source.error is not None:
     # Weights that are no float32: `sizes` rounded them.
-    most = np.abs(rows.value) + rows.bound()
-    weight_term = most @ weights.source.error
+    magnitudes = np.abs(rows.value) + rows.bound()
+    weight_term = magnitudes @ weights.source.error
     error = (error + (1 + scale) * weight_term) * (1 + gamma(2))
   rounding_error, of_blocks, crossings = _often_rounded(
     policy,
