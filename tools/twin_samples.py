@@ -1,14 +1,16 @@
 r"""Runs the public samples of Ascend C on the twin, as they are.
 
   python -m hpmoe.tools.twin_samples --samples_include=DIR [--samples_only=add]
-      [--samples_sync] [--samples_operators=CSRC]
+      [--samples_sync] [--samples_operators=CSRC] [--samples_public=CHECKOUTS]
 
 DIR is a checkout of asc-devkit.  Of each sample for A2 and A3 its README says
 how it is built, which data it takes and how its answer is judged: just that is
 done, with the twin in place of the NPU, in order, seeded and late.  Then
 --samples_sync leaves out each of its calls that synchronise, one by one, and
 keeps what the twin says.  --samples_operators runs operators of vllm-ascend in
-their place: CSRC is its folder of this name.
+their place: CSRC is its folder of this name.  --samples_public runs the
+operators of twin_operators.toml: CHECKOUTS holds their repositories, metadef
+and opbase.
 
 Exit codes: 0 all that run are right, or operators were asked for; 1 not; 2 DIR
 is missing.
@@ -30,6 +32,7 @@ from absl import app
 from absl import flags
 
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
+from hpmoe.tools import twin_operators
 from hpmoe.tools import twin_samples_operators
 from hpmoe.tools.docs import figures
 from hpmoe.tools.sync import calls
@@ -48,6 +51,9 @@ _VERSION = flags.DEFINE_string(
 )
 _OPERATORS = flags.DEFINE_string(
   'samples_operators', None, 'csrc of a checkout of vllm-ascend.'
+)
+_PUBLIC = flags.DEFINE_string(
+  'samples_public', None, 'Checkouts of public repositories, by name.'
 )
 _WORK = flags.DEFINE_string('samples_work', None, 'Keep what is built here.')
 _SYNC = flags.DEFINE_bool(
@@ -391,6 +397,7 @@ def judge(
 
 _SHIPPED = 'operators of vllm-ascend'
 _SHIPPED_RIGHT = 'operators right against NumPy, in all modes'
+_OF_PUBLIC = 'public operators:'
 _SHIPPED_OTHER = 'operators for another chip'
 
 
@@ -431,6 +438,61 @@ def keep_shipped(table: list[dict]) -> None:
   figures.write(
     'samples', kept_figures.pop('columns'), rows, runs, **kept_figures
   )
+
+
+def judge_public(
+  checkouts: pathlib.Path, headers: pathlib.Path, path: pathlib.Path | None
+) -> list[dict]:
+  """Returns a row for each operator of twin_operators.toml.
+
+  Args:
+    checkouts: the repositories, metadef and opbase, by name.
+    headers: of Ascend C.
+    path: a file that rows are added to; those that it holds are not run again.
+  """
+  rows = json.loads(path.read_text()) if path and path.exists() else []
+  names = {row['operator'] for row in rows}
+  host = tuple(str(checkouts / name) for name in ('metadef', 'opbase'))
+  for operator in twin_operators.select(_SELECTED.value):
+    if operator.name in names:
+      continue
+    root = checkouts / operator.repository.split('/')[1]
+    row = dict(operator=operator.name)
+    for mode in reversed(build_kernel.MODES):
+      row[mode] = twin_operators.verdict(
+        operator, root, str(headers), host, mode=mode, seed=1
+      )
+      if row[mode] != 'right':
+        break
+    rows.append(row)
+    print(f'{operator.name}: {list(row.values())[-1]}', flush=True)
+    if path:
+      path.write_text(json.dumps(rows, indent=1) + '\n')
+  return rows
+
+
+def keep_public(table: list[dict]) -> None:
+  """Writes the figures of public operators beside those of samples."""
+  content = figures.load('samples')
+  last = [list(row.values())[-1] for row in table]
+  right = last.count('right')
+  lacks = sum(v.startswith('refused') for v in last)
+  wrong = sum(v.startswith('wrong') for v in last)
+  counts = {
+    f'{_OF_PUBLIC} tried': len(table),
+    f'{_OF_PUBLIC} right': right,
+    f'{_OF_PUBLIC} reported': len(table) - right - lacks - wrong,
+    f'{_OF_PUBLIC} refused': lacks,
+    f'{_OF_PUBLIC} wrong': wrong,
+  }
+  rows = [r for r in content.pop('rows') if not r[0].startswith(_OF_PUBLIC)]
+  rows += [[label, str(count)] for label, count in counts.items()]
+  command = 'python -m hpmoe.tools.twin_samples --samples_public=CHECKOUTS'
+  runs = [r for r in content.pop('runs') if r['command'] != command]
+  runs.append(figures.run(command))
+  content['public'] = table
+  content['public_commits'] = twin_operators.read()[1]
+  figures.write('samples', content.pop('columns'), rows, runs, **content)
 
 
 def keep(table: list[dict], headers: pathlib.Path) -> None:
@@ -485,6 +547,12 @@ def main(argv: list[str]) -> int:
     operators = shipped(pathlib.Path(_OPERATORS.value), headers)
     if figures.KEEP.value:
       keep_shipped(operators)
+    return 0
+  if _PUBLIC.value:
+    path = pathlib.Path(_JSON.value) if _JSON.value else None
+    public = judge_public(pathlib.Path(_PUBLIC.value), headers, path)
+    if figures.KEEP.value:
+      keep_public(public)
     return 0
   work = pathlib.Path(_WORK.value or tempfile.mkdtemp(prefix='twin_samples'))
   (work / 'built').mkdir(parents=True, exist_ok=True)

@@ -210,7 +210,7 @@ def _raise_errors(errors: str, source: pathlib.Path) -> None:
 
 # Headers of CANN's host code that headers of kernels include.
 _TEMPLATES = 'utils/tiling/template_argument.h'
-_HOSTS_HEADERS = ('toolchain/slog.h', 'securec.h')
+_HOSTS_HEADERS = ('toolchain/slog.h', 'securec.h', 'graph/c_types.h')
 
 
 def _install(target: pathlib.Path) -> None:
@@ -241,7 +241,11 @@ def _install(target: pathlib.Path) -> None:
   for path in sorted(api.rglob('*.h')):
     own = path.relative_to(api)
     # Before 9.0 each header had a folder of its name, and matmul another one.
-    names_of = [own, pathlib.Path(path.stem, path.name)]
+    interface = f'kernel_operator_{path.stem}_intf.h'
+    names_of = [
+      own,
+      *(pathlib.Path(path.stem, n) for n in (path.name, interface)),
+    ]
     if own.parts[0] == 'matmul':
       names_of += [pathlib.Path(path.name), pathlib.Path('matrix', own)]
     if own.stem.startswith('softmax'):

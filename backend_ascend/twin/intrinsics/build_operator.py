@@ -135,22 +135,18 @@ struct Parameter {
   unsigned count;
   uint64_t values[64];
 };
-template <typename... T>
-constexpr Parameter Numbered(unsigned bits, T... values) {
-  const uint64_t given[] = {static_cast<uint64_t>(values)...};
+constexpr Parameter Numbered(unsigned bits,
+                             std::initializer_list<uint64_t> values) {
+  const uint64_t* at = values.begin();
   Parameter out{bits, true, 0, {}};
-  unsigned i = 1;
-  if (given[0] != 1) {  // ranges, and then a list
-    i = 2;
-    for (uint64_t range = 0; range < given[1]; ++range, i += 2) {
-      for (uint64_t x = given[i]; x <= given[i + 1] && out.count < 64; ++x) {
+  if (*at++ != 1) {  // ranges, and then a list
+    for (uint64_t range = *at++; range > 0; --range, at += 2) {
+      for (uint64_t x = at[0]; x <= at[1] && out.count < 64; ++x) {
         out.values[out.count++] = x;
       }
     }
   }
-  for (; i < sizeof...(T) && out.count < 64; ++i) {
-    out.values[out.count++] = given[i];
-  }
+  while (at < values.end() && out.count < 64) out.values[out.count++] = *at++;
   return out;
 }
 template <size_t n>
@@ -183,7 +179,7 @@ constexpr uint64_t FromKey(const Parameter (&all)[n], unsigned number,
   constexpr ::hpmoe_twin::Parameter hpmoe_parameters_of_##op[] = {   \\
       __VA_ARGS__}
 #define ASCENDC_TPL_UINT_DECL(name, bits, ...) \\
-  ::hpmoe_twin::Numbered(bits, __VA_ARGS__)
+  ::hpmoe_twin::Numbered(bits, {__VA_ARGS__})
 #define HPMOE_PLAIN(bits) ::hpmoe_twin::Parameter{bits, false, 0, {}}
 #define ASCENDC_TPL_BOOL_DECL(name, ...) HPMOE_PLAIN(1)
 #define ASCENDC_TPL_DTYPE_DECL(name, ...) HPMOE_PLAIN(8)

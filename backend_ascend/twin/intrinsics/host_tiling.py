@@ -38,6 +38,7 @@ _ABSENT = (
   'platform/platform_info_def.h',
   'platform/soc_spec.h',
   'external/platform/platform_info.h',
+  'graph/operator.h',
 )
 # What an installed CANN has by another name.
 _NAMES = {
@@ -255,7 +256,10 @@ class Public:
       path = self.stubs / name
       path.parent.mkdir(parents=True, exist_ok=True)
       path.write_text(f'#include "{other}"\n')
-    output = self.work / 'run_tiling'
+    texts = [
+      (_FOLDER / n).read_text() for n in ('run_tiling.cc', 'host_library.h')
+    ]
+    output = self.work / f'run_tiling-{build_kernel.hash_parts(*texts)}'
     if output.exists():
       return output
     sources = [

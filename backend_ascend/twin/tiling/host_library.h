@@ -123,6 +123,10 @@ enum class NpuArch : uint32_t {
   DAV_RESV = 0xFFFFFFFF
 };
 
+namespace ge {
+class Operator {};
+}  // namespace ge
+
 namespace fe {
 
 enum class LocalMemType {

@@ -1,11 +1,14 @@
 // Runs an operator's tiling function, which its library registers, and prints
 // what it computes: `run_tiling LIBRARY < launch`, as host_tiling.py writes it.
 
+#include <base/context_builder/op_tiling_context_builder.h>
+#include <base/context_builder/op_tiling_parse_context_builder.h>
 #include <dlfcn.h>
 #include <exe_graph/runtime/continuous_vector.h>
 #include <exe_graph/runtime/tensor.h>
 #include <register/op_impl_registry.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iomanip>
@@ -352,6 +355,8 @@ int Fail(const std::string& text) {
 }
 
 constexpr size_t kMostWorkspaces = 16;
+// Of the struct: as much as any operator's, whatever it registers.
+constexpr size_t kMostBytes = size_t{1} << 16;
 
 int Run(const gert::HostFunctions& functions, const std::string& type,
         const std::string& attributes, const Tensors& inputs,
@@ -391,7 +396,7 @@ int Run(const gert::HostFunctions& functions, const std::string& type,
       builder.CompileInfo(compiled)
           .PlatformInfo(&platform)
           .Deterministic(0)
-          .TilingDataSize(functions.bytes)
+          .TilingDataSize(std::max(functions.bytes, kMostBytes))
           .Workspace(reinterpret_cast<gert::ContinuousVector*>(workspace.get()))
           .InputTensors(inputs.Pointers())
           .OutputTensors(outputs.Pointers())
