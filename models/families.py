@@ -2,8 +2,8 @@
 
 A table says which parts a family is built of, what its config.json calls each
 field, and what the family's reference implementation takes where the file is
-silent: transformers 5.23, and for Pangu the configuration published with
-openPangu-Ultra-MoE-718B.
+silent: transformers 5.23 (from Qwen3-Next on 5.24), and for Pangu the
+configuration published with openPangu-Ultra-MoE-718B.
 """
 
 from collections.abc import Mapping
