@@ -128,7 +128,7 @@ class TestRead:
       )
 
 
-# Of the golden configurations with weights of seed 0, by transformers 5.23 or 5.24.
+# Of golden configurations with weights of seed 0, by transformers 5.23 or 5.24.
 GOLDEN = {
   'hy_v3': 'hy_plain',
   'qwen3_vl_moe': 'vision_text',
