@@ -14,6 +14,7 @@ import zlib
 
 import numpy as np
 
+from hpmoe.backend_ascend.twin.intrinsics import build_kernel
 from hpmoe.backend_ascend.twin.intrinsics import run_kernel
 
 _TABLE = pathlib.Path(__file__).resolve().parent / 'twin_operators.toml'
@@ -131,6 +132,13 @@ def compare(row: Row, actual: np.ndarray, expected: np.ndarray) -> str:
   return f'wrong: {wrong} of {actual.size}, by up to {np.nanmax(difference):g}'
 
 
+def _without_folders(text: str, root: pathlib.Path) -> str:
+  """Returns a message without this machine's folders."""
+  for folder in (root, build_kernel.make_cache_folder()):
+    text = text.replace(f'{folder}/', '')
+  return text
+
+
 def verdict(
   row: Row, root: pathlib.Path, include: str, host: Sequence[str], **options
 ) -> str:
@@ -148,11 +156,10 @@ def verdict(
     op = run_kernel.Operator(root / row.path, include, host=tuple(host))
     results = op(*inputs, *outputs, attributes=row.attributes, **options)
   except run_kernel.FindingsError as report:
-    return report.findings[0].replace(f'{root}/', '')
+    return _without_folders(report.findings[0], root)
   except ValueError as error:
-    return f'refused: {" ".join(str(error).split())[:300]}'.replace(
-      f'{root}/', ''
-    )
+    text = _without_folders(' '.join(str(error).split()), root)
+    return f'refused: {text[:300]}'
   actual = results[len(arrays)]
   return compare(row, actual, expect(row, arrays))
 
