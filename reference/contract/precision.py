@@ -503,8 +503,11 @@ def list_other_forms(policy: PrecisionPolicy) -> list[str]:
 
 
 def points_of(name: str, policy: PrecisionPolicy) -> tuple[str, ...]:
-  """Returns the points of a policy that affect a tensor."""
-  names = {name, _COPY_OF.get(name)}
+  """Returns the points of a policy that affect a tensor.
+
+  Those of a shared expert's tensor are those of the routed one.
+  """
+  names = {name, _COPY_OF.get(name), tensors.routed(name)}
   return tuple(word for word in policy.points if names & {*_point(word).stages})
 
 

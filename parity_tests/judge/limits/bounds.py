@@ -94,6 +94,10 @@ class Bounded:
     crossings: `[...]` float64, for float32 computed from narrower numbers: the
       mean number of these that two right kernels store differently.  The
       variance is then that of all others.  None is zero everywhere.
+    unlike: `[...]` float64, in narrow storage: the probability that two right
+      kernels store this element differently; before it is stored, the mean
+      number of its own roundings that differ.  A float32 result of it has these
+      among its crossings.  None is zero everywhere.
   """
 
   value: np.ndarray
@@ -101,6 +105,7 @@ class Bounded:
   variance: np.ndarray | None = None
   apart: np.ndarray | None = None
   crossings: np.ndarray | None = None
+  unlike: np.ndarray | None = None
 
   def __getitem__(self, index) -> 'Bounded':
     return self._map(lambda array: array[index])
@@ -130,7 +135,10 @@ class Bounded:
     return Bounded(*(a if a is None else change(a) for a in self.arrays()))
 
   def arrays(self) -> tuple[np.ndarray | None, ...]:
-    return self.value, self.error, self.variance, self.apart, self.crossings
+    return (
+      *(self.value, self.error, self.variance),
+      *(self.apart, self.crossings, self.unlike),
+    )
 
   def bound(self) -> np.ndarray:
     return np.zeros_like(self.value) if self.error is None else self.error
@@ -226,7 +234,7 @@ def store(
 
   In `dtype`; None: the policy's storage.  `reach` is the sum of magnitudes.
   """
-  value, error, variance, apart, crossings = bounded.arrays()
+  value, error, variance, apart, crossings, unlike = bounded.arrays()
   assert error is not None and variance is not None
   dtype = dtype or policy.storage
   # Sums are float32 already: only a narrower storage rounds once more.
@@ -234,29 +242,34 @@ def store(
     half = ulp.half_spacing(np.abs(value) + error, dtype)
     apart = np.sqrt(variance) if apart is None else apart
     error, variance = error + half, variance + 2 * half * apart
-    crossings = _stored_crossing(policy, crossings, apart / (2 * half))
+    chance = apart / (2 * half)
+    crossings, unlike = _stored_crossing(policy, crossings, chance)
+  else:
+    crossings, unlike = _add_counts(crossings, unlike), None
   stored_value, error = _overflowed(dtype, value, error)
   if reach is not None and not reach.max(initial=0.0) < _LARGEST:
     # If terms of both signs overflow, the sum is NaN.
     against = (reach - np.abs(value)) / 2
     sure = (reach < _LARGEST) | (np.isinf(stored_value) & (against < _LARGEST))
     error = np.where(sure, error, np.inf)
-  return Bounded(stored_value, error, variance, apart, crossings)
+  return Bounded(stored_value, error, variance, apart, crossings, unlike)
 
 
 def _stored_crossing(
   policy: precision.PrecisionPolicy,
   crossings: np.ndarray | None,
   chance: np.ndarray,
-) -> np.ndarray | None:
-  """Returns `crossings` after storing, where two kernels differ by `chance`.
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+  """Returns `crossings` and `unlike` after storing.
 
-  In narrow storage the variance includes all crossings.  Elsewhere an element
-  with an earlier crossing may also be stored differently.
+  Two kernels differ by `chance`, which in narrow storage includes all earlier
+  crossings.  Elsewhere an element with one may also be stored differently.
   """
-  if crossings is None or is_narrow(policy):
-    return None
-  return np.minimum(crossings + chance, 1)
+  if is_narrow(policy):
+    return None, np.minimum(chance, 1)
+  if crossings is None:
+    return None, None
+  return np.minimum(crossings + chance, 1), None
 
 
 def round_at(
@@ -285,15 +298,14 @@ def rounded(
   error = np.where(np.isinf(value), bound, np.maximum(*ends))
   if bounded.variance is None:
     return Bounded(value, error)
-  variance, crossings = _across(
-    policy, dtype, bounded.value, bounded.distance()
-  )
-  if crossings is None:
+  variance, chance = _across(policy, dtype, bounded.value, bounded.distance())
+  if is_narrow(policy):
     variance, apart = bounded.variance + variance, bounded.distance()
-    return Bounded(value, error, variance, apart, bounded.crossings)
+    unlike = _add_counts(bounded.unlike, chance)
+    return Bounded(value, error, variance, apart, bounded.crossings, unlike)
   # Kernels with no edge between them have the same number.
   return Bounded(
-    value, error, variance, None, _add_crossings(bounded.crossings, crossings)
+    value, error, variance, None, _add_counts(bounded.crossings, chance)
   )
 
 
@@ -302,22 +314,29 @@ def _across(
   dtype: str,
   value: np.ndarray,
   apart: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray | None]:
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns the effect of rounding edges between two right kernels.
 
-  In narrow storage, the variance that they add; in float32, where edges are
-  rarely crossed, the probability of a crossing.  An element whose error exceeds
-  the spacing, such as one that underflows, moves by that error instead.
+  The variance that they add, and the probability of a crossing.  In float32,
+  edges are rarely crossed and add no variance: but an element whose error
+  exceeds the spacing, such as one that underflows, moves by that error instead.
   """
   spacing = 2 * ulp.half_spacing(np.abs(value), dtype)
   if is_narrow(policy):
-    return spacing * apart, None
+    return spacing * apart, np.minimum(apart / spacing, 1)
   is_noise = apart >= spacing
   variance = np.where(is_noise, np.square(apart + spacing), 0.0)
   return variance, np.where(is_noise, 0.0, apart / spacing)
 
 
-def _add_crossings(*crossings: np.ndarray | None) -> np.ndarray | None:
+def _sort_chance(
+  policy: precision.PrecisionPolicy, chance: np.ndarray
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+  """Returns `chance` as `crossings` and `unlike` of a value not yet stored."""
+  return (None, chance) if is_narrow(policy) else (chance, None)
+
+
+def _add_counts(*crossings: np.ndarray | None) -> np.ndarray | None:
   counts = [count for count in crossings if count is not None]
   return functools.reduce(np.add, counts) if counts else None
 
@@ -335,25 +354,22 @@ def _often_rounded(
   times: int,
   reach: np.ndarray,
   apart: Callable[[], np.ndarray],
-) -> tuple[np.ndarray | float, np.ndarray | float, np.ndarray | None]:
-  """Returns error, and `_across`, of a sum that is rounded `times` times.
+) -> tuple[np.ndarray | float, np.ndarray | float, tuple]:
+  """Returns error, variance and `_sort_chance` of an often rounded sum.
 
+  It is rounded `times` times.
   `reach` `[...]` is the sum of magnitudes, which limits all partial sums; if it
   overflows, the error is infinite.  `apart()` `[...]` is the distance of two
   right kernels before, which round in the same order.
   """
   dtype = policy.rounding(point)
   if dtype is None or not times:
-    return 0.0, 0.0, None
+    return 0.0, 0.0, (None, None)
   u, row = ulp.unit_roundoff(dtype), storage.ROUNDED[dtype]
   error = gamma(times, u) * reach + times * row.smallest
   error = np.where(reach * (1 + gamma(times, u)) < row.largest, error, np.inf)
-  variance, crossings = _across(policy, dtype, reach, apart())
-  return (
-    error,
-    times * variance,
-    None if crossings is None else times * crossings,
-  )
+  variance, chance = _across(policy, dtype, reach, apart())
+  return error, times * variance, _sort_chance(policy, times * chance)
 
 
 def _overflowed(
@@ -440,7 +456,7 @@ def gemm(
     magnitudes = np.abs(rows.value) + rows.bound()
     weight_term = magnitudes @ weights.source.error
     error = (error + (1 + scale) * weight_term) * (1 + gamma(2))
-  rounding_error, of_blocks, crossings = _often_rounded(
+  rounding_error, of_blocks, (crossings, unlike) = _often_rounded(
     policy,
     'accumulator',
     -(-depth // precision.BLOCK_INNER),
@@ -450,7 +466,7 @@ def gemm(
   error, of_sum = error + (1 + scale) * rounding_error, of_sum + of_blocks
   variance, apart = _propagate_gemm(policy, rows, weights, own, of_sum)
   crossings = _sum_crossings(policy, rows, weights, dtype, crossings)
-  sums = Bounded(value, error, variance, apart, crossings)
+  sums = Bounded(value, error, variance, apart, crossings, unlike)
   return _stored_sums(policy, weight, sums, reach, dtype)
 
 
@@ -545,10 +561,13 @@ def _sum_crossings(
   by_row = _crossed_by(policy, rows, dtype)
   if by_row is not None:
     sums = by_row.sum(-1, keepdims=True)
-    crossings = _add_crossings(crossings, np.broadcast_to(sums, shape))
-  if weights.source.crossings is not None:
-    by_column = weights.source.crossings.sum(0)
-    crossings = _add_crossings(crossings, np.broadcast_to(by_column, shape))
+    crossings = _add_counts(crossings, np.broadcast_to(sums, shape))
+  by_column = weights.source.crossings
+  if by_column is None:
+    by_column = _crossed_by(policy, weights.source, dtype)
+  if by_column is not None:
+    sums = by_column.sum(0)
+    crossings = _add_counts(crossings, np.broadcast_to(sums, shape))
   return crossings
 
 
@@ -581,7 +600,7 @@ def _scaled(
   if rows.variance is not None:
     variance = own + rows.variance * np.square(weight)
     apart = np.sqrt(own) + rows.distance() * np.abs(weight)
-  return Bounded(value, error, variance, apart, rows.crossings)
+  return Bounded(value, error, variance, apart, rows.crossings, rows.unlike)
 
 
 def beside(*parts: Bounded) -> Bounded:
@@ -782,9 +801,8 @@ def activation(
   up + offset adds one rounding.  The result is stored in `dtype`; None: in the
   policy's storage.
   """
-  gate_up = dataclasses.replace(
-    gate_up, crossings=_crossed_by(policy, gate_up, dtype)
-  )
+  crossings = _crossed_by(policy, gate_up, dtype)
+  gate_up = dataclasses.replace(gate_up, crossings=crossings, unlike=None)
   return store(policy, _activation(policy, gate_up, row_weight), dtype)
 
 
@@ -821,21 +839,22 @@ def _few_roundings(
 
 
 def _propagate(own: np.ndarray, *sources: tuple[Bounded, np.ndarray]):
-  """Returns variance, mean distance and `crossings` of a function's result.
+  """Returns variance, mean distance, `crossings` and `unlike` of a result.
 
   Variance and distance: its `own`, and those of its sources times factors.
   """
-  crossings = _add_crossings(*(source.crossings for source, _ in sources))
+  crossings = _add_counts(*(source.crossings for source, _ in sources))
+  unlike = _add_counts(*(source.unlike for source, _ in sources))
   random_sources = [
     (source, f) for source, f in sources if source.variance is not None
   ]
   if not random_sources:
-    return own, None, crossings
+    return own, None, crossings, unlike
   variance, apart = own, np.sqrt(own)
   for source, factor in random_sources:
     variance = variance + np.square(factor) * source.variance
     apart = apart + np.abs(factor) * source.distance()
-  return variance, apart, crossings
+  return variance, apart, crossings, unlike
 
 
 def _gated(
@@ -950,11 +969,10 @@ def inner_product(
   value = (a.value * b.value).sum(-1)
   of_total, of_terms = sum_variance(policy, depth)
   variance = of_terms * np.square(a.value * b.value)
-  crossings = _add_crossings(a.crossings, b.crossings)
+  crossings = _add_counts(*map(count_crossings, (a, b)))
   crossings = None if crossings is None else crossings.sum(-1)
   if is_narrow(policy) and a.variance is not None:
     # Crossings in storage are too rare to count as a variance in float32.
-    crossings = crossing(policy, a).sum(-1)
     a = exact(a.value)
   for operand, other in ((a, b), (b, a)):
     if operand.variance is not None:
@@ -965,22 +983,17 @@ def inner_product(
   return Bounded(value, error, variance + flush**2, crossings=crossings)
 
 
-def crossing(policy: precision.PrecisionPolicy, values: Bounded) -> np.ndarray:
-  """Returns the probability `[...]` that two right kernels differ, stored."""
-  spacing = 2 * ulp.half_spacing(np.abs(values.value), policy.storage)
-  return np.minimum(values.distance() / spacing, 1)
+def count_crossings(source: Bounded) -> np.ndarray | None:
+  """Returns the mean number `[...]` of stored differences behind a value."""
+  return source.unlike if source.crossings is None else source.crossings
 
 
 def _crossed_by(
   policy: precision.PrecisionPolicy, source: Bounded, dtype: str | None
 ) -> np.ndarray | None:
-  """Returns the `crossing` of a narrow source of a result in float32."""
-  if (dtype or policy.storage) != policy.accumulate:
-    return None
-  if source.crossings is not None:
-    return source.crossings
-  narrow = is_narrow(policy) and source.apart is not None
-  return crossing(policy, source) if narrow else None
+  """Returns `count_crossings` of the source of a result in float32."""
+  is_stored = (dtype or policy.storage) != policy.accumulate
+  return None if is_stored else count_crossings(source)
 
 
 def share_of_operands(policy: precision.PrecisionPolicy, depth: int) -> float:
@@ -1278,7 +1291,9 @@ class CombineSums:
     columns: int,
   ) -> 'CombineSums':
     sums = [np.zeros((tokens, columns)) for _ in range(6)]
-    has_crossings = policy.points and not is_narrow(policy)
+    # Of narrow rows, a sum that is stored narrower counts them anew.
+    in_float32 = policy.dtype(stage) == policy.accumulate
+    has_crossings = in_float32 if is_narrow(policy) else policy.points
     crossings = np.zeros((tokens, columns)) if has_crossings else None
     combine_sums = cls(policy, stage, slots, *sums)
     return dataclasses.replace(combine_sums, crossings=crossings)
@@ -1313,8 +1328,9 @@ class CombineSums:
       self.variance[token] += row.variance * np.square(size)
     if row.variance is not None and is_narrow(self.policy):
       self.apart[token] += row.distance() * size
-    if row.crossings is not None and self.crossings is not None:
-      self.crossings[token] += row.crossings
+    crossings = count_crossings(row)
+    if crossings is not None and self.crossings is not None:
+      self.crossings[token] += crossings
 
   def total(self) -> Bounded:
     # Routing weights that the kernel computes have roundings of their own.
@@ -1328,7 +1344,7 @@ class CombineSums:
     own += np.square(own_weights * _U * _finite(self.magnitude))
     own += (self.slots * _TINY) ** 2
     point = _RUNNING[self.stage]
-    rounding_error, of_rounding, crossings = _often_rounded(
+    rounding_error, of_rounding, (crossings, unlike) = _often_rounded(
       self.policy,
       point,
       self.slots,
@@ -1336,12 +1352,12 @@ class CombineSums:
       lambda: np.sqrt(own + self.variance),
     )
     error, own = error + (1 + scale) * rounding_error, own + of_rounding
-    crossings = _add_crossings(self.crossings, crossings)
+    crossings = _add_counts(self.crossings, crossings)
     variance = own + self.variance
     apart = None
     if is_narrow(self.policy):
       apart = np.minimum(np.sqrt(variance), self.apart + np.sqrt(own))
     error += self.slots * _TINY
-    sums = Bounded(self.value, error, variance, apart, crossings)
+    sums = Bounded(self.value, error, variance, apart, crossings, unlike)
     dtype = self.policy.dtype(self.stage)
     return store(self.policy, sums, dtype, self.magnitude)

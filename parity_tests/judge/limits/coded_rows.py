@@ -69,10 +69,10 @@ def quantise_rows(
 
 def scale_rows(rows: bounds.Bounded, factors: np.ndarray) -> bounds.Bounded:
   """Returns rows `[n, x]` times factors `[n, 1]` above 0, in float64."""
-  value, error, variance, apart, _ = rows.arrays()
+  error, variance, apart = rows.error, rows.variance, rows.apart
   return dataclasses.replace(
     rows,
-    value=value * factors,
+    value=rows.value * factors,
     error=None if error is None else error * factors,
     variance=None if variance is None else variance * np.square(factors),
     apart=None if apart is None else apart * factors,
@@ -166,7 +166,8 @@ def _find_jumps(
 def _spread(policy, form, rows, codes, jump, error, coded) -> bounds.Bounded:
   """Returns codes with the distance of two right kernels' beside the error."""
   if rows.variance is None:
-    return bounds.Bounded(codes, error, np.square(jump), jump)
+    unlike = (jump > 0).astype(np.float64)
+    return bounds.Bounded(codes, error, np.square(jump), jump, unlike=unlike)
   apart = rows.distance()
   (scale,) = _scales(form, rows.value, coded)
   element = quantised.ELEMENTS[form.element]
@@ -175,7 +176,9 @@ def _spread(policy, form, rows, codes, jump, error, coded) -> bounds.Bounded:
   step = np.ldexp(scale, exponent)
   # Another scale moves every code of its group by half a step at most.
   variance = rows.variance + step * apart + np.square(step) / 6
-  return bounds.Bounded(codes, error, variance, apart + step / 3)
+  apart = apart + step / 3
+  unlike = np.minimum(apart / step, 1)  # Codes that differ are a step apart.
+  return bounds.Bounded(codes, error, variance, apart, unlike=unlike)
 
 
 def _quantised(form: quantised.Form, values: np.ndarray) -> quantise.Quantised:
