@@ -157,6 +157,57 @@ def test_results_alone_are_judged_through_a_tensor_stored_narrower(
   assert numpy_testing.list_refused(bench, case, wrong, 'bounded')
 
 
+# A result that is stored in float32, direction, and a rounding that changes it.
+WIDER_RESULTS = [
+  ('y', 'forward', 'silu=bfloat16'),
+  ('dx', 'backward', 'd_silu=bfloat16'),
+  ('d_w_gate_up', 'backward', 'd_silu=bfloat16'),
+  ('d_w_down', 'backward', 'd_expert_out=float32'),
+]
+
+
+@pytest.mark.parametrize('name, direction, change', WIDER_RESULTS)
+def test_a_result_in_float32_of_stages_in_bfloat16_is_judged(
+  name, direction, change
+):
+  # given: one result in float32, as kernels that add up in it store y
+  wide = f'{name}=float32'
+  case = case_lib.Case(
+    preset='tiny', ranks=2, dtype='bf16', direction=direction, policy=(wide,)
+  )
+  bench = bench_lib.Bench(case)
+  # when: a kernel stores it so; another one rounds elsewhere too
+  right = Rounds(everything=False)
+  wrong = dataclasses.replace(right, words=(wide, change))
+  # then
+  assert not numpy_testing.list_refused(bench, case, right, 'bounded')
+  failed_stages = numpy_testing.list_refused(bench, case, wrong, 'bounded')
+  assert ('bounded', name) in failed_stages
+
+
+@pytest.mark.parametrize('direction', DIRECTIONS)
+def test_shared_experts_round_as_the_policy_says(direction):
+  # given: a rounding point inside stages, which shared experts have too
+  case = case_lib.Case(
+    preset='tiny',
+    ranks=2,
+    dtype='bf16',
+    direction=direction,
+    d_shared=8,
+    policy=('silu=bfloat16',),
+  )
+  bench = bench_lib.Bench(case)
+  # when: a kernel rounds there, and one does not
+  right = Rounds()
+  wrong = dataclasses.replace(right, words=())
+  # then
+  assert not numpy_testing.list_refused(bench, case, right, 'bounded')
+  failed_stages = numpy_testing.list_refused(bench, case, wrong, 'bounded')
+  forward = direction == 'forward'
+  stage = 'shared_activation' if forward else 'd_shared_gate_up'
+  assert ('bounded', stage) in failed_stages
+
+
 @pytest.mark.parametrize('order', precision.ROW_ORDERS[1:])
 @pytest.mark.parametrize('field', precision.SUM_ORDERS)
 @pytest.mark.few(1)
