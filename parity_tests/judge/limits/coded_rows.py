@@ -166,7 +166,8 @@ def _find_jumps(
 def _spread(policy, form, rows, codes, jump, error, coded) -> bounds.Bounded:
   """Returns codes with the distance of two right kernels' beside the error."""
   if rows.variance is None:
-    unlike = (jump > 0).astype(np.float64)
+    narrow = bounds.is_narrow(policy)
+    unlike = (jump > 0).astype(np.float64) if narrow else None
     return bounds.Bounded(codes, error, np.square(jump), jump, unlike=unlike)
   apart = rows.distance()
   (scale,) = _scales(form, rows.value, coded)
