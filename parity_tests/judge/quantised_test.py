@@ -162,10 +162,10 @@ def test_the_tile_of_a_wrong_scale_is_named():
 
 # Takes the place of the one that reads weights.
 OF_CODES = """
-def of(name, inputs, at):
+def read_expert(name, inputs, index):
   if name.startswith('b_'):
     return np.float32(0)
-  codes, scales = (inputs[name + part][at] for part in ('_codes', '_scales'))
+  codes, scales = (inputs[name + part][index] for part in ('_codes', '_scales'))
   assert name not in inputs and codes.dtype == np.uint8
   low, high = codes & 15, codes >> 4
   codes = np.stack([low, high], 1).reshape(-1, codes.shape[1])
