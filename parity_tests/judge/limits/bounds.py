@@ -154,10 +154,26 @@ class Bounded:
 
 def join(parts: Sequence[Bounded]) -> Bounded:
   """Returns parts joined along the first axis."""
-  columns = zip(*(part.arrays() for part in parts))
-  return Bounded(
-    *(c[0] if c[0] is None else np.concatenate(c) for c in columns)
-  )
+  return _concatenate(parts, 0)
+
+
+def beside(*parts: Bounded) -> Bounded:
+  """Returns parts joined along the last axis."""
+  return _concatenate(parts, -1)
+
+
+def _concatenate(parts: Sequence[Bounded], axis: int) -> Bounded:
+  if any(part.apart is not None for part in parts):
+    parts = [dataclasses.replace(part, apart=part.distance()) for part in parts]
+  joined_arrays = []
+  for arrays in zip(*(part.arrays() for part in parts)):
+    columns = [
+      np.zeros_like(part.value) if a is None else a
+      for a, part in zip(arrays, parts)
+    ]
+    has_values = any(a is not None for a in arrays)
+    joined_arrays.append(np.concatenate(columns, axis) if has_values else None)
+  return Bounded(*joined_arrays)
 
 
 def exact(values: np.ndarray, max_error: np.ndarray | None = None) -> Bounded:
@@ -601,23 +617,6 @@ def _scaled(
     variance = own + rows.variance * np.square(weight)
     apart = np.sqrt(own) + rows.distance() * np.abs(weight)
   return Bounded(value, error, variance, apart, rows.crossings, rows.unlike)
-
-
-def beside(*parts: Bounded) -> Bounded:
-  """Returns parts joined along the last axis."""
-  if any(part.apart is not None for part in parts):
-    parts = tuple(
-      dataclasses.replace(part, apart=part.distance()) for part in parts
-    )
-  joined_arrays = []
-  for arrays in zip(*(part.arrays() for part in parts)):
-    columns = (
-      np.zeros_like(part.value) if a is None else a
-      for a, part in zip(arrays, parts)
-    )
-    has_values = any(a is not None for a in arrays)
-    joined_arrays.append(np.concatenate([*columns], -1) if has_values else None)
-  return Bounded(*joined_arrays)
 
 
 def _prefix_sums(

@@ -342,6 +342,17 @@ def test_weight_grad_of_an_expert_without_rows_is_zero():
   np.testing.assert_array_equal(bounded.error, np.zeros((3, 3)))
 
 
+def test_rows_with_and_without_crossings_are_joined():
+  # given: rows of an expert, and those of one that has none to sum
+  ones = np.ones((1, 2))
+  crossed = bounds.Bounded(ones, ones, ones, crossings=ones)
+  plain = bounds.Bounded(ones, ones, ones)
+  # when
+  joined = bounds.join([crossed, plain])
+  # then
+  np.testing.assert_array_equal(joined.crossings, [[1, 1], [0, 0]])
+
+
 def test_inner_product_carries_the_errors_of_both_sides():
   # Given factors that are all off by their bound, each in the worst direction,
   rng = _rng('carried inner product')

@@ -117,10 +117,11 @@ def gain_grad(
   if bounds.is_narrow(policy) and dx.variance is not None:
     # Crossings are too rare for a variance in float32; a crossing of y moves
     # its whole row.
-    crossings = bounds.count_crossings(dx)
-    by_row = bounds.count_crossings(y)
-    if by_row is not None:
-      crossings = crossings + by_row.sum(-1, keepdims=True)
+    crossings = np.zeros_like(dx.value)
+    if (by_element := bounds.count_crossings(dx)) is not None:
+      crossings += by_element
+    if (by_row := bounds.count_crossings(y)) is not None:
+      crossings += by_row.sum(-1, keepdims=True)
     crossings = crossings.sum(0, keepdims=True)
     dx, y = (dataclasses.replace(operand, variance=None) for operand in (dx, y))
   scale = _scale(policy, y)
