@@ -344,13 +344,13 @@ def test_weight_grad_of_an_expert_without_rows_is_zero():
 
 def test_rows_with_and_without_crossings_are_joined():
   # given: rows of an expert, and those of one that has none to sum
-  ones = np.ones((1, 2))
-  crossed = bounds.Bounded(ones, ones, ones, crossings=ones)
-  plain = bounds.Bounded(ones, ones, ones)
+  row = np.ones((1, 2))
+  plain_rows = bounds.Bounded(row, row, row)
+  rounded_rows = dataclasses.replace(plain_rows, crossings=row)
   # when
-  joined = bounds.join([crossed, plain])
+  all_rows = bounds.join([rounded_rows, plain_rows])
   # then
-  np.testing.assert_array_equal(joined.crossings, [[1, 1], [0, 0]])
+  np.testing.assert_array_equal(all_rows.crossings, [[1, 1], [0, 0]])
 
 
 def test_inner_product_carries_the_errors_of_both_sides():
