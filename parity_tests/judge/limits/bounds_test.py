@@ -346,7 +346,7 @@ def test_rows_with_and_without_crossings_are_joined():
   # given: rows of an expert, and those of one that has none to sum
   row = np.ones((1, 2))
   plain_rows = bounds.Bounded(row, row, row)
-  rounded_rows = dataclasses.replace(plain_rows, crossings=row)
+  rounded_rows = bounds.Bounded(row, row, row, crossings=row)
   # when
   all_rows = bounds.join([rounded_rows, plain_rows])
   # then
