@@ -189,7 +189,8 @@ def progress(total: int | None = None, estimate: bool = False):
   gets a line of progress every `LINE_EVERY_S`.
 
   Args:
-    total: the number of steps, at most.
+    total: the expected number of steps.  It is not shown once there are more:
+      a layer whose kernel chose other experts is judged a second time.
     estimate: whether to show the time left, from the mean time of a step.
   """
   # 80 x 24 if the terminal does not report its size.
@@ -211,7 +212,7 @@ def progress(total: int | None = None, estimate: bool = False):
       return
     last_line_s = now
     total_text = left = ''
-    if total is not None:
+    if total is not None and count <= total:
       total_text = f'/{total}'
       if estimate:
         left = f', {_clock((now - start) / count * (total - count))} left'

@@ -488,6 +488,20 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
   ]
 
 
+def test_more_steps_than_were_expected_show_no_total(monkeypatch, capsys):
+  clock = iter([0.0, 31.0, 62.0])
+  monkeypatch.setattr(cli.time, 'monotonic', lambda: next(clock))
+
+  with cli.progress(1) as step:
+    step('expected')
+    step('again')
+
+  assert capsys.readouterr().err.splitlines() == [
+    'expected 1/1 [00:31]',
+    'again 2 [01:02]',
+  ]
+
+
 def test_a_sweep_writes_a_line_for_each_case_and_a_report(capsys, tmp_path):
   lines = tmp_path / 'sweep.jsonl'
   case = '--ranks=2 --routing=zipf --dtype=f32 --tokens=13 --preset=tiny'
