@@ -63,6 +63,7 @@ from hpmoe.parity_tests.case.layouts import projects
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
 # glibc fills memory that `malloc` returns with the complement of this byte: a
@@ -314,8 +315,20 @@ def check_outputs(
     dims = layer_pass.find_shape(policy, key, **config.dims())
     stacked[key] = answers.with_rows(key, value, config.num_rows)
     if stacked[key].shape != dims or str(value.dtype) != policy.dtype(key):
+      advice = _advise_dtype(policy, key, str(value.dtype))
       raise ValueError(
         f'{name}: {key}: expected {policy.dtype(key)} {list(dims)}, got '
-        f'{value.dtype} {list(value.shape)}'
+        f'{value.dtype} {list(value.shape)}{advice}'
       )
   return stacked
+
+
+def _advise_dtype(
+  policy: precision.PrecisionPolicy, tensor: str, dtype: str
+) -> str:
+  """Returns how to declare that a kernel stores a tensor in `dtype`, or ''."""
+  is_point = tensor in {point.name for point in precision.TENSORS}
+  is_dtype = dtype in storage.FORMATS and dtype != policy.dtype(tensor)
+  if not (is_point and is_dtype):
+    return ''
+  return f'; --policy={tensor}={dtype} declares that dtype'

@@ -23,3 +23,15 @@ def test_the_longest_words_of_the_contract_fit_a_message():
   for words in (quantised.FORMS, precision.POINTS, precision.ACTIVATIONS):
     for word in words:
       assert len(messages.name_choices(words, f'{word}x')) < 200
+
+
+def test_words_that_begin_alike_come_first():
+  text = messages.name_choices(quantised.FORMS, 'int8')
+
+  assert text.startswith("'int8_channel', ")
+
+
+def test_a_question_mark_asks_for_all():
+  text = messages.name_choices(quantised.FORMS, '?')
+
+  assert all(repr(form) in text for form in quantised.FORMS)

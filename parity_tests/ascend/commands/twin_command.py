@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -41,7 +42,7 @@ def _operator(f: flags.FlagValues) -> int:
   if not f.launch:
     print(build_operator.describe(op))
     return cli.PARITY
-  launch = json.loads(pathlib.Path(f.launch).read_text())
+  launch = _read_launch(f.launch)
 
   def array(item):
     if item is None:
@@ -74,6 +75,26 @@ def _operator(f: flags.FlagValues) -> int:
       np.save(folder / f'{i}.npy', item)
   print('twin: launches: 1, errors: 0')
   return cli.PARITY
+
+
+def _read_launch(path: str) -> dict[str, Any]:
+  """Returns a launch of an operator: its `arguments`, and keywords of a call.
+
+  Raises:
+    cli.UsageError: the file is no JSON object with a list of arguments.
+  """
+  try:
+    launch = json.loads(pathlib.Path(path).read_text())
+  except json.JSONDecodeError as error:
+    raise cli.UsageError(f'launch: expected JSON in {path}: {error}') from error
+  is_launch = isinstance(launch, dict)
+  if not is_launch or not isinstance(launch.get('arguments'), list):
+    keys = list(launch) if is_launch else type(launch).__name__
+    raise cli.UsageError(
+      f"launch: expected an object with a list 'arguments' in {path}, got "
+      f'{keys}'
+    )
+  return launch
 
 
 def _twin(f: flags.FlagValues) -> int:

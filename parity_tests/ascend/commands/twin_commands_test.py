@@ -186,6 +186,21 @@ class TestTwin:
     assert main.main(arguments) == cli.PARITY
     np.testing.assert_array_equal(np.load(out / '0.npy'), [2, 2, 2, 1])
 
+  @pytest.mark.parametrize('text', ['{"args": []}', '[]', '{'])
+  def test_a_launch_file_that_is_none_is_named(self, tmp_path, capfd, text):
+    op, launch = tmp_path / 'copy', tmp_path / 'launch.json'
+    (op / 'op_kernel').mkdir(parents=True)
+    (op / 'op_kernel/copy.cpp').write_text(
+      'extern "C" __global__ __aicore__ void copy(GM_ADDR x) {}\n'
+    )
+    launch.write_text(text)
+
+    code = main.main(['twin', f'--op={op}', f'--launch={launch}'])
+
+    assert code == cli.WRONG_REQUEST
+    message = capfd.readouterr().err
+    assert 'launch: expected' in message and str(launch) in message
+
 
 PRODUCT = tuple(
   itertools.product(

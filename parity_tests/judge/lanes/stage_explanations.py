@@ -54,11 +54,7 @@ def explain_results(
   """
   if not options.explain or case.tiling.ranks is not None or case.tiling.sample:
     return results
-  failures = {
-    verdicts.tensor_of(r.stage): r.failure
-    for r in reversed(results)
-    if r.failure
-  }
+  failures = _pick_failures(results)
   words_of_stage: dict[str, str] = {}
   # Relayed rows have bits only.
   for name in (n for n in case.layer_pass.stages if n in failures):
@@ -95,6 +91,22 @@ def explain_results(
     return result.part.but(change)
 
   return [tell(r) for r in results]
+
+
+def _pick_failures(
+  results: pass_case.Results,
+) -> dict[str, verdicts.Failure]:
+  """Returns the failure to explain of each tensor: the first with bad rows.
+
+  Of a limit of the whole tensor, no single element is bad.
+  """
+  failed = [(verdicts.tensor_of(r.stage), r.failure) for r in results]
+  failures: dict[str, verdicts.Failure] = {}
+  for is_local in (False, True):
+    for name, failure in reversed(failed):
+      if failure and bool(failure.bad_rows) == is_local:
+        failures[name] = failure
+  return failures
 
 
 def build_rounding_stage(
