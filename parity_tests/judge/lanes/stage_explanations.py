@@ -100,10 +100,10 @@ def _pick_failures(
 
   Of a limit of the whole tensor, no single element is bad.
   """
-  failed = [(verdicts.tensor_of(r.stage), r.failure) for r in results]
+  located_failures = [(verdicts.tensor_of(r.stage), r.failure) for r in results]
   failures: dict[str, verdicts.Failure] = {}
   for is_local in (False, True):
-    for name, failure in reversed(failed):
+    for name, failure in reversed(located_failures):
       if failure and bool(failure.bad_rows) == is_local:
         failures[name] = failure
   return failures
