@@ -92,8 +92,9 @@ class Bounded:
     apart: `[...]` float64, mean of that distance, if it is less than the root
       of the variance; None is the root.
     crossings: `[...]` float64, for float32 computed from narrower numbers: the
-      mean number of these that two right kernels store differently.  The
-      variance is then that of all others.  None is zero everywhere.
+      mean number of these that two right kernels store differently.  In
+      float32 storage the variance is then that of all others.  None is zero
+      everywhere.
     unlike: `[...]` float64, in narrow storage: the probability that two right
       kernels store this element differently; before it is stored, the mean
       number of its own roundings that differ.  A float32 result of it has these
