@@ -1,6 +1,6 @@
 """A report as plain data, as `--json` writes it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 import dataclasses
 import math
 from typing import Any
@@ -13,6 +13,7 @@ from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.parity_tests.report import json_fields
 from hpmoe.reference.contract import kinds
 
 # JSON keys of fields that have another name in Python.
@@ -46,10 +47,10 @@ def to_plain_data(value):
   return value
 
 
-def _read_fields(item: Any, names: Iterable[str] = ()) -> dict[str, Any]:
-  """Returns fields of a dataclass by JSON key; all, unless names are given."""
-  names = names or [field.name for field in dataclasses.fields(item)]
-  return {KEYS.get(name, name): getattr(item, name) for name in names}
+def _read_result(result: verdicts.Result) -> dict[str, Any]:
+  fields = json_fields.rename_fields(result, **KEYS)
+  rest = ('why', 'values', 'power', 'not_judged', 'histogram')
+  return {key: fields[key] for key in (*RESULT_KEYS, *rest)}
 
 
 def to_json(report: check.Report) -> dict[str, Any]:
@@ -60,21 +61,16 @@ def to_json(report: check.Report) -> dict[str, Any]:
     dict(
       verdict=report.verdict,
       config=report.config,
-      stages=[
-        _read_fields(
-          r,
-          (
-            *_RESULT_FIELDS,
-            *('reason', 'values', 'power', 'not_judged', 'histogram'),
-          ),
-        )
-        for r in report.results
+      stages=[_read_result(result) for result in report.results],
+      first_failure=first and json_fields.rename_fields(first, **KEYS),
+      wrong_tasks=[
+        json_fields.rename_fields(wrong, **KEYS) for wrong in report.wrong
       ],
-      first_failure=first and _read_fields(first),
-      wrong_tasks=[_read_fields(wrong) for wrong in report.wrong],
       races=[dataclasses.asdict(race) for race in report.races],
       num_races=report.num_races,
-      changes=[_read_fields(change) for change in report.changes],
+      changes=[
+        json_fields.rename_fields(change, **KEYS) for change in report.changes
+      ],
       runs=report.runs,
       standards={
         j.name: dict(

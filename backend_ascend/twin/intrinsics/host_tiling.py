@@ -141,15 +141,14 @@ def _value(attribute: Attribute, values: Mapping[str, object]) -> object:
   if attribute.kind == 'String':
     return text.strip('"')
   items = [item.strip().rstrip('fF') for item in text.split(',') if item]
-  numbers = [
-    {'true': 1.0, 'false': 0.0}.get(item) or _number(item) for item in items
-  ]
+  numbers = list(map(_number, items))
   return numbers if attribute.kind.startswith('List') else (numbers or [0])[0]
 
 
 def _number(text: str) -> float:
+  """Returns a default's number; 0 for a constant of the operator's own."""
   try:
-    return float(text)
+    return float({'true': '1', 'false': '0'}.get(text, text))
   except ValueError:
     return 0.0
 
@@ -248,20 +247,16 @@ class Public:
     Raises:
       HostError: it does not compile.
     """
-    for name in _ABSENT:
-      path = self.stubs / name
-      path.parent.mkdir(parents=True, exist_ok=True)
-      path.write_text(f'#include "{_FOLDER}/host_library.h"\n')
-    for name, other in _NAMES.items():
-      path = self.stubs / name
-      path.parent.mkdir(parents=True, exist_ok=True)
-      path.write_text(f'#include "{other}"\n')
-    texts = [
-      (_FOLDER / n).read_text() for n in ('run_tiling.cc', 'host_library.h')
-    ]
-    output = self.work / f'run_tiling-{build_kernel.hash_parts(*texts)}'
+    own = [_FOLDER / name for name in ('run_tiling.cc', 'host_library.h')]
+    texts = [path.read_text() for path in own]
+    key = build_kernel.hash_parts(*texts, _ABSENT, _NAMES)
+    output = self.work / f'run_tiling-{key}'
     if output.exists():
       return output
+    for name in (*_ABSENT, *_NAMES):
+      path, other = self.stubs / name, _NAMES.get(name, str(own[1]))
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_text(f'#include "{other}"\n')
     sources = [
       path
       for root in self.roots
@@ -269,10 +264,9 @@ class Public:
       for path in sorted(root.glob(pattern))
       if 'hccl' not in path.parts
     ]
-    objects, _ = compile_sources(sources, self.options(), self.work / 'objects')
-    main, errors = compile_sources(
-      [_FOLDER / 'run_tiling.cc'], self.options(), self.work
-    )
+    options, folder = self.options(), self.work / 'objects'
+    objects, _ = compile_sources(sources, options, folder, own[1:])
+    main, errors = compile_sources(own[:1], options, self.work, own[1:])
     if not main:
       raise HostError(f'host: metadef does not compile: {errors}')
     shared = self.work / 'libhost.so'
@@ -305,15 +299,25 @@ def _link(words: Sequence[object]) -> None:
 
 
 def compile_sources(
-  sources: Sequence[pathlib.Path], options: Sequence[str], work: pathlib.Path
+  sources: Sequence[pathlib.Path],
+  options: Sequence[str],
+  work: pathlib.Path,
+  headers: Sequence[pathlib.Path] = (),
 ) -> tuple[list[pathlib.Path], str]:
-  """Returns objects of the sources that compile, and the first error."""
+  """Returns objects of the sources that compile, and the first error.
+
+  Args:
+    sources: C++ files.
+    options: the compiler and its flags.
+    work: where objects are kept; each is made once.
+    headers: files that sources include; if one changes, objects are made anew.
+  """
   work.mkdir(parents=True, exist_ok=True)
+  stamps = [(str(path), path.stat().st_mtime_ns) for path in headers]
 
   def compile_one(source: pathlib.Path) -> tuple[pathlib.Path, str]:
-    key = build_kernel.hash_parts(
-      str(source), source.stat().st_mtime_ns, options
-    )
+    stamp = source.stat().st_mtime_ns
+    key = build_kernel.hash_parts(str(source), stamp, stamps, options)
     output = work / f'{source.stem}-{key}.o'
     if output.exists():
       return output, ''
@@ -342,12 +346,10 @@ def _sources(op: build_operator.Folder) -> list[pathlib.Path]:
 
 
 def _companions(files: Sequence[pathlib.Path]) -> list[pathlib.Path]:
-  """Returns sources that implement headers, beside them or in src."""
-  out = []
-  for path in files:
-    if path.suffix in ('.h', '.hpp'):
-      out += [p for p in (path.with_suffix('.cpp'),) if p.is_file()]
-  return out
+  """Returns sources that implement headers, beside them."""
+  headers = (path for path in files if path.suffix in ('.h', '.hpp'))
+  sources = (path.with_suffix('.cpp') for path in headers)
+  return [path for path in sources if path.is_file()]
 
 
 def run(
@@ -432,7 +434,9 @@ def _build(
   near = build_operator.find_includes(op, sources, (), public.folders)
   options = [*public.options(), *(f'-I{folder}' for folder in near.folders)]
   todo = [*dict.fromkeys((*sources, *_companions(near.files)))]
-  objects, error = compile_sources(todo, options, public.work / op.folder.name)
+  objects, error = compile_sources(
+    todo, options, public.work / op.folder.name, near.files
+  )
   key = build_kernel.hash_parts(*map(str, objects))
   output = public.work / op.folder.name / f'{key}.so'
   if not output.exists():

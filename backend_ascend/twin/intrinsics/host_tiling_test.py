@@ -103,8 +103,32 @@ OP_ADD(Scaled);
 """
 
 
+def test_a_changed_header_is_compiled_again(tmp_path):
+  # given: a source that was compiled, and is not compiled again as it stands
+  header, source = tmp_path / 'size.h', tmp_path / 'size.cpp'
+  header.write_text('constexpr int kSize = 3;\n')
+  source.write_text('#include "size.h"\nint Size() { return kSize; }\n')
+  options = [host_tiling._compiler(), '-std=c++17']
+  compile_again = lambda: host_tiling.compile_sources(
+    [source], options, tmp_path / 'work', [header]
+  )
+  (first,), _ = compile_again()
+  assert compile_again() == ([first], '')
+  # when: the header alone changes
+  header.write_text('constexpr int kSize = 44444;\n')
+  os.utime(header, ns=(0, 0))
+  (second,), errors = compile_again()
+  # then
+  assert not errors
+  assert first.read_bytes() != second.read_bytes()
+
+
 @twin_testing.needs_asc_devkit
-@pytest.mark.skipif(not _HOST, reason='HPMOE_CANN_HOST is not set')
+@pytest.mark.skipif(
+  not _HOST,
+  reason='HPMOE_CANN_HOST is not set: checkouts of metadef and opbase, with a '
+  'colon between',
+)
 def test_a_tiling_function_runs(tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
   for name, text in (

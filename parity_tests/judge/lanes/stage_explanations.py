@@ -100,13 +100,10 @@ def _pick_failures(
 
   Of a limit of the whole tensor, no single element is bad.
   """
-  located_failures = [(verdicts.tensor_of(r.stage), r.failure) for r in results]
-  failures: dict[str, verdicts.Failure] = {}
-  for is_local in (False, True):
-    for name, failure in reversed(located_failures):
-      if failure and bool(failure.bad_rows) == is_local:
-        failures[name] = failure
-  return failures
+  pairs = [(verdicts.tensor_of(r.stage), r.failure) for r in results]
+  failures = [(name, failure) for name, failure in pairs if failure]
+  failures.sort(key=lambda pair: not pair[1].bad_rows)
+  return dict(reversed(failures))  # It keeps the last of each tensor.
 
 
 def build_rounding_stage(
