@@ -342,6 +342,21 @@ def test_weight_grad_of_an_expert_without_rows_is_zero():
   np.testing.assert_array_equal(bounded.error, np.zeros((3, 3)))
 
 
+def test_a_float32_sum_counts_what_both_operands_store_differently():
+  # given: operands in bfloat16 that two right kernels may store differently
+  zero = np.zeros((1, 2))
+  rows = bounds.Bounded(
+    np.ones((1, 2)), zero, zero, unlike=np.array([[0.25, 0.5]])
+  )
+  weights = bounds.Bounded(
+    np.ones((2, 1)), zero.T, zero.T, unlike=np.array([[0.125], [0.0]])
+  )
+  # when
+  sums = bounds.gemm(BF16, rows, weights, 'float32')
+  # then
+  np.testing.assert_allclose(sums.crossings, [[0.875]])
+
+
 def test_rows_with_and_without_crossings_are_joined():
   # given: rows of an expert, and those of one that has none to sum
   row = np.ones((1, 2))
