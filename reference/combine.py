@@ -58,7 +58,7 @@ def combine(
     terms = numerics.at_point(
       policy, 'weighted', weighted(policy, terms, topk_weights)
     )
-  return sum_slots(policy, 'running_sum', terms, last)
+  return sum_slots(policy, 'y', terms, last)
 
 
 def weighted(
@@ -75,16 +75,19 @@ def weighted(
 
 def sum_slots(
   policy: precision.PrecisionPolicy,
-  point: str,
+  stage: str,
   terms: at.Float[at.Array, 'R T K D'],
   last: at.Float[at.Array, 'R T D'] | None,
 ) -> at.Float[at.Array, 'R T D']:
   """Returns the sum over slots `[R, T, D]` in the storage dtype.
 
-  Each partial sum is rounded at `point`.  `last`, if any, is added before the
-  result is rounded to storage.
+  `stage` is y or dx.  Each partial sum is rounded at the stage's point of
+  `precision.RUNNING_SUMS`.  `last`, if any, is added before the result is
+  rounded to storage, to a sum that is rounded at its point of
+  `precision.ROUTED_SUMS`.
   """
-  rounded = functools.partial(numerics.at_point, policy, point)
+  running, routed = precision.RUNNING_SUMS[stage], precision.ROUTED_SUMS[stage]
+  rounded = functools.partial(numerics.at_point, policy, running)
 
   def add(total: at.Array, slot: int) -> at.Array:
     return rounded(total + terms[:, :, slot])
@@ -92,6 +95,7 @@ def sum_slots(
   first = rounded(terms[:, :, 0])
   total = functools.reduce(add, range(1, terms.shape[2]), first)
   if last is not None:
+    total = numerics.at_point(policy, routed, total)
     total = total + numerics.widen(policy, last)
   return numerics.store(policy, total)
 
@@ -128,4 +132,4 @@ def combine_grad(
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   terms = numerics.widen(policy, d_returned)
-  return sum_slots(policy, 'd_running_sum', terms, last)
+  return sum_slots(policy, 'dx', terms, last)

@@ -38,6 +38,8 @@ _UNQUANTISED = 'none'
 _ACTIVATION = 'the activation'
 # Causes that are written out, of those that explain a stage equally well.
 _MOST_CAUSES = 4
+# Without shared experts they round what is rounded to storage anyway.
+_ROUTED_SUMS = {*precision.ROUTED_SUMS.values()}
 # Most words in a set; sets that are tried with one word more.
 _MOST_WORDS, _BEAM = 3, 4
 # Sets that are judged by limits.
@@ -58,6 +60,7 @@ class RoundedStage:
     under: computes it under a policy from the candidate's tensors.
     is_right: says whether it is right under a policy, by the limits of a lane;
       None: nobody can say.
+    has_shared: whether the layer has shared experts.
   """
 
   name: str
@@ -68,6 +71,16 @@ class RoundedStage:
   real: np.ndarray
   under: Callable[[precision.PrecisionPolicy], np.ndarray]
   is_right: Callable[[precision.PrecisionPolicy], bool] | None = None
+  has_shared: bool = False
+
+  def list_points(self) -> list[precision.Point]:
+    """Returns rounding points inside the stages that are computed."""
+    return [
+      point
+      for point in precision.INSIDE
+      if {*point.stages} & {*self.chain}
+      and (self.has_shared or point.name not in _ROUTED_SUMS)
+    ]
 
 
 def explain(stage: RoundedStage) -> tuple[str, int]:
@@ -116,11 +129,14 @@ class _Deviation:
     """Returns the deviation; None: it is larger than roundings can cause."""
     if not stage.real.any():
       return None
+    stored_format = storage.FORMATS[str(stage.actual.dtype)]
     wide = stage.expected.astype(np.float64)
     size = sizes.measure_sizes(np.where(stage.real, wide, 0))
     actual = stage.actual.astype(np.float64)
     size = np.where(size > 0, size, 1.0)[stage.real]
-    unit = storage.FORMATS[str(stage.actual.dtype)].unit_roundoff
+    # The error of a rounding is not relative among subnormal numbers.
+    size = np.maximum(size, stored_format.smallest_normal)
+    unit = stored_format.unit_roundoff
     smallest = unit / max(len(size), 1)
     deviation = cls(actual[stage.real], size, 0.0, smallest)
     of_element = deviation._measure_elements(stage, stage.expected)
@@ -264,9 +280,7 @@ def _words(stage: RoundedStage) -> Iterator[str]:
   """Yields the words that differ from the policy in one point."""
   policy = stage.policy
   narrow = policy.storage if policy.storage != policy.accumulate else 'bfloat16'
-  for point in precision.INSIDE:
-    if not {*point.stages} & {*stage.chain}:
-      continue
+  for point in stage.list_points():
     now = policy.rounding(point.name)
     if point.name == 'operands' and policy.emulated:
       now = policy.roundings[point.name]
@@ -279,9 +293,11 @@ def _words(stage: RoundedStage) -> Iterator[str]:
       is_stored_so = is_stored_so and not policy.quantised
       if dtype != now and not wide and not is_stored_so:
         yield f'{point.name}={dtype}'
-  for name in stage.chain[:-1]:
+  for name in stage.chain:
     if name in precision.POINTS and tensors.SPECS[name].role == 'compute':
       is_kept_whole = policy.dtype(name) == policy.accumulate
+      if name == stage.name and not is_kept_whole:
+        continue  # It was returned in the dtype of the policy.
       yield f'{name}={narrow if is_kept_whole else "accumulate"}'
   for field, tensor in precision.SUM_ORDERS.items():
     for order in precision.ROW_ORDERS if tensor in stage.chain else ():
@@ -536,9 +552,7 @@ def _is_named(stage: RoundedStage, name: str, words: Sequence[str]) -> bool:
 
   def list_roundings(policy: precision.PrecisionPolicy):
     rounds = {
-      point.name: policy.rounding(point.name)
-      for point in precision.INSIDE
-      if {*point.stages} & {*stage.chain}
+      point.name: policy.rounding(point.name) for point in stage.list_points()
     }
     dtypes = {
       stage_name: policy.dtype(stage_name) for stage_name in stage.chain

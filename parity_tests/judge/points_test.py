@@ -16,13 +16,17 @@ from hpmoe.reference.contract import tensors
 Rounds = numpy_testing.Numpy
 
 
-def check_rows(candidate, direction, words, dtype, lanes, preset='tiny'):
+def check_rows(
+  candidate, direction, words, dtype, lanes, preset='tiny', d_shared=0
+):
   case = dict(direction=direction, policy=words, dtype=dtype, preset=preset)
+  case |= dict(d_shared=d_shared)
   return numpy_testing.check_rows(candidate, lanes, **case)
 
 
-def list_failed_stages(candidate, direction, words, dtype):
+def list_failed_stages(candidate, direction, words, dtype, d_shared=0):
   case = dict(direction=direction, policy=words, dtype=dtype)
+  case |= dict(d_shared=d_shared)
   return numpy_testing.list_failed_stages(candidate, LANES[dtype], **case)
 
 
@@ -40,6 +44,11 @@ ROUNDED = [
     : 3 if point.name == 'operands' else 1
   ]
 ]
+
+
+def choose_width(*points):
+  """Returns the width of the shared experts that these points need."""
+  return 8 if {*points} & {*precision.ROUTED_SUMS.values()} else 0
 
 
 def build_policies(point, narrow):
@@ -70,7 +79,8 @@ def test_a_kernel_that_rounds_there_is_right_under_that_policy(
   direction, point, narrow, dtype
 ):
   words, _ = build_policies(point, narrow)
-  assert not list_failed_stages(Rounds(), direction, words, dtype)
+  d_shared = choose_width(point)
+  assert not list_failed_stages(Rounds(), direction, words, dtype, d_shared)
 
 
 @pytest.mark.slow
@@ -93,7 +103,8 @@ def find_patterns(point, narrow, dtype):
   preset = 'tiny' if dtype == 'float32' else DEEP
   for direction in DIRECTIONS:
     arguments = direction, base, dtype, ('bounded',), preset
-    results = check_rows(Rounds(words=words), *arguments)
+    d_shared = choose_width(point)
+    results = check_rows(Rounds(words=words), *arguments, d_shared)
     pattern_by_stage |= {
       r.stage: r.failure.pattern for r in results if r.failure
     }
@@ -208,6 +219,31 @@ def test_shared_experts_round_as_the_policy_says(direction):
   assert ('bounded', stage) in failed_stages
 
 
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('result', ['y', 'dx'])
+def test_a_sum_stored_before_shared_experts_are_added_is_judged_alone(
+  result, dtype
+):
+  # given: shared experts whose output is added to what was rounded
+  words = (f'{precision.ROUTED_SUMS[result]}=bfloat16',)
+  case = case_lib.Case(
+    preset='tiny',
+    ranks=2,
+    dtype=dtype,
+    direction='forward' if result == 'y' else 'backward',
+    d_shared=8,
+    policy=words,
+  )
+  bench = bench_lib.Bench(case)
+  # when: a kernel rounds there, and one does not; each returns results alone
+  right = Rounds(everything=False)
+  wrong = dataclasses.replace(right, words=())
+  # then
+  assert not numpy_testing.list_refused(bench, case, right, 'bounded')
+  failed_stages = numpy_testing.list_refused(bench, case, wrong, 'bounded')
+  assert ('bounded', result) in failed_stages
+
+
 @pytest.mark.parametrize('order', precision.ROW_ORDERS[1:])
 @pytest.mark.parametrize('field', precision.SUM_ORDERS)
 @pytest.mark.few(1)
@@ -268,7 +304,7 @@ def test_two_roundings_are_both_named(pair, dtype):
   narrow = 'bfloat16' if dtype == 'float32' else dtype
   words = tuple(f'{point}={narrow}' for point in pair)
   preset = 'tiny' if dtype == 'float32' else DEEP
-  arguments = 'forward', (), dtype, ('bounded',), preset
+  arguments = 'forward', (), dtype, ('bounded',), preset, choose_width(*pair)
   results = check_rows(Rounds(words=words), *arguments)
   pattern_by_stage = {r.stage: r.failure.pattern for r in results if r.failure}
   for stage in {*pattern_by_stage} & {*tensors.SPECS}:

@@ -425,12 +425,13 @@ class Kernel:
       key = ids if order == 'expert' else -ids
       terms = np.take_along_axis(terms, np.argsort(key)[..., None], axis=1)
     total = np.zeros(rows[:, 0].shape, np.float32)
-    point = 'running_sum' if name == 'y' else 'd_running_sum'
+    point = precision.RUNNING_SUMS[name]
     for k in range(rows.shape[1]):
       total = total + terms[:, k]
       if k or not self.first_row_whole:
         total = _round_at(policy, point, total)
-    total = total if last is None else total + last
+    if last is not None:
+      total = _round_at(policy, precision.ROUTED_SUMS[name], total) + last
     return self._store(policy.storing(name), total)
 
   def backward(

@@ -26,6 +26,10 @@ class PublicPolicy:
 # Operator by operator, as autograd has the gradients of them.
 _SILU = ('silu=storage', 'd_silu=storage')
 _WEIGHT = 'routing_weight=storage'
+# Shared experts are modules of their own: the routed experts' output, and its
+# gradient, are stored before these are added.
+_ROUTED_SUM = 'routed_sum=storage'
+_ROUTED_SUMS = (_ROUTED_SUM, 'd_routed_sum=storage')
 _EAGER = (
   *_SILU,
   'weighted=storage',
@@ -38,11 +42,12 @@ _TRANSFORMERS = 'huggingface/transformers 5.23.0 '
 
 POLICIES = {
   'torch_grouped_mm': PublicPolicy(
-    (*_SILU, _WEIGHT, 'weighted=storage'),
+    (*_SILU, _WEIGHT, 'weighted=storage', *_ROUTED_SUMS),
     f'{_TRANSFORMERS}integrations/moe.py, weights in the dtype of x',
   ),
   'grouped_mm_f32_weights': PublicPolicy(
-    _SILU, f'{_TRANSFORMERS}integrations/moe.py, weights in float32'
+    (*_SILU, *_ROUTED_SUMS),
+    f'{_TRANSFORMERS}integrations/moe.py, weights in float32',
   ),
   'hf_mixtral': PublicPolicy(
     _EAGER, f'{_TRANSFORMERS}models/mixtral/modeling_mixtral.py, eager'
@@ -55,11 +60,11 @@ POLICIES = {
     (*_EAGER, _WEIGHT), 'deepseek-ai/DeepSeek-V3 inference/model.py 9b4e978'
   ),
   'megatron': PublicPolicy(
-    ('placement=before_down',),
+    ('placement=before_down', *_ROUTED_SUMS),
     'NVIDIA/Megatron-LM core/fusions/fused_bias_swiglu.py d98e8a6, compiled',
   ),
   'megatron_eager': PublicPolicy(
-    ('placement=before_down', *_SILU, 'product=storage'),
+    ('placement=before_down', *_SILU, 'product=storage', *_ROUTED_SUMS),
     'NVIDIA/Megatron-LM core/fusions/fused_bias_swiglu.py d98e8a6, eager',
   ),
   'transformer_engine_index_map': PublicPolicy(
@@ -71,15 +76,15 @@ POLICIES = {
     'deepseek-ai/DeepGEMM impls/sm100_*_mega_moe.cuh 54e2261, bfloat16',
   ),
   'vllm': PublicPolicy(
-    ('placement=epilogue', *_SILU),
+    ('placement=epilogue', *_SILU, _ROUTED_SUM),
     'vllm-project/vllm fused_moe.py 000d145, more than 4 slots',
   ),
   'vllm_few_slots': PublicPolicy(
-    ('placement=epilogue', *_SILU, 'running_sum=storage'),
+    ('placement=epilogue', *_SILU, 'running_sum=storage', _ROUTED_SUM),
     'vllm-project/vllm fused_moe.py 000d145, moe_sum of 4 slots or fewer',
   ),
   'sglang': PublicPolicy(
-    ('placement=epilogue', *_SILU),
+    ('placement=epilogue', *_SILU, _ROUTED_SUM),
     'sgl-project/sglang fused_moe_triton_kernels.py 018e2ed, over 32 tokens',
   ),
   'marlin': PublicPolicy(

@@ -83,9 +83,23 @@ INSIDE = (
   ),
   Point('weighted', ('y',), 'a row times its weight, before the sum'),
   Point('running_sum', ('y',), "the sum of a token's rows, after each"),
+  Point(
+    'routed_sum',
+    ('y',),
+    "the sum of a token's rows, before the shared experts' output is added",
+  ),
   Point('d_silu', ('d_gate_up',), 'd_activation times up, before the slope'),
   Point('d_running_sum', ('dx',), 'the sum that is dx, after each row'),
+  Point(
+    'd_routed_sum',
+    ('dx',),
+    "the sum that is dx, before the shared experts' part is added",
+  ),
 )
+# Points of the sum over a token's rows, by the tensor that is the sum: after
+# each row, and once before what the shared experts add.
+RUNNING_SUMS = {'y': 'running_sum', 'dx': 'd_running_sum'}
+ROUTED_SUMS = {'y': 'routed_sum', 'dx': 'd_routed_sum'}
 # Tensors, each in a dtype of its own; what a copy has is that of its source.
 _COPY_OF = {
   'expert_in': 'x',

@@ -167,6 +167,7 @@ def build_rounding_stage(
     real,
     under,
     None if exact else is_right,
+    has_shared=bool(case.inputs.config.d_shared),
   )
 
 

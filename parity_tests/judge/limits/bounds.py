@@ -1235,22 +1235,15 @@ def combine(
 ) -> Bounded:
   """Returns `[t, D]`, the sum of `[t, K, D]` over its K slots, as a GEMM.
 
-  Weights are `[t, K]`; None: they are 1.  `last`, `[t, D]`, counts as another
-  slot, of weight 1.  See `CombineSums`.
+  Weights are `[t, K]`; None: they are 1.  `last`, `[t, D]`, is added to the
+  sum.  See `CombineSums`.
   """
   tokens, slots, columns = slot_rows.value.shape
-  terms = slots + (last is not None)
-  sums = CombineSums.zeros(policy, stage, terms, tokens, columns)
+  sums = CombineSums.zeros(policy, stage, slots, tokens, columns)
   for slot in range(slots):
     weight = None if topk_weights is None else topk_weights[:, slot]
     sums.add(np.arange(tokens), slot_rows[:, slot], weight)
-  if last is not None:
-    sums.add(np.arange(tokens), last, None)
-  return sums.total()
-
-
-# The rounding point of the sum over a token's rows, by stage.
-_RUNNING = {'y': 'running_sum', 'dx': 'd_running_sum'}
+  return sums.total(last)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1332,10 +1325,43 @@ class CombineSums:
     if crossings is not None and self.crossings is not None:
       self.crossings[token] += crossings
 
-  def total(self) -> Bounded:
+  def total(self, last: Bounded | None = None) -> Bounded:
+    """Returns the sums `[t, D]` as stored, with `last` `[t, D]` added.
+
+    `last` is one more row, in any order: but if the policy rounds the sum of
+    all others before, it is the second of two.
+    """
+    routed_point = precision.ROUTED_SUMS[self.stage]
+    if last is None:
+      return self._store_sum(self._sum_of_rows())
+    tokens, columns = self.value.shape
+    if self.policy.rounding(routed_point) is None:
+      copies = {name: array.copy() for name, array in self.arrays().items()}
+      sums = dataclasses.replace(self, slots=self.slots + 1, **copies)
+      sums.add(np.arange(tokens), last, None)
+      return sums.total()
+    routed_sum = round_at(self.policy, routed_point, self._sum_of_rows())
+    sums = CombineSums.zeros(self.policy, self.stage, 2, tokens, columns)
+    for term in (routed_sum, last):
+      sums.add(np.arange(tokens), term, None)
+    return sums._store_sum(sums._add_up())
+
+  def _sum_of_rows(self) -> Bounded:
     # Routing weights that the kernel computes have roundings of their own.
     is_weighted = self.stage == 'y' and self.policy.placement == 'combine'
     own_weights = self.policy.weight_ulp if is_weighted else 0.0
+    return self._add_up(own_weights, precision.RUNNING_SUMS[self.stage])
+
+  def _store_sum(self, total: Bounded) -> Bounded:
+    dtype = self.policy.dtype(self.stage)
+    return store(self.policy, total, dtype, self.magnitude)
+
+  def _add_up(self, own_weights: float = 0.0, point: str = '') -> Bounded:
+    """Returns the sums before storing.
+
+    Weights have an error of `own_weights` units roundoff, and each partial sum
+    is rounded at `point`; '': at none.
+    """
     scale = gamma(self.slots + own_weights) + gamma(self.slots, _U64)
     reach = self.magnitude + self.error
     error = self.error + scale * reach
@@ -1343,7 +1369,6 @@ class CombineSums:
     own = of_total * np.square(self.value) + of_terms * self.squares
     own += np.square(own_weights * _U * _finite(self.magnitude))
     own += (self.slots * _TINY) ** 2
-    point = _RUNNING[self.stage]
     rounding_error, of_rounding, (crossings, unlike) = _often_rounded(
       self.policy,
       point,
@@ -1358,6 +1383,4 @@ class CombineSums:
     if is_narrow(self.policy):
       apart = np.minimum(np.sqrt(variance), self.apart + np.sqrt(own))
     error += self.slots * _TINY
-    sums = Bounded(self.value, error, variance, apart, crossings, unlike)
-    dtype = self.policy.dtype(self.stage)
-    return store(self.policy, sums, dtype, self.magnitude)
+    return Bounded(self.value, error, variance, apart, crossings, unlike)

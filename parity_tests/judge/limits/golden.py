@@ -363,7 +363,6 @@ class Rows:
     stage: str,
     source: str,
     weights: np.ndarray | None,
-    last: str = '',
   ) -> bounds.CombineSums:
     """Returns all tokens' sums of weighted rows, filled owner by owner.
 
@@ -373,13 +372,12 @@ class Rows:
       stage: what the sums are.
       source: a packed tensor `[R, N, D]`.
       weights: `[R, T, K]` of the slots; None: 1.
-      last: `[R, T, D]` that is added, of the judged ranks; '': nothing is.
     """
     config = self.tiling.config
     late = self.policy.placement == 'returned' and stage == 'y'
     tokens = config.num_ranks * config.num_tokens
     sums = bounds.CombineSums.zeros(
-      self.policy, stage, config.top_k + bool(last), tokens, config.d_model
+      self.policy, stage, config.top_k, tokens, config.d_model
     )
     parts = prefetch.prefetch_map(
       lambda part: self.read_source(source, *part[:3]), self.iterate_packed()
@@ -394,14 +392,6 @@ class Rows:
           rows = self.as_stored('returned', wide.late(own, rows))
         weight = None if weights is None else weights.reshape(-1)[own]
         sums.add(own // config.top_k, rows, weight)
-    for rank in self.tiling.judged_ranks if last else ():
-      step = max(1, self.chunk // config.d_model)
-      for lo in range(0, config.num_tokens, step):
-        rows = self.read_source(
-          last, rank, lo, min(lo + step, config.num_tokens)
-        )
-        token = rank * config.num_tokens + lo + np.arange(len(rows.value))
-        sums.add(token, rows, None)
     return sums
 
   def recall_sums(
@@ -409,17 +399,16 @@ class Rows:
     stage: str,
     source: str,
     weights: np.ndarray | None,
-    last: str = '',
   ) -> bounds.CombineSums:
     """Returns `slot_sums`, from the cache where a large layer was drawn."""
     weights_used = {} if weights is None else {'slot_weights': weights}
     sums = golden_cache.recall(
-      ('slot_sums', stage, source, last, *self.facts),
+      ('slot_sums', stage, source, *self.facts),
       {**self.arrays, **weights_used},
-      lambda: self.slot_sums(stage, source, weights, last).arrays(),
+      lambda: self.slot_sums(stage, source, weights).arrays(),
     )
-    terms = self.tiling.config.top_k + bool(last)
-    return bounds.CombineSums(self.policy, stage, terms, **sums)
+    slots = self.tiling.config.top_k
+    return bounds.CombineSums(self.policy, stage, slots, **sums)
 
   @property
   def facts(self) -> tuple:
@@ -484,11 +473,20 @@ class Rows:
     )
 
   def total(
-    self, sums: bounds.CombineSums, rank: int, lo: int, hi: int
+    self,
+    sums: bounds.CombineSums,
+    rank: int,
+    lo: int,
+    hi: int,
+    last: str = '',
   ) -> bounds.Bounded:
-    """Returns `[hi - lo, D]`, the sums of a rank's own tokens as stored."""
+    """Returns `[hi - lo, D]`, the sums of a rank's own tokens as stored.
+
+    With `last` `[R, T, D]` added, if it is not ''.
+    """
     first = rank * self.tiling.config.num_tokens
-    return sums[first + lo : first + hi].total()
+    last_rows = self.read_source(last, rank, lo, hi) if last else None
+    return sums[first + lo : first + hi].total(last_rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -523,7 +521,7 @@ class Golden(Rows):
       first = rank * self.tiling.config.num_tokens * self.tiling.config.top_k
       return self.late(np.arange(first + lo, first + hi), rows)
     if 'returned' not in self.captured_tensors:
-      return self.total(self._sums, rank, lo, hi)
+      return self.total(self._sums, rank, lo, hi, self._last)
     token_range = rank, lo, hi, self._last
     return self.combined('y', 'returned', self._combine_weights, *token_range)
 
@@ -547,8 +545,7 @@ class Golden(Rows):
 
   @functools.cached_property
   def _sums(self) -> bounds.CombineSums:
-    sources = 'expert_out', self._combine_weights, self._last
-    return self.recall_sums('y', *sources)
+    return self.recall_sums('y', 'expert_out', self._combine_weights)
 
   @property
   def _last(self) -> str:

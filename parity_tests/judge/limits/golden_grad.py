@@ -254,7 +254,7 @@ class GoldenGrad(golden.Rows):
 
   def _dx(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     if 'd_returned' not in self.captured_tensors:
-      return self.total(self._sums, rank, lo, hi)
+      return self.total(self._sums, rank, lo, hi, self._last)
     return self.combined('dx', 'd_returned', None, rank, lo, hi, self._last)
 
   def _dy(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
@@ -273,7 +273,7 @@ class GoldenGrad(golden.Rows):
 
   @functools.cached_property
   def _sums(self) -> bounds.CombineSums:
-    return self.recall_sums('dx', 'd_expert_in', None, self._last)
+    return self.recall_sums('dx', 'd_expert_in', None)
 
   @property
   def _last(self) -> str:
