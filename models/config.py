@@ -38,6 +38,16 @@ class ModelConfig:
       attention 'mla', which has widths of its own.
     partial_rotary_factor: so much of a head, from its start, rotates.
     use_qk_norm: whether queries and keys are normalised, if the family's are.
+    global_head_dim: that of layers without the window, in a family that has two
+      widths; else 0.
+    num_global_key_value_heads: heads of keys in them, if they take keys for
+      values; 0 for those of the others.
+    attention_k_eq_v: whether they take keys, before norm and rotation, for
+      values.
+    window_rope_theta: base of rotations in layers with the window; 0 for that
+      of the others.
+    final_logit_softcapping: logits are this times a tanh, so that they stay
+      within it on both sides; 0 for none.
     sliding_window: a token sees itself and so many less one before it; None for
       all.
     layer_types: of each layer, one of the family's `layer_pattern`: whether it
@@ -73,8 +83,8 @@ class ModelConfig:
     mlp_only_layers: layers that are dense nevertheless.
     num_nextn_predict_layers: heads that predict one token further, 0 or 1.
     router_aux_loss_coef: factor of the loss that balances experts.
-    index_topk: tokens that an indexer leaves each token to see, so that fewer
-      are all seen; 0 for a family without one.
+    index_topk: most tokens that an indexer leaves each token to see; 0 for a
+      family without one.
     index_n_heads: heads of the indexer.
     index_head_dim: their width.
     eos_token_id: tokens that end a text.
@@ -108,6 +118,11 @@ class ModelConfig:
   head_dim: int = 0
   partial_rotary_factor: float = 1.0
   use_qk_norm: bool = True
+  global_head_dim: int = 0
+  num_global_key_value_heads: int = 0
+  attention_k_eq_v: bool = False
+  window_rope_theta: float = 0.0
+  final_logit_softcapping: float = 0.0
   sliding_window: int | None = None
   layer_types: tuple[str, ...] = ()
   linear_conv_kernel_dim: int = 0
@@ -156,6 +171,11 @@ class ModelConfig:
       pattern, layers = self.family.layer_pattern, self.num_hidden_layers
       kinds = (pattern[i % len(pattern)] for i in range(layers))
       self._set('layer_types', tuple(kinds))
+    if self.family.ends_full:
+      last = self.family.layer_pattern[-1:]
+      self._set('layer_types', self.layer_types[:-1] + last)
+    if self.family.scaled_embeddings:
+      self._set('embedding_multiplier', self.hidden_size**0.5)
     config_checks.check(self)
 
   def _set(self, name: str, value: Any) -> None:
@@ -222,8 +242,22 @@ class ModelConfig:
   @property
   def rope_dim(self) -> int:
     """Width of the part of a query or key that rotates."""
-    width = self.head_dim or self.qk_rope_head_dim
+    width = self.global_head_dim or self.head_dim or self.qk_rope_head_dim
     return int(width * self.partial_rotary_factor)
+
+  def head_width(self, layer: int) -> int:
+    """Returns the width of a head of a layer, counted from 0."""
+    own = 0 if self.has_window(layer) else self.global_head_dim
+    return own or self.head_dim
+
+  def count_key_heads(self, layer: int) -> int:
+    """Returns the heads of keys of a layer, counted from 0."""
+    own = self.num_global_key_value_heads if self.takes_keys(layer) else 0
+    return own or self.num_key_value_heads
+
+  def takes_keys(self, layer: int) -> bool:
+    """Returns whether a layer takes its keys for values."""
+    return self.attention_k_eq_v and not self.has_window(layer)
 
   def has_experts(self, layer: int) -> bool:
     """Returns whether a layer, counted from 0, has routed experts."""
@@ -244,6 +278,10 @@ class ModelConfig:
     """Returns whether a layer, counted from 0, has linear attention."""
     return 'linear_attention' in self.layer_types[layer : layer + 1]
 
+  def leaves_out(self, count: int) -> bool:
+    """Returns whether an indexer leaves some of so many tokens unseen."""
+    return 0 < self.index_topk < count
+
   def moe_layers(self) -> tuple[int, ...]:
     """Returns the layers that have routed experts, without MTP heads."""
     return tuple(filter(self.has_experts, range(self.num_hidden_layers)))
@@ -256,14 +294,21 @@ class ModelConfig:
       'model_type': self.model_type,
       'hidden_act': 'silu',
       'torch_dtype': self.dtype,
+      **self.family.stated,
     }
+    if 'hidden_activation' in self.family.fixed:
+      del out['hidden_act']
     for name, file_key in names.items():
       value = getattr(self, name)
       out[file_key] = list(value) if isinstance(value, tuple) else value
+      if name in hf_config.NULL_IF_ZERO:
+        out[file_key] = value or None
     if self.rope_scaling is not None:
       out['rope_scaling'] = rope_scaling_lib.to_fields(self.rope_scaling)
     elif self.family.defaults['rope_scaling']:  # null would mean that
       out['rope_scaling'] = {'rope_type': 'default'}
+    if self.family.rope_by_kind:
+      hf_config.nest_rope(out)
     if not self.eos_token_id:
       out['eos_token_id'] = None
     elif len(self.eos_token_id) == 1:

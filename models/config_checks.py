@@ -16,6 +16,7 @@ MAY_BE_ZERO = (
   'first_k_dense_replace',
   'num_nextn_predict_layers',
   'moe_layer_end_index',
+  'num_global_key_value_heads',
 )
 _NO_SIZES = ('bos_token_id', 'rope_scaling')
 
@@ -116,9 +117,16 @@ def _check_heads(config: Any) -> None:
   )
   if config.family.attention == 'mla':
     require(kv_heads == heads, 'num_key_value_heads', f'{heads}', kv_heads)
+  if own := config.num_global_key_value_heads:
+    expected = f'a divisor of num_attention_heads={heads}'
+    require(heads % own == 0, 'num_global_key_value_heads', expected, own)
   width, part = config.rope_dim, config.partial_rotary_factor
   require(0 < part <= 1, 'partial_rotary_factor', 'in (0, 1]', part)
   name = 'head_dim' if config.head_dim else _hf(config, 'qk_rope_head_dim')
+  if config.global_head_dim:
+    fine = config.head_dim % 2 == 0
+    require(fine, name, 'an even width that rotates', config.head_dim)
+    name = 'global_head_dim'
   fine = width >= 2 and width % 2 == 0
   require(fine, name, 'an even width that rotates', width)
 

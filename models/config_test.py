@@ -113,6 +113,56 @@ class TestMeaning:
     assert list(map(config.has_window, range(2))) == [False, True]
     assert config_lib.from_hf(config.to_hf()) == config
 
+  def test_the_megakernel_has_neither_biases_nor_geglu(self):
+    families = config_lib.FAMILIES.items()
+    others = [name for name, family in families if not family.is_launched]
+    assert others == ['gpt_oss', 'gemma4_text', 'gemma4']
+
+  def test_layers_of_gemma_without_a_window_have_sizes_of_their_own(self):
+    raw = _GOLDEN['gemma_keys']
+    config = config_lib.from_hf(raw)
+    assert [config.head_width(n) for n in range(2)] == [8, 16]
+    assert [config.count_key_heads(n) for n in range(2)] == [2, 1]
+    assert config_lib.from_hf(config.to_hf()) == config
+    # The last layer has none, whatever a file says; as in transformers.
+    kinds = ['full_attention', 'sliding_attention']
+    config = config_lib.from_hf(raw | {'layer_types': kinds})
+    assert config.layer_types == ('full_attention',) * 2
+    plain = config_lib.from_hf(raw | {'attention_k_eq_v': False})
+    assert plain.count_key_heads(1) == 2
+    # As transformers 5.24 writes these sizes.
+    by_layer = {'1': {'head_dim': 16, 'num_key_value_heads': 1}}
+    named = ('global_head_dim', 'num_global_key_value_heads')
+    raw = {name: value for name, value in raw.items() if name not in named}
+    same = config_lib.from_hf(raw | {'per_layer_config': by_layer})
+    assert same == config_lib.from_hf(_GOLDEN['gemma_keys'])
+
+  @pytest.mark.parametrize(
+    'key, value, refusal',
+    [
+      ('enable_moe_block', None, 'expected True, got'),
+      ('enable_moe_block', 'absent', 'expected True, got False'),
+      ('hidden_size_per_layer_input', 'absent', 'expected 0, got 256'),
+      ('use_bidirectional_attention', 'all', "expected 'vision', got 'all'"),
+      ('num_global_key_value_heads', 3, 'expected a divisor of'),
+      ('head_dim', 7, 'expected an even width'),
+      ('per_layer_config', {'0': {'head_dim': 16}}, 'expected the same'),
+      ('per_layer_config', {'1': {'window': 16}}, 'expected the same'),
+      ('per_layer_config', 16, 'expected the same'),
+      ('rope_parameters', {'rope_theta': 1e4}, 'expected an object for each'),
+      (
+        'rope_parameters',
+        dict(sliding_attention={'factor': 2.0}, full_attention={}),
+        "expected rope_type 'default' and rope_theta alone",
+      ),
+    ],
+  )
+  def test_what_gemma_is_refused_for(self, key, value, refusal):
+    raw = _GOLDEN['gemma_keys'] | {key: value}
+    raw = {name: v for name, v in raw.items() if v != 'absent'}
+    with pytest.raises(ValueError, match=f'^{key}.*: {refusal}'):
+      config_lib.from_hf(raw)
+
   def test_no_rope_is_yarn_of_gpt_oss(self):
     absent = config_lib.from_hf(_GOLDEN['gpt_plain'])
     null = _GOLDEN['gpt_plain'] | {'rope_scaling': None}
@@ -336,6 +386,8 @@ class TestAbsentKeys:
     'ernie4_5_moe': _GOLDEN['ernie_start'],
     'granitemoe': _GOLDEN['granite_factors'],
     'hunyuan_v1_moe': _GOLDEN['hunyuan_tied'],
+    'gemma4_text': _GOLDEN['gemma_keys']
+    | dict(tie_word_embeddings=False, final_logit_softcapping=3.0),
     'qwen3_vl_moe_text': {
       name: value
       for name, value in _GOLDEN['vision_text']['text_config'].items()
@@ -375,7 +427,7 @@ class TestAbsentKeys:
     special_keys = {
       *('head_dim', 'rope_scaling', 'moe_layer_freq', 'rope_interleave'),
       *('num_nextn_predict_layers', 'first_k_dense_replace'),
-      'partial_rotary_factor',
+      *('partial_rotary_factor', 'rope_theta', 'window_rope_theta'),
     }
     assert len(reference(model_type)) >= len(
       set(family.defaults) - special_keys

@@ -80,6 +80,16 @@ class Family:
     file_axes: end of a tensor's name here -> axes of one element that it has
       in files before its own.
     rope_alpha: whether dynamic rope with an `alpha` has a base that is fixed.
+    activation: of gates, as `PrecisionPolicy.activation` names it.
+    separate_norms: whether shared experts and routed ones have norms each of
+      what they read and return, and the router one of its own.
+    scaled_embeddings: whether the root of `hidden_size` is a factor on them.
+    stated: keys that a config.json must have -> the value computed here.
+    unstated: the same keys -> what their absence means, which is not computed.
+    holder_ties: whether a holder that is silent ties head and embeddings.
+    ends_full: whether the last layer is the last kind of the pattern always.
+    rope_by_kind: whether `rope_parameters` has a form for each kind of layer.
+    indexer_interleave: whether pairs that rotate in an indexer are neighbours.
     per_layer: keys that may list a number for each layer, all the same.
   """
 
@@ -127,7 +137,21 @@ class Family:
   files_stack: bool = False
   file_axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
   rope_alpha: bool = False
+  activation: str = 'swiglu'
+  separate_norms: bool = False
+  scaled_embeddings: bool = False
+  stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  unstated: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  holder_ties: bool = False
+  ends_full: bool = False
+  rope_by_kind: bool = False
+  indexer_interleave: bool = False
   per_layer: tuple[str, ...] = ()
+
+  @property
+  def is_launched(self) -> bool:
+    """Whether the megakernel has all that its experts compute."""
+    return not self.by_turns and self.activation == 'swiglu'
 
 
 def _tuples(value: Any) -> Any:
@@ -140,6 +164,8 @@ def _family(
   """Returns the family of one table; `families` are those of earlier tables."""
   if like := row.pop('like', ''):
     changes = {name: _tuples(value) for name, value in row.items()}
+    base_names = dict(families[like].file_names)
+    changes['file_names'] = base_names | row.get('file_names', {})
     return dataclasses.replace(families[like], **changes)
   base = row.pop('defaults_of', '')
   start = families[base].defaults if base else common
@@ -199,7 +225,9 @@ def unwrap(fields: Mapping[str, Any]) -> dict[str, Any]:
   if not isinstance(text, Mapping):
     raise ValueError(f'text_config: expected an object, got {text!r}')
   # The head is the whole model's, and names of tensors are.
-  changes = dict(tie_word_embeddings=fields.get('tie_word_embeddings', False))
+  model_type = families[fields['model_type']]
+  ties = FAMILIES[model_type].holder_ties
+  changes = dict(tie_word_embeddings=fields.get('tie_word_embeddings', ties))
   outer = ('dtype', 'torch_dtype', 'quantization_config', 'architectures')
-  changes['model_type'] = families[fields['model_type']]
+  changes['model_type'] = model_type
   return {n: fields[n] for n in outer if n in fields} | dict(text) | changes

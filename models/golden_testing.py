@@ -87,7 +87,7 @@ def with_layers(*layers: str) -> list[tuple[str, str]]:
 
 def choose_layer(name: str) -> str:
   """Returns 'host', or 'framework' where the megakernel lacks something."""
-  return 'framework' if config(name).family.by_turns else 'host'
+  return 'host' if config(name).family.is_launched else 'framework'
 
 
 def config(name: str) -> config_lib.ModelConfig:
@@ -106,9 +106,8 @@ def weights(name: str, seed: int) -> dict[str, np.ndarray]:
   for parameter, shape in shapes.items():
     drawn_from = stable_random.seed_of(name, seed, parameter)
     value = _DEVIATION * stable_random.normal(drawn_from, shape.shape)
-    if parameter.endswith('norm.weight'):
-      value += parameters.find_neutral(config(name), parameter)
-    elif parameter.endswith(('.gate.weight', '.router.weight')):
+    value += parameters.find_neutral(config(name), parameter)
+    if parameter.endswith(('.gate.weight', '.router.weight')):
       value *= 2
     value = value.astype(ml_dtypes.bfloat16)
     out[parameter] = value.astype(np.float64)

@@ -11,9 +11,12 @@ require, is_int = config_checks.require, config_checks.is_int
 _LIMITED = 'group_limited_greedy'
 # Whole numbers below it are floats.
 _HUGE = 2**1023
+# Fields that files have as null where they are 0.
+NULL_IF_ZERO = ('final_logit_softcapping', 'num_global_key_value_heads')
 # What null means where it is not None itself.
 _WORDS = ('layer_types', 'mlp_layer_types')
 _NULLS: dict[str, Any] = {
+  'final_logit_softcapping': 0.0,
   **dict.fromkeys((*config_checks.MAY_BE_ZERO, 'head_dim'), 0),
   **dict.fromkeys(('mlp_only_layers', 'eos_token_id', *_WORDS), ()),
 }
@@ -22,6 +25,13 @@ _MAY_BE_NULL = (
   *('bos_token_id', 'rope_scaling', 'num_key_value_heads'),
 )
 _ROPE = ('rope_theta', 'rope_scaling', 'rope_parameters')
+_WINDOW_THETA = 'window_rope_theta'
+_KINDS = ('sliding_attention', 'full_attention')
+# Sizes of layers without a window in `per_layer_config` -> the key for all.
+_OWN_SIZES = {
+  'head_dim': 'global_head_dim',
+  'num_key_value_heads': 'num_global_key_value_heads',
+}
 # Numbers that a file may hold beside a form of rope, in it, or both.
 _BESIDE = ('rope_theta', 'partial_rotary_factor')
 
@@ -42,7 +52,8 @@ def read(fields: Mapping[str, Any]) -> dict[str, Any]:
   model_type = families.check_type(fields.get('model_type'))
   family = families.FAMILIES[model_type]
   _check_keys(model_type, fields)
-  fields = _without_lists(family, fields)
+  fields = _with_one_rope(family, _without_lists(family, fields))
+  fields = _with_own_sizes(family, fields)
   fields = _with_layer_types(family, _with_rotary_part(family, fields))
   fields = _with_groups(family, _with_rope(family, fields))
   values = {name: _value(family, name, fields) for name in family.defaults}
@@ -102,6 +113,10 @@ def _check_keys(model_type: str, fields: Mapping[str, Any]) -> None:
     *families.UNUSED,
   }
   read.update(*family.also_named.values())
+  for name, stated in family.stated.items():
+    value = fields.get(name, family.unstated[name])
+    require(value == stated, name, repr(stated), value)
+    read.add(name)
   fixed = {k: v for k, v in families.FIXED.items() if k not in read}
   fixed |= family.fixed
   for name, entry in family.entries.items():
@@ -219,6 +234,70 @@ def _with_layer_types(
   return {**fields, 'layer_types': kinds}
 
 
+def nest_rope(out: dict[str, Any]) -> None:
+  """Gives the contents of config.json a form of rope for each kind of layer.
+
+  `rope_parameters` `{kind of layer: form}` in place of flat fields.
+  """
+  form = dict(out.pop('rope_scaling'))
+  form['rope_type'] = form.pop('type', form.get('rope_type'))
+  window = {'rope_type': 'default', 'rope_theta': out.pop(_WINDOW_THETA)}
+  full = form | {'rope_theta': out.pop('rope_theta')}
+  out['rope_parameters'] = dict(zip(_KINDS, (window, full), strict=True))
+
+
+def _with_one_rope(
+  family: families.Family, fields: dict[str, Any]
+) -> dict[str, Any]:
+  """Returns fields with the form of rope of layers without a window.
+
+  That of the others is a base alone.
+  """
+  key = 'rope_parameters'
+  forms = fields.get(key)
+  if not family.rope_by_kind or forms is None:
+    return fields
+  fine = isinstance(forms, Mapping) and {*forms} == {*_KINDS}
+  fine = fine and all(isinstance(form, Mapping) for form in forms.values())
+  require(fine, key, f'an object for each of {_KINDS}', forms)
+  window, full = (dict(forms.get(kind) or {}) for kind in _KINDS)
+  fine = window.pop('rope_type', 'default') == 'default'
+  theta = window.pop('rope_theta', family.defaults[_WINDOW_THETA])
+  expected = "rope_type 'default' and rope_theta alone"
+  require(fine and not window, f'{key}.{_KINDS[0]}', expected, forms[_KINDS[0]])
+  return fields | {key: full, _WINDOW_THETA: theta}
+
+
+def _with_own_sizes(
+  family: families.Family, fields: dict[str, Any]
+) -> dict[str, Any]:
+  """Returns fields with sizes of layers without a window, if listed by layer.
+
+  As transformers 5.24 writes them, in place of a key for all such layers.
+  """
+  key = 'per_layer_config'
+  by_layer = fields.get(key)
+  if not family.rope_by_kind or by_layer is None:
+    return fields
+  kinds = fields.get('layer_types') or ()
+  full = {str(i) for i, kind in enumerate(kinds) if kind == _KINDS[1]}
+  sizes = [*by_layer.values()] if isinstance(by_layer, Mapping) else []
+  first = sizes[0] if sizes and isinstance(sizes[0], Mapping) else {'': 0}
+  keys = {*map(str, by_layer)} if sizes else set()
+  fine = bool(sizes) and keys == full and sizes == [first] * len(sizes)
+  fine = fine and {*first} <= {*_OWN_SIZES}
+  names = [*_OWN_SIZES]
+  expected = f'the same {names} for each layer of {_KINDS[1]!r}'
+  require(fine, key, expected, str(by_layer)[:60])
+  heads = first.get('num_key_value_heads')
+  fine = heads is None or fields.get('attention_k_eq_v') is True
+  require(
+    fine, f'{key}.num_key_value_heads', 'none without keys as values', heads
+  )
+  own = {'head_dim': _value(family, 'head_dim', fields), **first}
+  return fields | {_OWN_SIZES[name]: value for name, value in own.items()}
+
+
 def _with_rope(
   family: families.Family, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -271,6 +350,8 @@ def _rope(
     numbers.setdefault(
       'factor', max(1.0, longest / numbers[rope_scaling.CONTEXT])
     )
+  if kind == 'proportional':
+    numbers.setdefault('factor', 1.0)
   for name in required:
     if name not in numbers:
       raise ValueError(f'{key}.{name}: expected a number, got none')

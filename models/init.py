@@ -33,8 +33,9 @@ def _first(
   config: config_lib.ModelConfig, name: str, shape: tuple[int, ...], seed: int
 ) -> np.ndarray:
   drawn_from = stable_random.seed_of(seed, name)
-  if name.endswith('norm.weight'):
-    return np.full(shape, parameters.find_neutral(config, name))
+  neutral = parameters.find_neutral(config, name)
+  if neutral or name.endswith('norm.weight'):
+    return np.full(shape, neutral)
   if name.endswith('.dt_bias'):
     return np.ones(shape)
   if name.endswith('.A_log'):  # of decays drawn evenly, as in transformers

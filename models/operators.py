@@ -15,10 +15,11 @@ class Operators(NamedTuple):
   Attributes:
     linear: `(params, name, x)`: x times a weight, plus its bias if it has one.
     rms_norm: `(x, weight, eps)`.
-    gated: `(gate, up)`: silu(gate) times up.
+    gated: `(gate, up)`: silu(gate) times up, or the `activation` of it.
     sigmoid: `(x)`.
     softplus: `(x)`: log(1 + exp(x)).
     exp: `(x)`.
+    tanh: `(x)`.
     softmax: `(x)` along the last axis.
     best: `(scores, count)`: int32 places of the most along the last axis, the
       most first, of equal ones the lower place first; without a gradient.
@@ -27,6 +28,7 @@ class Operators(NamedTuple):
     constant: `(value, like)`: a number, or NumPy's array, in the dtype of
       `like`.
     wide: `(dtype)`: that of sums of `dtype`.
+    matmul: `(x, y)` of the last two axes.
     embed: `(embeddings, tokens)`: their rows.
     parts: `(x, width)`: the first `width` of the last axis, and the rest.
     concat: `(arrays)` along the last axis, or `axis`.
@@ -45,12 +47,14 @@ class Operators(NamedTuple):
   sigmoid: Callable[..., Any]
   softplus: Callable[..., Any]
   exp: Callable[..., Any]
+  tanh: Callable[..., Any]
   softmax: Callable[..., Any]
   best: Callable[..., Any]
   gather: Callable[..., Any]
   select: Callable[..., Any]
   constant: Callable[..., Any]
   wide: Callable[..., Any]
+  matmul: Callable[..., Any]
   embed: Callable[..., Any]
   parts: Callable[..., Any]
   concat: Callable[..., Any]

@@ -20,6 +20,7 @@ _WIDE = ('.indexer.k_norm.', '.indexer.weights_proj.') + (
   '.linear_attn.A_log',
   '.linear_attn.norm.',
 )
+_FACTORS = ('.layer_scalar', '.scale', '.per_expert_scale')
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -102,15 +103,21 @@ def is_router_bias(name: str) -> bool:
 
 
 def has_gradient(name: str) -> bool:
-  """Returns whether a parameter has one: no choice of experts or tokens has."""
-  return not is_router_bias(name) and '.indexer.' not in name
+  """Returns whether a parameter has one: no choice of experts or tokens has.
+
+  Nor has what a reference keeps as a buffer.
+  """
+  is_buffer = name.endswith('.layer_scalar')
+  return not (is_router_bias(name) or '.indexer.' in name or is_buffer)
 
 
 def find_neutral(config: config_lib.ModelConfig, name: str) -> float:
   """Returns the weight with which a norm does no more than normalise.
 
-  0 for what is no norm's.
+  1 for a factor; 0 for what is neither.
   """
+  if name.endswith(_FACTORS):
+    return 1.0
   if not name.endswith('norm.weight'):
     return 0.0
   has_offset = not name.endswith('.linear_attn.norm.weight')
@@ -148,11 +155,13 @@ def _layer(config: config_lib.ModelConfig, layer: int) -> Shapes:
   if config.is_linear(layer):
     parts |= _under('linear_attn', _linear_attention(config))
   else:
-    parts |= _under('self_attn', attention(config))
+    parts |= _under('self_attn', attention(config, layer))
   if config.has_experts(layer):
     parts |= _under(config.family.block, _moe(config))
   else:
     parts |= _under('mlp', _mlp(width, config.intermediate_size))
+  if config.family.separate_norms:
+    parts |= {'layer_scalar': (1,)}
   return _under(f'model.layers.{layer}', parts)
 
 
@@ -169,23 +178,26 @@ def _norm(name: str, width: int) -> Shapes:
   return {f'{name}.weight': (width,)}
 
 
-def _gqa(config: config_lib.ModelConfig) -> Shapes:
+def _gqa(config: config_lib.ModelConfig, layer: int) -> Shapes:
   width, bias = config.hidden_size, config.attention_bias
   of_inputs, gated = bias or config.qkv_bias, config.family.attention_gate
-  queries = config.num_attention_heads * config.head_dim
-  keys = config.num_key_value_heads * config.head_dim
+  head = config.head_width(layer)
+  queries = config.num_attention_heads * head
+  keys = config.count_key_heads(layer) * head
   shapes = (
     _linear('q_proj', width, queries * (1 + gated), of_inputs)
     | _linear('k_proj', width, keys, of_inputs)
     | _linear('v_proj', width, keys, of_inputs)
     | _linear('o_proj', queries, width, bias)
   )
+  if config.takes_keys(layer):
+    shapes = {n: s for n, s in shapes.items() if not n.startswith('v_proj.')}
   if config.family.sinks:
     shapes['sinks'] = (config.num_attention_heads,)
   if config.qk_norm:
     whole = config.qk_norm == 'whole'
-    shapes |= _norm('q_norm', queries if whole else config.head_dim)
-    shapes |= _norm('k_norm', keys if whole else config.head_dim)
+    shapes |= _norm('q_norm', queries if whole else head)
+    shapes |= _norm('k_norm', keys if whole else head)
   return shapes
 
 
@@ -210,7 +222,8 @@ def _linear_attention(config: config_lib.ModelConfig) -> Shapes:
   )
 
 
-def _mla(config: config_lib.ModelConfig) -> Shapes:
+def _mla(config: config_lib.ModelConfig, layer: int) -> Shapes:
+  del layer  # all are alike
   width, bias = config.hidden_size, config.attention_bias
   heads, rank = config.num_attention_heads, config.kv_lora_rank
   queries = heads * config.qk_head_dim
@@ -276,6 +289,14 @@ def _moe(config: config_lib.ModelConfig) -> Shapes:
     shapes |= _under(config.family.shared, _mlp(width, shared))
     if config.family.shared_gate:
       shapes |= _linear(config.family.shared_gate, width, 1)
+  if config.family.separate_norms:
+    for name in ('input_norm', 'routed_norm', 'shared_norm'):
+      shapes |= _norm(name, width)
+    gate = config.family.gate
+    shapes |= {
+      f'{gate}.scale': (width,),
+      f'{gate}.per_expert_scale': (experts,),
+    }
   return shapes
 
 

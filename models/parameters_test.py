@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from hpmoe.models import config as config_lib
+from hpmoe.models import golden_testing as golden
 from hpmoe.models import parameters
 
 
@@ -71,3 +72,15 @@ class TestNames:
       bias = parameters.is_router_bias(name)
       wide = jnp.promote_types(dtype, 'float32')
       assert shape.dtype == (wide if bias else jnp.dtype(dtype)), name
+
+
+class TestIndexer:
+  def test_its_parameters_are_kept_and_have_no_gradient(self):
+    shapes = parameters.parameter_shapes(
+      golden.config('glm5_index'), 'bfloat16'
+    )
+    of_one = [n for n in shapes if 'layers.1.self_attn.indexer.' in n]
+    assert len(of_one) == 5
+    assert not any(map(parameters.has_gradient, of_one))
+    k_norm = shapes['model.layers.1.self_attn.indexer.k_norm.weight']
+    assert (k_norm.shape, k_norm.dtype) == ((8,), jnp.float32)

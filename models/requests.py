@@ -61,12 +61,6 @@ def check(
       f'ranks: expected a divisor of {count} tokens and of '
       f'{config.num_experts} experts, got {ranks}'
     )
-  span, limit = capacity or tokens.shape[1], config.index_topk
-  if limit and span > limit:
-    raise ValueError(
-      f'tokens: expected at most index_topk={limit}, beyond which an indexer '
-      f'chooses those that are seen, got a sequence or cache of {span}'
-    )
   cached = capacity is not None
   if mtp and (cached or not config.num_nextn_predict_layers):
     raise ValueError(

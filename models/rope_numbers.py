@@ -24,6 +24,11 @@ def frequencies(
   scaling = config.rope_scaling
   if scaling is None:
     return plain
+  if scaling.kind == 'proportional':
+    share = scaling.partial_rotary_factor
+    pairs = len(plain) if share is None else int(share * config.rope_dim // 2)
+    is_turning = np.arange(len(plain)) < pairs
+    return np.where(is_turning, plain / scaling.factor, 0.0)
   if scaling.kind == 'linear':
     return plain / scaling.factor
   if scaling.kind == 'llama3':
@@ -35,6 +40,14 @@ def frequencies(
     short = plain / np.asarray(scaling.short_factor)
     return xp.where(is_long, plain / np.asarray(scaling.long_factor), short)
   return _yarn(config, scaling, plain)
+
+
+def window_frequencies(config: config_lib.ModelConfig) -> np.ndarray | None:
+  """Returns `[X/2]` of layers with a window; None for those of the others."""
+  if not config.window_rope_theta:
+    return None
+  width = config.head_dim
+  return config.window_rope_theta ** -(np.arange(0, width, 2) / width)
 
 
 def _exponents(config: config_lib.ModelConfig) -> np.ndarray:

@@ -34,6 +34,8 @@ class RopeScaling:
     short_factor: LongRoPE: divisors of each pair's frequency within the context
       of training.
     long_factor: LongRoPE: those of a longer text.
+    partial_rotary_factor: proportional: so many of a head's pairs rotate, the
+      first.
     alpha: dynamic: the base is stretched by it, whatever a text's length.
     kind: a key of `KINDS`.
   """
@@ -51,6 +53,7 @@ class RopeScaling:
   short_factor: tuple[float, ...] = ()
   long_factor: tuple[float, ...] = ()
   alpha: float | None = None
+  partial_rotary_factor: float | None = None
   kind: str = 'yarn'
 
 
@@ -64,6 +67,7 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
   'llama3': (('factor', 'low_freq_factor', 'high_freq_factor'), (CONTEXT,)),
   'linear': (('factor',), ()),
   'dynamic': (('factor',), ('alpha',)),
+  'proportional': ((), ('factor', 'partial_rotary_factor')),
   'longrope': (
     ('short_factor', 'long_factor'),
     ('factor', CONTEXT, 'attention_factor'),
@@ -107,7 +111,7 @@ def check(key: str, scaling: RopeScaling, pairs: int) -> None:
     *(('factor', 1), (CONTEXT, 1), ('mscale', 0), ('mscale_all_dim', 0)),
     *(('attention_factor', tiny), ('beta_slow', tiny), ('beta_fast', slow)),
     *(('low_freq_factor', tiny), ('high_freq_factor', low)),
-    ('alpha', 1),
+    *(('alpha', 1), ('partial_rotary_factor', tiny)),
   ):
     value = getattr(scaling, name)
     fine = value is None or (math.isfinite(value) and value >= minimum)

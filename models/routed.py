@@ -52,7 +52,10 @@ class Routed(NamedTuple):
 
 
 def feed_forward(
-  run: operators.Run, params: operators.Params, x: at.Float[Any, 'B S D']
+  run: operators.Run,
+  params: operators.Params,
+  x: at.Float[Any, 'B S D'],
+  hidden: at.Float[Any, 'B S D'] | None = None,
 ) -> tuple[at.Float[Any, 'B S D'], Routed]:
   """Returns the routed experts of `x` `[B, S, D]`, and the routing.
 
@@ -60,10 +63,17 @@ def feed_forward(
     run: of this call; tokens and experts are divided among its ranks in order.
     params: those of the block.
     x: `[B, S, D]`, normalised.
+    hidden: `[B, S, D]`, what a router with a norm of its own reads; None for a
+      router that reads `x`.
   """
   nn, config = run.nn, run.config
   tokens = x.reshape(run.ranks, -1, x.shape[-1])
-  wide = tokens.astype(nn.wide(x.dtype))
+  read = tokens if hidden is None else hidden.reshape(tokens.shape)
+  wide = read.astype(nn.wide(x.dtype))
+  if hidden is not None:
+    scale = params[f'{config.family.gate}.scale'].astype(wide.dtype)
+    scale = scale * nn.constant(config.hidden_size**-0.5, scale)
+    wide = nn.rms_norm(wide, scale, config.rms_norm_eps)
   scores = nn.linear(params, config.family.gate, wide)
   ids, weights = choose(nn, config, params, scores)
   names = (f'experts.{name}' for name in parameters.OF_EXPERTS)
@@ -101,7 +111,10 @@ def choose(
     lowest = nn.constant(float('-inf'), ranking)
     ranking = nn.select(_mask_groups(nn, config, ranking), ranking, lowest)
   ids = nn.best(ranking, config.num_experts_per_tok)
-  return ids, weigh(nn, config, shares, ids)
+  weights = weigh(nn, config, shares, ids)
+  if (factors := params.get(f'{family.gate}.per_expert_scale')) is not None:
+    weights = weights * nn.embed(factors.astype(weights.dtype), ids)
+  return ids, weights
 
 
 def find_shares(
@@ -178,6 +191,8 @@ def policy_of_model(
   policy: precision.PrecisionPolicy, config: config_lib.ModelConfig
 ) -> precision.PrecisionPolicy:
   """Returns a policy with the activation of a model that has one of its own."""
+  if config.family.activation != 'swiglu':
+    return dataclasses.replace(policy, activation=config.family.activation)
   if 'swiglu_limit' not in config.family.defaults:
     return policy
   return dataclasses.replace(
@@ -207,8 +222,9 @@ def check_policy(policy: precision.PrecisionPolicy) -> None:
   Raises:
     ValueError: a policy with an activation or placement of the tests.
   """
-  if (policy.activation, policy.placement) != ('swiglu', 'combine'):
+  forms = ('swiglu', 'geglu_tanh')
+  if policy.activation not in forms or policy.placement != 'combine':
     raise ValueError(
-      "policy: expected 'swiglu' and 'combine' for the layer 'framework', got "
-      f'{policy.activation!r} and {policy.placement!r}'
+      f"policy: expected one of {forms} and 'combine' for the layer "
+      f"'framework', got {policy.activation!r} and {policy.placement!r}"
     )

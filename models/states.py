@@ -41,6 +41,7 @@ class Positions(NamedTuple):
       `[B, S, C]` if each sequence begins at its own token.
     near: the mask of layers with a sliding window.
     padding: `[B, S]`, true where a token is none; None for no padding.
+    near_rope: rotations in layers with a sliding window; None for `rope`.
   """
 
   length: Any
@@ -48,6 +49,11 @@ class Positions(NamedTuple):
   mask: at.Bool[Any, '*B S C']
   near: at.Bool[Any, '*B S C']
   padding: at.Bool[Any, 'B S'] | None = None
+  near_rope: Rope | None = None
+
+  def within_window(self) -> 'Positions':
+    """Returns what a layer with a sliding window reads."""
+    return self._replace(mask=self.near, rope=self.near_rope or self.rope)
 
 
 class Cache(NamedTuple):
@@ -81,7 +87,8 @@ def entry_shapes(
   """Returns the shapes of what a layer keeps of a sequence, by name.
 
   Linear attention keeps a state, and what its convolution reads of the last
-  tokens; other layers keep `capacity` tokens.
+  tokens; other layers keep `capacity` tokens, with their keys for an indexer if
+  there is one that leaves some of them out.
 
   Args:
     config: sizes and options.
@@ -97,11 +104,14 @@ def entry_shapes(
       STATE: (heads, sharing, width, config.linear_value_head_dim),
     }
   if config.family.attention == 'mla':
-    return {
+    shapes: dict[str, tuple[int, ...]] = {
       'compressed': (capacity, config.kv_lora_rank),
       'rotated': (capacity, config.qk_rope_head_dim),
     }
-  shape = (capacity, config.num_key_value_heads, config.head_dim)
+    if config.leaves_out(capacity):
+      shapes['indexed'] = (capacity, config.index_head_dim)
+    return shapes
+  shape = (capacity, config.count_key_heads(layer), config.head_width(layer))
   return {'keys': shape, 'values': shape}
 
 

@@ -67,8 +67,7 @@ class Piece:
 def rename(family: families.Family, name: str) -> str:
   """Returns a tensor's name as the files of a family have it."""
   for part, file_part in family.file_names.items():
-    if part in name:
-      return name.replace(part, file_part, 1)
+    name = name.replace(part, file_part, 1)
   return name
 
 

@@ -138,6 +138,7 @@ GOLDEN = {
   'ernie4_5_moe': 'ernie_plain',
   'granitemoe': 'granite_plain',
   'hunyuan_v1_moe': 'hunyuan_plain',
+  'gemma4_text': 'gemma_keys',
 }
 
 
@@ -155,7 +156,7 @@ class TestOtherNames:
   @pytest.mark.parametrize(
     'folder',
     ['hy_v3', 'glm_moe_dsa', 'qwen3_next', 'ernie4_5_moe', 'granitemoe']
-    + ['hunyuan_v1_moe'],
+    + ['hunyuan_v1_moe', 'gemma4_text'],
   )
   def test_are_written_under_them(self, tmp_path, folder):
     source = model_testing.TESTDATA / folder
@@ -176,6 +177,31 @@ class TestOtherNames:
     assert name in model_testing.tensors(tmp_path / 'm2')
     parameters = hf_folder.read(tmp_path / 'm2', 'float64').load()
     model_testing.assert_same(parameters, weights)
+
+  def test_gemma_beside_towers(self, tmp_path):
+    # given the names of Gemma4ForConditionalGeneration
+    source = model_testing.TESTDATA / 'gemma4_text'
+    text = model_testing.tensors(source)
+    files = {
+      name.replace('model.', 'model.language_model.', 1): text[name]
+      for name in text
+    }
+    tower = {'model.vision_tower.a': np.ones(3), 'model.embed_vision.b': [1.0]}
+    files |= {name: np.asarray(value) for name, value in tower.items()}
+    fields = model_testing.read_fields(source)
+    holder = dict(model_type='gemma4', text_config=fields)
+    (tmp_path / 'gemma4').mkdir()
+    model_testing.save(tmp_path / 'gemma4/model.safetensors', files)
+    (tmp_path / 'gemma4/config.json').write_text(json.dumps(holder))
+    # then
+    weights = hf_folder.read(tmp_path / 'gemma4')
+    model_testing.assert_same(weights.load(), hf_folder.read(source).load())
+    # and what is written is text alone
+    convert.write(tmp_path / 'text', weights)
+    back = model_testing.tensors(tmp_path / 'text')
+    assert back.keys() == text.keys()
+    fields = model_testing.read_fields(tmp_path / 'text')
+    assert fields['model_type'] == 'gemma4_text'
 
   def test_text_beside_a_tower_under_the_published_names(self, tmp_path):
     # given

@@ -27,11 +27,16 @@ def find_positions(
   )
   wide = ops.wide(dtype)
   places = own.astype(wide)
+
+  def rotate(turns, factor: float = 1.0) -> states.Rope:
+    angles = places[..., None] * jnp.asarray(turns, wide)
+    return states.Rope(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
+
   turns = rope_numbers.frequencies(config, places.max() + 1, jnp)
-  angles = places[..., None] * jnp.asarray(turns, wide)
-  factor = rope_numbers.amplitude(config.rope_scaling)
-  rope = states.Rope(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
-  return states.Positions(length, rope, masks[0], masks[1], padding)
+  rope = rotate(turns, rope_numbers.amplitude(config.rope_scaling))
+  near = rope_numbers.window_frequencies(config)
+  near_rope = None if near is None else rotate(near)
+  return states.Positions(length, rope, masks[0], masks[1], padding, near_rope)
 
 
 def attend(

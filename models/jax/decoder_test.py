@@ -25,7 +25,9 @@ def forward(name: str, moe: str = 'framework', **options):
 
 class TestCache:
   @pytest.mark.parametrize(
-    'name', ['deepseek_yarn', 'gpt_plain', 'next_plain', 'qwen35_plain']
+    'name',
+    ['deepseek_yarn', 'gpt_plain', 'next_plain', 'qwen35_plain']
+    + ['sparse_few', 'glm5_few', 'gemma_keys'],
   )
   def test_token_by_token_is_all_at_once(self, name):
     # Given.

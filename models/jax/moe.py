@@ -111,7 +111,8 @@ def framework(
   gate_up = grouped(rows, w_gate_up, *biases[:1]).astype(policy.accumulate)
   gate, up = jnp.split(gate_up, 2, axis=-1)
   form = policy.alpha, policy.limit, policy.offset
-  activation = ops.gated(gate, up, *form).astype(x.dtype)
+  gated = ops.gated(gate, up, *form, activation=policy.activation)
+  activation = gated.astype(x.dtype)
   out = grouped(activation, w_down, *biases[1:])
   place = jnp.argsort(order)
   combined = out[place].reshape(*topk_ids.shape, -1)

@@ -52,18 +52,25 @@ def rms_norm(
   return (normed * weight.astype(normed.dtype)).astype(x.dtype)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+@functools.partial(
+  jax.jit, static_argnums=(2, 3, 4), static_argnames='activation'
+)
 def gated(
   gate: at.Float[at.Array, '*batch F'],
   up: at.Float[at.Array, '*batch F'],
   alpha: float = 1.0,
   limit: float = 0.0,
   offset: float = 0.0,
+  *,
+  activation: str = 'swiglu',
 ) -> at.Float[at.Array, '*batch F']:
   """Returns `gate * sigmoid(alpha * gate) * (up + offset)`, `[..., F]`.
 
-  With a limit, of `min(gate, limit)`, and `up` within it on both sides.
+  With a limit, of `min(gate, limit)`, and `up` within it on both sides.  With
+  the activation 'geglu_tanh' it is `gelu(gate) * up`, by a tanh.
   """
+  if activation == 'geglu_tanh':
+    return jax.nn.gelu(gate, approximate=True) * up
   if limit:
     # Not jnp.minimum, whose gradient at the limit is a half.
     gate = jnp.where(gate > limit, limit, gate)

@@ -27,14 +27,19 @@ def find_positions(
     np, config, length, count, capacity, starts
   )
   wide = ops.wide(dtype)
+
+  def rotate(turns: np.ndarray, amplitude: float = 1.0) -> states.Rope:
+    angles = ms.Tensor(own, wide).expand_dims(-1) * ms.Tensor(turns, wide)
+    factor = ops.constant(amplitude, angles)
+    return states.Rope(ms_ops.cos(angles) * factor, ms_ops.sin(angles) * factor)
+
   turns = rope_numbers.frequencies(config, float(own.max() + 1))
-  turns = ms.Tensor(turns, wide)
-  angles = ms.Tensor(own, wide).expand_dims(-1) * turns
-  factor = ops.constant(rope_numbers.amplitude(config.rope_scaling), angles)
-  rope = states.Rope(ms_ops.cos(angles) * factor, ms_ops.sin(angles) * factor)
+  rope = rotate(turns, rope_numbers.amplitude(config.rope_scaling))
+  of_window = rope_numbers.window_frequencies(config)
+  near_rope = None if of_window is None else rotate(of_window)
   padding = None if padding is None else ms.Tensor(padding)
   mask, near = map(ms.Tensor, masks)
-  return states.Positions(length, rope, mask, near, padding)
+  return states.Positions(length, rope, mask, near, padding, near_rope)
 
 
 def attend(

@@ -21,7 +21,10 @@ def _cpu():
 
 
 class TestCache:
-  @pytest.mark.parametrize('name', ['next_plain', 'deepseek_yarn', 'gpt_plain'])
+  @pytest.mark.parametrize(
+    'name',
+    ['next_plain', 'deepseek_yarn', 'gpt_plain', 'sparse_few', 'gemma_keys'],
+  )
   @pytest.mark.few(1)
   def test_token_by_token_is_all_at_once(self, name):
     # Given.

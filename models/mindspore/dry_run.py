@@ -95,6 +95,7 @@ def narrow(config: config_lib.ModelConfig) -> config_lib.ModelConfig:
     config,
     num_attention_heads=keys * sharing,
     num_key_value_heads=keys,
+    num_global_key_value_heads=min(config.num_global_key_value_heads, keys),
     **sizes | dict(q_lora_rank=sizes['q_lora_rank'] or None),
   )
 

@@ -107,7 +107,8 @@ def framework(
 
   gate_up = grouped(rows, w_gate_up, *biases[:1])
   gate, up = ops.parts(gate_up, gate_up.shape[-1] // 2)
-  activation = ops.gated(gate, up, policy.alpha, policy.limit, policy.offset)
+  form = policy.alpha, policy.limit, policy.offset
+  activation = ops.gated(gate, up, *form, activation=policy.activation)
   activation = activation.astype(x.dtype).astype(wide)
   out = grouped(activation, w_down, *biases[1:])
   # [E, T, D] at (expert, token) of each slot.

@@ -7,6 +7,7 @@ float64 and rounded once.
 """
 
 from collections.abc import Callable, Mapping
+import math
 from typing import Any
 
 import mindspore as ms
@@ -80,18 +81,27 @@ def gated(
   alpha: float = 1.0,
   limit: float = 0.0,
   offset: float = 0.0,
+  *,
+  activation: str = 'swiglu',
 ) -> at.Float[ms.Tensor, '*batch F']:
   """Returns `gate * sigmoid(alpha * gate) * (up + offset)`, `[..., F]`.
 
-  With a limit, of `min(gate, limit)`, and `up` within it on both sides.
+  With a limit, of `min(gate, limit)`, and `up` within it on both sides.  With
+  the activation 'geglu_tanh' it is `gelu(gate) * up`, by a tanh.
   """
+  if activation == 'geglu_tanh':
+    exact = _exactly(gate)
+    cubic = exact + exact * exact * exact * constant(0.044715, exact)
+    # 1 + tanh(z) is twice the sigmoid of 2 z.
+    share = ops.sigmoid(cubic * constant(2 * (2 / math.pi) ** 0.5, exact))
+    return (exact * share).astype(gate.dtype) * up
   if limit:
     bound = constant(limit, gate)
     gate = ops.where(gate > bound, bound, gate)
     up = ops.where(up.abs() > bound, up.sign() * bound, up)
   exact = _exactly(gate)
-  activation = exact * ops.sigmoid(exact * constant(alpha, exact))
-  return activation.astype(gate.dtype) * (up + constant(offset, up))
+  result = exact * ops.sigmoid(exact * constant(alpha, exact))
+  return result.astype(gate.dtype) * (up + constant(offset, up))
 
 
 def sigmoid(
@@ -117,6 +127,13 @@ def exp(
 ) -> at.Float[ms.Tensor, '*batch X']:
   """Returns `exp(x)`, `[..., X]`, as x's dtype."""
   return ops.exp(_exactly(x)).astype(x.dtype)
+
+
+def tanh(
+  x: at.Float[ms.Tensor, '*batch X'],
+) -> at.Float[ms.Tensor, '*batch X']:
+  """Returns the hyperbolic tangent of `x`, `[..., X]`, as x's dtype."""
+  return ops.tanh(_exactly(x)).astype(x.dtype)
 
 
 def softmax(

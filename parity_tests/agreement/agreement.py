@@ -258,6 +258,8 @@ def find_model_router(config) -> tuple[router_lib.Router | None, str]:
     return None, 'the model chooses groups by softmax: no rule here does'
   if config.family.choice_bias:
     return None, 'the model adds a bias to softmax: no rule here does'
+  if config.family.separate_norms:
+    return None, "the model's router has a norm and factors: no rule here does"
   normalises = config.normalizes_weights
   rule = {
     (True, True): 'renormalize_naive',

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hpmoe.models import golden_testing as golden
 from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import hf_folder
 from hpmoe.models.jax import decoder
@@ -15,6 +16,7 @@ from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.compare import run_diff
 from hpmoe.parity_tests.compare import run_dump
 from hpmoe.parity_tests.compare import run_report
+from hpmoe.parity_tests.compare import run_steps
 from hpmoe.parity_tests.compare import run_testing
 from hpmoe.parity_tests.compare.weights import weight_diff_test
 from hpmoe.parity_tests.compare.weights import weight_testing
@@ -43,6 +45,11 @@ def _change_run(folders, tmp_path, change, family='qwen3_moe') -> str:
   tensors = run_testing.compute_run(weights.config, weights.load())
   change(tensors)
   return run_testing.write_dump(tmp_path / 'dump', tensors)
+
+
+def test_a_family_of_other_modules_is_refused():
+  with pytest.raises(ValueError, match='^model: expected .* got gemma4_text'):
+    next(run_steps.list_steps(golden.config('gemma_plain')))
 
 
 class TestRightRuns:

@@ -13,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from hpmoe.models import attention as attention_lib
 from hpmoe.models import config as config_lib
 from hpmoe.models import layers
 from hpmoe.models import operators
@@ -81,7 +82,16 @@ def make_run(
 
 
 def list_steps(config: config_lib.ModelConfig) -> Iterator[Step]:
-  """Yields the steps of a decoder, in the order of computation."""
+  """Yields the steps of a decoder, in the order of computation.
+
+  Raises:
+    ValueError: the family's modules are divided otherwise.
+  """
+  if config.family.separate_norms:
+    raise ValueError(
+      'model: expected a family whose modules in a dump are known here, got '
+      f'{config.model_type}'
+    )
   embedding = 'model.embed_tokens'
   yield Step(
     embedding,
@@ -241,7 +251,7 @@ def _list_attention(
 
   def compute(run, visible, arrays):
     if config.has_window(number):
-      visible = visible._replace(mask=visible.near)
+      visible = visible.within_window()
     params = parameters.under(run.params, attention)
     return (whole(run, params, arrays[0], visible, None)[0],)
 
@@ -262,7 +272,7 @@ def _head_norm_step(
   def compute(run, visible, arrays):
     x = arrays[0]
     if x.shape[-1] != config.head_dim and module.endswith('.q_norm'):
-      x, _ = layers.split_gate(run, x)
+      x, _ = attention_lib.split_gate(run, x)
     if config.qk_norm != 'whole' and x.shape[-1] != config.head_dim:
       x = x.reshape(*x.shape[:-1], -1, config.head_dim)
     return (run.norm(run.params, module, x),)

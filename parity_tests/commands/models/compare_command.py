@@ -163,8 +163,7 @@ def _compare_layers(f: flags.FlagValues) -> int:
   subject = subject_lib.load(
     f.model, f.text, f.seed, f.batch, f.sequence, f.ranks, f.dtype
   )
-  if not f['right'].present and subject.config.family.by_turns:
-    # The megakernel has no biases of experts.
+  if not (f['right'].present or subject.config.family.is_launched):
     right = dataclasses.replace(request.right, moe='framework')
     request = dataclasses.replace(request, right=right)
   cli.warn_of_bytes(f.model, subject.config)

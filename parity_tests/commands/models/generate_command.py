@@ -58,10 +58,9 @@ def _generate(f: flags.FlagValues) -> int:
     params = weights.load(step)
   stops = [stop.replace(r'\n', '\n') for stop in f.stop]
   screen = _Screen([''] * len(prompts) if f.chat else prompts)
-  # The megakernel has no biases of experts.
-  biased = config.family.by_turns and not f['moe'].present
+  is_launched = config.family.is_launched or f['moe'].present
   with cli.launches_in_frameworks():
-    model = stepper(params, config, 'framework' if biased else f.moe)
+    model = stepper(params, config, f.moe if is_launched else 'framework')
     texts: list[dict[str, Any]] = []
     for first in range(0, len(ids), f.batch):
       batch_ids = ids[first : first + f.batch]
