@@ -115,8 +115,8 @@ class TestMeaning:
 
   def test_the_megakernel_has_neither_biases_nor_geglu(self):
     families = config_lib.FAMILIES.items()
-    others = [name for name, family in families if not family.is_launched]
-    assert others == ['gpt_oss', 'gemma4_text', 'gemma4']
+    left_out = [name for name, family in families if not family.is_launched]
+    assert left_out == ['gpt_oss', 'gemma4_text', 'gemma4']
 
   def test_layers_of_gemma_without_a_window_have_sizes_of_their_own(self):
     raw = _GOLDEN['gemma_keys']
@@ -132,10 +132,10 @@ class TestMeaning:
     assert plain.count_key_heads(1) == 2
     # As transformers 5.24 writes these sizes.
     by_layer = {'1': {'head_dim': 16, 'num_key_value_heads': 1}}
-    named = ('global_head_dim', 'num_global_key_value_heads')
-    raw = {name: value for name, value in raw.items() if name not in named}
-    same = config_lib.from_hf(raw | {'per_layer_config': by_layer})
-    assert same == config_lib.from_hf(_GOLDEN['gemma_keys'])
+    own_keys = ('global_head_dim', 'num_global_key_value_heads')
+    raw = {name: value for name, value in raw.items() if name not in own_keys}
+    config = config_lib.from_hf(raw | {'per_layer_config': by_layer})
+    assert config == config_lib.from_hf(_GOLDEN['gemma_keys'])
 
   @pytest.mark.parametrize(
     'key, value, refusal',
