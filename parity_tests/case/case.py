@@ -20,7 +20,6 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import quantised as quantised_lib
 from hpmoe.reference.contract import recipes
-from hpmoe.reference.contract import storage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,7 +324,7 @@ class Case:
       d_shared=self.d_shared,
       limit=float(precision.activation_of(self.activation).get('limit', 0)),
       coded=bool(self.quantised or self.rows or self.x_form or self.recipe),
-      least_range=self._find_least_range(),
+      least_range=self.estimate_sizes()[1].smallest_range.name,
       row_form=self._find_row_form(),
     )
 
@@ -333,15 +332,6 @@ class Case:
     """Returns the form to which a kernel quantises x, or None."""
     forms = quantised_lib.row_forms(self._list_operands()['rows'])
     return quantised_lib.FORMS.get(forms.get('expert_in', ''))
-
-  def _find_least_range(self) -> str:
-    """Returns the dtype with the smallest range, which limits all values."""
-    _, policy = self.estimate_sizes()
-    names = (self.dtype, *policy.roundings.values())
-    ranges = {
-      n: storage.ROUNDED[n].largest for n in names if n in storage.ROUNDED
-    }
-    return min(ranges, key=lambda name: ranges[name])
 
 
 # The name of `from_folder` in 0.2.

@@ -12,7 +12,7 @@ from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
 # A policy has a field by the name of the module.
-Emulated = storage.Emulated
+Emulated, Format = storage.Emulated, storage.Format
 STORAGE_DTYPES = tuple(storage.FORMATS)
 PLACEMENTS = tuple(tensors.WEIGHTED)
 # Those that the project's own launches compute.
@@ -359,6 +359,13 @@ class PrecisionPolicy:
       return None
     wide = storage.ROUNDED[self.accumulate].digits
     return dtype if storage.ROUNDED[dtype].digits < wide else None
+
+  @functools.cached_property
+  def smallest_range(self) -> Format:
+    """The format with the smallest range of storage and all points."""
+    dtypes = (self.storage, *self.roundings.values())
+    formats = [storage.ROUNDED[n] for n in dtypes if n in storage.ROUNDED]
+    return min(formats, key=lambda row: row.largest)
 
   @property
   def emulated(self) -> Emulated | None:

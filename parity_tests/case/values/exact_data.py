@@ -23,7 +23,6 @@ from hpmoe.parity_tests.case.values import exact_proof
 from hpmoe.parity_tests.case.values import sparse
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import stable_random
-from hpmoe.reference.contract import storage as storage_lib
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.array_typing import Float
 from hpmoe.reference.contract.array_typing import Int
@@ -141,7 +140,7 @@ def largest_whole(policy: PrecisionPolicy, name: str) -> int:
   if name in policy.coded:
     form = quantised.FORMS[policy.coded[name]]
     return quantised.ELEMENTS[form.element].most_whole
-  return 2 ** storage_lib.FORMATS[policy.storage].digits - 1
+  return 2 ** exact_limits.limiting_format(policy).digits - 1
 
 
 def _draw_largest_stored(

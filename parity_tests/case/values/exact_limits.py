@@ -22,7 +22,7 @@ class ExactnessError(ValueError):
 
 
 class OverflowsError(ExactnessError):
-  """A value is larger than the storage dtype holds."""
+  """A value is larger than a dtype of the policy holds."""
 
 
 def update_bound(bounds, stage, sums, location):
@@ -41,24 +41,36 @@ def update_bound(bounds, stage, sums, location):
   bounds[stage] = max(bounds[stage], largest)
 
 
+def limiting_format(policy) -> storage_lib.Format:
+  """Returns the format of the policy that limits integers.
+
+  The storage dtype, unless a tensor or a rounding point has a range below
+  `LIMIT`.
+  """
+  if policy.smallest_range.largest < LIMIT:
+    return policy.smallest_range
+  return storage_lib.FORMATS[policy.storage]
+
+
 def largest_stored(policy) -> float:
-  """Returns the largest finite value of the storage dtype."""
-  return storage_lib.FORMATS[policy.storage].largest
+  """Returns the largest value that is finite in every dtype of the policy."""
+  return limiting_format(policy).largest
 
 
 def check_stored(policy, stage, value):
-  """Refuses values `[...]` that overflow the storage dtype.
+  """Refuses values `[...]` that overflow a dtype of the policy.
 
   Raises:
     OverflowsError: one does.
   """
-  if largest_stored(policy) >= LIMIT:
+  limiting = limiting_format(policy)
+  if limiting.largest >= LIMIT:
     return
   largest = np.max(np.abs(value), initial=0)
-  if not largest <= largest_stored(policy):
+  if not largest <= limiting.largest:
     raise OverflowsError(
-      f'{stage}: expected values that {policy.storage} holds, at most '
-      f'{largest_stored(policy):.0f}, got {largest:.0f}'
+      f'{stage}: expected values that {limiting.name} holds, at most '
+      f'{limiting.largest:.0f}, got {largest:.0f}'
     )
 
 

@@ -27,7 +27,6 @@ from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import exact_proof
 from hpmoe.parity_tests.case.values import sparse
 from hpmoe.reference.contract import stable_random
-from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 from hpmoe.reference.contract.array_typing import Int
 from hpmoe.reference.contract.config import MoEConfig
@@ -144,7 +143,7 @@ class _Bits:
 
   @classmethod
   def from_policy(cls, policy: PrecisionPolicy) -> '_Bits':
-    digits = storage.FORMATS[policy.storage].digits
+    digits = exact_limits.limiting_format(policy).digits
     # A routing weight is float32: in narrow storage it has more bits than the
     # activation, and yet is finite there.
     x, matrix = (

@@ -128,6 +128,19 @@ def test_what_is_proved_does_not_overflow_in_float16():
     assert np.isfinite(value.astype(np.float32)).all(), name
 
 
+@pytest.mark.parametrize('data', [exact_data, wide_data], ids=['exact', 'wide'])
+def test_a_tensor_of_a_smaller_range_stays_finite(data):
+  # given: one tensor of a float32 layer in float16
+  points = ('d_activation=float16',)
+  policy = PrecisionPolicy('float32', activation='absolute', points=points)
+  ids = routings.make('zipf', _ROOMY).topk_ids
+  # when
+  arrays, _ = data.make(_ROOMY, policy, ids, backward=True)
+  # then
+  for name, value in _layer(policy, arrays).items():
+    assert np.isfinite(value.astype(np.float32)).all(), name
+
+
 @_policies()
 def test_every_sum_has_one_term(policy):
   # Then any order of it gives the same bits.
