@@ -369,7 +369,7 @@ class TestCommand:
       (['--right=dump:{}/r', '--layers=5-8'], 'layers: expected numbers'),
       (['--right=dump:{}/r', '--layers=7'], 'layers: expected some of 0, 1'),
       (['--right=dump:{}/r', '--dtype=bfloat16'], 'dtype: expected none'),
-      (['--right=dump:{}/r', '--router=x'], 'rule: expected one of'),
+      (['--right=dump:{}/r', '--router=x'], 'router: rule: expected one of'),
       (['--right=dump:{}/r', '--model={}'], 'model: '),
     ],
   )

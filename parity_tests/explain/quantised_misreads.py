@@ -110,6 +110,9 @@ def _scales(scales: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
       without_last = scales.copy()
       np.moveaxis(without_last, axis, 0)[-1] = 1
       yield f'had no scale in the last group of its {along}', without_last
+      first = np.take(scales, [0], axis)
+      says = f'had the scales of the first group along its {along} throughout'
+      yield says, np.broadcast_to(first, scales.shape).copy()
   experts = scales.reshape(-1, rows, columns)
   for step, side in ((1, 'before'), (-1, 'after')):
     says = f'had the scales of the expert {side}'

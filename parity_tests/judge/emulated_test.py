@@ -65,5 +65,5 @@ def test_what_is_left_out_is_no_more_than_is_said(name):
 
 
 def test_other_points_are_not_multiplied():
-  with pytest.raises(ValueError, match='^points: expected silu=DTYPE'):
+  with pytest.raises(ValueError, match='^policy: expected silu=DTYPE'):
     numpy_testing.list_failed_stages(Numpy(), policy=('silu=bf16x3',))

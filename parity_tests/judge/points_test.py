@@ -9,6 +9,7 @@ from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import numpy_testing
+from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -164,6 +165,17 @@ def test_results_alone_are_judged_through_a_tensor_stored_narrower(
   right = Rounds(everything=False)
   wrong = dataclasses.replace(right, words=())
   # then
+  assert not numpy_testing.list_refused(bench, case, right, 'bounded')
+  assert numpy_testing.list_refused(bench, case, wrong, 'bounded')
+
+
+def test_a_weight_and_its_bias_may_have_dtypes_that_share_none():
+  case = case_lib.Case(
+    preset='tiny', ranks=1, dtype='f16', bias=True, policy='w_gate_up=bf16'
+  )
+  bench = bench_lib.Bench(case)
+  right = Rounds(everything=False)
+  wrong = dataclasses.replace(right, kernel=trial.Kernel(silu=1.1))
   assert not numpy_testing.list_refused(bench, case, right, 'bounded')
   assert numpy_testing.list_refused(bench, case, wrong, 'bounded')
 

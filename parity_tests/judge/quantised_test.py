@@ -129,6 +129,8 @@ _BEFORE = 'w_gate_up had the scales of the group before along its'
     ('of the next block', 'int8_channel', f'{_BEFORE} columns'),
     ('of the next block', 'mxfp8', f'{_BEFORE} depth'),
     ('of the next block', 'e4m3_128x128', f'{_BEFORE} '),
+    ('of the first block', 'int4_32', 'w_gate_up had the scales of the first'),
+    ('of the first block', 'int8_channel', 'first group along its columns'),
     ('transposed', 'int4_32', 'w_gate_up had its scales transposed'),
     ('transposed', 'mxfp4', 'w_gate_up had its scales transposed'),
     ('not of the tail', 'e4m3_128x128', 'had no scale in the last group of'),

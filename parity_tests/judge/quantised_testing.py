@@ -149,6 +149,9 @@ def _spoilt(wrong: str, scales: np.ndarray) -> np.ndarray:
   scales = scales.copy()
   if wrong == 'of the next block':
     scales = np.roll(scales, 1, axis=int(scales.shape[0] == 1))
+  elif wrong == 'of the first block':
+    first = scales[:1] if len(scales) > 1 else scales[:, :1]
+    scales = np.broadcast_to(first, scales.shape).copy()
   elif wrong == 'transposed':
     scales = np.ascontiguousarray(scales.T).reshape(scales.shape)
   elif wrong == 'an exponent off':

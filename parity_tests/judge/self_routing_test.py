@@ -488,7 +488,7 @@ class TestRequests:
   @pytest.mark.parametrize(
     ('fields', 'words'),
     [
-      (dict(router='deepseek'), 'rule: expected one of'),
+      (dict(router='deepseek'), 'router: rule: expected one of'),
       (dict(router='softmax:group=2'), 'router: expected RULE:NAME=NUMBER'),
       (dict(router='softmax:scale=x'), 'router: expected RULE:NAME=NUMBER'),
       (dict(router='softmax:groups=2'), 'groups: expected 1 with rule softmax'),

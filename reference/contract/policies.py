@@ -148,5 +148,8 @@ def fields(words: str | Sequence[str]) -> dict[str, str | tuple[str, ...]]:
         )
       values[name] = value
   own = {name: values.pop(name) for name in _FIELDS if name in values}
-  points = tuple(f'{name}={dtype}' for name, dtype in values.items())
+  points = tuple(
+    f'{name}={dtype}' if dtype else name for name, dtype in values.items()
+  )
+  precision.sort_points(points, {}, 'policy')
   return {**own, **(dict(points=points) if points else {})}

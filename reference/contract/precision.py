@@ -304,7 +304,7 @@ class PrecisionPolicy:
     object.__setattr__(self, 'operand_forms', words)
     self._check_form()
     own = {name: getattr(self, name) for name in _OWN}
-    object.__setattr__(self, 'points', _sorted(self.points, own))
+    object.__setattr__(self, 'points', sort_points(self.points, own))
     if self.accumulation_order == 'ascending':
       return
     if self.storage != _EVEN_ODD_STORAGE:
@@ -542,10 +542,15 @@ def _point(word: str) -> Point:
   return POINTS[word.partition('=')[0]]
 
 
-def _sorted(points: Iterable[str], own: Mapping[str, str]) -> tuple[str, ...]:
+def sort_points(
+  points: Iterable[str], own: Mapping[str, str], argument: str = 'points'
+) -> tuple[str, ...]:
   """Returns points in the order of `POINTS`, dtypes by their names.
 
-  A dtype may be named by one of the policy's `own` fields.
+  Args:
+    points: POINT=DTYPE each.
+    own: dtypes by the name of a field of the policy, which a point may say.
+    argument: what errors call the points.
 
   Raises:
     ValueError: a word is not POINT=DTYPE, or a point has two dtypes.
@@ -557,7 +562,7 @@ def _sorted(points: Iterable[str], own: Mapping[str, str]) -> tuple[str, ...]:
     dtype = own.get(dtype, short.get(dtype, dtype))
     if name not in POINTS:
       raise ValueError(
-        'points: expected some of '
+        f'{argument}: expected some of '
         f'{messages.name_choices(POINTS, name)}'
         f', got {word!r}'
       )
@@ -567,8 +572,10 @@ def _sorted(points: Iterable[str], own: Mapping[str, str]) -> tuple[str, ...]:
     only_inside = dtype not in (*_OWN, *storage.FORMATS)
     if dtype not in dtype_names or (whole and only_inside):
       raise ValueError(
-        f'points: expected {name}=DTYPE, one of {dtype_names}, got {word!r}'
+        f'{argument}: expected {name}=DTYPE, one of {dtype_names}, got {word!r}'
       )
     if dtypes.setdefault(name, dtype) != dtype:
-      raise ValueError(f'points: expected {name} once, got {dtypes[name]} too')
+      raise ValueError(
+        f'{argument}: expected {name} once, got {dtypes[name]} too'
+      )
   return tuple(f'{name}={dtypes[name]}' for name in POINTS if name in dtypes)

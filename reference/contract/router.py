@@ -165,4 +165,7 @@ def parse_router(text: str, top_k: int = 0) -> Router:
         f'router: expected RULE:NAME=NUMBER with some of {[*_NUMBERS]}, got '
         f'{word!r} in {text!r}'
       ) from None
-  return Router(rule, **numbers)
+  try:
+    return Router(rule, **numbers)
+  except ValueError as error:
+    raise ValueError(f'router: {error}, in {text!r}') from None

@@ -59,6 +59,7 @@ def explain_results(
   # Relayed rows have bits only.
   for name in (n for n in case.layer_pass.stages if n in failures):
     failure = failures[name]
+    options.progress(f'what explains {name}')
     # In lane exact errors spread; elsewhere each failure has its own cause.
     first = not words_of_stage or not exact and failure.stage == name
     explanation, whole = '', False

@@ -265,11 +265,11 @@ class Rows:
           weights = bounds.beside(bounds.exact(row.T), weights.T).T
         by_name[name] = key, bounds.Weights.prepare(self.policy, weights)
       else:
-        stored_weights = (
-          stored_weights
-          if row is None
-          else np.concatenate([row, stored_weights])
-        )
+        if row is not None:
+          # numpy has no dtype that holds float16 and bfloat16.
+          has_one_dtype = row.dtype == stored_weights.dtype
+          dtype = row.dtype if has_one_dtype else np.dtype('float32')
+          stored_weights = np.concatenate([row, stored_weights], dtype=dtype)
         by_name[name] = key, bounds.Weights.prepare(self.policy, stored_weights)
     return by_name[name][1]
 
