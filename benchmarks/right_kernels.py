@@ -4,30 +4,38 @@ By stage: each stage and gradient of a layer, in lane bounded.  Whole: checks in
 lanes exact, bounded and standard, both passes.  Quantised: y of layers of every
 form, and of rows in codes, in lane bounded.  Under a policy: results alone of
 both passes, with each rounding point and each tensor narrower than float32, in
-lane bounded.  Dtypes, placements of the routing weight, orders of sums, and
-what multiplies a scale take turns by seed.
+lane bounded.  Combined: both passes of layers whose dtype, sizes, routing,
+activation, bias, shared experts and policy (a named one, or up to three
+roundings) are drawn together, in lanes exact and bounded.  Elsewhere dtypes,
+placements of the routing weight, orders of sums, and what multiplies a scale
+take turns by seed.
 
 Exit code 0: none failed; 1: one did.
 
 Example:
   python -m benchmarks.right_kernels --keep
   python -m benchmarks.right_kernels --stages=10 --checks=1 --codes=1 \
-    --policies=0
+    --policies=0 --combined=20
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import sys
+from typing import Any
 
 from absl import app
 from absl import flags
+import numpy as np
 
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import inputs as inputs_lib
+from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import quantised_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import quantised
@@ -39,8 +47,12 @@ _CODES = flags.DEFINE_integer('codes', 200, 'Layers of each quantised form.')
 
 _POLICIES = flags.DEFINE_integer('policies', 4, 'Layers of each policy.')
 
+_COMBINED = flags.DEFINE_integer('combined', 200, 'Layers drawn as a whole.')
+
 _DTYPES = ('float32', 'bfloat16', 'float16')
 _ORDERS = tuple(trial.ORDERS.values())
+_ROUNDED = ('bfloat16', 'float16', 'storage', 'accumulate')
+_ACTIVATIONS = (*precision.ACTIVATIONS, *precision.FORMS)
 _CONFIG = dataclasses.replace(
   presets.config(presets.get('tiny'), 2, 8), capacity=64
 )
@@ -129,8 +141,55 @@ def fails_under_policy(word: str, seed: int) -> bool:
   return bool(numpy_testing.list_refused(bench, case, candidate, 'bounded'))
 
 
+def draw_combination(seed: int) -> case_lib.Case:
+  """Returns a case whose fields are drawn together."""
+  rng = np.random.default_rng(seed)
+
+  def choose_one(choices: Sequence):
+    return choices[rng.integers(len(choices))]
+
+  top_k = choose_one((1, 2, 4))
+  routing = choose_one(inputs_lib.ROUTINGS)
+  # A routing that drops tokens needs two, so that one has a row.
+  fewest = 1 + (routing in routings.DROPPING)
+  return case_lib.Case(
+    direction='both',
+    preset=f'tiny:top_k={top_k}',
+    ranks=choose_one((1, 2, 4)),
+    tokens=choose_one((fewest, 7, 16, 33)),
+    dtype=choose_one(_DTYPES),
+    routing=routing,
+    seed=seed,
+    placement=choose_one(precision.PLACEMENTS),
+    policy=_draw_policy(choose_one),
+    activation=choose_one(_ACTIVATIONS),
+    bias=choose_one((False, True)),
+    d_shared=choose_one((0, 0, 8)),
+  )
+
+
+def _draw_policy(choose_one: Callable[[Sequence], Any]) -> tuple[str, ...]:
+  """Returns the name of a policy, or up to three words of others."""
+  if choose_one((True, False)):
+    return (choose_one([*policies.POLICIES]),)
+  words = {
+    choose_one([*precision.POINTS]): choose_one(_ROUNDED)
+    for _ in range(choose_one(range(4)))
+  }
+  return tuple(f'{name}={dtype}' for name, dtype in words.items())
+
+
+def fails_combined(seed: int) -> bool:
+  """Returns whether a right layer of `draw_combination` fails."""
+  case = draw_combination(seed)
+  kernel = trial.Kernel(_ORDERS[seed % len(_ORDERS)])
+  candidate = numpy_testing.Numpy(kernel, everything=seed % 2 > 0)
+  bench = bench_lib.Bench(case)
+  return bool(numpy_testing.list_refused(bench, case, candidate, *_LANES[:2]))
+
+
 def judge_all(
-  stages: int, checks: int, codes: int, policies: int
+  stages: int, checks: int, codes: int, policies: int, combined: int
 ) -> Iterator[tuple[str, bool]]:
   """Yields each layer's row of the table, and whether it fails."""
   for seed in range(stages):
@@ -144,13 +203,15 @@ def judge_all(
   for number, word in enumerate(list_policies()):
     for seed in range(number, number + policies):
       yield 'under a policy', fails_under_policy(word, seed)
+  for seed in range(combined):
+    yield 'combined', fails_combined(seed)
 
 
 def main(argv):
   del argv
   counts: dict[str, list[int]] = {}
-  numbers = _STAGES.value, _CHECKS.value, _CODES.value, _POLICIES.value
-  for row, fails in judge_all(*numbers):
+  numbers = _STAGES, _CHECKS, _CODES, _POLICIES, _COMBINED
+  for row, fails in judge_all(*(number.value for number in numbers)):
     count = counts.setdefault(row, [0, 0])
     count[0] += 1
     count[1] += fails

@@ -12,9 +12,11 @@ from hpmoe.tools.docs import figures
 
 
 def test_every_row_of_the_page_is_counted_and_none_fails():
-  rows = dict(right_kernels.judge_all(1, checks=1, codes=0, policies=0))
+  rows = dict(right_kernels.judge_all(1, 1, codes=0, policies=0, combined=1))
+  combined = rows.pop('combined')
   rows['quantised'] = right_kernels.fails_in_codes('int4_32', '', '', 0)
   rows['under a policy'] = right_kernels.fails_under_policy('gate_up=bf16', 0)
+  rows['combined'] = combined
   assert not any(rows.values())
   assert [row[0] for row in figures.load('right_kernels')['rows']] == [*rows]
 
@@ -34,6 +36,18 @@ def test_a_kernel_that_does_not_round_is_counted(monkeypatch):
   unrounded = functools.partial(numpy_testing.Numpy, words=())
   monkeypatch.setattr(right_kernels.numpy_testing, 'Numpy', unrounded)
   assert right_kernels.fails_under_policy('gate_up=bf16', 0)
+
+
+@pytest.mark.verdict_alone
+def test_a_kernel_of_a_combination_that_does_not_round_is_counted(monkeypatch):
+  seed = next(
+    s
+    for s in range(99)
+    if 'hf_mixtral' in right_kernels.draw_combination(s).policy
+  )
+  unrounded = functools.partial(numpy_testing.Numpy, words=())
+  monkeypatch.setattr(right_kernels.numpy_testing, 'Numpy', unrounded)
+  assert right_kernels.fails_combined(seed)
 
 
 @pytest.mark.parametrize('form, rows, quantiser', quantised_testing.DYNAMIC[:1])
