@@ -12,7 +12,8 @@ from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
 # A policy has a field by the name of the module.
-Emulated, Format = storage.Emulated, storage.Format
+Emulated = storage.Emulated
+Format = storage.Format
 STORAGE_DTYPES = tuple(storage.FORMATS)
 PLACEMENTS = tuple(tensors.WEIGHTED)
 # Those that the project's own launches compute.
