@@ -1,9 +1,9 @@
-"""A W8A8 layer in numpy: int8 weights by channel, int8 rows by token.
+r"""A W8A8 layer in numpy: int8 weights by channel, int8 rows by token.
 
 It routes by the ids that it is given, and quantises its rows twice, before each
 GEMM.  Judge it, and then your own in its place, with
 
-    hpmoe check --candidate=examples/w8a8_kernel.py:layer --preset=tiny \\
+    hpmoe check --candidate=examples/w8a8_kernel.py:layer --preset=tiny \
       --weights=int8_channel --rows=int8_token
 
 It returns y alone.  A kernel that returns the codes and scales of its rows too
