@@ -311,6 +311,7 @@ test-torch: $(VENV)/full.stamp $(GALLERY)/gallery.stamp $(GALLERY)/msprobe.stamp
 	  parity_tests/dumps/dump_torch_test.py \
 	  parity_tests/compare/run_torch_test.py \
 	  parity_tests/agreement/agreement_torch_test.py \
+	  models/checkpoint/vocabulary_torch_test.py \
 	  backend_ascend/frontends/npus/torch_npus_torch_test.py
 
 # The twin's wheel and the backend's are of this machine's glibc or newer.

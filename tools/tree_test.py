@@ -120,6 +120,8 @@ class TestBuildFiles:
       'torch',
       'transformers',
       'scikit_build_core',
+      'sentencepiece',
+      'tiktoken',
       'mpi4py',
       # A copy of ours, beside a user's script.
       'capture',

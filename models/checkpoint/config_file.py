@@ -12,16 +12,25 @@ from hpmoe.reference.contract import messages
 NAME = 'config.json'
 TOKENIZER = 'tokenizer.json'
 TEMPLATES = 'additional_chat_templates'
-# Vocabularies in formats that `tokenizers` does not read.
-_VOCABULARIES = (
-  'tokenizer.model',
-  'tiktoken.model',
-  'spiece.model',
-  'sentencepiece.bpe.model',
-  'tekken.json',
-  'qwen.tiktoken',
-  'vocab.json',
+_AUTO = 'AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)'
+_OF_PIECES = f'pip install transformers sentencepiece protobuf; {_AUTO}'
+# The pattern is in the model's own code alone.
+_OF_RANKS = (
+  'pip install transformers tiktoken; convert_slow_tokenizer.TikTokenConverter('
+  "FILE, pattern).converted().save('tokenizer.json'), pattern: pat_str in the "
+  "folder's tokenization_*.py"
 )
+# Vocabularies in formats that `tokenizers` does not read -> what makes a
+# tokenizer.json of one.
+_VOCABULARIES = {
+  'tokenizer.model': _OF_PIECES,
+  'tiktoken.model': _OF_RANKS,
+  'spiece.model': _OF_PIECES,
+  'sentencepiece.bpe.model': _OF_PIECES,
+  'tekken.json': f'pip install transformers; {_AUTO}',
+  'qwen.tiktoken': _OF_RANKS,
+  'vocab.json': f'pip install transformers; {_AUTO}',
+}
 _EXTRAS = (
   'added_tokens.json',
   'chat_template.jinja',
@@ -111,9 +120,8 @@ def check_tokenizer(files: Container[str]) -> None:
   """
   if TOKENIZER in files:
     return
-  for name in _VOCABULARIES:
+  for name, advice in _VOCABULARIES.items():
     if name in files:
       raise ValueError(
-        f'{name}: expected {TOKENIZER} beside it, got none; transformers makes '
-        f'it: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)'
+        f'{name}: expected {TOKENIZER} beside it, got none; {advice}'
       )

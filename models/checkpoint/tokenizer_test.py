@@ -139,10 +139,17 @@ class TestAsTransformers:
 
 class TestLoad:
   @pytest.mark.parametrize(
-    'name', ['tokenizer.model', 'tiktoken.model', 'vocab.json']
+    'name, package',
+    [
+      ('tokenizer.model', 'sentencepiece protobuf'),
+      ('tiktoken.model', 'tiktoken'),
+      ('qwen.tiktoken', 'tiktoken'),
+      ('vocab.json', 'transformers'),
+    ],
   )
-  def test_another_file_is_named_and_never_bytes(self, name):
+  def test_another_file_is_named_and_never_bytes(self, name, package):
     refusal = f'^{name}: expected tokenizer.json beside it, got none; '
+    refusal += f'pip install .*{package}; '
     with pytest.raises(ValueError, match=refusal) as error:
       tokenizer.from_files({name: b'', 'tokenizer_config.json': b'{}'})
     assert len(str(error.value)) < 300
