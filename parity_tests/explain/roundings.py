@@ -95,6 +95,9 @@ def explain(stage: RoundedStage) -> tuple[str, int]:
   explaining_sets = _select_best(left_by_set, deviation)
   explaining_sets = explaining_sets or _find_right(stage, left_by_set)
   tries = len(left_by_set) - 1
+  smallest_left = min(explaining_sets.values(), default=deviation.right)
+  if of_result := _explain_result(stage, deviation, smallest_left):
+    return of_result, tries
   if not explaining_sets:
     return '', tries
   alike = sorted(explaining_sets, key=_count_tensors)
@@ -276,10 +279,38 @@ def _is_one(words: Sequence[str]) -> bool:
   return len({*names}) == len(names)
 
 
+def _find_narrow(policy: precision.PrecisionPolicy) -> str:
+  """Returns the dtype that a kernel is likely to round to."""
+  in_float32 = policy.storage == policy.accumulate
+  return 'bfloat16' if in_float32 else policy.storage
+
+
+def _explain_result(
+  stage: RoundedStage, deviation: _Deviation, smallest_left: float
+) -> str:
+  """Returns words where the stage itself was rounded, and nothing before it.
+
+  No policy allows that: it would ask for the narrow dtype.  So another set of
+  words that leaves as little of the error, `smallest_left`, is preferred.
+  """
+  policy, name = stage.policy, stage.name
+  if name not in precision.POINTS or policy.dtype(name) != policy.accumulate:
+    return ''
+  narrow = _find_narrow(policy)
+  rounded = stage.under(_add_words(policy, (f'{name}={narrow}',)))
+  left = deviation.measure_left(stage, rounded)
+  if left > deviation.smallest or smallest_left <= deviation.smallest:
+    return ''
+  return (
+    f'as if {name} was rounded to {narrow}, and returned in '
+    f'{policy.accumulate}: leaves nothing of the error'
+  )
+
+
 def _words(stage: RoundedStage) -> Iterator[str]:
   """Yields the words that differ from the policy in one point."""
   policy = stage.policy
-  narrow = policy.storage if policy.storage != policy.accumulate else 'bfloat16'
+  narrow = _find_narrow(policy)
   for point in stage.list_points():
     now = policy.rounding(point.name)
     if point.name == 'operands' and policy.emulated:
@@ -293,11 +324,9 @@ def _words(stage: RoundedStage) -> Iterator[str]:
       is_stored_so = is_stored_so and not policy.quantised
       if dtype != now and not wide and not is_stored_so:
         yield f'{point.name}={dtype}'
-  for name in stage.chain:
+  for name in stage.chain[:-1]:
     if name in precision.POINTS and tensors.SPECS[name].role == 'compute':
       is_kept_whole = policy.dtype(name) == policy.accumulate
-      if name == stage.name and not is_kept_whole:
-        continue  # It was returned in the dtype of the policy.
       yield f'{name}={narrow if is_kept_whole else "accumulate"}'
   for field, tensor in precision.SUM_ORDERS.items():
     for order in precision.ROW_ORDERS if tensor in stage.chain else ():

@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from hpmoe.parity_tests.case import case as case_lib
@@ -229,6 +231,24 @@ def test_shared_experts_round_as_the_policy_says(direction):
   forward = direction == 'forward'
   stage = 'shared_activation' if forward else 'd_shared_gate_up'
   assert ('bounded', stage) in failed_stages
+
+
+class RoundsResult(numpy_testing.Numpy):
+  """Rounds y to bfloat16 once, and returns it in float32."""
+
+  def run(self, *arguments, **options):
+    outputs = super().run(*arguments, **options)
+    rounded = outputs['y'].astype(ml_dtypes.bfloat16)
+    return {**outputs, 'y': rounded.astype(np.float32)}
+
+
+def test_a_result_that_is_rounded_once_is_no_running_sum():
+  candidate = RoundsResult(everything=False)
+  words = ('y=float32',)
+  results = check_rows(candidate, 'forward', words, 'bfloat16', ('bounded',))
+  patterns = {r.failure.pattern for r in results if r.failure}
+  expected = 'as if y was rounded to bfloat16, and returned in float32'
+  assert patterns == {f'{expected}: leaves nothing of the error'}
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
