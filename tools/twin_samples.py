@@ -10,13 +10,13 @@ done, with the twin in place of the NPU, in order, seeded and late.  Then
 keeps what the twin says.  --samples_operators runs operators of vllm-ascend in
 their place: CSRC is its folder of this name.  --samples_public runs the
 operators of twin_operators.toml: CHECKOUTS holds their repositories, metadef
-and opbase.
+and opbase.  With either, --samples_sync leaves out calls of those operators.
 
 Exit codes: 0 all that run are right, or operators were asked for; 1 not; 2 DIR
 is missing.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
 import json
 import os
@@ -27,15 +27,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 
 from absl import app
 from absl import flags
 
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
+from hpmoe.tools import operator_sync
 from hpmoe.tools import twin_operators
 from hpmoe.tools import twin_samples_operators
 from hpmoe.tools.docs import figures
-from hpmoe.tools.sync import calls
+from hpmoe.tools.sync import optional
 
 _INCLUDE = flags.DEFINE_string(
   'samples_include', None, 'A checkout of asc-devkit.'
@@ -67,8 +69,6 @@ _ROOMS = (
 _SECONDS = 300
 # Limit of a sample; it ends one that polls forever.
 _INSTRUCTIONS = 1 << 20
-# Calls between cores that our own source has not.
-_CALLS = ('SyncAll', 'IBSet', 'IBWait', 'NotifyNextBlock', 'WaitPreBlock')
 # What a program does not say of itself.
 _OPTIONS: dict[str, dict[str, object]] = {
   '04_memory_management/tbufpool_management': dict(zero_memory=1),
@@ -108,45 +108,12 @@ _SILENT: dict[str, dict[int, str]] = {
     58: _NO_OTHER_PIPE,
   },
 }
-# Of a queue, whose flags order.
-_QUEUE_CALL = re.compile(
-  r'(?:[\w\[\]]+(?:\.|->))+(?:template )?'
-  r'(?:EnQue|DeQue|AllocTensor|FreeTensor)\b(?=\s*[<(])'
-)
-# The call that is left out, by number, and what says that it would have run.
-_LEFT_OUT_NUMBER = 'HPMOE_LEFT_OUT'
-_MARK = 'hpmoe: left out'
 _NOT_RUN = 'does not run'
 _UNKNOWN = 'not explained'
 # Orders in which what lacks shows.
 _ORDERS = ('late', 'seeded')
 _STRICT = dict(auto_sync=0)
 _INSERTED = 'right: the compiler inserts it (auto_sync)'
-_LEFT_OUT = f"""
-#include <cstdio>
-#include <cstdlib>
-static bool hpmoe_quiet = false;
-static bool HpmoeLeftOut(int number) {{
-  static const int left_out = std::atoi(std::getenv("{_LEFT_OUT_NUMBER}"));
-  if (number == left_out) std::puts("{_MARK}"), std::fflush(stdout);
-  return number == left_out;
-}}
-static bool HpmoeNoFlag() {{
-  if (hpmoe_quiet) std::puts("{_MARK}"), std::fflush(stdout);
-  return hpmoe_quiet;
-}}
-struct HpmoeQuiet {{
-  explicit HpmoeQuiet(int number) {{
-    static const int left_out = std::atoi(std::getenv("{_LEFT_OUT_NUMBER}"));
-    hpmoe_quiet = number == left_out;
-  }}
-  ~HpmoeQuiet() {{ hpmoe_quiet = false; }}
-}};
-#define set_flag(...) (HpmoeNoFlag() ? (void)0 : (void)set_flag(__VA_ARGS__))
-#define wait_flag(...) (HpmoeNoFlag() ? (void)0 : (void)wait_flag(__VA_ARGS__))
-#define pipe_barrier(...) \\
-  (HpmoeNoFlag() ? (void)0 : (void)pipe_barrier(__VA_ARGS__))
-"""
 # Calls of the advanced API need headers that a build of CANN generates.
 _ADVANCED = '_advanced_api'
 
@@ -224,7 +191,9 @@ def silent(folder: str, findings: dict[str, str]) -> dict[str, str]:
 
 
 def _run(
-  command: str, folder: pathlib.Path, omitted_call: int = 0
+  command: str,
+  folder: pathlib.Path,
+  environment: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[int, str]:
   words = shlex.split(command)
   words[0] = sys.executable if words[0] == 'python3' else words[0]
@@ -232,7 +201,7 @@ def _run(
     process = subprocess.run(
       words,
       cwd=folder,
-      env=os.environ | {_LEFT_OUT_NUMBER: str(omitted_call)},
+      env={**os.environ, **environment},
       text=True,
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
@@ -274,8 +243,10 @@ def verdict(
     )
     options |= _options(sample) | extra_options
     words = build_kernel.command(kernel, **options)
-    code, output = _run(shlex.join([*words, '--']), build, omitted_call)
-    if omitted_call and _MARK not in output:
+    notes = pathlib.Path(folder, 'notes')
+    variables = optional.list_variables((omitted_call,), notes)
+    code, output = _run(shlex.join([*words, '--']), build, variables)
+    if omitted_call and omitted_call not in optional.read_notes(notes)[1]:
       return _NOT_RUN
     reports = re.findall(r'^twin: (?!launches)(.*)', output, re.M)
     if reports:
@@ -289,39 +260,6 @@ def verdict(
       if code or 'error' in output.lower().replace('error ratio', ''):
         return f'wrong: {output.strip().splitlines()[-1]}'
   return 'right'
-
-
-def optional(text: str, first: int = 1) -> tuple[str, list[str]]:
-  """Returns source whose synchronising calls can be left out at run time.
-
-  Of a call of a queue, only the flags are left out.  Line numbers stay.
-
-  Args:
-    text: of the source.
-    first: number of its first call.
-
-  Returns:
-    The source, and line and text of each call.
-  """
-  code = calls.without_comments(text)
-  closing = build_kernel.find_closing
-  pieces = [
-    (*change.pieces[0][:2], '{if(!HpmoeLeftOut(%d)){', '}}')
-    for change in calls.changes({'': text}, _CALLS)
-    if change.change == 'left out'
-  ]
-  pieces += [
-    (call.start(), closing(code, call.end()), '(HpmoeQuiet(%d),', ')')
-    for call in _QUEUE_CALL.finditer(code)
-  ]
-  call_lines, out, last = [], '', 0
-  for number, (begin, end, before, after) in enumerate(sorted(pieces), first):
-    call = text[begin:end]
-    line = text.count('\n', 0, begin) + 1
-    call_lines.append(f'{line}: {" ".join(call.split())}')
-    out += text[last:begin] + before % number + call + after
-    last = end
-  return out + text[last:], call_lines
 
 
 def _find_first_wrong(verdicts: Iterable[str]) -> str:
@@ -344,13 +282,13 @@ def left_out(
   names: list[str] = []
   for path in (source, *sorted(folder.glob('*.h'))):
     original = (sample.folder / path.name).read_text()
-    text, of_file = optional(original, len(names) + 1)
+    text, of_file = optional.make_optional(original, len(names) + 1)
     path.write_text(text)
     prefix = '' if path == source else f'{path.name} '
-    names += [prefix + line for line in of_file]
+    names += [prefix + call.name for call in of_file]
   # Not where the sample's own lines are.
   choice = work / 'built/left_out.h'
-  choice.write_text(_LEFT_OUT)
+  choice.write_text(optional.HEADER)
   changed_sample = dataclasses.replace(sample, folder=folder, source=source)
   options = ('-include', str(choice), *sample.defines)
   kernel = build_kernel.build(source, headers, work / 'built', options)
@@ -395,6 +333,7 @@ def judge(
   return row
 
 
+_SHIPPED_BY = 'vllm-project/vllm-ascend/csrc'
 _SHIPPED = 'operators of vllm-ascend'
 _SHIPPED_RIGHT = 'operators right against NumPy, in all modes'
 _OF_PUBLIC = 'public operators:'
@@ -495,6 +434,82 @@ def keep_public(table: list[dict]) -> None:
   figures.write('samples', content.pop('columns'), rows, runs, **content)
 
 
+def _launches(
+  csrc: pathlib.Path | None, checkouts: pathlib.Path | None
+) -> Iterator[tuple[str, pathlib.Path, str, operator_sync.Launch]]:
+  """Yields name, checkout, path and launch of each operator asked for."""
+  if csrc:
+    for case in twin_samples_operators.CASES:
+      if case.verdict == 'right':
+
+        def shipped_launch(copy, headers, case=case, **options):
+          return twin_samples_operators.verdict(
+            case, copy, str(headers), **options
+          )
+
+        yield f'{_SHIPPED_BY}/{case.name}', csrc, case.name, shipped_launch
+  if checkouts:
+    host = tuple(str(checkouts / name) for name in ('metadef', 'opbase'))
+    for row in twin_operators.select(()):
+
+      def public_launch(copy, headers, row=row, **options):
+        return twin_operators.verdict(row, copy, str(headers), host, **options)
+
+      root = checkouts / row.repository.split('/')[1]
+      yield row.name, root, row.path, public_launch
+
+
+def leave_out_of_operators(
+  launches: Iterable[tuple[str, pathlib.Path, str, operator_sync.Launch]],
+  headers: pathlib.Path,
+  work: pathlib.Path,
+  path: pathlib.Path | None,
+) -> list[dict]:
+  """Returns a row for each operator that is right: what is left out of it.
+
+  Args:
+    launches: name, checkout, path and launch of each operator.
+    headers: of Ascend C.
+    work: where copies lie.
+    path: a file that rows are added to; those that it holds are not run again.
+  """
+  rows = json.loads(path.read_text()) if path and path.exists() else []
+  names = {row['operator'] for row in rows}
+  for name, root, own, launch in launches:
+    if name in names or (
+      _SELECTED.value and not name.endswith(tuple(_SELECTED.value))
+    ):
+      continue
+    print(name, flush=True)
+    try:
+      outcomes = operator_sync.leave_out(root, own, headers, work, launch)
+    except ValueError as error:
+      rows.append(dict(operator=name, not_run=str(error)))
+    else:
+      calls = [dataclasses.asdict(outcome) for outcome in outcomes]
+      rows.append(dict(operator=name, calls=calls))
+    if path:
+      path.write_text(json.dumps(rows, indent=1) + '\n')
+  return rows
+
+
+def keep_left_out(rows: list[dict]) -> None:
+  """Writes the figures of calls left out of operators."""
+  run = [row for row in rows if 'calls' in row]
+  kinds = [call['kind'] for row in run for call in row['calls']]
+  counts = [
+    ['operators', str(len(run))],
+    *([kind, str(kinds.count(kind))] for kind in operator_sync.KINDS),
+  ]
+  command = 'python -m hpmoe.tools.twin_samples --samples_public=CHECKOUTS'
+  ran = figures.run(f'{command} --samples_operators=CSRC --samples_sync')
+  columns = ('calls left out of operators', str(len(kinds)))
+  commits = twin_operators.read()[1]
+  figures.write(
+    'operator_sync', columns, counts, [ran], operators=rows, commits=commits
+  )
+
+
 def keep(table: list[dict], headers: pathlib.Path) -> None:
   """Writes the figures, and the page that shows them."""
   table = json.loads(json.dumps(table).replace(f'{headers}/', ''))
@@ -543,25 +558,38 @@ def main(argv: list[str]) -> int:
       '--samples_include: expected a checkout of asc-devkit', file=sys.stderr
     )
     return 2
+  path = pathlib.Path(_JSON.value) if _JSON.value else None
+  work = pathlib.Path(_WORK.value or tempfile.mkdtemp(prefix='twin_samples'))
+  if _SYNC.value and (_OPERATORS.value or _PUBLIC.value):
+    csrc, checkouts = (
+      pathlib.Path(folder) if folder else None
+      for folder in (_OPERATORS.value, _PUBLIC.value)
+    )
+    rows = leave_out_of_operators(
+      _launches(csrc, checkouts), headers, work, path
+    )
+    if figures.KEEP.value:
+      keep_left_out(rows)
+    unexplained = [
+      call['calls']
+      for row in rows
+      for call in row.get('calls', ())
+      if call['kind'] == operator_sync.UNEXPLAINED
+    ]
+    print(f'{len(unexplained)} not explained')
+    return int(bool(unexplained))
   if _OPERATORS.value:
     operators = shipped(pathlib.Path(_OPERATORS.value), headers)
     if figures.KEEP.value:
       keep_shipped(operators)
     return 0
   if _PUBLIC.value:
-    path = pathlib.Path(_JSON.value) if _JSON.value else None
     public = judge_public(pathlib.Path(_PUBLIC.value), headers, path)
     if figures.KEEP.value:
       keep_public(public)
     return 0
-  work = pathlib.Path(_WORK.value or tempfile.mkdtemp(prefix='twin_samples'))
   (work / 'built').mkdir(parents=True, exist_ok=True)
-  table_path = pathlib.Path(_JSON.value) if _JSON.value else None
-  rows_before = (
-    json.loads(table_path.read_text())
-    if table_path and table_path.exists()
-    else []
-  )
+  rows_before = json.loads(path.read_text()) if path and path.exists() else []
   row_of_sample = {row['sample']: row for row in rows_before}
   table = []
   for sample in samples(headers):
@@ -572,8 +600,8 @@ def main(argv: list[str]) -> int:
     if 'left_out' in row:
       row['not_reported'] = silent(name, row['left_out'])
     table.append(row)
-    if table_path:
-      table_path.write_text(json.dumps(table, indent=1) + '\n')
+    if path:
+      path.write_text(json.dumps(table, indent=1) + '\n')
   right = sum(row.get('late') == 'right' for row in table)
   print(f'{right} of {len(table)} right')
   if figures.KEEP.value:

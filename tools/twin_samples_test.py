@@ -52,20 +52,3 @@ def test_a_call_that_is_not_reported_has_its_reason_or_none_is_known():
   assert reasons['42: A();'].startswith('redundant')
   assert reasons['50: C();'] == 'inserted' and len(reasons) == 2
   assert twin_samples.silent('add', findings)['42: A();'] == 'not explained'
-
-
-def test_calls_and_the_flags_of_queues_can_be_left_out_in_their_lines():
-  text = """\
-  if (last) SetFlag<E>(0);  // DeQue()
-  auto x = in.DeQue<T>();
-  pool[i]->FreeTensor(x); Add(x);
-"""
-
-  text_out, call_lines = twin_samples.optional(text)
-
-  assert text_out.splitlines() == [
-    '  {if(!HpmoeLeftOut(1)){if (last) SetFlag<E>(0);}}  // DeQue()',
-    '  auto x = (HpmoeQuiet(2),in.DeQue<T>());',
-    '  (HpmoeQuiet(3),pool[i]->FreeTensor(x)); Add(x);',
-  ]
-  assert [name.split(':')[0] for name in call_lines] == ['1', '2', '3']

@@ -24,7 +24,11 @@ _OF_COMPILER = ('CompilerBarrier',)
 _QUEUES = {'Mmad': 'M', 'Fixpipe': 'FIX', 'LoadData': 'MTE1'}
 _COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/', re.DOTALL)
 _CALL = re.compile(r'(?:[\w.]+(?:::|\.|->))*(\w+)\s*(<[^;=]*?>)?\s*\(')
-_CONTROL = re.compile(r'(?:if|for|while)\b')
+_CONTROL = re.compile(r'(?:if(?:\s+constexpr)?|for|while)\s*(?=\()')
+# What stands before a statement and takes no parentheses.
+_LABEL = re.compile(
+  r'(?:else\b|do\b|default\s*:|case\b[^;:?]*(?:::[^;:?]*)*:(?!:))'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +130,7 @@ def statements(
   last = -1
   for begin, end, block in _spans(code):
     begin += len(code[begin:end]) - len(code[begin:end].lstrip())
-    match = _CALL.match(_after_control(code[begin:end]))
+    match = _CALL.match(after_control(code[begin:end]))
     if block != last or not match:
       if run:
         yield run
@@ -149,15 +153,17 @@ def statements(
     yield run
 
 
-def _after_control(code: str) -> str:
-  """Returns the statement after an if, for or while."""
+def after_control(code: str) -> str:
+  """Returns the statement after if, for, while, else and labels."""
+  if label := _LABEL.match(code):
+    return after_control(code[label.end() :].lstrip())
   if not _CONTROL.match(code):
     return code
   depth = 0
   for place, char in enumerate(code):
     depth += (char == '(') - (char == ')')
     if char == ')' and not depth:
-      return code[place + 1 :].lstrip()
+      return after_control(code[place + 1 :].lstrip())
   return code
 
 
