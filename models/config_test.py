@@ -9,8 +9,7 @@ import pytest
 from hpmoe.models import config as config_lib
 
 FILE = pathlib.Path(__file__).parent / 'testdata/family_defaults.json'
-# By `tools/make_family_defaults.py` at 65b6aff, or of the commit that added a
-# family.
+# By `tools/golden/make_family_defaults.py`.
 REFERENCE = json.loads(FILE.read_text())
 _GOLDEN = json.loads((FILE.parent / 'golden/configs.json').read_text())
 

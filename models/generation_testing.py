@@ -1,7 +1,7 @@
 """Batches of prompts against one prompt at a time; tests of both frameworks.
 
 And the best tokens against those of the implementations in transformers, which
-`tools/make_golden.py --greedy` put into `FILE`: see `golden_testing.py`.
+`tools/golden/make_golden.py --greedy` put into `FILE`: see `golden_testing.py`.
 """
 
 from collections.abc import Callable

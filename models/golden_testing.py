@@ -1,10 +1,9 @@
 """Golden values of whole models, from transformers; tests of both frameworks.
 
 `models/testdata/golden/` holds a file for each configuration of its
-`configs.json`, made by `tools/make_golden.py` at 65b6aff, or of the commit that
-added the file.  Weights are not in
-them: they are drawn by `weights`, and are exact in bfloat16, so that one
-float64 golden serves every dtype.
+`configs.json`, made by `tools/golden/make_golden.py`.  Weights are not in them:
+they are drawn by `weights`, and are exact in bfloat16, so that one float64
+golden serves every dtype.
 """
 
 from collections.abc import Callable
