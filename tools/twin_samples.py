@@ -333,7 +333,7 @@ def judge(
   return row
 
 
-_SHIPPED_BY = 'vllm-project/vllm-ascend/csrc'
+_VLLM_ASCEND = 'vllm-project/vllm-ascend'
 _SHIPPED = 'operators of vllm-ascend'
 _SHIPPED_RIGHT = 'operators right against NumPy, in all modes'
 _OF_PUBLIC = 'public operators:'
@@ -447,7 +447,12 @@ def _launches(
             case, copy, str(headers), **options
           )
 
-        yield f'{_SHIPPED_BY}/{case.name}', csrc, case.name, shipped_launch
+        yield (
+          f'{_VLLM_ASCEND}/csrc/{case.name}',
+          csrc,
+          case.name,
+          shipped_launch,
+        )
   if checkouts:
     host = tuple(str(checkouts / name) for name in ('metadef', 'opbase'))
     for row in twin_operators.select(()):
@@ -495,19 +500,38 @@ def leave_out_of_operators(
 
 def keep_left_out(rows: list[dict]) -> None:
   """Writes the figures of calls left out of operators."""
-  run = [row for row in rows if 'calls' in row]
+  run = [row for row in rows if row.get('calls')]
   kinds = [call['kind'] for row in run for call in row['calls']]
   counts = [
     ['operators', str(len(run))],
     *([kind, str(kinds.count(kind))] for kind in operator_sync.KINDS),
   ]
-  command = 'python -m hpmoe.tools.twin_samples --samples_public=CHECKOUTS'
-  ran = figures.run(f'{command} --samples_operators=CSRC --samples_sync')
+  folders = {
+    '--samples_operators=CSRC': _OPERATORS.value,
+    '--samples_public=CHECKOUTS': _PUBLIC.value,
+  }
+  words = [word for word, folder in folders.items() if folder]
+  command = ' '.join(['python -m hpmoe.tools.twin_samples', *words])
   columns = ('calls left out of operators', str(len(kinds)))
-  commits = twin_operators.read()[1]
   figures.write(
-    'operator_sync', columns, counts, [ran], operators=rows, commits=commits
+    'operator_sync',
+    columns,
+    counts,
+    [figures.run(f'{command} --samples_sync')],
+    operators=rows,
+    commits=_find_commits(run),
   )
+
+
+def _find_commits(rows: list[dict]) -> dict[str, str]:
+  """Returns the commit of each repository with a row."""
+  commits = {_VLLM_ASCEND: twin_samples_operators.COMMIT}
+  commits |= twin_operators.read()[1]
+  return {
+    repository: commit
+    for repository, commit in commits.items()
+    if any(row['operator'].startswith(repository) for row in rows)
+  }
 
 
 def keep(table: list[dict], headers: pathlib.Path) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 
 from hpmoe.backend_ascend.twin.intrinsics import run_kernel
 
+# Of vllm-ascend, which the tilings are of.
+COMMIT = '182b75ea84'
 _UB = 192 << 10
 _Launch = Callable[..., list[np.ndarray]]
 

@@ -96,8 +96,10 @@ def explain(stage: RoundedStage) -> tuple[str, int]:
   explaining_sets = explaining_sets or _find_right(stage, left_by_set)
   tries = len(left_by_set) - 1
   smallest_left = min(explaining_sets.values(), default=deviation.right)
-  if of_result := _explain_result(stage, deviation, smallest_left):
-    return of_result, tries
+  if smallest_left > deviation.smallest and (
+    cause := _explain_result(stage, deviation)
+  ):
+    return cause, tries
   if not explaining_sets:
     return '', tries
   alike = sorted(explaining_sets, key=_count_tensors)
@@ -285,21 +287,18 @@ def _find_narrow(policy: precision.PrecisionPolicy) -> str:
   return 'bfloat16' if in_float32 else policy.storage
 
 
-def _explain_result(
-  stage: RoundedStage, deviation: _Deviation, smallest_left: float
-) -> str:
+def _explain_result(stage: RoundedStage, deviation: _Deviation) -> str:
   """Returns words where the stage itself was rounded, and nothing before it.
 
-  No policy allows that: it would ask for the narrow dtype.  So another set of
-  words that leaves as little of the error, `smallest_left`, is preferred.
+  No policy allows that: it would ask for the narrow dtype.  So a set of words
+  that leaves nothing of the error is preferred.
   """
   policy, name = stage.policy, stage.name
   if name not in precision.POINTS or policy.dtype(name) != policy.accumulate:
     return ''
   narrow = _find_narrow(policy)
   rounded = stage.under(_add_words(policy, (f'{name}={narrow}',)))
-  left = deviation.measure_left(stage, rounded)
-  if left > deviation.smallest or smallest_left <= deviation.smallest:
+  if deviation.measure_left(stage, rounded) > deviation.smallest:
     return ''
   return (
     f'as if {name} was rounded to {narrow}, and returned in '

@@ -27,7 +27,9 @@ class PublicPolicy:
 _SILU = ('silu=storage', 'd_silu=storage')
 _WEIGHT = 'routing_weight=storage'
 # Shared experts are modules of their own: the routed experts' output, and its
-# gradient, are stored before these are added.
+# gradient, are stored before these are added (`deepseek_v2.py` of vLLM and
+# SGLang, `moe_layer.py` of Megatron-LM, `modeling_deepseek_v3.py` and
+# `modeling_qwen2_moe.py` of transformers).
 _ROUTED_SUM = 'routed_sum=storage'
 _ROUTED_SUMS = (_ROUTED_SUM, 'd_routed_sum=storage')
 _EAGER = (
