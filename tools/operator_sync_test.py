@@ -36,7 +36,9 @@ def test_an_outcome_has_the_first_kind_that_shows(call, strict, answer, kind):
   assert operator_sync.judge(make_run(answer), (call,), strict)[0] == kind
 
 
-def test_calls_are_left_out_of_launches_and_nothing_stays_so():
+def test_calls_are_left_out_of_launches_and_nothing_stays_so(monkeypatch):
+  for name in optional.list_variables((), os.devnull):
+    monkeypatch.delenv(name, raising=False)
   before = dict(os.environ)
   changes = []
 
