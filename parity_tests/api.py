@@ -10,9 +10,9 @@ from hpmoe.parity_tests.cache import cache_folder
 from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import elsewhere
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import outputs
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.judge import check as check_lib
 from hpmoe.parity_tests.judge import judgement as judgement_lib
@@ -140,7 +140,7 @@ def check(
       name, called in this process; 'pkg.module:function' or 'FILE.py:function',
       in a process of its own, which may crash or hang; 'command:./moe {case}
       {out}', a program; 'outputs:FOLDER', outputs computed elsewhere for a case
-      `Case.from_folder(folder)`; or None, for our own backend.
+      `Case.from_folder(folder)`; or None, for the megakernel.
     case: the layer, its data and its passes.
     lanes: some of 'exact', 'bitwise', 'bounded', 'standard'.
     standards: names of records for lane 'standard'.
@@ -246,7 +246,7 @@ def _build_candidate(
     if kind == 'command':
       return elsewhere.Program(rest, timeout_s=timeout_s, layout=layout)
     if kind != 'outputs':
-      return user_candidate.Subprocess(candidate, timeout_s, layout=layout)
+      return function_candidate.Subprocess(candidate, timeout_s, layout=layout)
   elif callable(candidate) and is_function:
     return in_process.Function(candidate, layout=layout, device=device)
   if layout:

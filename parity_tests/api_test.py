@@ -69,7 +69,7 @@ class TestCheck:
     assert report.is_pass and report.first_failure is None
     assert {'pass'} == {report.stages[n] for n in ('expert_in', 'y', 'layer')}
     assert report.stages['counts'] == 'not judged'
-    assert str(report).splitlines()[-1].startswith('PASS of a part')
+    assert str(report).splitlines()[-1].startswith('PASS (partial check')
 
   def test_old_names_work_and_say_the_new_ones(self):
     report = hpmoe.check(wrong, CASE, lanes=['bounded'])

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from hpmoe.parity_tests.agreement import runs
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.compare import predictions
 from hpmoe.reference.contract import array_typing as at
 
@@ -123,7 +123,7 @@ def _summarise(
 class _Head:
   """Logits of a run, perhaps of the last tokens of a call alone."""
 
-  def __init__(self, tensors: tuple[dumps.StoredTensor, ...], shapes):
+  def __init__(self, tensors: tuple[tensor_files.StoredTensor, ...], shapes):
     self._arrays = [read_case.as_numpy(tensor.read()) for tensor in tensors]
     self._place = np.full((sum(b * s for b, s in shapes), 2), -1)
     begin = 0

@@ -13,8 +13,9 @@ import re
 
 import numpy as np
 
-from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import msprobe_dump
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.dumps import dump_layers
 from hpmoe.reference.contract import array_typing as at
@@ -39,7 +40,7 @@ class Layer:
 
   name: str
   number: int
-  tensors: Mapping[str, tuple[dumps.StoredTensor, ...]]
+  tensors: Mapping[str, tuple[tensor_files.StoredTensor, ...]]
   layouts: Mapping[str, str]
 
   def read_rows(
@@ -102,7 +103,7 @@ class Run:
   place: str
   tokens: tuple[at.Int[np.ndarray, 'B S'], ...]
   layers: Mapping[int | str, Layer]
-  head: tuple[dumps.StoredTensor, ...]
+  head: tuple[tensor_files.StoredTensor, ...]
 
   @functools.cached_property
   def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -123,7 +124,7 @@ def open_runs(
   Raises:
     ValueError: the folder holds no dump, or one without a MoE layer.
   """
-  places = dumps.list_places(flag, folder)
+  places = tensor_files.list_places(flag, folder)
   runs = tuple(read_run(p, tensors, kinds) for p, tensors in places.items())
   if not any(run.layers for run in runs):
     raise ValueError(
@@ -134,7 +135,9 @@ def open_runs(
 
 
 def read_run(
-  place: str, tensors: dumps.RunTensors, kinds: tuple[dump_layers.Kind, ...]
+  place: str,
+  tensors: tensor_files.RunTensors,
+  kinds: tuple[dump_layers.Kind, ...],
 ) -> Run:
   """Returns the run that these tensors are of."""
   layers = {}
@@ -161,7 +164,7 @@ def _group_blocks(calls) -> dict[str, list[dump_layers.LayerCall]]:
 
 
 def _make_layer(block: str, calls) -> Layer:
-  tensors: dict[str, list[dumps.StoredTensor]] = {}
+  tensors: dict[str, list[tensor_files.StoredTensor]] = {}
   layouts: dict[str, str] = {}
   for call in sorted(calls, key=lambda call: call.call):
     for role, tensor in call.files.items():
@@ -177,12 +180,12 @@ def _make_layer(block: str, calls) -> Layer:
 
 
 def _list_calls(
-  tensors: dumps.RunTensors, path: re.Pattern, rest: str
-) -> list[dumps.StoredTensor]:
+  tensors: tensor_files.RunTensors, path: re.Pattern, rest: str
+) -> list[tensor_files.StoredTensor]:
   """Returns a tensor of all forward calls of a module, in their order."""
   calls = {}
   for name, tensor in tensors.items():
-    parts = dumps.parse_run_name(name)
+    parts = msprobe_dump.parse_run_name(name)
     is_it = parts and (parts.part, parts.rest) == ('forward', rest)
     if parts and is_it and path.fullmatch(parts.path):
       calls[parts.call] = tensor

@@ -88,7 +88,7 @@ _ROWS = (
       'frontend',
       name,
       (*_TASKS, 'frontend', 'threads', 'deadline', *extra_flags),
-      "it calls our backend as a framework's users do",
+      "it calls the megakernel as a framework's users do",
     )
     for name, extra_flags in (('jax', ()), ('mindspore', ('device',)))
   ),

@@ -19,7 +19,7 @@ Masks = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class ImageLaunch(candidates.Launch):
-  """One launch of our backend, without its tensors.
+  """One launch of the megakernel, without its tensors.
 
   Attributes:
     image: what was launched.

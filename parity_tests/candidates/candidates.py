@@ -122,7 +122,7 @@ class Candidate(abc.ABC):
     name: what reports call it.
     options: how its tensors are cut into tiles; ours are computed so.
     checking: its modes.
-    launches: one for each run, if it is our backend.
+    launches: one for each run, if it is the megakernel.
     seconds: wall time of each run, if it repeats.
     fault: name of a fault to inject, or None.
     committed: for each run with a fault, the task that committed it.

@@ -18,15 +18,15 @@ from typing import ClassVar, Self
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import locate
 from hpmoe.parity_tests.candidates import processes
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import answers
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case.layouts import names as names_lib
 from hpmoe.reference.contract import granularity
 
@@ -46,7 +46,7 @@ class Program(candidates.Candidate):
     names: a file that maps its tensors' names to ours, or None.
     timeout_s: seconds after which it counts as hung.
     layout: the layout of tensors that `names` does not describe, see
-      `projects`.
+      `project_layouts`.
   """
 
   capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
@@ -118,7 +118,7 @@ class Program(candidates.Candidate):
         answers.Answer(str(out), case, names), config, policy
       )
     self.seconds.append(time.perf_counter() - start)
-    return user_candidate.check_outputs(
+    return function_candidate.check_outputs(
       self.name, config, policy, tensors, layer_pass, ()
     )
 
@@ -142,7 +142,7 @@ class Program(candidates.Candidate):
         raise ValueError(f'expected outputs of rank {first}, got none')
       tensors, origins = answer.tensors(_REAL, policy)
       self.notes['recomputes'] = bool(answer.recomputes(_REAL))
-    except dumps.Missing as error:
+    except tensor_files.Missing as error:
       if policy.activation == 'swiglu':
         raise candidates.CandidateError(
           f'{self.name}: expected tensors in {_OUT}, got none'

@@ -12,10 +12,10 @@ import pytest
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import elsewhere
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.candidates import processes
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import check
@@ -129,7 +129,7 @@ class TestABackwardPassThatRecomputes:
     ('kind', 'direction'),
     [
       (_python, 'both'),
-      (user_candidate.Subprocess, 'backward'),
+      (function_candidate.Subprocess, 'backward'),
       (_make_function, 'both'),
     ],
     ids=('python', 'candidate', 'called'),
@@ -154,7 +154,7 @@ class TestABackwardPassThatRecomputes:
   @pytest.mark.slow
   def test_may_be_wrong(self, program):
     program()
-    wrong = user_candidate.Subprocess('kernel.py:again_and_wrong')
+    wrong = function_candidate.Subprocess('kernel.py:again_and_wrong')
     report = _check(wrong, direction='both')
     assert report.first_failure.stage == 'd_w_gate_up'
     assert 'recomputes' not in report_text.format_notes(report)

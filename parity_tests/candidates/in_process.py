@@ -1,7 +1,7 @@
-"""A candidate of the user: a function, called in this process.
+"""A candidate that is a function of the user, called in this process.
 
-`user_candidate` describes the function.  If it crashes or hangs, so does the
-caller.
+`function_candidate` describes the function.  If it crashes or hangs, so does
+the caller.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,12 +12,12 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from hpmoe.parity_tests.candidates import candidate_worker
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import function_candidate
+from hpmoe.parity_tests.candidates import function_worker
 from hpmoe.parity_tests.candidates import torch_device
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.case.layouts import projects
+from hpmoe.parity_tests.case.layouts import project_layouts
 from hpmoe.reference.contract import granularity
 
 
@@ -28,7 +28,7 @@ class Function(candidates.Candidate):
   Attributes:
     function: takes inputs, config and policy, and returns tensors by name.
     options: how its tensors are cut into tiles.
-    layout: as of `user_candidate.Subprocess`.
+    layout: as of `function_candidate.Subprocess`.
     device: the torch device of its tensors; '': the device that the function's
       attribute `torch` names, or numpy arrays if it has none.
   """
@@ -69,11 +69,11 @@ class Function(candidates.Candidate):
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
     super().ready(case, beside)
-    user_candidate.refuse_layout(self.layout, case)
+    function_candidate.refuse_layout(self.layout, case)
     torch_device.refuse_device(self._device)
     if passes.BACKWARD in case.passes:
       with _convert_errors():
-        candidate_worker.find_backward(self.name, self.function)
+        function_worker.find_backward(self.name, self.function)
     return dataclasses.replace(self)
 
   def facts(self) -> dict[str, object]:
@@ -87,7 +87,7 @@ class Function(candidates.Candidate):
     """See `Candidate`."""
     del oracle_tensors
     name, function, result = self.name, self.function, layer_pass.results[0]
-    inputs = projects.lay_out(self.layout, inputs, config)
+    inputs = project_layouts.lay_out(self.layout, inputs, config)
 
     def call_timed(*arguments):
       start = time.perf_counter()
@@ -96,18 +96,20 @@ class Function(candidates.Candidate):
       return answer
 
     with _convert_errors():
-      candidate_worker.check_activation(name, function, policy.activation)
+      function_worker.check_activation(name, function, policy.activation)
       if layer_pass.name == passes.BACKWARD.name:
-        function = candidate_worker.find_backward(name, function)
+        function = function_worker.find_backward(name, function)
       function = torch_device.move_inputs(function, self._device)
-      answer = candidate_worker.call(
+      answer = function_worker.call(
         name, call_timed, inputs, config, policy, copies=self.copies
       )
-      outputs = candidate_worker.to_arrays(name, answer, result)
+      outputs = function_worker.to_arrays(name, answer, result)
     # Copies: the next call may return the same memory.
     outputs = {n: array.copy() for n, array in outputs.items()}
-    outputs = user_candidate.restore_outputs(name, self.layout, outputs, config)
-    return user_candidate.check_outputs(
+    outputs = function_candidate.restore_outputs(
+      name, self.layout, outputs, config
+    )
+    return function_candidate.check_outputs(
       name, config, policy, outputs, layer_pass, (result,)
     )
 
@@ -117,5 +119,5 @@ def _convert_errors() -> Iterator[None]:
   """Raises a worker's errors as the errors of the parent process."""
   try:
     yield
-  except candidate_worker.WorkerError as error:
-    raise user_candidate.KINDS[error.kind](str(error)) from error.__cause__
+  except function_worker.WorkerError as error:
+    raise function_candidate.KINDS[error.kind](str(error)) from error.__cause__

@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import locate
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 
 _RAISES = 'raise RuntimeError("it ran")\n'
@@ -59,7 +59,7 @@ def test_a_module_that_is_no_text_is_left_to_its_import():
   ],
 )
 def test_what_is_not_there_is_named_before_anything_runs(name, message):
-  candidate = user_candidate.Subprocess(name)
+  candidate = function_candidate.Subprocess(name)
 
   with pytest.raises(ValueError, match=message):
     candidate.ready(case_lib.Case(preset='tiny'))

@@ -11,12 +11,12 @@ from typing import ClassVar, Self
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import user_candidate
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.case import answers
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import passes
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case.layouts import names as names_lib
 from hpmoe.reference.contract import granularity
 
@@ -126,10 +126,10 @@ class Outputs(candidates.Candidate):
         self.origins.update(origins)
       if layer_pass.name == passes.BACKWARD.name:
         self.notes['recomputes'] = answer.recomputes(data)
-    except dumps.Missing as error:
+    except tensor_files.Missing as error:
       raise candidates.CannotJudge(str(error)) from error
     names = layer_pass.list_outputs(policy)
     pass_outputs = {n: a for n, a in tensors.items() if n in names}
-    return user_candidate.check_outputs(
+    return function_candidate.check_outputs(
       self.name, config, policy, pass_outputs, layer_pass, ()
     )

@@ -12,12 +12,12 @@ from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import folder
 from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.explain import bugs_testing
 from hpmoe.parity_tests.judge import bench as bench_lib
@@ -618,7 +618,7 @@ def test_a_file_of_inputs_takes_the_place_of_a_case(tmp_path, suffix):
   else:
     input_files.save_safetensors(path, layer_inputs.arrays)
   case = case_lib.Case('both', input=path)
-  digest = read_case.digest(dumps.read(pathlib.Path(path))[0])
+  digest = read_case.digest(tensor_files.read(pathlib.Path(path))[0])
   candidate = outputs.Outputs(str(tmp_path))
   for digest_of_case in (digest, '0' * 64):
     answer = {'y': layer_inputs.arrays['x'], 'dx': layer_inputs.arrays['x']}

@@ -33,7 +33,7 @@ class Row:
   @property
   def head(self) -> str:
     """The heading of its flags in a help text."""
-    return self.option if self.flag else 'our backend on the host'
+    return self.option if self.flag else 'the megakernel on the host'
 
   def format_flag(self, flag_values: Mapping[str, Any]) -> str:
     """Returns the flag that asked for it as typed, or '' for the default."""

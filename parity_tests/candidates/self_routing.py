@@ -7,8 +7,8 @@ from typing import Any, Self
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import in_process
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import tensors
 
@@ -82,7 +82,7 @@ class SelfRouting(candidates.Candidate):
     Raises:
       ValueError: the candidate cannot be called with logits.
     """
-    callable_kinds = (in_process.Function, user_candidate.Subprocess)
+    callable_kinds = (in_process.Function, function_candidate.Subprocess)
     if not isinstance(self.function, callable_kinds):
       raise ValueError(
         'router, local_experts: expected a function that is called here, '

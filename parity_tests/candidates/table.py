@@ -6,10 +6,10 @@ from typing import Any
 from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import checking
 from hpmoe.parity_tests.candidates import elsewhere
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import outputs
 from hpmoe.parity_tests.candidates import row as row_lib
 from hpmoe.parity_tests.candidates import tasks
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import flag_tables
 
 Row = row_lib.Row
@@ -23,7 +23,7 @@ _BACKEND = backends.load_backend()
 # All flags of candidates but those of tiles and tasks.
 FLAGS: tuple[flag_tables.Flag, ...] = (
   *(checking.FLAGS if _BACKEND is None else _BACKEND.flags),
-  *user_candidate.FLAGS,
+  *function_candidate.FLAGS,
   *elsewhere.FLAGS,
   *outputs.FLAGS,
 )
@@ -46,13 +46,13 @@ _USER_ROWS = (
     "'./moe {case} {out}'",
   ),
   Row(
-    user_candidate.Subprocess,
+    function_candidate.Subprocess,
     'candidate',
     None,
     (
       *tasks.TILES,
-      *_names(user_candidate.FLAGS),
-      *user_candidate.Subprocess.capabilities.modes,
+      *_names(function_candidate.FLAGS),
+      *function_candidate.Subprocess.capabilities.modes,
     ),
     'tasks, workers and faults are of our own backend',
   ),

@@ -7,8 +7,8 @@ import pytest
 from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.ascend import twin_candidate
 from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import table
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 
 _ALL = sorted({name for row in table.ROWS for name in row.flags})
@@ -34,7 +34,7 @@ def test_the_first_that_is_asked_for_is_it_and_the_other_is_named():
   flag_values = dict(candidate='a:b', launcher='mpi')
   with pytest.raises(ValueError, match='^launcher: expected none with --cand'):
     table.find(flag_values)
-  assert table.find(dict(candidate='a:b')).kind is user_candidate.Subprocess
+  assert table.find(dict(candidate='a:b')).kind is function_candidate.Subprocess
   assert table.find({}) is table.DEFAULT
 
 
@@ -55,7 +55,9 @@ def test_every_flag_is_defined_once_and_somebody_understands_it():
       'accumulation_order: expected ascending with ascend_twin',
     ),
     (
-      user_candidate.Subprocess('a:b', checking=checking.Checking(permute=1)),
+      function_candidate.Subprocess(
+        'a:b', checking=checking.Checking(permute=1)
+      ),
       {},
       'permute: expected none with a:b, got 1',
     ),

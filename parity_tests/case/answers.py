@@ -9,13 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import folder as folder_lib
 from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case.layouts import element_map
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.layouts import names as names_lib
@@ -33,7 +33,7 @@ class File(folder_lib.Folder):
     """Returns the file from which real data were read."""
     return cls(
       path=path,
-      id=read_case.digest(dumps.read(pathlib.Path(path))[0]),
+      id=read_case.digest(tensor_files.read(pathlib.Path(path))[0]),
       direction=direction,
       config=inputs.config,
       policy=inputs.policy,
@@ -46,15 +46,15 @@ class File(folder_lib.Folder):
     """See `Folder`.
 
     Raises:
-      dumps.Missing: x is not the file's.
+      tensor_files.Missing: x is not the file's.
     """
     try:
       return super().data_of(x)
     except ValueError as error:
-      raise dumps.Missing(f'{self.path} has real data alone') from error
+      raise tensor_files.Missing(f'{self.path} has real data alone') from error
 
   def _read(self, tensor: str, name: str) -> folder_lib.Parts:
-    return {None: dumps.read(pathlib.Path(self.path))[0][tensor]}
+    return {None: tensor_files.read(pathlib.Path(self.path))[0][tensor]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Answer:
     """Returns the ranks that have outputs, or None if all have.
 
     Raises:
-      dumps.Missing: there are no outputs for that kind of data.
+      tensor_files.Missing: there are no outputs for that kind of data.
     """
     present = tuple(
-      sorted(r for r in dumps.find(self.path, data) if r is not None)
+      sorted(r for r in tensor_files.find(self.path, data) if r is not None)
     )
     all_ranks = range(self.case.config.num_ranks)
     return None if present in ((), tuple(all_ranks)) else present
@@ -93,12 +93,14 @@ class Answer:
       each.
 
     Raises:
-      dumps.Missing: there are none.
+      tensor_files.Missing: there are none.
       ValueError: a file, a name, a shape or a dtype is wrong.
     """
-    files = dumps.find(self.path, data)
+    files = tensor_files.find(self.path, data)
     tensors_by_rank = {
-      rank: self._rename_tensors(*dumps.read(path, self.names.raw), str(path))
+      rank: self._rename_tensors(
+        *tensor_files.read(path, self.names.raw), str(path)
+      )
       for rank, path in files.items()
     }
     self._check_ranks(tensors_by_rank)
@@ -130,8 +132,8 @@ class Answer:
 
   def notes(self, data: str) -> Mapping[str, str]:
     """Returns the metadata of a file."""
-    path = next(iter(dumps.find(self.path, data).values()))
-    return dumps.read(path, self.names.raw)[1]
+    path = next(iter(tensor_files.find(self.path, data).values()))
+    return tensor_files.read(path, self.names.raw)[1]
 
   def recomputes(self, data: str) -> bool | None:
     """Returns the note `recomputes` of `read_case.run`; None: there is none."""
@@ -144,11 +146,11 @@ class Answer:
     """Returns the outputs as lazy tensors.
 
     Raises:
-      dumps.Missing: there are none.
+      tensor_files.Missing: there are none.
     """
-    files = dumps.find(self.path, data)
+    files = tensor_files.find(self.path, data)
     paths = [files[None]] if None in files else [*files.values()]
-    names = self._rename_tensors(*dumps.read(paths[0]), str(paths[0]))
+    names = self._rename_tensors(*tensor_files.read(paths[0]), str(paths[0]))
     spec_names = (name for name in names if name in tensors.SPECS)
     return {
       name: self._read_lazily(name, files, policy, data) for name in spec_names
@@ -159,7 +161,7 @@ class Answer:
 
     The tensor is read only if its rows have another order.
     """
-    files = dumps.find(self.path, data)
+    files = tensor_files.find(self.path, data)
     layout = (
       self.names.layouts.get(name)
       or self.case.layouts.get(name)
@@ -168,7 +170,9 @@ class Answer:
     if layout.moves_rows:
       return self.tensors(data, self.case.policy)[1][name]
     path = next(iter(files.values()))
-    shape = [*self._rename_tensors(*dumps.read(path), str(path))[name].shape]
+    shape = [
+      *self._rename_tensors(*tensor_files.read(path), str(path))[name].shape
+    ]
     missing_axis = None
     if len(shape) < len(layout.axes):
       missing_axis = layout.axes.index('R')
@@ -189,7 +193,7 @@ class Answer:
 
     def part(rank: int | None, user_name: str = name) -> np.ndarray:
       rank_tensors = self._rename_tensors(
-        *dumps.read(files[rank]), str(files[rank])
+        *tensor_files.read(files[rank]), str(files[rank])
       )
       if user_name not in rank_tensors:
         raise ValueError(

@@ -39,7 +39,7 @@ class Case:
     text: a text file to embed.
     seed: of all values.
     placement: where the routing weight multiplies.
-    accumulation_order: of the sums of our backend.
+    accumulation_order: of the sums of the megakernel.
     capacity: N; None is what the routing needs.
     policy: names and words of `policies.fields`; a text is split at commas.
     activation_ulp, sigmoid_ulp: of the policy.

@@ -13,10 +13,10 @@ import numpy as np
 import safetensors.numpy
 
 from hpmoe.parity_tests.case import codes
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import routings
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case.layouts import exact_cast
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
@@ -67,7 +67,7 @@ def load_safetensors(
     ValueError: the file is unreadable or truncated, or a tensor is missing,
       unknown, or has a wrong shape, dtype or value; the text names it.
   """
-  tensors_by_name, notes = dumps.read(pathlib.Path(path))
+  tensors_by_name, notes = tensor_files.read(pathlib.Path(path))
   layouts = _parse_layouts(notes)
   try:
     forms = codes.make_forms(quantised, x_form)
@@ -99,7 +99,7 @@ def read_layouts(
   Raises:
     ValueError: a layout is wrong, or the file cannot be read.
   """
-  return _parse_layouts(dumps.read(pathlib.Path(path))[1])
+  return _parse_layouts(tensor_files.read(pathlib.Path(path))[1])
 
 
 def _parse_layouts(notes: Mapping[str, str]) -> dict[str, layouts_lib.Layout]:

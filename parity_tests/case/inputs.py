@@ -10,9 +10,9 @@ import numpy as np
 
 from hpmoe.parity_tests.cache import cached_results
 from hpmoe.parity_tests.case import codes
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import routings
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case import text_router
 from hpmoe.parity_tests.case.values import deferred
 from hpmoe.parity_tests.case.values import exact_data
@@ -302,11 +302,11 @@ def _route(router, config, routing, x, seed) -> routings.TokenRouting:
     return text_router.route(config, router, scores, seed)
   if routing in ROUTINGS:
     return routings.make(routing, config, seed)
-  if os.path.splitext(routing)[1] in dumps.SUFFIXES:
+  if os.path.splitext(routing)[1] in tensor_files.SUFFIXES:
     return routings.load(routing, config, seed)
   raise ValueError(
     f'routing: expected one of {list(ROUTINGS)} or a file that ends in one '
-    f'of {list(dumps.SUFFIXES)}, got {routing!r}'
+    f'of {list(tensor_files.SUFFIXES)}, got {routing!r}'
   )
 
 

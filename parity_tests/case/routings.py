@@ -7,8 +7,8 @@ import pathlib
 
 import numpy as np
 
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import stable_random
@@ -99,7 +99,7 @@ def load(
     ValueError: the file is unreadable, or a tensor has a wrong shape, dtype
       or value; the text names the file.
   """
-  tensors_by_name = dumps.read(pathlib.Path(path))[0]
+  tensors_by_name = tensor_files.read(pathlib.Path(path))[0]
   tensors_by_name = {
     name: read_case.as_numpy(array) for name, array in tensors_by_name.items()
   }

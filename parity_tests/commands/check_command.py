@@ -85,15 +85,17 @@ def _direction(f: flags.FlagValues) -> str:
   if f.outputs is not None and f.input is not None:
     return f.direction or _direction_of(f.input)
   partly = f.candidate or f.command or f.tiles is not None or f.shapes
-  partly = partly or f.rows  # our backend has them in the forward pass alone
+  partly = partly or f.rows  # the megakernel has them in the forward pass alone
   return f.direction or ('forward' if partly else 'both')
 
 
 def _direction_of(path: str) -> str:
   """Returns the direction of a run from a file of its inputs."""
-  from hpmoe.parity_tests.case import dumps
+  from hpmoe.parity_tests.case import tensor_files
 
-  return 'both' if 'dy' in dumps.read(pathlib.Path(path))[0] else 'forward'
+  return (
+    'both' if 'dy' in tensor_files.read(pathlib.Path(path))[0] else 'forward'
+  )
 
 
 def request(f: flags.FlagValues):

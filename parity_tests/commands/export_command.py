@@ -12,9 +12,9 @@ from hpmoe.parity_tests.commands import layer_flags
 
 def _define(f: flags.FlagValues) -> None:
   cli.define(f, case_flags.FLAGS, direction='forward')
-  from hpmoe.parity_tests.case.layouts import projects
+  from hpmoe.parity_tests.case.layouts import project_layouts
 
-  words = projects.list_words()
+  words = project_layouts.list_words()
   cli.own(
     f,
     'export',

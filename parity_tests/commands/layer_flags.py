@@ -9,7 +9,7 @@ from hpmoe.parity_tests.candidates import tasks
 from hpmoe.parity_tests.case import case_flags
 from hpmoe.parity_tests.commands import cli
 
-# The options of a command that runs a case on our backend.
+# The options of a command that runs a case on the megakernel.
 CASE = (
   *case_flags.LAYER,
   *tasks.FLAGS,

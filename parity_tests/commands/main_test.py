@@ -183,7 +183,7 @@ def test_the_flags_of_check_stand_under_what_they_decide(capsys):
     *('report', 'several processes'),
   ]
   assert heads[0] == 'case' and heads[-5:] == last
-  assert heads[1] == 'candidate, our backend on the host'
+  assert heads[1] == 'candidate, the megakernel on the host'
   assert 'candidate, --frontend=mindspore' in heads
   assert len(heads) == len(table.ROWS) + len(last) + 1
   parts = dict(

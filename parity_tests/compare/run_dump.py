@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from hpmoe.models.checkpoint import hf_folder
-from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import msprobe_dump
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.compare.weights import weight_sides
 
 _FIRST = 'model.embed_tokens'
@@ -20,7 +21,7 @@ _PARAMETER = 'parameters.'
 class DumpTensor:
   """A tensor of a dump as `safetensors_file.StoredTensor` is one of a file."""
 
-  tensor: dumps.StoredTensor
+  tensor: tensor_files.StoredTensor
 
   def read(self) -> np.ndarray:
     """Returns the tensor; bfloat16 as ml_dtypes has it."""
@@ -92,7 +93,7 @@ def open_dump(folder: str) -> RunDump:
   Raises:
     ValueError: the folder holds no dump of a whole model's run, or several.
   """
-  places = dumps.list_places('right', folder)
+  places = tensor_files.list_places('right', folder)
   if len(places) != 1:
     raise ValueError(
       f'right: expected dump:DIR of one step and rank, got {len(places)} in '
@@ -101,7 +102,7 @@ def open_dump(folder: str) -> RunDump:
   (by_name,) = places.values()
   tensors = {}
   for name, tensor in by_name.items():
-    parts = dumps.parse_run_name(name)
+    parts = msprobe_dump.parse_run_name(name)
     if parts and (parts.part, parts.call) == ('forward', 0):
       tensors[parts.path, parts.rest] = DumpTensor(tensor)
   prefix = _find_prefix(folder, tensors)

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import processes
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.definitions import definition as definition_lib
@@ -90,7 +90,7 @@ class Solution(candidates.Candidate):
     outputs = self.compute()
     self.seconds.append(time.perf_counter() - start)
     (name,) = self.shapes
-    return user_candidate.check_outputs(
+    return function_candidate.check_outputs(
       self.name, config, policy, {'y': outputs[name][None]}, layer_pass, ('y',)
     )
 

@@ -9,8 +9,8 @@ import pytest
 
 from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import in_process
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.determinism import invariance
 from hpmoe.parity_tests.determinism import invariance_table
@@ -213,7 +213,7 @@ class TestPlanted:
       "  y = inputs['x'] * np.float32(1 + few * 2.0**-20)\n"
       "  return {'y': y}\n"
     )
-    kernel = user_candidate.Subprocess(f'{file}:moe')
+    kernel = function_candidate.Subprocess(f'{file}:moe')
 
     # when
     rows_ = invariance.run(kernel, CASE, properties=['threads'])

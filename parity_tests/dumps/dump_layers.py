@@ -1,6 +1,7 @@
 """Finds the calls of MoE layers in a dump of a whole model.
 
-A row of modules.toml says which tensor of a module (`dumps.RunName`) is what.
+A row of modules.toml says which tensor of a module is which tensor of the
+layer; `msprobe_dump.RunName` describes the names.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,8 @@ import re
 import tomllib
 from typing import Any
 
-from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import msprobe_dump
+from hpmoe.parity_tests.case import tensor_files
 
 INPUTS = ('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down')
 GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
@@ -64,7 +66,7 @@ class LayerCall:
   path: str
   call: int
   kind: Kind
-  files: Mapping[str, dumps.StoredTensor]
+  files: Mapping[str, tensor_files.StoredTensor]
 
   @property
   def name(self) -> str:
@@ -162,13 +164,13 @@ def find_calls(folder: str, kinds: tuple[Kind, ...]) -> tuple[LayerCall, ...]:
   """
   experts = tuple(kind for kind in kinds if not kind.is_router)
   calls: list[LayerCall] = []
-  for place, tensors in dumps.list_places('dump', folder).items():
+  for place, tensors in tensor_files.list_places('dump', folder).items():
     calls += group_calls(place, tensors, experts)
   return tuple(calls)
 
 
 def group_calls(
-  place: str, tensors: dumps.RunTensors, kinds: tuple[Kind, ...]
+  place: str, tensors: tensor_files.RunTensors, kinds: tuple[Kind, ...]
 ) -> list[LayerCall]:
   """Returns the calls of modules of some kinds.
 
@@ -177,9 +179,11 @@ def group_calls(
     tensors: of it.
     kinds: the first that is a module's class is its kind.
   """
-  groups: dict[tuple[str, int], tuple[Kind, dict[str, dumps.StoredTensor]]] = {}
+  groups: dict[
+    tuple[str, int], tuple[Kind, dict[str, tensor_files.StoredTensor]]
+  ] = {}
   for name, tensor in tensors.items():
-    parts = dumps.parse_run_name(name)
+    parts = msprobe_dump.parse_run_name(name)
     kind = parts and _find_kind(kinds, parts)
     if not parts or not kind:
       continue
@@ -196,7 +200,9 @@ def group_calls(
   ]
 
 
-def _find_kind(kinds: tuple[Kind, ...], name: dumps.RunName) -> Kind | None:
+def _find_kind(
+  kinds: tuple[Kind, ...], name: msprobe_dump.RunName
+) -> Kind | None:
   for kind in kinds:
     patterns = ((kind.module, name.module), (kind.path, name.path))
     if all(re.fullmatch(*pattern) for pattern in patterns):

@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.parity_tests.case import dumps
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.dumps import dump_layers
 
 _EXPERTS = ('w_gate_up', 'w_down', 'd_w_gate_up', 'd_w_down')
@@ -22,7 +22,7 @@ _EXPERTS = ('w_gate_up', 'w_down', 'd_w_gate_up', 'd_w_down')
 class JoinedTensor:
   """Tensors of several ranks, one after the other along the first axis."""
 
-  tensors: tuple[dumps.StoredTensor, ...]
+  tensors: tuple[tensor_files.StoredTensor, ...]
 
   def read(self) -> np.ndarray:
     """Returns their bits; rows of one axis of tokens.
@@ -37,7 +37,7 @@ class JoinedTensor:
 class TokenTensor:
   """A tensor of a rank's tokens, as rows of one axis."""
 
-  tensor: dumps.StoredTensor
+  tensor: tensor_files.StoredTensor
 
   def read(self) -> np.ndarray:
     """Returns its bits, `[tokens, ...]`."""
@@ -102,7 +102,7 @@ def _join_calls(
   step = calls[0].place.rpartition('/')[0]
   ranks = '+'.join(call.place.rpartition('/')[2] for call in calls)
   readers = calls if _have_own_tokens(calls) else calls[:1]
-  files: dict[str, dumps.StoredTensor] = {}
+  files: dict[str, tensor_files.StoredTensor] = {}
   for role in calls[0].files:
     own_tensors = [call.files.get(role) for call in calls]
     tensors = [tensor for tensor in own_tensors if tensor is not None]

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from hpmoe.parity_tests.candidates import checking
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import in_process
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.examples import fused_moe
 from hpmoe.parity_tests.examples import fused_moe_grad
@@ -64,7 +64,7 @@ def test_isolated_replay_blames_the_stages_that_multiply_alone():
   # Given that the wrong rows run on through the layer in lane exact,
   name = fused_moe.__name__
   alone = [
-    user_candidate.Subprocess(
+    function_candidate.Subprocess(
       f'{name}:{function}',
       options=OPTIONS,
       checking=checking.Checking(isolate=True),

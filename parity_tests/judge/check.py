@@ -31,7 +31,7 @@ class Report:
     results: every comparison, by lane, in dependency order.
     seconds: wall time.
     wrong: in isolated replay, the tasks that are wrong.
-    launches: launches of our backend.
+    launches: launches of the megakernel.
     changes: tensors whose bits differ in a later run on the same inputs, or
       that are wrong in a run on others.
     runs: the smallest number of runs of a pass on the same inputs.

@@ -1,4 +1,4 @@
-"""Whole checks of our backend: workers, threads, files, awkward shapes."""
+"""Whole checks of the megakernel: workers, threads, files, awkward shapes."""
 
 import dataclasses
 import zlib

@@ -7,9 +7,9 @@ import pathlib
 from typing import ClassVar
 
 from hpmoe.parity_tests.candidates import candidates
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.candidates import numpy_kernel_testing
 from hpmoe.parity_tests.candidates import outputs
-from hpmoe.parity_tests.candidates import user_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
@@ -57,7 +57,7 @@ class Numpy(candidates.Candidate):
     names = layer_pass.of_layer(config).results
     if not self.everything:
       computed = {name: computed[name] for name in (*names, *self.returns)}
-    return user_candidate.check_outputs(
+    return function_candidate.check_outputs(
       self.name, config, policy, computed, layer_pass, names
     )
 

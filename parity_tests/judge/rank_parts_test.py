@@ -251,12 +251,12 @@ def test_our_backend_refuses_parts():
   gelu = dataclasses.replace(clamped, activation='geglu_tanh')
   for case, message in (
     (gelu, "policy.activation: expected one of .*, got 'geglu_tanh'"),
-    (CASE, 'bias: expected False for our backend, got True'),
-    (shared, 'd_shared: expected 0 for our backend, got 20'),
+    (CASE, 'bias: expected False for the megakernel, got True'),
+    (shared, 'd_shared: expected 0 for the megakernel, got 20'),
     (
       clamped,
-      r"policy.activation: expected one of \['swiglu', 'absolute'\] for our "
-      "backend, .* got 'swiglu:alpha=1.702:limit=7:offset=1'",
+      r"policy.activation: expected one of \['swiglu', 'absolute'\] for the "
+      "megakernel, .* got 'swiglu:alpha=1.702:limit=7:offset=1'",
     ),
   ):
     inputs = case.make()

@@ -22,9 +22,9 @@ import numpy as np
 
 from hpmoe.parity_tests.candidates import self_routing
 from hpmoe.parity_tests.case import case as case_lib
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.explain import routing_mistakes
 from hpmoe.parity_tests.judge import request as request_lib
@@ -240,7 +240,7 @@ def _read_inputs(source: str | Mapping) -> dict[str, np.ndarray]:
   """Returns inputs by name, of a file or as they are."""
   if isinstance(source, Mapping):
     return {n: np.asarray(a) for n, a in source.items()}
-  bits = dumps.read(pathlib.Path(source))[0]
+  bits = tensor_files.read(pathlib.Path(source))[0]
   return {name: read_case.as_numpy(array) for name, array in bits.items()}
 
 

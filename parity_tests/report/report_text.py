@@ -292,7 +292,7 @@ def _describe_scope(report: check.Report) -> str:
   if _missing_tensors(report):
     stages = {r.stage for r in judged_results}
     names = verdicts.ordered(stages)
-    parts.append(f'judged: {", ".join(names)}')
+    parts.append(', '.join(names))
   unlimited = {r.stage for r in report.results if r.reason == verdicts.NO_LIMIT}
   if unlimited:
     parts.append(f'no limit for {", ".join(sorted(unlimited))}')
@@ -309,7 +309,7 @@ def _describe_scope(report: check.Report) -> str:
     parts.append('each stage alone')
   if report.config.get('tiles') is not None:
     parts.append(f'a sample: {sum(r.tiles for r in judged_results)} tiles')
-  return f' of a part ({"; ".join(parts)})' if parts else ''
+  return f' (partial check: {"; ".join(parts)})' if parts else ''
 
 
 def format_blind_spot(report: check.Report) -> str:

@@ -119,7 +119,7 @@ def test_what_was_not_returned_is_told_once_not_in_the_table():
     'not judged, because not returned: gate_up, returned'
   )
   assert report_text.format_summary(report) == (
-    'PASS of a part (judged: y; not in lane exact): '
+    'PASS (partial check: y; not in lane exact): '
     '1 of 1 comparisons pass, 4 tiles, 1.5 s'
   )
 
@@ -133,7 +133,7 @@ def test_a_lane_that_cannot_judge_says_why():
   report = reports_testing.report(exact, Y)
 
   assert report_text.format_notes(report) == f'not judged: lane exact: {reason}'
-  beginning = 'PASS of a part (not in lane exact): 1 of 1 '
+  beginning = 'PASS (partial check: not in lane exact): 1 of 1 '
   assert report_text.format_summary(report).startswith(beginning)
 
 
@@ -186,9 +186,9 @@ def test_a_verdict_on_some_tasks_or_single_stages_says_so():
   isolated.config['modes']['isolate'] = True
 
   assert report_text.format_summary(whole).startswith('PASS: ')
-  beginning = 'PASS of a part (not all tasks ran): '
+  beginning = 'PASS (partial check: not all tasks ran): '
   assert report_text.format_summary(partial).startswith(beginning)
-  beginning = 'PASS of a part (each stage alone): '
+  beginning = 'PASS (partial check: each stage alone): '
   assert report_text.format_summary(isolated).startswith(beginning)
 
 
@@ -332,7 +332,7 @@ def test_what_a_candidate_cannot_return_is_not_asked_for(results_alone):
   assert ('returned' in words) != results_alone
   # a part was judged of both, and neither has other shapes.
   summary = report_text.format_summary(report)
-  assert summary.startswith('PASS of a part (judged: y')
+  assert summary.startswith('PASS (partial check: y')
   assert blind_spot.endswith('shapes other than T 1, R 1')
 
 

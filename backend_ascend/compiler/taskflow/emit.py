@@ -133,7 +133,7 @@ def _limits(
   options: granularity.Options,
 ) -> list[tuple]:
   """Returns (name, value, choices of the backend, choices in words)."""
-  scope, forms = 'for our backend', precision.LAUNCHED_ACTIVATIONS
+  scope, forms = 'for the megakernel', precision.LAUNCHED_ACTIVATIONS
   plain = dict.fromkeys(precision.SUM_ORDERS, 'slot')
   points = ((), layout.WIDE_POINTS)[: 1 + bool(policy.rows)]
   stores = f'{scope}, which rounds what it stores and nothing else'

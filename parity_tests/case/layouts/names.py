@@ -28,7 +28,7 @@ import numpy as np
 
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
-from hpmoe.parity_tests.case.layouts import projects
+from hpmoe.parity_tests.case.layouts import project_layouts
 from hpmoe.reference.contract import tensors
 
 
@@ -118,12 +118,13 @@ def read(path: str | None, project: str = '') -> Names:
 
   Args:
     path: of the file; None: our names and layouts.
-    project: a word of `projects`, whose layouts fill those that the file lacks.
+    project: a word of `project_layouts`; its layouts apply to tensors that the
+      file does not name.
 
   Raises:
     ValueError: the file cannot be read, or has a name that is not ours.
   """
-  layouts = projects.read_layouts(project)
+  layouts = project_layouts.read_layouts(project)
   if path is None:
     return Names(layouts=layouts)
   try:

@@ -1,4 +1,6 @@
-"""Runs the user's candidate in a process of its own; see `user_candidate`.
+"""The worker process: imports and calls the user's function.
+
+`function_candidate` starts it, and describes the function.
 
 The request holds all that the worker needs of a pass, so it imports few of our
 modules: the user's modules may have any name but `hpmoe`.
@@ -18,7 +20,7 @@ class WorkerError(Exception):
   """Ends the worker with one line for the user.
 
   Attributes:
-    kind: one of `user_candidate.KINDS`.
+    kind: one of `function_candidate.KINDS`.
   """
 
   def __init__(self, text: str, kind: str = 'request'):

@@ -8,15 +8,15 @@ A folder holds, for each kind of data and perhaps for each rank, one of
 If no name begins with a kind of data, all tensors are of real data.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
-import json
 import pathlib
 import re
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from hpmoe.parity_tests.case import msprobe_dump
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import torch_file
@@ -27,12 +27,6 @@ Arrays = Mapping[str, np.ndarray]
 _DATA = '|'.join(passes.DATA)
 _OF_DATA = re.compile(rf'({_DATA})(?:\.rank(\d+))?')
 _OF_RANK = re.compile(r'(?:.*\.)?rank(\d+)')
-# The names of msprobe's description and of its folder of tensors.
-MSPROBE, _MSPROBE_TENSORS = 'dump.json', 'dump_tensor_data'
-_RUN_NAME = re.compile(
-  r'(?:(?:Module|Cell)\.)?(?P<path>.+)\.(?P<module>[A-Za-z_]\w*)'
-  r'\.(?P<part>forward|backward|parameters_grad)\.(?P<call>\d+)\.(?P<rest>.+)'
-)
 # A file of one step or rank of a run, by its name.
 _PLACE = re.compile(r'(?:(?:step|rank)_?\d+[._-]?)+')
 
@@ -117,7 +111,7 @@ def _of_ranks(top: pathlib.Path) -> dict[int | None, pathlib.Path]:
 def _read_folder(
   path: pathlib.Path, raw: Mapping[str, names_lib.Raw]
 ) -> tuple[dict, dict]:
-  dump_files = sorted(path.rglob(MSPROBE))
+  dump_files = sorted(path.rglob(msprobe_dump.MSPROBE))
   if dump_files:
     return _read_msprobe(dump_files), {}
   tensors = {name: file.read(path) for name, file in raw.items()}
@@ -145,60 +139,9 @@ def _read_msprobe(dump_files: list[pathlib.Path]) -> dict[str, np.ndarray]:
     )
   (path,) = dump_files
   tensors: dict[str, np.ndarray] = {}
-  for name, file in list_msprobe_files(path).items():
+  for name, file in msprobe_dump.list_files(path).items():
     (tensors[name],) = read(file)[0].values()
   return tensors
-
-
-def list_msprobe_files(path: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Returns the files of all tensors that a dump.json names, by their names.
-
-  Raises:
-    ValueError: the file is no dump of msprobe, or has statistics alone.
-  """
-  try:
-    calls = json.loads(path.read_text())['data']
-  except (ValueError, KeyError, TypeError) as error:
-    raise ValueError(
-      f'{path}: expected a dump of msprobe, got {error!r}'
-    ) from error
-  folder = path.parent / _MSPROBE_TENSORS
-  files = {pathlib.PurePath(n).stem: folder / n for n in _names(calls)}
-  if not files:
-    raise ValueError(
-      f'{path}: expected tensors, got statistics alone: dump with task "tensor"'
-    )
-  return files
-
-
-class RunName(NamedTuple):
-  """The parsed name of a tensor of a dumped run.
-
-  msprobe's names are `Module.PATH.CLASS.forward.CALL.input.0`, with `backward`
-  and `parameters_grad` in place of `forward`; MindSpore's are `Cell`s.
-
-  Attributes:
-    path: the module's name in the model.
-    module: its class.
-    part: forward, backward or parameters_grad.
-    call: the number of its call.
-    rest: the tensor's name within the call.
-  """
-
-  path: str
-  module: str
-  part: str
-  call: int
-  rest: str
-
-
-def parse_run_name(name: str) -> RunName | None:
-  """Parses the name of a tensor; None: it is not of a module."""
-  match = _RUN_NAME.fullmatch(name)
-  if match is None:
-    return None
-  fields = match.groupdict()
-  return RunName(**{**fields, 'call': int(fields['call'])})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,11 +189,11 @@ def list_places(flag: str, folder: str) -> dict[str, RunTensors]:
     ValueError: the folder holds no dump, or one of statistics alone.
   """
   top = pathlib.Path(folder)
-  indices = sorted(top.rglob(MSPROBE), key=_order_numbers)
+  indices = sorted(top.rglob(msprobe_dump.MSPROBE), key=_order_numbers)
   if indices:
     places: dict[str, RunTensors] = {}
     for index in indices:
-      files = list_msprobe_files(index)
+      files = msprobe_dump.list_files(index)
       places[_name_place(top, index.parent)] = {
         name: RunTensor(file) for name, file in files.items()
       }
@@ -258,8 +201,8 @@ def list_places(flag: str, folder: str) -> dict[str, RunTensors]:
   plain_places = _list_plain_places(top)
   if not plain_places:
     raise ValueError(
-      f'{flag}: expected a folder with a {MSPROBE} of msprobe, or with '
-      f'{", ".join(SUFFIXES)} of tensors under such names, got {folder}'
+      f'{flag}: expected a folder with a {msprobe_dump.MSPROBE} of msprobe, or '
+      f'with {", ".join(SUFFIXES)} of tensors under such names, got {folder}'
     )
   return plain_places
 
@@ -273,7 +216,7 @@ def _list_plain_places(top: pathlib.Path) -> dict[str, RunTensors]:
     tensors = {
       name: RunTensor(file, name)
       for name in read(file)[0]
-      if parse_run_name(name)
+      if msprobe_dump.parse_run_name(name)
     }
     if tensors:
       places.setdefault(_name_place(top, place), {}).update(tensors)
@@ -289,18 +232,6 @@ def _order_numbers(path: pathlib.Path) -> tuple:
   """Returns a sort key by which step2 comes before step10."""
   parts = re.split(r'(\d+)', str(path))
   return tuple((int(p), '') if p.isdigit() else (-1, p) for p in parts)
-
-
-def _names(node: object) -> Iterator[str]:
-  """Yields the names of files below a node of dump.json."""
-  if isinstance(node, dict):
-    if isinstance(node.get('data_name'), str):
-      yield node['data_name']
-    for value in node.values():
-      yield from _names(value)
-  elif isinstance(node, list):
-    for value in node:
-      yield from _names(value)
 
 
 def _read_npz(path):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors_numpy
 
-from hpmoe.parity_tests.case import dumps
 from hpmoe.parity_tests.case import input_files
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.case import tensor_files
 
 Y = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
 TESTDATA = pathlib.Path(__file__).with_name('testdata')
@@ -51,14 +51,14 @@ def _touch(top, *names):
 def test_where_tensors_are(tmp_path, names, data, names_by_rank):
   _touch(tmp_path, *names)
   expected = {rank: tmp_path / name for rank, name in names_by_rank.items()}
-  assert dumps.find(str(tmp_path), data) == expected
+  assert tensor_files.find(str(tmp_path), data) == expected
 
 
 @pytest.mark.parametrize(
   ('names', 'data', 'error', 'message'),
   [
-    (['real.npz'], 'wide', dumps.Missing, 'was computed from wide data'),
-    (['y.npy'], 'wide', dumps.Missing, 'was computed from wide data'),
+    (['real.npz'], 'wide', tensor_files.Missing, 'was computed from wide data'),
+    (['y.npy'], 'wide', tensor_files.Missing, 'was computed from wide data'),
     (
       ['real.npz', 'real.pt'],
       'real',
@@ -79,14 +79,14 @@ def test_tensors_that_are_nowhere_or_twice(
 ):
   _touch(tmp_path / 'top', *names)
   with pytest.raises(error, match=message):
-    dumps.find(str(tmp_path / 'top'), data)
+    tensor_files.find(str(tmp_path / 'top'), data)
 
 
 def test_two_tensors_of_a_name_are_refused(tmp_path):
   np.save(tmp_path / 'y.npy', Y)
   np.savez(tmp_path / 'z.npz', y=Y)
   with pytest.raises(ValueError, match="expected one tensor 'y', got two"):
-    dumps.read(tmp_path)
+    tensor_files.read(tmp_path)
 
 
 def _write(kind: str, top: pathlib.Path) -> pathlib.Path:
@@ -130,20 +130,20 @@ def _msprobe(top: pathlib.Path) -> pathlib.Path:
   'kind', ('.safetensors', '.npz', '.npy', '', '.msprobe')
 )
 def test_every_kind_of_file(tmp_path, kind):
-  tensors, _ = dumps.read(_write(kind, tmp_path))
+  tensors, _ = tensor_files.read(_write(kind, tmp_path))
   (array,) = tensors.values()
   np.testing.assert_array_equal(array, Y)
 
 
 def test_a_file_of_torch():
-  tensors, _ = dumps.read(TORCH)
+  tensors, _ = tensor_files.read(TORCH)
   assert {*tensors} == {'y', 'plain', 'ids', 'w'}
   values = read_case.as_numpy(tensors['y'])
   assert values.dtype == ml_dtypes.bfloat16 and values.shape == (1, 5, 2)
 
 
 def test_names_of_msprobe_are_those_of_its_files(tmp_path):
-  tensors, _ = dumps.read(_msprobe(tmp_path))
+  tensors, _ = tensor_files.read(_msprobe(tmp_path))
   assert [*tensors] == ['Module.mlp.MoE.forward.0.output.0']
 
 
@@ -151,10 +151,10 @@ def test_statistics_alone_or_two_steps_are_refused(tmp_path):
   path = _msprobe(tmp_path) / 'step0' / 'rank0' / 'dump.json'
   path.write_text(path.read_text().replace('data_name', 'md5'))
   with pytest.raises(ValueError, match='got statistics alone'):
-    dumps.read(tmp_path)
+    tensor_files.read(tmp_path)
   shutil.copytree(tmp_path / 'step0', tmp_path / 'step1')
   with pytest.raises(ValueError, match='one step and rank, got 2'):
-    dumps.read(tmp_path)
+    tensor_files.read(tmp_path)
 
 
 @pytest.mark.parametrize('keep', (None, 0, 5, 7, 40, -1))
@@ -164,7 +164,7 @@ def test_a_damaged_file_is_named(tmp_path, kind, keep):
   whole = (TORCH if kind == '.pt' else _write(kind, tmp_path)).read_bytes()
   path.write_bytes(b'no tensors' if keep is None else whole[:keep])
   with pytest.raises(ValueError, match=f'real{kind}: expected') as error_info:
-    dumps.read(path)
+    tensor_files.read(path)
   assert '\n' not in str(error_info.value)
 
 
@@ -181,7 +181,7 @@ def test_flipped_bits_are_an_error_or_other_values(tmp_path, suffix):
     flipped[bit // 8] ^= 1 << bit % 8
     path.write_bytes(flipped)
     try:
-      dumps.read(path)
+      tensor_files.read(path)
     except ValueError as error:
       assert str(error).startswith(f'{path}: '), bit
 
@@ -203,11 +203,11 @@ def test_what_holds_no_tensors_is_refused(tmp_path, name):
   if name == 'y.npy':
     np.save(path, np.array([{}]), allow_pickle=True)
   with pytest.raises(ValueError, match=f'{name}: expected .*(safeten|np)'):
-    dumps.read(path)
+    tensor_files.read(path)
 
 
 def test_fp8_in_an_npz_is_refused_in_words(tmp_path):
   path = tmp_path / 'case.npz'
   np.savez(path, x=np.zeros(3, ml_dtypes.float8_e4m3fn))
   with pytest.raises(ValueError, match='x: expected a dtype .* FP8 .* save a'):
-    dumps.read(path)
+    tensor_files.read(path)

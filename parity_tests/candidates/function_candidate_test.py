@@ -9,7 +9,7 @@ import pytest
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.candidates import checking
-from hpmoe.parity_tests.candidates import user_candidate
+from hpmoe.parity_tests.candidates import function_candidate
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
@@ -41,10 +41,10 @@ def candidate(tmp_path, monkeypatch):
   """Returns a function from source text to a candidate in this folder."""
   monkeypatch.chdir(tmp_path)
 
-  def make(body: str, timeout_s: float = 60) -> user_candidate.Subprocess:
+  def make(body: str, timeout_s: float = 60) -> function_candidate.Subprocess:
     head = 'import os, time\nimport numpy as np\n\n'
     (tmp_path / 'user_kernel.py').write_text(head + textwrap.dedent(body))
-    return user_candidate.Subprocess('user_kernel:forward', timeout_s)
+    return function_candidate.Subprocess('user_kernel:forward', timeout_s)
 
   return make
 
@@ -155,7 +155,7 @@ def test_a_crash_is_an_answer_with_the_users_frames_alone(
   stderr = capfd.readouterr().err
   assert text in str(error.value)
   assert all(frame in stderr for frame in frames)
-  assert 'candidate_worker' not in stderr
+  assert 'function_worker' not in stderr
 
 
 def test_what_a_kernel_starts_does_not_outlive_it(candidate, tmp_path):
@@ -211,7 +211,7 @@ def test_rows_that_a_rank_did_not_receive_may_be_left_out(
 )
 def test_a_name_that_is_no_function_is_a_wrong_request(candidate, name, text):
   candidate('NUMBER = 5\ndef forward(*a): pass')
-  _refuse(lambda name: _run(user_candidate.Subprocess(name)), name, text)
+  _refuse(lambda name: _run(function_candidate.Subprocess(name)), name, text)
 
 
 _ANSWERS = 'def forward(inputs, *a): x = inputs["x"]; return '
@@ -452,7 +452,7 @@ def test_a_file_is_a_module(tmp_path, monkeypatch):
   )
   monkeypatch.chdir(tmp_path)
   for path in ('away/models.py', f'{folder}/models.py'):
-    outputs = _run(user_candidate.Subprocess(f'{path}:forward'))
+    outputs = _run(function_candidate.Subprocess(f'{path}:forward'))
     np.testing.assert_array_equal(
       outputs['y'], np.full((1, 3, 4), 3, np.float32)
     )

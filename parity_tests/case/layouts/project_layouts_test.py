@@ -6,7 +6,7 @@ import pytest
 
 from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
-from hpmoe.parity_tests.case.layouts import projects
+from hpmoe.parity_tests.case.layouts import project_layouts
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import tensors
 
@@ -43,14 +43,14 @@ _WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize('word', projects.list_words())
+@pytest.mark.parametrize('word', project_layouts.list_words())
 def test_weights_and_tokens_are_as_the_project_has_them(word):
   inputs = _draw(_INPUTS)
   stacked = inputs['w_gate_up'].reshape(4, 6, 10)
   down = inputs['w_down'].reshape(4, 5, 6)
-  is_transposed = projects.read_layouts(word)['w_down'].axes[-1] == 'F'
+  is_transposed = project_layouts.read_layouts(word)['w_down'].axes[-1] == 'F'
 
-  laid_out = projects.lay_out(word, inputs, CONFIG)
+  laid_out = project_layouts.lay_out(word, inputs, CONFIG)
 
   np.testing.assert_array_equal(laid_out['w_gate_up'], _WEIGHTS[word](stacked))
   expected = down.transpose(0, 2, 1) if is_transposed else down
@@ -60,13 +60,13 @@ def test_weights_and_tokens_are_as_the_project_has_them(word):
   assert all(array.flags.c_contiguous for array in laid_out.values())
 
 
-@pytest.mark.parametrize('word', projects.list_words())
+@pytest.mark.parametrize('word', project_layouts.list_words())
 def test_what_was_laid_out_is_restored(word):
   names = (*_INPUTS, 'y', 'dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
   arrays = _draw((*names, 'gate_up'), ml_dtypes.bfloat16)
 
-  laid_out = projects.lay_out(word, arrays, CONFIG)
-  restored = projects.restore(word, laid_out, CONFIG)
+  laid_out = project_layouts.lay_out(word, arrays, CONFIG)
+  restored = project_layouts.restore(word, laid_out, CONFIG)
 
   for name, array in arrays.items():
     np.testing.assert_array_equal(restored[name], array)
@@ -75,23 +75,23 @@ def test_what_was_laid_out_is_restored(word):
 
 
 def test_axes_that_move_alone_agree_with_the_map_of_each_element():
-  for word in projects.list_words():
+  for word in project_layouts.list_words():
     for name, array in _draw(('w_gate_up', 'w_down', 'b_down')).items():
-      layout = projects.read_layouts(word).get(name)
+      layout = project_layouts.read_layouts(word).get(name)
       if layout is not None:
         by_map = layouts_lib.Layout.apply(layout, array, CONFIG.dims())
-        moved_axes = projects.lay_out(word, {name: array}, CONFIG)[name]
+        moved_axes = project_layouts.lay_out(word, {name: array}, CONFIG)[name]
         np.testing.assert_array_equal(moved_axes, by_map)
 
 
 def test_a_row_says_whose_it_is():
-  for word in projects.list_words():
-    assert projects.describe(word)
+  for word in project_layouts.list_words():
+    assert project_layouts.describe(word)
     assert {*flag_tables.read('layouts')[word]} - {'of'} <= {*tensors.SPECS}
 
 
 def test_a_word_that_is_none_is_refused():
   with pytest.raises(ValueError, match=r"layout: expected one of 'vllm'.*"):
-    projects.read_layouts('vlm')
+    project_layouts.read_layouts('vlm')
   with pytest.raises(ValueError, match=r'y: expected \[M D\] = \[6, 6\], got'):
-    projects.restore('vllm', _draw(['y']), CONFIG)
+    project_layouts.restore('vllm', _draw(['y']), CONFIG)

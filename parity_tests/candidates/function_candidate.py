@@ -1,6 +1,7 @@
-"""A candidate of the user: a function, in a process of its own.
+"""A candidate that is a function of the user, run in its own process.
 
-It is `pkg.module:function` with
+`function_worker.py` is that process: it imports the function and calls it.  The
+function is `pkg.module:function` with
 
     def function(
         inputs: dict[str, np.ndarray],    # tensors.INPUTS
@@ -59,7 +60,7 @@ from hpmoe.parity_tests.case import answers
 from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.case.layouts import projects
+from hpmoe.parity_tests.case.layouts import project_layouts
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import precision
@@ -82,7 +83,7 @@ KINDS = {
 
 
 FLAGS = flag_tables.read_flags(
-  'function', layout=dict(choices=('', *projects.list_words()))
+  'function', layout=dict(choices=('', *project_layouts.list_words()))
 )
 
 
@@ -98,7 +99,7 @@ class Subprocess(candidates.Candidate):
     checking: `poison`: glibc fills memory that it allocates, so that memory it
       never writes is not zero by luck; `isolate`: its stages run, each on the
       oracle's tensors.
-    layout: a layout's name in `projects`; '': ours.
+    layout: a layout's name in `project_layouts`; '': ours.
   """
 
   capabilities: ClassVar[candidates.Capabilities] = candidates.Capabilities(
@@ -163,7 +164,7 @@ class Subprocess(candidates.Candidate):
   ) -> list[dict[str, np.ndarray]]:
     """See `Candidate`: all calls in one process, which may keep state."""
     laid_out = {
-      id(arrays): projects.lay_out(self.layout, arrays, config)
+      id(arrays): project_layouts.lay_out(self.layout, arrays, config)
       for arrays in data
     }
     data = [laid_out[id(arrays)] for arrays in data]
@@ -212,7 +213,7 @@ class Subprocess(candidates.Candidate):
     ]
 
   def _call(self, job: pathlib.Path, files: Sequence[int]) -> None:
-    worker = pathlib.Path(__file__).with_name('candidate_worker.py')
+    worker = pathlib.Path(__file__).with_name('function_worker.py')
     command = [sys.executable, str(worker), str(job)]
     env = os.environ | (_POISON if self.checking.poison else {})
     exit_codes = processes.call(
@@ -237,7 +238,7 @@ def refuse_layout(layout: str, case) -> None:
   Raises:
     ValueError: the case has such tensors, or there is no such layout.
   """
-  projects.read_layouts(layout)
+  project_layouts.read_layouts(layout)
   for flag, form in (('weights', case.quantised), ('x_form', case.x_form)):
     if layout and form:
       raise ValueError(
@@ -258,7 +259,7 @@ def restore_outputs(
     ValueError: a tensor does not have the layout.
   """
   try:
-    return projects.restore(layout, outputs, config)
+    return project_layouts.restore(layout, outputs, config)
   except ValueError as error:
     raise ValueError(f'{name}: layout {layout}: {error}') from error
 
