@@ -32,24 +32,25 @@ class ModelConfig:
       files do not have it, `intermediate_size`.
     num_experts: E, routed experts of a layer.
     num_experts_per_tok: K.
-    num_shared_experts: experts that see every token, as one wide block.
-    shared_expert_intermediate_size: its width, for a family that has it so.
+    num_shared_experts: experts that every token goes to, as one wide block.
+    shared_expert_intermediate_size: width of that block, in a family that
+      gives it.
     head_dim: width of a head, which need not be hidden_size over heads; 0 for
       attention 'mla', which has widths of its own.
-    partial_rotary_factor: so much of a head, from its start, rotates.
+    partial_rotary_factor: share of a head, from its start, that rotates.
     use_qk_norm: whether queries and keys are normalised, if the family's are.
-    global_head_dim: that of layers without the window, in a family that has two
-      widths; else 0.
-    num_global_key_value_heads: heads of keys in them, if they take keys for
-      values; 0 for those of the others.
-    attention_k_eq_v: whether they take keys, before norm and rotation, for
-      values.
+    global_head_dim: head_dim of layers without the window, in a family with
+      two widths; else 0.
+    num_global_key_value_heads: key heads of these layers, if they use keys as
+      values; 0: as in other layers.
+    attention_k_eq_v: whether these layers use keys, before norm and rotation,
+      as values.
     window_rope_theta: base of rotations in layers with the window; 0 for that
       of the others.
     final_logit_softcapping: logits are this times a tanh, so that they stay
       within it on both sides; 0 for none.
-    sliding_window: a token sees itself and so many less one before it; None for
-      all.
+    sliding_window: number of tokens that a token sees, itself included; None
+      for all.
     layer_types: of each layer, one of the family's `layer_pattern`: whether it
       has the window, or linear attention; () where all are alike.
     linear_conv_kernel_dim: of linear attention, tokens of its convolution.
@@ -77,14 +78,14 @@ class ModelConfig:
     routed_scaling_factor: factor on them after that.
     n_group: groups of experts.
     topk_group: groups that a token may go to.
-    first_k_dense_replace: so many first layers are dense.
-    moe_layer_freq: of the others, each so-manieth has experts.
+    first_k_dense_replace: number of first layers that are dense.
+    moe_layer_freq: after those, every moe_layer_freq-th layer has experts.
     decoder_sparse_step: layer i has experts if it divides i + 1.
     mlp_only_layers: layers that are dense nevertheless.
-    num_nextn_predict_layers: heads that predict one token further, 0 or 1.
+    num_nextn_predict_layers: multi-token prediction heads, 0 or 1.
     router_aux_loss_coef: factor of the loss that balances experts.
-    index_topk: most tokens that an indexer leaves each token to see; 0 for a
-      family without one.
+    index_topk: maximum number of tokens that the indexer lets a token see; 0
+      for a family without an indexer.
     index_n_heads: heads of the indexer.
     index_head_dim: their width.
     eos_token_id: tokens that end a text.

@@ -162,7 +162,7 @@ def check(
   """
   if not isinstance(case, case_lib.Case):
     raise ValueError(
-      f"case: expected such as hpmoe.Case(preset='tiny'), got {case!r}"
+      f"case: expected a case, such as hpmoe.Case(preset='tiny'), got {case!r}"
     )
   for name, value in (('lanes', lanes), ('standards', standards)):
     if isinstance(value, str):
@@ -239,7 +239,7 @@ def _build_candidate(
   )
   if device and not is_function:
     raise ValueError(
-      f'device: expected none but of a function of this process, got {device!r}'
+      f'device: expected none, except for a function object, got {device!r}'
     )
   if isinstance(candidate, str):
     kind, _, rest = candidate.partition(':')
@@ -251,7 +251,8 @@ def _build_candidate(
     return in_process.Function(candidate, layout=layout, device=device)
   if layout:
     raise ValueError(
-      f'layout: expected none but of a function or a program, got {layout!r}'
+      'layout: expected none, except for a function or a program, got '
+      f'{layout!r}'
     )
   if candidate is None:
     return backends.default_candidate()

@@ -335,8 +335,13 @@ class TestLayout:
     ('candidate', 'case', 'layout', 'message'),
     [
       (of_vllm, CASE, 'vlm', r"layout: expected one of 'vllm', "),
-      (None, CASE, 'vllm', 'layout: expected none but of a function'),
-      ('outputs:a', CASE, 'vllm', 'layout: expected none but of a function'),
+      (None, CASE, 'vllm', 'layout: expected none, except for a function'),
+      (
+        'outputs:a',
+        CASE,
+        'vllm',
+        'layout: expected none, except for a function',
+      ),
       (
         of_vllm,
         hpmoe.Case(preset='tiny', quantised='int8_channel'),
@@ -362,5 +367,7 @@ class TestDevice:
 
   @pytest.mark.parametrize('candidate', [None, 'a:b', 'outputs:a'])
   def test_of_what_is_no_function_is_refused(self, candidate):
-    with pytest.raises(ValueError, match='device: expected none but of a func'):
+    with pytest.raises(
+      ValueError, match='device: expected none, except for a func'
+    ):
       hpmoe.check(candidate, CASE, device='cpu')

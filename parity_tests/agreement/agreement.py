@@ -164,7 +164,7 @@ def _run_model(
   for run in right_runs:
     if len(run.tokens) != 1:
       raise ValueError(
-        f'right: expected one call of a model, with its tokens, beside '
+        f'right: expected one call of a model, with its tokens, with '
         f'--left={MODEL}, got {len(run.tokens)}'
       )
     own = model_run.run_model(

@@ -248,7 +248,7 @@ WRONG_WEIGHTS = {
     f'{LAYER}.mlp: expert weights: experts 3 and 4 are exchanged, not so the '
     'router',
   ),
-  'norm': (_scale_norm, f'{LAYER}.mlp: what it reads parts by 0.'),
+  'norm': (_scale_norm, f'{LAYER}.mlp: its input differs by 0.'),
 }
 
 
@@ -363,7 +363,7 @@ class TestCommand:
   @pytest.mark.parametrize(
     ('words', 'text'),
     [
-      (['--right=jax:host'], 'right: expected dump:DIR beside --left=dump:'),
+      (['--right=jax:host'], 'right: expected dump:DIR with --left=dump:'),
       (['--right=dump:{}/no'], 'right: expected a folder with a dump.json'),
       (['--right=dump:{}/r', '--steps=3'], 'steps: expected none'),
       (['--right=dump:{}/r', '--layers=5-8'], 'layers: expected numbers'),

@@ -48,9 +48,9 @@ def test_rounding_explains_a_run_in_bfloat16(tmp_path, left):
   ('bug', 'text'),
   [
     ('router', 'router weights: rows 0 and 1 are exchanged'),
-    ('experts', 'experts 3 and 4 are exchanged, not so the router'),
+    ('experts', 'experts 3 and 4 are exchanged, but the router is not'),
     ('scores', 'router of right: chooses in 248 tokens what its own logits'),
-    ('norm', 'what it reads parts by 0.2 of its size'),
+    ('norm', 'its input differs by 0.2 of its size'),
     ('both', ''),
   ],
 )

@@ -187,8 +187,8 @@ class _Comparison:
     limit = find_limit(max(units), self._layers[1].number)
     if x_apart > limit and self._is_first_fault:
       self._faults.append(
-        f'what it reads parts by {x_apart:.2g} of its size, of which rounding '
-        f'explains {limit:.2g}: a module before it'
+        f'its input differs by {x_apart:.2g} of its size; rounding explains '
+        f'{limit:.2g}: an earlier module is wrong'
       )
     return x_apart
 
@@ -301,7 +301,7 @@ class _Comparison:
     if routers.text:
       self._faults.append(f'router weights: {routers.text}')
     if experts is not None and experts.text:
-      suffix = '' if routers.text else ', not so the router'
+      suffix = '' if routers.text else ', but the router is not'
       is_order = experts.order is not None
       self._faults.append(
         f'expert weights: {experts.text}{suffix if is_order else ""}'

@@ -49,7 +49,7 @@ def _read_twin_modes(f: Any) -> dict[str, Any]:
     return {}
   if f['twin_seed'].present and f.twin_mode != 'seeded':
     raise cli.UsageError(
-      f'twin_seed: expected --twin_mode=seeded beside it, got {f.twin_mode}'
+      f'twin_seed: expected --twin_mode=seeded with it, got {f.twin_mode}'
     )
   modes = twin_runtime.Modes(**cli.fields(f, twin_candidate.FLAGS))
   return dict(twin=modes)

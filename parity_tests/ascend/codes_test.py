@@ -87,7 +87,7 @@ class TestRequests:
     'flags, message',
     [
       (['--direction=backward'], 'direction: expected forward with rows'),
-      (['--isolate'], 'rows: expected none beside isolate'),
+      (['--isolate'], 'rows: expected none with isolate'),
       (['--backend=ascend_twin'], 'weights: expected none with --backend'),
       (['--frontend=jax'], 'weights: expected none with'),
       (

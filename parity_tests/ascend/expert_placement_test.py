@@ -160,9 +160,9 @@ def test_a_wrong_placement_is_named(
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    (['--relay'], 'relay: expected none beside --expert_placement'),
+    (['--relay'], 'relay: expected none with --expert_placement'),
     (['--frontend=jax'], 'expert_placement: '),
-    (['--preset=tp_norm'], 'expected a whole layer beside --expert_placement'),
+    (['--preset=tp_norm'], 'expected a whole layer with --expert_placement'),
   ],
 )
 def test_what_has_no_placement_is_refused(path, capsys, arguments, message):
@@ -176,7 +176,7 @@ def test_gradients_of_copies_that_round_twice_are_refused(path, capsys):
   flag = f'--expert_placement=copies:{path}'
   code, output = run(capsys, 'check', flag, '--dtype=bf16')
   assert code == cli.WRONG_REQUEST
-  assert 'expected dtype f32 or direction forward beside copies' in output
+  assert 'expected dtype f32 or direction forward with copies' in output
   assert output.count('\n') == 1
 
 

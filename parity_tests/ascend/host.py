@@ -106,7 +106,7 @@ class Megakernel(candidates.Candidate):
       )
     if case.rows and self.checking.replays:
       raise ValueError(
-        f'rows: expected none beside isolate, start_at and stop_after, which '
+        f'rows: expected none with isolate, start_at and stop_after, which '
         f"replay the oracle's tensors and not its codes, got {case.rows}"
       )
     if self.fused and self.checking.replays:
@@ -356,15 +356,15 @@ def require_placeable(
     return
   if options.relay:
     raise ValueError(
-      'relay: expected none beside --expert_placement, under which rows cross '
+      'relay: expected none with --expert_placement, under which rows cross '
       'to other ranks than those of the layer, got relay'
     )
-  tensors.require_layer(case, 'beside --expert_placement')
+  tensors.require_layer(case, 'with --expert_placement')
   has_copies = placement_lib.read(placement, case.ranks).has_copies
   sums = has_copies and case.direction != 'forward'
   if sums and case.dtype != 'float32':
     raise ValueError(
-      'expert_placement: expected dtype f32 or direction forward beside copies '
+      'expert_placement: expected dtype f32 or direction forward with copies '
       f'of experts, whose gradients are summed, got {case.dtype}'
     )
 

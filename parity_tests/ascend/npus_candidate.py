@@ -103,7 +103,7 @@ class Npus(twin_candidate.Twin):
     if self.npus:
       if self.twin != twin_runtime.Modes():
         raise ValueError(
-          f'npus: expected none beside modes of the twin, got {self.npus!r}'
+          f'npus: expected none with modes of the twin, got {self.npus!r}'
         )
       for name in (LIBRARY, KERNEL):
         if not (pathlib.Path(self.npus) / name).is_file():

@@ -1,4 +1,4 @@
-"""Candidates: the implementations that a check judges, ours or the user's."""
+"""Candidates: what a check judges, the megakernel or the user's kernel."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +29,10 @@ class CandidateError(RuntimeError):
   """The candidate crashed, hung or could not run.
 
   Attributes:
-    diagnosis: what our own runtime reports of the failure, or None.
+    diagnosis: the report of the megakernel's runtime, or None.
     replay: the command that reproduces the failure, or None.
     seconds: wall time until the failure, or None.
-    plan: `tensors.PLAN`, if our own launch had computed it, or None.
+    plan: `tensors.PLAN`, if a launch of the megakernel had computed it.
   """
 
   def __init__(
@@ -63,24 +63,24 @@ class Capabilities:
 
   Attributes:
     directions, dtypes: of the cases that it runs.
-    orders: its accumulation orders; None: it sums in an order of its own,
-      whichever the case names.
+    orders: its accumulation orders; None: it ignores the order that the case
+      names, and sums in its own.
     modes: the fields of `Checking` that it supports.
-    rounds: whether it supports other rounding points, placements and orders of
-      sums than our launch, see `policies`.
+    rounds: whether it supports rounding points, placements and orders of sums
+      that the megakernel lacks, see `policies`.
     relays: whether it returns relayed rows where its options relay.
     sublayers: whether it runs parts of a layer, see `MoEConfig`.
     declares: whether it may declare the activations that it supports.
     parts: whether it may have biases, shared experts, slots that no expert
       serves, and other activations than swiglu.
-    repeats: whether each check runs it again, to see that it returns the same.
+    repeats: whether each check runs it twice, and compares the bits.
     keeps: whether a call may keep state that a later call reads.
     saves: whether its backward pass may read tensors that its forward pass
       saved and did not return.
     forms: the (weights, rows) that its forward pass multiplies, as names of
       `quantised.FORMS`; not read if `parts`.
     stages: whether it may return tensors of the stages before its results.
-    description: what it is; error messages about its limits end with it.
+    description: of the kind; ends error messages about unsupported requests.
   """
 
   directions: tuple[str, ...] = passes.DIRECTIONS
@@ -120,7 +120,7 @@ class Candidate(abc.ABC):
   Attributes:
     capabilities: what its kind can do.
     name: what reports call it.
-    options: how its tensors are cut into tiles; ours are computed so.
+    options: how its tensors are cut into tiles; the megakernel's tasks.
     checking: its modes.
     launches: one for each run, if it is the megakernel.
     seconds: wall time of each run, if it repeats.
@@ -129,8 +129,8 @@ class Candidate(abc.ABC):
     ranks: the ranks whose tensors it returns; None: all.
     serial: as `run`, the same tile kernels one after another; None if the
       candidate cannot.
-    as_used: as `run`, the launch that front ends make, which returns results
-      only; None if that is `run` itself.
+    as_used: as `run`, but the fused launch that front ends make, which returns
+      results only; None if that is `run` itself.
     alone_as_used: as `as_used`, in isolated replay: what its tasks wrote, and
       what they must have written; None if the candidate cannot.
   """
@@ -210,7 +210,7 @@ class Candidate(abc.ABC):
 
     Args:
       case: the case that it will run.
-      beside: what errors call the candidate; '': its name.
+      beside: the candidate's name in error messages; '': `name`.
 
     Raises:
       ValueError: it cannot run the case; names the argument.
@@ -237,7 +237,7 @@ class Candidate(abc.ABC):
     return ''
 
   def facts(self) -> dict[str, Any]:
-    """Returns its fields but its modes, as plain data for reports."""
+    """Returns its fields except its modes, as plain data for reports."""
     fields = getattr(self, '__dataclass_fields__', {}).values()
     names = [f.name for f in fields if f.init and f.name != 'checking']
     return {

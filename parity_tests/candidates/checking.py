@@ -33,7 +33,7 @@ class Checking:
   def __post_init__(self):
     if self.isolate and self.is_part:
       raise ValueError(
-        'isolate: expected no start_at and no stop_after beside it: with '
+        'isolate: expected no start_at and no stop_after with it: with '
         "both at one task, that task alone runs, on the oracle's tensors"
       )
 

@@ -89,7 +89,7 @@ class Program(candidates.Candidate):
         )
     if _RANK in self.command and not self.per_rank:
       raise ValueError(
-        f'command: expected --per_rank beside {{rank}}, got {self.command!r}'
+        f'command: expected --per_rank with {{rank}}, got {self.command!r}'
       )
 
   def run(
@@ -207,8 +207,7 @@ class Interpreter(Program):
     path, _, name = self.name.rpartition(':')
     if not path.endswith('.py') or not name.isidentifier():
       raise ValueError(
-        f'candidate: expected FILE.py:function beside --python, got '
-        f'{self.name!r}'
+        f'candidate: expected FILE.py:function with --python, got {self.name!r}'
       )
     locate.find_source(self.name)
 

@@ -248,7 +248,7 @@ def test_the_other_ranks_end_with_the_first_that_fails(tmp_path):
   [
     (elsewhere.Program('./moe {case}'), r'command: expected a program with {c'),
     (elsewhere.Program('./moe {case} {out} {rank}'), 'expected --per_rank'),
-    (_python('kernel:moe'), 'candidate: expected FILE.py:function beside'),
+    (_python('kernel:moe'), 'candidate: expected FILE.py:function with'),
     (_python('none.py:moe'), "candidate: expected a file, got 'none.py'"),
     (elsewhere.Program('./none {case} {out}'), 'expected a program .*none'),
     (elsewhere.Program('true {case} {out}'), 'expected tensors in {out}, got'),

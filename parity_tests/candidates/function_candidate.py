@@ -305,8 +305,8 @@ def check_outputs(
   for key, value in outputs.items():
     if key not in names and key in _ROW_CODES:
       raise ValueError(
-        f'{name}: {key}: expected --rows=FORM of what codes stand for beside '
-        f'it, such as --rows={key.rpartition("_")[0]}=e4m3_1x128, got '
+        f'{name}: {key}: expected --rows=FORM, the form of these codes, '
+        f'such as --rows={key.rpartition("_")[0]}=e4m3_1x128, got '
         f'{policy.rows or "none"}'
       )
     if key not in names:

@@ -69,7 +69,7 @@ class Outputs(candidates.Candidate):
       )
     else:
       raise ValueError(
-        'outputs: expected --case or --input beside it, what they were '
+        'outputs: expected --case or --input with it, from which they were '
         'computed from, got none'
       )
     answer = answers.Answer(self.path, case_data, names_lib.read(self.names))

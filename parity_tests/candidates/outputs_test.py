@@ -691,7 +691,10 @@ def test_a_file_for_which_no_exact_data_can_be_is_judged_in_the_others():
 @pytest.mark.parametrize(
   ('text', 'message'),
   [
-    ('[tensors]\nz = "a"', r"expected names of ours on the left, got \['z'\]"),
+    (
+      '[tensors]\nz = "a"',
+      r"expected the contract's names on the left, got \['z'\]",
+    ),
     ('[renames]\ny = "a"', r"expected \[tensors\].*got \['renames'\]"),
     ('[layouts]\ny = "D F"', 'y: expected axes of'),
     ('[raw.y]\nfile = "y"', "missing 2 required .*'dtype' and 'shape'"),
@@ -701,7 +704,7 @@ def test_a_file_for_which_no_exact_data_can_be_is_judged_in_the_others():
     ),
     (
       '[raw.y]\nfile = "y"\ndtype = "float8_e4m3fn"\nshape = [-1, -1]',
-      'shape: expected integers, one -1',
+      'shape: expected integers, at most one -1',
     ),
     ('tensors', 'names.toml'),
   ],

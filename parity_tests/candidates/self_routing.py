@@ -90,7 +90,7 @@ class SelfRouting(candidates.Candidate):
       )
     if self.checking.isolate:
       raise ValueError(
-        'isolate: expected none beside --router or --local_experts, got isolate'
+        'isolate: expected none with --router or --local_experts, got isolate'
       )
     function = self.function.ready(case, beside)
     return dataclasses.replace(self, function=function)

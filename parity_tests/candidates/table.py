@@ -91,7 +91,7 @@ def find(flag_values: Mapping[str, Any], rows: Sequence[Row] = ROWS) -> Row:
       continue
     if row.flag is None:
       options = ' or '.join(kind.option for kind in accepting_rows)
-      raise ValueError(f'{name}: expected {options} beside it, got {value}')
+      raise ValueError(f'{name}: expected {options} with it, got {value}')
     raise ValueError(
       f'{name}: expected none with {row.format_flag(flag_values)}, got '
       f'{value}: {row.description}'

@@ -20,7 +20,7 @@ def refuse_device(device: str) -> None:
     return
   if importlib.util.find_spec('torch') is None:
     raise ValueError(
-      f'device: expected torch in this Python beside {device!r}, got none'
+      f'device: expected torch in this Python with {device!r}, got none'
     )
   import torch
 

@@ -350,8 +350,8 @@ class _Record:
       )
     if self._call is None and self._calls > 1:
       raise ValueError(
-        f'call: expected which one, 0 to {self._calls - 1}, of the '
-        f'{self._calls} within the block, got none'
+        f'call: expected a number from 0 to {self._calls - 1}, as the block '
+        f'has {self._calls} calls, got none'
       )
     parts = [
       part for part_list in self._parts.values() for part in _flat(part_list)
@@ -444,8 +444,8 @@ def _refuse_others(places, parameters):
   spare = [name for name in parameters if name not in own_parameters]
   if spare and own_parameters:
     raise ValueError(
-      f'layer: expected parameters {", ".join(own_parameters)} alone, got '
-      f'{spare[0]}, which this layer has not'
+      f'layer: expected only the parameters {", ".join(own_parameters)}, got '
+      f'{spare[0]} too'
     )
 
 

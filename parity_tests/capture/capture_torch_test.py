@@ -110,7 +110,7 @@ def test_what_wants_no_gradient_is_not_judged(ran, run, expected):
   ('run', 'message'),
   [
     ('none', 'layer: expected call 0 within the block, got 0 calls'),
-    ('two', 'call: expected which one, 0 to 1, of the 2 within the block'),
+    ('two', 'call: expected a number from 0 to 1, as the block has 2 calls'),
     ('late', 'layer: expected call 1 within the block, got 1 calls'),
     ('twice', 'layer: expected one backward pass through call 0, got 2'),
     ('broken', 'mine'),

@@ -51,7 +51,7 @@ class File(folder_lib.Folder):
     try:
       return super().data_of(x)
     except ValueError as error:
-      raise tensor_files.Missing(f'{self.path} has real data alone') from error
+      raise tensor_files.Missing(f'{self.path} has only real data') from error
 
   def _read(self, tensor: str, name: str) -> folder_lib.Parts:
     return {None: tensor_files.read(pathlib.Path(self.path))[0][tensor]}
@@ -224,7 +224,7 @@ class Answer:
       order = {r: tensors_by_rank[r].get(layout.order) for r in parts}
       if any(order_tensor is None for order_tensor in order.values()):
         raise ValueError(
-          f'{name}: expected tensor {layout.order!r} beside it, got none'
+          f'{name}: expected tensor {layout.order!r} with it, got none'
         )
     restored, elements = self.case.undo_layout(
       name, parts, policy, layout, order

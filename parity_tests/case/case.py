@@ -28,11 +28,11 @@ class Case:
 
   Attributes:
     direction: one of `passes.DIRECTIONS`; 'backward' runs a candidate on the
-      oracle's forward tensors, 'both' on its own.
+      oracle's forward tensors, 'both' on the candidate's own.
     preset: name of the shape.
     ranks: R.
     tokens: T instead of the preset's.
-    dtype: storage, as policies or the command call it: 'bfloat16' or 'bf16'.
+    dtype: storage dtype, in a long or short name: 'bfloat16' or 'bf16'.
     routing: a name of `inputs.ROUTINGS` or a file.
     input: a .safetensors file with all inputs, or the inputs by name; their
       shapes and dtype override the preset's.
@@ -40,7 +40,7 @@ class Case:
     seed: of all values.
     placement: where the routing weight multiplies.
     accumulation_order: of the sums of the megakernel.
-    capacity: N; None is what the routing needs.
+    capacity: N; None: as many rows as the routing needs.
     policy: names and words of `policies.fields`; a text is split at commas.
     activation_ulp, sigmoid_ulp: of the policy.
     weights: the dtype that routing weights are rounded to.
@@ -231,8 +231,8 @@ class Case:
     for flag, form in (('weights', self.quantised), ('rows', self.rows)):
       if form:
         raise ValueError(
-          f'{flag}: expected none with recipe={self.recipe}, which says what '
-          f'becomes of operands, got {form}'
+          f'{flag}: expected none with recipe={self.recipe}, which '
+          f'defines the forms of operands, got {form}'
         )
     if self.sublayer:
       presets_words = 'preset: expected a whole layer with recipe='
@@ -246,7 +246,7 @@ class Case:
   def data(
     self, inputs: inputs_lib.LayerInputs, name: str
   ) -> inputs_lib.LayerInputs:
-    """Returns data of another kind than `inputs`, on its routing.
+    """Returns data of another kind on the routing of `inputs`.
 
     Raises:
       folder.NoData: the folder has none.
@@ -256,7 +256,7 @@ class Case:
       return folder_lib.read(self.folder).inputs(name)
     if form := self.rows or self.recipe:
       raise exact_limits.ExactnessError(
-        f'no data are exact whose rows become {form}'
+        f'there are no exact data for rows quantised to {form}'
       )
     backward = passes.BACKWARD in self.passes
     data_inputs = inputs_lib.with_data(inputs, name, backward, self.seed)

@@ -115,7 +115,7 @@ def check_row_parts(
     missing = [part for part in names if part not in outputs]
     if missing and len(missing) < len(names):
       present = next(part for part in names if part in outputs)
-      raise ValueError(f'{missing[0]}: expected it beside {present}, got none')
+      raise ValueError(f'{missing[0]}: expected it with {present}, got none')
 
 
 def read_rows(

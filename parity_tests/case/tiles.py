@@ -101,8 +101,8 @@ class Cut:
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns `[b, C]` twice: the most equal rows, and columns, of each tile.
 
-    Rows of the same golden values err alike, and so do columns.  Their sums
-    tell them apart; rows and columns of zeros do not err.
+    Rows with the same golden values have the same errors, and so do columns.
+    Sums identify them; rows and columns of zeros have no error.
     """
     by_row, by_column = lines.by_row, lines.by_column
     rows = self._first_rows(by_row, first)
@@ -242,7 +242,7 @@ class Sample:
   """Which tile rows of a tensor are judged, where not all are.
 
   Attributes:
-    tiles: tile rows of each tensor on each rank, those at an edge beside them.
+    tiles: tile rows of each tensor on each rank; those at edges are added.
     seed: of the choice.
   """
 

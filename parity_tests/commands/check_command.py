@@ -118,7 +118,7 @@ def request(f: flags.FlagValues):
   for name in ('start_at', 'stop_after'):
     if f[name].value is not None and direction == 'both':
       raise cli.UsageError(
-        f'{name}: expected --direction=forward or backward beside it, got '
+        f'{name}: expected --direction=forward or backward with it, got '
         'both: each has tasks of its own'
       )
   for name in f.standard:
@@ -158,8 +158,8 @@ def _check(f: flags.FlagValues) -> int:
     return _by_ranks(f, job)
   if f.outputs is not None and f['timeout'].present:
     raise cli.UsageError(
-      'timeout: expected --shard beside it, or mpiexec before, as with '
-      f'--outputs a shard may take so long, got {f.timeout:g}'
+      'timeout: expected --shard or mpiexec with --outputs, as it limits the '
+      f'time of a shard, got {f.timeout:g}'
     )
   if f.merge is not None:
     return _report_merged(f, f.merge)
@@ -172,7 +172,7 @@ def _check_shapes(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.report import text_table
 
   names = [name for name in _OF_ONE_SHAPE if name in f]
-  cli.refuse(f, names, 'beside --shapes, which has many shapes')
+  cli.refuse(f, names, 'with --shapes, which has many shapes')
   with cli.progress() as step:
     rows = shapes.run(request(f), step)
   table = text_table.format_table(
@@ -205,7 +205,7 @@ def _sharded(f: flags.FlagValues) -> int:
       'shard: expected --shard=r/R and --parts=FOLDER, or --merge=FOLDER '
       f'alone, got shard={f.shard} parts={f.parts} merge={f.merge}'
     )
-  cli.refuse(f, _REPORT, 'beside --shard: --merge writes the report')
+  cli.refuse(f, _REPORT, 'with --shard: --merge writes the report')
   shard = shards.Shard.parse(f.shard)
   shards.place(f.parts, shard)
   job = mpi_shard.Job(shard, pathlib.Path(f.parts))

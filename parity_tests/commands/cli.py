@@ -302,8 +302,8 @@ def launches_in_frameworks():
     raise candidates.CandidateError(str(error)) from error
   except jax.errors.TracerArrayConversionError as error:
     raise candidates.CandidateError(
-      "moe: expected a layer of JAX's operators, which have gradients, got one "
-      "of numpy's; `hpmoe compare --direction=forward` asks for none"
+      'moe: expected a layer of JAX operators, which have gradients, got one '
+      'in numpy; `hpmoe compare --direction=forward` needs no gradients'
     ) from error
   except RuntimeError as error:
     backend = backends.load_backend()

@@ -34,7 +34,7 @@ def is_asked(f: flags.FlagValues) -> bool:
   for flag in FLAGS:
     if f[flag.name].present:
       raise cli.UsageError(
-        f'{flag.name}: expected --definition=DEF.json beside it, got '
+        f'{flag.name}: expected --definition=DEF.json with it, got '
         f'{f[flag.name].value}'
       )
   return False
@@ -53,7 +53,7 @@ def make_request(f: flags.FlagValues):
   _refuse_without_effect(f)
   if f.solution is None:
     raise cli.UsageError(
-      'solution: expected SOLUTION.json, FILE.py::function or reference beside '
+      'solution: expected SOLUTION.json, FILE.py::function or reference with '
       '--definition, got none'
     )
   case, candidate = definition_check.make_request(
@@ -96,10 +96,10 @@ def find_run(f: flags.FlagValues):
 
 def _refuse_without_effect(f: flags.FlagValues) -> None:
   known_names = {*NAMES, *_OF_JUDGEMENT, *_OF_REPORT}
-  decides = f'beside --definition={f.definition}, which decides it'
+  decides = f'with --definition={f.definition}, which decides it'
   cli.refuse_all_but(f, known_names, decides)
   if f.workload is not None and f.tokens is not None:
     raise cli.UsageError(
-      f'tokens: expected none beside --workload={f.workload}, whose axes say '
+      f'tokens: expected none with --workload={f.workload}, whose axes define '
       f'them, got {f.tokens}'
     )

@@ -24,7 +24,7 @@ def refuse_alone(f: flags.FlagValues) -> None:
   for flag in FLAGS:
     if f[flag.name].value is not None:
       raise cli.UsageError(
-        f'{flag.name}: expected --dump beside it, got {f[flag.name].value!r} '
+        f'{flag.name}: expected --dump with it, got {f[flag.name].value!r} '
         'alone'
       )
 
@@ -41,9 +41,7 @@ def judge_dump(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.report import text_table
 
   known_names = {*NAMES, *_OF_REPORT}
-  cli.refuse_all_but(
-    f, known_names, f'beside --dump={f.dump}, which decides it'
-  )
+  cli.refuse_all_but(f, known_names, f'with --dump={f.dump}, which decides it')
   lanes = tuple(f.lane) if f['lane'].present else dump_check.LANES
   with cli.progress() as step:
     rows = dump_check.check_dump(

@@ -27,11 +27,11 @@ def _define(f: flags.FlagValues) -> None:
 def _export_definition(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.definitions import trace_set
 
-  decides = f'beside --definition={f.definition}, which decides it'
+  decides = f'with --definition={f.definition}, which decides it'
   cli.refuse_all_but(f, ('definition', 'tokens', 'seed', 'out'), decides)
   if f.tokens is None:
     raise cli.UsageError(
-      'tokens: expected a number beside --definition, got none'
+      'tokens: expected a number with --definition, got none'
     )
   path = trace_set.write_trace_set(f.out, f.definition, f.tokens, f.seed)
   print(

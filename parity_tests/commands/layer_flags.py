@@ -41,7 +41,7 @@ def refuse_without_effect(f: flags.FlagValues, direction: str) -> None:
     row.name for row in tasks.CUT if row.direction not in ('', direction)
   ]
   if direction != 'both':
-    beside = f'beside direction {direction}'
+    beside = f'with direction {direction}'
     cli.refuse(f, flag_names, beside, ': it cuts weight gradients')
 
 
@@ -69,7 +69,7 @@ def _refuse_uneven_experts(f: flags.FlagValues, preset: str) -> None:
   uneven = [r for r in ranks if f.experts % r]
   if uneven:
     raise cli.UsageError(
-      f'experts: expected a multiple of {uneven[0]}, or --ranks beside it '
+      f'experts: expected a multiple of {uneven[0]}, or --ranks with it '
       f'(default: {cli.text(default)}), got {f.experts}'
     )
 
@@ -107,12 +107,12 @@ def scheduled(f: flags.FlagValues, config, policy):
 
   if f.schedule is None:
     if f['schedule_scaled'].present:
-      raise cli.UsageError('schedule_scaled: expected --schedule beside it')
+      raise cli.UsageError('schedule_scaled: expected --schedule with it')
     return None
   if not f.schedule:
     raise cli.UsageError('schedule: expected a file of hpmoe tune, got none')
   cut = (row.name for row in tasks.CUT)
-  cli.refuse(f, cut, f'beside --schedule={f.schedule}')
+  cli.refuse(f, cut, f'with --schedule={f.schedule}')
   read = backends.require_backend('schedule').read_schedule
   schedule_options = read(f.schedule, config, policy, f.schedule_scaled)
   cores = [row for row in tasks.CORES if row.name in f and f[row.name].present]
@@ -222,7 +222,7 @@ def asked_case(f: flags.FlagValues, direction: str):
   if f.case is None:
     return case(f, direction)
   other_names = (r.name for r in case_flags.FLAGS if r.name != 'direction')
-  cli.refuse(f, other_names, f'beside --case={f.case}, which decides it')
+  cli.refuse(f, other_names, f'with --case={f.case}, which decides it')
   return case_lib.Case.from_folder(f.case, direction)
 
 
@@ -231,7 +231,7 @@ def _refuse_contradictions(f: flags.FlagValues) -> None:
     if f['text'].present and f.routing != 'text':
       raise cli.UsageError(f'text: expected --routing=text, got {f.routing!r}')
     return
-  cli.refuse(f, ('preset', 'routing', 'text'), f'beside --input={f.input}')
+  cli.refuse(f, ('preset', 'routing', 'text'), f'with --input={f.input}')
   readers = [
     (n, read_value)
     for n, read_value in _INPUT_READERS

@@ -86,7 +86,7 @@ def usage() -> str:
   lines += [
     '',
     'hpmoe COMMAND --help lists the options of a command, '
-    'hpmoe --version says which this is.',
+    'hpmoe --version prints the version.',
     'bash and zsh complete them after eval "$(hpmoe completion)".',
   ]
   return '\n'.join(lines)

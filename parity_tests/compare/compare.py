@@ -220,7 +220,7 @@ def check_request(request: Request, subject: subject_lib.Subject) -> None:
   frameworks = {request.left.framework, request.right.framework}
   if request.device != 'cpu' and 'mindspore' not in frameworks:
     raise ValueError(
-      f'device: expected a side in mindspore beside it, got {request.device}'
+      f'device: expected a side in mindspore with it, got {request.device}'
     )
   if request.cases is not None and any(pathlib.Path(request.cases).glob('*')):
     raise ValueError(
@@ -234,7 +234,7 @@ def check_request(request: Request, subject: subject_lib.Subject) -> None:
   if request.fault is None:
     if request.fault_layer is not None:
       raise ValueError(
-        f'fault_layer: expected --fault beside it, got {request.fault_layer}'
+        f'fault_layer: expected --fault with it, got {request.fault_layer}'
       )
     return
   ways = passes.from_direction('both' if request.backward else 'forward')
@@ -246,8 +246,8 @@ def check_request(request: Request, subject: subject_lib.Subject) -> None:
     )
   if str(request.right) != 'jax:host':
     raise ValueError(
-      f'fault: expected --right=jax:host beside it, got {request.right}: '
-      'faults are built into our own runtime'
+      f'fault: expected --right=jax:host with it, got {request.right}: '
+      'faults are built into the megakernel'
     )
   if request.fault_layer not in subject.moe_layers:
     raise ValueError(

@@ -103,19 +103,19 @@ def _cause(request: compare.Request, result: compare.Result) -> str:
   """Returns why the sides differ although no experts are wrong."""
   # The rounding of a user's layer on the left is unknown.
   unknown = ':' in request.left.moe or request.left.candidate is not None
-  sentence = 'no experts are wrong on what they read'
+  sentence = 'all experts are correct on their inputs'
   if result.steps and not _has_bounds(request):
     # Their errors may exceed rounding.
-    return f'{sentence}; of its gradients only large errors are: see predicted'
+    return f'{sentence}; of gradients only large errors show: see predicted'
   if not result.is_rounding or unknown:
     return sentence
   sentence = (
-    'rounding alone parts them: each layer of experts with other bits is '
+    'rounding explains every difference: each layer of experts with other '
   )
-  sentence += 'within its bound on what it read'
+  sentence += 'bits is within its bound on its own inputs'
   if request.left.framework == request.right.framework:
-    return f'{sentence}, and all else is the same code'
-  return f'{sentence}; what two frameworks compute between them is not judged'
+    return f'{sentence}, and all other code is the same'
+  return f'{sentence}; modules between them are not judged'
 
 
 # Tensors that pass between modules, as `capture` names them.
@@ -188,7 +188,7 @@ def _steps(result: compare.Result) -> list[str]:
     lines.append('first gradients have the same bits: nothing is predicted')
   last_step = f'step {result.steps[-1].number}'
   if result.later is None:
-    lines.append(f'{last_step}: no experts are wrong on what they read')
+    lines.append(f'{last_step}: all experts are correct on their inputs')
     return lines
   lines.append(f'{last_step}: layer {result.later.layer} is wrong')
   return lines + _alone(result.trained_layers, result.later)

@@ -39,9 +39,9 @@ def conclude(result: run_diff.Result) -> str:
   first, lines = result.first, []
   if first is not None:
     lines.append(
-      f'first module that parts by more than rounding: {first.name}: '
-      f'{_format(first.alone)} of its size on what it read, of which rounding '
-      f'explains {_format(first.rounding)}'
+      f'first module that differs by more than rounding: {first.name}: by '
+      f'{_format(first.alone)} of its size on its inputs; rounding explains '
+      f'{_format(first.rounding)}'
     )
     wrong = [r.name for r in result.rows if r.verdict == run_diff.PARTS][1:]
     if wrong:
@@ -54,7 +54,7 @@ def conclude(result: run_diff.Result) -> str:
   if absent:
     lines.append(f'not in the dump: {len(absent)} modules, first {absent[0]}')
   sentence = {
-    verdicts.PASS: 'rounding alone parts the run from the model',
+    verdicts.PASS: 'rounding explains every difference of the run from the model',
     verdicts.FAIL: 'the run is not of this model',
     verdicts.NOT_JUDGED: 'the dump holds none of the modules',
   }[result.verdict]

@@ -89,7 +89,7 @@ def list_steps(config: config_lib.ModelConfig) -> Iterator[Step]:
   """
   if config.family.separate_norms:
     raise ValueError(
-      'model: expected a family whose modules in a dump are known here, got '
+      'model: expected a family whose dumps can be compared, got '
       f'{config.model_type}'
     )
   embedding = 'model.embed_tokens'

@@ -80,8 +80,11 @@ class TestTraining:
     text = capsys.readouterr().out
     if dtype == 'float32':  # bfloat16 hides it in so small a model
       assert all(norms[0]) and all(norms[1])
-      assert report['rounding_alone'] and 'rounding alone parts' in text
-    assert 'step 1: no experts are wrong on what they read' in text
+      assert (
+        report['rounding_alone']
+        and 'rounding explains every difference' in text
+      )
+    assert 'step 1: all experts are correct on their inputs' in text
     assert png.read_bytes().startswith(b'\x89PNG')
 
   @pytest.mark.slow

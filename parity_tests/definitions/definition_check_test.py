@@ -158,7 +158,7 @@ class TestTraceSet:
   @pytest.mark.parametrize(
     ('words', 'text'),
     [
-      (['--out={}'], 'tokens: expected a number beside --definition'),
+      (['--out={}'], 'tokens: expected a number with --definition'),
       (['--out={}', '--tokens=2', '--preset=tiny'], 'preset: expected'),
       (['--tokens=2'], 'out: expected a folder to write, got none'),
     ],

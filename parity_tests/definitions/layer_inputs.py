@@ -221,8 +221,8 @@ class Layer:
     else:
       if half % _BLOCK:
         raise ValueError(
-          f'definition: expected F to be a multiple of {_BLOCK}, whose scales '
-          f'gate and up do not share, got {half}'
+          f'definition: expected F to be a multiple of {_BLOCK}, so that '
+          f'gate and up share no scale, got {half}'
         )
       blocks = half // _BLOCK
       by_block = [_gate_first(scales[e], blocks).T for e in experts]

@@ -102,7 +102,7 @@ def _draw(
   if spec.dtype.startswith(('int', 'uint', 'bool')):
     raise ValueError(
       f'workload: expected {spec.name} as safetensors, got random: random '
-      'integers are no experts'
+      'integers are not expert ids'
     )
   rng = np.random.default_rng(stable_random.seed_of(spec.name, seed))
   if spec.dtype.startswith('float8'):

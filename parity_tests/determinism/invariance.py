@@ -198,8 +198,8 @@ def run(
   check_promise(promise)
   if isinstance(candidate, outputs.Outputs):
     raise ValueError(
-      f'{candidate.name}: expected a kernel that can be run again, got what '
-      'one has left in files'
+      f'{candidate.name}: expected a kernel that can be run again, got the '
+      'outputs of one'
     )
   candidate = candidate.ready(case)
   bench = bench_lib.Bench(case)

@@ -28,7 +28,7 @@ def verdict(rows: Sequence[invariance.Row]) -> str:
   steady = [row for row in rows if row.holds == invariance.BITS]
   ran = [row for row in rows if row.variants_tried]
   if broken_rows:
-    return f'FAIL: not as promised: {"; ".join(broken_rows)}'
+    return f'FAIL: broken promise: {"; ".join(broken_rows)}'
   untried = ', '.join(
     dict.fromkeys(r.name for r in rows if not r.variants_tried)
   )

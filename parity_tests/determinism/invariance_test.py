@@ -151,7 +151,7 @@ class TestPlanted:
       ),
       (
         *(trial.Kernel(by_place), 'tokens', 'gate_up', 'rounding', 'rank'),
-        *('where its row lies', ('others',)),
+        *('the position of its row', ('others',)),
       ),
       (
         *(trial.Kernel(scaled_together), 'others', 'gate_up', 'wrong', 'rank'),
@@ -159,7 +159,7 @@ class TestPlanted:
       ),
       (
         *(ByExpert(trial.ascending), 'experts', 'y', 'rounding', 'rank'),
-        *('order of their experts', ('slots',)),
+        *('order of its experts', ('slots',)),
       ),
       (
         *(LeavesPadding(trial.ascending), 'padding', 'y', 'wrong'),
@@ -269,7 +269,7 @@ class TestPromise:
       row.name: row.broken_promises for row in rows_ if row.broken_promises
     }
     assert broken_promises == {'slots': ('y',)}
-    assert 'FAIL: not as promised: slots (y)' in invariance_table.text(rows_)
+    assert 'FAIL: broken promise: slots (y)' in invariance_table.text(rows_)
 
   @pytest.mark.parametrize(
     'text, message',

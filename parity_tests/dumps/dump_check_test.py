@@ -304,8 +304,8 @@ class TestCommand:
       (['--dump={}'], 'dump: expected a folder with a dump.json'),
       (['--dump={}', '--preset=tiny'], 'preset: expected'),
       (['--dump={}', '--dump_model={}'], 'dump_model: '),
-      (['--dump_model={}'], 'dump_model: expected --dump beside it'),
-      (['--layers=1'], 'layers: expected --dump beside it'),
+      (['--dump_model={}'], 'dump_model: expected --dump with it'),
+      (['--layers=1'], 'layers: expected --dump with it'),
     ],
   )
   def test_a_wrong_request_is_a_line(self, tmp_path, capsys, words, text):

@@ -141,36 +141,36 @@ KERNELS = {
 WORDS = {
   'expert_in': {
     'other_tokens': 'rows of expert_in were other rows of the same '
-    'expert; in rows of expert 0 alone',
+    'expert; only in rows of expert 0',
   },
   'gate_up': {
     'halves': "right if read with layout 'R N 2F, up_gate': is it declared?",
     'turns': 'had its columns read as interleaved',
-    'expert_before': 'w_gate_up was that of the expert before',
+    'expert_before': 'w_gate_up was that of the previous expert',
     'last_block': 'lacked the last 8 terms of its depth',
     'first_block_twice': 'had the first 8 terms of its depth twice',
-    'tail': 'gate_up was zero; in the last rows of experts alone, past a '
+    'tail': 'gate_up was zero; only in the last rows of experts, past a '
     'multiple of 4',
   },
   'activation': {
-    'last_columns': 'in the last 7 columns alone',
+    'last_columns': 'only in the last 7 columns',
     'neighbours': 'activation had neighbouring columns swapped',
   },
   'expert_out': {
-    'expert_after': 'w_down was that of the expert after',
+    'expert_after': 'w_down was that of the next expert',
     'a_column_on': 'expert_out was shifted by one column',
     'transposed': 'w_down was transposed where expert_out reads it',
-    'rank_alone': 'on rank 1 alone',
+    'rank_alone': 'only on rank 1',
   },
   'y': {
     'no_weights': 'topk_weights was left out',
     'weights_twice': 'topk_weights was applied twice',
     'rounded_weights': 'routing_weight was rounded to bfloat16',
     'other_slots': 'topk_weights had its slots in reverse order',
-    'a_row': 'in row 3 alone',
-    'a_column': 'y was zero; in column 5 alone',
-    'other_rank': 'y was that of the rank before; on rank 1 alone',
-    'first_rows': 'in the first 4 rows alone, on rank 0 alone',
+    'a_row': 'only in row 3',
+    'a_column': 'y was zero; only in column 5',
+    'other_rank': 'y was that of the previous rank; only on rank 1',
+    'first_rows': 'only in the first 4 rows, only on rank 0',
   },
 }
 # (kernel, stage that is named, what is said)
@@ -197,7 +197,7 @@ GRADS = {
   'grad_expert_after': (
     change_outputs(('d_w_gate_up', ..., experts(-1)), run=KERNEL.backward),
     'd_w_gate_up',
-    'd_w_gate_up was that of the expert after',
+    'd_w_gate_up was that of the next expert',
   ),
 }
 TWENTY = {
@@ -238,7 +238,7 @@ PAIRS = {
     'forward',
     [
       ('activation', 'activation had neighbouring columns swapped'),
-      ('y', 'y was zero; in column 5 alone'),
+      ('y', 'y was zero; only in column 5'),
     ],
   ),
   'one_stage': (
@@ -259,7 +259,7 @@ PAIRS = {
     'both',
     [
       ('y', 'topk_weights was applied twice'),
-      ('d_w_gate_up', 'd_w_gate_up was that of the expert after'),
+      ('d_w_gate_up', 'd_w_gate_up was that of the next expert'),
     ],
   ),
 }

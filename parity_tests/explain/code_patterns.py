@@ -133,7 +133,7 @@ _SCALES: tuple[tuple[str, Bug], ...] = (
     lambda w: np.roll(w.expected, -1, 1),
   ),
   (
-    'they were the scales of the group before',
+    'they were the scales of the previous group',
     lambda w: np.roll(w.expected, 1, 1),
   ),
   (
@@ -141,7 +141,7 @@ _SCALES: tuple[tuple[str, Bug], ...] = (
     lambda w: w.roll_rows(w.expected, -1),
   ),
   (
-    'they were the scales of the row before',
+    'they were the scales of the previous row',
     lambda w: w.roll_rows(w.expected, 1),
   ),
   *(
@@ -205,7 +205,7 @@ _CODES: tuple[tuple[str, Bug], ...] = (
     lambda w: w.round_at(np.roll(w.scales, -1, 1)),
   ),
   (
-    'codes were made with the scale of the group before',
+    'codes were made with the scale of the previous group',
     lambda w: w.round_at(np.roll(w.scales, 1, 1)),
   ),
   (
@@ -218,9 +218,9 @@ _CODES: tuple[tuple[str, Bug], ...] = (
     lambda w: w.round_at(w.scales, _to_bfloat16(w.values)),
   ),
   ('codes were of the next row', lambda w: w.roll_rows(w.expected, -1)),
-  ('codes were of the row before', lambda w: w.roll_rows(w.expected, 1)),
+  ('codes were of the previous row', lambda w: w.roll_rows(w.expected, 1)),
   ('codes were of the next column', lambda w: np.roll(w.expected, -1, 1)),
-  ('codes were of the column before', lambda w: np.roll(w.expected, 1, 1)),
+  ('codes were of the previous column', lambda w: np.roll(w.expected, 1, 1)),
   ('codes of even and odd columns were swapped', lambda w: _swap(w.expected)),
   ('signs of codes were lost', lambda w: np.abs(w.expected)),
   ('codes were of the opposite sign', lambda w: -w.expected),

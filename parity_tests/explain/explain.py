@@ -24,7 +24,7 @@ from hpmoe.parity_tests.judge.limits import ulp
 _NAMED_SHARE, _FEWEST = 0.9, 6
 # Two bugs are named for one stage if each explains at least this share.
 _PAIR_SHARE = 0.1
-BESIDE = '; beside it '
+BESIDE = '; in addition '
 _STALE = 'what the kernel keeps from an earlier call'
 # A stage with more products is not computed again and again.
 _MOST_PRODUCTS = 1 << 30
@@ -194,7 +194,7 @@ def _changes(
   """Yields the words of a bug, where to look, and what it would write."""
   yield from _readings(stage)
   if stage.name in stage.before:
-    says = f'as if {stage.name} was that of the call before'
+    says = f'as if {stage.name} was that of the previous call'
     yield says, _STALE, stage.before[stage.name]
   exchanged_rows = [_find_exchanged_rows(stage, rank) for rank in stage.ranks]
   for exchange in exchanged_rows:
@@ -272,7 +272,7 @@ def _bugs(
     for name, read in reads.items():
       if name in stage.before and read.dtype.kind != 'i':
         words = (
-          f'as if {name} was that of the call before where {reading_stage} '
+          f'as if {name} was that of the previous call where {reading_stage} '
           'reads it'
         )
         yield (

@@ -127,7 +127,7 @@ def test_what_the_call_before_left_is_named():
     tensor = 'w_gate_up' if place else name
     assert stage == name
     assert message.startswith(
-      f'as if {tensor} was that of the call before{place}'
+      f'as if {tensor} was that of the previous call{place}'
     )
 
 

@@ -153,7 +153,7 @@ def _scale_depth(block: int, last: bool, factor: int) -> Bug:
 
 
 _GATE_UP = 'which columns hold the gate: the first half, or every second one?'
-EXPERT = 'the expert of a tile'
+EXPERT = 'which expert a tile reads'
 COLUMNS = (
   Change(
     'had its column halves swapped',
@@ -210,13 +210,13 @@ ROUNDED = 'was rounded to bfloat16'
 ROWS = (
   Change('was shifted by one row', '', _shift(-2, 1)),
   Change('was shifted back by one row', '', _shift(-2, -1)),
-  Change('was that of the rank before', '', _shift(0, 1)),
-  Change('was that of the rank after', '', _shift(0, -1)),
+  Change('was that of the previous rank', '', _shift(0, 1)),
+  Change('was that of the next rank', '', _shift(0, -1)),
 )
 WEIGHTS = (
   Change('was transposed', 'L', _transpose, 'its layout: [K, N] or [N, K]?'),
-  Change('was that of the expert before', 'L', _shift_experts(1), EXPERT),
-  Change('was that of the expert after', 'L', _shift_experts(-1), EXPERT),
+  Change('was that of the previous expert', 'L', _shift_experts(1), EXPERT),
+  Change('was that of the next expert', 'L', _shift_experts(-1), EXPERT),
 )
 SCALES = 'how codes and scales are indexed'
 _ADDITIONS = (

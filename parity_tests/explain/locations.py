@@ -115,7 +115,7 @@ def _describe_experts(stage: failed_stage.FailedStage) -> str:
   names = ' or '.join(map(str, group))
   if stage.name in ('y', 'dx'):
     return f'all wrong tokens, and no others, chose expert {names}'
-  return f'in rows of experts {" and ".join(map(str, group))} alone'
+  return f'only in rows of experts {" and ".join(map(str, group))}'
 
 
 def _is_telling(is_wrong: np.ndarray, count: int) -> bool:
@@ -138,7 +138,7 @@ def _describe_tokens(stage: failed_stage.FailedStage, bad: np.ndarray) -> str:
   is_tail = len(positions) > 0 and bad[first:].all() and first > 0
   for multiple in _MULTIPLES if is_tail else ():
     if len(bad) // multiple * multiple == first:
-      return f'in the tokens past a multiple of {multiple} alone'
+      return f'only in tokens past a multiple of {multiple}'
   return ''
 
 
@@ -150,7 +150,7 @@ def _describe_unserved(stage: failed_stage.FailedStage) -> str:
   is_wrong = stage.bad.reshape(*is_served.shape, -1).any(axis=-1)
   if not is_wrong.any() or (is_wrong & is_served).any():
     return ''
-  return 'in tokens without an expert alone'
+  return 'only in tokens without an expert'
 
 
 def _describe_rank(stage: failed_stage.FailedStage) -> str:
@@ -160,7 +160,7 @@ def _describe_rank(stage: failed_stage.FailedStage) -> str:
     if stage.tiling.rows(stage.name, stage.bad, rank).any()
   ]
   has_others = len(stage.bad) > len(ranks) == 1
-  return f'on rank {stage.rank} alone' if has_others else ''
+  return f'only on rank {stage.rank}' if has_others else ''
 
 
 def _describe_stretch(noun: str, bad: np.ndarray) -> str:
@@ -168,10 +168,10 @@ def _describe_stretch(noun: str, bad: np.ndarray) -> str:
   if len(positions) in (0, len(bad)):
     return ''
   if len(positions) == 1:
-    return f'in {noun} {positions[0]} alone'
+    return f'only in {noun} {positions[0]}'
   if len(positions) == positions[-1] - positions[0] + 1 and (bad[0] or bad[-1]):
     return (
-      f'in the {"first" if bad[0] else "last"} {len(positions)} {noun}s alone'
+      f'only in the {"first" if bad[0] else "last"} {len(positions)} {noun}s'
     )
   return ''
 
@@ -182,14 +182,14 @@ def _describe_rows(cut: tiles.Cut, bad: np.ndarray) -> str:
   if len(positions) in (0, len(bad)):
     return ''
   if len(positions) == 1:
-    return f'in row {positions[0]} alone'
+    return f'only in row {positions[0]}'
   expert = np.repeat(cut.expert, np.diff(cut.starts))
   tile_rows = {*(np.searchsorted(cut.starts, positions, 'right') - 1)}
   if len(tile_rows) == 1 and (cut.expert == expert[positions[0]]).sum() > 1:
     block = cut.block[tile_rows.pop()]
-    return f'in row block {block}{_of_expert(expert[positions[0]])} alone'
+    return f'only in row block {block}{_of_expert(expert[positions[0]])}'
   if len({*expert}) > 1 and len({*expert[positions]}) == 1:
-    return f'in rows of expert {expert[positions[0]]} alone'
+    return f'only in rows of expert {expert[positions[0]]}'
   ends = _find_tails(expert, bad)
   if ends:
     return ends
@@ -197,7 +197,7 @@ def _describe_rows(cut: tiles.Cut, bad: np.ndarray) -> str:
     positions, np.arange(positions[0] % 2, len(bad), 2)
   )
   if every_second and len(positions) > 2:
-    return f'in {"odd" if positions[0] else "even"} rows alone'
+    return f'only in {"odd" if positions[0] else "even"} rows'
   return _describe_stretch('row', bad)
 
 
@@ -221,4 +221,4 @@ def _find_tails(expert: np.ndarray, bad: np.ndarray) -> str:
     return ''
   multiple = math.gcd(*starts)
   past = f', past a multiple of {multiple}' if multiple > 1 else ''
-  return f'in the last rows of experts alone{past}'
+  return f'only in the last rows of experts{past}'

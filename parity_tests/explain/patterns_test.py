@@ -83,14 +83,14 @@ def saturating(gate):
   return trial.plain_silu(np.minimum(gate, np.float32(60)))
 
 
-ROW = 'in row 3 alone, on rank 0 alone'
-ELEMENT = 'in row 3 alone, in column 6 alone, on rank 0 alone'
+ROW = 'only in row 3, only on rank 0'
+ELEMENT = 'only in row 3, only in column 6, only on rank 0'
 EXCHANGED = 'as if experts 4 and 6 were exchanged; '
 # By bug: the kernel, what is said, and what is said from y alone if not that.
 BUGS = {
   'exchange': (
     change_inputs(w_gate_up=exchange_experts, w_down=exchange_experts),
-    EXCHANGED + 'in rows of experts 4 and 6 alone',
+    EXCHANGED + 'only in rows of experts 4 and 6',
     EXCHANGED + 'all wrong tokens, and no others, chose expert 4 or 6',
   ),
   'one element': (change_y(scale_element), ELEMENT, ''),
@@ -114,7 +114,7 @@ BUGS = {
   ),
   'lost tokens': (
     change_y(lose_tokens),
-    'as if y was zero; in the tokens past a multiple of 8 alone',
+    'as if y was zero; only in tokens past a multiple of 8',
     '',
   ),
 }
@@ -280,5 +280,5 @@ def test_tokens_without_an_expert_are_named():
   case = case_lib.Case(input={**inputs, 'topk_ids': ids})
   report = api.check(function, case, lanes=('bounded',), repeat=1)
   pattern = report.first_failure.pattern
-  words = 'not zero, in rows that should be; in tokens without an expert alone'
+  words = 'not zero, in rows that should be; only in tokens without an expert'
   assert pattern.startswith(words)

@@ -45,8 +45,8 @@ def _changes_of_x(form: str, arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
   name = quantised.parts(form, 'x')[1]
   scales = arrays[name]
   for axis, (before, after) in (
-    (-1, ('the group before', 'the group after')),
-    (-2, ('the token before', 'the next token')),
+    (-1, ('the previous group', 'the next group')),
+    (-2, ('the previous token', 'the next token')),
   ):
     if scales.shape[axis] > 1:
       yield f'had the scales of {before}', {name: np.roll(scales, 1, axis)}
@@ -98,8 +98,8 @@ def _scales(scales: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
   """Yields scales `[R, L, X, Y]` float32, changed."""
   for axis, along in _ALONG.items():
     groups = scales.shape[axis]
-    for step, side in ((1, 'before'), (-1, 'after')) if groups > 1 else ():
-      says = f'had the scales of the group {side} along its {along}'
+    for step, side in ((1, 'previous'), (-1, 'next')) if groups > 1 else ():
+      says = f'had the scales of the {side} group along its {along}'
       yield says, np.roll(scales, step, axis)
   rows, columns = scales.shape[-2:]
   if min(rows, columns) > 1:
@@ -114,8 +114,8 @@ def _scales(scales: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
       says = f'had the scales of the first group along its {along} throughout'
       yield says, np.broadcast_to(first, scales.shape).copy()
   experts = scales.reshape(-1, rows, columns)
-  for step, side in ((1, 'before'), (-1, 'after')):
-    says = f'had the scales of the expert {side}'
+  for step, side in ((1, 'previous'), (-1, 'next')):
+    says = f'had the scales of the {side} expert'
     yield says, np.roll(experts, step, 0).reshape(scales.shape)
   yield 'had no scales', np.ones_like(scales)
   yield 'had scales twice as large', 2 * scales

@@ -7,8 +7,8 @@ import hpmoe
 
 # By what is said: what a kernel makes of scales `[R, T, groups]`.
 CHANGES = {
-  'the group before': lambda s: np.roll(s, 1, -1),
-  'the group after': lambda s: np.roll(s, -1, -1),
+  'the previous group': lambda s: np.roll(s, 1, -1),
+  'the next group': lambda s: np.roll(s, -1, -1),
   'the next token': lambda s: np.roll(s, -1, 1),
   'its first group throughout': lambda s: np.broadcast_to(s[..., :1], s.shape),
   'no scales': np.ones_like,

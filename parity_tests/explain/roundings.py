@@ -291,7 +291,7 @@ def _explain_result(stage: RoundedStage, deviation: _Deviation) -> str:
   """Returns words where the stage itself was rounded, and nothing before it.
 
   No policy allows that: it would ask for the narrow dtype.  So a set of words
-  that leaves nothing of the error is preferred.
+  that leaves no error is preferred.
   """
   policy, name = stage.policy, stage.name
   if name not in precision.POINTS or policy.dtype(name) != policy.accumulate:
@@ -302,7 +302,7 @@ def _explain_result(stage: RoundedStage, deviation: _Deviation) -> str:
     return ''
   return (
     f'as if {name} was rounded to {narrow}, and returned in '
-    f'{policy.accumulate}: leaves nothing of the error'
+    f'{policy.accumulate}: leaves no error'
   )
 
 
@@ -521,12 +521,9 @@ def _format_fit(
   before = 100 * float((expected == deviation.actual).mean())
   if stage.actual.dtype == np.float32:
     deviation_left = deviation.measure_left(stage, computed)
-    times = (
-      'nothing'
-      if not deviation_left
-      else f'1/{deviation.right / deviation_left:.3g}'
-    )
-    return f': leaves {times} of the error'
+    if not deviation_left:
+      return ': leaves no error'
+    return f': leaves 1/{deviation.right / deviation_left:.3g} of the error'
   return f': {alike:.4g} % of elements equal, {before:.3g} % without it'
 
 

@@ -144,8 +144,10 @@ class NothingFails(ValueError):
 
 
 # Words that fit many bugs, and places that tell more than a location.
-_VAGUE = ('in ', 'off by ', 'near ', 'look at ')
-_TELLING = ('in the first ', 'in the last ', 'in odd ', 'in even ')
+_VAGUE = ('only ', 'off by ', 'near ', 'look at ')
+_TELLING = tuple(
+  f'only in {place} ' for place in ('the first', 'the last', 'odd', 'even')
+)
 
 
 def describe_looks(failure: verdicts.Failure) -> tuple[Look, ...]:
@@ -165,7 +167,7 @@ def _words(pattern: str) -> str:
   words = re.split(' where |,|:', first)[0]
   if first.startswith(_VAGUE):
     places = (part.split(',')[0] for part in (first, *details))
-    plain_words = '' if words.startswith(('in ', 'look at ')) else words
+    plain_words = '' if words.startswith(('only ', 'look at ')) else words
     words = next(
       (part for part in places if part.startswith(_TELLING)), plain_words
     )
@@ -281,8 +283,8 @@ def shrink(
   bugs = separate_bugs(check_lib.run(request))
   if not bugs:
     raise NothingFails(
-      f'{request.candidate.name}: expected a case that it fails, got one that '
-      'it passes'
+      f'{request.candidate.name}: expected a case that fails, got one that '
+      'passes'
     )
   smallest_cases = []
   for failure, look, other_stages in bugs:

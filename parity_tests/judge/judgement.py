@@ -19,9 +19,9 @@ class Judgement:
   Attributes:
     lanes: some of `verdicts.LANES`.
     standards: names of records for lane 'standard'.
-    tiles: tiles of each stage to judge, the others not; None: all.
-    repeat: runs of each pass on real data; None: two of a user's kernel where
-      that is cheap, one of ours.
+    tiles: number of tiles of each stage to judge; None: all.
+    repeat: runs of each pass on real data; None: two for a user's kernel if
+      that is cheap, one for the megakernel.
     allow_nondeterministic: whether runs may differ; then each is judged.
     search_roundings: whether the roundings that explain a failure are searched
       for, which compiles the oracle under many policies.
@@ -54,7 +54,7 @@ class Judgement:
       raise ValueError(f'repeat: expected at least 1, got {self.repeat}')
     if self.repeat not in (None, 1) and candidate.checking.is_part:
       raise ValueError(
-        'repeat: expected 1 beside --start_at and --stop_after, got '
+        'repeat: expected 1 with --start_at and --stop_after, got '
         f'{self.repeat}'
       )
     form = case.rows or case.recipe

@@ -248,7 +248,7 @@ def test_a_result_that_is_rounded_once_is_no_running_sum():
   results = check_rows(candidate, 'forward', words, 'bfloat16', ('bounded',))
   patterns = {r.failure.pattern for r in results if r.failure}
   expected = 'as if y was rounded to bfloat16, and returned in float32'
-  assert patterns == {f'{expected}: leaves nothing of the error'}
+  assert patterns == {f'{expected}: leaves no error'}
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])

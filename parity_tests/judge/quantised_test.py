@@ -116,7 +116,7 @@ def test_a_right_kernel_passes_in_every_lane(form):
   assert {'exact', 'bounded', 'standard'} <= passing_lanes
 
 
-_BEFORE = 'w_gate_up had the scales of the group before along its'
+_BEFORE = 'w_gate_up had the scales of the previous group along its'
 
 
 @pytest.mark.parametrize('lane', ('bounded', 'exact'))
@@ -364,7 +364,7 @@ def test_a_right_quantiser_of_rows_passes(form, rows, quantiser):
   )
   assert report.verdict == verdicts.PASS
   (reason,) = {r.reason for r in report.results if r.lane == 'exact'}
-  assert reason == f'no data are exact whose rows become {rows}'
+  assert reason == f'there are no exact data for rows quantised to {rows}'
   coded = {r.stage: r.histogram for r in report.results if _has_codes(r)}
   assert [*coded] == ['activation']
   assert coded['activation'].codes > 0

@@ -282,8 +282,8 @@ def _merge_rows(
   if first.part is None or other.part is None:
     if first != other:
       raise ValueError(
-        f'{first.stage}: expected one word of all ranks on {first.rule!r}, got '
-        f'{first.verdict} {first.reason} and {other.verdict} {other.reason}'
+        f'{first.stage}: expected one verdict of all ranks on {first.rule!r}, '
+        f'got {first.verdict} {first.reason} and {other.verdict} {other.reason}'
       )
     return first
   result = (first.part + other.part).result()

@@ -99,7 +99,7 @@ def _of_expert_before(bias):
     ('b_gate_up', np.zeros_like, 'was left out'),
     ('b_down', np.zeros_like, 'was left out'),
     ('b_gate_up', lambda bias: bias + bias, 'was added twice'),
-    ('b_down', _of_expert_before, 'was that of the expert before'),
+    ('b_down', _of_expert_before, 'was that of the previous expert'),
   ],
 )
 @pytest.mark.few(2)

@@ -142,7 +142,7 @@ def test_limits_start_anew_from_returned_codes():
     ('activation_codes', lambda a: (-a).astype(a.dtype), 'opposite sign'),
     ('expert_in_codes', lambda a: a * 0, 'codes were 0'),
     ('expert_in_scales', lambda a: np.ones_like(a), 'scales were 1'),
-    ('activation_codes', lambda a: np.roll(a, 1, 2), 'of the column before'),
+    ('activation_codes', lambda a: np.roll(a, 1, 2), 'of the previous column'),
   ],
 )
 def test_wrong_codes_and_scales_are_the_first_failure(name, change, pattern):
@@ -383,8 +383,8 @@ class TestPackedRows:
         'even and odd columns were swapped',
       ),
       ('activation_codes', lambda a: a ^ 0x88, 'of the opposite sign'),
-      ('activation_codes', lambda a: np.roll(a, 1, 1), 'of the row before'),
-      ('expert_in_scales', lambda a: np.roll(a, 1, 2), 'of the group before'),
+      ('activation_codes', lambda a: np.roll(a, 1, 1), 'of the previous row'),
+      ('expert_in_scales', lambda a: np.roll(a, 1, 2), 'of the previous group'),
       ('activation_scales', lambda a: a + np.uint8(8), ''),
     ],
   )

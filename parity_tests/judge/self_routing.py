@@ -101,7 +101,7 @@ class Task:
     """
     if case.routing != 'text':
       raise ValueError(
-        f'routing: expected text beside --router={case.router}, got '
+        f'routing: expected text with --router={case.router}, got '
         f'{case.routing}'
       )
     if case.input is not None:
@@ -128,7 +128,7 @@ class Task:
     if array is None or np.ndim(array) != axes:
       shape = '[D, E]' if case.router_gemm else '[R, T, E]'
       raise ValueError(
-        f'input: expected {read} {shape} beside --router, got {sorted(arrays)}'[
+        f'input: expected {read} {shape} with --router, got {sorted(arrays)}'[
           :200
         ]
       )
@@ -270,7 +270,7 @@ def run(request: request_lib.Request, progress, run_check: Run):
   lanes = tuple(lane for lane in request.judgement.lanes if lane in LANES)
   if not lanes:
     raise ValueError(
-      f'lanes: expected some of {", ".join(LANES)} beside --router='
+      f'lanes: expected some of {", ".join(LANES)} with --router='
       f'{case.router}, got {", ".join(request.judgement.lanes)}'
     )
   narrow = request.but(lanes=lanes)
@@ -304,19 +304,18 @@ def _refuse(case: case_lib.Case) -> None:
       if value:
         raise ValueError(
           f'{name}: expected {"forward" * (name == "direction") or "none"} '
-          f'beside --router_gemm, got {value}'
+          f'with --router_gemm, got {value}'
         )
     if not case.router:
-      raise ValueError('router_gemm: expected --router beside it, got none')
+      raise ValueError('router_gemm: expected --router with it, got none')
   if case.direction != 'forward' and case.local_experts:
     raise ValueError(
-      'direction: expected forward beside --local_experts, got '
-      f'{case.direction}'
+      f'direction: expected forward with --local_experts, got {case.direction}'
     )
   if case.folder is not None:
     raise ValueError(
-      f'{flag}: expected none beside a case that was written, whose topk_ids '
-      f'are inputs, got {getattr(case, flag)}'
+      f'{flag}: expected none with an exported case, whose topk_ids are '
+      f'inputs, got {getattr(case, flag)}'
     )
 
 

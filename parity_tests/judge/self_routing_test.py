@@ -469,9 +469,9 @@ class TestLocalExperts:
       (dict(local_experts='4'), 'local_experts: expected FIRST:COUNT'),
       (dict(local_experts='0:3'), 'expected COUNT of at least K=4, got 0:3'),
       (dict(local_experts='9:8'), 'expected FIRST . COUNT of at most 16'),
-      (dict(ranks=2), 'ranks: expected 1 beside --local_experts=4:8, got 2'),
-      (dict(input={'x': np.zeros(1)}), 'expected none beside --input'),
-      (dict(direction='both'), 'direction: expected forward beside --local_e'),
+      (dict(ranks=2), 'ranks: expected 1 with --local_experts=4:8, got 2'),
+      (dict(input={'x': np.zeros(1)}), 'expected none with --input'),
+      (dict(direction='both'), 'direction: expected forward with --local_e'),
     ],
   )
   def test_what_does_not_suit_is_named(self, fields, words):
@@ -494,7 +494,7 @@ class TestRequests:
       (dict(router='softmax:groups=2'), 'groups: expected 1 with rule softmax'),
       (dict(router='softmax:dtype=int8'), 'dtype: expected one of'),
       (dict(router='deepseek_v3:groups=3'), 'groups: expected a divisor of'),
-      (dict(routing='zipf'), 'routing: expected text beside --router'),
+      (dict(routing='zipf'), 'routing: expected text with --router'),
       (dict(direction='both'), 'expected its backward pass as an attribute'),
       (dict(input={'x': np.zeros((1, 2, 3))}), 'input: expected router_logits'),
     ],

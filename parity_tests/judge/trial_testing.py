@@ -1,6 +1,6 @@
-"""A layer in numpy, right or wrong in a known way: verdicts are tried on it.
+"""A layer in numpy, right or wrong in a known way, on which tests try verdicts.
 
-Not the oracle's arithmetic: GEMMs sum in an order of their own, as a kernel
+Its arithmetic is not the oracle's: GEMMs sum in another order, as a kernel
 would.  Forward and backward, whole passes: a kernel that returns only results.
 """
 

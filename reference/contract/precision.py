@@ -37,11 +37,11 @@ _EVEN_ODD_STORAGE = 'bfloat16'
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-  """A place where a kernel may round, or keep what others round.
+  """A place where a kernel may round, or keep float32 where others round.
 
   Attributes:
-    name: in policies; a tensor's own name for what is read and written.
-    stages: tensors that are computed with it.
+    name: its name in policies; for a stored tensor, the tensor's name.
+    stages: the tensors whose computation passes through this place.
     says: what is rounded there.
   """
 
@@ -67,12 +67,12 @@ INSIDE = (
   Point(
     'silu',
     ('activation', 'd_gate_up', 'd_topk_weights'),
-    'act(gate), before times up',
+    'act(gate), before it is multiplied by up',
   ),
   Point(
     'product',
     ('activation', 'd_topk_weights'),
-    'act(gate) times up, before a weight',
+    'act(gate) times up, before the routing weight',
   ),
   Point(
     'routing_weight',
@@ -89,12 +89,16 @@ INSIDE = (
     ('y',),
     "the sum of a token's rows, before the shared experts' output is added",
   ),
-  Point('d_silu', ('d_gate_up',), 'd_activation times up, before the slope'),
+  Point(
+    'd_silu',
+    ('d_gate_up',),
+    'd_activation times up, before it is multiplied by the slope',
+  ),
   Point('d_running_sum', ('dx',), 'the sum that is dx, after each row'),
   Point(
     'd_routed_sum',
     ('dx',),
-    "the sum that is dx, before the shared experts' part is added",
+    "the sum that is dx, before the shared experts' gradient is added",
   ),
 )
 # Points of the sum over a token's rows, by the tensor that is the sum: after
@@ -158,10 +162,10 @@ def sums(
 
 
 def activation_of(form: str) -> dict[str, str | float]:
-  """Returns fields of a policy; `swiglu:limit=10` has two of them.
+  """Returns the policy fields of an activation such as `swiglu:limit=10`.
 
   Raises:
-    ValueError: no activation is called so.
+    ValueError: there is no such activation.
   """
   name, *words = FORMS.get(form, form).split(':')
   fields: dict[str, str | float] = dict(activation=name)
@@ -195,52 +199,56 @@ class PrecisionPolicy:
   Attributes:
     storage: dtype of x, weights and every intermediate.
     accumulate: dtype of sums and of the activation's arithmetic.
-    placement: where the routing weight multiplies, before that is rounded:
-      'before_down' (into `activation`), 'epilogue' (the sums of the second
-      GEMM), 'returned' (a row that came home, rounded again) or 'combine' (in
-      the sum that is y).  They are not equal in narrow storage.
+    placement: what the routing weight multiplies: 'before_down' (`activation`,
+      before it is rounded), 'epilogue' (the sums of the second GEMM, before
+      they are rounded), 'returned' (returned rows, which are rounded again) or
+      'combine' (returned rows, in the sum that is y).  In narrow storage these
+      differ.
     activation: 'swiglu', gate / (1 + exp(-alpha gate)) * (up + offset); or
-      'absolute', |gate| * (up + offset), which has no exp and keeps integers
-      exact, and tells gate from up; or of the gate 'geglu' the GELU with erf,
-      'geglu_tanh' that with tanh, 'reglu' the ReLU, 'relu2' its square, 'glu'
-      the sigmoid, 'bilinear' the gate itself.
-    alpha, limit, offset: of it, as numbers of `accumulate`; alpha of 'swiglu',
-      and of 'absolute', which ignores it.  A limit that is
-      not 0 comes first: gate becomes min(gate, limit), and up is clamped to
-      [-limit, limit].  GPT-OSS has 1.702, 7 and 1.
-    accumulation_order: of the sum that is an element of a GEMM, in backends;
-      the reference sums in an order of its own, and bounds hold for all.
+      'absolute', |gate| * (up + offset), which has no exp, keeps integers
+      exact, and distinguishes gate from up; or f(gate) * up, where f is the
+      GELU with erf ('geglu') or with tanh ('geglu_tanh'), the ReLU ('reglu')
+      or its square ('relu2'), the sigmoid ('glu') or the identity
+      ('bilinear').
+    alpha, limit, offset: parameters of the activation, in `accumulate`;
+      'absolute' ignores alpha.  A limit other than 0 is applied first: gate
+      becomes min(gate, limit), and up is clamped to [-limit, limit].  GPT-OSS
+      has 1.702, 7 and 1.
+    accumulation_order: order of the sum of a GEMM element in a backend; the
+      oracle sums in its own order, and the bounds hold for every order.
       'ascending': one chain of fused multiply-adds over the depth.
-      'even_odd_32', of bfloat16 storage: 32 terms at a time, a chain over the
-      even and one over the odd of them, their sum then added to the total; so
-      do the matrix units of x86 CPUs (AMX).
-    points: 'POINT=DTYPE' of `POINTS`, a dtype of `storage.ROUNDED` or one of
-      the words storage and accumulate: what is rounded to it; of operands also
-      a name of `storage.EMULATED`, how they are multiplied.  A tensor that a
-      fused kernel does not round is so in accumulate, and whoever returns one
-      returns it so.
-    sum_order: of a token's rows in y: 'slot'; 'expert', by id; 'expert_back',
-      from the last expert back, as autograd adds what a loop over experts has.
-    d_sum_order: the same of dx.
-    activation_ulp: how far silu, or the sigmoid of 'glu', may be off, in units
-      in the last place of its float32 result: see `ACTIVATION_ULP`; of a GELU,
-      how far its erf or tanh may be.
-    sigmoid_ulp: how far its sigmoid may be off beside that, in units in the
-      last place of 1: an error that does not shrink with the result.
-    quantised: of `quantised.FORMS`, what expert weights come in; '': in
-      `storage`.  They are then code times scale, in `accumulate`, and where the
-      scale multiplies, a term or its sum, is a kernel's choice.
-    rows: of `quantised.FORMS`, what each expert GEMM makes of its rows before
-      it multiplies them; '': nothing.  `expert_in=FORM`, `activation=FORM` or
-      both with a comma are of one GEMM alone.
-    x_form: of `quantised.FORMS`, what x comes in; '': in `storage`.  Its values
-      are then code times scale, in `accumulate`.
-    weight_ulp: how far routing weights may be off, in units roundoff of
-      themselves: a kernel that routes by itself computes its own.
-    operand_forms: what else GEMMs quantise before they multiply it, words of
+      'even_odd_32' (bfloat16 storage): 32 terms at a time, one chain over the
+      even terms and one over the odd terms; their sum is then added to the
+      total, as the matrix units of x86 CPUs (AMX) do.
+    points: words POINT=DTYPE: a name of `POINTS`, and a dtype of
+      `storage.ROUNDED` or one of the words storage and accumulate.  Operands
+      may also have a name of `storage.EMULATED`, which says how they are
+      multiplied.  A tensor that a fused kernel does not round has the dtype
+      accumulate, and is returned in it.
+    sum_order: order in which a token's rows are added in y: 'slot'; 'expert',
+      by ascending id; 'expert_back', by descending id, as autograd adds the
+      gradients of a loop over experts.
+    d_sum_order: the same for dx.
+    activation_ulp: allowed error of silu, of the sigmoid in 'glu', or of erf or
+      tanh in a GELU, in units in the last place of its float32 result; see
+      `ACTIVATION_ULP`.
+    sigmoid_ulp: further allowed error of the sigmoid, in units in the last
+      place of 1: an error that does not shrink with the result.
+    quantised: form of the expert weights, of `quantised.FORMS`; '': none.  A
+      weight is then code times scale, in `accumulate`; a kernel may multiply
+      each term by the scale, or the sum.
+    rows: form, of `quantised.FORMS`, to which each expert GEMM quantises its
+      rows; '': none.  `expert_in=FORM`, `activation=FORM`, or both with a
+      comma, select single GEMMs.
+    x_form: form of x, of `quantised.FORMS`; '': none.  Its values are then code
+      times scale, in `accumulate`.
+    weight_ulp: allowed relative error of routing weights, in units of the
+      unit roundoff, for a kernel that computes its own routing.
+    operand_forms: further operands that GEMMs quantise, words of
       `recipes.read_words`.
-    epsilon: one of `EPSILONS`, of the norm of a sub-layer.  With the activation
-      'absolute' a norm does not divide: its rows are multiplied by the gain.
+    epsilon: one of `EPSILONS`, for the norm of a sub-layer.  With the
+      activation 'absolute' a norm does not divide: its rows are multiplied by
+      the gain.
 
   Raises:
     ValueError: a field is not one of the names above, or the order is not
@@ -337,7 +345,7 @@ class PrecisionPolicy:
 
   @property
   def form(self) -> str:
-    """How the activation is asked for, see `activation_of`."""
+    """The activation as a word, see `activation_of`."""
     default = PrecisionPolicy
     return ':'.join(
       [self.activation]
@@ -370,7 +378,7 @@ class PrecisionPolicy:
 
   @property
   def emulated(self) -> Emulated | None:
-    """How GEMMs multiply, where it is by products of narrower parts."""
+    """How GEMMs multiply if they use products of narrower parts."""
     return storage.EMULATED.get(self.roundings.get('operands', ''))
 
   def dtype(self, name: str) -> str:
@@ -390,7 +398,7 @@ class PrecisionPolicy:
 
   @functools.cached_property
   def coded(self) -> Mapping[str, str]:
-    """The form of each input that comes as codes and scales, by name."""
+    """The form of each input that is passed as codes and scales, by name."""
     forms = {'x': self.x_form} | dict.fromkeys(_WEIGHTS, self.quantised)
     return {name: form for name, form in forms.items() if form}
 
@@ -423,10 +431,10 @@ class PrecisionPolicy:
     return (*tensors.needs(name, layer, self.placement), *scales)
 
   def reading(self, names: Iterable[str]) -> 'PrecisionPolicy':
-    """Returns the policy of GEMMs that read codes of rows that are there.
+    """Returns the policy of GEMMs that read returned codes of rows.
 
     Args:
-      names: tensors that are there, some of `tensors.ROW_CODES` among them.
+      names: tensors that were returned, including some of `tensors.ROW_CODES`.
     """
     names, forms = {*names}, quantised_lib.row_forms(self.rows)
     left = {n: form for n, form in forms.items() if f'{n}_codes' not in names}
@@ -436,10 +444,10 @@ class PrecisionPolicy:
     return dataclasses.replace(self, rows=rows)
 
   def of_gemm(self, gemm: str) -> 'PrecisionPolicy':
-    """Returns the policy of one GEMM: forms of its own operands alone.
+    """Returns the policy of one GEMM: only the forms of its own operands.
 
     Args:
-      gemm: the stage that it computes; of any other stage there are none.
+      gemm: the stage that it computes; other stages have no forms.
     """
     rows, _ = tensors.GEMMS.get(gemm, ('', ''))
     own_policy = self.multiplying(rows)
@@ -550,8 +558,8 @@ def sort_points(
 
   Args:
     points: POINT=DTYPE each.
-    own: dtypes by the name of a field of the policy, which a point may say.
-    argument: what errors call the points.
+    own: dtypes by field of the policy, for points that name a field.
+    argument: name of the points in error messages.
 
   Raises:
     ValueError: a word is not POINT=DTYPE, or a point has two dtypes.

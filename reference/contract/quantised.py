@@ -109,12 +109,12 @@ class Form:
     rule: key of `RULES`.
     top: scaled value of a group's largest magnitude, for positive and for
       negative elements.
-    least: a magnitude, that of a group is at least this.
+    least: lower limit of a group's largest magnitude.
     of_zeros: the scale of a group of zeros; its codes are zeros.
     scale: dtype of scales.
-    rounding: roundings in sequence, each (format, mode): to nearest with ties
-      to even, away from zero or to zero; or cut.  The last is to `element`, and
-      saturates.
+    rounding: roundings in sequence, each (format, mode): to nearest, with ties
+      to even, away from zero or to zero; or truncation.  The last is to
+      `element`, and saturates.
     packing: key of `PACKINGS`, for 4-bit codes in files.
   """
 
@@ -155,7 +155,7 @@ class Form:
 
   @property
   def reads_scale(self) -> bool:
-    """Whether such an input multiplies scales, or is them."""
+    """Whether a scale is an input, alone or as a factor of group scales."""
     return self.rule in ('static', 'static_two_level')
 
   @property

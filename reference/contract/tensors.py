@@ -54,12 +54,12 @@ class TensorSpec:
   """Shape (in the letters of `array_typing`) and kind of one tensor.
 
   Attributes:
-    name: the design's name.
-    shape: axes, space separated, in the notation's letters.
-    kind: 'storage' (the policy's storage dtype), 'f32' or 'i32'; of
-      `ROW_CODES` the part of a form.
+    name: the name in every dump, report and function.
+    shape: axes, separated by spaces, in the letters of `array_typing`.
+    kind: 'storage' (the policy's storage dtype), 'f32' or 'i32'; for a tensor
+      of `ROW_CODES`, the part of the form.
     role: 'input', 'weight', 'plan', 'movement', 'compute' or 'codes'.
-    part: of a layer that has it; '' of every layer.
+    part: the optional part of a layer that has the tensor; '': every layer.
   """
 
   name: str
@@ -376,7 +376,7 @@ def reads(layer: Layer, placement: str) -> dict[str, tuple[str, ...]]:
 
 
 def needs(name: str, layer: Layer, placement: str) -> tuple[str, ...]:
-  """Returns all that a tensor is computed from, routing with it.
+  """Returns all tensors from which a tensor is computed, with the routing.
 
   Raises:
     KeyError: it is an input.
@@ -397,7 +397,7 @@ def saved_stages(layer: Layer, placement: str) -> tuple[str, ...]:
 
 
 def read_again(layer: Layer, placement: str) -> tuple[str, ...]:
-  """Returns the inputs that the backward pass reads, routing among them."""
+  """Returns the inputs that the backward pass reads, with the routing."""
   read = {*ROUTING} | _read_by_grads(layer, placement)
   return tuple(name for name in inputs(layer) if name in read)
 

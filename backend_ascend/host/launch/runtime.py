@@ -1,8 +1,8 @@
 """Executes a task image on the host: one `Launch`, with checking modes or none.
 
-A launch that only computes makes the tensors that are asked for and fills and
-scans nothing that memory safety does not need; one that checks makes any of
-them, with `modes`.  Both run the same tasks by the same kernels.
+A plain launch computes only the requested tensors, and fills and scans only
+what memory safety needs.  A checking launch, with `modes`, computes any tensor.
+Both run the same tasks with the same kernels.
 """
 
 import collections.abc
@@ -44,13 +44,13 @@ class Diagnosis:
     event: index of the event that it waits for.
     expected: the wait's threshold.
     actual: the event's counter.
-    missing: what all tasks of the image together fall short of the threshold:
-      it can never be reached.
+    missing: threshold minus the sum of all signals of the image; above 0, the
+      threshold can never be reached.
     suspects: up to 8 tasks that should have signalled the event: first those
-      that ran without, then those that did not run.
-    adders: where some is missing, up to 8 tasks that add to the event.
-    losers: where all signalled, and yet too little: up to 8 puts whose rows
-      did not arrive, so that they were not sent home.
+      that ran without signalling, then those that did not run.
+    adders: if `missing` is above 0, up to 8 tasks that signal the event.
+    losers: if all tasks signalled, but too little: up to 8 puts whose rows did
+      not arrive, and so were not returned.
     text: all of it in one sentence.
   """
 
@@ -74,7 +74,7 @@ class WaitError(RuntimeError):
 
   Attributes:
     diagnosis: why.
-    plan: `tensors.PLAN` by name, which it had made by then.
+    plan: `tensors.PLAN` by name, as far as computed.
   """
 
   def __init__(
@@ -133,7 +133,7 @@ _SUBLAYER_FINALS = frozenset(
 
 
 def require_options(threads: int | None, deadline_s: float) -> None:
-  """Refuses what no launch takes.
+  """Refuses options that no launch accepts.
 
   Raises:
     ValueError: names the option.
@@ -201,19 +201,19 @@ class Launch:
 
   @property
   def names(self) -> tuple[str, ...]:
-    """The tensors that it can make."""
+    """The tensors that a launch can return."""
     return tuple(dict.fromkeys(tensors.PLAN + arrays.outputs(self.image)))
 
   @property
   def finals(self) -> tuple[str, ...]:
-    """What the layer is for: y, or the gradients of its inputs."""
+    """The results of the pass: y, or the gradients of the inputs."""
     if self.image.config.sublayer:
       return tuple(n for n in self.names if n in _SUBLAYER_FINALS)
     return tuple(n for n in self.names if n == 'y' or n in FINAL_GRADS)
 
   @property
   def arena_bytes(self) -> int:
-    """What it keeps between launches, beside packing buffers."""
+    """Bytes kept between launches, without packing buffers."""
     return self._native.arena_bytes
 
   def run(

@@ -64,7 +64,7 @@ class Figure:
     value: in `unit`.
     unit: SI, of a rank, an AIC or an AIV; see `figures.h`.
     tag: one of TAGS.
-    source: who says so; of a fitted one, the rows.
+    source: where the value is from; for a fitted one, the fitted rows.
   """
 
   value: float
@@ -83,7 +83,7 @@ class Machine:
     figures: by name; the engine's, and those that the fabric names.
     fabric: links and routes, with the same figures.
     changed_figures: names of figures whose value is not the file's.
-    shipped: the shipped description that it is, or is based on; '' if none.
+    shipped: the included machine that it is, or is based on; '' if none.
     location: the name or path that `load` read; '' if none was read.
   """
 
@@ -125,7 +125,7 @@ class Machine:
     )
 
   def at_peak(self) -> 'Machine':
-    """Returns the machine with every share that was fitted at the whole."""
+    """Returns the machine with every fitted share of a peak set to 1."""
     shares = {
       name: 1.0
       for name, figure in self.figures.items()
@@ -142,10 +142,9 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> Machine:
   """Returns a machine of `names()`, or that of a TOML file.
 
-  A file with a `base`, the name of another machine, says only what differs:
-  whole figures, all links, or all routes.  It has its file's name if it says
-  no other.  With routes of its own it has none
-  of the figures that its base's fabric names.
+  A file with a `base`, the name of another machine, lists only differences:
+  whole figures, all links, or all routes.  Its default name is the file's.  A
+  file with its own routes inherits no figure that the base's fabric names.
 
   Raises:
     ValueError: no such machine, or a figure that is unknown, missing, without

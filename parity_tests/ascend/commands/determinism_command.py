@@ -133,7 +133,7 @@ def _run(f: flags.FlagValues) -> int:
     return _run_orders(f, plan)
   if f.machine is not None:
     raise cli.UsageError(
-      f'machine: expected --order beside it, got {f.machine} alone'
+      f'machine: expected --order with it, got {f.machine} alone'
     )
   if f.backend != 'host':
     return _run_on_twin(f, plan)

@@ -104,7 +104,7 @@ def _setting(f: flags.FlagValues):
     )
   if f.nodes and f.exchange != 'nodes':
     raise cli.UsageError(
-      f'nodes: expected --exchange=nodes beside it, got {f.exchange}'
+      f'nodes: expected --exchange=nodes with it, got {f.exchange}'
     )
   return plan.Setting(
     model=_model(f),

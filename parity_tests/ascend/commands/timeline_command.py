@@ -147,10 +147,10 @@ def _timeline(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.simulator.trace import summary
 
   if f.machine is not None:
-    beside = f'beside --machine={f.machine}'
+    beside = f'with --machine={f.machine}'
     cli.refuse(f, ('threads', 'launches'), beside, ': nothing is launched')
   if f['arrows'].present and f.trace is None:
-    raise cli.UsageError('arrows: expected --trace beside it, got none')
+    raise cli.UsageError('arrows: expected --trace with it, got none')
   layer_flags.refuse_without_effect(f, f.direction)
   layer_flags.fill_cores(f)
   with cli.progress() as step:
@@ -233,9 +233,10 @@ def _text(timeline) -> str:
     f'us, {timeline.tasks} tasks\n\n{text_table.format_rows(units)}\n\n'
     f'{text_table.format_rows(stages)}\n\nputs run '
     f'{_format_us(exposed_puts.puts)} us; '
-    f'{_format_us(exposed_puts.without_gemm)} us of it beside no '
-    f'GEMM{worst_rank}, {_format_us(exposed_puts.without_compute)} us beside '
-    'no computation'
+    f'{_format_us(exposed_puts.without_gemm)} us of it not '
+    f'overlapped by a GEMM{worst_rank}, '
+    f'{_format_us(exposed_puts.without_compute)} us not overlapped by any '
+    'computation'
   )
   return (
     text

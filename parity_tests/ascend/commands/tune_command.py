@@ -161,7 +161,7 @@ def _tune(f: flags.FlagValues) -> int:
   from hpmoe.backend_ascend.host.load import expert_placement
 
   if f.check and f.out is None:
-    raise cli.UsageError('check: expected --out beside it, got none')
+    raise cli.UsageError('check: expected --out with it, got none')
   with cli.progress(_count_steps(f), estimate=True) as step:
     layer = _layer(f, step)
     if f.out_placement is not None and not layer.loads:

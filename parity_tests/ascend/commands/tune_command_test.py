@@ -145,7 +145,7 @@ def test_a_routing_without_other_batches_has_no_placement(tmp_path, capsys):
 
 def test_what_is_judged_is_written(capsys):
   assert main.main(['tune', *SMALL, '--check']) == 2
-  assert 'check: expected --out beside it' in capsys.readouterr().err
+  assert 'check: expected --out with it' in capsys.readouterr().err
 
 
 def test_a_space_without_a_point_is_told_in_one_line(capsys, monkeypatch):

@@ -241,7 +241,7 @@ class ElementMap:
       expert = np.argwhere(apart)[0]
       raise ValueError(
         f'{self.layout.name}: expected the same bits in each place of an '
-        f'expert, got others at {expert[:-1].tolist()} of ours'
+        f'expert, got others at {expert[:-1].tolist()} of the contract'
       )
 
   def _check_zeros(self, array: np.ndarray, index: Index) -> None:
@@ -253,7 +253,7 @@ class ElementMap:
       place = np.argwhere(bad)[0].tolist()
       raise ValueError(
         f'{self.layout.name}: expected zeros in the padding, got '
-        f'{array[tuple(place)]} at {place} of theirs'
+        f'{array[tuple(place)]} at {place} of the file'
       )
 
 

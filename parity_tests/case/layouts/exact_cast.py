@@ -31,8 +31,8 @@ def cast_exactly(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
     place = tuple(int(i) for i in np.argwhere(differs)[0])
     raise ValueError(
       f'{name}: expected values of {dtype}, got {array.dtype} {array[place]} '
-      'at '
-      f'{list(place)}, which {dtype} has not: {_advise_rounding(name, dtype)}'
+      f'at {list(place)}, which {dtype} cannot represent: '
+      f'{_advise_rounding(name, dtype)}'
     )
   return cast
 

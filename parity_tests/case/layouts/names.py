@@ -56,7 +56,9 @@ class Raw:
   def __post_init__(self):
     whole = all(isinstance(n, int) and n >= -1 for n in self.shape)
     if not whole or [*self.shape].count(-1) > 1:
-      raise ValueError(f'shape: expected integers, one -1, got {self.shape}')
+      raise ValueError(
+        f'shape: expected integers, at most one -1, got {self.shape}'
+      )
     if self.order not in ('C', 'F'):
       raise ValueError(f"order: expected 'C' or 'F', got {self.order!r}")
     if not isinstance(self.offset, int) or self.offset < 0:
@@ -139,7 +141,8 @@ def read(path: str | None, project: str = '') -> Names:
     strange = {*tables.get('tensors', {})} - {*tensors.SPECS}
     if strange:
       raise ValueError(
-        f'tensors: expected names of ours on the left, got {sorted(strange)}'
+        "tensors: expected the contract's names on the left, got "
+        f'{sorted(strange)}'
       )
     return Names(
       tables.get('tensors', {}),

@@ -157,7 +157,7 @@ def _check_gates(gate: np.ndarray, location: str) -> None:
   if (gate == 0).any():
     row, column = np.argwhere(gate == 0)[0]
     raise exact_limits.ExactnessError(
-      f'gate: expected none to be 0, where |gate| has no slope, got 0 at '
+      f'gate: expected no 0, where |gate| has no derivative, got 0 at '
       f'{location} {row}, column {column}'
     )
 

@@ -41,14 +41,14 @@ def _compare_run(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.judge import verdicts
 
   known_names = {'right', 'model', 'json'}
-  cli.refuse_all_but(f, known_names, f'beside --right={f.right}')
+  cli.refuse_all_but(f, known_names, f'with --right={f.right}')
   files = weight_sides.open_side('model', f.model).files
   dump = run_dump.open_dump(f.right.removeprefix(_DUMP))
   weights = convert.read(f.model)
   with cli.progress(run_diff.count_steps(weights)) as step:
     result = run_diff.compare(weights, files, dump, step)
   cli.write_json(f.json, run_report.to_json(result, f.model, dump.name))
-  print(f'{f.right} beside {f.model} in float64')
+  print(f'{f.right} compared with {f.model} in float64')
   print(run_report.format_table(result))
   print(f'\n{run_report.conclude(result)}')
   return cli.PARITY if result.verdict == verdicts.PASS else cli.NO_PARITY
@@ -67,10 +67,10 @@ def _compare_weights(f: flags.FlagValues) -> int:
   ):
     if f[name].value is None:
       raise cli.UsageError(
-        f'{name}: expected a folder beside --{other}, got none'
+        f'{name}: expected a folder with --{other}, got none'
       )
   known_names = {'left_model', 'right_model', 'json', *_TEXT_FLAGS}
-  beside = 'beside --left_model, which compares weights'
+  beside = 'with --left_model, which compares weights'
   cli.refuse_all_but(f, known_names, beside)
   left, right = (
     weight_sides.open_side(name, f[name].value)
@@ -81,7 +81,7 @@ def _compare_weights(f: flags.FlagValues) -> int:
   report, texts = _score_folders(f) if f.score_windows else ({}, [])
   report = weight_report.to_json(result, f.left_model, f.right_model) | report
   cli.write_json(f.json, report)
-  print(f'{f.right_model} beside {f.left_model}: weights')
+  print(f'{f.right_model} compared with {f.left_model}: weights')
   if table := weight_report.format_table(result):
     print(f'{table}\n')
   for text in texts:
@@ -180,7 +180,7 @@ def _compare_layers(f: flags.FlagValues) -> int:
   if f.png is not None:
     from hpmoe.parity_tests.compare import plot
 
-    plot.write(f.png, f'{request.right} beside {request.left}', result)
+    plot.write(f.png, f'{request.right} compared with {request.left}', result)
   print(report.heading(request, subject))
   print(report.table(result, cli.colour()))
   if measured is not None:
@@ -195,7 +195,7 @@ def _sides(f: flags.FlagValues, request) -> list[dict[str, Any]]:
   names = dict.fromkeys(s.moe for s in sides if s.framework == 'mindspore')
   if not names:
     raise cli.UsageError(
-      f'device: expected a side in mindspore beside it, got {f.device}'
+      f'device: expected a side in mindspore with it, got {f.device}'
     )
   request_fields = dict(
     model=f.model,

@@ -287,7 +287,7 @@ class TestNearTies:
     assert 'near tie' in _row(report, name)['Err_message']
     output = capsys.readouterr().out
     assert 'near tie: scores agree within rounding' in output
-    assert 'rounding alone parts them' in output
+    assert 'rounding explains every difference' in output
     assert report['rounding_alone']
 
 

@@ -24,15 +24,13 @@ def execute(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.dumps import dump_layers
   from hpmoe.parity_tests.judge import verdicts
 
-  cli.refuse_all_but(f, _FLAGS, f'beside --left={f.left}')
+  cli.refuse_all_but(f, _FLAGS, f'with --left={f.left}')
   if not f.right.startswith(DUMP):
     raise cli.UsageError(
-      f'right: expected dump:DIR beside --left={f.left}, got {f.right}'
+      f'right: expected dump:DIR with --left={f.left}, got {f.right}'
     )
   if f.dtype and f.left.startswith(DUMP):
-    raise cli.UsageError(
-      f'dtype: expected none beside two dumps, got {f.dtype}'
-    )
+    raise cli.UsageError(f'dtype: expected none with two dumps, got {f.dtype}')
   options = agreement.Options(
     names=f.names,
     model=f.model if f['model'].present else None,
@@ -47,8 +45,10 @@ def execute(f: flags.FlagValues) -> int:
   if f.png is not None:
     from hpmoe.parity_tests.agreement import agreement_plot
 
-    agreement_plot.write(f.png, f'{f.right} beside {f.left}', result)
-  print(f'{f.right} beside {f.left}, router {result.rule or "not known"}')
+    agreement_plot.write(f.png, f'{f.right} compared with {f.left}', result)
+  print(
+    f'{f.right} compared with {f.left}, router {result.rule or "not known"}'
+  )
   print(agreement_report.format_tables(result))
   print(f'\n{agreement_report.conclude(result)}')
   return cli.PARITY if result.verdict == verdicts.PASS else cli.NO_PARITY

@@ -45,7 +45,7 @@ def is_requested(f: flags.FlagValues) -> bool:
   """
   if f.dry_run and f.device != 'ascend':
     raise cli.UsageError(
-      f'dry_run: expected --device=ascend beside it, got {f.device}'
+      f'dry_run: expected --device=ascend with it, got {f.device}'
     )
   return f.dry_run
 

@@ -80,9 +80,9 @@ def _prompts(f: flags.FlagValues, files: Mapping[str, bytes]) -> list[str]:
     ValueError: there is none, or the template refuses it.
   """
   if f.prompts is not None and f['prompt'].present:
-    raise cli.UsageError('prompt: expected none beside --prompts, got one')
+    raise cli.UsageError('prompt: expected none with --prompts, got one')
   if f.system is not None and not f.chat:
-    raise cli.UsageError('system: expected --chat beside it, got none')
+    raise cli.UsageError('system: expected --chat with it, got none')
   prompts: list[Any] = [f.prompt] if f.prompts is None else _read(f.prompts)
   if not f.chat:
     if wrong := [p for p in prompts if not isinstance(p, str)]:
@@ -124,7 +124,7 @@ def _of_line(path: str, line: str) -> Any:
 
 def _without_mindspore(f: flags.FlagValues) -> cli.UsageError:
   return cli.UsageError(
-    f'device: expected --framework=mindspore beside it, got {f.device}'
+    f'device: expected --framework=mindspore with it, got {f.device}'
   )
 
 

@@ -34,7 +34,7 @@ def _train(f: flags.FlagValues) -> int:
   from hpmoe.models.train import settings as settings_lib
 
   if f['from'].value is not None and f['model'].present:
-    raise cli.UsageError(f'model: expected none beside --from, got {f.model}')
+    raise cli.UsageError(f'model: expected none with --from, got {f.model}')
   names = (field.name for field in dataclasses.fields(settings_lib.Settings))
   fields = {name: f[_flag(name)].value for name in names}
   settings = settings_lib.Settings(**fields)

@@ -253,7 +253,7 @@ def _join_routers(rows: list[Row]) -> list[Row]:
           text = f'{finding.text}, alike in experts and router'
           finding = Finding(weight_forms.REORDERED, text, finding.order)
         elif row.name.endswith('.experts'):
-          text = f'{finding.text}, not so the router'
+          text = f'{finding.text}, but the router is not'
           finding = dataclasses.replace(finding, text=text)
         else:
           text = finding.text.replace('rows are', "router's rows are", 1)

@@ -367,7 +367,7 @@ class TestCommand:
     code = main.main(['compare', *options, f'--json={path}'])
     assert code == cli.NO_PARITY
     text = capsys.readouterr().out
-    assert 'experts 3 and 4 are exchanged, not so the router' in text
+    assert 'experts 3 and 4 are exchanged, but the router is not' in text
     assert text.endswith('fail: a wrong conversion\n')
     report = json.loads(path.read_text())
     wrong = [r['name'] for r in report['tensors'] if r['kind'] == 'wrong']
@@ -377,7 +377,7 @@ class TestCommand:
   @pytest.mark.parametrize(
     ('words', 'text'),
     [
-      (['--left_model={}'], 'right_model: expected a folder beside'),
+      (['--left_model={}'], 'right_model: expected a folder with'),
       (
         ['--left_model={}/no', '--right_model={}'],
         'left_model: expected a Hugging Face folder',

@@ -132,12 +132,12 @@ def place(folder: str | os.PathLike[str], shard: Shard) -> pathlib.Path:
 def _ready(request: check.Request, share, progress=lambda step: None):
   if not isinstance(request.candidate, outputs.Outputs):
     raise ValueError(
-      'shard: expected --outputs beside it, what ran elsewhere, got '
+      'shard: expected --outputs with it, from a run elsewhere, got '
       f'{request.candidate.name}'
     )
   if request.case.folder is None:
     raise ValueError(
-      'shard: expected --case beside it, a folder of `hpmoe export`, got none'
+      'shard: expected --case with it, a folder of `hpmoe export`, got none'
     )
   candidate = dataclasses.replace(request.candidate, in_shares=True)
   candidate = candidate.ready(request.case)
@@ -271,7 +271,7 @@ def read(shard: Shard, folder: str | os.PathLike[str]) -> dict[str, Any]:
     raise ShardError(content['error'])
   if content['shard'] != shard.name:
     raise ShardError(
-      f'expected what it found in {path}, got that of {content["shard"]}'
+      f'expected its results in {path}, got that of {content["shard"]}'
     )
   return content
 
@@ -280,7 +280,8 @@ def _refuse_other(actual: Mapping, expected: Mapping) -> None:
   for name, value in expected.items():
     if actual.get(name) != value:
       raise ShardError(
-        f'{name}: expected {value}, as of who merges, got {actual.get(name)}'
+        f'{name}: expected {value}, as in the request that merges, got '
+        f'{actual.get(name)}'
       )
 
 

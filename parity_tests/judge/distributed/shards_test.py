@@ -223,7 +223,7 @@ class TestRefused:
 
   def test_a_candidate_that_runs_here(self, tmp_path):
     request = check.Request(CASE)
-    with pytest.raises(ValueError, match='shard: expected --outputs beside'):
+    with pytest.raises(ValueError, match='shard: expected --outputs with'):
       shards.judge(request, shards.Shard(0, 4))
 
   @pytest.mark.parametrize('text', ('4/4', '1', '-1/2', 'a/b'))

@@ -113,7 +113,7 @@ def test_our_own_is_run_again_where_asked():
   ('fields', 'message'),
   [
     (dict(repeat=0), 'at least 1, got 0'),
-    (dict(repeat=2, checking=checking.Checking(stop_after='3')), '1 beside'),
+    (dict(repeat=2, checking=checking.Checking(stop_after='3')), '1 with'),
   ],
 )
 def test_repeats_without_sense_are_refused(fields, message):

@@ -425,8 +425,8 @@ def test_a_failure_says_where_what_and_how_to_see_it_again(bench):
   x = inputs.arrays['x'][first.source_rank, first.token]
   np.testing.assert_array_equal(ulp.bits(x), ulp.bits(right[first.index[:2]]))
   assert first.pattern == (
-    'as if rows of expert_in were other rows of the same expert; in row '
-    f'{rows.start + 1} alone, on rank 0 alone; look at the row that a slot is '
+    'as if rows of expert_in were other rows of the same expert; only in '
+    f'row {rows.start + 1}, only on rank 0; look at the row that a slot is '
     'sent to'
   )
   assert first.replay.endswith('--lane=bitwise')

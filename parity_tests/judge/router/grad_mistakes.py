@@ -82,8 +82,8 @@ def _list_mistakes(inputs: Inputs) -> Iterator[tuple[str, np.ndarray]]:
     d_weights = inputs.d_weights
     for says, changed_order in (
       ('in reverse order', d_weights[..., ::-1]),
-      ('of the slot before', np.roll(d_weights, 1, -1)),
-      ('of the slot after', np.roll(d_weights, -1, -1)),
+      ('of the previous slot', np.roll(d_weights, 1, -1)),
+      ('of the next slot', np.roll(d_weights, -1, -1)),
     ):
       grads = differentiate(d_weights=changed_order)
       yield f'gradients of weights were {says}', grads

@@ -76,11 +76,11 @@ def read(case: case_lib.Case) -> LocalExperts | None:
     )
   if case.ranks != 1:
     raise ValueError(
-      f'ranks: expected 1 beside --local_experts={text}, got {case.ranks}'
+      f'ranks: expected 1 with --local_experts={text}, got {case.ranks}'
     )
   if case.input is not None:
     raise ValueError(
-      'local_experts: expected none beside --input, whose experts are those of '
+      'local_experts: expected none with --input, whose experts are those of '
       f'its weights, got {text}'
     )
   config, _ = case.estimate_sizes()

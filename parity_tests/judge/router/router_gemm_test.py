@@ -115,7 +115,7 @@ WRONG = {
   'operands in bf16': ('router_logits', 'operands was rounded to bfloat16'),
   'column missing': ('router_logits', 'column of expert 5 of router_w'),
   'read as [E, D]': ('router_logits', 'router_w was read as [E, D]'),
-  'next token': ('router_logits', 'x was that of the token after'),
+  'next token': ('router_logits', 'x was that of the next token'),
   'bias in logits': ('router_logits', 'router_bias was added to router_logits'),
   'logits 0.1 % off': ('router_logits', ''),
   'biased weights': ('topk_weights', 'the bias was in the weights'),
@@ -202,10 +202,10 @@ class TestRequests:
   @pytest.mark.parametrize(
     ('fields', 'words'),
     [
-      (dict(router=''), 'router_gemm: expected --router beside it, got none'),
-      (dict(direction='both'), 'direction: expected forward beside --router_g'),
-      (dict(x_form='int8_token'), 'x_form: expected none beside --router_gemm'),
-      (dict(local_experts='4:4'), 'local_experts: expected none beside --rou'),
+      (dict(router=''), 'router_gemm: expected --router with it, got none'),
+      (dict(direction='both'), 'direction: expected forward with --router_g'),
+      (dict(x_form='int8_token'), 'x_form: expected none with --router_gemm'),
+      (dict(local_experts='4:4'), 'local_experts: expected none with --rou'),
       (dict(input={'x': np.zeros((1, 2, 3))}), r'expected router_w \[D, E\]'),
     ],
   )

@@ -113,15 +113,15 @@ class RouterGemm:
     flat = np.ascontiguousarray(weights).reshape(experts, -1).T
     changes = [('router_w was read as [E, D]', flat)]
     changes += [
-      (f'router_w was that of expert {word}', np.roll(weights, shift, 1))
-      for word, shift in (('after', -1), ('before', 1))
+      (f'router_w was that of the {word} expert', np.roll(weights, shift, 1))
+      for word, shift in (('next', -1), ('previous', 1))
     ]
     for says, other_weights in changes:
       yield says, dataclasses.replace(self, router_w=other_weights)
-    for word, shift in (('after', -1), ('before', 1)):
+    for word, shift in (('next', -1), ('previous', 1)):
       other_tokens = np.roll(self.x, shift, 1)
       yield (
-        f'x was that of the token {word}',
+        f'x was that of the {word} token',
         dataclasses.replace(self, x=other_tokens),
       )
     if self.bias is not None:
