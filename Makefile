@@ -405,7 +405,7 @@ $(VENV)/models.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
 	@touch $@
 
 $(VENV)/full.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
-	$(PIP) 'hyperparallel-moe[mindspore,models,mpi,test,dev]'
+	$(PIP) 'hyperparallel-moe[mindspore,models,vocabularies,mpi,test,dev]'
 	@touch $@ $(VENV)/models.stamp
 
 $(VENV)/peers.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
@@ -414,6 +414,6 @@ $(VENV)/peers.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
 	@touch $@
 
 $(VENV)/newest.stamp: $(VENV)/venv.stamp pyproject.toml | $(VENV)/core.stamp
-	$(PIP) 'hyperparallel-moe[models,mpi,test]'
+	$(PIP) 'hyperparallel-moe[models,vocabularies,mpi,test]'
 	$(PIP) --upgrade chex jax numpy
 	@touch $@

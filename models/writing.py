@@ -1,8 +1,10 @@
 """Text from tokens as they come, up to where it is to stop."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tokenizers
+
+from hpmoe.models.checkpoint import tokenizer as tokenizer_lib
 
 
 class Writer:
@@ -15,15 +17,13 @@ class Writer:
 
   def __init__(
     self,
-    tokenizer: tokenizers.Tokenizer,
+    tokenizer: tokenizer_lib.Tokenizer,
     prompt: Sequence[int],
     stops: Sequence[str] = (),
   ):
     """Begins after a prompt, which decides how its text is joined on."""
-    self._tokenizer, self._stops = tokenizer, [s for s in stops if s]
-    self._decoding = tokenizers.decoders.DecodeStream(
-      ids=[*prompt], skip_special_tokens=True
-    )
+    self._stops = [s for s in stops if s]
+    self._decode = _stream(tokenizer, prompt)
     self._pending = ''
     self.text = ''
     self.stopped: str | None = None
@@ -33,7 +33,7 @@ class Writer:
 
     Nothing follows a stop string; special tokens are left out.
     """
-    self._pending += self._decoding.step(self._tokenizer, token) or ''
+    self._pending += self._decode(token)
     first_places = {
       s: place for s in self._stops if (place := self._pending.find(s)) >= 0
     }
@@ -60,3 +60,15 @@ class Writer:
     piece, self._pending = self._pending[:count], self._pending[count:]
     self.text += piece
     return piece
+
+
+def _stream(
+  tokenizer: tokenizer_lib.Tokenizer, prompt: Sequence[int]
+) -> Callable[[int], str]:
+  """Returns a function of each next token: the text that it completes."""
+  if not isinstance(tokenizer, tokenizers.Tokenizer):
+    return tokenizer.stream(prompt)
+  decoding = tokenizers.decoders.DecodeStream(
+    ids=[*prompt], skip_special_tokens=True
+  )
+  return lambda token: decoding.step(tokenizer, token) or ''

@@ -19,6 +19,8 @@ _PACKAGES = [
     "optax",
     "pytest",
     "safetensors",
+    "sentencepiece",
+    "tiktoken",
     "tokenizers",
 ]
 

@@ -120,8 +120,6 @@ class TestBuildFiles:
       'torch',
       'transformers',
       'scikit_build_core',
-      'sentencepiece',
-      'tiktoken',
       'mpi4py',
       # A copy of ours, beside a user's script.
       'capture',

@@ -20,11 +20,10 @@ _OF_RANKS = (
   "FILE, pattern).converted().save('tokenizer.json'), pattern: pat_str in the "
   "folder's tokenization_*.py"
 )
-# Vocabularies in formats that `tokenizers` does not read -> what makes a
-# tokenizer.json of one.
+# Vocabularies that `vocabularies.py` reads.
+PIECES, RANKS = 'tokenizer.model', 'tiktoken.model'
+# Those in other formats -> what makes a tokenizer.json of one.
 _VOCABULARIES = {
-  'tokenizer.model': _OF_PIECES,
-  'tiktoken.model': _OF_RANKS,
   'spiece.model': _OF_PIECES,
   'sentencepiece.bpe.model': _OF_PIECES,
   'tekken.json': f'pip install transformers; {_AUTO}',
@@ -39,6 +38,8 @@ _EXTRAS = (
   'special_tokens_map.json',
   TOKENIZER,
   'tokenizer_config.json',
+  PIECES,
+  RANKS,
   *_VOCABULARIES,
 )
 
@@ -106,11 +107,17 @@ def extras(folder: pathlib.Path) -> dict[str, bytes]:
   names = [name for name in _EXTRAS if (folder / name).is_file()]
   templates = sorted((folder / TEMPLATES).glob('*.jinja'))
   names += [f'{TEMPLATES}/{path.name}' for path in templates]
+  names += sorted(p.name for p in folder.glob('*.py') if is_code(p.name))
   return {name: (folder / name).read_bytes() for name in names}
 
 
+def is_code(name: str) -> bool:
+  """Says whether a file is a model's own tokenizer; it is never run."""
+  return name.startswith('tokenization_') and name.endswith('.py')
+
+
 def check_tokenizer(files: Container[str]) -> None:
-  """Refuses a folder whose vocabulary is in another file than tokenizer.json.
+  """Refuses a folder whose vocabulary is in a file that is not read.
 
   Args:
     files: the names of its files.

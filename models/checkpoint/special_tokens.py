@@ -7,7 +7,7 @@ and `TokenizersBackend` of transformers 5.23, which gives an added token the
 next free id, whatever id the file lists.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import json
 from typing import Any
 
@@ -16,7 +16,7 @@ import tokenizers
 CONFIG = 'tokenizer_config.json'
 _MAP = 'special_tokens_map.json'
 _LEGACY = 'added_tokens.json'
-_DECODER = 'added_tokens_decoder'
+DECODER = 'added_tokens_decoder'
 _ROLES = tuple(
   f'{name}_token' for name in ('bos', 'eos', 'unk', 'sep', 'pad', 'cls', 'mask')
 )
@@ -31,7 +31,7 @@ def read_fields(files: Mapping[str, bytes]) -> dict[str, Any]:
     ValueError: a file is not JSON.
   """
   fields = _object(files, CONFIG)
-  if _DECODER in fields:
+  if DECODER in fields:
     return fields
   return fields | {n: v for n, v in _object(files, _MAP).items() if v}
 
@@ -66,15 +66,55 @@ def add_to(tokenizer: tokenizers.Tokenizer, files: Mapping[str, bytes]) -> None:
   tokenizer.add_tokens(tokens)
 
 
+def list_ids(
+  files: Mapping[str, bytes], find_id: Callable[[str], int | None], size: int
+) -> tuple[dict[str, int], set[str]]:
+  """Returns the id of each added token, and which of these are special.
+
+  They are those that files beside a vocabulary list.  A token that is named
+  without an id has that of its piece, or the next.
+
+  Args:
+    files: of the folder.
+    find_id: of a piece of the vocabulary; None: there is none.
+    size: ids of the vocabulary.
+
+  Raises:
+    ValueError: a file is not JSON, or lists something else than tokens.
+  """
+  fields = read_fields(files)
+  try:
+    if DECODER in fields:
+      rows = [
+        (int(place), _token(row)) for place, row in fields[DECODER].items()
+      ]
+      ids = {token.content: place for place, token in rows}
+      special = {token.content for _, token in rows if token.special}
+    else:
+      ids = {text: int(i) for text, i in _object(files, _LEGACY).items()}
+      special = set()
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
+    raise ValueError(
+      f'{CONFIG}: {DECODER}: expected ids and a token of each, got {error!r}'
+    ) from error
+  for value in (*(fields.get(name) for name in _ROLES), *_extra(fields)):
+    if not value:
+      continue
+    special.add(_spelling(value))
+    if _spelling(value) not in ids:
+      place = find_id(_spelling(value))
+      last = max([size - 1, *ids.values()])
+      ids[_spelling(value)] = last + 1 if place is None else place
+  return ids, special
+
+
 def _list_tokens(
   fields: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> list[tokenizers.AddedToken]:
   """Returns the tokens that a file lists under ids, in the order of these."""
   try:
-    if _DECODER in fields:
-      rows = sorted(
-        (int(place), row) for place, row in fields[_DECODER].items()
-      )
+    if DECODER in fields:
+      rows = sorted((int(place), row) for place, row in fields[DECODER].items())
       return [_token(row) for _, row in rows]
     special = _roles(fields) | {*map(_spelling, _extra(fields))}
     places = sorted(
@@ -82,7 +122,7 @@ def _list_tokens(
     )
   except (AttributeError, KeyError, TypeError, ValueError) as error:
     raise ValueError(
-      f'{CONFIG}: {_DECODER}: expected ids and a token of each, got {error!r}'
+      f'{CONFIG}: {DECODER}: expected ids and a token of each, got {error!r}'
     ) from error
   return [
     _token(text, special=text in special, normalized=text not in special)

@@ -1,4 +1,4 @@
-"""tokenizer.json, of a model's folder and of our byte-level models."""
+"""The tokenizer of a model's folder, and that of our byte-level models."""
 
 from collections.abc import Mapping
 import json
@@ -9,28 +9,31 @@ import tokenizers
 
 from hpmoe.models.checkpoint import config_file
 from hpmoe.models.checkpoint import special_tokens
+from hpmoe.models.checkpoint import vocabularies
 
+# What text is encoded with.
+Tokenizer = tokenizers.Tokenizer | vocabularies.Vocabulary
 FILE = config_file.TOKENIZER
 # After the 256 bytes, in this order.
 SPECIALS = ('<|begin_of_text|>', '<|end_of_text|>')
 
 
-def load(folder: str | os.PathLike[str]) -> tokenizers.Tokenizer:
+def load(folder: str | os.PathLike[str]) -> Tokenizer:
   """Returns the tokenizer of a folder.
 
   Raises:
     ValueError: there is none, or it is damaged.
   """
-  path = pathlib.Path(folder) / FILE
-  if not path.is_file():
+  files = config_file.extras(pathlib.Path(folder))
+  if not vocabularies.is_read([*files]):
     raise ValueError(f'{folder}: expected a folder with {FILE}, got none')
   try:
-    return from_files(config_file.extras(path.parent))
+    return from_files(files)
   except ValueError as error:
     raise ValueError(f'{folder}/{error}') from error
 
 
-def from_files(files: Mapping[str, bytes]) -> tokenizers.Tokenizer:
+def from_files(files: Mapping[str, bytes]) -> Tokenizer:
   """Returns the tokenizer in a folder's files; without one, that of bytes.
 
   It gives the ids that transformers gives: the whole text is encoded, whatever
@@ -40,6 +43,8 @@ def from_files(files: Mapping[str, bytes]) -> tokenizers.Tokenizer:
     ValueError: it is damaged, or in another file.
   """
   if FILE not in files:
+    if vocabularies.is_read([*files]):
+      return vocabularies.read(files)
     config_file.check_tokenizer(files)
     return byte_level()
   try:

@@ -141,8 +141,7 @@ class TestLoad:
   @pytest.mark.parametrize(
     'name, package',
     [
-      ('tokenizer.model', 'sentencepiece protobuf'),
-      ('tiktoken.model', 'tiktoken'),
+      ('spiece.model', 'sentencepiece protobuf'),
       ('qwen.tiktoken', 'tiktoken'),
       ('vocab.json', 'transformers'),
     ],

@@ -1,4 +1,4 @@
-"""Vocabularies of sentencepiece and tiktoken: the advice makes the same ids.
+"""Vocabularies of sentencepiece and tiktoken: the ids of transformers.
 
 `make test-torch` runs it; HPMOE_TORCH_PYTHON names a Python that has
 transformers, sentencepiece with protobuf, and tiktoken.
@@ -17,7 +17,7 @@ _SCRIPT = pathlib.Path(__file__).with_name('vocabulary_torch_testing.py')
 
 
 @pytest.mark.parametrize('kind', ['bpe', 'unigram', 'tiktoken'])
-def test_ids_are_those_of_the_library_that_made_it(tmp_path, kind):
+def test_ids_are_those_of_transformers(tmp_path, kind):
   folder = tmp_path / kind
   subprocess.run(
     [os.environ['HPMOE_TORCH_PYTHON'], '-I', _SCRIPT, folder, kind], check=True

@@ -1,7 +1,8 @@
-"""Makes a vocabulary with its own library, and a tokenizer.json as we advise.
+"""Makes a vocabulary with its own library, and what transformers makes of it.
 
 Run as: python vocabulary_torch_testing.py FOLDER bpe|unigram|tiktoken
-In FOLDER, made by this script, ids.json has texts and the library's ids.
+In FOLDER, made by this script, ids.json has texts and the ids of transformers,
+which this script holds to be those of the library.
 """
 
 import base64
@@ -56,9 +57,11 @@ def _write_pieces(path: pathlib.Path, kind: str) -> list[list[int]]:
   config = dict(tokenizer_class='LlamaTokenizer')
   path.with_name('tokenizer_config.json').write_text(json.dumps(config))
   folder = str(path.parent)
-  transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
   pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
-  return [pieces.encode(text) for text in TEXTS]
+  ids = [tokenizer.encode(text, add_special_tokens=False) for text in TEXTS]
+  assert ids == [pieces.encode(text) for text in TEXTS]
+  return ids
 
 
 def _write_ranks(path: pathlib.Path) -> list[list[int]]:
@@ -66,12 +69,17 @@ def _write_ranks(path: pathlib.Path) -> list[list[int]]:
   ranks = _educational.bpe_train(_WORDS * 9, 300, _PATTERN, visualise=None)
   lines = (base64.b64encode(k) + b' %d' % v for k, v in ranks.items())
   path.write_bytes(b'\n'.join(lines))
-  converter = TikTokenConverter(str(path), _PATTERN)
-  converter.converted().save(str(path.with_name('tokenizer.json')))
+  code = path.with_name('tokenization_small.py')
+  code.write_text(f'PAT_STR = {_PATTERN!r}')
+  config = dict(added_tokens_decoder={'300': dict(content='[BOS]')})
+  path.with_name('tokenizer_config.json').write_text(json.dumps(config))
+  tokenizer = TikTokenConverter(str(path), _PATTERN).converted()
   encoding = tiktoken.Encoding(
     'small', pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={}
   )
-  return [encoding.encode(text) for text in TEXTS]
+  ids = [tokenizer.encode(text).ids for text in TEXTS]
+  assert ids == [encoding.encode(text) for text in TEXTS]
+  return ids
 
 
 if __name__ == '__main__':

@@ -20,6 +20,7 @@ import numpy as np
 
 from hpmoe.models import config as config_lib
 from hpmoe.models.checkpoint import config_file
+from hpmoe.models.checkpoint import vocabularies
 
 SHIPPED = pathlib.Path(__file__).parent / 'data' / 'persuasion.txt'
 
@@ -39,7 +40,7 @@ class Encoding:
   """How text becomes tokens.
 
   Attributes:
-    tokenizer: of the library `tokenizers`; None for bytes, whose tokens are
+    tokenizer: of `checkpoint/tokenizer.py`; None for bytes, whose tokens are
       their values.
     end: the token between two documents; None for none.
     vocabulary: tokens that the model has.
@@ -90,8 +91,9 @@ def encoding_of(
   """
   end = next(iter(config.eos_token_id), None)
   folder = _folder_of(model)
-  if not (folder / config_file.TOKENIZER).is_file():
-    config_file.check_tokenizer([path.name for path in folder.glob('*')])
+  names = [path.name for path in folder.glob('*')]
+  if not vocabularies.is_read(names):
+    config_file.check_tokenizer(names)
     return Encoding(None, end, config.vocab_size)
   # Only here: bytes need no library.
   from hpmoe.models.checkpoint import tokenizer
@@ -108,7 +110,7 @@ def caution(
     model: as of `encoding_of`.
     config: sizes and options.
   """
-  if (_folder_of(model) / config_file.TOKENIZER).is_file():
+  if vocabularies.is_read([p.name for p in _folder_of(model).glob('*')]):
     return ''
   if config.vocab_size == _OF_BYTES:
     return ''
