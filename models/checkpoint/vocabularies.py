@@ -24,7 +24,7 @@ _INSTALL = "pip install 'hyperparallel-moe[vocabularies]'"
 # Classes whose text begins with bos_token where the folder does not say it.
 # Source: transformers 5.24; openPangu's and InternLM's own code.
 _BEGINNING = re.compile(r'(CodeLlama|Llama|InternLM2?|Pangu)Tokenizer(Fast)?')
-_BROKEN = '\ufffd'
+_REPLACEMENT = '\ufffd'
 # Tokens before new ones that decide how their text is joined on.
 _CONTEXT = 16
 
@@ -39,7 +39,7 @@ class Vocabulary:
   """Text to tokens and back.
 
   Args:
-    added: id of each added token.
+    added_ids: id of each added token.
     special: added tokens that are no text.
     begin: the tokens before a text; `end`: those after it.
     encode: of the library: text to ids.
@@ -50,7 +50,7 @@ class Vocabulary:
 
   def __init__(
     self,
-    added: Mapping[str, int],
+    added_ids: Mapping[str, int],
     special: Collection[str],
     begin: Sequence[int],
     end: Sequence[int],
@@ -59,28 +59,35 @@ class Vocabulary:
     size: int,
     crc: int,
   ):
-    self._added, self._begin, self._end = dict(added), [*begin], [*end]
+    self._ids_of_added, self._begin, self._end = (
+      dict(added_ids),
+      [*begin],
+      [*end],
+    )
     self._encode, self._decode = encode, decode
-    self._size, self._crc = max([size, *(i + 1 for i in added.values())]), crc
+    self._size, self._crc = (
+      max([size, *(i + 1 for i in added_ids.values())]),
+      crc,
+    )
     self._library_size = size
-    self._texts = {i: '' if t in special else t for t, i in added.items()}
-    spellings = sorted(self._added, key=len, reverse=True)
+    self._texts = {i: '' if t in special else t for t, i in added_ids.items()}
+    spellings = sorted(self._ids_of_added, key=len, reverse=True)
     self._cut = re.compile(f'({"|".join(map(re.escape, spellings))})')
 
   def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
     """Returns the tokens of a text."""
     ids: list[int] = []
-    for part in self._cut.split(text) if self._added else [text]:
-      if part in self._added:
-        ids.append(self._added[part])
+    for part in self._cut.split(text) if self._ids_of_added else [text]:
+      if part in self._ids_of_added:
+        ids.append(self._ids_of_added[part])
       elif part:
         ids += self._encode(part)
     return Encoded(self._begin + ids + self._end if add_special_tokens else ids)
 
   def decode(self, ids: Sequence[int]) -> str:
     """Returns the text of tokens, without special ones."""
-    known = [int(i) for i in ids if self._texts.get(int(i)) != '']
-    runs = itertools.groupby(known, lambda i: i in self._texts)
+    own_ids = [int(i) for i in ids if self._texts.get(int(i)) != '']
+    runs = itertools.groupby(own_ids, lambda i: i in self._texts)
     return ''.join(
       ''.join(self._texts[i] for i in run)
       if is_added
@@ -95,11 +102,11 @@ class Vocabulary:
     def step(token: int) -> str:
       nonlocal before, pending
       pending.append(token)
-      known, text = self.decode(before), self.decode(before + pending)
-      if text.endswith(_BROKEN) or len(text) <= len(known):
+      text_before, text = self.decode(before), self.decode(before + pending)
+      if text.endswith(_REPLACEMENT) or len(text) <= len(text_before):
         return ''
       before, pending = (before + pending)[-_CONTEXT:], []
-      return text[len(known) :]
+      return text[len(text_before) :]
 
     return step
 
@@ -109,7 +116,7 @@ class Vocabulary:
 
   def to_str(self) -> str:
     """Returns a text that differs for vocabularies that do."""
-    return f'{self._crc} {sorted(self._added.items())}'
+    return f'{self._crc} {sorted(self._ids_of_added.items())}'
 
 
 def find_file(names: Sequence[str]) -> str | None:
@@ -214,7 +221,7 @@ def _make(
   name: str,
 ) -> Vocabulary:
   fields = special_tokens.read_fields(files)
-  added, special = special_tokens.list_ids(files, find_id, size)
+  added_ids, special = special_tokens.list_ids(files, find_id, size)
   roles = special_tokens.spellings(fields)
   is_beginning = _BEGINNING.fullmatch(str(fields.get('tokenizer_class')))
   ends: list[list[int]] = []
@@ -222,10 +229,10 @@ def _make(
     token = roles.get(f'{role}_token')
     is_there = fields.get(f'add_{role}_token')
     is_there = default if is_there is None else is_there
-    ends.append([added[token]] if is_there and token in added else [])
+    ends.append([added_ids[token]] if is_there and token in added_ids else [])
   begin, end = ends
   crc = zlib.crc32(files[name])
-  return Vocabulary(added, special, begin, end, encode, decode, size, crc)
+  return Vocabulary(added_ids, special, begin, end, encode, decode, size, crc)
 
 
 def _find_pattern(files: Mapping[str, bytes]) -> str:
