@@ -1,10 +1,19 @@
 """Text from tokens as they come, up to where it is to stop."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import tokenizers
 
-from hpmoe.models.checkpoint import tokenizer as tokenizer_lib
+
+class Streaming(Protocol):
+  """A tokenizer of another library, as `checkpoint/vocabularies.py` has it."""
+
+  def stream(self, prompt: Sequence[int]) -> Callable[[int], str]:
+    """Returns a function of each next token: the text that it completes."""
+
+
+Tokenizer = tokenizers.Tokenizer | Streaming
 
 
 class Writer:
@@ -17,7 +26,7 @@ class Writer:
 
   def __init__(
     self,
-    tokenizer: tokenizer_lib.Tokenizer,
+    tokenizer: Tokenizer,
     prompt: Sequence[int],
     stops: Sequence[str] = (),
   ):
@@ -63,7 +72,7 @@ class Writer:
 
 
 def _stream(
-  tokenizer: tokenizer_lib.Tokenizer, prompt: Sequence[int]
+  tokenizer: Tokenizer, prompt: Sequence[int]
 ) -> Callable[[int], str]:
   """Returns a function of each next token: the text that it completes."""
   if not isinstance(tokenizer, tokenizers.Tokenizer):
