@@ -97,8 +97,9 @@ def _describe_shares(
   if place.replay is not None:
     replay = place.replay
     lines.append(
-      f'routing replay, whole model: of {replay.runs:.3g} nats routing makes '
-      f"{replay.routing:.3g}; with left's routing {replay.rest:.3g} are left"
+      f'routing replay, whole model: routing causes '
+      f'{replay.routing:.3g} of {replay.runs:.3g} nats; with '
+      f"left's routing {replay.rest:.3g} remain"
     )
   return lines
 
@@ -131,9 +132,9 @@ def _describe_verdict(result: agreement.Result) -> str:
   if result.verdict == verdicts.FAIL:
     place, layer, _ = result.faults[0]
     name = f'{place} {layer}'.strip()
-    return f'the runs part in {name} by more than rounding; {counts}'
+    return f'the runs differ in {name} by more than rounding; {counts}'
   if result.verdict == verdicts.NOT_JUDGED:
-    return f'nothing says why experts differ; {counts}'
+    return f'nothing explains why experts differ; {counts}'
   if not unequal:
     return 'all tokens have the same experts'
   return f'rounding explains the difference; {counts}'

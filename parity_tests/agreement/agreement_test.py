@@ -245,8 +245,8 @@ WRONG_WEIGHTS = {
   ),
   'experts': (
     _exchange_experts,
-    f'{LAYER}.mlp: expert weights: experts 3 and 4 are exchanged, not so the '
-    'router',
+    f'{LAYER}.mlp: expert weights: experts 3 and 4 are exchanged, but the '
+    'router is not',
   ),
   'norm': (_scale_norm, f'{LAYER}.mlp: its input differs by 0.'),
 }
@@ -288,7 +288,7 @@ class TestWrongRuns:
     assert any('no weights of all experts' in n for n in bare.rows[1].notes)
     result = _compare(tmp_path, *runs, model=str(top / 'model'))
     (fault,) = _list_faults(result)
-    assert fault.startswith(f"{LAYER}.mlp: experts: right's y parts by")
+    assert fault.startswith(f"{LAYER}.mlp: experts: right's y differs by")
 
   @pytest.mark.parametrize('side', ['left', 'right'])
   def test_a_choice_of_other_scores_is_named(self, tmp_path, left, side):
@@ -306,7 +306,7 @@ class TestWrongRuns:
     assert row.first is not None
     assert (row.first.token, row.first.slot) == (40, 1)
     fault = _list_faults(result)[0]
-    assert f'router of {side}: chooses in 1 tokens what its own' in fault
+    assert f'router of {side}: ignores its own logits in 1 tokens' in fault
     assert f'token 40: chose expert {ids[40, 1]}' in fault
 
   def test_logits_of_something_else_are_named(self, tmp_path, left):
@@ -315,7 +315,7 @@ class TestWrongRuns:
     logits[..., 6] += np.float32(1e-3)
     wrong[GATE, 'output.0'] = logits
     faults = _list_faults(_compare(tmp_path, left, wrong))
-    assert 'its logits are not those of what the router reads' in faults[0]
+    assert "its logits do not follow from the router's input" in faults[0]
     assert 'token 0, expert 6' in faults[0]
 
   def test_without_scores_nothing_is_explained(self, tmp_path, left, right):

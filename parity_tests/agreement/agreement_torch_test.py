@@ -49,7 +49,7 @@ def test_rounding_explains_a_run_in_bfloat16(tmp_path, left):
   [
     ('router', 'router weights: rows 0 and 1 are exchanged'),
     ('experts', 'experts 3 and 4 are exchanged, but the router is not'),
-    ('scores', 'router of right: chooses in 248 tokens what its own logits'),
+    ('scores', 'router of right: ignores its own logits in 248 tokens'),
     ('norm', 'its input differs by 0.2 of its size'),
     ('both', ''),
   ],

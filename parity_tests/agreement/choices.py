@@ -214,7 +214,7 @@ def find_wrong_scores(
   narrow = router_limits.bound_scores(router, side.logits, bias, dtype)
   if not router_limits.list_wrong_tokens(router, narrow, side.ids):
     text = f'scores in {dtype} would: --router=RULE:dtype={dtype}; {text}'
-  return f'chooses in {len(tokens)} tokens what its own logits do not: {text}'
+  return f'ignores its own logits in {len(tokens)} tokens: {text}'
 
 
 def find_wrong_logits(side: Side) -> str:
@@ -229,7 +229,7 @@ def find_wrong_logits(side: Side) -> str:
     return ''
   place = tuple(np.argwhere(far)[0])
   return (
-    f'its logits are not those of what the router reads in '
+    f"its logits do not follow from the router's input in "
     f'{int(far.any(-1).sum())} tokens: {float(side.logits[place]):.6g} for '
     f'{logits[place]:.6g}, token {place[0]}, expert {place[1]}'
   )
@@ -263,7 +263,7 @@ def find_router(
       router = dataclasses.replace(router, scale=1.0 if is_one else scale)
       return _check_choice(router, side, bias)
   return None, (
-    'the routing weights are those of no rule that is tried: --router names it'
+    'the routing weights follow none of the known rules: name one by --router'
   )
 
 

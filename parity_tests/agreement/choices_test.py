@@ -63,7 +63,7 @@ def test_sums_in_bfloat16_are_beyond_it():
     terms = terms @ router[:, part : part + 8].T.astype(np.float32)
     logits = (logits.astype(np.float32) + terms).astype(x.dtype)
   wrong = choices.Side(side.ids, side.weights, x, logits, router)
-  assert 'its logits are not those' in choices.find_wrong_logits(wrong)
+  assert 'its logits do not follow' in choices.find_wrong_logits(wrong)
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,7 @@ class _Comparison:
       return None
     if self._router is None or right.logits is None:
       self._note(
-        'not replayed: no rule, or no logits, that weights follow from'
+        'not replayed: no rule or no logits from which the weights follow'
       )
       return None
     weights = routing.weigh_choice(
@@ -393,9 +393,10 @@ class _Comparison:
     worst = int(np.argmax(share))
     if share[worst] > 1:
       self._faults.append(
-        f"experts: right's y parts by {apart[worst] / (size[worst] or 1):.2g} "
-        f'of its size in {int((share > 1).sum())} of {len(tokens)} tokens, on '
-        f'its own x, ids and weights, first token {int(tokens[share > 1][0])}'
+        "experts: right's y differs by "
+        f'{apart[worst] / (size[worst] or 1):.2g} of its size in '
+        f'{int((share > 1).sum())} of {len(tokens)} tokens, on its own x, ids '
+        f'and weights, first token {int(tokens[share > 1][0])}'
       )
     return float(share[worst])
 

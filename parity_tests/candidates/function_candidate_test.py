@@ -436,7 +436,7 @@ def test_a_kernel_that_raises_in_lane_exact_gets_the_hint(candidate):
     judgement.Judgement(lanes=('exact',)),
   )
 
-  with pytest.raises(candidates.CandidateError, match="say so: .*'swiglu'"):
+  with pytest.raises(candidates.CandidateError, match="declare it: .*'swiglu'"):
     check.run(request)
 
 

@@ -630,7 +630,7 @@ def test_a_file_of_inputs_takes_the_place_of_a_case(tmp_path, suffix):
     # when it is asked for, then it is there; of other inputs there is none,
     if digest_of_case == digest:
       assert {*run(layer_inputs.arrays)} == {'y'}
-      with pytest.raises(candidates.CannotJudge, match='real data alone'):
+      with pytest.raises(candidates.CannotJudge, match='only real data'):
         run(layer_inputs.arrays | dict(x=layer_inputs.arrays['x'] + 1))
     # what was computed from others is refused,
     else:

@@ -120,7 +120,7 @@ def test_what_wants_no_gradient_is_not_judged(ran, run, expected):
     ),
     ('name', "w_up: expected x, .* got 'w_up'"),
     ('block', 'topk_ids: expected an argument of the layer or a parameter'),
-    ('bias', 'layer: expected parameters .* alone, got bias'),
+    ('bias', 'layer: expected only the parameters .*, got bias'),
   ],
 )
 def test_what_cannot_be_recorded_is_refused(ran, run, message):

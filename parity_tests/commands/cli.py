@@ -35,13 +35,14 @@ class Command:
 
   Attributes:
     name: as typed.
-    define: defines its flags.
-    execute: runs it with parsed flags; returns the exit code.
+    define: function that defines its flags.
+    execute: function that runs it with parsed flags, and returns the exit
+      code.
     operands: the flags that positional arguments set, in order, as in
       `hpmoe reproduce uniep`.
     compiles: whether XLA compiles an oracle for it, which is cached.
-    heads: returns headings of the help text, each with its flags; None: one
-      list of all flags.
+    heads: function that returns headings of the help text, each with its
+      flags; None: one list of all flags.
   """
 
   name: str

@@ -13,9 +13,9 @@ from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
 
 RECOMPUTES_HINT = (
-  'hint: the backward pass was judged as if it had read the saved tensors that '
-  'it was given, which the forward pass did not return; if it computes them '
-  'again, say so: function.backward.recomputes = True'
+  'hint: the backward pass was judged on the saved tensors that it was given, '
+  'as the forward pass did not return them; if it recomputes them, declare it: '
+  'function.backward.recomputes = True'
 )
 
 
@@ -59,7 +59,7 @@ def _hint_codes(stages: Set[str], rows: str) -> dict[str, str]:
   for gemm, (name, _) in tensors.GEMMS.items():
     parts = quantised.parts(forms.get(name, ''), name)
     if parts and not {*parts} & stages:
-      hints[gemm] = f'return {", ".join(parts)}: is it they that are wrong?'
+      hints[gemm] = f'return {", ".join(parts)}, which may be the wrong tensors'
   return hints
 
 

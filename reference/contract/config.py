@@ -19,13 +19,13 @@ class MoEConfig:
     d_ff: F, expert hidden width.
     capacity: N, routed rows one rank can hold; None means lossless, that is
       R * T * min(K, L) rows.
-    bias: whether both expert GEMMs add one, `b_gate_up` and `b_down`.
+    bias: whether both expert GEMMs add a bias, `b_gate_up` and `b_down`.
     d_shared: S, hidden width of the shared experts, which every token goes to,
       as one MLP (n of width S / n are one of width S); 0: there are none.
-    sublayer: whether it is not the layer but what lies between two of its
-      activations: from `activation`, an input, over the second GEMM and the sum
-      that is y, an RMS norm that makes x of y, to the first GEMM's `gate_up`.
-      With E = K = R that is GEMM + reduce-scatter, norm, all-gather + GEMM.
+    sublayer: whether it is the part between two activations instead of the
+      layer: `activation` is the input; then come the second GEMM, the sum y, an
+      RMS norm from y to x, and the first GEMM, which returns `gate_up`.  With
+      E = K = R that is GEMM + reduce-scatter, norm, all-gather + GEMM.
 
   Raises:
     ValueError: a size is not positive, R does not divide E, K > E, or slots,

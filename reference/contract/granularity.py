@@ -31,26 +31,26 @@ class Order:
 
   Attributes:
     policy: 'round_robin' (position i of a unit's order goes to core i mod n) or
-      'list' (the core that is free first takes what has the longest way to
+      'list' (the first free core takes the ready task with the longest path to
       the end, by the costs of `machine`).
-    swizzle: row blocks of an expert that GEMM tiles take column by column
-      before the next ones; 1 is row by row, 0 is all row blocks of an expert.
+    swizzle: number of row blocks of an expert whose GEMM tiles run column by
+      column before the next blocks; 1: row by row; 0: all blocks of an expert.
     lead: experts by which dispatch runs ahead of its consumers in the order;
       None: all of it comes first.
     lag: experts from an expert's first GEMM to its second; None: all of them.
-      One that is not whole orders tiles by row block, not by expert, which
-      needs event grain 'row_block'.
+      A fraction orders tiles by row block, not by expert, which needs event
+      grain 'row_block'.
     weight_lag: backward: experts by which the weight gradient of the down GEMM
       runs later than its input gradient of the same expert; below 0 it runs
       first; None: all of them come after all input gradients.
-    gate_weight_lag: the same of the gate/up GEMM.
-    comm_share: part of the AIVs that does puts and nothing else; 0: all do
-      both.
+    gate_weight_lag: the same for the gate/up GEMM.
+    comm_share: share of the AIVs that run only puts; 0: all AIVs run both.
     rotate: whether each rank starts its puts with another destination.
-    row_order: of an expert's row blocks: 'ascending'; 'rotated', each rank
-      starts with its own tokens, so that ranks do not all return to the same
-      one; 'interleaved', the first blocks of all ranks' tokens from the own
-      rank's on, then the second ones, so that tokens are complete early.
+    row_order: order of an expert's row blocks: 'ascending'; 'rotated': each
+      rank starts with its own tokens, so that ranks do not all return rows to
+      the same rank; 'interleaved': the first block of each rank's tokens,
+      starting with the own rank, then the second ones, so that tokens are
+      complete early.
     expert_order: 'ascending', 'descending', or 'rotated': each rank starts with
       another of its experts.
     machine: whose costs policy 'list' plans with.
@@ -141,12 +141,12 @@ class Options:
       means all rows of its expert, one task.  Rounded up to a multiple of
       `row_block`, and of what the order of accumulation takes at a time.
     weight_rows: backward: rows of a weight that one tile of its gradient
-      covers; None means `col_block`.  With 128, columns can be 256: more sums
-      than that a cube core does not hold.
+      covers; None means `col_block`.  A cube core holds at most 128 x 256
+      sums.
     order: in which order and on which cores tasks run.
     vector_rows: rows of one row-wise vector tile and, at grain 'row_block', of
-      one put home; None means `row_block`, which it must divide.  So a vector
-      core can have a smaller tile than a cube core.
+      one put that returns rows; None means `row_block`, which it must divide.
+      A vector core can thus have a smaller tile than a cube core.
     relay: a token for several experts of one rank crosses the link once, and
       is copied there (UniEP, arXiv 2604.19241).
 
@@ -246,11 +246,11 @@ def _prime_from(number: int) -> int:
 def host_options(config: config_lib.MoEConfig) -> Options:
   """Returns the granularity that suits the host's production launches.
 
-  Whole rows, so that one task does all of an expert's block between the tokens
-  and its output; as many of them as an expert of an even load has twice over.
-  A queue for each block, up to a limit, so that a thread which looks for work
-  finds any.  Tasks are dealt to queues in turn, and those with rows are the
-  first of each expert: a prime number of queues deals these to all.
+  Tiles have whole rows, so that one task computes an expert's block from the
+  tokens to its output; a block has twice the rows of an expert under an even
+  load.  Each block has a queue, up to a limit, so that idle threads find work.
+  Tasks are dealt to queues in turn, and the tasks with rows are the first of
+  each expert; a prime number of queues spreads these over all queues.
   """
   sizes = config.dims()
   load = -(-sizes['R'] * sizes['T'] * sizes['K'] // sizes['E'])

@@ -237,17 +237,17 @@ class Launch:
         `[R, N, F]` and, but for placements of `tensors.EARLY`, which do not
         read it, returned `[R, T, K, D]`, or expert_out `[R, N, D]`.
       names: tensors to make, of `Launch.names`; None means `finals`.
-      out: arrays to make them in, for some of the names, none of which may
-        overlap another or an input; others are new.
-      modes: of a launch that checks; None: it only computes.
-      fault: a fault to commit, for checking checkers.
+      out: arrays to write some of the names to; none may overlap another or an
+        input.  Other tensors get new arrays.
+      modes: of a checking launch; None: a plain launch.
+      fault: a fault to plant, to test the checks.
       plan: what `route` returned for the inputs' topk_ids, if it was called.
 
     Returns:
-      The tensors asked for, by name, and what the modes saw.  Rows past a
-      rank's last valid row are zero with modes and of a sub-layer, whose result
-      has such rows; what was there before in arrays of `out` and in those of a
-      layer's launch that only computes.
+      The requested tensors, by name, and the records of the modes.  Rows past a
+      rank's last valid row are zero with modes, and in a sub-layer, whose
+      result has such rows; a plain launch of a layer leaves them unchanged in
+      arrays of `out`, and undefined in others.
 
     Raises:
       ValueError: an input, output or mode does not fit the image, outputs

@@ -28,7 +28,7 @@ def test_a_ranking_as_text_data_and_picture(capsys, tmp_path):
   assert 'plan 1, average stage' in text
   # Of Qwen3-30B, the published model whose size is nearest.
   assert 'Qwen3-30B, 16 H100, 2.68 times the published tokens/s' in text
-  assert 'Not ranked: plans 1 to 3; published ratios' in text
+  assert 'Not ranked: plans 1 to 3; modelled ratios' in text
   assert png.read_bytes().startswith(b'\x89PNG')
   report = json.loads(json_path.read_text())
   assert len(report['ranked']) == 3

@@ -113,12 +113,12 @@ class RankingReport:
     )
     ratios = ', '.join(f'{ratio:.2f}' for ratio in accuracy.RATIOS.values())
     return (
-      'In brackets: the figure, if it is as far off as published plans of this '
-      f'kind ({rates}).\n'
-      f'{ranking}; published ratios of two plans came out {ratios} times as '
-      f'large, so plans within a factor of {accuracy.RESOLUTION:.2f} are not '
-      'told apart, and stand in the order of the model. '
-      'Waits and GB: nothing is published of them.'
+      'In brackets: the figure with the errors of comparable published plans '
+      f'({rates}).\n'
+      f'{ranking}; modelled ratios of two published plans are {ratios} times '
+      'the published ones, so plans within a factor of '
+      f'{accuracy.RESOLUTION:.2f} are not distinguished, and are listed in '
+      'the order of the model. For waits and GB there are no published values.'
     )
 
   def _about(self) -> str:

@@ -137,8 +137,8 @@ def _exchange_layers(tensors):
 WRONG = {
   'experts_permuted': (
     _permute_experts,
-    'model.layers.1.mlp.experts: experts 3 and 4 are exchanged, not so the '
-    'router',
+    'model.layers.1.mlp.experts: experts 3 and 4 are exchanged, but the '
+    'router is not',
   ),
   'experts_reversed': (_reverse_experts, 'experts are in reverse order'),
   'expert_twice': (

@@ -15,8 +15,8 @@ from hpmoe.parity_tests.judge.limits import tensor_parallel as dense
 from hpmoe.reference.contract import precision
 
 EXACT_HINT = (
-  "hint: lane exact sets policy.activation='absolute'; a kernel that does only "
-  "swiglu, say, should say so: function.activations = ('swiglu',)"
+  "hint: lane exact sets policy.activation='absolute'; a kernel that has only "
+  "swiglu must declare it: function.activations = ('swiglu',)"
 )
 # Stages whose values depend on where the routing weight multiplies.
 _WEIGHTED_BY_PLACEMENT = (
