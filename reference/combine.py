@@ -1,5 +1,6 @@
 """Return and combine: a token's rows return to its rank and are summed."""
 
+from collections.abc import Sequence
 import functools
 
 import jax.numpy as jnp
@@ -34,7 +35,7 @@ def combine(
   policy: precision.PrecisionPolicy,
   returned_rows: at.Float[at.Array, 'R T K D'],
   topk_weights: at.Float[at.Array, 'R T K'] | None,
-  last: at.Float[at.Array, 'R T D'] | None = None,
+  lasts: Sequence[at.Float[at.Array, 'R T D']] = (),
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `y` `[R, T, D]` in the storage dtype, rounded once.
 
@@ -47,8 +48,8 @@ def combine(
     returned_rows: `[R, T, K, D]` float.
     topk_weights: `[R, T, K]` accumulate dtype; None: an earlier stage applied
       them.
-    last: `[R, T, D]` float, `shared_out`, which is added to the sum of the
-      slots; None: no shared experts.
+    lasts: `[R, T, D]` float each, such as `shared_out`, which are added to the
+      sum of the slots.
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
@@ -58,7 +59,7 @@ def combine(
     terms = numerics.at_point(
       policy, 'weighted', weighted(policy, terms, topk_weights)
     )
-  return sum_slots(policy, 'y', terms, last)
+  return sum_slots(policy, 'y', terms, lasts)
 
 
 def weighted(
@@ -77,14 +78,13 @@ def sum_slots(
   policy: precision.PrecisionPolicy,
   stage: str,
   terms: at.Float[at.Array, 'R T K D'],
-  last: at.Float[at.Array, 'R T D'] | None,
+  lasts: Sequence[at.Float[at.Array, 'R T D']],
 ) -> at.Float[at.Array, 'R T D']:
   """Returns the sum over slots `[R, T, D]` in the storage dtype.
 
   `stage` is y or dx.  Each partial sum is rounded at the stage's point of
-  `precision.RUNNING_SUMS`.  `last`, if any, is added before the result is
-  rounded to storage, to a sum that is rounded at its point of
-  `precision.ROUTED_SUMS`.
+  `precision.RUNNING_SUMS`.  `lasts` are added before the result is rounded to
+  storage, to a sum that is rounded at its point of `precision.ROUTED_SUMS`.
   """
   running, routed = precision.RUNNING_SUMS[stage], precision.ROUTED_SUMS[stage]
   rounded = functools.partial(numerics.at_point, policy, running)
@@ -94,8 +94,9 @@ def sum_slots(
 
   first = rounded(terms[:, :, 0])
   total = functools.reduce(add, range(1, terms.shape[2]), first)
-  if last is not None:
+  if lasts:
     total = numerics.at_point(policy, routed, total)
+  for last in lasts:
     total = total + numerics.widen(policy, last)
   return numerics.store(policy, total)
 
@@ -115,7 +116,7 @@ def in_order(
 def combine_grad(
   policy: precision.PrecisionPolicy,
   d_returned: at.Float[at.Array, 'R T K D'],
-  last: at.Float[at.Array, 'R T D'] | None = None,
+  lasts: Sequence[at.Float[at.Array, 'R T D']] = (),
 ) -> at.Float[at.Array, 'R T D']:
   """Returns `dx` `[R, T, D]` in the storage dtype, rounded once.
 
@@ -125,11 +126,11 @@ def combine_grad(
   Args:
     policy: dtypes.
     d_returned: `[R, T, K, D]` float, `return_rows` of `d_expert_in`.
-    last: `[R, T, D]` float, `d_shared_in`, which is added to the sum of the
-      slots; None: no shared experts.
+    lasts: `[R, T, D]` float each, such as `d_shared_in`, which are added to the
+      sum of the slots.
 
   Raises:
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   terms = numerics.widen(policy, d_returned)
-  return sum_slots(policy, 'dx', terms, last)
+  return sum_slots(policy, 'dx', terms, lasts)

@@ -82,7 +82,7 @@ def expert_gemm(
     is_own = (block_rows >= row) & (block_rows < end[group])
     a = numerics.values(_rows_of(row_bits, rank, start, height), rows.dtype)
     b = numerics.values(weight_bits[rank, expert], weights.dtype)
-    sums = _dot(policy, operand(policy, a), operand(policy, b))
+    sums = dot(policy, operand(policy, a), operand(policy, b))
 
     def times(factors: at.Array | None, value: at.Array) -> at.Array:
       if factors is None:
@@ -141,7 +141,7 @@ def add_up(terms: Iterable[at.Array]) -> at.Array:
   return functools.reduce(lambda x, y: x + y, terms)
 
 
-def _dot(
+def dot(
   policy: precision.PrecisionPolicy, a: at.Array, b: at.Array
 ) -> at.Array:
   multiplied = numerics.multiplied_parts(policy, a, b)

@@ -1,4 +1,7 @@
-"""Gradients of the grouped GEMM: of its rows, and of every expert's weight."""
+"""Gradients of the grouped GEMM: of its rows, and of every expert's weight.
+
+And of the router's GEMM, which has one weight for the tokens of all ranks.
+"""
 
 from jax import lax
 import jax.numpy as jnp
@@ -123,6 +126,48 @@ def bias_grad(
   column = jnp.ones(d_out.shape[:2], d_out.dtype) if scale is None else scale
   grad = weight_grad(config, policy, plan, column[..., None], d_out)
   return grad[..., 0, :]
+
+
+def router_rows_grad(
+  policy: precision.PrecisionPolicy,
+  d_logits: at.Float[at.Array, 'R T E'],
+  router_w: at.Float[at.Array, 'D E'],
+) -> at.Float[at.Array, 'R T D']:
+  """Returns the router's part of dx, in the storage dtype.
+
+  Args:
+    policy: sums run in its accumulate dtype and are rounded once.
+    d_logits: `[R, T, E]` any float dtype, gradients of the logits.
+    router_w: `[D, E]` any float dtype.
+  """
+  return _multiply_whole(policy, jnp.asarray(d_logits), jnp.asarray(router_w).T)
+
+
+def router_weight_grad(
+  policy: precision.PrecisionPolicy,
+  x: at.Float[at.Array, 'R T D'],
+  d_logits: at.Float[at.Array, 'R T E'],
+) -> at.Float[at.Array, 'D E']:
+  """Returns the gradient of a router's weights, in the storage dtype.
+
+  It is one sum over the tokens of all ranks, as all have the same weights.
+
+  Args:
+    policy: sums run in its accumulate dtype and are rounded once.
+    x: `[R, T, D]` any float dtype.
+    d_logits: `[R, T, E]` any float dtype, gradients of the logits.
+  """
+  rows, grads = (jnp.asarray(a).reshape(-1, a.shape[-1]) for a in (x, d_logits))
+  return _multiply_whole(policy, rows.T, grads)
+
+
+def _multiply_whole(policy, left: at.Array, right: at.Array) -> at.Array:
+  operands = (expert_gemm.operand(policy, a) for a in (left, right))
+  shape = *left.shape[:-1], right.shape[-1]
+  left, right = operands
+  rows = left.reshape(-1, left.shape[-1])
+  sums = expert_gemm.dot(policy, rows, right)
+  return numerics.store(policy, sums).reshape(shape)
 
 
 def _block(

@@ -4,7 +4,7 @@
 this table.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import functools
 from typing import NamedTuple
@@ -68,6 +68,8 @@ def run(
     ValueError: the policy is in float64 and jax_enable_x64 is off.
   """
   needs = policy.needs(name, config)
+  # Of a layer with its router's GEMM.
+  needs += tuple(n for n in tensors.MAY_READ.get(name, ()) if n in arrays)
   arrays = {name: jnp.asarray(arrays[name]) for name in needs}
   if name in _PLANS:
     return _PLANS[name](config, arrays)
@@ -195,8 +197,9 @@ def _y(place: Place, arrays: Arrays) -> at.Array:
   )
   weights = _weight_at({'y'}, place, arrays)
   weights = None if weights is None else in_order(weights)
-  rows, last = in_order(arrays['returned']), arrays.get('shared_out')
-  return combine.combine(place.policy, rows, weights, last)
+  lasts = _select(('shared_out',), arrays)
+  rows = in_order(arrays['returned'])
+  return combine.combine(place.policy, rows, weights, lasts)
 
 
 def _d_expert_out(place: Place, arrays: Arrays) -> at.Array:
@@ -275,8 +278,12 @@ def _d_w_down(place: Place, arrays: Arrays) -> at.Array:
 def _dx(place: Place, arrays: Arrays) -> at.Array:
   order, rows = place.policy.d_sum_order, arrays['d_returned']
   rows = combine.in_order(order, arrays['topk_ids'], rows)
-  last = arrays.get('d_shared_in')
-  return combine.combine_grad(place.policy, rows, last)
+  lasts = _select(('d_shared_in', 'd_router_in'), arrays)
+  return combine.combine_grad(place.policy, rows, lasts)
+
+
+def _select(names: Sequence[str], arrays: Arrays) -> list[at.Array]:
+  return [arrays[name] for name in names if name in arrays]
 
 
 _PLANS: dict[str, Callable[[config_lib.MoEConfig, Arrays], at.Array]] = {

@@ -72,7 +72,9 @@ from hpmoe.reference.contract import tensors
 # byte 0xff is NaN in all, and its complement, 0, switches the variable off.
 _POISON = {'MALLOC_PERTURB_': str(0x80)}
 
-_ROW_CODES = tuple(spec.name for spec in tensors.ROW_CODES)
+_ROW_CODES = tuple(
+  spec.name for spec in tensors.ROW_CODES + tensors.TOKEN_CODES
+)
 # The kinds of errors that the worker may report.
 KINDS = {
   'request': ValueError,
@@ -306,7 +308,7 @@ def check_outputs(
     if key not in names and key in _ROW_CODES:
       raise ValueError(
         f'{name}: {key}: expected --rows=FORM, the form of these codes, '
-        f'such as --rows={key.rpartition("_")[0]}=e4m3_1x128, got '
+        f'such as --rows={_name_rows(key)}=e4m3_1x128, got '
         f'{policy.rows or "none"}'
       )
     if key not in names:
@@ -322,6 +324,12 @@ def check_outputs(
         f'{value.dtype} {list(value.shape)}{advice}'
       )
   return stacked
+
+
+def _name_rows(part: str) -> str:
+  """Returns the rows whose form codes or scales have."""
+  name = part.rpartition('_')[0]
+  return 'expert_in' if name == 'x' else name
 
 
 def _advise_dtype(

@@ -120,10 +120,10 @@ class SelfRouting(candidates.Candidate):
 
   def _run_backward(self, config, policy, inputs, layer_pass):
     own = {**inputs, **self.router_inputs}
-    names = tuple(spec.name for spec in tensors.ROUTER_GRADS)
-    routed_pass = dataclasses.replace(
-      layer_pass, stages=(*layer_pass.stages, *names)
-    )
+    through_gemm = 'router_w' in self.router_inputs
+    grads = tensors.ROUTER_GRADS if through_gemm else tensors.ROUTER_GRADS[:1]
+    stages = dict.fromkeys((*layer_pass.stages, *(s.name for s in grads)))
+    routed_pass = dataclasses.replace(layer_pass, stages=(*stages,))
     data = [{**own, 'dy': -own['dy']}, own]
     return self.function.run_in_turn(config, policy, data, routed_pass)[-1]
 

@@ -52,11 +52,22 @@ def replace_names(forms: Forms, inputs: Sequence[str]) -> tuple[str, ...]:
 
 
 def list_row_names(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
-  """Returns the names of codes and scales of rows that kernels quantise."""
-  forms = quantised.row_forms(policy.rows)
+  """Returns the names of codes and scales of rows that kernels quantise.
+
+  Those of tokens too, unless x comes as codes.
+  """
+  names = _name_parts(_list_output_forms(policy))
   return tuple(
-    spec.name for spec in tensors.ROW_CODES if spec.name in _name_parts(forms)
+    spec.name
+    for spec in tensors.TOKEN_CODES + tensors.ROW_CODES
+    if spec.name in names
   )
+
+
+def _list_output_forms(policy: precision.PrecisionPolicy) -> dict[str, str]:
+  if policy.x_form:
+    return quantised.row_forms(policy.rows)
+  return quantised.output_forms(policy.rows)
 
 
 def _name_parts(forms: Forms) -> set[str]:
@@ -77,7 +88,7 @@ def find_row_shape(
   """
   spec = tensors.SPECS[name]
   dims = spec.dims(**sizes)
-  form = quantised.row_forms(policy.rows)[name.removesuffix(f'_{spec.kind}')]
+  form = quantised.output_forms(policy.rows)[name.removesuffix(f'_{spec.kind}')]
   parts = _list_parts(quantised.FORMS[form], dims, -1, dims[-1])
   return parts[quantised.FORMS[form].parts.index(spec.kind)][1]
 
@@ -110,7 +121,7 @@ def check_row_parts(
     ValueError: names what is missing.
   """
   outputs = {*outputs}
-  for name, form in quantised.row_forms(policy.rows).items():
+  for name, form in _list_output_forms(policy).items():
     names = quantised.parts(form, name)
     missing = [part for part in names if part not in outputs]
     if missing and len(missing) < len(names):

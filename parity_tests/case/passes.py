@@ -14,6 +14,10 @@ from hpmoe.reference.contract import tensors
 Tensors = Mapping[str, np.ndarray]
 Sources = Mapping[str, tuple[str, ...]]
 
+# Stages of a backward pass through the router's GEMM, each from the one before.
+ROUTER_ROWS = tuple(
+  spec.name for spec in tensors.ROUTER_GRADS if spec.shape.startswith('R T')
+)
 # Of a check, in this order.  The first two are lane exact's.
 DATA = ('exact', 'wide', 'real')
 # The values of `--direction`, and their passes.
@@ -38,6 +42,7 @@ class Pass:
     stages: tensors that it computes, in the order of tasks.
     relayed: the tensor of relayed rows.
     results: of the fused layer; the first one must be returned.
+    through_router: whether dx has a part from the router's GEMM.
   """
 
   name: str
@@ -46,6 +51,22 @@ class Pass:
   stages: tuple[str, ...]
   relayed: str
   results: tuple[str, ...]
+  through_router: bool = False
+
+  def with_router(self) -> 'Pass':
+    """Returns the backward pass of a layer with its router's GEMM."""
+    last = self.stages.index('dx')
+    stages = *self.stages[:last], *ROUTER_ROWS, *self.stages[last:]
+    return dataclasses.replace(self, stages=stages, through_router=True)
+
+  def reads_of(
+    self, layer: tensors.Layer, placement: str
+  ) -> dict[str, tuple[str, ...]]:
+    """Returns `tensors.reads` of this pass."""
+    reads = tensors.reads(layer, placement)
+    if self.through_router:
+      reads['dx'] = (*reads['dx'], ROUTER_ROWS[-1])
+    return reads
 
   def of_layer(self, layer: tensors.Layer) -> 'Pass':
     """Returns the pass of a layer, which may have other tensors."""
@@ -91,7 +112,7 @@ class Pass:
     self, layer: tensors.Layer, policy: precision.PrecisionPolicy
   ) -> Sources:
     """Returns the stages of this pass that each of its tensors reads."""
-    reads = tensors.reads(layer, policy.placement)
+    reads = self.reads_of(layer, policy.placement)
     return dict.fromkeys((*self.plan, self.relayed), ()) | {
       name: tuple(read for read in reads[name] if read in self.stages)
       for name in self.stages

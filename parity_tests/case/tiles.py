@@ -214,6 +214,7 @@ _CUT_COLUMNS = (
   'd_b_gate_up',
   'd_b_down',
   'd_w_norm',
+  'd_router_w',
   *(name for name, spec in tensors.SPECS.items() if spec.part == 'shared'),
 )
 
@@ -232,9 +233,9 @@ def _row_axes(stage: str) -> str:
   """Returns the axes whose product are a rank's rows.
 
   N, T, TK, L, LD, LF, D or S of a gradient of shared weights, or none of a
-  vector, which is one row.
+  vector, which is one row.  All ranks' gradient of a router's weights has D.
   """
-  return ''.join(tensors.SPECS[stage].shape.split()[1:-1])
+  return ''.join(tensors.SPECS[stage].shape.split()[:-1]).removeprefix('R')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -259,7 +259,8 @@ def list_read_changes(stage: str, name: str) -> tuple[Change, ...]:
     return _ROUTING
   if tensors.SPECS[name].part == 'bias':
     return _BIASES
-  if tensors.SPECS[name].part == 'shared' and stage in ('y', 'dx'):
+  of_others = tensors.SPECS[name].part == 'shared' or name == 'd_router_in'
+  if of_others and stage in ('y', 'dx'):
     return _ADDITIONS
   if name == left:
     clamps = _X_CLAMPS if tensors.SPECS[name].role != 'compute' else ()

@@ -251,6 +251,7 @@ class Bench:
       explain,
       request.beside,
       request.other_inputs,
+      request.list_others,
     )
     results: list[verdicts.Result] = []
     wrong: list[isolation.WrongTask] = []
@@ -302,6 +303,8 @@ class Bench:
     for layer_pass in request.case.passes:
       case = self.case(candidate, layer_pass, inputs, saved_tensors)
       case = dataclasses.replace(case, before=before.get(layer_pass.name, {}))
+      if request.through_router and layer_pass is passes.BACKWARD:
+        case = case.with_router(*request.through_router)
       findings = lane(case, candidate)
       if pass_case.is_small(case):
         before[layer_pass.name] = {**case.inputs.arrays, **findings.outputs}

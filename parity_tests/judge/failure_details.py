@@ -34,7 +34,10 @@ def add_hints(
     layer_pass = layer_pass.of_layer(tensors.EVERY_PART)
     names = {*layer_pass.stages}
     if layer_pass.name == passes.FORWARD.name:
-      names |= {spec.name for spec in tensors.ROW_CODES}
+      coded = tensors.ROW_CODES + tensors.TOKEN_CODES
+      names |= {spec.name for spec in coded}
+    else:
+      names |= {*passes.ROUTER_ROWS}
     missing_stages = verdicts.ordered(names & missing)
     if missing_stages:
       stage_hint = (

@@ -11,11 +11,15 @@ import numpy as np
 
 from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import lazy_tensors
+from hpmoe.parity_tests.case import passes
+from hpmoe.reference import expert_gemm_grad
 from hpmoe.reference import layer
 from hpmoe.reference import layer_grad
+from hpmoe.reference import routing
 from hpmoe.reference.contract import array_typing
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import router as router_lib
 from hpmoe.reference.contract import tensors
 
 Tensors = Mapping[str, np.ndarray]
@@ -54,12 +58,14 @@ class Oracle:
     config: sizes.
     policy: precision.
     inputs: tensors of `tensors.INPUTS`, at least `topk_ids`; for gradients also
-      dy.
+      dy, and router_w `[D, E]` and router_logits `[R, T, E]` with a router.
+    router: the rule, if the router's GEMM is a part of the layer.
   """
 
   config: config_lib.MoEConfig
   policy: precision.PrecisionPolicy
   inputs: Tensors
+  router: router_lib.Router | None = None
 
   def forward(self) -> dict[str, np.ndarray]:
     """Returns every tensor of `tensors.PLAN` and `stages` by name.
@@ -106,8 +112,31 @@ class Oracle:
     Raises:
       KeyError: a source of the stage is missing, or the name is an input.
     """
+    if name in passes.ROUTER_ROWS:
+      return self._compute_router_rows(name, sources, policy or self.policy)
     arrays = {**self.inputs, **self.plan, **sources}
     return np.asarray(_run(name, self.config, policy or self.policy, arrays))
+
+  def _compute_router_rows(
+    self, name: str, sources: Tensors, policy: precision.PrecisionPolicy
+  ) -> np.ndarray:
+    assert self.router is not None  # or nobody asks
+    inputs = self.inputs
+    if name == passes.ROUTER_ROWS[0]:
+      grads = routing.weigh_choice_grad(
+        self.router,
+        inputs['router_logits'].astype(np.float32),
+        inputs.get('router_bias'),
+        inputs['topk_ids'],
+        sources['d_topk_weights'].astype(np.float32),
+      )
+    else:
+      grads = expert_gemm_grad.router_rows_grad(
+        policy.storing(name),
+        sources['d_router_logits'],
+        inputs['router_w'],
+      )
+    return np.asarray(grads)
 
   @functools.cached_property
   def plan(self) -> dict[str, np.ndarray]:
@@ -130,6 +159,7 @@ def _run(
 ) -> array_typing.Array:
   """Returns `stages.run`, compiled once for all policies that agree on it."""
   needs = policy.needs(name, config)
+  needs += tuple(n for n in tensors.MAY_READ.get(name, ()) if n in arrays)
   arrays = {name: lazy_tensors.load_whole(arrays[name]) for name in needs}
   # Only a copy of x depends on the form of x, as it has its dtype.
   is_copy = tensors.role(name, policy.placement) == 'movement'

@@ -12,6 +12,7 @@ from hpmoe.parity_tests.judge.limits import golden_grad
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import router as router_lib
 from hpmoe.reference.contract import tensors
 
 # By `Pass.name`.
@@ -20,8 +21,18 @@ _GOLDEN: Mapping[str, type[golden_lib.Rows]] = dict(
 )
 
 
-def build_golden(layer_pass: passes.Pass, *arguments) -> golden_lib.Rows:
-  """Returns golden rows; arguments: tiling, policy, arrays, captured."""
+def build_golden(
+  layer_pass: passes.Pass,
+  tiling: tiles.Tiling,
+  policy: precision.PrecisionPolicy,
+  arrays: passes.Tensors,
+  captured_tensors: passes.Tensors,
+  router: router_lib.Router | None = None,
+) -> golden_lib.Rows:
+  """Returns golden rows; `router`: of a backward pass through its GEMM."""
+  arguments = tiling, policy, arrays, captured_tensors
+  if router is not None:
+    return golden_grad.GoldenGrad(*arguments, router=router)
   return _GOLDEN[layer_pass.name](*arguments)
 
 

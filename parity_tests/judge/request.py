@@ -1,6 +1,6 @@
 """A request: a case, its candidate, and how to judge it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import dataclasses
 import os
 import shlex
@@ -27,7 +27,9 @@ class Request:
     candidate: the implementation to judge.
     judgement: how to judge it.
     command: the arguments of `hpmoe` that make this request, without lanes.
-    beside, other_inputs: see `pass_case.LaneOptions`.
+    beside, other_inputs, list_others: see `pass_case.LaneOptions`.
+    through_router: what `pass_case.PassCase.with_router` takes, if the backward
+      pass has the router's GEMM; (): it has none.
   """
 
   case: case_lib.Case = case_lib.Case()
@@ -38,6 +40,8 @@ class Request:
   command: tuple[str, ...] = (_CHECK,)
   beside: Callable[..., list[verdicts.Result]] | None = None
   other_inputs: tuple[routing_mistakes.OtherInputs, ...] = ()
+  list_others: Callable[..., Iterator[Any]] = lambda *_: iter(())
+  through_router: tuple[Any, ...] = ()
 
   def but(self, **fields: Any) -> Self:
     """Returns the request with changed parts, or changed fields of its parts.

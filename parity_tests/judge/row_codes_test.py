@@ -35,6 +35,7 @@ CASE = case_lib.Case(
   routing='zipf',
 )
 PARTS = tuple(spec.name for spec in tensors.ROW_CODES)
+OF_TOKENS = tuple(spec.name for spec in tensors.TOKEN_CODES)
 SLOW = pytest.mark.slow
 QUICK = (
   *('int8_token', 'e4m3_1x128', 'mxfp8', 'e4m3_static'),
@@ -96,7 +97,79 @@ def test_codes_of_right_kernels_pass(form):
     # then each code and scale is judged, and right.
     assert report.is_pass, (order, fields, report.first_failure)
     parts = codes_lib.list_row_names(precision.PrecisionPolicy(rows=form))
+    parts = [name for name in parts if name not in OF_TOKENS]
     assert _list_judged(report) == dict.fromkeys(parts, verdicts.PASS)
+
+
+@pytest.mark.parametrize('form', ['int8_token', 'e4m3_1x128', 'mxfp4'])
+@pytest.mark.parametrize('outputs', [None, ('y', *OF_TOKENS)])
+def test_tokens_that_a_kernel_quantises_are_judged(form, outputs):
+  # Given a kernel that quantises tokens, and sends codes,
+  layer = _layer(form, quantises_tokens=True, outputs=outputs)
+  # then its codes of x are judged, and those of expert_in are copies.
+  report = _check(layer, form)
+  assert report.is_pass, report.first_failure
+  assert {report.stages[name] for name in OF_TOKENS} == {'pass'}
+  verdict = 'not judged' if outputs else 'pass'
+  assert report.stages['expert_in_codes'] == verdict
+
+
+# What a kernel does to the codes and scales of tokens, and what is said of it.
+TOKEN_MISTAKES = {
+  'x_scales': (
+    lambda codes, scales: (codes, np.roll(scales, 1, 0)),
+    'scales of the row before',
+  ),
+  'x_codes': (lambda codes, scales: (codes + (codes == 5), scales), ''),
+}
+
+
+@pytest.mark.parametrize('stage', TOKEN_MISTAKES)
+@pytest.mark.verdict_alone
+def test_wrong_codes_of_tokens_are_no_error_behind_them(stage):
+  change, words = TOKEN_MISTAKES[stage]
+  layer = _layer('int8_token', quantises_tokens=True, change=change)
+  report = _check(layer, 'int8_token')
+  failed_stages = {n for n, v in report.stages.items() if v == 'fail'}
+  assert failed_stages <= {stage, 'layer'}
+  assert report.first_failure.stage == stage
+  assert words in report.first_failure.pattern
+
+
+@pytest.mark.verdict_alone
+def test_codes_that_are_sent_to_other_rows_are_found_by_bits():
+  layer = _layer('int8_token', quantises_tokens=True)
+  kernel = _change(layer, 'expert_in_codes', lambda a: np.roll(a, 1, 1))
+  report = _check(kernel, 'int8_token')
+  failure = report.first_failure
+  assert failure.stage == 'expert_in_codes'
+  assert failure.rule == 'equals its own x_codes, sent'
+
+
+def test_limits_start_anew_from_returned_codes_of_tokens():
+  # Given tokens all of whose values lie between two codes,
+  arrays = dict(CASE.make().arrays)
+  names = ('x', 'w_gate_up', 'w_down', 'topk_ids', 'topk_weights')
+  arrays = {name: np.array(arrays[name]) for name in names}
+  arrays['x'] = np.floor(arrays['x'] * 8).clip(-64, 63) + np.float32(0.5)
+  arrays['x'][..., 0] = 127
+  powers = []
+  for outputs in (('y', *OF_TOKENS), ('y',)):
+    # when a kernel returns which of them it chose, or y alone,
+    quantisers = {'expert_in': testing.Quantiser('int8_token')}
+    layer = testing.Layer(quantisers, outputs, quantises_tokens=True)
+    case = case_lib.Case(input=arrays, rows='expert_in=int8_token')
+    report = hpmoe.check(layer, case, lanes=['bounded'], repeat=1)
+    assert report.is_pass, report.first_failure
+    row = next(r for r in report.check_report.results if r.stage == 'y')
+    powers.append(row.power['element'])
+  # then its y is held against that choice.
+  assert powers[0] < powers[1] / 100
+
+
+def test_tokens_that_come_as_codes_are_quantised_by_nobody():
+  policy = precision.PrecisionPolicy(rows='int8_token', x_form='int8_token')
+  assert not {*OF_TOKENS} & {*codes_lib.list_row_names(policy)}
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ the orders of arithmetic that kernels have; of the table of forms it reads only
 numbers.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 import dataclasses
 
 import ml_dtypes
@@ -136,10 +136,14 @@ class Layer:
   Attributes:
     quantisers: of rows, by name.
     outputs: names; None: all.
+    quantises_tokens: whether it quantises tokens, and sends their codes.
+    change: of the codes and scales of tokens, before they are sent; None: none.
   """
 
   quantisers: Mapping[str, Quantiser]
   outputs: Collection[str] | None = None
+  quantises_tokens: bool = False
+  change: Callable[[np.ndarray, np.ndarray], tuple] | None = None
 
   def __call__(self, inputs, config, policy) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
@@ -152,7 +156,10 @@ class Layer:
       for name in self.quantisers
       if f'{name}_scale' in inputs
     }
-    rows = self._quantise('expert_in', x[token], tensors, scales)
+    if self.quantises_tokens:
+      rows = self._send(x, token, tensors)
+    else:
+      rows = self._quantise('expert_in', x[token], tensors, scales)
     gate_up = _multiply(rows, inputs['w_gate_up'][0], expert)
     tensors['gate_up'] = _store(policy, 'gate_up', gate_up)
     gate, up = np.split(tensors['gate_up'].astype(f32), 2, 1)
@@ -175,6 +182,16 @@ class Layer:
       for name, tensor in tensors.items()
       if self.outputs is None or name in self.outputs
     }
+
+  def _send(self, x, token, tensors) -> np.ndarray:
+    quantiser = self.quantisers['expert_in']
+    parts = quantiser(x)
+    if self.change is not None:
+      parts = self.change(*parts)
+    for part, of_tokens in zip(('codes', 'scales'), parts):
+      tensors[f'x_{part}'] = of_tokens
+      tensors[f'expert_in_{part}'] = of_tokens[token]
+    return dequantise(quantiser.form, *(part[token] for part in parts))
 
   def _quantise(self, name: str, rows, tensors, static) -> np.ndarray:
     if name not in self.quantisers:

@@ -36,6 +36,7 @@ from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.judge.router import grad_mistakes
 from hpmoe.parity_tests.judge.router import local_experts
 from hpmoe.parity_tests.judge.router import router_data
+from hpmoe.parity_tests.judge.router import router_grads
 from hpmoe.parity_tests.judge.router import router_logits
 from hpmoe.reference import routing as routing_lib
 from hpmoe.reference.contract import array_typing as at
@@ -190,6 +191,23 @@ class Task:
     )
 
   @property
+  def stored_logits(self) -> np.ndarray:
+    """`[R, T, E]`, the logits as the GEMM stores them."""
+    assert self.gemm is not None  # or nobody stores them
+    dtype = self.gemm.policy.dtype(_LOGITS)
+    return self.inputs.logits.astype(ulp.storage_dtype(dtype))
+
+  @property
+  def through_router(self) -> tuple[Any, ...]:
+    """What `pass_case.PassCase.with_router` takes; (): no GEMM."""
+    if self.gemm is None:
+      return ()
+    arrays = {'router_w': self.gemm.router_w, _LOGITS: self.stored_logits}
+    if self.inputs.bias is not None:
+      arrays['router_bias'] = self.inputs.bias
+    return self.router, arrays
+
+  @property
   def weight_ulp(self) -> float:
     """The largest error of routing weights, in float32 roundings."""
     unit = ulp.unit_roundoff(self.router.dtype) / _U
@@ -275,18 +293,31 @@ def run(request: request_lib.Request, progress, run_check: Run):
     )
   narrow = request.but(lanes=lanes)
   task = Task.from_case(case)
+  first = narrow
+  if task.gemm is not None and case.direction == 'backward':
+    task = task.follow(task.stored_logits)
+  elif task.gemm is not None and case.direction == 'both':
+    # The backward pass reads the logits that the forward pass saved.
+    first = narrow.but(direction='forward')
   routing = task.route()
   report, candidate = _run_under(
-    narrow, view, task, routing, progress, run_check
+    first, view, task, routing, progress, run_check
   )
   if not candidate.routings:  # A backward pass alone is told the routing.
     return _describe(request, view, report, task)
   results, outputs = [], candidate.routings[-1]
+  if first is not narrow and _LOGITS not in outputs:
+    raise ValueError(
+      f'router_gemm: expected {_LOGITS} among the outputs of the forward pass, '
+      f'as the backward pass reads them, got {sorted(outputs) or "none"}'
+    )
   if task.gemm is not None:
     results = task.gemm.judge(outputs.get(_LOGITS))
     task = task.follow(outputs.get(_LOGITS))
   results += _judge_routing(task, candidate, request)
   own = _find_own_routing(task, routing, outputs, results)
+  if own is None and first is not narrow:
+    own = task.route()
   if own is not None:
     report, _ = _run_under(narrow, view, task, own, progress, run_check)
   return _describe(request, view, report, task, results)
@@ -298,13 +329,11 @@ def _refuse(case: case_lib.Case) -> None:
     unsuitable = dict(
       local_experts=case.local_experts,
       x_form=case.x_form,
-      direction=case.direction.replace('forward', ''),
     )
     for name, value in unsuitable.items():
       if value:
         raise ValueError(
-          f'{name}: expected {"forward" * (name == "direction") or "none"} '
-          f'with --router_gemm, got {value}'
+          f'{name}: expected none with --router_gemm, got {value}'
         )
     if not case.router:
       raise ValueError('router_gemm: expected --router with it, got none')
@@ -350,6 +379,8 @@ def _find_own_routing(
   is_sharper = task.gemm is not None and weights is not None
   if has_failed or is_sharper:
     return Routing(ids, weights.astype(np.float32), 0.0)
+  if task.gemm is not None and _LOGITS in outputs:
+    return task.weigh_float32(ids)
   return _unless_equal(task.weigh_float32(ids), routing)
 
 
@@ -386,6 +417,8 @@ def _run_under(request, view, task: Task | None, routing, progress, run_check):
       candidate=candidate,
       beside=beside,
       other_inputs=tuple(_list_other_inputs(view, task, routing)),
+      list_others=router_grads.list_mistakes,
+      through_router=() if task is None else task.through_router,
     )
     return run_check(inner, progress), candidate
 
@@ -531,11 +564,30 @@ def _compare_weights(task, outputs, lane, rule, request) -> verdicts.Result:
 def _judge_grads(
   task: Task, request, case: pass_case.PassCase, answer: pass_case.Answer
 ) -> list[verdicts.Result]:
-  """Returns the row of gradients of logits, of a backward pass."""
+  """Returns the rows of a router's gradients, of a backward pass."""
   if case.layer_pass.name != passes.BACKWARD.name:
     return []
-  if _GRAD not in answer.outputs:
-    return [verdicts.not_captured(_GRAD, 'bounded', verdicts.BOUND_RULE, _GRAD)]
+  results = []
+  if case.router is not None:
+    results = _judge_weights_grad(case, answer)
+  if _GRAD in answer.outputs:
+    return [_judge_logits_grad(task, request, case, answer), *results]
+  missing = verdicts.not_captured(_GRAD, 'bounded', verdicts.BOUND_RULE, _GRAD)
+  return [missing, *results]
+
+
+def _judge_weights_grad(
+  case: pass_case.PassCase, answer: pass_case.Answer
+) -> list[verdicts.Result]:
+  name = router_grads.OF_WEIGHTS
+  if name not in answer.outputs:
+    return [verdicts.not_captured(name, 'bounded', verdicts.BOUND_RULE, name)]
+  return router_grads.WeightGrad.of_answer(case, answer).judge()
+
+
+def _judge_logits_grad(
+  task: Task, request, case: pass_case.PassCase, answer: pass_case.Answer
+) -> verdicts.Result:
   actual = answer.outputs[_GRAD]
   golden = case.golden(answer.sources)
   value, limit = np.zeros(actual.shape), np.zeros(actual.shape)
@@ -557,7 +609,7 @@ def _judge_grads(
       d_weights[rank, lo:hi] = of_weights.value
   logits, bias = task.inputs.logits, task.inputs.bias
   inputs = grad_mistakes.Inputs(task.router, logits, bias, ids, d_weights)
-  return [_compare_grads(inputs, actual, value, limit, request)]
+  return _compare_grads(inputs, actual, value, limit, request)
 
 
 def _compare_grads(inputs, actual, value, limit, request) -> verdicts.Result:

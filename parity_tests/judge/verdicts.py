@@ -61,12 +61,23 @@ def _place_codes(row_order: Iterable[str]) -> Iterator[str]:
 
 # The routing of a kernel that routes by itself comes first.
 _LOGITS = tensors.ROUTER_GEMM[0].name
-# The gradient of its logits comes last.
+
+
+def _place_router_rows(row_order: Iterable[str]) -> Iterator[str]:
+  """Yields rows, those of a router's gradients before dx."""
+  for name in row_order:
+    if name == 'dx':
+      yield from passes.ROUTER_ROWS
+    yield name
+
+
+# The gradient of its weights comes last.
 ORDER = (
   _LOGITS,
   *tensors.ROUTING,
-  *_place_codes(order(tensors.EVERY_PART)),
-  *(spec.name for spec in tensors.ROUTER_GRADS),
+  *(spec.name for spec in tensors.TOKEN_CODES),
+  *_place_router_rows(_place_codes(order(tensors.EVERY_PART))),
+  tensors.ROUTER_GRADS[-1].name,
 )
 _OF_SUBLAYER = order(passes.SUBLAYER)
 
@@ -291,7 +302,7 @@ def pass_of(stage: str) -> passes.Pass:
   """Returns the pass that a row belongs to."""
   whole = passes.FORWARD.of_layer(tensors.EVERY_PART)
   own = passes.FORWARD.of_layer(passes.SUBLAYER).stages
-  coded = [spec.name for spec in tensors.ROW_CODES]
+  coded = [spec.name for spec in tensors.ROW_CODES + tensors.TOKEN_CODES]
   forward = (
     _LOGITS,
     *tensors.ROUTING,
@@ -305,7 +316,7 @@ def pass_of(stage: str) -> passes.Pass:
 
 def block_name(stage: str) -> str:
   """Returns the name of a tile row of a stage."""
-  axis = tensors.SPECS[tensor_of(stage)].shape.split()[1]
+  axis = tensors.SPECS[tensor_of(stage)].shape.removeprefix('R ')[0]
   return _BLOCK_NAMES.get(axis, 'row block')
 
 

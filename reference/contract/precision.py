@@ -55,6 +55,8 @@ _GEMM_STAGES = (
   *tensors.TRANSPOSED_GEMMS,
   *tensors.WEIGHT_GRADS,
   'router_logits',
+  'd_router_in',
+  'd_router_w',
 )
 # Terms of a sum between two roundings of an accumulator.
 BLOCK_INNER = 128
@@ -385,7 +387,7 @@ class PrecisionPolicy:
     """Returns the dtype of a tensor of `tensors.SPECS`."""
     spec = tensors.SPECS[name]
     if spec.role == 'codes':
-      form = quantised_lib.row_forms(self.rows)[
+      form = quantised_lib.output_forms(self.rows)[
         name.removesuffix(f'_{spec.kind}')
       ]
       return quantised_lib.FORMS[form].dtypes[spec.kind]

@@ -260,3 +260,16 @@ def row_forms(rows: str) -> dict[str, str]:
       )
     forms[name] = form
   return forms
+
+
+def output_forms(rows: str) -> dict[str, str]:
+  """Returns `row_forms`, and that of x, which a kernel may quantise itself.
+
+  Rows of expert_in are then copies of its tokens.  A scale of each expert is
+  known only after they are sent.
+  """
+  forms = row_forms(rows)
+  form = forms.get(ROWS[0], '')
+  if form and not FORMS[form].reads_scale:
+    forms['x'] = form
+  return forms

@@ -131,8 +131,13 @@ RELAYED = (
 
 # Of a kernel that computes its router's logits too, of x and router_w `[D, E]`.
 ROUTER_GEMM = (TensorSpec('router_logits', 'R T E', 'storage', 'compute'),)
-# Of a kernel that routes by itself: the gradient of its logits through weights.
-ROUTER_GRADS = (TensorSpec('d_router_logits', 'R T E', 'f32', 'compute'),)
+# Of a kernel that routes by itself: the gradient of its logits through weights;
+# and, if it computes them, that of its weights, and its part of dx.
+ROUTER_GRADS = (
+  TensorSpec('d_router_logits', 'R T E', 'f32', 'compute'),
+  TensorSpec('d_router_in', 'R T D', 'storage', 'compute'),
+  TensorSpec('d_router_w', 'D E', 'storage', 'compute'),
+)
 
 # What a GEMM that quantises its rows makes of them, if a kernel returns it: the
 # scales of a row's groups, along the last axis, and codes in the element of the
@@ -142,13 +147,25 @@ ROW_CODES = tuple(
   for name, width in (('expert_in', 'D'), ('activation', 'F'))
   for part in ('scales', 'codes')
 )
+# The same of tokens that a kernel quantises before it sends them; codes of
+# expert_in are then copies.
+TOKEN_CODES = tuple(
+  TensorSpec(f'x_{part}', 'R T D', part, 'codes')
+  for part in ('scales', 'codes')
+)
 # What scales are of rows whose form has them as inputs, one for each expert.
 STATIC_SCALES = tuple(
   TensorSpec(f'{name}_scale', 'R L', 'f32', 'input')
   for name in ('expert_in', 'activation')
 )
 
-_BESIDE_A_LAYER = (*ROUTER_GRADS, *ROW_CODES, *STATIC_SCALES, *ROUTER_GEMM)
+_BESIDE_A_LAYER = (
+  *ROUTER_GRADS,
+  *ROW_CODES,
+  *TOKEN_CODES,
+  *STATIC_SCALES,
+  *ROUTER_GEMM,
+)
 _PARTS = ('', 'bias', 'shared', 'norm')
 # Those of every layer first: a place here does not depend on parts.
 SPECS = {
@@ -251,7 +268,11 @@ READS = {
   'd_w_gate_up': ('expert_in', 'd_gate_up'),
   'd_returned': ('d_expert_in',),
   'dx': ('d_returned',),
+  'd_router_logits': ('d_topk_weights',),
+  'd_router_in': ('d_router_logits',),
 }
+# What a stage reads beside, if it is there.
+MAY_READ = {'dx': ('d_router_in',)}
 # The stage that multiplies a row by its routing weight, by placement.
 WEIGHTED = {
   'combine': 'y',

@@ -30,6 +30,7 @@ from hpmoe.reference.contract import quantised
 from hpmoe.reference.quantised import quantise
 
 _LANE = 'bounded'
+_X = 'x'
 _SIZES_OF_4_BITS = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 
 
@@ -41,7 +42,7 @@ class QuantisedRows:
     name: of the tensor.
     form: of its codes.
     golden: golden rows of the tensor, before quantisation.
-    codes: `[R, N, X]`, the kernel's.
+    codes: `[R, N, X]`, the kernel's, or `[R, T, D]` of x.
     scales: `[R, N, g]`, the kernel's; None: they are an input.
   """
 
@@ -60,12 +61,21 @@ class QuantisedRows:
     """The names of scales and codes."""
     return f'{self.name}_scales', f'{self.name}_codes'
 
+  def edges(self, rank: int) -> np.ndarray:
+    """Returns where each expert's rows begin, and the end; x has no experts."""
+    config = self.tiling.config
+    if self.name == _X:
+      return np.array([0, config.num_tokens])
+    return tiles.expert_rows(config, self.tiling.counts, rank)
+
   def _bound_values(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns rows before quantisation.
 
     In narrow storage the variance is not of an error, so it is dropped: a
     golden value is not rounded.
     """
+    if self.name == _X:
+      return bounds.exact(self.golden.inputs[_X][rank, lo:hi])
     rows = self.golden.read_source(self.name, rank, lo, hi)
     if self.golden.dtype(self.name) == self.golden.policy.accumulate:
       return rows
@@ -173,9 +183,32 @@ def judge_codes(
     tiling: the tiles to judge; None: all of the case.
   """
   results = _report_missing(case, answer)
-  for rows in _list_rows(case, answer, tiling or case.tiling):
+  tiling = tiling or case.tiling
+  for rows in _list_rows(case, answer, tiling):
     results += _judge_rows(rows)
-  return results
+  return results + _compare_sent(case, answer, tiling)
+
+
+def _compare_sent(
+  case: pass_case.PassCase, answer: pass_case.Answer, tiling: tiles.Tiling
+) -> pass_case.Results:
+  """Compares codes of expert_in with those of x that the kernel returned."""
+  outputs = answer.outputs
+  if case.layer_pass.name != passes.FORWARD.name or tiling.sample is not None:
+    return []
+  sent_parts = case.send_codes(outputs)
+  return [
+    tile_lanes.compare(
+      name,
+      'bitwise',
+      f'equals its own x_{name.rpartition("_")[2]}, sent',
+      outputs[name],
+      right,
+      tiling,
+    )
+    for name, right in sent_parts.items()
+    if name in outputs
+  ]
 
 
 def _report_missing(
@@ -195,11 +228,16 @@ def _list_rows(
   case: pass_case.PassCase, answer: pass_case.Answer, tiling: tiles.Tiling
 ) -> Iterator[QuantisedRows]:
   outputs = answer.outputs
-  for name, form in quantised.row_forms(case.inputs.policy.rows).items():
+  names = codes.list_row_names(case.inputs.policy)
+  for name, form in quantised.output_forms(case.inputs.policy.rows).items():
     parts = quantised.parts(form, name)
-    if not {*parts} <= {*outputs}:
+    if not {*parts} <= {*outputs} & {*names}:
       continue
-    codes, scales = (outputs.get(f'{name}_{p}') for p in ('codes', 'scales'))
+    if name == quantised.ROWS[0] and case.send_codes(outputs):
+      continue  # copies, see `_compare_sent`
+    own_codes, scales = (
+      outputs.get(f'{name}_{p}') for p in ('codes', 'scales')
+    )
     sources = dict(case.select_usable(name, answer.sources))
     # The values of its own codes are no source of these codes.
     for own in parts:
@@ -208,7 +246,7 @@ def _list_rows(
     if name in outputs:
       sources[name] = outputs[name]
     golden = dataclasses.replace(case.golden(sources), tiling=tiling)
-    yield QuantisedRows(name, quantised.FORMS[form], golden, codes, scales)
+    yield QuantisedRows(name, quantised.FORMS[form], golden, own_codes, scales)
 
 
 def _judge_rows(rows: QuantisedRows) -> pass_case.Results:
@@ -256,7 +294,8 @@ def _explain(
   if failure.row_block is None or failure.bad_rows == 0:
     return failure
   rank, row, column = failure.index
-  num_rows = rows.tiling.num_valid(rank)
+  edges = rows.edges(rank)
+  num_rows = int(edges[-1])
   comparison = rows.compare(rank, 0, num_rows)
   width = rows.form.group[1] or comparison.values.shape[1]
   group = column if part == 0 else column // width
@@ -264,7 +303,6 @@ def _explain(
   if part == 0:
     members = comparison.values[row, group * width : (group + 1) * width]
     value = np.abs(members).max()
-  edges = tiles.expert_rows(rows.tiling.config, rows.tiling.counts, rank)
   pattern = code_patterns.describe(
     code_patterns.WrongCodes(
       rows.form,

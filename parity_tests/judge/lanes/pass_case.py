@@ -3,7 +3,7 @@
 The lanes judge a `PassCase`; a candidate's `Answer` to it becomes `Findings`.
 """
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 import dataclasses
 import functools
 
@@ -24,11 +24,14 @@ from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import tensor_parallel as dense
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import quantised
+from hpmoe.reference.contract import router as router_lib
 from hpmoe.reference.contract import tensors
 
 Progress = Callable[[str], None]
 Results = list[verdicts.Result]
 Arrays = dict[str, np.ndarray]
+Variant = tuple[str, str, Callable[[], np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,8 @@ class LaneOptions:
     explain: whether failures are explained.
     beside: judges outputs of a pass that are no stages; None: there are none.
     other_inputs: the routings of kernels with known mistakes.
+    list_others: (case, stage, sources, chain) -> that stage of kernels with
+      other known mistakes: words, where to look, and what computes it.
   """
 
   lanes: tuple[str, ...]
@@ -52,6 +57,7 @@ class LaneOptions:
   explain: bool = True
   beside: 'Callable[[PassCase, Answer], Results] | None' = None
   other_inputs: tuple[routing_mistakes.OtherInputs, ...] = ()
+  list_others: 'Callable[..., Iterator[Variant]]' = lambda *_: iter(())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +74,7 @@ class PassCase:
     hidden: returns `unseen_saved`; called after the candidate has run.
     before: tensors that the previous call of this pass read and wrote, on other
       data.
+    router: the rule of a layer with its router's GEMM; None: there is none.
   """
 
   layer_pass: passes.Pass
@@ -77,6 +84,25 @@ class PassCase:
   relay: bool = False
   hidden: Callable[[], tuple[str, ...]] = tuple
   before: Arrays = dataclasses.field(default_factory=dict)
+  router: router_lib.Router | None = None
+
+  def with_router(
+    self, router: router_lib.Router, arrays: Arrays
+  ) -> 'PassCase':
+    """Returns the backward pass through a router's GEMM as well.
+
+    Args:
+      router: its rule.
+      arrays: router_w `[D, E]`, the stored router_logits `[R, T, E]`, and
+        router_bias `[E]` if the rule has one.
+    """
+    inputs = dataclasses.replace(
+      self.inputs, arrays={**self.inputs.arrays, **arrays}
+    )
+    layer_pass = self.layer_pass.with_router()
+    return dataclasses.replace(
+      self, layer_pass=layer_pass, inputs=inputs, router=router
+    )
 
   @functools.cached_property
   def unseen_saved(self) -> tuple[str, ...]:
@@ -98,8 +124,11 @@ class PassCase:
 
   def answer(self) -> Arrays:
     """Returns the oracle's tensors; the caller may drop some."""
-    relayed = {name: self.recompute(name, {}) for name in self.relayed}
-    return self.pass_answer() | relayed
+    answer = self.pass_answer()
+    for name in (*passes.ROUTER_ROWS, 'dx') if self.router else ():
+      answer.pop(name, None)
+      answer[name] = self.recompute(name, answer)
+    return answer | {name: self.recompute(name, {}) for name in self.relayed}
 
   def ask(self, candidate: candidates.Candidate) -> 'Answer':
     """Runs a candidate; a replay gets the oracle's tensors as its inputs."""
@@ -127,12 +156,37 @@ class PassCase:
     if not names:
       return outputs
     whole = {n: lazy_tensors.load_whole(outputs[n]) for n in names}
+    # Rows of expert_in are copies of tokens that were quantised before.
+    whole = self.send_codes(whole) | whole
+    outputs = {**outputs, **whole}
     scales = {n: self._scale_rows(arrays[n]) for n in policy.static_scales}
     rows = codes.read_rows(policy, whole, scales)
     for name, values in rows.items():
       for rank in range(len(values)):
         self.tiling.padding(name, values, rank)[:] = 0
     return {**outputs, **rows}
+
+  def send_codes(self, outputs: Arrays) -> Arrays:
+    """Returns codes and scales of expert_in, `[R, N, ...]`, copies of x's.
+
+    Args:
+      outputs: may have those of x, `[R, T, ...]`.
+    """
+    config, sent_parts = self.inputs.config, {}
+    names = codes.list_row_names(self.inputs.policy)
+    for spec in tensors.TOKEN_CODES:
+      if not {spec.name} <= {*outputs} & {*names}:
+        continue
+      if self.tiling.ranks is not None:  # others' tokens are not here
+        continue
+      of_tokens = outputs[spec.name]
+      flat = of_tokens.reshape(-1, of_tokens.shape[-1])
+      shape = config.num_ranks, config.num_rows, flat.shape[1]
+      rows = np.zeros(shape, flat.dtype)
+      for rank, slots in enumerate(self.tiling.slot_of_row):
+        rows[rank, : len(slots)] = flat[slots // config.top_k]
+      sent_parts[f'{quantised.ROWS[0]}_{spec.kind}'] = rows
+    return sent_parts
 
   def _scale_rows(self, scale: np.ndarray) -> np.ndarray:
     """Returns `[R, N]`, the scale `[R, L]` of each row's expert, else 0."""
@@ -146,12 +200,20 @@ class PassCase:
   @functools.cached_property
   def oracle(self) -> oracle_lib.Oracle:
     inputs = self.inputs
-    return oracle_lib.Oracle(inputs.config, inputs.policy, inputs.arrays)
+    return oracle_lib.Oracle(
+      inputs.config, inputs.policy, inputs.arrays, self.router
+    )
 
   @property
   def sources(self) -> passes.Sources:
     """The stages of this pass that each stage reads, by name."""
     return self.layer_pass.sources(self.inputs.config, self.inputs.policy)
+
+  @property
+  def reads(self) -> dict[str, tuple[str, ...]]:
+    """The tensors that each stage reads, routing and its weights apart."""
+    inputs = self.inputs
+    return self.layer_pass.reads_of(inputs.config, inputs.policy.placement)
 
   @property
   def movement(self) -> tuple[str, ...]:
@@ -175,7 +237,7 @@ class PassCase:
       n: a for n, a in inputs.arrays.items() if n not in self.unseen_saved
     }
     return pass_reference.build_golden(
-      self.layer_pass, self.tiling, policy, arrays, sources
+      self.layer_pass, self.tiling, policy, arrays, sources, router=self.router
     )
 
   def with_policy(self, policy: precision.PrecisionPolicy) -> 'PassCase':
@@ -221,10 +283,7 @@ class PassCase:
 
   def _hidden(self, name: str) -> Set[str]:
     """Returns the tensors of `unseen_saved` that a stage reads."""
-    reads = tensors.reads(self.inputs.config, self.inputs.policy.placement)[
-      name
-    ]
-    return set(reads) & set(self.unseen_saved)
+    return {*self.reads[name]} & {*self.unseen_saved}
 
   def list_unseen(
     self, name: str, available: passes.Tensors
@@ -305,6 +364,7 @@ def is_dense(case: PassCase) -> bool:
   """Says whether the layer is a dense MLP on the tokens of all ranks."""
   inputs, tiling = case.inputs, case.tiling
   whole = tiling.ranks is None and tiling.sample is None and is_small(case)
+  whole = whole and case.router is None
   return whole and dense.applies(inputs.config, inputs.policy, inputs.arrays)
 
 

@@ -156,8 +156,9 @@ def _changes(
   later: passes.Tensors,
 ) -> list[verdicts.Change]:
   changes = []
-  row_codes = tuple(spec.name for spec in tensors.ROW_CODES)
-  for name in (n for n in layer_pass.outputs + row_codes if n in first):
+  beside = tensors.TOKEN_CODES + tensors.ROW_CODES + tensors.ROUTER_GRADS
+  names = dict.fromkeys((*layer_pass.outputs, *(s.name for s in beside)))
+  for name in (n for n in names if n in first):
     apart = ulp.bits(first[name]) != ulp.bits(later[name])
     if apart.any():
       index = tuple(int(i) for i in np.argwhere(apart)[0])

@@ -211,7 +211,7 @@ def _build_failed_stage(
       computed[stage] = case.oracle.stage(stage, {**computed, **read}, policy)
     return computed[name]
 
-  reads = tensors.reads(case.inputs.config, case.inputs.policy.placement)
+  reads = case.reads
   return failed_stage.FailedStage(
     name,
     failure.rank,
@@ -235,6 +235,7 @@ def _build_failed_stage(
       *_list_other_routings(options, case, name, sources),
       *(() if exact else _list_operand_mistakes(case, name, sources)),
       *_list_variants(case, name, sources, chain, exact),
+      *options.list_others(case, name, sources, chain),
     ],
   )
 

@@ -43,7 +43,8 @@ def judge_tolerances(
   if pass_case.is_dense(case):
     fused = dense.Rows.from_layer(layer, layer_pass.name != passes.FORWARD.name)
   jobs: list[tuple[str, Job]] = []
-  for name in layer_pass.stages:
+  # Gradients of logits have a row of their own, see `judge.router`.
+  for name in (n for n in layer_pass.stages if n != passes.ROUTER_ROWS[0]):
     stage_jobs = _stage_jobs(options, case, answer, expected, goldens, name)
     jobs += [(name, job) for job in stage_jobs]
   layer_records = tuple(r for r in records if r.layer)

@@ -1231,19 +1231,19 @@ def combine(
   stage: str,
   slot_rows: Bounded,
   topk_weights: np.ndarray | None,
-  last: Bounded | None = None,
+  lasts: Sequence[Bounded] = (),
 ) -> Bounded:
   """Returns `[t, D]`, the sum of `[t, K, D]` over its K slots, as a GEMM.
 
-  Weights are `[t, K]`; None: they are 1.  `last`, `[t, D]`, is added to the
-  sum.  See `CombineSums`.
+  Weights are `[t, K]`; None: they are 1.  `lasts`, `[t, D]` each, are added to
+  the sum.  See `CombineSums`.
   """
   tokens, slots, columns = slot_rows.value.shape
   sums = CombineSums.zeros(policy, stage, slots, tokens, columns)
   for slot in range(slots):
     weight = None if topk_weights is None else topk_weights[:, slot]
     sums.add(np.arange(tokens), slot_rows[:, slot], weight)
-  return sums.total(last)
+  return sums.total(*lasts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1325,24 +1325,29 @@ class CombineSums:
     if crossings is not None and self.crossings is not None:
       self.crossings[token] += crossings
 
-  def total(self, last: Bounded | None = None) -> Bounded:
-    """Returns the sums `[t, D]` as stored, with `last` `[t, D]` added.
+  def total(self, *lasts: Bounded) -> Bounded:
+    """Returns the sums `[t, D]` as stored, with `lasts` `[t, D]` added.
 
-    `last` is one more row, in any order: but if the policy rounds the sum of
-    all others before, it is the second of two.
+    Each is one more row, in any order: but if the policy rounds the sum of all
+    others before, that is the first row.
     """
     routed_point = precision.ROUTED_SUMS[self.stage]
-    if last is None:
+    if not lasts:
       return self._store_sum(self._sum_of_rows())
     tokens, columns = self.value.shape
     if self.policy.rounding(routed_point) is None:
       copies = {name: array.copy() for name, array in self.arrays().items()}
-      sums = dataclasses.replace(self, slots=self.slots + 1, **copies)
-      sums.add(np.arange(tokens), last, None)
+      slots = self.slots + len(lasts)
+      sums = dataclasses.replace(self, slots=slots, **copies)
+      for last in lasts:
+        sums.add(np.arange(tokens), last, None)
       return sums.total()
     routed_sum = round_at(self.policy, routed_point, self._sum_of_rows())
-    sums = CombineSums.zeros(self.policy, self.stage, 2, tokens, columns)
-    for term in (routed_sum, last):
+    terms = (routed_sum, *lasts)
+    sums = CombineSums.zeros(
+      self.policy, self.stage, len(terms), tokens, columns
+    )
+    for term in terms:
       sums.add(np.arange(tokens), term, None)
     return sums._store_sum(sums._add_up())
 

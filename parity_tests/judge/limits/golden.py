@@ -446,17 +446,17 @@ class Rows:
     rank: int,
     lo: int,
     hi: int,
-    last: str = '',
+    lasts: Sequence[str] = (),
   ) -> bounds.Bounded:
     """Returns `[hi - lo, D]`, captured rows `source` summed by weights.
 
-    And `last` `[R, T, D]`, if it is not ''.
+    And tensors `lasts`, each `[R, T, D]`.
     """
     top_k = self.tiling.config.top_k
     rows = self.read_source(source, rank, lo * top_k, hi * top_k)
     rows = rows.reshape(hi - lo, top_k, rows.value.shape[-1])
     weights = None if weights is None else weights[rank, lo:hi]
-    last_rows = self.read_source(last, rank, lo, hi) if last else None
+    last_rows = [self.read_source(last, rank, lo, hi) for last in lasts]
     return bounds.combine(self.policy, stage, rows, weights, last_rows)
 
   @functools.cached_property
@@ -478,15 +478,15 @@ class Rows:
     rank: int,
     lo: int,
     hi: int,
-    last: str = '',
+    lasts: Sequence[str] = (),
   ) -> bounds.Bounded:
     """Returns `[hi - lo, D]`, the sums of a rank's own tokens as stored.
 
-    With `last` `[R, T, D]` added, if it is not ''.
+    With tensors `lasts`, each `[R, T, D]`, added.
     """
     first = rank * self.tiling.config.num_tokens
-    last_rows = self.read_source(last, rank, lo, hi) if last else None
-    return sums[first + lo : first + hi].total(last_rows)
+    last_rows = [self.read_source(last, rank, lo, hi) for last in lasts]
+    return sums[first + lo : first + hi].total(*last_rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -521,8 +521,8 @@ class Golden(Rows):
       first = rank * self.tiling.config.num_tokens * self.tiling.config.top_k
       return self.late(np.arange(first + lo, first + hi), rows)
     if 'returned' not in self.captured_tensors:
-      return self.total(self._sums, rank, lo, hi, self._last)
-    token_range = rank, lo, hi, self._last
+      return self.total(self._sums, rank, lo, hi, self._lasts)
+    token_range = rank, lo, hi, self._lasts
     return self.combined('y', 'returned', self._combine_weights, *token_range)
 
   def _bias(
@@ -548,5 +548,5 @@ class Golden(Rows):
     return self.recall_sums('y', 'expert_out', self._combine_weights)
 
   @property
-  def _last(self) -> str:
-    return 'shared_out' if self.tiling.config.d_shared else ''
+  def _lasts(self) -> tuple[str, ...]:
+    return ('shared_out',) if self.tiling.config.d_shared else ()

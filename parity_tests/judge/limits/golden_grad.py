@@ -12,7 +12,10 @@ from hpmoe.parity_tests.judge import prefetch
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden
 from hpmoe.parity_tests.judge.limits import norm_bounds
+from hpmoe.parity_tests.judge.limits import router_grad
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import recipes
+from hpmoe.reference.contract import router as router_lib
 from hpmoe.reference.contract import tensors
 
 # The rows and the weights that each transposed GEMM reads.
@@ -27,8 +30,15 @@ class GoldenGrad(golden.Rows):
 
   `inputs` are `tensors.inputs`, dy and the saved forward tensors that
   `layer_grad.reads` names; the candidate recomputed those that are missing.
+  With a router they are also router_logits `[R, T, E]`, router_w `[D, E]` and
+  router_bias `[E]`, if the rule has one.
+
+  Attributes:
+    router: the rule of a layer with its router's GEMM, whose part dx then has;
+      None: the routing is given.
   """
 
+  router: router_lib.Router | None = None
   _expert: dict = golden.own(dict)
   # The thread that computes an expert's rows waits for no other.
   _making: threading.RLock = golden.own(threading.RLock)
@@ -58,6 +68,8 @@ class GoldenGrad(golden.Rows):
       'dx': self._dx,
       'dy': self._dy,
       'd_w_norm': self._d_w_norm,
+      'd_router_logits': self._d_router_logits,
+      'd_router_in': self._d_router_in,
     }
     if stage not in compute:
       raise ValueError(f'stage: expected a gradient, got {stage!r}')
@@ -254,8 +266,8 @@ class GoldenGrad(golden.Rows):
 
   def _dx(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     if 'd_returned' not in self.captured_tensors:
-      return self.total(self._sums, rank, lo, hi, self._last)
-    return self.combined('dx', 'd_returned', None, rank, lo, hi, self._last)
+      return self.total(self._sums, rank, lo, hi, self._lasts)
+    return self.combined('dx', 'd_returned', None, rank, lo, hi, self._lasts)
 
   def _dy(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     return norm_bounds.norm_grad(
@@ -276,5 +288,41 @@ class GoldenGrad(golden.Rows):
     return self.recall_sums('dx', 'd_expert_in', None)
 
   @property
-  def _last(self) -> str:
-    return 'd_shared_in' if self.tiling.config.d_shared else ''
+  def _lasts(self) -> tuple[str, ...]:
+    of_shared = ('d_shared_in',) if self.tiling.config.d_shared else ()
+    of_router = ('d_router_in',) if self.router is not None else ()
+    return of_shared + of_router
+
+  def _d_router_logits(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    assert self.router is not None  # or nobody asks
+    return router_grad.bound_logits_grad(
+      self.router,
+      self.inputs['router_logits'][rank, lo:hi],
+      self.inputs.get('router_bias'),
+      self.inputs['topk_ids'][rank, lo:hi],
+      self.read_source('d_topk_weights', rank, lo, hi),
+      bounds.kernels(self.policy),
+    )
+
+  def _d_router_in(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+    d_logits = self.read_source('d_router_logits', rank, lo, hi)
+    policy, dtype = self._router_policy, self.dtype('d_router_in')
+    return bounds.gemm(policy, d_logits, self._router_weights, dtype)
+
+  @property
+  def _router_policy(self) -> precision.PrecisionPolicy:
+    """The policy, in which nothing of the experts is quantised."""
+    return dataclasses.replace(
+      self.policy, quantised='', rows='', x_form='', operand_forms=''
+    )
+
+  @functools.cached_property
+  def _router_weights(self) -> bounds.Weights:
+    transposed = np.ascontiguousarray(self.inputs['router_w'].T)
+    return bounds.Weights.prepare(self._router_policy, transposed)
+
+  @property
+  def facts(self) -> tuple:
+    """See `golden.Rows`."""
+    own = super().facts
+    return own if self.router is None else (*own, repr(self.router))

@@ -36,6 +36,7 @@ def bound_logits_grad(
   bias: at.Float[np.ndarray, 'E'] | None,
   topk_ids: at.Int[np.ndarray, 'T K'],
   d_weights: bounds.Bounded,
+  kernels: int = 1,
 ) -> bounds.Bounded:
   """Returns gradients `[T, E]` of logits through weights, with their bound.
 
@@ -45,6 +46,10 @@ def bound_logits_grad(
     bias: `[E]`; None: 0.
     topk_ids: `[T, K]` experts of each token.
     d_weights: `[T, K]` gradients of their weights.
+    kernels: see `bounds.kernels`.
+
+  Where gradients of weights have a variance, those of logits have: of narrower
+  numbers, or a right kernel's in other roundings, that of the largest error.
   """
   slopes, sizes = _slopes(router, logits, bias, topk_ids)
   grads, grad_error = d_weights.value, d_weights.bound()
@@ -57,11 +62,16 @@ def bound_logits_grad(
     return bounds.Bounded(value, np.full(value.shape, np.inf))
   relative = bounds.gamma(roundings, unit)
   size = np.abs(grads) + grad_error
-  error = np.einsum('tke,tk->te', np.abs(slopes), grad_error)
-  error += relative * np.einsum('tke,tk->te', sizes, size)
+  own = relative * np.einsum('tke,tk->te', sizes, size)
   underflow = roundings * ulp.smallest_normal(router.dtype)
-  error += underflow * (1 + size.sum(-1, keepdims=True))
-  return bounds.Bounded(np.einsum('tke,tk->te', slopes, grads), error)
+  own += underflow * (1 + size.sum(-1, keepdims=True))
+  error = np.einsum('tke,tk->te', np.abs(slopes), grad_error) + own
+  value = np.einsum('tke,tk->te', slopes, grads)
+  variance = np.square(kernels * error)
+  if d_weights.variance is not None and kernels == 1:
+    variance = np.einsum('tke,tk->te', np.square(slopes), d_weights.variance)
+    variance += np.square(own)
+  return bounds.Bounded(value, error, variance)
 
 
 def _slopes(router, logits, bias, topk_ids) -> tuple[np.ndarray, np.ndarray]:

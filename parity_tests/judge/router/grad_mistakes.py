@@ -61,14 +61,15 @@ def explain(
   is_zero = inputs.differentiate() == 0
   if is_bad.any() and not (is_bad & (is_chosen | ~is_zero)).any():
     return 'experts that were not chosen have gradients'
-  for says, grads in _list_mistakes(inputs):
+  for says, grads in list_mistakes(inputs):
     near = np.maximum(_NEAR_UNITS * limit, _NEAR_SHARE * np.abs(grads))
     if (np.abs(actual - grads) <= near)[is_bad].all():
       return f'as if {says}'
   return ''
 
 
-def _list_mistakes(inputs: Inputs) -> Iterator[tuple[str, np.ndarray]]:
+def list_mistakes(inputs: Inputs) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields mistakes in words, and the gradients `[R, T, E]` with them."""
   router = inputs.router
   differentiate = inputs.differentiate
   if router.scale != 1:
@@ -96,7 +97,15 @@ def _list_mistakes(inputs: Inputs) -> Iterator[tuple[str, np.ndarray]]:
   plain = np.zeros(inputs.logits.shape)
   np.put_along_axis(plain, inputs.ids, inputs.d_weights, -1)
   yield 'gradients of weights were those of logits', plain
-  kinds = {_kind(router.table)}
+  scores, of_chosen, renormalise = _kind(router.table)
+  kinds = {(scores, of_chosen, renormalise)}
+  for name, rule in router_lib.RULES.items():
+    if renormalise and _kind(rule) == (scores, of_chosen, False):
+      kinds.add(_kind(rule))
+      other = dataclasses.replace(router, rule=name, groups=1, top_groups=1)
+      says = 'they were those of weights that are not renormalised'
+      yield says, differentiate(router=other)
+      break
   for name, rule in router_lib.RULES.items():
     if _kind(rule) not in kinds:
       kinds.add(_kind(rule))

@@ -203,7 +203,7 @@ class TestRequests:
     ('fields', 'words'),
     [
       (dict(router=''), 'router_gemm: expected --router with it, got none'),
-      (dict(direction='both'), 'direction: expected forward with --router_g'),
+      (dict(direction='both'), 'expected its backward pass as an attribute'),
       (dict(x_form='int8_token'), 'x_form: expected none with --router_gemm'),
       (dict(local_experts='4:4'), 'local_experts: expected none with --rou'),
       (dict(input={'x': np.zeros((1, 2, 3))}), r'expected router_w \[D, E\]'),
