@@ -9,7 +9,7 @@ from hpmoe.parity_tests.commands import cli
 
 FLAGS = flag_tables.read_flags('dump')
 # These options, and those of a check that work with them.
-NAMES = (*(flag.name for flag in FLAGS), 'names', 'policy')
+NAMES = (*(flag.name for flag in FLAGS), 'names', 'policy', 'router')
 _OF_REPORT = ('lane', 'json')
 _HEADING = ('layer', 'passes', 'verdict', 'first failure', 'why')
 _MOST_WORDS = 120
@@ -49,6 +49,7 @@ def judge_dump(f: flags.FlagValues) -> int:
       f.names,
       model=f.dump_model,
       policy=tuple(f.policy),
+      router=f.router,
       layers=dump_layers.parse_numbers(f.layers),
       lanes=lanes,
       progress=step,

@@ -11,6 +11,7 @@ from hpmoe.parity_tests.candidates import outputs as outputs_lib
 from hpmoe.parity_tests.capture import capture
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.dumps import dump_layers
+from hpmoe.parity_tests.dumps import dump_routing
 from hpmoe.parity_tests.dumps import dump_weights
 from hpmoe.parity_tests.dumps import joined_ranks
 from hpmoe.parity_tests.judge import check
@@ -18,6 +19,7 @@ from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.reference.contract import router as router_lib
 
 LANES = ('bounded', 'standard')
 Progress = Callable[[str], None]
@@ -80,6 +82,7 @@ def check_dump(
   *,
   model: str | None = None,
   policy: Sequence[str] = (),
+  router: str = '',
   layers: frozenset[int] | None = None,
   lanes: Sequence[str] = LANES,
   progress: Progress = lambda step: None,
@@ -90,7 +93,8 @@ def check_dump(
     folder: of the dump, of msprobe with task "tensor" and level L0 or mix.
     names: a TOML file of modules beside those that are known.
     model: a folder of the run's model, for a dump without weights.
-    policy: where the layers round, see `Case`.
+    policy: where the layers round, see `Case`; (): as their kind does.
+    router: of modules that route by themselves, see `router.parse_router`.
     layers: numbers of layers that are judged; None: all.
     lanes: some of `LANES`.
     progress: called with the name of each layer before it is judged.
@@ -99,6 +103,7 @@ def check_dump(
     ValueError: the folder is no dump, or holds no MoE layer that is known.
   """
   kinds = dump_layers.read_kinds(names)
+  rule = router_lib.parse_router(router) if router else None
   weights = None if model is None else dump_weights.open_model(model)
   calls = joined_ranks.join(dump_layers.find_calls(folder, kinds))
   if layers is not None:
@@ -117,7 +122,7 @@ def check_dump(
   rows = []
   for call in calls:
     progress(call.name)
-    rows.append(_judge_call(call, weights, tuple(policy), tuple(lanes)))
+    rows.append(_judge_call(call, weights, tuple(policy), rule, tuple(lanes)))
   return tuple(rows)
 
 
@@ -125,8 +130,14 @@ def _judge_call(
   call: dump_layers.LayerCall,
   weights: dump_weights.Weights | None,
   policy: tuple[str, ...],
+  router: router_lib.Router | None,
   lanes: tuple[str, ...],
 ) -> Verdict:
+  try:
+    complete_call = dump_routing.complete(call, router)
+  except ValueError as error:
+    return Verdict(call, reason=str(error)[:200])
+  call = complete_call.call
   in_model = () if weights is None else dump_weights.ROLES
   lacking = [role for role in call.lacking if role not in in_model]
   if lacking:
@@ -138,8 +149,9 @@ def _judge_call(
       case = case_lib.Case(
         direction,
         input=f'{folder}/inputs.safetensors',
-        policy=policy,
+        policy=policy or call.kind.policy,
         activation=call.kind.activation,
+        weight_ulp=complete_call.weight_ulp,
       )
       candidate = outputs_lib.Outputs(folder)
       request = request_lib.Request(
@@ -172,7 +184,7 @@ def _write_call(
     for role in ('y', *(dump_layers.GRADS if call.has_backward else ()))
     if role in call.files
   ]
-  layouts = dict(call.kind.layouts)
+  layouts = {**dump_routing.LAYOUTS, **call.kind.layouts}
   if weights is not None:
     model_layouts = dump_weights.LAYOUTS
     layouts |= {r: n for r, n in model_layouts.items() if r not in call.files}

@@ -11,12 +11,19 @@ import re
 import tomllib
 from typing import Any
 
+import numpy as np
+
 from hpmoe.parity_tests.case import msprobe_dump
 from hpmoe.parity_tests.case import tensor_files
 
 INPUTS = ('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down')
 GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
-ROLES = (*INPUTS, 'y', 'dy', *GRADS)
+# Of modules that get sorted rows, or route by themselves: `dump_routing.py`.
+COUNTS, ROUTER_LOGITS, ROUTER_BIAS, ROUTER_WEIGHT = OTHERS = (
+  *('rows_per_expert', 'router_logits', 'router_bias', 'router_weight'),
+)
+ROLES = (*INPUTS, 'y', 'dy', *GRADS, *OTHERS)
+_WORDS = ('module', 'path', 'activation', 'policy', 'is_flat')
 _LAYER = re.compile(r'(?:.*\.)?layers\.(\d+)(?:\.|$)')
 # Of a router.
 LOGITS = 'logits'
@@ -32,9 +39,13 @@ class Kind:
     module: a regular expression of its class.
     path: likewise of its path.
     places: by role, a tensor's name after the class, without the call's number;
-      where frameworks differ, several with | between.
+      where frameworks differ, several with | between.  `PATH:NAME` is a tensor
+      of another module, by its path from this one; a * is a number, and such
+      tensors are stacked in its order.
     layouts: by role, as in `case/layouts`.
     activation: between the two GEMMs, see `Case`.
+    policy: where the module rounds, unless the user says it.
+    is_flat: whether the weights of all experts are one matrix.
   """
 
   label: str
@@ -43,6 +54,8 @@ class Kind:
   places: Mapping[str, str]
   layouts: Mapping[str, str]
   activation: str = 'swiglu'
+  policy: tuple[str, ...] = ()
+  is_flat: bool = False
 
   @property
   def is_router(self) -> bool:
@@ -103,7 +116,7 @@ def read_kinds(path: str | None = None) -> tuple[Kind, ...]:
       ) from error
     for label, row in tables.items():
       if isinstance(row, dict) and row.get('like') in tables:
-        row = {**tables[row.pop('like')], **row}
+        tables[label] = row = {**tables[row.pop('like')], **row}
       kinds.append(_read_kind(file, label, row))
   return tuple(kinds)
 
@@ -115,7 +128,7 @@ def _read_kind(file: pathlib.Path, label: str, row: Any) -> Kind:
     )
   places, layouts = {}, {}
   for role, value in row.items():
-    if role in ('module', 'path', 'activation'):
+    if role in _WORDS:
       continue
     roles = OF_ROUTER if LOGITS in row else ROLES
     if role not in roles or not isinstance(value, list) or len(value) != 2:
@@ -124,8 +137,16 @@ def _read_kind(file: pathlib.Path, label: str, row: Any) -> Kind:
         f'{", ".join(roles)} in [{label}] of {file}, got {role}'
       )
     places[role], layouts[role] = value
-  path, activation = row.get('path', '.*'), row.get('activation', 'swiglu')
-  return Kind(label, row['module'], path, places, layouts, activation)
+  return Kind(
+    label,
+    row['module'],
+    row.get('path', '.*'),
+    places,
+    layouts,
+    row.get('activation', 'swiglu'),
+    tuple(row.get('policy', ())),
+    row.get('is_flat', False),
+  )
 
 
 def parse_numbers(text: str | None) -> frozenset[int] | None:
@@ -179,25 +200,88 @@ def group_calls(
     tensors: of it.
     kinds: the first that is a module's class is its kind.
   """
-  groups: dict[
-    tuple[str, int], tuple[Kind, dict[str, tensor_files.StoredTensor]]
-  ] = {}
+  index: dict[tuple[str, int], dict[str, tensor_files.StoredTensor]] = {}
+  kind_of: dict[tuple[str, int], Kind] = {}
   for name, tensor in tensors.items():
     parts = msprobe_dump.parse_run_name(name)
-    kind = parts and _find_kind(kinds, parts)
-    if not parts or not kind:
+    if not parts:
       continue
-    _, roles = groups.setdefault((parts.path, parts.call), (kind, {}))
-    place_in_call = f'{parts.part}.{parts.rest}'
-    roles.update(
-      (role, tensor)
-      for role, n in kind.places.items()
-      if place_in_call in n.split('|')
-    )
-  return [
-    LayerCall(place, path, call, kind, roles)
-    for (path, call), (kind, roles) in groups.items()
-  ]
+    key = (parts.path, parts.call)
+    index.setdefault(key, {})[f'{parts.part}.{parts.rest}'] = tensor
+    kind = _find_kind(kinds, parts)
+    if kind:
+      kind_of.setdefault(key, kind)
+  calls = []
+  for (path, call), kind in kind_of.items():
+    files = _find_files(index, path, call, kind)
+    calls.append(LayerCall(place, path, call, kind, files))
+  return calls
+
+
+@dataclasses.dataclass(frozen=True)
+class StackedTensor:
+  """Tensors of several experts, stacked along a new first axis."""
+
+  tensors: tuple[tensor_files.StoredTensor, ...]
+
+  def read(self) -> np.ndarray:
+    """Returns their bits.
+
+    Raises:
+      ValueError: a file cannot be read, or shapes differ.
+    """
+    return np.stack([tensor.read() for tensor in self.tensors])
+
+
+def _find_files(
+  index: Mapping[tuple[str, int], Mapping[str, tensor_files.StoredTensor]],
+  path: str,
+  call: int,
+  kind: Kind,
+) -> dict[str, tensor_files.StoredTensor]:
+  """Returns the tensors of one call, by role."""
+  files: dict[str, tensor_files.StoredTensor] = {}
+  for role, places in kind.places.items():
+    for place in places.split('|'):
+      module, colon, name = place.rpartition(':')
+      if not colon:
+        tensor = index[path, call].get(place)
+      else:
+        tensor = _find_elsewhere(index, _join_path(path, module), call, name)
+      if tensor is not None:
+        files.setdefault(role, tensor)
+  return files
+
+
+def _join_path(path: str, module: str) -> str:
+  """Returns the path of a module, of which `../` leaves a name of the first."""
+  while module.startswith('../'):
+    path, module = path.rpartition('.')[0], module.removeprefix('../')
+  return f'{path}.{module}' if path else module
+
+
+def _find_elsewhere(
+  index: Mapping[tuple[str, int], Mapping[str, tensor_files.StoredTensor]],
+  path: str,
+  call: int,
+  name: str,
+) -> tensor_files.StoredTensor | None:
+  """Returns a tensor of another module, or those of a pattern, stacked."""
+  if '*' not in path + name:
+    return index.get((path, call), {}).get(name)
+  of_path, of_name = (
+    re.compile(re.escape(text).replace(r'\*', r'(\d+)'))
+    for text in (path, name)
+  )
+  tensors: dict[int, tensor_files.StoredTensor] = {}
+  for (other, number), tensors_of_call in index.items():
+    match = of_path.fullmatch(other) if number == call else None
+    for place, tensor in tensors_of_call.items() if match else ():
+      if match and (name_match := of_name.fullmatch(place)):
+        tensors[int((match.groups() + name_match.groups())[0])] = tensor
+  if [*sorted(tensors)] != [*range(len(tensors))] or not tensors:
+    return None
+  return StackedTensor(tuple(tensors[n] for n in sorted(tensors)))
 
 
 def _find_kind(

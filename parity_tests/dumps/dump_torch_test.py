@@ -84,6 +84,37 @@ def test_all_layers_of_two_ranks_are_judged(tmp_path, mode, places, bug):
   assert f'expert {expert}' in row.to_json()['pattern']
 
 
+# Layers of Megatron-LM, vLLM and vllm-ascend; the first three have a backward.
+_FOREIGN = (
+  'megatron_grouped',
+  'megatron_transformer_engine',
+  'megatron_sequential',
+  'vllm_experts',
+  'vllm_shared_experts',
+  'vllm_ascend_experts',
+  'vllm_ascend_shared_experts',
+)
+
+
+def test_layers_named_as_those_of_other_projects_are_judged(tmp_path):
+  script = _SCRIPT.with_name('foreign_torch_testing.py')
+  subprocess.run(
+    [os.environ['HPMOE_TORCH_PYTHON'], '-I', script, tmp_path / 'dump'],
+    check=True,
+  )
+  rule = 'renormalize_naive:top_k=2'
+  rows = dump_check.check_dump(str(tmp_path / 'dump'), router=rule)
+  # A right layer and one without expert 3 of each.
+  assert [row.call.kind.label for row in rows] == [
+    kind for kind in _FOREIGN for _ in '01'
+  ]
+  assert [row.verdict for row in rows] == ['pass', 'fail'] * len(_FOREIGN)
+  assert {row.direction for row in rows[:6]} == {'both'}
+  for row in rows[1::2]:
+    assert row.to_json()['first_failure'] == 'y'
+    assert 'expert 3' in row.to_json()['pattern']
+
+
 @pytest.mark.parametrize('level', ['L0', 'mix'])
 @pytest.mark.parametrize('bug', ['none', 'lose_expert'])
 def test_cells_of_mindspore_are_judged(tmp_path, level, bug):
