@@ -19,10 +19,10 @@ from hpmoe.parity_tests.case import tensor_files
 INPUTS = ('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down')
 GRADS = ('dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
 # Of modules that get sorted rows, or route by themselves: `dump_routing.py`.
-COUNTS, ROUTER_LOGITS, ROUTER_BIAS, ROUTER_WEIGHT = OTHERS = (
+COUNTS, ROUTER_LOGITS, ROUTER_BIAS, ROUTER_WEIGHT = OTHER_ROLES = (
   *('rows_per_expert', 'router_logits', 'router_bias', 'router_weight'),
 )
-ROLES = (*INPUTS, 'y', 'dy', *GRADS, *OTHERS)
+ROLES = (*INPUTS, 'y', 'dy', *GRADS, *OTHER_ROLES)
 _WORDS = ('module', 'path', 'activation', 'policy', 'is_flat')
 _LAYER = re.compile(r'(?:.*\.)?layers\.(\d+)(?:\.|$)')
 # Of a router.

@@ -100,8 +100,8 @@ def _sort_rows(
     'topk_ids': DerivedTensor(ids)
   }
   if 'topk_weights' not in files:
-    ones = np.ones((rows, 1), np.float32)
-    results['topk_weights'] = DerivedTensor(ones)
+    unit_weights = np.ones((rows, 1), np.float32)
+    results['topk_weights'] = DerivedTensor(unit_weights)
   for role in ('topk_weights', 'd_topk_weights'):
     if role in files:
       results[role] = DerivedTensor(files[role].read().reshape(-1, 1))
