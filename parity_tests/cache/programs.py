@@ -82,11 +82,15 @@ class Program:
     if isinstance(function, str):
       module, _, name = function.partition(':')
       function = getattr(importlib.import_module(module), name)
-    # A function object of its own, so that JAX can free what it compiled.
-    wrapper = lambda *args: function(*args)
     if not self._compiled:
-      return wrapper
-    return jax.jit(wrapper, static_argnums=tuple(range(self._static)))
+      return lambda dtypes, *args: function(*args)
+
+    # A function object of its own, so that JAX can free what it compiled.
+    def run_on_bits(dtypes, *args):
+      static, leaves = args[: self._static], args[self._static :]
+      return function(*static, *_restore(leaves, dtypes))
+
+    return jax.jit(run_on_bits, static_argnums=tuple(range(1 + self._static)))
 
   def count_compiled(self) -> int:
     """Returns how many compiled programs are in memory."""
@@ -106,8 +110,9 @@ class Program:
     folder = cache_folder.active_folder()
     if folder is None or not all(map(_is_plain, leaves)):
       cache_folder.announce_compilation()
+      dtypes, arrays = self._take_bits(arrays)
       with on_cpu():
-        return self._jit(*args)
+        return self._jit(dtypes, *static, *arrays)
     kinds = tuple((leaf.shape, leaf.dtype.name) for leaf in leaves)
     key = self.build_key((static, json.dumps(tree), kinds))
 
@@ -120,19 +125,41 @@ class Program:
   def _run(self, folder: pathlib.Path, key: bytes, args: tuple):
     import jax
 
-    arrays = args[self._static :]
+    static = args[: self._static]
+    dtypes, arrays = self._take_bits(args[self._static :])
     if not self._compiled:
-      return jax.block_until_ready(self._jit(*args))
+      return jax.block_until_ready(self._jit(dtypes, *static, *arrays))
     program = self._programs.get(key)
     if program is not None:
       return jax.block_until_ready(program(*arrays))
     program_and_result = _load_and_run(folder, key, arrays)
     if program_and_result is None:
       cache_folder.announce_compilation()
-      program = self._jit.lower(*args).compile()
+      program = self._jit.lower(dtypes, *static, *arrays).compile()
       program_and_result = _run_and_store(folder, key, program, arrays)
     self._programs[key], result = program_and_result
     return result
+
+  def _take_bits(self, arrays: tuple) -> tuple[tuple[str, ...], tuple]:
+    """Returns names of two-byte float dtypes, and arrays with their bits.
+
+    A program that reads such an array as bits would copy it as a whole first:
+    gigabytes of weights.  As an argument, bits are a view.
+
+    Returns:
+      For each leaf the dtype that `_restore` gives it, or ''; the arrays.
+    """
+    from jax import tree_util
+
+    if not self._compiled:
+      return (), arrays
+    leaves, tree = tree_util.tree_flatten(arrays)
+    dtypes = tuple(map(_name_narrow_float, leaves))
+    bits = [
+      np.asarray(leaf).view(np.uint16) if dtype else leaf
+      for leaf, dtype in zip(leaves, dtypes, strict=True)
+    ]
+    return dtypes, tree_util.tree_unflatten(tree, bits)
 
   def build_key(self, arguments: tuple) -> bytes:
     """Returns a key of everything that decides what is compiled."""
@@ -144,6 +171,26 @@ class Program:
     text = cache_key.digest_module(module)
     parts = (f'{module}.{name}', text, *map(repr, arguments))
     return '\n'.join((*cache_key.describe_environment(), *parts)).encode()
+
+
+def _name_narrow_float(leaf) -> str:
+  """Returns the dtype of an array of two-byte floats that has bits, or ''."""
+  if not _is_plain(leaf) or leaf.dtype.itemsize != 2 or leaf.dtype.kind in 'iu':
+    return ''
+  return leaf.dtype.name
+
+
+def _restore(arrays: tuple, dtypes: tuple[str, ...]) -> tuple:
+  """Returns arrays whose bits `Program._take_bits` took, as their dtypes."""
+  from jax import lax
+  from jax import tree_util
+
+  leaves, tree = tree_util.tree_flatten(arrays)
+  values = [
+    lax.bitcast_convert_type(leaf, dtype) if dtype else leaf
+    for leaf, dtype in zip(leaves, dtypes, strict=True)
+  ]
+  return tree_util.tree_unflatten(tree, values)
 
 
 def _is_plain(leaf) -> bool:
@@ -174,8 +221,9 @@ def _load_and_run(folder: pathlib.Path, key: bytes, arrays):
 def _run_and_store(folder: pathlib.Path, key: bytes, program: Compiled, arrays):
   """Returns a program and its result on arrays, and caches the program.
 
-  The program is cached only if it gives the same bits after it was serialised
-  and read back: XLA writes only a part of a program from JAX's own cache.
+  XLA writes only a part of a program that came from JAX's own cache.  Where it
+  may have, the program is cached only if it gives the same bits after it was
+  serialised and read back.
   """
   import jax
   from jax.experimental import serialize_executable
@@ -187,11 +235,21 @@ def _run_and_store(folder: pathlib.Path, key: bytes, program: Compiled, arrays):
     data = pickle.dumps(serialize_executable.serialize(program))
   result = jax.block_until_ready(program(*arrays))
   with contextlib.suppress(Exception):
-    if data is not None and _have_same_bits(
-      _deserialize(data)(*arrays), result
-    ):
-      cache_file.write(folder, key, data)
+    if data is not None:
+      copy = _deserialize(data)
+      if not _has_own_cache() or _have_same_bits(copy(*arrays), result):
+        cache_file.write(folder, key, data)
   return program, result
+
+
+def _has_own_cache() -> bool:
+  """Returns whether JAX may have read a program from its own cache."""
+  import jax
+
+  # JAX makes these attributes when it runs.
+  config: Any = jax.config
+  folder = config.jax_compilation_cache_dir
+  return bool(config.jax_enable_compilation_cache and folder)
 
 
 def _deserialize(data: bytes | memoryview) -> Compiled:

@@ -7,6 +7,7 @@ import sys
 
 import jax
 from jax.experimental import serialize_executable
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -88,6 +89,7 @@ class TestCached:
 
 _OTHER_PROCESS = """
 import pathlib, sys
+import ml_dtypes
 import numpy as np
 from hpmoe.parity_tests.cache import cache_folder, cached_results, programs
 from hpmoe.parity_tests.cache import programs_testing as testing
@@ -150,6 +152,46 @@ class TestDamage:
 
 
 @pytest.mark.usefixtures('no_results')
+class TestBits:
+  """Arrays of two-byte floats enter a program as their bits."""
+
+  @pytest.mark.parametrize('dtype', ['float16', 'bfloat16'])
+  def test_no_program_copies_them(self, dtype, tmp_path):
+    x = np.arange(12).reshape(3, 4).astype(dtype)
+    program = programs.Program(testing.transposed, 1)
+    with cache_folder.activate(tmp_path):
+      result = program(3, x)
+    assert result.dtype == x.dtype
+    np.testing.assert_array_equal(result, testing.transposed(3, x))
+    (compiled,) = program._programs.values()
+    (argument,) = compiled.in_avals[0]
+    assert argument.dtype == np.uint16
+
+  def test_arrays_of_jax_are_as_those_of_numpy(self, tmp_path):
+    x = np.arange(12).reshape(3, 4).astype(np.float16)
+    program = programs.Program(testing.transposed, 1)
+    with cache_folder.activate(tmp_path):
+      for array in (x, jax.numpy.asarray(x), x):
+        np.testing.assert_array_equal(program(3, array), x.T @ x - 3)
+    assert program.count_compiled() == 1
+
+  def test_integers_of_two_bytes_stay_such(self, tmp_path):
+    x = np.arange(12, dtype=np.int16).reshape(3, 4)
+    program = programs.Program(testing.transposed, 1)
+    with cache_folder.activate(tmp_path):
+      np.testing.assert_array_equal(program(3, x), x.T @ x - 3)
+
+  def test_other_floats_of_the_same_bits_are_another_program(self, tmp_path):
+    bits = np.arange(12, dtype=np.uint16).reshape(3, 4) * 1000
+    program = programs.Program(testing.scaled, 1)
+    for dtype in (np.float16, ml_dtypes.bfloat16, np.uint16):
+      x = np.ascontiguousarray(bits[:, :3].view(dtype))
+      with cache_folder.activate(tmp_path):
+        np.testing.assert_array_equal(program(3, x), testing.scaled(3, x))
+    assert program.count_compiled() == 3
+
+
+@pytest.mark.usefixtures('no_results')
 class TestNotCached:
   def test_where_nothing_can_be_written(self, tmp_path, monkeypatch):
     def full(*_):
@@ -165,8 +207,30 @@ class TestNotCached:
 
   def test_what_does_not_do_the_same_once_read(self, tmp_path, monkeypatch):
     monkeypatch.setattr(programs, '_have_same_bits', lambda *_: False)
+    monkeypatch.setattr(programs, '_has_own_cache', lambda: True)
     assert testing.run_checked(tmp_path) == 1
     assert not testing.list_entries(tmp_path)
+
+  def test_what_cannot_be_read(self, tmp_path, monkeypatch):
+    def fail(*_):
+      raise ValueError('a part of a program')
+
+    monkeypatch.setattr(programs, '_deserialize', fail)
+    assert testing.run_checked(tmp_path) == 1
+    assert not testing.list_entries(tmp_path)
+
+  def test_a_program_runs_once_unless_jax_has_a_cache(
+    self, tmp_path, monkeypatch
+  ):
+    comparisons = []
+    monkeypatch.setattr(
+      programs, '_have_same_bits', lambda *_: not comparisons.append('compared')
+    )
+    testing.run_checked(tmp_path / 'alone')
+    assert not comparisons
+    jax.config.update('jax_compilation_cache_dir', str(tmp_path / 'of jax'))
+    testing.run_checked(tmp_path / 'beside')
+    assert comparisons == ['compared']
 
   def test_same_tells_bits_apart(self):
     assert programs._have_same_bits(
@@ -179,6 +243,7 @@ class TestNotCached:
 
 _OTHER_DEVICE = """
 import jax
+import ml_dtypes
 import numpy as np
 from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.cache import programs_testing as testing

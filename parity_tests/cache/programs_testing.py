@@ -46,6 +46,7 @@ class CountedProgram:
     return 0
 
   def __call__(self, folder, factor=3, x=MATRIX):
+    """Returns the result, by a cache in a folder."""
     with cache_folder.activate(folder):
       return np.asarray(self.program(factor, x))
 

@@ -453,21 +453,22 @@ def gemm(
   if not isinstance(weights, Weights):
     weights = Weights.prepare(policy, weights)
   rows = round_at(policy, 'operands', rows)
-  sizes, depth = weights.sizes, len(weights.value)
+  depth = len(weights.value)
   block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
   value, prefixes = _prefix_sums(rows.value, weights.value, block)
   model = _model_gemm(policy, depth, block)
   own = model.of_terms * np.square(rows.value)
   size = _finite(rows.value)
-  flush = _TINY * (2 * depth + size.sum(1, keepdims=True) + weights.total)
+  sums = _GemmSums.compute(policy, rows, weights, size, own)
+  flush = _TINY * (2 * depth + size.sum(1, keepdims=True) + sums.total)
   flush = model.products * flush
   of_sum = model.of_total * np.square(value) + np.square(flush)
   if prefixes is not None:
     of_sum += kernels(policy) * _VARIANCE * block * prefixes
-  scale, reach = model.relative_error(depth), sizes.at_most(size)
+  scale, reach = model.relative_error(depth), sums.reach
   error = scale * reach + flush
-  if rows.error is not None:
-    error += (1 + scale) * sizes.at_most(rows.error)
+  if sums.error is not None:
+    error += (1 + scale) * sums.error
   if weights.source.error is not None:
     # Weights that are no float32: `sizes` rounded them.
     magnitudes = np.abs(rows.value) + rows.bound()
@@ -478,13 +479,68 @@ def gemm(
     'accumulator',
     -(-depth // precision.BLOCK_INNER),
     reach,
-    lambda: np.sqrt(of_sum + weights.squares.roughly(own)),
+    lambda: np.sqrt(of_sum + sums.own_variance),
   )
   error, of_sum = error + (1 + scale) * rounding_error, of_sum + of_blocks
-  variance, apart = _propagate_gemm(policy, rows, weights, own, of_sum)
+  variance, apart = _propagate_gemm(policy, rows, weights, sums, of_sum)
   crossings = _sum_crossings(policy, rows, weights, dtype, crossings)
-  sums = Bounded(value, error, variance, apart, crossings, unlike)
-  return _stored_sums(policy, weight, sums, reach, dtype)
+  bounded = Bounded(value, error, variance, apart, crossings, unlike)
+  return _stored_sums(policy, weight, bounded, reach, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _GemmSums:
+  """Rows times magnitudes of weights, or times their squares, each `[n, y]`.
+
+  Attributes:
+    reach: of magnitudes of rows, at least; it limits all partial sums.
+    total: `[1, y]`, magnitudes of weights alone, at least.
+    error: of the errors of rows, at least; None: rows are exact.
+    own_variance: that of the terms' own roundings.
+    variance: `own_variance` and that of rows; None: rows have none.
+    distance: of the distances of rows; None where `variance` is, or unused.
+  """
+
+  reach: np.ndarray
+  total: np.ndarray
+  error: np.ndarray | None
+  own_variance: np.ndarray
+  variance: np.ndarray | None
+  distance: np.ndarray | None
+
+  @classmethod
+  def compute(
+    cls,
+    policy: precision.PrecisionPolicy,
+    rows: Bounded,
+    weights: 'Weights',
+    size: np.ndarray,
+    own: np.ndarray,
+  ) -> '_GemmSums':
+    """Returns the sums of rows `[n, x]` of magnitudes `size`.
+
+    `own` `[n, x]` is the variance of terms over the square of their weight.
+    Each matrix of weights is read once for all its sums.
+    """
+    variance = distance = None
+    if rows.variance is not None:
+      variance = own + rows.variance
+      if is_narrow(policy):
+        distance = rows.distance()
+    unit_row = np.ones((1, size.shape[1]))
+    reach, total, error, distance_sums = weights.sizes.multiply(
+      size, unit_row, rows.error, distance
+    )
+    own_variance, variances = weights.squares.multiply(own, variance)
+    assert reach is not None and total is not None and own_variance is not None
+    return cls(
+      reach.at_most(),
+      total.at_most(),
+      None if error is None else error.at_most(),
+      own_variance.roughly(),
+      None if variances is None else variances.roughly(),
+      None if distance_sums is None else distance_sums.roughly(),
+    )
 
 
 class _GemmModel(NamedTuple):
@@ -539,26 +595,26 @@ def _propagate_gemm(
   policy: precision.PrecisionPolicy,
   rows: Bounded,
   weights: 'Weights',
-  own: np.ndarray,
+  sums: _GemmSums,
   of_sum: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray | None]:
   """Returns variance and mean distance `[n, y]` of a GEMM's sums.
 
-  `own` `[n, x]` is the variance of terms over the square of their weight, and
-  `of_sum` `[n, y]` that of the partial sums.
+  `of_sum` `[n, y]` is the variance of the partial sums.
   """
-  square, source = weights.squares, weights.source
+  source = weights.source
   if rows.variance is None and source.variance is None:
-    return of_sum + square.roughly(own), None
-  input_variance = 0.0 if rows.variance is None else rows.variance
-  variance = of_sum + square.roughly(own + input_variance)
+    return of_sum + sums.own_variance, None
+  terms = sums.own_variance if sums.variance is None else sums.variance
+  variance = of_sum + terms
   if source.variance is not None:
     variance += np.square(rows.value) @ source.variance
   if not is_narrow(policy):
     return variance, None
   # Many errors add up as variances do, a few as distances.
-  few = np.sqrt(of_sum + square.roughly(own))
-  few += weights.sizes.roughly(rows.distance())
+  few = np.sqrt(of_sum + sums.own_variance)
+  if sums.distance is not None:
+    few += sums.distance
   if source.variance is not None:
     few += np.abs(rows.value) @ source.distance()
   return variance, np.minimum(np.sqrt(variance), few)
@@ -643,6 +699,42 @@ def _prefix_sums(
   return total, squares
 
 
+class _SizeSums(NamedTuple):
+  """Rows times magnitudes `[n, y]`, computed in float32.
+
+  Attributes:
+    sums: float64, of rows over `unit` and of scaled magnitudes.
+    unit: `[n, 1]`.
+    column_scale: `[y]`.
+    depth: the number of terms.
+  """
+
+  sums: np.ndarray
+  unit: np.ndarray
+  column_scale: np.ndarray
+  depth: int
+
+  def roughly(self) -> np.ndarray:
+    """Returns `[n, y]`, accurate to float32."""
+    sums = self.sums * self.unit
+    sums *= self.column_scale
+    return sums
+
+  def at_most(self) -> np.ndarray:
+    """Returns `[n, y]`, an upper bound.
+
+    A term is rounded to float32, in its product, in x - 1 sums, and in float64
+    afterwards.  Operands, products and sums may be flushed.
+    """
+    sums = self.sums * (1 + gamma(self.depth + 3))
+    sums += 4 * self.depth * _TINY
+    sums *= self.unit
+    sums *= self.column_scale
+    if not self.unit.max(initial=0.0) < np.inf:
+      sums[~np.isfinite(self.unit[:, 0])] = np.inf
+    return sums
+
+
 @dataclasses.dataclass(frozen=True)
 class _Sizes:
   """Magnitudes of weights, or their squares, for sums in float32.
@@ -651,34 +743,38 @@ class _Sizes:
   that the float32 values are of order one.
 
   Attributes:
-    size: `[x, y]` float32, at most one.
-    row_scale: `[x]` powers of two, the factors of rows.
-    column_scale: `[y]` powers of two, the factors of columns.
+    size: `[x, y]` float32, at most one; or the weights as they are stored.
+    row_scale: `[x]` powers of two, that magnitudes were divided by.
+    column_scale: `[y]` powers of two, that magnitudes were divided by.
+    power: 1, or 2 for squares.
+    is_stored: whether `size` are the weights, whose panels are scaled when they
+      are read.
   """
 
   size: np.ndarray
   row_scale: np.ndarray
   column_scale: np.ndarray
-
-  @classmethod
-  def measure(cls, weights: np.ndarray) -> '_Sizes':
-    """Returns magnitudes of stored weights `[x, y]`."""
-    return cls.with_squares(weights)[0]
+  power: int = 1
+  is_stored: bool = False
 
   @classmethod
   def with_squares(cls, weights: np.ndarray) -> tuple['_Sizes', '_Sizes']:
-    """Returns magnitudes of stored weights `[x, y]`, and their squares.
+    """Returns magnitudes of stored weights `[x, y]`, and their squares."""
+    if weights.size >= _LARGE and products.suits(weights):
+      scales = products.measure(weights)
+      if scales is not None:
+        return (
+          cls(weights, *scales, power=1, is_stored=True),
+          cls(weights, *scales, power=2, is_stored=True),
+        )
+    return cls._scale(weights)
+
+  @classmethod
+  def _scale(cls, weights: np.ndarray) -> tuple['_Sizes', '_Sizes']:
+    """Returns `with_squares`, as arrays of their own.
 
     A few rows at a time, so that temporaries stay in a core's cache.
     """
-    if weights.size >= _LARGE and products.suits(weights):
-      measured = products.measure(weights)
-      if measured is not None:
-        size, squares, row_scale, column_scale = measured
-        return (
-          cls(size, row_scale, column_scale),
-          cls(squares, row_scale**2, column_scale**2),
-        )
     size = np.empty_like(weights, np.float32)
     # Of transposed weights, the rows that lie together are columns.
     step = len(size)
@@ -702,45 +798,45 @@ class _Sizes:
       row_scale[rows] = _power_above(panel.max(axis=1, initial=0))
       panel *= (1 / row_scale[rows]).astype(np.float32)[:, None]
       np.square(panel, out=squares[rows])
-    return (
-      cls(size, row_scale, column_scale),
-      cls(squares, row_scale**2, column_scale**2),
-    )
+    scales = row_scale, column_scale
+    return cls(size, *scales), cls(squares, *scales, power=2)
 
-  def roughly(self, rows: np.ndarray) -> np.ndarray:
-    """Returns `[n, y]`, rows `[n, x]` times these, accurate to float32."""
-    sums, unit = self._sums(rows)
-    sums *= unit
-    sums *= self.column_scale
-    return sums
+  def multiply(self, *groups: np.ndarray | None) -> list[_SizeSums | None]:
+    """Returns each group of rows `[n, x]` times these; None for None."""
+    narrow_groups = [g if g is None else self._narrow(g) for g in groups]
+    rows = [group[0] for group in narrow_groups if group is not None]
+    if self.is_stored:
+      # As one matrix, so that the weights are read once.
+      products_of_rows = np.split(
+        products.multiply_magnitudes(
+          np.concatenate(rows),
+          self.size,
+          self.row_scale,
+          self.column_scale,
+          self.power == 2,
+        ),
+        np.cumsum([len(r) for r in rows])[:-1],
+      )
+    else:
+      with np.errstate(invalid='ignore'):
+        products_of_rows = [r @ self.size for r in rows]
+    left, column_scale = iter(products_of_rows), self.column_scale**self.power
+    return [
+      None
+      if group is None
+      else _SizeSums(
+        next(left).astype(np.float64), group[1], column_scale, len(self.size)
+      )
+      for group in narrow_groups
+    ]
 
-  def at_most(self, rows: np.ndarray) -> np.ndarray:
-    """Returns `[n, y]`, an upper bound of rows `[n, x]` times these.
-
-    A term is rounded to float32, in its product, in x - 1 sums, and in float64
-    afterwards.  Operands, products and sums may be flushed.
-    """
-    sums, unit = self._sums(rows)
-    depth = len(self.size)
-    sums *= 1 + gamma(depth + 3)
-    sums += 4 * depth * _TINY
-    sums *= unit
-    sums *= self.column_scale
-    if not unit.max(initial=0.0) < np.inf:
-      sums[~np.isfinite(unit[:, 0])] = np.inf
-    return sums
-
-  def _sums(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns `[n, y]` float64, computed in float32, and its unit `[n, 1]`."""
+  def _narrow(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows `[n, x]` in float32, over their unit `[n, 1]`."""
     smallest = np.finfo(np.float64).tiny
-    rows = rows * self.row_scale
-    row = np.max(rows, axis=1, keepdims=True, initial=smallest)
+    rows = rows * self.row_scale**self.power
+    unit = np.max(rows, axis=1, keepdims=True, initial=smallest)
     with np.errstate(invalid='ignore'):  # infinite, where the value is
-      rows = (rows / row).astype(np.float32)
-    if self.size.size >= _LARGE and products.suits(self.size):
-      return products.multiply(rows, self.size).astype(np.float64), row
-    with np.errstate(invalid='ignore'):
-      return (rows @ self.size).astype(np.float64), row
+      return (rows / unit).astype(np.float32), unit
 
 
 def _power_above(largest: np.ndarray) -> np.ndarray:
@@ -758,14 +854,12 @@ class Weights:
     value: float64, or as stored if there are many.
     sizes: their magnitudes.
     squares: their squares.
-    total: `[y]` float64, sums of their magnitudes.
   """
 
   source: Bounded
   value: np.ndarray
   sizes: _Sizes
   squares: _Sizes
-  total: np.ndarray
 
   @classmethod
   def prepare(
@@ -782,8 +876,7 @@ class Weights:
     value = weights.value
     if value.size < _LARGE:
       value = value.astype(np.float64)
-    total = sizes.at_most(np.ones((1, len(value))))[0]
-    return cls(weights, value, sizes, squares, total)
+    return cls(weights, value, sizes, squares)
 
 
 def activation(

@@ -248,7 +248,11 @@ def test_right_kernels_alone_stay_within_the_bound(policy, stage):
 
 
 @pytest.mark.parametrize('size', [1e-42, 1e-38, 1e-20, 1.0, 1e20, 3e38])
-def test_sums_of_magnitudes_in_float32_are_never_too_small(size):
+@pytest.mark.parametrize('large', [bounds._LARGE, 1])
+def test_sums_of_magnitudes_in_float32_are_never_too_small(
+  size, large, monkeypatch
+):
+  monkeypatch.setattr(bounds, '_LARGE', large)
   # given: weights near an end of float32, and rows that float32 cannot hold.
   rng = np.random.default_rng(0)
   weights = (size * rng.uniform(-1, 1, (300, 40))).astype(np.float32)
@@ -259,7 +263,8 @@ def test_sums_of_magnitudes_in_float32_are_never_too_small(size):
   # when: they are summed in float32; then: no sum is below the true one, and
   # few are far above it.
   with np.errstate(invalid='ignore'):
-    sums = bounds._Sizes.measure(weights).at_most(rows)
+    sizes, _ = bounds._Sizes.with_squares(weights)
+    sums = sizes.multiply(rows)[0].at_most()
     expected = rows @ np.abs(weights.astype(np.float64))
   np.testing.assert_array_equal(sums[4], np.inf)
   sums, expected = (np.delete(a, [3, 4], axis=0) for a in (sums, expected))

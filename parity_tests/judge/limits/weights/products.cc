@@ -37,28 +37,76 @@ constexpr int64_t kPanelDepth = 128;
 template <class Number>
 constexpr int64_t kTileColumns = kTileLanes * kRegister / sizeof(Number);
 
-float Widen(float weight) { return weight; }
-float Widen(Bfloat16 weight) {
-  const uint32_t bits = static_cast<uint32_t>(weight) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
+constexpr int32_t kMagnitude = 0x7FFFFFFF, kInfinity = 0x7F800000;
+
+// Eight floats, and their bits.  They are passed by address: a function that is
+// compiled for narrow registers has no other way to pass them.
+constexpr int64_t kGroup = kRegister / sizeof(float);
+using Floats = float __attribute__((vector_size(kRegister)));
+using Words = uint32_t __attribute__((vector_size(kRegister)));
+using Halves = uint16_t __attribute__((vector_size(kRegister / 2)));
+
+void Load(const float* from, Floats* to) { std::memcpy(to, from, sizeof(*to)); }
+void Load(const Bfloat16* from, Floats* to) {
+  Halves halves;
+  std::memcpy(&halves, from, sizeof(halves));
+  const Words words = __builtin_convertvector(halves, Words) << 16;
+  std::memcpy(to, &words, sizeof(words));
 }
 
-// Widens `[depth, count]` weights into whole tiles, padded with zeros.
-template <class Number, class Weight>
-void TakePanel(const Weight* weights, int64_t depth, int64_t count,
-               int64_t stride, Number* panel) {
+void Store(const Floats& values, float* to) {
+  std::memcpy(to, &values, sizeof(values));
+}
+void Store(const Floats& values, double* to) {
+  using Doubles = double __attribute__((vector_size(2 * kRegister)));
+  const Doubles wide = __builtin_convertvector(values, Doubles);
+  std::memcpy(to, &wide, sizeof(wide));
+}
+
+void TakeMagnitudes(Floats* values) {
+  Words words;
+  std::memcpy(&words, values, sizeof(words));
+  words &= kMagnitude;
+  std::memcpy(values, &words, sizeof(words));
+}
+
+// Panels hold the weights themselves.
+struct AsStored {
+  void operator()(int64_t, int64_t, Floats*) const {}
+};
+
+// Panels hold `Magnitudes`, or their squares.
+template <bool kSquared>
+struct AsMagnitudes {
+  void operator()(int64_t k, int64_t j, Floats* weights) const {
+    Floats factors;
+    std::memcpy(&factors, columns + j, sizeof(factors));
+    TakeMagnitudes(weights);
+    *weights *= factors;
+    *weights *= rows[k];
+    if (kSquared) *weights *= *weights;
+  }
+
+  const float *rows, *columns;
+};
+
+// Widens weights `[depth, count]` from row `k` and column `first` on into whole
+// tiles, padded with zeros.
+template <class Number, class Weight, class Form>
+void TakePanel(const Weight* weights, const Form& form, int64_t k,
+               int64_t depth, int64_t first, int64_t count, int64_t stride,
+               Number* panel) {
   constexpr int64_t kColumns = kTileColumns<Number>;
-  for (int64_t k = 0; k < depth; ++k) {
-    const Weight* from = weights + k * stride;
-    Number* to = panel + k * kColumns;
-    if (count == kColumns) {
-      for (int64_t j = 0; j < kColumns; ++j) to[j] = Widen(from[j]);
-      continue;
-    }
-    for (int64_t j = 0; j < kColumns; ++j) {
-      to[j] = j < count ? static_cast<Number>(Widen(from[j])) : Number{0};
+  Weight padded[kColumns] = {};
+  for (int64_t i = 0; i < depth; ++i) {
+    const Weight* from = weights + (k + i) * stride + first;
+    __builtin_prefetch(from + 8 * stride);
+    if (count < kColumns) from = std::copy_n(from, count, padded) - count;
+    for (int64_t j = 0; j < kColumns; j += kGroup) {
+      Floats values;
+      Load(from + j, &values);
+      form(k + i, first + j, &values);
+      Store(values, panel + i * kColumns + j);
     }
   }
 }
@@ -135,9 +183,10 @@ void PutTile(const Number* tile, int64_t rows, int64_t count, int64_t columns,
   }
 }
 
-template <class Number, class Weight>
-void MultiplyOf(const Number* rows, const Weight* weights, const Sizes& sizes,
-                int64_t block, Number* total, Number* squares) {
+template <class Number, class Weight, class Form>
+void MultiplyOf(const Number* rows, const Weight* weights, const Form& form,
+                const Sizes& sizes, int64_t block, Number* total,
+                Number* squares) {
   constexpr int64_t kColumns = kTileColumns<Number>;
   const auto strip = std::make_unique<Strip<Number>>(sizes.rows);
   for (int64_t first = 0; first < sizes.columns; first += kTiles * kColumns) {
@@ -150,10 +199,10 @@ void MultiplyOf(const Number* rows, const Weight* weights, const Sizes& sizes,
     for (int64_t k = 0; k < sizes.depth;) {
       const int64_t end = std::min(sizes.depth, (k / block + 1) * block);
       const int64_t depth = std::min(kPanelDepth, end - k);
-      const Weight* from = weights + k * sizes.columns + first;
       for (int64_t t = 0; t < tiles; ++t) {
         Number* panel = strip->panels[t];
-        TakePanel(from + t * kColumns, depth, width(t), sizes.columns, panel);
+        TakePanel(weights, form, k, depth, first + t * kColumns, width(t),
+                  sizes.columns, panel);
         AddPanel(rows + k, sizes.rows, sizes.depth, panel, depth,
                  strip->sums.data() + t * strip->size);
       }
@@ -173,15 +222,14 @@ void MultiplyOf(const Number* rows, const Weight* weights, const Sizes& sizes,
   }
 }
 
-// Returns a power of two above a number that is not zero.
-double PowerAbove(float largest) {
-  int exponent = 0;
-  std::frexp(largest, &exponent);
-  // Beyond this range the factor itself is no normal float.
-  return std::ldexp(1.0, std::clamp(exponent, -126, 126));
+float Widen(float weight) { return weight; }
+float Widen(Bfloat16 weight) {
+  const uint32_t bits = static_cast<uint32_t>(weight) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
 }
 
-// Bits of numbers that are not negative have the order of the numbers.
 int32_t BitsOf(float value) {
   int32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -194,18 +242,28 @@ float NumberOf(int32_t bits) {
   return value;
 }
 
-constexpr int32_t kMagnitude = 0x7FFFFFFF, kInfinity = 0x7F800000;
+// Returns a power of two above a number that is not zero.
+double PowerAbove(float largest) {
+  int exponent = 0;
+  std::frexp(largest, &exponent);
+  // Beyond this range the factor itself is no normal float.
+  return std::ldexp(1.0, std::clamp(exponent, -126, 126));
+}
+
+// Bits of numbers that are not negative have the order of the numbers.
+template <class Weight>
+void MaxOf(const Weight* weights, int64_t count, int32_t* largest) {
+  for (int64_t j = 0; j < count; ++j) {
+    largest[j] = std::max(largest[j], BitsOf(Widen(weights[j])) & kMagnitude);
+  }
+}
 
 template <class Weight>
 bool MeasureOf(const Weight* weights, int64_t depth, int64_t columns,
-               float* size, float* squares, double* row_scale,
-               double* column_scale) {
+               double* row_scale, double* column_scale) {
   std::vector<int32_t> largest(columns);
   for (int64_t k = 0; k < depth; ++k) {
-    const Weight* row = weights + k * columns;
-    for (int64_t j = 0; j < columns; ++j) {
-      largest[j] = std::max(largest[j], BitsOf(Widen(row[j])) & kMagnitude);
-    }
+    MaxOf(weights + k * columns, columns, largest.data());
   }
   std::vector<float> factors(columns);
   for (int64_t j = 0; j < columns; ++j) {
@@ -215,20 +273,23 @@ bool MeasureOf(const Weight* weights, int64_t depth, int64_t columns,
   }
   for (int64_t k = 0; k < depth; ++k) {
     const Weight* row = weights + k * columns;
-    float *to = size + k * columns, *square = squares + k * columns;
     int32_t most = 0;
     for (int64_t j = 0; j < columns; ++j) {
-      to[j] = NumberOf(BitsOf(Widen(row[j])) & kMagnitude) * factors[j];
-      most = std::max(most, BitsOf(to[j]));
+      const float size = NumberOf(BitsOf(Widen(row[j])) & kMagnitude);
+      most = std::max(most, BitsOf(size * factors[j]));
     }
     row_scale[k] = PowerAbove(NumberOf(most));
-    const auto factor = static_cast<float>(1 / row_scale[k]);
-    for (int64_t j = 0; j < columns; ++j) {
-      to[j] *= factor;
-      square[j] = to[j] * to[j];
-    }
   }
   return true;
+}
+
+// Returns factors that undo scales, followed by zeros for a whole tile.
+std::vector<float> Invert(const double* scales, int64_t count) {
+  std::vector<float> factors(count + kTileColumns<float>);
+  for (int64_t i = 0; i < count; ++i) {
+    factors[i] = static_cast<float>(1 / scales[i]);
+  }
+  return factors;
 }
 
 bool HasWideRegisters() {
@@ -247,6 +308,15 @@ HPMOE_WIDE void MultiplyWide(Arguments... arguments) {
 }
 
 template <class... Arguments>
+void MultiplyBest(Arguments... arguments) {
+  if (HasWideRegisters()) {
+    MultiplyWide(arguments...);
+  } else {
+    MultiplyOf(arguments...);
+  }
+}
+
+template <class... Arguments>
 HPMOE_WIDE bool MeasureWide(Arguments... arguments) {
   return MeasureOf(arguments...);
 }
@@ -256,11 +326,7 @@ HPMOE_WIDE bool MeasureWide(Arguments... arguments) {
 template <class Weight>
 void Multiply(const double* rows, const Weight* weights, const Sizes& sizes,
               int64_t block, double* total, double* squares) {
-  if (HasWideRegisters()) {
-    MultiplyWide(rows, weights, sizes, block, total, squares);
-  } else {
-    MultiplyOf(rows, weights, sizes, block, total, squares);
-  }
+  MultiplyBest(rows, weights, AsStored{}, sizes, block, total, squares);
 }
 
 template void Multiply(const double*, const Bfloat16*, const Sizes&, int64_t,
@@ -268,32 +334,39 @@ template void Multiply(const double*, const Bfloat16*, const Sizes&, int64_t,
 template void Multiply(const double*, const float*, const Sizes&, int64_t,
                        double*, double*);
 
-void Multiply(const float* rows, const float* weights, const Sizes& sizes,
-              float* total) {
-  float* squares = nullptr;
-  if (HasWideRegisters()) {
-    MultiplyWide(rows, weights, sizes, sizes.depth, total, squares);
+template <class Weight>
+void MultiplyMagnitudes(const float* rows, const Weight* weights,
+                        const Sizes& sizes, const double* row_scale,
+                        const double* column_scale, bool squared,
+                        float* total) {
+  const std::vector<float> row_factors = Invert(row_scale, sizes.depth);
+  const std::vector<float> column_factors = Invert(column_scale, sizes.columns);
+  const auto multiply = [&](auto form) {
+    float* squares = nullptr;
+    MultiplyBest(rows, weights, form, sizes, sizes.depth, total, squares);
+  };
+  if (squared) {
+    multiply(AsMagnitudes<true>{row_factors.data(), column_factors.data()});
   } else {
-    MultiplyOf(rows, weights, sizes, sizes.depth, total, squares);
+    multiply(AsMagnitudes<false>{row_factors.data(), column_factors.data()});
   }
 }
 
+template void MultiplyMagnitudes(const float*, const Bfloat16*, const Sizes&,
+                                 const double*, const double*, bool, float*);
+template void MultiplyMagnitudes(const float*, const float*, const Sizes&,
+                                 const double*, const double*, bool, float*);
+
 template <class Weight>
 bool MeasureWeights(const Weight* weights, int64_t depth, int64_t columns,
-                    float* size, float* squares, double* row_scale,
-                    double* column_scale) {
-  const auto measure = [&](auto function) {
-    return function(weights, depth, columns, size, squares, row_scale,
-                    column_scale);
-  };
+                    double* row_scale, double* column_scale) {
   return HasWideRegisters()
-             ? measure([](auto... a) { return MeasureWide(a...); })
-             : measure([](auto... a) { return MeasureOf(a...); });
+             ? MeasureWide(weights, depth, columns, row_scale, column_scale)
+             : MeasureOf(weights, depth, columns, row_scale, column_scale);
 }
 
-template bool MeasureWeights(const Bfloat16*, int64_t, int64_t, float*, float*,
-                             double*, double*);
-template bool MeasureWeights(const float*, int64_t, int64_t, float*, float*,
-                             double*, double*);
+template bool MeasureWeights(const Bfloat16*, int64_t, int64_t, double*,
+                             double*);
+template bool MeasureWeights(const float*, int64_t, int64_t, double*, double*);
 
 }  // namespace hpmoe_limits

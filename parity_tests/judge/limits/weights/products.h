@@ -25,17 +25,21 @@ enum class Bfloat16 : uint16_t {};
 template <class Weight>
 void Multiply(const double* rows, const Weight* weights, const Sizes& sizes,
               int64_t block, double* total, double* squares);
-void Multiply(const float* rows, const float* weights, const Sizes& sizes,
-              float* total);
 
-// Writes float32 magnitudes of weights `[depth, columns]`, at most one, and the
-// squares of these.  Magnitudes are divided by powers of two of their row and
-// of their column, which `row_scale` and `column_scale` receive.  Returns false
-// if a weight is not finite; the arrays are then incomplete.
+// Writes the scales of the magnitudes of weights `[depth, columns]`: powers of
+// two of each row and of each column.  Divided by both, a magnitude is at most
+// one.  Returns false if a weight is not finite; the scales are then
+// incomplete.
 template <class Weight>
 bool MeasureWeights(const Weight* weights, int64_t depth, int64_t columns,
-                    float* size, float* squares, double* row_scale,
-                    double* column_scale);
+                    double* row_scale, double* column_scale);
+
+// Writes rows times the scaled magnitudes of weights to `total`,
+// `[rows, columns]`; `squared`: times their squares.
+template <class Weight>
+void MultiplyMagnitudes(const float* rows, const Weight* weights,
+                        const Sizes& sizes, const double* row_scale,
+                        const double* column_scale, bool squared, float* total);
 
 }  // namespace hpmoe_limits
 

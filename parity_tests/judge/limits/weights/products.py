@@ -40,29 +40,42 @@ def add_up(
   return total, squares
 
 
-def multiply(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-  """Returns `[n, y]`, rows `[n, x]` times weights `[x, y]`, all float32."""
-  assert _products is not None
-  total = np.empty((len(rows), weights.shape[1]), np.float32)
-  _products.multiply(np.ascontiguousarray(rows), weights, total)
-  return total
+def measure(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+  """Returns scales of rows `[x]` and columns `[y]` of weights `[x, y]`.
 
-
-def measure(weights: np.ndarray) -> tuple[np.ndarray, ...] | None:
-  """Returns the fields of `bounds._Sizes` of weights, and of their squares.
-
+  Powers of two, float64: a magnitude is at most one when it is divided by both.
   None if a weight is not finite.
-
-  Returns:
-    Sizes and squares `[x, y]` float32, and scales of rows `[x]` and of columns
-    `[y]` float64.
   """
   assert _products is not None
-  size, squares = np.empty((2, *weights.shape), np.float32)
   row_scale, column_scale = (np.empty(count) for count in weights.shape)
-  measured = size, squares, row_scale, column_scale
-  is_finite = _products.measure(_view_words(weights), *measured)
-  return measured if is_finite else None
+  is_finite = _products.measure(_view_words(weights), row_scale, column_scale)
+  return (row_scale, column_scale) if is_finite else None
+
+
+def multiply_magnitudes(
+  rows: np.ndarray,
+  weights: np.ndarray,
+  row_scale: np.ndarray,
+  column_scale: np.ndarray,
+  is_squared: bool,
+) -> np.ndarray:
+  """Returns `[n, y]` float32, rows times magnitudes of weights `[x, y]`.
+
+  Args:
+    rows: `[n, x]` float32.
+    weights: as stored.
+    row_scale: `[x]` float64, see `measure`.
+    column_scale: `[y]` float64; magnitudes are divided by both.
+    is_squared: whether they are then squared.
+  """
+  assert _products is not None
+  total = np.empty((len(rows), weights.shape[1]), np.float32)
+  scales = row_scale, column_scale
+  words = _view_words(weights)
+  _products.add_magnitudes(
+    np.ascontiguousarray(rows), words, *scales, is_squared, total
+  )
+  return total
 
 
 def _view_words(weights: np.ndarray) -> np.ndarray:

@@ -52,28 +52,34 @@ void AddUp(const Matrix<const double>& rows, const Matrix<const Word>& weights,
            squares.data());
 }
 
-void MultiplyNarrow(const Matrix<const float>& rows,
-                    const Matrix<const float>& weights,
-                    const Matrix<float>& total) {
-  const Sizes sizes = CheckSizes(rows, weights, total);
-  nb::gil_scoped_release released;
-  Multiply(rows.data(), weights.data(), sizes, total.data());
+template <class Word>
+void CheckScales(const Matrix<const Word>& weights, const Scale& row_scale,
+                 const Scale& column_scale) {
+  Require("row_scale", row_scale.shape(0), weights.shape(0));
+  Require("column_scale", column_scale.shape(0), weights.shape(1));
 }
 
 template <class Word>
-bool Measure(const Matrix<const Word>& weights, const Matrix<float>& size,
-             const Matrix<float>& squares, const Scale& row_scale,
+void AddMagnitudes(const Matrix<const float>& rows,
+                   const Matrix<const Word>& weights, const Scale& row_scale,
+                   const Scale& column_scale, bool squared,
+                   const Matrix<float>& total) {
+  const Sizes sizes = CheckSizes(rows, weights, total);
+  CheckScales(weights, row_scale, column_scale);
+  nb::gil_scoped_release released;
+  MultiplyMagnitudes(rows.data(), StoredIn(weights.data()), sizes,
+                     row_scale.data(), column_scale.data(), squared,
+                     total.data());
+}
+
+template <class Word>
+bool Measure(const Matrix<const Word>& weights, const Scale& row_scale,
              const Scale& column_scale) {
-  for (const auto& like : {size, squares}) {
-    Require("size", like.shape(0), weights.shape(0));
-    Require("size", like.shape(1), weights.shape(1));
-  }
-  Require("row_scale", row_scale.shape(0), weights.shape(0));
-  Require("column_scale", column_scale.shape(0), weights.shape(1));
+  CheckScales(weights, row_scale, column_scale);
   nb::gil_scoped_release released;
   return MeasureWeights(StoredIn(weights.data()), weights.shape(0),
-                        weights.shape(1), size.data(), squares.data(),
-                        row_scale.data(), column_scale.data());
+                        weights.shape(1), row_scale.data(),
+                        column_scale.data());
 }
 
 template <class Word>
@@ -81,16 +87,16 @@ void BindWeights(nb::module_& m) {
   m.def("add_up", &AddUp<Word>, "rows"_a, "weights"_a.noconvert(), "block"_a,
         "total"_a.noconvert(), "squares"_a.noconvert());
   m.def("measure", &Measure<Word>, "weights"_a.noconvert(),
-        "size"_a.noconvert(), "squares"_a.noconvert(),
         "row_scale"_a.noconvert(), "column_scale"_a.noconvert());
+  m.def("add_magnitudes", &AddMagnitudes<Word>, "rows"_a,
+        "weights"_a.noconvert(), "row_scale"_a.noconvert(),
+        "column_scale"_a.noconvert(), "squared"_a, "total"_a.noconvert());
 }
 
 NB_MODULE(_products, m) {
   m.doc() = "Native part of parity_tests.judge.limits.bounds.";
   BindWeights<uint16_t>(m);
   BindWeights<float>(m);
-  m.def("multiply", &MultiplyNarrow, "rows"_a, "weights"_a,
-        "total"_a.noconvert());
 }
 
 }  // namespace

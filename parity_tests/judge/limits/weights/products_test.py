@@ -58,29 +58,37 @@ def test_sums_and_prefixes(shape, dtype, block, monkeypatch):
 
 
 @SHAPES
-def test_narrow_sums(shape):
-  rows, weights = draw(shape)
-  rows, weights = np.abs(rows).astype(np.float32), np.abs(weights)
-  wide = rows.astype(np.float64) @ weights.astype(np.float64)
-  np.testing.assert_allclose(products.multiply(rows, weights), wide, 4e-5)
-
-
-@SHAPES
 @DTYPES
-def test_sizes_have_the_bits_of_numpy(shape, dtype, monkeypatch):
+def test_scales_have_the_bits_of_numpy(shape, dtype):
   _, weights = draw(shape, dtype)
   weights[0, 0] = 0
   weights[:, 1] = 2.0**-140  # subnormal
   weights[1] = 0
 
-  size, squares, row_scale, column_scale = products.measure(weights)
+  row_scale, column_scale = products.measure(weights)
 
-  monkeypatch.setattr(products, '_products', None)
-  of_size, of_squares = bounds._Sizes.with_squares(weights)
-  np.testing.assert_array_equal(size, of_size.size)
-  np.testing.assert_array_equal(squares, of_squares.size)
+  of_size, _ = bounds._Sizes._scale(weights)
   np.testing.assert_array_equal(row_scale, of_size.row_scale)
   np.testing.assert_array_equal(column_scale, of_size.column_scale)
+
+
+@SHAPES
+@DTYPES
+@pytest.mark.parametrize('is_squared', [False, True])
+def test_sums_of_magnitudes(shape, dtype, is_squared):
+  rows, weights = draw(shape, dtype)
+  rows = np.abs(rows).astype(np.float32)
+  scales = products.measure(weights)
+
+  sums = products.multiply_magnitudes(rows, weights, *scales, is_squared)
+
+  sizes = bounds._Sizes._scale(weights)[is_squared].size
+  wide = rows.astype(np.float64) @ sizes.astype(np.float64)
+  np.testing.assert_allclose(sums, wide, 4e-5)
+  # A matrix of one row per term holds the magnitudes themselves.
+  eye = np.eye(len(weights), dtype=np.float32)
+  single = products.multiply_magnitudes(eye, weights, *scales, is_squared)
+  np.testing.assert_array_equal(single, sizes)
 
 
 @DTYPES
@@ -99,7 +107,8 @@ def test_bounds_of_large_weights(storage, monkeypatch):
   monkeypatch.setattr(bounds, '_LARGE', 1)
   source = bounds.Bounded(rows, np.abs(rows) / 1e6, rows**2 / 1e14)
   calls = []
-  for name in ('add_up', 'multiply', 'measure'):
+  names = ('add_up', 'multiply_magnitudes', 'measure')
+  for name in names:
     function = getattr(products, name)
 
     def count(*arguments, name=name, function=function):
@@ -110,7 +119,7 @@ def test_bounds_of_large_weights(storage, monkeypatch):
 
   bounded = bounds.gemm(policy, source, weights)
 
-  assert {*calls} == {'add_up', 'multiply', 'measure'}
+  assert {*calls} == {*names}
   monkeypatch.setattr(products, '_products', None)
   for actual, right in zip(
     bounded.arrays(), bounds.gemm(policy, source, weights).arrays(), strict=True
@@ -127,12 +136,19 @@ def test_shapes_that_do_not_fit_are_refused():
     products.add_up(rows[:, 1:], weights, 8)
   with pytest.raises(ValueError, match='block: expected 1 or more'):
     products.add_up(rows, weights, 0)
-  total, scale = np.zeros((3, 20), np.float32), np.zeros(20)
-  narrow = rows.astype(np.float32)
+  total, scales = np.zeros((3, 20), np.float32), (np.ones(30), np.ones(20))
+  narrow, module = rows.astype(np.float32), products._products
   with pytest.raises(ValueError, match='total: expected 2, got 3'):
-    products._products.multiply(narrow, weights, total)
-  with pytest.raises(ValueError, match='size: expected 30, got 3'):
-    products._products.measure(weights, total, total, scale, scale)
+    module.add_magnitudes(narrow, weights, *scales, False, total)
+  for function, ends in (
+    (module.measure, ()),
+    (module.add_magnitudes, (False, total[:2])),
+  ):
+    starts = () if function is module.measure else (narrow,)
+    with pytest.raises(ValueError, match='row_scale: expected 30, got 20'):
+      function(*starts, weights, *scales[::-1], *ends)
+    with pytest.raises(ValueError, match='column_scale: expected 20, got 30'):
+      function(*starts, weights, scales[0], scales[0], *ends)
 
 
 @dataclasses.dataclass(frozen=True)
