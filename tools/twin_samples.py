@@ -10,7 +10,8 @@ done, with the twin in place of the NPU, in order, seeded and late.  Then
 keeps what the twin says.  --samples_operators runs operators of vllm-ascend in
 their place: CSRC is its folder of this name.  --samples_public runs the
 operators of twin_operators.toml: CHECKOUTS holds their repositories, metadef
-and opbase.  With either, --samples_sync leaves out calls of those operators.
+and opbase.  With either, --samples_sync leaves out calls of those operators;
+with --samples_graph it leaves out none, and explains those of the figures.
 
 Exit codes: 0 all that run are right, or operators were asked for; 1 not; 2 DIR
 is missing.
@@ -58,6 +59,11 @@ _PUBLIC = flags.DEFINE_string(
   'samples_public', None, 'Checkouts of public repositories, by name.'
 )
 _WORK = flags.DEFINE_string('samples_work', None, 'Keep what is built here.')
+_GRAPH = flags.DEFINE_bool(
+  'samples_graph',
+  False,
+  'With --samples_sync: explain the calls of operator_sync.json again.',
+)
 _SYNC = flags.DEFINE_bool(
   'samples_sync', False, 'Leave out each call that synchronises, too.'
 )
@@ -337,6 +343,7 @@ _VLLM_ASCEND = 'vllm-project/vllm-ascend'
 _SHIPPED = 'operators of vllm-ascend'
 _SHIPPED_RIGHT = 'operators right against NumPy, in all modes'
 _OF_PUBLIC = 'public operators:'
+_SYNC_FIGURES = 'operator_sync'
 _SHIPPED_OTHER = 'operators for another chip'
 
 
@@ -434,10 +441,10 @@ def keep_public(table: list[dict]) -> None:
   figures.write('samples', content.pop('columns'), rows, runs, **content)
 
 
-def _launches(
+def _list_subjects(
   csrc: pathlib.Path | None, checkouts: pathlib.Path | None
-) -> Iterator[tuple[str, pathlib.Path, str, operator_sync.Launch]]:
-  """Yields name, checkout, path and launch of each operator asked for."""
+) -> Iterator[operator_sync.Subject]:
+  """Yields each operator asked for."""
   if csrc:
     for case in twin_samples_operators.CASES:
       if case.verdict == 'right':
@@ -447,11 +454,12 @@ def _launches(
             case, copy, str(headers), **options
           )
 
-        yield (
+        yield operator_sync.Subject(
           f'{_VLLM_ASCEND}/csrc/{case.name}',
           csrc,
           case.name,
           shipped_launch,
+          tuple(case.inputs),
         )
   if checkouts:
     host = tuple(str(checkouts / name) for name in ('metadef', 'opbase'))
@@ -461,11 +469,11 @@ def _launches(
         return twin_operators.verdict(row, copy, str(headers), host, **options)
 
       root = checkouts / row.repository.split('/')[1]
-      yield row.name, root, row.path, public_launch
+      yield operator_sync.Subject(row.name, root, row.path, public_launch)
 
 
 def leave_out_of_operators(
-  launches: Iterable[tuple[str, pathlib.Path, str, operator_sync.Launch]],
+  subjects: Iterable[operator_sync.Subject],
   headers: pathlib.Path,
   work: pathlib.Path,
   path: pathlib.Path | None,
@@ -473,21 +481,22 @@ def leave_out_of_operators(
   """Returns a row for each operator that is right: what is left out of it.
 
   Args:
-    launches: name, checkout, path and launch of each operator.
+    subjects: the operators.
     headers: of Ascend C.
     work: where copies lie.
     path: a file that rows are added to; those that it holds are not run again.
   """
   rows = json.loads(path.read_text()) if path and path.exists() else []
   names = {row['operator'] for row in rows}
-  for name, root, own, launch in launches:
+  for subject in subjects:
+    name = subject.name
     if name in names or (
       _SELECTED.value and not name.endswith(tuple(_SELECTED.value))
     ):
       continue
     print(name, flush=True)
     try:
-      outcomes = operator_sync.leave_out(root, own, headers, work, launch)
+      outcomes = operator_sync.leave_out(subject, headers, work)
     except ValueError as error:
       rows.append(dict(operator=name, not_run=str(error)))
     else:
@@ -496,6 +505,29 @@ def leave_out_of_operators(
     if path:
       path.write_text(json.dumps(rows, indent=1) + '\n')
   return rows
+
+
+def explain_operators(
+  subjects: Iterable[operator_sync.Subject],
+  headers: pathlib.Path,
+  work: pathlib.Path,
+) -> list[dict]:
+  """Returns the rows of figures, explained again by graphs of launches."""
+  rows = figures.load(_SYNC_FIGURES)['operators']
+  own = {subject.name: subject for subject in subjects}
+  explained = []
+  for row in rows:
+    subject = own[row['operator']]
+    print(subject.name, flush=True)
+    outcomes = operator_sync.explain_again(
+      subject,
+      headers,
+      work,
+      [operator_sync.Outcome(**call) for call in row['calls']],
+    )
+    calls = [dataclasses.asdict(outcome) for outcome in outcomes]
+    explained.append(dict(operator=subject.name, calls=calls))
+  return explained
 
 
 def keep_left_out(rows: list[dict]) -> None:
@@ -511,13 +543,18 @@ def keep_left_out(rows: list[dict]) -> None:
     '--samples_public=CHECKOUTS': _PUBLIC.value,
   }
   words = [word for word, folder in folders.items() if folder]
+  words.append('--samples_sync')
+  runs = []
+  if _GRAPH.value:
+    words.append('--samples_graph')
+    runs = figures.load(_SYNC_FIGURES)['runs'][:1]
   command = ' '.join(['python -m hpmoe.tools.twin_samples', *words])
   columns = ('calls left out of operators', str(len(kinds)))
   figures.write(
-    'operator_sync',
+    _SYNC_FIGURES,
     columns,
     counts,
-    [figures.run(f'{command} --samples_sync')],
+    [*runs, figures.run(command)],
     operators=rows,
     commits=_find_commits(run),
   )
@@ -589,18 +626,20 @@ def main(argv: list[str]) -> int:
       pathlib.Path(folder) if folder else None
       for folder in (_OPERATORS.value, _PUBLIC.value)
     )
-    rows = leave_out_of_operators(
-      _launches(csrc, checkouts), headers, work, path
-    )
+    subjects = _list_subjects(csrc, checkouts)
+    if _GRAPH.value:
+      rows = explain_operators(subjects, headers, work)
+    else:
+      rows = leave_out_of_operators(subjects, headers, work, path)
     if figures.KEEP.value:
       keep_left_out(rows)
     unexplained = [
       call['calls']
       for row in rows
       for call in row.get('calls', ())
-      if call['kind'] == operator_sync.UNEXPLAINED
+      if call['kind'] in (operator_sync.UNEXPLAINED, operator_sync.MISSED)
     ]
-    print(f'{len(unexplained)} not explained')
+    print(f'{len(unexplained)} missed or not explained')
     return int(bool(unexplained))
   if _OPERATORS.value:
     operators = shipped(pathlib.Path(_OPERATORS.value), headers)

@@ -5,7 +5,7 @@ outputs must be by NumPy.  Tilings are what the operator's host code computes
 for these shapes on an Ascend 910B.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
 
@@ -60,20 +60,24 @@ class Case:
     run: given folders of the operators and of headers, and options of the
       launch, yields its outputs.
     verdict: that is expected.
+    inputs: other arguments of `run`, by what they are: calls that are redundant
+      for the first may be needed for these.
   """
 
   name: str
   run: Callable[..., Iterator[Outcome]]
   verdict: str = 'right'
+  inputs: Mapping[str, Mapping[str, int]] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 def _lora(
-  form: str, segments: bool, csrc, include, **options
+  form: str, segments: bool, csrc, include, *, rank=16, hidden=512, **options
 ) -> Iterator[Outcome]:
   """A matrix product by each token's adapter, of rank or of hidden size."""
   rng = np.random.default_rng(1)
-  tokens, rank, adapters, per_core = 5, 16, 3, 2
-  hidden = 512
+  tokens, adapters, per_core = 5, 3, 2
   half = np.float16
   adapters_of = np.array([0, 2, -1, 1, 2], np.int64)
   lengths = np.ones(tokens, np.int64)
@@ -121,7 +125,9 @@ def _lora_case(form: str, segments: bool) -> Case:
   def run(csrc, include, **options):
     return _lora(form, segments, csrc, include, **options)
 
-  return Case(f'kernels/{"sgmv" if segments else "bgmv"}_{form}', run)
+  other = {'rank 64 of 528': dict(rank=64, hidden=528)}
+  name = f'kernels/{"sgmv" if segments else "bgmv"}_{form}'
+  return Case(name, run, inputs=other if form == 'expand' else {})
 
 
 def _padded(values: Sequence[int]) -> np.ndarray:
@@ -129,10 +135,10 @@ def _padded(values: Sequence[int]) -> np.ndarray:
   return np.pad(np.asarray(values, np.int32), (0, 8))
 
 
-def _eagle(csrc, include, **options) -> Iterator[Outcome]:
+def _eagle(csrc, include, *, slots=2, **options) -> Iterator[Outcome]:
   """Inputs of a draft model: a request's tokens, a bonus, slots, rejected."""
   op = run_kernel.Operator(csrc / 'moe/copy_and_expand_eagle_inputs', include)
-  begins, ends, slots, fill, draft = [0, 4, 7, 12], [2, 5, 11], 2, -1, 55
+  begins, ends, fill, draft = [0, 4, 7, 12], [2, 5, 11], -1, 55
   total = begins[-1]
   bonus = [7, 8, 9]
   tokens, places = range(100, 100 + total), range(total)
@@ -316,7 +322,7 @@ def _scatter(csrc, include, **options) -> Iterator[Outcome]:
   yield Outcome('var', outputs[3], expected)
 
 
-def _gating(csrc, include, **options) -> Iterator[Outcome]:
+def _gating(csrc, include, *, renorm=1, **options) -> Iterator[Outcome]:
   """The k greatest of a softmax over experts, which then sum to 1."""
   op = run_kernel.Operator(csrc / 'moe/moe_gating_top_k', include)
   rng = np.random.default_rng(5)
@@ -343,7 +349,7 @@ def _gating(csrc, include, **options) -> Iterator[Outcome]:
       groupCount=1,
       perGroupExpertCount=experts,
       perGroupExpertCountAlign=experts,
-      renorm=1,
+      renorm=renorm,
       routedScalingFactor=1.0,
       eps=1e-20,
     ),
@@ -354,7 +360,8 @@ def _gating(csrc, include, **options) -> Iterator[Outcome]:
   order = np.argsort(-share, 1, kind='stable')[:, :k]
   best = np.take_along_axis(share, order, 1)
   yield Outcome('expert_idx', outputs[2], order)
-  yield Outcome('y', outputs[1], best / best.sum(1, keepdims=True), 1e-3, 1e-4)
+  best = best / best.sum(1, keepdims=True) if renorm else best
+  yield Outcome('y', outputs[1], best, 1e-3, 1e-4)
 
 
 def _dequant_swiglu_quant(csrc, include, **options) -> Iterator[Outcome]:
@@ -404,11 +411,13 @@ def _dequant_swiglu_quant(csrc, include, **options) -> Iterator[Outcome]:
   yield Outcome('y', outputs[-2][:n], np.rint(v / scale[:, None]), 0, 1)
 
 
-def _batch_matmul(csrc, include, **options) -> Iterator[Outcome]:
+def _batch_matmul(
+  csrc, include, *, m=40, k=160, n=96, rows=32, k0=128, **options
+) -> Iterator[Outcome]:
   """c[m, b] = a[m, b] @ b[b], in bfloat16."""
   op = run_kernel.Operator(csrc / 'batch_matmul_transpose', include)
   rng = np.random.default_rng(7)
-  m, batch, k, n, rows = 40, 3, 160, 96, 32
+  batch = 3
   dtype = ml_dtypes.bfloat16
   a = rng.standard_normal((m, batch, k)).astype(dtype)
   b = rng.standard_normal((batch, k, n)).astype(dtype)
@@ -420,9 +429,9 @@ def _batch_matmul(csrc, include, **options) -> Iterator[Outcome]:
     blocks=4,
     struct='PpMatmulTilingData',
     tiling=dict(
-      opShape=dict(batchSize=batch, m=m, k=k, n=n, m0=rows, k0=128, n0=n),
+      opShape=dict(batchSize=batch, m=m, k=k, n=n, m0=rows, k0=k0, n0=n),
       mLoop=loops,
-      kLoop=2,
+      kLoop=-(-k // k0),
       nLoop=1,
       coreLoop=batch * loops,
       swizzlCount=1,
@@ -507,13 +516,27 @@ def _other_chip(csrc, include, **options) -> Iterator[Outcome]:
 
 CASES = (
   *(_lora_case(f, s) for s in (False, True) for f in ('shrink', 'expand')),
-  Case('moe/copy_and_expand_eagle_inputs', _eagle),
+  Case(
+    'moe/copy_and_expand_eagle_inputs',
+    _eagle,
+    inputs={'5 slots': dict(slots=5)},
+  ),
   Case('moe/transpose_kv_cache_by_block', _transpose_kv),
   Case('moe/add_rms_norm_bias', _add_rms_norm),
   Case('moe/scatter_nd_update_v2', _scatter),
-  Case('moe/moe_gating_top_k', _gating),
+  Case(
+    'moe/moe_gating_top_k',
+    _gating,
+    inputs={'renorm 0': dict(renorm=0)},
+  ),
   Case('moe/dequant_swiglu_quant', _dequant_swiglu_quant),
-  Case('batch_matmul_transpose', _batch_matmul),
+  Case(
+    'batch_matmul_transpose',
+    _batch_matmul,
+    inputs={
+      'tiles of 16 x 48 x 512': dict(m=16, k=1024, n=48, rows=16, k0=512)
+    },
+  ),
   Case('moe/moe_grouped_matmul', _grouped_matmul),
   Case(
     'moe/swiglu_group_quant',
@@ -524,17 +547,21 @@ CASES = (
 )
 
 
-def verdict(case: Case, csrc: pathlib.Path, include: str, **options) -> str:
+def verdict(
+  case: Case, csrc: pathlib.Path, include: str, *, inputs: str = '', **options
+) -> str:
   """Returns 'right', or the first that is not.
 
   Args:
     case: what is judged.
     csrc: the folder of vllm-ascend's operators.
     include: headers of Ascend C.
-    **options: mode, seed and auto_sync of the launch.
+    inputs: which of the case's inputs; '': the first.
+    **options: of the launch.
   """
   try:
-    for outcome in case.run(csrc, include, **options):
+    own = case.inputs[inputs] if inputs else {}
+    for outcome in case.run(csrc, include, **own, **options):
       if text := outcome.wrong():
         return text
   except run_kernel.FindingsError as report:

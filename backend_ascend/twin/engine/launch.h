@@ -59,6 +59,38 @@ struct CoreName {
   int32_t index;
 };
 
+// What a core gives a queue, or its scalar unit does by itself, in program
+// order.
+struct Event {
+  // kWork to kCrossSet: of a queue; kSet and kWait of the scalar unit, too.
+  // kLoad and kStore: of UB, by the scalar unit; kGlobalLoad: complete at once;
+  // kWriteBack: complete at kWriteBacksDone.  kDrain: of all queues.  kPolled:
+  // of words that cores poll.
+  enum Kind : uint8_t {
+    kWork,
+    kSet,
+    kWait,
+    kBarrier,
+    kCrossSet,
+    kCrossWait,
+    kDrain,
+    kLoad,
+    kStore,
+    kGlobalLoad,
+    kWriteBack,
+    kWriteBacksDone,
+    kPolled
+  };
+  Kind kind;
+  CoreName core;
+  int32_t block;
+  Pipe pipe;
+  Pipe other;    // whom a set lets go on, or which pipe a wait waits for
+  int32_t id;    // of a flag
+  int32_t mode;  // of kCrossSet
+  const Instruction* work;  // name, site and spans
+};
+
 struct LaunchSpec {
   std::string kernel;                  // its name, for errors
   std::function<void(int32_t)> entry;  // what each core of a rank calls
@@ -110,6 +142,8 @@ struct LaunchSpec {
       on_done;
   // Called as the `index`-th core begins or goes on, and as it stops.
   std::function<void(size_t index, bool goes_on)> on_switch;
+  // Called for what orders and what is ordered.
+  std::function<void(const Event&)> on_event;
   // Called for each instruction as it is issued, with the tag of OnTask; may
   // change `run`.
   std::function<void(int64_t tag, Instruction*)> on_issue;

@@ -223,6 +223,12 @@ class Machine {
   void AwaitForScalar(Memory memory, uint64_t begin, uint64_t end, bool writes,
                       const char* call, Site site);
 
+  // events.cc
+  void Tell(const Queued& queued);
+  void TellFlag(Event::Kind kind, PipeEvent event, int32_t id, Site site);
+  void Tell(Event::Kind kind, Site site, int32_t id = 0);
+  void TellAccess(Event::Kind kind, const Place& at, const Span& span);
+
   // machine.cc
   Counts& CountsOf(Core* core, int64_t tag);
   Counts& CountsNow() { return CountsOf(current_, current_->tag); }
@@ -324,6 +330,11 @@ class Machine {
   // launch.cc
   Global& GlobalOf(const Place& at, uint64_t begin, uint64_t end);
   void CheckGlobal(const Place& at, const Span& span, bool writes);
+
+  // events.cc
+  void TellAs(Event::Kind kind, Pipe other, int32_t id, int32_t mode,
+              const Instruction& work);
+  bool IsPolled(const Span& span);
 
   // errors.cc
   void Note(Error error);

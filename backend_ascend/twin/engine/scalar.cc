@@ -70,6 +70,7 @@ void Machine::ScalarOnChip(Memory memory, uint64_t begin, uint64_t bytes,
   }
   AwaitForScalar(memory, begin, begin + bytes, writes, at.call, at.site);
   running_ = ++order_;
+  TellAccess(writes ? Event::kStore : Event::kLoad, at, {memory, begin, bytes});
   if (!spec_.hazards) return;
   const uint32_t access =
       accesses_.Add({AgentOf(*core, Pipe::kS), ++core->pipes[0].count, false,
@@ -103,6 +104,9 @@ void Machine::LoadGlobal(const Place& at, uint64_t begin, uint64_t bytes,
   Line& line = LineOf(core, begin, bytes, global);
   const uint64_t mask = Mask(begin % kLineBytes, bytes);
   if (line.stale & mask) FailStale(at, begin, bytes, line);
+  if ((line.dirty & mask) == 0) {
+    TellAccess(Event::kGlobalLoad, at, {Memory::kGm, begin, bytes});
+  }
   if (global.range.kind == GlobalKind::kFlags) {
     core->waiting.address = begin;
     ++CountsNow().polls;
@@ -178,6 +182,7 @@ void Machine::WriteBackRun(const Place& at, uint64_t begin, const char* bytes,
                            uint64_t count) {
   Core* const core = current_;
   const Global& global = GlobalOf(at, begin, begin + count);
+  TellAccess(Event::kWriteBack, at, {Memory::kGm, begin, count});
   if (global.range.kind == GlobalKind::kFlags) {
     if (Holds()) return Hold(core, at, begin, std::string(bytes, count));
     CompleteHeldAt(core, begin, begin + count);
@@ -203,6 +208,7 @@ void Machine::WriteBackAll(Site site) {
 
 void Machine::WriteBacksDone() {
   if (IsHeld(*current_, Pipe::kS)) Block(Waiting::kStores);
+  Tell(Event::kWriteBacksDone, kItsEnd);
   current_->scalar_known().Raise(current_->first_agent + kWriteBackAgent,
                                  current_->write_back_count);
   ScalarLearned(current_);

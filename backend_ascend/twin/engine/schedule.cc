@@ -24,6 +24,7 @@ void Machine::Enqueue(Queued queued) {
   Core* const core = current_;
   queued.tag = core->tag;
   queued.order = ++order_;
+  Tell(queued);
   PipeTime& time = core->pipe(queued.work.pipe).time;
   double& now = core->pipes[0].time.now;
   // Its place in the queue is that of an entry that has left it.
@@ -144,6 +145,7 @@ void Machine::Block(Waiting::Kind kind, Pipe pipe) {
 
 void Machine::SetByScalar(PipeEvent event, int32_t id, Site site) {
   current_->flag(event, id).time = current_->pipes[0].time.now;
+  TellFlag(Event::kSet, event, id, site);
   Set(current_, Here("SetFlag", site), event, id);
   if (spec_.mode == Mode::kInOrder) RunHeads(current_);
 }
@@ -159,6 +161,7 @@ void Machine::WaitByScalar(PipeEvent event, int32_t id, Site site) {
   core->waiting.kind = Waiting::kNothing;
   double& now = core->pipes[0].time.now;
   now = std::max(now, core->flag(event, id).time);
+  TellFlag(Event::kWait, event, id, site);
   Wait(core, Here("WaitFlag", site), event, id);
 }
 
@@ -168,6 +171,7 @@ void Machine::CrossWait(int32_t id, Site site) {
   core->waiting.site = site;
   core->waiting.id = id;
   if (core->cross[id].sets.empty()) Block(Waiting::kCross);
+  Tell(Event::kCrossWait, site, id);
   core->scalar_known().Join(core->cross[id].sets.front());
   core->cross[id].sets.pop_front();
   ScalarLearned(core);
@@ -181,6 +185,7 @@ void Machine::Drain(Site site) {
   core->waiting.site = site;
   core->waiting.kind = Waiting::kDrain;
   if (!CanResume(*core)) Block(Waiting::kDrain);
+  Tell(Event::kDrain, site);
   core->waiting.kind = Waiting::kNothing;
   double& now = core->pipes[0].time.now;
   for (const PipeState& pipe : core->pipes) {

@@ -110,6 +110,7 @@ void hpmoe_twin_launch(const void* kernel, const char* cores, uint32_t blocks,
     };
   }
   if (program.timeline.is_open()) program.timeline.Watch(&spec);
+  if (program.events.is_open()) program.events.Watch(&spec);
   const LaunchResult result = Launch(spec);
   program.timeline.Next();
   for (const Error& error : result.errors) {

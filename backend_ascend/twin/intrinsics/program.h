@@ -12,6 +12,7 @@
 
 #include "backend_ascend/twin/engine/launch.h"
 #include "backend_ascend/twin/intrinsics/modules.h"
+#include "backend_ascend/twin/watch/events.h"
 #include "backend_ascend/twin/watch/rates.h"
 #include "backend_ascend/twin/watch/timeline.h"
 
@@ -31,6 +32,7 @@ struct Program {
   int launches = 0;
   std::optional<Rates> rates;  // how long instructions take
   Timeline timeline;
+  EventLog events;
 };
 
 Program& ThisProgram();

@@ -103,6 +103,8 @@ class Kernel:
     seed: int = 0,
     auto_sync: bool = True,
     polled: Sequence[int] = (),
+    hazards: bool = True,
+    events: str = '',
   ) -> list[np.ndarray]:
     """Launches the kernel on the twin.
 
@@ -113,6 +115,8 @@ class Kernel:
       seed: seed of mode 'seeded'.
       auto_sync: whether to order what CANN's compiler orders by default.
       polled: numbers, from 0, of the arrays that hold words which cores poll.
+      hazards: whether to check the order of accesses.
+      events: a file for what cores gave their queues (watch/events.h).
 
     Returns:
       Each array as the kernel leaves it; the arguments stay as they are.
@@ -130,6 +134,8 @@ class Kernel:
       auto_sync=int(auto_sync),
       cores=self.cores or self._binary.cores,
       flags=','.join(map(str, polled)),
+      hazards=int(hazards),
+      **_name_events(events),
     )
 
   @functools.cached_property
@@ -194,6 +200,8 @@ class Operator:
     auto_sync: bool = True,
     zero_workspace: bool = False,
     slack: bool = True,
+    hazards: bool = True,
+    events: str = '',
   ) -> list[np.ndarray]:
     """Launches the operator on the twin.
 
@@ -218,6 +226,8 @@ class Operator:
       zero_workspace: whether the workspace begins as zeros.
       slack: whether device memory is as long as aclrtMalloc's page says, up to
         63 bytes more than the array: kernels copy whole blocks of 32 bytes.
+      hazards: whether to check the order of accesses.
+      events: a file for what cores gave their queues (watch/events.h).
 
     Returns:
       Each array as the operator leaves it, those of lists too.
@@ -261,6 +271,8 @@ class Operator:
       cores=cores,
       begins=int(build_operator.begins(code.vector.with_suffix('.ll'))),
       slack=int(slack),
+      hazards=int(hazards),
+      **_name_events(events),
     )
     begin = 0
     out = []
@@ -370,6 +382,10 @@ def _arrays_in(argument: object) -> int:
   if isinstance(argument, list | tuple):
     return len(argument)
   return int(isinstance(argument, np.ndarray | Empty))
+
+
+def _name_events(path: str) -> dict[str, str]:
+  return {'events': path} if path else {}
 
 
 def _launch(

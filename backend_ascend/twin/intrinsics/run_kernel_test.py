@@ -287,6 +287,29 @@ def test_a_timeline_has_what_each_pipe_did_and_when(tmp_path):
   assert span_pipes == ['MTE2', 'MTE2', 'V', 'MTE3']
 
 
+def test_events_have_what_orders_and_what_is_ordered(tmp_path):
+  # Given a kernel of four cores, when it runs, then the file has what each gave
+  # its queues, in program order, with the bytes that it touches.
+  path = tmp_path / 'events'
+  add = run_kernel.Kernel(_EXAMPLES / 'raw_vector_add.asc', 'raw_add<512>')
+
+  add(*_inputs(4, 512), blocks=4, events=str(path))
+
+  launch, *lines = path.read_text().splitlines()
+  first = [line.split(' ') for line in lines if line.split(' ')[3] == '0']
+  assert launch == 'launch' and len(lines) == 4 * len(first)
+  assert [(words[0], words[5]) for words in first[:5]] == [
+    *[('work', 'MTE2')] * 2,
+    ('set', 'MTE2'),
+    ('wait', 'V'),
+    ('work', 'V'),
+  ]
+  assert first[1][-6:] == ['w', 'UB', '2048', '2048', '1', '0']
+  assert [words[0] for words in first[-4:]] == [
+    *('wait', 'load', 'write_back', 'drain')
+  ]
+
+
 @twin_testing.needs_asc_devkit
 def test_a_kernel_over_real_headers():
   folder = 'examples/01_simd_cpp_api/00_introduction/01_add/add'

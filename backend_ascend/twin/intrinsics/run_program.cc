@@ -83,6 +83,8 @@ bool Take(const std::string& name, const std::string& value, Request* request,
   } else if (name == "rates") {
     program->rates = RatesOf(value);
     return program->rates.has_value();
+  } else if (name == "events") {
+    return program->events.Open(value);
   } else {
     return name == "timeline" && program->timeline.Open(value);
   }
@@ -132,6 +134,7 @@ int main(int count, char** arguments) {
   const int code = run(static_cast<int>(rest.size()) - 1, rest.data());
   std::fflush(stdout);
   program.timeline.Close();
+  program.events.Close();
   const std::string& to = request.coverage;
   if (!to.empty() && !ascend_twin::WriteCoverage(to)) {
     return Say(to + ": cannot be written");
