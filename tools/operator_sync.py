@@ -27,7 +27,7 @@ _RIGHT = 'right'
 # Missed: it shows nowhere, and the graph has a pair that nothing orders.
 # Unexplained: it shows nowhere, and there is no graph.
 KINDS = ('reported', 'wrong', 'redundant', 'missed', 'unexplained')
-REPORTED, WRONG, REDUNDANT, MISSED, UNEXPLAINED = KINDS
+REPORTED, WRONG, REDUNDANT, MISS, UNEXPLAINED = KINDS
 # In these a lack shows first.
 _ORDERS: tuple[dict[str, object], ...] = (
   dict(mode='late', seed=1),
@@ -45,7 +45,7 @@ _NO_FLAG = 'it takes no flag: its buffers are not taken again'
 _ORDERED = 'clean and right in all modes and seeds'
 # What each access of a launch is given, whatever the order.
 _EVENTS: dict[str, object] = dict(mode='order', seed=1, hazards=False)
-_COVERED = 'all that it orders is ordered without it'
+_ELSEWHERE = 'all that it orders is ordered without it'
 
 # Launches an operator of a checkout with headers and options; 'right', or what
 # is not.
@@ -190,8 +190,8 @@ def explain(
   """
   try:
     places = _find_places(whole, group)
-    if pairs := whole.without(places).find_unordered():
-      return MISSED, f'nothing orders {_spell(pairs[0])}'
+    if pairs := whole.drop(places).find_unordered():
+      return MISS, f'nothing orders {_spell(pairs[0])}'
     return REDUNDANT, _find_reason(whole, places)
   except graph.GraphError as error:
     return UNEXPLAINED, f'{_ORDERED}; its graph: {error}'
@@ -199,19 +199,21 @@ def explain(
 
 def _find_reason(whole: graph.Launch, places: set[str]) -> str:
   """Returns why a launch is ordered without calls at some places."""
-  plain = whole.without(inserted=False)
-  less = whole.without(places, inserted=False)
+  plain = whole.drop(inserted=False)
+  remainder = whole.drop(places, inserted=False)
   before = set(plain.find_unordered())
-  if pairs := [pair for pair in less.find_unordered() if pair not in before]:
+  if pairs := [
+    pair for pair in remainder.find_unordered() if pair not in before
+  ]:
     return f'{_INSERTED}: {_spell(pairs[0])}'
   if before:  # the operator counts on the compiler
-    plain, less = whole, whole.without(places)
-  if count := graph.count_orders(plain, less):
+    plain, remainder = whole, whole.drop(places)
+  if count := graph.count_orders(plain, remainder):
     return (
       f'the {count} pairs of accesses that it alone orders have no bytes in '
       'common'
     )
-  return _COVERED + _find_other(plain, places)
+  return _ELSEWHERE + _find_other(plain, places)
 
 
 def _find_other(launch: graph.Launch, places: set[str]) -> str:
@@ -220,11 +222,11 @@ def _find_other(launch: graph.Launch, places: set[str]) -> str:
     if other & places:
       continue
     try:
-      alone = set(launch.without(other).find_unordered())
-      both = launch.without(places | other).find_unordered()
+      alone = set(launch.drop(other).find_unordered())
+      both_pairs = launch.drop(places | other).find_unordered()
     except graph.GraphError:  # a wait without its set
       continue
-    if pairs := [pair for pair in both if pair not in alone]:
+    if pairs := [pair for pair in both_pairs if pair not in alone]:
       names = ', '.join(sorted(pathlib.Path(place).name for place in other))
       return f' ({names}): without both, nothing orders {_spell(pairs[0])}'
   return ', by several calls'
@@ -233,15 +235,15 @@ def _find_other(launch: graph.Launch, places: set[str]) -> str:
 def _find_places(
   launch: graph.Launch, group: Sequence[optional.Call]
 ) -> set[str]:
-  found = set()
-  ordered = {place for places in launch.calls for place in places}
+  places = set()
+  ordered = {place for own in launch.calls for place in own}
   for call in group:
     end = f'{call.file}:{call.line}'
     own = {place for place in ordered if pathlib.Path(place).name == end}
     if not own:
       raise graph.GraphError(f'expected a flag or barrier at {end}, got none')
-    found |= own
-  return found
+    places |= own
+  return places
 
 
 def _spell(pair: tuple[graph.Event, graph.Event]) -> str:
@@ -272,15 +274,15 @@ def _try_inputs(
   for name, launch in launches.items():
     try:
       places = _find_places(launch, group)
-      pairs = launch.without(places).find_unordered()
+      pairs = launch.drop(places).find_unordered()
     except graph.GraphError:  # it does not run
       continue
     if not pairs:
       continue
-    found = run_without(calls=group, **_ORDERS[0], inputs=name)
-    if found == _RIGHT:
-      return MISSED, f'with {name}, nothing orders {_spell(pairs[0])}'
-    return REDUNDANT, f'{text}; with {name}: {found}'
+    verdict = run_without(calls=group, **_ORDERS[0], inputs=name)
+    if verdict == _RIGHT:
+      return MISS, f'with {name}, nothing orders {_spell(pairs[0])}'
+    return REDUNDANT, f'{text}; with {name}: {verdict}'
   return REDUNDANT, text
 
 
@@ -290,8 +292,8 @@ def _read_graph(
   """Returns the graph of an operator's launch; None: it has none."""
   path = folder / 'events'
   own = {'inputs': inputs} if inputs else {}
-  if (found := run(**_EVENTS, **own, events=str(path))) != _RIGHT:
-    print(f'  {inputs}: no graph: {found}')
+  if (verdict := run(**_EVENTS, **own, events=str(path))) != _RIGHT:
+    print(f'  {inputs}: no graph: {verdict}')
     return None
   try:
     launch = graph.Launch(graph.read(path.read_text()))
@@ -335,7 +337,7 @@ def leave_out(
       if text != _RIGHT:
         raise ValueError(f'{path}: expected to be right as it is, got {text}')
       whole = _read_graph(run, work)
-      others = _read_graphs(run, work, subject.inputs)
+      other_graphs = _read_graphs(run, work, subject.inputs)
       ran, flagged = optional.read_notes(notes)
     calls_run = [call for call in calls if call.number in ran]
     for group in optional.list_groups(calls_run):
@@ -343,7 +345,7 @@ def leave_out(
       if any(call.number in flagged for call in group):
         kind, text = judge(run, group, whole)
       if kind == REDUNDANT:
-        kind, text = _try_inputs(run_without, group, others, text)
+        kind, text = _try_inputs(run_without, group, other_graphs, text)
       text = text.replace(f'{copy}/', '')
       outcomes.append(Outcome(_name(group), kind, text))
       print(f'  {_name(group)[:90]}: {kind}: {text[:150]}', flush=True)
@@ -376,8 +378,8 @@ def explain_again(
   whole = _read_graph(run, work)
   if whole is None:
     raise ValueError(f'{subject.path}: expected a graph, got none')
-  others = _read_graphs(run, work, subject.inputs)
-  explained = []
+  other_graphs = _read_graphs(run, work, subject.inputs)
+  new_outcomes = []
   for outcome in outcomes:
     if outcome.kind in (REDUNDANT, UNEXPLAINED) and outcome.text != _NO_FLAG:
       group = _read_calls(outcome.calls)
@@ -386,14 +388,14 @@ def explain_again(
         kind, text = _try_inputs(
           lambda **options: _launch_without(subject, headers, work, **options),
           group,
-          others,
+          other_graphs,
           text,
         )
       text = text.replace(f'{subject.root}/', '')
       outcome = Outcome(outcome.calls, kind, text)
       print(f'  {outcome.calls[:90]}: {kind}: {text[:150]}', flush=True)
-    explained.append(outcome)
-  return explained
+    new_outcomes.append(outcome)
+  return new_outcomes
 
 
 def _read_calls(names: str) -> list[optional.Call]:

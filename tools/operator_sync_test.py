@@ -72,22 +72,22 @@ def test_an_outcome_has_the_first_kind_that_shows(answer, kind):
 def test_why_nothing_shows_is_told_by_a_graph(lines, kind, text):
   group = (FLAG, WAIT) if FLAGS[0] in lines else (FLAG,)
 
-  found, reason = operator_sync.explain(read_launch(*lines), group)
+  verdict, reason = operator_sync.explain(read_launch(*lines), group)
 
-  assert found == kind and text in reason
+  assert verdict == kind and text in reason
 
 
 @pytest.mark.parametrize(
-  'found, kind', [('hazard: x', 'redundant'), ('right', 'missed')]
+  'verdict, kind', [('hazard: x', 'redundant'), ('right', 'missed')]
 )
-def test_inputs_for_which_a_call_is_needed_are_named(found, kind):
+def test_inputs_for_which_a_call_is_needed_are_named(verdict, kind):
   # Given a flag that the graph of other inputs needs, when it is left out of
   # their launch, then a report is told; and none is a miss.
   launches = {'4 rows': read_launch(STORE, *FLAGS, COPY)}
 
   def run_without(**options):
     assert options['inputs'] == '4 rows' and options['calls'] == (FLAG, WAIT)
-    return found
+    return verdict
 
   outcome = operator_sync._try_inputs(
     run_without, (FLAG, WAIT), launches, 'why'

@@ -515,7 +515,7 @@ def explain_operators(
   """Returns the rows of figures, explained again by graphs of launches."""
   rows = figures.load(_SYNC_FIGURES)['operators']
   own = {subject.name: subject for subject in subjects}
-  explained = []
+  new_rows = []
   for row in rows:
     subject = own[row['operator']]
     print(subject.name, flush=True)
@@ -526,8 +526,8 @@ def explain_operators(
       [operator_sync.Outcome(**call) for call in row['calls']],
     )
     calls = [dataclasses.asdict(outcome) for outcome in outcomes]
-    explained.append(dict(operator=subject.name, calls=calls))
-  return explained
+    new_rows.append(dict(operator=subject.name, calls=calls))
+  return new_rows
 
 
 def keep_left_out(rows: list[dict]) -> None:
@@ -637,7 +637,7 @@ def main(argv: list[str]) -> int:
       call['calls']
       for row in rows
       for call in row.get('calls', ())
-      if call['kind'] in (operator_sync.UNEXPLAINED, operator_sync.MISSED)
+      if call['kind'] in (operator_sync.UNEXPLAINED, operator_sync.MISS)
     ]
     print(f'{len(unexplained)} missed or not explained')
     return int(bool(unexplained))

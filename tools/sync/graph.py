@@ -55,8 +55,8 @@ class Span:
       return False
     if self.end <= other.begin or other.end <= self.begin:
       return False
-    few, many = sorted((self, other), key=lambda span: span.rows)
-    return any(many.meets_row(row) for row in few.list_rows())
+    small, large = sorted((self, other), key=lambda span: span.rows)
+    return any(large.meets_row(row) for row in small.list_rows())
 
   def meets_row(self, row: range) -> bool:
     """Whether a byte of a run of bytes is of this span."""
@@ -106,7 +106,7 @@ def read(text: str) -> list[Event]:
   Raises:
     GraphError: there are several launches, or cores poll words.
   """
-  events = []
+  events: list[Event] = []
   for line in text.splitlines():
     words = line.split(' ')
     if words == ['launch']:
@@ -139,7 +139,7 @@ def _read_span(words: Sequence[str]) -> Span:
 
 
 @dataclasses.dataclass
-class _Reached:
+class _Order:
   """Bits of accesses: what is complete before each queue goes on.
 
   Attributes:
@@ -147,14 +147,14 @@ class _Reached:
     queued: what each queue was given.
     flags: of sets that wait: what is complete by them.
     cross: likewise between cores: of each, sets that not all of a group made.
-    sent: of each core and flag, what the next wait learns.
+    messages: of each core and flag, what the next wait learns.
   """
 
   complete: dict[tuple, int] = dataclasses.field(default_factory=dict)
   queued: dict[tuple, int] = dataclasses.field(default_factory=dict)
   flags: dict[tuple, list[int]] = dataclasses.field(default_factory=dict)
   cross: dict[tuple, list[int]] = dataclasses.field(default_factory=dict)
-  sent: dict[tuple, list[int]] = dataclasses.field(default_factory=dict)
+  messages: dict[tuple, list[int]] = dataclasses.field(default_factory=dict)
 
   def before(self, core: Core, queue: str) -> int:
     """Returns what is complete before a queue's next set."""
@@ -185,7 +185,7 @@ class Launch:
     self._cores = {event.core: event.block for event in events}
     self.accesses = [e for e in events if e.kind in _ACCESSES]
 
-  def without(
+  def drop(
     self, places: Collection[str] = (), inserted: bool = True
   ) -> 'Launch':
     """Returns the launch without the calls at some places.
@@ -194,12 +194,12 @@ class Launch:
       places: FILE:LINE of calls that synchronise.
       inserted: whether what the compiler inserts stays.
     """
-    kept = [
+    events = [
       event
       for event in self._events
       if event.kind in _ACCESSES or event.place not in places
     ]
-    launch = Launch(kept, inserted and self._inserted)
+    launch = Launch(events, inserted and self._inserted)
     # They are of the same accesses.
     launch.__dict__['conflicts'] = self.conflicts
     return launch
@@ -210,11 +210,11 @@ class Launch:
     by_memory: dict[tuple, list[tuple[int, Span]]] = {}
     conflicts: list[list[int]] = []
     for i, event in enumerate(self.accesses):
-      found = set()
+      indices = set()
       for span in event.spans:
         own = () if span.memory == 'GM' else event.core
         earlier = by_memory.setdefault((span.memory, own), [])
-        found |= {
+        indices |= {
           j
           for j, other in earlier
           if (span.writes or other.writes)
@@ -224,7 +224,7 @@ class Launch:
       for span in event.spans:
         own = () if span.memory == 'GM' else event.core
         by_memory[span.memory, own].append((i, span))
-      conflicts.append(sorted(found - {i}))
+      conflicts.append(sorted(indices - {i}))
     return conflicts
 
   def _is_ordered(self, first: int, second: int) -> bool:
@@ -251,16 +251,16 @@ class Launch:
       elif event.kind == 'wait':
         sets = waiting.get((event.core, event.other, event.pipe, event.flag))
         own |= {sets.pop(0)} if sets else set()
-      met = [places for places in together if places & own]
+      shared = [places for places in together if places & own]
       together = [places for places in together if not places & own]
-      together.append(own.union(*met))
+      together.append(own.union(*shared))
     return together
 
   @functools.cached_property
   def reach(self) -> list[int]:
     """Returns the accesses that are complete before each begins, as bits."""
     reach: list[int] = []
-    state = _Reached()
+    state = _Order()
     for event in self._events:
       if event.kind in _ACCESSES:
         self._add_access(event, state, reach)
@@ -268,9 +268,7 @@ class Launch:
         self._order(event, state)
     return reach
 
-  def _add_access(
-    self, event: Event, state: _Reached, reach: list[int]
-  ) -> None:
+  def _add_access(self, event: Event, state: _Order, reach: list[int]) -> None:
     i = len(reach)
     key = event.core, event.queue
     scalar = state.complete.get((event.core, _SCALAR), 0)
@@ -284,7 +282,7 @@ class Launch:
     if event.kind == 'global_load':
       state.learn(event.core, _SCALAR, 1 << i)
 
-  def _insert(self, j: int, event: Event, state: _Reached, reach) -> None:
+  def _insert(self, j: int, event: Event, state: _Order, reach) -> None:
     """Adds what the compiler adds between access `j` and an event."""
     other = self.accesses[j]
     if other.core != event.core or other.queue == _CACHE:
@@ -296,11 +294,11 @@ class Launch:
     ):
       return
     # All that its queue was given up to it, and what it knew.
-    given = state.queued.get((other.core, other.queue), 0)
-    learned = reach[j] | given & ((2 << j) - 1)
+    queue_bits = state.queued.get((other.core, other.queue), 0)
+    learned = reach[j] | queue_bits & ((2 << j) - 1)
     state.learn(event.core, event.queue, learned)
 
-  def _order(self, event: Event, state: _Reached) -> None:
+  def _order(self, event: Event, state: _Order) -> None:
     core, pipe = event.core, event.pipe
     state.learn(core, pipe, state.complete.get((core, _SCALAR), 0))
     if event.kind == 'barrier':
@@ -320,12 +318,12 @@ class Launch:
     elif event.kind == 'cross_set':
       self._send(event, state)
     else:
-      sent = state.sent.get((core, event.flag))
-      if not sent:
+      waiting_sets = state.messages.get((core, event.flag))
+      if not waiting_sets:
         raise GraphError(f'{event.name}: expected its set before it')
-      state.learn(core, _SCALAR, sent.pop(0))
+      state.learn(core, _SCALAR, waiting_sets.pop(0))
 
-  def _send(self, event: Event, state: _Reached) -> None:
+  def _send(self, event: Event, state: _Order) -> None:
     """A core sets a flag of others, once all of its group have."""
     core, flag, mode = event.core, event.flag, event.mode
     own = state.cross.setdefault((core, flag, mode), [])
@@ -340,7 +338,7 @@ class Launch:
         bits |= waiting.pop(0)
     for c in self._cores if mode == '2' else group:
       if mode != '2' or self._is_across(core, c):
-        state.sent.setdefault((c, flag), []).append(bits)
+        state.messages.setdefault((c, flag), []).append(bits)
 
   def _is_beside(self, a: Core, b: Core, mode: str) -> bool:
     near = mode == '0' or self._cores[a] == self._cores[b]
@@ -359,6 +357,6 @@ class Launch:
     ]
 
 
-def count_orders(whole: Launch, without: Launch) -> int:
+def count_orders(whole: Launch, part: Launch) -> int:
   """Returns how many pairs of accesses are ordered in one launch alone."""
-  return sum((a & ~b).bit_count() for a, b in zip(whole.reach, without.reach))
+  return sum((a & ~b).bit_count() for a, b in zip(whole.reach, part.reach))

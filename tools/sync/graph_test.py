@@ -30,9 +30,9 @@ def test_a_flag_orders_what_is_before_its_set_and_after_its_wait():
   launch = graph.Launch(read(_LOAD, _SET, _WAIT, _ADD))
 
   assert not launch.find_unordered()
-  without = launch.without({'k.cpp:2', 'k.cpp:3'})
-  assert list_lines(without.find_unordered()) == [('1', '4')]
-  assert graph.count_orders(launch, without) == 1
+  rest = launch.drop({'k.cpp:2', 'k.cpp:3'})
+  assert list_lines(rest.find_unordered()) == [('1', '4')]
+  assert graph.count_orders(launch, rest) == 1
 
 
 @pytest.mark.parametrize(
@@ -74,21 +74,21 @@ def test_a_vector_cores_compiler_orders_what_meets(core, ordered):
   events = read('work V S 0 1 w UB 0 8 1 0', _ADD, core=core)
 
   assert bool(graph.Launch(events).find_unordered()) != ordered
-  assert graph.Launch(events).without(inserted=False).find_unordered()
+  assert graph.Launch(events).drop(inserted=False).find_unordered()
 
 
 def test_a_set_that_all_cores_of_a_group_made_lets_them_go_on():
   # Given two cores that write and read each other's bytes, when each waits for
-  # a set of both, then they are ordered; and not without one's set.
+  # a set of waits, then they are ordered; and not without one's set.
   sets = 'cross_set MTE3 S 12 2', 'cross_wait S S 12 3'
-  mine = read('work MTE3 S 0 1 w GM 0 64 1 0', sets[0])
+  own = read('work MTE3 S 0 1 w GM 0 64 1 0', sets[0])
   other = read('work MTE3 S 0 1 w GM 64 64 1 0', sets[0], index=1)
-  both = read(sets[1], 'work MTE2 S 0 4 r GM 64 64 1 0')
-  events = [*mine, *other, *both]
+  waits = read(sets[1], 'work MTE2 S 0 4 r GM 64 64 1 0')
+  events = [*own, *other, *waits]
 
   assert not graph.Launch(events).find_unordered()
   with pytest.raises(graph.GraphError, match='expected its set before it'):
-    assert graph.Launch([*mine, *both]).without({'k.cpp:2'}).reach
+    assert graph.Launch([*own, *waits]).drop({'k.cpp:2'}).reach
 
 
 def test_calls_are_the_places_of_sets_with_their_waits():
