@@ -159,6 +159,32 @@ double CostModel::ReadBoxes(const TaskDesc& task, Cost* cost) {
   return elements;
 }
 
+bool CostModel::StoresHome() const {
+  return figures_.aic_home > 0 && header_.direction == kForward;
+}
+
+// Its rows go home from the accumulators: nothing of other ranks is written
+// here, and no put reads it.
+void CostModel::StoreHome(const TaskDesc& task, double cols, Cost* cost) {
+  const double width = pricing_.element_bytes[kReturned];
+  const int32_t base = launch_.plan.expert_base[task.expert];
+  const RowRange rows = RealRows(task, launch_.plan);
+  const int32_t* const slots = launch_.Slots(task.rank);
+  int32_t source = 0;
+  for (int32_t row = base + rows.begin; row < base + rows.end; ++row) {
+    while (row >= SliceEnd(task, source, launch_.plan)) ++source;
+    if (slots[row] >= 0) ++rows_to_[source];
+  }
+  cost->written = 0;
+  for (int32_t rank = 0; rank < header_.num_ranks; ++rank) {
+    const double bytes = rows_to_[rank] * cols * width;
+    rows_to_[rank] = 0;
+    if (bytes == 0) continue;
+    sent_.push_back({rank, bytes});
+    (rank == task.rank ? cost->written : cost->linked) += bytes;
+  }
+}
+
 void CostModel::Cube(const TaskDesc& task, Cost* cost) {
   const KindInfo& kind = KindOf(task);
   const RegionDesc written = touched_.Write(task);
@@ -180,7 +206,11 @@ void CostModel::Cube(const TaskDesc& task, Cost* cost) {
   const double width =
       sum ? kFloatBytes : pricing_.element_bytes[written.buffer];
   cost->written = rows * cols * width;
-  caches_.Write(task.rank, written.buffer, written.group, box, width);
+  if (StoresHome() && task.kind == kDown) {
+    StoreHome(task, cols, cost);
+  } else {
+    caches_.Write(task.rank, written.buffer, written.group, box, width);
+  }
   const double steps = Steps(rows, cols, depth);
   const double compute = steps / (pricing_.cube * figures_.cube_efficiency);
   const double packed =
@@ -188,6 +218,7 @@ void CostModel::Cube(const TaskDesc& task, Cost* cost) {
   const double product =
       std::max(compute, cost->read / figures_.aic_read) + packed;
   cost->own = WithWriteOut(figures_, depth, product, cost->written);
+  if (cost->linked > 0) cost->own += cost->linked / figures_.aic_home;
   cost->fixed += figures_.product;
 }
 
@@ -236,10 +267,10 @@ void CostModel::SendHome(const TaskDesc& task, Cost* cost) {
   const KindInfo& kind = KindOf(task);
   const int64_t cols = SizeOf(header_, kBuffers[kind.written].cols);
   const double width = pricing_.element_bytes[kind.written];
-  ReadBoxes(task, cost);
+  if (!StoresHome()) ReadBoxes(task, cost);
   ForEachReturned(task, launch_.plan, launch_.Slots(task.rank),
                   [&](int32_t, int32_t home, int32_t slot) {
-                    ++rows_to_[home];
+                    if (!StoresHome()) ++rows_to_[home];
                     caches_.Write(home, kind.written, 0,
                                   {slot, int64_t{slot} + 1, 0, cols}, width);
                   });

@@ -81,6 +81,8 @@ class CostModel {
  private:
   double Steps(double rows, double cols, double depth) const;
   void Cube(const TaskDesc& task, Cost* cost);
+  bool StoresHome() const;  // what goes home, from accumulators
+  void StoreHome(const TaskDesc& task, double cols, Cost* cost);
   void Vector(const TaskDesc& task, Cost* cost);
   void SendRows(const TaskDesc& task, Cost* cost);
   void SendHome(const TaskDesc& task, Cost* cost);

@@ -38,13 +38,20 @@ struct Worker {
   uint32_t pending = 0;      // demands that still flow
   double since = kNoTime;    // when it was blocked; kNoTime: it is not
   double own_end = 0;        // of the task that it runs
+  double own_left = 0;       // s of it at the whole rate, at `own_from`
+  double own_from = 0;
+  double rate = 1;     // what puts beside it leave of an AIC
+  int32_t beside = 0;  // puts that run on AIVs beside an AIC
+  uint32_t turn = 0;   // of its timer; an earlier one is void
   double fixed = 0;
   bool runs = false;
+  bool puts = false;  // and takes from the AIC beside it
 };
 
 struct Timer {
   double at;
   uint32_t worker;
+  uint32_t turn;
   // A heap's top is the greatest.
   bool operator<(const Timer& other) const {
     return at != other.at ? at > other.at : worker > other.worker;
@@ -84,6 +91,7 @@ class Engine {
 
   Status Run(SimTotals* totals) {
     if (!options_.sharing) FindMisses();
+    if (figures_.put_beside > 0) FindBeside();
     Open(0);
     if (threads_.empty()) {
       for (int q = 0; q < view_.num_queues; ++q) Resume(q);
@@ -93,6 +101,7 @@ class Engine {
     }
     Settle();
     while (true) {
+      DropVoidTimers();
       const double flowed = shared_.next();
       const double timed = timers_.empty() ? kNoTime : timers_.front().at;
       if (flowed == kNoTime && timed == kNoTime) break;
@@ -148,6 +157,21 @@ class Engine {
     missed_.reserve(view_.num_tasks);
     for (int32_t t = 0; t < view_.num_tasks; ++t) {
       missed_.push_back(costs.Of(view_.tasks[t]).missed);
+    }
+  }
+
+  // AIVs are shared out to the AICs of their rank in order.
+  void FindBeside() {
+    const int32_t aic = view_.header->num_aic, aiv = view_.header->num_aiv;
+    beside_.assign(view_.num_queues, kNobody);
+    for (int32_t q = 0; q < view_.num_queues; ++q) {
+      const QueueDesc& put = view_.queues[q];
+      if (put.unit != kAiv) continue;
+      for (int32_t c = 0; c < view_.num_queues; ++c) {
+        const QueueDesc& cube = view_.queues[c];
+        const bool near = cube.core == put.core * aic / aiv;
+        if (cube.unit == kAic && cube.rank == put.rank && near) beside_[q] = c;
+      }
     }
   }
 
@@ -256,13 +280,44 @@ class Engine {
     Cost cost = costs_.Of(task);
     if (!options_.sharing) cost.missed = missed_[index];
     Record(index, cost);
-    worker.own_end = now_ + cost.own;
+    worker.own_left = cost.own;
+    worker.own_from = now_;
+    worker.own_end = EndAtRate(worker);
     worker.fixed = cost.fixed;
     worker.runs = true;
     worker.pending =
         shared_.Enter(now_, w, task, cost, costs_.sent(), &worker.own_end);
     if (worker.pending == 0) SetTimer(worker.own_end + cost.fixed, w);
+    worker.puts = SlowsCubes(task, cost);
+    if (worker.puts) Beside(w, 1);
     return false;
+  }
+
+  // Whether AIVs that put take from the AIC beside them.
+  bool SlowsCubes(const TaskDesc& task, const Cost& cost) const {
+    return figures_.put_beside > 0 && options_.sharing && threads_.empty() &&
+           task.unit == kAiv && cost.linked > 0;
+  }
+
+  static double EndAtRate(const Worker& worker) {
+    if (worker.rate <= 0) return kNoTime;
+    return worker.own_from + worker.own_left / worker.rate;
+  }
+
+  // A put on an AIV begins or ends: the product beside it goes on at another
+  // rate from now.
+  void Beside(int32_t w, int32_t more) {
+    const int32_t beside = beside_[w];
+    if (beside == kNobody) return;
+    Worker& worker = workers_[beside];
+    const double had = worker.rate;
+    worker.beside += more;
+    worker.rate = std::max(0.0, 1 - figures_.put_beside * worker.beside);
+    if (!worker.runs || worker.own_end <= now_) return;
+    worker.own_left -= (now_ - worker.own_from) * had;
+    worker.own_from = now_;
+    worker.own_end = EndAtRate(worker);
+    if (worker.pending == 0) SetTimer(worker.own_end + worker.fixed, beside);
   }
 
   void Record(uint32_t index, const Cost& cost) {
@@ -288,8 +343,19 @@ class Engine {
   }
 
   void SetTimer(double at, int32_t w) {
-    timers_.push_back({at, static_cast<uint32_t>(w)});
+    const uint32_t turn = ++workers_[w].turn;
+    if (at == kNoTime) return;
+    timers_.push_back({at, static_cast<uint32_t>(w), turn});
     std::push_heap(timers_.begin(), timers_.end());
+  }
+
+  // Of products whose rate has changed since.
+  void DropVoidTimers() {
+    while (!timers_.empty() &&
+           timers_.front().turn != workers_[timers_.front().worker].turn) {
+      std::pop_heap(timers_.begin(), timers_.end());
+      timers_.pop_back();
+    }
   }
 
   // A task ends, or a worker that was blocked has seen why it no longer is.
@@ -311,6 +377,10 @@ class Engine {
   }
 
   void End(int32_t w, uint32_t index) {
+    if (workers_[w].puts) {
+      workers_[w].puts = false;
+      Beside(w, -1);
+    }
     times_[index].end = now_;
     busy_[w] += now_ - times_[index].start;
     total_ = std::max(total_, now_);
@@ -356,13 +426,14 @@ class Engine {
   int32_t blocking_ = 0;         // the event that was looked at last
   double seen_ = 0;              // the last of those that were reached
   std::vector<Worker> workers_;  // by queue
+  std::vector<int32_t> beside_;  // by queue: of the AIC beside an AIV
   std::vector<Thread> threads_;  // of a host; none: workers are cores
   std::vector<int64_t> work_;    // by task, and the order in which threads
   std::vector<uint32_t>
       worker_order_;  // look at workers; where there are threads
   std::vector<double> busy_;
   std::vector<int32_t> ready_;
-  std::vector<Timer> timers_;   // a heap; at most one a worker
+  std::vector<Timer> timers_;   // a heap; at most one a worker is not void
   std::vector<double> missed_;  // by task, without sharing
 };
 

@@ -47,6 +47,13 @@ namespace hpmoe::sim {
   /* 0: while it runs */                                                       \
   X(product, "s")    /* for each product with rows, besides */                 \
   X(aiv_window, "B") /* of one AIV, sent and not yet there; 0: any number */   \
+  X(put_trip, "s")   /* of a dispatch's window through a link alone, which */  \
+  X(home_trip, "s")  /* then is a queue in order; and of what goes home. */    \
+  /* One of them 0: links share max-min fairly */                              \
+  X(aic_home, "B/s") /* of one AIC that stores what goes home from its */      \
+  /* accumulators, which are held until then; 0: puts send it */               \
+  X(put_beside, "1") /* of an AIC's rate, that each AIV beside it takes */     \
+  /* while it puts to other ranks */                                           \
   X(write_beside, "depth") /* of a product that runs beside a write-out: */    \
   /* the end of its own tile and the start of the next */
 

@@ -50,10 +50,65 @@ def rates(flows, capacity, cap) -> list[float]:
 
 
 DEMANDS = st.lists(
-  st.tuples(st.floats(0, 10), st.integers(0, 2), st.floats(0.01, 50)),
+  st.tuples(st.floats(0, 10), st.integers(0, 3), st.floats(0.01, 50)),
   min_size=1,
   max_size=12,
 )
+
+
+def queue_rates(capacity, caps, trips) -> list[float]:
+  """Returns rates of demands through a queue in order, by bisection.
+
+  Args:
+    capacity: of the queue.
+    caps: of each demand, when nothing else is there.
+    trips: s of each demand then.
+  """
+
+  def rates_after(wait):
+    return [cap * trip / (trip + wait) for cap, trip in zip(caps, trips)]
+
+  low, high = 0.0, sum(c * t for c, t in zip(caps, trips)) / capacity
+  if sum(caps) <= capacity:
+    return list(caps)
+  for _ in range(100):
+    middle = (low + high) / 2
+    full = sum(rates_after(middle)) > capacity
+    low, high = (middle, high) if full else (low, middle)
+  return rates_after(high)
+
+
+def expected_ends(demands, rates_of) -> list[float]:
+  """Moves demands on one by one, at every event.
+
+  Args:
+    demands: (time, class, size), times ascending.
+    rates_of: rates of the demands of some classes.
+  """
+  left, now, ends = {}, 0.0, [0.0] * len(demands)
+  coming = list(range(len(demands)))
+  while coming or left:
+    active = sorted(left)
+    rate = rates_of([demands[f][1] for f in active])
+    end = min((now + left[f] / r for f, r in zip(active, rate)), default=np.inf)
+    next_time = min(end, demands[coming[0]][0] if coming else np.inf)
+    for f, r in zip(active, rate):
+      left[f] -= r * (next_time - now)
+    now = next_time
+    for f in [f for f in left if left[f] <= 1e-9 * demands[f][2]]:
+      ends[f] = now
+      del left[f]
+    if coming and demands[coming[0]][0] <= now:
+      first = coming.pop(0)
+      left[first] = demands[first][2]
+  return ends
+
+
+def fluid_ends(demands, capacity, caps, trips=()) -> list[float]:
+  times, classes, sizes = map(list, zip(*demands))
+  return _native.fluid_ends(
+    capacity, list(caps), list(trips), times, classes, sizes
+  )
 
 
 @hypothesis.settings(
@@ -62,34 +117,56 @@ DEMANDS = st.lists(
 @hypothesis.given(
   DEMANDS,
   st.floats(0.5, 20),
-  st.tuples(*[st.floats(0.2, 8)] * 3),
+  st.tuples(*[st.floats(0.2, 8)] * 4),
 )
 def test_virtual_time_is_max_min_sharing(demands, capacity, caps):
   """Against demands that are moved on one by one, at every event."""
   demands = sorted(demands)
-  times, classes, sizes = zip(*demands)
-  ends = _native.fluid_ends(
-    capacity, list(caps), list(times), list(classes), list(sizes)
+  expected = expected_ends(
+    demands,
+    lambda classes: rates(
+      [[0]] * len(classes), [capacity], [caps[c] for c in classes]
+    ),
   )
-  left, now, expected = {}, 0.0, [0.0] * len(demands)
-  coming = list(range(len(demands)))
-  while coming or left:
-    active = sorted(left)
-    rate = rates(
-      [[0]] * len(active), [capacity], [caps[classes[f]] for f in active]
-    )
-    end = min((now + left[f] / r for f, r in zip(active, rate)), default=np.inf)
-    next_time = min(end, times[coming[0]] if coming else np.inf)
-    for f, r in zip(active, rate):
-      left[f] -= r * (next_time - now)
-    now = next_time
-    for f in [f for f in left if left[f] <= 1e-9 * sizes[f]]:
-      expected[f] = now
-      del left[f]
-    if coming and times[coming[0]] <= now:
-      first = coming.pop(0)
-      left[first] = sizes[first]
+  ends = fluid_ends(demands, capacity, caps)
   np.testing.assert_allclose(ends, expected, rtol=1e-7)
+
+
+@hypothesis.settings(
+  max_examples=60, deadline=None, derandomize=True, database=None
+)
+@hypothesis.given(
+  DEMANDS,
+  st.floats(0.5, 20),
+  st.tuples(*[st.floats(0.2, 8)] * 4),
+  st.tuples(*[st.floats(0.1, 10)] * 4),
+)
+def test_a_queue_in_order_makes_all_wait_alike(demands, capacity, caps, trips):
+  """Likewise, with a wait that is found by bisection."""
+  demands = sorted(demands)
+  expected = expected_ends(
+    demands,
+    lambda classes: queue_rates(
+      capacity, [caps[c] for c in classes], [trips[c] for c in classes]
+    ),
+  )
+  ends = fluid_ends(demands, capacity, caps, trips)
+  np.testing.assert_allclose(ends, expected, rtol=1e-7)
+
+
+def test_a_small_window_starves_behind_a_large_one():
+  # Given a queue of 1 B/s, a demand of 8 B with a window of 1 B and one of 56
+  # with a window of 7 B, of trips of 1 s, when they start together, then both
+  # wait 7 s for what is in the queue: 1/8 and 7/8 of it, and both end at 64 s;
+  # by fair shares the small one would end at 16 s.
+  demands = [(0.0, 2, 8.0), (0.0, 3, 56.0)]
+  caps, trips = (1.0, 1.0, 1.0, 7.0), (1.0,) * 4
+  np.testing.assert_allclose(
+    fluid_ends(demands, 1.0, caps, trips), [64, 64], rtol=1e-12
+  )
+  np.testing.assert_allclose(
+    fluid_ends(demands, 1.0, caps), [16, 64], rtol=1e-12
+  )
 
 
 # Only links take time, and what one AIV pushes.

@@ -11,17 +11,24 @@ Shared::Shared(const Figures& figures, const FabricTables& fabric,
       one_memory_(figures.threads > 0),
       sharing_(sharing),
       link_bytes_(fabric.capacity.size(), 0.0) {
+  const double home =
+      figures.aic_home > 0 ? figures.aic_home : figures.aiv_link;
   const double memory[kNumDemandClasses] = {
-      figures.aic_read, figures.aiv_read + figures.aiv_write, figures.aiv_link};
+      figures.aic_read, figures.aiv_read + figures.aiv_write, figures.aiv_link,
+      home};
   const double link[kNumDemandClasses] = {figures.aiv_link, figures.aiv_link,
-                                          figures.aiv_link};
+                                          figures.aiv_link, home};
+  const double trip[kNumDemandClasses] = {figures.put_trip, figures.put_trip,
+                                          figures.put_trip, figures.home_trip};
+  const bool ordered = figures.put_trip > 0 && figures.home_trip > 0;
   for (const double capacity : {figures.hbm, figures.l2}) {
     for (int32_t r = 0; r < ranks; ++r) {
       resources_.emplace_back(capacity, memory);
     }
   }
   for (const double capacity : fabric.capacity) {
-    resources_.emplace_back(link_share * capacity, link);
+    resources_.emplace_back(link_share * capacity, link,
+                            ordered ? trip : nullptr);
   }
   soonest_.Resize(static_cast<uint32_t>(resources_.size()));
   lone_bytes_.assign(resources_.size(), 0.0);
@@ -42,9 +49,11 @@ uint32_t Shared::Enter(double now, uint32_t worker, const TaskDesc& task,
 // What ranks get in memory, and what passes each link once for all of them.
 void Shared::Send(const TaskDesc& task, const std::vector<Sent>& sent,
                   Entry* entry) {
+  const bool home = KindOf(task).form() != Form::kSlicePut;
+  const DemandClass of = home ? kHomeDemand : kPutDemand;
   for (const Sent& to : sent) {
     if (to.rank == task.rank) continue;
-    Demand(MemoryOf(to.rank), kPutDemand, to.bytes, entry);
+    Demand(MemoryOf(to.rank), of, to.bytes, entry);
     const int64_t pair = int64_t{task.rank} * ranks_ + to.rank;
     for (int32_t i = fabric_.route_begin[pair];
          i < fabric_.route_begin[pair + 1]; ++i) {
@@ -54,7 +63,7 @@ void Shared::Send(const TaskDesc& task, const std::vector<Sent>& sent,
     }
   }
   for (const int32_t link : used_links_) {
-    Demand(2 * ranks_ + link, kPutDemand, link_bytes_[link], entry);
+    Demand(2 * ranks_ + link, of, link_bytes_[link], entry);
     link_bytes_[link] = 0;
   }
   used_links_.clear();

@@ -132,14 +132,16 @@ std::map<std::string, std::string> FigureUnits() {
 
 using Caps = std::array<double, sim::kNumDemandClasses>;
 
-// When each demand ends.  `times` ascend.
+// When each demand ends.  `times` ascend; without `trips` no order is kept.
 std::vector<double> FluidEnds(double capacity, const std::vector<double>& caps,
+                              const std::vector<double>& trips,
                               const std::vector<double>& times,
                               const std::vector<int32_t>& classes,
                               const std::vector<double>& bytes) {
-  Caps of{};
+  Caps of{}, trip{};
   std::copy_n(caps.begin(), of.size(), of.begin());
-  sim::Fluid fluid(capacity, of.data());
+  if (!trips.empty()) std::copy_n(trips.begin(), trip.size(), trip.begin());
+  sim::Fluid fluid(capacity, of.data(), trips.empty() ? nullptr : trip.data());
   std::vector<double> ends(times.size());
   std::vector<uint32_t> ended;
   size_t next = 0;
@@ -192,7 +194,7 @@ void BindSimulator(nb::module_& m) {
            "ValueError.")
       .def("costs", &Model::Costs, "into"_a,
            "Fills a float64 array `[tasks, 7]`; returns bytes of links.");
-  m.def("fluid_ends", &FluidEnds, "capacity"_a, "caps"_a, "times"_a,
+  m.def("fluid_ends", &FluidEnds, "capacity"_a, "caps"_a, "trips"_a, "times"_a,
         "classes"_a, "bytes"_a,
         "When each demand on one shared resource ends; `times` ascend.");
   m.def("cache_misses", &CacheMisses, "l2_bytes"_a, "bytes"_a, "touched"_a,

@@ -164,6 +164,98 @@ class TestOptions:
     np.testing.assert_allclose(narrow.own, free.own + held_up)
 
 
+# Memories and links so fast that only cores take time.
+FAST = dict(hbm=1e30, l2=1e30, die_link=1e30, bus_link=1e30, aic_read=1e30)
+
+
+class TestInterference:
+  @pytest.mark.parametrize('share', [0.3, 0.5, 1.0])
+  @pytest.mark.parametrize('aivs', [1, 2, 5])
+  def test_a_product_slows_beside_puts(self, a3, share, aivs):
+    # Given products and puts of a second, when each AIV that puts takes a share
+    # of the AIC beside it, then a product ends when what is left of its rate
+    # adds up to its own time.
+    image = image_of('rank_per_expert', num_aiv=aivs)
+    machine = a3.with_figures(
+      **FAST, put_beside=share, aiv_link=1e2, cube_bf16=1e3
+    )
+    cost = simulate.costs(image, machine, routing_of(image))
+    result = run(image, machine)
+    tasks, slowed = image.tables['tasks'], 0
+    core = core_of(image)
+    puts = np.flatnonzero(cost.linked > 0)
+    for t in np.flatnonzero((tasks['unit'] == layout.Unit.AIC)):
+      near = (tasks['rank'][puts] == tasks['rank'][t]) & (
+        core[puts] * image.options.num_aic // aivs == core[t]
+      )
+      start, end = result.start[t], result.end[t] - cost.fixed[t]
+      left = left_of_rate(result, puts[near], share, start, end)
+      np.testing.assert_allclose(left, cost.own[t], rtol=1e-9, atol=1e-12)
+      slowed += end - start > 1.01 * cost.own[t] > 0
+    assert slowed > 0
+
+  def test_what_goes_home_from_accumulators_is_sent_by_no_put(self, a3):
+    # Given an AIC that stores to other ranks, when a layer is priced, then the
+    # second product sends what puts sent before, and holds its core as long;
+    # nothing of it is read again.
+    image = image_of('rank_per_expert')
+    kind = image.tables['tasks']['kind']
+    puts, gemms = kind == layout.Kind.RETURN, kind == layout.Kind.DOWN
+    put, stored = (
+      simulate.costs(image, a3.with_figures(aic_home=h), routing_of(image))
+      for h in (0, 1e3)
+    )
+    assert put.linked[puts].sum() > 0
+    assert stored.linked[gemms].sum() == put.linked[puts].sum()
+    np.testing.assert_allclose(stored.link_bytes, put.link_bytes)
+    assert not (stored.linked + stored.read + stored.write_bytes)[puts].any()
+    np.testing.assert_allclose(
+      (stored.own - stored.linked / 1e3 - stored.write_bytes / a3['aic_write'])[
+        gemms
+      ],
+      (put.own - put.write_bytes / a3['aic_write'])[gemms],
+      atol=1e-15,
+    )
+    other = ~(puts | gemms)
+    np.testing.assert_array_equal(stored.own[other], put.own[other])
+
+  def test_returns_starve_dispatch_in_a_queue_in_order(self, a3):
+    # Given puts whose windows differ a thousandfold, when links keep order,
+    # then the last dispatch ends later than by fair shares.
+    image = image_of('many_parts', num_aiv=5)
+    dispatch = image.tables['tasks']['kind'] == layout.Kind.DISPATCH
+    machine = a3.with_figures(die_link=1e3, bus_link=1e3, aic_home=1e9)
+    fair = run(image, machine)
+    half = run(image, machine.with_figures(home_trip=1e-3))
+    np.testing.assert_array_equal(half.end, fair.end)
+    machine = machine.with_figures(put_trip=1e-6, home_trip=1e-3)
+    ordered = run(image, machine)
+    assert ordered.end[dispatch].max() > 1.02 * fair.end[dispatch].max()
+
+
+def core_of(image) -> np.ndarray:
+  """Returns `[tasks]`: the core of its unit that runs each task."""
+  queues = image.tables['queues']
+  core = np.empty(len(image.tables['tasks']), int)
+  entries = image.tables['queue_tasks']
+  for queue in queues:
+    core[entries[queue['begin'] : queue['begin'] + queue['count']]] = queue[
+      'core'
+    ]
+  return core
+
+
+def left_of_rate(result, puts, share, start, end) -> float:
+  """Returns s at the whole rate that puts leave from `start` to `end`."""
+  begins, ends = result.start[puts], result.end[puts]
+  edges = np.unique(np.clip([start, end, *begins, *ends], start, end))
+  middles = (edges[1:] + edges[:-1]) / 2
+  running = (begins <= middles[:, None]) & (middles[:, None] < ends)
+  return float(
+    (np.maximum(0, 1 - share * running.sum(1)) * np.diff(edges)).sum()
+  )
+
+
 def test_an_image_of_codes_sends_half_and_multiplies_int8(a3):
   # Given a layer in bfloat16 and on codes, when both are priced, then a row on
   # a link is D bytes and a slot, a weight and a scale instead of 2 D and 8;

@@ -31,6 +31,10 @@ SWITCH_UNITS: dict[str, str] = _native.switch_units()
 OPTIONAL = {
   'threads': 'no host: each worker is a core, each rank has a memory',
   'aiv_window': 'a put is never held up by what is on its way',
+  'put_trip': 'links share max-min fairly',
+  'home_trip': 'links share max-min fairly',
+  'aic_home': 'puts send what goes home',
+  'put_beside': 'products do not slow beside puts',
   'write_beside': 'a task writes behind its last product',
   'pack': 'what is read is brought while the product runs',
   'product': 'nothing beside what its figures say',
@@ -46,7 +50,13 @@ OPTIONAL = {
 
 # Shares of a peak or of a time: more than 1 is outside physics.
 SHARES = frozenset(
-  ['cube_efficiency', 'operator_efficiency', 'collective', 'run_share']
+  [
+    'cube_efficiency',
+    'operator_efficiency',
+    'collective',
+    'run_share',
+    'put_beside',
+  ]
   + [f'overlap_{system}' for system in ('fastermoe', 'tutel', 'ccfuser')]
 )
 
