@@ -91,7 +91,7 @@ class Engine {
 
   Status Run(SimTotals* totals) {
     if (!options_.sharing) FindMisses();
-    if (figures_.put_beside > 0) FindBeside();
+    if (figures_.home_beside > 0) FindBeside();
     Open(0);
     if (threads_.empty()) {
       for (int q = 0; q < view_.num_queues; ++q) Resume(q);
@@ -293,10 +293,10 @@ class Engine {
     return false;
   }
 
-  // Whether AIVs that put take from the AIC beside them.
+  // Whether it takes from the AIC beside its AIV.
   bool SlowsCubes(const TaskDesc& task, const Cost& cost) const {
-    return figures_.put_beside > 0 && options_.sharing && threads_.empty() &&
-           task.unit == kAiv && cost.linked > 0;
+    return figures_.home_beside > 0 && options_.sharing && threads_.empty() &&
+           FormOf(task) == Form::kHomePut && cost.linked > 0;
   }
 
   static double EndAtRate(const Worker& worker) {
@@ -312,7 +312,7 @@ class Engine {
     Worker& worker = workers_[beside];
     const double had = worker.rate;
     worker.beside += more;
-    worker.rate = std::max(0.0, 1 - figures_.put_beside * worker.beside);
+    worker.rate = std::max(0.0, 1 - figures_.home_beside * worker.beside);
     if (!worker.runs || worker.own_end <= now_) return;
     worker.own_left -= (now_ - worker.own_from) * had;
     worker.own_from = now_;

@@ -52,8 +52,8 @@ namespace hpmoe::sim {
   /* One of them 0: links share max-min fairly */                              \
   X(aic_home, "B/s") /* of one AIC that stores what goes home from its */      \
   /* accumulators, which are held until then; 0: puts send it */               \
-  X(put_beside, "1") /* of an AIC's rate, that each AIV beside it takes */     \
-  /* while it puts to other ranks */                                           \
+  X(home_beside, "1") /* of an AIC's rate, that each AIV beside it takes */    \
+  /* while it sends rows home to other ranks */                                \
   X(write_beside, "depth") /* of a product that runs beside a write-out: */    \
   /* the end of its own tile and the start of the next */
 

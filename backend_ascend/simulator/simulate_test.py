@@ -171,20 +171,21 @@ FAST = dict(hbm=1e30, l2=1e30, die_link=1e30, bus_link=1e30, aic_read=1e30)
 class TestInterference:
   @pytest.mark.parametrize('share', [0.3, 0.5, 1.0])
   @pytest.mark.parametrize('aivs', [1, 2, 5])
-  def test_a_product_slows_beside_puts(self, a3, share, aivs):
-    # Given products and puts of a second, when each AIV that puts takes a share
-    # of the AIC beside it, then a product ends when what is left of its rate
-    # adds up to its own time.
+  def test_a_product_slows_beside_puts_home(self, a3, share, aivs):
+    # Given products and puts of a second, when each AIV that puts home takes a
+    # share of the AIC beside it, then a product ends when what is left of its
+    # rate adds up to its own time.
     image = image_of('rank_per_expert', num_aiv=aivs)
     machine = a3.with_figures(
-      **FAST, put_beside=share, aiv_link=1e2, cube_bf16=1e3
+      **FAST, home_beside=share, aiv_link=1e2, cube_bf16=1e3
     )
     cost = simulate.costs(image, machine, routing_of(image))
     result = run(image, machine)
     tasks, slowed = image.tables['tasks'], 0
     core = core_of(image)
-    puts = np.flatnonzero(cost.linked > 0)
-    for t in np.flatnonzero((tasks['unit'] == layout.Unit.AIC)):
+    home = tasks['kind'] == layout.Kind.RETURN
+    puts = np.flatnonzero(home & (cost.linked > 0))
+    for t in np.flatnonzero(tasks['unit'] == layout.Unit.AIC):
       near = (tasks['rank'][puts] == tasks['rank'][t]) & (
         core[puts] * image.options.num_aic // aivs == core[t]
       )

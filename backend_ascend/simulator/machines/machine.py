@@ -34,7 +34,7 @@ OPTIONAL = {
   'put_trip': 'links share max-min fairly',
   'home_trip': 'links share max-min fairly',
   'aic_home': 'puts send what goes home',
-  'put_beside': 'products do not slow beside puts',
+  'home_beside': 'products do not slow beside puts home',
   'write_beside': 'a task writes behind its last product',
   'pack': 'what is read is brought while the product runs',
   'product': 'nothing beside what its figures say',
@@ -55,7 +55,7 @@ SHARES = frozenset(
     'operator_efficiency',
     'collective',
     'run_share',
-    'put_beside',
+    'home_beside',
   ]
   + [f'overlap_{system}' for system in ('fastermoe', 'tutel', 'ccfuser')]
 )

@@ -82,6 +82,28 @@ def test_the_front_grows_by_what_it_moves(machine):
   assert pto_megamoe.compute_front(machine, 16) > machine['launch']
 
 
+def test_stages_slow_each_other_on_the_machine_of_stages():
+  # Given the share that puts home take, fitted to one stage, and links as
+  # measured, when stage-major runs at EP16, then GMM2 is as long as in the
+  # timeline, and dispatch and combine, which are held out, end within 5 %.
+  machine = machine_lib.load('ascend_a3_pto_stages')
+  simulation = pto_megamoe.run(machine, 16, 2048, STAGE_MAJOR)
+  front = pto_megamoe.compute_front(machine, 2048)
+  tasks = simulation.image.tables['tasks']
+
+  def span(kind):
+    own = (tasks['kind'] == kind) & (tasks['rank'] == 0)
+    return np.array([simulation.start[own].min(), simulation.end[own].max()])
+
+  assert 1e6 * np.diff(span(Kind.DOWN)) == pytest.approx(1515, rel=0.01)
+  ends = [1e6 * (front + span(k)[1]) for k in (Kind.DISPATCH, Kind.RETURN)]
+  assert ends == pytest.approx([1258, 3987], rel=0.05)
+  # Nothing is left of it without the share.
+  free = machine.with_figures(home_beside=0)
+  simulation = pto_megamoe.run(free, 16, 2048, STAGE_MAJOR)
+  assert 1e6 * np.diff(span(Kind.DOWN)) < 0.7 * 1515
+
+
 def test_a_wrong_order_of_schedules_is_told():
   published = {
     pto_megamoe.name(ep, schedule, tokens): time
