@@ -202,23 +202,23 @@ class TestInterference:
     image = image_of('rank_per_expert')
     kind = image.tables['tasks']['kind']
     puts, gemms = kind == layout.Kind.RETURN, kind == layout.Kind.DOWN
-    put, stored = (
+    put, home = (
       simulate.costs(image, a3.with_figures(aic_home=h), routing_of(image))
       for h in (0, 1e3)
     )
     assert put.linked[puts].sum() > 0
-    assert stored.linked[gemms].sum() == put.linked[puts].sum()
-    np.testing.assert_allclose(stored.link_bytes, put.link_bytes)
-    assert not (stored.linked + stored.read + stored.write_bytes)[puts].any()
+    assert home.linked[gemms].sum() == put.linked[puts].sum()
+    np.testing.assert_allclose(home.link_bytes, put.link_bytes)
+    assert not (home.linked + home.read + home.write_bytes)[puts].any()
     np.testing.assert_allclose(
-      (stored.own - stored.linked / 1e3 - stored.write_bytes / a3['aic_write'])[
+      (home.own - home.linked / 1e3 - home.write_bytes / a3['aic_write'])[
         gemms
       ],
       (put.own - put.write_bytes / a3['aic_write'])[gemms],
       atol=1e-15,
     )
     other = ~(puts | gemms)
-    np.testing.assert_array_equal(stored.own[other], put.own[other])
+    np.testing.assert_array_equal(home.own[other], put.own[other])
 
   def test_returns_starve_dispatch_in_a_queue_in_order(self, a3):
     # Given puts whose windows differ a thousandfold, when links keep order,

@@ -143,8 +143,8 @@ def wave_experts(tokens: int) -> int:
   local = experts // RANKS
   blocks = -(-tokens * top_k // (local * _TILE_ROWS))
   tiles = blocks * (2 * intermediate // _TILE_COLS)
-  least = min(local, -(-2 * SMS // tiles))
-  return next(n for n in range(least, local + 1) if local % n == 0)
+  start = min(local, -(-2 * SMS // tiles))
+  return next(n for n in range(start, local + 1) if local % n == 0)
 
 
 def run_order(
@@ -171,11 +171,11 @@ def _order_values(machine, tell) -> Iterator[tuple[str, float]]:
   held_back = round(_HELD_BACK * ORDER_SIZES[0] / RANKS)
   for tokens in ORDER_TIMES:
     tell(_gain_name(tokens))
-    waves, held = (
+    wave_time, late_time = (
       run_order(machine, int(tokens), lag).total
       for lag in (wave_experts(int(tokens)), held_back)
     )
-    yield _gain_name(tokens), waves / held
+    yield _gain_name(tokens), wave_time / late_time
 
 
 def _run(machines: witness_lib.Machines, tell) -> dict[str, float]:
