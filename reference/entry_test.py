@@ -161,7 +161,8 @@ def test_under_jit_shapes_are_checked_and_values_are_not():
 )
 def test_wrong_arguments_of_backward_are_named(name, change):
   # Given all that backward reads, as zeros, beside the inputs,
-  names = {*tensors.INPUTS, *(spec.name for spec in tensors.ROW_CODES)}
+  codes = (*tensors.ROW_CODES, *tensors.TOKEN_CODES)
+  names = {*tensors.INPUTS, *(spec.name for spec in codes)}
   specs = [s for s in tensors.SPECS.values() if s.name not in names]
   arrays = inputs() | {
     s.name: jnp.zeros(s.dims(**CONFIG.dims()), FLOAT32.dtype(s.name))

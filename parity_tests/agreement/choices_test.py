@@ -84,7 +84,9 @@ def test_what_no_rule_explains_is_said():
   squares = choices.Side(
     side.ids, side.weights**2, side.x, side.logits, side.router
   )
-  assert choices.find_router(squares)[1].startswith('the routing weights are')
+  assert choices.find_router(squares)[1].startswith(
+    'the routing weights follow'
+  )
   # Chosen by a bias that weights do not show.
   ids = side.ids[:, ::-1] ^ 1
   weights = routing.weigh_choice(

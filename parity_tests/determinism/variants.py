@@ -119,7 +119,7 @@ class Pair:
     """Returns a tensor of the base, rearranged as in the variant.
 
     Args:
-      name: in `tensors.SPECS`, but no plan and no codes; a sum over tokens is
+      name: in `tensors.SPECS`, but no plan, or of codes; a sum over tokens is
         returned unchanged.
       array: the base's.
 
@@ -129,7 +129,7 @@ class Pair:
     config, other, variant = self.base.config, self.other.config, self.variant
     tokens = variant.tokens.reshape(-1)
     spec = tensors.SPECS.get(name)
-    if spec is None and name.startswith('x_'):  # codes, token by token
+    if spec in tensors.TOKEN_CODES:
       flat = array.reshape(-1, *array.shape[2:])
       return flat[tokens].reshape(*variant.tokens.shape, *array.shape[2:])
     if spec is None:  # codes, expert by expert

@@ -118,7 +118,7 @@ def test_tokens_that_a_kernel_quantises_are_judged(form, outputs):
 TOKEN_MISTAKES = {
   'x_scales': (
     lambda codes, scales: (codes, np.roll(scales, 1, 0)),
-    'scales of the row before',
+    'scales of the previous row',
   ),
   'x_codes': (lambda codes, scales: (codes + (codes == 5), scales), ''),
 }
@@ -256,7 +256,7 @@ def test_a_gemm_whose_codes_are_not_returned_asks_for_them():
   report = _check(layer, 'e4m3_1x128')
   assert report.first_failure.stage == 'expert_out'
   parts = 'activation_codes, activation_scales'
-  assert report.first_failure.hint.startswith(f'return {parts}: ')
+  assert report.first_failure.hint.startswith(f'return {parts}, ')
   # They are named as tensors that would show more.
   notes = report_text.format_notes(report.check_report)
   assert parts in notes.replace('activation_scales, activation_codes', parts)
@@ -345,7 +345,7 @@ def test_codes_past_the_last_row_must_be_zero():
       ('activation_codes', 'f4'),
       'activation_codes: expected int',
     ),
-    ('activation=int8_token', ('', ''), 'expected --rows=FORM .*expert_in='),
+    ('activation=int8_token', ('', ''), 'expected --rows=FORM, .*expert_in='),
   ],
 )
 def test_codes_that_cannot_be_read_are_refused(rows, change, message):

@@ -387,9 +387,11 @@ class PrecisionPolicy:
     """Returns the dtype of a tensor of `tensors.SPECS`."""
     spec = tensors.SPECS[name]
     if spec.role == 'codes':
-      form = quantised_lib.output_forms(self.rows)[
-        name.removesuffix(f'_{spec.kind}')
-      ]
+      source = name.removesuffix(f'_{spec.kind}')
+      # x may come in codes, or a kernel makes them.
+      form = (
+        self.coded.get(source) or quantised_lib.output_forms(self.rows)[source]
+      )
       return quantised_lib.FORMS[form].dtypes[spec.kind]
     if spec.kind != 'storage':
       return {'f32': 'float32', 'i32': 'int32'}[spec.kind]

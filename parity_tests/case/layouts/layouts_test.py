@@ -47,7 +47,9 @@ def _experts(sizes, word: str) -> str:
 
 def _list_layouts(sizes):
   relayed = [spec.name for spec in tensors.RELAYED]
-  for spec in (s for s in tensors.SPECS.values() if s.role != 'codes'):
+  specs = [s for s in tensors.SPECS.values() if s.role != 'codes']
+  # All ranks have one router, so its gradient has no axis of ranks.
+  for spec in (s for s in specs if s.name != 'd_router_w'):
     *_, last = spec.shape.split()
     rows = PLAIN if spec.name in relayed else ROWS
     axes_texts = AXES.get(spec.shape) or [f'{a} {last}, {w}' for a, w in rows]

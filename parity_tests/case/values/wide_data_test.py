@@ -171,7 +171,7 @@ def test_a_gate_of_0_is_refused():
   x = arrays['x'].copy()
   x[0, 0] = 0
 
-  with pytest.raises(exact_limits.ExactnessError, match='gate: expected none'):
+  with pytest.raises(exact_limits.ExactnessError, match='gate: expected no 0'):
     exact_proof.prove(_ROOMY, policy, arrays | {'x': x})
 
 

@@ -244,7 +244,7 @@ class TestLayersOfUsers:
     [
       ('raises', 'forward', 3, 'raises: RuntimeError: no device; given x [R, '),
       ('too_long', 'forward', 2, 'expected y float32 [1, 16, 32] of x [R, T, '),
-      ('of_numpy', 'both', 3, '`hpmoe compare --direction=forward` asks for'),
+      ('of_numpy', 'both', 3, '`hpmoe compare --direction=forward` needs no'),
     ],
   )
   def test_one_that_gives_no_answer_is_one_line(
