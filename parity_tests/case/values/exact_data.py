@@ -301,11 +301,13 @@ def _cycle_rows_oddly(count: int, rows: int) -> Int[np.ndarray, 'count']:
 def _draw_shared_weights(
   config, dtype, seed, gate_max, cycle: _RowCycle = _cycle_rows
 ) -> dict[str, np.ndarray]:
-  """Returns the weights of the shared experts, different on each rank."""
+  """Returns the weights of the shared experts, equal on all ranks."""
   if not config.d_shared:
     return {}
-  arguments = config.shared(), dtype, seed, gate_max, cycle, 'exact/shared'
-  return tensors.of_shared(_draw_weights(*arguments))
+  layer = config.shared()
+  arguments = layer, dtype, seed, gate_max, cycle, 'exact/shared'
+  first = [0] * layer.num_experts
+  return tensors.of_shared(_draw_weights(*arguments, numbers=first))
 
 
 def _draw_weights(
@@ -315,8 +317,12 @@ def _draw_weights(
   gate_max,
   cycle: _RowCycle = _cycle_rows,
   seed_prefix: str = 'exact',
+  numbers: Sequence[int] | None = None,
 ) -> dict[str, np.ndarray]:
-  """Returns sparse w_gate_up and w_down: odd gate entries, +-1 elsewhere."""
+  """Returns sparse w_gate_up and w_down: odd gate entries, +-1 elsewhere.
+
+  Experts of one number have equal weights; None: each has its own.
+  """
   ranks, local = config.num_ranks, config.experts_per_rank
   width, hidden = config.d_model, config.d_ff
   w_gate_up = shared_memory.zeros((ranks, local, width, 2 * hidden), dtype)
@@ -327,9 +333,10 @@ def _draw_weights(
     values = values.astype(np.float32)
     entries[name].append(sparse.SparseWeight(rows, values))
 
-  for expert in range(config.num_experts):
+  numbers = range(config.num_experts) if numbers is None else numbers
+  for expert, number in enumerate(numbers):
     place = divmod(expert, local)
-    name = f'{seed_prefix}/{expert}'
+    name = f'{seed_prefix}/{number}'
     rows, signs = _draw_entries(
       f'{name}/w_gate_up', seed, width, 2 * hidden, cycle
     )
@@ -345,7 +352,7 @@ def _draw_weights(
   weights = dict(w_gate_up=w_gate_up, w_down=w_down)
   for name, experts in entries.items():
     sparse.note(weights[name], experts)
-  drawn_from = seed_prefix, seed, gate_max, cycle.__name__
+  drawn_from = seed_prefix, seed, gate_max, cycle.__name__, tuple(numbers)
   return {
     name: recipes.note(array, name, *drawn_from)
     for name, array in weights.items()

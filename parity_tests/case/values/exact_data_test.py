@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.cache import cache_folder
+from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.case.values import exact_data
@@ -477,3 +478,17 @@ class TestGrad:
     arrays, _ = _make_grad(config, _policy(storage, placement))
     assert arrays['dy'].dtype == exact_limits.STORAGE[storage]
     assert np.abs(arrays['x'].astype(np.float32)).max() >= 3
+
+
+@pytest.mark.parametrize('kind', ['exact', 'real', 'wide'])
+def test_shared_experts_have_one_set_of_weights(kind):
+  # Given a layer with shared experts, of which every rank holds a copy,
+  case = case_lib.Case(preset='tiny', ranks=4, d_shared=24)
+  real_inputs = case.make()
+  inputs = real_inputs
+  if kind != 'real':
+    inputs = case.data(real_inputs, kind)
+  # then a kernel may read the copy of any rank.
+  for name in ('w_shared_gate_up', 'w_shared_down'):
+    weights = inputs.arrays[name]
+    assert (weights == weights[:1]).all(), name
