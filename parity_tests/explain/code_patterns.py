@@ -17,6 +17,8 @@ from hpmoe.reference.quantised import quantise
 
 # Of the wrong ones, the share that a pattern must explain.
 _SHARE = 0.95
+# Of all scales, the share that another largest code makes wrong at least.
+_MOST = 0.5
 # What is as good as equal: a scale that was rounded in another order.
 _CLOSE = 2.0**-20
 
@@ -250,7 +252,23 @@ def describe(wrong: WrongCodes, stage: str) -> str:
     for words, bug in _SCALES if of_scales else _CODES:
       if _fits(wrong, bug(wrong), exact=not of_scales):
         return f'as if {words}'
-    return (_describe_factor if of_scales else _describe_range)(wrong)
+    if not of_scales:
+      return _describe_range(wrong)
+    return _describe_few(wrong) or _describe_factor(wrong)
+
+
+def _describe_few(wrong: WrongCodes) -> str:
+  """Returns what a few wrong scales are, while the others are right.
+
+  A code has too few values for that: many bugs would give the same one.
+  """
+  if wrong.bad.mean() >= _MOST:
+    return ''
+  for words, bug in _SCALES:
+    output = np.where(wrong.bad, bug(wrong), wrong.expected)
+    if _fits(wrong, output, exact=False):
+      return f'as if {words}; {wrong.bad.sum()} of {wrong.bad.size} are wrong'
+  return ''
 
 
 def _fits(wrong: WrongCodes, output: np.ndarray, exact: bool) -> bool:
@@ -279,6 +297,11 @@ def _describe_factor(wrong: WrongCodes) -> str:
     return (
       f'scales are {middle:g} times what they should be: rounded '
       f'{"up" if middle > 1 else "down"}, or another bias'
+    )
+  if wrong.bad.mean() < _MOST:
+    return (
+      f'{wrong.bad.sum()} of {wrong.bad.size} scales are {middle:.6g} times '
+      'what they should be'
     )
   return f'as if the largest code was {top:.6g}, not {wrong.form.top[0]:g}'
 

@@ -47,3 +47,25 @@ def test_the_scope_of_the_largest_magnitude_is_named(scope):
   # then that is what is said of them.
   pattern = code_patterns.describe(wrong, 'activation_scales')
   assert pattern.endswith(scope), pattern
+
+
+@pytest.mark.parametrize(
+  ('change', 'pattern'),
+  [
+    ('1.01', '2 of 12 scales are 1.01 times what they should be'),
+    ('next', 'as if they were the scales of the next row; 2 of 12 are wrong'),
+    ('1', 'as if scales were 1'),
+  ],
+)
+def test_scales_of_one_row_are_not_put_down_to_the_form(change, pattern):
+  # Given a kernel whose scales are wrong in one row alone,
+  values = np.random.default_rng(1).standard_normal((ROWS, 2 * WIDTH))
+  values = values.astype(np.float32).astype(np.float64)
+  expected = np.abs(values).reshape(ROWS, -1, WIDTH).max(-1) / 448
+  actual = expected.copy()
+  actual[1] = {'1.01': 1.01 * expected[1], 'next': expected[2], '1': 1}[change]
+  wrong = code_patterns.WrongCodes(
+    FORM, values, actual, expected, actual != expected, expected, EXPERT
+  )
+  # then no property of all scales is named, such as their largest code.
+  assert code_patterns.describe(wrong, 'activation_scales') == pattern

@@ -564,6 +564,10 @@ def _format_flag(stage: RoundedStage, alike: Sequence[Sequence[str]]) -> str:
 def _join_policy(stage: RoundedStage, cause: Sequence[str]) -> str:
   """Returns the value of --policy that adds a set of words to the case's."""
   own_words = policies.words(stage.policy)
+  # A named policy that the flag replaces may have set it.
+  placement = stage.policy.placement
+  if placement != precision.PrecisionPolicy().placement:
+    own_words = (f'placement={placement}', *own_words)
   unset_words = (w for w in own_words if not _is_set_by(w, cause))
   return ','.join((*unset_words, *_list_plain(cause)))
 
