@@ -6,7 +6,9 @@ form, and of rows in codes, in lane bounded.  Under a policy: results alone of
 both passes, with each rounding point and each tensor narrower than float32, in
 lane bounded.  Combined: both passes of layers whose dtype, sizes, routing,
 activation, bias, shared experts and policy (a named one, or up to three
-roundings) are drawn together, in lanes exact and bounded.  Elsewhere dtypes,
+roundings) are drawn together, in lanes exact and bounded.  With a router:
+backward passes through a router's GEMM of every rule, in lane bounded, whose
+dtype, sizes, precision and returned gradients are drawn.  Elsewhere dtypes,
 placements of the routing weight, orders of sums, and what multiplies a scale
 take turns by seed.
 
@@ -15,11 +17,12 @@ Exit code 0: none failed; 1: one did.
 Example:
   python -m benchmarks.right_kernels --keep
   python -m benchmarks.right_kernels --stages=10 --checks=1 --codes=1 \
-    --policies=0 --combined=20
+    --policies=0 --combined=20 --routers=4
 """
 
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
+import functools
 import sys
 from typing import Any
 
@@ -27,6 +30,7 @@ from absl import app
 from absl import flags
 import numpy as np
 
+from hpmoe.parity_tests import api
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import routings
@@ -35,10 +39,12 @@ from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import quantised_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.router import router_grads_testing
 from hpmoe.reference.contract import policies
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import quantised
+from hpmoe.reference.contract import router as router_lib
 from hpmoe.tools.docs import figures
 
 _STAGES = flags.DEFINE_integer('stages', 1000, 'Layers judged by stage.')
@@ -48,6 +54,7 @@ _CODES = flags.DEFINE_integer('codes', 200, 'Layers of each quantised form.')
 _POLICIES = flags.DEFINE_integer('policies', 4, 'Layers of each policy.')
 
 _COMBINED = flags.DEFINE_integer('combined', 200, 'Layers drawn as a whole.')
+_ROUTERS = flags.DEFINE_integer('routers', 100, "Layers with a router's GEMM.")
 
 _DTYPES = ('float32', 'bfloat16', 'float16')
 _ORDERS = tuple(trial.ORDERS.values())
@@ -57,6 +64,8 @@ _CONFIG = dataclasses.replace(
   presets.config(presets.get('tiny'), 2, 8), capacity=64
 )
 _LANES = ('exact', 'bounded', 'standard')
+# Of a rule with groups.
+_GROUPS = ':groups=4:top_groups=2:scale=2.5'
 
 
 def choose(seed: int) -> tuple[str, str, trial.Kernel]:
@@ -188,8 +197,52 @@ def fails_combined(seed: int) -> bool:
   return bool(numpy_testing.list_refused(bench, case, candidate, *_LANES[:2]))
 
 
+def draw_router_case(seed: int) -> tuple[case_lib.Case, tuple[str, ...]]:
+  """Returns a backward pass through a router's GEMM, and what it returns."""
+  rng = np.random.default_rng(seed)
+
+  def choose_one(choices: Sequence):
+    return choices[rng.integers(len(choices))]
+
+  name, rule = choose_one([*router_lib.RULES.items()])
+  case = case_lib.Case(
+    direction='backward',
+    preset='tiny:experts=16:top_k=4',
+    router=name + _GROUPS * rule.grouped,
+    router_gemm=True,
+    ranks=choose_one((1, 2, 4)),
+    tokens=choose_one((3, 7, 16, 33)),
+    dtype=choose_one(_DTYPES),
+    seed=seed,
+    policy=choose_one(('', 'd_router_in=f32', 'd_router_w=f32')),
+  )
+  returns = [n for n in router_grads_testing.ALL if rng.integers(2)]
+  return case, tuple(returns)
+
+
+def fails_with_router(seed: int) -> bool:
+  """Returns whether a right layer of `draw_router_case` fails."""
+  case, returns = draw_router_case(seed)
+
+  def layer(inputs, config, policy):
+    raise AssertionError('only its backward pass is called')
+
+  layer.backward = functools.partial(
+    router_grads_testing.differentiate,
+    word=case.router,
+    returns=returns,
+    kernel=trial.Kernel(_ORDERS[seed % len(_ORDERS)]),
+  )
+  return not api.check(layer, case, lanes=['bounded']).is_pass
+
+
 def judge_all(
-  stages: int, checks: int, codes: int, policies: int, combined: int
+  stages: int,
+  checks: int,
+  codes: int,
+  policies: int,
+  combined: int,
+  routers: int,
 ) -> Iterator[tuple[str, bool]]:
   """Yields each layer's row of the table, and whether it fails."""
   for seed in range(stages):
@@ -205,12 +258,14 @@ def judge_all(
       yield 'under a policy', fails_under_policy(word, seed)
   for seed in range(combined):
     yield 'combined', fails_combined(seed)
+  for seed in range(routers):
+    yield 'with a router', fails_with_router(seed)
 
 
 def main(argv):
   del argv
   counts: dict[str, list[int]] = {}
-  numbers = _STAGES, _CHECKS, _CODES, _POLICIES, _COMBINED
+  numbers = _STAGES, _CHECKS, _CODES, _POLICIES, _COMBINED, _ROUTERS
   for row, fails in judge_all(*(number.value for number in numbers)):
     count = counts.setdefault(row, [0, 0])
     count[0] += 1

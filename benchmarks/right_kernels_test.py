@@ -12,11 +12,12 @@ from hpmoe.tools.docs import figures
 
 
 def test_every_row_of_the_page_is_counted_and_none_fails():
-  rows = dict(right_kernels.judge_all(1, 1, codes=0, policies=0, combined=1))
-  combined = rows.pop('combined')
+  counts = dict(codes=0, policies=0, combined=1, routers=1)
+  rows = dict(right_kernels.judge_all(1, 1, **counts))
+  drawn = [(name, rows.pop(name)) for name in ('combined', 'with a router')]
   rows['quantised'] = right_kernels.fails_in_codes('int4_32', '', '', 0)
   rows['under a policy'] = right_kernels.fails_under_policy('gate_up=bf16', 0)
-  rows['combined'] = combined
+  rows |= dict(drawn)
   assert not any(rows.values())
   assert [row[0] for row in figures.load('right_kernels')['rows']] == [*rows]
 
@@ -48,6 +49,14 @@ def test_a_kernel_of_a_combination_that_does_not_round_is_counted(monkeypatch):
   unrounded = functools.partial(numpy_testing.Numpy, words=())
   monkeypatch.setattr(right_kernels.numpy_testing, 'Numpy', unrounded)
   assert right_kernels.fails_combined(seed)
+
+
+@pytest.mark.verdict_alone
+def test_a_router_that_is_counted_twice_is_counted(monkeypatch):
+  testing = right_kernels.router_grads_testing
+  wrong = functools.partial(testing.differentiate, change='added twice')
+  monkeypatch.setattr(testing, 'differentiate', wrong)
+  assert right_kernels.fails_with_router(0)
 
 
 @pytest.mark.parametrize('form, rows, quantiser', quantised_testing.DYNAMIC[:1])

@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -14,59 +13,18 @@ from hpmoe.parity_tests.judge import self_routing_test as plain
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.router import router_gemm_test as forward
+from hpmoe.parity_tests.judge.router import router_grads_testing as testing
 from hpmoe.reference import expert_gemm_grad
 from hpmoe.reference import numerics
 from hpmoe.reference import routing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import router as router_lib
-from hpmoe.reference.contract import tensors
 
 # No test here is of the roundings that a failure of a layer is put down to.
 pytestmark = pytest.mark.verdict_alone
 
-ALL = tuple(spec.name for spec in tensors.ROUTER_GRADS)
-_F32, _BF16 = np.float32, ml_dtypes.bfloat16
-
-
-def differentiate(inputs, config, policy, word, change='', returns=ALL):
-  """Returns gradients of a layer and of its router's GEMM, in numpy."""
-  grads = trial.Kernel().backward(config, policy, inputs)
-  store = np.dtype(_BF16 if policy.storage == 'bfloat16' else _F32)
-  router = router_lib.parse_router(word, config.top_k)
-  if change == 'not renormalised':
-    router = dataclasses.replace(router, rule='llama4', groups=1, top_groups=1)
-  if change == 'scale forgotten':
-    router = dataclasses.replace(router, scale=1.0)
-  # A bias of the GEMM is in the logits already.
-  is_added = router.table.bias == 'logits'
-  bias = None if is_added else inputs.get('router_bias')
-  logits = inputs['router_logits'].astype(_F32)
-  d_weights = grads['d_topk_weights']
-  d_logits = np.array(
-    routing.weigh_choice_grad(
-      router, logits, bias, inputs['topk_ids'], d_weights
-    )
-  )
-  router_w = inputs['router_w'].astype(_F32)
-  if change == 'read as [E, D]':
-    router_w = router_w.reshape(router_w.shape[::-1]).T
-  d_in = (d_logits @ router_w.T).astype(store)
-  factor = {'left out': 0, 'added twice': 2}.get(change, 1)
-  dx = grads['d_returned'].astype(_F32).sum(2) + factor * d_in.astype(_F32)
-  x, of_weights = inputs['x'].astype(_F32), d_logits.copy()
-  if change == 'one rank':
-    of_weights[1:] = 0
-  if change == 'mean of ranks':
-    of_weights /= len(x)
-  if change == 'next token':
-    x = np.roll(x, -1, 1)
-  d_router_w = np.einsum('rtd,rte->de', x, of_weights)
-  if change == 'written as [E, D]':
-    d_router_w = np.ascontiguousarray(d_router_w.T).reshape(d_router_w.shape)
-  outputs = {name: grads[name] for name in ('d_w_down', 'd_w_gate_up')}
-  own = dict(zip(ALL, (d_logits, d_in, d_router_w.astype(store))))
-  outputs |= {name: own[name] for name in returns}
-  return outputs | {'dx': dx.astype(store)}
+ALL = testing.ALL
+differentiate = testing.differentiate
 
 
 def check(
@@ -94,6 +52,7 @@ def check(
 
 
 class TestRightKernels:
+  @pytest.mark.few(4)
   @pytest.mark.parametrize('rule', [*router_lib.RULES])
   def test_each_rule_passes(self, rule):
     report = check(word=plain.WORDS[rule])
