@@ -14,10 +14,10 @@ from hpmoe.tools.docs import figures
 def test_every_row_of_the_page_is_counted_and_none_fails():
   counts = dict(codes=0, policies=0, combined=1, routers=1)
   rows = dict(right_kernels.judge_all(1, 1, **counts))
-  drawn = [(name, rows.pop(name)) for name in ('combined', 'with a router')]
+  draws = [(name, rows.pop(name)) for name in ('combined', 'with a router')]
   rows['quantised'] = right_kernels.fails_in_codes('int4_32', '', '', 0)
   rows['under a policy'] = right_kernels.fails_under_policy('gate_up=bf16', 0)
-  rows |= dict(drawn)
+  rows |= dict(draws)
   assert not any(rows.values())
   assert [row[0] for row in figures.load('right_kernels')['rows']] == [*rows]
 

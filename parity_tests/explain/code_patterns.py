@@ -18,7 +18,7 @@ from hpmoe.reference.quantised import quantise
 # Of the wrong ones, the share that a pattern must explain.
 _SHARE = 0.95
 # Of all scales, the share that another largest code makes wrong at least.
-_MOST = 0.5
+_FORM_SHARE = 0.5
 # What is as good as equal: a scale that was rounded in another order.
 _CLOSE = 2.0**-20
 
@@ -262,7 +262,7 @@ def _describe_few(wrong: WrongCodes) -> str:
 
   A code has too few values for that: many bugs would give the same one.
   """
-  if wrong.bad.mean() >= _MOST:
+  if wrong.bad.mean() >= _FORM_SHARE:
     return ''
   for words, bug in _SCALES:
     output = np.where(wrong.bad, bug(wrong), wrong.expected)
@@ -298,7 +298,7 @@ def _describe_factor(wrong: WrongCodes) -> str:
       f'scales are {middle:g} times what they should be: rounded '
       f'{"up" if middle > 1 else "down"}, or another bias'
     )
-  if wrong.bad.mean() < _MOST:
+  if wrong.bad.mean() < _FORM_SHARE:
     return (
       f'{wrong.bad.sum()} of {wrong.bad.size} scales are {middle:.6g} times '
       'what they should be'

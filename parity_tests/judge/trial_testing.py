@@ -122,7 +122,6 @@ WRONG_SHARED = (
   'shared experts forgotten',
   'shared experts twice',
   'shared experts weighted',
-  'shared experts of another rank',
   'shared experts added to what was rounded',
 )
 
@@ -377,11 +376,6 @@ class Kernel:
       config.shared(),
       passes.shared_layer(config, arrays),
     )
-    if self.wrong == 'shared experts of another rank':
-      arrays_of_shared |= {
-        n: np.roll(arrays_of_shared[n], 1, axis=0)
-        for n in ('w_gate_up', 'w_down')
-      }
     # What comes home is of no interest, nor are gradients of weights of 1.
     arrays_of_shared['returned'] = np.zeros_like(arrays['x'])[:, :, None]
     return tensors.of_shared(run(layer, policy.of_shared(), arrays_of_shared))
