@@ -146,6 +146,18 @@ def test_codes_that_are_sent_to_other_rows_are_found_by_bits():
   assert failure.rule == 'equals its own x_codes, sent'
 
 
+def test_codes_that_are_sent_to_other_rows_are_found_in_some_tiles_too():
+  layer = _layer('int8_token', quantises_tokens=True)
+  wrong = _change(layer, 'expert_in_codes', lambda a: np.roll(a, 1, 1))
+  case = dataclasses.replace(CASE, rows='int8_token')
+  reports = [
+    hpmoe.check(kernel, case, lanes=['bitwise', 'bounded'], repeat=1, tiles=1)
+    for kernel in (layer, wrong)
+  ]
+  assert reports[0].is_pass, reports[0].first_failure
+  assert reports[1].first_failure.stage == 'expert_in_codes'
+
+
 def test_limits_start_anew_from_returned_codes_of_tokens():
   # Given tokens all of whose values lie between two codes,
   arrays = dict(CASE.make().arrays)

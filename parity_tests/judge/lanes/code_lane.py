@@ -184,30 +184,35 @@ def judge_codes(
   """
   results = _report_missing(case, answer)
   tiling = tiling or case.tiling
-  for rows in _list_rows(case, answer, tiling):
+  is_forward = case.layer_pass.name == passes.FORWARD.name
+  # Sampled tiles hold no whole tensor of tokens to send.
+  copies = (
+    case.send_codes(answer.outputs)
+    if is_forward and tiling.sample is None
+    else {}
+  )
+  for rows in _list_rows(case, answer, tiling, has_copies=bool(copies)):
     results += _judge_rows(rows)
-  return results + _compare_sent(case, answer, tiling)
+  return results + _compare_copies(answer, copies, tiling)
 
 
-def _compare_sent(
-  case: pass_case.PassCase, answer: pass_case.Answer, tiling: tiles.Tiling
+def _compare_copies(
+  answer: pass_case.Answer,
+  copies: dict[str, np.ndarray],
+  tiling: tiles.Tiling,
 ) -> pass_case.Results:
   """Compares codes of expert_in with those of x that the kernel returned."""
-  outputs = answer.outputs
-  if case.layer_pass.name != passes.FORWARD.name or tiling.sample is not None:
-    return []
-  sent_parts = case.send_codes(outputs)
   return [
     tile_lanes.compare(
       name,
       'bitwise',
       f'equals its own x_{name.rpartition("_")[2]}, sent',
-      outputs[name],
+      answer.outputs[name],
       right,
       tiling,
     )
-    for name, right in sent_parts.items()
-    if name in outputs
+    for name, right in copies.items()
+    if name in answer.outputs
   ]
 
 
@@ -225,16 +230,20 @@ def _report_missing(
 
 
 def _list_rows(
-  case: pass_case.PassCase, answer: pass_case.Answer, tiling: tiles.Tiling
+  case: pass_case.PassCase,
+  answer: pass_case.Answer,
+  tiling: tiles.Tiling,
+  has_copies: bool,
 ) -> Iterator[QuantisedRows]:
+  """Returns what is judged against values; copies of x's codes are not."""
   outputs = answer.outputs
   names = codes.list_row_names(case.inputs.policy)
   for name, form in quantised.output_forms(case.inputs.policy.rows).items():
     parts = quantised.parts(form, name)
     if not {*parts} <= {*outputs} & {*names}:
       continue
-    if name == quantised.ROWS[0] and case.send_codes(outputs):
-      continue  # copies, see `_compare_sent`
+    if name == quantised.ROWS[0] and has_copies:
+      continue
     own_codes, scales = (
       outputs.get(f'{name}_{p}') for p in ('codes', 'scales')
     )
