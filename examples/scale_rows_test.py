@@ -9,12 +9,12 @@ import sys
 import numpy as np
 import pytest
 
+from hpmoe.backend_ascend.twin import twin_testing
+
 OPERATOR = pathlib.Path(__file__).with_name('scale_rows')
 HPMOE = [sys.executable, '-m', 'hpmoe.parity_tests.commands.main']
 
-pytestmark = pytest.mark.skipif(
-  not any(map(shutil.which, ('clang++', 'clang++-14'))), reason='no clang++'
-)
+pytestmark = twin_testing.needs_clang()
 
 
 def run_twin(folder, *words):

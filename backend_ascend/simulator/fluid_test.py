@@ -104,6 +104,11 @@ def expected_ends(demands, rates_of) -> list[float]:
   return ends
 
 
+SETTINGS = hypothesis.settings(
+  max_examples=60, deadline=None, derandomize=True, database=None
+)
+
+
 def fluid_ends(demands, capacity, caps, trips=()) -> list[float]:
   times, classes, sizes = map(list, zip(*demands))
   return _native.fluid_ends(
@@ -111,9 +116,7 @@ def fluid_ends(demands, capacity, caps, trips=()) -> list[float]:
   )
 
 
-@hypothesis.settings(
-  max_examples=60, deadline=None, derandomize=True, database=None
-)
+@SETTINGS
 @hypothesis.given(
   DEMANDS,
   st.floats(0.5, 20),
@@ -132,9 +135,7 @@ def test_virtual_time_is_max_min_sharing(demands, capacity, caps):
   np.testing.assert_allclose(ends, expected, rtol=1e-7)
 
 
-@hypothesis.settings(
-  max_examples=60, deadline=None, derandomize=True, database=None
-)
+@SETTINGS
 @hypothesis.given(
   DEMANDS,
   st.floats(0.5, 20),

@@ -9,23 +9,13 @@ from hpmoe.models import parameters
 from hpmoe.models.checkpoint import weights as weights_lib
 from hpmoe.parity_tests.agreement import forced_decoder
 from hpmoe.parity_tests.agreement import runs
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.compare import run_steps
 from hpmoe.parity_tests.dumps import dump_layers
 from hpmoe.reference.contract import array_typing as at
 
 # Names of a layer's slabs in transformers 5, `[out, in]`.
 _SLABS = dict(w_gate_up='gate_up_proj', w_down='down_proj')
-
-
-@dataclasses.dataclass(frozen=True)
-class ArrayTensor:
-  """A tensor of a run that is in memory."""
-
-  array: np.ndarray
-
-  def read(self) -> np.ndarray:
-    """Returns it."""
-    return self.array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +57,8 @@ def run_model(
     progress: called with each module's name before it is computed.
   """
   slots = forced_decoder.compute_slots(weights, tokens, {}, dtype, progress)
-  tensors: dict[str, ArrayTensor | WeightTensor] = {
-    _name(path, rest): ArrayTensor(array)
+  tensors: dict[str, tensor_files.ArrayTensor | WeightTensor] = {
+    _name(path, rest): tensor_files.ArrayTensor(array)
     for (path, rest), array in slots.items()
   }
   for name in weights.specs:

@@ -164,6 +164,17 @@ class RunTensor:
     return np.asarray(array)
 
 
+@dataclasses.dataclass(frozen=True)
+class ArrayTensor:
+  """A tensor of a run that is in memory."""
+
+  array: np.ndarray
+
+  def read(self) -> np.ndarray:
+    """Returns its bits."""
+    return self.array
+
+
 class StoredTensor(Protocol):
   """The place of a tensor of a run."""
 

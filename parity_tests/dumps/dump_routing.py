@@ -27,17 +27,6 @@ _FLAT = {'w_gate_up': 'x', 'w_down': 'y', 'd_w_gate_up': 'x', 'd_w_down': 'y'}
 
 
 @dataclasses.dataclass(frozen=True)
-class DerivedTensor:
-  """A tensor that others say."""
-
-  array: np.ndarray
-
-  def read(self) -> np.ndarray:
-    """Returns its bits."""
-    return self.array
-
-
-@dataclasses.dataclass(frozen=True)
 class CompleteCall:
   """A call with ids and weights.
 
@@ -97,14 +86,16 @@ def _sort_rows(
     )
   ids = np.repeat(np.arange(counts.size), counts)[:, None]
   results: dict[str, tensor_files.StoredTensor] = {
-    'topk_ids': DerivedTensor(ids)
+    'topk_ids': tensor_files.ArrayTensor(ids)
   }
   if 'topk_weights' not in files:
     unit_weights = np.ones((rows, 1), np.float32)
-    results['topk_weights'] = DerivedTensor(unit_weights)
+    results['topk_weights'] = tensor_files.ArrayTensor(unit_weights)
   for role in ('topk_weights', 'd_topk_weights'):
     if role in files:
-      results[role] = DerivedTensor(files[role].read().reshape(-1, 1))
+      results[role] = tensor_files.ArrayTensor(
+        files[role].read().reshape(-1, 1)
+      )
   return results
 
 
@@ -124,7 +115,7 @@ def _cut_weights(
     if role in files:
       shape = (experts, width, -1) if source == 'x' else (experts, -1, width)
       bits = np.ascontiguousarray(files[role].read())
-      results[role] = DerivedTensor(bits.reshape(shape))
+      results[role] = tensor_files.ArrayTensor(bits.reshape(shape))
   return results
 
 
@@ -163,7 +154,9 @@ def _route(
   weights = routing.weigh_choice(router, logits[None], bias, ids[None])[0]
   derived = dict(topk_ids=ids, topk_weights=np.asarray(weights, np.float32))
   ulp = router_limits.count_weight_roundings(router, logits)
-  return {role: DerivedTensor(array) for role, array in derived.items()}, ulp
+  return {
+    role: tensor_files.ArrayTensor(array) for role, array in derived.items()
+  }, ulp
 
 
 def _move_axes(array: np.ndarray, layout: str, target: str) -> np.ndarray:

@@ -500,6 +500,12 @@ class PrecisionPolicy:
     inside = (w for w in self.points if w.partition('=')[0] in names)
     return dataclasses.replace(self, placement='combine', points=tuple(inside))
 
+  def of_router(self) -> 'PrecisionPolicy':
+    """Returns the policy of a router's GEMM, which reads no codes."""
+    return dataclasses.replace(
+      self, quantised='', rows='', x_form='', operand_forms=''
+    )
+
   def golden(self) -> 'PrecisionPolicy':
     """Returns the same layer in float64 throughout."""
     return dataclasses.replace(

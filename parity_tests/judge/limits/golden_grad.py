@@ -13,7 +13,6 @@ from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden
 from hpmoe.parity_tests.judge.limits import norm_bounds
 from hpmoe.parity_tests.judge.limits import router_grad
-from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import router as router_lib
 from hpmoe.reference.contract import tensors
@@ -306,20 +305,13 @@ class GoldenGrad(golden.Rows):
 
   def _d_router_in(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
     d_logits = self.read_source('d_router_logits', rank, lo, hi)
-    policy, dtype = self._router_policy, self.dtype('d_router_in')
+    policy, dtype = self.policy.of_router(), self.dtype('d_router_in')
     return bounds.gemm(policy, d_logits, self._router_weights, dtype)
-
-  @property
-  def _router_policy(self) -> precision.PrecisionPolicy:
-    """The policy, in which nothing of the experts is quantised."""
-    return dataclasses.replace(
-      self.policy, quantised='', rows='', x_form='', operand_forms=''
-    )
 
   @functools.cached_property
   def _router_weights(self) -> bounds.Weights:
     transposed = np.ascontiguousarray(self.inputs['router_w'].T)
-    return bounds.Weights.prepare(self._router_policy, transposed)
+    return bounds.Weights.prepare(self.policy.of_router(), transposed)
 
   @property
   def facts(self) -> tuple:

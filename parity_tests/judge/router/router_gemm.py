@@ -38,7 +38,7 @@ def bound_logits(
     bias: `[e]` that is added; None: nothing is.
   """
   tokens = x.reshape(-1, x.shape[-1])
-  own_policy = _select_gemm(policy)
+  own_policy = policy.of_router().storing(LOGITS)
   weights = _prepare_weights(own_policy, router_w, bias)
   step = max(1, _CHUNK // tokens.shape[1])
   parts = [
@@ -46,6 +46,28 @@ def bound_logits(
     for lo in range(0, len(tokens), step)
   ]
   return bounds.join(parts)
+
+
+def tile_tokens(
+  num_ranks: int, num_tokens: int, router_w: at.Float[np.ndarray, 'D E']
+) -> tiles.Tiling:
+  """Returns the tiles of a router's tokens, no row of which an expert gets.
+
+  Raises:
+    ValueError: R does not divide E.
+  """
+  width, experts = router_w.shape
+  config = config_lib.MoEConfig(
+    num_ranks=num_ranks,
+    num_tokens=num_tokens,
+    num_experts=experts,
+    top_k=1,
+    d_model=width,
+    d_ff=1,
+  )
+  no_slots = np.zeros((num_ranks, num_tokens, 1), np.int32)
+  counts = np.zeros((num_ranks, experts), np.int32)
+  return tiles.Tiling(config, counts, no_slots, no_slots)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,20 +87,9 @@ class RouterRows(golden.Rows):
     Raises:
       ValueError: R does not divide E.
     """
-    ranks, tokens, width = inputs['x'].shape
-    experts = inputs['router_w'].shape[1]
-    config = config_lib.MoEConfig(
-      num_ranks=ranks,
-      num_tokens=tokens,
-      num_experts=experts,
-      top_k=1,
-      d_model=width,
-      d_ff=1,
-    )
-    no_slots = np.zeros((ranks, tokens, 1), np.int32)
-    counts = np.zeros((ranks, experts), np.int32)
-    tiling = tiles.Tiling(config, counts, no_slots, no_slots)
-    return cls(tiling, _select_gemm(policy), inputs, {})
+    ranks, tokens, _ = inputs['x'].shape
+    tiling = tile_tokens(ranks, tokens, inputs['router_w'])
+    return cls(tiling, policy.of_router().storing(LOGITS), inputs, {})
 
   def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
     """Returns logits `[hi - lo, E]` of a rank's tokens."""
@@ -90,16 +101,6 @@ class RouterRows(golden.Rows):
   def _router_weights(self) -> bounds.Weights:
     bias = self.inputs.get('router_bias')
     return _prepare_weights(self.policy, self.inputs['router_w'], bias)
-
-
-def _select_gemm(
-  policy: precision.PrecisionPolicy,
-) -> precision.PrecisionPolicy:
-  """Returns a policy in which nothing of the experts is quantised."""
-  plain = dataclasses.replace(
-    policy, quantised='', rows='', x_form='', operand_forms=''
-  )
-  return plain.storing(LOGITS)
 
 
 def _prepare_weights(policy, router_w, bias) -> bounds.Weights:

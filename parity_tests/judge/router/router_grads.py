@@ -8,15 +8,15 @@ import numpy as np
 
 from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import tile_lanes
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.router import grad_mistakes
+from hpmoe.parity_tests.judge.router import router_gemm
+from hpmoe.parity_tests.judge.router import router_logits
 from hpmoe.reference.contract import array_typing as at
-from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import tensors
 
 OF_WEIGHTS = tensors.ROUTER_GRADS[-1].name
@@ -41,27 +41,14 @@ class WeightRows(golden_lib.Rows):
   def build(cls, golden: golden_lib.Rows) -> 'WeightRows':
     """Returns golden rows beside those of a backward pass."""
     ranks, tokens, width = golden.inputs['x'].shape
-    experts = golden.inputs['router_w'].shape[1]
-    # All ranks together are one.
-    config = config_lib.MoEConfig(
-      num_ranks=1,
-      num_tokens=ranks * tokens,
-      num_experts=experts,
-      top_k=1,
-      d_model=width,
-      d_ff=1,
-    )
-    no_slots = np.zeros((1, ranks * tokens, 1), np.int32)
-    counts = np.zeros((1, experts), np.int32)
-    policy = dataclasses.replace(
-      golden.policy, quantised='', rows='', x_form='', operand_forms=''
-    )
     parts = [
       golden.read_source(_OF_LOGITS, rank, 0, tokens) for rank in range(ranks)
     ]
+    router_w = golden.inputs['router_w']
     return cls(
-      tiles.Tiling(config, counts, no_slots, no_slots),
-      policy,
+      # All ranks together are one.
+      router_gemm.tile_tokens(1, ranks * tokens, router_w),
+      golden.policy.of_router(),
       dict(x=golden.inputs['x'].reshape(1, -1, width)),
       golden.captured_tensors,
       d_logits=bounds.join(parts),
@@ -149,11 +136,11 @@ class WeightGrad:
       if count > 1:
         says = f'the sum was divided by {count}, the number of {noun}'
         yield says, golden.multiply(d_logits=d_logits / count)
-    for word, shift in (('after', -1), ('before', 1)):
-      says = f'x was that of the token {word}'
-      other_x = np.roll(x.reshape(ranks, tokens, -1), shift, 1)
+    by_rank = x.reshape(ranks, tokens, -1)
+    for says, other_x in router_logits.list_wrong_tokens(by_rank):
       yield says, golden.multiply(x=other_x.reshape(x.shape))
-      says = f'columns were those of the expert {word}'
+    for word, shift in router_logits.NEIGHBOURS:
+      says = f'columns were those of the {word} expert'
       yield says, golden.multiply(d_logits=np.roll(d_logits, shift, 1))
     yield 'it had the opposite sign', golden.multiply(d_logits=-d_logits)
     if self.mistakes is not None:
@@ -185,7 +172,8 @@ def list_mistakes(
   of_tokens = passes.ROUTER_ROWS[1]
   if case.router is None or of_tokens not in chain:
     return
-  for says, other in _list_wrong_weights(case.inputs.arrays['router_w']):
+  router_w = case.inputs.arrays['router_w']
+  for says, other in router_logits.list_wrong_weights(router_w):
     arrays = {**case.inputs.arrays, 'router_w': other}
     inputs = dataclasses.replace(case.inputs, arrays=arrays)
     other_case = dataclasses.replace(case, inputs=inputs)
@@ -215,30 +203,17 @@ def _read_inputs(
   )
 
 
-def _list_wrong_weights(
-  router_w: at.Float[np.ndarray, 'D E'],
-) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields weights as kernels read them wrong, with words."""
-  flat = np.ascontiguousarray(router_w).reshape(router_w.shape[::-1]).T
-  yield 'router_w was read as [E, D]', np.ascontiguousarray(flat)
-  for word, shift in (('after', -1), ('before', 1)):
-    says = f'router_w was that of the expert {word}'
-    yield says, np.roll(router_w, shift, 1)
-
-
 def _compare(actual: np.ndarray, golden: WeightRows) -> list[verdicts.Result]:
   return tile_lanes.tolerances(OF_WEIGHTS, actual[None], golden, None, ())
 
 
 def _tell(result: verdicts.Result, pattern: str) -> verdicts.Result:
-  failure = result.failure
-  if failure is None:
+  if result.failure is None:
     return result
-  return dataclasses.replace(
-    result,
-    failure=dataclasses.replace(
+  return result.part.but(
+    lambda failure: dataclasses.replace(
       failure,
       pattern=pattern or failure.pattern,
       index=failure.index[1:],  # it has no axis of ranks
-    ),
+    )
   )

@@ -110,7 +110,7 @@ WRONG = {
   'scale forgotten': ((), 'dx', 'the scale 2.5 was forgotten'),
   'one rank': (ALL, 'd_router_w', 'tokens of rank 0 alone'),
   'mean of ranks': (ALL, 'd_router_w', 'divided by 2, the number of ranks'),
-  'next token': (ALL, 'd_router_w', 'x was that of the token after'),
+  'next token': (ALL, 'd_router_w', 'x was that of the next token'),
   'written as [E, D]': (ALL, 'd_router_w', 'it was written as [E, D]'),
 }
 

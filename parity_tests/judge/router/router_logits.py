@@ -24,6 +24,29 @@ _ROUNDINGS = (
 )
 
 
+# How far a neighbour's row or column is moved to be read in place of one.
+NEIGHBOURS = (('next', -1), ('previous', 1))
+
+
+def list_wrong_weights(
+  router_w: at.Float[np.ndarray, 'D E'],
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields weights `[D, E]` as kernels read them wrong, after its words."""
+  flat = np.ascontiguousarray(router_w).reshape(router_w.shape[::-1]).T
+  yield 'router_w was read as [E, D]', np.ascontiguousarray(flat)
+  for word, shift in NEIGHBOURS:
+    says = f'router_w was that of the {word} expert'
+    yield says, np.roll(router_w, shift, 1)
+
+
+def list_wrong_tokens(
+  x: at.Float[np.ndarray, 'R T D'],
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields tokens `[R, T, D]` as kernels read them wrong, after its words."""
+  for word, shift in NEIGHBOURS:
+    yield f'x was that of the {word} token', np.roll(x, shift, 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class RouterGemm:
   """The GEMM of a router.
@@ -100,7 +123,7 @@ class RouterGemm:
 
   def _list_others(self, actual) -> Iterator[tuple[str, 'RouterGemm']]:
     """Yields mistakes in words, and the GEMM with them."""
-    weights, experts = self.router_w, self.router_w.shape[1]
+    weights = self.router_w
     empty = ~actual.any((0, 1))
     if empty.any():
       names = ', '.join(map(str, np.flatnonzero(empty)[:4]))
@@ -110,20 +133,10 @@ class RouterGemm:
         says,
         dataclasses.replace(self, router_w=other_weights, adds_bias=False),
       )
-    flat = np.ascontiguousarray(weights).reshape(experts, -1).T
-    changes = [('router_w was read as [E, D]', flat)]
-    changes += [
-      (f'router_w was that of the {word} expert', np.roll(weights, shift, 1))
-      for word, shift in (('next', -1), ('previous', 1))
-    ]
-    for says, other_weights in changes:
+    for says, other_weights in list_wrong_weights(weights):
       yield says, dataclasses.replace(self, router_w=other_weights)
-    for word, shift in (('next', -1), ('previous', 1)):
-      other_tokens = np.roll(self.x, shift, 1)
-      yield (
-        f'x was that of the {word} token',
-        dataclasses.replace(self, x=other_tokens),
-      )
+    for says, other_tokens in list_wrong_tokens(self.x):
+      yield says, dataclasses.replace(self, x=other_tokens)
     if self.bias is not None:
       word = 'left out' if self.adds_bias else 'added to router_logits'
       other = dataclasses.replace(self, adds_bias=not self.adds_bias)
