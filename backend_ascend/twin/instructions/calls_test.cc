@@ -1292,8 +1292,34 @@ void AddUnwritten(Load load, char of, const std::string& words) {
   jobs.back().cube = true;
 }
 
+// A mask of which only the first bytes are written: of `count` choices those
+// that have a bit there are right, others nobody wrote.
+void AddMasked(SELMODE mode, int bytes, int count, const std::string& words) {
+  const auto issue = [=] {
+    const LocalTensor<uint16_t> written(TPosition::VECIN, kImage, 16);
+    Duplicate(written, uint16_t{0xFFFF}, bytes / 2);
+    PipeBarrier<PIPE_V>();
+    Select(OnChip<float>(false, 0),
+           LocalTensor<uint8_t>(TPosition::VECIN, kImage, 32),
+           OnChip<float>(false, kRegion), OnChip<float>(false, 2 * kRegion),
+           mode, uint32_t(count));
+  };
+  if (!words.empty()) {
+    return AddJob("pipe MTE3", Type::kFloat, issue, nullptr, {words});
+  }
+  AddJob("Select", Type::kFloat, issue, [=](Image* m) {
+    std::memcpy(m->data(), m->data() + kRegion, count * sizeof(float));
+  });
+}
+
 void ListUnwritten() {
   const std::string nobody = ", which nobody has written";
+  const auto tensors = SELMODE::VSEL_TENSOR_TENSOR_MODE;
+  const auto repeats = SELMODE::VSEL_CMPMASK_SPR;
+  AddMasked(tensors, 8, 64, "");
+  AddMasked(tensors, 8, 72, "DataCopy reads UB [0x100, 0x120)" + nobody);
+  AddMasked(repeats, 8, 128, "");
+  AddMasked(repeats, 6, 128, "DataCopy reads UB [0xc0, 0x100)" + nobody);
   for (const Load load : {LoadFractal<false>, LoadImage<false>}) {
     AddUnwritten(load, 'm', "");
     AddUnwritten(load, 'm', "Fixpipe reads L0C [0x80, 0xc0)" + nobody);

@@ -221,19 +221,24 @@ void SpreadCompared(const Operand& src0, const Operand* src1, int64_t count,
   };
 }
 
-// A choice is unwritten where what is chosen is.
-void SpreadChosen(const Operand& src0, const Operand* src1, uint64_t size,
-                  int64_t count, std::function<bool(int64_t)> first,
+// A choice is unwritten where what is chosen is, or its bit of `mask`, of which
+// element i has bit i % `bits`.
+void SpreadChosen(const Operand& mask, int64_t bits, const Operand& src0,
+                  const Operand* src1, uint64_t size, int64_t count,
+                  std::function<bool(int64_t)> first,
                   Instruction* instruction) {
   LooseFromFirst(instruction);
   const uint64_t read = instruction->reads[0].begin;
+  const uint64_t choice = mask.begin - read;
   const uint64_t a = src0.begin - read;
   const bool tensor = src1 != nullptr;
   const uint64_t b = tensor ? src1->begin - read : 0;
   instruction->spread = [=](const char* from, char* to) {
     for (int64_t i = 0; i < count; ++i) {
       const bool of_a = first(i);
-      if (!of_a && !tensor) {
+      if (from[choice + i % bits / 8] != 0) {
+        std::memset(to + i * size, 1, size);
+      } else if (!of_a && !tensor) {
         std::memset(to + i * size, 0, size);
       } else {
         SpreadTo(to + i * size, size, from + (of_a ? a : b) + i * size, size);
@@ -328,7 +333,7 @@ void IssueSelect(const Call& call, const Operand& dst, const Operand& mask,
     const int64_t bit = i % bits;
     return (choose[bit / 8] >> (bit % 8) & 1) != 0;
   };
-  SpreadChosen(src0, tensor ? &other : nullptr, size, count, first,
+  SpreadChosen(mask, bits, src0, tensor ? &other : nullptr, size, count, first,
                &instruction);
   instruction.run = [=] {
     char* const to = Bytes(dst.memory, dst.begin);
