@@ -148,7 +148,7 @@ class Subprocess(candidates.Candidate):
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
     super().ready(case, beside)
-    refuse_layout(self.layout, case)
+    project_layouts.read_layouts(self.layout)
     locate.find_source(self.name)
     return dataclasses.replace(
       self, has_backward=passes.BACKWARD in case.passes
@@ -166,7 +166,7 @@ class Subprocess(candidates.Candidate):
   ) -> list[dict[str, np.ndarray]]:
     """See `Candidate`: all calls in one process, which may keep state."""
     laid_out = {
-      id(arrays): project_layouts.lay_out(self.layout, arrays, config)
+      id(arrays): project_layouts.lay_out(self.layout, arrays, config, policy)
       for arrays in data
     }
     data = [laid_out[id(arrays)] for arrays in data]
@@ -207,7 +207,7 @@ class Subprocess(candidates.Candidate):
         self.name,
         config,
         policy,
-        restore_outputs(self.name, self.layout, outputs, config),
+        restore_outputs(self.name, self.layout, outputs, config, policy),
         layer_pass,
         required,
       )
@@ -234,26 +234,12 @@ class Subprocess(candidates.Candidate):
     raise candidates.CandidateError(f'{self.name}: {ending}')
 
 
-def refuse_layout(layout: str, case) -> None:
-  """Refuses a layout of tensors that come as codes and scales.
-
-  Raises:
-    ValueError: the case has such tensors, or there is no such layout.
-  """
-  project_layouts.read_layouts(layout)
-  for flag, form in (('weights', case.quantised), ('x_form', case.x_form)):
-    if layout and form:
-      raise ValueError(
-        f'layout: expected none with {flag}={form}, which comes as codes, got '
-        f'{layout!r}'
-      )
-
-
 def restore_outputs(
   name: str,
   layout: str,
   outputs: passes.Tensors,
   config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
 ) -> dict[str, np.ndarray]:
   """Returns a candidate's tensors in our layouts.
 
@@ -261,7 +247,7 @@ def restore_outputs(
     ValueError: a tensor does not have the layout.
   """
   try:
-    return project_layouts.restore(layout, outputs, config)
+    return project_layouts.restore(layout, outputs, config, policy)
   except ValueError as error:
     raise ValueError(f'{name}: layout {layout}: {error}') from error
 

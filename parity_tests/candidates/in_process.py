@@ -69,7 +69,7 @@ class Function(candidates.Candidate):
   def ready(self, case, beside='') -> Self:
     """See `Candidate`."""
     super().ready(case, beside)
-    function_candidate.refuse_layout(self.layout, case)
+    project_layouts.read_layouts(self.layout)
     torch_device.refuse_device(self._device)
     if passes.BACKWARD in case.passes:
       with _convert_errors():
@@ -87,7 +87,7 @@ class Function(candidates.Candidate):
     """See `Candidate`."""
     del oracle_tensors
     name, function, result = self.name, self.function, layer_pass.results[0]
-    inputs = project_layouts.lay_out(self.layout, inputs, config)
+    inputs = project_layouts.lay_out(self.layout, inputs, config, policy)
 
     def call_timed(*arguments):
       start = time.perf_counter()
@@ -107,7 +107,7 @@ class Function(candidates.Candidate):
     # Copies: the next call may return the same memory.
     outputs = {n: array.copy() for n, array in outputs.items()}
     outputs = function_candidate.restore_outputs(
-      name, self.layout, outputs, config
+      name, self.layout, outputs, config, policy
     )
     return function_candidate.check_outputs(
       name, config, policy, outputs, layer_pass, (result,)

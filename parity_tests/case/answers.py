@@ -19,6 +19,7 @@ from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case.layouts import element_map
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.layouts import names as names_lib
+from hpmoe.parity_tests.case.layouts import part_layouts
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -162,11 +163,9 @@ class Answer:
     The tensor is read only if its rows have another order.
     """
     files = tensor_files.find(self.path, data)
-    layout = (
-      self.names.layouts.get(name)
-      or self.case.layouts.get(name)
-      or layouts_lib.own_layout(name)
-    )
+    layout = self._find_layout(
+      name, self.case.policy
+    ) or layouts_lib.own_layout(name)
     if layout.moves_rows:
       return self.tensors(data, self.case.policy)[1][name]
     path = next(iter(files.values()))
@@ -189,7 +188,7 @@ class Answer:
     self, name: str, files, policy, data: str
   ) -> lazy_tensors.LazyTensor:
     """Returns a tensor of the user as a lazy tensor."""
-    layout = self.names.layouts.get(name) or self.case.layouts.get(name)
+    layout = self._find_layout(name, policy)
 
     def part(rank: int | None, user_name: str = name) -> np.ndarray:
       rank_tensors = self._rename_tensors(
@@ -218,7 +217,7 @@ class Answer:
     self, name: str, parts: folder_lib.Parts, tensors_by_rank, policy
   ) -> tuple[np.ndarray, element_map.ElementMap]:
     """Returns `[R, ...]` of a tensor of the user."""
-    layout = self.names.layouts.get(name) or self.case.layouts.get(name)
+    layout = self._find_layout(name, policy)
     order = None
     if layout is not None and layout.order:
       order = {r: tensors_by_rank[r].get(layout.order) for r in parts}
@@ -230,6 +229,12 @@ class Answer:
       name, parts, policy, layout, order
     )
     return with_rows(name, restored, self.case.config.num_rows), elements
+
+  def _find_layout(
+    self, name: str, policy: precision.PrecisionPolicy
+  ) -> layouts_lib.Layout | None:
+    layouts = {**self.case.layouts, **self.names.layouts}
+    return part_layouts.find_layout(layouts, name, policy)
 
   def _check_ranks(
     self, parts: Mapping[int | None, Mapping[str, np.ndarray]]

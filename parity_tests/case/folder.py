@@ -24,6 +24,7 @@ from hpmoe.parity_tests.case.layouts import element_map
 from hpmoe.parity_tests.case.layouts import exact_cast
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.parity_tests.case.layouts import part_layouts
 from hpmoe.reference.contract import checks
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
@@ -153,7 +154,7 @@ class Folder:
       layout: None: the case's, or ours.
       order: reads the tensor that `layout.order` names.
     """
-    layout = layout or self.layouts.get(name)
+    layout = layout or part_layouts.find_layout(self.layouts, name, policy)
     shape = passes.FORWARD.find_shape(policy, name, **self.config.dims())
     dtype = storage.FORMATS.get(policy.dtype(name))
     numpy = np.dtype(np.int32) if dtype is None else np.dtype(dtype.numpy)
@@ -229,15 +230,8 @@ class Folder:
     return self.undo_layout(name, parts, policy)[0]
 
   def find_sizes(self, name: str, policy: PrecisionPolicy) -> dict[str, int]:
-    """Returns the sizes of a tensor by the letters of its axes.
-
-    The last axis of scales has their groups.
-    """
-    sizes, spec = self.config.dims(), tensors.SPECS[name]
-    if spec.role != 'codes':
-      return sizes
-    shape = passes.FORWARD.find_shape(policy, name, **sizes)
-    return sizes | {spec.shape[-1]: shape[-1]}
+    """Returns the sizes of a tensor by the letters of its axes."""
+    return part_layouts.find_sizes(name, policy, self.config.dims())
 
   def undo_layout(
     self,
@@ -264,7 +258,11 @@ class Folder:
     Raises:
       ValueError: its shape or dtype is wrong.
     """
-    layout = layout or self.layouts.get(name) or layouts_lib.own_layout(name)
+    layout = (
+      layout
+      or part_layouts.find_layout(self.layouts, name, policy)
+      or layouts_lib.own_layout(name)
+    )
     ranks = self.config.num_ranks
     present_ranks = (
       None if None in parts or len(parts) == ranks else tuple(parts)
@@ -305,7 +303,7 @@ class Folder:
     }
     return {
       n: self.undo_case_layout(n, rank_parts, policy)
-      if n in tensors.SPECS
+      if n in tensors.IN_FILES
       else _join_ranks(rank_parts)
       for n, rank_parts in parts.items()
     }

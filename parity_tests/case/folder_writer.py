@@ -17,6 +17,7 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.parity_tests.case.layouts import part_layouts
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
@@ -59,6 +60,7 @@ def write(
     for n, data_inputs in (layouts or {}).items()
     if not data_inputs.order
   }
+  layouts |= _find_part_layouts(layouts, real.policy)
   tables: dict[str, Mapping[str, object]] = {}
   for data, data_inputs in inputs_by_data.items():
     tables[f'data.{data}'] = _differing_policy(
@@ -90,6 +92,19 @@ def write(
   # Written last: if it exists, all other files are complete.
   (path / folder.TOML_NAME).write_text(_format_toml(tables), encoding='utf-8')
   return folder.read(path)
+
+
+def _find_part_layouts(
+  layouts: Mapping[str, layouts_lib.Layout], policy: PrecisionPolicy
+) -> dict[str, layouts_lib.Layout]:
+  """Returns the layouts of codes and scales, which follow from others."""
+  names = (*codes.list_names(policy), *codes.list_row_names(policy))
+  resolved_layouts = {
+    n: part_layouts.find_layout(layouts, n, policy) for n in names
+  }
+  return {
+    n: layout for n, layout in resolved_layouts.items() if layout is not None
+  }
 
 
 def _select_fields(record: MoEConfig | PrecisionPolicy) -> dict[str, object]:
@@ -141,13 +156,15 @@ def _write_part(
   layouts: Mapping[str, layouts_lib.Layout],
 ) -> list[str]:
   """Writes tensors `[R, ...]`; returns the hash of each file."""
-  routing = real.config.dims(), real.arrays['topk_ids']
+  dims, ids = real.config.dims(), real.arrays['topk_ids']
   laid_out: dict[str, Any] = {}
   for n, array in arrays.items():
     if n not in layouts:
       # It is computed or read rank by rank, never in memory as a whole.
       laid_out[n] = array if per_rank else [array]
-    elif per_rank:
+      continue
+    routing = part_layouts.find_sizes(n, real.policy, dims), ids
+    if per_rank:
       laid_out[n] = layouts[n].split(array, *routing)
     else:
       laid_out[n] = [layouts[n].apply(array, *routing)]

@@ -20,6 +20,7 @@ from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case.layouts import exact_cast
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.parity_tests.case.layouts import part_layouts
 from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.case.values import real_data
 from hpmoe.reference.contract import checks
@@ -71,14 +72,22 @@ def load_safetensors(
   layouts = _parse_layouts(notes)
   try:
     forms = codes.make_forms(quantised, x_form)
-    if codes.select_forms(forms, tensors_by_name):
+    selected_forms = codes.select_forms(forms, tensors_by_name)
+    if selected_forms:
+      _check_names(tensors_by_name, selected_forms)
+      if layouts:
+        tensors_by_name = _undo_layouts(
+          tensors_by_name, layouts, selected_forms
+        )
       inputs_of_file = from_arrays(
         tensors_by_name, placement, capacity, seed, quantised, x_form
       )
     else:
       _check_names(tensors_by_name)
       arrays = (
-        _undo_layouts(tensors_by_name, layouts) if layouts else tensors_by_name
+        _undo_layouts(tensors_by_name, layouts, {})
+        if layouts
+        else tensors_by_name
       )
       _check_shapes(arrays)
       known_axes = {name: AXES[name] for name in {*layouts} & {*AXES}}
@@ -106,7 +115,7 @@ def _parse_layouts(notes: Mapping[str, str]) -> dict[str, layouts_lib.Layout]:
   return layout_text.parse_all(
     {
       name: notes[name]
-      for name, spec in tensors.SPECS.items()
+      for name, spec in tensors.IN_FILES.items()
       if notes.get(name, spec.shape) != spec.shape
     }
   )
@@ -133,37 +142,74 @@ def _check_names(
 def _undo_layouts(
   user_tensors: Mapping[str, np.ndarray],
   layouts: Mapping[str, layouts_lib.Layout],
+  forms: Mapping[str, str],
 ) -> dict[str, np.ndarray]:
   """Returns tensors in our layouts.
+
+  Args:
+    user_tensors: as the file has them.
+    layouts: of tensors that are not in ours.
+    forms: of tensors that come in codes.
 
   Raises:
     ValueError: a shape or dtype is wrong.
   """
-  layouts = {
-    name: layouts.get(name) or layouts_lib.own_layout(name)
-    for name in user_tensors
+  arrays = {n: read_case.as_numpy(a) for n, a in user_tensors.items()}
+  policy = PrecisionPolicy(
+    _find_storage(arrays, forms),
+    quantised=forms.get('w_down', ''),
+    x_form=forms.get('x', ''),
+  )
+  layout_by_name = {
+    n: part_layouts.find_layout(layouts, n, policy) or layouts_lib.own_layout(n)
+    for n in arrays
   }
-  sizes = _infer_sizes(user_tensors, layouts)
-  policy = PrecisionPolicy(read_case.as_numpy(user_tensors['x']).dtype.name)
+  sizes = _infer_sizes(
+    _count_elements(arrays, layout_by_name, policy), layout_by_name
+  )
   return {
     name: exact_cast.cast_exactly(
       name,
-      layout.undo(read_case.as_numpy(user_tensors[name]), sizes),
+      layout.undo(arrays[name], part_layouts.find_sizes(name, policy, sizes)),
       policy.dtype(name),
     )
-    for name, layout in layouts.items()
+    for name, layout in layout_by_name.items()
   }
 
 
+def _count_elements(
+  arrays: Mapping[str, np.ndarray],
+  layouts: Mapping[str, layouts_lib.Layout],
+  policy: PrecisionPolicy,
+) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of tensors in elements, those of packed codes last.
+
+  Scales and zeros, whose shapes do not say how many elements a group has, are
+  left out.
+  """
+  shapes, shapes_of_packed = {}, {}
+  for name, array in arrays.items():
+    spec = tensors.IN_FILES[name]
+    if spec.role != 'codes':
+      shapes[name] = array.shape
+    elif spec.kind == 'codes':
+      units = part_layouts.find_units(name, policy)
+      shapes_of_packed[name] = tuple(
+        units.get(axis, 1) * size
+        for axis, size in zip(layouts[name].axes, array.shape)
+      )
+  return shapes | shapes_of_packed
+
+
 def _infer_sizes(
-  user_tensors: Mapping[str, np.ndarray],
+  shapes: Mapping[str, tuple[int, ...]],
   layouts: Mapping[str, layouts_lib.Layout],
 ) -> dict[str, int]:
   """Returns the length of each of our axes; R is 1 if no tensor has it."""
   sizes: dict[str, int] = {}
   for several in (False, True):
-    for name, layout in layouts.items():
-      shape = user_tensors[name].shape
+    for name, shape in shapes.items():
+      layout = layouts[name]
       if len(shape) != len(layout.axes) or 0 in shape:
         raise ValueError(
           f'{name}: expected [{" ".join(layout.axes)}], none of them 0, got '
@@ -240,9 +286,11 @@ def from_arrays(
 def _find_storage(
   arrays: Mapping[str, np.ndarray], forms: Mapping[str, str]
 ) -> str:
-  """Returns the storage dtype, from a tensor that is no codes."""
-  plain = [n for n in ('x', 'w_gate_up') if n not in forms]
-  return str(arrays[[*plain, 'x'][0]].dtype)
+  """Returns the storage dtype, from a tensor that is no codes, or float32."""
+  for name in ('x', 'w_gate_up'):
+    if name not in forms:
+      return str(arrays[name].dtype)
+  return 'float32'
 
 
 def save_safetensors(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from hpmoe.parity_tests.case import codes
+from hpmoe.parity_tests.case.layouts import swizzles
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.quantised import quantise
 
@@ -55,6 +56,12 @@ def _changes_of_x(form: str, arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
       kind = 'first group' if axis == -1 else 'first token'
       new_scales = {name: np.broadcast_to(first, scales.shape).copy()}
       yield f'had the scales of its {kind} throughout', new_scales
+  of_tokens = scales.reshape(-1, scales.shape[-1])
+  transposed_scales = of_tokens.T.reshape(scales.shape)
+  if min(of_tokens.shape) > 1:
+    yield 'had its scales transposed', {name: transposed_scales}
+  for says, other in _list_orders(of_tokens):
+    yield says, {name: other.reshape(scales.shape)}
   wide = scales.view(quantise.numpy_dtype(quantised.FORMS[form].scale))
   yield 'had no scales', {name: np.ones_like(wide).view(scales.dtype)}
 
@@ -77,6 +84,15 @@ def _changes(
   for says, scales in _scales(wide):
     rounded_scales = scales.astype(quantise.numpy_dtype(row.scale))
     yield says, names[1], rounded_scales.view(stored_scales.dtype)
+  for says, new_scales in _list_orders_of_weight(stored_scales):
+    yield says, names[1], new_scales
+  if weight == codes.WEIGHTS[0]:
+    yield from (
+      (f'{says}, with up first', names[1], _swap_halves(new_scales))
+      for says, new_scales in _list_orders_of_weight(
+        _swap_halves(stored_scales)
+      )
+    )
   for part, name in zip(row.parts[2:], names[2:]):
     if part == 'zeros':
       yield 'had no zero points', name, np.zeros_like(arrays[name])
@@ -120,3 +136,40 @@ def _scales(scales: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
   yield 'had no scales', np.ones_like(scales)
   yield 'had scales twice as large', 2 * scales
   yield 'had scales half as large', scales / 2
+
+
+def _swap_halves(scales: np.ndarray) -> np.ndarray:
+  """Returns `[..., 2F]` with the other half first; whole groups have halves."""
+  return np.roll(scales, scales.shape[-1] // 2, -1)
+
+
+def _list_orders_of_weight(
+  scales: np.ndarray,
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields `_list_orders` of each expert's scales `[R, L, X, Y]`."""
+  home, by_rows = scales.shape[:2], scales.swapaxes(-1, -2)
+  of_experts = [
+    [*_list_orders(matrix)]
+    for matrix in by_rows.reshape(-1, *by_rows.shape[2:])
+  ]
+  for alike in zip(*of_experts):
+    new_scales = np.stack([matrix for _, matrix in alike])
+    yield (
+      alike[0][0],
+      new_scales.reshape(*home, *new_scales.shape[1:]).swapaxes(-1, -2),
+    )
+
+
+def _list_orders(scales: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields scales `[A, groups]` read in another order than they lie in."""
+  rows, columns = scales.shape
+  for word, swizzle in swizzles.SWIZZLES.items():
+    swizzled = swizzle.apply(scales)
+    says = f'had its scales read by rows, not as {word}'
+    yield says, swizzled[:rows, :columns]
+    yield says, swizzled.reshape(-1)[: scales.size].reshape(scales.shape)
+    padded = np.zeros_like(swizzled)
+    padded[:rows, :columns] = scales
+    row, column = np.indices(scales.shape, sparse=True)
+    places = swizzle.place(row, column, swizzled.shape[1])
+    yield f'had its scales read as {word}, not by rows', padded[places]

@@ -384,21 +384,29 @@ class PrecisionPolicy:
     return storage.EMULATED.get(self.roundings.get('operands', ''))
 
   def dtype(self, name: str) -> str:
-    """Returns the dtype of a tensor of `tensors.SPECS`."""
-    spec = tensors.SPECS[name]
+    """Returns the dtype of a tensor of `tensors.IN_FILES`."""
+    spec = tensors.IN_FILES[name]
     if spec.role == 'codes':
-      source = name.removesuffix(f'_{spec.kind}')
-      # x may come in codes, or a kernel makes them.
-      form = (
-        self.coded.get(source) or quantised_lib.output_forms(self.rows)[source]
-      )
-      return quantised_lib.FORMS[form].dtypes[spec.kind]
+      return self.form_of(name).dtypes[spec.kind]
     if spec.kind != 'storage':
       return {'f32': 'float32', 'i32': 'int32'}[spec.kind]
     if tensors.role(name, self.placement) == 'movement':
       name = _COPY_OF[name]
     default = self.accumulate if name in self.coded else self.storage
     return self.roundings.get(name, default)
+
+  def form_of(self, part: str) -> quantised_lib.Form:
+    """Returns the form of a tensor of role 'codes', such as x_scales.
+
+    Raises:
+      KeyError: nothing has that part.
+    """
+    source = part.removesuffix(f'_{tensors.IN_FILES[part].kind}')
+    # x may come in codes, or a kernel makes them.
+    form = self.coded.get(source)
+    if form is None:
+      form = quantised_lib.output_forms(self.rows)[source]
+    return quantised_lib.FORMS[form]
 
   @functools.cached_property
   def coded(self) -> Mapping[str, str]:

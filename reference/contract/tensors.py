@@ -56,8 +56,8 @@ class TensorSpec:
   Attributes:
     name: the name in every dump, report and function.
     shape: axes, separated by spaces, in the letters of `array_typing`.
-    kind: 'storage' (the policy's storage dtype), 'f32' or 'i32'; for a tensor
-      of `ROW_CODES`, the part of the form.
+    kind: 'storage' (the policy's storage dtype), 'f32' or 'i32'; of role
+      'codes': the part of the form.
     role: 'input', 'weight', 'plan', 'movement', 'compute' or 'codes'.
     part: the optional part of a layer that has the tensor; '': every layer.
   """
@@ -153,6 +153,13 @@ TOKEN_CODES = tuple(
   TensorSpec(f'x_{part}', 'R T D', part, 'codes')
   for part in ('scales', 'codes')
 )
+# What comes in place of a quantised weight, where its form has that part.
+WEIGHT_CODES = tuple(
+  dataclasses.replace(spec, name=f'{spec.name}_{part}', kind=part, role='codes')
+  for spec in FORWARD
+  if spec.name in ('w_gate_up', 'w_down')
+  for part in ('scales', 'codes', 'zeros', 'tensor_scales')
+)
 # What scales are of rows whose form has them as inputs, one for each expert.
 STATIC_SCALES = tuple(
   TensorSpec(f'{name}_scale', 'R L', 'f32', 'input')
@@ -174,6 +181,8 @@ SPECS = {
   for spec in FORWARD + BACKWARD + RELAYED
   if spec.part == part
 } | {spec.name: spec for spec in _BESIDE_A_LAYER}
+# All that a kernel or a file may have, each with a layout.
+IN_FILES = SPECS | {spec.name: spec for spec in WEIGHT_CODES}
 
 
 def parts(layer: Layer) -> tuple[str, ...]:

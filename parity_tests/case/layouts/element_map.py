@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpmoe.parity_tests.case.layouts import row_orders
+from hpmoe.parity_tests.case.layouts import swizzles
 
 if TYPE_CHECKING:
   from hpmoe.parity_tests.case.layouts import layouts
@@ -41,7 +42,11 @@ class ElementMap:
   @property
   def shape(self) -> tuple[int, ...]:
     """The shape of the user's tensor."""
-    return tuple(map(self._size, self.layout.axes))
+    lengths = [*map(self._size, self.layout.axes)]
+    if self.layout.swizzle:
+      swizzle = swizzles.SWIZZLES[self.layout.swizzle]
+      lengths[-2:] = swizzle.pad(lengths[-2:])
+    return tuple(lengths)
 
   def find_places(self, index: Index, copy: int = 0) -> Index:
     """Returns the coordinates of elements in the user's tensor.
@@ -61,11 +66,15 @@ class ElementMap:
     elif layout.experts:
       coordinates |= self._place_expert(coordinates, copy)
     halves_axis = layout.halves_axis
-    if halves_axis in coordinates:
+    if halves_axis in coordinates and layout.moves_halves:
       coordinates[halves_axis] = self._place_in_halves(
         coordinates[halves_axis], halves_axis[1:]
       )
-    return tuple(self._coordinate(axis, coordinates) for axis in layout.axes)
+    places = [self._coordinate(axis, coordinates) for axis in layout.axes]
+    if layout.swizzle:
+      swizzle, width = swizzles.SWIZZLES[layout.swizzle], self.shape[-1]
+      places[-2:] = swizzle.place(places[-2], places[-1], width)
+    return tuple(places)
 
   def split_ranks(
     self, places: Sequence[np.ndarray]
@@ -186,7 +195,7 @@ class ElementMap:
 
   def _size(self, axis: str) -> int:
     """Returns the length of an axis of the user's tensor."""
-    has_halves = axis == self.layout.halves_axis
+    has_halves = axis == self.layout.halves_axis and self.layout.moves_halves
     parts = (axis[1:],) * 2 if has_halves else self.layout.parts(axis)
     sizes = [self._padded(part, self.user_sizes[part]) for part in parts]
     size = sum(sizes) if has_halves else math.prod(sizes)

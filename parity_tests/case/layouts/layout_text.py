@@ -5,6 +5,8 @@ import re
 from typing import Any
 
 from hpmoe.parity_tests.case.layouts import layouts
+from hpmoe.parity_tests.case.layouts import swizzles
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import tensors
 
 _RELAYED = tuple(spec.name for spec in tensors.RELAYED)
@@ -28,10 +30,9 @@ def parse(name: str, text: str) -> layouts.Layout:
     ValueError: the tensor or a word is unknown, an axis is named twice, or the
       axes or words do not suit the tensor.
   """
-  if name not in tensors.SPECS:
-    raise ValueError(
-      f'layouts: expected tensors among {", ".join(tensors.SPECS)}, got {name}'
-    )
+  if name not in tensors.IN_FILES:
+    names = messages.name_choices(tensors.IN_FILES, name)
+    raise ValueError(f'layouts: expected tensors among {names}, got {name}')
   axes, *words = (word.strip() for word in text.split(','))
   fields: dict[str, Any] = {}
   for word in words:
@@ -50,6 +51,8 @@ def _parse_word(
     return dict(halves=word)
   if word in layouts.DTYPES:
     return dict(dtype=word)
+  if word in swizzles.SWIZZLES:
+    return dict(swizzle=word)
   for field, pattern in _WORDS.items():
     match = re.fullmatch(pattern, word)
     if not match:
@@ -62,7 +65,9 @@ def _parse_word(
     if field in ('by_source', 'zeros'):
       return {field: True}
     return {field: match[1] if field == 'order' else int(match[1])}
-  fixed_words = ', '.join((*layouts.HALVES, *layouts.DTYPES))
+  fixed_words = ', '.join(
+    (*layouts.HALVES, *layouts.DTYPES, *swizzles.SWIZZLES)
+  )
   raise ValueError(
     f'{name}: expected words among {fixed_words}, pad AXIS n, '
     'experts n n ..., aligned n, by_source, C=n, order NAME, zeros after '
@@ -98,7 +103,8 @@ def _check_words(layout: layouts.Layout) -> None:
   own, may_move = layout.own_axes, layout.name not in _RELAYED
   rows = own[1] if 'N' in layout.spec and may_move else ''
   known_axes = {*own, *layout.axes, layout.halves_axis[1:]}
-  is_whole = tensors.SPECS[layout.name].kind == 'i32'
+  is_of_scales = tensors.IN_FILES[layout.name].kind == 'scales'
+  is_whole = tensors.IN_FILES[layout.name].kind == 'i32'
   at_experts = {'E', 'L'} & {*own} or rows or layout.name == 'topk_ids'
   for wrong, word in (
     (bool({axis for axis, _ in layout.pads} - known_axes), 'pad'),
@@ -108,6 +114,8 @@ def _check_words(layout: layouts.Layout) -> None:
     (layout.capacity is not None and rows != 'L', 'C'),
     (layout.order != '' and not rows, 'order'),
     (layout.moves_rows and not may_move, 'order of rows'),
+    (layout.swizzle != '' and not is_of_scales, layout.swizzle),
+    (layout.swizzle != '' and len(layout.axes) < 2, layout.swizzle),
     (layout.dtype.startswith('int') and not is_whole, layout.dtype),
     (layout.dtype not in ('', 'int32', 'int64') and is_whole, layout.dtype),
   ):

@@ -9,6 +9,7 @@ A layout is a text: axes in the notation's letters, then words after commas.
     R T K, int64         another dtype, the same values
     E D 2F, pad F 128    gate and up each padded to a multiple
     E D 2F, experts 0 1 2 3 1   the expert of each place; -1: none
+    M D, swizzled_128x4  the last two axes in tiles, see `swizzles`; of scales
 
 Routed rows may have another order:
 
@@ -19,7 +20,8 @@ Routed rows may have another order:
     R M K D              one row per slot, on the expert's rank
     R N D, order ids     tensor `ids` has the slot of each row
 
-Padding may hold anything, unless the layout has the word `zeros`.
+Padding may hold anything, unless the layout has the word `zeros`.  The axes of
+scales and zeros count groups, and those of packed codes bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,6 +32,7 @@ import numpy as np
 from hpmoe.parity_tests.case.layouts import element_map
 from hpmoe.parity_tests.case.layouts import exact_cast
 from hpmoe.parity_tests.case.layouts import row_orders
+from hpmoe.parity_tests.case.layouts import swizzles
 from hpmoe.reference.contract import tensors
 
 Sizes = element_map.Sizes
@@ -51,7 +54,7 @@ class Layout:
   """The layout of a tensor.
 
   Attributes:
-    name: of the tensor, of `tensors.SPECS`.
+    name: of the tensor, of `tensors.IN_FILES`.
     axes: the layout's axes, each one of ours or of `MERGED_AXES`; an axis of
       length 1 may be left out.
     halves: one of `HALVES`.
@@ -63,6 +66,7 @@ class Layout:
     capacity: C; None: from the tensor's shape, or of the fullest expert.
     order: the tensor that has the slot of each row; '': none.
     zeros: whether padding must be zero.
+    swizzle: the order of the last two axes, of `swizzles.SWIZZLES`; '': none.
   """
 
   name: str
@@ -76,6 +80,7 @@ class Layout:
   capacity: int | None = None
   order: str = ''
   zeros: bool = False
+  swizzle: str = ''
 
   def __str__(self) -> str:
     words = [' '.join(self.axes)]
@@ -88,6 +93,7 @@ class Layout:
     words += ['by_source'] * self.by_source
     words += [f'C={self.capacity}'] * (self.capacity is not None)
     words += [f'order {self.order}'] * (self.order != '')
+    words += [self.swizzle] * (self.swizzle != '')
     words += ['zeros'] * self.zeros
     return ', '.join(words + ([self.dtype] if self.dtype else []))
 
@@ -144,8 +150,8 @@ class Layout:
     Raises:
       ValueError: a size or a row does not fit.
     """
-    sizes = {**sizes, 'M': sizes['R'] * sizes['T']}
-    sizes |= {f'2{axis}': 2 * sizes.get(axis, 0) for axis in 'FS'}
+    whole = {f'2{axis}': 2 * sizes.get(axis, 0) for axis in 'FS'}
+    sizes = {**whole, **sizes, 'M': sizes['R'] * sizes['T']}
     self._check_sizes(sizes)
     user_sizes = dict(sizes)
     if self.experts:
@@ -154,7 +160,9 @@ class Layout:
     if shape is not None and len(shape) == len(self.axes):
       axis_lengths = dict(zip(self.axes, shape))
       user_sizes |= {
-        axis: axis_lengths[axis] for axis in ('N', 'C') if axis in axis_lengths
+        axis: self._find_rows(axis, axis_lengths[axis], sizes)
+        for axis in ('N', 'C')
+        if axis in axis_lengths
       }
     if self.capacity is not None:
       user_sizes['C'] = self.capacity
@@ -298,7 +306,7 @@ class Layout:
   @property
   def spec(self) -> tuple[str, ...]:
     """The axes of our tensor."""
-    return tuple(tensors.SPECS[self.name].shape.split())
+    return tuple(tensors.IN_FILES[self.name].shape.split())
 
   def parts(self, axis: str) -> tuple[str, ...]:
     """Returns the axes of our tensor that one of the layout's axes merges."""
@@ -317,12 +325,16 @@ class Layout:
     """Returns the position of the rank axis among axes of the layout.
 
     Raises:
-      ValueError: that axis is padded, so it cannot be divided among ranks.
+      ValueError: that axis is padded or in tiles, so it cannot be divided among
+        ranks.
     """
     (position,) = (
       i for i, axis in enumerate(axes) if self.parts(axis)[0] == 'R'
     )
-    if axes[position] != 'R' and axes[position] in dict(self.pads):
+    is_in_tiles = self.swizzle != '' and position >= len(axes) - 2
+    if is_in_tiles or (
+      axes[position] != 'R' and axes[position] in dict(self.pads)
+    ):
       raise ValueError(
         f'{self.name}: expected no padding of {axes[position]} in files of one '
         'rank '
@@ -330,7 +342,31 @@ class Layout:
       )
     return position
 
+  def _find_rows(self, axis: str, length: int, sizes: Sizes) -> int:
+    """Returns the rows of a user's tensor; those that fill tiles are none."""
+    if not self.swizzle or axis not in sizes or axis not in self.axes[-2:]:
+      return length
+    tile = self.tile[self.axes[-2:].index(axis)]
+    return sizes[axis] if 0 <= length - sizes[axis] < tile else length
+
+  @property
+  def tile(self) -> tuple[int, int]:
+    """The lengths of a tile along the last two axes; (1, 1): there is none."""
+    return swizzles.SWIZZLES[self.swizzle].tile if self.swizzle else (1, 1)
+
+  @property
+  def moves_halves(self) -> bool:
+    """Whether gate and up do not just follow each other."""
+    is_padded = self.halves_axis[1:] in dict(self.pads)
+    return is_padded or self.halves != HALVES[0]
+
   def _check_sizes(self, sizes: Sizes) -> None:
+    axis = self.halves_axis
+    if self.moves_halves and sizes[axis] != 2 * sizes[axis[1:]]:
+      raise ValueError(
+        f'{self.name}: expected whole groups of scales in gate and in up, got '
+        f'{sizes[axis]} of both with layout {str(self)!r}'
+      )
     left_out = {*self.own_axes} - {*self.split_axes}
     for part in self.own_axes:
       if part in left_out and sizes.get(part, 1) != 1:
@@ -417,7 +453,7 @@ class Layout:
 
 def own_layout(name: str) -> Layout:
   """Returns our own layout of a tensor."""
-  return Layout(name, tuple(tensors.SPECS[name].shape.split()))
+  return Layout(name, tuple(tensors.IN_FILES[name].shape.split()))
 
 
 def _pad_ends(

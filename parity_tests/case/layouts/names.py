@@ -138,7 +138,7 @@ def read(path: str | None, project: str = '') -> Names:
         f'expected [tensors], [layouts], [drop] and [raw.NAME], got '
         f'{sorted(unknown)}'
       )
-    strange = {*tables.get('tensors', {})} - {*tensors.SPECS}
+    strange = {*tables.get('tensors', {})} - {*tensors.IN_FILES}
     if strange:
       raise ValueError(
         "tensors: expected the contract's names on the left, got "

@@ -6,11 +6,14 @@ import math
 
 import numpy as np
 
+from hpmoe.parity_tests.case import codes
 from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
+from hpmoe.parity_tests.case.layouts import part_layouts
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import messages
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 _DESCRIPTION = 'of'
@@ -52,44 +55,67 @@ def read_layouts(word: str) -> Mapping[str, layouts_lib.Layout]:
 
 
 def lay_out(
-  word: str, inputs: Mapping[str, np.ndarray], config: config_lib.MoEConfig
+  word: str,
+  inputs: Mapping[str, np.ndarray],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
 ) -> dict[str, np.ndarray]:
   """Returns our tensors in a project's layouts.
 
   Raises:
-    ValueError: there is no such word.
+    ValueError: there is no such word, or codes and scales cannot have them.
   """
-  layouts = read_layouts(word)
-  return {
-    name: _apply(layouts[name], array, config) if name in layouts else array
-    for name, array in inputs.items()
-  }
+  layouts, laid_out = read_layouts(word), {**inputs}
+  for name, array in inputs.items():
+    layout = part_layouts.find_layout(layouts, name, policy)
+    if layout is not None:
+      sizes = part_layouts.find_sizes(name, policy, config.dims())
+      laid_out[name] = _apply(layout, array, sizes)
+  return laid_out
 
 
 def restore(
-  word: str, outputs: Mapping[str, np.ndarray], config: config_lib.MoEConfig
+  word: str,
+  outputs: Mapping[str, np.ndarray],
+  config: config_lib.MoEConfig,
+  policy: precision.PrecisionPolicy,
 ) -> dict[str, np.ndarray]:
   """Returns a project's tensors in our layouts.
+
+  Args:
+    word: of the project.
+    outputs: tensors by name; those that the policy does not have are returned
+      unchanged.
+    config: sizes.
+    policy: has the forms of codes.
 
   Raises:
     ValueError: a shape is wrong.
   """
-  layouts = read_layouts(word)
-  sizes = config.dims()
-  return {
-    name: layouts[name].undo(array, sizes) if name in layouts else array
-    for name, array in outputs.items()
-  }
+  layouts, restored = read_layouts(word), {**outputs}
+  row_names = codes.list_row_names(policy)
+  for name, array in outputs.items():
+    if name not in tensors.IN_FILES or (
+      tensors.IN_FILES[name].role == 'codes' and name not in row_names
+    ):
+      continue
+    layout = part_layouts.find_layout(layouts, name, policy)
+    if layout is not None:
+      sizes = part_layouts.find_sizes(name, policy, config.dims())
+      restored[name] = layout.undo(array, sizes)
+  return restored
 
 
 def _apply(
-  layout: layouts_lib.Layout, array: np.ndarray, config: config_lib.MoEConfig
+  layout: layouts_lib.Layout,
+  array: np.ndarray,
+  sizes: Mapping[str, int],
 ) -> np.ndarray:
   """Returns a tensor in a layout; weights move without a map of elements."""
   own_axes, axes = layout.own_axes, layout.split_axes
   moves_axes_only = layout == layouts_lib.Layout(layout.name, layout.axes)
   if not moves_axes_only or sorted(own_axes) != sorted(axes):
-    return layout.apply(array, config.dims())
+    return layout.apply(array, sizes)
   lengths = dict(zip(own_axes, array.shape))
   shape = [
     math.prod(lengths[part] for part in layout.parts(axis))

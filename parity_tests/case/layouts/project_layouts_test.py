@@ -8,9 +8,11 @@ from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.layouts import project_layouts
 from hpmoe.reference.contract import config_testing
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 CONFIG = config_testing.make_config(r=2, t=3, e=4, k=2, d=6, f=5)
+POLICY = precision.PrecisionPolicy()
 _INPUTS = ('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down')
 
 
@@ -29,14 +31,21 @@ def _interleave(weights):
   return np.stack([gate, up], -1).reshape(weights.shape)
 
 
+def _put_up_first(weights):
+  gate, up = np.split(weights, 2, -1)
+  return np.concatenate([up, gate], -1).transpose(0, 2, 1)
+
+
 # What each project's kernel reads, written down once more.
 _WEIGHTS = {
   'vllm': lambda w: w.transpose(0, 2, 1),
   'hf': lambda w: w.transpose(0, 2, 1),
   'te': lambda w: w.transpose(0, 2, 1),
-  'flashinfer': lambda w: np.concatenate(
-    np.split(w, 2, -1)[::-1], -1
-  ).transpose(0, 2, 1),
+  'deepgemm': lambda w: w.transpose(0, 2, 1),
+  'cutlass': lambda w: w.transpose(0, 2, 1),
+  'flashinfer': _put_up_first,
+  'flashinfer_fp8': _put_up_first,
+  'flashinfer_cutlass': _put_up_first,
   'gpt_oss': _interleave,
   'megatron': lambda w: w,
   'cann': lambda w: w,
@@ -50,7 +59,7 @@ def test_weights_and_tokens_are_as_the_project_has_them(word):
   down = inputs['w_down'].reshape(4, 5, 6)
   is_transposed = project_layouts.read_layouts(word)['w_down'].axes[-1] == 'F'
 
-  laid_out = project_layouts.lay_out(word, inputs, CONFIG)
+  laid_out = project_layouts.lay_out(word, inputs, CONFIG, POLICY)
 
   np.testing.assert_array_equal(laid_out['w_gate_up'], _WEIGHTS[word](stacked))
   expected = down.transpose(0, 2, 1) if is_transposed else down
@@ -65,8 +74,8 @@ def test_what_was_laid_out_is_restored(word):
   names = (*_INPUTS, 'y', 'dx', 'd_topk_weights', 'd_w_gate_up', 'd_w_down')
   arrays = _draw((*names, 'gate_up'), ml_dtypes.bfloat16)
 
-  laid_out = project_layouts.lay_out(word, arrays, CONFIG)
-  restored = project_layouts.restore(word, laid_out, CONFIG)
+  laid_out = project_layouts.lay_out(word, arrays, CONFIG, POLICY)
+  restored = project_layouts.restore(word, laid_out, CONFIG, POLICY)
 
   for name, array in arrays.items():
     np.testing.assert_array_equal(restored[name], array)
@@ -80,18 +89,20 @@ def test_axes_that_move_alone_agree_with_the_map_of_each_element():
       layout = project_layouts.read_layouts(word).get(name)
       if layout is not None:
         by_map = layouts_lib.Layout.apply(layout, array, CONFIG.dims())
-        moved_axes = project_layouts.lay_out(word, {name: array}, CONFIG)[name]
+        moved_axes = project_layouts.lay_out(
+          word, {name: array}, CONFIG, POLICY
+        )[name]
         np.testing.assert_array_equal(moved_axes, by_map)
 
 
 def test_a_row_says_whose_it_is():
   for word in project_layouts.list_words():
     assert project_layouts.describe(word)
-    assert {*flag_tables.read('layouts')[word]} - {'of'} <= {*tensors.SPECS}
+    assert {*flag_tables.read('layouts')[word]} - {'of'} <= {*tensors.IN_FILES}
 
 
 def test_a_word_that_is_none_is_refused():
   with pytest.raises(ValueError, match=r"layout: expected one of 'vllm'.*"):
     project_layouts.read_layouts('vlm')
   with pytest.raises(ValueError, match=r'y: expected \[M D\] = \[6, 6\], got'):
-    project_layouts.restore('vllm', _draw(['y']), CONFIG)
+    project_layouts.restore('vllm', _draw(['y']), CONFIG, POLICY)
