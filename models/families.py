@@ -209,9 +209,7 @@ def check_type(model_type: Any) -> str:
   """
   if model_type not in FAMILIES:
     raise ValueError(
-      'model_type: expected one of '
-      f'{messages.name_choices(FAMILIES, model_type)}'
-      f', got {model_type!r}'
+      f'model_type: {messages.refuse_choice(FAMILIES, model_type)}'
     )
   return model_type
 

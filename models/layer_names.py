@@ -36,11 +36,9 @@ def find_layer(
     return layers[name]
   module, colon, function = name.partition(':')
   if not (module and colon and function):
+    names, beside = (*layers, *unavailable), ' or pkg.module:function'
     raise ValueError(
-      'moe: expected one of '
-      f'{messages.name_choices((*layers, *unavailable), name)}'
-      ' or pkg.module:function, '
-      f'got {name!r}'
+      f'moe: {messages.refuse_choice(names, name, beside=beside)}'
     )
   return _imported(name, module, function)
 
@@ -105,9 +103,10 @@ def _check_arguments(
   try:
     inspect.signature(layer).bind(*arguments)
   except TypeError as error:
+    own_arguments = ', '.join(inspect.signature(layer).parameters)
     raise ValueError(
       f'moe: expected a layer({", ".join(arguments)}) -> y, got '
-      f'{name}{inspect.signature(layer)}: {error}'
+      f'{name}({own_arguments}): {error}'
     ) from error
   except ValueError:  # a built-in keeps it to itself
     return

@@ -66,12 +66,8 @@ def read(
   }
   for name in fields.get('architectures') or ():
     if name not in architectures:
-      raise ValueError(
-        f'{path}: architectures: expected one of '
-        f'{messages.name_choices(sorted(architectures), name)}'
-        ', '
-        f'got {name!r}'
-      )
+      expected = messages.refuse_choice(sorted(architectures), name)
+      raise ValueError(f'{path}: architectures: {expected}')
   widened = {
     name: 'float32'
     for name in ('dtype', 'torch_dtype')

@@ -26,6 +26,7 @@ from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import poison as poison_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -100,10 +101,9 @@ class Megakernel(candidates.Candidate):
       n: None for p in case.passes for n in faults.specs(p.direction)
     }
     if self.fault is not None and self.fault not in fault_names:
-      raise ValueError(
-        f'fault: expected one of {list(fault_names)} in direction '
-        f'{case.direction}, got {self.fault!r}'
-      )
+      beside = f' in direction {case.direction}'
+      expected = messages.refuse_choice(fault_names, self.fault, beside=beside)
+      raise ValueError(f'fault: {expected}')
     if case.rows and self.checking.replays:
       raise ValueError(
         f'rows: expected none with isolate, start_at and stop_after, which '

@@ -63,6 +63,7 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.layouts import project_layouts
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import granularity
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
@@ -298,9 +299,8 @@ def check_outputs(
         f'{policy.rows or "none"}'
       )
     if key not in names:
-      raise ValueError(
-        f'{name}: expected tensors among {list(names)}, got {key!r}'
-      )
+      expected = messages.refuse_choice(names, key, quantity='tensors among')
+      raise ValueError(f'{name}: {expected}')
     dims = layer_pass.find_shape(policy, key, **config.dims())
     stacked[key] = answers.with_rows(key, value, config.num_rows)
     if stacked[key].shape != dims or str(value.dtype) != policy.dtype(key):

@@ -43,19 +43,21 @@ def _is_ours(filename: str) -> bool:
 
 
 def _import(name: str):
+  from hpmoe.reference.contract import messages
+
   try:
     return importlib.import_module(name)
   except Exception as error:  # pylint: disable=broad-except
     missing = getattr(error, 'name', None) or ''
     if not isinstance(error, ImportError):
-      text = f'{name}: raised on import: {error!r}'
+      text = f'{name}: raised on import: {messages.describe_error(error)}'
     elif f'{name}.'.startswith(f'{missing}.'):
       raise WorkerError(
         'candidate: expected a module in the current folder or on '
         f"Python's path, got {error}"
       ) from None
     else:
-      text = f'{name}: its import failed: {error}'
+      text = f'{name}: its import failed: {messages.cut_line(error)}'
     raise WorkerError(text, 'failed') from error
 
 
@@ -85,9 +87,10 @@ def _check_arguments(
     signature.bind('inputs', 'config', 'policy')
   except TypeError as error:
     path = name.partition(':')[2]
+    own_arguments = ', '.join(signature.parameters)
     raise WorkerError(
       f'{name}: expected {form}, config, policy), got '
-      f'{path}{signature}: {error}'
+      f'{path}({own_arguments}): {error}'
     ) from None
 
 
@@ -161,12 +164,14 @@ def call(
     WorkerError: it raised an error, which is the cause, or wrote to its inputs.
   """
   from hpmoe.parity_tests.candidates import exchange
+  from hpmoe.reference.contract import messages
 
   own = exchange.copy(inputs, {} if copies is None else copies)
   try:
     answer = function(dict(own), *layer)
   except Exception as error:  # pylint: disable=broad-except
-    raise WorkerError(f'{name}: raised {error!r}', 'failed') from error
+    text = f'{name}: raised {messages.describe_error(error)}'
+    raise WorkerError(text, 'failed') from error
   if wrong := exchange.describe_overwritten(inputs, own):
     raise WorkerError(f'{name}: {wrong}', 'spoilt')
   return answer
@@ -216,6 +221,7 @@ def to_arrays(name: str, outputs, result: str) -> dict:
     WorkerError: the outputs are no mapping, or one is no array.
   """
   from hpmoe.parity_tests.candidates import exchange
+  from hpmoe.reference.contract import messages
 
   if not isinstance(outputs, Mapping):
     description = type(outputs).__name__
@@ -231,7 +237,8 @@ def to_arrays(name: str, outputs, result: str) -> dict:
     except Exception as error:  # pylint: disable=broad-except
       kind = type(value).__name__
       raise WorkerError(
-        f'{name}: {key}: expected an array, got {kind}: {error}'
+        f'{name}: {key}: expected an array, got {kind}: '
+        f'{messages.cut_line(error)}'
       ) from None
   return tensors
 

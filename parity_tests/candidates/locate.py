@@ -7,11 +7,12 @@ refused here, and the process that imports it reports missing names.
 import ast
 from collections.abc import Iterator
 import dataclasses
-import difflib
 import importlib.machinery
 import importlib.util
 import pathlib
 import sys
+
+from hpmoe.reference.contract import messages
 
 # A module that calls one of these may bind any name.
 _DYNAMIC = frozenset(('globals', 'vars', 'locals', 'exec', 'setattr', 'eval'))
@@ -108,10 +109,9 @@ def _find_binding(file: pathlib.Path, module: str, name: str) -> Source | None:
     return Source(file, bindings[name])
   if '*' in bindings or '__getattr__' in bindings or _is_dynamic(tree):
     return None
-  near = difflib.get_close_matches(name, bindings, 1)
   raise ValueError(
     f'candidate: expected a function in {module}, got {name!r}, which is not '
-    f'in it{f": did you mean {near[0]!r}?" if near else ""}'
+    f'in it{messages.suggest(bindings, name)}'
   )
 
 

@@ -89,11 +89,26 @@ def find(flag_values: Mapping[str, Any], rows: Sequence[Row] = ROWS) -> Row:
     accepting_rows = [kind for kind in rows if name in kind.flags]
     if name in row.flags or not accepting_rows:
       continue
-    if row.flag is None:
-      options = ' or '.join(kind.option for kind in accepting_rows)
-      raise ValueError(f'{name}: expected {options} with it, got {value}')
-    raise ValueError(
-      f'{name}: expected none with {row.format_flag(flag_values)}, got '
-      f'{value}: {row.description}'
-    )
+    raise ValueError(_refuse(name, value, row, accepting_rows, flag_values))
   return row
+
+
+def _refuse(
+  name: str,
+  value: Any,
+  row: Row,
+  accepting_rows: Sequence[Row],
+  flag_values: Mapping[str, Any],
+) -> str:
+  """Returns why a kind of candidate does not have a flag of others."""
+  typed = row.format_flag(flag_values)
+  if any(kind.flag == name for kind in accepting_rows):
+    words = 'a check has one candidate' if row in _USER_ROWS else ''
+    words = words or row.description
+    return f'{name}: expected none with {typed}, got {value}: {words}'
+  user_rows = [kind for kind in accepting_rows if kind in _USER_ROWS]
+  if not typed or user_rows:
+    options = ' or '.join(kind.option for kind in user_rows or accepting_rows)
+    beside = f' with {typed}' if typed else ''
+    return f'{name}: expected {options} with it, got {value}{beside}'
+  return f'{name}: expected none with {typed}, got {value}: {row.description}'

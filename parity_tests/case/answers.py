@@ -20,6 +20,7 @@ from hpmoe.parity_tests.case.layouts import element_map
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.layouts import names as names_lib
 from hpmoe.parity_tests.case.layouts import part_layouts
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -300,9 +301,11 @@ class Answer:
       if own_name in outputs or name in orders:
         renamed[own_name] = array
       elif not any(fnmatch.fnmatchcase(name, drop) for drop in self.names.drop):
+        choices = messages.name_choices(sorted(outputs), own_name)
         raise ValueError(
-          f'{path}: tensor {name!r}: expected {", ".join(sorted(outputs))}, or '
-          'its name in the map of --names: under [tensors], or under [drop]'
+          f'{path}: expected tensors among {choices}, or named under [tensors] '
+          f'or [drop] of --names, got {name!r}'
+          f'{messages.suggest(sorted(outputs), own_name)}'
         )
     return renamed
 

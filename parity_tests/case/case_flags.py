@@ -1,6 +1,7 @@
 """The options that name a case: each sets a field of `case.Case`."""
 
 from hpmoe.parity_tests.case import flag_tables
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import recipes
@@ -38,7 +39,9 @@ def _read_rows(text: str) -> str:
     quantised.row_forms(text)
   except ValueError as error:
     word = text.rpartition('=')[-1]
-    raise ValueError(quantised.describe_rows(word)) from error
+    raise messages.ChoiceError(
+      quantised.describe_rows(word), quantised.OF_ROWS
+    ) from error
   return text
 
 
@@ -51,9 +54,10 @@ def _read_recipe(text: str) -> str:
   try:
     recipes.read_words(text)
   except ValueError as error:
-    raise ValueError(
+    raise messages.ChoiceError(
       f'some of {", ".join(recipes.RECIPES)} or GEMM:OPERAND=FORM, such as '
-      'd_w_down:d_expert_out=e5m2_tensor, with commas'
+      'd_w_down:d_expert_out=e5m2_tensor, with commas',
+      recipes.RECIPES,
     ) from error
   return text
 

@@ -72,11 +72,12 @@ class Flag:
       value = self.kind(word)
     except ValueError as error:
       expected = _NUMBERS.get(self.kind, str(error))
-      raise ValueError(f'expected {expected}, got {word!r}') from error
+      near = messages.suggest(getattr(error, 'choices', ()), word)
+      raise ValueError(f'expected {expected}, got {word!r}{near}') from error
     if self.choices and value not in self.choices:
-      quantity = 'some' if self.is_list else 'one'
-      choices = messages.name_choices(filter(None, self.choices), word)
-      raise ValueError(f'expected {quantity} of {choices}, got {word!r}')
+      quantity = 'some of' if self.is_list else 'one of'
+      choices = filter(None, self.choices)
+      raise ValueError(messages.refuse_choice(choices, word, quantity=quantity))
     if self.kind in _NUMBERS and not self.minimum <= value <= self.maximum:
       span = f'{self.minimum} to {self.maximum}'
       among = f'at least {self.minimum}' if self.maximum == math.inf else span

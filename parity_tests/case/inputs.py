@@ -24,6 +24,7 @@ from hpmoe.parity_tests.case.values import static_scales
 from hpmoe.parity_tests.case.values import unusual_values
 from hpmoe.parity_tests.case.values import wide_data
 from hpmoe.reference.contract import checks
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import storage
@@ -304,10 +305,9 @@ def _route(router, config, routing, x, seed) -> routings.TokenRouting:
     return routings.make(routing, config, seed)
   if os.path.splitext(routing)[1] in tensor_files.SUFFIXES:
     return routings.load(routing, config, seed)
-  raise ValueError(
-    f'routing: expected one of {list(ROUTINGS)} or a file that ends in one '
-    f'of {list(tensor_files.SUFFIXES)}, got {routing!r}'
-  )
+  beside = f' or a file that ends in one of {list(tensor_files.SUFFIXES)}'
+  expected = messages.refuse_choice(ROUTINGS, routing, beside=beside)
+  raise ValueError(f'routing: {expected}')
 
 
 def with_capacity(config, topk_ids, step=_CAPACITY_STEP) -> MoEConfig:

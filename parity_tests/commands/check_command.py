@@ -169,19 +169,17 @@ def _check(f: flags.FlagValues) -> int:
 def _check_shapes(f: flags.FlagValues) -> int:
   """Checks a family of shapes, and prints a line for each."""
   from hpmoe.parity_tests.judge import shapes
-  from hpmoe.parity_tests.report import text_table
+  from hpmoe.parity_tests.report import shapes_report
 
   names = [name for name in _OF_ONE_SHAPE if name in f]
   cli.refuse(f, names, 'with --shapes, which has many shapes')
   with cli.progress() as step:
     rows = shapes.run(request(f), step)
-  table = text_table.format_table(
-    ('shape', 'verdict', 'first failure'), shapes.format_rows(rows)
-  )
-  print(f'{table}\n\n{shapes.format_summary(rows)}', flush=True)
+  print(shapes_report.format_table(rows), flush=True)
+  print(f'\n{shapes.format_summary(rows)}', flush=True)
   if f.json is not None:
-    cli.write_json(f.json, shapes.to_json(rows))
-  return cli.PARITY if shapes.is_right(rows) else cli.NO_PARITY
+    cli.write_json(f.json, shapes_report.to_json(rows))
+  return cli.EXIT_CODES[shapes.find_outcome(rows)]
 
 
 def _report_merged(f: flags.FlagValues, folder) -> int:

@@ -19,6 +19,13 @@ from absl import flags
 from hpmoe.parity_tests.case import flag_tables
 
 PARITY, NO_PARITY, WRONG_REQUEST, CANDIDATE_FAILED = 0, 1, 2, 3
+# By what a check, or a check of many shapes, amounts to.
+EXIT_CODES = {
+  'pass': PARITY,
+  'fail': NO_PARITY,
+  'not tried': WRONG_REQUEST,
+  'crash': CANDIDATE_FAILED,
+}
 INTERRUPTED = 130  # a shell's exit code of a program that SIGINT ended
 NOT_READ = 141  # a shell's exit code of a program that SIGPIPE ended
 LINE_EVERY_S = 30.0  # between lines of progress in a log

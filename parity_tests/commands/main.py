@@ -153,9 +153,8 @@ def main(arguments: Sequence[str]) -> int:
     print(f'hpmoe {plugins.explain_missing(name)}', file=sys.stderr)
     return cli.WRONG_REQUEST
   if name not in COMMANDS:
-    names = messages.name_choices(COMMANDS, name)
-    text = f'command: expected one of {names}, got {name!r}'
-    print(f'hpmoe: {_suggest_near(text)}', file=sys.stderr)
+    expected = messages.refuse_choice(COMMANDS, name)
+    print(f'hpmoe: command: {expected}', file=sys.stderr)
     return cli.WRONG_REQUEST
   command = COMMANDS[name]
   if {'--help', '-h', '--helpfull'} & set(rest):
@@ -170,19 +169,6 @@ def main(arguments: Sequence[str]) -> int:
 
 # `check` has a preset of a layer, `plan` and `train` a model of a decoder.
 _EQUIVALENT_FLAGS = {'preset': 'model', 'model': 'preset'}
-_CHOICES = re.compile(r"expected (?:one|some) of (.*), got '?([\w.-]+)'?$")
-
-
-def _suggest_near(text: str) -> str:
-  """Returns an error message that suggests the closest choice, if any."""
-  import difflib
-
-  if not (match := _CHOICES.search(text)):
-    return text
-  close = difflib.get_close_matches(
-    match[2], re.findall(r'[\w-]+', match[1]), 1
-  )
-  return f'{text}: did you mean {close[0]!r}?' if close else text
 
 
 def _use_cache(command: cli.Command) -> contextlib.AbstractContextManager[None]:
@@ -222,7 +208,7 @@ def _guarded(command: cli.Command, arguments: Sequence[str]) -> int:
     message = str(error)
     if parsed is not None:
       message = _as_typed(layer_flags.blame_schedule(parsed, message), parsed)
-    tell(_suggest_near(_one_line(message)))
+    tell(message)
     return cli.WRONG_REQUEST
   except ModuleNotFoundError as error:
     text = cli.missing(str(error.name))

@@ -120,6 +120,7 @@ def test_wrong_requests_end_with_one_line(
   assert text in message or re.search(text.replace('|', r'\|'), message), (
     message
   )
+  assert len(message) <= 300, message
   assert not list(tmp_path.iterdir())
 
 

@@ -13,12 +13,13 @@ def _report(f: flags.FlagValues) -> int:
   from hpmoe.parity_tests.report import comparison as comparison_lib
   from hpmoe.parity_tests.report import comparison_html
 
-  for name in ('before', 'after'):
-    if f[name].value is None:
-      raise cli.UsageError(
-        f'{name}: expected two reports, as in `hpmoe report A.json B.json`, '
-        'got none'
-      )
+  if f.before is None:
+    raise cli.UsageError(
+      'before: expected one report or two, as in `hpmoe report A.json B.json`, '
+      'got none'
+    )
+  if f.after is None:
+    return _show_one(f)
   comparison = comparison_lib.compare_sides(
     comparison_lib.read_side(f.before), comparison_lib.read_side(f.after)
   )
@@ -27,6 +28,16 @@ def _report(f: flags.FlagValues) -> int:
   if f.html is not None:
     cli.write('html', f.html, comparison_html.to_html(comparison))
   return cli.PARITY if comparison.is_no_worse else cli.NO_PARITY
+
+
+def _show_one(f: flags.FlagValues) -> int:
+  """Prints one report, of a check or of a family of shapes."""
+  from hpmoe.parity_tests.report import shapes_report
+
+  cli.refuse(f, ('json', 'html'), 'with one report')
+  text, outcome = shapes_report.read_text(f.before)
+  print(text)
+  return cli.EXIT_CODES[outcome]
 
 
 COMMAND = cli.Command('report', _define, _report, operands=('before', 'after'))

@@ -33,6 +33,7 @@ from hpmoe.parity_tests.compare import training
 from hpmoe.parity_tests.judge import case_export
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.reference.contract import messages
 
 _SIDES = dict(
   jax='hpmoe.parity_tests.compare.jax_side',
@@ -241,9 +242,7 @@ def check_request(request: Request, subject: subject_lib.Subject) -> None:
   find_names = backends.require_backend('fault').find_fault_names
   names = dict.fromkeys(n for w in ways for n in find_names(w.direction))
   if request.fault not in names:
-    raise ValueError(
-      f'fault: expected one of {list(names)}, got {request.fault!r}'
-    )
+    raise ValueError(f'fault: {messages.refuse_choice(names, request.fault)}')
   if str(request.right) != 'jax:host':
     raise ValueError(
       f'fault: expected --right=jax:host with it, got {request.right}: '

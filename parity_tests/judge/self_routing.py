@@ -100,18 +100,21 @@ class Task:
     Raises:
       ValueError: the router does not suit the case.
     """
-    if case.routing != 'text':
+    if case.routing != 'text' and case.router_gemm:
       raise ValueError(
-        f'routing: expected text with --router={case.router}, got '
-        f'{case.routing}'
+        'routing: expected text with --router_gemm, whose logits follow from '
+        f'x, got {case.routing}'
       )
     if case.input is not None:
       return cls._from_inputs(case, _read_inputs(case.input))
     config, policy = case.estimate_sizes()
     router = router_lib.parse_router(case.router, config.top_k)
-    if not case.router_gemm:
-      return cls(router, router_data.draw(config, router, case.seed))
     plain = dataclasses.replace(case, router='', router_gemm=False)
+    if not case.router_gemm:
+      ids = None
+      if case.routing != 'text':
+        ids = _require_whole(case, plain.make().arrays['topk_ids'])
+      return cls(router, router_data.draw(config, router, case.seed, ids))
     x = np.array(plain.make().arrays['x'])
     experts = config.num_experts
     weights_and_bias = router_data.draw_weights(
@@ -252,6 +255,16 @@ class Task:
   def find_invalid(self, ids: np.ndarray) -> np.ndarray:
     """Returns bool, ids `[R, T, K]` that are no experts, or duplicates."""
     return router_limits.find_invalid(ids, self.inputs.logits.shape[-1])
+
+
+def _require_whole(case: case_lib.Case, ids: np.ndarray) -> np.ndarray:
+  """Returns ids if each slot has an expert, as a router's have."""
+  if (ids < 0).any():
+    raise ValueError(
+      f'routing: expected one that uses every slot with --router={case.router},'
+      f' got {case.routing}'
+    )
+  return np.array(ids)
 
 
 def _read_inputs(source: str | Mapping) -> dict[str, np.ndarray]:
@@ -716,7 +729,10 @@ def _describe(request, view, report, task=None, results=()):
   """Returns a report with the rows of the router, and the request as asked."""
   config = dict(report.config)
   case = request.case
-  config['routing'] = f'router {case.router}' if case.router else case.routing
+  config['routing'] = case.routing
+  if case.router:
+    chosen = '' if case.routing == 'text' else f' that chooses {case.routing}'
+    config['routing'] = f'router {case.router}{chosen}'
   if case.router_gemm:
     config['routing'] += ' and its GEMM'
   if view is not None:

@@ -5,15 +5,18 @@ shape takes half a second.  Gradients are judged by the oracle, which is
 compiled for each shape.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import os
 import tempfile
+from typing import Any
 
 import numpy as np
 
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import case_flags
+from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement as judgement_lib
 from hpmoe.parity_tests.judge import request as request_lib
@@ -91,13 +94,11 @@ def list_shapes(case: case_lib.Case, folder: str) -> Iterator[Shape]:
     rows = ', '.join(map(str, ROWS))
     yield change('rows', f'experts of {rows} rows', tokens=tokens, routing=path)
   tokens = min(shape.num_tokens, 16)
+  # Logits that a kernel computes of x choose as they will.
+  routing = case.routing if case.router_gemm else 'balanced'
   for count, name in ((1, '1'), (experts, 'E')):
     yield change(
-      'K',
-      f'K {name}',
-      f':top_k={count}',
-      tokens=tokens,
-      routing='balanced',
+      *('K', f'K {name}', f':top_k={count}'), tokens=tokens, routing=routing
     )
   for letter, size in (('d_model', shape.d_model), ('d_ff', shape.d_ff)):
     name = 'D' if letter == 'd_model' else 'F'
@@ -141,15 +142,35 @@ def _run_shape(request: request_lib.Request, shape: Shape) -> Row:
   )
   if shape.case.direction != 'forward':
     judging = judgement_lib.Judgement(lanes=('bounded',), repeat=1)
+  command = _name_shape(request.command, shape.case)
   try:
     report = check.run(
-      dataclasses.replace(request, case=shape.case, judgement=judging)
+      dataclasses.replace(
+        request, case=shape.case, judgement=judging, command=command
+      )
     )
   except candidates.CandidateError as error:
     return Row(shape.kind, shape.says, CRASH, str(error))
   except ValueError as error:
-    return Row(shape.kind, shape.says, NOT_TRIED, str(error))
+    # The user typed no name of our file.
+    reason = str(error).replace(shape.case.routing, 'one of this shape')
+    return Row(shape.kind, shape.says, NOT_TRIED, reason)
   return Row(shape.kind, shape.says, report.verdict, _explain(report), report)
+
+
+def _name_shape(
+  command: tuple[str, ...], case: case_lib.Case
+) -> tuple[str, ...]:
+  """Returns the words of a command that checks this shape alone.
+
+  A routing that was written for it is left out.
+  """
+  sizes = dict(preset=case.preset, ranks=case.ranks, tokens=case.tokens)
+  if case.routing in inputs_lib.ROUTINGS and case.routing != 'text':
+    sizes['routing'] = case.routing
+  replaced = (*sizes, *(flag.name for flag in case_flags.SIZES))
+  kept = [w for w in command if w.partition('=')[0][2:] not in replaced]
+  return (*kept, *(f'--{n}={v}' for n, v in sizes.items() if v is not None))
 
 
 def _explain(report: check.Report) -> str:
@@ -208,11 +229,41 @@ def is_right(rows: Sequence[Row]) -> bool:
   return bool(checks) and all(row.verdict == verdicts.PASS for row in checks)
 
 
+def find_outcome(rows: Sequence[Row]) -> str:
+  """Returns what all shapes amount to, as one check would.
+
+  Returns:
+    `CRASH` if the candidate crashed at a shape, `NOT_TRIED` if it ran at none,
+    or else a verdict.
+  """
+  verdicts_of_rows = {row.verdict for row in rows}
+  if CRASH in verdicts_of_rows:
+    return CRASH
+  if verdicts_of_rows <= {NOT_TRIED}:
+    return NOT_TRIED
+  return verdicts.PASS if is_right(rows) else verdicts.FAIL
+
+
+def find_first_failing(rows: Sequence[Row]) -> Row | None:
+  """Returns the first shape that was judged and fails."""
+  failing = (row for row in rows if row.verdict == verdicts.FAIL)
+  return next(failing, None)
+
+
 def to_json(rows: Sequence[Row]) -> dict:
-  """Returns rows as plain data."""
+  """Returns rows as plain data, without their reports."""
   return dict(
     verdict=verdicts.PASS if is_right(rows) else verdicts.FAIL,
     shapes=[
       {n: v for n, v in vars(row).items() if n != 'report'} for row in rows
     ],
   )
+
+
+def from_json(content: Mapping[str, Any]) -> list[Row]:
+  """Returns the rows of `to_json`.
+
+  Raises:
+    KeyError, TypeError: the content is no such data.
+  """
+  return [Row(**row) for row in content['shapes']]

@@ -127,6 +127,82 @@ def test_a_kernel_that_raises_is_a_crash(tmp_path):
   assert not shapes.is_right(rows)
 
 
+def _route(logits, top_k):
+  """Returns ids and weights of the rule renormalize."""
+  ids = np.argsort(-logits, axis=-1, kind='stable')[..., :top_k]
+  exp = np.exp(np.take_along_axis(logits, ids, -1).astype(np.float64))
+  weights = exp / exp.sum(-1, keepdims=True)
+  return ids.astype(np.int32), weights.astype(np.float32)
+
+
+def test_a_kernel_that_routes_by_itself_has_all_shapes(tmp_path):
+  # given: logits are drawn that choose the experts of a shape's routing
+  rows = {}
+
+  def function(inputs, config, policy):
+    ids, weights = _route(inputs['router_logits'], config.top_k)
+    counts = np.bincount(ids.ravel(), minlength=config.num_experts)
+    rows[config.num_tokens, config.top_k] = counts
+    inputs = {**inputs, 'topk_ids': ids, 'topk_weights': weights}
+    y = KERNEL.forward(config, policy, inputs)['y']
+    return dict(y=y, topk_ids=ids, topk_weights=weights)
+
+  function.activations = ('swiglu',)
+  case = dataclasses.replace(CASE, router='renormalize')
+
+  # when
+  checks = _run(in_process.Function(function), {'rows', 'K'}, tmp_path, case)
+
+  # then
+  assert [(row.verdict, row.reason) for row in checks] == [('pass', '')] * 3
+  ((tokens, _), counts), (_, k_1), _ = rows.items()
+  assert tuple(counts[: len(shapes.ROWS)]) == shapes.ROWS, tokens
+  assert np.ptp(k_1) <= 1
+
+
+def test_a_router_that_cannot_choose_so_is_told_without_our_files(tmp_path):
+  case = dataclasses.replace(CASE, router='renormalize', router_gemm=True)
+
+  rows = _run(build_candidate('nothing'), {'rows'}, tmp_path, case)
+
+  assert [row.verdict for row in rows] == [shapes.NOT_TRIED]
+  assert 'routing: expected text with --router_gemm' in rows[0].reason
+  assert str(tmp_path) not in rows[0].reason
+
+
+@pytest.mark.parametrize(
+  ('row_verdicts', 'outcome'),
+  [
+    (['pass', shapes.NOT_TRIED], 'pass'),
+    (['pass', 'fail'], 'fail'),
+    (['fail', shapes.CRASH, 'pass'], shapes.CRASH),
+    ([shapes.NOT_TRIED], shapes.NOT_TRIED),
+  ],
+)
+def test_all_shapes_amount_to_what_one_would(row_verdicts, outcome):
+  rows = [shapes.Row('T', 'T 1', verdict) for verdict in row_verdicts]
+
+  assert shapes.find_outcome(rows) == outcome
+
+
+def test_a_failure_is_replayed_at_its_shape(tmp_path):
+  request_command = ('check', '--preset=tiny', '--d_ff=16', '--candidate=a:b')
+  request = request_lib.Request(
+    CASE, build_candidate('one_slot'), command=request_command
+  )
+  (shape,) = (
+    shape
+    for shape in shapes.list_shapes(CASE, str(tmp_path))
+    if shape.says == 'K 1'
+  )
+
+  row = shapes._run_shape(request, shape)
+
+  words = row.report.first_failure.replay.split()
+  assert '--preset=tiny:top_k=1' in words and '--routing=balanced' in words
+  assert '--candidate=a:b' in words and '--d_ff=16' not in words
+
+
 def test_given_inputs_have_one_shape():
   case = case_lib.Case(input=CASE.make().arrays)
   with pytest.raises(ValueError, match='^shapes: expected a preset'):

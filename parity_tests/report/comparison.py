@@ -8,9 +8,9 @@ import pathlib
 from typing import Any
 
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.judge.limits import shares as shares_lib
 from hpmoe.parity_tests.report import lane_table
 from hpmoe.parity_tests.report import report_json
+from hpmoe.parity_tests.report import report_reader
 from hpmoe.parity_tests.report import text_table
 
 BETTER, WORSE, MIXED, UNCHANGED = 'BETTER', 'WORSE', 'MIXED', 'UNCHANGED'
@@ -18,7 +18,6 @@ _ABSENT = 'none'
 # What the two are expected to differ in, or what says it once more.
 _UNTOLD = ('command', 'ranges', 'shape', 'notes', 'inputs', 'name')
 _MOST_DIFFERENCES = 8
-_FLOATS = ('worst_abs',)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +185,9 @@ def read_side(path: str) -> Side:
   message = f'{path}: expected a report of `hpmoe check --json={path}`'
   try:
     content = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
-    results = tuple(_read_result(row) for row in content['stages'])
+    if 'shapes' in content:
+      raise ValueError(f'{message}, got one of --shapes')
+    results = tuple(report_reader.read_result(row) for row in content['stages'])
     return Side(
       path,
       content['verdict'],
@@ -204,22 +205,9 @@ def read_side(path: str) -> Side:
   except KeyError as error:
     raise ValueError(f'{message}, got a file without {error}') from error
   except (ValueError, TypeError, AttributeError) as error:
+    if str(error).startswith(message):
+      raise
     raise ValueError(f'{message}, got {type(error).__name__}') from error
-
-
-def _read_result(row: Mapping[str, Any]) -> verdicts.Result:
-  names = [field.name for field in dataclasses.fields(verdicts.Result)]
-  keys = {name: report_json.KEYS.get(name, name) for name in names}
-  fields = {name: row[key] for name, key in keys.items() if key in row}
-  for name in _FLOATS:
-    fields[name] = float(row[name])
-  for name in ('values', 'power'):
-    fields[name] = {key: float(value) for key, value in row[name].items()}
-  if histogram := row.get('histogram'):
-    fields['histogram'] = shares_lib.Histogram(
-      tuple(histogram['counts']), histogram['moved_codes'], histogram['codes']
-    )
-  return verdicts.Result(**fields)
 
 
 def compare_sides(before: Side, after: Side) -> Comparison:

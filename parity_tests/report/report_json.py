@@ -49,7 +49,7 @@ def to_plain_data(value):
 
 def _read_result(result: verdicts.Result) -> dict[str, Any]:
   fields = json_fields.rename_fields(result, **KEYS)
-  rest = ('why', 'values', 'power', 'not_judged', 'histogram')
+  rest = ('why', 'missing', 'values', 'power', 'not_judged', 'histogram')
   return {key: fields[key] for key in (*RESULT_KEYS, *rest)}
 
 

@@ -442,6 +442,18 @@ def format_report(report: check.Report, table: str) -> str:
   )
 
 
+def format_saved(report: check.Report) -> str:
+  """Returns a report that was read from its JSON, which has no tile maps."""
+  table = lane_table.format_table(report)
+  parts = (
+    f'{format_heading(report)}\n{table}',
+    format_notes(report),
+    failure_text.format_location(report),
+    format_summary(report),
+  )
+  return '\n\n'.join(filter(None, parts))
+
+
 def format_outcome(report: check.Report) -> str:
   """Returns the first failure, what modes found, and the last line."""
   parts = (

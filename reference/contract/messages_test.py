@@ -1,5 +1,7 @@
 """Parts of error messages."""
 
+import pytest
+
 from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
@@ -35,3 +37,30 @@ def test_a_question_mark_asks_for_all():
   text = messages.name_choices(quantised.FORMS, '?')
 
   assert all(repr(form) in text for form in quantised.FORMS)
+
+
+@pytest.mark.parametrize(
+  ('choices', 'word', 'near'),
+  [
+    (('vllm', 'hf', 'te'), 'vlm', 'vllm'),
+    (('softmax', 'deepseek_v3', 'topk'), 'deepseek', 'deepseek_v3'),
+    (('gate_up', 'expert_in'), 'gateup', 'gate_up'),
+    (('renormalize', 'topk'), 'renorm', 'renormalize'),
+    (('hf', 'te'), 'colossal', ''),
+  ],
+)
+def test_a_near_miss_is_told_what_it_may_have_meant(choices, word, near):
+  text = messages.refuse_choice(choices, word)
+
+  assert text.startswith(f"expected one of '{choices[0]}'")
+  assert f'got {word!r}' in text
+  assert text.endswith(f': did you mean {near!r}?') == bool(near)
+
+
+def test_an_error_of_the_users_code_is_cut_to_one_line():
+  short = messages.describe_error(KeyError('topk_ids'))
+  long = messages.describe_error(RuntimeError('no kernel\n' + 'for this ' * 99))
+
+  assert short == "KeyError('topk_ids')"
+  assert long == 'RuntimeError: no kernel ...'
+  assert len(messages.describe_error(RuntimeError('x' * 999))) < 130

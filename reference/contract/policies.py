@@ -123,11 +123,12 @@ def words(policy: precision.PrecisionPolicy) -> tuple[str, ...]:
   return (*policy.points, *order_words)
 
 
-def _name_words(word: str, name: str) -> str:
+def _refuse_word(word: str, name: str) -> str:
   if '=' not in word:
-    return f'{messages.name_choices(POLICIES, word)} or NAME=VALUE'
-  names = (*_FIELDS, *precision.POINTS)
-  return f'{messages.name_choices(names, name)} before ='
+    beside = ' or NAME=VALUE'
+    return messages.refuse_choice(POLICIES, word, beside=beside)
+  names, beside = (*_FIELDS, *precision.POINTS), ' before ='
+  return messages.refuse_choice(names, name, beside=beside, typed=word)
 
 
 def fields(words: str | Sequence[str]) -> dict[str, str | tuple[str, ...]]:
@@ -145,9 +146,7 @@ def fields(words: str | Sequence[str]) -> dict[str, str | tuple[str, ...]]:
     for pair in public_policy.words if public_policy else (word,):
       name, _, value = pair.partition('=')
       if name not in _FIELDS and name not in precision.POINTS:
-        raise ValueError(
-          f'policy: expected one of {_name_words(word, name)}, got {word!r}'
-        )
+        raise ValueError(f'policy: {_refuse_word(word, name)}')
       values[name] = value
   own = {name: values.pop(name) for name in _FIELDS if name in values}
   points = tuple(

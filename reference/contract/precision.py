@@ -183,11 +183,9 @@ def activation_of(form: str) -> dict[str, str | float]:
         f'{word!r}'
       )
   if name not in ACTIVATIONS:
-    raise ValueError(
-      'activation: expected one of '
-      f'{messages.name_choices((*ACTIVATIONS, *FORMS), name)}'
-      f', got {form!r}'
-    )
+    names = (*ACTIVATIONS, *FORMS)
+    expected = messages.refuse_choice(names, name, typed=form)
+    raise ValueError(f'activation: {expected}')
   return fields
 
 
@@ -290,11 +288,8 @@ class PrecisionPolicy:
       ('epsilon', EPSILONS),
     ):
       if getattr(self, name) not in choices:
-        raise ValueError(
-          f'{name}: expected one of '
-          f'{messages.name_choices(choices, getattr(self, name))}'
-          f', got {getattr(self, name)!r}'
-        )
+        expected = messages.refuse_choice(choices, getattr(self, name))
+        raise ValueError(f'{name}: {expected}')
     if not 0 < self.activation_ulp < float('inf'):
       raise ValueError(
         'activation_ulp: expected a positive number of units, got '
@@ -588,11 +583,10 @@ def sort_points(
     name, _, dtype = word.partition('=')
     dtype = own.get(dtype, short.get(dtype, dtype))
     if name not in POINTS:
-      raise ValueError(
-        f'{argument}: expected some of '
-        f'{messages.name_choices(POINTS, name)}'
-        f', got {word!r}'
+      expected = messages.refuse_choice(
+        POINTS, name, quantity='some of', typed=word
       )
+      raise ValueError(f'{argument}: {expected}')
     products = storage.EMULATED if name == 'operands' else ()
     dtype_names = [*_OWN, *storage.ROUNDED, *products]
     whole = POINTS[name] in TENSORS

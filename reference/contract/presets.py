@@ -117,11 +117,8 @@ def get(name: str) -> Preset:
   base, *sizes = name.split(':')
   base = _OLD_NAMES.get(base, base)
   if base not in PRESETS:
-    raise ValueError(
-      'preset: expected one of '
-      f'{messages.name_choices(PRESETS, name)}'
-      f', got {name!r}'
-    )
+    expected = messages.refuse_choice(PRESETS, base, typed=name)
+    raise ValueError(f'preset: {expected}')
   fields: dict[str, Any] = {}
   for size in sizes:
     key, _, value = size.partition('=')

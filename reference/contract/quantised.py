@@ -255,8 +255,9 @@ def row_forms(rows: str) -> dict[str, str]:
   for word in words:
     name, _, form = word.partition('=')
     if name not in ROWS or form not in OF_ROWS:
+      near = messages.suggest(OF_ROWS, form or name)
       raise ValueError(
-        f'rows: expected {describe_rows(form or name)}, got {rows!r}'
+        f'rows: expected {describe_rows(form or name)}, got {rows!r}{near}'
       )
     forms[name] = form
   return forms

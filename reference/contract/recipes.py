@@ -25,6 +25,7 @@ import functools
 import pathlib
 import tomllib
 
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
 
@@ -90,10 +91,11 @@ def read_words(text: str) -> dict[str, str]:
 def _check_word(word: str, name: str, form: str) -> str:
   gemm, _, operand = name.partition(':')
   if operand not in OPERANDS.get(gemm, ()) or '=' not in word:
-    raise ValueError(
-      f'recipe: expected some of {[*RECIPES]} or GEMM:OPERAND=FORM such as '
-      f'd_w_down:d_expert_out=e5m2_tensor, got {word!r}'
+    beside = ' or GEMM:OPERAND=FORM such as d_w_down:d_expert_out=e5m2_tensor'
+    expected = messages.refuse_choice(
+      RECIPES, word, quantity='some of', beside=beside
     )
+    raise ValueError(f'recipe: {expected}')
   *before, last = form.split(_THROUGH)
   is_weight = tensors.SPECS[operand].role == 'weight'
   allowed_forms = _FORMS if is_weight else OF_LINES

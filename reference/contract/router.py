@@ -100,11 +100,7 @@ class Router:
     if self.dtype not in DTYPES:
       raise ValueError(f'dtype: expected one of {DTYPES}, got {self.dtype!r}')
     if self.rule not in RULES:
-      raise ValueError(
-        'rule: expected one of '
-        f'{messages.name_choices(RULES, self.rule)}'
-        f', got {self.rule!r}'
-      )
+      raise ValueError(f'rule: {messages.refuse_choice(RULES, self.rule)}')
     if self.top_k < 1:
       raise ValueError(f'top_k: expected a positive integer, got {self.top_k}')
     if not 1 <= self.top_groups <= self.groups:
@@ -168,4 +164,5 @@ def parse_router(text: str, top_k: int = 0) -> Router:
   try:
     return Router(rule, **numbers)
   except ValueError as error:
-    raise ValueError(f'router: {error}, in {text!r}') from None
+    where = f' (in {text!r})' if words else ''
+    raise ValueError(f'router: {error}{where}') from None

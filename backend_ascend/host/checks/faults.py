@@ -20,6 +20,7 @@ from hpmoe.backend_ascend.compiler.taskflow import happens_before
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.host.checks import accesses
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import storage
 from hpmoe.reference.contract import tensors
 
@@ -180,9 +181,7 @@ def _spec(image: image_lib.Image, name: str) -> FaultSpec:
   image_pass = Direction(int(image.header['direction'])), image.config.sublayer
   named_specs = specs(*image_pass)
   if name not in named_specs:
-    raise ValueError(
-      f'fault: expected one of {list(named_specs)}, got {name!r}'
-    )
+    raise ValueError(f'fault: {messages.refuse_choice(named_specs, name)}')
   return named_specs[name]
 
 

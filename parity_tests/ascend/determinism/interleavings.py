@@ -30,6 +30,7 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.reference.contract import granularity
 from hpmoe.reference.contract import memory
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import storage
@@ -125,10 +126,9 @@ class Plan:
     ]
     fault_names = {n: None for w in passes_ for n in faults.specs(w.direction)}
     if self.fault is not None and self.fault not in fault_names:
-      raise ValueError(
-        f'fault: expected one of {list(fault_names)} in directions '
-        f'{list(self.directions)}, got {self.fault!r}'
-      )
+      beside = f' in directions {list(self.directions)}'
+      expected = messages.refuse_choice(fault_names, self.fault, beside=beside)
+      raise ValueError(f'fault: {expected}')
 
   def _refuse_unknown_sums(self) -> None:
     isas = _native.isas()

@@ -31,8 +31,10 @@ def parse(name: str, text: str) -> layouts.Layout:
       axes or words do not suit the tensor.
   """
   if name not in tensors.IN_FILES:
-    names = messages.name_choices(tensors.IN_FILES, name)
-    raise ValueError(f'layouts: expected tensors among {names}, got {name}')
+    expected = messages.refuse_choice(
+      tensors.IN_FILES, name, quantity='tensors among'
+    )
+    raise ValueError(f'layouts: {expected}')
   axes, *words = (word.strip() for word in text.split(','))
   fields: dict[str, Any] = {}
   for word in words:

@@ -29,6 +29,7 @@ import numpy as np
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.parity_tests.case.layouts import project_layouts
+from hpmoe.reference.contract import messages
 from hpmoe.reference.contract import tensors
 
 
@@ -140,9 +141,10 @@ def read(path: str | None, project: str = '') -> Names:
       )
     strange = {*tables.get('tensors', {})} - {*tensors.IN_FILES}
     if strange:
+      near = messages.suggest(tensors.SPECS, min(strange))
       raise ValueError(
         "tensors: expected the contract's names on the left, got "
-        f'{sorted(strange)}'
+        f'{sorted(strange)}{near}'
       )
     return Names(
       tables.get('tensors', {}),

@@ -42,8 +42,7 @@ def read_layouts(word: str) -> Mapping[str, layouts_lib.Layout]:
     return {}
   rows = flag_tables.read('layouts')
   if word not in rows:
-    names = messages.name_choices(rows, word)
-    raise ValueError(f'layout: expected one of {names}, got {word!r}')
+    raise ValueError(f'layout: {messages.refuse_choice(rows, word)}')
   texts = _TOKENS | {
     name: text for name, text in rows[word].items() if name != _DESCRIPTION
   }

@@ -23,7 +23,6 @@ square.
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import difflib
 import functools
 import pathlib
 import tomllib
@@ -32,6 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpmoe.parity_tests.judge.limits import chunk_sums
+from hpmoe.reference.contract import messages
 
 FLOAT32, BFLOAT16, FLOAT16 = 'float32', 'bfloat16', 'float16'
 _RELATIVE_EPS = 1e-7
@@ -585,10 +585,11 @@ def get(name: str, dtype: str = FLOAT32) -> Standard:
   """
   dtype_names = names(dtype)
   if name not in dtype_names:
-    closest = difflib.get_close_matches(name, dtype_names, n=8, cutoff=0.0)
+    choices = messages.name_choices(dtype_names, name)
+    dtypes = ', '.join(STANDARDS[name].tolerance) if name in STANDARDS else ''
+    words = f', which is of {dtypes}' if dtypes else ''
     raise ValueError(
-      f'standard: expected one of {", ".join(closest)} or '
-      f'{len(dtype_names) - len(closest)} more for {dtype} (hpmoe check --help '
-      f'lists them), got {name!r}'
+      f'standard: expected one of {choices} for {dtype}, got {name!r}'
+      f'{words or messages.suggest(STANDARDS, name)}'
     )
   return STANDARDS[name]

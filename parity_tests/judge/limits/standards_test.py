@@ -111,7 +111,8 @@ def test_no_record_accepts_what_is_not_finite_and_each_accepts_nothing():
 
 def test_unknown_record_is_refused_with_the_known_names():
   with pytest.raises(
-    ValueError, match="expected one of torch, .* got 'tortch'"
+    ValueError,
+    match="expected one of 'torch', .* got 'tortch': did you mean 'torch'",
   ):
     standards.get('tortch')
 
@@ -127,7 +128,7 @@ def test_a_record_without_a_number_for_a_dtype_is_refused_there():
   ]
   assert 'no number for float16' in standards.get('deepgemm').reading
   with pytest.raises(
-    ValueError, match="expected one of .* for float16 .*got 'deepgemm'"
+    ValueError, match="for float16, got 'deepgemm', which is of float32"
   ):
     standards.get('deepgemm', 'float16')
 

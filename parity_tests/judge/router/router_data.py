@@ -28,6 +28,8 @@ _BIAS_SPREAD = 0.1
 _LEAST_GAP = 2.0**-18
 _MOST_DOUBLINGS = 16
 _MOST_DRAWS = 32
+# Logits of experts that are to be chosen, or not, move by up to 2^4.
+_MOST_FAVOURS = 6
 # Weights whose tokens are all decided are sought so often.
 _MOST_WEIGHTS = 8
 # Steps to a weight's neighbour that bring a logit to its place.
@@ -48,7 +50,10 @@ class RouterInputs:
 
 
 def draw(
-  config: config_lib.MoEConfig, router: router_lib.Router, seed: int
+  config: config_lib.MoEConfig,
+  router: router_lib.Router,
+  seed: int,
+  ids: at.Int[np.ndarray, 'R T K'] | None = None,
 ) -> RouterInputs:
   """Returns logits of which no token is undecided.
 
@@ -56,10 +61,11 @@ def draw(
     config: sizes.
     router: the rule.
     seed: of the values.
+    ids: `[R, T, K]` the experts that the rule is to choose; None: any.
 
   Raises:
-    ValueError: the rule cannot be applied to so many experts, or its scores
-      are too coarse to decide any token.
+    ValueError: the rule cannot be applied to so many experts, its scores are
+      too coarse to decide any token, or it cannot choose some `ids`.
   """
   router.check(config.num_experts)
   shape = (config.num_ranks * config.num_tokens, config.num_experts)
@@ -83,10 +89,42 @@ def draw(
       f'router: expected scores that decide between {config.num_experts} '
       f'experts, got {router.rule} in {router.dtype}'
     )
+  if ids is not None:
+    logits = _favour(router, logits, bias, ids.reshape(len(logits), -1))
   for token in range(0, len(logits), config.num_tokens):
     logits[token] = _plant_near_tie(router, logits[token], bias)
   return RouterInputs(
     logits.reshape(config.num_ranks, config.num_tokens, -1), bias
+  )
+
+
+def _favour(
+  router: router_lib.Router,
+  logits: at.Float[np.ndarray, 'n E'],
+  bias: at.Float[np.ndarray, 'E'] | None,
+  ids: at.Int[np.ndarray, 'n K'],
+) -> np.ndarray:
+  """Returns logits `[n, E]` by which a rule chooses given experts.
+
+  Theirs become larger and all others smaller until it does.
+
+  Raises:
+    ValueError: it never does, as its groups may forbid.
+  """
+  side = np.full(logits.shape, -1.0)
+  np.put_along_axis(side, ids, 1.0, axis=-1)
+  favoured = logits.copy()
+  for doubling in range(_MOST_FAVOURS):
+    right = routing.route(router, favoured[None], bias).topk_ids[0]
+    is_open = (np.sort(right) != np.sort(ids)).any(axis=-1)
+    is_open[[*_find_undecided(router, favoured, bias)]] = True
+    if not is_open.any():
+      return favoured
+    favoured[is_open] = (logits + side * 2.0**doubling)[is_open]
+  token = int(np.flatnonzero(is_open)[0])
+  raise ValueError(
+    f'routing: expected experts that router {router.rule} can choose, got '
+    f'{ids[token].tolist()} for token {token}'
   )
 
 
