@@ -141,7 +141,7 @@ def read(path: str | None, project: str = '') -> Names:
       )
     strange = {*tables.get('tensors', {})} - {*tensors.IN_FILES}
     if strange:
-      near = messages.suggest(tensors.SPECS, min(strange))
+      near = messages.suggest(tensors.IN_FILES, min(strange))
       raise ValueError(
         "tensors: expected the contract's names on the left, got "
         f'{sorted(strange)}{near}'
