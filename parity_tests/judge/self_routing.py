@@ -731,8 +731,8 @@ def _describe(request, view, report, task=None, results=()):
   case = request.case
   config['routing'] = case.routing
   if case.router:
-    chosen = '' if case.routing == 'text' else f' that chooses {case.routing}'
-    config['routing'] = f'router {case.router}{chosen}'
+    choice = '' if case.routing == 'text' else f' that chooses {case.routing}'
+    config['routing'] = f'router {case.router}{choice}'
   if case.router_gemm:
     config['routing'] += ' and its GEMM'
   if view is not None:

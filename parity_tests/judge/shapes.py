@@ -169,8 +169,11 @@ def _name_shape(
   if case.routing in inputs_lib.ROUTINGS and case.routing != 'text':
     sizes['routing'] = case.routing
   replaced = (*sizes, *(flag.name for flag in case_flags.SIZES))
-  kept = [w for w in command if w.partition('=')[0][2:] not in replaced]
-  return (*kept, *(f'--{n}={v}' for n, v in sizes.items() if v is not None))
+  own_words = [w for w in command if w.partition('=')[0][2:] not in replaced]
+  return (
+    *own_words,
+    *(f'--{n}={v}' for n, v in sizes.items() if v is not None),
+  )
 
 
 def _explain(report: check.Report) -> str:

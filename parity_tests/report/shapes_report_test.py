@@ -106,7 +106,7 @@ def test_a_report_of_one_check_is_shown_as_the_check_printed_it(
   shown_code = main.main(['report', 'check.json'])
 
   # then: all but the map of tiles, which the file lacks
-  shown = capsys.readouterr().out
+  report_text = capsys.readouterr().out
   assert shown_code == code == cli.NO_PARITY
-  assert {*shown.splitlines()} <= {*printed.splitlines()}
-  assert 'first failure: y (bounded' in shown
+  assert {*report_text.splitlines()} <= {*printed.splitlines()}
+  assert 'first failure: y (bounded' in report_text

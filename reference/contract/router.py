@@ -164,5 +164,5 @@ def parse_router(text: str, top_k: int = 0) -> Router:
   try:
     return Router(rule, **numbers)
   except ValueError as error:
-    where = f' (in {text!r})' if words else ''
-    raise ValueError(f'router: {error}{where}') from None
+    location = f' (in {text!r})' if words else ''
+    raise ValueError(f'router: {error}{location}') from None
