@@ -31,12 +31,15 @@ class SelfRouting(candidates.Candidate):
       router_bias `[E]` if the rule has one; or topk_ids `[R, T, K]` of all
       experts; and local_experts `[2]`, the first expert that it holds and
       their number.
+    bias_has_grad: whether a backward pass may return
+      `tensors.ROUTER_BIAS_GRAD`.
     routings: for each forward run, the tensors of `tensors.ROUTING` that it
       returned, and router_logits if it computes them.
   """
 
   function: candidates.Candidate
   router_inputs: Mapping[str, np.ndarray] = dataclasses.field(repr=False)
+  bias_has_grad: bool = False
   # One list for all copies of the candidate: `ready` makes some.
   routings: list[dict[str, np.ndarray]] = dataclasses.field(
     default_factory=list, compare=False, repr=False
@@ -121,7 +124,10 @@ class SelfRouting(candidates.Candidate):
   def _run_backward(self, config, policy, inputs, layer_pass):
     own = {**inputs, **self.router_inputs}
     through_gemm = 'router_w' in self.router_inputs
-    grads = tensors.ROUTER_GRADS if through_gemm else tensors.ROUTER_GRADS[:1]
+    grads = (
+      [*tensors.ROUTER_GRADS] if through_gemm else [tensors.ROUTER_GRADS[0]]
+    )
+    grads += [tensors.ROUTER_BIAS_GRAD] * self.bias_has_grad
     stages = dict.fromkeys((*layer_pass.stages, *(s.name for s in grads)))
     routed_pass = dataclasses.replace(layer_pass, stages=(*stages,))
     data = [{**own, 'dy': -own['dy']}, own]

@@ -383,7 +383,7 @@ def with_rows(name: str, array: np.ndarray, rows: int) -> np.ndarray:
     ValueError: it has more rows than N, not all zero.
   """
   axes = tensors.SPECS[name].shape.split()
-  if axes[1] != 'N' or array.ndim != len(axes):
+  if axes[1:2] != ['N'] or array.ndim != len(axes):
     return array
   if array.shape[1] > rows and array[:, rows:].any():
     raise ValueError(

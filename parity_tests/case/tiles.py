@@ -226,7 +226,7 @@ _RELAYED = tuple(spec.name for spec in tensors.RELAYED)
 
 def is_of_tokens(stage: str) -> bool:
   """Says whether a rank's rows are of its tokens, not of its experts."""
-  return tensors.SPECS[stage].shape.split()[1] == 'T'
+  return tensors.SPECS[stage].shape.split()[1:2] == ['T']
 
 
 def _row_axes(stage: str) -> str:

@@ -11,7 +11,7 @@ logits, they are judged, and its choice is judged under them; otherwise a logit
 may be anywhere within its bound.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import pathlib
@@ -30,8 +30,10 @@ from hpmoe.parity_tests.explain import routing_mistakes
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
+from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import router_grad
 from hpmoe.parity_tests.judge.limits import router_limits
+from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.judge.router import grad_mistakes
 from hpmoe.parity_tests.judge.router import local_experts
@@ -209,6 +211,30 @@ class Task:
     if self.inputs.bias is not None:
       arrays['router_bias'] = self.inputs.bias
     return self.router, arrays
+
+  def list_factors(
+    self,
+    case: pass_case.PassCase,
+    d_weights: at.Float[np.ndarray, 'R T K'],
+  ) -> grad_mistakes.Inputs:
+    """Returns what gradients of logits are made of in a backward pass."""
+    ids = case.inputs.arrays['topk_ids']
+    logits, bias = self.inputs.logits, self.inputs.bias
+    return grad_mistakes.Inputs(self.router, logits, bias, ids, d_weights)
+
+  @property
+  def weight_grads(self) -> tuple[str, ...]:
+    """The gradients of weights of the router that a kernel may return."""
+    if self.gemm is None:
+      return (router_grads.OF_BIAS,) * self.bias_has_grad
+    names = router_grads.OF_WEIGHTS, router_grads.OF_BIAS
+    return names[: 1 + self.bias_has_grad]
+
+  @property
+  def bias_has_grad(self) -> bool:
+    """Whether the bias is one of the logits, and not of the choice alone."""
+    bias = self.inputs.bias if self.gemm is None else self.gemm.bias
+    return bias is not None and self.router.table.bias == 'logits'
 
   @property
   def weight_ulp(self) -> float:
@@ -421,7 +447,11 @@ def _run_under(request, view, task: Task | None, routing, progress, run_check):
       read_case.save(fields['routing'], tensors, {})
     case = dataclasses.replace(request.case, **fields)
     router_inputs = _list_router_inputs(view, task, routing)
-    candidate = self_routing.SelfRouting(request.candidate, router_inputs)
+    candidate = self_routing.SelfRouting(
+      request.candidate,
+      router_inputs,
+      task is not None and task.bias_has_grad,
+    )
     candidate = candidate.ready(case)
     beside = task and functools.partial(_judge_grads, task, request)
     inner = dataclasses.replace(
@@ -575,14 +605,19 @@ def _compare_weights(task, outputs, lane, rule, request) -> verdicts.Result:
 
 
 def _judge_grads(
-  task: Task, request, case: pass_case.PassCase, answer: pass_case.Answer
+  task: Task,
+  request,
+  options: pass_case.LaneOptions,
+  case: pass_case.PassCase,
+  answer: pass_case.Answer,
 ) -> list[verdicts.Result]:
   """Returns the rows of a router's gradients, of a backward pass."""
   if case.layer_pass.name != passes.BACKWARD.name:
     return []
+  records = options.records if 'standard' in options.lanes else ()
   results = []
-  if case.router is not None:
-    results = _judge_weights_grad(case, answer)
+  for name in task.weight_grads:
+    results += _judge_weights_grad(task, case, answer, name, records)
   if _GRAD in answer.outputs:
     return [_judge_logits_grad(task, request, case, answer), *results]
   missing = verdicts.not_captured(_GRAD, 'bounded', verdicts.BOUND_RULE, _GRAD)
@@ -590,38 +625,69 @@ def _judge_grads(
 
 
 def _judge_weights_grad(
-  case: pass_case.PassCase, answer: pass_case.Answer
+  task: Task,
+  case: pass_case.PassCase,
+  answer: pass_case.Answer,
+  name: str,
+  records: Sequence[standards.Standard],
 ) -> list[verdicts.Result]:
-  name = router_grads.OF_WEIGHTS
+  """Returns the rows of a sum over tokens, of `Task.weight_grads`."""
   if name not in answer.outputs:
-    return [verdicts.not_captured(name, 'bounded', verdicts.BOUND_RULE, name)]
-  return router_grads.WeightGrad.of_answer(case, answer).judge()
+    rules = [('bounded', verdicts.BOUND_RULE)]
+    rules += [('standard', record.name) for record in records]
+    return [verdicts.not_captured(name, *rule, name) for rule in rules]
+  own, golden = answer.outputs.get(_GRAD), case.golden(answer.sources)
+  if own is None:
+    d_weights = router_grads.read_weights_grad(case, answer.sources)
+    mistakes = task.list_factors(case, d_weights)
+    d_logits, _ = _bound_grads(task, golden, case.inputs.arrays['topk_ids'])
+    own = mistakes.differentiate().astype(np.float32)
+  else:
+    mistakes = None
+    d_logits = bounds.exact(own.reshape(-1, own.shape[-1]))
+  grad = router_grads.WeightGrad(
+    name,
+    answer.outputs[name],
+    router_grads.WeightRows.build(golden, name, d_logits),
+    mistakes,
+    case.inputs.config.num_ranks,
+  )
+  return grad.judge(records, own)
+
+
+def _bound_grads(
+  task: Task, golden, ids: at.Int[np.ndarray, 'R T K']
+) -> tuple[bounds.Bounded, at.Float[np.ndarray, 'R T K']]:
+  """Returns gradients of logits `[R T, E]`, and those of weights."""
+  parts, d_weights = [], np.zeros(ids.shape)
+  step = max(1, _CHUNK // (ids.shape[-1] * task.inputs.logits.shape[-1]))
+  for rank in range(len(ids)):
+    for lo in range(0, ids.shape[1], step):
+      hi = min(lo + step, ids.shape[1])
+      of_weights = golden.read_source('d_topk_weights', rank, lo, hi)
+      parts.append(
+        router_grad.bound_logits_grad(
+          task.router,
+          task.inputs.logits[rank, lo:hi],
+          task.inputs.bias,
+          ids[rank, lo:hi],
+          of_weights,
+        )
+      )
+      d_weights[rank, lo:hi] = of_weights.value
+  return bounds.join(parts), d_weights
 
 
 def _judge_logits_grad(
   task: Task, request, case: pass_case.PassCase, answer: pass_case.Answer
 ) -> verdicts.Result:
-  actual = answer.outputs[_GRAD]
-  golden = case.golden(answer.sources)
-  value, limit = np.zeros(actual.shape), np.zeros(actual.shape)
+  actual, golden = answer.outputs[_GRAD], case.golden(answer.sources)
   ids = case.inputs.arrays['topk_ids']
-  d_weights = np.zeros(ids.shape)
-  step = max(1, _CHUNK // (ids.shape[-1] * actual.shape[-1]))
-  for rank in range(len(actual)):
-    for lo in range(0, actual.shape[1], step):
-      hi = min(lo + step, actual.shape[1])
-      of_weights = golden.read_source('d_topk_weights', rank, lo, hi)
-      rows = router_grad.bound_logits_grad(
-        task.router,
-        task.inputs.logits[rank, lo:hi],
-        task.inputs.bias,
-        ids[rank, lo:hi],
-        of_weights,
-      )
-      value[rank, lo:hi], limit[rank, lo:hi] = rows.value, rows.bound()
-      d_weights[rank, lo:hi] = of_weights.value
-  logits, bias = task.inputs.logits, task.inputs.bias
-  inputs = grad_mistakes.Inputs(task.router, logits, bias, ids, d_weights)
+  grads, d_weights = _bound_grads(task, golden, ids)
+  value, limit = (
+    part.reshape(actual.shape) for part in (grads.value, grads.bound())
+  )
+  inputs = task.list_factors(case, d_weights)
   return _compare_grads(inputs, actual, value, limit, request)
 
 

@@ -71,13 +71,14 @@ def _place_router_rows(row_order: Iterable[str]) -> Iterator[str]:
     yield name
 
 
-# The gradient of its weights comes last.
+# The gradients of its weights and of its bias come last.
 ORDER = (
   _LOGITS,
   *tensors.ROUTING,
   *(spec.name for spec in tensors.TOKEN_CODES),
   *_place_router_rows(_place_codes(order(tensors.EVERY_PART))),
   tensors.ROUTER_GRADS[-1].name,
+  tensors.ROUTER_BIAS_GRAD.name,
 )
 _OF_SUBLAYER = order(passes.SUBLAYER)
 

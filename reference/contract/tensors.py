@@ -138,6 +138,9 @@ ROUTER_GRADS = (
   TensorSpec('d_router_in', 'R T D', 'storage', 'compute'),
   TensorSpec('d_router_w', 'D E', 'storage', 'compute'),
 )
+# And that of a bias of its logits, a sum over the tokens of all ranks; a bias
+# that decides the choice alone has none.
+ROUTER_BIAS_GRAD = TensorSpec('d_router_bias', 'E', 'f32', 'compute')
 
 # What a GEMM that quantises its rows makes of them, if a kernel returns it: the
 # scales of a row's groups, along the last axis, and codes in the element of the
@@ -168,6 +171,7 @@ STATIC_SCALES = tuple(
 
 _BESIDE_A_LAYER = (
   *ROUTER_GRADS,
+  ROUTER_BIAS_GRAD,
   *ROW_CODES,
   *TOKEN_CODES,
   *STATIC_SCALES,

@@ -48,8 +48,9 @@ def _experts(sizes, word: str) -> str:
 def _list_layouts(sizes):
   relayed = [spec.name for spec in tensors.RELAYED]
   specs = [s for s in tensors.SPECS.values() if s.role != 'codes']
-  # All ranks have one router, so its gradient has no axis of ranks.
-  for spec in (s for s in specs if s.name != 'd_router_w'):
+  # All ranks have one router, so its gradients have no axis of ranks.
+  of_router = ('d_router_w', tensors.ROUTER_BIAS_GRAD.name)
+  for spec in (s for s in specs if s.name not in of_router):
     *_, last = spec.shape.split()
     rows = PLAIN if spec.name in relayed else ROWS
     axes_texts = AXES.get(spec.shape) or [f'{a} {last}, {w}' for a, w in rows]

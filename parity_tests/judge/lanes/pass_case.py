@@ -55,7 +55,7 @@ class LaneOptions:
   progress: Progress
   roundings: Sequence[str] | None = None
   explain: bool = True
-  beside: 'Callable[[PassCase, Answer], Results] | None' = None
+  beside: 'Callable[[LaneOptions, PassCase, Answer], Results] | None' = None
   other_inputs: tuple[routing_mistakes.OtherInputs, ...] = ()
   list_others: 'Callable[..., Iterator[Variant]]' = lambda *_: iter(())
 

@@ -84,7 +84,7 @@ def judge_real(
     exact=False,
   )
   if options.beside is not None:
-    results += options.beside(case, answer)
+    results += options.beside(options, case, answer)
   blame(
     'bounded',
     [r for r in rows if r.lane == 'bounded'],

@@ -156,7 +156,12 @@ def _changes(
   later: passes.Tensors,
 ) -> list[verdicts.Change]:
   changes = []
-  beside = tensors.TOKEN_CODES + tensors.ROW_CODES + tensors.ROUTER_GRADS
+  beside = (
+    *tensors.TOKEN_CODES,
+    *tensors.ROW_CODES,
+    *tensors.ROUTER_GRADS,
+    tensors.ROUTER_BIAS_GRAD,
+  )
   names = dict.fromkeys((*layer_pass.outputs, *(s.name for s in beside)))
   for name in (n for n in names if n in first):
     apart = ulp.bits(first[name]) != ulp.bits(later[name])

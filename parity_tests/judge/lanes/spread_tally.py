@@ -262,7 +262,7 @@ def independent(
   tensor, policy = verdicts.tensor_of(stage), golden.policy
   # Both halves of d_gate_up come from one d_activation.
   pairs = tensor in ('d_gate_up', 'd_w_gate_up', 'd_b_gate_up')
-  if tensors.SPECS[tensor].shape.split()[1] != 'L':
+  if tensors.SPECS[tensor].shape.split()[1:2] != ['L']:
     return spread.Independent(columns=False, pairs=pairs)
   common = 0.0
   of_gate_up = tensor in ('d_w_gate_up', 'd_b_gate_up')

@@ -1,11 +1,12 @@
-"""Gradients of a router's weights: their limits, and why they are wrong."""
+"""Gradients of a router's weights and bias: limits, and why they are wrong."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import dataclasses
 import functools
 
 import numpy as np
 
+from hpmoe.parity_tests.cache import programs
 from hpmoe.parity_tests.case import lazy_tensors
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import verdicts
@@ -13,6 +14,7 @@ from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import tile_lanes
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.router import grad_mistakes
 from hpmoe.parity_tests.judge.router import router_gemm
 from hpmoe.parity_tests.judge.router import router_logits
@@ -20,12 +22,19 @@ from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import tensors
 
 OF_WEIGHTS = tensors.ROUTER_GRADS[-1].name
+OF_BIAS = tensors.ROUTER_BIAS_GRAD.name
 _OF_LOGITS = passes.ROUTER_ROWS[0]
+# Its module imports JAX, which a check of few tensors does without.
+_sum_tokens = programs.Program(
+  'hpmoe.reference.expert_gemm_grad:router_weight_grad', 1, compiled=False
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightRows(golden_lib.Rows):
-  """Golden rows of `d_router_w` `[D, E]`, a sum over the tokens of all ranks.
+  """Golden rows of a sum over the tokens of all ranks.
+
+  It is `d_router_w` `[D, E]`; or `d_router_bias` `[E]`, whose tokens are ones.
 
   Attributes:
     d_logits: `[R T, E]` gradients of logits.
@@ -38,20 +47,27 @@ class WeightRows(golden_lib.Rows):
   sees_logits: bool = True
 
   @classmethod
-  def build(cls, golden: golden_lib.Rows) -> 'WeightRows':
-    """Returns golden rows beside those of a backward pass."""
-    ranks, tokens, width = golden.inputs['x'].shape
-    parts = [
-      golden.read_source(_OF_LOGITS, rank, 0, tokens) for rank in range(ranks)
-    ]
-    router_w = golden.inputs['router_w']
+  def build(
+    cls, golden: golden_lib.Rows, name: str, d_logits: bounds.Bounded
+  ) -> 'WeightRows':
+    """Returns golden rows beside those of a backward pass.
+
+    Args:
+      golden: of the pass.
+      name: `OF_WEIGHTS` or `OF_BIAS`.
+      d_logits: `[R T, E]`.
+    """
+    tokens = golden.inputs['x'].reshape(1, -1, golden.inputs['x'].shape[-1])
+    if name == OF_BIAS:
+      tokens = np.ones((*tokens.shape[:2], 1), np.float32)
+    shape = tokens.shape[-1], d_logits.value.shape[-1]
     return cls(
       # All ranks together are one.
-      router_gemm.tile_tokens(1, ranks * tokens, router_w),
+      router_gemm.tile_tokens(1, tokens.shape[1], np.broadcast_to(0, shape)),
       golden.policy.of_router(),
-      dict(x=golden.inputs['x'].reshape(1, -1, width)),
+      dict(x=tokens),
       golden.captured_tensors,
-      d_logits=bounds.join(parts),
+      d_logits=d_logits,
       sees_logits=_OF_LOGITS in golden.captured_tensors,
     )
 
@@ -78,48 +94,63 @@ class WeightRows(golden_lib.Rows):
 
 @dataclasses.dataclass(frozen=True)
 class WeightGrad:
-  """The gradient of a router's weights as a kernel returned it.
+  """The gradient of a router's weights or bias as a kernel returned it.
 
   Attributes:
-    actual: `[D, E]`.
+    name: `OF_WEIGHTS` or `OF_BIAS`.
+    actual: `[D, E]`, or `[E]`.
     golden: its golden rows.
     mistakes: what gradients of logits are made of, if the kernel did not return
       them.
     num_ranks: R.
   """
 
-  actual: at.Float[np.ndarray, 'D E']
+  name: str
+  actual: at.Float[np.ndarray, '... E']
   golden: WeightRows
   mistakes: grad_mistakes.Inputs | None
   num_ranks: int
 
-  @classmethod
-  def of_answer(
-    cls, case: pass_case.PassCase, answer: pass_case.Answer
-  ) -> 'WeightGrad':
-    """Returns the gradient that an answer to a case has."""
-    sees_logits = _OF_LOGITS in answer.outputs
-    return cls(
-      answer.outputs[OF_WEIGHTS],
-      WeightRows.build(case.golden(answer.sources)),
-      None if sees_logits else _read_inputs(case, answer.sources),
-      case.inputs.config.num_ranks,
-    )
+  def judge(
+    self,
+    records: Sequence[standards.Standard] = (),
+    d_logits: at.Float[np.ndarray, 'R T E'] | None = None,
+  ) -> list[verdicts.Result]:
+    """Returns its rows.
 
-  def judge(self) -> list[verdicts.Result]:
-    """Returns its rows."""
-    results = _compare(self.actual, self.golden)
-    if not any(result.failure for result in results):
-      return results
-    pattern = self._explain()
-    return [_tell(result, pattern) for result in results]
+    Args:
+      records: standards to judge by.
+      d_logits: the oracle's gradients of logits, or the kernel's; None if no
+        record asks.
+    """
+    sees_logits = self.golden.sees_logits
+    fit_records = [r for r in records if r.layer or sees_logits]
+    benchmark = self._compute_benchmark(d_logits) if fit_records else None
+    results = tile_lanes.tolerances(
+      self.name, self.actual[None], self.golden, benchmark, fit_records
+    )
+    if any(result.failure for result in results):
+      pattern = self._explain()
+      results = [_tell(result, pattern) for result in results]
+    return results + [
+      verdicts.not_captured(self.name, 'standard', r.name, _OF_LOGITS)
+      for r in records
+      if r not in fit_records
+    ]
+
+  def _compute_benchmark(self, d_logits) -> np.ndarray:
+    """Returns the oracle's `[1, D, E]` or `[1, E]`."""
+    policy = self.golden.policy.storing(self.name)
+    policy = dataclasses.replace(policy, storage=policy.dtype(self.name))
+    grad = _sum_tokens(policy, self.golden.inputs['x'], np.asarray(d_logits))
+    return np.asarray(grad).reshape(1, *self.actual.shape)
 
   def _explain(self) -> str:
     for says, golden in self._list_others():
-      rows = _compare(self.actual, golden)
+      rows = self._compare(self.actual, golden)
       if all(row.verdict == verdicts.PASS for row in rows):
         return f'as if {says}'
-    if self._matches_transposed():
+    if self.actual.ndim > 1 and self._matches_transposed():
       return 'as if it was written as [E, D]'
     return ''
 
@@ -137,7 +168,10 @@ class WeightGrad:
         says = f'the sum was divided by {count}, the number of {noun}'
         yield says, golden.multiply(d_logits=d_logits / count)
     by_rank = x.reshape(ranks, tokens, -1)
-    for says, other_x in router_logits.list_wrong_tokens(by_rank):
+    reads_x = self.name == OF_WEIGHTS
+    for says, other_x in (
+      router_logits.list_wrong_tokens(by_rank) if reads_x else ()
+    ):
       yield says, golden.multiply(x=other_x.reshape(x.shape))
     for word, shift in router_logits.NEIGHBOURS:
       says = f'columns were those of the {word} expert'
@@ -148,10 +182,15 @@ class WeightGrad:
         flat = grads.reshape(-1, grads.shape[-1])
         yield f'in {_OF_LOGITS} {says}', golden.multiply(d_logits=flat)
 
+  def _compare(
+    self, actual: np.ndarray, golden: WeightRows
+  ) -> list[verdicts.Result]:
+    return tile_lanes.tolerances(self.name, actual[None], golden, None, ())
+
   def _matches_transposed(self) -> bool:
     shape = self.actual.shape
     back = self.actual.reshape(shape[::-1]).T
-    rows = _compare(np.ascontiguousarray(back), self.golden)
+    rows = self._compare(np.ascontiguousarray(back), self.golden)
     return all(row.verdict == verdicts.PASS for row in rows)
 
 
@@ -181,30 +220,35 @@ def list_mistakes(
     yield f'as if {says} in {of_tokens}', '', compute
   if _OF_LOGITS not in chain:
     return
-  for says, grads in grad_mistakes.list_mistakes(_read_inputs(case, sources)):
+  for says, grads in grad_mistakes.list_mistakes(read_inputs(case, sources)):
     other_sources = {**sources, _OF_LOGITS: grads.astype(np.float32)}
     compute = functools.partial(case.recompute, name, other_sources)
     yield f'as if in {_OF_LOGITS} {says}', '', compute
 
 
-def _read_inputs(
+def read_inputs(
   case: pass_case.PassCase, sources: passes.Tensors
 ) -> grad_mistakes.Inputs:
-  arrays, d_weights = case.inputs.arrays, sources.get('d_topk_weights')
-  if d_weights is None:
-    d_weights = case.recompute('d_topk_weights', sources)
+  """Returns what gradients of logits are made of, in a case with a router."""
+  arrays = case.inputs.arrays
   assert case.router is not None  # as the caller looked
   return grad_mistakes.Inputs(
     case.router,
     arrays['router_logits'].astype(np.float64),
     arrays.get('router_bias'),
     arrays['topk_ids'],
-    lazy_tensors.load_whole(d_weights).astype(np.float64),
+    read_weights_grad(case, sources),
   )
 
 
-def _compare(actual: np.ndarray, golden: WeightRows) -> list[verdicts.Result]:
-  return tile_lanes.tolerances(OF_WEIGHTS, actual[None], golden, None, ())
+def read_weights_grad(
+  case: pass_case.PassCase, sources: passes.Tensors
+) -> np.ndarray:
+  """Returns gradients `[R, T, K]` float64 of weights, or computes them."""
+  d_weights = sources.get('d_topk_weights')
+  if d_weights is None:
+    d_weights = case.recompute('d_topk_weights', sources)
+  return lazy_tensors.load_whole(d_weights).astype(np.float64)
 
 
 def _tell(result: verdicts.Result, pattern: str) -> verdicts.Result:
