@@ -123,6 +123,8 @@ struct Numerics {
   // load float transposed to L0B, pages and catlass do.
   bool fixpipe_n_of_16 = false;
   bool no_float_to_l0b = false;
+  // Whether to refuse operands that overlap where no page says what they give.
+  bool strict = true;
 };
 const Numerics& ThisNumerics();
 void SetSaturate(bool saturate);

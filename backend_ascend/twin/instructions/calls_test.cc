@@ -987,7 +987,7 @@ void AddChoices(int each) {
          {compare(to, a, b + 4, kLanes), {"src1:", "of 32 B"}},
          {compare(to, a, b, kLanes + 1),
           {"bytes of count:", "a multiple of 256"}},
-         {compare(a, a, b, kLanes), {"dst and src:", "none in common"}}});
+         {compare(a, a, b, kLanes), {"dst and src0:", "not published"}}});
     AddRefused("Select", kType<T>,
                {{select(to + 2, kBits, a, b, scalar), {"dst:", "of 32 B"}},
                 {select(to, kBits + 1, a, b, scalar), {"selMask:", "of 32 B"}},

@@ -1218,11 +1218,11 @@ Exp: dst: expected elements of half, float; got int32_t
 Div: dst: expected elements of half, float; got int32_t
 Add: src0: expected in UB, got L1
 Add: count: expected 0 to 1048576, got -1
-Add: dst: expected no source of a later repeat, got src1 of repeat 1
+Add: dst: expected no source of a later repeat, got src1 of repeat 1 (Add.md)
 Cast: roundMode of float to bfloat16_t: expected CAST_RINT, CAST_FLOOR, CAST_CEIL, CAST_ROUND, CAST_TRUNC; got CAST_NONE
 Cast: roundMode of bfloat16_t to float: expected CAST_NONE; got CAST_RINT
 Cast: expected a conversion that A2 and A3 have, got bfloat16_t to half
-Cast: dst and src: expected the same bytes or none in common in a repeat, got part of them
+Cast: dst and src: expected none in common, got some (Cast.md)
 Compare: cmpMode of int32_t: expected EQ
 Gather: srcOffset 0: expected a multiple of 4 in the source's 256 B, got 4096
 not refused

@@ -20,11 +20,6 @@ struct LaneRun {
   int64_t count;
 };
 
-struct Interval {
-  uint64_t begin;
-  uint64_t end;
-};
-
 uint64_t OffsetOf(const Strided& strided, int64_t repeat, int64_t lane) {
   const uint64_t byte = static_cast<uint64_t>(lane) * strided.operand.size();
   return static_cast<uint64_t>(repeat) * strided.repeat_stride * kBlock +
@@ -130,46 +125,6 @@ void CheckOperand(const Call& call, const Strided& strided) {
   call.Aligned(strided.what, strided.operand, kBlock);
 }
 
-// Bytes of each repeat, in order, by a repeat of `lanes_a_repeat` lanes; pieces
-// of a count may span several.
-std::vector<std::vector<Interval>> ByRepeat(const Lanes& lanes, size_t index) {
-  const Strided& strided = lanes.operands[index];
-  const uint64_t size = strided.operand.size();
-  std::vector<std::vector<Interval>> repeats(lanes.repeats);
-  if (lanes.pieces.size() == 1) {
-    int64_t left = lanes.pieces[0].lanes;
-    uint64_t at = strided.operand.begin + lanes.pieces[0].offset[index];
-    for (int64_t i = 0; i < lanes.repeats; ++i) {
-      const uint64_t bytes = std::min(left, lanes.lanes_a_repeat) * size;
-      repeats[i].push_back({at, at + bytes});
-      left -= lanes.lanes_a_repeat;
-      at += bytes;
-    }
-    return repeats;
-  }
-  for (const Piece& piece : lanes.pieces) {
-    const uint64_t at = strided.operand.begin + piece.offset[index];
-    repeats[piece.repeat].push_back({at, at + piece.lanes * size});
-  }
-  return repeats;
-}
-
-bool Meet(const std::vector<Interval>& a, const std::vector<Interval>& b) {
-  for (const Interval& x : a) {
-    for (const Interval& y : b) {
-      if (x.begin < y.end && y.begin < x.end) return true;
-    }
-  }
-  return false;
-}
-
-bool Equal(const std::vector<Interval>& a, const std::vector<Interval>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const Interval& x, const Interval& y) {
-                      return x.begin == y.begin && x.end == y.end;
-                    });
-}
-
 std::vector<Interval> IntervalsOf(const Lanes& lanes, size_t index) {
   const Operand& operand = lanes.operands[index].operand;
   std::vector<Interval> intervals;
@@ -199,39 +154,27 @@ bool InPlace(const Lanes& lanes, size_t source) {
          IsContiguous(b, lanes.lanes_a_repeat);
 }
 
-// Inside a repeat operands are the same bytes or have none in common, but for a
-// conversion to shorter elements, of which the pages name no overlap; and what
-// a repeat writes is no source of a later one.
-void CheckOverlap(const Call& call, const Lanes& lanes, size_t source,
-                  bool accumulates) {
+// The type and the strides of which sums over repeats may be.
+bool Sums(const Lanes& lanes, size_t source) {
+  const Strided& dst = lanes.operands[0];
+  const Type type = dst.operand.type;
+  return source + 1 == lanes.operands.size() &&
+         (type == Type::kHalf || type == Type::kFloat ||
+          type == Type::kInt32) &&
+         (lanes.operands[source].repeat_stride == 0 || dst.repeat_stride == 0);
+}
+
+void CheckOverlap(const Call& call, Family family, const Lanes& lanes,
+                  size_t source) {
   const Interval to = BoxOf(lanes, 0);
   const Interval from = BoxOf(lanes, source);
   if (to.begin >= from.end || from.begin >= to.end) return;
-  if (InPlace(lanes, source)) return;
-  const auto dst = ByRepeat(lanes, 0);
-  const auto src = ByRepeat(lanes, source);
-  const Strided& strided = lanes.operands[source];
-  const std::string what = strided.what;
-  const bool sums = accumulates && (strided.repeat_stride == 0 ||
-                                    lanes.operands[0].repeat_stride == 0);
-  // Shorter elements may take the place of longer ones.
-  const bool shortens =
-      lanes.operands[0].operand.size() < strided.operand.size();
-  for (size_t i = 0; i < dst.size(); ++i) {
-    const bool in_place =
-        shortens && !dst[i].empty() && dst[i][0].begin <= src[i][0].begin;
-    if (!in_place && Meet(dst[i], src[i]) && !Equal(dst[i], src[i])) {
-      call.Refuse("dst and " + what +
-                  ": expected the same bytes or none in common in a repeat, "
-                  "got part of them");
-    }
-    for (size_t later = i + 1; !sums && later < src.size(); ++later) {
-      if (Meet(dst[i], src[later])) {
-        call.Refuse("dst: expected no source of a later repeat, got " + what +
-                    " of repeat " + std::to_string(later));
-      }
-    }
+  const char* const what = lanes.operands[source].what;
+  if (InPlace(lanes, source)) {
+    return CheckInPlace(call, family, what, lanes.repeats);
   }
+  CheckOverlaps(call, family, what, ByRepeat(lanes, 0), ByRepeat(lanes, source),
+                Sums(lanes, source));
 }
 
 }  // namespace
@@ -290,43 +233,54 @@ Lanes LanesWithoutOverlap(const Call& call, const Mask& mask, int64_t repeat,
   return lanes;
 }
 
-int64_t FirstReadLater(const Lanes& lanes, size_t operand, uint64_t begin,
-                       uint64_t bytes, uint64_t pitch) {
-  const Interval box = BoxOf(lanes, operand);
-  if (begin + (lanes.repeats - 1) * pitch + bytes <= box.begin ||
-      box.end <= begin) {
-    return -1;
-  }
-  const auto reads = ByRepeat(lanes, operand);
-  for (size_t i = 0; i < reads.size(); ++i, begin += pitch) {
-    for (size_t later = i + 1; later < reads.size(); ++later) {
-      if (Meet({{begin, begin + bytes}}, reads[later])) {
-        return static_cast<int64_t>(later);
-      }
+// Pieces of a count may span several repeats.
+std::vector<RepeatBytes> ByRepeat(const Lanes& lanes, size_t operand) {
+  const Strided& strided = lanes.operands[operand];
+  const uint64_t size = strided.operand.size();
+  std::vector<RepeatBytes> repeats;
+  if (lanes.pieces.size() == 1) {
+    int64_t left = lanes.pieces[0].lanes;
+    uint64_t at = strided.operand.begin + lanes.pieces[0].offset[operand];
+    for (int64_t i = 0; i < lanes.repeats; ++i) {
+      const uint64_t bytes = std::min(left, lanes.lanes_a_repeat) * size;
+      repeats.push_back({at, {{at, at + bytes}}});
+      left -= lanes.lanes_a_repeat;
+      at += bytes;
     }
+    return repeats;
   }
-  return -1;
+  for (int64_t i = 0; i < lanes.repeats; ++i) {
+    repeats.push_back(
+        {strided.operand.begin + i * strided.repeat_stride * kBlock, {}});
+  }
+  for (const Piece& piece : lanes.pieces) {
+    const uint64_t at = strided.operand.begin + piece.offset[operand];
+    repeats[piece.repeat].bytes.push_back({at, at + piece.lanes * size});
+  }
+  return repeats;
 }
 
-Lanes LanesOf(const Call& call, const Mask& mask, int64_t repeat,
-              std::vector<Strided> operands, bool accumulates) {
+Lanes LanesOf(const Call& call, Family family, const Mask& mask, int64_t repeat,
+              std::vector<Strided> operands) {
   Lanes lanes = LanesWithoutOverlap(call, mask, repeat, std::move(operands));
   if (lanes.empty()) return lanes;
   if (lanes.operands[0].block_stride == 0) {
     call.Refuse("dstBlkStride: expected 1 or more, got 0");
   }
   for (size_t i = 1; i < lanes.operands.size(); ++i) {
-    CheckOverlap(call, lanes, i, accumulates && i + 1 == lanes.operands.size());
+    CheckOverlap(call, family, lanes, i);
   }
   return lanes;
 }
 
-Lanes Joined(const Call& call, Lanes one, const Lanes& next) {
+Lanes Joined(const Call& call, Family family, Lanes one, const Lanes& next) {
+  const auto whole = [](const Lanes& lanes, size_t operand) {
+    return RepeatBytes{lanes.operands[operand].operand.begin,
+                       IntervalsOf(lanes, operand)};
+  };
   for (size_t i = 1; i < one.operands.size(); ++i) {
-    if (Meet(IntervalsOf(one, 0), IntervalsOf(next, i))) {
-      call.Refuse("dst: expected no source of a later repeat, got " +
-                  std::string(one.operands[i].what));
-    }
+    CheckOverlaps(call, family, one.operands[i].what, {whole(one, 0), {}},
+                  {{}, whole(next, i)});
   }
   for (Piece piece : next.pieces) {
     piece.repeat += one.repeats;

@@ -68,24 +68,20 @@ struct Lanes {
 // Where SetMaskCount is on, the count that `mask` is; else `mask`.
 Mask CountedIn(const Mask& mask);
 
-// Checks the operands: on an AIV, in UB, at 32 B, strides, overlaps.  Takes
-// `repeat` repeats, which the forms of mask that count elements do not need.
-// `accumulates`: the destination may also be a source of later repeats.
-Lanes LanesOf(const Call& call, const Mask& mask, int64_t repeat,
-              std::vector<Strided> operands, bool accumulates = false);
+// Checks the operands: on an AIV, in UB, at 32 B, strides, and overlaps by the
+// family's rule.  Takes `repeat` repeats, which the forms of mask that count
+// elements do not need.
+Lanes LanesOf(const Call& call, Family family, const Mask& mask, int64_t repeat,
+              std::vector<Strided> operands);
 
 // The same, but how operands overlap is the caller's to check.
 Lanes LanesWithoutOverlap(const Call& call, const Mask& mask, int64_t repeat,
                           std::vector<Strided> operands);
 
-// `one` and then `next`, of the same operands elsewhere, as one call; what is
-// written first `next` does not read.
-Lanes Joined(const Call& call, Lanes one, const Lanes& next);
+// `one` and then `next`, of the same operands elsewhere, as one call's repeats.
+Lanes Joined(const Call& call, Family family, Lanes one, const Lanes& next);
 
-// The first repeat after i of which an operand's bytes are among `bytes` at
-// `begin` + i * `pitch`; -1 if there is none.  A repeat reads before it writes.
-int64_t FirstReadLater(const Lanes& lanes, size_t operand, uint64_t begin,
-                       uint64_t bytes, uint64_t pitch);
+std::vector<RepeatBytes> ByRepeat(const Lanes& lanes, size_t operand);
 
 // Spans of one operand over all lanes.
 void AddSpans(std::vector<Span>* spans, const Lanes& lanes, size_t operand);

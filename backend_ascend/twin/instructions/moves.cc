@@ -51,7 +51,7 @@ void StoreToGlobal(char* dst, const char* src, uint64_t bytes, Type atomic) {
                      [](float a, float b) { return Canonical(a + b); });
       break;
     default:
-      std::memcpy(dst, src, bytes);
+      std::memmove(dst, src, bytes);
   }
 }
 
@@ -107,6 +107,11 @@ void MoveRows(const Call& call, Pipe pipe, const Operand& dst,
   Instruction instruction = call.Start(pipe);
   AddSpan(&instruction.reads, src.memory, src.begin, bytes, rows, src_pitch);
   AddSpan(&instruction.writes, dst.memory, dst.begin, bytes, rows, dst_pitch);
+  if (pipe == Pipe::kV) {
+    CheckOverlaps(call, Family::kMove, "src",
+                  RowsOf(dst.begin, bytes, rows, dst_pitch),
+                  RowsOf(src.begin, bytes, rows, src_pitch));
+  }
   instruction.work.bytes = rows * bytes;
   const Type atomic = AtomicFor(call, dst);
   const bool flush = ThisNumerics().flush_subnormals;

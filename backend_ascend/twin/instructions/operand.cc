@@ -1,7 +1,9 @@
 #include "backend_ascend/twin/instructions/operand.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace ascend_twin {
 
@@ -80,20 +82,6 @@ void Call::Equal(const char* what, int64_t value, int64_t expected) const {
          ", got " + std::to_string(value));
 }
 
-void Call::Apart(const char* what, const std::vector<Span>& a,
-                 const std::vector<Span>& b) const {
-  for (const Span& one : a) {
-    for (const Span& other : b) {
-      if (one.memory != other.memory) continue;
-      for (uint64_t row = 0; row < one.rows; ++row) {
-        const uint64_t begin = one.begin + row * one.pitch;
-        if (!Meets(other, begin, begin + one.bytes)) continue;
-        Refuse(std::string(what) + ": expected none in common, got some");
-      }
-    }
-  }
-}
-
 Instruction Call::Start(Pipe pipe) const {
   Instruction instruction{};
   instruction.name = name_;
@@ -126,6 +114,134 @@ void AddSpan(std::vector<Span>* spans, Memory memory, uint64_t begin,
     rows = 1;
   }
   spans->push_back({memory, begin, bytes, rows, rows == 1 ? 0 : pitch});
+}
+
+namespace {
+
+// Sorted, and joined where they touch.
+std::vector<Interval> Joined(std::vector<Interval> all) {
+  std::sort(all.begin(), all.end(), [](const Interval& a, const Interval& b) {
+    return a.begin < b.begin;
+  });
+  std::vector<Interval> joined;
+  for (const Interval& one : all) {
+    if (!joined.empty() && one.begin <= joined.back().end) {
+      joined.back().end = std::max(joined.back().end, one.end);
+    } else {
+      joined.push_back(one);
+    }
+  }
+  return joined;
+}
+
+Interval BoxOf(const std::vector<RepeatBytes>& repeats) {
+  Interval box{~uint64_t{0}, 0};
+  for (const RepeatBytes& repeat : repeats) {
+    for (const Interval& interval : repeat.bytes) {
+      box.begin = std::min(box.begin, interval.begin);
+      box.end = std::max(box.end, interval.end);
+    }
+  }
+  return box;
+}
+
+// Of sorted intervals.
+bool Meet(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a[i].begin < b[j].end && b[j].begin < a[i].end) return true;
+    a[i].end <= b[j].begin ? ++i : ++j;
+  }
+  return false;
+}
+
+bool Same(const RepeatBytes& a, const RepeatBytes& b, bool resizes) {
+  if (resizes) return a.at == b.at;
+  return std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin(),
+                    b.bytes.end(), [](const Interval& x, const Interval& y) {
+                      return x.begin == y.begin && x.end == y.end;
+                    });
+}
+
+void Judge(const Call& call, const OverlapRule& rule, Overlap overlap,
+           const std::string& what, const std::string& expected) {
+  const std::string page = std::string(" (") + rule.page + ")";
+  if (overlap == Overlap::kRefused) call.Refuse(expected + page);
+  if (overlap != Overlap::kUnpublished || !ThisNumerics().strict) return;
+  call.Refuse("dst and " + what +
+              ": expected none in common, got some; not published what they "
+              "give" +
+              page + ": strict=false goes on");
+}
+
+void JudgeRepeat(const Call& call, const OverlapRule& rule, Overlap overlap,
+                 const std::string& what) {
+  const std::string both = "dst and " + what + ": expected ";
+  Judge(call, rule, overlap, what,
+        rule.one_same == Overlap::kLegal
+            ? both +
+                  "the same bytes or none in common in a repeat, got part "
+                  "of them"
+            : both + "none in common, got some");
+}
+
+}  // namespace
+
+void CheckInPlace(const Call& call, Family family, const char* what,
+                  int64_t repeats) {
+  const OverlapRule& rule = RuleOf(family);
+  JudgeRepeat(call, rule, repeats > 1 ? rule.several_same : rule.one_same,
+              what);
+}
+
+void CheckOverlaps(const Call& call, Family family, const char* what,
+                   const std::vector<RepeatBytes>& dst,
+                   const std::vector<RepeatBytes>& src, bool sums) {
+  const OverlapRule& rule = RuleOf(family);
+  const Interval written = BoxOf(dst), read = BoxOf(src);
+  if (written.begin >= read.end || read.begin >= written.end) return;
+  std::vector<RepeatBytes> to = dst, from = src;
+  for (auto* all : {&to, &from}) {
+    for (RepeatBytes& one : *all) one.bytes = Joined(std::move(one.bytes));
+  }
+  const bool feeds = rule.several_later == Overlap::kLegal ||
+                     (rule.several_later == Overlap::kSums && sums);
+  const Overlap later = rule.several_later == Overlap::kSums
+                            ? Overlap::kRefused
+                            : rule.several_later;
+  for (size_t i = 0; i < to.size(); ++i) {
+    if (Meet(to[i].bytes, from[i].bytes)) {
+      if (Same(to[i], from[i], rule.resizes)) {
+        CheckInPlace(call, family, what, static_cast<int64_t>(to.size()));
+      } else {
+        JudgeRepeat(call, rule, rule.one_part, what);
+      }
+    }
+    for (size_t j = i + 1; !feeds && j < from.size(); ++j) {
+      if (!Meet(to[i].bytes, from[j].bytes)) continue;
+      Judge(call, rule, later, what,
+            "dst: expected no source of a later repeat, got " +
+                std::string(what) + " of repeat " + std::to_string(j));
+    }
+  }
+}
+
+std::vector<RepeatBytes> RowsOf(uint64_t begin, uint64_t bytes, int64_t repeats,
+                                uint64_t pitch) {
+  std::vector<RepeatBytes> rows;
+  for (int64_t i = 0; i < repeats; ++i) {
+    const uint64_t at = begin + i * pitch;
+    rows.push_back({at, {{at, at + bytes}}});
+  }
+  return rows;
+}
+
+std::vector<RepeatBytes> RunOf(uint64_t begin, uint64_t bytes, uint64_t all) {
+  std::vector<RepeatBytes> rows;
+  for (uint64_t at = 0; at < all; at += bytes) {
+    rows.push_back(
+        {begin + at, {{begin + at, begin + std::min(all, at + bytes)}}});
+  }
+  return rows;
 }
 
 }  // namespace ascend_twin

@@ -13,6 +13,7 @@
 
 #include "backend_ascend/twin/api/tensor.h"
 #include "backend_ascend/twin/engine/instruction.h"
+#include "backend_ascend/twin/instructions/overlaps.h"
 
 namespace ascend_twin {
 
@@ -107,9 +108,6 @@ class Call {
                int64_t high) const;
   void Multiple(const char* what, uint64_t value, uint64_t of) const;
   void Equal(const char* what, int64_t value, int64_t expected) const;
-  // No byte is in both.
-  void Apart(const char* what, const std::vector<Span>& a,
-             const std::vector<Span>& b) const;
 
   Instruction Start(Pipe pipe) const;
 
@@ -136,6 +134,33 @@ inline void SpreadTo(char* to, uint64_t bytes, const char* from,
 // Adds a span, and drops what is empty; rows that touch become one.
 void AddSpan(std::vector<Span>* spans, Memory memory, uint64_t begin,
              uint64_t bytes, uint64_t rows = 1, uint64_t pitch = 0);
+
+struct Interval {
+  uint64_t begin;
+  uint64_t end;
+};
+
+// Bytes of one repeat of an operand in the unified buffer.
+struct RepeatBytes {
+  uint64_t at;  // where the operand begins
+  std::vector<Interval> bytes;
+};
+
+// Refuses what the family's rule does not allow of a destination and `what`, by
+// repeat.  `sums`: what kSums asks for holds.
+void CheckOverlaps(const Call& call, Family family, const char* what,
+                   const std::vector<RepeatBytes>& dst,
+                   const std::vector<RepeatBytes>& src, bool sums = false);
+
+// The same, of operands that take the same bytes in each of `repeats` repeats.
+void CheckInPlace(const Call& call, Family family, const char* what,
+                  int64_t repeats);
+
+// `bytes` of each repeat, at `pitch`.
+std::vector<RepeatBytes> RowsOf(uint64_t begin, uint64_t bytes, int64_t repeats,
+                                uint64_t pitch);
+// `bytes` of each repeat, one after the other; the last has the rest of `all`.
+std::vector<RepeatBytes> RunOf(uint64_t begin, uint64_t bytes, uint64_t all);
 
 }  // namespace ascend_twin
 

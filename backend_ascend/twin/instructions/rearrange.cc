@@ -12,6 +12,19 @@
 namespace ascend_twin {
 namespace {
 
+// All bytes of spans of the unified buffer, as of one repeat.
+std::vector<RepeatBytes> AllOf(const std::vector<Span>& spans) {
+  RepeatBytes all{spans[0].begin, {}};
+  for (const Span& span : spans) {
+    for (uint64_t row = 0; row < span.rows; ++row) {
+      const uint64_t begin = span.begin + row * span.pitch;
+      all.at = std::min(all.at, begin);
+      all.bytes.push_back({begin, begin + span.bytes});
+    }
+  }
+  return {all};
+}
+
 void CheckMoved(const Call& call, const char* what, Type type) {
   call.OneOf(what, type,
              {Type::kInt16, Type::kUint16, Type::kHalf, Type::kBf16,
@@ -29,8 +42,8 @@ void IssueDuplicate(const Call& call, const Operand& dst, uint64_t value,
                     const Mask& mask, int64_t repeat, uint32_t block_stride,
                     uint32_t repeat_stride) {
   CheckMoved(call, "dst", dst.type);
-  const Lanes lanes =
-      LanesOf(call, mask, repeat, {{"dst", dst, block_stride, repeat_stride}});
+  const Lanes lanes = LanesOf(call, Family::kLanewise, mask, repeat,
+                              {{"dst", dst, block_stride, repeat_stride}});
   const uint64_t size = dst.size();
   IssueLanes(call, lanes, [value, size](int64_t count, char* const to[]) {
     for (int64_t i = 0; i < count; ++i) {
@@ -63,7 +76,7 @@ void IssueCopy(const Call& call, const Operand& dst, const Operand& src,
   const Mask lanes_of_each = CountedIn(mask);
   if (lanes_of_each.form != Mask::Form::kCount) {
     const Lanes lanes =
-        LanesOf(call, mask, repeat,
+        LanesOf(call, Family::kCopy, mask, repeat,
                 {{"dst", dst, params.dstStride, params.dstRepeatSize},
                  {"src", src, params.srcStride, params.srcRepeatSize}});
     return IssueLanes(call, lanes, Mover(dst.size()));
@@ -73,12 +86,12 @@ void IssueCopy(const Call& call, const Operand& dst, const Operand& src,
   call.Between("repeatTime", repeat, 0, 255);
   Lanes all;
   for (int64_t i = 0; i < repeat; ++i) {
-    const Lanes lanes = LanesOf(call, lanes_of_each, 0,
+    const Lanes lanes = LanesOf(call, Family::kCopy, lanes_of_each, 0,
                                 {{"dst", Later(dst, i * params.dstRepeatSize),
                                   params.dstStride, 8u * params.dstStride},
                                  {"src", Later(src, i * params.srcRepeatSize),
                                   params.srcStride, 8u * params.srcStride}});
-    all = i == 0 ? lanes : Joined(call, std::move(all), lanes);
+    all = i == 0 ? lanes : Joined(call, Family::kCopy, std::move(all), lanes);
   }
   IssueLanes(call, all, Mover(dst.size()));
 }
@@ -107,7 +120,8 @@ void IssueBroadcast(const Call& call, const Operand& dst, const Operand& src,
               kBlock, repeat, repeat_pitch);
     }
   }
-  call.Apart("dst and src", instruction.writes, instruction.reads);
+  CheckOverlaps(call, Family::kBroadcast, "src", AllOf(instruction.writes),
+                AllOf(instruction.reads));
   instruction.work.vector_steps = repeat;
   Copies(
       [=](const char* from, char* to) {
@@ -142,9 +156,14 @@ void IssueGather(const Call& call, const Operand& dst, const Operand& src,
   AddSpan(&instruction.reads, src.memory, src.begin, src_bytes);
   AddSpan(&instruction.writes, dst.memory, dst.begin, count * size);
   Loosen(&instruction.reads);
-  call.Apart("dst and src", instruction.writes, instruction.reads);
+  CheckOverlaps(call, Family::kGather, "src", AllOf(instruction.writes),
+                AllOf(instruction.reads));
   AddSpan(&instruction.reads, offsets.memory, offsets.begin,
           count * sizeof(uint32_t));
+  CheckOverlaps(call, Family::kGatherOffset, "srcOffset",
+                RunOf(dst.begin, kRepeat, count * size),
+                RunOf(offsets.begin, kRepeat / size * sizeof(uint32_t),
+                      count * sizeof(uint32_t)));
   instruction.work.vector_steps = CeilDiv(count * size, kRepeat);
   instruction.run = [=] {
     char* const to = Bytes(dst.memory, dst.begin);
@@ -272,7 +291,13 @@ void IssueCompare(const Call& call, const Operand& dst, const Operand& src0,
     AddSpan(&instruction.reads, other.memory, other.begin, count * size);
   }
   AddSpan(&instruction.writes, dst.memory, dst.begin, count / 8);
-  call.Apart("dst and src", instruction.writes, instruction.reads);
+  const auto written = RunOf(dst.begin, kRepeat / size / 8, count / 8);
+  CheckOverlaps(call, Family::kCompare, "src0", written,
+                RunOf(src0.begin, kRepeat, count * size));
+  if (tensor) {
+    CheckOverlaps(call, Family::kCompare, "src1", written,
+                  RunOf(other.begin, kRepeat, count * size));
+  }
   instruction.work.vector_steps = count * size / kRepeat;
   SpreadCompared(src0, tensor ? &other : nullptr, count, &instruction);
   instruction.run = [=] {
@@ -310,7 +335,8 @@ void IssueSelect(const Call& call, const Operand& dst, const Operand& mask,
   }
   std::vector<Strided> operands = {{"dst", dst}, {"src0", src0}};
   if (tensor) operands.push_back({"src1", *src1});
-  const Lanes lanes = LanesOf(call, Mask::Count(count), 0, operands);
+  const Lanes lanes =
+      LanesOf(call, Family::kSelect, Mask::Count(count), 0, operands);
   CheckUb(call, "selMask", mask);
   if (lanes.empty()) return;
   const uint64_t size = dst.size();
@@ -322,7 +348,12 @@ void IssueSelect(const Call& call, const Operand& dst, const Operand& mask,
   Instruction instruction = call.Start(Pipe::kV);
   AddSpan(&instruction.reads, mask.memory, mask.begin, mask_bytes);
   AddSpans(&instruction.writes, lanes, 0);
-  call.Apart("dst and selMask", instruction.writes, instruction.reads);
+  std::vector<RepeatBytes> bytes_of_mask =
+      RunOf(mask.begin, CeilDiv(a_repeat, 8), mask_bytes);
+  // Of mode 0 each repeat reads the same.
+  bytes_of_mask.resize(lanes.repeats, bytes_of_mask[0]);
+  CheckOverlaps(call, Family::kSelectMask, "selMask", ByRepeat(lanes, 0),
+                bytes_of_mask);
   for (size_t i = 1; i < lanes.operands.size(); ++i) {
     AddSpans(&instruction.reads, lanes, i);
   }
@@ -358,6 +389,8 @@ void IssueTranspose(const Call& call, const Operand& dst, const Operand& src) {
   Instruction instruction = call.Start(Pipe::kV);
   AddSpan(&instruction.reads, src.memory, src.begin, kFractal);
   AddSpan(&instruction.writes, dst.memory, dst.begin, kFractal);
+  CheckOverlaps(call, Family::kTranspose, "src", AllOf(instruction.writes),
+                AllOf(instruction.reads));
   instruction.work.vector_steps = kFractal / kRepeat;
   Copies(
       [=](const char* source, char* to) {

@@ -111,14 +111,12 @@ void CheckDestination(const Call& call, const Operand& dst, const Operand& src,
   call.Aligned("dst", dst, alignment);
 }
 
-// What a repeat writes, `bytes` at `pitch`, is no source of a later one.
-void CheckNoOverlap(const Call& call, const Operand& dst, uint64_t bytes,
-                    uint64_t pitch, const Source& source) {
-  const int64_t repeat =
-      FirstReadLater(source.lanes, 0, dst.begin, bytes, pitch);
-  if (repeat < 0) return;
-  call.Refuse("dst: expected no source of a later repeat, got src of repeat " +
-              std::to_string(repeat));
+// Of a destination of which a repeat writes `bytes`, at `pitch`.
+void CheckReduced(const Call& call, const Operand& dst, uint64_t bytes,
+                  uint64_t pitch, const Source& source) {
+  CheckOverlaps(call, Family::kReduction, "src",
+                RowsOf(dst.begin, bytes, source.repeats(), pitch),
+                ByRepeat(source.lanes, 0));
 }
 
 // What is reduced of padding is no error before it is used.
@@ -175,7 +173,7 @@ void ReduceNeighbours(const Call& call, ReduceType op, const Operand& dst,
   Source source = SourceOf(call, src, mask, repeat, strides);
   if (source.lanes.empty()) return;
   const uint64_t pitch = strides.dst_repeat * groups * size;
-  CheckNoOverlap(call, dst, groups * size, pitch, source);
+  CheckReduced(call, dst, groups * size, pitch, source);
   const bool saturate = ThisNumerics().saturate;
   const bool flush = ThisNumerics().flush_subnormals;
 
@@ -268,7 +266,7 @@ void ReduceRepeats(const Call& call, ReduceType op, const Operand& dst,
   Source source = SourceOf(call, src, mask, repeat, strides);
   if (source.lanes.empty()) return;
   const uint64_t pitch = strides.dst_repeat * result.bytes;
-  CheckNoOverlap(call, dst, result.bytes, pitch, source);
+  CheckReduced(call, dst, result.bytes, pitch, source);
   const bool saturate = ThisNumerics().saturate;
   const bool flush = ThisNumerics().flush_subnormals;
 

@@ -214,6 +214,18 @@ AscendC::BinaryRepeatParams ContiguousBinary(const Operand& dst,
   return {1, 1, 1, unary.dstRepStride, unary.srcRepStride, unary.srcRepStride};
 }
 
+namespace {
+
+Family FamilyOf(Binary op, const Operand& dst, const Operand& src) {
+  if (op == Binary::kMulAddDst || op == Binary::kFusedMulAdd) {
+    return dst.size() > src.size() ? Family::kToWiderDst : Family::kToDst;
+  }
+  return op == Binary::kDiv || IsBits(op) ? Family::kLanewise
+                                          : Family::kArithmetic;
+}
+
+}  // namespace
+
 void IssueBinary(const Call& call, Binary op, const Operand& dst,
                  const Operand& src0, const Operand& src1, const Mask& mask,
                  int64_t repeat, const AscendC::BinaryRepeatParams& params) {
@@ -229,12 +241,11 @@ void IssueBinary(const Call& call, Binary op, const Operand& dst,
   } else {
     CheckArithmetic(call, dst.type);
   }
-  const Lanes lanes = LanesOf(
-      call, mask, repeat,
-      {{"dst", dst, params.dstBlkStride, params.dstRepStride},
-       {"src0", src0, params.src0BlkStride, params.src0RepStride},
-       {"src1", src1, params.src1BlkStride, params.src1RepStride}},
-      op <= Binary::kMin && op != Binary::kDiv && dst.type != Type::kInt16);
+  const Lanes lanes =
+      LanesOf(call, FamilyOf(op, dst, src0), mask, repeat,
+              {{"dst", dst, params.dstBlkStride, params.dstRepStride},
+               {"src0", src0, params.src0BlkStride, params.src0RepStride},
+               {"src1", src1, params.src1BlkStride, params.src1RepStride}});
   IssueLanes(call, lanes,
              FunctionOf(op, dst.type, src0.type, ThisNumerics().saturate),
              to_dst);
@@ -349,8 +360,11 @@ void IssueUnary(const Call& call, Unary op, const Operand& dst,
   } else {
     CheckReal(call, dst.type);
   }
+  const Family family = op != Unary::kAxpy        ? Family::kLanewise
+                        : dst.size() > src.size() ? Family::kToWiderDst
+                                                  : Family::kToDst;
   const Lanes lanes =
-      LanesOf(call, mask, repeat,
+      LanesOf(call, family, mask, repeat,
               {{"dst", dst, params.dstBlkStride, params.dstRepStride},
                {"src", src, params.srcBlkStride, params.srcRepStride}});
   IssueLanes(call, lanes,
@@ -540,8 +554,11 @@ void IssueCast(const Call& call, const Operand& dst, const Operand& src,
                AscendC::RoundMode mode, const Mask& mask, int64_t repeat,
                const AscendC::UnaryRepeatParams& params) {
   CheckConversion(call, src.type, dst.type, mode);
+  const Family family = dst.size() > src.size()   ? Family::kWidening
+                        : dst.size() < src.size() ? Family::kNarrowing
+                                                  : Family::kConversion;
   const Lanes lanes =
-      LanesOf(call, mask, repeat,
+      LanesOf(call, family, mask, repeat,
               {{"dst", dst, params.dstBlkStride, params.dstRepStride},
                {"src", src, params.srcBlkStride, params.srcRepStride}});
   IssueLanes(call, lanes,

@@ -46,17 +46,23 @@ void Chosen(const Arguments& a) {
       registers.mask_counts ? registers.mask[0] : kRepeat / size;
   Instruction instruction = a.call.Start(Pipe::kV);
   std::vector<uint64_t> from;  // bytes after src0's first
+  std::vector<RepeatBytes> read, written;
   for (uint64_t repeat = 0; repeat < repeats; ++repeat) {
+    const uint64_t begin = dst.begin + from.size() * size;
+    read.push_back({src.begin + repeat * pitch, {}});
     for (uint64_t i = 0; i < each; ++i) {
       const uint64_t at = repeat * pitch + i * size / kBlock * blocks * kBlock +
                           i * size % kBlock;
       if (i * size % kBlock == 0) {
-        AddSpan(&instruction.reads, src.memory, src.begin + at,
-                std::min(kBlock, (each - i) * size));
+        const uint64_t bytes = std::min(kBlock, (each - i) * size);
+        AddSpan(&instruction.reads, src.memory, src.begin + at, bytes);
+        read.back().bytes.push_back({src.begin + at, src.begin + at + bytes});
       }
       if (Takes(pattern, static_cast<int64_t>(i))) from.push_back(at);
     }
+    written.push_back({begin, {{begin, dst.begin + from.size() * size}}});
   }
+  CheckOverlaps(a.call, Family::kGatherMask, "src0", written, read);
   ThisState().kept = from.size();
   AddSpan(&instruction.writes, dst.memory, dst.begin, from.size() * size);
   instruction.work.vector_steps = repeats;
@@ -97,7 +103,11 @@ void Sorted(const Arguments& a) {
   AddSpan(&instruction.reads, src.memory, src.begin, count * size);
   AddSpan(&instruction.reads, index.memory, index.begin, count * 4);
   AddSpan(&instruction.writes, dst.memory, dst.begin, count * kPair);
-  a.call.Apart("dst and src", instruction.writes, instruction.reads);
+  const auto written = RunOf(dst.begin, kSorted * kPair, count * kPair);
+  CheckOverlaps(a.call, Family::kSort, "src0", written,
+                RunOf(src.begin, kSorted * size, count * size));
+  CheckOverlaps(a.call, Family::kSort, "src1", written,
+                RunOf(index.begin, kSorted * 4, count * 4));
   instruction.work.vector_steps = count / kSorted;
   instruction.run = [=] {
     const char* const scores = Bytes(src.memory, src.begin);
@@ -176,7 +186,16 @@ void Merged(const Arguments& a) {
             all * kPair);
   }
   AddSpan(&instruction.writes, dst.memory, dst.begin, repeats * all * kPair);
-  a.call.Apart("dst and src", instruction.writes, instruction.reads);
+  for (const auto& [begin, length] : lists) {
+    // No list of any repeat may be where another is merged.
+    RepeatBytes read{begin, {}};
+    for (uint64_t i = 0; i < repeats; ++i) {
+      const uint64_t at = begin + i * all * kPair;
+      read.bytes.push_back({at, at + length * kPair});
+    }
+    CheckOverlaps(a.call, Family::kMerge, "src",
+                  RowsOf(dst.begin, repeats * all * kPair, 1, 0), {read});
+  }
   instruction.work.vector_steps = CeilDiv(repeats * all * kPair, kRepeat);
   CoreState* const state = &ThisState();
   instruction.run = [=] {
@@ -211,7 +230,7 @@ void Gathered(const Arguments& a) {
   const Operand offsets = a.Of(1);
   const uint64_t base = a.Bits(2);
   const Lanes lanes =
-      LanesOf(a.call, Mask::Lanes(false, uint64_t{0}), a.At(4),
+      LanesOf(a.call, Family::kGather, Mask::Lanes(false, uint64_t{0}), a.At(4),
               {{"dst", dst, 1, static_cast<uint32_t>(a.At(3))}});
   if (lanes.empty()) return;
   const uint64_t size = dst.size();
@@ -223,12 +242,14 @@ void Gathered(const Arguments& a) {
                              ? static_cast<uint64_t>(last.lanes)
                              : (last.repeat + 1) * a_repeat;
   AddSpan(&instruction.reads, offsets.memory, offsets.begin, count * kOffset);
-  a.call.Apart("dst and srcOffset", instruction.writes, instruction.reads);
+  CheckOverlaps(a.call, Family::kGatherOffset, "srcOffset", ByRepeat(lanes, 0),
+                RunOf(offsets.begin, a_repeat * kOffset, count * kOffset));
   Span source{Memory::kUb, base / kBlock * kBlock, kBlock};
   source.loose = true;
   instruction.reads.push_back(source);
   instruction.work.vector_steps = lanes.repeats;
   const Call call = a.call;
+  const std::vector<Span> written = instruction.writes;
   const auto pitch = static_cast<uint64_t>(a.At(3)) * kBlock;
   instruction.run = [=] {
     char* const to = Bytes(dst.memory, dst.begin);
@@ -243,6 +264,10 @@ void Gathered(const Arguments& a) {
           call.Refuse("srcOffset " + std::to_string(first + i) +
                       ": expected a multiple of " + std::to_string(size) +
                       " in UB, got byte " + std::to_string(from));
+        }
+        for (const Span& span : written) {
+          if (!Meets(span, from, from + size)) continue;
+          CheckInPlace(call, Family::kGather, "src", 1);
         }
         std::memcpy(to + piece.offset[0] + i * size, Bytes(Memory::kUb, from),
                     size);
@@ -288,6 +313,7 @@ void Turned(const Arguments& a) {
   const uint64_t bytes = size == 1 ? half : kBlock;
   if (repeats == 0) return;
   Instruction instruction = a.call.Start(Pipe::kV);
+  std::vector<RepeatBytes> read(repeats), written(repeats);
   for (int i = 0; i < 16; ++i) {
     a.call.Multiple("dst", to[i], kBlock);
     a.call.Multiple("src", from[i], kBlock);
@@ -296,7 +322,14 @@ void Turned(const Arguments& a) {
             from_pitch);
     AddSpan(&instruction.writes, Memory::kUb,
             to[i] + to_half + skipped * to_pitch, bytes, repeats, to_pitch);
+    for (uint64_t repeat = 0; repeat < repeats; ++repeat) {
+      const uint64_t x = from[i] + from_half + (repeat + skipped) * from_pitch;
+      const uint64_t y = to[i] + to_half + (repeat + skipped) * to_pitch;
+      read[repeat].bytes.push_back({x, x + bytes});
+      written[repeat].bytes.push_back({y, y + bytes});
+    }
   }
+  CheckOverlaps(a.call, Family::kTransData, "src", written, read);
   instruction.work.vector_steps = 2 * repeats;
   instruction.run = [=] {
     constexpr uint64_t kRows = 16;

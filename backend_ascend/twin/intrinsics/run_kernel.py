@@ -104,6 +104,7 @@ class Kernel:
     auto_sync: bool = True,
     polled: Sequence[int] = (),
     hazards: bool = True,
+    strict: bool = True,
     events: str = '',
   ) -> list[np.ndarray]:
     """Launches the kernel on the twin.
@@ -116,6 +117,8 @@ class Kernel:
       auto_sync: whether to order what CANN's compiler orders by default.
       polled: numbers, from 0, of the arrays that hold words which cores poll.
       hazards: whether to check the order of accesses.
+      strict: whether to refuse operands that overlap where no page says what
+        they give.
       events: a file for what cores gave their queues (watch/events.h).
 
     Returns:
@@ -135,6 +138,7 @@ class Kernel:
       cores=self.cores or self._binary.cores,
       flags=','.join(map(str, polled)),
       hazards=int(hazards),
+      strict=int(strict),
       **_name_events(events),
     )
 
@@ -201,6 +205,7 @@ class Operator:
     zero_workspace: bool = False,
     slack: bool = True,
     hazards: bool = True,
+    strict: bool = True,
     events: str = '',
   ) -> list[np.ndarray]:
     """Launches the operator on the twin.
@@ -227,6 +232,8 @@ class Operator:
       slack: whether device memory is as long as aclrtMalloc's page says, up to
         63 bytes more than the array: kernels copy whole blocks of 32 bytes.
       hazards: whether to check the order of accesses.
+      strict: whether to refuse operands that overlap where no page says what
+        they give.
       events: a file for what cores gave their queues (watch/events.h).
 
     Returns:
@@ -272,6 +279,7 @@ class Operator:
       begins=int(build_operator.begins(code.vector.with_suffix('.ll'))),
       slack=int(slack),
       hazards=int(hazards),
+      strict=int(strict),
       **_name_events(events),
     )
     begin = 0

@@ -1,7 +1,7 @@
 // Runs a program whose kernels were compiled for the twin:
 //   run_program OPTION=VALUE... -- ARGUMENT...
-// or tells which intrinsics it has:
-//   run_program names
+// or tells which intrinsics it has, or how operands may overlap:
+//   run_program names|overlaps
 
 #include <dlfcn.h>
 
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "backend_ascend/twin/instructions/overlaps.h"
 #include "backend_ascend/twin/intrinsics/intrinsic.h"
 #include "backend_ascend/twin/intrinsics/program.h"
 #include "backend_ascend/twin/watch/coverage.h"
@@ -63,7 +64,7 @@ bool Take(const std::string& name, const std::string& value, Request* request,
       {"auto_sync", &spec.auto_sync},     {"hazards", &spec.hazards},
       {"flags_count", &spec.flags_count}, {"drained_end", &spec.drained_end},
       {"zero_memory", &program->zeroed},  {"begins", &program->begins},
-      {"slack", &program->slack}};
+      {"slack", &program->slack},         {"strict", &spec.numerics.strict}};
   if (words.count(name) != 0) {
     *words.at(name) = value;
   } else if (numbers.count(name) != 0) {
@@ -91,6 +92,19 @@ bool Take(const std::string& name, const std::string& value, Request* request,
   return true;
 }
 
+// A line for each family: its number, calls, rules and page, between tabs.
+void PrintOverlaps() {
+  for (const ascend_twin::OverlapRule& rule : ascend_twin::kOverlapRules) {
+    std::printf("%d\t%s", static_cast<int>(rule.family), rule.calls);
+    for (const ascend_twin::Overlap overlap :
+         {rule.one_same, rule.one_part, rule.several_same,
+          rule.several_later}) {
+      std::printf("\t%s", NameOf(overlap));
+    }
+    std::printf("\t%s\n", rule.page);
+  }
+}
+
 int Say(const std::string& text) {
   std::fprintf(stderr, "%s\n", text.c_str());
   return kWrongRequest;
@@ -109,6 +123,10 @@ int main(int count, char** arguments) {
     for (const std::string& name : ascend_twin::IntrinsicNames()) {
       std::printf("%s\n", name.c_str());
     }
+    return 0;
+  }
+  if (count == 2 && std::strcmp(arguments[1], "overlaps") == 0) {
+    PrintOverlaps();
     return 0;
   }
   for (; i < count && std::strcmp(arguments[i], "--") != 0; ++i) {

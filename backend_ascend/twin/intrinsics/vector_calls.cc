@@ -77,7 +77,7 @@ void Dequantised(const Arguments& a) {
   const auto bits = static_cast<uint16_t>(ThisState().dequant);
   const float scale = FloatOfHalf(bits);
   const Lanes lanes =
-      LanesOf(a.call, Register(), a.At(2),
+      LanesOf(a.call, Family::kNarrowing, Register(), a.At(2),
               {{"dst", a.Of(0), a[3], a[5]}, {"src", a.Of(1), a[4], a[6]}});
   IssueLanes(a.call, lanes, [=](int64_t count, char* const pointers[]) {
     for (int64_t i = 0; i < count; ++i) {

@@ -57,7 +57,9 @@ def _operator(f: flags.FlagValues) -> int:
   flags_ = [f'-D{d}' for d in f.define or ()]
   flags_ += [f'-I{d}' for d in f.folder or ()]
   operator = run_kernel.Operator(f.op, f.include or '', flags=tuple(flags_))
-  options = dict(mode=f.mode, seed=f.seed, auto_sync=f.auto_sync)
+  options = dict(
+    mode=f.mode, seed=f.seed, auto_sync=f.auto_sync, strict=f.strict
+  )
   try:
     outputs = operator(*arguments, **launch, cores=f.cores or '', **options)
   except run_kernel.FindingsError as error:
@@ -139,6 +141,7 @@ def _twin(f: flags.FlagValues) -> int:
     cores=f.cores or kernel.cores,
     flags_count=int(f.flags_count),
     drained_end=int(f.drained_end),
+    strict=int(f.strict),
     zero_memory=int(f.zero_memory),
     flags=','.join(map(str, f.flag_memory or ())),
   )

@@ -186,6 +186,49 @@ class TestTwin:
     assert main.main(arguments) == cli.PARITY
     np.testing.assert_array_equal(np.load(out / '0.npy'), [2, 2, 2, 1])
 
+  @pytest.mark.parametrize('operator', [False, True])
+  def test_an_overlap_without_a_rule_stops_unless_told(
+    self, tmp_path, capfd, operator
+  ):
+    # Given a move within UB to a part of its source, when it is launched as a
+    # program or an operator, then it is refused; and without strict it runs.
+    if not any(map(shutil.which, ('clang++', 'clang++-14'))):
+      pytest.skip('no clang++')
+    moves = (
+      '  pipe_barrier(PIPE_ALL);\n'
+      '  copy_ubuf_to_ubuf((__ubuf__ void*)32, (__ubuf__ void*)0, 0, 1, 2, 0,'
+      ' 0);\n  pipe_barrier(PIPE_ALL);\n}\n'
+    )
+    if operator:
+      code = tmp_path / 'moves/op_kernel/moves.cpp'
+      code.parent.mkdir(parents=True)
+      code.write_text(
+        'struct Tiling { int32_t blocks; };\n'
+        '__global__ void moves(__gm__ uint8_t* x, __gm__ uint8_t* tiling) {\n'
+        '  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);\n'
+        '  GET_TILING_DATA_WITH_STRUCT(Tiling, t, tiling);\n'
+        '  copy_gm_to_ubuf((__ubuf__ void*)0, (__gm__ void*)x, 0, 1,'
+        f' t.blocks, 0, 0);\n{moves}'
+      )
+      np.save(tmp_path / 'x.npy', np.ones(32, np.float32))
+      launch = tmp_path / 'launch.json'
+      launch.write_text(
+        json.dumps(dict(arguments=['x.npy'], tiling=dict(blocks=4)))
+      )
+      words = [f'--op={tmp_path / "moves"}', f'--launch={launch}']
+    else:
+      source = tmp_path / 'moves.asc'
+      source.write_text(
+        '#include "acl/acl.h"\n__global__ __vector__ void moves() {\n'
+        '  vector_dup((__ubuf__ float*)0, 1.0f, 1, 1, 1, 8, 0);\n'
+        f'{moves}int main() {{ moves<<<1, nullptr, nullptr>>>(); }}\n'
+      )
+      words = [str(source), f'--work={tmp_path}']
+
+    assert main.main(['twin', *words]) == cli.CANDIDATE_FAILED
+    assert 'not published' in capfd.readouterr().err
+    assert main.main(['twin', *words, '--strict=false']) == cli.PARITY
+
   @pytest.mark.parametrize('text', ['{"args": []}', '[]', '{'])
   def test_a_launch_file_that_is_none_is_named(self, tmp_path, capfd, text):
     op, launch = tmp_path / 'copy', tmp_path / 'launch.json'
