@@ -15,6 +15,7 @@ from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case.layouts import layout_text
+from hpmoe.parity_tests.case.values import exact_limits
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
@@ -317,6 +318,26 @@ class _Foreign:
 
 
 class TestReadCase:
+  @pytest.mark.parametrize('dtype', ['float32', 'float16', 'bfloat16'])
+  def test_what_is_stored_is_rounded_without_ml_dtypes(
+    self, monkeypatch, dtype
+  ):
+    # given: every kind of float32, and values halfway between two
+    words = np.arange(0, 2**32, 65_521, np.uint64).astype(np.uint32)
+    halfway = np.arange(0x3F80_8000, 0x3F90_8000, 0x8000, dtype=np.uint32)
+    values = np.concatenate([words, halfway]).view(np.float32)
+    with np.errstate(over='ignore', invalid='ignore'):
+      expected = values.astype(exact_limits.STORAGE[dtype]).astype(np.float32)
+    monkeypatch.setitem(sys.modules, 'ml_dtypes', None)
+
+    # when
+    actual = read_case.round_stored(values, dtype)
+
+    # then
+    np.testing.assert_array_equal(actual, expected)
+    is_rounded = (actual != values) & ~np.isnan(values)
+    assert is_rounded.any() == (dtype != 'float32')
+
   def test_bfloat16_without_ml_dtypes_is_widened(self, monkeypatch, tmp_path):
     inputs_by_data = _make_inputs('bfloat16')
     folder_writer.write(tmp_path / 'case', 'forward', inputs_by_data)

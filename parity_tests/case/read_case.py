@@ -23,7 +23,10 @@ In a program of your own:
 
 With `rank=0` both are of that rank alone; its tensors have no rank axis.
 bfloat16 comes as tensors of torch if torch is asked for, else of ml_dtypes if
-that is installed, else widened to float32, which loses nothing.
+that is installed (pip install ml_dtypes), else widened to float32, which loses
+nothing.  Then `array.astype(x.dtype)` rounds nothing: round what is stored with
+`read_case.round_stored(array, policy.storage)`, which needs numpy alone, and
+return it as float32; `policy.storage` says the dtype that the case stores.
 """
 
 import argparse
@@ -234,6 +237,33 @@ def as_numpy(array):
     return bits.view(getattr(ml_dtypes, name))
   except ImportError:
     return _widened(name, bits)
+
+
+def round_stored(array, dtype):
+  """Returns float32 values, rounded to nearest even in a storage dtype.
+
+  Args:
+    array: float32.
+    dtype: 'float32', 'float16' or 'bfloat16', as `policy.storage` says.
+
+  Raises:
+    ValueError: there is no such dtype.
+  """
+  values = np.asarray(array, np.float32)
+  if dtype == 'float32':
+    return values
+  if dtype == 'float16':
+    with np.errstate(over='ignore'):
+      return values.astype(np.float16).astype(np.float32)
+  if dtype != 'bfloat16':
+    raise ValueError(
+      f'dtype: expected float32, float16 or bfloat16, got {dtype!r}'
+    )
+  bits = np.ascontiguousarray(values).view(np.uint32)
+  # Half of what is cut, and its lowest bit that stays, for ties to even.
+  bits = bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))
+  near = (bits & np.uint32(0xFFFF0000)).view(np.float32)
+  return np.where(np.isnan(values), values, near).reshape(values.shape)
 
 
 def device_of(torch):

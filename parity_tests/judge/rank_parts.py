@@ -136,9 +136,8 @@ class Part:
     key: stage, lane and rule.
     tiles: tiles compared.
     bad_tiles: tiles with a bad element.
-    worst_ulp: largest distance to the expected value.
     worst_abs: largest |actual - expected|; NaN if an element is not finite.
-    worst: coordinates of that element, None if all are equal.
+    worst: that element, None if all are equal.
     first: the first bad tile, None if there is none.
     padding_failed: whether rows past the last valid one are not zero.
     has_bad_tokens: whether a row of a token is bad.
@@ -153,7 +152,6 @@ class Part:
   key: tuple[str, str, str]
   tiles: int
   bad_tiles: int
-  worst_ulp: int
   worst_abs: float
   worst: verdicts.Failure | None
   first: verdicts.Failure | None
@@ -176,7 +174,6 @@ class Part:
       self,
       tiles=self.tiles + other.tiles,
       bad_tiles=self.bad_tiles + other.bad_tiles,
-      worst_ulp=max(self.worst_ulp, other.worst_ulp),
       worst_abs=worst_abs,
       worst=worst,
       first=self.first or other.first,
@@ -229,7 +226,7 @@ class Part:
       *self.key,
       tiles=self.tiles,
       failed_tiles=self.bad_tiles,
-      worst_ulp=self.worst_ulp,
+      worst_ulp=self.worst.ulp if self.worst else 0,
       worst_abs=self.worst_abs,
       worst_element=self.worst.index if self.worst else None,
       verdict=verdict,

@@ -749,14 +749,14 @@ class _Tensors:
     if not failures:
       return result
     replay = request.replay(lane)
-    distances = ulp.distance(self.actual, self.expected)
+    failure = self._make_failure(stage, lane, rule, replay)
     return dataclasses.replace(
       result,
       failed_tiles=failures,
-      worst_ulp=int(distances[self.is_bad].max()),
+      worst_ulp=failure.ulp,
       verdict=verdicts.FAIL,
       reason=self.excess or self.pattern,
-      failure=self._make_failure(stage, lane, rule, replay),
+      failure=failure,
     )
 
   def _make_failure(self, stage, lane, rule, replay) -> verdicts.Failure:

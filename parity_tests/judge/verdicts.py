@@ -207,8 +207,8 @@ class Result:
     stage, lane, rule: which comparison.
     tiles: tiles compared.
     failed_tiles: tiles with a bad element.
-    worst_ulp: largest distance to the expected value.
     worst_abs: largest |actual - expected|; NaN if an element is not finite.
+    worst_ulp: units in the last place between these two, as of `Failure.ulp`.
     worst_element: coordinates of that element, None if all are equal.
     verdict: PASS, FAIL or NOT_JUDGED.
     reason: the limit that the tensor exceeds, or why nothing was judged.

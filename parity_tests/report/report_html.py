@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 
 from hpmoe.parity_tests.cache import versions
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.report import failure_text
@@ -162,6 +163,7 @@ def _comparisons(
   ]
   missing = [row for row in rows if row not in present_rows]
   yield _tag('h2', 'Comparisons')
+  yield _draw_legend(report)
   yield _table_of_lanes(report, present_rows, has_links)
   if missing:
     yield _fold_missing(
@@ -171,6 +173,25 @@ def _comparisons(
   notes = report_text.format_notes(report)
   if notes:
     yield _tag('pre', notes, class_='small')
+
+
+def _draw_legend(report: check.Report) -> ET.Element:
+  """Returns one folded line for each word that this report has."""
+  metrics = (f'{r.reason} {" ".join(r.values)}' for r in report.results)
+  present = {r.rule for r in report.results}
+  present |= {*re.findall(r'\w+', ' '.join(metrics))}
+  tables = flag_tables.read('words')
+  words = tables['columns'] | {
+    word: text
+    for name in ('metrics', 'rules')
+    for word, text in tables[name].items()
+    if word in present
+  }
+  lines = [
+    _tag('p', _tag('strong', word), f': {text}', class_='small')
+    for word, text in words.items()
+  ]
+  return _tag('details', _tag('summary', 'What the words mean'), *lines)
 
 
 def _is_judged(cells: Sequence[lane_table.Cell]) -> bool:
@@ -383,7 +404,9 @@ def _beside(result: verdicts.Result) -> Iterator[str]:
 
 def _figures(results: Sequence[verdicts.Result]) -> ET.Element:
   names = [n.replace('_', ' ') for n in report_text.HEADING[1:]]
-  rows = [_tag('tr', *(_tag('th', name) for name in names), class_='heading')]
+  titles = flag_tables.read('words')['columns']
+  heads = (_tag('th', name, title=titles.get(name)) for name in names)
+  rows = [_tag('tr', *heads, class_='heading')]
   for result in results:
     cells = report_text.format_cells(result)[1:]
     rows.append(

@@ -10,11 +10,14 @@ import pytest
 
 from hpmoe.parity_tests.ascend import host
 from hpmoe.parity_tests.case import case as case_lib
+from hpmoe.parity_tests.case import flag_tables
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.report import markup
 from hpmoe.parity_tests.report import report_html
+from hpmoe.parity_tests.report import report_text
 from hpmoe.parity_tests.report import reports_testing
 from hpmoe.parity_tests.report import tile_map
 from hpmoe.reference.contract import tensors
@@ -352,3 +355,32 @@ def test_a_line_of_python_has_no_flag():
   lines = [_text(p) for p in _parsed(report_html.to_html(report)).iter('pre')]
 
   assert lines[0] == "hpmoe.check(a, lanes=('exact',))"
+
+
+def test_every_word_of_a_table_is_explained():
+  words = flag_tables.read('words')
+  columns = {name.replace('_', ' ') for name in report_text.HEADING}
+
+  assert columns - {'stage', 'lane', 'rule', 'verdict'} == {*words['columns']}
+  assert {*standards.METRICS} == {*words['metrics']}
+  assert {verdicts.BOUND_RULE, verdicts.SPREAD_RULE, verdicts.EDGES_RULE} <= {
+    *words['rules']
+  }
+
+
+def test_a_page_explains_the_words_that_it_has():
+  # given
+  values = {'mare[normal]': 0.25}
+  result = verdicts.Result('y', 'standard', 'a rule', values=values)
+
+  # when
+  tree = _parsed(report_html.to_html(reports_testing.report(result)))
+
+  # then: the columns have hints, and the metric that it has a line
+  (legend,) = (
+    d for d in tree.iter('details') if 'What the words mean' in _text(d)
+  )
+  assert 'mare: maximum relative error' in _text(legend)
+  assert 'mere' not in _text(legend) and 'sees: ' in _text(legend)
+  titles = {_text(th): th.get('title') for th in tree.iter('th')}
+  assert titles['sees'].startswith('the smallest relative error')

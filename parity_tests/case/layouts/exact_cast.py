@@ -38,9 +38,10 @@ def cast_exactly(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _advise_rounding(name: str, dtype: str) -> str:
+  advice = f'round it to {dtype}, as read_case.round_stored does'
   if name in precision.POINTS:
-    return f'round it to {dtype}, or export the case with --policy={name}=f32'
-  return f'round it to {dtype} before it is written'
+    return f'{advice}, or export the case with --policy={name}=f32'
+  return f'{advice}, before it is written'
 
 
 def _numpy_dtype(dtype: str) -> np.dtype:

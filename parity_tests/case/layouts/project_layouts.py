@@ -18,6 +18,8 @@ from hpmoe.reference.contract import tensors
 
 _DESCRIPTION = 'of'
 # Defaults of a project's row.
+# Of experts and their rows, and of shared experts and theirs.
+_SHARED_AXES = {'E': 'R', 'N': 'T', '2F': '2S', 'F': 'S'}
 _TOKENS = dict(x='M D', y='M D', topk_ids='M K', topk_weights='M K')
 
 
@@ -46,11 +48,28 @@ def read_layouts(word: str) -> Mapping[str, layouts_lib.Layout]:
   texts = _TOKENS | {
     name: text for name, text in rows[word].items() if name != _DESCRIPTION
   }
+  texts |= _find_shared(texts)
   for name, text in [*texts.items()]:
     gradient = f'd{name}' if name in ('x', 'y') else f'd_{name}'
     if gradient in tensors.SPECS:
       texts[gradient] = text
   return layout_text.parse_all(texts)
+
+
+def _find_shared(texts: Mapping[str, str]) -> dict[str, str]:
+  """Returns layouts of shared experts: those of experts, by our axes.
+
+  Each rank holds a copy of their weights, so that an axis of experts becomes
+  one of ranks.
+  """
+  shared_texts = {}
+  for name, routed in tensors.AS_ROUTED.items():
+    if tensors.SPECS[name].part != 'shared' or routed not in texts:
+      continue
+    axes, *words = texts[routed].split(', ')
+    own_axes = [_SHARED_AXES.get(axis, axis) for axis in axes.split()]
+    shared_texts[name] = ', '.join([' '.join(own_axes), *words])
+  return shared_texts
 
 
 def lay_out(

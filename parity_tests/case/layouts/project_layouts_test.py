@@ -11,7 +11,7 @@ from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
-CONFIG = config_testing.make_config(r=2, t=3, e=4, k=2, d=6, f=5)
+CONFIG = config_testing.make_config(r=2, t=3, e=4, k=2, d=6, f=5, s=7)
 POLICY = precision.PrecisionPolicy()
 _INPUTS = ('x', 'topk_ids', 'topk_weights', 'w_gate_up', 'w_down')
 
@@ -67,6 +67,30 @@ def test_weights_and_tokens_are_as_the_project_has_them(word):
   np.testing.assert_array_equal(laid_out['x'], inputs['x'].reshape(6, 6))
   assert laid_out['topk_ids'].shape == (6, 2)
   assert all(array.flags.c_contiguous for array in laid_out.values())
+
+
+@pytest.mark.parametrize('word', project_layouts.list_words())
+def test_weights_of_shared_experts_are_as_those_of_experts(word):
+  # given: what each rank holds a copy of
+  names = ('w_shared_gate_up', 'w_shared_down', 'd_w_shared_gate_up')
+  arrays = _draw((*names, 'shared_gate_up'))
+  is_transposed = project_layouts.read_layouts(word)['w_down'].axes[-1] == 'F'
+
+  # when
+  laid_out = project_layouts.lay_out(word, arrays, CONFIG, POLICY)
+  restored = project_layouts.restore(word, laid_out, CONFIG, POLICY)
+
+  # then
+  gate_up, down, gradient = (arrays[name] for name in names)
+  expected = down.transpose(0, 2, 1) if is_transposed else down
+  for name, array in (
+    ('w_shared_gate_up', _WEIGHTS[word](gate_up)),
+    ('d_w_shared_gate_up', _WEIGHTS[word](gradient)),
+    ('w_shared_down', expected),
+  ):
+    np.testing.assert_array_equal(laid_out[name], array)
+  for name, array in arrays.items():
+    np.testing.assert_array_equal(restored[name], array)
 
 
 @pytest.mark.parametrize('word', project_layouts.list_words())

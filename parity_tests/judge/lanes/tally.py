@@ -39,9 +39,9 @@ class Chunk:
   apart: np.ndarray
 
   @functools.cached_property
-  def worst(self) -> tuple[float, int]:
-    """The largest error and distance, shared by all rules."""
-    return float(self.error.max()), int(self.apart.max())
+  def worst(self) -> float:
+    """The largest error, shared by all rules."""
+    return float(self.error.max())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +52,11 @@ class CleanRows:
     sums: over all elements.
     actual: `[rows, columns]` as stored.
     expected: `[rows, columns]` in the same dtype.
-    apart: the most units in the last place between them.
   """
 
   sums: chunk_sums.Sums
   actual: np.ndarray
   expected: np.ndarray
-  apart: int
 
   @property
   def error(self) -> float:
@@ -87,7 +85,7 @@ class Tally:
   ):
     self._id = (stage, lane, rule)
     self._tiling = tiling
-    self._tiles = self._bad_tiles = self._worst_ulp = 0
+    self._tiles = self._bad_tiles = 0
     self.padding_failed = False
     self._worst_abs = 0.0
     self._grids: dict[int, list[np.ndarray]] = {}
@@ -97,6 +95,7 @@ class Tally:
     self._histogram: shares_lib.Histogram | None = None
     self._failure: verdicts.Failure | None = None
     self._worst: tuple | None = None
+    self._worst_padding: verdicts.Failure | None = None
 
   def add(
     self, chunk: Chunk, refused_elements: np.ndarray | None = None
@@ -112,8 +111,7 @@ class Tally:
       self._bad_tokens.setdefault(chunk.rank, []).append(rows)
     if not chunk.error.size:
       return
-    worst, apart = chunk.worst
-    self._worst_ulp = max(self._worst_ulp, apart)
+    worst = chunk.worst
     if self._failure is None and wrong.any():
       tile = np.unravel_index(np.argmax(wrong > 0), wrong.shape)
       self._failure = self._locate(
@@ -147,7 +145,6 @@ class Tally:
       self._bad_tokens.setdefault(rank, []).append(np.zeros(num_rows, bool))
     if right is None:
       return
-    self._worst_ulp = max(self._worst_ulp, right.apart)
     if self._is_worst(right.error):
       self._worst = (cut, rank, first, *right.worst_position, right.element())
       self._worst_abs = right.error
@@ -196,27 +193,36 @@ class Tally:
       return
     self._bad_tiles += 1
     self.padding_failed = True
-    row, column = np.unravel_index(np.argmax(bad), bad.shape)
-    actual = padding[row, column]
     first = self._tiling.num_valid(rank)
-    apart = ulp.distance(padding, np.zeros_like(padding))
-    self._worst_ulp = max(self._worst_ulp, int(apart.max()))
-    self._worst_abs = float(
-      np.maximum(self._worst_abs, np.abs(padding.astype(np.float64)).max())
+    error = np.abs(padding.astype(np.float64))
+    self._failure = self._failure or self._locate_padding(
+      padding, (rank, first), int(np.argmax(bad)), bad
     )
-    self._failure = self._failure or verdicts.Failure(
+    if self._is_worst(float(error.max())):
+      self._worst_abs, self._worst = float(error.max()), None
+      self._worst_padding = self._locate_padding(
+        padding, (rank, first), int(np.argmax(error)), bad
+      )
+
+  def _locate_padding(
+    self, padding: np.ndarray, first: tuple[int, int], position: int, bad
+  ) -> verdicts.Failure:
+    """Returns an element past the last valid row; `first`: rank and row."""
+    row, column = np.unravel_index(position, padding.shape)
+    actual = padding[row : row + 1, column]
+    return verdicts.Failure(
       *self._id,
-      rank=rank,
+      rank=first[0],
       expert=None,
       row_block=None,
       col_block=None,
       token=None,
       source_rank=None,
       slot=None,
-      index=(rank, first + int(row), int(column)),
-      actual=_plain(actual),
+      index=(first[0], first[1] + int(row), int(column)),
+      actual=_plain(actual[0]),
       expected=0.0,
-      ulp=int(apart[row, column]),
+      ulp=int(ulp.distance(actual, np.zeros_like(actual))[0]),
       bad_rows=int(bad.any(axis=1).sum()),
       bad_cols=int(bad.any(axis=0).sum()),
       rows=bad.shape[0],
@@ -226,7 +232,7 @@ class Tally:
 
   def part(self, figures: rank_parts.Figures | None = None) -> rank_parts.Part:
     """Returns the part, with the figures of the rule."""
-    worst: verdicts.Failure | None = None
+    worst = self._worst_padding
     if self._worst is not None:
       worst = self._locate_element(*self._worst)
     experts = self._experts_of_bad()
@@ -234,7 +240,6 @@ class Tally:
       key=self._id,
       tiles=self._tiles,
       bad_tiles=self._bad_tiles,
-      worst_ulp=self._worst_ulp,
       worst_abs=self._worst_abs,
       worst=worst,
       first=self._failure,

@@ -371,9 +371,7 @@ class _ToleranceRules:
     if sums is None:
       return None
     expected = value.value.astype(actual.dtype)
-    return tally_lib.CleanRows(
-      sums, actual, expected, chunk_sums.furthest(actual, expected)
-    )
+    return tally_lib.CleanRows(sums, actual, expected)
 
   def _add_right(
     self, rank, cut, first, right: tally_lib.CleanRows, value

@@ -612,6 +612,25 @@ def test_nan_stays_the_worst_whatever_later_ranks_hold(bench):
   assert result.worst_element == (0, 2, 1)
 
 
+def test_the_worst_element_has_one_distance(bench):
+  # Given an element that is far off, and a tiny one of the wrong sign, from
+  # which more stored values lie between,
+  expected = bench.answer(bench.real_inputs)['y'].copy()
+  expected[0, 2, :2] = 4, -(2.0**-9)
+  actual = expected.copy()
+  actual[0, 2, :2] = 7, 2.0**-9
+  tiling = _tiling(bench)
+
+  # when they are compared,
+  result = tile_lanes.compare('y', 'exact', 'rule', actual, expected, tiling)
+
+  # then table and failure tell the distance of the same element.
+  distances = ulp.distance(actual, expected)
+  assert distances[0, 2, 1] > distances[0, 2, 0]
+  assert result.worst_element == result.failure.index == (0, 2, 0)
+  assert result.worst_ulp == result.failure.ulp == distances[0, 2, 0]
+
+
 def test_a_rank_without_rows_has_a_grid_without_tiles():
   # Given a routing that sends every row to the last rank,
   empty_first = next(

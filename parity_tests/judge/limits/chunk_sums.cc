@@ -320,23 +320,6 @@ bool AddRow(const Chunk& chunk, int64_t row, Segment* seg, Regions* regions,
   return true;
 }
 
-template <class Word>
-int64_t MagnitudeOf(Word word) {
-  return word & std::numeric_limits<Word>::max();
-}
-
-template <class Word>
-int64_t FurthestOf(const Word* one, const Word* other, int64_t size) {
-  int64_t most = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    const int64_t a = MagnitudeOf(one[i]), b = MagnitudeOf(other[i]);
-    // Distances between values of different signs lead through zero.
-    const bool across = (one[i] ^ other[i]) < 0;
-    most = std::max(most, across ? a + b : std::abs(a - b));
-  }
-  return most;
-}
-
 }  // namespace
 
 HPMOE_WIDEST bool Add(const Chunk& chunk, const std::vector<Thresholds>& pairs,
@@ -358,14 +341,6 @@ HPMOE_WIDEST bool Add(const Chunk& chunk, const std::vector<Thresholds>& pairs,
   }
   if (chunk.benchmark != nullptr) regions.End();
   return true;
-}
-
-int64_t Furthest(const int16_t* one, const int16_t* other, int64_t size) {
-  return FurthestOf(one, other, size);
-}
-
-int64_t Furthest(const int32_t* one, const int32_t* other, int64_t size) {
-  return FurthestOf(one, other, size);
 }
 
 }  // namespace hpmoe_lanes

@@ -78,11 +78,6 @@ struct Sums {
 // of a finite golden.
 bool Add(const Chunk& chunk, const std::vector<Thresholds>& pairs, Sums* sums);
 
-// Returns the largest number of representable values between `one` and `other`,
-// bits of numbers that are no NaN.
-int64_t Furthest(const int16_t* one, const int16_t* other, int64_t size);
-int64_t Furthest(const int32_t* one, const int32_t* other, int64_t size);
-
 }  // namespace hpmoe_lanes
 
 #endif  // PARITY_TESTS_LANES_CHUNK_SUMS_H_

@@ -166,14 +166,3 @@ def _to_float32(values: np.ndarray) -> np.ndarray:
 
 def _plain(values) -> np.ndarray:
   return np.ascontiguousarray(values, np.float64)
-
-
-def furthest(first: np.ndarray, other: np.ndarray) -> int:
-  """Returns the largest `ulp.distance` of two arrays without NaN."""
-  if _chunk_sums is None:
-    return int(ulp.distance(first, other).max(initial=0))
-  words = np.int16 if first.itemsize == 2 else np.int32
-  flat = (
-    np.ascontiguousarray(a).reshape(-1).view(words) for a in (first, other)
-  )
-  return _chunk_sums.furthest(*flat)

@@ -94,13 +94,6 @@ std::unique_ptr<Added> AddOf(
   return right ? std::move(added) : nullptr;
 }
 
-template <class Word>
-int64_t FurthestIn(const Words<Word>& one, const Words<Word>& other) {
-  if (one.shape(0) != other.shape(0)) Refuse("other", "as many as one");
-  nb::gil_scoped_release released;
-  return Furthest(one.data(), other.data(), one.shape(0));
-}
-
 // A read-only view, `[0, columns]` if the sums were not computed.
 auto View(const std::vector<double>& values, size_t columns) {
   return nb::ndarray<nb::numpy, const double, nb::ndim<2>>(
@@ -143,8 +136,6 @@ NB_MODULE(_chunk_sums, m) {
   m.def("add", &AddOf, "actual"_a, "golden"_a, "bound"_a, "benchmark"_a.none(),
         "variance"_a.none(), "row_starts"_a, "col_starts"_a, "thresholds"_a,
         "unit_roundoff"_a);
-  m.def("furthest", &FurthestIn<int16_t>, "one"_a, "other"_a);
-  m.def("furthest", &FurthestIn<int32_t>, "one"_a, "other"_a);
 }
 
 }  // namespace

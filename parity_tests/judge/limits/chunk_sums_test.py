@@ -14,7 +14,6 @@ from hpmoe.parity_tests.judge.lanes import tile_lanes
 from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import standards
-from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
@@ -128,21 +127,6 @@ class TestAChunkThatNeedsALook:
     assert tensor.sums() is None
 
 
-class TestFurthest:
-  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
-  def test_is_the_largest_distance(self, dtype):
-    rng = np.random.default_rng(1)
-    dtype = ulp.storage_dtype(dtype)
-    first = rng.standard_normal((9, 9)).astype(dtype)
-    other = (first.astype(np.float64) * 1.01).astype(dtype)
-    for a, b in ((first, other), (first.T, other.T), (first, first)):
-      assert chunk_sums.furthest(a, b) == ulp.distance(a, b).max()
-    first[4, 4] = -other[4, 4]  # through zero
-    assert chunk_sums.furthest(first, other) == ulp.distance(first, other)[4, 4]
-    zeros = np.zeros(3, dtype)
-    assert chunk_sums.furthest(zeros, -zeros) == 0
-
-
 class TestArgumentsThatDoNotFit:
   def test_shapes(self):
     tensor = _tensor()
@@ -161,10 +145,6 @@ class TestArgumentsThatDoNotFit:
       chunk_sums._chunk_sums.add(
         wide, wide, wide, None, None, starts, [0, COLUMNS], [], 0.0
       )
-
-  def test_words(self):
-    with pytest.raises(ValueError, match='other: expected as many as one'):
-      chunk_sums.furthest(np.zeros(3, np.float32), np.zeros(2, np.float32))
 
 
 RECORDS = tuple(
@@ -275,14 +255,8 @@ class TestWithoutTheExtension:
   def test_numpy_judges_every_chunk(self, monkeypatch):
     # given an installation without the extension module
     monkeypatch.setattr(chunk_sums, '_chunk_sums', None)
-    # then no chunk is summed in one pass, and distances are the same
+    # then no chunk is summed in one pass
     assert _tensor().sums() is None
-    rng = np.random.default_rng(0)
-    for dtype in (np.float32, np.float16):
-      first, other = rng.standard_normal((2, 5, 7)).astype(dtype)
-      assert (
-        chunk_sums.furthest(first, other) == ulp.distance(first, other).max()
-      )
 
 
 def _facts(result: verdicts.Result):
