@@ -14,6 +14,7 @@ from hpmoe.parity_tests.case import codes as codes_lib
 from hpmoe.parity_tests.case import folder_writer
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import read_case
+from hpmoe.parity_tests.explain import roundings
 from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
@@ -134,6 +135,25 @@ def test_wrong_codes_of_tokens_are_no_error_behind_them(stage):
   assert failed_stages <= {stage, 'layer'}
   assert report.first_failure.stage == stage
   assert words in report.first_failure.pattern
+
+
+def test_no_rounding_is_sought_behind_wrong_codes(monkeypatch):
+  # Given a kernel that is right but for codes of tokens, which it returns,
+  def refuse(stage):
+    raise AssertionError(f'roundings of {stage.name} were sought')
+
+  monkeypatch.setattr(roundings, 'explain', refuse)
+  change, _ = TOKEN_MISTAKES['x_codes']
+  for outputs in (None, ('y', *OF_TOKENS)):
+    layer = _layer(
+      'int8_token', quantises_tokens=True, change=change, outputs=outputs
+    )
+    report = _check(layer, 'int8_token')
+    # then its layer fails because of them.
+    results = report.check_report.results
+    patterns = {r.stage: r.failure.pattern for r in results if r.failure}
+    assert patterns['layer'] == 'right from its own x_codes on'
+    assert {*patterns} == {'x_codes', 'layer'}
 
 
 @pytest.mark.verdict_alone

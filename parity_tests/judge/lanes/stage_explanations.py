@@ -1,6 +1,6 @@
 """Explains failed stages of a pass by known bugs or roundings."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 import functools
 
@@ -24,6 +24,8 @@ from hpmoe.parity_tests.judge.lanes import tolerance_lanes
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import tensors
+
+_CODES = frozenset(s.name for s in tensors.TOKEN_CODES + tensors.ROW_CODES)
 
 
 def explain_results(
@@ -55,9 +57,10 @@ def explain_results(
   if not options.explain or case.tiling.ranks is not None or case.tiling.sample:
     return results
   failures = _pick_failures(results)
-  words_of_stage: dict[str, str] = {}
+  words_of_stage = _find_behind_codes(results, failures)
+  names_to_explain = {*failures} - {*words_of_stage}
   # Relayed rows have bits only.
-  for name in (n for n in case.layer_pass.stages if n in failures):
+  for name in (n for n in case.layer_pass.stages if n in names_to_explain):
     failure = failures[name]
     options.progress(f'what explains {name}')
     # In lane exact errors spread; elsewhere each failure has its own cause.
@@ -105,6 +108,30 @@ def _pick_failures(
   failures = [(name, failure) for name, failure in pairs if failure]
   failures.sort(key=lambda pair: not pair[1].bad_rows)
   return dict(reversed(failures))  # It keeps the last of each tensor.
+
+
+def _find_behind_codes(
+  results: pass_case.Results, failures: Mapping[str, verdicts.Failure]
+) -> dict[str, str]:
+  """Returns what is said of results that only wrong codes make wrong.
+
+  They are right from the codes that the kernel returned on, so no search among
+  roundings is of use.
+  """
+  wrong_codes = [r.stage for r in results if r.failure and r.stage in _CODES]
+  right_stages = {
+    r.stage
+    for r in results
+    if (r.lane, r.verdict) == ('bounded', verdicts.PASS)
+  }
+  if not wrong_codes:
+    return {}
+  words = f'right from its own {wrong_codes[-1]} on'
+  return {
+    name: words
+    for name, failure in failures.items()
+    if failure.stage != name and name in right_stages
+  }
 
 
 def build_rounding_stage(
