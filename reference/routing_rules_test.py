@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hpmoe.reference import numerics
 from hpmoe.reference import routing
 from hpmoe.reference.contract import router as router_lib
 
-_DRAWS = 40
+# Random layers of a rule, forward and backward.
+_DRAWS, _BACKWARD_DRAWS = 300, 100
 
 
 def _sigmoid(z: float) -> float:
@@ -95,6 +97,52 @@ def test_a_rule_is_as_its_words_say(rule):
       np.testing.assert_allclose(
         routed.topk_weights[0, token], weights, rtol=1e-13
       )
+
+
+@pytest.mark.parametrize(
+  'count', [2, pytest.param(_BACKWARD_DRAWS, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize('rule', [*router_lib.RULES])
+def test_gradients_are_slopes_of_its_words(rule, count):
+  rng = np.random.default_rng(zlib.crc32(rule.encode()) + 2)
+  has_bias = router_lib.RULES[rule].bias == 'logits'
+  for _ in range(count):
+    # Given random logits, a bias, and gradients of weights,
+    experts = int(rng.integers(2, 13))
+    top_k = int(rng.integers(1, experts + 1))
+    logits, bias = rng.normal(size=experts), rng.normal(size=experts) / 4
+    d_weights = rng.normal(size=top_k)
+    words = rule, top_k, 1, 1, 1.5
+    ids, _ = _weigh_token(words, logits, bias)
+    # when a token's weights are differentiated in float64,
+    router = router_lib.Router(rule, top_k, scale=1.5)
+    arrays = logits[None, None], bias, np.array([[ids]]), d_weights[None, None]
+    with numerics.use_x64():
+      grads = np.asarray(routing.weigh_choice_grad(router, *arrays))[0, 0]
+    # then they are slopes of the loop, by logits, and by a bias of logits.
+    step = 2.0**-20 * np.eye(experts)
+    for expert in range(experts):
+      sides = [logits + step[expert], logits - step[expert]]
+      slope = _find_slope(words, [(z, bias) for z in sides], d_weights, step)
+      np.testing.assert_allclose(grads[expert], slope, rtol=1e-7, atol=1e-8)
+      sides = [bias + step[expert], bias - step[expert]]
+      slope = _find_slope(words, [(logits, b) for b in sides], d_weights, step)
+      expected = grads[expert] * has_bias
+      np.testing.assert_allclose(expected, slope, rtol=1e-7, atol=1e-8)
+
+
+def _weigh_token(words, logits, bias):
+  rule, *numbers = words
+  return _route_token(rule, logits.tolist(), bias.tolist(), *numbers)
+
+
+def _find_slope(words, sides, d_weights, step) -> float:
+  """Returns how a token's weights, times numbers, differ at two places."""
+  totals = [
+    math.fsum(d_weights * np.array(_weigh_token(words, *side)[1]))
+    for side in sides
+  ]
+  return (totals[0] - totals[1]) / (2 * step.max())
 
 
 @pytest.mark.parametrize('rule', [*router_lib.RULES])
