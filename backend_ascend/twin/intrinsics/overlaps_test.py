@@ -150,7 +150,7 @@ def launch(tmp_path_factory):
     try:
       return kernel(data, data, *words, strict=strict)[1]
     except run_kernel.FindingsError as error:
-      return error.findings[0]
+      return str(error)
 
   return run
 
