@@ -13,6 +13,7 @@ import numpy as np
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.case.layouts import alternative_layouts
+from hpmoe.parity_tests.explain import added_terms
 from hpmoe.parity_tests.explain import failed_stage
 from hpmoe.parity_tests.explain import known_bugs
 from hpmoe.parity_tests.explain import locations
@@ -171,6 +172,13 @@ def _options(stage: failed_stage.FailedStage) -> Iterator[_Option]:
     left -= {rank for rank, is_alike in alike.items() if is_alike.all()}
     if not left:
       return
+  if _count_products(stage) > _MOST_PRODUCTS:
+    return
+  # A factor that was fitted gives no bits.
+  near_stage = dataclasses.replace(stage, exact=False)
+  for scaled in added_terms.list_scaled(stage):
+    alike = _find_explained(near_stage, scaled.changed)
+    yield _Option(scaled.says, '', alike)
 
 
 def _select_best(
@@ -217,6 +225,7 @@ def _changes(
   yield from _exchanged_experts(stage)
   for says, look, bugs in _bugs(stage):
     yield says, look, stage.recompute(bugs)
+  yield from added_terms.list_changes(stage)
 
 
 def _count_products(stage: failed_stage.FailedStage) -> int:

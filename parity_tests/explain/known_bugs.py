@@ -253,14 +253,19 @@ GEMMS |= {
 }
 
 
+def is_addend(stage: str, name: str) -> bool:
+  """Says whether a stage adds a tensor to the rows of a token's slots."""
+  of_others = tensors.SPECS[name].part == 'shared' or name == 'd_router_in'
+  return of_others and stage in ('y', 'dx')
+
+
 def list_read_changes(stage: str, name: str) -> tuple[Change, ...]:
   left, right = GEMMS.get(stage, ('', ''))
   if name == 'topk_weights':
     return _ROUTING
   if tensors.SPECS[name].part == 'bias':
     return _BIASES
-  of_others = tensors.SPECS[name].part == 'shared' or name == 'd_router_in'
-  if of_others and stage in ('y', 'dx'):
+  if is_addend(stage, name):
     return _ADDITIONS
   if name == left:
     clamps = _X_CLAMPS if tensors.SPECS[name].role != 'compute' else ()
