@@ -19,7 +19,7 @@ _SLOTS = {'y': 'returned', 'dx': 'd_returned'}
 # Of a token's wrong elements, the share that one slot must explain.
 _SHARE = 0.9
 # A factor as near to one is a rounding.
-_LEAST = 2.0**-9
+_SMALLEST = 2.0**-9
 _LOOK = 'how many slots of a token are added'
 
 
@@ -39,18 +39,18 @@ def _list_lost(
 ) -> Iterator[tuple[str, str, np.ndarray]]:
   """Yields the sum in which wrong tokens have one slot times a factor."""
   ids = stage.tiling.topk_ids
-  changed = stage.expected.copy()
+  changed_sum = stage.expected.copy()
   best = np.full(ids.shape[:2], _SHARE)
   slots = np.full(ids.shape[:2], -1)
   for slot in range(ids.shape[-1]):
     other = stage.recompute({stage.name: {name: _scale_slot(slot, factor)}})
     share = _share_explained(stage, other)
     is_better = share > best if slot else share >= best
-    changed[is_better], slots[is_better] = other[is_better], slot
+    changed_sum[is_better], slots[is_better] = other[is_better], slot
     best = np.where(is_better, share, best)
   if (slots >= 0).any():
     says = f'as if {_name_slots(slots, ids)} {words} in {stage.name}'
-    yield says, _LOOK, changed
+    yield says, _LOOK, changed_sum
 
 
 def _scale_slot(slot: int, factor: int) -> known_bugs.Bug:
@@ -66,11 +66,11 @@ def _share_explained(
   stage: failed_stage.FailedStage, other: np.ndarray
 ) -> np.ndarray:
   """Returns `[R, T]`, the share of a token's wrong elements explained."""
-  actual, expected, changed = (
+  actual, expected, changed_sum = (
     a.astype(np.float64) for a in (stage.actual, stage.expected, other)
   )
   with np.errstate(invalid='ignore', over='ignore'):
-    alike = np.abs(actual - changed) <= np.abs(actual - expected) / 16
+    alike = np.abs(actual - changed_sum) <= np.abs(actual - expected) / 16
   count = np.maximum(stage.bad.sum(-1), 1)
   return (alike & stage.bad).sum(-1) / count
 
@@ -93,11 +93,11 @@ class Scaled:
 
   Attributes:
     says: which one, and the factor.
-    changed: `[R, ...]` that sum.
+    changed_sum: `[R, ...]` that sum.
   """
 
   says: str
-  changed: np.ndarray
+  changed_sum: np.ndarray
 
 
 def list_scaled(stage: failed_stage.FailedStage) -> Iterator[Scaled]:
@@ -110,16 +110,16 @@ def list_scaled(stage: failed_stage.FailedStage) -> Iterator[Scaled]:
   if addends and stage.name in _SLOTS:
     addends.append(_SLOTS[stage.name])
   for name in addends:
-    without = stage.recompute({stage.name: {name: np.zeros_like}})
-    for factor in _round_factor(_fit(stage, without)):
-      changed = stage.recompute({stage.name: {name: _multiply_by(factor)}})
+    rest_sum = stage.recompute({stage.name: {name: np.zeros_like}})
+    for factor in _round_factor(_fit(stage, rest_sum)):
+      changed_sum = stage.recompute({stage.name: {name: _multiply_by(factor)}})
       says = f'as if {name} was multiplied by {factor:.4g} in {stage.name}'
-      yield Scaled(says, changed)
+      yield Scaled(says, changed_sum)
 
 
 def _round_factor(factor: float | None) -> list[float]:
   """Returns a fitted factor as people write it, then as it is; []: it is 1."""
-  if factor is None or abs(factor - 1) < _LEAST:
+  if factor is None or abs(factor - 1) < _SMALLEST:
     return []
   rounded = [round(factor, digits) for digits in (2, 3)]
   near = [r for r in rounded if abs(r - factor) <= abs(factor - 1) / 16]
@@ -130,18 +130,18 @@ def _multiply_by(factor: float) -> known_bugs.Bug:
   return lambda a: a.astype(np.float32) * np.float32(factor)
 
 
-def _fit(stage: failed_stage.FailedStage, without: np.ndarray) -> float | None:
+def _fit(stage: failed_stage.FailedStage, rest_sum: np.ndarray) -> float | None:
   """Returns the factor of an addend that fits the wrong elements, or None.
 
   Args:
     stage: what failed.
-    without: the sum that lacks the addend.
+    rest_sum: the sum that lacks the addend.
   """
   unit = sizes.measure_sizes(stage.expected)
   unit = np.where(unit > 0, unit, 1.0)
   actual, expected, rest = (
     (a.astype(np.float64) / unit)[stage.bad]
-    for a in (stage.actual, stage.expected, without)
+    for a in (stage.actual, stage.expected, rest_sum)
   )
   addend = expected - rest
   size = float(addend @ addend)

@@ -38,8 +38,8 @@ def _scale_shared(factor):
 
   def forward(config, policy, arrays):
     computed = bugs_testing.KERNEL.forward(config, policy, arrays)
-    without = {**arrays, 'w_shared_down': 0 * arrays['w_shared_down']}
-    routed = bugs_testing.KERNEL.forward(config, policy, without)['y']
+    routed_arrays = {**arrays, 'w_shared_down': 0 * arrays['w_shared_down']}
+    routed = bugs_testing.KERNEL.forward(config, policy, routed_arrays)['y']
     shared_out = computed['shared_out'].astype(np.float32)
     y = routed.astype(np.float32) + np.float32(factor) * shared_out
     return y.astype(routed.dtype)

@@ -177,7 +177,7 @@ def _options(stage: failed_stage.FailedStage) -> Iterator[_Option]:
   # A factor that was fitted gives no bits.
   near_stage = dataclasses.replace(stage, exact=False)
   for scaled in added_terms.list_scaled(stage):
-    alike = _find_explained(near_stage, scaled.changed)
+    alike = _find_explained(near_stage, scaled.changed_sum)
     yield _Option(scaled.says, '', alike)
 
 
