@@ -13,7 +13,9 @@ from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.judge import self_routing
 from hpmoe.parity_tests.judge import self_routing_test as plain
 from hpmoe.parity_tests.judge.limits import router_limits
+from hpmoe.parity_tests.judge.router import router_gemm
 from hpmoe.reference import routing
+from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import router as router_lib
 
 # No test here is of the roundings that a failure of a layer is put down to.
@@ -67,6 +69,31 @@ def check(change='', returns=ALL, word=plain.DEEPSEEK, case=CASE, **options):
   )
   case = dataclasses.replace(case, router=word)
   return hpmoe.check(function, case, **{'lanes': LANES, **options})
+
+
+@pytest.mark.parametrize(
+  'forms',
+  [
+    dict(rows='e4m3_1x128'),
+    dict(quantised='int8_channel'),
+    dict(x_form='mxfp8'),
+  ],
+  ids=lambda forms: next(iter(forms)),
+)
+def test_forms_of_experts_loosen_no_limit_of_logits(forms, seed):
+  # Given a policy whose experts multiply codes, and one whose experts do not,
+  plain_policy = precision.PrecisionPolicy()
+  coded_policy = dataclasses.replace(plain_policy, **forms)
+  rng = np.random.default_rng(seed)
+  x = rng.standard_normal((2, 5, 128)).astype(np.float32)
+  router_w = rng.standard_normal((128, 8)).astype(np.float32)
+  # when the logits of the router, which multiplies no codes, are bounded,
+  limits = [
+    router_gemm.bound_logits(policy, x, router_w).bound()
+    for policy in (plain_policy, coded_policy)
+  ]
+  # then the limits are the same.
+  np.testing.assert_array_equal(*limits)
 
 
 class TestRightKernels:
