@@ -219,5 +219,6 @@ def describe(
       recomputes=candidate.recomputes,
     )
     | dataclasses.asdict(request.judgement)
+    | (dict(expensive=True) if repeat.is_expensive(candidate) else {})
     | dict(command=request.replay())
   )

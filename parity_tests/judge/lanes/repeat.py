@@ -33,8 +33,13 @@ def count_runs(
   """Returns the number of runs of a pass, including the first."""
   if judgement.repeat is not None:
     return judgement.repeat
-  cheap = candidate.capabilities.repeats and sum(candidate.seconds) <= CHEAP_S
+  cheap = candidate.capabilities.repeats and not is_expensive(candidate)
   return 2 if cheap or judgement.allow_nondeterministic else 1
+
+
+def is_expensive(candidate: candidates.Candidate) -> bool:
+  """Says whether a user's kernel is too slow to be run again by default."""
+  return sum(candidate.seconds) > CHEAP_S
 
 
 def judge_repeatedly(

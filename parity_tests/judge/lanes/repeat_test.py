@@ -1,6 +1,7 @@
 """A kernel that answers differently from call to call."""
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
+from hpmoe.parity_tests.judge.lanes import repeat
 from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import report_text
 
@@ -208,9 +210,16 @@ def _check_keeping(tmp_path, name, in_process, **case_fields):
   return api.check(candidate, case, lanes=('bounded',))
 
 
+@pytest.fixture
+def any_speed(monkeypatch):
+  """Runs a kernel again however busy the machine is."""
+  monkeypatch.setattr(repeat, 'CHEAP_S', math.inf)
+
+
 @pytest.mark.parametrize('in_process', [True, False], ids=['here', 'process'])
 @pytest.mark.parametrize('name', KEEPERS)
 @pytest.mark.few(5)
+@pytest.mark.usefixtures('any_speed')
 def test_a_kernel_that_keeps_something_fails(tmp_path, name, in_process):
   report = _check_keeping(tmp_path, name, in_process)
   assert not report.is_pass
@@ -221,6 +230,16 @@ def test_a_kernel_that_keeps_something_fails(tmp_path, name, in_process):
   assert words in str(report)
 
 
+def test_a_slow_kernel_is_not_run_again_and_the_report_says_so(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(repeat, 'CHEAP_S', 0)
+  report = _check_keeping(tmp_path, 'answers_by_shape', in_process=True)
+  assert report.is_pass
+  assert 'not tried: a second run' in str(report)
+
+
+@pytest.mark.usefixtures('any_speed')
 def test_gradients_that_are_kept_fail(tmp_path):
   report = _check_keeping(tmp_path, 'gradients_kept', True, direction='both')
   assert not report.is_pass
