@@ -144,7 +144,7 @@ arm: $(VENV)/core.stamp
 # A copy of the tree holds the sanitized extension; the interpreter is the one
 # below the environment, whose editable install would import the plain one.
 # Sparse memory is left out: a sanitizer's shadow of it is not sparse.
-# No test here is of a front end.
+# No test here is of a front end, the twin or the judge's own extensions.
 # Capturing stderr would lose the report of a process that ends with it.
 SANITIZED_TESTS = $(wildcard backend_ascend/host/*/*_test.py) \
   $(addprefix backend_ascend/compiler/,taskflow/image_corpus_test.py \
@@ -165,14 +165,13 @@ sanitize-thread: SANITIZED_TESTS = backend_ascend/host/checks/faults_test.py \
   $(wildcard backend_ascend/host/*/runtime*_test.py)
 sanitize-address sanitize-thread: sanitize-%: can-sanitize-% $(VENV)/full.stamp
 	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B out/sanitize/$*/build -G Ninja \
-	  -DCMAKE_BUILD_TYPE=Debug -DHPMOE_SANITIZE=$(SANITIZE) \
-	  -DHPMOE_FRONTENDS=OFF -DHPMOE_STUBS=OFF \
+	  -DCMAKE_BUILD_TYPE=Debug -DHPMOE_SANITIZE=$(SANITIZE) -DHPMOE_STUBS=OFF \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
-	$(BIN)/cmake --build out/sanitize/$*/build --parallel $(JOBS)
+	$(BIN)/cmake --build out/sanitize/$*/build --parallel $(JOBS) --target _native
 	rm -rf out/sanitize/$*/tree && mkdir out/sanitize/$*/tree
 	cp -r src reference backend_ascend models parity_tests conftest.py pyproject.toml \
 	  out/sanitize/$*/tree
-	$(BIN)/cmake --install out/sanitize/$*/build --prefix out/sanitize/$*/tree/src
+	cp out/sanitize/$*/build/_native*.so out/sanitize/$*/tree/src/hpmoe/backend_ascend
 	export PYTHONPATH="$$($(BIN)/python -c \
 	  'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
 	export PYTHONPATH="$(abspath out/sanitize/$*/tree/src):$$PYTHONPATH"; \

@@ -40,6 +40,7 @@ def test_a_kernel_that_does_not_round_is_counted(monkeypatch):
 
 
 @pytest.mark.verdict_alone
+@pytest.mark.slow
 def test_a_kernel_of_a_combination_that_does_not_round_is_counted(monkeypatch):
   seed = next(
     s

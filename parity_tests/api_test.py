@@ -251,6 +251,7 @@ class TestAssertParity:
   def test_returns_the_report(self):
     assert hpmoe.assert_parity(right, CASE, lanes=['bounded']).is_pass
 
+  @pytest.mark.verdict_alone
   def test_raises_the_first_failure(self):
     with pytest.raises(AssertionError) as error_info:
       hpmoe.assert_parity(wrong, CASE, lanes=['bounded'])

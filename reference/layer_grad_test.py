@@ -87,6 +87,7 @@ class TestBackward:
       once.trace(CONFIG, other, *inputs_of('third'))
 
   @ONE_PLACEMENT
+  @pytest.mark.slow
   def test_jit_and_eager_give_the_same_bits(self, placement):
     policy = precision.PrecisionPolicy('bfloat16', placement=placement)
     arguments = CONFIG, policy, *inputs_of('same bits')

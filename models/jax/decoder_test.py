@@ -29,6 +29,7 @@ class TestCache:
     ['deepseek_yarn', 'gpt_plain', 'next_plain', 'qwen35_plain']
     + ['sparse_few', 'glm5_few', 'gemma_keys'],
   )
+  @pytest.mark.few(3)
   def test_token_by_token_is_all_at_once(self, name):
     # Given.
     config, params, tokens = model_testing.model(name)

@@ -11,7 +11,7 @@ from hpmoe.reference.contract import halved_testing
 # `make test` has each configuration in one framework.
 @pytest.mark.parametrize('name', halved_testing.halved(golden.CONFIGS))
 class TestExactness:
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_no_less_exact_than_the_reference(self, name):
     case = golden.load(name)
     narrow = model_testing.model_of(case, 'float32', golden.choose_layer(name))

@@ -32,6 +32,7 @@ def straight(settings, tmp_path_factory):
 
 
 class TestTrain:
+  @pytest.mark.slow
   def test_the_loss_falls_from_that_of_even_guesses(self, straight):
     _, result = straight
     assert len(result.losses) == _STEPS

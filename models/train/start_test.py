@@ -40,6 +40,7 @@ def straight(settings, tmp_path_factory):
 
 
 class TestFrom:
+  @pytest.mark.slow
   def test_the_loss_falls_and_is_of_tokens(self, straight):
     _, result = straight
     assert result.unit == 'token'

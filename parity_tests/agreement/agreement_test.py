@@ -55,6 +55,7 @@ def _list_faults(result: agreement.Result) -> list[str]:
 
 
 class TestRoundedRuns:
+  @pytest.mark.slow
   def test_rounding_explains_other_experts(self, tmp_path, left, right):
     result = _compare(tmp_path, left, right)
     assert result.verdict == 'pass', _list_faults(result)

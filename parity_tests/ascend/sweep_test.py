@@ -20,6 +20,7 @@ PLAN = sweep.Plan(
 )
 
 
+@pytest.mark.slow
 def test_every_case_is_run_and_passes():
   lines, steps = [], []
 

@@ -166,7 +166,7 @@ SAVES: tuple[Callable, ...] = (
   'kernel', (trial.Kernel(), trial.Kernel(silu=1.01)), ids=('right', 'wrong')
 )
 @pytest.mark.parametrize('save', SAVES, ids=lambda f: f.__name__)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_the_verdict_is_as_in_place(tmp_path, save, kernel):
   # given: what a kernel computed of each kind of data, in files.
   case = _export(tmp_path / 'case')

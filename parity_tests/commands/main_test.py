@@ -503,6 +503,7 @@ def test_more_steps_than_were_expected_show_no_total(monkeypatch, capsys):
   ]
 
 
+@pytest.mark.slow
 def test_a_sweep_writes_a_line_for_each_case_and_a_report(capsys, tmp_path):
   lines = tmp_path / 'sweep.jsonl'
   case = '--ranks=2 --routing=zipf --dtype=f32 --tokens=13 --preset=tiny'

@@ -55,6 +55,7 @@ def test_a_family_of_other_modules_is_refused():
 class TestRightRuns:
   @pytest.mark.parametrize('family', FAMILIES)
   @pytest.mark.few(1)
+  @pytest.mark.slow
   def test_rounding_alone_parts_it(self, folders, tmp_path, family):
     model = folders[family]
     dump = run_testing.dump_folder(tmp_path / 'dump', model)
@@ -69,6 +70,7 @@ class TestRightRuns:
     assert 1.3 * 2.0**-24 / 3**0.5 < logits.rounding < 2.0**-22
 
   @pytest.mark.parametrize('family', FAMILIES)
+  @pytest.mark.few(2)
   def test_the_steps_are_the_decoder(self, folders, family):
     weights = convert.read(folders[family])
     params = weights.load()

@@ -122,6 +122,7 @@ class TestTraining:
     assert not report['rounding_alone']
     assert 'rounding alone' not in capsys.readouterr().out
 
+  @pytest.mark.slow
   def test_the_same_side_stays_the_same(self, tmp_path, model, capsys):
     sides = ('--left=jax:host', '--right=jax:host')
     code, report = _compare(tmp_path, model, '--steps=2', *sides)

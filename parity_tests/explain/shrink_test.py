@@ -171,6 +171,7 @@ def test_codes_of_groups_do_not_shrink(flag, field):
     shrink.shrink(request(trial.Kernel(trial.ascending).forward, case))
 
 
+@pytest.mark.slow
 def test_the_folder_shows_it_without_us(tmp_path, capsys):
   # given
   kernel, out = tmp_path / 'kernel.py', tmp_path / 'smallest'

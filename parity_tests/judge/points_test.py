@@ -279,6 +279,7 @@ def test_a_sum_stored_before_shared_experts_are_added_is_judged_alone(
 @pytest.mark.parametrize('order', precision.ROW_ORDERS[1:])
 @pytest.mark.parametrize('field', precision.SUM_ORDERS)
 @pytest.mark.few(1)
+@pytest.mark.slow
 def test_an_order_of_rows_is_right_where_asked_for_and_named_where_not(
   field, order
 ):

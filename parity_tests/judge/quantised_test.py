@@ -615,6 +615,7 @@ class TestTokensAsCodes:
   @pytest.mark.parametrize('stores', ['bfloat16', 'float32'])
   @pytest.mark.parametrize('wrong', ['a row by 2 %', 'an element by a quarter'])
   @pytest.mark.verdict_alone
+  @pytest.mark.few(2)
   def test_limits_of_eight_bit_rows_are_sharp(self, wrong, stores):
     # Codes that no error can move have no part in the limit.
     def kernel(inputs, config, policy):

@@ -124,6 +124,7 @@ def test_no_word_and_no_pair_is_missed(name, dtype, everything):
   assert not search.find_missed(word_sets)
 
 
+@pytest.mark.slow
 def test_what_acts_together_is_found():
   # Of these pairs neither word alone leaves less of the error.
   pairs = [

@@ -86,7 +86,7 @@ def _change(layer: testing.Layer, name: str, change):
     *(pytest.param(f, marks=SLOW) for f in quantised.OF_ROWS if f not in QUICK),
   ],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_codes_of_right_kernels_pass(form):
   # Given three orders of arithmetic, from stages in float32 and in bfloat16,
   for number, (order, fields) in enumerate(zip(testing.ORDERS, FROM_DTYPES)):

@@ -300,6 +300,7 @@ def test_what_fails_outside_of_the_tiles_is_told():
 
 
 @pytest.mark.parametrize('bad, tile_rows', [(False, 40), (True, 1000)])
+@pytest.mark.few(1)
 def test_a_page_stays_small_and_says_what_is_missing(bad, tile_rows):
   # Given far more tiles than a page can hold, each map another one,
   rng = np.random.default_rng(tile_rows)

@@ -362,8 +362,8 @@ def _list_untried(report: check.Report) -> Iterator[str]:
     yield f'not tried: values beyond {", ".join(parts)}'
   if report.runs == 1 and report.config.get('expensive'):
     yield (
-      'not tried: a second run of a kernel this slow, which shows what it keeps '
-      'from a call (--repeat=2)'
+      'not tried: a second run of a kernel this slow, which would show what it '
+      'keeps from a call (--repeat=2)'
     )
   if shape := report.config.get('shape'):
     # Inputs of a file or a definition have no other shapes.

@@ -121,6 +121,7 @@ def test_a_schedule_is_judged_by_one_request(
   assert main.main(request.split()) == 0
 
 
+@pytest.mark.slow
 def test_a_placement_by_other_batches_is_written_and_judged(tmp_path, capsys):
   # Given an uneven routing, when a schedule is searched, then where experts lie
   # by other batches is told, written, and in the request that judges both.

@@ -82,6 +82,7 @@ class TestFaults:
     assert [out.count(name) for name in names] == [1] * len(names)
     assert out.count('  caught\n') == len(names)
 
+  @pytest.mark.slow
   def test_any_reader_of_a_faulty_task_may_be_named(self, monkeypatch, capsys):
     # given a task whose tile two kinds read, of which the second comes first
     names, options = ('early_signal',), ('--ranks=1', '--twin_mode=late')

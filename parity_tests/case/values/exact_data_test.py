@@ -408,7 +408,7 @@ def _scalars(storage, x=1, gate=1, up=1, down=1, dy=1, tokens=1, top_k=1):
 class TestGrad:
   @_PAIRS
   @pytest.mark.parametrize('routing', ['hot', 'empty_experts', 'one_rank'])
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_oracle_equals_float64_in_every_gradient(
     self, storage, placement, routing
   ):

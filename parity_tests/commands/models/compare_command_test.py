@@ -112,6 +112,7 @@ class TestFaults:
 
 
 class TestSides:
+  @pytest.mark.slow
   def test_host_is_within_its_bound_forward_and_backward(
     self, tmp_path, compare, capsys
   ):

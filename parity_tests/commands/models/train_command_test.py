@@ -33,6 +33,7 @@ def _train(config, out, *options) -> int:
 
 
 class TestTrain:
+  @pytest.mark.slow
   def test_trains_with_the_megakernel_and_writes_text(
     self, config, tmp_path, capsys
   ):

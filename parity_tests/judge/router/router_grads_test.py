@@ -62,6 +62,7 @@ class TestRightKernels:
 
   @pytest.mark.parametrize('returns', [(), ALL[:1], ALL[1:]])
   @pytest.mark.parametrize('dtype', ['f32', 'bf16'])
+  @pytest.mark.few(3)
   def test_it_passes_whatever_is_returned(self, dtype, returns):
     report = check('', returns, dtype=dtype)
     assert report.is_pass, str(report)
@@ -70,6 +71,7 @@ class TestRightKernels:
       assert report.stages[name] == verdict
 
   @pytest.mark.parametrize('seed', range(5))
+  @pytest.mark.few(2)
   def test_it_passes_on_other_data(self, seed):
     policy = 'd_router_in=f32' if seed % 2 else ''
     report = check(seed=seed, returns=ALL[: seed % 4], policy=policy)
@@ -186,6 +188,7 @@ def test_golden_gradients_are_those_of_jax(rule):
     np.testing.assert_allclose(of_weights, d_router_w, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_command_judges_a_file(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'mine.py').write_text(
