@@ -494,7 +494,7 @@ class TestRequests:
       (dict(router='softmax:groups=2'), 'groups: expected 1 with rule softmax'),
       (dict(router='softmax:dtype=int8'), 'dtype: expected one of'),
       (dict(router='deepseek_v3:groups=3'), 'groups: expected a divisor of'),
-      (dict(routing='zipf'), 'routing: expected text with --router'),
+      (dict(routing='zipf'), 'routing: expected experts that router'),
       (dict(direction='both'), 'expected its backward pass as an attribute'),
       (dict(input={'x': np.zeros((1, 2, 3))}), 'input: expected router_logits'),
     ],
