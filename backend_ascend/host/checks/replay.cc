@@ -51,6 +51,7 @@ bool Replay::WriteHeader(uint16_t buffer, int32_t rank, int32_t row) const {
     return true;
   }
   if (buffer != HeaderBuffer(*layer_.image)) return false;
+  if (!layer_.BringsHeaders()) return true;
   const int64_t at = int64_t{rank} * layer_.image->num_rows + row;
   layer_.header_slot[at] = sent_.slot[at];
   layer_.header_weight[at] =

@@ -9,6 +9,7 @@ from hpmoe.backend_ascend.host.launch import runtime_testing as testing
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
+from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
 
 Buffer = layout.Buffer
@@ -91,6 +92,20 @@ def test_every_element_is_written_once(
       continue  # sums: the next test
     assert (writes[..., width] == exists * (name in beside)).all(), name
     assert not writes[..., width + 1 :].any(), name
+
+
+@pytest.mark.parametrize('direction', Direction)
+def test_headers_of_a_sublayer_are_read_and_never_written(direction):
+  # Given a sub-layer, in which rows go home before rows come, when accesses
+  # beside the rows that come are listed, then all of them are reads.
+  config = presets.config(presets.get('tp_norm'), ranks=2)
+  compilers = testing.compile_layer, testing.compile_grad
+  image = compilers[direction](config)
+  ids = np.broadcast_to(np.arange(2, dtype=np.int32), (2, config.num_tokens, 2))
+  boxes, _ = runtime.inspect(image, runtime.route(image, ids))
+  is_headed = boxes['buffer'] == Buffer[HEADED[direction].upper()]
+  headers = boxes[is_headed & (boxes['col_begin'] >= config.d_model)]
+  assert headers.size and not headers['write'].any()
 
 
 @pytest.mark.parametrize('routing', testing.ROUTINGS)

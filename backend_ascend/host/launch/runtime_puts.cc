@@ -75,7 +75,9 @@ void WriteSentRows(const TaskDesc& task, const Layer& layer, int32_t count,
     const float weight = layer.topk_weights[layer.SlotAt(task.rank, slot)];
     WriteTokenRow(task, layer, slot / layer.image->top_k, &weight,
                   out.rows + i * row_bytes, ScaleAt(out.scales, i), kernels);
-    kernels->WriteHeader(slot, weight, out.slots + i, out.weights + i);
+    if (layer.BringsHeaders()) {
+      kernels->WriteHeader(slot, weight, out.slots + i, out.weights + i);
+    }
   }
 }
 
@@ -105,10 +107,12 @@ void SendRows(const TaskDesc& task, const Layer& layer, int32_t count,
   const int64_t at = heap.buffers[KindOf(task).written];
   layer.transport->Put(owner, at + row * row_bytes, rows.data(),
                        count * row_bytes);
-  layer.transport->Put(owner, heap.header_slot + row * 4, slots.data(),
-                       int64_t{count} * 4);
-  layer.transport->Put(owner, heap.header_weight + row * 4, weights.data(),
-                       int64_t{count} * 4);
+  if (layer.BringsHeaders()) {
+    layer.transport->Put(owner, heap.header_slot + row * 4, slots.data(),
+                         int64_t{count} * 4);
+    layer.transport->Put(owner, heap.header_weight + row * 4, weights.data(),
+                         int64_t{count} * 4);
+  }
   SendScales(task, layer, owner, row, scales);
   layer.transport->Flush(owner);
 }
@@ -188,7 +192,6 @@ void PutOnce(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
 }
 
 void ReadHeaders(const TaskDesc& task, const Layer& layer, Kernels* kernels) {
-  if (layer.image->span == kSublayer) return;
   if (FormOf(task) == Form::kHomePut) {
     ForEachReturned(task, layer, [&](int32_t row, int32_t, int32_t) {
       kernels->ReadHeader(layer.header_slot + layer.RowAt(task.rank, row));

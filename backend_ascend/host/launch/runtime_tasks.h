@@ -105,6 +105,9 @@ struct Layer {
     const Array& weight = buffers[buffer];
     return scales[buffer] + (expert - weight.first) * weight.cols + col;
   }
+  // Whether rows bring their headers.  In a sub-layer headers are complete from
+  // the start, and puts home read them before rows come: nobody writes them.
+  bool BringsHeaders() const { return image->span == kLayer; }
   // Slots of a rank's row headers, [N].
   const int32_t* HeaderSlots(int32_t rank) const {
     return header_slot + RowAt(rank, 0);
