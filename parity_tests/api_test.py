@@ -343,12 +343,6 @@ class TestLayout:
         'vllm',
         'layout: expected none, except for a function',
       ),
-      (
-        of_vllm,
-        hpmoe.Case(preset='tiny', quantised='int8_channel'),
-        'vllm',
-        'layout: expected none with weights=int8_channel',
-      ),
     ],
   )
   def test_a_layout_without_effect_is_refused(

@@ -553,8 +553,8 @@ def test_names_of_others_are_mapped(tmp_path):
   for names, message in (
     (name_table + drop_table, ''),
     (name_table + 'gate_up = "moe.gone"\n' + drop_table, ''),
-    (None, "tensor 'moe.out': expected activation"),
-    (name_table, "tensor 'moe.bias': expected"),
+    (None, "--names, got 'moe.out'"),
+    (name_table, "--names, got 'moe.bias'"),
     ('[drop]\nnames = ["moe.*"]\n', "such as 'y', got none"),
   ):
     if not message:
