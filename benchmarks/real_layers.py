@@ -127,6 +127,24 @@ def run_loop(layer: str) -> Cost:
   return Cost(*map(float, process.stdout.split()), 0)
 
 
+def check_tree(tree: str, environment: dict[str, str]) -> None:
+  """Checks that a process of an environment imports the hpmoe of a checkout.
+
+  Raises:
+    RuntimeError: it imports another one, as an editable installation has it.
+  """
+  command = [sys.executable, '-c', 'import hpmoe; print(hpmoe.__file__)']
+  process = subprocess.run(
+    command, env=environment, capture_output=True, text=True, check=True
+  )
+  path = pathlib.Path(process.stdout.strip()).resolve()
+  if not path.is_relative_to(pathlib.Path(tree).resolve()):
+    raise RuntimeError(
+      f'--tree: expected an interpreter that imports hpmoe from {tree}, got '
+      f'{path}: an editable installation comes before PYTHONPATH'
+    )
+
+
 def run_check(layer: str, cache: pathlib.Path) -> Cost:
   """Returns what a check takes in a process of its own.
 
@@ -150,6 +168,7 @@ def run_check(layer: str, cache: pathlib.Path) -> Cost:
     if _TREE.value is not None:
       paths = f'{_TREE.value}/src', environment.get('PYTHONPATH', '')
       environment['PYTHONPATH'] = os.pathsep.join(paths)
+      check_tree(_TREE.value, environment)
     start = time.perf_counter()
     process = subprocess.Popen(
       command,
