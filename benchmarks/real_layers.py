@@ -127,6 +127,15 @@ def run_loop(layer: str) -> Cost:
   return Cost(*map(float, process.stdout.split()), 0)
 
 
+def find_environment() -> dict[str, str]:
+  """Returns the environment in which hpmoe is that of `--tree`, if given."""
+  environment = dict(os.environ)
+  if _TREE.value is not None:
+    paths = f'{_TREE.value}/src', environment.get('PYTHONPATH', '')
+    environment['PYTHONPATH'] = os.pathsep.join(paths)
+  return environment
+
+
 def check_tree(tree: str, environment: dict[str, str]) -> None:
   """Checks that a process of an environment imports the hpmoe of a checkout.
 
@@ -161,14 +170,12 @@ def run_check(layer: str, cache: pathlib.Path) -> Cost:
       f'--ranks={_RANKS.value}',
       *([f'--tokens={_TOKENS.value}'] if _TOKENS.value is not None else []),
     ]
-    environment = os.environ | dict(HPMOE_CACHE=str(cache), TIMES=str(times))
+    environment = find_environment() | dict(
+      HPMOE_CACHE=str(cache), TIMES=str(times)
+    )
     # An installation has its bytecode, whatever wrote it: not a check's time.
     environment |= dict(PYTHONPYCACHEPREFIX=str(_BYTECODE))
     environment.pop('PYTHONDONTWRITEBYTECODE', None)
-    if _TREE.value is not None:
-      paths = f'{_TREE.value}/src', environment.get('PYTHONPATH', '')
-      environment['PYTHONPATH'] = os.pathsep.join(paths)
-      check_tree(_TREE.value, environment)
     start = time.perf_counter()
     process = subprocess.Popen(
       command,
@@ -194,6 +201,8 @@ def run_check(layer: str, cache: pathlib.Path) -> Cost:
 
 def measure(layer: str) -> list[str]:
   """Returns a row of the table."""
+  if _TREE.value is not None:
+    check_tree(_TREE.value, find_environment())
   loops, firsts, seconds = [], [], []
   # Writes the bytecode.
   with tempfile.TemporaryDirectory() as folder:

@@ -14,6 +14,7 @@ from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 
 TWIN = '--backend=ascend_twin'
+NEEDS_CLANG = twin_testing.needs_clang()
 TINY = ('--preset=tiny', '--ranks=2')
 HEADERS = (
   pytest.param('', id='our headers'),
@@ -139,9 +140,8 @@ class TestCounts:
 
 
 class TestTwin:
+  @NEEDS_CLANG
   def test_a_program_runs_and_gives_its_exit_code(self, tmp_path, capfd):
-    if not any(map(shutil.which, ('clang++', 'clang++-14'))):
-      pytest.skip('no clang++')
     source = tmp_path / 'program.asc'
     source.write_text(
       '#include "acl/acl.h"\n'
@@ -187,14 +187,13 @@ class TestTwin:
     assert main.main(arguments) == cli.PARITY
     np.testing.assert_array_equal(np.load(out / '0.npy'), [2, 2, 2, 1])
 
+  @NEEDS_CLANG
   @pytest.mark.parametrize('operator', [False, True])
   def test_an_overlap_without_a_rule_stops_unless_told(
     self, tmp_path, capfd, operator
   ):
     # Given a move within UB to a part of its source, when it is launched as a
     # program or an operator, then it is refused; and without strict it runs.
-    if not any(map(shutil.which, ('clang++', 'clang++-14'))):
-      pytest.skip('no clang++')
     moves = (
       '  pipe_barrier(PIPE_ALL);\n'
       '  copy_ubuf_to_ubuf((__ubuf__ void*)32, (__ubuf__ void*)0, 0, 1, 2, 0,'

@@ -17,9 +17,9 @@ from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
 _DESCRIPTION = 'of'
-# Defaults of a project's row.
-# Of experts and their rows, and of shared experts and theirs.
+# Axes of experts and their rows, and those of shared experts and theirs.
 _SHARED_AXES = {'E': 'R', 'N': 'T', '2F': '2S', 'F': 'S'}
+# Defaults of a project's row.
 _TOKENS = dict(x='M D', y='M D', topk_ids='M K', topk_weights='M K')
 
 
