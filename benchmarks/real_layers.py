@@ -25,6 +25,7 @@ from absl import app
 from absl import flags
 import numpy as np
 
+from benchmarks import measured_tree
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import storage
@@ -136,24 +137,6 @@ def find_environment() -> dict[str, str]:
   return environment
 
 
-def check_tree(tree: str, environment: dict[str, str]) -> None:
-  """Checks that a process of an environment imports the hpmoe of a checkout.
-
-  Raises:
-    RuntimeError: it imports another one, as an editable installation has it.
-  """
-  command = [sys.executable, '-c', 'import hpmoe; print(hpmoe.__file__)']
-  process = subprocess.run(
-    command, env=environment, capture_output=True, text=True, check=True
-  )
-  path = pathlib.Path(process.stdout.strip()).resolve()
-  if not path.is_relative_to(pathlib.Path(tree).resolve()):
-    raise RuntimeError(
-      f'--tree: expected an interpreter that imports hpmoe from {tree}, got '
-      f'{path}: an editable installation comes before PYTHONPATH'
-    )
-
-
 def run_check(layer: str, cache: pathlib.Path) -> Cost:
   """Returns what a check takes in a process of its own.
 
@@ -202,7 +185,7 @@ def run_check(layer: str, cache: pathlib.Path) -> Cost:
 def measure(layer: str) -> list[str]:
   """Returns a row of the table."""
   if _TREE.value is not None:
-    check_tree(_TREE.value, find_environment())
+    measured_tree.check_tree(_TREE.value, find_environment())
   loops, firsts, seconds = [], [], []
   # Writes the bytecode.
   with tempfile.TemporaryDirectory() as folder:

@@ -5,15 +5,15 @@ import pathlib
 
 import pytest
 
-from benchmarks import real_layers
+from benchmarks import measured_tree
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def test_the_tree_that_is_imported_is_measured():
-  real_layers.check_tree(str(ROOT), dict(os.environ))
+  measured_tree.check_tree(str(ROOT), dict(os.environ))
 
 
 def test_a_tree_that_is_not_imported_is_refused(tmp_path):
   with pytest.raises(RuntimeError, match='--tree: expected an interpreter'):
-    real_layers.check_tree(str(tmp_path), dict(os.environ))
+    measured_tree.check_tree(str(tmp_path), dict(os.environ))
