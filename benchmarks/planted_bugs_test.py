@@ -38,6 +38,7 @@ def _judge(layer: str, bug: planted_changes.Bug | None):
 
 
 @pytest.mark.parametrize('bug', [*map(_mark, _BUGS)])
+@pytest.mark.few(1)
 def test_a_bug_is_found_at_its_stage(bug):
   outcome = _judge(bug.layer, bug)
   assert outcome.stage == bug.stage

@@ -22,6 +22,7 @@ def test_every_row_of_the_page_is_counted_and_none_fails():
   assert [row[0] for row in figures.load('right_kernels')['rows']] == [*rows]
 
 
+@pytest.mark.slow
 @pytest.mark.verdict_alone
 def test_a_wrong_kernel_is_counted(monkeypatch):
   wrong = trial.Kernel(silu=1.1)
@@ -52,6 +53,7 @@ def test_a_kernel_of_a_combination_that_does_not_round_is_counted(monkeypatch):
   assert right_kernels.fails_combined(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.verdict_alone
 def test_a_router_that_is_counted_twice_is_counted(monkeypatch):
   testing = right_kernels.router_grads_testing

@@ -64,6 +64,7 @@ def _outputs(flow, topk_ids, seed):
     return None
 
 
+@pytest.mark.slow
 def test_what_is_called_right_has_the_bits_of_any_order(bases):
   # Given changed schedules that are right in every interleaving, when they are
   # executed in drawn orders, then they end with the bits of the one unchanged.

@@ -77,6 +77,7 @@ class TestChoose:
   @pytest.mark.parametrize(
     'groups, top_groups', [(1, 1), (8, 3), (4, 4), (2, 1)]
   )
+  @pytest.mark.few(8)
   def test_by_groups_of_sigmoids(self, framework, groups, top_groups, biased):
     config = config_of(
       'sigmoid_group',

@@ -50,6 +50,7 @@ def headers(tmp_path):
 @twin_testing.needs_clang()
 class TestCheck:
   @pytest.mark.parametrize('extra_lines', ['', '#include "some_version.h"\n'])
+  @pytest.mark.few(1)
   def test_source_that_fits_the_headers_compiles(
     self, extra_lines, headers, tmp_path, capsys
   ):
@@ -60,6 +61,7 @@ class TestCheck:
     assert capsys.readouterr().out.count('compiles, no warning') == 2
 
   @pytest.mark.parametrize('change', _WRONG)
+  @pytest.mark.few(1)
   def test_source_that_does_not_is_told(
     self, change, headers, tmp_path, capsys
   ):

@@ -23,6 +23,7 @@ def _run(acl, shmem) -> subprocess.CompletedProcess:
 
 
 class TestNpusHeaders:
+  @pytest.mark.slow
   def test_passes_headers_that_have_the_calls(self):
     process = _run(HEADERS, HEADERS)
     assert process.returncode == 0, process.stdout
@@ -41,6 +42,7 @@ class TestNpusHeaders:
       ('acl/acl.h', 'aclError aclFinalize', 'void aclFinalize', 'acl.cc'),
     ],
   )
+  @pytest.mark.few(2)
   def test_names_the_file_that_others_do_not_suit(
     self, tmp_path, monkeypatch, capsys, header, old, new, file
   ):

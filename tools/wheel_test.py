@@ -148,6 +148,7 @@ class TestWheel:
       ('shared', 'command: expected one of'),
     ],
   )
+  @pytest.mark.few(2)
   def test_without_a_backend_a_request_says_what_it_needs(
     self, site_folder, tmp_path, line, text
   ):

@@ -38,6 +38,7 @@ def assert_same_bits(actual: dict, expected: dict):
 
 @pytest.mark.parametrize('routing', testing.ROUTINGS)
 @pytest.mark.parametrize('layer', testing.LAYERS)
+@pytest.mark.few(10)
 def test_runtime_equals_interpreter(layer, routing):
   # Given a layer of 1, 2 or 4 ranks, then all stage tensors are equal.
   image, inputs = build_case(layer, routing)
@@ -50,6 +51,7 @@ def test_runtime_equals_interpreter(layer, routing):
 @pytest.mark.parametrize('grain', granularity.EVENT_GRAINS)
 @pytest.mark.parametrize('storage', layout.DTYPES)
 @pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
+@pytest.mark.few(6)
 def test_policies_and_event_grains(placement, storage, grain):
   image, inputs = build_case(
     placement=placement, storage=storage, event_grain=grain
@@ -60,6 +62,7 @@ def test_policies_and_event_grains(placement, storage, grain):
 
 @pytest.mark.parametrize('seed', range(3))
 @pytest.mark.parametrize('layer', ['one_rank', 'two_ranks', 'four_ranks'])
+@pytest.mark.few(2)
 def test_shuffled_order(layer, seed):
   # Given workers that step in a drawn order, here and in the runtime, then
   # bits are those of workers in turn.

@@ -202,6 +202,7 @@ print(sum(hits) > 0, hashlib.sha256(np.asarray(y)).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_graph_of_the_compilation_cache_finds_its_image(tmp_path):
   # Given: a cached executable outlives the process whose image it names.
   caching = dict(

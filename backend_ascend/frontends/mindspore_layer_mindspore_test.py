@@ -105,6 +105,7 @@ class TestBits:
   # In each of these a Cell may have a gradient that is zero and no error.
   @pytest.mark.parametrize('mode', MODES)
   @pytest.mark.parametrize('policy', [F32, BF16], ids=['float32', 'bfloat16'])
+  @pytest.mark.few(2)
   def test_in_every_mode(self, mode, policy):
     # Given.
     inputs, dy = case(policy)

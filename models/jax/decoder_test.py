@@ -29,7 +29,7 @@ class TestCache:
     ['deepseek_yarn', 'gpt_plain', 'next_plain', 'qwen35_plain']
     + ['sparse_few', 'glm5_few', 'gemma_keys'],
   )
-  @pytest.mark.few(3)
+  @pytest.mark.few(1)
   def test_token_by_token_is_all_at_once(self, name):
     # Given.
     config, params, tokens = model_testing.model(name)
@@ -71,6 +71,7 @@ class TestCache:
 
 class TestSizes:
   @pytest.mark.parametrize('name', config_lib.names())
+  @pytest.mark.few(5)
   def test_every_configuration_traces(self, name):
     # Without a layer, and two layers of each kind: tracing takes its time.
     config = config_lib.load(name)

@@ -93,6 +93,7 @@ def check(measurements: list) -> None:
 
 
 class TestParallel:
+  @pytest.mark.slow
   def test_four_devices_are_one(self):
     check(compare('quick'))
 

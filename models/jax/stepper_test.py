@@ -50,7 +50,7 @@ def test_a_batch_is_one_at_a_time(name):
 @pytest.mark.parametrize(
   'name', halved_testing.halved(generation_testing.FAMILIES)
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_greedy_is_the_reference(name):
   generation_testing.check_greedy_is_the_reference(name, stepper.Stepper)
 
@@ -65,6 +65,7 @@ def test_padding_counts_no_position():
 
 
 class TestGenerate:
+  @pytest.mark.slow
   def test_draws_do_not_depend_on_company(self, model):
     rule = sampling.Sampling(temperature=2.0, seed=7)
     first, other, third = _generate(model, PROMPTS, sampling_rule=rule)

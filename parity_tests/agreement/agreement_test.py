@@ -130,6 +130,7 @@ class TestRoundedRuns:
       assert np.array_equal(row.choices.is_other, is_other)
     assert cut.verdict == 'pass'
 
+  @pytest.mark.slow
   def test_groups_and_a_bias_are_those_of_the_model(self, tmp_path):
     # Given runs of a DeepSeek-V3, whose bias no dump has,
     model = testing.write_model(tmp_path / 'model', 'deepseek_v3')
@@ -150,6 +151,7 @@ class TestRoundedRuns:
     bare = _compare(tmp_path / 'bare', *runs)
     assert bare.verdict == 'not judged' and 'a bias or groups' in bare.reason
 
+  @pytest.mark.slow
   def test_a_model_that_runs_here_stands_for_a_dump(
     self, top, tmp_path, left, right
   ):

@@ -186,6 +186,7 @@ def test_every_mode_finds_nothing_in_what_is_right(direction, placement):
     assert not report.wrong and not report.num_races
 
 
+@pytest.mark.slow
 def test_a_fault_does_not_spread_and_its_task_is_named(tmp_path, capsys):
   # Given a backend with one wrong tile,
   fault = ('--fault=swapped_experts', '--direction=forward')
@@ -222,6 +223,7 @@ def test_a_fault_does_not_spread_and_its_task_is_named(tmp_path, capsys):
   assert 'ran 1 of' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_stands_in_is_not_judged_on_what_ran():
   # Given a right backend, when some tasks in the middle of a pass run, then
   # what the oracle gave for those after them is held to no bound of theirs.

@@ -45,7 +45,7 @@ class TestPasses:
     ],
     ids=str,
   )
-  @pytest.mark.few(3)
+  @pytest.mark.few(1)
   def test_every_stage(self, fields):
     report = _check(**fields)
     assert report.verdict == 'pass', report.first_failure
@@ -76,6 +76,7 @@ class TestFaults:
       ('misplaced_weight', 'y'),
     ],
   )
+  @pytest.mark.few(3)
   def test_names_the_stage(self, fault, stage):
     report = _check(host.Megakernel(FINE, fault=fault))
     assert report.verdict == 'fail'

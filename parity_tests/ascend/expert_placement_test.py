@@ -41,6 +41,7 @@ def find_first_bad(output: str) -> str:
     ('--lane=exact', *TWIN),
   ],
 )
+@pytest.mark.few(1)
 def test_both_passes_are_judged(path, capsys, arguments):
   code, output = run(
     capsys, 'check', f'--expert_placement=loads:{path}', *arguments
@@ -56,6 +57,7 @@ def test_both_passes_are_judged(path, capsys, arguments):
     ('--lane=exact,bitwise,bounded',),
   ],
 )
+@pytest.mark.few(1)
 def test_copies_are_judged(path, capsys, arguments):
   flag = f'--expert_placement=copies:{path}'
   code, output = run(capsys, 'check', flag, *arguments)
@@ -141,6 +143,7 @@ def _sum_twice(sum_copies):
     ('copies', 'backward', '_sum_copies', _sum_twice, 'd_w_down'),
   ],
 )
+@pytest.mark.few(1)
 def test_a_wrong_placement_is_named(
   path, capsys, kind, direction, method, plant, stage
 ):

@@ -21,6 +21,7 @@ def check(capsys, *arguments) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize('dtype', ['f32', 'bf16'])
+@pytest.mark.few(1)
 def test_the_layer_is_judged_in_every_lane(capsys, dtype):
   code, output = check(capsys, '--frontend=jax', f'--dtype={dtype}')
   assert code == cli.PARITY, output
@@ -30,6 +31,7 @@ def test_the_layer_is_judged_in_every_lane(capsys, dtype):
 
 
 @pytest.mark.parametrize('name', ['y', 'dx', 'w_down', 'topk_weights'])
+@pytest.mark.few(2)
 def test_what_users_call_is_judged(capsys, name):
   # Given: launches that are right, and a value or a gradient twice too large.
   right = jax_layer.layer

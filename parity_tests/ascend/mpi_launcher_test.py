@@ -115,7 +115,7 @@ class TestSameBits:
   @pytest.mark.parametrize('grain', ['expert', 'row_block'])
   @pytest.mark.parametrize('data', ['exact', 'real'])
   @pytest.mark.parametrize('placement', precision.LAUNCHED_PLACEMENTS)
-  @pytest.mark.few(3)
+  @pytest.mark.few(1)
   def test_as_in_one_process(
     self, placement, data, grain, storage, num_ranks, direction
   ):
@@ -143,6 +143,7 @@ class TestSameBits:
     ('direction', 'num_ranks', 'use_shared_memory'),
     [('backward', 2, True), ('forward', 4, False), ('backward', 4, False)],
   )
+  @pytest.mark.few(1)
   def test_weights_before_down_travel_home(
     self, direction, num_ranks, use_shared_memory
   ):
@@ -255,7 +256,7 @@ class TestFailures:
       (3, None, _bad_input, 'x: expected finite values, got nan at (5, 1)'),
     ],
   )
-  @pytest.mark.few(3)
+  @pytest.mark.few(1)
   def test_each_rank_ends_with_an_error_that_names_it(
     self, failing, rank, drill, edit, text
   ):

@@ -86,6 +86,7 @@ def test_every_case_is_run_and_passes():
   ],
   ids=('weight_gradients', 'orders', 'relay'),
 )
+@pytest.mark.few(1)
 def test_what_a_plan_lists_is_covered(changes, expected):
   single = dict(routings=('zipf',), event_grains=('row_block',))
   plan = dataclasses.replace(PLAN, **single | changes)
@@ -100,6 +101,7 @@ def test_what_a_plan_lists_is_covered(changes, expected):
 
 
 @pytest.mark.parametrize('guilty', (passes.FORWARD, passes.BACKWARD))
+@pytest.mark.few(1)
 def test_a_bit_that_differs_is_judged(monkeypatch, guilty):
   # Given a backend that is wrong at one event grain only,
   right = host.Megakernel.run

@@ -134,6 +134,7 @@ class TestABackwardPassThatRecomputes:
     ],
     ids=('python', 'candidate', 'called'),
   )
+  @pytest.mark.few(1)
   def test_is_judged_by_what_it_may_have_recomputed(
     self, program, kind, direction
   ):
@@ -173,6 +174,7 @@ class TestVerdicts:
     assert not report.changes
 
   @pytest.mark.parametrize('lane', ('exact', 'bounded'))
+  @pytest.mark.few(1)
   def test_its_bug_is_found(self, program, lane):
     program()
     report = _check(_python('kernel.py:moe_lost_slot'), (lane,))
@@ -189,6 +191,7 @@ class TestVerdicts:
   def test_a_process_for_each_rank(self, program):
     assert _check(program()).verdict == verdicts.PASS
 
+  @pytest.mark.slow
   def test_the_bug_of_one_rank_is_found(self, program):
     report = _check(program('function = kernel.moe_lost_slot'))
     assert report.verdict == verdicts.FAIL
@@ -223,6 +226,7 @@ def _run(candidate):
     ),
   ],
 )
+@pytest.mark.few(2)
 def test_a_rank_that_fails_is_named(
   program, tmp_path, monkeypatch, first, message
 ):

@@ -146,6 +146,7 @@ _QUIET = ': expected an answer, got exit status 0 without one'
     ),
   ],
 )
+@pytest.mark.few(5)
 def test_a_crash_is_an_answer_with_the_users_frames_alone(
   candidate, capfd, body, text, frames
 ):
@@ -247,6 +248,7 @@ _ANSWERS = 'def forward(inputs, *a): x = inputs["x"]; return '
     ),
   ],
 )
+@pytest.mark.few(6)
 def test_a_wrong_answer_is_told_in_one_line(candidate, capfd, body, text):
   _refuse(_run, candidate(body), text)
   assert not capfd.readouterr().err
@@ -387,6 +389,7 @@ def test_a_stage_of_the_backward_pass_alone(candidate):
     ),
   ],
 )
+@pytest.mark.few(4)
 def test_stages_that_cannot_be_asked_are_a_wrong_request(
   candidate, source, text
 ):

@@ -73,6 +73,7 @@ def test_a_layer_of_a_decoder_is_right_and_its_run_as_without(tmp_path):
   [(_lose_expert, 'y'), (_cut_gradient, 'd_w_down')],
   ids=('lost', 'cut'),
 )
+@pytest.mark.few(1)
 def test_a_fault_in_it_is_found(tmp_path, layer, stage):
   with hpmoe.capture(
     layer, tmp_path, x='x', topk_ids='ids', call=0, topk_weights='weights'

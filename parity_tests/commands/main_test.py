@@ -103,6 +103,7 @@ def layer_file(request_folder) -> str:
   'line, text',
   re.findall(r'^(\w.*)\n  (.*)$', _WRONG.read_text(), re.MULTILINE),
 )
+@pytest.mark.few(18)
 def test_wrong_requests_end_with_one_line(
   capsys, request_folder, layer_file, tmp_path, monkeypatch, line, text
 ):
@@ -391,6 +392,7 @@ def test_a_launch_that_cannot_end_exits_3_with_the_diagnosis(capsys, tmp_path):
 @pytest.mark.parametrize(
   'signal_number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 )
+@pytest.mark.few(1)
 def test_a_signal_to_end_ends_the_kernels_processes_too(
   tmp_path, signal_number
 ):

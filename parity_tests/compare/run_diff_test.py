@@ -70,7 +70,7 @@ class TestRightRuns:
     assert 1.3 * 2.0**-24 / 3**0.5 < logits.rounding < 2.0**-22
 
   @pytest.mark.parametrize('family', FAMILIES)
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_the_steps_are_the_decoder(self, folders, family):
     weights = convert.read(folders[family])
     params = weights.load()
@@ -159,6 +159,7 @@ WRONG = {
 
 class TestWrongRuns:
   @pytest.mark.parametrize('name', WRONG)
+  @pytest.mark.few(3)
   def test_the_first_module_is_named(self, folders, tmp_path, name):
     change, module, note = WRONG[name]
     result = _compare(
@@ -171,6 +172,7 @@ class TestWrongRuns:
     assert module in run_report.conclude(result).splitlines()[0]
 
   @pytest.mark.parametrize('name', weight_diff_test.WRONG)
+  @pytest.mark.few(2)
   def test_wrong_conversions_are_named_from_a_dump(
     self, folders, tmp_path, name
   ):

@@ -78,6 +78,7 @@ class TestFolders:
     loss = float(decoder.next_token_loss(logits, jnp.asarray(tokens)))
     assert measured.left_nats == pytest.approx(loss, rel=1e-5)
 
+  @pytest.mark.slow
   def test_the_command_runs_both_folders(self, tmp_path, capsys):
     left = weight_testing.write_folder(tmp_path / 'left', vocab_size=256)
 
@@ -109,6 +110,7 @@ class TestFolders:
     assert main.main(['compare', *words, '--score_windows=3']) == cli.NO_PARITY
     assert 'not run: ' in capsys.readouterr().out
 
+  @pytest.mark.slow
   def test_the_command_scores_two_layers_of_a_model(self, tmp_path, capsys):
     model = weight_testing.write_folder(tmp_path / 'model', vocab_size=256)
     path = tmp_path / 'out.json'

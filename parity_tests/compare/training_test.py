@@ -103,6 +103,7 @@ class TestTraining:
     assert 'fail: layer 0 is wrong in step 1' in text
     assert 'rounding alone' not in text
 
+  @pytest.mark.slow
   def test_a_wrong_gradient_in_one_layer_is_named(self, tmp_path, model):
     fault = ('--fault=weight_grad_twice', '--fault_layer=0')
     code, report = _compare(tmp_path, model, '--steps=3', *fault)

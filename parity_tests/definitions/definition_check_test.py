@@ -69,6 +69,7 @@ class TestVerdict:
     ],
     ids=['right', 'factor ignored', 'first expert ignored'],
   )
+  @pytest.mark.few(1)
   def test_random_inputs_show_who_ignores_a_scalar(
     self, files, source, verdict
   ):
@@ -82,6 +83,7 @@ class TestVerdict:
     assert check.run(request).verdict == verdict
 
   @pytest.mark.parametrize('change', testing.CHANGES)
+  @pytest.mark.few(1)
   def test_a_wrong_kernel_fails(self, files, change):
     report = _judge(files, testing.make_change(change), 'changed')
     assert report.verdict == verdicts.FAIL
@@ -93,6 +95,7 @@ class TestVerdict:
       ('activation in bf16', dict(policy=('activation=bfloat16',))),
     ],
   )
+  @pytest.mark.few(1)
   def test_another_policy_is_a_difference_that_can_be_said(
     self, files, change, options
   ):
@@ -180,6 +183,7 @@ class TestCheats:
       'third_call',
     ],
   )
+  @pytest.mark.few(1)
   def test_an_answer_of_another_call_fails(self, files, name):
     report = _judge(files, testing.CHEATS[name], name)
     assert report.verdict == verdicts.FAIL
@@ -350,6 +354,7 @@ class TestCommand:
       ),
     ],
   )
+  @pytest.mark.few(3)
   def test_a_wrong_request_is_named(self, files, capsys, words, text):
     words = [word.format(files[1]) for word in words]
     assert main.main(['check', *words]) == cli.WRONG_REQUEST

@@ -114,6 +114,7 @@ class TestRightKernels:
     }
     assert invariance.is_kept(rows_)
 
+  @pytest.mark.slow
   def test_one_that_sums_row_by_row_holds(self):
     # given
     kernel = trial.Kernel(trial.ascending)
@@ -364,6 +365,7 @@ class TestVariants:
         )
 
   @pytest.mark.parametrize('tokens', [1, 2])
+  @pytest.mark.few(1)
   def test_small_layers(self, tokens):
     # given: one row, and two, of each rank
     case = dataclasses.replace(CASE, tokens=tokens)

@@ -308,6 +308,7 @@ class TestCommand:
       (['--layers=1'], 'layers: expected --dump with it'),
     ],
   )
+  @pytest.mark.few(3)
   def test_a_wrong_request_is_a_line(self, tmp_path, capsys, words, text):
     words = [word.format(tmp_path) for word in words]
     assert main.main(['check', *words]) == cli.WRONG_REQUEST

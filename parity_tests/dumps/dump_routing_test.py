@@ -50,6 +50,7 @@ def _make_rows(counts):
 @pytest.mark.parametrize('as_sums', [False, True])
 @pytest.mark.parametrize('is_flat', [False, True])
 @pytest.mark.parametrize('bug', [False, True])
+@pytest.mark.few(2)
 def test_sorted_rows_have_the_experts_of_their_number(
   tmp_path, as_sums, is_flat, bug
 ):
@@ -92,6 +93,7 @@ def test_numbers_that_do_not_fit_are_a_line(tmp_path):
 
 
 @pytest.mark.parametrize('bug', [False, True])
+@pytest.mark.few(1)
 def test_mindformers_training_is_cut_by_its_router(tmp_path, bug):
   # given [B, S, D] tokens, and the number of experts in the router alone
   ids = np.stack([np.arange(_TOKENS) % 3, np.full(_TOKENS, 3)], -1)

@@ -42,7 +42,7 @@ def pattern(kernel, case, names=(), activations=REAL_AND_EXACT):
     *((bug, 'float32', REAL) for bug in REAL_ALONE),
   ],
 )
-@pytest.mark.few(6)
+@pytest.mark.few(1)
 def test_a_bug_is_named(bug, dtype, activations):
   # given
   kernel, stage, expected = BUGS[bug]
@@ -58,7 +58,7 @@ def test_a_bug_is_named(bug, dtype, activations):
 
 
 @pytest.mark.parametrize('bug', bugs_testing.FROM_Y)
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 def test_a_bug_is_named_from_y_alone(bug):
   # when
   actual = pattern(bugs_testing.KERNELS[bug], CASE, names=('y',))

@@ -139,7 +139,7 @@ def find_pattern(bug, dtype, everything):
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
 @pytest.mark.parametrize('everything', [False, True], ids=['y', 'all'])
 @pytest.mark.parametrize('bug', BUGS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_bug_is_named_by_where_and_how_far(bug, everything, dtype):
   _, words, from_y = BUGS[bug]
 
@@ -151,6 +151,7 @@ def test_a_bug_is_named_by_where_and_how_far(bug, everything, dtype):
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
+@pytest.mark.few(1)
 def test_dx_without_up_says_the_up_half(dtype):
   # given: dx alone lacks what comes through up
   def backward(inputs, config, policy):
@@ -230,6 +231,7 @@ def test_a_pair_of_experts_is_named_where_others_are_right(
 
 
 @pytest.mark.parametrize('spares_a_token', [False, True])
+@pytest.mark.few(1)
 def test_an_expert_of_all_wrong_tokens_is_named_if_another_has_right_ones(
   spares_a_token,
 ):
@@ -264,6 +266,7 @@ def test_rows_where_nothing_belongs_are_said_to_be():
   assert pattern == 'not zero, in rows that should be'
 
 
+@pytest.mark.slow
 def test_tokens_without_an_expert_are_named():
   # Given a kernel that leaves something in tokens that nobody serves,
   inputs = case_lib.Case(preset='tiny', ranks=1).make().arrays

@@ -51,7 +51,7 @@ def test_right_scales_pass():
 
 
 @pytest.mark.parametrize('words', CHANGES)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_scales_of_elsewhere_are_named(words):
   failure = check(CHANGES[words]).first_failure
   assert f'as if x had {words}' in failure.pattern.replace('the scales of ', '')

@@ -82,6 +82,7 @@ def request_pair(pair, case):
 
 
 @pytest.mark.parametrize('pair', bugs_testing.PAIRS)
+@pytest.mark.few(2)
 def test_two_bugs_are_told_apart(pair):
   # given
   pair_request, bugs = request_pair(pair, CASE)

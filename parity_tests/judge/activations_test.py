@@ -49,7 +49,7 @@ def test_a_right_kernel_passes(name, direction, dtype, everything):
     ('swiglu:limit=7', 'swiglu'),
   ],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_another_activation_is_named(form, actual, dtype, everything):
   # Given a kernel that has another activation than it is form for,
   candidate = Fixed(everything=everything, own_form=actual)

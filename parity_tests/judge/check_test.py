@@ -237,6 +237,7 @@ def _cuts(config, options, layer_pass) -> dict[tuple, set[tuple]]:
 )
 @pytest.mark.parametrize('blocks', CUTS, ids=str)
 @pytest.mark.parametrize('name', LAYERS)
+@pytest.mark.few(37)
 def test_the_serial_run_is_cut_otherwise(name, blocks, layer_pass):
   # Given tiles of any size, whole tensors and single elements among them, then
   # every dimension that has more than one element is cut elsewhere.
@@ -388,6 +389,7 @@ RELAYED = granularity.Options(
 @pytest.mark.parametrize(
   'direction, tensor', [('forward', 'x_relayed'), ('backward', 'dy_relayed')]
 )
+@pytest.mark.few(1)
 def test_relayed_rows_are_judged_by_bits(direction, tensor):
   # Given a layer whose tokens cross to a rank once, on the host and on the
   # twin, then it is right;

@@ -167,6 +167,7 @@ def _fails_with(product, name, change, names):
 
 
 @pytest.mark.parametrize('change', CHANGES_OF_WEIGHTS)
+@pytest.mark.few(4)
 def test_a_kernel_that_changes_its_weights_fails_on_real_data(product, change):
   change_weights = CHANGES_OF_WEIGHTS[change]
   _fails_with(

@@ -157,6 +157,7 @@ class OnlyY:
 class TestFromYAlone:
   """Errors that wider limits let through."""
 
+  @pytest.mark.few(1)
   def test_a_token_one_percent_off_fails(self, only_y):
     y = only_y.own['y'].astype(np.float32)
     y[1, 5] *= 1.01
@@ -191,6 +192,7 @@ class TestFromYAlone:
 
     assert only_y.list_failures(y)
 
+  @pytest.mark.few(1)
   def test_every_order_and_formula_passes(self, only_y):
     def exp2(gate):
       return gate / (1 + np.exp2(gate * np.float32(-np.log2(np.e))))
@@ -272,7 +274,7 @@ class TestPower:
       assert judge.list_failures(wrong), kind
 
   @pytest.mark.parametrize('kind', ('element', 'row', 'whole'))
-  @pytest.mark.few(3)
+  @pytest.mark.few(1)
   def test_some_far_below_are_not(self, stated, kind):
     judge, sizes = stated
     rng = np.random.default_rng(18)

@@ -15,13 +15,14 @@ PRODUCTS = tuple(storage.EMULATED)
 @pytest.mark.parametrize('order', ['blas', 'in_blocks', 'descending'])
 @pytest.mark.parametrize('direction', ['forward', 'backward'])
 @pytest.mark.parametrize('name', PRODUCTS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_right_kernel_passes(name, direction, order, everything):
   candidate = Numpy(trial.Kernel(trial.ORDERS[order]), everything)
   case = dict(policy=(f'operands={name}',), direction=direction)
   assert not numpy_testing.list_failed_stages(candidate, **case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('everything', [True, False], ids=['all', 'y'])
 @pytest.mark.parametrize(
   'policy, actual, text',

@@ -52,6 +52,7 @@ def run(request):
   return oracle, {**saved_tensors, 'dy': dy}, oracle.backward(forward, dy)
 
 
+@pytest.mark.few(1)
 def test_passes_that_compile_less_have_the_same_bits(run):
   oracle, saved_tensors, grads = run
   expected = {**oracle.forward(), **grads}

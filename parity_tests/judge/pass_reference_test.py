@@ -82,7 +82,7 @@ def _twice(function, name):
   ],
   ids=lambda value: value if isinstance(value, str) else '',
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_bug_in_what_users_call_fails_a_check(
   module, function_name, direction, stage, monkeypatch
 ):

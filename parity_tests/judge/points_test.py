@@ -127,6 +127,7 @@ NARROW = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'point, narrow, dtype',
   [(*point_and_dtype, 'float32') for point_and_dtype in ROUNDED] + NARROW,
@@ -154,7 +155,7 @@ NARROWER_TENSORS = [
 
 
 @pytest.mark.parametrize('name, direction, preset', NARROWER_TENSORS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results_alone_are_judged_through_a_tensor_stored_narrower(
   name, direction, preset
 ):
@@ -192,6 +193,7 @@ WIDER_RESULTS = [
 
 
 @pytest.mark.parametrize('name, direction, change', WIDER_RESULTS)
+@pytest.mark.few(1)
 def test_a_result_in_float32_of_stages_in_bfloat16_is_judged(
   name, direction, change
 ):
@@ -211,6 +213,7 @@ def test_a_result_in_float32_of_stages_in_bfloat16_is_judged(
 
 
 @pytest.mark.parametrize('direction', DIRECTIONS)
+@pytest.mark.few(1)
 def test_shared_experts_round_as_the_policy_says(direction):
   # given: a rounding point inside stages, which shared experts have too
   case = case_lib.Case(
@@ -242,6 +245,7 @@ class RoundsResult(numpy_testing.Numpy):
     return {**outputs, 'y': rounded.astype(np.float32)}
 
 
+@pytest.mark.slow
 def test_a_result_that_is_rounded_once_is_no_running_sum():
   candidate = RoundsResult(everything=False)
   words = ('y=float32',)
@@ -253,6 +257,7 @@ def test_a_result_that_is_rounded_once_is_no_running_sum():
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('result', ['y', 'dx'])
+@pytest.mark.few(1)
 def test_a_sum_stored_before_shared_experts_are_added_is_judged_alone(
   result, dtype
 ):

@@ -102,7 +102,7 @@ def _of_expert_before(bias):
     ('b_down', _of_expert_before, 'was that of the previous expert'),
   ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_wrong_bias_is_named(name, wrong, expected):
   # Given: a kernel that returns y alone.
   def function(inputs, config, policy):
@@ -137,6 +137,7 @@ DIRECTIONS = pytest.mark.parametrize('direction', ('forward', 'backward'))
 
 @DIRECTIONS
 @pytest.mark.parametrize('storage', ('float32', 'bfloat16', 'float16'))
+@pytest.mark.few(1)
 def test_a_right_kernel_is_within_its_bounds(storage, direction):
   for placement in precision.PLACEMENTS:
     for kernel in (RIGHT, OTHER):
@@ -144,6 +145,7 @@ def test_a_right_kernel_is_within_its_bounds(storage, direction):
 
 
 @pytest.mark.parametrize('storage', ('float32', 'bfloat16'))
+@pytest.mark.few(1)
 def test_each_fault_is_out_of_bounds(storage):
   for direction, wrong in FAULTS:
     if wrong != AT_LIMIT and (storage, wrong) not in HIDDEN:
@@ -183,10 +185,12 @@ def _list_refused(bench, kernel, direction, *lanes) -> set[tuple[str, str]]:
   return numpy_testing.list_refused(bench, case, candidate, *lanes)
 
 
+@pytest.mark.slow
 def test_a_right_kernel_passes_in_every_lane(bench):
   assert not _list_refused(bench, RIGHT, 'both', *verdicts.LANES)
 
 
+@pytest.mark.slow
 def test_no_fault_passes_lane_exact(bench):
   for direction, wrong in FAULTS:
     kernel = dataclasses.replace(RIGHT, wrong=wrong)

@@ -53,6 +53,7 @@ def list_failed(inputs, outputs) -> set[str]:
 class TestRightKernels:
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
   @pytest.mark.parametrize('recipe', RECIPES)
+  @pytest.mark.few(2)
   def test_every_stage_passes(self, recipe, storage):
     inputs = draw(recipe, storage)
     forward = {name: inputs.arrays[name] for name in FORWARD}

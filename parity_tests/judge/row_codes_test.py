@@ -86,7 +86,7 @@ def _change(layer: testing.Layer, name: str, change):
     *(pytest.param(f, marks=SLOW) for f in quantised.OF_ROWS if f not in QUICK),
   ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_codes_of_right_kernels_pass(form):
   # Given three orders of arithmetic, from stages in float32 and in bfloat16,
   for number, (order, fields) in enumerate(zip(testing.ORDERS, FROM_DTYPES)):
@@ -104,6 +104,7 @@ def test_codes_of_right_kernels_pass(form):
 
 @pytest.mark.parametrize('form', ['int8_token', 'e4m3_1x128', 'mxfp4'])
 @pytest.mark.parametrize('outputs', [None, ('y', *OF_TOKENS)])
+@pytest.mark.few(1)
 def test_tokens_that_a_kernel_quantises_are_judged(form, outputs):
   # Given a kernel that quantises tokens, and sends codes,
   layer = _layer(form, quantises_tokens=True, outputs=outputs)
@@ -219,6 +220,7 @@ def test_codes_of_many_right_kernels_pass(form, seed):
   assert report.is_pass, report.first_failure
 
 
+@pytest.mark.slow
 def test_limits_start_anew_from_returned_codes():
   # Given a kernel that returns its codes and y, and one that returns y alone,
   case = dict(preset='tiny:d_model=256:d_ff=256', rows='e4m3_1x128')
@@ -238,7 +240,7 @@ def test_limits_start_anew_from_returned_codes():
   assert with_codes < alone / 50
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'name, change, pattern',
   [
@@ -302,6 +304,7 @@ def test_codes_of_rows_that_were_not_declared_say_what_is_lacking():
 
 
 @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
+@pytest.mark.few(1)
 def test_one_code_that_is_next_to_the_right_one_is_wrong(storage):
   # Given a code whose value is far from the edge, moved by one,
   def move(codes):
@@ -323,6 +326,7 @@ def test_one_code_that_is_next_to_the_right_one_is_wrong(storage):
   assert failure.expected == float(rounded) != failure.actual
 
 
+@pytest.mark.slow
 def test_a_code_at_an_edge_may_be_either():
   # Given x whose second value lies at the edge of two codes at scale 1,
   inputs = dataclasses.replace(CASE, rows='int8_token').make().arrays
@@ -399,6 +403,7 @@ def test_codes_that_cannot_be_read_are_refused(rows, change, message):
   [('e4m3_1x128', True, False), ('mxfp8', False, False)]
   + [('e4m3_1x128', True, True)],
 )
+@pytest.mark.few(2)
 def test_codes_that_were_computed_elsewhere_are_judged(
   tmp_path, form, per_rank, in_shares
 ):
@@ -446,6 +451,7 @@ def test_codes_that_were_computed_elsewhere_are_judged(
 
 
 @pytest.mark.parametrize('form', ['e4m3_1x128', 'mxfp8'])
+@pytest.mark.few(1)
 def test_codes_of_jax_are_judged(form):
   def kernel(inputs, config, policy):
     outputs = _layer(form)(inputs, config, policy)
@@ -477,7 +483,7 @@ class TestPackedRows:
 
   FORMS = ('mxfp4', 'nvfp4_static')
 
-  @pytest.mark.few(4)
+  @pytest.mark.few(1)
   @pytest.mark.parametrize('form', FORMS)
   @pytest.mark.parametrize(
     'name, change, pattern',
@@ -502,6 +508,7 @@ class TestPackedRows:
     assert pattern in report.first_failure.pattern
 
   @pytest.mark.parametrize('names', [None, {'y'}])
+  @pytest.mark.few(1)
   def test_the_scale_of_the_next_expert_is_wrong(self, names):
     def kernel(inputs, config, policy):
       scale = np.roll(inputs['activation_scale'], 1, 1)
@@ -513,6 +520,7 @@ class TestPackedRows:
     assert report.first_failure.stage == stage
 
   @pytest.mark.parametrize('wrong', ['mxfp4_ceil', 'mxfp8'])
+  @pytest.mark.few(1)
   def test_rows_of_another_form_show_in_y_alone(self, wrong):
     layer = _layer(wrong, outputs={'y'})
     assert not _check(layer, 'mxfp4').is_pass
@@ -544,7 +552,7 @@ class TestStaticScales:
     assert len(np.unique(inputs.arrays['expert_in_scale'])) == 1
     assert len(np.unique(inputs.arrays['activation_scale'])) > 1
 
-  @pytest.mark.few(4)
+  @pytest.mark.few(1)
   @pytest.mark.parametrize('names', [None, {'y'}])
   @pytest.mark.parametrize(
     'wrong', ['next expert', 'own scale', 'overflow', 'reciprocal']

@@ -139,6 +139,7 @@ class TestRightKernels:
       ('renormalize', False),
     ],
   )
+  @pytest.mark.few(3)
   def test_each_rule_passes(self, rule, returns):
     case = dataclasses.replace(CASE, router=WORDS[rule])
     report = check(word=WORDS[rule], returns=returns, case=case)
@@ -178,6 +179,7 @@ class TestWrongKernels:
       ('bias left out', 'chose'),
     ],
   )
+  @pytest.mark.few(1)
   def test_a_wrong_choice_is_the_first_failure(self, change, words):
     report = check(change)
     failure = report.first_failure
@@ -186,10 +188,12 @@ class TestWrongKernels:
     assert 'left out' in failure.pattern or 'keeps' in failure.pattern
 
   @pytest.mark.parametrize('change', ['scores in bf16', 'groups ignored'])
+  @pytest.mark.few(1)
   def test_the_rest_is_judged_under_the_choice_of_the_kernel(self, change):
     assert check(change).stages['y'] == 'pass'
 
   @pytest.mark.parametrize('change', ['scores in bf16', 'groups ignored'])
+  @pytest.mark.few(1)
   def test_a_wrong_choice_shows_in_y_alone_too(self, change):
     report = check(change, returns=False)
     failure = report.first_failure
@@ -217,6 +221,7 @@ class TestWrongKernels:
     assert failure is not None and failure.stage == 'y'
 
   @pytest.mark.parametrize('change', ['an expert twice', 'others are -1'])
+  @pytest.mark.few(1)
   def test_what_is_no_expert_is_no_choice(self, change):
     report = check(change)
     failure = report.first_failure
@@ -236,6 +241,7 @@ class TestWrongKernels:
     assert failure is not None
     assert failure.hint.startswith('return topk_ids, topk_weights, expert_in')
 
+  @pytest.mark.slow
   def test_an_answer_kept_by_shape_fails(self):
     answers = {}
 
@@ -304,17 +310,20 @@ class TestGradients:
     return hpmoe.check(layer, case, lanes=['bounded'])
 
   @pytest.mark.parametrize('rule', ['renormalize', 'deepseek_v3', 'softmax'])
+  @pytest.mark.few(1)
   def test_a_right_kernel_passes(self, rule):
     report = self._check(router=WORDS[rule])
     assert report.is_pass, str(report)
     assert report.stages['d_router_logits'] == 'pass'
 
   @pytest.mark.parametrize('placement', ['before_down', 'epilogue'])
+  @pytest.mark.few(1)
   def test_it_passes_wherever_the_weight_multiplies(self, placement):
     returns = ('d_topk_weights',)
     report = self._check('', returns, 'backward', placement=placement)
     assert report.stages['d_router_logits'] == 'pass', str(report)
 
+  @pytest.mark.slow
   def test_it_passes_under_its_own_choice(self):
     # Given a kernel whose choice is wrong, and its gradients right under that,
     report = self._check('scores in bf16')
@@ -327,6 +336,7 @@ class TestGradients:
     'change',
     GRADIENTS,
   )
+  @pytest.mark.few(1)
   def test_a_wrong_gradient_is_the_only_failure(self, change, returns):
     report = self._check(change, returns, 'backward')
     failed_stages = {
@@ -340,6 +350,7 @@ class TestGradients:
     if change == 'an expert that was not chosen':
       assert failure.index[:2] == (1, 2) and failure.token == 2
 
+  @pytest.mark.slow
   def test_one_without_a_limit_is_not_judged(self):
     # Given scores of 128 experts in bfloat16, whose sum has no digit left,
     word = 'softmax:dtype=bfloat16'
@@ -374,6 +385,7 @@ class TestNearTies:
     return hpmoe.Case(input=layer, router=f'{DEEPSEEK}:top_k=4')
 
   @pytest.mark.parametrize('ids', [(0, 1, 2, 3), (0, 1, 2, 4)])
+  @pytest.mark.few(1)
   def test_an_undecided_token_follows_the_kernel(self, layer, ids):
     def choose(inputs, config, policy):
       del policy
@@ -433,6 +445,7 @@ class TestLocalExperts:
   CASE = dataclasses.replace(CASE, ranks=1, tokens=24, local_experts='4:8')
 
   @pytest.mark.parametrize('returns', [True, False])
+  @pytest.mark.few(1)
   def test_a_kernel_that_routes_and_holds_some_experts_passes(self, returns):
     report = check(case=self.CASE, returns=returns)
     assert report.is_pass, str(report)
@@ -474,6 +487,7 @@ class TestLocalExperts:
       (dict(direction='both'), 'direction: expected forward with --local_e'),
     ],
   )
+  @pytest.mark.few(3)
   def test_what_does_not_suit_is_named(self, fields, words):
     with pytest.raises(ValueError, match=words) as error:
       check(case=dataclasses.replace(self.CASE, **fields))
@@ -499,6 +513,7 @@ class TestRequests:
       (dict(input={'x': np.zeros((1, 2, 3))}), 'input: expected router_logits'),
     ],
   )
+  @pytest.mark.few(3)
   def test_what_does_not_suit_is_named(self, fields, words):
     with pytest.raises(ValueError, match=words) as error:
       check(case=dataclasses.replace(CASE, **fields))
@@ -537,6 +552,7 @@ class TestRequests:
 
 @pytest.mark.parametrize('returns', [True, False], ids=['weights', 'y'])
 @pytest.mark.parametrize('mistake', MISTAKES)
+@pytest.mark.few(1)
 def test_a_mistake_of_weights_is_named(mistake, returns):
   report = check(mistake, returns=returns)
   failure = report.first_failure
@@ -565,6 +581,7 @@ def check_local_experts(begin):
 
 
 @pytest.mark.parametrize('begin', [0, 3, 5])
+@pytest.mark.few(1)
 def test_local_experts_that_begin_elsewhere_are_named(begin):
   failure = check_local_experts(begin).first_failure
   assert f'as if the local experts began at expert {begin}' in failure.pattern

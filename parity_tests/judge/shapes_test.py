@@ -72,7 +72,7 @@ def _run(candidate, kinds, tmp_path, case=CASE):
 
 
 @pytest.mark.parametrize('name', KINDS)
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_what_is_wrong_at_one_size_fails_there_alone(name, tmp_path):
   # given: it passes a check of the preset
   candidate = build_candidate(name)

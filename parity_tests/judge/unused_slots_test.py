@@ -96,6 +96,7 @@ def test_a_right_kernel_passes_in_every_lane(bench):
 
 @pytest.mark.parametrize('direction', ('forward', 'backward'))
 @pytest.mark.parametrize('compute', FAULTS)
+@pytest.mark.few(3)
 def test_no_fault_passes(bench, compute, direction):
   refused_rows = _list_refused(bench, compute, direction, 'exact', 'bounded')
   assert {lane for lane, _ in refused_rows} == {'exact', 'bounded'}
@@ -104,6 +105,7 @@ def test_no_fault_passes(bench, compute, direction):
 # One rank, and all of them.
 @pytest.mark.parametrize('silent', ([1], [0, 1]), ids=('one', 'all'))
 @pytest.mark.parametrize('placement', precision.PLACEMENTS)
+@pytest.mark.few(5)
 def test_ranks_that_send_nothing_are_judged(placement, silent):
   for storage in ('float32', 'bfloat16'):
     for direction in ('forward', 'backward'):

@@ -21,6 +21,7 @@ def test_forty_requests_are_recorded():
 
 
 @pytest.mark.parametrize('number', _QUICK_REQUESTS)
+@pytest.mark.few(1)
 def test_an_outcome_is_as_recorded(number, tmp_path):
   outcome = run.run_request(_OUTCOMES[number]['request'], tmp_path)
   assert run.summarise(outcome) == _OUTCOMES[number]

@@ -189,6 +189,7 @@ def races(flow) -> set[tuple[int, int]]:
     testing.GRAINS, proofs_testing.DIRECTIONS, range(6), ((1, 1), (2, 2))
   ),
 )
+@pytest.mark.few(8)
 def test_order_agrees_with_brute_force(grain, direction, seed, cores, request):
   # Given a flow from which some waits were dropped at random, when its races
   # are found pair by pair, then the proof refuses it iff there is one, and

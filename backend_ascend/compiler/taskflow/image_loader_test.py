@@ -102,6 +102,7 @@ def test_every_single_bit_flip_and_truncation_is_refused():
 
 
 @some_images
+@pytest.mark.few(1)
 def test_every_single_bit_flip_with_a_right_checksum_is_survived(name):
   # Given flips that the checksum cannot see, when each is loaded and proved,
   # then most are refused and none crashes.
@@ -111,6 +112,7 @@ def test_every_single_bit_flip_with_a_right_checksum_is_survived(name):
 
 
 @every_image
+@pytest.mark.few(4)
 def test_extreme_words_with_a_right_checksum_are_survived(name):
   blob = bytearray(IMAGES[name])
   words = np.frombuffer(blob, '<u4', len(blob) // 4)
@@ -124,6 +126,7 @@ def test_extreme_words_with_a_right_checksum_are_survived(name):
 
 
 @every_image
+@pytest.mark.few(2)
 def test_random_damage_with_a_right_checksum_is_survived(name, request):
   rng = np.random.default_rng(zlib.crc32(request.node.name.encode()))
   num_refused = 0

@@ -47,6 +47,7 @@ every_grain = pytest.mark.parametrize('grain', testing.GRAINS)
     ORDERS,
   ),
 )
+@pytest.mark.few(4)
 def test_every_flow_is_sound(
   direction, shape, grain, placement, chain_rows, relay, order
 ):

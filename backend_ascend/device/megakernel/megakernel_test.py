@@ -9,6 +9,7 @@ from hpmoe.backend_ascend.twin import twin_testing
 
 
 @pytest.mark.parametrize('flags', [(), ('-DHPMOE_FLOAT_COUNTS',)])
+@pytest.mark.few(1)
 def test_every_core_says_how_it_ended(flags, tmp_path):
   # Three ranks whose tasks have no rows, launched twice, and without a fourth
   # rank: every core says that it ended, or which wait took too long, and with

@@ -80,6 +80,7 @@ class TestMake:
     assert line.startswith(f'{variable}_HOME_PATH: expected')
     assert line.endswith(f'got {value}')
 
+  @pytest.mark.slow
   def test_operators_are_configured_and_built(self, tmp_path):
     # Given CANN's rules, here those of a stand-in, when the operators are
     # made, then each gets its source, and their host side compiles.

@@ -85,6 +85,7 @@ def _results(direction) -> tuple[str, ...]:
 
 class TestOperators:
   @pytest.mark.parametrize('direction', NAMES)
+  @pytest.mark.few(1)
   def test_take_and_give_what_the_image_does(
     self, program, tmp_path, direction
   ):

@@ -79,6 +79,7 @@ def list_differing(actual, expected) -> list[str]:
 # order.
 class TestOneImageInBoth:
   @pytest.mark.parametrize('direction', [FORWARD, BACKWARD])
+  @pytest.mark.few(1)
   def test_serial_kernels_have_equal_bits_on_real_data(self, direction):
     policy = policy_of('bfloat16', 'before_down')
     image, inputs = case(direction, policy, exact=False)

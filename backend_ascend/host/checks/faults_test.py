@@ -121,6 +121,7 @@ def test_table_has_the_names_of_the_runtime():
   halved_testing.halved(GRAINS, precision.LAUNCHED_PLACEMENTS),
 )
 @pytest.mark.parametrize('spec, chain, storage', CASES)
+@pytest.mark.few(44)
 def test_every_fault_is_first_seen_in_its_stage(
   spec, chain, grain, placement, storage
 ):

@@ -145,6 +145,7 @@ class TestSkippedWait:
     'kind, placement, grain',
     halved_testing.covering(WAITING, precision.LAUNCHED_PLACEMENTS, GRAINS),
   )
+  @pytest.mark.few(5)
   def test_every_kind_that_waits(self, kind, placement, grain):
     # Given a task of each kind that does not wait, when launched, then the
     # races are just the overlaps that nothing orders without its waits, and
@@ -172,6 +173,7 @@ class TestSkippedWait:
     assert num_found
 
   @both_passes
+  @pytest.mark.few(1)
   def test_region_is_that_of_all_overlaps(self, direction):
     layer = case(direction, chain_rows=16 if direction else None, num_aic=64)
     tensors = set()

@@ -55,6 +55,7 @@ class TestSameBits:
       LAYERS, GRAINS, precision.LAUNCHED_PLACEMENTS, storage_lib.KERNEL_FORMATS
     ),
   )
+  @pytest.mark.few(11)
   def test_any_workers_threads_blocks_and_chains(
     self, direction, layer, grain, placement, storage
   ):

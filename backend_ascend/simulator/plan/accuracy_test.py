@@ -6,6 +6,7 @@ from hpmoe.backend_ascend.simulator.plan import accuracy
 from hpmoe.backend_ascend.simulator.reproduce import pangu
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_the_reproduction():
   # Given the published plans, when they are modelled with nothing fitted, then
   # rates and ratios are off by what the table says.

@@ -19,6 +19,7 @@ def _witness():
   return dataclasses.replace(deepgemm.WITNESS, roofline=lambda _: rooflines)
 
 
+@pytest.mark.slow
 def test_nothing_is_fitted_and_each_row_has_a_roofline():
   witness = _witness()
   assert not witness.fits
@@ -84,6 +85,7 @@ def test_returns_delay_what_is_pulled_beside_them(tokens, held_back, waves):
   assert ends == pytest.approx([held_back, waves], rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_goal_is_of_large_layers_alone():
   witness = _witness()
   values = {

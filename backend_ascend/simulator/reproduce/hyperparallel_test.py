@@ -41,6 +41,7 @@ def test_a_permutation_reads_and_writes_every_row(machine):
   assert seconds == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_window_explains_two_hops(machine):
   # Given nodes of 8 dies, and of a put no more on its way than over one hop,
   # when the table is simulated, then over two hops an AIV has window over

@@ -126,6 +126,7 @@ class TestSpace:
 
 
 class TestModel:
+  @pytest.mark.slow
   def test_is_near_the_simulator_and_ranks_as_it_does(self, search):
     # Given points all over a subspace, when both time them, then the model is
     # near, and orders them alike.

@@ -54,6 +54,7 @@ def work(tmp_path_factory):
   return tmp_path_factory.mktemp('real')
 
 
+@pytest.mark.slow
 @needs_clang
 def test_headers_are_compiled_once_and_each_core_keeps_its_variables(tmp_path):
   header = tmp_path / 'first.h'
@@ -90,7 +91,7 @@ def test_headers_are_compiled_once_and_each_core_keeps_its_variables(tmp_path):
 @needs_clang
 class TestRawVectorAdd:
   @pytest.mark.parametrize('mode', build_kernel.MODES)
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_is_right_as_it_stands(self, run, mode):
     code, output, errors, _ = run(mode=mode)
 
@@ -116,7 +117,7 @@ class TestRawVectorAdd:
       ((_SET, _SET * 2), 'SetFlag<V_MTE3>(0) is left set for the next kernel'),
     ],
   )
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_names_what_is_wrong(self, run, change, missing):
     code, _, errors, _ = run(*change)
 
@@ -133,6 +134,7 @@ class TestRawVectorAdd:
     assert code == 0
 
   @pytest.mark.parametrize('mode', build_kernel.MODES)
+  @pytest.mark.few(2)
   def test_a_flag_that_is_set_twice_counts_two(self, run, mode):
     assert run(*self._TWICE, mode=mode)[0] == 0
 
@@ -142,6 +144,7 @@ class TestRawVectorAdd:
     assert code == 3
     assert 'SetFlag<V_MTE3>(0): the flag is set already' in errors
 
+  @pytest.mark.slow
   def test_a_kernel_may_leave_the_end_to_the_hardware(self, run):
     last = 'pipe_barrier(PIPE_ALL);'
     code, output, errors, _ = run(last, mode='late')
@@ -164,7 +167,7 @@ class TestRawVectorAdd:
 @needs_clang
 @pytest.mark.parametrize('mode', build_kernel.MODES)
 @pytest.mark.parametrize('calls', ['raw_vector_calls', 'raw_cube_calls'])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_intrinsics_give_what_their_names_say(work, calls, mode):
   process = _run(_build(_EXAMPLES / f'{calls}.asc', None, work), mode=mode)
 
@@ -218,6 +221,7 @@ _FOUR = 'typedef float Four __attribute__((vector_size(16)));\n'
     ('int x;\n__gm__ float* y = x;\n', r'kernel\.asc:2: cannot'),
   ],
 )
+@pytest.mark.few(1)
 def test_what_cannot_be_compiled_is_refused_by_its_line(
   tmp_path, text, message
 ):
@@ -332,6 +336,7 @@ void Put(G given, int32_t times) {
 
 @needs_clang
 @pytest.mark.parametrize('mode', build_kernel.MODES)
+@pytest.mark.few(1)
 def test_what_the_device_s_compiler_takes_runs(work, mode):
   source = work / 'others.asc'
   source.write_text(_KERNELS)

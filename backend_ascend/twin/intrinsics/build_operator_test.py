@@ -175,6 +175,7 @@ def op(tmp_path_factory):
 
 @twin_testing.needs_clang()
 class TestRun:
+  @pytest.mark.slow
   def test_fields_by_name_nested_and_arrays(self, op):
     tiling = dict(by=0.5, offsets=[0, 0, 0, 1], range=dict(begin=1, end=7))
     x, _, lists, out = _arguments()
@@ -184,6 +185,7 @@ class TestRun:
       expected[1:7] = x[2:] * 0.5 + 100 + (0 if bias is None else bias[1:7])
       np.testing.assert_array_equal(outputs, expected)
 
+  @pytest.mark.slow
   def test_the_struct_of_a_key_and_a_member(self, op):
     outputs = op(*_arguments(), tiling=dict(begin=2, end=5), key=7)[-1]
     np.testing.assert_array_equal(outputs, [0, 0, 2, 3, 4, 0, 0, 0])
@@ -243,6 +245,7 @@ __global__ __aicore__ void pick(__gm__ uint8_t* out, __gm__ uint8_t* tiling) {
 @pytest.mark.parametrize(
   'key, expected', [(0b000000, 7), (0b011100, -930), (0b001010, -407)]
 )
+@pytest.mark.few(1)
 def test_a_templates_arguments_are_read_from_the_key(
   tmp_path, monkeypatch, key, expected
 ):

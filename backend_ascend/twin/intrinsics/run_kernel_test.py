@@ -138,6 +138,7 @@ class TestArrays:
 
 
 class TestValues:
+  @pytest.mark.slow
   def test_numbers_and_structs(self, scaled):
     x = np.arange(8, dtype=np.float32)
     tiling = np.float32(0.5).tobytes() + np.int32(2).tobytes()
@@ -178,6 +179,7 @@ class TestVectors:
     indices = np.array(offsets, np.uint32)
     return x, kernel(x, indices, np.zeros(128, np.float32))[2]
 
+  @pytest.mark.slow
   def test_padding_may_be_computed_with_but_not_used(self, tmp_path):
     x, y = self._launch(tmp_path, 0)
     np.testing.assert_array_equal(y[:8], x[:8] + 1)
@@ -186,6 +188,7 @@ class TestVectors:
     ):
       self._launch(tmp_path, 1)
 
+  @pytest.mark.slow
   def test_elements_of_offsets(self, tmp_path):
     x, y = self._launch(tmp_path, 2)
     np.testing.assert_array_equal(y[:8], x[7::-1])
@@ -287,6 +290,7 @@ def test_a_timeline_has_what_each_pipe_did_and_when(tmp_path):
   assert span_pipes == ['MTE2', 'MTE2', 'V', 'MTE3']
 
 
+@pytest.mark.slow
 def test_events_have_what_orders_and_what_is_ordered(tmp_path):
   # Given a kernel of four cores, when it runs, then the file has what each gave
   # its queues, in program order, with the bytes that it touches.

@@ -16,6 +16,7 @@ NPUS = ('check', '--backend=ascend_npus', '--preset=tiny')
 
 
 class TestCheck:
+  @pytest.mark.slow
   def test_two_ranks_pass_the_forward_lanes_of_exact_data(self, capsys):
     flags = ('--ranks=2', '--direction=forward', '--lane=exact,bitwise')
     assert main.main([*NPUS, *flags]) == cli.PARITY

@@ -32,6 +32,7 @@ def test_a_measured_launch(direction, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('direction', ['forward', 'backward'])
+@pytest.mark.few(1)
 def test_a_modelled_launch_names_its_bound(direction, tmp_path, capsys):
   files = {n: tmp_path / f'{n}.out' for n in ('trace', 'png', 'json')}
   paths = [f'--{name}={path}' for name, path in files.items()]
@@ -87,6 +88,7 @@ def test_more_cores_than_a_machine_has_are_refused_by_their_option(
   assert main.main([*arguments, '--aic=2', '--aiv=4']) == cli.PARITY
 
 
+@pytest.mark.slow
 def test_tune_and_timeline_take_the_same_routing(tmp_path):
   # Given one layer and schedule, when tune predicts its time and timeline
   # models it, no routing named, then both say the same.

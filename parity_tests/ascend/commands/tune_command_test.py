@@ -103,6 +103,7 @@ def test_a_machine_file_has_target_and_cores_of_its_base(
     ),
   ],
 )
+@pytest.mark.few(1)
 def test_a_schedule_is_judged_by_one_request(
   layer, request_text, tmp_path, capsys
 ):

@@ -76,6 +76,7 @@ class TestFaults:
     assert code == cli.PARITY, out
     return out
 
+  @pytest.mark.slow
   def test_are_planted_and_located(self, monkeypatch, capsys):
     # Of order by another image, of values by what is stored.
     names = ('early_signal', 'stale_row', 'narrow_accumulator', 'zero_output')
@@ -114,6 +115,7 @@ class TestLaw:
     # four orders on exact data.
     assert 'bits are reproducible: 72 launches, 0 differing bits' in out
 
+  @pytest.mark.slow
   def test_a_launch_that_breaks_it_is_named(self, capsys, tmp_path):
     path = tmp_path / 'determinism.json'
     arguments = [*self.ARGUMENTS, '--fault=wrong_offset', f'--json={path}']

@@ -63,7 +63,7 @@ def test_two_slots_have_no_order():
 
 @pytest.mark.parametrize('order', _CHANGING)
 @pytest.mark.parametrize('machine', [None, _A3], ids=['seeds', 'simulated'])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_another_order_than_the_oracles_is_named(monkeypatch, order, machine):
   # Given launches that keep the fixed order, when an oracle expects another,
   # then exactly the sums over what is ordered are unlike it.
@@ -99,6 +99,7 @@ def test_another_order_than_the_oracles_is_named(monkeypatch, order, machine):
   'order, machine, launches',
   [('arrival', _A3, 8), ('switch', _A3, 1), ('switch', None, 3)],
 )
+@pytest.mark.few(1)
 def test_an_order_is_its_oracles(order, machine, launches):
   # Given what comes first on a machine, or by a seed, when each expert's rows
   # lie so, or each token's are added so, then bits are its oracle's, and those

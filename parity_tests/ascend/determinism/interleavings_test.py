@@ -196,6 +196,7 @@ def test_launches_are_those_of_the_plan(monkeypatch):
   ]
 
 
+@pytest.mark.slow
 def test_a_task_that_does_not_wait_breaks_the_law(tmp_path, capsys):
   # Given a backend in which one task does not wait for what it reads,
   request = '--fault=skipped_wait --tokens=13 --interleavings=4 --dtype=f32 '

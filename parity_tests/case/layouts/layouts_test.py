@@ -122,6 +122,7 @@ def _iterate_cases(sizes):
 
 @pytest.mark.parametrize('per_rank', (False, True), ids=('whole', 'per_rank'))
 @pytest.mark.parametrize('sizes', SIZES.values(), ids=SIZES)
+@pytest.mark.few(3)
 def test_every_layout_of_every_tensor_is_undone(sizes, per_rank):
   for tensor, layout, order, ids in _iterate_cases(sizes):
     text = str(layout)

@@ -99,7 +99,7 @@ def test_an_operand_of_fewer_bits_changes_its_gemm(policy):
 
 
 @_policies()
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_y_and_dx_alone_show_narrowed_inputs(policy):
   arrays, _ = _make(policy)
   right = _layer(policy, arrays)
@@ -176,6 +176,7 @@ def test_a_gate_of_0_is_refused():
 
 
 @pytest.mark.parametrize('name', presets.RUNS_HERE)
+@pytest.mark.few(3)
 def test_every_preset_has_wide_rows_in_every_expert(name):
   config = presets.config(presets.get(name), 4)
   policy = PrecisionPolicy('bfloat16', activation='absolute')

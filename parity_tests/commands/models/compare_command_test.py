@@ -59,6 +59,7 @@ def _row(report: dict, name: str) -> dict:
 
 
 class TestFaults:
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     'name',
     [
@@ -248,6 +249,7 @@ class TestLayersOfUsers:
       ('of_numpy', 'both', 3, '`hpmoe compare --direction=forward` needs no'),
     ],
   )
+  @pytest.mark.few(2)
   def test_one_that_gives_no_answer_is_one_line(
     self, compare, capsys, name, direction, code, text
   ):
@@ -371,6 +373,7 @@ class TestBiases:
     case = case_lib.Case.from_folder(f'{cases}/layer_1')
     assert (case.bias, case.activation) == (True, 'swiglu:limit=1:offset=1')
 
+  @pytest.mark.slow
   def test_a_missing_bias_is_located(self, compare, biased):
     sides = f'--left=jax:framework --right=jax:{__name__}:without_a_bias'
     code, report = compare(f'{sides} --direction=forward', biased)

@@ -85,6 +85,7 @@ class TestTrain:
     assert 'make ascend-npu' in own['HpmoeLaunchGrad']['way']
     assert ('BatchMatMul', *_F32) in rows  # attention's
 
+  @pytest.mark.slow
   def test_refuses_ranks(self, config, capsys):
     options = ('--framework=mindspore', '--moe=ascend', '--ranks=2')
     command = ['train', f'--model={config}', *_NPU, *options]
@@ -118,6 +119,7 @@ class TestGenerate:
     assert own.count('bfloat16') == 3
     assert ('Cast', 'bfloat16') in rows
 
+  @pytest.mark.slow
   def test_an_operator_that_an_npu_lacks_is_named(
     self, tmp_path, folder, capsys
   ):

@@ -58,6 +58,7 @@ class TestGenerate:
     for prompt, row in zip(prompts, rows):
       assert _generated(folder, tmp_path, f'--prompt={prompt}') == [row]
 
+  @pytest.mark.slow
   def test_a_chat_is_in_the_template_of_the_model(
     self, folder, tmp_path, capsys
   ):
@@ -106,6 +107,7 @@ class TestGenerate:
     )
     assert warning in capsys.readouterr().err
 
+  @pytest.mark.slow
   def test_a_model_with_biases_of_experts_needs_no_option(self, tmp_path):
     out = tmp_path / 'out.json'
     command = f'--from={model_testing.TESTDATA}/gpt_oss --tokens=2'
@@ -113,6 +115,7 @@ class TestGenerate:
     assert main.main(('generate', *options)) == cli.PARITY
     assert len(json.loads(out.read_text())['texts'][0]['tokens']) > 0
 
+  @pytest.mark.slow
   def test_ends_before_a_stop_string(self, folder, tmp_path):
     (whole,) = _generated(folder, tmp_path, '--prompt=Anne was')
     stop = whole['text'][2:4].replace('\n', '\\n')

@@ -87,7 +87,7 @@ _EXTRA = ('jinja2>=3.1', 'matplotlib>=3.8', 'optax>=0.2.4', 'tokenizers>=0.22')
     ('matplotlib', 'reproduce uniep --png=t.png'),
   ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_without_its_extra_a_command_says_how_to_install_it(
   module, command, tmp_path
 ):

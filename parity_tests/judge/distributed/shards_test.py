@@ -167,6 +167,7 @@ def test_missing_ranks(tmp_path):
 
 
 @pytest.mark.parametrize('bugs', ((), ('gate_up', 'y')))
+@pytest.mark.few(1)
 def test_a_sample_of_tiles(tmp_path, bugs):
   _outputs(tmp_path, _case(tmp_path), bugs)
   request = _request(tmp_path, 'forward', tiles=2, lanes=judgement.OF_SAMPLE)

@@ -218,7 +218,7 @@ def any_speed(monkeypatch):
 
 @pytest.mark.parametrize('in_process', [True, False], ids=['here', 'process'])
 @pytest.mark.parametrize('name', KEEPERS)
-@pytest.mark.few(5)
+@pytest.mark.few(1)
 @pytest.mark.usefixtures('any_speed')
 def test_a_kernel_that_keeps_something_fails(tmp_path, name, in_process):
   report = _check_keeping(tmp_path, name, in_process)
@@ -248,7 +248,7 @@ def test_gradients_that_are_kept_fail(tmp_path):
 
 @pytest.mark.parametrize('in_process', [True, False], ids=['here', 'process'])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_kernel_that_keeps_nothing_passes(tmp_path, dtype, in_process):
   report = _check_keeping(
     tmp_path, 'right', in_process, dtype=dtype, direction='both'

@@ -302,7 +302,7 @@ def _check_control(candidate, results):
     assert first.actual != first.expected or np.isnan(first.actual)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_row_missing_from_a_weight_gradient_is_named(grad_bench):
   candidate = SpoiledOracle(grad_bench, 'row missing from a sum')
 
@@ -499,6 +499,7 @@ def overflowing(request):
 
 
 @pytest.mark.parametrize('keep', (('gate_up', 'y'), passes.FORWARD.outputs))
+@pytest.mark.few(1)
 def test_a_right_kernel_may_overflow(overflowing, keep):
   gate_up = overflowing.answer(overflowing.real_inputs)['gate_up']
   assert 0.05 < np.isinf(gate_up).mean() < 0.95

@@ -122,6 +122,7 @@ def _agree(case, golden, expected, names):
       assert (np.abs(actual.value - right) <= actual.bound() / 1000).all()
 
 
+@pytest.mark.few(1)
 def test_fused_golden_is_the_oracles_in_float64(case):
   expected = _in_float64(case)
 
@@ -158,6 +159,7 @@ def test_golden_of_a_captured_stage_starts_there(case):
   _agree(case, golden, _in_float64(case), before)
 
 
+@pytest.mark.few(1)
 def test_what_a_candidate_saved_itself_may_be_as_far_off_as_it_may(case):
   # Given a candidate whose forward pass is right, but off by all that it may,
   stages = [n for n in case.forward_tensors if n in tensors.STAGES]

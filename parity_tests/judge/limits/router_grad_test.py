@@ -76,6 +76,7 @@ def differentiate(rule, logits, bias, ids, d_weights) -> np.ndarray:
 
 
 @pytest.mark.parametrize('rule', RULES)
+@pytest.mark.few(6)
 def test_gradients_of_jax_are_within_the_bound(rule):
   for seed in range(3):
     router, *inputs, d_weights = draw(rule, seed)

@@ -111,6 +111,7 @@ class TestChoices:
     for token, choices in router_limits.find_undecided(router, scores).items():
       assert tuple(sorted(ids[token].tolist())) in choices
 
+  @pytest.mark.few(8)
   def test_scores_in_bf16_choose_wrongly_in_float32_rules(self, rule):
     router = _router(rule)
     logits, bias = _logits(rule)

@@ -230,7 +230,7 @@ _BY_TENSOR = ('silu 1e-4 off, f16', 'routing weights in f16')
 
 
 @pytest.mark.parametrize('wrong', _WRONG)
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_wrong_layers_that_return_only_y_fail(wrong):
   policy, mistake = _WRONG[wrong]
   layer_inputs = trial.draw(SMALL, policy, 0)
@@ -264,7 +264,7 @@ _POLICIES = {
     for i, policy in enumerate(_POLICIES)
   ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_right_layers_that_return_only_results_pass(policy, backward, order):
   layer_inputs, right_results = _bench(policy, backward)
 
@@ -324,7 +324,7 @@ _WRONG_GRADS = {
   'wrong, placement',
   halved_testing.halved(_WRONG_GRADS, precision.LAUNCHED_PLACEMENTS),
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_wrong_gradients_fail_each_alone(wrong, placement):
   policy, mistake, *reached_names = _WRONG_GRADS[wrong]
   names = reached_names[precision.LAUNCHED_PLACEMENTS.index(placement)]

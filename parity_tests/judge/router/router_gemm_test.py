@@ -107,6 +107,7 @@ class TestRightKernels:
       ('minimax2', ALL[1:]),
     ],
   )
+  @pytest.mark.few(2)
   def test_each_rule_passes_whatever_is_returned(self, rule, returns):
     report = check(returns=returns, word=plain.WORDS[rule])
     assert report.is_pass, str(report)
@@ -116,6 +117,7 @@ class TestRightKernels:
       assert report.stages[name] == ('not judged' if ids_unknown else expected)
 
   @pytest.mark.parametrize('policy', ['', 'router_logits=f32'])
+  @pytest.mark.few(1)
   def test_logits_of_bf16_tokens_have_the_dtype_that_is_declared(self, policy):
     case = dataclasses.replace(CASE, dtype='bf16', policy=policy)
 
@@ -130,6 +132,7 @@ class TestRightKernels:
     for name in ALL:
       assert report.stages[name] == 'pass', str(report)
 
+  @pytest.mark.slow
   def test_operands_are_rounded_where_that_is_declared(self):
     case = dataclasses.replace(CASE, policy='operands=bf16')
     report = check('operands in bf16', case=case)
@@ -151,6 +154,7 @@ WRONG = {
 
 class TestWrongKernels:
   @pytest.mark.parametrize('change', WRONG)
+  @pytest.mark.few(1)
   def test_it_is_found_where_it_is(self, change):
     report = check(change)
     failure = report.first_failure
@@ -167,6 +171,7 @@ class TestWrongKernels:
     assert 'router_bias was left out' in failure.pattern
 
   @pytest.mark.parametrize('change', ['logits in bf16', 'column missing'])
+  @pytest.mark.few(1)
   def test_it_shows_in_y_alone_too(self, change):
     report = check(change, returns=())
     failure = report.first_failure
@@ -236,6 +241,7 @@ class TestRequests:
       (dict(input={'x': np.zeros((1, 2, 3))}), r'expected router_w \[D, E\]'),
     ],
   )
+  @pytest.mark.few(3)
   def test_what_does_not_suit_is_named(self, fields, words):
     case = dataclasses.replace(CASE, **fields)
     with pytest.raises(ValueError, match=words) as error:
@@ -253,6 +259,7 @@ class TestRequests:
     for change, passes in (('', True), ('column missing', False)):
       assert check(change, word=word, case=case).is_pass == passes
 
+  @pytest.mark.slow
   def test_the_command_judges_a_file(self, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'mine.py').write_text(

@@ -52,7 +52,7 @@ def check(
 
 
 class TestRightKernels:
-  @pytest.mark.few(4)
+  @pytest.mark.few(1)
   @pytest.mark.parametrize('rule', [*router_lib.RULES])
   def test_each_rule_passes(self, rule):
     report = check(word=plain.WORDS[rule])
@@ -62,7 +62,7 @@ class TestRightKernels:
 
   @pytest.mark.parametrize('returns', [(), ALL[:1], ALL[1:]])
   @pytest.mark.parametrize('dtype', ['f32', 'bf16'])
-  @pytest.mark.few(3)
+  @pytest.mark.few(1)
   def test_it_passes_whatever_is_returned(self, dtype, returns):
     report = check('', returns, dtype=dtype)
     assert report.is_pass, str(report)
@@ -71,7 +71,7 @@ class TestRightKernels:
       assert report.stages[name] == verdict
 
   @pytest.mark.parametrize('seed', range(5))
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_it_passes_on_other_data(self, seed):
     policy = 'd_router_in=f32' if seed % 2 else ''
     report = check(seed=seed, returns=ALL[: seed % 4], policy=policy)
@@ -86,6 +86,7 @@ class TestRightKernels:
     with pytest.raises(ValueError, match='expected router_logits among the'):
       check(direction='both', returned_ahead=forward.ALL[1:])
 
+  @pytest.mark.slow
   def test_shared_experts_have_a_part_beside_it(self):
     def backward(inputs, config, policy):
       shared = trial.Kernel().backward(config, policy, inputs)
@@ -119,6 +120,7 @@ WRONG = {
 
 class TestWrongKernels:
   @pytest.mark.parametrize('change', WRONG)
+  @pytest.mark.few(1)
   def test_it_is_found_and_named(self, change):
     returns, stage, words = WRONG[change]
     report = check(change, returns)
@@ -135,12 +137,14 @@ class TestWrongKernels:
       ('not renormalised', 'd_router_logits', 'that are not renormalised'),
     ],
   )
+  @pytest.mark.few(1)
   def test_it_is_found_at_its_stage_where_that_is_returned(
     self, change, stage, words
   ):
     failure = check(change).first_failure
     assert failure.stage == stage and words in failure.pattern
 
+  @pytest.mark.slow
   def test_weights_alone_tell_a_wrong_rule(self):
     failure = check('not renormalised', ALL[2:]).first_failure
     assert failure.stage == 'dx'
@@ -152,6 +156,7 @@ class TestWrongKernels:
 
 
 @pytest.mark.parametrize('rule', [*router_lib.RULES])
+@pytest.mark.few(5)
 def test_golden_gradients_are_those_of_jax(rule):
   # Given a layer of one matrix for each expert, in JAX and float64,
   rng = np.random.default_rng(4)

@@ -161,6 +161,7 @@ class Misweighted(trial.Kernel):
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('kernel', [trial.Kernel(), Misweighted()])
+@pytest.mark.few(2)
 def test_reports_are_those_of_numpy(kernel, dtype, monkeypatch):
   monkeypatch.setattr(bounds, '_LARGE', 1)
   bench = bench_lib.Bench(case_lib.Case(preset='tiny', ranks=2, dtype=dtype))
