@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpmoe.models import config as config_lib
-from hpmoe.models import layer_names
+from hpmoe.models import layer_lookup
 from hpmoe.models import operators
 from hpmoe.models import parameters
 from hpmoe.reference.contract import array_typing as at
@@ -81,9 +81,9 @@ def feed_forward(
   by_rank = [w.reshape(run.ranks, -1, *w.shape[1:]) for w in slabs]
   matrices, biases = by_rank[:2], by_rank[2:]
   if biases:
-    layer_names.check_biased(run.layer)
+    layer_lookup.check_biased(run.layer)
   y = run.layer(tokens, ids, weights, *matrices, run.policy, *biases)
-  layer_names.check_returned(layer_names.name_of(run.layer), tokens, y)
+  layer_lookup.check_returned(layer_lookup.name_of(run.layer), tokens, y)
   experts = nn.constant(np.arange(config.num_experts), ids)
   hits = (ids[..., None] == experts).astype(ids.dtype)
   loads = hits.sum(axis=(0, 1, 2)).astype(ids.dtype)

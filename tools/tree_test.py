@@ -1,6 +1,7 @@
 """The tree: rooms of a size, named in docs and BUILD files, and links."""
 
 import ast
+import glob
 import itertools
 import os
 import pathlib
@@ -55,6 +56,23 @@ def strings(path: pathlib.Path) -> set[str]:
   }
 
 
+_NAMED_FILE = re.compile(r'`([\w./*-]*\w\.(?:py|cc|h|toml|\*)|[\w./-]+/)`')
+
+
+def missing_files(folder: pathlib.Path, text: str, root=ROOT) -> list[str]:
+  """Returns the files that a folder's README names and that do not exist.
+
+  A name with a slash may start at any folder above, up to `root`.
+  """
+  above = [p for p in folder.parents if p.is_relative_to(root)]
+
+  def exists(name: str) -> bool:
+    places = [folder, *(above if '/' in name else ())]
+    return any(glob.glob(str(place / name)) for place in places)
+
+  return [name for name in _NAMED_FILE.findall(text) if not exists(name)]
+
+
 FLOORS = [f for f in import_graph.FOLDERS if (ROOT / 'src/hpmoe' / f).exists()]
 INSIDE = [f for f in rooms(import_graph.files()) if f.split('/')[0] in FLOORS]
 
@@ -79,6 +97,29 @@ class TestFolders:
     assert all(os.readlink(p) == f'../../{p.name}' for p in links)
     top_folders = {f.split('/')[0] for f in rooms(import_graph.files())}
     assert top_folders - {'hpmoe', 'benchmarks'} == set(FLOORS)
+
+
+class TestReadmes:
+  def test_each_file_that_a_room_names_exists(self):
+    for folder in map(ROOT.joinpath, INSIDE):
+      readme = folder / 'README.md'
+      text = readme.read_text() if readme.exists() else ''
+      assert not missing_files(folder, text), readme
+
+  def test_a_missing_file_is_named(self, tmp_path):
+    # Given a room with a file and a folder, beside another room,
+    (tmp_path / 'room/inside').mkdir(parents=True)
+    (tmp_path / 'room/law.cc').touch()
+    (tmp_path / 'beside.py').touch()
+    text = (
+      '`law.cc` `law.*` `inside/` `room/law.cc` `../beside.py` `law(x)` '
+      '`beside.py` `gone.toml` `room/gone.h` `gone/`'
+    )
+
+    # then a bare name is one of the room's own.
+    assert missing_files(tmp_path / 'room', text, tmp_path) == [
+      *('beside.py', 'gone.toml', 'room/gone.h', 'gone/'),
+    ]
 
 
 class TestBuildFiles:

@@ -5,8 +5,8 @@
 #include "backend_ascend/host/load/worker_order.h"
 #include "backend_ascend/image/rows.h"
 #include "backend_ascend/image/worker.h"
+#include "backend_ascend/simulator/contention.h"
 #include "backend_ascend/simulator/operators.h"
-#include "backend_ascend/simulator/shared.h"
 
 namespace hpmoe::sim {
 namespace {
@@ -71,8 +71,8 @@ class Engine {
         options_(options),
         times_(times),
         costs_(launch, figures, fabric, pricing, figures.l2_bytes),
-        shared_(figures, fabric, view_.header->num_ranks,
-                options.barriers ? figures.collective : 1, options.sharing),
+        contention_(figures, fabric, view_.header->num_ranks,
+                    options.barriers ? figures.collective : 1, options.sharing),
         operators_(view_, pricing, options.barriers),
         events_(view_.num_events),
         workers_(view_.num_queues),
@@ -102,7 +102,7 @@ class Engine {
     Settle();
     while (true) {
       DropVoidTimers();
-      const double flowed = shared_.next();
+      const double flowed = contention_.next();
       const double timed = timers_.empty() ? kNoTime : timers_.front().at;
       if (flowed == kNoTime && timed == kNoTime) break;
       if (flowed <= timed) {
@@ -116,7 +116,7 @@ class Engine {
     }
     totals->total = total_;
     totals->busy = busy_;
-    shared_.Report(&totals->hbm, &totals->l2, &totals->links);
+    contention_.Report(&totals->hbm, &totals->l2, &totals->links);
     return Ended();
   }
 
@@ -286,7 +286,7 @@ class Engine {
     worker.fixed = cost.fixed;
     worker.runs = true;
     worker.pending =
-        shared_.Enter(now_, w, task, cost, costs_.sent(), &worker.own_end);
+        contention_.Enter(now_, w, task, cost, costs_.sent(), &worker.own_end);
     if (worker.pending == 0) SetTimer(worker.own_end + cost.fixed, w);
     worker.puts = SlowsCubes(task, cost);
     if (worker.puts) Beside(w, 1);
@@ -327,7 +327,7 @@ class Engine {
   }
 
   void Flowed() {
-    for (const uint32_t w : shared_.Leave()) {
+    for (const uint32_t w : contention_.Leave()) {
       Worker& worker = workers_[w];
       if (--worker.pending > 0) continue;
       SetTimer(std::max(now_, worker.own_end) + worker.fixed, w);
@@ -418,7 +418,7 @@ class Engine {
   const SimOptions options_;
   TaskTime* const times_;  // by task
   CostModel costs_;
-  Shared shared_;
+  Contention contention_;
   Operators operators_;
 
   double now_ = 0, total_ = 0;

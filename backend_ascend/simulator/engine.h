@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "backend_ascend/host/load/image_loader.h"
+#include "backend_ascend/simulator/contention.h"
 #include "backend_ascend/simulator/cost.h"
 #include "backend_ascend/simulator/figures.h"
-#include "backend_ascend/simulator/shared.h"
 
 namespace hpmoe::sim {
 

@@ -6,7 +6,7 @@ import types
 import jax
 import jax.numpy as jnp
 
-from hpmoe.models import layer_names
+from hpmoe.models import layer_lookup
 from hpmoe.models import routed
 from hpmoe.models.jax import ops
 from hpmoe.reference import differentiable
@@ -38,7 +38,7 @@ def find_layer(name: str) -> Layer:
       "moe: 'ascend' expects an Ascend NPU, got none that JAX can reach; its "
       "operator is MindSpore's, and here 'host' runs the same task image"
     )
-  return layer_names.find_layer(name, LAYERS, 'ascend')
+  return layer_lookup.find_layer(name, LAYERS, 'ascend')
 
 
 def oracle(

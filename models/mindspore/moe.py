@@ -9,7 +9,7 @@ from mindspore import ops as ms_ops
 
 from hpmoe.backend_ascend.frontends import mindspore_layer
 from hpmoe.backend_ascend.frontends import mindspore_parallel
-from hpmoe.models import layer_names
+from hpmoe.models import layer_lookup
 from hpmoe.models import routed
 from hpmoe.models.mindspore import ops
 from hpmoe.reference.contract import array_typing as at
@@ -33,7 +33,7 @@ def find_layer(name: str) -> Layer:
       "moe: 'ascend' expects an Ascend NPU, got none that MindSpore finds; "
       "here 'host' runs the same task image"
     )
-  return layer_names.find_layer(name, LAYERS)
+  return layer_lookup.find_layer(name, LAYERS)
 
 
 # One Cell for all layers of a size: it has no parameters.

@@ -16,7 +16,7 @@ import types
 
 import numpy as np
 
-from hpmoe.models import layer_names
+from hpmoe.models import layer_lookup
 from hpmoe.models import parameters
 from hpmoe.models import routed as routed_lib
 from hpmoe.models.checkpoint import atomic_folder
@@ -24,10 +24,10 @@ from hpmoe.parity_tests.candidates import backends
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.compare import capture
 from hpmoe.parity_tests.compare import layers
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import routing_diff
+from hpmoe.parity_tests.compare import side_results
 from hpmoe.parity_tests.compare import subject as subject_lib
 from hpmoe.parity_tests.compare import training
 from hpmoe.parity_tests.judge import case_export
@@ -291,7 +291,7 @@ def run(
       side.run(subject, candidate.moe, True, instead, request.device)
       for candidate, side, instead in runs
     ]
-  bench, npu = (capture.list_tensors(subject, raw) for raw in raws)
+  bench, npu = (side_results.list_tensors(subject, raw) for raw in raws)
   assert [t.name for t in npu] == [t.name for t in bench]
   rows = [
     metrics.compare(a.name, a.layer, a.role, a.array, b.array)
@@ -334,7 +334,7 @@ def _train(request, subject, sides, result, progress) -> Result:
 
   def judge(number, subject_then, raw) -> bool:
     progress(f'step {number}')
-    side = _by_layer(subject_then, capture.list_tensors(subject_then, raw))
+    side = _by_layer(subject_then, side_results.list_tensors(subject_then, raw))
     judged_layers[:] = []
     for layer in subject.moe_layers:
       judged_layers.append(_judge_layer(request, subject, layer, side[layer]))
@@ -384,14 +384,14 @@ def _framework(pair: Pair, subject: subject_lib.Subject) -> types.ModuleType:
   if pair.candidate is None:
     layer = side.moe_lib.find_layer(pair.moe)
     if subject.config.family.by_turns:
-      layer_names.check_biased(layer)
+      layer_lookup.check_biased(layer)
       if pair.moe in ('host', 'ascend'):
         routed_lib.check_launched(parameters.OF_EXPERTS[2:])
   return side
 
 
 def _by_layer(
-  subject: subject_lib.Subject, side: list[capture.Tensor]
+  subject: subject_lib.Subject, side: list[side_results.Tensor]
 ) -> dict[int, dict[str, np.ndarray]]:
   """Returns the inputs and outputs of each MoE layer, as a check names them."""
   arrays_by_layer = {}

@@ -4,7 +4,7 @@ import numpy as np
 
 from hpmoe.models import config as config_lib
 from hpmoe.models import init
-from hpmoe.parity_tests.compare import capture
+from hpmoe.parity_tests.compare import side_results
 from hpmoe.parity_tests.compare import subject as subject_lib
 
 
@@ -24,7 +24,7 @@ def subject() -> subject_lib.Subject:
   return subject_lib.Subject('small', config, init.init(config), tokens)
 
 
-def check(subject: subject_lib.Subject, raw: capture.Raw) -> None:
+def check(subject: subject_lib.Subject, raw: side_results.Raw) -> None:
   """Holds gradients between modules to those of parameters beside them."""
   names = [f'model.layers.{n}' for n in (0, 1)]
   assert set(raw.flows) == {'model.embed_tokens', *names, 'model.norm'}

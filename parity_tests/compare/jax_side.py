@@ -18,7 +18,7 @@ from hpmoe.models.jax import decoder
 from hpmoe.models.jax import moe as moe_lib
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.case import passes
-from hpmoe.parity_tests.compare import capture
+from hpmoe.parity_tests.compare import side_results
 from hpmoe.parity_tests.compare import subject as subject_lib
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.reference.contract import tensors
@@ -31,7 +31,7 @@ def run(
   instead: Mapping[int, candidates.Candidate] = types.MappingProxyType({}),
   device: str = 'cpu',
   noise: Mapping[str, np.ndarray] = types.MappingProxyType({}),
-) -> capture.Raw:
+) -> side_results.Raw:
   """Returns the results of the model with the layer `moe`.
 
   Args:
@@ -100,14 +100,14 @@ def run(
     taps=grads[1],
     flows=grads[2],
   )
-  return capture.Raw(**jax.tree.map(np.asarray, fields))
+  return side_results.Raw(**jax.tree.map(np.asarray, fields))
 
 
 def _load_layer(moe: str) -> Callable[..., jax.Array]:
   layer = moe_lib.find_layer(moe)
   if moe in moe_lib.LAYERS:
     return jax.jit(layer, static_argnums=5)
-  return capture.guarded(moe, layer)
+  return side_results.guarded(moe, layer)
 
 
 def _zeros(

@@ -77,7 +77,7 @@ class Row:
 
   Attributes:
     name: of the tensor.
-    layer, role: as `capture.Tensor`.
+    layer, role: as `side_results.Tensor`.
     values: of each of `COLUMNS`.
     same: whether the bits are equal.
   """

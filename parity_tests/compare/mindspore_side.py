@@ -12,7 +12,7 @@ from hpmoe.models.mindspore import device as device_lib
 from hpmoe.models.mindspore import moe as moe_lib
 from hpmoe.models.mindspore import ops
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.compare import capture
+from hpmoe.parity_tests.compare import side_results
 from hpmoe.parity_tests.compare import subject as subject_lib
 
 
@@ -23,7 +23,7 @@ def run(
   instead: Mapping[int, candidates.Candidate] = types.MappingProxyType({}),
   device: str = 'cpu',
   noise: Mapping[str, np.ndarray] = types.MappingProxyType({}),
-) -> capture.Raw:
+) -> side_results.Raw:
   """As `jax_side.run`, on `device`, cpu or ascend; takes nothing `instead`."""
   assert not instead
   # An operator's error is raised where it runs, not at a later operator.
@@ -31,7 +31,7 @@ def run(
   ms.set_context(pynative_synchronize=True)
   layer = moe_lib.find_layer(moe)
   if moe not in moe_lib.LAYERS:
-    layer = capture.guarded(moe, layer)
+    layer = side_results.guarded(moe, layer)
   params = {n: ms.Tensor(value) for n, value in subject.params.items()}
   zeros = _zeros(subject, params) if backward else {}
   tokens = ms.Tensor(np.ascontiguousarray(subject.tokens))
@@ -75,7 +75,7 @@ def run(
   else:
     loss = total(*values)
   flat = dict(zip(zeros, grads[len(subject.trainable) :]))
-  return capture.Raw(
+  return side_results.Raw(
     loss=ops.to_numpy(loss),
     grads=dict(zip(subject.trainable, grads)),
     taps={

@@ -118,7 +118,7 @@ def _cause(request: compare.Request, result: compare.Result) -> str:
   return f'{sentence}; modules between them are not judged'
 
 
-# Tensors that pass between modules, as `capture` names them.
+# Tensors that pass between modules, as `side_results` names them.
 _MODULE_TENSORS = {
   'forward': re.compile(
     r'Module\.model\.(layers\.\d+|\w+)\.0\.forward\.output\.0'

@@ -20,12 +20,12 @@ import numpy as np
 
 from hpmoe.models.train import settings as settings_lib
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.compare import capture
+from hpmoe.parity_tests.compare import side_results
 from hpmoe.parity_tests.compare import subject as subject_lib
 
 Arrays = Mapping[str, np.ndarray]
 # Computes a step: model and batch, and noise by module.
-Run = Callable[[subject_lib.Subject, Arrays], capture.Raw]
+Run = Callable[[subject_lib.Subject, Arrays], side_results.Raw]
 
 # Settings of the steps, as of `hpmoe train`; biases of routers do not change.
 SETTINGS = settings_lib.Settings()
@@ -70,7 +70,7 @@ def run(
   steps: int,
   left: tuple[str, Run],
   right: tuple[str, Run],
-  judge: Callable[[int, subject_lib.Subject, capture.Raw], bool],
+  judge: Callable[[int, subject_lib.Subject, side_results.Raw], bool],
 ) -> tuple[Step, ...]:
   """Trains both sides, and the reference's with noise.
 
@@ -146,7 +146,7 @@ class _SideState:
 
 
 def _size(
-  subject: subject_lib.Subject, run_: Run, raws: Mapping[str, capture.Raw]
+  subject: subject_lib.Subject, run_: Run, raws: Mapping[str, side_results.Raw]
 ) -> float:
   """Returns the noise that changes first gradients by the sides' distance."""
   target = _measure_difference(raws['left'].grads, raws['right'].grads)
@@ -182,7 +182,7 @@ def _measure_difference(left_grads: Arrays, right_grads: Arrays) -> float:
 
 
 def _apart(
-  subject: subject_lib.Subject, bench: capture.Raw, npu: capture.Raw
+  subject: subject_lib.Subject, bench: side_results.Raw, npu: side_results.Raw
 ) -> Apart:
   # The last state is that of the norm behind the last layer.
   last = subject.config.num_hidden_layers - 1

@@ -7,14 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from hpmoe.models import layer_names
+from hpmoe.models import layer_lookup
 from hpmoe.parity_tests.candidates import candidates
 from hpmoe.parity_tests.compare import subject as subject_lib
 
 Arrays = dict[str, np.ndarray]
 
-# Of a MoE layer, as a pass of `hpmoe check` names them: what its captured
-# inputs and outputs are in `Capture.layers`.
+# Of a MoE layer, as a pass of `hpmoe check` names them: what it reads from the
+# model, and gradients at its outputs and inputs.
 READ = ('x', 'topk_ids', 'topk_weights')
 GRADS = ('dy', 'dx', 'd_topk_weights')
 
@@ -45,7 +45,7 @@ class Raw:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-  """One captured tensor.
+  """One tensor of a side.
 
   Attributes:
     name: msprobe's name.
@@ -78,9 +78,9 @@ def guarded(moe: str, layer: Callable[..., Any]) -> Callable[..., Any]:
       raise
     except Exception as error:
       raise candidates.CandidateError(
-        f'{moe}: {type(error).__name__}: {error}; given {layer_names.SHAPES}'
+        f'{moe}: {type(error).__name__}: {error}; given {layer_lookup.SHAPES}'
       ) from error
-    layer_names.check_returned(moe, x, y)
+    layer_lookup.check_returned(moe, x, y)
     return y
 
   return run_layer

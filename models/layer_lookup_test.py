@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from hpmoe.models import layer_names
+from hpmoe.models import layer_lookup
 
 
 def test_a_module_in_the_current_folder_is_found(tmp_path, monkeypatch):
@@ -14,6 +14,6 @@ def test_a_module_in_the_current_folder_is_found(tmp_path, monkeypatch):
   search_path = [path for path in sys.path if path not in ('', str(tmp_path))]
   monkeypatch.setattr(sys, 'path', search_path)
 
-  assert layer_names.find_layer('layer_beside_me:layer', {})() == 7
+  assert layer_lookup.find_layer('layer_beside_me:layer', {})() == 7
   with pytest.raises(ValueError, match="moe: expected to import 'nobody:l'"):
-    layer_names.find_layer('nobody:l', {})
+    layer_lookup.find_layer('nobody:l', {})

@@ -1,11 +1,11 @@
-#include "backend_ascend/simulator/shared.h"
+#include "backend_ascend/simulator/contention.h"
 
 #include <algorithm>
 
 namespace hpmoe::sim {
 
-Shared::Shared(const Figures& figures, const FabricTables& fabric,
-               int32_t ranks, double link_share, bool sharing)
+Contention::Contention(const Figures& figures, const FabricTables& fabric,
+                       int32_t ranks, double link_share, bool sharing)
     : fabric_(fabric),
       ranks_(ranks),
       one_memory_(figures.threads > 0),
@@ -34,9 +34,9 @@ Shared::Shared(const Figures& figures, const FabricTables& fabric,
   lone_bytes_.assign(resources_.size(), 0.0);
 }
 
-uint32_t Shared::Enter(double now, uint32_t worker, const TaskDesc& task,
-                       const Cost& cost, const std::vector<Sent>& sent,
-                       double* end) {
+uint32_t Contention::Enter(double now, uint32_t worker, const TaskDesc& task,
+                           const Cost& cost, const std::vector<Sent>& sent,
+                           double* end) {
   Entry entry = {now, worker, end, 0};
   const DemandClass of = task.unit == kAic ? kAicDemand : kAivDemand;
   const int32_t memory = MemoryOf(task.rank);
@@ -47,8 +47,8 @@ uint32_t Shared::Enter(double now, uint32_t worker, const TaskDesc& task,
 }
 
 // What ranks get in memory, and what passes each link once for all of them.
-void Shared::Send(const TaskDesc& task, const std::vector<Sent>& sent,
-                  Entry* entry) {
+void Contention::Send(const TaskDesc& task, const std::vector<Sent>& sent,
+                      Entry* entry) {
   const bool home = KindOf(task).form() != Form::kSlicePut;
   const DemandClass of = home ? kHomeDemand : kPutDemand;
   for (const Sent& to : sent) {
@@ -69,8 +69,8 @@ void Shared::Send(const TaskDesc& task, const std::vector<Sent>& sent,
   used_links_.clear();
 }
 
-void Shared::Demand(int32_t resource, DemandClass of, double bytes,
-                    Entry* entry) {
+void Contention::Demand(int32_t resource, DemandClass of, double bytes,
+                        Entry* entry) {
   if (bytes == 0) return;
   Fluid& fluid = resources_[resource];
   if (!sharing_) {
@@ -84,7 +84,7 @@ void Shared::Demand(int32_t resource, DemandClass of, double bytes,
   ++entry->entered;
 }
 
-const std::vector<uint32_t>& Shared::Leave() {
+const std::vector<uint32_t>& Contention::Leave() {
   const uint32_t resource = soonest_.index();
   ended_.clear();
   resources_[resource].Leave(&ended_);
@@ -92,8 +92,8 @@ const std::vector<uint32_t>& Shared::Leave() {
   return ended_;
 }
 
-void Shared::Report(std::vector<Used>* hbm, std::vector<Used>* l2,
-                    std::vector<Used>* links) const {
+void Contention::Report(std::vector<Used>* hbm, std::vector<Used>* l2,
+                        std::vector<Used>* links) const {
   for (size_t i = 0; i < resources_.size(); ++i) {
     const Fluid& fluid = resources_[i];
     const auto ranks = static_cast<size_t>(ranks_);

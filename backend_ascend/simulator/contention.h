@@ -1,8 +1,8 @@
-// What cores and ranks share, all of it: memories and links, and which of them
-// a task's bytes pass.
+// Memories and links: how tasks that run at once share the bandwidth of each,
+// and which of them a task's bytes pass.
 
-#ifndef BACKEND_ASCEND_SIMULATOR_SHARED_H_
-#define BACKEND_ASCEND_SIMULATOR_SHARED_H_
+#ifndef BACKEND_ASCEND_SIMULATOR_CONTENTION_H_
+#define BACKEND_ASCEND_SIMULATOR_CONTENTION_H_
 
 #include <cstdint>
 #include <vector>
@@ -18,12 +18,12 @@ struct Used {
   double bytes, busy;  // B; s with a demand
 };
 
-class Shared {
+class Contention {
  public:
   // `link_share`: of each link's capacity.  Without `sharing` each demand is
   // alone.  `fabric` must outlive this.
-  Shared(const Figures& figures, const FabricTables& fabric, int32_t ranks,
-         double link_share, bool sharing);
+  Contention(const Figures& figures, const FabricTables& fabric, int32_t ranks,
+             double link_share, bool sharing);
 
   // Enters what a task of a worker asks for, and what it sends.  Returns how
   // many demands Leave will end; `*end` is at least when those that are alone
@@ -65,4 +65,4 @@ class Shared {
 
 }  // namespace hpmoe::sim
 
-#endif  // BACKEND_ASCEND_SIMULATOR_SHARED_H_
+#endif  // BACKEND_ASCEND_SIMULATOR_CONTENTION_H_
