@@ -9,7 +9,7 @@
 #include "backend_ascend/device/megakernel/events.h"
 #include "backend_ascend/device/megakernel/launch_args.h"
 #include "backend_ascend/device/megakernel/rank_tensors.h"
-#include "backend_ascend/device/megakernel/vector_core.h"
+#include "backend_ascend/device/megakernel/vector_worker.h"
 #include "backend_ascend/device/megakernel/worker_core.h"
 
 namespace hpmoe {
@@ -21,7 +21,7 @@ HPMOE_FUNCTION CoreDiagnosis AwaitRanks(const RankTensors& rank, int32_t core) {
   return ShakeHands(rank.args, rank.heap, rank.image.num_ranks);
 }
 
-// `Core` is VectorCore or CubeWorker.
+// `Core` is VectorWorker or CubeWorker.
 template <class Core>
 HPMOE_FUNCTION CoreDiagnosis RunQueue(const RankTensors& rank, int32_t index) {
   Core core(rank);
@@ -36,7 +36,7 @@ HPMOE_FUNCTION CoreDiagnosis RunVectorCore(const RankTensors& rank,
                                            int32_t index) {
   const CoreDiagnosis ready = AwaitRanks(rank, index);
   if (ready.reason != kEnded) return ready;
-  return RunQueue<VectorCore<T>>(rank, index);
+  return RunQueue<VectorWorker<T>>(rank, index);
 }
 
 // Of storage T, on the core that calls.  Cores beyond those of the image have

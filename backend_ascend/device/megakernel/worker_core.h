@@ -13,7 +13,7 @@
 
 namespace hpmoe {
 
-// What Step calls; `Core` is VectorCore or CubeWorker.
+// What Step calls; `Core` is VectorWorker or CubeWorker.
 template <class Core>
 class DevicePlatform {
  public:

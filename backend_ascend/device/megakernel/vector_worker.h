@@ -1,7 +1,7 @@
 // A vector core (AIV): runs its tasks and adds to events.
 
-#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_CORE_H_
-#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_CORE_H_
+#ifndef BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_WORKER_H_
+#define BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_WORKER_H_
 
 #include "backend_ascend/device/megakernel/ascendc.h"
 #include "backend_ascend/device/megakernel/rank_tensors.h"
@@ -15,11 +15,11 @@ namespace hpmoe {
 
 // `T` is the storage: float or bfloat16_t.
 template <typename T>
-class VectorCore {
+class VectorWorker {
  public:
   static constexpr Unit kUnit = kAiv;
 
-  HPMOE_FUNCTION explicit VectorCore(const RankTensors& rank) : rank_(rank) {}
+  HPMOE_FUNCTION explicit VectorWorker(const RankTensors& rank) : rank_(rank) {}
 
   // Before the first task, and after the last.
   HPMOE_FUNCTION void Start() { sets_.Open(); }
@@ -60,4 +60,4 @@ class VectorCore {
 
 }  // namespace hpmoe
 
-#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_CORE_H_
+#endif  // BACKEND_ASCEND_DEVICE_MEGAKERNEL_VECTOR_WORKER_H_
