@@ -16,6 +16,7 @@ import pathlib
 from absl import app
 
 from hpmoe.backend_ascend.simulator.reproduce import cais
+from hpmoe.backend_ascend.simulator.reproduce import cais_systems
 from hpmoe.backend_ascend.simulator.reproduce import dysharp
 from hpmoe.backend_ascend.simulator.reproduce import moe_hub
 from hpmoe.reference.contract import plot_style
@@ -59,7 +60,8 @@ def time_cais_layer(name: str) -> tuple[str, ...]:
   machine = cais.WITNESS.load()[cais.MACHINE]
   layer = cais.MODELS['LLaMA-7B'].sub_layers()[name]
   arrival, rank_order = (
-    cais.cais(layer, m) for m in (machine, machine.with_figures(rank_order=1))
+    cais_systems.cais(layer, m)
+    for m in (machine, machine.with_figures(rank_order=1))
   )
   return (
     f'CAIS, {name}',

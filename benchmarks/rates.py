@@ -19,6 +19,7 @@ from absl import flags
 from hpmoe.backend_ascend.simulator.flows import flow as flow_lib
 from hpmoe.backend_ascend.simulator.machines import machine as machine_lib
 from hpmoe.backend_ascend.simulator.reproduce import cais
+from hpmoe.backend_ascend.simulator.reproduce import cais_systems
 from hpmoe.backend_ascend.simulator.reproduce import dysharp
 from hpmoe.backend_ascend.simulator.reproduce import hyperparallel
 from hpmoe.backend_ascend.simulator.reproduce import moe_hub
@@ -51,7 +52,7 @@ WORK = {
   'image,EP16': _image,
   'CAIS,L2': lambda: _flow(
     'cais',
-    cais.cais,
+    cais_systems.cais,
     cais.MODELS['LLaMA-7B'].sub_layers()['L2'],
   ),
   'MoE-Hub,Mixtral': lambda: _flow(

@@ -38,6 +38,7 @@ from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import quantised_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.router import router_grads_testing
 from hpmoe.reference.contract import policies
@@ -80,11 +81,11 @@ def fails_by_stage(seed: int) -> bool:
   """Returns whether a stage or gradient of a right layer fails."""
   dtype, placement, kernel = choose(seed)
   policy = precision.PrecisionPolicy(dtype, placement=placement)
-  inputs = trial.with_saved(trial.draw(_CONFIG, policy, seed))
+  inputs = trial_verdicts.with_saved(trial_verdicts.draw(_CONFIG, policy, seed))
   results: list[verdicts.Result] = []
   for run in (kernel.forward, kernel.backward):
     outputs = run(inputs.config, policy, inputs.arrays)
-    results += trial.judge_stages(inputs, outputs).values()
+    results += trial_verdicts.judge_stages(inputs, outputs).values()
   return has_failed(results)
 
 

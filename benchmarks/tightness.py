@@ -19,9 +19,11 @@ import numpy as np
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import spread
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import gemm_bounds
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.tools.docs import figures
@@ -43,7 +45,7 @@ _SHARES = ('bound: median', 'worst', 'spread: median', 'worst')
 _SHORT = {'float32': 'f32', 'bfloat16': 'bf16', 'float16': 'f16'}
 
 
-def share_of_limits(sums: np.ndarray, golden: bounds.Bounded):
+def share_of_limits(sums: np.ndarray, golden: bounded_values.Bounded):
   """Returns the error of a tile `[64, 128]` over its bound and its spread."""
   cut = tiles.cut_tokens(*(n for n in sums.shape for _ in range(2)))
   judge = spread.Judge(
@@ -66,7 +68,9 @@ def measure_tile(depth: int, seed: int):
     rng.standard_normal((_ROWS, depth), np.float32),
     rng.standard_normal((depth, _COLUMNS), np.float32),
   )
-  golden = bounds.gemm(_POLICY, bounds.exact(operands[0]), operands[1])
+  golden = gemm_bounds.gemm(
+    _POLICY, bounded_values.exact(operands[0]), operands[1]
+  )
   correct = [share_of_limits(order(*operands), golden) for order in _ORDERS]
   narrowed = [
     max(
@@ -92,15 +96,15 @@ def measure_layer(storage: str, direction: str, seed: int):
   """Yields (stage, rule) and the share of it that a correct kernel uses."""
   policy = precision.PrecisionPolicy(storage)
   config = presets.config(presets.get(_PRESET), _RANKS, _TOKENS)
-  inputs = trial.with_saved(trial.draw(config, policy, seed))
+  inputs = trial_verdicts.with_saved(trial_verdicts.draw(config, policy, seed))
   run = operator.methodcaller(direction, config, policy, inputs.arrays)
   (layer_pass,) = passes.from_direction(direction)
   outputs = [run(trial.Kernel(order)) for order in _ORDERS]
   for own, other in zip(outputs, (*outputs[1:], outputs[0])):
     results = {name: own[name] for name in layer_pass.results}
-    judged_results = trial.judge_results(inputs, results, other)
+    judged_results = trial_verdicts.judge_results(inputs, results, other)
     for result in (
-      *trial.judge_stages(inputs, own).values(),
+      *trial_verdicts.judge_stages(inputs, own).values(),
       *judged_results.values(),
     ):
       yield (result.stage, result.rule), result.values['error_of_bound']

@@ -19,7 +19,7 @@ import shutil
 import tempfile
 
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
-from hpmoe.backend_ascend.twin.intrinsics import build_operator
+from hpmoe.backend_ascend.twin.intrinsics.operators import operator_folder
 from hpmoe.tools.sync import graph
 from hpmoe.tools.sync import optional
 
@@ -97,9 +97,9 @@ def find_files(root: pathlib.Path, path: str) -> list[pathlib.Path]:
   folder = root / path
   if not folder.is_dir():
     return [folder.with_suffix('.cpp'), *sorted(folder.parent.glob('*.h'))]
-  op = build_operator.read(folder)
+  op = operator_folder.read(folder)
   work = build_kernel.make_cache_folder()
-  files = build_operator.find_includes(op, [op.source], work=work).files
+  files = operator_folder.find_includes(op, [op.source], work=work).files
   return [
     file
     for file in sorted(files)

@@ -13,7 +13,9 @@ from hpmoe.tools import import_graph
 ROOT = import_graph.ROOT
 # A newcomer should know from a folder's name what may lie in it.
 MOST_SOURCES = 20
-_TESTS = ('_test.py', '_testing.py', '_test.cc', '__init__.py')
+# One idea a file: a reader sees the whole of it.
+MOST_LINES = 700
+_TESTS = ('_test.py', '_testing.py', '_test.cc', '_testing.h', '__init__.py')
 
 
 def rooms(paths) -> dict[str, list[str]]:
@@ -32,6 +34,16 @@ def crowded(paths) -> list[str]:
       p for p in paths if not p.endswith(_TESTS)
     ).items()
     if len(sources) > MOST_SOURCES
+  ]
+
+
+def longest(paths, root: pathlib.Path = ROOT) -> list[str]:
+  """Returns a line for each file with too many lines."""
+  lengths = {p: len((root / p).read_text().splitlines()) for p in paths}
+  return [
+    f'{path}: expected at most {MOST_LINES} lines, got {length}'
+    for path, length in lengths.items()
+    if length > MOST_LINES
   ]
 
 
@@ -85,6 +97,15 @@ class TestFolders:
     paths = [f'a/b/{n}.py' for n in range(MOST_SOURCES + 1)]
     assert crowded(paths) == ['a/b: expected at most 20 sources, got 21']
     assert not crowded(paths[1:] + ['a/b/x_test.py', 'a/c/y.py'])
+
+  def test_no_source_is_long(self):
+    assert not longest(import_graph.files())
+
+  def test_a_long_source_is_named(self, tmp_path):
+    (tmp_path / 'a.py').write_text('x = 1\n' * (MOST_LINES + 1))
+    (tmp_path / 'b.cc').write_text('\n' * MOST_LINES)
+    message = 'a.py: expected at most 700 lines, got 701'
+    assert longest(['a.py', 'b.cc'], tmp_path) == [message]
 
   def test_architecture_names_every_room(self):
     text = (ROOT / 'docs/architecture.md').read_text()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.candidates import candidates
-from hpmoe.parity_tests.candidates import in_process
 from hpmoe.parity_tests.candidates import outputs
+from hpmoe.parity_tests.candidates import outputs_testing
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import folder
 from hpmoe.parity_tests.case import folder_writer
@@ -19,98 +19,21 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import read_case
 from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.case.layouts import layout_text
-from hpmoe.parity_tests.explain import bugs_testing
-from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.report import failure_text
 from hpmoe.parity_tests.report import report_text
 from hpmoe.reference.contract import presets
-
-CASE = case_lib.Case('both', 'tiny', ranks=2, dtype='bfloat16')
-LAYOUTS = layout_text.parse_all(
-  dict(
-    gate_up='R N 2F, interleaved',
-    y='M D',
-    d_w_gate_up='E 2F D, up_gate',
-    d_topk_weights='R S',
-  )
-)
-
-
-@functools.cache
-def _make_inputs(data: str, case: case_lib.Case = CASE):
-  return bench_lib.Bench(case, keep=True).read_by(case.passes, data)
-
-
-def _all_made(case: case_lib.Case = CASE) -> dict:
-  return {data: _make_inputs(data, case) for data in inputs_lib.DATA}
 
 
 @functools.cache
 def _figures_in_place(kernel) -> list[dict]:
-  return _figures(check.run(check.Request(CASE, _in_place(kernel))))
-
-
-def _export(path, per_rank=False, layouts=None) -> folder.Folder:
-  return folder_writer.write(path, 'both', _all_made(), per_rank, layouts)
-
-
-def _compute(kernel, layer_inputs) -> dict[str, np.ndarray]:
-  """Returns the tensors of both passes."""
-  forward = kernel.forward(
-    layer_inputs.config, layer_inputs.policy, layer_inputs.arrays
+  return outputs_testing.list_figures(
+    check.run(
+      check.Request(outputs_testing.CASE, outputs_testing.run_in_place(kernel))
+    )
   )
-  read = {**layer_inputs.arrays, **forward}
-  return forward | kernel.backward(
-    layer_inputs.config, layer_inputs.policy, read
-  )
-
-
-def _in_place(kernel) -> in_process.Function:
-  function = bugs_testing.function(kernel.forward, kernel.backward)
-  return in_process.Function(function)
-
-
-def _check(
-  case: folder.Folder, out, direction='forward', names=None
-) -> check.Report:
-  """Checks a folder of outputs, under the names of a text."""
-  path = pathlib.Path(out).with_name('names.toml')
-  if names is not None:
-    path.write_text(names)
-  candidate = outputs.Outputs(str(out), None if names is None else str(path))
-  case_spec = case_lib.Case.from_folder(case.path, direction)
-  return check.run(check.Request(case_spec, candidate))
-
-
-def _list_passed(report: check.Report) -> set[str]:
-  return {r.stage for r in report.results if r.verdict == verdicts.PASS}
-
-
-def _figures(report: check.Report) -> list[dict]:
-  """Returns a report's figures of tensors, without the candidate's name."""
-  rows = [dataclasses.asdict(r) for r in report.results]
-  for row in rows:
-    for name in ('grids', 'shares'):
-      row[name] = [array.tolist() for array in row[name]]
-    row['experts'] = [experts.tolist() for experts in row['experts']]
-    if row['failure']:
-      row['failure'] |= dict(replay='', hint='', location='')
-  return rows
-
-
-def _save_whole(out, case, data, tensors):
-  read_case.write(str(out), read_case.load(case.path), data, tensors)
-
-
-def _save_per_rank(out, case, data, tensors):
-  case_data = read_case.load(case.path)
-  for rank in range(CASE.ranks):
-    rank_tensors = {name: array[rank] for name, array in tensors.items()}
-    read_case.write(str(out), case_data, data, rank_tensors, rank)
 
 
 def _save_npy(out, case, data, tensors):
@@ -127,9 +50,12 @@ def _save_npz_widened(out, case, data, tensors):
 
 def _save_without_padding(out, case, data, tensors):
   """Saves each rank's valid rows alone."""
-  tiling = trial.tiling(_make_inputs(data).config, _make_inputs(data).arrays)
+  tiling = trial.tiling(
+    outputs_testing.make_inputs(data).config,
+    outputs_testing.make_inputs(data).arrays,
+  )
   case_data = read_case.load(case.path)
-  for rank in range(CASE.ranks):
+  for rank in range(outputs_testing.CASE.ranks):
     rank_tensors = {}
     for name, array in tensors.items():
       rows = (
@@ -142,19 +68,19 @@ def _save_without_padding(out, case, data, tensors):
 
 
 def _save_with_more_padding(out, case, data, tensors):
-  rows = _make_inputs(data).config.num_rows
+  rows = outputs_testing.make_inputs(data).config.num_rows
   padded = {
     name: np.pad(a, [(0, 0), (0, 7)] + [(0, 0)] * (a.ndim - 2))
     if a.shape[1] == rows
     else a
     for name, a in tensors.items()
   }
-  _save_whole(out, case, data, padded)
+  outputs_testing.save_whole(out, case, data, padded)
 
 
 SAVES: tuple[Callable, ...] = (
-  _save_whole,
-  _save_per_rank,
+  outputs_testing.save_whole,
+  outputs_testing.save_per_rank,
   _save_npy,
   _save_npz_widened,
   _save_without_padding,
@@ -169,227 +95,44 @@ SAVES: tuple[Callable, ...] = (
 @pytest.mark.few(1)
 def test_the_verdict_is_as_in_place(tmp_path, save, kernel):
   # given: what a kernel computed of each kind of data, in files.
-  case = _export(tmp_path / 'case')
+  case = outputs_testing.export(tmp_path / 'case')
   for data in case.data:
-    save(tmp_path / 'out', case, data, _compute(kernel, _make_inputs(data)))
+    save(
+      tmp_path / 'out',
+      case,
+      data,
+      outputs_testing.compute(kernel, outputs_testing.make_inputs(data)),
+    )
 
-  report = _check(case, tmp_path / 'out', 'both')
+  report = outputs_testing.check_outputs(case, tmp_path / 'out', 'both')
 
-  assert _figures(report) == _figures_in_place(kernel)
+  assert outputs_testing.list_figures(report) == _figures_in_place(kernel)
   right = kernel == trial.Kernel()
   assert report.verdict == (verdicts.PASS if right else verdicts.FAIL)
   if not right:
     assert report.first_failure.stage == 'activation'
 
 
-def _save_laid_out(out, case, data, tensors, layouts=LAYOUTS):
-  """Saves each rank's tensors as layouts say."""
-  layer_inputs = _make_inputs(data)
-  layer = layer_inputs.config.dims(), layer_inputs.arrays['topk_ids']
-  user_tensors = {
-    n: layouts[n].split(a, *layer) if n in layouts else a
-    for n, a in tensors.items()
-  }
-  _save_per_rank(out, case, data, user_tensors)
-
-
-def test_layouts_are_undone_before_the_verdict(tmp_path):
-  # given: a kernel that swaps gate and up of one expert, in its own layout.
-  case = _export(tmp_path / 'case', True, LAYOUTS)
-  for data in case.data:
-    tensors = _compute(trial.Kernel(), _make_inputs(data))
-    tensors['gate_up'][1, :3] = np.roll(tensors['gate_up'][1, :3], 16, axis=-1)
-    _save_laid_out(tmp_path / 'out', case, data, tensors)
-
-  report = _check(case, tmp_path / 'out')
-
-  assert report.verdict == verdicts.FAIL
-  first = report.first_failure
-  assert (first.stage, first.rank, first.row_block) == ('gate_up', 1, 0)
-
-
-def _by_arrival(rows: np.ndarray, ids: np.ndarray, seed: int):
-  """Returns rows `[R, N, ...]` in no order, with the slot of each."""
-  tiling = trial.tiling(_make_inputs('real').config, dict(topk_ids=ids))
-  slots = np.full(rows.shape[:2], -1)
-  shuffled = np.ones_like(rows)  # padding holds anything
-  rng = np.random.default_rng(seed)
-  for rank, rank_slots in enumerate(tiling.slot_of_row):
-    place = rng.permutation(rows.shape[1])[: len(rank_slots)]
-    slots[rank, place], shuffled[rank, place] = (
-      rank_slots,
-      rows[rank, : len(rank_slots)],
-    )
-  return shuffled, slots
-
-
-_UNDECLARED_LAYOUTS = {
-  'gate_up': (
-    ('R N 2F, interleaved', "layout 'R N 2F, interleaved': is it declared"),
-    ('R N 2F, up_gate', "layout 'R N 2F, up_gate': is it declared"),
-    ('R N 2F, by_source', "layout 'R N 2F, by_source': is it declared"),
-    ('R N 2F', ''),
-  ),
-  'd_w_gate_up': (('R L 2F D', "layout 'R L 2F D': is it declared"),),
-  'expert_in': (
-    ('R N D, by_source', "layout 'R N D, by_source': is it declared"),
-  ),
-  'y': (('swapped', 'rank 1 0 where 0 1 should be'),),
-}
-
-
-@pytest.mark.parametrize('lane', ('exact', 'real'))
-@pytest.mark.parametrize('name', _UNDECLARED_LAYOUTS)
-def test_a_layout_that_is_not_declared_is_named(tmp_path, name, lane):
-  # given: outputs in a layout of which --names says nothing; D = 2F = 32.
-  case = _export(tmp_path / 'case')
-  direction = 'backward' if name.startswith('d_') else 'forward'
-  for number, (text, message) in enumerate(_UNDECLARED_LAYOUTS[name]):
-    out = tmp_path / str(number)
-    for data in case.data if lane == 'exact' else ['real']:
-      layer_inputs = _make_inputs(data)
-      tensor = _compute(trial.Kernel(), layer_inputs)[name]
-      if text == 'swapped':
-        user_tensor = tensor[::-1]
-      else:
-        layer = layer_inputs.config.dims(), layer_inputs.arrays['topk_ids']
-        user_tensor = layout_text.parse(name, text).apply(tensor, *layer).copy()
-      if not message:
-        user_tensor[:] = user_tensor[..., ::-1]
-      _save_whole(out, case, data, {name: user_tensor})
-
-    report = _check(case, out, direction)
-
-    patterns = {
-      (r.lane, r.rule): r.failure.pattern
-      for r in report.results
-      if r.failure and r.stage == name and r.lane != 'standard'
-      if r.failure.bad_rows
-    }
-    assert {lane_name for lane_name, _ in patterns} & {
-      lane,
-      'bounded',
-      'bitwise',
-    }
-    for words in patterns.values():
-      assert words.startswith('right if read with ' + message) == bool(
-        message
-      ), words
-
-
-# A wrong element of each layout; `layouts_test` has all elements.
-_WRONG_ELEMENTS = (
-  ('gate_up', 'R N 2F, interleaved', (1, 3, 21)),
-  ('gate_up', 'R N 2F, by_source', (1, 3, 21)),
-  ('gate_up', 'M K 2F', (1, 3, 21)),
-  ('y', 'M D, pad M 40', (1, 3, 5)),
-  ('y', 'D T R, float32', (1, 3, 5)),
-  ('returned', 'A D, pad D 48', (1, 3, 1, 5)),
-  ('d_w_gate_up', 'E 2F D, up_gate, pad F 24', (1, 1, 9, 21)),
-  ('d_w_gate_up', 'R L D 2F, interleaved, pad L 5', (1, 1, 9, 21)),
-  ('d_w_down', 'E D F, experts 0 1 2 3 4 5 6 7 5 -1', (1, 1, 9, 7)),
-  ('d_w_down', 'F E D, experts 7 6 5 4 3 2 1 0', (1, 1, 9, 7)),
-  ('d_topk_weights', 'R S, pad S 48, zeros', (1, 3, 1)),
-)
-
-
-@pytest.mark.parametrize(
-  ('name', 'text', 'index', 'lane'),
-  [(*row, ('exact', 'real')[i % 2]) for i, row in enumerate(_WRONG_ELEMENTS)],
-)
-@pytest.mark.few(2)
-def test_a_bug_of_any_tensor_is_told_in_their_coordinates(
-  tmp_path, name, text, index, lane
-):
-  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
-  layout, data = layout_text.parse(name, text), lane
-  layer_inputs = _make_inputs(data)
-  right = _compute(trial.Kernel(), layer_inputs)[name]
-  wrong = right.copy()
-  wrong[index] = 4096
-  layer = layer_inputs.config.dims(), layer_inputs.arrays['topk_ids']
-  user_tensor = layout.apply(wrong, *layer)
-  _save_whole(out, case, data, {name: user_tensor})
-  if lane == 'exact':  # real data are always judged
-    good = _compute(trial.Kernel(), _make_inputs('real'))[name]
-    _save_whole(out, case, 'real', {name: layout.apply(good, *layer)})
-
-  direction = 'backward' if name.startswith('d') else 'forward'
-  report = _check(case, out, direction, f'[layouts]\n{name} = "{text}"\n')
-
-  apart = np.argwhere(user_tensor != layout.apply(right, *layer)).tolist()
-  first = report.first_failure
-  assert (first.stage, first.rank, first.index) == (name, 1, index)
-  assert (first.lane == 'exact') == (lane == 'exact')
-  file, place = first.location.split(f' {name}[', 1)
-  assert file == f'{out}/{data}.safetensors'
-  place_index = [[*map(int, place.split(']')[0].split(', '))]]
-  assert place_index == apart[:1]
-  assert f'; tile: {file} {name}[' in place
-  if text == 'R N 2F, interleaved':
-    begin, end = (
-      trial.tiling(layer_inputs.config, layer_inputs.arrays)
-      .cut(name, 1)
-      .starts[:2]
-    )
-    assert place.endswith(f'[1, {begin}:{end}, 0:32]')
-  words = failure_text.format_location(report)
-  assert f'theirs    {first.location}' in words
-
-
-def test_a_bug_is_told_in_the_file_of_its_rank(tmp_path):
-  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
-  text = 'R N 2F, up_gate, pad F 24'
-  wrong = _compute(trial.Kernel(), _make_inputs('real'))['gate_up']
-  wrong[1, 3, 21] = 4096
-  layouts = {'gate_up': layout_text.parse('gate_up', text)}
-  _save_laid_out(out, case, 'real', {'gate_up': wrong}, layouts)
-
-  names = f'[layouts]\ngate_up = "{text}"\n'
-  first = _check(case, out, names=names).first_failure
-
-  file, place = first.location.split(' gate_up[', 1)
-  assert file == f'{out}/real.rank1.safetensors'
-  file_tensor = read_case.as_numpy(read_case.read(file)[0]['gate_up'])
-  assert file_tensor[tuple(map(int, place.split(']')[0].split(', ')))] == 4096
-
-
-@pytest.mark.parametrize('text', ('R N 2F, order ids', 'M K 2F'))
-def test_one_rank_of_rows_in_their_order(tmp_path, text):
-  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
-  layer_inputs = _make_inputs('real')
-  right = _compute(trial.Kernel(), layer_inputs)['gate_up']
-  rows, ids = _by_arrival(right, layer_inputs.arrays['topk_ids'], 3)
-  rank_tensors = dict(gate_up=rows[1], ids=ids[1])
-  if 'M K' in text:
-    rank_tensors = dict(gate_up=np.zeros((16, 2, 32), right.dtype))
-  read_case.write(
-    str(out), read_case.load(case.path), 'real', rank_tensors, rank=1
-  )
-  names = f'[layouts]\ngate_up = "{text}"\n'
-  if 'M K' in text:
-    with pytest.raises(ValueError, match='gate_up: expected all ranks with'):
-      _check(case, out, names=names)
-  else:
-    assert _check(case, out, names=names).verdict == verdicts.PASS
-    # What the other rank saved is not there for a backward pass.
-    with pytest.raises(ValueError, match='direction: expected forward or back'):
-      _check(case, out, 'both', names)
-
-
 def test_a_tensor_of_all_ranks_beside_files_of_each(tmp_path):
-  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
-  right = _compute(trial.Kernel(), _make_inputs('real'))
-  _save_whole(out, case, 'real', {'y': right['y']})
+  case, out = outputs_testing.export(tmp_path / 'case'), tmp_path / 'out'
+  right = outputs_testing.compute(
+    trial.Kernel(), outputs_testing.make_inputs('real')
+  )
+  outputs_testing.save_whole(out, case, 'real', {'y': right['y']})
   stages = {n: right[n] for n in ('gate_up', 'activation')}
-  _save_per_rank(out, case, 'real', stages)
+  outputs_testing.save_per_rank(out, case, 'real', stages)
 
-  report = _check(case, out)
+  report = outputs_testing.check_outputs(case, out)
 
-  assert _list_passed(report) == {'gate_up', 'activation', 'y', 'layer'}
-  _save_whole(out, case, 'real', {'gate_up': right['gate_up']})
+  assert outputs_testing.list_passed(report) == {
+    'gate_up',
+    'activation',
+    'y',
+    'layer',
+  }
+  outputs_testing.save_whole(out, case, 'real', {'gate_up': right['gate_up']})
   with pytest.raises(ValueError, match='gate_up of all ranks or of each'):
-    _check(case, out)
+    outputs_testing.check_outputs(case, out)
 
 
 CASE4 = case_lib.Case('forward', 'tiny', ranks=4, dtype='bfloat16')
@@ -408,7 +151,7 @@ CASE4 = case_lib.Case('forward', 'tiny', ranks=4, dtype='bfloat16')
 )
 def test_missing_ranks_are_not_judged(tmp_path, names, bad):
   # given: outputs of ranks 0 and 2, one of which may be wrong, as may others.
-  inputs_by_data = _all_made(CASE4)
+  inputs_by_data = outputs_testing.make_all_inputs(CASE4)
   case = folder_writer.write(tmp_path / 'case', 'forward', inputs_by_data)
   case_data = read_case.load(case.path)
   for data, layer_inputs in inputs_by_data.items():
@@ -430,7 +173,7 @@ def test_missing_ranks_are_not_judged(tmp_path, names, bad):
         str(tmp_path / 'out'), case_data, data, rank_tensors, rank
       )
 
-  report = _check(case, tmp_path / 'out')
+  report = outputs_testing.check_outputs(case, tmp_path / 'out')
 
   is_seen = bad == 0
   assert report.verdict == (verdicts.FAIL if is_seen else verdicts.PASS)
@@ -440,7 +183,7 @@ def test_missing_ranks_are_not_judged(tmp_path, names, bad):
     for rank in (1, 3):
       assert not any(grid.size for grid in result.grids[rank : rank + 1])
   assert 'ranks 0, 2 of 4' in report_text.format_summary(report)
-  assert is_seen or {'layer', 'y'} <= _list_passed(report)
+  assert is_seen or {'layer', 'y'} <= outputs_testing.list_passed(report)
 
 
 _RETURNED_NAMES = {
@@ -462,7 +205,7 @@ def test_right_ranks_pass_whatever_they_return(
   case_spec = case_lib.Case(
     direction, 'tiny', ranks=2, dtype=dtype, placement=placement
   )
-  inputs_by_data = _all_made(case_spec)
+  inputs_by_data = outputs_testing.make_all_inputs(case_spec)
   case = folder_writer.write(tmp_path / 'case', direction, inputs_by_data)
   for number, names in enumerate(_RETURNED_NAMES[direction]):
     out = tmp_path / str(number)
@@ -478,16 +221,17 @@ def test_right_ranks_pass_whatever_they_return(
         str(out), read_case.load(case.path), data, rank_tensors, rank=1
       )
 
-    report = _check(case, out, direction)
+    report = outputs_testing.check_outputs(case, out, direction)
 
     assert report.verdict == verdicts.PASS, names
 
 
 def test_files_of_bytes_are_described(tmp_path):
   # given: of each rank its rows that hold something, as bytes after a header.
-  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
+  case, out = outputs_testing.export(tmp_path / 'case'), tmp_path / 'out'
   tiling = trial.tiling(
-    _make_inputs('real').config, _make_inputs('real').arrays
+    outputs_testing.make_inputs('real').config,
+    outputs_testing.make_inputs('real').arrays,
   )
   names = """
 [tensors]
@@ -504,47 +248,53 @@ shape = [16, 32]
 order = "F"
 """
   for data in case.data:
-    tensors = _compute(trial.Kernel(), _make_inputs(data))
-    for rank in range(CASE.ranks):
+    tensors = outputs_testing.compute(
+      trial.Kernel(), outputs_testing.make_inputs(data)
+    )
+    for rank in range(outputs_testing.CASE.ranks):
       rank_folder = out / f'{data}.rank{rank}'
       rank_folder.mkdir(parents=True)
       rows = tensors['gate_up'][rank, : tiling.num_valid(rank)]
       (rank_folder / 'gate_up.bin').write_bytes(b'x' * 16 + rows.tobytes())
       y = tensors['y'][rank].astype(np.float32)
       (rank_folder / 'y.bin').write_bytes(y.tobytes('F'))
-  report = _check(case, out, names=names)
+  report = outputs_testing.check_outputs(case, out, names=names)
 
-  assert _list_passed(report) == {'gate_up', 'y', 'layer'}
+  assert outputs_testing.list_passed(report) == {'gate_up', 'y', 'layer'}
   assert report.verdict == verdicts.PASS
   short = out / 'real.rank1' / 'y.bin'
   short.write_bytes(short.read_bytes()[:-1])
   with pytest.raises(ValueError, match=r'y.bin: .* \[16, 32\].*got 2047 bytes'):
-    _check(case, out, names=names)
+    outputs_testing.check_outputs(case, out, names=names)
 
 
 def _export_tensors(tmp_path, **tensors) -> tuple[folder.Folder, pathlib.Path]:
   """Returns a case, and a folder with some tensors of real data."""
-  case = _export(tmp_path / 'case')
-  right = _compute(trial.Kernel(), _make_inputs('real'))
+  case = outputs_testing.export(tmp_path / 'case')
+  right = outputs_testing.compute(
+    trial.Kernel(), outputs_testing.make_inputs('real')
+  )
   out = tmp_path / 'out'
   selected = {n: right[n] if a is None else a for n, a in tensors.items()}
-  _save_whole(out, case, 'real', selected)
+  outputs_testing.save_whole(out, case, 'real', selected)
   return case, out
 
 
 def test_one_tensor_that_is_no_result_is_judged(tmp_path):
   case, out = _export_tensors(tmp_path, gate_up=None)
-  report = _check(case, out)
-  assert _list_passed(report) == {'gate_up'}
+  report = outputs_testing.check_outputs(case, out)
+  assert outputs_testing.list_passed(report) == {'gate_up'}
   assert report.verdict == verdicts.PASS
   unseen = {r.stage for r in report.results if r.lane == 'exact'}
   assert unseen == {'y'}  # nothing was computed from exact data
 
 
 def test_names_of_others_are_mapped(tmp_path):
-  case, out = _export(tmp_path / 'case'), tmp_path / 'out'
+  case, out = outputs_testing.export(tmp_path / 'case'), tmp_path / 'out'
   out.mkdir()
-  right = _compute(trial.Kernel(), _make_inputs('real'))
+  right = outputs_testing.compute(
+    trial.Kernel(), outputs_testing.make_inputs('real')
+  )
   np.savez(out / 'real.npz', **{'moe.out': right['y'], 'moe.bias': np.ones(3)})
   name_table, drop_table = (
     '[tensors]\ny = "moe.out"\n',
@@ -558,10 +308,13 @@ def test_names_of_others_are_mapped(tmp_path):
     ('[drop]\nnames = ["moe.*"]\n', "such as 'y', got none"),
   ):
     if not message:
-      assert _check(case, out, names=names).verdict == verdicts.PASS
+      assert (
+        outputs_testing.check_outputs(case, out, names=names).verdict
+        == verdicts.PASS
+      )
       continue
     with pytest.raises(ValueError, match=message):
-      _check(case, out, names=names)
+      outputs_testing.check_outputs(case, out, names=names)
 
 
 @pytest.mark.parametrize(
@@ -577,14 +330,16 @@ def test_names_of_others_are_mapped(tmp_path):
 def test_a_tensor_that_cannot_be_it_is_refused(tmp_path, name, array, message):
   case, out = _export_tensors(tmp_path, **{name: array})
   with pytest.raises(ValueError, match=message):
-    _check(case, out)
+    outputs_testing.check_outputs(case, out)
 
 
 @pytest.mark.parametrize('weights', ('bfloat16', 'float32'))
 def test_routing_weights_in_bfloat16_are_those_of_the_oracle(tmp_path, weights):
   # given: a kernel that rounds its routing weights to bfloat16.
-  case_spec = dataclasses.replace(CASE, direction='forward', weights=weights)
-  inputs_by_data = _all_made(case_spec)
+  case_spec = dataclasses.replace(
+    outputs_testing.CASE, direction='forward', weights=weights
+  )
+  inputs_by_data = outputs_testing.make_all_inputs(case_spec)
   layouts = layout_text.parse_all(dict(topk_weights=f'M K, {weights}'))
   case = folder_writer.write(
     tmp_path / 'case', 'forward', inputs_by_data, layouts=layouts
@@ -595,7 +350,9 @@ def test_routing_weights_in_bfloat16_are_those_of_the_oracle(tmp_path, weights):
     computed = kernel.forward(
       layer_inputs.config, layer_inputs.policy, layer_inputs.arrays
     )
-    _save_whole(tmp_path / 'out', case, data, {'y': computed['y']})
+    outputs_testing.save_whole(
+      tmp_path / 'out', case, data, {'y': computed['y']}
+    )
 
   asked_case = case_lib.Case.from_folder(case.path, 'forward')
   report = numpy_testing.check_unexplained(
@@ -640,22 +397,24 @@ def test_a_file_of_inputs_takes_the_place_of_a_case(tmp_path, suffix):
   with pytest.raises(ValueError, match='direction: expected both or forward'):
     candidate.ready(dataclasses.replace(case, direction='backward'))
   with pytest.raises(ValueError, match='outputs: expected --case or --input'):
-    candidate.ready(CASE)
+    candidate.ready(outputs_testing.CASE)
 
 
 def test_a_case_of_real_data_alone_is_judged_in_the_other_lanes(tmp_path):
   # Given: a folder whose writer had no exact data, such as a capture.
   case = folder_writer.write(
-    tmp_path / 'case', 'both', {'real': _make_inputs('real')}
+    tmp_path / 'case', 'both', {'real': outputs_testing.make_inputs('real')}
   )
-  _save_whole(
+  outputs_testing.save_whole(
     tmp_path / 'out',
     case,
     'real',
-    _compute(trial.Kernel(), _make_inputs('real')),
+    outputs_testing.compute(
+      trial.Kernel(), outputs_testing.make_inputs('real')
+    ),
   )
   # When.
-  report = _check(case, tmp_path / 'out', 'both')
+  report = outputs_testing.check_outputs(case, tmp_path / 'out', 'both')
   # Then.
   exact = [r for r in report.results if r.lane == 'exact']
   assert {(r.stage, r.verdict) for r in exact} == {
@@ -679,7 +438,7 @@ def test_a_file_for_which_no_exact_data_can_be_is_judged_in_the_others():
   arrays['topk_weights'] = rng.random((1, 8, 4), np.float32)
   # When.
   request = check.Request(
-    case_lib.Case(input=arrays), _in_place(trial.Kernel())
+    case_lib.Case(input=arrays), outputs_testing.run_in_place(trial.Kernel())
   )
   report = check.run(request)
   # Then.
@@ -714,7 +473,7 @@ def test_a_wrong_map_is_refused_first(tmp_path, text, message):
   with pytest.raises(
     ValueError, match=f'names: .*names.toml: .*{message}|{message}'
   ):
-    _check(case, out, names=text)
+    outputs_testing.check_outputs(case, out, names=text)
 
 
 def _list_failed(report: check.Report) -> set[str]:
@@ -723,7 +482,7 @@ def _list_failed(report: check.Report) -> set[str]:
 
 def _run_by_read_case(tmp_path, recomputes: bool) -> check.Report:
   """Runs a kernel whose activation is wrong and which returns no `returned`."""
-  kernel, drawn_layer = trial.Kernel(), _make_inputs('real')
+  kernel, drawn_layer = trial.Kernel(), outputs_testing.make_inputs('real')
 
   def layer(inputs, config, policy):
     del config, policy
@@ -736,9 +495,9 @@ def _run_by_read_case(tmp_path, recomputes: bool) -> check.Report:
 
   layer.backward, layer.activations = backward, ('swiglu',)
   backward.recomputes = recomputes
-  case = _export(tmp_path / 'case')
+  case = outputs_testing.export(tmp_path / 'case')
   read_case.run(read_case.load(case.path), layer, str(tmp_path / 'out'))
-  return _check(case, tmp_path / 'out', 'both')
+  return outputs_testing.check_outputs(case, tmp_path / 'out', 'both')
 
 
 def test_a_backward_pass_that_read_case_called_is_judged_on_what_it_read(
@@ -762,7 +521,7 @@ def test_a_backward_pass_that_computes_again_is_judged_on_its_own_rows(
 
 
 def test_a_function_without_a_backward_pass_is_refused_before_it_runs(tmp_path):
-  case = read_case.load(_export(tmp_path / 'case').path)
+  case = read_case.load(outputs_testing.export(tmp_path / 'case').path)
   with pytest.raises(ValueError, match='function: expected its backward pass'):
     read_case.run(case, lambda *arguments: 1 / 0, str(tmp_path / 'out'))
   assert not (tmp_path / 'out').exists()

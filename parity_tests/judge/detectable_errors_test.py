@@ -15,6 +15,7 @@ from hpmoe.parity_tests.judge import controls_testing
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import tolerance_lanes
 from hpmoe.parity_tests.judge.limits import power
@@ -355,4 +356,6 @@ def test_right_kernels_pass_1000_seeds(storage):
       seed % len(precision.LAUNCHED_PLACEMENTS)
     ]
     policy = precision.PrecisionPolicy(storage=storage, placement=placement)
-    assert not trial.failed_edges(trial.draw(config, policy, seed), seed)
+    assert not trial_verdicts.failed_edges(
+      trial_verdicts.draw(config, policy, seed), seed
+    )

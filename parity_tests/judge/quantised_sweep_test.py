@@ -11,6 +11,7 @@ import pytest
 
 from hpmoe.parity_tests.judge import quantised_testing as testing
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
@@ -36,7 +37,7 @@ def _draw(form: str, seed: int):
     f=2 * int(rng.integers(4, 81)),
   )
   policy = precision.PrecisionPolicy(_DTYPES[seed % 3])
-  return trial.draw(config, policy, seed).with_codes(form)
+  return trial_verdicts.draw(config, policy, seed).with_codes(form)
 
 
 def _read_weights(inputs) -> dict[str, np.ndarray]:
@@ -86,19 +87,21 @@ def test_backward_passes_are_within_their_bounds(form, count):
   for seed in range(count):
     inputs = _draw(form, seed)
     values = _read_weights(inputs)
-    inputs = trial.with_saved(dataclasses.replace(inputs, arrays=values))
+    inputs = trial_verdicts.with_saved(
+      dataclasses.replace(inputs, arrays=values)
+    )
     arguments = inputs.config, inputs.policy, inputs.arrays
     outputs = trial.Kernel().backward(*arguments)
-    results = trial.judge_stages(inputs, outputs).values()
+    results = trial_verdicts.judge_stages(inputs, outputs).values()
     failed_stages = [r.stage for r in results if r.verdict == verdicts.FAIL]
     assert not failed_stages, (seed, inputs.config)
 
 
 @pytest.mark.parametrize('form', ['nvfp4', 'e4m3_128x128', 'uint4_32'])
 def test_weights_in_the_wrong_scale_are_refused(form):
-  inputs = trial.with_saved(_draw(form, 0))
+  inputs = trial_verdicts.with_saved(_draw(form, 0))
   other = {**inputs.arrays, 'w_down': inputs.arrays['w_down'] * np.float32(2)}
   outputs = trial.Kernel().backward(inputs.config, inputs.policy, other)
-  results = trial.judge_stages(inputs, outputs).values()
+  results = trial_verdicts.judge_stages(inputs, outputs).values()
   failed_stages = {r.stage for r in results if r.verdict == verdicts.FAIL}
   assert 'd_activation' in failed_stages

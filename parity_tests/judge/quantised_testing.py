@@ -4,8 +4,10 @@ import dataclasses
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
@@ -172,7 +174,7 @@ def _groups(form: str) -> tuple[int, ...]:
 
 def draw_inputs(form: str, storage: str, seed: int, rows: str = ''):
   policy = precision.PrecisionPolicy(storage, rows=rows)
-  return trial.draw(CONFIG, policy, seed).with_codes(form)
+  return trial_verdicts.draw(CONFIG, policy, seed).with_codes(form)
 
 
 def list_failed_rules(inputs, kernel: Kernel) -> list[str]:
@@ -183,5 +185,17 @@ def list_failed_rules(inputs, kernel: Kernel) -> list[str]:
     {'y': k(inputs.arrays, inputs.config, inputs.policy)['y']}
     for k in (kernel, right)
   )
-  results = trial.judge_results(inputs, outputs, right_outputs)
+  results = trial_verdicts.judge_results(inputs, outputs, right_outputs)
   return [r.rule for r in results.values() if r.verdict == verdicts.FAIL]
+
+
+def mark_slow(quick: int, *parameters) -> list:
+  """Returns parameters; those after the first few are slow together."""
+  rest = [
+    pytest.param(
+      *(parameter if isinstance(parameter, tuple) else (parameter,)),
+      marks=pytest.mark.slow,
+    )
+    for parameter in parameters[quick:]
+  ]
+  return [*parameters[:quick], *rest]

@@ -20,6 +20,7 @@ from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
@@ -65,8 +66,10 @@ def _draw(storage, placement, direction):
   policy = precision.PrecisionPolicy(
     storage, placement=placement, **precision.activation_of('gpt_oss')
   )
-  inputs = trial.draw(CONFIG, policy, 0)
-  return trial.with_saved(inputs) if direction == 'backward' else inputs
+  inputs = trial_verdicts.draw(CONFIG, policy, 0)
+  return (
+    trial_verdicts.with_saved(inputs) if direction == 'backward' else inputs
+  )
 
 
 @functools.cache
@@ -79,7 +82,7 @@ def _list_failed(kernel, storage, placement, direction) -> set[str]:
   """Returns the results of a kernel that lane bounded refuses."""
   inputs = _draw(storage, placement, direction)
   outputs = kernel.results(inputs, direction == 'backward')
-  results = trial.judge_results(
+  results = trial_verdicts.judge_results(
     inputs, outputs, _compute_right(storage, placement, direction)
   )
   return {
@@ -168,7 +171,7 @@ def test_a_sum_that_is_rounded_twice_is_out_of_bounds(direction, storage):
       if direction == 'forward'
       else kernel.backward(*arguments)
     )
-    results = trial.judge_stages(inputs, outputs).items()
+    results = trial_verdicts.judge_stages(inputs, outputs).items()
     assert {n for (n, _), result in results if result.failure} == stages & {
       *outputs
     }

@@ -11,6 +11,7 @@ from hpmoe.parity_tests.explain import operand_mistakes
 from hpmoe.parity_tests.judge import oracle as oracle_lib
 from hpmoe.parity_tests.judge import recipes_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference import stages as stages_lib
 from hpmoe.reference import token_order
@@ -33,7 +34,7 @@ def draw(recipe: str, storage: str = 'float32', seed: int = 0, config=CONFIG):
   """Returns inputs of both passes: what a right forward pass saves too."""
   rows, words = recipes.split_rows(recipe)
   policy = precision.PrecisionPolicy(storage, rows=rows, operand_forms=words)
-  inputs = trial.draw(config, policy, seed)
+  inputs = trial_verdicts.draw(config, policy, seed)
   inputs = recipes_testing.spread(inputs, seed)
   kernel = recipes_testing.Kernel(recipe=recipe)
   forward = kernel.forward(config, policy, inputs.arrays)
@@ -46,7 +47,7 @@ def go_back(inputs, recipe: str, wrong: str = ''):
 
 
 def list_failed(inputs, outputs) -> set[str]:
-  results = trial.judge_stages(inputs, outputs).values()
+  results = trial_verdicts.judge_stages(inputs, outputs).values()
   return {r.stage for r in results if r.verdict == verdicts.FAIL}
 
 
@@ -177,7 +178,7 @@ class TestOracle:
     policy = precision.PrecisionPolicy(
       storage, rows=rows, operand_forms=words, placement=placement
     )
-    inputs = recipes_testing.spread(trial.draw(config, policy, 1), 1)
+    inputs = recipes_testing.spread(trial_verdicts.draw(config, policy, 1), 1)
     layer_oracle = oracle_lib.Oracle(config, policy, inputs.arrays)
     with oracle_lib.use_stages(stages_lib.run):
       forward = layer_oracle.forward()

@@ -10,10 +10,10 @@ import pytest
 
 import hpmoe
 from hpmoe.parity_tests.commands import main
-from hpmoe.parity_tests.judge import self_routing
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.router import router_data
+from hpmoe.parity_tests.judge.router import routing_task
 from hpmoe.reference import routing
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import router as router_lib
@@ -374,7 +374,7 @@ class TestNearTies:
     plain = dataclasses.replace(CASE, router='').make()
     names = ('x', 'w_gate_up', 'w_down')
     arrays = {name: np.array(plain.arrays[name]) for name in names}
-    task = self_routing.Task.from_case(CASE)
+    task = routing_task.Task.from_case(CASE)
     logits = task.inputs.logits.copy()
     bias = np.zeros_like(task.inputs.bias)
     logits[0, 1] = np.linspace(2, -2, 16)
@@ -398,7 +398,7 @@ class TestNearTies:
       other_ids = routing.route(router, scores, bias).topk_ids
       is_tied = scores[..., 3] == scores[..., 4]
       chosen_ids = np.where(is_tied[..., None], other_ids, chosen_ids)
-      task = self_routing.Task(
+      task = routing_task.Task(
         router, router_data.RouterInputs(scores, inputs['router_bias'])
       )
       weights = task.weigh(chosen_ids).astype(np.float32)
@@ -428,10 +428,10 @@ class TestNearTies:
     )
     router = router_lib.parse_router(WORDS[rule], 4)
     inputs = router_data.draw(config, router, 0)
-    task = self_routing.Task(router, inputs)
+    task = routing_task.Task(router, inputs)
     assert not task.undecided
     # What bfloat16 leaves open are the planted ones, where scores are computed.
-    narrow = self_routing.Task(
+    narrow = routing_task.Task(
       dataclasses.replace(router, dtype='bfloat16'), inputs
     )
     if rule in ('renormalize', 'topk'):  # logits are compared as they come

@@ -12,6 +12,7 @@ from hpmoe.parity_tests.judge import bench as bench_lib
 from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
@@ -114,16 +115,16 @@ def test_ranks_that_send_nothing_are_judged(placement, silent):
 
 def _check_silent(storage, silent, placement, direction):
   policy = precision.PrecisionPolicy(storage, placement=placement)
-  inputs = trial.draw(CONFIG, policy, 0)
+  inputs = trial_verdicts.draw(CONFIG, policy, 0)
   inputs.arrays['topk_ids'][silent] = -1
-  inputs = trial.with_saved(inputs)
+  inputs = trial_verdicts.with_saved(inputs)
   outputs = KERNEL.results(inputs, direction == 'backward')
-  results = trial.judge_results(inputs, outputs, outputs)
+  results = trial_verdicts.judge_results(inputs, outputs, outputs)
   assert not [result for result in results.values() if result.failure]
   # One that adds a little where nothing is to be is refused.
   for array in outputs.values():
     array.reshape(-1)[-1] += 1
-  results = trial.judge_results(inputs, outputs, outputs)
+  results = trial_verdicts.judge_results(inputs, outputs, outputs)
   refused_names = [name for (name, _), r in results.items() if r.failure]
   assert {*outputs} == {*refused_names}
 

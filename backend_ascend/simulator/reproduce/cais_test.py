@@ -3,9 +3,10 @@
 import pytest
 
 from hpmoe.backend_ascend.simulator.reproduce import cais
+from hpmoe.backend_ascend.simulator.reproduce import cais_systems
 from hpmoe.backend_ascend.simulator.reproduce import factors
 
-SUB_LAYER = cais.SubLayer(tokens=4096, hidden=256, depth=64, width=512)
+SUB_LAYER = cais_systems.SubLayer(tokens=4096, hidden=256, depth=64, width=512)
 # A packet of 128 B is 9 flits, and one of a request.
 DATA, ASK = 9 / 8, 1 / 8
 SHARE = 1 / 8
@@ -47,7 +48,7 @@ def _machine():
 
 @pytest.mark.parametrize('system', LINK_BYTES)
 def test_each_link_carries_what_a_system_sends(machine, system):
-  timing = cais.SYSTEMS[system](SUB_LAYER, machine)
+  timing = cais_systems.SYSTEMS[system](SUB_LAYER, machine)
   up, down = LINK_BYTES[system]
   assert timing.up_bytes == pytest.approx([SUB_LAYER.size * up] * 8, rel=1e-12)
   assert timing.down_bytes == pytest.approx(
@@ -58,10 +59,10 @@ def test_each_link_carries_what_a_system_sends(machine, system):
 def test_ranks_that_are_apart_do_not_merge(machine):
   # Given a table for a tenth of the skew, when ranks are apart, then the links
   # carry what merging would have saved; and nothing if they are not.
-  unsynchronised = cais.cais_base(SUB_LAYER, machine)
+  unsynchronised = cais_systems.cais_base(SUB_LAYER, machine)
   close = machine.with_figures(request_skew=1e-12)
   unlimited = close.with_figures(merge_table=1e12, merge_timeout=0.0)
-  synchronised = cais.cais_base(SUB_LAYER, unlimited)
+  synchronised = cais_systems.cais_base(SUB_LAYER, unlimited)
   assert synchronised.sessions['evicted'] == 0
   up, down = LINK_BYTES['CAIS']
   assert synchronised.up_bytes == pytest.approx(
@@ -76,7 +77,7 @@ def test_ranks_that_are_apart_do_not_merge(machine):
 @pytest.mark.parametrize('waves', [False, True])
 def test_coordination_keeps_within_the_table(machine, waves):
   sub_layer = cais.MODELS['LLaMA-7B'].sub_layers()['L2']
-  timing = cais._overlap_gemms(sub_layer, machine, waves)
+  timing = cais_systems._overlap_gemms(sub_layer, machine, waves)
   assert timing.sessions['evicted'] == timing.sessions['bypassed'] == 0
   assert timing.sessions['peak'] <= machine['merge_table']
 
@@ -97,7 +98,7 @@ def test_no_rate_that_exists_gives_the_published_share(machine):
   # under TP-NVLS, then its communication is far below 1.6 of its computation.
   peak = machine.with_figures(cube_efficiency=1.0)
   times = {
-    name: cais.simulate_seconds('TP-NVLS', sub_layer, peak)
+    name: cais_systems.simulate_seconds('TP-NVLS', sub_layer, peak)
     for name, sub_layer in cais.MODELS['LLaMA-7B'].sub_layers().items()
   }
   assert cais._share(peak, times) < 0.6

@@ -23,8 +23,10 @@ import warnings
 import numpy as np
 
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
-from hpmoe.backend_ascend.twin.intrinsics import build_operator
-from hpmoe.backend_ascend.twin.intrinsics import host_tiling
+from hpmoe.backend_ascend.twin.intrinsics.operators import host_tiling
+from hpmoe.backend_ascend.twin.intrinsics.operators import operator_declaration
+from hpmoe.backend_ascend.twin.intrinsics.operators import operator_folder
+from hpmoe.backend_ascend.twin.intrinsics.operators import operator_source
 from hpmoe.backend_ascend.twin.tiling import layout as tiling_layout
 
 _EXIT_FINDINGS = 3
@@ -276,7 +278,7 @@ class Operator:
       seed=seed,
       auto_sync=int(auto_sync),
       cores=cores,
-      begins=int(build_operator.begins(code.vector.with_suffix('.ll'))),
+      begins=int(operator_folder.begins(code.vector.with_suffix('.ll'))),
       slack=int(slack),
       hazards=int(hazards),
       strict=int(strict),
@@ -317,8 +319,8 @@ class Operator:
     return host_tiling.run(self._read, arguments, attributes, public)
 
   @functools.cached_property
-  def _read(self) -> build_operator.Folder:
-    return build_operator.read(pathlib.Path(self.folder), self.kernel)
+  def _read(self) -> operator_folder.Folder:
+    return operator_folder.read(pathlib.Path(self.folder), self.kernel)
 
   def _dtypes(self, arguments: Sequence) -> dict[str, str]:
     """Returns the dtype of each argument that op_host defines."""
@@ -336,7 +338,7 @@ class Operator:
   ) -> build_kernel.Kernel:
     op = self._read
     headers = build_kernel.headers(str(self.include)) if self.include else None
-    text = build_operator.write(
+    text = operator_source.write(
       op,
       key=key,
       dtypes=dtypes,
@@ -353,14 +355,14 @@ class Operator:
       f'  return hpmoe_twin::RunKernel(as_built::{name}, count, words);\n}}\n'
     )
     # The key has the sources' times: launches in another order compile nothing.
-    now = (source, headers, self.flags, cores, build_operator.stamp(op))
+    now = (source, headers, self.flags, cores, operator_folder.stamp(op))
     if now in _CODE:
       return _CODE[now]
     public: list[pathlib.Path] = []
     if headers:
       ascendc = build_kernel.install(headers, work)
       public = [ascendc / folder for folder in build_kernel.FOLDERS]
-    near = build_operator.find_includes(
+    near = operator_folder.find_includes(
       op, [op.source], self.flags, public, work
     )
     flags = (*self.flags, *(f'-I{folder}' for folder in near.folders))
@@ -371,11 +373,11 @@ class Operator:
         work,
         flags,
         cores=cores,
-        first=build_operator.APIS if headers else (),
+        first=operator_source.APIS if headers else (),
       )
     except build_kernel.BuildError as error:
-      raise build_operator.OperatorError(
-        build_operator.reason(str(error), op)
+      raise operator_declaration.OperatorError(
+        operator_folder.reason(str(error), op)
       ) from None
     return _CODE[now]
 

@@ -32,15 +32,15 @@ def _operator(f: flags.FlagValues) -> int:
   import numpy as np
 
   from hpmoe.backend_ascend.twin.intrinsics import build_kernel
-  from hpmoe.backend_ascend.twin.intrinsics import build_operator
   from hpmoe.backend_ascend.twin.intrinsics import run_kernel
+  from hpmoe.backend_ascend.twin.intrinsics.operators import operator_folder
 
   try:
-    op = build_operator.read(pathlib.Path(f.op))
+    op = operator_folder.read(pathlib.Path(f.op))
   except build_kernel.BuildError as error:
     raise cli.UsageError(str(error)) from error
   if not f.launch:
-    print(build_operator.describe(op))
+    print(operator_folder.describe(op))
     return cli.PARITY
   launch = _read_launch(f.launch)
 

@@ -7,6 +7,7 @@ from hpmoe.parity_tests.case import inputs as inputs_lib
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case.values import mirrored
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import tensors
 
@@ -33,7 +34,7 @@ def test_results_are_those_of_the_mirrored_layer(dtype, placement, parts):
     layer_pass = layer_pass.of_layer(layer.config)
     arrays = layer.arrays
     if layer_pass.name == 'backward':
-      arrays = trial.with_saved(layer).arrays
+      arrays = trial_verdicts.with_saved(layer).arrays
     mirror = mirrored.build_mirror(*arguments, arrays, layer_pass)
 
     # when

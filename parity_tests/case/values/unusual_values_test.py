@@ -9,8 +9,8 @@ from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import routings
 from hpmoe.parity_tests.case import text_router
 from hpmoe.parity_tests.case.values import unusual_values
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import coded_rows
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
 from hpmoe.reference.contract import quantised
@@ -97,7 +97,7 @@ class TestTies:
     form = quantised.FORMS['mxfp4']
     rows = np.array([[4.5, 1.25, -1.25, *np.ones(29)]])
     policy = precision.PrecisionPolicy(rows='mxfp4')
-    codes = coded_rows.requantise(policy, form, bounds.exact(rows))
+    codes = coded_rows.requantise(policy, form, bounded_values.exact(rows))
     assert codes.value[0, :3].tolist() == [4, 1, -1]
     assert (codes.bound()[0, 1:] == 0).all()
 

@@ -22,10 +22,10 @@ from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import tally as tally_lib
 from hpmoe.parity_tests.judge.lanes import tile_lanes
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import coded_rows
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.quantised import quantise
 
@@ -68,18 +68,20 @@ class QuantisedRows:
       return np.array([0, config.num_tokens])
     return tiles.expert_rows(config, self.tiling.counts, rank)
 
-  def _bound_values(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _bound_values(
+    self, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     """Returns rows before quantisation.
 
     In narrow storage the variance is not of an error, so it is dropped: a
     golden value is not rounded.
     """
     if self.name == _X:
-      return bounds.exact(self.golden.inputs[_X][rank, lo:hi])
+      return bounded_values.exact(self.golden.inputs[_X][rank, lo:hi])
     rows = self.golden.read_source(self.name, rank, lo, hi)
     if self.golden.dtype(self.name) == self.golden.policy.accumulate:
       return rows
-    return bounds.Bounded(rows.value, rows.error)
+    return bounded_values.Bounded(rows.value, rows.error)
 
   def compare(self, rank: int, lo: int, hi: int) -> 'Comparison':
     """Compares some rows of a rank."""

@@ -10,12 +10,13 @@ from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import rank_parts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import tally as tally_lib
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import spread
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import gemm_bounds
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
 
@@ -59,7 +60,7 @@ class SpreadTally:
     self,
     chunk: tally_lib.Chunk,
     e: standards.Elements,
-    value: bounds.Bounded,
+    value: bounded_values.Bounded,
     rows,
   ) -> np.ndarray:
     """Returns `[rows, columns]` bool, elements that stand out in bad tiles."""
@@ -113,7 +114,7 @@ class SpreadTally:
     )
     return refused_elements
 
-  def counts(self, value: bounds.Bounded) -> bool:
+  def counts(self, value: bounded_values.Bounded) -> bool:
     """Says whether it needs every element, not only sums of errors."""
     return self._judge.counts(value) or self._judge.stores_narrower(value)
 
@@ -123,7 +124,7 @@ class SpreadTally:
     cut: tiles.Cut,
     tile_rows: range,
     right: tally_lib.CleanRows,
-    value: bounds.Bounded,
+    value: bounded_values.Bounded,
   ) -> bool:
     """Adds tile rows; False: a tile is refused, nothing was added."""
     if value.variance is None:
@@ -269,5 +270,5 @@ def independent(
   if of_gate_up and policy.placement == 'combine':
     # All columns of d_activation read the same weighted rows of dy.
     depth = golden.tiling.config.d_model
-    common = bounds.share_of_operands(policy, depth)
+    common = gemm_bounds.share_of_operands(policy, depth)
   return spread.Independent(rows=False, pairs=pairs, common=common)

@@ -22,7 +22,6 @@ from hpmoe.parity_tests.judge import rank_parts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import spread_tally
 from hpmoe.parity_tests.judge.lanes import tally as tally_lib
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
@@ -30,6 +29,7 @@ from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import shares as shares_lib
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import tensors
 
@@ -294,7 +294,7 @@ class _ToleranceRules:
     self,
     tile_range: _Range,
     actual: np.ndarray,
-    value: bounds.Bounded,
+    value: bounded_values.Bounded,
     right: tally_lib.CleanRows | None,
   ) -> shares_lib.Shares | None:
     """Returns errors over limits, if the report shows them."""
@@ -315,7 +315,7 @@ class _ToleranceRules:
   def _power(
     self,
     actual: np.ndarray,
-    value: bounds.Bounded,
+    value: bounded_values.Bounded,
     right: tally_lib.CleanRows | None,
   ) -> power.Power:
     if right is not None:
@@ -332,7 +332,7 @@ class _ToleranceRules:
     rank: int,
     tile_range: _Range,
     actual: np.ndarray,
-    value: bounds.Bounded,
+    value: bounded_values.Bounded,
     beside: np.ndarray | None,
     right: tally_lib.CleanRows | None,
     worth: power.Power,

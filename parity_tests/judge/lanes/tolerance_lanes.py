@@ -11,11 +11,11 @@ from hpmoe.parity_tests.judge import forked_jobs
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import tile_lanes
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import edges
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import tensor_parallel as dense
+from hpmoe.parity_tests.judge.limits.bounds import rounding
 from hpmoe.reference.contract import precision
 
 Job = Callable[[], pass_case.Results]
@@ -123,7 +123,7 @@ def _stage_jobs(
   if case.unseen_saved:
     return
   is_result = name in case.layer_pass.results
-  if bounds.is_narrow(case.inputs.policy) and (bound or is_result):
+  if rounding.is_narrow(case.inputs.policy) and (bound or is_result):
     right = build_chain(case, name, sources, expected)
     yield lambda: [tile_lanes.within_edges(name, outputs[name], right)]
 
@@ -161,7 +161,7 @@ def find_refused(
   that no right kernel stores; other limits are wider, or refuse tiles.
   """
   usable = case.select_usable(name, sources)
-  narrow = bounds.is_narrow(case.inputs.policy) and not case.unseen_saved
+  narrow = rounding.is_narrow(case.inputs.policy) and not case.unseen_saved
   if narrow and not case.has_all_sources(name, usable):
     chain = build_chain(case, name, usable, expected)
     outside = tile_lanes.out_of_edges(name, actual, chain)

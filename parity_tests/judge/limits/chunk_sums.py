@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import power as power_lib
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 
 _chunk_sums: ModuleType | None
 try:
@@ -118,7 +118,7 @@ def add_chunk(
   cut: tiles.Cut,
   first: int,
   actual: np.ndarray,
-  golden: bounds.Bounded,
+  golden: bounded_values.Bounded,
   benchmark: np.ndarray | None,
   spread: bool,
   thresholds: Sequence[Thresholds],

@@ -9,11 +9,12 @@ import pytest
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import pass_reference
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import tile_lanes
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import chunk_sums
 from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 from hpmoe.reference.contract import config_testing
 from hpmoe.reference.contract import precision
 
@@ -29,7 +30,7 @@ class Tensor:
   """A chunk under judgement."""
 
   actual: np.ndarray
-  golden: bounds.Bounded
+  golden: bounded_values.Bounded
   benchmark: np.ndarray
 
   def sums(self, spread=True, pairs=PAIRS):
@@ -47,7 +48,7 @@ def _tensor(dtype=np.float32) -> Tensor:
     for _ in range(2)
   )
   bound = np.abs(value) * 2e-2
-  golden = bounds.Bounded(value, bound, np.square(bound) / 9)
+  golden = bounded_values.Bounded(value, bound, np.square(bound) / 9)
   return Tensor(actual, golden, benchmark)
 
 
@@ -198,7 +199,7 @@ class TestBothWaysOfJudging:
   )
   @pytest.mark.parametrize('storage', ['float32', 'bfloat16'])
   def test_agree(self, name, layer, storage, monkeypatch):
-    layer_inputs = trial.draw(
+    layer_inputs = trial_verdicts.draw(
       CONFIG, precision.PrecisionPolicy(storage=storage), 0
     )
     actual = trial.Kernel().forward(
@@ -225,7 +226,7 @@ class TestBothWaysOfJudging:
 
   @pytest.mark.parametrize('factor', [1 + 2e-6, 1.01, np.nan])
   def test_agree_on_a_wrong_tile(self, factor, monkeypatch):
-    layer_inputs = trial.draw(CONFIG, precision.PrecisionPolicy(), 0)
+    layer_inputs = trial_verdicts.draw(CONFIG, precision.PrecisionPolicy(), 0)
     actual = trial.Kernel().forward(
       CONFIG, layer_inputs.policy, layer_inputs.arrays
     )
@@ -242,7 +243,7 @@ class TestBothWaysOfJudging:
   def test_the_callers_error_state_is_as_it_was(self):
     # Judges look at chunks in threads, and numpy 1 keeps an old state in the
     # object that all of them share.
-    layer_inputs = trial.draw(CONFIG, precision.PrecisionPolicy(), 0)
+    layer_inputs = trial_verdicts.draw(CONFIG, precision.PrecisionPolicy(), 0)
     actual = trial.Kernel().forward(
       CONFIG, layer_inputs.policy, layer_inputs.arrays
     )

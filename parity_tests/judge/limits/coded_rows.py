@@ -24,8 +24,9 @@ import math
 
 import numpy as np
 
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import rounding
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import storage
@@ -44,9 +45,9 @@ REACH = math.sqrt(2 * math.log(2 * 2.0**31 / 1e-9))
 
 def quantise_rows(
   policy: precision.PrecisionPolicy,
-  rows: bounds.Bounded,
+  rows: bounded_values.Bounded,
   static_scales: np.ndarray | None = None,
-) -> bounds.Bounded:
+) -> bounded_values.Bounded:
   """Returns rows `[n, x]` as a GEMM of the policy multiplies them.
 
   Args:
@@ -67,7 +68,9 @@ def quantise_rows(
   )
 
 
-def scale_rows(rows: bounds.Bounded, factors: np.ndarray) -> bounds.Bounded:
+def scale_rows(
+  rows: bounded_values.Bounded, factors: np.ndarray
+) -> bounded_values.Bounded:
   """Returns rows `[n, x]` times factors `[n, 1]` above 0, in float64."""
   error, variance, apart = rows.error, rows.variance, rows.apart
   return dataclasses.replace(
@@ -82,8 +85,8 @@ def scale_rows(rows: bounds.Bounded, factors: np.ndarray) -> bounds.Bounded:
 def requantise(
   policy: precision.PrecisionPolicy,
   form: quantised.Form,
-  rows: bounds.Bounded,
-) -> bounds.Bounded:
+  rows: bounded_values.Bounded,
+) -> bounded_values.Bounded:
   """Returns rows `[n, x]` as codes and scales of a form mean them.
 
   The last axis is the depth.  All rows of a group must be there.
@@ -93,35 +96,39 @@ def requantise(
   jump, rest = _find_jumps(form, rows.value, values, codes, rows.bound())
   # A coarse scale is right or another one.
   near = 0 if form.has_coarse_scales else rest * np.abs(values)
-  if rows.variance is None or bounds.is_narrow(policy):
+  if rows.variance is None or rounding.is_narrow(policy):
     return _spread(policy, form, rows, values, jump, jump + near, codes)
   deviation = np.sqrt(rows.variance)
   strays = np.minimum(rows.bound(), REACH * deviation)
   step, _ = _find_jumps(form, rows.value, values, codes, strays)
   by_scale = _relative(form, rows.value, deviation) * np.abs(values)
   variance = np.square(step) + np.square(by_scale)
-  return bounds.Bounded(
+  return bounded_values.Bounded(
     values, jump + near, variance, step + by_scale, rows.crossings
   )
 
 
-def _quantise_at(policy, form, rows, scales) -> bounds.Bounded:
+def _quantise_at(policy, form, rows, scales) -> bounded_values.Bounded:
   """Returns what `of` does, of scales `[n, 1]` that no error moves."""
-  codes = bound_codes(form, bounds.Bounded(rows.value), scales).expected
+  codes = bound_codes(form, bounded_values.Bounded(rows.value), scales).expected
   values = codes * scales
 
   def find_step(strays: np.ndarray) -> np.ndarray:
-    right = bound_codes(form, bounds.Bounded(rows.value, strays), scales)
+    right = bound_codes(
+      form, bounded_values.Bounded(rows.value, strays), scales
+    )
     return scales * np.maximum(right.high - codes, codes - right.low)
 
   with np.errstate(invalid='ignore'):
     jump = find_step(rows.bound())
-  if rows.variance is None or bounds.is_narrow(policy):
+  if rows.variance is None or rounding.is_narrow(policy):
     coded = quantise.Quantised(codes, scales)
     return _spread(policy, form, rows, values, jump, jump, coded)
   strays = np.minimum(rows.bound(), REACH * np.sqrt(rows.variance))
   step = find_step(strays)
-  return bounds.Bounded(values, jump, np.square(step), step, rows.crossings)
+  return bounded_values.Bounded(
+    values, jump, np.square(step), step, rows.crossings
+  )
 
 
 def _relative(
@@ -163,12 +170,16 @@ def _find_jumps(
   return jump, rest
 
 
-def _spread(policy, form, rows, codes, jump, error, coded) -> bounds.Bounded:
+def _spread(
+  policy, form, rows, codes, jump, error, coded
+) -> bounded_values.Bounded:
   """Returns codes with the distance of two right kernels' beside the error."""
   if rows.variance is None:
-    narrow = bounds.is_narrow(policy)
+    narrow = rounding.is_narrow(policy)
     unlike = (jump > 0).astype(np.float64) if narrow else None
-    return bounds.Bounded(codes, error, np.square(jump), jump, unlike=unlike)
+    return bounded_values.Bounded(
+      codes, error, np.square(jump), jump, unlike=unlike
+    )
   apart = rows.distance()
   (scale,) = _scales(form, rows.value, coded)
   element = quantised.ELEMENTS[form.element]
@@ -179,7 +190,7 @@ def _spread(policy, form, rows, codes, jump, error, coded) -> bounds.Bounded:
   variance = rows.variance + step * apart + np.square(step) / 6
   apart = apart + step / 3
   unlike = np.minimum(apart / step, 1)  # Codes that differ are a step apart.
-  return bounds.Bounded(codes, error, variance, apart, unlike=unlike)
+  return bounded_values.Bounded(codes, error, variance, apart, unlike=unlike)
 
 
 def _quantised(form: quantised.Form, values: np.ndarray) -> quantise.Quantised:
@@ -226,7 +237,7 @@ def read(
   codes: np.ndarray,
   scales: np.ndarray,
   static_scales: np.ndarray | None = None,
-) -> bounds.Bounded:
+) -> bounded_values.Bounded:
   """Returns rows `[n, x]` as codes and scales of a candidate's own mean them.
 
   Args:
@@ -238,7 +249,7 @@ def read(
   wide, codes = widen_scales(form, scales), unpack(form, codes)
   if static_scales is not None:
     wide = wide * static_scales
-  return bounds.Bounded(
+  return bounded_values.Bounded(
     codes.astype(np.float64) * quantise.spread(form, wide, codes.shape)
   )
 
@@ -274,7 +285,7 @@ class Range:
     return has_limit & ~((self.low <= actual) & (actual <= self.high))
 
 
-def bound_scales(form: quantised.Form, rows: bounds.Bounded) -> Range:
+def bound_scales(form: quantised.Form, rows: bounded_values.Bounded) -> Range:
   """Returns the scales `[n, g]` of rows `[n, x]` that may be off as they say.
 
   The largest magnitude a of a group lies between the largest of |x| - e and of
@@ -291,7 +302,7 @@ def bound_scales(form: quantised.Form, rows: bounds.Bounded) -> Range:
     for e in (-strays, strays)
   )
   expected = widen_scales(form, _scales_of(form, rows.value))
-  error = 0.0 if form.rule == 'floor' else bounds.gamma(_SCALE_ROUNDINGS)
+  error = 0.0 if form.rule == 'floor' else rounding.gamma(_SCALE_ROUNDINGS)
   low, high = (
     _make_scale(form, a * (1 + s * error))
     for a, s in ((smallest, -1), (largest, 1))
@@ -306,7 +317,7 @@ def bound_scales(form: quantised.Form, rows: bounds.Bounded) -> Range:
 
 
 def bound_codes(
-  form: quantised.Form, rows: bounds.Bounded, scales: np.ndarray
+  form: quantised.Form, rows: bounded_values.Bounded, scales: np.ndarray
 ) -> Range:
   """Returns the codes `[n, x]` of rows `[n, x]` at scales `[n, g]` float64.
 
@@ -315,7 +326,7 @@ def bound_codes(
   and of the product.  A product with a power of two has none.
   """
   exact = form.rule in quantised.POWERS
-  error = 0.0 if exact else bounds.gamma(_CODE_ROUNDINGS)
+  error = 0.0 if exact else rounding.gamma(_CODE_ROUNDINGS)
   if form.rule == 'reciprocal_apart':  # a factor of a scale before it is stored
     error += storage.ROUNDED[form.scale].unit_roundoff
   scale_of_element = quantise.spread(
@@ -342,7 +353,7 @@ def _forget(right: Range, values: np.ndarray) -> Range:
   )
 
 
-def _stray(rows: bounds.Bounded) -> np.ndarray:
+def _stray(rows: bounded_values.Bounded) -> np.ndarray:
   """Returns `[n, x]`, how far values before they are quantised are off.
 
   In the worst case; where there is a variance, as far as such errors stray, see

@@ -1,7 +1,7 @@
 """Activations of a gate in float64, and what a kernel's float32 may be off.
 
-`bounds` carries errors through them.  Beside 'swiglu' and 'absolute', which it
-knows itself, each is a `Curve`.  With u = 2^-24:
+`activation_bounds` carries errors through them.  Beside 'swiglu' and
+'absolute', which it knows itself, each is a `Curve`.  With u = 2^-24:
 
 * a GELU is z times a share p, (1 + erf(z / sqrt 2)) / 2, or with tanh.  erf is
   off by `activation_ulp` units of at most u; its argument by 2 roundings, which

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.judge import activations_testing
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import curves
+from hpmoe.parity_tests.judge.limits.bounds import activation_bounds
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 from hpmoe.reference import swiglu
 from hpmoe.reference import swiglu_grad
 from hpmoe.reference.contract import precision
@@ -45,10 +46,13 @@ def test_a_gate_that_is_off_moves_no_more_than_is_said(name, step):
 
 def compute_shares(name: str, formulas) -> tuple[float, float]:
   """Returns the largest error over bound, of act and of its slope."""
-  policy, gate = policy_of(name), bounds.exact(GATES)
-  golden = bounds._act(policy, gate), bounds._slope(policy, gate)
+  policy, gate = policy_of(name), bounded_values.exact(GATES)
+  golden = (
+    activation_bounds.bound_act(policy, gate),
+    activation_bounds.bound_slope(policy, gate),
+  )
 
-  def divide(actual: np.ndarray, right: bounds.Bounded) -> float:
+  def divide(actual: np.ndarray, right: bounded_values.Bounded) -> float:
     error = np.abs(actual.astype(np.float64) - right.value)
     with np.errstate(invalid='ignore', divide='ignore'):
       return float(np.nanmax(np.where(error == 0, 0, error / right.bound())))

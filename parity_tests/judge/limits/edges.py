@@ -8,7 +8,7 @@ error of a right kernel, it stores a value between round(v - e) and
 round(v + e), which are mostly the same number.
 
 e has two parts.  The float32 error of this stage is sub-Gaussian with the
-variance V of `bounds`, so except with probability p it is at most
+variance V of `bounds.rounding`, so except with probability p it is at most
 
   c sqrt(V),  c^2 = 2 ln(2 elements / p)
 

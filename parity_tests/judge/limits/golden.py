@@ -15,10 +15,15 @@ import numpy as np
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import prefetch
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import coded_rows
 from hpmoe.parity_tests.judge.limits import golden_cache
-from hpmoe.parity_tests.judge.limits import norm_bounds
+from hpmoe.parity_tests.judge.limits.bounds import activation_bounds
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import combine_bounds
+from hpmoe.parity_tests.judge.limits.bounds import gemm_bounds
+from hpmoe.parity_tests.judge.limits.bounds import norm_bounds
+from hpmoe.parity_tests.judge.limits.bounds import rounding
+from hpmoe.parity_tests.judge.limits.bounds import weighting_bounds
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import quantised
 from hpmoe.reference.contract import recipes
@@ -69,7 +74,9 @@ class Rows:
     default_factory=threading.local, repr=False, compare=False
   )
 
-  def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def rows(
+    self, stage: str, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a tensor."""
     raise NotImplementedError
 
@@ -81,18 +88,18 @@ class Rows:
 
   def read_source(
     self, stage: str, rank: int, lo: int, hi: int
-  ) -> bounds.Bounded:
+  ) -> bounded_values.Bounded:
     """Returns the candidate's rows of a tensor, or else golden ones."""
     if stage not in self.captured_tensors:
       if self.tiling.config.sublayer and stage in self.inputs:
-        return bounds.exact(self.inputs[stage][rank, lo:hi])
+        return bounded_values.exact(self.inputs[stage][rank, lo:hi])
       rows = self.before_rounding(stage).rows(stage, rank, lo, hi)
       return self.as_stored(stage, rows)
     own = self.tiling.rows(stage, self.captured_tensors[stage], rank)[lo:hi]
     if stage not in self.deviations:
-      return bounds.exact(own)
+      return bounded_values.exact(own)
     max_error = self.tiling.rows(stage, self.deviations[stage], rank)[lo:hi]
-    return bounds.exact(own, max_error)
+    return bounded_values.exact(own, max_error)
 
   def before_rounding(self, stage: str) -> Self:
     """Returns the golden whose `stage` is not rounded to storage.
@@ -101,7 +108,7 @@ class Rows:
     alone: then two right kernels mostly store the same number, which a variance
     cannot express, so the next stage must read the rounded golden.
     """
-    if bounds.is_narrow(self.policy) or stage == self.unrounded:
+    if rounding.is_narrow(self.policy) or stage == self.unrounded:
       return self
     if self.policy.dtype(stage) == self.policy.accumulate:
       return self
@@ -110,11 +117,13 @@ class Rows:
       self._before_rounding[stage] = wide
     return self._before_rounding[stage]
 
-  def as_stored(self, stage: str, rows: bounds.Bounded) -> bounds.Bounded:
+  def as_stored(
+    self, stage: str, rows: bounded_values.Bounded
+  ) -> bounded_values.Bounded:
     """Returns rows of `before_rounding`, as the next stage reads them."""
     if self.before_rounding(stage) is self:
       return rows
-    return bounds.rounded(self.policy, self.policy.dtype(stage), rows)
+    return rounding.rounded(self.policy, self.policy.dtype(stage), rows)
 
   def static_scales(
     self, name: str, rank: int, lo: int, hi: int
@@ -126,20 +135,22 @@ class Rows:
     of_rows = self.tiling.repeat_experts(rank, of_experts)
     return of_rows[lo:hi, None].astype(np.float64)
 
-  def tokens(self, name: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def tokens(
+    self, name: str, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     """Returns `[hi - lo, D]`, tokens `[R, T, D]` at packed rows."""
     config = self.tiling.config
     token = self.tiling.slot_of_row[rank][lo:hi] // config.top_k
     if config.sublayer:
       return self._of_tokens(name)[token]
     source, token = np.divmod(token, config.num_tokens)
-    return bounds.exact(self.inputs[name][source, token])
+    return bounded_values.exact(self.inputs[name][source, token])
 
-  def _of_tokens(self, name: str) -> bounds.Bounded:
+  def _of_tokens(self, name: str) -> bounded_values.Bounded:
     """Returns `[R T, D]`, a sub-layer's tensor of all ranks' tokens."""
     if name not in self._whole:
       config = self.tiling.config
-      self._whole[name] = bounds.join(
+      self._whole[name] = bounded_values.join(
         [
           self.read_source(name, rank, 0, config.num_tokens)
           for rank in range(config.num_ranks)
@@ -160,7 +171,7 @@ class Rows:
 
   def operand(
     self, gemm: str, name: str, rank: int, lo: int, hi: int
-  ) -> bounds.Bounded:
+  ) -> bounded_values.Bounded:
     """Returns rows `[hi - lo, X]` of a tensor as a GEMM multiplies them.
 
     If it quantises them, these are the values of the candidate's own codes, or
@@ -192,11 +203,11 @@ class Rows:
       first, last = int(edges[expert]), int(edges[expert + 1])
       whole = self._requantise(forms, self.read_source(name, rank, first, last))
       parts.append(whole[lo + begin - first : lo + end - first])
-    return bounds.join(parts or [self.read_source(name, rank, lo, lo)])
+    return bounded_values.join(parts or [self.read_source(name, rank, lo, lo)])
 
   def _requantise(
-    self, forms: Sequence[quantised.Form], rows: bounds.Bounded
-  ) -> bounds.Bounded:
+    self, forms: Sequence[quantised.Form], rows: bounded_values.Bounded
+  ) -> bounded_values.Bounded:
     for form in forms:
       rows = coded_rows.requantise(self.policy, form, rows)
     return rows
@@ -204,13 +215,13 @@ class Rows:
   def gemm(
     self,
     gemm: str,
-    source: bounds.Bounded,
+    source: bounded_values.Bounded,
     rank: int,
     lo: int,
     dtype: str,
     bias: tuple[str, np.ndarray] | None = None,
     after: np.ndarray | None = None,
-  ) -> bounds.Bounded:
+  ) -> bounded_values.Bounded:
     """Returns packed rows from `lo` on, as `operand`, times the GEMM's weights.
 
     `bias` is the name of a bias `[R, L, Y]` and its factor for each row `[n]`.
@@ -219,28 +230,28 @@ class Rows:
     hi = lo + len(source.value)
     policy = self.policy.of_gemm(gemm)
 
-    def multiply(begin: int, end: int, expert: int) -> bounds.Bounded:
+    def multiply(begin: int, end: int, expert: int) -> bounded_values.Bounded:
       rows, bias_name = source[begin:end], None
       if bias is not None:
         bias_name, factors = bias
         # The bias is another term: a column of the rows, and a row of the
         # weights.  It is the first term, as kernels begin or end with it.
-        column = bounds.exact(factors[begin:end, None])
-        rows = bounds.beside(column, rows)
+        column = bounded_values.exact(factors[begin:end, None])
+        rows = bounded_values.beside(column, rows)
       weights = self._weights(gemm, rank, expert, bias_name)
       weight = None if after is None else after[begin:end]
-      return bounds.gemm(policy, rows, weights, dtype, weight)
+      return gemm_bounds.gemm(policy, rows, weights, dtype, weight)
 
     parts = [
       multiply(begin, end, expert)
       for expert, begin, end in self._experts(rank, lo, hi)
     ]
     # An expert without rows.
-    return bounds.join(parts or [multiply(0, 0, 0)])
+    return bounded_values.join(parts or [multiply(0, 0, 0)])
 
   def _weights(
     self, gemm: str, rank: int, expert: int, bias: str | None
-  ) -> bounds.Weights:
+  ) -> gemm_bounds.Weights:
     """Returns one expert's weights as a GEMM multiplies them, below its bias.
 
     Each thread caches the last weights of each name: consecutive calls have
@@ -249,8 +260,8 @@ class Rows:
     _, name = recipes.OPERANDS[gemm]
     array, biases = self.inputs[name], self.inputs.get(bias or '')
     forms = recipes.find_forms(self.policy.operand_forms, gemm, name)
-    rounding = self.policy.rounding('operands')
-    key = id(array), id(biases), rank, expert, gemm, rounding, forms
+    operand_dtype = self.policy.rounding('operands')
+    key = id(array), id(biases), rank, expert, gemm, operand_dtype, forms
     by_name = vars(self._ready)
     if by_name.get(name, (None,))[0] != key:
       by_name.pop(name, None)
@@ -260,17 +271,24 @@ class Rows:
       )
       row = None if biases is None else biases[rank, expert][None]
       if forms:
-        weights = self._requantise(forms, bounds.exact(stored_weights.T)).T
+        weights = self._requantise(
+          forms, bounded_values.exact(stored_weights.T)
+        ).T
         if row is not None:
-          weights = bounds.beside(bounds.exact(row.T), weights.T).T
-        by_name[name] = key, bounds.Weights.prepare(self.policy, weights)
+          weights = bounded_values.beside(
+            bounded_values.exact(row.T), weights.T
+          ).T
+        by_name[name] = key, gemm_bounds.Weights.prepare(self.policy, weights)
       else:
         if row is not None:
           # numpy has no dtype that holds float16 and bfloat16.
           has_one_dtype = row.dtype == stored_weights.dtype
           dtype = row.dtype if has_one_dtype else np.dtype('float32')
           stored_weights = np.concatenate([row, stored_weights], dtype=dtype)
-        by_name[name] = key, bounds.Weights.prepare(self.policy, stored_weights)
+        by_name[name] = (
+          key,
+          gemm_bounds.Weights.prepare(self.policy, stored_weights),
+        )
     return by_name[name][1]
 
   def _experts(
@@ -284,7 +302,7 @@ class Rows:
 
   def sent_back(
     self, source: str, rank: int, lo: int, hi: int
-  ) -> bounds.Bounded:
+  ) -> bounded_values.Bounded:
     """Returns `[hi - lo, D]`, packed rows `source` at a rank's own slots.
 
     Unused slots are zeros.
@@ -299,14 +317,14 @@ class Rows:
         if source in self.deviations
         else None
       )
-      return bounds.exact(
+      return bounded_values.exact(
         self.captured_tensors[source][owner, row], max_error
       ).among(is_used)
     first = rank * self.tiling.config.num_tokens * self.tiling.config.top_k
     row_of_slot, rows = self._of_slots(source)
     return rows[row_of_slot[first + lo : first + hi][is_used]].among(is_used)
 
-  def _of_slots(self, source: str) -> tuple[np.ndarray, bounds.Bounded]:
+  def _of_slots(self, source: str) -> tuple[np.ndarray, bounded_values.Bounded]:
     """Returns packed rows of a tensor that was not captured.
 
     Before them, `[R T K]`, which of them is of a slot of the judged ranks.
@@ -319,7 +337,10 @@ class Rows:
       slots_in_order = np.concatenate([slots for slots, _ in parts])
       row = np.zeros(self.tiling.topk_ids.size, np.int64)
       row[slots_in_order] = np.arange(len(slots_in_order))
-      self._whole[source] = row, bounds.join([rows for _, rows in parts])
+      self._whole[source] = (
+        row,
+        bounded_values.join([rows for _, rows in parts]),
+      )
     return self._whole[source]
 
   def iterate_packed(self) -> Iterator[tuple[int, int, int, np.ndarray]]:
@@ -363,7 +384,7 @@ class Rows:
     stage: str,
     source: str,
     weights: np.ndarray | None,
-  ) -> bounds.CombineSums:
+  ) -> combine_bounds.CombineSums:
     """Returns all tokens' sums of weighted rows, filled owner by owner.
 
     The rows are never held together.
@@ -376,7 +397,7 @@ class Rows:
     config = self.tiling.config
     late = self.policy.placement == 'returned' and stage == 'y'
     tokens = config.num_ranks * config.num_tokens
-    sums = bounds.CombineSums.zeros(
+    sums = combine_bounds.CombineSums.zeros(
       self.policy, stage, config.top_k, tokens, config.d_model
     )
     parts = prefetch.prefetch_map(
@@ -399,7 +420,7 @@ class Rows:
     stage: str,
     source: str,
     weights: np.ndarray | None,
-  ) -> bounds.CombineSums:
+  ) -> combine_bounds.CombineSums:
     """Returns `slot_sums`, from the cache where a large layer was drawn."""
     weights_used = {} if weights is None else {'slot_weights': weights}
     sums = golden_cache.recall(
@@ -408,7 +429,7 @@ class Rows:
       lambda: self.slot_sums(stage, source, weights).arrays(),
     )
     slots = self.tiling.config.top_k
-    return bounds.CombineSums(self.policy, stage, slots, **sums)
+    return combine_bounds.CombineSums(self.policy, stage, slots, **sums)
 
   @property
   def facts(self) -> tuple:
@@ -433,10 +454,14 @@ class Rows:
     plan = ('counts', 'row_of_slot', 'topk_ids')
     return by_name | {name: getattr(self.tiling, name) for name in plan}
 
-  def late(self, slots: np.ndarray, rows: bounds.Bounded) -> bounds.Bounded:
+  def late(
+    self, slots: np.ndarray, rows: bounded_values.Bounded
+  ) -> bounded_values.Bounded:
     """Returns rows of slots, weighted and stored as they come home."""
     weight = self.inputs['topk_weights'].reshape(-1)[slots]
-    return bounds.weighted(self.policy, rows, weight, self.dtype('returned'))
+    return weighting_bounds.weighted(
+      self.policy, rows, weight, self.dtype('returned')
+    )
 
   def combined(
     self,
@@ -447,7 +472,7 @@ class Rows:
     lo: int,
     hi: int,
     lasts: Sequence[str] = (),
-  ) -> bounds.Bounded:
+  ) -> bounded_values.Bounded:
     """Returns `[hi - lo, D]`, captured rows `source` summed by weights.
 
     And tensors `lasts`, each `[R, T, D]`.
@@ -457,7 +482,7 @@ class Rows:
     rows = rows.reshape(hi - lo, top_k, rows.value.shape[-1])
     weights = None if weights is None else weights[rank, lo:hi]
     last_rows = [self.read_source(last, rank, lo, hi) for last in lasts]
-    return bounds.combine(self.policy, stage, rows, weights, last_rows)
+    return combine_bounds.combine(self.policy, stage, rows, weights, last_rows)
 
   @functools.cached_property
   def shared(self) -> Self:
@@ -474,12 +499,12 @@ class Rows:
 
   def total(
     self,
-    sums: bounds.CombineSums,
+    sums: combine_bounds.CombineSums,
     rank: int,
     lo: int,
     hi: int,
     lasts: Sequence[str] = (),
-  ) -> bounds.Bounded:
+  ) -> bounded_values.Bounded:
     """Returns `[hi - lo, D]`, the sums of a rank's own tokens as stored.
 
     With tensors `lasts`, each `[R, T, D]`, added.
@@ -493,7 +518,9 @@ class Rows:
 class Golden(Rows):
   """The forward layer: inputs are `tensors.inputs`, captured its stages."""
 
-  def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def rows(
+    self, stage: str, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a stage tensor."""
     if (routed := tensors.routed(stage)) != stage:
       return self.shared.rows(routed, rank, lo, hi)
@@ -513,7 +540,9 @@ class Golden(Rows):
       return self.gemm(stage, source, rank, lo, dtype, bias, weight)
     if stage == 'activation':
       source = self.read_source('gate_up', rank, lo, hi)
-      return bounds.activation(self.policy, source, weight, self.dtype(stage))
+      return activation_bounds.activation(
+        self.policy, source, weight, self.dtype(stage)
+      )
     if stage == 'returned':
       rows = self.sent_back('expert_out', rank, lo, hi)
       if self.policy.placement != 'returned':
@@ -535,7 +564,9 @@ class Golden(Rows):
     if stage == 'gate_up':
       return 'b_gate_up', factors
     if self.policy.placement == 'before_down':
-      factors = bounds.factors(self.policy, self.slot_weight(rank, lo, hi))
+      factors = weighting_bounds.factors(
+        self.policy, self.slot_weight(rank, lo, hi)
+      )
     return 'b_down', factors
 
   @property
@@ -544,7 +575,7 @@ class Golden(Rows):
     return self.inputs['topk_weights'] if at_combine else None
 
   @functools.cached_property
-  def _sums(self) -> bounds.CombineSums:
+  def _sums(self) -> combine_bounds.CombineSums:
     return self.recall_sums('y', 'expert_out', self._combine_weights)
 
   @property

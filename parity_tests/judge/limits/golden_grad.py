@@ -9,10 +9,15 @@ import numpy as np
 
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import prefetch
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden
-from hpmoe.parity_tests.judge.limits import norm_bounds
 from hpmoe.parity_tests.judge.limits import router_grad
+from hpmoe.parity_tests.judge.limits.bounds import activation_grad_bounds
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import combine_bounds
+from hpmoe.parity_tests.judge.limits.bounds import gemm_bounds
+from hpmoe.parity_tests.judge.limits.bounds import norm_bounds
+from hpmoe.parity_tests.judge.limits.bounds import rounding
+from hpmoe.parity_tests.judge.limits.bounds import weighting_bounds
 from hpmoe.reference.contract import recipes
 from hpmoe.reference.contract import router as router_lib
 from hpmoe.reference.contract import tensors
@@ -42,7 +47,9 @@ class GoldenGrad(golden.Rows):
   # The thread that computes an expert's rows waits for no other.
   _making: threading.RLock = golden.own(threading.RLock)
 
-  def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def rows(
+    self, stage: str, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a gradient.
 
     Rows are those of `Tiling.rows`.
@@ -57,7 +64,7 @@ class GoldenGrad(golden.Rows):
       return self.gemm(stage, source, rank, lo, self.dtype(stage))
     if stage in _WEIGHT_GRADS:
       return self._weight_grad(stage, rank, lo, hi)
-    compute: dict[str, Callable[[int, int, int], bounds.Bounded]] = {
+    compute: dict[str, Callable[[int, int, int], bounded_values.Bounded]] = {
       'd_expert_out': self._d_expert_out,
       'd_topk_weights': self._d_topk_weights,
       'd_gate_up': self._d_gate_up,
@@ -76,10 +83,10 @@ class GoldenGrad(golden.Rows):
 
   def _read_saved(
     self, name: str, rank: int, lo: int, hi: int
-  ) -> bounds.Bounded:
+  ) -> bounded_values.Bounded:
     """Returns rows of a tensor `[R, N, ...]` that the forward pass saved."""
     if name in self.inputs:
-      return bounds.exact(self.inputs[name][rank, lo:hi])
+      return bounded_values.exact(self.inputs[name][rank, lo:hi])
     return self._forward.read_source(name, rank, lo, hi)
 
   @functools.cached_property
@@ -90,15 +97,17 @@ class GoldenGrad(golden.Rows):
       self.tiling, self.policy, self.inputs, captured_tensors, self.chunk
     )
 
-  def _d_expert_out(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _d_expert_out(
+    self, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     dy = self.tokens('dy', rank, lo, hi)
     if self.policy.placement in tensors.EARLY:
       return dy
     weight, dtype = self.slot_weight(rank, lo, hi), self.dtype('d_expert_out')
-    return bounds.weighted(self.policy, dy, weight, dtype)
+    return weighting_bounds.weighted(self.policy, dy, weight, dtype)
 
-  def _d_gate_up(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
-    return bounds.activation_grad(
+  def _d_gate_up(self, rank: int, lo: int, hi: int) -> bounded_values.Bounded:
+    return activation_grad_bounds.activation_grad(
       self.policy,
       self._read_saved('gate_up', rank, lo, hi),
       self.read_source('d_activation', rank, lo, hi),
@@ -108,18 +117,18 @@ class GoldenGrad(golden.Rows):
 
   def _weight_grad(
     self, stage: str, rank: int, lo: int, hi: int
-  ) -> bounds.Bounded:
+  ) -> bounded_values.Bounded:
     height = self.inputs[stage.removeprefix('d_')].shape[2]
     parts = []
     for expert in range(lo // height, -(-hi // height)):
       begin = max(lo, expert * height) - expert * height
       end = min(hi, (expert + 1) * height) - expert * height
       parts.append(self._expert_grad(stage, rank, expert, slice(begin, end)))
-    return bounds.join(parts)
+    return bounded_values.join(parts)
 
   def _expert_grad(
     self, stage: str, rank: int, expert: int, part: slice
-  ) -> bounds.Bounded:
+  ) -> bounded_values.Bounded:
     """Returns a few rows of one expert's weight gradient."""
     saved_name, grad = _WEIGHT_GRADS[stage]
     edges = tiles.expert_rows(self.tiling.config, self.tiling.counts, rank)
@@ -136,11 +145,11 @@ class GoldenGrad(golden.Rows):
         self._expert[key] = self._columns(stage, *columns)
       rows, d_out = self._expert[key]
     policy, dtype = self.policy.of_gemm(stage), self.dtype(stage)
-    return bounds.weight_grad(policy, rows[:, part], d_out, dtype)
+    return gemm_bounds.weight_grad(policy, rows[:, part], d_out, dtype)
 
   def _columns(
-    self, stage: str, *operands: bounds.Bounded
-  ) -> tuple[bounds.Bounded, ...]:
+    self, stage: str, *operands: bounded_values.Bounded
+  ) -> tuple[bounded_values.Bounded, ...]:
     """Returns all rows `[n, X]` of an expert as a weight gradient reads them.
 
     Quantised to one form by columns, perhaps after another one by rows.
@@ -156,7 +165,7 @@ class GoldenGrad(golden.Rows):
 
   def _d_out(
     self, stage: str, grad: str, rank: int, lo: int, hi: int
-  ) -> bounds.Bounded:
+  ) -> bounded_values.Bounded:
     """Returns `[hi - lo, y]`, what rows are multiplied with."""
     d_out = self.read_source(grad, rank, lo, hi)
     if stage != 'd_w_down' or self.policy.placement != 'epilogue':
@@ -164,11 +173,11 @@ class GoldenGrad(golden.Rows):
     # Nobody stored rows that have the weight of the sums.
     weight = self.slot_weight(rank, lo, hi)
     dtype = self.operand_dtype or self.dtype(stage)
-    return bounds.weighted_operand(self.policy, d_out, weight, dtype)
+    return weighting_bounds.weighted_operand(self.policy, d_out, weight, dtype)
 
   def _bias_grad(
     self, grad: str, rank: int, lo: int, hi: int
-  ) -> bounds.Bounded:
+  ) -> bounded_values.Bounded:
     """Returns the sums over the rows of experts `lo` to `hi`.
 
     The weight gradient of one column, of ones; of b_down, where the routing
@@ -182,36 +191,40 @@ class GoldenGrad(golden.Rows):
       if column is None or grad != 'd_expert_out':
         column = np.ones(rows[2] - rows[1])
       else:
-        column = bounds.factors(self.policy, column)
+        column = weighting_bounds.factors(self.policy, column)
       factors, d_out = (
-        bounds.exact(column[:, None]),
+        bounded_values.exact(column[:, None]),
         self.read_source(grad, *rows),
       )
       dtype = self.dtype({'d_expert_out': 'd_b_down'}.get(grad, 'd_b_gate_up'))
-      parts.append(bounds.weight_grad(self.policy, factors, d_out, dtype))
-    return bounds.join(parts)
+      parts.append(gemm_bounds.weight_grad(self.policy, factors, d_out, dtype))
+    return bounded_values.join(parts)
 
-  def _d_topk_weights(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _d_topk_weights(
+    self, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     if self.policy.placement in tensors.EARLY:
       first = rank * self.tiling.config.num_tokens
       return self._dots[first + lo : first + hi]
     config = self.tiling.config
     step = max(1, self.chunk // (config.top_k * config.d_model))
-    return bounds.join(
+    return bounded_values.join(
       [
         self._token_dots(rank, begin, min(begin + step, hi))
         for begin in range(lo, hi, step)
       ]
     )
 
-  def _token_dots(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _token_dots(self, rank: int, lo: int, hi: int) -> bounded_values.Bounded:
     """Returns `[hi - lo, K]`: dy times what every slot returned."""
-    dy = bounds.exact(self.inputs['dy'][rank, lo:hi, None])
-    return bounds.inner_product(
+    dy = bounded_values.exact(self.inputs['dy'][rank, lo:hi, None])
+    return gemm_bounds.inner_product(
       self.policy, self._read_returned(rank, lo, hi), dy
     )
 
-  def _read_returned(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _read_returned(
+    self, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     """Returns `[hi - lo, K, D]`, rows that came home, before a weight."""
     config = self.tiling.config
     count = config.top_k
@@ -219,13 +232,13 @@ class GoldenGrad(golden.Rows):
     if self.policy.placement == 'returned':
       rows = self._forward.sent_back('expert_out', *slots)
     elif 'returned' in self.inputs:
-      return bounds.exact(self.inputs['returned'][rank, lo:hi])
+      return bounded_values.exact(self.inputs['returned'][rank, lo:hi])
     else:
       rows = self._forward.read_source('returned', *slots)
     return rows.reshape(hi - lo, count, config.d_model)
 
   @functools.cached_property
-  def _dots(self) -> bounds.Bounded:
+  def _dots(self) -> bounded_values.Bounded:
     """`[R T, K]`: rows' weight gradients at placements of `tensors.EARLY`.
 
     Those of ranks that are not judged, and of slots that are not used, are 0.
@@ -239,13 +252,15 @@ class GoldenGrad(golden.Rows):
     slots_in_order = np.concatenate(order)
     position = np.full(self.tiling.topk_ids.size, -1)
     position[slots_in_order] = np.arange(len(slots_in_order))
-    of_slot = bounds.join(parts)[position[position >= 0]].among(position >= 0)
+    of_slot = bounded_values.join(parts)[position[position >= 0]].among(
+      position >= 0
+    )
     return of_slot.reshape(-1, self.tiling.config.top_k)
 
-  def _row_dots(self, part) -> bounds.Bounded:
+  def _row_dots(self, part) -> bounded_values.Bounded:
     rank, lo, hi, _ = part
     epilogue = self.policy.placement == 'epilogue'
-    return bounds.row_weight_grad(
+    return activation_grad_bounds.row_weight_grad(
       self.policy,
       self._read_saved('activation' if epilogue else 'gate_up', rank, lo, hi),
       self.read_source('d_activation', rank, lo, hi),
@@ -254,7 +269,7 @@ class GoldenGrad(golden.Rows):
 
   def _of_bias(
     self, rank: int, lo: int, hi: int
-  ) -> tuple[bounds.Bounded, np.ndarray] | None:
+  ) -> tuple[bounded_values.Bounded, np.ndarray] | None:
     """Returns d_expert_out and b_down `[hi - lo, D]` of rows."""
     if not self.tiling.config.bias:
       return None
@@ -263,12 +278,12 @@ class GoldenGrad(golden.Rows):
       of_row[begin:end] = self.inputs['b_down'][rank, expert]
     return self.read_source('d_expert_out', rank, lo, hi), of_row
 
-  def _dx(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _dx(self, rank: int, lo: int, hi: int) -> bounded_values.Bounded:
     if 'd_returned' not in self.captured_tensors:
       return self.total(self._sums, rank, lo, hi, self._lasts)
     return self.combined('dx', 'd_returned', None, rank, lo, hi, self._lasts)
 
-  def _dy(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _dy(self, rank: int, lo: int, hi: int) -> bounded_values.Bounded:
     return norm_bounds.norm_grad(
       self.policy,
       self.read_source('dx', rank, lo, hi),
@@ -277,13 +292,13 @@ class GoldenGrad(golden.Rows):
       self.dtype('dy'),
     )
 
-  def _d_w_norm(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _d_w_norm(self, rank: int, lo: int, hi: int) -> bounded_values.Bounded:
     tokens = rank, 0, self.tiling.config.num_tokens
     dx, y = self.read_source('dx', *tokens), self._read_saved('y', *tokens)
     return norm_bounds.gain_grad(self.policy, dx, y)[lo:hi]
 
   @functools.cached_property
-  def _sums(self) -> bounds.CombineSums:
+  def _sums(self) -> combine_bounds.CombineSums:
     return self.recall_sums('dx', 'd_expert_in', None)
 
   @property
@@ -292,7 +307,9 @@ class GoldenGrad(golden.Rows):
     of_router = ('d_router_in',) if self.router is not None else ()
     return of_shared + of_router
 
-  def _d_router_logits(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _d_router_logits(
+    self, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     assert self.router is not None  # or nobody asks
     return router_grad.bound_logits_grad(
       self.router,
@@ -300,18 +317,18 @@ class GoldenGrad(golden.Rows):
       self.inputs.get('router_bias'),
       self.inputs['topk_ids'][rank, lo:hi],
       self.read_source('d_topk_weights', rank, lo, hi),
-      bounds.kernels(self.policy),
+      rounding.kernels(self.policy),
     )
 
-  def _d_router_in(self, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def _d_router_in(self, rank: int, lo: int, hi: int) -> bounded_values.Bounded:
     d_logits = self.read_source('d_router_logits', rank, lo, hi)
     policy, dtype = self.policy.of_router(), self.dtype('d_router_in')
-    return bounds.gemm(policy, d_logits, self._router_weights, dtype)
+    return gemm_bounds.gemm(policy, d_logits, self._router_weights, dtype)
 
   @functools.cached_property
-  def _router_weights(self) -> bounds.Weights:
+  def _router_weights(self) -> gemm_bounds.Weights:
     transposed = np.ascontiguousarray(self.inputs['router_w'].T)
-    return bounds.Weights.prepare(self.policy.of_router(), transposed)
+    return gemm_bounds.Weights.prepare(self.policy.of_router(), transposed)
 
   @property
   def facts(self) -> tuple:

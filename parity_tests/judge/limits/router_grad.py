@@ -21,9 +21,10 @@ product each, and eight operations more.
 
 import numpy as np
 
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import router_limits
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import rounding
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import router as router_lib
 
@@ -35,9 +36,9 @@ def bound_logits_grad(
   logits: at.Float[np.ndarray, 'T E'],
   bias: at.Float[np.ndarray, 'E'] | None,
   topk_ids: at.Int[np.ndarray, 'T K'],
-  d_weights: bounds.Bounded,
+  d_weights: bounded_values.Bounded,
   kernels: int = 1,
-) -> bounds.Bounded:
+) -> bounded_values.Bounded:
   """Returns gradients `[T, E]` of logits through weights, with their bound.
 
   Args:
@@ -46,7 +47,7 @@ def bound_logits_grad(
     bias: `[E]`; None: 0.
     topk_ids: `[T, K]` experts of each token.
     d_weights: `[T, K]` gradients of their weights.
-    kernels: see `bounds.kernels`.
+    kernels: see `rounding.kernels`.
 
   Where gradients of weights have a variance, those of logits have: of narrower
   numbers, or a right kernel's in other roundings, that of the largest error.
@@ -59,8 +60,8 @@ def bound_logits_grad(
   # So many roundings that no digit is left.
   if roundings * unit >= 1:
     value = np.einsum('tke,tk->te', slopes, grads)
-    return bounds.Bounded(value, np.full(value.shape, np.inf))
-  relative = bounds.gamma(roundings, unit)
+    return bounded_values.Bounded(value, np.full(value.shape, np.inf))
+  relative = rounding.gamma(roundings, unit)
   size = np.abs(grads) + grad_error
   own = relative * np.einsum('tke,tk->te', sizes, size)
   underflow = roundings * ulp.smallest_normal(router.dtype)
@@ -71,7 +72,7 @@ def bound_logits_grad(
   if d_weights.variance is not None and kernels == 1:
     variance = np.einsum('tke,tk->te', np.square(slopes), d_weights.variance)
     variance += np.square(own)
-  return bounds.Bounded(value, error, variance)
+  return bounded_values.Bounded(value, error, variance)
 
 
 def _slopes(router, logits, bias, topk_ids) -> tuple[np.ndarray, np.ndarray]:

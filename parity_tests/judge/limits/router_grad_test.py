@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import router_grad
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 from hpmoe.reference import routing
 from hpmoe.reference.contract import router as router_lib
 
@@ -81,7 +81,7 @@ def test_gradients_of_jax_are_within_the_bound(rule):
   for seed in range(3):
     router, *inputs, d_weights = draw(rule, seed)
     golden = router_grad.bound_logits_grad(
-      router, *inputs, bounds.exact(d_weights)
+      router, *inputs, bounded_values.exact(d_weights)
     )
     for actual in (
       differentiate(rule, *inputs, d_weights),
@@ -99,7 +99,7 @@ def test_what_gradients_of_weights_are_off_by_is_carried(rule):
   router, *inputs, d_weights = draw(rule, 0)
   grad_error = np.full(d_weights.shape, 0.25)
   golden = router_grad.bound_logits_grad(
-    router, *inputs, bounds.exact(d_weights, grad_error)
+    router, *inputs, bounded_values.exact(d_weights, grad_error)
   )
   # when a kernel has others, as far off as that and no further,
   signs = np.where(np.arange(TOP_K) % 2, 1, -1).astype(np.float32)
@@ -145,7 +145,7 @@ def spoil(wrong, rule, logits, bias, ids, d_weights) -> np.ndarray:
 def test_a_wrong_gradient_is_beyond_the_bound(wrong, rule):
   router, *inputs, d_weights = draw(rule, 7)
   golden = router_grad.bound_logits_grad(
-    router, *inputs, bounds.exact(d_weights)
+    router, *inputs, bounded_values.exact(d_weights)
   )
   actual = spoil(wrong, rule, *inputs, d_weights)
   assert (np.abs(actual - golden.value) > golden.error).any()
@@ -157,7 +157,7 @@ def test_a_dtype_of_few_digits_leaves_no_limit():
   logits = np.zeros((1, 512), np.float32)
   ids, d_weights = np.arange(TOP_K)[None], np.ones((1, TOP_K), np.float32)
   golden = router_grad.bound_logits_grad(
-    router, logits, None, ids, bounds.exact(d_weights)
+    router, logits, None, ids, bounded_values.exact(d_weights)
   )
   # then nothing is known, and nothing is refused.
   assert np.isinf(golden.error).all()
@@ -170,7 +170,7 @@ def test_logits_of_minus_infinity_have_gradients_too(rule):
   logits[:, ::3] = -np.inf
   ids = routing.route(router, logits[None], bias).topk_ids[0]
   golden = router_grad.bound_logits_grad(
-    router, logits, bias, ids, bounds.exact(d_weights)
+    router, logits, bias, ids, bounded_values.exact(d_weights)
   )
   assert np.isfinite(golden.value).all()
   assert (golden.value[:, ::3] == 0).all()

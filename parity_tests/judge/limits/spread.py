@@ -54,9 +54,10 @@ from typing import Any
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import power
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import activation_bounds
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 from hpmoe.reference.contract import precision
 
 # The numbers that judge a tile or a tensor, as reports call them.
@@ -239,7 +240,7 @@ class Rows:
   row_largest: np.ndarray | None = None
 
   @classmethod
-  def measure(cls, cut: tiles.Cut, golden: bounds.Bounded) -> 'Rows':
+  def measure(cls, cut: tiles.Cut, golden: bounded_values.Bounded) -> 'Rows':
     """Returns the sums of whole rows `[rows, columns]`."""
     variance = np.maximum(golden.variance, np.finfo(np.float64).tiny)
     square, begin = np.square(golden.value), cut.col_starts[:-1]
@@ -272,14 +273,14 @@ class Judge:
   comparisons: int
   rounds_last: bool = False
 
-  def counts(self, golden: bounds.Bounded) -> bool:
+  def counts(self, golden: bounded_values.Bounded) -> bool:
     """Says whether differing elements are counted."""
     is_stored = self.dtype != self.policy.accumulate
     return golden.crossings is not None or (
       is_stored and not self.stores_narrower(golden)
     )
 
-  def stores_narrower(self, golden: bounds.Bounded) -> bool:
+  def stores_narrower(self, golden: bounded_values.Bounded) -> bool:
     """Says whether float32 values are rounded only when they are stored."""
     is_stored = self.dtype != self.policy.accumulate
     return is_stored and self.rounds_last and golden.crossings is None
@@ -294,7 +295,7 @@ class Judge:
     first: int,
     actual: np.ndarray,
     expected: np.ndarray,
-    golden: bounds.Bounded,
+    golden: bounded_values.Bounded,
   ) -> Sums:
     """Returns the sums of whole tile rows.
 
@@ -370,13 +371,17 @@ class Judge:
         information=cut.sum(np.square(value), first),
       )
 
-  def before_storing(self, golden: bounds.Bounded) -> bounds.Bounded:
+  def before_storing(
+    self, golden: bounded_values.Bounded
+  ) -> bounded_values.Bounded:
     """Returns the golden with the variance before the last rounding."""
     if not self.stores_narrower(golden):
       return golden
     return dataclasses.replace(golden, variance=np.square(golden.distance()))
 
-  def _excess(self, actual: np.ndarray, golden: bounds.Bounded) -> np.ndarray:
+  def _excess(
+    self, actual: np.ndarray, golden: bounded_values.Bounded
+  ) -> np.ndarray:
     """Returns `[rows, columns]`, errors less half a spacing of storage.
 
     The spacing is that of the larger value: if the two have a power of two
@@ -392,7 +397,7 @@ class Judge:
     self,
     actual: np.ndarray,
     expected: np.ndarray,
-    golden: bounds.Bounded,
+    golden: bounded_values.Bounded,
   ) -> np.ndarray:
     """Returns `[rows, columns]` bool, elements that stand out."""
     if golden.crossings is not None:
@@ -462,7 +467,9 @@ class Judge:
     One deviation is for errors of exp, erf or tanh that have one sign.
     """
     log_p = self._log_p + np.log(2 * _MOST_ELEMENTS)
-    return float(np.sqrt(2 * log_p)) + bool(bounds.drift(self.policy))
+    return float(np.sqrt(2 * log_p)) + bool(
+      activation_bounds.drift(self.policy)
+    )
 
   def _find_peak_power(self, cut: tiles.Cut, rows: Any) -> float:
     """Returns the detectable error of a single element, see `Power`."""
@@ -502,7 +509,7 @@ class Judge:
       own, of_all = np.sqrt(1 - common), np.sqrt(common)
       rms = own * rms + of_all * all_rms
       slope_of = own * slope_of + of_all * all_slope
-    drift = bounds.drift(self.policy)
+    drift = activation_bounds.drift(self.policy)
     if drift:
       # exp may be off in one direction, in silu and in its slope: within its
       # variance, but not random.

@@ -11,10 +11,12 @@ from hpmoe.parity_tests.case import inputs
 from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import trial_testing as trial
+from hpmoe.parity_tests.judge import trial_verdicts_testing as trial_verdicts
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import spread
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import gemm_bounds
 from hpmoe.reference.contract import halved_testing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import presets
@@ -138,7 +140,9 @@ class TestAFalseAlarmIsShared:
 
 def _shares(policy, rows, weights, actual, golden=None):
   """Returns what one tile `[n, y]` uses of each limit."""
-  golden = golden or bounds.gemm(policy, bounds.exact(rows), weights)
+  golden = golden or gemm_bounds.gemm(
+    policy, bounded_values.exact(rows), weights
+  )
   judge = _judge(policy)
   cut = tiles.cut_tokens(*(n for n in actual.shape for _ in range(2)))
   expected = golden.value.astype(ulp.storage_dtype(policy.storage))
@@ -197,7 +201,7 @@ def test_a_scale_that_the_mean_square_hides_shows_as_a_slope():
   # Given errors as wide as the model says, and a scale off by half of that,
   rng = np.random.default_rng(0)
   value, noise = rng.standard_normal((2, 64, 4096))
-  golden = bounds.Bounded(value * 2.0**10, variance=np.ones_like(value))
+  golden = bounded_values.Bounded(value * 2.0**10, variance=np.ones_like(value))
   right = golden.value + noise
 
   shares = _shares(F32, None, None, right + 0.5 * value, golden)
@@ -233,11 +237,11 @@ _BY_TENSOR = ('silu 1e-4 off, f16', 'routing weights in f16')
 @pytest.mark.few(1)
 def test_wrong_layers_that_return_only_y_fail(wrong):
   policy, mistake = _WRONG[wrong]
-  layer_inputs = trial.draw(SMALL, policy, 0)
+  layer_inputs = trial_verdicts.draw(SMALL, policy, 0)
   right_results = trial.Kernel(trial.pairwise).results(layer_inputs)
 
   y = trial.Kernel(**mistake).results(layer_inputs)
-  result = trial.judge_results(layer_inputs, y, right_results)[
+  result = trial_verdicts.judge_results(layer_inputs, y, right_results)[
     'y', verdicts.SPREAD_RULE
   ]
 
@@ -269,7 +273,9 @@ def test_right_layers_that_return_only_results_pass(policy, backward, order):
   layer_inputs, right_results = _bench(policy, backward)
 
   actual = trial.Kernel(trial.ORDERS[order]).results(layer_inputs, backward)
-  results_by_rule = trial.judge_results(layer_inputs, actual, right_results)
+  results_by_rule = trial_verdicts.judge_results(
+    layer_inputs, actual, right_results
+  )
 
   assert {r.verdict for r in results_by_rule.values()} == {verdicts.PASS}
   # Each has a row, and no limit is so wide that all would pass.
@@ -282,9 +288,9 @@ def test_right_layers_that_return_only_results_pass(policy, backward, order):
 @functools.cache
 def _bench(policy, backward):
   """Returns inputs of a layer, and what a right kernel returns."""
-  layer_inputs = trial.draw(SMALL, _POLICIES[policy], 1)
+  layer_inputs = trial_verdicts.draw(SMALL, _POLICIES[policy], 1)
   if backward:
-    layer_inputs = trial.with_saved(layer_inputs)
+    layer_inputs = trial_verdicts.with_saved(layer_inputs)
   return layer_inputs, trial.Kernel(trial.pairwise).results(
     layer_inputs, backward
   )
@@ -331,7 +337,9 @@ def test_wrong_gradients_fail_each_alone(wrong, placement):
   layer_inputs, right_results = _bench(f'{policy.storage}-{placement}', True)
 
   actual = trial.Kernel(**mistake).results(layer_inputs, backward=True)
-  results_by_rule = trial.judge_results(layer_inputs, actual, right_results)
+  results_by_rule = trial_verdicts.judge_results(
+    layer_inputs, actual, right_results
+  )
 
   for name in _GRADS:
     result = results_by_rule[name, verdicts.SPREAD_RULE]
@@ -388,14 +396,14 @@ def _fails(wrong, layer_inputs):
   kernel = trial.Kernel(**_OVERFLOWS[wrong])
   if 'slope_of' in _OVERFLOWS[wrong]:
     grads = kernel.results(layer_inputs, backward=True)
-    results_by_rule = trial.judge_results(
+    results_by_rule = trial_verdicts.judge_results(
       layer_inputs, {'d_w_gate_up': grads['d_w_gate_up']}
     )
   else:
     stages = kernel.forward(
       layer_inputs.config, layer_inputs.policy, layer_inputs.arrays
     )
-    results_by_rule = trial.judge_stages(layer_inputs, stages)
+    results_by_rule = trial_verdicts.judge_stages(layer_inputs, stages)
   return any(
     result.verdict == verdicts.FAIL for result in results_by_rule.values()
   )
@@ -404,7 +412,7 @@ def _fails(wrong, layer_inputs):
 @functools.cache
 def _default(preset):
   """Returns inputs as hpmoe check draws them, saved tensors beside them."""
-  return trial.with_saved(inputs.make_inputs(presets.get(preset), 4))
+  return trial_verdicts.with_saved(inputs.make_inputs(presets.get(preset), 4))
 
 
 @pytest.mark.slow
@@ -412,7 +420,7 @@ def _default(preset):
 @pytest.mark.parametrize('backward', (False, True), ids=passes.DIRECTIONS[:2])
 def test_right_layers_pass_under_1000_seeds(policy, backward):
   shares = [
-    trial.share_of_seed(SMALL, _POLICIES[policy], seed, backward)
+    trial_verdicts.share_of_seed(SMALL, _POLICIES[policy], seed, backward)
     for seed in range(1000)
   ]
 

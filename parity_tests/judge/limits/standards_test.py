@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.judge import trial_testing as trial
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import gemm_bounds
 from hpmoe.reference.contract import precision
 
 DTYPES = ('float32', 'bfloat16', 'float16')
@@ -40,7 +41,7 @@ def _gemm(dtype: str, depth: int = 192, rows: int = 96, scale: float = 1.0):
   x[::5, half : 2 * half] = -x[::5, :half]
   w[half : 2 * half] = w[:half]
   policy = precision.PrecisionPolicy(storage=dtype)
-  golden = bounds.gemm(policy, bounds.exact(x), w)
+  golden = gemm_bounds.gemm(policy, bounded_values.exact(x), w)
   wide = x.astype(np.float32), w.astype(np.float32)
   # The candidate adds one after another, the benchmark in blocks: errors
   # differ by a factor of 2 to 4, as they do between real kernels.

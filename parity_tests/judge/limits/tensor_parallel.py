@@ -12,8 +12,8 @@ import functools
 
 import numpy as np
 
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
 
@@ -233,7 +233,9 @@ class Rows(golden_lib.Rows):
     tensor = tensor[:, : shards * tokens // len(tensor)]
     return tensor.reshape(values.shape).astype(np.float64)
 
-  def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def rows(
+    self, stage: str, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     """Returns `[hi - lo, columns]`, rows of one rank of a result."""
     results = self.layer.rows(stage, rank, lo, hi)
     value = self.tiling.rows(stage, self._results[stage], rank)[lo:hi]

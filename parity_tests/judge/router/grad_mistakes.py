@@ -5,8 +5,8 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import router_grad
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
 from hpmoe.reference import routing
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import router as router_lib
@@ -44,7 +44,7 @@ class Inputs:
     )
     logits, ids, d_weights = flat
     grads = router_grad.bound_logits_grad(
-      own.router, logits, own.bias, ids, bounds.exact(d_weights)
+      own.router, logits, own.bias, ids, bounded_values.exact(d_weights)
     )
     return grads.value.reshape(shape)
 

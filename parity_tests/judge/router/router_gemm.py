@@ -12,8 +12,9 @@ from typing import Self
 import numpy as np
 
 from hpmoe.parity_tests.case import tiles
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import gemm_bounds
 from hpmoe.reference.contract import array_typing as at
 from hpmoe.reference.contract import config as config_lib
 from hpmoe.reference.contract import precision
@@ -28,7 +29,7 @@ def bound_logits(
   x: at.Float[np.ndarray, 'R T D'],
   router_w: at.Float[np.ndarray, 'D e'],
   bias: at.Float[np.ndarray, 'e'] | None = None,
-) -> bounds.Bounded:
+) -> bounded_values.Bounded:
   """Returns logits `[R T, e]` of experts, and how far others may be off.
 
   Args:
@@ -45,7 +46,7 @@ def bound_logits(
     _multiply(own_policy, tokens[lo : lo + step], weights)
     for lo in range(0, len(tokens), step)
   ]
-  return bounds.join(parts)
+  return bounded_values.join(parts)
 
 
 def tile_tokens(
@@ -91,27 +92,33 @@ class RouterRows(golden.Rows):
     tiling = tile_tokens(ranks, tokens, inputs['router_w'])
     return cls(tiling, policy.of_router().storing(LOGITS), inputs, {})
 
-  def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def rows(
+    self, stage: str, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     """Returns logits `[hi - lo, E]` of a rank's tokens."""
     assert stage == LOGITS  # the only one
     tokens = self.inputs['x'][rank, lo:hi]
     return _multiply(self.policy, tokens, self._router_weights)
 
   @functools.cached_property
-  def _router_weights(self) -> bounds.Weights:
+  def _router_weights(self) -> gemm_bounds.Weights:
     bias = self.inputs.get('router_bias')
     return _prepare_weights(self.policy, self.inputs['router_w'], bias)
 
 
-def _prepare_weights(policy, router_w, bias) -> bounds.Weights:
+def _prepare_weights(policy, router_w, bias) -> gemm_bounds.Weights:
   if bias is not None:
     rows = bias[None], router_w
     router_w = np.concatenate([row.astype(np.float64) for row in rows])
-  return bounds.Weights.prepare(policy, router_w)
+  return gemm_bounds.Weights.prepare(policy, router_w)
 
 
-def _multiply(policy, tokens, weights: bounds.Weights) -> bounds.Bounded:
-  rows = bounds.exact(tokens)
+def _multiply(
+  policy, tokens, weights: gemm_bounds.Weights
+) -> bounded_values.Bounded:
+  rows = bounded_values.exact(tokens)
   if len(weights.value) > tokens.shape[1]:
-    rows = bounds.beside(bounds.exact(np.ones((len(tokens), 1))), rows)
-  return bounds.gemm(policy, rows, weights)
+    rows = bounded_values.beside(
+      bounded_values.exact(np.ones((len(tokens), 1))), rows
+    )
+  return gemm_bounds.gemm(policy, rows, weights)

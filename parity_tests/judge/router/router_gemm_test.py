@@ -10,10 +10,10 @@ import pytest
 
 import hpmoe
 from hpmoe.parity_tests.commands import main
-from hpmoe.parity_tests.judge import self_routing
 from hpmoe.parity_tests.judge import self_routing_test as plain
 from hpmoe.parity_tests.judge.limits import router_limits
 from hpmoe.parity_tests.judge.router import router_gemm
+from hpmoe.parity_tests.judge.router import routing_task
 from hpmoe.reference import routing
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import router as router_lib
@@ -190,18 +190,18 @@ class TestData:
     case = dataclasses.replace(
       CASE, router=plain.WORDS[rule], dtype=dtype, policy='router_logits=f32'
     )
-    task = self_routing.Task.from_case(case)
+    task = routing_task.Task.from_case(case)
     assert not task.undecided
     coarse = 2.0**-8 * np.maximum(1, np.abs(task.inputs.logits))
     blurred = dataclasses.replace(task, spread=coarse)
     assert 0 in blurred.undecided
 
   def test_logits_are_of_order_one(self):
-    task = self_routing.Task.from_case(CASE)
+    task = routing_task.Task.from_case(CASE)
     assert 0.5 < np.std(task.inputs.logits) < 3
 
   def test_golden_logits_are_jaxs(self):
-    gemm = self_routing.Task.from_case(CASE).gemm
+    gemm = routing_task.Task.from_case(CASE).gemm
     value, limit = gemm.bound_logits()
     actual = routing.compute_logits(
       jnp.asarray(gemm.x), jnp.asarray(gemm.router_w)
@@ -249,7 +249,7 @@ class TestRequests:
     assert len(str(error.value)) < 300
 
   def test_inputs_may_be_the_users(self):
-    task = self_routing.Task.from_case(CASE)
+    task = routing_task.Task.from_case(CASE)
     arrays = (
       dataclasses.replace(CASE, router='', router_gemm=False).make().arrays
     )

@@ -12,9 +12,10 @@ from hpmoe.parity_tests.case import passes
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.lanes import pass_case
 from hpmoe.parity_tests.judge.lanes import tile_lanes
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import standards
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import gemm_bounds
 from hpmoe.parity_tests.judge.router import grad_mistakes
 from hpmoe.parity_tests.judge.router import router_gemm
 from hpmoe.parity_tests.judge.router import router_logits
@@ -41,14 +42,14 @@ class WeightRows(golden_lib.Rows):
     sees_logits: whether they are the candidate's own.
   """
 
-  d_logits: bounds.Bounded = dataclasses.field(
-    default_factory=lambda: bounds.Bounded(np.zeros((0, 0)))
+  d_logits: bounded_values.Bounded = dataclasses.field(
+    default_factory=lambda: bounded_values.Bounded(np.zeros((0, 0)))
   )
   sees_logits: bool = True
 
   @classmethod
   def build(
-    cls, golden: golden_lib.Rows, name: str, d_logits: bounds.Bounded
+    cls, golden: golden_lib.Rows, name: str, d_logits: bounded_values.Bounded
   ) -> 'WeightRows':
     """Returns golden rows beside those of a backward pass.
 
@@ -71,14 +72,18 @@ class WeightRows(golden_lib.Rows):
       sees_logits=_OF_LOGITS in golden.captured_tensors,
     )
 
-  def rows(self, stage: str, rank: int, lo: int, hi: int) -> bounds.Bounded:
+  def rows(
+    self, stage: str, rank: int, lo: int, hi: int
+  ) -> bounded_values.Bounded:
     """Returns rows `[hi - lo, E]` of the gradient."""
-    x = bounds.exact(self.inputs['x'][rank, :, lo:hi])
-    grad = bounds.weight_grad(self.policy, x, self.d_logits, self.dtype(stage))
+    x = bounded_values.exact(self.inputs['x'][rank, :, lo:hi])
+    grad = gemm_bounds.weight_grad(
+      self.policy, x, self.d_logits, self.dtype(stage)
+    )
     if self.sees_logits:
       return grad
     # All rows read the same errors of logits, which are no spread.
-    return bounds.Bounded(grad.value, grad.error)
+    return bounded_values.Bounded(grad.value, grad.error)
 
   def multiply(
     self, x: np.ndarray | None = None, d_logits: np.ndarray | None = None
@@ -88,7 +93,9 @@ class WeightRows(golden_lib.Rows):
     if x is not None:
       other = dataclasses.replace(other, inputs=dict(x=x[None]))
     if d_logits is not None:
-      other = dataclasses.replace(other, d_logits=bounds.exact(d_logits))
+      other = dataclasses.replace(
+        other, d_logits=bounded_values.exact(d_logits)
+      )
     return other
 
 

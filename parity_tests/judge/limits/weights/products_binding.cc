@@ -94,7 +94,7 @@ void BindWeights(nb::module_& m) {
 }
 
 NB_MODULE(_products, m) {
-  m.doc() = "Native part of parity_tests.judge.limits.bounds.";
+  m.doc() = "Native part of parity_tests.judge.limits.bounds.gemm_bounds.";
   BindWeights<uint16_t>(m);
   BindWeights<float>(m);
 }

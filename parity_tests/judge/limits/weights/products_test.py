@@ -13,7 +13,10 @@ from hpmoe.parity_tests.judge import numpy_testing
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import trial_testing as trial
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.judge.limits import bounds
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import gemm_bounds
+from hpmoe.parity_tests.judge.limits.bounds import rounding
+from hpmoe.parity_tests.judge.limits.bounds import weight_sizes
 from hpmoe.parity_tests.judge.limits.weights import products
 from hpmoe.reference.contract import precision
 
@@ -47,9 +50,9 @@ def test_sums_and_prefixes(shape, dtype, block, monkeypatch):
   total, squares = products.add_up(rows, weights, block)
 
   monkeypatch.setattr(products, '_products', None)
-  right, of_prefixes = bounds._prefix_sums(rows, weights, block)
+  right, of_prefixes = gemm_bounds._prefix_sums(rows, weights, block)
   reach = np.abs(rows) @ np.abs(weights.astype(np.float64))
-  order = 2 * bounds.gamma(300, 2.0**-53)
+  order = 2 * rounding.gamma(300, 2.0**-53)
   assert (np.abs(total - right) <= order * reach).all()
   if of_prefixes is None:
     of_prefixes = np.zeros_like(total)
@@ -67,7 +70,7 @@ def test_scales_have_the_bits_of_numpy(shape, dtype):
 
   row_scale, column_scale = products.measure(weights)
 
-  of_size, _ = bounds._Sizes._scale(weights)
+  of_size, _ = weight_sizes.Sizes._scale(weights)
   np.testing.assert_array_equal(row_scale, of_size.row_scale)
   np.testing.assert_array_equal(column_scale, of_size.column_scale)
 
@@ -82,7 +85,7 @@ def test_sums_of_magnitudes(shape, dtype, is_squared):
 
   sums = products.multiply_magnitudes(rows, weights, *scales, is_squared)
 
-  sizes = bounds._Sizes._scale(weights)[is_squared].size
+  sizes = weight_sizes.Sizes._scale(weights)[is_squared].size
   wide = rows.astype(np.float64) @ sizes.astype(np.float64)
   np.testing.assert_allclose(sums, wide, 4e-5)
   # A matrix of one row per term holds the magnitudes themselves.
@@ -104,8 +107,8 @@ def test_weights_that_are_not_finite_are_not_measured(dtype, value):
 def test_bounds_of_large_weights(storage, monkeypatch):
   rows, weights = draw((5, 520, 96), np.dtype(storage))
   policy = precision.PrecisionPolicy(storage=storage)
-  monkeypatch.setattr(bounds, '_LARGE', 1)
-  source = bounds.Bounded(rows, np.abs(rows) / 1e6, rows**2 / 1e14)
+  monkeypatch.setattr(weight_sizes, 'LARGE', 1)
+  source = bounded_values.Bounded(rows, np.abs(rows) / 1e6, rows**2 / 1e14)
   calls = []
   names = ('add_up', 'multiply_magnitudes', 'measure')
   for name in names:
@@ -117,12 +120,14 @@ def test_bounds_of_large_weights(storage, monkeypatch):
 
     monkeypatch.setattr(products, name, count)
 
-  bounded = bounds.gemm(policy, source, weights)
+  bounded = gemm_bounds.gemm(policy, source, weights)
 
   assert {*calls} == {*names}
   monkeypatch.setattr(products, '_products', None)
   for actual, right in zip(
-    bounded.arrays(), bounds.gemm(policy, source, weights).arrays(), strict=True
+    bounded.arrays(),
+    gemm_bounds.gemm(policy, source, weights).arrays(),
+    strict=True,
   ):
     assert (actual is None) == (right is None)
     if right is not None:
@@ -163,7 +168,7 @@ class Misweighted(trial.Kernel):
 @pytest.mark.parametrize('kernel', [trial.Kernel(), Misweighted()])
 @pytest.mark.few(2)
 def test_reports_are_those_of_numpy(kernel, dtype, monkeypatch):
-  monkeypatch.setattr(bounds, '_LARGE', 1)
+  monkeypatch.setattr(weight_sizes, 'LARGE', 1)
   bench = bench_lib.Bench(case_lib.Case(preset='tiny', ranks=2, dtype=dtype))
   judging = judgement.Judgement(lanes=('bounded', 'standard'), repeat=1)
 

@@ -20,9 +20,9 @@ import tempfile
 import numpy as np
 
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
-from hpmoe.backend_ascend.twin.intrinsics import build_operator
+from hpmoe.backend_ascend.twin.intrinsics.operators import operator_folder
 
-_FOLDER = pathlib.Path(__file__).resolve().parents[1] / 'tiling'
+_FOLDER = pathlib.Path(__file__).resolve().parents[2] / 'tiling'
 _ROOT = _FOLDER.parents[2]
 # Of CANN's libraries for hosts, whose sources are not public.
 _ABSENT = (
@@ -335,7 +335,7 @@ def compile_sources(
   return [o for o, _ in pairs if o.exists()], first
 
 
-def _sources(op: build_operator.Folder) -> list[pathlib.Path]:
+def _sources(op: operator_folder.Folder) -> list[pathlib.Path]:
   """Returns an operator's host sources that may compute its tiling."""
   host = op.folder / 'op_host'
   return [
@@ -353,7 +353,7 @@ def _companions(files: Sequence[pathlib.Path]) -> list[pathlib.Path]:
 
 
 def run(
-  op: build_operator.Folder,
+  op: operator_folder.Folder,
   arguments: Sequence,
   attributes: Mapping[str, object],
   public: Public,
@@ -425,13 +425,13 @@ def _count_inputs(arguments: Sequence) -> int:
 
 
 def _build(
-  op: build_operator.Folder, public: Public
+  op: operator_folder.Folder, public: Public
 ) -> tuple[pathlib.Path, str]:
   """Returns the operator's host code as a library, and a first error."""
   sources = _sources(op)
   if not sources:
     raise HostError(f'{op.folder.name}: expected sources in op_host, got none')
-  near = build_operator.find_includes(op, sources, (), public.folders)
+  near = operator_folder.find_includes(op, sources, (), public.folders)
   options = [*public.options(), *(f'-I{folder}' for folder in near.folders)]
   todo = [*dict.fromkeys((*sources, *_companions(near.files)))]
   objects, error = compile_sources(

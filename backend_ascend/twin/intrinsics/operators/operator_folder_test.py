@@ -7,8 +7,9 @@ import pytest
 
 from hpmoe.backend_ascend.twin import twin_testing
 from hpmoe.backend_ascend.twin.intrinsics import build_kernel
-from hpmoe.backend_ascend.twin.intrinsics import build_operator
 from hpmoe.backend_ascend.twin.intrinsics import run_kernel
+from hpmoe.backend_ascend.twin.intrinsics.operators import operator_declaration
+from hpmoe.backend_ascend.twin.intrinsics.operators import operator_folder
 from hpmoe.backend_ascend.twin.tiling import layout as tiling_layout
 from hpmoe.backend_ascend.twin.tiling import structs as tiling_structs
 
@@ -111,7 +112,7 @@ def test_a_length_that_is_no_constant_is_named():
 
 
 def test_a_folder_says_what_its_kernel_takes(tmp_path):
-  op = build_operator.read(_folder(tmp_path))
+  op = operator_folder.read(_folder(tmp_path))
   assert [a.macro for a in op.definition.arguments] == [
     'X',
     'BIAS',
@@ -122,21 +123,21 @@ def test_a_folder_says_what_its_kernel_takes(tmp_path):
   assert op.struct(7) == 'RangeTiling'
   assert op.struct(1) == 'ScaledAddTiling'
   assert op.cores(1) == 'aiv'
-  text = build_operator.describe(op).splitlines()
+  text = operator_folder.describe(op).splitlines()
   assert 'argument 1: bias, DTYPE_BIAS' in text and 'keys: 1, 2' in text
 
 
 class TestRefused:
   def test_a_folder_without_a_kernel(self, tmp_path):
     with pytest.raises(
-      build_operator.OperatorError, match='^op: expected a folder'
+      operator_declaration.OperatorError, match='^op: expected a folder'
     ):
-      build_operator.read(tmp_path)
+      operator_folder.read(tmp_path)
 
   def test_an_operator_of_another_chip_in_one_line(self, tmp_path):
     folder = _folder(tmp_path, chip='ascend950')
-    with pytest.raises(build_operator.OperatorError) as error:
-      build_operator.read(folder)
+    with pytest.raises(operator_declaration.OperatorError) as error:
+      operator_folder.read(folder)
     assert str(error.value) == (
       'scaled_add: expected an operator for ascend910b or ascend910_93, got '
       'one for ascend950'
@@ -144,9 +145,9 @@ class TestRefused:
 
   def test_a_kernel_of_another_name(self, tmp_path):
     with pytest.raises(
-      build_operator.OperatorError, match='scaled_add; got other'
+      operator_declaration.OperatorError, match='scaled_add; got other'
     ):
-      build_operator.read(_folder(tmp_path), 'other')
+      operator_folder.read(_folder(tmp_path), 'other')
 
   @twin_testing.needs_clang()
   def test_code_of_another_chip_in_one_line(self, tmp_path, monkeypatch):
@@ -154,7 +155,7 @@ class TestRefused:
     text = 'namespace AscendC {}\nusing AscendC::MicroAPI::RegTensor;\n'
     code = {'op_kernel/scaled_add.h': text}
     op = run_kernel.Operator(_folder(tmp_path, **code))
-    with pytest.raises(build_operator.OperatorError) as error:
+    with pytest.raises(operator_declaration.OperatorError) as error:
       op(*_arguments(), tiling=b'', key=1)
     assert '\n' not in str(error.value)
     assert 'got code for another chip' in str(error.value)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hpmoe.backend_ascend.twin import twin_testing
-from hpmoe.backend_ascend.twin.intrinsics import host_tiling
 from hpmoe.backend_ascend.twin.intrinsics import run_kernel
+from hpmoe.backend_ascend.twin.intrinsics.operators import host_tiling
 
 # Checkouts of metadef and opbase, where whoever runs the tests has them.
 _HOST = tuple(filter(None, os.environ.get('HPMOE_CANN_HOST', '').split(':')))

@@ -1,6 +1,6 @@
 """Rounding bounds of a sub-layer's norm and of its gradients.
 
-The model is that of `bounds`.  A row's factor is s = 1 / sqrt(v), with
+The model is that of `rounding`.  A row's factor is s = 1 / sqrt(v), with
 v = sum(y^2) / D + epsilon.  The sum has the relative error gamma_D, and twice
 sum |y| e for an error e of y; v has two more roundings.  A relative error p of
 v gives s the relative error (1 - p)^(-1/2) - 1.  A root and a reciprocal may
@@ -15,8 +15,9 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import rounding
 from hpmoe.reference.contract import precision
 
 _U64 = ulp.unit_roundoff('float64')
@@ -41,10 +42,10 @@ class _Scale:
 
 def norm(
   policy: precision.PrecisionPolicy,
-  y: bounds.Bounded,
+  y: bounded_values.Bounded,
   gain: np.ndarray,
   dtype: str,
-) -> bounds.Bounded:
+) -> bounded_values.Bounded:
   """Returns `[t, D]` x of rows y `[t, D]` and a gain `[D]`."""
   scale, gain = _scale(policy, y), gain.astype(np.float64)
   value = y.value * scale.value * gain
@@ -64,17 +65,17 @@ def norm(
 
 def norm_grad(
   policy: precision.PrecisionPolicy,
-  dx: bounds.Bounded,
-  y: bounds.Bounded,
+  dx: bounded_values.Bounded,
+  y: bounded_values.Bounded,
   gain: np.ndarray,
   dtype: str,
-) -> bounds.Bounded:
+) -> bounded_values.Bounded:
   """Returns `[t, D]` dy of dx and y `[t, D]` and a gain `[D]`."""
   scale, gain = _scale(policy, y), gain.astype(np.float64)
   width, s = y.value.shape[-1], scale.value
   h, h_off = dx.value * gain, dx.bound() * np.abs(gain)
   if policy.activation == 'absolute':
-    error = h_off + bounds.gamma(1) * (np.abs(h) + h_off)
+    error = h_off + rounding.gamma(1) * (np.abs(h) + h_off)
     variance = _variance(dx) * np.square(gain) + _operation_variance(
       policy
     ) * np.square(h)
@@ -84,7 +85,7 @@ def norm_grad(
   dot_off = h_off * (size + y.bound()) + np.abs(h) * y.bound()
   dot_off = dot_off.sum(-1, keepdims=True)
   total = reach.sum(-1, keepdims=True) + dot_off
-  dot_off += (bounds.gamma(width + 1) + bounds.gamma(width, _U64)) * total
+  dot_off += (rounding.gamma(width + 1) + rounding.gamma(width, _U64)) * total
   dot_off += 2 * width * _TINY
   per = np.square(s) / width
   along = dot * per
@@ -96,7 +97,7 @@ def norm_grad(
     + y.bound() * (np.abs(along) + dot_off * per)
   )
   value = (h - y.value * along) * s
-  of_total, of_terms = bounds.sum_variance(policy, width)
+  of_total, of_terms = rounding.sum_variance(policy, width)
   of_dot = of_total * np.square(dot) + (
     of_terms * np.square(reach)
     + _variance(dx) * np.square(gain * y.value)
@@ -110,17 +111,19 @@ def norm_grad(
 
 
 def gain_grad(
-  policy: precision.PrecisionPolicy, dx: bounds.Bounded, y: bounds.Bounded
-) -> bounds.Bounded:
+  policy: precision.PrecisionPolicy,
+  dx: bounded_values.Bounded,
+  y: bounded_values.Bounded,
+) -> bounded_values.Bounded:
   """Returns `[1, D]` d_w_norm: the sum over rows of dx and y `[t, D]`."""
   tokens, crossings = len(y.value), None
-  if bounds.is_narrow(policy) and dx.variance is not None:
+  if rounding.is_narrow(policy) and dx.variance is not None:
     # Crossings are too rare for a variance in float32; a crossing of y moves
     # its whole row.
     crossings = np.zeros_like(dx.value)
-    if (by_element := bounds.count_crossings(dx)) is not None:
+    if (by_element := rounding.count_crossings(dx)) is not None:
       crossings += by_element
-    if (by_row := bounds.count_crossings(y)) is not None:
+    if (by_row := rounding.count_crossings(y)) is not None:
       crossings += by_row.sum(-1, keepdims=True)
     crossings = crossings.sum(0, keepdims=True)
     dx, y = (dataclasses.replace(operand, variance=None) for operand in (dx, y))
@@ -128,11 +131,13 @@ def gain_grad(
   s = scale.value
   terms = dx.value * y.value * s
   size = np.abs(terms)
-  factor_error = (1 + scale.relative_error) * (1 + bounds.gamma(tokens + 2)) - 1
+  factor_error = (1 + scale.relative_error) * (
+    1 + rounding.gamma(tokens + 2)
+  ) - 1
   relative_error = (dx.bound() * (np.abs(y.value) + y.bound())) * s
   relative_error += np.abs(dx.value) * y.bound() * s
   error = factor_error * size + (1 + factor_error) * relative_error + 3 * _TINY
-  of_total, of_terms = bounds.sum_variance(policy, tokens)
+  of_total, of_terms = rounding.sum_variance(policy, tokens)
   value = terms.sum(0, keepdims=True)
   variance = (
     (of_terms + scale.variance + 2 * _operation_variance(policy))
@@ -145,7 +150,9 @@ def gain_grad(
   return dataclasses.replace(bounded, crossings=crossings)
 
 
-def _scale(policy: precision.PrecisionPolicy, y: bounds.Bounded) -> _Scale:
+def _scale(
+  policy: precision.PrecisionPolicy, y: bounded_values.Bounded
+) -> _Scale:
   unit = np.ones((len(y.value), 1))
   if policy.activation == 'absolute':
     return _Scale(unit, 0 * unit, 0 * unit)
@@ -158,15 +165,15 @@ def _scale(policy: precision.PrecisionPolicy, y: bounds.Bounded) -> _Scale:
   v = squares / width + epsilon
   largest = squares + input_error
   relative_error = (
-    bounds.gamma(width + 2) * largest + input_error
+    rounding.gamma(width + 2) * largest + input_error
   ) / width + 2 * _TINY
-  relative_error += bounds.gamma(1) * epsilon
+  relative_error += rounding.gamma(1) * epsilon
   share = relative_error / v
-  sure = (share < 1) & (largest * (1 + bounds.gamma(width)) < _LARGEST)
+  sure = (share < 1) & (largest * (1 + rounding.gamma(width)) < _LARGEST)
   share = np.where(sure, share, 0.0)
-  rooted = (1 - share) ** -0.5 * (1 + bounds.gamma(_OF_ROOT)) - 1
-  relative_error = np.where(sure, rooted + bounds.gamma(width, _U64), np.inf)
-  of_total, of_terms = bounds.sum_variance(policy, width)
+  rooted = (1 - share) ** -0.5 * (1 + rounding.gamma(_OF_ROOT)) - 1
+  relative_error = np.where(sure, rooted + rounding.gamma(width, _U64), np.inf)
+  of_total, of_terms = rounding.sum_variance(policy, width)
   of_sum = of_total * np.square(squares) + (
     of_terms * np.square(np.square(y.value))
     + _variance(y) * np.square(2 * y.value)
@@ -181,15 +188,15 @@ def _grow_error(
   relative_error: np.ndarray, factors: int, roundings: int
 ) -> np.ndarray:
   """Returns the relative error of a product of factors with roundings."""
-  return (1 + relative_error) ** factors * (1 + bounds.gamma(roundings)) - 1
+  return (1 + relative_error) ** factors * (1 + rounding.gamma(roundings)) - 1
 
 
 def _operation_variance(policy: precision.PrecisionPolicy) -> float:
   """Returns the relative variance of one float32 operation."""
-  return bounds.kernels(policy) * _U**2 / 3
+  return rounding.kernels(policy) * _U**2 / 3
 
 
-def _variance(bounded: bounds.Bounded) -> np.ndarray | float:
+def _variance(bounded: bounded_values.Bounded) -> np.ndarray | float:
   return 0.0 if bounded.variance is None else bounded.variance
 
 
@@ -199,7 +206,9 @@ def _store(
   error: np.ndarray,
   variance: np.ndarray,
   dtype: str,
-) -> bounds.Bounded:
+) -> bounded_values.Bounded:
   """Returns the stored result, which each step may flush."""
   error = error + 4 * _TINY + 4 * _U64 * np.abs(value)
-  return bounds.store(policy, bounds.Bounded(value, error, variance), dtype)
+  return rounding.store(
+    policy, bounded_values.Bounded(value, error, variance), dtype
+  )

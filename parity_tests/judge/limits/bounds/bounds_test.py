@@ -8,8 +8,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hpmoe.parity_tests.judge.limits import bounds
 from hpmoe.parity_tests.judge.limits import ulp
+from hpmoe.parity_tests.judge.limits.bounds import activation_bounds
+from hpmoe.parity_tests.judge.limits.bounds import activation_grad_bounds
+from hpmoe.parity_tests.judge.limits.bounds import bounded_values
+from hpmoe.parity_tests.judge.limits.bounds import combine_bounds
+from hpmoe.parity_tests.judge.limits.bounds import gemm_bounds
+from hpmoe.parity_tests.judge.limits.bounds import rounding
+from hpmoe.parity_tests.judge.limits.bounds import weight_sizes
+from hpmoe.parity_tests.judge.limits.bounds import weighting_bounds
 from hpmoe.parity_tests.judge.limits.weights import products
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import storage
@@ -19,10 +26,10 @@ BF16 = precision.PrecisionPolicy(storage='bfloat16')
 F16 = precision.PrecisionPolicy(storage='float16')
 PRODUCTS = precision.PrecisionPolicy(activation='absolute')
 POLICIES = pytest.mark.parametrize('policy', (F32, BF16), ids=('f32', 'bf16'))
-EXACT = bounds.exact
+EXACT = bounded_values.exact
 
 # What was computed, its bound, and what it uses of that: at least, at most.
-Case = tuple[np.ndarray, bounds.Bounded, float, float]
+Case = tuple[np.ndarray, bounded_values.Bounded, float, float]
 WRONG = (10, np.inf)
 
 
@@ -107,7 +114,7 @@ def _activation_grad(gate, up, grad, weight, slope):
 def gemm(policy, rng) -> Iterator[Case]:
   rows = _store(policy, rng.normal(size=(9, 65)))
   weights = _store(policy, rng.normal(size=(65, 7)) * 100)
-  bounded = bounds.gemm(policy, EXACT(rows), weights)
+  bounded = gemm_bounds.gemm(policy, EXACT(rows), weights)
   for order in (range(65), range(65)[::-1], rng.permutation(65)):
     actual = _gemm_in_order(rows, weights, order)
     yield _store(policy, actual), bounded, 0, 1
@@ -125,10 +132,10 @@ def activation(policy, rng) -> Iterator[Case]:
   weights = None, rng.random(80).astype(np.float32)
   for silu, weight in itertools.product(silus, weights):
     actual = silu * up if weight is None else silu * up * weight[:, None]
-    bounded = bounds.activation(policy, EXACT(gate_up), weight)
+    bounded = activation_bounds.activation(policy, EXACT(gate_up), weight)
     yield _store(policy, actual), bounded, 0.05, 1
   if policy == F32:
-    bounded = bounds.activation(policy, EXACT(gate_up[:40]), None)
+    bounded = activation_bounds.activation(policy, EXACT(gate_up[:40]), None)
     yield _early(silus[0][:40]) * up[:40], bounded, *WRONG
 
 
@@ -141,7 +148,7 @@ def combine(policy, rng) -> Iterator[Case]:
       actual = actual + weights[:, slot, None] * rows[:, slot].astype(
         np.float32
       )
-    bounded = bounds.combine(policy, 'y', EXACT(rows), weights)
+    bounded = combine_bounds.combine(policy, 'y', EXACT(rows), weights)
     yield _store(policy, actual), bounded, 0, 1
 
 
@@ -150,7 +157,7 @@ def activation_grad(policy, rng) -> Iterator[Case]:
   grad = _store(policy, rng.normal(size=(90, 96)))
   operands = *_split(gate_up), grad.astype(np.float32)
   for weight in (None, rng.random(90).astype(np.float32)):
-    bounded = bounds.activation_grad(
+    bounded = activation_grad_bounds.activation_grad(
       policy, EXACT(gate_up), EXACT(grad), weight
     )
     for slope in _SLOPES.values():
@@ -165,7 +172,7 @@ def activation_grad_of_products(policy, rng) -> Iterator[Case]:
   del policy
   gate, up, grad = rng.normal(size=(3, 30, 64)).astype(np.float32)
   weight = rng.random((30, 1)).astype(np.float32)
-  bounded = bounds.activation_grad(
+  bounded = activation_grad_bounds.activation_grad(
     PRODUCTS,
     EXACT(np.concatenate([gate, up], axis=1)),
     EXACT(grad),
@@ -183,7 +190,7 @@ def weight_grad(policy, rng) -> Iterator[Case]:
   """In chains of some rows; wrong without the first row."""
   rows = _store(policy, rng.normal(size=(65, 9)))
   d_out = _store(policy, rng.normal(size=(65, 7)))
-  bounded = bounds.weight_grad(policy, EXACT(rows), EXACT(d_out))
+  bounded = gemm_bounds.weight_grad(policy, EXACT(rows), EXACT(d_out))
   for link in (1, 16, 100):
     actual = np.zeros((9, 7), np.float32)
     for begin in range(0, 65, link):
@@ -203,7 +210,7 @@ def weight_grad(policy, rng) -> Iterator[Case]:
 def weighted(policy, rng) -> Iterator[Case]:
   rows = _store(policy, rng.normal(size=(50, 33)))
   weight, wide = rng.random(50).astype(np.float32), rows.astype(np.float32)
-  bounded = bounds.weighted(policy, EXACT(rows), weight)
+  bounded = weighting_bounds.weighted(policy, EXACT(rows), weight)
   yield _store(policy, weight[:, None] * wide), bounded, 0.9, 1
   yield _store(policy, weight[::-1, None] * wide), bounded, *WRONG
 
@@ -215,7 +222,7 @@ def inner_product(policy, rng) -> Iterator[Case]:
     actual = np.zeros(40, np.float32)
     for column in rng.permutation(columns):
       actual = actual + a[:, column] * b[:, column]
-    bounded = bounds.inner_product(F32, EXACT(a), EXACT(b))
+    bounded = gemm_bounds.inner_product(F32, EXACT(a), EXACT(b))
     yield actual, bounded, 0, 1
     yield actual - a[:, 0] * b[:, 0], bounded, *WRONG
 
@@ -226,7 +233,9 @@ def row_weight_grad(policy, rng) -> Iterator[Case]:
   grad = _store(policy, rng.normal(size=(90, 96)))
   gate, up = _split(gate_up)
   activation, wide = gate * _sigmoid(gate) * up, grad.astype(np.float32)
-  bounded = bounds.row_weight_grad(policy, EXACT(gate_up), EXACT(grad))
+  bounded = activation_grad_bounds.row_weight_grad(
+    policy, EXACT(gate_up), EXACT(grad)
+  )
   yield (wide * activation).sum(axis=1), bounded, 0, 1
   yield (wide * _early(activation)).sum(axis=1), bounded, *WRONG
 
@@ -248,11 +257,11 @@ def test_right_kernels_alone_stay_within_the_bound(policy, stage):
 
 
 @pytest.mark.parametrize('size', [1e-42, 1e-38, 1e-20, 1.0, 1e20, 3e38])
-@pytest.mark.parametrize('large', [bounds._LARGE, 1])
+@pytest.mark.parametrize('large', [weight_sizes.LARGE, 1])
 def test_sums_of_magnitudes_in_float32_are_never_too_small(
   size, large, monkeypatch
 ):
-  monkeypatch.setattr(bounds, '_LARGE', large)
+  monkeypatch.setattr(weight_sizes, 'LARGE', large)
   # given: weights near an end of float32, and rows that float32 cannot hold.
   rng = np.random.default_rng(0)
   weights = (size * rng.uniform(-1, 1, (300, 40))).astype(np.float32)
@@ -263,7 +272,7 @@ def test_sums_of_magnitudes_in_float32_are_never_too_small(
   # when: they are summed in float32; then: no sum is below the true one, and
   # few are far above it.
   with np.errstate(invalid='ignore'):
-    sizes, _ = bounds._Sizes.with_squares(weights)
+    sizes, _ = weight_sizes.Sizes.with_squares(weights)
     sums = sizes.multiply(rows)[0].at_most()
     expected = rows @ np.abs(weights.astype(np.float64))
   np.testing.assert_array_equal(sums[4], np.inf)
@@ -281,13 +290,13 @@ def test_gemm_bound_needs_its_depth():
   weights = np.ones((depth, 1), np.float32)
 
   # then the bound of the depth holds, and nearly all of it is used.
-  bounded = bounds.gemm(F32, EXACT(rows), weights)
+  bounded = gemm_bounds.gemm(F32, EXACT(rows), weights)
   assert 0.9 < _excess(_gemm_in_order(rows, weights), bounded) <= 1
 
 
 def test_a_sum_too_long_for_any_digit_is_refused():
   with pytest.raises(ValueError, match='roundings: expected fewer'):
-    bounds.gamma(2**24)
+    rounding.gamma(2**24)
 
 
 @pytest.mark.parametrize('activation', ('swiglu', 'absolute'))
@@ -311,8 +320,10 @@ def test_activation_grad_of_a_gate_that_is_off_stays_within(activation, share):
     )
 
   # then it is within the bound of those that it should have had.
-  stored_gate_up = bounds.Bounded(gate_up, error)
-  bounded = bounds.activation_grad(policy, stored_gate_up, EXACT(grad), None)
+  stored_gate_up = bounded_values.Bounded(gate_up, error)
+  bounded = activation_grad_bounds.activation_grad(
+    policy, stored_gate_up, EXACT(grad), None
+  )
   assert 0.3 < _excess(actual, bounded) <= 1
 
 
@@ -332,7 +343,9 @@ def test_activation_grad_may_use_an_exp_two_units_off(unit):
 
   # then the gate's columns use more than one rounding of the slope allows.
   gate_up = EXACT(np.concatenate([gate, up], axis=1))
-  bounded = bounds.activation_grad(F32, gate_up, EXACT(grad), None)[:, :64]
+  bounded = activation_grad_bounds.activation_grad(
+    F32, gate_up, EXACT(grad), None
+  )[:, :64]
   error = np.abs(actual.astype(np.float64) / bounded.value - 1)
   assert error.max() > 4 * 2.0**-24
   assert _excess(actual, bounded) <= 1
@@ -341,7 +354,7 @@ def test_activation_grad_may_use_an_exp_two_units_off(unit):
 def test_weight_grad_of_an_expert_without_rows_is_zero():
   nobody = np.zeros((0, 3), np.float32)
 
-  bounded = bounds.weight_grad(F32, EXACT(nobody), EXACT(nobody))
+  bounded = gemm_bounds.weight_grad(F32, EXACT(nobody), EXACT(nobody))
 
   np.testing.assert_array_equal(bounded.value, np.zeros((3, 3)))
   np.testing.assert_array_equal(bounded.error, np.zeros((3, 3)))
@@ -350,14 +363,14 @@ def test_weight_grad_of_an_expert_without_rows_is_zero():
 def test_a_float32_sum_counts_what_both_operands_store_differently():
   # given: operands in bfloat16 that two right kernels may store differently
   zero = np.zeros((1, 2))
-  rows = bounds.Bounded(
+  rows = bounded_values.Bounded(
     np.ones((1, 2)), zero, zero, unlike=np.array([[0.25, 0.5]])
   )
-  weights = bounds.Bounded(
+  weights = bounded_values.Bounded(
     np.ones((2, 1)), zero.T, zero.T, unlike=np.array([[0.125], [0.0]])
   )
   # when
-  sums = bounds.gemm(BF16, rows, weights, 'float32')
+  sums = gemm_bounds.gemm(BF16, rows, weights, 'float32')
   # then
   np.testing.assert_allclose(sums.crossings, [[0.875]])
 
@@ -365,10 +378,10 @@ def test_a_float32_sum_counts_what_both_operands_store_differently():
 def test_rows_with_and_without_crossings_are_joined():
   # given: rows of an expert, and those of one that has none to sum
   row = np.ones((1, 2))
-  plain_rows = bounds.Bounded(row, row, row)
-  rounded_rows = bounds.Bounded(row, row, row, crossings=row)
+  plain_rows = bounded_values.Bounded(row, row, row)
+  rounded_rows = bounded_values.Bounded(row, row, row, crossings=row)
   # when
-  all_rows = bounds.join([rounded_rows, plain_rows])
+  all_rows = bounded_values.join([rounded_rows, plain_rows])
   # then
   np.testing.assert_array_equal(all_rows.crossings, [[1, 1], [0, 0]])
 
@@ -378,9 +391,9 @@ def test_inner_product_carries_the_errors_of_both_sides():
   rng = _rng('carried inner product')
   a, b = rng.normal(size=(2, 20, 33))
   error_a, error_b = 0.01 * rng.random((2, 20, 33))
-  a, b = bounds.Bounded(a, error_a), bounds.Bounded(b, error_b)
+  a, b = bounded_values.Bounded(a, error_a), bounded_values.Bounded(b, error_b)
 
-  bounded = bounds.inner_product(F32, a, b)
+  bounded = gemm_bounds.inner_product(F32, a, b)
 
   # then the sum is within the bound, and uses nearly all of it.
   worst = (np.abs(a.value) + error_a) * (np.abs(b.value) + error_b)
@@ -394,17 +407,17 @@ def test_what_is_flushed_to_zero_is_within_the_bound():
   rows, grad = EXACT(small), EXACT(small[:, :1])
 
   for bounded in (
-    bounds.gemm(F32, rows, small.T),
-    bounds.weighted(F32, rows, weight),
-    bounds.weight_grad(F32, rows, rows),
-    bounds.inner_product(F32, rows, rows),
-    bounds.activation_grad(PRODUCTS, rows, grad, None),
-    bounds.activation_grad(F32, rows, grad, weight),
+    gemm_bounds.gemm(F32, rows, small.T),
+    weighting_bounds.weighted(F32, rows, weight),
+    gemm_bounds.weight_grad(F32, rows, rows),
+    gemm_bounds.inner_product(F32, rows, rows),
+    activation_grad_bounds.activation_grad(PRODUCTS, rows, grad, None),
+    activation_grad_bounds.activation_grad(F32, rows, grad, weight),
   ):
     assert _excess(np.zeros_like(bounded.value), bounded) <= 1
 
 
-_GAMMA = bounds.gamma(2)
+_GAMMA = rounding.gamma(2)
 
 
 @pytest.mark.parametrize(
@@ -433,7 +446,7 @@ def test_what_overflows_is_certain_or_not_known(policy, row, value, error):
   rows = _store(policy, np.array([row]))
 
   with np.errstate(invalid='ignore', over='ignore'):
-    actual = bounds.gemm(policy, EXACT(rows), np.ones((len(row), 1)))
+    actual = gemm_bounds.gemm(policy, EXACT(rows), np.ones((len(row), 1)))
     expected = _store(policy, np.float32(rows.astype(np.float32).sum()))
 
   assert actual.value[0, 0] == pytest.approx(value, rel=1e-6, nan_ok=True)
@@ -453,12 +466,12 @@ def test_weights_of_any_number_are_made_ready_alike(monkeypatch, dtype):
   weights = weights.astype(storage.FORMATS[dtype].numpy)
   rows = EXACT(rng.normal(size=(6, 700)).astype(np.float32))
   with np.errstate(invalid='ignore'):
-    expected = bounds.gemm(F32, rows, weights)
+    expected = gemm_bounds.gemm(F32, rows, weights)
     # when: numpy takes them in panels, and does not keep them in float64
     monkeypatch.setattr(products, '_products', None)
-    monkeypatch.setattr(bounds, '_PANEL', 100)
-    monkeypatch.setattr(bounds, '_LARGE', 1)
-    actual = bounds.gemm(F32, rows, weights)
+    monkeypatch.setattr(weight_sizes, '_PANEL', 100)
+    monkeypatch.setattr(weight_sizes, 'LARGE', 1)
+    actual = gemm_bounds.gemm(F32, rows, weights)
   # then: no bit changes
   for array, right in zip(actual.arrays(), expected.arrays(), strict=True):
     np.testing.assert_array_equal(array, right)
@@ -470,8 +483,8 @@ def test_what_underflows_moves_by_its_error_and_crosses_no_edge():
   value, spacing = np.array([1.0, 1.0, 0.0]), 2.0**-7
   error = np.array([spacing / 8, 2 * spacing, 1e-38])
   # when
-  rounded = bounds.rounded(
-    policy, 'bfloat16', bounds.Bounded(value, error, np.square(error))
+  rounded = rounding.rounded(
+    policy, 'bfloat16', bounded_values.Bounded(value, error, np.square(error))
   )
   # then: the first may cross an edge; the others are off as they were
   np.testing.assert_allclose(rounded.crossings, [1 / 8, 0, 0], rtol=1e-6)
