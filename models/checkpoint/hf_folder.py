@@ -16,6 +16,7 @@ from hpmoe.models.checkpoint import block_scales
 from hpmoe.models.checkpoint import config_file
 from hpmoe.models.checkpoint import expert_layout
 from hpmoe.models.checkpoint import mxfp4
+from hpmoe.models.checkpoint import packed_codes
 from hpmoe.models.checkpoint import quantization
 from hpmoe.models.checkpoint import safetensors_file
 from hpmoe.models.checkpoint import weights as weights_lib
@@ -196,12 +197,21 @@ class Files:
     return tensor is not None and tensor.shape == piece.shape
 
   def _is_held(self, name: str) -> bool:
-    return name in self.index or name + mxfp4.BLOCKS in self.index
+    ends = ('', mxfp4.BLOCKS, packed_codes.CODES_END)
+    return any(name + end in self.index for end in ends)
 
   def _check(self, piece, dtype, faults) -> set[str]:
     """Records the faults of a piece; returns the tensors that it uses."""
     if piece.name + mxfp4.BLOCKS in self.index:
       return self._check_mxfp4(piece, faults)
+    packing = self.find_packing(piece)
+    if packing is not None:
+      fault = packed_codes.find_fault(
+        packing, self.index, piece.name, piece.shape
+      )
+      if fault is not None:
+        faults.misshapen.append(fault)
+      return packed_codes.list_names(packing, self.index, piece.name)
     tensor = self.index.get(piece.name)
     if tensor is None:
       faults.missing.append(piece.name)
@@ -222,6 +232,14 @@ class Files:
       expected = jax.ShapeDtypeStruct(shape, np.float32)
       faults.check(scale_name, expected, scales, any_dtype=False)
     return {piece.name, scale_name}
+
+  def find_packing(
+    self, piece: expert_layout.Piece
+  ) -> packed_codes.Packing | None:
+    """Returns how a tensor of codes is stored; None: in no such way."""
+    if piece.row is not None or len(piece.shape) != 2:
+      return None
+    return packed_codes.find_packing(self.index, piece.name)
 
   def _check_mxfp4(self, piece, faults) -> set[str]:
     expected = {
@@ -262,9 +280,12 @@ class Files:
     out[...] = tensor.reshape(out.shape).astype(out.dtype, copy=False)
 
   def find_codes(self, piece: expert_layout.Piece) -> str:
-    """Returns 'mxfp4' or 'float8' of a tensor of codes; '' of another."""
+    """Returns what a tensor of codes is, such as 'mxfp4'; '' of another."""
     if piece.name + mxfp4.BLOCKS in self.index:
       return 'mxfp4'
+    packing = self.find_packing(piece)
+    if packing is not None:
+      return packed_codes.name_element(packing, self.index, piece.name)
     entry = self.index.get(piece.name)
     is_codes = entry is not None and entry.dtype == safetensors_file.FLOAT8
     return 'float8' if is_codes else ''
@@ -276,6 +297,10 @@ class Files:
       assert piece.row is not None
       names = (piece.name + mxfp4.BLOCKS, piece.name + mxfp4.SCALES)
       return mxfp4.dequantised(*(self._read(n, piece.row) for n in names))
+    packing = self.find_packing(piece)
+    if packing is not None:
+      read = lambda name: self._read(name, None)
+      return packed_codes.dequantise(packing, read, piece.name, piece.shape)
     tensor = self._read(piece.name, piece.row)
     if not codes:
       return tensor

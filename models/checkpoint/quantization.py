@@ -5,10 +5,10 @@ import json
 import pathlib
 from typing import Any
 
-# Read by `block_scales.py` and `mxfp4.py`.
-_READ = ('fp8', 'mxfp4')
-# Of tensors or rows, in the names that other tools give them.
-_OTHER_SCALES = 'weight_scale'
+# Read by `block_scales.py`, `mxfp4.py` and `packed_codes.py`.
+_READ = ('fp8', 'mxfp4', 'modelopt', 'compressed-tensors')
+# What is left of weights that these tools quantised in another way.
+_OF_OTHERS = ('weight_scale', 'weight_packed', 'weight_zero_point')
 # ModelOpt's file, in folders whose config.json says nothing.
 _MODELOPT = 'hf_quant_config.json'
 
@@ -29,15 +29,16 @@ def explain_refusal(
   if not isinstance(options, Mapping):
     return ''
   method = options.get('quant_method', 'fp8')
-  scaled = any(_OTHER_SCALES in name for name in unexpected)
-  if method in _READ and not scaled:
+  is_left = any(part in name for name in unexpected for part in _OF_OTHERS)
+  if method in _READ and not is_left:
     return ''
   details = [str(options[n]) for n in ('quant_algo', 'format') if n in options]
   details += [f'{options[n]} bits' for n in ('bits', 'w_bit') if n in options]
   form = f' ({", ".join(details)})' if details else ''
   return (
-    "expected weights in float, 'fp8' with a scale of each block, or 'mxfp4', "
-    f'got quant_method {method!r}{form} in {source}; dequantise them first'
+    "expected weights in float, 'fp8', 'mxfp4', NVFP4, or int4 or int8 without "
+    f'zero points, got quant_method {method!r}{form} in {source}; dequantise '
+    'them first'
   )
 
 

@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from hpmoe.models.checkpoint import model_testing
+from hpmoe.models.checkpoint import packed_codes_testing
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.compare.weights import weight_diff
@@ -391,3 +393,22 @@ class TestCommand:
     assert main.main(['compare', *words]) == cli.WRONG_REQUEST
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert text in line and len(line) < 400
+
+
+@pytest.mark.parametrize('name', ['modelopt', 'int4'])
+def test_a_folder_in_codes_is_compared_with_one_in_float(tmp_path, seed, name):
+  # given: a folder, and its weights as codes and scales
+  draw = packed_codes_testing.DRAWS[name]
+  folder, files, plain = packed_codes_testing.write_folders(
+    tmp_path, seed, draw
+  )
+  # then: they are the same
+  assert _compare(plain, folder).kind in ('same', 'rounded')
+  # when: one scale doubles
+  scale = 'model.layers.0.self_attn.q_proj.weight_scale'
+  files[scale] = files[scale].copy()
+  files[scale][0] = files[scale][0].astype(np.float32) * 2
+  model_testing.save(folder / 'model.safetensors', files)
+  # then
+  wrong = [r.name for r in _compare(plain, folder).rows if r.kind == 'wrong']
+  assert wrong == ['model.layers.0.self_attn.q_proj.weight']

@@ -17,7 +17,15 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
 # Largest error of a code's value, relative to the value, and of the smallest
 # code, relative to the largest magnitude.
-_OF_CODES = {'float8': (2.0**-4, 2.0**-10 / 448), 'mxfp4': (0.34, 0.25 / 6)}
+_OF_CODES = {
+  'float8': (2.0**-4, 2.0**-10 / 448),
+  'mxfp4': (0.34, 0.25 / 6),
+  'nvfp4': (0.34, 0.25 / 6),
+  # Of these the error of all codes is that of the smallest; half of a group's
+  # elements are within the first.
+  'int4': (0.34, 0.5 / 7),
+  'int8': (0.02, 0.5 / 127),
+}
 
 
 def _round_to(dtype: np.dtype) -> Callable[[Array], Array]:
@@ -51,7 +59,7 @@ class Pair:
     left: of the reference, float32 or float64.
     right: of the candidate, in the same dtype.
     rounding: the rounding of one of them, in words; '': none.
-    codes: 'float8' or 'mxfp4' if a side has codes; '': none has.
+    codes: a key of `_OF_CODES` if a side has codes; '': none has.
   """
 
   left: Array

@@ -57,20 +57,23 @@ class WeightSide:
   def find_shape(self, parameter: str) -> tuple[int, ...] | None:
     """Returns the shape of a parameter of one tensor; None: it is absent."""
     (piece,) = self.pieces.get(parameter, [None])[:1]
+    if piece and self.files.find_packing(piece):
+      return piece.shape
     entry = piece and self.files.index.get(piece.name)
     return entry.shape if entry else None
 
   def find_dtype(self, parameter: str) -> str:
     """Returns the dtype in which a parameter is stored; '': it is absent."""
     for piece in self.pieces.get(parameter, []):
-      if self.files.find_codes(piece) == 'mxfp4':
-        return 'mxfp4'
+      codes = self.files.find_codes(piece)
+      if codes == 'mxfp4' or self.files.find_packing(piece):
+        return codes
       if piece.name in self.files.index:
         return str(self.files.index[piece.name].dtype)
     return ''
 
   def find_codes(self, parameter: str) -> str:
-    """Returns 'float8' or 'mxfp4' of a parameter in codes; '' of another."""
+    """Returns what a parameter in codes has, such as 'mxfp4'; '': none."""
     codes = (self.files.find_codes(p) for p in self.pieces.get(parameter, []))
     return next(filter(None, codes), '')
 
