@@ -30,6 +30,8 @@ ROOMS = {
     (import_graph.ROOT / 'tools/rooms.toml').read_text()
   ).items()
 }
+# So that a reader can hold a floor's tiers in mind.
+MOST_TIERS = 11
 # Not held to rooms: they test, or show all of a floor to Python.
 _ANYWHERE = (
   '_test.py',
@@ -76,6 +78,16 @@ def climbs(graph: dict[str, import_graph.Imports]) -> list[str]:
   return lines
 
 
+def two_way(graph: dict[str, import_graph.Imports]) -> list[str]:
+  """Returns one line per pair of files that import each other."""
+  return [
+    f'{path}: expected imports one way, got {target} and back'
+    for path, imports in graph.items()
+    for target in sorted(imports.project)
+    if path < target and path in graph[target].project
+  ]
+
+
 def violations(graph: dict[str, import_graph.Imports]) -> list[str]:
   """Returns one line per import of a room that may not be imported there."""
   lines = []
@@ -108,6 +120,23 @@ class TestImportFloors:
   def test_rooms(self):
     lines = climbs(import_graph.of_tree())
     assert not lines, '\n'.join(lines)
+
+  def test_a_floor_has_few_tiers(self):
+    assert {floor for floor in ROOMS if len(ROOMS[floor]) > MOST_TIERS} == set()
+
+  def test_no_two_files_import_each_other(self):
+    lines = two_way(import_graph.of_tree())
+    assert not lines, '\n'.join(lines)
+
+  def test_two_files_that_import_each_other_are_named(self, tmp_path):
+    (tmp_path / 'parity_tests').mkdir()
+    for name, other in (('a', 'b'), ('b', 'a'), ('c', 'a')):
+      line = f'def f():\n  from hpmoe.parity_tests import {other}'
+      (tmp_path / f'parity_tests/{name}.py').write_text(line)
+    assert two_way(import_graph.graph(tmp_path)) == [
+      'parity_tests/a.py: expected imports one way, got parity_tests/b.py and '
+      'back'
+    ]
 
   def test_every_room_is_there(self):
     for floor, tiers in ROOMS.items():

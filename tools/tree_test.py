@@ -15,6 +15,7 @@ ROOT = import_graph.ROOT
 MOST_SOURCES = 20
 # One idea a file: a reader sees the whole of it.
 MOST_LINES = 700
+MOST_FOLDERS = 5
 _TESTS = ('_test.py', '_testing.py', '_test.cc', '_testing.h', '__init__.py')
 
 
@@ -44,6 +45,16 @@ def longest(paths, root: pathlib.Path = ROOT) -> list[str]:
     f'{path}: expected at most {MOST_LINES} lines, got {length}'
     for path, length in lengths.items()
     if length > MOST_LINES
+  ]
+
+
+def deep(paths) -> list[str]:
+  """Returns a line for each file below too many folders."""
+  depths = {path: path.count('/') for path in paths}
+  return [
+    f'{path}: expected at most {MOST_FOLDERS} folders, got {depth}'
+    for path, depth in depths.items()
+    if depth > MOST_FOLDERS
   ]
 
 
@@ -97,6 +108,13 @@ class TestFolders:
     paths = [f'a/b/{n}.py' for n in range(MOST_SOURCES + 1)]
     assert crowded(paths) == ['a/b: expected at most 20 sources, got 21']
     assert not crowded(paths[1:] + ['a/b/x_test.py', 'a/c/y.py'])
+
+  def test_no_path_is_deep(self):
+    assert not deep(import_graph.files())
+
+  def test_a_deep_path_is_named(self):
+    message = 'a/b/c/d/e/f/g.py: expected at most 5 folders, got 6'
+    assert deep(['a/b/c/d/e/f/g.py', 'a/b/c/d/e/f.py']) == [message]
 
   def test_no_source_is_long(self):
     assert not longest(import_graph.files())

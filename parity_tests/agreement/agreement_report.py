@@ -11,7 +11,7 @@ from hpmoe.parity_tests.agreement import choices as choices_lib
 from hpmoe.parity_tests.agreement import layer_diff
 from hpmoe.parity_tests.agreement import log_shares
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.report import report_json
+from hpmoe.parity_tests.report import json_fields
 from hpmoe.parity_tests.report import text_table
 
 _HEADING = (
@@ -142,7 +142,7 @@ def _describe_verdict(result: agreement.Result) -> str:
 
 def to_json(result: agreement.Result, left: str, right: str) -> dict[str, Any]:
   """Returns the whole report as plain data."""
-  return report_json.to_plain_data(
+  return json_fields.to_plain_data(
     dict(
       verdict=result.verdict,
       left=left,

@@ -238,9 +238,9 @@ def progress(total: int | None = None, estimate: bool = False):
 def write_json(path: str | None, content: object) -> None:
   """Writes data as JSON, unless the path is None."""
   if path is not None:
-    from hpmoe.parity_tests.report import report_json
+    from hpmoe.parity_tests.report import json_fields
 
-    plain = report_json.to_plain_data(content)
+    plain = json_fields.to_plain_data(content)
     write('json', path, json.dumps(plain, indent=2, allow_nan=False) + '\n')
 
 

@@ -16,6 +16,7 @@ from hpmoe.parity_tests.compare import compare
 from hpmoe.parity_tests.compare import metrics
 from hpmoe.parity_tests.compare import subject as subject_lib
 from hpmoe.parity_tests.report import failure_text
+from hpmoe.parity_tests.report import json_fields
 from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import report_text
 from hpmoe.parity_tests.report import text_table
@@ -225,7 +226,7 @@ def to_json(
 ) -> dict[str, Any]:
   """Returns the whole report as plain data."""
   first, wrong, later = result.first, result.wrong, result.later
-  return report_json.to_plain_data(
+  return json_fields.to_plain_data(
     dict(
       verdict=result.verdict,
       left=str(request.left),

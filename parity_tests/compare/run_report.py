@@ -7,7 +7,7 @@ from typing import Any
 from hpmoe.parity_tests.compare import run_diff
 from hpmoe.parity_tests.compare.weights import weight_report
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.report import report_json
+from hpmoe.parity_tests.report import json_fields
 from hpmoe.parity_tests.report import text_table
 
 _HEADING = (
@@ -65,7 +65,7 @@ def conclude(result: run_diff.Result) -> str:
 def to_json(result: run_diff.Result, model: str, dump: str) -> dict[str, Any]:
   """Returns the whole report as plain data."""
   weights = result.weights
-  return report_json.to_plain_data(
+  return json_fields.to_plain_data(
     dict(
       verdict=result.verdict,
       model=model,

@@ -8,8 +8,8 @@ import pathlib
 from typing import Any
 
 from hpmoe.parity_tests.judge import verdicts
+from hpmoe.parity_tests.report import json_fields
 from hpmoe.parity_tests.report import lane_table
-from hpmoe.parity_tests.report import report_json
 from hpmoe.parity_tests.report import report_reader
 from hpmoe.parity_tests.report import text_table
 
@@ -342,7 +342,7 @@ def format_text(comparison: Comparison) -> str:
 def to_json(comparison: Comparison) -> dict[str, Any]:
   """Returns it as plain data."""
   before, after = comparison.before, comparison.after
-  return report_json.to_plain_data(
+  return json_fields.to_plain_data(
     dict(
       outcome=comparison.outcome,
       before=_summarise_side(before),

@@ -2,10 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
-import math
 from typing import Any
-
-import numpy as np
 
 from hpmoe.parity_tests.cache import versions
 from hpmoe.parity_tests.candidates import candidates
@@ -31,22 +28,6 @@ _FAILURE_FIELDS = tuple(f.name for f in dataclasses.fields(verdicts.Failure))
 RESULT_KEYS = tuple(KEYS.get(name, name) for name in _RESULT_FIELDS)
 
 
-def to_plain_data(value):
-  """Returns plain data; floats that JSON lacks become strings."""
-  if isinstance(value, Mapping):
-    return {str(k): to_plain_data(v) for k, v in value.items()}
-  if isinstance(value, (list, tuple)):
-    return [to_plain_data(v) for v in value]
-  if isinstance(value, np.generic):
-    return to_plain_data(value.item())
-  if isinstance(value, float) and not math.isfinite(value):
-    return str(value)
-  if dataclasses.is_dataclass(value):
-    names = [field.name for field in dataclasses.fields(value)]
-    return {name: to_plain_data(getattr(value, name)) for name in names}
-  return value
-
-
 def _read_result(result: verdicts.Result) -> dict[str, Any]:
   fields = json_fields.rename_fields(result, **KEYS)
   rest = ('why', 'missing', 'values', 'power', 'not_judged', 'histogram')
@@ -57,7 +38,7 @@ def to_json(report: check.Report) -> dict[str, Any]:
   """Returns the whole report as plain data."""
   first = report.first_failure
   judges = [standards.get(name) for name in report.config['standards']]
-  return to_plain_data(
+  return json_fields.to_plain_data(
     dict(
       verdict=report.verdict,
       config=report.config,
@@ -99,7 +80,7 @@ def error_json(
 ) -> dict[str, Any]:
   """Returns the report of a candidate that failed to run."""
   seconds = error.seconds
-  return to_plain_data(
+  return json_fields.to_plain_data(
     dict(
       verdict=verdicts.FAIL,
       error=str(error),

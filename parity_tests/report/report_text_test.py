@@ -13,7 +13,7 @@ from hpmoe.parity_tests.explain import patterns
 from hpmoe.parity_tests.judge import verdicts
 from hpmoe.parity_tests.judge.limits import ulp
 from hpmoe.parity_tests.report import failure_text
-from hpmoe.parity_tests.report import report_json
+from hpmoe.parity_tests.report import json_fields
 from hpmoe.parity_tests.report import report_text
 from hpmoe.parity_tests.report import reports_testing
 
@@ -21,7 +21,7 @@ from hpmoe.parity_tests.report import reports_testing
 def test_floats_that_json_has_no_word_for_become_strings():
   value = dict(a=float('nan'), b=[np.float64('inf')], c=np.int64(3), d=(1.5,))
 
-  text = json.dumps(report_json.to_plain_data(value), allow_nan=False)
+  text = json.dumps(json_fields.to_plain_data(value), allow_nan=False)
 
   assert json.loads(text) == dict(a='nan', b=['inf'], c=3, d=[1.5])
 

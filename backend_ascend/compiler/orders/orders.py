@@ -40,15 +40,6 @@ class _Tasks:
   blocks: int
 
 
-def select_scheduler(options: granularity.Options) -> placement.Scheduler:
-  """Returns the scheduler that options ask for."""
-  if options.order.policy == 'list':
-    from hpmoe.backend_ascend.compiler.orders import list_order
-
-    return list_order.place
-  return in_order
-
-
 def in_order(flow: flow_lib.Flow) -> placement.Placement:
   """Deals the tasks of a rank and unit to its cores in turn, in one order.
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from hpmoe.backend_ascend.compiler import compiler
 from hpmoe.backend_ascend.compiler.orders import model
-from hpmoe.backend_ascend.compiler.orders import orders
 from hpmoe.backend_ascend.compiler.orders import placement
+from hpmoe.backend_ascend.compiler.orders import schedulers
 from hpmoe.backend_ascend.compiler.taskflow import image as image_lib
 from hpmoe.backend_ascend.compiler.taskflow import layout
 from hpmoe.backend_ascend.compiler.taskflow import lower_backward
@@ -257,7 +257,9 @@ class Tuner:
     for direction, lower in _LOWER.items():
       policy = self.layer.policy_of(direction)
       flow = lower(self.layer.config, policy, options)
-      placement_ = placement.place(flow, orders.select_scheduler(options)(flow))
+      placement_ = placement.place(
+        flow, schedulers.select_scheduler(options)(flow)
+      )
       yield direction, image_lib.load(image_lib.serialize(placement_))
 
   def time(self, options: granularity.Options) -> TimedSchedule:

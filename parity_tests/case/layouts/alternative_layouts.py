@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 
+from hpmoe.parity_tests.case.layouts import declaration
 from hpmoe.parity_tests.case.layouts import layout_text
 from hpmoe.parity_tests.case.layouts import layouts
 from hpmoe.reference.contract import tensors
@@ -44,7 +45,9 @@ def list_alternatives(
 
 def _texts(spec: Sequence[str], shape: tuple[int, ...]) -> Iterator[str]:
   if {'2F', '2S'} & {*spec}:
-    yield from (f'{" ".join(spec)}, {halves}' for halves in layouts.HALVES[1:])
+    yield from (
+      f'{" ".join(spec)}, {halves}' for halves in declaration.HALVES[1:]
+    )
   if 'N' in spec and len(spec) == 3:
     yield f'{" ".join(spec)}, by_source'
   for i, j in itertools.combinations(range(len(spec)), 2):

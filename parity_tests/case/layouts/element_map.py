@@ -7,15 +7,12 @@ and the position of an element in a report all use it.
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpmoe.parity_tests.case.layouts import declaration
 from hpmoe.parity_tests.case.layouts import row_orders
 from hpmoe.parity_tests.case.layouts import swizzles
-
-if TYPE_CHECKING:
-  from hpmoe.parity_tests.case.layouts import layouts
 
 Sizes = Mapping[str, int]
 Index = Sequence[np.ndarray]
@@ -33,7 +30,7 @@ class ElementMap:
     slots: the user's coordinates of slots, by axis.
   """
 
-  layout: 'layouts.Layout'
+  layout: declaration.Declaration
   sizes: Sizes
   user_sizes: Sizes
   rows: row_orders.RowOrder | None = None

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import re
 from typing import Any
 
+from hpmoe.parity_tests.case.layouts import declaration
 from hpmoe.parity_tests.case.layouts import layouts
 from hpmoe.parity_tests.case.layouts import swizzles
 from hpmoe.reference.contract import messages
@@ -49,9 +50,9 @@ def _parse_word(
   name: str, word: str, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
   """Returns the field and the value of a word after the axes."""
-  if word in layouts.HALVES:
+  if word in declaration.HALVES:
     return dict(halves=word)
-  if word in layouts.DTYPES:
+  if word in declaration.DTYPES:
     return dict(dtype=word)
   if word in swizzles.SWIZZLES:
     return dict(swizzle=word)
@@ -68,7 +69,7 @@ def _parse_word(
       return {field: True}
     return {field: match[1] if field == 'order' else int(match[1])}
   fixed_words = ', '.join(
-    (*layouts.HALVES, *layouts.DTYPES, *swizzles.SWIZZLES)
+    (*declaration.HALVES, *declaration.DTYPES, *swizzles.SWIZZLES)
   )
   raise ValueError(
     f'{name}: expected words among {fixed_words}, pad AXIS n, '
@@ -87,13 +88,13 @@ def _check_axes(layout: layouts.Layout) -> None:
   if len({*split}) != len(split) or not {*split} <= {*own}:
     merged_axes = ', '.join(
       f'{name}: {" ".join(parse_all)}'
-      for name, parse_all in layouts.MERGED_AXES.items()
+      for name, parse_all in declaration.MERGED_AXES.items()
     )
     raise ValueError(
       f'{layout.name}: expected axes of [{" ".join(layout.spec)}], some in one '
       f'({merged_axes}), each once, got [{" ".join(layout.axes)}]'
     )
-  if layout.halves != layouts.HALVES[0] and not layout.halves_axis:
+  if layout.halves != declaration.HALVES[0] and not layout.halves_axis:
     raise ValueError(
       f'{layout.name}: expected no order of halves, as [{" ".join(own)}] has '
       f'no 2F, got {layout.halves}'

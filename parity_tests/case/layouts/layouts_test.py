@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from hpmoe.parity_tests.case.layouts import declaration
 from hpmoe.parity_tests.case.layouts import exact_cast
 from hpmoe.parity_tests.case.layouts import layout_text
-from hpmoe.parity_tests.case.layouts import layouts
 from hpmoe.parity_tests.case.layouts import row_orders
 from hpmoe.reference.contract import tensors
 
@@ -54,7 +54,7 @@ def _list_layouts(sizes):
     *_, last = spec.shape.split()
     rows = PLAIN if spec.name in relayed else ROWS
     axes_texts = AXES.get(spec.shape) or [f'{a} {last}, {w}' for a, w in rows]
-    halves = layouts.HALVES if '2' in spec.shape else ('',)
+    halves = declaration.HALVES if '2' in spec.shape else ('',)
     for axes, half in itertools.product(axes_texts, halves):
       words = [word for word in (axes.rstrip(', '), half) if word]
       yield spec.name, _experts(sizes, ', '.join(words))

@@ -7,6 +7,7 @@ part's sizes and padding follow from its form.
 from collections.abc import Mapping
 import dataclasses
 
+from hpmoe.parity_tests.case.layouts import declaration
 from hpmoe.parity_tests.case.layouts import layouts as layouts_lib
 from hpmoe.reference.contract import precision
 from hpmoe.reference.contract import tensors
@@ -102,7 +103,7 @@ def _adapt(
     name=name,
     dtype='',
     pads=tuple(pads),
-    halves=layouts_lib.HALVES[0] if is_one else layout.halves,
+    halves=declaration.HALVES[0] if is_one else layout.halves,
   )
 
 

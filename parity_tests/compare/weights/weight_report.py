@@ -9,7 +9,7 @@ from typing import Any
 from hpmoe.parity_tests.compare.weights import weight_diff
 from hpmoe.parity_tests.compare.weights import weight_experts
 from hpmoe.parity_tests.compare.weights import weight_forms
-from hpmoe.parity_tests.report import report_json
+from hpmoe.parity_tests.report import json_fields
 from hpmoe.parity_tests.report import text_table
 
 _HEADING = ('tensor', 'left', 'right', 'distance', 'right is')
@@ -137,7 +137,7 @@ def to_json(
   result: weight_diff.Result, left: str, right: str
 ) -> dict[str, Any]:
   """Returns the whole report as plain data."""
-  return report_json.to_plain_data(
+  return json_fields.to_plain_data(
     dict(
       verdict=result.verdict,
       kind=result.kind,
