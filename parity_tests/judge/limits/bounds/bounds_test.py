@@ -490,3 +490,19 @@ def test_what_underflows_moves_by_its_error_and_crosses_no_edge():
   np.testing.assert_allclose(rounded.crossings, [1 / 8, 0, 0], rtol=1e-6)
   assert rounded.variance is not None and rounded.variance[0] == 0
   assert (np.sqrt(rounded.variance[1:]) >= error[1:]).all()
+
+
+@pytest.mark.parametrize('stage', ['y', 'dx'])
+def test_a_sum_stored_narrower_crosses_no_edge_before_it_is_stored(stage):
+  # given: float32 rows, and a point elsewhere or none
+  for points, has_crossings in (
+    ((f'{stage}=bfloat16',), False),
+    ((f'{stage}=bfloat16', 'weighted=bfloat16'), True),
+  ):
+    policy = precision.PrecisionPolicy(points=points)
+    size = np.full((2, 3, 4), 1e-6)
+    rows = bounded_values.Bounded(np.ones((2, 3, 4)), size, size)
+    # when
+    total = combine_bounds.combine(policy, stage, rows, np.ones((2, 3)))
+    # then: crossings are told only where an earlier rounding may differ
+    assert (total.crossings is not None) == has_crossings

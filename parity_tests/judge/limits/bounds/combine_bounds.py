@@ -31,6 +31,15 @@ def combine(
   return sums.total(*lasts)
 
 
+def _crosses_before(policy: precision.PrecisionPolicy, stage: str) -> bool:
+  """Says whether rows of a sum, before it is stored, may have crossings."""
+  if rounding.is_narrow(policy):
+    # A sum that is stored narrower counts them anew.
+    return policy.dtype(stage) == policy.accumulate
+  # How the sum itself is stored crosses nothing before.
+  return any(point.partition('=')[0] != stage for point in policy.points)
+
+
 @dataclasses.dataclass(frozen=True)
 class CombineSums:
   """Partial sums of a combine: rows may be added in any order.
@@ -69,9 +78,7 @@ class CombineSums:
     columns: int,
   ) -> 'CombineSums':
     sums = [np.zeros((tokens, columns)) for _ in range(6)]
-    # Of narrow rows, a sum that is stored narrower counts them anew.
-    in_float32 = policy.dtype(stage) == policy.accumulate
-    has_crossings = in_float32 if rounding.is_narrow(policy) else policy.points
+    has_crossings = _crosses_before(policy, stage)
     crossings = np.zeros((tokens, columns)) if has_crossings else None
     combine_sums = cls(policy, stage, slots, *sums)
     return dataclasses.replace(combine_sums, crossings=crossings)
