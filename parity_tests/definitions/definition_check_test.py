@@ -276,7 +276,15 @@ class TestKinds:
         'trtllm_fp8_per_tensor_scale_moe_topk2_e8_h2048_i1024',
         'fp8_per_tensor_trtllm',
       ),
-      ('trtllm_fp8_per_tensor_scale_moe_topk1_e16_h5120_i8192', 'llama4'),
+      ('trtllm_fp8_per_tensor_scale_moe_topk1_e16_h5120_i8192', 'llama4_fp8'),
+      (
+        'trtllm_fp4_block_scale_moe_topk1_e128_h5120_i8192',
+        'llama4_mxfp4_weights_as_float32',
+      ),
+      (
+        'moe_fp4_block_scale_pre_routed_topk8_ng8_kg4_e32_h7168_i2048',
+        'nvfp4_routed',
+      ),
       ('moe_bf16_topk8_e256_h2048_i256', 'bf16'),
       (
         'trtllm_fp4_block_scale_moe_topk10_e128_h2048_i512',

@@ -17,12 +17,13 @@ ROLES = (
   'topk_weights',  # [T, K]
   'x',  # [T, D]
   'x_scales',
-  'w_gate_up',  # [L, 2F, D], up in the first F rows and gate in the last
+  'w_gate_up',  # [L, 2F, D], up in the first F rows unless gate comes first
   'gate_up_scales',  # [L, 2F / 128, D / 128], or [L]
   'gate_scales',  # [L], of gate alone
   'up_scales',  # [L], of up alone
   'w_down',  # [L, D, F]
   'down_scales',  # [L, D / 128, F / 128], or [L]
+  'down_factors',  # [L], beside scales of NVFP4, as gate's and up's are
   'first_expert',  # a number: which expert of all the first of L is
   'scale',  # a number: factor of routing weights
 )
@@ -40,6 +41,11 @@ class Kind:
     x_form: of `quantised.FORMS`, what x comes in; ''.
     weights: likewise, of both weights.
     divides: whether codes are divided by scales.
+    is_nvfp4: whether x and weights come in NVFP4, with scales along each row,
+      and are read as the float32 numbers that these codes and scales are.
+    gate_first: whether gate has the first rows.
+    weighs_input: whether the weight of a token's one expert multiplies its x.
+    factor: of routing weights, where no input is.
     tensors: the input's name of each role.
     refusal: why no definition of the kind can be judged; ''.
   """
@@ -50,6 +56,10 @@ class Kind:
   x_form: str = ''
   weights: str = ''
   divides: bool = False
+  is_nvfp4: bool = False
+  gate_first: bool = False
+  weighs_input: bool = False
+  factor: float = 1.0
   tensors: Mapping[str, str] = dataclasses.field(default_factory=dict)
   refusal: str = ''
 

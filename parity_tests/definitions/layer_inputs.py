@@ -20,6 +20,10 @@ from hpmoe.reference.contract import tensors
 
 _BLOCK = 128
 _MOST_NAMED = 8  # experts that a line lists
+# A weight of x is one of gate, of its silu and of up.
+_TIMES_OF_INPUT = 3
+_NVFP4_GROUP = 16
+_E2M1 = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn)
 Inputs = Mapping[str, Any]
 
 
@@ -66,7 +70,7 @@ class Layer:
     numbers = kind.read_numbers(name)
     router = None
     if kind.rule:
-      scale = inputs.get(kind.tensors.get('scale', ''), 1.0)
+      scale = inputs.get(kind.tensors.get('scale', ''), kind.factor)
       router = router_lib.Router(kind.rule, scale=float(scale), **numbers)
       router.check(inputs[kind.tensors['logits']].shape[-1])
     return cls(kind, inputs, router)
@@ -84,12 +88,9 @@ class Layer:
     undecided = router_limits.find_undecided(
       self.router, router_limits.bound_scores(self.router, logits, bias)
     )
-    return Routing(
-      ids,
-      self.weigh(ids),
-      undecided,
-      1 + router_limits.count_weight_roundings(self.router, logits),
-    )
+    ulp = 1 + router_limits.count_weight_roundings(self.router, logits)
+    times = _TIMES_OF_INPUT if self.kind.weighs_input else 1
+    return Routing(ids, self.weigh(ids), undecided, times * ulp)
 
   def _choose(self) -> np.ndarray:
     """Returns the experts `[T, K]` that the rule chooses in float32."""
@@ -181,6 +182,10 @@ class Layer:
     numbers[used_experts] = np.arange(len(used_experts))
     ids = np.where(is_local, numbers[np.where(is_local, local, 0)], -1)
     weights = np.where(is_local, choice.weights, 0.0)
+    factors = np.ones((len(ids), 1), np.float32)
+    if self.kind.weighs_input:  # each token has one expert
+      factors = choice.weights.astype(np.float32)
+      weights = np.where(is_local, 1.0, 0.0)
     # Slots that are used come first, and as many are kept as a token uses.
     order = np.argsort(~is_local, axis=-1, kind='stable')
     order = order[:, : max(1, int(is_local.sum(-1).max(initial=0)))]
@@ -191,16 +196,21 @@ class Layer:
           np.float32
         ),
       )
-      | self._make_x()
+      | self._make_x(factors)
       | self._make_gate_up(used_experts)
       | self._make_down(used_experts)
     )
 
-  def _make_x(self) -> dict[str, np.ndarray]:
+  def _make_x(self, factors: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns x, or its codes and scales, times factors `[T, 1]`."""
     x, scales = self.get('x'), self.get('x_scales')
+    if self.kind.is_nvfp4:
+      return dict(x=_read_nvfp4(x, scales)[None])
     if not self.kind.x_form:
-      return dict(x=x.astype(np.float32)[None])
-    if np.ndim(scales) == 0:  # one number of all tokens
+      return dict(x=(x.astype(np.float32) * factors)[None])
+    if scales is None:
+      by_token = factors
+    elif np.ndim(scales) == 0:  # one number of all tokens
       by_token = np.full((x.shape[0], 1), scales, np.float32)
     else:
       by_token = np.ascontiguousarray(scales.T)
@@ -209,6 +219,9 @@ class Layer:
   def _make_gate_up(self, experts: np.ndarray) -> dict[str, np.ndarray]:
     matrices = self.get('w_gate_up')
     half = matrices.shape[1] // 2
+    if self.kind.is_nvfp4:
+      read = [self._read_gate_up(e, half) for e in experts]
+      return dict(w_gate_up=np.stack(read)[None])
     weights = np.stack([_gate_first(matrices[e], half).T for e in experts])
     if not self.kind.weights:
       return dict(w_gate_up=weights.astype(np.float32)[None])
@@ -229,8 +242,24 @@ class Layer:
       return self._coded('w_gate_up', weights, np.stack(by_block))
     return self._coded('w_gate_up', weights, by_column[:, None])
 
+  def _read_gate_up(self, expert: int, half: int) -> np.ndarray:
+    """Returns `[D, 2F]` float32, gate first, of codes in NVFP4."""
+    rows = _read_nvfp4(
+      self.get('w_gate_up')[expert], self.get('gate_up_scales')[expert]
+    )
+    rows = rows if self.kind.gate_first else _gate_first(rows, half)
+    rows[:half] *= self.get('gate_scales')[expert]
+    rows[half:] *= self.get('up_scales')[expert]
+    return rows.T
+
   def _make_down(self, experts: np.ndarray) -> dict[str, np.ndarray]:
     matrices, scales = self.get('w_down'), self.get('down_scales')
+    if self.kind.is_nvfp4:
+      factors = self.get('down_factors')
+      read = [
+        (_read_nvfp4(matrices[e], scales[e]) * factors[e]).T for e in experts
+      ]
+      return dict(w_down=np.stack(read)[None])
     weights = np.stack([matrices[e].T for e in experts])
     if not self.kind.weights:
       return dict(w_down=weights.astype(np.float32)[None])
@@ -256,3 +285,13 @@ class Layer:
 def _gate_first(rows: np.ndarray, half: int) -> np.ndarray:
   """Returns rows `[2n, ...]`, the first half, which is up's, behind gate's."""
   return np.concatenate([rows[half:], rows[:half]])
+
+
+def _read_nvfp4(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+  """Returns `[n, X]` float32, exactly, of bytes `[n, X/2]`, low half first.
+
+  Scales are `[n, X/16]`.
+  """
+  nibbles = np.stack([codes & 15, codes >> 4], axis=-1)
+  values = _E2M1.astype(np.float32)[nibbles].reshape(len(codes), -1)
+  return values * np.repeat(scales.astype(np.float32), _NVFP4_GROUP, axis=-1)
