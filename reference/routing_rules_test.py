@@ -47,8 +47,8 @@ def _route_token(rule, z, bias, top_k, groups, top_groups, scale):
     ids = _top(dict(enumerate(z)), top_k)
     weights = [z[e] for e in ids]
   else:
-    added = bias if rule == 'llama4_biased' else [0.0] * len(z)
-    shares = [_sigmoid(value + b) for value, b in zip(z, added)]
+    logit_bias = bias if rule == 'llama4_biased' else [0.0] * len(z)
+    shares = [_sigmoid(value + b) for value, b in zip(z, logit_bias)]
     is_biased = rule.startswith('deepseek') or rule == 'minimax2'
     choice = {e: shares[e] + bias[e] * is_biased for e in experts}
     if groups > 1:

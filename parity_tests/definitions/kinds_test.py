@@ -120,8 +120,8 @@ def _draw_llama4(rng, codes):
 def _draw_routed(rng):
   experts = np.stack([rng.permutation(2 * _E)[:_K] for _ in range(_T)])
   weights = rng.uniform(0.1, 1, (_T, _K)).astype(ml_dtypes.bfloat16)
-  packed = experts.astype(np.int32) << 16 | weights.view(np.uint16)
-  tensors = {'topk_ids': packed.astype(np.int32)}
+  id_bits = experts.astype(np.int32) << 16 | weights.view(np.uint16)
+  tensors = {'topk_ids': id_bits.astype(np.int32)}
   for name, shape in (
     ('hidden_states', (_T, _D)),
     ('gemm1_weights', (_E, 2 * _F, _D)),
