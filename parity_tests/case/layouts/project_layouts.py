@@ -20,7 +20,13 @@ _DESCRIPTION = 'of'
 # Axes of experts and their rows, and those of shared experts and theirs.
 _SHARED_AXES = {'E': 'R', 'N': 'T', '2F': '2S', 'F': 'S'}
 # Defaults of a project's row.
-_TOKENS = dict(x='M D', y='M D', topk_ids='M K', topk_weights='M K')
+_TOKENS = dict(
+  x='M D',
+  y='M D',
+  topk_ids='M K',
+  topk_weights='M K',
+  router_logits='M E',
+)
 
 
 def list_words() -> tuple[str, ...]:

@@ -70,6 +70,18 @@ def test_weights_and_tokens_are_as_the_project_has_them(word):
 
 
 @pytest.mark.parametrize('word', project_layouts.list_words())
+def test_logits_are_those_of_all_tokens_and_experts(word):
+  logits = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+  arrays = dict(router_logits=logits, d_router_logits=-logits)
+  laid_out = project_layouts.lay_out(word, arrays, CONFIG, POLICY)
+  for name, array in arrays.items():
+    np.testing.assert_array_equal(laid_out[name], array.reshape(6, 4))
+  restored = project_layouts.restore(word, laid_out, CONFIG, POLICY)
+  for name, array in arrays.items():
+    np.testing.assert_array_equal(restored[name], array)
+
+
+@pytest.mark.parametrize('word', project_layouts.list_words())
 def test_weights_of_shared_experts_are_as_those_of_experts(word):
   # given: what each rank holds a copy of
   names = ('w_shared_gate_up', 'w_shared_down', 'd_w_shared_gate_up')
