@@ -25,19 +25,44 @@ def digest(parts: Sequence[memoryview]) -> bytes:
   It is the digest of the digests of their pieces, computed by two threads: in
   a small check, all arguments and results are digested, in a tenth of its time.
   """
-  pieces = [
-    part[start : start + _PIECE_BYTES]
-    for part in parts
-    for start in range(0, part.nbytes, _PIECE_BYTES)
-  ]
+  pieces = [piece for part in parts for piece in _cut(part)]
+  return _digest([part.nbytes for part in parts], pieces)
+
+
+def _digest(sizes: list[int], pieces: Sequence[memoryview]) -> bytes:
   half = len(pieces) // 2
   if half:
     second_half = _second_thread().submit(_digest_pieces, pieces[half:])
     piece_digests = _digest_pieces(pieces[:half]) + second_half.result()
   else:
     piece_digests = _digest_pieces(pieces)
-  sizes = [part.nbytes for part in parts]
   return hashlib.sha256(repr(sizes).encode() + piece_digests).digest()
+
+
+def _cut(part: memoryview) -> list[memoryview]:
+  starts = range(0, part.nbytes, _PIECE_BYTES)
+  return [part[start : start + _PIECE_BYTES] for start in starts]
+
+
+def _cut_joined(parts: Sequence[memoryview]) -> list[memoryview]:
+  """Returns the pieces of the byte string that parts are when joined.
+
+  Only pieces that lie in two parts are copied.
+  """
+  pieces: list[memoryview] = []
+  rest = b''
+  for part in parts:
+    missing = _PIECE_BYTES - len(rest) if rest else 0
+    rest += bytes(part[:missing])
+    if len(rest) == _PIECE_BYTES:
+      pieces.append(memoryview(rest))
+      rest = b''
+    if missing >= part.nbytes:
+      continue
+    pieces += _cut(part[missing:])
+    if pieces[-1].nbytes < _PIECE_BYTES:
+      rest = bytes(pieces.pop())
+  return pieces + [memoryview(rest)] * bool(rest)
 
 
 def _digest_pieces(pieces: Sequence[memoryview]) -> bytes:
@@ -72,17 +97,20 @@ def read(folder: pathlib.Path, key: bytes) -> memoryview | None:
   return body[len(head) :]
 
 
-def write(folder: pathlib.Path, key: bytes, data: bytes) -> None:
-  """Writes a file atomically.
+def write(folder: pathlib.Path, key: bytes, *data: bytes | memoryview) -> None:
+  """Writes a file atomically; its data are all of `data`, joined.
 
   Raises:
     OSError: it cannot be written.
   """
-  body = _MAGIC + key + b'\n\n' + data
+  head = _MAGIC + key + b'\n\n'
+  # Never joined here: a result may be large.
+  parts = [memoryview(head), *map(memoryview, data)]
+  size = sum(part.nbytes for part in parts)
   handle, name = tempfile.mkstemp(prefix=PARTIAL_PREFIX, dir=folder)
   try:
     with os.fdopen(handle, 'wb') as file:
-      file.write(body + digest([memoryview(body)]))
+      file.writelines([*parts, _digest([size], _cut_joined(parts))])
     os.replace(name, _path_of(folder, key))
   except BaseException:
     with contextlib.suppress(OSError):

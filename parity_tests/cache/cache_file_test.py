@@ -32,6 +32,17 @@ class TestDigest:
     }
     assert len(digests) == len(cuts)
 
+  @pytest.mark.parametrize(
+    'cut', [(), (0,), (3, 13), (8, 8), (3, 2, 1, 1, 1), (1, 40, 0, 7), (16, 9)]
+  )
+  def test_parts_are_written_as_one(self, tmp_path, cut):
+    parts = [bytes(range(i, i + size)) for i, size in enumerate(cut)]
+
+    cache_file.write(tmp_path, b'key', *parts)
+
+    contents = cache_file.read(tmp_path, b'key')
+    assert contents is not None and bytes(contents) == b''.join(parts)
+
   def test_a_child_of_a_fork_makes_its_own(self):
     subprocess.run([sys.executable, '-c', _FORKED], check=True, timeout=60)
 

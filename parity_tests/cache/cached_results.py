@@ -9,7 +9,7 @@ from collections.abc import Callable
 import contextlib
 import json
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes  # noqa: F401  registers its dtypes by name
 import numpy as np
@@ -20,10 +20,17 @@ from hpmoe.parity_tests.cache import cache_key
 from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.cache import trees
 
-# Largest size of arguments and of a result: reading more takes as long as
-# computing it.
+# Largest size of arguments and of a result, unless their caller knows better:
+# reading more takes as long as computing it.
 MAX_BYTES = 32 << 20
 _SIZE_BYTES = 4  # of the header's length
+
+
+class Limits(NamedTuple):
+  """Largest sizes in bytes, of arrays that are hashed and of a result."""
+
+  arguments: int
+  result: int
 
 
 class CachedResult:
@@ -35,13 +42,13 @@ class CachedResult:
 
   @classmethod
   def locate(
-    cls, folder: pathlib.Path, key: bytes, leaves, max_bytes: int | None = None
+    cls, folder: pathlib.Path, key: bytes, leaves, limits: Limits | None = None
   ) -> 'CachedResult | None':
     """Returns the place of a result; None if the arguments are too large."""
-    max_bytes = MAX_BYTES if max_bytes is None else max_bytes
+    limits = limits or Limits(MAX_BYTES, MAX_BYTES)
     digests = [recipes.find(leaf) for leaf in leaves]
     unknown = [leaf for leaf, d in zip(leaves, digests) if d is None]
-    if sum(leaf.nbytes for leaf in unknown) > max_bytes:
+    if sum(leaf.nbytes for leaf in unknown) > limits.arguments:
       return None
     digest = cache_file.digest(
       [
@@ -49,7 +56,7 @@ class CachedResult:
         for leaf, d in zip(leaves, digests)
       ]
     )
-    return cls(folder, b'answer ' + digest + b'\n' + key, max_bytes)
+    return cls(folder, b'answer ' + digest + b'\n' + key, limits.result)
 
   def load(self):
     """Returns the result, or None if it is absent or damaged."""
@@ -78,18 +85,22 @@ class CachedResult:
     kinds = [(leaf.shape, leaf.dtype.name) for leaf in leaves]
     description = json.dumps({'tree': tree, 'kinds': kinds}).encode()
     head = len(description).to_bytes(_SIZE_BYTES, 'little') + description
-    body = b''.join(map(_view_bytes, leaves))
     # A result that cannot be cached is used all the same.
     with contextlib.suppress(OSError):
       self._folder.mkdir(mode=0o700, exist_ok=True)
-      cache_file.write(self._folder, self._key, head + body)
+      views = map(_view_bytes, leaves)
+      cache_file.write(self._folder, self._key, head, *views)
 
 
 def get_or_run(
-  folder: pathlib.Path, key: bytes, leaves, compute, max_bytes=None
+  folder: pathlib.Path,
+  key: bytes,
+  leaves,
+  compute,
+  limits: Limits | None = None,
 ):
   """Returns the cached result of key and arrays, or computes and caches it."""
-  cached = CachedResult.locate(folder, key, leaves, max_bytes)
+  cached = CachedResult.locate(folder, key, leaves, limits)
   result = None if cached is None else cached.load()
   if result is None:
     result = compute()
@@ -111,7 +122,7 @@ def get_or_compute(
   key_parts: tuple,
   leaves: list[np.ndarray],
   compute: Callable[[], Any],
-  max_bytes: int | None = None,
+  limits: Limits | None = None,
 ):
   """Returns the cached result of a computation on arrays, or computes it.
 
@@ -121,8 +132,7 @@ def get_or_compute(
     key_parts: plain data that decides the result too.
     leaves: the arrays.
     compute: computes a tree of arrays.
-    max_bytes: largest size of arrays that are hashed, and of the result; None:
-      `MAX_BYTES`.
+    limits: beyond them nothing is cached; None: `MAX_BYTES` for both.
   """
   folder = cache_folder.active_folder()
   if folder is None:
@@ -130,4 +140,4 @@ def get_or_compute(
   environment = cache_key.describe_environment()
   text = cache_key.digest_package(package)
   key = '\n'.join((*environment, text, *map(repr, key_parts)))
-  return get_or_run(folder, key.encode(), leaves, compute, max_bytes)
+  return get_or_run(folder, key.encode(), leaves, compute, limits)

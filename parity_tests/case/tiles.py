@@ -238,6 +238,11 @@ def _row_axes(stage: str) -> str:
   return ''.join(tensors.SPECS[stage].shape.split()[:-1]).removeprefix('R')
 
 
+def is_packed(stage: str) -> bool:
+  """Returns whether a tensor has a row for each used slot, by experts."""
+  return _row_axes(stage) == 'N'
+
+
 @dataclasses.dataclass(frozen=True)
 class Sample:
   """Which tile rows of a tensor are judged, where not all are.

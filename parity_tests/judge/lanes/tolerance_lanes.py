@@ -124,7 +124,11 @@ def _stage_jobs(
     return
   is_result = name in case.layer_pass.results
   if rounding.is_narrow(case.inputs.policy) and (bound or is_result):
-    right = build_chain(case, name, sources, expected)
+    right = build_chain(case, name, sources, expected, golden)
+    if right.row_stages:
+      # The sums of this stage compute the same products of the same rows.
+      right.prepare()
+      golden.companions.append(right.fill)
     yield lambda: [tile_lanes.within_edges(name, outputs[name], right)]
 
 
@@ -175,8 +179,12 @@ def build_chain(
   name: str,
   sources: passes.Tensors,
   expected: passes.Tensors,
+  beside: golden_lib.Rows | None = None,
 ) -> edges.Chain:
-  """Returns the chain of stages from the nearest returned ones to `name`."""
+  """Returns the chain of stages from the nearest returned ones to `name`.
+
+  Its golden uses the weights that `beside` prepares.
+  """
   unseen = case.list_unseen(name, sources)
   own: pass_case.Arrays = {}
   for stage in (*unseen, name):
@@ -189,6 +197,7 @@ def build_chain(
   golden = dataclasses.replace(
     golden, operand_dtype=case.inputs.policy.dtype(name)
   )
+  golden = golden if beside is None else golden.share_weights(beside)
   comparisons = verdicts.comparisons(case.inputs.config)
   return edges.Chain(golden, own, unseen, comparisons)
 

@@ -23,6 +23,7 @@ import functools
 
 import numpy as np
 
+from hpmoe.parity_tests.case import tiles
 from hpmoe.parity_tests.judge import prefetch
 from hpmoe.parity_tests.judge.limits import golden as golden_lib
 from hpmoe.parity_tests.judge.limits import golden_cache
@@ -89,6 +90,8 @@ class Chain:
   own: Mapping[str, np.ndarray]
   unseen: Sequence[str]
   comparisons: int
+  _row_deviations: dict[str, np.ndarray] = golden_lib.own(dict)
+  _rows_done: dict[int, np.ndarray] = golden_lib.own(dict)
 
   @functools.cached_property
   def _deviations(self) -> float:
@@ -131,16 +134,63 @@ class Chain:
     return Interval(own, low, high, is_finite)
 
   @functools.cached_property
+  def row_stages(self) -> tuple[str, ...]:
+    """The stages whose deviations `fill` computes for a few rows at a time.
+
+    Those of packed rows, in a layer with many products: the products of a row
+    block are then needed once.  Empty where a row depends on other rows, or
+    where rows are sampled.
+    """
+    golden = self.golden
+    is_by_row = golden.has_many_products and not golden.policy.operand_forms
+    if not is_by_row or golden.tiling.sample is not None:
+      return ()
+    return tuple(name for name in self.unseen if tiles.is_packed(name))
+
+  def fill(self, rank: int, lo: int, hi: int) -> None:
+    """Computes the deviations of packed rows, from stage to stage."""
+    deviating_golden = self.golden
+    for name in self.row_stages:
+      interval = self._interval(deviating_golden, name, rank, lo, hi)
+      deviation = interval.deviation
+      if deviation.any():
+        deviations = self._row_deviations[name]
+        self.golden.tiling.rows(name, deviations, rank)[lo:hi] = deviation
+        deviating_golden = _with_deviations(deviating_golden, name, deviations)
+    self._rows_done[rank][lo:hi] = True
+
+  def prepare(self) -> None:
+    """Makes room for what `fill` computes."""
+    for name in self.row_stages:
+      self._row_deviations[name] = np.zeros(self.own[name].shape, np.float32)
+      for rank, rows in enumerate(self.own[name]):
+        self._rows_done[rank] = np.zeros(len(rows), bool)
+
+  def _fill_all(self) -> None:
+    """Fills the rows that were not filled beside other work."""
+    if not self._rows_done:
+      self.prepare()
+    ranges = [
+      (rank, lo, hi)
+      for rank, lo, hi, _ in self.golden.iterate_packed()
+      if not self._rows_done[rank][lo:hi].all()
+    ]
+    for _ in prefetch.prefetch_map(lambda rows: self.fill(*rows), ranges):
+      pass
+
+  @functools.cached_property
   def _deviating_golden(self) -> golden_lib.Rows:
     """Golden rows whose sources have the deviations of right kernels."""
     deviating_golden = self.golden
+    if self.row_stages:
+      self._fill_all()
     for name in self.unseen:
-      deviation = self._find_deviations(deviating_golden, name)
+      if name in self.row_stages:
+        deviation = self._row_deviations[name]
+      else:
+        deviation = self._find_deviations(deviating_golden, name)
       if deviation.any():
-        deviating_golden = dataclasses.replace(
-          deviating_golden,
-          deviations={**deviating_golden.deviations, name: deviation},
-        )
+        deviating_golden = _with_deviations(deviating_golden, name, deviation)
     return deviating_golden
 
   def _find_deviations(
@@ -163,3 +213,10 @@ class Chain:
     for (rank, lo, hi), deviation in prefetch.prefetch_map(deviate, ranges):
       tiling.rows(stage, deviations, rank)[lo:hi] = deviation
     return deviations
+
+
+def _with_deviations(
+  golden: golden_lib.Rows, name: str, deviation: np.ndarray
+) -> golden_lib.Rows:
+  deviations = {**golden.deviations, name: deviation}
+  return dataclasses.replace(golden, deviations=deviations)

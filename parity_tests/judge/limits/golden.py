@@ -58,6 +58,8 @@ class Rows:
     operand_dtype: dtype of rows that a stage rounds for itself; '': the dtype
       that it writes.
     unrounded: a tensor that is not rounded to storage; '': none.
+    companions: called with (rank, lo, hi) of the rows that `slot_sums` has
+      computed, by the thread that still holds their weights and products.
   """
 
   tiling: tiles.Tiling
@@ -68,6 +70,7 @@ class Rows:
   deviations: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   operand_dtype: str = ''
   unrounded: str = ''
+  companions: list[Callable[[int, int, int], None]] = own(list)
   _whole: dict = own(dict)
   _before_rounding: dict = own(dict)
   _ready: threading.local = dataclasses.field(
@@ -124,6 +127,10 @@ class Rows:
     if self.before_rounding(stage) is self:
       return rows
     return rounding.rounded(self.policy, self.policy.dtype(stage), rows)
+
+  def share_weights(self, other: 'Rows') -> Self:
+    """Returns this golden with the weights that another one prepares."""
+    return dataclasses.replace(self, _ready=other._ready)
 
   def static_scales(
     self, name: str, rank: int, lo: int, hi: int
@@ -400,9 +407,14 @@ class Rows:
     sums = combine_bounds.CombineSums.zeros(
       self.policy, stage, config.top_k, tokens, config.d_model
     )
-    parts = prefetch.prefetch_map(
-      lambda part: self.read_source(source, *part[:3]), self.iterate_packed()
-    )
+
+    def read(part: tuple) -> bounded_values.Bounded:
+      rows = self.read_source(source, *part[:3])
+      for companion in self.companions:
+        companion(*part[:3])
+      return rows
+
+    parts = prefetch.prefetch_map(read, self.iterate_packed())
     for (*_, slots), out in parts:
       for slot in range(config.top_k):
         is_slot = slots % config.top_k == slot

@@ -14,8 +14,8 @@ from hpmoe.parity_tests.cache import recipes
 
 # Whose source text decides the results.
 _PACKAGE = 'hpmoe.parity_tests'
-# To compute these results takes far longer than to read as much.
-_MAX_BYTES = 256 << 20
+# To compute these results takes far longer than to hash what they read.
+_LIMITS = cached_results.Limits(arguments=4 << 30, result=256 << 20)
 
 
 def recall(
@@ -36,5 +36,5 @@ def recall(
   if not is_drawn or not all(isinstance(a, np.ndarray) for a in leaves):
     return compute()
   return cached_results.get_or_compute(
-    _PACKAGE, (*facts, names), leaves, compute, _MAX_BYTES
+    _PACKAGE, (*facts, names), leaves, compute, _LIMITS
   )

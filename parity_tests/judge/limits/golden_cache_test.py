@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hpmoe.parity_tests.cache import cache_folder
+from hpmoe.parity_tests.cache import cached_results
 from hpmoe.parity_tests.cache import recipes
 from hpmoe.parity_tests.case import case as case_lib
 from hpmoe.parity_tests.case import passes
@@ -103,3 +104,20 @@ def test_experts_of_a_large_layer_are_taken_whole_within_rounding(monkeypatch):
   np.testing.assert_allclose(by_expert.value, rows.value, atol=1e-13)
   np.testing.assert_allclose(by_expert.error, rows.error, rtol=1e-5)
   np.testing.assert_allclose(by_expert.variance, rows.variance, rtol=1e-5)
+
+
+def test_what_is_read_may_be_larger_than_what_is_kept(monkeypatch):
+  limits = cached_results.Limits(arguments=1 << 40, result=1 << 20)
+  monkeypatch.setattr(golden_cache, '_LIMITS', limits)
+  monkeypatch.setattr(cached_results, 'MAX_BYTES', 0)
+  tensor = np.ones((1 << 19, 4), np.float32)
+  w_down = build_case().inputs.arrays['w_down']
+  computed = []
+
+  def recall():
+    compute = lambda: computed.append(1) or {'sum': tensor.sum(0)}
+    arrays = dict(tensor=tensor, w_down=w_down)
+    return golden_cache.recall(('a sum',), arrays, compute)
+
+  assert recall()['sum'].tobytes() == recall()['sum'].tobytes()
+  assert len(computed) == 1

@@ -45,11 +45,10 @@ def gemm(
   rows = rounding.round_at(policy, 'operands', rows)
   depth = len(weights.value)
   block = max(_PREFIX_TERMS, -(-depth // _PREFIXES))
-  value, prefixes = _prefix_sums(rows.value, weights.value, block)
+  value, prefixes = weights.add_prefixes(rows.value, block)
   model = _model_gemm(policy, depth, block)
-  own = model.of_terms * np.square(rows.value)
   size = rounding.finite_magnitudes(rows.value)
-  sums = _GemmSums.compute(policy, rows, weights, size, own)
+  sums = _GemmSums.compute(policy, rows, weights, size, model.of_terms)
   flush = rounding.TINY * (2 * depth + size.sum(1, keepdims=True) + sums.total)
   flush = model.products * flush
   of_sum = model.of_total * np.square(value) + np.square(flush)
@@ -107,29 +106,30 @@ class _GemmSums:
     rows: bounded_values.Bounded,
     weights: 'Weights',
     size: np.ndarray,
-    own: np.ndarray,
+    of_terms: float,
   ) -> '_GemmSums':
     """Returns the sums of rows `[n, x]` of magnitudes `size`.
 
-    `own` `[n, x]` is the variance of terms over the square of their weight.
-    Each matrix of weights is read once for all its sums.
+    `of_terms` is the variance of a term over its square.  Each matrix of
+    weights is read once for all its sums.
     """
+    squares = np.square(rows.value)
     variance = distance = None
     if rows.variance is not None:
-      variance = own + rows.variance
+      variance = of_terms * squares + rows.variance
       if rounding.is_narrow(policy):
         distance = rows.distance()
     unit_row = np.ones((1, size.shape[1]))
     reach, total, error, distance_sums = weights.sizes.multiply(
       size, unit_row, rows.error, distance
     )
-    own_variance, variances = weights.squares.multiply(own, variance)
-    assert reach is not None and total is not None and own_variance is not None
+    own_squares, variances = weights.squares.multiply(squares, variance)
+    assert reach is not None and total is not None and own_squares is not None
     return cls(
       reach.at_most(),
       total.at_most(),
       None if error is None else error.at_most(),
-      own_variance.roughly(),
+      of_terms * own_squares.roughly(),
       None if variances is None else variances.roughly(),
       None if distance_sums is None else distance_sums.roughly(),
     )
@@ -287,12 +287,17 @@ class Weights:
     value: float64, or as stored if there are many.
     sizes: their magnitudes.
     squares: their squares.
+    last_sums: rows, block and result of the last `add_prefixes`: two goldens
+      often multiply equal rows one after the other.
   """
 
   source: bounded_values.Bounded
   value: np.ndarray
   sizes: weight_sizes.Sizes
   squares: weight_sizes.Sizes
+  last_sums: list = dataclasses.field(
+    default_factory=list, repr=False, compare=False
+  )
 
   @classmethod
   def prepare(
@@ -316,6 +321,19 @@ class Weights:
     if value.size < weight_sizes.LARGE:
       value = value.astype(np.float64)
     return cls(weights, value, sizes, squares)
+
+  def add_prefixes(
+    self, rows: np.ndarray, block: int
+  ) -> tuple[np.ndarray, np.ndarray | None]:
+    """Returns `_prefix_sums` of rows `[n, x]`; equal rows are summed once."""
+    if self.last_sums:
+      last_rows, last_block, value, prefixes = self.last_sums
+      is_equal = last_block == block and last_rows.shape == rows.shape
+      if is_equal and np.array_equal(last_rows, rows, equal_nan=True):
+        return value, prefixes
+    value, prefixes = _prefix_sums(rows, self.value, block)
+    self.last_sums[:] = rows, block, value, prefixes
+    return value, prefixes
 
 
 def weight_grad(

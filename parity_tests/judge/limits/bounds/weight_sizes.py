@@ -66,6 +66,8 @@ class Sizes:
     power: 1, or 2 for squares.
     is_stored: whether `size` are the weights, whose panels are scaled when they
       are read.
+    last_products: rows of the last call, and their products: two goldens often
+      multiply equal rows one after the other.
   """
 
   size: np.ndarray
@@ -73,6 +75,9 @@ class Sizes:
   column_scale: np.ndarray
   power: int = 1
   is_stored: bool = False
+  last_products: list[tuple[np.ndarray, np.ndarray]] = dataclasses.field(
+    default_factory=list, repr=False, compare=False
+  )
 
   @classmethod
   def with_squares(cls, weights: np.ndarray) -> tuple['Sizes', 'Sizes']:
@@ -122,22 +127,8 @@ class Sizes:
     """Returns each group of rows `[n, x]` times these; None for None."""
     narrow_groups = [g if g is None else self._narrow(g) for g in groups]
     rows = [group[0] for group in narrow_groups if group is not None]
-    if self.is_stored:
-      # As one matrix, so that the weights are read once.
-      products_of_rows = np.split(
-        products.multiply_magnitudes(
-          np.concatenate(rows),
-          self.size,
-          self.row_scale,
-          self.column_scale,
-          self.power == 2,
-        ),
-        np.cumsum([len(r) for r in rows])[:-1],
-      )
-    else:
-      with np.errstate(invalid='ignore'):
-        products_of_rows = [r @ self.size for r in rows]
-    left, column_scale = iter(products_of_rows), self.column_scale**self.power
+    left = iter(self._multiply_new(rows))
+    column_scale = self.column_scale**self.power
     return [
       None
       if group is None
@@ -146,6 +137,42 @@ class Sizes:
       )
       for group in narrow_groups
     ]
+
+  def _multiply_new(self, groups: list[np.ndarray]) -> list[np.ndarray]:
+    """Returns each group `[n, x]` times `size`; equal ones are multiplied once.
+
+    Equal to one of this call or of the last.
+    """
+    recalled = [self._recall(group) for group in groups]
+    new = [rows for rows, product in zip(groups, recalled) if product is None]
+    left = iter(self._multiply_all(new) if new else [])
+    products_of_groups = [
+      next(left) if product is None else product for product in recalled
+    ]
+    self.last_products[:] = zip(groups, products_of_groups)
+    return products_of_groups
+
+  def _recall(self, rows: np.ndarray) -> np.ndarray | None:
+    for last, product in self.last_products:
+      if np.array_equal(last, rows, equal_nan=True):
+        return product
+    return None
+
+  def _multiply_all(self, groups: list[np.ndarray]) -> list[np.ndarray]:
+    if not self.is_stored:
+      with np.errstate(invalid='ignore'):
+        return [rows @ self.size for rows in groups]
+    # As one matrix, so that the weights are read once.
+    return np.split(
+      products.multiply_magnitudes(
+        np.concatenate(groups),
+        self.size,
+        self.row_scale,
+        self.column_scale,
+        self.power == 2,
+      ),
+      np.cumsum([len(rows) for rows in groups])[:-1],
+    )
 
   def _narrow(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns rows `[n, x]` in float32, over their unit `[n, 1]`."""
