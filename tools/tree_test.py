@@ -96,6 +96,26 @@ def missing_files(folder: pathlib.Path, text: str, root=ROOT) -> list[str]:
   return [name for name in _NAMED_FILE.findall(text) if not exists(name)]
 
 
+# Folders of stand-in headers: the README above them speaks for them.
+_OF_HEADERS = re.compile(r'/(include|fake_cann)(/|$)').search
+MOST_README_LINES = 15
+
+
+def unexplained(root: pathlib.Path, folders) -> list[str]:
+  """Returns a line for each folder without a README, or with a long one."""
+  readmes = {folder: root / folder / 'README.md' for folder in folders}
+  lengths = {
+    folder: len(path.read_text().splitlines()) if path.exists() else 0
+    for folder, path in readmes.items()
+  }
+  return [
+    f'{folder}: expected a README of at most {MOST_README_LINES} lines, got '
+    f'{length}'
+    for folder, length in lengths.items()
+    if not 0 < length <= MOST_README_LINES
+  ]
+
+
 FLOORS = [f for f in import_graph.FOLDERS if (ROOT / 'src/hpmoe' / f).exists()]
 INSIDE = [f for f in rooms(import_graph.files()) if f.split('/')[0] in FLOORS]
 
@@ -139,6 +159,18 @@ class TestFolders:
 
 
 class TestReadmes:
+  def test_each_room_has_a_short_one(self):
+    assert not unexplained(ROOT, [f for f in INSIDE if not _OF_HEADERS(f)])
+
+  def test_a_room_without_a_short_one_is_named(self, tmp_path):
+    for room, lines in (('a', 15), ('b', 16)):
+      (tmp_path / room).mkdir()
+      (tmp_path / room / 'README.md').write_text('x\n' * lines)
+    assert unexplained(tmp_path, ['a', 'b', 'c']) == [
+      'b: expected a README of at most 15 lines, got 16',
+      'c: expected a README of at most 15 lines, got 0',
+    ]
+
   def test_each_file_that_a_room_names_exists(self):
     for folder in map(ROOT.joinpath, INSIDE):
       readme = folder / 'README.md'
