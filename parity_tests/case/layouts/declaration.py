@@ -13,6 +13,8 @@ MERGED_AXES = {
   'S': ('T', 'K'),
   'A': ('R', 'T', 'K'),
 }
+# Axes of all ranks' tokens, and of one rank's.
+_TOKENS_OF_RANK = {'M': 'T', 'A': 'S'}
 # Order of the halves of 2F.
 HALVES = ('gate_up', 'up_gate', 'interleaved')
 DTYPES = ('int32', 'int64', 'float32', 'bfloat16', 'float16')
@@ -90,10 +92,25 @@ class Declaration:
 
   @property
   def with_ranks(self) -> Self:
-    """The layout with a rank axis."""
-    if any('R' in self.parts(axis) for axis in self.axes):
-      return self
-    return dataclasses.replace(self, axes=('R', *self.axes))
+    """The layout with a rank axis.
+
+    Tokens of all ranks that are padded or in tiles are so on each rank alone,
+    which has an axis of its own then.
+    """
+    if not any('R' in self.parts(axis) for axis in self.axes):
+      return dataclasses.replace(self, axes=('R', *self.axes))
+    for tokens, of_rank in _TOKENS_OF_RANK.items():
+      if tokens in self.axes and self._is_padded(tokens):
+        axes = [of_rank if axis == tokens else axis for axis in self.axes]
+        pads = [(of_rank if a == tokens else a, n) for a, n in self.pads]
+        return dataclasses.replace(self, axes=('R', *axes), pads=tuple(pads))
+    return self
+
+  def _is_padded(self, axis: str) -> bool:
+    return self._is_in_tiles(axis) or axis in dict(self.pads)
+
+  def _is_in_tiles(self, axis: str) -> bool:
+    return self.swizzle != '' and axis in self.axes[-2:]
 
   @property
   def row_axes(self) -> tuple[str, ...]:
@@ -142,10 +159,8 @@ class Declaration:
     (position,) = (
       i for i, axis in enumerate(axes) if self.parts(axis)[0] == 'R'
     )
-    is_in_tiles = self.swizzle != '' and position >= len(axes) - 2
-    if is_in_tiles or (
-      axes[position] != 'R' and axes[position] in dict(self.pads)
-    ):
+    axis = axes[position]
+    if self._is_in_tiles(axis) or (axis != 'R' and axis in dict(self.pads)):
       raise ValueError(
         f'{self.name}: expected no padding of {axes[position]} in files of one '
         'rank '

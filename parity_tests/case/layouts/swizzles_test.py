@@ -207,11 +207,3 @@ def test_halves_that_share_a_scale_are_refused(form, texts, message):
 def test_only_scales_are_swizzled(name, text):
   with pytest.raises(ValueError, match=f'^{name}: expected words that suit'):
     layout_text.parse(name, text)
-
-
-def test_tiles_of_several_ranks_are_not_split():
-  policy = _policy('mxfp8')
-  array, sizes = _draw_part('x_scales', policy)
-  layout = layout_text.parse('x_scales', 'M D, swizzled_128x4')
-  with pytest.raises(ValueError, match='expected no padding of M in files'):
-    layout.split(array, sizes)
