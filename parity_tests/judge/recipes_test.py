@@ -25,6 +25,8 @@ from hpmoe.reference.quantised import operands
 RECIPES = [*recipes_testing.RECIPES]
 # Last groups of 32 and 128 are not full; experts have more rows than one group.
 CONFIG = config_testing.make_config(r=2, t=150, e=4, k=2, d=144, f=72)
+# Random layers of a recipe, both passes.
+_LAYERS = 100
 SMALL = config_testing.make_config(r=2, t=40, e=4, k=2, d=144, f=72)
 FORWARD = ('expert_in', 'gate_up', 'activation', 'expert_out', 'returned', 'y')
 
@@ -64,7 +66,7 @@ class TestRightKernels:
   @pytest.mark.slow
   @pytest.mark.parametrize('recipe', RECIPES)
   def test_random_layers_pass(self, recipe):
-    for seed in range(25):
+    for seed in range(_LAYERS):
       rng = np.random.default_rng(seed)
       sizes = dict(r=int(rng.integers(1, 3)), t=int(rng.integers(1, 200)))
       sizes |= dict(e=4, k=int(rng.integers(1, 5)))

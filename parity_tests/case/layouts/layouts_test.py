@@ -373,6 +373,6 @@ def test_tokens_in_tiles_are_so_in_the_file_of_each_rank(text, shape):
     assert part.shape == shape
     np.testing.assert_array_equal(part, of_rank)
   # then: and it is read back
-  joined = layout.join_ranks(dict(enumerate(parts)), 2)
-  restored = layout.with_ranks.undo(joined, sizes)
+  whole = layout.join_ranks(dict(enumerate(parts)), 2)
+  restored = layout.with_ranks.undo(whole, sizes)
   np.testing.assert_array_equal(restored, scales)
