@@ -129,6 +129,11 @@ _QUIET = ': expected an answer, got exit status 0 without one'
       ('in inner', 'in forward', 'boom'),
     ),
     ('def forward(*a): os.abort()', 'got signal 6', ()),
+    (
+      'def forward(*a): os.kill(os.getpid(), 9)',
+      'got signal 9, perhaps because memory ran out',
+      (),
+    ),
     ('def forward(*a): os._exit(9)', 'got exit code 9', ()),
     ('raise RuntimeError("no device")', 'raised on import', ('no device',)),
     (

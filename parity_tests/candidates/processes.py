@@ -60,6 +60,8 @@ def describe_ending(code: int | None, timeout_s: float) -> str:
   if code is None:
     return f'expected an answer within {timeout_s:g} s, got none'
   ending = f'signal {-code}' if code < 0 else f'exit code {code}'
+  if code == -signal.SIGKILL:
+    ending = f'{ending}, perhaps because memory ran out'
   return f'expected an answer, got {ending}'
 
 
