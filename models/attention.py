@@ -45,6 +45,9 @@ def grouped(
   queries, keys, values = (
     _heads(run, params, name, y) for name, y in zip('qkv', projected)
   )
+  queries, keys, values = (
+    _clip(run, heads) for heads in (queries, keys, values)
+  )
   queries, keys = (_rotate_heads(run, x, positions) for x in (queries, keys))
   if config.family.norm_after_rope:
     queries, keys = (
@@ -63,6 +66,19 @@ def grouped(
     wide = gate.astype(nn.wide(out.dtype))
     out = (out.astype(wide.dtype) * nn.sigmoid(wide)).astype(out.dtype)
   return nn.linear(params, 'o_proj', out), new_entries
+
+
+def _clip(
+  run: Run, heads: at.Float[Any, 'B S H X']
+) -> at.Float[Any, 'B S H X']:
+  """Returns `heads` within the model's limit on both sides, if it has one."""
+  if not (limit := run.config.clip_qkv):
+    return heads
+  for bound in (limit, -limit):
+    edge = run.nn.constant(bound, heads)
+    is_beyond = heads > edge if bound > 0 else heads < edge
+    heads = run.nn.select(is_beyond, edge, heads)
+  return heads
 
 
 def split_gate(

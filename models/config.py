@@ -71,6 +71,10 @@ class ModelConfig:
     rope_interleave: whether pairs that rotate together are neighbours, as in
       the published weights of DeepSeek-V3, or half a head apart.
     sandwich_norm: whether a layer also normalises what it adds.
+    clip_qkv: queries, keys and values are within it on both sides; 0 for no
+      limit.
+    hidden_act: of gates: a key of `config_checks.ACTIVATIONS`.
+    mlp_bias: whether what sees every token, and dense blocks, have biases.
     qkv_bias: whether queries, keys and values have a bias, and the output none.
     router_bias: whether a router of sigmoids has a bias that corrects the load.
     norm_topk_prob: whether a token's K weights are divided by their sum; see
@@ -116,6 +120,9 @@ class ModelConfig:
   tie_word_embeddings: bool = False
   attention_bias: bool = False
   qkv_bias: bool = False
+  mlp_bias: bool = False
+  clip_qkv: float = 0.0
+  hidden_act: str = 'silu'
   head_dim: int = 0
   partial_rotary_factor: float = 1.0
   use_qk_norm: bool = True
@@ -186,6 +193,18 @@ class ModelConfig:
   def family(self) -> families.Family:
     """What the models of this family have in common."""
     return FAMILIES[self.model_type]
+
+  @property
+  def activation(self) -> str:
+    """That of gates, as `PrecisionPolicy.activation` names it."""
+    if self.hidden_act == 'silu':
+      return self.family.activation
+    return config_checks.ACTIVATIONS[self.hidden_act]
+
+  @property
+  def is_launched(self) -> bool:
+    """Whether the megakernel has all that this model's experts compute."""
+    return self.family.is_launched and self.activation == 'swiglu'
 
   @property
   def use_sliding_window(self) -> bool:

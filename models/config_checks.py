@@ -7,6 +7,14 @@ from hpmoe.models import rope_scaling
 
 # Of weights.
 DTYPES = ('float32', 'bfloat16', 'float16')
+# Of gates, in the words of config.json -> as `PrecisionPolicy` names them.
+ACTIVATIONS = {
+  'silu': 'swiglu',
+  'swish': 'swiglu',
+  'gelu': 'geglu',
+  'gelu_new': 'geglu_tanh',
+  'gelu_pytorch_tanh': 'geglu_tanh',
+}
 # Indices are int32.
 MAX_SIZE = 2**31 - 1
 OPTIONAL_SIZES = ('sliding_window', 'q_lora_rank')
@@ -60,6 +68,9 @@ def check(config: Any) -> None:
     rope_scaling.check('rope_scaling', config.rope_scaling, pairs)
   _check_kinds(config)
   _check_router(config)
+  acts = tuple(ACTIVATIONS)
+  fine = config.hidden_act in acts
+  require(fine, 'hidden_act', f'one of {acts}', config.hidden_act)
   require(config.dtype in DTYPES, 'dtype', f'one of {DTYPES}', config.dtype)
   heads = config.num_nextn_predict_layers
   require(heads <= 1, _hf(config, 'num_nextn_predict_layers'), '0 or 1', heads)

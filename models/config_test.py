@@ -451,7 +451,7 @@ class TestRefusals:
       ('deepseek_tiny', 'rope_theta', 10**400),
       ('deepseek_tiny', 'rope_scaling', YARN | {'factor': 10**400}),
       ('deepseek_tiny', 'rope_scaling', YARN | {CONTEXT: 10**400}),
-      ('deepseek_tiny', 'hidden_act', 'gelu'),
+      ('deepseek_tiny', 'hidden_act', 'relu'),
       ('deepseek_tiny', 'scoring_func', 'softmax'),
       ('deepseek_tiny', 'topk_method', 'greedy'),
       ('deepseek_tiny', 'n_routed_experts', 2),
@@ -530,12 +530,11 @@ class TestRefusals:
   @pytest.mark.parametrize(
     'golden, field, value',
     [
-      ('dots_groups', 'max_window_layers', 1),
-      ('dots_groups', 'layer_types', ['full_attention', 'sliding_attention']),
+      ('dots_groups', 'layer_types', ['full_attention', 'chunked_attention']),
       ('dots_groups', 'num_experts_per_tok', None),
       ('dots_groups', 'n_shared_experts', None),
-      ('qwen2_plain', 'use_sliding_window', True),
-      ('olmoe_plain', 'clip_qkv', 8.0),
+      ('qwen2_plain', 'layer_types', ['sliding_attention'] * 2),
+      ('olmoe_plain', 'clip_qkv', -1.0),
       ('deepseek2_groups', 'norm_topk_prob', True),
       ('deepseek2_groups', 'rope_interleave', False),
       ('deepseek2_groups', 'topk_method', 'noaux_tc'),
@@ -583,6 +582,18 @@ class TestRefusals:
     with pytest.raises(ValueError, match=refusal) as error:
       config_lib.from_hf(_GOLDEN[golden] | {'rope_scaling': scaling})
     assert len(str(error.value)) < 300
+
+  def test_layers_with_a_window_unless_a_file_lists_them(self):
+    near, full = 'sliding_attention', 'full_attention'
+    windows = dict(sliding_window=3, num_hidden_layers=3)
+    dots = config_lib.from_hf(
+      _GOLDEN['dots_groups'] | windows | {'max_window_layers': 1}
+    )
+    assert dots.layer_types == (full, near, near)
+    changes = windows | {'max_window_layers': 2, 'use_sliding_window': True}
+    qwen = config_lib.from_hf(_GOLDEN['qwen2_plain'] | changes)
+    assert qwen.layer_types == (near, full, full)
+    assert [qwen.has_window(n) for n in range(3)] == [True, False, False]
 
   def test_listed_layers_without_a_window(self):
     changes = {'layer_types': ['full_attention'] * 2, 'max_window_layers': 0}

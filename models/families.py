@@ -65,6 +65,9 @@ class Family:
       for pictures.
     layer_pattern: kinds of layers (`layer_types`) by turns, unless a file
       lists them.
+    window_layers: which layers have the window where a file lists none: 'from'
+      max_window_layers on, or 'by_turns_below' it, the first with it; '' for a
+      family that takes `layer_pattern` by turns.
     layer_interval: a key for a number of which each multiple is the last kind
       of the pattern, the others the first; '' for none.
     linear_attention: how projections of a layer of linear attention lie: in
@@ -127,6 +130,7 @@ class Family:
   stacked_in_out: bool = False
   ignored: tuple[str, ...] = ()
   layer_pattern: tuple[str, ...] = ()
+  window_layers: str = ''
   layer_interval: str = ''
   linear_attention: str = ''
   attention_gate: bool = False

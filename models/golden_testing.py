@@ -86,7 +86,7 @@ def with_layers(*layers: str) -> list[tuple[str, str]]:
 
 def choose_layer(name: str) -> str:
   """Returns 'host', or 'framework' where the megakernel lacks something."""
-  return 'host' if config(name).family.is_launched else 'framework'
+  return 'host' if config(name).is_launched else 'framework'
 
 
 def config(name: str) -> config_lib.ModelConfig:

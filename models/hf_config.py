@@ -12,11 +12,13 @@ _LIMITED = 'group_limited_greedy'
 # Whole numbers below it are floats.
 _HUGE = 2**1023
 # Fields that files have as null where they are 0.
-NULL_IF_ZERO = ('final_logit_softcapping', 'num_global_key_value_heads')
+NULL_IF_ZERO = (
+  *('clip_qkv', 'final_logit_softcapping', 'num_global_key_value_heads'),
+)
 # What null means where it is not None itself.
 _WORDS = ('layer_types', 'mlp_layer_types')
 _NULLS: dict[str, Any] = {
-  'final_logit_softcapping': 0.0,
+  **dict.fromkeys(('clip_qkv', 'final_logit_softcapping'), 0.0),
   **dict.fromkeys((*config_checks.MAY_BE_ZERO, 'head_dim'), 0),
   **dict.fromkeys(('mlp_only_layers', 'eos_token_id', *_WORDS), ()),
 }
@@ -60,15 +62,8 @@ def read(fields: Mapping[str, Any]) -> dict[str, Any]:
   values.pop('topk_method', None)
   if not values.pop('use_sliding_window', True):
     values['sliding_window'] = None
-  if (full := values.pop('max_window_layers', None)) is not None:
-    layers, window = values['num_hidden_layers'], values['sliding_window']
-    require(
-      window is None or 'layer_types' in fields or full >= layers,
-      'max_window_layers',
-      f'at least num_hidden_layers={layers}, so that no layer has a window',
-      full,
-    )
-    values['sliding_window'] = None
+  if family.window_layers:
+    values |= _place_windows(family, values, values.pop('max_window_layers'))
   if values['num_key_value_heads'] is None:
     values['num_key_value_heads'] = values['num_attention_heads']
   if (end := values.pop('moe_layer_end_index', -1)) != -1:
@@ -80,6 +75,24 @@ def read(fields: Mapping[str, Any]) -> dict[str, Any]:
   dtype = fields.get('dtype') or fields.get('torch_dtype') or 'float32'
   values |= family.constants
   return values | dict(model_type=family.read_as or model_type, dtype=dtype)
+
+
+def _place_windows(
+  family: families.Family, values: Mapping[str, Any], border: int
+) -> dict[str, Any]:
+  """Returns the kind of each layer, and the window if a layer has it."""
+  kinds, window = values['layer_types'], values['sliding_window']
+  if not kinds:
+    layers = range(values['num_hidden_layers'])
+    has_window = [layer >= border for layer in layers]
+    if family.window_layers == 'by_turns_below':
+      has_window = [layer < border and layer % 2 == 0 for layer in layers]
+    kinds = tuple(_KINDS[not (window and own)] for own in has_window)
+  is_near = _KINDS[0] in kinds
+  require(
+    window is not None or not is_near, 'layer_types', 'no window', [*kinds][:4]
+  )
+  return dict(layer_types=kinds, sliding_window=window if is_near else None)
 
 
 def _dense_layers(

@@ -172,7 +172,7 @@ def mlp(
   nn = run.nn
   gate = nn.linear(params, 'gate_proj', x).astype(nn.wide(x.dtype))
   up = nn.linear(params, 'up_proj', x).astype(gate.dtype)
-  activation = nn.gated(gate, up, activation=run.config.family.activation)
+  activation = nn.gated(gate, up, activation=run.config.activation)
   return nn.linear(params, 'down_proj', activation.astype(x.dtype))
 
 

@@ -159,7 +159,8 @@ def _layer(config: config_lib.ModelConfig, layer: int) -> Shapes:
   if config.has_experts(layer):
     parts |= _under(config.family.block, _moe(config))
   else:
-    parts |= _under('mlp', _mlp(width, config.intermediate_size))
+    dense = _mlp(width, config.intermediate_size, config.mlp_bias)
+    parts |= _under('mlp', dense)
   if config.family.separate_norms:
     parts |= {'layer_scalar': (1,)}
   return _under(f'model.layers.{layer}', parts)
@@ -264,11 +265,11 @@ def _queries(config: config_lib.ModelConfig, outputs: int) -> Shapes:
   )
 
 
-def _mlp(width: int, hidden: int) -> Shapes:
+def _mlp(width: int, hidden: int, bias: bool) -> Shapes:
   return (
-    _linear('gate_proj', width, hidden)
-    | _linear('up_proj', width, hidden)
-    | _linear('down_proj', hidden, width)
+    _linear('gate_proj', width, hidden, bias)
+    | _linear('up_proj', width, hidden, bias)
+    | _linear('down_proj', hidden, width, bias)
   )
 
 
@@ -286,7 +287,8 @@ def _moe(config: config_lib.ModelConfig) -> Shapes:
     shapes['experts.b_gate_up'] = (experts, 2 * hidden)
     shapes['experts.b_down'] = (experts, width)
   if shared := config.shared_width:
-    shapes |= _under(config.family.shared, _mlp(width, shared))
+    shared_shapes = _mlp(width, shared, config.mlp_bias)
+    shapes |= _under(config.family.shared, shared_shapes)
     if config.family.shared_gate:
       shapes |= _linear(config.family.shared_gate, width, 1)
   if config.family.separate_norms:

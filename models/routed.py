@@ -191,8 +191,8 @@ def policy_of_model(
   policy: precision.PrecisionPolicy, config: config_lib.ModelConfig
 ) -> precision.PrecisionPolicy:
   """Returns a policy with the activation of a model that has one of its own."""
-  if config.family.activation != 'swiglu':
-    return dataclasses.replace(policy, activation=config.family.activation)
+  if config.activation != 'swiglu':
+    return dataclasses.replace(policy, activation=config.activation)
   if 'swiglu_limit' not in config.family.defaults:
     return policy
   return dataclasses.replace(
@@ -222,7 +222,7 @@ def check_policy(policy: precision.PrecisionPolicy) -> None:
   Raises:
     ValueError: a policy with an activation or placement of the tests.
   """
-  forms = ('swiglu', 'geglu_tanh')
+  forms = ('swiglu', 'geglu', 'geglu_tanh')
   if policy.activation not in forms or policy.placement != 'combine':
     raise ValueError(
       f"policy: expected one of {forms} and 'combine' for the layer "

@@ -193,8 +193,9 @@ class Files:
     return families.FAMILIES[families.unwrap(self.fields)['model_type']]
 
   def _has_shape(self, piece: expert_layout.Piece) -> bool:
-    tensor = self.index.get(expert_layout.rename(self.family, piece.name))
-    return tensor is not None and tensor.shape == piece.shape
+    names = (expert_layout.rename(self.family, piece.name), piece.name)
+    tensors = [self.index[name] for name in names if name in self.index]
+    return any(tensor.shape == piece.shape for tensor in tensors)
 
   def _is_held(self, name: str) -> bool:
     ends = ('', mxfp4.BLOCKS, packed_codes.CODES_END)

@@ -67,10 +67,10 @@ def gated(
   """Returns `gate * sigmoid(alpha * gate) * (up + offset)`, `[..., F]`.
 
   With a limit, of `min(gate, limit)`, and `up` within it on both sides.  With
-  the activation 'geglu_tanh' it is `gelu(gate) * up`, by a tanh.
+  the activation 'geglu' it is `gelu(gate) * up`, with 'geglu_tanh' by a tanh.
   """
-  if activation == 'geglu_tanh':
-    return jax.nn.gelu(gate, approximate=True) * up
+  if activation != 'swiglu':
+    return jax.nn.gelu(gate, approximate=activation == 'geglu_tanh') * up
   if limit:
     # Not jnp.minimum, whose gradient at the limit is a half.
     gate = jnp.where(gate > limit, limit, gate)

@@ -87,8 +87,13 @@ def gated(
   """Returns `gate * sigmoid(alpha * gate) * (up + offset)`, `[..., F]`.
 
   With a limit, of `min(gate, limit)`, and `up` within it on both sides.  With
-  the activation 'geglu_tanh' it is `gelu(gate) * up`, by a tanh.
+  the activation 'geglu' it is `gelu(gate) * up`, with 'geglu_tanh' by a tanh.
   """
+  if activation == 'geglu':
+    exact = _exactly(gate)
+    share = ops.erf(exact * constant(0.5**0.5, exact)) + constant(1.0, exact)
+    share = share * constant(0.5, exact)
+    return (exact * share).astype(gate.dtype) * up
   if activation == 'geglu_tanh':
     exact = _exactly(gate)
     cubic = exact + exact * exact * exact * constant(0.044715, exact)

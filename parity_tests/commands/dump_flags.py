@@ -58,7 +58,13 @@ def judge_dump(f: flags.FlagValues) -> int:
   failure = dump_check.find_first_failure(rows)
   if failure is not None and failure.report is not None:
     print(f'\n{failure.call.name}:')
-    print(failure_text.format_failure(failure.report))
+    text = failure_text.format_failure(failure.report)
+    # Of files that are gone.
+    own = (n for n in text.splitlines() if not n.startswith(_OF_FILES))
+    print('\n'.join(own))
+  policies = dict.fromkeys(','.join(row.policy) for row in rows)
+  if names := [name for name in policies if name]:
+    print(f'\njudged under --policy={" and ".join(names)}')
   counts = {v: sum(row.verdict == v for row in rows) for v in _VERDICTS}
   summary = ', '.join(f'{count} {v}' for v, count in counts.items() if count)
   print(f'\n{len(rows)} calls of MoE layers: {summary}')
@@ -72,11 +78,13 @@ def judge_dump(f: flags.FlagValues) -> int:
 
 
 _VERDICTS = ('pass', 'fail', 'not judged')
+_OF_FILES = ('  theirs ', '  replay ')
 
 
 def _format_row(row) -> Sequence[str]:
   report = row.to_json()
-  reason = row.reason or report['pattern']
+  is_fail = row.verdict == _VERDICTS[1]
+  reason = report['pattern'] if is_fail else row.reason
   if len(reason) > _MOST_WORDS:
     reason = f'{reason[:_MOST_WORDS]} ...'
   return (

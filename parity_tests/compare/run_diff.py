@@ -111,6 +111,7 @@ def compare(
     OSError: a file cannot be read.
     ValueError: the dump has no tokens.
   """
+  dump = dataclasses.replace(dump, family=files.family)
   with numerics.use_x64():
     rows = _Comparison(weights, dump, progress).run()
   held_side = dump.open_weights(files)
@@ -153,8 +154,10 @@ class _Comparison:
   def run(self) -> list[Row]:
     rows = []
     for step in run_steps.list_steps(self._weights.config):
-      self._progress(step.name)
-      rows += self._run_step(step)
+      path, colon, rest = step.name.partition(':')
+      name = self._dump.find_path(path) + colon + rest
+      self._progress(name)
+      rows += self._run_step(dataclasses.replace(step, name=name))
     return rows
 
   def _run_step(self, step: run_steps.Step) -> list[Row]:

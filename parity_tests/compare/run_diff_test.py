@@ -9,20 +9,23 @@ import pytest
 
 from hpmoe.models import golden_testing as golden
 from hpmoe.models.checkpoint import convert
+from hpmoe.models.checkpoint import expert_layout
 from hpmoe.models.checkpoint import hf_folder
 from hpmoe.models.jax import decoder
+from hpmoe.parity_tests.case import tensor_files
 from hpmoe.parity_tests.commands import cli
 from hpmoe.parity_tests.commands import main
 from hpmoe.parity_tests.compare import run_diff
 from hpmoe.parity_tests.compare import run_dump
 from hpmoe.parity_tests.compare import run_report
-from hpmoe.parity_tests.compare import run_steps
 from hpmoe.parity_tests.compare import run_testing
 from hpmoe.parity_tests.compare.weights import weight_diff_test
 from hpmoe.parity_tests.compare.weights import weight_testing
 from hpmoe.reference import numerics
 
-FAMILIES = ('qwen3_moe', 'qwen2_moe', 'deepseek_v3', 'qwen3_next')
+FAMILIES = (
+  *('qwen3_moe', 'qwen2_moe', 'deepseek_v3', 'qwen3_next', 'gemma4_text'),
+)
 LAYER = 'model.layers.1'
 
 
@@ -47,9 +50,27 @@ def _change_run(folders, tmp_path, change, family='qwen3_moe') -> str:
   return run_testing.write_dump(tmp_path / 'dump', tensors)
 
 
-def test_a_family_of_other_modules_is_refused():
-  with pytest.raises(ValueError, match='^model: expected .* got gemma4_text'):
-    next(run_steps.list_steps(golden.config('gemma_plain')))
+@pytest.mark.parametrize(
+  ('name', 'present', 'path', 'expected'),
+  [
+    ('gemma_plain', 'router.proj', 'moe.router', 'router.proj'),
+    ('gemma_plain', 'experts', 'moe.experts', 'experts'),
+    ('mixtral_plain', 'mlp.gate', 'block_sparse_moe.gate', 'mlp.gate'),
+    ('hunyuan_plain', 'mlp.gate.wg', 'mlp.gate', 'mlp.gate.wg'),
+    ('hy_plain', 'mlp.gate', 'mlp.gate', 'mlp.gate'),
+    ('qwen3_plain', 'mlp.experts', 'mlp.gate', 'mlp.gate'),
+  ],
+)
+def test_modules_have_the_names_of_the_run(name, present, path, expected):
+  # Given a dump by transformers' names,
+  family = golden.config(name).family
+  layer = 'model.layers.1'
+  tensor = run_dump.DumpTensor(tensor_files.ArrayTensor(np.zeros(1)))
+  dump = run_dump.RunDump(
+    '', {(f'{layer}.{present}', 'output.0'): tensor}, family
+  )
+  # when a module of ours is looked for, then it is there, or keeps its name.
+  assert dump.find_path(f'{layer}.{path}') == f'{layer}.{expected}'
 
 
 class TestRightRuns:
@@ -191,6 +212,34 @@ class TestWrongRuns:
     assert result.first.name.startswith(LAYER)
     report = run_report.conclude(result)
     assert text.split('|')[-1].rstrip('$') in report
+
+  @pytest.mark.parametrize(
+    ('module', 'rest', 'name'),
+    [
+      ('moe.routed_norm', 'output.0', 'post_feedforward_layernorm_2'),
+      ('moe.router', 'input.0', 'router.proj: its norm'),
+      ('self_attn.v_norm', 'output.0', 'self_attn.v_norm'),
+    ],
+  )
+  def test_norms_of_gemma_are_modules(
+    self, folders, tmp_path, module, rest, name
+  ):
+    # Given a run of Gemma-4 by transformers' names, of which one is wrong,
+    model = folders['gemma4_text']
+    weights = convert.read(model)
+    tensors = run_testing.compute_run(weights.config, weights.load())
+    tensors[f'{LAYER}.{module}', rest] *= np.float32(1.0001)
+    family = weights.config.family
+    renamed = {
+      (expert_layout.rename(family, f'{path}.weight')[:-7], last): array
+      for (path, last), array in tensors.items()
+    }
+    dump = run_testing.write_dump(tmp_path / 'dump', renamed)
+    # when it is compared, then that one is named as the run names it.
+    result = _compare(model, dump)
+    assert result.first is not None
+    assert result.first.name == f'{LAYER}.{name}'
+    assert not [r for r in result.rows if r.verdict == run_diff.ABSENT]
 
   def test_a_bias_that_the_run_lacks(self, tmp_path):
     model = weight_testing.write_folder(

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
 import numpy as np
 
+from hpmoe.models import families
+from hpmoe.models.checkpoint import expert_layout
 from hpmoe.models.checkpoint import hf_folder
 from hpmoe.parity_tests.case import msprobe_dump
 from hpmoe.parity_tests.case import read_case
@@ -15,6 +18,8 @@ from hpmoe.parity_tests.compare.weights import weight_sides
 
 _FIRST = 'model.embed_tokens'
 _PARAMETER = 'parameters.'
+# Of transformers' ERNIE-4.5, whose files have another name.
+_BIAS_MODULE, _BIAS_FILE = '.mlp.gate.moe_statics.', '.mlp.moe_statics.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +61,39 @@ class RunDump:
   Attributes:
     name: the user's name for it.
     tensors: by path of a module and name, such as ('lm_head', 'output.0').
+    family: of the model, which may call modules otherwise than we do; None for
+      our names.
   """
 
   name: str
   tensors: Mapping[tuple[str, str], DumpTensor]
+  family: families.Family | None = None
 
   def read(self, slot: tuple[str, str]) -> np.ndarray | None:
-    """Returns a tensor; None: the dump has none."""
-    tensor = self.tensors.get(slot)
+    """Returns a tensor, by our name of its module; None: the dump has none."""
+    path, rest = slot
+    tensor = self.tensors.get((self.find_path(path), rest))
     return None if tensor is None else tensor.read()
+
+  def find_path(self, path: str) -> str:
+    """Returns the name that the dump has for a module of ours.
+
+    That of the family's files, ours, or that of newer transformers, which
+    calls every family's block of experts mlp.
+    """
+    if self.family is None:
+      return path
+    in_files = expert_layout.rename(self.family, f'{path}.weight')
+    names = [
+      in_files.removesuffix('.weight'),
+      path,
+      f'{path}.'.replace(f'.{self.family.block}.', '.mlp.', 1)[:-1],
+    ]
+    return next((name for name in names if name in self._paths), path)
+
+  @functools.cached_property
+  def _paths(self) -> set[str]:
+    return {path for path, _ in self.tensors}
 
   def open_weights(
     self, files: hf_folder.Files
@@ -75,7 +104,9 @@ class RunDump:
       files: of the model, whose config.json the run had.
     """
     index: Any = {
-      f'{path}.{rest.removeprefix(_PARAMETER)}': tensor
+      f'{path}.{rest.removeprefix(_PARAMETER)}'.replace(
+        _BIAS_MODULE, _BIAS_FILE
+      ): tensor
       for (path, rest), tensor in self.tensors.items()
       if rest.startswith(_PARAMETER)
     }

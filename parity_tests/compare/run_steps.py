@@ -82,28 +82,25 @@ def make_run(
 
 
 def list_steps(config: config_lib.ModelConfig) -> Iterator[Step]:
-  """Yields the steps of a decoder, in the order of computation.
-
-  Raises:
-    ValueError: the family's modules are divided otherwise.
-  """
-  if config.family.separate_norms:
-    raise ValueError(
-      'model: expected a family whose dumps can be compared, got '
-      f'{config.model_type}'
-    )
+  """Yields the steps of a decoder, in the order of computation."""
   embedding = 'model.embed_tokens'
+  # Whether the module itself multiplies what it looks up.
+  is_scaled = config.family.scaled_embeddings
+  factor = config.embedding_multiplier if is_scaled else 1.0
+
+  def embed(run, visible, arrays):
+    rows = run.nn.embed(run.params[f'{embedding}.weight'], arrays[0])
+    return (run.scaled(rows, factor),)
+
   yield Step(
     embedding,
     (Read((embedding, INPUT), None),),
     ((embedding, OUTPUT),),
     (embedding,),
-    lambda run, visible, arrays: (
-      run.nn.embed(run.params[f'{embedding}.weight'], arrays[0]),
-    ),
+    embed,
   )
   hidden = (embedding, OUTPUT)
-  if config.embedding_multiplier != 1:
+  if config.embedding_multiplier != factor:
     first = ('model.layers.0.input_layernorm', INPUT)
     yield _scale_step(embedding, hidden, first, config.embedding_multiplier)
     hidden = first
@@ -142,17 +139,27 @@ def _list_layer(
   yield _norm_step(f'{prefix}.{block_norm}', first)
   normed = (f'{prefix}.{block_norm}', OUTPUT)
   block = f'{prefix}.mlp'
-  if config.has_experts(number):
+  if config.family.separate_norms:
+    block = f'{prefix}.{config.family.block}'
+    yield from _list_normed_experts(config, prefix, first, normed)
+  elif config.has_experts(number):
     block = f'{prefix}.{config.family.block}'
     yield from _list_experts(config, block, normed)
   else:
     yield _mlp_step(block, normed)
   update = (block, OUTPUT)
+  if config.family.separate_norms:
+    update = (f'{prefix}.post_mlp_layernorm', INPUT)
   if config.sandwich_norm:
     yield _norm_step(f'{prefix}.post_mlp_layernorm', update)
     update = (f'{prefix}.post_mlp_layernorm', OUTPUT)
   yield _sum_step(
-    config, f'{prefix}: residual', first, update, (prefix, OUTPUT)
+    config,
+    f'{prefix}: residual',
+    first,
+    update,
+    (prefix, OUTPUT),
+    f'{prefix}.layer_scalar' if config.family.separate_norms else '',
   )
 
 
@@ -191,15 +198,19 @@ def _sum_step(
   left: Slot,
   right: Slot,
   result: Slot,
+  factor: str = '',
 ) -> Step:
+  """Returns the sum of two results, times a parameter if one is named."""
+
   def compute(run, visible, arrays):
     branch = arrays[1].reshape(arrays[0].shape)
     if not config.sandwich_norm:
       branch = run.scaled(branch, config.residual_multiplier)
-    return (arrays[0] + branch,)
+    total = arrays[0] + branch
+    return (total * run.params[factor] if factor else total,)
 
   reads = (Read(left, left), Read(right, right))
-  return Step(name, reads, (result,), (), compute)
+  return Step(name, reads, (result,), (factor,) if factor else (), compute)
 
 
 def _mlp_step(module: str, source: Slot) -> Step:
@@ -228,15 +239,23 @@ def _list_attention(
     for name in names:
       yield _linear_step(name_child(f'in_proj_{name}'), normed)
   elif not latent:
+    sources = dict(q='q', k='k', v='k' if config.takes_keys(number) else 'v')
     yield from (
-      _linear_step(name_child(f'{part}_proj'), normed) for part in 'qkv'
+      _linear_step(name_child(f'{part}_proj'), normed)
+      for part in dict.fromkeys(sources.values())
     )
     normed_parts = 'qk' if config.qk_norm else ''
+    if config.family.separate_norms:
+      normed_parts = 'qkv'
     if config.family.norm_after_rope:  # of attention as a whole
       normed_parts = ''
     for part in normed_parts:
-      source = (name_child(f'{part}_proj'), OUTPUT)
-      yield _head_norm_step(config, name_child(f'{part}_norm'), source)
+      source = (name_child(f'{sources[part]}_proj'), OUTPUT)
+      module = name_child(f'{part}_norm')
+      if part == 'q' and config.family.attention_gate:
+        yield _split_step(module, source)
+        source = (module, INPUT)
+      yield _head_norm_step(config, number, module, source)
   else:
     eps = config.family.latent_eps
     queries = normed
@@ -264,17 +283,32 @@ def _list_attention(
   )
 
 
+def _split_step(norm: str, source: Slot) -> Step:
+  """Returns queries without the gates beside them."""
+
+  def compute(run, visible, arrays):
+    return (attention_lib.split_gate(run, arrays[0])[0],)
+
+  reads = (Read(source, source),)
+  return Step(f'{norm}: what it reads', reads, ((norm, INPUT),), (), compute)
+
+
 def _head_norm_step(
-  config: config_lib.ModelConfig, module: str, source: Slot
+  config: config_lib.ModelConfig, number: int, module: str, source: Slot
 ) -> Step:
-  """Returns the norm of queries or keys, of each head or of all at once."""
+  """Returns the norm of queries, keys or values.
+
+  Of each head or of all at once; that of values has no weight.
+  """
+  width = config.head_width(number)
 
   def compute(run, visible, arrays):
     x = arrays[0]
-    if x.shape[-1] != config.head_dim and module.endswith('.q_norm'):
-      x, _ = attention_lib.split_gate(run, x)
-    if config.qk_norm != 'whole' and x.shape[-1] != config.head_dim:
-      x = x.reshape(*x.shape[:-1], -1, config.head_dim)
+    if config.qk_norm != 'whole' and x.shape[-1] != width:
+      x = x.reshape(*x.shape[:-1], -1, width)
+    if module.endswith('.v_norm'):
+      plain = run.nn.constant(np.ones(width), x)
+      return (run.nn.rms_norm(x, plain, config.rms_norm_eps),)
     return (run.norm(run.params, module, x),)
 
   slots = (module, INPUT), (module, OUTPUT)
@@ -287,6 +321,72 @@ def _list_experts(
   """Yields router, choice, experts, shared experts and their sum."""
   gate, experts = f'{block}.{config.family.gate}', f'{block}.experts'
   yield _linear_step(gate, normed)
+  yield from _list_routed(config, block, normed)
+  if not config.shared_width:
+    yield _copy_step(block, (experts, OUTPUT), normed)
+    return
+  shared = f'{block}.{config.family.shared}'
+  yield _mlp_step(shared, normed)
+
+  def add(run, visible, arrays):
+    x, y = arrays
+    params = parameters.under(run.params, block)
+    return (y.reshape(x.shape) + layers.shared_experts(run, params, x),)
+
+  prefixes = [shared]
+  if config.family.shared_gate:
+    prefixes.append(f'{block}.{config.family.shared_gate}')
+  yield Step(
+    f'{block}: experts and shared experts',
+    (Read((block, INPUT), normed), Read((experts, OUTPUT), (experts, OUTPUT))),
+    ((block, OUTPUT),),
+    tuple(prefixes),
+    add,
+  )
+
+
+def _list_normed_experts(
+  config: config_lib.ModelConfig, layer: str, hidden: Slot, normed: Slot
+) -> Iterator[Step]:
+  """Yields the steps of `_list_experts` with norms of their own.
+
+  Router and experts read the hidden state; a norm of the layer reads the sum.
+  """
+  block = f'{layer}.{config.family.block}'
+  gate, experts = f'{block}.{config.family.gate}', f'{block}.experts'
+
+  def scale(run, visible, arrays):
+    factors = run.params[f'{gate}.scale'] * config.hidden_size**-0.5
+    return (run.nn.rms_norm(arrays[0], factors, config.rms_norm_eps),)
+
+  yield Step(
+    f'{gate}: its norm',
+    (Read(hidden, hidden),),
+    ((gate, INPUT),),
+    (f'{gate}.scale',),
+    scale,
+  )
+  yield _linear_step(gate, (gate, INPUT))
+  yield _norm_step(f'{block}.input_norm', hidden)
+  yield from _list_routed(config, block, (f'{block}.input_norm', OUTPUT))
+  yield _norm_step(f'{block}.routed_norm', (experts, OUTPUT))
+  shared = f'{block}.{config.family.shared}'
+  yield _mlp_step(shared, normed)
+  yield _norm_step(f'{block}.shared_norm', (shared, OUTPUT))
+  yield _sum_step(
+    config,
+    f'{block}: experts and shared experts',
+    (f'{block}.shared_norm', OUTPUT),
+    (f'{block}.routed_norm', OUTPUT),
+    (f'{layer}.post_mlp_layernorm', INPUT),
+  )
+
+
+def _list_routed(
+  config: config_lib.ModelConfig, block: str, normed: Slot
+) -> Iterator[Step]:
+  """Yields the choice of experts, and the experts."""
+  gate, experts = f'{block}.{config.family.gate}', f'{block}.experts'
 
   def choose(run, visible, arrays):
     scores = arrays[0].reshape(1, -1, config.num_experts)
@@ -298,7 +398,7 @@ def _list_experts(
     f'{block}: choice of experts',
     (Read((gate, OUTPUT), (gate, OUTPUT)),),
     ((experts, 'input.1'), (experts, 'input.2')),
-    (f'{gate}.e_score_correction_bias',),
+    (f'{gate}.e_score_correction_bias', f'{gate}.per_expert_scale'),
     choose,
     is_choice=True,
   )
@@ -328,27 +428,6 @@ def _list_experts(
     ((experts, OUTPUT),),
     (experts,),
     compute,
-  )
-  if not config.shared_width:
-    yield _copy_step(block, (experts, OUTPUT), normed)
-    return
-  shared = f'{block}.{config.family.shared}'
-  yield _mlp_step(shared, normed)
-
-  def add(run, visible, arrays):
-    x, y = arrays
-    params = parameters.under(run.params, block)
-    return (y.reshape(x.shape) + layers.shared_experts(run, params, x),)
-
-  prefixes = [shared]
-  if config.family.shared_gate:
-    prefixes.append(f'{block}.{config.family.shared_gate}')
-  yield Step(
-    f'{block}: experts and shared experts',
-    (Read((block, INPUT), normed), Read((experts, OUTPUT), (experts, OUTPUT))),
-    ((block, OUTPUT),),
-    tuple(prefixes),
-    add,
   )
 
 

@@ -12,6 +12,8 @@ import subprocess
 import numpy as np
 import pytest
 
+from hpmoe.models import families
+from hpmoe.models import golden_testing as golden
 from hpmoe.models.checkpoint import convert
 from hpmoe.models.checkpoint import hf_folder
 from hpmoe.parity_tests.compare import run_diff
@@ -21,6 +23,12 @@ from hpmoe.parity_tests.compare import scores
 
 _SCRIPT = pathlib.Path(__file__).with_name('run_torch_testing.py')
 _LAYER = 'model.layers.1'
+# A configuration of each family that transformers has under its own name.
+_FAMILIES = {
+  fields['model_type']: name
+  for name, fields in golden.CONFIGS.items()
+  if fields['model_type'] not in ('kimi_k2', 'pangu_ultra_moe')
+}
 
 
 def _run(folder: pathlib.Path, bug: str) -> None:
@@ -31,6 +39,10 @@ def _run(folder: pathlib.Path, bug: str) -> None:
 
 def _compare(folder: pathlib.Path, bug: str) -> run_diff.Result:
   _run(folder, bug)
+  return _compare_folder(folder)
+
+
+def _compare_folder(folder: pathlib.Path) -> run_diff.Result:
   model = folder / 'model'
   return run_diff.compare(
     convert.read(model),
@@ -44,6 +56,22 @@ def test_rounding_alone_parts_a_right_run(tmp_path, bug):
   result = _compare(tmp_path, bug)
   assert [r.name for r in result.rows if r.verdict != run_diff.ROUNDING] == []
   assert result.verdict == 'pass'
+
+
+@pytest.mark.parametrize('family', _FAMILIES)
+def test_every_module_of_a_family_is_found_and_right(tmp_path, family):
+  fields = golden.CONFIGS[_FAMILIES[family]]
+  table = families.FAMILIES[families.unwrap(fields)['model_type']]
+  architecture = [table.architecture, *table.other_architectures][-1]
+  (tmp_path / 'config.json').write_text(
+    json.dumps(fields | dict(architectures=[architecture]))
+  )
+  script = _SCRIPT.with_name('family_torch_testing.py')
+  python = os.environ['HPMOE_TORCH_PYTHON']
+  subprocess.run([python, '-I', script, tmp_path], check=True)
+  result = _compare_folder(tmp_path)
+  assert [r.name for r in result.rows if r.verdict != run_diff.ROUNDING] == []
+  assert result.weights is not None and result.weights.kind == 'same'
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 import tempfile
 from typing import Any
 
@@ -18,7 +19,6 @@ from hpmoe.parity_tests.judge import check
 from hpmoe.parity_tests.judge import judgement
 from hpmoe.parity_tests.judge import request as request_lib
 from hpmoe.parity_tests.judge import verdicts
-from hpmoe.parity_tests.judge.limits import standards
 from hpmoe.reference.contract import router as router_lib
 
 LANES = ('bounded', 'standard')
@@ -33,13 +33,15 @@ class Verdict:
     call: the call.
     direction: the passes that were judged; '': none.
     report: of the check; None: it could not be judged.
-    reason: why not, in a line.
+    reason: why not, or which tensor is not judged, in a line.
+    policy: under which it was judged.
   """
 
   call: dump_layers.LayerCall
   direction: str = ''
   report: check.Report | None = None
   reason: str = ''
+  policy: tuple[str, ...] = ()
 
   @property
   def verdict(self) -> str:
@@ -70,6 +72,7 @@ class Verdict:
       direction=self.direction,
       verdict=self.verdict,
       reason=self.reason,
+      policy=list(self.policy),
       first_failure=None if failure is None else failure.stage,
       pattern='' if failure is None else failure.pattern,
       shares=self.shares,
@@ -93,7 +96,8 @@ def check_dump(
     folder: of the dump, of msprobe with task "tensor" and level L0 or mix.
     names: a TOML file of modules beside those that are known.
     model: a folder of the run's model, for a dump without weights.
-    policy: where the layers round, see `Case`; (): as their kind does.
+    policy: where the layers round, see `Case`; (): as their kind does; if it
+      has several ways, the first under which a layer passes.
     router: of modules that route by themselves, see `router.parse_router`.
     layers: numbers of layers that are judged; None: all.
     lanes: some of `LANES`.
@@ -119,19 +123,48 @@ def check_dump(
       f'dump: expected modules of a class like {known_kinds} in {folder}, got '
       'none; describe yours in a file of --names'
     )
+  judge = functools.partial(_judge_call, weights=weights, router=rule)
+  found: dict[str, str] = {}
   rows = []
   for call in calls:
     progress(call.name)
-    rows.append(_judge_call(call, weights, tuple(policy), rule, tuple(lanes)))
+    words = tuple(policy) or call.kind.policy
+    own = call.kind.policies if _is_narrow(call) and not words else ()
+    names = [found[call.kind.label]] if call.kind.label in found else own
+    row = _try_policies(judge, call, names, tuple(lanes))
+    if row is not None:
+      found[call.kind.label] = row.policy[0]
+    else:
+      words = words or tuple(names[:1])
+      row = judge(call, words, judgement.Judgement(tuple(lanes)))
+    rows.append(row)
   return tuple(rows)
+
+
+def _is_narrow(call: dump_layers.LayerCall) -> bool:
+  """Returns whether a layer computes in 16 bits."""
+  return 'x' in call.files and call.files['x'].read().dtype.itemsize == 2
+
+
+def _try_policies(
+  judge: Callable[..., Verdict],
+  call: dump_layers.LayerCall,
+  names: Sequence[str],
+  lanes: tuple[str, ...],
+) -> Verdict | None:
+  """Returns the first row of a policy under which a layer passes, or None."""
+  quick = judgement.Judgement(lanes, search_roundings=False)
+  rows = (judge(call, (name,), quick) for name in names)
+  return next((row for row in rows if row.verdict == verdicts.PASS), None)
 
 
 def _judge_call(
   call: dump_layers.LayerCall,
-  weights: dump_weights.Weights | None,
   policy: tuple[str, ...],
+  how: judgement.Judgement,
+  *,
+  weights: dump_weights.Weights | None,
   router: router_lib.Router | None,
-  lanes: tuple[str, ...],
 ) -> Verdict:
   try:
     complete_call = dump_routing.complete(call, router)
@@ -149,20 +182,19 @@ def _judge_call(
       case = case_lib.Case(
         direction,
         input=f'{folder}/inputs.safetensors',
-        policy=policy or call.kind.policy,
+        policy=policy,
         activation=call.kind.activation,
         weight_ulp=complete_call.weight_ulp,
       )
       candidate = outputs_lib.Outputs(folder)
-      request = request_lib.Request(
-        case, candidate, judgement.Judgement(lanes, standards.DEFAULT)
-      )
-      report = check.run(request)
+      report = check.run(request_lib.Request(case, candidate, how))
     except ValueError as error:
       reason = str(error).replace(f'{folder}/', '')
       return Verdict(call, reason=reason[:200])
   report = dataclasses.replace(report, config={**report.config, 'command': ''})
-  return Verdict(call, direction, report)
+  rounded = _find_rounded(call)
+  reason = f'{rounded} is rounded to 16 bits: not judged' if rounded else ''
+  return Verdict(call, direction, report, reason, policy)
 
 
 def _write_call(
@@ -182,7 +214,7 @@ def _write_call(
   computed_roles = [
     role
     for role in ('y', *(dump_layers.GRADS if call.has_backward else ()))
-    if role in call.files
+    if role in call.files and role != _find_rounded(call)
   ]
   layouts = {**dump_routing.LAYOUTS, **call.kind.layouts}
   if weights is not None:
@@ -193,6 +225,16 @@ def _write_call(
     for roles in (read_roles, computed_roles)
   )
   capture.write_folder(folder, inputs, outputs, layouts)
+
+
+def _find_rounded(call: dump_layers.LayerCall) -> str:
+  """Returns the role of a tensor that a run has rounded, or ''.
+
+  The gradient of routing weights is in float32, unless these are in 16 bits.
+  """
+  role = 'd_topk_weights'
+  is_held = call.has_backward and role in call.files
+  return role if is_held and call.files[role].read().dtype.itemsize == 2 else ''
 
 
 def _read_tensor(call: dump_layers.LayerCall, role: str) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -186,6 +187,40 @@ class TestDump:
     (tmp_path / 'names.toml').write_text(text)
     with pytest.raises(ValueError, match=words):
       dump_layers.read_kinds(str(tmp_path / 'names.toml'))
+
+
+def test_the_first_policy_under_which_a_layer_passes_is_that_of_all(
+  tmp_path, monkeypatch
+):
+  # Given a run in 16 bits that rounds by the second policy of its kind, and
+  # whose first and last layers are wrong,
+  tensors = {
+    f'Module.model.layers.{n}.mlp.experts.FooExperts.forward.0.input.0': x
+    for n, x in enumerate(np.zeros((4, 2, 8), np.float16))
+  }
+  np.savez(tmp_path / 'step0.npz', **tensors)
+  tried = []
+
+  def judge(call, policy, how, **_):
+    layer = int(call.path.split('.')[2])
+    tried.append((layer, *policy, how.search_roundings))
+    is_right = policy == ('hf_qwen3_moe',) and layer not in (0, 3)
+    report = types.SimpleNamespace(verdict='pass' if is_right else 'fail')
+    return dump_check.Verdict(call, 'forward', report, policy=policy)
+
+  monkeypatch.setattr(dump_check, '_judge_call', judge)
+  # when it is judged,
+  rows = dump_check.check_dump(str(tmp_path))
+  # then each is tried until a layer passes, and causes are searched for once.
+  assert [row.verdict for row in rows] == ['fail', 'pass', 'pass', 'fail']
+  names = dump_layers.read_kinds()[1].policies
+  assert tried == [
+    *((0, name, False) for name in names),
+    (0, names[0], True),
+    *((1, name, False) for name in names[:2]),
+    (2, names[1], False),
+    *((3, names[1], is_searched) for is_searched in (False, True)),
+  ]
 
 
 def _split_experts(tensors: dict, rank: int) -> dict:

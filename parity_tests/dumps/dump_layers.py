@@ -23,7 +23,7 @@ COUNTS, ROUTER_LOGITS, ROUTER_BIAS, ROUTER_WEIGHT = OTHER_ROLES = (
   *('rows_per_expert', 'router_logits', 'router_bias', 'router_weight'),
 )
 ROLES = (*INPUTS, 'y', 'dy', *GRADS, *OTHER_ROLES)
-_WORDS = ('module', 'path', 'activation', 'policy', 'is_flat')
+_WORDS = ('module', 'path', 'activation', 'policy', 'policies', 'is_flat')
 _LAYER = re.compile(r'(?:.*\.)?layers\.(\d+)(?:\.|$)')
 # Of a router.
 LOGITS = 'logits'
@@ -45,6 +45,7 @@ class Kind:
     layouts: by role, as in `case/layouts`.
     activation: between the two GEMMs, see `Case`.
     policy: where the module rounds, unless the user says it.
+    policies: in place of it, names of which one holds, in tensors of 16 bits.
     is_flat: whether the weights of all experts are one matrix.
   """
 
@@ -55,6 +56,7 @@ class Kind:
   layouts: Mapping[str, str]
   activation: str = 'swiglu'
   policy: tuple[str, ...] = ()
+  policies: tuple[str, ...] = ()
   is_flat: bool = False
 
   @property
@@ -145,6 +147,7 @@ def _read_kind(file: pathlib.Path, label: str, row: Any) -> Kind:
     layouts,
     row.get('activation', 'swiglu'),
     tuple(row.get('policy', ())),
+    tuple(row.get('policies', ())),
     row.get('is_flat', False),
   )
 

@@ -16,11 +16,9 @@ from hpmoe.parity_tests.dumps import dump_check
 _SCRIPT = pathlib.Path(__file__).with_name('dump_torch_testing.py')
 
 
-def _judge(folder: pathlib.Path, bug: str):
-  subprocess.run(
-    [os.environ['HPMOE_TORCH_PYTHON'], '-I', _SCRIPT, folder / 'dump', bug],
-    check=True,
-  )
+def _judge(folder: pathlib.Path, bug: str, *implementation: str):
+  python, words = os.environ['HPMOE_TORCH_PYTHON'], (bug, *implementation)
+  subprocess.run([python, '-I', _SCRIPT, folder / 'dump', *words], check=True)
   return dump_check.check_dump(str(folder / 'dump'))
 
 
@@ -42,6 +40,19 @@ def test_a_bug_is_found_in_its_layer(tmp_path, bug, stage):
   assert first.verdict == 'pass'
   assert second.verdict == 'fail'
   assert second.to_json()['first_failure'] == stage
+
+
+@pytest.mark.parametrize(
+  ('implementation', 'policy'),
+  [('grouped_mm', 'torch_grouped_mm'), ('eager', 'hf_qwen3_moe')],
+)
+def test_a_run_in_bfloat16_rounds_as_transformers(
+  tmp_path, implementation, policy
+):
+  first, second = _judge(tmp_path, 'lose_expert', implementation)
+  assert (first.verdict, first.policy) == ('pass', (policy,))
+  assert second.verdict == 'fail'
+  assert 'expert 3' in second.to_json()['pattern']
 
 
 def _judge_ranks(folder: pathlib.Path, mode: str, bug: str):

@@ -1,6 +1,8 @@
 """Dumps a small Qwen3-MoE of transformers with msprobe, in torch's Python.
 
-Run as: python dump_torch_testing.py FOLDER BUG
+Run as: python dump_torch_testing.py FOLDER BUG [IMPLEMENTATION]
+
+With an implementation of experts the run is in bfloat16.
 """
 
 import pathlib
@@ -33,8 +35,11 @@ def plant(experts, bug):
 
 
 def main():
-  folder, bug = sys.argv[1:]
-  model = qwen3.make_model(norm_topk_prob=True)
+  folder, bug, *implementations = sys.argv[1:]
+  options = {}
+  for name in implementations:
+    options = dict(dtype=torch.bfloat16, experts_implementation=name)
+  model = qwen3.make_model(norm_topk_prob=True, **options)
   plant(model.model.layers[1].mlp.experts, bug)
   tokens = torch.arange(12).reshape(2, 6) * 5 % 64
   msprobe_torch_testing.dump_run(

@@ -39,7 +39,10 @@ _GREEDY = flags.DEFINE_bool('greedy', False, 'Make greedy.json.')
 _SEEDS = 2000
 _ROUTERS = ('topkrouter', 'moev1gate', 'gemma4textrouter')
 # Where bfloat16's largest error of few weights is one draw, another one.
-_FIRST = {'flash_plain': 11, 'hy_plain': 32, 'sparse_few': 16, 'sparse_yarn': 9}
+_FIRST = {
+  **dict(flash_plain=11, hy_plain=32, kimi_groups=80),
+  **dict(sparse_few=16, sparse_yarn=9),
+}
 # In logits whose spread is about 1: what float32 never moves them by.
 _LEAST_LEAD = 2e-3
 
@@ -244,7 +247,8 @@ class _Run:
       own = {n: t for n, t in state.items() if _owner(self, n) == prefix}
       own = {n[len(prefix) :]: t for n, t in own.items()}
       if not prefix and self.config.tie_word_embeddings:
-        own['lm_head.weight'] = own['model.embed_tokens.weight']
+        embeddings = _rename(_family(name), 'model.embed_tokens.weight')
+        own['lm_head.weight'] = own[embeddings]
       # The tower for pictures, and what torch ties, are not ours.
       left = module.load_state_dict(own, strict=False)
       ignored = (*_family(name).ignored, 'lm_head.weight')

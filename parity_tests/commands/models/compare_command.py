@@ -163,7 +163,7 @@ def _compare_layers(f: flags.FlagValues) -> int:
   subject = subject_lib.load(
     f.model, f.text, f.seed, f.batch, f.sequence, f.ranks, f.dtype
   )
-  if not (f['right'].present or subject.config.family.is_launched):
+  if not (f['right'].present or subject.config.is_launched):
     right = dataclasses.replace(request.right, moe='framework')
     request = dataclasses.replace(request, right=right)
   cli.warn_of_bytes(f.model, subject.config)

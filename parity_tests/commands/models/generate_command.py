@@ -58,7 +58,7 @@ def _generate(f: flags.FlagValues) -> int:
     params = weights.load(step)
   stops = [stop.replace(r'\n', '\n') for stop in f.stop]
   screen = _Screen([''] * len(prompts) if f.chat else prompts)
-  is_launched = config.family.is_launched or f['moe'].present
+  is_launched = config.is_launched or f['moe'].present
   with cli.launches_in_frameworks():
     model = stepper(params, config, f.moe if is_launched else 'framework')
     texts: list[dict[str, Any]] = []

@@ -58,6 +58,22 @@ _FAMILIES = {
     linear_num_key_heads=2,
     linear_num_value_heads=4,
   ),
+  # A layer with a window, then one with heads of its own and no values.
+  'gemma4_text': dict(
+    model_type='gemma4_text',
+    num_experts=8,
+    num_experts_per_tok=None,
+    top_k_experts=2,
+    enable_moe_block=True,
+    hidden_size_per_layer_input=0,
+    sliding_window=3,
+    layer_types=['sliding_attention', 'full_attention'],
+    global_head_dim=16,
+    attention_k_eq_v=True,
+    num_global_key_value_heads=1,
+    tie_word_embeddings=False,
+    final_logit_softcapping=None,
+  ),
 }
 
 
