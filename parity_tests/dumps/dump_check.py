@@ -130,12 +130,12 @@ def check_dump(
     progress(call.name)
     words = tuple(policy) or call.kind.policy
     own = call.kind.policies if _is_narrow(call) and not words else ()
-    names = [found[call.kind.label]] if call.kind.label in found else own
-    row = _try_policies(judge, call, names, tuple(lanes))
+    choices = [found[call.kind.label]] if call.kind.label in found else own
+    row = _try_policies(judge, call, choices, tuple(lanes))
     if row is not None:
       found[call.kind.label] = row.policy[0]
     else:
-      words = words or tuple(names[:1])
+      words = words or tuple(choices[:1])
       row = judge(call, words, judgement.Judgement(tuple(lanes)))
     rows.append(row)
   return tuple(rows)
