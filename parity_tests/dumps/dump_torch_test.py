@@ -42,15 +42,11 @@ def test_a_bug_is_found_in_its_layer(tmp_path, bug, stage):
   assert second.to_json()['first_failure'] == stage
 
 
-@pytest.mark.parametrize(
-  ('implementation', 'policy'),
-  [('grouped_mm', 'torch_grouped_mm'), ('eager', 'hf_qwen3_moe')],
-)
-def test_a_run_in_bfloat16_rounds_as_transformers(
-  tmp_path, implementation, policy
-):
+@pytest.mark.parametrize('implementation', ['grouped_mm', 'eager'])
+def test_a_run_in_bfloat16_rounds_as_transformers(tmp_path, implementation):
+  # Of two slots both are the same sum.
   first, second = _judge(tmp_path, 'lose_expert', implementation)
-  assert (first.verdict, first.policy) == ('pass', (policy,))
+  assert (first.verdict, first.policy) == ('pass', ('torch_grouped_mm',))
   assert second.verdict == 'fail'
   assert 'expert 3' in second.to_json()['pattern']
 
