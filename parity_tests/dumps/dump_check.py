@@ -124,16 +124,20 @@ def check_dump(
       'none; describe yours in a file of --names'
     )
   judge = functools.partial(_judge_call, weights=weights, router=rule)
-  found: dict[str, str] = {}
+  policy_by_kind: dict[str, str] = {}
   rows = []
   for call in calls:
     progress(call.name)
     words = tuple(policy) or call.kind.policy
     own = call.kind.policies if _is_narrow(call) and not words else ()
-    choices = [found[call.kind.label]] if call.kind.label in found else own
+    choices = (
+      [policy_by_kind[call.kind.label]]
+      if call.kind.label in policy_by_kind
+      else own
+    )
     row = _try_policies(judge, call, choices, tuple(lanes))
     if row is not None:
-      found[call.kind.label] = row.policy[0]
+      policy_by_kind[call.kind.label] = row.policy[0]
     else:
       words = words or tuple(choices[:1])
       row = judge(call, words, judgement.Judgement(tuple(lanes)))
@@ -161,7 +165,7 @@ def _try_policies(
 def _judge_call(
   call: dump_layers.LayerCall,
   policy: tuple[str, ...],
-  how: judgement.Judgement,
+  limits: judgement.Judgement,
   *,
   weights: dump_weights.Weights | None,
   router: router_lib.Router | None,
@@ -187,7 +191,7 @@ def _judge_call(
         weight_ulp=complete_call.weight_ulp,
       )
       candidate = outputs_lib.Outputs(folder)
-      report = check.run(request_lib.Request(case, candidate, how))
+      report = check.run(request_lib.Request(case, candidate, limits))
     except ValueError as error:
       reason = str(error).replace(f'{folder}/', '')
       return Verdict(call, reason=reason[:200])

@@ -199,11 +199,11 @@ def test_the_first_policy_under_which_a_layer_passes_is_that_of_all(
     for n, x in enumerate(np.zeros((4, 2, 8), np.float16))
   }
   np.savez(tmp_path / 'step0.npz', **tensors)
-  tried = []
+  attempts = []
 
-  def judge(call, policy, how, **_):
+  def judge(call, policy, limits, **_):
     layer = int(call.path.split('.')[2])
-    tried.append((layer, *policy, how.search_roundings))
+    attempts.append((layer, *policy, limits.search_roundings))
     is_right = policy == ('hf_qwen3_moe',) and layer not in (0, 3)
     report = types.SimpleNamespace(verdict='pass' if is_right else 'fail')
     return dump_check.Verdict(call, 'forward', report, policy=policy)
@@ -214,7 +214,7 @@ def test_the_first_policy_under_which_a_layer_passes_is_that_of_all(
   # then each is tried until a layer passes, and causes are searched for once.
   assert [row.verdict for row in rows] == ['fail', 'pass', 'pass', 'fail']
   names = dump_layers.read_kinds()[1].policies
-  assert tried == [
+  assert attempts == [
     *((0, name, False) for name in names),
     (0, names[0], True),
     *((1, name, False) for name in names[:2]),
