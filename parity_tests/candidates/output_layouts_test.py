@@ -82,6 +82,7 @@ _UNDECLARED_LAYOUTS = {
 
 @pytest.mark.parametrize('lane', ('exact', 'real'))
 @pytest.mark.parametrize('name', _UNDECLARED_LAYOUTS)
+@pytest.mark.few(3)
 def test_a_layout_that_is_not_declared_is_named(tmp_path, name, lane):
   # given: outputs in a layout of which --names says nothing; D = 2F = 32.
   case = outputs_testing.export(tmp_path / 'case')

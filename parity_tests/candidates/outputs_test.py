@@ -149,6 +149,7 @@ CASE4 = case_lib.Case('forward', 'tiny', ranks=4, dtype='bfloat16')
     (('gate_up', 'y'), 1),
   ],
 )
+@pytest.mark.few(3)
 def test_missing_ranks_are_not_judged(tmp_path, names, bad):
   # given: outputs of ranks 0 and 2, one of which may be wrong, as may others.
   inputs_by_data = outputs_testing.make_all_inputs(CASE4)
@@ -197,7 +198,7 @@ _RETURNED_NAMES = {
   ('dtype', 'placement'),
   [('float32', 'before_down'), ('bfloat16', 'combine')],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_right_ranks_pass_whatever_they_return(
   tmp_path, dtype, placement, direction
 ):

@@ -120,6 +120,7 @@ _BEFORE = 'w_gate_up had the scales of the previous group along its'
     ('not of the tail', 'e4m3_128x128', 'had no scale in the last group of'),
   ),
 )
+@pytest.mark.few(1)
 def test_a_wrong_scale_is_named(wrong, form, pattern, lane):
   report = _check(form, quantised_testing.Kernel(wrong=wrong), lane)
   assert pattern in report.first_failure.pattern
@@ -162,6 +163,7 @@ def read_expert(name, inputs, index):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'change, per_rank',
   quantised_testing.mark_slow(
@@ -223,6 +225,7 @@ def _dequantise(inputs):
   return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'fields, wrong, first_stage',
   quantised_testing.mark_slow(

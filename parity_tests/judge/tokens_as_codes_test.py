@@ -36,6 +36,7 @@ class TestTokensAsCodes:
     return hpmoe.check(kernel, case, lanes=['bounded'], repeat=1)
 
   @pytest.mark.parametrize('scaled', ['terms', 'sums'])
+  @pytest.mark.few(1)
   def test_a_right_kernel_passes_wherever_it_scales(self, scaled):
     kernel = functools.partial(_compute_y, scaled=scaled)
     assert self._judge(kernel).is_pass
@@ -43,6 +44,7 @@ class TestTokensAsCodes:
   @pytest.mark.parametrize(
     ('form', 'group'), [('e4m3_1x128', 128), ('mxfp8_e5m2', 32)]
   )
+  @pytest.mark.few(1)
   def test_x_alone_may_come_in_codes(self, form, group):
     # Every lane, and the mirrored data, of a layer with plain weights.
     case = dataclasses.replace(self.CASE, x_form=form, quantised='')
@@ -59,10 +61,12 @@ class TestTokensAsCodes:
     'wrong', ['scales of the next block', 'scales of the next token']
   )
   @pytest.mark.verdict_alone
+  @pytest.mark.few(1)
   def test_a_wrong_scale_fails(self, wrong):
     kernel = functools.partial(_compute_y, wrong=wrong)
     assert not self._judge(kernel).is_pass
 
+  @pytest.mark.slow
   @pytest.mark.verdict_alone
   def test_an_activation_in_codes_is_a_policy_of_one_gemm(self):
     # Given a kernel that quantises its activation, and not its tokens again,
@@ -83,6 +87,7 @@ class TestTokensAsCodes:
 
   @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
   @pytest.mark.verdict_alone
+  @pytest.mark.few(1)
   def test_moved_rows_are_values_of_codes(self, dtype):
     # expert_in is float32 in every storage: code times scale.
     case = dataclasses.replace(self.CASE, dtype=dtype, quantised='')
@@ -128,6 +133,7 @@ class TestTokensAsCodes:
 
   @pytest.mark.parametrize('seed', range(4))
   @pytest.mark.parametrize('scaled', ['terms', 'sums'])
+  @pytest.mark.few(2)
   def test_y_in_bfloat16_of_float32_stages_passes(self, scaled, seed):
     kernel = functools.partial(_compute_y, scaled=scaled, stores='bfloat16')
     report = self._judge(kernel, policy=('y=bfloat16',), seed=seed)
@@ -147,6 +153,7 @@ class TestTokensAsCodes:
     ids=['all by 1 %', 'a row by 1 %', 'an element by a half'],
   )
   @pytest.mark.verdict_alone
+  @pytest.mark.few(1)
   def test_y_in_bfloat16_is_sharp_all_the_same(self, change):
     index, factor = change
 
@@ -202,7 +209,7 @@ class TestTokensAsCodes:
   @pytest.mark.parametrize('stores', ['bfloat16', 'float32'])
   @pytest.mark.parametrize('wrong', ['a row by 2 %', 'an element by a quarter'])
   @pytest.mark.verdict_alone
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_limits_of_eight_bit_rows_are_sharp(self, wrong, stores):
     # Codes that no error can move have no part in the limit.
     def kernel(inputs, config, policy):
